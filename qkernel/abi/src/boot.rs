@@ -1,0 +1,119 @@
+//! What the kernel is told at boot.
+
+/// The platform the kernel runs on.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Platform {
+    /// Guest ring 0 under KVM.
+    Kvm = 1,
+    /// Inside the VMM process; applications in stub processes.
+    Systrap = 2,
+}
+
+/// Written by the VMM at [`crate::layout::BOOT_INFO_PHYS`] before any CPU enters the kernel.
+///
+/// The entry point is `extern "C" fn(boot: *const BootInfo, cpu: u32) -> !`, called once on each vCPU with the
+/// stack at the end of the CPU's area, GS base at the CPU's header, interrupts off.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct BootInfo {
+    /// [`crate::ABI_VERSION`].
+    pub version: u32,
+    /// A [`Platform`] as its number.
+    pub platform: u32,
+    /// The linear map's base address.
+    pub linear_base: u64,
+    /// First byte of kernel memory that is free (behind the image), and the end of kernel memory: the heap.
+    pub heap_phys: u64,
+    pub heap_end_phys: u64,
+    /// End of user memory (it starts at `USER_PHYS`); a multiple of 4 MiB. Includes slack for control pages.
+    pub user_end_phys: u64,
+    /// Most user frames the sandbox may have in use: its memory limit.
+    pub user_frames_limit: u64,
+    /// Bytes of [`Record`]s at `RECORDS_PHYS`.
+    pub records_len: u64,
+    /// Address of the hostcall entry (systrap): `extern "C" fn(*mut HostCall)`, called on the kernel's stack; it
+    /// switches to the host stack itself. 0 on kvm, where a hostcall is `out HOSTCALL_PORT, eax` with the
+    /// call's guest-physical address in `eax`.
+    pub hostcall_entry: u64,
+    /// Size in bytes of an XSAVE image (standard format) of the user state, and its component mask.
+    pub xsave_size: u32,
+    pub cpus: u32,
+    pub xsave_mask: u64,
+    /// First estimate of the TSC's frequency in Hz.
+    pub tsc_hz: u64,
+    /// 32 random bytes from the host.
+    pub random_seed: [u8; 32],
+    /// Non-zero: log every syscall (`--strace`).
+    pub strace: u32,
+    /// Minimum log level that reaches the host: 0 error, 1 warn, 2 info, 3 debug.
+    pub log_level: u32,
+}
+const _: () = assert!(size_of::<BootInfo>() == 128);
+
+/// What the first process is and what it sees, as a sequence of tagged byte strings.
+///
+/// On the wire: tag (u32, little endian), length (u32, little endian), bytes; no alignment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    pub tag: u32,
+    pub data: &'a [u8],
+}
+
+/// One argument of the first process, in order; the first names the program (looked up in `PATH`).
+pub const TAG_ARG: u32 = 1;
+/// One `NAME=value` of its environment.
+pub const TAG_ENV: u32 = 2;
+/// Its working directory.
+pub const TAG_CWD: u32 = 3;
+/// The host name.
+pub const TAG_HOSTNAME: u32 = 4;
+/// User id, group id (u32 each), then supplementary groups (u32 each).
+pub const TAG_CREDS: u32 = 5;
+/// A host directory or file to mount: handle (u32), flags (u32, [`MOUNT_READ_ONLY`] …), then the guest path.
+/// Parents come before children; the root (`/`) is first.
+pub const TAG_MOUNT: u32 = 6;
+/// A stream: guest descriptor number (u32), handle (u32), flags (u32, [`STREAM_TTY`] …).
+pub const TAG_STREAM: u32 = 7;
+/// Resource limit: resource (u32), pad (u32), soft (u64), hard (u64).
+pub const TAG_RLIMIT: u32 = 8;
+/// The file-mode creation mask (u32).
+pub const TAG_UMASK: u32 = 9;
+/// A file system the kernel makes itself: type (`proc`, `tmpfs`, `sysfs`, `devtmpfs`, `devpts`), NUL, guest path.
+pub const TAG_VIRTUAL_MOUNT: u32 = 10;
+/// Terminal size: rows (u16), columns (u16); present when streams are a terminal the kernel drives (raw on the host).
+pub const TAG_WINSIZE: u32 = 11;
+
+/// `TAG_MOUNT` flag: writes answer `EROFS`.
+pub const MOUNT_READ_ONLY: u32 = 1;
+/// `TAG_MOUNT` flag: the host may change files under it, so cached names must be revalidated.
+pub const MOUNT_SHARED: u32 = 2;
+
+/// `TAG_STREAM` flag: the host side is a terminal in raw mode; the kernel runs the line discipline.
+pub const STREAM_TTY: u32 = 1;
+
+/// Reads the records of `bytes`; a malformed tail ends the sequence.
+pub fn records(bytes: &[u8]) -> impl Iterator<Item = Record<'_>> {
+    let mut rest = bytes;
+    core::iter::from_fn(move || {
+        let (head, tail) = rest.split_at_checked(8)?;
+        let tag = u32::from_le_bytes(head[..4].try_into().ok()?);
+        let len = u32::from_le_bytes(head[4..].try_into().ok()?) as usize;
+        let (data, tail) = tail.split_at_checked(len)?;
+        rest = tail;
+        Some(Record { tag, data })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_truncated_record_ends_the_sequence() {
+        let bytes = [1, 0, 0, 0, 2, 0, 0, 0, b'h', b'i', 2, 0, 0, 0, 9, 0, 0, 0, b'x'];
+        let mut found = records(&bytes);
+        assert_eq!(found.next(), Some(Record { tag: TAG_ARG, data: b"hi" }));
+        assert_eq!(found.next(), None);
+    }
+}

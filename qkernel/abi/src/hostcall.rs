@@ -1,0 +1,238 @@
+//! Hostcalls: what the kernel asks of the VMM.
+//!
+//! A [`HostCall`] lies in kernel memory. On kvm the kernel writes its guest-physical address to
+//! [`HOSTCALL_PORT`]; on systrap it calls `BootInfo::hostcall_entry`. Addresses in arguments are guest-physical
+//! ("phys") unless said otherwise. The result is a non-negative value or a negative errno.
+//!
+//! A hostcall is synchronous and runs no other task on this CPU meanwhile. Calls that could wait for a
+//! stranger (terminals, pipes) never do: they answer `-EAGAIN`, and [`POLL_ARM`] tells when to try again.
+
+/// I/O port of hostcalls on kvm.
+pub const HOSTCALL_PORT: u16 = 0xd0;
+
+/// Where a hostcall's arguments live. Written by the kernel, read once by the VMM, then validated.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HostCall {
+    pub number: u32,
+    pub pad: u32,
+    pub args: [u64; 6],
+    pub result: i64,
+}
+const _: () = assert!(size_of::<HostCall>() == 64);
+
+/// A piece of kernel or user memory, page-crossing allowed, region-crossing not.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Segment {
+    pub phys: u64,
+    pub len: u64,
+}
+const _: () = assert!(size_of::<Segment>() == 16);
+
+/// Most segments in one vectored call.
+pub const SEGMENTS_MAX: u64 = 256;
+/// Most bytes of one name or path argument.
+pub const NAME_MAX_BYTES: u64 = 4096;
+
+/// Handle that stands for "no handle".
+pub const NO_HANDLE: u32 = u32::MAX;
+
+// ---- the sandbox and its CPUs ----
+/// (text phys, len, level): one log line.
+pub const LOG: u32 = 1;
+/// (status): the sandbox ends with this wait status (as `wait4` gives it). Does not return.
+pub const EXIT: u32 = 2;
+/// (text phys, len): the kernel found itself inconsistent. Does not return.
+pub const PANIC: u32 = 3;
+/// (): blocks this vCPU until `CpuHeader::pending` is set or `CpuHeader::deadline_ns` is reached.
+pub const IDLE: u32 = 4;
+/// (cpu): sets `pending` of that CPU, and wakes it or interrupts its user code.
+pub const KICK: u32 = 5;
+/// (deadline_ns): kvm only; the CPU wants an interrupt at this monotonic time.
+pub const SET_DEADLINE: u32 = 6;
+/// (): a spin lock is contended; gives the core away.
+pub const YIELD: u32 = 7;
+/// (phys of 4 × u64: monotonic ns, realtime ns, boottime ns, process CPU ns of the whole sandbox).
+pub const CLOCK: u32 = 8;
+/// (phys of [`Event`]s, most): takes host events that are due; result: how many.
+pub const EVENTS: u32 = 9;
+/// (phys, len): fills with random bytes.
+pub const RANDOM: u32 = 10;
+
+// ---- memory ----
+/// (phys, len): gives whole pages of user or kernel memory back to the host; they read as zeros afterwards.
+pub const RELEASE: u32 = 16;
+/// (chunk, handle, file offset, writable): maps a chunk of a host file into the file window. The VMM keeps its own
+/// reference to the file.
+pub const WINDOW_MAP: u32 = 17;
+/// (chunk): unmaps it.
+pub const WINDOW_UNMAP: u32 = 18;
+/// (dst phys, src phys, len): copies; either side may be in the file window. `-EFAULT` when a mapped file is shorter.
+/// On kvm and systrap alike the kernel uses this (or an equivalent fix-up) for every read or write of the window.
+pub const WINDOW_COPY: u32 = 19;
+
+// ---- address spaces (systrap) ----
+/// (): makes an address space (a stub process); result: its id, 1 or more.
+pub const AS_CREATE: u32 = 24;
+/// (id): ends it. No CPU runs it.
+pub const AS_DESTROY: u32 = 25;
+/// (id, linear address of [`crate::run::RunState`]): carries out the mapping operations, then runs user code on this
+/// vCPU's stub thread until it traps. Returns at once with `TRAP_INTERRUPT` if `pending` is set.
+pub const AS_RUN: u32 = 26;
+/// (id, linear address of `MapOp`s, count): carries out mapping operations now, for all threads of the address space.
+pub const AS_SYNC: u32 = 27;
+/// (id, linear address to write, len): copies the XSAVE image of the last trap out of this vCPU's stub thread.
+pub const AS_SAVE_FPU: u32 = 28;
+
+// ---- host files; handles are the VMM's ----
+/// (dir handle, name phys, name len, flags, mode): `openat` of one component (`O_NOFOLLOW` is always added) or, with
+/// name len 0, re-opens the node of an `O_PATH` handle with other flags. Names never contain `/` and are neither
+/// `.` nor `..`. Only regular files and directories are opened for reading or writing; everything else answers
+/// `-ENXIO` unless `O_PATH` is given. Result: a handle.
+pub const OPEN: u32 = 32;
+/// (handle)
+pub const CLOSE: u32 = 33;
+/// (handle, name phys, name len, phys of [`HostStat`]): of the component below a directory handle (never following
+/// links), or with name len 0 of the handle itself.
+pub const STAT: u32 = 34;
+/// (handle, phys of [`Segment`]s, count, offset): result: bytes. Offset `u64::MAX`: the stream position (pipes,
+/// terminals); then the call never waits, and answers `-EAGAIN`.
+pub const READ: u32 = 35;
+/// Like [`READ`]. `-EPIPE` raises no signal in the VMM.
+pub const WRITE: u32 = 36;
+/// (dir handle, phys, len, position): fills with `linux_dirent64` records from the position (0 or a former `d_off`).
+pub const READDIR: u32 = 37;
+/// (dir handle, name phys, name len, mode)
+pub const MKDIR: u32 = 38;
+/// (dir handle, name phys, name len, flags: `AT_REMOVEDIR` or 0)
+pub const UNLINK: u32 = 39;
+/// (old dir, old name phys, old len << 32 | new len, new dir, new name phys, flags): `renameat2`.
+pub const RENAME: u32 = 40;
+/// (handle of the node, dir handle, name phys, name len): hard link.
+pub const LINK: u32 = 41;
+/// (dir handle, name phys, name len, target phys, target len)
+pub const SYMLINK: u32 = 42;
+/// (dir handle, name phys, name len, phys, len): result: bytes of the link's target. Name len 0: of an `O_PATH` handle.
+pub const READLINK: u32 = 43;
+/// (dir handle, name phys, name len, mode, kind: `S_IFIFO`, `S_IFSOCK` or `S_IFREG`)
+pub const MKNOD: u32 = 44;
+/// (handle, name phys, name len, phys of [`SetAttr`]): changes attributes, not following links.
+pub const SETATTR: u32 = 45;
+/// (handle, mode, offset, len): `fallocate`.
+pub const FALLOCATE: u32 = 46;
+/// (handle, data only): `fsync` or `fdatasync`.
+pub const FSYNC: u32 = 47;
+/// (handle, phys of [`HostStatFs`])
+pub const STATFS: u32 = 48;
+/// (handle, name phys, name len, value phys, value len): `fgetxattr` through the handle; result: bytes.
+pub const GETXATTR: u32 = 49;
+/// (handle, name phys, name len, value phys, value len, flags)
+pub const SETXATTR: u32 = 50;
+/// (handle, phys, len): `flistxattr`.
+pub const LISTXATTR: u32 = 51;
+/// (handle, name phys, name len)
+pub const REMOVEXATTR: u32 = 52;
+/// (handle, offset, whence: `SEEK_DATA` or `SEEK_HOLE`)
+pub const SEEK: u32 = 53;
+/// (dir handle, flags, mode): an unnamed file (`O_TMPFILE`); result: a handle.
+pub const TMPFILE: u32 = 54;
+/// (handle in, offset in, handle out, offset out, len): `copy_file_range`, falling back to a copy; result: bytes.
+pub const COPY_RANGE: u32 = 55;
+/// (handle, events: `POLLIN`…, token): posts one [`EVENT_READY`] with this token once any of the events holds;
+/// arming again replaces, events 0 disarms. `-EPERM` for files that are always ready.
+pub const POLL_ARM: u32 = 56;
+/// (handle, events): which of the events hold now, without waiting.
+pub const POLL_NOW: u32 = 57;
+/// (operation, handle, argument, argument, token): starts an operation that may take long on an I/O thread; its
+/// [`EVENT_DONE`] carries the token. Operations: [`ASYNC_FSYNC`], ….
+pub const SUBMIT: u32 = 58;
+/// (rows, columns): of the terminal behind the streams; tells the host nothing else.
+pub const TTY_WINSIZE: u32 = 59;
+
+/// `SUBMIT` operation: `fsync` (arguments: data only, unused).
+pub const ASYNC_FSYNC: u64 = 1;
+
+/// Something that happened on the host.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Event {
+    pub kind: u32,
+    pub flags: u32,
+    pub token: u64,
+    pub value: i64,
+}
+const _: () = assert!(size_of::<Event>() == 24);
+
+/// A handle armed by [`POLL_ARM`] is ready; `value`: the events that hold.
+pub const EVENT_READY: u32 = 1;
+/// A submitted operation ended; `value`: its result.
+pub const EVENT_DONE: u32 = 2;
+/// A signal for the first process (`value`: the number), or with `flags` = 1 for the terminal's foreground group.
+pub const EVENT_SIGNAL: u32 = 3;
+/// The terminal's size changed; `value`: rows << 16 | columns.
+pub const EVENT_WINSIZE: u32 = 4;
+
+/// Attributes of a host file.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostStat {
+    pub dev: u64,
+    pub ino: u64,
+    pub mode: u32,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: u64,
+    pub size: u64,
+    pub blocks: u64,
+    pub blksize: u32,
+    pub attributes: u32,
+    pub atime_ns: i64,
+    pub mtime_ns: i64,
+    pub ctime_ns: i64,
+    pub btime_ns: i64,
+}
+const _: () = assert!(size_of::<HostStat>() == 96);
+
+/// What [`STATFS`] answers; the fields of `statfs(2)`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostStatFs {
+    pub kind: u64,
+    pub bsize: u64,
+    pub blocks: u64,
+    pub bfree: u64,
+    pub bavail: u64,
+    pub files: u64,
+    pub ffree: u64,
+    pub namelen: u64,
+    pub frsize: u64,
+    pub flags: u64,
+}
+const _: () = assert!(size_of::<HostStatFs>() == 80);
+
+/// Attribute changes; `valid` says which fields count.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    pub valid: u32,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub size: u64,
+    /// Nanoseconds since the epoch.
+    pub atime_ns: i64,
+    pub mtime_ns: i64,
+}
+const _: () = assert!(size_of::<SetAttr>() == 40);
+
+/// `SetAttr::valid` bits.
+pub const SET_MODE: u32 = 1;
+pub const SET_UID: u32 = 2;
+pub const SET_GID: u32 = 4;
+pub const SET_SIZE: u32 = 8;
+pub const SET_ATIME: u32 = 16;
+pub const SET_MTIME: u32 = 32;
+pub const SET_ATIME_NOW: u32 = 64;
+pub const SET_MTIME_NOW: u32 = 128;

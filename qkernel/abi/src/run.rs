@@ -1,0 +1,140 @@
+//! Running user code: registers, traps, per-CPU headers and the mapping operations systrap mirrors into its stubs.
+
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+/// General registers of user code, in the order both platforms save them.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UserRegs {
+    pub r15: u64,
+    pub r14: u64,
+    pub r13: u64,
+    pub r12: u64,
+    pub rbp: u64,
+    pub rbx: u64,
+    pub r11: u64,
+    pub r10: u64,
+    pub r9: u64,
+    pub r8: u64,
+    pub rax: u64,
+    pub rcx: u64,
+    pub rdx: u64,
+    pub rsi: u64,
+    pub rdi: u64,
+    pub rip: u64,
+    pub rflags: u64,
+    pub rsp: u64,
+    pub fs_base: u64,
+    pub gs_base: u64,
+}
+const _: () = assert!(size_of::<UserRegs>() == 160);
+
+/// `TrapInfo::kind`: user code executed a system call instruction; `rax` holds the number, `rip` is behind it.
+pub const TRAP_SYSCALL: u32 = 0;
+/// `TrapInfo::kind`: page fault; `addr` is CR2 and `error` the processor's error code ([`PF_WRITE`] …).
+pub const TRAP_PAGE_FAULT: u32 = 1;
+/// `TrapInfo::kind`: another processor exception; `vector` and `error` tell which.
+pub const TRAP_EXCEPTION: u32 = 2;
+/// `TrapInfo::kind`: the kernel is wanted (time slice, timer, kick, event); registers are unchanged user state.
+pub const TRAP_INTERRUPT: u32 = 3;
+/// `TrapInfo::kind`: a mapped host file has no byte at `addr` (it was truncated).
+pub const TRAP_BUS: u32 = 4;
+/// `TrapInfo::kind`: the stub process is gone (systrap); the address space cannot run any more.
+pub const TRAP_LOST: u32 = 5;
+
+/// Page-fault error code: the page was present (a protection violation).
+pub const PF_PRESENT: u64 = 1;
+/// Page-fault error code: the access was a write.
+pub const PF_WRITE: u64 = 2;
+/// Page-fault error code: the access came from user mode.
+pub const PF_USER: u64 = 4;
+/// Page-fault error code: the access was an instruction fetch.
+pub const PF_FETCH: u64 = 16;
+
+/// Why user code stopped.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TrapInfo {
+    pub kind: u32,
+    pub vector: u32,
+    pub error: u64,
+    pub addr: u64,
+}
+const _: () = assert!(size_of::<TrapInfo>() == 24);
+
+/// What [`crate::hostcall::AS_RUN`] works on (systrap). Lies in kernel memory; addresses in it are linear-map
+/// addresses, since on systrap the kernel is inside the VMM.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RunState {
+    /// In: the registers to start with. Out: the registers at the trap.
+    pub regs: UserRegs,
+    /// Out: why the user code stopped.
+    pub trap: TrapInfo,
+    /// In: address of the XSAVE image to load before running, or 0: the stub thread still holds the right one.
+    pub fpu_load: u64,
+    /// In: address of `ops_len` [`MapOp`]s that the stub carries out, in order, before user code runs.
+    pub ops: u64,
+    pub ops_len: u32,
+    /// Out: 0, or the positive errno of the first mapping operation that failed; user code did not run then.
+    pub ops_errno: u32,
+}
+const _: () = assert!(size_of::<RunState>() == 208);
+
+/// `MapOp::kind`: map `len` bytes at `addr` to guest-physical `phys` (user memory or one file-window chunk).
+pub const MAP_OP_MAP: u32 = 1;
+/// `MapOp::kind`: remove the mappings of `len` bytes at `addr`.
+pub const MAP_OP_UNMAP: u32 = 2;
+/// `MapOp::kind`: change the protection of `len` bytes at `addr`, all of which are mapped.
+pub const MAP_OP_PROTECT: u32 = 3;
+/// `MapOp::kind`: remove every mapping of the user half (`addr`, `len` ignored).
+pub const MAP_OP_UNMAP_ALL: u32 = 4;
+
+/// `MapOp::prot` bits, the values of `PROT_READ`, `PROT_WRITE` and `PROT_EXEC`.
+pub const PROT_READ: u32 = 1;
+pub const PROT_WRITE: u32 = 2;
+pub const PROT_EXEC: u32 = 4;
+
+/// One change to a stub's mappings (systrap). All addresses and lengths are page multiples below
+/// [`crate::layout::USER_MAX`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MapOp {
+    pub kind: u32,
+    pub prot: u32,
+    pub addr: u64,
+    pub len: u64,
+    pub phys: u64,
+}
+const _: () = assert!(size_of::<MapOp>() == 32);
+
+/// Opens each CPU's area; the kernel's GS base points at it while kernel code runs, on both platforms.
+///
+/// The offsets are used by assembly on both sides.
+#[repr(C)]
+#[derive(Debug)]
+pub struct CpuHeader {
+    /// 0: linear-map address of this header.
+    pub this: u64,
+    /// 8: address of the running task's control block (`qkernel`'s own).
+    pub current: AtomicU64,
+    /// 16: stack pointer to load when user mode traps (kvm).
+    pub trap_sp: u64,
+    /// 24: scratch for the trap entry (kvm).
+    pub scratch: u64,
+    /// 32: the host stack of this vCPU thread (systrap); a hostcall switches to it.
+    pub host_sp: u64,
+    /// 40: set (non-zero) by the VMM when the kernel should look at timers, the run queue and host events
+    /// before it runs user code; cleared by the kernel.
+    pub pending: AtomicU32,
+    /// 44: this CPU's index.
+    pub cpu: u32,
+    /// 48: monotonic time in nanoseconds at which the kernel wants to be called (`u64::MAX`: never). Written by
+    /// the kernel before it runs user code or goes idle. On kvm a change to an earlier time is announced by
+    /// [`crate::hostcall::SET_DEADLINE`]; on systrap the VMM reads it when it waits.
+    pub deadline_ns: AtomicU64,
+    /// 56: address space id whose user code this CPU runs now, 0 when in the kernel.
+    pub in_user: AtomicU64,
+}
+const _: () = assert!(size_of::<CpuHeader>() == 64);
+const _: () = assert!(core::mem::offset_of!(CpuHeader, host_sp) == 32);
