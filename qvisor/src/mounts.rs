@@ -42,6 +42,9 @@ const LEFT_OUT: &[&str] = &[
 /// Directories that are the sandbox's kernel's own.
 const VIRTUAL: &[&str] = &["/proc", "/sys", "/dev"];
 
+/// Largest file that is copied when a directory cannot be overlaid.
+const COPIED_MAX: u64 = 1 << 20;
+
 /// `fsconfig(2)` and `fsmount(2)` numbers that `libc` does not name.
 const FSCONFIG_SET_FLAG: u32 = 0;
 const FSCONFIG_SET_STRING: u32 = 1;
@@ -57,8 +60,11 @@ pub enum MountError {
     Root { path: PathBuf, source: io::Error },
     #[error("cannot make the sandbox's layer in {path}: {source}; free some space or set DORMOUSE_LAYERS")]
     Layer { path: PathBuf, source: io::Error },
-    #[error("cannot make a copy-on-write view of {path}: {source}; the host needs overlayfs{hint}")]
-    Overlay { path: PathBuf, source: io::Error, hint: &'static str },
+    #[error(
+        "cannot make a copy-on-write view of {path}: {source}; the host needs overlayfs (5.11 or later for users other \
+         than root), and a disk for layers (DORMOUSE_LAYERS)"
+    )]
+    Overlay { path: PathBuf, source: io::Error },
     #[error("cannot mount volume {path}: {source}; pass an existing file or directory with --volume")]
     Volume { path: PathBuf, source: io::Error },
     #[error("cannot make a mount namespace: {source}; run as root, or allow unprivileged user namespaces")]
@@ -108,35 +114,98 @@ fn unshare(flags: i32) -> io::Result<()> {
 pub fn copy_on_write(root: &Path, layer: &Path) -> Result<Vec<View>, MountError> {
     let unusable = |source| MountError::Root { path: root.to_owned(), source };
     let root = fs::canonicalize(root).map_err(unusable)?;
-    let mut layers = Layers { dir: layer.to_owned(), next: 0 };
-    let fd = open_directory(&root).map_err(|source| MountError::Root { path: root.clone(), source })?;
-    let top = overlay(fd.as_fd(), &root, &mut layers)?;
-    let mut views = vec![View { fd: top, path: "/".into(), read_only: false, shared: false }];
-    for (path, mount) in below(&root) {
-        let Ok(inside) = path.strip_prefix(&root) else { continue };
-        let inside = Path::new("/").join(inside);
-        if VIRTUAL.iter().any(|virtual_dir| inside.starts_with(virtual_dir))
-            || layer.starts_with(&path) && !path.is_dir()
-        {
-            continue;
-        }
-        // What cannot be shown (an odd file system, a lack of rights) is left out: the directory below shows instead.
-        if let Some(view) = view_below(&path, inside, &mount, &mut layers) {
-            views.push(view);
+    let found = mounted();
+    let mut composer = Composer {
+        root: root.clone(),
+        points: found.keys().cloned().collect(),
+        layers: Layers { dir: layer.to_owned(), next: 0, options: 0 },
+        views: Vec::new(),
+    };
+    composer.show(&root)?;
+    for (path, mount) in worth_showing(found, &root) {
+        let inside = composer.inside(&path);
+        if !VIRTUAL.iter().any(|virtual_dir| inside.starts_with(virtual_dir)) {
+            // What cannot be shown (an odd file system, a lack of rights) is left out: the directory below shows.
+            let _ = composer.show_mount(&path, &mount);
         }
     }
-    Ok(views)
+    composer.views.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(composer.views)
 }
 
-fn view_below(path: &Path, inside: PathBuf, mount: &Mounted, layers: &mut Layers) -> Option<View> {
-    let metadata = fs::metadata(path).ok()?;
-    if mount.read_only || !metadata.is_dir() {
-        let fd = clone_tree(path, true).or_else(|_| open_path(path)).ok()?;
-        return Some(View { fd, path: inside, read_only: true, shared: true });
+/// Collects the views of one sandbox.
+struct Composer {
+    root: PathBuf,
+    /// Everything that is mounted anywhere.
+    points: Vec<PathBuf>,
+    layers: Layers,
+    views: Vec<View>,
+}
+
+impl Composer {
+    fn inside(&self, path: &Path) -> PathBuf {
+        Path::new("/").join(path.strip_prefix(&self.root).unwrap_or(path))
     }
-    let lower = open_directory(path).ok()?;
-    let fd = overlay(lower.as_fd(), path, layers).ok()?;
-    Some(View { fd, path: inside, read_only: false, shared: false })
+
+    fn push(&mut self, fd: OwnedFd, path: &Path, read_only: bool) {
+        let path = self.inside(path);
+        // A mount replaces what a directory listing showed in its place.
+        self.views.retain(|view| view.path != path);
+        self.views.push(View { fd, path, read_only, shared: read_only });
+    }
+
+    fn show_mount(&mut self, path: &Path, mount: &Mounted) -> Result<(), MountError> {
+        let is_dir = fs::metadata(path).is_ok_and(|metadata| metadata.is_dir());
+        if is_dir && !mount.read_only {
+            return self.show(path);
+        }
+        if let Ok(fd) = clone_tree(path, true).or_else(|_| open_path(path)) {
+            self.push(fd, path, true);
+        }
+        Ok(())
+    }
+
+    /// Shows a directory as an overlay, or piece by piece: in a user namespace the host's kernel refuses overlays over
+    /// directories that hold mounts.
+    fn show(&mut self, path: &Path) -> Result<(), MountError> {
+        let lower =
+            open_directory(path).map_err(|source| MountError::Root { path: path.to_owned(), source })?;
+        match overlay(lower.as_fd(), path, &mut self.layers) {
+            Ok(fd) => self.push(fd, path, false),
+            Err(error) => {
+                if !self.points.iter().any(|point| point != path && point.starts_with(path)) {
+                    return Err(error);
+                }
+                self.show_pieces(path, lower.as_fd())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A directory of the sandbox's own with the same entries: links and small files are copied, directories are shown
+    /// as views of their own.
+    fn show_pieces(&mut self, path: &Path, lower: BorrowedFd<'_>) -> Result<(), MountError> {
+        let failed = |source| MountError::Layer { path: path.to_owned(), source };
+        let (copy, _) = self.layers.make(lower).map_err(failed)?;
+        self.push(open_directory(&copy).map_err(failed)?, path, false);
+        for entry in fs::read_dir(path).map_err(failed)?.flatten() {
+            let (from, to) = (entry.path(), copy.join(entry.file_name()));
+            let Ok(metadata) = fs::symlink_metadata(&from) else { continue };
+            if metadata.is_dir() {
+                let _ = fs::create_dir(&to);
+                let inside = self.inside(&from);
+                if !VIRTUAL.iter().any(|virtual_dir| inside == Path::new(virtual_dir)) {
+                    // Without a view the directory stays empty.
+                    let _ = self.show(&from);
+                }
+            } else if metadata.is_symlink() {
+                let _ = fs::read_link(&from).and_then(|target| std::os::unix::fs::symlink(target, &to));
+            } else if metadata.is_file() && metadata.len() <= COPIED_MAX {
+                let _ = fs::copy(&from, &to);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Opens a volume: a copy of the mount it lies on, without what is mounted below it, or the node itself where the host
@@ -165,6 +234,8 @@ pub fn open_directory(path: &Path) -> io::Result<OwnedFd> {
 struct Layers {
     dir: PathBuf,
     next: u32,
+    /// The first of [`OPTIONS`] that this host may take.
+    options: usize,
 }
 
 impl Layers {
@@ -203,25 +274,24 @@ const OPTIONS: &[&[(&CStr, Option<&CStr>)]] = &[
     ],
     &[(c"volatile", None), (c"userxattr", None)],
     &[(c"userxattr", None)],
-    &[],
 ];
 
 fn overlay(lower: BorrowedFd<'_>, path: &Path, layers: &mut Layers) -> Result<OwnedFd, MountError> {
-    let failed = |source| MountError::Layer { path: layers.dir.clone(), source };
-    let made = Layers { dir: layers.dir.clone(), next: layers.next }.make(lower).map_err(failed)?;
-    layers.next += 1;
-    let (upper, work) = made;
     let mut last = io::Error::from_raw_os_error(libc::EINVAL);
-    for options in OPTIONS {
+    let first = layers.options;
+    for (at, options) in OPTIONS.iter().enumerate().skip(first) {
+        // Fresh directories each time: a work directory remembers the options it was used with.
+        let made = layers.make(lower);
+        let (upper, work) = made.map_err(|source| MountError::Layer { path: layers.dir.clone(), source })?;
         match try_overlay(lower, &upper, &work, options) {
-            Ok(fd) => return Ok(fd),
+            Ok(fd) => {
+                layers.options = at;
+                return Ok(fd);
+            }
             Err(error) => last = error,
         }
     }
-    let unprivileged = crate::process::effective_user() != 0;
-    let hint =
-        if unprivileged { " 5.11 or later for users other than root" } else { ", and layers on a disk" };
-    Err(MountError::Overlay { path: path.to_owned(), source: last, hint })
+    Err(MountError::Overlay { path: path.to_owned(), source: last })
 }
 
 fn try_overlay(
@@ -295,10 +365,14 @@ struct Mounted {
     kind: String,
 }
 
-/// What is mounted below `root` and worth showing, by path; parents come before children.
-fn below(root: &Path) -> BTreeMap<PathBuf, Mounted> {
+/// Everything that is mounted, by path; parents come before children.
+fn mounted() -> BTreeMap<PathBuf, Mounted> {
     let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let mut found: BTreeMap<PathBuf, Mounted> = text.split(|b| *b == b'\n').filter_map(parse_line).collect();
+    text.split(|b| *b == b'\n').filter_map(parse_line).collect()
+}
+
+/// What is mounted below `root` and worth showing.
+fn worth_showing(mut found: BTreeMap<PathBuf, Mounted>, root: &Path) -> BTreeMap<PathBuf, Mounted> {
     found.retain(|path, mount| {
         path != root
             && path.starts_with(root)
@@ -377,7 +451,7 @@ mod tests {
 
     #[test]
     fn made_up_file_systems_are_left_out() {
-        let found = below(Path::new("/"));
+        let found = worth_showing(mounted(), Path::new("/"));
         assert!(!found.contains_key(Path::new("/")));
         assert!(found.values().all(|mount| mount.kind != "proc" && mount.kind != "sysfs"));
     }
