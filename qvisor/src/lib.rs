@@ -1,0 +1,3 @@
+//! The VMM of Dormouse: platforms, host I/O, the sandbox's life on the host.
+
+pub mod platform;

@@ -1,0 +1,3 @@
+//! What a sandbox's kernel runs on.
+
+pub mod kvm;
