@@ -34,6 +34,7 @@ pub fn check(kvm: &Kvm) -> Result<Vec<kvm_cpuid_entry2>, Unusable> {
         (Cap::ExtCpuid, "extended cpuid"),
         (Cap::ImmediateExit, "immediate exit"),
         (Cap::VcpuEvents, "vcpu events"),
+        (Cap::Xcrs, "extended control registers"),
         (Cap::DestroyMemoryRegionWorks, "memory regions that can be removed"),
     ];
     if let Some((_, name)) = needed.iter().find(|(cap, _)| !kvm.check_extension(*cap)) {

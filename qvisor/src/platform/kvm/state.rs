@@ -1,7 +1,7 @@
 //! The state a vCPU starts in: long mode, ring 0, paging on.
 
 use abi::layout::{BOOT_INFO_PHYS, CPU_AREA_PHYS, CPU_AREA_SIZE, LINEAR_BASE_KVM};
-use kvm_bindings::{kvm_regs, kvm_segment, kvm_sregs};
+use kvm_bindings::{kvm_regs, kvm_segment, kvm_sregs, kvm_xcr, kvm_xcrs};
 use kvm_ioctls::{Error, VcpuFd};
 
 const CR0_PE: u64 = 1;
@@ -55,6 +55,14 @@ pub fn special_registers(old: kvm_sregs, root: u64, gs_base: u64) -> kvm_sregs {
         efer: EFER_SCE | EFER_LME | EFER_LMA | EFER_NXE,
         ..old
     }
+}
+
+/// Enables the XSAVE components in `mask`. The kernel does so too, with `xsetbv`, which QEMU's emulation of a
+/// hypervisor's guest lets pass unnoticed.
+pub fn enable_components(vcpu: &VcpuFd, mask: u64) -> Result<(), Error> {
+    let mut xcrs = kvm_xcrs { nr_xcrs: 1, ..Default::default() };
+    xcrs.xcrs[0] = kvm_xcr { xcr: 0, value: mask, ..Default::default() };
+    vcpu.set_xcrs(&xcrs)
 }
 
 /// Puts CPU `cpu` at `entry` (a linear-map address) with its boot stack and arguments.
