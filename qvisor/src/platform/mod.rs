@@ -1,3 +1,4 @@
 //! What a sandbox's kernel runs on.
 
 pub mod kvm;
+pub mod probe;

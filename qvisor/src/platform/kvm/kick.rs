@@ -5,6 +5,7 @@
 //! before it runs user code, and the vCPU loop looks before it goes back to user code. Idle: it is woken.
 
 use abi::run::CpuHeader;
+use kvm_ioctls::VcpuFd;
 use std::cell::Cell;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
@@ -59,6 +60,79 @@ fn timespec(ns: u64) -> libc::timespec {
     let second = 1_000_000_000;
     #[allow(clippy::cast_possible_wrap)]
     libc::timespec { tv_sec: (ns / second) as i64, tv_nsec: (ns % second) as i64 }
+}
+
+/// A timer that sends the kick signal to the thread that made it.
+#[derive(Debug)]
+struct ThreadTimer(libc::timer_t);
+
+impl ThreadTimer {
+    /// Also installs the signal's handler and lets the signal through.
+    fn new() -> std::io::Result<Self> {
+        install_kick_handler();
+        // SAFETY: plain system calls on local, valid memory.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, kick_signal());
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, null_mut());
+            let mut event: libc::sigevent = std::mem::zeroed();
+            event.sigev_notify = libc::SIGEV_THREAD_ID;
+            event.sigev_signo = kick_signal();
+            event.sigev_notify_thread_id = libc::gettid();
+            let mut timer = null_mut();
+            if libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            Ok(Self(timer))
+        }
+    }
+
+    /// Fires at the monotonic time `at_ns`, then every `interval_ns` (0: once). At 0: never.
+    fn arm(&self, at_ns: u64, interval_ns: u64) {
+        let spec = libc::itimerspec { it_interval: timespec(interval_ns), it_value: timespec(at_ns) };
+        // SAFETY: the timer exists as long as `self`.
+        unsafe { libc::timer_settime(self.0, libc::TIMER_ABSTIME, &raw const spec, null_mut()) };
+    }
+}
+
+impl Drop for ThreadTimer {
+    fn drop(&mut self) {
+        // SAFETY: the timer is ours, and nothing arms it any more.
+        unsafe { libc::timer_delete(self.0) };
+    }
+}
+
+/// Gets the calling thread out of `KVM_RUN` when that takes too long.
+pub(in crate::platform) struct Watchdog {
+    timer: ThreadTimer,
+}
+
+impl Watchdog {
+    /// Fires after the first time every so often, should a signal be swallowed.
+    const AGAIN_NS: u64 = 10_000_000;
+
+    /// For `vcpu`, which must outlive the result.
+    pub(in crate::platform) fn new(vcpu: &mut VcpuFd) -> std::io::Result<Self> {
+        let timer = ThreadTimer::new()?;
+        IMMEDIATE_EXIT.set(&raw mut vcpu.get_kvm_run().immediate_exit);
+        Ok(Self { timer })
+    }
+
+    pub(in crate::platform) fn start(&self, after: std::time::Duration) {
+        let after_ns = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
+        self.timer.arm(now_ns().saturating_add(after_ns), Self::AGAIN_NS);
+    }
+
+    pub(in crate::platform) fn stop(&self) {
+        self.timer.arm(0, 0);
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        IMMEDIATE_EXIT.set(null_mut());
+    }
 }
 
 /// One vCPU as other threads see it.
@@ -212,44 +286,27 @@ impl CpuControl {
     /// # Safety
     /// `immediate_exit` is the vCPU's, and stays mapped until the result is dropped.
     pub(super) unsafe fn attach(self: &Arc<Self>, immediate_exit: *mut u8) -> std::io::Result<Attached> {
-        install_kick_handler();
-        IMMEDIATE_EXIT.with(|flag| flag.set(immediate_exit));
-        // SAFETY: plain system calls on local, valid memory.
-        unsafe {
-            let mut set: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&raw mut set);
-            libc::sigaddset(&raw mut set, kick_signal());
-            libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, null_mut());
-            let thread = libc::gettid();
-            let mut event: libc::sigevent = std::mem::zeroed();
-            event.sigev_notify = libc::SIGEV_THREAD_ID;
-            event.sigev_signo = kick_signal();
-            event.sigev_notify_thread_id = thread;
-            let mut timer = null_mut();
-            if libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer) != 0 {
-                IMMEDIATE_EXIT.with(|flag| flag.set(null_mut()));
-                return Err(std::io::Error::last_os_error());
-            }
-            self.timer.store(timer, Ordering::SeqCst);
-            self.has_timer.store(true, Ordering::SeqCst);
-            self.thread.store(thread, Ordering::SeqCst);
-        }
-        Ok(Attached { control: self.clone() })
+        let timer = ThreadTimer::new()?;
+        IMMEDIATE_EXIT.set(immediate_exit);
+        self.timer.store(timer.0, Ordering::SeqCst);
+        self.has_timer.store(true, Ordering::SeqCst);
+        // SAFETY: no preconditions.
+        self.thread.store(unsafe { libc::gettid() }, Ordering::SeqCst);
+        Ok(Attached { control: self.clone(), _timer: timer })
     }
 }
 
 /// While it exists, this thread runs the vCPU.
 pub(super) struct Attached {
     control: Arc<CpuControl>,
+    _timer: ThreadTimer,
 }
 
 impl Drop for Attached {
     fn drop(&mut self) {
         self.control.thread.store(0, Ordering::SeqCst);
         self.control.has_timer.store(false, Ordering::SeqCst);
-        // SAFETY: `attach` made the timer; nothing arms it any more.
-        unsafe { libc::timer_delete(self.control.timer.load(Ordering::SeqCst)) };
-        IMMEDIATE_EXIT.with(|flag| flag.set(null_mut()));
+        IMMEDIATE_EXIT.set(null_mut());
     }
 }
 
