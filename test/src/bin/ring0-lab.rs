@@ -131,6 +131,13 @@ fn load(elf: &[u8], kernel: HostRegion) -> (u64, u64, Vec<ImageSegment>) {
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
+    if args[1] == "probe" {
+        for _ in 0..2 {
+            let report = qvisor::platform::probe::report();
+            println!("{report}: {report:?}");
+        }
+        return;
+    }
     let elf = std::fs::read(&args[1]).unwrap();
     let mode = args.get(2).cloned().unwrap_or_default();
     let rw = libc::PROT_READ | libc::PROT_WRITE;
