@@ -1,16 +1,16 @@
 //! What well-behaved user code meets.
 
 use abi::run::{
-    PF_FETCH, PF_PRESENT, PF_USER, PF_WRITE, TRAP_BUS, TRAP_EXCEPTION, TRAP_INTERRUPT, TRAP_PAGE_FAULT, TRAP_SYSCALL,
-    UserRegs,
+    PF_FETCH, PF_PRESENT, PF_USER, PF_WRITE, TRAP_BUS, TRAP_EXCEPTION, TRAP_INTERRUPT, TRAP_PAGE_FAULT,
+    TRAP_SYSCALL, UserRegs,
 };
 use core::sync::atomic::Ordering;
 
 use crate::memory::{READ, WRITE, frame, read_u64, write};
 use crate::user::{CODE, DATA, NOWHERE, Process, STACK};
-use crate::{Outcome, code, cpus, holds, ring0, same};
+use crate::{Outcome, Test, code, cpus, holds, ring0, same};
 
-pub const TESTS: &[(&str, fn() -> Outcome)] = &[
+pub const TESTS: &[Test] = &[
     ("a system call keeps every register", syscall_registers),
     ("a changed return state goes back by iretq", changed_return),
     ("page faults report address and error", page_faults),
@@ -27,9 +27,26 @@ pub const TESTS: &[(&str, fn() -> Outcome)] = &[
 
 fn pattern() -> UserRegs {
     UserRegs {
-        r15: 0x1500, r14: 0x1400, r13: 0x1300, r12: 0x1200, rbp: 0xb900, rbx: 0xb800, r10: 0x1000, r9: 0x900,
-        r8: 0x800, rax: 0xa000, rdx: 0xd000, rsi: 0x5100, rdi: 0xd100, rsp: STACK + 0x800, fs_base: 0x1234_5000,
-        gs_base: 0xffff_9000_0000_0000, rflags: 0x202 | 0x8d5, rip: CODE, rcx: 0, r11: 0,
+        r15: 0x1500,
+        r14: 0x1400,
+        r13: 0x1300,
+        r12: 0x1200,
+        rbp: 0xb900,
+        rbx: 0xb800,
+        r10: 0x1000,
+        r9: 0x900,
+        r8: 0x800,
+        rax: 0xa000,
+        rdx: 0xd000,
+        rsi: 0x5100,
+        rdi: 0xd100,
+        rsp: STACK + 0x800,
+        fs_base: 0x1234_5000,
+        gs_base: 0xffff_9000_0000_0000,
+        rflags: 0x202 | 0x8d5,
+        rip: CODE,
+        rcx: 0,
+        r11: 0,
     }
 }
 
@@ -158,11 +175,17 @@ fn exceptions() -> Outcome {
     same("rip", process.regs.rip, CODE + 10)?;
     // Segments that are not for user code: 32-bit mode, the kernel's. (QEMU's emulator reads the stack of a far return
     // with the kernel's rights, which SMAP forbids.)
-    for (code, selector) in [(code!("push 0x23", "push 0", "retfq"), 0x20), (code!("push 0x10", "push 0", "retfq"), 0x10)] {
+    for (code, selector) in
+        [(code!("push 0x23", "push 0", "retfq"), 0x20), (code!("push 0x10", "push 0", "retfq"), 0x10)]
+    {
         let mut process = Process::new(code);
         let trap = process.run();
-        let emulator = trap.kind == TRAP_PAGE_FAULT && trap.error == PF_PRESENT && trap.addr == process.regs.rsp;
-        holds("refused", emulator || (trap.kind == TRAP_EXCEPTION && trap.vector == 13 && trap.error == selector))?;
+        let emulator =
+            trap.kind == TRAP_PAGE_FAULT && trap.error == PF_PRESENT && trap.addr == process.regs.rsp;
+        holds(
+            "refused",
+            emulator || (trap.kind == TRAP_EXCEPTION && trap.vector == 13 && trap.error == selector),
+        )?;
         same("rip", process.regs.rip, CODE + 4)?;
     }
     // An unaligned access with AC set. (QEMU's emulator does not check alignment and runs on.)
@@ -196,8 +219,14 @@ fn single_step() -> Outcome {
 
 fn bases() -> Outcome {
     let mut process = Process::new(code!(
-        "rdfsbase rax", "rdgsbase rbx", "wrfsbase rsi", "wrgsbase rdi", "syscall",
-        "mov eax, 0x2b", "mov gs, eax", "ud2"
+        "rdfsbase rax",
+        "rdgsbase rbx",
+        "wrfsbase rsi",
+        "wrgsbase rdi",
+        "syscall",
+        "mov eax, 0x2b",
+        "mov gs, eax",
+        "ud2"
     ));
     process.regs.fs_base = 0x7000_1000;
     process.regs.gs_base = 0x7fff_ffff_f000;
@@ -236,7 +265,11 @@ fn save(area: &mut Area) {
 
 fn fpu() -> Outcome {
     let mut process = Process::new(code!(
-        "movups [rdi], xmm5", "stmxcsr [rdi + 16]", "movups xmm7, [rsi]", "fld1", "syscall"
+        "movups [rdi], xmm5",
+        "stmxcsr [rdi + 16]",
+        "movups xmm7, [rsi]",
+        "fld1",
+        "syscall"
     ));
     let mut area = initial();
     area.0[512] = 3;

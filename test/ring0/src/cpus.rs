@@ -7,9 +7,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::memory::linear;
 use crate::user::Process;
-use crate::{Outcome, code, holds, host, same};
+use crate::{Outcome, Test, code, holds, host, same};
 
-pub const TESTS: &[(&str, fn() -> Outcome)] = &[
+pub const TESTS: &[Test] = &[
     ("a deadline interrupts a busy loop", deadline),
     ("an idle CPU wakes at its deadline", idle_deadline),
     ("a kick wakes an idle CPU", kick_idle),

@@ -5,9 +5,9 @@ use core::sync::atomic::Ordering;
 
 use crate::memory::{EXECUTE, frame, write};
 use crate::user::{CODE, DATA, Process, STACK};
-use crate::{Outcome, code, cpus, holds, host, ring0, same};
+use crate::{Outcome, Test, code, cpus, holds, host, ring0, same};
 
-pub const TESTS: &[(&str, fn() -> Outcome)] = &[
+pub const TESTS: &[Test] = &[
     ("a system call at the end of the lower half", last_syscall),
     ("jumps to addresses that do not exist", wild_jumps),
     ("a stack pointer that does not exist", wild_stack),
@@ -57,9 +57,11 @@ fn wild_stack() -> Outcome {
 }
 
 fn flags() -> Outcome {
-    let mut process = Process::new(code!("pushfq", "pop rax", "syscall", "push rdi", "popfq", "pushfq", "pop rax", "syscall"));
-    process.regs.rflags = u64::MAX & !(1 << 8);
-    process.regs.rdi = u64::MAX & !(1 << 8);
+    let mut process = Process::new(code!(
+        "pushfq", "pop rax", "syscall", "push rdi", "popfq", "pushfq", "pop rax", "syscall"
+    ));
+    process.regs.rflags = !(1 << 8);
+    process.regs.rdi = !(1 << 8);
     process.expect(TRAP_SYSCALL, 0, 0, 4)?;
     same("IOPL, VM, VIF, VIP", process.regs.rax & 0x1a_3000, 0u64)?;
     process.expect(TRAP_SYSCALL, 0, 0, 10)?;
@@ -80,7 +82,8 @@ fn flags() -> Outcome {
 
 fn descriptor_tables() -> Outcome {
     let umip = core::arch::x86_64::__cpuid_count(7, 0).ecx & 1 << 2 != 0;
-    for code in [code!("sgdt [rdi]", "syscall"), code!("sidt [rdi]", "syscall"), code!("str eax", "syscall")] {
+    for code in [code!("sgdt [rdi]", "syscall"), code!("sidt [rdi]", "syscall"), code!("str eax", "syscall")]
+    {
         let mut process = Process::new(code);
         process.regs.rdi = DATA;
         let trap = process.run();
@@ -117,9 +120,26 @@ impl Random {
     fn regs(&mut self) -> UserRegs {
         let mut n = || self.interesting();
         UserRegs {
-            r15: n(), r14: n(), r13: n(), r12: n(), rbp: n(), rbx: n(), r11: n(), r10: n(), r9: n(), r8: n(),
-            rax: n(), rcx: n(), rdx: n(), rsi: n(), rdi: n(), rip: CODE, rflags: n(), rsp: STACK + 0x800,
-            fs_base: 0, gs_base: 0,
+            r15: n(),
+            r14: n(),
+            r13: n(),
+            r12: n(),
+            rbp: n(),
+            rbx: n(),
+            r11: n(),
+            r10: n(),
+            r9: n(),
+            r8: n(),
+            rax: n(),
+            rcx: n(),
+            rdx: n(),
+            rsi: n(),
+            rdi: n(),
+            rip: CODE,
+            rflags: n(),
+            rsp: STACK + 0x800,
+            fs_base: 0,
+            gs_base: 0,
         }
     }
 }
@@ -142,8 +162,20 @@ fn run_bounded(process: &mut Process, most: u32) {
 
 /// Opcodes that deserve to come up often: system, segment, interrupt and string instructions.
 const PREFIXES: [&[u8]; 14] = [
-    &[0x0f, 0x01], &[0x0f, 0x05], &[0x0f, 0x00], &[0x0f, 0xae], &[0xcd], &[0x8e], &[0xcf], &[0x48, 0xcf],
-    &[0x9d], &[0xcb], &[0x0f, 0x07], &[0x0f, 0x34], &[0xf3, 0x0f], &[0x0f, 0x22],
+    &[0x0f, 0x01],
+    &[0x0f, 0x05],
+    &[0x0f, 0x00],
+    &[0x0f, 0xae],
+    &[0xcd],
+    &[0x8e],
+    &[0xcf],
+    &[0x48, 0xcf],
+    &[0x9d],
+    &[0xcb],
+    &[0x0f, 0x07],
+    &[0x0f, 0x34],
+    &[0xf3, 0x0f],
+    &[0x0f, 0x22],
 ];
 
 fn random_code() -> Outcome {
@@ -161,7 +193,7 @@ fn random_code() -> Outcome {
             code[at..at + prefix.len()].copy_from_slice(prefix);
         }
         write(process.code, &code);
-        process.regs = if random.next() % 2 == 0 { clean } else { random.regs() };
+        process.regs = if random.next().is_multiple_of(2) { clean } else { random.regs() };
         run_bounded(&mut process, 40);
         // Whatever happened, the next well-behaved program runs.
         write(process.code, code!("mov eax, 0x1234", "syscall"));
@@ -181,7 +213,7 @@ fn random_registers() -> Outcome {
         regs.rsp = random.interesting();
         regs.fs_base = random.interesting();
         regs.gs_base = random.interesting();
-        if round % 3 == 0 {
+        if round.is_multiple_of(3) {
             (regs.rcx, regs.r11) = (regs.rip, regs.rflags);
         }
         process.regs = regs;

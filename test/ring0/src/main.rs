@@ -28,6 +28,9 @@ pub struct Failed {
 /// Outcome of one test.
 pub type Outcome = Result<(), Failed>;
 
+/// A test and what it shows.
+pub type Test = (&'static str, fn() -> Outcome);
+
 /// Fails unless both numbers are the same.
 pub fn same(what: &'static str, got: impl Into<u64>, want: impl Into<u64>) -> Outcome {
     let (got, want) = (got.into(), want.into());

@@ -4,10 +4,13 @@ use abi::run::{TRAP_PAGE_FAULT, TRAP_SYSCALL};
 
 use crate::memory::{WRITE, frame};
 use crate::user::Process;
-use crate::{Outcome, code, host, same};
+use crate::{Outcome, Test, code, host, same};
 
-pub const TESTS: &[(&str, fn() -> Outcome)] =
-    &[("system calls cause no exit", syscalls), ("page faults cause no exit", faults), ("hostcalls answer", hostcalls)];
+pub const TESTS: &[Test] = &[
+    ("system calls cause no exit", syscalls),
+    ("page faults cause no exit", faults),
+    ("hostcalls answer", hostcalls),
+];
 
 /// Logs the time of one of `rounds` and checks that none of them left the guest.
 fn measure(what: &str, rounds: u64, mut work: impl FnMut() -> Outcome) -> Outcome {
@@ -50,7 +53,10 @@ fn faults() -> Outcome {
         frame();
     }
     for round in ["first touch of host memory", "page fault on backed memory"] {
-        let mut process = Process { regs: process.regs, ..Process::new(code!("2: mov [rdi], rsi", "add rdi, 4096", "jmp 2b")) };
+        let mut process = Process {
+            regs: process.regs,
+            ..Process::new(code!("2: mov [rdi], rsi", "add rdi, 4096", "jmp 2b"))
+        };
         measure(round, rounds, || {
             for i in 0..rounds {
                 let trap = process.run();

@@ -103,9 +103,18 @@ fn load(elf: &[u8], kernel: HostRegion) -> (u64, u64, Vec<ImageSegment>) {
         if w(p) == 1 {
             // SAFETY: test
             unsafe {
-                std::ptr::copy_nonoverlapping(elf[off as usize..].as_ptr(), mem.add((KERNEL_IMAGE_PHYS + va) as usize), fs as usize)
+                std::ptr::copy_nonoverlapping(
+                    elf[off as usize..].as_ptr(),
+                    mem.add((KERNEL_IMAGE_PHYS + va) as usize),
+                    fs as usize,
+                )
             };
-            segs.push(ImageSegment { phys: KERNEL_IMAGE_PHYS + va, len: ms, writable: w(p + 4) & 2 != 0, executable: w(p + 4) & 1 != 0 });
+            segs.push(ImageSegment {
+                phys: KERNEL_IMAGE_PHYS + va,
+                len: ms,
+                writable: w(p + 4) & 2 != 0,
+                executable: w(p + 4) & 1 != 0,
+            });
             end = end.max(KERNEL_IMAGE_PHYS + va + ms);
         } else if w(p) == 2 {
             dynamic = Some((off as usize, fs as usize));
@@ -144,18 +153,33 @@ fn main() {
     let kernel = map(KERNEL, rw);
     let user = map(USER, rw);
     let window = map(WINDOW_CHUNKS * WINDOW_CHUNK, libc::PROT_NONE);
-    let mut file = std::fs::File::options().read(true).write(true).create(true).truncate(true).open("/tmp/ring0-file").unwrap();
+    let mut file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open("/tmp/ring0-file")
+        .unwrap();
     std::io::Write::write_all(&mut file, &[b'f'; 4096]).unwrap();
     // SAFETY: test
     unsafe {
         use std::os::fd::AsRawFd;
-        let p = libc::mmap(window.host.as_ptr().cast(), 2 << 20, libc::PROT_READ, libc::MAP_SHARED | libc::MAP_FIXED, file.as_raw_fd(), 0);
+        let p = libc::mmap(
+            window.host.as_ptr().cast(),
+            2 << 20,
+            libc::PROT_READ,
+            libc::MAP_SHARED | libc::MAP_FIXED,
+            file.as_raw_fd(),
+            0,
+        );
         assert!(p != libc::MAP_FAILED);
     }
     let (entry, end, image) = load(&elf, kernel);
     let kvm = kvm_ioctls::Kvm::new().expect("/dev/kvm");
     // SAFETY: never unmapped
-    let machine = unsafe { Machine::new(&kvm, &Memory { kernel, user, window, image: &image, free_phys: end }, 2) }.unwrap();
+    let machine =
+        unsafe { Machine::new(&kvm, &Memory { kernel, user, window, image: &image, free_phys: end }, 2) }
+            .unwrap();
     let state = machine.user_state();
     println!("user state {state:x?}");
     let vcpus: Vec<Vcpu> = (0..2).map(|i| machine.create_vcpu(i, entry).unwrap()).collect();

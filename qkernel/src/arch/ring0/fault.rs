@@ -100,7 +100,8 @@ pub extern "sysv64" fn kernel_exception(frame: &KernelFrame) -> ! {
     );
     loop {
         let phys = (text.bytes.as_ptr() as u64).wrapping_sub(LINEAR_BASE_KVM);
-        let mut call = HostCall { number: PANIC, args: [phys, text.len as u64, 0, 0, 0, 0], ..HostCall::default() };
+        let mut call =
+            HostCall { number: PANIC, args: [phys, text.len as u64, 0, 0, 0, 0], ..HostCall::default() };
         super::hostcall(&mut call);
     }
 }

@@ -87,7 +87,9 @@ unsafe fn load(area: *const u8, mask: u64) {
     #[allow(clippy::cast_possible_truncation)]
     let (low, high) = (mask as u32, (mask >> 32) as u32);
     // SAFETY: the caller vouches for the image, so the instruction cannot fault.
-    unsafe { asm!("xrstor64 [{}]", in(reg) area, in("eax") low, in("edx") high, options(nostack, preserves_flags)) };
+    unsafe {
+        asm!("xrstor64 [{}]", in(reg) area, in("eax") low, in("edx") high, options(nostack, preserves_flags))
+    };
 }
 
 /// Whether the processor accepts the image at `area`: known components, standard format, no reserved bit.

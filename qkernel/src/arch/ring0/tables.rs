@@ -113,7 +113,8 @@ pub unsafe fn load(cpu: usize) {
     unsafe {
         let end = |stack: *mut u8, bytes: usize| stack.add(bytes) as u64;
         let mut ist = [0; 7];
-        ist[IST_DOUBLE_FAULT as usize - 1] = end((&raw mut (*tables).double_fault_stack).cast(), FATAL_STACK_BYTES);
+        ist[IST_DOUBLE_FAULT as usize - 1] =
+            end((&raw mut (*tables).double_fault_stack).cast(), FATAL_STACK_BYTES);
         ist[IST_NMI as usize - 1] = end((&raw mut (*tables).nmi_stack).cast(), ENTRY_STACK_BYTES);
         ist[IST_DEBUG as usize - 1] = end((&raw mut (*tables).debug_stack).cast(), ENTRY_STACK_BYTES);
         ist[IST_MACHINE_CHECK as usize - 1] =
@@ -130,8 +131,7 @@ pub unsafe fn load(cpu: usize) {
             iomap_base: 104,
         };
         let base = &raw const (*tables).task_state as u64;
-        let descriptor =
-            103 | (base & 0xff_ffff) << 16 | 0x89 << 40 | (base >> 24 & 0xff) << 56;
+        let descriptor = 103 | (base & 0xff_ffff) << 16 | 0x89 << 40 | (base >> 24 & 0xff) << 56;
         (*tables).gdt = [
             0,
             0,
@@ -147,7 +147,10 @@ pub unsafe fn load(cpu: usize) {
         ];
     }
     fill_idt();
-    let gdt = TablePointer { limit: 10 * 8 - 1, base: tables as u64 + core::mem::offset_of!(CpuTables, gdt) as u64 };
+    let gdt = TablePointer {
+        limit: 10 * 8 - 1,
+        base: tables as u64 + core::mem::offset_of!(CpuTables, gdt) as u64,
+    };
     let idt = TablePointer { limit: 4096 - 1, base: IDT.0.as_ptr() as u64 };
     // SAFETY: both tables were just filled and live for ever; the selectors name what they hold.
     unsafe {

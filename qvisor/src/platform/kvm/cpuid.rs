@@ -123,7 +123,8 @@ fn adjust(e: &mut kvm_cpuid_entry2, cpu: u32, cpus: u32, state: UserState) {
         }
         (7, 0) => {
             e.ebx &= !(SGX | MPX | PROCESSOR_TRACE);
-            e.ecx &= !(PKU | OSPKE | WAITPKG | SHADOW_STACKS | LA57 | BUS_LOCK_DETECT | ENQCMD | SGX_LAUNCH | PKS);
+            e.ecx &=
+                !(PKU | OSPKE | WAITPKG | SHADOW_STACKS | LA57 | BUS_LOCK_DETECT | ENQCMD | SGX_LAUNCH | PKS);
             e.edx &= !(USER_INTERRUPTS | AMX | INDIRECT_BRANCH_TRACKING);
         }
         (7, 1) => {

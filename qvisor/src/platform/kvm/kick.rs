@@ -208,7 +208,12 @@ impl CpuControl {
     fn wake(&self) {
         // SAFETY: the futex word outlives the call.
         unsafe {
-            libc::syscall(libc::SYS_futex, self.place.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
+            libc::syscall(
+                libc::SYS_futex,
+                self.place.as_ptr(),
+                libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+                1,
+            );
         }
     }
 

@@ -146,7 +146,8 @@ impl Machine {
         let cpuid = cpuid::filter(&self.supported, cpu, self.cpus)
             .ok_or_else(|| failed("describe the processor")(kvm_ioctls::Error::new(libc::E2BIG)))?;
         vcpu.set_cpuid2(&cpuid).map_err(failed("describe the processor"))?;
-        state::enable_components(&vcpu, self.user_state().xsave_mask).map_err(failed("enable vector registers"))?;
+        state::enable_components(&vcpu, self.user_state().xsave_mask)
+            .map_err(failed("enable vector registers"))?;
         state::set_up(&vcpu, cpu, self.root, entry).map_err(failed("set a vCPU's registers"))?;
         // SAFETY: (1) the header lies in kernel memory, which `new`'s caller keeps mapped.
         let control = unsafe { CpuControl::new(self.header(cpu)) };

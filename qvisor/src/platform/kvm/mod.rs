@@ -14,8 +14,8 @@ mod vcpu;
 
 pub use counters::ExitCounters;
 pub use features::{Unusable, check};
-pub use kick::{CpuControl, install_kick_handler, kick_signal};
 pub(super) use kick::Watchdog;
-pub(super) use state::special_registers;
+pub use kick::{CpuControl, install_kick_handler, kick_signal};
 pub use machine::{HostRegion, ImageSegment, KvmError, Machine, Memory, UserState};
+pub(super) use state::special_registers;
 pub use vcpu::{Hostcalls, Next, Stopped, Vcpu};

@@ -51,7 +51,9 @@ pub fn build(memory: &mut impl TableMemory, map: &LinearMap<'_>, free: u64) -> R
     let root = builder.table()?;
     let directories = builder.table()?;
     builder.memory.store(root + index(LINEAR_BASE_KVM, 39) * 8, directories | TABLE);
-    for (start, end) in [(KERNEL_PHYS, map.kernel_end), (USER_PHYS, map.user_end), (WINDOW_PHYS, WINDOW_PHYS_END)] {
+    for (start, end) in
+        [(KERNEL_PHYS, map.kernel_end), (USER_PHYS, map.user_end), (WINDOW_PHYS, WINDOW_PHYS_END)]
+    {
         let mut at = start;
         while at < end {
             let directory = builder.table()?;
@@ -137,7 +139,10 @@ mod tests {
                 }
                 if shift == 12 || (shift == 21 && entry & LARGE != 0) {
                     let size = 1 << shift;
-                    return Some((entry, (entry & 0x000f_ffff_ffff_f000 & !(size - 1)) + (addr & (size - 1))));
+                    return Some((
+                        entry,
+                        (entry & 0x000f_ffff_ffff_f000 & !(size - 1)) + (addr & (size - 1)),
+                    ));
                 }
                 table = entry & 0x000f_ffff_ffff_f000;
             }
@@ -163,12 +168,23 @@ mod tests {
         let (root, free) = build(&mut words, &map, 0x200_0000).unwrap();
         assert!(free > root && free <= kernel_end);
         let samples = [
-            0x1000, 0x1_0000, 0x1f_f000, 0x20_0000, KERNEL_IMAGE_PHYS, KERNEL_IMAGE_PHYS + 0x3123,
-            KERNEL_IMAGE_PHYS + 0x8000, KERNEL_IMAGE_PHYS + 0x21_0000, kernel_end - 1, USER_PHYS, user_end - 1,
-            WINDOW_PHYS, WINDOW_PHYS_END - 1,
+            0x1000,
+            0x1_0000,
+            0x1f_f000,
+            0x20_0000,
+            KERNEL_IMAGE_PHYS,
+            KERNEL_IMAGE_PHYS + 0x3123,
+            KERNEL_IMAGE_PHYS + 0x8000,
+            KERNEL_IMAGE_PHYS + 0x21_0000,
+            kernel_end - 1,
+            USER_PHYS,
+            user_end - 1,
+            WINDOW_PHYS,
+            WINDOW_PHYS_END - 1,
         ];
         for phys in samples {
-            let (entry, found) = words.walk(root, LINEAR_BASE_KVM + phys).unwrap_or_else(|| panic!("{phys:#x}"));
+            let (entry, found) =
+                words.walk(root, LINEAR_BASE_KVM + phys).unwrap_or_else(|| panic!("{phys:#x}"));
             assert_eq!(found, phys);
             assert!(entry & WRITABLE == 0 || entry & NO_EXECUTE != 0, "{phys:#x} is writable and executable");
             assert_eq!(entry & 4, 0, "{phys:#x} is a user page");

@@ -27,7 +27,8 @@ fn boot_id() -> Option<String> {
 
 /// This boot's report, if a file holds one that only root or this user can have written.
 pub fn load(path: &Path) -> Option<KvmReport> {
-    let file = File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).ok()?;
+    let file =
+        File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).ok()?;
     let metadata = file.metadata().ok()?;
     // SAFETY: no preconditions.
     let user = unsafe { libc::geteuid() };

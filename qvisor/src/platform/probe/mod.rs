@@ -164,7 +164,8 @@ pub fn measure(kvm: Kvm) -> KvmReport {
 }
 
 fn judge(api_version: Option<i32>, measured: Measured, lacking: Option<String>) -> KvmReport {
-    let interpreted = measured.ns_per_ring0_instruction > INTERPRETED_RATIO * measured.ns_per_host_instruction;
+    let interpreted =
+        measured.ns_per_ring0_instruction > INTERPRETED_RATIO * measured.ns_per_host_instruction;
     let verdict = if interpreted {
         Verdict::Interpreted
     } else if let Some(reason) = lacking {
@@ -206,7 +207,10 @@ mod tests {
         assert_eq!(verdict(500.0, false), Verdict::Interpreted);
         assert!(matches!(verdict(1.0, false), Verdict::Broken(_)));
         let lacking = || Some("the processor lacks xsave".to_owned());
-        assert_eq!(judge(Some(12), measured(1.0, true), lacking()).verdict, Verdict::Broken(lacking().unwrap()));
+        assert_eq!(
+            judge(Some(12), measured(1.0, true), lacking()).verdict,
+            Verdict::Broken(lacking().unwrap())
+        );
         assert_eq!(judge(Some(12), measured(500.0, true), lacking()).verdict, Verdict::Interpreted);
     }
 
@@ -222,7 +226,10 @@ mod tests {
         let report = judge(Some(12), measured(2.0, true), None);
         let text = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<KvmReport>(&text).unwrap(), report);
-        assert_eq!(report.to_string(), "ring 0 runs natively (1.0 ns an instruction, 2 times a host program's)");
+        assert_eq!(
+            report.to_string(),
+            "ring 0 runs natively (1.0 ns an instruction, 2 times a host program's)"
+        );
     }
 
     /// Whatever this machine's KVM is like, the probe ends, and says something.

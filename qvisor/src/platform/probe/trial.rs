@@ -34,7 +34,8 @@ const LOOP: [u8; 21] = {
     [
         0xe7, 0xd1, 0xe7, 0xd1, // out 0xd1, eax; out 0xd1, eax
         0xb9, a, b, c, d, // mov ecx, ITERATIONS
-        0x01, 0xc8, 0x31, 0xc8, 0xff, 0xc9, 0x75, 0xf8, // 1: add eax, ecx; xor eax, ecx; dec ecx; jnz 1b
+        0x01, 0xc8, 0x31, 0xc8, 0xff, 0xc9, 0x75,
+        0xf8, // 1: add eax, ecx; xor eax, ecx; dec ecx; jnz 1b
         0xe7, 0xd2, 0xeb, 0xeb, // out 0xd2, eax; jmp to the start
     ]
 };
@@ -79,8 +80,8 @@ impl Scratch {
     fn fill(&self) {
         const TABLE: u64 = 7;
         const LARGE: u64 = 0x80;
-        self.write(ROOT, &(ROOT + 0x1000 | TABLE).to_le_bytes());
-        self.write(ROOT + 0x1000, &(ROOT + 0x2000 | TABLE).to_le_bytes());
+        self.write(ROOT, &((ROOT + 0x1000) | TABLE).to_le_bytes());
+        self.write(ROOT + 0x1000, &((ROOT + 0x2000) | TABLE).to_le_bytes());
         self.write(ROOT + 0x2000, &(TABLE | LARGE).to_le_bytes());
         self.write(LOOP_CODE, &LOOP);
         self.write(USER_CODE, &USER);
@@ -109,9 +110,11 @@ pub fn run(kvm: &Kvm) -> Result<Measured, String> {
     // SAFETY: the memory outlives the machine, which is dropped first.
     unsafe { vm.set_user_memory_region(region) }.map_err(failed("map guest memory"))?;
     let mut vcpu = vm.create_vcpu(0).map_err(failed("create a vCPU"))?;
-    let cpuid = kvm.get_supported_cpuid(kvm_bindings::KVM_MAX_CPUID_ENTRIES).map_err(failed("name its features"))?;
+    let cpuid =
+        kvm.get_supported_cpuid(kvm_bindings::KVM_MAX_CPUID_ENTRIES).map_err(failed("name its features"))?;
     vcpu.set_cpuid2(&cpuid).map_err(failed("describe the processor"))?;
-    let watchdog = Watchdog::new(&mut vcpu).map_err(|error| format!("no timer to watch over KVM ({error})"))?;
+    let watchdog =
+        Watchdog::new(&mut vcpu).map_err(|error| format!("no timer to watch over KVM ({error})"))?;
     set_ring0(&vcpu).map_err(failed("set a vCPU's registers"))?;
     let (loop_ns, exit_ns) = time_loop(&mut vcpu, &watchdog)?;
     set_ring3(&vcpu).map_err(failed("set a vCPU's registers"))?;
@@ -138,11 +141,7 @@ fn set_ring3(vcpu: &VcpuFd) -> Result<(), kvm_ioctls::Error> {
     (sregs.ds, sregs.es) = (sregs.ss, sregs.ss);
     vcpu.set_sregs(&sregs)?;
     let msr = |index, data| kvm_msr_entry { index, data, ..Default::default() };
-    let msrs = [
-        msr(MSR_STAR, 0x23 << 48 | 0x10 << 32),
-        msr(MSR_LSTAR, SYSCALL_CODE),
-        msr(MSR_SFMASK, 0x200),
-    ];
+    let msrs = [msr(MSR_STAR, 0x23 << 48 | 0x10 << 32), msr(MSR_LSTAR, SYSCALL_CODE), msr(MSR_SFMASK, 0x200)];
     let msrs = Msrs::from_entries(&msrs).map_err(|_| kvm_ioctls::Error::new(libc::EINVAL))?;
     vcpu.set_msrs(&msrs)?;
     let (rip, rdi, rflags) = (USER_CODE, SYSCALL_RDI, USER_FLAGS);
@@ -192,7 +191,9 @@ fn try_syscall(vcpu: &mut VcpuFd, watchdog: &Watchdog) -> bool {
     let (Ok(regs), Ok(sregs)) = (vcpu.get_regs(), vcpu.get_sregs()) else {
         return false;
     };
-    let arrived = (SYSCALL_CODE..=SYSCALL_CODE + 2).contains(&regs.rip) && sregs.cs.dpl == 0 && sregs.cs.selector == 0x10;
+    let arrived = (SYSCALL_CODE..=SYSCALL_CODE + 2).contains(&regs.rip)
+        && sregs.cs.dpl == 0
+        && sregs.cs.selector == 0x10;
     let remembered = regs.rcx == USER_CODE + 7 && regs.r11 == USER_FLAGS && regs.rflags & 0x200 == 0;
     let kept = regs.rax == u64::from(SYSCALL_RAX) && regs.rdi == SYSCALL_RDI && regs.rsp == STACK;
     arrived && remembered && kept
