@@ -109,6 +109,7 @@ fn die(mode: u8) -> ! {
             b'x' => core::arch::asm!("jmp {}", in(reg) &raw const mode),
             b'm' => (memory::linear(64 << 30) as *mut u8).write_volatile(0),
             b'f' => (memory::linear(abi::layout::WINDOW_PHYS + (1 << 20)) as *mut u8).write_volatile(0),
+            b'g' => memory::overflow_stack(),
             b'o' => core::arch::asm!("out 0x80, al"),
             _ => {}
         }

@@ -81,3 +81,27 @@ impl Space {
 fn store(phys: u64, value: u64) {
     write(phys, &value.to_le_bytes());
 }
+
+/// Eight pages of kernel memory, the fourth of which is a guard page; their linear-map address.
+fn guarded() -> u64 {
+    // Behind the page tables the tests use, and not where the image is.
+    let pages = linear((HEAP.load(Ordering::SeqCst) + (8 << 20)).next_multiple_of(2 << 20));
+    // SAFETY: nothing else uses these pages, nor the spare frame.
+    unsafe {
+        ring0::guard_page(pages + 3 * 4096, table());
+        ring0::guard_page(pages + 5 * 4096, table());
+        ring0::unguard_page(pages + 5 * 4096);
+    }
+    pages
+}
+
+/// Runs off the end of a guarded stack, beside pages that are still there.
+pub fn overflow_stack() {
+    let pages = guarded();
+    for page in [0, 1, 2, 4, 5, 6, 7] {
+        // SAFETY: these pages are present and nobody else's.
+        unsafe { ((pages + page * 4096) as *mut u64).write_volatile(page) };
+    }
+    // SAFETY: it ends the machine, as asked: pushes until the guard page is hit.
+    unsafe { core::arch::asm!("mov rsp, {}", "2: push rax", "jmp 2b", in(reg) pages + 8 * 4096 - 3 * 4096) };
+}

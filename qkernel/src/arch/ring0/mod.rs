@@ -10,6 +10,7 @@ mod cpu;
 mod entry;
 mod fault;
 mod fpu;
+mod guard;
 mod tables;
 
 use abi::HostCall;
@@ -21,6 +22,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 pub use cpu::init_cpu;
 pub use fpu::{fpu_image_is_valid, init_fpu, restore_fpu, save_fpu};
+pub use guard::{guard_page, unguard_page};
 
 /// Guest-physical address of the page-table root the VMM booted with.
 static BOOT_ROOT: AtomicU64 = AtomicU64::new(0);

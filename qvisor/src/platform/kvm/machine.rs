@@ -148,6 +148,7 @@ impl Machine {
         vcpu.set_cpuid2(&cpuid).map_err(failed("describe the processor"))?;
         state::enable_components(&vcpu, self.user_state().xsave_mask)
             .map_err(failed("enable vector registers"))?;
+        state::share_tsc(&vcpu);
         state::set_up(&vcpu, cpu, self.root, entry).map_err(failed("set a vCPU's registers"))?;
         // SAFETY: (1) the header lies in kernel memory, which `new`'s caller keeps mapped.
         let control = unsafe { CpuControl::new(self.header(cpu)) };

@@ -1,8 +1,15 @@
 //! The state a vCPU starts in: long mode, ring 0, paging on.
 
 use abi::layout::{BOOT_INFO_PHYS, CPU_AREA_PHYS, CPU_AREA_SIZE, LINEAR_BASE_KVM};
-use kvm_bindings::{kvm_regs, kvm_segment, kvm_sregs, kvm_xcr, kvm_xcrs};
+use kvm_bindings::{
+    KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET, kvm_device_attr, kvm_regs, kvm_segment, kvm_sregs, kvm_xcr,
+    kvm_xcrs,
+};
 use kvm_ioctls::{Error, VcpuFd};
+use std::os::fd::AsRawFd;
+
+/// `_IOW(KVMIO, 0xe1, struct kvm_device_attr)`
+const KVM_SET_DEVICE_ATTR: libc::c_ulong = 0x4018_aee1;
 
 const CR0_PE: u64 = 1;
 const CR0_ET: u64 = 1 << 4;
@@ -63,6 +70,20 @@ pub fn enable_components(vcpu: &VcpuFd, mask: u64) -> Result<(), Error> {
     let mut xcrs = kvm_xcrs { nr_xcrs: 1, ..Default::default() };
     xcrs.xcrs[0] = kvm_xcr { xcr: 0, value: mask, ..Default::default() };
     vcpu.set_xcrs(&xcrs)
+}
+
+/// Makes the guest's time-stamp counter the host's, so that CPUs agree and the host's frequency holds. Where KVM cannot
+/// (before Linux 5.16), it keeps CPUs that are made together in step by itself.
+pub fn share_tsc(vcpu: &VcpuFd) {
+    let offset: u64 = 0;
+    let attribute = kvm_device_attr {
+        group: KVM_VCPU_TSC_CTRL,
+        attr: u64::from(KVM_VCPU_TSC_OFFSET),
+        addr: &raw const offset as u64,
+        flags: 0,
+    };
+    // SAFETY: the descriptor is a vCPU's, and the attribute's value outlives the call.
+    unsafe { libc::ioctl(vcpu.as_raw_fd(), KVM_SET_DEVICE_ATTR, &raw const attribute) };
 }
 
 /// Puts CPU `cpu` at `entry` (a linear-map address) with its boot stack and arguments.
