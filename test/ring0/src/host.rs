@@ -7,9 +7,6 @@ use core::fmt::{self, Write};
 
 use crate::ring0;
 
-/// Of the test's VMM only: (): exits of all vCPUs so far.
-const COUNT_EXITS: u32 = 1000;
-
 pub fn call(number: u32, args: [u64; 6]) -> i64 {
     let mut call = HostCall { number, args, ..HostCall::default() };
     ring0::hostcall(&mut call);
@@ -50,10 +47,6 @@ pub fn monotonic_ns() -> u64 {
     call(hc::CLOCK, [phys, 0, 0, 0, 0, 0]);
     // SAFETY: a plain read; the host has written the array.
     unsafe { (&raw const clocks).cast::<u64>().read_volatile() }
-}
-
-pub fn exits() -> u64 {
-    call(COUNT_EXITS, [0; 6]).unsigned_abs()
 }
 
 pub fn kick(cpu: u64) {

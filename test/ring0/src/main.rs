@@ -14,7 +14,7 @@ mod ring0;
 mod timing;
 mod user;
 
-use abi::boot::BootInfo;
+use abi::boot::{BootInfo, TAG_ARG};
 use abi::layout::RECORDS_PHYS;
 use core::fmt;
 
@@ -50,11 +50,11 @@ impl fmt::Display for Failed {
 
 /// What the VMM wants: a run of the tests, or one of the ways to die.
 fn mode(boot: &BootInfo) -> u8 {
-    if boot.records_len == 0 {
-        return 0;
-    }
-    // SAFETY: the records lie there, in kernel memory, and there is at least one byte.
-    unsafe { ((boot.linear_base + RECORDS_PHYS) as *const u8).read() }
+    let at = (boot.linear_base + RECORDS_PHYS) as *const u8;
+    // SAFETY: the VMM put so many bytes there, in kernel memory, and nobody changes them.
+    let bytes = unsafe { core::slice::from_raw_parts(at, boot.records_len as usize) };
+    let argument = abi::boot::records(bytes).find(|record| record.tag == TAG_ARG);
+    argument.and_then(|record| record.data.first().copied()).unwrap_or(0)
 }
 
 /// Where each CPU begins.

@@ -2,6 +2,8 @@
 
 use kvm_bindings::{CpuId, kvm_cpuid_entry2};
 
+use crate::platform::cpu::XsaveLayout;
+
 /// XSAVE components the kernel saves and restores: x87, SSE, AVX and the three of AVX-512.
 const COMPONENTS: u64 = 0b1110_0111;
 const COMPONENTS_AVX512: u64 = 0b1110_0000;
@@ -48,15 +50,6 @@ const LONG_MODE: u32 = 1 << 29;
 // Leaf 0x80000007, EDX.
 const INVARIANT_TSC: u32 = 1 << 8;
 
-/// The user state the guest's kernel has to save.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UserState {
-    /// XSAVE components (XCR0).
-    pub xsave_mask: u64,
-    /// Bytes of an image in the standard format.
-    pub xsave_size: u32,
-}
-
 fn find(cpuid: &[kvm_cpuid_entry2], function: u32, index: u32) -> Option<&kvm_cpuid_entry2> {
     cpuid.iter().find(|e| e.function == function && e.index == index)
 }
@@ -77,7 +70,7 @@ pub fn missing_feature(supported: &[kvm_cpuid_entry2]) -> Option<&'static str> {
 }
 
 /// The state component mask and image size that follow from what KVM supports.
-pub fn user_state(supported: &[kvm_cpuid_entry2]) -> UserState {
+pub fn user_state(supported: &[kvm_cpuid_entry2]) -> XsaveLayout {
     let offered = find(supported, 0xd, 0).map_or(3, |e| u64::from(e.eax) | u64::from(e.edx) << 32);
     let mut mask = (offered & COMPONENTS) | 3;
     // The three components of AVX-512 are one, and need AVX.
@@ -86,7 +79,7 @@ pub fn user_state(supported: &[kvm_cpuid_entry2]) -> UserState {
     }
     let ends = (2..64).filter(|bit| mask >> bit & 1 != 0).filter_map(|bit| find(supported, 0xd, bit));
     let size = ends.map(|e| e.ebx.saturating_add(e.eax)).max().unwrap_or(0).max(576);
-    UserState { xsave_mask: mask, xsave_size: size }
+    XsaveLayout { size, mask }
 }
 
 /// The `cpuid` of CPU `cpu`.
@@ -94,7 +87,7 @@ pub fn filter(supported: &[kvm_cpuid_entry2], cpu: u32, cpus: u32) -> Option<Cpu
     let state = user_state(supported);
     let entries: Vec<_> = supported
         .iter()
-        .filter(|e| keep(e, state.xsave_mask))
+        .filter(|e| keep(e, state.mask))
         .map(|e| {
             let mut entry = *e;
             adjust(&mut entry, cpu, cpus, state);
@@ -115,7 +108,7 @@ fn keep(entry: &kvm_cpuid_entry2, xsave_mask: u64) -> bool {
     }
 }
 
-fn adjust(e: &mut kvm_cpuid_entry2, cpu: u32, cpus: u32, state: UserState) {
+fn adjust(e: &mut kvm_cpuid_entry2, cpu: u32, cpus: u32, state: XsaveLayout) {
     match (e.function, e.index) {
         (1, _) => {
             e.ebx = (e.ebx & 0x0000_ffff) | cpus.next_power_of_two() << 16 | cpu << 24;
@@ -134,10 +127,10 @@ fn adjust(e: &mut kvm_cpuid_entry2, cpu: u32, cpus: u32, state: UserState) {
         (0xb | 0x1f, _) => e.edx = cpu,
         (0xd, 0) => {
             #[allow(clippy::cast_possible_truncation)]
-            let (low, high) = (state.xsave_mask as u32, (state.xsave_mask >> 32) as u32);
+            let (low, high) = (state.mask as u32, (state.mask >> 32) as u32);
             (e.eax, e.edx) = (low, high);
             // KVM keeps EBX in step with XCR0.
-            (e.ebx, e.ecx) = (state.xsave_size, state.xsave_size);
+            (e.ebx, e.ecx) = (state.size, state.size);
         }
         (0xd, 1) => {
             // XSAVEOPT, XSAVEC and XGETBV with ECX = 1; no supervisor states.
@@ -179,7 +172,7 @@ mod tests {
 
     #[test]
     fn only_states_the_kernel_saves_are_offered() {
-        assert_eq!(user_state(&supported()), UserState { xsave_mask: 0xe7, xsave_size: 2688 });
+        assert_eq!(user_state(&supported()), XsaveLayout { size: 2688, mask: 0xe7 });
         let filtered = filter(&supported(), 1, 2).unwrap();
         let leaf = |function, index| find(filtered.as_slice(), function, index).copied();
         assert_eq!(leaf(0xd, 0).unwrap().eax, 0xe7);
@@ -194,7 +187,7 @@ mod tests {
     #[test]
     fn a_plain_processor_has_plain_state() {
         let plain = vec![entry(0xd, 0, [3, 576, 576, 0])];
-        assert_eq!(user_state(&plain), UserState { xsave_mask: 3, xsave_size: 576 });
+        assert_eq!(user_state(&plain), XsaveLayout { size: 576, mask: 3 });
     }
 
     #[test]

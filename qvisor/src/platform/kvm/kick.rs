@@ -1,41 +1,41 @@
 //! Calling a vCPU's attention: kicks, deadlines, idling.
 //!
-//! A kick sets `CpuHeader::pending`, then looks where the CPU is. In the guest: a signal makes `KVM_RUN` return, or not
-//! begin, since its handler sets `immediate_exit`. In the host: nothing, because the guest's kernel looks at `pending`
-//! before it runs user code, and the vCPU loop looks before it goes back to user code. Idle: it is woken.
+//! Whoever wants something sets it first (`CpuHeader::pending`, or that the sandbox ends), then looks where the vCPU is.
+//! In the guest: a signal makes `KVM_RUN` return, or not begin, since its handler sets `immediate_exit`. In the host:
+//! nothing is needed, because the guest's kernel looks at `pending` before it runs user code, and the vCPU loop looks
+//! before it goes back to user code.
 
-use abi::run::CpuHeader;
+use std::cell::{Cell, RefCell};
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
 use kvm_ioctls::VcpuFd;
-use std::cell::Cell;
-use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
 
-/// Where a vCPU thread is; also the word an idle one sleeps on.
-const HOST: u32 = 0;
-const GUEST: u32 = 1;
-const IDLE: u32 = 2;
+use crate::platform::cpu;
 
 thread_local! {
     /// `kvm_run::immediate_exit` of the vCPU this thread runs.
     static IMMEDIATE_EXIT: Cell<*mut u8> = const { Cell::new(null_mut()) };
+    /// Its deadline.
+    static TIMER: RefCell<Option<ThreadTimer>> = const { RefCell::new(None) };
 }
 
 /// The signal that makes a vCPU leave the guest. Nothing else in the process uses it.
-pub fn kick_signal() -> libc::c_int {
+fn kick_signal() -> libc::c_int {
     libc::SIGRTMIN() + 2
 }
 
 extern "C" fn on_kick(_signal: libc::c_int) {
     let flag = IMMEDIATE_EXIT.with(Cell::get);
     if !flag.is_null() {
-        // SAFETY: the pointer is set only while this thread's `Attached` exists, which keeps the vCPU mapped.
+        // SAFETY: the pointer is set only while this thread's `Seat` or `Watchdog` exists, which keeps the vCPU mapped.
         unsafe { flag.write_volatile(1) };
     }
 }
 
 /// Installs the kick signal's handler for the process, once.
-pub fn install_kick_handler() {
+fn install_kick_handler() {
     static DONE: OnceLock<()> = OnceLock::new();
     DONE.get_or_init(|| {
         // SAFETY: the handler only writes one byte through a thread-local pointer; a zeroed sigaction is valid.
@@ -49,11 +49,8 @@ pub fn install_kick_handler() {
 }
 
 /// Monotonic time in nanoseconds.
-pub(super) fn now_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is valid for a write; the clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+pub fn now_ns() -> u64 {
+    cpu::clock_ns(libc::CLOCK_MONOTONIC)
 }
 
 fn timespec(ns: u64) -> libc::timespec {
@@ -135,232 +132,105 @@ impl Drop for Watchdog {
     }
 }
 
-/// One vCPU as other threads see it.
-#[derive(Debug)]
-pub struct CpuControl {
-    header: *const CpuHeader,
-    place: AtomicU32,
+/// How other threads interrupt a vCPU.
+#[derive(Debug, Default)]
+pub struct Kicker {
+    in_guest: AtomicBool,
+    /// The vCPU's thread, 0 while it has none.
     thread: AtomicI32,
-    timer: AtomicPtr<libc::c_void>,
-    has_timer: AtomicBool,
-    stopping: AtomicBool,
 }
 
-// SAFETY: `header` points at shared memory that outlives the control and is only accessed atomically.
-unsafe impl Send for CpuControl {}
-// SAFETY: as above.
-unsafe impl Sync for CpuControl {}
-
-impl CpuControl {
-    /// # Safety
-    /// `header` points at the CPU's header, and stays valid as long as the control.
-    pub(super) unsafe fn new(header: *const CpuHeader) -> Arc<Self> {
-        Arc::new(Self {
-            header,
-            place: AtomicU32::new(HOST),
-            thread: AtomicI32::new(0),
-            timer: AtomicPtr::new(null_mut()),
-            has_timer: AtomicBool::new(false),
-            stopping: AtomicBool::new(false),
-        })
-    }
-
-    fn pending_word(&self) -> &AtomicU32 {
-        // SAFETY: the header is valid as long as `self`; the field is an atomic shared with the guest.
-        unsafe { &(*self.header).pending }
-    }
-
-    fn deadline_ns(&self) -> u64 {
-        // SAFETY: as in `pending_word`.
-        unsafe { (*self.header).deadline_ns.load(Ordering::SeqCst) }
-    }
-
-    /// Whether the guest's kernel is wanted on this CPU.
-    pub fn is_pending(&self) -> bool {
-        self.pending_word().load(Ordering::SeqCst) != 0
-    }
-
-    /// Whether [`CpuControl::stop`] was called.
-    pub fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::SeqCst)
-    }
-
-    /// Makes the guest's kernel look at timers, its run queue and host events on this CPU.
-    pub fn kick(&self) {
-        self.pending_word().store(1, Ordering::SeqCst);
-        self.rouse();
-    }
-
-    /// Makes the vCPU loop end.
-    pub fn stop(&self) {
-        self.stopping.store(true, Ordering::SeqCst);
-        self.rouse();
-    }
-
-    fn rouse(&self) {
-        match self.place.compare_exchange(IDLE, HOST, Ordering::SeqCst, Ordering::SeqCst) {
-            Ok(_) => self.wake(),
-            Err(GUEST) => self.signal(),
-            Err(_) => {}
-        }
-    }
-
-    fn wake(&self) {
-        // SAFETY: the futex word outlives the call.
-        unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                self.place.as_ptr(),
-                libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
-                1,
-            );
-        }
-    }
-
-    fn signal(&self) {
+impl Kicker {
+    /// Makes the vCPU leave the guest if it is there. The caller has set what the vCPU looks at before it enters:
+    /// one of the two sees the other.
+    pub fn interrupt(&self) {
         let thread = self.thread.load(Ordering::SeqCst);
-        if thread != 0 {
+        if self.in_guest.load(Ordering::SeqCst) && thread != 0 {
             // SAFETY: a signal to a thread of this process; its handler is installed, and harmless on any thread.
             unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, kick_signal()) };
         }
     }
 
-    /// Blocks the calling vCPU thread until it is kicked or stopped, or its deadline has come; serves `IDLE`.
-    pub fn idle(&self) {
-        self.place.store(IDLE, Ordering::SeqCst);
-        while !self.is_pending() && !self.is_stopping() && self.place.load(Ordering::SeqCst) == IDLE {
-            let deadline = self.deadline_ns();
-            if deadline <= now_ns() {
-                self.pending_word().store(1, Ordering::SeqCst);
-                break;
-            }
-            let until = timespec(deadline);
-            let until = if deadline == u64::MAX { null() } else { &raw const until };
-            let operation = libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG;
-            // SAFETY: the futex word and the time outlive the call. The wait's time is absolute and monotonic.
-            unsafe {
-                libc::syscall(
-                    libc::SYS_futex,
-                    self.place.as_ptr(),
-                    operation,
-                    IDLE,
-                    until,
-                    null::<u32>(),
-                    libc::FUTEX_BITSET_MATCH_ANY,
-                );
-            }
-        }
-        self.place.store(HOST, Ordering::SeqCst);
-    }
-
-    /// Arms this thread's timer; serves `SET_DEADLINE`. A timer that comes too early, because the kernel moved its
-    /// deadline since, is armed again.
-    pub fn set_deadline(&self, deadline_ns: u64) {
-        if !self.has_timer.load(Ordering::SeqCst) {
-            return;
-        }
-        // A value of zero would disarm.
-        let value = timespec(deadline_ns.max(1));
-        let spec = libc::itimerspec { it_interval: timespec(0), it_value: value };
-        let timer = self.timer.load(Ordering::SeqCst);
-        // SAFETY: the timer exists while `has_timer` is set, and only its own thread arms or deletes it.
-        unsafe { libc::timer_settime(timer, libc::TIMER_ABSTIME, &raw const spec, null_mut()) };
-    }
-
-    /// After a signal: sets `pending` if the deadline has come, or waits for it again.
-    pub(super) fn check_deadline(&self) {
-        let deadline = self.deadline_ns();
-        if deadline <= now_ns() {
-            self.pending_word().store(1, Ordering::SeqCst);
-        } else if deadline != u64::MAX {
-            self.set_deadline(deadline);
-        }
-    }
-
     /// The vCPU is about to enter the guest. What was set before is seen by the caller; what comes later, signals.
-    pub(super) fn enter_guest(&self) {
-        self.place.store(GUEST, Ordering::SeqCst);
+    pub fn enter_guest(&self) {
+        self.in_guest.store(true, Ordering::SeqCst);
     }
 
-    pub(super) fn leave_guest(&self) {
-        self.place.store(HOST, Ordering::SeqCst);
+    pub fn leave_guest(&self) {
+        self.in_guest.store(false, Ordering::SeqCst);
     }
 
     /// Makes the calling thread the vCPU's.
     ///
     /// # Safety
     /// `immediate_exit` is the vCPU's, and stays mapped until the result is dropped.
-    pub(super) unsafe fn attach(self: &Arc<Self>, immediate_exit: *mut u8) -> std::io::Result<Attached> {
+    pub unsafe fn sit(&self, immediate_exit: *mut u8) -> std::io::Result<Seat<'_>> {
         let timer = ThreadTimer::new()?;
         IMMEDIATE_EXIT.set(immediate_exit);
-        self.timer.store(timer.0, Ordering::SeqCst);
-        self.has_timer.store(true, Ordering::SeqCst);
+        TIMER.replace(Some(timer));
         // SAFETY: no preconditions.
         self.thread.store(unsafe { libc::gettid() }, Ordering::SeqCst);
-        Ok(Attached { control: self.clone(), _timer: timer })
+        Ok(Seat { kicker: self })
     }
 }
 
 /// While it exists, this thread runs the vCPU.
-pub(super) struct Attached {
-    control: Arc<CpuControl>,
-    _timer: ThreadTimer,
+pub struct Seat<'k> {
+    kicker: &'k Kicker,
 }
 
-impl Drop for Attached {
+impl Drop for Seat<'_> {
     fn drop(&mut self) {
-        self.control.thread.store(0, Ordering::SeqCst);
-        self.control.has_timer.store(false, Ordering::SeqCst);
+        self.kicker.thread.store(0, Ordering::SeqCst);
+        TIMER.replace(None);
         IMMEDIATE_EXIT.set(null_mut());
     }
+}
+
+/// Arms the deadline timer of the calling vCPU thread. One that comes too early, because the kernel moved its deadline
+/// since, is to be armed again.
+pub fn arm(deadline_ns: u64) {
+    // At zero a timer would be disarmed.
+    TIMER.with_borrow(|timer| timer.iter().for_each(|timer| timer.arm(deadline_ns.max(1), 0)));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicU64;
     use std::time::{Duration, Instant};
 
-    fn header(deadline_ns: u64) -> Box<CpuHeader> {
-        Box::new(CpuHeader {
-            this: 0,
-            current: AtomicU64::new(0),
-            trap_sp: 0,
-            scratch: 0,
-            host_sp: 0,
-            pending: AtomicU32::new(0),
-            cpu: 0,
-            deadline_ns: AtomicU64::new(deadline_ns),
-            in_user: AtomicU64::new(0),
-        })
-    }
-
     #[test]
-    fn an_idle_cpu_wakes_at_its_deadline() {
-        let header = header(now_ns() + 20_000_000);
-        // SAFETY: the header outlives the control.
-        let control = unsafe { CpuControl::new(&raw const *header) };
+    fn a_deadline_sets_immediate_exit() {
+        let mut flag = 0_u8;
+        let kicker = Kicker::default();
+        // SAFETY: the flag outlives the seat.
+        let seat = unsafe { kicker.sit(&raw mut flag) }.unwrap();
+        arm(now_ns() + 5_000_000);
         let start = Instant::now();
-        control.idle();
-        assert!(start.elapsed() >= Duration::from_millis(19));
-        assert!(control.is_pending());
+        // SAFETY: the handler writes the flag on this thread.
+        while unsafe { (&raw const flag).read_volatile() } == 0 && start.elapsed() < Duration::from_secs(5) {
+            std::hint::spin_loop();
+        }
+        assert!(start.elapsed() >= Duration::from_millis(4) && start.elapsed() < Duration::from_secs(5));
+        drop(seat);
+        arm(1);
     }
 
     #[test]
-    fn a_kick_wakes_an_idle_cpu_and_is_not_lost_before_it_idles() {
-        let header = header(u64::MAX);
-        // SAFETY: the header outlives the control.
-        let control = unsafe { CpuControl::new(&raw const *header) };
-        control.kick();
-        control.idle();
-        control.pending_word().store(0, Ordering::SeqCst);
+    fn only_a_vcpu_in_the_guest_is_signalled() {
+        let (kicker, mut flag) = (Kicker::default(), 0_u8);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                std::thread::sleep(Duration::from_millis(20));
-                control.kick();
-            });
-            control.idle();
+            // SAFETY: the flag outlives the seat.
+            let _seat = unsafe { kicker.sit(&raw mut flag) }.unwrap();
+            scope.spawn(|| kicker.interrupt()).join().unwrap();
+            // SAFETY: as above.
+            assert_eq!(unsafe { (&raw const flag).read_volatile() }, 0);
+            kicker.enter_guest();
+            scope.spawn(|| kicker.interrupt()).join().unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+            // SAFETY: as above.
+            assert_eq!(unsafe { (&raw const flag).read_volatile() }, 1);
+            kicker.leave_guest();
         });
-        assert!(control.is_pending());
     }
 }

@@ -7,7 +7,7 @@ use abi::layout::{
     KERNEL_IMAGE_PHYS, KERNEL_PHYS, LINEAR_BASE_KVM, PAGE_SIZE, USER_PHYS, WINDOW_PHYS, WINDOW_PHYS_END,
 };
 
-use super::machine::ImageSegment;
+use crate::image::Part;
 
 /// Present, writable, accessed, dirty, global; the accessed and dirty bits spare the processor writing them.
 const PRESENT: u64 = 1;
@@ -32,12 +32,12 @@ pub trait TableMemory {
 
 /// What to map.
 pub struct LinearMap<'a> {
-    /// End of kernel memory (a multiple of 2 MiB).
+    /// End of kernel memory (a multiple of the page size).
     pub kernel_end: u64,
     /// End of user memory (a multiple of 2 MiB).
     pub user_end: u64,
-    /// The kernel image, by segment; what lies between segments is plain data.
-    pub image: &'a [ImageSegment],
+    /// The kernel image's pages; what lies between them is plain data. The later of two counts.
+    pub image: &'a [Part],
 }
 
 /// The tables do not fit in kernel memory.
@@ -60,7 +60,7 @@ pub fn build(memory: &mut impl TableMemory, map: &LinearMap<'_>, free: u64) -> R
             builder.memory.store(directories + index(at, 30) * 8, directory | TABLE);
             let stop = end.min(at + GIB);
             while at < stop {
-                let entry = builder.large_or_small(at, map)?;
+                let entry = builder.large_or_small(at, stop, map)?;
                 builder.memory.store(directory + index(at, 21) * 8, entry);
                 at += LARGE_PAGE;
             }
@@ -82,15 +82,15 @@ impl<M: TableMemory> Builder<'_, M> {
         if self.next > self.end { Err(NoRoom) } else { Ok(table) }
     }
 
-    /// The entry for the 2 MiB at `phys`.
-    fn large_or_small(&mut self, phys: u64, map: &LinearMap<'_>) -> Result<u64, NoRoom> {
-        let image_end = map.image.iter().map(|s| s.phys + s.len).max().unwrap_or(KERNEL_IMAGE_PHYS);
-        let small = phys == KERNEL_PHYS || (KERNEL_IMAGE_PHYS <= phys && phys < image_end);
-        if !small {
+    /// The entry for the 2 MiB at `phys`, of which those from `end` on do not exist.
+    fn large_or_small(&mut self, phys: u64, end: u64, map: &LinearMap<'_>) -> Result<u64, NoRoom> {
+        let image_end = map.image.iter().map(|part| part.phys + part.len).max().unwrap_or(KERNEL_IMAGE_PHYS);
+        let image = KERNEL_IMAGE_PHYS <= phys && phys < image_end;
+        if phys != KERNEL_PHYS && !image && phys + LARGE_PAGE <= end {
             return Ok(phys | DATA | LARGE);
         }
         let table = self.table()?;
-        for page in (phys..phys + LARGE_PAGE).step_by(PAGE_SIZE as usize) {
+        for page in (phys..end.min(phys + LARGE_PAGE)).step_by(PAGE_SIZE as usize) {
             let entry = if page == KERNEL_PHYS { 0 } else { page | page_flags(page, map.image) };
             self.memory.store(table + index(page, 12) * 8, entry);
         }
@@ -98,17 +98,14 @@ impl<M: TableMemory> Builder<'_, M> {
     }
 }
 
-/// Protection of one page: what the segments on it need, and plain data where there is none.
-fn page_flags(page: u64, image: &[ImageSegment]) -> u64 {
-    let mut segments = image.iter().filter(|s| s.phys < page + PAGE_SIZE && page < s.phys + s.len).peekable();
-    if segments.peek().is_none() {
+/// Protection of one page.
+fn page_flags(page: u64, image: &[Part]) -> u64 {
+    let Some(part) = image.iter().rev().find(|part| part.phys <= page && page < part.phys + part.len) else {
         return DATA;
-    }
-    segments.fold(PRESENT | ACCESSED | GLOBAL | NO_EXECUTE, |flags, segment| {
-        let writable = if segment.writable { WRITABLE | DIRTY } else { 0 };
-        let keep = if segment.executable { !NO_EXECUTE } else { u64::MAX };
-        (flags | writable) & keep
-    })
+    };
+    let writable = if part.writable { WRITABLE | DIRTY } else { 0 };
+    let executable = if part.executable { 0 } else { NO_EXECUTE };
+    PRESENT | ACCESSED | GLOBAL | writable | executable
 }
 
 fn index(addr: u64, shift: u32) -> u64 {
@@ -150,19 +147,20 @@ mod tests {
         }
     }
 
-    fn image() -> Vec<ImageSegment> {
+    fn image() -> Vec<Part> {
         let base = KERNEL_IMAGE_PHYS;
         vec![
-            ImageSegment { phys: base, len: 0x2800, writable: false, executable: false },
-            ImageSegment { phys: base + 0x3000, len: 0x5000, writable: false, executable: true },
-            ImageSegment { phys: base + 0x8000, len: 0x200000, writable: true, executable: false },
+            Part { phys: base, len: 0x3000, writable: false, executable: false },
+            Part { phys: base + 0x3000, len: 0x5000, writable: false, executable: true },
+            Part { phys: base + 0x8000, len: 0x200000, writable: true, executable: false },
+            Part { phys: base + 0x8000, len: 0x1000, writable: false, executable: false },
         ]
     }
 
     #[test]
     fn the_linear_map_is_linear_and_never_writable_and_executable() {
         let image = image();
-        let (kernel_end, user_end) = (64 << 20, USER_PHYS + (3 << 30) + (4 << 20));
+        let (kernel_end, user_end) = ((64 << 20) + 0x3000, USER_PHYS + (3 << 30) + (4 << 20));
         let map = LinearMap { kernel_end, user_end, image: &image };
         let mut words = Words(HashMap::new());
         let (root, free) = build(&mut words, &map, 0x200_0000).unwrap();
@@ -192,7 +190,8 @@ mod tests {
         let flags = |phys| words.walk(root, LINEAR_BASE_KVM + phys).unwrap().0 & (WRITABLE | NO_EXECUTE);
         assert_eq!(flags(KERNEL_IMAGE_PHYS + 0x2000), NO_EXECUTE);
         assert_eq!(flags(KERNEL_IMAGE_PHYS + 0x3000), 0);
-        assert_eq!(flags(KERNEL_IMAGE_PHYS + 0x8000), WRITABLE | NO_EXECUTE);
+        assert_eq!(flags(KERNEL_IMAGE_PHYS + 0x8000), NO_EXECUTE);
+        assert_eq!(flags(KERNEL_IMAGE_PHYS + 0x9000), WRITABLE | NO_EXECUTE);
         for hole in [0, 0xfff, kernel_end, user_end, WINDOW_PHYS_END] {
             assert!(words.walk(root, LINEAR_BASE_KVM + hole).is_none(), "{hole:#x}");
         }

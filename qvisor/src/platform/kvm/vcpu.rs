@@ -1,31 +1,23 @@
 //! The vCPU loop: into the guest, and what brought it out.
 
+use std::fmt;
+use std::mem::offset_of;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering::SeqCst;
+
+use abi::HostCall;
 use abi::hostcall::HOSTCALL_PORT;
 use abi::kvm::{VECTOR_BUS, VECTOR_KICK};
 use kvm_bindings::{KVM_VCPUEVENT_VALID_SHADOW, kvm_interrupt};
 use kvm_ioctls::{VcpuExit, VcpuFd};
-use std::fmt;
-use std::os::fd::AsRawFd;
-use std::sync::Arc;
 
-use super::{CpuControl, ExitCounters};
+use super::exits::{ExitCounters, count};
+use super::kick::{self, Kicker};
+use crate::hostcall::{self, Reply};
+use crate::sandbox::Sandbox;
 
 /// `_IOW(KVMIO, 0x86, struct kvm_interrupt)`
 const KVM_INTERRUPT: libc::c_ulong = 0x4004_ae86;
-
-/// Serves hostcalls.
-pub trait Hostcalls {
-    /// Carries out the call at guest-physical `call_phys` for CPU `cpu`, on its thread.
-    fn call(&self, cpu: u32, call_phys: u64) -> Next;
-}
-
-/// Whether a vCPU goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    Continue,
-    /// The sandbox ends.
-    Stop,
-}
 
 /// The guest's registers when it went wrong.
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,6 +45,8 @@ pub enum Failure {
     NoMemory { phys: u64, place: Place },
     #[error("the host cannot provide memory that the guest's kernel uses ({0})")]
     HostMemory(Place),
+    #[error("the guest made a hostcall at {0:#x}, which is not its memory")]
+    Call(u64),
     #[error("the guest used the unknown I/O port {port:#x} ({place})")]
     Port { port: u16, place: Place },
     #[error("KVM could not enter the guest (hardware reason {reason:#x}, {place})")]
@@ -69,21 +63,12 @@ pub enum Failure {
     Thread(std::io::Error),
 }
 
-/// How a vCPU's loop ended.
-#[derive(Debug)]
-pub enum Stopped {
-    /// A hostcall or [`CpuControl::stop`] asked for it.
-    Asked,
-    Failed(Failure),
-}
-
 /// A vCPU. Its loop runs on one thread.
-#[derive(Debug)]
-pub struct Vcpu {
-    fd: VcpuFd,
-    cpu: u32,
-    control: Arc<CpuControl>,
-    counters: Arc<ExitCounters>,
+pub struct Vcpu<'m> {
+    pub(super) fd: VcpuFd,
+    pub(super) cpu: u32,
+    pub(super) kicker: &'m Kicker,
+    pub(super) exits: &'m ExitCounters,
 }
 
 /// What is left to do after an exit.
@@ -92,88 +77,86 @@ enum After {
     Resume,
     /// The guest may be in user mode: look at `pending` first.
     Check,
-    Stop(Stopped),
+    /// The sandbox ends.
+    Stop,
 }
 
-impl Vcpu {
-    pub(super) fn new(fd: VcpuFd, cpu: u32, control: Arc<CpuControl>, counters: Arc<ExitCounters>) -> Self {
-        Self { fd, cpu, control, counters }
-    }
-
-    /// The handle by which other threads, and hostcalls, reach this CPU.
-    pub fn control(&self) -> &Arc<CpuControl> {
-        &self.control
-    }
-
-    pub(super) fn tsc_hz(&self) -> Option<u64> {
-        self.fd.get_tsc_khz().ok().map(|khz| u64::from(khz) * 1000)
-    }
-
+impl Vcpu<'_> {
     /// Runs the guest on this thread until it ends.
-    pub fn run(&mut self, hostcalls: &impl Hostcalls) -> Stopped {
+    pub fn run(&mut self, sandbox: &Sandbox) -> Result<(), Failure> {
         let flag = &raw mut self.fd.get_kvm_run().immediate_exit;
-        // SAFETY: the flag is in this vCPU's shared page, mapped as long as `self.fd`, which outlives the result.
-        let attached = unsafe { self.control.attach(flag) };
-        let _attached = match attached {
-            Ok(attached) => attached,
-            Err(error) => return Stopped::Failed(Failure::Thread(error)),
-        };
+        // SAFETY: the flag is in this vCPU's shared page, mapped as long as `self.fd`, which outlives the seat.
+        let _seat = unsafe { self.kicker.sit(flag) }.map_err(Failure::Thread)?;
         let mut check = false;
         loop {
-            self.control.enter_guest();
-            if self.control.is_stopping() {
-                return Stopped::Asked;
+            self.kicker.enter_guest();
+            if sandbox.cpus.is_stopping() {
+                return Ok(());
             }
-            if check
-                && self.control.is_pending()
-                && let Err(failure) = self.interrupt_when_ready()
-            {
-                return Stopped::Failed(failure);
+            if check && is_pending(sandbox, self.cpu) {
+                self.interrupt_when_ready()?;
             }
-            check = match self.run_once(hostcalls) {
+            check = match self.run_once(sandbox)? {
                 After::Resume => false,
                 After::Check => true,
-                After::Stop(stopped) => return stopped,
+                After::Stop => return Ok(()),
             };
         }
     }
 
-    fn run_once(&mut self, hostcalls: &impl Hostcalls) -> After {
+    fn run_once(&mut self, sandbox: &Sandbox) -> Result<After, Failure> {
         let exit = self.fd.run();
-        self.control.leave_guest();
+        self.kicker.leave_guest();
         match exit {
             Ok(VcpuExit::IoOut(HOSTCALL_PORT, data)) if data.len() == 4 => {
-                ExitCounters::count(&self.counters.hostcall);
-                let call = data.try_into().map_or(0, u32::from_le_bytes);
-                match hostcalls.call(self.cpu, u64::from(call)) {
-                    Next::Continue => After::Resume,
-                    Next::Stop => After::Stop(Stopped::Asked),
-                }
+                count(&self.exits.hostcall);
+                let phys = data.try_into().map_or(0, u32::from_le_bytes);
+                self.hostcall(sandbox, u64::from(phys))
             }
             Ok(VcpuExit::IrqWindowOpen) => {
-                ExitCounters::count(&self.counters.interrupt_window);
+                count(&self.exits.interrupt_window);
                 self.fd.get_kvm_run().request_interrupt_window = 0;
-                After::Check
+                Ok(After::Check)
             }
-            Ok(VcpuExit::Intr) => self.signalled(),
-            Err(error) if error.errno() == libc::EINTR || error.errno() == libc::EAGAIN => self.signalled(),
+            Ok(VcpuExit::Intr) => Ok(self.signalled(sandbox)),
+            Err(error) if error.errno() == libc::EINTR || error.errno() == libc::EAGAIN => {
+                Ok(self.signalled(sandbox))
+            }
             Err(error) if error.errno() == libc::EFAULT => self.memory_fault(),
             Ok(VcpuExit::MemoryFault { .. }) => self.memory_fault(),
-            Err(error) => After::Stop(Stopped::Failed(Failure::Run(error))),
+            Err(error) => Err(Failure::Run(error)),
             Ok(exit) => {
                 let exit = describe(&exit);
-                ExitCounters::count(&self.counters.other);
-                After::Stop(Stopped::Failed(self.failure(exit)))
+                count(&self.exits.other);
+                Err(self.failure(exit))
             }
         }
     }
 
+    /// Copies the call at `phys` out of shared memory, carries it out and writes its result back.
+    fn hostcall(&self, sandbox: &Sandbox, phys: u64) -> Result<After, Failure> {
+        const RESULT: u64 = offset_of!(HostCall, result) as u64;
+        let call: HostCall = sandbox.memory.read(phys).ok_or(Failure::Call(phys))?;
+        match hostcall::dispatch(sandbox, self.cpu, &call) {
+            Reply::Result(result) => {
+                sandbox.memory.write(phys + RESULT, &result).ok_or(Failure::Call(phys))?;
+                Ok(After::Resume)
+            }
+            Reply::Leave => Ok(After::Stop),
+        }
+    }
+
     /// A kick, a deadline or any other signal made `KVM_RUN` return.
-    fn signalled(&mut self) -> After {
-        ExitCounters::count(&self.counters.signal);
+    fn signalled(&mut self, sandbox: &Sandbox) -> After {
+        count(&self.exits.signal);
         // Reset before `pending` and the deadline are looked at: a signal that comes now sets it again.
         self.fd.set_kvm_immediate_exit(0);
-        self.control.check_deadline();
+        let deadline = sandbox.cpus.deadline(self.cpu).map_or(u64::MAX, |deadline| deadline.load(SeqCst));
+        if deadline <= kick::now_ns() {
+            sandbox.cpus.set_pending(self.cpu);
+        } else if deadline != u64::MAX {
+            kick::arm(deadline);
+        }
         After::Check
     }
 
@@ -195,27 +178,22 @@ impl Vcpu {
 
     /// The host has no page where the guest touched memory. In user code this is a mapped file that became shorter
     /// (or a host that fails): the guest's kernel is told, and repeats of the access are told again.
-    fn memory_fault(&mut self) -> After {
+    fn memory_fault(&mut self) -> Result<After, Failure> {
         let place = self.place();
-        let fatal = || After::Stop(Stopped::Failed(Failure::HostMemory(place)));
-        let Ok(mut events) = self.fd.get_vcpu_events() else {
-            return fatal();
-        };
+        let mut events = self.fd.get_vcpu_events().map_err(Failure::Run)?;
         let delivering_exception = events.exception.injected | events.exception.pending != 0;
         if place.ring != 3 || delivering_exception {
-            return fatal();
+            return Err(Failure::HostMemory(place));
         }
-        ExitCounters::count(&self.counters.bus);
+        count(&self.exits.bus);
         // A kick that was on its way is not lost: `pending` is still set, and looked at before the next entry.
         events.interrupt.injected = 1;
         events.interrupt.nr = u8::try_from(VECTOR_BUS).unwrap_or(u8::MAX);
         events.interrupt.soft = 0;
         events.interrupt.shadow = 0;
         events.flags |= KVM_VCPUEVENT_VALID_SHADOW;
-        match self.fd.set_vcpu_events(&events) {
-            Ok(()) => After::Resume,
-            Err(_) => fatal(),
-        }
+        self.fd.set_vcpu_events(&events).map_err(Failure::Run)?;
+        Ok(After::Resume)
     }
 
     fn place(&self) -> Place {
@@ -240,6 +218,11 @@ impl Vcpu {
             Described::Other(exit) => Failure::Unexpected { exit, place },
         }
     }
+}
+
+/// `CpuHeader::pending`: the guest's kernel is wanted.
+fn is_pending(sandbox: &Sandbox, cpu: u32) -> bool {
+    sandbox.cpus.pending(cpu).is_some_and(|pending| pending.load(SeqCst) != 0)
 }
 
 /// A fatal exit without its borrow of the vCPU.

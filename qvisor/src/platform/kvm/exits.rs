@@ -6,7 +6,7 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Exits of all vCPUs of a machine, by reason.
         #[derive(Debug, Default)]
-        pub struct ExitCounters { $($(#[$doc])* pub $name: AtomicU64,)* }
+        pub struct ExitCounters { $($(#[$doc])* pub(super) $name: AtomicU64,)* }
 
         impl ExitCounters {
             /// Names and values, for display.
@@ -30,13 +30,7 @@ counters! {
     other,
 }
 
-impl ExitCounters {
-    /// All exits.
-    pub fn total(&self) -> u64 {
-        self.values().iter().map(|(_, count)| count).sum()
-    }
-
-    pub(super) fn count(counter: &AtomicU64) {
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
+/// One more.
+pub(super) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
 }
