@@ -1,1 +1,3 @@
-#![no_std]
+#![cfg_attr(not(test), no_std)]
+
+pub mod arch;

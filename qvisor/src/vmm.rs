@@ -1,21 +1,23 @@
 //! The VMM process of one sandbox: takes what it needs from the host, gives up the rest, runs the kernel.
 
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use abi::boot::{MOUNT_READ_ONLY, MOUNT_SHARED, STREAM_TTY};
-use abi::hostcall::Event;
+use abi::boot::{MOUNT_READ_ONLY, MOUNT_SHARED, Platform, STREAM_TTY};
+use abi::hostcall::{EVENT_SIGNAL, Event};
 
 use crate::boot::{BootSpec, Mount, Stream, VirtualMount};
 use crate::control::{self, Report};
+use crate::hostcall::events::EventQueue;
 use crate::hostcall::files::HostIo;
 use crate::hostcall::sys::{self, Errno};
 use crate::jail::{self, JailError};
 use crate::mounts::{self, MountError, View, Volume};
 use crate::process;
+use crate::sandbox::{Sandbox, SandboxConfig, SandboxError};
 
 /// Signals that are the front end's business; the VMM shares its process group, so it ignores them.
 const IGNORED: &[i32] = &[
@@ -40,16 +42,6 @@ const VIRTUAL_MOUNTS: &[(&str, &str)] = &[
     ("tmpfs", "/dev/shm"),
 ];
 
-/// Which platform a sandbox is to run on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum PlatformChoice {
-    /// kvm where it runs ring 0 natively, else systrap.
-    #[default]
-    Auto,
-    Kvm,
-    Systrap,
-}
-
 /// What a sandbox is made of.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -60,7 +52,7 @@ pub struct Plan {
     pub volumes: Vec<Volume>,
     /// Directories of the host's that hold sandboxes; the sandbox sees empty ones.
     pub hidden: Vec<PathBuf>,
-    pub platform: PlatformChoice,
+    pub platform: Platform,
     pub memory_bytes: u64,
     pub cpus: u32,
     /// Without mounts and streams, which the VMM fills in.
@@ -82,43 +74,20 @@ pub enum VmmError {
     Stream { fd: i32, source: Errno },
     #[error("cannot start a thread: {0}; raise the limit of processes")]
     Thread(io::Error),
-    #[error("{0}")]
-    Kernel(String),
-}
-
-/// Takes events for a kernel that may not run yet: they wait until it does.
-#[derive(Default)]
-pub struct EventGate {
-    open: OnceLock<Box<dyn Fn(Event) + Send + Sync>>,
-    waiting: std::sync::Mutex<Vec<Event>>,
-}
-
-impl EventGate {
-    /// Delivers an event, or keeps it.
-    pub fn post(&self, event: Event) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        match self.open.get() {
-            Some(deliver) => deliver(event),
-            None => waiting.push(event),
-        }
-    }
-
-    /// Delivers from now on to `deliver`.
-    pub fn open(&self, deliver: Box<dyn Fn(Event) + Send + Sync>) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        waiting.drain(..).for_each(&deliver);
-        let _ = self.open.set(deliver);
-    }
+    #[error("cannot run the sandbox: {}", chain(.0))]
+    Sandbox(#[from] SandboxError),
+    #[error("cannot prepare the sandbox: {0}")]
+    Prepare(io::Error),
 }
 
 struct Target {
-    gate: Arc<EventGate>,
+    events: Arc<EventQueue>,
     channel: UnixStream,
 }
 
 impl control::Target for Target {
     fn post(&self, event: Event) {
-        self.gate.post(event);
+        self.events.post(event);
     }
 
     fn end(&self, status: i32) {
@@ -154,27 +123,64 @@ pub fn main(plan: &Plan, channel: UnixStream, listener: UnixListener, parent: i3
 }
 
 fn run(plan: &Plan, channel: &UnixStream, listener: UnixListener) -> Result<i32, VmmError> {
-    let gate = Arc::new(EventGate::default());
-    let control_channel = channel.try_clone().map_err(VmmError::Thread)?;
-    let sink = Arc::clone(&gate);
+    let events = Arc::new(EventQueue::new());
+    let sink = Arc::clone(&events);
     mounts::enter_namespaces()?;
     let io = HostIo::new(Arc::new(move |event| sink.post(event))).map_err(VmmError::HostIo)?;
     let boot = prepare(plan, &io)?;
+    // Children of ours that share the mount namespace leave the host with us, if that is where they are.
+    std::env::set_current_dir("/").map_err(VmmError::Prepare)?;
+    if cfg!(debug_assertions) && std::env::var_os("DORMOUSE_FAKE_KERNEL").is_some() {
+        leave(&io, &events, channel, listener)?;
+        return Ok(stand_in(&boot, &events));
+    }
+    let mut config = SandboxConfig::new(plan.platform, plan.cpus, plan.memory_bytes);
+    let newline = if plan.terminal { "\r\n" } else { "\n" };
+    config.log = Arc::new(move |_, text| log(text, newline));
+    let sandbox = Sandbox::new(config, io, Arc::clone(&events))?;
+    leave(&sandbox.files, &events, channel, listener)?;
+    let status = sandbox.run(&boot)?;
+    Ok(status.cast_signed())
+}
+
+/// Gives up the host, starts to take orders, and says so.
+fn leave(
+    io: &HostIo,
+    events: &Arc<EventQueue>,
+    channel: &UnixStream,
+    listener: UnixListener,
+) -> Result<(), VmmError> {
     jail::leave_host()?;
     io.enter_jail().map_err(VmmError::HostIo)?;
-    let target = Target { gate: Arc::clone(&gate), channel: channel.try_clone().map_err(VmmError::Thread)? };
+    let target =
+        Target { events: Arc::clone(events), channel: channel.try_clone().map_err(VmmError::Thread)? };
+    let orders = channel.try_clone().map_err(VmmError::Thread)?;
     let thread = std::thread::Builder::new().name("dormouse-ctl".into()).stack_size(128 << 10);
-    thread
-        .spawn(move || {
-            sys::block_signals();
-            control::serve(&control_channel, &listener, &target);
-            // The front end is gone, and with it the reason to run.
-            process::exit_now(1)
-        })
-        .map_err(VmmError::Thread)?;
-    run_kernel(plan, &boot, io, &gate, || {
-        let _ = control::send(channel, &Report::Started);
-    })
+    let serve = move || {
+        sys::block_signals();
+        control::serve(&orders, &listener, &target);
+        // The front end is gone, and with it the reason to run.
+        process::exit_now(1)
+    };
+    thread.spawn(serve).map_err(VmmError::Thread)?;
+    let _ = control::send(channel, &Report::Started);
+    Ok(())
+}
+
+/// Writes a line of the kernel's; standard error may be closed, or a terminal that is in raw mode.
+fn log(text: &str, newline: &str) {
+    let _ = io::stderr().write_all(format!("{}{newline}", text.trim_end().replace('\n', newline)).as_bytes());
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
 }
 
 /// Opens what the sandbox may use of the host, and writes down what the kernel is told.
@@ -253,34 +259,14 @@ fn make_target(views: &[View], path: &Path, directory: bool) {
     }
 }
 
-/// Until the kernel is linked in: a stand-in for tests, which ends with the first signal it is sent.
-fn run_kernel(
-    _plan: &Plan,
-    boot: &BootSpec,
-    io: HostIo,
-    gate: &EventGate,
-    started: impl FnOnce(),
-) -> Result<i32, VmmError> {
-    if !cfg!(debug_assertions) || std::env::var_os("DORMOUSE_FAKE_KERNEL").is_none() {
-        return Err(VmmError::Kernel(
-            "cannot start the kernel: this build has none; build with the kernel".into(),
-        ));
-    }
-    let (sender, receiver) = std::sync::mpsc::channel();
-    gate.open(Box::new(move |event| {
-        let _ = sender.send(event);
-    }));
-    started();
-    let text = format!("{} mounts, {} handles\n", boot.mounts.len(), io.files().len());
-    // SAFETY: the buffer is live.
-    unsafe { libc::write(1, text.as_ptr().cast(), text.len()) };
+/// For tests of the command itself: stands in for the kernel, and ends with the first signal it is sent.
+fn stand_in(boot: &BootSpec, events: &EventQueue) -> i32 {
+    let _ = writeln!(io::stdout(), "{} mounts", boot.mounts.len());
     loop {
-        match receiver.recv() {
-            Ok(event) if event.kind == abi::hostcall::EVENT_SIGNAL => {
-                return Ok(i32::try_from(event.value).unwrap_or(0));
-            }
-            Ok(_) => {}
-            Err(_) => return Ok(0),
+        let signal = events.take(16).into_iter().find(|event| event.kind == EVENT_SIGNAL);
+        if let Some(event) = signal {
+            return i32::try_from(event.value).unwrap_or(0);
         }
+        std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }

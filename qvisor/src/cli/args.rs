@@ -8,7 +8,6 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::mounts::Volume;
 use crate::state::Root;
-use crate::vmm::PlatformChoice;
 
 /// Runs programs in sandboxes that hibernate.
 #[derive(Debug, Parser)]
@@ -46,6 +45,16 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// Which platform a sandbox is to run on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum PlatformChoice {
+    /// kvm where it runs ring 0 natively, else systrap
+    #[default]
+    Auto,
+    Kvm,
+    Systrap,
 }
 
 #[derive(Debug, Args)]

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::{Failure, say};
 use crate::mounts;
+use crate::platform::probe::{self, KvmReport};
 
 /// What was found on the host.
 #[derive(Debug, Serialize)]
@@ -20,6 +21,7 @@ struct Findings {
     fsgsbase: Finding,
     platform: &'static str,
     reason: String,
+    kvm_report: KvmReport,
 }
 
 /// One feature: whether a sandbox can use it, and what was seen.
@@ -57,25 +59,23 @@ pub(super) fn run(json: bool) -> Result<u8, Failure> {
 }
 
 fn examine() -> Findings {
-    let kvm = kvm();
-    let (platform, reason) = ("systrap", "kvm is not linked into this build".to_owned());
+    let report = probe::report();
+    let platform = if report.is_usable() { "kvm" } else { "systrap" };
     Findings {
-        kvm,
+        kvm: kvm(&report),
         seccomp: seccomp(),
         user_namespaces: user_namespaces(),
         overlayfs: Finding::new(mounts::knows_overlay(), "copy-on-write views"),
         cgroup: cgroup(),
         fsgsbase: fsgsbase(),
         platform,
-        reason,
+        reason: report.to_string(),
+        kvm_report: report,
     }
 }
 
-fn kvm() -> Finding {
-    match fs::File::options().read(true).write(true).open("/dev/kvm") {
-        Ok(_) => Finding::new(true, "/dev/kvm can be opened"),
-        Err(error) => Finding::new(false, format!("/dev/kvm: {error}")),
-    }
+fn kvm(report: &KvmReport) -> Finding {
+    Finding::new(report.is_usable(), report.to_string())
 }
 
 fn seccomp() -> Finding {

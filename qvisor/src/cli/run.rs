@@ -5,11 +5,14 @@ use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::{DoArgs, Failure};
+use abi::boot::Platform;
+
+use super::{DoArgs, Failure, PlatformChoice};
 use crate::boot::{BootSpec, Creds, Rlimit};
+use crate::platform::probe::{self, Verdict};
 use crate::process::{self, Terminal};
 use crate::state::{Id, Root};
-use crate::vmm::{Plan, PlatformChoice};
+use crate::vmm::Plan;
 use crate::{front, mounts};
 
 /// Least memory that the kernel and one small program fit in.
@@ -28,7 +31,7 @@ pub(super) fn run(state_root: &Root, args: DoArgs) -> Result<u8, Failure> {
 fn plan(args: DoArgs, state_root: &Root, layer_root: &Root) -> Result<Plan, Failure> {
     let memory_bytes = memory(args.memory)?;
     let root = root_directory(&args.rootfs)?;
-    check_platform(args.platform)?;
+    let platform = platform(args.platform)?;
     for volume in &args.volume {
         std::fs::metadata(&volume.source)
             .map_err(|source| mounts::MountError::Volume { path: volume.source.clone(), source })?;
@@ -57,7 +60,7 @@ fn plan(args: DoArgs, state_root: &Root, layer_root: &Root) -> Result<Plan, Fail
         root,
         layer: PathBuf::new(),
         volumes: args.volume,
-        platform: args.platform,
+        platform,
         memory_bytes,
         cpus: args.cpus.unwrap_or_else(|| u32::try_from(cores.min(CPUS_MAX)).unwrap_or(1)),
         boot,
@@ -100,18 +103,18 @@ fn host_memory() -> u64 {
     kib.map_or(MEMORY_DEFAULT, |kib| kib << 10)
 }
 
-/// Refuses a platform that was asked for by name and cannot serve.
-fn check_platform(choice: PlatformChoice) -> Result<(), Failure> {
-    if choice != PlatformChoice::Kvm {
-        return Ok(());
+/// The platform to use; one that was asked for by name and cannot serve is refused.
+fn platform(choice: PlatformChoice) -> Result<Platform, Failure> {
+    if choice == PlatformChoice::Systrap {
+        return Ok(Platform::Systrap);
     }
-    match std::fs::File::options().read(true).write(true).open("/dev/kvm") {
-        Ok(_) => Ok(()),
-        Err(error) => Err(format!(
-            "cannot use platform kvm: /dev/kvm cannot be opened ({error}); add the user to group kvm or pass \
-             --platform systrap"
-        )
-        .into()),
+    let report = probe::report();
+    match (report.verdict.clone(), choice) {
+        (Verdict::Native, _) => Ok(Platform::Kvm),
+        (_, PlatformChoice::Auto) => Ok(Platform::Systrap),
+        // Slow, but it works, and was asked for.
+        (Verdict::Interpreted, _) if report.syscall_works == Some(true) => Ok(Platform::Kvm),
+        _ => Err(format!("cannot use platform kvm: {report}; pass --platform systrap").into()),
     }
 }
 

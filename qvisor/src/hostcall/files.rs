@@ -203,7 +203,7 @@ impl HostIo {
         sys::clear_umask();
         sys::ignore_sigpipe();
         let flags = libc::O_PATH | libc::O_DIRECTORY;
-        let proc_dir = sys::openat(borrowed_cwd(), c"/proc/self/fd", flags, 0)?;
+        let proc_dir = sys::openat(sys::working_directory(), c"/proc/self/fd", flags, 0)?;
         Ok(Self {
             files: FileTable::new(),
             io: IoThreads::new(sink)?,
@@ -451,9 +451,4 @@ impl HostIo {
 /// Names a node without opening it.
 pub(crate) fn open_node(dir: BorrowedFd<'_>, name: &CStr, flags: i32) -> Result<OwnedFd, Errno> {
     sys::openat(dir, name, flags | libc::O_PATH | libc::O_NOFOLLOW, 0)
-}
-
-fn borrowed_cwd() -> BorrowedFd<'static> {
-    // SAFETY: `AT_FDCWD` is not a descriptor that could be closed; the calls it is passed to know it.
-    unsafe { BorrowedFd::borrow_raw(libc::AT_FDCWD) }
 }

@@ -1,4 +1,5 @@
 //! The system calls of host files, as safe functions. All `unsafe` of the file calls is here.
+#![allow(unsafe_code)]
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -389,6 +390,13 @@ pub fn ignore_sigpipe() {
 /// `fchdir(2)`.
 pub fn fchdir(dir: BorrowedFd<'_>) -> Result<i64, Errno> {
     sys!(libc::SYS_fchdir, dir.as_raw_fd())
+}
+
+/// Stands for the working directory in calls that take a directory.
+#[must_use]
+pub fn working_directory() -> BorrowedFd<'static> {
+    // SAFETY: `AT_FDCWD` is not a descriptor that could be closed; the calls it is passed to know it.
+    unsafe { BorrowedFd::borrow_raw(libc::AT_FDCWD) }
 }
 
 /// `fcntl(F_GETFL)`.

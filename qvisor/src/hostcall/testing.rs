@@ -1,4 +1,5 @@
 //! Guest memory, calls and temporary directories for tests.
+#![allow(unsafe_code)]
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,0 +1,3 @@
+//! The processor.
+
+pub mod ring0;
