@@ -79,7 +79,6 @@ pub fn run(id: &Id, state_root: &Root, layer_root: &Root, mut plan: Plan) -> Res
 
 struct Front {
     vmm: i32,
-    watcher: Option<i32>,
     channel: BufReader<UnixStream>,
     signals: SignalFd,
     terminal: Option<Terminal>,
@@ -100,6 +99,8 @@ impl Front {
         let (ours, theirs) = UnixStream::pair().map_err(|e| ("making a channel", e))?;
         let signals = SignalFd::new(FORWARDED).map_err(|e| ("collecting signals", e))?;
         let parent = process::id();
+        // Stubs that outlive the VMM for a moment are ours to wait for.
+        process::adopt_orphans();
         let Some(vmm) = process::fork().map_err(|e| ("starting its VMM", e))? else {
             drop(ours);
             vmm::main(&plan, theirs, listener, parent)
@@ -112,9 +113,9 @@ impl Front {
                 drop((writer, ours));
                 watch(reader, &pidfd, terminal.as_ref(), directories)
             }
-            Some(watcher) => Ok((watcher, writer, ours)),
+            Some(_watcher) => Ok((writer, ours)),
         });
-        let (watcher, leash, ours) = started.map_err(|e| ("starting its watcher", e))?;
+        let (leash, ours) = started.map_err(|e| ("starting its watcher", e))?;
         let running = state_of(id, &plan, Status::Creating, vmm);
         let _ = directories.state.write_state(&running);
         drop(plan);
@@ -122,8 +123,7 @@ impl Front {
             terminal.set_raw();
         }
         let channel = BufReader::with_capacity(512, ours);
-        let watcher = Some(watcher);
-        Ok(Self { vmm, watcher, channel, signals, terminal, status: None, _leash: leash.into() })
+        Ok(Self { vmm, channel, signals, terminal, status: None, _leash: leash.into() })
     }
 
     /// Forwards signals until the VMM has ended.
@@ -179,14 +179,11 @@ impl Front {
 
     fn handle(&mut self, arrived: process::Arrived) {
         match arrived.signal {
-            libc::SIGCHLD => {
-                self.status = process::reap(self.vmm, false);
-                if let Some(watcher) = self.watcher
-                    && process::reap(watcher, false).is_some()
-                {
-                    self.watcher = None;
+            libc::SIGCHLD => process::reap_ended(|pid, status| {
+                if pid == self.vmm {
+                    self.status = Some(status);
                 }
-            }
+            }),
             libc::SIGWINCH => self.send_size(),
             signal => {
                 self.send(Order::Kill { signal, foreground: arrived.from_kernel });
@@ -216,15 +213,11 @@ impl Front {
         let _ = control::send(self.channel.get_ref(), &order);
     }
 
-    fn close(&mut self, directories: &Directories) {
+    fn close(&self, directories: &Directories) {
         self.terminal.iter().for_each(Terminal::restore);
         directories.remove();
-        if let Some(watcher) = self.watcher.take() {
-            if let Ok(pidfd) = process::pidfd(watcher) {
-                process::signal(pidfd.as_fd(), libc::SIGKILL);
-            }
-            let _ = process::reap(watcher, true);
-        }
+        // The watcher, and stubs that are still on their way out.
+        process::end_children();
     }
 }
 

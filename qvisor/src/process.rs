@@ -117,19 +117,31 @@ pub fn signal(pidfd: BorrowedFd<'_>, signal: i32) {
     };
 }
 
-/// The wait status of a child that ended; `None` while it runs. Waits for it when asked to.
-#[must_use]
-pub fn reap(pid: i32, wait: bool) -> Option<i32> {
+/// Children of children that lose their parent become children of this process, not of pid 1.
+pub fn adopt_orphans() {
+    // SAFETY: takes integers only.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
+}
+
+/// Reaps every child that has ended; gives each with its status to `seen`.
+pub fn reap_ended(mut seen: impl FnMut(i32, i32)) {
     let mut status = 0;
-    loop {
-        // SAFETY: `status` is live for the call.
-        let result = unsafe { libc::waitpid(pid, &raw mut status, if wait { 0 } else { libc::WNOHANG }) };
-        match result {
-            -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
-            -1 | 0 => return None,
-            _ => return Some(status),
-        }
+    // SAFETY: `status` is live for the call.
+    while let pid @ 1.. = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) } {
+        seen(pid, status);
     }
+}
+
+/// Kills every child, and waits until none is left.
+pub fn end_children() {
+    let this = id();
+    let children = std::fs::read_to_string(format!("/proc/{this}/task/{this}/children")).unwrap_or_default();
+    for child in children.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()) {
+        // SAFETY: integers only; a child that is not reaped yet keeps its number.
+        unsafe { libc::kill(child, libc::SIGKILL) };
+    }
+    // SAFETY: a null status is allowed.
+    while unsafe { libc::waitpid(-1, std::ptr::null_mut(), 0) } > 0 {}
 }
 
 /// Stops this process as `SIGSTOP` does; returns when it is continued.

@@ -320,7 +320,8 @@ fn closed_streams_are_no_obstacle() {
     let script = format!("exec {program} do true 0<&- 1>&- 2>&-");
     let mut shell = Command::new("sh");
     shell.args(["-c", &script]).env("DORMOUSE_ROOT", host.state()).env("DORMOUSE_LAYERS", host.layers());
-    assert_eq!(shell.status().unwrap().code(), Some(125), "no kernel yet, but no crash");
+    let code = shell.status().unwrap().code();
+    assert!(matches!(code, Some(0..=125)), "{code:?}");
     assert!(host.is_clean());
 }
 
