@@ -218,7 +218,7 @@ impl Stubs {
         // SAFETY: the zygote's area opens the control file.
         let zygote = unsafe { StubThread::new(control.at(0), 0, layout) };
         zygote.reset(areas_len);
-        let program = filter::program();
+        let program = filter::program(cpus);
         let area = zygote.area();
         // SAFETY: the zygote does not exist yet, and the program is shorter than the room for operations.
         unsafe { control.put(&area.ops, &program) };
