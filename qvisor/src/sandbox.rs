@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
 
 use abi::boot::Platform;
 use abi::layout::KERNEL_PHYS_MAX;
@@ -168,16 +169,19 @@ impl Sandbox {
         };
         boot::write(&self.memory, spec, &machine)?;
         self.lock_end().cpus_left = self.cpus.count();
+        let mut threads = Vec::new();
         for cpu in 0..self.cpus.count() {
             let sandbox = Arc::clone(self);
             let body = move || sandbox.cpu_thread(cpu, image.entry);
-            if let Err(error) = std::thread::Builder::new().name(format!("vcpu{cpu}")).spawn(body) {
-                self.lock_end().cpus_left -= self.cpus.count() - cpu;
-                self.cpus.stop();
-                return Err(SandboxError::Thread(error));
+            match std::thread::Builder::new().name(format!("vcpu{cpu}")).spawn(body) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    self.cpus.stop();
+                    return Err(SandboxError::Thread(error));
+                }
             }
         }
-        match self.wait_for_end() {
+        match self.wait_for_end(threads) {
             Outcome::Exited(status) => Ok(status),
             Outcome::Panicked(text) => Err(SandboxError::Panicked(text)),
         }
@@ -193,7 +197,7 @@ impl Sandbox {
         self.ended.notify_all();
     }
 
-    fn wait_for_end(&self) -> Outcome {
+    fn wait_for_end(&self, threads: Vec<JoinHandle<()>>) -> Outcome {
         let mut end = self.lock_end();
         let outcome = loop {
             if let Some(outcome) = end.outcome.clone() {
@@ -203,7 +207,11 @@ impl Sandbox {
         };
         // A vCPU that loops in the kernel cannot be stopped; the process's end will do that.
         let waited = self.ended.wait_timeout_while(end, LEAVE_TIMEOUT, |end| end.cpus_left > 0);
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        let (end, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        drop(end);
+        if !waited.timed_out() {
+            threads.into_iter().for_each(|thread| drop(thread.join()));
+        }
         outcome
     }
 

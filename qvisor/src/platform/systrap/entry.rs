@@ -25,11 +25,12 @@ const ARCH_SET_GS: i32 = 0x1001;
 struct Current {
     sandbox: *const Sandbox,
     cpu: u32,
-    header: *mut CpuHeader,
 }
 
 thread_local! {
     static CURRENT: Cell<Option<Current>> = const { Cell::new(None) };
+    /// The host stack while the kernel runs: what the header has, out of the kernel's reach.
+    static STACK: Cell<u64> = const { Cell::new(0) };
     static FAULT: Cell<Option<Report>> = const { Cell::new(None) };
 }
 
@@ -70,12 +71,12 @@ pub fn run(sandbox: &Sandbox, cpu: u32, entry: u64) -> Result<(), PlatformError>
     if unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_SET_GS, header) } < 0 {
         return Err(failed("set the kernel's GS base"));
     }
-    CURRENT.set(Some(Current { sandbox, cpu, header }));
+    CURRENT.set(Some(Current { sandbox, cpu }));
     fault::set_hook(Some(on_kernel_fault));
     let base = sandbox.memory.base() as u64;
     let stack = base + CPU_AREA_PHYS + u64::from(cpu + 1) * CPU_AREA_SIZE;
     // SAFETY: the image was loaded and relocated, the header and the boot information were written.
-    unsafe { enter(entry, base + BOOT_INFO_PHYS, cpu, stack, header) };
+    unsafe { enter(entry, base + BOOT_INFO_PHYS, cpu, stack, header, STACK.with(Cell::as_ptr)) };
     fault::set_hook(None);
     CURRENT.set(None);
     Ok(())
@@ -86,9 +87,17 @@ pub fn hostcall_address() -> u64 {
     hostcall_entry as *const () as u64
 }
 
-/// Calls the kernel's entry point on its stack. Returns when [`leave`] is called with the header's host stack.
+/// Calls the kernel's entry point on its stack. Returns when [`leave`] is called with the host stack
+/// pointer it stores.
 #[unsafe(naked)]
-unsafe extern "C" fn enter(entry: u64, boot: u64, cpu: u32, stack: u64, header: *mut CpuHeader) {
+unsafe extern "C" fn enter(
+    entry: u64,
+    boot: u64,
+    cpu: u32,
+    stack: u64,
+    header: *mut CpuHeader,
+    host_stack: *mut u64,
+) {
     naked_asm!(
         "push rbp",
         "push rbx",
@@ -98,6 +107,7 @@ unsafe extern "C" fn enter(entry: u64, boot: u64, cpu: u32, stack: u64, header: 
         "push r15",
         "sub rsp, 8",
         "mov [r8 + {host_sp}], rsp",
+        "mov [r9], rsp",
         "mov rax, rdi",
         "mov rdi, rsi",
         "mov esi, edx",
@@ -150,7 +160,7 @@ unsafe extern "C" fn serve(call: *mut HostCall) {
     let linear = call as u64;
     let Some(at) = sandbox.memory.kernel_ptr(linear, size_of::<HostCall>() as u64) else {
         sandbox.finish(Outcome::Panicked(format!("hostcall at {linear:#x}, outside kernel memory")));
-        leave_now(&current)
+        leave_now()
     };
     let at = at.cast::<HostCall>();
     // SAFETY: checked to lie in kernel memory; integers only.
@@ -158,13 +168,13 @@ unsafe extern "C" fn serve(call: *mut HostCall) {
     match dispatch(sandbox, current.cpu, &copy) {
         // SAFETY: as above.
         Reply::Result(result) => unsafe { (&raw mut (*at).result).write_unaligned(result) },
-        Reply::Leave => leave_now(&current),
+        Reply::Leave => leave_now(),
     }
 }
 
-fn leave_now(current: &Current) -> ! {
+fn leave_now() -> ! {
     // SAFETY: `enter` stored this stack pointer, and its frame is still there.
-    unsafe { leave((*current.header).host_sp) }
+    unsafe { leave(STACK.get()) }
 }
 
 /// Lets a fault in kernel code, or on a kernel stack, end the sandbox with a message.
@@ -179,10 +189,8 @@ fn on_kernel_fault(fault: &Fault) -> bool {
     let registers = REGISTERS.map(|(_, register)| fault.register(register));
     let error = fault.register(libc::REG_ERR);
     FAULT.set(Some(Report { signal: fault.signal, address: fault.address, error, registers }));
-    // SAFETY: the header lives as long as the sandbox's memory.
-    let host_sp = unsafe { (*current.header).host_sp };
     // As if called: the stack pointer is 8 below a multiple of 16.
-    fault.set_register(libc::REG_RSP, host_sp - 8);
+    fault.set_register(libc::REG_RSP, STACK.get() - 8);
     fault.set_register(libc::REG_RIP, report_fault as *const () as u64);
     true
 }
@@ -196,7 +204,7 @@ extern "C" fn report_fault() -> ! {
         let text = describe(&report, sandbox.memory.base() as u64 + KERNEL_IMAGE_PHYS, current.cpu);
         sandbox.finish(Outcome::Panicked(text));
     }
-    leave_now(&current)
+    leave_now()
 }
 
 fn describe(report: &Report, image: u64, cpu: u32) -> String {

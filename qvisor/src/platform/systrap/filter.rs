@@ -5,7 +5,7 @@
 
 use abi::layout::{STUB_TEXT, USER_MAX};
 
-use super::area::{THREAD_FLAGS, ZYGOTE_END, ZYGOTE_TEXT, ZYGOTE_TEXT_END};
+use super::area::{FD_SOCKETS, THREAD_FLAGS, ZYGOTE_END, ZYGOTE_TEXT, ZYGOTE_TEXT_END};
 
 const ALLOW: u32 = 0x7fff_0000;
 const TRAP: u32 = 0x0003_0000;
@@ -54,6 +54,8 @@ enum Label {
     HighPart,
     Clone,
     Futex,
+    Receive,
+    Close,
     Bases,
     Munmap,
 }
@@ -90,8 +92,9 @@ fn call(number: libc::c_long, target: Label) -> Line {
     Line::Jump(EQUAL, u32::try_from(number).unwrap_or(u32::MAX), target, Label::Next)
 }
 
-/// The filter's instructions.
-pub fn program() -> Vec<Instruction> {
+/// The filter's instructions, for a sandbox with `cpus` vCPUs.
+pub fn program(cpus: u32) -> Vec<Instruction> {
+    let first_free = FD_SOCKETS.cast_unsigned() + cpus;
     use Label::*;
     use Line::*;
     let lines = [
@@ -112,9 +115,8 @@ pub fn program() -> Vec<Instruction> {
         call(libc::SYS_mmap, Range),
         call(libc::SYS_mprotect, Range),
         call(libc::SYS_munmap, Munmap),
-        // Files come by the vCPU's socket and are closed once mapped.
-        call(libc::SYS_recvmsg, Allow),
-        call(libc::SYS_close, Allow),
+        call(libc::SYS_recvmsg, Receive),
+        call(libc::SYS_close, Close),
         call(libc::SYS_clone, Clone),
         call(libc::SYS_arch_prctl, Bases),
         Plain(RETURN, TRAP),
@@ -122,6 +124,14 @@ pub fn program() -> Vec<Instruction> {
         At(Futex),
         Load(arg_low(1)),
         Jump(GREATER, FUTEX_WAKE, Trap, Allow),
+        // Files come by the vCPUs' sockets and are closed once mapped; the descriptors a stub begins with stay.
+        At(Receive),
+        Load(arg_low(0)),
+        Jump(AT_LEAST, first_free, Trap, Next),
+        Jump(AT_LEAST, FD_SOCKETS.cast_unsigned(), Allow, Trap),
+        At(Close),
+        Load(arg_low(0)),
+        Jump(AT_LEAST, first_free, Allow, Trap),
         // A further thread, with exactly the flags of one.
         At(Clone),
         Load(arg_high(0)),
@@ -219,7 +229,7 @@ mod tests {
 
     /// Runs the program as the host kernel would.
     fn run(data: &[u32; 16]) -> u32 {
-        let program = program();
+        let program = program(2);
         let (mut a, mut x, mut slots, mut pc) = (0_u32, 0_u32, [0_u32; 2], 0);
         loop {
             let i = program[pc];
@@ -255,7 +265,9 @@ mod tests {
 
     #[test]
     fn application_code_makes_no_system_call() {
-        for ip in [0x1000, 0x40_0000, 0x7ffe_ffff_f000, STUB_TEXT - 2, ZYGOTE_TEXT_END, abi::layout::STUB_AREA] {
+        for ip in
+            [0x1000, 0x40_0000, 0x7ffe_ffff_f000, STUB_TEXT - 2, ZYGOTE_TEXT_END, abi::layout::STUB_AREA]
+        {
             for number in [libc::SYS_rt_sigreturn, libc::SYS_getpid, libc::SYS_mmap, 0x4000_0000] {
                 assert!(!verdict(number, ip, &[]), "{number} at {ip:#x}");
             }
@@ -273,6 +285,11 @@ mod tests {
         assert!(verdict(libc::SYS_clone, STUB_TEXT, &[THREAD_FLAGS]));
         assert!(!verdict(libc::SYS_clone, STUB_TEXT, &[17]));
         assert!(!verdict(libc::SYS_clone, STUB_TEXT, &[THREAD_FLAGS | 1 << 33]));
+        for (number, allowed) in [(libc::SYS_close, 4..6), (libc::SYS_recvmsg, 2..4)] {
+            for fd in 0..6 {
+                assert_eq!(verdict(number, STUB_TEXT, &[fd]), allowed.contains(&fd));
+            }
+        }
         for number in [libc::SYS_openat, libc::SYS_sendmsg, libc::SYS_ptrace, libc::SYS_kill, 0x4000_0009] {
             assert!(!verdict(number, STUB_TEXT, &[]));
             assert!(verdict(number, ZYGOTE_TEXT, &[]));
@@ -281,7 +298,8 @@ mod tests {
 
     #[test]
     fn mappings_stay_in_the_user_half() {
-        let map = |addr, len, flags: u32| verdict(libc::SYS_mmap, STUB_TEXT, &[addr, len, 3, u64::from(flags)]);
+        let map =
+            |addr, len, flags: u32| verdict(libc::SYS_mmap, STUB_TEXT, &[addr, len, 3, u64::from(flags)]);
         assert!(map(0x40_0000, 0x1000, 0x11));
         assert!(map(0x40_0000, 0x1000, 0x8011));
         assert!(!map(0x40_0000, 0x1000, 0x22));

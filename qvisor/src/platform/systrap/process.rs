@@ -172,7 +172,8 @@ impl Process {
     /// Waits for the end of what [`Self::recycle`] began.
     fn is_clean(&self) -> bool {
         self.threads.first().is_some_and(|first| {
-            first.wait_turn(SPIN_COMMAND, Limit::Command, || {}).is_ok() && first.area().errno.load(Relaxed) == 0
+            first.wait_turn(SPIN_COMMAND, Limit::Command, || {}).is_ok()
+                && first.area().errno.load(Relaxed) == 0
         })
     }
 }
@@ -218,7 +219,7 @@ impl Stubs {
         // SAFETY: the zygote's area opens the control file.
         let zygote = unsafe { StubThread::new(control.at(0), 0, layout) };
         zygote.reset(areas_len);
-        let program = filter::program();
+        let program = filter::program(cpus);
         let area = zygote.area();
         // SAFETY: the zygote does not exist yet, and the program is shorter than the room for operations.
         unsafe { control.put(&area.ops, &program) };

@@ -1,0 +1,202 @@
+//! Runs the test kernel (`qvisor/testkernel`) on systrap, one case a test.
+
+use std::fs;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use abi::boot::Platform;
+use abi::hostcall::{EVENT_SIGNAL, Event};
+use qvisor::boot::BootSpec;
+use qvisor::hostcall::events::EventQueue;
+use qvisor::hostcall::files::FileTable;
+use qvisor::sandbox::{Sandbox, SandboxConfig, SandboxError};
+
+/// A process has one sandbox at a time: the linear map is at a fixed address.
+static ONE: Mutex<()> = Mutex::new(());
+
+/// Builds the test kernel once.
+fn kernel() -> &'static [u8] {
+    static KERNEL: OnceLock<Vec<u8>> = OnceLock::new();
+    KERNEL.get_or_init(|| {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("testkernel");
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("testkernel");
+        let status = Command::new(env!("CARGO"))
+            .current_dir(&dir)
+            .args(["build", "--quiet", "--release", "--target", "x86_64-unknown-none", "--target-dir"])
+            .arg(&target)
+            .env_remove("CARGO_ENCODED_RUSTFLAGS")
+            .env_remove("RUSTC_WORKSPACE_WRAPPER")
+            .env("RUSTFLAGS", "-C code-model=small -C relocation-model=pic")
+            .status()
+            .expect("cargo runs");
+        assert!(status.success());
+        fs::read(target.join("x86_64-unknown-none/release/testkernel")).expect("the kernel was built")
+    })
+}
+
+struct Run {
+    result: Result<u32, SandboxError>,
+    lines: Vec<String>,
+}
+
+impl Run {
+    fn passed(&self) {
+        assert!(matches!(self.result, Ok(0)), "{:?}, log {:#?}", self.result, self.lines);
+    }
+}
+
+/// Runs a case; `react` sees each log line.
+fn run_with(case: &str, cpus: u32, react: impl Fn(&Sandbox, &str) + Send + Sync + 'static) -> Run {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let current: Arc<OnceLock<std::sync::Weak<Sandbox>>> = Arc::default();
+    let (sink, slot) = (Arc::clone(&lines), Arc::clone(&current));
+    let mut config = SandboxConfig::new(Platform::Systrap, cpus, 64 << 20);
+    config.kernel = kernel();
+    config.log = Arc::new(move |_, text: &str| {
+        sink.lock().unwrap().push(text.to_owned());
+        if let Some(sandbox) = slot.get().and_then(std::sync::Weak::upgrade) {
+            react(&sandbox, text);
+        }
+    });
+    let sandbox = Sandbox::new(config, FileTable::default(), Arc::new(EventQueue::new())).expect("a sandbox");
+    current.set(Arc::downgrade(&sandbox)).expect("set once");
+    let spec = BootSpec { args: vec![case.into()], ..BootSpec::default() };
+    let result = sandbox.run(&spec);
+    drop(sandbox);
+    assert_eq!(children(), Vec::<i32>::new(), "stubs are left behind");
+    let lines = lines.lock().unwrap().clone();
+    Run { result, lines }
+}
+
+fn run(case: &str, cpus: u32) -> Run {
+    run_with(case, cpus, |_, _| {})
+}
+
+/// Children of all threads of this process.
+fn children() -> Vec<i32> {
+    let mut found = Vec::new();
+    for task in fs::read_dir("/proc/self/task").unwrap().flatten() {
+        let text = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        found.extend(text.split_whitespace().map(|pid| pid.parse::<i32>().unwrap()));
+    }
+    found
+}
+
+#[test]
+fn boots_and_logs() {
+    let run = run("boot", 2);
+    run.passed();
+    assert_eq!(run.lines, ["hello from the kernel"]);
+}
+
+#[test]
+fn the_built_in_kernel_boots() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let config = SandboxConfig::new(Platform::Systrap, 1, 64 << 20);
+    let sandbox = Sandbox::new(config, FileTable::default(), Arc::new(EventQueue::new())).expect("a sandbox");
+    drop(sandbox);
+    assert_eq!(children(), Vec::<i32>::new());
+}
+
+macro_rules! cases {
+    ($($name:ident: $case:literal on $cpus:literal;)*) => { $(
+        #[test]
+        fn $name() {
+            run($case, $cpus).passed();
+        }
+    )* };
+}
+
+cases! {
+    system_calls_trap: "syscalls" on 1;
+    faults_and_exceptions_trap: "faults" on 1;
+    fpu_state_is_kept: "fpu" on 1;
+    segment_bases_are_kept: "bases" on 1;
+    address_spaces_share_frames: "shared" on 1;
+    user_code_cannot_break_its_stub: "wreck" on 1;
+    the_filter_holds_inside_the_stub: "hijack" on 1;
+    two_cpus_share_an_address_space: "threads" on 2;
+    no_kick_is_lost: "kicks" on 2;
+    operations_are_checked: "operations" on 1;
+    stubs_are_recycled_clean: "recycling" on 1;
+}
+
+/// Posts an event a while after the kernel asks for it.
+fn post_later(sandbox: &Sandbox, line: &str) {
+    if line == "post" {
+        let events = Arc::clone(&sandbox.events);
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            events.post(Event { kind: EVENT_SIGNAL, value: 77, ..Event::default() });
+        });
+    }
+}
+
+#[test]
+fn interrupts_reach_user_code() {
+    run_with("interrupts", 1, post_later).passed();
+}
+
+#[test]
+fn idle_ends_at_deadlines_and_events() {
+    run_with("idle", 1, post_later).passed();
+}
+
+#[test]
+fn a_killed_stub_is_noticed() {
+    run_with("lost", 1, |_, line| {
+        if line == "kill" {
+            std::thread::spawn(|| {
+                std::thread::sleep(Duration::from_millis(20));
+                // The zygote is the oldest.
+                for pid in children().into_iter().skip(1) {
+                    Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap();
+                }
+            });
+        }
+    })
+    .passed();
+}
+
+#[test]
+fn files_are_mapped_and_truncation_is_a_bus_error() {
+    let path = std::env::temp_dir().join(format!("dormouse-window-{}", std::process::id()));
+    let named = path.clone();
+    let run = run_with("window", 1, move |sandbox, line| match line {
+        "map window" => {
+            let mut file = fs::File::create_new(&named).unwrap();
+            file.write_all(b"abcd0123efgh4567").unwrap();
+            file.set_len(8192).unwrap();
+            let file = fs::File::open(&named).unwrap();
+            sandbox.memory.window_map(5, file.as_fd(), 0, false).unwrap();
+        }
+        "truncate window" => fs::OpenOptions::new().write(true).open(&named).unwrap().set_len(100).unwrap(),
+        _ => {}
+    });
+    let _ = fs::remove_file(path);
+    run.passed();
+}
+
+#[test]
+fn a_kernel_fault_is_one_message() {
+    for (case, address) in [("kernel-fault", "address 0x12345678000"), ("overflow", "access violation")] {
+        let run = run(case, 1);
+        let Err(SandboxError::Panicked(text)) = run.result else { panic!("{:?}", run.result) };
+        assert!(text.starts_with("kernel fault at image+0x"), "{text}");
+        assert!(text.contains(address), "{text}");
+    }
+}
+
+/// `cargo test --release -p qvisor --test systrap -- --ignored --nocapture`
+#[test]
+#[ignore = "a measurement"]
+fn bench() {
+    let run = run("bench", 1);
+    run.passed();
+    run.lines.iter().for_each(|line| println!("{line}"));
+}
