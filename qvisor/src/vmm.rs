@@ -136,11 +136,13 @@ fn run(plan: &Plan, channel: &UnixStream, listener: UnixListener) -> Result<i32,
     }
     let mut config = SandboxConfig::new(plan.platform, plan.cpus, plan.memory_bytes);
     let newline = if plan.terminal { "\r\n" } else { "\n" };
-    config.log = Arc::new(move |_, text| log(text, newline));
+    config.log = Arc::new(move |level, text| log(level, text, newline));
     let sandbox = Sandbox::new(config, io, Arc::clone(&events))?;
     leave(&sandbox.files, &events, channel, listener)?;
-    let status = sandbox.run(&boot)?;
-    Ok(status.cast_signed())
+    let status = sandbox.run(&boot);
+    // The process ends now, and with it all this is made of; taking it apart piece by piece would only cost time.
+    std::mem::forget(sandbox);
+    Ok(status?.cast_signed())
 }
 
 /// Gives up the host, starts to take orders, and says so.
@@ -168,8 +170,10 @@ fn leave(
 }
 
 /// Writes a line of the kernel's; standard error may be closed, or a terminal that is in raw mode.
-fn log(text: &str, newline: &str) {
-    let _ = io::stderr().write_all(format!("{}{newline}", text.trim_end().replace('\n', newline)).as_bytes());
+fn log(level: u32, text: &str, newline: &str) {
+    let prefix = if level == 0 { "dormouse: " } else { "" };
+    let _ = io::stderr()
+        .write_all(format!("{prefix}{}{newline}", text.trim_end().replace('\n', newline)).as_bytes());
 }
 
 /// An error with its causes.

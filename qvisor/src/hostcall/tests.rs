@@ -331,6 +331,19 @@ fn extended_attributes_work_on_nodes_and_files() {
 }
 
 #[test]
+fn nodes_keep_their_attributes_reachable_in_the_jail() {
+    let bench = Bench::new();
+    bench.handle(bench.root, "f", O_RDWR | O_CREAT);
+    let node = bench.handle(bench.root, "f", O_PATH);
+    // Paths of the other tests are absolute, so the working directory is free to change.
+    bench.io.enter_jail().unwrap();
+    let [name, len] = bench.name("user.dormouse");
+    let value = bench.memory.put(b"nest");
+    assert_eq!(bench.call(nr::SETXATTR, &[node.into(), name, len, value, 4, 0]), 0);
+    assert_eq!(bench.call(nr::GETXATTR, &[node.into(), name, len, 0, 0]), 4);
+}
+
+#[test]
 fn space_and_data_are_managed() {
     let bench = Bench::new();
     let file = bench.handle(bench.root, "f", O_RDWR | O_CREAT);
