@@ -3,8 +3,9 @@
 use std::ffi::OsString;
 use std::io::{self, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -56,6 +57,7 @@ impl Outcome {
 
 /// Runs `command` by `/bin/sh -c`.
 pub fn run(place: &Place<'_>, options: &Options, command: &str, timeout: Duration) -> io::Result<Outcome> {
+    let cwd = EmptyDir::new()?;
     let env = [("GUEST", absolute(&options.guest)?), ("SCRIPTS", absolute(&options.scripts)?)];
     let mut child = match place {
         Place::Native => {
@@ -64,14 +66,14 @@ pub fn run(place: &Place<'_>, options: &Options, command: &str, timeout: Duratio
             child
         }
         Place::Sandbox { extra } => {
-            let mut child = Command::new(&options.dormouse);
+            let mut child = Command::new(absolute(&options.dormouse)?);
             child.args(["do", "--platform", &options.platform]);
             for (name, value) in &env {
                 let mut setting = OsString::from(format!("{name}="));
                 setting.push(value);
                 child.arg("--env").arg(setting);
             }
-            child.args(*extra).args(["--", "/bin/sh"]);
+            child.arg("--cwd").arg(&cwd.0).args(*extra).args(["--", "/bin/sh"]);
             child
         }
     };
@@ -82,6 +84,25 @@ pub fn run(place: &Place<'_>, options: &Options, command: &str, timeout: Duratio
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     finish(child.process_group(0), timeout)
+}
+
+/// A fresh directory, gone when this is.
+struct EmptyDir(PathBuf);
+
+impl EmptyDir {
+    fn new() -> io::Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("dormouse-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let dir = std::env::temp_dir().join(name);
+        std::fs::create_dir(&dir)?;
+        Ok(Self(dir))
+    }
+}
+
+impl Drop for EmptyDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 fn absolute(path: &Path) -> io::Result<OsString> {
