@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use abi::boot::Platform;
 use abi::hostcall::{SEGMENTS_MAX, Segment};
 use abi::layout::{
-    KERNEL_IMAGE_PHYS, KERNEL_PHYS_MAX, LINEAR_BASE_SYSTRAP, PAGE_SIZE, USER_PHYS, USER_PHYS_MAX, WINDOW_CHUNK,
-    WINDOW_CHUNKS, WINDOW_PHYS, WINDOW_PHYS_END,
+    KERNEL_IMAGE_PHYS, KERNEL_PHYS_MAX, LINEAR_BASE_SYSTRAP, PAGE_SIZE, USER_PHYS, USER_PHYS_MAX,
+    WINDOW_CHUNK, WINDOW_CHUNKS, WINDOW_PHYS, WINDOW_PHYS_END,
 };
 
 use crate::platform::copy;
@@ -103,7 +103,9 @@ impl SandboxMemory {
                 .map_err(|_| failed("map user memory"))?;
             memory.user_file = Some(file);
         } else {
-            memory.map(USER_PHYS, user_bytes, private, None, 0, true).map_err(|_| failed("map user memory"))?;
+            memory
+                .map(USER_PHYS, user_bytes, private, None, 0, true)
+                .map_err(|_| failed("map user memory"))?;
         }
         Ok(memory)
     }
@@ -128,7 +130,8 @@ impl SandboxMemory {
         let fd = fd.map_or(-1, |fd| fd.as_raw_fd());
         let offset = i64::try_from(offset).map_err(|_| libc::EINVAL)?;
         // SAFETY: the range lies in this object's reservation, where nobody holds references.
-        let at = unsafe { libc::mmap(self.at(phys), to_usize(len), prot, flags | libc::MAP_FIXED, fd, offset) };
+        let at =
+            unsafe { libc::mmap(self.at(phys), to_usize(len), prot, flags | libc::MAP_FIXED, fd, offset) };
         if at == libc::MAP_FAILED { Err(errno()) } else { Ok(()) }
     }
 
@@ -259,7 +262,13 @@ impl SandboxMemory {
 
     /// Maps a chunk of `file` at `offset` into the file window and keeps a duplicate of the descriptor.
     /// A chunk that is mapped already is replaced. The error is an errno.
-    pub fn window_map(&self, chunk: u64, file: BorrowedFd<'_>, offset: u64, writable: bool) -> Result<(), i32> {
+    pub fn window_map(
+        &self,
+        chunk: u64,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        writable: bool,
+    ) -> Result<(), i32> {
         if chunk >= WINDOW_CHUNKS || offset % WINDOW_CHUNK != 0 {
             return Err(libc::EINVAL);
         }

@@ -11,7 +11,7 @@ use abi::layout::KERNEL_PHYS_MAX;
 use crate::boot::{self, BootError, BootSpec, TscMeter};
 use crate::hostcall::LEAVE_TIMEOUT;
 use crate::hostcall::events::EventQueue;
-use crate::hostcall::files::FileTable;
+use crate::hostcall::files::HostIo;
 use crate::image::{self, ImageError};
 use crate::memory::{MemoryError, SandboxMemory, USER_BLOCK};
 use crate::platform::kvm::Kvm;
@@ -92,7 +92,7 @@ pub enum Outcome {
 /// A sandbox.
 pub struct Sandbox {
     pub memory: Arc<SandboxMemory>,
-    pub files: FileTable,
+    pub files: HostIo,
     pub events: Arc<EventQueue>,
     pub cpus: Cpus,
     pub(crate) machine: Box<dyn Machine>,
@@ -119,7 +119,7 @@ impl Sandbox {
     /// thread.
     pub fn new(
         config: SandboxConfig,
-        files: FileTable,
+        files: HostIo,
         events: Arc<EventQueue>,
     ) -> Result<Arc<Self>, SandboxError> {
         let tsc = TscMeter::start();

@@ -13,7 +13,7 @@ use std::time::Instant;
 use abi::boot::Platform;
 use qvisor::boot::BootSpec;
 use qvisor::hostcall::events::EventQueue;
-use qvisor::hostcall::files::FileTable;
+use qvisor::hostcall::files::HostIo;
 use qvisor::platform::probe::{self, Verdict};
 use qvisor::sandbox::{Sandbox, SandboxConfig, SandboxError};
 
@@ -97,7 +97,7 @@ fn boot(kernel: &'static [u8], mode: &str) -> (Result<u32, SandboxError>, u64) {
         }
     });
     let result =
-        Sandbox::new(config, FileTable::default(), Arc::new(EventQueue::new())).and_then(|sandbox| {
+        Sandbox::new(config, no_files(), Arc::new(EventQueue::new())).and_then(|sandbox| {
             let _ = place.set(Arc::downgrade(&sandbox));
             map_short_file(&sandbox);
             let args = if mode.is_empty() { Vec::new() } else { vec![mode.as_bytes().to_vec()] };
@@ -108,6 +108,11 @@ fn boot(kernel: &'static [u8], mode: &str) -> (Result<u32, SandboxError>, u64) {
             result
         });
     (result, failures.load(Ordering::SeqCst))
+}
+
+/// Host files; the test kernel opens none.
+fn no_files() -> HostIo {
+    HostIo::new(Arc::new(|_| ())).expect("/proc is mounted")
 }
 
 /// A file of one page at the start of the file window, for the test of a mapping behind a file's end.

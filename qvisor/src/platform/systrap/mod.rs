@@ -106,7 +106,9 @@ impl Machine for Systrap {
 
     fn interrupt(&self, sandbox: &Sandbox, cpu: u32) {
         let id = sandbox.cpus.in_user(cpu).map_or(0, |in_user| in_user.load(SeqCst));
-        if id != 0 && let Some(process) = self.stubs.find(id) {
+        if id != 0
+            && let Some(process) = self.stubs.find(id)
+        {
             process.interrupt_cpu(cpu);
         }
     }
@@ -136,7 +138,9 @@ impl Systrap {
     /// Drops what the vCPUs remember of an address space, unless one of them is at work.
     fn forget(&self, id: u64) {
         for state in &self.cpus {
-            if let Ok(mut last) = state.last.try_lock() && last.as_ref().is_some_and(|last| last.id == id) {
+            if let Ok(mut last) = state.last.try_lock()
+                && last.as_ref().is_some_and(|last| last.id == id)
+            {
                 *last = None;
             }
         }

@@ -172,7 +172,8 @@ impl Process {
     /// Waits for the end of what [`Self::recycle`] began.
     fn is_clean(&self) -> bool {
         self.threads.first().is_some_and(|first| {
-            first.wait_turn(SPIN_COMMAND, Limit::Command, || {}).is_ok() && first.area().errno.load(Relaxed) == 0
+            first.wait_turn(SPIN_COMMAND, Limit::Command, || {}).is_ok()
+                && first.area().errno.load(Relaxed) == 0
         })
     }
 }

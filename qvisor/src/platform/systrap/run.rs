@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use abi::layout::{PAGE_SIZE, USER_MAX, USER_PHYS, WINDOW_PHYS};
 use abi::run::{
-    MAP_OP_MAP, MAP_OP_PROTECT, MAP_OP_UNMAP, MAP_OP_UNMAP_ALL, MapOp, PROT_EXEC, PROT_READ, PROT_WRITE, RunState,
-    TRAP_INTERRUPT, TRAP_LOST, TrapInfo,
+    MAP_OP_MAP, MAP_OP_PROTECT, MAP_OP_UNMAP, MAP_OP_UNMAP_ALL, MapOp, PROT_EXEC, PROT_READ, PROT_WRITE,
+    RunState, TRAP_INTERRUPT, TRAP_LOST, TrapInfo,
 };
 
 use super::area::{COMMAND_RUN, OP_MAP_RECEIVED, OP_TAG_SHIFT, OPS_MAX, SET_FS, SET_GS};
@@ -47,7 +47,12 @@ impl Drop for Held<'_> {
 
 impl Systrap {
     /// Calls `work` with this vCPU's stub thread of address space `id`, or answers `ESRCH`.
-    fn with_thread<R>(&self, cpu: u32, id: u64, work: impl FnOnce(&CpuState, &Held<'_>) -> R) -> Result<Option<R>, i32> {
+    fn with_thread<R>(
+        &self,
+        cpu: u32,
+        id: u64,
+        work: impl FnOnce(&CpuState, &Held<'_>) -> R,
+    ) -> Result<Option<R>, i32> {
         let state = self.cpus.get(cpu as usize).ok_or(libc::EINVAL)?;
         let mut last = lock(&state.last);
         if last.as_ref().is_none_or(|last| last.id != id || last.process.id.load(Relaxed) != id) {
@@ -56,7 +61,9 @@ impl Systrap {
                 process.kill();
                 return Ok(None);
             };
-            if let Some(former) = last.take() && let Some(thread) = former.process.threads.get(former.index) {
+            if let Some(former) = last.take()
+                && let Some(thread) = former.process.threads.get(former.index)
+            {
                 thread.park();
             }
             *last = Some(Last { id, process, index });
@@ -78,7 +85,9 @@ impl Systrap {
         // SAFETY: the range was checked; the structure is integers only.
         let mut run = unsafe { ptr::read_unaligned(place) };
         let spin = self.spin(sandbox);
-        let result = self.with_thread(cpu, id, |state, held| self.run_thread(sandbox, cpu, id, state, held, &mut run, spin))?;
+        let result = self.with_thread(cpu, id, |state, held| {
+            self.run_thread(sandbox, cpu, id, state, held, &mut run, spin)
+        })?;
         let outcome = result.unwrap_or(Err(Stop::Lost));
         run.ops_errno = 0;
         match outcome {
@@ -189,10 +198,18 @@ impl Systrap {
     }
 
     /// `AS_SYNC`.
-    pub(super) fn sync(&self, sandbox: &Sandbox, cpu: u32, id: u64, address: u64, count: u64) -> Result<i64, i32> {
+    pub(super) fn sync(
+        &self,
+        sandbox: &Sandbox,
+        cpu: u32,
+        id: u64,
+        address: u64,
+        count: u64,
+    ) -> Result<i64, i32> {
         let spin = self.spin(sandbox);
-        let done =
-            self.with_thread(cpu, id, |state, held| self.operate(cpu, state, held, address, count, spin, false))?;
+        let done = self.with_thread(cpu, id, |state, held| {
+            self.operate(cpu, state, held, address, count, spin, false)
+        })?;
         match done {
             Some(Ok(_)) => Ok(0),
             Some(Err(Stop::Errno(errno))) => Err(errno.cast_signed()),
@@ -269,7 +286,12 @@ impl Systrap {
         let end = op.addr.checked_add(op.len).ok_or(libc::EINVAL)?;
         let known = matches!(op.kind, MAP_OP_MAP | MAP_OP_UNMAP | MAP_OP_PROTECT);
         let aligned = (op.addr | op.len | op.phys) % PAGE_SIZE == 0;
-        if !known || !aligned || op.len == 0 || end > USER_MAX || op.prot & !(PROT_READ | PROT_WRITE | PROT_EXEC) != 0 {
+        if !known
+            || !aligned
+            || op.len == 0
+            || end > USER_MAX
+            || op.prot & !(PROT_READ | PROT_WRITE | PROT_EXEC) != 0
+        {
             return Err(libc::EINVAL);
         }
         if op.kind != MAP_OP_MAP {

@@ -37,7 +37,11 @@ impl Control {
             if libc::ftruncate(file.as_raw_fd(), size) < 0 {
                 return Err(failed("size the stubs' areas"));
             }
-            libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL);
+            libc::fcntl(
+                file.as_raw_fd(),
+                libc::F_ADD_SEALS,
+                libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL,
+            );
             libc::mmap(ptr::null_mut(), bytes, prot, flags, file.as_raw_fd(), 0)
         };
         if base == libc::MAP_FAILED {
