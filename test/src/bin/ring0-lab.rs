@@ -96,17 +96,16 @@ fn boot(kernel: &'static [u8], mode: &str) -> (Result<u32, SandboxError>, u64) {
             None => println!("{text}"),
         }
     });
-    let result =
-        Sandbox::new(config, no_files(), Arc::new(EventQueue::new())).and_then(|sandbox| {
-            let _ = place.set(Arc::downgrade(&sandbox));
-            map_short_file(&sandbox);
-            let args = if mode.is_empty() { Vec::new() } else { vec![mode.as_bytes().to_vec()] };
-            let result = sandbox.run(&BootSpec { args, ..BootSpec::default() });
-            if mode.is_empty() {
-                println!("exits   {:?}", sandbox.exits());
-            }
-            result
-        });
+    let result = Sandbox::new(config, no_files(), Arc::new(EventQueue::new())).and_then(|sandbox| {
+        let _ = place.set(Arc::downgrade(&sandbox));
+        map_short_file(&sandbox);
+        let args = if mode.is_empty() { Vec::new() } else { vec![mode.as_bytes().to_vec()] };
+        let result = sandbox.run(&BootSpec { args, ..BootSpec::default() });
+        if mode.is_empty() {
+            println!("exits   {:?}", sandbox.exits());
+        }
+        result
+    });
     (result, failures.load(Ordering::SeqCst))
 }
 
