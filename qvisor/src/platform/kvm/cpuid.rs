@@ -1,5 +1,7 @@
 //! What `cpuid` tells the guest: what KVM supports, less what the kernel does not.
 
+use std::arch::x86_64::__cpuid;
+
 use kvm_bindings::{CpuId, kvm_cpuid_entry2};
 
 use crate::platform::cpu::XsaveLayout;
@@ -138,7 +140,9 @@ fn adjust(e: &mut kvm_cpuid_entry2, cpu: u32, cpus: u32, state: XsaveLayout) {
             (e.ecx, e.edx) = (0, 0);
         }
         (0x8000_0001, _) => e.ecx &= !(SVM | LIGHTWEIGHT_PROFILING),
-        (0x8000_0007, _) => e.edx &= INVARIANT_TSC,
+        // KVM leaves it out, for the sake of guests that move to other hosts; ours do not, and their counter is the
+        // host's.
+        (0x8000_0007, _) => e.edx = __cpuid(0x8000_0007).edx & INVARIANT_TSC,
         (0x8000_001e, _) => e.eax = cpu,
         _ => {}
     }

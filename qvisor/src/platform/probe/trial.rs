@@ -12,7 +12,7 @@ use crate::platform::kvm::{Watchdog, special_registers};
 /// Iterations of the loop, and instructions in one.
 const ITERATIONS: u32 = 2000;
 const INSTRUCTIONS: f64 = 4.0;
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 /// How long one stay in the guest may take. An interpreter needs some 5 ms for the loop.
 const LONGEST_STAY: Duration = Duration::from_secs(1);
 
@@ -202,7 +202,7 @@ fn try_syscall(vcpu: &mut VcpuFd, watchdog: &Watchdog) -> bool {
 /// The best time of the same loop on the host.
 fn host_loop_ns() -> f64 {
     let mut best = f64::MAX;
-    for _ in 0..ROUNDS * 3 {
+    for _ in 0..ROUNDS * 2 {
         let start = Instant::now();
         // SAFETY: the loop changes the two registers it names, and flags.
         unsafe {
