@@ -1,9 +1,14 @@
 //! Files: the VFS, its file systems, and everything that has a descriptor.
 
+pub mod anon;
+pub mod epoll;
+pub mod eventfd;
 pub mod file;
 pub mod host_poll;
 pub mod inode;
+pub mod pages;
 pub mod path;
+pub mod pipe;
 pub mod poll;
 
 use alloc::sync::Arc;

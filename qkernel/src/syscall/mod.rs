@@ -1,6 +1,8 @@
 //! System calls: one table, one file a family.
 
+mod event;
 mod memory;
+pub mod poll;
 mod process;
 pub mod table;
 

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Ctx, FromArg, SyscallResult, unknown};
-use super::{memory, process};
+use super::{event, memory, poll, process};
 use crate::task::Task;
 
 static STRACE: AtomicBool = AtomicBool::new(false);
@@ -98,4 +98,20 @@ syscalls! {
     247 => process::waitid(kind: u32, id: u32, info: u64, options: u32, usage: u64);
     322 => process::execveat(dirfd: i32, path: u64, argv: u64, envp: u64, flags: u32);
     435 => process::clone3(args: u64, size: u64);
+
+    // pipes and events
+    7 => poll::poll(fds: u64, count: u32, timeout_ms: i32);
+    22 => event::pipe(ends: u64);
+    23 => poll::select(count: i32, read: u64, write: u64, except: u64, timeout: u64);
+    213 => event::epoll_create(size: i32);
+    232 => event::epoll_wait(set: i32, events: u64, max: i32, timeout_ms: i32);
+    233 => event::epoll_ctl(set: i32, operation: u32, fd: i32, event: u64);
+    270 => poll::pselect6(count: i32, read: u64, write: u64, except: u64, timeout: u64, mask: u64);
+    271 => poll::ppoll(fds: u64, count: u32, timeout: u64, mask: u64, mask_size: u64);
+    281 => event::epoll_pwait(set: i32, events: u64, max: i32, timeout_ms: i32, mask: u64, mask_size: u64);
+    284 => event::eventfd(initial: u32);
+    290 => event::eventfd2(initial: u32, flags: u32);
+    291 => event::epoll_create1(flags: u32);
+    293 => event::pipe2(ends: u64, flags: u32);
+    441 => event::epoll_pwait2(set: i32, events: u64, max: i32, timeout: u64, mask: u64, mask_size: u64);
 }
