@@ -5,6 +5,8 @@ pub mod host_poll;
 pub mod inode;
 pub mod path;
 pub mod poll;
+pub mod proc;
+pub mod pseudo;
 
 use alloc::sync::Arc;
 
