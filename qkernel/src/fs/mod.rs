@@ -10,6 +10,8 @@ pub mod pages;
 pub mod path;
 pub mod pipe;
 pub mod poll;
+pub mod proc;
+pub mod pseudo;
 
 use alloc::sync::Arc;
 

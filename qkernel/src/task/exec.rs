@@ -208,6 +208,11 @@ fn map_image(aspace: &Arc<AddressSpace>, file: &Arc<File>, image: &Image, base: 
         let inside = addr % PAGE;
         if segment.file_bytes > 0 {
             let object = file.ops.mapping(file, false)?;
+            if object.label().is_none()
+                && let Some(path) = &file.path
+            {
+                object.set_label(&path.absolute());
+            }
             let placement = Placement::Fixed(addr - inside);
             let len = segment.file_bytes + inside;
             aspace.map(mapping(placement, len, segment.prot, Some(object), segment.offset - inside))?;
