@@ -1,7 +1,14 @@
 //! System calls: one table, one file a family.
 
+mod descriptor;
+mod dir;
+mod lock;
 mod memory;
+mod names;
+mod open;
 mod process;
+mod rw;
+mod stat;
 pub mod table;
 
 use alloc::sync::Arc;
