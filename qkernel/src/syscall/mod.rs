@@ -3,7 +3,14 @@
 mod event;
 mod memory;
 pub mod poll;
+mod descriptor;
+mod dir;
+mod lock;
+mod names;
+mod open;
 mod process;
+mod rw;
+mod stat;
 pub mod table;
 
 use alloc::sync::Arc;

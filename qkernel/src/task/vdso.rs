@@ -206,7 +206,9 @@ fn image() -> Vec<u8> {
     let mut hash = Bytes::default();
     // One bucket: symbol 1, then 2, …, then the end.
     hash.u32(&[1, count, 1, 0]);
-    (1..count).for_each(|i| drop(hash.u32(&[if i + 1 < count { i + 1 } else { 0 }])));
+    for i in 1..count {
+        hash.u32(&[if i + 1 < count { i + 1 } else { 0 }]);
+    }
     let mut versions = Bytes::default();
     versions.u16(&[0, 2, 2, 2]);
     let mut definitions = Bytes::default();
