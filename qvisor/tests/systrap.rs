@@ -196,7 +196,9 @@ fn a_kernel_fault_is_one_message() {
 #[test]
 #[ignore = "a measurement"]
 fn bench() {
-    let run = run("bench", 1);
-    run.passed();
-    run.lines.iter().for_each(|line| println!("{line}"));
+    for (case, cpus) in [("bench", 1), ("bench-two", 2)] {
+        let run = run(case, cpus);
+        run.passed();
+        run.lines.iter().for_each(|line| println!("{line}"));
+    }
 }

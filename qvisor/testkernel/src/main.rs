@@ -53,6 +53,7 @@ extern "C" fn _start(boot: &'static BootInfo, cpu: u32) -> ! {
         "kernel-fault" => unsafe { (0x123_4567_8000 as *mut u8).write_volatile(1) },
         "overflow" => overflow(0),
         "bench" => bench(),
+        "bench-two" => bench_two(),
         other => panic!("no case {other:?}"),
     }
     exit(0)
@@ -358,6 +359,12 @@ fn second_cpu() -> ! {
             KICKS.fetch_add(1, SeqCst);
             call(KICK, &[0]);
         }
+        if NULL_CALLS.load(SeqCst) == 1 {
+            let mut task = Task::new(user::null());
+            while NULL_CALLS.load(SeqCst) == 1 {
+                task.run_with(&[]);
+            }
+        }
         let id = SHARED_ID.swap(0, SeqCst);
         if id != 0 {
             count_up(id);
@@ -580,6 +587,25 @@ fn bench() {
     log!("first touch: {} ns a page", (now() - start) / pages);
     two_spaces(task);
 }
+
+/// Null system calls on two vCPUs at once.
+fn bench_two() {
+    let mut task = Task::new(user::null());
+    for _ in 0..1000 {
+        task.expect_call(39);
+    }
+    NULL_CALLS.store(1, SeqCst);
+    call(KICK, &[1]);
+    let rounds = 50_000;
+    let start = now();
+    for _ in 0..rounds {
+        task.run_with(&[]);
+    }
+    log!("null round trip, two busy vCPUs: {} ns", (now() - start) / rounds);
+    NULL_CALLS.store(0, SeqCst);
+}
+
+static NULL_CALLS: AtomicU64 = AtomicU64::new(0);
 
 /// Two processes on one vCPU, by turns.
 fn two_spaces(mut task: Task) {

@@ -1,5 +1,6 @@
 //! Running user code, and changing what a stub has mapped.
 
+use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -37,10 +38,22 @@ impl From<Lost> for Stop {
 struct Held<'a> {
     process: &'a Process,
     thread: &'a StubThread,
+    /// The one it held before, which still spins for a turn that will not come soon.
+    former: Cell<Option<Last>>,
+}
+
+impl Held<'_> {
+    /// Lets the former stub thread sleep. Only after this one was woken: so its core never becomes idle in between.
+    fn park_former(&self) {
+        if let Some(former) = self.former.take() && let Some(thread) = former.process.threads.get(former.index) {
+            thread.park();
+        }
+    }
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
+        self.park_former();
         self.thread.unlock();
     }
 }
@@ -50,16 +63,14 @@ impl Systrap {
     fn with_thread<R>(&self, cpu: u32, id: u64, work: impl FnOnce(&CpuState, &Held<'_>) -> R) -> Result<Option<R>, i32> {
         let state = self.cpus.get(cpu as usize).ok_or(libc::EINVAL)?;
         let mut last = lock(&state.last);
+        let mut former = None;
         if last.as_ref().is_none_or(|last| last.id != id || last.process.id.load(Relaxed) != id) {
             let process = self.stubs.find(id).ok_or(libc::ESRCH)?;
             let Ok(index) = process.thread_for(cpu, self.stubs.areas_len()) else {
                 process.kill();
                 return Ok(None);
             };
-            if let Some(former) = last.take() && let Some(thread) = former.process.threads.get(former.index) {
-                thread.park();
-            }
-            *last = Some(Last { id, process, index });
+            former = last.replace(Last { id, process, index });
         }
         let Some(Last { process, index, .. }) = &*last else { return Ok(None) };
         let Some(thread) = process.threads.get(*index) else { return Ok(None) };
@@ -68,7 +79,7 @@ impl Systrap {
             crate::platform::cpu::yield_core();
         }
         thread.lock();
-        Ok(Some(work(state, &Held { process, thread })))
+        Ok(Some(work(state, &Held { process, thread, former: Cell::new(former) })))
     }
 
     /// `AS_RUN`. Operations and the FPU image are taken over even if an interrupt is pending and no user code runs.
@@ -130,6 +141,7 @@ impl Systrap {
         }
         self.set_state(thread, run);
         thread.give_turn(COMMAND_RUN, left, cpu, spin);
+        held.park_former();
         let limit = Limit::At(deadline.load(Relaxed));
         let waited = thread.wait_turn(spin, limit, || held.process.interrupt_cpu(cpu));
         in_user.store(0, SeqCst);
