@@ -94,6 +94,7 @@ impl Process {
                 helper.area().argument.store(index as u64, Relaxed);
                 let result = helper.command(COMMAND_SPAWN, 0, cpu, SPIN_COMMAND);
                 let tid = helper.area().value.load(Relaxed);
+                thread.inherit_core(helper);
                 helper.unlock();
                 if result? != 0 {
                     return Err(Lost);

@@ -13,7 +13,9 @@ use abi::run::{
 use super::area::{COMMAND_RUN, OP_MAP_RECEIVED, OP_TAG_SHIFT, OPS_MAX, SET_FS, SET_GS};
 use super::process::{Process, lock};
 use super::thread::{Limit, Lost, StubThread};
+use super::pace::{self, Pace};
 use super::{CpuState, Last, Systrap, spawn};
+use crate::platform::cpu;
 use crate::sandbox::Sandbox;
 
 /// Most files sent with one batch of operations; more would not fit into the socket.
@@ -76,7 +78,7 @@ impl Systrap {
         let Some(thread) = process.threads.get(*index) else { return Ok(None) };
         // A vCPU that needs a helper has precedence.
         while process.spawn_wanted.load(Relaxed) && !process.is_dead() {
-            crate::platform::cpu::yield_core();
+            cpu::yield_core();
         }
         thread.lock();
         Ok(Some(work(state, &Held { process, thread, former: Cell::new(former) })))
@@ -88,8 +90,11 @@ impl Systrap {
         let place = self.memory.kernel_ptr(address, len).ok_or(libc::EFAULT)?.cast::<RunState>();
         // SAFETY: the range was checked; the structure is integers only.
         let mut run = unsafe { ptr::read_unaligned(place) };
-        let spin = self.spin(sandbox);
-        let result = self.with_thread(cpu, id, |state, held| self.run_thread(sandbox, cpu, id, state, held, &mut run, spin))?;
+        let result = self.with_thread(cpu, id, |state, held| {
+            let pace = state.pace.choose(sandbox.cpus.busy() * 2 > self.cores);
+            held.thread.follow(pace.same_core, &self.affinity);
+            self.run_thread(sandbox, cpu, id, state, held, &mut run, pace)
+        })?;
         let outcome = result.unwrap_or(Err(Stop::Lost));
         run.ops_errno = 0;
         match outcome {
@@ -114,8 +119,9 @@ impl Systrap {
         state: &CpuState,
         held: &Held<'_>,
         run: &mut RunState,
-        spin: u64,
+        pace: Pace,
     ) -> Result<TrapInfo, Stop> {
+        let spin = pace.spin;
         let thread = held.thread;
         let (Some(pending), Some(in_user), Some(deadline)) =
             (sandbox.cpus.pending(cpu), sandbox.cpus.in_user(cpu), sandbox.cpus.deadline(cpu))
@@ -143,7 +149,13 @@ impl Systrap {
         thread.give_turn(COMMAND_RUN, left, cpu, spin);
         held.park_former();
         let limit = Limit::At(deadline.load(Relaxed));
-        let waited = thread.wait_turn(spin, limit, || held.process.interrupt_cpu(cpu));
+        let start = cpu::tsc();
+        let waited = if pace.same_core {
+            thread.wait_following(limit, &self.affinity, || held.process.interrupt_cpu(cpu))
+        } else {
+            thread.wait_turn(spin, limit, || held.process.interrupt_cpu(cpu))
+        };
+        state.pace.note(cpu::tsc().wrapping_sub(start));
         in_user.store(0, SeqCst);
         if waited.is_err() {
             held.process.kill();
@@ -188,7 +200,7 @@ impl Systrap {
         }
         let signal = area.signal.load(Relaxed);
         let (mut fs_base, mut gs_base) = thread.bases();
-        if crate::platform::cpu::has_fsgsbase() {
+        if cpu::has_fsgsbase() {
             (fs_base, gs_base) = (area.trap_fs_base.load(Relaxed), area.trap_gs_base.load(Relaxed));
             thread.set_bases(fs_base, gs_base);
         }
@@ -202,7 +214,7 @@ impl Systrap {
 
     /// `AS_SYNC`.
     pub(super) fn sync(&self, sandbox: &Sandbox, cpu: u32, id: u64, address: u64, count: u64) -> Result<i64, i32> {
-        let spin = self.spin(sandbox);
+        let spin = if sandbox.cpus.busy() * 2 > self.cores { 0 } else { pace::SPIN_FREE };
         let done =
             self.with_thread(cpu, id, |state, held| self.operate(cpu, state, held, address, count, spin, false))?;
         match done {
