@@ -11,7 +11,9 @@ fn main() {
     let root = manifest.parent().expect("the crate lies in the workspace").to_owned();
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets this"));
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    for source in ["qkernel", "allocator", "Cargo.toml", "qvisor/stub/src", "qvisor/stub/stub.ld", "qvisor/build.rs"] {
+    for source in
+        ["qkernel", "allocator", "Cargo.toml", "qvisor/stub/src", "qvisor/stub/stub.ld", "qvisor/build.rs"]
+    {
         println!("cargo:rerun-if-changed={}", root.join(source).display());
     }
 
@@ -26,7 +28,8 @@ fn main() {
 
     let stub = target.join("stub");
     let script = manifest.join("stub/stub.ld");
-    let flags = format!(" -C link-arg=-T{} -C link-arg=--no-pie -C link-arg=--build-id=none", script.display());
+    let flags =
+        format!(" -C link-arg=-T{} -C link-arg=--no-pie -C link-arg=--build-id=none", script.display());
     build(&mut cargo(&manifest.join("stub"), &stub, &flags));
     embed(&stub.join(TARGET).join("release/stub"), &out.join("stub.elf"));
 }

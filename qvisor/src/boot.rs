@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use abi::boot::{
-    BootInfo, Platform, TAG_ARG, TAG_CREDS, TAG_CWD, TAG_ENV, TAG_HOSTNAME, TAG_MOUNT, TAG_RLIMIT, TAG_STREAM,
-    TAG_UMASK, TAG_VIRTUAL_MOUNT, TAG_WINSIZE,
+    BootInfo, Platform, TAG_ARG, TAG_CREDS, TAG_CWD, TAG_ENV, TAG_HOSTNAME, TAG_MOUNT, TAG_RLIMIT,
+    TAG_STREAM, TAG_UMASK, TAG_VIRTUAL_MOUNT, TAG_WINSIZE,
 };
 use abi::layout::{BOOT_INFO_PHYS, RECORDS_MAX, RECORDS_PHYS, USER_PHYS};
 
@@ -220,7 +220,8 @@ mod tests {
             ..BootSpec::default()
         };
         let bytes = spec.records();
-        let find = |tag| records(&bytes).filter(|r| r.tag == tag).map(|r| r.data.to_vec()).collect::<Vec<_>>();
+        let find =
+            |tag| records(&bytes).filter(|r| r.tag == tag).map(|r| r.data.to_vec()).collect::<Vec<_>>();
         assert_eq!(find(TAG_ARG), [b"sh".to_vec(), b"-c".to_vec()]);
         assert_eq!(find(TAG_CREDS), [[1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0]]);
         assert_eq!(find(TAG_MOUNT), [b"\x07\0\0\0\x01\0\0\0/".to_vec()]);

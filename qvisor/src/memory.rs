@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use abi::boot::Platform;
 use abi::hostcall::{SEGMENTS_MAX, Segment};
 use abi::layout::{
-    KERNEL_IMAGE_PHYS, KERNEL_PHYS_MAX, LINEAR_BASE_SYSTRAP, PAGE_SIZE, USER_PHYS, USER_PHYS_MAX, WINDOW_CHUNK,
-    WINDOW_CHUNKS, WINDOW_PHYS, WINDOW_PHYS_END,
+    KERNEL_IMAGE_PHYS, KERNEL_PHYS_MAX, LINEAR_BASE_SYSTRAP, PAGE_SIZE, USER_PHYS, USER_PHYS_MAX,
+    WINDOW_CHUNK, WINDOW_CHUNKS, WINDOW_PHYS, WINDOW_PHYS_END,
 };
 
 use crate::platform::copy;
@@ -68,10 +68,13 @@ impl SandboxMemory {
     /// Reserves the linear map and backs `kernel_bytes` of kernel memory and `user_bytes` of user memory, none of it
     /// populated yet. On systrap the linear map is at its fixed address, so a process has one sandbox at a time.
     pub fn new(platform: Platform, kernel_bytes: u64, user_bytes: u64) -> Result<Self, MemoryError> {
-        if !(KERNEL_IMAGE_PHYS..=KERNEL_PHYS_MAX).contains(&kernel_bytes) || kernel_bytes % PAGE_SIZE != 0 {
+        if !(KERNEL_IMAGE_PHYS..=KERNEL_PHYS_MAX).contains(&kernel_bytes)
+            || !kernel_bytes.is_multiple_of(PAGE_SIZE)
+        {
             return Err(MemoryError::KernelSize(kernel_bytes));
         }
-        if user_bytes == 0 || user_bytes % USER_BLOCK != 0 || user_bytes > USER_PHYS_MAX - USER_PHYS {
+        if user_bytes == 0 || !user_bytes.is_multiple_of(USER_BLOCK) || user_bytes > USER_PHYS_MAX - USER_PHYS
+        {
             return Err(MemoryError::UserSize(user_bytes));
         }
         let (place, fixed) = match platform {
@@ -103,7 +106,9 @@ impl SandboxMemory {
                 .map_err(|_| failed("map user memory"))?;
             memory.user_file = Some(file);
         } else {
-            memory.map(USER_PHYS, user_bytes, private, None, 0, true).map_err(|_| failed("map user memory"))?;
+            memory
+                .map(USER_PHYS, user_bytes, private, None, 0, true)
+                .map_err(|_| failed("map user memory"))?;
         }
         Ok(memory)
     }
@@ -128,7 +133,8 @@ impl SandboxMemory {
         let fd = fd.map_or(-1, |fd| fd.as_raw_fd());
         let offset = i64::try_from(offset).map_err(|_| libc::EINVAL)?;
         // SAFETY: the range lies in this object's reservation, where nobody holds references.
-        let at = unsafe { libc::mmap(self.at(phys), to_usize(len), prot, flags | libc::MAP_FIXED, fd, offset) };
+        let at =
+            unsafe { libc::mmap(self.at(phys), to_usize(len), prot, flags | libc::MAP_FIXED, fd, offset) };
         if at == libc::MAP_FAILED { Err(errno()) } else { Ok(()) }
     }
 
@@ -236,7 +242,7 @@ impl SandboxMemory {
 
     /// Gives whole pages back to the host; they read as zeros afterwards. The error is an errno.
     pub fn release(&self, phys: u64, len: u64) -> Result<(), i32> {
-        if (phys | len) % PAGE_SIZE != 0 {
+        if !(phys | len).is_multiple_of(PAGE_SIZE) {
             return Err(libc::EINVAL);
         }
         let at = self.host_ptr(phys, len).ok_or(libc::EFAULT)?;
@@ -259,8 +265,14 @@ impl SandboxMemory {
 
     /// Maps a chunk of `file` at `offset` into the file window and keeps a duplicate of the descriptor.
     /// A chunk that is mapped already is replaced. The error is an errno.
-    pub fn window_map(&self, chunk: u64, file: BorrowedFd<'_>, offset: u64, writable: bool) -> Result<(), i32> {
-        if chunk >= WINDOW_CHUNKS || offset % WINDOW_CHUNK != 0 {
+    pub fn window_map(
+        &self,
+        chunk: u64,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        writable: bool,
+    ) -> Result<(), i32> {
+        if chunk >= WINDOW_CHUNKS || !offset.is_multiple_of(WINDOW_CHUNK) {
             return Err(libc::EINVAL);
         }
         let file = file.try_clone_to_owned().map_err(|e| e.raw_os_error().unwrap_or(libc::EBADF))?;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use abi::HostCall;
 use abi::hostcall::{
-    AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, CLOCK, EVENTS, EXIT, Event, IDLE, KICK, LOG, OPEN, PANIC,
-    RANDOM, RELEASE, SET_DEADLINE, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
+    AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, CLOCK, EVENTS, EXIT, Event, IDLE, KICK, LOG, OPEN,
+    PANIC, RANDOM, RELEASE, SET_DEADLINE, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
 };
 
 use crate::platform::cpu;
@@ -36,7 +36,9 @@ pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
     }
     let [a, b, c, ..] = call.args;
     let result = match call.number {
-        AS_CREATE | AS_DESTROY | AS_RUN | AS_SYNC | AS_SAVE_FPU => sandbox.machine.address_space(sandbox, cpu, call),
+        AS_CREATE | AS_DESTROY | AS_RUN | AS_SYNC | AS_SAVE_FPU => {
+            sandbox.machine.address_space(sandbox, cpu, call)
+        }
         LOG => log(sandbox, a, b, c),
         EXIT => {
             sandbox.finish(Outcome::Exited(low(a)));

@@ -40,7 +40,9 @@ fn xcr0() -> u64 {
     }
     let (low, high): (u32, u32);
     // SAFETY: the operating system has enabled XSAVE, which makes this an ordinary register read.
-    unsafe { std::arch::asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high, options(nomem, nostack)) };
+    unsafe {
+        std::arch::asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high, options(nomem, nostack))
+    };
     u64::from(high) << 32 | u64::from(low)
 }
 

@@ -32,7 +32,9 @@ pub fn wait(word: &AtomicU32, value: u32, deadline_ns: u64, scope: Scope) {
     let operation = libc::FUTEX_WAIT_BITSET | scope.flag();
     let all = libc::FUTEX_BITSET_MATCH_ANY;
     // SAFETY: the word is live for the call; the kernel only reads it.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, timeout, ptr::null::<u32>(), all) };
+    unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, timeout, ptr::null::<u32>(), all)
+    };
 }
 
 /// Wakes up to `count` sleepers on `word`.

@@ -265,7 +265,9 @@ mod tests {
 
     #[test]
     fn application_code_makes_no_system_call() {
-        for ip in [0x1000, 0x40_0000, 0x7ffe_ffff_f000, STUB_TEXT - 2, ZYGOTE_TEXT_END, abi::layout::STUB_AREA] {
+        for ip in
+            [0x1000, 0x40_0000, 0x7ffe_ffff_f000, STUB_TEXT - 2, ZYGOTE_TEXT_END, abi::layout::STUB_AREA]
+        {
             for number in [libc::SYS_rt_sigreturn, libc::SYS_getpid, libc::SYS_mmap, 0x4000_0000] {
                 assert!(!verdict(number, ip, &[]), "{number} at {ip:#x}");
             }
@@ -296,7 +298,8 @@ mod tests {
 
     #[test]
     fn mappings_stay_in_the_user_half() {
-        let map = |addr, len, flags: u32| verdict(libc::SYS_mmap, STUB_TEXT, &[addr, len, 3, u64::from(flags)]);
+        let map =
+            |addr, len, flags: u32| verdict(libc::SYS_mmap, STUB_TEXT, &[addr, len, 3, u64::from(flags)]);
         assert!(map(0x40_0000, 0x1000, 0x11));
         assert!(map(0x40_0000, 0x1000, 0x8011));
         assert!(!map(0x40_0000, 0x1000, 0x22));

@@ -7,9 +7,7 @@
 use std::ptr;
 
 use abi::layout::STUB_AREA_SIZE;
-use abi::run::{
-    TRAP_BUS, TRAP_EXCEPTION, TRAP_INTERRUPT, TRAP_PAGE_FAULT, TRAP_SYSCALL, TrapInfo, UserRegs,
-};
+use abi::run::{TRAP_BUS, TRAP_EXCEPTION, TRAP_INTERRUPT, TRAP_PAGE_FAULT, TRAP_SYSCALL, TrapInfo, UserRegs};
 
 use super::area::INTERRUPT_SIGNAL;
 use crate::platform::cpu::{self, XsaveLayout};
@@ -131,7 +129,9 @@ impl Frame {
     pub fn reset(&self, address: u64) {
         let start = self.area.wrapping_add(self.layout.frame);
         // SAFETY: the frame and the image end inside the area, and the thread does not run.
-        unsafe { ptr::write_bytes(start, 0, self.layout.fpu + self.layout.fpu_bytes() + 4 - self.layout.frame) };
+        unsafe {
+            ptr::write_bytes(start, 0, self.layout.fpu + self.layout.fpu_bytes() + 4 - self.layout.frame)
+        };
         self.write(FLAGS, UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS);
         // Auto-disarm: a trap with a stack pointer inside this stack gets its frame at the end all the same.
         let stack = 4096;

@@ -71,7 +71,12 @@ impl Systrap {
             .name("keeper".into())
             .spawn(move || kept.keep())
             .map_err(|source| PlatformError::Host { what: "start the stubs' keeper", source })?;
-        let state = |socket| CpuState { socket, tag: AtomicU32::new(0), pace: Pacing::default(), last: Mutex::new(None) };
+        let state = |socket| CpuState {
+            socket,
+            tag: AtomicU32::new(0),
+            pace: Pacing::default(),
+            last: Mutex::new(None),
+        };
         Ok(Self {
             stubs,
             keeper: Some(keeper),
@@ -102,7 +107,9 @@ impl Machine for Systrap {
 
     fn interrupt(&self, sandbox: &Sandbox, cpu: u32) {
         let id = sandbox.cpus.in_user(cpu).map_or(0, |in_user| in_user.load(SeqCst));
-        if id != 0 && let Some(process) = self.stubs.find(id) {
+        if id != 0
+            && let Some(process) = self.stubs.find(id)
+        {
             process.interrupt_cpu(cpu);
         }
     }
@@ -132,7 +139,9 @@ impl Systrap {
     /// Drops what the vCPUs remember of an address space, unless one of them is at work.
     fn forget(&self, id: u64) {
         for state in &self.cpus {
-            if let Ok(mut last) = state.last.try_lock() && last.as_ref().is_some_and(|last| last.id == id) {
+            if let Ok(mut last) = state.last.try_lock()
+                && last.as_ref().is_some_and(|last| last.id == id)
+            {
                 *last = None;
             }
         }

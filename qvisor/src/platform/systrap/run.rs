@@ -6,14 +6,14 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use abi::layout::{PAGE_SIZE, USER_MAX, USER_PHYS, WINDOW_PHYS};
 use abi::run::{
-    MAP_OP_MAP, MAP_OP_PROTECT, MAP_OP_UNMAP, MAP_OP_UNMAP_ALL, MapOp, PROT_EXEC, PROT_READ, PROT_WRITE, RunState,
-    TRAP_INTERRUPT, TRAP_LOST, TrapInfo,
+    MAP_OP_MAP, MAP_OP_PROTECT, MAP_OP_UNMAP, MAP_OP_UNMAP_ALL, MapOp, PROT_EXEC, PROT_READ, PROT_WRITE,
+    RunState, TRAP_INTERRUPT, TRAP_LOST, TrapInfo,
 };
 
 use super::area::{COMMAND_RUN, OP_MAP_RECEIVED, OP_TAG_SHIFT, OPS_MAX, SET_FS, SET_GS};
+use super::pace::{self, Pace};
 use super::process::{Process, lock};
 use super::thread::{Limit, Lost, StubThread};
-use super::pace::{self, Pace};
 use super::{CpuState, Last, Systrap, spawn};
 use crate::platform::cpu;
 use crate::sandbox::Sandbox;
@@ -47,7 +47,9 @@ struct Held<'a> {
 impl Held<'_> {
     /// Lets the former stub thread sleep. Only after this one was woken: so its core never becomes idle in between.
     fn park_former(&self) {
-        if let Some(former) = self.former.take() && let Some(thread) = former.process.threads.get(former.index) {
+        if let Some(former) = self.former.take()
+            && let Some(thread) = former.process.threads.get(former.index)
+        {
             thread.park();
         }
     }
@@ -62,7 +64,12 @@ impl Drop for Held<'_> {
 
 impl Systrap {
     /// Calls `work` with this vCPU's stub thread of address space `id`, or answers `ESRCH`.
-    fn with_thread<R>(&self, cpu: u32, id: u64, work: impl FnOnce(&CpuState, &Held<'_>) -> R) -> Result<Option<R>, i32> {
+    fn with_thread<R>(
+        &self,
+        cpu: u32,
+        id: u64,
+        work: impl FnOnce(&CpuState, &Held<'_>) -> R,
+    ) -> Result<Option<R>, i32> {
         let state = self.cpus.get(cpu as usize).ok_or(libc::EINVAL)?;
         let mut last = lock(&state.last);
         let mut former = None;
@@ -213,10 +220,18 @@ impl Systrap {
     }
 
     /// `AS_SYNC`.
-    pub(super) fn sync(&self, sandbox: &Sandbox, cpu: u32, id: u64, address: u64, count: u64) -> Result<i64, i32> {
+    pub(super) fn sync(
+        &self,
+        sandbox: &Sandbox,
+        cpu: u32,
+        id: u64,
+        address: u64,
+        count: u64,
+    ) -> Result<i64, i32> {
         let spin = if sandbox.cpus.busy() * 2 > self.cores { 0 } else { pace::SPIN_FREE };
-        let done =
-            self.with_thread(cpu, id, |state, held| self.operate(cpu, state, held, address, count, spin, false))?;
+        let done = self.with_thread(cpu, id, |state, held| {
+            self.operate(cpu, state, held, address, count, spin, false)
+        })?;
         match done {
             Some(Ok(_)) => Ok(0),
             Some(Err(Stop::Errno(errno))) => Err(errno.cast_signed()),
@@ -292,8 +307,13 @@ impl Systrap {
         }
         let end = op.addr.checked_add(op.len).ok_or(libc::EINVAL)?;
         let known = matches!(op.kind, MAP_OP_MAP | MAP_OP_UNMAP | MAP_OP_PROTECT);
-        let aligned = (op.addr | op.len | op.phys) % PAGE_SIZE == 0;
-        if !known || !aligned || op.len == 0 || end > USER_MAX || op.prot & !(PROT_READ | PROT_WRITE | PROT_EXEC) != 0 {
+        let aligned = (op.addr | op.len | op.phys).is_multiple_of(PAGE_SIZE);
+        if !known
+            || !aligned
+            || op.len == 0
+            || end > USER_MAX
+            || op.prot & !(PROT_READ | PROT_WRITE | PROT_EXEC) != 0
+        {
             return Err(libc::EINVAL);
         }
         if op.kind != MAP_OP_MAP {

@@ -6,9 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 use abi::layout::{STUB_AREA, STUB_AREA_SIZE};
 use abi::run::MapOp;
 
-use super::area::{
-    Area, COMMAND_OPS, FD_SOCKETS, OPS_MAX, TURN_DEAD, TURN_PARK, TURN_SLEEPS, TURN_STUB,
-};
+use super::area::{Area, COMMAND_OPS, FD_SOCKETS, OPS_MAX, TURN_DEAD, TURN_PARK, TURN_SLEEPS, TURN_STUB};
 use super::frame::{Frame, FrameLayout};
 use super::pace::Affinity;
 use crate::platform::{cpu, futex};
@@ -174,12 +172,7 @@ impl StubThread {
 
     /// Waits until the stub gives the turn back. From the limit on, `interrupt` is called now and then to make it; a
     /// stub that still does not is lost.
-    pub fn wait_turn(
-        &self,
-        spin_cycles: u64,
-        limit: Limit,
-        mut interrupt: impl FnMut(),
-    ) -> Result<(), Lost> {
+    pub fn wait_turn(&self, spin_cycles: u64, limit: Limit, mut interrupt: impl FnMut()) -> Result<(), Lost> {
         let word = &self.area().turn;
         let start = cpu::tsc();
         loop {
@@ -243,7 +236,9 @@ impl StubThread {
             }
             return;
         }
-        if let Some((core, set)) = Affinity::current_core() && bound != core + 1 {
+        if let Some((core, set)) = Affinity::current_core()
+            && bound != core + 1
+        {
             self.core.store(core + 1, Relaxed);
             set.apply(self.tid.load(Relaxed));
         }
