@@ -1,21 +1,26 @@
 //! How vCPU and stub threads wait for each other: spinning on two cores, or sleeping by turns on one.
 //!
 //! A hand-over between two spinning threads takes the least time, but keeps two cores busy. When there are not two
-//! for each busy vCPU, the stub thread follows its vCPU's core and both sleep: the host switches from one to the
-//! other without waking an idle core.
+//! for each busy vCPU, or the host lets one side wait for a core, or user code runs longer than anyone should spin,
+//! the stub thread follows its vCPU's core and both sleep: the host then switches from one to the other without
+//! waking an idle core, which takes longer than the switch.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// How long either side spins for its turn while cores are free, in TSC cycles: some tens of microseconds.
+/// How long either side spins for its turn, in TSC cycles: some tens of microseconds.
 pub const SPIN_FREE: u64 = 100_000;
-/// How long it spins when that has been in vain lately: a microsecond.
-const SPIN_BRIEF: u64 = 2_000;
-/// Runs in a row that must call for the other way before it is taken: changing costs system calls.
+/// And while the sandbox itself is short of cores, before that is believed.
+const SPIN_CROWDED: u64 = 2_000;
+/// Crowded runs in a row until the threads share a core: changing costs system calls.
 const RUNS_TO_CROWD: u32 = 8;
-const RUNS_TO_SPREAD: u32 = 64;
-/// Waits in a row that outlasted the spinning before it gets brief.
+/// Waits in a row that outlasted the spinning until they share a core.
 const VAIN_WAITS: u32 = 4;
+/// Short waits in a row until spinning is tried again; doubled each time that turns out to be in vain.
+const PATIENCE: u32 = 64;
+const PATIENCE_MAX: u32 = 1 << 14;
+/// Successes in a row that make up for failures.
+const GOOD_WAITS: u32 = 1 << 12;
 
 /// How to wait this time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,42 +32,88 @@ pub struct Pace {
 }
 
 /// One vCPU's choice, and what it rests on. Used by that vCPU alone.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Pacing {
     same_core: AtomicU32,
+    /// Runs in a row that spoke for the other way.
     streak: AtomicU32,
     vain: AtomicU32,
+    good: AtomicU32,
+    patience: AtomicU32,
+}
+
+impl Default for Pacing {
+    fn default() -> Self {
+        let zero = || AtomicU32::new(0);
+        Self {
+            same_core: zero(),
+            streak: zero(),
+            vain: zero(),
+            good: zero(),
+            patience: AtomicU32::new(PATIENCE),
+        }
+    }
 }
 
 impl Pacing {
     /// Chooses for the next run; `crowded`: the busy vCPUs have fewer than two cores each.
     pub fn choose(&self, crowded: bool) -> Pace {
-        let mut same_core = self.same_core.load(Relaxed) != 0;
-        if crowded == same_core {
-            self.streak.store(0, Relaxed);
-        } else {
-            let streak = self.streak.load(Relaxed) + 1;
-            self.streak.store(streak, Relaxed);
-            if streak >= if crowded { RUNS_TO_CROWD } else { RUNS_TO_SPREAD } {
-                same_core = crowded;
-                self.same_core.store(u32::from(same_core), Relaxed);
-                self.streak.store(0, Relaxed);
+        if self.same_core.load(Relaxed) != 0 {
+            if !crowded && self.streak.load(Relaxed) >= self.patience.load(Relaxed) {
+                self.change(false);
             }
+        } else if crowded {
+            if increment(&self.streak) >= RUNS_TO_CROWD {
+                self.change(true);
+            }
+        } else {
+            self.streak.store(0, Relaxed);
         }
-        let brief = crowded || self.vain.load(Relaxed) >= VAIN_WAITS;
-        let spin = match (same_core, brief) {
+        let same_core = self.same_core.load(Relaxed) != 0;
+        let spin = match (same_core, crowded) {
             (true, _) => 0,
-            (false, true) => SPIN_BRIEF,
+            (false, true) => SPIN_CROWDED,
             (false, false) => SPIN_FREE,
         };
         Pace { spin, same_core }
     }
 
+    fn change(&self, same_core: bool) {
+        self.same_core.store(u32::from(same_core), Relaxed);
+        for counter in [&self.streak, &self.vain, &self.good] {
+            counter.store(0, Relaxed);
+        }
+    }
+
     /// Notes how long the stub had its turn, in TSC cycles.
     pub fn note(&self, cycles: u64) {
-        let vain = if cycles < SPIN_FREE { 0 } else { (self.vain.load(Relaxed) + 1).min(VAIN_WAITS) };
-        self.vain.store(vain, Relaxed);
+        let short = cycles < SPIN_FREE;
+        match (self.same_core.load(Relaxed) != 0, short) {
+            (true, true) => _ = increment(&self.streak),
+            (true, false) => self.streak.store(0, Relaxed),
+            (false, true) => {
+                self.vain.store(0, Relaxed);
+                if increment(&self.good) == GOOD_WAITS {
+                    self.patience.store(PATIENCE, Relaxed);
+                }
+            }
+            (false, false) => {
+                self.good.store(0, Relaxed);
+                if increment(&self.vain) >= VAIN_WAITS {
+                    self.change(true);
+                    let patience = self.patience.load(Relaxed);
+                    self.patience.store((2 * patience).min(PATIENCE_MAX), Relaxed);
+                }
+            }
+        }
     }
+}
+
+/// Adds one to a counter that only this thread writes.
+fn increment(counter: &AtomicU32) -> u32 {
+    let value = counter.load(Relaxed).saturating_add(1);
+    counter.store(value, Relaxed);
+    value
 }
 
 /// A set of cores.
@@ -102,29 +153,43 @@ impl Affinity {
 mod tests {
     use super::*;
 
+    const SHARE: Pace = Pace { spin: 0, same_core: true };
+    const SPIN: Pace = Pace { spin: SPIN_FREE, same_core: false };
+
     #[test]
     fn crowding_is_believed_slowly() {
         let pacing = Pacing::default();
-        assert_eq!(pacing.choose(false), Pace { spin: SPIN_FREE, same_core: false });
+        assert_eq!(pacing.choose(false), SPIN);
         for _ in 1..RUNS_TO_CROWD {
             assert!(!pacing.choose(true).same_core);
         }
-        assert_eq!(pacing.choose(true), Pace { spin: 0, same_core: true });
-        for _ in 1..RUNS_TO_SPREAD {
-            assert!(pacing.choose(false).same_core);
+        assert_eq!(pacing.choose(true), SHARE);
+        for _ in 0..PATIENCE {
+            assert_eq!(pacing.choose(false), SHARE);
+            pacing.note(1);
         }
-        assert!(!pacing.choose(false).same_core);
+        assert_eq!(pacing.choose(true), SHARE);
+        assert_eq!(pacing.choose(false), SPIN);
     }
 
     #[test]
-    fn long_runs_end_the_spinning_and_a_short_one_brings_it_back() {
+    fn spinning_in_vain_ends_and_is_tried_again_ever_more_seldom() {
         let pacing = Pacing::default();
-        for _ in 0..VAIN_WAITS {
-            assert_eq!(pacing.choose(false).spin, SPIN_FREE);
+        for round in 1..4 {
+            for _ in 0..VAIN_WAITS {
+                assert_eq!(pacing.choose(false), SPIN);
+                pacing.note(SPIN_FREE);
+            }
             pacing.note(SPIN_FREE);
+            for _ in 0..PATIENCE << round {
+                assert_eq!(pacing.choose(false), SHARE);
+                pacing.note(1);
+            }
         }
-        assert_eq!(pacing.choose(false).spin, SPIN_BRIEF);
-        pacing.note(1);
-        assert_eq!(pacing.choose(false).spin, SPIN_FREE);
+        for _ in 0..GOOD_WAITS {
+            assert_eq!(pacing.choose(false), SPIN);
+            pacing.note(1);
+        }
+        assert_eq!(pacing.patience.load(Relaxed), PATIENCE);
     }
 }
