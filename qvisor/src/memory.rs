@@ -68,10 +68,13 @@ impl SandboxMemory {
     /// Reserves the linear map and backs `kernel_bytes` of kernel memory and `user_bytes` of user memory, none of it
     /// populated yet. On systrap the linear map is at its fixed address, so a process has one sandbox at a time.
     pub fn new(platform: Platform, kernel_bytes: u64, user_bytes: u64) -> Result<Self, MemoryError> {
-        if !(KERNEL_IMAGE_PHYS..=KERNEL_PHYS_MAX).contains(&kernel_bytes) || kernel_bytes % PAGE_SIZE != 0 {
+        if !(KERNEL_IMAGE_PHYS..=KERNEL_PHYS_MAX).contains(&kernel_bytes)
+            || !kernel_bytes.is_multiple_of(PAGE_SIZE)
+        {
             return Err(MemoryError::KernelSize(kernel_bytes));
         }
-        if user_bytes == 0 || user_bytes % USER_BLOCK != 0 || user_bytes > USER_PHYS_MAX - USER_PHYS {
+        if user_bytes == 0 || !user_bytes.is_multiple_of(USER_BLOCK) || user_bytes > USER_PHYS_MAX - USER_PHYS
+        {
             return Err(MemoryError::UserSize(user_bytes));
         }
         let (place, fixed) = match platform {
@@ -239,7 +242,7 @@ impl SandboxMemory {
 
     /// Gives whole pages back to the host; they read as zeros afterwards. The error is an errno.
     pub fn release(&self, phys: u64, len: u64) -> Result<(), i32> {
-        if (phys | len) % PAGE_SIZE != 0 {
+        if !(phys | len).is_multiple_of(PAGE_SIZE) {
             return Err(libc::EINVAL);
         }
         let at = self.host_ptr(phys, len).ok_or(libc::EFAULT)?;
@@ -269,7 +272,7 @@ impl SandboxMemory {
         offset: u64,
         writable: bool,
     ) -> Result<(), i32> {
-        if chunk >= WINDOW_CHUNKS || offset % WINDOW_CHUNK != 0 {
+        if chunk >= WINDOW_CHUNKS || !offset.is_multiple_of(WINDOW_CHUNK) {
             return Err(libc::EINVAL);
         }
         let file = file.try_clone_to_owned().map_err(|e| e.raw_os_error().unwrap_or(libc::EBADF))?;

@@ -30,9 +30,8 @@ impl Fault {
     pub fn set_register(&self, register: i32, value: u64) {
         let index = usize::try_from(register).unwrap_or(0);
         // SAFETY: as above; the handler owns the frame until it returns.
-        if let Some(slot) =
-            unsafe { (&raw mut (*self.context).uc_mcontext.gregs).as_mut() }.and_then(|g| g.get_mut(index))
-        {
+        let registers = unsafe { &mut (*self.context).uc_mcontext.gregs };
+        if let Some(slot) = registers.get_mut(index) {
             *slot = value.cast_signed();
         }
     }

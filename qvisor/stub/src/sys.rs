@@ -9,6 +9,7 @@ pub const RT_SIGACTION: u64 = 13;
 pub const RT_SIGPROCMASK: u64 = 14;
 pub const RT_SIGRETURN: u64 = 15;
 pub const CLOSE: u64 = 3;
+pub const DUP2: u64 = 33;
 pub const RECVMSG: u64 = 47;
 pub const CLONE: u64 = 56;
 pub const GETPPID: u64 = 110;

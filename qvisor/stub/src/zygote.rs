@@ -101,8 +101,12 @@ fn unmap(start: u64, end: u64) {
 #[inline(always)]
 fn handle_signals() {
     let all = u64::MAX;
-    let action =
-        SigAction { handler: on_signal as *const () as u64, flags: SA_FLAGS, restorer: die_restorer as *const () as u64, mask: all };
+    let action = SigAction {
+        handler: on_signal as *const () as u64,
+        flags: SA_FLAGS,
+        restorer: die_restorer as *const () as u64,
+        mask: all,
+    };
     for signal in SIGNALS {
         // SAFETY: the structure lives through the call.
         let result = unsafe {
@@ -165,7 +169,8 @@ fn fork(area: &Area) -> i64 {
     }
     // SAFETY: as above.
     unsafe {
-        sys::call(sys::CLOSE, [FD_CONTROL as u64, 0, 0, 0, 0, 0]);
+        // The number stays taken: the filter tells a stub's own descriptors from received ones by it.
+        sys::call(sys::DUP2, [FD_USER as u64, FD_CONTROL as u64, 0, 0, 0, 0]);
         sys::call(sys::PRCTL, [PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0, 0]);
         if sys::call(sys::GETPPID, [0; 6]) != i64::from(vmm) {
             die();

@@ -12,6 +12,7 @@ use abi::HostCall;
 use abi::layout::{BOOT_INFO_PHYS, CPU_AREA_PHYS, CPU_AREA_SIZE, KERNEL_IMAGE_PHYS};
 use abi::run::CpuHeader;
 
+use super::spawn::block_signals;
 use crate::hostcall::{Reply, dispatch};
 use crate::platform::fault::{self, Fault, SignalStack};
 use crate::platform::{PlatformError, failed};
@@ -66,6 +67,7 @@ const REGISTERS: [(&str, i32); 17] = [
 /// Runs the kernel on the calling thread until the sandbox ends.
 pub fn run(sandbox: &Sandbox, cpu: u32, entry: u64) -> Result<(), PlatformError> {
     let header = sandbox.cpus.header(cpu).ok_or(PlatformError::Stub)?;
+    block_signals();
     let _stack = SignalStack::install()?;
     // SAFETY: the kernel finds its header by GS; host code does not use GS.
     if unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_SET_GS, header) } < 0 {

@@ -9,6 +9,7 @@ mod area;
 mod entry;
 mod filter;
 mod frame;
+mod pace;
 mod process;
 mod run;
 mod spawn;
@@ -24,15 +25,11 @@ use abi::HostCall;
 use abi::hostcall::{AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC};
 use abi::layout::LINEAR_BASE_SYSTRAP;
 
+use self::pace::{Affinity, Pacing};
 use self::process::{Process, Stubs, lock};
 use super::{Machine, PlatformError, cpu};
 use crate::memory::SandboxMemory;
 use crate::sandbox::{LogSink, Sandbox};
-
-/// How long either side spins for its turn while cores are free, in TSC cycles: some ten microseconds.
-const SPIN_FREE: u64 = 100_000;
-/// And while they are not.
-const SPIN_CROWDED: u64 = 2_000;
 
 /// The platform's state for one sandbox.
 pub struct Systrap {
@@ -42,6 +39,8 @@ pub struct Systrap {
     /// One for each vCPU.
     cpus: Vec<CpuState>,
     cores: usize,
+    /// Where stub threads may run.
+    affinity: Affinity,
     log: LogSink,
 }
 
@@ -51,6 +50,7 @@ struct CpuState {
     socket: OwnedFd,
     /// Tags the next file.
     tag: AtomicU32,
+    pace: Pacing,
     /// The stub thread it ran last.
     last: Mutex<Option<Last>>,
 }
@@ -71,20 +71,21 @@ impl Systrap {
             .name("keeper".into())
             .spawn(move || kept.keep())
             .map_err(|source| PlatformError::Host { what: "start the stubs' keeper", source })?;
-        let state = |socket| CpuState { socket, tag: AtomicU32::new(0), last: Mutex::new(None) };
+        let state = |socket| CpuState {
+            socket,
+            tag: AtomicU32::new(0),
+            pace: Pacing::default(),
+            last: Mutex::new(None),
+        };
         Ok(Self {
             stubs,
             keeper: Some(keeper),
             memory: Arc::clone(memory),
             cpus: sockets.into_iter().map(state).collect(),
             cores: cpu::online_cores(),
+            affinity: Affinity::of_this_thread(),
             log,
         })
-    }
-
-    /// How long to spin now, in TSC cycles: each busy vCPU keeps two cores while it spins.
-    fn spin(&self, sandbox: &Sandbox) -> u64 {
-        if sandbox.cpus.busy() * 2 <= self.cores { SPIN_FREE } else { SPIN_CROWDED }
     }
 }
 

@@ -94,6 +94,7 @@ impl Process {
                 helper.area().argument.store(index as u64, Relaxed);
                 let result = helper.command(COMMAND_SPAWN, 0, cpu, SPIN_COMMAND);
                 let tid = helper.area().value.load(Relaxed);
+                thread.inherit_core(helper);
                 helper.unlock();
                 if result? != 0 {
                     return Err(Lost);
@@ -150,11 +151,16 @@ impl Process {
     }
 
     /// Forgets whom it served, and starts removing every mapping. False: it cannot be used again.
-    fn recycle(&self, areas_len: u64) -> bool {
+    ///
+    /// Application code that found its way into the stub's text may have started threads of its own, so they are
+    /// counted.
+    fn recycle(&self, areas_len: u64, proc: Option<&OwnedFd>) -> bool {
         self.id.store(0, SeqCst);
+        let count = proc.and_then(|proc| spawn::thread_count(proc, self.pid));
         let mut assigned = lock(&self.assigned);
         let runs = |thread: &StubThread| thread.area().turn.load(SeqCst) & TURN_STUB != 0;
-        if self.is_dead() || self.threads.iter().take(assigned.exist).any(runs) {
+        let expected = count == Some(assigned.exist as u64);
+        if !expected || self.is_dead() || self.threads.iter().take(assigned.exist).any(runs) {
             return false;
         }
         for thread in self.threads.iter().take(assigned.exist) {
@@ -195,6 +201,8 @@ pub struct Stubs {
     stopping: AtomicBool,
     dead_cpu_ns: AtomicU64,
     zygote_dead: AtomicBool,
+    /// For counting threads; without it no process is recycled.
+    proc: Option<OwnedFd>,
 }
 
 #[derive(Default)]
@@ -247,6 +255,7 @@ impl Stubs {
             stopping: AtomicBool::new(false),
             dead_cpu_ns: AtomicU64::new(0),
             zygote_dead: AtomicBool::new(false),
+            proc: spawn::proc_directory(),
         };
         Ok((stubs, sockets))
     }
@@ -376,7 +385,7 @@ impl Stubs {
     pub fn destroy(&self, id: u64) -> Result<(), i32> {
         let removed = self.spaces.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
         let process = removed.ok_or(libc::ESRCH)?;
-        if process.recycle(self.areas_len) {
+        if process.recycle(self.areas_len, self.proc.as_ref()) {
             let mut pools = lock(&self.pools);
             if pools.recycled.len() < RECYCLED {
                 pools.recycled.push(process);
@@ -401,6 +410,7 @@ impl Stubs {
 
     /// The keeper's thread: keeps some processes ready, and buries the dead.
     pub fn keep(&self) {
+        spawn::block_signals();
         while !self.stopping.load(SeqCst) {
             while !self.stopping.load(SeqCst) && lock(&self.pools).ready.len() < READY {
                 match self.fork() {

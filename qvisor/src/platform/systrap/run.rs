@@ -1,5 +1,6 @@
 //! Running user code, and changing what a stub has mapped.
 
+use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -10,9 +11,11 @@ use abi::run::{
 };
 
 use super::area::{COMMAND_RUN, OP_MAP_RECEIVED, OP_TAG_SHIFT, OPS_MAX, SET_FS, SET_GS};
+use super::pace::{self, Pace};
 use super::process::{Process, lock};
 use super::thread::{Limit, Lost, StubThread};
 use super::{CpuState, Last, Systrap, spawn};
+use crate::platform::cpu;
 use crate::sandbox::Sandbox;
 
 /// Most files sent with one batch of operations; more would not fit into the socket.
@@ -37,10 +40,24 @@ impl From<Lost> for Stop {
 struct Held<'a> {
     process: &'a Process,
     thread: &'a StubThread,
+    /// The one it held before, which still spins for a turn that will not come soon.
+    former: Cell<Option<Last>>,
+}
+
+impl Held<'_> {
+    /// Lets the former stub thread sleep. Only after this one was woken: so its core never becomes idle in between.
+    fn park_former(&self) {
+        if let Some(former) = self.former.take()
+            && let Some(thread) = former.process.threads.get(former.index)
+        {
+            thread.park();
+        }
+    }
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
+        self.park_former();
         self.thread.unlock();
     }
 }
@@ -55,27 +72,23 @@ impl Systrap {
     ) -> Result<Option<R>, i32> {
         let state = self.cpus.get(cpu as usize).ok_or(libc::EINVAL)?;
         let mut last = lock(&state.last);
+        let mut former = None;
         if last.as_ref().is_none_or(|last| last.id != id || last.process.id.load(Relaxed) != id) {
             let process = self.stubs.find(id).ok_or(libc::ESRCH)?;
             let Ok(index) = process.thread_for(cpu, self.stubs.areas_len()) else {
                 process.kill();
                 return Ok(None);
             };
-            if let Some(former) = last.take()
-                && let Some(thread) = former.process.threads.get(former.index)
-            {
-                thread.park();
-            }
-            *last = Some(Last { id, process, index });
+            former = last.replace(Last { id, process, index });
         }
         let Some(Last { process, index, .. }) = &*last else { return Ok(None) };
         let Some(thread) = process.threads.get(*index) else { return Ok(None) };
         // A vCPU that needs a helper has precedence.
         while process.spawn_wanted.load(Relaxed) && !process.is_dead() {
-            crate::platform::cpu::yield_core();
+            cpu::yield_core();
         }
         thread.lock();
-        Ok(Some(work(state, &Held { process, thread })))
+        Ok(Some(work(state, &Held { process, thread, former: Cell::new(former) })))
     }
 
     /// `AS_RUN`. Operations and the FPU image are taken over even if an interrupt is pending and no user code runs.
@@ -84,9 +97,10 @@ impl Systrap {
         let place = self.memory.kernel_ptr(address, len).ok_or(libc::EFAULT)?.cast::<RunState>();
         // SAFETY: the range was checked; the structure is integers only.
         let mut run = unsafe { ptr::read_unaligned(place) };
-        let spin = self.spin(sandbox);
         let result = self.with_thread(cpu, id, |state, held| {
-            self.run_thread(sandbox, cpu, id, state, held, &mut run, spin)
+            let pace = state.pace.choose(sandbox.cpus.busy() * 2 > self.cores);
+            held.thread.follow(pace.same_core, &self.affinity);
+            self.run_thread(sandbox, cpu, id, state, held, &mut run, pace)
         })?;
         let outcome = result.unwrap_or(Err(Stop::Lost));
         run.ops_errno = 0;
@@ -112,8 +126,9 @@ impl Systrap {
         state: &CpuState,
         held: &Held<'_>,
         run: &mut RunState,
-        spin: u64,
+        pace: Pace,
     ) -> Result<TrapInfo, Stop> {
+        let spin = pace.spin;
         let thread = held.thread;
         let (Some(pending), Some(in_user), Some(deadline)) =
             (sandbox.cpus.pending(cpu), sandbox.cpus.in_user(cpu), sandbox.cpus.deadline(cpu))
@@ -139,8 +154,15 @@ impl Systrap {
         }
         self.set_state(thread, run);
         thread.give_turn(COMMAND_RUN, left, cpu, spin);
+        held.park_former();
         let limit = Limit::At(deadline.load(Relaxed));
-        let waited = thread.wait_turn(spin, limit, || held.process.interrupt_cpu(cpu));
+        let start = cpu::tsc();
+        let waited = if pace.same_core {
+            thread.wait_following(limit, &self.affinity, || held.process.interrupt_cpu(cpu))
+        } else {
+            thread.wait_turn(spin, limit, || held.process.interrupt_cpu(cpu))
+        };
+        state.pace.note(cpu::tsc().wrapping_sub(start));
         in_user.store(0, SeqCst);
         if waited.is_err() {
             held.process.kill();
@@ -185,7 +207,7 @@ impl Systrap {
         }
         let signal = area.signal.load(Relaxed);
         let (mut fs_base, mut gs_base) = thread.bases();
-        if crate::platform::cpu::has_fsgsbase() {
+        if cpu::has_fsgsbase() {
             (fs_base, gs_base) = (area.trap_fs_base.load(Relaxed), area.trap_gs_base.load(Relaxed));
             thread.set_bases(fs_base, gs_base);
         }
@@ -206,7 +228,7 @@ impl Systrap {
         address: u64,
         count: u64,
     ) -> Result<i64, i32> {
-        let spin = self.spin(sandbox);
+        let spin = if sandbox.cpus.busy() * 2 > self.cores { 0 } else { pace::SPIN_FREE };
         let done = self.with_thread(cpu, id, |state, held| {
             self.operate(cpu, state, held, address, count, spin, false)
         })?;
@@ -285,7 +307,7 @@ impl Systrap {
         }
         let end = op.addr.checked_add(op.len).ok_or(libc::EINVAL)?;
         let known = matches!(op.kind, MAP_OP_MAP | MAP_OP_UNMAP | MAP_OP_PROTECT);
-        let aligned = (op.addr | op.len | op.phys) % PAGE_SIZE == 0;
+        let aligned = (op.addr | op.len | op.phys).is_multiple_of(PAGE_SIZE);
         if !known
             || !aligned
             || op.len == 0

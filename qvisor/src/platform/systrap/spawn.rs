@@ -1,7 +1,7 @@
 //! The host calls behind stub processes: the control file, the zygote's start, waiting and reaping.
 
 use std::cell::UnsafeCell;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
@@ -187,6 +187,37 @@ pub fn has_ended(pidfd: &OwnedFd) -> bool {
     let mut poll = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one structure of this function's own.
     unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+}
+
+/// The host's `/proc`, if there is one.
+pub fn proc_directory() -> Option<OwnedFd> {
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: makes a descriptor.
+    owned(unsafe { libc::open(c"/proc".as_ptr(), flags) }, "open /proc").ok()
+}
+
+/// How many threads a process has: `/proc/PID/task` has two links more.
+pub fn thread_count(proc: &OwnedFd, pid: i32) -> Option<u64> {
+    let path = CString::new(format!("{pid}/task")).ok()?;
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: writes into `stat` only.
+    let result = unsafe { libc::fstatat(proc.as_raw_fd(), path.as_ptr(), stat.as_mut_ptr(), 0) };
+    // SAFETY: the call succeeded, so it filled the structure.
+    if result == 0 { unsafe { stat.assume_init() }.st_nlink.checked_sub(2) } else { None }
+}
+
+/// Blocks every signal for the calling thread but those that a fault raises: a handler somebody else installed must
+/// not run on a kernel stack.
+pub fn block_signals() {
+    let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: fills the set before it is used; changes the calling thread's mask only.
+    unsafe {
+        libc::sigfillset(set.as_mut_ptr());
+        for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS] {
+            libc::sigdelset(set.as_mut_ptr(), signal);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, set.as_ptr(), ptr::null_mut());
+    }
 }
 
 /// An epoll descriptor, and an event descriptor to wake it.

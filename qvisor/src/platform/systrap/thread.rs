@@ -8,6 +8,7 @@ use abi::run::MapOp;
 
 use super::area::{Area, COMMAND_OPS, FD_SOCKETS, OPS_MAX, TURN_DEAD, TURN_PARK, TURN_SLEEPS, TURN_STUB};
 use super::frame::{Frame, FrameLayout};
+use super::pace::Affinity;
 use crate::platform::{cpu, futex};
 
 /// The stub process is gone.
@@ -25,6 +26,9 @@ pub enum Limit {
 
 /// A command takes microseconds; on a busy host it may have to wait for a core.
 const COMMAND_NS: u64 = 20_000_000;
+
+/// How long user code may keep a stub thread on its vCPU's core.
+const BOUND_NS: u64 = 500_000;
 
 /// How often an interrupt is repeated before the stub counts as stuck; user code can block the signal.
 const INTERRUPT_ROUNDS: u32 = 100;
@@ -44,6 +48,8 @@ pub struct StubThread {
     busy: AtomicBool,
     fs_base: AtomicU64,
     gs_base: AtomicU64,
+    /// The core it is bound to, plus one; 0: to none.
+    core: AtomicU32,
 }
 
 // SAFETY: the area is shared memory that outlives the thread table; it is used through atomics and raw copies only.
@@ -63,6 +69,7 @@ impl StubThread {
             busy: AtomicBool::new(false),
             fs_base: AtomicU64::new(0),
             gs_base: AtomicU64::new(0),
+            core: AtomicU32::new(0),
         }
     }
 
@@ -217,6 +224,55 @@ impl StubThread {
                 deadline_ns = now + INTERRUPT_ROUND_NS;
             }
         }
+    }
+
+    /// Binds the thread to the calling thread's core, or to none.
+    pub fn follow(&self, same_core: bool, all: &Affinity) {
+        let bound = self.core.load(Relaxed);
+        if !same_core {
+            if bound != 0 {
+                self.core.store(0, Relaxed);
+                all.apply(self.tid.load(Relaxed));
+            }
+            return;
+        }
+        if let Some((core, set)) = Affinity::current_core()
+            && bound != core + 1
+        {
+            self.core.store(core + 1, Relaxed);
+            set.apply(self.tid.load(Relaxed));
+        }
+    }
+
+    /// Marks the thread as bound: a new one is, if the thread that started it is.
+    pub fn inherit_core(&self, from: &Self) {
+        self.core.store(from.core.load(Relaxed), Relaxed);
+    }
+
+    /// Like [`Self::wait_turn`] for a thread that is bound to this core: sleeps at once, and lets the thread go
+    /// elsewhere when it runs long.
+    pub fn wait_following(
+        &self,
+        limit: Limit,
+        all: &Affinity,
+        mut interrupt: impl FnMut(),
+    ) -> Result<(), Lost> {
+        let word = &self.area().turn;
+        let mut bound_until = cpu::clock_ns(libc::CLOCK_MONOTONIC) + BOUND_NS;
+        if let Limit::At(time) = limit {
+            bound_until = bound_until.min(time);
+        }
+        let turn = word.load(Acquire);
+        let asleep = turn | TURN_SLEEPS;
+        if turn & (TURN_STUB | TURN_DEAD) == TURN_STUB
+            && word.compare_exchange(turn, asleep, SeqCst, Relaxed).is_ok()
+        {
+            futex::wait(word, asleep, bound_until, futex::Scope::Shared);
+            if word.load(Acquire) & TURN_STUB != 0 {
+                self.follow(false, all);
+            }
+        }
+        self.wait_turn(0, limit, &mut interrupt)
     }
 
     /// Runs a command other than user code to its end; the result is the stub's errno.
