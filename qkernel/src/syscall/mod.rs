@@ -1,8 +1,16 @@
 //! System calls: one table, one file a family.
 
+mod creds;
+mod futex;
+mod jobs;
+mod limits;
 mod memory;
+mod prctl;
 mod process;
+mod sched;
+mod signal;
 pub mod table;
+mod time;
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +18,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use crate::errno::{Errno, Result};
 use crate::fs::{File, FileTable};
 use crate::mm::{AddressSpace, UserMemory};
-use crate::task::{Process, Task, limits, signal};
+use crate::task::{Process, Task};
 
 /// What a system call returns in `rax`.
 pub type SyscallResult = Result<u64>;
@@ -45,7 +53,7 @@ impl<'a> Ctx<'a> {
     }
     /// Gives a file the lowest free descriptor.
     pub fn install(&self, file: Arc<File>, close_on_exec: bool) -> SyscallResult {
-        let limit = self.limit(limits::RLIMIT_NOFILE);
+        let limit = self.limit(crate::task::limits::RLIMIT_NOFILE);
         self.files.insert(file, close_on_exec, 0, limit).map(|fd| fd as u64)
     }
     /// The caller's process.
@@ -126,7 +134,7 @@ pub fn dispatch(task: &Arc<Task>) {
         Ok(value) => set_result(task, value),
         Err(Errno::RESTART | Errno::RESTART_NOHAND | Errno::RESTART_BLOCK) => {
             let error = result.err().unwrap_or(Errno::EINTR);
-            signal::call_interrupted(task, error, number);
+            crate::task::signal::call_interrupted(task, error, number);
         }
         Err(Errno(KEEP_REGISTERS)) => {}
         Err(error) => set_result(task, (-i64::from(error.0)).cast_unsigned()),
