@@ -1,14 +1,23 @@
 //! System calls: one table, one file a family.
 
 mod creds;
+mod descriptor;
+mod dir;
+mod event;
 mod futex;
 mod jobs;
 mod limits;
+mod lock;
 mod memory;
+mod names;
+mod open;
+pub mod poll;
 mod prctl;
 mod process;
+mod rw;
 mod sched;
 mod signal;
+mod stat;
 pub mod table;
 mod time;
 

@@ -7,7 +7,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Ctx, FromArg, SyscallResult, unknown};
 use super::{creds, futex, jobs, limits, prctl, sched, signal, time};
-use super::{memory, process};
+use super::{descriptor, dir, lock, names, open, rw, stat};
+use super::{event, memory, poll, process};
 use crate::task::Task;
 
 static STRACE: AtomicBool = AtomicBool::new(false);
@@ -173,4 +174,77 @@ syscalls! {
     203 => sched::sched_setaffinity(tid: i32, size: u32, mask: u64);
     204 => sched::sched_getaffinity(tid: i32, size: u32, mask: u64);
     302 => limits::prlimit64(pid: i32, resource: u32, new: u64, old: u64);
+
+    // pipes and events
+    7 => poll::poll(fds: u64, count: u32, timeout_ms: i32);
+    22 => event::pipe(ends: u64);
+    23 => poll::select(count: i32, read: u64, write: u64, except: u64, timeout: u64);
+    213 => event::epoll_create(size: i32);
+    232 => event::epoll_wait(set: i32, events: u64, max: i32, timeout_ms: i32);
+    233 => event::epoll_ctl(set: i32, operation: u32, fd: i32, event: u64);
+    270 => poll::pselect6(count: i32, read: u64, write: u64, except: u64, timeout: u64, mask: u64);
+    271 => poll::ppoll(fds: u64, count: u32, timeout: u64, mask: u64, mask_size: u64);
+    281 => event::epoll_pwait(set: i32, events: u64, max: i32, timeout_ms: i32, mask: u64, mask_size: u64);
+    284 => event::eventfd(initial: u32);
+    290 => event::eventfd2(initial: u32, flags: u32);
+    291 => event::epoll_create1(flags: u32);
+    293 => event::pipe2(ends: u64, flags: u32);
+    441 => event::epoll_pwait2(set: i32, events: u64, max: i32, timeout: u64, mask: u64, mask_size: u64);
+
+    // files
+    0 => rw::read(fd: i32, addr: u64, len: usize);
+    1 => rw::write(fd: i32, addr: u64, len: usize);
+    2 => open::open(path: u64, flags: u32, mode: u32);
+    3 => open::close(fd: i32);
+    4 => stat::stat(path: u64, buf: u64);
+    5 => stat::fstat(fd: i32, buf: u64);
+    6 => stat::lstat(path: u64, buf: u64);
+    8 => rw::lseek(fd: i32, offset: i64, whence: u32);
+    16 => descriptor::ioctl(fd: i32, request: u32, arg: u64);
+    17 => rw::pread64(fd: i32, addr: u64, len: usize, at: i64);
+    18 => rw::pwrite64(fd: i32, addr: u64, len: usize, at: i64);
+    19 => rw::readv(fd: i32, iov: u64, count: u64);
+    20 => rw::writev(fd: i32, iov: u64, count: u64);
+    21 => stat::access(path: u64, mode: u32);
+    32 => descriptor::dup(fd: i32);
+    33 => descriptor::dup2(old: i32, new: i32);
+    72 => descriptor::fcntl(fd: i32, command: u32, arg: u64);
+    73 => lock::flock(fd: i32, operation: u32);
+    78 => dir::getdents(fd: i32, buf: u64, len: u32);
+    79 => dir::getcwd(buf: u64, size: u64);
+    80 => dir::chdir(path: u64);
+    81 => dir::fchdir(fd: i32);
+    82 => names::rename(old: u64, new: u64);
+    83 => names::mkdir(path: u64, mode: u32);
+    84 => names::rmdir(path: u64);
+    85 => open::creat(path: u64, mode: u32);
+    86 => names::link(old: u64, new: u64);
+    87 => names::unlink(path: u64);
+    88 => names::symlink(target: u64, path: u64);
+    89 => stat::readlink(path: u64, buf: u64, len: i32);
+    133 => names::mknod(path: u64, mode: u32, device: u64);
+    137 => stat::statfs(path: u64, buf: u64);
+    138 => stat::fstatfs(fd: i32, buf: u64);
+    161 => dir::chroot(path: u64);
+    217 => dir::getdents64(fd: i32, buf: u64, len: u32);
+    257 => open::openat(dirfd: i32, path: u64, flags: u32, mode: u32);
+    258 => names::mkdirat(dirfd: i32, path: u64, mode: u32);
+    259 => names::mknodat(dirfd: i32, path: u64, mode: u32, device: u64);
+    262 => stat::newfstatat(dirfd: i32, path: u64, buf: u64, flags: u32);
+    263 => names::unlinkat(dirfd: i32, path: u64, flags: u32);
+    264 => names::renameat(old_dirfd: i32, old: u64, new_dirfd: i32, new: u64);
+    265 => names::linkat(old_dirfd: i32, old: u64, new_dirfd: i32, new: u64, flags: u32);
+    266 => names::symlinkat(target: u64, dirfd: i32, path: u64);
+    267 => stat::readlinkat(dirfd: i32, path: u64, buf: u64, len: i32);
+    269 => stat::faccessat(dirfd: i32, path: u64, mode: u32);
+    292 => descriptor::dup3(old: i32, new: i32, flags: u32);
+    295 => rw::preadv(fd: i32, iov: u64, count: u64, at: i64);
+    296 => rw::pwritev(fd: i32, iov: u64, count: u64, at: i64);
+    316 => names::renameat2(old_dirfd: i32, old: u64, new_dirfd: i32, new: u64, flags: u32);
+    327 => rw::preadv2(fd: i32, iov: u64, count: u64, at: i64, high: u64, flags: u32);
+    328 => rw::pwritev2(fd: i32, iov: u64, count: u64, at: i64, high: u64, flags: u32);
+    332 => stat::statx(dirfd: i32, path: u64, flags: u32, mask: u32, buf: u64);
+    436 => open::close_range(first: u32, last: u32, flags: u32);
+    437 => open::openat2(dirfd: i32, path: u64, how: u64, size: u64);
+    439 => stat::faccessat2(dirfd: i32, path: u64, mode: u32, flags: u32);
 }
