@@ -1,5 +1,6 @@
 //! Files: the VFS, its file systems, and everything that has a descriptor.
 
+pub mod devfs;
 pub mod file;
 pub mod host_poll;
 pub mod inode;
@@ -7,6 +8,7 @@ pub mod path;
 pub mod poll;
 pub mod proc;
 pub mod pseudo;
+pub mod sysfs;
 
 use alloc::sync::Arc;
 

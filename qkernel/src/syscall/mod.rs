@@ -2,6 +2,7 @@
 
 mod memory;
 mod process;
+mod system;
 pub mod table;
 
 use alloc::sync::Arc;

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Ctx, FromArg, SyscallResult, unknown};
-use super::{memory, process};
+use super::{memory, process, system};
 use crate::task::Task;
 
 static STRACE: AtomicBool = AtomicBool::new(false);
@@ -98,4 +98,16 @@ syscalls! {
     247 => process::waitid(kind: u32, id: u32, info: u64, options: u32, usage: u64);
     322 => process::execveat(dirfd: i32, path: u64, argv: u64, envp: u64, flags: u32);
     435 => process::clone3(args: u64, size: u64);
+
+    // system information
+    63 => system::uname(to: u64);
+    99 => system::sysinfo(to: u64);
+    103 => system::syslog(kind: i32, buf: u64, len: i32);
+    135 => system::personality(persona: u32);
+    170 => system::sethostname(name: u64, len: i32);
+    171 => system::setdomainname(name: u64, len: i32);
+    309 => system::getcpu(cpu: u64, node: u64);
+    318 => system::getrandom(buf: u64, len: usize, flags: u32);
+    324 => system::membarrier(command: i32, flags: u32, cpu: i32);
+    334 => system::rseq();
 }
