@@ -4,6 +4,7 @@ use abi::hostcall as hc;
 use abi::layout::{WINDOW_CHUNK, WINDOW_CHUNKS, WINDOW_PHYS};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -35,7 +36,7 @@ fn take_chunk() -> Option<u64> {
 
 /// A host file that is mapped: its chunks stay in the window while any mapping holds this.
 pub struct HostFileMap {
-    handle: Handle,
+    handle: Arc<Handle>,
     writable: bool,
     /// The file's size when last asked, in bytes.
     size: AtomicU64,
@@ -45,8 +46,8 @@ pub struct HostFileMap {
 }
 
 impl HostFileMap {
-    /// Maps the file behind `handle` (open for reading, and for writing if `writable`). Takes the handle over.
-    pub fn new(handle: Handle, writable: bool) -> Self {
+    /// Maps the file behind `handle` (open for reading, and for writing if `writable`). Shares the handle.
+    pub fn new(handle: Arc<Handle>, writable: bool) -> Self {
         Self {
             handle,
             writable,

@@ -1,8 +1,17 @@
 //! System calls: one table, one file a family.
 
+mod event;
 mod memory;
+pub mod poll;
+mod descriptor;
+mod dir;
+mod lock;
+mod names;
+mod open;
 mod process;
 mod system;
+mod rw;
+mod stat;
 pub mod table;
 
 use alloc::sync::Arc;
