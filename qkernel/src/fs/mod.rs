@@ -1,5 +1,6 @@
 //! Files: the VFS, its file systems, and everything that has a descriptor.
 
+pub mod devfs;
 pub mod anon;
 pub mod epoll;
 pub mod eventfd;
@@ -20,6 +21,7 @@ pub mod pipe;
 pub mod poll;
 pub mod proc;
 pub mod pseudo;
+pub mod sysfs;
 
 pub mod special;
 pub mod stream;

@@ -14,6 +14,7 @@ mod open;
 pub mod poll;
 mod prctl;
 mod process;
+mod system;
 mod rw;
 mod sched;
 mod signal;

@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Ctx, FromArg, SyscallResult, unknown};
 use super::{creds, futex, jobs, limits, prctl, sched, signal, time};
+use super::{event, memory, poll, process, system};
 use super::{descriptor, dir, lock, names, open, rw, stat};
 use super::{event, memory, poll, process};
 use crate::task::Task;
@@ -175,6 +176,17 @@ syscalls! {
     204 => sched::sched_getaffinity(tid: i32, size: u32, mask: u64);
     302 => limits::prlimit64(pid: i32, resource: u32, new: u64, old: u64);
 
+    // system information
+    63 => system::uname(to: u64);
+    99 => system::sysinfo(to: u64);
+    103 => system::syslog(kind: i32, buf: u64, len: i32);
+    135 => system::personality(persona: u32);
+    170 => system::sethostname(name: u64, len: i32);
+    171 => system::setdomainname(name: u64, len: i32);
+    309 => system::getcpu(cpu: u64, node: u64);
+    318 => system::getrandom(buf: u64, len: usize, flags: u32);
+    324 => system::membarrier(command: i32, flags: u32, cpu: i32);
+    334 => system::rseq();
     // pipes and events
     7 => poll::poll(fds: u64, count: u32, timeout_ms: i32);
     22 => event::pipe(ends: u64);
