@@ -2,8 +2,10 @@
 
 mod event;
 mod memory;
+mod message;
 pub mod poll;
 mod process;
+mod socket;
 pub mod table;
 
 use alloc::sync::Arc;

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Ctx, FromArg, SyscallResult, unknown};
-use super::{event, memory, poll, process};
+use super::{event, memory, message, poll, process, socket};
 use crate::task::Task;
 
 static STRACE: AtomicBool = AtomicBool::new(false);
@@ -114,4 +114,24 @@ syscalls! {
     291 => event::epoll_create1(flags: u32);
     293 => event::pipe2(ends: u64, flags: u32);
     441 => event::epoll_pwait2(set: i32, events: u64, max: i32, timeout: u64, mask: u64, mask_size: u64);
+
+    // sockets
+    41 => socket::socket(family: u32, kind: u32, protocol: u32);
+    42 => socket::connect(fd: i32, addr: u64, len: u32);
+    43 => socket::accept(fd: i32, addr: u64, len: u64);
+    44 => message::sendto(fd: i32, buf: u64, len: usize, flags: u32, to: u64, to_len: u32);
+    45 => message::recvfrom(fd: i32, buf: u64, len: usize, flags: u32, from: u64, from_len: u64);
+    46 => message::sendmsg(fd: i32, header: u64, flags: u32);
+    47 => message::recvmsg(fd: i32, header: u64, flags: u32);
+    48 => socket::shutdown(fd: i32, how: u32);
+    49 => socket::bind(fd: i32, addr: u64, len: u32);
+    50 => socket::listen(fd: i32, backlog: i32);
+    51 => socket::getsockname(fd: i32, addr: u64, len: u64);
+    52 => socket::getpeername(fd: i32, addr: u64, len: u64);
+    53 => socket::socketpair(family: u32, kind: u32, protocol: u32, ends: u64);
+    54 => socket::setsockopt(fd: i32, level: u32, name: u32, value: u64, len: i32);
+    55 => socket::getsockopt(fd: i32, level: u32, name: u32, value: u64, len: u64);
+    288 => socket::accept4(fd: i32, addr: u64, len: u64, flags: u32);
+    299 => message::recvmmsg(fd: i32, headers: u64, count: u32, flags: u32, timeout: u64);
+    307 => message::sendmmsg(fd: i32, headers: u64, count: u32, flags: u32);
 }
