@@ -6,10 +6,14 @@ pub mod eventfd;
 pub mod file;
 pub mod host_poll;
 pub mod inode;
+pub mod memfd;
 pub mod pages;
 pub mod path;
+pub mod pidfd;
 pub mod pipe;
 pub mod poll;
+pub mod signalfd;
+pub mod timerfd;
 
 use alloc::sync::Arc;
 

@@ -63,7 +63,7 @@ pod!(CmsgHdr);
 const CMSG_BYTES: usize = size_of::<CmsgHdr>();
 
 /// Reads the pieces of a vectored call.
-fn read_pieces(cx: &Ctx<'_>, iov: u64, count: u64) -> Result<Vec<(u64, usize)>> {
+pub fn read_pieces(cx: &Ctx<'_>, iov: u64, count: u64) -> Result<Vec<(u64, usize)>> {
     if count > PIECES_MAX {
         return Err(Errno::EMSGSIZE);
     }

@@ -6,7 +6,9 @@ mod message;
 pub mod poll;
 mod process;
 mod socket;
+mod splice;
 pub mod table;
+mod watch;
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};

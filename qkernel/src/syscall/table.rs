@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Ctx, FromArg, SyscallResult, unknown};
-use super::{event, memory, message, poll, process, socket};
+use super::{event, memory, message, poll, process, socket, splice, watch};
 use crate::task::Task;
 
 static STRACE: AtomicBool = AtomicBool::new(false);
@@ -114,6 +114,17 @@ syscalls! {
     291 => event::epoll_create1(flags: u32);
     293 => event::pipe2(ends: u64, flags: u32);
     441 => event::epoll_pwait2(set: i32, events: u64, max: i32, timeout: u64, mask: u64, mask_size: u64);
+    275 => splice::splice(input: i32, input_offset: u64, output: i32, output_offset: u64, len: usize, flags: u32);
+    276 => splice::tee(input: i32, output: i32, len: usize, flags: u32);
+    278 => splice::vmsplice(fd: i32, iov: u64, count: u64, flags: u32);
+    282 => watch::signalfd(fd: i32, mask: u64, size: u64);
+    283 => watch::timerfd_create(clock: i32, flags: u32);
+    286 => watch::timerfd_settime(fd: i32, flags: u32, new: u64, old: u64);
+    287 => watch::timerfd_gettime(fd: i32, to: u64);
+    289 => watch::signalfd4(fd: i32, mask: u64, size: u64, flags: u32);
+    319 => watch::memfd_create(name: u64, flags: u32);
+    434 => watch::pidfd_open(pid: i32, flags: u32);
+    438 => watch::pidfd_getfd(pidfd: i32, fd: i32, flags: u32);
 
     // sockets
     41 => socket::socket(family: u32, kind: u32, protocol: u32);
