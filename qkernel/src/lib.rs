@@ -21,6 +21,7 @@ pub mod mm;
 pub mod net;
 #[allow(unsafe_code)]
 pub mod platform;
+pub mod random;
 #[allow(unsafe_code)]
 pub mod sync;
 pub mod syscall;

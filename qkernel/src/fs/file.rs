@@ -155,6 +155,22 @@ pub trait FileOps: Send + Sync + Any {
     fn fdinfo(&self) -> Vec<u8> {
         Vec::new()
     }
+    /// `F_GETPIPE_SZ`.
+    fn pipe_size(&self) -> Result<u64> {
+        Err(Errno::EBADF)
+    }
+    /// `F_SETPIPE_SZ`: asks for a capacity in bytes; answers what it is now.
+    fn set_pipe_size(&self, _bytes: u64, _privileged: bool) -> Result<u64> {
+        Err(Errno::EBADF)
+    }
+    /// `F_GET_SEALS`.
+    fn seals(&self) -> Result<u32> {
+        Err(Errno::EINVAL)
+    }
+    /// `F_ADD_SEALS`.
+    fn add_seals(&self, _seals: u32) -> Result<()> {
+        Err(Errno::EINVAL)
+    }
     /// A process closed a descriptor of it (`close(2)`; POSIX locks go then).
     fn flush(&self, _file: &File, _owner: &super::FileTable) {}
     fn as_any(&self) -> &dyn Any;
@@ -173,6 +189,12 @@ pub struct File {
     pub owner: SpinLock<(i32, u32)>,
     /// Unique among all descriptions ever (lock owners, epoll keys).
     pub id: u64,
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        super::locks::release_file(self);
+    }
 }
 
 impl File {
@@ -271,20 +293,52 @@ pub struct Descriptor {
     pub close_on_exec: bool,
 }
 
+struct Slots {
+    entries: Vec<Option<Descriptor>>,
+    /// No slot below this is free.
+    lowest: usize,
+}
+
+impl Slots {
+    fn take(&mut self, index: usize) -> Option<Descriptor> {
+        let taken = self.entries.get_mut(index)?.take();
+        if taken.is_some() {
+            self.lowest = self.lowest.min(index);
+        }
+        taken
+    }
+}
+
 /// The descriptors of a process (or of several that share them by `CLONE_FILES`).
 pub struct FileTable {
-    slots: SpinLock<Vec<Option<Descriptor>>>,
+    slots: SpinLock<Slots>,
+    /// Unique among all tables ever: who owns the POSIX locks made through it.
+    pub id: u64,
 }
+
+static NEXT_TABLE: AtomicU64 = AtomicU64::new(1);
 
 impl FileTable {
     /// An empty table.
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { slots: SpinLock::new(Vec::new()) })
+        Self::with(Vec::new(), 0)
+    }
+
+    fn with(entries: Vec<Option<Descriptor>>, lowest: usize) -> Arc<Self> {
+        let id = NEXT_TABLE.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Self { slots: SpinLock::new(Slots { entries, lowest }), id })
     }
 
     /// A copy with the same descriptions (`fork(2)`).
     pub fn fork(&self) -> Arc<Self> {
-        Arc::new(Self { slots: SpinLock::new(self.slots.lock().clone()) })
+        let slots = self.slots.lock();
+        Self::with(slots.entries.clone(), slots.lowest)
+    }
+
+    /// The table for a program that shares it with nobody: this one when only `holders` references to it exist (locks
+    /// stay with it), else a copy.
+    pub fn unshare(self: &Arc<Self>, holders: usize) -> Arc<Self> {
+        if Arc::strong_count(self) <= holders { self.clone() } else { self.fork() }
     }
 
     /// The description of a descriptor; `EBADF`.
@@ -295,24 +349,31 @@ impl FileTable {
     /// A descriptor with its flag.
     pub fn descriptor(&self, fd: i32) -> Result<Descriptor> {
         let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
-        self.slots.lock().get(index).and_then(Option::clone).ok_or(Errno::EBADF)
+        self.slots.lock().entries.get(index).and_then(Option::clone).ok_or(Errno::EBADF)
     }
 
     /// Puts a file at the lowest free descriptor from `least` on, below `limit` (`RLIMIT_NOFILE`); `EMFILE`.
     pub fn insert(&self, file: Arc<File>, close_on_exec: bool, least: usize, limit: u64) -> Result<i32> {
         let mut slots = self.slots.lock();
-        let free = (least..slots.len()).find(|&i| slots[i].is_none()).unwrap_or(slots.len().max(least));
+        let from = least.max(slots.lowest);
+        let entries = &mut slots.entries;
+        let free = (from..entries.len()).find(|&i| entries[i].is_none()).unwrap_or(entries.len().max(from));
         if free as u64 >= limit {
             return Err(if least as u64 >= limit { Errno::EINVAL } else { Errno::EMFILE });
         }
-        if free >= slots.len() {
-            slots.resize(free + 1, None);
+        let fd = i32::try_from(free).map_err(|_| Errno::EMFILE)?;
+        if free >= entries.len() {
+            entries.resize(free + 1, None);
         }
-        slots[free] = Some(Descriptor { file, close_on_exec });
-        i32::try_from(free).map_err(|_| Errno::EMFILE)
+        entries[free] = Some(Descriptor { file, close_on_exec });
+        if least <= slots.lowest {
+            slots.lowest = free + 1;
+        }
+        Ok(fd)
     }
 
-    /// Puts a file at exactly this descriptor, returning what was there (`dup2(2)`).
+    /// Puts a file at exactly this descriptor, returning what was there (`dup2(2)`), which the caller hands to
+    /// [`Self::closed`].
     pub fn replace(
         &self,
         fd: i32,
@@ -325,25 +386,31 @@ impl FileTable {
             return Err(Errno::EBADF);
         }
         let mut slots = self.slots.lock();
-        if index >= slots.len() {
-            slots.resize(index + 1, None);
+        if index >= slots.entries.len() {
+            slots.entries.resize(index + 1, None);
         }
-        Ok(slots[index].replace(Descriptor { file, close_on_exec }))
+        Ok(slots.entries[index].replace(Descriptor { file, close_on_exec }))
     }
 
     /// Closes a descriptor; `EBADF`.
     pub fn close(&self, fd: i32) -> Result<()> {
         let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
-        let closed = self.slots.lock().get_mut(index).and_then(Option::take).ok_or(Errno::EBADF)?;
-        closed.file.ops.flush(&closed.file, self);
+        let closed = self.slots.lock().take(index).ok_or(Errno::EBADF)?;
+        self.closed(closed);
         Ok(())
+    }
+
+    /// What closing a descriptor brings about besides the slot's being free.
+    pub fn closed(&self, descriptor: Descriptor) {
+        super::locks::release_posix(&descriptor.file, self.id);
+        descriptor.file.ops.flush(&descriptor.file, self);
     }
 
     /// Changes the close-on-exec flag.
     pub fn set_close_on_exec(&self, fd: i32, close_on_exec: bool) -> Result<()> {
         let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
         let mut slots = self.slots.lock();
-        let slot = slots.get_mut(index).and_then(Option::as_mut).ok_or(Errno::EBADF)?;
+        let slot = slots.entries.get_mut(index).and_then(Option::as_mut).ok_or(Errno::EBADF)?;
         slot.close_on_exec = close_on_exec;
         Ok(())
     }
@@ -363,22 +430,111 @@ impl FileTable {
         let mut closed = Vec::new();
         {
             let mut slots = self.slots.lock();
-            for (fd, slot) in slots.iter_mut().enumerate() {
-                if slot.as_ref().is_some_and(|descriptor| which(fd, descriptor)) {
-                    closed.extend(slot.take());
+            for fd in 0..slots.entries.len() {
+                if slots.entries[fd].as_ref().is_some_and(|descriptor| which(fd, descriptor)) {
+                    closed.extend(slots.take(fd));
                 }
             }
         }
         for descriptor in closed {
-            descriptor.file.ops.flush(&descriptor.file, self);
+            self.closed(descriptor);
+        }
+    }
+
+    /// Sets close-on-exec on the descriptors of a range (`close_range(2)`).
+    pub fn set_close_on_exec_range(&self, first: usize, last: usize) {
+        let mut slots = self.slots.lock();
+        for slot in slots.entries.iter_mut().take(last.saturating_add(1)).skip(first).flatten() {
+            slot.close_on_exec = true;
         }
     }
 
     /// The open descriptors with their files, in order.
     pub fn list(&self) -> Vec<(i32, Descriptor)> {
         let slots = self.slots.lock();
-        let open =
-            slots.iter().enumerate().filter_map(|(fd, slot)| Some((i32::try_from(fd).ok()?, slot.clone()?)));
-        open.collect()
+        let all = slots.entries.iter().enumerate();
+        all.filter_map(|(fd, slot)| Some((i32::try_from(fd).ok()?, slot.clone()?))).collect()
+    }
+}
+
+impl Drop for FileTable {
+    fn drop(&mut self) {
+        self.close_all();
+    }
+}
+
+/// Performs a write that is positioned as `at` and the file's flags say. `lock` serialises writers of the inode; the
+/// size is asked for under it when the file appends.
+pub fn append_position(
+    file: &File,
+    at: At,
+    lock: &Mutex<()>,
+    size: impl FnOnce() -> Result<u64>,
+    write: impl FnOnce(u64) -> Result<usize>,
+) -> Result<usize> {
+    let appends = file.flags().contains(OpenFlags::APPEND);
+    match at {
+        At::Offset(offset) => {
+            let _one = lock.lock();
+            // As on Linux, O_APPEND wins over the offset.
+            write(if appends { size()? } else { offset })
+        }
+        At::Position => {
+            let mut position = file.pos.lock();
+            let _one = lock.lock();
+            let offset = if appends { size()? } else { *position };
+            let moved = write(offset)?;
+            *position = offset + moved as u64;
+            Ok(moved)
+        }
+    }
+}
+
+/// Shortens a write at `offset` of a regular file to what `RLIMIT_FSIZE` and the largest size allow; `EFBIG` when
+/// nothing is left.
+pub fn limit_write(offset: u64, buf: &mut IoBuf<'_>) -> Result<()> {
+    if buf.is_empty() {
+        return Ok(());
+    }
+    let task = crate::task::current();
+    let limit = task.process.limits.lock().soft(crate::task::limits::RLIMIT_FSIZE);
+    let largest = limit.min(i64::MAX as u64);
+    let room = largest.saturating_sub(offset);
+    if room == 0 {
+        if limit < i64::MAX as u64 {
+            let signal = crate::task::signal::SIGXFSZ;
+            crate::task::signal::send_to_task(&task, signal, crate::task::signal::Source::Kernel);
+        }
+        return Err(Errno::EFBIG);
+    }
+    buf.truncate(usize::try_from(room).unwrap_or(usize::MAX));
+    Ok(())
+}
+
+/// `lseek(2)` of a regular file of this size.
+pub fn seek_in_file(
+    file: &File,
+    offset: i64,
+    whence: Whence,
+    size: impl FnOnce() -> Result<u64>,
+) -> Result<u64> {
+    let mut position = file.pos.lock();
+    let base = match whence {
+        Whence::Set => 0,
+        Whence::Current => *position,
+        Whence::End => size()?,
+        Whence::Data | Whence::Hole => return Err(Errno::EINVAL),
+    };
+    let target =
+        i64::try_from(base).ok().and_then(|base| base.checked_add(offset)).ok_or(Errno::EOVERFLOW)?;
+    *position = u64::try_from(target).map_err(|_| Errno::EINVAL)?;
+    Ok(*position)
+}
+
+/// `lseek(2)` of a directory: positions mean something only to the file system.
+pub fn seek_in_dir(file: &File, offset: i64, whence: Whence) -> Result<u64> {
+    match whence {
+        Whence::Set | Whence::Current => seek_in_file(file, offset, whence, || Ok(0)),
+        _ => Err(Errno::EINVAL),
     }
 }

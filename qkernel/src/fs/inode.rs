@@ -8,6 +8,10 @@ use core::any::Any;
 use super::file::{FileOps, OpenFlags};
 use super::path::Path;
 use crate::errno::{Errno, Result};
+use crate::sync::SpinLock;
+
+/// A place in an inode where what belongs to the node while it is used can live: a FIFO's pipe, a bound socket.
+pub type Attachment = SpinLock<Option<Arc<dyn Any + Send + Sync>>>;
 
 pub const S_IFMT: u32 = 0o170_000;
 pub const S_IFSOCK: u32 = 0o140_000;
@@ -147,6 +151,17 @@ pub trait Inode: Send + Sync + Any {
     /// An unnamed file (`O_TMPFILE`).
     fn tmpfile(&self, _new: NewNode) -> Result<Arc<dyn Inode>> {
         Err(Errno::EOPNOTSUPP)
+    }
+    /// One of this node's names, `name` in `dir`, is about to go (removed, or replaced by a rename). `used`: the node is
+    /// in use, and must stay reachable without the name.
+    fn before_unlink(&self, _dir: &Arc<dyn Inode>, _name: &[u8], _used: bool) {}
+    /// The name has gone.
+    fn after_unlink(&self, _dir: &Arc<dyn Inode>, _name: &[u8]) {}
+    /// This node was renamed: `name` in `dir` is its name now.
+    fn moved(&self, _dir: &Arc<dyn Inode>, _name: &[u8]) {}
+    /// Where a FIFO's pipe or a bound socket lives; `None` for file systems without such nodes.
+    fn attachment(&self) -> Option<&Attachment> {
+        None
     }
     fn readlink(&self) -> Result<LinkTarget> {
         Err(Errno::EINVAL)

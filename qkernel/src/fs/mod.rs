@@ -1,23 +1,37 @@
 //! Files: the VFS, its file systems, and everything that has a descriptor.
 
+pub mod access;
 pub mod anon;
+pub mod dentry;
 pub mod epoll;
 pub mod eventfd;
 pub mod file;
 pub mod host_poll;
+pub mod hostfs;
+pub mod init;
 pub mod inode;
+pub mod locks;
 pub mod memfd;
+pub mod mount;
+pub mod names;
+pub mod open;
 pub mod pages;
 pub mod path;
 pub mod pidfd;
 pub mod pipe;
 pub mod poll;
+pub mod proc;
+pub mod pseudo;
 pub mod signalfd;
+pub mod special;
+pub mod stream;
 pub mod timerfd;
-
-use alloc::sync::Arc;
+pub mod tmpfs;
+pub mod walk;
 
 pub use file::{At, Descriptor, DirEntry, File, FileOps, FileTable, OpenFlags, Whence};
+pub use hostfs::to_stat as hostfs_stat;
+pub use init::init;
 pub use inode::{Inode, Stat};
 pub use path::{FsContext, Path};
 
@@ -62,11 +76,6 @@ pub fn block_on<R>(
 
 /// The terminal the sandbox's streams are on changed its size (rows << 16 | columns).
 pub fn console_resized(_size: i64) {}
-
-/// Makes the root file system, the mounts and the standard streams from the boot records.
-pub fn init(_spec: &crate::boot::Spec) -> Result<(Arc<FsContext>, Arc<FileTable>)> {
-    Err(Errno::ENOSYS)
-}
 
 static HOSTNAME: SpinLock<alloc::vec::Vec<u8>> = SpinLock::new(alloc::vec::Vec::new());
 

@@ -1,25 +1,76 @@
-//! Paths and the file-system context of a task (skeleton).
+//! Paths and the file-system context of a task.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU32, Ordering};
 
-use super::file::{File, OpenFlags};
+use super::dentry::Dentry;
 use super::inode::Inode;
+use super::mount::{self, Mount};
 use crate::errno::{Errno, Result};
 use crate::sync::SpinLock;
-use crate::syscall::Ctx;
 
-/// A place in the tree: a directory entry in a mount.
+pub use super::open::{open_at, open_executable};
+pub use super::walk::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW};
+
+/// A place in the tree that exists: a directory entry in a mount, and what it names.
 #[derive(Clone)]
 pub struct Path {
+    pub mount: Arc<Mount>,
+    pub dentry: Arc<Dentry>,
     pub inode: Arc<dyn Inode>,
 }
 
 impl Path {
-    /// The absolute path as seen from the mount tree's root.
+    /// Whether both are the same place.
+    pub fn same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.dentry, &other.dentry) && Arc::ptr_eq(&self.mount, &other.mount)
+    }
+
+    /// The same mount's entry below this one.
+    pub fn with(&self, dentry: Arc<Dentry>, inode: Arc<dyn Inode>) -> Self {
+        Self { mount: self.mount.clone(), dentry, inode }
+    }
+
+    /// The absolute path as seen from the mount tree's root, with ` (deleted)` behind a removed name.
     pub fn absolute(&self) -> Vec<u8> {
-        Vec::new()
+        let (mut text, _) = self.text(None);
+        if self.dentry.is_gone() {
+            text.extend_from_slice(b" (deleted)");
+        }
+        text
+    }
+
+    /// The absolute path as seen from `root`; `None` when it isn't below it.
+    pub fn below(&self, root: &Path) -> Option<Vec<u8>> {
+        let (text, reached) = self.text(Some(root));
+        reached.then_some(text)
+    }
+
+    fn text(&self, root: Option<&Path>) -> (Vec<u8>, bool) {
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        let mut at = self.clone();
+        let reached = loop {
+            if root.is_some_and(|root| root.same(&at)) {
+                break true;
+            }
+            let Some(place) = mount::leave(at) else { break root.is_none() };
+            if root.is_some_and(|root| root.same(&place)) {
+                break true;
+            }
+            let Some(parent) = place.dentry.parent() else { break root.is_none() };
+            names.push(place.dentry.name());
+            at = Path { mount: place.mount, dentry: parent, inode: place.inode };
+        };
+        let mut text = Vec::new();
+        for name in names.iter().rev() {
+            text.push(b'/');
+            text.extend_from_slice(name);
+        }
+        if text.is_empty() {
+            text.push(b'/');
+        }
+        (text, reached)
     }
 }
 
@@ -31,41 +82,52 @@ pub struct FsContext {
 }
 
 impl FsContext {
+    /// A context at the tree's root.
+    pub fn new(root: Path, cwd: Path, umask: u32) -> Arc<Self> {
+        Arc::new(Self {
+            root: SpinLock::new(root),
+            cwd: SpinLock::new(cwd),
+            umask: AtomicU32::new(umask & 0o777),
+        })
+    }
+
     /// For tasks that never name a file.
     pub fn none() -> Arc<Self> {
-        let nothing = Path { inode: Arc::new(Nothing) };
-        Arc::new(Self {
-            root: SpinLock::new(nothing.clone()),
-            cwd: SpinLock::new(nothing),
-            umask: AtomicU32::new(0),
-        })
+        let nothing = Mount::of(Arc::new(Nothing), b"none", b"none", true).path();
+        Self::new(nothing.clone(), nothing, 0)
     }
 
     /// A copy for a new process.
     pub fn fork(&self) -> Arc<Self> {
-        Arc::new(Self {
-            root: SpinLock::new(self.root.lock().clone()),
-            cwd: SpinLock::new(self.cwd.lock().clone()),
-            umask: AtomicU32::new(self.umask.load(core::sync::atomic::Ordering::Relaxed)),
-        })
+        Self::new(self.root(), self.cwd(), self.umask())
     }
-}
 
-/// `AT_FDCWD` of `openat(2)`.
-pub const AT_FDCWD: i32 = -100;
-/// `AT_EMPTY_PATH`.
-pub const AT_EMPTY_PATH: u32 = 0x1000;
-/// `AT_SYMLINK_NOFOLLOW`.
-pub const AT_SYMLINK_NOFOLLOW: u32 = 0x100;
+    /// The root directory.
+    pub fn root(&self) -> Path {
+        self.root.lock().clone()
+    }
 
-/// Opens a file (`openat(2)`); `mode` counts when it is made.
-pub fn open_at(_cx: &Ctx<'_>, _dirfd: i32, _path: &[u8], _flags: OpenFlags, _mode: u32) -> Result<Arc<File>> {
-    Err(Errno::ENOSYS)
-}
+    /// The working directory.
+    pub fn cwd(&self) -> Path {
+        self.cwd.lock().clone()
+    }
 
-/// Opens a program for `execve(2)`: a regular file the task may execute. `flags` as `execveat(2)`.
-pub fn open_executable(_cx: &Ctx<'_>, _dirfd: i32, _path: &[u8], _flags: u32) -> Result<Arc<File>> {
-    Err(Errno::ENOSYS)
+    /// Permission bits that new files don't get.
+    pub fn umask(&self) -> u32 {
+        self.umask.load(Ordering::Relaxed)
+    }
+
+    /// Changes the working directory.
+    pub fn set_cwd(&self, path: Path) {
+        let old = core::mem::replace(&mut *self.cwd.lock(), path);
+        drop(old);
+    }
+
+    /// Changes the root directory.
+    pub fn set_root(&self, path: Path) {
+        let old = core::mem::replace(&mut *self.root.lock(), path);
+        drop(old);
+    }
 }
 
 /// An inode without anything.
@@ -78,7 +140,7 @@ impl Inode for Nothing {
     fn kind(&self) -> u32 {
         super::inode::S_IFDIR
     }
-    fn open(self: Arc<Self>, _flags: OpenFlags) -> Result<alloc::boxed::Box<dyn super::FileOps>> {
+    fn open(self: Arc<Self>, _flags: super::OpenFlags) -> Result<alloc::boxed::Box<dyn super::FileOps>> {
         Err(Errno::ENOENT)
     }
     fn statfs(&self) -> Result<abi::hostcall::HostStatFs> {

@@ -26,11 +26,16 @@ pub const FPU_AREA_BYTES: usize = 4096;
 
 /// Remembers what the VMM said. Called once, before anything else.
 pub fn init(boot: &BootInfo) {
-    PLATFORM.store(boot.platform, Ordering::Relaxed);
     HOSTCALL_ENTRY.store(usize::try_from(boot.hostcall_entry).unwrap_or(0), Ordering::Relaxed);
     LINEAR_BASE.store(boot.linear_base, Ordering::Relaxed);
     XSAVE_SIZE.store((boot.xsave_size as usize).min(FPU_AREA_BYTES), Ordering::Relaxed);
     CPUS.store(boot.cpus, Ordering::Relaxed);
+    PLATFORM.store(boot.platform, Ordering::Release);
+}
+
+/// Whether [`init`] has run.
+pub fn is_ready() -> bool {
+    PLATFORM.load(Ordering::Acquire) != 0
 }
 
 /// Whether applications live in stub processes.

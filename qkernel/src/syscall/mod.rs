@@ -1,12 +1,19 @@
 //! System calls: one table, one file a family.
 
+mod descriptor;
+mod dir;
 mod event;
+mod lock;
 mod memory;
 mod message;
+mod names;
+mod open;
 pub mod poll;
 mod process;
+mod rw;
 mod socket;
 mod splice;
+mod stat;
 pub mod table;
 mod watch;
 

@@ -87,7 +87,7 @@ pub(super) fn clone3(cx: &Ctx<'_>, args: u64, size: u64) -> SyscallResult {
 }
 
 /// Reads a struct that may grow: shorter ones are padded with zeros, longer ones must be zero behind what is known.
-fn read_extensible<T: Pod>(cx: &Ctx<'_>, addr: u64, size: u64, least: u64) -> Result<T> {
+pub(super) fn read_extensible<T: Pod>(cx: &Ctx<'_>, addr: u64, size: u64, least: u64) -> Result<T> {
     if size < least {
         return Err(Errno::EINVAL);
     }

@@ -208,6 +208,11 @@ fn map_image(aspace: &Arc<AddressSpace>, file: &Arc<File>, image: &Image, base: 
         let inside = addr % PAGE;
         if segment.file_bytes > 0 {
             let object = file.ops.mapping(file, false)?;
+            if object.label().is_none()
+                && let Some(path) = &file.path
+            {
+                object.set_label(&path.absolute());
+            }
             let placement = Placement::Fixed(addr - inside);
             let len = segment.file_bytes + inside;
             aspace.map(mapping(placement, len, segment.prot, Some(object), segment.offset - inside))?;
@@ -452,7 +457,8 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     let task = cx.task;
     let process = &task.process;
     // Descriptors shared with other processes (`CLONE_FILES`) are shared no more.
-    let files = cx.files().fork();
+    // Otherwise the table, and the record locks it owns, stay: the task and this call hold it.
+    let files = cx.files().unshare(2);
     task.set_files(Some(files.clone()));
     files.close_for_exec();
     process.sighand.set(process.sighand.get().reset_for_exec());

@@ -1,0 +1,289 @@
+//! The dentry cache: names below directories, found and known to be absent.
+//!
+//! A directory's dentry owns its children; a child keeps its parent. Dentries nobody uses are dropped, longest unused
+//! first, once there are too many: each may hold a host handle.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use hashbrown::HashMap;
+
+use super::Inode;
+use super::inode::S_IFDIR;
+use crate::sync::{Mutex, SpinLock};
+
+/// Most cached names that aren't directories (absent ones included).
+const LEAVES_MAX: usize = 24_576;
+/// Most cached directories, each of which may hold a host handle.
+const DIRS_MAX: usize = 4_096;
+/// Candidates looked at for each new name once the cache is full.
+const EVICTION_TRIES: usize = 8;
+
+/// A name in a directory.
+pub struct Dentry {
+    place: SpinLock<Place>,
+    /// `None`: known to be absent.
+    inode: SpinLock<Option<Arc<dyn Inode>>>,
+    children: SpinLock<HashMap<Box<[u8]>, Arc<Dentry>>>,
+    /// Held while names below this directory are looked up at their file system, made, removed or moved.
+    pub changes: Mutex<()>,
+    mounts: AtomicU32,
+    pinned: AtomicBool,
+    used: AtomicBool,
+}
+
+struct Place {
+    parent: Option<Arc<Dentry>>,
+    name: Box<[u8]>,
+    gone: bool,
+}
+
+impl Dentry {
+    fn with(parent: Option<Arc<Dentry>>, name: &[u8], inode: Option<Arc<dyn Inode>>) -> Arc<Self> {
+        Arc::new(Self {
+            place: SpinLock::new(Place { parent, name: name.into(), gone: false }),
+            inode: SpinLock::new(inode),
+            children: SpinLock::new(HashMap::new()),
+            changes: Mutex::new(()),
+            mounts: AtomicU32::new(0),
+            pinned: AtomicBool::new(false),
+            used: AtomicBool::new(true),
+        })
+    }
+
+    /// The root of a file system.
+    pub fn root(inode: Arc<dyn Inode>) -> Arc<Self> {
+        Self::with(None, b"", Some(inode))
+    }
+
+    /// A name that no lookup finds: an unnamed file, or one of a directory that is never cached.
+    pub fn detached(parent: &Arc<Dentry>, name: &[u8], inode: Arc<dyn Inode>, gone: bool) -> Arc<Self> {
+        let dentry = Self::with(Some(parent.clone()), name, Some(inode));
+        dentry.place.lock().gone = gone;
+        dentry
+    }
+
+    /// What it names; `None` when it is absent.
+    pub fn inode(&self) -> Option<Arc<dyn Inode>> {
+        self.inode.lock().clone()
+    }
+
+    /// The directory it is in; `None` for the root of a file system.
+    pub fn parent(&self) -> Option<Arc<Dentry>> {
+        self.place.lock().parent.clone()
+    }
+
+    /// Its name; empty for the root of a file system.
+    pub fn name(&self) -> Vec<u8> {
+        self.place.lock().name.to_vec()
+    }
+
+    /// Whether the name was removed (or the file never had one).
+    pub fn is_gone(&self) -> bool {
+        self.place.lock().gone
+    }
+
+    /// Whether it is `ancestor`, or lies below it.
+    pub fn is_below(self: &Arc<Self>, ancestor: &Arc<Dentry>) -> bool {
+        let mut at = self.clone();
+        loop {
+            if Arc::ptr_eq(&at, ancestor) {
+                return true;
+            }
+            let Some(parent) = at.parent() else { return false };
+            at = parent;
+        }
+    }
+
+    /// Whether something is mounted on it (in some mount).
+    pub fn is_mountpoint(&self) -> bool {
+        self.mounts.load(Ordering::Acquire) != 0
+    }
+
+    /// Counts a mount on it.
+    pub fn add_mount(&self) {
+        self.mounts.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Counts a mount less.
+    pub fn remove_mount(&self) {
+        self.mounts.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Keeps the dentry in the cache, whatever its file system says of the name.
+    pub fn pin(&self) {
+        self.pinned.store(true, Ordering::Release);
+    }
+
+    /// Whether the cache is right about it without asking.
+    pub fn is_fixed(&self) -> bool {
+        self.is_mountpoint() || self.pinned.load(Ordering::Acquire)
+    }
+
+    /// The cached child of this name.
+    pub fn cached(&self, name: &[u8]) -> Option<Arc<Dentry>> {
+        let child = self.children.lock().get(name).cloned()?;
+        child.used.store(true, Ordering::Relaxed);
+        Some(child)
+    }
+
+    /// Makes `name` known, replacing what was known of it. The caller holds [`Self::changes`].
+    pub fn insert(self: &Arc<Self>, name: &[u8], inode: Option<Arc<dyn Inode>>) -> Arc<Dentry> {
+        let is_dir = inode.as_ref().is_some_and(|inode| inode.kind() == S_IFDIR);
+        let child = Self::with(Some(self.clone()), name, inode);
+        let old =
+            if self.is_gone() { None } else { self.children.lock().insert(Box::from(name), child.clone()) };
+        if let Some(old) = old {
+            old.place.lock().gone = true;
+        }
+        remember(&child, is_dir);
+        child
+    }
+
+    /// Forgets the child: its name was removed. Users keep it as a deleted one. The caller holds [`Self::changes`].
+    pub fn remove(&self, child: &Arc<Dentry>) {
+        let (name, kept) = {
+            let mut place = child.place.lock();
+            place.gone = true;
+            (place.name.clone(), child.clone())
+        };
+        let removed = {
+            let mut children = self.children.lock();
+            match children.get(&name) {
+                Some(found) if Arc::ptr_eq(found, child) => children.remove(&name),
+                _ => None,
+            }
+        };
+        drop((removed, kept));
+        // What was known below it is of no use any more.
+        let below = core::mem::take(&mut *child.children.lock());
+        drop(below);
+    }
+
+    /// Forgets what is known of `name` without calling it deleted (the host may have changed it).
+    pub fn forget(&self, name: &[u8]) {
+        let removed = self.children.lock().remove(name);
+        drop(removed);
+    }
+
+    /// Moves `child` of this directory to `new_dir` as `new_name`. The caller holds [`Self::changes`] of both.
+    pub fn move_child(self: &Arc<Self>, child: &Arc<Dentry>, new_dir: &Arc<Dentry>, new_name: &[u8]) {
+        let old_name = child.place.lock().name.clone();
+        let taken = self.children.lock().remove(&old_name);
+        let old_parent = {
+            let mut place = child.place.lock();
+            place.name = Box::from(new_name);
+            place.parent.replace(new_dir.clone())
+        };
+        let replaced = new_dir.children.lock().insert(Box::from(new_name), child.clone());
+        if let Some(replaced) = replaced.filter(|replaced| !Arc::ptr_eq(replaced, child)) {
+            replaced.place.lock().gone = true;
+        }
+        drop((taken, old_parent));
+    }
+
+    /// Exchanges two children of two directories. The caller holds [`Self::changes`] of both.
+    pub fn exchange(a_dir: &Arc<Dentry>, a: &Arc<Dentry>, b_dir: &Arc<Dentry>, b: &Arc<Dentry>) {
+        let (a_name, b_name) = (a.place.lock().name.clone(), b.place.lock().name.clone());
+        {
+            let mut place = a.place.lock();
+            place.name = b_name.clone();
+            place.parent = Some(b_dir.clone());
+        }
+        {
+            let mut place = b.place.lock();
+            place.name = a_name.clone();
+            place.parent = Some(a_dir.clone());
+        }
+        let old = (
+            a_dir.children.lock().insert(a_name, b.clone()),
+            b_dir.children.lock().insert(b_name, a.clone()),
+        );
+        drop(old);
+    }
+
+    /// How many users besides the cache it has; `held` references are the caller's own.
+    pub fn is_used_beyond(self: &Arc<Self>, held: usize) -> bool {
+        Arc::strong_count(self) > held + 1
+    }
+}
+
+impl Drop for Dentry {
+    /// Ancestors that only this dentry kept go one by one: a path may be deeper than the stack.
+    fn drop(&mut self) {
+        let mut next = self.place.lock().parent.take();
+        while let Some(parent) = next.and_then(Arc::into_inner) {
+            next = parent.place.lock().parent.take();
+        }
+    }
+}
+
+struct Queue {
+    dentries: SpinLock<VecDeque<Weak<Dentry>>>,
+    most: usize,
+}
+
+static LEAVES: Queue = Queue { dentries: SpinLock::new(VecDeque::new()), most: LEAVES_MAX };
+static DIRS: Queue = Queue { dentries: SpinLock::new(VecDeque::new()), most: DIRS_MAX };
+
+/// Puts a new dentry under the cache's limit.
+fn remember(dentry: &Arc<Dentry>, is_dir: bool) {
+    let queue = if is_dir { &DIRS } else { &LEAVES };
+    let full = {
+        let mut dentries = queue.dentries.lock();
+        dentries.push_back(Arc::downgrade(dentry));
+        dentries.len() > queue.most
+    };
+    if full {
+        queue.shrink(EVICTION_TRIES, false);
+    }
+}
+
+/// Drops whatever the cache may drop; for when the host has no more handles.
+pub fn shrink() {
+    for queue in [&LEAVES, &DIRS] {
+        let len = queue.dentries.lock().len();
+        queue.shrink(len, true);
+    }
+}
+
+impl Queue {
+    fn shrink(&self, tries: usize, even_used: bool) {
+        for _ in 0..tries {
+            let Some(candidate) = self.dentries.lock().pop_front() else { return };
+            let Some(dentry) = candidate.upgrade() else { continue };
+            let recently = dentry.used.swap(false, Ordering::Relaxed) && !even_used;
+            if recently || !evict(&dentry) {
+                self.dentries.lock().push_back(candidate);
+            }
+        }
+    }
+}
+
+/// Takes a dentry nobody uses out of the cache.
+fn evict(dentry: &Arc<Dentry>) -> bool {
+    let (parent, name) = {
+        let place = dentry.place.lock();
+        (place.parent.clone(), place.name.clone())
+    };
+    let Some(parent) = parent else { return false };
+    let removed = {
+        let mut children = parent.children.lock();
+        match children.get(&name) {
+            // New references are made under this lock only, so the count stays while it says that nobody is there:
+            // one reference is the directory's, one ours.
+            Some(found) if Arc::ptr_eq(found, dentry) => {
+                if Arc::strong_count(dentry) > 2 || dentry.is_fixed() {
+                    return false;
+                }
+                children.remove(&name)
+            }
+            // Detached already; it goes with its last user.
+            _ => None,
+        }
+    };
+    drop(removed);
+    true
+}

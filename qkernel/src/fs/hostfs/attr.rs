@@ -1,0 +1,256 @@
+//! Attributes of host nodes: asked once where the sandbox alone changes them, and kept right as it does.
+
+use abi::hostcall::{self as hc, HostStat, SetAttr};
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::HostInode;
+use crate::errno::{Errno, Result};
+use crate::fs::Stat;
+use crate::fs::inode::{AttrChange, S_IFLNK, S_IFREG, SetTime};
+use crate::host::{self, Handle};
+use crate::time;
+
+/// How long what a walk has just seen counts as current where the host may change files, in nanoseconds.
+const RECENT_NS: u64 = 1_000_000;
+
+/// What is known of a node's attributes.
+pub struct Attr {
+    stat: HostStat,
+    /// All of `stat` is as on the host.
+    whole: bool,
+    /// `stat.size` is.
+    size: bool,
+    /// Moves with every change: an answer asked for before it is stale.
+    version: u64,
+    asked_ns: u64,
+    /// A shared writable mapping may have changed size and times behind our back since the last answer.
+    mapped: bool,
+}
+
+impl Attr {
+    /// Fresh from the host.
+    pub fn new(stat: &HostStat) -> Self {
+        let asked_ns = time::monotonic_ns();
+        Self { stat: *stat, whole: true, size: true, version: 0, asked_ns, mapped: false }
+    }
+
+    /// Takes the host's answer, unless something changed since `version`.
+    pub fn store(&mut self, stat: &HostStat, version: Option<u64>) {
+        if version.is_none_or(|version| version == self.version) {
+            self.stat = *stat;
+            (self.whole, self.size) = (true, true);
+            self.asked_ns = time::monotonic_ns();
+        }
+    }
+
+    fn invalidate(&mut self) {
+        (self.whole, self.size) = (false, false);
+        self.version += 1;
+    }
+}
+
+/// The host's answer in the VFS's words.
+pub fn to_stat(host: &HostStat) -> Stat {
+    Stat {
+        dev: host.dev,
+        ino: host.ino,
+        mode: host.mode,
+        nlink: host.nlink,
+        uid: host.uid,
+        gid: host.gid,
+        rdev: host.rdev,
+        size: host.size,
+        blksize: host.blksize,
+        blocks: host.blocks,
+        atime_ns: host.atime_ns,
+        mtime_ns: host.mtime_ns,
+        ctime_ns: host.ctime_ns,
+        btime_ns: host.btime_ns,
+    }
+}
+
+impl HostInode {
+    /// The attributes; `open` is a handle of the node, if the caller has one.
+    pub fn host_stat(&self, open: Option<&Handle>) -> Result<HostStat> {
+        let mapped = self.is_mapped_writable();
+        let version = {
+            let mut attr = self.attr.lock();
+            let stale = attr.mapped || mapped;
+            attr.mapped = mapped;
+            let current = if self.fs.shared {
+                time::monotonic_ns().wrapping_sub(attr.asked_ns) < RECENT_NS
+            } else {
+                !stale
+            };
+            if attr.whole && current {
+                return Ok(attr.stat);
+            }
+            attr.version
+        };
+        let stat = match open {
+            Some(open) => host::stat_handle(open)?,
+            None => self.reach(host::stat)?,
+        };
+        if (stat.dev, stat.ino) != self.id && self.fs.shared {
+            return Err(Errno::ESTALE);
+        }
+        self.attr.lock().store(&stat, Some(version));
+        Ok(stat)
+    }
+
+    /// The size in bytes. The caller holds `io`.
+    pub fn size(&self, open: &Handle) -> Result<u64> {
+        {
+            let attr = self.attr.lock();
+            if attr.size && !self.fs.shared {
+                return Ok(attr.stat.size);
+            }
+        }
+        self.host_stat(Some(open)).map(|stat| stat.size)
+    }
+
+    /// Whether the content has set-id bits that a write by an ordinary user clears.
+    pub fn has_set_id(&self) -> bool {
+        self.attr.lock().stat.mode & 0o6000 != 0
+    }
+
+    /// Forgets the attributes.
+    pub fn invalidate(&self) {
+        self.attr.lock().invalidate();
+    }
+
+    /// Bytes were written at `offset`.
+    pub fn wrote(&self, offset: u64, bytes: u64) {
+        let mut attr = self.attr.lock();
+        let (size, known) = (attr.stat.size.max(offset + bytes), attr.size);
+        attr.invalidate();
+        attr.stat.size = size;
+        attr.size = known;
+    }
+
+    /// Changes attributes; `open` is a handle of the node, if the caller has one.
+    pub fn change(&self, change: &AttrChange, open: Option<&Handle>) -> Result<()> {
+        let set = to_set_attr(change);
+        if set.valid == 0 {
+            return Ok(());
+        }
+        if self.kind == S_IFLNK && set.valid == hc::SET_MODE {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let result = match open {
+            Some(open) => host::set_attr(open, b"", &set),
+            None => self.reach(|at, name| host::set_attr(at, name, &set)),
+        };
+        self.invalidate();
+        result
+    }
+
+    /// Names by which programs ask every file whether it has access lists or labels: it has none.
+    fn absent_xattr(name: &[u8]) -> Option<Errno> {
+        if name.starts_with(b"system.") {
+            return Some(Errno::EOPNOTSUPP);
+        }
+        (name == b"security.selinux" || name == b"security.SMACK64").then_some(Errno::ENODATA)
+    }
+
+    pub(super) fn read_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+        if let Some(error) = Self::absent_xattr(name) {
+            return Err(error);
+        }
+        if self.kind == S_IFLNK {
+            return Err(Errno::ENODATA);
+        }
+        self.with_own_handle(|handle| read_sized(|buffer| host::getxattr(handle, name, buffer)))
+    }
+
+    pub(super) fn xattr_names(&self) -> Result<Vec<u8>> {
+        if self.kind == S_IFLNK {
+            return Ok(Vec::new());
+        }
+        let names = self.with_own_handle(|handle| read_sized(|buffer| host::listxattr(handle, buffer)))?;
+        let shown = |name: &&[u8]| {
+            !name.is_empty() && Self::absent_xattr(name).is_none() && !name.starts_with(b"trusted.overlay.")
+        };
+        let mut list = Vec::with_capacity(names.len());
+        for name in names.split(|byte| *byte == 0).filter(shown) {
+            list.extend_from_slice(name);
+            list.push(0);
+        }
+        Ok(list)
+    }
+
+    pub(super) fn write_xattr(&self, name: &[u8], value: &[u8], flags: u32) -> Result<()> {
+        self.check_xattr_kind(name)?;
+        let result = self.with_own_handle(|handle| host::setxattr(handle, name, value, flags));
+        self.invalidate();
+        result
+    }
+
+    pub(super) fn delete_xattr(&self, name: &[u8]) -> Result<()> {
+        self.check_xattr_kind(name)?;
+        let result = self.with_own_handle(|handle| host::removexattr(handle, name));
+        self.invalidate();
+        result
+    }
+
+    fn check_xattr_kind(&self, name: &[u8]) -> Result<()> {
+        if name.starts_with(b"system.") {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let user = name.starts_with(b"user.") && !matches!(self.kind, S_IFREG | crate::fs::inode::S_IFDIR);
+        if user || self.kind == S_IFLNK { Err(Errno::EPERM) } else { Ok(()) }
+    }
+}
+
+/// Reads what has a size that must be asked for first when it is large.
+fn read_sized(mut call: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
+    let mut buffer = vec![0u8; 256];
+    loop {
+        match call(&mut buffer) {
+            Ok(len) => {
+                buffer.truncate(len);
+                return Ok(buffer);
+            }
+            Err(Errno::ERANGE) if buffer.len() < 65_536 => buffer.resize(65_536, 0),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn to_set_attr(change: &AttrChange) -> SetAttr {
+    let mut set = SetAttr::default();
+    if let Some(mode) = change.mode {
+        set.valid |= hc::SET_MODE;
+        set.mode = mode & 0o7777;
+    }
+    if let Some(uid) = change.uid {
+        set.valid |= hc::SET_UID;
+        set.uid = uid;
+    }
+    if let Some(gid) = change.gid {
+        set.valid |= hc::SET_GID;
+        set.gid = gid;
+    }
+    if let Some(size) = change.size {
+        set.valid |= hc::SET_SIZE;
+        set.size = size;
+    }
+    match change.atime {
+        Some(SetTime::Now) => set.valid |= hc::SET_ATIME_NOW,
+        Some(SetTime::At(ns)) => {
+            set.valid |= hc::SET_ATIME;
+            set.atime_ns = ns;
+        }
+        None => {}
+    }
+    match change.mtime {
+        Some(SetTime::Now) => set.valid |= hc::SET_MTIME_NOW,
+        Some(SetTime::At(ns)) => {
+            set.valid |= hc::SET_MTIME;
+            set.mtime_ns = ns;
+        }
+        None => {}
+    }
+    set
+}

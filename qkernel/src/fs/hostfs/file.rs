@@ -1,0 +1,223 @@
+//! Open host files and directories.
+
+use alloc::sync::Arc;
+use alloc::vec;
+use core::any::Any;
+
+use super::{HostInode, attr};
+use crate::errno::{Errno, Result};
+use crate::fs::file::{append_position, seek_in_dir, seek_in_file};
+use crate::fs::inode::{AttrChange, S_IFDIR, S_IFREG};
+use crate::fs::{At, DirEntry, File, FileOps, Stat, Whence};
+use crate::host::{self, Handle};
+use crate::mm::window::HostFileMap;
+use crate::mm::{IoBuf, MemoryObject};
+use crate::task::creds::CAP_FSETID;
+
+/// Bytes of directory records asked for at once.
+const READDIR_BYTES: usize = 32 * 1024;
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+
+/// An open host file or directory.
+pub struct HostFile {
+    inode: Arc<HostInode>,
+    handle: Arc<Handle>,
+}
+
+impl HostFile {
+    /// The file behind an open handle.
+    pub fn new(inode: Arc<HostInode>, handle: Arc<Handle>) -> Self {
+        Self { inode, handle }
+    }
+
+    /// The VMM's handle, for calls between two host files.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Bytes were written from `offset` on by such a call.
+    pub fn wrote(&self, offset: u64, bytes: u64) {
+        self.inode.wrote(offset, bytes);
+    }
+
+    fn check_regular(&self) -> Result<()> {
+        match self.inode.kind {
+            S_IFREG => Ok(()),
+            S_IFDIR => Err(Errno::EISDIR),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn write_at(&self, offset: u64, buf: &mut IoBuf<'_>) -> Result<usize> {
+        crate::fs::file::limit_write(offset, buf)?;
+        let moved = host::write(&self.handle, offset, buf)?;
+        self.inode.wrote(offset, moved as u64);
+        if moved > 0 && self.inode.has_set_id() && !crate::task::current().creds.get().has(CAP_FSETID) {
+            self.clear_set_id();
+        }
+        Ok(moved)
+    }
+
+    fn clear_set_id(&self) {
+        if let Ok(stat) = self.inode.host_stat(Some(&self.handle)) {
+            let group_runs = stat.mode & 0o010 != 0;
+            let mode = stat.mode & 0o7777 & !0o4000 & if group_runs { !0o2000 } else { !0 };
+            let _ = self
+                .inode
+                .change(&AttrChange { mode: Some(mode), ..AttrChange::default() }, Some(&self.handle));
+        }
+    }
+}
+
+impl HostInode {
+    /// Whether a shared mapping may change the content.
+    pub(super) fn is_mapped_writable(&self) -> bool {
+        self.kind == S_IFREG && self.maps.lock()[1].strong_count() != 0
+    }
+
+    fn map(&self, handle: &Arc<Handle>, writable: bool) -> Arc<HostFileMap> {
+        let mut maps = self.maps.lock();
+        let slot = &mut maps[usize::from(writable)];
+        if let Some(map) = slot.upgrade() {
+            return map;
+        }
+        let map = Arc::new(HostFileMap::new(handle.clone(), writable));
+        *slot = Arc::downgrade(&map);
+        map
+    }
+}
+
+impl FileOps for HostFile {
+    fn read(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
+        self.check_regular()?;
+        match at {
+            At::Offset(offset) => host::read(&self.handle, offset, buf),
+            At::Position => {
+                let mut position = file.pos.lock();
+                let moved = host::read(&self.handle, *position, buf)?;
+                *position += moved as u64;
+                Ok(moved)
+            }
+        }
+    }
+
+    fn write(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
+        self.check_regular()?;
+        append_position(
+            file,
+            at,
+            &self.inode.io,
+            || self.inode.size(&self.handle),
+            |offset| self.write_at(offset, buf),
+        )
+    }
+
+    fn seek(&self, file: &File, offset: i64, whence: Whence) -> Result<u64> {
+        if self.inode.kind == S_IFDIR {
+            return seek_in_dir(file, offset, whence);
+        }
+        match whence {
+            Whence::Data | Whence::Hole => {
+                let from = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
+                let kind = if whence == Whence::Data { SEEK_DATA } else { SEEK_HOLE };
+                let mut position = file.pos.lock();
+                *position = host::seek(&self.handle, from, kind)?;
+                Ok(*position)
+            }
+            _ => seek_in_file(file, offset, whence, || self.stat(file).map(|stat| stat.size)),
+        }
+    }
+
+    fn is_seekable(&self) -> bool {
+        true
+    }
+
+    fn read_dir(&self, file: &File, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
+        if self.inode.kind != S_IFDIR {
+            return Err(Errno::ENOTDIR);
+        }
+        let mut position = file.pos.lock();
+        let mut buffer = vec![0u8; READDIR_BYTES];
+        let got = host::readdir(&self.handle, &mut buffer, *position)?;
+        for entry in records(&buffer[..got]) {
+            if !sink(&entry) {
+                break;
+            }
+            *position = entry.next;
+        }
+        Ok(())
+    }
+
+    fn mapping(&self, _file: &File, shared_write: bool) -> Result<MemoryObject> {
+        if self.inode.kind != S_IFREG {
+            return Err(Errno::ENODEV);
+        }
+        Ok(MemoryObject::Host(self.inode.map(&self.handle, shared_write)))
+    }
+
+    fn stat(&self, _file: &File) -> Result<Stat> {
+        self.inode.host_stat(Some(&self.handle)).map(|stat| attr::to_stat(&stat))
+    }
+
+    fn truncate(&self, _file: &File, size: u64) -> Result<()> {
+        self.check_regular().map_err(|_| Errno::EINVAL)?;
+        let _io = self.inode.io.lock();
+        if size == 0 && !self.inode.fs.shared && self.inode.size(&self.handle)? == 0 {
+            return Ok(());
+        }
+        self.inode.change(&AttrChange { size: Some(size), ..AttrChange::default() }, Some(&self.handle))
+    }
+
+    fn allocate(&self, _file: &File, mode: u32, offset: u64, len: u64) -> Result<()> {
+        self.check_regular()?;
+        let _io = self.inode.io.lock();
+        let result = host::fallocate(&self.handle, mode, offset, len);
+        self.inode.invalidate();
+        result
+    }
+
+    fn sync(&self, _file: &File, data_only: bool) -> Result<()> {
+        host::fsync(&self.handle, data_only)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// The `linux_dirent64` records of a buffer; a malformed one ends the sequence.
+fn records(bytes: &[u8]) -> impl Iterator<Item = DirEntry<'_>> {
+    let mut rest = bytes;
+    core::iter::from_fn(move || {
+        let ino = u64::from_le_bytes(rest.get(..8)?.try_into().ok()?);
+        let next = u64::from_le_bytes(rest.get(8..16)?.try_into().ok()?);
+        let len = usize::from(u16::from_le_bytes(rest.get(16..18)?.try_into().ok()?));
+        let kind = *rest.get(18)?;
+        let text = rest.get(19..len)?;
+        let name = &text[..text.iter().position(|byte| *byte == 0)?];
+        rest = &rest[len..];
+        Some(DirEntry { name, ino, next, kind })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directory_records_are_read_and_a_cut_one_ends_them() {
+        let mut bytes = vec![];
+        for (ino, name) in [(5u64, b"a\0\0\0\0"), (6, b"bcd\0\0")] {
+            bytes.extend_from_slice(&ino.to_le_bytes());
+            bytes.extend_from_slice(&(ino * 10).to_le_bytes());
+            bytes.extend_from_slice(&24u16.to_le_bytes());
+            bytes.push(8);
+            bytes.extend_from_slice(name);
+        }
+        let all: Vec<_> = records(&bytes).map(|entry| (entry.name.to_vec(), entry.ino, entry.next)).collect();
+        assert_eq!(all, [(b"a".to_vec(), 5, 50), (b"bcd".to_vec(), 6, 60)]);
+        assert_eq!(records(&bytes[..40]).count(), 1);
+    }
+    use alloc::vec::Vec;
+}

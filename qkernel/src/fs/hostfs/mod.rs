@@ -1,0 +1,392 @@
+//! Files of the host: inodes over the VMM's handles.
+//!
+//! A directory gets an `O_PATH` handle when something below it is asked for. Other nodes are reached by their
+//! directory's handle and their name, and get an `O_PATH` handle of their own only when the name goes while they are
+//! used. Nodes are known by device and inode number, so that hard links and repeated lookups share one inode, which
+//! locks and mappings rely on.
+
+mod attr;
+mod dir;
+mod file;
+
+use abi::hostcall::HostStat;
+use alloc::boxed::Box;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::any::Any;
+use hashbrown::HashMap;
+
+use super::inode::{
+    Attachment, AttrChange, CachePolicy, Inode, LinkTarget, NewNode, NodeKind, S_IFBLK, S_IFCHR, S_IFDIR,
+    S_IFIFO, S_IFLNK, S_IFMT, S_IFREG,
+};
+use super::{FileOps, OpenFlags, Stat, dentry, special};
+use crate::errno::{Errno, Result};
+use crate::host::{self, Handle};
+use crate::mm::window::HostFileMap;
+use crate::sync::{Mutex, Once, SpinLock};
+use attr::Attr;
+pub use attr::to_stat;
+pub use file::HostFile;
+
+const O_PATH: u32 = OpenFlags::PATH.bits();
+const O_DIRECTORY: u32 = OpenFlags::DIRECTORY.bits();
+
+/// A mounted tree of the host.
+pub struct HostFs {
+    /// Others may change files under it.
+    shared: bool,
+    nodes: SpinLock<HashMap<(u64, u64), Weak<HostInode>>>,
+}
+
+/// Where the node is found.
+enum Place {
+    Named {
+        dir: Arc<HostInode>,
+        name: Box<[u8]>,
+    },
+    /// No name that is known; only a handle leads to it.
+    Unnamed,
+}
+
+/// A node of the host.
+pub struct HostInode {
+    me: Weak<HostInode>,
+    fs: Arc<HostFs>,
+    id: (u64, u64),
+    born_ns: i64,
+    kind: u32,
+    place: SpinLock<Place>,
+    /// An `O_PATH` handle of the node itself (or, of an unnamed file, the one it was made with).
+    node: SpinLock<Option<Arc<Handle>>>,
+    /// The handle a new file was made with, until it is opened.
+    fresh: SpinLock<Option<Arc<Handle>>>,
+    unnamed_file: bool,
+    attr: SpinLock<Attr>,
+    /// Held while the content is written, so that appends know the end.
+    io: Mutex<()>,
+    link: Once<Vec<u8>>,
+    /// Mappings of the content: read-only and writable ones.
+    maps: SpinLock<[Weak<HostFileMap>; 2]>,
+    attachment: Attachment,
+}
+
+/// The root of a mount of the node behind `handle`. `shared`: others may change files under it.
+pub fn root(handle: Handle, shared: bool) -> Result<Arc<HostInode>> {
+    let fs = Arc::new(HostFs { shared, nodes: SpinLock::new(HashMap::new()) });
+    let stat = host::stat_handle(&handle)?;
+    let root = HostInode::new(&fs, Place::Unnamed, Some(Arc::new(handle)), false, &stat);
+    fs.nodes.lock().insert(root.id, Arc::downgrade(&root));
+    Ok(root)
+}
+
+/// Runs a call that takes a new host handle, making room when there are none left.
+fn with_room<R>(mut call: impl FnMut() -> Result<R>) -> Result<R> {
+    match call() {
+        Err(Errno::ENFILE | Errno::EMFILE) => {
+            dentry::shrink();
+            call()
+        }
+        result => result,
+    }
+}
+
+impl HostFs {
+    /// The inode of what `name` in `dir` is on the host.
+    fn node(self: &Arc<Self>, dir: &HostInode, name: &[u8], stat: &HostStat) -> Result<Arc<HostInode>> {
+        let dir = dir.me.upgrade().ok_or(Errno::ESTALE)?;
+        let known = self.nodes.lock().get(&(stat.dev, stat.ino)).and_then(Weak::upgrade);
+        if let Some(known) = known
+            && known.kind == stat.mode & S_IFMT
+            && known.born_ns == stat.btime_ns
+        {
+            known.found_at(dir, name, self.shared);
+            known.attr.lock().store(stat, None);
+            return Ok(known);
+        }
+        let place = Place::Named { dir, name: name.into() };
+        let node = HostInode::new(self, place, None, false, stat);
+        let replaced = self.nodes.lock().insert(node.id, Arc::downgrade(&node));
+        drop(replaced);
+        Ok(node)
+    }
+
+    /// The inode of a new unnamed file.
+    fn unnamed(self: &Arc<Self>, handle: Handle) -> Result<Arc<HostInode>> {
+        let stat = host::stat_handle(&handle)?;
+        let node = HostInode::new(self, Place::Unnamed, Some(Arc::new(handle)), true, &stat);
+        self.nodes.lock().insert(node.id, Arc::downgrade(&node));
+        Ok(node)
+    }
+}
+
+impl HostInode {
+    fn new(
+        fs: &Arc<HostFs>,
+        place: Place,
+        node: Option<Arc<Handle>>,
+        unnamed_file: bool,
+        stat: &HostStat,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            fs: fs.clone(),
+            id: (stat.dev, stat.ino),
+            born_ns: stat.btime_ns,
+            kind: stat.mode & S_IFMT,
+            place: SpinLock::new(place),
+            node: SpinLock::new(node),
+            fresh: SpinLock::new(None),
+            unnamed_file,
+            attr: SpinLock::new(Attr::new(stat)),
+            io: Mutex::new(()),
+            link: Once::new(),
+            maps: SpinLock::new([Weak::new(), Weak::new()]),
+            attachment: Attachment::new(None),
+        })
+    }
+
+    /// A lookup found the node under this name.
+    fn found_at(&self, dir: Arc<HostInode>, name: &[u8], always: bool) {
+        let old = {
+            let mut place = self.place.lock();
+            let same = matches!(&*place, Place::Named { dir: at, name: known } if Arc::ptr_eq(at, &dir) && **known == *name);
+            if same || (!always && matches!(&*place, Place::Named { .. })) {
+                return;
+            }
+            core::mem::replace(&mut *place, Place::Named { dir, name: name.into() })
+        };
+        drop(old);
+    }
+
+    fn set_place(&self, new: Place) {
+        let old = core::mem::replace(&mut *self.place.lock(), new);
+        drop(old);
+    }
+
+    fn node_handle(&self) -> Option<Arc<Handle>> {
+        self.node.lock().clone()
+    }
+
+    fn named(&self) -> Result<(Arc<HostInode>, Box<[u8]>)> {
+        match &*self.place.lock() {
+            Place::Named { dir, name } => Ok((dir.clone(), name.clone())),
+            Place::Unnamed => Err(Errno::ENOENT),
+        }
+    }
+
+    /// Calls `f` with what leads to the node: a handle and a name below it, or a handle alone.
+    fn reach<R>(&self, f: impl FnOnce(&Handle, &[u8]) -> Result<R>) -> Result<R> {
+        if let Some(node) = self.node_handle() {
+            return f(&node, b"");
+        }
+        let (dir, name) = self.named()?;
+        let dir = dir.handle()?;
+        f(&dir, &name)
+    }
+
+    /// The node's own handle, opened and kept if there is none yet.
+    fn handle(&self) -> Result<Arc<Handle>> {
+        if let Some(node) = self.node_handle() {
+            return Ok(node);
+        }
+        let opened = Arc::new(self.open_path()?);
+        let mut node = self.node.lock();
+        Ok(node.get_or_insert(opened).clone())
+    }
+
+    /// An `O_PATH` handle of what the name leads to, which is this node.
+    fn open_path(&self) -> Result<Handle> {
+        let (dir, name) = self.named()?;
+        let dir = dir.handle()?;
+        let flags = if self.kind == S_IFDIR { O_PATH | O_DIRECTORY } else { O_PATH };
+        let handle = with_room(|| host::open(&dir, &name, flags, 0))?;
+        self.check_same(&handle)?;
+        Ok(handle)
+    }
+
+    /// Whether the host still calls this node by the name it was opened by; `ESTALE`.
+    fn check_same(&self, opened: &Handle) -> Result<()> {
+        if !self.fs.shared {
+            return Ok(());
+        }
+        let stat = host::stat_handle(opened)?;
+        if (stat.dev, stat.ino) != self.id {
+            return Err(Errno::ESTALE);
+        }
+        self.attr.lock().store(&stat, None);
+        Ok(())
+    }
+
+    /// Calls `f` with a handle of the node itself, which is closed afterwards unless it was there before.
+    fn with_own_handle<R>(&self, f: impl FnOnce(&Handle) -> Result<R>) -> Result<R> {
+        match self.node_handle() {
+            Some(node) => f(&node),
+            None if self.kind == S_IFDIR => f(&*self.handle()?),
+            None => f(&self.open_path()?),
+        }
+    }
+
+    fn open_content(&self, flags: OpenFlags) -> Result<Arc<Handle>> {
+        if self.unnamed_file {
+            // The only handle there will ever be; it was opened for both.
+            return self.node_handle().ok_or(Errno::ENOENT);
+        }
+        if self.kind == S_IFREG
+            && let Some(fresh) = self.fresh.lock().take()
+        {
+            return Ok(fresh);
+        }
+        let kept = OpenFlags::WRONLY | OpenFlags::RDWR | OpenFlags::DSYNC | OpenFlags::SYNC_BIT;
+        let mut bits = (flags & kept).bits();
+        if self.kind == S_IFDIR {
+            bits = O_DIRECTORY;
+        }
+        let handle = with_room(|| self.reach(|at, name| host::open(at, name, bits, 0)))?;
+        self.check_same(&handle)?;
+        Ok(Arc::new(handle))
+    }
+}
+
+impl Drop for HostInode {
+    fn drop(&mut self) {
+        {
+            let mut nodes = self.fs.nodes.lock();
+            if nodes.get(&self.id).is_some_and(|node| core::ptr::eq(node.as_ptr(), self)) {
+                nodes.remove(&self.id);
+            }
+        }
+        // Directories that only this node kept go one by one: a path may be deeper than the stack.
+        let mut next = core::mem::replace(&mut *self.place.lock(), Place::Unnamed);
+        while let Place::Named { dir, .. } = next {
+            let Some(dir) = Arc::into_inner(dir) else { break };
+            next = core::mem::replace(&mut *dir.place.lock(), Place::Unnamed);
+        }
+    }
+}
+
+fn host_inode(inode: &Arc<dyn Inode>) -> Result<&HostInode> {
+    inode.as_any().downcast_ref::<HostInode>().ok_or(Errno::EXDEV)
+}
+
+impl Inode for HostInode {
+    fn stat(&self) -> Result<Stat> {
+        self.host_stat(None).map(|stat| attr::to_stat(&stat))
+    }
+    fn kind(&self) -> u32 {
+        self.kind
+    }
+    fn cache_policy(&self) -> CachePolicy {
+        if self.fs.shared { CachePolicy::Revalidate } else { CachePolicy::Trust }
+    }
+    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
+        if self.kind != S_IFDIR {
+            return Err(Errno::ENOTDIR);
+        }
+        let stat = host::stat(&*self.handle()?, name)?;
+        Ok(self.fs.node(self, name, &stat)?)
+    }
+    fn create(&self, name: &[u8], kind: NodeKind, new: NewNode) -> Result<Arc<dyn Inode>> {
+        self.create_node(name, kind, new)
+    }
+    fn mkdir(&self, name: &[u8], new: NewNode) -> Result<Arc<dyn Inode>> {
+        self.make_dir(name, new)
+    }
+    fn symlink(&self, name: &[u8], target: &[u8], new: NewNode) -> Result<Arc<dyn Inode>> {
+        self.make_symlink(name, target, new)
+    }
+    fn link(&self, name: &[u8], node: &Arc<dyn Inode>) -> Result<()> {
+        self.make_link(name, host_inode(node)?)
+    }
+    fn unlink(&self, name: &[u8]) -> Result<()> {
+        let result = host::unlink(&*self.handle()?, name, 0);
+        self.invalidate();
+        result
+    }
+    fn rmdir(&self, name: &[u8]) -> Result<()> {
+        const AT_REMOVEDIR: u32 = 0x200;
+        let result = host::unlink(&*self.handle()?, name, AT_REMOVEDIR);
+        self.invalidate();
+        result
+    }
+    fn rename(&self, old: &[u8], new_dir: &Arc<dyn Inode>, new: &[u8], flags: u32) -> Result<()> {
+        let new_dir = host_inode(new_dir)?;
+        let result = host::rename(&*self.handle()?, old, &*new_dir.handle()?, new, flags);
+        self.invalidate();
+        new_dir.invalidate();
+        result
+    }
+    fn tmpfile(&self, new: NewNode) -> Result<Arc<dyn Inode>> {
+        self.make_tmpfile(new)
+    }
+    fn before_unlink(&self, dir: &Arc<dyn Inode>, name: &[u8], used: bool) {
+        if used && self.is_at(dir, name) {
+            // Failing means that the node is out of reach later: the calls then say so.
+            let _ = self.handle();
+        }
+    }
+    fn after_unlink(&self, dir: &Arc<dyn Inode>, name: &[u8]) {
+        if self.is_at(dir, name) {
+            self.set_place(Place::Unnamed);
+        }
+        self.invalidate();
+        let fresh = self.fresh.lock().take();
+        drop(fresh);
+        self.forget_if_unreachable();
+    }
+    fn moved(&self, dir: &Arc<dyn Inode>, name: &[u8]) {
+        if let Some(dir) = host_inode(dir).ok().and_then(|dir| dir.me.upgrade()) {
+            self.set_place(Place::Named { dir, name: name.into() });
+        }
+        self.invalidate();
+    }
+    fn attachment(&self) -> Option<&Attachment> {
+        Some(&self.attachment)
+    }
+    fn readlink(&self) -> Result<LinkTarget> {
+        if self.kind != S_IFLNK {
+            return Err(Errno::EINVAL);
+        }
+        if let Some(target) = self.link.get() {
+            return Ok(LinkTarget::Text(target.clone()));
+        }
+        let target = self.reach(host::readlink)?;
+        Ok(LinkTarget::Text(self.link.call_once(|| target).clone()))
+    }
+    fn set_attr(&self, change: &AttrChange) -> Result<()> {
+        self.change(change, None)
+    }
+    fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Box<dyn FileOps>> {
+        match self.kind {
+            S_IFREG | S_IFDIR => {
+                let handle = self.open_content(flags)?;
+                Ok(Box::new(HostFile::new(self, handle)))
+            }
+            S_IFIFO => special::open_fifo(&(self as Arc<dyn Inode>), flags),
+            S_IFCHR | S_IFBLK => {
+                let (rdev, is_block) = (self.stat()?.rdev, self.kind == S_IFBLK);
+                special::open_device(&(self as Arc<dyn Inode>), rdev, is_block, flags)
+            }
+            S_IFLNK => Err(Errno::ELOOP),
+            _ => Err(Errno::ENXIO),
+        }
+    }
+    fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+        self.read_xattr(name)
+    }
+    fn set_xattr(&self, name: &[u8], value: &[u8], flags: u32) -> Result<()> {
+        self.write_xattr(name, value, flags)
+    }
+    fn list_xattr(&self) -> Result<Vec<u8>> {
+        self.xattr_names()
+    }
+    fn remove_xattr(&self, name: &[u8]) -> Result<()> {
+        self.delete_xattr(name)
+    }
+    fn statfs(&self) -> Result<abi::hostcall::HostStatFs> {
+        self.with_own_handle(host::statfs)
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

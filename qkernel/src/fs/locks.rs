@@ -1,0 +1,317 @@
+//! Advisory locks: POSIX record locks, open-file-description locks, and `flock(2)`.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::{File, Inode};
+use crate::errno::{Errno, Result};
+use crate::sync::SpinLock;
+use crate::task::wait::WaitQueue;
+
+/// The largest offset a lock can cover: a range up to it has no end.
+pub const END: u64 = i64::MAX as u64;
+
+/// Who holds a lock.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Owner {
+    /// A process (its descriptor table), `fcntl(2)`.
+    Table(u64),
+    /// An open file description, `fcntl(2)` with `F_OFD_*`.
+    Description(u64),
+}
+
+/// A locked range, both ends included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lock {
+    pub owner: Owner,
+    pub pid: u32,
+    pub start: u64,
+    pub end: u64,
+    pub exclusive: bool,
+}
+
+impl Lock {
+    fn conflicts(&self, other: &Lock) -> bool {
+        self.owner != other.owner
+            && (self.exclusive || other.exclusive)
+            && self.start <= other.end
+            && other.start <= self.end
+    }
+}
+
+/// The locks of one file.
+#[derive(Default)]
+struct FileLocks {
+    records: Vec<Lock>,
+    /// Descriptions with a `flock(2)` lock, and whether it is exclusive.
+    flocks: Vec<(u64, bool)>,
+}
+
+impl FileLocks {
+    fn conflict(&self, wanted: &Lock) -> Option<Lock> {
+        self.records.iter().find(|held| held.conflicts(wanted)).copied()
+    }
+
+    /// Takes `range` away from `owner`'s locks, splitting what is only partly covered.
+    fn unlock(&mut self, owner: Owner, start: u64, end: u64) {
+        let mut kept = Vec::with_capacity(self.records.len() + 1);
+        for held in self.records.drain(..) {
+            if held.owner != owner || held.end < start || end < held.start {
+                kept.push(held);
+                continue;
+            }
+            if held.start < start {
+                kept.push(Lock { end: start - 1, ..held });
+            }
+            if held.end > end {
+                kept.push(Lock { start: end + 1, ..held });
+            }
+        }
+        self.records = kept;
+    }
+
+    /// Adds a lock that conflicts with none, replacing the owner's locks in its range and joining neighbours.
+    fn lock(&mut self, new: Lock) {
+        self.unlock(new.owner, new.start, new.end);
+        let mut joined = new;
+        self.records.retain(|held| {
+            let alike = held.owner == new.owner && held.exclusive == new.exclusive;
+            let touches =
+                held.end.saturating_add(1) >= joined.start && joined.end.saturating_add(1) >= held.start;
+            if alike && touches {
+                joined.start = joined.start.min(held.start);
+                joined.end = joined.end.max(held.end);
+            }
+            !(alike && touches)
+        });
+        let at = self.records.partition_point(|held| held.start <= joined.start);
+        self.records.insert(at, joined);
+    }
+
+    fn flock_conflict(&self, owner: u64, exclusive: bool) -> bool {
+        self.flocks.iter().any(|(held, theirs)| *held != owner && (exclusive || *theirs))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.records.is_empty() && self.flocks.is_empty()
+    }
+}
+
+#[derive(Default)]
+struct Table {
+    /// By the inode's address. A file with locks is open, so the inode stays where it is.
+    files: BTreeMap<usize, FileLocks>,
+    /// Which process (descriptor table) waits for which.
+    waits: BTreeMap<u64, u64>,
+}
+
+static TABLE: SpinLock<Option<Table>> = SpinLock::new(None);
+static CHANGED: WaitQueue = WaitQueue::new();
+
+fn with_table<R>(f: impl FnOnce(&mut Table) -> R) -> R {
+    f(TABLE.lock().get_or_insert_with(Table::default))
+}
+
+fn key(inode: &Arc<dyn Inode>) -> usize {
+    Arc::as_ptr(inode).cast::<u8>() as usize
+}
+
+fn inode_of(file: &File) -> Result<usize> {
+    file.path.as_ref().map(|path| key(&path.inode)).ok_or(Errno::EBADF)
+}
+
+impl Table {
+    fn prune(&mut self, file: usize) {
+        if self.files.get(&file).is_some_and(FileLocks::is_empty) {
+            self.files.remove(&file);
+        }
+    }
+
+    /// Whether waiting for `holder` would close a circle back to `waiter`.
+    fn would_deadlock(&self, waiter: u64, holder: u64) -> bool {
+        let mut at = holder;
+        for _ in 0..64 {
+            if at == waiter {
+                return true;
+            }
+            match self.waits.get(&at) {
+                Some(next) => at = *next,
+                None => return false,
+            }
+        }
+        false
+    }
+
+    /// One attempt to lock: `EAGAIN` when it conflicts.
+    fn try_lock(&mut self, file: usize, wanted: &Lock, waits: bool) -> Result<()> {
+        if let Owner::Table(me) = wanted.owner {
+            self.waits.remove(&me);
+        }
+        let locks = self.files.entry(file).or_default();
+        let Some(holder) = locks.conflict(wanted) else {
+            locks.lock(*wanted);
+            return Ok(());
+        };
+        if let (Owner::Table(me), Owner::Table(other), true) = (wanted.owner, holder.owner, waits) {
+            if self.would_deadlock(me, other) {
+                return Err(Errno::EDEADLK);
+            }
+            self.waits.insert(me, other);
+        }
+        Err(Errno::EAGAIN)
+    }
+}
+
+/// The lock that keeps `wanted` from being taken (`F_GETLK`).
+pub fn test(file: &File, wanted: &Lock) -> Result<Option<Lock>> {
+    let file = inode_of(file)?;
+    Ok(with_table(|table| table.files.get(&file).and_then(|locks| locks.conflict(wanted))))
+}
+
+/// Takes a lock (`F_SETLK`; `F_SETLKW` if `waits`). `EAGAIN`, `EDEADLK`, or interrupted.
+pub fn lock(file: &File, wanted: &Lock, waits: bool) -> Result<()> {
+    let inode = inode_of(file)?;
+    let attempt = || with_table(|table| table.try_lock(inode, wanted, waits));
+    let mut result = attempt();
+    if waits && result == Err(Errno::EAGAIN) {
+        let woken = CHANGED.wait(|| match attempt() {
+            Err(Errno::EAGAIN) => None,
+            done => Some(done),
+        });
+        if let Owner::Table(me) = wanted.owner {
+            with_table(|table| table.waits.remove(&me));
+        }
+        result = woken.and_then(|done| done);
+    }
+    // A lock that became weaker may let others in.
+    CHANGED.wake_all();
+    result
+}
+
+/// Gives a range back (`F_UNLCK`).
+pub fn unlock(file: &File, owner: Owner, start: u64, end: u64) -> Result<()> {
+    let inode = inode_of(file)?;
+    with_table(|table| {
+        if let Some(locks) = table.files.get_mut(&inode) {
+            locks.unlock(owner, start, end);
+        }
+        table.prune(inode);
+    });
+    CHANGED.wake_all();
+    Ok(())
+}
+
+/// `flock(2)`; `None` unlocks. `EAGAIN` when it would wait and `waits` is false.
+pub fn flock(file: &File, kind: Option<bool>, waits: bool) -> Result<()> {
+    let inode = inode_of(file)?;
+    let owner = file.id;
+    let attempt = |keep: bool| {
+        with_table(|table| {
+            let locks = table.files.entry(inode).or_default();
+            let result = match kind {
+                Some(exclusive) if locks.flock_conflict(owner, exclusive) => {
+                    // Changing a lock gives the old one up first, as on Linux.
+                    if !keep {
+                        locks.flocks.retain(|(held, _)| *held != owner);
+                    }
+                    Err(Errno::EAGAIN)
+                }
+                kind => {
+                    locks.flocks.retain(|(held, _)| *held != owner);
+                    locks.flocks.extend(kind.map(|exclusive| (owner, exclusive)));
+                    Ok(())
+                }
+            };
+            table.prune(inode);
+            result
+        })
+    };
+    let mut result = attempt(false);
+    CHANGED.wake_all();
+    if waits && result == Err(Errno::EAGAIN) {
+        result = CHANGED
+            .wait(|| match attempt(true) {
+                Err(Errno::EAGAIN) => None,
+                done => Some(done),
+            })
+            .and_then(|done| done);
+    }
+    result
+}
+
+fn release(file: &File, which: impl Fn(&Lock) -> bool, flock: bool) {
+    let Ok(inode) = inode_of(file) else { return };
+    let changed = with_table(|table| {
+        let Some(locks) = table.files.get_mut(&inode) else { return false };
+        let before = locks.records.len() + locks.flocks.len();
+        locks.records.retain(|held| !which(held));
+        if flock {
+            locks.flocks.retain(|(held, _)| *held != file.id);
+        }
+        let changed = before != locks.records.len() + locks.flocks.len();
+        table.prune(inode);
+        changed
+    });
+    if changed {
+        CHANGED.wake_all();
+    }
+}
+
+/// A process closed a descriptor of `file`: all its record locks on that file go, whatever descriptor they were made by.
+pub fn release_posix(file: &File, table: u64) {
+    release(file, |held| held.owner == Owner::Table(table), false);
+}
+
+/// The description is gone, and its locks with it.
+pub fn release_file(file: &File) {
+    release(file, |held| held.owner == Owner::Description(file.id), true);
+}
+
+/// Every lock, for `/proc/locks`: the inode's address stands for the file.
+pub fn list() -> Vec<Lock> {
+    with_table(|table| table.files.values().flat_map(|locks| locks.records.iter().copied()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lock(owner: u64, start: u64, end: u64, exclusive: bool) -> Lock {
+        Lock { owner: Owner::Table(owner), pid: 1, start, end, exclusive }
+    }
+
+    fn ranges(locks: &FileLocks) -> Vec<(u64, u64, bool)> {
+        locks.records.iter().map(|held| (held.start, held.end, held.exclusive)).collect()
+    }
+
+    #[test]
+    fn unlocking_the_middle_splits() {
+        let mut locks = FileLocks::default();
+        locks.lock(lock(1, 0, 99, true));
+        locks.unlock(Owner::Table(1), 10, 19);
+        assert_eq!(ranges(&locks), [(0, 9, true), (20, 99, true)]);
+        assert!(locks.conflict(&lock(2, 10, 19, true)).is_none());
+        assert!(locks.conflict(&lock(2, 9, 9, false)).is_some());
+    }
+
+    #[test]
+    fn neighbours_of_one_kind_join_and_other_kinds_replace() {
+        let mut locks = FileLocks::default();
+        locks.lock(lock(1, 0, 9, false));
+        locks.lock(lock(1, 10, END, false));
+        assert_eq!(ranges(&locks), [(0, END, false)]);
+        locks.lock(lock(1, 5, 6, true));
+        assert_eq!(ranges(&locks), [(0, 4, false), (5, 6, true), (7, END, false)]);
+    }
+
+    #[test]
+    fn readers_share_and_circles_are_seen() {
+        let mut table = Table::default();
+        assert_eq!(table.try_lock(1, &lock(1, 0, 0, false), true), Ok(()));
+        assert_eq!(table.try_lock(1, &lock(2, 0, 0, false), true), Ok(()));
+        assert_eq!(table.try_lock(2, &lock(2, 0, 0, true), true), Ok(()));
+        assert_eq!(table.try_lock(1, &lock(2, 0, 0, true), true), Err(Errno::EAGAIN));
+        assert_eq!(table.try_lock(2, &lock(1, 0, 0, true), true), Err(Errno::EDEADLK));
+    }
+}

@@ -1,0 +1,145 @@
+//! Mounts: which file system is seen where.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::dentry::Dentry;
+use super::{Inode, Path};
+use crate::errno::{Errno, Result};
+use crate::sync::SpinLock;
+
+static NEXT_MOUNT: AtomicU64 = AtomicU64::new(1);
+
+/// A file system (or a part of it) at a place of the tree.
+pub struct Mount {
+    /// As in `/proc/PID/mountinfo`.
+    pub id: u64,
+    /// Type name (`overlay`, `tmpfs`, `proc`, …) and source, for `/proc/PID/mounts`.
+    pub kind: Box<[u8]>,
+    pub source: Box<[u8]>,
+    pub root: Arc<Dentry>,
+    pub root_inode: Arc<dyn Inode>,
+    /// The place it covers; `None` for the root of the tree, and once it is unmounted.
+    at: SpinLock<Option<(Arc<Mount>, Arc<Dentry>)>>,
+    read_only: AtomicBool,
+}
+
+/// Mounts by the place they cover: mount id and dentry address (which the mount keeps alive).
+static TABLE: SpinLock<BTreeMap<(u64, usize), Arc<Mount>>> = SpinLock::new(BTreeMap::new());
+/// The root of the tree and all mounts in the order they were made.
+static ALL: SpinLock<Vec<Arc<Mount>>> = SpinLock::new(Vec::new());
+
+fn key(mount: &Mount, dentry: &Arc<Dentry>) -> (u64, usize) {
+    (mount.id, Arc::as_ptr(dentry) as usize)
+}
+
+impl Mount {
+    /// A mount of `root` that is nowhere yet.
+    pub fn new(
+        root: Arc<Dentry>,
+        root_inode: Arc<dyn Inode>,
+        kind: &[u8],
+        source: &[u8],
+        read_only: bool,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            id: NEXT_MOUNT.fetch_add(1, Ordering::Relaxed),
+            kind: kind.into(),
+            source: source.into(),
+            root,
+            root_inode,
+            at: SpinLock::new(None),
+            read_only: AtomicBool::new(read_only),
+        })
+    }
+
+    /// A mount of a whole new file system.
+    pub fn of(inode: Arc<dyn Inode>, kind: &[u8], source: &[u8], read_only: bool) -> Arc<Self> {
+        Self::new(Dentry::root(inode.clone()), inode, kind, source, read_only)
+    }
+
+    /// Its root.
+    pub fn path(self: &Arc<Self>) -> Path {
+        Path { mount: self.clone(), dentry: self.root.clone(), inode: self.root_inode.clone() }
+    }
+
+    /// The place it covers.
+    pub fn place(&self) -> Option<(Arc<Mount>, Arc<Dentry>)> {
+        self.at.lock().clone()
+    }
+
+    /// Whether changes answer `EROFS`.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Relaxed)
+    }
+
+    /// Changes [`Self::is_read_only`].
+    pub fn set_read_only(&self, read_only: bool) {
+        self.read_only.store(read_only, Ordering::Relaxed);
+    }
+
+    /// `EROFS` when changes aren't permitted.
+    pub fn check_writable(&self) -> Result<()> {
+        if self.is_read_only() { Err(Errno::EROFS) } else { Ok(()) }
+    }
+
+    /// Makes it the root of the tree.
+    pub fn become_root(self: &Arc<Self>) {
+        ALL.lock().push(self.clone());
+    }
+
+    /// Mounts it over `place`.
+    pub fn attach(self: &Arc<Self>, place: &Path) {
+        *self.at.lock() = Some((place.mount.clone(), place.dentry.clone()));
+        place.dentry.add_mount();
+        TABLE.lock().insert(key(&place.mount, &place.dentry), self.clone());
+        ALL.lock().push(self.clone());
+    }
+
+    /// Takes it away; `EINVAL` for the root of the tree, `EBUSY` while something is mounted below it or (unless
+    /// `lazy`) it is used.
+    pub fn detach(self: &Arc<Self>, lazy: bool) -> Result<()> {
+        let Some((parent, dentry)) = self.place() else { return Err(Errno::EINVAL) };
+        let covered = {
+            let all = ALL.lock();
+            all.iter().any(|other| other.place().is_some_and(|(mount, _)| Arc::ptr_eq(&mount, self)))
+        };
+        // Ours, the table's and the list's, and the path that the caller found it by.
+        if covered || (!lazy && Arc::strong_count(self) > 4) {
+            return Err(Errno::EBUSY);
+        }
+        let removed = TABLE.lock().remove(&key(&parent, &dentry));
+        ALL.lock().retain(|other| !Arc::ptr_eq(other, self));
+        dentry.remove_mount();
+        let place = self.at.lock().take();
+        drop((removed, place));
+        Ok(())
+    }
+}
+
+/// The path seen at `path`: the root of what is mounted there, if anything is.
+pub fn enter(mut path: Path) -> Path {
+    while path.dentry.is_mountpoint() {
+        let Some(mount) = TABLE.lock().get(&key(&path.mount, &path.dentry)).cloned() else { break };
+        path = mount.path();
+    }
+    path
+}
+
+/// The place that `path` covers, if it is the root of a mount (through several layers of mounts).
+pub fn leave(mut path: Path) -> Option<Path> {
+    while Arc::ptr_eq(&path.dentry, &path.mount.root) {
+        let (mount, dentry) = path.mount.place()?;
+        let inode = dentry.inode()?;
+        path = Path { mount, dentry, inode };
+    }
+    Some(path)
+}
+
+/// All mounts, parents before children.
+pub fn list() -> Vec<Arc<Mount>> {
+    ALL.lock().clone()
+}

@@ -1,0 +1,213 @@
+//! Opening and making files.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::sync::Arc;
+use core::any::Any;
+
+use super::access::{self, Actor, Want};
+use super::dentry::Dentry;
+use super::inode::{NodeKind, S_IFDIR, S_IFLNK, S_IFREG};
+use super::walk::{self, AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, Last, Resolve, Walker};
+use super::{File, FileOps, OpenFlags, Path, Stat, mount};
+use crate::errno::{Errno, Result};
+use crate::syscall::Ctx;
+
+/// How often a walk is begun anew when the host changed what was found.
+const STALE_TRIES: usize = 3;
+
+/// How to open, as `openat2(2)` says it.
+#[derive(Clone, Copy)]
+pub struct How {
+    pub flags: OpenFlags,
+    pub mode: u32,
+    pub resolve: Resolve,
+}
+
+/// Opens a file (`openat(2)`); `mode` counts when it is made.
+pub fn open_at(cx: &Ctx<'_>, dirfd: i32, path: &[u8], flags: OpenFlags, mode: u32) -> Result<Arc<File>> {
+    open_how(cx, dirfd, path, How { flags, mode, resolve: Resolve::empty() })
+}
+
+/// Opens a file (`openat2(2)`).
+pub fn open_how(cx: &Ctx<'_>, dirfd: i32, path: &[u8], how: How) -> Result<Arc<File>> {
+    let actor = Actor::of(cx);
+    for _ in 0..STALE_TRIES {
+        match open_once(cx, &actor, dirfd, path, how) {
+            Err(Errno::ESTALE) => {}
+            result => return result,
+        }
+    }
+    Err(Errno::ESTALE)
+}
+
+fn open_once(cx: &Ctx<'_>, actor: &Actor, dirfd: i32, path: &[u8], how: How) -> Result<Arc<File>> {
+    let How { flags, mode, resolve } = how;
+    let start = walk::start(cx, actor, dirfd, path)?;
+    let walker = Walker::new(actor, start, path, resolve)?;
+    if flags.contains(OpenFlags::PATH) {
+        return open_path(walker.finish(!flags.contains(OpenFlags::NOFOLLOW))?, flags);
+    }
+    if flags.contains(OpenFlags::TMPFILE_BIT) {
+        return open_tmpfile(actor, &walker.finish(true)?, flags, mode);
+    }
+    if flags.contains(OpenFlags::CREAT) {
+        let (path, created) = find_or_create(actor, walker, flags, mode)?;
+        return finish(actor, path, flags, created);
+    }
+    let path = walker.finish(!flags.contains(OpenFlags::NOFOLLOW))?;
+    finish(actor, path, flags, false)
+}
+
+/// `O_PATH`: only names the place.
+fn open_path(path: Path, flags: OpenFlags) -> Result<Arc<File>> {
+    if flags.contains(OpenFlags::DIRECTORY) && path.inode.kind() != S_IFDIR {
+        return Err(Errno::ENOTDIR);
+    }
+    let kept = OpenFlags::PATH | OpenFlags::DIRECTORY | OpenFlags::NOFOLLOW | OpenFlags::CLOEXEC;
+    Ok(File::new(Box::new(PathOnly), flags & kept, Some(path)))
+}
+
+fn open_tmpfile(actor: &Actor, dir: &Path, flags: OpenFlags, mode: u32) -> Result<Arc<File>> {
+    if !flags.writable() {
+        return Err(Errno::EINVAL);
+    }
+    if dir.inode.kind() != S_IFDIR {
+        return Err(Errno::ENOTDIR);
+    }
+    access::check_change(&actor.creds, dir)?;
+    let new = access::new_node(&actor.creds, &dir.inode, mode & !actor.fs.umask(), false)?;
+    let inode = dir.inode.tmpfile(new)?;
+    let name = format!("#{}", inode.stat()?.ino);
+    let dentry = Dentry::detached(&dir.dentry, name.as_bytes(), inode.clone(), true);
+    let ops = inode.clone().open(flags)?;
+    Ok(File::new(ops, flags, Some(dir.with(dentry, inode))))
+}
+
+/// Finds the file, or makes it; true: it was made.
+fn find_or_create(
+    actor: &Actor,
+    mut walker: Walker<'_>,
+    flags: OpenFlags,
+    mode: u32,
+) -> Result<(Path, bool)> {
+    loop {
+        let Last::Name(name, slash) = walker.to_parent()? else { return Ok((walker.at().clone(), false)) };
+        if slash {
+            return Err(Errno::EISDIR);
+        }
+        let dir = walker.at().clone();
+        if let Some(found) = walk::child(&dir, &name)? {
+            if flags.contains(OpenFlags::EXCL) {
+                return Err(Errno::EEXIST);
+            }
+            if found.inode.kind() != S_IFLNK {
+                return Ok((found, false));
+            }
+            if flags.contains(OpenFlags::NOFOLLOW) {
+                return Err(Errno::ELOOP);
+            }
+            walker.follow(&found)?;
+            continue;
+        }
+        match create(actor, &dir, &name, mode) {
+            // Someone was faster.
+            Err(Errno::EEXIST) if !flags.contains(OpenFlags::EXCL) => {
+                dir.dentry.forget(&name);
+                let found = walk::child(&dir, &name)?.ok_or(Errno::ESTALE)?;
+                if found.inode.kind() == S_IFLNK {
+                    return Err(Errno::ESTALE);
+                }
+                return Ok((found, false));
+            }
+            result => return Ok((result?, true)),
+        }
+    }
+}
+
+fn create(actor: &Actor, dir: &Path, name: &[u8], mode: u32) -> Result<Path> {
+    let _changes = dir.dentry.changes.lock();
+    if dir.dentry.is_gone() {
+        return Err(Errno::ENOENT);
+    }
+    if walk::child_locked(dir, name)?.is_some() {
+        return Err(Errno::EEXIST);
+    }
+    access::check_change(&actor.creds, dir)?;
+    let new = access::new_node(&actor.creds, &dir.inode, mode & 0o7777 & !actor.fs.umask(), false)?;
+    let inode = dir.inode.create(name, NodeKind::Regular, new)?;
+    let dentry = dir.dentry.insert(name, Some(inode.clone()));
+    Ok(mount::enter(dir.with(dentry, inode)))
+}
+
+/// Opens what was found, once it is sure that the caller may.
+fn finish(actor: &Actor, path: Path, flags: OpenFlags, created: bool) -> Result<Arc<File>> {
+    let kind = path.inode.kind();
+    let truncates = flags.contains(OpenFlags::TRUNC) && kind == S_IFREG && !created;
+    match kind {
+        S_IFLNK => return Err(Errno::ELOOP),
+        S_IFDIR
+            if flags.writable() || flags.contains(OpenFlags::CREAT) || flags.contains(OpenFlags::TRUNC) =>
+        {
+            return Err(Errno::EISDIR);
+        }
+        S_IFDIR => {}
+        _ if flags.contains(OpenFlags::DIRECTORY) => return Err(Errno::ENOTDIR),
+        _ => {}
+    }
+    if !created {
+        let mut want = Want::empty();
+        want.set(Want::READ, flags.readable());
+        want.set(Want::WRITE, flags.writable() || truncates);
+        access::check(&actor.creds, &path, want)?;
+    }
+    if flags.contains(OpenFlags::NOATIME) && !access::is_owner(&actor.creds, &path.inode.stat()?) {
+        return Err(Errno::EPERM);
+    }
+    let ops = path.inode.clone().open(flags)?;
+    let file = File::new(ops, flags, Some(path));
+    if truncates {
+        file.ops.truncate(&file, 0)?;
+    }
+    Ok(file)
+}
+
+/// Opens a place that the kernel itself has found, as the caller would (magic links, `/proc/PID/exe`).
+pub fn open_found(cx: &Ctx<'_>, path: Path, flags: OpenFlags) -> Result<Arc<File>> {
+    finish(&Actor::of(cx), path, flags, false)
+}
+
+/// Opens a program for `execve(2)`: a regular file the task may execute. `flags` as `execveat(2)`.
+pub fn open_executable(cx: &Ctx<'_>, dirfd: i32, path: &[u8], flags: u32) -> Result<Arc<File>> {
+    let actor = Actor::of(cx);
+    for _ in 0..STALE_TRIES {
+        let place =
+            match walk::resolve_at(cx, &actor, dirfd, path, flags & (AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW))? {
+                Some(place) => place,
+                None => cx.file(dirfd)?.path.clone().ok_or(Errno::EACCES)?,
+            };
+        match place.inode.kind() {
+            S_IFLNK => return Err(Errno::ELOOP),
+            S_IFREG => {}
+            _ => return Err(Errno::EACCES),
+        }
+        access::check(&actor.creds, &place, Want::EXEC)?;
+        match place.inode.clone().open(OpenFlags::empty()) {
+            Err(Errno::ESTALE) => {}
+            ops => return Ok(File::new(ops?, OpenFlags::empty(), Some(place))),
+        }
+    }
+    Err(Errno::ESTALE)
+}
+
+/// What an `O_PATH` descriptor can do: next to nothing.
+struct PathOnly;
+
+impl FileOps for PathOnly {
+    fn stat(&self, file: &File) -> Result<Stat> {
+        file.path.as_ref().ok_or(Errno::EBADF)?.inode.stat()
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -1,0 +1,176 @@
+//! The standard streams: pipes, terminals, sockets and files that the host handed over.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::any::Any;
+
+use super::file::seek_in_file;
+use super::hostfs_stat;
+use super::inode::{S_IFIFO, S_IFREG, S_IFSOCK};
+use super::poll::{PollEvents, PollTable};
+use super::{At, File, FileOps, OpenFlags, Stat, Whence, host_poll};
+use crate::errno::{Errno, Result};
+use crate::host::{self, Handle};
+use crate::mm::IoBuf;
+use crate::sync::SpinLock;
+use crate::task::wait::WaitQueue;
+
+/// "At the stream's own position" of `READ` and `WRITE`.
+const STREAM: u64 = u64::MAX;
+
+/// A stream of the host.
+pub struct HostStream {
+    handle: Arc<Handle>,
+    kind: u32,
+    ino: u64,
+    queue: Arc<WaitQueue>,
+    token: u64,
+    /// Where a regular file is read and written, once the program has chosen a position; before, the host's.
+    position: SpinLock<Option<u64>>,
+}
+
+impl HostStream {
+    /// The stream behind a handle.
+    pub fn new(handle: Arc<Handle>) -> Result<Self> {
+        let stat = host::stat_handle(&handle)?;
+        let queue = Arc::new(WaitQueue::new());
+        let token = host_poll::register(&queue);
+        let kind = stat.mode & super::inode::S_IFMT;
+        Ok(Self { handle, kind, ino: stat.ino, queue, token, position: SpinLock::new(None) })
+    }
+
+    fn is_file(&self) -> bool {
+        self.kind == S_IFREG
+    }
+
+    /// What holds now of what the file may do; asks the host to tell of the rest if anyone waits.
+    fn ready(&self, file: &File) -> PollEvents {
+        let mut wanted = PollEvents::empty();
+        if file.flags().readable() {
+            wanted |= PollEvents::READABLE | PollEvents::RDHUP;
+        }
+        if file.flags().writable() {
+            wanted |= PollEvents::WRITABLE;
+        }
+        let now = match host::poll_now(&self.handle, wanted.bits()) {
+            Ok(now) => PollEvents::from_bits_truncate(now),
+            Err(_) => wanted,
+        };
+        let missing = wanted - now;
+        if !missing.is_empty() && !self.queue.is_empty() {
+            // Files that are always ready refuse; there is nothing to wait for then.
+            let _ = host::poll_arm(&self.handle, missing.bits(), self.token);
+        }
+        now
+    }
+
+    /// One attempt; what could not be done is asked for again, since the host tells only once.
+    fn attempt(&self, file: &File, call: impl FnOnce(u64) -> Result<usize>) -> Result<usize> {
+        let chosen = *self.position.lock();
+        let result = call(chosen.unwrap_or(STREAM));
+        match (&result, chosen) {
+            (Ok(moved), Some(from)) => *self.position.lock() = Some(from + *moved as u64),
+            (Ok(moved), None) if self.is_file() => *file.pos.lock() += *moved as u64,
+            (Err(Errno::EAGAIN), _) if !self.queue.is_empty() => {
+                let _ = self.ready(file);
+            }
+            _ => {}
+        }
+        result
+    }
+}
+
+impl Drop for HostStream {
+    fn drop(&mut self) {
+        host_poll::unregister(self.token);
+    }
+}
+
+impl FileOps for HostStream {
+    fn read(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
+        match at {
+            At::Offset(offset) => host::read(&self.handle, offset, buf),
+            At::Position => self.attempt(file, |offset| host::read(&self.handle, offset, buf)),
+        }
+    }
+
+    fn write(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
+        match at {
+            At::Offset(offset) => host::write(&self.handle, offset, buf),
+            At::Position => self.attempt(file, |offset| host::write(&self.handle, offset, buf)),
+        }
+    }
+
+    fn poll(&self, file: &File, table: Option<&mut PollTable>) -> PollEvents {
+        if self.is_file() {
+            return PollEvents::READABLE | PollEvents::WRITABLE;
+        }
+        if let Some(table) = table {
+            table.add(&self.queue);
+        }
+        self.ready(file)
+    }
+
+    fn seek(&self, file: &File, offset: i64, whence: Whence) -> Result<u64> {
+        if !self.is_file() {
+            return Err(Errno::ESPIPE);
+        }
+        if let Some(position) = *self.position.lock() {
+            *file.pos.lock() = position;
+        }
+        let to = seek_in_file(file, offset, whence, || self.stat(file).map(|stat| stat.size))?;
+        // Asking where one is changes nothing.
+        if whence != Whence::Current || offset != 0 {
+            *self.position.lock() = Some(to);
+        }
+        Ok(to)
+    }
+
+    fn is_seekable(&self) -> bool {
+        self.is_file()
+    }
+
+    fn stat(&self, _file: &File) -> Result<Stat> {
+        host::stat_handle(&self.handle).map(|stat| hostfs_stat(&stat))
+    }
+
+    fn truncate(&self, _file: &File, size: u64) -> Result<()> {
+        if !self.is_file() {
+            return Err(Errno::EINVAL);
+        }
+        let set = abi::hostcall::SetAttr { valid: abi::hostcall::SET_SIZE, size, ..Default::default() };
+        host::set_attr(&self.handle, b"", &set)
+    }
+
+    fn sync(&self, _file: &File, data_only: bool) -> Result<()> {
+        if self.is_file() { host::fsync(&self.handle, data_only) } else { Err(Errno::EINVAL) }
+    }
+
+    fn describe(&self) -> Vec<u8> {
+        let kind = match self.kind {
+            S_IFIFO => "pipe",
+            S_IFSOCK => "socket",
+            S_IFREG => "file",
+            _ => "stream",
+        };
+        alloc::format!("{kind}:[{}]", self.ino).into_bytes()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// The open file of a stream given as descriptor `fd`.
+pub fn open(handle: Arc<Handle>, fd: u32) -> Result<Arc<File>> {
+    // The host doesn't say what a stream may do, and refuses the rest itself; what it is for is a good guess.
+    let flags = match fd {
+        0 => OpenFlags::empty(),
+        1 | 2 => OpenFlags::WRONLY,
+        _ => OpenFlags::RDWR,
+    };
+    let stream = HostStream::new(handle)?;
+    // Terminals and devices are open both ways wherever they come from.
+    let flags = if stream.kind == super::inode::S_IFCHR { OpenFlags::RDWR } else { flags };
+    Ok(File::new(alloc::boxed::Box::new(stream), flags, None))
+}

@@ -1,0 +1,144 @@
+//! Open files and directories of a tmpfs.
+
+use alloc::sync::Arc;
+use core::any::Any;
+
+use super::{Content, TmpInode};
+use crate::errno::{Errno, Result};
+use crate::fs::file::{append_position, limit_write, seek_in_dir, seek_in_file};
+use crate::fs::inode::{Inode, S_IFDIR};
+use crate::fs::{At, DirEntry, File, FileOps, Stat, Whence};
+use crate::mm::{IoBuf, MemoryObject, PAGE, PageStore, frames};
+use crate::task::creds::CAP_FSETID;
+
+const KEEP_SIZE: u32 = 1;
+const PUNCH_HOLE: u32 = 2;
+const ZERO_RANGE: u32 = 16;
+
+/// An open file or directory.
+pub struct TmpFile {
+    inode: Arc<TmpInode>,
+}
+
+impl TmpFile {
+    pub fn new(inode: Arc<TmpInode>) -> Self {
+        Self { inode }
+    }
+
+    fn store(&self) -> Result<&Arc<PageStore>> {
+        match &self.inode.content {
+            Content::File(store) => Ok(store),
+            Content::Dir(_) => Err(Errno::EISDIR),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn clear_set_id(&self) {
+        let mut meta = self.inode.meta.lock();
+        if meta.mode & 0o6000 != 0 && !crate::task::current().creds.get().has(CAP_FSETID) {
+            let group_runs = meta.mode & 0o010 != 0;
+            meta.mode &= !(0o4000 | if group_runs { 0o2000 } else { 0 });
+        }
+    }
+}
+
+impl FileOps for TmpFile {
+    fn read(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
+        let store = self.store()?;
+        match at {
+            At::Offset(offset) => store.read(offset, buf),
+            At::Position => {
+                let mut position = file.pos.lock();
+                let moved = store.read(*position, buf)?;
+                *position += moved as u64;
+                Ok(moved)
+            }
+        }
+    }
+
+    fn write(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
+        let store = self.store()?;
+        let write = |offset| {
+            limit_write(offset, buf)?;
+            let moved = store.write(offset, buf)?;
+            self.inode.modified();
+            self.clear_set_id();
+            Ok(moved)
+        };
+        append_position(file, at, &self.inode.io, || Ok(store.size()), write)
+    }
+
+    fn seek(&self, file: &File, offset: i64, whence: Whence) -> Result<u64> {
+        if self.inode.kind == S_IFDIR {
+            return seek_in_dir(file, offset, whence);
+        }
+        let store = self.store()?;
+        match whence {
+            Whence::Data | Whence::Hole => {
+                let from = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
+                let mut position = file.pos.lock();
+                *position = store.seek(from, whence == Whence::Hole).ok_or(Errno::ENXIO)?;
+                Ok(*position)
+            }
+            _ => seek_in_file(file, offset, whence, || Ok(store.size())),
+        }
+    }
+
+    fn is_seekable(&self) -> bool {
+        true
+    }
+
+    fn read_dir(&self, file: &File, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
+        self.inode.list(file, sink)
+    }
+
+    fn mapping(&self, _file: &File, _shared_write: bool) -> Result<MemoryObject> {
+        Ok(MemoryObject::Store(self.store().map_err(|_| Errno::ENODEV)?.clone()))
+    }
+
+    fn stat(&self, _file: &File) -> Result<Stat> {
+        self.inode.stat()
+    }
+
+    fn truncate(&self, _file: &File, size: u64) -> Result<()> {
+        self.inode.set_size(size)
+    }
+
+    fn allocate(&self, _file: &File, mode: u32, offset: u64, len: u64) -> Result<()> {
+        let store = self.store()?;
+        let end = offset.checked_add(len).filter(|end| *end <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
+        let _io = self.inode.io.lock();
+        match mode {
+            0 | KEEP_SIZE => {
+                let pages = offset / PAGE..end.div_ceil(PAGE);
+                if pages.end - pages.start > frames::available() as u64 {
+                    return Err(Errno::ENOSPC);
+                }
+                for index in pages {
+                    frames::drop_ref(store.frame(index).map_err(|_| Errno::ENOSPC)?);
+                }
+                if mode == 0 && end > store.size() {
+                    store.truncate(end);
+                }
+            }
+            _ if mode == PUNCH_HOLE | KEEP_SIZE => store.punch_hole(offset, end),
+            _ if mode & !KEEP_SIZE == ZERO_RANGE => {
+                store.punch_hole(offset, end);
+                if mode & KEEP_SIZE == 0 && end > store.size() {
+                    store.truncate(end);
+                }
+            }
+            _ => return Err(Errno::EOPNOTSUPP),
+        }
+        self.inode.modified();
+        Ok(())
+    }
+
+    fn sync(&self, _file: &File, _data_only: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

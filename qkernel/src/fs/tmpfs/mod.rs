@@ -1,0 +1,364 @@
+//! Files in memory.
+
+mod dir;
+mod file;
+
+use abi::hostcall::HostStatFs;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::any::Any;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::inode::{
+    Attachment, AttrChange, Inode, LinkTarget, NewNode, NodeKind, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO,
+    S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, S_ISGID, SetTime,
+};
+use super::{FileOps, OpenFlags, Stat, special};
+use crate::errno::{Errno, Result};
+use crate::mm::{PAGE, PageStore, frames};
+use crate::sync::{Mutex, SpinLock};
+use crate::time;
+use dir::Entries;
+
+/// `TMPFS_MAGIC`.
+const MAGIC: u64 = 0x0102_1994;
+const XATTR_CREATE: u32 = 1;
+const XATTR_REPLACE: u32 = 2;
+/// Most bytes of all extended attributes of a node.
+const XATTRS_MAX_BYTES: usize = 64 * 1024;
+
+static NEXT_DEVICE: AtomicU64 = AtomicU64::new(1);
+
+struct TmpFs {
+    dev: u64,
+    next_ino: AtomicU64,
+}
+
+/// What can change of a node's attributes.
+struct Meta {
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    nlink: u32,
+    atime_ns: i64,
+    mtime_ns: i64,
+    ctime_ns: i64,
+}
+
+enum Content {
+    Dir(SpinLock<Entries>),
+    File(Arc<PageStore>),
+    Link(Box<[u8]>),
+    /// FIFOs, sockets and devices (with their number).
+    Node(u64),
+}
+
+type Xattrs = BTreeMap<Box<[u8]>, Box<[u8]>>;
+
+/// A node of a tmpfs.
+pub struct TmpInode {
+    me: Weak<TmpInode>,
+    fs: Arc<TmpFs>,
+    ino: u64,
+    kind: u32,
+    born_ns: i64,
+    meta: SpinLock<Meta>,
+    content: Content,
+    xattrs: SpinLock<Xattrs>,
+    io: Mutex<()>,
+    attachment: Attachment,
+}
+
+/// An empty file system; `mode`: the permission bits of its root.
+pub fn new(mode: u32) -> Arc<dyn Inode> {
+    // Device numbers of file systems without a device have the major 0.
+    let minor = NEXT_DEVICE.fetch_add(1, Ordering::Relaxed);
+    let dev = (minor & 0xff) | (minor & !0xff) << 12;
+    let fs = Arc::new(TmpFs { dev, next_ino: AtomicU64::new(1) });
+    TmpInode::new(
+        &fs,
+        S_IFDIR,
+        Content::Dir(SpinLock::new(Entries::new(None))),
+        NewNode { mode, uid: 0, gid: 0 },
+    )
+}
+
+fn now_ns() -> i64 {
+    time::realtime_ns().cast_signed()
+}
+
+impl TmpInode {
+    fn new(fs: &Arc<TmpFs>, kind: u32, content: Content, new: NewNode) -> Arc<Self> {
+        let now = now_ns();
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            fs: fs.clone(),
+            ino: fs.next_ino.fetch_add(1, Ordering::Relaxed),
+            kind,
+            born_ns: now,
+            meta: SpinLock::new(Meta {
+                mode: new.mode & 0o7777,
+                uid: new.uid,
+                gid: new.gid,
+                nlink: if kind == S_IFDIR { 2 } else { 1 },
+                atime_ns: now,
+                mtime_ns: now,
+                ctime_ns: now,
+            }),
+            content,
+            xattrs: SpinLock::new(BTreeMap::new()),
+            io: Mutex::new(()),
+            attachment: Attachment::new(None),
+        })
+    }
+
+    /// The content changed.
+    fn modified(&self) {
+        let now = now_ns();
+        let mut meta = self.meta.lock();
+        (meta.mtime_ns, meta.ctime_ns) = (now, now);
+    }
+
+    fn add_links(&self, change: i32) {
+        let mut meta = self.meta.lock();
+        meta.nlink = meta.nlink.saturating_add_signed(change);
+        meta.ctime_ns = now_ns();
+    }
+
+    fn size(&self) -> u64 {
+        match &self.content {
+            Content::Dir(entries) => entries.lock().size(),
+            Content::File(store) => store.size(),
+            Content::Link(target) => target.len() as u64,
+            Content::Node(_) => 0,
+        }
+    }
+
+    fn set_size(&self, size: u64) -> Result<()> {
+        let Content::File(store) = &self.content else {
+            return Err(if self.kind == S_IFDIR { Errno::EISDIR } else { Errno::EINVAL });
+        };
+        if size > i64::MAX as u64 {
+            return Err(Errno::EFBIG);
+        }
+        let _io = self.io.lock();
+        store.truncate(size);
+        self.modified();
+        Ok(())
+    }
+}
+
+impl Drop for TmpInode {
+    /// A tree is taken down without recursion: it may be deeper than the stack.
+    fn drop(&mut self) {
+        let Content::Dir(entries) = &self.content else { return };
+        let mut left = entries.lock().take_all();
+        while let Some(node) = left.pop() {
+            if let Some(node) = Arc::into_inner(node)
+                && let Content::Dir(entries) = &node.content
+            {
+                left.append(&mut entries.lock().take_all());
+            }
+        }
+    }
+}
+
+fn tmp_inode(inode: &Arc<dyn Inode>) -> Result<&TmpInode> {
+    inode.as_any().downcast_ref::<TmpInode>().ok_or(Errno::EXDEV)
+}
+
+fn set_time(to: &mut i64, change: Option<SetTime>, now: i64) {
+    match change {
+        Some(SetTime::Now) => *to = now,
+        Some(SetTime::At(ns)) => *to = ns,
+        None => {}
+    }
+}
+
+impl Inode for TmpInode {
+    fn stat(&self) -> Result<Stat> {
+        let size = self.size();
+        let blocks = match &self.content {
+            Content::File(store) => store.resident_bytes() / 512,
+            _ => 0,
+        };
+        let rdev = if let Content::Node(rdev) = self.content { rdev } else { 0 };
+        let meta = self.meta.lock();
+        Ok(Stat {
+            dev: self.fs.dev,
+            ino: self.ino,
+            mode: self.kind | meta.mode,
+            nlink: meta.nlink,
+            uid: meta.uid,
+            gid: meta.gid,
+            rdev,
+            size,
+            blksize: 4096,
+            blocks,
+            atime_ns: meta.atime_ns,
+            mtime_ns: meta.mtime_ns,
+            ctime_ns: meta.ctime_ns,
+            btime_ns: self.born_ns,
+        })
+    }
+    fn kind(&self) -> u32 {
+        self.kind
+    }
+    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
+        Ok(self.find(name)?)
+    }
+    fn create(&self, name: &[u8], kind: NodeKind, new: NewNode) -> Result<Arc<dyn Inode>> {
+        let (kind, content) = match kind {
+            NodeKind::Regular => (S_IFREG, Content::File(PageStore::new(0))),
+            NodeKind::Fifo => (S_IFIFO, Content::Node(0)),
+            NodeKind::Socket => (S_IFSOCK, Content::Node(0)),
+            NodeKind::CharDevice(rdev) => (S_IFCHR, Content::Node(rdev)),
+            NodeKind::BlockDevice(rdev) => (S_IFBLK, Content::Node(rdev)),
+        };
+        Ok(self.add(name, TmpInode::new(&self.fs, kind, content, new))?)
+    }
+    fn mkdir(&self, name: &[u8], new: NewNode) -> Result<Arc<dyn Inode>> {
+        let content = Content::Dir(SpinLock::new(Entries::new(Some(self.me.clone()))));
+        let dir = self.add(name, TmpInode::new(&self.fs, S_IFDIR, content, new))?;
+        self.add_links(1);
+        Ok(dir)
+    }
+    fn symlink(&self, name: &[u8], target: &[u8], new: NewNode) -> Result<Arc<dyn Inode>> {
+        let content = Content::Link(target.into());
+        Ok(self.add(name, TmpInode::new(&self.fs, S_IFLNK, content, new))?)
+    }
+    fn link(&self, name: &[u8], node: &Arc<dyn Inode>) -> Result<()> {
+        let node = tmp_inode(node)?;
+        let node = node.me.upgrade().ok_or(Errno::ENOENT)?;
+        if !Arc::ptr_eq(&node.fs, &self.fs) {
+            return Err(Errno::EXDEV);
+        }
+        self.add(name, node.clone())?;
+        node.add_links(1);
+        Ok(())
+    }
+    fn unlink(&self, name: &[u8]) -> Result<()> {
+        self.remove(name, false)
+    }
+    fn rmdir(&self, name: &[u8]) -> Result<()> {
+        self.remove(name, true)
+    }
+    fn rename(&self, old: &[u8], new_dir: &Arc<dyn Inode>, new: &[u8], flags: u32) -> Result<()> {
+        let new_dir = tmp_inode(new_dir)?;
+        if !Arc::ptr_eq(&new_dir.fs, &self.fs) {
+            return Err(Errno::EXDEV);
+        }
+        self.move_entry(old, new_dir, new, flags)
+    }
+    fn tmpfile(&self, new: NewNode) -> Result<Arc<dyn Inode>> {
+        let file = TmpInode::new(&self.fs, S_IFREG, Content::File(PageStore::new(0)), new);
+        file.meta.lock().nlink = 0;
+        Ok(file)
+    }
+    fn attachment(&self) -> Option<&Attachment> {
+        Some(&self.attachment)
+    }
+    fn readlink(&self) -> Result<LinkTarget> {
+        match &self.content {
+            Content::Link(target) => Ok(LinkTarget::Text(target.to_vec())),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+    fn set_attr(&self, change: &AttrChange) -> Result<()> {
+        if self.kind == S_IFLNK && change.mode.is_some() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if let Some(size) = change.size {
+            self.set_size(size)?;
+        }
+        let now = now_ns();
+        let mut meta = self.meta.lock();
+        if change.uid.is_some() || change.gid.is_some() {
+            meta.uid = change.uid.unwrap_or(meta.uid);
+            meta.gid = change.gid.unwrap_or(meta.gid);
+            if self.kind != S_IFDIR {
+                let group_runs = meta.mode & 0o010 != 0;
+                meta.mode &= !(0o4000 | if group_runs { S_ISGID } else { 0 });
+            }
+        }
+        if let Some(mode) = change.mode {
+            meta.mode = mode & !S_IFMT;
+        }
+        set_time(&mut meta.atime_ns, change.atime, now);
+        set_time(&mut meta.mtime_ns, change.mtime, now);
+        meta.ctime_ns = now;
+        Ok(())
+    }
+    fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Box<dyn FileOps>> {
+        match self.kind {
+            S_IFREG | S_IFDIR => Ok(Box::new(file::TmpFile::new(self))),
+            S_IFIFO => special::open_fifo(&(self as Arc<dyn Inode>), flags),
+            S_IFCHR | S_IFBLK => {
+                let rdev = if let Content::Node(rdev) = self.content { rdev } else { 0 };
+                let is_block = self.kind == S_IFBLK;
+                special::open_device(&(self as Arc<dyn Inode>), rdev, is_block, flags)
+            }
+            S_IFLNK => Err(Errno::ELOOP),
+            _ => Err(Errno::ENXIO),
+        }
+    }
+    fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+        if name.starts_with(b"system.") {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        self.xattrs.lock().get(name).map(|value| value.to_vec()).ok_or(Errno::ENODATA)
+    }
+    fn set_xattr(&self, name: &[u8], value: &[u8], flags: u32) -> Result<()> {
+        if name.starts_with(b"system.") {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let mut xattrs = self.xattrs.lock();
+        match (xattrs.contains_key(name), flags) {
+            (true, XATTR_CREATE) => return Err(Errno::EEXIST),
+            (false, XATTR_REPLACE) => return Err(Errno::ENODATA),
+            _ => {}
+        }
+        let used: usize = xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if used + name.len() + value.len() > XATTRS_MAX_BYTES {
+            return Err(Errno::ENOSPC);
+        }
+        xattrs.insert(name.into(), value.into());
+        drop(xattrs);
+        self.meta.lock().ctime_ns = now_ns();
+        Ok(())
+    }
+    fn list_xattr(&self) -> Result<Vec<u8>> {
+        let mut list = Vec::new();
+        for name in self.xattrs.lock().keys() {
+            list.extend_from_slice(name);
+            list.push(0);
+        }
+        Ok(list)
+    }
+    fn remove_xattr(&self, name: &[u8]) -> Result<()> {
+        self.xattrs.lock().remove(name).map(drop).ok_or(Errno::ENODATA)?;
+        self.meta.lock().ctime_ns = now_ns();
+        Ok(())
+    }
+    fn statfs(&self) -> Result<HostStatFs> {
+        let available = frames::available() as u64;
+        let blocks = frames::stats().limit_frames as u64;
+        Ok(HostStatFs {
+            kind: MAGIC,
+            bsize: PAGE,
+            blocks,
+            bfree: available,
+            bavail: available,
+            files: blocks,
+            ffree: available,
+            namelen: 255,
+            frsize: PAGE,
+            flags: 0,
+        })
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

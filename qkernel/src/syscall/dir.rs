@@ -1,0 +1,137 @@
+//! Directories: listing them, and the task's place in the tree.
+
+use alloc::vec::Vec;
+
+use super::{Ctx, SyscallResult};
+use crate::config::RW_MAX_BYTES;
+use crate::errno::{Errno, Result};
+use crate::fs::access::{self, Actor};
+use crate::fs::inode::S_IFDIR;
+use crate::fs::path::AT_FDCWD;
+use crate::fs::{DirEntry, Path, walk};
+use crate::task::creds::CAP_SYS_CHROOT;
+
+/// Most bytes gathered in the kernel by one listing.
+const LISTING_MAX: usize = 256 * 1024;
+
+fn list(cx: &Ctx<'_>, fd: i32, buf: u64, len: u32, put: fn(&mut Vec<u8>, &DirEntry<'_>)) -> SyscallResult {
+    let file = cx.file(fd)?;
+    let (Some(path), true) = (&file.path, file.flags().readable()) else {
+        return Err(if file.flags().readable() { Errno::ENOTDIR } else { Errno::EBADF });
+    };
+    if path.inode.kind() != S_IFDIR {
+        return Err(Errno::ENOTDIR);
+    }
+    if path.dentry.is_gone() {
+        return Err(Errno::ENOENT);
+    }
+    let room = (len as usize).min(LISTING_MAX).min(RW_MAX_BYTES);
+    let mut out: Vec<u8> = Vec::with_capacity(room.min(32 * 1024));
+    let mut cut = false;
+    let mut record = Vec::new();
+    file.ops.read_dir(&file, &mut |entry| {
+        record.clear();
+        put(&mut record, entry);
+        if out.len() + record.len() > room {
+            cut = true;
+            return false;
+        }
+        out.extend_from_slice(&record);
+        true
+    })?;
+    if out.is_empty() && cut {
+        return Err(Errno::EINVAL);
+    }
+    cx.user().write_bytes(buf, &out)?;
+    Ok(out.len() as u64)
+}
+
+/// A `linux_dirent64`.
+fn put_new(out: &mut Vec<u8>, entry: &DirEntry<'_>) {
+    let len = (19 + entry.name.len() + 1).next_multiple_of(8);
+    out.extend_from_slice(&entry.ino.to_le_bytes());
+    out.extend_from_slice(&entry.next.to_le_bytes());
+    out.extend_from_slice(&(len as u16).to_le_bytes());
+    out.push(entry.kind);
+    out.extend_from_slice(entry.name);
+    out.resize(len, 0);
+}
+
+/// A `linux_dirent`: the type is the last byte.
+fn put_old(out: &mut Vec<u8>, entry: &DirEntry<'_>) {
+    let len = (18 + entry.name.len() + 2).next_multiple_of(8);
+    out.extend_from_slice(&entry.ino.to_le_bytes());
+    out.extend_from_slice(&entry.next.to_le_bytes());
+    out.extend_from_slice(&(len as u16).to_le_bytes());
+    out.extend_from_slice(entry.name);
+    out.resize(len - 1, 0);
+    out.push(entry.kind);
+}
+
+/// `getdents64(2)`.
+pub(super) fn getdents64(cx: &Ctx<'_>, fd: i32, buf: u64, len: u32) -> SyscallResult {
+    list(cx, fd, buf, len, put_new)
+}
+
+/// `getdents(2)`.
+pub(super) fn getdents(cx: &Ctx<'_>, fd: i32, buf: u64, len: u32) -> SyscallResult {
+    list(cx, fd, buf, len, put_old)
+}
+
+/// `getcwd(2)`: the raw call returns the length, its NUL included.
+pub(super) fn getcwd(cx: &Ctx<'_>, buf: u64, size: u64) -> SyscallResult {
+    let fs = cx.task.fs.get();
+    let cwd = fs.cwd();
+    if cwd.dentry.is_gone() {
+        return Err(Errno::ENOENT);
+    }
+    let mut text = match cwd.below(&fs.root()) {
+        Some(text) => text,
+        None => [b"(unreachable)", cwd.absolute().as_slice()].concat(),
+    };
+    text.push(0);
+    if text.len() as u64 > size {
+        return Err(Errno::ERANGE);
+    }
+    cx.user().write_bytes(buf, &text)?;
+    Ok(text.len() as u64)
+}
+
+fn check_dir(actor: &Actor, path: &Path) -> Result<()> {
+    if path.inode.kind() != S_IFDIR {
+        return Err(Errno::ENOTDIR);
+    }
+    access::check_search(&actor.creds, &path.inode)
+}
+
+/// `chdir(2)`.
+pub(super) fn chdir(cx: &Ctx<'_>, path: u64) -> SyscallResult {
+    let name = cx.user().read_path(path)?;
+    let actor = Actor::of(cx);
+    let place = walk::resolve(cx, &actor, AT_FDCWD, &name, true)?;
+    check_dir(&actor, &place)?;
+    actor.fs.set_cwd(place);
+    Ok(0)
+}
+
+/// `fchdir(2)`.
+pub(super) fn fchdir(cx: &Ctx<'_>, fd: i32) -> SyscallResult {
+    let actor = Actor::of(cx);
+    let place = cx.file(fd)?.path.clone().ok_or(Errno::ENOTDIR)?;
+    check_dir(&actor, &place)?;
+    actor.fs.set_cwd(place);
+    Ok(0)
+}
+
+/// `chroot(2)`.
+pub(super) fn chroot(cx: &Ctx<'_>, path: u64) -> SyscallResult {
+    let name = cx.user().read_path(path)?;
+    let actor = Actor::of(cx);
+    let place = walk::resolve(cx, &actor, AT_FDCWD, &name, true)?;
+    check_dir(&actor, &place)?;
+    if !actor.creds.has(CAP_SYS_CHROOT) {
+        return Err(Errno::EPERM);
+    }
+    actor.fs.set_root(place);
+    Ok(0)
+}

@@ -1,0 +1,114 @@
+//! `flock(2)` and the locks of `fcntl(2)`.
+
+use super::{Ctx, SyscallResult};
+use crate::errno::{Errno, Result};
+use crate::fs::locks::{self, END, Lock, Owner};
+use crate::fs::{File, OpenFlags, Whence};
+use crate::mm::user::pod;
+
+const F_GETLK: u32 = 5;
+const F_SETLK: u32 = 6;
+const F_SETLKW: u32 = 7;
+const F_OFD_GETLK: u32 = 36;
+const F_OFD_SETLK: u32 = 37;
+const F_OFD_SETLKW: u32 = 38;
+const F_RDLCK: i16 = 0;
+const F_WRLCK: i16 = 1;
+const F_UNLCK: i16 = 2;
+
+/// `struct flock`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawLock {
+    kind: i16,
+    whence: i16,
+    pad: u32,
+    start: i64,
+    len: i64,
+    pid: i32,
+    pad2: u32,
+}
+pod!(RawLock);
+
+/// The range a `struct flock` means, both ends included.
+fn range(file: &File, raw: &RawLock) -> Result<(u64, u64)> {
+    let base = match raw.whence {
+        0 => 0,
+        1 => file.ops.seek(file, 0, Whence::Current)?,
+        2 => file.ops.stat(file)?.size,
+        _ => return Err(Errno::EINVAL),
+    };
+    let base = i64::try_from(base).map_err(|_| Errno::EOVERFLOW)?;
+    let start = base.checked_add(raw.start).ok_or(Errno::EOVERFLOW)?;
+    let (first, last) = match raw.len {
+        0 => (start, i64::MAX),
+        len if len > 0 => (start, start.checked_add(len - 1).ok_or(Errno::EOVERFLOW)?),
+        len => (start.checked_add(len).ok_or(Errno::EINVAL)?, start - 1),
+    };
+    let first = u64::try_from(first).map_err(|_| Errno::EINVAL)?;
+    Ok((first, u64::try_from(last).map_err(|_| Errno::EINVAL)?))
+}
+
+/// The lock commands of `fcntl(2)`; `EINVAL` for any other.
+pub(super) fn fcntl_lock(cx: &Ctx<'_>, file: &File, command: u32, arg: u64) -> SyscallResult {
+    let by_description = matches!(command, F_OFD_GETLK | F_OFD_SETLK | F_OFD_SETLKW);
+    if !by_description && !matches!(command, F_GETLK | F_SETLK | F_SETLKW) {
+        return Err(Errno::EINVAL);
+    }
+    let mut raw: RawLock = cx.user().read(arg)?;
+    if by_description && raw.pid != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let (start, end) = range(file, &raw)?;
+    let owner = if by_description { Owner::Description(file.id) } else { Owner::Table(cx.files().id) };
+    let lock = Lock { owner, pid: cx.process().pid, start, end, exclusive: raw.kind == F_WRLCK };
+    if !matches!(raw.kind, F_RDLCK | F_WRLCK | F_UNLCK) {
+        return Err(Errno::EINVAL);
+    }
+    if matches!(command, F_GETLK | F_OFD_GETLK) {
+        if raw.kind == F_UNLCK {
+            return Err(Errno::EINVAL);
+        }
+        match locks::test(file, &lock)? {
+            None => raw.kind = F_UNLCK,
+            Some(held) => show(&mut raw, &held),
+        }
+        cx.user().write(arg, &raw)?;
+        return Ok(0);
+    }
+    match raw.kind {
+        F_UNLCK => locks::unlock(file, owner, start, end)?,
+        F_RDLCK if !file.flags().readable() => return Err(Errno::EBADF),
+        F_WRLCK if !file.flags().writable() => return Err(Errno::EBADF),
+        _ => locks::lock(file, &lock, matches!(command, F_SETLKW | F_OFD_SETLKW))?,
+    }
+    Ok(0)
+}
+
+/// Describes a lock that is in the way.
+fn show(raw: &mut RawLock, held: &Lock) {
+    raw.kind = if held.exclusive { F_WRLCK } else { F_RDLCK };
+    raw.whence = 0;
+    raw.start = held.start.cast_signed();
+    raw.len = if held.end == END { 0 } else { (held.end - held.start + 1).cast_signed() };
+    raw.pid = match held.owner {
+        Owner::Table(_) => held.pid.cast_signed(),
+        Owner::Description(_) => -1,
+    };
+}
+
+/// `flock(2)`.
+pub(super) fn flock(cx: &Ctx<'_>, fd: i32, operation: u32) -> SyscallResult {
+    const NONBLOCK: u32 = 4;
+    let file = cx.file(fd)?;
+    if file.flags().contains(OpenFlags::PATH) {
+        return Err(Errno::EBADF);
+    }
+    let kind = match operation & !NONBLOCK {
+        1 => Some(false),
+        2 => Some(true),
+        8 => None,
+        _ => return Err(Errno::EINVAL),
+    };
+    locks::flock(&file, kind, operation & NONBLOCK == 0).map(|()| 0)
+}
