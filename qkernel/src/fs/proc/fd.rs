@@ -133,7 +133,10 @@ fn facts(open: &Open, out: &mut Out) -> Result<()> {
 pub fn path_of(file: &Arc<File>) -> Path {
     match &file.path {
         Some(path) => path.clone(),
-        None => crate::fs::mount::Mount::of(Arc::new(Unnamed { file: file.clone() }), b"anon", b"none", false).path(),
+        None => {
+            crate::fs::mount::Mount::of(Arc::new(Unnamed { file: file.clone() }), b"anon", b"none", false)
+                .path()
+        }
     }
 }
 
