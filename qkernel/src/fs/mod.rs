@@ -1,6 +1,7 @@
 //! Files: the VFS, its file systems, and everything that has a descriptor.
 
 pub mod access;
+pub mod attr;
 pub mod dentry;
 pub mod file;
 pub mod host_poll;

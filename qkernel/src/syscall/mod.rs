@@ -1,15 +1,19 @@
 //! System calls: one table, one file a family.
 
+mod attr;
 mod descriptor;
 mod dir;
 mod lock;
 mod memory;
+mod mount;
 mod names;
 mod open;
 mod process;
 mod rw;
 mod stat;
 pub mod table;
+mod transfer;
+mod xattr;
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};
