@@ -3,6 +3,7 @@
 pub mod devfs;
 pub mod access;
 pub mod anon;
+pub mod attr;
 pub mod dentry;
 pub mod epoll;
 pub mod eventfd;

@@ -1,6 +1,7 @@
 //! System calls: one table, one file a family.
 
 mod creds;
+mod attr;
 mod descriptor;
 mod dir;
 mod event;
@@ -10,6 +11,7 @@ mod limits;
 mod lock;
 mod memory;
 mod message;
+mod mount;
 mod names;
 mod open;
 pub mod poll;
@@ -25,6 +27,8 @@ mod stat;
 pub mod table;
 mod time;
 mod watch;
+mod transfer;
+mod xattr;
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};
