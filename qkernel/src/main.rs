@@ -1,43 +1,65 @@
-//! Stands in for the kernel until it is there: boots, logs a line and ends.
+//! The kernel image: entry point, panic handler, global allocator.
 #![no_std]
 #![no_main]
 
-use core::sync::atomic::{AtomicU64, Ordering};
+extern crate alloc;
 
-use abi::HostCall;
 use abi::boot::BootInfo;
-use abi::hostcall::{EXIT, LOG};
+use core::alloc::{GlobalAlloc, Layout};
+use core::fmt::Write;
+use qkernel::mm::heap::HEAP;
 
-static HOSTCALL: AtomicU64 = AtomicU64::new(0);
-static TEXT: &str = "the kernel is not there yet";
+struct KernelAllocator;
+
+// SAFETY: forwards to the heap, which keeps the contract.
+unsafe impl GlobalAlloc for KernelAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
+        unsafe { HEAP.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { HEAP.dealloc(pointer, layout) }
+    }
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as above.
+        unsafe { HEAP.alloc_zeroed(layout) }
+    }
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // SAFETY: as above.
+        unsafe { HEAP.realloc(pointer, layout, new_size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: KernelAllocator = KernelAllocator;
+
+/// The entry point; see `abi::boot::BootInfo`.
+#[unsafe(no_mangle)]
+extern "sysv64" fn _start(boot: *const BootInfo, cpu: u32) -> ! {
+    // SAFETY: the VMM calls this once on each CPU with its boot information.
+    unsafe { qkernel::boot::enter(boot, cpu) }
+}
+
+/// A line built on the stack: the heap may be what broke.
+struct Line {
+    bytes: [u8; 256],
+    len: usize,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        let room = self.bytes.len() - self.len;
+        let take = text.len().min(room);
+        self.bytes[self.len..self.len + take].copy_from_slice(&text.as_bytes()[..take]);
+        self.len += take;
+        Ok(())
+    }
+}
 
 #[panic_handler]
-fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    loop {
-        core::hint::spin_loop();
-    }
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn _start(boot: *const BootInfo, cpu: u32) -> ! {
-    // SAFETY: the VMM wrote it.
-    let boot = unsafe { &*boot };
-    HOSTCALL.store(boot.hostcall_entry, Ordering::Relaxed);
-    if cpu == 0 {
-        call(LOG, [TEXT.as_ptr() as u64 - boot.linear_base, TEXT.len() as u64, 2]);
-        call(EXIT, [0; 3]);
-    }
-    loop {
-        core::hint::spin_loop();
-    }
-}
-
-fn call(number: u32, [a, b, c]: [u64; 3]) -> i64 {
-    let mut call = HostCall { number, args: [a, b, c, 0, 0, 0], ..HostCall::default() };
-    // SAFETY: the VMM gave this address as such a function.
-    unsafe {
-        let entry: extern "C" fn(*mut HostCall) = core::mem::transmute(HOSTCALL.load(Ordering::Relaxed));
-        entry(&raw mut call);
-        (&raw const call).read_volatile().result
-    }
+fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+    let mut line = Line { bytes: [0; 256], len: 0 };
+    let _ = write!(line, "{info}");
+    qkernel::host::panic(core::str::from_utf8(&line.bytes[..line.len]).unwrap_or("panic"))
 }

@@ -9,7 +9,7 @@ use abi::boot::{
 use abi::layout::{BOOT_INFO_PHYS, RECORDS_MAX, RECORDS_PHYS, USER_PHYS};
 
 use crate::memory::SandboxMemory;
-use crate::platform::cpu;
+use crate::platform::cpu::{self, XsaveLayout};
 
 /// Why the boot information could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -136,6 +136,7 @@ pub struct Machine {
     pub user_frames_limit: u64,
     pub cpus: u32,
     pub tsc_hz: u64,
+    pub xsave: XsaveLayout,
 }
 
 /// Writes the boot information and the records into kernel memory.
@@ -146,7 +147,6 @@ pub fn write(memory: &SandboxMemory, spec: &BootSpec, machine: &Machine) -> Resu
     }
     let mut random_seed = [0; 32];
     cpu::random(&mut random_seed).map_err(BootError::Random)?;
-    let xsave = cpu::xsave_layout();
     let info = BootInfo {
         version: abi::ABI_VERSION,
         platform: machine.platform as u32,
@@ -157,9 +157,9 @@ pub fn write(memory: &SandboxMemory, spec: &BootSpec, machine: &Machine) -> Resu
         user_frames_limit: machine.user_frames_limit,
         records_len: records.len() as u64,
         hostcall_entry: machine.hostcall_entry,
-        xsave_size: xsave.size,
+        xsave_size: machine.xsave.size,
         cpus: machine.cpus,
-        xsave_mask: xsave.mask,
+        xsave_mask: machine.xsave.mask,
         tsc_hz: machine.tsc_hz,
         random_seed,
         strace: u32::from(spec.strace),

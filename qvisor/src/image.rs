@@ -39,11 +39,22 @@ pub enum ImageError {
     Protect(#[from] MemoryError),
 }
 
-/// A kernel in guest memory.
+/// Whole pages of a loaded image and what may be done with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    pub phys: u64,
+    pub len: u64,
+    pub writable: bool,
+    pub executable: bool,
+}
+
+/// A kernel in guest memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadedImage {
     /// Linear address of the entry point.
     pub entry: u64,
+    /// Where two of them overlap, the later one counts.
+    pub parts: Vec<Part>,
     /// First guest-physical byte behind the image, at a page boundary.
     pub end_phys: u64,
 }
@@ -84,21 +95,10 @@ pub fn load(
     }
     let bias = linear_base.wrapping_add(KERNEL_IMAGE_PHYS).wrapping_sub(low);
     relocate(elf, &segments, memory, low, bias)?;
+    let parts = parts(&segments, low)?;
     if protect {
-        for segment in segments.iter().filter(|s| s.kind == PT_LOAD || s.kind == PT_GNU_RELRO) {
-            let start = place(segment.vaddr, low)?;
-            let end = (start + segment.mem_len).next_multiple_of(PAGE_SIZE);
-            let relro = segment.kind == PT_GNU_RELRO;
-            let start = if relro { start.next_multiple_of(PAGE_SIZE) } else { start - start % PAGE_SIZE };
-            let end = if relro { (start.max(end - PAGE_SIZE)) / PAGE_SIZE * PAGE_SIZE } else { end };
-            if start < end {
-                memory.protect_kernel(
-                    start,
-                    end - start,
-                    segment.flags & PF_W != 0 && !relro,
-                    segment.flags & PF_X != 0,
-                )?;
-            }
+        for part in &parts {
+            memory.protect_kernel(part.phys, part.len, part.writable, part.executable)?;
         }
     }
     let entry = u64_at(elf, 24)?;
@@ -106,7 +106,29 @@ pub fn load(
         return Err(ImageError::Bounds);
     }
     let end_phys = (KERNEL_IMAGE_PHYS + high).next_multiple_of(PAGE_SIZE);
-    Ok(LoadedImage { entry: entry.wrapping_add(bias), end_phys })
+    Ok(LoadedImage { entry: entry.wrapping_add(bias), parts, end_phys })
+}
+
+/// The pages of the segments, then those that are constant once relocated.
+fn parts(segments: &[Segment], low: u64) -> Result<Vec<Part>, ImageError> {
+    let kinds = [PT_LOAD, PT_GNU_RELRO];
+    let mut parts = Vec::new();
+    for segment in kinds.iter().flat_map(|kind| segments.iter().filter(move |s| s.kind == *kind)) {
+        let start = place(segment.vaddr, low)?;
+        let end = start.checked_add(segment.mem_len).ok_or(ImageError::Bounds)?;
+        let relro = segment.kind == PT_GNU_RELRO;
+        let (start, end) = if relro {
+            (start.next_multiple_of(PAGE_SIZE), end - end % PAGE_SIZE)
+        } else {
+            (start - start % PAGE_SIZE, end.next_multiple_of(PAGE_SIZE))
+        };
+        if start < end {
+            let writable = segment.flags & PF_W != 0 && !relro;
+            let executable = segment.flags & PF_X != 0;
+            parts.push(Part { phys: start, len: end - start, writable, executable });
+        }
+    }
+    Ok(parts)
 }
 
 /// Where the byte linked at `vaddr` is loaded.

@@ -79,7 +79,7 @@ impl SandboxMemory {
         }
         let (place, fixed) = match platform {
             Platform::Systrap => (LINEAR_BASE_SYSTRAP as *mut libc::c_void, libc::MAP_FIXED_NOREPLACE),
-            Platform::Kvm => (ptr::null_mut(), 0),
+            Platform::Kvm => (large_page_place()?, 0),
         };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
         // SAFETY: a new mapping that replaces nothing.
@@ -375,6 +375,23 @@ macro_rules! plain {
 plain!(u8, u16, u32, u64, i32, i64, [u64; 4], Segment);
 plain!(abi::HostCall, abi::boot::BootInfo, abi::hostcall::Event, abi::run::MapOp, abi::run::RunState);
 plain!(abi::hostcall::HostStat, abi::hostcall::HostStatFs, abi::hostcall::SetAttr);
+
+/// A free place for the reservation that begins at a multiple of 2 MiB, so that host and guest can share large pages.
+/// It is a wish: should another thread take it first, the reservation goes elsewhere and only large pages are lost.
+fn large_page_place() -> Result<*mut libc::c_void, MemoryError> {
+    const LARGE_PAGE: usize = 2 << 20;
+    let len = to_usize(WINDOW_PHYS_END) + LARGE_PAGE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping that replaces nothing, and goes again.
+    unsafe {
+        let found = libc::mmap(ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0);
+        if found == libc::MAP_FAILED {
+            return Err(failed("reserve the linear map"));
+        }
+        libc::munmap(found, len);
+        Ok((found as usize).next_multiple_of(LARGE_PAGE) as *mut libc::c_void)
+    }
+}
 
 /// A memory file that cannot change its size, with executable pages allowed.
 fn sealed_file(len: u64) -> Result<OwnedFd, MemoryError> {

@@ -11,9 +11,10 @@ use abi::layout::KERNEL_PHYS_MAX;
 use crate::boot::{self, BootError, BootSpec, TscMeter};
 use crate::hostcall::LEAVE_TIMEOUT;
 use crate::hostcall::events::EventQueue;
-use crate::hostcall::files::FileTable;
+use crate::hostcall::files::HostIo;
 use crate::image::{self, ImageError};
 use crate::memory::{MemoryError, SandboxMemory, USER_BLOCK};
+use crate::platform::kvm::Kvm;
 use crate::platform::systrap::Systrap;
 use crate::platform::{Machine, PlatformError, fault};
 use crate::vcpu::Cpus;
@@ -91,7 +92,7 @@ pub enum Outcome {
 /// A sandbox.
 pub struct Sandbox {
     pub memory: Arc<SandboxMemory>,
-    pub files: FileTable,
+    pub files: HostIo,
     pub events: Arc<EventQueue>,
     pub cpus: Cpus,
     pub(crate) machine: Box<dyn Machine>,
@@ -118,7 +119,7 @@ impl Sandbox {
     /// thread.
     pub fn new(
         config: SandboxConfig,
-        files: FileTable,
+        files: HostIo,
         events: Arc<EventQueue>,
     ) -> Result<Arc<Self>, SandboxError> {
         let tsc = TscMeter::start();
@@ -126,7 +127,7 @@ impl Sandbox {
         let memory = Arc::new(SandboxMemory::new(config.platform, config.kernel_bytes, user_bytes)?);
         let machine: Box<dyn Machine> = match config.platform {
             Platform::Systrap => Box::new(Systrap::start(&memory, config.cpus, Arc::clone(&config.log))?),
-            Platform::Kvm => return Err(PlatformError::Unsupported.into()),
+            Platform::Kvm => Box::new(Kvm::new(&memory, config.cpus).map_err(PlatformError::from)?),
         };
         let cpus = Cpus::new(Arc::clone(&memory), config.cpus, machine.linear_base())
             .ok_or(SandboxError::Cpus(config.cpus))?;
@@ -160,10 +161,11 @@ impl Sandbox {
             platform: self.config.platform,
             linear_base,
             hostcall_entry: self.machine.hostcall_entry(),
-            heap_phys: image.end_phys,
+            heap_phys: self.machine.image_loaded(&image)?,
             user_frames_limit: self.config.memory_bytes / abi::PAGE_SIZE,
             cpus: self.cpus.count(),
             tsc_hz: self.tsc.hz(),
+            xsave: self.machine.xsave(),
         };
         boot::write(&self.memory, spec, &machine)?;
         self.lock_end().cpus_left = self.cpus.count();
@@ -229,6 +231,12 @@ impl Sandbox {
     pub fn kick(&self, cpu: u32) {
         self.cpus.set_pending(cpu);
         self.machine.interrupt(self, cpu);
+    }
+
+    /// How often vCPUs left the guest, by reason (kvm).
+    #[must_use]
+    pub fn exits(&self) -> Vec<(&'static str, u64)> {
+        self.machine.exits()
     }
 
     /// Passes a line to the log.

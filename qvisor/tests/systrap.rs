@@ -12,7 +12,7 @@ use abi::boot::Platform;
 use abi::hostcall::{EVENT_SIGNAL, Event};
 use qvisor::boot::BootSpec;
 use qvisor::hostcall::events::EventQueue;
-use qvisor::hostcall::files::FileTable;
+use qvisor::hostcall::files::HostIo;
 use qvisor::sandbox::{Sandbox, SandboxConfig, SandboxError};
 
 /// A process has one sandbox at a time: the linear map is at a fixed address.
@@ -36,6 +36,11 @@ fn kernel() -> &'static [u8] {
         assert!(status.success());
         fs::read(target.join("x86_64-unknown-none/release/testkernel")).expect("the kernel was built")
     })
+}
+
+/// Host I/O without files; its events go nowhere.
+fn host_io() -> HostIo {
+    HostIo::new(Arc::new(|_| {})).expect("host I/O")
 }
 
 struct Run {
@@ -63,7 +68,7 @@ fn run_with(case: &str, cpus: u32, react: impl Fn(&Sandbox, &str) + Send + Sync 
             react(&sandbox, text);
         }
     });
-    let sandbox = Sandbox::new(config, FileTable::default(), Arc::new(EventQueue::new())).expect("a sandbox");
+    let sandbox = Sandbox::new(config, host_io(), Arc::new(EventQueue::new())).expect("a sandbox");
     current.set(Arc::downgrade(&sandbox)).expect("set once");
     let spec = BootSpec { args: vec![case.into()], ..BootSpec::default() };
     let result = sandbox.run(&spec);
@@ -105,7 +110,7 @@ fn boots_and_logs() {
 fn the_built_in_kernel_boots() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let config = SandboxConfig::new(Platform::Systrap, 1, 64 << 20);
-    let sandbox = Sandbox::new(config, FileTable::default(), Arc::new(EventQueue::new())).expect("a sandbox");
+    let sandbox = Sandbox::new(config, host_io(), Arc::new(EventQueue::new())).expect("a sandbox");
     drop(sandbox);
     assert_eq!(children(), Vec::<i32>::new());
 }

@@ -1,8 +1,17 @@
 //! What the kernel asks of the VMM: dispatch, and the calls on the sandbox, its CPUs and its memory.
 #![deny(unsafe_code)]
 
+pub mod attrs;
+pub mod decode;
 pub mod events;
 pub mod files;
+pub mod guest;
+pub mod streams;
+pub mod sys;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 
@@ -69,7 +78,7 @@ pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         WINDOW_MAP => window_map(sandbox, &call.args),
         WINDOW_UNMAP => answer(sandbox.memory.window_unmap(a)),
         WINDOW_COPY => answer(sandbox.memory.window_copy(a, b, c)),
-        OPEN.. => files::handle(sandbox, cpu, call),
+        OPEN.. => sandbox.files.serve(call, &*sandbox.memory),
         _ => -i64::from(libc::ENOSYS),
     };
     if sandbox.cpus.is_stopping() { Reply::Leave } else { Reply::Result(result) }
@@ -145,9 +154,9 @@ fn random(sandbox: &Sandbox, phys: u64, len: u64) -> i64 {
 fn window_map(sandbox: &Sandbox, args: &[u64; 6]) -> i64 {
     use std::os::fd::AsFd;
     let [chunk, handle, offset, writable, ..] = *args;
-    match sandbox.files.descriptor(low(handle)) {
-        Some(file) => answer(sandbox.memory.window_map(chunk, file.as_fd(), offset, writable != 0)),
-        None => -i64::from(libc::EBADF),
+    match sandbox.files.files().get(low(handle)) {
+        Ok(file) => answer(sandbox.memory.window_map(chunk, file.as_fd(), offset, writable != 0)),
+        Err(error) => error.as_result(),
     }
 }
 

@@ -1,0 +1,109 @@
+//! Giving free frames back to the host (Hibernate Container, section 3.3, last paragraph).
+
+use super::control::{BLOCK_FRAMES, Bits, ControlPages, FRAME_BYTES, WORDS, next_set, ones_at, word_masks};
+use super::{BitmapAllocator, RefError};
+use crate::lock::RawLock;
+
+impl<C: ControlPages, L: RawLock> BitmapAllocator<C, L> {
+    /// Gives all free frames that may hold host memory to `release`, range by range: physical address and
+    /// length, both in bytes. Where `release` returns true the range must now read as zeros and counts as
+    /// clean.
+    ///
+    /// The lock is not held during `release`: the frames of the block at hand are set aside meanwhile, so
+    /// nobody can allocate what is being released, and an allocation that finds nothing else fails. Returns
+    /// the bytes released.
+    pub fn reclaim(&self, mut release: impl FnMut(u64, u64) -> bool) -> u64 {
+        let mut released = 0;
+        for block in 0..self.blocks {
+            let Some(dirty) = self.locked(|l| {
+                if block >= l.state.opened {
+                    return None;
+                }
+                let dirty = l.dirty_free(block);
+                l.claim(block, words(&dirty));
+                Some(dirty)
+            }) else {
+                break;
+            };
+            let mut clean = [0; WORDS];
+            for (start, frames) in runs(&dirty) {
+                let len = frames as u64 * FRAME_BYTES;
+                if release(self.frame(block, start).addr(), len) {
+                    released += len;
+                    word_masks(start, frames).for_each(|(word, mask)| clean[word] |= mask);
+                }
+            }
+            if dirty != [0; WORDS] {
+                self.locked(|l| {
+                    l.unclaim(block, words(&dirty).map(|(word, mask)| (word, mask, clean[word])))
+                });
+            }
+        }
+        released
+    }
+
+    /// Shows all free frames that may hold host memory, range by range: physical address and length, both in
+    /// bytes.
+    ///
+    /// The lock is held throughout, so `f` must not call the allocator, and what was shown may be allocated
+    /// right after; to release memory while others run use [`BitmapAllocator::reclaim`].
+    pub fn for_each_free_range(&self, mut f: impl FnMut(u64, u64)) {
+        self.locked(|l| {
+            for block in 0..l.state.opened {
+                for (start, frames) in runs(&l.dirty_free(block)) {
+                    f(self.frame(block, start).addr(), frames as u64 * FRAME_BYTES);
+                }
+            }
+        });
+    }
+
+    /// Says that the free frames of `addr..addr + len` (bytes, whole frames) hold zeros now. Allocated frames
+    /// in the range are passed over. The caller has seen to it that none was allocated since the range was
+    /// released.
+    pub fn mark_clean(&self, addr: u64, len: u64) -> Result<(), RefError> {
+        let range = self.range();
+        let end = addr.checked_add(len).filter(|&end| end <= range.end).ok_or(RefError::OutOfRange)?;
+        if addr < range.start || !(addr | len).is_multiple_of(FRAME_BYTES) {
+            return Err(RefError::OutOfRange);
+        }
+        self.locked(|l| {
+            let first = ((addr - range.start) / FRAME_BYTES) as usize;
+            let last = ((end - range.start) / FRAME_BYTES) as usize;
+            let mut at = first;
+            while at < last && at / BLOCK_FRAMES < l.state.opened {
+                let (block, index) = (at / BLOCK_FRAMES, at % BLOCK_FRAMES);
+                let frames = (last - at).min(BLOCK_FRAMES - index);
+                l.mark_clean(block, index, frames);
+                at += frames;
+            }
+        });
+        Ok(())
+    }
+
+    /// Forgets the blocks at the top of what was ever used that are empty and clean, and tells `closed` each
+    /// of their numbers: their control pages are all zeros now and may be released too. Call it after
+    /// [`BitmapAllocator::reclaim`]. The lock is held throughout, so `closed` must not call the allocator.
+    pub fn close_top_blocks(&self, mut closed: impl FnMut(usize)) {
+        self.locked(|l| {
+            while let Some(block) = l.close_top_block() {
+                closed(block);
+            }
+        });
+    }
+}
+
+/// The words of a map that are not zero.
+fn words(bits: &Bits) -> impl Iterator<Item = (usize, u64)> + use<> {
+    (*bits).into_iter().enumerate().filter(|&(_, mask)| mask != 0)
+}
+
+/// The runs of set bits in a map: start and length.
+fn runs(bits: &Bits) -> impl Iterator<Item = (usize, usize)> {
+    let mut from = 0;
+    core::iter::from_fn(move || {
+        let start = next_set(|word| bits[word], from)?;
+        let frames = ones_at(|word| bits[word], start, BLOCK_FRAMES);
+        from = start + frames;
+        Some((start, frames))
+    })
+}

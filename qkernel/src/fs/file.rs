@@ -1,0 +1,370 @@
+//! Open file descriptions and descriptor tables.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use bitflags::bitflags;
+use core::any::Any;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::poll::{PollEvents, PollTable};
+use super::{Path, Stat};
+use crate::errno::{Errno, Result};
+use crate::mm::{IoBuf, MemoryObject};
+use crate::sync::{Mutex, SpinLock};
+use crate::syscall::Ctx;
+
+bitflags! {
+    /// `O_*` of `open(2)`.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct OpenFlags: u32 {
+        const WRONLY = 0o1;
+        const RDWR = 0o2;
+        const CREAT = 0o100;
+        const EXCL = 0o200;
+        const NOCTTY = 0o400;
+        const TRUNC = 0o1000;
+        const APPEND = 0o2000;
+        const NONBLOCK = 0o4000;
+        const DSYNC = 0o10000;
+        const ASYNC = 0o20000;
+        const DIRECT = 0o40000;
+        const LARGEFILE = 0o100_000;
+        const DIRECTORY = 0o200_000;
+        const NOFOLLOW = 0o400_000;
+        const NOATIME = 0o1_000_000;
+        const CLOEXEC = 0o2_000_000;
+        const SYNC_BIT = 0o4_000_000;
+        const PATH = 0o10_000_000;
+        const TMPFILE_BIT = 0o20_000_000;
+    }
+}
+
+impl OpenFlags {
+    /// Whether reading is allowed.
+    pub fn readable(self) -> bool {
+        !self.contains(Self::PATH) && !self.contains(Self::WRONLY)
+    }
+    /// Whether writing is allowed.
+    pub fn writable(self) -> bool {
+        !self.contains(Self::PATH) && self.intersects(Self::WRONLY.union(Self::RDWR))
+    }
+    /// What `F_SETFL` may change.
+    pub const SETTABLE: Self =
+        Self::APPEND.union(Self::NONBLOCK).union(Self::ASYNC).union(Self::DIRECT).union(Self::NOATIME);
+    /// What a description keeps (`F_GETFL` shows): not the flags that only matter while opening.
+    pub const KEPT: Self = Self::all()
+        .difference(Self::CREAT)
+        .difference(Self::EXCL)
+        .difference(Self::NOCTTY)
+        .difference(Self::TRUNC)
+        .difference(Self::CLOEXEC);
+}
+
+/// Where a read or write happens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum At {
+    /// At the description's position, which moves.
+    Position,
+    /// At this offset; the position stays (`pread(2)`).
+    Offset(u64),
+}
+
+/// `whence` of `lseek(2)`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whence {
+    Set,
+    Current,
+    End,
+    Data,
+    Hole,
+}
+
+/// One entry of a directory.
+pub struct DirEntry<'a> {
+    pub name: &'a [u8],
+    pub ino: u64,
+    /// Position to continue behind this entry (`d_off`).
+    pub next: u64,
+    /// `DT_*`.
+    pub kind: u8,
+}
+
+/// What an open file can do. Every call is one attempt that doesn't wait for others: where it would, it answers
+/// `EAGAIN`, and [`FileOps::poll`] tells when to try again. The waiting is done in one place, [`File::blocking`].
+pub trait FileOps: Send + Sync + Any {
+    /// Reads into `buf`; 0 is the end.
+    fn read(&self, _file: &File, _buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
+        Err(Errno::EINVAL)
+    }
+    /// Writes from `buf`.
+    fn write(&self, _file: &File, _buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
+        Err(Errno::EINVAL)
+    }
+    /// What is ready now. With a table, registers for changes first.
+    fn poll(&self, _file: &File, _table: Option<&mut PollTable>) -> PollEvents {
+        PollEvents::READABLE | PollEvents::WRITABLE
+    }
+    /// Moves the position; `ESPIPE` for streams, whose `pread` and `pwrite` fail likewise.
+    fn seek(&self, _file: &File, _offset: i64, _whence: Whence) -> Result<u64> {
+        Err(Errno::ESPIPE)
+    }
+    /// Whether positions mean anything.
+    fn is_seekable(&self) -> bool {
+        false
+    }
+    fn ioctl(&self, _cx: &Ctx<'_>, _file: &File, _request: u32, _arg: u64) -> Result<u64> {
+        Err(Errno::ENOTTY)
+    }
+    /// Lists from the description's position; `sink` answers false when it is full.
+    fn read_dir(&self, _file: &File, _sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
+        Err(Errno::ENOTDIR)
+    }
+    /// What `mmap(2)` maps. `shared_write`: a shared mapping that may become writable.
+    fn mapping(&self, _file: &File, _shared_write: bool) -> Result<MemoryObject> {
+        Err(Errno::ENODEV)
+    }
+    fn stat(&self, file: &File) -> Result<Stat>;
+    fn truncate(&self, _file: &File, _size: u64) -> Result<()> {
+        Err(Errno::EINVAL)
+    }
+    /// `fallocate(2)`.
+    fn allocate(&self, _file: &File, _mode: u32, _offset: u64, _len: u64) -> Result<()> {
+        Err(Errno::ENODEV)
+    }
+    fn sync(&self, _file: &File, _data_only: bool) -> Result<()> {
+        Err(Errno::EINVAL)
+    }
+    /// Flags were changed by `fcntl(2)`.
+    fn flags_changed(&self, _file: &File, _flags: OpenFlags) -> Result<()> {
+        Ok(())
+    }
+    /// What `/proc/PID/fd/N` shows for files without a path, such as `pipe:[12]`.
+    fn describe(&self) -> Vec<u8> {
+        b"anon_inode:[file]".to_vec()
+    }
+    /// Lines for `/proc/PID/fdinfo/N` beyond the common ones.
+    fn fdinfo(&self) -> Vec<u8> {
+        Vec::new()
+    }
+    /// A process closed a descriptor of it (`close(2)`; POSIX locks go then).
+    fn flush(&self, _file: &File, _owner: &super::FileTable) {}
+    fn as_any(&self) -> &dyn Any;
+}
+
+static NEXT_FILE: AtomicU64 = AtomicU64::new(1);
+
+/// An open file description.
+pub struct File {
+    pub ops: Box<dyn FileOps>,
+    /// Where it was opened; `None` for pipes and the like.
+    pub path: Option<Path>,
+    flags: AtomicU32,
+    pub pos: Mutex<u64>,
+    /// `F_SETOWN`, `F_SETSIG`: owner (negative: a group) and signal of `O_ASYNC`.
+    pub owner: SpinLock<(i32, u32)>,
+    /// Unique among all descriptions ever (lock owners, epoll keys).
+    pub id: u64,
+}
+
+impl File {
+    /// A description of `ops`.
+    pub fn new(ops: Box<dyn FileOps>, flags: OpenFlags, path: Option<Path>) -> Arc<Self> {
+        Arc::new(Self {
+            ops,
+            path,
+            flags: AtomicU32::new((flags & OpenFlags::KEPT).bits()),
+            pos: Mutex::new(0),
+            owner: SpinLock::new((0, 0)),
+            id: NEXT_FILE.fetch_add(1, Ordering::Relaxed),
+        })
+    }
+
+    pub fn flags(&self) -> OpenFlags {
+        OpenFlags::from_bits_truncate(self.flags.load(Ordering::Relaxed))
+    }
+
+    /// `F_SETFL`: changes the settable flags.
+    pub fn set_flags(&self, flags: OpenFlags) -> Result<()> {
+        let kept = self.flags() - OpenFlags::SETTABLE;
+        let new = kept | (flags & OpenFlags::SETTABLE);
+        self.ops.flags_changed(self, new)?;
+        self.flags.store(new.bits(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub fn is_nonblocking(&self) -> bool {
+        self.flags().contains(OpenFlags::NONBLOCK)
+    }
+
+    /// The object behind, as its own type.
+    pub fn as_ops<T: FileOps>(&self) -> Option<&T> {
+        self.ops.as_any().downcast_ref::<T>()
+    }
+
+    /// Tries `attempt` until it isn't `EAGAIN`, sleeping while `events` don't hold; at once when the file is
+    /// non-blocking. Interrupted by signals with `Errno::RESTART`.
+    pub fn blocking<R>(&self, events: PollEvents, attempt: impl FnMut() -> Result<R>) -> Result<R> {
+        super::block_on(self, events, self.is_nonblocking(), None, attempt)
+    }
+
+    /// Reads, waiting for data unless the file is non-blocking.
+    pub fn read(&self, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
+        if !self.flags().readable() {
+            return Err(Errno::EBADF);
+        }
+        self.check_at(at)?;
+        self.blocking(PollEvents::READABLE, || self.ops.read(self, buf, at))
+    }
+
+    /// Writes everything, waiting for room unless the file is non-blocking; a partial count when it can't go on.
+    pub fn write(&self, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
+        if !self.flags().writable() {
+            return Err(Errno::EBADF);
+        }
+        self.check_at(at)?;
+        let mut done = 0usize;
+        loop {
+            let at = match at {
+                At::Offset(offset) => At::Offset(offset + done as u64),
+                At::Position => At::Position,
+            };
+            match self.blocking(PollEvents::WRITABLE, || self.ops.write(self, buf, at)) {
+                Ok(moved) => done += moved,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => return Ok(done),
+            }
+            if buf.is_empty() || self.ops.is_seekable() || self.is_nonblocking() {
+                return Ok(done);
+            }
+        }
+    }
+
+    fn check_at(&self, at: At) -> Result<()> {
+        if matches!(at, At::Offset(_)) && !self.ops.is_seekable() { Err(Errno::ESPIPE) } else { Ok(()) }
+    }
+
+    /// Reads at an offset into kernel memory, for the kernel's own use (`execve`).
+    pub fn read_at(&self, offset: u64, to: &mut [u8]) -> Result<usize> {
+        self.ops.read(self, &mut IoBuf::kernel(to), At::Offset(offset))
+    }
+}
+
+/// An entry of a descriptor table.
+#[derive(Clone)]
+pub struct Descriptor {
+    pub file: Arc<File>,
+    pub close_on_exec: bool,
+}
+
+/// The descriptors of a process (or of several that share them by `CLONE_FILES`).
+pub struct FileTable {
+    slots: SpinLock<Vec<Option<Descriptor>>>,
+}
+
+impl FileTable {
+    /// An empty table.
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { slots: SpinLock::new(Vec::new()) })
+    }
+
+    /// A copy with the same descriptions (`fork(2)`).
+    pub fn fork(&self) -> Arc<Self> {
+        Arc::new(Self { slots: SpinLock::new(self.slots.lock().clone()) })
+    }
+
+    /// The description of a descriptor; `EBADF`.
+    pub fn get(&self, fd: i32) -> Result<Arc<File>> {
+        self.descriptor(fd).map(|descriptor| descriptor.file)
+    }
+
+    /// A descriptor with its flag.
+    pub fn descriptor(&self, fd: i32) -> Result<Descriptor> {
+        let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
+        self.slots.lock().get(index).and_then(Option::clone).ok_or(Errno::EBADF)
+    }
+
+    /// Puts a file at the lowest free descriptor from `least` on, below `limit` (`RLIMIT_NOFILE`); `EMFILE`.
+    pub fn insert(&self, file: Arc<File>, close_on_exec: bool, least: usize, limit: u64) -> Result<i32> {
+        let mut slots = self.slots.lock();
+        let free = (least..slots.len()).find(|&i| slots[i].is_none()).unwrap_or(slots.len().max(least));
+        if free as u64 >= limit {
+            return Err(if least as u64 >= limit { Errno::EINVAL } else { Errno::EMFILE });
+        }
+        if free >= slots.len() {
+            slots.resize(free + 1, None);
+        }
+        slots[free] = Some(Descriptor { file, close_on_exec });
+        i32::try_from(free).map_err(|_| Errno::EMFILE)
+    }
+
+    /// Puts a file at exactly this descriptor, returning what was there (`dup2(2)`).
+    pub fn replace(
+        &self,
+        fd: i32,
+        file: Arc<File>,
+        close_on_exec: bool,
+        limit: u64,
+    ) -> Result<Option<Descriptor>> {
+        let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
+        if index as u64 >= limit {
+            return Err(Errno::EBADF);
+        }
+        let mut slots = self.slots.lock();
+        if index >= slots.len() {
+            slots.resize(index + 1, None);
+        }
+        Ok(slots[index].replace(Descriptor { file, close_on_exec }))
+    }
+
+    /// Closes a descriptor; `EBADF`.
+    pub fn close(&self, fd: i32) -> Result<()> {
+        let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
+        let closed = self.slots.lock().get_mut(index).and_then(Option::take).ok_or(Errno::EBADF)?;
+        closed.file.ops.flush(&closed.file, self);
+        Ok(())
+    }
+
+    /// Changes the close-on-exec flag.
+    pub fn set_close_on_exec(&self, fd: i32, close_on_exec: bool) -> Result<()> {
+        let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
+        let mut slots = self.slots.lock();
+        let slot = slots.get_mut(index).and_then(Option::as_mut).ok_or(Errno::EBADF)?;
+        slot.close_on_exec = close_on_exec;
+        Ok(())
+    }
+
+    /// Closes what `execve(2)` closes.
+    pub fn close_for_exec(&self) {
+        self.close_where(|_, descriptor| descriptor.close_on_exec);
+    }
+
+    /// Closes everything (the process ends).
+    pub fn close_all(&self) {
+        self.close_where(|_, _| true);
+    }
+
+    /// Closes the descriptors `which` chooses.
+    pub fn close_where(&self, which: impl Fn(usize, &Descriptor) -> bool) {
+        let mut closed = Vec::new();
+        {
+            let mut slots = self.slots.lock();
+            for (fd, slot) in slots.iter_mut().enumerate() {
+                if slot.as_ref().is_some_and(|descriptor| which(fd, descriptor)) {
+                    closed.extend(slot.take());
+                }
+            }
+        }
+        for descriptor in closed {
+            descriptor.file.ops.flush(&descriptor.file, self);
+        }
+    }
+
+    /// The open descriptors with their files, in order.
+    pub fn list(&self) -> Vec<(i32, Descriptor)> {
+        let slots = self.slots.lock();
+        let open =
+            slots.iter().enumerate().filter_map(|(fd, slot)| Some((i32::try_from(fd).ok()?, slot.clone()?)));
+        open.collect()
+    }
+}

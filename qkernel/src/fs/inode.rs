@@ -1,0 +1,177 @@
+//! Inodes: what names refer to.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::any::Any;
+
+use super::file::{FileOps, OpenFlags};
+use super::path::Path;
+use crate::errno::{Errno, Result};
+
+pub const S_IFMT: u32 = 0o170_000;
+pub const S_IFSOCK: u32 = 0o140_000;
+pub const S_IFLNK: u32 = 0o120_000;
+pub const S_IFREG: u32 = 0o100_000;
+pub const S_IFBLK: u32 = 0o060_000;
+pub const S_IFDIR: u32 = 0o040_000;
+pub const S_IFCHR: u32 = 0o020_000;
+pub const S_IFIFO: u32 = 0o010_000;
+pub const S_ISUID: u32 = 0o4000;
+pub const S_ISGID: u32 = 0o2000;
+pub const S_ISVTX: u32 = 0o1000;
+
+/// What `stat(2)` tells. Times are nanoseconds since the epoch.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stat {
+    pub dev: u64,
+    pub ino: u64,
+    pub mode: u32,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: u64,
+    pub size: u64,
+    pub blksize: u32,
+    pub blocks: u64,
+    pub atime_ns: i64,
+    pub mtime_ns: i64,
+    pub ctime_ns: i64,
+    pub btime_ns: i64,
+}
+
+impl Stat {
+    /// The `S_IFMT` part of the mode.
+    pub fn kind(&self) -> u32 {
+        self.mode & S_IFMT
+    }
+    pub fn is_dir(&self) -> bool {
+        self.kind() == S_IFDIR
+    }
+    pub fn is_symlink(&self) -> bool {
+        self.kind() == S_IFLNK
+    }
+    pub fn is_regular(&self) -> bool {
+        self.kind() == S_IFREG
+    }
+}
+
+/// A time to set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SetTime {
+    Now,
+    At(i64),
+}
+
+/// Attribute changes; `None` leaves as is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AttrChange {
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub size: Option<u64>,
+    pub atime: Option<SetTime>,
+    pub mtime: Option<SetTime>,
+}
+
+/// What kind of node `Inode::create` makes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NodeKind {
+    Regular,
+    Fifo,
+    Socket,
+    CharDevice(u64),
+    BlockDevice(u64),
+}
+
+/// Who a new node belongs to, and its permission bits (the umask is already applied).
+#[derive(Clone, Copy, Debug)]
+pub struct NewNode {
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// Where a symbolic link leads.
+pub enum LinkTarget {
+    /// A path to be walked.
+    Text(Vec<u8>),
+    /// Straight to an object (`/proc/self/fd/1`).
+    Direct(Path),
+}
+
+/// How long a looked-up name may be believed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CachePolicy {
+    /// Only the kernel changes the directory: names (and their absence) stay until it does.
+    Trust,
+    /// Others may change it: ask again each time, keep the inode if it is the same.
+    Revalidate,
+    /// Never cached (`/proc`).
+    Never,
+}
+
+/// A file system's node. Permission checks are the VFS's; what these do is the file system's part alone.
+pub trait Inode: Send + Sync + Any {
+    fn stat(&self) -> Result<Stat>;
+    /// The `S_IFMT` part of the mode; never changes.
+    fn kind(&self) -> u32;
+    fn cache_policy(&self) -> CachePolicy {
+        CachePolicy::Trust
+    }
+    fn lookup(&self, _name: &[u8]) -> Result<Arc<dyn Inode>> {
+        Err(Errno::ENOTDIR)
+    }
+    fn create(&self, _name: &[u8], _kind: NodeKind, _new: NewNode) -> Result<Arc<dyn Inode>> {
+        Err(Errno::EPERM)
+    }
+    fn mkdir(&self, _name: &[u8], _new: NewNode) -> Result<Arc<dyn Inode>> {
+        Err(Errno::EPERM)
+    }
+    fn symlink(&self, _name: &[u8], _target: &[u8], _new: NewNode) -> Result<Arc<dyn Inode>> {
+        Err(Errno::EPERM)
+    }
+    fn link(&self, _name: &[u8], _node: &Arc<dyn Inode>) -> Result<()> {
+        Err(Errno::EPERM)
+    }
+    fn unlink(&self, _name: &[u8]) -> Result<()> {
+        Err(Errno::EPERM)
+    }
+    fn rmdir(&self, _name: &[u8]) -> Result<()> {
+        Err(Errno::EPERM)
+    }
+    /// `flags` are `RENAME_*`; both directories are of this file system.
+    fn rename(&self, _old: &[u8], _new_dir: &Arc<dyn Inode>, _new: &[u8], _flags: u32) -> Result<()> {
+        Err(Errno::EPERM)
+    }
+    /// An unnamed file (`O_TMPFILE`).
+    fn tmpfile(&self, _new: NewNode) -> Result<Arc<dyn Inode>> {
+        Err(Errno::EOPNOTSUPP)
+    }
+    fn readlink(&self) -> Result<LinkTarget> {
+        Err(Errno::EINVAL)
+    }
+    fn set_attr(&self, _change: &AttrChange) -> Result<()> {
+        Err(Errno::EPERM)
+    }
+    /// Opens the node for I/O. The VFS has checked permissions and handled `O_CREAT`, `O_EXCL` and `O_PATH`;
+    /// `O_TRUNC` comes afterwards through `set_attr`.
+    fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Box<dyn FileOps>>;
+    fn get_xattr(&self, _name: &[u8]) -> Result<Vec<u8>> {
+        Err(Errno::EOPNOTSUPP)
+    }
+    /// `flags` are `XATTR_*`.
+    fn set_xattr(&self, _name: &[u8], _value: &[u8], _flags: u32) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+    /// Names, each ended by NUL.
+    fn list_xattr(&self) -> Result<Vec<u8>> {
+        Ok(Vec::new())
+    }
+    fn remove_xattr(&self, _name: &[u8]) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+    /// For `statfs(2)`.
+    fn statfs(&self) -> Result<abi::hostcall::HostStatFs>;
+    fn as_any(&self) -> &dyn Any;
+}

@@ -1,0 +1,72 @@
+//! Files: the VFS, its file systems, and everything that has a descriptor.
+
+pub mod file;
+pub mod host_poll;
+pub mod inode;
+pub mod path;
+pub mod poll;
+
+use alloc::sync::Arc;
+
+pub use file::{At, Descriptor, DirEntry, File, FileOps, FileTable, OpenFlags, Whence};
+pub use inode::{Inode, Stat};
+pub use path::{FsContext, Path};
+
+use crate::errno::{Errno, Result};
+use crate::sync::SpinLock;
+use crate::task::wait::Waker;
+use crate::task::{self, sched};
+use poll::{PollEvents, PollTable};
+
+/// A terminal as job control sees it.
+pub trait Terminal: Send + Sync {
+    /// The foreground process group (0: none).
+    fn foreground(&self) -> u32;
+    /// Makes a group the foreground one.
+    fn set_foreground(&self, group: u32);
+    /// Its device number, for `/proc/PID/stat`.
+    fn device(&self) -> u64;
+}
+
+/// Tries `attempt` until it isn't `EAGAIN`, sleeping in between until one of `events` may hold on `file`.
+///
+/// With `nonblock` the first answer counts. `Errno::RESTART` when a signal comes, `Errno::EAGAIN` at `deadline_ns`.
+pub fn block_on<R>(
+    file: &File,
+    events: PollEvents,
+    nonblock: bool,
+    deadline_ns: Option<u64>,
+    mut attempt: impl FnMut() -> Result<R>,
+) -> Result<R> {
+    let first = attempt();
+    if nonblock || !matches!(first, Err(Errno::EAGAIN)) {
+        return first;
+    }
+    let mut table = PollTable::new(Waker::Task(task::current()), events);
+    file.ops.poll(file, Some(&mut table));
+    let ready = || match attempt() {
+        Err(Errno::EAGAIN) => None,
+        result => Some(result),
+    };
+    sched::sleep_until(sched::Sleep::Interruptible, deadline_ns, ready)?.unwrap_or(Err(Errno::EAGAIN))
+}
+
+/// The terminal the sandbox's streams are on changed its size (rows << 16 | columns).
+pub fn console_resized(_size: i64) {}
+
+/// Makes the root file system, the mounts and the standard streams from the boot records.
+pub fn init(_spec: &crate::boot::Spec) -> Result<(Arc<FsContext>, Arc<FileTable>)> {
+    Err(Errno::ENOSYS)
+}
+
+static HOSTNAME: SpinLock<alloc::vec::Vec<u8>> = SpinLock::new(alloc::vec::Vec::new());
+
+/// Sets the sandbox's host name.
+pub fn set_hostname(name: &[u8]) {
+    *HOSTNAME.lock() = name.to_vec();
+}
+
+/// The sandbox's host name.
+pub fn hostname() -> alloc::vec::Vec<u8> {
+    HOSTNAME.lock().clone()
+}

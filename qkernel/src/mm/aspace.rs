@@ -1,0 +1,306 @@
+//! Address spaces.
+
+use abi::layout::{USER_MAX, USER_MIN};
+use abi::run::{MAP_OP_MAP, MAP_OP_PROTECT, MAP_OP_UNMAP, MAP_OP_UNMAP_ALL, MapOp};
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::frames::{self, Frame};
+use super::pagetable::{Entry, PageTable};
+use super::vma::{Vma, mirror_prot};
+use super::{PAGE, object::PageStore};
+use crate::errno::Result;
+use crate::platform::{self, OpBatch};
+use crate::sync::{Mutex, MutexGuard, SpinLock};
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+/// What one process's threads see as memory.
+pub struct AddressSpace {
+    id: u64,
+    stub: u64,
+    root: u64,
+    /// Changes whenever present entries changed; CPUs compare it before they run user code (kvm).
+    generation: AtomicU64,
+    /// Tasks that run in it.
+    users: AtomicU32,
+    /// Mapping operations the stub carries out before user code runs next (systrap).
+    pending: SpinLock<Vec<MapOp>>,
+    pub(super) inner: Mutex<Space>,
+}
+
+/// The part behind the lock.
+pub struct Space {
+    pub(super) table: PageTable,
+    pub(super) vmas: BTreeMap<u64, Vma>,
+    pub(super) batch: OpBatch,
+    /// Frames to be freed once no CPU can touch them any more.
+    pub(super) freed: Vec<Frame>,
+    /// Present entries were changed or removed (kvm).
+    pub(super) stale: bool,
+    pub(super) brk_start: u64,
+    pub(super) brk: u64,
+    /// Where top-down searches for free addresses begin.
+    pub(super) mmap_top: u64,
+    /// Where the next search begins; everything between here and `mmap_top` was full.
+    pub(super) free_hint: u64,
+    /// How far a stack may grow, in bytes (`RLIMIT_STACK` at `execve(2)`).
+    pub(super) stack_limit: u64,
+    /// The frame behind the one allocated last, so that neighbours get neighbours.
+    pub(super) next_frame: Option<Frame>,
+    /// Pages of user frames mapped.
+    pub(super) resident_pages: u64,
+    /// Facts for `/proc`.
+    pub layout: Layout,
+}
+
+/// Where `execve(2)` put things.
+#[derive(Clone, Default)]
+pub struct Layout {
+    pub start_code: u64,
+    pub end_code: u64,
+    pub start_data: u64,
+    pub end_data: u64,
+    pub start_stack: u64,
+    pub arg_start: u64,
+    pub arg_end: u64,
+    pub env_start: u64,
+    pub env_end: u64,
+    pub vdso: u64,
+    pub auxv: Vec<u64>,
+}
+
+impl AddressSpace {
+    /// An empty address space.
+    pub fn new() -> Result<Arc<Self>> {
+        let table = PageTable::new()?;
+        let stub = platform::create_stub()?;
+        Ok(Arc::new(Self {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            stub,
+            root: table.root(),
+            generation: AtomicU64::new(1),
+            users: AtomicU32::new(0),
+            pending: SpinLock::new(Vec::new()),
+            inner: Mutex::new(Space {
+                table,
+                vmas: BTreeMap::new(),
+                batch: OpBatch::default(),
+                freed: Vec::new(),
+                stale: false,
+                brk_start: 0,
+                brk: 0,
+                mmap_top: USER_MAX,
+                free_hint: USER_MAX,
+                stack_limit: 8 << 20,
+                next_frame: None,
+                resident_pages: 0,
+                layout: Layout::default(),
+            }),
+        }))
+    }
+
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The stub's id (systrap).
+    pub fn stub_id(&self) -> u64 {
+        self.stub
+    }
+
+    /// Guest-physical address of the page-table root.
+    pub fn root_phys(&self) -> u64 {
+        self.root
+    }
+
+    /// See [`Self::generation`]'s field.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::SeqCst)
+    }
+
+    /// A task begins (`+1`) or stops to run in it.
+    pub fn add_user(&self) {
+        self.users.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A task left.
+    pub fn remove_user(&self) {
+        self.users.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Locks it.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Space> {
+        self.inner.lock()
+    }
+
+    /// Facts for `/proc`, under the lock.
+    pub fn with_layout<R>(&self, f: impl FnOnce(&mut Layout) -> R) -> R {
+        f(&mut self.lock().layout)
+    }
+
+    /// Bytes mapped, bytes of resident user frames.
+    pub fn sizes(&self) -> (u64, u64) {
+        let space = self.lock();
+        (space.vmas.values().map(Vma::len).sum(), space.resident_pages * PAGE)
+    }
+
+    /// Calls `f` for each mapping, in order.
+    pub fn for_each_vma(&self, mut f: impl FnMut(&Vma)) {
+        self.lock().vmas.values().for_each(&mut f);
+    }
+
+    /// Operations to carry out before user code runs.
+    pub fn take_pending_ops(&self) -> Vec<MapOp> {
+        core::mem::take(&mut *self.pending.lock())
+    }
+
+    /// The stub could not carry out its operations: start over from nothing mapped.
+    pub fn mirror_lost(&self) {
+        let mut pending = self.pending.lock();
+        pending.clear();
+        pending.push(MapOp { kind: MAP_OP_UNMAP_ALL, ..Default::default() });
+    }
+
+    /// Makes the changes of `space` visible and frees what they freed. Ends every operation that changed entries.
+    pub(super) fn commit(&self, space: &mut Space) {
+        if platform::is_systrap() {
+            self.commit_mirror(space);
+        } else if core::mem::take(&mut space.stale) {
+            self.generation.fetch_add(1, Ordering::SeqCst);
+            platform::shoot_down(self);
+        }
+        let freed = core::mem::take(&mut space.freed);
+        frames::drop_refs(&freed);
+    }
+
+    fn commit_mirror(&self, space: &mut Space) {
+        if space.batch.ops.is_empty() {
+            return;
+        }
+        let ops = core::mem::take(&mut space.batch.ops);
+        let mut pending = self.pending.lock();
+        pending.extend(ops);
+        if self.is_ours_alone() {
+            return;
+        }
+        let ops = core::mem::take(&mut *pending);
+        drop(pending);
+        if platform::sync_ops(self, &ops).is_err() {
+            let all = MapOp { kind: MAP_OP_UNMAP_ALL, ..Default::default() };
+            if platform::sync_ops(self, &[all]).is_err() {
+                crate::info!("address space {}: its stub is gone", self.id);
+            }
+        }
+    }
+
+    /// Whether only the current task can run user code here.
+    fn is_ours_alone(&self) -> bool {
+        let task = crate::task::current();
+        let ours = task.aspace().is_some_and(|aspace| core::ptr::eq(Arc::as_ptr(&aspace), self));
+        let users = self.users.load(Ordering::SeqCst);
+        (ours && users <= 1) || users == 0
+    }
+
+    /// Removes the pages `[first, last)` of `store` from every mapping (truncation).
+    pub(super) fn unmap_object_pages(&self, store: &PageStore, first: u64, last: u64) {
+        let mut space = self.lock();
+        let space = &mut *space;
+        let ranges: Vec<(u64, u64)> = space
+            .vmas
+            .values()
+            .filter(|vma| matches!(&vma.object, Some(super::MemoryObject::Store(s)) if core::ptr::eq(Arc::as_ptr(s), store)))
+            .filter_map(|vma| {
+                let from = (first * PAGE).max(vma.offset);
+                let to = last.saturating_mul(PAGE).min(vma.offset + vma.len());
+                (from < to).then(|| (vma.start + (from - vma.offset), vma.start + (to - vma.offset)))
+            })
+            .collect();
+        for (start, end) in ranges {
+            space.clear(start, end);
+        }
+        self.commit(space);
+    }
+}
+
+impl Drop for AddressSpace {
+    fn drop(&mut self) {
+        let mut space = self.inner.lock();
+        space.clear(USER_MIN, USER_MAX);
+        let freed = core::mem::take(&mut space.freed);
+        drop(space);
+        platform::destroy_stub(self.stub);
+        frames::drop_refs(&freed);
+    }
+}
+
+impl Space {
+    /// The mapping that contains `addr`.
+    pub(super) fn find(&self, addr: u64) -> Option<&Vma> {
+        self.vmas.range(..=addr).next_back().map(|(_, vma)| vma).filter(|vma| addr < vma.end)
+    }
+
+    /// Removes all pages in a range from the page table and the mirror; frames are freed at commit.
+    pub(super) fn clear(&mut self, start: u64, end: u64) {
+        let Self { table, batch, freed, stale, resident_pages, .. } = self;
+        table.for_each(start, end, |addr, entry| {
+            if entry.holds_page() {
+                *stale = true;
+                if entry.has(Entry::MIRRORED) {
+                    batch.push(MapOp { kind: MAP_OP_UNMAP, prot: 0, addr, len: PAGE, phys: 0 });
+                }
+                if entry.is_frame() {
+                    freed.push(Frame::new(entry.phys()));
+                    *resident_pages = resident_pages.saturating_sub(1);
+                }
+            }
+            *entry = Entry::NONE;
+        });
+    }
+
+    /// Sets a present entry where there was none, or replaces one, and keeps the mirror in step: a mirrored entry that
+    /// is replaced is mapped anew at once.
+    pub(super) fn install(&mut self, addr: u64, entry: Entry) -> Result<()> {
+        let old = self.table.get(addr);
+        let mut entry = entry;
+        if old.has(Entry::MIRRORED) {
+            entry.0 |= Entry::MIRRORED;
+            self.batch.push(MapOp {
+                kind: MAP_OP_MAP,
+                prot: mirror_prot(entry),
+                addr,
+                len: PAGE,
+                phys: entry.phys(),
+            });
+        }
+        self.stale |= old.has(Entry::PRESENT);
+        self.table.set(addr, entry)?;
+        self.resident_pages += u64::from(entry.is_frame());
+        self.resident_pages -= u64::from(old.is_frame()).min(self.resident_pages);
+        Ok(())
+    }
+
+    /// Takes write permission from the entries of a range (`fork`), or recomputes permissions (`mprotect`).
+    pub(super) fn protect(&mut self, start: u64, end: u64, new: impl Fn(Entry) -> Entry) {
+        let Self { table, batch, stale, .. } = self;
+        table.for_each(start, end, |addr, entry| {
+            let mut changed = new(*entry);
+            if changed == *entry {
+                return;
+            }
+            *stale |= entry.has(Entry::PRESENT);
+            if entry.has(Entry::MIRRORED) {
+                if changed.has(Entry::PRESENT) {
+                    let prot = mirror_prot(changed);
+                    batch.push(MapOp { kind: MAP_OP_PROTECT, prot, addr, len: PAGE, phys: 0 });
+                } else {
+                    batch.push(MapOp { kind: MAP_OP_UNMAP, prot: 0, addr, len: PAGE, phys: 0 });
+                    changed.0 &= !Entry::MIRRORED;
+                }
+            }
+            *entry = changed;
+        });
+    }
+}

@@ -1,0 +1,94 @@
+//! Copies of address spaces for `fork(2)`: frames are shared until one side writes.
+
+use alloc::sync::Arc;
+
+use super::aspace::AddressSpace;
+use super::frames::{self, Frame};
+use super::object::MemoryObject;
+use super::pagetable::Entry;
+use super::vma::VmaFlags;
+use crate::errno::{Errno, Result};
+
+impl AddressSpace {
+    /// A copy-on-write copy.
+    pub fn fork(self: &Arc<Self>) -> Result<Arc<Self>> {
+        let child = Self::new()?;
+        {
+            let mut ours = self.lock();
+            let mut theirs = child.lock();
+            let result = copy_space(&mut ours, &mut theirs);
+            // The child never ran: nothing of it is mirrored or cached.
+            theirs.batch.ops.clear();
+            theirs.stale = false;
+            self.commit(&mut ours);
+            result?;
+        }
+        child.for_each_store(|store| store.add_mapper(&child));
+        Ok(child)
+    }
+
+    fn for_each_store(&self, f: impl Fn(&super::PageStore)) {
+        for vma in self.lock().vmas.values() {
+            if let Some(MemoryObject::Store(store)) = &vma.object {
+                f(store);
+            }
+        }
+    }
+}
+
+fn copy_space(ours: &mut super::aspace::Space, theirs: &mut super::aspace::Space) -> Result<()> {
+    theirs.brk_start = ours.brk_start;
+    theirs.brk = ours.brk;
+    theirs.mmap_top = ours.mmap_top;
+    theirs.free_hint = ours.free_hint;
+    theirs.stack_limit = ours.stack_limit;
+    theirs.layout = ours.layout.clone();
+    let vmas: alloc::vec::Vec<_> = ours.vmas.values().cloned().collect();
+    for vma in vmas {
+        if vma.flags.contains(VmaFlags::DONT_FORK) {
+            continue;
+        }
+        let (start, end) = (vma.start, vma.end);
+        let copies = !vma.is_shared() && !vma.flags.contains(VmaFlags::WIPE_ON_FORK);
+        theirs.vmas.insert(start, vma);
+        if !copies {
+            continue;
+        }
+        // First the references: whatever fails, both sides stay consistent.
+        let mut failed = None;
+        let child_table = &mut theirs.table;
+        let mut shared = 0;
+        ours.table.for_each(start, end, |addr, entry| {
+            if !entry.is_frame() || failed.is_some() {
+                return;
+            }
+            failed = share_frame(child_table, addr, *entry).err();
+            shared += 1;
+        });
+        theirs.resident_pages += shared;
+        ours.protect(
+            start,
+            end,
+            |entry| {
+                if entry.is_frame() { Entry(entry.0 & !Entry::WRITABLE) } else { entry }
+            },
+        );
+        if let Some(error) = failed {
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+/// Gives the child a read-only reference to the frame, or a copy when the frame has too many references.
+fn share_frame(table: &mut super::pagetable::PageTable, addr: u64, entry: Entry) -> Result<()> {
+    let frame = Frame::new(entry.phys());
+    let clean = entry.0 & !(Entry::WRITABLE | Entry::MIRRORED);
+    if frames::add_ref(frame).is_ok() {
+        return table.set(addr, Entry(clean)).inspect_err(|_| frames::drop_ref(frame));
+    }
+    let copy = frames::alloc_any().ok_or(Errno::ENOMEM)?;
+    frames::copy(copy, frame);
+    let flags = clean & !entry.phys();
+    table.set(addr, Entry(flags | copy.addr())).inspect_err(|_| frames::drop_ref(copy))
+}

@@ -1,0 +1,52 @@
+//! The kernel heap: buddy pages and slabs over the kernel memory the VMM left free.
+
+use allocator::buddy::LockedHeap;
+use core::ptr::NonNull;
+
+use crate::config::HEAP_RESERVE_BYTES;
+use crate::platform;
+use crate::sync::SpinLock;
+
+/// The heap. The image makes it the global allocator.
+pub static HEAP: LockedHeap<SpinLock<()>> = LockedHeap::new(SpinLock::new(()));
+
+/// Gives the heap its memory.
+///
+/// # Safety
+/// Called once; `[start, end)` (guest-physical) is zero-filled kernel memory nobody else uses.
+pub unsafe fn init(start: u64, end: u64) {
+    if let (Some(pointer), Ok(len)) =
+        (NonNull::new(platform::ptr::<u8>(start)), usize::try_from(end.saturating_sub(start)))
+    {
+        // SAFETY: the caller vouches for the range.
+        unsafe { HEAP.init(pointer, len) };
+    }
+}
+
+fn order_of(bytes: usize) -> u32 {
+    bytes.div_ceil(4096).next_power_of_two().trailing_zeros()
+}
+
+/// Pages for `bytes` (rounded up to a power of two of pages); their linear address. Content is anything.
+pub fn alloc_pages(bytes: usize) -> Option<u64> {
+    HEAP.alloc_pages(order_of(bytes)).map(|pointer| pointer.as_ptr() as u64)
+}
+
+/// One page of zeros; its linear address.
+pub fn alloc_zeroed_page() -> Option<u64> {
+    HEAP.alloc_zeroed_pages(0).map(|pointer| pointer.as_ptr() as u64)
+}
+
+/// Frees what [`alloc_pages`] or [`alloc_zeroed_page`] gave.
+pub fn free_pages(linear: u64, bytes: usize) {
+    if let Some(pointer) = NonNull::new(linear as *mut u8) {
+        // SAFETY: the pages came from this heap with the same size, and their user is done with them.
+        let freed = unsafe { HEAP.free_pages(pointer, order_of(bytes)) };
+        debug_assert!(freed.is_ok());
+    }
+}
+
+/// Whether the guest may still make the kernel allocate; checked where system calls create kernel objects.
+pub fn has_room() -> bool {
+    HEAP.stats().free_bytes > HEAP_RESERVE_BYTES
+}

@@ -1,0 +1,234 @@
+//! What mappings and in-memory files are made of: stores of frames, and host files.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::frames::{self, Frame};
+use super::window::{self, HostFileMap};
+use super::{AddressSpace, IoBuf, PAGE};
+use crate::errno::{Errno, Result};
+use crate::sync::SpinLock;
+
+/// What is behind a mapping.
+#[derive(Clone)]
+pub enum MemoryObject {
+    /// Shared anonymous memory, tmpfs and memfd files.
+    Store(Arc<PageStore>),
+    /// A file of the host, through the file window.
+    Host(Arc<HostFileMap>),
+}
+
+impl MemoryObject {
+    /// Whether both are the same object.
+    pub fn same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Store(a), Self::Store(b)) => Arc::ptr_eq(a, b),
+            (Self::Host(a), Self::Host(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+}
+
+/// Frames by page index: the content of a tmpfs file, a memfd, or shared anonymous memory. Holes read as zeros.
+pub struct PageStore {
+    pages: SpinLock<BTreeMap<u64, Frame>>,
+    size: AtomicU64,
+    /// Address spaces that map this, to be told of truncation.
+    mappers: SpinLock<Vec<Weak<AddressSpace>>>,
+}
+
+impl PageStore {
+    /// An empty store of `size` bytes, all holes.
+    pub fn new(size: u64) -> Arc<Self> {
+        Arc::new(Self {
+            pages: SpinLock::new(BTreeMap::new()),
+            size: AtomicU64::new(size),
+            mappers: SpinLock::new(Vec::new()),
+        })
+    }
+
+    /// Its size in bytes.
+    pub fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// Bytes of frames it holds.
+    pub fn resident_bytes(&self) -> u64 {
+        self.pages.lock().len() as u64 * PAGE
+    }
+
+    /// The frame of page `index` with a reference added for the caller, allocating it when it is a hole. The store
+    /// keeps its own reference. `Errno::ENOMEM` when there is no frame.
+    pub fn frame(&self, index: u64) -> Result<Frame> {
+        let mut pages = self.pages.lock();
+        let frame = match pages.get(&index) {
+            Some(frame) => *frame,
+            None => {
+                let frame = frames::alloc_zeroed().ok_or(Errno::ENOMEM)?;
+                pages.insert(index, frame);
+                frame
+            }
+        };
+        frames::add_ref(frame)?;
+        Ok(frame)
+    }
+
+    fn frame_if_present(&self, index: u64) -> Option<Frame> {
+        let pages = self.pages.lock();
+        let frame = *pages.get(&index)?;
+        frames::add_ref(frame).ok()?;
+        Some(frame)
+    }
+
+    /// Reads from `offset` into `buf`, up to the end of the store.
+    pub fn read(&self, offset: u64, buf: &mut IoBuf<'_>) -> Result<usize> {
+        let size = self.size();
+        let mut done = 0usize;
+        while !buf.is_empty() {
+            let at = offset + done as u64;
+            if at >= size {
+                break;
+            }
+            let inside = (at % PAGE) as usize;
+            let len = buf.remaining().min(PAGE as usize - inside).min((size - at) as usize);
+            let moved = match self.frame_if_present(at / PAGE) {
+                Some(frame) => {
+                    let moved = buf.fill_from_frame(frame, inside, len);
+                    frames::drop_ref(frame);
+                    moved
+                }
+                None => buf.fill_zeros(len),
+            };
+            match moved {
+                Ok(()) => done += len,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes `buf` at `offset`, growing the store.
+    pub fn write(&self, offset: u64, buf: &mut IoBuf<'_>) -> Result<usize> {
+        let mut done = 0usize;
+        while !buf.is_empty() {
+            let at = offset + done as u64;
+            let inside = (at % PAGE) as usize;
+            let len = buf.remaining().min(PAGE as usize - inside);
+            let moved = self.frame(at / PAGE).map_err(|_| Errno::ENOSPC).and_then(|frame| {
+                let moved = buf.drain_to_frame(frame, inside, len);
+                frames::drop_ref(frame);
+                moved
+            });
+            match moved {
+                Ok(()) => done += len,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+            self.size.fetch_max(at + len as u64, Ordering::AcqRel);
+        }
+        Ok(done)
+    }
+
+    /// Changes the size; pages behind the new end are freed and unmapped everywhere.
+    pub fn truncate(&self, size: u64) {
+        let old = self.size.swap(size, Ordering::AcqRel);
+        if size < old {
+            self.punch(size.div_ceil(PAGE), u64::MAX);
+            let inside = (size % PAGE) as usize;
+            if inside != 0
+                && let Some(frame) = self.frame_if_present(size / PAGE)
+            {
+                frames::zero_tail(frame, inside);
+                frames::drop_ref(frame);
+            }
+        }
+    }
+
+    /// Makes `[from, to)` (bytes) a hole, keeping the size.
+    pub fn punch_hole(&self, from: u64, to: u64) {
+        let (first, last) = (from.div_ceil(PAGE), to / PAGE);
+        if first < last {
+            self.punch(first, last);
+        }
+        let edges = if from / PAGE == to / PAGE {
+            [(from, to), (to, to)]
+        } else {
+            [(from, first.saturating_mul(PAGE)), (last * PAGE, to)]
+        };
+        for (start, end) in edges {
+            if start < end
+                && let Some(frame) = self.frame_if_present(start / PAGE)
+            {
+                frames::zero_range(frame, (start % PAGE) as usize, (end - start) as usize);
+                frames::drop_ref(frame);
+            }
+        }
+    }
+
+    fn punch(&self, first: u64, last: u64) {
+        let freed: Vec<(u64, Frame)> = {
+            let mut pages = self.pages.lock();
+            let keys: Vec<u64> = pages.range(first..last).map(|(key, _)| *key).collect();
+            keys.into_iter().filter_map(|key| pages.remove_entry(&key)).collect()
+        };
+        if freed.is_empty() {
+            return;
+        }
+        let mappers: Vec<Arc<AddressSpace>> = self.mappers.lock().iter().filter_map(Weak::upgrade).collect();
+        for mapper in mappers {
+            mapper.unmap_object_pages(self, first, last);
+        }
+        for (_, frame) in freed {
+            frames::drop_ref(frame);
+        }
+    }
+
+    /// The next offset at or after `offset` that is data (or a hole, if `hole`); the end of the store counts as a hole.
+    pub fn seek(&self, offset: u64, hole: bool) -> Option<u64> {
+        let size = self.size();
+        if offset >= size {
+            return None;
+        }
+        let pages = self.pages.lock();
+        let mut index = offset / PAGE;
+        if hole {
+            while pages.contains_key(&index) {
+                index += 1;
+            }
+            Some((index * PAGE).max(offset).min(size))
+        } else {
+            let (found, _) = pages.range(index..).next()?;
+            let at = (found * PAGE).max(offset);
+            (at < size).then_some(at)
+        }
+    }
+
+    /// Remembers that `aspace` maps this.
+    pub fn add_mapper(&self, aspace: &Arc<AddressSpace>) {
+        let mut mappers = self.mappers.lock();
+        mappers.retain(|mapper| mapper.strong_count() != 0);
+        if !mappers.iter().any(|mapper| core::ptr::eq(mapper.as_ptr(), Arc::as_ptr(aspace))) {
+            mappers.push(Arc::downgrade(aspace));
+        }
+    }
+}
+
+impl Drop for PageStore {
+    fn drop(&mut self) {
+        for frame in core::mem::take(&mut *self.pages.lock()).into_values() {
+            frames::drop_ref(frame);
+        }
+    }
+}
+
+/// Copies one page of an object into a fresh frame (the private copy of a file page).
+pub fn copy_page(to: Frame, from_phys: u64) -> Result<()> {
+    if from_phys >= abi::layout::WINDOW_PHYS {
+        return window::copy(to.addr(), from_phys, 4096);
+    }
+    frames::copy(to, Frame::new(from_phys));
+    Ok(())
+}

@@ -1,0 +1,208 @@
+//! 4-level page tables in the processor's format; the truth about user memory on both platforms.
+
+use super::{PAGE, heap};
+use crate::arch::ring0;
+use crate::errno::{Errno, Result};
+use crate::platform;
+use crate::sync::Once;
+
+/// A page-table entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry(pub u64);
+
+impl Entry {
+    pub const PRESENT: u64 = 1;
+    pub const WRITABLE: u64 = 2;
+    pub const USER: u64 = 4;
+    pub const ACCESSED: u64 = 1 << 5;
+    pub const DIRTY: u64 = 1 << 6;
+    /// The page is in the swap file (Hibernate Container, section 3.4); not present.
+    pub const SWAPPED: u64 = 1 << 9;
+    /// The stub may have this page mapped (systrap).
+    pub const MIRRORED: u64 = 1 << 10;
+    /// Not present because the mapping forbids all access, but the frame is still the mapping's.
+    pub const KEPT: u64 = 1 << 11;
+    pub const NO_EXECUTE: u64 = 1 << 63;
+    const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+
+    pub const NONE: Entry = Entry(0);
+
+    /// An entry for the page at `phys`.
+    pub const fn new(phys: u64, flags: u64) -> Self {
+        Self((phys & Self::ADDRESS) | flags)
+    }
+    pub const fn phys(self) -> u64 {
+        self.0 & Self::ADDRESS
+    }
+    pub const fn has(self, flag: u64) -> bool {
+        self.0 & flag != 0
+    }
+    /// Whether it holds a page, accessible or not.
+    pub const fn holds_page(self) -> bool {
+        self.has(Self::PRESENT | Self::KEPT)
+    }
+    /// Whether the page is a user frame (not a page of the file window).
+    pub const fn is_frame(self) -> bool {
+        self.holds_page() && self.phys() < abi::layout::WINDOW_PHYS
+    }
+}
+
+/// A root and its tables. Tables are pages of the kernel heap.
+pub struct PageTable {
+    root: u64,
+}
+
+const ENTRIES: usize = 512;
+/// Entries of the root that cover user addresses.
+const USER_ROOT_ENTRIES: usize = 256;
+const TABLE: u64 = Entry::PRESENT | Entry::WRITABLE | Entry::USER;
+
+fn index(addr: u64, level: u32) -> usize {
+    (addr >> (12 + 9 * level)) as usize & (ENTRIES - 1)
+}
+
+fn entries(phys: u64) -> *mut u64 {
+    platform::ptr(phys)
+}
+
+fn new_table() -> Result<u64> {
+    let linear = heap::alloc_zeroed_page().ok_or(Errno::ENOMEM)?;
+    Ok(platform::phys_of(linear as *const u8))
+}
+
+fn free_table(phys: u64) {
+    heap::free_pages(platform::linear(phys), 4096);
+}
+
+static KERNEL_ROOT: Once<u64> = Once::new();
+
+/// The root that maps only the kernel (kvm).
+pub fn kernel_root() -> u64 {
+    *KERNEL_ROOT.call_once(|| match PageTable::new() {
+        Ok(table) => {
+            let root = table.root;
+            core::mem::forget(table);
+            root
+        }
+        Err(_) => crate::boot::die("no memory for a page table"),
+    })
+}
+
+impl PageTable {
+    /// An empty user half over the kernel's upper half.
+    pub fn new() -> Result<Self> {
+        let root = new_table()?;
+        if !platform::is_systrap() {
+            for (i, entry) in ring0::kernel_page_table_template().iter().enumerate() {
+                // SAFETY: the root is a fresh table page of 512 entries.
+                unsafe { entries(root).add(USER_ROOT_ENTRIES + i).write(*entry) };
+            }
+        }
+        Ok(Self { root })
+    }
+
+    /// Guest-physical address of the root.
+    pub fn root(&self) -> u64 {
+        self.root
+    }
+
+    /// The leaf entry of `addr`, if its tables exist.
+    fn leaf(&self, addr: u64) -> Option<*mut u64> {
+        let mut table = self.root;
+        for level in (1..4).rev() {
+            // SAFETY: `table` is a table page of ours.
+            let entry = Entry(unsafe { *entries(table).add(index(addr, level)) });
+            if !entry.has(Entry::PRESENT) {
+                return None;
+            }
+            table = entry.phys();
+        }
+        // SAFETY: the index is below 512.
+        Some(unsafe { entries(table).add(index(addr, 0)) })
+    }
+
+    /// The leaf entry of `addr`, making tables on the way.
+    fn leaf_or_make(&mut self, addr: u64) -> Result<*mut u64> {
+        let mut table = self.root;
+        for level in (1..4).rev() {
+            // SAFETY: `table` is a table page of ours.
+            let slot = unsafe { &mut *entries(table).add(index(addr, level)) };
+            if !Entry(*slot).has(Entry::PRESENT) {
+                *slot = Entry::new(new_table()?, TABLE).0;
+            }
+            table = Entry(*slot).phys();
+        }
+        // SAFETY: the index is below 512.
+        Ok(unsafe { entries(table).add(index(addr, 0)) })
+    }
+
+    /// The entry of the page at `addr`.
+    pub fn get(&self, addr: u64) -> Entry {
+        // SAFETY: leaf pointers point into live tables; the processor only adds accessed and dirty bits.
+        self.leaf(addr).map_or(Entry::NONE, |leaf| Entry(unsafe { leaf.read_volatile() }))
+    }
+
+    /// Sets the entry of the page at `addr`.
+    pub fn set(&mut self, addr: u64, entry: Entry) -> Result<()> {
+        let leaf = self.leaf_or_make(addr)?;
+        // SAFETY: as above.
+        unsafe { leaf.write_volatile(entry.0) };
+        Ok(())
+    }
+
+    /// Calls `f` for every entry in `[start, end)` that isn't zero; `f` may change it.
+    pub fn for_each(&mut self, start: u64, end: u64, mut f: impl FnMut(u64, &mut Entry)) {
+        let mut addr = start;
+        while addr < end {
+            let (table, span) = self.table_at(addr);
+            let next = ((addr / span) + 1) * span;
+            let Some(table) = table else {
+                addr = next;
+                continue;
+            };
+            let stop = end.min(next);
+            while addr < stop {
+                // SAFETY: `table` is a live lowest-level table and the index is below 512.
+                let slot = unsafe { &mut *entries(table).add(index(addr, 0)) };
+                if *slot != 0 {
+                    let mut entry = Entry(*slot);
+                    f(addr, &mut entry);
+                    *slot = entry.0;
+                }
+                addr += PAGE;
+            }
+        }
+    }
+
+    /// The lowest-level table of `addr`, and the bytes that the found level (present or not) covers.
+    fn table_at(&self, addr: u64) -> (Option<u64>, u64) {
+        let mut table = self.root;
+        for level in (1..4).rev() {
+            // SAFETY: `table` is a table page of ours.
+            let entry = Entry(unsafe { *entries(table).add(index(addr, level)) });
+            if !entry.has(Entry::PRESENT) {
+                return (None, PAGE << (9 * level));
+            }
+            table = entry.phys();
+        }
+        (Some(table), PAGE << 9)
+    }
+
+    /// Frees a table of `level` and the tables below its first `count` entries.
+    fn free_level(table: u64, level: u32, count: usize) {
+        for i in 0..if level > 0 { count } else { 0 } {
+            // SAFETY: `table` is a table page of ours; nothing uses it any more.
+            let entry = Entry(unsafe { *entries(table).add(i) });
+            if entry.has(Entry::PRESENT) {
+                Self::free_level(entry.phys(), level - 1, ENTRIES);
+            }
+        }
+        free_table(table);
+    }
+}
+
+impl Drop for PageTable {
+    fn drop(&mut self) {
+        Self::free_level(self.root, 3, USER_ROOT_ENTRIES);
+    }
+}

@@ -1,0 +1,244 @@
+//! Memory: `mmap(2)` and its relatives.
+
+use super::{Ctx, SyscallResult};
+use crate::errno::{Errno, Result};
+use crate::fs::OpenFlags;
+use crate::mm::map::{NewMapping, Placement, Remap};
+use crate::mm::vma::VmaFlags;
+use crate::mm::{MapFlags, MemoryObject, PAGE, PageStore, Prot, page_up};
+use crate::task::limits;
+
+/// `mmap(2)`.
+pub(super) fn mmap(
+    cx: &Ctx<'_>,
+    addr: u64,
+    len: u64,
+    prot: u32,
+    flags: u32,
+    fd: i32,
+    offset: u64,
+) -> SyscallResult {
+    // As on Linux, protection bits without a meaning here and unknown flags of old types are ignored.
+    let prot = Prot::from_bits_truncate(prot);
+    let kind = flags & 0xf;
+    let flags = MapFlags::from_bits_truncate(flags);
+    if len == 0 || !offset.is_multiple_of(PAGE) || !(1..=3).contains(&kind) {
+        return Err(Errno::EINVAL);
+    }
+    let len = page_up(len).ok_or(Errno::ENOMEM)?;
+    let shared = flags.contains(MapFlags::SHARED);
+    let mut vma_flags = VmaFlags::empty();
+    vma_flags.set(VmaFlags::SHARED, shared);
+    vma_flags.set(VmaFlags::GROWS_DOWN, flags.contains(MapFlags::GROWSDOWN) && !shared);
+    vma_flags.set(VmaFlags::NO_RESERVE, flags.contains(MapFlags::NORESERVE));
+    vma_flags.set(VmaFlags::LOCKED, flags.contains(MapFlags::LOCKED));
+    let (object, max_prot) = if flags.contains(MapFlags::ANONYMOUS) {
+        (shared.then(|| MemoryObject::Store(PageStore::new(len))), Prot::all())
+    } else {
+        file_object(cx, fd, prot, shared)?
+    };
+    check_limit(cx, len)?;
+    let new = NewMapping {
+        placement: placement(addr, flags),
+        len,
+        prot,
+        max_prot,
+        flags: vma_flags,
+        offset: if flags.contains(MapFlags::ANONYMOUS) { 0 } else { offset },
+        object,
+    };
+    let start = cx.aspace().map(new)?;
+    if flags.intersects(MapFlags::POPULATE | MapFlags::LOCKED) && !flags.contains(MapFlags::NONBLOCK) {
+        cx.aspace().populate(start, len);
+    }
+    Ok(start)
+}
+
+fn placement(addr: u64, flags: MapFlags) -> Placement {
+    if flags.contains(MapFlags::FIXED_NOREPLACE) {
+        Placement::FixedNoReplace(addr)
+    } else if flags.contains(MapFlags::FIXED) {
+        Placement::Fixed(addr)
+    } else if flags.contains(MapFlags::BIT32) && addr == 0 {
+        Placement::Low
+    } else {
+        Placement::Hint(addr)
+    }
+}
+
+fn file_object(cx: &Ctx<'_>, fd: i32, prot: Prot, shared: bool) -> Result<(Option<MemoryObject>, Prot)> {
+    let file = cx.file(fd)?;
+    let flags = file.flags();
+    if flags.contains(OpenFlags::PATH) {
+        return Err(Errno::EBADF);
+    }
+    if !flags.readable() || (shared && prot.contains(Prot::WRITE) && !flags.writable()) {
+        return Err(Errno::EACCES);
+    }
+    let mut max_prot = Prot::all();
+    if shared && !flags.writable() {
+        max_prot -= Prot::WRITE;
+    }
+    let object = file.ops.mapping(&file, shared && flags.writable())?;
+    Ok((Some(object), max_prot))
+}
+
+fn check_limit(cx: &Ctx<'_>, len: u64) -> Result<()> {
+    let limit = cx.limit(limits::RLIMIT_AS);
+    if limit != limits::RLIM_INFINITY && cx.aspace().sizes().0.saturating_add(len) > limit {
+        return Err(Errno::ENOMEM);
+    }
+    Ok(())
+}
+
+/// `munmap(2)`.
+pub(super) fn munmap(cx: &Ctx<'_>, addr: u64, len: u64) -> SyscallResult {
+    cx.aspace().unmap(addr, len).map(|()| 0)
+}
+
+/// `mprotect(2)`.
+pub(super) fn mprotect(cx: &Ctx<'_>, addr: u64, len: u64, prot: u32) -> SyscallResult {
+    const GROWSDOWN: u32 = 0x0100_0000;
+    let grows_down = prot & GROWSDOWN != 0;
+    let prot = Prot::from_bits(prot & !GROWSDOWN).ok_or(Errno::EINVAL)?;
+    cx.aspace().protect(addr, len, prot, grows_down).map(|()| 0)
+}
+
+/// `brk(2)`: returns the heap's end, moved or not.
+pub(super) fn brk(cx: &Ctx<'_>, addr: u64) -> SyscallResult {
+    Ok(cx.aspace().set_brk(addr, cx.limit(limits::RLIMIT_DATA)))
+}
+
+/// `mremap(2)`.
+pub(super) fn mremap(
+    cx: &Ctx<'_>,
+    old: u64,
+    old_len: u64,
+    new_len: u64,
+    flags: u32,
+    new: u64,
+) -> SyscallResult {
+    const MAYMOVE: u32 = 1;
+    const FIXED: u32 = 2;
+    if flags & !(MAYMOVE | FIXED) != 0 || !old.is_multiple_of(PAGE) {
+        return Err(Errno::EINVAL);
+    }
+    let how = match flags {
+        0 => Remap::InPlace,
+        MAYMOVE => Remap::MayMove,
+        flags if flags == MAYMOVE | FIXED => Remap::Fixed(new),
+        _ => return Err(Errno::EINVAL),
+    };
+    if new_len > old_len {
+        check_limit(cx, new_len - old_len)?;
+    }
+    cx.aspace().remap(old, old_len, new_len, how)
+}
+
+/// `msync(2)`: shared mappings are the host's page cache (or memory); a synchronous flush goes to the host's file.
+pub(super) fn msync(cx: &Ctx<'_>, addr: u64, len: u64, flags: u32) -> SyscallResult {
+    const ASYNC: u32 = 1;
+    const INVALIDATE: u32 = 2;
+    const SYNC: u32 = 4;
+    if flags & !(ASYNC | INVALIDATE | SYNC) != 0
+        || flags & (ASYNC | SYNC) == ASYNC | SYNC
+        || !addr.is_multiple_of(PAGE)
+    {
+        return Err(Errno::EINVAL);
+    }
+    let end = page_up(len).and_then(|len| addr.checked_add(len)).ok_or(Errno::ENOMEM)?;
+    let mut hosts = alloc::vec::Vec::new();
+    let covered = cx.aspace().for_each_in(addr, end, |vma, _, _| {
+        if let Some(MemoryObject::Host(file)) = vma.object.as_ref().filter(|_| vma.is_shared()) {
+            hosts.push(file.clone());
+        }
+    });
+    if flags & SYNC != 0 {
+        for file in hosts {
+            file.sync()?;
+        }
+    }
+    if covered { Ok(0) } else { Err(Errno::ENOMEM) }
+}
+
+/// `mincore(2)`.
+pub(super) fn mincore(cx: &Ctx<'_>, addr: u64, len: u64, vec: u64) -> SyscallResult {
+    if !addr.is_multiple_of(PAGE) {
+        return Err(Errno::EINVAL);
+    }
+    let mut at = addr;
+    let end = page_up(len).and_then(|len| addr.checked_add(len)).ok_or(Errno::ENOMEM)?;
+    while at < end {
+        let part = (end - at).min(PAGE << 12);
+        let resident = cx.aspace().resident(at, part)?;
+        cx.user().write_bytes(vec + (at - addr) / PAGE, &resident)?;
+        at += part;
+    }
+    Ok(0)
+}
+
+/// `madvise(2)`: what frees memory is done; advice about the future is taken note of by doing nothing.
+pub(super) fn madvise(cx: &Ctx<'_>, addr: u64, len: u64, advice: u32) -> SyscallResult {
+    let len = page_up(len).ok_or(Errno::EINVAL)?;
+    if !addr.is_multiple_of(PAGE) {
+        return Err(Errno::EINVAL);
+    }
+    let aspace = cx.aspace();
+    let set = |on: VmaFlags, off: VmaFlags| aspace.set_flags(addr, len, |flags| (flags | on) - off);
+    match advice {
+        // NORMAL, RANDOM, SEQUENTIAL, WILLNEED, MERGEABLE, UNMERGEABLE, HUGEPAGE, NOHUGEPAGE, DONTDUMP, DODUMP, COLD,
+        // PAGEOUT
+        0..=3 | 12..=17 | 20 | 21 => set(VmaFlags::empty(), VmaFlags::empty()),
+        // DONTNEED; FREE may be lazy, and may as well not be
+        4 | 8 => aspace.discard(addr, len),
+        9 => aspace.remove_backing(addr, len),
+        10 => set(VmaFlags::DONT_FORK, VmaFlags::empty()),
+        11 => set(VmaFlags::empty(), VmaFlags::DONT_FORK),
+        18 => set(VmaFlags::WIPE_ON_FORK, VmaFlags::empty()),
+        19 => set(VmaFlags::empty(), VmaFlags::WIPE_ON_FORK),
+        // POPULATE_READ, POPULATE_WRITE
+        22 | 23 => {
+            aspace.populate(addr, len);
+            Ok(())
+        }
+        _ => Err(Errno::EINVAL),
+    }
+    .map(|()| 0)
+}
+
+/// `mlock(2)`: memory is never swapped behind the program's back except by hibernation; pages are brought in.
+pub(super) fn mlock(cx: &Ctx<'_>, addr: u64, len: u64) -> SyscallResult {
+    mlock2(cx, addr, len, 0)
+}
+
+/// `mlock2(2)`.
+pub(super) fn mlock2(cx: &Ctx<'_>, addr: u64, len: u64, flags: u32) -> SyscallResult {
+    const ONFAULT: u32 = 1;
+    if flags & !ONFAULT != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let start = addr & !(PAGE - 1);
+    let len = page_up(len + (addr - start)).ok_or(Errno::EINVAL)?;
+    cx.aspace().set_flags(start, len, |vma| vma | VmaFlags::LOCKED)?;
+    if flags & ONFAULT == 0 {
+        cx.aspace().populate(start, len);
+    }
+    Ok(0)
+}
+
+/// `munlock(2)`.
+pub(super) fn munlock(cx: &Ctx<'_>, addr: u64, len: u64) -> SyscallResult {
+    let start = addr & !(PAGE - 1);
+    let len = page_up(len + (addr - start)).ok_or(Errno::EINVAL)?;
+    cx.aspace().set_flags(start, len, |vma| vma - VmaFlags::LOCKED).map(|()| 0)
+}
+
+/// `mlockall(2)`.
+pub(super) fn mlockall(_cx: &Ctx<'_>, flags: u32) -> SyscallResult {
+    if flags == 0 || flags & !7 != 0 { Err(Errno::EINVAL) } else { Ok(0) }
+}
+
+/// `munlockall(2)`.
+pub(super) fn munlockall(_cx: &Ctx<'_>) -> SyscallResult {
+    Ok(0)
+}

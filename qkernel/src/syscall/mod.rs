@@ -1,0 +1,144 @@
+//! System calls: one table, one file a family.
+
+mod memory;
+mod process;
+pub mod table;
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::errno::{Errno, Result};
+use crate::fs::{File, FileTable};
+use crate::mm::{AddressSpace, UserMemory};
+use crate::task::{Process, Task, limits, signal};
+
+/// What a system call returns in `rax`.
+pub type SyscallResult = Result<u64>;
+
+/// A system call's view of its caller.
+pub struct Ctx<'a> {
+    pub task: &'a Arc<Task>,
+    user: UserMemory,
+    files: Arc<FileTable>,
+}
+
+impl<'a> Ctx<'a> {
+    /// The context of the current task; `None` once it has given up its memory.
+    pub fn new(task: &'a Arc<Task>) -> Option<Self> {
+        Some(Self { task, user: UserMemory::new(task.aspace()?), files: task.files()? })
+    }
+    /// The caller's memory.
+    pub fn user(&self) -> &UserMemory {
+        &self.user
+    }
+    /// The caller's address space.
+    pub fn aspace(&self) -> &Arc<AddressSpace> {
+        self.user.aspace()
+    }
+    /// The caller's descriptors.
+    pub fn files(&self) -> &Arc<FileTable> {
+        &self.files
+    }
+    /// The open file of a descriptor.
+    pub fn file(&self, fd: i32) -> Result<Arc<File>> {
+        self.files.get(fd)
+    }
+    /// Gives a file the lowest free descriptor.
+    pub fn install(&self, file: Arc<File>, close_on_exec: bool) -> SyscallResult {
+        let limit = self.limit(limits::RLIMIT_NOFILE);
+        self.files.insert(file, close_on_exec, 0, limit).map(|fd| fd as u64)
+    }
+    /// The caller's process.
+    pub fn process(&self) -> &Arc<Process> {
+        &self.task.process
+    }
+    /// A soft resource limit of the caller.
+    pub fn limit(&self, resource: usize) -> u64 {
+        self.task.process.limits.lock().soft(resource)
+    }
+}
+
+/// A raw argument as a type.
+pub trait FromArg {
+    fn from_arg(arg: u64) -> Self;
+}
+impl FromArg for u64 {
+    fn from_arg(arg: u64) -> Self {
+        arg
+    }
+}
+impl FromArg for i64 {
+    fn from_arg(arg: u64) -> Self {
+        arg.cast_signed()
+    }
+}
+impl FromArg for u32 {
+    /// The low half, as the ABI says for 32-bit arguments.
+    fn from_arg(arg: u64) -> Self {
+        arg as u32
+    }
+}
+impl FromArg for i32 {
+    fn from_arg(arg: u64) -> Self {
+        arg as u32 as i32
+    }
+}
+impl FromArg for usize {
+    fn from_arg(arg: u64) -> Self {
+        arg as usize
+    }
+}
+
+/// Calls that a program makes and the kernel doesn't have: how often, and whether it was said.
+static UNKNOWN: [AtomicU32; 512] = [const { AtomicU32::new(0) }; 512];
+
+fn unknown(number: u64) -> SyscallResult {
+    if let Some(count) = UNKNOWN.get(number as usize)
+        && count.fetch_add(1, Ordering::Relaxed) == 0
+    {
+        crate::warn!("system call {number} is not implemented (ENOSYS)");
+    }
+    Err(Errno::ENOSYS)
+}
+
+/// How often each call number without an implementation was asked for.
+pub fn unknown_counts() -> impl Iterator<Item = (usize, u32)> {
+    UNKNOWN.iter().map(|count| count.load(Ordering::Relaxed)).enumerate().filter(|(_, count)| *count != 0)
+}
+
+/// Performs the system call the current task's registers ask for.
+pub fn dispatch(task: &Arc<Task>) {
+    let Some(cx) = Ctx::new(task) else { return };
+    // SAFETY: the task is current and nothing else holds its context.
+    #[allow(unsafe_code)]
+    let regs = unsafe { &mut task.context().run.regs };
+    let number = regs.rax;
+    let args = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
+    // The entry leaves rcx and r11 as the instruction does: return address and flags.
+    regs.rcx = regs.rip;
+    regs.r11 = regs.rflags;
+    let result = table::call(&cx, number, args);
+    drop(cx);
+    if table::strace() {
+        table::trace(task, number, &args, &result);
+    }
+    match result {
+        Ok(value) => set_result(task, value),
+        Err(Errno::RESTART | Errno::RESTART_NOHAND | Errno::RESTART_BLOCK) => {
+            let error = result.err().unwrap_or(Errno::EINTR);
+            signal::call_interrupted(task, error, number);
+        }
+        Err(Errno(KEEP_REGISTERS)) => {}
+        Err(error) => set_result(task, (-i64::from(error.0)).cast_unsigned()),
+    }
+}
+
+/// Kernel-internal: the call has set all registers itself (`rt_sigreturn`, `execve`).
+pub const KEEP_REGISTERS: i32 = 4096;
+
+fn set_result(task: &Arc<Task>, value: u64) {
+    // SAFETY: the task is current and nothing else holds its context.
+    #[allow(unsafe_code)]
+    let regs = unsafe { &mut task.context().run.regs };
+    regs.rax = value;
+}

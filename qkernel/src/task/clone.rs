@@ -1,0 +1,222 @@
+//! New tasks: `clone(2)`, `fork(2)`, `vfork(2)`.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use bitflags::bitflags;
+use core::sync::atomic::Ordering;
+
+use super::exit::VforkDone;
+use super::process::{Node, Process, TREE};
+use super::{Task, TaskParts, sched};
+use crate::config::TASKS_MAX;
+use crate::errno::{Errno, Result};
+use crate::mm::heap;
+use crate::platform::{FpuArea, UserContext};
+use crate::syscall::Ctx;
+use crate::task::limits::RLIMIT_NPROC;
+use alloc::vec::Vec;
+
+bitflags! {
+    /// `CLONE_*`.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct CloneFlags: u64 {
+        const VM = 0x100;
+        const FS = 0x200;
+        const FILES = 0x400;
+        const SIGHAND = 0x800;
+        const PIDFD = 0x1000;
+        const PTRACE = 0x2000;
+        const VFORK = 0x4000;
+        const PARENT = 0x8000;
+        const THREAD = 0x1_0000;
+        const NEWNS = 0x2_0000;
+        const SYSVSEM = 0x4_0000;
+        const SETTLS = 0x8_0000;
+        const PARENT_SETTID = 0x10_0000;
+        const CHILD_CLEARTID = 0x20_0000;
+        const DETACHED = 0x40_0000;
+        const UNTRACED = 0x80_0000;
+        const CHILD_SETTID = 0x100_0000;
+        const NEWCGROUP = 0x200_0000;
+        const NEWUTS = 0x400_0000;
+        const NEWIPC = 0x800_0000;
+        const NEWUSER = 0x1000_0000;
+        const NEWPID = 0x2000_0000;
+        const NEWNET = 0x4000_0000;
+        const IO = 0x8000_0000;
+        const CLEAR_SIGHAND = 0x1_0000_0000;
+    }
+}
+
+const NAMESPACES: CloneFlags = CloneFlags::NEWNS
+    .union(CloneFlags::NEWCGROUP)
+    .union(CloneFlags::NEWUTS)
+    .union(CloneFlags::NEWIPC)
+    .union(CloneFlags::NEWUSER)
+    .union(CloneFlags::NEWPID)
+    .union(CloneFlags::NEWNET);
+
+/// What `clone` and `clone3` ask for.
+#[derive(Clone, Copy, Debug)]
+pub struct CloneArgs {
+    pub flags: CloneFlags,
+    pub exit_signal: u32,
+    /// Stack pointer of the new task; 0: the caller's.
+    pub stack: u64,
+    pub tls: u64,
+    pub parent_tid: u64,
+    pub child_tid: u64,
+}
+
+fn check(args: &CloneArgs) -> Result<()> {
+    let flags = args.flags;
+    let needs = |a: CloneFlags, b: CloneFlags| flags.contains(a) && !flags.contains(b);
+    if needs(CloneFlags::SIGHAND, CloneFlags::VM)
+        || needs(CloneFlags::THREAD, CloneFlags::SIGHAND)
+        || flags.contains(CloneFlags::CLEAR_SIGHAND | CloneFlags::SIGHAND)
+        || args.exit_signal > 64
+    {
+        return Err(Errno::EINVAL);
+    }
+    if flags.intersects(NAMESPACES) {
+        // No namespaces inside a sandbox yet.
+        return Err(Errno::EPERM);
+    }
+    if flags.intersects(CloneFlags::PIDFD | CloneFlags::PTRACE) {
+        return Err(Errno::EINVAL);
+    }
+    Ok(())
+}
+
+/// Makes a new task as a copy of the caller and starts it; returns its id.
+pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
+    check(args)?;
+    let flags = args.flags;
+    let me = cx.task;
+    check_room(cx)?;
+    let aspace = if flags.contains(CloneFlags::VM) { cx.aspace().clone() } else { cx.aspace().fork()? };
+    let files = if flags.contains(CloneFlags::FILES) { cx.files().clone() } else { cx.files().fork() };
+    let fs = me.fs.get();
+    let fs = if flags.contains(CloneFlags::FS) { fs } else { fs.fork() };
+    let context = child_context(cx, args);
+    let signals =
+        me.signals.lock().fork(flags.contains(CloneFlags::VM) && !flags.contains(CloneFlags::VFORK));
+    let comm = *me.comm.lock();
+
+    let tid = TREE.lock().new_id();
+    let process =
+        if flags.contains(CloneFlags::THREAD) { me.process.clone() } else { new_process(me, tid, args) };
+    let parts = TaskParts {
+        process: process.clone(),
+        aspace: Some(aspace),
+        files: Some(files),
+        fs,
+        creds: me.creds.get(),
+        signals,
+        context,
+        comm,
+    };
+    let child = Task::new(tid, parts)?;
+    child.sched.nice.store(me.sched.nice.load(Ordering::Relaxed), Ordering::Relaxed);
+    if flags.contains(CloneFlags::PARENT_SETTID) {
+        cx.user().write(args.parent_tid, &tid)?;
+    }
+    if flags.contains(CloneFlags::CHILD_SETTID)
+        && let Some(aspace) = child.aspace()
+    {
+        // As on Linux, a bad address is the child's problem alone.
+        let _ = aspace.copy_out(args.child_tid, &tid.to_ne_bytes());
+    }
+    if flags.contains(CloneFlags::CHILD_CLEARTID) {
+        child.clear_child_tid.store(args.child_tid, Ordering::Relaxed);
+    }
+    let vfork = flags.contains(CloneFlags::VFORK).then(VforkDone::new);
+    *child.vfork_parent.lock() = vfork.clone();
+
+    enter_tree(me, &child, &process, flags)?;
+    sched::start(&child);
+    if let Some(vfork) = vfork {
+        *me.vfork_wait.lock() = Some(vfork.clone());
+        vfork.wait(me);
+        *me.vfork_wait.lock() = None;
+    }
+    Ok(u64::from(tid))
+}
+
+fn check_room(cx: &Ctx<'_>) -> Result<()> {
+    let tasks = TREE.lock().tasks.len();
+    let creds = cx.task.creds.get();
+    let limit = if creds.uid == 0 { u64::MAX } else { cx.limit(RLIMIT_NPROC) };
+    if tasks >= TASKS_MAX || tasks as u64 >= limit || !heap::has_room() {
+        return Err(Errno::EAGAIN);
+    }
+    Ok(())
+}
+
+/// The child's registers: the caller's, with `rax` 0.
+fn child_context(cx: &Ctx<'_>, args: &CloneArgs) -> UserContext {
+    // SAFETY: the caller is current and its context isn't borrowed elsewhere.
+    let mine = unsafe { cx.task.context() };
+    mine.sync_fpu(cx.aspace());
+    let mut context = UserContext { run: mine.run, fpu: Box::new(FpuArea(mine.fpu.0)), fpu_live: false };
+    context.run.regs.rax = 0;
+    if args.stack != 0 {
+        context.run.regs.rsp = args.stack;
+    }
+    if args.flags.contains(CloneFlags::SETTLS) {
+        context.run.regs.fs_base = args.tls;
+    }
+    context
+}
+
+fn new_process(me: &Arc<Task>, pid: u32, args: &CloneArgs) -> Arc<Process> {
+    let mine = &me.process;
+    let sighand = mine.sighand.get();
+    let sighand = if args.flags.contains(CloneFlags::SIGHAND) {
+        sighand
+    } else if args.flags.contains(CloneFlags::CLEAR_SIGHAND) {
+        sighand.reset_for_exec()
+    } else {
+        sighand.fork()
+    };
+    let process = Process::new(pid, sighand, mine.limits.lock().clone());
+    *process.exe.lock() = mine.exe.lock().clone();
+    process.exit_signal.store(args.exit_signal, Ordering::Relaxed);
+    process.dumpable.store(mine.dumpable.load(Ordering::Relaxed), Ordering::Relaxed);
+    process.oom_score_adj.store(mine.oom_score_adj.load(Ordering::Relaxed), Ordering::Relaxed);
+    process
+}
+
+fn enter_tree(me: &Arc<Task>, child: &Arc<Task>, process: &Arc<Process>, flags: CloneFlags) -> Result<()> {
+    let mut tree = TREE.lock();
+    if flags.contains(CloneFlags::THREAD) {
+        let mut tasks = process.tasks.lock();
+        if process.group_exit.lock().is_some() || me.is_dying() {
+            return Err(Errno::EAGAIN);
+        }
+        tasks.push(child.clone());
+    } else {
+        process.tasks.lock().push(child.clone());
+        let (parent, group, session) = match tree.nodes.get(&me.process.pid) {
+            Some(node) if flags.contains(CloneFlags::PARENT) => (node.parent, node.group, node.session),
+            Some(node) => (me.process.pid, node.group, node.session),
+            None => return Err(Errno::EAGAIN),
+        };
+        let node = Node {
+            process: process.clone(),
+            parent,
+            children: Vec::new(),
+            group,
+            session,
+            exit_status: None,
+            report: None,
+            uid: me.creds.get().uid,
+        };
+        tree.nodes.insert(process.pid, node);
+        if let Some(parent) = tree.nodes.get_mut(&parent) {
+            parent.children.push(process.pid);
+        }
+    }
+    tree.tasks.insert(child.tid(), Arc::downgrade(child));
+    Ok(())
+}

@@ -1,0 +1,494 @@
+//! `execve(2)`: programs, scripts and interpreters; the initial stack.
+
+use abi::layout::USER_MAX;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use super::creds::{CAP_ALL, Creds};
+use super::elf::{HEADER_BYTES, Header, Image};
+use super::process::TREE;
+use super::{Task, exit, sched, signal};
+use crate::config::{ARG_MAX_BYTES, ARG_STRLEN_MAX};
+use crate::errno::{Errno, Result};
+use crate::fs::inode::{S_ISGID, S_ISUID};
+use crate::fs::{File, path};
+use crate::mm::aspace::Layout;
+use crate::mm::map::{NewMapping, Placement};
+use crate::mm::vma::VmaFlags;
+use crate::mm::{AddressSpace, MemoryObject, PAGE, Prot, page_down, page_up};
+use crate::platform::FpuArea;
+use crate::syscall::Ctx;
+use crate::task::limits::RLIMIT_STACK;
+
+/// Interpreters of scripts that are scripts, at most.
+const SCRIPT_DEPTH_MAX: usize = 5;
+const STACK_TOP: u64 = USER_MAX - (1 << 30);
+const PIE_BASE: u64 = 0x5555_5555_4000;
+const INITIAL_STACK_BYTES: u64 = 132 * 1024;
+
+/// What to run: the program, its arguments and environment.
+pub struct Program {
+    pub file: Arc<File>,
+    /// The path as given, for `AT_EXECFN` and scripts.
+    pub name: Vec<u8>,
+    pub args: Vec<Vec<u8>>,
+    pub env: Vec<Vec<u8>>,
+}
+
+/// Reads a null-terminated array of string pointers.
+pub fn read_strings(cx: &Ctx<'_>, addr: u64, budget: &mut usize) -> Result<Vec<Vec<u8>>> {
+    let mut strings = Vec::new();
+    let mut at = addr;
+    while at != 0 {
+        let pointer: u64 = cx.user().read(at)?;
+        if pointer == 0 {
+            break;
+        }
+        let string = cx.user().read_cstr(pointer, ARG_STRLEN_MAX, Errno::E2BIG)?;
+        *budget = budget.checked_sub(string.len() + 1 + 8).ok_or(Errno::E2BIG)?;
+        strings.push(string);
+        at += 8;
+    }
+    Ok(strings)
+}
+
+/// Bytes that arguments and environment may take.
+pub fn argument_budget(cx: &Ctx<'_>) -> usize {
+    let quarter = usize::try_from(cx.limit(RLIMIT_STACK) / 4).unwrap_or(usize::MAX);
+    quarter.clamp(128 * 1024, ARG_MAX_BYTES)
+}
+
+/// Replaces the current task's program. On success its registers are the new program's.
+pub fn execute(cx: &Ctx<'_>, program: Program) -> Result<()> {
+    let loaded = load(cx, program)?;
+    become_single_threaded(cx.task)?;
+    commit(cx, loaded)
+}
+
+/// A program in its own fresh address space, ready to take over.
+struct Loaded {
+    aspace: Arc<AddressSpace>,
+    file: Arc<File>,
+    name: Vec<u8>,
+    entry: u64,
+    stack: u64,
+    creds: Creds,
+}
+
+fn load(cx: &Ctx<'_>, mut program: Program) -> Result<Loaded> {
+    let mut head = vec![0u8; 256];
+    for _ in 0..=SCRIPT_DEPTH_MAX {
+        let got = program.file.read_at(0, &mut head)?;
+        match script_interpreter(&head[..got])? {
+            None => return load_binary(cx, program, &head[..got]),
+            Some((interpreter, argument)) => {
+                let mut args = vec![interpreter.clone()];
+                args.extend(argument);
+                args.push(program.name.clone());
+                args.extend(program.args.drain(..).skip(1));
+                program.args = args;
+                program.file = path::open_executable(cx, path::AT_FDCWD, &interpreter, 0)?;
+                program.name = interpreter;
+            }
+        }
+    }
+    Err(Errno::ELOOP)
+}
+
+/// The interpreter and its optional argument, when the file begins with `#!`.
+fn script_interpreter(head: &[u8]) -> Result<Option<(Vec<u8>, Option<Vec<u8>>)>> {
+    let Some(line) = head.strip_prefix(b"#!") else { return Ok(None) };
+    let end = line.iter().position(|byte| *byte == b'\n');
+    let line = &line[..end.unwrap_or(line.len())];
+    let line = line.trim_ascii();
+    let split = line.iter().position(|byte| matches!(byte, b' ' | b'\t'));
+    let (interpreter, argument) = match split {
+        Some(at) => (&line[..at], line[at..].trim_ascii()),
+        // A name that may have been cut off is no name.
+        None if end.is_none() && head.len() == 256 => return Err(Errno::ENOEXEC),
+        None => (line, &line[..0]),
+    };
+    if interpreter.is_empty() {
+        return Err(Errno::ENOEXEC);
+    }
+    Ok(Some((interpreter.to_vec(), (!argument.is_empty()).then(|| argument.to_vec()))))
+}
+
+fn read_image(file: &File, head: &[u8]) -> Result<Image> {
+    let header = Header::parse(head.get(..HEADER_BYTES).ok_or(Errno::ENOEXEC)?)?;
+    let mut table = vec![0u8; header.program_header_bytes()];
+    if file.read_at(header.program_headers_offset, &mut table)? != table.len() {
+        return Err(Errno::ENOEXEC);
+    }
+    Image::parse(header, &table)
+}
+
+fn load_binary(cx: &Ctx<'_>, program: Program, head: &[u8]) -> Result<Loaded> {
+    let image = read_image(&program.file, head)?;
+    let interpreter = match image.interpreter {
+        Some((offset, len)) => Some(open_interpreter(cx, &program.file, offset, len)?),
+        None => None,
+    };
+    let creds = new_creds(cx, &program.file)?;
+    let aspace = AddressSpace::new()?;
+    let random = RandomLayout::new();
+    let mmap_top = STACK_TOP - random.mmap;
+    let stack_limit = cx.limit(RLIMIT_STACK).min(1 << 30);
+    aspace.set_bounds(0, mmap_top - stack_limit.max(128 << 20), stack_limit);
+
+    let hint = if image.header.position_independent { Some(PIE_BASE + random.program) } else { None };
+    let bias = map_image(&aspace, &program.file, &image, hint)?;
+    let (base, entry) = match &interpreter {
+        Some((file, image)) => {
+            let base = map_image(&aspace, file, image, None)?;
+            (base, base.wrapping_add(image.header.entry))
+        }
+        None => (0, bias.wrapping_add(image.header.entry)),
+    };
+    let brk = page_up(bias + image.span().1).ok_or(Errno::ENOEXEC)? + random.brk;
+    aspace.set_bounds(brk, mmap_top - stack_limit.max(128 << 20), stack_limit);
+    let vdso = crate::task::vdso::map(&aspace)?;
+    let facts = Facts { image: &image, bias, base, vdso, creds: &creds };
+    let stack = build_stack(&aspace, &program, &facts, STACK_TOP - random.stack)?;
+    Ok(Loaded { aspace, file: program.file, name: program.name, entry, stack, creds })
+}
+
+fn open_interpreter(cx: &Ctx<'_>, file: &File, offset: u64, len: u64) -> Result<(Arc<File>, Image)> {
+    let len = usize::try_from(len).ok().filter(|len| (2..=4096).contains(len)).ok_or(Errno::ENOEXEC)?;
+    let mut name = vec![0u8; len];
+    if file.read_at(offset, &mut name)? != len || name.pop() != Some(0) {
+        return Err(Errno::ENOEXEC);
+    }
+    let file = path::open_executable(cx, path::AT_FDCWD, &name, 0)?;
+    let mut head = [0u8; HEADER_BYTES];
+    if file.read_at(0, &mut head)? != HEADER_BYTES {
+        return Err(Errno::ENOEXEC);
+    }
+    // Linux says ELIBBAD here.
+    let image = read_image(&file, &head).map_err(|_| Errno(80))?;
+    Ok((file, image))
+}
+
+struct RandomLayout {
+    program: u64,
+    mmap: u64,
+    stack: u64,
+    brk: u64,
+}
+
+impl RandomLayout {
+    fn new() -> Self {
+        let mut bytes = [0u8; 32];
+        crate::boot::random(&mut bytes);
+        let word = |i: usize| u64::from_le_bytes(core::array::from_fn(|k| bytes[i * 8 + k]));
+        Self {
+            program: (word(0) & 0xff_ffff) * PAGE,
+            mmap: (word(1) & 0xff_ffff) * PAGE,
+            stack: (word(2) & 0x3f_ffff) * 16 % (1 << 30),
+            brk: (word(3) & 0x1fff) * PAGE,
+        }
+    }
+}
+
+/// Maps the segments; returns what to add to the image's addresses.
+fn map_image(aspace: &Arc<AddressSpace>, file: &Arc<File>, image: &Image, base: Option<u64>) -> Result<u64> {
+    let (start, end) = image.span();
+    let bias = if image.header.position_independent {
+        // Room for the whole image first, so that the segments keep their distances.
+        let placement = Placement::Hint(base.unwrap_or(0));
+        let reserved = aspace.map(mapping(placement, end - start, Prot::empty(), None, 0))?;
+        reserved - start
+    } else {
+        0
+    };
+    for segment in &image.segments {
+        let addr = bias.wrapping_add(segment.vaddr);
+        let inside = addr % PAGE;
+        if segment.file_bytes > 0 {
+            let object = file.ops.mapping(file, false)?;
+            let placement = Placement::Fixed(addr - inside);
+            let len = segment.file_bytes + inside;
+            aspace.map(mapping(placement, len, segment.prot, Some(object), segment.offset - inside))?;
+        }
+        let file_end = addr + segment.file_bytes;
+        let memory_end = page_up(addr + segment.memory_bytes).ok_or(Errno::ENOEXEC)?;
+        let anonymous =
+            if segment.file_bytes > 0 { page_up(file_end).ok_or(Errno::ENOEXEC)? } else { addr - inside };
+        if memory_end > anonymous {
+            let placement = Placement::Fixed(anonymous);
+            aspace.map(mapping(placement, memory_end - anonymous, segment.prot, None, 0))?;
+        }
+        let tail = anonymous.saturating_sub(file_end);
+        if segment.memory_bytes > segment.file_bytes && tail > 0 && segment.prot.contains(Prot::WRITE) {
+            // A short file leaves no page to clear; it gets SIGBUS when it runs, as on Linux.
+            let _ = aspace.zero_out(file_end, tail as usize);
+        }
+    }
+    Ok(bias)
+}
+
+fn mapping(
+    placement: Placement,
+    len: u64,
+    prot: Prot,
+    object: Option<MemoryObject>,
+    offset: u64,
+) -> NewMapping {
+    NewMapping { placement, len, prot, max_prot: Prot::all(), flags: VmaFlags::empty(), object, offset }
+}
+
+/// Credentials after the program's set-user-id and set-group-id bits.
+fn new_creds(cx: &Ctx<'_>, file: &File) -> Result<Creds> {
+    let mut creds = (*cx.task.creds.get()).clone();
+    let stat = file.ops.stat(file)?;
+    if !creds.no_new_privs {
+        if stat.mode & S_ISUID != 0 {
+            creds.euid = stat.uid;
+        }
+        if stat.mode & (S_ISGID | 0o010) == S_ISGID | 0o010 {
+            creds.egid = stat.gid;
+        }
+    }
+    creds.suid = creds.euid;
+    creds.fsuid = creds.euid;
+    creds.sgid = creds.egid;
+    creds.fsgid = creds.egid;
+    creds.keep_caps = false;
+    let root = (creds.uid == 0 || creds.euid == 0) && creds.securebits & 1 == 0;
+    if root {
+        creds.permitted = CAP_ALL & (creds.bounding | creds.inheritable);
+        creds.effective = if creds.euid == 0 { creds.permitted } else { creds.ambient };
+    } else {
+        creds.permitted = creds.ambient;
+        creds.effective = creds.ambient;
+    }
+    Ok(creds)
+}
+
+struct Facts<'a> {
+    image: &'a Image,
+    bias: u64,
+    base: u64,
+    vdso: u64,
+    creds: &'a Creds,
+}
+
+const AT_NULL: u64 = 0;
+const AT_PHDR: u64 = 3;
+const AT_PHENT: u64 = 4;
+const AT_PHNUM: u64 = 5;
+const AT_PAGESZ: u64 = 6;
+const AT_BASE: u64 = 7;
+const AT_FLAGS: u64 = 8;
+const AT_ENTRY: u64 = 9;
+const AT_UID: u64 = 11;
+const AT_EUID: u64 = 12;
+const AT_GID: u64 = 13;
+const AT_EGID: u64 = 14;
+const AT_PLATFORM: u64 = 15;
+const AT_HWCAP: u64 = 16;
+const AT_CLKTCK: u64 = 17;
+const AT_SECURE: u64 = 23;
+const AT_RANDOM: u64 = 25;
+const AT_EXECFN: u64 = 31;
+const AT_SYSINFO_EHDR: u64 = 33;
+const AT_MINSIGSTKSZ: u64 = 51;
+
+/// Lays out the initial stack (System V ABI, "Process Initialization"); returns the stack pointer.
+fn build_stack(aspace: &Arc<AddressSpace>, program: &Program, facts: &Facts<'_>, top: u64) -> Result<u64> {
+    let strings: usize = program.args.iter().chain(&program.env).map(|string| string.len() + 1).sum();
+    let words = program.args.len() + program.env.len() + 64;
+    let need = (strings + words * 8 + program.name.len() + 1024) as u64;
+    let top = top & !15;
+    let end = page_up(top).ok_or(Errno::ENOMEM)?;
+    let start = page_down(top - need - INITIAL_STACK_BYTES);
+    let mut prot = Prot::READ | Prot::WRITE;
+    if facts.image.executable_stack {
+        prot |= Prot::EXEC;
+    }
+    let mut new = mapping(Placement::Fixed(start), end - start, prot, None, 0);
+    new.flags = VmaFlags::GROWS_DOWN | VmaFlags::STACK;
+    aspace.map(new)?;
+
+    let mut writer = StackWriter { bytes: Vec::new(), top };
+    let execfn = writer.push_string(&program.name);
+    let platform = writer.push_string(b"x86_64");
+    let mut seed = [0u8; 16];
+    crate::boot::random(&mut seed);
+    let random = writer.push(&seed);
+    let mut layout = Layout { start_stack: 0, ..Default::default() };
+    layout.env_end = writer.next();
+    let env: Vec<u64> = program.env.iter().rev().map(|string| writer.push_string(string)).collect();
+    layout.env_start = writer.next();
+    layout.arg_end = layout.env_start;
+    let args: Vec<u64> = program.args.iter().rev().map(|string| writer.push_string(string)).collect();
+    layout.arg_start = writer.next();
+
+    let auxv = auxiliary_vector(facts, execfn, platform, random);
+    let mut table: Vec<u64> = vec![args.len() as u64];
+    table.extend(args.iter().rev());
+    table.push(0);
+    table.extend(env.iter().rev());
+    table.push(0);
+    table.extend(&auxv);
+    let sp = (writer.next() - table.len() as u64 * 8) & !15;
+    let table_bytes: Vec<u8> = table.iter().flat_map(|word| word.to_le_bytes()).collect();
+    aspace.copy_out(sp, &table_bytes)?;
+    writer.finish(aspace)?;
+    fill_layout(aspace, layout, facts, sp, auxv);
+    Ok(sp)
+}
+
+fn fill_layout(aspace: &AddressSpace, mut layout: Layout, facts: &Facts<'_>, sp: u64, auxv: Vec<u64>) {
+    layout.start_stack = sp;
+    layout.vdso = facts.vdso;
+    layout.auxv = auxv;
+    for segment in &facts.image.segments {
+        let (start, end) = (facts.bias + segment.vaddr, facts.bias + segment.vaddr + segment.memory_bytes);
+        if segment.prot.contains(Prot::EXEC) && layout.start_code == 0 {
+            (layout.start_code, layout.end_code) = (start, end);
+        } else if segment.prot.contains(Prot::WRITE) {
+            (layout.start_data, layout.end_data) = (start, end);
+        }
+    }
+    aspace.with_layout(|slot| *slot = layout);
+}
+
+fn auxiliary_vector(facts: &Facts<'_>, execfn: u64, platform: u64, random: u64) -> Vec<u64> {
+    let creds = facts.creds;
+    let secure = creds.uid != creds.euid || creds.gid != creds.egid;
+    let header = &facts.image.header;
+    let min_stack = crate::platform::xsave_size() as u64 + 1024;
+    let mut auxv = Vec::new();
+    let pairs = [
+        (AT_SYSINFO_EHDR, facts.vdso),
+        (AT_HWCAP, u64::from(crate::arch::cpu_features())),
+        (AT_PAGESZ, PAGE),
+        (AT_CLKTCK, 100),
+        (AT_PHDR, facts.bias.wrapping_add(facts.image.program_headers_address())),
+        (AT_PHENT, 56),
+        (AT_PHNUM, header.program_headers as u64),
+        (AT_BASE, facts.base),
+        (AT_FLAGS, 0),
+        (AT_ENTRY, facts.bias.wrapping_add(header.entry)),
+        (AT_UID, u64::from(creds.uid)),
+        (AT_EUID, u64::from(creds.euid)),
+        (AT_GID, u64::from(creds.gid)),
+        (AT_EGID, u64::from(creds.egid)),
+        (AT_SECURE, u64::from(secure)),
+        (AT_RANDOM, random),
+        (AT_EXECFN, execfn),
+        (AT_PLATFORM, platform),
+        (AT_MINSIGSTKSZ, min_stack),
+        (AT_NULL, 0),
+    ];
+    for (key, value) in pairs {
+        if key != AT_SYSINFO_EHDR || value != 0 {
+            auxv.extend([key, value]);
+        }
+    }
+    auxv
+}
+
+/// Collects the strings of a new stack from the top down.
+struct StackWriter {
+    /// In reverse order of addresses: pushed chunks, each already reversed.
+    bytes: Vec<u8>,
+    top: u64,
+}
+
+impl StackWriter {
+    fn next(&self) -> u64 {
+        self.top - self.bytes.len() as u64
+    }
+    fn push(&mut self, data: &[u8]) -> u64 {
+        self.bytes.extend(data.iter().rev());
+        self.next()
+    }
+    fn push_string(&mut self, string: &[u8]) -> u64 {
+        self.bytes.push(0);
+        self.push(string)
+    }
+    fn finish(mut self, aspace: &AddressSpace) -> Result<()> {
+        let start = self.next();
+        self.bytes.reverse();
+        aspace.copy_out(start, &self.bytes)
+    }
+}
+
+/// Ends the other threads of the process and makes the caller its leader.
+fn become_single_threaded(task: &Arc<Task>) -> Result<()> {
+    let process = &task.process;
+    let others: Vec<Arc<Task>> =
+        process.tasks.lock().iter().filter(|other| !Arc::ptr_eq(other, task)).cloned().collect();
+    for other in &others {
+        other.set_dying();
+    }
+    for other in &others {
+        other.call_attention();
+    }
+    drop(others);
+    process.stop_wait.wait(|| {
+        let alone = process.tasks.lock().len() == 1;
+        (alone || process.is_exiting()).then_some(())
+    })?;
+    if process.is_exiting() {
+        return Err(Errno::EAGAIN);
+    }
+    let old = task.tid();
+    if old != process.pid {
+        let mut tree = TREE.lock();
+        tree.tasks.remove(&old);
+        task.set_tid(process.pid);
+        tree.tasks.insert(process.pid, Arc::downgrade(task));
+    }
+    Ok(())
+}
+
+/// The point of no return: the task becomes the new program.
+fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
+    let task = cx.task;
+    let process = &task.process;
+    // Descriptors shared with other processes (`CLONE_FILES`) are shared no more.
+    let files = cx.files().fork();
+    task.set_files(Some(files.clone()));
+    files.close_for_exec();
+    process.sighand.set(process.sighand.get().reset_for_exec());
+    signal::after_exec(task);
+    process.timers.lock().delete_posix();
+    task.creds.set(Arc::new(loaded.creds));
+    *process.exe.lock() = Some(loaded.file);
+    process.has_execed.store(true, Ordering::Relaxed);
+    set_comm(task, &loaded.name);
+    task.clear_child_tid.store(0, Ordering::Relaxed);
+    task.robust_list.store(0, Ordering::Relaxed);
+    // SAFETY: the task is current and its context isn't borrowed elsewhere.
+    let context = unsafe { task.context() };
+    context.fpu_live = false;
+    context.fpu = FpuArea::initial();
+    context.run.regs =
+        abi::run::UserRegs { rip: loaded.entry, rsp: loaded.stack, rflags: 0x202, ..Default::default() };
+    let old = task.replace_aspace(Some(loaded.aspace));
+    drop(old);
+    if let Some(parent) = task.vfork_parent.lock().take() {
+        parent.complete();
+    }
+    sched::yield_now();
+    Ok(())
+}
+
+/// `comm` becomes the program's base name.
+fn set_comm(task: &Task, name: &[u8]) {
+    let base = name.rsplit(|byte| *byte == b'/').next().unwrap_or(name);
+    let mut comm = [0u8; 16];
+    let len = base.len().min(15);
+    comm[..len].copy_from_slice(&base[..len]);
+    *task.comm.lock() = comm;
+}
+
+/// The wait status of a process whose first program could not be run: as shells report it.
+pub fn failure_status(error: Errno) -> i32 {
+    exit::exited(if error == Errno::ENOENT { 127 } else { 126 })
+}

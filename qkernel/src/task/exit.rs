@@ -1,0 +1,197 @@
+//! How tasks and processes end, and how parents hear of it.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use super::process::{Process, TREE, call_attention};
+use super::wait::WaitQueue;
+use super::{Task, futex, signal};
+use crate::mm::UserMemory;
+
+/// What a `vfork(2)` parent waits for.
+pub struct VforkDone {
+    done: AtomicBool,
+    queue: WaitQueue,
+}
+
+impl VforkDone {
+    /// Not done yet.
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { done: AtomicBool::new(false), queue: WaitQueue::new() })
+    }
+    /// The child has its own memory now, or has ended.
+    pub fn complete(&self) {
+        self.done.store(true, Ordering::SeqCst);
+        self.queue.wake_all();
+    }
+    /// Waits for the child; a signal that kills the parent ends the wait.
+    pub fn wait(&self, task: &Arc<Task>) {
+        let over = || self.done.load(Ordering::SeqCst) || task.process.is_exiting() || task.is_dying();
+        while !over() {
+            // Other signals wait until the child is done.
+            let _ = self.queue.wait_uninterruptible(over);
+        }
+    }
+}
+
+/// The wait status of a normal end.
+pub const fn exited(code: i32) -> i32 {
+    (code & 0xff) << 8
+}
+
+/// Makes a whole process end with this wait status (the first one counts).
+pub fn begin_group_exit(process: &Arc<Process>, status: i32) {
+    process.group_exit.lock().get_or_insert(status);
+    call_attention(process);
+    let tasks: Vec<Arc<Task>> = process.tasks.lock().clone();
+    for task in tasks {
+        if let Some(vfork) = task.vfork_wait.lock().clone() {
+            vfork.queue.wake_all();
+        }
+    }
+}
+
+/// Ends the current task: gives up what it holds and, if it is the last of its process, ends the process. The caller
+/// leaves for the scheduler afterwards.
+pub fn exit_task(task: &Arc<Task>, status: i32) {
+    release_user_state(task);
+    leave_memory(task);
+    task.set_files(None);
+    let process = &task.process;
+    let (last, status) = {
+        let mut tasks = process.tasks.lock();
+        tasks.retain(|other| !Arc::ptr_eq(other, task));
+        process.ended_user.fetch_add(task.sched.user_ticks.load(Ordering::Relaxed), Ordering::Relaxed);
+        process.ended_system.fetch_add(task.sched.system_ticks.load(Ordering::Relaxed), Ordering::Relaxed);
+        let leader_status = (task.tid() == process.pid).then_some(status);
+        if let Some(status) = leader_status {
+            process.leader_status.store(status, Ordering::Relaxed);
+        }
+        (
+            tasks.is_empty(),
+            (*process.group_exit.lock()).unwrap_or(process.leader_status.load(Ordering::Relaxed)),
+        )
+    };
+    TREE.lock().tasks.remove(&task.tid());
+    process.stop_wait.wake_all();
+    if last {
+        end_process(process, status);
+    }
+}
+
+/// What other threads and processes can see in user memory: the cleared tid and robust futexes.
+fn release_user_state(task: &Arc<Task>) {
+    let Some(aspace) = task.aspace() else { return };
+    let user = UserMemory::new(aspace);
+    futex::release_robust_list(task, &user);
+    let clear = task.clear_child_tid.swap(0, Ordering::Relaxed);
+    if clear != 0 && user.write(clear, &0u32).is_ok() {
+        futex::wake_address(&user, clear, 1);
+    }
+}
+
+/// Gives up the address space, and lets a `vfork(2)` parent go on.
+pub fn leave_memory(task: &Arc<Task>) {
+    let aspace = task.replace_aspace(None);
+    drop(aspace);
+    if let Some(parent) = task.vfork_parent.lock().take() {
+        parent.complete();
+    }
+}
+
+fn end_process(process: &Arc<Process>, status: i32) {
+    process.timers.lock().disarm_all();
+    *process.exe.lock() = None;
+    if process.pid == 1 {
+        crate::host::exit(status);
+    }
+    signal::leave_session(process);
+    let mut orphans = Vec::new();
+    let parent = {
+        let mut tree = TREE.lock();
+        let Some(node) = tree.nodes.get_mut(&process.pid) else { return };
+        node.exit_status = Some(status);
+        node.report = None;
+        let children = core::mem::take(&mut node.children);
+        let parent = node.parent;
+        let heir = find_heir(&tree, parent);
+        for child in children {
+            if let Some(node) = tree.nodes.get_mut(&child) {
+                node.parent = heir;
+                orphans.push((node.process.clone(), node.exit_status.is_some()));
+            }
+            if let Some(heir) = tree.nodes.get_mut(&heir) {
+                heir.children.push(child);
+            }
+        }
+        parent
+    };
+    for (orphan, ended) in orphans {
+        signal::parent_died(&orphan);
+        if ended {
+            tell_parent(&orphan);
+        }
+    }
+    let _ = parent;
+    tell_parent(process);
+}
+
+/// The nearest subreaper above, or the first process.
+fn find_heir(tree: &super::process::Tree, mut at: u32) -> u32 {
+    while let Some(node) = tree.nodes.get(&at) {
+        if node.process.is_subreaper.load(Ordering::Relaxed) && node.exit_status.is_none() {
+            return at;
+        }
+        at = node.parent;
+    }
+    1
+}
+
+/// Tells the parent that a process has ended; forgets it at once when the parent doesn't want to know.
+fn tell_parent(process: &Arc<Process>) {
+    let (parent, status, uid) = {
+        let tree = TREE.lock();
+        let Some(node) = tree.nodes.get(&process.pid) else { return };
+        let Some(parent) = tree.nodes.get(&node.parent) else { return };
+        (parent.process.clone(), node.exit_status.unwrap_or(0), node.uid)
+    };
+    let exit_signal = process.exit_signal.load(Ordering::Relaxed);
+    if exit_signal == signal::SIGCHLD && signal::discards_children(&parent) {
+        reap(process.pid);
+    }
+    if exit_signal != 0 {
+        let (code, value) = cld_code(status);
+        let (user_ticks, system_ticks) = process.cpu_ticks();
+        let source =
+            signal::Source::Child { code, pid: process.pid, uid, status: value, user_ticks, system_ticks };
+        signal::send_to_process(&parent, exit_signal, source);
+    }
+    parent.child_wait.wake_all();
+}
+
+/// `si_code` and `si_status` for a wait status.
+pub fn cld_code(status: i32) -> (i32, i32) {
+    const CLD_EXITED: i32 = 1;
+    const CLD_KILLED: i32 = 2;
+    const CLD_DUMPED: i32 = 3;
+    match (status & 0x7f, status & 0x80) {
+        (0, _) => (CLD_EXITED, (status >> 8) & 0xff),
+        (signal, 0) => (CLD_KILLED, signal),
+        (signal, _) => (CLD_DUMPED, signal),
+    }
+}
+
+/// Removes an ended process from the tree; its times go to its parent's children.
+pub fn reap(pid: u32) {
+    let mut tree = TREE.lock();
+    let Some(node) = tree.nodes.remove(&pid) else { return };
+    if let Some(parent) = tree.nodes.get_mut(&node.parent) {
+        parent.children.retain(|child| *child != pid);
+        let (user, system) = node.process.cpu_ticks();
+        let user = user + node.process.children_user.load(Ordering::Relaxed);
+        let system = system + node.process.children_system.load(Ordering::Relaxed);
+        parent.process.children_user.fetch_add(user, Ordering::Relaxed);
+        parent.process.children_system.fetch_add(system, Ordering::Relaxed);
+    }
+}

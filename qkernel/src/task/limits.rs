@@ -1,0 +1,50 @@
+//! Resource limits.
+
+/// Number of resources of `setrlimit(2)`.
+pub const RLIM_COUNT: usize = 16;
+pub const RLIM_INFINITY: u64 = u64::MAX;
+pub const RLIMIT_CPU: usize = 0;
+pub const RLIMIT_FSIZE: usize = 1;
+pub const RLIMIT_DATA: usize = 2;
+pub const RLIMIT_STACK: usize = 3;
+pub const RLIMIT_CORE: usize = 4;
+pub const RLIMIT_NPROC: usize = 6;
+pub const RLIMIT_NOFILE: usize = 7;
+pub const RLIMIT_AS: usize = 9;
+pub const RLIMIT_SIGPENDING: usize = 11;
+
+/// A soft and a hard limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limit {
+    pub soft: u64,
+    pub hard: u64,
+}
+
+/// The limits of a process.
+#[derive(Clone, Debug)]
+pub struct Limits(pub [Limit; RLIM_COUNT]);
+
+impl Limits {
+    /// The soft limit of a resource.
+    pub fn soft(&self, resource: usize) -> u64 {
+        self.0[resource].soft
+    }
+}
+
+impl Default for Limits {
+    /// What Linux gives init.
+    fn default() -> Self {
+        let open = Limit { soft: RLIM_INFINITY, hard: RLIM_INFINITY };
+        let mut limits = [open; RLIM_COUNT];
+        limits[RLIMIT_STACK] = Limit { soft: 8 << 20, hard: RLIM_INFINITY };
+        limits[RLIMIT_CORE] = Limit { soft: 0, hard: RLIM_INFINITY };
+        limits[RLIMIT_NPROC] = Limit { soft: 31_000, hard: 31_000 };
+        limits[RLIMIT_NOFILE] = Limit { soft: 1024, hard: 1 << 20 };
+        limits[8] = Limit { soft: 8 << 20, hard: 8 << 20 };
+        limits[RLIMIT_SIGPENDING] = Limit { soft: 31_000, hard: 31_000 };
+        limits[12] = Limit { soft: 819_200, hard: 819_200 };
+        limits[13] = Limit { soft: 0, hard: 0 };
+        limits[14] = Limit { soft: 0, hard: 0 };
+        Self(limits)
+    }
+}

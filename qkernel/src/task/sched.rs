@@ -1,0 +1,371 @@
+//! The scheduler: one run queue, N vCPUs, round robin with a time slice; user code is pre-empted, the kernel is not.
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use super::{Task, timer};
+use crate::arch;
+use crate::config::TIME_SLICE_NS;
+use crate::errno::{Errno, Result};
+use crate::platform;
+use crate::sync::SpinLock;
+use crate::time;
+
+const RUNNING: u8 = 0;
+const RUNNABLE: u8 = 1;
+const SLEEPING: u8 = 2;
+const SLEEPING_UNINTERRUPTIBLE: u8 = 3;
+const DEAD: u8 = 4;
+
+/// Whether signals end a sleep.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Sleep {
+    Interruptible,
+    Uninterruptible,
+}
+
+/// A task's part of the scheduler.
+pub struct SchedState {
+    state: AtomicU8,
+    /// Its stack is in use by some CPU; nobody may switch to it.
+    on_cpu: AtomicBool,
+    /// Saved stack pointer while it is switched out.
+    sp: UnsafeCell<u64>,
+    stack: Option<super::stack::KernelStack>,
+    slice_end_ns: AtomicU64,
+    /// The CPU it last ran on.
+    pub last_cpu: AtomicU32,
+    /// User and kernel time, in ticks of the time-stamp counter.
+    pub user_ticks: AtomicU64,
+    pub system_ticks: AtomicU64,
+    pub switches: AtomicU64,
+    pub involuntary_switches: AtomicU64,
+    /// `nice` value, -20 to 19 (kept and reported; the scheduler is round robin).
+    pub nice: core::sync::atomic::AtomicI32,
+}
+
+// SAFETY: `sp` is touched only by the CPU that switches the task in or out, and `on_cpu` orders those.
+unsafe impl Sync for SchedState {}
+
+impl SchedState {
+    /// A new task that will start in `entry` on its own stack.
+    pub fn new(stack: super::stack::KernelStack, entry: extern "sysv64" fn() -> !) -> Self {
+        // SAFETY: the stack is fresh and ours.
+        let sp = unsafe { arch::prepare_stack(stack.top(), entry) };
+        Self::with(sp, Some(stack))
+    }
+
+    /// A CPU's idle task, running on the stack it was booted on.
+    pub fn idle() -> Self {
+        let state = Self::with(0, None);
+        state.state.store(RUNNING, Ordering::Relaxed);
+        state.on_cpu.store(true, Ordering::Relaxed);
+        state
+    }
+
+    fn with(sp: u64, stack: Option<super::stack::KernelStack>) -> Self {
+        Self {
+            state: AtomicU8::new(SLEEPING_UNINTERRUPTIBLE),
+            on_cpu: AtomicBool::new(false),
+            sp: UnsafeCell::new(sp),
+            stack,
+            slice_end_ns: AtomicU64::new(0),
+            last_cpu: AtomicU32::new(0),
+            user_ticks: AtomicU64::new(0),
+            system_ticks: AtomicU64::new(0),
+            switches: AtomicU64::new(0),
+            involuntary_switches: AtomicU64::new(0),
+            nice: core::sync::atomic::AtomicI32::new(0),
+        }
+    }
+
+    /// One letter as in `/proc/PID/stat`: R, S or D.
+    pub fn letter(&self) -> u8 {
+        match self.state.load(Ordering::Relaxed) {
+            RUNNING | RUNNABLE => b'R',
+            SLEEPING => b'S',
+            DEAD => b'Z',
+            _ => b'D',
+        }
+    }
+}
+
+struct Cpu {
+    idle_task: SpinLock<Option<Arc<Task>>>,
+    /// The task that was switched out last, to be released by whoever runs next on this CPU.
+    previous: SpinLock<Option<Arc<Task>>>,
+    current: SpinLock<Option<Arc<Task>>>,
+    idle: AtomicBool,
+}
+
+static CPUS: [Cpu; abi::layout::MAX_CPUS as usize] = [const {
+    Cpu {
+        idle_task: SpinLock::new(None),
+        previous: SpinLock::new(None),
+        current: SpinLock::new(None),
+        idle: AtomicBool::new(false),
+    }
+}; abi::layout::MAX_CPUS as usize];
+
+static QUEUE: SpinLock<VecDeque<Arc<Task>>> = SpinLock::new(VecDeque::new());
+/// Mirrors the queue's length, for a look without the lock.
+static QUEUED: AtomicU32 = AtomicU32::new(0);
+
+fn this_cpu() -> &'static Cpu {
+    &CPUS[arch::cpu_index()]
+}
+
+/// The task this CPU runs.
+pub fn current() -> Arc<Task> {
+    match &*this_cpu().current.lock() {
+        Some(task) => task.clone(),
+        None => crate::boot::die("no current task"),
+    }
+}
+
+/// Makes a new task runnable for the first time.
+pub fn start(task: &Arc<Task>) {
+    wake_from(task, SLEEPING_UNINTERRUPTIBLE);
+}
+
+/// Wakes a sleeping task; false when it wasn't asleep.
+pub fn wake(task: &Arc<Task>) -> bool {
+    wake_from(task, SLEEPING) || wake_from(task, SLEEPING_UNINTERRUPTIBLE)
+}
+
+/// Wakes a task that sleeps interruptibly.
+pub fn wake_interruptible(task: &Arc<Task>) -> bool {
+    wake_from(task, SLEEPING)
+}
+
+fn wake_from(task: &Arc<Task>, from: u8) -> bool {
+    if task.sched.state.compare_exchange(from, RUNNABLE, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+        return false;
+    }
+    enqueue(task.clone());
+    true
+}
+
+fn enqueue(task: Arc<Task>) {
+    let last = task.sched.last_cpu.load(Ordering::Relaxed) as usize;
+    {
+        let mut queue = QUEUE.lock();
+        queue.push_back(task);
+        QUEUED.store(u32::try_from(queue.len()).unwrap_or(u32::MAX), Ordering::SeqCst);
+    }
+    notify(last);
+}
+
+/// Makes some CPU notice the queue: an idle one if there is one, else one that runs user code without a time limit.
+fn notify(preferred: usize) {
+    let me = arch::cpu_index();
+    let cpus = platform::cpus();
+    if current().is_idle() && QUEUED.load(Ordering::SeqCst) <= 1 {
+        return; // in the idle loop already, which looks at the queue again before it blocks
+    }
+    let order = core::iter::once(preferred.min(cpus - 1)).chain(0..cpus);
+    for cpu in order.filter(|&cpu| cpu != me) {
+        if CPUS[cpu].idle.swap(false, Ordering::SeqCst) {
+            platform::kick(cpu);
+            return;
+        }
+    }
+    for cpu in (0..cpus).filter(|&cpu| cpu != me) {
+        let header = platform::header_of(cpu);
+        let limit = time::monotonic_ns() + TIME_SLICE_NS;
+        if header.deadline_ns.load(Ordering::SeqCst) > limit {
+            platform::kick(cpu);
+        }
+    }
+}
+
+/// Sleeps until `ready` yields, a signal comes (interruptible sleeps), or `deadline_ns` passes (`None`).
+///
+/// The caller has registered with whatever wakes it.
+pub fn sleep_until<R>(
+    kind: Sleep,
+    deadline_ns: Option<u64>,
+    mut ready: impl FnMut() -> Option<R>,
+) -> Result<Option<R>> {
+    let task = current();
+    let state = if kind == Sleep::Interruptible { SLEEPING } else { SLEEPING_UNINTERRUPTIBLE };
+    let mut alarm = None;
+    let result = loop {
+        task.sched.state.store(state, Ordering::SeqCst);
+        if let Some(value) = ready() {
+            break Ok(Some(value));
+        }
+        if kind == Sleep::Interruptible && task.wants_attention() {
+            break Err(Errno::RESTART);
+        }
+        if deadline_ns.is_some_and(|deadline| time::monotonic_ns() >= deadline) {
+            break Ok(None);
+        }
+        if let (Some(deadline), None) = (deadline_ns, &alarm) {
+            alarm = Some(timer::wake_at(deadline, &task));
+        }
+        schedule();
+    };
+    // Awake for whatever reason: if a wake-up came meanwhile the task sits in the queue, and must not run twice.
+    settle(&task);
+    result
+}
+
+/// Turns "about to sleep" back into running.
+fn settle(task: &Arc<Task>) {
+    let state = &task.sched.state;
+    for from in [SLEEPING, SLEEPING_UNINTERRUPTIBLE] {
+        if state.compare_exchange(from, RUNNING, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+            return;
+        }
+    }
+    if state.load(Ordering::SeqCst) == RUNNABLE {
+        let mut queue = QUEUE.lock();
+        if let Some(at) = queue.iter().position(|queued| Arc::ptr_eq(queued, task)) {
+            queue.remove(at);
+            QUEUED.store(u32::try_from(queue.len()).unwrap_or(u32::MAX), Ordering::SeqCst);
+        }
+        state.store(RUNNING, Ordering::SeqCst);
+    }
+}
+
+/// Gives the CPU to the next task if there is one; the current one stays runnable.
+pub fn yield_now() {
+    if QUEUED.load(Ordering::SeqCst) != 0 {
+        schedule();
+    }
+}
+
+/// Switches to another task. The current one goes on later if it is runnable, or once it is woken.
+fn schedule() {
+    let me = current();
+    let next = {
+        let mut queue = QUEUE.lock();
+        if me.sched.state.load(Ordering::SeqCst) == RUNNING && !me.is_idle() {
+            me.sched.state.store(RUNNABLE, Ordering::SeqCst);
+            queue.push_back(me.clone());
+        }
+        // A task that was woken while still about to sleep elsewhere is left to the CPU it is on.
+        let free = |task: &Arc<Task>| Arc::ptr_eq(task, &me) || !task.sched.on_cpu.load(Ordering::SeqCst);
+        let next = queue.iter().position(free).and_then(|at| queue.remove(at));
+        QUEUED.store(u32::try_from(queue.len()).unwrap_or(u32::MAX), Ordering::SeqCst);
+        next
+    };
+    let next = match next {
+        Some(next) => next,
+        None => match &*this_cpu().idle_task.lock() {
+            Some(idle) => idle.clone(),
+            None => crate::boot::die("no idle task"),
+        },
+    };
+    if !next.is_idle() {
+        next.sched.state.store(RUNNING, Ordering::SeqCst);
+    }
+    if Arc::ptr_eq(&next, &me) {
+        return;
+    }
+    switch_to(me, next);
+}
+
+fn switch_to(me: Arc<Task>, next: Arc<Task>) {
+    me.switched_out();
+    while next.sched.on_cpu.swap(true, Ordering::Acquire) {
+        core::hint::spin_loop();
+    }
+    me.sched.switches.fetch_add(1, Ordering::Relaxed);
+    let cpu = this_cpu();
+    platform::enter_address_space(next.aspace().as_deref());
+    next.sched.last_cpu.store(arch::cpu().cpu, Ordering::Relaxed);
+    next.sched.slice_end_ns.store(time::monotonic_ns() + TIME_SLICE_NS, Ordering::Relaxed);
+    if let Some(stack) = &next.sched.stack {
+        arch::ring0_stack(stack.top());
+    }
+    let save = me.sched.sp.get();
+    // SAFETY: `on_cpu` of `next` is ours, so its saved stack pointer is stable and nothing runs on its stack.
+    let load = unsafe { *next.sched.sp.get() };
+    *cpu.current.lock() = Some(next);
+    *cpu.previous.lock() = Some(me);
+    // SAFETY: `save` belongs to the task kept alive by `previous`; `load` was made by `prepare_stack` or a switch.
+    unsafe { arch::switch_stacks(save, load) };
+    finish_switch();
+}
+
+/// Runs first on the new stack: lets go of the task that was left.
+pub fn finish_switch() {
+    let previous = this_cpu().previous.lock().take();
+    if let Some(previous) = previous {
+        previous.sched.on_cpu.store(false, Ordering::SeqCst);
+        if previous.sched.state.load(Ordering::SeqCst) == RUNNABLE {
+            notify(previous.sched.last_cpu.load(Ordering::Relaxed) as usize);
+        }
+        // The last reference to a dead task may go here; its stack is not in use any more.
+        drop(previous);
+    }
+}
+
+/// Ends the current task. Its `Arc` is dropped by whatever runs next.
+pub fn exit_current() -> ! {
+    let me = current();
+    me.sched.state.store(DEAD, Ordering::SeqCst);
+    drop(me);
+    schedule();
+    crate::boot::die("a dead task ran")
+}
+
+/// Called before user code runs: lets others in when the time slice is over, and says when to interrupt.
+pub fn before_user(task: &Arc<Task>) {
+    platform::set_deadline(timer::next_deadline());
+    if QUEUED.load(Ordering::SeqCst) != 0 {
+        if time::monotonic_ns() >= task.sched.slice_end_ns.load(Ordering::Relaxed) {
+            task.sched.involuntary_switches.fetch_add(1, Ordering::Relaxed);
+            schedule();
+            task.sched.slice_end_ns.store(time::monotonic_ns() + TIME_SLICE_NS, Ordering::Relaxed);
+        }
+        let slice = task.sched.slice_end_ns.load(Ordering::Relaxed);
+        platform::set_deadline(timer::next_deadline().min(slice));
+    }
+}
+
+/// Handles what made the VMM set `pending`.
+pub fn handle_pending() {
+    let header = arch::cpu();
+    if header.pending.swap(0, Ordering::SeqCst) != 0 {
+        crate::host::handle_events();
+    }
+    timer::run_expired();
+}
+
+/// Makes the code running on this CPU's boot stack its idle task.
+pub fn adopt_idle(idle: &Arc<Task>) {
+    let cpu = this_cpu();
+    *cpu.idle_task.lock() = Some(idle.clone());
+    *cpu.current.lock() = Some(idle.clone());
+}
+
+/// The life of a CPU that has nothing to do. Runs on the boot stack.
+pub fn idle_loop(idle: Arc<Task>) -> ! {
+    adopt_idle(&idle);
+    drop(idle);
+    let cpu = this_cpu();
+    loop {
+        handle_pending();
+        if QUEUED.load(Ordering::SeqCst) != 0 {
+            schedule();
+            continue;
+        }
+        cpu.idle.store(true, Ordering::SeqCst);
+        if QUEUED.load(Ordering::SeqCst) == 0 && arch::cpu().pending.load(Ordering::SeqCst) == 0 {
+            time::resync();
+            platform::idle(timer::next_deadline());
+        }
+        cpu.idle.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Tasks that run or wait for a CPU.
+pub fn running_tasks() -> usize {
+    let busy = (0..platform::cpus()).filter(|&cpu| !CPUS[cpu].idle.load(Ordering::Relaxed)).count();
+    busy + QUEUED.load(Ordering::Relaxed) as usize
+}
