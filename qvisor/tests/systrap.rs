@@ -18,11 +18,6 @@ use qvisor::sandbox::{Sandbox, SandboxConfig, SandboxError};
 /// A process has one sandbox at a time: the linear map is at a fixed address.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// Host files; the test kernel opens none.
-fn no_files() -> HostIo {
-    HostIo::new(Arc::new(|_| ())).expect("/proc is mounted")
-}
-
 /// Builds the test kernel once.
 fn kernel() -> &'static [u8] {
     static KERNEL: OnceLock<Vec<u8>> = OnceLock::new();
@@ -73,7 +68,6 @@ fn run_with(case: &str, cpus: u32, react: impl Fn(&Sandbox, &str) + Send + Sync 
             react(&sandbox, text);
         }
     });
-    let sandbox = Sandbox::new(config, no_files(), Arc::new(EventQueue::new())).expect("a sandbox");
     let sandbox = Sandbox::new(config, host_io(), Arc::new(EventQueue::new())).expect("a sandbox");
     current.set(Arc::downgrade(&sandbox)).expect("set once");
     let spec = BootSpec { args: vec![case.into()], ..BootSpec::default() };
@@ -116,7 +110,6 @@ fn boots_and_logs() {
 fn the_built_in_kernel_boots() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let config = SandboxConfig::new(Platform::Systrap, 1, 64 << 20);
-    let sandbox = Sandbox::new(config, no_files(), Arc::new(EventQueue::new())).expect("a sandbox");
     let sandbox = Sandbox::new(config, host_io(), Arc::new(EventQueue::new())).expect("a sandbox");
     drop(sandbox);
     assert_eq!(children(), Vec::<i32>::new());

@@ -1,10 +1,10 @@
 //! Files: the VFS, its file systems, and everything that has a descriptor.
 
-pub mod devfs;
 pub mod access;
 pub mod anon;
 pub mod attr;
 pub mod dentry;
+pub mod devfs;
 pub mod epoll;
 pub mod eventfd;
 pub mod file;

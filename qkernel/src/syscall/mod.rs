@@ -1,7 +1,7 @@
 //! System calls: one table, one file a family.
 
-mod creds;
 mod attr;
+mod creds;
 mod descriptor;
 mod dir;
 mod event;
@@ -17,17 +17,17 @@ mod open;
 pub mod poll;
 mod prctl;
 mod process;
-mod system;
 mod rw;
 mod sched;
 mod signal;
 mod socket;
 mod splice;
 mod stat;
+mod system;
 pub mod table;
 mod time;
-mod watch;
 mod transfer;
+mod watch;
 mod xattr;
 
 use alloc::sync::Arc;

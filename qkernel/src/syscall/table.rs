@@ -6,12 +6,10 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Ctx, FromArg, SyscallResult, unknown};
-use super::{creds, futex, jobs, limits, prctl, sched, signal, time};
-use super::{event, memory, poll, process, system};
-use super::{descriptor, dir, lock, names, open, rw, stat};
-use super::{event, memory, message, poll, process, socket, splice, watch};
-use super::{attr, descriptor, dir, lock, mount, names, open, rw, stat, transfer, xattr};
-use super::{memory, process};
+use super::{
+    attr, creds, descriptor, dir, event, futex, jobs, limits, lock, memory, message, mount, names, open,
+    poll, prctl, process, rw, sched, signal, socket, splice, stat, system, time, transfer, watch, xattr,
+};
 use crate::task::Task;
 
 static STRACE: AtomicBool = AtomicBool::new(false);
