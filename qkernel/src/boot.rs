@@ -123,6 +123,9 @@ pub unsafe fn enter(boot: *const BootInfo, cpu: u32) -> ! {
         start_first(boot);
     } else {
         while !READY.load(Ordering::Acquire) {
+            if platform::is_ready() {
+                platform::relax();
+            }
             core::hint::spin_loop();
         }
         start_cpu(boot, cpu)

@@ -20,6 +20,7 @@ pub mod log;
 pub mod mm;
 #[allow(unsafe_code)]
 pub mod platform;
+pub mod random;
 #[allow(unsafe_code)]
 pub mod sync;
 pub mod syscall;

@@ -1,1 +1,5 @@
-fn main() {}
+//! The `dormouse` command.
+
+fn main() -> std::process::ExitCode {
+    qvisor::cli::main()
+}

@@ -7,6 +7,7 @@
 
 pub mod boot;
 pub mod hostcall;
+pub mod kvm;
 pub mod layout;
 pub mod run;
 

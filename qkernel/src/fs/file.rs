@@ -139,6 +139,10 @@ pub trait FileOps: Send + Sync + Any {
     fn flags_changed(&self, _file: &File, _flags: OpenFlags) -> Result<()> {
         Ok(())
     }
+    /// `fcntl(2)` commands that are this kind's own (`F_SETPIPE_SZ`, `F_ADD_SEALS`).
+    fn fcntl(&self, _file: &File, _command: u32, _arg: u64) -> Result<u64> {
+        Err(Errno::EINVAL)
+    }
     /// What `/proc/PID/fd/N` shows for files without a path, such as `pipe:[12]`.
     fn describe(&self) -> Vec<u8> {
         b"anon_inode:[file]".to_vec()

@@ -1,8 +1,11 @@
 //! Files: the VFS, its file systems, and everything that has a descriptor.
 
 pub mod access;
+pub mod anon;
 pub mod attr;
 pub mod dentry;
+pub mod epoll;
+pub mod eventfd;
 pub mod file;
 pub mod host_poll;
 pub mod hostfs;
@@ -12,8 +15,13 @@ pub mod locks;
 pub mod mount;
 pub mod names;
 pub mod open;
+pub mod pages;
 pub mod path;
+pub mod pipe;
 pub mod poll;
+pub mod proc;
+pub mod pseudo;
+
 pub mod special;
 pub mod stream;
 pub mod tmpfs;

@@ -26,6 +26,7 @@ pub fn open_device(
 pub fn virtual_fs(kind: &[u8]) -> Option<Arc<dyn Inode>> {
     match kind {
         b"tmpfs" | b"ramfs" | b"shm" => Some(tmpfs::new(0o1777)),
+        b"proc" => Some(super::proc::root()),
         b"mqueue" => Some(tmpfs::new(0o1777)),
         _ => None,
     }

@@ -26,6 +26,15 @@ pub struct IoBuf<'a> {
     total: usize,
 }
 
+/// How far a buffer had come; see [`IoBuf::mark`].
+#[derive(Clone, Copy)]
+pub struct Mark {
+    used: usize,
+    remaining: usize,
+    total: usize,
+    piece: usize,
+}
+
 impl<'a> IoBuf<'a> {
     /// One user buffer.
     pub fn user(aspace: &'a AddressSpace, addr: u64, len: usize) -> Self {
@@ -69,6 +78,20 @@ impl<'a> IoBuf<'a> {
         let cut = self.remaining.saturating_sub(max);
         self.remaining -= cut;
         self.total -= cut;
+    }
+
+    /// Where the buffer is now, for [`Self::rewind`].
+    pub fn mark(&self) -> Mark {
+        let piece = if let Memory::User { piece, .. } = &self.memory { *piece } else { 0 };
+        Mark { used: self.used, remaining: self.remaining, total: self.total, piece }
+    }
+
+    /// Goes back to a mark of this buffer, so that an attempt can be made again.
+    pub fn rewind(&mut self, mark: Mark) {
+        if let Memory::User { piece, .. } = &mut self.memory {
+            *piece = mark.piece;
+        }
+        (self.used, self.remaining, self.total) = (mark.used, mark.remaining, mark.total);
     }
 
     /// Copies `from` into the buffer; all of it must fit. (The side of reads.)

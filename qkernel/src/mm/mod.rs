@@ -9,6 +9,7 @@ pub mod io;
 pub mod map;
 pub mod object;
 pub mod pagetable;
+pub mod report;
 pub mod user;
 pub mod vma;
 pub mod window;

@@ -1,5 +1,6 @@
 //! What mappings and in-memory files are made of: stores of frames, and host files.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -9,7 +10,7 @@ use super::frames::{self, Frame};
 use super::window::{self, HostFileMap};
 use super::{AddressSpace, IoBuf, PAGE};
 use crate::errno::{Errno, Result};
-use crate::sync::SpinLock;
+use crate::sync::{Once, SpinLock};
 
 /// What is behind a mapping.
 #[derive(Clone)]
@@ -29,6 +30,31 @@ impl MemoryObject {
             _ => false,
         }
     }
+
+    /// Gives the object the name `/proc/PID/maps` shows for its mappings; the first name stays.
+    pub fn set_label(&self, path: &[u8]) {
+        match self {
+            Self::Store(store) => store.label.call_once(|| path.into()),
+            Self::Host(file) => file.label.call_once(|| path.into()),
+        };
+    }
+
+    /// See [`Self::set_label`].
+    pub fn label(&self) -> Option<&[u8]> {
+        let label = match self {
+            Self::Store(store) => store.label.get(),
+            Self::Host(file) => file.label.get(),
+        };
+        label.map(|path| &**path)
+    }
+
+    /// Device and inode number of a host file; zeros otherwise.
+    pub fn identity(&self) -> (u64, u64) {
+        match self {
+            Self::Store(_) => (0, 0),
+            Self::Host(file) => file.identity(),
+        }
+    }
 }
 
 /// Frames by page index: the content of a tmpfs file, a memfd, or shared anonymous memory. Holes read as zeros.
@@ -37,6 +63,7 @@ pub struct PageStore {
     size: AtomicU64,
     /// Address spaces that map this, to be told of truncation.
     mappers: SpinLock<Vec<Weak<AddressSpace>>>,
+    label: Once<Box<[u8]>>,
 }
 
 impl PageStore {
@@ -46,6 +73,7 @@ impl PageStore {
             pages: SpinLock::new(BTreeMap::new()),
             size: AtomicU64::new(size),
             mappers: SpinLock::new(Vec::new()),
+            label: Once::new(),
         })
     }
 

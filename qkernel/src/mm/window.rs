@@ -2,6 +2,7 @@
 
 use abi::hostcall as hc;
 use abi::layout::{WINDOW_CHUNK, WINDOW_CHUNKS, WINDOW_PHYS};
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -11,7 +12,7 @@ use super::{PAGE, page_up};
 use crate::errno::{Errno, Result};
 use crate::host::{self, Handle};
 use crate::platform;
-use crate::sync::SpinLock;
+use crate::sync::{Once, SpinLock};
 
 struct Chunks {
     /// Chunks given back.
@@ -40,12 +41,25 @@ pub struct HostFileMap {
     /// The file's size when last asked, in bytes.
     size: AtomicU64,
     chunks: SpinLock<BTreeMap<u64, u64>>,
+    /// Path for `/proc/PID/maps`.
+    pub(super) label: Once<Box<[u8]>>,
 }
 
 impl HostFileMap {
     /// Maps the file behind `handle` (open for reading, and for writing if `writable`). Shares the handle.
     pub fn new(handle: Arc<Handle>, writable: bool) -> Self {
-        Self { handle, writable, size: AtomicU64::new(0), chunks: SpinLock::new(BTreeMap::new()) }
+        Self {
+            handle,
+            writable,
+            size: AtomicU64::new(0),
+            chunks: SpinLock::new(BTreeMap::new()),
+            label: Once::new(),
+        }
+    }
+
+    /// Device and inode number of the file; zeros when the host can't say.
+    pub fn identity(&self) -> (u64, u64) {
+        host::stat_handle(&self.handle).map_or((0, 0), |stat| (stat.dev, stat.ino))
     }
 
     /// Whether shared mappings may write.

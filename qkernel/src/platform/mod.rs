@@ -19,6 +19,7 @@ static PLATFORM: AtomicU32 = AtomicU32::new(0);
 static HOSTCALL_ENTRY: AtomicUsize = AtomicUsize::new(0);
 static LINEAR_BASE: AtomicU64 = AtomicU64::new(0);
 static XSAVE_SIZE: AtomicUsize = AtomicUsize::new(0);
+static XSAVE_MASK: AtomicU64 = AtomicU64::new(0);
 static CPUS: AtomicU32 = AtomicU32::new(1);
 
 /// Most bytes of an XSAVE image the kernel keeps.
@@ -26,11 +27,17 @@ pub const FPU_AREA_BYTES: usize = 4096;
 
 /// Remembers what the VMM said. Called once, before anything else.
 pub fn init(boot: &BootInfo) {
-    PLATFORM.store(boot.platform, Ordering::Relaxed);
     HOSTCALL_ENTRY.store(usize::try_from(boot.hostcall_entry).unwrap_or(0), Ordering::Relaxed);
     LINEAR_BASE.store(boot.linear_base, Ordering::Relaxed);
     XSAVE_SIZE.store((boot.xsave_size as usize).min(FPU_AREA_BYTES), Ordering::Relaxed);
+    XSAVE_MASK.store(boot.xsave_mask, Ordering::Relaxed);
     CPUS.store(boot.cpus, Ordering::Relaxed);
+    PLATFORM.store(boot.platform, Ordering::Release);
+}
+
+/// Whether [`init`] has run.
+pub fn is_ready() -> bool {
+    PLATFORM.load(Ordering::Acquire) != 0
 }
 
 /// Whether applications live in stub processes.
@@ -49,6 +56,12 @@ pub fn cpus() -> usize {
 #[inline]
 pub fn xsave_size() -> usize {
     XSAVE_SIZE.load(Ordering::Relaxed)
+}
+
+/// The state components of such an image.
+#[inline]
+pub fn xsave_mask() -> u64 {
+    XSAVE_MASK.load(Ordering::Relaxed)
 }
 
 /// Linear-map address of a guest-physical one.

@@ -80,6 +80,11 @@ fn file_object(cx: &Ctx<'_>, fd: i32, prot: Prot, shared: bool) -> Result<(Optio
         max_prot -= Prot::WRITE;
     }
     let object = file.ops.mapping(&file, shared && flags.writable())?;
+    if object.label().is_none()
+        && let Some(path) = &file.path
+    {
+        object.set_label(&path.absolute());
+    }
     Ok((Some(object), max_prot))
 }
 

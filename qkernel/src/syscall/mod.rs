@@ -1,17 +1,27 @@
 //! System calls: one table, one file a family.
 
 mod attr;
+mod creds;
 mod descriptor;
 mod dir;
+mod event;
+mod futex;
+mod jobs;
+mod limits;
 mod lock;
 mod memory;
 mod mount;
 mod names;
 mod open;
+pub mod poll;
+mod prctl;
 mod process;
 mod rw;
+mod sched;
+mod signal;
 mod stat;
 pub mod table;
+mod time;
 mod transfer;
 mod xattr;
 
@@ -21,7 +31,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use crate::errno::{Errno, Result};
 use crate::fs::{File, FileTable};
 use crate::mm::{AddressSpace, UserMemory};
-use crate::task::{Process, Task, limits, signal};
+use crate::task::{Process, Task};
 
 /// What a system call returns in `rax`.
 pub type SyscallResult = Result<u64>;
@@ -56,7 +66,7 @@ impl<'a> Ctx<'a> {
     }
     /// Gives a file the lowest free descriptor.
     pub fn install(&self, file: Arc<File>, close_on_exec: bool) -> SyscallResult {
-        let limit = self.limit(limits::RLIMIT_NOFILE);
+        let limit = self.limit(crate::task::limits::RLIMIT_NOFILE);
         self.files.insert(file, close_on_exec, 0, limit).map(|fd| fd as u64)
     }
     /// The caller's process.
@@ -137,7 +147,7 @@ pub fn dispatch(task: &Arc<Task>) {
         Ok(value) => set_result(task, value),
         Err(Errno::RESTART | Errno::RESTART_NOHAND | Errno::RESTART_BLOCK) => {
             let error = result.err().unwrap_or(Errno::EINTR);
-            signal::call_interrupted(task, error, number);
+            crate::task::signal::call_interrupted(task, error, number);
         }
         Err(Errno(KEEP_REGISTERS)) => {}
         Err(error) => set_result(task, (-i64::from(error.0)).cast_unsigned()),

@@ -7,7 +7,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Ctx, FromArg, SyscallResult, unknown};
 use super::{attr, descriptor, dir, lock, mount, names, open, rw, stat, transfer, xattr};
-use super::{memory, process};
+use super::{creds, futex, jobs, limits, prctl, sched, signal, time};
+use super::{event, memory, poll, process};
 use crate::task::Task;
 
 static STRACE: AtomicBool = AtomicBool::new(false);
@@ -99,6 +100,96 @@ syscalls! {
     247 => process::waitid(kind: u32, id: u32, info: u64, options: u32, usage: u64);
     322 => process::execveat(dirfd: i32, path: u64, argv: u64, envp: u64, flags: u32);
     435 => process::clone3(args: u64, size: u64);
+
+    // signals
+    13 => signal::rt_sigaction(signal: u32, new: u64, old: u64, size: u64);
+    14 => signal::rt_sigprocmask(how: u32, new: u64, old: u64, size: u64);
+    15 => signal::rt_sigreturn();
+    34 => signal::pause();
+    62 => signal::kill(pid: i32, signal: u32);
+    109 => jobs::setpgid(pid: i32, group: i32);
+    111 => jobs::getpgrp();
+    112 => jobs::setsid();
+    121 => jobs::getpgid(pid: i32);
+    124 => jobs::getsid(pid: i32);
+    127 => signal::rt_sigpending(set: u64, size: u64);
+    128 => signal::rt_sigtimedwait(set: u64, info: u64, timeout: u64, size: u64);
+    129 => signal::rt_sigqueueinfo(pid: i32, signal: u32, info: u64);
+    130 => signal::rt_sigsuspend(mask: u64, size: u64);
+    131 => signal::sigaltstack(new: u64, old: u64);
+    200 => signal::tkill(tid: i32, signal: u32);
+    219 => signal::restart_syscall();
+    234 => signal::tgkill(tgid: i32, tid: i32, signal: u32);
+    297 => signal::rt_tgsigqueueinfo(tgid: i32, tid: i32, signal: u32, info: u64);
+
+    // futexes
+    202 => futex::futex(addr: u64, op: u32, value: u32, timeout: u64, second: u64, third: u32);
+    273 => futex::set_robust_list(head: u64, size: u64);
+    274 => futex::get_robust_list(tid: i32, head: u64, size: u64);
+
+    // time
+    35 => time::nanosleep(from: u64, remainder: u64);
+    36 => time::getitimer(timer: u32, to: u64);
+    37 => time::alarm(seconds: u32);
+    38 => time::setitimer(timer: u32, new: u64, old: u64);
+    96 => time::gettimeofday(to: u64, zone: u64);
+    159 => limits::adjtimex(buf: u64);
+    164 => time::settimeofday();
+    201 => time::time(to: u64);
+    227 => time::clock_settime(clock: i32, from: u64);
+    228 => time::clock_gettime(clock: i32, to: u64);
+    229 => time::clock_getres(clock: i32, to: u64);
+    230 => time::clock_nanosleep(clock: i32, flags: u32, from: u64, remainder: u64);
+    305 => limits::clock_adjtime(clock: i32, buf: u64);
+
+    // credentials
+    102 => creds::getuid();
+    104 => creds::getgid();
+    105 => creds::setuid(id: u32);
+    106 => creds::setgid(id: u32);
+    107 => creds::geteuid();
+    108 => creds::getegid();
+    113 => creds::setreuid(real: u32, effective: u32);
+    114 => creds::setregid(real: u32, effective: u32);
+    115 => creds::getgroups(size: i32, to: u64);
+    116 => creds::setgroups(size: u32, from: u64);
+    117 => creds::setresuid(real: u32, effective: u32, saved: u32);
+    118 => creds::getresuid(real: u64, effective: u64, saved: u64);
+    119 => creds::setresgid(real: u32, effective: u32, saved: u32);
+    120 => creds::getresgid(real: u64, effective: u64, saved: u64);
+    122 => creds::setfsuid(id: u32);
+    123 => creds::setfsgid(id: u32);
+    125 => creds::capget(header: u64, data: u64);
+    126 => creds::capset(header: u64, data: u64);
+    157 => prctl::prctl(option: u32, a: u64, b: u64, c: u64, d: u64);
+
+    // limits and scheduling
+    24 => sched::sched_yield();
+    97 => limits::getrlimit(resource: u32, to: u64);
+    98 => limits::getrusage(who: i32, to: u64);
+    100 => limits::times(to: u64);
+    140 => sched::getpriority(which: u32, who: u32);
+    141 => sched::setpriority(which: u32, who: u32, nice: i32);
+    160 => limits::setrlimit(resource: u32, from: u64);
+    203 => sched::sched_setaffinity(tid: i32, size: u32, mask: u64);
+    204 => sched::sched_getaffinity(tid: i32, size: u32, mask: u64);
+    302 => limits::prlimit64(pid: i32, resource: u32, new: u64, old: u64);
+
+    // pipes and events
+    7 => poll::poll(fds: u64, count: u32, timeout_ms: i32);
+    22 => event::pipe(ends: u64);
+    23 => poll::select(count: i32, read: u64, write: u64, except: u64, timeout: u64);
+    213 => event::epoll_create(size: i32);
+    232 => event::epoll_wait(set: i32, events: u64, max: i32, timeout_ms: i32);
+    233 => event::epoll_ctl(set: i32, operation: u32, fd: i32, event: u64);
+    270 => poll::pselect6(count: i32, read: u64, write: u64, except: u64, timeout: u64, mask: u64);
+    271 => poll::ppoll(fds: u64, count: u32, timeout: u64, mask: u64, mask_size: u64);
+    281 => event::epoll_pwait(set: i32, events: u64, max: i32, timeout_ms: i32, mask: u64, mask_size: u64);
+    284 => event::eventfd(initial: u32);
+    290 => event::eventfd2(initial: u32, flags: u32);
+    291 => event::epoll_create1(flags: u32);
+    293 => event::pipe2(ends: u64, flags: u32);
+    441 => event::epoll_pwait2(set: i32, events: u64, max: i32, timeout: u64, mask: u64, mask_size: u64);
 
     // files
     0 => rw::read(fd: i32, addr: u64, len: usize);

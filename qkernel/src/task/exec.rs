@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering;
 use super::creds::{CAP_ALL, Creds};
 use super::elf::{HEADER_BYTES, Header, Image};
 use super::process::TREE;
-use super::{Task, exit, sched, signal};
+use super::{Task, exit, futex, sched, signal};
 use crate::config::{ARG_MAX_BYTES, ARG_STRLEN_MAX};
 use crate::errno::{Errno, Result};
 use crate::fs::inode::{S_ISGID, S_ISUID};
@@ -208,6 +208,11 @@ fn map_image(aspace: &Arc<AddressSpace>, file: &Arc<File>, image: &Image, base: 
         let inside = addr % PAGE;
         if segment.file_bytes > 0 {
             let object = file.ops.mapping(file, false)?;
+            if object.label().is_none()
+                && let Some(path) = &file.path
+            {
+                object.set_label(&path.absolute());
+            }
             let placement = Placement::Fixed(addr - inside);
             let len = segment.file_bytes + inside;
             aspace.map(mapping(placement, len, segment.prot, Some(object), segment.offset - inside))?;
@@ -458,6 +463,7 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     files.close_for_exec();
     process.sighand.set(process.sighand.get().reset_for_exec());
     signal::after_exec(task);
+    futex::release_robust_list(task, cx.user());
     process.timers.lock().delete_posix();
     task.creds.set(Arc::new(loaded.creds));
     *process.exe.lock() = Some(loaded.file);

@@ -1,0 +1,48 @@
+# `make demo` and `make test` each work on a fresh Debian or Ubuntu machine.
+
+CARGO ?= cargo
+BIN := target/release/dormouse
+
+.PHONY: build deps demo test lint unit fuzz guest bench lab soak clean
+
+build:
+	$(CARGO) build --release -p qvisor
+
+# Installs what building, testing and the demo need; needs root only if something is missing.
+deps:
+	@scripts/deps
+
+demo: deps build
+	@scripts/demo
+
+test: deps
+	@scripts/test
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+unit:
+	$(CARGO) test --workspace
+
+# Each fuzz target for 30 seconds (FUZZ_SECONDS).
+fuzz:
+	@scripts/fuzz
+
+# The programs that tests run inside sandboxes.
+guest:
+	@test/guest/build.sh target/guest
+
+# Figures beside native runs and, if it is on PATH, runsc.
+bench: deps build guest
+	@scripts/bench
+
+# The integration tests on the kvm platform, inside an emulated machine.
+lab: deps build guest
+	@scripts/lab
+
+soak: deps build guest
+	@scripts/soak
+
+clean:
+	$(CARGO) clean

@@ -1,0 +1,539 @@
+//! `epoll(7)`: a set of files, and a list of those that may be ready, so that waiting costs what is ready alone.
+//!
+//! Each file in the set is an [`Item`] registered with the file's wait queues. A wake-up puts the item on the ready
+//! list; a wait takes items off, asks their files, and reports. An item holds its file weakly: closing the file ends
+//! its membership, noticed when its turn comes or when the set is swept.
+//!
+//! Locks: a file's queue, then a ready list, then the queues of the set's own waiters, and so on outwards; sets don't
+//! contain themselves, so this ends.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::any::Any;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+use super::poll::{PollEvents, PollTable};
+use super::{File, FileOps, OpenFlags, Stat, anon};
+use crate::errno::{Errno, Result};
+use crate::sync::{Mutex, SpinLock};
+use crate::task::wait::{WaitQueue, Wake, Waker};
+
+pub const EPOLLEXCLUSIVE: u32 = 1 << 28;
+pub const EPOLLWAKEUP: u32 = 1 << 29;
+pub const EPOLLONESHOT: u32 = 1 << 30;
+pub const EPOLLET: u32 = 1 << 31;
+/// Bits that say how, not what.
+const HOW: u32 = EPOLLEXCLUSIVE | EPOLLWAKEUP | EPOLLONESHOT | EPOLLET;
+/// Sets in sets in sets.
+const NESTING_MAX: usize = 5;
+/// Most files in one set.
+const ITEMS_MAX: usize = 1 << 20;
+
+/// What is on the ready list, and who waits for it.
+struct Ready {
+    list: SpinLock<VecDeque<Arc<Item>>>,
+    /// Tasks in `epoll_wait(2)`: one event wakes one of them.
+    waiters: WaitQueue,
+    /// Who polls the set itself.
+    pollers: Arc<WaitQueue>,
+}
+
+impl Ready {
+    fn is_empty(&self) -> bool {
+        self.list.lock().is_empty()
+    }
+
+    /// Puts an item on the list unless it is there.
+    fn push(&self, item: &Arc<Item>) -> bool {
+        if item.listed.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        self.list.lock().push_back(item.clone());
+        true
+    }
+
+    fn pop(&self) -> Option<Arc<Item>> {
+        let item = self.list.lock().pop_front()?;
+        // Whoever saw it listed has changed the file's state before; what is looked at next includes that.
+        item.listed.swap(false, Ordering::AcqRel);
+        Some(item)
+    }
+
+    /// Takes removed items off the list.
+    fn purge(&self) {
+        let mut gone = Vec::new();
+        let mut list = self.list.lock();
+        list.retain(|item| {
+            let removed = item.removed.load(Ordering::Acquire);
+            if removed {
+                gone.push(item.clone());
+            }
+            !removed
+        });
+        drop(list);
+    }
+
+    fn announce(&self) {
+        self.waiters.wake_one();
+        self.pollers.wake(PollEvents::READABLE);
+    }
+}
+
+/// A file in a set.
+struct Item {
+    me: Weak<Item>,
+    file: Weak<File>,
+    /// The file's id and the descriptor it was added by.
+    key: (u64, i32),
+    ready: Arc<Ready>,
+    events: AtomicU32,
+    data: SpinLock<u64>,
+    /// On the ready list.
+    listed: AtomicBool,
+    /// Out of the set.
+    removed: AtomicBool,
+    /// Registrations with the file's queues.
+    table: SpinLock<Option<PollTable>>,
+}
+
+impl Wake for Item {
+    fn wake(&self, events: PollEvents) {
+        if self.removed.load(Ordering::Acquire) || !self.interest().intersects(events) {
+            return;
+        }
+        // The queue that calls holds the item, so this isn't the last reference.
+        if let Some(me) = self.me.upgrade()
+            && self.ready.push(&me)
+        {
+            self.ready.announce();
+        }
+    }
+}
+
+impl Item {
+    /// The events it reports; none while a one-shot item is spent.
+    fn interest(&self) -> PollEvents {
+        let events = self.events.load(Ordering::Acquire);
+        if events & !HOW == 0 {
+            return PollEvents::empty();
+        }
+        PollEvents::from_bits_truncate(events) | PollEvents::ERR | PollEvents::HUP
+    }
+
+    /// What of it holds now; `None` when the file is closed.
+    fn look(&self) -> Option<PollEvents> {
+        let file = self.file.upgrade()?;
+        Some(file.ops.poll(&file, None) & self.interest())
+    }
+
+    /// Ends the membership.
+    fn remove(&self) {
+        self.removed.store(true, Ordering::Release);
+        let table = self.table.lock().take();
+        drop(table);
+    }
+}
+
+type Items = BTreeMap<(u64, i32), Arc<Item>>;
+
+/// The set.
+pub struct Epoll {
+    ino: u64,
+    items: Mutex<Items>,
+    ready: Arc<Ready>,
+    /// Sets this one is in.
+    parents: SpinLock<Vec<Weak<File>>>,
+    /// Size at which the set is next swept of closed files.
+    sweep_at: AtomicUsize,
+}
+
+/// Held while a set is put into a set.
+static NESTING: Mutex<()> = Mutex::new(());
+
+/// An event as it is reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reported {
+    pub events: u32,
+    pub data: u64,
+}
+
+/// Makes an empty set.
+pub fn open(flags: OpenFlags) -> Result<Arc<File>> {
+    anon::check_room()?;
+    let ready = Ready {
+        list: SpinLock::new(VecDeque::new()),
+        waiters: WaitQueue::new(),
+        pollers: Arc::new(WaitQueue::new()),
+    };
+    let set = Epoll {
+        ino: anon::next_ino(),
+        items: Mutex::new(BTreeMap::new()),
+        ready: Arc::new(ready),
+        parents: SpinLock::new(Vec::new()),
+        sweep_at: AtomicUsize::new(64),
+    };
+    Ok(File::new(Box::new(set), flags | OpenFlags::RDWR, None))
+}
+
+impl Epoll {
+    /// `EPOLL_CTL_ADD`. `me` is the file of this set.
+    pub fn add(&self, me: &Arc<File>, file: &Arc<File>, fd: i32, events: u32, data: u64) -> Result<()> {
+        if events & EPOLLEXCLUSIVE != 0 {
+            check_exclusive(file, events)?;
+        }
+        anon::check_room()?;
+        let nested = file.as_ops::<Epoll>();
+        let _nesting = nested.map(|_| NESTING.lock());
+        if nested.is_some() {
+            check_nesting(me, file)?;
+        }
+        let item = {
+            let mut items = self.items.lock();
+            if items.contains_key(&(file.id, fd)) {
+                return Err(Errno::EEXIST);
+            }
+            self.sweep(&mut items);
+            if items.len() >= ITEMS_MAX {
+                return Err(Errno::ENOSPC);
+            }
+            let item = self.new_item(file, fd, events, data);
+            items.insert((file.id, fd), item.clone());
+            let waker = Waker::Object(item.clone());
+            let mut table = PollTable::new(waker, PollEvents::all());
+            file.ops.poll(file, Some(&mut table));
+            *item.table.lock() = Some(table);
+            item
+        };
+        if let Some(child) = nested {
+            let mut parents = child.parents.lock();
+            parents.retain(|parent| parent.strong_count() != 0);
+            parents.push(Arc::downgrade(me));
+        }
+        self.list_if_ready(&item);
+        Ok(())
+    }
+
+    fn new_item(&self, file: &Arc<File>, fd: i32, events: u32, data: u64) -> Arc<Item> {
+        Arc::new_cyclic(|me| Item {
+            me: me.clone(),
+            file: Arc::downgrade(file),
+            key: (file.id, fd),
+            ready: self.ready.clone(),
+            events: AtomicU32::new(events),
+            data: SpinLock::new(data),
+            listed: AtomicBool::new(false),
+            removed: AtomicBool::new(false),
+            table: SpinLock::new(None),
+        })
+    }
+
+    fn list_if_ready(&self, item: &Arc<Item>) {
+        if item.look().is_some_and(|events| !events.is_empty()) && self.ready.push(item) {
+            self.ready.announce();
+        }
+    }
+
+    /// `EPOLL_CTL_MOD`.
+    pub fn modify(&self, file: &Arc<File>, fd: i32, events: u32, data: u64) -> Result<()> {
+        let item = {
+            let items = self.items.lock();
+            let item = items.get(&(file.id, fd)).ok_or(Errno::ENOENT)?;
+            if (item.events.load(Ordering::Relaxed) | events) & EPOLLEXCLUSIVE != 0 {
+                return Err(Errno::EINVAL);
+            }
+            *item.data.lock() = data;
+            item.events.store(events, Ordering::Release);
+            item.clone()
+        };
+        self.list_if_ready(&item);
+        Ok(())
+    }
+
+    /// `EPOLL_CTL_DEL`.
+    pub fn delete(&self, me: &Arc<File>, file: &Arc<File>, fd: i32) -> Result<()> {
+        let item = self.items.lock().remove(&(file.id, fd)).ok_or(Errno::ENOENT)?;
+        item.remove();
+        if item.listed.load(Ordering::Acquire) {
+            self.ready.purge();
+        }
+        if let Some(child) = file.as_ops::<Epoll>() {
+            child.parents.lock().retain(|parent| !core::ptr::eq(parent.as_ptr(), Arc::as_ptr(me)));
+        }
+        Ok(())
+    }
+
+    /// Forgets closed files when the set has doubled since it was last swept.
+    fn sweep(&self, items: &mut Items) {
+        if items.len() < self.sweep_at.load(Ordering::Relaxed) {
+            return;
+        }
+        items.retain(|_, item| {
+            let open = item.file.strong_count() != 0;
+            if !open {
+                item.remove();
+            }
+            open
+        });
+        self.ready.purge();
+        self.sweep_at.store((items.len() * 2).max(64), Ordering::Relaxed);
+    }
+
+    /// Takes up to `max` events that hold now.
+    fn take(&self, max: usize, out: &mut Vec<Reported>) {
+        // Items that stay ready go behind those that wait for their turn.
+        let mut items = self.items.lock();
+        let mut again = Vec::new();
+        let turns = self.ready.list.lock().len();
+        for _ in 0..turns {
+            if out.len() >= max {
+                break;
+            }
+            let Some(item) = self.ready.pop() else { break };
+            if item.removed.load(Ordering::Acquire) {
+                continue;
+            }
+            let Some(events) = item.look() else {
+                item.remove();
+                items.remove(&item.key);
+                continue;
+            };
+            if events.is_empty() {
+                continue;
+            }
+            out.push(Reported { events: events.bits(), data: *item.data.lock() });
+            let how = item.events.load(Ordering::Relaxed);
+            if how & EPOLLONESHOT != 0 {
+                item.events.fetch_and(HOW, Ordering::AcqRel);
+            } else if how & EPOLLET == 0 {
+                again.push(item);
+            }
+        }
+        for item in again {
+            self.ready.push(&item);
+        }
+    }
+
+    /// Waits for events until `deadline_ns` (monotonic; `None`: for ever; 0: not at all). Empty when time is up;
+    /// `Errno::EINTR` by a signal.
+    pub fn wait(&self, max: usize, deadline_ns: Option<u64>) -> Result<Vec<Reported>> {
+        let mut out = Vec::new();
+        self.take(max, &mut out);
+        if out.is_empty() && deadline_ns != Some(0) {
+            let woken = self.ready.waiters.wait_until(deadline_ns, || {
+                if !self.ready.is_empty() {
+                    self.take(max, &mut out);
+                }
+                (!out.is_empty()).then_some(())
+            });
+            if out.is_empty() {
+                // A wake-up meant for one waiter may have come to this one, which leaves.
+                self.pass_on();
+                woken.map_err(|_| Errno::EINTR)?;
+                return Ok(out);
+            }
+        }
+        self.pass_on();
+        Ok(out)
+    }
+
+    fn pass_on(&self) {
+        if !self.ready.waiters.is_empty() && !self.ready.is_empty() {
+            self.ready.waiters.wake_one();
+        }
+    }
+
+    /// Whether any item is ready; those that aren't leave the list.
+    fn any_ready(&self) -> bool {
+        let _items = self.items.lock();
+        let turns = self.ready.list.lock().len();
+        for _ in 0..turns {
+            let Some(item) = self.ready.pop() else { break };
+            if item.removed.load(Ordering::Acquire) {
+                continue;
+            }
+            if item.look().is_some_and(|events| !events.is_empty()) {
+                self.ready.push(&item);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The sets in this set.
+    fn children(&self) -> Vec<Arc<File>> {
+        let items = self.items.lock();
+        let files = items.values().filter_map(|item| item.file.upgrade());
+        files.filter(|file| file.as_ops::<Epoll>().is_some()).collect()
+    }
+}
+
+fn check_exclusive(file: &Arc<File>, events: u32) -> Result<()> {
+    let allowed = EPOLLEXCLUSIVE
+        | EPOLLWAKEUP
+        | EPOLLET
+        | (PollEvents::READABLE | PollEvents::WRITABLE | PollEvents::ERR | PollEvents::HUP).bits();
+    if events & !allowed != 0 || file.as_ops::<Epoll>().is_some() { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+/// `ELOOP` when `parent` is in `child`, or the chain of sets would become too long.
+fn check_nesting(parent: &Arc<File>, child: &Arc<File>) -> Result<()> {
+    let below = depth(child, parent.id, &mut BTreeMap::new(), &|set| set.children())?;
+    let above = depth(parent, child.id, &mut BTreeMap::new(), &|set| {
+        set.parents.lock().iter().filter_map(Weak::upgrade).collect()
+    })?;
+    if below + above > NESTING_MAX { Err(Errno::ELOOP) } else { Ok(()) }
+}
+
+/// Sets in the longest chain from `file` on; `ELOOP` when it meets `forbidden`.
+fn depth(
+    file: &Arc<File>,
+    forbidden: u64,
+    known: &mut BTreeMap<u64, usize>,
+    next: &dyn Fn(&Epoll) -> Vec<Arc<File>>,
+) -> Result<usize> {
+    if file.id == forbidden {
+        return Err(Errno::ELOOP);
+    }
+    if let Some(depth) = known.get(&file.id) {
+        return Ok(*depth);
+    }
+    let mut longest = 0;
+    for other in file.as_ops::<Epoll>().map(next).unwrap_or_default() {
+        longest = longest.max(depth(&other, forbidden, known, next)?);
+    }
+    known.insert(file.id, longest + 1);
+    Ok(longest + 1)
+}
+
+impl Drop for Epoll {
+    fn drop(&mut self) {
+        for item in core::mem::take(&mut *self.items.lock()).into_values() {
+            item.remove();
+        }
+        // Items hold the list and the list holds items.
+        let list = core::mem::take(&mut *self.ready.list.lock());
+        drop(list);
+    }
+}
+
+impl FileOps for Epoll {
+    fn poll(&self, _file: &File, table: Option<&mut PollTable>) -> PollEvents {
+        if let Some(table) = table {
+            table.add(&self.ready.pollers);
+        }
+        if !self.ready.is_empty() && self.any_ready() { PollEvents::READABLE } else { PollEvents::empty() }
+    }
+
+    fn stat(&self, _file: &File) -> Result<Stat> {
+        Ok(anon::stat(0o600, self.ino, (0, 0)))
+    }
+
+    fn describe(&self) -> Vec<u8> {
+        b"anon_inode:[eventpoll]".to_vec()
+    }
+
+    fn fdinfo(&self) -> Vec<u8> {
+        let items = self.items.lock();
+        let line = |((_, fd), item): (&(u64, i32), &Arc<Item>)| {
+            let events = item.events.load(Ordering::Relaxed);
+            let data = *item.data.lock();
+            format!("tfd: {fd:8} events: {events:8x} data: {data:16x}\n").into_bytes()
+        };
+        items.iter().take(1000).flat_map(line).collect()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::eventfd::EventFile;
+    use crate::fs::{At, pipe};
+    use crate::mm::IoBuf;
+
+    const IN: u32 = 1;
+
+    fn set() -> Arc<File> {
+        open(OpenFlags::empty()).unwrap()
+    }
+
+    fn epoll(file: &Arc<File>) -> &Epoll {
+        file.as_ops::<Epoll>().unwrap()
+    }
+
+    fn now(file: &Arc<File>) -> Vec<u64> {
+        epoll(file).wait(8, Some(0)).unwrap().iter().map(|event| event.data).collect()
+    }
+
+    fn write(file: &Arc<File>, bytes: &[u8]) {
+        file.ops.write(file, &mut IoBuf::constant(bytes), At::Position).unwrap();
+    }
+
+    #[test]
+    fn level_edge_and_one_shot() {
+        let set = set();
+        let (read, end) = pipe::new_pipe((0, 0), OpenFlags::NONBLOCK).unwrap();
+        epoll(&set).add(&set, &read, 3, IN, 7).unwrap();
+        assert_eq!(epoll(&set).add(&set, &read, 3, IN, 7), Err(Errno::EEXIST));
+        assert!(now(&set).is_empty());
+        write(&end, b"ab");
+        assert_eq!((now(&set), now(&set)), (alloc::vec![7], alloc::vec![7]));
+        epoll(&set).modify(&read, 3, IN | EPOLLET, 8).unwrap();
+        assert_eq!((now(&set), now(&set)), (alloc::vec![8], Vec::new()));
+        write(&end, b"c");
+        assert_eq!((now(&set), now(&set)), (alloc::vec![8], Vec::new()));
+        epoll(&set).modify(&read, 3, IN | EPOLLONESHOT, 9).unwrap();
+        assert_eq!(now(&set), [9]);
+        write(&end, b"d");
+        assert!(now(&set).is_empty());
+        epoll(&set).delete(&set, &read, 3).unwrap();
+        assert_eq!(epoll(&set).delete(&set, &read, 3), Err(Errno::ENOENT));
+    }
+
+    #[test]
+    fn closed_files_leave() {
+        let set = set();
+        let event = EventFile::open(1, false, OpenFlags::empty()).unwrap();
+        epoll(&set).add(&set, &event, 3, IN, 7).unwrap();
+        assert_eq!(now(&set), [7]);
+        let watched = Arc::downgrade(&event);
+        drop(event);
+        assert!(now(&set).is_empty() && watched.strong_count() == 0);
+        assert!(epoll(&set).items.lock().is_empty());
+    }
+
+    #[test]
+    fn sets_nest_without_loops_and_not_too_deep() {
+        let sets: Vec<_> = (0..6).map(|_| set()).collect();
+        for pair in sets.windows(2).take(4) {
+            epoll(&pair[0]).add(&pair[0], &pair[1], 3, IN, 1).unwrap();
+        }
+        assert_eq!(epoll(&sets[4]).add(&sets[4], &sets[0], 3, IN, 1), Err(Errno::ELOOP));
+        assert_eq!(epoll(&sets[4]).add(&sets[4], &sets[5], 3, IN, 1), Err(Errno::ELOOP));
+        let event = EventFile::open(0, false, OpenFlags::empty()).unwrap();
+        epoll(&sets[4]).add(&sets[4], &event, 3, IN, 1).unwrap();
+        assert!(now(&sets[0]).is_empty());
+        write(&event, &1u64.to_ne_bytes());
+        assert_eq!(now(&sets[0]), [1]);
+        epoll(&sets[3]).delete(&sets[3], &sets[4], 3).unwrap();
+        assert!(now(&sets[0]).is_empty());
+        epoll(&sets[4]).add(&sets[4], &sets[5], 3, IN, 1).unwrap();
+    }
+
+    #[test]
+    fn closing_a_set_frees_everything() {
+        let set = set();
+        let event = EventFile::open(1, false, OpenFlags::empty()).unwrap();
+        epoll(&set).add(&set, &event, 3, IN, 7).unwrap();
+        let item = Arc::downgrade(epoll(&set).items.lock().values().next().unwrap());
+        drop(set);
+        assert_eq!(item.strong_count(), 0);
+        write(&event, &1u64.to_ne_bytes());
+    }
+}

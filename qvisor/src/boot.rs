@@ -1,0 +1,232 @@
+//! What the kernel is told at boot: [`BootInfo`] and the records of the first process.
+
+use std::time::Duration;
+
+use abi::boot::{
+    BootInfo, Platform, TAG_ARG, TAG_CREDS, TAG_CWD, TAG_ENV, TAG_HOSTNAME, TAG_MOUNT, TAG_RLIMIT,
+    TAG_STREAM, TAG_UMASK, TAG_VIRTUAL_MOUNT, TAG_WINSIZE,
+};
+use abi::layout::{BOOT_INFO_PHYS, RECORDS_MAX, RECORDS_PHYS, USER_PHYS};
+
+use crate::memory::SandboxMemory;
+use crate::platform::cpu::{self, XsaveLayout};
+
+/// Why the boot information could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum BootError {
+    #[error("arguments, environment and mounts take {0} bytes, more than {RECORDS_MAX}")]
+    TooLong(usize),
+    #[error("the host gives no random bytes")]
+    Random(#[source] std::io::Error),
+    #[error("the boot information does not fit in kernel memory")]
+    Memory,
+}
+
+/// User and groups of the first process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Creds {
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: Vec<u32>,
+}
+
+/// A host directory or file in the guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    pub handle: u32,
+    /// `MOUNT_READ_ONLY` …
+    pub flags: u32,
+    pub path: Vec<u8>,
+}
+
+/// A descriptor the first process begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream {
+    pub fd: u32,
+    pub handle: u32,
+    /// `STREAM_TTY` …
+    pub flags: u32,
+}
+
+/// A resource limit of the first process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rlimit {
+    pub resource: u32,
+    pub soft: u64,
+    pub hard: u64,
+}
+
+/// A file system the kernel makes itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VirtualMount {
+    /// `proc`, `tmpfs`, …
+    pub kind: String,
+    pub path: Vec<u8>,
+}
+
+/// The first process and what it sees.
+#[derive(Clone, Debug, Default)]
+pub struct BootSpec {
+    pub args: Vec<Vec<u8>>,
+    pub env: Vec<Vec<u8>>,
+    pub cwd: Vec<u8>,
+    pub hostname: Vec<u8>,
+    pub creds: Creds,
+    /// Parents before children, the root first.
+    pub mounts: Vec<Mount>,
+    pub streams: Vec<Stream>,
+    pub rlimits: Vec<Rlimit>,
+    pub umask: u32,
+    pub virtual_mounts: Vec<VirtualMount>,
+    /// Rows and columns of the terminal behind the streams.
+    pub winsize: Option<(u16, u16)>,
+    /// Log every system call.
+    pub strace: bool,
+    /// Least important level that reaches the host: 0 error, 1 warning, 2 information, 3 debug.
+    pub log_level: u32,
+}
+
+impl BootSpec {
+    /// The records on the wire.
+    #[must_use]
+    pub fn records(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut put = |tag: u32, parts: &[&[u8]]| {
+            let len: usize = parts.iter().map(|p| p.len()).sum();
+            out.extend(tag.to_le_bytes());
+            out.extend(u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
+            parts.iter().for_each(|p| out.extend(*p));
+        };
+        self.args.iter().for_each(|arg| put(TAG_ARG, &[arg]));
+        self.env.iter().for_each(|var| put(TAG_ENV, &[var]));
+        put(TAG_CWD, &[&self.cwd]);
+        put(TAG_HOSTNAME, &[&self.hostname]);
+        let ids = [self.creds.uid, self.creds.gid];
+        let ids: Vec<u8> = ids.iter().chain(&self.creds.groups).flat_map(|id| id.to_le_bytes()).collect();
+        put(TAG_CREDS, &[&ids]);
+        for mount in &self.mounts {
+            put(TAG_MOUNT, &[&mount.handle.to_le_bytes(), &mount.flags.to_le_bytes(), &mount.path]);
+        }
+        for stream in &self.streams {
+            let words = [stream.fd, stream.handle, stream.flags].map(u32::to_le_bytes);
+            put(TAG_STREAM, &[&words.concat()]);
+        }
+        for limit in &self.rlimits {
+            let head = u64::from(limit.resource).to_le_bytes();
+            put(TAG_RLIMIT, &[&head, &limit.soft.to_le_bytes(), &limit.hard.to_le_bytes()]);
+        }
+        put(TAG_UMASK, &[&self.umask.to_le_bytes()]);
+        for mount in &self.virtual_mounts {
+            put(TAG_VIRTUAL_MOUNT, &[mount.kind.as_bytes(), &[0], &mount.path]);
+        }
+        if let Some((rows, columns)) = self.winsize {
+            put(TAG_WINSIZE, &[&rows.to_le_bytes(), &columns.to_le_bytes()]);
+        }
+        out
+    }
+}
+
+/// What else the kernel is told.
+#[derive(Clone, Copy, Debug)]
+pub struct Machine {
+    pub platform: Platform,
+    pub linear_base: u64,
+    pub hostcall_entry: u64,
+    pub heap_phys: u64,
+    pub user_frames_limit: u64,
+    pub cpus: u32,
+    pub tsc_hz: u64,
+    pub xsave: XsaveLayout,
+}
+
+/// Writes the boot information and the records into kernel memory.
+pub fn write(memory: &SandboxMemory, spec: &BootSpec, machine: &Machine) -> Result<(), BootError> {
+    let records = spec.records();
+    if records.len() as u64 > RECORDS_MAX {
+        return Err(BootError::TooLong(records.len()));
+    }
+    let mut random_seed = [0; 32];
+    cpu::random(&mut random_seed).map_err(BootError::Random)?;
+    let info = BootInfo {
+        version: abi::ABI_VERSION,
+        platform: machine.platform as u32,
+        linear_base: machine.linear_base,
+        heap_phys: machine.heap_phys,
+        heap_end_phys: memory.kernel_bytes(),
+        user_end_phys: USER_PHYS + memory.user_bytes(),
+        user_frames_limit: machine.user_frames_limit,
+        records_len: records.len() as u64,
+        hostcall_entry: machine.hostcall_entry,
+        xsave_size: machine.xsave.size,
+        cpus: machine.cpus,
+        xsave_mask: machine.xsave.mask,
+        tsc_hz: machine.tsc_hz,
+        random_seed,
+        strace: u32::from(spec.strace),
+        log_level: spec.log_level,
+    };
+    memory.copy_out(RECORDS_PHYS, &records).ok_or(BootError::Memory)?;
+    memory.write(BOOT_INFO_PHYS, &info).ok_or(BootError::Memory)
+}
+
+/// Measures the TSC against the monotonic clock, from when it is made until it is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct TscMeter {
+    tsc: u64,
+    clock: Duration,
+}
+
+impl TscMeter {
+    #[must_use]
+    pub fn start() -> Self {
+        let (tsc, clock) = cpu::tsc_and_clock();
+        Self { tsc, clock }
+    }
+
+    /// The TSC's frequency in Hz: what the processor says, or else what was measured since the start.
+    #[must_use]
+    pub fn hz(&self) -> u64 {
+        const SHORTEST: Duration = Duration::from_micros(500);
+        if let Some(hz) = cpu::nominal_tsc_hz() {
+            return hz;
+        }
+        loop {
+            let (tsc, clock) = cpu::tsc_and_clock();
+            let elapsed = clock.saturating_sub(self.clock);
+            if elapsed >= SHORTEST {
+                let cycles = u128::from(tsc.wrapping_sub(self.tsc));
+                return u64::try_from(cycles * 1_000_000_000 / elapsed.as_nanos()).unwrap_or(u64::MAX);
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use abi::boot::records;
+
+    use super::*;
+
+    #[test]
+    fn records_carry_the_specification() {
+        let spec = BootSpec {
+            args: vec![b"sh".to_vec(), b"-c".to_vec()],
+            creds: Creds { uid: 1, gid: 2, groups: vec![3] },
+            mounts: vec![Mount { handle: 7, flags: 1, path: b"/".to_vec() }],
+            rlimits: vec![Rlimit { resource: 7, soft: 10, hard: 20 }],
+            virtual_mounts: vec![VirtualMount { kind: "proc".into(), path: b"/proc".to_vec() }],
+            winsize: Some((24, 80)),
+            ..BootSpec::default()
+        };
+        let bytes = spec.records();
+        let find =
+            |tag| records(&bytes).filter(|r| r.tag == tag).map(|r| r.data.to_vec()).collect::<Vec<_>>();
+        assert_eq!(find(TAG_ARG), [b"sh".to_vec(), b"-c".to_vec()]);
+        assert_eq!(find(TAG_CREDS), [[1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0]]);
+        assert_eq!(find(TAG_MOUNT), [b"\x07\0\0\0\x01\0\0\0/".to_vec()]);
+        assert_eq!(find(TAG_RLIMIT)[0].len(), 24);
+        assert_eq!(find(TAG_VIRTUAL_MOUNT), [b"proc\0/proc".to_vec()]);
+        assert_eq!(find(TAG_WINSIZE), [[24, 0, 80, 0]]);
+    }
+}

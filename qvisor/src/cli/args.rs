@@ -1,0 +1,212 @@
+//! Arguments of the command line.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::mounts::Volume;
+use crate::state::Root;
+
+/// Runs programs in sandboxes that hibernate.
+#[derive(Debug, Parser)]
+#[command(name = "dormouse", version, about)]
+pub struct Cli {
+    /// Directory of the sandboxes' state [default: $DORMOUSE_ROOT or /run/dormouse]
+    #[arg(long, global = true, value_name = "DIR")]
+    root: Option<PathBuf>,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a program on a copy-on-write view of the host; nothing on the host changes
+    Do(Box<DoArgs>),
+    /// List the sandboxes that run
+    List {
+        /// As a JSON array
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show a sandbox's state as the OCI runtime specification has it
+    State { id: String },
+    /// Send a signal to a sandbox's first process
+    Kill {
+        id: String,
+        /// Name or number
+        #[arg(default_value = "TERM")]
+        signal: String,
+    },
+    /// Say what this host offers, and which platform is chosen
+    Doctor {
+        /// As a JSON object
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Which platform a sandbox is to run on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum PlatformChoice {
+    /// kvm where it runs ring 0 natively, else systrap
+    #[default]
+    Auto,
+    Kvm,
+    Systrap,
+}
+
+#[derive(Debug, Args)]
+pub struct DoArgs {
+    /// Directory to use as the root file system
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    pub rootfs: PathBuf,
+    /// What runs the kernel
+    #[arg(long, value_enum, default_value_t)]
+    pub platform: PlatformChoice,
+    /// Memory limit, as 512M or 2G [default: 2G, or the host's memory if less]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub memory: Option<u64>,
+    /// Number of processors [default: the host's, at most 16]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(abi::layout::MAX_CPUS)))]
+    pub cpus: Option<u32>,
+    /// Set an environment variable
+    #[arg(long, value_name = "K=V", value_parser = OsParser(env_pair))]
+    pub env: Vec<OsString>,
+    /// Working directory [default: the current one if it exists inside]
+    #[arg(long, value_name = "DIR")]
+    pub cwd: Option<PathBuf>,
+    /// Mount a host file or directory
+    #[arg(long, value_name = "SRC:DST[:ro]", value_parser = OsParser(volume))]
+    pub volume: Vec<Volume>,
+    /// Drive the terminal [default: when standard input and output are one]
+    #[arg(long)]
+    pub tty: bool,
+    /// Log system calls to standard error
+    #[arg(long)]
+    pub strace: bool,
+    /// Name of the sandbox [default: a random one]
+    #[arg(long)]
+    pub id: Option<String>,
+    /// The program and its arguments
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<OsString>,
+}
+
+impl Cli {
+    /// Where state lives: `--root`, `DORMOUSE_ROOT`, or the default.
+    #[must_use]
+    pub fn state_root(&self) -> Root {
+        let from_env = || std::env::var_os("DORMOUSE_ROOT").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+        let given = self.root.clone().or_else(from_env);
+        // Absolute, since the working directory may change.
+        given.map_or_else(Root::default_state, |dir| Root::new(std::path::absolute(&dir).unwrap_or(dir)))
+    }
+}
+
+/// A number of bytes, with a suffix K, M, G or T (powers of 1024; `KiB` and the like are taken as well).
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    let bad = || "expected a number of bytes, as 512M or 2G".to_owned();
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KB" | "KIB" => 10,
+        "M" | "MB" | "MIB" => 20,
+        "G" | "GB" | "GIB" => 30,
+        "T" | "TB" | "TIB" => 40,
+        _ => return Err(bad()),
+    };
+    let number: u64 = digits.parse().map_err(|_| bad())?;
+    number.checked_mul(1 << shift).ok_or_else(bad)
+}
+
+#[derive(Clone)]
+struct OsParser<T>(fn(&std::ffi::OsStr) -> Result<T, String>);
+
+impl<T: Clone + Send + Sync + 'static> clap::builder::TypedValueParser for OsParser<T> {
+    type Value = T;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        _arg: Option<&clap::Arg>,
+        value: &std::ffi::OsStr,
+    ) -> Result<T, clap::Error> {
+        (self.0)(value).map_err(|message| {
+            clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{message}\n"))
+                .with_cmd(command)
+        })
+    }
+}
+
+fn env_pair(text: &std::ffi::OsStr) -> Result<OsString, String> {
+    match text.as_bytes().iter().position(|b| *b == b'=') {
+        Some(1..) => Ok(text.to_owned()),
+        _ => Err(format!("--env {}: expected NAME=value", text.display())),
+    }
+}
+
+fn volume(text: &std::ffi::OsStr) -> Result<Volume, String> {
+    let bad = |why| format!("--volume {}: {why}; expected SRC:/DST or SRC:/DST:ro", text.display());
+    let mut parts = text.as_bytes().split(|b| *b == b':');
+    let path = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
+    let (source, target) = (path(parts.next().unwrap_or_default()), path(parts.next().unwrap_or_default()));
+    let read_only = match parts.next() {
+        None | Some(b"rw") => false,
+        Some(b"ro") => true,
+        Some(_) => return Err(bad("an unknown option")),
+    };
+    let walks_up = target.components().any(|part| part == std::path::Component::ParentDir);
+    if parts.next().is_some() || source.as_os_str().is_empty() {
+        return Err(bad("not a source and a target"));
+    }
+    if !target.is_absolute() || walks_up || target.parent().is_none() {
+        return Err(bad("the target is not an absolute path below /"));
+    }
+    let source = std::path::absolute(&source).map_err(|_| bad("the source has no absolute path"))?;
+    // Without doubled or trailing slashes.
+    let target = target.components().collect();
+    Ok(Volume { source, target, read_only })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes() {
+        for (text, size) in [("1K", 1024), ("2g", 2 << 30), ("512MiB", 512 << 20), ("4096", 4096)] {
+            assert_eq!(parse_size(text), Ok(size), "{text}");
+        }
+        for text in ["", "K", "-1", "1.5G", "2 G", "99999999999999999999", "999999999T", "1X"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn volumes() {
+        let good = volume("/src:/dst//deep/:ro".as_ref()).unwrap();
+        let expected = Volume { source: "/src".into(), target: "/dst/deep".into(), read_only: true };
+        assert_eq!(good, expected);
+        assert!(!volume("/a:/b".as_ref()).unwrap().read_only);
+        for text in ["", "/a", "/a:", ":/b", "/a:b", "/a:/b:rx", "/a:/b:ro:x", "/a:/b/../c", "/a:/"] {
+            assert!(volume(text.as_ref()).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_programs_own_options_are_its_own() {
+        let cli = Cli::try_parse_from(["dormouse", "do", "--cpus", "2", "--", "ls", "--json", "-l"]).unwrap();
+        let Command::Do(args) = cli.command else { panic!("do") };
+        assert_eq!(args.command, ["ls", "--json", "-l"]);
+        let cli = Cli::try_parse_from(["dormouse", "do", "ls", "--cpus", "99"]).unwrap();
+        let Command::Do(args) = cli.command else { panic!("do") };
+        assert_eq!((args.command.len(), args.cpus), (3, None));
+    }
+}

@@ -1,0 +1,62 @@
+//! The `dormouse` command line. Failures of our own end with exit code 125 and one sentence on standard error.
+
+mod args;
+mod doctor;
+mod run;
+mod show;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+pub use args::{Cli, Command, DoArgs, PlatformChoice};
+
+/// Exit code of failures that are Dormouse's own, not the program's.
+pub const EXIT_FAILURE: u8 = 125;
+
+/// An error for the command line: one sentence.
+pub(crate) type Failure = Box<dyn std::error::Error>;
+
+/// Runs the command; result: its exit code.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { EXIT_FAILURE.into() } else { ExitCode::SUCCESS };
+        }
+    };
+    let root = cli.state_root();
+    let result = match cli.command {
+        Command::Do(args) => run::run(&root, *args),
+        Command::List { json } => show::list(&root, json),
+        Command::State { id } => show::state(&root, &id),
+        Command::Kill { id, signal } => show::kill(&root, &id, &signal),
+        Command::Doctor { json } => doctor::run(json),
+    };
+    match result {
+        Ok(code) => code.into(),
+        Err(error) => {
+            complain(&*error);
+            EXIT_FAILURE.into()
+        }
+    }
+}
+
+/// Standard error may be closed; that is no reason to panic.
+fn complain(error: &dyn std::error::Error) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "dormouse: {error}");
+}
+
+/// Writes to standard output; a closed pipe is the reader's choice, not an error.
+pub(crate) fn say(text: &str) -> Result<u8, Failure> {
+    use std::io::Write;
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(format!("cannot write to standard output: {error}; free some space").into())
+        }
+        _ => Ok(0),
+    }
+}

@@ -1,0 +1,252 @@
+//! The front end of `dormouse do`: a small parent that owns the terminal, forwards signals and cleans up.
+//!
+//! Three processes belong to a sandbox: this one, the VMM (which dies with it), and a watcher that does nothing but
+//! wait for this one to end; should it be killed, the watcher restores the terminal and removes the directories in
+//! its stead. If the watcher is killed, this process cleans up as always; if both are, the next start does.
+
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use crate::control::{self, Order, Report};
+use crate::process::{self, SignalFd, Terminal};
+use crate::state::{Claim, Id, OCI_VERSION, Root, State, StateError, Status};
+use crate::vmm::{self, Plan};
+
+const FORWARDED: &[i32] = &[
+    libc::SIGINT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGWINCH,
+    libc::SIGTSTP,
+    libc::SIGCONT,
+    libc::SIGCHLD,
+];
+
+/// Why a sandbox could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum FrontError {
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error("cannot start sandbox {id}: {what} failed: {source}; check the limits of this user")]
+    Start { id: String, what: &'static str, source: io::Error },
+    #[error("{0}")]
+    Failed(String),
+    #[error("cannot go on with sandbox {id}: its VMM was killed by signal {signal}; see the host's log")]
+    Killed { id: String, signal: i32 },
+    #[error("cannot go on with sandbox {id}: its VMM ended without a word; see the host's log")]
+    Silent { id: String },
+}
+
+/// Where a sandbox keeps what it needs on the host.
+struct Directories {
+    state: Claim,
+    layers: Claim,
+}
+
+impl Directories {
+    fn remove(&self) {
+        // The layers first: as long as the state exists, so does the sandbox for others.
+        self.layers.remove();
+        self.state.remove();
+    }
+}
+
+/// Runs a sandbox to its end; result: the exit code.
+pub fn run(id: &Id, state_root: &Root, layer_root: &Root, mut plan: Plan) -> Result<u8, FrontError> {
+    let state = state_root.claim(id)?;
+    let layers = match layer_root.claim(id) {
+        Ok(layers) => layers,
+        Err(error) => {
+            state.remove();
+            return Err(error.into());
+        }
+    };
+    let directories = Directories { state, layers };
+    plan.layer = directories.layers.path().to_owned();
+    let result = Front::start(id, &directories, plan).map_err(|(what, source)| {
+        directories.remove();
+        FrontError::Start { id: id.as_str().to_owned(), what, source }
+    });
+    let mut front = result?;
+    let end = front.wait(id, &directories);
+    front.close(&directories);
+    end
+}
+
+struct Front {
+    vmm: i32,
+    channel: BufReader<UnixStream>,
+    signals: SignalFd,
+    terminal: Option<Terminal>,
+    status: Option<i32>,
+    /// The watcher waits for the end of this.
+    _leash: OwnedFd,
+}
+
+type Failed = (&'static str, io::Error);
+
+impl Front {
+    fn start(id: &Id, directories: &Directories, plan: Plan) -> Result<Self, Failed> {
+        let creating = state_of(id, &plan, Status::Creating, process::id());
+        directories.state.write_state(&creating).map_err(|e| ("writing its state", e))?;
+        let listener =
+            control::listen(directories.state.path()).map_err(|e| ("making its control socket", e))?;
+        let terminal = plan.terminal.then(|| Terminal::new(io::stdin().as_fd())).flatten();
+        let (ours, theirs) = UnixStream::pair().map_err(|e| ("making a channel", e))?;
+        let signals = SignalFd::new(FORWARDED).map_err(|e| ("collecting signals", e))?;
+        let parent = process::id();
+        // Stubs that outlive the VMM for a moment are ours to wait for.
+        process::adopt_orphans();
+        let Some(vmm) = process::fork().map_err(|e| ("starting its VMM", e))? else {
+            drop(ours);
+            vmm::main(&plan, theirs, listener, parent)
+        };
+        drop((theirs, listener));
+        // Made after the fork, so that only this process holds the writing end.
+        let started = process::pidfd(vmm).and_then(|pidfd| Ok((pidfd, io::pipe()?)));
+        let started = started.and_then(|(pidfd, (reader, writer))| match process::fork()? {
+            None => {
+                drop((writer, ours));
+                watch(reader, &pidfd, terminal.as_ref(), directories)
+            }
+            Some(_watcher) => Ok((writer, ours)),
+        });
+        let (leash, ours) = started.map_err(|e| ("starting its watcher", e))?;
+        let running = state_of(id, &plan, Status::Creating, vmm);
+        let _ = directories.state.write_state(&running);
+        drop(plan);
+        if let Some(terminal) = &terminal {
+            terminal.set_raw();
+        }
+        let channel = BufReader::with_capacity(512, ours);
+        Ok(Self { vmm, channel, signals, terminal, status: None, _leash: leash.into() })
+    }
+
+    /// Forwards signals until the VMM has ended.
+    fn wait(&mut self, id: &Id, directories: &Directories) -> Result<u8, FrontError> {
+        let mut report = None;
+        let mut channel = self.channel.get_ref().as_raw_fd();
+        while self.status.is_none() {
+            let [from_vmm, signalled] = process::wait_readable([channel, self.signals.as_raw_fd()], -1);
+            if from_vmm {
+                match self.report() {
+                    Some(Report::Started) => self.write_running(id, directories),
+                    Some(last) => report = Some(last),
+                    None => channel = -1,
+                }
+            }
+            while signalled && let Some(arrived) = self.signals.next() {
+                self.handle(arrived);
+            }
+        }
+        while report.is_none() {
+            match self.report() {
+                Some(Report::Started) => {}
+                Some(last) => report = Some(last),
+                None => break,
+            }
+        }
+        let id = || id.as_str().to_owned();
+        match (report, self.status) {
+            (Some(Report::Exited { status }), _) => Ok(process::exit_code(status)),
+            (Some(Report::Failed { message }), _) => Err(FrontError::Failed(message)),
+            (_, Some(status)) if libc::WIFSIGNALED(status) => {
+                Err(FrontError::Killed { id: id(), signal: libc::WTERMSIG(status) })
+            }
+            _ => Err(FrontError::Silent { id: id() }),
+        }
+    }
+
+    fn report(&mut self) -> Option<Report> {
+        let mut line = Vec::new();
+        match self.channel.read_until(b'\n', &mut line) {
+            Ok(1..) => serde_json::from_slice(&line).ok(),
+            _ => None,
+        }
+    }
+
+    fn write_running(&self, id: &Id, directories: &Directories) {
+        let states = std::fs::read(directories.state.path().join("state.json"));
+        let known = states.ok().and_then(|bytes| serde_json::from_slice::<State>(&bytes).ok());
+        if let Some(known) = known.filter(|state| state.id == id.as_str()) {
+            let _ = directories.state.write_state(&State { status: Status::Running, ..known });
+        }
+    }
+
+    fn handle(&mut self, arrived: process::Arrived) {
+        match arrived.signal {
+            libc::SIGCHLD => process::reap_ended(|pid, status| {
+                if pid == self.vmm {
+                    self.status = Some(status);
+                }
+            }),
+            libc::SIGWINCH => self.send_size(),
+            signal => {
+                self.send(Order::Kill { signal, foreground: arrived.from_kernel });
+                if signal == libc::SIGTSTP {
+                    self.stop();
+                }
+            }
+        }
+    }
+
+    /// Stops as the program inside does, so that the shell takes over; goes on when it is continued.
+    fn stop(&self) {
+        self.terminal.iter().for_each(Terminal::restore);
+        process::stop_self();
+        self.terminal.iter().for_each(Terminal::set_raw);
+        self.send_size();
+    }
+
+    fn send_size(&self) {
+        if let Some(terminal) = &self.terminal {
+            let (rows, columns) = terminal.size();
+            self.send(Order::Winsize { rows, columns });
+        }
+    }
+
+    fn send(&self, order: Order) {
+        let _ = control::send(self.channel.get_ref(), &order);
+    }
+
+    fn close(&self, directories: &Directories) {
+        self.terminal.iter().for_each(Terminal::restore);
+        directories.remove();
+        // The watcher, and stubs that are still on their way out.
+        process::end_children();
+    }
+}
+
+fn state_of(id: &Id, plan: &Plan, status: Status, pid: i32) -> State {
+    State {
+        oci_version: OCI_VERSION.into(),
+        id: id.as_str().into(),
+        status,
+        pid,
+        bundle: plan.root.clone(),
+        annotations: std::collections::BTreeMap::new(),
+    }
+}
+
+/// The watcher: waits until the front end has ended, then does what it can no longer do.
+fn watch(
+    mut leash: io::PipeReader,
+    vmm: &OwnedFd,
+    terminal: Option<&Terminal>,
+    directories: &Directories,
+) -> ! {
+    process::set_name(c"dormouse-watch");
+    process::leave_session();
+    let mut byte = [0];
+    let _ = leash.read(&mut byte);
+    terminal.iter().for_each(|terminal| terminal.restore());
+    process::signal(vmm.as_fd(), libc::SIGKILL);
+    // Its mounts and files are closed once it has ended.
+    let _ = process::wait_readable([vmm.as_raw_fd()], 10_000);
+    directories.remove();
+    process::exit_now(0)
+}

@@ -1,0 +1,96 @@
+//! Host events on their way to the kernel.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use abi::hostcall::{EVENT_READY, EVENT_WINSIZE, Event};
+
+type Kick = Box<dyn Fn() + Send + Sync>;
+
+/// What happened on the host and the kernel has not been told yet. Any thread may post.
+///
+/// The queue has no bound of its own: readiness and window sizes are merged, completions are as many as the kernel
+/// submitted operations, signals come from the container's owner.
+#[derive(Default)]
+pub struct EventQueue {
+    queue: Mutex<VecDeque<Event>>,
+    /// Makes the kernel look; set once the vCPUs exist.
+    kick: OnceLock<Kick>,
+}
+
+impl EventQueue {
+    /// An empty queue. Events posted before the sandbox exists wait for it.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets what makes the kernel look at the queue; later calls change nothing.
+    pub(crate) fn bind(&self, kick: Kick) {
+        let _ = self.kick.set(kick);
+        if !self.is_empty() {
+            self.wake();
+        }
+    }
+
+    /// Adds an event and makes the kernel look.
+    pub fn post(&self, event: Event) {
+        {
+            let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            let twin = |old: &&mut Event| old.kind == event.kind && old.token == event.token;
+            match event.kind {
+                EVENT_READY => match queue.iter_mut().find(twin) {
+                    Some(old) => old.value |= event.value,
+                    None => queue.push_back(event),
+                },
+                EVENT_WINSIZE => {
+                    queue.retain(|old| old.kind != EVENT_WINSIZE);
+                    queue.push_back(event);
+                }
+                _ => queue.push_back(event),
+            }
+        }
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if let Some(kick) = self.kick.get() {
+            kick();
+        }
+    }
+
+    /// Takes up to `most` events, oldest first.
+    pub fn take(&self, most: usize) -> Vec<Event> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = most.min(queue.len());
+        queue.drain(..count).collect()
+    }
+
+    /// Whether no event waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use abi::hostcall::EVENT_DONE;
+
+    use super::*;
+
+    #[test]
+    fn readiness_is_merged_and_completions_are_not() {
+        let queue = EventQueue::new();
+        let event = |kind, token, value| Event { kind, flags: 0, token, value };
+        queue.post(event(EVENT_READY, 1, 1));
+        queue.post(event(EVENT_DONE, 1, 0));
+        queue.post(event(EVENT_READY, 1, 4));
+        queue.post(event(EVENT_DONE, 1, 0));
+        queue.post(event(EVENT_READY, 2, 4));
+        let first = queue.take(2);
+        assert_eq!(first, [event(EVENT_READY, 1, 5), event(EVENT_DONE, 1, 0)]);
+        assert_eq!(queue.take(9).len(), 2);
+        assert!(queue.is_empty());
+    }
+}

@@ -1,0 +1,454 @@
+//! Host files: the table of handles, opening, and changes to directories.
+//!
+//! The guest walks; the VMM opens one component at a time, never following a link. A component is a single name, so
+//! `O_NOFOLLOW` alone keeps a walk below its directory. Mount points below a mount that the guest was given are
+//! crossed as any directory is; what is mounted there is decided when the mounts are made (they are copied without
+//! what lies below them), not here.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+use abi::hostcall::HostCall;
+
+use super::decode::{Handle, Name, Request, decode};
+use super::guest::{GuestMemory, GuestSlice};
+use super::streams::Stream;
+use super::sys::{self, Errno};
+use crate::io::{EventSink, IoThreads};
+
+/// Descriptors that the table leaves to the rest of the VMM.
+const RESERVED_DESCRIPTORS: u64 = 128;
+/// Most handles, whatever the limit of open files is.
+const HANDLES_MAX: u64 = 1 << 20;
+/// How often an open that may create a file is tried while others create and remove it.
+const CREATE_TRIES: u32 = 16;
+/// Most bytes one `COPY_RANGE` copies; the rest is for the next call.
+const COPY_MAX: u64 = 16 << 20;
+
+/// What a handle stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    Regular,
+    Directory,
+    Link,
+    /// A node that is never opened: device, pipe, socket.
+    Node,
+    /// A stream handed to the sandbox at its start.
+    Stream(Stream),
+}
+
+/// An open host file.
+#[derive(Debug)]
+pub struct HostFile {
+    fd: OwnedFd,
+    kind: FileKind,
+    /// Only names the node (`O_PATH`).
+    path_only: bool,
+    /// Comes from a mount that must not change.
+    read_only: bool,
+    /// Held while a directory's position is moved and read from.
+    position: Mutex<()>,
+}
+
+impl HostFile {
+    fn new(fd: OwnedFd, kind: FileKind, path_only: bool, read_only: bool) -> Self {
+        Self { fd, kind, path_only, read_only, position: Mutex::new(()) }
+    }
+
+    #[must_use]
+    pub fn kind(&self) -> FileKind {
+        self.kind
+    }
+
+    #[must_use]
+    pub fn is_path_only(&self) -> bool {
+        self.path_only
+    }
+
+    /// `EROFS` when the file comes from a mount that must not change.
+    pub fn check_writable(&self) -> Result<(), Errno> {
+        if self.read_only { Err(Errno(libc::EROFS)) } else { Ok(()) }
+    }
+}
+
+impl AsFd for HostFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Handles and the files behind them.
+#[derive(Debug)]
+pub struct FileTable {
+    slots: RwLock<Slots>,
+    most: usize,
+}
+
+#[derive(Debug, Default)]
+struct Slots {
+    files: Vec<Option<Arc<HostFile>>>,
+    free: Vec<Handle>,
+}
+
+impl FileTable {
+    fn new() -> Self {
+        let limit = sys::raise_open_files().saturating_sub(RESERVED_DESCRIPTORS).clamp(64, HANDLES_MAX);
+        Self { slots: RwLock::default(), most: usize::try_from(limit).unwrap_or(64) }
+    }
+
+    /// The file behind a handle; `EBADF` when there is none.
+    pub fn get(&self, handle: Handle) -> Result<Arc<HostFile>, Errno> {
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let slot = usize::try_from(handle).ok().and_then(|at| slots.files.get(at));
+        slot.and_then(Option::as_ref).cloned().ok_or(Errno(libc::EBADF))
+    }
+
+    /// How many handles are in use.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        slots.files.len() - slots.free.len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Gives a directory (or a single file) that the sandbox mounts; the descriptor names it with `O_PATH`.
+    pub fn adopt_mount(&self, fd: OwnedFd) -> Result<Handle, Errno> {
+        self.adopt(fd, false)
+    }
+
+    /// As [`FileTable::adopt_mount`], for a mount that must not change.
+    pub fn adopt_read_only_mount(&self, fd: OwnedFd) -> Result<Handle, Errno> {
+        self.adopt(fd, true)
+    }
+
+    fn adopt(&self, fd: OwnedFd, read_only: bool) -> Result<Handle, Errno> {
+        let path_only = sys::status_flags(fd.as_fd())? & libc::O_PATH != 0;
+        let kind = kind_of(fd.as_fd())?;
+        self.insert(HostFile::new(fd, kind, path_only, read_only))
+    }
+
+    fn insert(&self, file: HostFile) -> Result<Handle, Errno> {
+        let file = Some(Arc::new(file));
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(handle) = slots.free.pop() {
+            slots.files[handle as usize] = file;
+            return Ok(handle);
+        }
+        let handle = Handle::try_from(slots.files.len()).map_err(|_| Errno(libc::ENFILE))?;
+        if slots.files.len() >= self.most {
+            return Err(Errno(libc::ENFILE));
+        }
+        slots.files.push(file);
+        Ok(handle)
+    }
+
+    fn remove(&self, handle: Handle) -> Result<Arc<HostFile>, Errno> {
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        let slot = usize::try_from(handle).ok().and_then(|at| slots.files.get_mut(at));
+        let file = slot.and_then(Option::take).ok_or(Errno(libc::EBADF))?;
+        slots.free.push(handle);
+        Ok(file)
+    }
+}
+
+/// The type of the node behind a descriptor.
+fn kind_of(fd: BorrowedFd<'_>) -> Result<FileKind, Errno> {
+    Ok(match u32::from(sys::statx(fd, c"")?.stx_mode) & libc::S_IFMT {
+        libc::S_IFREG => FileKind::Regular,
+        libc::S_IFDIR => FileKind::Directory,
+        libc::S_IFLNK => FileKind::Link,
+        _ => FileKind::Node,
+    })
+}
+
+/// A descriptor's name in `/proc/self/fd`, zero-terminated.
+pub(crate) struct FdName([u8; 32]);
+
+impl FdName {
+    fn new(prefix: &str, fd: BorrowedFd<'_>) -> Self {
+        use std::io::Write;
+        let mut text = [0; 32];
+        let _ = write!(&mut text[..31], "{prefix}{}", fd.as_raw_fd());
+        Self(text)
+    }
+
+    pub(crate) fn as_c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.0).unwrap_or(c"")
+    }
+}
+
+/// The host-file half of a sandbox: serves the calls from [`abi::hostcall::OPEN`] on.
+pub struct HostIo {
+    files: FileTable,
+    io: IoThreads,
+    /// `/proc/self/fd`, opened before the process gives up its view of the host.
+    proc_dir: OwnedFd,
+    /// `/proc` is out of reach, and the working directory is [`Self::proc_dir`].
+    jailed: AtomicBool,
+    /// The terminal behind the streams.
+    pub(crate) terminal: OnceLock<Handle>,
+}
+
+impl HostIo {
+    /// Prepares the process for host I/O: no creation mask, no `SIGPIPE`, as many open files as the hard limit allows.
+    /// Call it in the process that will serve the sandbox, before it leaves the host's file systems. Events of
+    /// [`abi::hostcall::POLL_ARM`] and [`abi::hostcall::SUBMIT`] go to `sink`, from threads of its own.
+    pub fn new(sink: EventSink) -> Result<Self, Errno> {
+        sys::clear_umask();
+        sys::ignore_sigpipe();
+        let flags = libc::O_PATH | libc::O_DIRECTORY;
+        let proc_dir = sys::openat(sys::working_directory(), c"/proc/self/fd", flags, 0)?;
+        Ok(Self {
+            files: FileTable::new(),
+            io: IoThreads::new(sink)?,
+            proc_dir,
+            jailed: AtomicBool::new(false),
+            terminal: OnceLock::new(),
+        })
+    }
+
+    /// Makes `/proc/self/fd` the working directory, since no path leads to it once the process is jailed.
+    pub fn enter_jail(&self) -> Result<(), Errno> {
+        sys::fchdir(self.proc_dir.as_fd())?;
+        self.jailed.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    #[must_use]
+    pub fn files(&self) -> &FileTable {
+        &self.files
+    }
+
+    /// Gives one of the sandbox's standard streams.
+    pub fn adopt_stream(&self, fd: OwnedFd) -> Result<Handle, Errno> {
+        let (fd, stream) = Stream::prepare(fd, self.proc_dir.as_fd())?;
+        let handle = self.files.insert(HostFile::new(fd, FileKind::Stream(stream), false, false))?;
+        if stream.is_terminal() {
+            let _ = self.terminal.set(handle);
+        }
+        Ok(handle)
+    }
+
+    /// Serves one copied call; result: as the guest sees it.
+    pub fn serve<M: GuestMemory + ?Sized>(&self, call: &HostCall, memory: &M) -> i64 {
+        decode(call, memory).and_then(|request| self.carry_out(request)).unwrap_or_else(Errno::as_result)
+    }
+
+    /// Carries out a checked request.
+    pub fn carry_out(&self, request: Request<'_>) -> Result<i64, Errno> {
+        match request {
+            Request::Open { dir, name: Some(name), flags, mode } => self.open(dir, &name, flags, mode),
+            Request::Open { dir, name: None, flags, .. } => self.reopen_handle(dir, flags),
+            Request::Close { handle } => self.close(handle),
+            Request::ReadDir { dir, out, position } => self.read_dir(dir, out, position),
+            Request::MkDir { dir, name, mode } => {
+                sys::mkdirat(self.parent(dir)?.as_fd(), name.as_c_str(), mode)
+            }
+            Request::MkNod { dir, name, mode } => {
+                sys::mknodat(self.parent(dir)?.as_fd(), name.as_c_str(), mode)
+            }
+            Request::Unlink { dir, name, flags } => {
+                sys::unlinkat(self.parent(dir)?.as_fd(), name.as_c_str(), flags)
+            }
+            Request::SymLink { dir, name, target } => {
+                sys::symlinkat(target.as_c_str(), self.parent(dir)?.as_fd(), name.as_c_str())
+            }
+            Request::Rename { old_dir, old, new_dir, new, flags } => {
+                let (from, to) = (self.parent(old_dir)?, self.parent(new_dir)?);
+                sys::renameat(from.as_fd(), old.as_c_str(), to.as_fd(), new.as_c_str(), flags)
+            }
+            Request::Link { node, dir, name } => self.link(node, dir, &name),
+            Request::TmpFile { dir, flags, mode } => self.tmp_file(dir, flags, mode),
+            Request::CopyRange { from, from_at, to, to_at, len } => {
+                self.copy_range(from, from_at, to, to_at, len)
+            }
+            Request::Seek { handle, offset, whence } => {
+                sys::lseek(self.files.get(handle)?.as_fd(), offset, whence)
+            }
+            Request::Fallocate { handle, mode, offset, len } => {
+                sys::fallocate(self.files.get(handle)?.as_fd(), mode, offset, len)
+            }
+            Request::Fsync { handle, data_only } => sys::fsync(self.files.get(handle)?.as_fd(), data_only),
+            Request::Stat { .. }
+            | Request::ReadLink { .. }
+            | Request::SetAttr { .. }
+            | Request::StatFs { .. }
+            | Request::GetXattr { .. }
+            | Request::SetXattr { .. }
+            | Request::ListXattr { .. }
+            | Request::RemoveXattr { .. } => self.carry_out_attribute(request),
+            _ => self.carry_out_stream(request),
+        }
+    }
+
+    pub(crate) fn io(&self) -> &IoThreads {
+        &self.io
+    }
+
+    pub(crate) fn proc_dir(&self) -> BorrowedFd<'_> {
+        self.proc_dir.as_fd()
+    }
+
+    /// A descriptor's name below [`Self::proc_dir`].
+    pub(crate) fn fd_name(fd: BorrowedFd<'_>) -> FdName {
+        FdName::new("", fd)
+    }
+
+    /// A path to a descriptor for calls that take no directory.
+    pub(crate) fn fd_path(&self, fd: BorrowedFd<'_>) -> FdName {
+        FdName::new(if self.jailed.load(Ordering::Acquire) { "" } else { "/proc/self/fd/" }, fd)
+    }
+
+    /// A directory that may be changed.
+    fn parent(&self, dir: Handle) -> Result<Arc<HostFile>, Errno> {
+        let dir = self.files.get(dir)?;
+        dir.check_writable()?;
+        Ok(dir)
+    }
+
+    fn open(&self, dir: Handle, name: &Name, flags: i32, mode: u32) -> Result<i64, Errno> {
+        let dir = self.files.get(dir)?;
+        let name = name.as_c_str();
+        if flags & libc::O_PATH != 0 {
+            let fd = open_node(dir.as_fd(), name, flags & libc::O_DIRECTORY)?;
+            let kind = kind_of(fd.as_fd())?;
+            return self.insert(HostFile::new(fd, kind, true, dir.read_only));
+        }
+        if flags & libc::O_CREAT == 0 {
+            return self.open_existing(&dir, name, flags);
+        }
+        if flags & libc::O_DIRECTORY != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        for _ in 0..CREATE_TRIES {
+            if flags & libc::O_EXCL == 0 {
+                match self.open_existing(&dir, name, flags) {
+                    Err(Errno(libc::ENOENT)) => {}
+                    result => return result,
+                }
+            }
+            dir.check_writable()?;
+            match sys::openat(dir.as_fd(), name, flags | libc::O_EXCL | libc::O_NOFOLLOW, mode) {
+                Err(Errno(libc::EEXIST)) if flags & libc::O_EXCL == 0 => {}
+                result => {
+                    return self.insert(HostFile::new(result?, FileKind::Regular, false, dir.read_only));
+                }
+            }
+        }
+        Err(Errno(libc::EBUSY))
+    }
+
+    fn open_existing(&self, dir: &HostFile, name: &CStr, flags: i32) -> Result<i64, Errno> {
+        let node = open_node(dir.as_fd(), name, 0)?;
+        let kind = kind_of(node.as_fd())?;
+        self.reopen(node.as_fd(), kind, flags, dir.read_only)
+    }
+
+    fn reopen_handle(&self, handle: Handle, flags: i32) -> Result<i64, Errno> {
+        let file = self.files.get(handle)?;
+        if !file.path_only {
+            // A stream must not come back with more rights than it was handed over with.
+            return Err(Errno(libc::EBADF));
+        }
+        if flags & libc::O_PATH != 0 {
+            let fd = file.fd.try_clone()?;
+            return self.insert(HostFile::new(fd, file.kind, true, file.read_only));
+        }
+        self.reopen(file.as_fd(), file.kind, flags, file.read_only)
+    }
+
+    /// Opens a node whose type is known to be harmless.
+    fn reopen(
+        &self,
+        node: BorrowedFd<'_>,
+        kind: FileKind,
+        flags: i32,
+        read_only: bool,
+    ) -> Result<i64, Errno> {
+        let changes =
+            flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_TRUNC | libc::O_CREAT) != 0;
+        match kind {
+            FileKind::Link => return Err(Errno(libc::ELOOP)),
+            FileKind::Directory if changes => return Err(Errno(libc::EISDIR)),
+            FileKind::Regular if flags & libc::O_DIRECTORY != 0 => return Err(Errno(libc::ENOTDIR)),
+            FileKind::Directory | FileKind::Regular => {}
+            FileKind::Node | FileKind::Stream(_) => return Err(Errno(libc::ENXIO)),
+        }
+        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
+        if read_only && writes {
+            return Err(Errno(libc::EROFS));
+        }
+        let flags = flags & !(libc::O_CREAT | libc::O_EXCL) | libc::O_NOCTTY;
+        let fd = sys::openat(self.proc_dir(), Self::fd_name(node).as_c_str(), flags, 0)?;
+        self.insert(HostFile::new(fd, kind, false, read_only))
+    }
+
+    fn insert(&self, file: HostFile) -> Result<i64, Errno> {
+        self.files.insert(file).map(i64::from)
+    }
+
+    fn close(&self, handle: Handle) -> Result<i64, Errno> {
+        let file = self.files.remove(handle)?;
+        self.io.forget(handle, &file);
+        Ok(0)
+    }
+
+    fn read_dir(&self, dir: Handle, out: GuestSlice<'_>, position: i64) -> Result<i64, Errno> {
+        let dir = self.files.get(dir)?;
+        if dir.kind != FileKind::Directory {
+            return Err(Errno(libc::ENOTDIR));
+        }
+        let _held = dir.position.lock().unwrap_or_else(PoisonError::into_inner);
+        sys::lseek(dir.as_fd(), position, libc::SEEK_SET)?;
+        sys::getdents(dir.as_fd(), out)
+    }
+
+    fn link(&self, node: Handle, dir: Handle, name: &Name) -> Result<i64, Errno> {
+        let (node, dir) = (self.files.get(node)?, self.parent(dir)?);
+        if matches!(node.kind, FileKind::Stream(_)) {
+            return Err(Errno(libc::EXDEV));
+        }
+        node.check_writable().map_err(|_| Errno(libc::EXDEV))?;
+        sys::linkat(self.proc_dir(), Self::fd_name(node.as_fd()).as_c_str(), dir.as_fd(), name.as_c_str())
+    }
+
+    fn tmp_file(&self, dir: Handle, flags: i32, mode: u32) -> Result<i64, Errno> {
+        let dir = self.parent(dir)?;
+        let fd = sys::openat(dir.as_fd(), c".", flags | libc::O_TMPFILE, mode)?;
+        self.insert(HostFile::new(fd, FileKind::Regular, false, dir.read_only))
+    }
+
+    fn copy_range(&self, from: Handle, from_at: i64, to: Handle, to_at: i64, len: u64) -> Result<i64, Errno> {
+        let (from, to) = (self.files.get(from)?, self.files.get(to)?);
+        let len = usize::try_from(len.min(COPY_MAX)).unwrap_or(0);
+        match sys::copy_file_range(from.as_fd(), from_at, to.as_fd(), to_at, len) {
+            Err(Errno(libc::EXDEV | libc::ENOSYS | libc::EOPNOTSUPP)) => {}
+            result => return result,
+        }
+        let mut buffer = vec![0_u8; len.min(1 << 17)];
+        let mut done = 0_i64;
+        while let left @ 1.. = len - usize::try_from(done).unwrap_or(len) {
+            let most = left.min(buffer.len());
+            let step =
+                sys::copy_step(from.as_fd(), from_at + done, to.as_fd(), to_at + done, &mut buffer[..most]);
+            match step {
+                Ok(0) => break,
+                Ok(bytes) => done += bytes,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+}
+
+/// Names a node without opening it.
+pub(crate) fn open_node(dir: BorrowedFd<'_>, name: &CStr, flags: i32) -> Result<OwnedFd, Errno> {
+    sys::openat(dir, name, flags | libc::O_PATH | libc::O_NOFOLLOW, 0)
+}

@@ -1,0 +1,164 @@
+//! What the kernel asks of the VMM: dispatch, and the calls on the sandbox, its CPUs and its memory.
+#![deny(unsafe_code)]
+
+pub mod attrs;
+pub mod decode;
+pub mod events;
+pub mod files;
+pub mod guest;
+pub mod streams;
+pub mod sys;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use abi::HostCall;
+use abi::hostcall::{
+    AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, CLOCK, EVENTS, EXIT, Event, IDLE, KICK, LOG, OPEN,
+    PANIC, RANDOM, RELEASE, SET_DEADLINE, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
+};
+
+use crate::platform::cpu;
+use crate::sandbox::{Outcome, Sandbox};
+
+/// Longest text of one log line or of a panic, in bytes.
+const TEXT_MAX: u64 = 4096;
+/// Most events taken at once.
+const EVENTS_MAX: u64 = 1024;
+
+/// What the platform does after a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Goes on in the kernel, with this result.
+    Result(i64),
+    /// Leaves the kernel for good: the sandbox ends.
+    Leave,
+}
+
+/// Carries out one call of vCPU `cpu`. `call` is the VMM's own copy.
+pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
+    if sandbox.cpus.is_stopping() {
+        return Reply::Leave;
+    }
+    let [a, b, c, ..] = call.args;
+    let result = match call.number {
+        AS_CREATE | AS_DESTROY | AS_RUN | AS_SYNC | AS_SAVE_FPU => {
+            sandbox.machine.address_space(sandbox, cpu, call)
+        }
+        LOG => log(sandbox, a, b, c),
+        EXIT => {
+            sandbox.finish(Outcome::Exited(low(a)));
+            return Reply::Leave;
+        }
+        PANIC => {
+            let text = sandbox.memory.copy_in(a, b.min(TEXT_MAX)).unwrap_or_default();
+            sandbox.finish(Outcome::Panicked(String::from_utf8_lossy(&text).into_owned()));
+            return Reply::Leave;
+        }
+        IDLE => {
+            sandbox.cpus.idle(cpu);
+            0
+        }
+        KICK => {
+            sandbox.kick(low(a));
+            0
+        }
+        SET_DEADLINE => sandbox.machine.set_deadline(cpu, a),
+        YIELD => {
+            cpu::yield_core();
+            0
+        }
+        CLOCK => clock(sandbox, a),
+        EVENTS => take_events(sandbox, a, b),
+        RANDOM => random(sandbox, a, b),
+        RELEASE => answer(sandbox.memory.release(a, b)),
+        WINDOW_MAP => window_map(sandbox, &call.args),
+        WINDOW_UNMAP => answer(sandbox.memory.window_unmap(a)),
+        WINDOW_COPY => answer(sandbox.memory.window_copy(a, b, c)),
+        OPEN.. => sandbox.files.serve(call, &*sandbox.memory),
+        _ => -i64::from(libc::ENOSYS),
+    };
+    if sandbox.cpus.is_stopping() { Reply::Leave } else { Reply::Result(result) }
+}
+
+fn answer(result: Result<(), i32>) -> i64 {
+    result.map_or_else(|errno| -i64::from(errno), |()| 0)
+}
+
+/// The low half: arguments that are `u32` on the wire.
+fn low(value: u64) -> u32 {
+    u32::try_from(value & 0xffff_ffff).unwrap_or(u32::MAX)
+}
+
+fn log(sandbox: &Sandbox, phys: u64, len: u64, level: u64) -> i64 {
+    match sandbox.memory.copy_in(phys, len.min(TEXT_MAX)) {
+        Some(text) => {
+            sandbox.log(low(level), &String::from_utf8_lossy(&text));
+            0
+        }
+        None => -i64::from(libc::EFAULT),
+    }
+}
+
+fn clock(sandbox: &Sandbox, phys: u64) -> i64 {
+    let used = cpu::clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID) + sandbox.machine.cpu_ns();
+    let times = [
+        cpu::clock_ns(libc::CLOCK_MONOTONIC),
+        cpu::clock_ns(libc::CLOCK_REALTIME),
+        cpu::clock_ns(libc::CLOCK_BOOTTIME),
+        used,
+    ];
+    sandbox.memory.write(phys, &times).map_or(-i64::from(libc::EFAULT), |()| 0)
+}
+
+fn take_events(sandbox: &Sandbox, phys: u64, most: u64) -> i64 {
+    let most = most.min(EVENTS_MAX);
+    let size = size_of::<Event>() as u64;
+    if sandbox.memory.host_ptr(phys, most * size).is_none() {
+        return -i64::from(libc::EFAULT);
+    }
+    let mut at = phys;
+    let mut count = 0;
+    for event in sandbox.events.take(usize::try_from(most).unwrap_or(0)) {
+        if sandbox.memory.write(at, &event).is_none() {
+            break;
+        }
+        at += size;
+        count += 1;
+    }
+    count
+}
+
+fn random(sandbox: &Sandbox, phys: u64, len: u64) -> i64 {
+    const ROUND: u64 = 4096;
+    if sandbox.memory.host_ptr(phys, len).is_none() {
+        return -i64::from(libc::EFAULT);
+    }
+    let mut done = 0;
+    while done < len {
+        let mut bytes = vec![0; usize::try_from((len - done).min(ROUND)).unwrap_or(0)];
+        if cpu::random(&mut bytes).is_err() {
+            return -i64::from(libc::EIO);
+        }
+        if sandbox.memory.copy_out(phys + done, &bytes).is_none() {
+            return -i64::from(libc::EFAULT);
+        }
+        done += bytes.len() as u64;
+    }
+    0
+}
+
+fn window_map(sandbox: &Sandbox, args: &[u64; 6]) -> i64 {
+    use std::os::fd::AsFd;
+    let [chunk, handle, offset, writable, ..] = *args;
+    match sandbox.files.files().get(low(handle)) {
+        Ok(file) => answer(sandbox.memory.window_map(chunk, file.as_fd(), offset, writable != 0)),
+        Err(error) => error.as_result(),
+    }
+}
+
+/// How long a vCPU may take to leave once the sandbox has ended.
+pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -1,0 +1,261 @@
+//! Loads the kernel's ELF image.
+//!
+//! The kernel is a static position-independent executable; the only relocations it may have are
+//! `R_X86_64_RELATIVE`. The bytes come with the VMM, yet every range is checked: a wrong build ends in a message.
+
+use abi::layout::{KERNEL_IMAGE_PHYS, PAGE_SIZE};
+
+use crate::memory::{MemoryError, SandboxMemory};
+
+/// The kernel this VMM was built with.
+pub static KERNEL: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernel.elf"));
+
+const PT_LOAD: u32 = 1;
+const PT_DYNAMIC: u32 = 2;
+const PT_INTERP: u32 = 3;
+const PT_GNU_RELRO: u32 = 0x6474_e552;
+const PF_X: u32 = 1;
+const PF_W: u32 = 2;
+const R_X86_64_RELATIVE: u64 = 8;
+const DT_RELA: u64 = 7;
+const DT_RELASZ: u64 = 8;
+const DT_RELAENT: u64 = 9;
+const DT_REL: u64 = 17;
+const DT_JMPREL: u64 = 23;
+const DT_RELR: u64 = 36;
+
+/// Why a kernel image cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    #[error("the kernel image is not an x86-64 position-independent executable")]
+    Kind,
+    #[error("the kernel image is truncated or has a range out of bounds")]
+    Bounds,
+    #[error("the kernel image has relocations of kind {0}; only R_X86_64_RELATIVE is allowed")]
+    Relocation(u64),
+    #[error("the kernel image needs {0} bytes, more than kernel memory has")]
+    Size(u64),
+    #[error("the kernel image cannot be protected")]
+    Protect(#[from] MemoryError),
+}
+
+/// Whole pages of a loaded image and what may be done with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    pub phys: u64,
+    pub len: u64,
+    pub writable: bool,
+    pub executable: bool,
+}
+
+/// A kernel in guest memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadedImage {
+    /// Linear address of the entry point.
+    pub entry: u64,
+    /// Where two of them overlap, the later one counts.
+    pub parts: Vec<Part>,
+    /// First guest-physical byte behind the image, at a page boundary.
+    pub end_phys: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Segment {
+    kind: u32,
+    flags: u32,
+    offset: u64,
+    vaddr: u64,
+    file_len: u64,
+    mem_len: u64,
+}
+
+/// Loads `elf` at `KERNEL_IMAGE_PHYS` for a kernel whose linear map begins at `linear_base`, and relocates it. With
+/// `protect`, text and constants become read-only in the VMM's own mapping too (systrap runs the kernel from it).
+pub fn load(
+    elf: &[u8],
+    memory: &SandboxMemory,
+    linear_base: u64,
+    protect: bool,
+) -> Result<LoadedImage, ImageError> {
+    let segments = segments(elf)?;
+    let loads = || segments.iter().filter(|s| s.kind == PT_LOAD);
+    let low = loads().map(|s| s.vaddr).min().ok_or(ImageError::Bounds)?;
+    let low = low - low % PAGE_SIZE;
+    let mut high = 0;
+    for segment in loads() {
+        let bytes = range(elf, segment.offset, segment.file_len)?;
+        let end = segment.vaddr.checked_add(segment.mem_len).ok_or(ImageError::Bounds)?;
+        if segment.file_len > segment.mem_len {
+            return Err(ImageError::Bounds);
+        }
+        high = high.max(end - low);
+        let phys = place(segment.vaddr, low)?;
+        memory.host_ptr(phys, segment.mem_len).ok_or(ImageError::Size(high))?;
+        memory.copy_out(phys, bytes).ok_or(ImageError::Size(high))?;
+    }
+    let bias = linear_base.wrapping_add(KERNEL_IMAGE_PHYS).wrapping_sub(low);
+    relocate(elf, &segments, memory, low, bias)?;
+    let parts = parts(&segments, low)?;
+    if protect {
+        for part in &parts {
+            memory.protect_kernel(part.phys, part.len, part.writable, part.executable)?;
+        }
+    }
+    let entry = u64_at(elf, 24)?;
+    if entry < low || entry - low >= high {
+        return Err(ImageError::Bounds);
+    }
+    let end_phys = (KERNEL_IMAGE_PHYS + high).next_multiple_of(PAGE_SIZE);
+    Ok(LoadedImage { entry: entry.wrapping_add(bias), parts, end_phys })
+}
+
+/// The pages of the segments, then those that are constant once relocated.
+fn parts(segments: &[Segment], low: u64) -> Result<Vec<Part>, ImageError> {
+    let kinds = [PT_LOAD, PT_GNU_RELRO];
+    let mut parts = Vec::new();
+    for segment in kinds.iter().flat_map(|kind| segments.iter().filter(move |s| s.kind == *kind)) {
+        let start = place(segment.vaddr, low)?;
+        let end = start.checked_add(segment.mem_len).ok_or(ImageError::Bounds)?;
+        let relro = segment.kind == PT_GNU_RELRO;
+        let (start, end) = if relro {
+            (start.next_multiple_of(PAGE_SIZE), end - end % PAGE_SIZE)
+        } else {
+            (start - start % PAGE_SIZE, end.next_multiple_of(PAGE_SIZE))
+        };
+        if start < end {
+            let writable = segment.flags & PF_W != 0 && !relro;
+            let executable = segment.flags & PF_X != 0;
+            parts.push(Part { phys: start, len: end - start, writable, executable });
+        }
+    }
+    Ok(parts)
+}
+
+/// Where the byte linked at `vaddr` is loaded.
+fn place(vaddr: u64, low: u64) -> Result<u64, ImageError> {
+    vaddr.checked_sub(low).and_then(|at| at.checked_add(KERNEL_IMAGE_PHYS)).ok_or(ImageError::Bounds)
+}
+
+fn segments(elf: &[u8]) -> Result<Vec<Segment>, ImageError> {
+    let ident = elf.get(..20).ok_or(ImageError::Bounds)?;
+    // 64-bit, little endian; ET_DYN; EM_X86_64.
+    if !ident.starts_with(b"\x7fELF\x02\x01\x01") || ident[16..20] != [3, 0, 62, 0] {
+        return Err(ImageError::Kind);
+    }
+    let (table, size, count) = (u64_at(elf, 32)?, u16_at(elf, 54)?, u16_at(elf, 56)?);
+    if size != 56 {
+        return Err(ImageError::Kind);
+    }
+    let mut found = Vec::new();
+    for i in 0..u64::from(count) {
+        let at = table.checked_add(i * 56).ok_or(ImageError::Bounds)?;
+        let segment = Segment {
+            kind: u32_at(elf, at)?,
+            flags: u32_at(elf, at + 4)?,
+            offset: u64_at(elf, at + 8)?,
+            vaddr: u64_at(elf, at + 16)?,
+            file_len: u64_at(elf, at + 32)?,
+            mem_len: u64_at(elf, at + 40)?,
+        };
+        if segment.kind == PT_INTERP {
+            return Err(ImageError::Kind);
+        }
+        found.push(segment);
+    }
+    Ok(found)
+}
+
+/// Applies the relocations of the dynamic section, if there is one.
+fn relocate(
+    elf: &[u8],
+    segments: &[Segment],
+    memory: &SandboxMemory,
+    low: u64,
+    bias: u64,
+) -> Result<(), ImageError> {
+    let Some(dynamic) = segments.iter().find(|s| s.kind == PT_DYNAMIC) else { return Ok(()) };
+    let (mut table, mut len) = (None, 0);
+    for entry in range(elf, dynamic.offset, dynamic.file_len)?.chunks_exact(16) {
+        let (tag, value) = (u64_at(entry, 0)?, u64_at(entry, 8)?);
+        match tag {
+            0 => break,
+            DT_RELA => table = Some(value),
+            DT_RELASZ => len = value,
+            DT_RELAENT if value != 24 => return Err(ImageError::Kind),
+            DT_REL | DT_JMPREL | DT_RELR => return Err(ImageError::Relocation(tag)),
+            _ => {}
+        }
+    }
+    let Some(table) = table else { return Ok(()) };
+    let rela = memory.copy_in(place(table, low)?, len).ok_or(ImageError::Bounds)?;
+    for entry in rela.chunks_exact(24) {
+        let (offset, info, addend) = (u64_at(entry, 0)?, u64_at(entry, 8)?, u64_at(entry, 16)?);
+        if info != R_X86_64_RELATIVE {
+            return Err(ImageError::Relocation(info & 0xffff_ffff));
+        }
+        memory.write(place(offset, low)?, &addend.wrapping_add(bias)).ok_or(ImageError::Bounds)?;
+    }
+    Ok(())
+}
+
+fn range(bytes: &[u8], offset: u64, len: u64) -> Result<&[u8], ImageError> {
+    let start = usize::try_from(offset).map_err(|_| ImageError::Bounds)?;
+    let len = usize::try_from(len).map_err(|_| ImageError::Bounds)?;
+    let end = start.checked_add(len).ok_or(ImageError::Bounds)?;
+    bytes.get(start..end).ok_or(ImageError::Bounds)
+}
+
+fn array<const N: usize>(bytes: &[u8], at: u64) -> Result<[u8; N], ImageError> {
+    range(bytes, at, N as u64)?.try_into().map_err(|_| ImageError::Bounds)
+}
+
+fn u16_at(bytes: &[u8], at: u64) -> Result<u16, ImageError> {
+    array(bytes, at).map(u16::from_le_bytes)
+}
+
+fn u32_at(bytes: &[u8], at: u64) -> Result<u32, ImageError> {
+    array(bytes, at).map(u32::from_le_bytes)
+}
+
+fn u64_at(bytes: &[u8], at: u64) -> Result<u64, ImageError> {
+    array(bytes, at).map(u64::from_le_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use abi::boot::Platform;
+
+    use super::*;
+
+    fn memory() -> SandboxMemory {
+        SandboxMemory::new(Platform::Kvm, 64 << 20, 4 << 20).unwrap()
+    }
+
+    #[test]
+    fn the_kernel_loads() {
+        let memory = memory();
+        let image = load(KERNEL, &memory, 0x1000, false).unwrap();
+        assert!(image.entry >= 0x1000 + KERNEL_IMAGE_PHYS && image.entry < 0x1000 + image.end_phys);
+    }
+
+    #[test]
+    fn cut_images_are_refused() {
+        let memory = memory();
+        for len in (0..KERNEL.len().min(8192)).step_by(61) {
+            assert!(load(&KERNEL[..len], &memory, 0, false).is_err(), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn damaged_headers_do_no_harm() {
+        let memory = memory();
+        let mut bytes = KERNEL.to_vec();
+        for at in 0..512.min(bytes.len()) {
+            for value in [0, 0x7f, 0xff] {
+                let old = std::mem::replace(&mut bytes[at], value);
+                let _ = load(&bytes, &memory, 0, false);
+                bytes[at] = old;
+            }
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Threads that wait for the host in the kernel's stead: one for readiness, a few for operations that take long.
+//!
+//! They are started when first needed and use no processor time while nothing happens.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use abi::hostcall::{EVENT_DONE, EVENT_READY, Event};
+
+use crate::hostcall::files::HostFile;
+use crate::hostcall::sys::{self, Errno};
+
+/// Where events go; called from I/O threads, must not wait.
+pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
+
+/// Most threads that carry out long operations.
+const WORKERS_MAX: usize = 4;
+/// Most operations that may wait for a worker.
+const JOBS_MAX: usize = 4096;
+const STACK_BYTES: usize = 64 << 10;
+/// `epoll` data of our own wake-up counter; a handle with this generation never exists.
+const WAKE: u64 = u64::MAX;
+
+/// One armed handle.
+struct Arm {
+    generation: u32,
+    token: u64,
+    file: Arc<HostFile>,
+    /// Not yet reported.
+    waits: bool,
+}
+
+struct Job {
+    file: Arc<HostFile>,
+    data_only: bool,
+    token: u64,
+}
+
+#[derive(Default)]
+struct Jobs {
+    queue: VecDeque<Job>,
+    idle: usize,
+    closing: bool,
+}
+
+struct Shared {
+    epoll: OwnedFd,
+    wake: OwnedFd,
+    arms: Mutex<HashMap<u32, Arm>>,
+    jobs: Mutex<Jobs>,
+    jobs_changed: Condvar,
+    sink: EventSink,
+}
+
+#[derive(Default)]
+struct Threads {
+    poller: Option<JoinHandle<()>>,
+    workers: Vec<JoinHandle<()>>,
+    generation: u32,
+}
+
+/// The threads, and what they share with the calls.
+pub struct IoThreads {
+    shared: Arc<Shared>,
+    threads: Mutex<Threads>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl IoThreads {
+    /// Prepares the queues; no thread runs yet.
+    pub fn new(sink: EventSink) -> Result<Self, Errno> {
+        let (epoll, wake) = (sys::epoll_create()?, sys::eventfd()?);
+        sys::epoll_ctl(epoll.as_fd(), libc::EPOLL_CTL_ADD, wake.as_fd(), libc::EPOLLIN as u32, WAKE)?;
+        let shared = Shared {
+            epoll,
+            wake,
+            arms: Mutex::default(),
+            jobs: Mutex::default(),
+            jobs_changed: Condvar::new(),
+            sink,
+        };
+        Ok(Self { shared: Arc::new(shared), threads: Mutex::default() })
+    }
+
+    /// Asks for one event with `token` once any of `events` holds. Replaces what was asked before for this handle;
+    /// no events: takes it back. `EPERM` for files that are always ready.
+    pub fn arm(&self, handle: u32, file: &Arc<HostFile>, events: u32, token: u64) -> Result<i64, Errno> {
+        let mut arms = lock(&self.shared.arms);
+        if events == 0 {
+            if let Some(arm) = arms.remove(&handle) {
+                self.shared.unregister(&arm.file);
+            }
+            return Ok(0);
+        }
+        let generation = self.prepare_poller()?;
+        let known = arms.get(&handle).is_some_and(|arm| Arc::ptr_eq(&arm.file, file));
+        if !known && let Some(stale) = arms.remove(&handle) {
+            self.shared.unregister(&stale.file);
+        }
+        let operation = if known { libc::EPOLL_CTL_MOD } else { libc::EPOLL_CTL_ADD };
+        let data = u64::from(generation) << 32 | u64::from(handle);
+        let oneshot = events | libc::EPOLLONESHOT.cast_unsigned();
+        sys::epoll_ctl(self.shared.epoll.as_fd(), operation, file.as_fd(), oneshot, data)?;
+        arms.insert(handle, Arm { generation, token, file: Arc::clone(file), waits: true });
+        Ok(0)
+    }
+
+    /// The handle is being closed.
+    pub fn forget(&self, handle: u32, file: &Arc<HostFile>) {
+        let mut arms = lock(&self.shared.arms);
+        if arms.get(&handle).is_some_and(|arm| Arc::ptr_eq(&arm.file, file)) {
+            arms.remove(&handle);
+            self.shared.unregister(file);
+        }
+    }
+
+    /// Starts `fsync` or `fdatasync`; its result comes as an event.
+    pub fn submit_fsync(&self, file: Arc<HostFile>, data_only: bool, token: u64) -> Result<i64, Errno> {
+        let mut threads = lock(&self.threads);
+        let mut jobs = lock(&self.shared.jobs);
+        if jobs.queue.len() >= JOBS_MAX {
+            return Err(Errno(libc::EAGAIN));
+        }
+        if jobs.idle <= jobs.queue.len() && threads.workers.len() < WORKERS_MAX {
+            match spawn("dormouse-work", &self.shared, Shared::work) {
+                Ok(worker) => threads.workers.push(worker),
+                Err(error) if threads.workers.is_empty() => return Err(error),
+                Err(_) => {}
+            }
+        }
+        jobs.queue.push_back(Job { file, data_only, token });
+        self.shared.jobs_changed.notify_one();
+        Ok(0)
+    }
+
+    /// Makes sure that the poller runs; result: a fresh generation.
+    fn prepare_poller(&self) -> Result<u32, Errno> {
+        let mut threads = lock(&self.threads);
+        if threads.poller.is_none() {
+            threads.poller = Some(spawn("dormouse-io", &self.shared, Shared::poll)?);
+        }
+        threads.generation = (threads.generation + 1) % (u32::MAX - 1);
+        Ok(threads.generation)
+    }
+}
+
+impl Drop for IoThreads {
+    fn drop(&mut self) {
+        lock(&self.shared.jobs).closing = true;
+        self.shared.jobs_changed.notify_all();
+        sys::eventfd_signal(self.shared.wake.as_fd());
+        let threads = std::mem::take(self.threads.get_mut().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads.poller.into_iter().chain(threads.workers) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn spawn(name: &str, shared: &Arc<Shared>, run: fn(&Shared)) -> Result<JoinHandle<()>, Errno> {
+    let shared = Arc::clone(shared);
+    let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
+    let thread = builder.spawn(move || {
+        sys::block_signals();
+        run(&shared);
+    });
+    Ok(thread?)
+}
+
+impl Shared {
+    fn unregister(&self, file: &HostFile) {
+        let _ = sys::epoll_ctl(self.epoll.as_fd(), libc::EPOLL_CTL_DEL, file.as_fd(), 0, 0);
+    }
+
+    /// The poller: until the wake-up counter is set.
+    fn poll(&self) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        loop {
+            let Ok(count) = sys::epoll_wait(self.epoll.as_fd(), &mut events) else { return };
+            for event in &events[..count] {
+                let (data, ready) = (event.u64, event.events);
+                if data == WAKE {
+                    return;
+                }
+                self.report(data, ready);
+            }
+        }
+    }
+
+    fn report(&self, data: u64, ready: u32) {
+        let handle = u32::try_from(data & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+        let mut arms = lock(&self.arms);
+        // A stale generation: the handle was armed anew meanwhile, and that will be reported by itself.
+        let current =
+            arms.get_mut(&handle).filter(|arm| u64::from(arm.generation) == data >> 32 && arm.waits);
+        if let Some(arm) = current {
+            arm.waits = false;
+            let event = Event { kind: EVENT_READY, flags: 0, token: arm.token, value: i64::from(ready) };
+            // While the lock is held: once a disarm has returned, no event comes any more.
+            (self.sink)(event);
+        }
+    }
+
+    /// A worker: until closing, and the queue is empty.
+    fn work(&self) {
+        let mut jobs = lock(&self.jobs);
+        loop {
+            if let Some(job) = jobs.queue.pop_front() {
+                drop(jobs);
+                let result = sys::fsync(job.file.as_fd(), job.data_only).unwrap_or_else(Errno::as_result);
+                (self.sink)(Event { kind: EVENT_DONE, flags: 0, token: job.token, value: result });
+                drop(job);
+                jobs = lock(&self.jobs);
+            } else if jobs.closing {
+                return;
+            } else {
+                jobs.idle += 1;
+                jobs = self.jobs_changed.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+                jobs.idle -= 1;
+            }
+        }
+    }
+}

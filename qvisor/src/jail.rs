@@ -1,0 +1,72 @@
+//! How the VMM gives up the host. Steps, in order; those marked *later* come with the jail proper:
+//!
+//! 1. Descriptors: only the streams, the channel to the front end and the control socket stay (`process::keep_only`,
+//!    before anything else is opened).
+//! 2. Namespaces: mount, and user for unprivileged callers (`mounts::enter_namespaces`); *later* net, ipc, uts.
+//! 3. The root file system: an empty read-only one takes the host's place ([`leave_host`]). What the sandbox may use was
+//!    opened before; own descriptors are reached by `/proc/self/fd`, opened before as well.
+//! 4. *Later*: the cgroup, with headroom for the VMM.
+//! 5. *Later*: capabilities down to a listed set; no-new-privileges.
+//! 6. *Later*: the seccomp allow-list, kept as commented data.
+
+use std::ffi::CStr;
+use std::io;
+
+/// Why the host could not be left.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot jail the sandbox: {step} failed: {source}; run it as root or on a file system that can be left"
+)]
+pub struct JailError {
+    step: &'static str,
+    source: io::Error,
+}
+
+/// Replaces the root of this mount namespace by an empty, read-only file system: no path leads to the host any more.
+///
+/// The namespace must be the process's own. The working directory is lost as well.
+pub fn leave_host() -> Result<(), JailError> {
+    let private = libc::MS_REC | libc::MS_PRIVATE;
+    mount("making mounts private", c"none", c"/", None, private, None)?;
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+    let options = Some(c"size=64k,nr_inodes=8,mode=0555");
+    mount("mounting an empty root", c"dormouse", c"/proc", Some(c"tmpfs"), flags, options)?;
+    step("entering the empty root", || {
+        // SAFETY: the path is zero-terminated.
+        unsafe { i64::from(libc::chdir(c"/proc".as_ptr())) }
+    })?;
+    // The old root is stacked on the new one, then taken away; no directory for it is needed.
+    step("pivoting", || {
+        // SAFETY: both paths are zero-terminated.
+        unsafe { libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()) }
+    })?;
+    step("unmounting the host", || {
+        // SAFETY: the path is zero-terminated.
+        unsafe { i64::from(libc::umount2(c".".as_ptr(), libc::MNT_DETACH)) }
+    })?;
+    step("entering the root", || {
+        // SAFETY: the path is zero-terminated.
+        unsafe { i64::from(libc::chdir(c"/".as_ptr())) }
+    })?;
+    mount("making the root read-only", c"none", c"/", None, flags | libc::MS_REMOUNT | libc::MS_RDONLY, None)
+}
+
+fn step(name: &'static str, run: impl FnOnce() -> i64) -> Result<(), JailError> {
+    if run() >= 0 { Ok(()) } else { Err(JailError { step: name, source: io::Error::last_os_error() }) }
+}
+
+fn mount(
+    name: &'static str,
+    source: &CStr,
+    target: &CStr,
+    kind: Option<&CStr>,
+    flags: u64,
+    data: Option<&CStr>,
+) -> Result<(), JailError> {
+    let (kind, data) =
+        (kind.map_or(std::ptr::null(), CStr::as_ptr), data.map_or(std::ptr::null(), CStr::as_ptr));
+    step(name, || {
+        // SAFETY: every pointer is null or to a zero-terminated string that outlives the call.
+        unsafe { i64::from(libc::mount(source.as_ptr(), target.as_ptr(), kind, flags, data.cast())) }
+    })
+}

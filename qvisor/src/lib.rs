@@ -1,0 +1,20 @@
+//! The VMM of Dormouse: guest memory, vCPUs, the platforms, what the kernel asks of the host, the sandbox's life on the
+//! host, and the `dormouse` command.
+
+pub mod boot;
+pub mod cli;
+pub mod control;
+pub mod front;
+pub mod hostcall;
+pub mod image;
+pub mod io;
+pub mod jail;
+pub mod memory;
+pub mod mounts;
+pub mod platform;
+pub mod process;
+pub mod sandbox;
+pub mod signals;
+pub mod state;
+pub mod vcpu;
+pub mod vmm;

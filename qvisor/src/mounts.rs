@@ -1,0 +1,458 @@
+//! The file systems a sandbox sees: copy-on-write views of the host's, made as mounts that no path leads to.
+//!
+//! Every view is a *detached* mount (`fsmount(2)`, `open_tree(2)`): it exists as long as a descriptor to it does, so a
+//! sandbox that dies, however it dies, leaves no mount behind. A view is an overlay: the host's directory below, a
+//! fresh directory of the sandbox's above. Mounts below the root that are read-only on the host stay so and need no
+//! layer; those the host's kernel makes up (`proc`, `sysfs`, …) are left to the sandbox's kernel.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, OsStr};
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// File systems that hold no files of their own, or that an overlay cannot hold: not shown to a sandbox.
+const LEFT_OUT: &[&str] = &[
+    "autofs",
+    "binfmt_misc",
+    "bpf",
+    "cgroup",
+    "cgroup2",
+    "configfs",
+    "debugfs",
+    "devpts",
+    "devtmpfs",
+    "efivarfs",
+    "fusectl",
+    "hugetlbfs",
+    "mqueue",
+    "nsfs",
+    "overlay",
+    "proc",
+    "pstore",
+    "rpc_pipefs",
+    "securityfs",
+    "selinuxfs",
+    "sysfs",
+    "tracefs",
+];
+/// Directories that are the sandbox's kernel's own.
+const VIRTUAL: &[&str] = &["/proc", "/sys", "/dev"];
+
+/// Largest file that is copied when a directory cannot be overlaid.
+const COPIED_MAX: u64 = 1 << 20;
+
+/// `fsconfig(2)` and `fsmount(2)` numbers that `libc` does not name.
+const FSCONFIG_SET_FLAG: u32 = 0;
+const FSCONFIG_SET_STRING: u32 = 1;
+const FSCONFIG_CMD_CREATE: u32 = 6;
+const MOUNT_ATTR_RDONLY: u64 = 1;
+const MOUNT_ATTR_NOSUID: u64 = 2;
+const MOUNT_ATTR_NODEV: u64 = 4;
+
+/// Why a sandbox's file systems could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    #[error("cannot use root file system {path}: {source}; pass an existing directory with --rootfs")]
+    Root { path: PathBuf, source: io::Error },
+    #[error("cannot make the sandbox's layer in {path}: {source}; free some space or set DORMOUSE_LAYERS")]
+    Layer { path: PathBuf, source: io::Error },
+    #[error(
+        "cannot make a copy-on-write view of {path}: {source}; the host needs overlayfs (5.11 or later for users other \
+         than root), and a disk for layers (DORMOUSE_LAYERS)"
+    )]
+    Overlay { path: PathBuf, source: io::Error },
+    #[error("cannot mount volume {path}: {source}; pass an existing file or directory with --volume")]
+    Volume { path: PathBuf, source: io::Error },
+    #[error("cannot make a mount namespace: {source}; run as root, or allow unprivileged user namespaces")]
+    Namespace { source: io::Error },
+}
+
+/// A volume of the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Volume {
+    pub source: PathBuf,
+    /// In the sandbox; absolute.
+    pub target: PathBuf,
+    pub read_only: bool,
+}
+
+/// A mount to hand to the sandbox.
+#[derive(Debug)]
+pub struct View {
+    pub fd: OwnedFd,
+    /// In the sandbox.
+    pub path: PathBuf,
+    pub read_only: bool,
+    /// The host may change it meanwhile.
+    pub shared: bool,
+}
+
+/// Leaves the host's mount namespace, and as an unprivileged user its user namespace too (as root of a new one).
+pub fn enter_namespaces() -> Result<(), MountError> {
+    let failed = |source| MountError::Namespace { source };
+    let (user, group) = (crate::process::effective_user(), crate::process::effective_group());
+    if user == 0 {
+        return unshare(libc::CLONE_NEWNS).map_err(failed);
+    }
+    unshare(libc::CLONE_NEWNS | libc::CLONE_NEWUSER).map_err(failed)?;
+    fs::write("/proc/self/setgroups", "deny").map_err(failed)?;
+    fs::write("/proc/self/gid_map", format!("0 {group} 1")).map_err(failed)?;
+    fs::write("/proc/self/uid_map", format!("0 {user} 1")).map_err(failed)
+}
+
+fn unshare(flags: i32) -> io::Result<()> {
+    // SAFETY: takes integers only; the process is single-threaded.
+    if unsafe { libc::unshare(flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Makes the views of `root` and of what is mounted below it, the root first, parents before children. `layer` is the
+/// sandbox's own directory for what it changes.
+pub fn copy_on_write(root: &Path, layer: &Path) -> Result<Vec<View>, MountError> {
+    let unusable = |source| MountError::Root { path: root.to_owned(), source };
+    let root = fs::canonicalize(root).map_err(unusable)?;
+    let found = mounted();
+    let mut composer = Composer {
+        root: root.clone(),
+        points: found.keys().cloned().collect(),
+        layers: Layers { dir: layer.to_owned(), next: 0, options: 0 },
+        views: Vec::new(),
+    };
+    composer.show(&root)?;
+    for (path, mount) in worth_showing(found, &root) {
+        let inside = composer.inside(&path);
+        if !VIRTUAL.iter().any(|virtual_dir| inside.starts_with(virtual_dir)) {
+            // What cannot be shown (an odd file system, a lack of rights) is left out: the directory below shows.
+            let _ = composer.show_mount(&path, &mount);
+        }
+    }
+    composer.views.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(composer.views)
+}
+
+/// Collects the views of one sandbox.
+struct Composer {
+    root: PathBuf,
+    /// Everything that is mounted anywhere.
+    points: Vec<PathBuf>,
+    layers: Layers,
+    views: Vec<View>,
+}
+
+impl Composer {
+    fn inside(&self, path: &Path) -> PathBuf {
+        Path::new("/").join(path.strip_prefix(&self.root).unwrap_or(path))
+    }
+
+    fn push(&mut self, fd: OwnedFd, path: &Path, read_only: bool) {
+        let path = self.inside(path);
+        // A mount replaces what a directory listing showed in its place.
+        self.views.retain(|view| view.path != path);
+        self.views.push(View { fd, path, read_only, shared: read_only });
+    }
+
+    fn show_mount(&mut self, path: &Path, mount: &Mounted) -> Result<(), MountError> {
+        let is_dir = fs::metadata(path).is_ok_and(|metadata| metadata.is_dir());
+        if is_dir && !mount.read_only {
+            return self.show(path);
+        }
+        if let Ok(fd) = clone_tree(path, true).or_else(|_| open_path(path)) {
+            self.push(fd, path, true);
+        }
+        Ok(())
+    }
+
+    /// Shows a directory as an overlay, or piece by piece: in a user namespace the host's kernel refuses overlays over
+    /// directories that hold mounts.
+    fn show(&mut self, path: &Path) -> Result<(), MountError> {
+        let lower =
+            open_directory(path).map_err(|source| MountError::Root { path: path.to_owned(), source })?;
+        match overlay(lower.as_fd(), path, &mut self.layers) {
+            Ok(fd) => self.push(fd, path, false),
+            Err(error) => {
+                if !self.points.iter().any(|point| point != path && point.starts_with(path)) {
+                    return Err(error);
+                }
+                self.show_pieces(path, lower.as_fd())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A directory of the sandbox's own with the same entries: links and small files are copied, directories are shown
+    /// as views of their own.
+    fn show_pieces(&mut self, path: &Path, lower: BorrowedFd<'_>) -> Result<(), MountError> {
+        let failed = |source| MountError::Layer { path: path.to_owned(), source };
+        let (copy, _) = self.layers.make(lower).map_err(failed)?;
+        self.push(open_directory(&copy).map_err(failed)?, path, false);
+        for entry in fs::read_dir(path).map_err(failed)?.flatten() {
+            let (from, to) = (entry.path(), copy.join(entry.file_name()));
+            let Ok(metadata) = fs::symlink_metadata(&from) else { continue };
+            if metadata.is_dir() {
+                let _ = fs::create_dir(&to);
+                let inside = self.inside(&from);
+                if !VIRTUAL.iter().any(|virtual_dir| inside == Path::new(virtual_dir)) {
+                    // Without a view the directory stays empty.
+                    let _ = self.show(&from);
+                }
+            } else if metadata.is_symlink() {
+                let _ = fs::read_link(&from).and_then(|target| std::os::unix::fs::symlink(target, &to));
+            } else if metadata.is_file() && metadata.len() <= COPIED_MAX {
+                let _ = fs::copy(&from, &to);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Opens a volume: a copy of the mount it lies on, without what is mounted below it, or the node itself where the host
+/// lets us make no mounts.
+pub fn volume(volume: &Volume) -> Result<View, MountError> {
+    let failed = |source| MountError::Volume { path: volume.source.clone(), source };
+    let source = fs::canonicalize(&volume.source).map_err(failed)?;
+    let fd = clone_tree(&source, volume.read_only).or_else(|_| open_path(&source)).map_err(failed)?;
+    Ok(View { fd, path: volume.target.clone(), read_only: volume.read_only, shared: true })
+}
+
+fn open_with(path: &Path, flags: i32) -> io::Result<OwnedFd> {
+    Ok(File::options().read(true).custom_flags(libc::O_PATH | flags).open(path)?.into())
+}
+
+fn open_path(path: &Path) -> io::Result<OwnedFd> {
+    open_with(path, 0)
+}
+
+/// Names a directory.
+pub fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    open_with(path, libc::O_DIRECTORY)
+}
+
+/// Fresh directories for the upper sides of overlays.
+struct Layers {
+    dir: PathBuf,
+    next: u32,
+    /// The first of [`OPTIONS`] that this host may take.
+    options: usize,
+}
+
+impl Layers {
+    fn make(&mut self, like: BorrowedFd<'_>) -> io::Result<(PathBuf, PathBuf)> {
+        let dir = self.dir.join(self.next.to_string());
+        self.next += 1;
+        let mut builder = DirBuilder::new();
+        builder.mode(0o700).create(&dir)?;
+        let (upper, work) = (dir.join("upper"), dir.join("work"));
+        builder.create(&upper)?;
+        builder.create(&work)?;
+        // The root of the view has the upper directory's attributes, so they must be the host's.
+        let found = File::from(like.try_clone_to_owned()?).metadata()?;
+        let _ = std::os::unix::fs::chown(&upper, Some(uid_of(&found)), Some(gid_of(&found)));
+        fs::set_permissions(&upper, found.permissions())?;
+        Ok((upper, work))
+    }
+}
+
+fn uid_of(metadata: &fs::Metadata) -> u32 {
+    std::os::unix::fs::MetadataExt::uid(metadata)
+}
+
+fn gid_of(metadata: &fs::Metadata) -> u32 {
+    std::os::unix::fs::MetadataExt::gid(metadata)
+}
+
+/// Options to try, best first. `volatile`: what is thrown away at the end need not be synced. `redirect_dir`: renaming
+/// a directory of the host's works. `userxattr`: needed in a user namespace.
+const OPTIONS: &[&[(&CStr, Option<&CStr>)]] = &[
+    &[
+        (c"volatile", None),
+        (c"redirect_dir", Some(c"on")),
+        (c"index", Some(c"off")),
+        (c"metacopy", Some(c"off")),
+    ],
+    &[(c"volatile", None), (c"userxattr", None)],
+    &[(c"userxattr", None)],
+];
+
+fn overlay(lower: BorrowedFd<'_>, path: &Path, layers: &mut Layers) -> Result<OwnedFd, MountError> {
+    let mut last = io::Error::from_raw_os_error(libc::EINVAL);
+    let first = layers.options;
+    for (at, options) in OPTIONS.iter().enumerate().skip(first) {
+        // Fresh directories each time: a work directory remembers the options it was used with.
+        let made = layers.make(lower);
+        let (upper, work) = made.map_err(|source| MountError::Layer { path: layers.dir.clone(), source })?;
+        match try_overlay(lower, &upper, &work, options) {
+            Ok(fd) => {
+                layers.options = at;
+                return Ok(fd);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(MountError::Overlay { path: path.to_owned(), source: last })
+}
+
+fn try_overlay(
+    lower: BorrowedFd<'_>,
+    upper: &Path,
+    work: &Path,
+    options: &[(&CStr, Option<&CStr>)],
+) -> io::Result<OwnedFd> {
+    let context = system_call([libc::SYS_fsopen, c"overlay".as_ptr() as i64, 1, 0, 0, 0])?;
+    // Relative to the working directory, so that no character of the path has a meaning to overlayfs.
+    // SAFETY: integers only.
+    if unsafe { libc::fchdir(lower.as_raw_fd()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let set = |key: &CStr, value: Option<&CStr>| {
+        let kind = if value.is_some() { FSCONFIG_SET_STRING } else { FSCONFIG_SET_FLAG };
+        let value = value.map_or(0, |value| value.as_ptr() as i64);
+        let fd = i64::from(context.as_raw_fd());
+        call([libc::SYS_fsconfig, fd, i64::from(kind), key.as_ptr() as i64, value, 0])
+    };
+    set(c"lowerdir", Some(c"."))?;
+    set(c"upperdir", Some(&c_path(upper)?))?;
+    set(c"workdir", Some(&c_path(work)?))?;
+    for (key, value) in options {
+        set(key, *value)?;
+    }
+    let fd = i64::from(context.as_raw_fd());
+    call([libc::SYS_fsconfig, fd, i64::from(FSCONFIG_CMD_CREATE), 0, 0, 0])?;
+    let attributes = (MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV).cast_signed();
+    system_call([libc::SYS_fsmount, fd, 1, attributes, 0, 0])
+}
+
+/// A detached copy of the mount at `path`, with `path` as its root.
+fn clone_tree(path: &Path, read_only: bool) -> io::Result<OwnedFd> {
+    let name = c_path(path)?;
+    let flags = i64::from(libc::O_CLOEXEC) | 1;
+    let fd =
+        system_call([libc::SYS_open_tree, i64::from(libc::AT_FDCWD), name.as_ptr() as i64, flags, 0, 0])?;
+    // struct mount_attr: set, clear, propagation, namespace.
+    let only_read = if read_only { MOUNT_ATTR_RDONLY } else { 0 };
+    let attributes = [MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | only_read, 0, 0, 0];
+    let (empty, raw) = (i64::from(libc::AT_EMPTY_PATH), i64::from(fd.as_raw_fd()));
+    let size = i64::try_from(size_of_val(&attributes)).unwrap_or(0);
+    call([libc::SYS_mount_setattr, raw, c"".as_ptr() as i64, empty, attributes.as_ptr() as i64, size])?;
+    Ok(fd)
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
+}
+
+/// A system call of this file: the number, then its arguments, pointers among them being valid for the call.
+fn call(args: [i64; 6]) -> io::Result<i64> {
+    let [number, a, b, c, d, e] = args;
+    // SAFETY: the callers pass live descriptors and pointers to live, zero-terminated or sized data.
+    let result = unsafe { libc::syscall(number, a, b, c, d, e) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn system_call(args: [i64; 6]) -> io::Result<OwnedFd> {
+    let fd = RawFd::try_from(call(args)?).unwrap_or(-1);
+    // SAFETY: the calls made this way return a new descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// What a line of `mountinfo` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mounted {
+    id: u64,
+    read_only: bool,
+    kind: String,
+}
+
+/// Everything that is mounted, by path; parents come before children.
+fn mounted() -> BTreeMap<PathBuf, Mounted> {
+    let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    text.split(|b| *b == b'\n').filter_map(parse_line).collect()
+}
+
+/// What is mounted below `root` and worth showing.
+fn worth_showing(mut found: BTreeMap<PathBuf, Mounted>, root: &Path) -> BTreeMap<PathBuf, Mounted> {
+    found.retain(|path, mount| {
+        path != root
+            && path.starts_with(root)
+            && !LEFT_OUT.contains(&mount.kind.as_str())
+            // Hidden below another mount?
+            && mount_id(path).is_none_or(|id| id == mount.id)
+    });
+    found
+}
+
+/// Later lines replace earlier ones of the same path, as later mounts hide earlier ones.
+fn parse_line(line: &[u8]) -> Option<(PathBuf, Mounted)> {
+    let mut fields = line.split(|b| *b == b' ');
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let path = unescape(fields.nth(3)?);
+    let options = fields.next()?;
+    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
+    let kind = String::from_utf8_lossy(rest.next()?).into_owned();
+    let super_options = rest.nth(1).unwrap_or_default();
+    let is_ro = |options: &[u8]| options.split(|b| *b == b',').any(|option| option == b"ro");
+    Some((path, Mounted { id, read_only: is_ro(options) || is_ro(super_options), kind }))
+}
+
+/// Octal escapes of blanks and backslashes.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut out = Vec::with_capacity(field.len());
+    let mut at = 0;
+    while let Some(byte) = field.get(at) {
+        let digits = field.get(at + 1..at + 4).filter(|_| *byte == b'\\');
+        let octal = digits.and_then(|d| u8::from_str_radix(std::str::from_utf8(d).ok()?, 8).ok());
+        out.push(octal.unwrap_or(*byte));
+        at += if octal.is_some() { 4 } else { 1 };
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(out))
+}
+
+fn mount_id(path: &Path) -> Option<u64> {
+    const STATX_MNT_ID: u32 = 0x1000;
+    let path = c_path(path).ok()?;
+    // SAFETY: `statx` is plain integers.
+    let mut out: libc::statx = unsafe { std::mem::zeroed() };
+    let flags = libc::AT_NO_AUTOMOUNT | libc::AT_SYMLINK_NOFOLLOW;
+    // SAFETY: the path is zero-terminated, and `out` is live.
+    let result = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, STATX_MNT_ID, &raw mut out) };
+    (result == 0 && out.stx_mask & STATX_MNT_ID != 0).then_some(out.stx_mnt_id)
+}
+
+/// Whether an overlay can be made at all; for `dormouse doctor`.
+#[must_use]
+pub fn knows_overlay() -> bool {
+    let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    known.lines().any(|line| line.ends_with("\toverlay"))
+}
+
+/// The path as bytes, for boot records.
+#[must_use]
+pub fn bytes_of(path: &Path) -> Vec<u8> {
+    OsStr::as_bytes(path.as_os_str()).to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mountinfo_is_read() {
+        let line = b"36 35 98:0 /mnt1 /my\\040dir rw,noatime master:1 - ext3 /dev/root rw,errors=continue";
+        let (path, mount) = parse_line(line).unwrap();
+        assert_eq!(path, Path::new("/my dir"));
+        assert_eq!(mount, Mounted { id: 36, read_only: false, kind: "ext3".into() });
+        let (_, mount) = parse_line(b"1 0 7:0 / /snap/x ro,nodev - squashfs /dev/loop0 ro").unwrap();
+        assert!(mount.read_only);
+        assert!(parse_line(b"").is_none());
+        assert!(parse_line(b"x y").is_none());
+    }
+
+    #[test]
+    fn made_up_file_systems_are_left_out() {
+        let found = worth_showing(mounted(), Path::new("/"));
+        assert!(!found.contains_key(Path::new("/")));
+        assert!(found.values().all(|mount| mount.kind != "proc" && mount.kind != "sysfs"));
+    }
+}

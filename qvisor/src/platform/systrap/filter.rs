@@ -1,0 +1,324 @@
+//! The seccomp filter of zygote and stubs, as data.
+//!
+//! Every system call of application code becomes SIGSYS. The stub's own text may make the calls listed here; the
+//! zygote's page, which stub processes do not have, any call.
+
+use abi::layout::{STUB_TEXT, USER_MAX};
+
+use super::area::{FD_SOCKETS, THREAD_FLAGS, ZYGOTE_END, ZYGOTE_TEXT, ZYGOTE_TEXT_END};
+
+const ALLOW: u32 = 0x7fff_0000;
+const TRAP: u32 = 0x0003_0000;
+const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
+
+// Offsets in `struct seccomp_data`.
+const NR: u32 = 0;
+const ARCH: u32 = 4;
+const IP_LOW: u32 = 8;
+const IP_HIGH: u32 = 12;
+const fn arg_low(index: u32) -> u32 {
+    16 + 8 * index
+}
+const fn arg_high(index: u32) -> u32 {
+    20 + 8 * index
+}
+
+const MAP_SHARED_FIXED: u32 = 0x11;
+const MAP_POPULATE: u32 = 0x8000;
+const FUTEX_WAKE: u32 = 1;
+const ARCH_SET_GS: u32 = 0x1001;
+const ARCH_SET_FS: u32 = 0x1002;
+
+/// One instruction of classic BPF, as the host kernel lays it out.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instruction {
+    pub code: u16,
+    pub on_true: u8,
+    pub on_false: u8,
+    pub value: u32,
+}
+
+/// Where a jump goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Label {
+    /// The next instruction.
+    Next,
+    Allow,
+    Trap,
+    Calls,
+    Range,
+    RangeEnd,
+    Flags,
+    Carry,
+    HighPart,
+    Clone,
+    Futex,
+    Receive,
+    Close,
+    Bases,
+    Munmap,
+}
+
+enum Line {
+    At(Label),
+    /// Loads a word of `seccomp_data`.
+    Load(u32),
+    /// Compares the accumulator: operation, value, where to go.
+    Jump(u16, u32, Label, Label),
+    Plain(u16, u32),
+}
+
+const EQUAL: u16 = 0x15;
+const GREATER: u16 = 0x25;
+const AT_LEAST: u16 = 0x35;
+const AT_LEAST_X: u16 = 0x3d;
+const LOAD_VALUE: u16 = 0;
+const LOAD_SLOT: u16 = 0x60;
+const STORE_SLOT: u16 = 0x02;
+const TO_X: u16 = 0x07;
+const ADD_X: u16 = 0x0c;
+const RETURN: u16 = 0x06;
+
+const fn high(address: u64) -> u32 {
+    (address >> 32) as u32
+}
+
+const fn low(address: u64) -> u32 {
+    (address & 0xffff_ffff) as u32
+}
+
+fn call(number: libc::c_long, target: Label) -> Line {
+    Line::Jump(EQUAL, u32::try_from(number).unwrap_or(u32::MAX), target, Label::Next)
+}
+
+/// The filter's instructions, for a sandbox with `cpus` vCPUs.
+pub fn program(cpus: u32) -> Vec<Instruction> {
+    let first_free = FD_SOCKETS.cast_unsigned() + cpus;
+    use Label::*;
+    use Line::*;
+    let lines = [
+        // Only 64-bit system calls; x32 numbers are in no list below.
+        Load(ARCH),
+        Jump(EQUAL, AUDIT_ARCH_X86_64, Next, Trap),
+        // Application code is never where the stub is: one comparison for the common case.
+        Load(IP_HIGH),
+        Jump(EQUAL, high(STUB_TEXT), Next, Trap),
+        Load(IP_LOW),
+        Jump(AT_LEAST, low(ZYGOTE_TEXT_END), Trap, Next),
+        Jump(AT_LEAST, low(ZYGOTE_TEXT), Allow, Next),
+        Jump(AT_LEAST, low(STUB_TEXT), Calls, Trap),
+        At(Calls),
+        Load(NR),
+        call(libc::SYS_rt_sigreturn, Allow),
+        call(libc::SYS_futex, Futex),
+        call(libc::SYS_mmap, Range),
+        call(libc::SYS_mprotect, Range),
+        call(libc::SYS_munmap, Munmap),
+        call(libc::SYS_recvmsg, Receive),
+        call(libc::SYS_close, Close),
+        call(libc::SYS_clone, Clone),
+        call(libc::SYS_arch_prctl, Bases),
+        Plain(RETURN, TRAP),
+        // Waiting for a turn and giving it: FUTEX_WAIT and FUTEX_WAKE.
+        At(Futex),
+        Load(arg_low(1)),
+        Jump(GREATER, FUTEX_WAKE, Trap, Allow),
+        // Files come by the vCPUs' sockets and are closed once mapped; the descriptors a stub begins with stay.
+        At(Receive),
+        Load(arg_low(0)),
+        Jump(AT_LEAST, first_free, Trap, Next),
+        Jump(AT_LEAST, FD_SOCKETS.cast_unsigned(), Allow, Trap),
+        At(Close),
+        Load(arg_low(0)),
+        Jump(AT_LEAST, first_free, Allow, Trap),
+        // A further thread, with exactly the flags of one.
+        At(Clone),
+        Load(arg_high(0)),
+        Jump(EQUAL, high(THREAD_FLAGS), Next, Trap),
+        Load(arg_low(0)),
+        Jump(EQUAL, low(THREAD_FLAGS), Allow, Trap),
+        // FS and GS bases, on hosts that have no instruction for it.
+        At(Bases),
+        Load(arg_low(0)),
+        Jump(EQUAL, ARCH_SET_FS, Allow, Next),
+        Jump(EQUAL, ARCH_SET_GS, Allow, Trap),
+        // A new stub process drops the zygote's pages.
+        At(Munmap),
+        Load(arg_high(0)),
+        Jump(EQUAL, high(ZYGOTE_TEXT), Next, Range),
+        Load(arg_low(0)),
+        Jump(EQUAL, low(ZYGOTE_TEXT), Next, Range),
+        Load(arg_low(1)),
+        Jump(EQUAL, low(ZYGOTE_END - ZYGOTE_TEXT), Allow, Trap),
+        // Address (argument 0) plus length (argument 1) must end in the user half. Slot 0: low word of the sum.
+        At(Range),
+        Load(arg_low(1)),
+        Plain(TO_X, 0),
+        Load(arg_low(0)),
+        Plain(ADD_X, 0),
+        Plain(STORE_SLOT, 0),
+        Jump(AT_LEAST_X, 0, Next, Carry),
+        Plain(LOAD_VALUE, 0),
+        Jump(EQUAL, 0, HighPart, Trap),
+        At(Carry),
+        Plain(LOAD_VALUE, 1),
+        At(HighPart),
+        Plain(STORE_SLOT, 1),
+        Load(arg_high(0)),
+        Jump(GREATER, high(USER_MAX), Trap, Next),
+        Plain(TO_X, 0),
+        Load(arg_high(1)),
+        Jump(GREATER, high(USER_MAX), Trap, Next),
+        Plain(ADD_X, 0),
+        Plain(TO_X, 0),
+        Plain(LOAD_SLOT, 1),
+        Plain(ADD_X, 0),
+        Jump(GREATER, high(USER_MAX), Trap, Next),
+        Jump(EQUAL, high(USER_MAX), RangeEnd, Flags),
+        At(RangeEnd),
+        Plain(LOAD_SLOT, 0),
+        Jump(EQUAL, low(USER_MAX), Flags, Trap),
+        // Only files are mapped, never anonymous memory.
+        At(Flags),
+        Load(NR),
+        call(libc::SYS_munmap, Allow),
+        call(libc::SYS_mprotect, Allow),
+        Load(arg_low(3)),
+        Jump(EQUAL, MAP_SHARED_FIXED, Allow, Next),
+        Jump(EQUAL, MAP_SHARED_FIXED | MAP_POPULATE, Allow, Trap),
+        At(Trap),
+        Plain(RETURN, TRAP),
+        At(Allow),
+        Plain(RETURN, ALLOW),
+    ];
+    assemble(&lines)
+}
+
+fn assemble(lines: &[Line]) -> Vec<Instruction> {
+    let mut places = Vec::new();
+    let mut index = 0_usize;
+    for line in lines {
+        match line {
+            Line::At(label) => places.push((*label, index)),
+            _ => index += 1,
+        }
+    }
+    let offset = |from: usize, label: Label| -> u8 {
+        let target = places.iter().find(|(known, _)| *known == label).map_or(from + 1, |(_, at)| *at);
+        // A jump too long for its field would go nowhere: the test runs the program.
+        u8::try_from(target - from - 1).unwrap_or(u8::MAX)
+    };
+    let mut program = Vec::new();
+    for line in lines {
+        let at = program.len();
+        let (code, on_true, on_false, value) = match line {
+            Line::At(_) => continue,
+            Line::Load(place) => (0x20, 0, 0, *place),
+            Line::Jump(code, value, yes, no) => (*code, offset(at, *yes), offset(at, *no), *value),
+            Line::Plain(code, value) => (*code, 0, 0, *value),
+        };
+        program.push(Instruction { code, on_true, on_false, value });
+    }
+    program
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs the program as the host kernel would.
+    fn run(data: &[u32; 16]) -> u32 {
+        let program = program(2);
+        let (mut a, mut x, mut slots, mut pc) = (0_u32, 0_u32, [0_u32; 2], 0);
+        loop {
+            let i = program[pc];
+            pc += 1;
+            let mut branch = |yes: bool| pc += usize::from(if yes { i.on_true } else { i.on_false });
+            match i.code {
+                0x20 => a = data[i.value as usize / 4],
+                EQUAL => branch(a == i.value),
+                GREATER => branch(a > i.value),
+                AT_LEAST => branch(a >= i.value),
+                AT_LEAST_X => branch(a >= x),
+                LOAD_VALUE => a = i.value,
+                LOAD_SLOT => a = slots[i.value as usize],
+                STORE_SLOT => slots[i.value as usize] = a,
+                TO_X => x = a,
+                ADD_X => a = a.wrapping_add(x),
+                RETURN => return i.value,
+                other => panic!("instruction {other:#x}"),
+            }
+        }
+    }
+
+    fn verdict(number: i64, ip: u64, args: &[u64]) -> bool {
+        let mut data = [0; 16];
+        data[0] = u32::try_from(number).unwrap();
+        data[1] = AUDIT_ARCH_X86_64;
+        (data[2], data[3]) = (low(ip), high(ip));
+        for (i, arg) in args.iter().enumerate() {
+            (data[4 + 2 * i], data[5 + 2 * i]) = (low(*arg), high(*arg));
+        }
+        run(&data) == ALLOW
+    }
+
+    #[test]
+    fn application_code_makes_no_system_call() {
+        for ip in
+            [0x1000, 0x40_0000, 0x7ffe_ffff_f000, STUB_TEXT - 2, ZYGOTE_TEXT_END, abi::layout::STUB_AREA]
+        {
+            for number in [libc::SYS_rt_sigreturn, libc::SYS_getpid, libc::SYS_mmap, 0x4000_0000] {
+                assert!(!verdict(number, ip, &[]), "{number} at {ip:#x}");
+            }
+        }
+        let mut i386 = [0; 16];
+        (i386[1], i386[2], i386[3]) = (0x4000_0003, low(STUB_TEXT), high(STUB_TEXT));
+        assert_eq!(run(&i386), TRAP);
+    }
+
+    #[test]
+    fn the_stub_makes_the_calls_it_needs_and_no_other() {
+        assert!(verdict(libc::SYS_rt_sigreturn, STUB_TEXT + 2, &[]));
+        assert!(verdict(libc::SYS_futex, STUB_TEXT, &[0, 1]));
+        assert!(!verdict(libc::SYS_futex, STUB_TEXT, &[0, 6]));
+        assert!(verdict(libc::SYS_clone, STUB_TEXT, &[THREAD_FLAGS]));
+        assert!(!verdict(libc::SYS_clone, STUB_TEXT, &[17]));
+        assert!(!verdict(libc::SYS_clone, STUB_TEXT, &[THREAD_FLAGS | 1 << 33]));
+        for (number, allowed) in [(libc::SYS_close, 4..6), (libc::SYS_recvmsg, 2..4)] {
+            for fd in 0..6 {
+                assert_eq!(verdict(number, STUB_TEXT, &[fd]), allowed.contains(&fd));
+            }
+        }
+        for number in [libc::SYS_openat, libc::SYS_sendmsg, libc::SYS_ptrace, libc::SYS_kill, 0x4000_0009] {
+            assert!(!verdict(number, STUB_TEXT, &[]));
+            assert!(verdict(number, ZYGOTE_TEXT, &[]));
+        }
+    }
+
+    #[test]
+    fn mappings_stay_in_the_user_half() {
+        let map =
+            |addr, len, flags: u32| verdict(libc::SYS_mmap, STUB_TEXT, &[addr, len, 3, u64::from(flags)]);
+        assert!(map(0x40_0000, 0x1000, 0x11));
+        assert!(map(0x40_0000, 0x1000, 0x8011));
+        assert!(!map(0x40_0000, 0x1000, 0x22));
+        assert!(!map(0x40_0000, 0x1000, 0x10_0011));
+        assert!(map(USER_MAX - 0x1000, 0x1000, 0x11));
+        assert!(!map(USER_MAX - 0x1000, 0x2000, 0x11));
+        assert!(!map(USER_MAX, 0x1000, 0x11));
+        assert!(!map(STUB_TEXT, 0x1000, 0x11));
+        assert!(!map(0x1000, u64::MAX, 0x11));
+        assert!(!map(u64::MAX - 0xfff, 0x2000, 0x11));
+        assert!(map(0xffff_f000, 0x1000, 0x11));
+        assert!(map(0x7ffe_ffff_f000, 0x1000, 0x11));
+        assert!(!map(0x7ffe_ffff_f000, 0x1_0000_1000, 0x11));
+        let unmap = |addr, len| verdict(libc::SYS_munmap, STUB_TEXT, &[addr, len]);
+        assert!(unmap(0, USER_MAX));
+        assert!(!unmap(0, USER_MAX + 0x1000));
+        assert!(unmap(ZYGOTE_TEXT, ZYGOTE_END - ZYGOTE_TEXT));
+        assert!(!unmap(ZYGOTE_TEXT, 0x100_0000));
+        assert!(!unmap(STUB_TEXT, 0x1000));
+        assert!(!verdict(libc::SYS_mprotect, STUB_TEXT, &[STUB_TEXT, 0x1000, 7]));
+    }
+}

@@ -1,0 +1,159 @@
+//! The systrap platform: the kernel runs inside the VMM, applications run in stub processes under seccomp.
+//!
+//! A vCPU thread and a stub thread hand over through a shared area (`thread.rs`); the user registers lie in the
+//! signal frame that the host kernel leaves there (`frame.rs`).
+
+#[allow(clippy::pedantic, reason = "shared with the stub")]
+#[path = "../../../stub/src/area.rs"]
+mod area;
+mod entry;
+mod filter;
+mod frame;
+mod pace;
+mod process;
+mod run;
+mod spawn;
+mod thread;
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use abi::HostCall;
+use abi::hostcall::{AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC};
+use abi::layout::LINEAR_BASE_SYSTRAP;
+
+use self::pace::{Affinity, Pacing};
+use self::process::{Process, Stubs, lock};
+use super::{Machine, PlatformError, cpu};
+use crate::memory::SandboxMemory;
+use crate::sandbox::{LogSink, Sandbox};
+
+/// The platform's state for one sandbox.
+pub struct Systrap {
+    stubs: Arc<Stubs>,
+    keeper: Option<JoinHandle<()>>,
+    memory: Arc<SandboxMemory>,
+    /// One for each vCPU.
+    cpus: Vec<CpuState>,
+    cores: usize,
+    /// Where stub threads may run.
+    affinity: Affinity,
+    log: LogSink,
+}
+
+/// What belongs to one vCPU.
+struct CpuState {
+    /// Our end of the socket its stub threads take files from.
+    socket: OwnedFd,
+    /// Tags the next file.
+    tag: AtomicU32,
+    pace: Pacing,
+    /// The stub thread it ran last.
+    last: Mutex<Option<Last>>,
+}
+
+struct Last {
+    id: u64,
+    process: Arc<Process>,
+    index: usize,
+}
+
+impl Systrap {
+    /// Starts the zygote, as a child of the calling thread: when that ends, so do the stubs.
+    pub fn start(memory: &Arc<SandboxMemory>, cpus: u32, log: LogSink) -> Result<Self, PlatformError> {
+        let (stubs, sockets) = Stubs::start(memory, cpus)?;
+        let stubs = Arc::new(stubs);
+        let kept = Arc::clone(&stubs);
+        let keeper = std::thread::Builder::new()
+            .name("keeper".into())
+            .spawn(move || kept.keep())
+            .map_err(|source| PlatformError::Host { what: "start the stubs' keeper", source })?;
+        let state = |socket| CpuState {
+            socket,
+            tag: AtomicU32::new(0),
+            pace: Pacing::default(),
+            last: Mutex::new(None),
+        };
+        Ok(Self {
+            stubs,
+            keeper: Some(keeper),
+            memory: Arc::clone(memory),
+            cpus: sockets.into_iter().map(state).collect(),
+            cores: cpu::online_cores(),
+            affinity: Affinity::of_this_thread(),
+            log,
+        })
+    }
+}
+
+impl Machine for Systrap {
+    fn linear_base(&self) -> u64 {
+        LINEAR_BASE_SYSTRAP
+    }
+
+    fn hostcall_entry(&self) -> u64 {
+        entry::hostcall_address()
+    }
+
+    fn run_cpu(&self, sandbox: &Sandbox, cpu: u32, entry: u64) -> Result<(), PlatformError> {
+        if cpu == 0 && !self.stubs.is_ready() {
+            return Err(PlatformError::Stub);
+        }
+        entry::run(sandbox, cpu, entry)
+    }
+
+    fn interrupt(&self, sandbox: &Sandbox, cpu: u32) {
+        let id = sandbox.cpus.in_user(cpu).map_or(0, |in_user| in_user.load(SeqCst));
+        if id != 0
+            && let Some(process) = self.stubs.find(id)
+        {
+            process.interrupt_cpu(cpu);
+        }
+    }
+
+    fn address_space(&self, sandbox: &Sandbox, cpu: u32, call: &HostCall) -> i64 {
+        let [id, address, len, ..] = call.args;
+        let result = match call.number {
+            AS_RUN => self.run(sandbox, cpu, id, address),
+            AS_CREATE => self.stubs.create().map(u64::cast_signed),
+            AS_DESTROY => {
+                self.forget(id);
+                self.stubs.destroy(id).map(|()| 0)
+            }
+            AS_SYNC => self.sync(sandbox, cpu, id, address, len),
+            AS_SAVE_FPU => self.save_fpu(cpu, id, address, len),
+            _ => Err(libc::ENOSYS),
+        };
+        result.unwrap_or_else(|errno| -i64::from(errno))
+    }
+
+    fn cpu_ns(&self) -> u64 {
+        self.stubs.cpu_ns()
+    }
+}
+
+impl Systrap {
+    /// Drops what the vCPUs remember of an address space, unless one of them is at work.
+    fn forget(&self, id: u64) {
+        for state in &self.cpus {
+            if let Ok(mut last) = state.last.try_lock()
+                && last.as_ref().is_some_and(|last| last.id == id)
+            {
+                *last = None;
+            }
+        }
+    }
+}
+
+impl Drop for Systrap {
+    fn drop(&mut self) {
+        self.stubs.stop();
+        if let Some(keeper) = self.keeper.take() {
+            let _ = keeper.join();
+        }
+        self.cpus.iter().for_each(|state| *lock(&state.last) = None);
+    }
+}

@@ -1,0 +1,493 @@
+//! Stub processes: the zygote that makes them, the ready and the used ones, and the keeper that buries them.
+
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use abi::layout::STUB_AREA_SIZE;
+use abi::run::{MAP_OP_UNMAP_ALL, MapOp};
+
+use super::area::{COMMAND_FORK, COMMAND_OPS, COMMAND_SPAWN, INTERRUPT_SIGNAL, TURN_STUB};
+use super::filter;
+use super::frame::FrameLayout;
+use super::spawn::{self, Control};
+use super::thread::{Limit, Lost, StubThread};
+use crate::memory::SandboxMemory;
+use crate::platform::{PlatformError, cpu, failed};
+
+/// Most stub processes of a sandbox, the zygote's areas included.
+pub const SLOTS: usize = 8192;
+/// Fresh processes kept ready.
+const READY: usize = 2;
+/// Used processes kept for another address space.
+const RECYCLED: usize = 8;
+/// The keeper's own wake-up and the zygote, among the process slots that its events name.
+const TOKEN_WAKE: u64 = u64::MAX;
+const TOKEN_ZYGOTE: u64 = 0;
+const SPIN_COMMAND: u64 = 50_000;
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A stub process.
+pub struct Process {
+    slot: usize,
+    pid: i32,
+    pidfd: OwnedFd,
+    /// The address space it serves now, 0 if none.
+    pub id: AtomicU64,
+    pub threads: Vec<StubThread>,
+    assigned: Mutex<Assigned>,
+    /// A vCPU needs some thread of this process for a command; the others let it have one.
+    pub spawn_wanted: AtomicBool,
+    /// Set once it is reaped; locked while its pid is used.
+    reaped: Mutex<bool>,
+    dead: AtomicBool,
+    slot_freed: AtomicBool,
+}
+
+/// Which threads exist, and which vCPU has which.
+#[derive(Default)]
+struct Assigned {
+    exist: usize,
+    used: usize,
+    of_cpu: HashMap<u32, usize>,
+}
+
+impl Process {
+    /// The process's thread for a vCPU, which is made if need be.
+    pub fn thread_for(&self, cpu: u32, areas_len: u64) -> Result<usize, Lost> {
+        let mut assigned = lock(&self.assigned);
+        if let Some(index) = assigned.of_cpu.get(&cpu) {
+            return Ok(*index);
+        }
+        let index = assigned.used;
+        if index >= self.threads.len() || self.is_dead() {
+            return Err(Lost);
+        }
+        if index >= assigned.exist {
+            self.spawn_wanted.store(true, SeqCst);
+            let result = self.spawn(index, assigned.exist, cpu, areas_len);
+            self.spawn_wanted.store(false, SeqCst);
+            result?;
+            assigned.exist = index + 1;
+        }
+        assigned.used = index + 1;
+        assigned.of_cpu.insert(cpu, index);
+        Ok(index)
+    }
+
+    /// Lets one of the first `exist` threads start thread `index`: one that waits for its turn, or the first one
+    /// that an interrupt brings back.
+    fn spawn(&self, index: usize, exist: usize, cpu: u32, areas_len: u64) -> Result<(), Lost> {
+        let thread = self.threads.get(index).ok_or(Lost)?;
+        thread.reset(areas_len);
+        thread.area().turn.store(0, Relaxed);
+        loop {
+            if self.is_dead() {
+                return Err(Lost);
+            }
+            if let Some(helper) = self.threads.iter().take(exist).find(|t| t.try_lock()) {
+                helper.area().argument.store(index as u64, Relaxed);
+                let result = helper.command(COMMAND_SPAWN, 0, cpu, SPIN_COMMAND);
+                let tid = helper.area().value.load(Relaxed);
+                thread.inherit_core(helper);
+                helper.unlock();
+                if result? != 0 {
+                    return Err(Lost);
+                }
+                thread.tid.store(i32::try_from(tid).map_err(|_| Lost)?, Relaxed);
+                return Ok(());
+            }
+            self.interrupt(0);
+            std::thread::sleep(std::time::Duration::from_micros(20));
+        }
+    }
+
+    /// Sends the interrupt signal to a thread.
+    pub fn interrupt(&self, index: usize) {
+        let reaped = lock(&self.reaped);
+        let tid = self.threads.get(index).map_or(0, |t| t.tid.load(Relaxed));
+        if !*reaped && tid != 0 {
+            // SAFETY: the pid is not reaped while the lock is held, so it is still this child's; the host checks that
+            // the thread is one of it.
+            unsafe { libc::syscall(libc::SYS_tgkill, self.pid, tid, INTERRUPT_SIGNAL) };
+        }
+    }
+
+    /// Interrupts the thread that works for a vCPU.
+    pub fn interrupt_cpu(&self, cpu: u32) {
+        let index = lock(&self.assigned).of_cpu.get(&cpu).copied();
+        if let Some(index) = index {
+            self.interrupt(index);
+        }
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(SeqCst)
+    }
+
+    /// Kills it; the keeper does the rest.
+    pub fn kill(&self) {
+        let none = std::ptr::null::<libc::siginfo_t>();
+        // SAFETY: a descriptor of this process, which is named for good by it.
+        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.pidfd.as_raw_fd(), libc::SIGKILL, none, 0) };
+    }
+
+    /// Reaps it after its end, and adds its processor time to `cpu_ns`.
+    fn bury(&self, cpu_ns: &AtomicU64) {
+        let mut reaped = lock(&self.reaped);
+        if *reaped {
+            return;
+        }
+        self.dead.store(true, SeqCst);
+        cpu_ns.fetch_add(spawn::reap(self.pid), Relaxed);
+        *reaped = true;
+        drop(reaped);
+        self.threads.iter().for_each(StubThread::mark_dead);
+    }
+
+    /// Forgets whom it served, and starts removing every mapping. False: it cannot be used again.
+    ///
+    /// Application code that found its way into the stub's text may have started threads of its own, so they are
+    /// counted.
+    fn recycle(&self, areas_len: u64, proc: Option<&OwnedFd>) -> bool {
+        self.id.store(0, SeqCst);
+        let count = proc.and_then(|proc| spawn::thread_count(proc, self.pid));
+        let mut assigned = lock(&self.assigned);
+        let runs = |thread: &StubThread| thread.area().turn.load(SeqCst) & TURN_STUB != 0;
+        let expected = count == Some(assigned.exist as u64);
+        if !expected || self.is_dead() || self.threads.iter().take(assigned.exist).any(runs) {
+            return false;
+        }
+        for thread in self.threads.iter().take(assigned.exist) {
+            thread.reset(areas_len);
+        }
+        assigned.used = 0;
+        assigned.of_cpu.clear();
+        self.threads.first().is_some_and(|first| {
+            first.put_operation(0, MapOp { kind: MAP_OP_UNMAP_ALL, ..MapOp::default() });
+            first.give_turn(COMMAND_OPS, 1, 0, 0);
+            true
+        })
+    }
+
+    /// Waits for the end of what [`Self::recycle`] began.
+    fn is_clean(&self) -> bool {
+        self.threads.first().is_some_and(|first| {
+            first.wait_turn(SPIN_COMMAND, Limit::Command, || {}).is_ok()
+                && first.area().errno.load(Relaxed) == 0
+        })
+    }
+}
+
+/// All stub processes of a sandbox.
+pub struct Stubs {
+    control: Control,
+    layout: FrameLayout,
+    areas_len: u64,
+    zygote: Mutex<StubThread>,
+    zygote_pid: i32,
+    zygote_pidfd: OwnedFd,
+    slots: Mutex<Slots>,
+    spaces: RwLock<HashMap<u64, Arc<Process>>>,
+    next_id: AtomicU64,
+    pools: Mutex<Pools>,
+    epoll: OwnedFd,
+    wake: OwnedFd,
+    stopping: AtomicBool,
+    dead_cpu_ns: AtomicU64,
+    zygote_dead: AtomicBool,
+    /// For counting threads; without it no process is recycled.
+    proc: Option<OwnedFd>,
+}
+
+#[derive(Default)]
+struct Slots {
+    living: HashMap<usize, Arc<Process>>,
+    free: Vec<usize>,
+    next: usize,
+}
+
+#[derive(Default)]
+struct Pools {
+    ready: Vec<Arc<Process>>,
+    recycled: Vec<Arc<Process>>,
+}
+
+impl Stubs {
+    /// Starts the zygote, a child of the calling thread.
+    pub fn start(memory: &SandboxMemory, cpus: u32) -> Result<(Self, Vec<OwnedFd>), PlatformError> {
+        let layout = FrameLayout::new().ok_or(PlatformError::Stub)?;
+        let areas_len = u64::from(cpus) * STUB_AREA_SIZE;
+        let control = Control::new(SLOTS as u64 * areas_len)?;
+        // SAFETY: the zygote's area opens the control file.
+        let zygote = unsafe { StubThread::new(control.at(0), 0, layout) };
+        zygote.reset(areas_len);
+        let program = filter::program(cpus);
+        let area = zygote.area();
+        // SAFETY: the zygote does not exist yet, and the program is shorter than the room for operations.
+        unsafe { control.put(&area.ops, &program) };
+        area.filter_len.store(program.len() as u64, Relaxed);
+        area.spin_cycles.store(0, Relaxed);
+        area.turn.store(TURN_STUB, SeqCst);
+        let user = memory.user_file().ok_or(PlatformError::Stub)?;
+        let (zygote_pid, zygote_pidfd, sockets) = spawn::zygote(user, &control, cpus)?;
+        let (epoll, wake) = spawn::epoll_and_event()?;
+        spawn::watch(&epoll, &wake, TOKEN_WAKE)?;
+        spawn::watch(&epoll, &zygote_pidfd, TOKEN_ZYGOTE)?;
+        let stubs = Self {
+            control,
+            layout,
+            areas_len,
+            zygote: Mutex::new(zygote),
+            zygote_pid,
+            zygote_pidfd,
+            slots: Mutex::new(Slots { next: 1, ..Slots::default() }),
+            spaces: RwLock::default(),
+            next_id: AtomicU64::new(1),
+            pools: Mutex::default(),
+            epoll,
+            wake,
+            stopping: AtomicBool::new(false),
+            dead_cpu_ns: AtomicU64::new(0),
+            zygote_dead: AtomicBool::new(false),
+            proc: spawn::proc_directory(),
+        };
+        Ok((stubs, sockets))
+    }
+
+    /// Bytes of one process's areas.
+    pub fn areas_len(&self) -> u64 {
+        self.areas_len
+    }
+
+    /// Bytes of an XSAVE image.
+    pub fn fpu_bytes(&self) -> usize {
+        self.layout.fpu_bytes()
+    }
+
+    /// Lets the zygote fork a process.
+    fn fork(&self) -> Result<Arc<Process>, i32> {
+        let slot = {
+            let mut slots = lock(&self.slots);
+            let next = slots.next;
+            match slots.free.pop() {
+                Some(slot) => slot,
+                None if next < SLOTS => {
+                    slots.next += 1;
+                    next
+                }
+                None => return Err(libc::EAGAIN),
+            }
+        };
+        let result = self.fork_into(slot);
+        if result.is_err() {
+            lock(&self.slots).free.push(slot);
+        }
+        result
+    }
+
+    fn fork_into(&self, slot: usize) -> Result<Arc<Process>, i32> {
+        let offset = slot as u64 * self.areas_len;
+        let threads: Vec<StubThread> = (0..self.areas_len / STUB_AREA_SIZE)
+            // SAFETY: inside the control file's mapping, which lives as long as `self`, and so longer than its
+            // processes (see `Drop`).
+            .map(|i| unsafe { StubThread::new(self.control.at(offset + i * STUB_AREA_SIZE), i, self.layout) })
+            .collect();
+        let first = threads.first().ok_or(libc::EINVAL)?;
+        first.reset(self.areas_len);
+        first.area().turn.store(0, SeqCst);
+        let zygote = lock(&self.zygote);
+        if self.zygote_dead.load(SeqCst) {
+            return Err(libc::EAGAIN);
+        }
+        // Its first turn, to set itself up, may still be under way.
+        self.wait_zygote(&zygote).map_err(|Lost| libc::EAGAIN)?;
+        zygote.area().argument.store(offset, Relaxed);
+        zygote.give_turn(COMMAND_FORK, 0, 0, 0);
+        self.wait_zygote(&zygote).map_err(|Lost| libc::EAGAIN)?;
+        let result = zygote.area().value.load(Relaxed).cast_signed();
+        drop(zygote);
+        if result <= 0 {
+            return Err(i32::try_from(-result).unwrap_or(libc::EAGAIN));
+        }
+        let pid = i32::try_from(result).map_err(|_| libc::EAGAIN)?;
+        let pidfd = spawn::pidfd(pid).map_err(|_| {
+            spawn::kill(pid);
+            spawn::reap(pid);
+            libc::EMFILE
+        })?;
+        first.tid.store(pid, Relaxed);
+        let process = Arc::new(Process {
+            slot,
+            pid,
+            pidfd,
+            id: AtomicU64::new(0),
+            threads,
+            assigned: Mutex::new(Assigned { exist: 1, ..Assigned::default() }),
+            spawn_wanted: AtomicBool::new(false),
+            reaped: Mutex::new(false),
+            dead: AtomicBool::new(false),
+            slot_freed: AtomicBool::new(false),
+        });
+        lock(&self.slots).living.insert(slot, Arc::clone(&process));
+        spawn::watch(&self.epoll, &process.pidfd, slot as u64).map_err(|_| libc::ENOMEM)?;
+        Ok(process)
+    }
+
+    fn wait_zygote(&self, zygote: &StubThread) -> Result<(), Lost> {
+        zygote.wait_turn(SPIN_COMMAND, Limit::Command, || {
+            if spawn::has_ended(&self.zygote_pidfd) {
+                zygote.mark_dead();
+            }
+        })
+    }
+
+    /// Makes an address space; the result is its id, or an errno.
+    pub fn create(&self) -> Result<u64, i32> {
+        let process = self.take()?;
+        let id = self.next_id.fetch_add(1, Relaxed);
+        process.id.store(id, SeqCst);
+        self.spaces.write().unwrap_or_else(PoisonError::into_inner).insert(id, process);
+        Ok(id)
+    }
+
+    fn take(&self) -> Result<Arc<Process>, i32> {
+        loop {
+            let recycled = lock(&self.pools).recycled.pop();
+            match recycled {
+                Some(process) if process.is_clean() => return Ok(process),
+                Some(process) => process.kill(),
+                None => break,
+            }
+        }
+        loop {
+            let (ready, left) = {
+                let mut pools = lock(&self.pools);
+                (pools.ready.pop(), pools.ready.len())
+            };
+            if left < READY {
+                spawn::signal(&self.wake);
+            }
+            match ready {
+                Some(process) if process.is_dead() => {}
+                Some(process) => return Ok(process),
+                None => return self.fork(),
+            }
+        }
+    }
+
+    /// Ends an address space.
+    pub fn destroy(&self, id: u64) -> Result<(), i32> {
+        let removed = self.spaces.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        let process = removed.ok_or(libc::ESRCH)?;
+        if process.recycle(self.areas_len, self.proc.as_ref()) {
+            let mut pools = lock(&self.pools);
+            if pools.recycled.len() < RECYCLED {
+                pools.recycled.push(process);
+                return Ok(());
+            }
+        }
+        process.kill();
+        self.free_slot(&process);
+        Ok(())
+    }
+
+    /// The process of an address space.
+    pub fn find(&self, id: u64) -> Option<Arc<Process>> {
+        self.spaces.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    }
+
+    /// Processor time of all stubs, the dead ones included.
+    pub fn cpu_ns(&self) -> u64 {
+        let living = lock(&self.slots).living.values().map(|p| cpu::process_cpu_ns(p.pid)).sum::<u64>();
+        self.dead_cpu_ns.load(Relaxed) + living
+    }
+
+    /// The keeper's thread: keeps some processes ready, and buries the dead.
+    pub fn keep(&self) {
+        spawn::block_signals();
+        while !self.stopping.load(SeqCst) {
+            while !self.stopping.load(SeqCst) && lock(&self.pools).ready.len() < READY {
+                match self.fork() {
+                    Ok(process) => lock(&self.pools).ready.push(process),
+                    Err(_) => break,
+                }
+            }
+            for token in spawn::wait_events(&self.epoll) {
+                match token {
+                    TOKEN_WAKE => spawn::drain(&self.wake),
+                    TOKEN_ZYGOTE => self.bury_zygote(),
+                    slot => self.bury(usize::try_from(slot).unwrap_or(0)),
+                }
+            }
+        }
+    }
+
+    fn bury_zygote(&self) {
+        if self.zygote_dead.swap(true, SeqCst) {
+            return;
+        }
+        spawn::unwatch(&self.epoll, &self.zygote_pidfd);
+        self.dead_cpu_ns.fetch_add(spawn::reap(self.zygote_pid), Relaxed);
+        // SAFETY: the area outlives this; a second view of it, since a fork that waits holds the lock.
+        unsafe { StubThread::new(self.control.at(0), 0, self.layout) }.mark_dead();
+    }
+
+    fn bury(&self, slot: usize) {
+        let Some(process) = lock(&self.slots).living.remove(&slot) else { return };
+        spawn::unwatch(&self.epoll, &process.pidfd);
+        process.bury(&self.dead_cpu_ns);
+        let same = |other: &Arc<Process>| Arc::ptr_eq(other, &process);
+        {
+            let mut pools = lock(&self.pools);
+            pools.ready.retain(|p| !same(p));
+            pools.recycled.retain(|p| !same(p));
+        }
+        self.free_slot(&process);
+    }
+
+    /// Gives a process's slot back once it is dead and serves no address space: called after either has come true.
+    fn free_slot(&self, process: &Process) {
+        if process.is_dead() && process.id.load(SeqCst) == 0 && !process.slot_freed.swap(true, SeqCst) {
+            self.control.punch(process.slot as u64 * self.areas_len, self.areas_len);
+            lock(&self.slots).free.push(process.slot);
+        }
+    }
+
+    /// Whether the zygote has set itself up; waits for it.
+    pub fn is_ready(&self) -> bool {
+        self.wait_zygote(&lock(&self.zygote)).is_ok()
+    }
+
+    /// Ends the keeper.
+    pub fn stop(&self) {
+        self.stopping.store(true, SeqCst);
+        spawn::signal(&self.wake);
+    }
+}
+
+impl Drop for Stubs {
+    fn drop(&mut self) {
+        let living: Vec<_> = lock(&self.slots).living.drain().collect();
+        living.iter().for_each(|(_, process)| process.kill());
+        living.iter().for_each(|(_, process)| process.bury(&self.dead_cpu_ns));
+        if !self.zygote_dead.load(SeqCst) {
+            spawn::kill(self.zygote_pid);
+            spawn::reap(self.zygote_pid);
+        }
+    }
+}
+
+/// Makes an owned descriptor of a call's result.
+pub(super) fn owned(fd: i32, what: &'static str) -> Result<OwnedFd, PlatformError> {
+    if fd < 0 {
+        return Err(failed(what));
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

@@ -1,0 +1,349 @@
+//! Running user code, and changing what a stub has mapped.
+
+use std::cell::Cell;
+use std::ptr;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use abi::layout::{PAGE_SIZE, USER_MAX, USER_PHYS, WINDOW_PHYS};
+use abi::run::{
+    MAP_OP_MAP, MAP_OP_PROTECT, MAP_OP_UNMAP, MAP_OP_UNMAP_ALL, MapOp, PROT_EXEC, PROT_READ, PROT_WRITE,
+    RunState, TRAP_INTERRUPT, TRAP_LOST, TrapInfo,
+};
+
+use super::area::{COMMAND_RUN, OP_MAP_RECEIVED, OP_TAG_SHIFT, OPS_MAX, SET_FS, SET_GS};
+use super::pace::{self, Pace};
+use super::process::{Process, lock};
+use super::thread::{Limit, Lost, StubThread};
+use super::{CpuState, Last, Systrap, spawn};
+use crate::platform::cpu;
+use crate::sandbox::Sandbox;
+
+/// Most files sent with one batch of operations; more would not fit into the socket.
+const FILES_MAX: usize = 32;
+/// Most operations in one hostcall.
+const OPERATIONS_MAX: u64 = 1 << 20;
+const TAG_MASK: u32 = 0x00ff_ffff;
+
+/// Why operations stopped.
+enum Stop {
+    Lost,
+    Errno(u32),
+}
+
+impl From<Lost> for Stop {
+    fn from(_: Lost) -> Self {
+        Stop::Lost
+    }
+}
+
+/// A stub thread that this vCPU holds.
+struct Held<'a> {
+    process: &'a Process,
+    thread: &'a StubThread,
+    /// The one it held before, which still spins for a turn that will not come soon.
+    former: Cell<Option<Last>>,
+}
+
+impl Held<'_> {
+    /// Lets the former stub thread sleep. Only after this one was woken: so its core never becomes idle in between.
+    fn park_former(&self) {
+        if let Some(former) = self.former.take()
+            && let Some(thread) = former.process.threads.get(former.index)
+        {
+            thread.park();
+        }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.park_former();
+        self.thread.unlock();
+    }
+}
+
+impl Systrap {
+    /// Calls `work` with this vCPU's stub thread of address space `id`, or answers `ESRCH`.
+    fn with_thread<R>(
+        &self,
+        cpu: u32,
+        id: u64,
+        work: impl FnOnce(&CpuState, &Held<'_>) -> R,
+    ) -> Result<Option<R>, i32> {
+        let state = self.cpus.get(cpu as usize).ok_or(libc::EINVAL)?;
+        let mut last = lock(&state.last);
+        let mut former = None;
+        if last.as_ref().is_none_or(|last| last.id != id || last.process.id.load(Relaxed) != id) {
+            let process = self.stubs.find(id).ok_or(libc::ESRCH)?;
+            let Ok(index) = process.thread_for(cpu, self.stubs.areas_len()) else {
+                process.kill();
+                return Ok(None);
+            };
+            former = last.replace(Last { id, process, index });
+        }
+        let Some(Last { process, index, .. }) = &*last else { return Ok(None) };
+        let Some(thread) = process.threads.get(*index) else { return Ok(None) };
+        // A vCPU that needs a helper has precedence.
+        while process.spawn_wanted.load(Relaxed) && !process.is_dead() {
+            cpu::yield_core();
+        }
+        thread.lock();
+        Ok(Some(work(state, &Held { process, thread, former: Cell::new(former) })))
+    }
+
+    /// `AS_RUN`. Operations and the FPU image are taken over even if an interrupt is pending and no user code runs.
+    pub(super) fn run(&self, sandbox: &Sandbox, cpu: u32, id: u64, address: u64) -> Result<i64, i32> {
+        let len = size_of::<RunState>() as u64;
+        let place = self.memory.kernel_ptr(address, len).ok_or(libc::EFAULT)?.cast::<RunState>();
+        // SAFETY: the range was checked; the structure is integers only.
+        let mut run = unsafe { ptr::read_unaligned(place) };
+        let result = self.with_thread(cpu, id, |state, held| {
+            let pace = state.pace.choose(sandbox.cpus.busy() * 2 > self.cores);
+            held.thread.follow(pace.same_core, &self.affinity);
+            self.run_thread(sandbox, cpu, id, state, held, &mut run, pace)
+        })?;
+        let outcome = result.unwrap_or(Err(Stop::Lost));
+        run.ops_errno = 0;
+        match outcome {
+            Ok(trap) => run.trap = trap,
+            Err(Stop::Lost) => run.trap = TrapInfo { kind: TRAP_LOST, ..TrapInfo::default() },
+            Err(Stop::Errno(errno)) => {
+                run.ops_errno = errno;
+                run.trap = TrapInfo { kind: TRAP_INTERRUPT, ..TrapInfo::default() };
+            }
+        }
+        // SAFETY: as above.
+        unsafe { ptr::write_unaligned(place, run) };
+        Ok(0)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the hot path, in one piece")]
+    fn run_thread(
+        &self,
+        sandbox: &Sandbox,
+        cpu: u32,
+        id: u64,
+        state: &CpuState,
+        held: &Held<'_>,
+        run: &mut RunState,
+        pace: Pace,
+    ) -> Result<TrapInfo, Stop> {
+        let spin = pace.spin;
+        let thread = held.thread;
+        let (Some(pending), Some(in_user), Some(deadline)) =
+            (sandbox.cpus.pending(cpu), sandbox.cpus.in_user(cpu), sandbox.cpus.deadline(cpu))
+        else {
+            return Err(Stop::Lost);
+        };
+        let left = self.operate(cpu, state, held, run.ops, u64::from(run.ops_len), spin, true)?;
+        if run.fpu_load != 0 {
+            let image = self.memory.kernel_ptr(run.fpu_load, self.stubs.fpu_bytes() as u64);
+            let image = image.ok_or(Stop::Errno(libc::EFAULT.cast_unsigned()))?;
+            // SAFETY: as many bytes were checked.
+            unsafe { thread.frame().load_fpu(image) };
+        }
+        // In this order against `Cpus::set_pending` and `Machine::interrupt`: either we see the request, or its
+        // sender sees that user code runs.
+        in_user.store(id, SeqCst);
+        if pending.load(SeqCst) != 0 {
+            in_user.store(0, SeqCst);
+            if left > 0 {
+                stop_on(thread.operate(left, cpu, spin))?;
+            }
+            return Ok(TrapInfo { kind: TRAP_INTERRUPT, ..TrapInfo::default() });
+        }
+        self.set_state(thread, run);
+        thread.give_turn(COMMAND_RUN, left, cpu, spin);
+        held.park_former();
+        let limit = Limit::At(deadline.load(Relaxed));
+        let start = cpu::tsc();
+        let waited = if pace.same_core {
+            thread.wait_following(limit, &self.affinity, || held.process.interrupt_cpu(cpu))
+        } else {
+            thread.wait_turn(spin, limit, || held.process.interrupt_cpu(cpu))
+        };
+        state.pace.note(cpu::tsc().wrapping_sub(start));
+        in_user.store(0, SeqCst);
+        if waited.is_err() {
+            held.process.kill();
+            return Err(Stop::Lost);
+        }
+        self.read_state(held, run)
+    }
+
+    /// Writes registers and bases to where the stub takes them from.
+    fn set_state(&self, thread: &StubThread, run: &RunState) {
+        let area = thread.area();
+        thread.frame().set_registers(&run.regs);
+        let (fs_base, gs_base) = (canonical(run.regs.fs_base), canonical(run.regs.gs_base));
+        let (old_fs, old_gs) = thread.bases();
+        let mut bases = 0;
+        if fs_base != old_fs {
+            area.fs_base.store(fs_base, Relaxed);
+            bases |= SET_FS;
+        }
+        if gs_base != old_gs {
+            area.gs_base.store(gs_base, Relaxed);
+            bases |= SET_GS;
+        }
+        area.bases.store(bases, Relaxed);
+        thread.set_bases(fs_base, gs_base);
+    }
+
+    /// Reads what the stub reports after it ran.
+    fn read_state(&self, held: &Held<'_>, run: &mut RunState) -> Result<TrapInfo, Stop> {
+        let thread = held.thread;
+        let area = thread.area();
+        let errno = area.errno.load(Relaxed);
+        if errno != 0 {
+            // User code did not run. The bases may not be set.
+            thread.set_bases(u64::MAX, u64::MAX);
+            return Err(Stop::Errno(errno));
+        }
+        if area.frame.load(Relaxed) != thread.frame_address() {
+            (self.log)(1, "a stub's signal frame is not where it must be; its process ends");
+            held.process.kill();
+            return Err(Stop::Lost);
+        }
+        let signal = area.signal.load(Relaxed);
+        let (mut fs_base, mut gs_base) = thread.bases();
+        if cpu::has_fsgsbase() {
+            (fs_base, gs_base) = (area.trap_fs_base.load(Relaxed), area.trap_gs_base.load(Relaxed));
+            thread.set_bases(fs_base, gs_base);
+        }
+        let frame = thread.frame();
+        let mut regs = frame.registers();
+        (regs.fs_base, regs.gs_base) = (fs_base, gs_base);
+        let trap = frame.trap(signal, &mut regs);
+        run.regs = regs;
+        Ok(trap)
+    }
+
+    /// `AS_SYNC`.
+    pub(super) fn sync(
+        &self,
+        sandbox: &Sandbox,
+        cpu: u32,
+        id: u64,
+        address: u64,
+        count: u64,
+    ) -> Result<i64, i32> {
+        let spin = if sandbox.cpus.busy() * 2 > self.cores { 0 } else { pace::SPIN_FREE };
+        let done = self.with_thread(cpu, id, |state, held| {
+            self.operate(cpu, state, held, address, count, spin, false)
+        })?;
+        match done {
+            Some(Ok(_)) => Ok(0),
+            Some(Err(Stop::Errno(errno))) => Err(errno.cast_signed()),
+            Some(Err(Stop::Lost)) | None => Err(libc::ESRCH),
+        }
+    }
+
+    /// `AS_SAVE_FPU`.
+    pub(super) fn save_fpu(&self, cpu: u32, id: u64, address: u64, len: u64) -> Result<i64, i32> {
+        let bytes = self.stubs.fpu_bytes() as u64;
+        if len < bytes {
+            return Err(libc::EINVAL);
+        }
+        let to = self.memory.kernel_ptr(address, bytes).ok_or(libc::EFAULT)?;
+        // SAFETY: as many bytes were checked.
+        let saved = self.with_thread(cpu, id, |_, held| unsafe { held.thread.frame().save_fpu(to) })?;
+        saved.map(|()| 0).ok_or(libc::ESRCH)
+    }
+
+    /// Carries out `count` operations at `address`, batch by batch. With `keep`, the last batch is only filled in,
+    /// and the result is its length.
+    #[allow(clippy::too_many_arguments, reason = "the hot path, in one piece")]
+    fn operate(
+        &self,
+        cpu: u32,
+        state: &CpuState,
+        held: &Held<'_>,
+        address: u64,
+        count: u64,
+        spin: u64,
+        keep: bool,
+    ) -> Result<usize, Stop> {
+        if count == 0 {
+            return Ok(0);
+        }
+        let len = size_of::<MapOp>() as u64;
+        if count > OPERATIONS_MAX || self.memory.kernel_ptr(address, count * len).is_none() {
+            return Err(Stop::Errno(libc::EFAULT.cast_unsigned()));
+        }
+        let (mut filled, mut files) = (0, 0);
+        for i in 0..count {
+            let at = self.memory.kernel_ptr(address + i * len, len).ok_or(Stop::Lost)?;
+            // SAFETY: the range was checked; the structure is integers only.
+            let op = unsafe { ptr::read_unaligned(at.cast::<MapOp>()) };
+            if filled == OPS_MAX || files == FILES_MAX {
+                stop_on(held.thread.operate(filled, cpu, spin))?;
+                (filled, files) = (0, 0);
+            }
+            let translated = self.translate(state, &op, &mut files);
+            match translated {
+                Ok(op) => held.thread.put_operation(filled, op),
+                Err(errno) => {
+                    // What came before counts, as if one by one.
+                    if filled > 0 {
+                        stop_on(held.thread.operate(filled, cpu, spin))?;
+                    }
+                    return Err(Stop::Errno(errno.cast_unsigned()));
+                }
+            }
+            filled += 1;
+        }
+        if keep {
+            return Ok(filled);
+        }
+        stop_on(held.thread.operate(filled, cpu, spin))?;
+        Ok(0)
+    }
+
+    /// Checks an operation and makes it one for the stub: offsets of the user file, or a file sent along.
+    fn translate(&self, state: &CpuState, op: &MapOp, files: &mut usize) -> Result<MapOp, i32> {
+        if op.kind == MAP_OP_UNMAP_ALL {
+            return Ok(*op);
+        }
+        let end = op.addr.checked_add(op.len).ok_or(libc::EINVAL)?;
+        let known = matches!(op.kind, MAP_OP_MAP | MAP_OP_UNMAP | MAP_OP_PROTECT);
+        let aligned = (op.addr | op.len | op.phys).is_multiple_of(PAGE_SIZE);
+        if !known
+            || !aligned
+            || op.len == 0
+            || end > USER_MAX
+            || op.prot & !(PROT_READ | PROT_WRITE | PROT_EXEC) != 0
+        {
+            return Err(libc::EINVAL);
+        }
+        if op.kind != MAP_OP_MAP {
+            return Ok(*op);
+        }
+        if op.phys >= WINDOW_PHYS {
+            let (chunk, offset) = self.memory.window_chunk(op.phys, op.len).ok_or(libc::EFAULT)?;
+            if op.prot & PROT_WRITE != 0 && !chunk.writable {
+                return Err(libc::EACCES);
+            }
+            let tag = state.tag.fetch_add(1, Relaxed) & TAG_MASK;
+            spawn::send_descriptor(&state.socket, &chunk.file, tag)?;
+            *files += 1;
+            return Ok(MapOp { kind: OP_MAP_RECEIVED | tag << OP_TAG_SHIFT, phys: offset, ..*op });
+        }
+        // User memory only: kernel memory has no file, and must never be seen by a stub.
+        let in_user = op.phys >= USER_PHYS && self.memory.host_ptr(op.phys, op.len).is_some();
+        if in_user { Ok(MapOp { phys: op.phys - USER_PHYS, ..*op }) } else { Err(libc::EFAULT) }
+    }
+}
+
+fn stop_on(result: Result<u32, Lost>) -> Result<(), Stop> {
+    match result? {
+        0 => Ok(()),
+        errno => Err(Stop::Errno(errno)),
+    }
+}
+
+/// A base register must hold a canonical user address; anything else would be a fault in the stub's own code.
+fn canonical(base: u64) -> u64 {
+    const MASK: u64 = (1 << 47) - 1;
+    if base > MASK { 0 } else { base }
+}

@@ -1,0 +1,296 @@
+//! One stub thread as the VMM sees it: its area, and taking turns with it.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
+
+use abi::layout::{STUB_AREA, STUB_AREA_SIZE};
+use abi::run::MapOp;
+
+use super::area::{Area, COMMAND_OPS, FD_SOCKETS, OPS_MAX, TURN_DEAD, TURN_PARK, TURN_SLEEPS, TURN_STUB};
+use super::frame::{Frame, FrameLayout};
+use super::pace::Affinity;
+use crate::platform::{cpu, futex};
+
+/// The stub process is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lost;
+
+/// Until when the stub may keep its turn; then the caller's action is taken now and then to get it back.
+#[derive(Clone, Copy, Debug)]
+pub enum Limit {
+    /// This monotonic time in nanoseconds; `u64::MAX` is never.
+    At(u64),
+    /// As long as a command may take.
+    Command,
+}
+
+/// A command takes microseconds; on a busy host it may have to wait for a core.
+const COMMAND_NS: u64 = 20_000_000;
+
+/// How long user code may keep a stub thread on its vCPU's core.
+const BOUND_NS: u64 = 500_000;
+
+/// How often an interrupt is repeated before the stub counts as stuck; user code can block the signal.
+const INTERRUPT_ROUNDS: u32 = 100;
+const INTERRUPT_ROUND_NS: u64 = 50_000_000;
+/// Dead stubs are noticed by the keeper; this is only how long a wait may trust it.
+const CHECK_NS: u64 = 1_000_000_000;
+
+/// A stub thread, existing or to be made.
+pub struct StubThread {
+    area: *mut u8,
+    layout: FrameLayout,
+    /// Its index among the areas of its process.
+    index: u64,
+    /// Host thread id; 0 before it exists.
+    pub tid: AtomicI32,
+    /// Held by the vCPU that uses the area.
+    busy: AtomicBool,
+    fs_base: AtomicU64,
+    gs_base: AtomicU64,
+    /// The core it is bound to, plus one; 0: to none.
+    core: AtomicU32,
+}
+
+// SAFETY: the area is shared memory that outlives the thread table; it is used through atomics and raw copies only.
+unsafe impl Send for StubThread {}
+// SAFETY: as above; `busy` keeps vCPUs apart where that matters.
+unsafe impl Sync for StubThread {}
+
+impl StubThread {
+    /// # Safety
+    /// `area` is the start of an area in the control file's mapping, which outlives the value.
+    pub unsafe fn new(area: *mut u8, index: u64, layout: FrameLayout) -> Self {
+        Self {
+            area,
+            layout,
+            index,
+            tid: AtomicI32::new(0),
+            busy: AtomicBool::new(false),
+            fs_base: AtomicU64::new(0),
+            gs_base: AtomicU64::new(0),
+            core: AtomicU32::new(0),
+        }
+    }
+
+    /// The header page.
+    pub fn area(&self) -> &Area {
+        // SAFETY: `new` was promised a mapped, aligned area; `Area` is atomics and an `UnsafeCell`.
+        unsafe { &*self.area.cast::<Area>() }
+    }
+
+    /// The signal frame.
+    pub fn frame(&self) -> Frame {
+        // SAFETY: `new` was promised a whole area.
+        unsafe { Frame::new(self.area, self.layout) }
+    }
+
+    fn address(&self) -> u64 {
+        STUB_AREA + self.index * STUB_AREA_SIZE
+    }
+
+    /// Where the frame must lie, in the stub's addresses.
+    pub fn frame_address(&self) -> u64 {
+        self.address() + self.layout.frame as u64
+    }
+
+    /// Sets up the area of a thread that does not exist or is parked.
+    pub fn reset(&self, areas_len: u64) {
+        let area = self.area();
+        self.frame().reset(self.address());
+        area.frame_at.store(self.frame_address(), Relaxed);
+        area.has_fsgsbase.store(u32::from(cpu::has_fsgsbase()), Relaxed);
+        area.vmm_pid.store(std::process::id(), Relaxed);
+        area.areas_len.store(areas_len, Relaxed);
+        area.frame.store(self.frame_address(), Relaxed);
+        area.trap_fs_base.store(0, Relaxed);
+        area.trap_gs_base.store(0, Relaxed);
+        // Unknown: the next run sets both.
+        self.fs_base.store(u64::MAX, Relaxed);
+        self.gs_base.store(u64::MAX, Relaxed);
+    }
+
+    /// Takes the thread for the calling vCPU, if no other uses it.
+    pub fn try_lock(&self) -> bool {
+        !self.busy.swap(true, Acquire)
+    }
+
+    /// Takes the thread; others hold it for short commands only.
+    pub fn lock(&self) {
+        while !self.try_lock() {
+            cpu::yield_core();
+        }
+    }
+
+    /// Gives it back.
+    pub fn unlock(&self) {
+        self.busy.store(false, Release);
+    }
+
+    /// The FS and GS bases the stub thread has, as far as the VMM knows.
+    pub fn bases(&self) -> (u64, u64) {
+        (self.fs_base.load(Relaxed), self.gs_base.load(Relaxed))
+    }
+
+    /// Notes what the bases are.
+    pub fn set_bases(&self, fs_base: u64, gs_base: u64) {
+        self.fs_base.store(fs_base, Relaxed);
+        self.gs_base.store(gs_base, Relaxed);
+    }
+
+    /// Fills in operation `index`.
+    pub fn put_operation(&self, index: usize, op: MapOp) {
+        assert!(index < OPS_MAX, "the caller counts");
+        // SAFETY: in bounds, and it is the VMM's turn.
+        unsafe { self.area().ops.get().cast::<MapOp>().add(index).write_volatile(op) }
+    }
+
+    /// Gives the stub its turn with a command.
+    pub fn give_turn(&self, command: u32, ops_len: usize, cpu: u32, spin_cycles: u64) {
+        let area = self.area();
+        area.command.store(command, Relaxed);
+        area.ops_len.store(u32::try_from(ops_len).unwrap_or(0), Relaxed);
+        area.socket.store(FD_SOCKETS.cast_unsigned() + cpu, Relaxed);
+        area.spin_cycles.store(spin_cycles, Relaxed);
+        // A dead process stays marked.
+        let mut turn = area.turn.load(Relaxed);
+        while let Err(seen) =
+            area.turn.compare_exchange_weak(turn, turn & TURN_DEAD | TURN_STUB, AcqRel, Relaxed)
+        {
+            turn = seen;
+        }
+        if turn & TURN_SLEEPS != 0 {
+            futex::wake(&area.turn, 1, futex::Scope::Shared);
+        }
+    }
+
+    /// Tells a waiting stub to stop spinning.
+    pub fn park(&self) {
+        let turn = &self.area().turn;
+        let _ = turn.compare_exchange(0, TURN_PARK, Relaxed, Relaxed);
+    }
+
+    /// Waits until the stub gives the turn back. From the limit on, `interrupt` is called now and then to make it; a
+    /// stub that still does not is lost.
+    pub fn wait_turn(&self, spin_cycles: u64, limit: Limit, mut interrupt: impl FnMut()) -> Result<(), Lost> {
+        let word = &self.area().turn;
+        let start = cpu::tsc();
+        loop {
+            let turn = word.load(Acquire);
+            if turn & TURN_STUB == 0 {
+                return if turn & TURN_DEAD == 0 { Ok(()) } else { Err(Lost) };
+            }
+            if turn & TURN_DEAD != 0 {
+                return Err(Lost);
+            }
+            if cpu::tsc().wrapping_sub(start) > spin_cycles {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        self.sleep_for_turn(word, limit, &mut interrupt)
+    }
+
+    #[cold]
+    fn sleep_for_turn(
+        &self,
+        word: &AtomicU32,
+        limit: Limit,
+        interrupt: &mut impl FnMut(),
+    ) -> Result<(), Lost> {
+        let mut deadline_ns = match limit {
+            Limit::At(time) => time,
+            Limit::Command => cpu::clock_ns(libc::CLOCK_MONOTONIC) + COMMAND_NS,
+        };
+        let mut rounds = 0;
+        loop {
+            let turn = word.load(Acquire);
+            if turn & TURN_DEAD != 0 || rounds > INTERRUPT_ROUNDS {
+                return Err(Lost);
+            }
+            if turn & TURN_STUB == 0 {
+                return Ok(());
+            }
+            let asleep = turn | TURN_SLEEPS;
+            if turn != asleep && word.compare_exchange(turn, asleep, SeqCst, Relaxed).is_err() {
+                continue;
+            }
+            let check = cpu::clock_ns(libc::CLOCK_MONOTONIC) + CHECK_NS;
+            futex::wait(word, asleep, deadline_ns.min(check), futex::Scope::Shared);
+            let now = cpu::clock_ns(libc::CLOCK_MONOTONIC);
+            if now >= deadline_ns && word.load(Acquire) & TURN_STUB != 0 {
+                interrupt();
+                rounds += 1;
+                deadline_ns = now + INTERRUPT_ROUND_NS;
+            }
+        }
+    }
+
+    /// Binds the thread to the calling thread's core, or to none.
+    pub fn follow(&self, same_core: bool, all: &Affinity) {
+        let bound = self.core.load(Relaxed);
+        if !same_core {
+            if bound != 0 {
+                self.core.store(0, Relaxed);
+                all.apply(self.tid.load(Relaxed));
+            }
+            return;
+        }
+        if let Some((core, set)) = Affinity::current_core()
+            && bound != core + 1
+        {
+            self.core.store(core + 1, Relaxed);
+            set.apply(self.tid.load(Relaxed));
+        }
+    }
+
+    /// Marks the thread as bound: a new one is, if the thread that started it is.
+    pub fn inherit_core(&self, from: &Self) {
+        self.core.store(from.core.load(Relaxed), Relaxed);
+    }
+
+    /// Like [`Self::wait_turn`] for a thread that is bound to this core: sleeps at once, and lets the thread go
+    /// elsewhere when it runs long.
+    pub fn wait_following(
+        &self,
+        limit: Limit,
+        all: &Affinity,
+        mut interrupt: impl FnMut(),
+    ) -> Result<(), Lost> {
+        let word = &self.area().turn;
+        let mut bound_until = cpu::clock_ns(libc::CLOCK_MONOTONIC) + BOUND_NS;
+        if let Limit::At(time) = limit {
+            bound_until = bound_until.min(time);
+        }
+        let turn = word.load(Acquire);
+        let asleep = turn | TURN_SLEEPS;
+        if turn & (TURN_STUB | TURN_DEAD) == TURN_STUB
+            && word.compare_exchange(turn, asleep, SeqCst, Relaxed).is_ok()
+        {
+            futex::wait(word, asleep, bound_until, futex::Scope::Shared);
+            if word.load(Acquire) & TURN_STUB != 0 {
+                self.follow(false, all);
+            }
+        }
+        self.wait_turn(0, limit, &mut interrupt)
+    }
+
+    /// Runs a command other than user code to its end; the result is the stub's errno.
+    pub fn command(&self, command: u32, ops_len: usize, cpu: u32, spin_cycles: u64) -> Result<u32, Lost> {
+        self.give_turn(command, ops_len, cpu, spin_cycles);
+        self.wait_turn(spin_cycles, Limit::Command, || {})?;
+        Ok(self.area().errno.load(Relaxed))
+    }
+
+    /// Runs operations that are filled in.
+    pub fn operate(&self, ops_len: usize, cpu: u32, spin_cycles: u64) -> Result<u32, Lost> {
+        self.command(COMMAND_OPS, ops_len, cpu, spin_cycles)
+    }
+
+    /// Marks the thread as dead and wakes whoever waits for it.
+    pub fn mark_dead(&self) {
+        let turn = &self.area().turn;
+        turn.fetch_or(TURN_DEAD, SeqCst);
+        futex::wake(turn, i32::MAX, futex::Scope::Shared);
+    }
+}

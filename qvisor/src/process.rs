@@ -1,0 +1,316 @@
+//! Processes, signals and the terminal: the system calls of the front end, as safe functions.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+
+/// A wait status as `wait4` gives it, turned into the exit code a shell would show.
+#[must_use]
+pub fn exit_code(status: i32) -> u8 {
+    let code =
+        if libc::WIFSIGNALED(status) { 128 + libc::WTERMSIG(status) } else { libc::WEXITSTATUS(status) };
+    u8::try_from(code).unwrap_or(u8::MAX)
+}
+
+fn check(result: i32) -> io::Result<i32> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Copies this process; the child gets `None`, the parent the child's id. Only before any thread is started.
+pub fn fork() -> io::Result<Option<i32>> {
+    // SAFETY: no other thread runs yet (the callers fork before they start any), so the child may go on as usual.
+    let pid = check(unsafe { libc::fork() })?;
+    Ok((pid != 0).then_some(pid))
+}
+
+/// Names the process as `ps` shows it.
+pub fn set_name(name: &CStr) {
+    // SAFETY: the name is zero-terminated; the call copies it.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+}
+
+/// Asks for SIGKILL when the parent ends; false when it has already.
+#[must_use]
+pub fn die_with_parent(parent: i32) -> bool {
+    // SAFETY: both calls take and give integers only.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0 && libc::getppid() == parent }
+}
+
+#[must_use]
+pub fn id() -> i32 {
+    // SAFETY: the call takes nothing and cannot fail.
+    unsafe { libc::getpid() }
+}
+
+#[must_use]
+pub fn effective_user() -> u32 {
+    // SAFETY: the call takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+#[must_use]
+pub fn effective_group() -> u32 {
+    // SAFETY: the call takes nothing and cannot fail.
+    unsafe { libc::getegid() }
+}
+
+/// Supplementary groups of this process.
+#[must_use]
+pub fn groups() -> Vec<u32> {
+    let mut groups = vec![0; 256];
+    // SAFETY: the array has room for 256 ids.
+    let count = unsafe { libc::getgroups(256, groups.as_mut_ptr()) };
+    groups.truncate(usize::try_from(count).unwrap_or(0));
+    groups
+}
+
+/// The file-mode creation mask. Only before any thread is started.
+#[must_use]
+pub fn umask() -> u32 {
+    // SAFETY: the calls take and give integers only; no thread creates files meanwhile.
+    unsafe {
+        let mask = libc::umask(0o77);
+        libc::umask(mask);
+        mask
+    }
+}
+
+/// Soft and hard limit of each resource.
+#[must_use]
+pub fn limits() -> Vec<(u32, u64, u64)> {
+    let limit = |resource: u32| {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: `limit` is live for the call.
+        let result = unsafe { libc::getrlimit(resource, &raw mut limit) };
+        (result == 0).then_some((resource, limit.rlim_cur, limit.rlim_max))
+    };
+    (0..=libc::RLIMIT_RTTIME).filter_map(limit).collect()
+}
+
+/// A new session: signals of the terminal and of the process group do not come here any more.
+pub fn leave_session() {
+    // SAFETY: takes nothing; fails only for group leaders, which a fresh child is not.
+    unsafe { libc::setsid() };
+}
+
+/// Ends the process without any clean-up of the runtime.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: ends the process; buffers of ours are unused or flushed.
+    unsafe { libc::_exit(code) }
+}
+
+/// A descriptor that stands for a process.
+pub fn pidfd(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: integers only.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let fd = check(RawFd::try_from(fd).unwrap_or(-1))?;
+    // SAFETY: the call just returned this descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sends a signal to the process behind `pidfd`; an ended one is no error.
+pub fn signal(pidfd: BorrowedFd<'_>, signal: i32) {
+    // SAFETY: a null siginfo is allowed.
+    unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, std::ptr::null::<u8>(), 0)
+    };
+}
+
+/// Children of children that lose their parent become children of this process, not of pid 1.
+pub fn adopt_orphans() {
+    // SAFETY: takes integers only.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
+}
+
+/// Reaps every child that has ended; gives each with its status to `seen`.
+pub fn reap_ended(mut seen: impl FnMut(i32, i32)) {
+    let mut status = 0;
+    // SAFETY: `status` is live for the call.
+    while let pid @ 1.. = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) } {
+        seen(pid, status);
+    }
+}
+
+/// Kills every child, and waits until none is left.
+pub fn end_children() {
+    let this = id();
+    let children = std::fs::read_to_string(format!("/proc/{this}/task/{this}/children")).unwrap_or_default();
+    for child in children.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()) {
+        // SAFETY: integers only; a child that is not reaped yet keeps its number.
+        unsafe { libc::kill(child, libc::SIGKILL) };
+    }
+    // SAFETY: a null status is allowed.
+    while unsafe { libc::waitpid(-1, std::ptr::null_mut(), 0) } > 0 {}
+}
+
+/// Stops this process as `SIGSTOP` does; returns when it is continued.
+pub fn stop_self() {
+    // SAFETY: integers only.
+    unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
+}
+
+fn signal_set(signals: &[i32]) -> libc::sigset_t {
+    // SAFETY: `set` is initialised by `sigemptyset` before it is used.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in signals {
+            libc::sigaddset(&raw mut set, *signal);
+        }
+        set
+    }
+}
+
+/// Ignores the signals; children inherit that, across `exec` too.
+pub fn ignore_signals(signals: &[i32]) {
+    for signal in signals {
+        // SAFETY: `SIG_IGN` runs no code of ours.
+        unsafe { libc::signal(*signal, libc::SIG_IGN) };
+    }
+}
+
+/// Lets every signal through again.
+pub fn unblock_signals() {
+    let none = signal_set(&[]);
+    // SAFETY: `none` is live for the call.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()) };
+}
+
+/// Signals that are read instead of interrupting.
+#[derive(Debug)]
+pub struct SignalFd(OwnedFd);
+
+/// A signal that came.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrived {
+    pub signal: i32,
+    /// Sent by the host's kernel (a key of the terminal), not by a process.
+    pub from_kernel: bool,
+}
+
+impl SignalFd {
+    /// Blocks the signals and collects them.
+    pub fn new(signals: &[i32]) -> io::Result<Self> {
+        let set = signal_set(signals);
+        // SAFETY: `set` is live for both calls; the descriptor is new.
+        unsafe {
+            libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+            let fd = check(libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))?;
+            Ok(Self(OwnedFd::from_raw_fd(fd)))
+        }
+    }
+
+    /// The next signal, if one came.
+    #[must_use]
+    pub fn next(&self) -> Option<Arrived> {
+        // SAFETY: `signalfd_siginfo` is plain integers, and the read is bounded by its size.
+        let (read, info) = unsafe {
+            let mut info: libc::signalfd_siginfo = std::mem::zeroed();
+            let size = size_of::<libc::signalfd_siginfo>();
+            (libc::read(self.0.as_raw_fd(), (&raw mut info).cast(), size), info)
+        };
+        let signal = i32::try_from(info.ssi_signo).ok()?;
+        (read > 0).then_some(Arrived { signal, from_kernel: info.ssi_code == libc::SI_KERNEL })
+    }
+
+    #[must_use]
+    pub fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Waits until one of the descriptors can be read or has ended; `timeout_ms` -1: for ever. Result: which of them.
+#[must_use]
+pub fn wait_readable<const N: usize>(fds: [RawFd; N], timeout_ms: i32) -> [bool; N] {
+    let mut entries = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    // SAFETY: `entries` is live for the call and has `N` elements; a negative descriptor is skipped.
+    let result = unsafe { libc::poll(entries.as_mut_ptr(), N as libc::nfds_t, timeout_ms) };
+    entries.map(|entry| result > 0 && entry.revents != 0)
+}
+
+/// The user at the other end of a Unix socket.
+pub fn peer_user(socket: &UnixStream) -> io::Result<u32> {
+    let mut creds = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = libc::socklen_t::try_from(size_of::<libc::ucred>()).unwrap_or(0);
+    // SAFETY: `creds` and `len` are live, and `len` is the size of `creds`.
+    check(unsafe {
+        let option = (&raw mut creds).cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, option, &raw mut len)
+    })?;
+    Ok(creds.uid)
+}
+
+/// Puts `keep` at the numbers from 3 on, in order, and closes every other descriptor from there.
+///
+/// # Safety
+/// Nothing else in the process may own or use a descriptor above 2 afterwards.
+pub unsafe fn keep_only<const N: usize>(keep: [OwnedFd; N]) -> io::Result<[OwnedFd; N]> {
+    let first = 3 + RawFd::try_from(N).unwrap_or(0);
+    let mut kept = Vec::with_capacity(N);
+    // Out of the way first, so that no target number is still in use by another one to keep.
+    for fd in keep {
+        // SAFETY: a plain duplication of a live descriptor.
+        kept.push(check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, first) })?);
+        std::mem::forget(fd);
+    }
+    for (target, source) in (3..).zip(&kept) {
+        // SAFETY: the caller gave up every descriptor above 2.
+        check(unsafe { libc::dup3(*source, target, libc::O_CLOEXEC) })?;
+    }
+    // SAFETY: as above.
+    unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
+    // SAFETY: the numbers from 3 on are the copies made above, and nobody else owns them.
+    Ok(std::array::from_fn(|at| unsafe { OwnedFd::from_raw_fd(3 + RawFd::try_from(at).unwrap_or(0)) }))
+}
+
+/// A terminal, and how it was found.
+pub struct Terminal {
+    fd: OwnedFd,
+    found: libc::termios,
+}
+
+impl Terminal {
+    /// Remembers the settings of the terminal behind `fd`; `None` when it is not one.
+    #[must_use]
+    pub fn new(fd: BorrowedFd<'_>) -> Option<Self> {
+        // SAFETY: `termios` is plain integers.
+        let mut found = unsafe { std::mem::zeroed() };
+        // SAFETY: `found` is live for the call.
+        check(unsafe { libc::tcgetattr(fd.as_raw_fd(), &raw mut found) }).ok()?;
+        Some(Self { fd: fd.try_clone_to_owned().ok()?, found })
+    }
+
+    /// Hands every key through; the sandbox has its own line discipline.
+    pub fn set_raw(&self) {
+        let mut raw = self.found;
+        // SAFETY: `raw` is a live, initialised structure.
+        unsafe { libc::cfmakeraw(&raw mut raw) };
+        self.apply(&raw);
+    }
+
+    /// As it was found.
+    pub fn restore(&self) {
+        self.apply(&self.found);
+    }
+
+    fn apply(&self, settings: &libc::termios) {
+        let blocked = signal_set(&[libc::SIGTTOU]);
+        // SAFETY: all pointers are to live structures. A process in the background is not stopped by this.
+        unsafe {
+            let mut before = std::mem::zeroed();
+            libc::sigprocmask(libc::SIG_BLOCK, &raw const blocked, &raw mut before);
+            libc::tcsetattr(self.fd.as_raw_fd(), libc::TCSADRAIN, settings);
+            libc::sigprocmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        }
+    }
+
+    /// Rows and columns.
+    #[must_use]
+    pub fn size(&self) -> (u16, u16) {
+        let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: `size` is live for the call.
+        unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) };
+        (size.ws_row, size.ws_col)
+    }
+}

@@ -1,0 +1,254 @@
+//! One sandbox: its memory, its host objects, its vCPUs, and how it ends.
+#![deny(unsafe_code)]
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use abi::boot::Platform;
+use abi::layout::KERNEL_PHYS_MAX;
+
+use crate::boot::{self, BootError, BootSpec, TscMeter};
+use crate::hostcall::LEAVE_TIMEOUT;
+use crate::hostcall::events::EventQueue;
+use crate::hostcall::files::HostIo;
+use crate::image::{self, ImageError};
+use crate::memory::{MemoryError, SandboxMemory, USER_BLOCK};
+use crate::platform::kvm::Kvm;
+use crate::platform::systrap::Systrap;
+use crate::platform::{Machine, PlatformError, fault};
+use crate::vcpu::Cpus;
+
+/// Takes log lines: level (0 error … 3 debug) and text.
+pub type LogSink = Arc<dyn Fn(u32, &str) + Send + Sync>;
+
+/// How a sandbox is to be made.
+#[derive(Clone)]
+pub struct SandboxConfig {
+    pub platform: Platform,
+    pub cpus: u32,
+    /// Memory the sandbox's applications may use, in bytes.
+    pub memory_bytes: u64,
+    /// Address space for kernel memory, in bytes; only what is used costs memory.
+    pub kernel_bytes: u64,
+    /// The kernel's ELF image.
+    pub kernel: &'static [u8],
+    pub log: LogSink,
+}
+
+impl SandboxConfig {
+    /// A configuration with the built-in kernel, which logs to standard error.
+    #[must_use]
+    pub fn new(platform: Platform, cpus: u32, memory_bytes: u64) -> Self {
+        Self {
+            platform,
+            cpus,
+            memory_bytes,
+            kernel_bytes: KERNEL_PHYS_MAX / 4,
+            kernel: image::KERNEL,
+            log: Arc::new(|_, text| eprintln!("{text}")),
+        }
+    }
+}
+
+impl fmt::Debug for SandboxConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SandboxConfig")
+            .field("platform", &self.platform)
+            .field("cpus", &self.cpus)
+            .field("memory_bytes", &self.memory_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a sandbox could not be made or came to an irregular end.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    #[error("cannot set up guest memory")]
+    Memory(#[from] MemoryError),
+    #[error("cannot load the kernel")]
+    Image(#[from] ImageError),
+    #[error("cannot describe the first process")]
+    Boot(#[from] BootError),
+    #[error("cannot start the platform")]
+    Platform(#[from] PlatformError),
+    #[error("a sandbox has 1 to {max} vCPUs, not {0}", max = abi::layout::MAX_CPUS)]
+    Cpus(u32),
+    #[error("cannot start a vCPU thread")]
+    Thread(#[source] std::io::Error),
+    #[error("the kernel gave up: {0}")]
+    Panicked(String),
+}
+
+/// How the kernel ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// With this wait status.
+    Exited(u32),
+    /// It found itself inconsistent, or faulted.
+    Panicked(String),
+}
+
+/// A sandbox.
+pub struct Sandbox {
+    pub memory: Arc<SandboxMemory>,
+    pub files: HostIo,
+    pub events: Arc<EventQueue>,
+    pub cpus: Cpus,
+    pub(crate) machine: Box<dyn Machine>,
+    config: SandboxConfig,
+    tsc: TscMeter,
+    end: Mutex<End>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct End {
+    outcome: Option<Outcome>,
+    cpus_left: u32,
+}
+
+impl fmt::Debug for Sandbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sandbox").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Sandbox {
+    /// Makes a sandbox that does not run yet. On systrap the calling thread must outlive it: the stubs die with that
+    /// thread.
+    pub fn new(
+        config: SandboxConfig,
+        files: HostIo,
+        events: Arc<EventQueue>,
+    ) -> Result<Arc<Self>, SandboxError> {
+        let tsc = TscMeter::start();
+        let user_bytes = user_bytes(config.memory_bytes);
+        let memory = Arc::new(SandboxMemory::new(config.platform, config.kernel_bytes, user_bytes)?);
+        let machine: Box<dyn Machine> = match config.platform {
+            Platform::Systrap => Box::new(Systrap::start(&memory, config.cpus, Arc::clone(&config.log))?),
+            Platform::Kvm => Box::new(Kvm::new(&memory, config.cpus).map_err(PlatformError::from)?),
+        };
+        let cpus = Cpus::new(Arc::clone(&memory), config.cpus, machine.linear_base())
+            .ok_or(SandboxError::Cpus(config.cpus))?;
+        fault::install()?;
+        let sandbox = Arc::new(Self {
+            memory,
+            files,
+            events,
+            cpus,
+            machine,
+            config,
+            tsc,
+            end: Mutex::default(),
+            ended: Condvar::new(),
+        });
+        let weak = Arc::downgrade(&sandbox);
+        sandbox.events.bind(Box::new(move || {
+            if let Some(sandbox) = weak.upgrade() {
+                sandbox.kick(0);
+            }
+        }));
+        Ok(sandbox)
+    }
+
+    /// Boots the kernel and waits for its end; the result is the first process's wait status. Called once.
+    pub fn run(self: &Arc<Self>, spec: &BootSpec) -> Result<u32, SandboxError> {
+        let linear_base = self.machine.linear_base();
+        let protect = self.config.platform == Platform::Systrap;
+        let image = image::load(self.config.kernel, &self.memory, linear_base, protect)?;
+        let machine = boot::Machine {
+            platform: self.config.platform,
+            linear_base,
+            hostcall_entry: self.machine.hostcall_entry(),
+            heap_phys: self.machine.image_loaded(&image)?,
+            user_frames_limit: self.config.memory_bytes / abi::PAGE_SIZE,
+            cpus: self.cpus.count(),
+            tsc_hz: self.tsc.hz(),
+            xsave: self.machine.xsave(),
+        };
+        boot::write(&self.memory, spec, &machine)?;
+        self.lock_end().cpus_left = self.cpus.count();
+        let mut threads = Vec::new();
+        for cpu in 0..self.cpus.count() {
+            let sandbox = Arc::clone(self);
+            let body = move || sandbox.cpu_thread(cpu, image.entry);
+            match std::thread::Builder::new().name(format!("vcpu{cpu}")).spawn(body) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    self.cpus.stop();
+                    return Err(SandboxError::Thread(error));
+                }
+            }
+        }
+        match self.wait_for_end(threads) {
+            Outcome::Exited(status) => Ok(status),
+            Outcome::Panicked(text) => Err(SandboxError::Panicked(text)),
+        }
+    }
+
+    fn cpu_thread(&self, cpu: u32, entry: u64) {
+        self.cpus.set_running(true);
+        if let Err(error) = self.machine.run_cpu(self, cpu, entry) {
+            self.finish(Outcome::Panicked(format!("vCPU {cpu} failed: {error}")));
+        }
+        self.cpus.set_running(false);
+        self.lock_end().cpus_left -= 1;
+        self.ended.notify_all();
+    }
+
+    fn wait_for_end(&self, threads: Vec<JoinHandle<()>>) -> Outcome {
+        let mut end = self.lock_end();
+        let outcome = loop {
+            if let Some(outcome) = end.outcome.clone() {
+                break outcome;
+            }
+            end = self.ended.wait(end).unwrap_or_else(PoisonError::into_inner);
+        };
+        // A vCPU that loops in the kernel cannot be stopped; the process's end will do that.
+        let waited = self.ended.wait_timeout_while(end, LEAVE_TIMEOUT, |end| end.cpus_left > 0);
+        let (end, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        drop(end);
+        if !waited.timed_out() {
+            threads.into_iter().for_each(|thread| drop(thread.join()));
+        }
+        outcome
+    }
+
+    fn lock_end(&self) -> std::sync::MutexGuard<'_, End> {
+        self.end.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the sandbox: the first outcome counts, and every vCPU leaves at its next hostcall.
+    pub fn finish(&self, outcome: Outcome) {
+        self.lock_end().outcome.get_or_insert(outcome);
+        self.cpus.stop();
+        (0..self.cpus.count()).for_each(|cpu| self.machine.interrupt(self, cpu));
+        self.ended.notify_all();
+    }
+
+    /// Makes vCPU `cpu` look at its timers, its run queue and the events: wakes it, or interrupts its user code.
+    pub fn kick(&self, cpu: u32) {
+        self.cpus.set_pending(cpu);
+        self.machine.interrupt(self, cpu);
+    }
+
+    /// How often vCPUs left the guest, by reason (kvm).
+    #[must_use]
+    pub fn exits(&self) -> Vec<(&'static str, u64)> {
+        self.machine.exits()
+    }
+
+    /// Passes a line to the log.
+    pub fn log(&self, level: u32, text: &str) {
+        (self.config.log)(level, text);
+    }
+}
+
+/// User memory for a limit: whole blocks, with slack for what cannot be used in each (a control page on kvm) and
+/// for blocks that are partly free.
+fn user_bytes(limit: u64) -> u64 {
+    let slack = limit / 64 + 4 * USER_BLOCK;
+    let most = abi::layout::USER_PHYS_MAX - abi::layout::USER_PHYS;
+    limit.saturating_add(slack).min(most - USER_BLOCK).next_multiple_of(USER_BLOCK)
+}

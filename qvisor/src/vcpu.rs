@@ -1,0 +1,148 @@
+//! The vCPUs: their headers in kernel memory, and how one sleeps and is woken.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+
+use abi::layout::{CPU_AREA_PHYS, CPU_AREA_SIZE, MAX_CPUS};
+use abi::run::CpuHeader;
+
+use crate::memory::SandboxMemory;
+use crate::platform::{cpu, futex};
+
+/// All vCPUs of a sandbox.
+#[derive(Debug)]
+pub struct Cpus {
+    memory: Arc<SandboxMemory>,
+    cpus: Vec<Cpu>,
+    busy: AtomicUsize,
+    stopping: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Cpu {
+    /// Sleeps on `pending`, or is about to.
+    sleeps: AtomicBool,
+}
+
+impl Cpus {
+    /// Writes the headers of `count` vCPUs. `linear_base` is the linear map's base as the kernel sees it.
+    /// `None` unless `count` is 1 to [`MAX_CPUS`].
+    #[must_use]
+    pub fn new(memory: Arc<SandboxMemory>, count: u32, linear_base: u64) -> Option<Self> {
+        if count == 0 || count > MAX_CPUS {
+            return None;
+        }
+        for cpu in 0..count {
+            let phys = header_phys(cpu);
+            let at = memory.host_ptr(phys, CPU_AREA_SIZE)?.cast::<CpuHeader>();
+            let header = CpuHeader {
+                this: linear_base.wrapping_add(phys),
+                current: AtomicU64::new(0),
+                trap_sp: 0,
+                scratch: 0,
+                host_sp: 0,
+                pending: AtomicU32::new(0),
+                cpu,
+                deadline_ns: AtomicU64::new(u64::MAX),
+                in_user: AtomicU64::new(0),
+            };
+            // SAFETY: the range was checked, and no CPU runs yet.
+            unsafe { at.write(header) };
+        }
+        let cpus = (0..count).map(|_| Cpu::default()).collect();
+        Some(Self { memory, cpus, busy: AtomicUsize::new(0), stopping: AtomicBool::new(false) })
+    }
+
+    /// Number of vCPUs.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        u32::try_from(self.cpus.len()).unwrap_or(MAX_CPUS)
+    }
+
+    /// vCPUs that are neither idle nor ended.
+    #[must_use]
+    pub fn busy(&self) -> usize {
+        self.busy.load(Relaxed)
+    }
+
+    /// Host address of a vCPU's header; `None` if there is no such vCPU.
+    #[must_use]
+    pub fn header(&self, cpu: u32) -> Option<*mut CpuHeader> {
+        let exists = cpu < self.count();
+        exists.then(|| self.memory.host_ptr(header_phys(cpu), CPU_AREA_SIZE).map(<*mut u8>::cast))?
+    }
+
+    /// `CpuHeader::pending`.
+    #[must_use]
+    pub fn pending(&self, cpu: u32) -> Option<&AtomicU32> {
+        // SAFETY: (1) the header lives as long as `self.memory`; (2) both sides use this word atomically only.
+        self.header(cpu).map(|header| unsafe { AtomicU32::from_ptr((&raw mut (*header).pending).cast()) })
+    }
+
+    /// `CpuHeader::deadline_ns`.
+    #[must_use]
+    pub fn deadline(&self, cpu: u32) -> Option<&AtomicU64> {
+        // SAFETY: as for `pending`.
+        self.header(cpu).map(|header| unsafe { AtomicU64::from_ptr((&raw mut (*header).deadline_ns).cast()) })
+    }
+
+    /// `CpuHeader::in_user`.
+    #[must_use]
+    pub fn in_user(&self, cpu: u32) -> Option<&AtomicU64> {
+        // SAFETY: as for `pending`.
+        self.header(cpu).map(|header| unsafe { AtomicU64::from_ptr((&raw mut (*header).in_user).cast()) })
+    }
+
+    /// Sets `pending` and ends the vCPU's sleep, if it sleeps. Whoever calls this looks at `in_user` afterwards: the
+    /// vCPU sets that before it looks at `pending` for the last time, so one of the two sees the other.
+    pub fn set_pending(&self, cpu: u32) {
+        let (Some(pending), Some(state)) = (self.pending(cpu), self.cpus.get(cpu as usize)) else { return };
+        pending.store(1, SeqCst);
+        if state.sleeps.load(SeqCst) {
+            futex::wake(pending, 1, futex::Scope::Private);
+        }
+    }
+
+    /// Sleeps until `pending` is set, the deadline has come, or the sandbox ends.
+    pub fn idle(&self, cpu: u32) {
+        let (Some(pending), Some(deadline)) = (self.pending(cpu), self.deadline(cpu)) else { return };
+        let Some(state) = self.cpus.get(cpu as usize) else { return };
+        let deadline = deadline.load(Relaxed);
+        state.sleeps.store(true, SeqCst);
+        self.busy.fetch_sub(1, Relaxed);
+        while pending.load(SeqCst) == 0 && !self.stopping.load(SeqCst) {
+            if deadline != u64::MAX && cpu::clock_ns(libc::CLOCK_MONOTONIC) >= deadline {
+                break;
+            }
+            futex::wait(pending, 0, deadline, futex::Scope::Private);
+        }
+        self.busy.fetch_add(1, Relaxed);
+        state.sleeps.store(false, SeqCst);
+    }
+
+    /// A vCPU's thread begins (`true`) or ends (`false`).
+    pub fn set_running(&self, running: bool) {
+        if running {
+            self.busy.fetch_add(1, Relaxed);
+        } else {
+            self.busy.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Lets every vCPU end at its next hostcall.
+    pub fn stop(&self) {
+        self.stopping.store(true, SeqCst);
+        (0..self.count()).for_each(|cpu| self.set_pending(cpu));
+    }
+
+    /// Whether the vCPUs are to end.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Relaxed)
+    }
+}
+
+fn header_phys(cpu: u32) -> u64 {
+    CPU_AREA_PHYS + u64::from(cpu) * CPU_AREA_SIZE
+}

@@ -1,0 +1,136 @@
+//! Runs workloads natively and in a sandbox and compares what a user would see: output and exit status.
+//!
+//! A workload that fails natively is a broken test, and is reported as such: expectations are Linux's, not ours.
+
+mod run;
+mod workload;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use run::{Outcome, Place};
+use workload::{Expect, Workload};
+
+/// Runs workloads natively and in sandboxes, and compares.
+#[derive(Parser)]
+struct Options {
+    /// The command under test.
+    #[arg(long, default_value = "target/release/dormouse")]
+    dormouse: PathBuf,
+    /// The platform of the sandboxes.
+    #[arg(long, default_value = "auto")]
+    platform: String,
+    /// Workload files.
+    #[arg(long, default_values_os_t = [PathBuf::from("test/workloads.txt")])]
+    workloads: Vec<PathBuf>,
+    /// Where the guest programs were built; `$GUEST` in commands.
+    #[arg(long, default_value = "target/guest")]
+    guest: PathBuf,
+    /// Where the scripts are; `$SCRIPTS` in commands.
+    #[arg(long, default_value = "test/guest/scripts")]
+    scripts: PathBuf,
+    /// Run the smaller variants, for emulated machines.
+    #[arg(long)]
+    lab: bool,
+    /// Only workloads whose name contains this.
+    #[arg(long)]
+    only: Option<String>,
+    /// Seconds a workload may take.
+    #[arg(long, default_value_t = 120)]
+    timeout: u64,
+    /// Also print the output of failed workloads in full.
+    #[arg(long)]
+    verbose: bool,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let mut workloads = Vec::new();
+    for file in &options.workloads {
+        match workload::read(file) {
+            Ok(found) => workloads.extend(found),
+            Err(error) => {
+                eprintln!("dormouse-test: {error}");
+                return ExitCode::from(2);
+            }
+        }
+    }
+    let wanted = |name: &str| options.only.as_deref().is_none_or(|only| name.contains(only));
+    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+    for workload in workloads.iter().filter(|workload| wanted(&workload.name)) {
+        match check(&options, workload) {
+            Verdict::Passed(line) => {
+                passed += 1;
+                println!("ok      {:<28} {line}", workload.name);
+            }
+            Verdict::Skipped(why) => {
+                skipped += 1;
+                println!("skipped {:<28} {why}", workload.name);
+            }
+            Verdict::Failed(why) => {
+                failed += 1;
+                println!("FAILED  {:<28} {why}", workload.name);
+            }
+        }
+    }
+    println!("{passed} passed, {failed} failed, {skipped} skipped");
+    if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+enum Verdict {
+    Passed(String),
+    Failed(String),
+    Skipped(String),
+}
+
+fn check(options: &Options, workload: &Workload) -> Verdict {
+    let command = workload.command(options.lab);
+    if let Some(missing) = workload.missing_program() {
+        return Verdict::Skipped(format!("{missing} is not installed here"));
+    }
+    let timeout = Duration::from_secs(workload.timeout.unwrap_or(options.timeout));
+    let native = if workload.sandbox_only {
+        None
+    } else {
+        match run::run(&Place::Native, options, &command, timeout) {
+            Ok(outcome) => Some(outcome),
+            Err(error) => return Verdict::Failed(format!("cannot run natively: {error}")),
+        }
+    };
+    if let Some(native) = &native
+        && let Err(why) = matches(&workload.expect, native, None)
+    {
+        return Verdict::Failed(format!("natively, so the test is wrong: {why}"));
+    }
+    let place = Place::Sandbox { extra: &workload.options };
+    let sandbox = match run::run(&place, options, &command, timeout) {
+        Ok(outcome) => outcome,
+        Err(error) => return Verdict::Failed(format!("cannot run: {error}")),
+    };
+    match matches(&workload.expect, &sandbox, native.as_ref()) {
+        Ok(()) => {
+            let native = native.map_or(String::new(), |native| format!("native {:.2} s, ", native.seconds()));
+            Verdict::Passed(format!("{native}sandbox {:.2} s", sandbox.seconds()))
+        }
+        Err(why) => Verdict::Failed(if options.verbose { sandbox.full() + &why } else { why }),
+    }
+}
+
+/// Whether an outcome is what was expected; natively when there is nothing to compare with yet.
+fn matches(expect: &Expect, outcome: &Outcome, native: Option<&Outcome>) -> Result<(), String> {
+    if outcome.timed_out {
+        return Err(format!("still running after {:.0} s; so far: {}", outcome.seconds(), outcome.tail()));
+    }
+    if !expect.codes.contains(&outcome.status) {
+        return Err(format!("exit {} instead of {:?}: {}", outcome.status, expect.codes, outcome.tail()));
+    }
+    let wanted = expect.stdout.as_ref().or(native.map(|native| &native.stdout));
+    match wanted {
+        Some(wanted) if !expect.any_output && outcome.stdout != *wanted => {
+            Err(format!("other output: {}", outcome.tail()))
+        }
+        _ => Ok(()),
+    }
+}
