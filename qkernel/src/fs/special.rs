@@ -3,13 +3,17 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
+use super::pipe::{self, FifoSlot};
 use super::{File, FileOps, Inode, OpenFlags, tmpfs};
 use crate::errno::{Errno, Result};
 use crate::host::Handle;
 
 /// Opens a FIFO. Its pipe lives in the inode's [`super::inode::Attachment`].
-pub fn open_fifo(_inode: &Arc<dyn Inode>, _flags: OpenFlags) -> Result<Box<dyn FileOps>> {
-    Err(Errno::ENXIO)
+pub fn open_fifo(inode: &Arc<dyn Inode>, flags: OpenFlags) -> Result<Box<dyn FileOps>> {
+    let attachment = inode.attachment().ok_or(Errno::ENXIO)?;
+    let slot = attachment.lock().get_or_insert_with(|| Arc::new(FifoSlot::new())).clone();
+    let slot = slot.downcast::<FifoSlot>().map_err(|_| Errno::ENXIO)?;
+    pipe::fifo_open(&slot, flags)
 }
 
 /// Opens a device node (`is_block`: a block device) of a file system that has no devices of its own.
