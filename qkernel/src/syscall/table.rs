@@ -6,9 +6,10 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Ctx, FromArg, SyscallResult, unknown};
-use super::{attr, descriptor, dir, lock, mount, names, open, rw, stat, transfer, xattr};
-use super::{creds, futex, jobs, limits, prctl, sched, signal, time};
-use super::{event, memory, poll, process};
+use super::{
+    attr, creds, descriptor, dir, event, futex, jobs, limits, lock, memory, message, mount, names, open,
+    poll, prctl, process, rw, sched, signal, socket, splice, stat, system, time, transfer, watch, xattr,
+};
 use crate::task::Task;
 
 static STRACE: AtomicBool = AtomicBool::new(false);
@@ -175,6 +176,17 @@ syscalls! {
     204 => sched::sched_getaffinity(tid: i32, size: u32, mask: u64);
     302 => limits::prlimit64(pid: i32, resource: u32, new: u64, old: u64);
 
+    // system information
+    63 => system::uname(to: u64);
+    99 => system::sysinfo(to: u64);
+    103 => system::syslog(kind: i32, buf: u64, len: i32);
+    135 => system::personality(persona: u32);
+    170 => system::sethostname(name: u64, len: i32);
+    171 => system::setdomainname(name: u64, len: i32);
+    309 => system::getcpu(cpu: u64, node: u64);
+    318 => system::getrandom(buf: u64, len: usize, flags: u32);
+    324 => system::membarrier(command: i32, flags: u32, cpu: i32);
+    334 => system::rseq();
     // pipes and events
     7 => poll::poll(fds: u64, count: u32, timeout_ms: i32);
     22 => event::pipe(ends: u64);
@@ -190,6 +202,37 @@ syscalls! {
     291 => event::epoll_create1(flags: u32);
     293 => event::pipe2(ends: u64, flags: u32);
     441 => event::epoll_pwait2(set: i32, events: u64, max: i32, timeout: u64, mask: u64, mask_size: u64);
+    275 => splice::splice(input: i32, input_offset: u64, output: i32, output_offset: u64, len: usize, flags: u32);
+    276 => splice::tee(input: i32, output: i32, len: usize, flags: u32);
+    278 => splice::vmsplice(fd: i32, iov: u64, count: u64, flags: u32);
+    282 => watch::signalfd(fd: i32, mask: u64, size: u64);
+    283 => watch::timerfd_create(clock: i32, flags: u32);
+    286 => watch::timerfd_settime(fd: i32, flags: u32, new: u64, old: u64);
+    287 => watch::timerfd_gettime(fd: i32, to: u64);
+    289 => watch::signalfd4(fd: i32, mask: u64, size: u64, flags: u32);
+    319 => watch::memfd_create(name: u64, flags: u32);
+    434 => watch::pidfd_open(pid: i32, flags: u32);
+    438 => watch::pidfd_getfd(pidfd: i32, fd: i32, flags: u32);
+
+    // sockets
+    41 => socket::socket(family: u32, kind: u32, protocol: u32);
+    42 => socket::connect(fd: i32, addr: u64, len: u32);
+    43 => socket::accept(fd: i32, addr: u64, len: u64);
+    44 => message::sendto(fd: i32, buf: u64, len: usize, flags: u32, to: u64, to_len: u32);
+    45 => message::recvfrom(fd: i32, buf: u64, len: usize, flags: u32, from: u64, from_len: u64);
+    46 => message::sendmsg(fd: i32, header: u64, flags: u32);
+    47 => message::recvmsg(fd: i32, header: u64, flags: u32);
+    48 => socket::shutdown(fd: i32, how: u32);
+    49 => socket::bind(fd: i32, addr: u64, len: u32);
+    50 => socket::listen(fd: i32, backlog: i32);
+    51 => socket::getsockname(fd: i32, addr: u64, len: u64);
+    52 => socket::getpeername(fd: i32, addr: u64, len: u64);
+    53 => socket::socketpair(family: u32, kind: u32, protocol: u32, ends: u64);
+    54 => socket::setsockopt(fd: i32, level: u32, name: u32, value: u64, len: i32);
+    55 => socket::getsockopt(fd: i32, level: u32, name: u32, value: u64, len: u64);
+    288 => socket::accept4(fd: i32, addr: u64, len: u64, flags: u32);
+    299 => message::recvmmsg(fd: i32, headers: u64, count: u32, flags: u32, timeout: u64);
+    307 => message::sendmmsg(fd: i32, headers: u64, count: u32, flags: u32);
 
     // files
     0 => rw::read(fd: i32, addr: u64, len: usize);
