@@ -186,8 +186,7 @@ impl Dentry {
 
     /// Exchanges two children of two directories. The caller holds [`Self::changes`] of both.
     pub fn exchange(a_dir: &Arc<Dentry>, a: &Arc<Dentry>, b_dir: &Arc<Dentry>, b: &Arc<Dentry>) {
-        let a_name = a.place.lock().name.clone();
-        let b_name = b.place.lock().name.clone();
+        let (a_name, b_name) = (a.place.lock().name.clone(), b.place.lock().name.clone());
         {
             let mut place = a.place.lock();
             place.name = b_name.clone();
@@ -198,7 +197,7 @@ impl Dentry {
             place.name = a_name.clone();
             place.parent = Some(a_dir.clone());
         }
-        // One lock after the other: both may be the same directory's.
+        // One after the other: both may be the same directory.
         let old_a = a_dir.children.lock().insert(a_name, b.clone());
         let old_b = b_dir.children.lock().insert(b_name, a.clone());
         drop((old_a, old_b));
