@@ -3,13 +3,13 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use super::{File, FileOps, Inode, OpenFlags, tmpfs};
+use super::{File, FileOps, Inode, OpenFlags, pipe, tmpfs};
 use crate::errno::{Errno, Result};
 use crate::host::Handle;
 
 /// Opens a FIFO. Its pipe lives in the inode's [`super::inode::Attachment`].
-pub fn open_fifo(_inode: &Arc<dyn Inode>, _flags: OpenFlags) -> Result<Box<dyn FileOps>> {
-    Err(Errno::ENXIO)
+pub fn open_fifo(inode: &Arc<dyn Inode>, flags: OpenFlags) -> Result<Box<dyn FileOps>> {
+    pipe::open_attached(inode.attachment().ok_or(Errno::ENXIO)?, flags)
 }
 
 /// Opens a device node (`is_block`: a block device) of a file system that has no devices of its own.
