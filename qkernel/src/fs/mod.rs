@@ -2,7 +2,9 @@
 
 pub mod access;
 pub mod anon;
+pub mod attr;
 pub mod dentry;
+pub mod devfs;
 pub mod epoll;
 pub mod eventfd;
 pub mod file;
@@ -22,6 +24,8 @@ pub mod pipe;
 pub mod poll;
 pub mod proc;
 pub mod pseudo;
+pub mod sysfs;
+
 pub mod signalfd;
 pub mod special;
 pub mod stream;

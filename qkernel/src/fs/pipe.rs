@@ -12,7 +12,7 @@ use super::pages::PageQueue;
 use super::poll::{PollEvents, PollTable};
 use super::{At, File, FileOps, OpenFlags, Stat, anon};
 use crate::errno::{Errno, Result};
-use crate::fs::inode::{Attachment, S_IFIFO};
+use crate::fs::inode::S_IFIFO;
 use crate::mm::IoBuf;
 use crate::sync::{Mutex, SpinLock};
 use crate::syscall::Ctx;
@@ -362,13 +362,6 @@ pub fn new_pipe(owner: (u32, u32), flags: OpenFlags) -> Result<(Arc<File>, Arc<F
     let read = File::new(Box::new(PipeEnd::open(&pipe, true, false)), flags, None);
     let write = File::new(Box::new(PipeEnd::open(&pipe, false, true)), flags | OpenFlags::WRONLY, None);
     Ok((read, write))
-}
-
-/// Opens a FIFO by its inode's attachment; see [`fifo_open`].
-pub fn open_attached(attachment: &Attachment, flags: OpenFlags) -> Result<Box<dyn FileOps>> {
-    let present = attachment.lock().get_or_insert_with(|| Arc::new(FifoSlot::new())).clone();
-    let slot = present.downcast::<FifoSlot>().map_err(|_| Errno::ENXIO)?;
-    fifo_open(&slot, flags)
 }
 
 /// Opens a FIFO, waiting for the other side as `fifo(7)` says. Called without locks; `Errno::RESTART` by a signal.

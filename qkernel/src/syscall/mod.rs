@@ -1,5 +1,6 @@
 //! System calls: one table, one file a family.
 
+mod attr;
 mod creds;
 mod descriptor;
 mod dir;
@@ -10,6 +11,7 @@ mod limits;
 mod lock;
 mod memory;
 mod message;
+mod mount;
 mod names;
 mod open;
 pub mod poll;
@@ -21,9 +23,12 @@ mod signal;
 mod socket;
 mod splice;
 mod stat;
+mod system;
 pub mod table;
 mod time;
+mod transfer;
 mod watch;
+mod xattr;
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};

@@ -130,6 +130,6 @@ mod tests {
     fn device_numbers_come_apart() {
         assert_eq!((major(0x501), minor(0x501)), (5, 1));
         assert_eq!((major(0xfe00), minor(0xfe00)), (254, 0));
-        assert_eq!(minor(0x12_3000_0045), 0x1_2300_45);
+        assert_eq!(minor(0x12_3000_0045), 0x0123_0045);
     }
 }
