@@ -35,6 +35,10 @@ pub fn virtual_fs(kind: &[u8]) -> Option<Arc<dyn Inode>> {
         b"tmpfs" | b"ramfs" | b"shm" => Some(tmpfs::new(0o1777)),
         b"devpts" => Some(tty::pts::devpts_root()),
         b"mqueue" => Some(tmpfs::new(0o1777)),
+        b"devtmpfs" => {
+            let root = tmpfs::new(0o755);
+            devfs::populate(&root).is_ok().then_some(root)
+        }
         _ => pseudo::virtual_root(kind),
     }
 }

@@ -222,7 +222,7 @@ fn push_status(out: &mut Out, subject: &Subject, family: &Family) {
     }
     out.push(b"\n");
     if let Some(task) = &task {
-        writeln!(out, "Umask:\t{:04o}", task.fs.get().umask.load(Ordering::Relaxed));
+        writeln!(out, "Umask:\t{:04o}", task.fs.get().umask());
     }
     let parent = family.parent;
     let (pid, tgid) = (subject.id(), subject.process.pid);
