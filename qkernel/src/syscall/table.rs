@@ -211,6 +211,7 @@ syscalls! {
     287 => watch::timerfd_gettime(fd: i32, to: u64);
     289 => watch::signalfd4(fd: i32, mask: u64, size: u64, flags: u32);
     319 => watch::memfd_create(name: u64, flags: u32);
+    424 => watch::pidfd_send_signal(pidfd: i32, number: u32, info: u64, flags: u32);
     434 => watch::pidfd_open(pid: i32, flags: u32);
     438 => watch::pidfd_getfd(pidfd: i32, fd: i32, flags: u32);
 
