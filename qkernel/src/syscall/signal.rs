@@ -278,7 +278,9 @@ pub(super) fn restart_syscall(cx: &Ctx<'_>) -> SyscallResult {
         Some(Restart::Futex { addr, value, deadline_ns, bitset, private }) => {
             super::futex::wait_again(cx, addr, value, deadline_ns, bitset, private)
         }
-        Some(Restart::Poll { fds, count, deadline_ns }) => super::poll::poll_until(cx, fds, count, deadline_ns),
+        Some(Restart::Poll { fds, count, deadline_ns }) => {
+            super::poll::poll_until(cx, fds, count, deadline_ns)
+        }
         None => Err(Errno::EINTR),
     }
 }
