@@ -184,21 +184,21 @@ pub fn wake_interruptible(task: &Arc<Task>) -> bool {
 }
 
 fn wake_from(task: &Arc<Task>, from: u8) -> bool {
-    if task.sched.state.compare_exchange(from, RUNNABLE, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+    let state = &task.sched.state;
+    if state.load(Ordering::SeqCst) != from {
         return false;
     }
-    enqueue(task.clone());
-    true
-}
-
-fn enqueue(task: Arc<Task>) {
-    let last = task.sched.last_cpu.load(Ordering::Relaxed) as usize;
     {
+        // State and queue change together: whoever sees a runnable task under the lock finds it in the queue.
         let mut queue = QUEUE.lock();
-        queue.push_back(task);
+        if state.compare_exchange(from, RUNNABLE, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        queue.push_back(task.clone());
         QUEUED.store(u32::try_from(queue.len()).unwrap_or(u32::MAX), Ordering::SeqCst);
     }
-    notify(last);
+    notify(task.sched.last_cpu.load(Ordering::Relaxed) as usize);
+    true
 }
 
 /// Makes some CPU notice the queue: an idle one if there is one, else one that runs user code without a time limit.

@@ -1,5 +1,6 @@
 //! Open host files and directories.
 
+use core::sync::atomic::Ordering;
 use alloc::sync::{Arc, Weak};
 use alloc::vec;
 use core::any::Any;
@@ -23,12 +24,24 @@ const SEEK_HOLE: u32 = 4;
 pub struct HostFile {
     inode: Arc<HostInode>,
     handle: Arc<Handle>,
+    writes: bool,
+}
+
+impl Drop for HostFile {
+    fn drop(&mut self) {
+        if self.writes {
+            self.inode.writers.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
 }
 
 impl HostFile {
-    /// The file behind an open handle.
-    pub fn new(inode: Arc<HostInode>, handle: Arc<Handle>) -> Self {
-        Self { inode, handle }
+    /// The file behind an open handle, open for writing if `writes`.
+    pub fn new(inode: Arc<HostInode>, handle: Arc<Handle>, writes: bool) -> Self {
+        if writes {
+            inode.writers.fetch_add(1, Ordering::Relaxed);
+        }
+        Self { inode, handle, writes }
     }
 
     /// The VMM's handle, for calls between two host files.
