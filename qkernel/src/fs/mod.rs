@@ -1,30 +1,35 @@
 //! Files: the VFS, its file systems, and everything that has a descriptor.
 
-pub mod devfs;
+pub mod access;
 pub mod anon;
+pub mod attr;
+pub mod dentry;
+pub mod devfs;
 pub mod epoll;
 pub mod eventfd;
-pub mod access;
-pub mod dentry;
 pub mod file;
 pub mod host_poll;
 pub mod hostfs;
 pub mod init;
 pub mod inode;
-pub mod pages;
 pub mod locks;
+pub mod memfd;
 pub mod mount;
 pub mod names;
 pub mod open;
+pub mod pages;
 pub mod path;
+pub mod pidfd;
 pub mod pipe;
 pub mod poll;
 pub mod proc;
 pub mod pseudo;
 pub mod sysfs;
 
+pub mod signalfd;
 pub mod special;
 pub mod stream;
+pub mod timerfd;
 pub mod tmpfs;
 pub mod walk;
 

@@ -19,12 +19,15 @@ use crate::sync::Once;
 
 pub use file::{DirFile, Listing, TextFile, seek_plain};
 
-/// The root of a file system the kernel makes itself: `proc` or `sysfs`. (A `devtmpfs` is a tmpfs that
-/// [`super::devfs::populate`] has filled.)
+/// The root of a file system that has names from the start: `proc`, `sysfs`, or a `devtmpfs`.
 pub fn virtual_root(kind: &[u8]) -> Option<Arc<dyn Inode>> {
     match kind {
         b"proc" => Some(super::proc::root()),
         b"sysfs" => Some(super::sysfs::root()),
+        b"devtmpfs" => {
+            let root = super::tmpfs::new(0o755);
+            super::devfs::populate(&root).is_ok().then_some(root)
+        }
         _ => None,
     }
 }

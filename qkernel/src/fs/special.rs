@@ -3,13 +3,20 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
+use super::pipe::{self, FifoSlot};
 use super::{File, FileOps, Inode, OpenFlags, devfs, pseudo, tmpfs};
 use crate::errno::{Errno, Result};
 use crate::host::Handle;
 
 /// Opens a FIFO. Its pipe lives in the inode's [`super::inode::Attachment`].
-pub fn open_fifo(_inode: &Arc<dyn Inode>, _flags: OpenFlags) -> Result<Box<dyn FileOps>> {
-    Err(Errno::ENXIO)
+pub fn open_fifo(inode: &Arc<dyn Inode>, flags: OpenFlags) -> Result<Box<dyn FileOps>> {
+    let attachment = inode.attachment().ok_or(Errno::ENXIO)?;
+    let slot = {
+        let mut held = attachment.lock();
+        let object = held.get_or_insert_with(|| Arc::new(FifoSlot::new())).clone();
+        object.downcast::<FifoSlot>().map_err(|_| Errno::ENXIO)?
+    };
+    pipe::fifo_open(&slot, flags)
 }
 
 /// Opens a device node (`is_block`: a block device) of a file system that has no devices of its own.
@@ -27,10 +34,6 @@ pub fn virtual_fs(kind: &[u8]) -> Option<Arc<dyn Inode>> {
     match kind {
         b"tmpfs" | b"ramfs" | b"shm" => Some(tmpfs::new(0o1777)),
         b"mqueue" => Some(tmpfs::new(0o1777)),
-        b"devtmpfs" => {
-            let root = tmpfs::new(0o755);
-            devfs::populate(&root).is_ok().then_some(root)
-        }
         _ => pseudo::virtual_root(kind),
     }
 }

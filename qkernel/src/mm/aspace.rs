@@ -204,6 +204,15 @@ impl AddressSpace {
         (ours && users <= 1) || users == 0
     }
 
+    /// Whether a shared mapping of `store` is writable, or may be made so.
+    pub(super) fn maps_writable(&self, store: &PageStore) -> bool {
+        self.lock().vmas.values().any(|vma| {
+            vma.is_shared()
+                && vma.max_prot.contains(super::Prot::WRITE)
+                && matches!(&vma.object, Some(super::MemoryObject::Store(s)) if core::ptr::eq(Arc::as_ptr(s), store))
+        })
+    }
+
     /// Removes the pages `[first, last)` of `store` from every mapping (truncation).
     pub(super) fn unmap_object_pages(&self, store: &PageStore, first: u64, last: u64) {
         let mut space = self.lock();

@@ -234,6 +234,12 @@ impl PageStore {
         }
     }
 
+    /// Whether a shared mapping of it is writable, or may be made so (`F_SEAL_WRITE` asks).
+    pub fn is_mapped_writable(&self) -> bool {
+        let mappers: Vec<Arc<AddressSpace>> = self.mappers.lock().iter().filter_map(Weak::upgrade).collect();
+        mappers.iter().any(|mapper| mapper.maps_writable(self))
+    }
+
     /// Remembers that `aspace` maps this.
     pub fn add_mapper(&self, aspace: &Arc<AddressSpace>) {
         let mut mappers = self.mappers.lock();

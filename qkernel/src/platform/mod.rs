@@ -19,6 +19,7 @@ static PLATFORM: AtomicU32 = AtomicU32::new(0);
 static HOSTCALL_ENTRY: AtomicUsize = AtomicUsize::new(0);
 static LINEAR_BASE: AtomicU64 = AtomicU64::new(0);
 static XSAVE_SIZE: AtomicUsize = AtomicUsize::new(0);
+static XSAVE_MASK: AtomicU64 = AtomicU64::new(0);
 static CPUS: AtomicU32 = AtomicU32::new(1);
 
 /// Most bytes of an XSAVE image the kernel keeps.
@@ -29,6 +30,7 @@ pub fn init(boot: &BootInfo) {
     HOSTCALL_ENTRY.store(usize::try_from(boot.hostcall_entry).unwrap_or(0), Ordering::Relaxed);
     LINEAR_BASE.store(boot.linear_base, Ordering::Relaxed);
     XSAVE_SIZE.store((boot.xsave_size as usize).min(FPU_AREA_BYTES), Ordering::Relaxed);
+    XSAVE_MASK.store(boot.xsave_mask, Ordering::Relaxed);
     CPUS.store(boot.cpus, Ordering::Relaxed);
     PLATFORM.store(boot.platform, Ordering::Release);
 }
@@ -54,6 +56,12 @@ pub fn cpus() -> usize {
 #[inline]
 pub fn xsave_size() -> usize {
     XSAVE_SIZE.load(Ordering::Relaxed)
+}
+
+/// The state components of such an image.
+#[inline]
+pub fn xsave_mask() -> u64 {
+    XSAVE_MASK.load(Ordering::Relaxed)
 }
 
 /// Linear-map address of a guest-physical one.

@@ -1,18 +1,34 @@
 //! System calls: one table, one file a family.
 
-mod event;
-mod memory;
-pub mod poll;
+mod attr;
+mod creds;
 mod descriptor;
 mod dir;
+mod event;
+mod futex;
+mod jobs;
+mod limits;
 mod lock;
+mod memory;
+mod message;
+mod mount;
 mod names;
 mod open;
+pub mod poll;
+mod prctl;
 mod process;
-mod system;
 mod rw;
+mod sched;
+mod signal;
+mod socket;
+mod splice;
 mod stat;
+mod system;
 pub mod table;
+mod time;
+mod transfer;
+mod watch;
+mod xattr;
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -20,7 +36,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use crate::errno::{Errno, Result};
 use crate::fs::{File, FileTable};
 use crate::mm::{AddressSpace, UserMemory};
-use crate::task::{Process, Task, limits, signal};
+use crate::task::{Process, Task};
 
 /// What a system call returns in `rax`.
 pub type SyscallResult = Result<u64>;
@@ -55,7 +71,7 @@ impl<'a> Ctx<'a> {
     }
     /// Gives a file the lowest free descriptor.
     pub fn install(&self, file: Arc<File>, close_on_exec: bool) -> SyscallResult {
-        let limit = self.limit(limits::RLIMIT_NOFILE);
+        let limit = self.limit(crate::task::limits::RLIMIT_NOFILE);
         self.files.insert(file, close_on_exec, 0, limit).map(|fd| fd as u64)
     }
     /// The caller's process.
@@ -136,7 +152,7 @@ pub fn dispatch(task: &Arc<Task>) {
         Ok(value) => set_result(task, value),
         Err(Errno::RESTART | Errno::RESTART_NOHAND | Errno::RESTART_BLOCK) => {
             let error = result.err().unwrap_or(Errno::EINTR);
-            signal::call_interrupted(task, error, number);
+            crate::task::signal::call_interrupted(task, error, number);
         }
         Err(Errno(KEEP_REGISTERS)) => {}
         Err(error) => set_result(task, (-i64::from(error.0)).cast_unsigned()),

@@ -97,9 +97,7 @@ pub fn with_mask<R>(cx: &Ctx<'_>, mask: u64, size: u64, call: impl FnOnce() -> R
     } else {
         return Err(Errno::EINVAL);
     };
-    // HOOK (signals): swap the mask in here, and back unless the result is an interruption.
-    let _ = mask;
-    call()
+    crate::task::signal::with_temporary_mask(cx.task, mask, call)
 }
 
 /// Gives the time that is left back to the caller, as far as its memory lets us.

@@ -6,8 +6,10 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Ctx, FromArg, SyscallResult, unknown};
-use super::{event, memory, poll, process, system};
-use super::{descriptor, dir, lock, names, open, rw, stat};
+use super::{
+    attr, creds, descriptor, dir, event, futex, jobs, limits, lock, memory, message, mount, names, open,
+    poll, prctl, process, rw, sched, signal, socket, splice, stat, system, time, transfer, watch, xattr,
+};
 use crate::task::Task;
 
 static STRACE: AtomicBool = AtomicBool::new(false);
@@ -100,6 +102,80 @@ syscalls! {
     322 => process::execveat(dirfd: i32, path: u64, argv: u64, envp: u64, flags: u32);
     435 => process::clone3(args: u64, size: u64);
 
+    // signals
+    13 => signal::rt_sigaction(signal: u32, new: u64, old: u64, size: u64);
+    14 => signal::rt_sigprocmask(how: u32, new: u64, old: u64, size: u64);
+    15 => signal::rt_sigreturn();
+    34 => signal::pause();
+    62 => signal::kill(pid: i32, signal: u32);
+    109 => jobs::setpgid(pid: i32, group: i32);
+    111 => jobs::getpgrp();
+    112 => jobs::setsid();
+    121 => jobs::getpgid(pid: i32);
+    124 => jobs::getsid(pid: i32);
+    127 => signal::rt_sigpending(set: u64, size: u64);
+    128 => signal::rt_sigtimedwait(set: u64, info: u64, timeout: u64, size: u64);
+    129 => signal::rt_sigqueueinfo(pid: i32, signal: u32, info: u64);
+    130 => signal::rt_sigsuspend(mask: u64, size: u64);
+    131 => signal::sigaltstack(new: u64, old: u64);
+    200 => signal::tkill(tid: i32, signal: u32);
+    219 => signal::restart_syscall();
+    234 => signal::tgkill(tgid: i32, tid: i32, signal: u32);
+    297 => signal::rt_tgsigqueueinfo(tgid: i32, tid: i32, signal: u32, info: u64);
+
+    // futexes
+    202 => futex::futex(addr: u64, op: u32, value: u32, timeout: u64, second: u64, third: u32);
+    273 => futex::set_robust_list(head: u64, size: u64);
+    274 => futex::get_robust_list(tid: i32, head: u64, size: u64);
+
+    // time
+    35 => time::nanosleep(from: u64, remainder: u64);
+    36 => time::getitimer(timer: u32, to: u64);
+    37 => time::alarm(seconds: u32);
+    38 => time::setitimer(timer: u32, new: u64, old: u64);
+    96 => time::gettimeofday(to: u64, zone: u64);
+    159 => limits::adjtimex(buf: u64);
+    164 => time::settimeofday();
+    201 => time::time(to: u64);
+    227 => time::clock_settime(clock: i32, from: u64);
+    228 => time::clock_gettime(clock: i32, to: u64);
+    229 => time::clock_getres(clock: i32, to: u64);
+    230 => time::clock_nanosleep(clock: i32, flags: u32, from: u64, remainder: u64);
+    305 => limits::clock_adjtime(clock: i32, buf: u64);
+
+    // credentials
+    102 => creds::getuid();
+    104 => creds::getgid();
+    105 => creds::setuid(id: u32);
+    106 => creds::setgid(id: u32);
+    107 => creds::geteuid();
+    108 => creds::getegid();
+    113 => creds::setreuid(real: u32, effective: u32);
+    114 => creds::setregid(real: u32, effective: u32);
+    115 => creds::getgroups(size: i32, to: u64);
+    116 => creds::setgroups(size: u32, from: u64);
+    117 => creds::setresuid(real: u32, effective: u32, saved: u32);
+    118 => creds::getresuid(real: u64, effective: u64, saved: u64);
+    119 => creds::setresgid(real: u32, effective: u32, saved: u32);
+    120 => creds::getresgid(real: u64, effective: u64, saved: u64);
+    122 => creds::setfsuid(id: u32);
+    123 => creds::setfsgid(id: u32);
+    125 => creds::capget(header: u64, data: u64);
+    126 => creds::capset(header: u64, data: u64);
+    157 => prctl::prctl(option: u32, a: u64, b: u64, c: u64, d: u64);
+
+    // limits and scheduling
+    24 => sched::sched_yield();
+    97 => limits::getrlimit(resource: u32, to: u64);
+    98 => limits::getrusage(who: i32, to: u64);
+    100 => limits::times(to: u64);
+    140 => sched::getpriority(which: u32, who: u32);
+    141 => sched::setpriority(which: u32, who: u32, nice: i32);
+    160 => limits::setrlimit(resource: u32, from: u64);
+    203 => sched::sched_setaffinity(tid: i32, size: u32, mask: u64);
+    204 => sched::sched_getaffinity(tid: i32, size: u32, mask: u64);
+    302 => limits::prlimit64(pid: i32, resource: u32, new: u64, old: u64);
+
     // system information
     63 => system::uname(to: u64);
     99 => system::sysinfo(to: u64);
@@ -126,6 +202,37 @@ syscalls! {
     291 => event::epoll_create1(flags: u32);
     293 => event::pipe2(ends: u64, flags: u32);
     441 => event::epoll_pwait2(set: i32, events: u64, max: i32, timeout: u64, mask: u64, mask_size: u64);
+    275 => splice::splice(input: i32, input_offset: u64, output: i32, output_offset: u64, len: usize, flags: u32);
+    276 => splice::tee(input: i32, output: i32, len: usize, flags: u32);
+    278 => splice::vmsplice(fd: i32, iov: u64, count: u64, flags: u32);
+    282 => watch::signalfd(fd: i32, mask: u64, size: u64);
+    283 => watch::timerfd_create(clock: i32, flags: u32);
+    286 => watch::timerfd_settime(fd: i32, flags: u32, new: u64, old: u64);
+    287 => watch::timerfd_gettime(fd: i32, to: u64);
+    289 => watch::signalfd4(fd: i32, mask: u64, size: u64, flags: u32);
+    319 => watch::memfd_create(name: u64, flags: u32);
+    434 => watch::pidfd_open(pid: i32, flags: u32);
+    438 => watch::pidfd_getfd(pidfd: i32, fd: i32, flags: u32);
+
+    // sockets
+    41 => socket::socket(family: u32, kind: u32, protocol: u32);
+    42 => socket::connect(fd: i32, addr: u64, len: u32);
+    43 => socket::accept(fd: i32, addr: u64, len: u64);
+    44 => message::sendto(fd: i32, buf: u64, len: usize, flags: u32, to: u64, to_len: u32);
+    45 => message::recvfrom(fd: i32, buf: u64, len: usize, flags: u32, from: u64, from_len: u64);
+    46 => message::sendmsg(fd: i32, header: u64, flags: u32);
+    47 => message::recvmsg(fd: i32, header: u64, flags: u32);
+    48 => socket::shutdown(fd: i32, how: u32);
+    49 => socket::bind(fd: i32, addr: u64, len: u32);
+    50 => socket::listen(fd: i32, backlog: i32);
+    51 => socket::getsockname(fd: i32, addr: u64, len: u64);
+    52 => socket::getpeername(fd: i32, addr: u64, len: u64);
+    53 => socket::socketpair(family: u32, kind: u32, protocol: u32, ends: u64);
+    54 => socket::setsockopt(fd: i32, level: u32, name: u32, value: u64, len: i32);
+    55 => socket::getsockopt(fd: i32, level: u32, name: u32, value: u64, len: u64);
+    288 => socket::accept4(fd: i32, addr: u64, len: u64, flags: u32);
+    299 => message::recvmmsg(fd: i32, headers: u64, count: u32, flags: u32, timeout: u64);
+    307 => message::sendmmsg(fd: i32, headers: u64, count: u32, flags: u32);
 
     // files
     0 => rw::read(fd: i32, addr: u64, len: usize);
@@ -183,4 +290,44 @@ syscalls! {
     436 => open::close_range(first: u32, last: u32, flags: u32);
     437 => open::openat2(dirfd: i32, path: u64, how: u64, size: u64);
     439 => stat::faccessat2(dirfd: i32, path: u64, mode: u32, flags: u32);
+    40 => transfer::sendfile(out: i32, input: i32, offset: u64, count: usize);
+    74 => transfer::fsync(fd: i32);
+    75 => transfer::fdatasync(fd: i32);
+    76 => attr::truncate(path: u64, len: i64);
+    77 => attr::ftruncate(fd: i32, len: i64);
+    90 => attr::chmod(path: u64, mode: u32);
+    91 => attr::fchmod(fd: i32, mode: u32);
+    92 => attr::chown(path: u64, uid: u32, gid: u32);
+    93 => attr::fchown(fd: i32, uid: u32, gid: u32);
+    94 => attr::lchown(path: u64, uid: u32, gid: u32);
+    95 => attr::umask(mask: u32);
+    132 => attr::utime(path: u64, times: u64);
+    155 => mount::pivot_root(new: u64, old: u64);
+    162 => transfer::sync();
+    165 => mount::mount(source: u64, target: u64, kind: u64, flags: u64, data: u64);
+    166 => mount::umount2(target: u64, flags: u32);
+    187 => transfer::readahead(fd: i32, offset: i64, count: usize);
+    188 => xattr::setxattr(path: u64, name: u64, value: u64, size: usize, flags: u32);
+    189 => xattr::lsetxattr(path: u64, name: u64, value: u64, size: usize, flags: u32);
+    190 => xattr::fsetxattr(fd: i32, name: u64, value: u64, size: usize, flags: u32);
+    191 => xattr::getxattr(path: u64, name: u64, value: u64, size: usize);
+    192 => xattr::lgetxattr(path: u64, name: u64, value: u64, size: usize);
+    193 => xattr::fgetxattr(fd: i32, name: u64, value: u64, size: usize);
+    194 => xattr::listxattr(path: u64, names: u64, size: usize);
+    195 => xattr::llistxattr(path: u64, names: u64, size: usize);
+    196 => xattr::flistxattr(fd: i32, names: u64, size: usize);
+    197 => xattr::removexattr(path: u64, name: u64);
+    198 => xattr::lremovexattr(path: u64, name: u64);
+    199 => xattr::fremovexattr(fd: i32, name: u64);
+    221 => transfer::fadvise64(fd: i32, offset: i64, len: i64, advice: u32);
+    235 => attr::utimes(path: u64, times: u64);
+    260 => attr::fchownat(dirfd: i32, path: u64, uid: u32, gid: u32, flags: u32);
+    261 => attr::futimesat(dirfd: i32, path: u64, times: u64);
+    268 => attr::fchmodat(dirfd: i32, path: u64, mode: u32);
+    277 => transfer::sync_file_range(fd: i32, offset: i64, len: i64, flags: u32);
+    280 => attr::utimensat(dirfd: i32, path: u64, times: u64, flags: u32);
+    285 => transfer::fallocate(fd: i32, mode: u32, offset: i64, len: i64);
+    306 => transfer::syncfs(fd: i32);
+    326 => transfer::copy_file_range(input: i32, input_offset: u64, out: i32, out_offset: u64, len: usize, flags: u32);
+    452 => attr::fchmodat2(dirfd: i32, path: u64, mode: u32, flags: u32);
 }

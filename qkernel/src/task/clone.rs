@@ -118,6 +118,7 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
     };
     let child = Task::new(tid, parts)?;
     child.sched.nice.store(me.sched.nice.load(Ordering::Relaxed), Ordering::Relaxed);
+    child.sched.affinity.store(me.sched.affinity.load(Ordering::Relaxed), Ordering::Relaxed);
     if flags.contains(CloneFlags::PARENT_SETTID) {
         cx.user().write(args.parent_tid, &tid)?;
     }

@@ -3,6 +3,8 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use crate::errno::{Errno, Result};
+
 /// All capabilities there are (`CAP_CHECKPOINT_RESTORE` is 40).
 pub const CAP_ALL: u64 = (1 << 41) - 1;
 
@@ -22,6 +24,80 @@ pub const CAP_SYS_NICE: u32 = 23;
 pub const CAP_SYS_RESOURCE: u32 = 24;
 pub const CAP_SYS_TTY_CONFIG: u32 = 26;
 pub const CAP_MKNOD: u32 = 27;
+
+/// The largest capability.
+pub const CAP_LAST: u32 = 40;
+/// Capabilities that follow `fsuid`: CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, LINUX_IMMUTABLE, MKNOD,
+/// MAC_OVERRIDE.
+const CAP_FS: u64 = 0b1_1111 | 1 << 9 | 1 << CAP_MKNOD | 1 << 32;
+
+/// `securebits`: root gets no capabilities by `execve(2)`.
+pub const SECURE_NOROOT: u32 = 1;
+/// `securebits`: changes of user ids leave capabilities alone.
+pub const SECURE_NO_SETUID_FIXUP: u32 = 1 << 2;
+/// `securebits`: `PR_SET_KEEPCAPS`, and that it cannot change.
+pub const SECURE_KEEP_CAPS: u32 = 1 << 4;
+pub const SECURE_KEEP_CAPS_LOCKED: u32 = 1 << 5;
+/// `securebits`: the ambient set cannot be raised.
+pub const SECURE_NO_CAP_AMBIENT_RAISE: u32 = 1 << 6;
+
+/// A user or group id as an argument: `None` leaves the id alone.
+pub fn id_arg(id: u32) -> Option<u32> {
+    (id != u32::MAX).then_some(id)
+}
+
+/// The three ids of a user or of a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ids {
+    pub real: u32,
+    pub effective: u32,
+    pub saved: u32,
+}
+
+impl Ids {
+    fn any(&self, id: u32) -> bool {
+        [self.real, self.effective, self.saved].contains(&id)
+    }
+
+    /// `setuid(2)`, `setgid(2)`: `privileged` sets all three.
+    pub fn set(self, id: u32, privileged: bool) -> Result<Self> {
+        match id_arg(id) {
+            None => Err(Errno::EINVAL),
+            Some(id) if privileged => Ok(Self { real: id, effective: id, saved: id }),
+            Some(id) if id == self.real || id == self.saved => Ok(Self { effective: id, ..self }),
+            Some(_) => Err(Errno::EPERM),
+        }
+    }
+
+    /// `setreuid(2)`, `setregid(2)`.
+    pub fn set_two(self, real: u32, effective: u32, privileged: bool) -> Result<Self> {
+        let (real, effective) = (id_arg(real), id_arg(effective));
+        let real_ok = real.is_none_or(|id| id == self.real || id == self.effective);
+        let effective_ok = effective.is_none_or(|id| self.any(id));
+        let allowed = privileged || (real_ok && effective_ok);
+        if !allowed {
+            return Err(Errno::EPERM);
+        }
+        let now = effective.unwrap_or(self.effective);
+        let saves = real.is_some() || effective.is_some_and(|id| id != self.real);
+        let saved = if saves { now } else { self.saved };
+        Ok(Self { real: real.unwrap_or(self.real), effective: now, saved })
+    }
+
+    /// `setresuid(2)`, `setresgid(2)`.
+    pub fn set_three(self, ids: [u32; 3], privileged: bool) -> Result<Self> {
+        let [real, effective, saved] = ids.map(id_arg);
+        let known = [real, effective, saved].iter().flatten().all(|id| self.any(*id));
+        if !privileged && !known {
+            return Err(Errno::EPERM);
+        }
+        Ok(Self {
+            real: real.unwrap_or(self.real),
+            effective: effective.unwrap_or(self.effective),
+            saved: saved.unwrap_or(self.saved),
+        })
+    }
+}
 
 /// Who a task is. Immutable; changes replace the whole.
 #[derive(Clone, Debug)]
@@ -75,8 +151,121 @@ impl Creds {
         self.effective & (1 << cap) != 0
     }
 
+    /// Real, effective and saved user id.
+    pub fn uids(&self) -> Ids {
+        Ids { real: self.uid, effective: self.euid, saved: self.suid }
+    }
+
+    /// Real, effective and saved group id.
+    pub fn gids(&self) -> Ids {
+        Ids { real: self.gid, effective: self.egid, saved: self.sgid }
+    }
+
+    /// Changes the user ids, and the capabilities that hang on being root (capabilities(7)).
+    pub fn set_uids(&mut self, ids: Ids) {
+        let old = self.uids();
+        (self.uid, self.euid, self.suid, self.fsuid) = (ids.real, ids.effective, ids.saved, ids.effective);
+        if self.securebits & SECURE_NO_SETUID_FIXUP != 0 {
+            return;
+        }
+        if old.any(0) && !ids.any(0) {
+            if !self.keep_caps {
+                self.permitted = 0;
+                self.effective = 0;
+            }
+            self.ambient = 0;
+        }
+        if old.effective == 0 && ids.effective != 0 {
+            self.effective = 0;
+        } else if old.effective != 0 && ids.effective == 0 {
+            self.effective = self.permitted;
+        }
+    }
+
+    /// Changes the group ids.
+    pub fn set_gids(&mut self, ids: Ids) {
+        (self.gid, self.egid, self.sgid, self.fsgid) = (ids.real, ids.effective, ids.saved, ids.effective);
+    }
+
+    /// Changes the user id of file accesses, and the capabilities for them.
+    pub fn set_fsuid(&mut self, id: u32) {
+        let old = core::mem::replace(&mut self.fsuid, id);
+        if self.securebits & SECURE_NO_SETUID_FIXUP == 0 {
+            if old == 0 && id != 0 {
+                self.effective &= !CAP_FS;
+            } else if old != 0 && id == 0 {
+                self.effective |= self.permitted & CAP_FS;
+            }
+        }
+    }
+
+    /// Changes the capability sets as `capset(2)` permits.
+    pub fn set_capabilities(&mut self, effective: u64, permitted: u64, inheritable: u64) -> Result<()> {
+        let inherits = self.inheritable | self.permitted;
+        if (!self.has(CAP_SETPCAP) && inheritable & !inherits != 0)
+            || inheritable & !(self.inheritable | self.bounding) != 0
+            || permitted & !self.permitted != 0
+            || effective & !permitted != 0
+        {
+            return Err(Errno::EPERM);
+        }
+        self.effective = effective;
+        self.permitted = permitted;
+        self.inheritable = inheritable;
+        self.ambient &= permitted & inheritable;
+        Ok(())
+    }
+
     /// Whether the file-system group id or a supplementary group is `gid`.
     pub fn in_group(&self, gid: u32) -> bool {
         self.fsgid == gid || self.groups.contains(&gid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(id: u32) -> Creds {
+        Creds::new(id, id, Vec::new())
+    }
+
+    #[test]
+    fn root_loses_its_capabilities_for_good_unless_it_keeps_them() {
+        let mut creds = user(0);
+        creds.set_uids(creds.uids().set(1000, true).unwrap());
+        assert_eq!((creds.uid, creds.suid, creds.fsuid, creds.permitted), (1000, 1000, 1000, 0));
+        let mut creds = user(0);
+        creds.keep_caps = true;
+        creds.set_uids(creds.uids().set(1000, true).unwrap());
+        assert_eq!((creds.permitted, creds.effective), (CAP_ALL, 0));
+        // For a while only.
+        let mut creds = user(0);
+        creds.set_uids(creds.uids().set_three([u32::MAX, 1000, u32::MAX], true).unwrap());
+        assert_eq!((creds.permitted, creds.effective), (CAP_ALL, 0));
+        creds.set_uids(creds.uids().set_three([u32::MAX, 0, u32::MAX], false).unwrap());
+        assert_eq!(creds.effective, CAP_ALL);
+    }
+
+    #[test]
+    fn without_privilege_ids_only_move_among_themselves() {
+        let ids = Ids { real: 1, effective: 2, saved: 3 };
+        assert_eq!(ids.set(3, false), Ok(Ids { effective: 3, ..ids }));
+        assert_eq!(ids.set(4, false), Err(Errno::EPERM));
+        assert_eq!(ids.set(u32::MAX, true), Err(Errno::EINVAL));
+        assert_eq!(ids.set_two(u32::MAX, 3, false), Ok(Ids { real: 1, effective: 3, saved: 3 }));
+        assert_eq!(ids.set_two(3, u32::MAX, false), Err(Errno::EPERM));
+        assert_eq!(ids.set_two(2, 1, false), Ok(Ids { real: 2, effective: 1, saved: 1 }));
+        assert_eq!(ids.set_three([3, 1, 2], false), Ok(Ids { real: 3, effective: 1, saved: 2 }));
+        assert_eq!(ids.set_three([9, u32::MAX, u32::MAX], false), Err(Errno::EPERM));
+    }
+
+    #[test]
+    fn capabilities_never_grow() {
+        let mut creds = user(0);
+        assert_eq!(creds.set_capabilities(1, 3, 0), Ok(()));
+        assert_eq!(creds.set_capabilities(4, 4, 0), Err(Errno::EPERM));
+        assert_eq!(creds.set_capabilities(3, 1, 0), Err(Errno::EPERM));
+        assert_eq!(creds.set_capabilities(2, 2, 0), Ok(()));
     }
 }

@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering;
 use super::creds::{CAP_ALL, Creds};
 use super::elf::{HEADER_BYTES, Header, Image};
 use super::process::TREE;
-use super::{Task, exit, sched, signal};
+use super::{Task, exit, futex, sched, signal};
 use crate::config::{ARG_MAX_BYTES, ARG_STRLEN_MAX};
 use crate::errno::{Errno, Result};
 use crate::fs::inode::{S_ISGID, S_ISUID};
@@ -463,6 +463,7 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     files.close_for_exec();
     process.sighand.set(process.sighand.get().reset_for_exec());
     signal::after_exec(task);
+    futex::release_robust_list(task, cx.user());
     process.timers.lock().delete_posix();
     task.creds.set(Arc::new(loaded.creds));
     *process.exe.lock() = Some(loaded.file);

@@ -58,6 +58,7 @@ pub fn exit_task(task: &Arc<Task>, status: i32) {
     release_user_state(task);
     leave_memory(task);
     task.set_files(None);
+    signal::leave_task(task);
     let process = &task.process;
     let (last, status) = {
         let mut tasks = process.tasks.lock();
@@ -128,7 +129,7 @@ fn end_process(process: &Arc<Process>, status: i32) {
         parent
     };
     for (orphan, ended) in orphans {
-        signal::parent_died(&orphan);
+        signal::parent_died(&orphan, process);
         if ended {
             tell_parent(&orphan);
         }

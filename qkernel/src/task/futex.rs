@@ -1,14 +1,395 @@
-//! Futexes (skeleton).
+//! Futexes: `futex(2)` without priorities, and the robust list.
+//!
+//! A waiter compares the word and queues itself in one go: inside [`UserMemory::with_atomic`], which holds the address
+//! space, with the bucket locked. A waker changes the word first and looks at the bucket afterwards, so it finds the
+//! waiter, or the waiter finds the new value.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use super::Task;
+use super::{Task, sched};
+use crate::errno::{Errno, Result};
 use crate::mm::UserMemory;
+use crate::sync::SpinLock;
+use abi::layout::USER_MAX;
 
-/// Wakes up to `count` waiters of the shared or private futex at `addr`; how many there were.
-pub fn wake_address(_user: &UserMemory, _addr: u64, _count: usize) -> usize {
-    0
+/// `FUTEX_BITSET_MATCH_ANY`.
+pub const MATCH_ANY: u32 = u32::MAX;
+/// Someone waits in the kernel.
+const WAITERS: u32 = 0x8000_0000;
+/// The owner ended without unlocking.
+const OWNER_DIED: u32 = 0x4000_0000;
+/// The owner's thread id.
+const TID_MASK: u32 = 0x3fff_ffff;
+/// Most entries of a robust list that are looked at.
+const ROBUST_MAX: usize = 2048;
+
+/// What a word is known by. Private memory has one key however it is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Key {
+    /// Address space and address.
+    Private(u64, u64),
+    /// Memory object and offset.
+    Shared(usize, u64),
 }
 
-/// Handles the robust futexes a dying task holds (`set_robust_list(2)`).
-pub fn release_robust_list(_task: &Arc<Task>, _user: &UserMemory) {}
+impl Key {
+    fn of(user: &UserMemory, addr: u64, private: bool) -> Result<Self> {
+        if !addr.is_multiple_of(4) {
+            return Err(Errno::EINVAL);
+        }
+        if addr >= USER_MAX {
+            return Err(Errno::EFAULT);
+        }
+        let shared = if private { None } else { user.aspace().shared_key(addr) };
+        Ok(match shared {
+            Some((object, offset)) => Self::Shared(object, offset),
+            None => Self::Private(user.aspace().id(), addr),
+        })
+    }
+
+    fn bucket(&self) -> usize {
+        let (a, b) = match *self {
+            Self::Private(space, addr) => (space, addr),
+            Self::Shared(object, offset) => (object as u64, offset),
+        };
+        let mixed = (a.rotate_left(32) ^ (b >> 2)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed >> (64 - BUCKET_BITS)) as usize
+    }
+}
+
+struct Waiter {
+    task: Arc<Task>,
+    bitset: u32,
+    /// Changes only with the buckets of both keys locked.
+    key: SpinLock<Key>,
+    woken: AtomicBool,
+}
+
+const BUCKET_BITS: u32 = 8;
+type Bucket = SpinLock<Vec<Arc<Waiter>>>;
+static BUCKETS: [Bucket; 1 << BUCKET_BITS] = [const { SpinLock::new(Vec::new()) }; 1 << BUCKET_BITS];
+
+/// Takes up to `count` waiters that match out of a bucket, the longest waiting first.
+fn take_waiters(
+    bucket: &mut Vec<Arc<Waiter>>,
+    key: Key,
+    bitset: u32,
+    count: usize,
+    taken: &mut Vec<Arc<Waiter>>,
+) {
+    let wanted = taken.len() + count;
+    let mut at = 0;
+    while at < bucket.len() && taken.len() < wanted {
+        if bucket[at].bitset & bitset != 0 && *bucket[at].key.lock() == key {
+            taken.push(bucket.remove(at));
+        } else {
+            at += 1;
+        }
+    }
+}
+
+/// Wakes waiters that were taken out of their bucket; how many there were.
+fn wake_taken(taken: Vec<Arc<Waiter>>) -> usize {
+    for waiter in &taken {
+        waiter.woken.store(true, Ordering::SeqCst);
+        sched::wake(&waiter.task);
+    }
+    taken.len()
+}
+
+fn wake_key(key: Key, count: usize, bitset: u32) -> usize {
+    let mut taken = Vec::new();
+    take_waiters(&mut BUCKETS[key.bucket()].lock(), key, bitset, count, &mut taken);
+    wake_taken(taken)
+}
+
+/// Wakes up to `count` waiters of the futex at `addr` whose bits match.
+pub fn wake(user: &UserMemory, addr: u64, private: bool, count: usize, bitset: u32) -> Result<usize> {
+    if bitset == 0 {
+        return Err(Errno::EINVAL);
+    }
+    Ok(wake_key(Key::of(user, addr, private)?, count, bitset))
+}
+
+/// Wakes up to `count` waiters of the shared or private futex at `addr`; how many there were.
+pub fn wake_address(user: &UserMemory, addr: u64, count: usize) -> usize {
+    let private = wake(user, addr, true, count, MATCH_ANY).unwrap_or(0);
+    if private >= count {
+        return private;
+    }
+    private + wake(user, addr, false, count - private, MATCH_ANY).unwrap_or(0)
+}
+
+/// What a waiter asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Wait {
+    pub addr: u64,
+    pub private: bool,
+    pub value: u32,
+    pub bitset: u32,
+    /// Monotonic.
+    pub deadline_ns: Option<u64>,
+}
+
+/// Queues the caller if the word still has the expected value.
+fn enqueue(user: &UserMemory, wait: &Wait, key: Key, waiter: &Arc<Waiter>) -> Result<()> {
+    let queued = user.with_atomic(wait.addr, false, |word| {
+        let mut bucket = BUCKETS[key.bucket()].lock();
+        let unchanged = word.load(Ordering::SeqCst) == wait.value;
+        if unchanged {
+            bucket.push(waiter.clone());
+        }
+        unchanged
+    })?;
+    if !queued {
+        return Err(Errno::EAGAIN);
+    }
+    if matches!(key, Key::Shared(..)) {
+        // A word of a host file was compared as a copy made before the bucket was locked: look once more.
+        let now = user.with_atomic(wait.addr, false, |word| word.load(Ordering::SeqCst));
+        if now != Ok(wait.value) && dequeue(waiter) {
+            return Err(now.err().unwrap_or(Errno::EAGAIN));
+        }
+    }
+    Ok(())
+}
+
+/// Takes a waiter out of its bucket; false when it was woken.
+fn dequeue(waiter: &Arc<Waiter>) -> bool {
+    loop {
+        let key = *waiter.key.lock();
+        let mut bucket = BUCKETS[key.bucket()].lock();
+        if *waiter.key.lock() != key {
+            continue; // requeued meanwhile
+        }
+        return match bucket.iter().position(|other| Arc::ptr_eq(other, waiter)) {
+            Some(at) => {
+                bucket.remove(at);
+                true
+            }
+            None => false,
+        };
+    }
+}
+
+/// Sleeps until the futex is woken. `EAGAIN` when the word has another value, `ETIMEDOUT` at the deadline,
+/// `Errno::RESTART` when a signal comes.
+pub fn wait(task: &Arc<Task>, user: &UserMemory, wait: &Wait) -> Result<()> {
+    if wait.bitset == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let key = Key::of(user, wait.addr, wait.private)?;
+    let waiter = Arc::new(Waiter {
+        task: task.clone(),
+        bitset: wait.bitset,
+        key: SpinLock::new(key),
+        woken: AtomicBool::new(false),
+    });
+    enqueue(user, wait, key, &waiter)?;
+    let woken = || waiter.woken.load(Ordering::SeqCst).then_some(());
+    let slept = sched::sleep_until(sched::Sleep::Interruptible, wait.deadline_ns, woken);
+    if !dequeue(&waiter) {
+        return Ok(());
+    }
+    match slept {
+        Ok(_) => Err(Errno::ETIMEDOUT),
+        Err(error) => Err(error),
+    }
+}
+
+/// Wakes `wake_count` waiters of one futex and moves `move_count` others to a second one; how many of both there were.
+/// With `expected`, only if the first word has that value.
+pub fn requeue(
+    user: &UserMemory,
+    (from, to): (u64, u64),
+    private: bool,
+    (wake_count, move_count): (usize, usize),
+    expected: Option<u32>,
+) -> Result<usize> {
+    let from_key = Key::of(user, from, private)?;
+    let to_key = Key::of(user, to, private)?;
+    if let Some(expected) = expected
+        && user.with_atomic(from, false, |word| word.load(Ordering::SeqCst))? != expected
+    {
+        return Err(Errno::EAGAIN);
+    }
+    let mut woken = Vec::new();
+    let moved;
+    let (from_at, to_at) = (from_key.bucket(), to_key.bucket());
+    if from_at == to_at {
+        let mut bucket = BUCKETS[from_at].lock();
+        take_waiters(&mut bucket, from_key, MATCH_ANY, wake_count, &mut woken);
+        moved = bucket
+            .iter()
+            .filter(|waiter| *waiter.key.lock() == from_key)
+            .take(move_count)
+            .map(|waiter| *waiter.key.lock() = to_key)
+            .count();
+    } else {
+        let (first, second) = (from_at.min(to_at), from_at.max(to_at));
+        let mut first = BUCKETS[first].lock();
+        let mut second = BUCKETS[second].lock();
+        let (from_bucket, to_bucket) =
+            if from_at < to_at { (&mut *first, &mut *second) } else { (&mut *second, &mut *first) };
+        take_waiters(from_bucket, from_key, MATCH_ANY, wake_count, &mut woken);
+        let before = to_bucket.len();
+        take_waiters(from_bucket, from_key, MATCH_ANY, move_count, to_bucket);
+        moved = to_bucket.len() - before;
+        for waiter in &to_bucket[before..] {
+            *waiter.key.lock() = to_key;
+        }
+    }
+    Ok(wake_taken(woken) + moved)
+}
+
+/// The change and the comparison of `FUTEX_WAKE_OP`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WakeOp {
+    op: u32,
+    compare: u32,
+    argument: u32,
+    compare_argument: u32,
+}
+
+impl WakeOp {
+    /// Decodes the call's last argument.
+    pub fn decode(encoded: u32) -> Result<Self> {
+        const SHIFT_ARGUMENT: u32 = 8;
+        let signed = |value: u32| ((value << 20).cast_signed() >> 20).cast_unsigned();
+        let op = encoded >> 28;
+        let mut argument = signed(encoded >> 12 & 0xfff);
+        if op & SHIFT_ARGUMENT != 0 {
+            argument = 1 << (argument & 31);
+        }
+        let decoded = Self {
+            op: op & 7,
+            compare: encoded >> 24 & 0xf,
+            argument,
+            compare_argument: signed(encoded & 0xfff),
+        };
+        if decoded.op > 4 || decoded.compare > 5 { Err(Errno::ENOSYS) } else { Ok(decoded) }
+    }
+
+    /// Changes the word; returns what it was.
+    fn apply(&self, word: &AtomicU32) -> u32 {
+        let argument = self.argument;
+        match self.op {
+            0 => word.swap(argument, Ordering::SeqCst),
+            1 => word.fetch_add(argument, Ordering::SeqCst),
+            2 => word.fetch_or(argument, Ordering::SeqCst),
+            3 => word.fetch_and(!argument, Ordering::SeqCst),
+            _ => word.fetch_xor(argument, Ordering::SeqCst),
+        }
+    }
+
+    fn holds(&self, old: u32) -> bool {
+        let (old, with) = (old.cast_signed(), self.compare_argument.cast_signed());
+        match self.compare {
+            0 => old == with,
+            1 => old != with,
+            2 => old < with,
+            3 => old <= with,
+            4 => old > with,
+            _ => old >= with,
+        }
+    }
+}
+
+/// `FUTEX_WAKE_OP`: changes the second word, wakes waiters of the first, and of the second if its old value compares.
+pub fn wake_op(
+    user: &UserMemory,
+    (first, second): (u64, u64),
+    private: bool,
+    (first_count, second_count): (usize, usize),
+    op: WakeOp,
+) -> Result<usize> {
+    let first = Key::of(user, first, private)?;
+    let second_key = Key::of(user, second, private)?;
+    let old = user.with_atomic(second, true, |word| op.apply(word))?;
+    let mut woken = wake_key(first, first_count, MATCH_ANY);
+    if op.holds(old) {
+        woken += wake_key(second_key, second_count, MATCH_ANY);
+    }
+    Ok(woken)
+}
+
+/// Handles the robust futexes a task that ends, or executes a new program, holds (`set_robust_list(2)`).
+pub fn release_robust_list(task: &Arc<Task>, user: &UserMemory) {
+    let head = task.robust_list.swap(0, Ordering::Relaxed);
+    if head == 0 {
+        return;
+    }
+    // struct robust_list_head: first entry, offset of the futex word from an entry, entry being (un)locked.
+    let Ok([first, offset, pending]) = user.read::<[u64; 3]>(head) else { return };
+    let word_of = |entry: u64| (entry & !1).wrapping_add(offset);
+    let mut entry = first;
+    for _ in 0..ROBUST_MAX {
+        if entry & !1 == head {
+            break;
+        }
+        // Read on first: whoever is woken may free the entry.
+        let next = user.read::<u64>(entry & !1);
+        if entry & !1 != pending & !1 && release_robust(task, user, word_of(entry), false).is_err() {
+            return;
+        }
+        let Ok(next) = next else { break };
+        entry = next;
+    }
+    if pending & !1 != 0 {
+        let _ = release_robust(task, user, word_of(pending), true);
+    }
+}
+
+/// Marks one word as left behind by its dead owner, and wakes a waiter.
+fn release_robust(task: &Task, user: &UserMemory, addr: u64, pending: bool) -> Result<()> {
+    let tid = task.tid();
+    let wake = user.with_atomic(addr, true, |word| {
+        let mut old = word.load(Ordering::SeqCst);
+        if pending && old == 0 {
+            return true; // unlocked, but the waiter not yet woken
+        }
+        while old & TID_MASK == tid {
+            let new = (old & WAITERS) | OWNER_DIED;
+            match word.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return old & WAITERS != 0,
+                Err(now) => old = now,
+            }
+        }
+        false
+    })?;
+    if wake {
+        wake_address(user, addr, 1);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wake_operations_decode_as_their_macro_encodes() {
+        // FUTEX_OP(FUTEX_OP_ADD, 5, FUTEX_OP_CMP_GT, 2)
+        let op = WakeOp::decode(1 << 28 | 4 << 24 | 5 << 12 | 2).unwrap();
+        let word = AtomicU32::new(3);
+        let old = op.apply(&word);
+        assert_eq!((old, word.load(Ordering::Relaxed)), (3, 8));
+        assert!(op.holds(3) && !op.holds(2));
+        // Negative arguments, and an argument that is a bit number.
+        let op = WakeOp::decode(0xfff << 12 | 0xfff).unwrap();
+        assert_eq!(op.apply(&word), 8);
+        assert_eq!(word.load(Ordering::Relaxed), u32::MAX);
+        assert!(op.holds(u32::MAX));
+        assert_eq!(WakeOp::decode(8 << 28 | 3 << 12).unwrap().argument, 8);
+        assert_eq!(WakeOp::decode(7 << 28), Err(Errno::ENOSYS));
+    }
+
+    #[test]
+    fn keys_spread_over_the_buckets() {
+        let used: alloc::collections::BTreeSet<usize> =
+            (0..1000).map(|i| Key::Private(7, 0x7f00_0000_0000 + i * 4).bucket()).collect();
+        assert!(used.len() > 200);
+    }
+}

@@ -6,7 +6,9 @@ pub mod elf;
 pub mod exec;
 pub mod exit;
 pub mod futex;
+pub mod itimer;
 pub mod limits;
+pub mod posix_timer;
 pub mod process;
 pub mod sched;
 pub mod signal;
@@ -262,7 +264,6 @@ fn run_task() {
     if let Some(start) = start {
         start(&task);
     }
-    let mut since = crate::arch::read_tsc();
     loop {
         sched::handle_pending();
         if task.wants_attention() && signal::deliver_pending(&task).is_break() {
@@ -275,12 +276,17 @@ fn run_task() {
         let Some(aspace) = task.aspace() else { break };
         // SAFETY: the task is current; nothing else holds its context here.
         let context = unsafe { task.context() };
-        let enter = crate::arch::read_tsc();
-        task.sched.system_ticks.fetch_add(enter.wrapping_sub(since), Ordering::Relaxed);
+        let rip = context.run.regs.rip;
+        if rip >= abi::layout::USER_MAX {
+            // A jump there would fault at once; some addresses there the processor doesn't even let the kernel load.
+            signal::raise_bad_instruction_pointer(&task, rip);
+            continue;
+        }
+        task.sched.count_time(false);
         let trap = platform::run_user(context, &aspace);
-        since = crate::arch::read_tsc();
-        task.sched.user_ticks.fetch_add(since.wrapping_sub(enter), Ordering::Relaxed);
+        task.sched.count_time(true);
         drop(aspace);
+        itimer::check(&task);
         handle_trap(&task, trap);
     }
 }
@@ -292,10 +298,10 @@ fn handle_trap(task: &Arc<Task>, trap: Trap) {
         Trap::PageFault { addr, error } => {
             let Some(aspace) = task.aspace() else { return };
             if let Err(fault) = aspace.handle_fault(addr, error) {
-                signal::raise_fault(task, fault);
+                signal::raise_fault(task, fault, error);
             }
         }
-        Trap::Bus { addr } => signal::raise_fault(task, crate::mm::Fault::Bus { addr }),
+        Trap::Bus { addr } => signal::raise_fault(task, crate::mm::Fault::Bus { addr }, abi::run::PF_USER),
         Trap::Exception { vector, error } => signal::raise_exception(task, vector, error),
         Trap::Lost => {
             crate::info!("task {}: its address space is lost", task.tid());

@@ -5,8 +5,9 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
+use super::itimer::{self, Timers};
 use super::limits::Limits;
-use super::signal::{PendingSignals, SigHand, Timers};
+use super::signal::{PendingSignals, SigHand, StopState};
 use super::wait::WaitQueue;
 use super::{Task, sched};
 use crate::fs::{File, Terminal};
@@ -19,8 +20,10 @@ pub struct Process {
     /// Its threads that have not ended.
     pub tasks: SpinLock<Vec<Arc<Task>>>,
     pub sighand: Shared<SigHand>,
-    /// Signals for whichever thread takes them.
+    /// Signals for whichever thread takes them. Its lock is the process's signal lock.
     pub pending: SpinLock<PendingSignals>,
+    /// Woken when a signal becomes pending (signal descriptors).
+    pub signal_watch: WaitQueue,
     pub limits: SpinLock<Limits>,
     /// Woken when a child changes state.
     pub child_wait: WaitQueue,
@@ -30,10 +33,14 @@ pub struct Process {
     pub leader_status: AtomicI32,
     /// Stopped by job control: its tasks sleep at the user boundary.
     pub stopped: AtomicBool,
+    /// How far a stop has got.
+    pub stop: SpinLock<StopState>,
     /// Woken when the group continues, or ends.
     pub stop_wait: WaitQueue,
     /// `setitimer`, POSIX timers and alarms.
     pub timers: SpinLock<Timers>,
+    /// Something depends on its processor time (a timer, `RLIMIT_CPU`).
+    pub cpu_watch: AtomicBool,
     /// The program, for `/proc/PID/exe`.
     pub exe: SpinLock<Option<Arc<File>>>,
     /// `PR_SET_CHILD_SUBREAPER`.
@@ -145,18 +152,21 @@ impl Tree {
 impl Process {
     /// A process without threads yet.
     pub fn new(pid: u32, sighand: Arc<SigHand>, limits: Limits) -> Arc<Self> {
-        Arc::new(Self {
+        let process = Arc::new(Self {
             pid,
             tasks: SpinLock::new(Vec::new()),
             sighand: Shared::new(sighand),
             pending: SpinLock::new(PendingSignals::default()),
+            signal_watch: WaitQueue::new(),
             limits: SpinLock::new(limits),
             child_wait: WaitQueue::new(),
             group_exit: SpinLock::new(None),
             leader_status: AtomicI32::new(0),
             stopped: AtomicBool::new(false),
+            stop: SpinLock::new(StopState::default()),
             stop_wait: WaitQueue::new(),
             timers: SpinLock::new(Timers::default()),
+            cpu_watch: AtomicBool::new(false),
             exe: SpinLock::new(None),
             is_subreaper: AtomicBool::new(false),
             dumpable: AtomicU32::new(1),
@@ -168,7 +178,9 @@ impl Process {
             children_user: AtomicU64::new(0),
             children_system: AtomicU64::new(0),
             start_ns: crate::time::boottime_ns(),
-        })
+        });
+        itimer::update_watch(&process);
+        process
     }
 
     /// The first thread, or another while the first has ended.

@@ -40,10 +40,14 @@ pub struct SchedState {
     /// User and kernel time, in ticks of the time-stamp counter.
     pub user_ticks: AtomicU64,
     pub system_ticks: AtomicU64,
+    /// Counter value up to which those are complete.
+    counted_until: AtomicU64,
     pub switches: AtomicU64,
     pub involuntary_switches: AtomicU64,
     /// `nice` value, -20 to 19 (kept and reported; the scheduler is round robin).
     pub nice: core::sync::atomic::AtomicI32,
+    /// The CPUs it asked for, one bit each (kept and reported).
+    pub affinity: AtomicU64,
 }
 
 // SAFETY: `sp` is touched only by the CPU that switches the task in or out, and `on_cpu` orders those.
@@ -75,10 +79,25 @@ impl SchedState {
             last_cpu: AtomicU32::new(0),
             user_ticks: AtomicU64::new(0),
             system_ticks: AtomicU64::new(0),
+            counted_until: AtomicU64::new(0),
             switches: AtomicU64::new(0),
             involuntary_switches: AtomicU64::new(0),
             nice: core::sync::atomic::AtomicI32::new(0),
+            affinity: AtomicU64::new(u64::MAX),
         }
+    }
+
+    /// Counts the time since the last count as user or as kernel time. For the running task itself.
+    pub fn count_time(&self, in_user: bool) {
+        let now = arch::read_tsc();
+        let since = self.counted_until.swap(now, Ordering::Relaxed);
+        let ticks = if in_user { &self.user_ticks } else { &self.system_ticks };
+        ticks.fetch_add(now.saturating_sub(since), Ordering::Relaxed);
+    }
+
+    /// The task starts to run: nothing before counts.
+    fn start_count(&self) {
+        self.counted_until.store(arch::read_tsc(), Ordering::Relaxed);
     }
 
     /// One letter as in `/proc/PID/stat`: R, S or D.
@@ -275,6 +294,10 @@ fn switch_to(me: Arc<Task>, next: Arc<Task>) {
         core::hint::spin_loop();
     }
     me.sched.switches.fetch_add(1, Ordering::Relaxed);
+    if !me.is_idle() {
+        me.sched.count_time(false);
+    }
+    next.sched.start_count();
     let cpu = this_cpu();
     platform::enter_address_space(next.aspace().as_deref());
     next.sched.last_cpu.store(arch::cpu().cpu, Ordering::Relaxed);
@@ -316,7 +339,8 @@ pub fn exit_current() -> ! {
 
 /// Called before user code runs: lets others in when the time slice is over, and says when to interrupt.
 pub fn before_user(task: &Arc<Task>) {
-    platform::set_deadline(timer::next_deadline());
+    let watch = super::itimer::check_deadline(task);
+    platform::set_deadline(timer::next_deadline().min(watch));
     if QUEUED.load(Ordering::SeqCst) != 0 {
         if time::monotonic_ns() >= task.sched.slice_end_ns.load(Ordering::Relaxed) {
             task.sched.involuntary_switches.fetch_add(1, Ordering::Relaxed);
@@ -324,7 +348,7 @@ pub fn before_user(task: &Arc<Task>) {
             task.sched.slice_end_ns.store(time::monotonic_ns() + TIME_SLICE_NS, Ordering::Relaxed);
         }
         let slice = task.sched.slice_end_ns.load(Ordering::Relaxed);
-        platform::set_deadline(timer::next_deadline().min(slice));
+        platform::set_deadline(timer::next_deadline().min(slice).min(watch));
     }
 }
 

@@ -61,7 +61,9 @@ struct SignalSets {
 
 impl SignalSets {
     fn of(subject: &Subject, task: Option<&Arc<Task>>) -> Self {
-        let mut sets = Self { group: subject.process.pending.lock().set, ..Self::default() };
+        let (ignored, caught) = subject.process.sighand.get().ignored_and_caught();
+        let group = subject.process.pending.lock().set;
+        let mut sets = Self { group, ignored, caught, ..Self::default() };
         if let Some(task) = task {
             let signals = task.signals.lock();
             sets.own = signals.pending.set;

@@ -1,0 +1,130 @@
+//! `futex(2)` and the robust list.
+
+use core::sync::atomic::Ordering;
+
+use super::{Ctx, SyscallResult};
+use crate::errno::{Errno, Result};
+use crate::task::futex::{self, MATCH_ANY, Wait, WakeOp};
+use crate::task::process::find_task;
+use crate::task::signal::Restart;
+use crate::time;
+
+const FUTEX_WAIT: u32 = 0;
+const FUTEX_WAKE: u32 = 1;
+const FUTEX_REQUEUE: u32 = 3;
+const FUTEX_CMP_REQUEUE: u32 = 4;
+const FUTEX_WAKE_OP: u32 = 5;
+const FUTEX_WAIT_BITSET: u32 = 9;
+const FUTEX_WAKE_BITSET: u32 = 10;
+const FUTEX_PRIVATE_FLAG: u32 = 128;
+const FUTEX_CLOCK_REALTIME: u32 = 256;
+/// Bytes of `struct robust_list_head`.
+const ROBUST_HEAD_BYTES: u64 = 24;
+
+/// `futex(2)`.
+pub(super) fn futex(
+    cx: &Ctx<'_>,
+    addr: u64,
+    op: u32,
+    value: u32,
+    timeout: u64,
+    second: u64,
+    third: u32,
+) -> SyscallResult {
+    let private = op & FUTEX_PRIVATE_FLAG != 0;
+    let realtime = op & FUTEX_CLOCK_REALTIME != 0;
+    let command = op & !(FUTEX_PRIVATE_FLAG | FUTEX_CLOCK_REALTIME);
+    if realtime && !matches!(command, FUTEX_WAIT | FUTEX_WAIT_BITSET) {
+        return Err(Errno::ENOSYS);
+    }
+    let user = cx.user();
+    let words = (addr, second);
+    let counts = || -> Result<(usize, usize)> { Ok((count(value)?, count(timeout as u32)?)) };
+    let done = match command {
+        FUTEX_WAIT => {
+            let deadline = deadline(cx, timeout, false, realtime)?;
+            return wait(cx, Wait { addr, private, value, bitset: MATCH_ANY, deadline_ns: deadline });
+        }
+        FUTEX_WAIT_BITSET => {
+            let deadline = deadline(cx, timeout, true, realtime)?;
+            return wait(cx, Wait { addr, private, value, bitset: third, deadline_ns: deadline });
+        }
+        FUTEX_WAKE => futex::wake(user, addr, private, wake_count(value), MATCH_ANY)?,
+        FUTEX_WAKE_BITSET => futex::wake(user, addr, private, wake_count(value), third)?,
+        FUTEX_REQUEUE => futex::requeue(user, words, private, counts()?, None)?,
+        FUTEX_CMP_REQUEUE => futex::requeue(user, words, private, counts()?, Some(third))?,
+        FUTEX_WAKE_OP => {
+            let counts = (wake_count(value), wake_count(timeout as u32));
+            futex::wake_op(user, words, private, counts, WakeOp::decode(third)?)?
+        }
+        _ => return Err(Errno::ENOSYS),
+    };
+    Ok(done as u64)
+}
+
+/// How many to wake: as on Linux one at least, whatever the number says.
+fn wake_count(value: u32) -> usize {
+    value.cast_signed().max(1).unsigned_abs() as usize
+}
+
+fn count(value: u32) -> Result<usize> {
+    usize::try_from(value.cast_signed()).map_err(|_| Errno::EINVAL)
+}
+
+/// A timeout argument as monotonic time.
+fn deadline(cx: &Ctx<'_>, addr: u64, absolute: bool, realtime: bool) -> Result<Option<u64>> {
+    let Some(ns) = super::time::read_timespec_opt(cx, addr)? else { return Ok(None) };
+    Ok(Some(match (absolute, realtime) {
+        (false, _) => time::monotonic_ns().saturating_add(ns),
+        (true, false) => ns,
+        (true, true) => super::time::monotonic_of_realtime(ns),
+    }))
+}
+
+fn wait(cx: &Ctx<'_>, wait: Wait) -> SyscallResult {
+    match (futex::wait(cx.task, cx.user(), &wait), wait.deadline_ns) {
+        (Err(Errno::RESTART), Some(deadline_ns)) => {
+            let Wait { addr, private, value, bitset, .. } = wait;
+            *cx.task.restart.lock() = Some(Restart::Futex { addr, value, deadline_ns, bitset, private });
+            Err(Errno::RESTART_BLOCK)
+        }
+        (result, _) => result.map(|()| 0),
+    }
+}
+
+/// Goes on with an interrupted wait.
+pub(super) fn wait_again(
+    cx: &Ctx<'_>,
+    addr: u64,
+    value: u32,
+    deadline_ns: u64,
+    bitset: u32,
+    private: bool,
+) -> SyscallResult {
+    wait(cx, Wait { addr, private, value, bitset, deadline_ns: Some(deadline_ns) })
+}
+
+/// `set_robust_list(2)`.
+pub(super) fn set_robust_list(cx: &Ctx<'_>, head: u64, size: u64) -> SyscallResult {
+    if size != ROBUST_HEAD_BYTES {
+        return Err(Errno::EINVAL);
+    }
+    cx.task.robust_list.store(head, Ordering::Relaxed);
+    Ok(0)
+}
+
+/// `get_robust_list(2)`.
+pub(super) fn get_robust_list(cx: &Ctx<'_>, tid: i32, head: u64, size: u64) -> SyscallResult {
+    let task = match tid {
+        0 => cx.task.clone(),
+        tid => find_task(u32::try_from(tid).map_err(|_| Errno::ESRCH)?).ok_or(Errno::ESRCH)?,
+    };
+    let (me, them) = (cx.task.creds.get(), task.creds.get());
+    let allowed = me.euid == them.uid || me.has(crate::task::creds::CAP_SYS_PTRACE);
+    if !allowed {
+        return Err(Errno::EPERM);
+    }
+    cx.user().write(size, &ROBUST_HEAD_BYTES)?;
+    cx.user().write(head, &task.robust_list.load(Ordering::Relaxed))?;
+    Ok(0)
+}

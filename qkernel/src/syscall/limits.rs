@@ -1,0 +1,197 @@
+//! Resource limits and usage.
+
+use alloc::sync::Arc;
+
+use super::time::Timeval;
+use super::{Ctx, SyscallResult};
+use crate::config::NR_OPEN;
+use crate::errno::{Errno, Result};
+use crate::mm::user::pod;
+use crate::task::creds::CAP_SYS_RESOURCE;
+use crate::task::limits::{Limit, RLIM_COUNT, RLIMIT_CPU, RLIMIT_NOFILE};
+use crate::task::process::{find_process, find_task};
+use crate::task::{Process, itimer, usage};
+use core::sync::atomic::Ordering;
+
+/// `struct rlimit`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RLimit {
+    soft: u64,
+    hard: u64,
+}
+pod!(RLimit);
+
+fn resource(number: u32) -> Result<usize> {
+    usize::try_from(number).ok().filter(|number| *number < RLIM_COUNT).ok_or(Errno::EINVAL)
+}
+
+/// Whether a limit may be changed so.
+fn check(old: Limit, new: Limit, resource: usize, privileged: bool) -> Result<()> {
+    if new.soft > new.hard {
+        return Err(Errno::EINVAL);
+    }
+    if (resource == RLIMIT_NOFILE && new.hard > NR_OPEN) || (new.hard > old.hard && !privileged) {
+        return Err(Errno::EPERM);
+    }
+    Ok(())
+}
+
+/// Reads a limit, and changes it if there is a new one.
+fn exchange(cx: &Ctx<'_>, process: &Arc<Process>, resource: usize, new: Option<RLimit>) -> Result<RLimit> {
+    let privileged = cx.task.creds.get().has(CAP_SYS_RESOURCE);
+    let old = {
+        let mut limits = process.limits.lock();
+        let old = limits.0[resource];
+        if let Some(new) = new {
+            let new = Limit { soft: new.soft, hard: new.hard };
+            check(old, new, resource, privileged)?;
+            limits.0[resource] = new;
+        }
+        old
+    };
+    if new.is_some() && resource == RLIMIT_CPU {
+        itimer::update_watch(process);
+    }
+    Ok(RLimit { soft: old.soft, hard: old.hard })
+}
+
+/// `getrlimit(2)`.
+pub(super) fn getrlimit(cx: &Ctx<'_>, number: u32, to: u64) -> SyscallResult {
+    let limit = exchange(cx, cx.process(), resource(number)?, None)?;
+    cx.user().write(to, &limit)?;
+    Ok(0)
+}
+
+/// `setrlimit(2)`.
+pub(super) fn setrlimit(cx: &Ctx<'_>, number: u32, from: u64) -> SyscallResult {
+    let new: RLimit = cx.user().read(from)?;
+    exchange(cx, cx.process(), resource(number)?, Some(new))?;
+    Ok(0)
+}
+
+/// `prlimit64(2)`.
+pub(super) fn prlimit64(cx: &Ctx<'_>, pid: i32, number: u32, new: u64, old: u64) -> SyscallResult {
+    let resource = resource(number)?;
+    let new: Option<RLimit> = cx.user().read_opt(new)?;
+    let process = match u32::try_from(pid).map_err(|_| Errno::ESRCH)? {
+        0 => cx.process().clone(),
+        pid => find_task(pid)
+            .map(|task| task.process.clone())
+            .or_else(|| find_process(pid))
+            .ok_or(Errno::ESRCH)?,
+    };
+    if !Arc::ptr_eq(&process, cx.process()) {
+        check_access(cx, &process)?;
+    }
+    let former = exchange(cx, &process, resource, new)?;
+    cx.user().write_opt(old, &former)?;
+    Ok(0)
+}
+
+fn check_access(cx: &Ctx<'_>, process: &Process) -> Result<()> {
+    let me = cx.task.creds.get();
+    let them = process.any_task().ok_or(Errno::ESRCH)?.creds.get();
+    let same = [them.uid, them.euid, them.suid].iter().all(|id| *id == me.uid)
+        && [them.gid, them.egid, them.sgid].iter().all(|id| *id == me.gid);
+    if same || me.has(CAP_SYS_RESOURCE) { Ok(()) } else { Err(Errno::EPERM) }
+}
+
+/// `getrusage(2)`.
+pub(super) fn getrusage(cx: &Ctx<'_>, who: i32, to: u64) -> SyscallResult {
+    const SELF: i32 = 0;
+    const CHILDREN: i32 = -1;
+    const THREAD: i32 = 1;
+    let process = cx.process();
+    let usage = match who {
+        SELF => usage::of_process(process, Some(cx.aspace())),
+        THREAD => usage::of_thread(cx.task, cx.aspace()),
+        CHILDREN => usage::rusage((
+            process.children_user.load(Ordering::Relaxed),
+            process.children_system.load(Ordering::Relaxed),
+        )),
+        _ => return Err(Errno::EINVAL),
+    };
+    cx.user().write(to, &usage)?;
+    Ok(0)
+}
+
+/// `times(2)`, in hundredths of a second.
+pub(super) fn times(cx: &Ctx<'_>, to: u64) -> SyscallResult {
+    const TICK_NS: u64 = 10_000_000;
+    let process = cx.process();
+    let (user, system) = process.cpu_ticks();
+    let counts = [
+        user,
+        system,
+        process.children_user.load(Ordering::Relaxed),
+        process.children_system.load(Ordering::Relaxed),
+    ];
+    cx.user().write_opt(to, &counts.map(|ticks| usage::ticks_to_ns(ticks) / TICK_NS))?;
+    Ok(crate::time::boottime_ns() / TICK_NS)
+}
+
+/// `struct timex`, as far as its layout matters; the rest is zero.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Timex {
+    modes: u32,
+    pad: u32,
+    offset: i64,
+    freq: i64,
+    maxerror: i64,
+    esterror: i64,
+    status: u32,
+    pad2: u32,
+    constant: i64,
+    precision: i64,
+    tolerance: i64,
+    time: Timeval,
+    tick: i64,
+    rest: [u64; 14],
+}
+pod!(Timex);
+const _: () = assert!(size_of::<Timex>() == 208);
+
+/// `adjtimex(2)`: may be read; the clocks are the host's.
+pub(super) fn adjtimex(cx: &Ctx<'_>, buf: u64) -> SyscallResult {
+    const STA_UNSYNC: u32 = 0x40;
+    const TIME_ERROR: u64 = 5;
+    const TICK_US: i64 = 10_000;
+    let mut timex: Timex = cx.user().read(buf)?;
+    if timex.modes != 0 {
+        return Err(Errno::EPERM);
+    }
+    timex = Timex {
+        maxerror: 16_000_000,
+        esterror: 16_000_000,
+        status: STA_UNSYNC,
+        precision: 1,
+        tolerance: 32_768_000,
+        time: Timeval::from_ns(crate::time::realtime_ns()),
+        tick: TICK_US,
+        ..crate::mm::user::zeroed()
+    };
+    cx.user().write(buf, &timex)?;
+    Ok(TIME_ERROR)
+}
+
+/// `clock_adjtime(2)`: of the real-time clock, as [`adjtimex`].
+pub(super) fn clock_adjtime(cx: &Ctx<'_>, clock: i32, buf: u64) -> SyscallResult {
+    if clock == 0 { adjtimex(cx, buf) } else { Err(Errno::EOPNOTSUPP) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_may_fall_but_only_the_privileged_raise_them() {
+        let old = Limit { soft: 100, hard: 200 };
+        assert_eq!(check(old, Limit { soft: 200, hard: 200 }, 0, false), Ok(()));
+        assert_eq!(check(old, Limit { soft: 201, hard: 200 }, 0, true), Err(Errno::EINVAL));
+        assert_eq!(check(old, Limit { soft: 0, hard: 300 }, 0, false), Err(Errno::EPERM));
+        assert_eq!(check(old, Limit { soft: 0, hard: 300 }, 0, true), Ok(()));
+        assert_eq!(check(old, Limit { soft: 0, hard: NR_OPEN + 1 }, RLIMIT_NOFILE, true), Err(Errno::EPERM));
+    }
+}

@@ -1,0 +1,201 @@
+//! `prctl(2)`.
+
+use core::sync::atomic::Ordering;
+
+use super::{Ctx, SyscallResult};
+use crate::errno::{Errno, Result};
+use crate::task::creds::{
+    CAP_LAST, CAP_SETPCAP, Creds, SECURE_KEEP_CAPS, SECURE_KEEP_CAPS_LOCKED, SECURE_NO_CAP_AMBIENT_RAISE,
+};
+use crate::task::signal::SIGRTMAX;
+
+const PR_SET_PDEATHSIG: u32 = 1;
+const PR_GET_PDEATHSIG: u32 = 2;
+const PR_GET_DUMPABLE: u32 = 3;
+const PR_SET_DUMPABLE: u32 = 4;
+const PR_GET_KEEPCAPS: u32 = 7;
+const PR_SET_KEEPCAPS: u32 = 8;
+const PR_GET_TIMING: u32 = 13;
+const PR_SET_NAME: u32 = 15;
+const PR_GET_NAME: u32 = 16;
+const PR_GET_SECCOMP: u32 = 21;
+const PR_CAPBSET_READ: u32 = 23;
+const PR_CAPBSET_DROP: u32 = 24;
+const PR_GET_SECUREBITS: u32 = 27;
+const PR_SET_SECUREBITS: u32 = 28;
+const PR_SET_TIMERSLACK: u32 = 29;
+const PR_GET_TIMERSLACK: u32 = 30;
+const PR_SET_CHILD_SUBREAPER: u32 = 36;
+const PR_GET_CHILD_SUBREAPER: u32 = 37;
+const PR_SET_NO_NEW_PRIVS: u32 = 38;
+const PR_GET_NO_NEW_PRIVS: u32 = 39;
+const PR_SET_THP_DISABLE: u32 = 41;
+const PR_GET_THP_DISABLE: u32 = 42;
+const PR_CAP_AMBIENT: u32 = 47;
+const PR_SET_VMA: u32 = 0x5356_4d41;
+/// What `PR_GET_TIMERSLACK` says by default, in nanoseconds.
+const TIMERSLACK_NS: u64 = 50_000;
+/// All bits of `securebits` with their locks.
+const SECUREBITS_KNOWN: u32 = 0xff;
+const SECUREBITS_LOCKS: u32 = 0xaa;
+
+/// `prctl(2)`.
+pub(super) fn prctl(cx: &Ctx<'_>, option: u32, a: u64, b: u64, c: u64, d: u64) -> SyscallResult {
+    let process = cx.process();
+    let creds = cx.task.creds.get();
+    let unused = |rest: &[u64]| if rest.iter().all(|arg| *arg == 0) { Ok(()) } else { Err(Errno::EINVAL) };
+    match option {
+        PR_SET_PDEATHSIG if a > u64::from(SIGRTMAX) => Err(Errno::EINVAL),
+        PR_SET_PDEATHSIG => {
+            cx.task.death_signal.store(a as u32, Ordering::Relaxed);
+            Ok(0)
+        }
+        PR_GET_PDEATHSIG => {
+            cx.user().write(a, &cx.task.death_signal.load(Ordering::Relaxed))?;
+            Ok(0)
+        }
+        PR_GET_DUMPABLE => Ok(u64::from(process.dumpable.load(Ordering::Relaxed))),
+        PR_SET_DUMPABLE if a > 1 => Err(Errno::EINVAL),
+        PR_SET_DUMPABLE => {
+            process.dumpable.store(a as u32, Ordering::Relaxed);
+            Ok(0)
+        }
+        PR_SET_NAME => set_name(cx, a),
+        PR_GET_NAME => {
+            let name = *cx.task.comm.lock();
+            cx.user().write(a, &name)?;
+            Ok(0)
+        }
+        PR_GET_TIMING | PR_GET_SECCOMP => Ok(0),
+        PR_SET_TIMERSLACK => Ok(0),
+        PR_GET_TIMERSLACK => Ok(TIMERSLACK_NS),
+        PR_SET_CHILD_SUBREAPER => {
+            process.is_subreaper.store(a != 0, Ordering::Relaxed);
+            Ok(0)
+        }
+        PR_GET_CHILD_SUBREAPER => {
+            cx.user().write(a, &u32::from(process.is_subreaper.load(Ordering::Relaxed)))?;
+            Ok(0)
+        }
+        PR_SET_NO_NEW_PRIVS => {
+            unused(&[b, c, d])?;
+            if a != 1 {
+                return Err(Errno::EINVAL);
+            }
+            change(cx, |creds| {
+                creds.no_new_privs = true;
+                Ok(())
+            })
+        }
+        PR_GET_NO_NEW_PRIVS => {
+            unused(&[a, b, c, d])?;
+            Ok(u64::from(creds.no_new_privs))
+        }
+        // Huge pages are the host's affair.
+        PR_SET_THP_DISABLE => unused(&[b, c, d]).map(|()| 0),
+        PR_GET_THP_DISABLE => unused(&[a, b, c, d]).map(|()| 0),
+        // PR_SET_VMA_ANON_NAME: names of mappings are not kept.
+        PR_SET_VMA if a == 0 => Ok(0),
+        _ => capabilities(cx, &creds, option, a, b),
+    }
+}
+
+fn set_name(cx: &Ctx<'_>, addr: u64) -> SyscallResult {
+    let mut name = [0u8; 16];
+    // Cut off rather than refused.
+    let given = match cx.user().read_cstr(addr, 15, Errno::ENAMETOOLONG) {
+        Err(Errno::ENAMETOOLONG) => cx.user().read_array(addr, 15)?,
+        given => given?,
+    };
+    name[..given.len()].copy_from_slice(&given);
+    *cx.task.comm.lock() = name;
+    Ok(0)
+}
+
+fn change(cx: &Ctx<'_>, how: impl FnOnce(&mut Creds) -> Result<()>) -> SyscallResult {
+    let mut new = (*cx.task.creds.get()).clone();
+    how(&mut new)?;
+    super::creds::commit(cx, new);
+    Ok(0)
+}
+
+/// The options about capabilities.
+fn capabilities(cx: &Ctx<'_>, creds: &Creds, option: u32, a: u64, b: u64) -> SyscallResult {
+    let known = a <= u64::from(CAP_LAST);
+    match option {
+        PR_GET_KEEPCAPS => Ok(u64::from(creds.keep_caps)),
+        PR_SET_KEEPCAPS if a > 1 => Err(Errno::EINVAL),
+        PR_SET_KEEPCAPS if creds.securebits & SECURE_KEEP_CAPS_LOCKED != 0 => Err(Errno::EPERM),
+        PR_SET_KEEPCAPS => change(cx, |creds| {
+            creds.keep_caps = a == 1;
+            Ok(())
+        }),
+        PR_CAPBSET_READ | PR_CAPBSET_DROP if !known => Err(Errno::EINVAL),
+        PR_CAPBSET_READ => Ok(creds.bounding >> a & 1),
+        PR_CAPBSET_DROP if !creds.has(CAP_SETPCAP) => Err(Errno::EPERM),
+        PR_CAPBSET_DROP => change(cx, |creds| {
+            creds.bounding &= !(1 << a);
+            Ok(())
+        }),
+        PR_GET_SECUREBITS => {
+            let keep = if creds.keep_caps { SECURE_KEEP_CAPS } else { 0 };
+            Ok(u64::from(creds.securebits | keep))
+        }
+        PR_SET_SECUREBITS => set_securebits(cx, creds, a),
+        PR_CAP_AMBIENT => ambient(cx, creds, a, b),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+fn set_securebits(cx: &Ctx<'_>, creds: &Creds, bits: u64) -> SyscallResult {
+    let new = u32::try_from(bits).map_err(|_| Errno::EPERM)?;
+    let old = creds.securebits | if creds.keep_caps { SECURE_KEEP_CAPS } else { 0 };
+    let locks = old & SECUREBITS_LOCKS;
+    let unlocks = locks & !new != 0;
+    let changes_locked = (old ^ new) & (locks >> 1) != 0;
+    if new & !SECUREBITS_KNOWN != 0 || unlocks || changes_locked || !creds.has(CAP_SETPCAP) {
+        return Err(Errno::EPERM);
+    }
+    change(cx, |creds| {
+        creds.keep_caps = new & SECURE_KEEP_CAPS != 0;
+        creds.securebits = new & !SECURE_KEEP_CAPS;
+        Ok(())
+    })
+}
+
+/// `PR_CAP_AMBIENT`.
+fn ambient(cx: &Ctx<'_>, creds: &Creds, what: u64, cap: u64) -> SyscallResult {
+    const IS_SET: u64 = 1;
+    const RAISE: u64 = 2;
+    const LOWER: u64 = 3;
+    const CLEAR_ALL: u64 = 4;
+    if what == CLEAR_ALL {
+        return change(cx, |creds| {
+            creds.ambient = 0;
+            Ok(())
+        });
+    }
+    if cap > u64::from(CAP_LAST) {
+        return Err(Errno::EINVAL);
+    }
+    let bit = 1u64 << cap;
+    match what {
+        IS_SET => Ok(u64::from(creds.ambient & bit != 0)),
+        RAISE => {
+            let allowed = creds.permitted & creds.inheritable & bit != 0
+                && creds.securebits & SECURE_NO_CAP_AMBIENT_RAISE == 0;
+            if !allowed {
+                return Err(Errno::EPERM);
+            }
+            change(cx, |creds| {
+                creds.ambient |= bit;
+                Ok(())
+            })
+        }
+        LOWER => change(cx, |creds| {
+            creds.ambient &= !bit;
+            Ok(())
+        }),
+        _ => Err(Errno::EINVAL),
+    }
+}

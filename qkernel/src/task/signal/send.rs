@@ -1,0 +1,233 @@
+//! Sending: what becomes of a signal, and which thread takes it.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::action::{DefaultAction, SIG_DFL};
+use super::{PendingSignals, SIGCONT, SIGKILL, STOPPING, SigInfo, Source, UNBLOCKABLE, bit, is_valid, stop};
+use crate::errno::{Errno, Result};
+use crate::task::limits::RLIMIT_SIGPENDING;
+use crate::task::process::{TREE, find_process};
+use crate::task::wait::WaitQueue;
+use crate::task::{Process, Task, exit, itimer, sched};
+
+/// What became of a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// It is pending, or has had its effect.
+    Done,
+    /// Nobody wants it.
+    Ignored,
+    /// `RLIMIT_SIGPENDING` is reached.
+    Full,
+}
+
+/// What is left to do once the signal lock is free.
+#[derive(Default)]
+struct After {
+    attention: Option<Arc<Task>>,
+    kill: bool,
+    resumed: Option<stop::Resumed>,
+}
+
+/// Sends a signal to a process.
+pub fn send_to_process(process: &Arc<Process>, signal: u32, source: Source) {
+    send(process, None, SigInfo { signal, source });
+}
+
+/// Sends a signal to one task.
+pub fn send_to_task(task: &Arc<Task>, signal: u32, source: Source) {
+    send(&task.process, Some(task), SigInfo { signal, source });
+}
+
+/// Sends a signal to all processes of a group.
+pub fn send_to_group(group: u32, signal: u32, source: Source) {
+    let members = TREE.lock().group_members(group);
+    for process in members {
+        send_to_process(&process, signal, source);
+    }
+}
+
+/// Sends a signal to the console's foreground group, or to the first process while there is none.
+pub fn send_to_foreground(signal: u32) {
+    let group = {
+        let tree = TREE.lock();
+        let session = tree.nodes.get(&1).map_or(1, |node| node.session);
+        tree.terminals.get(&session).map(|terminal| terminal.terminal.clone())
+    }
+    .map_or(0, |terminal| terminal.foreground());
+    if group != 0 {
+        send_to_group(group, signal, Source::Kernel);
+    } else if let Some(process) = find_process(1) {
+        send_to_process(&process, signal, Source::Kernel);
+    }
+}
+
+/// Ends a process as by an uncatchable signal.
+pub fn kill_process(process: &Arc<Process>, signal: u32) {
+    exit::begin_group_exit(process, signal.cast_signed());
+}
+
+/// Sends a signal to a process, or to one of its tasks alone.
+pub fn send(process: &Arc<Process>, task: Option<&Arc<Task>>, info: SigInfo) -> Sent {
+    if !is_valid(info.signal) {
+        return Sent::Ignored;
+    }
+    let mut after = After::default();
+    let sent = queue(process, task, info, &mut after);
+    if let Some(resumed) = after.resumed {
+        stop::resume(process, resumed);
+    }
+    if after.kill {
+        kill_process(process, info.signal);
+    }
+    if let Some(task) = after.attention {
+        task.call_attention();
+    }
+    if sent == Sent::Done {
+        process.signal_watch.wake_all();
+    }
+    sent
+}
+
+fn queue(process: &Arc<Process>, task: Option<&Arc<Task>>, info: SigInfo, after: &mut After) -> Sent {
+    let signal = info.signal;
+    let limit = process.limits.lock().soft(RLIMIT_SIGPENDING);
+    let sighand = process.sighand.get();
+    let mut shared = process.pending.lock();
+    let tasks: Vec<Arc<Task>> = process.tasks.lock().clone();
+    let Some(judge) = task.or_else(|| leader(process, &tasks)) else { return Sent::Ignored };
+    if signal == SIGKILL {
+        after.kill = true;
+        return Sent::Done;
+    }
+    if bit(signal) & STOPPING != 0 {
+        forget_signals(process, &mut shared, bit(SIGCONT));
+    } else if signal == SIGCONT {
+        forget_signals(process, &mut shared, STOPPING);
+        after.resumed = stop::end(process);
+    }
+    let action = sighand.get(signal);
+    if action.ignores(signal) && judge.signals.lock().blocked & bit(signal) == 0 {
+        return Sent::Ignored;
+    }
+    let queued = match task {
+        Some(task) => task.signals.lock().pending.push(info, limit),
+        None => shared.push(info, limit),
+    };
+    if !queued {
+        return Sent::Full;
+    }
+    let Some(taker) = choose(process, task, &tasks, signal) else { return Sent::Done };
+    let open = taker.signals.lock().blocked & bit(signal) == 0;
+    // A signal that ends the process does so at once, as no thread would make anything else of it.
+    after.kill = open && action.handler == SIG_DFL && DefaultAction::of(signal) == DefaultAction::Terminate;
+    after.attention = Some(taker);
+    Sent::Done
+}
+
+fn leader<'a>(process: &Process, tasks: &'a [Arc<Task>]) -> Option<&'a Arc<Task>> {
+    tasks.iter().find(|task| task.tid() == process.pid).or_else(|| tasks.first())
+}
+
+/// The thread that will take a signal; `None` while all block it or the process is stopped.
+fn choose(
+    process: &Process,
+    task: Option<&Arc<Task>>,
+    tasks: &[Arc<Task>],
+    signal: u32,
+) -> Option<Arc<Task>> {
+    let stopped = stop::is_stopped(process);
+    let wants = |task: &&Arc<Task>| {
+        let signals = task.signals.lock();
+        !stopped && !task.is_dying() && (!signals.blocked | signals.waiting_for) & bit(signal) != 0
+    };
+    if let Some(task) = task {
+        return Some(task).filter(wants).cloned();
+    }
+    let first = leader(process, tasks).into_iter();
+    let mut order = first.chain(tasks).filter(wants);
+    let busy = order.clone().next();
+    // One that has nothing else to look at, if there is one.
+    order.find(|task| !task.wants_attention()).or(busy).cloned()
+}
+
+/// Forgets pending signals of a process, for all threads. The caller holds the signal lock.
+pub fn forget_signals(process: &Process, shared: &mut PendingSignals, set: u64) {
+    shared.flush(set);
+    for task in process.tasks.lock().iter() {
+        task.signals.lock().pending.flush(set);
+    }
+}
+
+/// Takes the next pending signal of `set` for the task, its own before the process's. Also for signal descriptors.
+pub fn take_pending(task: &Task, set: u64) -> Option<SigInfo> {
+    let taken = {
+        let mut shared = task.process.pending.lock();
+        let mut own = task.signals.lock();
+        own.pending.take(set).or_else(|| shared.take(set))
+    };
+    taken.map(|info| itimer::signal_taken(&task.process, info))
+}
+
+/// Sleeps until a signal of `set` is pending, blocked or not, and takes it. `EAGAIN` at the deadline, `EINTR` when
+/// another signal comes.
+pub fn wait_for_signal(task: &Arc<Task>, set: u64, deadline_ns: Option<u64>) -> Result<SigInfo> {
+    task.signals.lock().waiting_for = set;
+    let slept = sched::sleep_until(sched::Sleep::Interruptible, deadline_ns, || take_pending(task, set));
+    task.signals.lock().waiting_for = 0;
+    // What was meant for this task and came too late is for others.
+    retarget(&task.process, task, set);
+    match slept {
+        Ok(Some(info)) => Ok(info),
+        Ok(None) => Err(Errno::EAGAIN),
+        Err(_) => Err(Errno::EINTR),
+    }
+}
+
+/// What is pending for the task, blocked or not.
+pub fn pending_set(task: &Task) -> u64 {
+    let shared = task.process.pending.lock();
+    shared.set | task.signals.lock().pending.set
+}
+
+/// Woken whenever a signal becomes pending for any thread of the task's process.
+pub fn signal_queue(task: &Task) -> &WaitQueue {
+    &task.process.signal_watch
+}
+
+/// Whether a signal that is not blocked waits for the task.
+pub fn has_pending(task: &Task) -> bool {
+    let shared = task.process.pending.lock();
+    let own = task.signals.lock();
+    (shared.set | own.pending.set) & !own.blocked != 0 || task.process.is_exiting() || task.is_dying()
+}
+
+/// Whether the task would not notice this signal (job control asks before it sends `SIGTTIN` and `SIGTTOU`).
+pub fn is_blocked_or_ignored(task: &Task, signal: u32) -> bool {
+    task.signals.lock().blocked & bit(signal) != 0 || task.process.sighand.get().get(signal).ignores(signal)
+}
+
+/// Makes other threads look at shared signals of `set` that `except` will not take after all.
+pub(super) fn retarget(process: &Process, except: &Task, set: u64) {
+    let mut takers: Vec<Arc<Task>> = Vec::new();
+    {
+        let shared = process.pending.lock();
+        let set = shared.set & set;
+        if set == 0 {
+            return;
+        }
+        let tasks = process.tasks.lock();
+        let others = tasks.iter().filter(|task| !core::ptr::eq(Arc::as_ptr(task), except));
+        takers.extend(others.filter(|task| task.signals.lock().blocked & set != set).cloned());
+    }
+    for task in takers {
+        task.call_attention();
+    }
+}
+
+/// A task ends: others take the process's signals it was meant to.
+pub fn leave_task(task: &Task) {
+    let blocked = task.signals.lock().blocked & !UNBLOCKABLE;
+    retarget(&task.process, task, !blocked);
+}

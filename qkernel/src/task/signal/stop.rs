@@ -1,0 +1,212 @@
+//! Job control: groups stop and continue, parents hear of it, orphans are woken.
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+
+use super::action::{SA_NOCLDSTOP, SA_NOCLDWAIT, SIG_IGN};
+use super::{SIGCHLD, SIGCONT, SIGHUP, SIGSTOP, Source, send_to_group, send_to_process};
+use crate::task::process::{Report, TREE, Tree, call_attention};
+use crate::task::{Process, Task};
+
+const CLD_STOPPED: i32 = 5;
+const CLD_CONTINUED: i32 = 6;
+
+/// How far the stop of a process has got. Guarded by its own lock inside the signal lock.
+#[derive(Default)]
+pub struct StopState {
+    /// A stop signal was taken and nothing has continued the process since.
+    requested: bool,
+    /// The signal that stopped it.
+    signal: u32,
+    /// Changes with every stop and continue.
+    generation: u64,
+    /// Threads that have come to rest in this generation.
+    at_rest: usize,
+    /// The parent was told.
+    reported: bool,
+}
+
+/// A process was continued; what its parent hears.
+#[derive(Clone, Copy)]
+pub struct Resumed {
+    /// The stop was complete, so the continuation is news.
+    tell: bool,
+}
+
+/// Whether the process is stopped, or about to be.
+pub fn is_stopped(process: &Process) -> bool {
+    process.stopped.load(Ordering::SeqCst)
+}
+
+/// A task has taken a stop signal: remembers it until [`begin`].
+pub fn request(process: &Process) {
+    process.stop.lock().requested = true;
+}
+
+/// Stops the process for `signal`, unless it was continued since the signal was taken.
+pub fn begin(process: &Arc<Process>, signal: u32) {
+    if signal != SIGSTOP && is_in_orphaned_group(process) {
+        return;
+    }
+    {
+        let _signal_lock = process.pending.lock();
+        let mut stop = process.stop.lock();
+        if !stop.requested || is_stopped(process) {
+            return;
+        }
+        stop.signal = signal;
+        stop.generation += 1;
+        stop.at_rest = 0;
+        stop.reported = false;
+        process.stopped.store(true, Ordering::SeqCst);
+    }
+    call_attention(process);
+}
+
+fn is_in_orphaned_group(process: &Process) -> bool {
+    let tree = TREE.lock();
+    tree.nodes.get(&process.pid).is_none_or(|node| tree.is_orphaned(node.group, 0))
+}
+
+/// `SIGCONT`: ends a stop. The caller holds the signal lock and calls [`resume`] without it.
+pub fn end(process: &Process) -> Option<Resumed> {
+    let mut stop = process.stop.lock();
+    stop.requested = false;
+    if !process.stopped.swap(false, Ordering::SeqCst) {
+        return None;
+    }
+    stop.generation += 1;
+    stop.at_rest = 0;
+    Some(Resumed { tell: stop.reported })
+}
+
+/// Lets the threads of a continued process go, and tells its parent.
+pub fn resume(process: &Arc<Process>, resumed: Resumed) {
+    call_attention(process);
+    if resumed.tell {
+        tell_parent(process, Report::Continued);
+    }
+}
+
+/// The current task rests while its process is stopped. The last one to come to rest tells the parent.
+pub fn rest(task: &Arc<Task>) {
+    let process = &task.process;
+    let over = || !is_stopped(process) || process.is_exiting() || task.is_dying();
+    let mut counted = None;
+    while !over() {
+        let (generation, report) = {
+            let mut stop = process.stop.lock();
+            if counted != Some(stop.generation) {
+                counted = Some(stop.generation);
+                stop.at_rest += 1;
+            }
+            let threads = process.tasks.lock().len();
+            let complete = stop.at_rest >= threads && !stop.reported && is_stopped(process);
+            stop.reported |= complete;
+            (stop.generation, complete.then_some(Report::Stopped(stop.signal)))
+        };
+        if let Some(report) = report {
+            tell_parent(process, report);
+        }
+        process.stop_wait.wait_uninterruptible(|| {
+            let stop = process.stop.lock();
+            let due = stop.at_rest >= process.tasks.lock().len() && !stop.reported;
+            stop.generation != generation || due || over()
+        });
+    }
+    let mut stop = process.stop.lock();
+    if counted == Some(stop.generation) {
+        stop.at_rest = stop.at_rest.saturating_sub(1);
+    }
+}
+
+/// Leaves a report of a stop or continue for `wait(2)`, and sends `SIGCHLD`.
+fn tell_parent(process: &Arc<Process>, report: Report) {
+    let (parent, uid) = {
+        let mut tree = TREE.lock();
+        let Some(node) = tree.nodes.get_mut(&process.pid).filter(|node| node.exit_status.is_none()) else {
+            return;
+        };
+        node.report = Some(report);
+        let (parent, uid) = (node.parent, node.uid);
+        let Some(parent) = tree.nodes.get(&parent) else { return };
+        (parent.process.clone(), uid)
+    };
+    let action = parent.sighand.get().get(SIGCHLD);
+    if action.handler != SIG_IGN && !action.has(SA_NOCLDSTOP) {
+        let (code, status) = match report {
+            Report::Stopped(signal) => (CLD_STOPPED, signal.cast_signed()),
+            Report::Continued => (CLD_CONTINUED, SIGCONT.cast_signed()),
+        };
+        let (user_ticks, system_ticks) = process.cpu_ticks();
+        let source = Source::Child { code, pid: process.pid, uid, status, user_ticks, system_ticks };
+        send_to_process(&parent, SIGCHLD, source);
+    }
+    parent.child_wait.wake_all();
+}
+
+/// Whether a process wants no zombies (`SIGCHLD` ignored, or `SA_NOCLDWAIT`).
+pub fn discards_children(process: &Arc<Process>) -> bool {
+    let action = process.sighand.get().get(SIGCHLD);
+    action.handler == SIG_IGN || action.has(SA_NOCLDWAIT)
+}
+
+/// Wakes a stopped group that nobody could continue any more.
+fn wake_orphans(group: u32) {
+    send_to_group(group, SIGHUP, Source::Kernel);
+    send_to_group(group, SIGCONT, Source::Kernel);
+}
+
+fn has_stopped(tree: &Tree, group: u32) -> bool {
+    tree.nodes.values().any(|node| node.group == group && is_stopped(&node.process))
+}
+
+/// A process is about to end, its children still its own: if it led a session, the terminal and its foreground group
+/// hear of it; if its group has nobody else to look after it, the stopped in it are woken.
+pub fn leave_session(process: &Arc<Process>) {
+    let pid = process.pid;
+    let (terminal, orphaned) = {
+        let mut tree = TREE.lock();
+        let Some(node) = tree.nodes.get(&pid) else { return };
+        let (group, session, parent) = (node.group, node.session, node.parent);
+        let terminal = if session == pid { tree.terminals.remove(&session) } else { None };
+        let looked_after =
+            tree.nodes.get(&parent).is_some_and(|parent| parent.group != group && parent.session == session);
+        let orphaned = looked_after && tree.is_orphaned(group, pid) && has_stopped(&tree, group);
+        (terminal, orphaned.then_some(group))
+    };
+    if let Some(terminal) = terminal {
+        let foreground = terminal.terminal.foreground();
+        if foreground != 0 {
+            wake_orphans(foreground);
+        }
+        terminal.terminal.set_foreground(0);
+    }
+    if let Some(group) = orphaned {
+        wake_orphans(group);
+    }
+}
+
+/// The parent of `child` has ended and `child` has a new one: `PR_SET_PDEATHSIG`, and stopped groups that are orphaned by it.
+pub fn parent_died(child: &Arc<Process>, parent: &Arc<Process>) {
+    let tasks = child.tasks.lock().clone();
+    for task in tasks {
+        let signal = task.death_signal.load(Ordering::Relaxed);
+        if signal != 0 {
+            let uid = task.creds.get().uid;
+            send_to_process(child, signal, Source::User { pid: parent.pid, uid });
+        }
+    }
+    let orphaned = {
+        let tree = TREE.lock();
+        let (Some(node), Some(old)) = (tree.nodes.get(&child.pid), tree.nodes.get(&parent.pid)) else {
+            return;
+        };
+        let group = node.group;
+        let cut = old.session == node.session && old.group != group;
+        (cut && tree.is_orphaned(group, 0) && has_stopped(&tree, group)).then_some(group)
+    };
+    if let Some(group) = orphaned {
+        wake_orphans(group);
+    }
+}
