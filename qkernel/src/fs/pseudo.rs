@@ -19,12 +19,16 @@ use crate::sync::Once;
 
 pub use file::{DirFile, Listing, TextFile, seek_plain};
 
-/// The root of a file system the kernel makes itself: `proc` or `sysfs`. (A `devtmpfs` is a tmpfs that
-/// [`super::devfs::populate`] has filled.)
+/// The root of a file system that has names from the start.
 pub fn virtual_root(kind: &[u8]) -> Option<Arc<dyn Inode>> {
     match kind {
         b"proc" => Some(super::proc::root()),
         b"sysfs" => Some(super::sysfs::root()),
+        b"cgroup" | b"cgroup2" => Some(super::sysfs::cgroup_root()),
+        b"devtmpfs" => {
+            let root = super::tmpfs::new(0o755);
+            super::devfs::populate(&root).is_ok().then_some(root)
+        }
         _ => None,
     }
 }
@@ -320,7 +324,8 @@ impl<C: Context> Inode for Node<C> {
         let Kind::Link(target) = &self.entry.kind else { return Err(Errno::EINVAL) };
         self.cx.check().map_err(|_| Errno::ENOENT)?;
         if self.entry.guarded {
-            self.cx.guard()?;
+            // Whoever has no memory any more leads nowhere.
+            self.cx.guard().map_err(|error| if error == Errno::ESRCH { Errno::ENOENT } else { error })?;
         }
         target(&self.cx)
     }

@@ -14,9 +14,20 @@ use crate::platform;
 
 static SYSFS: FileSystem = FileSystem { dev: 0xf1, magic: 0x6265_6572 };
 
+/// The control group's files as a file system of their own, as containers have it at `/sys/fs/cgroup`.
+static CGROUP_FS: FileSystem = FileSystem { dev: 0xf2, magic: 0x6367_7270 };
+
 /// What is about the sandbox as a whole.
 #[derive(Clone, Copy)]
-struct Whole;
+struct Whole {
+    file_system: &'static FileSystem,
+}
+
+impl Context for Whole {
+    fn file_system(&self) -> &'static FileSystem {
+        self.file_system
+    }
+}
 
 /// One CPU.
 #[derive(Clone, Copy)]
@@ -38,12 +49,18 @@ macro_rules! in_sysfs {
         }
     )*};
 }
-in_sysfs!(Whole, Cpu, CpuCache);
+in_sysfs!(Cpu, CpuCache);
 
 /// The root of `/sys`.
 pub fn root() -> Arc<dyn Inode> {
     static ROOT: Entry<Whole> = Entry::dir("", TABLE);
-    Node::new(Whole, &ROOT, Place::ROOT)
+    Node::new(Whole { file_system: &SYSFS }, &ROOT, Place::ROOT)
+}
+
+/// The root of a `cgroup2` file system.
+pub fn cgroup_root() -> Arc<dyn Inode> {
+    static ROOT: Entry<Whole> = Entry::dir("", CGROUP);
+    Node::new(Whole { file_system: &CGROUP_FS }, &ROOT, Place::ROOT)
 }
 
 static TABLE: &[Entry<Whole>] = &[

@@ -60,6 +60,7 @@ pub fn exit_task(task: &Arc<Task>, status: i32) {
     task.set_files(None);
     signal::leave_task(task);
     let process = &task.process;
+    *process.ended_comm.lock() = *task.comm.lock();
     let (last, status) = {
         let mut tasks = process.tasks.lock();
         tasks.retain(|other| !Arc::ptr_eq(other, task));

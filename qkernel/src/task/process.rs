@@ -59,6 +59,8 @@ pub struct Process {
     pub children_user: AtomicU64,
     pub children_system: AtomicU64,
     pub start_ns: u64,
+    /// Name of the thread that ended last, for the zombie.
+    pub ended_comm: SpinLock<[u8; 16]>,
 }
 
 /// What state change a process has to tell its parent.
@@ -178,6 +180,7 @@ impl Process {
             children_user: AtomicU64::new(0),
             children_system: AtomicU64::new(0),
             start_ns: crate::time::boottime_ns(),
+            ended_comm: SpinLock::new([0; 16]),
         });
         itimer::update_watch(&process);
         process

@@ -46,7 +46,7 @@ pub fn root() -> Arc<dyn Inode> {
 static TABLE: &[Entry<Whole>] = &[
     Entry::text("buddyinfo", |_, _| Ok(())),
     Entry::dir("bus", &[]),
-    Entry::fixed("cgroups", "#subsys_name\thierarchy\tnum_cgroups\tenabled\n"),
+    Entry::fixed("cgroups", system::CGROUPS),
     Entry::fixed("cmdline", "dormouse\n"),
     Entry::text("consoles", |_, _| Ok(())),
     Entry::text("cpuinfo", cpuinfo::cpuinfo),

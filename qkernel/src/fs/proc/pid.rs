@@ -156,9 +156,7 @@ fn root(subject: &Subject) -> Result<LinkTarget> {
 }
 
 fn comm(subject: &Subject, out: &mut Out) -> Result<()> {
-    let task = subject.task()?;
-    let comm = *task.comm.lock();
-    out.push(comm_of(&comm));
+    out.push(comm_of(&status::name_of(subject, subject.task().ok().as_ref())));
     out.push(b"\n");
     Ok(())
 }

@@ -31,6 +31,14 @@ pub fn comm_of(comm: &[u8; 16]) -> &[u8] {
     &comm[..end]
 }
 
+/// The name of a thread, or the one a zombie had.
+pub fn name_of(subject: &Subject, task: Option<&Arc<Task>>) -> [u8; 16] {
+    match task {
+        Some(task) => *task.comm.lock(),
+        None => *subject.process.ended_comm.lock(),
+    }
+}
+
 /// The letter and the word for a state.
 pub fn state_of(subject: &Subject, family: &Family) -> (char, &'static str) {
     let letter = match subject.task() {
@@ -61,7 +69,9 @@ struct SignalSets {
 
 impl SignalSets {
     fn of(subject: &Subject, task: Option<&Arc<Task>>) -> Self {
-        let mut sets = Self { group: subject.process.pending.lock().set, ..Self::default() };
+        let (ignored, caught) = subject.process.sighand.get().ignored_and_caught();
+        let group = subject.process.pending.lock().set;
+        let mut sets = Self { group, ignored, caught, ..Self::default() };
         if let Some(task) = task {
             let signals = task.signals.lock();
             sets.own = signals.pending.set;
@@ -134,10 +144,7 @@ fn push_stat(out: &mut Out, subject: &Subject, family: &Family, open: bool) {
     let sizes = aspace.as_ref().map(|aspace| Sizes::of(aspace, &layout)).unwrap_or_default();
 
     write!(out, "{} (", subject.id());
-    match &task {
-        Some(task) => out.push(comm_of(&task.comm.lock().clone())),
-        None => out.push(b"defunct"),
-    }
+    out.push(comm_of(&name_of(subject, task.as_ref())));
     let Family { parent, group, session, terminal, foreground, ended } = *family;
     write!(out, ") {state} {parent} {group} {session} {terminal} {foreground} 4194304 0 0 0 0 ");
     push_times(subject, task.as_ref(), out);
@@ -216,10 +223,7 @@ fn push_status(out: &mut Out, subject: &Subject, family: &Family) {
     let task = subject.task().ok();
     let (letter, word) = state_of(subject, family);
     out.push(b"Name:\t");
-    match &task {
-        Some(task) => out.push_escaped(comm_of(&task.comm.lock().clone()), b"\n"),
-        None => out.push(b"defunct"),
-    }
+    out.push_escaped(comm_of(&name_of(subject, task.as_ref())), b"\n");
     out.push(b"\n");
     if let Some(task) = &task {
         writeln!(out, "Umask:\t{:04o}", task.fs.get().umask());
@@ -373,6 +377,7 @@ mod tests {
 
     fn subject(with_thread: bool) -> Subject {
         let process = Process::new(42, SigHand::new(), Limits::default());
+        process.ended_comm.lock()[..4].copy_from_slice(b"gone");
         let task = Task::idle(TaskParts {
             process: process.clone(),
             aspace: None,
@@ -418,7 +423,7 @@ mod tests {
     fn a_zombie_has_a_state_and_no_memory() {
         let family = Family { ended: Some(0x100), ..Family::default() };
         let line = text(|out| push_stat(out, &subject(false), &family, true));
-        assert!(line.starts_with("42 (defunct) Z 0 "), "{line}");
+        assert!(line.starts_with("42 (gone) Z 0 "), "{line}");
         assert!(line.ends_with(" 256\n"));
         let status = text(|out| push_status(out, &subject(false), &family));
         assert!(status.contains("State:\tZ (zombie)\n") && !status.contains("VmSize"));

@@ -20,6 +20,8 @@ pub const KERNEL_VERSION: &str = "#1 SMP PREEMPT_DYNAMIC";
 pub const DEVICES: &str = "Character devices:\n  1 mem\n  5 /dev/tty\n  5 /dev/console\n  5 /dev/ptmx\n 10 misc\n136 pts\n\nBlock devices:\n";
 /// `/proc/filesystems`.
 pub const FILE_SYSTEMS: &str = "nodev\tsysfs\nnodev\ttmpfs\nnodev\tproc\nnodev\tcgroup2\nnodev\tdevtmpfs\nnodev\tsockfs\nnodev\tpipefs\nnodev\tdevpts\nnodev\tmqueue\nnodev\toverlay\n";
+/// `/proc/cgroups`: hierarchy 0 says that there are only control groups of version 2.
+pub const CGROUPS: &str = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpuset\t0\t1\t1\ncpu\t0\t1\t1\ncpuacct\t0\t1\t1\nblkio\t0\t1\t1\nmemory\t0\t1\t1\ndevices\t0\t1\t1\nfreezer\t0\t1\t1\npids\t0\t1\t1\n";
 /// `/proc/tty/drivers`.
 pub const TTY_DRIVERS: &str = "/dev/tty             /dev/tty        5       0 system:/dev/tty\n/dev/console         /dev/console    5       1 system:console\n/dev/ptmx            /dev/ptmx       5       2 system\npty_slave            /dev/pts      136 0-1048575 pty:slave\n";
 

@@ -108,6 +108,8 @@ pub fn seek_plain(file: &File, offset: i64, whence: Whence) -> Result<u64> {
 pub trait Listing: Inode {
     /// Its inode number and its parent's.
     fn place(&self) -> Place;
+    /// An error once the directory is gone.
+    fn check(&self) -> Result<()>;
     /// Calls `add` for the entries at positions from `from` on (2 is the first), until it answers false.
     fn entries(&self, from: u64, add: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()>;
 }
@@ -138,6 +140,7 @@ impl<D: Listing> FileOps for DirFile<D> {
     }
 
     fn read_dir(&self, file: &File, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
+        self.dir.check()?;
         let place = self.dir.place();
         let mut pos = *file.pos.lock();
         let mut full = false;
@@ -174,9 +177,12 @@ impl<C: Context> Listing for Node<C> {
         self.place
     }
 
+    fn check(&self) -> Result<()> {
+        self.cx.check().map_err(|_| Errno::ENOENT)
+    }
+
     fn entries(&self, from: u64, add: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
         let Kind::Dir(table, more) = &self.entry.kind else { return Err(Errno::ENOTDIR) };
-        self.cx.check().map_err(|_| Errno::ENOENT)?;
         let skip = usize::try_from(from.saturating_sub(2)).unwrap_or(usize::MAX);
         for (index, entry) in table.iter().enumerate().skip(skip) {
             let name = entry.name.as_bytes();
