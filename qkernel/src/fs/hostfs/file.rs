@@ -1,9 +1,9 @@
 //! Open host files and directories.
 
-use core::sync::atomic::Ordering;
 use alloc::sync::{Arc, Weak};
 use alloc::vec;
 use core::any::Any;
+use core::sync::atomic::Ordering;
 
 use super::{HostInode, attr};
 use crate::errno::{Errno, Result};
