@@ -143,10 +143,6 @@ pub trait FileOps: Send + Sync + Any {
     fn deadline_ns(&self, _events: PollEvents) -> Option<u64> {
         None
     }
-    /// `fcntl(2)` commands that are this kind's own (`F_SETPIPE_SZ`, `F_ADD_SEALS`).
-    fn fcntl(&self, _file: &File, _command: u32, _arg: u64) -> Result<u64> {
-        Err(Errno::EINVAL)
-    }
     /// What `/proc/PID/fd/N` shows for files without a path, such as `pipe:[12]`.
     fn describe(&self) -> Vec<u8> {
         b"anon_inode:[file]".to_vec()

@@ -2,14 +2,16 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::any::Any;
 
-use super::inode::S_IFREG;
-use super::{At, File, FileOps, OpenFlags, Stat, Whence, anon};
+use super::dentry::Dentry;
+use super::inode::{AttrChange, S_IFREG, SetTime};
+use super::mount::Mount;
+use super::{At, File, FileOps, Inode, OpenFlags, Stat, Whence, anon, tmpfs};
 use crate::errno::{Errno, Result};
 use crate::mm::{IoBuf, MemoryObject, PageStore};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, Once, SpinLock};
+use crate::time;
 
 pub const F_SEAL_SEAL: u32 = 1;
 const F_SEAL_SHRINK: u32 = 2;
@@ -18,8 +20,6 @@ const F_SEAL_WRITE: u32 = 8;
 const F_SEAL_FUTURE_WRITE: u32 = 0x10;
 pub const F_SEAL_EXEC: u32 = 0x20;
 const SEALS: u32 = 0x3f;
-const F_ADD_SEALS: u32 = 1033;
-const F_GET_SEALS: u32 = 1034;
 const FALLOC_KEEP_SIZE: u32 = 1;
 const FALLOC_PUNCH_HOLE: u32 = 2;
 /// Largest file.
@@ -27,13 +27,97 @@ const SIZE_MAX: u64 = i64::MAX as u64;
 
 /// The file behind all its descriptions.
 struct MemNode {
-    name: Vec<u8>,
     ino: u64,
-    owner: (u32, u32),
-    mode: u32,
+    meta: SpinLock<Meta>,
     store: Arc<PageStore>,
     /// Held while content or size change, so that a seal counts for all that comes after it.
     seals: Mutex<u32>,
+}
+
+#[derive(Clone, Copy)]
+struct Meta {
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    atime_ns: i64,
+    mtime_ns: i64,
+    ctime_ns: i64,
+}
+
+/// The file system no path leads to, where these files are.
+static ROOT: Once<Arc<Mount>> = Once::new();
+
+impl MemNode {
+    fn resize(&self, size: u64) -> Result<()> {
+        let seals = self.seals.lock();
+        let now = self.store.size();
+        let forbidden = if size < now { F_SEAL_SHRINK } else { F_SEAL_GROW };
+        if size != now && *seals & forbidden != 0 {
+            return Err(Errno::EPERM);
+        }
+        if size > SIZE_MAX {
+            return Err(Errno::EFBIG);
+        }
+        self.store.truncate(size);
+        self.changed();
+        Ok(())
+    }
+
+    /// The content changed.
+    fn changed(&self) {
+        let now = time::realtime_ns().cast_signed();
+        let mut meta = self.meta.lock();
+        meta.mtime_ns = now;
+        meta.ctime_ns = now;
+    }
+}
+
+impl Inode for MemNode {
+    fn stat(&self) -> Result<Stat> {
+        let meta = *self.meta.lock();
+        Ok(Stat {
+            size: self.store.size(),
+            blocks: self.store.resident_bytes() / 512,
+            nlink: 0,
+            atime_ns: meta.atime_ns,
+            mtime_ns: meta.mtime_ns,
+            ctime_ns: meta.ctime_ns,
+            ..anon::stat(S_IFREG | meta.mode, self.ino, (meta.uid, meta.gid))
+        })
+    }
+    fn kind(&self) -> u32 {
+        S_IFREG
+    }
+    fn set_attr(&self, change: &AttrChange) -> Result<()> {
+        if let Some(size) = change.size {
+            self.resize(size)?;
+        }
+        let sealed = *self.seals.lock() & F_SEAL_EXEC != 0;
+        let now = time::realtime_ns().cast_signed();
+        let when = |time| if let SetTime::At(at) = time { at } else { now };
+        let mut meta = self.meta.lock();
+        if let Some(mode) = change.mode {
+            if sealed && (mode ^ meta.mode) & 0o111 != 0 {
+                return Err(Errno::EPERM);
+            }
+            meta.mode = mode & 0o7777;
+        }
+        meta.uid = change.uid.unwrap_or(meta.uid);
+        meta.gid = change.gid.unwrap_or(meta.gid);
+        meta.atime_ns = change.atime.map_or(meta.atime_ns, when);
+        meta.mtime_ns = change.mtime.map_or(meta.mtime_ns, when);
+        meta.ctime_ns = now;
+        Ok(())
+    }
+    fn open(self: Arc<Self>, _flags: OpenFlags) -> Result<Box<dyn FileOps>> {
+        Ok(Box::new(MemFile(self)))
+    }
+    fn statfs(&self) -> Result<abi::hostcall::HostStatFs> {
+        ROOT.get().ok_or(Errno::ENOSYS)?.path().inode.statfs()
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
 }
 
 /// An open memory file.
@@ -43,35 +127,24 @@ impl MemFile {
     /// A new, empty file.
     pub fn open(name: &[u8], owner: (u32, u32), seals: u32, flags: OpenFlags) -> Result<Arc<File>> {
         anon::check_room()?;
-        let node = MemNode {
-            name: name.to_vec(),
+        let now = time::realtime_ns().cast_signed();
+        let mode = if seals & F_SEAL_EXEC != 0 { 0o666 } else { 0o777 };
+        let meta = Meta { mode, uid: owner.0, gid: owner.1, atime_ns: now, mtime_ns: now, ctime_ns: now };
+        let node = Arc::new(MemNode {
             ino: anon::next_ino(),
-            owner,
-            mode: if seals & F_SEAL_EXEC != 0 { 0o666 } else { 0o777 },
+            meta: SpinLock::new(meta),
             store: PageStore::new(0),
             seals: Mutex::new(seals),
-        };
-        Ok(File::new(Box::new(Self(Arc::new(node))), flags | OpenFlags::RDWR, None))
+        });
+        let root = ROOT.call_once(|| Mount::of(tmpfs::new(0o755), b"tmpfs", b"memfd", false)).path();
+        let dentry = Dentry::detached(&root.dentry, &[b"memfd:", name].concat(), node.clone(), true);
+        let path = root.with(dentry, node.clone());
+        Ok(File::new(Box::new(Self(node)), flags | OpenFlags::RDWR, Some(path)))
     }
 
-    fn resize(&self, size: u64) -> Result<()> {
-        let seals = self.0.seals.lock();
-        let now = self.0.store.size();
-        let forbidden = if size < now { F_SEAL_SHRINK } else { F_SEAL_GROW };
-        if size != now && *seals & forbidden != 0 {
-            return Err(Errno::EPERM);
-        }
-        if size > SIZE_MAX {
-            return Err(Errno::EFBIG);
-        }
-        self.0.store.truncate(size);
-        Ok(())
-    }
-
-    fn add_seals(&self, file: &File, new: u64) -> Result<u64> {
-        let new = u32::try_from(new).ok().filter(|new| new & !SEALS == 0).ok_or(Errno::EINVAL)?;
-        if !file.flags().writable() {
-            return Err(Errno::EPERM);
+    fn seal(&self, new: u32) -> Result<()> {
+        if new & !SEALS != 0 {
+            return Err(Errno::EINVAL);
         }
         let mut seals = self.0.seals.lock();
         if *seals & F_SEAL_SEAL != 0 {
@@ -81,7 +154,7 @@ impl MemFile {
             return Err(Errno::EBUSY);
         }
         *seals |= new;
-        Ok(0)
+        Ok(())
     }
 
     fn write_at(&self, offset: u64, buf: &mut IoBuf<'_>) -> Result<usize> {
@@ -100,7 +173,9 @@ impl MemFile {
             return Err(Errno::EFBIG);
         }
         buf.truncate(usize::try_from(SIZE_MAX - offset).unwrap_or(usize::MAX));
-        self.0.store.write(offset, buf)
+        let done = self.0.store.write(offset, buf)?;
+        self.0.changed();
+        Ok(done)
     }
 }
 
@@ -162,7 +237,7 @@ impl FileOps for MemFile {
     }
 
     fn truncate(&self, _file: &File, size: u64) -> Result<()> {
-        self.resize(size)
+        self.0.resize(size)
     }
 
     fn allocate(&self, _file: &File, mode: u32, offset: u64, len: u64) -> Result<()> {
@@ -171,7 +246,7 @@ impl FileOps for MemFile {
             // Pages come when they are touched.
             FALLOC_KEEP_SIZE => Ok(()),
             0 if end <= self.0.store.size() => Ok(()),
-            0 => self.resize(end),
+            0 => self.0.resize(end),
             mode if mode == FALLOC_KEEP_SIZE | FALLOC_PUNCH_HOLE => {
                 let seals = self.0.seals.lock();
                 if *seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE) != 0 {
@@ -188,22 +263,16 @@ impl FileOps for MemFile {
         Ok(())
     }
 
-    fn fcntl(&self, file: &File, command: u32, arg: u64) -> Result<u64> {
-        match command {
-            F_ADD_SEALS => self.add_seals(file, arg),
-            F_GET_SEALS => Ok(u64::from(*self.0.seals.lock())),
-            _ => Err(Errno::EINVAL),
-        }
+    fn seals(&self) -> Result<u32> {
+        Ok(*self.0.seals.lock())
+    }
+
+    fn add_seals(&self, seals: u32) -> Result<()> {
+        self.seal(seals)
     }
 
     fn stat(&self, _file: &File) -> Result<Stat> {
-        let stat = anon::stat(S_IFREG | self.0.mode, self.0.ino, self.0.owner);
-        let blocks = self.0.store.resident_bytes() / 512;
-        Ok(Stat { nlink: 0, size: self.0.store.size(), blocks, ..stat })
-    }
-
-    fn describe(&self) -> Vec<u8> {
-        [&b"/memfd:"[..], &self.0.name, b" (deleted)"].concat()
+        self.0.stat()
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -12,7 +12,7 @@ use crate::errno::{Errno, Result};
 use crate::mm::IoBuf;
 use crate::sync::SpinLock;
 use crate::task::signal::{SIGKILL, SIGSTOP, Source};
-use crate::task::{self, Task};
+use crate::task::{self, signal};
 use crate::time;
 
 /// Bytes of a `struct signalfd_siginfo`.
@@ -43,13 +43,6 @@ impl SignalFile {
     pub fn set_mask(&self, mask: u64) {
         *self.mask.lock() = allowed(mask);
     }
-}
-
-/// Takes the next pending signal of `mask`.
-fn take_signal(task: &Task, mask: u64) -> Option<(u32, Source)> {
-    // HOOK (signals): signal::take_pending(task, mask).map(|info| (info.signal, info.source))
-    let _ = (task, mask);
-    None
 }
 
 /// `struct signalfd_siginfo`.
@@ -116,8 +109,8 @@ impl FileOps for SignalFile {
         let mask = *self.mask.lock();
         let mut done = 0;
         while buf.remaining() >= INFO_BYTES {
-            let Some((signal, source)) = take_signal(&task, mask) else { break };
-            match buf.fill(&encode(signal, source)) {
+            let Some(info) = signal::take_pending(&task, mask) else { break };
+            match buf.fill(&encode(info.signal, info.source)) {
                 Ok(()) => done += INFO_BYTES,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -128,10 +121,14 @@ impl FileOps for SignalFile {
 
     fn poll(&self, _file: &File, table: Option<&mut PollTable>) -> PollEvents {
         let task = task::current();
-        // HOOK (signals): table.add(&task.process.signal_watch), and signal::pending_set(&task) for what is pending.
-        let _ = table;
-        let pending = task.process.pending.lock().set | task.signals.lock().pending.set;
-        if pending & *self.mask.lock() != 0 { PollEvents::READABLE } else { PollEvents::empty() }
+        if let Some(table) = table {
+            table.add(&task.process.signal_watch);
+        }
+        if signal::pending_set(&task) & *self.mask.lock() != 0 {
+            PollEvents::READABLE
+        } else {
+            PollEvents::empty()
+        }
     }
 
     fn stat(&self, _file: &File) -> Result<Stat> {

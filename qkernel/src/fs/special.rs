@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use super::pipe::{self, FifoSlot};
-use super::{File, FileOps, Inode, OpenFlags, devfs, pseudo, tmpfs};
+use super::{File, FileOps, Inode, OpenFlags, devfs, pseudo, tmpfs, tty};
 use crate::errno::{Errno, Result};
 use crate::host::Handle;
 
@@ -33,12 +33,17 @@ pub fn open_device(
 pub fn virtual_fs(kind: &[u8]) -> Option<Arc<dyn Inode>> {
     match kind {
         b"tmpfs" | b"ramfs" | b"shm" => Some(tmpfs::new(0o1777)),
+        b"devpts" => Some(tty::pts::devpts_root()),
         b"mqueue" => Some(tmpfs::new(0o1777)),
+        b"devtmpfs" => {
+            let root = tmpfs::new(0o755);
+            devfs::populate(&root).is_ok().then_some(root)
+        }
         _ => pseudo::virtual_root(kind),
     }
 }
 
-/// The console on streams that are a raw terminal of the host; `None` treats them as plain streams.
-pub fn console(_stream: Arc<Handle>) -> Option<Arc<File>> {
-    None
+/// The console on streams that are a raw terminal of the host, of this size; `None` treats them as plain streams.
+pub fn console(stream: Arc<Handle>, size: Option<(u16, u16)>) -> Option<Arc<File>> {
+    tty::console::open(stream, size).ok()
 }

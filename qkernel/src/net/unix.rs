@@ -12,6 +12,7 @@ use super::rights::Ucred;
 use super::unix_names::{self, Name};
 use super::{AF_UNIX, Destination, Outgoing, SOCK_DGRAM, SOCK_SEQPACKET, SOCK_STREAM, Socket};
 use crate::errno::{Errno, Result};
+use crate::fs::Path;
 use crate::fs::poll::{PollEvents, PollTable};
 use crate::mm::IoBuf;
 use crate::sync::SpinLock;
@@ -56,6 +57,8 @@ pub struct UnixSocket {
     me: Weak<UnixSocket>,
     kind: u32,
     name: NameCell,
+    /// The node of a path it is bound to, which leads back here.
+    node: SpinLock<Option<Path>>,
     state: SpinLock<State>,
     /// Whoever waits for this socket.
     wait: Arc<WaitQueue>,
@@ -92,6 +95,7 @@ impl UnixSocket {
             me: me.clone(),
             kind,
             name,
+            node: SpinLock::new(None),
             state: SpinLock::new(State::Idle),
             wait,
             backlog_room: Arc::new(WaitQueue::new()),
@@ -306,7 +310,8 @@ impl Socket for UnixSocket {
         if !self.name.lock().is_empty() {
             return if name == Name::Empty { Ok(()) } else { Err(Errno::EINVAL) };
         }
-        let addr = unix_names::bind(cx, &name, &self.me()?)?;
+        let (addr, node) = unix_names::bind(cx, &name, &self.me()?)?;
+        *self.node.lock() = node;
         *self.name.lock() = addr.into();
         Ok(())
     }
@@ -507,6 +512,8 @@ impl Socket for UnixSocket {
     fn closed(&self) {
         let name = self.name.lock().clone();
         unix_names::release(&name, &self.me);
+        let node = self.node.lock().take();
+        drop(node);
         let state = core::mem::replace(&mut *self.state.lock(), State::Closed);
         if let Some(inbox) = &self.datagrams {
             inbox.close();

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use super::AF_UNIX;
 use super::unix::UnixSocket;
 use crate::errno::{Errno, Result};
+use crate::fs::Path;
 use crate::sync::SpinLock;
 use crate::syscall::Ctx;
 
@@ -56,18 +57,15 @@ pub fn to_sockaddr(name: &Name<'_>) -> Vec<u8> {
     addr
 }
 
-/// Gives a socket its name; returns the name's address. `EADDRINUSE`.
-pub fn bind(cx: &Ctx<'_>, name: &Name<'_>, socket: &Arc<UnixSocket>) -> Result<Vec<u8>> {
+/// Gives a socket its name; returns the name's address, and the node of a path. `EADDRINUSE`.
+pub fn bind(cx: &Ctx<'_>, name: &Name<'_>, socket: &Arc<UnixSocket>) -> Result<(Vec<u8>, Option<Path>)> {
     match name {
-        Name::Empty => autobind(socket),
+        Name::Empty => Ok((autobind(socket)?, None)),
         Name::Abstract(rest) => {
             bind_abstract(rest, socket)?;
-            Ok(to_sockaddr(name))
+            Ok((to_sockaddr(name), None))
         }
-        Name::Path(path) => {
-            nodes::make(cx, path, socket)?;
-            Ok(to_sockaddr(name))
-        }
+        Name::Path(path) => Ok((to_sockaddr(name), Some(nodes::make(cx, path, socket)?))),
     }
 }
 
@@ -111,18 +109,41 @@ pub fn find(cx: &Ctx<'_>, name: &Name<'_>) -> Result<Arc<UnixSocket>> {
     }
 }
 
-/// Sockets in file systems.
+/// Sockets in file systems: the node's attachment leads to the socket, and the socket keeps the node.
 mod nodes {
-    use super::{Arc, Ctx, Errno, Result, UnixSocket};
+    use super::{Arc, Ctx, Errno, Result, UnixSocket, Weak};
+    use crate::fs::Path;
+    use crate::fs::access::{self, Actor, Want};
+    use crate::fs::inode::{NodeKind, S_IFSOCK};
+    use crate::fs::path::AT_FDCWD;
+    use crate::fs::{names, walk};
 
-    // HOOK (vfs): make the node, put the socket into its attachment.
-    pub fn make(_cx: &Ctx<'_>, _path: &[u8], _socket: &Arc<UnixSocket>) -> Result<()> {
-        Err(Errno::EOPNOTSUPP)
+    /// What a node's attachment holds.
+    struct Node(Weak<UnixSocket>);
+
+    pub fn make(cx: &Ctx<'_>, path: &[u8], socket: &Arc<UnixSocket>) -> Result<Path> {
+        let actor = Actor::of(cx);
+        let start = walk::start(cx, &actor, AT_FDCWD, path)?;
+        let place =
+            names::mknod(&actor, start, path, NodeKind::Socket, 0o777).map_err(|error| match error {
+                Errno::EEXIST => Errno::EADDRINUSE,
+                error => error,
+            })?;
+        let attachment = place.inode.attachment().ok_or(Errno::EOPNOTSUPP)?;
+        *attachment.lock() = Some(Arc::new(Node(Arc::downgrade(socket))));
+        Ok(place)
     }
 
-    // HOOK (vfs): walk to the node, check write permission, take the socket out of its attachment.
-    pub fn find(_cx: &Ctx<'_>, _path: &[u8]) -> Result<Arc<UnixSocket>> {
-        Err(Errno::ENOENT)
+    pub fn find(cx: &Ctx<'_>, path: &[u8]) -> Result<Arc<UnixSocket>> {
+        let actor = Actor::of(cx);
+        let place = walk::resolve(cx, &actor, AT_FDCWD, path, true)?;
+        access::check(&actor.creds, &place, Want::WRITE)?;
+        if place.inode.kind() != S_IFSOCK {
+            return Err(Errno::ECONNREFUSED);
+        }
+        let attached = place.inode.attachment().and_then(|attachment| attachment.lock().clone());
+        let node = attached.and_then(|attached| attached.downcast::<Node>().ok());
+        node.and_then(|node| node.0.upgrade()).ok_or(Errno::ECONNREFUSED)
     }
 }
 

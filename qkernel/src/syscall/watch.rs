@@ -1,5 +1,7 @@
 //! More descriptors that tell of events: `timerfd_create(2)`, `signalfd(2)`, `pidfd_open(2)`; and `memfd_create(2)`.
 
+use alloc::sync::Arc;
+
 use super::event::{COMMON, install, only};
 use super::poll::duration_ns;
 use super::{Ctx, SyscallResult};
@@ -9,7 +11,9 @@ use crate::fs::memfd::{F_SEAL_EXEC, F_SEAL_SEAL, MemFile};
 use crate::fs::pidfd::PidFile;
 use crate::fs::signalfd::SignalFile;
 use crate::fs::timerfd::{Clock, Setting, TimerFile};
+use crate::task::Process;
 use crate::task::process::{find_process, find_task};
+use crate::task::signal::Source;
 use crate::time::NSEC;
 
 /// `timerfd_create(2)`.
@@ -81,6 +85,37 @@ pub(super) fn pidfd_open(cx: &Ctx<'_>, pid: i32, flags: u32) -> SyscallResult {
     cx.install(PidFile::open(&process, flags)?, true)
 }
 
+/// `pidfd_send_signal(2)`.
+pub(super) fn pidfd_send_signal(
+    cx: &Ctx<'_>,
+    pidfd: i32,
+    number: u32,
+    info: u64,
+    flags: u32,
+) -> SyscallResult {
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let target = pid_process(cx, pidfd)?;
+    let source = if info == 0 {
+        Source::User { pid: cx.process().pid, uid: cx.task.creds.get().uid }
+    } else {
+        super::signal::read_info(cx, number, info, Arc::ptr_eq(&target, cx.process()))?
+    };
+    super::signal::signal_process(cx, &target, number, source)?;
+    Ok(0)
+}
+
+/// The process of a descriptor; `EBADF` for another file, `ESRCH` once the process has been waited for.
+pub fn pid_process(cx: &Ctx<'_>, fd: i32) -> Result<Arc<Process>> {
+    let file = cx.file(fd)?;
+    let process = &file.as_ops::<PidFile>().ok_or(Errno::EBADF)?.process;
+    match find_process(process.pid) {
+        Some(found) if Arc::ptr_eq(&found, process) => Ok(found),
+        _ => Err(Errno::ESRCH),
+    }
+}
+
 /// `memfd_create(2)`.
 pub(super) fn memfd_create(cx: &Ctx<'_>, name: u64, flags: u32) -> SyscallResult {
     const CLOEXEC: u32 = 1;
@@ -105,10 +140,6 @@ pub(super) fn memfd_create(cx: &Ctx<'_>, name: u64, flags: u32) -> SyscallResult
 
 /// `pidfd_getfd(2)`: not permitted, as by a kernel that lets nobody trace.
 pub(super) fn pidfd_getfd(cx: &Ctx<'_>, pidfd: i32, _fd: i32, flags: u32) -> SyscallResult {
-    pid_file(cx, pidfd)?;
+    pid_process(cx, pidfd)?;
     Err(if flags != 0 { Errno::EINVAL } else { Errno::EPERM })
-}
-
-fn pid_file(cx: &Ctx<'_>, fd: i32) -> Result<()> {
-    cx.file(fd)?.as_ops::<PidFile>().map(drop).ok_or(Errno::EBADF)
 }

@@ -76,6 +76,7 @@ pub fn exit_task(task: &Arc<Task>, status: i32) {
         )
     };
     TREE.lock().tasks.remove(&task.tid());
+    futex::owner_ended(task.tid());
     process.stop_wait.wake_all();
     if last {
         end_process(process, status);
@@ -136,6 +137,7 @@ fn end_process(process: &Arc<Process>, status: i32) {
         }
     }
     let _ = parent;
+    crate::fs::pidfd::process_ended(process.pid);
     tell_parent(process);
 }
 

@@ -214,9 +214,6 @@ impl FileOps for Again {
     fn flags_changed(&self, file: &File, flags: OpenFlags) -> Result<()> {
         self.file.ops.flags_changed(file, flags)
     }
-    fn fcntl(&self, file: &File, command: u32, arg: u64) -> Result<u64> {
-        self.file.ops.fcntl(file, command, arg)
-    }
     fn pipe_size(&self) -> Result<u64> {
         self.file.ops.pipe_size()
     }
