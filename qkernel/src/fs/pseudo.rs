@@ -19,16 +19,12 @@ use crate::sync::Once;
 
 pub use file::{DirFile, Listing, TextFile, seek_plain};
 
-/// The root of a file system that has names from the start.
+/// The root of a file system made of tables. (A `devtmpfs` is a tmpfs that [`super::devfs::populate`] has filled.)
 pub fn virtual_root(kind: &[u8]) -> Option<Arc<dyn Inode>> {
     match kind {
         b"proc" => Some(super::proc::root()),
         b"sysfs" => Some(super::sysfs::root()),
         b"cgroup" | b"cgroup2" => Some(super::sysfs::cgroup_root()),
-        b"devtmpfs" => {
-            let root = super::tmpfs::new(0o755);
-            super::devfs::populate(&root).is_ok().then_some(root)
-        }
         _ => None,
     }
 }
