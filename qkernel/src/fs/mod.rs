@@ -33,6 +33,9 @@ pub mod timerfd;
 pub mod tmpfs;
 pub mod walk;
 
+#[cfg(test)]
+mod tests;
+
 pub use file::{At, Descriptor, DirEntry, File, FileOps, FileTable, OpenFlags, Whence};
 pub use hostfs::to_stat as hostfs_stat;
 pub use init::init;
