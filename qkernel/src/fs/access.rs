@@ -63,7 +63,7 @@ pub fn check(creds: &Creds, path: &Path, want: Want) -> Result<()> {
     if want.is_empty() {
         return Ok(());
     }
-    permitted(creds, &path.inode.stat()?, want)
+    permitted(creds, &path.inode.protection()?, want)
 }
 
 /// Whether names below the directory may be looked up.
@@ -71,7 +71,7 @@ pub fn check_search(creds: &Creds, dir: &Arc<dyn Inode>) -> Result<()> {
     if creds.has(CAP_DAC_OVERRIDE) || creds.has(CAP_DAC_READ_SEARCH) {
         return Ok(());
     }
-    permitted(creds, &dir.stat()?, Want::EXEC)
+    permitted(creds, &dir.protection()?, Want::EXEC)
 }
 
 /// Whether names may be made in, or removed from, the directory.
@@ -80,7 +80,7 @@ pub fn check_change(creds: &Creds, dir: &Path) -> Result<()> {
     if creds.has(CAP_DAC_OVERRIDE) {
         return Ok(());
     }
-    permitted(creds, &dir.inode.stat()?, Want::WRITE | Want::EXEC)
+    permitted(creds, &dir.inode.protection()?, Want::WRITE | Want::EXEC)
 }
 
 /// Whether `creds` own the node, or may act as if.
@@ -93,8 +93,8 @@ pub fn check_sticky(creds: &Creds, dir: &Path, victim: &Arc<dyn Inode>) -> Resul
     if creds.has(CAP_FOWNER) {
         return Ok(());
     }
-    let dir = dir.inode.stat()?;
-    if dir.mode & S_ISVTX == 0 || dir.uid == creds.fsuid || victim.stat()?.uid == creds.fsuid {
+    let dir = dir.inode.protection()?;
+    if dir.mode & S_ISVTX == 0 || dir.uid == creds.fsuid || victim.protection()?.uid == creds.fsuid {
         return Ok(());
     }
     Err(Errno::EPERM)
@@ -107,7 +107,7 @@ pub fn new_node(
     mode: u32,
     is_dir: bool,
 ) -> Result<super::inode::NewNode> {
-    let parent = dir.stat()?;
+    let parent = dir.protection()?;
     let inherits = parent.mode & S_ISGID != 0;
     let gid = if inherits { parent.gid } else { creds.fsgid };
     let mut mode = mode;

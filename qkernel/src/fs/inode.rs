@@ -118,6 +118,10 @@ pub enum CachePolicy {
 /// A file system's node. Permission checks are the VFS's; what these do is the file system's part alone.
 pub trait Inode: Send + Sync + Any {
     fn stat(&self) -> Result<Stat>;
+    /// Attributes of which only mode and owner need be current: what permission checks ask for.
+    fn protection(&self) -> Result<Stat> {
+        self.stat()
+    }
     /// The `S_IFMT` part of the mode; never changes.
     fn kind(&self) -> u32;
     fn cache_policy(&self) -> CachePolicy {

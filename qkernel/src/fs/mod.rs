@@ -34,6 +34,9 @@ pub mod tmpfs;
 pub mod tty;
 pub mod walk;
 
+#[cfg(test)]
+mod tests;
+
 pub use file::{At, Descriptor, DirEntry, File, FileOps, FileTable, OpenFlags, Whence};
 pub use hostfs::to_stat as hostfs_stat;
 pub use init::init;

@@ -21,6 +21,8 @@ pub struct Attr {
     whole: bool,
     /// `stat.size` is.
     size: bool,
+    /// Mode and owner are.
+    protection: bool,
     /// Moves with every change: an answer asked for before it is stale.
     version: u64,
     asked_ns: u64,
@@ -32,14 +34,14 @@ impl Attr {
     /// Fresh from the host.
     pub fn new(stat: &HostStat) -> Self {
         let asked_ns = time::monotonic_ns();
-        Self { stat: *stat, whole: true, size: true, version: 0, asked_ns, mapped: false }
+        Self { stat: *stat, whole: true, size: true, protection: true, version: 0, asked_ns, mapped: false }
     }
 
     /// Takes the host's answer, unless something changed since `version`.
     pub fn store(&mut self, stat: &HostStat, version: Option<u64>) {
         if version.is_none_or(|version| version == self.version) {
             self.stat = *stat;
-            (self.whole, self.size) = (true, true);
+            (self.whole, self.size, self.protection) = (true, true, true);
             self.asked_ns = time::monotonic_ns();
         }
     }
@@ -115,7 +117,13 @@ impl HostInode {
         self.attr.lock().stat.mode & 0o6000 != 0
     }
 
-    /// Forgets the attributes.
+    /// Attributes with current mode and owner, if they are known.
+    pub fn known_protection(&self) -> Option<HostStat> {
+        let attr = self.attr.lock();
+        (attr.protection && !self.fs.shared).then_some(attr.stat)
+    }
+
+    /// Forgets the attributes that names and content change.
     pub fn invalidate(&self) {
         self.attr.lock().invalidate();
     }
@@ -142,10 +150,17 @@ impl HostInode {
             Some(open) => host::set_attr(open, b"", &set),
             None => self.reach(|at, name| host::set_attr(at, name, &set)),
         };
+<<<<<<< HEAD
         self.invalidate();
         if let (Some(size), Ok(())) = (change.size, &result) {
             self.maps_truncated(size);
         }
+=======
+        let mut attr = self.attr.lock();
+        attr.invalidate();
+        attr.protection = false;
+        drop(attr);
+>>>>>>> vfs
         result
     }
 

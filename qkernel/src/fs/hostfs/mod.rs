@@ -281,6 +281,12 @@ impl Inode for HostInode {
     fn stat(&self) -> Result<Stat> {
         self.host_stat(None).map(|stat| attr::to_stat(&stat))
     }
+    fn protection(&self) -> Result<Stat> {
+        match self.known_protection() {
+            Some(stat) => Ok(attr::to_stat(&stat)),
+            None => self.stat(),
+        }
+    }
     fn kind(&self) -> u32 {
         self.kind
     }
