@@ -150,17 +150,13 @@ impl HostInode {
             Some(open) => host::set_attr(open, b"", &set),
             None => self.reach(|at, name| host::set_attr(at, name, &set)),
         };
-<<<<<<< HEAD
-        self.invalidate();
-        if let (Some(size), Ok(())) = (change.size, &result) {
-            self.maps_truncated(size);
-        }
-=======
         let mut attr = self.attr.lock();
         attr.invalidate();
         attr.protection = false;
         drop(attr);
->>>>>>> vfs
+        if let (Some(size), Ok(())) = (change.size, &result) {
+            self.maps_truncated(size);
+        }
         result
     }
 
