@@ -35,6 +35,8 @@ impl Errno {
     /// Kernel-internal: the call was interrupted by a signal; it restarts if the handler has `SA_RESTART`,
     /// otherwise it returns `EINTR` (Linux's `ERESTARTSYS`).
     pub const RESTART: Errno = Errno(512);
+    /// Kernel-internal: restarts after the handler, whatever its flags (Linux's `ERESTARTNOINTR`).
+    pub const RESTART_ALWAYS: Errno = Errno(513);
     /// Kernel-internal: restarts unless a handler runs, then `EINTR` (Linux's `ERESTARTNOHAND`).
     pub const RESTART_NOHAND: Errno = Errno(514);
     /// Kernel-internal: like `RESTART_NOHAND`, but a restart goes on with the time that is left

@@ -172,6 +172,10 @@ pub trait Inode: Send + Sync + Any {
     /// Opens the node for I/O. The VFS has checked permissions and handled `O_CREAT`, `O_EXCL` and `O_PATH`;
     /// `O_TRUNC` comes afterwards through `set_attr`.
     fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Box<dyn FileOps>>;
+    /// Whether someone has it open for writing, so that it can't be executed (`ETXTBSY`).
+    fn is_written(&self) -> bool {
+        false
+    }
     fn get_xattr(&self, _name: &[u8]) -> Result<Vec<u8>> {
         Err(Errno::EOPNOTSUPP)
     }

@@ -198,6 +198,9 @@ pub fn open_executable(cx: &Ctx<'_>, dirfd: i32, path: &[u8], flags: u32) -> Res
             _ => return Err(Errno::EACCES),
         }
         access::check(&actor.creds, &place, Want::EXEC)?;
+        if place.inode.is_written() {
+            return Err(Errno::ETXTBSY);
+        }
         match place.inode.clone().open(OpenFlags::empty()) {
             Err(Errno::ESTALE) => {}
             ops => return Ok(File::new(ops?, OpenFlags::empty(), Some(place))),

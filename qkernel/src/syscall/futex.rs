@@ -14,8 +14,12 @@ const FUTEX_WAKE: u32 = 1;
 const FUTEX_REQUEUE: u32 = 3;
 const FUTEX_CMP_REQUEUE: u32 = 4;
 const FUTEX_WAKE_OP: u32 = 5;
+const FUTEX_LOCK_PI: u32 = 6;
+const FUTEX_UNLOCK_PI: u32 = 7;
+const FUTEX_TRYLOCK_PI: u32 = 8;
 const FUTEX_WAIT_BITSET: u32 = 9;
 const FUTEX_WAKE_BITSET: u32 = 10;
+const FUTEX_LOCK_PI2: u32 = 13;
 const FUTEX_PRIVATE_FLAG: u32 = 128;
 const FUTEX_CLOCK_REALTIME: u32 = 256;
 /// Bytes of `struct robust_list_head`.
@@ -34,7 +38,7 @@ pub(super) fn futex(
     let private = op & FUTEX_PRIVATE_FLAG != 0;
     let realtime = op & FUTEX_CLOCK_REALTIME != 0;
     let command = op & !(FUTEX_PRIVATE_FLAG | FUTEX_CLOCK_REALTIME);
-    if realtime && !matches!(command, FUTEX_WAIT | FUTEX_WAIT_BITSET) {
+    if realtime && !matches!(command, FUTEX_WAIT | FUTEX_WAIT_BITSET | FUTEX_LOCK_PI2) {
         return Err(Errno::ENOSYS);
     }
     let user = cx.user();
@@ -57,6 +61,19 @@ pub(super) fn futex(
             let counts = (wake_count(value), wake_count(timeout as u32));
             futex::wake_op(user, words, private, counts, WakeOp::decode(third)?)?
         }
+        FUTEX_LOCK_PI | FUTEX_LOCK_PI2 => {
+            let deadline = deadline(cx, timeout, true, realtime || command == FUTEX_LOCK_PI)?;
+            futex::lock_pi(cx.task, user, addr, private, false, deadline)?;
+            0
+        }
+        FUTEX_TRYLOCK_PI => {
+            futex::lock_pi(cx.task, user, addr, private, true, None)?;
+            0
+        }
+        FUTEX_UNLOCK_PI => {
+            futex::unlock_pi(cx.task, user, addr, private)?;
+            0
+        }
         _ => return Err(Errno::ENOSYS),
     };
     Ok(done as u64)
@@ -77,7 +94,7 @@ fn deadline(cx: &Ctx<'_>, addr: u64, absolute: bool, realtime: bool) -> Result<O
     Ok(Some(match (absolute, realtime) {
         (false, _) => time::monotonic_ns().saturating_add(ns),
         (true, false) => ns,
-        (true, true) => super::time::monotonic_of_realtime(ns),
+        (true, true) => crate::task::clock::monotonic_of_realtime(ns),
     }))
 }
 

@@ -26,6 +26,7 @@ mod stat;
 mod system;
 pub mod table;
 mod time;
+mod timer;
 mod transfer;
 mod watch;
 mod xattr;
@@ -138,7 +139,8 @@ pub fn dispatch(task: &Arc<Task>) {
     // SAFETY: the task is current and nothing else holds its context.
     #[allow(unsafe_code)]
     let regs = unsafe { &mut task.context().run.regs };
-    let number = regs.rax;
+    // As on Linux, only the low half counts.
+    let number = regs.rax & 0xffff_ffff;
     let args = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
     // The entry leaves rcx and r11 as the instruction does: return address and flags.
     regs.rcx = regs.rip;
@@ -150,7 +152,7 @@ pub fn dispatch(task: &Arc<Task>) {
     }
     match result {
         Ok(value) => set_result(task, value),
-        Err(Errno::RESTART | Errno::RESTART_NOHAND | Errno::RESTART_BLOCK) => {
+        Err(Errno::RESTART | Errno::RESTART_ALWAYS | Errno::RESTART_NOHAND | Errno::RESTART_BLOCK) => {
             let error = result.err().unwrap_or(Errno::EINTR);
             crate::task::signal::call_interrupted(task, error, number);
         }

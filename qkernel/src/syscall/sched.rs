@@ -4,10 +4,14 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
+use super::time::Timespec;
 use super::{Ctx, SyscallResult};
+use crate::config::TIME_SLICE_NS;
 use crate::errno::{Errno, Result};
+use crate::mm::user::pod;
 use crate::platform;
 use crate::task::creds::CAP_SYS_NICE;
+use crate::task::limits::{RLIMIT_NICE, RLIMIT_RTPRIO};
 use crate::task::process::{TREE, find_task};
 use crate::task::{Task, sched};
 
@@ -71,15 +75,22 @@ pub(super) fn getpriority(cx: &Ctx<'_>, which: u32, who: u32) -> SyscallResult {
 pub(super) fn setpriority(cx: &Ctx<'_>, which: u32, who: u32, nice: i32) -> SyscallResult {
     let nice = nice.clamp(NICE_MIN, NICE_MAX);
     let tasks = chosen(cx, which, who)?;
-    let privileged = cx.task.creds.get().has(CAP_SYS_NICE);
     for task in tasks {
         check_owner(cx, &task)?;
-        if nice < task.sched.nice.load(Ordering::Relaxed) && !privileged {
-            return Err(Errno::EACCES);
-        }
-        task.sched.nice.store(nice, Ordering::Relaxed);
+        set_nice(cx, &task, nice, Errno::EACCES)?;
     }
     Ok(0)
+}
+
+/// Keeps a nice value; `refusal` when the caller may not lower it so far.
+fn set_nice(cx: &Ctx<'_>, task: &Task, nice: i32, refusal: Errno) -> Result<()> {
+    let floor = 20 - i32::try_from(task.process.limits.lock().soft(RLIMIT_NICE).min(40)).unwrap_or(40);
+    let lowers = nice < task.sched.nice.load(Ordering::Relaxed) && nice < floor;
+    if lowers && !cx.task.creds.get().has(CAP_SYS_NICE) {
+        return Err(refusal);
+    }
+    task.sched.nice.store(nice, Ordering::Relaxed);
+    Ok(())
 }
 
 /// One bit for each vCPU.
@@ -110,4 +121,194 @@ pub(super) fn sched_setaffinity(cx: &Ctx<'_>, tid: i32, size: u32, mask: u64) ->
     }
     task.sched.affinity.store(wanted, Ordering::Relaxed);
     Ok(0)
+}
+
+const SCHED_OTHER: u32 = 0;
+const SCHED_FIFO: u32 = 1;
+const SCHED_RR: u32 = 2;
+const SCHED_BATCH: u32 = 3;
+const SCHED_IDLE: u32 = 5;
+const SCHED_RESET_ON_FORK: u32 = 0x4000_0000;
+const RT_PRIORITY_MAX: u32 = 99;
+
+fn is_real_time(policy: u32) -> bool {
+    matches!(policy, SCHED_FIFO | SCHED_RR)
+}
+
+/// Whether a policy and a priority go together.
+fn check_policy(policy: u32, priority: u32) -> Result<()> {
+    let fits = match policy {
+        SCHED_FIFO | SCHED_RR => (1..=RT_PRIORITY_MAX).contains(&priority),
+        SCHED_OTHER | SCHED_BATCH | SCHED_IDLE => priority == 0,
+        _ => false,
+    };
+    if fits { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// Keeps a policy for a task.
+fn set_policy(cx: &Ctx<'_>, task: &Task, policy: u32, priority: u32) -> Result<()> {
+    let (flag, policy) = (policy & SCHED_RESET_ON_FORK, policy & !SCHED_RESET_ON_FORK);
+    check_policy(policy, priority)?;
+    check_owner(cx, task)?;
+    let limit = task.process.limits.lock().soft(RLIMIT_RTPRIO);
+    let raises = is_real_time(policy) && u64::from(priority) > limit;
+    if raises && !cx.task.creds.get().has(CAP_SYS_NICE) {
+        return Err(Errno::EPERM);
+    }
+    task.sched.policy.store(policy | flag, Ordering::Relaxed);
+    task.sched.rt_priority.store(priority, Ordering::Relaxed);
+    Ok(())
+}
+
+/// `sched_setscheduler(2)`.
+pub(super) fn sched_setscheduler(cx: &Ctx<'_>, tid: i32, policy: u32, param: u64) -> SyscallResult {
+    let priority: u32 = cx.user().read(param)?;
+    set_policy(cx, &*target(cx, tid)?, policy, priority)?;
+    Ok(0)
+}
+
+/// `sched_getscheduler(2)`.
+pub(super) fn sched_getscheduler(cx: &Ctx<'_>, tid: i32) -> SyscallResult {
+    Ok(u64::from(target(cx, tid)?.sched.policy.load(Ordering::Relaxed)))
+}
+
+/// `sched_setparam(2)`.
+pub(super) fn sched_setparam(cx: &Ctx<'_>, tid: i32, param: u64) -> SyscallResult {
+    let priority: u32 = cx.user().read(param)?;
+    let task = target(cx, tid)?;
+    let policy = task.sched.policy.load(Ordering::Relaxed);
+    set_policy(cx, &task, policy, priority)?;
+    Ok(0)
+}
+
+/// `sched_getparam(2)`.
+pub(super) fn sched_getparam(cx: &Ctx<'_>, tid: i32, param: u64) -> SyscallResult {
+    let priority = target(cx, tid)?.sched.rt_priority.load(Ordering::Relaxed);
+    cx.user().write(param, &priority)?;
+    Ok(0)
+}
+
+/// `sched_get_priority_max(2)`.
+pub(super) fn sched_get_priority_max(_cx: &Ctx<'_>, policy: u32) -> SyscallResult {
+    match policy {
+        SCHED_FIFO | SCHED_RR => Ok(u64::from(RT_PRIORITY_MAX)),
+        SCHED_OTHER | SCHED_BATCH | SCHED_IDLE => Ok(0),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// `sched_get_priority_min(2)`.
+pub(super) fn sched_get_priority_min(_cx: &Ctx<'_>, policy: u32) -> SyscallResult {
+    match policy {
+        SCHED_FIFO | SCHED_RR => Ok(1),
+        SCHED_OTHER | SCHED_BATCH | SCHED_IDLE => Ok(0),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// `sched_rr_get_interval(2)`.
+pub(super) fn sched_rr_get_interval(cx: &Ctx<'_>, tid: i32, to: u64) -> SyscallResult {
+    let policy = target(cx, tid)?.sched.policy.load(Ordering::Relaxed) & !SCHED_RESET_ON_FORK;
+    let slice = if policy == SCHED_FIFO { 0 } else { TIME_SLICE_NS };
+    cx.user().write(to, &Timespec::from_ns(slice))?;
+    Ok(0)
+}
+
+/// `struct sched_attr`, its first version.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct SchedAttr {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+pod!(SchedAttr);
+const ATTR_BYTES: u32 = 48;
+const _: () = assert!(size_of::<SchedAttr>() == ATTR_BYTES as usize);
+const SCHED_FLAG_RESET_ON_FORK: u64 = 1;
+
+/// `sched_setattr(2)`.
+pub(super) fn sched_setattr(cx: &Ctx<'_>, tid: i32, attr: u64, flags: u32) -> SyscallResult {
+    let attr: SchedAttr = cx.user().read(attr)?;
+    if flags != 0 || attr.flags & !SCHED_FLAG_RESET_ON_FORK != 0 || (attr.size != 0 && attr.size < ATTR_BYTES)
+    {
+        return Err(Errno::EINVAL);
+    }
+    let task = target(cx, tid)?;
+    let reset = if attr.flags & SCHED_FLAG_RESET_ON_FORK != 0 { SCHED_RESET_ON_FORK } else { 0 };
+    if !is_real_time(attr.policy) {
+        set_nice(cx, &task, attr.nice.clamp(NICE_MIN, NICE_MAX), Errno::EPERM)?;
+    }
+    set_policy(cx, &task, attr.policy | reset, attr.priority)?;
+    Ok(0)
+}
+
+/// `sched_getattr(2)`.
+pub(super) fn sched_getattr(cx: &Ctx<'_>, tid: i32, attr: u64, size: u32, flags: u32) -> SyscallResult {
+    if flags != 0 || !(ATTR_BYTES..=4096).contains(&size) {
+        return Err(Errno::EINVAL);
+    }
+    let task = target(cx, tid)?;
+    let policy = task.sched.policy.load(Ordering::Relaxed);
+    let answer = SchedAttr {
+        size: ATTR_BYTES,
+        policy: policy & !SCHED_RESET_ON_FORK,
+        flags: if policy & SCHED_RESET_ON_FORK != 0 { SCHED_FLAG_RESET_ON_FORK } else { 0 },
+        nice: task.sched.nice.load(Ordering::Relaxed),
+        priority: task.sched.rt_priority.load(Ordering::Relaxed),
+        runtime: 0,
+        deadline: 0,
+        period: 0,
+    };
+    cx.user().write(attr, &answer)?;
+    Ok(0)
+}
+
+/// The tasks `ioprio_get(2)` and `ioprio_set(2)` are about: as `setpriority(2)`, counted from 1.
+fn chosen_for_io(cx: &Ctx<'_>, which: u32, who: u32) -> Result<Vec<Arc<Task>>> {
+    chosen(cx, which.checked_sub(1).ok_or(Errno::EINVAL)?, who)
+}
+
+/// `ioprio_set(2)`: kept and reported.
+pub(super) fn ioprio_set(cx: &Ctx<'_>, which: u32, who: u32, priority: u32) -> SyscallResult {
+    const CLASS_REAL_TIME: u32 = 1;
+    const CLASS_IDLE: u32 = 3;
+    let class = priority >> 13;
+    if class > CLASS_IDLE {
+        return Err(Errno::EINVAL);
+    }
+    if class == CLASS_REAL_TIME && !cx.task.creds.get().has(CAP_SYS_NICE) {
+        return Err(Errno::EPERM);
+    }
+    for task in chosen_for_io(cx, which, who)? {
+        check_owner(cx, &task)?;
+        task.sched.io_priority.store(priority, Ordering::Relaxed);
+    }
+    Ok(0)
+}
+
+/// `ioprio_get(2)`.
+pub(super) fn ioprio_get(cx: &Ctx<'_>, which: u32, who: u32) -> SyscallResult {
+    let tasks = chosen_for_io(cx, which, who)?;
+    let best = tasks.iter().map(|task| task.sched.io_priority.load(Ordering::Relaxed)).min();
+    Ok(u64::from(best.unwrap_or(0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_real_time_policies_have_a_priority() {
+        assert_eq!(check_policy(SCHED_OTHER, 0), Ok(()));
+        assert_eq!(check_policy(SCHED_OTHER, 1), Err(Errno::EINVAL));
+        assert_eq!(check_policy(SCHED_RR, 99), Ok(()));
+        assert_eq!(check_policy(SCHED_FIFO, 0), Err(Errno::EINVAL));
+        assert_eq!(check_policy(4, 0), Err(Errno::EINVAL));
+    }
 }

@@ -8,7 +8,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use super::{Ctx, FromArg, SyscallResult, unknown};
 use super::{
     attr, creds, descriptor, dir, event, futex, jobs, limits, lock, memory, message, mount, names, open,
-    poll, prctl, process, rw, sched, signal, socket, splice, stat, system, time, transfer, watch, xattr,
+    poll, prctl, process, rw, sched, signal, socket, splice, stat, system, time, timer, transfer, watch,
+    xattr,
 };
 use crate::task::Task;
 
@@ -137,6 +138,11 @@ syscalls! {
     159 => limits::adjtimex(buf: u64);
     164 => time::settimeofday();
     201 => time::time(to: u64);
+    222 => timer::timer_create(clock: i32, event: u64, id: u64);
+    223 => timer::timer_settime(id: u32, flags: u32, new: u64, old: u64);
+    224 => timer::timer_gettime(id: u32, to: u64);
+    225 => timer::timer_getoverrun(id: u32);
+    226 => timer::timer_delete(id: u32);
     227 => time::clock_settime(clock: i32, from: u64);
     228 => time::clock_gettime(clock: i32, to: u64);
     229 => time::clock_getres(clock: i32, to: u64);
@@ -171,9 +177,20 @@ syscalls! {
     100 => limits::times(to: u64);
     140 => sched::getpriority(which: u32, who: u32);
     141 => sched::setpriority(which: u32, who: u32, nice: i32);
+    142 => sched::sched_setparam(tid: i32, param: u64);
+    143 => sched::sched_getparam(tid: i32, param: u64);
+    144 => sched::sched_setscheduler(tid: i32, policy: u32, param: u64);
+    145 => sched::sched_getscheduler(tid: i32);
+    146 => sched::sched_get_priority_max(policy: u32);
+    147 => sched::sched_get_priority_min(policy: u32);
+    148 => sched::sched_rr_get_interval(tid: i32, to: u64);
     160 => limits::setrlimit(resource: u32, from: u64);
     203 => sched::sched_setaffinity(tid: i32, size: u32, mask: u64);
     204 => sched::sched_getaffinity(tid: i32, size: u32, mask: u64);
+    251 => sched::ioprio_set(which: u32, who: u32, priority: u32);
+    252 => sched::ioprio_get(which: u32, who: u32);
+    314 => sched::sched_setattr(tid: i32, attr: u64, flags: u32);
+    315 => sched::sched_getattr(tid: i32, attr: u64, size: u32, flags: u32);
     302 => limits::prlimit64(pid: i32, resource: u32, new: u64, old: u64);
 
     // system information

@@ -3,12 +3,11 @@
 use super::{Ctx, SyscallResult};
 use crate::errno::{Errno, Result};
 use crate::mm::user::pod;
+use crate::task::clock::Clock;
 use crate::task::itimer::{self, Setting, Which};
-use crate::task::process::{find_process, find_task};
+use crate::task::sched;
 use crate::task::signal::Restart;
-use crate::task::{Process, Task, sched, usage};
 use crate::time::{self, NSEC};
-use alloc::sync::Arc;
 
 /// `struct timespec`.
 #[repr(C)]
@@ -68,93 +67,9 @@ pub(super) fn read_timespec_opt(cx: &Ctx<'_>, addr: u64) -> Result<Option<u64>> 
     cx.user().read_opt::<Timespec>(addr)?.map(Timespec::to_ns).transpose()
 }
 
-/// The monotonic time at which the real-time clock will show `ns`.
-pub(super) fn monotonic_of_realtime(ns: u64) -> u64 {
-    // A time before the clock's beginning has passed.
-    ns.saturating_sub(time::realtime_offset_ns())
-}
-
-/// What a clock measures.
-#[derive(Clone)]
-pub(super) enum Clock {
-    Real,
-    Monotonic,
-    Boot,
-    /// Processor time of a process: all of it, or user time alone.
-    Process(Arc<Process>, bool),
-    Thread(Arc<Task>, bool),
-}
-
-const CLOCK_PROCESS_CPUTIME_ID: i32 = 2;
-const CLOCK_THREAD_CPUTIME_ID: i32 = 3;
-
-impl Clock {
-    /// The clock of an id as `clock_gettime(2)` takes it.
-    pub(super) fn from_id(cx: &Ctx<'_>, id: i32) -> Result<Self> {
-        match id {
-            // CLOCK_REALTIME, _COARSE, _ALARM, CLOCK_TAI (no leap seconds are known here)
-            0 | 5 | 8 | 11 => Ok(Self::Real),
-            // CLOCK_MONOTONIC, _RAW, _COARSE
-            1 | 4 | 6 => Ok(Self::Monotonic),
-            // CLOCK_BOOTTIME, _ALARM
-            7 | 9 => Ok(Self::Boot),
-            CLOCK_PROCESS_CPUTIME_ID => Ok(Self::Process(cx.process().clone(), false)),
-            CLOCK_THREAD_CPUTIME_ID => Ok(Self::Thread(cx.task.clone(), false)),
-            id if id < 0 => Self::of_other(cx, id),
-            _ => Err(Errno::EINVAL),
-        }
-    }
-
-    /// A clock id made of another process's or thread's number (`clock_getcpuclockid(3)`).
-    fn of_other(cx: &Ctx<'_>, id: i32) -> Result<Self> {
-        const PER_THREAD: i32 = 4;
-        const KIND: i32 = 3;
-        const KIND_VIRTUAL: i32 = 1;
-        if id & KIND == KIND {
-            return Err(Errno::EINVAL); // a descriptor's clock
-        }
-        let number = (!(id >> 3)).unsigned_abs();
-        let user_only = id & KIND == KIND_VIRTUAL;
-        if id & PER_THREAD != 0 {
-            let task = if number == 0 { Some(cx.task.clone()) } else { find_task(number) };
-            let task = task.filter(|task| Arc::ptr_eq(&task.process, cx.process())).ok_or(Errno::EINVAL)?;
-            return Ok(Self::Thread(task, user_only));
-        }
-        let process = if number == 0 { Some(cx.process().clone()) } else { find_process(number) };
-        Ok(Self::Process(process.ok_or(Errno::EINVAL)?, user_only))
-    }
-
-    /// What it shows, in nanoseconds.
-    pub(super) fn now(&self) -> u64 {
-        match self {
-            Self::Real => time::realtime_ns(),
-            Self::Monotonic => time::monotonic_ns(),
-            Self::Boot => time::boottime_ns(),
-            Self::Process(process, user_only) => {
-                let (user, total) = itimer::cpu_times(process);
-                if *user_only { user } else { total }
-            }
-            Self::Thread(task, user_only) => {
-                let (user, total) = usage::thread_times(task);
-                if *user_only { user } else { total }
-            }
-        }
-    }
-
-    /// The monotonic time at which it will show `ns`; `None` for clocks of processor time.
-    pub(super) fn monotonic_at(&self, ns: u64) -> Option<u64> {
-        match self {
-            Self::Real => Some(monotonic_of_realtime(ns)),
-            Self::Monotonic => Some(ns),
-            Self::Boot => Some(ns.saturating_sub(time::boottime_ns().saturating_sub(time::monotonic_ns()))),
-            Self::Process(..) | Self::Thread(..) => None,
-        }
-    }
-}
-
 /// `clock_gettime(2)`.
 pub(super) fn clock_gettime(cx: &Ctx<'_>, id: i32, to: u64) -> SyscallResult {
-    let clock = Clock::from_id(cx, id)?;
+    let clock = Clock::from_id(cx.task, id)?;
     cx.user().write(to, &Timespec::from_ns(clock.now()))?;
     Ok(0)
 }
@@ -162,7 +77,7 @@ pub(super) fn clock_gettime(cx: &Ctx<'_>, id: i32, to: u64) -> SyscallResult {
 /// `clock_getres(2)`.
 pub(super) fn clock_getres(cx: &Ctx<'_>, id: i32, to: u64) -> SyscallResult {
     const COARSE_NS: u64 = 4_000_000;
-    Clock::from_id(cx, id)?;
+    Clock::from_id(cx.task, id)?;
     let resolution = if matches!(id, 5 | 6) { COARSE_NS } else { 1 };
     cx.user().write_opt(to, &Timespec::from_ns(resolution))?;
     Ok(0)
@@ -170,7 +85,7 @@ pub(super) fn clock_getres(cx: &Ctx<'_>, id: i32, to: u64) -> SyscallResult {
 
 /// `clock_settime(2)`: the clocks are the host's.
 pub(super) fn clock_settime(cx: &Ctx<'_>, id: i32, from: u64) -> SyscallResult {
-    let clock = Clock::from_id(cx, id)?;
+    let clock = Clock::from_id(cx.task, id)?;
     cx.user().read::<Timespec>(from)?.to_ns()?;
     Err(if matches!(clock, Clock::Real) && id == 0 { Errno::EPERM } else { Errno::EINVAL })
 }
@@ -203,7 +118,7 @@ pub(super) fn nanosleep(cx: &Ctx<'_>, from: u64, remainder: u64) -> SyscallResul
 /// `clock_nanosleep(2)`.
 pub(super) fn clock_nanosleep(cx: &Ctx<'_>, id: i32, flags: u32, from: u64, remainder: u64) -> SyscallResult {
     const TIMER_ABSTIME: u32 = 1;
-    let clock = Clock::from_id(cx, id)?;
+    let clock = Clock::from_id(cx.task, id)?;
     if matches!(clock, Clock::Thread(..)) {
         return Err(Errno::EINVAL);
     }

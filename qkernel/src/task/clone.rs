@@ -125,8 +125,7 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
         comm,
     };
     let child = Task::new(tid, parts)?;
-    child.sched.nice.store(me.sched.nice.load(Ordering::Relaxed), Ordering::Relaxed);
-    child.sched.affinity.store(me.sched.affinity.load(Ordering::Relaxed), Ordering::Relaxed);
+    child.sched.inherit(&me.sched);
     if flags.contains(CloneFlags::PIDFD) {
         let file = PidFile::open(&process, OpenFlags::empty())?;
         let fd = cx.install(file, true)? as u32 as i32;

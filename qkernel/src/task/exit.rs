@@ -75,6 +75,7 @@ pub fn exit_task(task: &Arc<Task>, status: i32) {
         )
     };
     TREE.lock().tasks.remove(&task.tid());
+    futex::owner_ended(task.tid());
     process.stop_wait.wake_all();
     if last {
         end_process(process, status);

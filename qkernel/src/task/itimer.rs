@@ -234,7 +234,7 @@ pub fn check(task: &Arc<Task>) {
         if timers.prof.expire(total) {
             signal::send_to_process(process, SIGPROF, Source::Kernel);
         }
-        posix_timer::check_cpu(process, &mut timers.posix, total);
+        posix_timer::check_cpu(process, &mut timers.posix);
     }
     check_limit(process, total / NSEC);
     update_watch(process);

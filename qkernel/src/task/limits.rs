@@ -12,6 +12,8 @@ pub const RLIMIT_NPROC: usize = 6;
 pub const RLIMIT_NOFILE: usize = 7;
 pub const RLIMIT_AS: usize = 9;
 pub const RLIMIT_SIGPENDING: usize = 11;
+pub const RLIMIT_NICE: usize = 13;
+pub const RLIMIT_RTPRIO: usize = 14;
 
 /// A soft and a hard limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,8 +45,8 @@ impl Default for Limits {
         limits[8] = Limit { soft: 8 << 20, hard: 8 << 20 };
         limits[RLIMIT_SIGPENDING] = Limit { soft: 31_000, hard: 31_000 };
         limits[12] = Limit { soft: 819_200, hard: 819_200 };
-        limits[13] = Limit { soft: 0, hard: 0 };
-        limits[14] = Limit { soft: 0, hard: 0 };
+        limits[RLIMIT_NICE] = Limit { soft: 0, hard: 0 };
+        limits[RLIMIT_RTPRIO] = Limit { soft: 0, hard: 0 };
         Self(limits)
     }
 }

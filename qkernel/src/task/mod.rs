@@ -1,5 +1,6 @@
 //! Tasks (threads), processes (thread groups), and the loop that runs user code.
 
+pub mod clock;
 pub mod clone;
 pub mod creds;
 pub mod elf;

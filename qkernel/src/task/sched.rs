@@ -46,6 +46,10 @@ pub struct SchedState {
     pub involuntary_switches: AtomicU64,
     /// `nice` value, -20 to 19 (kept and reported; the scheduler is round robin).
     pub nice: core::sync::atomic::AtomicI32,
+    /// Scheduling policy with its reset-on-fork flag, real-time and I/O priority (kept and reported).
+    pub policy: AtomicU32,
+    pub rt_priority: AtomicU32,
+    pub io_priority: AtomicU32,
     /// The CPUs it asked for, one bit each (kept and reported).
     pub affinity: AtomicU64,
 }
@@ -83,7 +87,27 @@ impl SchedState {
             switches: AtomicU64::new(0),
             involuntary_switches: AtomicU64::new(0),
             nice: core::sync::atomic::AtomicI32::new(0),
+            policy: AtomicU32::new(0),
+            rt_priority: AtomicU32::new(0),
+            io_priority: AtomicU32::new(0),
             affinity: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// Takes over from a parent what its owner asked for.
+    pub fn inherit(&self, parent: &Self) {
+        const RESET_ON_FORK: u32 = 0x4000_0000;
+        let copy =
+            |to: &AtomicU32, from: &AtomicU32| to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.affinity.store(parent.affinity.load(Ordering::Relaxed), Ordering::Relaxed);
+        copy(&self.io_priority, &parent.io_priority);
+        let nice = parent.nice.load(Ordering::Relaxed);
+        if parent.policy.load(Ordering::Relaxed) & RESET_ON_FORK != 0 {
+            self.nice.store(nice.max(0), Ordering::Relaxed);
+        } else {
+            self.nice.store(nice, Ordering::Relaxed);
+            copy(&self.policy, &parent.policy);
+            copy(&self.rt_priority, &parent.rt_priority);
         }
     }
 
@@ -160,21 +184,21 @@ pub fn wake_interruptible(task: &Arc<Task>) -> bool {
 }
 
 fn wake_from(task: &Arc<Task>, from: u8) -> bool {
-    if task.sched.state.compare_exchange(from, RUNNABLE, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+    let state = &task.sched.state;
+    if state.load(Ordering::SeqCst) != from {
         return false;
     }
-    enqueue(task.clone());
-    true
-}
-
-fn enqueue(task: Arc<Task>) {
-    let last = task.sched.last_cpu.load(Ordering::Relaxed) as usize;
     {
+        // State and queue change together: whoever sees a runnable task under the lock finds it in the queue.
         let mut queue = QUEUE.lock();
-        queue.push_back(task);
+        if state.compare_exchange(from, RUNNABLE, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        queue.push_back(task.clone());
         QUEUED.store(u32::try_from(queue.len()).unwrap_or(u32::MAX), Ordering::SeqCst);
     }
-    notify(last);
+    notify(task.sched.last_cpu.load(Ordering::Relaxed) as usize);
+    true
 }
 
 /// Makes some CPU notice the queue: an idle one if there is one, else one that runs user code without a time limit.

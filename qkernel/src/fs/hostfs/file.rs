@@ -1,8 +1,9 @@
 //! Open host files and directories.
 
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec;
 use core::any::Any;
+use core::sync::atomic::Ordering;
 
 use super::{HostInode, attr};
 use crate::errno::{Errno, Result};
@@ -23,12 +24,24 @@ const SEEK_HOLE: u32 = 4;
 pub struct HostFile {
     inode: Arc<HostInode>,
     handle: Arc<Handle>,
+    writes: bool,
+}
+
+impl Drop for HostFile {
+    fn drop(&mut self) {
+        if self.writes {
+            self.inode.writers.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
 }
 
 impl HostFile {
-    /// The file behind an open handle.
-    pub fn new(inode: Arc<HostInode>, handle: Arc<Handle>) -> Self {
-        Self { inode, handle }
+    /// The file behind an open handle, open for writing if `writes`.
+    pub fn new(inode: Arc<HostInode>, handle: Arc<Handle>, writes: bool) -> Self {
+        if writes {
+            inode.writers.fetch_add(1, Ordering::Relaxed);
+        }
+        Self { inode, handle, writes }
     }
 
     /// The VMM's handle, for calls between two host files.
@@ -74,6 +87,14 @@ impl HostInode {
     /// Whether a shared mapping may change the content.
     pub(super) fn is_mapped_writable(&self) -> bool {
         self.kind == S_IFREG && self.maps.lock()[1].strong_count() != 0
+    }
+
+    /// The file was cut (or grown) to `size` bytes.
+    pub(super) fn maps_truncated(&self, size: u64) {
+        let maps = self.maps.lock().clone();
+        for map in maps.iter().filter_map(Weak::upgrade) {
+            map.truncated(size);
+        }
     }
 
     fn map(&self, handle: &Arc<Handle>, writable: bool) -> Arc<HostFileMap> {

@@ -14,6 +14,7 @@ use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
+use core::sync::atomic::{AtomicU32, Ordering};
 use hashbrown::HashMap;
 
 use super::inode::{
@@ -68,6 +69,8 @@ pub struct HostInode {
     link: Once<Vec<u8>>,
     /// Mappings of the content: read-only and writable ones.
     maps: SpinLock<[Weak<HostFileMap>; 2]>,
+    /// Descriptions open for writing: such a file can't be executed.
+    writers: AtomicU32,
     attachment: Attachment,
 }
 
@@ -145,6 +148,7 @@ impl HostInode {
             io: Mutex::new(()),
             link: Once::new(),
             maps: SpinLock::new([Weak::new(), Weak::new()]),
+            writers: AtomicU32::new(0),
             attachment: Attachment::new(None),
         })
     }
@@ -360,11 +364,14 @@ impl Inode for HostInode {
     fn set_attr(&self, change: &AttrChange) -> Result<()> {
         self.change(change, None)
     }
+    fn is_written(&self) -> bool {
+        self.writers.load(Ordering::Relaxed) != 0
+    }
     fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Box<dyn FileOps>> {
         match self.kind {
             S_IFREG | S_IFDIR => {
                 let handle = self.open_content(flags)?;
-                Ok(Box::new(HostFile::new(self, handle)))
+                Ok(Box::new(HostFile::new(self, handle, flags.writable())))
             }
             S_IFIFO => special::open_fifo(&(self as Arc<dyn Inode>), flags),
             S_IFCHR | S_IFBLK => {

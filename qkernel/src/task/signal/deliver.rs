@@ -105,6 +105,7 @@ enum Fate {
 fn fate(error: Errno, number: u64, handler: Option<&Action>) -> Fate {
     match (error, handler) {
         (Errno::RESTART, Some(action)) if action.has(SA_RESTART) => Fate::Again(number),
+        (Errno::RESTART_ALWAYS, Some(_)) => Fate::Again(number),
         (_, Some(_)) => Fate::Fails,
         (Errno::RESTART_BLOCK, None) => Fate::Again(RESTART_SYSCALL),
         (_, None) => Fate::Again(number),

@@ -46,10 +46,19 @@ impl PendingSignals {
     #[must_use]
     pub fn push(&mut self, info: SigInfo, limit: u64) -> bool {
         let standard = info.signal < SIGRTMIN;
-        if standard && self.set & bit(info.signal) != 0 {
-            return true;
+        let mut limit = limit;
+        if let Source::Timer { id, .. } = info.source {
+            // A timer has one signal at most, and has it always.
+            if self.bump_timer(id) {
+                return true;
+            }
+            limit = u64::MAX;
+        } else if standard {
+            if self.set & bit(info.signal) != 0 {
+                return true;
+            }
+            limit = if info.code() >= 0 { u64::MAX } else { limit };
         }
-        let limit = if standard && info.code() >= 0 { u64::MAX } else { limit };
         match Slot::take(limit) {
             Some(slot) => self.queue.push_back(Queued { info, _slot: slot }),
             // Without room a standard signal, or one from `kill(2)`, loses its facts only.
@@ -61,7 +70,7 @@ impl PendingSignals {
     }
 
     /// Counts one more expiry of a timer whose signal still waits; false when none does.
-    pub fn bump_timer(&mut self, timer: u32) -> bool {
+    fn bump_timer(&mut self, timer: u32) -> bool {
         for queued in &mut self.queue {
             if let Source::Timer { id, overrun, .. } = &mut queued.info.source
                 && *id == timer

@@ -1,8 +1,14 @@
-//! Futexes: `futex(2)` without priorities, and the robust list.
+//! Futexes: `futex(2)` and the robust list.
 //!
 //! A waiter compares the word and queues itself in one go: inside [`UserMemory::with_atomic`], which holds the address
 //! space, with the bucket locked. A waker changes the word first and looks at the bucket afterwards, so it finds the
 //! waiter, or the waiter finds the new value.
+
+mod pi;
+mod robust;
+
+pub use pi::{lock_pi, owner_ended, unlock_pi};
+pub use robust::release_robust_list;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -22,8 +28,6 @@ const WAITERS: u32 = 0x8000_0000;
 const OWNER_DIED: u32 = 0x4000_0000;
 /// The owner's thread id.
 const TID_MASK: u32 = 0x3fff_ffff;
-/// Most entries of a robust list that are looked at.
-const ROBUST_MAX: usize = 2048;
 
 /// What a word is known by. Private memory has one key however it is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -313,56 +317,6 @@ pub fn wake_op(
         woken += wake_key(second_key, second_count, MATCH_ANY);
     }
     Ok(woken)
-}
-
-/// Handles the robust futexes a task that ends, or executes a new program, holds (`set_robust_list(2)`).
-pub fn release_robust_list(task: &Arc<Task>, user: &UserMemory) {
-    let head = task.robust_list.swap(0, Ordering::Relaxed);
-    if head == 0 {
-        return;
-    }
-    // struct robust_list_head: first entry, offset of the futex word from an entry, entry being (un)locked.
-    let Ok([first, offset, pending]) = user.read::<[u64; 3]>(head) else { return };
-    let word_of = |entry: u64| (entry & !1).wrapping_add(offset);
-    let mut entry = first;
-    for _ in 0..ROBUST_MAX {
-        if entry & !1 == head {
-            break;
-        }
-        // Read on first: whoever is woken may free the entry.
-        let next = user.read::<u64>(entry & !1);
-        if entry & !1 != pending & !1 && release_robust(task, user, word_of(entry), false).is_err() {
-            return;
-        }
-        let Ok(next) = next else { break };
-        entry = next;
-    }
-    if pending & !1 != 0 {
-        let _ = release_robust(task, user, word_of(pending), true);
-    }
-}
-
-/// Marks one word as left behind by its dead owner, and wakes a waiter.
-fn release_robust(task: &Task, user: &UserMemory, addr: u64, pending: bool) -> Result<()> {
-    let tid = task.tid();
-    let wake = user.with_atomic(addr, true, |word| {
-        let mut old = word.load(Ordering::SeqCst);
-        if pending && old == 0 {
-            return true; // unlocked, but the waiter not yet woken
-        }
-        while old & TID_MASK == tid {
-            let new = (old & WAITERS) | OWNER_DIED;
-            match word.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst) {
-                Ok(_) => return old & WAITERS != 0,
-                Err(now) => old = now,
-            }
-        }
-        false
-    })?;
-    if wake {
-        wake_address(user, addr, 1);
-    }
-    Ok(())
 }
 
 #[cfg(test)]

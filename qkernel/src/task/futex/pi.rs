@@ -1,0 +1,211 @@
+//! Futexes with an owner: `FUTEX_LOCK_PI` and its relatives. The word holds the owner's thread id, so the lock can be
+//! handed from one to the next. All tasks have the same priority here, so there is none to inherit.
+//!
+//! The word and its bucket change together: inside [`UserMemory::with_atomic`] with the bucket locked.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
+
+use super::{BUCKET_BITS, Key, OWNER_DIED, TID_MASK, WAITERS};
+use crate::errno::{Errno, Result};
+use crate::mm::UserMemory;
+use crate::sync::SpinLock;
+use crate::task::process::TREE;
+use crate::task::{Task, sched};
+
+const WAITING: u8 = 0;
+/// The lock is the waiter's.
+const GRANTED: u8 = 1;
+/// The owner has ended: the waiter tries anew.
+const RETRY: u8 = 2;
+
+struct Waiter {
+    task: Arc<Task>,
+    tid: u32,
+    key: Key,
+    /// The thread it waits for.
+    owner: AtomicU32,
+    state: AtomicU8,
+}
+
+type Bucket = SpinLock<Vec<Arc<Waiter>>>;
+static BUCKETS: [Bucket; 1 << BUCKET_BITS] = [const { SpinLock::new(Vec::new()) }; 1 << BUCKET_BITS];
+/// Waiters in all buckets, for a quick look when a task ends.
+static WAITING_TASKS: AtomicUsize = AtomicUsize::new(0);
+
+impl Waiter {
+    /// Wakes it with the news; it has been taken out of its bucket.
+    fn tell(&self, state: u8) {
+        WAITING_TASKS.fetch_sub(1, Ordering::SeqCst);
+        self.state.store(state, Ordering::SeqCst);
+        sched::wake(&self.task);
+    }
+}
+
+fn position(bucket: &[Arc<Waiter>], key: Key) -> Option<usize> {
+    bucket.iter().position(|waiter| waiter.key == key)
+}
+
+/// What the word says to one who wants the lock.
+#[derive(Debug, PartialEq, Eq)]
+enum Look {
+    /// It is free; the new value makes it ours.
+    Free(u32),
+    /// It is ours already.
+    Ours,
+    /// It is this thread's.
+    Owned(u32),
+}
+
+fn look(word: u32, tid: u32, others_wait: bool, ended: u32) -> Look {
+    let waiters = if others_wait { WAITERS } else { 0 };
+    match word & TID_MASK {
+        owner if owner == tid => Look::Ours,
+        0 => Look::Free(tid | (word & OWNER_DIED) | waiters),
+        owner if owner == ended => Look::Free(tid | OWNER_DIED | waiters),
+        owner => Look::Owned(owner),
+    }
+}
+
+/// Whether there is such a thread.
+fn exists(tid: u32) -> bool {
+    TREE.lock().tasks.contains_key(&tid)
+}
+
+/// Takes the lock if it is free, else queues the caller unless it only tries. `ended` is a thread known to have ended.
+fn take_or_queue(word: &AtomicU32, waiter: &Arc<Waiter>, only_try: bool, ended: u32) -> Result<bool> {
+    let mut bucket = BUCKETS[waiter.key.bucket()].lock();
+    loop {
+        let old = word.load(Ordering::SeqCst);
+        let others_wait = position(&bucket, waiter.key).is_some();
+        let (new, owner) = match look(old, waiter.tid, others_wait, ended) {
+            Look::Ours => return Err(Errno::EDEADLK),
+            Look::Free(new) => (new, None),
+            Look::Owned(_) if only_try => return Err(Errno::EAGAIN),
+            Look::Owned(owner) if !exists(owner) => return Err(Errno::ESRCH),
+            Look::Owned(owner) => (old | WAITERS, Some(owner)),
+        };
+        if word.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            continue;
+        }
+        if let Some(owner) = owner {
+            waiter.owner.store(owner, Ordering::SeqCst);
+            WAITING_TASKS.fetch_add(1, Ordering::SeqCst);
+            bucket.push(waiter.clone());
+        }
+        return Ok(owner.is_none());
+    }
+}
+
+/// Takes a waiter out of its bucket; false when it was told something.
+fn dequeue(waiter: &Arc<Waiter>) -> bool {
+    let mut bucket = BUCKETS[waiter.key.bucket()].lock();
+    let Some(at) = bucket.iter().position(|other| Arc::ptr_eq(other, waiter)) else { return false };
+    bucket.remove(at);
+    WAITING_TASKS.fetch_sub(1, Ordering::SeqCst);
+    true
+}
+
+/// `FUTEX_LOCK_PI`, or `FUTEX_TRYLOCK_PI` if `only_try`. `deadline_ns` is monotonic.
+pub fn lock_pi(
+    task: &Arc<Task>,
+    user: &UserMemory,
+    addr: u64,
+    private: bool,
+    only_try: bool,
+    deadline_ns: Option<u64>,
+) -> Result<()> {
+    let key = Key::of(user, addr, private)?;
+    let mut ended = 0;
+    loop {
+        let waiter = Arc::new(Waiter {
+            task: task.clone(),
+            tid: task.tid(),
+            key,
+            owner: AtomicU32::new(0),
+            state: AtomicU8::new(WAITING),
+        });
+        if user.with_atomic(addr, true, |word| take_or_queue(word, &waiter, only_try, ended))?? {
+            return Ok(());
+        }
+        let news = || Some(waiter.state.load(Ordering::SeqCst)).filter(|state| *state != WAITING);
+        let slept = sched::sleep_until(sched::Sleep::Interruptible, deadline_ns, news);
+        if dequeue(&waiter) {
+            return Err(if slept.is_ok() { Errno::ETIMEDOUT } else { Errno::RESTART_ALWAYS });
+        }
+        if waiter.state.load(Ordering::SeqCst) == GRANTED {
+            return Ok(());
+        }
+        ended = waiter.owner.load(Ordering::SeqCst);
+        if exists(ended) {
+            ended = 0; // it has only left its locks behind, by execve
+        }
+    }
+}
+
+/// `FUTEX_UNLOCK_PI`: hands the lock to the longest waiting.
+pub fn unlock_pi(task: &Arc<Task>, user: &UserMemory, addr: u64, private: bool) -> Result<()> {
+    let key = Key::of(user, addr, private)?;
+    let tid = task.tid();
+    let next = user.with_atomic(addr, true, |word| {
+        let mut bucket = BUCKETS[key.bucket()].lock();
+        let at = position(&bucket, key);
+        let heir = at.map(|at| bucket.remove(at));
+        let more = if position(&bucket, key).is_some() { WAITERS } else { 0 };
+        let new = heir.as_ref().map_or(0, |heir| heir.tid | more);
+        let mut old = word.load(Ordering::SeqCst);
+        while old & TID_MASK == tid {
+            match word.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => {
+                    let rest = bucket.iter().filter(|waiter| waiter.key == key);
+                    rest.for_each(|waiter| waiter.owner.store(new & TID_MASK, Ordering::SeqCst));
+                    return Ok(heir);
+                }
+                Err(now) => old = now,
+            }
+        }
+        if let (Some(at), Some(heir)) = (at, heir) {
+            bucket.insert(at, heir);
+        }
+        Err(Errno::EPERM)
+    })??;
+    if let Some(heir) = next {
+        heir.tell(GRANTED);
+    }
+    Ok(())
+}
+
+/// A thread has ended, or left its locks behind: those who wait for it try anew.
+pub fn owner_ended(tid: u32) {
+    if WAITING_TASKS.load(Ordering::SeqCst) == 0 {
+        return;
+    }
+    let mut waiting = Vec::new();
+    for bucket in &BUCKETS {
+        bucket.lock().retain(|waiter| {
+            let keep = waiter.owner.load(Ordering::SeqCst) != tid;
+            if !keep {
+                waiting.push(waiter.clone());
+            }
+            keep
+        });
+    }
+    for waiter in waiting {
+        waiter.tell(RETRY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_free_word_is_taken_and_keeps_the_news_of_a_dead_owner() {
+        assert_eq!(look(0, 7, false, 0), Look::Free(7));
+        assert_eq!(look(OWNER_DIED | WAITERS, 7, true, 0), Look::Free(7 | OWNER_DIED | WAITERS));
+        assert_eq!(look(9 | WAITERS, 7, false, 9), Look::Free(7 | OWNER_DIED));
+        assert_eq!(look(9 | WAITERS, 7, false, 8), Look::Owned(9));
+        assert_eq!(look(7, 7, false, 0), Look::Ours);
+    }
+}
