@@ -337,6 +337,12 @@ impl PipeEnd {
         Self { pipe: pipe.clone(), reads, writes, write_opens_before: None }
     }
 
+    /// Opens the same pipe again, in a direction of its own (`/proc/self/fd/N`).
+    pub fn reopen(&self, flags: OpenFlags) -> Result<Box<dyn FileOps>> {
+        anon::check_room()?;
+        Ok(Box::new(Self::open(&self.pipe, flags.readable(), flags.writable())))
+    }
+
     /// The pipe behind.
     pub fn pipe(&self) -> &Arc<Pipe> {
         &self.pipe

@@ -12,6 +12,7 @@ use super::subject::Subject;
 use crate::errno::{Errno, Result};
 use crate::fs::inode::{Inode, LinkTarget, S_IFLNK, S_IFMT, S_IFREG};
 use crate::fs::mount::Mount;
+use crate::fs::pipe::PipeEnd;
 use crate::fs::poll::{PollEvents, PollTable};
 use crate::fs::pseudo::{Context, Dynamic, Entry, FileSystem, Item, Node, Out, Place, parse_id};
 use crate::fs::{At, Descriptor, File, FileOps, FileTable, OpenFlags, Path, Stat, Whence};
@@ -158,7 +159,10 @@ impl Inode for Unnamed {
     fn kind(&self) -> u32 {
         self.stat().map_or(S_IFREG, |stat| stat.mode & S_IFMT)
     }
-    fn open(self: Arc<Self>, _flags: OpenFlags) -> Result<Box<dyn FileOps>> {
+    fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Box<dyn FileOps>> {
+        if let Some(end) = self.file.as_ops::<PipeEnd>() {
+            return end.reopen(flags);
+        }
         if self.kind() == crate::fs::inode::S_IFSOCK {
             return Err(Errno::ENXIO);
         }
@@ -213,6 +217,9 @@ impl FileOps for Again {
     }
     fn flags_changed(&self, file: &File, flags: OpenFlags) -> Result<()> {
         self.file.ops.flags_changed(file, flags)
+    }
+    fn deadline_ns(&self, events: PollEvents) -> Option<u64> {
+        self.file.ops.deadline_ns(events)
     }
     fn pipe_size(&self) -> Result<u64> {
         self.file.ops.pipe_size()
