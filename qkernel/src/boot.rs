@@ -250,6 +250,8 @@ fn init_task(spec: &Spec, fs: Arc<FsContext>, files: Arc<FileTable>) -> Result<A
         uid,
     };
     tree.nodes.insert(pid, node);
+    drop(tree);
+    fs::tty::console::give_to_session(pid);
     Ok(task)
 }
 

@@ -18,6 +18,7 @@ pub mod host;
 pub mod log;
 #[allow(unsafe_code)]
 pub mod mm;
+pub mod net;
 #[allow(unsafe_code)]
 pub mod platform;
 pub mod random;

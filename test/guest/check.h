@@ -13,6 +13,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -24,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
@@ -167,21 +169,36 @@ UNUSED static void sleep_ms(long ms)
         CHECK_EQ(errno, EINTR);
 }
 
-/* The one-letter state of a process from /proc, or 0 when it is gone. */
-UNUSED static char state_of(pid_t pid)
+/* State and parent of a process from /proc; false when it is gone. */
+UNUSED static bool read_stat(pid_t pid, char *state, pid_t *parent)
 {
     char path[64], text[512];
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return 0;
+        return false;
     ssize_t length = read(fd, text, sizeof text - 1);
     close(fd);
     if (length <= 0)
-        return 0;
+        return false;
     text[length] = 0;
     char *end = strrchr(text, ')');
-    return end ? end[2] : 0;
+    return end && sscanf(end + 1, " %c %d", state, parent) == 2;
+}
+
+/* The one-letter state of a process, or 0 when it is gone. */
+UNUSED static char state_of(pid_t pid)
+{
+    char state;
+    pid_t parent;
+    return read_stat(pid, &state, &parent) ? state : 0;
+}
+
+UNUSED static pid_t parent_of(pid_t pid)
+{
+    char state;
+    pid_t parent;
+    return pid > 0 && read_stat(pid, &state, &parent) ? parent : 0;
 }
 
 /* Waits until the process sleeps in a system call (bounded; the callers are right either way, only less sharp). */
@@ -243,6 +260,21 @@ UNUSED static int wait_at_most(pid_t pid, int seconds)
     }
 }
 
+/* Ends what a test left behind, whatever group or session it fled to; the runner adopts all orphans. */
+UNUSED static void end_leftovers(void)
+{
+    for (int round = 0; round < 1000 && waitpid(-1, NULL, WNOHANG) >= 0; round++) {
+        DIR *processes = opendir("/proc");
+        if (!processes)
+            return;
+        for (struct dirent *entry; (entry = readdir(processes));)
+            if (parent_of(atoi(entry->d_name)) == getpid())
+                kill(atoi(entry->d_name), SIGKILL);
+        closedir(processes);
+        usleep(1000);
+    }
+}
+
 UNUSED static bool run_one(const char *program, const struct test *test, bool in_place, int timeout_seconds)
 {
     OK(mkdir(test->name, 0755));
@@ -263,6 +295,7 @@ UNUSED static bool run_one(const char *program, const struct test *test, bool in
     setpgid(pid, pid);
     int status = wait_at_most(pid, timeout_seconds);
     kill(-pid, SIGKILL);
+    end_leftovers();
     if (status == 0)
         return true;
     if (status == -1)
@@ -309,6 +342,7 @@ UNUSED static int run_tests(const char *program, const struct test *tests, size_
     snprintf(directory, sizeof directory, "%.400s/%s.XXXXXX", resolved, program);
     free(resolved);
     CHECK(mkdtemp(directory) != NULL);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
     OK(chdir(directory));
     for (size_t t = 0; t < count; t++) {
         bool wanted = !named;

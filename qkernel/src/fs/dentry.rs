@@ -197,11 +197,10 @@ impl Dentry {
             place.name = a_name.clone();
             place.parent = Some(a_dir.clone());
         }
-        let old = (
-            a_dir.children.lock().insert(a_name, b.clone()),
-            b_dir.children.lock().insert(b_name, a.clone()),
-        );
-        drop(old);
+        // One after the other: both may be the same directory.
+        let old_a = a_dir.children.lock().insert(a_name, b.clone());
+        let old_b = b_dir.children.lock().insert(b_name, a.clone());
+        drop((old_a, old_b));
     }
 
     /// How many users besides the cache it has; `held` references are the caller's own.

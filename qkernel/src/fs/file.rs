@@ -139,9 +139,9 @@ pub trait FileOps: Send + Sync + Any {
     fn flags_changed(&self, _file: &File, _flags: OpenFlags) -> Result<()> {
         Ok(())
     }
-    /// `fcntl(2)` commands that are this kind's own (`F_SETPIPE_SZ`, `F_ADD_SEALS`).
-    fn fcntl(&self, _file: &File, _command: u32, _arg: u64) -> Result<u64> {
-        Err(Errno::EINVAL)
+    /// When a wait for `events` that begins now is given up with `EAGAIN` (`SO_RCVTIMEO`).
+    fn deadline_ns(&self, _events: PollEvents) -> Option<u64> {
+        None
     }
     /// What `/proc/PID/fd/N` shows for files without a path, such as `pipe:[12]`.
     fn describe(&self) -> Vec<u8> {
@@ -231,7 +231,13 @@ impl File {
     /// Tries `attempt` until it isn't `EAGAIN`, sleeping while `events` don't hold; at once when the file is
     /// non-blocking. Interrupted by signals with `Errno::RESTART`.
     pub fn blocking<R>(&self, events: PollEvents, attempt: impl FnMut() -> Result<R>) -> Result<R> {
-        super::block_on(self, events, self.is_nonblocking(), None, attempt)
+        let deadline = self.ops.deadline_ns(events);
+        let result = super::block_on(self, events, self.is_nonblocking(), deadline, attempt);
+        if deadline.is_some() && matches!(result, Err(Errno::RESTART)) {
+            // Made again, the wait would begin anew.
+            return Err(Errno::EINTR);
+        }
+        result
     }
 
     /// Reads, waiting for data unless the file is non-blocking.

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use super::access::Actor;
 use super::mount::{self, Mount};
 use super::walk::{self, Resolve, Walker};
-use super::{File, FileTable, FsContext, Inode, Path, hostfs, special, stream, tmpfs};
+use super::{File, FileTable, FsContext, Inode, Path, devfs, hostfs, special, stream, tmpfs, tty};
 use crate::boot::Spec;
 use crate::config::NR_OPEN;
 use crate::errno::{Errno, Result};
@@ -102,12 +102,13 @@ fn enter_cwd(context: &Arc<FsContext>, spec: &Spec) -> Result<Path> {
 
 /// The descriptors the first process starts with.
 fn streams(spec: &Spec) -> Result<Arc<FileTable>> {
+    devfs::set_terminal_opener(tty::open_device);
     let files = FileTable::new();
     let mut console: Option<Arc<File>> = None;
     for (fd, handle, flags) in &spec.streams {
         let handle = Arc::new(Handle::from_raw(*handle));
         if flags & STREAM_TTY != 0 && console.is_none() {
-            console = special::console(handle.clone());
+            console = special::console(handle.clone(), spec.winsize);
         }
         let file = match &console {
             Some(console) if flags & STREAM_TTY != 0 => console.clone(),

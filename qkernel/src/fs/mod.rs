@@ -1,29 +1,37 @@
 //! Files: the VFS, its file systems, and everything that has a descriptor.
 
+pub mod access;
 pub mod anon;
+pub mod attr;
+pub mod dentry;
+pub mod devfs;
 pub mod epoll;
 pub mod eventfd;
-pub mod access;
-pub mod dentry;
 pub mod file;
 pub mod host_poll;
 pub mod hostfs;
 pub mod init;
 pub mod inode;
-pub mod pages;
 pub mod locks;
+pub mod memfd;
 pub mod mount;
 pub mod names;
 pub mod open;
+pub mod pages;
 pub mod path;
+pub mod pidfd;
 pub mod pipe;
 pub mod poll;
 pub mod proc;
 pub mod pseudo;
+pub mod sysfs;
 
+pub mod signalfd;
 pub mod special;
 pub mod stream;
+pub mod timerfd;
 pub mod tmpfs;
+pub mod tty;
 pub mod walk;
 
 pub use file::{At, Descriptor, DirEntry, File, FileOps, FileTable, OpenFlags, Whence};
@@ -46,6 +54,8 @@ pub trait Terminal: Send + Sync {
     fn set_foreground(&self, group: u32);
     /// Its device number, for `/proc/PID/stat`.
     fn device(&self) -> u64;
+    /// Opens it (`/dev/tty`).
+    fn open(&self, flags: OpenFlags) -> Result<alloc::boxed::Box<dyn FileOps>>;
 }
 
 /// Tries `attempt` until it isn't `EAGAIN`, sleeping in between until one of `events` may hold on `file`.
@@ -72,7 +82,9 @@ pub fn block_on<R>(
 }
 
 /// The terminal the sandbox's streams are on changed its size (rows << 16 | columns).
-pub fn console_resized(_size: i64) {}
+pub fn console_resized(size: i64) {
+    tty::console::resized((size >> 16) as u16, size as u16);
+}
 
 static HOSTNAME: SpinLock<alloc::vec::Vec<u8>> = SpinLock::new(alloc::vec::Vec::new());
 

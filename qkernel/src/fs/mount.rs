@@ -107,8 +107,8 @@ impl Mount {
             let all = ALL.lock();
             all.iter().any(|other| other.place().is_some_and(|(mount, _)| Arc::ptr_eq(&mount, self)))
         };
-        // Ours, the table's and the list's, and the path that the caller found it by.
-        if covered || (!lazy && Arc::strong_count(self) > 4) {
+        // The table's, the list's, and the path the caller found it by.
+        if covered || (!lazy && Arc::strong_count(self) > 3) {
             return Err(Errno::EBUSY);
         }
         let removed = TABLE.lock().remove(&key(&parent, &dentry));

@@ -8,7 +8,7 @@ use core::any::Any;
 use super::access::{self, Actor, Want};
 use super::dentry::Dentry;
 use super::inode::{NodeKind, S_IFDIR, S_IFLNK, S_IFREG};
-use super::walk::{self, AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, Last, Resolve, Walker};
+use super::walk::{self, Last, Resolve, Walker};
 use super::{File, FileOps, OpenFlags, Path, Stat, mount};
 use crate::errno::{Errno, Result};
 use crate::syscall::Ctx;
@@ -181,11 +181,17 @@ pub fn open_found(cx: &Ctx<'_>, path: Path, flags: OpenFlags) -> Result<Arc<File
 pub fn open_executable(cx: &Ctx<'_>, dirfd: i32, path: &[u8], flags: u32) -> Result<Arc<File>> {
     let actor = Actor::of(cx);
     for _ in 0..STALE_TRIES {
-        let place =
-            match walk::resolve_at(cx, &actor, dirfd, path, flags & (AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW))? {
-                Some(place) => place,
-                None => cx.file(dirfd)?.path.clone().ok_or(Errno::EACCES)?,
-            };
+        let place = match walk::resolve_at(cx, &actor, dirfd, path, flags)? {
+            Some(place) => place,
+            None => {
+                let file = cx.file(dirfd)?;
+                match &file.path {
+                    Some(place) => place.clone(),
+                    // A memfd is run as it is.
+                    None => return check_program(&actor, &file).map(|()| file.clone()),
+                }
+            }
+        };
         match place.inode.kind() {
             S_IFLNK => return Err(Errno::ELOOP),
             S_IFREG => {}
@@ -198,6 +204,14 @@ pub fn open_executable(cx: &Ctx<'_>, dirfd: i32, path: &[u8], flags: u32) -> Res
         }
     }
     Err(Errno::ESTALE)
+}
+
+fn check_program(actor: &Actor, file: &File) -> Result<()> {
+    let stat = file.ops.stat(file)?;
+    if !stat.is_regular() {
+        return Err(Errno::EACCES);
+    }
+    access::permitted(&actor.creds, &stat, Want::EXEC)
 }
 
 /// What an `O_PATH` descriptor can do: next to nothing.

@@ -32,8 +32,12 @@ impl Path {
         Self { mount: self.mount.clone(), dentry, inode }
     }
 
-    /// The absolute path as seen from the mount tree's root, with ` (deleted)` behind a removed name.
+    /// The absolute path as seen from the mount tree's root, with ` (deleted)` behind a removed name. Open files
+    /// that are nowhere in the tree are told by what they are (`pipe:[12]`).
     pub fn absolute(&self) -> Vec<u8> {
+        if let Some(unnamed) = self.inode.as_any().downcast_ref::<super::proc::fd::Unnamed>() {
+            return unnamed.describe();
+        }
         let (mut text, _) = self.text(None);
         if self.dentry.is_gone() {
             text.extend_from_slice(b" (deleted)");

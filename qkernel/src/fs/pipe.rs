@@ -16,7 +16,6 @@ use crate::fs::inode::S_IFIFO;
 use crate::mm::IoBuf;
 use crate::sync::{Mutex, SpinLock};
 use crate::syscall::Ctx;
-use crate::task::creds::CAP_SYS_RESOURCE;
 use crate::task::wait::WaitQueue;
 use crate::task::{self, signal};
 
@@ -25,8 +24,6 @@ pub const PIPE_BUF: usize = 4096;
 const DEFAULT_CAPACITY: usize = 64 * 1024;
 /// `fs.pipe-max-size`.
 const CAPACITY_MAX: usize = 1 << 20;
-const F_SETPIPE_SZ: u32 = 1031;
-const F_GETPIPE_SZ: u32 = 1032;
 const FIONREAD: u32 = 0x541b;
 
 /// What a pipe holds. Reads don't cross the end of a packet; bytes of plain writes form one run.
@@ -199,8 +196,7 @@ impl Pipe {
         }
     }
 
-    fn resize(&self, bytes: u64) -> Result<u64> {
-        let privileged = task::current().creds.get().has(CAP_SYS_RESOURCE);
+    fn resize(&self, bytes: u64, privileged: bool) -> Result<u64> {
         let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= 1 << 30).ok_or(Errno::EINVAL)?;
         let capacity = bytes.max(PIPE_BUF).next_power_of_two();
         if capacity > CAPACITY_MAX && !privileged {
@@ -446,12 +442,12 @@ impl FileOps for PipeEnd {
         Ok(0)
     }
 
-    fn fcntl(&self, _file: &File, command: u32, arg: u64) -> Result<u64> {
-        match command {
-            F_GETPIPE_SZ => Ok(self.pipe.capacity() as u64),
-            F_SETPIPE_SZ => self.pipe.resize(arg & 0xffff_ffff),
-            _ => Err(Errno::EINVAL),
-        }
+    fn pipe_size(&self) -> Result<u64> {
+        Ok(self.pipe.capacity() as u64)
+    }
+
+    fn set_pipe_size(&self, bytes: u64, privileged: bool) -> Result<u64> {
+        self.pipe.resize(bytes, privileged)
     }
 
     fn stat(&self, file: &File) -> Result<Stat> {

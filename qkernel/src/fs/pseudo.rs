@@ -19,6 +19,16 @@ use crate::sync::Once;
 
 pub use file::{DirFile, Listing, TextFile, seek_plain};
 
+/// The root of a file system the kernel makes itself: `proc` or `sysfs`. (A `devtmpfs` is a tmpfs that
+/// [`super::devfs::populate`] has filled.)
+pub fn virtual_root(kind: &[u8]) -> Option<Arc<dyn Inode>> {
+    match kind {
+        b"proc" => Some(super::proc::root()),
+        b"sysfs" => Some(super::sysfs::root()),
+        _ => None,
+    }
+}
+
 /// Inode number of every pseudo file system's root.
 pub const ROOT_INO: u64 = 1;
 /// Most bytes of one text: what a program can make the kernel hold for one open file.

@@ -3,36 +3,47 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use super::{File, FileOps, Inode, OpenFlags, tmpfs};
+use super::pipe::{self, FifoSlot};
+use super::{File, FileOps, Inode, OpenFlags, devfs, pseudo, tmpfs, tty};
 use crate::errno::{Errno, Result};
 use crate::host::Handle;
 
 /// Opens a FIFO. Its pipe lives in the inode's [`super::inode::Attachment`].
-pub fn open_fifo(_inode: &Arc<dyn Inode>, _flags: OpenFlags) -> Result<Box<dyn FileOps>> {
-    Err(Errno::ENXIO)
+pub fn open_fifo(inode: &Arc<dyn Inode>, flags: OpenFlags) -> Result<Box<dyn FileOps>> {
+    let attachment = inode.attachment().ok_or(Errno::ENXIO)?;
+    let slot = {
+        let mut held = attachment.lock();
+        let object = held.get_or_insert_with(|| Arc::new(FifoSlot::new())).clone();
+        object.downcast::<FifoSlot>().map_err(|_| Errno::ENXIO)?
+    };
+    pipe::fifo_open(&slot, flags)
 }
 
 /// Opens a device node (`is_block`: a block device) of a file system that has no devices of its own.
 pub fn open_device(
     _inode: &Arc<dyn Inode>,
-    _rdev: u64,
-    _is_block: bool,
-    _flags: OpenFlags,
+    rdev: u64,
+    is_block: bool,
+    flags: OpenFlags,
 ) -> Result<Box<dyn FileOps>> {
-    Err(Errno::ENXIO)
+    if is_block { Err(Errno::ENXIO) } else { devfs::open_device(rdev, flags) }
 }
 
 /// The root of a file system the kernel makes itself. Types nobody provides become an empty tmpfs.
 pub fn virtual_fs(kind: &[u8]) -> Option<Arc<dyn Inode>> {
     match kind {
         b"tmpfs" | b"ramfs" | b"shm" => Some(tmpfs::new(0o1777)),
-        b"proc" => Some(super::proc::root()),
+        b"devpts" => Some(tty::pts::devpts_root()),
         b"mqueue" => Some(tmpfs::new(0o1777)),
-        _ => None,
+        b"devtmpfs" => {
+            let root = tmpfs::new(0o755);
+            devfs::populate(&root).is_ok().then_some(root)
+        }
+        _ => pseudo::virtual_root(kind),
     }
 }
 
-/// The console on streams that are a raw terminal of the host; `None` treats them as plain streams.
-pub fn console(_stream: Arc<Handle>) -> Option<Arc<File>> {
-    None
+/// The console on streams that are a raw terminal of the host, of this size; `None` treats them as plain streams.
+pub fn console(stream: Arc<Handle>, size: Option<(u16, u16)>) -> Option<Arc<File>> {
+    tty::console::open(stream, size).ok()
 }

@@ -7,10 +7,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::PAGE;
 use super::frames::{self, Frame};
 use super::pagetable::{Entry, PageTable};
 use super::vma::{Vma, mirror_prot};
-use super::{PAGE, object::PageStore};
 use crate::errno::Result;
 use crate::platform::{self, OpBatch};
 use crate::sync::{Mutex, MutexGuard, SpinLock};
@@ -46,8 +46,6 @@ pub struct Space {
     pub(super) mmap_top: u64,
     /// Where the next search begins; everything between here and `mmap_top` was full.
     pub(super) free_hint: u64,
-    /// How far a stack may grow, in bytes (`RLIMIT_STACK` at `execve(2)`).
-    pub(super) stack_limit: u64,
     /// The frame behind the one allocated last, so that neighbours get neighbours.
     pub(super) next_frame: Option<Frame>,
     /// Pages of user frames mapped.
@@ -94,7 +92,6 @@ impl AddressSpace {
                 brk: 0,
                 mmap_top: USER_MAX,
                 free_hint: USER_MAX,
-                stack_limit: 8 << 20,
                 next_frame: None,
                 resident_pages: 0,
                 layout: Layout::default(),
@@ -204,20 +201,26 @@ impl AddressSpace {
         (ours && users <= 1) || users == 0
     }
 
-    /// Removes the pages `[first, last)` of `store` from every mapping (truncation).
-    pub(super) fn unmap_object_pages(&self, store: &PageStore, first: u64, last: u64) {
+    /// Whether a shared mapping of `store` is writable, or may be made so.
+    pub(super) fn maps_writable(&self, object: *const ()) -> bool {
+        self.lock().vmas.values().any(|vma| {
+            vma.is_shared()
+                && vma.max_prot.contains(super::Prot::WRITE)
+                && vma.object.as_ref().is_some_and(|mapped| mapped.address() == object)
+        })
+    }
+
+    /// Removes the pages `[first, last)` of `object` from every mapping (truncation).
+    pub(super) fn unmap_object_pages(&self, object: *const (), first: u64, last: u64) {
         let mut space = self.lock();
         let space = &mut *space;
-        let ranges: Vec<(u64, u64)> = space
-            .vmas
-            .values()
-            .filter(|vma| matches!(&vma.object, Some(super::MemoryObject::Store(s)) if core::ptr::eq(Arc::as_ptr(s), store)))
-            .filter_map(|vma| {
-                let from = (first * PAGE).max(vma.offset);
-                let to = last.saturating_mul(PAGE).min(vma.offset + vma.len());
-                (from < to).then(|| (vma.start + (from - vma.offset), vma.start + (to - vma.offset)))
-            })
-            .collect();
+        let cut = |vma: &Vma| {
+            let from = first.saturating_mul(PAGE).max(vma.offset);
+            let to = last.saturating_mul(PAGE).min(vma.offset + vma.len());
+            (from < to).then(|| (vma.start + (from - vma.offset), vma.start + (to - vma.offset)))
+        };
+        let of_object = |vma: &&Vma| vma.object.as_ref().is_some_and(|mapped| mapped.address() == object);
+        let ranges: Vec<(u64, u64)> = space.vmas.values().filter(of_object).filter_map(cut).collect();
         for (start, end) in ranges {
             space.clear(start, end);
         }

@@ -12,6 +12,7 @@ use super::{Access, Fault, PAGE, page_down};
 use crate::config::FAULT_AROUND_MAX_PAGES;
 use crate::errno::Errno;
 use crate::platform;
+use crate::task::limits::RLIMIT_STACK;
 
 /// Pages a first, not sequential, fault on anonymous memory maps.
 const FIRST_WINDOW_PAGES: u32 = 4;
@@ -81,9 +82,10 @@ impl Space {
         let page = page_down(addr);
         let below = self.vmas.range(..addr).next_back().map_or(0, |(_, vma)| vma.end);
         let above = self.vmas.range(addr..).next().map(|(start, _)| *start);
+        let limit = crate::task::current().process.limits.lock().soft(RLIMIT_STACK);
         let grows = above.and_then(|start| self.vmas.get(&start)).filter(|vma| {
             vma.flags.contains(VmaFlags::GROWS_DOWN)
-                && vma.end - page <= self.stack_limit
+                && vma.end - page <= limit
                 && below + STACK_GUARD_PAGES * PAGE <= page
         });
         let Some(mut stack) = grows.cloned() else { return Err(Fault::NotMapped { addr }) };

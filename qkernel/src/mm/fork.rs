@@ -23,16 +23,12 @@ impl AddressSpace {
             self.commit(&mut ours);
             result?;
         }
-        child.for_each_store(|store| store.add_mapper(&child));
+        child.for_each_object(|object| object.add_mapper(&child));
         Ok(child)
     }
 
-    fn for_each_store(&self, f: impl Fn(&super::PageStore)) {
-        for vma in self.lock().vmas.values() {
-            if let Some(MemoryObject::Store(store)) = &vma.object {
-                f(store);
-            }
-        }
+    fn for_each_object(&self, f: impl Fn(&MemoryObject)) {
+        self.lock().vmas.values().filter_map(|vma| vma.object.as_ref()).for_each(f);
     }
 }
 
@@ -41,7 +37,6 @@ fn copy_space(ours: &mut super::aspace::Space, theirs: &mut super::aspace::Space
     theirs.brk = ours.brk;
     theirs.mmap_top = ours.mmap_top;
     theirs.free_hint = ours.free_hint;
-    theirs.stack_limit = ours.stack_limit;
     theirs.layout = ours.layout.clone();
     let vmas: alloc::vec::Vec<_> = ours.vmas.values().cloned().collect();
     for vma in vmas {

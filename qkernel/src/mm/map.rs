@@ -41,8 +41,8 @@ impl AddressSpace {
     /// `mmap(2)`: makes a mapping and returns its address.
     pub fn map(self: &Arc<Self>, new: NewMapping) -> Result<u64> {
         let len = page_up(new.len).filter(|len| *len != 0).ok_or(Errno::EINVAL)?;
-        if let Some(MemoryObject::Store(store)) = &new.object {
-            store.add_mapper(self);
+        if let Some(object) = &new.object {
+            object.add_mapper(self);
         }
         let mut space = self.lock();
         let result = space.map(new, len);
@@ -173,13 +173,12 @@ impl AddressSpace {
     }
 
     /// Sets up where things go in a new program's address space.
-    pub fn set_bounds(&self, brk_start: u64, mmap_top: u64, stack_limit: u64) {
+    pub fn set_bounds(&self, brk_start: u64, mmap_top: u64) {
         let mut space = self.lock();
         space.brk_start = brk_start;
         space.brk = brk_start;
         space.mmap_top = mmap_top;
         space.free_hint = mmap_top;
-        space.stack_limit = stack_limit;
     }
 
     /// A fork-independent key of the memory word at `addr` for futexes: the object and offset when shared.

@@ -24,10 +24,22 @@ pub enum MemoryObject {
 impl MemoryObject {
     /// Whether both are the same object.
     pub fn same(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Store(a), Self::Store(b)) => Arc::ptr_eq(a, b),
-            (Self::Host(a), Self::Host(b)) => Arc::ptr_eq(a, b),
-            _ => false,
+        self.address() == other.address()
+    }
+
+    /// Where it is: its identity while anyone holds it.
+    pub fn address(&self) -> *const () {
+        match self {
+            Self::Store(store) => Arc::as_ptr(store).cast(),
+            Self::Host(file) => Arc::as_ptr(file).cast(),
+        }
+    }
+
+    /// Remembers that `aspace` maps this, so that it hears of truncation.
+    pub fn add_mapper(&self, aspace: &Arc<AddressSpace>) {
+        match self {
+            Self::Store(store) => store.mappers.add(aspace),
+            Self::Host(file) => file.mappers().add(aspace),
         }
     }
 
@@ -57,12 +69,43 @@ impl MemoryObject {
     }
 }
 
+/// The address spaces that map an object.
+#[derive(Default)]
+pub struct Mappers(SpinLock<Vec<Weak<AddressSpace>>>);
+
+impl Mappers {
+    /// Nobody maps it.
+    pub const fn new() -> Self {
+        Self(SpinLock::new(Vec::new()))
+    }
+
+    fn add(&self, aspace: &Arc<AddressSpace>) {
+        let mut mappers = self.0.lock();
+        mappers.retain(|mapper| mapper.strong_count() != 0);
+        if !mappers.iter().any(|mapper| core::ptr::eq(mapper.as_ptr(), Arc::as_ptr(aspace))) {
+            mappers.push(Arc::downgrade(aspace));
+        }
+    }
+
+    /// Removes the pages `[first, last)` of `object` from all of them.
+    pub fn unmap(&self, object: *const (), first: u64, last: u64) {
+        for mapper in self.all() {
+            mapper.unmap_object_pages(object, first, last);
+        }
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<Arc<AddressSpace>> {
+        self.0.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
 /// Frames by page index: the content of a tmpfs file, a memfd, or shared anonymous memory. Holes read as zeros.
 pub struct PageStore {
     pages: SpinLock<BTreeMap<u64, Frame>>,
     size: AtomicU64,
     /// Address spaces that map this, to be told of truncation.
-    mappers: SpinLock<Vec<Weak<AddressSpace>>>,
+    mappers: Mappers,
     label: Once<Box<[u8]>>,
 }
 
@@ -72,7 +115,7 @@ impl PageStore {
         Arc::new(Self {
             pages: SpinLock::new(BTreeMap::new()),
             size: AtomicU64::new(size),
-            mappers: SpinLock::new(Vec::new()),
+            mappers: Mappers::new(),
             label: Once::new(),
         })
     }
@@ -205,10 +248,7 @@ impl PageStore {
         if freed.is_empty() {
             return;
         }
-        let mappers: Vec<Arc<AddressSpace>> = self.mappers.lock().iter().filter_map(Weak::upgrade).collect();
-        for mapper in mappers {
-            mapper.unmap_object_pages(self, first, last);
-        }
+        self.mappers.unmap((&raw const *self).cast(), first, last);
         for (_, frame) in freed {
             frames::drop_ref(frame);
         }
@@ -234,13 +274,9 @@ impl PageStore {
         }
     }
 
-    /// Remembers that `aspace` maps this.
-    pub fn add_mapper(&self, aspace: &Arc<AddressSpace>) {
-        let mut mappers = self.mappers.lock();
-        mappers.retain(|mapper| mapper.strong_count() != 0);
-        if !mappers.iter().any(|mapper| core::ptr::eq(mapper.as_ptr(), Arc::as_ptr(aspace))) {
-            mappers.push(Arc::downgrade(aspace));
-        }
+    /// Whether a shared mapping of it is writable, or may be made so (`F_SEAL_WRITE` asks).
+    pub fn is_mapped_writable(&self) -> bool {
+        self.mappers.all().iter().any(|mapper| mapper.maps_writable((&raw const *self).cast()))
     }
 }
 

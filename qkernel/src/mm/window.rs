@@ -8,6 +8,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use super::object::Mappers;
 use super::{PAGE, page_up};
 use crate::errno::{Errno, Result};
 use crate::host::{self, Handle};
@@ -41,6 +42,7 @@ pub struct HostFileMap {
     /// The file's size when last asked, in bytes.
     size: AtomicU64,
     chunks: SpinLock<BTreeMap<u64, u64>>,
+    mappers: Mappers,
     /// Path for `/proc/PID/maps`.
     pub(super) label: Once<Box<[u8]>>,
 }
@@ -53,6 +55,7 @@ impl HostFileMap {
             writable,
             size: AtomicU64::new(0),
             chunks: SpinLock::new(BTreeMap::new()),
+            mappers: Mappers::new(),
             label: Once::new(),
         }
     }
@@ -60,6 +63,17 @@ impl HostFileMap {
     /// Device and inode number of the file; zeros when the host can't say.
     pub fn identity(&self) -> (u64, u64) {
         host::stat_handle(&self.handle).map_or((0, 0), |stat| (stat.dev, stat.ino))
+    }
+
+    /// The address spaces that map it.
+    pub fn mappers(&self) -> &Mappers {
+        &self.mappers
+    }
+
+    /// The file was cut to `size` bytes: pages behind go, private copies included.
+    pub fn truncated(&self, size: u64) {
+        self.size.store(size, Ordering::Relaxed);
+        self.mappers.unmap((&raw const *self).cast(), size.div_ceil(PAGE), u64::MAX);
     }
 
     /// Whether shared mappings may write.

@@ -12,14 +12,15 @@ use crate::fs::{File, OpenFlags, pipe};
 use crate::mm::user::pod;
 
 /// `O_*` flags out of `flags`; `EINVAL` for any that aren't `allowed`.
-fn only(flags: u32, allowed: OpenFlags) -> Result<OpenFlags> {
+pub fn only(flags: u32, allowed: OpenFlags) -> Result<OpenFlags> {
     OpenFlags::from_bits(flags).filter(|flags| allowed.contains(*flags)).ok_or(Errno::EINVAL)
 }
 
 /// What most of these calls take.
-const COMMON: OpenFlags = OpenFlags::NONBLOCK.union(OpenFlags::CLOEXEC);
+pub const COMMON: OpenFlags = OpenFlags::NONBLOCK.union(OpenFlags::CLOEXEC);
 
-fn install(cx: &Ctx<'_>, file: Arc<File>, flags: OpenFlags) -> SyscallResult {
+/// Gives a file a descriptor, close-on-exec as the flags say.
+pub fn install(cx: &Ctx<'_>, file: Arc<File>, flags: OpenFlags) -> SyscallResult {
     cx.install(file, flags.contains(OpenFlags::CLOEXEC))
 }
 

@@ -1,5 +1,6 @@
 //! System calls: one table, one file a family.
 
+mod attr;
 mod creds;
 mod descriptor;
 mod dir;
@@ -9,6 +10,8 @@ mod jobs;
 mod limits;
 mod lock;
 mod memory;
+mod message;
+mod mount;
 mod names;
 mod open;
 pub mod poll;
@@ -17,10 +20,16 @@ mod process;
 mod rw;
 mod sched;
 mod signal;
+mod socket;
+mod splice;
 mod stat;
+mod system;
 pub mod table;
 mod time;
 mod timer;
+mod transfer;
+mod watch;
+mod xattr;
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};

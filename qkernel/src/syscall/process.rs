@@ -37,7 +37,10 @@ pub(super) fn clone(
     // Only the low 32 bits are flags of this call; what Linux ignores is ignored.
     let bits = CloneFlags::from_bits_truncate(flags & 0xffff_ff00);
     let exit_signal = (flags & 0xff) as u32;
-    clone_task(cx, &CloneArgs { flags: bits, exit_signal, stack, tls, parent_tid, child_tid })
+    clone_task(
+        cx,
+        &CloneArgs { flags: bits, exit_signal, stack, tls, parent_tid, child_tid, pidfd: parent_tid },
+    )
 }
 
 /// `fork(2)`.
@@ -82,8 +85,8 @@ pub(super) fn clone3(cx: &Ctx<'_>, args: u64, size: u64) -> SyscallResult {
     }
     let stack = args.stack.checked_add(args.stack_size).ok_or(Errno::EINVAL)?;
     let exit_signal = args.exit_signal as u32;
-    let Clone3Args { tls, parent_tid, child_tid, .. } = args;
-    clone_task(cx, &CloneArgs { flags, exit_signal, stack, tls, parent_tid, child_tid })
+    let Clone3Args { tls, parent_tid, child_tid, pidfd, .. } = args;
+    clone_task(cx, &CloneArgs { flags, exit_signal, stack, tls, parent_tid, child_tid, pidfd })
 }
 
 /// Reads a struct that may grow: shorter ones are padded with zeros, longer ones must be zero behind what is known.
@@ -302,6 +305,7 @@ pub(super) fn waitid(cx: &Ctx<'_>, kind: u32, id: u32, info: u64, options: u32, 
         1 if id != 0 => Who::Pid(id),
         2 if id == 0 => Who::Group(TREE.lock().nodes.get(&cx.process().pid).map_or(0, |node| node.group)),
         2 => Who::Group(id),
+        3 => Who::Pid(super::watch::pid_process(cx, id as i32)?.pid),
         _ => return Err(Errno::EINVAL),
     };
     let child = wait(cx, who, options)?;

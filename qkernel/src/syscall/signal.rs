@@ -242,7 +242,7 @@ pub(super) fn tgkill(cx: &Ctx<'_>, tgid: i32, tid: i32, number: u32) -> SyscallR
 }
 
 /// What a program says about a signal it sends; it may pretend to be the kernel or `kill(2)` only towards itself.
-fn read_info(cx: &Ctx<'_>, number: u32, info: u64, to_self: bool) -> Result<Source> {
+pub(super) fn read_info(cx: &Ctx<'_>, number: u32, info: u64, to_self: bool) -> Result<Source> {
     const SI_TKILL: i32 = -6;
     let info = SigInfo::from_user(number, &cx.user().read(info)?);
     if (info.code() >= 0 || info.code() == SI_TKILL) && !to_self {

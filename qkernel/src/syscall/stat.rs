@@ -6,9 +6,9 @@ use alloc::vec::Vec;
 use super::{Ctx, SyscallResult};
 use crate::errno::{Errno, Result};
 use crate::fs::access::{self, Actor, Want};
-use crate::fs::inode::{LinkTarget, S_IFLNK};
+use crate::fs::inode::{LinkTarget, S_IFIFO, S_IFLNK};
 use crate::fs::path::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW};
-use crate::fs::{Path, Stat, walk};
+use crate::fs::{File, Path, Stat, walk};
 use crate::mm::user::pod;
 use crate::task::creds::{CAP_ALL, Creds};
 
@@ -129,8 +129,16 @@ fn stat_path(cx: &Ctx<'_>, dirfd: i32, path: u64, flags: u32) -> Result<(Stat, O
         }
         None => {
             let file = cx.file(dirfd)?;
-            Ok((file.ops.stat(&file)?, file.path.as_ref().map(|path| path.mount.id)))
+            Ok((stat_file(&file)?, file.path.as_ref().map(|path| path.mount.id)))
         }
+    }
+}
+
+/// The attributes of an open file. Of an open FIFO they are the name's, not the pipe's.
+fn stat_file(file: &File) -> Result<Stat> {
+    match &file.path {
+        Some(path) if path.inode.kind() == S_IFIFO => path.inode.stat(),
+        _ => file.ops.stat(file),
     }
 }
 
@@ -147,7 +155,7 @@ pub(super) fn lstat(cx: &Ctx<'_>, path: u64, buf: u64) -> SyscallResult {
 /// `fstat(2)`.
 pub(super) fn fstat(cx: &Ctx<'_>, fd: i32, buf: u64) -> SyscallResult {
     let file = cx.file(fd)?;
-    cx.user().write(buf, &raw_stat(&file.ops.stat(&file)?))?;
+    cx.user().write(buf, &raw_stat(&stat_file(&file)?))?;
     Ok(0)
 }
 

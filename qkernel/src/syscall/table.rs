@@ -6,9 +6,11 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Ctx, FromArg, SyscallResult, unknown};
-use super::{creds, futex, jobs, limits, prctl, sched, signal, time, timer};
-use super::{descriptor, dir, lock, names, open, rw, stat};
-use super::{event, memory, poll, process};
+use super::{
+    attr, creds, descriptor, dir, event, futex, jobs, limits, lock, memory, message, mount, names, open,
+    poll, prctl, process, rw, sched, signal, socket, splice, stat, system, time, timer, transfer, watch,
+    xattr,
+};
 use crate::task::Task;
 
 static STRACE: AtomicBool = AtomicBool::new(false);
@@ -191,6 +193,17 @@ syscalls! {
     315 => sched::sched_getattr(tid: i32, attr: u64, size: u32, flags: u32);
     302 => limits::prlimit64(pid: i32, resource: u32, new: u64, old: u64);
 
+    // system information
+    63 => system::uname(to: u64);
+    99 => system::sysinfo(to: u64);
+    103 => system::syslog(kind: i32, buf: u64, len: i32);
+    135 => system::personality(persona: u32);
+    170 => system::sethostname(name: u64, len: i32);
+    171 => system::setdomainname(name: u64, len: i32);
+    309 => system::getcpu(cpu: u64, node: u64);
+    318 => system::getrandom(buf: u64, len: usize, flags: u32);
+    324 => system::membarrier(command: i32, flags: u32, cpu: i32);
+    334 => system::rseq();
     // pipes and events
     7 => poll::poll(fds: u64, count: u32, timeout_ms: i32);
     22 => event::pipe(ends: u64);
@@ -206,6 +219,38 @@ syscalls! {
     291 => event::epoll_create1(flags: u32);
     293 => event::pipe2(ends: u64, flags: u32);
     441 => event::epoll_pwait2(set: i32, events: u64, max: i32, timeout: u64, mask: u64, mask_size: u64);
+    275 => splice::splice(input: i32, input_offset: u64, output: i32, output_offset: u64, len: usize, flags: u32);
+    276 => splice::tee(input: i32, output: i32, len: usize, flags: u32);
+    278 => splice::vmsplice(fd: i32, iov: u64, count: u64, flags: u32);
+    282 => watch::signalfd(fd: i32, mask: u64, size: u64);
+    283 => watch::timerfd_create(clock: i32, flags: u32);
+    286 => watch::timerfd_settime(fd: i32, flags: u32, new: u64, old: u64);
+    287 => watch::timerfd_gettime(fd: i32, to: u64);
+    289 => watch::signalfd4(fd: i32, mask: u64, size: u64, flags: u32);
+    319 => watch::memfd_create(name: u64, flags: u32);
+    424 => watch::pidfd_send_signal(pidfd: i32, number: u32, info: u64, flags: u32);
+    434 => watch::pidfd_open(pid: i32, flags: u32);
+    438 => watch::pidfd_getfd(pidfd: i32, fd: i32, flags: u32);
+
+    // sockets
+    41 => socket::socket(family: u32, kind: u32, protocol: u32);
+    42 => socket::connect(fd: i32, addr: u64, len: u32);
+    43 => socket::accept(fd: i32, addr: u64, len: u64);
+    44 => message::sendto(fd: i32, buf: u64, len: usize, flags: u32, to: u64, to_len: u32);
+    45 => message::recvfrom(fd: i32, buf: u64, len: usize, flags: u32, from: u64, from_len: u64);
+    46 => message::sendmsg(fd: i32, header: u64, flags: u32);
+    47 => message::recvmsg(fd: i32, header: u64, flags: u32);
+    48 => socket::shutdown(fd: i32, how: u32);
+    49 => socket::bind(fd: i32, addr: u64, len: u32);
+    50 => socket::listen(fd: i32, backlog: i32);
+    51 => socket::getsockname(fd: i32, addr: u64, len: u64);
+    52 => socket::getpeername(fd: i32, addr: u64, len: u64);
+    53 => socket::socketpair(family: u32, kind: u32, protocol: u32, ends: u64);
+    54 => socket::setsockopt(fd: i32, level: u32, name: u32, value: u64, len: i32);
+    55 => socket::getsockopt(fd: i32, level: u32, name: u32, value: u64, len: u64);
+    288 => socket::accept4(fd: i32, addr: u64, len: u64, flags: u32);
+    299 => message::recvmmsg(fd: i32, headers: u64, count: u32, flags: u32, timeout: u64);
+    307 => message::sendmmsg(fd: i32, headers: u64, count: u32, flags: u32);
 
     // files
     0 => rw::read(fd: i32, addr: u64, len: usize);
@@ -263,4 +308,44 @@ syscalls! {
     436 => open::close_range(first: u32, last: u32, flags: u32);
     437 => open::openat2(dirfd: i32, path: u64, how: u64, size: u64);
     439 => stat::faccessat2(dirfd: i32, path: u64, mode: u32, flags: u32);
+    40 => transfer::sendfile(out: i32, input: i32, offset: u64, count: usize);
+    74 => transfer::fsync(fd: i32);
+    75 => transfer::fdatasync(fd: i32);
+    76 => attr::truncate(path: u64, len: i64);
+    77 => attr::ftruncate(fd: i32, len: i64);
+    90 => attr::chmod(path: u64, mode: u32);
+    91 => attr::fchmod(fd: i32, mode: u32);
+    92 => attr::chown(path: u64, uid: u32, gid: u32);
+    93 => attr::fchown(fd: i32, uid: u32, gid: u32);
+    94 => attr::lchown(path: u64, uid: u32, gid: u32);
+    95 => attr::umask(mask: u32);
+    132 => attr::utime(path: u64, times: u64);
+    155 => mount::pivot_root(new: u64, old: u64);
+    162 => transfer::sync();
+    165 => mount::mount(source: u64, target: u64, kind: u64, flags: u64, data: u64);
+    166 => mount::umount2(target: u64, flags: u32);
+    187 => transfer::readahead(fd: i32, offset: i64, count: usize);
+    188 => xattr::setxattr(path: u64, name: u64, value: u64, size: usize, flags: u32);
+    189 => xattr::lsetxattr(path: u64, name: u64, value: u64, size: usize, flags: u32);
+    190 => xattr::fsetxattr(fd: i32, name: u64, value: u64, size: usize, flags: u32);
+    191 => xattr::getxattr(path: u64, name: u64, value: u64, size: usize);
+    192 => xattr::lgetxattr(path: u64, name: u64, value: u64, size: usize);
+    193 => xattr::fgetxattr(fd: i32, name: u64, value: u64, size: usize);
+    194 => xattr::listxattr(path: u64, names: u64, size: usize);
+    195 => xattr::llistxattr(path: u64, names: u64, size: usize);
+    196 => xattr::flistxattr(fd: i32, names: u64, size: usize);
+    197 => xattr::removexattr(path: u64, name: u64);
+    198 => xattr::lremovexattr(path: u64, name: u64);
+    199 => xattr::fremovexattr(fd: i32, name: u64);
+    221 => transfer::fadvise64(fd: i32, offset: i64, len: i64, advice: u32);
+    235 => attr::utimes(path: u64, times: u64);
+    260 => attr::fchownat(dirfd: i32, path: u64, uid: u32, gid: u32, flags: u32);
+    261 => attr::futimesat(dirfd: i32, path: u64, times: u64);
+    268 => attr::fchmodat(dirfd: i32, path: u64, mode: u32);
+    277 => transfer::sync_file_range(fd: i32, offset: i64, len: i64, flags: u32);
+    280 => attr::utimensat(dirfd: i32, path: u64, times: u64, flags: u32);
+    285 => transfer::fallocate(fd: i32, mode: u32, offset: i64, len: i64);
+    306 => transfer::syncfs(fd: i32);
+    326 => transfer::copy_file_range(input: i32, input_offset: u64, out: i32, out_offset: u64, len: usize, flags: u32);
+    452 => attr::fchmodat2(dirfd: i32, path: u64, mode: u32, flags: u32);
 }

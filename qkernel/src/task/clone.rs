@@ -10,6 +10,8 @@ use super::process::{Node, Process, TREE};
 use super::{Task, TaskParts, sched};
 use crate::config::TASKS_MAX;
 use crate::errno::{Errno, Result};
+use crate::fs::OpenFlags;
+use crate::fs::pidfd::PidFile;
 use crate::mm::heap;
 use crate::platform::{FpuArea, UserContext};
 use crate::syscall::Ctx;
@@ -66,6 +68,8 @@ pub struct CloneArgs {
     pub tls: u64,
     pub parent_tid: u64,
     pub child_tid: u64,
+    /// Where the descriptor of `CLONE_PIDFD` goes.
+    pub pidfd: u64,
 }
 
 fn check(args: &CloneArgs) -> Result<()> {
@@ -82,7 +86,11 @@ fn check(args: &CloneArgs) -> Result<()> {
         // No namespaces inside a sandbox yet.
         return Err(Errno::EPERM);
     }
-    if flags.intersects(CloneFlags::PIDFD | CloneFlags::PTRACE) {
+    // A pid descriptor is of a process, and older callers get it where the thread's id would go.
+    if flags.contains(CloneFlags::PTRACE)
+        || (flags.contains(CloneFlags::PIDFD) && flags.intersects(CloneFlags::THREAD | CloneFlags::DETACHED))
+        || (flags.contains(CloneFlags::PIDFD | CloneFlags::PARENT_SETTID) && args.pidfd == args.parent_tid)
+    {
         return Err(Errno::EINVAL);
     }
     Ok(())
@@ -118,6 +126,14 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
     };
     let child = Task::new(tid, parts)?;
     child.sched.inherit(&me.sched);
+    if flags.contains(CloneFlags::PIDFD) {
+        let file = PidFile::open(&process, OpenFlags::empty())?;
+        let fd = cx.install(file, true)? as u32 as i32;
+        if let Err(error) = cx.user().write(args.pidfd, &fd) {
+            let _ = cx.files().close(fd);
+            return Err(error);
+        }
+    }
     if flags.contains(CloneFlags::PARENT_SETTID) {
         cx.user().write(args.parent_tid, &tid)?;
     }

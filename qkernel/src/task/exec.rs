@@ -136,7 +136,7 @@ fn load_binary(cx: &Ctx<'_>, program: Program, head: &[u8]) -> Result<Loaded> {
     let random = RandomLayout::new();
     let mmap_top = STACK_TOP - random.mmap;
     let stack_limit = cx.limit(RLIMIT_STACK).min(1 << 30);
-    aspace.set_bounds(0, mmap_top - stack_limit.max(128 << 20), stack_limit);
+    aspace.set_bounds(0, mmap_top - stack_limit.max(128 << 20));
 
     let hint = if image.header.position_independent { Some(PIE_BASE + random.program) } else { None };
     let bias = map_image(&aspace, &program.file, &image, hint)?;
@@ -148,7 +148,7 @@ fn load_binary(cx: &Ctx<'_>, program: Program, head: &[u8]) -> Result<Loaded> {
         None => (0, bias.wrapping_add(image.header.entry)),
     };
     let brk = page_up(bias + image.span().1).ok_or(Errno::ENOEXEC)? + random.brk;
-    aspace.set_bounds(brk, mmap_top - stack_limit.max(128 << 20), stack_limit);
+    aspace.set_bounds(brk, mmap_top - stack_limit.max(128 << 20));
     let vdso = crate::task::vdso::map(&aspace)?;
     let facts = Facts { image: &image, bias, base, vdso, creds: &creds };
     let stack = build_stack(&aspace, &program, &facts, STACK_TOP - random.stack)?;

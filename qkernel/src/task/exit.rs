@@ -136,6 +136,7 @@ fn end_process(process: &Arc<Process>, status: i32) {
         }
     }
     let _ = parent;
+    crate::fs::pidfd::process_ended(process.pid);
     tell_parent(process);
 }
 

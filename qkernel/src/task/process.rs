@@ -23,7 +23,7 @@ pub struct Process {
     /// Signals for whichever thread takes them. Its lock is the process's signal lock.
     pub pending: SpinLock<PendingSignals>,
     /// Woken when a signal becomes pending (signal descriptors).
-    pub signal_watch: WaitQueue,
+    pub signal_watch: Arc<WaitQueue>,
     pub limits: SpinLock<Limits>,
     /// Woken when a child changes state.
     pub child_wait: WaitQueue,
@@ -157,7 +157,7 @@ impl Process {
             tasks: SpinLock::new(Vec::new()),
             sighand: Shared::new(sighand),
             pending: SpinLock::new(PendingSignals::default()),
-            signal_watch: WaitQueue::new(),
+            signal_watch: Arc::new(WaitQueue::new()),
             limits: SpinLock::new(limits),
             child_wait: WaitQueue::new(),
             group_exit: SpinLock::new(None),

@@ -143,6 +143,9 @@ impl HostInode {
             None => self.reach(|at, name| host::set_attr(at, name, &set)),
         };
         self.invalidate();
+        if let (Some(size), Ok(())) = (change.size, &result) {
+            self.maps_truncated(size);
+        }
         result
     }
 

@@ -1,6 +1,6 @@
 //! Open host files and directories.
 
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec;
 use core::any::Any;
 
@@ -74,6 +74,14 @@ impl HostInode {
     /// Whether a shared mapping may change the content.
     pub(super) fn is_mapped_writable(&self) -> bool {
         self.kind == S_IFREG && self.maps.lock()[1].strong_count() != 0
+    }
+
+    /// The file was cut (or grown) to `size` bytes.
+    pub(super) fn maps_truncated(&self, size: u64) {
+        let maps = self.maps.lock().clone();
+        for map in maps.iter().filter_map(Weak::upgrade) {
+            map.truncated(size);
+        }
     }
 
     fn map(&self, handle: &Arc<Handle>, writable: bool) -> Arc<HostFileMap> {

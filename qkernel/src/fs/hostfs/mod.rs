@@ -101,7 +101,10 @@ impl HostFs {
             && known.born_ns == stat.btime_ns
         {
             known.found_at(dir, name, self.shared);
-            known.attr.lock().store(stat, None);
+            // Where the sandbox alone changes files, what is known is newer than an answer that raced with a change.
+            if self.shared {
+                known.attr.lock().store(stat, None);
+            }
             return Ok(known);
         }
         let place = Place::Named { dir, name: name.into() };
@@ -234,6 +237,7 @@ impl HostInode {
         }
         if self.kind == S_IFREG
             && let Some(fresh) = self.fresh.lock().take()
+            && !flags.intersects(OpenFlags::DSYNC | OpenFlags::SYNC_BIT)
         {
             return Ok(fresh);
         }

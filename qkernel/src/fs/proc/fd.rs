@@ -11,6 +11,7 @@ use super::PROC;
 use super::subject::Subject;
 use crate::errno::{Errno, Result};
 use crate::fs::inode::{Inode, LinkTarget, S_IFLNK, S_IFMT, S_IFREG};
+use crate::fs::mount::Mount;
 use crate::fs::poll::{PollEvents, PollTable};
 use crate::fs::pseudo::{Context, Dynamic, Entry, FileSystem, Item, Node, Out, Place, parse_id};
 use crate::fs::{At, Descriptor, File, FileOps, FileTable, OpenFlags, Path, Stat, Whence};
@@ -123,7 +124,8 @@ fn facts(open: &Open, out: &mut Out) -> Result<()> {
     flags.set(OpenFlags::CLOEXEC, close_on_exec);
     let pos = if file.ops.is_seekable() { *file.pos.lock() } else { 0 };
     let ino = file.ops.stat(&file).map_or(0, |stat| stat.ino);
-    writeln!(out, "pos:\t{pos}\nflags:\t0{:o}\nmnt_id:\t0\nino:\t{ino}", flags.bits());
+    let mount = file.path.as_ref().map_or(0, |path| path.mount.id);
+    writeln!(out, "pos:\t{pos}\nflags:\t0{:o}\nmnt_id:\t{mount}\nino:\t{ino}", flags.bits());
     out.push(&file.ops.fdinfo());
     Ok(())
 }
@@ -133,7 +135,7 @@ fn facts(open: &Open, out: &mut Out) -> Result<()> {
 pub fn path_of(file: &Arc<File>) -> Path {
     match &file.path {
         Some(path) => path.clone(),
-        None => crate::fs::mount::Mount::of(Arc::new(Unnamed { file: file.clone() }), b"anon", b"none", false).path(),
+        None => Mount::of(Arc::new(Unnamed { file: file.clone() }), b"anon", b"none", false).path(),
     }
 }
 
@@ -211,6 +213,18 @@ impl FileOps for Again {
     }
     fn flags_changed(&self, file: &File, flags: OpenFlags) -> Result<()> {
         self.file.ops.flags_changed(file, flags)
+    }
+    fn pipe_size(&self) -> Result<u64> {
+        self.file.ops.pipe_size()
+    }
+    fn set_pipe_size(&self, bytes: u64, privileged: bool) -> Result<u64> {
+        self.file.ops.set_pipe_size(bytes, privileged)
+    }
+    fn seals(&self) -> Result<u32> {
+        self.file.ops.seals()
+    }
+    fn add_seals(&self, seals: u32) -> Result<()> {
+        self.file.ops.add_seals(seals)
     }
     fn describe(&self) -> Vec<u8> {
         self.file.ops.describe()

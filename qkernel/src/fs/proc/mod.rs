@@ -1,6 +1,6 @@
 //! `/proc`.
 
-mod cpuinfo;
+pub mod cpuinfo;
 pub mod fd;
 mod maps;
 mod mem;

@@ -1,40 +1,74 @@
-//! `/proc/PID/{mounts,mountinfo,mountstats}`. The VFS says what is mounted.
+//! `/proc/PID/{mounts,mountinfo,mountstats}`.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::subject::Subject;
 use crate::errno::Result;
+use crate::fs::Path;
+use crate::fs::dentry::Dentry;
+use crate::fs::mount::{self, Mount};
 use crate::fs::pseudo::Out;
-use crate::sync::Once;
 
 /// One mount as the tables show it.
 #[derive(Clone, Debug, Default)]
-pub struct MountLine {
-    pub id: u64,
-    pub parent: u64,
+struct MountLine {
+    id: u64,
+    parent: u64,
     /// `st_dev` of the file system.
-    pub dev: u64,
+    dev: u64,
     /// The part of the file system that is mounted; `/` for all of it.
-    pub root: Vec<u8>,
-    /// Where, as an absolute path.
-    pub point: Vec<u8>,
-    pub read_only: bool,
-    /// Further options of the mount, each with a comma before it (`,nosuid,nodev`).
-    pub options: &'static str,
+    root: Vec<u8>,
+    /// Where, as the process sees it.
+    point: Vec<u8>,
+    read_only: bool,
     /// Type of file system, and what is mounted.
-    pub kind: Vec<u8>,
-    pub source: Vec<u8>,
+    kind: Vec<u8>,
+    source: Vec<u8>,
 }
 
-static SOURCE: Once<fn() -> Vec<MountLine>> = Once::new();
-
-/// Names the function that lists the mounts. Called once, by the VFS.
-pub fn set_source(list: fn() -> Vec<MountLine>) {
-    SOURCE.call_once(|| list);
+impl MountLine {
+    /// What is seen of a mount from `root`; `None` when it lies elsewhere.
+    fn of(mount: &Arc<Mount>, root: &Path) -> Option<Self> {
+        let (parent, point) = match mount.place() {
+            Some((parent, dentry)) => {
+                let id = parent.id;
+                let place = Path { mount: parent, dentry, inode: mount.root_inode.clone() };
+                (id, place.below(root)?)
+            }
+            None => (mount.id, mount.path().below(root)?),
+        };
+        Some(Self {
+            id: mount.id,
+            parent,
+            dev: mount.root_inode.stat().map_or(0, |stat| stat.dev),
+            root: inside(&mount.root),
+            point,
+            read_only: mount.is_read_only(),
+            kind: mount.kind.to_vec(),
+            source: mount.source.to_vec(),
+        })
+    }
 }
 
-fn list() -> Vec<MountLine> {
-    SOURCE.get().map(|list| list()).unwrap_or_default()
+/// The path of a directory in its own file system.
+fn inside(dentry: &Arc<Dentry>) -> Vec<u8> {
+    let mut names = Vec::new();
+    let mut at = dentry.clone();
+    while let Some(parent) = at.parent() {
+        names.push(at.name());
+        at = parent;
+    }
+    if names.is_empty() {
+        return b"/".to_vec();
+    }
+    names.iter().rev().flat_map(|name| core::iter::once(b'/').chain(name.iter().copied())).collect()
+}
+
+/// The mounts the process sees, parents first.
+fn list(subject: &Subject) -> Result<Vec<MountLine>> {
+    let root = subject.task()?.fs.get().root();
+    Ok(mount::list().iter().filter_map(|mount| MountLine::of(mount, &root)).collect())
 }
 
 /// The major part of a device number.
@@ -50,8 +84,8 @@ pub fn minor(dev: u64) -> u64 {
 const SPECIAL: &[u8] = b" \t\n#";
 
 /// `/proc/PID/mounts`, the format of `fstab(5)`.
-pub fn mounts(_: &Subject, out: &mut Out) -> Result<()> {
-    list().iter().for_each(|mount| push_mount(out, mount));
+pub fn mounts(subject: &Subject, out: &mut Out) -> Result<()> {
+    list(subject)?.iter().for_each(|mount| push_mount(out, mount));
     Ok(())
 }
 
@@ -60,12 +94,12 @@ fn push_mount(out: &mut Out, mount: &MountLine) {
         out.push_escaped(word, SPECIAL);
         out.push(b" ");
     }
-    writeln!(out, "{}{},relatime 0 0", access(mount), mount.options);
+    writeln!(out, "{},relatime 0 0", access(mount));
 }
 
 /// `/proc/PID/mountinfo`; see `proc_pid_mountinfo(5)`.
-pub fn mountinfo(_: &Subject, out: &mut Out) -> Result<()> {
-    list().iter().for_each(|mount| push_info(out, mount));
+pub fn mountinfo(subject: &Subject, out: &mut Out) -> Result<()> {
+    list(subject)?.iter().for_each(|mount| push_info(out, mount));
     Ok(())
 }
 
@@ -75,7 +109,7 @@ fn push_info(out: &mut Out, mount: &MountLine) {
         out.push_escaped(word, SPECIAL);
         out.push(b" ");
     }
-    write!(out, "{}{},relatime - ", access(mount), mount.options);
+    write!(out, "{},relatime - ", access(mount));
     for word in [&mount.kind, &mount.source] {
         out.push_escaped(word, SPECIAL);
         out.push(b" ");
@@ -84,8 +118,8 @@ fn push_info(out: &mut Out, mount: &MountLine) {
 }
 
 /// `/proc/PID/mountstats`: the mounts in words.
-pub fn mountstats(_: &Subject, out: &mut Out) -> Result<()> {
-    for mount in list() {
+pub fn mountstats(subject: &Subject, out: &mut Out) -> Result<()> {
+    for mount in list(subject)? {
         out.push(b"device ");
         out.push_escaped(&mount.source, SPECIAL);
         out.push(b" mounted on ");
@@ -114,15 +148,14 @@ mod tests {
             root: b"/".to_vec(),
             point: b"/a b".to_vec(),
             read_only: true,
-            options: ",nosuid",
             kind: b"proc".to_vec(),
             source: b"proc".to_vec(),
         };
         let mut out = Out::default();
         push_info(&mut out, &mount);
         push_mount(&mut out, &mount);
-        let expected = "22 27 0:21 / /a\\040b ro,nosuid,relatime - proc proc ro\n\
-                        proc /a\\040b proc ro,nosuid,relatime 0 0\n";
+        let expected = "22 27 0:21 / /a\\040b ro,relatime - proc proc ro\n\
+                        proc /a\\040b proc ro,relatime 0 0\n";
         assert_eq!(core::str::from_utf8(&out.bytes), Ok(expected));
     }
 
@@ -130,6 +163,6 @@ mod tests {
     fn device_numbers_come_apart() {
         assert_eq!((major(0x501), minor(0x501)), (5, 1));
         assert_eq!((major(0xfe00), minor(0xfe00)), (254, 0));
-        assert_eq!(minor(0x12_3000_0045), 0x1_2300_45);
+        assert_eq!(minor(0x12_3000_0045), 0x0123_0045);
     }
 }

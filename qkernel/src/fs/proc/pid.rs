@@ -147,14 +147,12 @@ fn exe(subject: &Subject) -> Result<LinkTarget> {
 
 fn cwd(subject: &Subject) -> Result<LinkTarget> {
     let context = subject.task().map_err(|_| Errno::ENOENT)?.fs.get();
-    let path = context.cwd.lock().clone();
-    Ok(LinkTarget::Direct(path))
+    Ok(LinkTarget::Direct(context.cwd()))
 }
 
 fn root(subject: &Subject) -> Result<LinkTarget> {
     let context = subject.task().map_err(|_| Errno::ENOENT)?.fs.get();
-    let path = context.root.lock().clone();
-    Ok(LinkTarget::Direct(path))
+    Ok(LinkTarget::Direct(context.root()))
 }
 
 fn comm(subject: &Subject, out: &mut Out) -> Result<()> {

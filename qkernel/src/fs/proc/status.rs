@@ -119,22 +119,26 @@ impl Sizes {
 
 /// `/proc/PID/stat`; see `proc_pid_stat(5)` for the fields.
 pub fn stat(subject: &Subject, out: &mut Out) -> Result<()> {
-    let family = subject.family()?;
+    push_stat(out, subject, &subject.family()?, subject.guard().is_ok());
+    Ok(())
+}
+
+/// `open`: addresses are shown.
+fn push_stat(out: &mut Out, subject: &Subject, family: &Family, open: bool) {
     let process = &subject.process;
     let task = subject.task().ok();
-    let (state, _) = state_of(subject, &family);
+    let (state, _) = state_of(subject, family);
     let aspace = task.as_ref().and_then(|task| task.aspace());
     let layout = aspace.as_ref().map(|aspace| aspace.with_layout(|layout| layout.clone()));
     let layout = layout.unwrap_or_default();
     let sizes = aspace.as_ref().map(|aspace| Sizes::of(aspace, &layout)).unwrap_or_default();
-    let open = subject.guard().is_ok();
 
     write!(out, "{} (", subject.id());
     match &task {
         Some(task) => out.push(comm_of(&task.comm.lock().clone())),
         None => out.push(b"defunct"),
     }
-    let Family { parent, group, session, terminal, foreground, .. } = family;
+    let Family { parent, group, session, terminal, foreground, ended } = *family;
     write!(out, ") {state} {parent} {group} {session} {terminal} {foreground} 4194304 0 0 0 0 ");
     push_times(subject, task.as_ref(), out);
     let rss_limit = process.limits.lock().soft(RLIMIT_RSS);
@@ -156,8 +160,7 @@ pub fn stat(subject: &Subject, out: &mut Out) -> Result<()> {
     let Layout { start_data, end_data, arg_start, arg_end, env_start, env_end, .. } = layout;
     let addresses = [start_data, end_data, sizes.start_brk, arg_start, arg_end, env_start, env_end];
     push_words(out, &addresses.map(|addr| if open { addr } else { 0 }));
-    writeln!(out, "{}", if open { family.ended.unwrap_or(0) } else { 0 });
-    Ok(())
+    writeln!(out, "{}", if open { ended.unwrap_or(0) } else { 0 });
 }
 
 fn push_words(out: &mut Out, words: &[u64]) {
@@ -205,9 +208,13 @@ pub fn statm(subject: &Subject, out: &mut Out) -> Result<()> {
 
 /// `/proc/PID/status`.
 pub fn status(subject: &Subject, out: &mut Out) -> Result<()> {
-    let family = subject.family()?;
+    push_status(out, subject, &subject.family()?);
+    Ok(())
+}
+
+fn push_status(out: &mut Out, subject: &Subject, family: &Family) {
     let task = subject.task().ok();
-    let (letter, word) = state_of(subject, &family);
+    let (letter, word) = state_of(subject, family);
     out.push(b"Name:\t");
     match &task {
         Some(task) => out.push_escaped(comm_of(&task.comm.lock().clone()), b"\n"),
@@ -215,7 +222,7 @@ pub fn status(subject: &Subject, out: &mut Out) -> Result<()> {
     }
     out.push(b"\n");
     if let Some(task) = &task {
-        writeln!(out, "Umask:\t{:04o}", task.fs.get().umask.load(Ordering::Relaxed));
+        writeln!(out, "Umask:\t{:04o}", task.fs.get().umask());
     }
     let parent = family.parent;
     let (pid, tgid) = (subject.id(), subject.process.pid);
@@ -234,7 +241,6 @@ pub fn status(subject: &Subject, out: &mut Out) -> Result<()> {
         push_rights(&task.creds.get(), out);
     }
     push_places(task.as_ref(), out);
-    Ok(())
 }
 
 fn push_ids(subject: &Subject, task: Option<&Arc<Task>>, out: &mut Out) {
@@ -350,5 +356,85 @@ pub fn push_cpu_list(out: &mut Out, cpus: usize) {
     match cpus {
         0 | 1 => out.push(b"0\n"),
         _ => writeln!(out, "0-{}", cpus - 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::FsContext;
+    use crate::platform::UserContext;
+    use crate::task::limits::Limits;
+    use crate::task::signal::{SigHand, TaskSignals};
+    use crate::task::{Process, TaskParts};
+    use std::collections::BTreeSet;
+    use std::string::String;
+    use std::vec::Vec;
+
+    fn subject(with_thread: bool) -> Subject {
+        let process = Process::new(42, SigHand::new(), Limits::default());
+        let task = Task::idle(TaskParts {
+            process: process.clone(),
+            aspace: None,
+            files: None,
+            fs: FsContext::none(),
+            creds: Arc::new(Creds::new(7, 8, Vec::new())),
+            signals: TaskSignals::default(),
+            context: UserContext::new(),
+            comm: *b"a) b (c\0\0\0\0\0\0\0\0\0",
+        });
+        task.set_tid(42);
+        if with_thread {
+            process.tasks.lock().push(task);
+        }
+        Subject::process(process, 42)
+    }
+
+    fn text(push: impl FnOnce(&mut Out)) -> String {
+        let mut out = Out::default();
+        push(&mut out);
+        String::from_utf8(out.bytes).unwrap()
+    }
+
+    #[test]
+    fn stat_has_the_fields_of_linux() {
+        let family =
+            Family { parent: 1, group: 40, session: 39, terminal: 0x8801, foreground: 41, ended: None };
+        let line = text(|out| push_stat(out, &subject(true), &family, true));
+        let (head, tail) = line.trim_end().rsplit_once(") ").unwrap();
+        assert_eq!(head, "42 (a) b (c");
+        let fields: Vec<&str> = tail.split(' ').collect();
+        // Together with the id and the name.
+        assert_eq!(fields.len(), 50);
+        assert_eq!(fields[..6], ["R", "1", "40", "39", "34817", "41"]);
+        assert_eq!((fields[15], fields[16], fields[17]), ("20", "0", "1"));
+        assert_eq!(fields[22], "18446744073709551615");
+        assert_eq!(fields[35], "17");
+        let host = std::fs::read_to_string("/proc/self/stat").unwrap();
+        assert_eq!(host.rsplit_once(") ").unwrap().1.split_whitespace().count(), fields.len());
+    }
+
+    #[test]
+    fn a_zombie_has_a_state_and_no_memory() {
+        let family = Family { ended: Some(0x100), ..Family::default() };
+        let line = text(|out| push_stat(out, &subject(false), &family, true));
+        assert!(line.starts_with("42 (defunct) Z 0 "), "{line}");
+        assert!(line.ends_with(" 256\n"));
+        let status = text(|out| push_status(out, &subject(false), &family));
+        assert!(status.contains("State:\tZ (zombie)\n") && !status.contains("VmSize"));
+    }
+
+    #[test]
+    fn status_has_lines_that_linux_has() {
+        let status = text(|out| push_status(out, &subject(true), &Family::default()));
+        let host = std::fs::read_to_string("/proc/self/status").unwrap();
+        let keys = |text: &str| -> BTreeSet<String> {
+            text.lines().filter_map(|line| Some(line.split_once(':')?.0.into())).collect()
+        };
+        let unknown: Vec<String> = keys(&status).difference(&keys(&host)).cloned().collect();
+        assert!(unknown.iter().all(|key| key == "Kthread"), "{unknown:?}");
+        assert!(status.contains("\nUid:\t7\t7\t7\t7\nGid:\t8\t8\t8\t8\n"));
+        assert!(status.contains("\nThreads:\t1\nSigQ:\t0/31000\n"));
+        assert!(status.contains("\nCapBnd:\t000001ffffffffff\n"));
     }
 }

@@ -99,7 +99,7 @@ fn push_meminfo(out: &mut Out, memory: &Memory) {
 }
 
 /// CPU time of the sandbox in counter ticks (user, system), and switches of the tasks that live.
-fn cpu_use() -> (u64, u64, u64) {
+pub fn cpu_use() -> (u64, u64, u64) {
     let tree = TREE.lock();
     let (mut user, mut system, mut switches) = (0u64, 0u64, 0u64);
     for node in tree.nodes.values() {

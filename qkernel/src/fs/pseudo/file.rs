@@ -72,6 +72,11 @@ impl<C: Context> FileOps for TextFile<C> {
         true
     }
 
+    /// `O_TRUNC`, which shells ask for: the text is made anew anyway.
+    fn truncate(&self, file: &File, _size: u64) -> Result<()> {
+        if file.flags().writable() { Ok(()) } else { Err(Errno::EINVAL) }
+    }
+
     fn stat(&self, _file: &File) -> Result<Stat> {
         self.node.stat()
     }

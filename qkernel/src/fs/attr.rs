@@ -1,0 +1,64 @@
+//! Changing attributes, with the rules of who may.
+
+use super::Path;
+use super::access::{self, Actor, Want};
+use super::inode::{AttrChange, S_IFDIR, S_IFREG, S_ISGID, SetTime};
+use crate::errno::{Errno, Result};
+use crate::task::creds::{CAP_CHOWN, CAP_FSETID};
+
+/// `chmod(2)`.
+pub fn chmod(actor: &Actor, path: &Path, mode: u32) -> Result<()> {
+    path.mount.check_writable()?;
+    let stat = path.inode.stat()?;
+    if !access::is_owner(&actor.creds, &stat) {
+        return Err(Errno::EPERM);
+    }
+    let mut mode = mode & 0o7777;
+    if !actor.creds.in_group(stat.gid) && !actor.creds.has(CAP_FSETID) {
+        mode &= !S_ISGID;
+    }
+    path.inode.set_attr(&AttrChange { mode: Some(mode), ..AttrChange::default() })
+}
+
+/// `chown(2)`; `None` leaves an id as it is.
+pub fn chown(actor: &Actor, path: &Path, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+    path.mount.check_writable()?;
+    let stat = path.inode.stat()?;
+    let creds = &actor.creds;
+    if !creds.has(CAP_CHOWN) {
+        let owns = stat.uid == creds.fsuid;
+        let uid_stays = uid.is_none_or(|uid| owns && uid == stat.uid);
+        let gid_is_own = gid.is_none_or(|gid| owns && (gid == stat.gid || creds.in_group(gid)));
+        if !uid_stays || !gid_is_own {
+            return Err(Errno::EPERM);
+        }
+    }
+    path.inode.set_attr(&AttrChange { uid, gid, ..AttrChange::default() })
+}
+
+/// `utimensat(2)`; `None` leaves a time as it is.
+pub fn set_times(actor: &Actor, path: &Path, atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()> {
+    if atime.is_none() && mtime.is_none() {
+        return Ok(());
+    }
+    path.mount.check_writable()?;
+    let stat = path.inode.stat()?;
+    if !access::is_owner(&actor.creds, &stat) {
+        if (atime, mtime) != (Some(SetTime::Now), Some(SetTime::Now)) {
+            return Err(Errno::EPERM);
+        }
+        access::permitted(&actor.creds, &stat, Want::WRITE)?;
+    }
+    path.inode.set_attr(&AttrChange { atime, mtime, ..AttrChange::default() })
+}
+
+/// `truncate(2)`.
+pub fn truncate(actor: &Actor, path: &Path, size: u64) -> Result<()> {
+    match path.inode.kind() {
+        S_IFREG => {}
+        S_IFDIR => return Err(Errno::EISDIR),
+        _ => return Err(Errno::EINVAL),
+    }
+    access::check(&actor.creds, path, Want::WRITE)?;
+    path.inode.set_attr(&AttrChange { size: Some(size), ..AttrChange::default() })
+}

@@ -1,0 +1,188 @@
+//! The console: the terminal the sandbox's streams are on, when the host's side of it is raw.
+//!
+//! What is typed is taken from the host as soon as it is there, whether or not a program reads: control characters are
+//! signals. What the host doesn't take at once stays in the discipline until it does.
+
+use alloc::boxed::Box;
+use alloc::sync::{Arc, Weak};
+
+use super::pts::{self, Meta};
+use super::termios::WinSize;
+use super::{Tty, TtyFile};
+use crate::errno::{Errno, Result};
+use crate::fs::poll::PollEvents;
+use crate::fs::{File, OpenFlags, Terminal, host_poll};
+use crate::host::{self, Handle};
+use crate::mm::IoBuf;
+use crate::sync::{Once, SpinLock};
+use crate::task::process::{SessionTerminal, TREE};
+use crate::task::wait::Wake;
+
+/// "At the stream's own position" of `READ` and `WRITE`.
+const STREAM: u64 = u64::MAX;
+/// Bytes exchanged with the host at a time.
+const CHUNK_BYTES: usize = 512;
+
+/// The host's side of a terminal.
+pub struct Console {
+    handle: Arc<Handle>,
+    /// Held from reading what was typed until the discipline has it, so that it stays in order.
+    typing: SpinLock<()>,
+    /// Held while bytes go to the host, for the same reason.
+    showing: SpinLock<()>,
+    /// What the host is asked to tell of.
+    armed: SpinLock<PollEvents>,
+    token: u64,
+    /// Held for the registration, which is weak.
+    _listener: Arc<Listener>,
+}
+
+/// Hears from the host.
+struct Listener {
+    tty: Once<Weak<Tty>>,
+}
+
+impl Wake for Listener {
+    fn wake(&self, _events: PollEvents) {
+        if let Some(tty) = self.tty.get().and_then(Weak::upgrade)
+            && let Some(console) = &tty.host
+        {
+            // The host tells once; both directions are looked at, and asked for anew.
+            *console.armed.lock() = PollEvents::empty();
+            console.pump(&tty);
+            console.flush(&tty);
+        }
+    }
+}
+
+impl Console {
+    /// Takes what was typed, as much as the discipline has room for.
+    pub fn pump(&self, tty: &Tty) {
+        loop {
+            let mut chunk = [0u8; CHUNK_BYTES];
+            let typing = self.typing.lock();
+            let room = tty.line.lock().room().min(CHUNK_BYTES);
+            if room == 0 || tty.is_hung_up() {
+                // Whoever reads calls again.
+                return;
+            }
+            match host::read(&self.handle, STREAM, &mut IoBuf::kernel(&mut chunk[..room])) {
+                Ok(got) if got > 0 => {
+                    tty.receive(&chunk[..got]);
+                }
+                Err(Errno::EAGAIN) => {
+                    self.arm(PollEvents::IN);
+                    return;
+                }
+                _ => {
+                    drop(typing);
+                    self.lost(tty);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Shows what is to be shown, as much as the host takes.
+    pub fn flush(&self, tty: &Tty) {
+        let mut freed = false;
+        {
+            let mut chunk = [0u8; CHUNK_BYTES];
+            let _showing = self.showing.lock();
+            loop {
+                let len = tty.line.lock().peek_output(&mut chunk);
+                if len == 0 {
+                    break;
+                }
+                match host::write(&self.handle, STREAM, &mut IoBuf::kernel(&mut chunk[..len])) {
+                    Ok(done) if done > 0 => {
+                        tty.line.lock().consume_output(done);
+                        freed = true;
+                    }
+                    Ok(_) | Err(Errno::EAGAIN) => {
+                        self.arm(PollEvents::OUT);
+                        break;
+                    }
+                    // Nobody looks any more.
+                    Err(_) => {
+                        tty.line.lock().flush_output();
+                        freed = true;
+                        break;
+                    }
+                }
+            }
+        }
+        if freed {
+            tty.wait.wake(PollEvents::WRITABLE);
+        }
+    }
+
+    /// Asks the host to tell of `events`, besides what it was asked before.
+    fn arm(&self, events: PollEvents) {
+        let mut armed = self.armed.lock();
+        if !armed.contains(events) {
+            *armed |= events;
+            let _ = host::poll_arm(&self.handle, armed.bits(), self.token);
+        }
+    }
+
+    /// The terminal on the host is gone.
+    fn lost(&self, tty: &Tty) {
+        if let Some(tty) = tty.me.upgrade() {
+            tty.hang_up();
+        }
+    }
+}
+
+impl Drop for Console {
+    fn drop(&mut self) {
+        host_poll::unregister(self.token);
+    }
+}
+
+static CONSOLE: Once<Arc<Tty>> = Once::new();
+
+/// The sandbox's console, if its streams are a terminal.
+pub fn get() -> Option<&'static Arc<Tty>> {
+    CONSOLE.get()
+}
+
+/// Makes the console on a terminal of the host; its open file. It is `/dev/pts/0`.
+pub fn open(handle: Arc<Handle>, size: Option<(u16, u16)>) -> Result<Arc<File>> {
+    let listener = Arc::new(Listener { tty: Once::new() });
+    let handler: Arc<dyn Wake> = listener.clone();
+    let token = host_poll::register_handler(&handler);
+    let host = Console {
+        handle,
+        typing: SpinLock::new(()),
+        showing: SpinLock::new(()),
+        armed: SpinLock::new(PollEvents::empty()),
+        token,
+        _listener: listener.clone(),
+    };
+    let tty = pts::register(|number| Tty::new(number, Meta::new(0), false, Some(host)))?;
+    listener.tty.call_once(|| Arc::downgrade(&tty));
+    let (rows, columns) = size.unwrap_or((24, 80));
+    tty.line.lock().size = WinSize { rows, columns, ..WinSize::default() };
+    CONSOLE.call_once(|| tty.clone());
+    let flags = OpenFlags::RDWR | OpenFlags::NOCTTY;
+    let ops = TtyFile::program(&tty, flags)?;
+    tty.input_changed();
+    Ok(File::new(Box::new(ops), flags, None))
+}
+
+/// Makes the console the terminal of the first session, which `pid` leads.
+pub fn give_to_session(pid: u32) {
+    if let Some(tty) = get() {
+        let terminal: Arc<dyn Terminal> = tty.clone();
+        TREE.lock().terminals.insert(pid, SessionTerminal { terminal });
+        tty.set_foreground(pid);
+    }
+}
+
+/// The host's terminal changed its size.
+pub fn resized(rows: u16, columns: u16) {
+    if let Some(tty) = get() {
+        tty.resize(WinSize { rows, columns, ..WinSize::default() });
+    }
+}

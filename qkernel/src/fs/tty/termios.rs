@@ -1,0 +1,146 @@
+//! Terminal settings: `struct termios` and what its bits mean.
+
+use bitflags::bitflags;
+
+use crate::mm::user::pod;
+
+bitflags! {
+    /// `c_iflag`.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Input: u32 {
+        const ISTRIP = 0x20;
+        const INLCR = 0x40;
+        const IGNCR = 0x80;
+        const ICRNL = 0x100;
+        const IUCLC = 0x200;
+        const IXON = 0x400;
+        const IXANY = 0x800;
+        const IMAXBEL = 0x2000;
+        const IUTF8 = 0x4000;
+        const _ = !0;
+    }
+}
+
+bitflags! {
+    /// `c_oflag`.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Output: u32 {
+        const OPOST = 1;
+        const OLCUC = 2;
+        const ONLCR = 4;
+        const OCRNL = 8;
+        const ONOCR = 0x10;
+        const ONLRET = 0x20;
+        const XTABS = 0x1800;
+        const _ = !0;
+    }
+}
+
+bitflags! {
+    /// `c_lflag`.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Local: u32 {
+        const ISIG = 1;
+        const ICANON = 2;
+        const ECHO = 8;
+        const ECHOE = 0x10;
+        const ECHOK = 0x20;
+        const ECHONL = 0x40;
+        const NOFLSH = 0x80;
+        const TOSTOP = 0x100;
+        const ECHOCTL = 0x200;
+        const ECHOKE = 0x800;
+        const IEXTEN = 0x8000;
+        const _ = !0;
+    }
+}
+
+/// Indices into `c_cc`.
+pub const VINTR: usize = 0;
+pub const VQUIT: usize = 1;
+pub const VERASE: usize = 2;
+pub const VKILL: usize = 3;
+pub const VEOF: usize = 4;
+pub const VTIME: usize = 5;
+pub const VMIN: usize = 6;
+pub const VSTART: usize = 8;
+pub const VSTOP: usize = 9;
+pub const VSUSP: usize = 10;
+pub const VEOL: usize = 11;
+pub const VREPRINT: usize = 12;
+pub const VWERASE: usize = 14;
+pub const VLNEXT: usize = 15;
+pub const VEOL2: usize = 16;
+
+/// `struct termios` of the kernel.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Termios {
+    pub iflag: u32,
+    pub oflag: u32,
+    pub cflag: u32,
+    pub lflag: u32,
+    pub line: u8,
+    pub cc: [u8; 19],
+}
+pod!(Termios);
+const _: () = assert!(size_of::<Termios>() == 36);
+
+/// `struct termios2`.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Termios2 {
+    pub termios: Termios,
+    pub ispeed: u32,
+    pub ospeed: u32,
+}
+pod!(Termios2);
+
+/// `struct winsize`.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WinSize {
+    pub rows: u16,
+    pub columns: u16,
+    pub x_pixels: u16,
+    pub y_pixels: u16,
+}
+pod!(WinSize);
+
+impl Termios {
+    /// What a new terminal has (`tty_std_termios`).
+    pub const fn standard() -> Self {
+        const ECHOES: u32 =
+            Local::ECHO.bits() | Local::ECHOE.bits() | Local::ECHOK.bits() | Local::ECHOCTL.bits();
+        const B38400_CS8_CREAD: u32 = 0xf | 0x30 | 0x80;
+        Self {
+            iflag: Input::ICRNL.bits() | Input::IXON.bits(),
+            oflag: Output::OPOST.bits() | Output::ONLCR.bits(),
+            cflag: B38400_CS8_CREAD,
+            lflag: ECHOES
+                | Local::ISIG.bits()
+                | Local::ICANON.bits()
+                | Local::ECHOKE.bits()
+                | Local::IEXTEN.bits(),
+            line: 0,
+            cc: [3, 0x1c, 0x7f, 0x15, 4, 0, 1, 0, 0x11, 0x13, 0x1a, 0, 0x12, 0xf, 0x17, 0x16, 0, 0, 0],
+        }
+    }
+
+    pub fn input(&self, flags: Input) -> bool {
+        self.iflag & flags.bits() == flags.bits()
+    }
+
+    pub fn output(&self, flags: Output) -> bool {
+        self.oflag & flags.bits() == flags.bits()
+    }
+
+    pub fn local(&self, flags: Local) -> bool {
+        self.lflag & flags.bits() == flags.bits()
+    }
+
+    /// Whether `byte` is the control character at `index`. Zero means that there is none.
+    pub fn is(&self, index: usize, byte: u8) -> bool {
+        byte != 0 && self.cc[index] == byte
+    }
+}

@@ -1,0 +1,350 @@
+//! What a Unix socket receives: a queue of bytes with a record for each message.
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use super::rights::{Rights, Ucred};
+use crate::errno::{Errno, Result};
+use crate::fs::File;
+use crate::fs::pages::PageQueue;
+use crate::fs::poll::PollEvents;
+use crate::mm::IoBuf;
+use crate::sync::Mutex;
+use crate::task::wait::WaitQueue;
+
+/// What a record costs besides its bytes, against the sender's buffer size.
+const RECORD_COST: usize = 512;
+
+/// What travels with a message.
+#[derive(Default)]
+pub struct Envelope {
+    /// The sender's name; empty when it has none.
+    pub from: Arc<[u8]>,
+    pub creds: Ucred,
+    pub rights: Rights,
+}
+
+struct Record {
+    len: usize,
+    envelope: Envelope,
+}
+
+#[derive(Default)]
+struct Queue {
+    data: PageQueue,
+    records: VecDeque<Record>,
+}
+
+/// What was received.
+#[derive(Default)]
+pub struct Received {
+    /// Bytes put into the buffer.
+    pub bytes: usize,
+    /// Bytes the message had.
+    pub full: usize,
+    pub from: Option<Arc<[u8]>>,
+    pub creds: Option<Ucred>,
+    pub files: Vec<Arc<File>>,
+}
+
+/// How to receive.
+#[derive(Clone, Copy, Default)]
+pub struct ReceiveHow {
+    /// Leave the message.
+    pub peek: bool,
+    /// Don't join bytes of different senders.
+    pub split_senders: bool,
+}
+
+/// A receiving socket's queue.
+pub struct Inbox {
+    queue: Mutex<Queue>,
+    /// Mirrors: cost of what is queued, bytes, records.
+    cost: AtomicUsize,
+    bytes: AtomicUsize,
+    records: AtomicUsize,
+    /// The smallest buffer size of a sender that found no room; `usize::MAX`: none did.
+    starved: AtomicUsize,
+    /// Nothing more comes: the sender is done, or the receiver.
+    ended: AtomicBool,
+    /// The receiver is gone.
+    closed: AtomicBool,
+    /// The peer went without reading what it was sent.
+    reset: AtomicBool,
+    /// The receiver's queue.
+    wait: Arc<WaitQueue>,
+    /// Where senders wait for room; of a connection the sender's own queue.
+    room: Arc<WaitQueue>,
+}
+
+impl Inbox {
+    /// An empty inbox: `wait` hears of messages, `room` of room.
+    pub fn new(wait: Arc<WaitQueue>, room: Arc<WaitQueue>) -> Arc<Self> {
+        Arc::new(Self {
+            queue: Mutex::new(Queue::default()),
+            cost: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            records: AtomicUsize::new(0),
+            starved: AtomicUsize::new(usize::MAX),
+            ended: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            reset: AtomicBool::new(false),
+            wait,
+            room,
+        })
+    }
+
+    pub fn is_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Whether the receiver is gone.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Nothing more comes.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.wait.wake_all();
+        self.room.wake_all();
+    }
+
+    /// The peer is gone and hadn't read everything.
+    pub fn set_reset(&self) {
+        self.reset.store(true, Ordering::Release);
+    }
+
+    /// Takes the pending error.
+    pub fn take_reset(&self) -> bool {
+        self.reset.swap(false, Ordering::AcqRel)
+    }
+
+    pub fn is_reset(&self) -> bool {
+        self.reset.load(Ordering::Acquire)
+    }
+
+    /// Whether something can be received.
+    pub fn has_message(&self) -> bool {
+        self.records.load(Ordering::Acquire) != 0
+    }
+
+    /// Bytes queued.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Acquire)
+    }
+
+    /// Bytes of the first message.
+    pub fn first_len(&self) -> usize {
+        self.queue.lock().records.front().map_or(0, |record| record.len)
+    }
+
+    /// Whether a sender with this buffer size should try: a quarter of it is in use at most.
+    pub fn has_room(&self, limit: usize) -> bool {
+        let roomy = || self.cost.load(Ordering::SeqCst).saturating_mul(4) <= limit;
+        if roomy() {
+            return true;
+        }
+        self.starved.fetch_min(limit, Ordering::SeqCst);
+        // Room that was made before the line above is seen here; later room is announced.
+        roomy()
+    }
+
+    /// Where senders wait.
+    pub fn room_queue(&self) -> &Arc<WaitQueue> {
+        &self.room
+    }
+
+    fn mirror(&self, queue: &Queue) {
+        self.bytes.store(queue.data.len(), Ordering::Release);
+        self.records.store(queue.records.len(), Ordering::Release);
+        self.cost.store(queue.data.len() + queue.records.len() * RECORD_COST, Ordering::SeqCst);
+    }
+
+    /// One attempt to append bytes to a stream: as many as fit. The envelope goes with the first that do.
+    pub fn push_stream(
+        &self,
+        buf: &mut IoBuf<'_>,
+        envelope: &mut Option<Envelope>,
+        limit: usize,
+    ) -> Result<usize> {
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        let mut queue = self.queue.lock();
+        let free = self.check_room(limit)?;
+        let moved = queue.data.push(buf, buf.remaining().min(free))?;
+        let envelope = envelope.take().unwrap_or_default();
+        match queue.records.back_mut() {
+            Some(last) if envelope.rights.is_empty() && last.joins(&envelope) => last.len += moved,
+            _ => queue.records.push_back(Record { len: moved, envelope }),
+        }
+        self.mirror(&queue);
+        drop(queue);
+        self.wait.wake(PollEvents::READABLE);
+        Ok(moved)
+    }
+
+    /// One attempt to append a message, whole or not at all.
+    pub fn push_message(
+        &self,
+        buf: &mut IoBuf<'_>,
+        envelope: &mut Option<Envelope>,
+        limit: usize,
+    ) -> Result<usize> {
+        let len = buf.remaining();
+        if len > limit.saturating_sub(32) {
+            return Err(Errno::EMSGSIZE);
+        }
+        let mut queue = self.queue.lock();
+        self.check_room(limit)?;
+        let (start, before) = (buf.mark(), queue.data.len());
+        match queue.data.push(buf, len) {
+            Ok(moved) if moved == len => {}
+            result => {
+                queue.data.cut(before);
+                buf.rewind(start);
+                return Err(result.err().unwrap_or(Errno::EFAULT));
+            }
+        }
+        queue.records.push_back(Record { len, envelope: envelope.take().unwrap_or_default() });
+        self.mirror(&queue);
+        drop(queue);
+        self.wait.wake(PollEvents::READABLE);
+        Ok(len)
+    }
+
+    /// Room that is left, not zero; `EAGAIN`, or `EPIPE` once nobody reads.
+    fn check_room(&self, limit: usize) -> Result<usize> {
+        if self.is_ended() {
+            return Err(Errno::EPIPE);
+        }
+        let free = limit.saturating_sub(self.cost.load(Ordering::Acquire));
+        if free == 0 {
+            self.starved.fetch_min(limit, Ordering::SeqCst);
+            return Err(Errno::EAGAIN);
+        }
+        Ok(free)
+    }
+
+    /// What an empty queue means to a reader.
+    fn empty<T: Default>(&self) -> Result<T> {
+        if self.take_reset() {
+            return Err(Errno::ECONNRESET);
+        }
+        if self.is_ended() { Ok(T::default()) } else { Err(Errno::EAGAIN) }
+    }
+
+    /// One attempt to take bytes of a stream. Nothing at the end.
+    pub fn receive_stream(&self, buf: &mut IoBuf<'_>, how: ReceiveHow) -> Result<Received> {
+        let mut queue = self.queue.lock();
+        let Some(first) = queue.records.front() else { return self.empty() };
+        let creds = first.envelope.creds;
+        let mut out =
+            Received { from: Some(first.envelope.from.clone()), creds: Some(creds), ..Received::default() };
+        let mut at = 0;
+        let mut taken = Rights::default();
+        while let Some(record) = queue.records.get(at) {
+            if how.split_senders && record.envelope.creds != creds {
+                break;
+            }
+            let len = record.len;
+            let skip = if how.peek { out.bytes } else { 0 };
+            let moved = match queue.data.peek(skip, buf, len) {
+                Ok(moved) => moved,
+                Err(error) if out.bytes == 0 => return Err(error),
+                Err(_) => break,
+            };
+            out.bytes += moved;
+            let Some(record) = queue.records.get_mut(at) else { break };
+            let has_rights = !record.envelope.rights.is_empty();
+            if how.peek {
+                out.files = record.envelope.rights.copy();
+                at += 1;
+            } else {
+                taken = core::mem::take(&mut record.envelope.rights);
+                queue.consume(moved);
+            }
+            if has_rights || moved < len || buf.is_empty() {
+                break;
+            }
+        }
+        out.full = out.bytes;
+        self.mirror(&queue);
+        drop(queue);
+        if !how.peek {
+            out.files = taken.take();
+            self.after_receive();
+        }
+        Ok(out)
+    }
+
+    /// One attempt to take a message; what the buffer doesn't hold is lost.
+    pub fn receive_message(&self, buf: &mut IoBuf<'_>, how: ReceiveHow) -> Result<Received> {
+        let mut queue = self.queue.lock();
+        let Some(first) = queue.records.front() else { return self.empty() };
+        let full = first.len;
+        let bytes = queue.data.peek(0, buf, full)?;
+        let mut out = Received { bytes, full, ..Received::default() };
+        if how.peek {
+            if let Some(first) = queue.records.front() {
+                out.creds = Some(first.envelope.creds);
+                out.from = Some(first.envelope.from.clone());
+                out.files = first.envelope.rights.copy();
+            }
+            return Ok(out);
+        }
+        queue.data.discard(full);
+        if let Some(first) = queue.records.pop_front() {
+            out.creds = Some(first.envelope.creds);
+            out.from = Some(first.envelope.from);
+            out.files = first.envelope.rights.take();
+        }
+        self.mirror(&queue);
+        drop(queue);
+        self.after_receive();
+        Ok(out)
+    }
+
+    /// Tells senders that found no room, once there is enough for the neediest of them.
+    fn after_receive(&self) {
+        let limit = self.starved.load(Ordering::SeqCst);
+        if limit != usize::MAX && self.cost.load(Ordering::SeqCst).saturating_mul(4) <= limit {
+            self.starved.store(usize::MAX, Ordering::SeqCst);
+            self.room.wake(PollEvents::WRITABLE);
+        }
+    }
+
+    /// The receiver is gone: forgets everything; true if something was left unread.
+    pub fn close(&self) -> bool {
+        self.closed.store(true, Ordering::Release);
+        self.end();
+        let queue = {
+            let mut queue = self.queue.lock();
+            self.mirror(&Queue::default());
+            core::mem::take(&mut *queue)
+        };
+        !queue.records.is_empty()
+    }
+}
+
+impl Queue {
+    fn consume(&mut self, count: usize) {
+        self.data.discard(count);
+        if let Some(first) = self.records.front_mut() {
+            first.len -= count.min(first.len);
+            if first.len == 0 {
+                self.records.pop_front();
+            }
+        }
+    }
+}
+
+impl Record {
+    /// Whether bytes with this envelope may follow in the same record.
+    fn joins(&self, envelope: &Envelope) -> bool {
+        self.envelope.rights.is_empty() && self.envelope.creds == envelope.creds
+    }
+}

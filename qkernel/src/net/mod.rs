@@ -1,0 +1,229 @@
+//! Sockets: what all families share, and the families.
+
+pub mod inbox;
+pub mod options;
+pub mod rights;
+pub mod unix;
+mod unix_names;
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use bitflags::bitflags;
+use core::any::Any;
+
+use crate::errno::{Errno, Result};
+use crate::fs::inode::S_IFSOCK;
+use crate::fs::pipe::raise_sigpipe;
+use crate::fs::poll::{PollEvents, PollTable};
+use crate::fs::{At, File, FileOps, OpenFlags, Stat, anon};
+use crate::mm::IoBuf;
+use crate::syscall::Ctx;
+use crate::task;
+use inbox::{ReceiveHow, Received};
+use options::Options;
+use rights::{Rights, Ucred};
+
+pub const AF_UNSPEC: u16 = 0;
+pub const AF_UNIX: u16 = 1;
+pub const SOCK_STREAM: u32 = 1;
+pub const SOCK_DGRAM: u32 = 2;
+pub const SOCK_SEQPACKET: u32 = 5;
+pub const SOL_SOCKET: u32 = 1;
+
+bitflags! {
+    /// `MSG_*`.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct MsgFlags: u32 {
+        const OOB = 0x1;
+        const PEEK = 0x2;
+        const DONTROUTE = 0x4;
+        const CTRUNC = 0x8;
+        const TRUNC = 0x20;
+        const DONTWAIT = 0x40;
+        const EOR = 0x80;
+        const WAITALL = 0x100;
+        const ERRQUEUE = 0x2000;
+        const NOSIGNAL = 0x4000;
+        const MORE = 0x8000;
+        const WAITFORONE = 0x1_0000;
+        const CMSG_CLOEXEC = 0x4000_0000;
+    }
+}
+
+/// A message to send besides its bytes.
+#[derive(Default)]
+pub struct Outgoing {
+    /// Where to; `None`: to the peer.
+    pub to: Option<Destination>,
+    pub creds: Ucred,
+    /// Taken with the first bytes that go.
+    pub rights: Option<Rights>,
+}
+
+/// A destination, found once for all attempts.
+#[derive(Clone)]
+pub enum Destination {
+    Unix(Arc<unix::UnixSocket>),
+}
+
+/// An open socket of some family. As with [`FileOps`], each call is one attempt: `EAGAIN` where it would wait.
+pub trait Socket: Send + Sync + Any {
+    /// `AF_*`.
+    fn family(&self) -> u16;
+    /// `SOCK_*`.
+    fn kind(&self) -> u32;
+    fn protocol(&self) -> u32 {
+        0
+    }
+    fn bind(&self, cx: &Ctx<'_>, addr: &[u8]) -> Result<()>;
+    fn listen(&self, cx: &Ctx<'_>, backlog: usize) -> Result<()>;
+    fn accept(&self) -> Result<Arc<dyn Socket>>;
+    /// Finds and checks an address for [`Self::connect`].
+    fn resolve(&self, cx: &Ctx<'_>, addr: &[u8]) -> Result<Destination>;
+    /// Finds the address of a message to be sent; `None` where it doesn't matter.
+    fn destination(&self, cx: &Ctx<'_>, addr: &[u8]) -> Result<Option<Destination>>;
+    /// Connects; `None` dissolves a connection (`AF_UNSPEC`).
+    fn connect(&self, to: Option<&Destination>, creds: Ucred) -> Result<()>;
+    /// The address it is bound to, as `sockaddr` bytes.
+    fn local_name(&self) -> Result<Vec<u8>>;
+    fn peer_name(&self) -> Result<Vec<u8>>;
+    fn send(&self, buf: &mut IoBuf<'_>, message: &mut Outgoing, options: &Options) -> Result<usize>;
+    fn receive(&self, buf: &mut IoBuf<'_>, how: ReceiveHow) -> Result<Received>;
+    /// `SHUT_RD` 0, `SHUT_WR` 1, `SHUT_RDWR` 2.
+    fn shutdown(&self, how: u32) -> Result<()>;
+    fn poll(&self, table: Option<&mut PollTable>, options: &Options) -> PollEvents;
+    /// The pending error, which is forgotten (`SO_ERROR`).
+    fn take_error(&self) -> Option<Errno> {
+        None
+    }
+    fn is_listening(&self) -> bool {
+        false
+    }
+    /// Who is at the other end (`SO_PEERCRED`).
+    fn peer_creds(&self) -> Ucred {
+        Ucred::NOBODY
+    }
+    /// Bytes that can be read (`SIOCINQ`) and that the peer hasn't read (`SIOCOUTQ`).
+    fn queued(&self) -> Result<(usize, usize)>;
+    /// Options of the family; `ENOPROTOOPT`.
+    fn option(&self, _level: u32, _name: u32) -> Result<Vec<u8>> {
+        Err(Errno::ENOPROTOOPT)
+    }
+    fn set_option(&self, _level: u32, _name: u32, _value: &[u8]) -> Result<()> {
+        Err(Errno::ENOPROTOOPT)
+    }
+    /// Its file is closed.
+    fn closed(&self);
+    /// Whether reads return bytes of several messages.
+    fn is_stream(&self) -> bool {
+        self.kind() == SOCK_STREAM
+    }
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// Makes an unconnected socket.
+pub fn new_socket(family: u32, kind: u32, protocol: u32) -> Result<Arc<dyn Socket>> {
+    anon::check_room()?;
+    match u16::try_from(family) {
+        Ok(AF_UNIX) => Ok(unix::UnixSocket::new(kind, protocol)?),
+        _ => Err(Errno::EAFNOSUPPORT),
+    }
+}
+
+/// Two sockets connected to each other.
+pub fn new_pair(family: u32, kind: u32, protocol: u32, creds: Ucred) -> Result<[Arc<dyn Socket>; 2]> {
+    anon::check_room()?;
+    match u16::try_from(family) {
+        Ok(AF_UNIX) => {
+            let [a, b] = unix::pair(kind, protocol, creds)?;
+            Ok([a, b])
+        }
+        _ => Err(Errno::EAFNOSUPPORT),
+    }
+}
+
+/// A socket as an open file.
+pub struct SocketFile {
+    pub socket: Arc<dyn Socket>,
+    pub options: Options,
+    ino: u64,
+    owner: (u32, u32),
+}
+
+impl SocketFile {
+    /// A description of `socket` that belongs to the caller.
+    pub fn open(cx: &Ctx<'_>, socket: Arc<dyn Socket>, flags: OpenFlags) -> Arc<File> {
+        let creds = cx.task.creds.get();
+        let ops = Self {
+            socket,
+            options: Options::new(),
+            ino: anon::next_ino(),
+            owner: (creds.fsuid, creds.fsgid),
+        };
+        File::new(Box::new(ops), flags | OpenFlags::RDWR, None)
+    }
+
+    /// The socket behind a file; `ENOTSOCK`.
+    pub fn of(file: &File) -> Result<&Self> {
+        file.as_ops::<Self>().ok_or(Errno::ENOTSOCK)
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        self.socket.closed();
+    }
+}
+
+impl FileOps for SocketFile {
+    fn read(&self, _file: &File, buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        let how = ReceiveHow { peek: false, split_senders: self.options.passes_creds() };
+        self.socket.receive(buf, how).map(|received| received.bytes)
+    }
+
+    fn write(&self, _file: &File, buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
+        let mut message = Outgoing { creds: Ucred::real(&task::current()), ..Outgoing::default() };
+        let result = self.socket.send(buf, &mut message, &self.options);
+        if result == Err(Errno::EPIPE) {
+            raise_sigpipe();
+        }
+        result
+    }
+
+    fn deadline_ns(&self, events: PollEvents) -> Option<u64> {
+        self.options.deadline_ns(events.intersects(PollEvents::READABLE))
+    }
+
+    fn poll(&self, _file: &File, table: Option<&mut PollTable>) -> PollEvents {
+        self.socket.poll(table, &self.options)
+    }
+
+    fn ioctl(&self, cx: &Ctx<'_>, _file: &File, request: u32, arg: u64) -> Result<u64> {
+        const SIOCINQ: u32 = 0x541b;
+        const SIOCOUTQ: u32 = 0x5411;
+        let (input, output) = match request {
+            SIOCINQ | SIOCOUTQ => self.socket.queued()?,
+            _ => return Err(Errno::ENOTTY),
+        };
+        let bytes = if request == SIOCINQ { input } else { output };
+        cx.user().write(arg, &i32::try_from(bytes).unwrap_or(i32::MAX))?;
+        Ok(0)
+    }
+
+    fn stat(&self, _file: &File) -> Result<Stat> {
+        Ok(anon::stat(S_IFSOCK | 0o777, self.ino, self.owner))
+    }
+
+    fn describe(&self) -> Vec<u8> {
+        format!("socket:[{}]", self.ino).into_bytes()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -1,0 +1,619 @@
+//! Unix sockets: streams, datagrams and packet streams between processes of the sandbox.
+
+use alloc::collections::VecDeque;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::any::Any;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use super::inbox::{Envelope, Inbox, ReceiveHow, Received};
+use super::options::Options;
+use super::rights::Ucred;
+use super::unix_names::{self, Name};
+use super::{AF_UNIX, Destination, Outgoing, SOCK_DGRAM, SOCK_SEQPACKET, SOCK_STREAM, Socket};
+use crate::errno::{Errno, Result};
+use crate::fs::Path;
+use crate::fs::poll::{PollEvents, PollTable};
+use crate::mm::IoBuf;
+use crate::sync::SpinLock;
+use crate::syscall::Ctx;
+use crate::task::wait::WaitQueue;
+
+/// Most connections that wait for `accept(2)` (`net.core.somaxconn`).
+const BACKLOG_MAX: usize = 4096;
+const SOCK_RAW: u32 = 3;
+
+/// A socket's address, shared with its peer; empty while it has none.
+type NameCell = Arc<SpinLock<Arc<[u8]>>>;
+
+/// A connection, seen from one side.
+#[derive(Clone)]
+struct Link {
+    inbox: Arc<Inbox>,
+    outbox: Arc<Inbox>,
+    peer_name: NameCell,
+    peer_creds: Ucred,
+}
+
+struct Listener {
+    backlog: usize,
+    pending: VecDeque<Arc<UnixSocket>>,
+    creds: Ucred,
+    /// No longer accepts (`shutdown(2)`).
+    shut: bool,
+}
+
+enum State {
+    Idle,
+    /// A connection is being made; nobody else may make one.
+    Connecting,
+    Listening(Listener),
+    Connected(Link),
+    Closed,
+}
+
+/// A Unix socket.
+pub struct UnixSocket {
+    me: Weak<UnixSocket>,
+    kind: u32,
+    name: NameCell,
+    /// The node of a path it is bound to, which leads back here.
+    node: SpinLock<Option<Path>>,
+    state: SpinLock<State>,
+    /// Whoever waits for this socket.
+    wait: Arc<WaitQueue>,
+    /// Who waits for a place in the backlog.
+    backlog_room: Arc<WaitQueue>,
+    /// Where there was no room at the last attempt: a listener's backlog, another's datagrams.
+    waits_for: SpinLock<Option<Arc<WaitQueue>>>,
+    /// Where datagrams arrive.
+    datagrams: Option<Arc<Inbox>>,
+    /// `SHUT_WR` of a datagram socket.
+    send_shut: AtomicBool,
+    /// Belongs to a file, or did (a connection that waits for `accept(2)` doesn't).
+    taken: AtomicBool,
+}
+
+impl UnixSocket {
+    /// An unconnected socket.
+    pub fn new(kind: u32, protocol: u32) -> Result<Arc<Self>> {
+        let kind = match kind {
+            SOCK_STREAM | SOCK_DGRAM | SOCK_SEQPACKET => kind,
+            SOCK_RAW => SOCK_DGRAM,
+            _ => return Err(Errno::ESOCKTNOSUPPORT),
+        };
+        if protocol != 0 && protocol != u32::from(AF_UNIX) {
+            return Err(Errno::EPROTONOSUPPORT);
+        }
+        Ok(Self::make(kind, NameCell::default(), true))
+    }
+
+    fn make(kind: u32, name: NameCell, taken: bool) -> Arc<Self> {
+        let wait = Arc::new(WaitQueue::new());
+        let datagrams = (kind == SOCK_DGRAM).then(|| Inbox::new(wait.clone(), Arc::new(WaitQueue::new())));
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            kind,
+            name,
+            node: SpinLock::new(None),
+            state: SpinLock::new(State::Idle),
+            wait,
+            backlog_room: Arc::new(WaitQueue::new()),
+            waits_for: SpinLock::new(None),
+            datagrams,
+            send_shut: AtomicBool::new(false),
+            taken: AtomicBool::new(taken),
+        })
+    }
+
+    fn link(&self) -> Option<Link> {
+        match &*self.state.lock() {
+            State::Connected(link) => Some(link.clone()),
+            _ => None,
+        }
+    }
+
+    fn is_datagram(&self) -> bool {
+        self.kind == SOCK_DGRAM
+    }
+
+    fn me(&self) -> Result<Arc<Self>> {
+        self.me.upgrade().ok_or(Errno::EBADF)
+    }
+
+    /// Connects to a listener: makes the other end and puts it into the backlog.
+    fn connect_stream(&self, target: &Arc<UnixSocket>, creds: Ucred) -> Result<()> {
+        {
+            let mut state = self.state.lock();
+            match &*state {
+                State::Idle => *state = State::Connecting,
+                State::Connecting => return Err(Errno::EALREADY),
+                State::Connected(_) => return Err(Errno::EISCONN),
+                State::Listening(_) | State::Closed => return Err(Errno::EINVAL),
+            }
+        }
+        // No two sockets' states are locked at once.
+        let result = self.enter_backlog(target, creds);
+        *self.waits_for.lock() =
+            (result.as_ref().err() == Some(&Errno::EAGAIN)).then(|| target.backlog_room.clone());
+        *self.state.lock() = match &result {
+            Ok(link) => State::Connected(link.clone()),
+            Err(_) => State::Idle,
+        };
+        result.map(drop)
+    }
+
+    fn enter_backlog(&self, target: &Arc<UnixSocket>, creds: Ucred) -> Result<Link> {
+        if target.kind != self.kind {
+            return Err(Errno::EPROTOTYPE);
+        }
+        let other = Self::make(self.kind, target.name.clone(), false);
+        let to_me = Inbox::new(self.wait.clone(), other.wait.clone());
+        let to_other = Inbox::new(other.wait.clone(), self.wait.clone());
+        let mut state = target.state.lock();
+        let State::Listening(listener) = &mut *state else { return Err(Errno::ECONNREFUSED) };
+        if listener.shut {
+            return Err(Errno::ECONNREFUSED);
+        }
+        if listener.pending.len() > listener.backlog {
+            return Err(Errno::EAGAIN);
+        }
+        *other.state.lock() = State::Connected(Link {
+            inbox: to_other.clone(),
+            outbox: to_me.clone(),
+            peer_name: self.name.clone(),
+            peer_creds: creds,
+        });
+        let link = Link {
+            inbox: to_me,
+            outbox: to_other,
+            peer_name: target.name.clone(),
+            peer_creds: listener.creds,
+        };
+        listener.pending.push_back(other);
+        drop(state);
+        target.wait.wake(PollEvents::READABLE);
+        Ok(link)
+    }
+
+    fn connect_datagram(&self, target: Option<&Arc<UnixSocket>>) -> Result<()> {
+        let new = match target {
+            None => State::Idle,
+            Some(target) => State::Connected(self.link_to(target)?),
+        };
+        let old = core::mem::replace(&mut *self.state.lock(), new);
+        drop(old);
+        self.wait.wake(PollEvents::WRITABLE);
+        Ok(())
+    }
+
+    /// A datagram connection to `target`, if it takes messages from us.
+    fn link_to(&self, target: &Arc<UnixSocket>) -> Result<Link> {
+        let (Some(inbox), Some(outbox)) = (&self.datagrams, &target.datagrams) else {
+            return Err(Errno::EPROTOTYPE);
+        };
+        if target.link().is_some_and(|theirs| !Arc::ptr_eq(&theirs.outbox, inbox)) {
+            return Err(Errno::EPERM);
+        }
+        Ok(Link {
+            inbox: inbox.clone(),
+            outbox: outbox.clone(),
+            peer_name: target.name.clone(),
+            peer_creds: Ucred::NOBODY,
+        })
+    }
+
+    fn send_datagram(
+        &self,
+        buf: &mut IoBuf<'_>,
+        to: Option<&Destination>,
+        envelope: &mut Option<Envelope>,
+        limit: usize,
+    ) -> Result<usize> {
+        if self.send_shut.load(Ordering::Relaxed) {
+            return Err(Errno::EPIPE);
+        }
+        let link = match to {
+            Some(Destination::Unix(target)) => self.link_to(target)?,
+            None => self.link().ok_or(Errno::ENOTCONN)?,
+        };
+        let result = link.outbox.push_message(buf, envelope, limit);
+        match result {
+            Err(Errno::EPIPE) if link.outbox.is_closed() => {
+                let mut state = self.state.lock();
+                if matches!(&*state, State::Connected(peer) if Arc::ptr_eq(&peer.outbox, &link.outbox)) {
+                    *state = State::Idle;
+                }
+                Err(Errno::ECONNREFUSED)
+            }
+            // Waiting is done by polling this socket, which knows where its peer has room.
+            Err(Errno::EAGAIN) => {
+                *self.waits_for.lock() = Some(link.outbox.room_queue().clone());
+                Err(Errno::EAGAIN)
+            }
+            result => result,
+        }
+    }
+
+    fn poll_link(&self, link: &Link, limit: usize) -> PollEvents {
+        let mut events = PollEvents::empty();
+        let ended = link.inbox.is_ended();
+        if link.inbox.has_message() {
+            events |= PollEvents::READABLE;
+        }
+        if ended {
+            events |= PollEvents::READABLE | PollEvents::RDHUP;
+        }
+        if link.outbox.is_ended() && ended {
+            events |= PollEvents::HUP;
+        }
+        if link.inbox.is_reset() {
+            events |= PollEvents::ERR;
+        }
+        if link.outbox.is_ended() || link.outbox.has_room(limit) {
+            events |= PollEvents::WRITABLE | PollEvents::WRBAND;
+        }
+        events
+    }
+
+    fn poll_datagram(&self, inbox: &Inbox, link: Option<&Link>, limit: usize) -> PollEvents {
+        let mut events = PollEvents::empty();
+        if inbox.has_message() {
+            events |= PollEvents::READABLE;
+        }
+        if inbox.is_ended() {
+            events |= PollEvents::READABLE | PollEvents::RDHUP;
+            if self.send_shut.load(Ordering::Relaxed) {
+                events |= PollEvents::HUP;
+            }
+        }
+        if link.is_none_or(|link| link.outbox.is_ended() || link.outbox.has_room(limit)) {
+            events |= PollEvents::WRITABLE | PollEvents::WRBAND;
+        }
+        events
+    }
+}
+
+/// Two connected sockets.
+pub fn pair(kind: u32, protocol: u32, creds: Ucred) -> Result<[Arc<UnixSocket>; 2]> {
+    let (a, b) = (UnixSocket::new(kind, protocol)?, UnixSocket::new(kind, protocol)?);
+    let inbox = |of: &Arc<UnixSocket>, other: &Arc<UnixSocket>| match &of.datagrams {
+        Some(inbox) => inbox.clone(),
+        None => Inbox::new(of.wait.clone(), other.wait.clone()),
+    };
+    let (to_a, to_b) = (inbox(&a, &b), inbox(&b, &a));
+    let link = |inbox: &Arc<Inbox>, outbox: &Arc<Inbox>, peer: &Arc<UnixSocket>| {
+        let (inbox, outbox) = (inbox.clone(), outbox.clone());
+        State::Connected(Link { inbox, outbox, peer_name: peer.name.clone(), peer_creds: creds })
+    };
+    *a.state.lock() = link(&to_a, &to_b, &b);
+    *b.state.lock() = link(&to_b, &to_a, &a);
+    Ok([a, b])
+}
+
+fn shown(name: &NameCell) -> Vec<u8> {
+    let name = name.lock().clone();
+    if name.is_empty() { unix_names::to_sockaddr(&Name::Empty) } else { name.to_vec() }
+}
+
+impl Socket for UnixSocket {
+    fn family(&self) -> u16 {
+        AF_UNIX
+    }
+
+    fn kind(&self) -> u32 {
+        self.kind
+    }
+
+    fn bind(&self, cx: &Ctx<'_>, addr: &[u8]) -> Result<()> {
+        let name = unix_names::parse(addr)?;
+        if !self.name.lock().is_empty() {
+            return if name == Name::Empty { Ok(()) } else { Err(Errno::EINVAL) };
+        }
+        let (addr, node) = unix_names::bind(cx, &name, &self.me()?)?;
+        *self.node.lock() = node;
+        *self.name.lock() = addr.into();
+        Ok(())
+    }
+
+    fn listen(&self, cx: &Ctx<'_>, backlog: usize) -> Result<()> {
+        if self.is_datagram() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if self.name.lock().is_empty() {
+            return Err(Errno::EINVAL);
+        }
+        let backlog = backlog.min(BACKLOG_MAX);
+        let creds = Ucred::of(cx.task);
+        let mut state = self.state.lock();
+        match &mut *state {
+            State::Idle => {
+                *state = State::Listening(Listener { backlog, pending: VecDeque::new(), creds, shut: false });
+            }
+            State::Listening(listener) => {
+                listener.backlog = backlog;
+                listener.creds = creds;
+            }
+            _ => return Err(Errno::EINVAL),
+        }
+        drop(state);
+        self.backlog_room.wake_all();
+        Ok(())
+    }
+
+    fn accept(&self) -> Result<Arc<dyn Socket>> {
+        if self.is_datagram() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let mut state = self.state.lock();
+        let State::Listening(listener) = &mut *state else { return Err(Errno::EINVAL) };
+        let shut = listener.shut;
+        let accepted = listener.pending.pop_front();
+        drop(state);
+        let Some(accepted) = accepted else { return Err(if shut { Errno::EINVAL } else { Errno::EAGAIN }) };
+        accepted.taken.store(true, Ordering::Release);
+        self.backlog_room.wake(PollEvents::WRITABLE);
+        Ok(accepted)
+    }
+
+    fn resolve(&self, cx: &Ctx<'_>, addr: &[u8]) -> Result<Destination> {
+        let target = unix_names::find(cx, &unix_names::parse(addr)?)?;
+        if target.kind != self.kind {
+            return Err(Errno::EPROTOTYPE);
+        }
+        Ok(Destination::Unix(target))
+    }
+
+    fn destination(&self, cx: &Ctx<'_>, addr: &[u8]) -> Result<Option<Destination>> {
+        match self.kind {
+            SOCK_DGRAM => self.resolve(cx, addr).map(Some),
+            SOCK_SEQPACKET => Ok(None),
+            _ if self.link().is_some() => Err(Errno::EISCONN),
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    fn connect(&self, to: Option<&Destination>, creds: Ucred) -> Result<()> {
+        let target = to.map(|Destination::Unix(target)| target);
+        match target {
+            _ if self.is_datagram() => self.connect_datagram(target),
+            Some(target) => self.connect_stream(target, creds),
+            None => Err(Errno::EINVAL),
+        }
+    }
+
+    fn local_name(&self) -> Result<Vec<u8>> {
+        Ok(shown(&self.name))
+    }
+
+    fn peer_name(&self) -> Result<Vec<u8>> {
+        self.link().map(|link| shown(&link.peer_name)).ok_or(Errno::ENOTCONN)
+    }
+
+    fn send(&self, buf: &mut IoBuf<'_>, message: &mut Outgoing, options: &Options) -> Result<usize> {
+        let limit = options.send_buffer();
+        let from = self.name.lock().clone();
+        let rights = message.rights.take().unwrap_or_default();
+        let mut envelope = Some(Envelope { from, creds: message.creds, rights });
+        let result = match (self.kind, self.link()) {
+            (SOCK_DGRAM, _) => self.send_datagram(buf, message.to.as_ref(), &mut envelope, limit),
+            (_, None) => Err(Errno::ENOTCONN),
+            (SOCK_STREAM, Some(link)) => link.outbox.push_stream(buf, &mut envelope, limit),
+            (_, Some(link)) => link.outbox.push_message(buf, &mut envelope, limit),
+        };
+        // Not sent: kept for the next attempt.
+        message.rights = envelope.map(|envelope| envelope.rights);
+        result
+    }
+
+    fn receive(&self, buf: &mut IoBuf<'_>, how: ReceiveHow) -> Result<Received> {
+        if let Some(inbox) = &self.datagrams {
+            return inbox.receive_message(buf, how);
+        }
+        match (self.kind, self.link()) {
+            (SOCK_STREAM, Some(link)) => link.inbox.receive_stream(buf, how),
+            (_, Some(link)) => link.inbox.receive_message(buf, how),
+            (SOCK_STREAM, None) => Err(Errno::EINVAL),
+            (_, None) => Err(Errno::ENOTCONN),
+        }
+    }
+
+    fn shutdown(&self, how: u32) -> Result<()> {
+        const SHUT_RD: u32 = 0;
+        const SHUT_WR: u32 = 1;
+        if how > 2 {
+            return Err(Errno::EINVAL);
+        }
+        let (receive, send) = (how != SHUT_WR, how != SHUT_RD);
+        if let Some(inbox) = &self.datagrams {
+            if receive {
+                inbox.end();
+            }
+            if send {
+                self.send_shut.store(true, Ordering::Relaxed);
+            }
+            return Ok(());
+        }
+        let link = match &mut *self.state.lock() {
+            State::Connected(link) => Some(link.clone()),
+            State::Listening(listener) => {
+                listener.shut |= receive;
+                None
+            }
+            _ => None,
+        };
+        if let Some(link) = link {
+            if receive {
+                link.inbox.end();
+            }
+            if send {
+                link.outbox.end();
+            }
+        }
+        self.wait.wake_all();
+        Ok(())
+    }
+
+    fn poll(&self, table: Option<&mut PollTable>, options: &Options) -> PollEvents {
+        let link = self.link();
+        if let Some(table) = table {
+            table.add(&self.wait);
+            if let (Some(link), true) = (&link, self.is_datagram()) {
+                table.add(link.outbox.room_queue());
+            }
+            if let Some(queue) = self.waits_for.lock().clone() {
+                table.add(&queue);
+            }
+        }
+        let limit = options.send_buffer();
+        if let Some(inbox) = &self.datagrams {
+            return self.poll_datagram(inbox, link.as_ref(), limit);
+        }
+        if let Some(link) = link {
+            return self.poll_link(&link, limit);
+        }
+        match &*self.state.lock() {
+            State::Listening(listener) if !listener.pending.is_empty() || listener.shut => {
+                PollEvents::READABLE
+            }
+            State::Listening(_) => PollEvents::empty(),
+            _ => PollEvents::WRITABLE | PollEvents::HUP,
+        }
+    }
+
+    fn take_error(&self) -> Option<Errno> {
+        self.link().filter(|link| link.inbox.take_reset()).map(|_| Errno::ECONNRESET)
+    }
+
+    fn is_listening(&self) -> bool {
+        matches!(&*self.state.lock(), State::Listening(_))
+    }
+
+    fn peer_creds(&self) -> Ucred {
+        match &*self.state.lock() {
+            State::Connected(link) => link.peer_creds,
+            State::Listening(listener) => listener.creds,
+            _ => Ucred::NOBODY,
+        }
+    }
+
+    fn queued(&self) -> Result<(usize, usize)> {
+        let link = self.link();
+        let sent = link.as_ref().map_or(0, |link| link.outbox.bytes());
+        let received = match (&self.datagrams, &link) {
+            (Some(inbox), _) => inbox.first_len(),
+            (None, Some(link)) if self.kind == SOCK_STREAM => link.inbox.bytes(),
+            (None, Some(link)) => link.inbox.first_len(),
+            (None, None) => return Err(Errno::EINVAL),
+        };
+        Ok((received, sent))
+    }
+
+    fn closed(&self) {
+        let name = self.name.lock().clone();
+        unix_names::release(&name, &self.me);
+        let node = self.node.lock().take();
+        drop(node);
+        let state = core::mem::replace(&mut *self.state.lock(), State::Closed);
+        if let Some(inbox) = &self.datagrams {
+            inbox.close();
+        }
+        match state {
+            State::Connected(link) if !self.is_datagram() => {
+                let unread = link.inbox.close();
+                if unread || !self.taken.load(Ordering::Acquire) {
+                    link.outbox.set_reset();
+                }
+                link.outbox.end();
+            }
+            State::Listening(listener) => {
+                for pending in listener.pending {
+                    pending.closed();
+                }
+                self.backlog_room.wake_all();
+            }
+            _ => {}
+        }
+        self.wait.wake_all();
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two(kind: u32) -> [Arc<UnixSocket>; 2] {
+        pair(kind, 0, Ucred { pid: 1, uid: 2, gid: 3 }).unwrap()
+    }
+
+    fn send(socket: &UnixSocket, bytes: &[u8]) -> Result<usize> {
+        socket.send(&mut IoBuf::constant(bytes), &mut Outgoing::default(), &Options::new())
+    }
+
+    fn receive(socket: &UnixSocket, count: usize) -> Result<Vec<u8>> {
+        let mut bytes = alloc::vec![0; count];
+        let received = socket.receive(&mut IoBuf::kernel(&mut bytes), ReceiveHow::default())?;
+        bytes.truncate(received.bytes);
+        Ok(bytes)
+    }
+
+    fn events(socket: &UnixSocket) -> PollEvents {
+        let mask = PollEvents::IN | PollEvents::OUT | PollEvents::HUP | PollEvents::RDHUP | PollEvents::ERR;
+        socket.poll(None, &Options::new()) & mask
+    }
+
+    #[test]
+    fn streams_flow_both_ways_and_end() {
+        let [a, b] = two(SOCK_STREAM);
+        assert_eq!((send(&a, b"hel"), send(&a, b"lo")), (Ok(3), Ok(2)));
+        assert_eq!(receive(&b, 10).as_deref(), Ok(&b"hello"[..]));
+        assert_eq!(receive(&b, 10), Err(Errno::EAGAIN));
+        assert_eq!(events(&b), PollEvents::OUT);
+        a.shutdown(1).unwrap();
+        assert_eq!(send(&a, b"x"), Err(Errno::EPIPE));
+        assert_eq!(events(&b), PollEvents::IN | PollEvents::OUT | PollEvents::RDHUP);
+        assert_eq!(receive(&b, 1).as_deref(), Ok(&b""[..]));
+        assert_eq!(send(&b, b"back"), Ok(4));
+        a.closed();
+        assert!(events(&b).contains(PollEvents::HUP | PollEvents::ERR));
+        assert_eq!(receive(&b, 1), Err(Errno::ECONNRESET));
+        assert_eq!(receive(&b, 1).as_deref(), Ok(&b""[..]));
+    }
+
+    #[test]
+    fn a_full_stream_waits_for_its_reader() {
+        let [a, b] = two(SOCK_STREAM);
+        let block = alloc::vec![7u8; 65536];
+        let mut sent = 0;
+        while let Ok(count) = send(&a, &block) {
+            sent += count;
+        }
+        assert!(sent > 100_000 && sent < 300_000);
+        assert_eq!(events(&a), PollEvents::empty());
+        while sent > 0 {
+            sent -= receive(&b, 65536).unwrap().len();
+        }
+        assert_eq!(events(&a), PollEvents::OUT);
+    }
+
+    #[test]
+    fn messages_keep_their_borders() {
+        for kind in [SOCK_SEQPACKET, SOCK_DGRAM] {
+            let [a, b] = two(kind);
+            for message in [&b"first"[..], b"", b"second"] {
+                assert_eq!(send(&a, message), Ok(message.len()));
+            }
+            assert_eq!(receive(&b, 3).as_deref(), Ok(&b"fir"[..]));
+            assert_eq!(receive(&b, 10).as_deref(), Ok(&b""[..]));
+            assert_eq!(receive(&b, 10).as_deref(), Ok(&b"second"[..]));
+            assert_eq!(receive(&b, 10), Err(Errno::EAGAIN));
+            b.closed();
+            let error = if kind == SOCK_DGRAM { Errno::ECONNREFUSED } else { Errno::EPIPE };
+            assert_eq!(send(&a, b"x"), Err(error));
+        }
+    }
+}

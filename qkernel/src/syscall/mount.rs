@@ -1,0 +1,114 @@
+//! Mounts inside the sandbox.
+
+use bitflags::bitflags;
+
+use super::{Ctx, SyscallResult};
+use crate::errno::{Errno, Result};
+use crate::fs::access::Actor;
+use crate::fs::inode::S_IFDIR;
+use crate::fs::mount::Mount;
+use crate::fs::path::AT_FDCWD;
+use crate::fs::{Path, special, walk};
+use crate::task::creds::CAP_SYS_ADMIN;
+
+bitflags! {
+    /// `MS_*` that matter here.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    struct MountFlags: u64 {
+        const RDONLY = 1;
+        const REMOUNT = 32;
+        const BIND = 4096;
+        const MOVE = 8192;
+        const UNBINDABLE = 1 << 17;
+        const PRIVATE = 1 << 18;
+        const SLAVE = 1 << 19;
+        const SHARED = 1 << 20;
+    }
+}
+
+bitflags! {
+    /// Flags of `umount2(2)`.
+    struct UmountFlags: u32 {
+        const FORCE = 1;
+        const DETACH = 2;
+        const EXPIRE = 4;
+        const NOFOLLOW = 8;
+    }
+}
+
+fn find(cx: &Ctx<'_>, actor: &Actor, path: u64, follow: bool) -> Result<Path> {
+    let name = cx.user().read_path(path)?;
+    walk::resolve(cx, actor, AT_FDCWD, &name, follow)
+}
+
+/// Whether the path is where a mount begins.
+fn check_mount_root(path: &Path) -> Result<()> {
+    if alloc::sync::Arc::ptr_eq(&path.dentry, &path.mount.root) { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// `mount(2)`: file systems of the kernel's own, binds, and read-only or not. All mounts are private to the sandbox, so
+/// propagation has nothing to do.
+pub(super) fn mount(
+    cx: &Ctx<'_>,
+    source: u64,
+    target: u64,
+    kind: u64,
+    flags: u64,
+    _data: u64,
+) -> SyscallResult {
+    let actor = Actor::of(cx);
+    if !actor.creds.has(CAP_SYS_ADMIN) {
+        return Err(Errno::EPERM);
+    }
+    let flags = MountFlags::from_bits_truncate(flags);
+    let place = find(cx, &actor, target, true)?;
+    let propagation = MountFlags::UNBINDABLE | MountFlags::PRIVATE | MountFlags::SLAVE | MountFlags::SHARED;
+    if flags.intersects(propagation) {
+        return check_mount_root(&place).map(|()| 0);
+    }
+    if flags.contains(MountFlags::REMOUNT) {
+        check_mount_root(&place)?;
+        place.mount.set_read_only(flags.contains(MountFlags::RDONLY));
+        return Ok(0);
+    }
+    if flags.contains(MountFlags::MOVE) {
+        return Err(Errno::EINVAL);
+    }
+    if flags.contains(MountFlags::BIND) {
+        let from = find(cx, &actor, source, true)?;
+        if (from.inode.kind() == S_IFDIR) != (place.inode.kind() == S_IFDIR) {
+            return Err(Errno::ENOTDIR);
+        }
+        let Path { mount, dentry, inode } = from;
+        Mount::new(dentry, inode, &mount.kind, &mount.source, mount.is_read_only()).attach(&place);
+        return Ok(0);
+    }
+    let kind = cx.user().read_cstr(kind, 4096, Errno::EINVAL)?;
+    let root = special::virtual_fs(&kind).ok_or(Errno::ENODEV)?;
+    if place.inode.kind() != S_IFDIR {
+        return Err(Errno::ENOTDIR);
+    }
+    let name = if source == 0 { b"none".to_vec() } else { cx.user().read_path(source)? };
+    Mount::of(root, &kind, &name, flags.contains(MountFlags::RDONLY)).attach(&place);
+    Ok(0)
+}
+
+/// `umount2(2)`.
+pub(super) fn umount2(cx: &Ctx<'_>, target: u64, flags: u32) -> SyscallResult {
+    let flags = UmountFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
+    let actor = Actor::of(cx);
+    if !actor.creds.has(CAP_SYS_ADMIN) {
+        return Err(Errno::EPERM);
+    }
+    let place = find(cx, &actor, target, !flags.contains(UmountFlags::NOFOLLOW))?;
+    check_mount_root(&place)?;
+    if flags.contains(UmountFlags::EXPIRE) {
+        return Err(Errno::EAGAIN);
+    }
+    place.mount.detach(flags.contains(UmountFlags::DETACH)).map(|()| 0)
+}
+
+/// `pivot_root(2)`: the sandbox's root is the VMM's choice.
+pub(super) fn pivot_root(_cx: &Ctx<'_>, _new: u64, _old: u64) -> SyscallResult {
+    Err(Errno::EPERM)
+}

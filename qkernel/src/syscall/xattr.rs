@@ -1,0 +1,202 @@
+//! Extended attributes: `getxattr(2)` and its eleven relatives.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::{Ctx, SyscallResult};
+use crate::errno::{Errno, Result};
+use crate::fs::access::{self, Actor, Want};
+use crate::fs::inode::{S_IFDIR, S_IFREG, S_ISVTX};
+use crate::fs::path::AT_FDCWD;
+use crate::fs::{OpenFlags, Path, walk};
+use crate::task::creds::{CAP_SYS_ADMIN, Creds};
+
+const NAME_MAX_BYTES: usize = 255;
+const VALUE_MAX_BYTES: usize = 65_536;
+const LIST_MAX_BYTES: usize = 65_536;
+const XATTR_CREATE: u32 = 1;
+const XATTR_REPLACE: u32 = 2;
+const CAP_SETFCAP: u32 = 31;
+
+fn by_path(cx: &Ctx<'_>, path: u64, follow: bool) -> Result<Path> {
+    let name = cx.user().read_path(path)?;
+    walk::resolve(cx, &Actor::of(cx), AT_FDCWD, &name, follow)
+}
+
+fn by_fd(cx: &Ctx<'_>, fd: i32) -> Result<Path> {
+    let file = cx.file(fd)?;
+    if file.flags().contains(OpenFlags::PATH) {
+        return Err(Errno::EBADF);
+    }
+    file.path.clone().ok_or(Errno::EOPNOTSUPP)
+}
+
+fn read_name(cx: &Ctx<'_>, addr: u64) -> Result<Vec<u8>> {
+    let name = cx.user().read_cstr(addr, NAME_MAX_BYTES + 1, Errno::ERANGE)?;
+    if name.is_empty() {
+        return Err(Errno::ERANGE);
+    }
+    let spaces: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
+    if !spaces.iter().any(|space| name.starts_with(space)) {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    Ok(name)
+}
+
+/// Whether the caller may read (or change) the attribute.
+fn check(creds: &Creds, place: &Path, name: &[u8], changes: bool) -> Result<()> {
+    if changes {
+        place.mount.check_writable()?;
+    }
+    if name.starts_with(b"security.") || name.starts_with(b"system.") {
+        let needed = if name == b"security.capability" { CAP_SETFCAP } else { CAP_SYS_ADMIN };
+        return if changes && name.starts_with(b"security.") && !creds.has(needed) {
+            Err(Errno::EPERM)
+        } else {
+            Ok(())
+        };
+    }
+    let refusal = if changes { Errno::EPERM } else { Errno::ENODATA };
+    if name.starts_with(b"trusted.") {
+        return if creds.has(CAP_SYS_ADMIN) { Ok(()) } else { Err(refusal) };
+    }
+    let kind = place.inode.kind();
+    if !matches!(kind, S_IFREG | S_IFDIR) {
+        return Err(refusal);
+    }
+    let stat = place.inode.stat()?;
+    if changes && kind == S_IFDIR && stat.mode & S_ISVTX != 0 && !access::is_owner(creds, &stat) {
+        return Err(Errno::EPERM);
+    }
+    access::permitted(creds, &stat, if changes { Want::WRITE } else { Want::READ })
+}
+
+/// Gives the caller `value`, or its size when there is no room at all.
+fn give(cx: &Ctx<'_>, value: &[u8], addr: u64, size: usize) -> SyscallResult {
+    if size != 0 {
+        if value.len() > size {
+            return Err(Errno::ERANGE);
+        }
+        cx.user().write_bytes(addr, value)?;
+    }
+    Ok(value.len() as u64)
+}
+
+fn get(cx: &Ctx<'_>, place: &Path, name: u64, addr: u64, size: usize) -> SyscallResult {
+    let name = read_name(cx, name)?;
+    check(&cx.task.creds.get(), place, &name, false)?;
+    give(cx, &place.inode.get_xattr(&name)?, addr, size)
+}
+
+fn set(cx: &Ctx<'_>, place: &Path, name: u64, addr: u64, size: usize, flags: u32) -> SyscallResult {
+    if flags & !(XATTR_CREATE | XATTR_REPLACE) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let name = read_name(cx, name)?;
+    if size > VALUE_MAX_BYTES {
+        return Err(Errno::E2BIG);
+    }
+    let mut value = vec![0u8; size];
+    cx.user().read_bytes(addr, &mut value)?;
+    check(&cx.task.creds.get(), place, &name, true)?;
+    place.inode.set_xattr(&name, &value, flags).map(|()| 0)
+}
+
+fn list(cx: &Ctx<'_>, place: &Path, addr: u64, size: usize) -> SyscallResult {
+    let mut names = place.inode.list_xattr()?;
+    if !cx.task.creds.get().has(CAP_SYS_ADMIN) {
+        let shown = names.split_inclusive(|byte| *byte == 0).filter(|name| !name.starts_with(b"trusted."));
+        names = shown.flatten().copied().collect();
+    }
+    if names.len() > LIST_MAX_BYTES {
+        return Err(Errno::E2BIG);
+    }
+    give(cx, &names, addr, size)
+}
+
+fn remove(cx: &Ctx<'_>, place: &Path, name: u64) -> SyscallResult {
+    let name = read_name(cx, name)?;
+    check(&cx.task.creds.get(), place, &name, true)?;
+    place.inode.remove_xattr(&name).map(|()| 0)
+}
+
+/// `getxattr(2)`.
+pub(super) fn getxattr(cx: &Ctx<'_>, path: u64, name: u64, value: u64, size: usize) -> SyscallResult {
+    get(cx, &by_path(cx, path, true)?, name, value, size)
+}
+
+/// `lgetxattr(2)`.
+pub(super) fn lgetxattr(cx: &Ctx<'_>, path: u64, name: u64, value: u64, size: usize) -> SyscallResult {
+    get(cx, &by_path(cx, path, false)?, name, value, size)
+}
+
+/// `fgetxattr(2)`.
+pub(super) fn fgetxattr(cx: &Ctx<'_>, fd: i32, name: u64, value: u64, size: usize) -> SyscallResult {
+    get(cx, &by_fd(cx, fd)?, name, value, size)
+}
+
+/// `setxattr(2)`.
+pub(super) fn setxattr(
+    cx: &Ctx<'_>,
+    path: u64,
+    name: u64,
+    value: u64,
+    size: usize,
+    flags: u32,
+) -> SyscallResult {
+    set(cx, &by_path(cx, path, true)?, name, value, size, flags)
+}
+
+/// `lsetxattr(2)`.
+pub(super) fn lsetxattr(
+    cx: &Ctx<'_>,
+    path: u64,
+    name: u64,
+    value: u64,
+    size: usize,
+    flags: u32,
+) -> SyscallResult {
+    set(cx, &by_path(cx, path, false)?, name, value, size, flags)
+}
+
+/// `fsetxattr(2)`.
+pub(super) fn fsetxattr(
+    cx: &Ctx<'_>,
+    fd: i32,
+    name: u64,
+    value: u64,
+    size: usize,
+    flags: u32,
+) -> SyscallResult {
+    set(cx, &by_fd(cx, fd)?, name, value, size, flags)
+}
+
+/// `listxattr(2)`.
+pub(super) fn listxattr(cx: &Ctx<'_>, path: u64, names: u64, size: usize) -> SyscallResult {
+    list(cx, &by_path(cx, path, true)?, names, size)
+}
+
+/// `llistxattr(2)`.
+pub(super) fn llistxattr(cx: &Ctx<'_>, path: u64, names: u64, size: usize) -> SyscallResult {
+    list(cx, &by_path(cx, path, false)?, names, size)
+}
+
+/// `flistxattr(2)`.
+pub(super) fn flistxattr(cx: &Ctx<'_>, fd: i32, names: u64, size: usize) -> SyscallResult {
+    list(cx, &by_fd(cx, fd)?, names, size)
+}
+
+/// `removexattr(2)`.
+pub(super) fn removexattr(cx: &Ctx<'_>, path: u64, name: u64) -> SyscallResult {
+    remove(cx, &by_path(cx, path, true)?, name)
+}
+
+/// `lremovexattr(2)`.
+pub(super) fn lremovexattr(cx: &Ctx<'_>, path: u64, name: u64) -> SyscallResult {
+    remove(cx, &by_path(cx, path, false)?, name)
+}
+
+/// `fremovexattr(2)`.
+pub(super) fn fremovexattr(cx: &Ctx<'_>, fd: i32, name: u64) -> SyscallResult {
+    remove(cx, &by_fd(cx, fd)?, name)
+}
