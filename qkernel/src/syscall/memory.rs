@@ -111,12 +111,11 @@ pub(super) fn mprotect(cx: &Ctx<'_>, addr: u64, len: u64, prot: u32) -> SyscallR
 
 /// `brk(2)`: returns the heap's end, moved or not.
 pub(super) fn brk(cx: &Ctx<'_>, addr: u64) -> SyscallResult {
-    let aspace = cx.aspace();
-    let now = aspace.set_brk(0, 0);
+    let now = cx.aspace().set_brk(0, 0);
     if addr > now && check_limit(cx, addr - now).is_err() {
         return Ok(now);
     }
-    Ok(aspace.set_brk(addr, cx.limit(limits::RLIMIT_DATA)))
+    Ok(cx.aspace().set_brk(addr, cx.limit(limits::RLIMIT_DATA)))
 }
 
 /// `mremap(2)`.

@@ -426,19 +426,21 @@ impl StackWriter {
 /// Ends the other threads of the process and makes the caller its leader.
 fn become_single_threaded(task: &Arc<Task>) -> Result<()> {
     let process = &task.process;
-    let others: Vec<Arc<Task>> =
-        process.tasks.lock().iter().filter(|other| !Arc::ptr_eq(other, task)).cloned().collect();
-    for other in &others {
-        other.set_dying();
-    }
+    let others: Vec<Arc<Task>> = {
+        let tasks = process.tasks.lock();
+        if task.is_dying() {
+            // Another thread was faster.
+            return Err(Errno::EAGAIN);
+        }
+        let others = tasks.iter().filter(|other| !Arc::ptr_eq(other, task));
+        others.inspect(|other| other.set_dying()).cloned().collect()
+    };
     for other in &others {
         other.call_attention();
     }
     drop(others);
-    process.stop_wait.wait(|| {
-        let alone = process.tasks.lock().len() == 1;
-        (alone || process.is_exiting()).then_some(())
-    })?;
+    // A signal for the caller waits until the others are gone; only its own end ends this.
+    process.stop_wait.wait_uninterruptible(|| process.tasks.lock().len() == 1 || process.is_exiting());
     if process.is_exiting() {
         return Err(Errno::EAGAIN);
     }
@@ -465,6 +467,11 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     signal::after_exec(task);
     futex::release_robust_list(task, cx.user());
     process.timers.lock().delete_posix();
+    let secure = loaded.creds.uid != loaded.creds.euid || loaded.creds.gid != loaded.creds.egid;
+    process.dumpable.store(u32::from(!secure), Ordering::Relaxed);
+    if secure {
+        task.death_signal.store(0, Ordering::Relaxed);
+    }
     task.creds.set(Arc::new(loaded.creds));
     *process.exe.lock() = Some(loaded.file);
     process.has_execed.store(true, Ordering::Relaxed);
