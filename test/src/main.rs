@@ -135,8 +135,36 @@ fn matches(expect: &Expect, outcome: &Outcome, native: Option<&Outcome>) -> Resu
     let wanted = expect.stdout.as_ref().or(native.map(|native| &native.stdout));
     match wanted {
         Some(wanted) if !expect.any_output && outcome.stdout != *wanted => {
-            Err(format!("other output: {}", outcome.tail()))
+            Err(format!("other output: {}", difference(wanted, &outcome.stdout)))
         }
         _ => Ok(()),
+    }
+}
+
+/// Where two outputs part, on one line.
+fn difference(wanted: &[u8], got: &[u8]) -> String {
+    let (wanted, got) = (String::from_utf8_lossy(wanted), String::from_utf8_lossy(got));
+    let (mut wanted, mut got) = (wanted.lines(), got.lines());
+    for number in 1.. {
+        match (wanted.next(), got.next()) {
+            (None, None) => break,
+            (want, have) if want == have => {}
+            (want, have) => {
+                let show = |line: Option<&str>| line.map_or("the end".to_owned(), |line| format!("{line:?}"));
+                return format!("line {number} is {} instead of {}", show(have), show(want));
+            }
+        }
+    }
+    "the same lines, other line ends".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_different_line_is_told() {
+        assert_eq!(difference(b"a\nb\n", b"a\nc\n"), r#"line 2 is "c" instead of "b""#);
+        assert_eq!(difference(b"a\nb\n", b"a\n"), r#"line 2 is the end instead of "b""#);
     }
 }
