@@ -2,6 +2,7 @@
 
 use allocator::buddy::LockedHeap;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::config::HEAP_RESERVE_BYTES;
 use crate::platform;
@@ -44,6 +45,20 @@ pub fn free_pages(linear: u64, bytes: usize) {
         let freed = unsafe { HEAP.free_pages(pointer, order_of(bytes)) };
         debug_assert!(freed.is_ok());
     }
+}
+
+/// How many system calls may go by between two looks at the heap.
+const LOOK_EVERY: u32 = 16;
+static CALLS: AtomicU32 = AtomicU32::new(0);
+static SHORT: AtomicBool = AtomicBool::new(false);
+
+/// Whether the heap is down to the kernel's own reserve. Asked at every system call, so it looks only now and then
+/// while there is plenty.
+pub fn is_short() -> bool {
+    if CALLS.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_EVERY) || SHORT.load(Ordering::Relaxed) {
+        SHORT.store(!has_room(), Ordering::Relaxed);
+    }
+    SHORT.load(Ordering::Relaxed)
 }
 
 /// Whether the guest may still make the kernel allocate; checked where system calls create kernel objects.

@@ -133,6 +133,39 @@ pub fn unknown_counts() -> impl Iterator<Item = (usize, u32)> {
     UNKNOWN.iter().map(|count| count.load(Ordering::Relaxed)).enumerate().filter(|(_, count)| *count != 0)
 }
 
+/// Calls that go on when the kernel's memory is down to its reserve: those that give memory back, end things, or wait.
+const GIVING_BACK: &[u64] = &[
+    0,   // read
+    1,   // write
+    3,   // close
+    7,   // poll
+    11,  // munmap
+    13,  // rt_sigaction
+    14,  // rt_sigprocmask
+    15,  // rt_sigreturn
+    24,  // sched_yield
+    28,  // madvise
+    34,  // pause
+    35,  // nanosleep
+    39,  // getpid
+    60,  // exit
+    61,  // wait4
+    62,  // kill
+    77,  // ftruncate
+    84,  // rmdir
+    87,  // unlink
+    186, // gettid
+    200, // tkill
+    202, // futex
+    230, // clock_nanosleep
+    231, // exit_group
+    232, // epoll_wait
+    234, // tgkill
+    247, // waitid
+    263, // unlinkat
+    436, // close_range
+];
+
 /// Performs the system call the current task's registers ask for.
 pub fn dispatch(task: &Arc<Task>) {
     let Some(cx) = Ctx::new(task) else { return };
@@ -145,7 +178,11 @@ pub fn dispatch(task: &Arc<Task>) {
     // The entry leaves rcx and r11 as the instruction does: return address and flags.
     regs.rcx = regs.rip;
     regs.r11 = regs.rflags;
-    let result = table::call(&cx, number, args);
+    let result = if crate::mm::heap::is_short() && !GIVING_BACK.contains(&number) {
+        Err(Errno::ENOMEM)
+    } else {
+        table::call(&cx, number, args)
+    };
     drop(cx);
     if table::strace() {
         table::trace(task, number, &args, &result);
