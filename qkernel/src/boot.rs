@@ -213,7 +213,10 @@ fn start_init(spec: &Spec) {
     sched::start(&task);
 }
 
-static INIT_PROGRAM: SpinLock<Option<(Vec<Vec<u8>>, Vec<Vec<u8>>)>> = SpinLock::new(None);
+/// Arguments and environment.
+type Strings = (Vec<Vec<u8>>, Vec<Vec<u8>>);
+
+static INIT_PROGRAM: SpinLock<Option<Strings>> = SpinLock::new(None);
 
 fn fail(message: &str, code: i32) -> ! {
     host::log(0, message);

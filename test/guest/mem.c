@@ -526,7 +526,6 @@ static void residency(void)
     OK(munlock(area, 2 * PAGE));
     CHECK_ERR(mlock(area, 4 * PAGE), ENOMEM);
     char *populated = map_at(NULL, 8 * PAGE, RW, ANON | MAP_POPULATE, -1, 0);
-    unsigned char all[8];
     OK(mincore(populated, 8 * PAGE, all));
     for (int i = 0; i < 8; i++)
         CHECK_EQ(all[i] & 1, 1);

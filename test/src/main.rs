@@ -123,8 +123,14 @@ fn matches(expect: &Expect, outcome: &Outcome, native: Option<&Outcome>) -> Resu
     if outcome.timed_out {
         return Err(format!("still running after {:.0} s; so far: {}", outcome.seconds(), outcome.tail()));
     }
-    if !expect.codes.contains(&outcome.status) {
-        return Err(format!("exit {} instead of {:?}: {}", outcome.status, expect.codes, outcome.tail()));
+    if expect.codes.contains(&outcome.status) == expect.forbidden {
+        let not = if expect.forbidden { "anything but" } else { "one of" };
+        return Err(format!(
+            "exit {} instead of {not} {:?}: {}",
+            outcome.status,
+            expect.codes,
+            outcome.tail()
+        ));
     }
     let wanted = expect.stdout.as_ref().or(native.map(|native| &native.stdout));
     match wanted {

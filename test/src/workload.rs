@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 /// What must come out.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Expect {
-    /// Any of these exit codes.
+    /// Any of these exit codes, or with `forbidden` any but these.
     pub codes: Vec<i32>,
+    pub forbidden: bool,
     /// The exact output; `None`: what came out natively.
     pub stdout: Option<Vec<u8>>,
     /// Whether the output counts at all.
@@ -80,7 +81,7 @@ fn build(keys: &[(&str, &str)]) -> Result<Workload, String> {
         command: String::new(),
         scale: None,
         needs: Vec::new(),
-        expect: Expect { codes: vec![0], stdout: None, any_output: false },
+        expect: Expect { codes: vec![0], forbidden: false, stdout: None, any_output: false },
         options: Vec::new(),
         timeout: None,
         sandbox_only: false,
@@ -107,10 +108,11 @@ fn build(keys: &[(&str, &str)]) -> Result<Workload, String> {
     Ok(workload)
 }
 
-/// `CODE[,CODE…]`, then `same-as-native`, `any`, or the output as a quoted printf format.
+/// `CODE[,CODE…]` or `!CODE[,CODE…]`, then `same-as-native`, `any`, or the output as a quoted printf format.
 fn expectation(text: &str) -> Result<Expect, String> {
     let (codes, output) = text.split_once(' ').unwrap_or((text, "same-as-native"));
     let number = |code: &str| code.parse().map_err(|_| format!("not an exit code: {code}"));
+    let (codes, forbidden) = codes.strip_prefix('!').map_or((codes, false), |codes| (codes, true));
     let codes = codes.split(',').map(number).collect::<Result<_, _>>()?;
     let quoted = output.strip_prefix('\'').and_then(|output| output.strip_suffix('\''));
     let stdout = match (output, quoted) {
@@ -118,7 +120,7 @@ fn expectation(text: &str) -> Result<Expect, String> {
         (_, Some(quoted)) => Some(quoted.replace("\\n", "\n").into_bytes()),
         _ => return Err(format!("unknown expectation: {text}")),
     };
-    Ok(Expect { codes, stdout, any_output: output == "any" })
+    Ok(Expect { codes, forbidden, stdout, any_output: output == "any" })
 }
 
 #[cfg(test)]
@@ -127,9 +129,11 @@ mod tests {
 
     #[test]
     fn expectations_are_read() {
-        let exact = Expect { codes: vec![7], stdout: Some(b"hello\n".to_vec()), any_output: false };
+        let exact =
+            Expect { codes: vec![7], forbidden: false, stdout: Some(b"hello\n".to_vec()), any_output: false };
         assert_eq!(expectation("7 'hello\\n'"), Ok(exact));
         assert_eq!(expectation("0,137 any").unwrap().codes, [0, 137]);
+        assert!(expectation("!125 any").unwrap().forbidden);
         assert!(expectation("0 nonsense").is_err());
     }
 

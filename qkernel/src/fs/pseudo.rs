@@ -205,6 +205,10 @@ pub trait Dynamic<C>: Sync {
     fn find(&self, cx: &C, place: Place, name: &[u8]) -> Result<Arc<dyn Inode>>;
     /// Calls `add` for the names with keys from `from` on, in their order, until it answers false.
     fn list(&self, cx: &C, from: u64, add: &mut dyn FnMut(Item) -> bool);
+    /// How many of its entries are directories, for `st_nlink`.
+    fn directories(&self, _cx: &C) -> u32 {
+        0
+    }
 }
 
 /// Where a node is: its inode number and its parent's.
@@ -266,9 +270,9 @@ impl<C: Context> Node<C> {
     }
 
     fn directories(&self) -> u32 {
-        let Kind::Dir(table, _) = &self.entry.kind else { return 0 };
+        let Kind::Dir(table, dynamic) = &self.entry.kind else { return 0 };
         let count = table.iter().filter(|entry| entry.kind_bits() == S_IFDIR).count();
-        u32::try_from(count).unwrap_or(0)
+        u32::try_from(count).unwrap_or(0) + dynamic.map_or(0, |dynamic| dynamic.directories(&self.cx))
     }
 }
 

@@ -75,6 +75,10 @@ impl Header {
         if !matches!(kind, ET_EXEC | ET_DYN) || u16_at(bytes, 18) != EM_X86_64 || !fits {
             return Err(Errno::ENOEXEC);
         }
+        let table = u64_at(bytes, 32).checked_add((count * PROGRAM_HEADER_BYTES) as u64);
+        if table.is_none_or(|end| i64::try_from(end).is_err()) {
+            return Err(Errno::ENOEXEC);
+        }
         Ok(Self {
             position_independent: kind == ET_DYN,
             entry: u64_at(bytes, 24),

@@ -97,8 +97,11 @@ fn load(cx: &Ctx<'_>, mut program: Program) -> Result<Loaded> {
     Err(Errno::ELOOP)
 }
 
-/// The interpreter and its optional argument, when the file begins with `#!`.
-fn script_interpreter(head: &[u8]) -> Result<Option<(Vec<u8>, Option<Vec<u8>>)>> {
+/// A script's interpreter and its optional argument.
+type Interpreter = (Vec<u8>, Option<Vec<u8>>);
+
+/// What the file's first line names, when it begins with `#!`.
+fn script_interpreter(head: &[u8]) -> Result<Option<Interpreter>> {
     let Some(line) = head.strip_prefix(b"#!") else { return Ok(None) };
     let end = line.iter().position(|byte| *byte == b'\n');
     let line = &line[..end.unwrap_or(line.len())];

@@ -30,7 +30,7 @@ impl VforkDone {
         let over = || self.done.load(Ordering::SeqCst) || task.process.is_exiting() || task.is_dying();
         while !over() {
             // Other signals wait until the child is done.
-            let _ = self.queue.wait_uninterruptible(over);
+            self.queue.wait_uninterruptible(over);
         }
     }
 }

@@ -53,7 +53,7 @@ pub struct Task {
     /// The `vfork(2)` child this task waits for.
     pub vfork_wait: SpinLock<Option<Arc<exit::VforkDone>>>,
     /// What the task does in the kernel before it runs user code (the first process alone).
-    start: SpinLock<Option<fn(&Arc<Task>)>>,
+    start: SpinLock<Option<Start>>,
     /// Set when the task should look at its signals before it sleeps or runs user code.
     attention: AtomicBool,
     pub comm: SpinLock<[u8; 16]>,
@@ -76,6 +76,9 @@ unsafe impl Sync for Task {}
 // SAFETY: as above.
 unsafe impl Send for Task {}
 
+/// What a task does in the kernel first.
+pub type Start = fn(&Arc<Task>);
+
 /// What a new task shares with, or copies from, its creator.
 pub struct TaskParts {
     pub process: Arc<Process>,
@@ -96,7 +99,7 @@ impl Task {
     }
 
     /// A task that first runs `start` in the kernel.
-    pub fn new_in_kernel(tid: u32, parts: TaskParts, start: fn(&Arc<Task>)) -> Result<Arc<Self>> {
+    pub fn new_in_kernel(tid: u32, parts: TaskParts, start: Start) -> Result<Arc<Self>> {
         let task = Self::new(tid, parts)?;
         *task.start.lock() = Some(start);
         Ok(task)

@@ -184,6 +184,8 @@ const HASH: usize = 0x300;
 const VERSIONS: usize = 0x380;
 const DEFINITIONS: usize = 0x3a0;
 const STRINGS: usize = 0x400;
+const _: () =
+    assert!(HASH + 16 + 3 * 4 <= VERSIONS && VERSIONS + 8 <= DEFINITIONS && DEFINITIONS + 56 <= STRINGS);
 
 /// The ELF page.
 fn image() -> Vec<u8> {
@@ -304,6 +306,5 @@ mod tests {
         let strings = &page[STRINGS..CODE_OFFSET];
         assert!(strings.windows(20).any(|window| window == b"__vdso_clock_gettime"));
         assert_eq!(elf_hash("LINUX_2.6"), 61_765_110);
-        assert!(HASH + 16 + 3 * 4 <= VERSIONS && VERSIONS + 8 <= DEFINITIONS && DEFINITIONS + 56 <= STRINGS);
     }
 }

@@ -1,5 +1,5 @@
 """Threads, subprocesses, multiprocessing and asyncio with subprocesses.  usage: python_parallel.py [SCALE_PERCENT]"""
-import asyncio, concurrent.futures, multiprocessing, os, queue, signal, subprocess, sys, threading
+import asyncio, concurrent.futures, multiprocessing, os, queue, shutil, signal, subprocess, sys, tempfile, threading
 
 SCALE = int(sys.argv[1]) if len(sys.argv) > 1 else 100
 
@@ -124,19 +124,20 @@ async def echo(reader, writer):
 
 async def asynchronous():
     print("children", await asyncio.gather(*(child(i) for i in range(8))))
-    server = await asyncio.start_server(echo, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
+    path = os.path.join(tempfile.mkdtemp(), "socket")
+    server = await asyncio.start_unix_server(echo, path)
 
     async def client(i):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_unix_connection(path)
         writer.write(f"message {i}".encode())
         writer.write_eof()
         text = await reader.read()
         writer.close()
         return text.decode()
 
-    print("network", await asyncio.gather(*(client(i) for i in range(5))))
+    print("sockets", await asyncio.gather(*(client(i) for i in range(5))))
     server.close()
+    shutil.rmtree(os.path.dirname(path))
     try:
         await asyncio.wait_for(asyncio.sleep(50), 0.05)
     except asyncio.TimeoutError:

@@ -138,6 +138,10 @@ impl Dynamic<Subject> for Threads {
             }
         }
     }
+
+    fn directories(&self, subject: &Subject) -> u32 {
+        u32::try_from(subject.process.tasks.lock().len()).unwrap_or(0)
+    }
 }
 
 fn exe(subject: &Subject) -> Result<LinkTarget> {

@@ -43,7 +43,7 @@ pub fn name_of(subject: &Subject, task: Option<&Arc<Task>>) -> [u8; 16] {
 pub fn state_of(subject: &Subject, family: &Family) -> (char, &'static str) {
     let letter = match subject.task() {
         Err(_) => b'Z',
-        Ok(_) if family.ended.is_some() => b'Z',
+        Ok(_) if family.ended.is_some() || subject.leader_has_ended() => b'Z',
         Ok(_) if subject.process.stopped.load(Ordering::Relaxed) => b'T',
         Ok(task) => task.sched.letter(),
     };

@@ -55,6 +55,12 @@ impl Subject {
         self.is_thread
     }
 
+    /// Whether the first thread has ended before others, so that the process shows as a zombie meanwhile.
+    pub fn leader_has_ended(&self) -> bool {
+        self.tid == self.process.pid
+            && !self.process.tasks.lock().iter().any(|task| task.tid() == self.process.pid)
+    }
+
     /// The thread, or one that stands for the process; `ESRCH` when there is none left.
     pub fn task(&self) -> Result<Arc<Task>> {
         let found = self.process.tasks.lock().iter().find(|task| task.tid() == self.tid).cloned();
