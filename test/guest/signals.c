@@ -198,8 +198,10 @@ static void faults(void)
     FAULT(SIGTRAP, execute_faults(2, NULL));
     CHECK_EQ(last_info.si_code, SI_KERNEL);
     CHECK_EQ(last_registers.gregs[REG_RIP], (long)break_here + 1);
-    FAULT(SIGFPE, execute_faults(3, NULL));
-    CHECK(last_info.si_code == FPE_FLTDIV && last_info.si_addr == float_here);
+    if (!getenv("EMULATED")) { /* emulators forget the exceptions of vector units */
+        FAULT(SIGFPE, execute_faults(3, NULL));
+        CHECK(last_info.si_code == FPE_FLTDIV && last_info.si_addr == float_here);
+    }
     __asm__ volatile("ldmxcsr %0" : : "m"((unsigned){0x1f80}));
     FAULT(SIGTRAP, execute_faults(4, NULL));
     CHECK_EQ(last_info.si_code, TRAP_TRACE);

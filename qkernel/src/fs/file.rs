@@ -305,6 +305,11 @@ impl Slots {
     }
 }
 
+/// Makes room for `len` entries; `ENOMEM` when the kernel has no such piece of memory, however much it has in all.
+fn reserve(entries: &mut Vec<Option<Descriptor>>, len: usize) -> Result<()> {
+    entries.try_reserve(len.saturating_sub(entries.len())).map_err(|_| Errno::ENOMEM)
+}
+
 /// The descriptors of a process (or of several that share them by `CLONE_FILES`).
 pub struct FileTable {
     slots: SpinLock<Slots>,
@@ -326,15 +331,18 @@ impl FileTable {
     }
 
     /// A copy with the same descriptions (`fork(2)`).
-    pub fn fork(&self) -> Arc<Self> {
+    pub fn fork(&self) -> Result<Arc<Self>> {
         let slots = self.slots.lock();
-        Self::with(slots.entries.clone(), slots.lowest)
+        let mut entries = Vec::new();
+        reserve(&mut entries, slots.entries.len())?;
+        entries.extend_from_slice(&slots.entries);
+        Ok(Self::with(entries, slots.lowest))
     }
 
     /// The table for a program that shares it with nobody: this one when only `holders` references to it exist (locks
     /// stay with it), else a copy.
-    pub fn unshare(self: &Arc<Self>, holders: usize) -> Arc<Self> {
-        if Arc::strong_count(self) <= holders { self.clone() } else { self.fork() }
+    pub fn unshare(self: &Arc<Self>, holders: usize) -> Result<Arc<Self>> {
+        if Arc::strong_count(self) <= holders { Ok(self.clone()) } else { self.fork() }
     }
 
     /// The description of a descriptor; `EBADF`.
@@ -359,6 +367,7 @@ impl FileTable {
         }
         let fd = i32::try_from(free).map_err(|_| Errno::EMFILE)?;
         if free >= entries.len() {
+            reserve(entries, free + 1)?;
             entries.resize(free + 1, None);
         }
         entries[free] = Some(Descriptor { file, close_on_exec });
@@ -383,6 +392,7 @@ impl FileTable {
         }
         let mut slots = self.slots.lock();
         if index >= slots.entries.len() {
+            reserve(&mut slots.entries, index + 1)?;
             slots.entries.resize(index + 1, None);
         }
         Ok(slots.entries[index].replace(Descriptor { file, close_on_exec }))

@@ -103,7 +103,7 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
     let me = cx.task;
     check_room(cx)?;
     let aspace = if flags.contains(CloneFlags::VM) { cx.aspace().clone() } else { cx.aspace().fork()? };
-    let files = if flags.contains(CloneFlags::FILES) { cx.files().clone() } else { cx.files().fork() };
+    let files = if flags.contains(CloneFlags::FILES) { cx.files().clone() } else { cx.files().fork()? };
     let fs = me.fs.get();
     let fs = if flags.contains(CloneFlags::FS) { fs } else { fs.fork() };
     let context = child_context(cx, args);

@@ -463,7 +463,7 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     let process = &task.process;
     // Descriptors shared with other processes (`CLONE_FILES`) are shared no more.
     // Otherwise the table, and the record locks it owns, stay: the task and this call hold it.
-    let files = cx.files().unshare(2);
+    let files = cx.files().unshare(2)?;
     task.set_files(Some(files.clone()));
     files.close_for_exec();
     process.sighand.set(process.sighand.get().reset_for_exec());
