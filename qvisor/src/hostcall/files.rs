@@ -316,8 +316,9 @@ impl HostIo {
         let dir = self.files.get(dir)?;
         let name = name.as_c_str();
         if flags & libc::O_PATH != 0 {
-            let fd = open_node(dir.as_fd(), name, flags & libc::O_DIRECTORY)?;
-            let kind = kind_of(fd.as_fd())?;
+            let must_be_dir = flags & libc::O_DIRECTORY;
+            let fd = open_node(dir.as_fd(), name, must_be_dir)?;
+            let kind = if must_be_dir != 0 { FileKind::Directory } else { kind_of(fd.as_fd())? };
             return self.insert(HostFile::new(fd, kind, true, dir.read_only));
         }
         if flags & libc::O_CREAT == 0 {
@@ -345,6 +346,12 @@ impl HostIo {
     }
 
     fn open_existing(&self, dir: &HostFile, name: &CStr, flags: i32) -> Result<i64, Errno> {
+        // The host looks at the type before it opens a directory. Whatever fails is left to the careful way.
+        if flags & (libc::O_DIRECTORY | libc::O_ACCMODE | libc::O_TRUNC) == libc::O_DIRECTORY
+            && let Ok(fd) = sys::open_dir(dir.as_fd(), name, flags)
+        {
+            return self.insert(HostFile::new(fd, FileKind::Directory, false, dir.read_only));
+        }
         let node = open_node(dir.as_fd(), name, 0)?;
         let kind = kind_of(node.as_fd())?;
         self.reopen(node.as_fd(), kind, flags, dir.read_only)

@@ -68,6 +68,17 @@ pub fn openat(dir: BorrowedFd<'_>, name: &CStr, flags: i32, mode: u32) -> Result
     sys!(libc::SYS_openat, dir.as_raw_fd(), name.as_ptr(), flags | libc::O_CLOEXEC, mode).map(owned)
 }
 
+/// Opens a directory that is in `dir` itself: not behind a link, a mount or an automount.
+pub fn open_dir(dir: BorrowedFd<'_>, name: &CStr, flags: i32) -> Result<OwnedFd, Errno> {
+    // SAFETY: `open_how` is plain integers.
+    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
+    let flags = flags | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    how.flags = u64::from(flags.cast_unsigned());
+    how.resolve = libc::RESOLVE_BENEATH | libc::RESOLVE_NO_XDEV | libc::RESOLVE_NO_SYMLINKS;
+    let (name, how, size) = (name.as_ptr(), &raw const how, size_of::<libc::open_how>());
+    sys!(libc::SYS_openat2, dir.as_raw_fd(), name, how, size).map(owned)
+}
+
 /// `statx(2)` with the basic fields and the birth time; an empty name is the descriptor itself.
 pub fn statx(dir: BorrowedFd<'_>, name: &CStr) -> Result<libc::statx, Errno> {
     // SAFETY: `statx` is plain integers.
