@@ -324,12 +324,9 @@ pub fn idle(deadline_ns: u64) {
 /// Sets when this CPU wants to be interrupted next.
 pub fn set_deadline(deadline_ns: u64) {
     let before = arch::cpu().deadline_ns.swap(deadline_ns, Ordering::SeqCst);
-    if is_systrap() || deadline_ns == u64::MAX {
-        return;
-    }
-    // The host's timer stands at the former deadline and, should that come too early, is moved on by the VMM; once it
-    // has fired it stands at nothing.
-    if deadline_ns < before || before <= crate::time::monotonic_ns() {
+    // The VMM's timer stands at the former deadline; one that comes too early is moved on by the VMM, and one that was
+    // due leaves `u64::MAX` behind.
+    if !is_systrap() && deadline_ns < before {
         let _ = call(hc::SET_DEADLINE, [deadline_ns, 0, 0, 0, 0, 0]);
     }
 }

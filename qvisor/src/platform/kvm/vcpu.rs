@@ -151,8 +151,11 @@ impl Vcpu<'_> {
         count(&self.exits.signal);
         // Reset before `pending` and the deadline are looked at: a signal that comes now sets it again.
         self.fd.set_kvm_immediate_exit(0);
-        let deadline = sandbox.cpus.deadline(self.cpu).map_or(u64::MAX, |deadline| deadline.load(SeqCst));
+        let Some(header) = sandbox.cpus.deadline(self.cpu) else { return After::Check };
+        let deadline = header.load(SeqCst);
         if deadline <= kick::now_ns() {
+            // No timer stands any more: whatever deadline the kernel sets next, it has to announce.
+            header.store(u64::MAX, SeqCst);
             sandbox.cpus.set_pending(self.cpu);
         } else if deadline != u64::MAX {
             kick::arm(deadline);
