@@ -167,7 +167,9 @@ impl PageTable {
                 if *slot != 0 {
                     let mut entry = Entry(*slot);
                     f(addr, &mut entry);
-                    *slot = entry.0;
+                    if entry.0 != *slot {
+                        *slot = entry.0;
+                    }
                 }
                 addr += PAGE;
             }

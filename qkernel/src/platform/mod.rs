@@ -317,16 +317,42 @@ pub fn kick(cpu: usize) {
 
 /// Blocks this CPU until it is kicked or `deadline_ns` is reached.
 pub fn idle(deadline_ns: u64) {
-    arch::cpu().deadline_ns.store(deadline_ns, Ordering::SeqCst);
+    publish_deadline(deadline_ns);
+    ALARMS[arch::cpu_index()].wanted_ns.store(NEVER, Ordering::Relaxed);
     let _ = call(hc::IDLE, [0; 6]);
 }
 
-/// Sets when this CPU wants to be interrupted next.
+const NEVER: u64 = u64::MAX;
+
+/// What a CPU last said about its deadline (kvm).
+struct Alarm {
+    /// The deadline as of the last [`set_deadline`]; [`NEVER`] after the CPU was idle.
+    wanted_ns: AtomicU64,
+    /// The time the VMM's timer was last told. It fires then, and if the deadline lies later by then, at the deadline.
+    told_ns: AtomicU64,
+}
+
+static ALARMS: [Alarm; abi::layout::MAX_CPUS as usize] =
+    [const { Alarm { wanted_ns: AtomicU64::new(NEVER), told_ns: AtomicU64::new(NEVER) } };
+        abi::layout::MAX_CPUS as usize];
+
+/// Lets others see when this CPU will look around by itself. [`set_deadline`] makes it come true.
+pub fn publish_deadline(deadline_ns: u64) {
+    arch::cpu().deadline_ns.store(deadline_ns, Ordering::SeqCst);
+}
+
+/// Sets when this CPU wants to be interrupted next, should it be running user code then.
 pub fn set_deadline(deadline_ns: u64) {
-    let before = arch::cpu().deadline_ns.swap(deadline_ns, Ordering::SeqCst);
-    // The VMM's timer stands at the former deadline; one that comes too early is moved on by the VMM, and one that was
-    // due leaves `u64::MAX` behind.
-    if !is_systrap() && deadline_ns < before {
+    publish_deadline(deadline_ns);
+    let alarm = &ALARMS[arch::cpu_index()];
+    if is_systrap() || alarm.wanted_ns.swap(deadline_ns, Ordering::Relaxed) == deadline_ns {
+        return;
+    }
+    // A timer that is still to fire, and not too late, is armed anew by the VMM; one that has fired is not.
+    let told = alarm.told_ns.load(Ordering::Relaxed);
+    let armed_in_time = told <= deadline_ns && told > crate::time::monotonic_ns();
+    if deadline_ns != NEVER && !armed_in_time {
+        alarm.told_ns.store(deadline_ns, Ordering::Relaxed);
         let _ = call(hc::SET_DEADLINE, [deadline_ns, 0, 0, 0, 0, 0]);
     }
 }

@@ -364,7 +364,9 @@ pub fn exit_current() -> ! {
 /// Called before user code runs: lets others in when the time slice is over, and says when to interrupt.
 pub fn before_user(task: &Arc<Task>) {
     let watch = super::itimer::check_deadline(task);
-    platform::set_deadline(timer::next_deadline().min(watch));
+    let mut deadline = timer::next_deadline().min(watch);
+    // Before the look at the queue: whoever fills it later sees that this CPU must be kicked.
+    platform::publish_deadline(deadline);
     if QUEUED.load(Ordering::SeqCst) != 0 {
         if time::monotonic_ns() >= task.sched.slice_end_ns.load(Ordering::Relaxed) {
             task.sched.involuntary_switches.fetch_add(1, Ordering::Relaxed);
@@ -372,8 +374,9 @@ pub fn before_user(task: &Arc<Task>) {
             task.sched.slice_end_ns.store(time::monotonic_ns() + TIME_SLICE_NS, Ordering::Relaxed);
         }
         let slice = task.sched.slice_end_ns.load(Ordering::Relaxed);
-        platform::set_deadline(timer::next_deadline().min(slice).min(watch));
+        deadline = timer::next_deadline().min(slice).min(watch);
     }
+    platform::set_deadline(deadline);
 }
 
 /// Handles what made the VMM set `pending`.
