@@ -19,6 +19,9 @@ use crate::sandbox::Sandbox;
 /// `_IOW(KVMIO, 0x86, struct kvm_interrupt)`
 const KVM_INTERRUPT: libc::c_ulong = 0x4004_ae86;
 
+/// How long an interrupt may take before it is raised again.
+const AGAIN_NS: u64 = 20_000_000;
+
 /// The guest's registers when it went wrong.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Place {
@@ -152,8 +155,13 @@ impl Vcpu<'_> {
         // Reset before `pending` and the deadline are looked at: a signal that comes now sets it again.
         self.fd.set_kvm_immediate_exit(0);
         let deadline = sandbox.cpus.deadline(self.cpu).map_or(u64::MAX, |deadline| deadline.load(SeqCst));
-        if deadline <= kick::now_ns() {
+        let now = kick::now_ns();
+        if deadline <= now {
             sandbox.cpus.set_pending(self.cpu);
+        }
+        if is_pending(sandbox, self.cpu) {
+            // Again until the kernel has taken it: the interrupt, or the window for it, was seen to get lost in the emulator.
+            kick::arm(now + AGAIN_NS);
         } else if deadline != u64::MAX {
             kick::arm(deadline);
         }
