@@ -19,6 +19,9 @@ use crate::sandbox::Sandbox;
 /// `_IOW(KVMIO, 0x86, struct kvm_interrupt)`
 const KVM_INTERRUPT: libc::c_ulong = 0x4004_ae86;
 
+/// How long an interrupt may take before it is raised again.
+const AGAIN_NS: u64 = 20_000_000;
+
 /// The guest's registers when it went wrong.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Place {
@@ -151,12 +154,14 @@ impl Vcpu<'_> {
         count(&self.exits.signal);
         // Reset before `pending` and the deadline are looked at: a signal that comes now sets it again.
         self.fd.set_kvm_immediate_exit(0);
-        let Some(header) = sandbox.cpus.deadline(self.cpu) else { return After::Check };
-        let deadline = header.load(SeqCst);
-        if deadline <= kick::now_ns() {
-            // No timer stands any more: whatever deadline the kernel sets next, it has to announce.
-            header.store(u64::MAX, SeqCst);
+        let deadline = sandbox.cpus.deadline(self.cpu).map_or(u64::MAX, |deadline| deadline.load(SeqCst));
+        let now = kick::now_ns();
+        if deadline <= now {
             sandbox.cpus.set_pending(self.cpu);
+        }
+        if is_pending(sandbox, self.cpu) {
+            // Again until the kernel has taken it: the interrupt, or the window for it, was seen to get lost in the emulator.
+            kick::arm(now + AGAIN_NS);
         } else if deadline != u64::MAX {
             kick::arm(deadline);
         }
