@@ -34,9 +34,9 @@ struct Options {
     /// Run the smaller variants, for emulated machines.
     #[arg(long)]
     lab: bool,
-    /// Only workloads whose name contains this.
-    #[arg(long)]
-    only: Option<String>,
+    /// Only workloads whose name contains one of these (separated by commas).
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
     /// Seconds a workload may take.
     #[arg(long, default_value_t = 120)]
     timeout: u64,
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
             }
         }
     }
-    let wanted = |name: &str| options.only.as_deref().is_none_or(|only| name.contains(only));
+    let wanted = |name: &str| options.only.is_empty() || options.only.iter().any(|only| name.contains(only));
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     for workload in workloads.iter().filter(|workload| wanted(&workload.name)) {
         match check(&options, workload) {

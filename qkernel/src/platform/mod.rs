@@ -87,10 +87,15 @@ pub fn relax() {
     for _ in 0..64 {
         core::hint::spin_loop();
     }
-    if is_systrap() {
+    // An exit costs more than a call, so on kvm only a long wait gives the core away; the holder may need it.
+    let patience = if is_systrap() { 1 } else { 64 };
+    if RELAXED.fetch_add(1, Ordering::Relaxed).is_multiple_of(patience) {
         let _ = call(hc::YIELD, [0; 6]);
     }
 }
+
+/// Moments waited for locks so far.
+static RELAXED: AtomicU32 = AtomicU32::new(0);
 
 /// Performs a hostcall.
 #[inline]
