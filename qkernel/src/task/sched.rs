@@ -236,6 +236,9 @@ pub fn sleep_until<R>(
     let state = if kind == Sleep::Interruptible { SLEEPING } else { SLEEPING_UNINTERRUPTIBLE };
     let mut alarm = None;
     let result = loop {
+        // `ready` may sleep itself, on a mutex, after the task was woken and queued: out of the queue first, or the task
+        // would stand in it while it runs. The outer sleep then finds itself running, and asks `ready` once more.
+        settle(&task);
         task.sched.state.store(state, Ordering::SeqCst);
         if let Some(value) = ready() {
             break Ok(Some(value));
