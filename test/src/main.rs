@@ -15,6 +15,7 @@ use workload::{Expect, Workload};
 
 /// Runs workloads natively and in sandboxes, and compares.
 #[derive(Parser)]
+#[command(args_override_self = true)]
 struct Options {
     /// The command under test.
     #[arg(long, default_value = "target/release/dormouse")]
