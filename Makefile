@@ -42,6 +42,7 @@ lab: deps build guest
 	@scripts/lab
 
 soak: deps build guest
+	$(CARGO) build --release -p dormouse-test
 	@scripts/soak
 
 clean:
