@@ -1,12 +1,12 @@
 //! Boot: from the VMM's first call to the first program.
 
 use abi::boot::{self as ab, BootInfo};
-use abi::layout::{BOOT_INFO_PHYS, RECORDS_MAX, RECORDS_PHYS};
+use abi::layout::{RECORDS_MAX, RECORDS_PHYS};
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::errno::{Errno, Result};
 use crate::fs::{self, FileTable, FsContext};
@@ -156,7 +156,6 @@ fn start_first(boot: &BootInfo) -> ! {
     if boot.version != abi::ABI_VERSION {
         die("the VMM speaks another version of the interface");
     }
-    RANDOM.lock().copy_from_slice(&boot.random_seed);
     time::init(boot.tsc_hz);
     syscall::table::set_strace(boot.strace != 0);
     if frames::init(boot).is_err() {
@@ -179,7 +178,6 @@ fn read_spec(boot: &BootInfo) -> Spec {
     let bytes = unsafe { core::slice::from_raw_parts(platform::ptr::<u8>(RECORDS_PHYS), len) };
     let spec = Spec::parse(bytes);
     platform::release(RECORDS_PHYS, (len as u64).next_multiple_of(abi::PAGE_SIZE));
-    let _ = BOOT_INFO_PHYS;
     spec
 }
 
@@ -321,11 +319,7 @@ pub fn host_signal(number: i64, flags: u32) {
     }
 }
 
-static RANDOM: SpinLock<[u8; 32]> = SpinLock::new([0; 32]);
-static RANDOM_COUNTER: AtomicU64 = AtomicU64::new(0);
-
-/// Random bytes for layouts and stack canaries: from the boot seed while it lasts, then from the host.
+/// Random bytes from the host, for layouts and stack canaries.
 pub fn random(bytes: &mut [u8]) {
-    RANDOM_COUNTER.fetch_add(1, Ordering::Relaxed);
     host::random(bytes);
 }

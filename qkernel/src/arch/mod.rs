@@ -98,10 +98,6 @@ pub unsafe fn copy_bytes(to: *mut u8, from: *const u8, bytes: usize) {
     }
 }
 
-/// Where the next trap from user mode starts its stack (kvm; the running task's own).
-#[inline]
-pub fn ring0_stack(_top: u64) {}
-
 /// `AT_HWCAP`: CPUID leaf 1, register EDX.
 pub fn cpu_features() -> u32 {
     core::arch::x86_64::__cpuid(1).edx

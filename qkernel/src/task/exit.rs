@@ -111,7 +111,7 @@ fn end_process(process: &Arc<Process>, status: i32) {
     }
     signal::leave_session(process);
     let mut orphans = Vec::new();
-    let parent = {
+    {
         let mut tree = TREE.lock();
         let Some(node) = tree.nodes.get_mut(&process.pid) else { return };
         node.exit_status = Some(status);
@@ -128,15 +128,13 @@ fn end_process(process: &Arc<Process>, status: i32) {
                 heir.children.push(child);
             }
         }
-        parent
-    };
+    }
     for (orphan, ended) in orphans {
         signal::parent_died(&orphan, process);
         if ended {
             tell_parent(&orphan);
         }
     }
-    let _ = parent;
     crate::fs::pidfd::process_ended(process.pid);
     tell_parent(process);
 }

@@ -5,11 +5,11 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
+use super::Task;
 use super::itimer::{self, Timers};
 use super::limits::Limits;
 use super::signal::{PendingSignals, SigHand, StopState};
 use super::wait::WaitQueue;
-use super::{Task, sched};
 use crate::fs::{File, Terminal};
 use crate::sync::{Shared, SpinLock};
 
@@ -226,9 +226,4 @@ pub fn call_attention(process: &Process) {
         task.call_attention();
     }
     process.stop_wait.wake_all();
-}
-
-/// Wakes a task wherever it sleeps interruptibly.
-pub fn nudge(task: &Arc<Task>) {
-    sched::wake_interruptible(task);
 }

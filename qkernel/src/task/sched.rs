@@ -33,7 +33,8 @@ pub struct SchedState {
     on_cpu: AtomicBool,
     /// Saved stack pointer while it is switched out.
     sp: UnsafeCell<u64>,
-    stack: Option<super::stack::KernelStack>,
+    /// Held for its memory alone, which goes with the task.
+    _stack: Option<super::stack::KernelStack>,
     slice_end_ns: AtomicU64,
     /// The CPU it last ran on.
     pub last_cpu: AtomicU32,
@@ -78,7 +79,7 @@ impl SchedState {
             state: AtomicU8::new(SLEEPING_UNINTERRUPTIBLE),
             on_cpu: AtomicBool::new(false),
             sp: UnsafeCell::new(sp),
-            stack,
+            _stack: stack,
             slice_end_ns: AtomicU64::new(0),
             last_cpu: AtomicU32::new(0),
             user_ticks: AtomicU64::new(0),
@@ -329,9 +330,6 @@ fn switch_to(me: Arc<Task>, next: Arc<Task>) {
     platform::enter_address_space(next.aspace().as_deref());
     next.sched.last_cpu.store(arch::cpu().cpu, Ordering::Relaxed);
     next.sched.slice_end_ns.store(time::monotonic_ns() + TIME_SLICE_NS, Ordering::Relaxed);
-    if let Some(stack) = &next.sched.stack {
-        arch::ring0_stack(stack.top());
-    }
     let save = me.sched.sp.get();
     // SAFETY: `on_cpu` of `next` is ours, so its saved stack pointer is stable and nothing runs on its stack.
     let load = unsafe { *next.sched.sp.get() };
