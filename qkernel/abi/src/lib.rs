@@ -10,6 +10,7 @@ pub mod hostcall;
 pub mod kvm;
 pub mod layout;
 pub mod run;
+pub mod socket;
 
 pub use hostcall::HostCall;
 pub use layout::{PAGE_SHIFT, PAGE_SIZE};

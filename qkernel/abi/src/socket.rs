@@ -1,0 +1,59 @@
+//! Host sockets: hostcalls of the network families. Addresses are raw `sockaddr` bytes, as Linux lays them out.
+//!
+//! A socket is a handle like any other: `CLOSE`, `READ`, `WRITE`, `POLL_ARM` and `POLL_NOW` work on it. No call waits:
+//! where Linux would, the answer is `-EAGAIN` (`-EINPROGRESS` for a connection).
+
+use crate::hostcall::Segment;
+
+/// (family, type, protocol): result: a handle. Families: `AF_INET`, `AF_INET6`, `AF_NETLINK` (route, reads only).
+pub const SOCKET: u32 = 64;
+/// (handle, address phys, address len)
+pub const SOCK_BIND: u32 = 65;
+/// (handle, address phys, address len); `AF_UNSPEC` dissolves a connection.
+pub const SOCK_CONNECT: u32 = 66;
+/// (handle, backlog)
+pub const SOCK_LISTEN: u32 = 67;
+/// (handle, address phys, address room): result: handle of the connection | address len << 32.
+pub const SOCK_ACCEPT: u32 = 68;
+/// (handle, 0 local or 1 peer, address phys, address room): result: length of the address.
+pub const SOCK_NAME: u32 = 69;
+/// (handle, how): `shutdown(2)`.
+pub const SOCK_SHUTDOWN: u32 = 70;
+/// (handle, level, name, value phys, value room): result: length of the value.
+pub const SOCK_GET_OPTION: u32 = 71;
+/// (handle, level, name, value phys, value len)
+pub const SOCK_SET_OPTION: u32 = 72;
+/// (handle, [`Message`] phys): result: bytes sent.
+pub const SOCK_SEND: u32 = 73;
+/// (handle, [`Message`] phys): result: bytes received; updates the lengths and the flags of the message.
+pub const SOCK_RECEIVE: u32 = 74;
+/// (handle, request: `SIOCINQ`, `SIOCOUTQ`, `SIOCATMARK`): result: the number the request answers.
+pub const SOCK_QUERY: u32 = 75;
+/// (handle, events, token): like `POLL_ARM`, but stays armed and reports edges (`EPOLLET`) until the handle is closed.
+pub const POLL_EDGES: u32 = 76;
+
+/// A message, as `struct msghdr`. Written by the kernel, read once by the VMM.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Message {
+    /// Array of [`Segment`]s, and how many.
+    pub segments_phys: u64,
+    pub segments: u32,
+    /// `MSG_*`; after [`SOCK_RECEIVE`] those that Linux returned.
+    pub flags: u32,
+    pub name_phys: u64,
+    pub control_phys: u64,
+    /// Length (to send) or room (to receive) of the address; after [`SOCK_RECEIVE`] its length.
+    pub name_len: u32,
+    /// The same of the control data.
+    pub control_len: u32,
+}
+const _: () = assert!(size_of::<Message>() == 40);
+const _: () = assert!(size_of::<Segment>() == 16);
+
+/// Longest address in bytes (`struct sockaddr_storage`).
+pub const ADDRESS_MAX: u32 = 128;
+/// Longest option value in bytes.
+pub const OPTION_MAX: u32 = 4096;
+/// Longest control data in bytes.
+pub const CONTROL_MAX: u32 = 16 << 10;
