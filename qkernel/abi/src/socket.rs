@@ -57,3 +57,13 @@ pub const ADDRESS_MAX: u32 = 128;
 pub const OPTION_MAX: u32 = 4096;
 /// Longest control data in bytes.
 pub const CONTROL_MAX: u32 = 16 << 10;
+
+/// (request phys, request len, reply phys, reply room, strict): asks the host's network (`NETLINK_ROUTE`) one question.
+/// The request is one `nlmsghdr` with what belongs to it: a kind of `RTM_GET*` and attributes that the VMM knows to be
+/// harmless, else `-EPERM`. Result: bytes of the reply messages, or `-EMSGSIZE` when there are more than fit.
+/// `strict`: as `NETLINK_GET_STRICT_CHK`.
+pub const ROUTE_QUERY: u32 = 77;
+/// Longest request of [`ROUTE_QUERY`] in bytes.
+pub const ROUTE_REQUEST_MAX: u64 = 1024;
+/// Longest reply of [`ROUTE_QUERY`] in bytes.
+pub const ROUTE_REPLY_MAX: u64 = 1 << 20;

@@ -1,8 +1,13 @@
 //! Sockets: what all families share, and the families.
 
 pub mod inbox;
+mod interfaces;
+pub mod netlink;
 pub mod options;
+mod registry;
 pub mod rights;
+mod route;
+pub mod tables;
 pub mod unix;
 mod unix_names;
 
@@ -27,8 +32,10 @@ use rights::{Rights, Ucred};
 
 pub const AF_UNSPEC: u16 = 0;
 pub const AF_UNIX: u16 = 1;
+pub const AF_NETLINK: u16 = 16;
 pub const SOCK_STREAM: u32 = 1;
 pub const SOCK_DGRAM: u32 = 2;
+pub const SOCK_RAW: u32 = 3;
 pub const SOCK_SEQPACKET: u32 = 5;
 pub const SOL_SOCKET: u32 = 1;
 
@@ -66,6 +73,8 @@ pub struct Outgoing {
 #[derive(Clone)]
 pub enum Destination {
     Unix(Arc<unix::UnixSocket>),
+    /// The kernel itself (netlink).
+    Kernel,
 }
 
 /// An open socket of some family. As with [`FileOps`], each call is one attempt: `EAGAIN` where it would wait.
@@ -128,6 +137,7 @@ pub fn new_socket(family: u32, kind: u32, protocol: u32) -> Result<Arc<dyn Socke
     anon::check_room()?;
     match u16::try_from(family) {
         Ok(AF_UNIX) => Ok(unix::UnixSocket::new(kind, protocol)?),
+        Ok(AF_NETLINK) => Ok(netlink::NetlinkSocket::new(kind, protocol)?),
         _ => Err(Errno::EAFNOSUPPORT),
     }
 }
@@ -162,6 +172,7 @@ impl SocketFile {
             ino: anon::next_ino(),
             owner: (creds.fsuid, creds.fsgid),
         };
+        registry::add(ops.ino, creds.fsuid, &ops.socket);
         File::new(Box::new(ops), flags | OpenFlags::RDWR, None)
     }
 
@@ -173,6 +184,7 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
+        registry::remove(self.ino);
         self.socket.closed();
     }
 }
@@ -208,7 +220,7 @@ impl FileOps for SocketFile {
         const SIOCOUTQ: u32 = 0x5411;
         let (input, output) = match request {
             SIOCINQ | SIOCOUTQ => self.socket.queued()?,
-            _ => return Err(Errno::ENOTTY),
+            _ => return interfaces::ioctl(cx, request, arg),
         };
         let bytes = if request == SIOCINQ { input } else { output };
         cx.user().write(arg, &i32::try_from(bytes).unwrap_or(i32::MAX))?;
