@@ -24,6 +24,7 @@ pub mod pipe;
 pub mod poll;
 pub mod proc;
 pub mod pseudo;
+pub mod readiness;
 pub mod sysfs;
 
 pub mod signalfd;
