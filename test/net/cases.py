@@ -370,7 +370,8 @@ def same_inside_and_outside(side, *words):
 @case("ip", sides=("sandbox",))
 def ip_shows_the_network(side):
     for words in ("ip addr", "ip -d link", "ip route", "ip -6 route", "ip route show table all", "ip neigh", "ip rule",
-                  "ip -j addr show dev lo", "ip route get 127.0.0.1", "cat /proc/net/route", "cat /proc/net/if_inet6"):
+                  "ip -j addr show dev lo", "ip route get 127.0.0.1", "cat /proc/net/route", "cat /proc/net/if_inet6",
+                  "cat /proc/net/arp"):
         same_inside_and_outside(side, *words.split())
 
 
