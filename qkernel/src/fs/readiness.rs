@@ -116,14 +116,16 @@ impl Readiness {
         self.clear(before, direction.events() | ERRORS);
     }
 
-    /// A stream had, or took, less than an attempt asked for: that was all there was, unless something else than bytes
-    /// is to come.
-    pub fn was_short(&self, before: Moment, direction: Direction) {
+    /// An attempt did something. `short`: a stream had, or took, less than was asked for; that was all there was, unless
+    /// something else than bytes is to come.
+    pub fn done(&self, before: Moment, direction: Direction, short: bool) {
         let more = ERRORS | PollEvents::RDHUP | PollEvents::PRI;
-        let clear = if direction == Direction::Send { PollEvents::OUT } else { PollEvents::IN };
-        if direction == Direction::Send || !mask(before.0).intersects(more) {
-            self.clear(before, clear);
+        if short && direction == Direction::Send {
+            self.clear(before, PollEvents::OUT);
+        } else if short && !mask(before.0).intersects(more) {
+            self.clear(before, PollEvents::IN);
         }
+        self.used(direction);
     }
 
     fn clear(&self, before: Moment, events: PollEvents) {
@@ -266,11 +268,11 @@ mod tests {
     fn the_end_of_a_stream_outlives_a_short_read() {
         let it = Readiness::with(0);
         it.changed(IN | PollEvents::RDHUP, host_poll::begin_round());
-        it.was_short(it.moment(), Receive);
+        it.done(it.moment(), Receive, true);
         assert!(it.may(Receive));
         let it = Readiness::with(0);
         poll(&it, IN);
-        it.was_short(it.moment(), Receive);
+        it.done(it.moment(), Receive, true);
         assert!(!it.may(Receive));
     }
 }

@@ -85,7 +85,7 @@ pub fn interface(socket: &Handle, request: u32, data: &mut [u8]) -> Result<usize
 }
 
 /// Sends what `buf` holds in one call: all of a message, or as much of a stream's data as there is room for
-/// (`whole` is false). Empty `address`: to the peer.
+/// (`whole` is false). Empty `address`: to the peer. Returns the bytes sent, and the bytes the host was offered.
 pub fn send(
     socket: &Handle,
     buf: &mut IoBuf<'_>,
@@ -93,8 +93,8 @@ pub fn send(
     flags: u32,
     address: &[u8],
     control: &[u8],
-) -> Result<usize> {
-    buf.with_message(false, whole, |segments, _| {
+) -> Result<(usize, usize)> {
+    buf.with_message(false, whole, |segments, offered| {
         let message = Message {
             segments_phys: phys_of(segments.as_ptr()),
             segments: segments.len() as u32,
@@ -105,7 +105,7 @@ pub fn send(
             control_len: control.len() as u32,
         };
         let sent = call(nr::SOCK_SEND, [socket.arg(), phys_of(&raw const message), 0, 0, 0, 0])?;
-        Ok((sent as usize, sent as usize))
+        Ok((sent as usize, (sent as usize, offered)))
     })
 }
 

@@ -217,12 +217,12 @@ impl Socket for NetlinkSocket {
         Err(Errno::EOPNOTSUPP)
     }
 
-    fn accept(&self) -> Result<Arc<dyn Socket>> {
+    fn accept(&self, _wait: bool) -> Result<Arc<dyn Socket>> {
         Err(Errno::EOPNOTSUPP)
     }
 
     fn resolve(&self, cx: &Ctx<'_>, addr: &[u8]) -> Result<Destination> {
-        self.destination(cx, addr).map(|_| Destination::Kernel)
+        self.destination(cx, addr).map(|_| Destination::Address(addr.into()))
     }
 
     fn destination(&self, _cx: &Ctx<'_>, addr: &[u8]) -> Result<Option<Destination>> {
@@ -234,7 +234,7 @@ impl Socket for NetlinkSocket {
         }
     }
 
-    fn connect(&self, _to: Option<&Destination>, _creds: Ucred) -> Result<()> {
+    fn connect(&self, _to: Option<&Destination>, _creds: Ucred, _wait: bool) -> Result<()> {
         self.take_port(0).map(drop)
     }
 
@@ -274,7 +274,7 @@ impl Socket for NetlinkSocket {
         Err(Errno::EOPNOTSUPP)
     }
 
-    fn poll(&self, table: Option<&mut PollTable>, _options: &Options) -> PollEvents {
+    fn poll(&self, table: Option<&mut PollTable>, _options: &Options, _wanted: PollEvents) -> PollEvents {
         if let Some(table) = table {
             table.add(&self.wait);
         }
@@ -286,7 +286,7 @@ impl Socket for NetlinkSocket {
         Ok((self.inbox.first_len(), 0))
     }
 
-    fn option(&self, level: u32, name: u32) -> Result<Vec<u8>> {
+    fn option(&self, level: u32, name: u32, _room: usize) -> Result<Vec<u8>> {
         if level != SOL_NETLINK || !SWITCHES.contains(&name) {
             return Err(Errno::ENOPROTOOPT);
         }

@@ -67,7 +67,7 @@ fn state(socket: &dyn Socket, connected: bool) -> (u8, usize, usize) {
     if socket.kind() != SOCK_STREAM {
         return (if connected { TCP_ESTABLISHED } else { TCP_CLOSE }, sent, received);
     }
-    let info = socket.option(IPPROTO_TCP, TCP_INFO).unwrap_or_default();
+    let info = socket.option(IPPROTO_TCP, TCP_INFO, 256).unwrap_or_default();
     let state = info.first().copied().unwrap_or(TCP_CLOSE);
     if state == TCP_LISTEN {
         // `tcpi_unacked`.

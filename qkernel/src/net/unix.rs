@@ -214,7 +214,7 @@ impl UnixSocket {
         }
         let link = match to {
             Some(Destination::Unix(target)) => self.link_to(target)?,
-            Some(_) => return Err(Errno::EINVAL),
+            Some(Destination::Address(_)) => return Err(Errno::EINVAL),
             None => self.link().ok_or(Errno::ENOTCONN)?,
         };
         let result = link.outbox.push_message(buf, envelope, limit);
@@ -341,7 +341,7 @@ impl Socket for UnixSocket {
         Ok(())
     }
 
-    fn accept(&self) -> Result<Arc<dyn Socket>> {
+    fn accept(&self, _wait: bool) -> Result<Arc<dyn Socket>> {
         if self.is_datagram() {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -373,11 +373,11 @@ impl Socket for UnixSocket {
         }
     }
 
-    fn connect(&self, to: Option<&Destination>, creds: Ucred) -> Result<()> {
+    fn connect(&self, to: Option<&Destination>, creds: Ucred, _wait: bool) -> Result<()> {
         let target = match to {
-            None => None,
             Some(Destination::Unix(target)) => Some(target),
-            Some(_) => return Err(Errno::EINVAL),
+            Some(Destination::Address(_)) => return Err(Errno::EINVAL),
+            None => None,
         };
         match target {
             _ if self.is_datagram() => self.connect_datagram(target),
@@ -458,7 +458,7 @@ impl Socket for UnixSocket {
         Ok(())
     }
 
-    fn poll(&self, table: Option<&mut PollTable>, options: &Options) -> PollEvents {
+    fn poll(&self, table: Option<&mut PollTable>, options: &Options, _wanted: PollEvents) -> PollEvents {
         let link = self.link();
         if let Some(table) = table {
             table.add(&self.wait);
