@@ -1,4 +1,4 @@
-//! `ioctl(2)` requests about interfaces (`netdevice(7)`), which every socket takes. They change nothing.
+//! `ioctl(2)` requests about interfaces (`netdevice(7)`), on sockets of any family. They change nothing.
 
 use alloc::vec::Vec;
 
@@ -75,8 +75,8 @@ fn netmask(prefix: u8) -> [u8; 4] {
     u32::MAX.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(0).to_be_bytes()
 }
 
-/// Serves a request; `ENOTTY` for one that isn't about interfaces.
-pub fn ioctl(cx: &Ctx<'_>, request: u32, arg: u64) -> Result<u64> {
+/// Serves a request on a socket of this family; `ENOTTY` for one that isn't about interfaces.
+pub fn ioctl(cx: &Ctx<'_>, family: u16, request: u32, arg: u64) -> Result<u64> {
     match request {
         SIOCGIFCONF => list(cx, arg)?,
         SIOCGIFNAME => {
@@ -94,7 +94,8 @@ pub fn ioctl(cx: &Ctx<'_>, request: u32, arg: u64) -> Result<u64> {
             asked.set(&value);
             cx.user().write(arg, &asked)?;
         }
-        SIOCGIFADDR | SIOCGIFDSTADDR | SIOCGIFBRDADDR | SIOCGIFNETMASK => {
+        // Only IPv4 sockets know of addresses.
+        SIOCGIFADDR | SIOCGIFDSTADDR | SIOCGIFBRDADDR | SIOCGIFNETMASK if family == u16::from(AF_INET) => {
             let mut asked: IfReq = cx.user().read(arg)?;
             let value = of_address(request, &address_of(asked.name())?);
             asked.set(&sockaddr(&value));

@@ -264,7 +264,7 @@ impl FileOps for SocketFile {
         const SIOCOUTQ: u32 = 0x5411;
         let (input, output) = match request {
             SIOCINQ | SIOCOUTQ => self.socket.queued()?,
-            _ => return interfaces::ioctl(cx, request, arg),
+            _ => return interfaces::ioctl(cx, self.socket.family(), request, arg),
         };
         let bytes = if request == SIOCINQ { input } else { output };
         cx.user().write(arg, &i32::try_from(bytes).unwrap_or(i32::MAX))?;

@@ -33,7 +33,8 @@ while entry:
     print(it.name.decode(), hex(it.flags), shown(it.addr), shown(it.netmask), shown(it.broadcast))
     entry = it.next
 
-with socket.socket(socket.AF_UNIX) as asker:
+for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6):
+    asker = socket.socket(family)
     for index, name in socket.if_nameindex():
         for request in (FLAGS, ADDRESS, NETMASK, MTU, HARDWARE, INDEX):
             try:
