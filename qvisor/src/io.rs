@@ -76,6 +76,10 @@ struct Shared {
     edges: OwnedFd,
     wake: OwnedFd,
     kick: OwnedFd,
+    /// A vCPU is in [`IoThreads::wait`], or about to be.
+    waiting: AtomicBool,
+    /// It has been kicked and doesn't know yet.
+    kicked: AtomicBool,
     arms: Mutex<HashMap<u32, Arm>>,
     jobs: Mutex<Jobs>,
     jobs_changed: Condvar,
@@ -116,6 +120,8 @@ impl IoThreads {
             edges,
             wake,
             kick,
+            waiting: AtomicBool::new(false),
+            kicked: AtomicBool::new(false),
             arms: Mutex::default(),
             jobs: Mutex::default(),
             jobs_changed: Condvar::new(),
@@ -169,14 +175,22 @@ impl IoThreads {
             u64::MAX => None,
             deadline => Some(deadline.saturating_sub(crate::platform::cpu::clock_ns(libc::CLOCK_MONOTONIC))),
         };
-        let count = sys::epoll_wait_for(self.shared.epoll.as_fd(), &mut events, timeout).unwrap_or(0);
+        let shared = &*self.shared;
+        shared.waiting.store(true, Ordering::SeqCst);
+        let count = if shared.kicked.load(Ordering::SeqCst) {
+            0
+        } else {
+            sys::epoll_wait_for(shared.epoll.as_fd(), &mut events, timeout).unwrap_or(0)
+        };
+        shared.waiting.store(false, Ordering::SeqCst);
+        shared.kicked.store(false, Ordering::SeqCst);
         let mut woken = Woken::Other;
         for event in &events[..count] {
             let (data, ready) = (event.u64, event.events);
             match data {
                 EDGES => woken = Woken::Edges,
                 KICK | WAKE => {}
-                _ => self.shared.report(data, ready),
+                _ => shared.report(data, ready),
             }
         }
         woken
@@ -184,7 +198,10 @@ impl IoThreads {
 
     /// Ends the wait of the thread in [`Self::wait`], or the next one.
     pub fn kick(&self) {
-        sys::eventfd_signal(self.shared.kick.as_fd());
+        self.shared.kicked.store(true, Ordering::SeqCst);
+        if self.shared.waiting.load(Ordering::SeqCst) {
+            sys::eventfd_signal(self.shared.kick.as_fd());
+        }
     }
 
     /// Asks for one event with `token` once any of `events` holds. Replaces what was asked before for this handle;
@@ -285,12 +302,20 @@ impl Shared {
                 let (data, ready) = (event.u64, event.events);
                 match data {
                     WAKE => return,
-                    // Meant for a vCPU that is awake by now.
-                    KICK => {}
+                    KICK => self.pass_on_kick(),
                     EDGES => self.remind(),
                     _ => self.report(data, ready),
                 }
             }
+        }
+    }
+
+    /// The thread was told of what is for a vCPU: it waits no more, or has to be told again.
+    fn pass_on_kick(&self) {
+        if self.kicked.load(Ordering::SeqCst) && self.waiting.load(Ordering::SeqCst) {
+            sys::eventfd_signal(self.kick.as_fd());
+            // So that it is there first.
+            std::thread::sleep(PATIENCE);
         }
     }
 
