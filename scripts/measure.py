@@ -104,3 +104,12 @@ def own_network():
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     return ""
+
+
+def is_served(port):
+    """Whether somebody in this network listens at a TCP port. (Connecting would disturb servers like iperf3.)"""
+    for table in ("tcp", "tcp6"):
+        rows = Path("/proc/net", table).read_text().splitlines()[1:]
+        if any(row.split()[3] == "0A" and int(row.split()[1].rpartition(":")[2], 16) == port for row in rows):
+            return True
+    return False
