@@ -242,7 +242,6 @@ fn init_task(spec: &Spec, fs: Arc<FsContext>, files: Arc<FileTable>) -> Result<A
     tree.tasks.insert(pid, Arc::downgrade(&task));
     let node = Node {
         process,
-        parent: 0,
         children: Vec::new(),
         group: pid,
         session: pid,
