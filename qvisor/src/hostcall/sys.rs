@@ -166,6 +166,32 @@ pub fn send(fd: BorrowedFd<'_>, buffers: &[libc::iovec]) -> Result<i64, Errno> {
     sys_call!(libc::SYS_sendmsg, fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
 }
 
+/// A socket for questions about the network (`rtnetlink(7)`); `strict` as `NETLINK_GET_STRICT_CHK`.
+pub fn route_socket(strict: bool) -> Result<OwnedFd, Errno> {
+    const STRICT: i32 = 12;
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    let socket = sys_call!(libc::SYS_socket, libc::AF_NETLINK, kind, libc::NETLINK_ROUTE).map(owned)?;
+    if strict {
+        let (on, size) = (1_i32, size_of::<i32>());
+        sys_call!(libc::SYS_setsockopt, socket.as_raw_fd(), libc::SOL_NETLINK, STRICT, &raw const on, size)?;
+    }
+    Ok(socket)
+}
+
+/// `send(2)`, never waiting.
+pub fn send_bytes(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<i64, Errno> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    sys_call!(libc::SYS_sendto, fd.as_raw_fd(), bytes.as_ptr(), bytes.len(), flags, 0_usize, 0)
+}
+
+/// `recv(2)` of a datagram, never waiting; result: its whole length, which may be more than there was room for.
+pub fn receive_bytes(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<usize, Errno> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+    let (at, len) = (bytes.as_mut_ptr(), bytes.len());
+    let got = sys_call!(libc::SYS_recvfrom, fd.as_raw_fd(), at, len, flags, 0_usize, 0_usize)?;
+    Ok(usize::try_from(got).unwrap_or(0))
+}
+
 /// `poll(2)` of one descriptor without waiting; result: the events that hold.
 pub fn poll_now(fd: BorrowedFd<'_>, events: i16) -> Result<i16, Errno> {
     let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
