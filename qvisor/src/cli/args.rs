@@ -80,6 +80,9 @@ pub struct DoArgs {
     /// Mount a host file or directory
     #[arg(long, value_name = "SRC:DST[:ro]", value_parser = OsParser(volume))]
     pub volume: Vec<Volume>,
+    /// Who root in the sandbox is on the host
+    #[arg(long, value_enum, default_value_t)]
+    pub userns: crate::jail::UserNamespace,
     /// Drive the terminal [default: when standard input and output are one]
     #[arg(long)]
     pub tty: bool,
