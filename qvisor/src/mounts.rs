@@ -113,9 +113,8 @@ pub fn copy_on_write(root: &Path, layer: &Path, id_map: Option<IdMap<'_>>) -> Re
         let inside = composer.inside(&path);
         if !VIRTUAL.iter().any(|virtual_dir| inside.starts_with(virtual_dir)) {
             // What cannot be shown (an odd file system, a lack of rights) is left out: the directory below shows.
-            match composer.show_mount(&path, &mount) {
-                Err(error @ MountError::Unmapped { .. }) => return Err(error),
-                Ok(()) | Err(_) => {}
+            if let Err(error @ MountError::Unmapped { .. }) = composer.show_mount(&path, &mount) {
+                return Err(error);
             }
         }
     }
