@@ -35,6 +35,8 @@ const IGNORED: &[i32] = &[
     libc::SIGUSR2,
     libc::SIGPIPE,
 ];
+/// `BootSpec::log_level` from which on what a sandbox did is summed up at its end.
+const LOG_INFO: u32 = 2;
 /// Directories that the kernel mounts its own file systems on.
 const VIRTUAL_MOUNTS: &[(&str, &str)] = &[
     ("proc", "/proc"),
@@ -164,6 +166,11 @@ fn run(plan: &Plan, channel: &UnixStream, listener: UnixListener, parent: i32) -
     let sandbox = Sandbox::new(config, io, Arc::clone(&events))?;
     leave(&events, channel, listener)?;
     let status = sandbox.run(&boot);
+    if boot.log_level >= LOG_INFO && plan.platform == Platform::Kvm {
+        let exits: Vec<String> =
+            sandbox.exits().iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+        sandbox.log(LOG_INFO, &format!("exits: {}", exits.join(", ")));
+    }
     // The process ends now, and with it all this is made of; taking it apart piece by piece would only cost time.
     std::mem::forget(sandbox);
     Ok(status?.cast_signed())
