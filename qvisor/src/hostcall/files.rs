@@ -199,7 +199,8 @@ impl FdName {
 pub struct HostIo {
     files: FileTable,
     io: IoThreads,
-    /// `/proc/self/fd`, opened before the process gives up its view of the host.
+    /// `/proc/self/fd`, opened before the process gives up its view of the host. Descriptors are opened anew by their
+    /// names there, and by nothing else: a link of it leads to what is open already, never along a path.
     proc_dir: OwnedFd,
     /// `/proc` is out of reach, and the working directory is [`Self::proc_dir`].
     jailed: AtomicBool,
@@ -212,10 +213,17 @@ impl HostIo {
     /// Call it in the process that will serve the sandbox, before it leaves the host's file systems. Events of
     /// [`abi::hostcall::POLL_ARM`] and [`abi::hostcall::SUBMIT`] go to `sink`, from threads of its own.
     pub fn new(sink: EventSink) -> Result<Self, Errno> {
+        let flags = libc::O_PATH | libc::O_DIRECTORY;
+        let proc = sys::openat(sys::working_directory(), c"/proc", flags, 0)?;
+        Self::with_proc(sink, proc.as_fd())
+    }
+
+    /// As [`HostIo::new`], with a `/proc` that shows at least this process.
+    pub fn with_proc(sink: EventSink, proc: BorrowedFd<'_>) -> Result<Self, Errno> {
         sys::clear_umask();
         sys::ignore_sigpipe();
         let flags = libc::O_PATH | libc::O_DIRECTORY;
-        let proc_dir = sys::openat(sys::working_directory(), c"/proc/self/fd", flags, 0)?;
+        let proc_dir = sys::openat(proc, c"self/fd", flags, 0)?;
         Ok(Self {
             files: FileTable::new(),
             io: IoThreads::new(sink)?,
@@ -223,6 +231,12 @@ impl HostIo {
             jailed: AtomicBool::new(false),
             terminal: OnceLock::new(),
         })
+    }
+
+    /// The `/proc` it was made with.
+    pub(crate) fn proc_root(&self) -> Result<OwnedFd, Errno> {
+        let flags = libc::O_PATH | libc::O_DIRECTORY;
+        sys::openat(self.proc_dir.as_fd(), c"../..", flags, 0)
     }
 
     /// Makes `/proc/self/fd` the working directory, since no path leads to it once the process is jailed.

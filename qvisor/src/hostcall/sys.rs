@@ -448,12 +448,13 @@ pub fn raise_open_files() -> u64 {
     }
 }
 
-/// Blocks every signal on this thread.
+/// Blocks every signal on this thread but that of a forbidden system call.
 pub fn block_signals() {
     // SAFETY: `set` is filled before it is used; blocking signals touches no memory of ours.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut set);
+        libc::sigdelset(&raw mut set, libc::SIGSYS);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
     }
 }

@@ -55,6 +55,18 @@ fn failed(action: &'static str) -> impl FnOnce(kvm_ioctls::Error) -> KvmError {
     move |error| KvmError::Kvm { action, error }
 }
 
+/// `/dev/kvm`, open: what a VMM takes along that leaves the host before it makes its machine.
+#[derive(Clone, Debug)]
+pub struct Device(Arc<kvm_ioctls::Kvm>);
+
+impl Device {
+    /// Opens it.
+    pub fn open() -> Result<Self, KvmError> {
+        let kvm = kvm_ioctls::Kvm::new().map_err(Unusable::Open)?;
+        Ok(Self(Arc::new(kvm)))
+    }
+}
+
 /// The platform's state for one sandbox: a virtual machine.
 #[derive(Debug)]
 pub struct Kvm {
@@ -71,12 +83,15 @@ pub struct Kvm {
 }
 
 impl Kvm {
-    /// Makes a machine for `cpus` vCPUs with `memory` in it.
-    pub fn new(memory: &Arc<SandboxMemory>, cpus: u32) -> Result<Self, KvmError> {
+    /// Makes a machine for `cpus` vCPUs with `memory` in it, by the device if it is open already.
+    pub fn new(memory: &Arc<SandboxMemory>, cpus: u32, device: Option<&Device>) -> Result<Self, KvmError> {
         if cpus == 0 || cpus > MAX_CPUS {
             return Err(KvmError::Cpus(cpus));
         }
-        let kvm = kvm_ioctls::Kvm::new().map_err(Unusable::Open)?;
+        let Device(kvm) = match device {
+            Some(device) => device.clone(),
+            None => Device::open()?,
+        };
         let supported = check(&kvm)?;
         let vm = kvm.create_vm().map_err(failed("create a machine"))?;
         // The file window is one slot for good: chunks are mapped inside it.
