@@ -181,6 +181,7 @@ pub const RULES: &[Rule] = &[
     rule(libc::SYS_ioctl, "ioctl", IOCTL, "a terminal's size; what a socket holds; reads of interfaces"),
     rule(libc::SYS_epoll_ctl, "epoll_ctl", Always, "what the I/O thread waits for"),
     rule(libc::SYS_epoll_wait, "epoll_wait", Always, "waits for it"),
+    rule(libc::SYS_epoll_pwait2, "epoll_pwait2", Always, "an idle vCPU waits for it, and for its deadline"),
     rule(libc::SYS_recvfrom, "recvfrom", Always, "orders from the front end and the control socket"),
     rule(libc::SYS_sendto, "sendto", Always, "answers to them"),
 
