@@ -243,7 +243,6 @@ fn init_task(spec: &Spec, fs: Arc<FsContext>, files: Arc<FileTable>) -> Result<A
     tree.tasks.insert(pid, Arc::downgrade(&task));
     let node = Node {
         process,
-        parent: 0,
         children: Vec::new(),
         group: pid,
         session: pid,
@@ -260,7 +259,7 @@ fn init_task(spec: &Spec, fs: Arc<FsContext>, files: Arc<FileTable>) -> Result<A
 /// What process 1 does before it is a program.
 fn run_init(task: &Arc<Task>) {
     let Some((args, env)) = INIT_PROGRAM.lock().take() else { return };
-    let Some(cx) = Ctx::new(task) else { return };
+    let cx = Ctx::new(task);
     if let Err(error) = exec_init(&cx, args.clone(), env) {
         let name = String::from_utf8_lossy(args.first().map_or(&b""[..], Vec::as_slice)).into_owned();
         let status = exec::failure_status(error);

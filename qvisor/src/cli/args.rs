@@ -93,6 +93,9 @@ pub struct DoArgs {
     /// Network the sandbox sees
     #[arg(long, value_enum, default_value_t)]
     pub net: NetChoice,
+    /// Who root in the sandbox is on the host
+    #[arg(long, value_enum, default_value_t)]
+    pub userns: crate::jail::UserNamespace,
     /// Drive the terminal [default: when standard input and output are one]
     #[arg(long)]
     pub tty: bool,

@@ -72,13 +72,26 @@ pub fn openat(dir: BorrowedFd<'_>, name: &CStr, flags: i32, mode: u32) -> Result
 
 /// Opens a directory that is in `dir` itself: not behind a link, a mount or an automount.
 pub fn open_dir(dir: BorrowedFd<'_>, name: &CStr, flags: i32) -> Result<OwnedFd, Errno> {
+    open_beneath(dir, name, flags | libc::O_DIRECTORY)
+}
+
+/// Opens a file that is in `dir` itself, as [`open_dir`] does; never waits for the other end of a pipe.
+pub fn open_file(dir: BorrowedFd<'_>, name: &CStr, flags: i32) -> Result<OwnedFd, Errno> {
+    open_beneath(dir, name, flags | libc::O_NONBLOCK | libc::O_NOCTTY)
+}
+
+fn open_beneath(dir: BorrowedFd<'_>, name: &CStr, flags: i32) -> Result<OwnedFd, Errno> {
     // SAFETY: `open_how` is plain integers.
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
-    let flags = flags | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-    how.flags = u64::from(flags.cast_unsigned());
+    how.flags = u64::from((flags | libc::O_NOFOLLOW | libc::O_CLOEXEC).cast_unsigned());
     how.resolve = libc::RESOLVE_BENEATH | libc::RESOLVE_NO_XDEV | libc::RESOLVE_NO_SYMLINKS;
     let (name, how, size) = (name.as_ptr(), &raw const how, size_of::<libc::open_how>());
     sys_call!(libc::SYS_openat2, dir.as_raw_fd(), name, how, size).map(owned)
+}
+
+/// Whether the mount that a file is in opens no devices (`nodev`).
+pub fn has_no_devices(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+    Ok(fstatfs(fd)?.f_flags & libc::ST_NODEV.cast_signed() != 0)
 }
 
 /// `statx(2)` with the basic fields and the birth time; an empty name is the descriptor itself.
@@ -435,12 +448,13 @@ pub fn raise_open_files() -> u64 {
     }
 }
 
-/// Blocks every signal on this thread.
+/// Blocks every signal on this thread but that of a forbidden system call.
 pub fn block_signals() {
     // SAFETY: `set` is filled before it is used; blocking signals touches no memory of ours.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut set);
+        libc::sigdelset(&raw mut set, libc::SIGSYS);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
     }
 }

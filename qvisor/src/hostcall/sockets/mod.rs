@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 pub use decode::decode;
 
 use super::decode::Handle;
-use super::files::{FileKind, HostFile, HostIo};
+use super::files::{FileKind, HostFile, HostIo, MountTraits};
 use super::guest::{GuestBox, GuestBuffers, GuestSlice};
 use super::sys::Errno;
 use abi::socket::Message;
@@ -115,7 +115,7 @@ impl HostIo {
     }
 
     fn insert_socket(&self, fd: OwnedFd, kind: SocketKind, token: u64) -> Result<Handle, Errno> {
-        let handle = self.files().insert(HostFile::new(fd, FileKind::Socket(kind), false, false))?;
+        let handle = self.files().insert(HostFile::new(fd, FileKind::Socket(kind), false, MountTraits::default()))?;
         let watched = self.files().get(handle).and_then(|file| self.io().watch(file.as_fd(), token));
         if let Err(error) = watched {
             let _ = self.files().remove(handle);
