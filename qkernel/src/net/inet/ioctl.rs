@@ -5,6 +5,7 @@ use alloc::vec;
 use crate::errno::{Errno, Result};
 use crate::host::{Handle, socket as hs};
 use crate::mm::user::pod;
+use crate::net::{AF_INET, SOCK_DGRAM};
 use crate::syscall::Ctx;
 
 const SIOCINQ: u32 = 0x541b;
@@ -34,8 +35,7 @@ pub fn ioctl(cx: &Ctx<'_>, socket: &Handle, request: u32, arg: u64) -> Result<u6
             Ok(0)
         }
         SIOCGIFCONF => interfaces(cx, socket, arg),
-        // SIOCGIF*, and those that set what these read.
-        0x8910..=0x8927 | 0x8933 | 0x8942 | 0x8970 => {
+        _ if is_about_interfaces(request) => {
             let mut data: [u8; INTERFACE_BYTES] = cx.user().read(arg)?;
             match hs::interface(socket, request, &mut data) {
                 Err(Errno::ENOTTY) => Err(Errno::EPERM),
@@ -48,6 +48,20 @@ pub fn ioctl(cx: &Ctx<'_>, socket: &Handle, request: u32, arg: u64) -> Result<u6
         }
         _ => Err(Errno::ENOTTY),
     }
+}
+
+/// `SIOCGIF*`, and those that set what these read.
+fn is_about_interfaces(request: u32) -> bool {
+    matches!(request, 0x8910..=0x8927 | 0x8933 | 0x8942 | 0x8970)
+}
+
+/// The same questions asked through a socket of another family.
+pub fn interface_ioctl(cx: &Ctx<'_>, request: u32, arg: u64) -> Result<u64> {
+    if !is_about_interfaces(request) {
+        return Err(Errno::ENOTTY);
+    }
+    let socket = super::InetSocket::new(AF_INET, SOCK_DGRAM, 0)?;
+    ioctl(cx, &socket.handle, request, arg)
 }
 
 /// All interfaces with an address; without a buffer, the room they need.
