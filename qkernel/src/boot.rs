@@ -20,7 +20,7 @@ use crate::task::limits::{Limit, Limits, RLIM_COUNT};
 use crate::task::process::{Node, Process, TREE};
 use crate::task::signal::{self, SigHand, TaskSignals};
 use crate::task::{Task, TaskParts, sched};
-use crate::{arch, host, log, time};
+use crate::{arch, host, log, net, time};
 
 static READY: AtomicBool = AtomicBool::new(false);
 
@@ -199,6 +199,7 @@ fn idle_task() -> Result<Arc<Task>> {
 /// Makes process 1 and runs its program.
 fn start_init(spec: &Spec) {
     fs::set_hostname(&spec.hostname);
+    fs::proc::net::set_source(net::tables::write);
     let (context, files) = match fs::init(spec) {
         Ok(made) => made,
         Err(error) => fail(&format!("the root file system cannot be set up: {error:?}"), 125),
@@ -242,7 +243,6 @@ fn init_task(spec: &Spec, fs: Arc<FsContext>, files: Arc<FileTable>) -> Result<A
     tree.tasks.insert(pid, Arc::downgrade(&task));
     let node = Node {
         process,
-        parent: 0,
         children: Vec::new(),
         group: pid,
         session: pid,
@@ -259,7 +259,7 @@ fn init_task(spec: &Spec, fs: Arc<FsContext>, files: Arc<FileTable>) -> Result<A
 /// What process 1 does before it is a program.
 fn run_init(task: &Arc<Task>) {
     let Some((args, env)) = INIT_PROGRAM.lock().take() else { return };
-    let Some(cx) = Ctx::new(task) else { return };
+    let cx = Ctx::new(task);
     if let Err(error) = exec_init(&cx, args.clone(), env) {
         let name = String::from_utf8_lossy(args.first().map_or(&b""[..], Vec::as_slice)).into_owned();
         let status = exec::failure_status(error);

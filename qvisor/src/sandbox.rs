@@ -13,8 +13,9 @@ use crate::hostcall::LEAVE_TIMEOUT;
 use crate::hostcall::events::EventQueue;
 use crate::hostcall::files::HostIo;
 use crate::image::{self, ImageError};
+use crate::jail::JailError;
 use crate::memory::{MemoryError, SandboxMemory, USER_BLOCK};
-use crate::platform::kvm::Kvm;
+use crate::platform::kvm::{self, Kvm};
 use crate::platform::systrap::Systrap;
 use crate::platform::{Machine, PlatformError, fault};
 use crate::vcpu::Cpus;
@@ -34,6 +35,11 @@ pub struct SandboxConfig {
     /// The kernel's ELF image.
     pub kernel: &'static [u8],
     pub log: LogSink,
+    /// `/dev/kvm`, if no path leads to it any more.
+    pub device: Option<kvm::Device>,
+    /// Called when all is ready, right before the kernel runs: gives up what it does not need. Threads that are started
+    /// later inherit the calling thread's restrictions.
+    pub seal: Option<fn(Platform) -> Result<(), JailError>>,
 }
 
 impl SandboxConfig {
@@ -47,6 +53,8 @@ impl SandboxConfig {
             kernel_bytes: KERNEL_PHYS_MAX / 4,
             kernel: image::KERNEL,
             log: Arc::new(|_, text| eprintln!("{text}")),
+            device: None,
+            seal: None,
         }
     }
 }
@@ -76,6 +84,8 @@ pub enum SandboxError {
     Cpus(u32),
     #[error("cannot start a vCPU thread")]
     Thread(#[source] std::io::Error),
+    #[error(transparent)]
+    Jail(#[from] JailError),
     #[error("the kernel gave up: {0}")]
     Panicked(String),
 }
@@ -126,8 +136,13 @@ impl Sandbox {
         let user_bytes = user_bytes(config.memory_bytes);
         let memory = Arc::new(SandboxMemory::new(config.platform, config.kernel_bytes, user_bytes)?);
         let machine: Box<dyn Machine> = match config.platform {
-            Platform::Systrap => Box::new(Systrap::start(&memory, config.cpus, Arc::clone(&config.log))?),
-            Platform::Kvm => Box::new(Kvm::new(&memory, config.cpus).map_err(PlatformError::from)?),
+            Platform::Systrap => {
+                let proc = files.proc_root().ok();
+                Box::new(Systrap::start(&memory, config.cpus, proc, Arc::clone(&config.log))?)
+            }
+            Platform::Kvm => {
+                Box::new(Kvm::new(&memory, config.cpus, config.device.as_ref()).map_err(PlatformError::from)?)
+            }
         };
         let cpus = Cpus::new(Arc::clone(&memory), config.cpus, machine.linear_base())
             .ok_or(SandboxError::Cpus(config.cpus))?;
@@ -168,6 +183,9 @@ impl Sandbox {
             xsave: self.machine.xsave(),
         };
         boot::write(&self.memory, spec, &machine)?;
+        if let Some(seal) = self.config.seal {
+            seal(self.config.platform)?;
+        }
         self.lock_end().cpus_left = self.cpus.count();
         let mut threads = Vec::new();
         for cpu in 0..self.cpus.count() {

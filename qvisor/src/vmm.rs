@@ -14,8 +14,11 @@ use crate::control::{self, Report};
 use crate::hostcall::events::EventQueue;
 use crate::hostcall::files::HostIo;
 use crate::hostcall::sys::{self, Errno};
-use crate::jail::{self, JailError};
+use crate::jail::{self, IdMap, JailError, UserNamespace, Users};
 use crate::mounts::{self, MountError, View, Volume};
+use crate::net::{self, NetError, Network};
+use crate::platform::PlatformError;
+use crate::platform::kvm;
 use crate::process;
 use crate::sandbox::{Sandbox, SandboxConfig, SandboxError};
 
@@ -33,6 +36,8 @@ const IGNORED: &[i32] = &[
     libc::SIGUSR2,
     libc::SIGPIPE,
 ];
+/// `BootSpec::log_level` from which on what a sandbox did is summed up at its end.
+const LOG_INFO: u32 = 2;
 /// Directories that the kernel mounts its own file systems on.
 const VIRTUAL_MOUNTS: &[(&str, &str)] = &[
     ("proc", "/proc"),
@@ -42,6 +47,9 @@ const VIRTUAL_MOUNTS: &[(&str, &str)] = &[
     ("tmpfs", "/dev/shm"),
 ];
 
+/// `BootSpec::log_level` from which everything is said.
+const LOG_DEBUG: u32 = 3;
+
 /// What a sandbox is made of.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -50,6 +58,9 @@ pub struct Plan {
     /// Where its changes go.
     pub layer: PathBuf,
     pub volumes: Vec<Volume>,
+    pub network: Network,
+    /// Who the guest's root is on the host.
+    pub userns: UserNamespace,
     /// Directories of the host's that hold sandboxes; the sandbox sees empty ones.
     pub hidden: Vec<PathBuf>,
     pub platform: Platform,
@@ -66,6 +77,8 @@ pub struct Plan {
 pub enum VmmError {
     #[error(transparent)]
     Mount(#[from] MountError),
+    #[error(transparent)]
+    Network(#[from] NetError),
     #[error(transparent)]
     Jail(#[from] JailError),
     #[error("cannot prepare host files: {0}; is /proc mounted?")]
@@ -115,45 +128,61 @@ pub fn main(plan: &Plan, channel: UnixStream, listener: UnixListener, parent: i3
         process::exit_now(1)
     };
     let (channel, listener) = (UnixStream::from(channel), UnixListener::from(listener));
-    let report = match run(plan, &channel, listener) {
+    let report = match run(plan, &channel, listener, parent) {
         Ok(status) => Report::Exited { status },
         Err(error) => Report::Failed { message: error.to_string() },
     };
     finish(&channel, &report)
 }
 
-fn run(plan: &Plan, channel: &UnixStream, listener: UnixListener) -> Result<i32, VmmError> {
+fn run(plan: &Plan, channel: &UnixStream, listener: UnixListener, parent: i32) -> Result<i32, VmmError> {
     let events = Arc::new(EventQueue::new());
     let sink = Arc::clone(&events);
-    mounts::enter_namespaces()?;
-    let io = HostIo::new(Arc::new(move |event| sink.post(event))).map_err(VmmError::HostIo)?;
-    let boot = prepare(plan, &io)?;
-    // Children of ours that share the mount namespace leave the host with us, if that is where they are.
-    std::env::set_current_dir("/").map_err(VmmError::Prepare)?;
+    let mut users = Users::enter_namespaces(plan.userns)?;
+    net::enter(&plan.network)?;
+    let proc = jail::proc_directory(&users).map_err(|error| VmmError::HostIo(error.into()))?;
+    let io =
+        HostIo::with_proc(Arc::new(move |event| sink.post(event)), proc.as_fd()).map_err(VmmError::HostIo)?;
+    drop(proc);
+    let boot = prepare(plan, &io, &mut users)?;
+    let device = match plan.platform {
+        Platform::Kvm => {
+            Some(kvm::Device::open().map_err(|error| VmmError::Sandbox(PlatformError::from(error).into()))?)
+        }
+        Platform::Systrap => None,
+    };
+    // From here on nothing is opened by its path. One thread so far: ids and capabilities are a thread's own, and the
+    // stubs' zygote, made below, is to have ours.
+    jail::enter(users)?;
+    io.enter_jail().map_err(VmmError::HostIo)?;
+    if !process::die_with_parent(parent) {
+        process::exit_now(1);
+    }
     if cfg!(debug_assertions) && std::env::var_os("DORMOUSE_FAKE_KERNEL").is_some() {
-        leave(&io, &events, channel, listener)?;
+        leave(&events, channel, listener)?;
+        jail::seal(plan.platform)?;
         return Ok(stand_in(&boot, &events));
     }
     let mut config = SandboxConfig::new(plan.platform, plan.cpus, plan.memory_bytes);
     let newline = if plan.terminal { "\r\n" } else { "\n" };
     config.log = Arc::new(move |level, text| log(level, text, newline));
+    config.device = device;
+    config.seal = Some(jail::seal);
     let sandbox = Sandbox::new(config, io, Arc::clone(&events))?;
-    leave(&sandbox.files, &events, channel, listener)?;
+    leave(&events, channel, listener)?;
     let status = sandbox.run(&boot);
+    if boot.log_level >= LOG_INFO && plan.platform == Platform::Kvm {
+        let exits: Vec<String> =
+            sandbox.exits().iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+        sandbox.log(LOG_INFO, &format!("exits: {}", exits.join(", ")));
+    }
     // The process ends now, and with it all this is made of; taking it apart piece by piece would only cost time.
     std::mem::forget(sandbox);
     Ok(status?.cast_signed())
 }
 
-/// Gives up the host, starts to take orders, and says so.
-fn leave(
-    io: &HostIo,
-    events: &Arc<EventQueue>,
-    channel: &UnixStream,
-    listener: UnixListener,
-) -> Result<(), VmmError> {
-    jail::leave_host()?;
-    io.enter_jail().map_err(VmmError::HostIo)?;
+/// Starts to take orders, and says so.
+fn leave(events: &Arc<EventQueue>, channel: &UnixStream, listener: UnixListener) -> Result<(), VmmError> {
     let target =
         Target { events: Arc::clone(events), channel: channel.try_clone().map_err(VmmError::Thread)? };
     let orders = channel.try_clone().map_err(VmmError::Thread)?;
@@ -188,25 +217,27 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// Opens what the sandbox may use of the host, and writes down what the kernel is told.
-fn prepare(plan: &Plan, io: &HostIo) -> Result<BootSpec, VmmError> {
+fn prepare(plan: &Plan, io: &HostIo, users: &mut Users) -> Result<BootSpec, VmmError> {
     let mut boot = plan.boot.clone();
     boot.streams = streams(plan, io)?;
-    let mut views = mounts::copy_on_write(&plan.root, &plan.layer)?;
-    for volume in &plan.volumes {
-        let view = mounts::volume(volume)?;
-        let is_dir = is_directory(view.fd.as_fd());
-        make_target(&views, &view.path, is_dir);
-        views.retain(|other| other.path != view.path);
-        views.push(view);
-    }
-    views.sort_by(|a, b| a.path.cmp(&b.path));
+    let views = match views(plan, users.id_map()) {
+        // A file system that cannot show ids otherwise than it has them.
+        Err(error @ MountError::Unmapped { .. }) if plan.userns == UserNamespace::Auto => {
+            if plan.boot.log_level >= LOG_DEBUG {
+                log(LOG_DEBUG, &format!("ids are not mapped: {error}"), "\n");
+            }
+            users.fall_back()?;
+            views(plan, None)?
+        }
+        result => result?,
+    };
     let mut virtual_mounts: Vec<(&str, &Path)> =
         VIRTUAL_MOUNTS.iter().map(|(kind, path)| (*kind, Path::new(*path))).collect();
     let hidden = plan.hidden.iter().filter_map(|path| path.strip_prefix(&plan.root).ok());
     let hidden: Vec<PathBuf> = hidden.map(|path| Path::new("/").join(path)).collect();
     virtual_mounts.extend(hidden.iter().map(|path| ("tmpfs", path.as_path())));
     for (kind, path) in virtual_mounts {
-        make_target(&views, path, true);
+        make_target(&views, path, true, users.id_map());
         boot.virtual_mounts.push(VirtualMount { kind: kind.into(), path: mounts::bytes_of(path) });
     }
     for view in views {
@@ -218,6 +249,20 @@ fn prepare(plan: &Plan, io: &HostIo) -> Result<BootSpec, VmmError> {
         boot.mounts.push(Mount { handle: adopted.map_err(VmmError::HostIo)?, flags, path });
     }
     Ok(boot)
+}
+
+/// The file systems the sandbox gets, parents before children.
+fn views(plan: &Plan, id_map: Option<IdMap<'_>>) -> Result<Vec<View>, MountError> {
+    let mut views = mounts::copy_on_write(&plan.root, &plan.layer, id_map)?;
+    for volume in &plan.volumes {
+        let view = mounts::volume(volume, id_map)?;
+        let is_dir = is_directory(view.fd.as_fd());
+        make_target(&views, &view.path, is_dir, id_map);
+        views.retain(|other| other.path != view.path);
+        views.push(view);
+    }
+    views.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(views)
 }
 
 fn streams(plan: &Plan, io: &HostIo) -> Result<Vec<Stream>, VmmError> {
@@ -241,7 +286,9 @@ fn is_directory(fd: BorrowedFd<'_>) -> bool {
 
 /// Makes the directories (or the file) that something is mounted on, in the view that holds them. Best effort: a link
 /// on the way, or a read-only view, is left for the kernel to find.
-fn make_target(views: &[View], path: &Path, directory: bool) {
+fn make_target(views: &[View], path: &Path, directory: bool, id_map: Option<IdMap<'_>>) {
+    // What is made is to be the guest's root's.
+    let _ids = id_map.map(|id_map| process::FileIds::take_on(id_map.base));
     let holders = views.iter().filter(|view| path.starts_with(&view.path) && path != view.path);
     let Some(view) = holders.max_by_key(|view| view.path.as_os_str().len()) else { return };
     let Ok(inside) = path.strip_prefix(&view.path) else { return };

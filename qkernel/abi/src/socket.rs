@@ -7,7 +7,7 @@
 
 use crate::hostcall::Segment;
 
-/// (family, type, protocol, token): result: a handle. Families: `AF_INET`, `AF_INET6`, `AF_NETLINK` (route, reads only).
+/// (family, type, protocol, token): result: a handle. Families: `AF_INET`, `AF_INET6`.
 /// Tokens are below `1 << 63`.
 pub const SOCKET: u32 = 64;
 /// (handle, address phys, address len)
@@ -32,9 +32,6 @@ pub const SOCK_SEND: u32 = 73;
 pub const SOCK_RECEIVE: u32 = 74;
 /// (handle, request: `SIOCINQ`, `SIOCOUTQ`, `SIOCATMARK`…): result: the number the request answers.
 pub const SOCK_QUERY: u32 = 75;
-/// (handle, request: `SIOCGIF*`, phys, len): reads about an interface: a `struct ifreq` in and out, or, for
-/// `SIOCGIFCONF`, an array of them to fill. Result: bytes filled.
-pub const SOCK_INTERFACE: u32 = 76;
 
 /// A message, as `struct msghdr`. Written by the kernel, read once by the VMM.
 #[repr(C)]
@@ -61,6 +58,13 @@ pub const ADDRESS_MAX: u32 = 128;
 pub const OPTION_MAX: u32 = 4096;
 /// Longest control data in bytes.
 pub const CONTROL_MAX: u32 = 16 << 10;
-/// Bytes of `struct ifreq`, and of the longest array of them.
-pub const INTERFACE_BYTES: u32 = 40;
-pub const INTERFACES_MAX: u32 = 64 << 10;
+
+/// (request phys, request len, reply phys, reply room, strict): asks the host's network (`NETLINK_ROUTE`) one question.
+/// The request is one `nlmsghdr` with what belongs to it: a kind of `RTM_GET*` and attributes that the VMM knows to be
+/// harmless, else `-EPERM`. Result: bytes of the reply messages, or `-EMSGSIZE` when there are more than fit.
+/// `strict`: as `NETLINK_GET_STRICT_CHK`.
+pub const ROUTE_QUERY: u32 = 76;
+/// Longest request of [`ROUTE_QUERY`] in bytes.
+pub const ROUTE_REQUEST_MAX: u64 = 1024;
+/// Longest reply of [`ROUTE_QUERY`] in bytes.
+pub const ROUTE_REPLY_MAX: u64 = 1 << 20;

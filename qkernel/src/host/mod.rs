@@ -239,6 +239,14 @@ pub fn copy_range(from: &Handle, from_at: u64, to: &Handle, to_at: u64, len: u64
     Ok(call(hc::COPY_RANGE, [from.arg(), from_at, to.arg(), to_at, len, 0])? as usize)
 }
 
+/// `ROUTE_QUERY`: asks about the network; `EMSGSIZE` when the answer doesn't fit.
+pub fn route_query(request: &[u8], reply: &mut [u8], strict: bool) -> Result<usize> {
+    let (at, room) = (phys_of(reply.as_mut_ptr()), reply.len() as u64);
+    let args = [phys_of(request.as_ptr()), request.len() as u64, at, room, u64::from(strict), 0];
+    let got = call(abi::socket::ROUTE_QUERY, args)?;
+    Ok((got as usize).min(reply.len()))
+}
+
 /// `POLL_ARM`.
 pub fn poll_arm(file: &Handle, events: u32, token: u64) -> Result<()> {
     call(hc::POLL_ARM, [file.arg(), u64::from(events), token, 0, 0, 0]).map(drop)

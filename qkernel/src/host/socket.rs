@@ -78,12 +78,6 @@ pub fn query(socket: &Handle, request: u32) -> Result<u32> {
     call(nr::SOCK_QUERY, [socket.arg(), request.into(), 0, 0, 0, 0]).map(|number| number as u32)
 }
 
-/// Reads about an interface, or all of them (`SIOCGIF*`); returns the bytes filled.
-pub fn interface(socket: &Handle, request: u32, data: &mut [u8]) -> Result<usize> {
-    let args = [socket.arg(), request.into(), phys_of(data.as_ptr()), data.len() as u64, 0, 0];
-    call(nr::SOCK_INTERFACE, args).map(|len| (len as usize).min(data.len()))
-}
-
 /// Sends what `buf` holds in one call: all of a message, or as much of a stream's data as there is room for
 /// (`whole` is false). Empty `address`: to the peer. Returns the bytes sent, and the bytes the host was offered.
 pub fn send(

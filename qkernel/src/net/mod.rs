@@ -2,8 +2,13 @@
 
 pub mod inbox;
 pub mod inet;
+mod interfaces;
+pub mod netlink;
 pub mod options;
+mod registry;
 pub mod rights;
+mod route;
+pub mod tables;
 pub mod unix;
 mod unix_names;
 
@@ -28,6 +33,7 @@ use rights::{Rights, Ucred};
 
 pub const AF_UNSPEC: u16 = 0;
 pub const AF_UNIX: u16 = 1;
+pub const AF_NETLINK: u16 = 16;
 pub const AF_INET: u16 = 2;
 pub const AF_INET6: u16 = 10;
 const AF_PACKET: u16 = 17;
@@ -159,6 +165,7 @@ pub fn new_socket(family: u32, kind: u32, protocol: u32) -> Result<Arc<dyn Socke
     anon::check_room()?;
     match u16::try_from(family) {
         Ok(AF_UNIX) => Ok(unix::UnixSocket::new(kind, protocol)?),
+        Ok(AF_NETLINK) => Ok(netlink::NetlinkSocket::new(kind, protocol)?),
         Ok(family @ (AF_INET | AF_INET6)) => Ok(inet::InetSocket::new(family, kind, protocol)?),
         Ok(AF_PACKET) => Err(Errno::EPERM),
         _ => Err(Errno::EAFNOSUPPORT),
@@ -196,6 +203,7 @@ impl SocketFile {
             ino: anon::next_ino(),
             owner: (creds.fsuid, creds.fsgid),
         };
+        registry::add(ops.ino, creds.fsuid, &ops.socket);
         File::new(Box::new(ops), flags | OpenFlags::RDWR, None)
     }
 
@@ -207,6 +215,7 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
+        registry::remove(self.ino);
         self.socket.closed();
     }
 }
@@ -255,7 +264,7 @@ impl FileOps for SocketFile {
         const SIOCOUTQ: u32 = 0x5411;
         let (input, output) = match request {
             SIOCINQ | SIOCOUTQ => self.socket.queued()?,
-            _ => return Err(Errno::ENOTTY),
+            _ => return interfaces::ioctl(cx, self.socket.family(), request, arg),
         };
         let bytes = if request == SIOCINQ { input } else { output };
         cx.user().write(arg, &i32::try_from(bytes).unwrap_or(i32::MAX))?;

@@ -513,10 +513,6 @@ impl Socket for UnixSocket {
         Ok((received, sent))
     }
 
-    fn ioctl(&self, cx: &Ctx<'_>, request: u32, arg: u64) -> Result<u64> {
-        super::inet::ioctl::interface_ioctl(cx, request, arg)
-    }
-
     fn closed(&self) {
         let name = self.name.lock().clone();
         unix_names::release(&name, &self.me);

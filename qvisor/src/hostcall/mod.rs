@@ -6,6 +6,7 @@ pub mod decode;
 pub mod events;
 pub mod files;
 pub mod guest;
+pub mod route;
 pub mod sockets;
 pub mod streams;
 pub mod sys;
@@ -21,6 +22,8 @@ use abi::hostcall::{
     AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, CLOCK, EVENTS, EXIT, Event, IDLE, KICK, LOG, OPEN,
     PANIC, RANDOM, RELEASE, SET_DEADLINE, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
 };
+
+use abi::socket::ROUTE_QUERY;
 
 use crate::platform::cpu;
 use crate::sandbox::{Outcome, Sandbox};
@@ -80,6 +83,7 @@ pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         WINDOW_MAP => window_map(sandbox, &call.args),
         WINDOW_UNMAP => answer(sandbox.memory.window_unmap(a)),
         WINDOW_COPY => answer(sandbox.memory.window_copy(a, b, c)),
+        ROUTE_QUERY => route::query(call, &*sandbox.memory),
         OPEN.. => sandbox.files.serve(call, &*sandbox.memory),
         _ => -i64::from(libc::ENOSYS),
     };

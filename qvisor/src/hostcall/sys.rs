@@ -72,13 +72,26 @@ pub fn openat(dir: BorrowedFd<'_>, name: &CStr, flags: i32, mode: u32) -> Result
 
 /// Opens a directory that is in `dir` itself: not behind a link, a mount or an automount.
 pub fn open_dir(dir: BorrowedFd<'_>, name: &CStr, flags: i32) -> Result<OwnedFd, Errno> {
+    open_beneath(dir, name, flags | libc::O_DIRECTORY)
+}
+
+/// Opens a file that is in `dir` itself, as [`open_dir`] does; never waits for the other end of a pipe.
+pub fn open_file(dir: BorrowedFd<'_>, name: &CStr, flags: i32) -> Result<OwnedFd, Errno> {
+    open_beneath(dir, name, flags | libc::O_NONBLOCK | libc::O_NOCTTY)
+}
+
+fn open_beneath(dir: BorrowedFd<'_>, name: &CStr, flags: i32) -> Result<OwnedFd, Errno> {
     // SAFETY: `open_how` is plain integers.
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
-    let flags = flags | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-    how.flags = u64::from(flags.cast_unsigned());
+    how.flags = u64::from((flags | libc::O_NOFOLLOW | libc::O_CLOEXEC).cast_unsigned());
     how.resolve = libc::RESOLVE_BENEATH | libc::RESOLVE_NO_XDEV | libc::RESOLVE_NO_SYMLINKS;
     let (name, how, size) = (name.as_ptr(), &raw const how, size_of::<libc::open_how>());
     sys_call!(libc::SYS_openat2, dir.as_raw_fd(), name, how, size).map(owned)
+}
+
+/// Whether the mount that a file is in opens no devices (`nodev`).
+pub fn has_no_devices(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+    Ok(fstatfs(fd)?.f_flags & libc::ST_NODEV.cast_signed() != 0)
 }
 
 /// `statx(2)` with the basic fields and the birth time; an empty name is the descriptor itself.
@@ -151,6 +164,32 @@ pub fn receive(fd: BorrowedFd<'_>, buffers: &[libc::iovec]) -> Result<i64, Errno
 pub fn send(fd: BorrowedFd<'_>, buffers: &[libc::iovec]) -> Result<i64, Errno> {
     let message = message(buffers);
     sys_call!(libc::SYS_sendmsg, fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+}
+
+/// A socket for questions about the network (`rtnetlink(7)`); `strict` as `NETLINK_GET_STRICT_CHK`.
+pub fn route_socket(strict: bool) -> Result<OwnedFd, Errno> {
+    const STRICT: i32 = 12;
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    let socket = sys_call!(libc::SYS_socket, libc::AF_NETLINK, kind, libc::NETLINK_ROUTE).map(owned)?;
+    if strict {
+        let (on, size) = (1_i32, size_of::<i32>());
+        sys_call!(libc::SYS_setsockopt, socket.as_raw_fd(), libc::SOL_NETLINK, STRICT, &raw const on, size)?;
+    }
+    Ok(socket)
+}
+
+/// `send(2)`, never waiting.
+pub fn send_bytes(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<i64, Errno> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    sys_call!(libc::SYS_sendto, fd.as_raw_fd(), bytes.as_ptr(), bytes.len(), flags, 0_usize, 0)
+}
+
+/// `recv(2)` of a datagram, never waiting; result: its whole length, which may be more than there was room for.
+pub fn receive_bytes(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<usize, Errno> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+    let (at, len) = (bytes.as_mut_ptr(), bytes.len());
+    let got = sys_call!(libc::SYS_recvfrom, fd.as_raw_fd(), at, len, flags, 0_usize, 0_usize)?;
+    Ok(usize::try_from(got).unwrap_or(0))
 }
 
 /// `poll(2)` of one descriptor without waiting; result: the events that hold.
@@ -409,12 +448,13 @@ pub fn raise_open_files() -> u64 {
     }
 }
 
-/// Blocks every signal on this thread.
+/// Blocks every signal on this thread but that of a forbidden system call.
 pub fn block_signals() {
     // SAFETY: `set` is filled before it is used; blocking signals touches no memory of ours.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut set);
+        libc::sigdelset(&raw mut set, libc::SIGSYS);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
     }
 }

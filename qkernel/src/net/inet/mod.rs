@@ -3,7 +3,7 @@
 //! A socket here is a handle and what is known of its readiness. Bytes go straight between the host's socket and user
 //! memory. The host's socket never waits; waiting is done here, for the edges the host tells of.
 
-pub mod ioctl;
+mod ioctl;
 
 use alloc::sync::Arc;
 use alloc::vec;

@@ -8,8 +8,6 @@ pub const SIOCINQ: u64 = 0x541b;
 pub const SIOCOUTQ: u64 = 0x5411;
 pub const SIOCOUTQNSD: u64 = 0x894b;
 pub const SIOCATMARK: u64 = 0x8905;
-/// All interfaces with an IPv4 address.
-pub const SIOCGIFCONF: u64 = 0x8912;
 
 /// `MSG_*` that may be given to a message to be sent.
 pub const SEND_FLAGS: i32 = libc::MSG_OOB
@@ -21,13 +19,6 @@ pub const SEND_FLAGS: i32 = libc::MSG_OOB
 /// `MSG_*` that may be given to a receive.
 pub const RECEIVE_FLAGS: i32 = libc::MSG_OOB | libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_ERRQUEUE;
 
-/// Name, flags, addresses, metric, MTU, hardware address, index, queue length, map: the requests that read.
-pub fn is_interface_query(request: u64) -> bool {
-    const QUERIES: [u64; 12] =
-        [0x8910, 0x8913, 0x8915, 0x8917, 0x8919, 0x891b, 0x891d, 0x8921, 0x8927, 0x8933, 0x8942, 0x8970];
-    QUERIES.contains(&request)
-}
-
 /// Checks family, type and protocol.
 pub fn kind(family: i32, kind: i32, protocol: i32) -> Result<SocketKind, Errno> {
     let allowed = match (family, kind) {
@@ -36,7 +27,6 @@ pub fn kind(family: i32, kind: i32, protocol: i32) -> Result<SocketKind, Errno> 
         (libc::AF_INET6, libc::SOCK_DGRAM) => {
             matches!(protocol, 0 | libc::IPPROTO_UDP | libc::IPPROTO_ICMPV6)
         }
-        (libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_DGRAM) => protocol == libc::NETLINK_ROUTE,
         _ => false,
     };
     if allowed { Ok(SocketKind { family, kind, protocol }) } else { Err(Errno(libc::EPERM)) }
@@ -212,16 +202,6 @@ const UDP: &[(i32, Access)] = &[
     (libc::UDP_GRO, Both),
 ];
 
-/// Options of `SOL_NETLINK`: none joins a group.
-const NETLINK: &[(i32, Access)] = &[
-    (libc::NETLINK_PKTINFO, Both),
-    (libc::NETLINK_BROADCAST_ERROR, Both),
-    (libc::NETLINK_NO_ENOBUFS, Both),
-    (libc::NETLINK_CAP_ACK, Both),
-    (libc::NETLINK_EXT_ACK, Both),
-    (libc::NETLINK_GET_STRICT_CHK, Both),
-];
-
 /// Congestion controls; others might have the host load a module.
 const CONGESTION: &[&[u8]] = &[b"reno", b"cubic", b"bbr", b"dctcp"];
 /// Highest `SO_PRIORITY` that asks for no privilege.
@@ -234,7 +214,6 @@ fn access(level: i32, name: i32) -> Result<Access, Errno> {
         libc::IPPROTO_IPV6 => IPV6,
         libc::IPPROTO_TCP => TCP,
         SOL_UDP => UDP,
-        libc::SOL_NETLINK => NETLINK,
         _ => return Err(Errno(libc::ENOPROTOOPT)),
     };
     let entry = table.iter().find(|entry| entry.0 == name);

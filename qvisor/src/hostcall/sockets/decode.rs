@@ -1,9 +1,7 @@
 //! From a copied call to a typed request.
 
 use abi::hostcall::HostCall;
-use abi::socket::{
-    self as nr, ADDRESS_MAX, CONTROL_MAX, INTERFACE_BYTES, INTERFACES_MAX, Message, OPTION_MAX,
-};
+use abi::socket::{self as nr, ADDRESS_MAX, CONTROL_MAX, Message, OPTION_MAX};
 
 use super::super::decode::{Handle, handle};
 use super::super::guest::{GuestBox, GuestBuffers, GuestMemory, GuestSlice};
@@ -24,7 +22,7 @@ pub fn decode<'m, M: GuestMemory + ?Sized>(
         nr::SOCK_SEND => return args.send().map(SocketRequest::Send),
         nr::SOCK_RECEIVE => return args.receive().map(Box::new).map(SocketRequest::Receive),
         nr::SOCK_GET_OPTION | nr::SOCK_SET_OPTION => return args.option(call.number),
-        nr::SOCK_QUERY | nr::SOCK_INTERFACE => return args.request(call.number),
+        nr::SOCK_QUERY => return args.query(),
         _ => {}
     }
     let handle = args.handle()?;
@@ -92,24 +90,14 @@ impl<'m, M: GuestMemory + ?Sized> Args<'_, 'm, M> {
         Ok(SocketRequest::SetOption { handle, level, name, value })
     }
 
-    fn request(&self, number: u32) -> Result<SocketRequest<'m>, Errno> {
+    fn query(&self) -> Result<SocketRequest<'m>, Errno> {
         let (handle, request) = (self.handle()?, self.args[1]);
-        if number == nr::SOCK_QUERY {
-            return match request {
-                allow::SIOCINQ | allow::SIOCOUTQ | allow::SIOCATMARK | allow::SIOCOUTQNSD => {
-                    Ok(SocketRequest::Query { handle, request })
-                }
-                _ => Err(Errno(libc::ENOTTY)),
-            };
-        }
-        let data = match request {
-            allow::SIOCGIFCONF => self.room(2, INTERFACES_MAX)?,
-            _ if allow::is_interface_query(request) => {
-                GuestSlice::new(self.memory, self.args[2], u64::from(INTERFACE_BYTES))?
+        match request {
+            allow::SIOCINQ | allow::SIOCOUTQ | allow::SIOCATMARK | allow::SIOCOUTQNSD => {
+                Ok(SocketRequest::Query { handle, request })
             }
-            _ => return Err(Errno(libc::ENOTTY)),
-        };
-        Ok(SocketRequest::Interface { handle, request, data })
+            _ => Err(Errno(libc::ENOTTY)),
+        }
     }
 
     /// The message behind argument 1, read once, and its buffers.

@@ -6,7 +6,6 @@
 
 pub mod allow;
 mod decode;
-mod netlink;
 mod sys;
 #[cfg(test)]
 mod tests;
@@ -16,7 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 pub use decode::decode;
 
 use super::decode::Handle;
-use super::files::{FileKind, HostFile, HostIo};
+use super::files::{FileKind, HostFile, HostIo, MountTraits};
 use super::guest::{GuestBox, GuestBuffers, GuestSlice};
 use super::sys::Errno;
 use abi::socket::Message;
@@ -45,7 +44,6 @@ pub enum SocketRequest<'m> {
     Send(SendRequest<'m>),
     Receive(Box<ReceiveRequest<'m>>),
     Query { handle: Handle, request: u64 },
-    Interface { handle: Handle, request: u64, data: GuestSlice<'m> },
 }
 
 /// A message to send.
@@ -80,15 +78,9 @@ impl HostIo {
                 let fd = sys::socket(kind)?;
                 self.insert_socket(fd, kind, token).map(i64::from)
             }
-            SocketRequest::Bind { handle, address } => {
-                let (file, kind) = self.socket(handle)?;
-                netlink::check_bind(kind, &address)?;
-                sys::bind(file.as_fd(), &address)
-            }
+            SocketRequest::Bind { handle, address } => sys::bind(self.socket(handle)?.0.as_fd(), &address),
             SocketRequest::Connect { handle, address } => {
-                let (file, kind) = self.socket(handle)?;
-                netlink::check_destination(kind, &address)?;
-                sys::connect(file.as_fd(), &address)
+                sys::connect(self.socket(handle)?.0.as_fd(), &address)
             }
             SocketRequest::Listen { handle, backlog } => sys::listen(self.socket(handle)?.0.as_fd(), backlog),
             SocketRequest::Accept { handle, address, token } => {
@@ -110,9 +102,6 @@ impl HostIo {
             SocketRequest::Send(request) => self.send(&request),
             SocketRequest::Receive(request) => self.receive(*request),
             SocketRequest::Query { handle, request } => sys::query(self.socket(handle)?.0.as_fd(), request),
-            SocketRequest::Interface { handle, request, data } => {
-                sys::interface(self.socket(handle)?.0.as_fd(), request, data)
-            }
         }
     }
 
@@ -126,7 +115,8 @@ impl HostIo {
     }
 
     fn insert_socket(&self, fd: OwnedFd, kind: SocketKind, token: u64) -> Result<Handle, Errno> {
-        let handle = self.files().insert(HostFile::new(fd, FileKind::Socket(kind), false, false))?;
+        let handle =
+            self.files().insert(HostFile::new(fd, FileKind::Socket(kind), false, MountTraits::default()))?;
         let watched = self.files().get(handle).and_then(|file| self.io().watch(file.as_fd(), token));
         if let Err(error) = watched {
             let _ = self.files().remove(handle);
@@ -136,13 +126,7 @@ impl HostIo {
     }
 
     fn send(&self, request: &SendRequest<'_>) -> Result<i64, Errno> {
-        let (file, kind) = self.socket(request.handle)?;
-        if kind.family == libc::AF_NETLINK {
-            netlink::check_destination(kind, &request.address)?;
-            let bytes = netlink::copy_requests(&request.buffers)?;
-            return sys::send_bytes(file.as_fd(), &bytes, &request.address, request.flags);
-        }
-        sys::send(file.as_fd(), request)
+        sys::send(self.socket(request.handle)?.0.as_fd(), request)
     }
 
     fn receive(&self, mut request: ReceiveRequest<'_>) -> Result<i64, Errno> {

@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use super::super::guest::{GuestBuffers, GuestSlice};
+use super::super::guest::GuestSlice;
 use super::super::sys::{Errno, owned, sys_call};
 use super::{ReceiveRequest, SendRequest, SocketKind};
 
@@ -80,20 +80,6 @@ pub fn query(fd: BorrowedFd<'_>, request: u64) -> Result<i64, Errno> {
     Ok(i64::from(answer.max(0)))
 }
 
-/// `SIOCGIF*`; result: bytes filled.
-pub fn interface(fd: BorrowedFd<'_>, request: u64, data: GuestSlice<'_>) -> Result<i64, Errno> {
-    if request != super::allow::SIOCGIFCONF {
-        sys_call!(libc::SYS_ioctl, fd.as_raw_fd(), request, data.as_ptr())?;
-        return Ok(i64::from(socklen(data.len())));
-    }
-    let mut list = libc::ifconf {
-        ifc_len: i32::try_from(data.len()).unwrap_or(0),
-        ifc_ifcu: libc::__c_anonymous_ifc_ifcu { ifcu_buf: data.as_ptr().cast() },
-    };
-    sys_call!(libc::SYS_ioctl, fd.as_raw_fd(), request, &raw mut list)?;
-    Ok(i64::from(list.ifc_len))
-}
-
 fn header() -> libc::msghdr {
     // SAFETY: `msghdr` is plain integers and pointers; null and zero mean "none".
     unsafe { std::mem::zeroed() }
@@ -104,34 +90,15 @@ pub fn send(fd: BorrowedFd<'_>, request: &SendRequest<'_>) -> Result<i64, Errno>
     let mut message = header();
     message.msg_iov = request.buffers.iovecs().as_ptr().cast_mut();
     message.msg_iovlen = request.buffers.iovecs().len();
-    send_with(fd, message, &request.address, &request.control, request.flags)
-}
-
-/// [`send`] of bytes of our own.
-pub fn send_bytes(fd: BorrowedFd<'_>, bytes: &[u8], address: &[u8], flags: i32) -> Result<i64, Errno> {
-    let piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    let mut message = header();
-    message.msg_iov = (&raw const piece).cast_mut();
-    message.msg_iovlen = 1;
-    send_with(fd, message, address, &[], flags)
-}
-
-fn send_with(
-    fd: BorrowedFd<'_>,
-    mut message: libc::msghdr,
-    address: &[u8],
-    control: &[u8],
-    flags: i32,
-) -> Result<i64, Errno> {
-    if !address.is_empty() {
-        message.msg_name = address.as_ptr().cast_mut().cast();
-        message.msg_namelen = socklen(address.len());
+    if !request.address.is_empty() {
+        message.msg_name = request.address.as_ptr().cast_mut().cast();
+        message.msg_namelen = socklen(request.address.len());
     }
-    if !control.is_empty() {
-        message.msg_control = control.as_ptr().cast_mut().cast();
-        message.msg_controllen = control.len();
+    if !request.control.is_empty() {
+        message.msg_control = request.control.as_ptr().cast_mut().cast();
+        message.msg_controllen = request.control.len();
     }
-    let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let flags = request.flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     sys_call!(libc::SYS_sendmsg, fd.as_raw_fd(), &raw const message, flags)
 }
 
@@ -165,23 +132,4 @@ pub fn receive(fd: BorrowedFd<'_>, request: &ReceiveRequest<'_>) -> Result<Recei
         address_len: message.msg_namelen,
         control_len: length(i64::try_from(message.msg_controllen).unwrap_or(0)),
     })
-}
-
-/// Copies what the buffers hold out of guest memory.
-pub fn gather(buffers: &GuestBuffers<'_>) -> Vec<u8> {
-    let mut bytes = vec![0_u8; buffers.total()];
-    let mut at = 0;
-    for piece in buffers.iovecs() {
-        // SAFETY: the piece was checked to be guest memory, and `total` is the sum of the lengths, so the target has room;
-        // it is ours and cannot overlap.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                piece.iov_base.cast::<u8>(),
-                bytes.as_mut_ptr().add(at),
-                piece.iov_len,
-            );
-        }
-        at += piece.iov_len;
-    }
-    bytes
 }

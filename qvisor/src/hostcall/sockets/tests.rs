@@ -226,7 +226,7 @@ fn hostile_arguments_are_refused() {
     let bench = Bench::new();
     let at = bench.memory.base();
     for handle in [99, u64::from(NO_HANDLE), 1 << 32, u64::MAX, u64::from(bench.root)] {
-        for number in nr::SOCK_BIND..=nr::SOCK_INTERFACE {
+        for number in nr::SOCK_BIND..=nr::SOCK_QUERY {
             let result = bench.call(number, &[handle, at, 1, at, 1, 0]);
             assert!(result < 0, "call {number} with handle {handle}: {result}");
         }
@@ -248,7 +248,7 @@ fn hostile_arguments_are_refused() {
     assert_eq!(bench.call(nr::SOCK_RECEIVE, &[socket, bench.message(wild)]), neg(libc::EFAULT));
     assert_eq!(bench.call(nr::SOCK_SHUTDOWN, &[socket, 3]), neg(libc::EINVAL));
     assert_eq!(bench.call(nr::SOCK_QUERY, &[socket, 0x5401]), neg(libc::ENOTTY));
-    assert_eq!(bench.call(nr::SOCK_INTERFACE, &[socket, 0x8914, at, 40]), neg(libc::ENOTTY), "SIOCSIFFLAGS");
+    assert_eq!(bench.call(nr::SOCK_QUERY, &[socket, 0x8914]), neg(libc::ENOTTY), "SIOCSIFFLAGS");
     // Not a file: nothing else can be done with it.
     assert!(bench.open(u32::try_from(socket).unwrap(), "x", libc::O_RDONLY, 0) < 0);
     let [name, len] = bench.name("link");
