@@ -20,7 +20,7 @@ use crate::task::limits::{Limit, Limits, RLIM_COUNT};
 use crate::task::process::{Node, Process, TREE};
 use crate::task::signal::{self, SigHand, TaskSignals};
 use crate::task::{Task, TaskParts, sched};
-use crate::{arch, host, log, time};
+use crate::{arch, host, log, net, time};
 
 static READY: AtomicBool = AtomicBool::new(false);
 
@@ -199,6 +199,7 @@ fn idle_task() -> Result<Arc<Task>> {
 /// Makes process 1 and runs its program.
 fn start_init(spec: &Spec) {
     fs::set_hostname(&spec.hostname);
+    fs::proc::net::set_source(net::tables::write);
     let (context, files) = match fs::init(spec) {
         Ok(made) => made,
         Err(error) => fail(&format!("the root file system cannot be set up: {error:?}"), 125),

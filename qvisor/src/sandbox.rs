@@ -161,7 +161,7 @@ impl Sandbox {
         let weak = Arc::downgrade(&sandbox);
         sandbox.events.bind(Box::new(move || {
             if let Some(sandbox) = weak.upgrade() {
-                sandbox.kick(0);
+                sandbox.kick(sandbox.cpus.any_idle());
             }
         }));
         Ok(sandbox)
@@ -194,7 +194,7 @@ impl Sandbox {
             match std::thread::Builder::new().name(format!("vcpu{cpu}")).spawn(body) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
-                    self.cpus.stop();
+                    self.cpus.stop(self.files.io());
                     return Err(SandboxError::Thread(error));
                 }
             }
@@ -240,14 +240,14 @@ impl Sandbox {
     /// Ends the sandbox: the first outcome counts, and every vCPU leaves at its next hostcall.
     pub fn finish(&self, outcome: Outcome) {
         self.lock_end().outcome.get_or_insert(outcome);
-        self.cpus.stop();
+        self.cpus.stop(self.files.io());
         (0..self.cpus.count()).for_each(|cpu| self.machine.interrupt(self, cpu));
         self.ended.notify_all();
     }
 
     /// Makes vCPU `cpu` look at its timers, its run queue and the events: wakes it, or interrupts its user code.
     pub fn kick(&self, cpu: u32) {
-        self.cpus.set_pending(cpu);
+        self.cpus.set_pending(cpu, self.files.io());
         self.machine.interrupt(self, cpu);
     }
 

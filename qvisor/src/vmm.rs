@@ -16,6 +16,7 @@ use crate::hostcall::files::HostIo;
 use crate::hostcall::sys::{self, Errno};
 use crate::jail::{self, IdMap, JailError, UserNamespace, Users};
 use crate::mounts::{self, MountError, View, Volume};
+use crate::net::{self, NetError, Network};
 use crate::platform::PlatformError;
 use crate::platform::kvm;
 use crate::process;
@@ -57,6 +58,7 @@ pub struct Plan {
     /// Where its changes go.
     pub layer: PathBuf,
     pub volumes: Vec<Volume>,
+    pub network: Network,
     /// Who the guest's root is on the host.
     pub userns: UserNamespace,
     /// Directories of the host's that hold sandboxes; the sandbox sees empty ones.
@@ -75,6 +77,8 @@ pub struct Plan {
 pub enum VmmError {
     #[error(transparent)]
     Mount(#[from] MountError),
+    #[error(transparent)]
+    Network(#[from] NetError),
     #[error(transparent)]
     Jail(#[from] JailError),
     #[error("cannot prepare host files: {0}; is /proc mounted?")]
@@ -135,6 +139,7 @@ fn run(plan: &Plan, channel: &UnixStream, listener: UnixListener, parent: i32) -
     let events = Arc::new(EventQueue::new());
     let sink = Arc::clone(&events);
     let mut users = Users::enter_namespaces(plan.userns)?;
+    net::enter(&plan.network)?;
     let proc = jail::proc_directory(&users).map_err(|error| VmmError::HostIo(error.into()))?;
     let io =
         HostIo::with_proc(Arc::new(move |event| sink.post(event)), proc.as_fd()).map_err(VmmError::HostIo)?;

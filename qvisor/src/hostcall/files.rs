@@ -14,6 +14,7 @@ use abi::hostcall::HostCall;
 
 use super::decode::{Handle, Name, Request, decode};
 use super::guest::{GuestMemory, GuestSlice};
+use super::sockets::SocketKind;
 use super::streams::Stream;
 use super::sys::{self, Errno};
 use crate::io::{EventSink, IoThreads};
@@ -37,6 +38,8 @@ pub enum FileKind {
     Node,
     /// A stream handed to the sandbox at its start.
     Stream(Stream),
+    /// A socket that the sandbox made.
+    Socket(SocketKind),
 }
 
 /// What a file inherits from the mount it was found in.
@@ -61,7 +64,7 @@ pub struct HostFile {
 }
 
 impl HostFile {
-    fn new(fd: OwnedFd, kind: FileKind, path_only: bool, mount: MountTraits) -> Self {
+    pub(super) fn new(fd: OwnedFd, kind: FileKind, path_only: bool, mount: MountTraits) -> Self {
         Self { fd, kind, path_only, mount, position: Mutex::new(()) }
     }
 
@@ -142,7 +145,7 @@ impl FileTable {
         self.insert(HostFile::new(fd, kind, path_only, mount))
     }
 
-    fn insert(&self, file: HostFile) -> Result<Handle, Errno> {
+    pub(super) fn insert(&self, file: HostFile) -> Result<Handle, Errno> {
         let file = Some(Arc::new(file));
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(handle) = slots.free.pop() {
@@ -157,7 +160,7 @@ impl FileTable {
         Ok(handle)
     }
 
-    fn remove(&self, handle: Handle) -> Result<Arc<HostFile>, Errno> {
+    pub(super) fn remove(&self, handle: Handle) -> Result<Arc<HostFile>, Errno> {
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         let slot = usize::try_from(handle).ok().and_then(|at| slots.files.get_mut(at));
         let file = slot.and_then(Option::take).ok_or(Errno(libc::EBADF))?;
@@ -307,6 +310,7 @@ impl HostIo {
             | Request::SetXattr { .. }
             | Request::ListXattr { .. }
             | Request::RemoveXattr { .. } => self.carry_out_attribute(request),
+            Request::Socket(request) => self.carry_out_socket(request),
             _ => self.carry_out_stream(request),
         }
     }
@@ -419,7 +423,7 @@ impl HostIo {
             FileKind::Directory if changes => return Err(Errno(libc::EISDIR)),
             FileKind::Regular if flags & libc::O_DIRECTORY != 0 => return Err(Errno(libc::ENOTDIR)),
             FileKind::Directory | FileKind::Regular => {}
-            FileKind::Node | FileKind::Stream(_) => return Err(Errno(libc::ENXIO)),
+            FileKind::Node | FileKind::Stream(_) | FileKind::Socket(_) => return Err(Errno(libc::ENXIO)),
         }
         if mount.read_only && opens_for_writing(flags) {
             return Err(Errno(libc::EROFS));
@@ -451,7 +455,7 @@ impl HostIo {
 
     fn link(&self, node: Handle, dir: Handle, name: &Name) -> Result<i64, Errno> {
         let (node, dir) = (self.files.get(node)?, self.parent(dir)?);
-        if matches!(node.kind, FileKind::Stream(_)) {
+        if matches!(node.kind, FileKind::Stream(_) | FileKind::Socket(_)) {
             return Err(Errno(libc::EXDEV));
         }
         node.check_writable().map_err(|_| Errno(libc::EXDEV))?;

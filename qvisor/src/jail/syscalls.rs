@@ -113,6 +113,7 @@ const KVM_IOCTL: When = OneOf(
         0x8188_aea6, // KVM_GET_XCRS
         0x4188_aea7, // KVM_SET_XCRS
         0xae03,      // KVM_CHECK_EXTENSION
+        0xaece,      // KVM_GET_STATS_FD
         0x4018_aee1, // KVM_SET_DEVICE_ATTR
         0x4018_aee2, // KVM_GET_DEVICE_ATTR
         0x4018_aee3, // KVM_HAS_DEVICE_ATTR
@@ -180,6 +181,7 @@ pub const RULES: &[Rule] = &[
     rule(libc::SYS_ioctl, "ioctl", IOCTL, "a terminal's size; what a socket holds; reads of interfaces"),
     rule(libc::SYS_epoll_ctl, "epoll_ctl", Always, "what the I/O thread waits for"),
     rule(libc::SYS_epoll_wait, "epoll_wait", Always, "waits for it"),
+    rule(libc::SYS_epoll_pwait2, "epoll_pwait2", Always, "an idle vCPU waits for it, and for its deadline"),
     rule(libc::SYS_recvfrom, "recvfrom", Always, "orders from the front end and the control socket"),
     rule(libc::SYS_sendto, "sendto", Always, "answers to them"),
 
