@@ -146,11 +146,7 @@ impl InetSocket {
         if done == 0 {
             return Err(error);
         }
-        // Those the host tells once.
-        let told_once = [Errno::ECONNRESET, Errno::ETIMEDOUT, Errno::EHOSTUNREACH, Errno::ENETUNREACH];
-        if told_once.contains(&error) {
-            self.late_error.store(error.0.unsigned_abs(), Ordering::Relaxed);
-        }
+        self.keep_error(error);
         Ok(done)
     }
 
@@ -409,6 +405,14 @@ impl Socket for InetSocket {
         // What counts as readable may have changed (urgent data in line, least amounts).
         self.readiness.touched();
         Ok(())
+    }
+
+    fn keep_error(&self, error: Errno) {
+        // Those the host tells once.
+        let told_once = [Errno::ECONNRESET, Errno::ETIMEDOUT, Errno::EHOSTUNREACH, Errno::ENETUNREACH];
+        if told_once.contains(&error) {
+            self.late_error.store(error.0.unsigned_abs(), Ordering::Relaxed);
+        }
     }
 
     fn ioctl(&self, cx: &Ctx<'_>, request: u32, arg: u64) -> Result<u64> {
