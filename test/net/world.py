@@ -3,10 +3,11 @@ import itertools
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
+
+from measure import is_served
 
 TOP = Path(__file__).resolve().parent.parent.parent
 INSIDE = TOP / "test/net/inside"
@@ -109,20 +110,18 @@ class Side:
         """Starts a program natively, whatever the side."""
         return self._start(words, stdin)
 
-    def serve(self, port, *words, host="127.0.0.1"):
+    def serve(self, port, *words):
         """Starts a server on this side, and waits until it can be connected to."""
-        return self.until_served(self.start(*words), port, host)
+        return self.until_served(self.start(*words), port)
 
-    def until_served(self, server, port, host="127.0.0.1", patience=20):
+    def until_served(self, server, port, patience=20):
         end = time.monotonic() + patience
         while time.monotonic() < end:
             check(server.process.poll() is None, f"{server.words[-1]} ended: {server.remarks()}")
-            try:
-                socket.create_connection((host, port), timeout=2).close()
+            if is_served(port):
                 return server
-            except OSError:
-                time.sleep(0.02)
-        raise Failure(f"nobody listens at {host}:{port} after {patience} s: {server.remarks()}")
+            time.sleep(0.02)
+        raise Failure(f"nobody listens at port {port} after {patience} s: {server.remarks()}")
 
     def run(self, *words, timeout=60, code=0, stdin=None):
         """Runs a program on this side to its end; result: what it wrote to standard output."""
