@@ -24,6 +24,7 @@ use crate::fs::inode::S_IFSOCK;
 use crate::fs::pipe::raise_sigpipe;
 use crate::fs::poll::{PollEvents, PollTable};
 use crate::fs::{At, File, FileOps, OpenFlags, Stat, anon};
+use crate::host::Handle;
 use crate::mm::IoBuf;
 use crate::syscall::Ctx;
 use crate::task::{self, sched};
@@ -120,6 +121,11 @@ pub trait Socket: Send + Sync + Any {
     fn peer_name(&self) -> Result<Vec<u8>>;
     fn send(&self, buf: &mut IoBuf<'_>, message: &mut Outgoing, options: &Options) -> Result<usize>;
     fn receive(&self, buf: &mut IoBuf<'_>, how: ReceiveHow) -> Result<Received>;
+    /// One attempt to send of a host file without a copy through the kernel; `None` where that can't be. `wait`: the
+    /// caller waits when it must.
+    fn send_file(&self, _file: &Handle, _offset: u64, _len: usize, _wait: bool) -> Option<Result<usize>> {
+        None
+    }
     /// `SHUT_RD` 0, `SHUT_WR` 1, `SHUT_RDWR` 2.
     fn shutdown(&self, how: u32) -> Result<()>;
     /// Which events hold; those that are not `wanted` may be left out, errors never.

@@ -141,6 +141,30 @@ impl InetSocket {
         }
     }
 
+    /// Sends of a host file what there is room for; 0 at its end.
+    fn send_file_all(&self, file: &Handle, offset: u64, len: usize) -> Result<usize> {
+        let mut done = 0;
+        while done < len {
+            let before = self.readiness.moment();
+            match hs::send_file(&self.handle, file, offset + done as u64, len - done) {
+                Ok(0) => break,
+                Ok(sent) => {
+                    done += sent;
+                    self.readiness.done(before, Direction::Send, false);
+                }
+                Err(error) => {
+                    if error == Errno::EAGAIN {
+                        self.readiness.would_wait(before, Direction::Send);
+                    } else {
+                        self.readiness.used(Direction::Send);
+                    }
+                    return self.stopped(done, error);
+                }
+            }
+        }
+        Ok(done)
+    }
+
     /// What a call returns that met an error after `done` bytes. The bytes count; the next call meets the error.
     fn stopped(&self, done: usize, error: Errno) -> Result<usize> {
         if done == 0 {
@@ -330,6 +354,19 @@ impl Socket for InetSocket {
             }
             result => result,
         }
+    }
+
+    fn send_file(&self, file: &Handle, offset: u64, len: usize, wait: bool) -> Option<Result<usize>> {
+        if !self.is_stream() {
+            return None;
+        }
+        if let Some(error) = self.take_late_error() {
+            return Some(Err(error));
+        }
+        if wait && !self.readiness.may(Direction::Send) {
+            return Some(Err(Errno::EAGAIN));
+        }
+        Some(self.send_file_all(file, offset, len))
     }
 
     fn receive(&self, buf: &mut IoBuf<'_>, how: ReceiveHow) -> Result<Received> {
