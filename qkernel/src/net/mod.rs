@@ -7,7 +7,7 @@ pub mod netlink;
 pub mod options;
 mod registry;
 pub mod rights;
-mod route;
+pub mod route;
 pub mod tables;
 pub mod unix;
 mod unix_names;
