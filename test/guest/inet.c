@@ -279,6 +279,22 @@ static void resets(void)
     OK(close(ends[0]));
     CHECK_EQ(recv(ends[1], bytes, 16, MSG_WAITALL), 3);
     OK(close(ends[1]));
+    /* While it does not arrive, closing waits for that time. */
+    pair_of(AF_INET, ends);
+    later.l_linger = 1;
+    OK(setsockopt(ends[0], SOL_SOCKET, SO_LINGER, &later, sizeof later));
+    OK(fcntl(ends[0], F_SETFL, O_NONBLOCK));
+    static char bulk[100000];
+    long sent = 0, got = 0;
+    for (ssize_t part; (part = write(ends[0], bulk, sizeof bulk)) > 0; sent += part)
+        ;
+    int64_t start = now_ns(CLOCK_MONOTONIC);
+    OK(close(ends[0]));
+    CHECK(now_ns(CLOCK_MONOTONIC) - start > 900000000);
+    for (ssize_t part; (part = read(ends[1], bulk, sizeof bulk)) > 0; got += part)
+        ;
+    CHECK_EQ(got, sent);
+    OK(close(ends[1]));
     /* SIGPIPE, unless it is unwanted. */
     pair_of(AF_INET, ends);
     OK(shutdown(ends[0], SHUT_WR));

@@ -173,6 +173,8 @@ pub trait FileOps: Send + Sync + Any {
     }
     /// A process closed a descriptor of it (`close(2)`; POSIX locks go then).
     fn flush(&self, _file: &File, _owner: &super::FileTable) {}
+    /// `close(2)` took away the last descriptor of it; may sleep (`SO_LINGER`).
+    fn last_close(&self) {}
     fn as_any(&self) -> &dyn Any;
 }
 
@@ -406,6 +408,9 @@ impl FileTable {
     pub fn close(&self, fd: i32) -> Result<()> {
         let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
         let closed = self.slots.lock().take(index).ok_or(Errno::EBADF)?;
+        if Arc::strong_count(&closed.file) == 1 {
+            closed.file.ops.last_close();
+        }
         self.closed(closed);
         Ok(())
     }
