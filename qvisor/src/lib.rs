@@ -11,6 +11,7 @@ pub mod io;
 pub mod jail;
 pub mod memory;
 pub mod mounts;
+pub mod net;
 pub mod platform;
 pub mod process;
 pub mod sandbox;

@@ -16,6 +16,7 @@ use crate::hostcall::files::HostIo;
 use crate::hostcall::sys::{self, Errno};
 use crate::jail::{self, JailError};
 use crate::mounts::{self, MountError, View, Volume};
+use crate::net::{self, NetError, Network};
 use crate::process;
 use crate::sandbox::{Sandbox, SandboxConfig, SandboxError};
 
@@ -50,6 +51,7 @@ pub struct Plan {
     /// Where its changes go.
     pub layer: PathBuf,
     pub volumes: Vec<Volume>,
+    pub network: Network,
     /// Directories of the host's that hold sandboxes; the sandbox sees empty ones.
     pub hidden: Vec<PathBuf>,
     pub platform: Platform,
@@ -66,6 +68,8 @@ pub struct Plan {
 pub enum VmmError {
     #[error(transparent)]
     Mount(#[from] MountError),
+    #[error(transparent)]
+    Network(#[from] NetError),
     #[error(transparent)]
     Jail(#[from] JailError),
     #[error("cannot prepare host files: {0}; is /proc mounted?")]
@@ -126,6 +130,7 @@ fn run(plan: &Plan, channel: &UnixStream, listener: UnixListener) -> Result<i32,
     let events = Arc::new(EventQueue::new());
     let sink = Arc::clone(&events);
     mounts::enter_namespaces()?;
+    net::enter(&plan.network)?;
     let io = HostIo::new(Arc::new(move |event| sink.post(event))).map_err(VmmError::HostIo)?;
     let boot = prepare(plan, &io)?;
     // Children of ours that share the mount namespace leave the host with us, if that is where they are.

@@ -170,6 +170,7 @@ fn bad_input_is_one_sentence() {
         (&["do", "--cwd", "x", "true"], &["cannot start in x", "--cwd"]),
         (&["do", "--tty", "true"], &["standard input is not one", "--tty"]),
         (&["do", "--platform", "xen", "true"], &["--platform"]),
+        (&["do", "--net", "bridge", "true"], &["--net"]),
         (&["do"], &["CMD"]),
         (&["state", "nobody"], &["cannot find sandbox nobody", "dormouse list"]),
         (&["state", ".."], &["cannot use \"..\" as a sandbox's ID"]),
@@ -311,6 +312,27 @@ fn the_vmm_keeps_no_path_to_the_host() {
     }
     signal(sandbox.front.id(), libc::SIGTERM);
     sandbox.end();
+}
+
+fn network_of(pid: &str) -> PathBuf {
+    fs::read_link(format!("/proc/{pid}/ns/net")).unwrap()
+}
+
+#[test]
+fn the_network_is_the_hosts_or_none() {
+    let host = Host::new();
+    for (args, own) in [(&[][..], false), (&["--net", "host"], false), (&["--net", "none"], true)] {
+        let sandbox = host.start(args);
+        let network = network_of(&sandbox.vmm.to_string());
+        assert_eq!(network != network_of("self"), own, "{args:?}");
+        if own {
+            let file = |name| fs::read_to_string(format!("/proc/{}/net/{name}", sandbox.vmm)).unwrap();
+            assert_eq!(file("dev").lines().count(), 3, "two lines of heading, and lo");
+            assert!(file("fib_trie").contains("127.0.0.1"), "lo is up");
+        }
+        signal(sandbox.front.id(), libc::SIGTERM);
+        sandbox.end();
+    }
 }
 
 #[test]

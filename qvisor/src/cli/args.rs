@@ -57,6 +57,16 @@ pub enum PlatformChoice {
     Systrap,
 }
 
+/// Which network a sandbox is to see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum NetChoice {
+    /// the caller's
+    #[default]
+    Host,
+    /// one of its own with nothing but a loopback interface
+    None,
+}
+
 #[derive(Debug, Args)]
 pub struct DoArgs {
     /// Directory to use as the root file system
@@ -80,6 +90,9 @@ pub struct DoArgs {
     /// Mount a host file or directory
     #[arg(long, value_name = "SRC:DST[:ro]", value_parser = OsParser(volume))]
     pub volume: Vec<Volume>,
+    /// Network the sandbox sees
+    #[arg(long, value_enum, default_value_t)]
+    pub net: NetChoice,
     /// Drive the terminal [default: when standard input and output are one]
     #[arg(long)]
     pub tty: bool,

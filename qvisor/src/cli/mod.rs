@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-pub use args::{Cli, Command, DoArgs, PlatformChoice};
+pub use args::{Cli, Command, DoArgs, NetChoice, PlatformChoice};
 
 /// Exit code of failures that are Dormouse's own, not the program's.
 pub const EXIT_FAILURE: u8 = 125;

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use abi::boot::Platform;
 
-use super::{DoArgs, Failure, PlatformChoice};
+use super::{DoArgs, Failure, NetChoice, PlatformChoice};
 use crate::boot::{BootSpec, Creds, Rlimit};
+use crate::net::Network;
 use crate::platform::probe::{self, Verdict};
 use crate::process::{self, Terminal};
 use crate::state::{Id, Root};
@@ -60,6 +61,10 @@ fn plan(args: DoArgs, state_root: &Root, layer_root: &Root) -> Result<Plan, Fail
         root,
         layer: PathBuf::new(),
         volumes: args.volume,
+        network: match args.net {
+            NetChoice::Host => Network::Host,
+            NetChoice::None => Network::None,
+        },
         platform,
         memory_bytes,
         cpus: args.cpus.unwrap_or_else(|| u32::try_from(cores.min(CPUS_MAX)).unwrap_or(1)),

@@ -1,0 +1,110 @@
+//! The network a sandbox's sockets live in: a network namespace of the host, entered before the sandbox starts.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// `ioctl` that answers the `CLONE_NEW*` flag of a namespace's kind.
+const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
+
+/// Which network a sandbox sees.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Network {
+    /// The caller's.
+    #[default]
+    Host,
+    /// A fresh one of its own that has nothing but a loopback interface.
+    None,
+    /// The network namespace that this path names.
+    Path(PathBuf),
+}
+
+/// Why a network could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum NetError {
+    #[error("cannot make a network namespace: {source}; run as root, or pass --net host")]
+    New { source: io::Error },
+    #[error("cannot bring up the loopback interface: {source}; pass --net host")]
+    Loopback { source: io::Error },
+    #[error(
+        "cannot open network namespace {path}: {source}; name one that exists, as /run/netns/NAME or /proc/PID/ns/net"
+    )]
+    Open { path: PathBuf, source: io::Error },
+    #[error(
+        "cannot use {path} as a network namespace: it is none; name one, as /run/netns/NAME or /proc/PID/ns/net"
+    )]
+    NotOne { path: PathBuf },
+    #[error("cannot enter network namespace {path}: {source}; run as root, or name one of this user's own")]
+    Enter { path: PathBuf, source: io::Error },
+}
+
+/// Moves this process into the network. Only while it has a single thread, after it entered its user namespace.
+pub fn enter(network: &Network) -> Result<(), NetError> {
+    match network {
+        Network::Host => Ok(()),
+        Network::None => {
+            // SAFETY: integers only.
+            check(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map_err(|source| NetError::New { source })?;
+            raise_loopback().map_err(|source| NetError::Loopback { source })
+        }
+        Network::Path(path) => enter_path(path),
+    }
+}
+
+fn check(result: i32) -> io::Result<i32> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn enter_path(path: &Path) -> Result<(), NetError> {
+    // Without waiting, should it be a FIFO, and without getting a terminal, should it be one.
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = File::options().read(true).custom_flags(flags).open(path);
+    let file = file.map_err(|source| NetError::Open { path: path.to_owned(), source })?;
+    // SAFETY: the request takes no argument; files that are no namespaces refuse it.
+    let kind = unsafe { libc::ioctl(file.as_raw_fd(), NS_GET_NSTYPE) };
+    if kind != libc::CLONE_NEWNET {
+        return Err(NetError::NotOne { path: path.to_owned() });
+    }
+    // SAFETY: integers only; the descriptor is live.
+    check(unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) })
+        .map_err(|source| NetError::Enter { path: path.to_owned(), source })?;
+    Ok(())
+}
+
+/// Sets the loopback interface of the current network namespace up, which gives it its addresses.
+fn raise_loopback() -> io::Result<()> {
+    // SAFETY: integers only.
+    let fd = check(unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: the call just returned this descriptor.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: `ifreq` is plain integers.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+        *to = from.cast_signed();
+    }
+    // SAFETY: the request reads and writes one `ifreq`, which is live; the union's field is the one it uses.
+    unsafe {
+        check(libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request))?;
+        request.ifr_ifru.ifru_flags |= i16::try_from(libc::IFF_UP).unwrap_or(1);
+        check(libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw mut request))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_network_namespace_is_refused() {
+        let refused = |path: &str| enter(&Network::Path(path.into())).unwrap_err().to_string();
+        assert!(
+            refused("/no/such/namespace").starts_with("cannot open network namespace /no/such/namespace")
+        );
+        for other in ["/", "/dev/null", "/proc/self/ns/mnt", "/proc/self/status"] {
+            assert!(refused(other).contains("it is none"), "{other}");
+        }
+    }
+}
