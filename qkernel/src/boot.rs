@@ -22,8 +22,8 @@ use crate::task::exec::{self, Program};
 use crate::task::limits::{self, Limits};
 use crate::task::process::{Node, Process, TREE};
 use crate::task::signal::{self, SigHand, TaskSignals};
-use crate::task::{Task, TaskParts, sched};
 use crate::task::wait::WaitQueue;
+use crate::task::{Task, TaskParts, sched};
 use crate::{arch, host, log, time};
 pub use spec::{MountSpec, Spec};
 

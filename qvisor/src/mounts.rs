@@ -67,6 +67,8 @@ pub enum MountError {
     Overlay { path: PathBuf, source: io::Error },
     #[error("cannot mount volume {path}: {source}; pass an existing file or directory with --volume")]
     Volume { path: PathBuf, source: io::Error },
+    #[error("cannot mount {path}: {source}; correct the source of this mount in config.json")]
+    Bind { path: PathBuf, source: io::Error },
     #[error("cannot make a mount namespace: {source}; run as root, or allow unprivileged user namespaces")]
     Namespace { source: io::Error },
 }
@@ -217,6 +219,24 @@ pub fn volume(volume: &Volume) -> Result<View, MountError> {
     Ok(View { fd, path: volume.target.clone(), read_only: volume.read_only, shared: true })
 }
 
+/// Opens a file or directory of the host for the sandbox to mount: a copy of the mount it lies on, with what is mounted
+/// below it if `recursive`, or the node itself where the host lets us make no mounts.
+pub fn open_tree(path: &Path, read_only: bool, recursive: bool) -> io::Result<OwnedFd> {
+    clone_mounts(path, read_only, recursive).or_else(|_| open_path(path))
+}
+
+/// Opens the directory at `path` below `root`; links lead to places below it as well.
+pub fn open_in_root(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+    const RESOLVE_IN_ROOT: u64 = 0x10;
+    let name = c_path(path)?;
+    let flags = u64::from((libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC).cast_unsigned());
+    // struct open_how: flags, mode, resolve.
+    let how = [flags, 0, RESOLVE_IN_ROOT];
+    let size = i64::try_from(size_of_val(&how)).unwrap_or(0);
+    let dir = i64::from(root.as_raw_fd());
+    system_call([libc::SYS_openat2, dir, name.as_ptr() as i64, how.as_ptr() as i64, size, 0])
+}
+
 fn open_with(path: &Path, flags: i32) -> io::Result<OwnedFd> {
     Ok(File::options().read(true).custom_flags(libc::O_PATH | flags).open(path)?.into())
 }
@@ -326,14 +346,21 @@ fn try_overlay(
 
 /// A detached copy of the mount at `path`, with `path` as its root.
 fn clone_tree(path: &Path, read_only: bool) -> io::Result<OwnedFd> {
+    clone_mounts(path, read_only, false)
+}
+
+/// [`clone_tree`], with what is mounted below it if `recursive`.
+fn clone_mounts(path: &Path, read_only: bool, recursive: bool) -> io::Result<OwnedFd> {
+    const AT_RECURSIVE: i64 = 0x8000;
     let name = c_path(path)?;
-    let flags = i64::from(libc::O_CLOEXEC) | 1;
+    let below = if recursive { AT_RECURSIVE } else { 0 };
+    let flags = i64::from(libc::O_CLOEXEC) | below | 1;
     let fd =
         system_call([libc::SYS_open_tree, i64::from(libc::AT_FDCWD), name.as_ptr() as i64, flags, 0, 0])?;
     // struct mount_attr: set, clear, propagation, namespace.
     let only_read = if read_only { MOUNT_ATTR_RDONLY } else { 0 };
     let attributes = [MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | only_read, 0, 0, 0];
-    let (empty, raw) = (i64::from(libc::AT_EMPTY_PATH), i64::from(fd.as_raw_fd()));
+    let (empty, raw) = (i64::from(libc::AT_EMPTY_PATH) | below, i64::from(fd.as_raw_fd()));
     let size = i64::try_from(size_of_val(&attributes)).unwrap_or(0);
     call([libc::SYS_mount_setattr, raw, c"".as_ptr() as i64, empty, attributes.as_ptr() as i64, size])?;
     Ok(fd)

@@ -50,10 +50,7 @@ pub fn init(spec: &Spec) -> core::result::Result<(Arc<FsContext>, Arc<FileTable>
 
 /// The kernel itself, as it looks at the tree.
 fn kernel_actor(root: &Path) -> Actor {
-    Actor {
-        creds: Arc::new(Creds::new(0, 0, Vec::new())),
-        fs: FsContext::new(root.clone(), root.clone(), 0),
-    }
+    Actor { creds: Arc::new(Creds::new(0, 0, Vec::new())), fs: FsContext::new(root.clone(), root.clone(), 0) }
 }
 
 fn limits_of(spec: &MountSpec) -> Limits {

@@ -136,7 +136,8 @@ impl MemFile {
             store: PageStore::new(0),
             seals: Mutex::new(seals),
         });
-        let root = ROOT.call_once(|| Mount::of(tmpfs::new(0o755), b"tmpfs", b"memfd", Limits::empty())).path();
+        let root =
+            ROOT.call_once(|| Mount::of(tmpfs::new(0o755), b"tmpfs", b"memfd", Limits::empty())).path();
         let dentry = Dentry::detached(&root.dentry, &[b"memfd:", name].concat(), node.clone(), true);
         let path = root.with(dentry, node.clone());
         Ok(File::new(Box::new(Self(node)), flags | OpenFlags::RDWR, Some(path)))

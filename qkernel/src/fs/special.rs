@@ -3,9 +3,9 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
+use super::inode::NewNode;
 use super::pipe::{self, FifoSlot};
 use super::{File, FileOps, Inode, OpenFlags, devfs, pseudo, tmpfs, tty};
-use super::inode::NewNode;
 use crate::boot::MountSpec;
 use crate::errno::{Errno, Result};
 use crate::host::Handle;

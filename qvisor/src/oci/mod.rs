@@ -35,13 +35,17 @@ const CONFIG_MAX: u64 = 16 << 20;
 pub enum BundleError {
     #[error("cannot use bundle {path}: {source}; pass a directory with a config.json as --bundle")]
     Bundle { path: PathBuf, source: io::Error },
-    #[error("cannot read {path}: {source}; see the OCI runtime specification, or write a new one with dormouse spec")]
+    #[error(
+        "cannot read {path}: {source}; see the OCI runtime specification, or write a new one with dormouse spec"
+    )]
     Syntax { path: PathBuf, source: serde_json::Error },
     #[error("cannot run this bundle: {what} is missing in config.json; add it")]
     Missing { what: &'static str },
     #[error("cannot run this bundle: {what} in config.json is {value:?}, {why}; correct it")]
     Invalid { what: String, value: String, why: String },
-    #[error("cannot run this bundle: config.json asks for {what}, which Dormouse does not do{why}; leave it out")]
+    #[error(
+        "cannot run this bundle: config.json asks for {what}, which Dormouse does not do{why}; leave it out"
+    )]
     Refused { what: String, why: String },
     #[error("cannot use root file system {path}: {source}; correct root.path in config.json")]
     Root { path: PathBuf, source: io::Error },

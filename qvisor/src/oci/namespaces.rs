@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceType as Type, Spec};
 
 use super::{BundleError, Result};
-use crate::net::{self, Network};
+use crate::net::Network;
+use crate::process;
 
 /// What a sandbox shares with the host.
 #[derive(Clone, Debug)]
@@ -82,8 +83,8 @@ impl Namespaces {
                 let why = "add a new uts namespace to linux.namespaces";
                 Err(BundleError::refused_because("a hostname in another's uts namespace", why))
             }
-            (Uts::New | Uts::Host, None) => Ok(net::host_name()),
-            (Uts::Path(path), None) => net::host_name_of(path).map_err(|error| BundleError::Namespace {
+            (Uts::New | Uts::Host, None) => Ok(process::host_name()),
+            (Uts::Path(path), None) => process::host_name_of(path).map_err(|error| BundleError::Namespace {
                 what: "uts",
                 path: path.clone(),
                 why: error.to_string(),
@@ -130,7 +131,7 @@ fn check(namespace: &LinuxNamespace) -> Result<()> {
 /// Whether `path` is a namespace of this kind.
 fn is_namespace(path: &Path, kind: i32) -> std::result::Result<(), String> {
     let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
-    match net::namespace_kind(&file) {
+    match process::namespace_kind(&file) {
         Some(found) if found == kind => Ok(()),
         Some(_) => Err("it is another kind of namespace".into()),
         None => Err("it is no namespace".into()),

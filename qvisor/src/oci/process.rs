@@ -30,7 +30,11 @@ pub(super) fn boot(process: &Process) -> Result<BootSpec> {
         }
     }
     if let Some(mask) = user.umask().filter(|mask| *mask > 0o777) {
-        return Err(BundleError::invalid("process.user.umask", mask, "and at most 511 (octal 777) is possible"));
+        return Err(BundleError::invalid(
+            "process.user.umask",
+            mask,
+            "and at most 511 (octal 777) is possible",
+        ));
     }
     Ok(BootSpec {
         args,
@@ -74,10 +78,10 @@ fn console_size(process: &Process) -> Result<Option<(u16, u16)>> {
 
 pub(super) fn oom_score_adj(process: &Process) -> Result<Option<i32>> {
     match process.oom_score_adj() {
-        Some(score) if !(-1000..=1000).contains(score) => {
+        Some(score) if !(-1000..=1000).contains(&score) => {
             Err(BundleError::invalid("process.oomScoreAdj", score, "and -1000 to 1000 are possible"))
         }
-        score => Ok(*score),
+        score => Ok(score),
     }
 }
 

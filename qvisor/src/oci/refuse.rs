@@ -43,8 +43,7 @@ fn check_process(process: &Process, remarks: &mut Vec<String>) -> Result<()> {
         ("process.execCPUAffinity", process.exec_cpu_affinity().is_some()),
         ("process.commandLine", process.command_line().is_some()),
     ])?;
-    let labels =
-        [("apparmorProfile", process.apparmor_profile()), ("selinuxLabel", process.selinux_label())];
+    let labels = [("apparmorProfile", process.apparmor_profile()), ("selinuxLabel", process.selinux_label())];
     for (name, label) in labels {
         if label.as_ref().is_some_and(|label| !label.is_empty()) {
             remarks.push(unneeded(&format!("process.{name}")));
