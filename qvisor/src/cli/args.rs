@@ -107,6 +107,9 @@ pub struct CreateArgs {
     /// Unix socket that gets the container's terminal
     #[arg(long, value_name = "SOCKET")]
     pub console_socket: Option<PathBuf>,
+    /// What runs the kernel [default: the bundle's annotation dev.dormouse.platform, or auto]
+    #[arg(long, value_enum, default_value_t)]
+    pub platform: PlatformChoice,
     /// Log system calls to standard error
     #[arg(long)]
     pub strace: bool,

@@ -19,20 +19,19 @@ fn options(root: &Root, args: CreateArgs) -> Result<Options, Failure> {
         bundle: args.bundle,
         pid_file: args.pid_file.map(absolute),
         console_socket: args.console_socket.map(absolute),
-        platform,
+        platform: Box::new(move |wanted| platform(args.platform, wanted)),
         strace: args.strace,
         log_level: run::log_level(),
         remark: |remark| log::write(log::Level::Info, remark),
     })
 }
 
-/// The platform that the command's caller or the bundle wants.
-fn platform(wanted: Option<&str>) -> Result<Platform, String> {
-    let from_env = std::env::var("DORMOUSE_PLATFORM").ok();
-    let choice = match wanted.or(from_env.as_deref()) {
-        Some("kvm") => PlatformChoice::Kvm,
-        Some("systrap") => PlatformChoice::Systrap,
-        _ => PlatformChoice::Auto,
+/// The platform that the command's caller or else the bundle wants.
+fn platform(asked: PlatformChoice, wanted: Option<&str>) -> Result<Platform, String> {
+    let choice = match (asked, wanted) {
+        (PlatformChoice::Auto, Some("kvm")) => PlatformChoice::Kvm,
+        (PlatformChoice::Auto, Some("systrap")) => PlatformChoice::Systrap,
+        _ => asked,
     };
     run::platform(choice).map_err(|error| error.to_string())
 }

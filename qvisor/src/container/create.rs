@@ -16,7 +16,6 @@ use crate::state::{Claim, Id, OCI_VERSION, Root, State, Status};
 use crate::vmm::{self, Bundle, Inherited, Plan, Tree};
 
 /// How a container is to be created.
-#[derive(Debug)]
 pub struct Options {
     pub root: Root,
     pub id: Id,
@@ -24,7 +23,7 @@ pub struct Options {
     pub pid_file: Option<PathBuf>,
     pub console_socket: Option<PathBuf>,
     /// Which platform to use, given the bundle's own wish.
-    pub platform: fn(Option<&str>) -> Result<Platform, String>,
+    pub platform: Box<dyn Fn(Option<&str>) -> Result<Platform, String>>,
     pub strace: bool,
     /// Least important level that reaches the log: 0 error … 3 debug.
     pub log_level: u32,
