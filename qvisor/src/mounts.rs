@@ -227,11 +227,26 @@ pub fn open_tree(path: &Path, read_only: bool, recursive: bool) -> io::Result<Ow
 
 /// Opens the directory at `path` below `root`; links lead to places below it as well.
 pub fn open_in_root(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+    open_below(root, path, libc::O_PATH | libc::O_DIRECTORY)
+}
+
+/// Reads the regular file at `path` below `root`, up to 1 MiB of it.
+pub fn read_in_root(root: BorrowedFd<'_>, path: &Path) -> io::Result<Vec<u8>> {
+    use std::io::Read;
+    // A device or FIFO must neither hold us up nor become our terminal.
+    let file = File::from(open_below(root, path, libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY)?);
+    let mut bytes = Vec::new();
+    if file.metadata()?.is_file() {
+        file.take(1 << 20).read_to_end(&mut bytes)?;
+    }
+    Ok(bytes)
+}
+
+fn open_below(root: BorrowedFd<'_>, path: &Path, flags: i32) -> io::Result<OwnedFd> {
     const RESOLVE_IN_ROOT: u64 = 0x10;
     let name = c_path(path)?;
-    let flags = u64::from((libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC).cast_unsigned());
     // struct open_how: flags, mode, resolve.
-    let how = [flags, 0, RESOLVE_IN_ROOT];
+    let how = [u64::from((flags | libc::O_CLOEXEC).cast_unsigned()), 0, RESOLVE_IN_ROOT];
     let size = i64::try_from(size_of_val(&how)).unwrap_or(0);
     let dir = i64::from(root.as_raw_fd());
     system_call([libc::SYS_openat2, dir, name.as_ptr() as i64, how.as_ptr() as i64, size, 0])

@@ -8,7 +8,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::access::Actor;
-use super::inode::S_IFDIR;
+use super::inode::{NodeKind, S_IFDIR};
 use super::mount::{Limits, Mount};
 use super::walk::{Resolve, Walker};
 use super::{File, FileTable, FsContext, Inode, Path, devfs, hostfs, names, special, stream, tmpfs, tty};
@@ -131,16 +131,38 @@ fn make_place(actor: &Actor, root: &Path, path: &[u8], directory: bool) -> Resul
         at = match next {
             Ok(next) => next,
             Err(Errno::ENOENT) => {
-                let _changes = at.dentry.changes.lock();
-                let inode = if is_last && !directory { tmpfs::placeholder() } else { tmpfs::new(0o755) };
-                let dentry = at.dentry.insert(name, Some(inode.clone()));
-                dentry.pin();
-                at.with(dentry, inode)
+                let directory = directory || !is_last;
+                match make_in(actor, &at, name, directory) {
+                    Some(made) => made,
+                    None => pretend(&at, name, directory),
+                }
             }
             Err(error) => return Err(error),
         };
     }
     Ok(at)
+}
+
+/// Makes the place in a file system of the kernel's own. The host's were asked by the VMM already.
+fn make_in(actor: &Actor, at: &Path, name: &[u8], directory: bool) -> Option<Path> {
+    if hostfs::is_host(&at.inode) {
+        return None;
+    }
+    if directory {
+        names::mkdir(actor, at.clone(), name, 0o755).ok()?;
+    } else {
+        names::mknod(actor, at.clone(), name, NodeKind::Regular, 0o644).ok()?;
+    }
+    Walker::new(actor, at.clone(), name, Resolve::empty()).ok()?.finish(true).ok()
+}
+
+/// A place that only the cache of names knows.
+fn pretend(at: &Path, name: &[u8], directory: bool) -> Path {
+    let _changes = at.dentry.changes.lock();
+    let inode = if directory { tmpfs::new(0o755) } else { tmpfs::placeholder() };
+    let dentry = at.dentry.insert(name, Some(inode.clone()));
+    dentry.pin();
+    at.with(dentry, inode)
 }
 
 fn enter_cwd(actor: &Actor, root: &Path, spec: &Spec) -> Result<Path> {

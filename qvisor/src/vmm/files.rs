@@ -31,7 +31,7 @@ pub(super) fn prepare(plan: &Plan, io: &HostIo) -> Result<BootSpec, VmmError> {
         Tree::CopyOnWrite { root, layer, volumes, hidden } => {
             copy_on_write(io, root, layer, volumes, hidden)?
         }
-        Tree::Bundle(bundle) => bundle_mounts(io, &bundle.container)?,
+        Tree::Bundle(bundle) => bundle_mounts(io, &bundle.container, &mut boot)?,
     };
     Ok(boot)
 }
@@ -86,10 +86,14 @@ fn copy_on_write(
 }
 
 /// The root file system of a bundle itself, and the mounts in their order.
-fn bundle_mounts(io: &HostIo, container: &Container) -> Result<Vec<Mount>, VmmError> {
+fn bundle_mounts(io: &HostIo, container: &Container, boot: &mut BootSpec) -> Result<Vec<Mount>, VmmError> {
     let read_only = container.root_read_only;
     let fd = mounts::open_tree(&container.root, read_only, true)
         .map_err(|source| mounts::MountError::Root { path: container.root.clone(), source })?;
+    if !boot.env.iter().any(|pair| pair.starts_with(b"HOME=")) {
+        let passwd = mounts::read_in_root(fd.as_fd(), Path::new("etc/passwd")).unwrap_or_default();
+        boot.env.push([b"HOME=", home_of(&passwd, boot.creds.uid)].concat());
+    }
     // All are open before one is handed over: a target is made in the view that holds it.
     let mut views = vec![View { fd, path: "/".into(), read_only, shared: true }];
     for plan in &container.mounts {
@@ -119,6 +123,16 @@ fn bundle_mounts(io: &HostIo, container: &Container) -> Result<Vec<Mount>, VmmEr
         }
     }
     Ok(mounts)
+}
+
+/// The home directory of a user, by the lines of a `passwd` file; `/` when it has none.
+fn home_of(passwd: &[u8], uid: u32) -> &[u8] {
+    let home = passwd.split(|byte| *byte == b'\n').find_map(|line| {
+        let mut fields = line.split(|byte| *byte == b':');
+        let found = std::str::from_utf8(fields.nth(2)?).ok()?.parse::<u32>().ok()?;
+        fields.nth(2).filter(|home| found == uid && !home.is_empty() && !home.contains(&0))
+    });
+    home.unwrap_or(b"/")
 }
 
 fn streams(plan: &Plan, io: &HostIo) -> Result<Vec<Stream>, VmmError> {
@@ -162,5 +176,22 @@ fn make_target(views: &[View], path: &Path, directory: bool) {
             Ok(next) => at = Some(next),
             Err(_) => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn homes_are_found() {
+        let passwd =
+            b"root:x:0:0:root:/root:/bin/sh\nbad\nx:x:y:0::/bad:\nme:x:7:7::/home/me:\nno:x:8:8:::\n";
+        assert_eq!(home_of(passwd, 0), b"/root");
+        assert_eq!(home_of(passwd, 7), b"/home/me");
+        assert_eq!(
+            (home_of(passwd, 8), home_of(passwd, 9), home_of(b"", 0)),
+            (&b"/"[..], &b"/"[..], &b"/"[..])
+        );
     }
 }

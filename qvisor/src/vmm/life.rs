@@ -235,10 +235,10 @@ impl Life {
     }
 
     fn carry_out(&self, order: Order) -> Answer {
-        let result = self.obey(order).and_then(|()| match order {
-            Order::Start => self.await_start(),
-            _ => Ok(()),
-        });
+        let result = match (order, &self.leash) {
+            (Order::Start, Some(_)) => self.start(true).and_then(|()| self.await_start()),
+            _ => self.obey(order),
+        };
         Answer { error: result.err(), status: self.status() }
     }
 
@@ -255,7 +255,7 @@ impl Life {
                 self.events.post(event(EVENT_SIGNAL, flags, i64::from(signal)));
             }
             (Order::Winsize { rows, columns }, _) => self.resize(rows, columns),
-            (Order::Start, Some(_)) => return self.start(),
+            (Order::Start, Some(_)) => return self.start(false),
             (Order::Release, Some(_)) => {
                 self.lock().released = true;
                 let _ = control::send(&self.channel, &Report::Released);
@@ -268,23 +268,23 @@ impl Life {
         Ok(())
     }
 
-    fn start(&self) -> Result<(), String> {
+    /// `awaited`: somebody will ask how it went, before the sandbox may go.
+    fn start(&self, awaited: bool) -> Result<(), String> {
         let mut progress = self.lock();
         if progress.stage != Stage::Created || progress.ending {
             return Err("it has been started before".into());
         }
-        progress.stage = Stage::Starting;
+        (progress.stage, progress.awaited) = (Stage::Starting, awaited);
         self.events.post(event(EVENT_START, 0, 0));
         Ok(())
     }
 
     /// Waits until the first program runs, or is known not to.
     fn await_start(&self) -> Result<(), String> {
-        let mut progress = self.lock();
-        progress.awaited = true;
+        let progress = self.lock();
         let waits = |progress: &mut Progress| progress.stage == Stage::Starting && !progress.ending;
         let waited = self.changed.wait_timeout_while(progress, START_PATIENCE, waits);
-        progress = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let progress = waited.unwrap_or_else(PoisonError::into_inner).0;
         match progress.stage {
             Stage::Running => Ok(()),
             _ => Err(progress.said.clone().unwrap_or_else(|| "it does not start".into())),

@@ -121,7 +121,7 @@ fn groups_that_cannot_be_made() {
     dormouse(|world| {
         world.set("/linux/cgroupsPath", json!("a-slice:b:c")).write();
         world.refused(&world.with_bundle("create", &[]), &["cannot use control group", "systemd"]);
-        world.set("/linux/cgroupsPath", json!(format!("/{}", "x".repeat(300)))).write();
+        world.set("/linux/cgroupsPath", json!("/cgroup.procs/x")).write();
         world.refused(&world.with_bundle("create", &[]), &["cannot make control group", "cgroupsPath"]);
         world.set("/linux/cgroupsPath", json!(format!("/{}", world.id)));
         world.set("/linux/resources", json!({"cpu": {"cpus": "1000"}})).write();

@@ -37,11 +37,17 @@ fn they_run_in_their_order_and_their_namespaces() {
             names.iter().flat_map(|name| [format!("{name}-1"), format!("{name}-2")]).collect()
         };
         let first = ["prestart", "createRuntime", "createContainer"];
-        assert_eq!(names(&world.read("hooks")), numbered(&first));
+        let found = names(&world.read("hooks"));
+        if world.is_dormouse() {
+            assert_eq!(found, numbered(&first));
+        } else {
+            // Versions of runc differ in when poststart runs.
+            assert_eq!(found[..6], numbered(&first));
+        }
         let pid = world.pid();
         let container = std::fs::read_link(format!("/proc/{pid}/ns/net")).unwrap();
         let host = std::fs::read_link("/proc/self/ns/net").unwrap();
-        for line in world.read("hooks").lines() {
+        for line in world.read("hooks").lines().take(6) {
             let fields: Vec<&str> = line.splitn(5, ' ').collect();
             let inside = fields[0].starts_with("createContainer");
             let expected = if inside { &container } else { &host };
@@ -50,7 +56,8 @@ fn they_run_in_their_order_and_their_namespaces() {
             assert_eq!(Path::new(fields[2]) != mounts, inside, "{line}");
             assert_eq!(fields[3], "w");
             let state: Value = serde_json::from_str(fields[4]).unwrap();
-            assert_eq!(state["pid"], pid, "{line}");
+            // runc tells the pid in the container's namespace, which says nothing.
+            assert!(state["pid"] == pid || inside && !world.is_dormouse(), "{line}");
             assert_eq!(state["id"], world.id.as_str());
             assert_eq!(state["status"], "creating");
         }
