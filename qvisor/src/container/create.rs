@@ -15,6 +15,9 @@ use crate::process;
 use crate::state::{Claim, Id, OCI_VERSION, Root, State, Status};
 use crate::vmm::{self, Bundle, Inherited, Plan, Tree};
 
+/// Chooses a platform, given what the bundle wants.
+pub type ChoosePlatform = Box<dyn Fn(Option<&str>) -> Result<Platform, String>>;
+
 /// How a container is to be created.
 pub struct Options {
     pub root: Root,
@@ -22,8 +25,7 @@ pub struct Options {
     pub bundle: PathBuf,
     pub pid_file: Option<PathBuf>,
     pub console_socket: Option<PathBuf>,
-    /// Which platform to use, given the bundle's own wish.
-    pub platform: Box<dyn Fn(Option<&str>) -> Result<Platform, String>>,
+    pub platform: ChoosePlatform,
     pub strace: bool,
     /// Least important level that reaches the log: 0 error … 3 debug.
     pub log_level: u32,

@@ -38,7 +38,8 @@ pub(super) fn prepare(plan: &Plan, io: &HostIo) -> Result<BootSpec, VmmError> {
 
 /// Hands a view over to the kernel.
 fn adopt(io: &HostIo, view: View, kind: &str, flags: u32) -> Result<Mount, VmmError> {
-    let flags = flags | u32::from(view.read_only) * MOUNT_READ_ONLY | u32::from(view.shared) * MOUNT_SHARED;
+    let bit = |set: bool, bit: u32| if set { bit } else { 0 };
+    let flags = flags | bit(view.read_only, MOUNT_READ_ONLY) | bit(view.shared, MOUNT_SHARED);
     let files = io.files();
     let handle =
         if view.read_only { files.adopt_read_only_mount(view.fd) } else { files.adopt_mount(view.fd) };
