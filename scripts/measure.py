@@ -1,13 +1,17 @@
-"""What the figures are taken with: the memory of a tree of processes, and its end."""
+"""What the figures are taken with: turns and ratios, what a tree of processes or a cgroup uses, their end, and a network
+of one's own."""
 
 import ctypes
 import os
 import re
 import signal
+import statistics
+import subprocess
 import time
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
+CLONE_NEWNS, CLONE_NEWNET = 0x20000, 0x40000000
 
 
 def adopt_orphans():
@@ -57,6 +61,43 @@ def settled_pss_bytes():
     return last
 
 
+class MemoryCgroup:
+    """A memory cgroup of our own for the processes started with `enter` as their `preexec_fn`; v1 or v2, else nothing."""
+
+    HIERARCHIES = (("/sys/fs/cgroup/memory", "memory.usage_in_bytes"), ("/sys/fs/cgroup", "memory.current"))
+
+    def __init__(self, name):
+        self.path = self.counter = None
+        for top, counter in self.HIERARCHIES:
+            path = Path(top) / f"dormouse-{name}-{os.getpid()}"
+            try:
+                path.mkdir()
+            except OSError:
+                continue
+            if (path / counter).exists():
+                self.path, self.counter = path, counter
+                return
+            path.rmdir()
+
+    def enter(self):
+        if self.path:
+            (self.path / "cgroup.procs").write_text("0")
+
+    def charge_bytes(self):
+        """Everything charged: pages of processes, of files read first in it, and of the kernel on their behalf."""
+        return int((self.path / self.counter).read_text()) if self.path else None
+
+    def remove(self):
+        """The processes in it have ended."""
+        for _ in range(100):
+            try:
+                if self.path:
+                    self.path.rmdir()
+                return
+            except OSError:
+                time.sleep(0.05)
+
+
 def end_descendants():
     """Ends everything below this process, gently first."""
     for number, seconds in ((signal.SIGTERM, 2), (signal.SIGKILL, 5)):
@@ -73,3 +114,40 @@ def end_descendants():
             except ChildProcessError:
                 pass
             time.sleep(0.02)
+
+
+def ratio(results, figure, above, below):
+    """The median of what `above` took in each turn over what `below` took in it."""
+    pairs = zip(results[above].get(figure, []), results[below].get(figure, [])) if below in results else ()
+    ratios = [a / b for a, b in pairs if a is not None and b]
+    return f"{statistics.median(ratios):.2f}" if ratios else "–"
+
+
+def in_turns(runners, results, seconds, least, most, measure):
+    """At least `least` and at most `most` turns, for about `seconds`."""
+    start, turns = time.monotonic(), 0
+    while turns < least or (turns < most and (time.monotonic() - start) * (turns + 1) / turns < seconds):
+        for name, words in runners.items():
+            for figure, value in measure(words).items():
+                results[name].setdefault(figure, []).append(value)
+        turns += 1
+
+
+def own_network():
+    """Moves this process into a network of its own with a loopback interface, and into mounts of its own; result: why
+    that cannot be, or nothing."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNET | CLONE_NEWNS) != 0:
+        return f"cannot make a network namespace: {os.strerror(ctypes.get_errno())}; run as root"
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    return ""
+
+
+def is_served(port):
+    """Whether somebody in this network listens at a TCP port. (Connecting would disturb servers like iperf3.)"""
+    for table in ("tcp", "tcp6"):
+        rows = Path("/proc/net", table).read_text().splitlines()[1:]
+        if any(row.split()[3] == "0A" and int(row.split()[1].rpartition(":")[2], 16) == port for row in rows):
+            return True
+    return False

@@ -24,7 +24,7 @@ use crate::task::process::{Node, Process, TREE};
 use crate::task::signal::{self, SigHand, TaskSignals};
 use crate::task::wait::WaitQueue;
 use crate::task::{Task, TaskParts, sched};
-use crate::{arch, host, log, time};
+use crate::{arch, host, log, net, time};
 pub use spec::{MountSpec, Spec};
 
 static READY: AtomicBool = AtomicBool::new(false);
@@ -127,6 +127,7 @@ fn start_init(spec: &Spec) {
     fs::set_hostname(&spec.hostname);
     fs::proc::sys::set_domain_name(&spec.domainname);
     limits::set_tasks_max(spec.tasks_max);
+    fs::proc::net::set_source(net::tables::write);
     let (context, files) = match fs::init(spec) {
         Ok(made) => made,
         Err(error) => fail(&format!("cannot set up the sandbox: {error}"), 125),
@@ -176,7 +177,6 @@ fn init_task(spec: &Spec, fs: Arc<FsContext>, files: Arc<FileTable>) -> Result<A
     tree.tasks.insert(pid, Arc::downgrade(&task));
     let node = Node {
         process,
-        parent: 0,
         children: Vec::new(),
         group: pid,
         session: pid,
@@ -193,7 +193,7 @@ fn init_task(spec: &Spec, fs: Arc<FsContext>, files: Arc<FileTable>) -> Result<A
 /// What process 1 does before it is a program.
 fn run_init(task: &Arc<Task>) {
     let Some(program) = INIT_PROGRAM.lock().take() else { return };
-    let Some(cx) = Ctx::new(task) else { return };
+    let cx = Ctx::new(task);
     let name = program.args.first().cloned().unwrap_or_default();
     if program.hold {
         // What is wrong already is said before anybody relies on the sandbox.

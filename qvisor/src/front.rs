@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use crate::control::{self, Order, Report};
+use crate::jail;
 use crate::process::{self, SignalFd, Terminal};
 use crate::state::{Claim, Id, OCI_VERSION, Root, State, StateError, Status};
 use crate::vmm::{self, Inherited, Plan, Tree};
@@ -39,6 +40,11 @@ pub enum FrontError {
     Failed { message: String, code: Option<u8> },
     #[error("cannot go on with sandbox {id}: its VMM was killed by signal {signal}; see the host's log")]
     Killed { id: String, signal: i32 },
+    #[error(
+        "cannot go on with sandbox {id}: its VMM made a system call that its filter forbids; see the host's audit log for \
+         the call, and report it"
+    )]
+    Forbidden { id: String },
     #[error("cannot go on with sandbox {id}: its VMM ended without a word; see the host's log")]
     Silent { id: String },
 }
@@ -172,6 +178,7 @@ impl Front {
         match (report, self.status) {
             (Some(Report::Exited { status }), _) => Ok(process::exit_code(status)),
             (Some(Report::Failed { message, code }), _) => Err(FrontError::Failed { message, code }),
+            (_, Some(status)) if jail::has_ended_by_filter(status) => Err(FrontError::Forbidden { id: id() }),
             (_, Some(status)) if libc::WIFSIGNALED(status) => {
                 Err(FrontError::Killed { id: id(), signal: libc::WTERMSIG(status) })
             }

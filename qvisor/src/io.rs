@@ -1,13 +1,20 @@
 //! Threads that wait for the host in the kernel's stead: one for readiness, a few for operations that take long.
 //!
 //! They are started when first needed and use no processor time while nothing happens.
+//!
+//! Readiness of sockets does not go through the thread as a rule. Their edges gather in an `epoll` set of their own,
+//! which the kernel empties whenever it looks ([`IoThreads::take_edges`]). That set is in an outer one, where one idle
+//! vCPU waits ([`IoThreads::wait`]) as well as the thread: `epoll` wakes whoever came last, so the thread is woken only
+//! when no vCPU is idle. It gives a busy one a moment to look by itself before it has it interrupted.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use abi::hostcall::{EVENT_DONE, EVENT_READY, Event};
+use abi::hostcall::{EVENT_DONE, EVENT_LOOK, EVENT_READY, Event};
 
 use crate::hostcall::files::HostFile;
 use crate::hostcall::sys::{self, Errno};
@@ -20,8 +27,26 @@ const WORKERS_MAX: usize = 4;
 /// Most operations that may wait for a worker.
 const JOBS_MAX: usize = 4096;
 const STACK_BYTES: usize = 64 << 10;
-/// `epoll` data of our own wake-up counter; a handle with this generation never exists.
+/// `epoll` data of our own descriptors; handles with this generation never exist. The first ends the thread, the second
+/// ends an idle vCPU's wait, the third is the set of edges.
 const WAKE: u64 = u64::MAX;
+const KICK: u64 = u64::MAX - 1;
+const EDGES: u64 = u64::MAX - 2;
+/// How long busy vCPUs may take to look at edges by themselves.
+const PATIENCE: Duration = Duration::from_micros(50);
+/// What is watched of a socket.
+const EDGE_EVENTS: u32 = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLPRI | libc::EPOLLRDHUP) as u32;
+/// Tokens of edges are below this.
+const TOKENS: u64 = 1 << 63;
+
+/// Why [`IoThreads::wait`] ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// There are edges to take.
+    Edges,
+    /// By [`IoThreads::kick`], the deadline, or for no reason.
+    Other,
+}
 
 /// One armed handle.
 struct Arm {
@@ -46,8 +71,15 @@ struct Jobs {
 }
 
 struct Shared {
+    /// Everything: single handles, the edges, the two counters below.
     epoll: OwnedFd,
+    edges: OwnedFd,
     wake: OwnedFd,
+    kick: OwnedFd,
+    /// A vCPU is in [`IoThreads::wait`], or about to be.
+    waiting: AtomicBool,
+    /// It has been kicked and doesn't know yet.
+    kicked: AtomicBool,
     arms: Mutex<HashMap<u32, Arm>>,
     jobs: Mutex<Jobs>,
     jobs_changed: Condvar,
@@ -65,6 +97,8 @@ struct Threads {
 pub struct IoThreads {
     shared: Arc<Shared>,
     threads: Mutex<Threads>,
+    /// Something is watched for edges.
+    watches: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -75,16 +109,99 @@ impl IoThreads {
     /// Prepares the queues; no thread runs yet.
     pub fn new(sink: EventSink) -> Result<Self, Errno> {
         let (epoll, wake) = (sys::epoll_create()?, sys::eventfd()?);
-        sys::epoll_ctl(epoll.as_fd(), libc::EPOLL_CTL_ADD, wake.as_fd(), libc::EPOLLIN as u32, WAKE)?;
+        let (edges, kick) = (sys::epoll_create()?, sys::eventfd()?);
+        let level = libc::EPOLLIN.cast_unsigned();
+        let edge = level | libc::EPOLLET.cast_unsigned();
+        for (fd, events, data) in [(&wake, level, WAKE), (&kick, edge, KICK), (&edges, edge, EDGES)] {
+            sys::epoll_ctl(epoll.as_fd(), libc::EPOLL_CTL_ADD, fd.as_fd(), events, data)?;
+        }
         let shared = Shared {
             epoll,
+            edges,
             wake,
+            kick,
+            waiting: AtomicBool::new(false),
+            kicked: AtomicBool::new(false),
             arms: Mutex::default(),
             jobs: Mutex::default(),
             jobs_changed: Condvar::new(),
             sink,
         };
-        Ok(Self { shared: Arc::new(shared), threads: Mutex::default() })
+        Ok(Self { shared: Arc::new(shared), threads: Mutex::default(), watches: AtomicBool::new(false) })
+    }
+
+    /// Watches `fd` for edges, until it is closed; the first tells what holds now.
+    pub fn watch(&self, fd: BorrowedFd<'_>, token: u64) -> Result<(), Errno> {
+        if token >= TOKENS {
+            return Err(Errno(libc::EINVAL));
+        }
+        self.prepare_poller()?;
+        let events = EDGE_EVENTS | libc::EPOLLET.cast_unsigned();
+        sys::epoll_ctl(self.shared.edges.as_fd(), libc::EPOLL_CTL_ADD, fd, events, token)?;
+        self.watches.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Takes up to `most` edges that have come, with what holds now. Calls `take` for each.
+    pub fn take_edges(&self, most: usize, mut take: impl FnMut(Event)) {
+        if !self.watches() {
+            return;
+        }
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        let mut left = most;
+        while left > 0 {
+            let batch = left.min(events.len());
+            let Ok(count) = sys::epoll_now(self.shared.edges.as_fd(), &mut events[..batch]) else { return };
+            for event in &events[..count] {
+                let (token, value) = (event.u64, event.events);
+                take(Event { kind: EVENT_READY, flags: 0, token, value: i64::from(value) });
+            }
+            left -= count;
+            if count < batch {
+                return;
+            }
+        }
+    }
+
+    /// Whether anything is watched for edges.
+    pub fn watches(&self) -> bool {
+        self.watches.load(Ordering::SeqCst)
+    }
+
+    /// Waits in the kernel's stead, at most until `deadline_ns` (monotonic). For one thread at a time.
+    pub fn wait(&self, deadline_ns: u64) -> Woken {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
+        let timeout = match deadline_ns {
+            u64::MAX => None,
+            deadline => Some(deadline.saturating_sub(crate::platform::cpu::clock_ns(libc::CLOCK_MONOTONIC))),
+        };
+        let shared = &*self.shared;
+        shared.waiting.store(true, Ordering::SeqCst);
+        let count = if shared.kicked.load(Ordering::SeqCst) {
+            0
+        } else {
+            sys::epoll_wait_for(shared.epoll.as_fd(), &mut events, timeout).unwrap_or(0)
+        };
+        shared.waiting.store(false, Ordering::SeqCst);
+        shared.kicked.store(false, Ordering::SeqCst);
+        let mut woken = Woken::Other;
+        for event in &events[..count] {
+            let (data, ready) = (event.u64, event.events);
+            match data {
+                EDGES => woken = Woken::Edges,
+                KICK | WAKE => {}
+                _ => shared.report(data, ready),
+            }
+        }
+        woken
+    }
+
+    /// Ends the wait of the thread in [`Self::wait`], or the next one.
+    pub fn kick(&self) {
+        self.shared.kicked.store(true, Ordering::SeqCst);
+        if self.shared.waiting.load(Ordering::SeqCst) {
+            sys::eventfd_signal(self.shared.kick.as_fd());
+        }
     }
 
     /// Asks for one event with `token` once any of `events` holds. Replaces what was asked before for this handle;
@@ -183,11 +300,30 @@ impl Shared {
             let Ok(count) = sys::epoll_wait(self.epoll.as_fd(), &mut events) else { return };
             for event in &events[..count] {
                 let (data, ready) = (event.u64, event.events);
-                if data == WAKE {
-                    return;
+                match data {
+                    WAKE => return,
+                    KICK => self.pass_on_kick(),
+                    EDGES => self.remind(),
+                    _ => self.report(data, ready),
                 }
-                self.report(data, ready);
             }
+        }
+    }
+
+    /// The thread was told of what is for a vCPU: it waits no more, or has to be told again.
+    fn pass_on_kick(&self) {
+        if self.kicked.load(Ordering::SeqCst) && self.waiting.load(Ordering::SeqCst) {
+            sys::eventfd_signal(self.kick.as_fd());
+            // So that it is there first.
+            std::thread::sleep(PATIENCE);
+        }
+    }
+
+    /// Edges came, and no vCPU was waiting for them.
+    fn remind(&self) {
+        std::thread::sleep(PATIENCE);
+        if sys::poll_now(self.edges.as_fd(), libc::POLLIN).is_ok_and(|ready| ready != 0) {
+            (self.sink)(Event { kind: EVENT_LOOK, ..Event::default() });
         }
     }
 

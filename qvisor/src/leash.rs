@@ -11,7 +11,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -57,6 +57,7 @@ pub enum News {
 #[derive(Debug)]
 pub struct Leash {
     pid: i32,
+    pidfd: OwnedFd,
     socket: UnixStream,
     /// Held while messages are written.
     writing: Mutex<()>,
@@ -73,7 +74,7 @@ impl Leash {
             drop(ours);
             live(theirs, vmm)
         };
-        Ok(Self { pid, socket: ours, writing: Mutex::new(()) })
+        Ok(Self { pid, pidfd: process::pidfd(pid)?, socket: ours, writing: Mutex::new(()) })
     }
 
     #[must_use]
@@ -114,7 +115,7 @@ impl Leash {
 
     /// Continues it; being of the same session is all that takes.
     pub fn resume(&self) {
-        process::send_signal(self.pid, libc::SIGCONT);
+        process::signal(self.pidfd.as_fd(), libc::SIGCONT);
     }
 
     /// Tells how the container ended, and waits until it is understood. The VMM ends at once afterwards.

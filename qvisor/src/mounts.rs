@@ -14,6 +14,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::jail::IdMap;
+
 /// File systems that hold no files of their own, or that an overlay cannot hold: not shown to a sandbox.
 const LEFT_OUT: &[&str] = &[
     "autofs",
@@ -52,6 +54,7 @@ const FSCONFIG_CMD_CREATE: u32 = 6;
 const MOUNT_ATTR_RDONLY: u64 = 1;
 const MOUNT_ATTR_NOSUID: u64 = 2;
 const MOUNT_ATTR_NODEV: u64 = 4;
+const MOUNT_ATTR_IDMAP: u64 = 0x10_0000;
 
 /// Why a sandbox's file systems could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -69,8 +72,10 @@ pub enum MountError {
     Volume { path: PathBuf, source: io::Error },
     #[error("cannot mount {path}: {source}; correct the source of this mount in config.json")]
     Bind { path: PathBuf, source: io::Error },
-    #[error("cannot make a mount namespace: {source}; run as root, or allow unprivileged user namespaces")]
-    Namespace { source: io::Error },
+    #[error(
+        "cannot show {path} with mapped ids: {source}; pass --userns identity, or leave --userns out to let Dormouse choose"
+    )]
+    Unmapped { path: PathBuf, source: io::Error },
 }
 
 /// A volume of the command line.
@@ -93,34 +98,16 @@ pub struct View {
     pub shared: bool,
 }
 
-/// Leaves the host's mount namespace, and as an unprivileged user its user namespace too (as root of a new one).
-pub fn enter_namespaces() -> Result<(), MountError> {
-    let failed = |source| MountError::Namespace { source };
-    let (user, group) = (crate::process::effective_user(), crate::process::effective_group());
-    if user == 0 {
-        return unshare(libc::CLONE_NEWNS).map_err(failed);
-    }
-    unshare(libc::CLONE_NEWNS | libc::CLONE_NEWUSER).map_err(failed)?;
-    fs::write("/proc/self/setgroups", "deny").map_err(failed)?;
-    fs::write("/proc/self/gid_map", format!("0 {group} 1")).map_err(failed)?;
-    fs::write("/proc/self/uid_map", format!("0 {user} 1")).map_err(failed)
-}
-
-fn unshare(flags: i32) -> io::Result<()> {
-    // SAFETY: takes integers only; the process is single-threaded.
-    if unsafe { libc::unshare(flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
 /// Makes the views of `root` and of what is mounted below it, the root first, parents before children. `layer` is the
-/// sandbox's own directory for what it changes.
-pub fn copy_on_write(root: &Path, layer: &Path) -> Result<Vec<View>, MountError> {
+/// sandbox's own directory for what it changes. With an id mapping every view is shown through it, or none is.
+pub fn copy_on_write(root: &Path, layer: &Path, id_map: Option<IdMap<'_>>) -> Result<Vec<View>, MountError> {
     let unusable = |source| MountError::Root { path: root.to_owned(), source };
     let root = fs::canonicalize(root).map_err(unusable)?;
     let found = mounted();
     let mut composer = Composer {
         root: root.clone(),
         points: found.keys().cloned().collect(),
-        layers: Layers { dir: layer.to_owned(), next: 0, options: 0 },
+        layers: Layers { dir: layer.to_owned(), next: 0, options: 0, id_map },
         views: Vec::new(),
     };
     composer.show(&root)?;
@@ -128,7 +115,9 @@ pub fn copy_on_write(root: &Path, layer: &Path) -> Result<Vec<View>, MountError>
         let inside = composer.inside(&path);
         if !VIRTUAL.iter().any(|virtual_dir| inside.starts_with(virtual_dir)) {
             // What cannot be shown (an odd file system, a lack of rights) is left out: the directory below shows.
-            let _ = composer.show_mount(&path, &mount);
+            if let Err(error @ MountError::Unmapped { .. }) = composer.show_mount(&path, &mount) {
+                return Err(error);
+            }
         }
     }
     composer.views.sort_by(|a, b| a.path.cmp(&b.path));
@@ -136,15 +125,15 @@ pub fn copy_on_write(root: &Path, layer: &Path) -> Result<Vec<View>, MountError>
 }
 
 /// Collects the views of one sandbox.
-struct Composer {
+struct Composer<'a> {
     root: PathBuf,
     /// Everything that is mounted anywhere.
     points: Vec<PathBuf>,
-    layers: Layers,
+    layers: Layers<'a>,
     views: Vec<View>,
 }
 
-impl Composer {
+impl Composer<'_> {
     fn inside(&self, path: &Path) -> PathBuf {
         Path::new("/").join(path.strip_prefix(&self.root).unwrap_or(path))
     }
@@ -161,8 +150,10 @@ impl Composer {
         if is_dir && !mount.read_only {
             return self.show(path);
         }
-        if let Ok(fd) = clone_tree(path, true).or_else(|_| open_path(path)) {
-            self.push(fd, path, true);
+        match (clone_tree(path, true, self.layers.id_map), self.layers.id_map) {
+            (Ok(fd), _) => self.push(fd, path, true),
+            (Err(source), Some(_)) => return Err(MountError::Unmapped { path: path.to_owned(), source }),
+            (Err(_), None) => open_path(path).into_iter().for_each(|fd| self.push(fd, path, true)),
         }
         Ok(())
     }
@@ -172,6 +163,14 @@ impl Composer {
     fn show(&mut self, path: &Path) -> Result<(), MountError> {
         let lower =
             open_directory(path).map_err(|source| MountError::Root { path: path.to_owned(), source })?;
+        if let Some(id_map) = self.layers.id_map {
+            let unmapped = |source| MountError::Unmapped { path: path.to_owned(), source };
+            let mapped = clone_tree(path, false, Some(id_map)).map_err(unmapped)?;
+            let fd = overlay(mapped.as_fd(), path, &mut self.layers)
+                .map_err(|error| unmapped(io::Error::other(error)))?;
+            self.push(fd, path, false);
+            return Ok(());
+        }
         match overlay(lower.as_fd(), path, &mut self.layers) {
             Ok(fd) => self.push(fd, path, false),
             Err(error) => {
@@ -211,18 +210,34 @@ impl Composer {
 }
 
 /// Opens a volume: a copy of the mount it lies on, without what is mounted below it, or the node itself where the host
-/// lets us make no mounts.
-pub fn volume(volume: &Volume) -> Result<View, MountError> {
+/// lets us make no mounts. With an id mapping, files that the guest's root makes are the host's root's.
+pub fn volume(volume: &Volume, id_map: Option<IdMap<'_>>) -> Result<View, MountError> {
     let failed = |source| MountError::Volume { path: volume.source.clone(), source };
     let source = fs::canonicalize(&volume.source).map_err(failed)?;
-    let fd = clone_tree(&source, volume.read_only).or_else(|_| open_path(&source)).map_err(failed)?;
+    let fd = match (clone_tree(&source, volume.read_only, id_map), id_map) {
+        (Err(source), Some(_)) => {
+            return Err(MountError::Unmapped { path: volume.source.clone(), source });
+        }
+        (result, _) => result.or_else(|_| open_path(&source)).map_err(failed)?,
+    };
     Ok(View { fd, path: volume.target.clone(), read_only: volume.read_only, shared: true })
 }
 
 /// Opens a file or directory of the host for the sandbox to mount: a copy of the mount it lies on, with what is mounted
-/// below it if `recursive`, or the node itself where the host lets us make no mounts.
-pub fn open_tree(path: &Path, read_only: bool, recursive: bool) -> io::Result<OwnedFd> {
-    clone_mounts(path, read_only, recursive).or_else(|_| open_path(path))
+/// below it if `recursive`, or the node itself where the host lets us make no mounts. With an id mapping it is shown
+/// through that, or not at all ([`MountError::Unmapped`]).
+pub fn open_tree(
+    path: &Path,
+    read_only: bool,
+    recursive: bool,
+    id_map: Option<IdMap<'_>>,
+) -> Result<OwnedFd, MountError> {
+    match (clone_mounts(path, read_only, recursive, id_map), id_map) {
+        (Err(source), Some(_)) => Err(MountError::Unmapped { path: path.to_owned(), source }),
+        (result, _) => result
+            .or_else(|_| open_path(path))
+            .map_err(|source| MountError::Bind { path: path.to_owned(), source }),
+    }
 }
 
 /// Opens the directory at `path` below `root`; links lead to places below it as well.
@@ -266,23 +281,32 @@ pub fn open_directory(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Fresh directories for the upper sides of overlays.
-struct Layers {
+struct Layers<'a> {
     dir: PathBuf,
     next: u32,
     /// The first of [`OPTIONS`] that this host may take.
     options: usize,
+    id_map: Option<IdMap<'a>>,
 }
 
-impl Layers {
+impl Layers<'_> {
     fn make(&mut self, like: BorrowedFd<'_>) -> io::Result<(PathBuf, PathBuf)> {
-        let dir = self.dir.join(self.next.to_string());
-        self.next += 1;
         let mut builder = DirBuilder::new();
-        builder.mode(0o700).create(&dir)?;
+        builder.mode(0o700);
+        let dir = loop {
+            let dir = self.dir.join(self.next.to_string());
+            self.next += 1;
+            match builder.create(&dir) {
+                // From a first attempt, with ids mapped.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                result => break result.map(|()| dir)?,
+            }
+        };
         let (upper, work) = (dir.join("upper"), dir.join("work"));
         builder.create(&upper)?;
         builder.create(&work)?;
-        // The root of the view has the upper directory's attributes, so they must be the host's.
+        // The root of the view has the upper directory's attributes, so they must be the host's; `like` shows them as the
+        // sandbox is to see them, mapped or not.
         let found = File::from(like.try_clone_to_owned()?).metadata()?;
         let _ = std::os::unix::fs::chown(&upper, Some(uid_of(&found)), Some(gid_of(&found)));
         fs::set_permissions(&upper, found.permissions())?;
@@ -317,7 +341,11 @@ fn overlay(lower: BorrowedFd<'_>, path: &Path, layers: &mut Layers) -> Result<Ow
     for (at, options) in OPTIONS.iter().enumerate().skip(first) {
         // Fresh directories each time: a work directory remembers the options it was used with.
         let made = layers.make(lower);
-        let (upper, work) = made.map_err(|source| MountError::Layer { path: layers.dir.clone(), source })?;
+        let failed = |source| MountError::Layer { path: layers.dir.clone(), source };
+        let (upper, work) = made.map_err(failed)?;
+        if layers.id_map.is_some() && at == first {
+            attach(lower, &upper.with_file_name("lower")).map_err(failed)?;
+        }
         match try_overlay(lower, &upper, &work, options) {
             Ok(fd) => {
                 layers.options = at;
@@ -359,13 +387,29 @@ fn try_overlay(
     system_call([libc::SYS_fsmount, fd, 1, attributes, 0, 0])
 }
 
-/// A detached copy of the mount at `path`, with `path` as its root.
-fn clone_tree(path: &Path, read_only: bool) -> io::Result<OwnedFd> {
-    clone_mounts(path, read_only, false)
+/// Gives a detached mount a place in this mount namespace: older kernels refuse overlays over detached ones. It goes
+/// with the namespace's root.
+fn attach(mount: BorrowedFd<'_>, place: &Path) -> io::Result<()> {
+    const MOVE_MOUNT_F_EMPTY_PATH: i64 = 4;
+    DirBuilder::new().mode(0o700).create(place)?;
+    let place = c_path(place)?;
+    let (from, here) = (i64::from(mount.as_raw_fd()), i64::from(libc::AT_FDCWD));
+    let (empty, place) = (c"".as_ptr() as i64, place.as_ptr() as i64);
+    call([libc::SYS_move_mount, from, empty, here, place, MOVE_MOUNT_F_EMPTY_PATH]).map(drop)
+}
+
+/// A detached copy of the mount at `path`, with `path` as its root, whose ids are mapped if asked for.
+fn clone_tree(path: &Path, read_only: bool, id_map: Option<IdMap<'_>>) -> io::Result<OwnedFd> {
+    clone_mounts(path, read_only, false, id_map)
 }
 
 /// [`clone_tree`], with what is mounted below it if `recursive`.
-fn clone_mounts(path: &Path, read_only: bool, recursive: bool) -> io::Result<OwnedFd> {
+fn clone_mounts(
+    path: &Path,
+    read_only: bool,
+    recursive: bool,
+    id_map: Option<IdMap<'_>>,
+) -> io::Result<OwnedFd> {
     const AT_RECURSIVE: i64 = 0x8000;
     let name = c_path(path)?;
     let below = if recursive { AT_RECURSIVE } else { 0 };
@@ -374,7 +418,11 @@ fn clone_mounts(path: &Path, read_only: bool, recursive: bool) -> io::Result<Own
         system_call([libc::SYS_open_tree, i64::from(libc::AT_FDCWD), name.as_ptr() as i64, flags, 0, 0])?;
     // struct mount_attr: set, clear, propagation, namespace.
     let only_read = if read_only { MOUNT_ATTR_RDONLY } else { 0 };
-    let attributes = [MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | only_read, 0, 0, 0];
+    let (mapped, namespace) = match id_map {
+        Some(id_map) => (MOUNT_ATTR_IDMAP, u64::try_from(id_map.namespace.as_raw_fd()).unwrap_or(0)),
+        None => (0, 0),
+    };
+    let attributes = [MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | only_read | mapped, 0, 0, namespace];
     let (empty, raw) = (i64::from(libc::AT_EMPTY_PATH) | below, i64::from(fd.as_raw_fd()));
     let size = i64::try_from(size_of_val(&attributes)).unwrap_or(0);
     call([libc::SYS_mount_setattr, raw, c"".as_ptr() as i64, empty, attributes.as_ptr() as i64, size])?;

@@ -47,7 +47,9 @@ pub fn enter(network: &Network) -> Result<(), NetError> {
         Network::None => {
             // SAFETY: integers only.
             check(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map_err(|source| NetError::New { source })?;
-            raise_loopback().map_err(|source| NetError::Loopback { source })
+            raise_loopback().map_err(|source| NetError::Loopback { source })?;
+            leave_low_ports_to_the_guest();
+            Ok(())
         }
         Network::Path(path) => enter_path(path),
     }
@@ -71,6 +73,13 @@ fn enter_path(path: &Path) -> Result<(), NetError> {
     check(unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) })
         .map_err(|source| NetError::Enter { path: path.to_owned(), source })?;
     Ok(())
+}
+
+/// In a network of the sandbox's own its kernel decides who may bind ports below 1024 and ping; the VMM, which does it,
+/// has no right of its own there. Best effort: where the settings do not exist only those calls fail.
+fn leave_low_ports_to_the_guest() {
+    let _ = std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
+    let _ = std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647");
 }
 
 /// Sets the loopback interface of the current network namespace up, which gives it its addresses.

@@ -49,6 +49,13 @@ pub fn effective_user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// The user who started this program, whatever has become of it since; without a system call.
+#[must_use]
+pub fn started_by() -> u32 {
+    // SAFETY: reads the auxiliary vector.
+    u32::try_from(unsafe { libc::getauxval(libc::AT_EUID) }).unwrap_or(u32::MAX)
+}
+
 #[must_use]
 pub fn effective_group() -> u32 {
     // SAFETY: the call takes nothing and cannot fail.
@@ -86,6 +93,33 @@ pub fn limits() -> Vec<(u32, u64, u64)> {
         (result == 0).then_some((resource, limit.rlim_cur, limit.rlim_max))
     };
     (0..=libc::RLIMIT_RTTIME).filter_map(limit).collect()
+}
+
+/// While it exists, files are made and looked for with this id instead of root's.
+#[derive(Debug)]
+pub struct FileIds;
+
+impl FileIds {
+    /// For the calling thread, which is root.
+    #[must_use]
+    pub fn take_on(id: u32) -> Self {
+        Self::set(id);
+        Self
+    }
+
+    fn set(id: u32) {
+        // SAFETY: integers only; the calls answer the former id.
+        unsafe {
+            libc::syscall(libc::SYS_setfsgid, id);
+            libc::syscall(libc::SYS_setfsuid, id);
+        }
+    }
+}
+
+impl Drop for FileIds {
+    fn drop(&mut self) {
+        Self::set(0);
+    }
 }
 
 /// A new session: signals of the terminal and of the process group do not come here any more.
@@ -186,12 +220,6 @@ pub fn wait_child(pid: i32) -> Option<ChildEvent> {
         libc::CLD_CONTINUED => Some(ChildEvent::Continued),
         _ => wait_child(pid),
     }
-}
-
-/// Sends a signal to a process of this session or user.
-pub fn send_signal(pid: i32, signal: i32) {
-    // SAFETY: integers only.
-    unsafe { libc::kill(pid, signal) };
 }
 
 /// Takes back [`die_with_parent`].
@@ -451,6 +479,9 @@ pub fn wait_readable<const N: usize>(fds: [RawFd; N], timeout_ms: i32) -> [bool;
     let result = unsafe { libc::poll(entries.as_mut_ptr(), N as libc::nfds_t, timeout_ms) };
     entries.map(|entry| result > 0 && entry.revents != 0)
 }
+
+/// How a user namespace shows users that it does not have, unless the host's administrator chose another number.
+pub const OVERFLOW_USER: u32 = 65534;
 
 /// The user at the other end of a Unix socket.
 pub fn peer_user(socket: &UnixStream) -> io::Result<u32> {

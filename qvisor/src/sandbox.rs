@@ -13,8 +13,9 @@ use crate::hostcall::LEAVE_TIMEOUT;
 use crate::hostcall::events::EventQueue;
 use crate::hostcall::files::HostIo;
 use crate::image::{self, ImageError};
+use crate::jail::JailError;
 use crate::memory::{MemoryError, SandboxMemory, USER_BLOCK};
-use crate::platform::kvm::Kvm;
+use crate::platform::kvm::{self, Kvm};
 use crate::platform::systrap::Systrap;
 use crate::platform::{Machine, PlatformError, fault};
 use crate::vcpu::Cpus;
@@ -38,6 +39,11 @@ pub struct SandboxConfig {
     pub kernel: &'static [u8],
     pub log: LogSink,
     pub report: ReportSink,
+    /// `/dev/kvm`, if no path leads to it any more.
+    pub device: Option<kvm::Device>,
+    /// Called when all is ready, right before the kernel runs: gives up what it does not need. Threads that are started
+    /// later inherit the calling thread's restrictions.
+    pub seal: Option<fn(Platform) -> Result<(), JailError>>,
 }
 
 impl SandboxConfig {
@@ -52,6 +58,8 @@ impl SandboxConfig {
             kernel: image::KERNEL,
             log: Arc::new(|_, text| eprintln!("{text}")),
             report: Arc::new(|_| {}),
+            device: None,
+            seal: None,
         }
     }
 }
@@ -81,6 +89,8 @@ pub enum SandboxError {
     Cpus(u32),
     #[error("cannot start a vCPU thread")]
     Thread(#[source] std::io::Error),
+    #[error(transparent)]
+    Jail(#[from] JailError),
     #[error("the kernel gave up: {0}")]
     Panicked(String),
 }
@@ -131,8 +141,13 @@ impl Sandbox {
         let user_bytes = user_bytes(config.memory_bytes);
         let memory = Arc::new(SandboxMemory::new(config.platform, config.kernel_bytes, user_bytes)?);
         let machine: Box<dyn Machine> = match config.platform {
-            Platform::Systrap => Box::new(Systrap::start(&memory, config.cpus, Arc::clone(&config.log))?),
-            Platform::Kvm => Box::new(Kvm::new(&memory, config.cpus).map_err(PlatformError::from)?),
+            Platform::Systrap => {
+                let proc = files.proc_root().ok();
+                Box::new(Systrap::start(&memory, config.cpus, proc, Arc::clone(&config.log))?)
+            }
+            Platform::Kvm => {
+                Box::new(Kvm::new(&memory, config.cpus, config.device.as_ref()).map_err(PlatformError::from)?)
+            }
         };
         let cpus = Cpus::new(Arc::clone(&memory), config.cpus, machine.linear_base())
             .ok_or(SandboxError::Cpus(config.cpus))?;
@@ -151,7 +166,7 @@ impl Sandbox {
         let weak = Arc::downgrade(&sandbox);
         sandbox.events.bind(Box::new(move || {
             if let Some(sandbox) = weak.upgrade() {
-                sandbox.kick(0);
+                sandbox.kick(sandbox.cpus.any_idle());
             }
         }));
         Ok(sandbox)
@@ -173,6 +188,9 @@ impl Sandbox {
             xsave: self.machine.xsave(),
         };
         boot::write(&self.memory, spec, &machine)?;
+        if let Some(seal) = self.config.seal {
+            seal(self.config.platform)?;
+        }
         self.lock_end().cpus_left = self.cpus.count();
         let mut threads = Vec::new();
         for cpu in 0..self.cpus.count() {
@@ -181,7 +199,7 @@ impl Sandbox {
             match std::thread::Builder::new().name(format!("vcpu{cpu}")).spawn(body) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
-                    self.cpus.stop();
+                    self.cpus.stop(self.files.io());
                     return Err(SandboxError::Thread(error));
                 }
             }
@@ -227,14 +245,14 @@ impl Sandbox {
     /// Ends the sandbox: the first outcome counts, and every vCPU leaves at its next hostcall.
     pub fn finish(&self, outcome: Outcome) {
         self.lock_end().outcome.get_or_insert(outcome);
-        self.cpus.stop();
+        self.cpus.stop(self.files.io());
         (0..self.cpus.count()).for_each(|cpu| self.machine.interrupt(self, cpu));
         self.ended.notify_all();
     }
 
     /// Makes vCPU `cpu` look at its timers, its run queue and the events: wakes it, or interrupts its user code.
     pub fn kick(&self, cpu: u32) {
-        self.cpus.set_pending(cpu);
+        self.cpus.set_pending(cpu, self.files.io());
         self.machine.interrupt(self, cpu);
     }
 

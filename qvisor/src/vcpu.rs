@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use abi::layout::{CPU_AREA_PHYS, CPU_AREA_SIZE, MAX_CPUS};
 use abi::run::CpuHeader;
 
+use crate::io::{IoThreads, Woken};
 use crate::memory::SandboxMemory;
 use crate::platform::{cpu, futex};
 
@@ -17,7 +18,11 @@ pub struct Cpus {
     cpus: Vec<Cpu>,
     busy: AtomicUsize,
     stopping: AtomicBool,
+    /// The idle vCPU that waits for the host's files as well; [`NOBODY`].
+    watcher: AtomicU32,
 }
+
+const NOBODY: u32 = u32::MAX;
 
 #[derive(Debug, Default)]
 struct Cpu {
@@ -51,7 +56,13 @@ impl Cpus {
             unsafe { at.write(header) };
         }
         let cpus = (0..count).map(|_| Cpu::default()).collect();
-        Some(Self { memory, cpus, busy: AtomicUsize::new(0), stopping: AtomicBool::new(false) })
+        Some(Self {
+            memory,
+            cpus,
+            busy: AtomicUsize::new(0),
+            stopping: AtomicBool::new(false),
+            watcher: AtomicU32::new(NOBODY),
+        })
     }
 
     /// Number of vCPUs.
@@ -96,29 +107,50 @@ impl Cpus {
 
     /// Sets `pending` and ends the vCPU's sleep, if it sleeps. Whoever calls this looks at `in_user` afterwards: the
     /// vCPU sets that before it looks at `pending` for the last time, so one of the two sees the other.
-    pub fn set_pending(&self, cpu: u32) {
+    pub fn set_pending(&self, cpu: u32, io: &IoThreads) {
         let (Some(pending), Some(state)) = (self.pending(cpu), self.cpus.get(cpu as usize)) else { return };
         pending.store(1, SeqCst);
-        if state.sleeps.load(SeqCst) {
+        if !state.sleeps.load(SeqCst) {
+            return;
+        }
+        if self.watcher.load(SeqCst) == cpu {
+            io.kick();
+        } else {
             futex::wake(pending, 1, futex::Scope::Private);
         }
     }
 
-    /// Sleeps until `pending` is set, the deadline has come, or the sandbox ends.
-    pub fn idle(&self, cpu: u32) {
+    /// A vCPU that sleeps, or the first one.
+    #[must_use]
+    pub fn any_idle(&self) -> u32 {
+        (0..self.count()).find(|&cpu| self.cpus[cpu as usize].sleeps.load(Relaxed)).unwrap_or(0)
+    }
+
+    /// Sleeps until `pending` is set, the deadline has come, or the sandbox ends. One vCPU at a time waits for edges of
+    /// the host's sockets as well, and sets its own `pending` when they come.
+    pub fn idle(&self, cpu: u32, io: &IoThreads) {
         let (Some(pending), Some(deadline)) = (self.pending(cpu), self.deadline(cpu)) else { return };
         let Some(state) = self.cpus.get(cpu as usize) else { return };
         let deadline = deadline.load(Relaxed);
+        let watches = io.watches() && self.watcher.compare_exchange(NOBODY, cpu, SeqCst, Relaxed).is_ok();
+        // After that: whoever sees it sleep sees how it does.
         state.sleeps.store(true, SeqCst);
         self.busy.fetch_sub(1, Relaxed);
         while pending.load(SeqCst) == 0 && !self.stopping.load(SeqCst) {
             if deadline != u64::MAX && cpu::clock_ns(libc::CLOCK_MONOTONIC) >= deadline {
                 break;
             }
-            futex::wait(pending, 0, deadline, futex::Scope::Private);
+            if !watches {
+                futex::wait(pending, 0, deadline, futex::Scope::Private);
+            } else if io.wait(deadline) == Woken::Edges {
+                pending.store(1, SeqCst);
+            }
         }
         self.busy.fetch_add(1, Relaxed);
         state.sleeps.store(false, SeqCst);
+        if watches {
+            self.watcher.store(NOBODY, SeqCst);
+        }
     }
 
     /// A vCPU's thread begins (`true`) or ends (`false`).
@@ -131,9 +163,9 @@ impl Cpus {
     }
 
     /// Lets every vCPU end at its next hostcall.
-    pub fn stop(&self) {
+    pub fn stop(&self, io: &IoThreads) {
         self.stopping.store(true, SeqCst);
-        (0..self.count()).for_each(|cpu| self.set_pending(cpu));
+        (0..self.count()).for_each(|cpu| self.set_pending(cpu, io));
     }
 
     /// Whether the vCPUs are to end.

@@ -256,7 +256,7 @@ static const struct attack attacks[] = {
     DIES(xsetbv, ANY_DEATH), DIES(rdpmc, ANYTHING), DIES(monitor, ANYTHING), DIES(mwait, ANYTHING),
     DIES(vmcall, ANYTHING), DIES(vmmcall, ANYTHING), DIES(vmlaunch, ANY_DEATH), DIES(vmxon, ANY_DEATH),
     DIES(vmrun, ANY_DEATH), DIES(stgi, ANY_DEATH), DIES(rsm, ANY_DEATH), DIES(ud2, SIGILL), DIES(ud0, ANY_DEATH),
-    DIES(too_long, SIGSEGV), DIES(int_3, SIGTRAP), DIES(icebp, SIGTRAP), DIES(int_0x80, ANYTHING),
+    DIES(too_long, SIGSEGV), DIES(int_3, SIGTRAP), DIES(icebp, ANY_DEATH), DIES(int_0x80, ANYTHING),
     DIES(int_0, SIGSEGV), DIES(int_1, SIGSEGV), DIES(int_2, SIGSEGV), DIES(int_8, SIGSEGV), DIES(int_13, SIGSEGV),
     DIES(int_14, SIGSEGV), DIES(int_0x20, SIGSEGV), DIES(int_0xec, SIGSEGV), DIES(int_0xff, SIGSEGV),
     DIES(sysenter, ANYTHING), DIES(iret_kernel, SIGSEGV), DIES(iret_noncanonical, SIGSEGV), DIES(far_null, SIGSEGV),

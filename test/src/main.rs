@@ -2,6 +2,7 @@
 //!
 //! A workload that fails natively is a broken test, and is reported as such: expectations are Linux's, not ours.
 
+mod exits;
 mod run;
 mod workload;
 
@@ -73,6 +74,18 @@ fn main() -> ExitCode {
             Verdict::Failed(why) => {
                 failed += 1;
                 println!("FAILED  {:<28} {why}", workload.name);
+            }
+        }
+    }
+    if options.platform == "kvm" && wanted("exits") {
+        match exits::check(&options) {
+            Ok(seen) => {
+                passed += 1;
+                println!("ok      {:<28} {seen}", "exits");
+            }
+            Err(why) => {
+                failed += 1;
+                println!("FAILED  {:<28} {why}", "exits");
             }
         }
     }

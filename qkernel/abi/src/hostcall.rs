@@ -175,7 +175,9 @@ pub struct Event {
 }
 const _: () = assert!(size_of::<Event>() == 24);
 
-/// A handle armed by [`POLL_ARM`] is ready; `value`: the events that hold.
+/// Nothing, but [`EVENTS`] has something to give. Never reaches the kernel.
+pub const EVENT_LOOK: u32 = 0;
+/// A handle armed by [`POLL_ARM`], or a socket, is ready; `value`: the events that hold.
 pub const EVENT_READY: u32 = 1;
 /// A submitted operation ended; `value`: its result.
 pub const EVENT_DONE: u32 = 2;

@@ -1,11 +1,14 @@
 //! Host sockets: hostcalls of the network families. Addresses are raw `sockaddr` bytes, as Linux lays them out.
 //!
-//! A socket is a handle like any other: `CLOSE`, `READ`, `WRITE`, `POLL_ARM` and `POLL_NOW` work on it. No call waits:
-//! where Linux would, the answer is `-EAGAIN` (`-EINPROGRESS` for a connection).
+//! A socket is a handle: `CLOSE`, `STAT` and `POLL_NOW` work on it. No call waits: where Linux
+//! would, the answer is `-EAGAIN` (`-EINPROGRESS` for a connection). A socket is made with a token; from then on each
+//! change of its readiness is an `EVENT_READY` with that token, whose value says what holds when the kernel takes it.
+//! There is one such event for each change (`EPOLLET`), and none is lost.
 
 use crate::hostcall::Segment;
 
-/// (family, type, protocol): result: a handle. Families: `AF_INET`, `AF_INET6`, `AF_NETLINK` (route, reads only).
+/// (family, type, protocol, token): result: a handle. Families: `AF_INET`, `AF_INET6`.
+/// Tokens are below `1 << 63`.
 pub const SOCKET: u32 = 64;
 /// (handle, address phys, address len)
 pub const SOCK_BIND: u32 = 65;
@@ -13,7 +16,7 @@ pub const SOCK_BIND: u32 = 65;
 pub const SOCK_CONNECT: u32 = 66;
 /// (handle, backlog)
 pub const SOCK_LISTEN: u32 = 67;
-/// (handle, address phys, address room): result: handle of the connection | address len << 32.
+/// (handle, address phys, address room, token): result: handle of the connection | address len << 32.
 pub const SOCK_ACCEPT: u32 = 68;
 /// (handle, 0 local or 1 peer, address phys, address room): result: length of the address.
 pub const SOCK_NAME: u32 = 69;
@@ -21,16 +24,14 @@ pub const SOCK_NAME: u32 = 69;
 pub const SOCK_SHUTDOWN: u32 = 70;
 /// (handle, level, name, value phys, value room): result: length of the value.
 pub const SOCK_GET_OPTION: u32 = 71;
-/// (handle, level, name, value phys, value len)
+/// (handle, level, name, value phys, value len). `SO_LINGER` with a time is refused: closing never waits.
 pub const SOCK_SET_OPTION: u32 = 72;
 /// (handle, [`Message`] phys): result: bytes sent.
 pub const SOCK_SEND: u32 = 73;
 /// (handle, [`Message`] phys): result: bytes received; updates the lengths and the flags of the message.
 pub const SOCK_RECEIVE: u32 = 74;
-/// (handle, request: `SIOCINQ`, `SIOCOUTQ`, `SIOCATMARK`): result: the number the request answers.
+/// (handle, request: `SIOCINQ`, `SIOCOUTQ`, `SIOCATMARK`…): result: the number the request answers.
 pub const SOCK_QUERY: u32 = 75;
-/// (handle, events, token): like `POLL_ARM`, but stays armed and reports edges (`EPOLLET`) until the handle is closed.
-pub const POLL_EDGES: u32 = 76;
 
 /// A message, as `struct msghdr`. Written by the kernel, read once by the VMM.
 #[repr(C)]
@@ -57,3 +58,13 @@ pub const ADDRESS_MAX: u32 = 128;
 pub const OPTION_MAX: u32 = 4096;
 /// Longest control data in bytes.
 pub const CONTROL_MAX: u32 = 16 << 10;
+
+/// (request phys, request len, reply phys, reply room, strict): asks the host's network (`NETLINK_ROUTE`) one question.
+/// The request is one `nlmsghdr` with what belongs to it: a kind of `RTM_GET*` and attributes that the VMM knows to be
+/// harmless, else `-EPERM`. Result: bytes of the reply messages, or `-EMSGSIZE` when there are more than fit.
+/// `strict`: as `NETLINK_GET_STRICT_CHK`.
+pub const ROUTE_QUERY: u32 = 76;
+/// Longest request of [`ROUTE_QUERY`] in bytes.
+pub const ROUTE_REQUEST_MAX: u64 = 1024;
+/// Longest reply of [`ROUTE_QUERY`] in bytes.
+pub const ROUTE_REPLY_MAX: u64 = 1 << 20;

@@ -16,7 +16,7 @@ use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use super::poll::{PollEvents, PollTable};
-use super::{File, FileOps, OpenFlags, Stat, anon};
+use super::{File, FileOps, OpenFlags, Stat, anon, host_poll};
 use crate::errno::{Errno, Result};
 use crate::sync::{Mutex, SpinLock};
 use crate::task::wait::{WaitQueue, Wake, Waker};
@@ -126,7 +126,8 @@ impl Item {
     /// What of it holds now; `None` when the file is closed.
     fn look(&self) -> Option<PollEvents> {
         let file = self.file.upgrade()?;
-        Some(file.ops.poll(&file, None) & self.interest())
+        let interest = self.interest();
+        Some(file.ops.poll_for(&file, None, interest) & interest)
     }
 
     /// Ends the membership.
@@ -321,6 +322,10 @@ impl Epoll {
     pub fn wait(&self, max: usize, deadline_ns: Option<u64>) -> Result<Vec<Reported>> {
         let mut out = Vec::new();
         self.take(max, &mut out);
+        if out.is_empty() && deadline_ns == Some(0) {
+            host_poll::look();
+            self.take(max, &mut out);
+        }
         if out.is_empty() && deadline_ns != Some(0) {
             let woken = self.ready.waiters.wait_until(deadline_ns, || {
                 if !self.ready.is_empty() {

@@ -105,6 +105,10 @@ pub trait FileOps: Send + Sync + Any {
     fn poll(&self, _file: &File, _table: Option<&mut PollTable>) -> PollEvents {
         PollEvents::READABLE | PollEvents::WRITABLE
     }
+    /// [`Self::poll`], where only `wanted` events and errors matter: the rest may be left out.
+    fn poll_for(&self, file: &File, table: Option<&mut PollTable>, _wanted: PollEvents) -> PollEvents {
+        self.poll(file, table)
+    }
     /// Moves the position; `ESPIPE` for streams, whose `pread` and `pwrite` fail likewise.
     fn seek(&self, _file: &File, _offset: i64, _whence: Whence) -> Result<u64> {
         Err(Errno::ESPIPE)

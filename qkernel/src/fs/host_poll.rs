@@ -1,20 +1,29 @@
-//! Readiness of host streams: one armed registration per stream, events handed to its wait queue or handler.
+//! Readiness of host files.
+//!
+//! Streams: one armed registration each, events handed to a wait queue or handler. Sockets: the host tells of every
+//! change once ([`Readiness`]).
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::poll::PollEvents;
+pub use super::readiness::Readiness;
 use crate::sync::SpinLock;
 use crate::task::wait::{WaitQueue, Wake};
 
 static NEXT_TOKEN: AtomicU64 = AtomicU64::new(1);
 static TARGETS: SpinLock<BTreeMap<u64, Target>> = SpinLock::new(BTreeMap::new());
+/// Rounds of taking events from the host. A change that is told in a round held when the round had begun.
+static ROUND: AtomicU64 = AtomicU64::new(0);
+/// There has been a socket.
+static EDGES: AtomicBool = AtomicBool::new(false);
 
 /// Who is told.
 enum Target {
     Queue(Weak<WaitQueue>),
     Handler(Weak<dyn Wake>),
+    Edges(Weak<Readiness>),
 }
 
 /// Makes a token for `POLL_ARM` whose events wake `queue`.
@@ -25,6 +34,12 @@ pub fn register(queue: &Arc<WaitQueue>) -> u64 {
 /// Makes a token for `POLL_ARM` whose events are handed to `handler`, with no lock held. It must not sleep.
 pub fn register_handler(handler: &Arc<dyn Wake>) -> u64 {
     add(Target::Handler(Arc::downgrade(handler)))
+}
+
+/// Makes a token for a socket.
+pub(super) fn register_edges(readiness: Weak<Readiness>) -> u64 {
+    EDGES.store(true, Ordering::Relaxed);
+    add(Target::Edges(readiness))
 }
 
 fn add(target: Target) -> u64 {
@@ -38,18 +53,41 @@ pub fn unregister(token: u64) {
     TARGETS.lock().remove(&token);
 }
 
-/// The host says that a registration's events hold.
-pub fn ready(token: u64, events: i64) {
-    let events = PollEvents::from_bits_truncate(events as u32) | PollEvents::HUP | PollEvents::ERR;
-    let (queue, handler) = match TARGETS.lock().get(&token) {
-        Some(Target::Queue(queue)) => (queue.upgrade(), None),
-        Some(Target::Handler(handler)) => (None, handler.upgrade()),
-        None => (None, None),
+/// Begins a round of taking events; its number goes to [`ready`].
+pub fn begin_round() -> u64 {
+    ROUND.fetch_add(1, Ordering::SeqCst) + 1
+}
+
+/// The latest round that has begun.
+pub(super) fn round() -> u64 {
+    ROUND.load(Ordering::SeqCst)
+}
+
+/// Takes what the host has to tell of sockets, before "nothing is ready" is an answer that a program gets to see. A task
+/// that goes to sleep need not: an idle CPU looks by itself.
+pub fn look() {
+    if EDGES.load(Ordering::Relaxed) {
+        crate::host::handle_events();
+    }
+}
+
+/// The host says, in a round, that a registration's events hold.
+pub fn ready(token: u64, events: i64, round: u64) {
+    let events = PollEvents::from_bits_truncate(events as u32);
+    let (queue, handler, edges) = match TARGETS.lock().get(&token) {
+        Some(Target::Queue(queue)) => (queue.upgrade(), None, None),
+        Some(Target::Handler(handler)) => (None, handler.upgrade(), None),
+        Some(Target::Edges(edges)) => (None, None, edges.upgrade()),
+        None => (None, None, None),
     };
+    let always = PollEvents::HUP | PollEvents::ERR;
     if let Some(queue) = queue {
-        queue.wake(events);
+        queue.wake(events | always);
     }
     if let Some(handler) = handler {
-        handler.wake(events);
+        handler.wake(events | always);
+    }
+    if let Some(edges) = edges {
+        edges.changed(events, round);
     }
 }

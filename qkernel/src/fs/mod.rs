@@ -24,6 +24,7 @@ pub mod pipe;
 pub mod poll;
 pub mod proc;
 pub mod pseudo;
+pub mod readiness;
 pub mod sysfs;
 
 pub mod signalfd;
@@ -76,7 +77,7 @@ pub fn block_on<R>(
         return first;
     }
     let mut table = PollTable::new(Waker::Task(task::current()), events);
-    file.ops.poll(file, Some(&mut table));
+    file.ops.poll_for(file, Some(&mut table), events);
     let ready = || match attempt() {
         Err(Errno::EAGAIN) => None,
         result => Some(result),

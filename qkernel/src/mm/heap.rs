@@ -55,7 +55,10 @@ static SHORT: AtomicBool = AtomicBool::new(false);
 /// Whether the heap is down to the kernel's own reserve. Asked at every system call, so it looks only now and then
 /// while there is plenty.
 pub fn is_short() -> bool {
-    if CALLS.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_EVERY) || SHORT.load(Ordering::Relaxed) {
+    // A count that is lost to another CPU does no harm.
+    let calls = CALLS.load(Ordering::Relaxed);
+    CALLS.store(calls.wrapping_add(1), Ordering::Relaxed);
+    if calls.is_multiple_of(LOOK_EVERY) || SHORT.load(Ordering::Relaxed) {
         SHORT.store(!has_room(), Ordering::Relaxed);
     }
     SHORT.load(Ordering::Relaxed)

@@ -5,11 +5,14 @@ use abi::layout::WINDOW_PHYS;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::aspace::AddressSpace;
+use super::aspace::{AddressSpace, Space};
 use super::frames::Frame;
 use super::{Access, PAGE};
 use crate::errno::{Errno, Result};
 use crate::platform;
+
+/// Most bytes of a message that has to go in one call.
+const MESSAGE_MAX: usize = 128 * 1024;
 
 enum Memory<'a> {
     User { aspace: &'a AddressSpace, pieces: Vec<(u64, usize)>, piece: usize },
@@ -196,6 +199,84 @@ impl<'a> IoBuf<'a> {
         Ok(done)
     }
 
+    /// Lets the host fill or drain the buffer in exactly one call, all pieces together. `call` is given the segments and
+    /// their length, and returns the bytes it moved and its result. Unless `whole`, fewer bytes may be offered than are
+    /// left. Nothing is offered to an empty buffer. A buffer that is bad from some point on: reads are offered what is
+    /// before, whole writes fail.
+    pub fn with_message<R>(
+        &mut self,
+        write_memory: bool,
+        whole: bool,
+        mut call: impl FnMut(&[Segment], usize) -> Result<(usize, R)>,
+    ) -> Result<R> {
+        let (moved, result) = match &self.memory {
+            _ if self.remaining == 0 => call(&[], 0)?,
+            Memory::User { aspace, pieces, piece } => {
+                let most = if write_memory || !whole { MESSAGE_MAX } else { usize::MAX };
+                let wanted = self.remaining.min(most);
+                let found = aspace.with_pieces(
+                    &pieces[*piece..],
+                    self.used,
+                    wanted,
+                    write_memory,
+                    whole,
+                    &mut call,
+                )?;
+                match found {
+                    Some(result) => result,
+                    None => return self.bounce_message(write_memory, whole, call),
+                }
+            }
+            Memory::Kernel(bytes) => {
+                let phys = platform::phys_of(bytes[self.used..].as_ptr());
+                call(&[Segment { phys, len: self.remaining as u64 }], self.remaining)?
+            }
+            Memory::Constant(bytes) => {
+                let phys = platform::phys_of(bytes[self.used..].as_ptr());
+                call(&[Segment { phys, len: self.remaining as u64 }], self.remaining)?
+            }
+        };
+        self.skip(moved);
+        Ok(result)
+    }
+
+    /// [`Self::with_message`] through kernel memory: mapped host files, and more pieces than one call takes.
+    fn bounce_message<R>(
+        &mut self,
+        write_memory: bool,
+        whole: bool,
+        mut call: impl FnMut(&[Segment], usize) -> Result<(usize, R)>,
+    ) -> Result<R> {
+        if whole && !write_memory && self.remaining > MESSAGE_MAX {
+            return Err(Errno::EMSGSIZE);
+        }
+        let len = self.remaining.min(if whole { MESSAGE_MAX } else { PAGE as usize });
+        let mut bytes = vec![0u8; len];
+        let start = self.mark();
+        if !write_memory {
+            self.drain(&mut bytes)?;
+            self.rewind(start);
+        }
+        let (moved, result) =
+            call(&[Segment { phys: platform::phys_of(bytes.as_ptr()), len: len as u64 }], len)?;
+        if write_memory {
+            self.fill(&bytes[..moved.min(len)])?;
+        } else {
+            self.skip(moved.min(len));
+        }
+        Ok(result)
+    }
+
+    /// Advances over any number of pieces.
+    fn skip(&mut self, len: usize) {
+        let mut left = len.min(self.remaining);
+        while left > 0 {
+            let part = self.front_len().min(left);
+            self.advance(part);
+            left -= part;
+        }
+    }
+
     /// One call of [`Self::with_segments`]; returns the bytes offered and moved.
     fn one_batch(
         &mut self,
@@ -243,6 +324,50 @@ impl<'a> IoBuf<'a> {
     }
 }
 
+/// Physical pieces of user memory.
+struct SegmentList {
+    segments: Vec<Segment>,
+    total: usize,
+}
+
+/// Why no more pieces can be listed.
+enum Obstacle {
+    Fault,
+    /// A page of a mapped host file, or too many pieces.
+    Copy,
+}
+
+impl SegmentList {
+    fn add(
+        &mut self,
+        space: &mut Space,
+        addr: u64,
+        len: usize,
+        write_memory: bool,
+    ) -> core::result::Result<(), Obstacle> {
+        let access = if write_memory { Access::Write } else { Access::Read };
+        let mut done = 0usize;
+        while done < len {
+            let at = addr.wrapping_add(done as u64);
+            if at >= abi::layout::USER_MAX {
+                return Err(Obstacle::Fault);
+            }
+            let part = ((PAGE - at % PAGE) as usize).min(len - done);
+            let phys = space.reach(at, access).map_err(|_| Obstacle::Fault)?;
+            let full = self.segments.len() as u64 == SEGMENTS_MAX;
+            match self.segments.last_mut() {
+                _ if phys >= WINDOW_PHYS => return Err(Obstacle::Copy),
+                Some(last) if last.phys + last.len == phys => last.len += part as u64,
+                _ if full => return Err(Obstacle::Copy),
+                _ => self.segments.push(Segment { phys, len: part as u64 }),
+            }
+            done += part;
+            self.total += part;
+        }
+        Ok(())
+    }
+}
+
 impl AddressSpace {
     /// Calls `f` with the physical pieces of the front of a user range, and their total length. The address space is
     /// locked meanwhile, so the pages stay. A page of a mapped host file is bounced through kernel memory.
@@ -284,6 +409,46 @@ impl AddressSpace {
         self.commit(&mut space);
         drop(space);
         self.bounce(addr, len.min(PAGE as usize), write_memory, f)
+    }
+
+    /// Calls `f` with the physical pieces of the front of user ranges, at most `wanted` bytes after the first `used`.
+    /// `None`: they have to be copied.
+    fn with_pieces<R>(
+        &self,
+        pieces: &[(u64, usize)],
+        used: usize,
+        wanted: usize,
+        write_memory: bool,
+        whole: bool,
+        f: impl FnOnce(&[Segment], usize) -> Result<(usize, R)>,
+    ) -> Result<Option<(usize, R)>> {
+        let mut list = SegmentList { segments: Vec::new(), total: 0 };
+        let mut space = self.lock();
+        let mut skip = used;
+        let mut end = Ok(());
+        for &(addr, len) in pieces {
+            let (addr, part) = (addr.wrapping_add(skip as u64), len.saturating_sub(skip));
+            skip = 0;
+            let part = part.min(wanted - list.total);
+            end = list.add(&mut space, addr, part, write_memory);
+            if end.is_err() || list.total == wanted {
+                break;
+            }
+        }
+        let usable = match end {
+            Ok(()) => Ok(true),
+            Err(Obstacle::Fault) if list.total == 0 || (whole && !write_memory) => Err(Errno::EFAULT),
+            Err(Obstacle::Fault) => Ok(true),
+            Err(Obstacle::Copy) => Ok(!whole && list.total > 0),
+        };
+        // The mirror may not lag behind while the host writes; the commit order is the same either way.
+        let result = match usable {
+            Ok(true) => f(&list.segments, list.total).map(Some),
+            Ok(false) => Ok(None),
+            Err(error) => Err(error),
+        };
+        self.commit(&mut space);
+        result
     }
 
     fn bounce(

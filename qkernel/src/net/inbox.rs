@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use super::MsgFlags;
 use super::rights::{Rights, Ucred};
 use crate::errno::{Errno, Result};
 use crate::fs::File;
@@ -47,6 +48,10 @@ pub struct Received {
     pub from: Option<Arc<[u8]>>,
     pub creds: Option<Ucred>,
     pub files: Vec<Arc<File>>,
+    /// Control messages of the network, as `struct cmsghdr`s.
+    pub control: Vec<u8>,
+    /// What the network says of the message.
+    pub flags: MsgFlags,
 }
 
 /// How to receive.
@@ -56,6 +61,14 @@ pub struct ReceiveHow {
     pub peek: bool,
     /// Don't join bytes of different senders.
     pub split_senders: bool,
+    /// The caller waits when it must, so that an attempt without a chance need not be made.
+    pub wait: bool,
+    /// `MSG_*` for the network.
+    pub flags: MsgFlags,
+    /// The sender's address is wanted.
+    pub name: bool,
+    /// Bytes of control data there is room for.
+    pub control_room: usize,
 }
 
 /// A receiving socket's queue.

@@ -1,8 +1,14 @@
 //! Sockets: what all families share, and the families.
 
 pub mod inbox;
+pub mod inet;
+mod interfaces;
+pub mod netlink;
 pub mod options;
+mod registry;
 pub mod rights;
+mod route;
+pub mod tables;
 pub mod unix;
 mod unix_names;
 
@@ -27,8 +33,13 @@ use rights::{Rights, Ucred};
 
 pub const AF_UNSPEC: u16 = 0;
 pub const AF_UNIX: u16 = 1;
+pub const AF_NETLINK: u16 = 16;
+pub const AF_INET: u16 = 2;
+pub const AF_INET6: u16 = 10;
+const AF_PACKET: u16 = 17;
 pub const SOCK_STREAM: u32 = 1;
 pub const SOCK_DGRAM: u32 = 2;
+pub const SOCK_RAW: u32 = 3;
 pub const SOCK_SEQPACKET: u32 = 5;
 pub const SOL_SOCKET: u32 = 1;
 
@@ -44,11 +55,19 @@ bitflags! {
         const DONTWAIT = 0x40;
         const EOR = 0x80;
         const WAITALL = 0x100;
+        const CONFIRM = 0x800;
         const ERRQUEUE = 0x2000;
         const NOSIGNAL = 0x4000;
         const MORE = 0x8000;
         const WAITFORONE = 0x1_0000;
+        const FASTOPEN = 0x2000_0000;
         const CMSG_CLOEXEC = 0x4000_0000;
+    }
+}
+
+impl Default for MsgFlags {
+    fn default() -> Self {
+        Self::empty()
     }
 }
 
@@ -60,12 +79,19 @@ pub struct Outgoing {
     pub creds: Ucred,
     /// Taken with the first bytes that go.
     pub rights: Option<Rights>,
+    pub flags: MsgFlags,
+    /// Control messages for the network, as `struct cmsghdr`s.
+    pub control: Vec<u8>,
+    /// The caller waits when it must, so that an attempt without a chance need not be made.
+    pub wait: bool,
 }
 
 /// A destination, found once for all attempts.
 #[derive(Clone)]
 pub enum Destination {
     Unix(Arc<unix::UnixSocket>),
+    /// As `sockaddr` bytes; the host looks at them.
+    Address(Arc<[u8]>),
 }
 
 /// An open socket of some family. As with [`FileOps`], each call is one attempt: `EAGAIN` where it would wait.
@@ -79,13 +105,15 @@ pub trait Socket: Send + Sync + Any {
     }
     fn bind(&self, cx: &Ctx<'_>, addr: &[u8]) -> Result<()>;
     fn listen(&self, cx: &Ctx<'_>, backlog: usize) -> Result<()>;
-    fn accept(&self) -> Result<Arc<dyn Socket>>;
+    /// `wait`: the caller waits when it must.
+    fn accept(&self, wait: bool) -> Result<Arc<dyn Socket>>;
     /// Finds and checks an address for [`Self::connect`].
     fn resolve(&self, cx: &Ctx<'_>, addr: &[u8]) -> Result<Destination>;
     /// Finds the address of a message to be sent; `None` where it doesn't matter.
     fn destination(&self, cx: &Ctx<'_>, addr: &[u8]) -> Result<Option<Destination>>;
-    /// Connects; `None` dissolves a connection (`AF_UNSPEC`).
-    fn connect(&self, to: Option<&Destination>, creds: Ucred) -> Result<()>;
+    /// Connects; `None` dissolves a connection (`AF_UNSPEC`). `wait`: the caller waits for `EAGAIN` to pass, and calls
+    /// again until the connection stands.
+    fn connect(&self, to: Option<&Destination>, creds: Ucred, wait: bool) -> Result<()>;
     /// The address it is bound to, as `sockaddr` bytes.
     fn local_name(&self) -> Result<Vec<u8>>;
     fn peer_name(&self) -> Result<Vec<u8>>;
@@ -93,7 +121,8 @@ pub trait Socket: Send + Sync + Any {
     fn receive(&self, buf: &mut IoBuf<'_>, how: ReceiveHow) -> Result<Received>;
     /// `SHUT_RD` 0, `SHUT_WR` 1, `SHUT_RDWR` 2.
     fn shutdown(&self, how: u32) -> Result<()>;
-    fn poll(&self, table: Option<&mut PollTable>, options: &Options) -> PollEvents;
+    /// Which events hold; those that are not `wanted` may be left out, errors never.
+    fn poll(&self, table: Option<&mut PollTable>, options: &Options, wanted: PollEvents) -> PollEvents;
     /// The pending error, which is forgotten (`SO_ERROR`).
     fn take_error(&self) -> Option<Errno> {
         None
@@ -107,12 +136,20 @@ pub trait Socket: Send + Sync + Any {
     }
     /// Bytes that can be read (`SIOCINQ`) and that the peer hasn't read (`SIOCOUTQ`).
     fn queued(&self) -> Result<(usize, usize)>;
-    /// Options of the family; `ENOPROTOOPT`.
-    fn option(&self, _level: u32, _name: u32) -> Result<Vec<u8>> {
+    /// Options of level `SOL_SOCKET` are the host's as well.
+    fn has_host_options(&self) -> bool {
+        false
+    }
+    /// Options of the family, for a caller with `room` bytes; `ENOPROTOOPT`.
+    fn option(&self, _level: u32, _name: u32, _room: usize) -> Result<Vec<u8>> {
         Err(Errno::ENOPROTOOPT)
     }
     fn set_option(&self, _level: u32, _name: u32, _value: &[u8]) -> Result<()> {
         Err(Errno::ENOPROTOOPT)
+    }
+    /// Requests of the family.
+    fn ioctl(&self, _cx: &Ctx<'_>, _request: u32, _arg: u64) -> Result<u64> {
+        Err(Errno::ENOTTY)
     }
     /// Its file is closed.
     fn closed(&self);
@@ -128,6 +165,9 @@ pub fn new_socket(family: u32, kind: u32, protocol: u32) -> Result<Arc<dyn Socke
     anon::check_room()?;
     match u16::try_from(family) {
         Ok(AF_UNIX) => Ok(unix::UnixSocket::new(kind, protocol)?),
+        Ok(AF_NETLINK) => Ok(netlink::NetlinkSocket::new(kind, protocol)?),
+        Ok(family @ (AF_INET | AF_INET6)) => Ok(inet::InetSocket::new(family, kind, protocol)?),
+        Ok(AF_PACKET) => Err(Errno::EPERM),
         _ => Err(Errno::EAFNOSUPPORT),
     }
 }
@@ -140,6 +180,7 @@ pub fn new_pair(family: u32, kind: u32, protocol: u32, creds: Ucred) -> Result<[
             let [a, b] = unix::pair(kind, protocol, creds)?;
             Ok([a, b])
         }
+        Ok(AF_INET | AF_INET6) => Err(Errno::EOPNOTSUPP),
         _ => Err(Errno::EAFNOSUPPORT),
     }
 }
@@ -162,6 +203,7 @@ impl SocketFile {
             ino: anon::next_ino(),
             owner: (creds.fsuid, creds.fsgid),
         };
+        registry::add(ops.ino, creds.fsuid, &ops.socket);
         File::new(Box::new(ops), flags | OpenFlags::RDWR, None)
     }
 
@@ -173,21 +215,27 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
+        registry::remove(self.ino);
         self.socket.closed();
     }
 }
 
 impl FileOps for SocketFile {
-    fn read(&self, _file: &File, buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
+    fn read(&self, file: &File, buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
         if buf.is_empty() {
             return Ok(0);
         }
-        let how = ReceiveHow { peek: false, split_senders: self.options.passes_creds() };
+        let how = ReceiveHow {
+            split_senders: self.options.passes_creds(),
+            wait: !file.is_nonblocking(),
+            ..ReceiveHow::default()
+        };
         self.socket.receive(buf, how).map(|received| received.bytes)
     }
 
-    fn write(&self, _file: &File, buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
-        let mut message = Outgoing { creds: Ucred::real(&task::current()), ..Outgoing::default() };
+    fn write(&self, file: &File, buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
+        let wait = !file.is_nonblocking();
+        let mut message = Outgoing { creds: Ucred::real(&task::current()), wait, ..Outgoing::default() };
         let result = self.socket.send(buf, &mut message, &self.options);
         if result == Err(Errno::EPIPE) {
             raise_sigpipe();
@@ -200,15 +248,23 @@ impl FileOps for SocketFile {
     }
 
     fn poll(&self, _file: &File, table: Option<&mut PollTable>) -> PollEvents {
-        self.socket.poll(table, &self.options)
+        self.socket.poll(table, &self.options, PollEvents::all())
+    }
+
+    fn poll_for(&self, _file: &File, table: Option<&mut PollTable>, wanted: PollEvents) -> PollEvents {
+        self.socket.poll(table, &self.options, wanted)
     }
 
     fn ioctl(&self, cx: &Ctx<'_>, _file: &File, request: u32, arg: u64) -> Result<u64> {
+        match self.socket.ioctl(cx, request, arg) {
+            Err(Errno::ENOTTY) => {}
+            result => return result,
+        }
         const SIOCINQ: u32 = 0x541b;
         const SIOCOUTQ: u32 = 0x5411;
         let (input, output) = match request {
             SIOCINQ | SIOCOUTQ => self.socket.queued()?,
-            _ => return Err(Errno::ENOTTY),
+            _ => return interfaces::ioctl(cx, self.socket.family(), request, arg),
         };
         let bytes = if request == SIOCINQ { input } else { output };
         cx.user().write(arg, &i32::try_from(bytes).unwrap_or(i32::MAX))?;

@@ -62,6 +62,25 @@ impl Default for Options {
     }
 }
 
+/// Whether the kernel keeps the option of sockets that have the host's.
+fn is_kept(name: u32) -> bool {
+    matches!(
+        name,
+        SO_TYPE
+            | SO_DOMAIN
+            | SO_PROTOCOL
+            | SO_ERROR
+            | SO_ACCEPTCONN
+            | SO_PASSCRED
+            | SO_PEERCRED
+            | SO_LINGER
+            | SO_RCVTIMEO
+            | SO_RCVTIMEO_NEW
+            | SO_SNDTIMEO
+            | SO_SNDTIMEO_NEW
+    )
+}
+
 fn is_switch(name: u32) -> bool {
     matches!(
         name,
@@ -106,8 +125,11 @@ impl Options {
         (timeout != FOR_EVER).then(|| time::monotonic_ns().saturating_add(timeout))
     }
 
-    /// `getsockopt(2)` of level `SOL_SOCKET`.
-    pub fn get(&self, socket: &dyn Socket, name: u32) -> Result<Vec<u8>> {
+    /// `getsockopt(2)` of level `SOL_SOCKET`, for a caller with `room` bytes.
+    pub fn get(&self, socket: &dyn Socket, name: u32, room: usize) -> Result<Vec<u8>> {
+        if socket.has_host_options() && !is_kept(name) {
+            return socket.option(super::SOL_SOCKET, name, room);
+        }
         let number = match name {
             SO_TYPE => socket.kind(),
             SO_DOMAIN => u32::from(socket.family()),
@@ -124,7 +146,7 @@ impl Options {
             SO_RCVTIMEO | SO_RCVTIMEO_NEW => return Ok(self.timeout(0)),
             SO_SNDTIMEO | SO_SNDTIMEO_NEW => return Ok(self.timeout(1)),
             _ if is_switch(name) => u32::from(self.switches.load(Ordering::Relaxed) & (1 << name) != 0),
-            _ => return socket.option(super::SOL_SOCKET, name),
+            _ => return socket.option(super::SOL_SOCKET, name, room),
         };
         Ok(number.to_ne_bytes().to_vec())
     }
@@ -140,15 +162,14 @@ impl Options {
         match name {
             SO_RCVTIMEO | SO_RCVTIMEO_NEW => return self.set_timeout(0, value),
             SO_SNDTIMEO | SO_SNDTIMEO_NEW => return self.set_timeout(1, value),
-            SO_LINGER => {
-                let linger = value.first_chunk().ok_or(Errno::EINVAL)?;
-                self.linger.store(u64::from_ne_bytes(*linger), Ordering::Relaxed);
-                return Ok(());
-            }
+            SO_LINGER => return self.set_linger(socket, value),
             SO_TYPE | SO_DOMAIN | SO_PROTOCOL | SO_ERROR | SO_ACCEPTCONN | SO_PEERCRED => {
                 return Err(Errno::ENOPROTOOPT);
             }
             _ => {}
+        }
+        if socket.has_host_options() && !is_kept(name) {
+            return socket.set_option(super::SOL_SOCKET, name, value);
         }
         let number = i32::from_ne_bytes(*value.first_chunk().ok_or(Errno::EINVAL)?);
         match name {
@@ -167,6 +188,36 @@ impl Options {
             _ => return socket.set_option(super::SOL_SOCKET, name, value),
         }
         Ok(())
+    }
+
+    /// `SO_LINGER`. The host is told only to reset connections: it must not make anybody wait. Waiting is done by
+    /// [`Self::linger_ns`].
+    fn set_linger(&self, socket: &dyn Socket, value: &[u8]) -> Result<()> {
+        let linger: [u8; 8] = *value.first_chunk().ok_or(Errno::EINVAL)?;
+        if socket.has_host_options() {
+            let resets = linger[..4] != [0; 4] && linger[4..] == [0; 4];
+            let host = [i32::from(resets), 0];
+            socket.set_option(super::SOL_SOCKET, SO_LINGER, bytes_of(&host))?;
+        }
+        self.linger.store(u64::from_ne_bytes(linger), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// How long closing waits for what was sent to arrive; `None`: not at all.
+    pub fn linger_ns(&self) -> Option<u64> {
+        let linger = self.linger.load(Ordering::Relaxed);
+        let (on, seconds) = (linger & u64::from(u32::MAX) != 0, linger >> 32);
+        (on && seconds != 0).then(|| seconds.saturating_mul(time::NSEC))
+    }
+
+    /// Takes over what a connection has from the socket that accepted it.
+    pub fn inherit(&self, listener: &Self) {
+        let copy =
+            |to: &AtomicU64, from: &AtomicU64| to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        copy(&self.linger, &listener.linger);
+        for (to, from) in self.timeouts.iter().zip(&listener.timeouts) {
+            copy(to, from);
+        }
     }
 
     fn set_timeout(&self, which: usize, value: &[u8]) -> Result<()> {

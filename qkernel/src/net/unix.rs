@@ -10,7 +10,7 @@ use super::inbox::{Envelope, Inbox, ReceiveHow, Received};
 use super::options::Options;
 use super::rights::Ucred;
 use super::unix_names::{self, Name};
-use super::{AF_UNIX, Destination, Outgoing, SOCK_DGRAM, SOCK_SEQPACKET, SOCK_STREAM, Socket};
+use super::{AF_UNIX, Destination, Outgoing, SOCK_DGRAM, SOCK_RAW, SOCK_SEQPACKET, SOCK_STREAM, Socket};
 use crate::errno::{Errno, Result};
 use crate::fs::Path;
 use crate::fs::poll::{PollEvents, PollTable};
@@ -21,7 +21,6 @@ use crate::task::wait::WaitQueue;
 
 /// Most connections that wait for `accept(2)` (`net.core.somaxconn`).
 const BACKLOG_MAX: usize = 4096;
-const SOCK_RAW: u32 = 3;
 
 /// A socket's address, shared with its peer; empty while it has none.
 type NameCell = Arc<SpinLock<Arc<[u8]>>>;
@@ -215,6 +214,7 @@ impl UnixSocket {
         }
         let link = match to {
             Some(Destination::Unix(target)) => self.link_to(target)?,
+            Some(Destination::Address(_)) => return Err(Errno::EINVAL),
             None => self.link().ok_or(Errno::ENOTCONN)?,
         };
         let result = link.outbox.push_message(buf, envelope, limit);
@@ -341,7 +341,7 @@ impl Socket for UnixSocket {
         Ok(())
     }
 
-    fn accept(&self) -> Result<Arc<dyn Socket>> {
+    fn accept(&self, _wait: bool) -> Result<Arc<dyn Socket>> {
         if self.is_datagram() {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -373,8 +373,12 @@ impl Socket for UnixSocket {
         }
     }
 
-    fn connect(&self, to: Option<&Destination>, creds: Ucred) -> Result<()> {
-        let target = to.map(|Destination::Unix(target)| target);
+    fn connect(&self, to: Option<&Destination>, creds: Ucred, _wait: bool) -> Result<()> {
+        let target = match to {
+            Some(Destination::Unix(target)) => Some(target),
+            Some(Destination::Address(_)) => return Err(Errno::EINVAL),
+            None => None,
+        };
         match target {
             _ if self.is_datagram() => self.connect_datagram(target),
             Some(target) => self.connect_stream(target, creds),
@@ -454,7 +458,7 @@ impl Socket for UnixSocket {
         Ok(())
     }
 
-    fn poll(&self, table: Option<&mut PollTable>, options: &Options) -> PollEvents {
+    fn poll(&self, table: Option<&mut PollTable>, options: &Options, _wanted: PollEvents) -> PollEvents {
         let link = self.link();
         if let Some(table) = table {
             table.add(&self.wait);

@@ -258,7 +258,8 @@ fn run_ring3(cx: &mut UserContext, aspace: &AddressSpace) -> run::TrapInfo {
         cx.fpu_live = true;
     }
     let info = ring0::run_user(&mut cx.run.regs);
-    cpu.in_user.store(0, Ordering::SeqCst);
+    // User code has stopped; nothing later depends on when others see it.
+    cpu.in_user.store(0, Ordering::Release);
     info
 }
 
@@ -269,9 +270,10 @@ pub fn enter_address_space(aspace: Option<&AddressSpace>) {
     }
     let tlb = &TLB[arch::cpu_index()];
     let id = aspace.map_or(0, AddressSpace::id);
-    if tlb.space.swap(id, Ordering::Relaxed) == id {
+    if tlb.space.load(Ordering::Relaxed) == id {
         return;
     }
+    tlb.space.store(id, Ordering::Relaxed);
     let root = match aspace {
         Some(aspace) => {
             tlb.generation.store(aspace.generation(), Ordering::Relaxed);
@@ -352,16 +354,21 @@ static ALARMS: [Alarm; abi::layout::MAX_CPUS as usize] =
 
 /// Lets others see when this CPU will look around by itself. [`set_deadline`] makes it come true.
 pub fn publish_deadline(deadline_ns: u64) {
-    arch::cpu().deadline_ns.store(deadline_ns, Ordering::SeqCst);
+    let published = &arch::cpu().deadline_ns;
+    // Only this CPU writes it; what stays the same need not be ordered anew.
+    if published.load(Ordering::Relaxed) != deadline_ns {
+        published.store(deadline_ns, Ordering::SeqCst);
+    }
 }
 
 /// Sets when this CPU wants to be interrupted next, should it be running user code then.
 pub fn set_deadline(deadline_ns: u64) {
     publish_deadline(deadline_ns);
     let alarm = &ALARMS[arch::cpu_index()];
-    if is_systrap() || alarm.wanted_ns.swap(deadline_ns, Ordering::Relaxed) == deadline_ns {
+    if is_systrap() || alarm.wanted_ns.load(Ordering::Relaxed) == deadline_ns {
         return;
     }
+    alarm.wanted_ns.store(deadline_ns, Ordering::Relaxed);
     // A timer that is still to fire, and not too late, is armed anew by the VMM; one that has fired is not.
     let told = alarm.told_ns.load(Ordering::Relaxed);
     let armed_in_time = told <= deadline_ns && told > crate::time::monotonic_ns();

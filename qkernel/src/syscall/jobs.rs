@@ -61,7 +61,7 @@ pub(super) fn setpgid(cx: &Ctx<'_>, pid: i32, group: i32) -> SyscallResult {
 /// Whether `me` may move the process: itself, or a child of its session that has not executed another program.
 fn check_mover(node: &Node, pid: u32, me: u32, session: u32) -> Result<()> {
     if pid != me {
-        if node.parent != me {
+        if node.parent() != me {
             return Err(Errno::ESRCH);
         }
         if node.session != session {

@@ -15,7 +15,7 @@ use crate::mm::IoBuf;
 use crate::mm::user::{bytes_of, pod};
 use crate::net::inbox::{ReceiveHow, Received};
 use crate::net::rights::{FILES_MAX, Rights, Ucred};
-use crate::net::{MsgFlags, Outgoing, SOL_SOCKET, SocketFile};
+use crate::net::{AF_UNIX, MsgFlags, Outgoing, SOL_SOCKET, SocketFile};
 use crate::task::creds::{CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN};
 use crate::task::limits::RLIMIT_NOFILE;
 use crate::time;
@@ -87,11 +87,13 @@ fn flags_of(flags: u32) -> MsgFlags {
 
 /// Sends one message, waiting for room as the flags and the file say.
 fn send_message(file: &File, buf: &mut IoBuf<'_>, message: &mut Outgoing, flags: MsgFlags) -> SyscallResult {
-    if flags.contains(MsgFlags::OOB) {
+    let open = SocketFile::of(file)?;
+    if open.socket.family() == AF_UNIX && flags.contains(MsgFlags::OOB) {
         return Err(Errno::EOPNOTSUPP);
     }
-    let open = SocketFile::of(file)?;
     let dont_wait = flags.contains(MsgFlags::DONTWAIT);
+    message.flags = flags;
+    message.wait = !dont_wait && !file.is_nonblocking();
     let mut done = 0;
     loop {
         let sent =
@@ -99,7 +101,7 @@ fn send_message(file: &File, buf: &mut IoBuf<'_>, message: &mut Outgoing, flags:
         match sent {
             Ok(sent) => done += sent,
             Err(error) if done == 0 => {
-                if error == Errno::EPIPE && !flags.contains(MsgFlags::NOSIGNAL) {
+                if error == Errno::EPIPE && !flags.contains(MsgFlags::NOSIGNAL) && open.socket.is_stream() {
                     raise_sigpipe();
                 }
                 return Err(error);
@@ -141,7 +143,8 @@ pub(super) fn sendmsg(cx: &Ctx<'_>, fd: i32, header: u64, flags: u32) -> Syscall
 fn send_header(cx: &Ctx<'_>, file: &File, header: u64, flags: MsgFlags) -> SyscallResult {
     let header: MsgHdr = cx.user().read(header)?;
     let mut message = Outgoing { creds: Ucred::real(cx.task), ..Outgoing::default() };
-    read_control(cx, &header, &mut message)?;
+    let family = SocketFile::of(file)?.socket.family();
+    read_control(cx, &header, family, &mut message)?;
     if header.name != 0 && header.name_len != 0 {
         let address = read_address(cx, header.name, header.name_len)?;
         message.to = SocketFile::of(file)?.socket.destination(cx, &address)?;
@@ -169,7 +172,7 @@ pub(super) fn sendmmsg(cx: &Ctx<'_>, fd: i32, headers: u64, count: u32, flags: u
 }
 
 /// Reads the control data of a message to be sent.
-fn read_control(cx: &Ctx<'_>, header: &MsgHdr, message: &mut Outgoing) -> Result<()> {
+fn read_control(cx: &Ctx<'_>, header: &MsgHdr, family: u16, message: &mut Outgoing) -> Result<()> {
     if header.control == 0 || header.control_len == 0 {
         return Ok(());
     }
@@ -177,6 +180,9 @@ fn read_control(cx: &Ctx<'_>, header: &MsgHdr, message: &mut Outgoing) -> Result
         return Err(Errno::ENOBUFS);
     }
     let control: Vec<u8> = cx.user().read_array(header.control, header.control_len as usize)?;
+    if family != AF_UNIX {
+        return network_control(&control, message);
+    }
     let mut files = Vec::new();
     for (level, kind, data) in Cmsgs(&control) {
         let (level, kind, data) = (level, kind, data?);
@@ -197,6 +203,21 @@ fn read_control(cx: &Ctx<'_>, header: &MsgHdr, message: &mut Outgoing) -> Result
     }
     if !files.is_empty() {
         message.rights = Some(Rights::new(files, cx.limit(RLIMIT_NOFILE))?);
+    }
+    Ok(())
+}
+
+/// Control messages for the network: all but those that only mean something between processes.
+fn network_control(control: &[u8], message: &mut Outgoing) -> Result<()> {
+    for (level, kind, data) in Cmsgs(control) {
+        let data = data?;
+        if level == SOL_SOCKET && matches!(kind, SCM_RIGHTS | SCM_CREDENTIALS) {
+            continue;
+        }
+        let header = CmsgHdr { len: (CMSG_BYTES + data.len()) as u64, level, kind };
+        message.control.extend_from_slice(bytes_of(&header));
+        message.control.extend_from_slice(data);
+        message.control.resize(message.control.len().next_multiple_of(8), 0);
     }
     Ok(())
 }
@@ -233,21 +254,31 @@ impl<'a> Iterator for Cmsgs<'a> {
 
 /// How a message is to be received.
 fn receive_how(open: &SocketFile, flags: MsgFlags) -> ReceiveHow {
-    ReceiveHow { peek: flags.contains(MsgFlags::PEEK), split_senders: open.options.passes_creds() }
+    ReceiveHow {
+        peek: flags.contains(MsgFlags::PEEK),
+        split_senders: open.options.passes_creds(),
+        flags,
+        ..ReceiveHow::default()
+    }
 }
 
 /// Receives one message, waiting for it as the flags and the file say.
-fn receive_message(file: &File, buf: &mut IoBuf<'_>, flags: MsgFlags) -> Result<Received> {
-    if flags.contains(MsgFlags::OOB) {
-        return Err(Errno::EOPNOTSUPP);
-    }
-    if flags.contains(MsgFlags::ERRQUEUE) {
-        return Err(Errno::EAGAIN);
-    }
+fn receive_message(
+    file: &File,
+    buf: &mut IoBuf<'_>,
+    flags: MsgFlags,
+    name: bool,
+    control_room: usize,
+) -> Result<Received> {
     let open = SocketFile::of(file)?;
-    let how = receive_how(open, flags);
-    let dont_wait = flags.contains(MsgFlags::DONTWAIT);
-    if open.socket.is_stream() && buf.is_empty() {
+    let beside = MsgFlags::OOB | MsgFlags::ERRQUEUE;
+    if open.socket.family() == AF_UNIX && flags.intersects(beside) {
+        return Err(if flags.contains(MsgFlags::OOB) { Errno::EOPNOTSUPP } else { Errno::EAGAIN });
+    }
+    let dont_wait = flags.intersects(beside | MsgFlags::DONTWAIT);
+    let wait = !dont_wait && !file.is_nonblocking();
+    let how = ReceiveHow { wait, name, control_room, ..receive_how(open, flags) };
+    if open.socket.is_stream() && buf.is_empty() && !flags.intersects(beside) {
         return Ok(Received::default());
     }
     let mut all: Option<Received> = None;
@@ -295,7 +326,7 @@ pub(super) fn recvfrom(
     let file = socket_file(cx, fd)?;
     let flags = flags_of(flags);
     let mut buf = IoBuf::user(cx.aspace(), addr, len.min(RW_MAX_BYTES));
-    let received = receive_message(&file, &mut buf, flags)?;
+    let received = receive_message(&file, &mut buf, flags, from != 0, 0)?;
     if from != 0 {
         let room: i32 = cx.user().read(from_len)?;
         let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;
@@ -321,10 +352,14 @@ fn receive_header(cx: &Ctx<'_>, file: &File, at: u64, flags: MsgFlags) -> Syscal
     let header: MsgHdr = cx.user().read(at)?;
     let pieces = read_pieces(cx, header.iov, header.iov_len)?;
     let mut buf = IoBuf::user_pieces(cx.aspace(), pieces);
-    let received = receive_message(file, &mut buf, flags)?;
+    let control_room = if header.control == 0 { 0 } else { header.control_len };
+    let control_room = usize::try_from(control_room).unwrap_or(usize::MAX);
+    let received = receive_message(file, &mut buf, flags, header.name != 0, control_room)?;
     let len = received_len(&received, flags);
-    let mut shown = flags & MsgFlags::CMSG_CLOEXEC;
-    shown.set(MsgFlags::TRUNC, received.full > received.bytes);
+    let mut shown = (flags & MsgFlags::CMSG_CLOEXEC) | received.flags;
+    if received.full > received.bytes {
+        shown |= MsgFlags::TRUNC;
+    }
     if header.name != 0 {
         let name = sender_name(&received);
         let room = name.len().min(header.name_len as usize);
@@ -336,7 +371,10 @@ fn receive_header(cx: &Ctx<'_>, file: &File, at: u64, flags: MsgFlags) -> Syscal
         control.put(SCM_CREDENTIALS, bytes_of(&received.creds.unwrap_or(Ucred::NOBODY)))?;
     }
     control.put_files(received.files, flags.contains(MsgFlags::CMSG_CLOEXEC))?;
-    shown.set(MsgFlags::CTRUNC, control.cut);
+    control.put_raw(&received.control)?;
+    if control.cut {
+        shown |= MsgFlags::CTRUNC;
+    }
     cx.user().write(at + CONTROL_LEN_AT, &control.used)?;
     cx.user().write(at + FLAGS_AT, &shown.bits())?;
     Ok(len)
@@ -370,6 +408,17 @@ impl ControlWriter<'_> {
         self.at += step;
         self.left -= step;
         self.used += step;
+        Ok(())
+    }
+
+    /// Writes whole control messages.
+    fn put_raw(&mut self, messages: &[u8]) -> Result<()> {
+        let fit = messages.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        self.cut |= fit < messages.len();
+        self.cx.user().write_bytes(self.at, &messages[..fit])?;
+        self.at += fit as u64;
+        self.left -= fit as u64;
+        self.used += fit as u64;
         Ok(())
     }
 

@@ -32,6 +32,7 @@ mod watch;
 mod xattr;
 
 use alloc::sync::Arc;
+use core::cell::OnceCell;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::errno::{Errno, Result};
@@ -45,35 +46,42 @@ pub type SyscallResult = Result<u64>;
 /// A system call's view of its caller.
 pub struct Ctx<'a> {
     pub task: &'a Arc<Task>,
-    user: UserMemory,
-    files: Arc<FileTable>,
+    // Looked up when first asked for: many calls need neither.
+    user: OnceCell<UserMemory>,
+    files: OnceCell<Arc<FileTable>>,
 }
 
 impl<'a> Ctx<'a> {
-    /// The context of the current task; `None` once it has given up its memory.
-    pub fn new(task: &'a Arc<Task>) -> Option<Self> {
-        Some(Self { task, user: UserMemory::new(task.aspace()?), files: task.files()? })
+    /// The context of the current task, which still has its memory and its descriptors.
+    pub fn new(task: &'a Arc<Task>) -> Self {
+        Self { task, user: OnceCell::new(), files: OnceCell::new() }
     }
     /// The caller's memory.
     pub fn user(&self) -> &UserMemory {
-        &self.user
+        self.user.get_or_init(|| match self.task.aspace() {
+            Some(aspace) => UserMemory::new(aspace),
+            None => crate::boot::die("a system call without memory"),
+        })
     }
     /// The caller's address space.
     pub fn aspace(&self) -> &Arc<AddressSpace> {
-        self.user.aspace()
+        self.user().aspace()
     }
     /// The caller's descriptors.
     pub fn files(&self) -> &Arc<FileTable> {
-        &self.files
+        self.files.get_or_init(|| match self.task.files() {
+            Some(files) => files,
+            None => crate::boot::die("a system call without descriptors"),
+        })
     }
     /// The open file of a descriptor.
     pub fn file(&self, fd: i32) -> Result<Arc<File>> {
-        self.files.get(fd)
+        self.files().get(fd)
     }
     /// Gives a file the lowest free descriptor.
     pub fn install(&self, file: Arc<File>, close_on_exec: bool) -> SyscallResult {
         let limit = self.limit(crate::task::limits::RLIMIT_NOFILE);
-        self.files.insert(file, close_on_exec, 0, limit).map(|fd| fd as u64)
+        self.files().insert(file, close_on_exec, 0, limit).map(|fd| fd as u64)
     }
     /// The caller's process.
     pub fn process(&self) -> &Arc<Process> {
@@ -168,7 +176,7 @@ const GIVING_BACK: &[u64] = &[
 
 /// Performs the system call the current task's registers ask for.
 pub fn dispatch(task: &Arc<Task>) {
-    let Some(cx) = Ctx::new(task) else { return };
+    let cx = Ctx::new(task);
     // SAFETY: the task is current and nothing else holds its context.
     #[allow(unsafe_code)]
     let regs = unsafe { &mut task.context().run.regs };

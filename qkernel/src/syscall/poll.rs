@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::{Ctx, SyscallResult};
 use crate::errno::{Errno, Result};
 use crate::fs::poll::{PollEvents, PollTable};
-use crate::fs::{File, OpenFlags, anon};
+use crate::fs::{File, OpenFlags, anon, host_poll};
 use crate::mm::user::pod;
 use crate::task::limits::RLIMIT_NOFILE;
 use crate::task::sched;
@@ -38,7 +38,7 @@ struct Watched {
 impl Watched {
     fn look(&mut self, table: Option<&mut PollTable>) {
         if let Some(file) = &self.file {
-            self.found = file.ops.poll(file, table) & self.events;
+            self.found = file.ops.poll_for(file, table, self.events) & self.events;
         }
     }
 }
@@ -55,8 +55,12 @@ fn scan(watched: &mut [Watched]) -> usize {
 /// Returns how many have; `Errno::RESTART` by a signal.
 fn wait_for(watched: &mut [Watched], deadline_ns: Option<u64>) -> Result<usize> {
     let count = scan(watched);
-    if count > 0 || deadline_ns == Some(0) {
+    if count > 0 {
         return Ok(count);
+    }
+    if deadline_ns == Some(0) {
+        host_poll::look();
+        return Ok(scan(watched));
     }
     let mut table = PollTable::new(Waker::Task(crate::task::current()), PollEvents::all());
     for one in watched.iter_mut() {

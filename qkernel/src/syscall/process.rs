@@ -22,7 +22,7 @@ pub(super) fn gettid(cx: &Ctx<'_>) -> SyscallResult {
 
 /// `getppid(2)`.
 pub(super) fn getppid(cx: &Ctx<'_>) -> SyscallResult {
-    Ok(u64::from(TREE.lock().parent_of(cx.process().pid)))
+    Ok(u64::from(cx.process().parent.load(Ordering::Relaxed)))
 }
 
 /// `clone(2)`, the raw x86-64 call.

@@ -92,12 +92,14 @@ pub(super) fn accept4(cx: &Ctx<'_>, fd: i32, addr: u64, len_at: u64, flags: u32)
     }
     let file = socket_file(cx, fd)?;
     let socket = &SocketFile::of(&file)?.socket;
-    let accepted = file.blocking(PollEvents::READABLE, || socket.accept())?;
-    let peer = accepted.peer_name();
+    let wait = !file.is_nonblocking();
+    let accepted = file.blocking(PollEvents::READABLE, || socket.accept(wait))?;
+    let connection = accepted.clone();
     let accepted = SocketFile::open(cx, accepted, flags);
+    SocketFile::of(&accepted)?.options.inherit(&SocketFile::of(&file)?.options);
     if addr != 0 {
         // The peer may be gone already; it has no name then.
-        let peer = peer.unwrap_or_else(|_| socket.family().to_ne_bytes().to_vec());
+        let peer = connection.peer_name().unwrap_or_else(|_| socket.family().to_ne_bytes().to_vec());
         write_address(cx, addr, len_at, &peer)?;
     }
     cx.install(accepted, flags.contains(OpenFlags::CLOEXEC))
@@ -111,8 +113,12 @@ pub(super) fn connect(cx: &Ctx<'_>, fd: i32, addr: u64, len: u32) -> SyscallResu
     let family = address.first_chunk().map(|family| u16::from_ne_bytes(*family)).ok_or(Errno::EINVAL)?;
     let to = if family == AF_UNSPEC { None } else { Some(open.socket.resolve(cx, &address)?) };
     let creds = Ucred::of(cx.task);
-    file.blocking(PollEvents::WRITABLE, || open.socket.connect(to.as_ref(), creds))?;
-    Ok(0)
+    let wait = !file.is_nonblocking();
+    match file.blocking(PollEvents::WRITABLE, || open.socket.connect(to.as_ref(), creds, wait)) {
+        // Time is up (`SO_SNDTIMEO`); the network goes on by itself.
+        Err(Errno::EAGAIN) if wait && open.socket.has_host_options() => Err(Errno::EINPROGRESS),
+        result => result.map(|()| 0),
+    }
 }
 
 /// `shutdown(2)`.
@@ -181,9 +187,9 @@ pub(super) fn getsockopt(
     let room: i32 = cx.user().read(len_at)?;
     let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;
     let found = if level == SOL_SOCKET {
-        open.options.get(&*open.socket, name)?
+        open.options.get(&*open.socket, name, room)?
     } else {
-        open.socket.option(level, name)?
+        open.socket.option(level, name, room)?
     };
     let shown = &found[..found.len().min(room)];
     cx.user().write_bytes(value, shown)?;

@@ -213,13 +213,13 @@ fn enter_tree(me: &Arc<Task>, child: &Arc<Task>, process: &Arc<Process>, flags: 
     } else {
         process.tasks.lock().push(child.clone());
         let (parent, group, session) = match tree.nodes.get(&me.process.pid) {
-            Some(node) if flags.contains(CloneFlags::PARENT) => (node.parent, node.group, node.session),
+            Some(node) if flags.contains(CloneFlags::PARENT) => (node.parent(), node.group, node.session),
             Some(node) => (me.process.pid, node.group, node.session),
             None => return Err(Errno::EAGAIN),
         };
+        process.parent.store(parent, Ordering::Relaxed);
         let node = Node {
             process: process.clone(),
-            parent,
             children: Vec::new(),
             group,
             session,

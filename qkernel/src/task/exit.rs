@@ -117,11 +117,11 @@ fn end_process(process: &Arc<Process>, status: i32) {
         node.exit_status = Some(status);
         node.report = None;
         let children = core::mem::take(&mut node.children);
-        let parent = node.parent;
+        let parent = node.parent();
         let heir = find_heir(&tree, parent);
         for child in children {
             if let Some(node) = tree.nodes.get_mut(&child) {
-                node.parent = heir;
+                node.process.parent.store(heir, Ordering::Relaxed);
                 orphans.push((node.process.clone(), node.exit_status.is_some()));
             }
             if let Some(heir) = tree.nodes.get_mut(&heir) {
@@ -145,7 +145,7 @@ fn find_heir(tree: &super::process::Tree, mut at: u32) -> u32 {
         if node.process.is_subreaper.load(Ordering::Relaxed) && node.exit_status.is_none() {
             return at;
         }
-        at = node.parent;
+        at = node.parent();
     }
     1
 }
@@ -155,7 +155,7 @@ fn tell_parent(process: &Arc<Process>) {
     let (parent, status, uid) = {
         let tree = TREE.lock();
         let Some(node) = tree.nodes.get(&process.pid) else { return };
-        let Some(parent) = tree.nodes.get(&node.parent) else { return };
+        let Some(parent) = tree.nodes.get(&node.parent()) else { return };
         (parent.process.clone(), node.exit_status.unwrap_or(0), node.uid)
     };
     let exit_signal = process.exit_signal.load(Ordering::Relaxed);
@@ -188,7 +188,7 @@ pub fn cld_code(status: i32) -> (i32, i32) {
 pub fn reap(pid: u32) {
     let mut tree = TREE.lock();
     let Some(node) = tree.nodes.remove(&pid) else { return };
-    if let Some(parent) = tree.nodes.get_mut(&node.parent) {
+    if let Some(parent) = tree.nodes.get_mut(&node.parent()) {
         parent.children.retain(|child| *child != pid);
         let (user, system) = node.process.cpu_ticks();
         let user = user + node.process.children_user.load(Ordering::Relaxed);

@@ -22,7 +22,7 @@ pub mod wait;
 
 use alloc::sync::{Arc, Weak};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::errno::Result;
 use crate::fs::{FileTable, FsContext};
@@ -43,6 +43,8 @@ pub struct Task {
     context: UnsafeCell<UserContext>,
     /// The memory it sees. Replaced by `execve(2)`, dropped when it ends.
     aspace: SpinLock<Option<Arc<AddressSpace>>>,
+    /// The same, for the task itself.
+    own_aspace: AtomicPtr<AddressSpace>,
     files: SpinLock<Option<Arc<FileTable>>>,
     pub fs: Shared<FsContext>,
     pub creds: Shared<Creds>,
@@ -154,6 +156,7 @@ impl Task {
             vfork_wait: SpinLock::new(None),
             start: SpinLock::new(None),
             context: UnsafeCell::new(parts.context),
+            own_aspace: AtomicPtr::new(pointer_of(parts.aspace.as_ref())),
             aspace: SpinLock::new(parts.aspace),
             files: SpinLock::new(parts.files),
             fs: Shared::new(parts.fs),
@@ -181,12 +184,22 @@ impl Task {
         self.aspace.lock().clone()
     }
 
+    /// The same without a lock or a count.
+    ///
+    /// # Safety
+    /// Only for the task itself while it is current. The reference ends with the next [`Self::replace_aspace`].
+    unsafe fn own_aspace(&self) -> Option<&AddressSpace> {
+        // SAFETY: `aspace` holds what the pointer leads to, and only the caller itself changes both.
+        unsafe { self.own_aspace.load(Ordering::Relaxed).as_ref() }
+    }
+
     /// Replaces the memory the current task sees, returning the former, which no CPU's page table is any more.
     pub fn replace_aspace(&self, aspace: Option<Arc<AddressSpace>>) -> Option<Arc<AddressSpace>> {
         if let Some(aspace) = &aspace {
             aspace.add_user();
         }
         platform::enter_address_space(aspace.as_deref());
+        self.own_aspace.store(pointer_of(aspace.as_ref()), Ordering::Relaxed);
         let old = core::mem::replace(&mut *self.aspace.lock(), aspace);
         if let Some(old) = &old {
             old.remove_user();
@@ -247,6 +260,10 @@ impl Task {
     }
 }
 
+fn pointer_of(aspace: Option<&Arc<AddressSpace>>) -> *mut AddressSpace {
+    aspace.map_or(core::ptr::null_mut(), |aspace| Arc::as_ptr(aspace).cast_mut())
+}
+
 /// The task this CPU runs.
 pub fn current() -> Arc<Task> {
     sched::current()
@@ -281,7 +298,8 @@ fn run_task() {
         if task.wants_attention() {
             continue;
         }
-        let Some(aspace) = task.aspace() else { break };
+        // SAFETY: the task is current, and only itself replaces its memory, which it does not do before the trap.
+        let Some(aspace) = (unsafe { task.own_aspace() }) else { break };
         // SAFETY: the task is current; nothing else holds its context here.
         let context = unsafe { task.context() };
         let rip = context.run.regs.rip;
@@ -291,9 +309,8 @@ fn run_task() {
             continue;
         }
         task.sched.count_time(false);
-        let trap = platform::run_user(context, &aspace);
+        let trap = platform::run_user(context, aspace);
         task.sched.count_time(true);
-        drop(aspace);
         itimer::check(&task);
         handle_trap(&task, trap);
     }
@@ -305,7 +322,12 @@ fn handle_trap(task: &Arc<Task>, trap: Trap) {
         Trap::Interrupt => {}
         Trap::PageFault { addr, error } => {
             let Some(aspace) = task.aspace() else { return };
-            if let Err(fault) = aspace.handle_fault(addr, error) {
+            // An access of the processor's own on behalf of user code (a descriptor table, say) no mapping can help.
+            let result = match error & abi::run::PF_USER {
+                0 => Err(crate::mm::Fault::Forbidden { addr }),
+                _ => aspace.handle_fault(addr, error),
+            };
+            if let Err(fault) = result {
                 signal::raise_fault(task, fault, error);
             }
         }

@@ -17,6 +17,8 @@ use crate::sync::{Shared, SpinLock};
 pub struct Process {
     /// The id of the group and of its first thread.
     pub pid: u32,
+    /// Its parent's id; 0 for the first process. Written under the tree's lock.
+    pub parent: AtomicU32,
     /// Its threads that have not ended.
     pub tasks: SpinLock<Vec<Arc<Task>>>,
     pub sighand: Shared<SigHand>,
@@ -74,7 +76,6 @@ pub enum Report {
 /// A process's place in the tree.
 pub struct Node {
     pub process: Arc<Process>,
-    pub parent: u32,
     pub children: Vec<u32>,
     pub group: u32,
     pub session: u32,
@@ -84,6 +85,13 @@ pub struct Node {
     pub report: Option<Report>,
     /// Ids of the real user, as `waitid(2)` reports them.
     pub uid: u32,
+}
+
+impl Node {
+    /// The parent's id.
+    pub fn parent(&self) -> u32 {
+        self.process.parent.load(Ordering::Relaxed)
+    }
 }
 
 /// The session's terminal and its foreground group.
@@ -133,18 +141,13 @@ impl Tree {
         self.nodes.values().filter(|node| node.group == group).map(|node| node.process.clone()).collect()
     }
 
-    /// The parent's id; 0 when there is none.
-    pub fn parent_of(&self, pid: u32) -> u32 {
-        self.nodes.get(&pid).map_or(0, |node| node.parent)
-    }
-
     /// Whether no member of the group has a parent in another group of the same session.
     pub fn is_orphaned(&self, group: u32, except: u32) -> bool {
         !self.nodes.iter().any(|(pid, node)| {
             node.group == group
                 && *pid != except
                 && node.exit_status.is_none()
-                && self.nodes.get(&node.parent).is_some_and(|parent| {
+                && self.nodes.get(&node.parent()).is_some_and(|parent| {
                     parent.session == node.session && parent.group != group && parent.exit_status.is_none()
                 })
         })
@@ -156,6 +159,7 @@ impl Process {
     pub fn new(pid: u32, sighand: Arc<SigHand>, limits: Limits) -> Arc<Self> {
         let process = Arc::new(Self {
             pid,
+            parent: AtomicU32::new(0),
             tasks: SpinLock::new(Vec::new()),
             sighand: Shared::new(sighand),
             pending: SpinLock::new(PendingSignals::default()),

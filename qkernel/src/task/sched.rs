@@ -115,9 +115,11 @@ impl SchedState {
     /// Counts the time since the last count as user or as kernel time. For the running task itself.
     pub fn count_time(&self, in_user: bool) {
         let now = arch::read_tsc();
-        let since = self.counted_until.swap(now, Ordering::Relaxed);
+        let since = now.saturating_sub(self.counted_until.load(Ordering::Relaxed));
+        self.counted_until.store(now, Ordering::Relaxed);
         let ticks = if in_user { &self.user_ticks } else { &self.system_ticks };
-        ticks.fetch_add(now.saturating_sub(since), Ordering::Relaxed);
+        // Nobody else writes it.
+        ticks.store(ticks.load(Ordering::Relaxed).wrapping_add(since), Ordering::Relaxed);
     }
 
     /// The task starts to run: nothing before counts.
@@ -383,7 +385,7 @@ pub fn before_user(task: &Arc<Task>) {
 /// Handles what made the VMM set `pending`.
 pub fn handle_pending() {
     let header = arch::cpu();
-    if header.pending.swap(0, Ordering::SeqCst) != 0 {
+    if header.pending.load(Ordering::SeqCst) != 0 && header.pending.swap(0, Ordering::SeqCst) != 0 {
         crate::host::handle_events();
     }
     timer::run_expired();

@@ -110,6 +110,9 @@ pub struct CreateArgs {
     /// What runs the kernel [default: the bundle's annotation dev.dormouse.platform, or auto]
     #[arg(long, value_enum, default_value_t)]
     pub platform: PlatformChoice,
+    /// Who root in the container is on the host [default: the bundle's annotation dev.dormouse.userns, or auto]
+    #[arg(long, value_enum, default_value_t)]
+    pub userns: crate::jail::UserNamespace,
     /// Log system calls to standard error
     #[arg(long)]
     pub strace: bool,
@@ -164,6 +167,9 @@ pub struct DoArgs {
     /// Network the sandbox sees
     #[arg(long, value_enum, default_value_t)]
     pub net: NetChoice,
+    /// Who root in the sandbox is on the host
+    #[arg(long, value_enum, default_value_t)]
+    pub userns: crate::jail::UserNamespace,
     /// Drive the terminal [default: when standard input and output are one]
     #[arg(long)]
     pub tty: bool,

@@ -20,6 +20,7 @@ fn options(root: &Root, args: CreateArgs) -> Result<Options, Failure> {
         pid_file: args.pid_file.map(absolute),
         console_socket: args.console_socket.map(absolute),
         platform: Box::new(move |wanted| platform(args.platform, wanted)),
+        userns: args.userns,
         strace: args.strace,
         log_level: run::log_level(),
         remark: |remark| log::write(log::Level::Info, remark),

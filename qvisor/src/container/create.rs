@@ -9,6 +9,7 @@ use abi::boot::Platform;
 
 use super::{ContainerError, Record, hook_state};
 use crate::control::{self, Order, Report};
+use crate::jail::UserNamespace;
 use crate::oci::cgroup::{self, Cgroups};
 use crate::oci::{self, Container, hooks};
 use crate::process;
@@ -26,6 +27,8 @@ pub struct Options {
     pub pid_file: Option<PathBuf>,
     pub console_socket: Option<PathBuf>,
     pub platform: ChoosePlatform,
+    /// Who the container's root is on the host; the bundle may say so as well.
+    pub userns: UserNamespace,
     pub strace: bool,
     /// Least important level that reaches the log: 0 error … 3 debug.
     pub log_level: u32,
@@ -127,6 +130,10 @@ impl Creation {
         let console = self.console(options, &container)?;
         let plan = Plan {
             network: container.namespaces.network.clone(),
+            userns: match options.userns {
+                UserNamespace::Auto => container.userns,
+                asked => asked,
+            },
             platform,
             memory_bytes,
             cpus,

@@ -64,7 +64,10 @@ impl HostIo {
         file.check_writable()?;
         let name = name.as_bytes();
         let security = name.starts_with(b"security.") && name != b"security.capability";
-        if security || name.starts_with(b"trusted.") || matches!(file.kind(), FileKind::Stream(_)) {
+        if security
+            || name.starts_with(b"trusted.")
+            || matches!(file.kind(), FileKind::Stream(_) | FileKind::Socket(_))
+        {
             return Err(Errno(libc::EPERM));
         }
         Ok(())
@@ -73,7 +76,9 @@ impl HostIo {
     fn set_attributes(&self, handle: Handle, name: Option<&Name>, change: &SetAttr) -> Result<i64, Errno> {
         let file = self.files().get(handle)?;
         file.check_writable()?;
-        if matches!(file.kind(), FileKind::Stream(_)) && change.valid & !nr::SET_SIZE != 0 {
+        if matches!(file.kind(), FileKind::Stream(_) | FileKind::Socket(_))
+            && change.valid & !nr::SET_SIZE != 0
+        {
             return Err(Errno(libc::EPERM));
         }
         let node = name.map(|name| open_node(file.as_fd(), name.as_c_str(), 0)).transpose()?;

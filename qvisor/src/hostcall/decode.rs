@@ -3,8 +3,10 @@
 use std::ffi::CStr;
 
 use abi::hostcall::{self as nr, HostCall, HostStat, HostStatFs, NAME_MAX_BYTES, SetAttr};
+use abi::socket;
 
 use super::guest::{GuestBox, GuestBuffers, GuestMemory, GuestSlice};
+use super::sockets::{self, SocketRequest};
 use super::sys::Errno;
 
 /// Longest component in bytes, as in Linux.
@@ -128,12 +130,13 @@ pub enum Request<'m> {
     PollNow { handle: Handle, events: u32 },
     SubmitFsync { handle: Handle, data_only: bool, token: u64 },
     TtyWinsize { rows: u16, columns: u16 },
+    Socket(SocketRequest<'m>),
 }
 
 /// Whether [`decode`] knows the number.
 #[must_use]
 pub fn is_file_call(number: u32) -> bool {
-    (nr::OPEN..=nr::TTY_WINSIZE).contains(&number)
+    matches!(number, nr::OPEN..=nr::TTY_WINSIZE | socket::SOCKET..=socket::SOCK_QUERY)
 }
 
 /// Checks a copied call. Never touches host files; names, segments and attributes are copied out of `memory` once.
@@ -147,6 +150,7 @@ pub fn decode<'m, M: GuestMemory + ?Sized>(call: &HostCall, memory: &'m M) -> Re
         nr::MKDIR..=nr::SYMLINK | nr::MKNOD => args.names(call.number),
         nr::STATFS..=nr::REMOVEXATTR => args.attributes(call.number),
         nr::POLL_ARM..=nr::TTY_WINSIZE => args.streams(call.number),
+        socket::SOCKET..=socket::SOCK_QUERY => sockets::decode(call, memory).map(Request::Socket),
         _ => Err(Errno(libc::ENOSYS)),
     }
 }
@@ -313,10 +317,7 @@ impl<'m, M: GuestMemory + ?Sized> Args<'_, 'm, M> {
     }
 
     fn handle(&self, at: usize) -> Result<Handle, Errno> {
-        match u32::try_from(self.args[at]) {
-            Ok(handle) if handle != nr::NO_HANDLE => Ok(handle),
-            _ => Err(Errno(libc::EBADF)),
-        }
+        handle(self.args[at])
     }
 
     fn slice(&self, at: usize, len: u64) -> Result<GuestSlice<'m>, Errno> {
@@ -393,6 +394,14 @@ impl<'m, M: GuestMemory + ?Sized> Args<'_, 'm, M> {
             Ok(events) if events & !POLL_EVENTS == 0 => Ok(events),
             _ => Err(Errno(libc::EINVAL)),
         }
+    }
+}
+
+/// Checks a handle's number.
+pub(super) fn handle(arg: u64) -> Result<Handle, Errno> {
+    match u32::try_from(arg) {
+        Ok(handle) if handle != nr::NO_HANDLE => Ok(handle),
+        _ => Err(Errno(libc::EBADF)),
     }
 }
 
@@ -475,7 +484,7 @@ mod tests {
         /// Whatever the guest passes, decoding ends, and a request it accepts keeps the promises of its types.
         #[test]
         fn any_call_decodes_or_is_refused(
-            number in nr::OPEN - 2..nr::TTY_WINSIZE + 3,
+            number in nr::OPEN - 2..socket::SOCK_QUERY + 3,
             wild in any::<[u64; 6]>(),
             near in prop::array::uniform6(0_u64..0x2000),
             mask in any::<u8>(),

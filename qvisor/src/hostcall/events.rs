@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use abi::hostcall::{EVENT_READY, EVENT_WINSIZE, Event};
+use abi::hostcall::{EVENT_LOOK, EVENT_READY, EVENT_WINSIZE, Event};
 
 type Kick = Box<dyn Fn() + Send + Sync>;
 
@@ -39,6 +39,7 @@ impl EventQueue {
             let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
             let twin = |old: &&mut Event| old.kind == event.kind && old.token == event.token;
             match event.kind {
+                EVENT_LOOK => {}
                 EVENT_READY => match queue.iter_mut().find(twin) {
                     Some(old) => old.value |= event.value,
                     None => queue.push_back(event),

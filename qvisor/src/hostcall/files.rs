@@ -14,6 +14,7 @@ use abi::hostcall::HostCall;
 
 use super::decode::{Handle, Name, Request, decode};
 use super::guest::{GuestMemory, GuestSlice};
+use super::sockets::SocketKind;
 use super::streams::Stream;
 use super::sys::{self, Errno};
 use crate::io::{EventSink, IoThreads};
@@ -37,6 +38,17 @@ pub enum FileKind {
     Node,
     /// A stream handed to the sandbox at its start.
     Stream(Stream),
+    /// A socket that the sandbox made.
+    Socket(SocketKind),
+}
+
+/// What a file inherits from the mount it was found in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MountTraits {
+    /// Must not change.
+    read_only: bool,
+    /// The host opens no devices in it (`nodev`), so that opening by name does nothing else than that.
+    no_devices: bool,
 }
 
 /// An open host file.
@@ -46,15 +58,14 @@ pub struct HostFile {
     kind: FileKind,
     /// Only names the node (`O_PATH`).
     path_only: bool,
-    /// Comes from a mount that must not change.
-    read_only: bool,
+    mount: MountTraits,
     /// Held while a directory's position is moved and read from.
     position: Mutex<()>,
 }
 
 impl HostFile {
-    fn new(fd: OwnedFd, kind: FileKind, path_only: bool, read_only: bool) -> Self {
-        Self { fd, kind, path_only, read_only, position: Mutex::new(()) }
+    pub(super) fn new(fd: OwnedFd, kind: FileKind, path_only: bool, mount: MountTraits) -> Self {
+        Self { fd, kind, path_only, mount, position: Mutex::new(()) }
     }
 
     #[must_use]
@@ -69,7 +80,7 @@ impl HostFile {
 
     /// `EROFS` when the file comes from a mount that must not change.
     pub fn check_writable(&self) -> Result<(), Errno> {
-        if self.read_only { Err(Errno(libc::EROFS)) } else { Ok(()) }
+        if self.mount.read_only { Err(Errno(libc::EROFS)) } else { Ok(()) }
     }
 }
 
@@ -130,10 +141,11 @@ impl FileTable {
     fn adopt(&self, fd: OwnedFd, read_only: bool) -> Result<Handle, Errno> {
         let path_only = sys::status_flags(fd.as_fd())? & libc::O_PATH != 0;
         let kind = kind_of(fd.as_fd())?;
-        self.insert(HostFile::new(fd, kind, path_only, read_only))
+        let mount = MountTraits { read_only, no_devices: sys::has_no_devices(fd.as_fd())? };
+        self.insert(HostFile::new(fd, kind, path_only, mount))
     }
 
-    fn insert(&self, file: HostFile) -> Result<Handle, Errno> {
+    pub(super) fn insert(&self, file: HostFile) -> Result<Handle, Errno> {
         let file = Some(Arc::new(file));
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(handle) = slots.free.pop() {
@@ -148,7 +160,7 @@ impl FileTable {
         Ok(handle)
     }
 
-    fn remove(&self, handle: Handle) -> Result<Arc<HostFile>, Errno> {
+    pub(super) fn remove(&self, handle: Handle) -> Result<Arc<HostFile>, Errno> {
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         let slot = usize::try_from(handle).ok().and_then(|at| slots.files.get_mut(at));
         let file = slot.and_then(Option::take).ok_or(Errno(libc::EBADF))?;
@@ -187,7 +199,8 @@ impl FdName {
 pub struct HostIo {
     files: FileTable,
     io: IoThreads,
-    /// `/proc/self/fd`, opened before the process gives up its view of the host.
+    /// `/proc/self/fd`, opened before the process gives up its view of the host. Descriptors are opened anew by their
+    /// names there, and by nothing else: a link of it leads to what is open already, never along a path.
     proc_dir: OwnedFd,
     /// `/proc` is out of reach, and the working directory is [`Self::proc_dir`].
     jailed: AtomicBool,
@@ -200,10 +213,17 @@ impl HostIo {
     /// Call it in the process that will serve the sandbox, before it leaves the host's file systems. Events of
     /// [`abi::hostcall::POLL_ARM`] and [`abi::hostcall::SUBMIT`] go to `sink`, from threads of its own.
     pub fn new(sink: EventSink) -> Result<Self, Errno> {
+        let flags = libc::O_PATH | libc::O_DIRECTORY;
+        let proc = sys::openat(sys::working_directory(), c"/proc", flags, 0)?;
+        Self::with_proc(sink, proc.as_fd())
+    }
+
+    /// As [`HostIo::new`], with a `/proc` that shows at least this process.
+    pub fn with_proc(sink: EventSink, proc: BorrowedFd<'_>) -> Result<Self, Errno> {
         sys::clear_umask();
         sys::ignore_sigpipe();
         let flags = libc::O_PATH | libc::O_DIRECTORY;
-        let proc_dir = sys::openat(sys::working_directory(), c"/proc/self/fd", flags, 0)?;
+        let proc_dir = sys::openat(proc, c"self/fd", flags, 0)?;
         Ok(Self {
             files: FileTable::new(),
             io: IoThreads::new(sink)?,
@@ -211,6 +231,12 @@ impl HostIo {
             jailed: AtomicBool::new(false),
             terminal: OnceLock::new(),
         })
+    }
+
+    /// The `/proc` it was made with.
+    pub(crate) fn proc_root(&self) -> Result<OwnedFd, Errno> {
+        let flags = libc::O_PATH | libc::O_DIRECTORY;
+        sys::openat(self.proc_dir.as_fd(), c"../..", flags, 0)
     }
 
     /// Makes `/proc/self/fd` the working directory, since no path leads to it once the process is jailed.
@@ -228,7 +254,8 @@ impl HostIo {
     /// Gives one of the sandbox's standard streams.
     pub fn adopt_stream(&self, fd: OwnedFd) -> Result<Handle, Errno> {
         let (fd, stream) = Stream::prepare(fd, self.proc_dir.as_fd())?;
-        let handle = self.files.insert(HostFile::new(fd, FileKind::Stream(stream), false, false))?;
+        let handle =
+            self.files.insert(HostFile::new(fd, FileKind::Stream(stream), false, MountTraits::default()))?;
         if stream.is_terminal() {
             let _ = self.terminal.set(handle);
         }
@@ -290,6 +317,7 @@ impl HostIo {
             | Request::SetXattr { .. }
             | Request::ListXattr { .. }
             | Request::RemoveXattr { .. } => self.carry_out_attribute(request),
+            Request::Socket(request) => self.carry_out_socket(request),
             _ => self.carry_out_stream(request),
         }
     }
@@ -326,7 +354,7 @@ impl HostIo {
             let must_be_dir = flags & libc::O_DIRECTORY;
             let fd = open_node(dir.as_fd(), name, must_be_dir)?;
             let kind = if must_be_dir != 0 { FileKind::Directory } else { kind_of(fd.as_fd())? };
-            return self.insert(HostFile::new(fd, kind, true, dir.read_only));
+            return self.insert(HostFile::new(fd, kind, true, dir.mount));
         }
         if flags & libc::O_CREAT == 0 {
             return self.open_existing(&dir, name, flags);
@@ -345,7 +373,7 @@ impl HostIo {
             match sys::openat(dir.as_fd(), name, flags | libc::O_EXCL | libc::O_NOFOLLOW, mode) {
                 Err(Errno(libc::EEXIST)) if flags & libc::O_EXCL == 0 => {}
                 result => {
-                    return self.insert(HostFile::new(result?, FileKind::Regular, false, dir.read_only));
+                    return self.insert(HostFile::new(result?, FileKind::Regular, false, dir.mount));
                 }
             }
         }
@@ -357,11 +385,21 @@ impl HostIo {
         if flags & (libc::O_DIRECTORY | libc::O_ACCMODE | libc::O_TRUNC) == libc::O_DIRECTORY
             && let Ok(fd) = sys::open_dir(dir.as_fd(), name, flags)
         {
-            return self.insert(HostFile::new(fd, FileKind::Directory, false, dir.read_only));
+            return self.insert(HostFile::new(fd, FileKind::Directory, false, dir.mount));
+        }
+        // Where the host opens no devices, opening a regular file by its name is harmless, and so is finding a pipe or
+        // a socket there instead: it is given back at once.
+        if dir.mount.no_devices
+            && flags & libc::O_DIRECTORY == 0
+            && !(dir.mount.read_only && opens_for_writing(flags))
+            && let Ok(fd) = sys::open_file(dir.as_fd(), name, flags & !(libc::O_CREAT | libc::O_EXCL))
+            && kind_of(fd.as_fd())? == FileKind::Regular
+        {
+            return self.insert(HostFile::new(fd, FileKind::Regular, false, dir.mount));
         }
         let node = open_node(dir.as_fd(), name, 0)?;
         let kind = kind_of(node.as_fd())?;
-        self.reopen(node.as_fd(), kind, flags, dir.read_only)
+        self.reopen(node.as_fd(), kind, flags, dir.mount)
     }
 
     fn reopen_handle(&self, handle: Handle, flags: i32) -> Result<i64, Errno> {
@@ -372,9 +410,9 @@ impl HostIo {
         }
         if flags & libc::O_PATH != 0 {
             let fd = file.fd.try_clone()?;
-            return self.insert(HostFile::new(fd, file.kind, true, file.read_only));
+            return self.insert(HostFile::new(fd, file.kind, true, file.mount));
         }
-        self.reopen(file.as_fd(), file.kind, flags, file.read_only)
+        self.reopen(file.as_fd(), file.kind, flags, file.mount)
     }
 
     /// Opens a node whose type is known to be harmless.
@@ -383,7 +421,7 @@ impl HostIo {
         node: BorrowedFd<'_>,
         kind: FileKind,
         flags: i32,
-        read_only: bool,
+        mount: MountTraits,
     ) -> Result<i64, Errno> {
         let changes =
             flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_TRUNC | libc::O_CREAT) != 0;
@@ -392,15 +430,14 @@ impl HostIo {
             FileKind::Directory if changes => return Err(Errno(libc::EISDIR)),
             FileKind::Regular if flags & libc::O_DIRECTORY != 0 => return Err(Errno(libc::ENOTDIR)),
             FileKind::Directory | FileKind::Regular => {}
-            FileKind::Node | FileKind::Stream(_) => return Err(Errno(libc::ENXIO)),
+            FileKind::Node | FileKind::Stream(_) | FileKind::Socket(_) => return Err(Errno(libc::ENXIO)),
         }
-        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
-        if read_only && writes {
+        if mount.read_only && opens_for_writing(flags) {
             return Err(Errno(libc::EROFS));
         }
         let flags = flags & !(libc::O_CREAT | libc::O_EXCL) | libc::O_NOCTTY;
         let fd = sys::openat(self.proc_dir(), Self::fd_name(node).as_c_str(), flags, 0)?;
-        self.insert(HostFile::new(fd, kind, false, read_only))
+        self.insert(HostFile::new(fd, kind, false, mount))
     }
 
     fn insert(&self, file: HostFile) -> Result<i64, Errno> {
@@ -425,7 +462,7 @@ impl HostIo {
 
     fn link(&self, node: Handle, dir: Handle, name: &Name) -> Result<i64, Errno> {
         let (node, dir) = (self.files.get(node)?, self.parent(dir)?);
-        if matches!(node.kind, FileKind::Stream(_)) {
+        if matches!(node.kind, FileKind::Stream(_) | FileKind::Socket(_)) {
             return Err(Errno(libc::EXDEV));
         }
         node.check_writable().map_err(|_| Errno(libc::EXDEV))?;
@@ -435,7 +472,7 @@ impl HostIo {
     fn tmp_file(&self, dir: Handle, flags: i32, mode: u32) -> Result<i64, Errno> {
         let dir = self.parent(dir)?;
         let fd = sys::openat(dir.as_fd(), c".", flags | libc::O_TMPFILE, mode)?;
-        self.insert(HostFile::new(fd, FileKind::Regular, false, dir.read_only))
+        self.insert(HostFile::new(fd, FileKind::Regular, false, dir.mount))
     }
 
     fn copy_range(&self, from: Handle, from_at: i64, to: Handle, to_at: i64, len: u64) -> Result<i64, Errno> {
@@ -460,6 +497,10 @@ impl HostIo {
         }
         Ok(done)
     }
+}
+
+fn opens_for_writing(flags: i32) -> bool {
+    flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0
 }
 
 /// Names a node without opening it.

@@ -115,6 +115,8 @@ unsafe impl Plain for HostStatFs {}
 unsafe impl Plain for SetAttr {}
 // SAFETY: as above.
 unsafe impl Plain for Segment {}
+// SAFETY: as above.
+unsafe impl Plain for abi::socket::Message {}
 
 /// Where one structure lies in guest memory.
 #[derive(Clone, Copy, Debug)]

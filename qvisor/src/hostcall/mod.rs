@@ -6,6 +6,8 @@ pub mod decode;
 pub mod events;
 pub mod files;
 pub mod guest;
+pub mod route;
+pub mod sockets;
 pub mod streams;
 pub mod sys;
 #[cfg(test)]
@@ -21,8 +23,11 @@ use abi::hostcall::{
     PANIC, RANDOM, RELEASE, REPORT, SET_DEADLINE, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
 };
 
+use abi::socket::ROUTE_QUERY;
+
 use crate::platform::cpu;
 use crate::sandbox::{Outcome, Sandbox};
+use files::FileKind;
 
 /// Longest text of one log line or of a panic, in bytes.
 const TEXT_MAX: u64 = 4096;
@@ -59,7 +64,7 @@ pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
             return Reply::Leave;
         }
         IDLE => {
-            sandbox.cpus.idle(cpu);
+            sandbox.cpus.idle(cpu, sandbox.files.io());
             0
         }
         KICK => {
@@ -82,6 +87,7 @@ pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         WINDOW_MAP => window_map(sandbox, &call.args),
         WINDOW_UNMAP => answer(sandbox.memory.window_unmap(a)),
         WINDOW_COPY => answer(sandbox.memory.window_copy(a, b, c)),
+        ROUTE_QUERY => route::query(call, &*sandbox.memory),
         OPEN.. => sandbox.files.serve(call, &*sandbox.memory),
         _ => -i64::from(libc::ENOSYS),
     };
@@ -124,15 +130,19 @@ fn take_events(sandbox: &Sandbox, phys: u64, most: u64) -> i64 {
     if sandbox.memory.host_ptr(phys, most * size).is_none() {
         return -i64::from(libc::EFAULT);
     }
+    let room = usize::try_from(most).unwrap_or(0);
     let mut at = phys;
     let mut count = 0;
-    for event in sandbox.events.take(usize::try_from(most).unwrap_or(0)) {
-        if sandbox.memory.write(at, &event).is_none() {
-            break;
+    let mut give = |event: Event| {
+        if sandbox.memory.write(at, &event).is_some() {
+            at += size;
+            count += 1;
         }
-        at += size;
-        count += 1;
-    }
+    };
+    let queued = sandbox.events.take(room);
+    let left = room - queued.len();
+    queued.into_iter().for_each(&mut give);
+    sandbox.files.io().take_edges(left, give);
     count
 }
 
@@ -159,6 +169,7 @@ fn window_map(sandbox: &Sandbox, args: &[u64; 6]) -> i64 {
     use std::os::fd::AsFd;
     let [chunk, handle, offset, writable, ..] = *args;
     match sandbox.files.files().get(low(handle)) {
+        Ok(file) if matches!(file.kind(), FileKind::Socket(_)) => -i64::from(libc::ENODEV),
         Ok(file) => answer(sandbox.memory.window_map(chunk, file.as_fd(), offset, writable != 0)),
         Err(error) => error.as_result(),
     }

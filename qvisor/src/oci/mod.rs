@@ -13,7 +13,7 @@ mod refuse;
 mod resources;
 pub mod spec;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -24,6 +24,7 @@ pub use namespaces::Namespaces;
 pub use resources::Resources;
 
 use crate::boot::BootSpec;
+use crate::jail::UserNamespace;
 
 /// Name of a bundle's configuration.
 pub const CONFIG: &str = "config.json";
@@ -77,6 +78,8 @@ pub struct Container {
     /// Absolute.
     pub bundle: PathBuf,
     pub annotations: BTreeMap<String, String>,
+    /// Who the container's root is on the host.
+    pub userns: UserNamespace,
     /// The root file system's directory.
     pub root: PathBuf,
     pub root_read_only: bool,
@@ -122,6 +125,7 @@ pub fn load(dir: &Path) -> Result<Container> {
     boot.tasks_max = resources.tasks_max();
     Ok(Container {
         mounts: mounts::plan(&spec, &bundle)?,
+        userns: userns(spec.annotations().as_ref())?,
         annotations: annotations(&spec)?,
         sysctls: namespaces.sysctls(linux.sysctl().as_ref())?,
         cgroups_path: linux.cgroups_path().clone(),
@@ -172,10 +176,20 @@ fn annotations(spec: &Spec) -> Result<BTreeMap<String, String>> {
             Some("platform") => {
                 return Err(BundleError::invalid(name, value, "which is neither auto, kvm nor systrap"));
             }
+            // See `userns`.
+            Some("userns") => {}
             _ => return Err(BundleError::refused(format!("annotation {name}"))),
         }
     }
     Ok(all.into_iter().collect())
+}
+
+/// The annotation `dev.dormouse.userns`.
+fn userns(annotations: Option<&HashMap<String, String>>) -> Result<UserNamespace> {
+    let name = "dev.dormouse.userns";
+    let Some(value) = annotations.and_then(|all| all.get(name)) else { return Ok(UserNamespace::Auto) };
+    clap::ValueEnum::from_str(value, false)
+        .map_err(|_| BundleError::invalid(name, value, "which is neither auto, mapped, identity nor host"))
 }
 
 #[cfg(test)]

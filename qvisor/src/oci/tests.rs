@@ -122,6 +122,7 @@ fn what_is_wrong_is_said() {
         ("/hooks", json!({"prestart": [{"path": "/x", "timeout": 0}]}), "timeout of a hook"),
         ("/hostname", json!("x".repeat(65)), "hostname"),
         ("/annotations", json!({"dev.dormouse.platform": "xen"}), "neither auto, kvm nor systrap"),
+        ("/annotations", json!({"dev.dormouse.userns": "x"}), "neither auto, mapped, identity nor host"),
     ];
     for (place, value, words) in cases {
         let error = refusal(|config| put(config, place, value.clone()));

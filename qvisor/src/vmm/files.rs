@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 
 use abi::boot::{MOUNT_READ_ONLY, MOUNT_SHARED, STREAM_TTY};
 
-use super::{Plan, Tree, VmmError};
+use super::{LOG_DEBUG, Plan, Tree, VmmError, log};
 use crate::boot::{BootSpec, Mount, Stream};
 use crate::hostcall::files::HostIo;
 use crate::hostcall::sys;
-use crate::mounts::{self, View, Volume};
+use crate::jail::{IdMap, UserNamespace, Users};
+use crate::mounts::{self, MountError, View, Volume};
 use crate::oci::{Container, Source};
+use crate::process;
 
 /// Directories that the kernel mounts its own file systems on.
 const VIRTUAL_MOUNTS: &[(&str, &str)] = &[
@@ -23,17 +25,56 @@ const VIRTUAL_MOUNTS: &[(&str, &str)] = &[
     ("tmpfs", "/dev/shm"),
 ];
 
-/// Opens everything, and writes down what the kernel is told.
-pub(super) fn prepare(plan: &Plan, io: &HostIo) -> Result<BootSpec, VmmError> {
+/// Opens everything, and writes down what the kernel is told. Ids are mapped unless a file system cannot show them so.
+pub(super) fn prepare(plan: &Plan, io: &HostIo, users: &mut Users) -> Result<BootSpec, VmmError> {
     let mut boot = plan.boot.clone();
     boot.streams = streams(plan, io)?;
-    boot.mounts = match &plan.tree {
+    let open = |id_map: Option<IdMap<'_>>| match &plan.tree {
         Tree::CopyOnWrite { root, layer, volumes, hidden } => {
-            copy_on_write(io, root, layer, volumes, hidden)?
+            copy_on_write(root, layer, volumes, hidden, id_map)
         }
-        Tree::Bundle(bundle) => bundle_mounts(io, &bundle.container, &mut boot)?,
+        Tree::Bundle(bundle) => bundle_tree(&bundle.container, id_map),
     };
+    let tree = match open(users.id_map()) {
+        Err(error @ MountError::Unmapped { .. }) if plan.userns == UserNamespace::Auto => {
+            if plan.boot.log_level >= LOG_DEBUG {
+                log(LOG_DEBUG, &format!("ids are not mapped: {error}"), "\n");
+            }
+            users.fall_back()?;
+            open(None)?
+        }
+        result => result?,
+    };
+    if let (Tree::Bundle(_), Some(Piece::Host(root, ..))) = (&plan.tree, tree.first()) {
+        add_home(&mut boot, root);
+    }
+    boot.mounts = tree.into_iter().map(|piece| piece.adopt(io)).collect::<Result<_, _>>()?;
     Ok(boot)
+}
+
+/// A part of the tree, in the order in which the kernel mounts them.
+enum Piece {
+    /// A view of the host's files; how the kernel shows its type, and flags.
+    Host(View, &'static str, u32),
+    /// A file system of the kernel's own.
+    Kernel(Mount),
+}
+
+impl Piece {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Host(view, ..) => &view.path,
+            Self::Kernel(mount) => Path::new(std::ffi::OsStr::from_bytes(&mount.path)),
+        }
+    }
+
+    /// Hands it over to the kernel.
+    fn adopt(self, io: &HostIo) -> Result<Mount, VmmError> {
+        match self {
+            Self::Host(view, kind, flags) => adopt(io, view, kind, flags),
+            Self::Kernel(mount) => Ok(mount),
+        }
+    }
 }
 
 /// Hands a view over to the kernel.
@@ -50,80 +91,78 @@ fn adopt(io: &HostIo, view: View, kind: &str, flags: u32) -> Result<Mount, VmmEr
 
 /// A view of the host, with the kernel's own file systems in their usual places.
 fn copy_on_write(
-    io: &HostIo,
     root: &Path,
     layer: &Path,
     volumes: &[Volume],
     hidden: &[PathBuf],
-) -> Result<Vec<Mount>, VmmError> {
-    let mut views = mounts::copy_on_write(root, layer)?;
+    id_map: Option<IdMap<'_>>,
+) -> Result<Vec<Piece>, MountError> {
+    let mut views = mounts::copy_on_write(root, layer, id_map)?;
     for volume in volumes {
-        let view = mounts::volume(volume)?;
+        let view = mounts::volume(volume, id_map)?;
         let is_dir = is_directory(view.fd.as_fd());
-        make_target(&views, &view.path, is_dir);
+        make_target(&views, &view.path, is_dir, id_map);
         views.retain(|other| other.path != view.path);
         views.push(view);
     }
-    let mut mounts = Vec::new();
+    let mut pieces = Vec::new();
     for (kind, path) in VIRTUAL_MOUNTS {
-        make_target(&views, Path::new(path), true);
+        make_target(&views, Path::new(path), true, id_map);
         let flags = if *kind == "sysfs" { MOUNT_READ_ONLY } else { 0 };
-        mounts.push(Mount::of_kernel(kind, path.as_bytes().to_vec(), flags));
+        pieces.push(Piece::Kernel(Mount::of_kernel(kind, path.as_bytes().to_vec(), flags)));
     }
     let mut covers = Vec::new();
     for path in hidden.iter().filter_map(|path| path.strip_prefix(root).ok()) {
         let path = Path::new("/").join(path);
-        make_target(&views, &path, true);
-        covers.push(Mount::of_kernel("tmpfs", mounts::bytes_of(&path), 0));
+        make_target(&views, &path, true, id_map);
+        covers.push(Piece::Kernel(Mount::of_kernel("tmpfs", mounts::bytes_of(&path), 0)));
     }
     for view in views {
         let kind = if view.path == Path::new("/") { "overlay" } else { "host" };
-        mounts.push(adopt(io, view, kind, 0)?);
+        pieces.push(Piece::Host(view, kind, 0));
     }
-    mounts.append(&mut covers);
+    pieces.append(&mut covers);
     // Parents before children, the root first; a volume covers what the kernel has there.
-    mounts.sort_by_key(|mount| Path::new(std::ffi::OsStr::from_bytes(&mount.path)).components().count());
-    Ok(mounts)
+    pieces.sort_by_key(|piece| piece.path().components().count());
+    Ok(pieces)
 }
 
 /// The root file system of a bundle itself, and the mounts in their order.
-fn bundle_mounts(io: &HostIo, container: &Container, boot: &mut BootSpec) -> Result<Vec<Mount>, VmmError> {
+fn bundle_tree(container: &Container, id_map: Option<IdMap<'_>>) -> Result<Vec<Piece>, MountError> {
     let read_only = container.root_read_only;
-    let fd = mounts::open_tree(&container.root, read_only, true)
-        .map_err(|source| mounts::MountError::Root { path: container.root.clone(), source })?;
-    if !boot.env.iter().any(|pair| pair.starts_with(b"HOME=")) {
-        let passwd = mounts::read_in_root(fd.as_fd(), Path::new("etc/passwd")).unwrap_or_default();
-        boot.env.push([b"HOME=", home_of(&passwd, boot.creds.uid)].concat());
-    }
-    // All are open before one is handed over: a target is made in the view that holds it.
-    let mut views = vec![View { fd, path: "/".into(), read_only, shared: true }];
+    let fd = mounts::open_tree(&container.root, read_only, true, id_map)?;
+    let root = View { fd, path: "/".into(), read_only, shared: true };
+    let mut pieces = vec![Piece::Host(root, "dormouse", 0)];
     for plan in &container.mounts {
-        if let Source::Host { path, recursive } = &plan.source {
-            let read_only = plan.flags & MOUNT_READ_ONLY != 0;
-            let fd = mounts::open_tree(path, read_only, *recursive)
-                .map_err(|source| mounts::MountError::Bind { path: path.clone(), source })?;
-            make_target(&views, &plan.path, is_directory(fd.as_fd()));
-            views.push(View { fd, path: plan.path.clone(), read_only, shared: true });
-        } else {
-            make_target(&views, &plan.path, true);
-        }
-    }
-    let mut views = views.into_iter();
-    let mut mounts: Vec<Mount> = Vec::new();
-    mounts.extend(views.next().map(|root| adopt(io, root, "dormouse", 0)).transpose()?);
-    for plan in &container.mounts {
+        let views = pieces.iter().filter_map(|piece| match piece {
+            Piece::Host(view, ..) => Some(view),
+            Piece::Kernel(_) => None,
+        });
         match &plan.source {
-            Source::Host { .. } => {
-                mounts.extend(views.next().map(|view| adopt(io, view, "bind", plan.flags)).transpose()?);
+            Source::Host { path, recursive } => {
+                let read_only = plan.flags & MOUNT_READ_ONLY != 0;
+                let fd = mounts::open_tree(path, read_only, *recursive, id_map)?;
+                make_target(views, &plan.path, is_directory(fd.as_fd()), id_map);
+                let view = View { fd, path: plan.path.clone(), read_only, shared: true };
+                pieces.push(Piece::Host(view, "bind", plan.flags));
             }
             Source::Virtual { kind, name, options } => {
+                make_target(views, &plan.path, true, id_map);
                 let mut mount = Mount::of_kernel(kind, mounts::bytes_of(&plan.path), plan.flags);
                 (mount.source, mount.options) = (name.clone(), options.clone());
-                mounts.push(mount);
+                pieces.push(Piece::Kernel(mount));
             }
         }
     }
-    Ok(mounts)
+    Ok(pieces)
+}
+
+/// Programs expect `HOME`; the root file system says what it is.
+fn add_home(boot: &mut BootSpec, root: &View) {
+    if !boot.env.iter().any(|pair| pair.starts_with(b"HOME=")) {
+        let passwd = mounts::read_in_root(root.fd.as_fd(), Path::new("etc/passwd")).unwrap_or_default();
+        boot.env.push([b"HOME=", home_of(&passwd, boot.creds.uid)].concat());
+    }
 }
 
 /// The home directory of a user, by the lines of a `passwd` file; `/` when it has none.
@@ -157,8 +196,15 @@ fn is_directory(fd: BorrowedFd<'_>) -> bool {
 
 /// Makes the directories (or the file) that something is mounted on, in the view that holds them. Best effort: a
 /// read-only view is left for the kernel to find. Links are followed inside the view, never out of it.
-fn make_target(views: &[View], path: &Path, directory: bool) {
-    let holders = views.iter().filter(|view| path.starts_with(&view.path) && path != view.path);
+fn make_target<'a>(
+    views: impl IntoIterator<Item = &'a View>,
+    path: &Path,
+    directory: bool,
+    id_map: Option<IdMap<'_>>,
+) {
+    // What is made is to be the guest's root's.
+    let _ids = id_map.map(|id_map| process::FileIds::take_on(id_map.base));
+    let holders = views.into_iter().filter(|view| path.starts_with(&view.path) && path != view.path);
     let Some(view) = holders.max_by_key(|view| view.path.as_os_str().len()) else { return };
     let Ok(inside) = path.strip_prefix(&view.path) else { return };
     let mut at: Option<OwnedFd> = None;

@@ -96,7 +96,7 @@ impl Life {
     }
 
     /// Whose terminal it is that may change its size.
-    pub(super) fn set_files(&self, sandbox: Weak<Sandbox>) {
+    pub(super) fn set_sandbox(&self, sandbox: Weak<Sandbox>) {
         let _ = self.sandbox.set(sandbox);
     }
 

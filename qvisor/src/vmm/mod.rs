@@ -4,7 +4,7 @@ mod files;
 mod life;
 
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,13 +17,15 @@ use crate::control::{self, Order, Report};
 use crate::hostcall::events::EventQueue;
 use crate::hostcall::files::HostIo;
 use crate::hostcall::sys::{self, Errno};
-use crate::jail::{self, JailError};
+use crate::jail::{self, JailError, UserNamespace, Users};
 use crate::leash::Leash;
-use crate::mounts::{self, MountError, Volume};
+use crate::mounts::{MountError, Volume};
 use crate::net::{self, NetError, Network};
 use crate::oci::Container;
 use crate::oci::cgroup::Cgroups;
 use crate::oci::hooks::{self, HookError};
+use crate::platform::PlatformError;
+use crate::platform::kvm;
 use crate::process;
 use crate::sandbox::{Sandbox, SandboxConfig, SandboxError};
 use crate::state::State;
@@ -43,11 +45,18 @@ const IGNORED: &[i32] = &[
     libc::SIGUSR2,
     libc::SIGPIPE,
 ];
+/// `BootSpec::log_level` from which on what a sandbox did is summed up at its end.
+const LOG_INFO: u32 = 2;
+/// `BootSpec::log_level` from which everything is said.
+const LOG_DEBUG: u32 = 3;
+
 /// What a sandbox is made of.
 #[derive(Debug)]
 pub struct Plan {
     pub tree: Tree,
     pub network: Network,
+    /// Who the guest's root is on the host.
+    pub userns: UserNamespace,
     pub platform: Platform,
     pub memory_bytes: u64,
     pub cpus: u32,
@@ -149,7 +158,8 @@ pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
         process::exit_now(1)
     };
     let channel = Arc::new(UnixStream::from(channel));
-    let result = early.map_err(VmmError::Prepare).and_then(|()| run(&plan, &channel, listener.into()));
+    let result =
+        early.map_err(VmmError::Prepare).and_then(|()| run(&plan, &channel, listener.into(), parent));
     // Whatever comes to an end later does so by the sandbox's life itself.
     let Err(error) = result;
     let _ = control::send(&channel, &Report::Failed { message: error.to_string(), code: None });
@@ -161,10 +171,11 @@ fn run(
     plan: &Plan,
     channel: &Arc<UnixStream>,
     listener: UnixListener,
+    parent: i32,
 ) -> Result<std::convert::Infallible, VmmError> {
     let events = Arc::new(EventQueue::new());
     let sink = Arc::clone(&events);
-    mounts::enter_namespaces()?;
+    let mut users = Users::enter_namespaces(plan.userns)?;
     net::enter(&plan.network)?;
     // Children of ours that share the mount namespace leave the host with us, if that is where they are.
     std::env::set_current_dir("/").map_err(VmmError::Prepare)?;
@@ -172,33 +183,61 @@ fn run(
         Tree::Bundle(bundle) => Some(begin_container(bundle, channel)?),
         Tree::CopyOnWrite { .. } => None,
     };
-    let io = HostIo::new(Arc::new(move |event| sink.post(event))).map_err(VmmError::HostIo)?;
-    let boot = files::prepare(plan, &io)?;
+    let proc = jail::proc_directory(&users).map_err(|error| VmmError::HostIo(error.into()))?;
+    let io =
+        HostIo::with_proc(Arc::new(move |event| sink.post(event)), proc.as_fd()).map_err(VmmError::HostIo)?;
+    drop(proc);
+    let boot = files::prepare(plan, &io, &mut users)?;
     if let (Tree::Bundle(bundle), Some(leash)) = (&plan.tree, &leash) {
         let state = State { pid: leash.pid(), ..bundle.state.clone() };
         hooks::run("createContainer", bundle.container.hooks.create_container().as_deref(), &state)?;
     }
+    let device = match plan.platform {
+        Platform::Kvm => {
+            Some(kvm::Device::open().map_err(|error| VmmError::Sandbox(PlatformError::from(error).into()))?)
+        }
+        Platform::Systrap => None,
+    };
+    // From here on nothing is opened by its path. One thread so far: ids and capabilities are a thread's own, and the
+    // stubs' zygote, made below, is to have ours.
+    jail::enter(users)?;
+    io.enter_jail().map_err(VmmError::HostIo)?;
+    if !process::die_with_parent(parent) {
+        process::exit_now(1);
+    }
     let life = Arc::new(Life::new(Arc::clone(channel), leash, Arc::clone(&events)));
     if cfg!(debug_assertions) && std::env::var_os("DORMOUSE_FAKE_KERNEL").is_some() {
-        leave(&io, &life, listener)?;
+        leave(&life, listener)?;
+        jail::seal(plan.platform)?;
         life.finish(Ok(stand_in(&boot, &events)));
     }
+    let sandbox = Sandbox::new(config(plan, device, &life), io, Arc::clone(&events))?;
+    life.set_sandbox(Arc::downgrade(&sandbox));
+    leave(&life, listener)?;
+    let status = sandbox.run(&boot);
+    if boot.log_level >= LOG_INFO && plan.platform == Platform::Kvm {
+        let exits: Vec<String> =
+            sandbox.exits().iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+        sandbox.log(LOG_INFO, &format!("exits: {}", exits.join(", ")));
+    }
+    // The process ends now, and with it all this is made of; taking it apart piece by piece would only cost time.
+    std::mem::forget(sandbox);
+    life.finish(status.map(u32::cast_signed).map_err(VmmError::from))
+}
+
+fn config(plan: &Plan, device: Option<kvm::Device>, life: &Arc<Life>) -> SandboxConfig {
     let mut config = SandboxConfig::new(plan.platform, plan.cpus, plan.memory_bytes);
     let newline = if plan.terminal { "\r\n" } else { "\n" };
-    let (teller, listening) = (Arc::clone(&life), Arc::clone(&life));
+    let (teller, listening) = (Arc::clone(life), Arc::clone(life));
     config.log = Arc::new(move |level, text| {
         if !teller.keep(level, text) {
             log(level, text, newline);
         }
     });
     config.report = Arc::new(move |what| listening.report(what));
-    let sandbox = Sandbox::new(config, io, Arc::clone(&events))?;
-    life.set_files(Arc::downgrade(&sandbox));
-    leave(&sandbox.files, &life, listener)?;
-    let status = sandbox.run(&boot);
-    // The process ends now, and with it all this is made of; taking it apart piece by piece would only cost time.
-    std::mem::forget(sandbox);
-    life.finish(status.map(u32::cast_signed).map_err(VmmError::from))
+    config.device = device;
+    config.seal = Some(jail::seal);
+    config
 }
 
 /// What a container needs while the VMM is still part of the host: settings of its network, its leash, and the hooks
@@ -220,10 +259,8 @@ fn begin_container(bundle: &Bundle, channel: &Arc<UnixStream>) -> Result<Leash, 
     }
 }
 
-/// Gives up the host, and starts to take orders.
-fn leave(io: &HostIo, life: &Arc<Life>, listener: UnixListener) -> Result<(), VmmError> {
-    jail::leave_host()?;
-    io.enter_jail().map_err(VmmError::HostIo)?;
+/// Starts to take orders.
+fn leave(life: &Arc<Life>, listener: UnixListener) -> Result<(), VmmError> {
     if life.leash().is_some() {
         // From here on the end of the channel says that the front end is gone; a container may survive that.
         process::survive_parent();

@@ -13,10 +13,18 @@ pub enum Table {
     Udp,
     Udp6,
     Unix,
-    /// Interfaces: lines of `/proc/net/dev` other than `lo`'s.
+    /// `/proc/net/sockstat`.
+    Summary,
+    /// `/proc/net/dev`.
     Interfaces,
+    /// `/proc/net/if_inet6`.
+    Addresses6,
     /// `/proc/net/route`.
     Routes,
+    /// `/proc/net/ipv6_route`.
+    Routes6,
+    /// `/proc/net/arp`.
+    Neighbours,
 }
 
 static SOURCE: Once<fn(Table, &mut Out)> = Once::new();
@@ -49,8 +57,7 @@ const UDP6: &str = "  sl  local_address                         remote_address  
 const RAW: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n";
 const UNIX: &str = "Num       RefCount Protocol Flags    Type St Inode Path\n";
 const ROUTE: &str = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT                                                       \n";
-const DEV: &str = "Inter-|   Receive                                                |  Transmit\n face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n    lo:       0       0    0    0    0     0          0         0        0       0    0    0    0     0       0          0\n";
-const LOOPBACK6: &str = "00000000000000000000000000000001 01 80 10 80       lo\n";
+const DEV: &str = "Inter-|   Receive                                                |  Transmit\n face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n";
 const SNMP: &str = "Ip: Forwarding DefaultTTL InReceives InHdrErrors InAddrErrors ForwDatagrams InUnknownProtos InDiscards InDelivers OutRequests OutDiscards OutNoRoutes ReasmTimeout ReasmReqds ReasmOKs ReasmFails FragOKs FragFails FragCreates\n\
 Ip: 2 64 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n\
 Icmp: InMsgs InErrors InCsumErrors InDestUnreachs OutMsgs OutErrors OutDestUnreachs\n\
@@ -61,17 +68,17 @@ Udp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumE
 Udp: 0 0 0 0 0 0 0 0 0\n\
 UdpLite: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors IgnoredMulti MemErrors\n\
 UdpLite: 0 0 0 0 0 0 0 0 0\n";
-const SOCKSTAT: &str = "sockets: used 0\nTCP: inuse 0 orphan 0 tw 0 alloc 0 mem 0\nUDP: inuse 0 mem 0\nUDPLITE: inuse 0\nRAW: inuse 0\nFRAG: inuse 0 memory 0\n";
+const ARP: &str = "IP address       HW type     Flags       HW address            Mask     Device\n";
 
 /// The directory.
 pub static TABLE: &[Entry<Subject>] = &[
-    Entry::fixed("arp", "IP address       HW type     Flags       HW address            Mask     Device\n"),
+    sockets!("arp", Neighbours, ARP),
     sockets!("dev", Interfaces, DEV),
     Entry::fixed("fib_trie", ""),
     Entry::fixed("icmp", RAW),
-    Entry::fixed("if_inet6", LOOPBACK6),
+    sockets!("if_inet6", Addresses6, ""),
     Entry::fixed("igmp", "Idx\tDevice    : Count Querier\tGroup    Users Timer\tReporter\n"),
-    Entry::fixed("ipv6_route", ""),
+    sockets!("ipv6_route", Routes6, ""),
     Entry::fixed(
         "netlink",
         "sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode\n",
@@ -92,7 +99,7 @@ pub static TABLE: &[Entry<Subject>] = &[
     sockets!("route", Routes, ROUTE),
     Entry::fixed("snmp", SNMP),
     Entry::fixed("snmp6", ""),
-    Entry::fixed("sockstat", SOCKSTAT),
+    sockets!("sockstat", Summary, ""),
     Entry::fixed(
         "sockstat6",
         "TCP6: inuse 0\nUDP6: inuse 0\nUDPLITE6: inuse 0\nRAW6: inuse 0\nFRAG6: inuse 0 memory 0\n",

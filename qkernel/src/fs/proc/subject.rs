@@ -80,7 +80,7 @@ impl Subject {
             let node = tree.nodes.get(&self.process.pid).ok_or(Errno::ESRCH)?;
             let terminal = tree.terminals.get(&node.session).map(|session| session.terminal.clone());
             let family = Family {
-                parent: node.parent,
+                parent: node.parent(),
                 group: node.group,
                 session: node.session,
                 ended: node.exit_status,

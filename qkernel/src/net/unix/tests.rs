@@ -19,7 +19,7 @@ fn receive(socket: &UnixSocket, count: usize) -> Result<Vec<u8>> {
 
 fn events(socket: &UnixSocket) -> PollEvents {
     let mask = PollEvents::IN | PollEvents::OUT | PollEvents::HUP | PollEvents::RDHUP | PollEvents::ERR;
-    socket.poll(None, &Options::new()) & mask
+    socket.poll(None, &Options::new(), mask) & mask
 }
 
 #[test]

@@ -128,7 +128,7 @@ fn tell_parent(process: &Arc<Process>, report: Report) {
             return;
         };
         node.report = Some(report);
-        let (parent, uid) = (node.parent, node.uid);
+        let (parent, uid) = (node.parent(), node.uid);
         let Some(parent) = tree.nodes.get(&parent) else { return };
         (parent.process.clone(), uid)
     };
@@ -168,7 +168,7 @@ pub fn leave_session(process: &Arc<Process>) {
     let (terminal, orphaned) = {
         let mut tree = TREE.lock();
         let Some(node) = tree.nodes.get(&pid) else { return };
-        let (group, session, parent) = (node.group, node.session, node.parent);
+        let (group, session, parent) = (node.group, node.session, node.parent());
         let terminal = if session == pid { tree.terminals.remove(&session) } else { None };
         let looked_after =
             tree.nodes.get(&parent).is_some_and(|parent| parent.group != group && parent.session == session);

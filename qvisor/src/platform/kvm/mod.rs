@@ -8,10 +8,11 @@ mod exits;
 mod features;
 mod kick;
 mod state;
+mod statistics;
 mod tables;
 mod vcpu;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use abi::layout::{
     KERNEL_PHYS, LINEAR_BASE_KVM, MAX_CPUS, PAGE_SIZE, USER_PHYS, WINDOW_PHYS, WINDOW_PHYS_END,
@@ -21,6 +22,7 @@ use kvm_ioctls::VmFd;
 
 use self::exits::ExitCounters;
 use self::kick::Kicker;
+use self::statistics::ExitCount;
 use self::tables::{LinearMap, TableMemory};
 use self::vcpu::Vcpu;
 use super::cpu::XsaveLayout;
@@ -53,6 +55,18 @@ fn failed(action: &'static str) -> impl FnOnce(kvm_ioctls::Error) -> KvmError {
     move |error| KvmError::Kvm { action, error }
 }
 
+/// `/dev/kvm`, open: what a VMM takes along that leaves the host before it makes its machine.
+#[derive(Clone, Debug)]
+pub struct Device(Arc<kvm_ioctls::Kvm>);
+
+impl Device {
+    /// Opens it.
+    pub fn open() -> Result<Self, KvmError> {
+        let kvm = kvm_ioctls::Kvm::new().map_err(Unusable::Open)?;
+        Ok(Self(Arc::new(kvm)))
+    }
+}
+
 /// The platform's state for one sandbox: a virtual machine.
 #[derive(Debug)]
 pub struct Kvm {
@@ -64,15 +78,20 @@ pub struct Kvm {
     root: OnceLock<u64>,
     kickers: Vec<Kicker>,
     exits: ExitCounters,
+    /// KVM's own counts, of the vCPUs made so far.
+    counts: Mutex<Vec<ExitCount>>,
 }
 
 impl Kvm {
-    /// Makes a machine for `cpus` vCPUs with `memory` in it.
-    pub fn new(memory: &Arc<SandboxMemory>, cpus: u32) -> Result<Self, KvmError> {
+    /// Makes a machine for `cpus` vCPUs with `memory` in it, by the device if it is open already.
+    pub fn new(memory: &Arc<SandboxMemory>, cpus: u32, device: Option<&Device>) -> Result<Self, KvmError> {
         if cpus == 0 || cpus > MAX_CPUS {
             return Err(KvmError::Cpus(cpus));
         }
-        let kvm = kvm_ioctls::Kvm::new().map_err(Unusable::Open)?;
+        let Device(kvm) = match device {
+            Some(device) => device.clone(),
+            None => Device::open()?,
+        };
         let supported = check(&kvm)?;
         let vm = kvm.create_vm().map_err(failed("create a machine"))?;
         // The file window is one slot for good: chunks are mapped inside it.
@@ -93,7 +112,8 @@ impl Kvm {
         }
         let kickers = (0..cpus).map(|_| Kicker::default()).collect();
         let memory = Arc::clone(memory);
-        Ok(Self { vm, memory, supported, root: OnceLock::new(), kickers, exits: ExitCounters::default() })
+        let (exits, counts) = (ExitCounters::default(), Mutex::default());
+        Ok(Self { vm, memory, supported, root: OnceLock::new(), kickers, exits, counts })
     }
 
     /// Makes vCPU `cpu`, which will start at `entry`.
@@ -109,6 +129,7 @@ impl Kvm {
         state::enable_components(&fd, self.xsave().mask).map_err(failed("enable vector registers"))?;
         state::share_tsc(&fd);
         state::set_up(&fd, cpu, root, entry).map_err(failed("set a vCPU's registers"))?;
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner).extend(ExitCount::of(&fd));
         Ok(Vcpu { fd, cpu, kicker, exits: &self.exits })
     }
 }
@@ -152,7 +173,10 @@ impl Machine for Kvm {
     }
 
     fn exits(&self) -> Vec<(&'static str, u64)> {
-        self.exits.values()
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut values = self.exits.values();
+        values.push(("all", counts.iter().map(ExitCount::value).sum()));
+        values
     }
 }
 

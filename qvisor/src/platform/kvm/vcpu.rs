@@ -157,7 +157,7 @@ impl Vcpu<'_> {
         let deadline = sandbox.cpus.deadline(self.cpu).map_or(u64::MAX, |deadline| deadline.load(SeqCst));
         let now = kick::now_ns();
         if deadline <= now {
-            sandbox.cpus.set_pending(self.cpu);
+            sandbox.cpus.set_pending(self.cpu, sandbox.files.io());
         }
         if is_pending(sandbox, self.cpu) {
             // Again until the kernel has taken it: the interrupt, or the window for it, was seen to get lost in the emulator.

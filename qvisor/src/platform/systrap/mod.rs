@@ -63,8 +63,14 @@ struct Last {
 
 impl Systrap {
     /// Starts the zygote, as a child of the calling thread: when that ends, so do the stubs.
-    pub fn start(memory: &Arc<SandboxMemory>, cpus: u32, log: LogSink) -> Result<Self, PlatformError> {
-        let (stubs, sockets) = Stubs::start(memory, cpus)?;
+    /// `proc` is the host's `/proc`, or one that shows stubs.
+    pub fn start(
+        memory: &Arc<SandboxMemory>,
+        cpus: u32,
+        proc: Option<OwnedFd>,
+        log: LogSink,
+    ) -> Result<Self, PlatformError> {
+        let (stubs, sockets) = Stubs::start(memory, cpus, proc)?;
         let stubs = Arc::new(stubs);
         let kept = Arc::clone(&stubs);
         let keeper = std::thread::Builder::new()

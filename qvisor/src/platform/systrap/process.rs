@@ -220,7 +220,11 @@ struct Pools {
 
 impl Stubs {
     /// Starts the zygote, a child of the calling thread.
-    pub fn start(memory: &SandboxMemory, cpus: u32) -> Result<(Self, Vec<OwnedFd>), PlatformError> {
+    pub fn start(
+        memory: &SandboxMemory,
+        cpus: u32,
+        proc: Option<OwnedFd>,
+    ) -> Result<(Self, Vec<OwnedFd>), PlatformError> {
         let layout = FrameLayout::new().ok_or(PlatformError::Stub)?;
         let areas_len = u64::from(cpus) * STUB_AREA_SIZE;
         let control = Control::new(SLOTS as u64 * areas_len)?;
@@ -255,7 +259,7 @@ impl Stubs {
             stopping: AtomicBool::new(false),
             dead_cpu_ns: AtomicU64::new(0),
             zygote_dead: AtomicBool::new(false),
-            proc: spawn::proc_directory(),
+            proc,
         };
         Ok((stubs, sockets))
     }

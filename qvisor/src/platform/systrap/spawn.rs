@@ -163,7 +163,7 @@ pub fn pidfd(pid: i32) -> Result<OwnedFd, PlatformError> {
 /// Kills a child that has not been reaped.
 pub fn kill(pid: i32) {
     // SAFETY: a child's pid is its own until it is reaped.
-    unsafe { libc::kill(pid, libc::SIGKILL) };
+    unsafe { libc::syscall(libc::SYS_tgkill, pid, pid, libc::SIGKILL) };
 }
 
 /// Waits for the end of a child; the result is the processor time it used, in nanoseconds.
@@ -187,13 +187,6 @@ pub fn has_ended(pidfd: &OwnedFd) -> bool {
     let mut poll = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one structure of this function's own.
     unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
-}
-
-/// The host's `/proc`, if there is one.
-pub fn proc_directory() -> Option<OwnedFd> {
-    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
-    // SAFETY: makes a descriptor.
-    owned(unsafe { libc::open(c"/proc".as_ptr(), flags) }, "open /proc").ok()
 }
 
 /// How many threads a process has: `/proc/PID/task` has two links more.

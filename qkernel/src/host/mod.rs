@@ -1,5 +1,7 @@
 //! Hostcalls as typed functions.
 
+pub mod socket;
+
 use abi::hostcall::{self as hc, Event, HostStat, HostStatFs, Segment, SetAttr};
 use alloc::vec::Vec;
 
@@ -31,6 +33,7 @@ impl Drop for Handle {
     }
 }
 
+/// A handle that a hostcall made.
 fn handle(result: u64) -> Result<Handle> {
     u32::try_from(result).map(Handle).map_err(|_| Errno::EIO)
 }
@@ -70,13 +73,14 @@ pub fn random(bytes: &mut [u8]) {
 
 /// Takes what happened on the host and hands it on.
 pub fn handle_events() {
-    let mut events = [Event::default(); 16];
+    let mut events = [Event::default(); 64];
     loop {
+        let round = crate::fs::host_poll::begin_round();
         let args = [phys_of(events.as_mut_ptr()), events.len() as u64, 0, 0, 0, 0];
         let count = call(hc::EVENTS, args).unwrap_or(0) as usize;
         for event in events.iter().take(count) {
             match event.kind {
-                hc::EVENT_READY => crate::fs::host_poll::ready(event.token, event.value),
+                hc::EVENT_READY => crate::fs::host_poll::ready(event.token, event.value, round),
                 hc::EVENT_SIGNAL => crate::boot::host_signal(event.value, event.flags),
                 hc::EVENT_WINSIZE => crate::fs::console_resized(event.value),
                 hc::EVENT_START => crate::boot::begin_init(),
@@ -241,6 +245,14 @@ pub fn seek(file: &Handle, offset: u64, whence: u32) -> Result<u64> {
 /// `COPY_RANGE` between two files of the host.
 pub fn copy_range(from: &Handle, from_at: u64, to: &Handle, to_at: u64, len: u64) -> Result<usize> {
     Ok(call(hc::COPY_RANGE, [from.arg(), from_at, to.arg(), to_at, len, 0])? as usize)
+}
+
+/// `ROUTE_QUERY`: asks about the network; `EMSGSIZE` when the answer doesn't fit.
+pub fn route_query(request: &[u8], reply: &mut [u8], strict: bool) -> Result<usize> {
+    let (at, room) = (phys_of(reply.as_mut_ptr()), reply.len() as u64);
+    let args = [phys_of(request.as_ptr()), request.len() as u64, at, room, u64::from(strict), 0];
+    let got = call(abi::socket::ROUTE_QUERY, args)?;
+    Ok((got as usize).min(reply.len()))
 }
 
 /// `POLL_ARM`.

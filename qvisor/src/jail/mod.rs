@@ -1,31 +1,58 @@
-//! How the VMM gives up the host. Steps, in order; those marked *later* come with the jail proper:
+//! How the VMM gives up the host. Steps, in order:
 //!
 //! 1. Descriptors: only the streams, the channel to the front end and the control socket stay (`process::keep_only`,
 //!    before anything else is opened).
-//! 2. Namespaces: mount, and user for unprivileged callers (`mounts::enter_namespaces`); *later* net, ipc, uts.
+//! 2. Namespaces: mount, ipc, uts, and a user namespace that is entered in step 4 ([`Users::enter_namespaces`]).
 //! 3. The root file system: an empty read-only one takes the host's place ([`leave_host`]). What the sandbox may use was
-//!    opened before; own descriptors are reached by `/proc/self/fd`, opened before as well.
-//! 4. *Later*: the cgroup, with headroom for the VMM.
-//! 5. *Later*: capabilities down to a listed set; no-new-privileges.
-//! 6. *Later*: the seccomp allow-list, kept as commented data.
+//!    opened before; own descriptors are reached by a `/proc` of our own ([`proc_directory`]), opened before as well.
+//! 4. Ids: root in the guest is nobody on the host, and no other process has the VMM's own id (`users.rs`).
+//! 5. Capabilities down to a listed set, no new privileges, limits (`privileges.rs`).
+//! 6. The system calls: an allow-list (`syscalls.rs`), installed for all threads right before the kernel runs
+//!    ([`seal`]).
+
+mod privileges;
+mod seccomp;
+mod syscalls;
+#[cfg(debug_assertions)]
+mod trial;
+mod users;
 
 use std::ffi::CStr;
 use std::io;
 
+pub use self::privileges::KEPT;
+pub use self::seccomp::{has_ended_by_filter, seal};
+pub use self::syscalls::{RULES, Rule};
+pub use self::users::{IdMap, UserNamespace, Users, proc_directory};
+
 /// Why the host could not be left.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "cannot jail the sandbox: {step} failed: {source}; run it as root or on a file system that can be left"
-)]
-pub struct JailError {
-    step: &'static str,
-    source: io::Error,
+pub enum JailError {
+    #[error(
+        "cannot jail the sandbox: {step} failed: {source}; run it as root or on a file system that can be left"
+    )]
+    Step { step: &'static str, source: io::Error },
+    #[error(
+        "cannot choose the sandbox's user namespace: only root may; leave out --userns, or run dormouse as root"
+    )]
+    NeedsRoot,
+    #[error("cannot restrict the VMM's system calls: {0}; the host's kernel needs seccomp filters")]
+    Filter(String),
+}
+
+/// Steps 3 to 5. Afterwards the process has no way to the host but what it has open. The calling thread is the only
+/// one; its signal at the parent's death must be asked for again.
+pub fn enter(users: Users) -> Result<(), JailError> {
+    leave_host()?;
+    let ids_differ = users.ids_differ();
+    users.become_nobody()?;
+    privileges::give_up(ids_differ)
 }
 
 /// Replaces the root of this mount namespace by an empty, read-only file system: no path leads to the host any more.
 ///
 /// The namespace must be the process's own. The working directory is lost as well.
-pub fn leave_host() -> Result<(), JailError> {
+fn leave_host() -> Result<(), JailError> {
     let private = libc::MS_REC | libc::MS_PRIVATE;
     mount("making mounts private", c"none", c"/", None, private, None)?;
     let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
@@ -52,7 +79,7 @@ pub fn leave_host() -> Result<(), JailError> {
 }
 
 fn step(name: &'static str, run: impl FnOnce() -> i64) -> Result<(), JailError> {
-    if run() >= 0 { Ok(()) } else { Err(JailError { step: name, source: io::Error::last_os_error() }) }
+    if run() >= 0 { Ok(()) } else { Err(JailError::Step { step: name, source: io::Error::last_os_error() }) }
 }
 
 fn mount(

@@ -1,0 +1,278 @@
+//! What is known of a host socket's readiness, so that few questions go to the host.
+//!
+//! The host tells of every change once: an event sets bits, and begins a new generation. An attempt that would have to
+//! wait clears its bits, unless the generation changed since before the attempt. So a bit that isn't set is the truth,
+//! or an event is on its way; a bit that is set may be stale, and is confirmed by the host before a program is told,
+//! unless it is *fresh*: nothing was consumed since the host said so.
+
+use alloc::sync::{Arc, Weak};
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::host_poll;
+use super::poll::{PollEvents, PollTable};
+use crate::errno::Result;
+use crate::task::wait::WaitQueue;
+
+const MASK: u64 = 0xffff;
+/// By direction.
+const FRESH: [u64; 2] = [1 << 16, 1 << 17];
+const GENERATION: u64 = 1 << 18;
+
+/// What a call uses up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    Receive = 0,
+    Send = 1,
+}
+
+impl Direction {
+    /// What has to hold for an attempt to be worth while, besides errors.
+    fn events(self) -> PollEvents {
+        match self {
+            Self::Receive => INPUT,
+            Self::Send => PollEvents::OUT,
+        }
+    }
+}
+
+const INPUT: PollEvents = PollEvents::IN.union(PollEvents::PRI).union(PollEvents::RDHUP);
+const ERRORS: PollEvents = PollEvents::ERR.union(PollEvents::HUP);
+/// What the host is asked about.
+const ASKED: PollEvents = INPUT.union(PollEvents::OUT);
+
+/// The readiness of one socket.
+pub struct Readiness {
+    /// Events that hold, freshness, generation.
+    state: AtomicU64,
+    /// The round of events in which something was last received, and sent.
+    used: [AtomicU64; 2],
+    queue: Arc<WaitQueue>,
+    token: u64,
+}
+
+/// A moment to compare with.
+#[derive(Clone, Copy)]
+pub struct Moment(u64);
+
+fn mask(state: u64) -> PollEvents {
+    PollEvents::from_bits_truncate((state & MASK) as u32)
+}
+
+/// Both spellings.
+fn spelled(events: PollEvents) -> PollEvents {
+    let mut all = events;
+    all.set(PollEvents::RDNORM, events.contains(PollEvents::IN));
+    all.set(PollEvents::WRNORM, events.contains(PollEvents::OUT));
+    all
+}
+
+/// The one spelling the state knows.
+fn plain(events: PollEvents) -> PollEvents {
+    let mut all = events & (ASKED | ERRORS);
+    if events.intersects(PollEvents::RDNORM) {
+        all |= PollEvents::IN;
+    }
+    if events.intersects(PollEvents::WRNORM | PollEvents::WRBAND) {
+        all |= PollEvents::OUT;
+    }
+    if events.intersects(PollEvents::RDBAND) {
+        all |= PollEvents::PRI;
+    }
+    all
+}
+
+impl Readiness {
+    /// Of a new socket: everything may hold, nothing is known.
+    pub fn new() -> Arc<Self> {
+        Arc::new_cyclic(|me: &Weak<Self>| Self::with(host_poll::register_edges(me.clone())))
+    }
+
+    fn with(token: u64) -> Self {
+        Self {
+            state: AtomicU64::new(u64::from((ASKED | ERRORS).bits())),
+            used: [const { AtomicU64::new(0) }; 2],
+            queue: Arc::new(WaitQueue::new()),
+            token,
+        }
+    }
+
+    /// For the hostcall that makes the socket.
+    pub fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// Before an attempt.
+    pub fn moment(&self) -> Moment {
+        Moment(self.state.load(Ordering::SeqCst))
+    }
+
+    /// Whether an attempt in this direction may find something. If not, an event will come.
+    pub fn may(&self, direction: Direction) -> bool {
+        mask(self.moment().0).intersects(direction.events() | ERRORS)
+    }
+
+    /// An attempt found that it would have to wait.
+    pub fn would_wait(&self, before: Moment, direction: Direction) {
+        self.clear(before, direction.events() | ERRORS);
+    }
+
+    /// An attempt did something. `short`: a stream had, or took, less than was asked for; that was all there was, unless
+    /// something else than bytes is to come.
+    pub fn done(&self, before: Moment, direction: Direction, short: bool) {
+        let more = ERRORS | PollEvents::RDHUP | PollEvents::PRI;
+        if short && direction == Direction::Send {
+            self.clear(before, PollEvents::OUT);
+        } else if short && !mask(before.0).intersects(more) {
+            self.clear(before, PollEvents::IN);
+        }
+        self.used(direction);
+    }
+
+    fn clear(&self, before: Moment, events: PollEvents) {
+        let clear = !u64::from(events.bits());
+        let _ = self.state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {
+            (now / GENERATION == before.0 / GENERATION).then_some(now & clear)
+        });
+    }
+
+    /// Something was received or sent, or the socket's state was changed otherwise: what is set needs confirmation.
+    pub fn used(&self, direction: Direction) {
+        let which = direction as usize;
+        // The round first: an event that is being handled now may be older than this.
+        self.used[which].fetch_max(host_poll::round(), Ordering::SeqCst);
+        let _ = self.state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {
+            Some((now & !FRESH[which]).wrapping_add(GENERATION))
+        });
+    }
+
+    /// The socket became another (it was connected, shut down…): nothing is known.
+    pub fn touched(&self) {
+        self.used(Direction::Receive);
+        self.used(Direction::Send);
+        self.state.fetch_or(u64::from((ASKED | ERRORS).bits()), Ordering::SeqCst);
+    }
+
+    /// The host says what holds.
+    pub(super) fn changed(&self, events: PollEvents, round: u64) {
+        let events = events & (ASKED | ERRORS);
+        let mut fresh = 0;
+        for (used, bit) in self.used.iter().zip(FRESH) {
+            if used.load(Ordering::SeqCst) < round {
+                fresh |= bit;
+            }
+        }
+        let update = |now: u64| {
+            let stale = now & !(FRESH[0] | FRESH[1]);
+            Some((stale | fresh | u64::from(events.bits())).wrapping_add(GENERATION))
+        };
+        let old =
+            self.state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, update).unwrap_or_else(|old| old);
+        // Room to write that was known before is no news; anything else may be another arrival.
+        let known = mask(old) & PollEvents::OUT;
+        self.queue.wake(spelled(events - known));
+    }
+
+    /// Which of `wanted` hold (errors always count); `ask` asks the host. Nothing is asked when the answer is no.
+    pub fn poll(
+        &self,
+        table: Option<&mut PollTable>,
+        wanted: PollEvents,
+        ask: impl FnOnce(u32) -> Result<u32>,
+    ) -> PollEvents {
+        if let Some(table) = table {
+            table.add(&self.queue);
+        }
+        let wanted = plain(wanted) | ERRORS;
+        let before = self.moment();
+        let holds = mask(before.0) & wanted;
+        if holds.is_empty() {
+            return holds;
+        }
+        let is_fresh = |events: PollEvents, direction: Direction| {
+            !holds.intersects(events) || before.0 & FRESH[direction as usize] != 0
+        };
+        let sure = !mask(before.0).intersects(ERRORS)
+            && is_fresh(INPUT, Direction::Receive)
+            && is_fresh(PollEvents::OUT, Direction::Send);
+        if sure {
+            return spelled(holds);
+        }
+        let Ok(now) = ask(ASKED.bits()) else { return spelled(holds) };
+        let now = PollEvents::from_bits_truncate(now) & (ASKED | ERRORS);
+        let _ = self.state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |state| {
+            let same = state / GENERATION == before.0 / GENERATION;
+            same.then_some(state & !MASK | u64::from(now.bits()) | FRESH[0] | FRESH[1])
+        });
+        spelled(now & wanted)
+    }
+}
+
+impl Drop for Readiness {
+    fn drop(&mut self) {
+        host_poll::unregister(self.token);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Direction::{Receive, Send};
+
+    const IN: PollEvents = PollEvents::IN;
+    const OUT: PollEvents = PollEvents::OUT;
+
+    /// Polls for input; the host, if it is asked, says `host`.
+    fn poll(readiness: &Readiness, host: PollEvents) -> (bool, bool) {
+        let mut asked = false;
+        let found = readiness.poll(None, IN, |_| {
+            asked = true;
+            Ok(host.bits())
+        });
+        (found.contains(IN), asked)
+    }
+
+    #[test]
+    fn nothing_is_asked_when_nothing_came() {
+        let it = Readiness::with(0);
+        assert_eq!(poll(&it, OUT), (false, true), "new: asks once");
+        assert_eq!(poll(&it, OUT), (false, false));
+        assert!(!it.may(Receive) && it.may(Send));
+        it.changed(IN | OUT, host_poll::begin_round());
+        assert_eq!(poll(&it, IN), (true, false), "fresh");
+        it.used(Receive);
+        assert_eq!(poll(&it, OUT), (false, true), "stale: asks");
+    }
+
+    #[test]
+    fn an_event_during_an_attempt_is_not_lost() {
+        let it = Readiness::with(0);
+        let before = it.moment();
+        it.changed(IN, host_poll::begin_round());
+        it.would_wait(before, Receive);
+        assert!(it.may(Receive));
+        it.would_wait(it.moment(), Receive);
+        assert!(!it.may(Receive));
+    }
+
+    #[test]
+    fn an_event_older_than_a_use_is_not_trusted() {
+        let it = Readiness::with(0);
+        assert_eq!(poll(&it, PollEvents::empty()), (false, true));
+        let round = host_poll::begin_round();
+        it.used(Receive);
+        it.changed(IN, round);
+        assert_eq!(poll(&it, PollEvents::empty()), (false, true), "read in the meantime");
+    }
+
+    #[test]
+    fn the_end_of_a_stream_outlives_a_short_read() {
+        let it = Readiness::with(0);
+        it.changed(IN | PollEvents::RDHUP, host_poll::begin_round());
+        it.done(it.moment(), Receive, true);
+        assert!(it.may(Receive));
+        let it = Readiness::with(0);
+        poll(&it, IN);
+        it.done(it.moment(), Receive, true);
+        assert!(!it.may(Receive));
+    }
+}

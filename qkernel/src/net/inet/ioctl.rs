@@ -1,0 +1,22 @@
+//! `ioctl(2)` of internet sockets: queues and the urgent mark. What they say of interfaces is in [`super::super::interfaces`].
+
+use crate::errno::{Errno, Result};
+use crate::host::{Handle, socket as hs};
+use crate::syscall::Ctx;
+
+const SIOCINQ: u32 = 0x541b;
+const SIOCOUTQ: u32 = 0x5411;
+const SIOCATMARK: u32 = 0x8905;
+const SIOCOUTQNSD: u32 = 0x894b;
+
+/// Answers a request; `ENOTTY` for those that are not the family's.
+pub fn ioctl(cx: &Ctx<'_>, socket: &Handle, request: u32, arg: u64) -> Result<u64> {
+    match request {
+        SIOCINQ | SIOCOUTQ | SIOCATMARK | SIOCOUTQNSD => {
+            let number = hs::query(socket, request)?;
+            cx.user().write(arg, &i32::try_from(number).unwrap_or(i32::MAX))?;
+            Ok(0)
+        }
+        _ => Err(Errno::ENOTTY),
+    }
+}

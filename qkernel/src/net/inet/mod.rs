@@ -1,0 +1,423 @@
+//! `AF_INET` and `AF_INET6`: TCP, UDP and ICMP datagrams over sockets of the host.
+//!
+//! A socket here is a handle and what is known of its readiness. Bytes go straight between the host's socket and user
+//! memory. The host's socket never waits; waiting is done here, for the edges the host tells of.
+
+mod ioctl;
+
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::any::Any;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use super::inbox::{ReceiveHow, Received};
+use super::options::Options;
+use super::rights::Ucred;
+use super::{
+    AF_INET, AF_UNSPEC, Destination, MsgFlags, Outgoing, SOCK_DGRAM, SOCK_RAW, SOCK_STREAM, SOL_SOCKET,
+    Socket,
+};
+use crate::errno::{Errno, Result};
+use crate::fs::poll::{PollEvents, PollTable};
+use crate::fs::readiness::{Direction, Readiness};
+use crate::host::{self, Handle, socket as hs};
+use crate::mm::IoBuf;
+use crate::sync::SpinLock;
+use crate::syscall::Ctx;
+use crate::task::creds::CAP_NET_BIND_SERVICE;
+
+const IPPROTO_ICMP: u32 = 1;
+const IPPROTO_TCP: u32 = 6;
+const IPPROTO_UDP: u32 = 17;
+const IPPROTO_ICMPV6: u32 = 58;
+/// Ports below are for the privileged (`net.ipv4.ip_unprivileged_port_start`).
+const FREE_PORTS: u16 = 1024;
+const SO_ERROR: u32 = 4;
+const SO_DEBUG: u32 = 1;
+const SO_BINDTODEVICE: u32 = 25;
+const SO_SNDBUFFORCE: u32 = 32;
+const SO_RCVBUFFORCE: u32 = 33;
+const SO_MARK: u32 = 36;
+const SO_BINDTOIFINDEX: u32 = 62;
+/// Most control data a receive makes room for.
+const CONTROL_MAX: usize = abi::socket::CONTROL_MAX as usize;
+
+/// An internet socket.
+pub struct InetSocket {
+    handle: Handle,
+    family: u16,
+    kind: u32,
+    protocol: u32,
+    readiness: Arc<Readiness>,
+    listening: AtomicBool,
+    /// An error that came too late for the call that met it.
+    late_error: AtomicU32,
+    /// The peer's address as `accept(2)` was told, until somebody asks.
+    accepted_from: SpinLock<Option<Vec<u8>>>,
+}
+
+/// The protocol that a socket of this type speaks; errors as Linux gives them.
+fn protocol_of(family: u16, kind: u32, protocol: u32) -> Result<u32> {
+    let icmp = if family == AF_INET { IPPROTO_ICMP } else { IPPROTO_ICMPV6 };
+    match (kind, protocol) {
+        (SOCK_STREAM, 0 | IPPROTO_TCP) => Ok(IPPROTO_TCP),
+        (SOCK_DGRAM, 0 | IPPROTO_UDP) => Ok(IPPROTO_UDP),
+        (SOCK_DGRAM, _) if protocol == icmp => Ok(icmp),
+        (_, 256..) => Err(Errno::EINVAL),
+        (SOCK_STREAM | SOCK_DGRAM, _) => Err(Errno::EPROTONOSUPPORT),
+        (SOCK_RAW, 0) => Err(Errno::EPROTONOSUPPORT),
+        (SOCK_RAW, _) => Err(Errno::EPERM),
+        _ => Err(Errno::ESOCKTNOSUPPORT),
+    }
+}
+
+impl InetSocket {
+    /// An unconnected socket.
+    pub fn new(family: u16, kind: u32, protocol: u32) -> Result<Arc<Self>> {
+        let protocol = protocol_of(family, kind, protocol)?;
+        let readiness = Readiness::new();
+        let handle = hs::socket(family.into(), kind, protocol, readiness.token())?;
+        Ok(Arc::new(Self::with(handle, readiness, family, kind, protocol)))
+    }
+
+    fn with(handle: Handle, readiness: Arc<Readiness>, family: u16, kind: u32, protocol: u32) -> Self {
+        Self {
+            handle,
+            family,
+            kind,
+            protocol,
+            readiness,
+            listening: AtomicBool::new(false),
+            late_error: AtomicU32::new(0),
+            accepted_from: SpinLock::new(None),
+        }
+    }
+
+    /// One attempt that may find it would have to wait. `wait`: the caller will, so that an attempt without a chance
+    /// need not be made.
+    fn attempt<R>(&self, direction: Direction, wait: bool, call: impl FnOnce() -> Result<R>) -> Result<R> {
+        if wait && !self.readiness.may(direction) {
+            return Err(Errno::EAGAIN);
+        }
+        let before = self.readiness.moment();
+        let result = call();
+        match &result {
+            Err(Errno::EAGAIN) => self.readiness.would_wait(before, direction),
+            _ => self.readiness.used(direction),
+        }
+        result
+    }
+
+    /// Sends what there is room for. A stream takes less than it is offered only when it is full: programs that wait
+    /// for edges rely on that.
+    fn send_all(&self, buf: &mut IoBuf<'_>, message: &Outgoing, flags: u32) -> Result<usize> {
+        let address = match &message.to {
+            Some(Destination::Address(address)) => &address[..],
+            _ => &[],
+        };
+        let whole = !self.is_stream();
+        let mut done = 0;
+        loop {
+            let before = self.readiness.moment();
+            match hs::send(&self.handle, buf, whole, flags, address, &message.control) {
+                Ok((sent, offered)) => {
+                    done += sent;
+                    let full = !whole && sent < offered;
+                    self.readiness.done(before, Direction::Send, full);
+                    if full || whole || buf.is_empty() {
+                        return Ok(done);
+                    }
+                }
+                Err(error) => {
+                    if error == Errno::EAGAIN {
+                        self.readiness.would_wait(before, Direction::Send);
+                    } else {
+                        self.readiness.used(Direction::Send);
+                    }
+                    return self.stopped(done, error);
+                }
+            }
+        }
+    }
+
+    /// What a call returns that met an error after `done` bytes. The bytes count; the next call meets the error.
+    fn stopped(&self, done: usize, error: Errno) -> Result<usize> {
+        if done == 0 {
+            return Err(error);
+        }
+        // Those the host tells once.
+        let told_once = [Errno::ECONNRESET, Errno::ETIMEDOUT, Errno::EHOSTUNREACH, Errno::ENETUNREACH];
+        if told_once.contains(&error) {
+            self.late_error.store(error.0.unsigned_abs(), Ordering::Relaxed);
+        }
+        Ok(done)
+    }
+
+    fn take_late_error(&self) -> Option<Errno> {
+        if self.late_error.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let error = self.late_error.swap(0, Ordering::Relaxed);
+        (error != 0).then_some(Errno(error.cast_signed()))
+    }
+
+    /// Receives until the buffer is full or nothing is left, for the same reason; messages once.
+    fn receive_all(&self, buf: &mut IoBuf<'_>, how: &ReceiveHow) -> Result<Received> {
+        let stream = self.is_stream();
+        let beside = how.flags.intersects(BESIDE);
+        let once = !stream || how.peek || beside;
+        let mut received = Received::default();
+        loop {
+            let (wanted, before) = (buf.remaining(), self.readiness.moment());
+            let mut with = hs::Receive {
+                flags: (how.flags & HOST_RECEIVE).bits() | if how.peek { MsgFlags::PEEK.bits() } else { 0 },
+                address: vec![0; if how.name { abi::socket::ADDRESS_MAX as usize } else { 0 }],
+                control: vec![0; how.control_room.min(CONTROL_MAX)],
+                ..hs::Receive::default()
+            };
+            let got = match hs::receive(&self.handle, buf, !stream, &mut with) {
+                Ok(got) => got,
+                Err(Errno::EAGAIN) if !beside => {
+                    self.readiness.would_wait(before, Direction::Receive);
+                    return self.stopped(received.bytes, Errno::EAGAIN).map(|_| received);
+                }
+                Err(error) => {
+                    self.readiness.used(Direction::Receive);
+                    return self.stopped(received.bytes, error).map(|_| received);
+                }
+            };
+            received.bytes += got;
+            received.full += with.full;
+            received.flags |= MsgFlags::from_bits_truncate(with.flags);
+            if how.name {
+                received.from = Some(with.address.as_slice().into());
+            }
+            received.control.append(&mut with.control);
+            if !how.peek {
+                let short = stream && !beside && got > 0 && got < with.offered;
+                self.readiness.done(before, Direction::Receive, short);
+            }
+            if !stream {
+                hs::check_fault(&with, wanted)?;
+            }
+            if once || got < with.offered || buf.is_empty() {
+                return Ok(received);
+            }
+        }
+    }
+}
+
+/// Flags of a receive that are the host's business.
+const HOST_RECEIVE: MsgFlags = MsgFlags::OOB.union(MsgFlags::TRUNC).union(MsgFlags::ERRQUEUE);
+/// What comes beside the stream: never waited for.
+const BESIDE: MsgFlags = MsgFlags::OOB.union(MsgFlags::ERRQUEUE);
+/// Flags of a message that are the host's business.
+const HOST_SEND: MsgFlags = MsgFlags::OOB
+    .union(MsgFlags::DONTROUTE)
+    .union(MsgFlags::EOR)
+    .union(MsgFlags::MORE)
+    .union(MsgFlags::CONFIRM)
+    .union(MsgFlags::FASTOPEN);
+
+/// `EACCES` for a port that is for the privileged.
+fn check_port(cx: &Ctx<'_>, address: &[u8]) -> Result<()> {
+    let port = address.get(2..).and_then(<[u8]>::first_chunk).map_or(0, |port| u16::from_be_bytes(*port));
+    if port == 0 || port >= FREE_PORTS || cx.task.creds.get().has(CAP_NET_BIND_SERVICE) {
+        return Ok(());
+    }
+    Err(Errno::EACCES)
+}
+
+impl Socket for InetSocket {
+    fn family(&self) -> u16 {
+        self.family
+    }
+
+    fn kind(&self) -> u32 {
+        self.kind
+    }
+
+    fn protocol(&self) -> u32 {
+        self.protocol
+    }
+
+    fn bind(&self, cx: &Ctx<'_>, addr: &[u8]) -> Result<()> {
+        check_port(cx, addr)?;
+        hs::bind(&self.handle, addr)
+    }
+
+    fn listen(&self, _cx: &Ctx<'_>, backlog: usize) -> Result<()> {
+        hs::listen(&self.handle, backlog)?;
+        self.listening.store(true, Ordering::Relaxed);
+        self.readiness.touched();
+        Ok(())
+    }
+
+    fn accept(&self, wait: bool) -> Result<Arc<dyn Socket>> {
+        if !self.is_stream() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let readiness = Readiness::new();
+        let (handle, address) =
+            self.attempt(Direction::Receive, wait, || hs::accept(&self.handle, readiness.token()))?;
+        let socket = Self::with(handle, readiness, self.family, self.kind, self.protocol);
+        *socket.accepted_from.lock() = Some(address);
+        Ok(Arc::new(socket))
+    }
+
+    fn resolve(&self, _cx: &Ctx<'_>, addr: &[u8]) -> Result<Destination> {
+        Ok(Destination::Address(addr.into()))
+    }
+
+    fn destination(&self, cx: &Ctx<'_>, addr: &[u8]) -> Result<Option<Destination>> {
+        self.resolve(cx, addr).map(Some)
+    }
+
+    fn connect(&self, to: Option<&Destination>, _creds: Ucred, wait: bool) -> Result<()> {
+        let unspec = AF_UNSPEC.to_ne_bytes();
+        let mut nowhere = [0; 16];
+        nowhere[..2].copy_from_slice(&unspec);
+        let address = match to {
+            Some(Destination::Address(address)) => &address[..],
+            Some(Destination::Unix(_)) => return Err(Errno::EAFNOSUPPORT),
+            None => &nowhere,
+        };
+        if wait && !self.readiness.may(Direction::Send) {
+            return Err(Errno::EAGAIN);
+        }
+        // What is known is of the unconnected socket; an event while the call runs is kept in the generation.
+        let before = self.readiness.moment();
+        match hs::connect(&self.handle, address) {
+            Err(Errno::EINPROGRESS | Errno::EALREADY) if wait => {
+                self.readiness.would_wait(before, Direction::Send);
+                Err(Errno::EAGAIN)
+            }
+            result => {
+                self.listening.store(false, Ordering::Relaxed);
+                *self.accepted_from.lock() = None;
+                self.readiness.touched();
+                result
+            }
+        }
+    }
+
+    fn local_name(&self) -> Result<Vec<u8>> {
+        hs::name(&self.handle, false)
+    }
+
+    fn peer_name(&self) -> Result<Vec<u8>> {
+        match self.accepted_from.lock().take() {
+            Some(address) => Ok(address),
+            None => hs::name(&self.handle, true),
+        }
+    }
+
+    fn send(&self, buf: &mut IoBuf<'_>, message: &mut Outgoing, _options: &Options) -> Result<usize> {
+        if let Some(error) = self.take_late_error() {
+            return Err(error);
+        }
+        if message.wait && !self.readiness.may(Direction::Send) {
+            return Err(Errno::EAGAIN);
+        }
+        let flags = message.flags & HOST_SEND;
+        match self.send_all(buf, message, flags.bits()) {
+            // The connection is being made, and the bytes were not taken: they go once it stands.
+            Err(Errno::EINPROGRESS) if flags.contains(MsgFlags::FASTOPEN) => {
+                self.readiness.touched();
+                if !message.wait {
+                    return Err(Errno::EINPROGRESS);
+                }
+                message.flags -= MsgFlags::FASTOPEN;
+                message.to = None;
+                Err(Errno::EAGAIN)
+            }
+            result => result,
+        }
+    }
+
+    fn receive(&self, buf: &mut IoBuf<'_>, how: ReceiveHow) -> Result<Received> {
+        if let Some(error) = self.take_late_error() {
+            return Err(error);
+        }
+        if how.wait && !how.flags.intersects(BESIDE) && !self.readiness.may(Direction::Receive) {
+            return Err(Errno::EAGAIN);
+        }
+        self.receive_all(buf, &how)
+    }
+
+    fn shutdown(&self, how: u32) -> Result<()> {
+        let result = hs::shutdown(&self.handle, how);
+        if how != 1 {
+            self.listening.store(false, Ordering::Relaxed);
+        }
+        self.readiness.touched();
+        result
+    }
+
+    fn poll(&self, table: Option<&mut PollTable>, _options: &Options, wanted: PollEvents) -> PollEvents {
+        let ask = |events| host::poll_now(&self.handle, events);
+        let mut found = self.readiness.poll(table, wanted, ask);
+        if self.late_error.load(Ordering::Relaxed) != 0 {
+            found |= PollEvents::ERR | PollEvents::READABLE | PollEvents::WRITABLE;
+        }
+        found
+    }
+
+    fn take_error(&self) -> Option<Errno> {
+        if let Some(error) = self.take_late_error() {
+            return Some(error);
+        }
+        let value = hs::option(&self.handle, SOL_SOCKET, SO_ERROR, 4).ok()?;
+        self.readiness.used(Direction::Send);
+        let error = i32::from_ne_bytes(*value.first_chunk()?);
+        (error != 0).then_some(Errno(error))
+    }
+
+    fn is_listening(&self) -> bool {
+        self.listening.load(Ordering::Relaxed)
+    }
+
+    fn queued(&self) -> Result<(usize, usize)> {
+        const SIOCINQ: u32 = 0x541b;
+        const SIOCOUTQ: u32 = 0x5411;
+        let ask = |request| hs::query(&self.handle, request).map(|bytes| bytes as usize);
+        Ok((ask(SIOCINQ)?, ask(SIOCOUTQ)?))
+    }
+
+    fn has_host_options(&self) -> bool {
+        true
+    }
+
+    fn option(&self, level: u32, name: u32, room: usize) -> Result<Vec<u8>> {
+        hs::option(&self.handle, level, name, room)
+    }
+
+    fn set_option(&self, level: u32, name: u32, value: &[u8]) -> Result<()> {
+        if level == SOL_SOCKET {
+            match name {
+                SO_BINDTODEVICE | SO_BINDTOIFINDEX | SO_MARK | SO_SNDBUFFORCE | SO_RCVBUFFORCE => {
+                    return Err(Errno::EPERM);
+                }
+                SO_DEBUG => {
+                    return if value.iter().all(|byte| *byte == 0) { Ok(()) } else { Err(Errno::EACCES) };
+                }
+                _ => {}
+            }
+        }
+        hs::set_option(&self.handle, level, name, value)?;
+        // What counts as readable may have changed (urgent data in line, least amounts).
+        self.readiness.touched();
+        Ok(())
+    }
+
+    fn ioctl(&self, cx: &Ctx<'_>, request: u32, arg: u64) -> Result<u64> {
+        ioctl::ioctl(cx, &self.handle, request, arg)
+    }
+
+    fn closed(&self) {}
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -1,0 +1,436 @@
+//! What `docs/security.md` claims, tried: a VMM that has been taken over, a stub that has been taken over, and the lines
+//! of the VMM's list of system calls. Needs root, as the claims are about root.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use abi::boot::Platform;
+use qvisor::jail::{KEPT, RULES};
+
+/// State, layers and files of one test, away from all others; removed at the end.
+struct Place(PathBuf);
+
+impl Place {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name =
+            format!("dormouse-security-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let dir = std::env::temp_dir().join(name);
+        fs::create_dir(&dir).unwrap();
+        Self(dir)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dormouse"));
+        command.args(args).current_dir(&self.0).stdin(Stdio::null());
+        command.env("DORMOUSE_ROOT", self.0.join("state")).env("DORMOUSE_LAYERS", self.0.join("layers"));
+        command
+    }
+
+    /// `dormouse do` on systrap.
+    fn run(&self, options: &[&str], program: &[&str]) -> Command {
+        self.command(&[&["do", "--platform", "systrap"], options, &["--"], program].concat())
+    }
+
+    /// A directory to be a volume.
+    fn directory(&self, name: &str) -> PathBuf {
+        let dir = self.0.join(name);
+        fs::create_dir(&dir).unwrap();
+        dir
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn is_root() -> bool {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// A sandbox that sleeps; killed at the end.
+struct Sleeper {
+    front: Child,
+    vmm: u32,
+}
+
+impl Sleeper {
+    fn start(place: &Place) -> Self {
+        let program = ["/bin/sh", "-c", "echo asleep; exec sleep 100"];
+        let mut front = place.run(&[], &program).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(front.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "asleep\n");
+        let vmm = vmm_of(front.id());
+        Self { front, vmm }
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.front.kill();
+        let _ = self.front.wait();
+    }
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let mut all = Vec::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+        let text = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        all.extend(text.split_whitespace().map(|word| word.parse::<u32>().unwrap()));
+    }
+    all
+}
+
+fn vmm_of(front: u32) -> u32 {
+    let is_vmm = |pid: &u32| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "dormouse-vmm")
+    };
+    let start = Instant::now();
+    loop {
+        if let Some(pid) = children(front).into_iter().find(is_vmm) {
+            return pid;
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "no VMM runs");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The values of a line of `/proc/PID/status`.
+fn status(pid: u32, key: &str) -> Vec<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap();
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_vmm_has_given_up_the_host() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new();
+    let file = fs::File::create(place.0.join("inherited")).unwrap();
+    // SAFETY: a plain duplication, which children inherit.
+    let inherited = unsafe { libc::dup(std::os::fd::AsRawFd::as_raw_fd(&file)) };
+    let sleeper = Sleeper::start(&place);
+    // SAFETY: the number was just made, and is nobody else's.
+    unsafe { libc::close(inherited) };
+    let vmm = sleeper.vmm;
+    assert!(status(vmm, "Uid").iter().chain(&status(vmm, "Gid")).all(|id| id != "0"));
+    assert_eq!(status(vmm, "Groups"), Vec::<String>::new());
+    assert_eq!((status(vmm, "NoNewPrivs"), status(vmm, "Seccomp")), (vec!["1".into()], vec!["2".into()]));
+    let ptrace = 1 << 19;
+    let kept = KEPT.iter().fold(ptrace, |all: u64, (one, _)| all | 1 << one);
+    for set in ["CapPrm", "CapEff", "CapBnd"] {
+        assert_eq!(u64::from_str_radix(&status(vmm, set)[0], 16).unwrap(), kept, "{set}");
+    }
+    assert!(["CapInh", "CapAmb"].iter().all(|set| u64::from_str_radix(&status(vmm, set)[0], 16) == Ok(0)));
+    for namespace in ["mnt", "ipc", "uts", "user"] {
+        let of = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/{namespace}")).unwrap();
+        assert_ne!(of(&vmm.to_string()), of("self"), "{namespace}");
+    }
+    // Every thread, the ones that were there before included.
+    for task in fs::read_dir(format!("/proc/{vmm}/task")).unwrap().flatten() {
+        let text = fs::read_to_string(task.path().join("status")).unwrap();
+        assert!(text.contains("Seccomp_filters:\t2"), "{text}");
+    }
+    assert_eq!(fs::read_dir(format!("/proc/{vmm}/root")).unwrap().count(), 0);
+    let limits = fs::read_to_string(format!("/proc/{vmm}/limits")).unwrap();
+    let cores = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+    assert!(cores.split_whitespace().filter(|word| *word == "0").count() == 2, "{cores}");
+    // Nothing of the caller's stays open.
+    for entry in fs::read_dir(format!("/proc/{vmm}/fd")).unwrap().flatten() {
+        let link = fs::read_link(entry.path()).unwrap_or_default();
+        assert!(!link.ends_with("inherited"), "{} is open", link.display());
+    }
+    let front = fs::read_dir(format!("/proc/{}/fd", sleeper.front.id())).unwrap().flatten();
+    let mut links = front.filter_map(|entry| fs::read_link(entry.path()).ok());
+    assert!(links.any(|link| link.ends_with("inherited")), "the front end did not inherit it either");
+    let stubs: Vec<_> = children(vmm);
+    assert!(!stubs.is_empty());
+    for stub in stubs {
+        assert_eq!(u64::from_str_radix(&status(stub, "CapPrm")[0], 16), Ok(0));
+        assert_eq!(
+            (status(stub, "NoNewPrivs"), status(stub, "Seccomp")),
+            (vec!["1".into()], vec!["2".into()])
+        );
+        assert_eq!(status(stub, "Uid")[0], status(vmm, "Uid")[0]);
+    }
+}
+
+#[test]
+fn no_two_sandboxes_share_an_owner() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new();
+    let (one, two) = (Sleeper::start(&place), Sleeper::start(&place));
+    assert_ne!(status(one.vmm, "Uid")[0], status(two.vmm, "Uid")[0]);
+}
+
+/// Runs a VMM that is taken over once its jail is closed; what it did, and how it ended. Its sandbox has an empty root.
+fn attempt(place: &Place, options: &[&str], what: &str) -> String {
+    let root = place.0.join("empty");
+    let _ = fs::create_dir(&root);
+    let mut command = place.run(&[&["--rootfs", root.to_str().unwrap()], options].concat(), &["/none"]);
+    let output = command.env("DORMOUSE_TEST_VMM_HOOK", what).output().unwrap();
+    text(&output)
+}
+
+/// The attempt is no call that the filter knows.
+fn is_forbidden(place: &Place, options: &[&str], what: &str) {
+    let text = attempt(place, options, what);
+    // The second where not even a last word is possible: another processor mode's call.
+    let words = ["made a forbidden call", "made a system call that its filter forbids"];
+    assert!(words.iter().any(|word| text.contains(word)), "{what}: {text}");
+    assert!(!text.contains("succeeded"), "{what}: {text}");
+}
+
+/// The attempt is a call that passes the filter, and comes to nothing.
+fn is_refused(place: &Place, options: &[&str], what: &str, errors: &[&str]) {
+    let text = attempt(place, options, what);
+    assert!(errors.iter().any(|error| text.contains(error)) && text.contains("refused"), "{what}: {text}");
+}
+
+const MODES: [&[&str]; 3] = [&["--userns", "mapped"], &["--userns", "identity"], &["--userns", "host"]];
+
+#[test]
+fn a_taken_over_vmm_opens_no_host_file() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new();
+    let secret = place.0.join("secret");
+    fs::write(&secret, "secret").unwrap();
+    let secret = secret.to_str().unwrap();
+    for mode in MODES {
+        for path in [secret, "/etc/passwd", "/proc/1/environ", "/dev/mem", "/sys/kernel/uevent_helper"] {
+            is_refused(&place, mode, &format!("open:{path}"), &["No such file"]);
+        }
+        let up = "../../../../../../..";
+        let me = std::process::id();
+        for path in [format!("{up}{secret}"), format!("{up}/etc/passwd"), format!("../../{me}/root{secret}")]
+        {
+            is_refused(&place, mode, &format!("open-below:{path}"), &["No such file", "Permission denied"]);
+        }
+        // Through the `/proc` that it has: no switch of the kernel's.
+        for path in ["../../sysrq-trigger", "../../sys/kernel/core_pattern", "../../kcore"] {
+            is_refused(&place, mode, &format!("open-below:{path}"), &["No such file"]);
+        }
+    }
+}
+
+#[test]
+fn a_taken_over_vmm_signals_nobody_and_reaches_no_other_sandbox() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new();
+    let other = Sleeper::start(&place);
+    let mut bystander = Command::new("sleep").arg("100").spawn().unwrap();
+    for mode in MODES {
+        for target in [other.vmm, bystander.id(), std::process::id()] {
+            is_refused(&place, mode, &format!("signal:{target}"), &["not permitted"]);
+            is_refused(&place, mode, &format!("signal-pidfd:{target}"), &["not permitted"]);
+            is_forbidden(&place, mode, &format!("kill:{target}"));
+            is_forbidden(&place, mode, &format!("ptrace:{target}"));
+        }
+        let environ = format!("../../{}/environ", other.vmm);
+        is_refused(&place, mode, &format!("open-below:{environ}"), &["No such file", "Permission denied"]);
+        let control = place.0.join("state");
+        is_refused(&place, mode, &format!("open:{}", control.display()), &["No such file"]);
+        is_forbidden(&place, mode, "unix-socket");
+    }
+    assert!(bystander.try_wait().unwrap().is_none());
+    bystander.kill().unwrap();
+    bystander.wait().unwrap();
+    assert!(fs::exists(format!("/proc/{}/root", other.vmm)).unwrap());
+}
+
+#[test]
+fn a_taken_over_vmm_makes_no_call_that_is_not_listed() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new();
+    let attempts = [
+        "mount:/",
+        "module",
+        "unshare",
+        "execute:/bin/sh",
+        "fork",
+        "raw-socket",
+        "executable",
+        "i386",
+        "x32",
+    ];
+    for what in attempts {
+        is_forbidden(&place, &[], what);
+    }
+}
+
+/// Who owns what in a volume, inside and on the host.
+fn owners(userns: &str) {
+    let place = Place::new();
+    let volume = place.directory("volume");
+    fs::set_permissions(&place.0, fs::Permissions::from_mode(0o755)).unwrap();
+    for (name, id) in [("roots", 0), ("ones", 1), ("thousands", 1000)] {
+        let path = volume.join(name);
+        fs::write(&path, name).unwrap();
+        chown(&path, Some(id), Some(id)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let script = "set -e; cd /v; stat -c '%n %u %g' roots ones thousands; cat roots ones thousands; echo;
+                  echo new >made; chown 7:8 roots; mkdir dir; ln made linked; mv ones renamed; chmod 4755 made;
+                  touch /root/own; stat -c '%n %u %g' made /root/own /etc/passwd /";
+    let volumes = format!("{}:/v", volume.display());
+    let output =
+        place.run(&["--userns", userns, "--volume", &volumes], &["/bin/sh", "-c", script]).output().unwrap();
+    let expected = "roots 0 0\nones 1 1\nthousands 1000 1000\nrootsonesthousands\n\
+                    made 0 0\n/root/own 0 0\n/etc/passwd 0 0\n/ 0 0\n";
+    assert_eq!(text(&output), expected, "{userns}");
+    let owner = |name: &str| fs::metadata(volume.join(name)).map(|found| (found.uid(), found.gid())).unwrap();
+    assert_eq!(
+        (owner("made"), owner("roots"), owner("renamed"), owner("dir")),
+        ((0, 0), (7, 8), (1, 1), (0, 0))
+    );
+    assert_eq!(fs::metadata(volume.join("linked")).unwrap().mode() & 0o7777, 0o4755);
+}
+
+#[test]
+fn owners_are_the_same_inside_and_outside() {
+    if is_root() {
+        for userns in ["auto", "mapped", "identity", "host"] {
+            owners(userns);
+        }
+    }
+}
+
+#[test]
+fn a_root_that_cannot_be_mapped_is_shown_as_it_is() {
+    if !is_root() {
+        return;
+    }
+    // An overlay does not take part in id mapping.
+    let place = Place::new();
+    let dirs: Vec<_> = ["lower", "upper", "work", "root"].map(|name| place.directory(name)).into();
+    fs::write(dirs[0].join("file"), "from below").unwrap();
+    let [lower, upper, work, root] = [0, 1, 2, 3].map(|at| dirs[at].to_str().unwrap());
+    let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+    let program = env!("CARGO_BIN_EXE_dormouse");
+    for (userns, expected) in
+        [("auto", "from below"), ("identity", "from below"), ("mapped", "--userns identity")]
+    {
+        let script = format!(
+            "mount -t overlay overlay -o {options} {root} && \
+             exec {program} do --platform systrap --userns {userns} --volume {root}:/v -- /bin/cat /v/file"
+        );
+        let mut shell = Command::new("unshare");
+        shell.args(["-m", "sh", "-c", &script]);
+        shell.env("DORMOUSE_ROOT", place.0.join("state")).env("DORMOUSE_LAYERS", place.0.join("layers"));
+        let output = shell.output().unwrap();
+        assert!(text(&output).contains(expected), "{userns}: {}", text(&output));
+    }
+}
+
+/// Lines that nothing in the test can need, with the reason.
+const NOT_WITNESSED: &[(&str, &str)] = &[
+    ("brk", "the C library's heap may have room enough from before the jail"),
+    ("mremap", "the C library moves blocks of the heap only when they are large"),
+    ("clock_nanosleep", "only when two vCPUs want the same stub at the same moment"),
+    ("rt_sigaction", "only when the VMM itself has a fault"),
+    ("restart_syscall", "only when the host stops the VMM in a wait with a time limit"),
+    ("waitid", "of containers only: tests/oci/leash.rs"),
+    ("exit_group", "the end has been reported by then"),
+    ("ioctl", "terminals and interfaces: tests/terminal.rs"),
+    ("sendto", "whether the runtime writes to sockets by it is its choice"),
+    ("recvfrom", "as above"),
+    ("read", "as above"),
+];
+/// Calls for the guest's sockets, which have tests of their own.
+const FOR_SOCKETS: &[&str] =
+    &["socket", "bind", "connect", "listen", "getsockname", "getpeername", "shutdown", "recvmsg"];
+
+/// Runs `everything.py` without one line of the list. True: it came to its end.
+fn runs_without(place: &Place, rule: Option<usize>) -> Result<(), String> {
+    let (work, elsewhere) = (place.0.join("work"), Path::new("/dev/shm").join(place.0.file_name().unwrap()));
+    for dir in [&work, &elsewhere] {
+        let _ = fs::remove_dir_all(dir);
+        fs::create_dir(dir).unwrap();
+    }
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let volumes = [
+        format!("{}:/work", work.display()),
+        format!("{}:/elsewhere", elsewhere.display()),
+        format!("{}:/tests:ro", tests.display()),
+    ];
+    let mut options = vec!["--cwd", "/work", "--id", "w"];
+    volumes.iter().for_each(|volume| options.extend(["--volume", volume]));
+    let mut command = place.run(&options, &["/usr/bin/python3", "/tests/everything.py"]);
+    let null = fs::File::options().read(true).write(true).open("/dev/null").unwrap();
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(null);
+    if let Some(index) = rule {
+        command.env("DORMOUSE_TEST_WITHOUT_RULE", index.to_string());
+    }
+    let mut front = command.spawn().unwrap();
+    let (mut answers, output) = (front.stdin.take().unwrap(), BufReader::new(front.stdout.take().unwrap()));
+    let mut last = String::new();
+    for line in output.lines().map_while(Result::ok) {
+        last.clone_from(&line);
+        match line.as_str() {
+            "shorten" => {
+                fs::File::options().write(true).open(work.join("short")).unwrap().set_len(10).unwrap()
+            }
+            "signal" => drop(place.command(&["kill", "w", "USR1"]).output().unwrap()),
+            "stop" => stop_and_continue(vmm_of(front.id())),
+            _ => continue,
+        }
+        if answers.write_all(b"go on\n").is_err() {
+            break;
+        }
+    }
+    drop(answers);
+    let status = front.wait().unwrap();
+    let _ = fs::remove_dir_all(elsewhere);
+    if last == "done" && status.success() { Ok(()) } else { Err(format!("last line {last:?}, {status}")) }
+}
+
+fn stop_and_continue(pid: u32) {
+    for signal in [libc::SIGSTOP, libc::SIGCONT] {
+        // SAFETY: integers only; the process is one of this test's.
+        unsafe { libc::kill(pid.cast_signed(), signal) };
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Takes away each line of the list in turn: something must fail then, or the line has no reason to be there.
+#[test]
+fn every_line_of_the_list_is_needed() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new();
+    runs_without(&place, None).expect("with every line it runs");
+    let excused =
+        |name: &str| FOR_SOCKETS.contains(&name) || NOT_WITNESSED.iter().any(|(known, _)| *known == name);
+    let mut needless = Vec::new();
+    for (index, rule) in RULES.iter().enumerate() {
+        let elsewhere = rule.platform == Some(Platform::Kvm);
+        if !elsewhere && !excused(rule.name) && runs_without(&place, Some(index)).is_ok() {
+            needless.push(rule.name);
+        }
+    }
+    assert!(needless.is_empty(), "nothing needs {needless:?}");
+}

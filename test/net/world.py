@@ -1,0 +1,167 @@
+"""Where a case runs: natively or in a sandbox, with the programs it started, which all end with it."""
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from measure import is_served
+
+TOP = Path(__file__).resolve().parent.parent.parent
+INSIDE = TOP / "test/net/inside"
+DNS_ADDRESS = "127.0.0.53"
+# What the sandbox's kernel or VMM says when it broke.
+BROKEN = ("the kernel gave up", "cannot run the sandbox", "panicked at", "vCPU ")
+SEARCH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+
+_ports = itertools.count(20001)
+
+
+class Failure(Exception):
+    """A case did not go as it should."""
+
+
+class Skip(Exception):
+    """A case cannot run here."""
+
+
+def missing(program):
+    return shutil.which(program, path=SEARCH) is None
+
+
+def check(holds, text):
+    if not holds:
+        raise Failure(text)
+
+
+def new_port():
+    """A port nobody used before in this run."""
+    return next(_ports)
+
+
+def tail(path, lines=6):
+    try:
+        return " | ".join(Path(path).read_text(errors="replace").strip().splitlines()[-lines:])
+    except OSError:
+        return ""
+
+
+class Program:
+    """A program that runs, with what it writes in files."""
+
+    def __init__(self, words, stem, stdin=None):
+        self.words, self.out_path, self.err_path = words, f"{stem}.out", f"{stem}.err"
+        with open(self.out_path, "wb") as out, open(self.err_path, "wb") as err:
+            self.process = subprocess.Popen(
+                words, stdin=stdin or subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
+                env=os.environ | {"PATH": SEARCH, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"},
+            )
+
+    def remarks(self):
+        return tail(self.err_path) or tail(self.out_path)
+
+    def wait(self, timeout):
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise Failure(f"{self.words[-1]} still ran after {timeout} s: {self.remarks()}") from None
+
+    def end(self):
+        """SIGTERM, and SIGKILL for who doesn't hear it."""
+        for number, patience in ((signal.SIGTERM, 3), (signal.SIGKILL, 5)):
+            if self.process.poll() is not None:
+                break
+            try:
+                os.killpg(self.process.pid, number)
+                self.process.wait(patience)
+            except (ProcessLookupError, subprocess.TimeoutExpired):
+                pass
+
+
+class Side:
+    """One side of the comparison, for one case."""
+
+    def __init__(self, name, chosen, directory):
+        self.name, self.full = name, chosen["full"]
+        self.top, self.programs, self.notes = directory, [], []
+        self.dir = directory / f"{name}-{time.monotonic_ns()}"
+        self.dir.mkdir()
+        self.prefix = []
+        if name == "sandbox":
+            dormouse = str(TOP / "target/release/dormouse")
+            self.prefix = [dormouse, "do", f"--platform={chosen['platform']}", "--"]
+
+    def note(self, text):
+        """Adds a remark to the case's line."""
+        self.notes.append(text)
+
+    def _start(self, words, stdin=None):
+        program = Program([str(word) for word in words], self.dir / str(len(self.programs)), stdin)
+        self.programs.append(program)
+        return program
+
+    def start(self, *words, stdin=None):
+        """Starts a program on this side."""
+        return self._start([*self.prefix, *words], stdin)
+
+    def outside(self, *words, stdin=None):
+        """Starts a program natively, whatever the side."""
+        return self._start(words, stdin)
+
+    def serve(self, port, *words):
+        """Starts a server on this side, and waits until it can be connected to."""
+        return self.until_served(self.start(*words), port)
+
+    def until_served(self, server, port, patience=20):
+        end = time.monotonic() + patience
+        while time.monotonic() < end:
+            check(server.process.poll() is None, f"{server.words[-1]} ended: {server.remarks()}")
+            if is_served(port):
+                return server
+            time.sleep(0.02)
+        raise Failure(f"nobody listens at port {port} after {patience} s: {server.remarks()}")
+
+    def run(self, *words, timeout=60, code=0, stdin=None):
+        """Runs a program on this side to its end; result: what it wrote to standard output."""
+        return self._finished(self.start(*words, stdin=stdin), timeout, code)
+
+    def run_outside(self, *words, timeout=60, code=0, stdin=None):
+        return self._finished(self.outside(*words, stdin=stdin), timeout, code)
+
+    def _finished(self, program, timeout, code):
+        ended = program.wait(timeout)
+        check(ended == code, f"{' '.join(program.words[-4:])} ended with {ended}: {program.remarks()}")
+        return Path(program.out_path).read_text(errors="replace")
+
+    def finish(self):
+        """Ends the servers, and looks whether the sandbox stayed sound."""
+        self.end()
+        for program in self.programs:
+            text = Path(program.err_path).read_text(errors="replace")
+            broken = [line for line in text.splitlines() if any(word in line for word in BROKEN)]
+            check(not broken or self.name == "native", f"the sandbox broke: {' | '.join(broken[:3])}")
+
+    def end(self):
+        for program in self.programs:
+            program.end()
+
+    def everything_written(self):
+        texts = []
+        for program in self.programs:
+            for path in (program.out_path, program.err_path):
+                if text := tail(path, 40):
+                    texts.append(f"--- {Path(path).name} of {' '.join(program.words)}\n" + text.replace(" | ", "\n"))
+        return "\n".join(texts)
+
+    def file(self, name, size):
+        """A file of bytes that do not repeat, made once a run; result: its path and SHA-256."""
+        path = self.top / f"{name}-{size}"
+        if not path.exists():
+            stream = f"openssl enc -aes-128-ctr -nosalt -K {size:032x} -iv 0 </dev/zero 2>/dev/null | head -c {size}"
+            subprocess.run(["sh", "-c", f"{stream} >{path}"], check=True)
+        digest = self.top / f"{name}-{size}.sha256"
+        if not digest.exists():
+            digest.write_text(subprocess.run(["sha256sum", path], check=True, capture_output=True, text=True).stdout[:64])
+        return path, digest.read_text()
