@@ -80,7 +80,7 @@ pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         EVENTS => take_events(sandbox, a, b),
         RANDOM => random(sandbox, a, b),
         REPORT => {
-            sandbox.report(a);
+            sandbox.report(a, b);
             0
         }
         RELEASE => answer(sandbox.memory.release(a, b)),

@@ -37,6 +37,8 @@ enum Stage {
 struct Progress {
     stage: Stage,
     paused: bool,
+    /// The last request to pause or resume that was answered.
+    answered: u64,
     /// The kernel's last words before the first program ran.
     said: Option<String>,
     /// The front end may go.
@@ -76,6 +78,7 @@ impl Life {
         let progress = Progress {
             stage: Stage::Creating,
             paused: false,
+            answered: 0,
             said: None,
             released: false,
             ending: false,
@@ -115,7 +118,7 @@ impl Life {
     }
 
     /// The kernel says how far it has got.
-    pub(super) fn report(&self, what: u64) {
+    pub(super) fn report(&self, what: u64, of: u64) {
         let mut progress = self.lock();
         match what {
             REPORT_READY => {
@@ -126,8 +129,10 @@ impl Life {
                 progress.stage = Stage::Running;
                 let _ = control::send(&self.channel, &Report::Started);
             }
-            REPORT_PAUSED => progress.paused = true,
-            REPORT_RESUMED => progress.paused = false,
+            // Answers may overtake one another; the kernel has taken the later request in any case.
+            REPORT_PAUSED | REPORT_RESUMED if of >= progress.answered => {
+                (progress.paused, progress.answered) = (what == REPORT_PAUSED, of);
+            }
             _ => {}
         }
         self.changed.notify_all();
@@ -215,9 +220,14 @@ impl Life {
     /// Sees the leash stopped, continued and killed.
     pub(super) fn watch(&self) {
         let Some(leash) = &self.leash else { return };
+        let mut request = 0;
+        let mut post = |kind| {
+            request += 1;
+            self.events.post(event(kind, 0, request));
+        };
         leash.watch(|seen| match seen {
-            ChildEvent::Stopped => self.events.post(event(EVENT_PAUSE, 0, 0)),
-            ChildEvent::Continued => self.events.post(event(EVENT_RESUME, 0, 0)),
+            ChildEvent::Stopped => post(EVENT_PAUSE),
+            ChildEvent::Continued => post(EVENT_RESUME),
             // Its status is there for the subreaper; nothing else may run on.
             ChildEvent::Ended => self.finish(Ok(libc::SIGKILL)),
         });

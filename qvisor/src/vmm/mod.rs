@@ -234,7 +234,7 @@ fn config(plan: &Plan, device: Option<kvm::Device>, life: &Arc<Life>) -> Sandbox
             log(level, text, newline);
         }
     });
-    config.report = Arc::new(move |what| listening.report(what));
+    config.report = Arc::new(move |what, of| listening.report(what, of));
     config.device = device;
     config.seal = Some(jail::seal);
     config
@@ -279,7 +279,7 @@ fn leave(life: &Arc<Life>, listener: UnixListener) -> Result<(), VmmError> {
         let watching = Arc::clone(life);
         start("dormouse-leash", Box::new(move || watching.watch()))?;
     } else {
-        life.report(REPORT_RUNNING);
+        life.report(REPORT_RUNNING, 0);
     }
     Ok(())
 }
