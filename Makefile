@@ -3,7 +3,7 @@
 CARGO ?= cargo
 BIN := target/release/dormouse
 
-.PHONY: build deps demo test lint unit fuzz guest bench lab soak clean
+.PHONY: build deps demo test lint unit fuzz guest bench bench-net lab soak clean
 
 build:
 	$(CARGO) build --release -p qvisor
@@ -36,6 +36,10 @@ guest:
 # Figures beside native runs and, if it is on PATH, runsc.
 bench: deps build guest
 	@scripts/bench
+
+# Figures of servers in a sandbox: redis, nginx, iperf3, and the round trip of a small message.
+bench-net: deps build guest
+	@scripts/bench-net
 
 # The integration tests on the kvm platform, inside an emulated machine.
 lab: deps build guest

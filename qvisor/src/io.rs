@@ -142,25 +142,26 @@ impl IoThreads {
         Ok(())
     }
 
-    /// Takes up to `most` edges that have come, with what holds now. Calls `take` for each.
-    pub fn take_edges(&self, most: usize, mut take: impl FnMut(Event)) {
+    /// Takes up to `most` edges that have come, with what holds now. Calls `take` for each; returns how many.
+    pub fn take_edges(&self, most: usize, mut take: impl FnMut(Event)) -> usize {
         if !self.watches() {
-            return;
+            return 0;
         }
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         let mut left = most;
         while left > 0 {
             let batch = left.min(events.len());
-            let Ok(count) = sys::epoll_now(self.shared.edges.as_fd(), &mut events[..batch]) else { return };
+            let Ok(count) = sys::epoll_now(self.shared.edges.as_fd(), &mut events[..batch]) else { break };
             for event in &events[..count] {
                 let (token, value) = (event.u64, event.events);
                 take(Event { kind: EVENT_READY, flags: 0, token, value: i64::from(value) });
             }
             left -= count;
             if count < batch {
-                return;
+                break;
             }
         }
+        most - left
     }
 
     /// Whether anything is watched for edges.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
+use abi::hostcall::Event;
 use abi::layout::{CPU_AREA_PHYS, CPU_AREA_SIZE, MAX_CPUS};
 use abi::run::CpuHeader;
 
@@ -127,23 +128,26 @@ impl Cpus {
     }
 
     /// Sleeps until `pending` is set, the deadline has come, or the sandbox ends. One vCPU at a time waits for edges of
-    /// the host's sockets as well, and sets its own `pending` when they come.
-    pub fn idle(&self, cpu: u32, io: &IoThreads) {
+    /// the host's sockets as well, and takes up to `most` of them.
+    pub fn idle(&self, cpu: u32, io: &IoThreads, most: usize, take: &mut dyn FnMut(Event)) {
         let (Some(pending), Some(deadline)) = (self.pending(cpu), self.deadline(cpu)) else { return };
         let Some(state) = self.cpus.get(cpu as usize) else { return };
         let deadline = deadline.load(Relaxed);
-        let watches = io.watches() && self.watcher.compare_exchange(NOBODY, cpu, SeqCst, Relaxed).is_ok();
+        let watches =
+            most > 0 && io.watches() && self.watcher.compare_exchange(NOBODY, cpu, SeqCst, Relaxed).is_ok();
         // After that: whoever sees it sleep sees how it does.
         state.sleeps.store(true, SeqCst);
         self.busy.fetch_sub(1, Relaxed);
-        while pending.load(SeqCst) == 0 && !self.stopping.load(SeqCst) {
+        let called = || pending.load(SeqCst) != 0 || self.stopping.load(SeqCst);
+        // No spinning: whoever was just sent something waits for this core as a rule.
+        while !called() {
             if deadline != u64::MAX && cpu::clock_ns(libc::CLOCK_MONOTONIC) >= deadline {
                 break;
             }
             if !watches {
                 futex::wait(pending, 0, deadline, futex::Scope::Private);
-            } else if io.wait(deadline) == Woken::Edges {
-                pending.store(1, SeqCst);
+            } else if io.wait(deadline) == Woken::Edges && io.take_edges(most, &mut *take) > 0 {
+                break;
             }
         }
         self.busy.fetch_add(1, Relaxed);

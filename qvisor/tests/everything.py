@@ -93,6 +93,27 @@ def streams():
     sleeper.join()
 
 
+def sockets():
+    with socket.socket() as server, socket.socket() as client:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", 0))
+        server.listen(5)
+        server.getsockname()
+        client.connect(server.getsockname())
+        peer, _ = server.accept()
+        peer.getpeername()
+        peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        client.sendall(b"hello")
+        while fcntl.ioctl(peer, 0x541B, b"\0" * 4) == b"\0" * 4:
+            pass
+        assert peer.recv(5) == b"hello"
+        client.shutdown(socket.SHUT_WR)
+        # Nothing to do until it comes.
+        threading.Timer(0.05, peer.close).start()
+        client.recv(1)
+    socket.if_nameindex()
+
+
 def processes():
     for _ in range(3):
         subprocess.run(["/bin/true"], check=True)
@@ -125,6 +146,7 @@ def memory():
 files()
 shortened()
 streams()
+sockets()
 processes()
 memory()
 print("done", flush=True)

@@ -354,15 +354,7 @@ const NOT_WITNESSED: &[(&str, &str)] = &[
     ("restart_syscall", "only when the host stops the VMM in a wait with a time limit"),
     ("waitid", "of containers only: tests/oci/leash.rs"),
     ("exit_group", "the end has been reported by then"),
-    ("ioctl", "terminals and interfaces: tests/terminal.rs"),
-    ("sendto", "whether the runtime writes to sockets by it is its choice"),
-    ("recvfrom", "as above"),
-    ("read", "as above"),
 ];
-/// Calls for the guest's sockets, which have tests of their own.
-const FOR_SOCKETS: &[&str] =
-    &["socket", "bind", "connect", "listen", "getsockname", "getpeername", "shutdown", "recvmsg"];
-
 /// Runs `everything.py` without one line of the list. True: it came to its end.
 fn runs_without(place: &Place, rule: Option<usize>) -> Result<(), String> {
     let (work, elsewhere) = (place.0.join("work"), Path::new("/dev/shm").join(place.0.file_name().unwrap()));
@@ -423,14 +415,39 @@ fn every_line_of_the_list_is_needed() {
     }
     let place = Place::new();
     runs_without(&place, None).expect("with every line it runs");
-    let excused =
-        |name: &str| FOR_SOCKETS.contains(&name) || NOT_WITNESSED.iter().any(|(known, _)| *known == name);
+    let excused = |name: &str| NOT_WITNESSED.iter().any(|(known, _)| *known == name);
     let mut needless = Vec::new();
     for (index, rule) in RULES.iter().enumerate() {
         let elsewhere = rule.platform == Some(Platform::Kvm);
+        // Its witness is tests/terminal.rs.
+        let elsewhere = elsewhere || rule.why == "a terminal's size";
         if !elsewhere && !excused(rule.name) && runs_without(&place, Some(index)).is_ok() {
             needless.push(rule.name);
         }
     }
     assert!(needless.is_empty(), "nothing needs {needless:?}");
+}
+
+#[test]
+fn stubs_have_no_descriptors() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new();
+    let sleeper = Sleeper::start(&place);
+    let stubs = children(sleeper.vmm);
+    let descriptors = |task: &Path| fs::read_dir(task.join("fd")).map_or(0, |all| all.count());
+    let mut kinds = Vec::new();
+    for stub in stubs {
+        let tasks = fs::read_dir(format!("/proc/{stub}/task")).unwrap().flatten();
+        let mut counts: Vec<_> = tasks.map(|task| descriptors(&task.path())).collect();
+        counts.sort_unstable();
+        kinds.push(counts);
+    }
+    // The zygote has one thread with everything; each process has one mapper with descriptors, and other threads.
+    let zygotes = kinds.iter().filter(|counts| counts.len() == 1).count();
+    assert_eq!(zygotes, 1, "{kinds:?}");
+    for counts in kinds.iter().filter(|counts| counts.len() > 1) {
+        assert_eq!(counts.iter().filter(|count| **count != 0).count(), 1, "{kinds:?}");
+    }
 }

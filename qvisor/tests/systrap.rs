@@ -132,6 +132,7 @@ cases! {
     address_spaces_share_frames: "shared" on 1;
     user_code_cannot_break_its_stub: "wreck" on 1;
     the_filter_holds_inside_the_stub: "hijack" on 1;
+    a_taken_over_stub_has_no_call_but_its_turn: "takeover" on 1;
     two_cpus_share_an_address_space: "threads" on 2;
     no_kick_is_lost: "kicks" on 2;
     operations_are_checked: "operations" on 1;

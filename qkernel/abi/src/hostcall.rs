@@ -45,7 +45,8 @@ pub const LOG: u32 = 1;
 pub const EXIT: u32 = 2;
 /// (text phys, len): the kernel found itself inconsistent. Does not return.
 pub const PANIC: u32 = 3;
-/// (): blocks this vCPU until `CpuHeader::pending` is set or `CpuHeader::deadline_ns` is reached.
+/// (phys of [`Event`]s, most): blocks this vCPU until `CpuHeader::pending` is set, `CpuHeader::deadline_ns` is reached,
+/// or a socket has something to tell; result: how many events of sockets it took, 0 or more.
 pub const IDLE: u32 = 4;
 /// (cpu): sets `pending` of that CPU, and wakes it or interrupts its user code.
 pub const KICK: u32 = 5;

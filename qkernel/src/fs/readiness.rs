@@ -155,15 +155,17 @@ impl Readiness {
     /// The host says what holds.
     pub(super) fn changed(&self, events: PollEvents, round: u64) {
         let events = events & (ASKED | ERRORS);
-        let mut fresh = 0;
-        for (used, bit) in self.used.iter().zip(FRESH) {
-            if used.load(Ordering::SeqCst) < round {
-                fresh |= bit;
-            }
-        }
+        let unused = self.used.each_ref().map(|used| used.load(Ordering::SeqCst) < round);
         let update = |now: u64| {
-            let stale = now & !(FRESH[0] | FRESH[1]);
-            Some((stale | fresh | u64::from(events.bits())).wrapping_add(GENERATION))
+            let mut new = now & !(FRESH[0] | FRESH[1]) | u64::from(events.bits());
+            for direction in [Direction::Receive, Direction::Send] {
+                // What is set besides is older than this event, and not confirmed by it.
+                let confirmed = events.contains(mask(now) & direction.events());
+                if unused[direction as usize] && confirmed {
+                    new |= FRESH[direction as usize];
+                }
+            }
+            Some(new.wrapping_add(GENERATION))
         };
         let old =
             self.state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, update).unwrap_or_else(|old| old);
@@ -262,6 +264,16 @@ mod tests {
         it.used(Receive);
         it.changed(IN, round);
         assert_eq!(poll(&it, PollEvents::empty()), (false, true), "read in the meantime");
+    }
+
+    #[test]
+    fn an_event_confirms_nothing_but_itself() {
+        let it = Readiness::with(0);
+        // A new socket whose buffer is full: the end of its input was assumed, and never looked for.
+        it.would_wait(it.moment(), Send);
+        it.changed(PollEvents::OUT, host_poll::begin_round());
+        let found = it.poll(None, PollEvents::all(), |_| Ok(PollEvents::OUT.bits()));
+        assert!(found.contains(PollEvents::OUT) && !found.intersects(INPUT), "{found:?}");
     }
 
     #[test]

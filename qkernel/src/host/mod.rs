@@ -6,6 +6,7 @@ use abi::hostcall::{self as hc, Event, HostStat, HostStatFs, Segment, SetAttr};
 use alloc::vec::Vec;
 
 use crate::errno::{Errno, Result};
+use crate::fs::host_poll;
 use crate::mm::IoBuf;
 use crate::platform::{call, phys_of};
 
@@ -71,27 +72,47 @@ pub fn random(bytes: &mut [u8]) {
     let _ = call(hc::RANDOM, [phys_of(bytes.as_ptr()), bytes.len() as u64, 0, 0, 0, 0]);
 }
 
+/// Most events taken at once.
+const BATCH: usize = 64;
+
 /// Takes what happened on the host and hands it on.
 pub fn handle_events() {
-    let mut events = [Event::default(); 64];
+    let mut events = [Event::default(); BATCH];
     loop {
-        let round = crate::fs::host_poll::begin_round();
+        let round = host_poll::begin_round();
         let args = [phys_of(events.as_mut_ptr()), events.len() as u64, 0, 0, 0, 0];
         let count = call(hc::EVENTS, args).unwrap_or(0) as usize;
         for event in events.iter().take(count) {
-            match event.kind {
-                hc::EVENT_READY => crate::fs::host_poll::ready(event.token, event.value, round),
-                hc::EVENT_SIGNAL => crate::boot::host_signal(event.value, event.flags),
-                hc::EVENT_WINSIZE => crate::fs::console_resized(event.value),
-                hc::EVENT_START => crate::boot::begin_init(),
-                hc::EVENT_PAUSE => crate::task::pause::pause(event.value),
-                hc::EVENT_RESUME => crate::task::pause::resume(event.value),
-                _ => {}
-            }
+            hand_on(event, round);
         }
         if count < events.len() {
             return;
         }
+    }
+}
+
+fn hand_on(event: &Event, round: u64) {
+    match event.kind {
+        hc::EVENT_READY => host_poll::ready(event.token, event.value, round),
+        hc::EVENT_SIGNAL => crate::boot::host_signal(event.value, event.flags),
+        hc::EVENT_WINSIZE => crate::fs::console_resized(event.value),
+        hc::EVENT_START => crate::boot::begin_init(),
+        hc::EVENT_PAUSE => crate::task::pause::pause(event.value),
+        hc::EVENT_RESUME => crate::task::pause::resume(event.value),
+        _ => {}
+    }
+}
+
+/// Blocks this CPU until there is something to do, or `deadline_ns` (monotonic).
+pub fn idle(deadline_ns: u64) {
+    let mut events = [Event::default(); BATCH];
+    let round = host_poll::begin_round();
+    let count = crate::platform::idle(deadline_ns, &mut events);
+    for event in events.iter().take(count) {
+        hand_on(event, round);
+    }
+    if count == events.len() {
+        handle_events();
     }
 }
 

@@ -331,11 +331,13 @@ pub fn kick(cpu: usize) {
     let _ = call(hc::KICK, [cpu as u64, 0, 0, 0, 0, 0]);
 }
 
-/// Blocks this CPU until it is kicked or `deadline_ns` is reached.
-pub fn idle(deadline_ns: u64) {
+/// Blocks this CPU until it is kicked, `deadline_ns` is reached, or host sockets have something to tell; returns how
+/// many of `events` were filled.
+pub fn idle(deadline_ns: u64, events: &mut [hc::Event]) -> usize {
     publish_deadline(deadline_ns);
     ALARMS[arch::cpu_index()].wanted_ns.store(NEVER, Ordering::Relaxed);
-    let _ = call(hc::IDLE, [0; 6]);
+    let args = [phys_of(events.as_mut_ptr()), events.len() as u64, 0, 0, 0, 0];
+    (call(hc::IDLE, args).unwrap_or(0) as usize).min(events.len())
 }
 
 const NEVER: u64 = u64::MAX;

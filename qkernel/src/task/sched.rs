@@ -412,7 +412,7 @@ pub fn idle_loop(idle: Arc<Task>) -> ! {
         cpu.idle.store(true, Ordering::SeqCst);
         if QUEUED.load(Ordering::SeqCst) == 0 && arch::cpu().pending.load(Ordering::SeqCst) == 0 {
             time::resync();
-            platform::idle(timer::next_deadline());
+            crate::host::idle(timer::next_deadline());
         }
         cpu.idle.store(false, Ordering::SeqCst);
     }

@@ -63,10 +63,7 @@ pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
             sandbox.finish(Outcome::Panicked(String::from_utf8_lossy(&text).into_owned()));
             return Reply::Leave;
         }
-        IDLE => {
-            sandbox.cpus.idle(cpu, sandbox.files.io());
-            0
-        }
+        IDLE => idle(sandbox, cpu, a, b),
         KICK => {
             sandbox.kick(low(a));
             0
@@ -124,26 +121,45 @@ fn clock(sandbox: &Sandbox, phys: u64) -> i64 {
     sandbox.memory.write(phys, &times).map_or(-i64::from(libc::EFAULT), |()| 0)
 }
 
-fn take_events(sandbox: &Sandbox, phys: u64, most: u64) -> i64 {
-    let most = most.min(EVENTS_MAX);
-    let size = size_of::<Event>() as u64;
-    if sandbox.memory.host_ptr(phys, most * size).is_none() {
-        return -i64::from(libc::EFAULT);
-    }
-    let room = usize::try_from(most).unwrap_or(0);
-    let mut at = phys;
-    let mut count = 0;
-    let mut give = |event: Event| {
-        if sandbox.memory.write(at, &event).is_some() {
-            at += size;
-            count += 1;
+/// Where events go in guest memory.
+struct EventRoom<'a> {
+    sandbox: &'a Sandbox,
+    at: u64,
+    room: usize,
+    count: i64,
+}
+
+impl<'a> EventRoom<'a> {
+    fn new(sandbox: &'a Sandbox, phys: u64, most: u64) -> Option<Self> {
+        let most = most.min(EVENTS_MAX);
+        if most > 0 {
+            sandbox.memory.host_ptr(phys, most * size_of::<Event>() as u64)?;
         }
-    };
-    let queued = sandbox.events.take(room);
-    let left = room - queued.len();
-    queued.into_iter().for_each(&mut give);
-    sandbox.files.io().take_edges(left, give);
-    count
+        Some(Self { sandbox, at: phys, room: usize::try_from(most).unwrap_or(0), count: 0 })
+    }
+
+    fn give(&mut self, event: Event) {
+        if self.sandbox.memory.write(self.at, &event).is_some() {
+            self.at += size_of::<Event>() as u64;
+            self.count += 1;
+        }
+    }
+}
+
+fn take_events(sandbox: &Sandbox, phys: u64, most: u64) -> i64 {
+    let Some(mut room) = EventRoom::new(sandbox, phys, most) else { return -i64::from(libc::EFAULT) };
+    let queued = sandbox.events.take(room.room);
+    let left = room.room - queued.len();
+    queued.into_iter().for_each(|event| room.give(event));
+    sandbox.files.io().take_edges(left, |event| room.give(event));
+    room.count
+}
+
+fn idle(sandbox: &Sandbox, cpu: u32, phys: u64, most: u64) -> i64 {
+    let Some(mut room) = EventRoom::new(sandbox, phys, most) else { return -i64::from(libc::EFAULT) };
+    let most = room.room;
+    sandbox.cpus.idle(cpu, sandbox.files.io(), most, &mut |event| room.give(event));
+    room.count
 }
 
 fn random(sandbox: &Sandbox, phys: u64, len: u64) -> i64 {

@@ -59,40 +59,9 @@ const SOCKET: When = Any(&[
     ]),
     Every(&[OneOf(0, &[libc::AF_NETLINK as u32]), OneOf(2, &[libc::NETLINK_ROUTE as u32])]),
 ]);
-const IOCTL: When = OneOf(
-    1,
-    &[
-        libc::TCGETS as u32,
-        libc::TIOCGWINSZ as u32,
-        libc::TIOCSWINSZ as u32,
-        libc::FIONREAD as u32,
-        libc::TIOCOUTQ as u32,
-        SIOCATMARK,
-        SIOCGIFNAME,
-        SIOCGIFCONF,
-        SIOCGIFFLAGS,
-        SIOCGIFADDR,
-        SIOCGIFDSTADDR,
-        SIOCGIFBRDADDR,
-        SIOCGIFNETMASK,
-        SIOCGIFMTU,
-        SIOCGIFHWADDR,
-        SIOCGIFINDEX,
-        SIOCGIFTXQLEN,
-    ],
-);
-const SIOCATMARK: u32 = 0x8905;
-const SIOCGIFNAME: u32 = 0x8910;
-const SIOCGIFCONF: u32 = 0x8912;
-const SIOCGIFFLAGS: u32 = 0x8913;
-const SIOCGIFADDR: u32 = 0x8915;
-const SIOCGIFDSTADDR: u32 = 0x8917;
-const SIOCGIFBRDADDR: u32 = 0x8919;
-const SIOCGIFNETMASK: u32 = 0x891b;
-const SIOCGIFMTU: u32 = 0x8921;
-const SIOCGIFHWADDR: u32 = 0x8927;
-const SIOCGIFINDEX: u32 = 0x8933;
-const SIOCGIFTXQLEN: u32 = 0x8942;
+const TERMINAL: When = OneOf(1, &[libc::TIOCGWINSZ as u32, libc::TIOCSWINSZ as u32]);
+/// What a socket holds, in and out, and where urgent data is: SIOCINQ, SIOCOUTQ, SIOCOUTQNSD, SIOCATMARK.
+const QUEUES: When = OneOf(1, &[libc::FIONREAD as u32, libc::TIOCOUTQ as u32, 0x894b, 0x8905]);
 /// Every request of a machine and its processors that begins after the jail is entered, in the order of their numbers.
 const KVM_IOCTL: When = OneOf(
     1,
@@ -180,12 +149,12 @@ pub const RULES: &[Rule] = &[
     rule(libc::SYS_preadv2, "preadv2", Always, "reads streams of strangers without waiting"),
     rule(libc::SYS_pwritev2, "pwritev2", Always, "writes them without waiting"),
     rule(libc::SYS_poll, "poll", Always, "whether something can be read"),
-    rule(libc::SYS_ioctl, "ioctl", IOCTL, "a terminal's size; what a socket holds; reads of interfaces"),
+    rule(libc::SYS_ioctl, "ioctl", TERMINAL, "a terminal's size"),
     rule(libc::SYS_epoll_ctl, "epoll_ctl", Always, "what the I/O thread waits for"),
     rule(libc::SYS_epoll_wait, "epoll_wait", Always, "waits for it"),
     rule(libc::SYS_epoll_pwait2, "epoll_pwait2", Always, "an idle vCPU waits for it, and for its deadline"),
-    rule(libc::SYS_recvfrom, "recvfrom", Always, "orders from the front end and the control socket"),
-    rule(libc::SYS_sendto, "sendto", Always, "answers to them"),
+    rule(libc::SYS_recvfrom, "recvfrom", Always, "orders; what the host says of its routes"),
+    rule(libc::SYS_sendto, "sendto", Always, "answers; questions to the host's kernel"),
 
     // Sockets of the sandbox, in its network namespace.
     rule(libc::SYS_socket, "socket", SOCKET, "sockets of the guest"),
@@ -198,6 +167,7 @@ pub const RULES: &[Rule] = &[
     rule(libc::SYS_shutdown, "shutdown", Always, "as above"),
     rule(libc::SYS_getsockopt, "getsockopt", Always, "as above; who asks at the control socket"),
     rule(libc::SYS_setsockopt, "setsockopt", Always, "as above; how long a peer may take there"),
+    rule(libc::SYS_ioctl, "ioctl", QUEUES, "what a socket holds"),
     rule(libc::SYS_sendmsg, "sendmsg", Always, "data of sockets; files for stubs to map"),
     rule(libc::SYS_recvmsg, "recvmsg", Always, "data of sockets"),
 
@@ -259,7 +229,7 @@ mod tests {
         for rule in RULES {
             assert!(!rule.why.is_empty() && !rule.name.is_empty());
             assert!(
-                seen.insert((rule.number, rule.platform.map(|platform| platform as u32))),
+                seen.insert((rule.number, rule.why, rule.platform.map(|one| one as u32))),
                 "{}",
                 rule.name
             );

@@ -9,8 +9,7 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-use abi::layout::{STUB_AREA_SIZE, STUB_TEXT};
-use abi::run::MapOp;
+use abi::layout::{STUB_AREA, STUB_AREA_SIZE, STUB_TEXT};
 
 /// Code that only the zygote runs; a stub process unmaps it, with the zygote's data behind it.
 pub const ZYGOTE_TEXT: u64 = STUB_TEXT + 0x2000;
@@ -19,11 +18,12 @@ pub const ZYGOTE_TEXT_END: u64 = STUB_TEXT + 0x3000;
 /// End of the zygote's data: nothing of the ELF lies above.
 pub const ZYGOTE_END: u64 = STUB_TEXT + 0x6000;
 
-/// Descriptors of every stub process: the user memory file …
+/// Descriptors of a mapper thread: the user memory file …
 pub const FD_USER: i32 = 0;
-/// … the areas' file (the zygote only) …
-pub const FD_CONTROL: i32 = 1;
-/// … and the first vCPU's socket, the others behind it.
+/// … a received file, while it is mapped (the zygote: the areas' file) …
+pub const FD_FILE: i32 = 1;
+/// … the first vCPU's socket, the others behind it, then as many pipes for answers. Behind those the zygote has the file
+/// of orders. Threads that run application code have no descriptor at all.
 pub const FD_SOCKETS: i32 = 2;
 
 /// `Area::turn`: set while the stub thread may run, clear while the VMM may use the area.
@@ -35,22 +35,12 @@ pub const TURN_DEAD: u32 = 4;
 /// `Area::turn`: the stub should stop spinning and sleep; its turn is not near.
 pub const TURN_PARK: u32 = 8;
 
-/// `Area::command`: carry out the operations, then run user code.
+/// `Area::command`: run user code.
 pub const COMMAND_RUN: u32 = 1;
-/// `Area::command`: carry out the operations only.
-pub const COMMAND_OPS: u32 = 2;
 /// `Area::command`: start the thread of area `argument`; `value` becomes its id.
 pub const COMMAND_SPAWN: u32 = 3;
 /// `Area::command`: fork a stub process whose areas begin at `argument` in the control file (the zygote only).
 pub const COMMAND_FORK: u32 = 4;
-
-/// Operation besides those of `abi::run`: map a file whose descriptor comes by the vCPU's socket. The bits from
-/// [`OP_TAG_SHIFT`] on repeat the tag of the message that carries it.
-pub const OP_MAP_RECEIVED: u32 = 16;
-/// Where an operation's message tag begins.
-pub const OP_TAG_SHIFT: u32 = 8;
-/// Most operations in an area.
-pub const OPS_MAX: usize = 120;
 
 /// `Area::bases` bit: load `fs_base`.
 pub const SET_FS: u32 = 1;
@@ -64,6 +54,10 @@ pub const SIGNALS: [u32; 7] = [4, 5, 7, 8, INTERRUPT_SIGNAL, 11, 31];
 
 /// `clone` flags of a further stub thread: VM, FS, FILES, SIGHAND, THREAD, SYSVSEM.
 pub const THREAD_FLAGS: u64 = 0x0005_0f00;
+/// Of a stub process, a sibling of the zygote's: PARENT, and SIGCHLD at its end.
+pub const FORK_FLAGS: u64 = 0x8000 | 17;
+/// And of the mapper thread, which has descriptors of its own.
+pub const MAPPER_FLAGS: u64 = THREAD_FLAGS & !0x400;
 
 /// The header page of an area. Each group begins a cache line of its own.
 #[repr(C, align(4096))]
@@ -74,17 +68,17 @@ pub struct Area {
 
     // The VMM to the stub.
     pub command: AtomicU32,
-    pub ops_len: AtomicU32,
     /// `SET_*`.
     pub bases: AtomicU32,
-    /// Descriptor number of the vCPU's socket.
-    pub socket: AtomicU32,
+    _unused: [u32; 2],
     pub fs_base: AtomicU64,
     pub gs_base: AtomicU64,
     pub argument: AtomicU64,
+    /// Where the orders of a process begin in their file, to be forked (the zygote only).
+    pub orders_at: AtomicU64,
     /// How long the stub spins for its turn before it sleeps, in TSC cycles.
     pub spin_cycles: AtomicU64,
-    _command: [u64; 2],
+    _command: u64,
 
     // The stub to the VMM.
     /// The signal that stopped user code.
@@ -107,20 +101,73 @@ pub struct Area {
     pub vmm_pid: AtomicU32,
     /// Bytes of a process's areas.
     pub areas_len: AtomicU64,
-    /// Instructions of the seccomp filter, which lies where the operations do later (the zygote only).
-    pub filter_len: AtomicU64,
-    _setup: [u64; 4],
+    /// `struct sock_fprog` of the application threads' filter: length, address …
+    pub filter: [AtomicU64; 2],
+    /// … and of the mapper thread's.
+    pub mapper_filter: [AtomicU64; 2],
+    /// Where the file of orders is, as a descriptor (of the zygote and what it forks).
+    pub orders_fd: AtomicU32,
+    /// Set once the mapper thread takes orders.
+    pub mapper_ready: AtomicU32,
 
-    /// The operations.
-    pub ops: UnsafeCell<[MapOp; OPS_MAX]>,
+    /// The two programs before the process runs application code; a place for what mapper threads receive and nobody
+    /// looks at.
+    pub scratch: UnsafeCell<[u64; SCRATCH_WORDS]>,
 }
+pub const SCRATCH_WORDS: usize = 480;
 const _: () = assert!(size_of::<Area>() == 4096);
 const _: () = assert!(core::mem::offset_of!(Area, command) == 64);
 const _: () = assert!(core::mem::offset_of!(Area, signal) == 128);
 const _: () = assert!(core::mem::offset_of!(Area, frame_at) == 192);
-const _: () = assert!(core::mem::offset_of!(Area, ops) == 256);
+const _: () = assert!(core::mem::offset_of!(Area, scratch) == 256);
 const _: () = assert!(STUB_AREA_SIZE > 4096 && STUB_AREA_SIZE.is_power_of_two());
 
-// SAFETY: the words are atomics; `ops` is written by the side whose turn it is and read by the other one only after
-// the turn changed, as raw copies.
+// SAFETY: the words are atomics; `scratch` is written before the process exists, and later by the host's kernel only.
 unsafe impl Sync for Area {}
+
+/// Where a process sees its orders: read-only for good, in every thread.
+pub const STUB_ORDERS: u64 = STUB_TEXT + 0x800_0000;
+/// Bytes of one process's orders.
+pub const ORDERS_SIZE: u64 = 0x2000;
+const _: () = assert!(STUB_ORDERS + ORDERS_SIZE <= STUB_AREA);
+/// Most calls of one order.
+pub const CALLS_MAX: usize = 120;
+
+/// What the VMM tells a process's mapper thread. Only the VMM can write it.
+#[repr(C, align(4096))]
+pub struct Orders {
+    /// Goes up with each order; the mapper waits for it to change.
+    pub sequence: AtomicU32,
+    pub calls_len: AtomicU32,
+    /// Descriptor number of the pipe for the answer.
+    pub answer_fd: AtomicU32,
+    _pad: u32,
+    /// What to answer: all calls succeeded, one failed.
+    pub answers: [AtomicU64; 2],
+    _group: [u64; 4],
+    /// `struct msghdr`, for calls that receive a file.
+    pub message: UnsafeCell<[u64; 8]>,
+    /// Its `struct iovec`.
+    pub iovec: UnsafeCell<[u64; 16]>,
+    pub calls: UnsafeCell<[Call; CALLS_MAX]>,
+}
+const _: () = assert!(size_of::<Orders>() as u64 == ORDERS_SIZE);
+const _: () = assert!(core::mem::offset_of!(Orders, answers) == 16);
+const _: () = assert!(core::mem::offset_of!(Orders, message) == 64);
+const _: () = assert!(core::mem::offset_of!(Orders, iovec) == 128);
+const _: () = assert!(core::mem::offset_of!(Orders, calls) == 256);
+
+// SAFETY: the words are atomics; the rest is written while the mapper waits, as raw copies.
+unsafe impl Sync for Orders {}
+
+/// One system call of a mapper thread.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Call {
+    pub number: u32,
+    /// Non-zero: whether it fails does not matter.
+    pub may_fail: u32,
+    pub args: [u64; 6],
+    pub _pad: u64,
+}
+const _: () = assert!(size_of::<Call>() == 64);

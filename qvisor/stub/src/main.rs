@@ -1,30 +1,24 @@
 //! The stub: runs application code under a seccomp filter and hands every trap to the VMM.
 //!
 //! The program starts as the *zygote* (`zygote.rs`), which forks a stub process for each address space. A stub
-//! thread lives in its signal handler: user code runs between `rt_sigreturn` and the next signal.
-//! It has no libc, no writable data of its own and no descriptors but those `area.rs` lists.
+//! thread lives in its signal handler: user code runs between `rt_sigreturn` and the next signal. It can wait for its
+//! turn and nothing else; what is mapped, a further thread of each process changes (`mapper.rs`).
+//! It has no libc, no writable data of its own and no descriptors.
 #![no_std]
 #![no_main]
 
 mod area;
+mod mapper;
 mod sys;
 mod zygote;
 
 use core::arch::{asm, naked_asm};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
-use abi::layout::{STUB_AREA, STUB_AREA_SIZE, USER_MAX};
-use abi::run::{MAP_OP_MAP, MAP_OP_PROTECT, MAP_OP_UNMAP, MAP_OP_UNMAP_ALL, MapOp};
+use abi::layout::{STUB_AREA, STUB_AREA_SIZE};
 
 use area::*;
 
-const PROT_BITS: u64 = 7;
-const MAP_SHARED_FIXED: u64 = 0x11;
-const MAP_POPULATE: u64 = 0x8000;
-/// Runs longer than this are left to page faults.
-const POPULATE_MAX: u64 = 2 << 20;
-const MSG_FLAGS: u64 = 0x4000_0040; // MSG_CMSG_CLOEXEC | MSG_DONTWAIT
-const EBADF: u32 = 9;
 const EINVAL: u32 = 22;
 const ARCH_SET_GS: u64 = 0x1001;
 const ARCH_SET_FS: u64 = 0x1002;
@@ -110,7 +104,7 @@ fn serve(area: &Area, context: u64) -> ! {
         wait_turn(area);
         let command = area.command.load(Relaxed);
         let errno = match command {
-            COMMAND_RUN | COMMAND_OPS => operate(area),
+            COMMAND_RUN => 0,
             COMMAND_SPAWN => {
                 let id = spawn(area.argument.load(Relaxed));
                 area.value.store(id.cast_unsigned(), Relaxed);
@@ -160,113 +154,8 @@ fn resume(context: u64) -> ! {
     }
 }
 
-/// Carries out the area's operations; answers the errno of the first that failed. Later ones are skipped then, but
-/// their descriptors are taken from the socket and closed.
-fn operate(area: &Area) -> u32 {
-    let len = (area.ops_len.load(Relaxed) as usize).min(OPS_MAX);
-    let mut errno = 0;
-    for i in 0..len {
-        // SAFETY: `i` is below OPS_MAX, and it is the stub's turn.
-        let op = unsafe { area.ops.get().cast::<MapOp>().add(i).read_volatile() };
-        let result = one_operation(area, &op, errno == 0);
-        if errno == 0 {
-            errno = errno_of(result);
-        }
-    }
-    errno
-}
-
 fn errno_of(result: i64) -> u32 {
     if result < 0 { u32::try_from(-result).unwrap_or(EINVAL) } else { 0 }
-}
-
-fn one_operation(area: &Area, op: &MapOp, wanted: bool) -> i64 {
-    let prot = u64::from(op.prot) & PROT_BITS;
-    if op.kind & 0xff == OP_MAP_RECEIVED {
-        let fd = receive(area, op.kind >> OP_TAG_SHIFT);
-        if fd < 0 {
-            return -i64::from(EBADF);
-        }
-        let fd = fd.cast_unsigned();
-        let args = [op.addr, op.len, prot, MAP_SHARED_FIXED, fd, op.phys];
-        // SAFETY: changes only the user half, which this code does not use; `fd` was just received.
-        unsafe {
-            let result = if wanted { sys::call(sys::MMAP, args) } else { 0 };
-            sys::call(sys::CLOSE, [fd, 0, 0, 0, 0, 0]);
-            return result;
-        }
-    }
-    if !wanted {
-        return 0;
-    }
-    let fd_user = FD_USER as u64;
-    let flags = if op.len <= POPULATE_MAX { MAP_SHARED_FIXED | MAP_POPULATE } else { MAP_SHARED_FIXED };
-    // SAFETY: changes only the user half (the filter sees to that), which this code does not use.
-    unsafe {
-        match op.kind {
-            MAP_OP_MAP => sys::call(sys::MMAP, [op.addr, op.len, prot, flags, fd_user, op.phys]),
-            MAP_OP_UNMAP => sys::call(sys::MUNMAP, [op.addr, op.len, 0, 0, 0, 0]),
-            MAP_OP_PROTECT => sys::call(sys::MPROTECT, [op.addr, op.len, prot, 0, 0, 0]),
-            MAP_OP_UNMAP_ALL => sys::call(sys::MUNMAP, [0, USER_MAX, 0, 0, 0, 0]),
-            _ => -i64::from(EINVAL),
-        }
-    }
-}
-
-#[repr(C)]
-struct Iovec {
-    base: *mut u32,
-    len: u64,
-}
-
-#[repr(C)]
-struct Message {
-    name: u64,
-    name_len: u64,
-    iov: *mut Iovec,
-    iov_len: u64,
-    control: *mut [u64; 3],
-    control_len: u64,
-    flags: u64,
-}
-
-/// Takes the descriptor that came with `tag` from the vCPU's socket; older messages are dropped. -1: there is none.
-fn receive(area: &Area, tag: u32) -> i64 {
-    loop {
-        let mut found = u32::MAX;
-        // struct cmsghdr (length 8, level 4, type 4), then one descriptor.
-        let mut control = [0_u64; 3];
-        let mut iov = Iovec { base: &raw mut found, len: 4 };
-        let mut message = Message {
-            name: 0,
-            name_len: 0,
-            iov: &raw mut iov,
-            iov_len: 1,
-            control: &raw mut control,
-            control_len: 24,
-            flags: 0,
-        };
-        let socket = u64::from(area.socket.load(Relaxed));
-        let at = (&raw mut message) as u64;
-        // SAFETY: the buffers are this function's own.
-        let result = unsafe { sys::call(sys::RECVMSG, [socket, at, MSG_FLAGS, 0, 0, 0]) };
-        if result < 0 {
-            return -1;
-        }
-        // SAFETY: own array, written by the call.
-        let control = unsafe { (&raw const control).read_volatile() };
-        // SAFETY: own variable, written by the call.
-        let found = unsafe { (&raw const found).read_volatile() };
-        if control[0] < 20 {
-            continue;
-        }
-        let fd = i64::from((control[2] & 0xffff_ffff) as u32);
-        if result == 4 && found == tag {
-            return fd;
-        }
-        // SAFETY: nobody else knows this descriptor.
-        unsafe { sys::call(sys::CLOSE, [fd.cast_unsigned(), 0, 0, 0, 0, 0]) };
-    }
 }
 
 /// Starts the thread of area `index`, with its stack below the place of its signal frame.
@@ -299,10 +188,28 @@ unsafe extern "C" fn clone_thread(flags: u64, stack: u64, area: u64) -> i64 {
     )
 }
 
-/// Last step of a new stub process: drops the zygote's pages and becomes the first thread.
+/// Last steps of a new stub process: drops the zygote's pages, starts the mapper, gives up everything but what the
+/// filter leaves, and becomes the first thread.
 unsafe extern "C" fn begin_process() -> ! {
-    // SAFETY: nothing of the zygote is used from here on; the stack is in the area already.
-    let result = unsafe { sys::call(sys::MUNMAP, [ZYGOTE_TEXT, ZYGOTE_END - ZYGOTE_TEXT, 0, 0, 0, 0]) };
+    let area = area_at(STUB_AREA);
+    // SAFETY: nothing of the zygote is used from here on; the stack is in the area already. The mapper uses no stack,
+    // and has a copy of the descriptors.
+    let result = unsafe {
+        sys::call(sys::MUNMAP, [ZYGOTE_TEXT, ZYGOTE_END - ZYGOTE_TEXT, 0, 0, 0, 0]) | mapper::start()
+    };
+    if result < 0 {
+        die();
+    }
+    while area.mapper_ready.load(Acquire) == 0 {
+        // SAFETY: sleeps while the word is zero.
+        unsafe { sys::call(sys::FUTEX, [area.mapper_ready.as_ptr() as u64, sys::FUTEX_WAIT, 0, 0, 0, 0]) };
+    }
+    let program = area.filter.as_ptr() as u64;
+    // SAFETY: the VMM put the filter there; nobody else has run yet.
+    let result = unsafe {
+        sys::call(sys::CLOSE_RANGE, [0, u64::from(u32::MAX), 0, 0, 0, 0])
+            | sys::call(sys::SECCOMP, [sys::SECCOMP_SET_MODE_FILTER, 0, program, 0, 0, 0])
+    };
     if result < 0 {
         die();
     }

@@ -2,24 +2,25 @@
 
 use core::arch::asm;
 
+pub const WRITE: u64 = 1;
 pub const MMAP: u64 = 9;
-pub const MPROTECT: u64 = 10;
 pub const MUNMAP: u64 = 11;
 pub const RT_SIGACTION: u64 = 13;
 pub const RT_SIGPROCMASK: u64 = 14;
 pub const RT_SIGRETURN: u64 = 15;
 pub const CLOSE: u64 = 3;
-pub const DUP2: u64 = 33;
-pub const RECVMSG: u64 = 47;
 pub const CLONE: u64 = 56;
 pub const GETPPID: u64 = 110;
 pub const PRCTL: u64 = 157;
 pub const ARCH_PRCTL: u64 = 158;
 pub const FUTEX: u64 = 202;
 pub const SECCOMP: u64 = 317;
+pub const CLOSE_RANGE: u64 = 436;
 
 pub const FUTEX_WAIT: u64 = 0;
 pub const FUTEX_WAKE: u64 = 1;
+
+pub const SECCOMP_SET_MODE_FILTER: u64 = 1;
 
 /// Makes a system call.
 ///

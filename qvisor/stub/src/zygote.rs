@@ -1,7 +1,8 @@
 //! The zygote: set up once a sandbox, it forks stub processes on request.
 //!
-//! All of it lies in the section `.zygote`, from where the filter allows every system call; a stub process unmaps
-//! it before it runs any application code.
+//! All of it lies in the section `.zygote`; a stub process unmaps it before it runs any application code. The zygote
+//! itself never does. Its filter allows what it and any stub needs at some time; each process adds a closer one for each
+//! of its two kinds of threads.
 
 use core::arch::{asm, naked_asm};
 use core::cell::UnsafeCell;
@@ -12,14 +13,12 @@ use abi::layout::{STUB_AREA, STUB_AREA_SIZE, STUB_TEXT};
 use crate::area::*;
 use crate::{area_at, begin_process, die, give_turn, on_signal, sys, wait_turn};
 
+const PROT_READ: u64 = 1;
 const PROT_RW: u64 = 3;
 const MAP_SHARED_FIXED: u64 = 0x11;
 const PR_SET_PDEATHSIG: u64 = 1;
 const PR_SET_NO_NEW_PRIVS: u64 = 38;
 const SIGKILL: u64 = 9;
-const SIGCHLD: u64 = 17;
-const CLONE_PARENT: u64 = 0x8000;
-const SECCOMP_SET_MODE_FILTER: u64 = 1;
 const SA_FLAGS: u64 = 0x0c00_0004; // SA_ONSTACK | SA_RESTORER | SA_SIGINFO
 const TASK_END: u64 = 0x7fff_ffff_f000;
 const STACK_BYTES: usize = 0x2000;
@@ -36,12 +35,6 @@ struct SigAction {
     flags: u64,
     restorer: u64,
     mask: u64,
-}
-
-#[repr(C)]
-struct Program {
-    len: u64,
-    filter: *const u64,
 }
 
 /// The ELF's entry: leaves the initial stack, which goes away.
@@ -85,7 +78,7 @@ unsafe extern "C" fn main() -> ! {
 
 #[inline(always)]
 fn map_areas(offset: u64, len: u64) -> i64 {
-    let fd = FD_CONTROL as u64;
+    let fd = FD_FILE as u64;
     // SAFETY: the place is reserved for the areas.
     unsafe { sys::call(sys::MMAP, [STUB_AREA, len, PROT_RW, MAP_SHARED_FIXED, fd, offset]) }
 }
@@ -140,11 +133,11 @@ fn die_with_parent(area: &Area) {
 #[inline(always)]
 fn prepare(area: &Area) {
     die_with_parent(area);
-    let program = Program { len: area.filter_len.load(Relaxed), filter: area.ops.get().cast() };
+    let program = area.filter.as_ptr() as u64;
     // SAFETY: the VMM put the filter there.
     let result = unsafe {
         sys::call(sys::PRCTL, [PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0])
-            | sys::call(sys::SECCOMP, [SECCOMP_SET_MODE_FILTER, 0, (&raw const program) as u64, 0, 0, 0])
+            | sys::call(sys::SECCOMP, [sys::SECCOMP_SET_MODE_FILTER, 0, program, 0, 0, 0])
     };
     if result < 0 {
         die();
@@ -156,21 +149,25 @@ fn prepare(area: &Area) {
 #[inline(never)]
 fn fork(area: &Area) -> i64 {
     let offset = area.argument.load(Relaxed);
+    let (orders, orders_fd) = (area.orders_at.load(Relaxed), u64::from(area.orders_fd.load(Relaxed)));
     let len = area.areas_len.load(Relaxed);
     let vmm = area.vmm_pid.load(Relaxed);
     // SAFETY: a plain fork; both sides go on here, the child on its own copy of the stack.
-    let pid = unsafe { sys::call(sys::CLONE, [CLONE_PARENT | SIGCHLD, 0, 0, 0, 0, 0]) };
+    let pid = unsafe { sys::call(sys::CLONE, [FORK_FLAGS, 0, 0, 0, 0, 0]) };
     if pid != 0 {
         return pid;
     }
+    // SAFETY: the place is reserved for it. Never writable: neither here nor later, since the filters let nobody change
+    // what lies here.
+    let mapped = unsafe {
+        sys::call(sys::MMAP, [STUB_ORDERS, ORDERS_SIZE, PROT_READ, MAP_SHARED_FIXED, orders_fd, orders])
+    };
     // The areas of this process take the place of the zygote's.
-    if map_areas(offset, len) < 0 {
+    if mapped < 0 || map_areas(offset, len) < 0 {
         die();
     }
     // SAFETY: as above.
     unsafe {
-        // The number stays taken: the filter tells a stub's own descriptors from received ones by it.
-        sys::call(sys::DUP2, [FD_USER as u64, FD_CONTROL as u64, 0, 0, 0, 0]);
         sys::call(sys::PRCTL, [PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0, 0]);
         if sys::call(sys::GETPPID, [0; 6]) != i64::from(vmm) {
             die();

@@ -5,6 +5,7 @@
 
 mod bench;
 mod host;
+mod takeover;
 mod user;
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
@@ -45,6 +46,7 @@ extern "C" fn _start(boot: &'static BootInfo, cpu: u32) -> ! {
         "lost" => lost(),
         "wreck" => wreck(),
         "hijack" => hijack(),
+        "takeover" => takeover::takeover(),
         "threads" => threads(),
         "idle" => idle(),
         "kicks" => kicks(),

@@ -108,6 +108,17 @@ program wreck
 program jump
     jmp rdi
 
+# Jumps to the address in r15 with every other register as it is.
+program leap
+    jmp r15
+
+# Writes rsi to the address in rdi, then call 1.
+program poke
+    mov [rdi], rsi
+    mov eax, 1
+    syscall
+    ud2
+
 program end
 "#
 );
@@ -136,6 +147,8 @@ programs!(
     touch = user_touch,
     wreck = user_wreck,
     jump = user_jump,
+    leap = user_leap,
+    poke = user_poke,
 );
 
 /// All programs' code.

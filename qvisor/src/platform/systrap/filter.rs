@@ -1,11 +1,15 @@
-//! The seccomp filter of zygote and stubs, as data.
+//! The seccomp filters of stub processes, as data: one for threads that run application code, one for mappers, and one
+//! that all of them begin with.
 //!
-//! Every system call of application code becomes SIGSYS. The stub's own text may make the calls listed here; the
-//! zygote's page, which stub processes do not have, any call.
+//! Every system call of application code becomes SIGSYS. The stub's own text, which application code can jump into, may
+//! take turns and start a further thread; the mapper thread, which no application code reaches (`stub/src/mapper.rs`),
+//! may change the user half's mappings as well.
 
 use abi::layout::{STUB_TEXT, USER_MAX};
 
-use super::area::{FD_SOCKETS, THREAD_FLAGS, ZYGOTE_END, ZYGOTE_TEXT, ZYGOTE_TEXT_END};
+use super::area::{
+    FD_FILE, FD_SOCKETS, FD_USER, FORK_FLAGS, MAPPER_FLAGS, THREAD_FLAGS, ZYGOTE_TEXT, ZYGOTE_TEXT_END,
+};
 
 const ALLOW: u32 = 0x7fff_0000;
 const TRAP: u32 = 0x0003_0000;
@@ -28,6 +32,7 @@ const MAP_POPULATE: u32 = 0x8000;
 const FUTEX_WAKE: u32 = 1;
 const ARCH_SET_GS: u32 = 0x1001;
 const ARCH_SET_FS: u32 = 0x1002;
+const PR_SET_PDEATHSIG: u32 = 1;
 
 /// One instruction of classic BPF, as the host kernel lays it out.
 #[repr(C)]
@@ -56,10 +61,13 @@ enum Label {
     Futex,
     Receive,
     Close,
+    Answer,
+    Map,
     Bases,
-    Munmap,
+    DeathSignal,
 }
 
+#[derive(Clone, Copy)]
 enum Line {
     At(Label),
     /// Loads a word of `seccomp_data`.
@@ -92,46 +100,89 @@ fn call(number: libc::c_long, target: Label) -> Line {
     Line::Jump(EQUAL, u32::try_from(number).unwrap_or(u32::MAX), target, Label::Next)
 }
 
-/// The filter's instructions, for a sandbox with `cpus` vCPUs.
-pub fn program(cpus: u32) -> Vec<Instruction> {
-    let first_free = FD_SOCKETS.cast_unsigned() + cpus;
+/// Only 64-bit system calls (x32 numbers are in no list), and only from the stub's text: one comparison for the common
+/// case, since application code is never where the stub is.
+const FROM_STUB: [Line; 7] = [
+    Line::Load(ARCH),
+    Line::Jump(EQUAL, AUDIT_ARCH_X86_64, Label::Next, Label::Trap),
+    Line::Load(IP_HIGH),
+    Line::Jump(EQUAL, high(STUB_TEXT), Label::Next, Label::Trap),
+    Line::Load(IP_LOW),
+    Line::Jump(AT_LEAST, low(ZYGOTE_TEXT), Label::Trap, Label::Next),
+    Line::Jump(AT_LEAST, low(STUB_TEXT), Label::Calls, Label::Trap),
+];
+/// The filter of the zygote, which every process begins with: what any of them needs at some time, and nothing that one
+/// without privileges and files could do harm with. It is put in place before the sandbox runs; the two closer ones come
+/// from the VMM while it does, and add to this one.
+pub fn base() -> Vec<Instruction> {
     use Label::*;
     use Line::*;
     let lines = [
-        // Only 64-bit system calls; x32 numbers are in no list below.
         Load(ARCH),
         Jump(EQUAL, AUDIT_ARCH_X86_64, Next, Trap),
-        // Application code is never where the stub is: one comparison for the common case.
         Load(IP_HIGH),
         Jump(EQUAL, high(STUB_TEXT), Next, Trap),
         Load(IP_LOW),
         Jump(AT_LEAST, low(ZYGOTE_TEXT_END), Trap, Next),
-        Jump(AT_LEAST, low(ZYGOTE_TEXT), Allow, Next),
         Jump(AT_LEAST, low(STUB_TEXT), Calls, Trap),
         At(Calls),
         Load(NR),
         call(libc::SYS_rt_sigreturn, Allow),
+        call(libc::SYS_futex, Allow),
+        call(libc::SYS_clone, Clone),
+        call(libc::SYS_arch_prctl, Bases),
+        call(libc::SYS_mmap, Flags),
+        call(libc::SYS_mprotect, Allow),
+        call(libc::SYS_munmap, Allow),
+        call(libc::SYS_write, Allow),
+        call(libc::SYS_recvmsg, Allow),
+        call(libc::SYS_close, Allow),
+        call(libc::SYS_close_range, Allow),
+        call(libc::SYS_getppid, Allow),
+        call(libc::SYS_prctl, DeathSignal),
+        call(libc::SYS_seccomp, Allow),
+        Plain(RETURN, TRAP),
+        At(Clone),
+        Load(arg_low(0)),
+        Jump(EQUAL, low(THREAD_FLAGS), Allow, Next),
+        Jump(EQUAL, low(MAPPER_FLAGS), Allow, Next),
+        Jump(EQUAL, low(FORK_FLAGS), Allow, Trap),
+        At(Bases),
+        Load(arg_low(0)),
+        Jump(EQUAL, ARCH_SET_FS, Allow, Next),
+        Jump(EQUAL, ARCH_SET_GS, Allow, Trap),
+        At(Flags),
+        Load(arg_low(3)),
+        Jump(EQUAL, MAP_SHARED_FIXED, Allow, Next),
+        Jump(EQUAL, MAP_SHARED_FIXED | MAP_POPULATE, Allow, Trap),
+        At(DeathSignal),
+        Load(arg_low(0)),
+        Jump(EQUAL, PR_SET_PDEATHSIG, Allow, Trap),
+    ];
+    assemble(&join(&[&lines, &ENDS]))
+}
+
+/// Waiting for a turn and giving it: FUTEX_WAIT and FUTEX_WAKE.
+const FUTEX: [Line; 3] = [
+    Line::At(Label::Futex),
+    Line::Load(arg_low(1)),
+    Line::Jump(GREATER, FUTEX_WAKE, Label::Trap, Label::Allow),
+];
+const ENDS: [Line; 4] =
+    [Line::At(Label::Trap), Line::Plain(RETURN, TRAP), Line::At(Label::Allow), Line::Plain(RETURN, ALLOW)];
+
+/// The filter of threads that run application code.
+pub fn application() -> Vec<Instruction> {
+    use Label::*;
+    use Line::*;
+    let calls = [
+        At(Calls),
+        Load(NR),
+        call(libc::SYS_rt_sigreturn, Allow),
         call(libc::SYS_futex, Futex),
-        call(libc::SYS_mmap, Range),
-        call(libc::SYS_mprotect, Range),
-        call(libc::SYS_munmap, Munmap),
-        call(libc::SYS_recvmsg, Receive),
-        call(libc::SYS_close, Close),
         call(libc::SYS_clone, Clone),
         call(libc::SYS_arch_prctl, Bases),
         Plain(RETURN, TRAP),
-        // Waiting for a turn and giving it: FUTEX_WAIT and FUTEX_WAKE.
-        At(Futex),
-        Load(arg_low(1)),
-        Jump(GREATER, FUTEX_WAKE, Trap, Allow),
-        // Files come by the vCPUs' sockets and are closed once mapped; the descriptors a stub begins with stay.
-        At(Receive),
-        Load(arg_low(0)),
-        Jump(AT_LEAST, first_free, Trap, Next),
-        Jump(AT_LEAST, FD_SOCKETS.cast_unsigned(), Allow, Trap),
-        At(Close),
-        Load(arg_low(0)),
-        Jump(AT_LEAST, first_free, Allow, Trap),
         // A further thread, with exactly the flags of one.
         At(Clone),
         Load(arg_high(0)),
@@ -143,14 +194,48 @@ pub fn program(cpus: u32) -> Vec<Instruction> {
         Load(arg_low(0)),
         Jump(EQUAL, ARCH_SET_FS, Allow, Next),
         Jump(EQUAL, ARCH_SET_GS, Allow, Trap),
-        // A new stub process drops the zygote's pages.
-        At(Munmap),
-        Load(arg_high(0)),
-        Jump(EQUAL, high(ZYGOTE_TEXT), Next, Range),
+    ];
+    assemble(&join(&[&FROM_STUB, &calls, &FUTEX, &ENDS]))
+}
+
+/// The filter of mapper threads, for a sandbox with `cpus` vCPUs. They do what the VMM says, so this is a second line: it
+/// keeps them to what the VMM has reason to say.
+pub fn mapper(cpus: u32) -> Vec<Instruction> {
+    use Label::*;
+    use Line::*;
+    let sockets = FD_SOCKETS.cast_unsigned();
+    let calls = [
+        At(Calls),
+        Load(NR),
+        call(libc::SYS_futex, Futex),
+        call(libc::SYS_mmap, Map),
+        call(libc::SYS_mprotect, Range),
+        call(libc::SYS_munmap, Range),
+        call(libc::SYS_write, Answer),
+        call(libc::SYS_recvmsg, Receive),
+        call(libc::SYS_close, Close),
+        Plain(RETURN, TRAP),
+        // Files come by the vCPUs' sockets and are closed once mapped.
+        At(Receive),
         Load(arg_low(0)),
-        Jump(EQUAL, low(ZYGOTE_TEXT), Next, Range),
-        Load(arg_low(1)),
-        Jump(EQUAL, low(ZYGOTE_END - ZYGOTE_TEXT), Allow, Trap),
+        Jump(AT_LEAST, sockets + cpus, Trap, Next),
+        Jump(AT_LEAST, sockets, Allow, Trap),
+        At(Close),
+        Load(arg_low(0)),
+        Jump(EQUAL, FD_FILE.cast_unsigned(), Allow, Trap),
+        At(Answer),
+        Load(arg_low(0)),
+        Jump(AT_LEAST, sockets + 2 * cpus, Trap, Next),
+        Jump(AT_LEAST, sockets + cpus, Allow, Trap),
+        // Only files are mapped, never anonymous memory, and only two.
+        At(Map),
+        Load(arg_low(4)),
+        Jump(EQUAL, FD_USER.cast_unsigned(), Flags, Next),
+        Jump(EQUAL, FD_FILE.cast_unsigned(), Flags, Trap),
+        At(Flags),
+        Load(arg_low(3)),
+        Jump(EQUAL, MAP_SHARED_FIXED, Range, Next),
+        Jump(EQUAL, MAP_SHARED_FIXED | MAP_POPULATE, Range, Trap),
         // Address (argument 0) plus length (argument 1) must end in the user half. Slot 0: low word of the sum.
         At(Range),
         Load(arg_low(1)),
@@ -175,24 +260,16 @@ pub fn program(cpus: u32) -> Vec<Instruction> {
         Plain(LOAD_SLOT, 1),
         Plain(ADD_X, 0),
         Jump(GREATER, high(USER_MAX), Trap, Next),
-        Jump(EQUAL, high(USER_MAX), RangeEnd, Flags),
+        Jump(EQUAL, high(USER_MAX), RangeEnd, Allow),
         At(RangeEnd),
         Plain(LOAD_SLOT, 0),
-        Jump(EQUAL, low(USER_MAX), Flags, Trap),
-        // Only files are mapped, never anonymous memory.
-        At(Flags),
-        Load(NR),
-        call(libc::SYS_munmap, Allow),
-        call(libc::SYS_mprotect, Allow),
-        Load(arg_low(3)),
-        Jump(EQUAL, MAP_SHARED_FIXED, Allow, Next),
-        Jump(EQUAL, MAP_SHARED_FIXED | MAP_POPULATE, Allow, Trap),
-        At(Trap),
-        Plain(RETURN, TRAP),
-        At(Allow),
-        Plain(RETURN, ALLOW),
+        Jump(EQUAL, low(USER_MAX), Allow, Trap),
     ];
-    assemble(&lines)
+    assemble(&join(&[&FROM_STUB, &calls, &FUTEX, &ENDS]))
+}
+
+fn join(parts: &[&[Line]]) -> Vec<Line> {
+    parts.iter().flat_map(|part| part.iter().copied()).collect()
 }
 
 fn assemble(lines: &[Line]) -> Vec<Instruction> {
@@ -227,9 +304,8 @@ fn assemble(lines: &[Line]) -> Vec<Instruction> {
 mod tests {
     use super::*;
 
-    /// Runs the program as the host kernel would.
-    fn run(data: &[u32; 16]) -> u32 {
-        let program = program(2);
+    /// Runs a program as the host kernel would.
+    fn run(program: &[Instruction], data: &[u32; 16]) -> u32 {
         let (mut a, mut x, mut slots, mut pc) = (0_u32, 0_u32, [0_u32; 2], 0);
         loop {
             let i = program[pc];
@@ -252,7 +328,7 @@ mod tests {
         }
     }
 
-    fn verdict(number: i64, ip: u64, args: &[u64]) -> bool {
+    fn verdict(program: &[Instruction], number: i64, ip: u64, args: &[u64]) -> bool {
         let mut data = [0; 16];
         data[0] = u32::try_from(number).unwrap();
         data[1] = AUDIT_ARCH_X86_64;
@@ -260,46 +336,71 @@ mod tests {
         for (i, arg) in args.iter().enumerate() {
             (data[4 + 2 * i], data[5 + 2 * i]) = (low(*arg), high(*arg));
         }
-        run(&data) == ALLOW
+        run(program, &data) == ALLOW
     }
 
     #[test]
     fn application_code_makes_no_system_call() {
-        for ip in
-            [0x1000, 0x40_0000, 0x7ffe_ffff_f000, STUB_TEXT - 2, ZYGOTE_TEXT_END, abi::layout::STUB_AREA]
-        {
-            for number in [libc::SYS_rt_sigreturn, libc::SYS_getpid, libc::SYS_mmap, 0x4000_0000] {
-                assert!(!verdict(number, ip, &[]), "{number} at {ip:#x}");
+        for program in [application(), mapper(2), base()] {
+            for ip in
+                [0x1000, 0x40_0000, 0x7ffe_ffff_f000, STUB_TEXT - 2, ZYGOTE_TEXT_END, abi::layout::STUB_AREA]
+            {
+                for number in [libc::SYS_rt_sigreturn, libc::SYS_getpid, libc::SYS_mmap, 0x4000_0000] {
+                    assert!(!verdict(&program, number, ip, &[]), "{number} at {ip:#x}");
+                }
+            }
+            let mut i386 = [0; 16];
+            (i386[1], i386[2], i386[3]) = (0x4000_0003, low(STUB_TEXT), high(STUB_TEXT));
+            for number in 0..500 {
+                i386[0] = number;
+                assert_eq!(run(&program, &i386), TRAP);
             }
         }
-        let mut i386 = [0; 16];
-        (i386[1], i386[2], i386[3]) = (0x4000_0003, low(STUB_TEXT), high(STUB_TEXT));
-        assert_eq!(run(&i386), TRAP);
     }
 
     #[test]
-    fn the_stub_makes_the_calls_it_needs_and_no_other() {
-        assert!(verdict(libc::SYS_rt_sigreturn, STUB_TEXT + 2, &[]));
-        assert!(verdict(libc::SYS_futex, STUB_TEXT, &[0, 1]));
-        assert!(!verdict(libc::SYS_futex, STUB_TEXT, &[0, 6]));
-        assert!(verdict(libc::SYS_clone, STUB_TEXT, &[THREAD_FLAGS]));
-        assert!(!verdict(libc::SYS_clone, STUB_TEXT, &[17]));
-        assert!(!verdict(libc::SYS_clone, STUB_TEXT, &[THREAD_FLAGS | 1 << 33]));
-        for (number, allowed) in [(libc::SYS_close, 4..6), (libc::SYS_recvmsg, 2..4)] {
-            for fd in 0..6 {
-                assert_eq!(verdict(number, STUB_TEXT, &[fd]), allowed.contains(&fd));
+    fn nothing_closer_allows_what_the_base_does_not() {
+        let [base, application, mapper] = [base(), application(), mapper(2)];
+        for number in 0..1024 {
+            for args in [[0; 6], [0x40_0000, 0x1000, 3, 0x11, 0, 0], [THREAD_FLAGS, 0, 0, 0, 0, 0]] {
+                for closer in [&application, &mapper] {
+                    let allowed = verdict(closer, number, STUB_TEXT + 2, &args);
+                    assert!(!allowed || verdict(&base, number, STUB_TEXT + 2, &args), "{number}");
+                }
             }
         }
-        for number in [libc::SYS_openat, libc::SYS_sendmsg, libc::SYS_ptrace, libc::SYS_kill, 0x4000_0009] {
-            assert!(!verdict(number, STUB_TEXT, &[]));
-            assert!(verdict(number, ZYGOTE_TEXT, &[]));
+        for number in [libc::SYS_openat, libc::SYS_socket, libc::SYS_ptrace, libc::SYS_kill, libc::SYS_execve]
+        {
+            assert!(!verdict(&base, number, ZYGOTE_TEXT, &[]));
+        }
+        assert!(!verdict(&base, libc::SYS_clone, ZYGOTE_TEXT, &[libc::SIGCHLD as u64]));
+        assert!(!verdict(&base, libc::SYS_mmap, ZYGOTE_TEXT, &[0, 4096, 7, 0x22, u64::MAX]));
+    }
+
+    #[test]
+    fn an_application_thread_takes_turns_and_nothing_else() {
+        let program = application();
+        let verdict = |number, args: &[u64]| verdict(&program, number, STUB_TEXT + 2, args);
+        assert!(verdict(libc::SYS_rt_sigreturn, &[]));
+        assert!(verdict(libc::SYS_futex, &[0, 1]));
+        assert!(!verdict(libc::SYS_futex, &[0, 6]));
+        assert!(verdict(libc::SYS_clone, &[THREAD_FLAGS]));
+        assert!(!verdict(libc::SYS_clone, &[17]));
+        assert!(!verdict(libc::SYS_clone, &[super::super::area::MAPPER_FLAGS]));
+        assert!(!verdict(libc::SYS_clone, &[THREAD_FLAGS | 1 << 33]));
+        let known = [libc::SYS_rt_sigreturn, libc::SYS_futex, libc::SYS_clone, libc::SYS_arch_prctl];
+        for number in (0..1024).chain(0x4000_0000..0x4000_0400) {
+            for args in [[0_u64; 6], [0x40_0000, 0x1000, 3, 0x11, 0, 0]] {
+                assert!(known.contains(&number) || !verdict(number, &args), "{number}");
+            }
         }
     }
 
     #[test]
     fn mappings_stay_in_the_user_half() {
-        let map =
-            |addr, len, flags: u32| verdict(libc::SYS_mmap, STUB_TEXT, &[addr, len, 3, u64::from(flags)]);
+        let program = mapper(2);
+        let verdict = |number, args: &[u64]| verdict(&program, number, STUB_TEXT, args);
+        let map = |addr, len, flags: u32| verdict(libc::SYS_mmap, &[addr, len, 3, u64::from(flags), 0]);
         assert!(map(0x40_0000, 0x1000, 0x11));
         assert!(map(0x40_0000, 0x1000, 0x8011));
         assert!(!map(0x40_0000, 0x1000, 0x22));
@@ -313,12 +414,28 @@ mod tests {
         assert!(map(0xffff_f000, 0x1000, 0x11));
         assert!(map(0x7ffe_ffff_f000, 0x1000, 0x11));
         assert!(!map(0x7ffe_ffff_f000, 0x1_0000_1000, 0x11));
-        let unmap = |addr, len| verdict(libc::SYS_munmap, STUB_TEXT, &[addr, len]);
+        assert!(!verdict(libc::SYS_mmap, &[0x40_0000, 0x1000, 3, 0x11, 2]));
+        let unmap = |addr, len| verdict(libc::SYS_munmap, &[addr, len]);
         assert!(unmap(0, USER_MAX));
         assert!(!unmap(0, USER_MAX + 0x1000));
-        assert!(unmap(ZYGOTE_TEXT, ZYGOTE_END - ZYGOTE_TEXT));
-        assert!(!unmap(ZYGOTE_TEXT, 0x100_0000));
         assert!(!unmap(STUB_TEXT, 0x1000));
-        assert!(!verdict(libc::SYS_mprotect, STUB_TEXT, &[STUB_TEXT, 0x1000, 7]));
+        assert!(!unmap(super::super::area::STUB_ORDERS, 0x1000));
+        assert!(!verdict(libc::SYS_mprotect, &[super::super::area::STUB_ORDERS, 0x1000, 3]));
+        assert!(!verdict(libc::SYS_mprotect, &[STUB_TEXT, 0x1000, 7]));
+    }
+
+    #[test]
+    fn a_mapper_has_its_own_descriptors_only() {
+        let program = mapper(2);
+        for (number, allowed) in [(libc::SYS_close, 1..2), (libc::SYS_recvmsg, 2..4), (libc::SYS_write, 4..6)]
+        {
+            for fd in 0..8 {
+                assert_eq!(verdict(&program, number, STUB_TEXT, &[fd]), allowed.contains(&fd));
+            }
+        }
+        for number in [libc::SYS_openat, libc::SYS_sendmsg, libc::SYS_ptrace, libc::SYS_kill, libc::SYS_clone]
+        {
+            assert!(!verdict(&program, number, STUB_TEXT, &[]));
+        }
     }
 }

@@ -9,6 +9,7 @@ mod area;
 mod entry;
 mod filter;
 mod frame;
+mod mapper;
 mod pace;
 mod process;
 mod run;
@@ -16,7 +17,6 @@ mod spawn;
 mod thread;
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -25,6 +25,7 @@ use abi::HostCall;
 use abi::hostcall::{AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC};
 use abi::layout::LINEAR_BASE_SYSTRAP;
 
+use self::mapper::Line;
 use self::pace::{Affinity, Pacing};
 use self::process::{Process, Stubs, lock};
 use super::{Machine, PlatformError, cpu};
@@ -46,10 +47,8 @@ pub struct Systrap {
 
 /// What belongs to one vCPU.
 struct CpuState {
-    /// Our end of the socket its stub threads take files from.
-    socket: OwnedFd,
-    /// Tags the next file.
-    tag: AtomicU32,
+    /// To mapper threads.
+    line: Line,
     pace: Pacing,
     /// The stub thread it ran last.
     last: Mutex<Option<Last>>,
@@ -70,16 +69,15 @@ impl Systrap {
         proc: Option<OwnedFd>,
         log: LogSink,
     ) -> Result<Self, PlatformError> {
-        let (stubs, sockets) = Stubs::start(memory, cpus, proc)?;
+        let (stubs, ends) = Stubs::start(memory, cpus, proc)?;
         let stubs = Arc::new(stubs);
         let kept = Arc::clone(&stubs);
         let keeper = std::thread::Builder::new()
             .name("keeper".into())
             .spawn(move || kept.keep())
             .map_err(|source| PlatformError::Host { what: "start the stubs' keeper", source })?;
-        let state = |socket| CpuState {
-            socket,
-            tag: AtomicU32::new(0),
+        let state = |(cpu, ends)| CpuState {
+            line: Line::new(ends, cpu),
             pace: Pacing::default(),
             last: Mutex::new(None),
         };
@@ -87,7 +85,7 @@ impl Systrap {
             stubs,
             keeper: Some(keeper),
             memory: Arc::clone(memory),
-            cpus: sockets.into_iter().map(state).collect(),
+            cpus: (0..).zip(ends).map(state).collect(),
             cores: cpu::online_cores(),
             affinity: Affinity::of_this_thread(),
             log,
@@ -127,9 +125,10 @@ impl Machine for Systrap {
             AS_CREATE => self.stubs.create().map(u64::cast_signed),
             AS_DESTROY => {
                 self.forget(id);
-                self.stubs.destroy(id).map(|()| 0)
+                let state = self.cpus.get(cpu as usize).ok_or(libc::EINVAL);
+                state.and_then(|state| self.stubs.destroy(id, &state.line)).map(|()| 0)
             }
-            AS_SYNC => self.sync(sandbox, cpu, id, address, len),
+            AS_SYNC => self.sync(cpu, id, address, len),
             AS_SAVE_FPU => self.save_fpu(cpu, id, address, len),
             _ => Err(libc::ENOSYS),
         };

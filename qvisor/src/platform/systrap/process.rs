@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use abi::layout::STUB_AREA_SIZE;
 use abi::run::{MAP_OP_UNMAP_ALL, MapOp};
 
-use super::area::{COMMAND_FORK, COMMAND_OPS, COMMAND_SPAWN, INTERRUPT_SIGNAL, TURN_STUB};
-use super::filter;
+use super::area::{COMMAND_FORK, COMMAND_SPAWN, FD_SOCKETS, INTERRUPT_SIGNAL, ORDERS_SIZE, TURN_STUB};
+use super::filter::{self, Instruction};
 use super::frame::FrameLayout;
-use super::spawn::{self, Control};
+use super::mapper::{self, Line, Mapper};
+use super::spawn::{self, Control, Ends};
 use super::thread::{Limit, Lost, StubThread};
 use crate::memory::SandboxMemory;
 use crate::platform::{PlatformError, cpu, failed};
@@ -40,6 +41,7 @@ pub struct Process {
     /// The address space it serves now, 0 if none.
     pub id: AtomicU64,
     pub threads: Vec<StubThread>,
+    pub mapper: Mapper,
     assigned: Mutex<Assigned>,
     /// A vCPU needs some thread of this process for a command; the others let it have one.
     pub spawn_wanted: AtomicBool,
@@ -70,7 +72,7 @@ impl Process {
         }
         if index >= assigned.exist {
             self.spawn_wanted.store(true, SeqCst);
-            let result = self.spawn(index, assigned.exist, cpu, areas_len);
+            let result = self.spawn(index, assigned.exist, areas_len);
             self.spawn_wanted.store(false, SeqCst);
             result?;
             assigned.exist = index + 1;
@@ -82,7 +84,7 @@ impl Process {
 
     /// Lets one of the first `exist` threads start thread `index`: one that waits for its turn, or the first one
     /// that an interrupt brings back.
-    fn spawn(&self, index: usize, exist: usize, cpu: u32, areas_len: u64) -> Result<(), Lost> {
+    fn spawn(&self, index: usize, exist: usize, areas_len: u64) -> Result<(), Lost> {
         let thread = self.threads.get(index).ok_or(Lost)?;
         thread.reset(areas_len);
         thread.area().turn.store(0, Relaxed);
@@ -92,7 +94,7 @@ impl Process {
             }
             if let Some(helper) = self.threads.iter().take(exist).find(|t| t.try_lock()) {
                 helper.area().argument.store(index as u64, Relaxed);
-                let result = helper.command(COMMAND_SPAWN, 0, cpu, SPIN_COMMAND);
+                let result = helper.command(COMMAND_SPAWN, SPIN_COMMAND);
                 let tid = helper.area().value.load(Relaxed);
                 thread.inherit_core(helper);
                 helper.unlock();
@@ -150,16 +152,16 @@ impl Process {
         self.threads.iter().for_each(StubThread::mark_dead);
     }
 
-    /// Forgets whom it served, and starts removing every mapping. False: it cannot be used again.
+    /// Forgets whom it served, and removes every mapping. False: it cannot be used again.
     ///
     /// Application code that found its way into the stub's text may have started threads of its own, so they are
-    /// counted.
-    fn recycle(&self, areas_len: u64, proc: Option<&OwnedFd>) -> bool {
+    /// counted; the mapper is one more. What still runs application code has none any more when this returns.
+    fn recycle(&self, areas_len: u64, proc: Option<&OwnedFd>, line: &Line) -> bool {
         self.id.store(0, SeqCst);
         let count = proc.and_then(|proc| spawn::thread_count(proc, self.pid));
         let mut assigned = lock(&self.assigned);
         let runs = |thread: &StubThread| thread.area().turn.load(SeqCst) & TURN_STUB != 0;
-        let expected = count == Some(assigned.exist as u64);
+        let expected = count == Some(assigned.exist as u64 + 1);
         if !expected || self.is_dead() || self.threads.iter().take(assigned.exist).any(runs) {
             return false;
         }
@@ -168,18 +170,11 @@ impl Process {
         }
         assigned.used = 0;
         assigned.of_cpu.clear();
-        self.threads.first().is_some_and(|first| {
-            first.put_operation(0, MapOp { kind: MAP_OP_UNMAP_ALL, ..MapOp::default() });
-            first.give_turn(COMMAND_OPS, 1, 0, 0);
-            true
-        })
-    }
-
-    /// Waits for the end of what [`Self::recycle`] began.
-    fn is_clean(&self) -> bool {
-        self.threads.first().is_some_and(|first| {
-            first.wait_turn(SPIN_COMMAND, Limit::Command, || {}).is_ok()
-                && first.area().errno.load(Relaxed) == 0
+        drop(assigned);
+        let is_dead = || self.is_dead();
+        self.mapper.begin(line, is_dead).is_ok_and(|mut order| {
+            order.add(&MapOp { kind: MAP_OP_UNMAP_ALL, ..MapOp::default() });
+            order.carry_out(line, is_dead) == Ok(0)
         })
     }
 }
@@ -187,6 +182,9 @@ impl Process {
 /// All stub processes of a sandbox.
 pub struct Stubs {
     control: Control,
+    orders: Control,
+    filters: [Vec<Instruction>; 2],
+    cpus: u32,
     layout: FrameLayout,
     areas_len: u64,
     zygote: Mutex<StubThread>,
@@ -224,27 +222,29 @@ impl Stubs {
         memory: &SandboxMemory,
         cpus: u32,
         proc: Option<OwnedFd>,
-    ) -> Result<(Self, Vec<OwnedFd>), PlatformError> {
+    ) -> Result<(Self, Vec<Ends>), PlatformError> {
         let layout = FrameLayout::new().ok_or(PlatformError::Stub)?;
         let areas_len = u64::from(cpus) * STUB_AREA_SIZE;
-        let control = Control::new(SLOTS as u64 * areas_len)?;
+        let control = Control::new(c"dormouse-stubs", SLOTS as u64 * areas_len)?;
+        let orders = Control::new(c"dormouse-orders", SLOTS as u64 * ORDERS_SIZE)?;
         // SAFETY: the zygote's area opens the control file.
         let zygote = unsafe { StubThread::new(control.at(0), 0, layout) };
         zygote.reset(areas_len);
-        let program = filter::program(cpus);
         let area = zygote.area();
-        // SAFETY: the zygote does not exist yet, and the program is shorter than the room for operations.
-        unsafe { control.put(&area.ops, &program) };
-        area.filter_len.store(program.len() as u64, Relaxed);
+        area.orders_fd.store(orders_descriptor(cpus), Relaxed);
+        mapper::put_filters(area, &filter::base(), &[]);
         area.spin_cycles.store(0, Relaxed);
         area.turn.store(TURN_STUB, SeqCst);
         let user = memory.user_file().ok_or(PlatformError::Stub)?;
-        let (zygote_pid, zygote_pidfd, sockets) = spawn::zygote(user, &control, cpus)?;
+        let (zygote_pid, zygote_pidfd, sockets) = spawn::zygote(user, &control, &orders, cpus)?;
         let (epoll, wake) = spawn::epoll_and_event()?;
         spawn::watch(&epoll, &wake, TOKEN_WAKE)?;
         spawn::watch(&epoll, &zygote_pidfd, TOKEN_ZYGOTE)?;
         let stubs = Self {
             control,
+            orders,
+            filters: [filter::application(), filter::mapper(cpus)],
+            cpus,
             layout,
             areas_len,
             zygote: Mutex::new(zygote),
@@ -304,7 +304,16 @@ impl Stubs {
             .collect();
         let first = threads.first().ok_or(libc::EINVAL)?;
         first.reset(self.areas_len);
-        first.area().turn.store(0, SeqCst);
+        let area = first.area();
+        area.turn.store(0, SeqCst);
+        area.orders_fd.store(orders_descriptor(self.cpus), Relaxed);
+        area.mapper_ready.store(0, Relaxed);
+        mapper::put_filters(area, &self.filters[0], &self.filters[1]);
+        let orders_at = slot as u64 * ORDERS_SIZE;
+        // A process that used this slot may have left its last order.
+        self.orders.punch(orders_at, ORDERS_SIZE);
+        // SAFETY: inside the file's mapping, which lives as long as `self`, and so longer than its processes.
+        let mapper = unsafe { Mapper::new(self.orders.at(orders_at), self.cpus) };
         let zygote = lock(&self.zygote);
         if self.zygote_dead.load(SeqCst) {
             return Err(libc::EAGAIN);
@@ -312,7 +321,8 @@ impl Stubs {
         // Its first turn, to set itself up, may still be under way.
         self.wait_zygote(&zygote).map_err(|Lost| libc::EAGAIN)?;
         zygote.area().argument.store(offset, Relaxed);
-        zygote.give_turn(COMMAND_FORK, 0, 0, 0);
+        zygote.area().orders_at.store(orders_at, Relaxed);
+        zygote.give_turn(COMMAND_FORK, 0);
         self.wait_zygote(&zygote).map_err(|Lost| libc::EAGAIN)?;
         let result = zygote.area().value.load(Relaxed).cast_signed();
         drop(zygote);
@@ -332,6 +342,7 @@ impl Stubs {
             pidfd,
             id: AtomicU64::new(0),
             threads,
+            mapper,
             assigned: Mutex::new(Assigned { exist: 1, ..Assigned::default() }),
             spawn_wanted: AtomicBool::new(false),
             reaped: Mutex::new(false),
@@ -361,12 +372,9 @@ impl Stubs {
     }
 
     fn take(&self) -> Result<Arc<Process>, i32> {
-        loop {
-            let recycled = lock(&self.pools).recycled.pop();
-            match recycled {
-                Some(process) if process.is_clean() => return Ok(process),
-                Some(process) => process.kill(),
-                None => break,
+        while let Some(process) = lock(&self.pools).recycled.pop() {
+            if !process.is_dead() {
+                return Ok(process);
             }
         }
         loop {
@@ -386,10 +394,10 @@ impl Stubs {
     }
 
     /// Ends an address space.
-    pub fn destroy(&self, id: u64) -> Result<(), i32> {
+    pub fn destroy(&self, id: u64, line: &Line) -> Result<(), i32> {
         let removed = self.spaces.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
         let process = removed.ok_or(libc::ESRCH)?;
-        if process.recycle(self.areas_len, self.proc.as_ref()) {
+        if process.recycle(self.areas_len, self.proc.as_ref(), line) {
             let mut pools = lock(&self.pools);
             if pools.recycled.len() < RECYCLED {
                 pools.recycled.push(process);
@@ -485,6 +493,11 @@ impl Drop for Stubs {
             spawn::reap(self.zygote_pid);
         }
     }
+}
+
+/// Number of the file of orders in the zygote, behind everything else.
+fn orders_descriptor(cpus: u32) -> u32 {
+    FD_SOCKETS.cast_unsigned() + 2 * cpus
 }
 
 /// Makes an owned descriptor of a call's result.

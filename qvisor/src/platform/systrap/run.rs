@@ -10,19 +10,17 @@ use abi::run::{
     RunState, TRAP_INTERRUPT, TRAP_LOST, TrapInfo,
 };
 
-use super::area::{COMMAND_RUN, OP_MAP_RECEIVED, OP_TAG_SHIFT, OPS_MAX, SET_FS, SET_GS};
-use super::pace::{self, Pace};
+use super::area::{COMMAND_RUN, SET_FS, SET_GS};
+use super::mapper::Order;
+use super::pace::Pace;
 use super::process::{Process, lock};
 use super::thread::{Limit, Lost, StubThread};
-use super::{CpuState, Last, Systrap, spawn};
+use super::{CpuState, Last, Systrap};
 use crate::platform::cpu;
 use crate::sandbox::Sandbox;
 
-/// Most files sent with one batch of operations; more would not fit into the socket.
-const FILES_MAX: usize = 32;
 /// Most operations in one hostcall.
 const OPERATIONS_MAX: u64 = 1 << 20;
-const TAG_MASK: u32 = 0x00ff_ffff;
 
 /// Why operations stopped.
 enum Stop {
@@ -135,7 +133,7 @@ impl Systrap {
         else {
             return Err(Stop::Lost);
         };
-        let left = self.operate(cpu, state, held, run.ops, u64::from(run.ops_len), spin, true)?;
+        self.operate(state, held, run.ops, u64::from(run.ops_len))?;
         if run.fpu_load != 0 {
             let image = self.memory.kernel_ptr(run.fpu_load, self.stubs.fpu_bytes() as u64);
             let image = image.ok_or(Stop::Errno(libc::EFAULT.cast_unsigned()))?;
@@ -147,13 +145,10 @@ impl Systrap {
         in_user.store(id, SeqCst);
         if pending.load(SeqCst) != 0 {
             in_user.store(0, SeqCst);
-            if left > 0 {
-                stop_on(thread.operate(left, cpu, spin))?;
-            }
             return Ok(TrapInfo { kind: TRAP_INTERRUPT, ..TrapInfo::default() });
         }
         self.set_state(thread, run);
-        thread.give_turn(COMMAND_RUN, left, cpu, spin);
+        thread.give_turn(COMMAND_RUN, spin);
         held.park_former();
         let limit = Limit::At(deadline.load(Relaxed));
         let start = cpu::tsc();
@@ -220,20 +215,9 @@ impl Systrap {
     }
 
     /// `AS_SYNC`.
-    pub(super) fn sync(
-        &self,
-        sandbox: &Sandbox,
-        cpu: u32,
-        id: u64,
-        address: u64,
-        count: u64,
-    ) -> Result<i64, i32> {
-        let spin = if sandbox.cpus.busy() * 2 > self.cores { 0 } else { pace::SPIN_FREE };
-        let done = self.with_thread(cpu, id, |state, held| {
-            self.operate(cpu, state, held, address, count, spin, false)
-        })?;
-        match done {
-            Some(Ok(_)) => Ok(0),
+    pub(super) fn sync(&self, cpu: u32, id: u64, address: u64, count: u64) -> Result<i64, i32> {
+        match self.with_thread(cpu, id, |state, held| self.operate(state, held, address, count))? {
+            Some(Ok(())) => Ok(0),
             Some(Err(Stop::Errno(errno))) => Err(errno.cast_signed()),
             Some(Err(Stop::Lost)) | None => Err(libc::ESRCH),
         }
@@ -251,59 +235,44 @@ impl Systrap {
         saved.map(|()| 0).ok_or(libc::ESRCH)
     }
 
-    /// Carries out `count` operations at `address`, batch by batch. With `keep`, the last batch is only filled in,
-    /// and the result is its length.
-    #[allow(clippy::too_many_arguments, reason = "the hot path, in one piece")]
-    fn operate(
-        &self,
-        cpu: u32,
-        state: &CpuState,
-        held: &Held<'_>,
-        address: u64,
-        count: u64,
-        spin: u64,
-        keep: bool,
-    ) -> Result<usize, Stop> {
+    /// Has `count` operations at `address` carried out, order by order.
+    fn operate(&self, state: &CpuState, held: &Held<'_>, address: u64, count: u64) -> Result<(), Stop> {
         if count == 0 {
-            return Ok(0);
+            return Ok(());
         }
         let len = size_of::<MapOp>() as u64;
         if count > OPERATIONS_MAX || self.memory.kernel_ptr(address, count * len).is_none() {
             return Err(Stop::Errno(libc::EFAULT.cast_unsigned()));
         }
-        let (mut filled, mut files) = (0, 0);
-        for i in 0..count {
-            let at = self.memory.kernel_ptr(address + i * len, len).ok_or(Stop::Lost)?;
-            // SAFETY: the range was checked; the structure is integers only.
-            let op = unsafe { ptr::read_unaligned(at.cast::<MapOp>()) };
-            if filled == OPS_MAX || files == FILES_MAX {
-                stop_on(held.thread.operate(filled, cpu, spin))?;
-                (filled, files) = (0, 0);
-            }
-            let translated = self.translate(state, &op, &mut files);
-            match translated {
-                Ok(op) => held.thread.put_operation(filled, op),
-                Err(errno) => {
+        let (line, process) = (&state.line, held.process);
+        let is_dead = || process.is_dead();
+        let result = process.mapper.begin(line, is_dead).map_err(Stop::from).and_then(|mut order| {
+            for i in 0..count {
+                let at = self.memory.kernel_ptr(address + i * len, len).ok_or(Stop::Lost)?;
+                // SAFETY: the range was checked; the structure is integers only.
+                let op = unsafe { ptr::read_unaligned(at.cast::<MapOp>()) };
+                if !order.has_room() {
+                    stop_on(order.carry_out(line, is_dead))?;
+                }
+                if let Err(errno) = self.add(state, &op, &mut order) {
                     // What came before counts, as if one by one.
-                    if filled > 0 {
-                        stop_on(held.thread.operate(filled, cpu, spin))?;
-                    }
+                    stop_on(order.carry_out(line, is_dead))?;
                     return Err(Stop::Errno(errno.cast_unsigned()));
                 }
             }
-            filled += 1;
+            stop_on(order.carry_out(line, is_dead))
+        });
+        if matches!(result, Err(Stop::Lost)) {
+            process.kill();
         }
-        if keep {
-            return Ok(filled);
-        }
-        stop_on(held.thread.operate(filled, cpu, spin))?;
-        Ok(0)
+        result
     }
 
-    /// Checks an operation and makes it one for the stub: offsets of the user file, or a file sent along.
-    fn translate(&self, state: &CpuState, op: &MapOp, files: &mut usize) -> Result<MapOp, i32> {
+    /// Checks an operation and adds it to an order: offsets of the user file, or a file sent along.
+    fn add(&self, state: &CpuState, op: &MapOp, order: &mut Order<'_>) -> Result<(), i32> {
         if op.kind == MAP_OP_UNMAP_ALL {
-            return Ok(*op);
+            order.add(op);
+            return Ok(());
         }
         let end = op.addr.checked_add(op.len).ok_or(libc::EINVAL)?;
         let known = matches!(op.kind, MAP_OP_MAP | MAP_OP_UNMAP | MAP_OP_PROTECT);
@@ -316,22 +285,23 @@ impl Systrap {
         {
             return Err(libc::EINVAL);
         }
-        if op.kind != MAP_OP_MAP {
-            return Ok(*op);
-        }
-        if op.phys >= WINDOW_PHYS {
+        if op.kind == MAP_OP_MAP && op.phys >= WINDOW_PHYS {
             let (chunk, offset) = self.memory.window_chunk(op.phys, op.len).ok_or(libc::EFAULT)?;
             if op.prot & PROT_WRITE != 0 && !chunk.writable {
                 return Err(libc::EACCES);
             }
-            let tag = state.tag.fetch_add(1, Relaxed) & TAG_MASK;
-            spawn::send_descriptor(&state.socket, &chunk.file, tag)?;
-            *files += 1;
-            return Ok(MapOp { kind: OP_MAP_RECEIVED | tag << OP_TAG_SHIFT, phys: offset, ..*op });
+            return order.add_file(&MapOp { phys: offset, ..*op }, &chunk.file, &state.line);
         }
-        // User memory only: kernel memory has no file, and must never be seen by a stub.
-        let in_user = op.phys >= USER_PHYS && self.memory.host_ptr(op.phys, op.len).is_some();
-        if in_user { Ok(MapOp { phys: op.phys - USER_PHYS, ..*op }) } else { Err(libc::EFAULT) }
+        if op.kind == MAP_OP_MAP {
+            // User memory only: kernel memory has no file, and must never be seen by a stub.
+            if op.phys < USER_PHYS || self.memory.host_ptr(op.phys, op.len).is_none() {
+                return Err(libc::EFAULT);
+            }
+            order.add(&MapOp { phys: op.phys - USER_PHYS, ..*op });
+            return Ok(());
+        }
+        order.add(op);
+        Ok(())
     }
 }
 

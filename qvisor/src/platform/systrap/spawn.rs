@@ -1,6 +1,5 @@
 //! The host calls behind stub processes: the control file, the zygote's start, waiting and reaping.
 
-use std::cell::UnsafeCell;
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -13,7 +12,7 @@ use crate::platform::{PlatformError, failed};
 /// The stub program.
 static STUB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stub.elf"));
 
-/// The file of all hand-over areas, mapped into the VMM. Sparse.
+/// A file of one part for each stub process, mapped into the VMM. Sparse.
 pub struct Control {
     file: OwnedFd,
     base: *mut u8,
@@ -26,8 +25,8 @@ unsafe impl Send for Control {}
 unsafe impl Sync for Control {}
 
 impl Control {
-    pub fn new(len: u64) -> Result<Self, PlatformError> {
-        let file = memory_file(c"dormouse-stubs")?;
+    pub fn new(name: &CStr, len: u64) -> Result<Self, PlatformError> {
+        let file = memory_file(name)?;
         let size = i64::try_from(len).map_err(|_| PlatformError::Stub)?;
         let bytes = usize::try_from(len).map_err(|_| PlatformError::Stub)?;
         let prot = libc::PROT_READ | libc::PROT_WRITE;
@@ -56,16 +55,6 @@ impl Control {
         self.base.wrapping_add(usize::try_from(at).unwrap_or(0))
     }
 
-    /// Copies `items` to the start of `place`.
-    ///
-    /// # Safety
-    /// `place` lies in this mapping, and nobody else uses it now.
-    pub unsafe fn put<P, T: Copy>(&self, place: &UnsafeCell<P>, items: &[T]) {
-        assert!(size_of_val(items) <= size_of::<P>(), "there is room for the items");
-        // SAFETY: the size was checked; the caller answers for the place.
-        unsafe { ptr::copy_nonoverlapping(items.as_ptr(), place.get().cast::<T>(), items.len()) };
-    }
-
     /// Gives the memory of a range back.
     pub fn punch(&self, at: u64, len: u64) {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -82,13 +71,30 @@ impl Drop for Control {
     }
 }
 
-/// Starts the zygote with its descriptors: user memory, the control file, a socket for each vCPU. The result is its
-/// pid, its pidfd and the sockets' other ends.
+/// The ends that one vCPU has of what leads to mapper threads.
+pub struct Ends {
+    /// Files to map.
+    pub socket: OwnedFd,
+    /// Answers.
+    pub answers: OwnedFd,
+}
+
+fn pair(what: &'static str, make: impl FnOnce(*mut i32) -> i32) -> Result<[OwnedFd; 2], PlatformError> {
+    let mut pair = [-1; 2];
+    if make(pair.as_mut_ptr()) < 0 {
+        return Err(failed(what));
+    }
+    Ok([owned(pair[0], what)?, owned(pair[1], what)?])
+}
+
+/// Starts the zygote with its descriptors: user memory, the areas, a socket and a pipe for each vCPU, the orders. The
+/// result is its pid, its pidfd and the other ends.
 pub fn zygote(
     user: BorrowedFd<'_>,
     control: &Control,
+    orders: &Control,
     cpus: u32,
-) -> Result<(i32, OwnedFd, Vec<OwnedFd>), PlatformError> {
+) -> Result<(i32, OwnedFd, Vec<Ends>), PlatformError> {
     let program = memory_file(c"dormouse-stub")?;
     // SAFETY: writes the program into the new file.
     let written = unsafe { libc::write(program.as_raw_fd(), STUB.as_ptr().cast(), STUB.len()) };
@@ -96,20 +102,23 @@ pub fn zygote(
         return Err(failed("write the stub program"));
     }
     let mut ours = Vec::new();
-    let mut theirs = Vec::new();
+    let (mut theirs, mut pipes) = (Vec::new(), Vec::new());
     for _ in 0..cpus {
-        let mut pair = [-1; 2];
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
         // SAFETY: writes two descriptors into the array.
-        let result = unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) };
-        if result < 0 {
-            return Err(failed("make a stub socket"));
-        }
-        ours.push(owned(pair[0], "make a stub socket")?);
-        theirs.push(owned(pair[1], "make a stub socket")?);
+        let [socket, far] =
+            pair("make a stub socket", |to| unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, to) })?;
+        // SAFETY: as above.
+        let [answers, near] =
+            pair("make a stub's pipe", |to| unsafe { libc::pipe2(to, libc::O_CLOEXEC | libc::O_NONBLOCK) })?;
+        ours.push(Ends { socket, answers });
+        theirs.push(far);
+        pipes.push(near);
     }
+    theirs.extend(pipes);
     let mut descriptors: Vec<i32> = vec![user.as_raw_fd(), control.file.as_raw_fd()];
     descriptors.extend(theirs.iter().map(AsRawFd::as_raw_fd));
+    descriptors.push(orders.file.as_raw_fd());
     // Above every number in use on either side, so that placing one descriptor never closes another.
     let highest = descriptors.iter().copied().max().unwrap_or(0).max(program.as_raw_fd());
     let spare = highest.max(i32::try_from(descriptors.len()).unwrap_or(i32::MAX)) + 1;
@@ -260,14 +269,14 @@ pub fn drain(event: &OwnedFd) {
     unsafe { libc::read(event.as_raw_fd(), (&raw mut value).cast(), 8) };
 }
 
-/// Sends `fd` with a tag to the stub that will read from the other end of `socket`. The error is an errno.
-pub fn send_descriptor(socket: &OwnedFd, fd: &OwnedFd, tag: u32) -> Result<(), i32> {
+/// Sends `fd` to the mapper that will read from the other end of `socket`. The error is an errno.
+pub fn send_descriptor(socket: &OwnedFd, fd: &OwnedFd) -> Result<(), i32> {
     #[repr(C, align(8))]
     struct Ancillary {
         header: libc::cmsghdr,
         fd: i32,
     }
-    let mut tag = tag;
+    let mut byte = 0_u8;
     let mut ancillary = Ancillary {
         header: libc::cmsghdr {
             cmsg_len: size_of::<libc::cmsghdr>() + size_of::<i32>(),
@@ -276,7 +285,7 @@ pub fn send_descriptor(socket: &OwnedFd, fd: &OwnedFd, tag: u32) -> Result<(), i
         },
         fd: fd.as_raw_fd(),
     };
-    let mut iov = libc::iovec { iov_base: (&raw mut tag).cast(), iov_len: size_of::<u32>() };
+    let mut iov = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
     // SAFETY: all zeros is a valid header without name and flags.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut iov;
@@ -287,4 +296,21 @@ pub fn send_descriptor(socket: &OwnedFd, fd: &OwnedFd, tag: u32) -> Result<(), i
     // SAFETY: every pointer is to a local that outlives the call.
     let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) };
     if sent < 0 { Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)) } else { Ok(()) }
+}
+
+/// Reads one answer of a mapper; `None` if there is none within the time.
+pub fn read_answer(pipe: &OwnedFd, timeout_ms: i32) -> Option<u64> {
+    let mut answer = 0_u64;
+    for timeout_ms in [timeout_ms, 0] {
+        // SAFETY: writes eight bytes of this function's own.
+        if unsafe { libc::read(pipe.as_raw_fd(), (&raw mut answer).cast(), 8) } == 8 {
+            return Some(answer);
+        }
+        let mut poll = libc::pollfd { fd: pipe.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one structure of this function's own.
+        if timeout_ms == 0 || unsafe { libc::poll(&raw mut poll, 1, timeout_ms) } != 1 {
+            return None;
+        }
+    }
+    None
 }

@@ -4,9 +4,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 
 use abi::layout::{STUB_AREA, STUB_AREA_SIZE};
-use abi::run::MapOp;
 
-use super::area::{Area, COMMAND_OPS, FD_SOCKETS, OPS_MAX, TURN_DEAD, TURN_PARK, TURN_SLEEPS, TURN_STUB};
+use super::area::{Area, TURN_DEAD, TURN_PARK, TURN_SLEEPS, TURN_STUB};
 use super::frame::{Frame, FrameLayout};
 use super::pace::Affinity;
 use crate::platform::{cpu, futex};
@@ -138,19 +137,10 @@ impl StubThread {
         self.gs_base.store(gs_base, Relaxed);
     }
 
-    /// Fills in operation `index`.
-    pub fn put_operation(&self, index: usize, op: MapOp) {
-        assert!(index < OPS_MAX, "the caller counts");
-        // SAFETY: in bounds, and it is the VMM's turn.
-        unsafe { self.area().ops.get().cast::<MapOp>().add(index).write_volatile(op) }
-    }
-
     /// Gives the stub its turn with a command.
-    pub fn give_turn(&self, command: u32, ops_len: usize, cpu: u32, spin_cycles: u64) {
+    pub fn give_turn(&self, command: u32, spin_cycles: u64) {
         let area = self.area();
         area.command.store(command, Relaxed);
-        area.ops_len.store(u32::try_from(ops_len).unwrap_or(0), Relaxed);
-        area.socket.store(FD_SOCKETS.cast_unsigned() + cpu, Relaxed);
         area.spin_cycles.store(spin_cycles, Relaxed);
         // A dead process stays marked.
         let mut turn = area.turn.load(Relaxed);
@@ -276,15 +266,10 @@ impl StubThread {
     }
 
     /// Runs a command other than user code to its end; the result is the stub's errno.
-    pub fn command(&self, command: u32, ops_len: usize, cpu: u32, spin_cycles: u64) -> Result<u32, Lost> {
-        self.give_turn(command, ops_len, cpu, spin_cycles);
+    pub fn command(&self, command: u32, spin_cycles: u64) -> Result<u32, Lost> {
+        self.give_turn(command, spin_cycles);
         self.wait_turn(spin_cycles, Limit::Command, || {})?;
         Ok(self.area().errno.load(Relaxed))
-    }
-
-    /// Runs operations that are filled in.
-    pub fn operate(&self, ops_len: usize, cpu: u32, spin_cycles: u64) -> Result<u32, Lost> {
-        self.command(COMMAND_OPS, ops_len, cpu, spin_cycles)
     }
 
     /// Marks the thread as dead and wakes whoever waits for it.

@@ -1,0 +1,134 @@
+//! The mapper thread of a stub process: carries out the system calls that the VMM orders, and answers.
+//!
+//! It shares its memory with application code that may do anything there, so it uses no memory that such code can
+//! write: orders come in pages that are read-only in every thread, everything else is in registers, and the answer goes
+//! through a pipe that only mapper threads have. Its filter lets no other thread's order pass either: there is none.
+
+use core::arch::naked_asm;
+use core::mem::offset_of;
+
+use abi::layout::STUB_AREA;
+
+use crate::area::{Area, Call, FD_FILE, MAPPER_FLAGS, Orders, STUB_ORDERS};
+use crate::sys;
+
+const READY: u64 = STUB_AREA + offset_of!(Area, mapper_ready) as u64;
+const FILTER: u64 = STUB_AREA + offset_of!(Area, mapper_filter) as u64;
+const ORDERS_FD: u64 = STUB_AREA + offset_of!(Area, orders_fd) as u64;
+
+/// Starts the thread; the result is its id, or a negative errno.
+///
+/// The registers of the thread: r12 the orders, ebx the last one's number, r14d calls that are left, r15 the next one,
+/// rbp 1 once one has failed.
+#[unsafe(naked)]
+pub unsafe extern "C" fn start() -> i64 {
+    naked_asm!(
+        "push rbx",
+        "push rbp",
+        "push r12",
+        "push r14",
+        "push r15",
+        "mov edi, {flags}",
+        "xor esi, esi",
+        "xor edx, edx",
+        "xor r10d, r10d",
+        "xor r8d, r8d",
+        "mov eax, {clone}",
+        "syscall",
+        "test rax, rax",
+        "jz 2f",
+        "pop r15",
+        "pop r14",
+        "pop r12",
+        "pop rbp",
+        "pop rbx",
+        "ret",
+        // The new thread. Nobody runs application code yet: the area can still be believed.
+        "2: mov edi, {file}",
+        "mov eax, {close}",
+        "syscall",
+        "movabs rdi, {orders_fd}",
+        "mov edi, [rdi]",
+        "mov eax, {close}",
+        "syscall",
+        "mov edi, {set_filter}",
+        "xor esi, esi",
+        "movabs rdx, {filter}",
+        "mov eax, {seccomp}",
+        "syscall",
+        "test rax, rax",
+        "jnz 9f",
+        "movabs rdi, {ready}",
+        "mov dword ptr [rdi], 1",
+        "mov esi, {wake}",
+        "mov edx, 1",
+        "mov eax, {futex}",
+        "syscall",
+        "movabs r12, {orders}",
+        "xor ebx, ebx",
+        // Waits for an order.
+        "3: mov eax, [r12 + {sequence}]",
+        "cmp eax, ebx",
+        "jne 4f",
+        "lea rdi, [r12 + {sequence}]",
+        "mov esi, {wait}",
+        "mov edx, ebx",
+        "xor r10d, r10d",
+        "mov eax, {futex}",
+        "syscall",
+        "jmp 3b",
+        // Carries it out.
+        "4: mov ebx, eax",
+        "mov r14d, [r12 + {calls_len}]",
+        "lea r15, [r12 + {calls}]",
+        "xor ebp, ebp",
+        "5: test r14d, r14d",
+        "jz 7f",
+        "mov eax, [r15]",
+        "mov rdi, [r15 + {args}]",
+        "mov rsi, [r15 + {args} + 8]",
+        "mov rdx, [r15 + {args} + 16]",
+        "mov r10, [r15 + {args} + 24]",
+        "mov r8, [r15 + {args} + 32]",
+        "mov r9, [r15 + {args} + 40]",
+        "syscall",
+        "cmp rax, -4095",
+        "jb 6f",
+        "cmp dword ptr [r15 + {may_fail}], 0",
+        "jne 6f",
+        "mov ebp, 1",
+        "6: add r15, {call_size}",
+        "dec r14d",
+        "jmp 5b",
+        // Answers.
+        "7: mov edi, [r12 + {answer_fd}]",
+        "lea rsi, [r12 + {answers} + rbp * 8]",
+        "mov edx, 8",
+        "mov eax, {write}",
+        "syscall",
+        "jmp 3b",
+        "9: ud2",
+        flags = const MAPPER_FLAGS,
+        clone = const sys::CLONE,
+        file = const FD_FILE,
+        close = const sys::CLOSE,
+        orders_fd = const ORDERS_FD,
+        set_filter = const sys::SECCOMP_SET_MODE_FILTER,
+        filter = const FILTER,
+        seccomp = const sys::SECCOMP,
+        ready = const READY,
+        wake = const sys::FUTEX_WAKE,
+        wait = const sys::FUTEX_WAIT,
+        futex = const sys::FUTEX,
+        orders = const STUB_ORDERS,
+        sequence = const offset_of!(Orders, sequence),
+        calls_len = const offset_of!(Orders, calls_len),
+        answer_fd = const offset_of!(Orders, answer_fd),
+        answers = const offset_of!(Orders, answers),
+        calls = const offset_of!(Orders, calls),
+        args = const offset_of!(Call, args),
+        may_fail = const offset_of!(Call, may_fail),
+        call_size = const size_of::<Call>(),
+        write = const sys::WRITE,
+    )
+}

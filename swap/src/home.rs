@@ -1,0 +1,306 @@
+//! The swap file and the REAP file.
+
+use std::collections::HashMap;
+
+use crate::io::{Device, Direction, transfer};
+use crate::table::{Place, Places, Slots};
+use crate::{Home, PAGE_BYTES, Page, PageId, SwapError};
+
+const SWAP_FILE: &str = "swap file";
+const REAP_FILE: &str = "REAP file";
+/// Shorter free runs of the swap file are passed over: writes stay large.
+const SHORTEST_RUN: u32 = 64;
+
+/// What a [`Home::store`] came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stored {
+    /// Pages written to the swap file and to the REAP file.
+    pub swap_pages: u64,
+    pub reap_pages: u64,
+    /// Pages of one repeated word, which were only recorded.
+    pub word_pages: u64,
+}
+
+/// What a [`Home::prefetch`] came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Prefetched {
+    pub pages: u64,
+    pub bytes: u64,
+}
+
+struct PageFile {
+    name: &'static str,
+    device: Box<dyn Device>,
+    slots: Slots,
+}
+
+impl PageFile {
+    fn new(name: &'static str, device: Box<dyn Device>) -> Self {
+        Self { name, device, slots: Slots::default() }
+    }
+
+    fn write(&self, addrs: &[*mut u8], slot: u32) -> Result<(), SwapError> {
+        transfer(&*self.device, Direction::Write, addrs, offset_of(slot))
+            .map_err(|source| SwapError::Write { file: self.name, source })
+    }
+
+    fn read(&self, addrs: &[*mut u8], slot: u32) -> Result<(), SwapError> {
+        transfer(&*self.device, Direction::Read, addrs, offset_of(slot))
+            .map_err(|source| SwapError::Read { file: self.name, source })
+    }
+
+    fn check(&self, page: &Page, slot: u32) -> Result<(), SwapError> {
+        let (stored, found) = (self.slots.sum(slot), crc32c::crc32c(page.bytes()));
+        if stored == found {
+            return Ok(());
+        }
+        Err(SwapError::Damaged { file: self.name, id: page.id, stored, found })
+    }
+
+    fn free(&mut self, slot: u32) {
+        self.slots.free(slot);
+        if self.slots.count() == 0 {
+            self.device.discard(0, u64::MAX >> 1);
+        }
+    }
+}
+
+fn offset_of(slot: u32) -> u64 {
+    u64::from(slot) * PAGE_BYTES as u64
+}
+
+/// The home of *Hibernate Container*: two files of a sandbox's own.
+pub struct SwapHome {
+    swap: PageFile,
+    reap: PageFile,
+    places: Places,
+    /// Words of the pages that are one repeated word, unless it is zero.
+    words: HashMap<PageId, u64>,
+    working_set: Vec<PageId>,
+    limit_bytes: u64,
+    /// Where pages of the working set go that nobody wants any more.
+    scratch: Box<AlignedPage>,
+}
+
+#[repr(align(4096))]
+struct AlignedPage([u8; PAGE_BYTES]);
+
+/// A page on its way into a file.
+struct Staged {
+    page: Page,
+    sum: u32,
+}
+
+/// What a store is about to change.
+#[derive(Default)]
+struct Plan {
+    swap: Vec<Staged>,
+    reap: Vec<Staged>,
+    words: Vec<(PageId, u64)>,
+}
+
+impl SwapHome {
+    /// A home in two files, which may hold `limit_bytes` together.
+    #[must_use]
+    pub fn new(swap: Box<dyn Device>, reap: Box<dyn Device>, limit_bytes: u64) -> Self {
+        Self {
+            swap: PageFile::new(SWAP_FILE, swap),
+            reap: PageFile::new(REAP_FILE, reap),
+            places: Places::default(),
+            words: HashMap::new(),
+            working_set: Vec::new(),
+            limit_bytes,
+            scratch: Box::new(AlignedPage([0; PAGE_BYTES])),
+        }
+    }
+
+    fn check_limit(&self, plan: &Plan) -> Result<(), SwapError> {
+        // What is replaced is freed only afterwards.
+        let more = (plan.swap.len() + plan.reap.len()) as u64 * PAGE_BYTES as u64;
+        if self.stored_bytes() + more > self.limit_bytes {
+            return Err(SwapError::Limit { limit_bytes: self.limit_bytes });
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self, id: PageId, place: Place) {
+        if let Some(old) = self.places.set(id, place) {
+            self.free(id, old, place == Place::Word);
+        }
+    }
+
+    fn free(&mut self, id: PageId, place: Place, keep_word: bool) {
+        match place {
+            Place::Swap(slot) => self.swap.free(slot),
+            Place::Reap(slot) => self.reap.free(slot),
+            Place::Word if keep_word => {}
+            Place::Word => {
+                self.words.remove(&id);
+            }
+        }
+    }
+
+    fn fill(&self, page: &mut Page) {
+        let word = self.words.get(&page.id).copied().unwrap_or(0).to_ne_bytes();
+        page.bytes_mut().as_chunks_mut().0.fill(word);
+    }
+
+    /// Reads pages that lie in one file; sorts them by slot.
+    fn fetch_from(file: &PageFile, found: &mut [(u32, Page)]) -> Result<u64, SwapError> {
+        found.sort_unstable_by_key(|(slot, _)| *slot);
+        let mut done = 0;
+        while done < found.len() {
+            let first = found[done].0;
+            let run = found[done..].iter().zip(first..).take_while(|((slot, _), next)| slot == next).count();
+            let pages = &found[done..done + run];
+            let addrs: Vec<*mut u8> = pages.iter().map(|(_, page)| page.addr()).collect();
+            file.read(&addrs, first)?;
+            for (slot, page) in pages {
+                file.check(page, *slot)?;
+            }
+            done += run;
+        }
+        Ok(found.len() as u64 * PAGE_BYTES as u64)
+    }
+}
+
+/// The word that the page repeats.
+fn repeated_word(page: &Page) -> Option<u64> {
+    let (words, _) = page.bytes().as_chunks::<8>();
+    let first = words.first()?;
+    words.iter().all(|word| word == first).then(|| u64::from_ne_bytes(*first))
+}
+
+fn stage(pages: &[Page], to: &mut Vec<Staged>, words: &mut Vec<(PageId, u64)>) {
+    for &page in pages {
+        match repeated_word(&page) {
+            Some(word) => words.push((page.id, word)),
+            None => to.push(Staged { page, sum: crc32c::crc32c(page.bytes()) }),
+        }
+    }
+}
+
+fn count(pages: &[Staged]) -> u32 {
+    u32::try_from(pages.len()).unwrap_or(u32::MAX)
+}
+
+impl Home for SwapHome {
+    fn store(&mut self, working_set: &[Page], rest: &[Page]) -> Result<Stored, SwapError> {
+        let mut plan = Plan::default();
+        stage(working_set, &mut plan.reap, &mut plan.words);
+        stage(rest, &mut plan.swap, &mut plan.words);
+        self.check_limit(&plan)?;
+        let full = || SwapError::Limit { limit_bytes: self.limit_bytes };
+        // The working set in one piece, so that it comes back by few large reads.
+        let reap_runs = self.reap.slots.find(count(&plan.reap), u32::MAX).ok_or_else(full)?;
+        let swap_runs = self.swap.slots.find(count(&plan.swap), SHORTEST_RUN).ok_or_else(full)?;
+        for (file, runs, pages) in
+            [(&self.reap, &reap_runs, &plan.reap), (&self.swap, &swap_runs, &plan.swap)]
+        {
+            let mut rest = pages.as_slice();
+            for &(first, len) in runs {
+                let (run, later) = rest.split_at(rest.len().min(len as usize));
+                let addrs: Vec<*mut u8> = run.iter().map(|staged| staged.page.addr()).collect();
+                file.write(&addrs, first)?;
+                rest = later;
+            }
+        }
+        // All is written: from here on nothing can fail.
+        let slots = |runs: Vec<(u32, u32)>| runs.into_iter().flat_map(|(first, len)| first..first + len);
+        for (slot, staged) in slots(reap_runs).zip(&plan.reap) {
+            self.reap.slots.take(slot, staged.sum);
+            self.settle(staged.page.id, Place::Reap(slot));
+        }
+        for (slot, staged) in slots(swap_runs).zip(&plan.swap) {
+            self.swap.slots.take(slot, staged.sum);
+            self.settle(staged.page.id, Place::Swap(slot));
+        }
+        for &(id, word) in &plan.words {
+            match word {
+                0 => self.words.remove(&id),
+                word => self.words.insert(id, word),
+            };
+            self.settle(id, Place::Word);
+        }
+        self.working_set = working_set.iter().map(|page| page.id).collect();
+        Ok(Stored {
+            swap_pages: plan.swap.len() as u64,
+            reap_pages: plan.reap.len() as u64,
+            word_pages: plan.words.len() as u64,
+        })
+    }
+
+    fn fetch(&mut self, pages: &mut [Page]) -> Result<u64, SwapError> {
+        let (mut swap, mut reap) = (Vec::new(), Vec::new());
+        for page in pages.iter_mut() {
+            match self.places.get(page.id) {
+                Some(Place::Word) => self.fill(page),
+                Some(Place::Swap(slot)) => swap.push((slot, *page)),
+                Some(Place::Reap(slot)) => reap.push((slot, *page)),
+                None => return Err(SwapError::Unknown { id: page.id }),
+            }
+        }
+        Ok(Self::fetch_from(&self.swap, &mut swap)? + Self::fetch_from(&self.reap, &mut reap)?)
+    }
+
+    fn working_set(&self) -> &[PageId] {
+        &self.working_set
+    }
+
+    fn prefetch(&mut self, page: &mut dyn FnMut(PageId) -> Option<Page>) -> Result<Prefetched, SwapError> {
+        let mut total = Prefetched::default();
+        let mut run: Vec<(u32, Option<Page>)> = Vec::new();
+        for at in 0..=self.working_set.len() {
+            let id = self.working_set.get(at).copied();
+            let place = id.and_then(|id| self.places.get(id));
+            let next = match (id, place) {
+                (Some(id), Some(Place::Reap(slot))) => Some((slot, page(id))),
+                (Some(id), Some(Place::Word)) => {
+                    if let Some(mut page) = page(id) {
+                        self.fill(&mut page);
+                        total.pages += 1;
+                    }
+                    continue;
+                }
+                _ => None,
+            };
+            let follows = match (run.last(), next) {
+                (Some((last, _)), Some((slot, _))) => last + 1 == slot,
+                _ => run.is_empty(),
+            };
+            if !follows {
+                let first = run[0].0;
+                let scratch = self.scratch.0.as_mut_ptr();
+                let addrs: Vec<*mut u8> =
+                    run.iter().map(|(_, page)| page.map_or(scratch, |page| page.addr())).collect();
+                self.reap.read(&addrs, first)?;
+                for (slot, page) in &run {
+                    if let Some(page) = page {
+                        self.reap.check(page, *slot)?;
+                        total.pages += 1;
+                    }
+                }
+                total.bytes += (run.len() * PAGE_BYTES) as u64;
+                run.clear();
+            }
+            run.extend(next);
+        }
+        Ok(total)
+    }
+
+    fn retain(&mut self, kept: &mut dyn FnMut(PageId) -> bool) {
+        let mut dropped = Vec::new();
+        self.places.retain(kept, &mut |id, place| dropped.push((id, place)));
+        for (id, place) in dropped {
+            self.free(id, place, false);
+        }
+    }
+
+    fn stored_bytes(&self) -> u64 {
+        u64::from(self.swap.slots.count() + self.reap.slots.count()) * PAGE_BYTES as u64
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;
