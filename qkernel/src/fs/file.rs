@@ -383,6 +383,14 @@ impl FileTable {
         Ok(fd)
     }
 
+    /// `EMFILE` when no descriptor below `limit` is free.
+    pub fn check_room(&self, limit: u64) -> Result<()> {
+        let slots = self.slots.lock();
+        let free = (slots.lowest..slots.entries.len()).find(|&i| slots.entries[i].is_none());
+        let free = free.unwrap_or(slots.entries.len().max(slots.lowest));
+        if (free as u64) < limit { Ok(()) } else { Err(Errno::EMFILE) }
+    }
+
     /// Puts a file at exactly this descriptor, returning what was there (`dup2(2)`), which the caller hands to
     /// [`Self::closed`].
     pub fn replace(

@@ -124,7 +124,8 @@ impl HostIo {
         let watched = self.files().get(handle).and_then(|file| self.io().watch(file.as_fd(), token));
         if let Err(error) = watched {
             let _ = self.files().remove(handle);
-            return Err(error);
+            // No room for another watch.
+            return Err(if error == Errno(libc::ENOSPC) { Errno(libc::ENOBUFS) } else { error });
         }
         Ok(handle)
     }
