@@ -83,6 +83,23 @@ impl<'a> Message<'a> {
         self.whole.get(HEADER_BYTES..).unwrap_or_default()
     }
 
+    /// Where a route's user id is in the message.
+    pub fn route_uid_at(&self) -> Option<usize> {
+        const FIXED: usize = 12;
+        const UID: u16 = 25;
+        if self.kind != RTM_NEWROUTE {
+            return None;
+        }
+        let mut attributes = self.attributes(FIXED);
+        loop {
+            let before = attributes.0.len();
+            let (kind, value) = attributes.next()?;
+            if kind == UID && value.len() == 4 {
+                return Some(self.whole.len() - before + 4);
+            }
+        }
+    }
+
     fn attributes(&self, fixed: usize) -> Attributes<'a> {
         Attributes(self.body().get(fixed..).unwrap_or_default())
     }
@@ -327,6 +344,16 @@ mod tests {
         assert_eq!((link.index, link.flags, link.mtu, link.hardware), (7, 0x49, 65536, 0x304));
         assert_eq!(link.name, b"lo");
         assert_eq!(link.stats[3], 3);
+    }
+
+    #[test]
+    fn a_route_s_user_is_found() {
+        let body = [vec![0; 12], attribute(1, &[127, 0, 0, 1]), attribute(25, &[7; 4])].concat();
+        let bytes = message(RTM_NEWROUTE, &body);
+        let at = Messages(&bytes).next().unwrap().route_uid_at().unwrap();
+        assert_eq!(bytes[at..at + 4], [7; 4]);
+        let other = message(RTM_NEWLINK, &body);
+        assert!(Messages(&other).next().unwrap().route_uid_at().is_none());
     }
 
     #[test]
