@@ -226,7 +226,7 @@ fn the_first_process_gets_only_signals_it_handles() {
     both(|world| {
         // Neither from inside nor from outside, until there is a handler.
         world.script(
-            "kill -TERM $$; kill -INT $$; kill -KILL $$; kill -STOP $$; echo alive; sleep 0.3; \
+            "kill -TERM $$; kill -HUP $$; kill -KILL $$; kill -STOP $$; echo alive; sleep 0.3; \
              trap 'echo handled; exit 8' TERM; echo ready; while :; do sleep 0.02; done",
         );
         world.create().start();
