@@ -44,8 +44,8 @@ const QUESTIONS: &[Question] = &[
         attributes: &[libc::IFLA_IFNAME, 53, libc::IFLA_MASTER, libc::IFLA_LINKINFO, 29],
     },
     Question { kind: libc::RTM_GETADDR, fixed: 8, attributes: &[] },
-    // RTA_DST, RTA_SRC, RTA_IIF, RTA_OIF, RTA_TABLE, RTA_MARK, RTA_UID, RTA_IP_PROTO, RTA_SPORT, RTA_DPORT.
-    Question { kind: libc::RTM_GETROUTE, fixed: 12, attributes: &[1, 2, 3, 4, 15, 16, 25, 27, 28, 29] },
+    // RTA_DST, RTA_SRC, RTA_IIF, RTA_OIF, RTA_TABLE, RTA_MARK, RTA_IP_PROTO, RTA_SPORT, RTA_DPORT.
+    Question { kind: libc::RTM_GETROUTE, fixed: 12, attributes: &[1, 2, 3, 4, 15, 16, 27, 28, 29] },
     // NDA_DST, NDA_IFINDEX, NDA_MASTER.
     Question { kind: libc::RTM_GETNEIGH, fixed: 12, attributes: &[1, 8, 9] },
     Question { kind: libc::RTM_GETRULE, fixed: 12, attributes: &[] },
