@@ -39,7 +39,11 @@ pub fn main() -> ExitCode {
         return EXIT_FAILURE.into();
     }
     let result = match cli.command {
-        Command::Do(args) => run::run(&root, *args),
+        Command::Do(args) => {
+            // Every command that starts a VMM begins with this.
+            crate::jail::run_from_read_only_view();
+            run::run(&root, *args)
+        }
         Command::List { json } => show::list(&root, json),
         Command::State { id } => show::state(&root, &id),
         Command::Kill { id, signal, all } => show::kill(&root, &id, &signal, all),
