@@ -38,12 +38,11 @@ pub fn main() -> ExitCode {
         ));
         return EXIT_FAILURE.into();
     }
+    if matches!(cli.command, Command::Do(_) | Command::Create(_) | Command::Run { .. }) {
+        crate::jail::run_from_read_only_view();
+    }
     let result = match cli.command {
-        Command::Do(args) => {
-            // Every command that starts a VMM begins with this.
-            crate::jail::run_from_read_only_view();
-            run::run(&root, *args)
-        }
+        Command::Do(args) => run::run(&root, *args),
         Command::List { json } => show::list(&root, json),
         Command::State { id } => show::state(&root, &id),
         Command::Kill { id, signal, all } => show::kill(&root, &id, &signal, all),
