@@ -29,20 +29,19 @@ impl ImageFile {
     /// The program's own file, if [`KERNEL`] is mapped from it and it can be opened.
     #[must_use]
     pub fn of_the_kernel() -> Option<Self> {
-        let file = File::open("/proc/self/exe").ok()?;
         let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
         let at = KERNEL.as_ptr() as u64;
         let number = |text: &str| u64::from_str_radix(text, 16).ok();
-        maps.lines().find_map(|line| {
+        let offset = maps.lines().find_map(|line| {
             let mut fields = line.split_ascii_whitespace();
             let (start, end) = fields.next()?.split_once('-')?;
             let start = number(start).filter(|start| *start <= at)?;
             number(end).filter(|end| at + KERNEL.len() as u64 <= *end)?;
             let offset = number(fields.nth(1)?)? + (at - start);
             let inode = fields.nth(1)?;
-            (inode != "0" && offset.is_multiple_of(PAGE_SIZE)).then_some(())?;
-            Some(Self { file: file.try_clone().ok()?, offset })
-        })
+            (inode != "0" && offset.is_multiple_of(PAGE_SIZE)).then_some(offset)
+        })?;
+        Some(Self { file: File::open("/proc/self/exe").ok()?, offset })
     }
 }
 

@@ -285,8 +285,14 @@ pub fn open_terminal(rows: u16, columns: u16) -> io::Result<(OwnedFd, OwnedFd)> 
     Ok((controller, terminal))
 }
 
-/// Sends a descriptor, with a name for it, over a Unix socket.
-pub fn send_descriptor(socket: &UnixStream, fd: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+/// Sends a descriptor, with some bytes beside it (at least one), over a Unix socket; `flags` as `sendmsg(2)`, which
+/// raises no signal.
+pub fn send_descriptor(
+    socket: BorrowedFd<'_>,
+    fd: BorrowedFd<'_>,
+    bytes: &[u8],
+    flags: i32,
+) -> io::Result<()> {
     #[repr(C, align(8))]
     struct Ancillary {
         header: libc::cmsghdr,
@@ -300,15 +306,16 @@ pub fn send_descriptor(socket: &UnixStream, fd: BorrowedFd<'_>, name: &str) -> i
         },
         fd: fd.as_raw_fd(),
     };
-    let mut iov = libc::iovec { iov_base: name.as_ptr().cast_mut().cast(), iov_len: name.len() };
+    let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: all zeros is a valid header without name and flags.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut iov;
     message.msg_iovlen = 1;
     message.msg_control = (&raw mut ancillary).cast();
     message.msg_controllen = size_of::<Ancillary>();
-    // SAFETY: every pointer is to a live value; the name is only read.
-    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
+    let flags = flags | libc::MSG_NOSIGNAL;
+    // SAFETY: every pointer is to a live value; the bytes are only read.
+    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

@@ -191,7 +191,7 @@ impl Creation {
         let (rows, columns) = container.boot.winsize.unwrap_or((0, 0));
         let (controller, terminal) = process::open_terminal(rows, columns).map_err(failed)?;
         let socket = UnixStream::connect(path).map_err(failed)?;
-        process::send_descriptor(&socket, controller.as_fd(), "/dev/ptmx").map_err(failed)?;
+        process::send_descriptor(socket.as_fd(), controller.as_fd(), b"/dev/ptmx", 0).map_err(failed)?;
         Ok(Some(terminal))
     }
 

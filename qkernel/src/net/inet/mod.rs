@@ -20,7 +20,7 @@ use super::{
 };
 use crate::errno::{Errno, Result};
 use crate::fs::poll::{PollEvents, PollTable};
-use crate::fs::readiness::{Direction, Readiness};
+use crate::fs::readiness::{Direction, Moment, Readiness};
 use crate::host::{self, Handle, socket as hs};
 use crate::mm::IoBuf;
 use crate::sync::SpinLock;
@@ -103,10 +103,18 @@ impl InetSocket {
         let before = self.readiness.moment();
         let result = call();
         match &result {
-            Err(Errno::EAGAIN) => self.readiness.would_wait(before, direction),
-            _ => self.readiness.used(direction),
+            Err(error) => self.noted(before, direction, *error),
+            Ok(_) => self.readiness.used(direction),
         }
         result
+    }
+
+    /// Learns from an attempt that met an error.
+    fn noted(&self, before: Moment, direction: Direction, error: Errno) {
+        match error {
+            Errno::EAGAIN => self.readiness.would_wait(before, direction),
+            _ => self.readiness.used(direction),
+        }
     }
 
     /// Sends what there is room for. A stream takes less than it is offered only when it is full: programs that wait
@@ -130,11 +138,7 @@ impl InetSocket {
                     }
                 }
                 Err(error) => {
-                    if error == Errno::EAGAIN {
-                        self.readiness.would_wait(before, Direction::Send);
-                    } else {
-                        self.readiness.used(Direction::Send);
-                    }
+                    self.noted(before, Direction::Send, error);
                     return self.stopped(done, error);
                 }
             }
@@ -153,11 +157,7 @@ impl InetSocket {
                     self.readiness.done(before, Direction::Send, false);
                 }
                 Err(error) => {
-                    if error == Errno::EAGAIN {
-                        self.readiness.would_wait(before, Direction::Send);
-                    } else {
-                        self.readiness.used(Direction::Send);
-                    }
+                    self.noted(before, Direction::Send, error);
                     return self.stopped(done, error);
                 }
             }

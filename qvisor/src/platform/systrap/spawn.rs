@@ -2,12 +2,13 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 
 use super::process::owned;
 use crate::memory::memory_file;
 use crate::platform::{PlatformError, failed};
+use crate::process;
 
 /// The stub program.
 static STUB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stub.elf"));
@@ -271,31 +272,8 @@ pub fn drain(event: &OwnedFd) {
 
 /// Sends `fd` to the mapper that will read from the other end of `socket`. The error is an errno.
 pub fn send_descriptor(socket: &OwnedFd, fd: &OwnedFd) -> Result<(), i32> {
-    #[repr(C, align(8))]
-    struct Ancillary {
-        header: libc::cmsghdr,
-        fd: i32,
-    }
-    let mut byte = 0_u8;
-    let mut ancillary = Ancillary {
-        header: libc::cmsghdr {
-            cmsg_len: size_of::<libc::cmsghdr>() + size_of::<i32>(),
-            cmsg_level: libc::SOL_SOCKET,
-            cmsg_type: libc::SCM_RIGHTS,
-        },
-        fd: fd.as_raw_fd(),
-    };
-    let mut iov = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    // SAFETY: all zeros is a valid header without name and flags.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut iov;
-    message.msg_iovlen = 1;
-    message.msg_control = (&raw mut ancillary).cast();
-    message.msg_controllen = size_of::<Ancillary>();
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: every pointer is to a local that outlives the call.
-    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) };
-    if sent < 0 { Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)) } else { Ok(()) }
+    process::send_descriptor(socket.as_fd(), fd.as_fd(), &[0], libc::MSG_DONTWAIT)
+        .map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
 }
 
 /// Reads one answer of a mapper; `None` if there is none within the time.
