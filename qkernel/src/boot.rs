@@ -1,6 +1,9 @@
 //! Boot: from the VMM's first call to the first program.
 
-use abi::boot::{self as ab, BootInfo};
+mod spec;
+
+use abi::boot::BootInfo;
+use abi::hostcall::{REPORT_READY, REPORT_RUNNING};
 use abi::layout::{RECORDS_MAX, RECORDS_PHYS};
 use alloc::format;
 use alloc::string::String;
@@ -16,95 +19,18 @@ use crate::sync::SpinLock;
 use crate::syscall::{self, Ctx};
 use crate::task::creds::Creds;
 use crate::task::exec::{self, Program};
-use crate::task::limits::{Limit, Limits, RLIM_COUNT};
+use crate::task::limits::{self, Limits};
 use crate::task::process::{Node, Process, TREE};
 use crate::task::signal::{self, SigHand, TaskSignals};
+use crate::task::wait::WaitQueue;
 use crate::task::{Task, TaskParts, sched};
 use crate::{arch, host, log, net, time};
+pub use spec::{MountSpec, Spec};
 
 static READY: AtomicBool = AtomicBool::new(false);
-
-/// What the first process is and sees; see `abi::boot`'s tags.
-#[derive(Default)]
-pub struct Spec {
-    pub args: Vec<Vec<u8>>,
-    pub env: Vec<Vec<u8>>,
-    pub cwd: Vec<u8>,
-    pub hostname: Vec<u8>,
-    pub uid: u32,
-    pub gid: u32,
-    pub groups: Vec<u32>,
-    /// Handle, flags, guest path.
-    pub mounts: Vec<(u32, u32, Vec<u8>)>,
-    /// Type, guest path.
-    pub virtual_mounts: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Descriptor, handle, flags.
-    pub streams: Vec<(u32, u32, u32)>,
-    pub rlimits: Vec<(u32, u64, u64)>,
-    pub umask: Option<u32>,
-    /// Rows and columns.
-    pub winsize: Option<(u16, u16)>,
-}
-
-fn u32_at(data: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(data.get(at..at + 4)?.try_into().ok()?))
-}
-fn u64_at(data: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(data.get(at..at + 8)?.try_into().ok()?))
-}
-
-impl Spec {
-    /// Reads the records; unknown tags are left for later kernels.
-    pub fn parse(bytes: &[u8]) -> Self {
-        let mut spec = Self::default();
-        for record in ab::records(bytes) {
-            if spec.take(record.tag, record.data).is_none() {
-                crate::warn!("boot record {} is malformed", record.tag);
-            }
-        }
-        spec
-    }
-
-    fn take(&mut self, tag: u32, data: &[u8]) -> Option<()> {
-        match tag {
-            ab::TAG_ARG => self.args.push(data.to_vec()),
-            ab::TAG_ENV => self.env.push(data.to_vec()),
-            ab::TAG_CWD => self.cwd = data.to_vec(),
-            ab::TAG_HOSTNAME => self.hostname = data.to_vec(),
-            ab::TAG_CREDS => {
-                self.uid = u32_at(data, 0)?;
-                self.gid = u32_at(data, 4)?;
-                self.groups = (8..data.len()).step_by(4).filter_map(|at| u32_at(data, at)).collect();
-            }
-            ab::TAG_MOUNT => self.mounts.push((u32_at(data, 0)?, u32_at(data, 4)?, data.get(8..)?.to_vec())),
-            ab::TAG_STREAM => self.streams.push((u32_at(data, 0)?, u32_at(data, 4)?, u32_at(data, 8)?)),
-            ab::TAG_RLIMIT => self.rlimits.push((u32_at(data, 0)?, u64_at(data, 8)?, u64_at(data, 16)?)),
-            ab::TAG_UMASK => self.umask = Some(u32_at(data, 0)?),
-            ab::TAG_VIRTUAL_MOUNT => {
-                let nul = data.iter().position(|byte| *byte == 0)?;
-                self.virtual_mounts.push((data[..nul].to_vec(), data[nul + 1..].to_vec()));
-            }
-            ab::TAG_WINSIZE => {
-                let word = u32_at(data, 0)?;
-                self.winsize = Some((word as u16, (word >> 16) as u16));
-            }
-            _ => {}
-        }
-        Some(())
-    }
-
-    fn limits(&self) -> Limits {
-        let mut limits = Limits::default();
-        for (resource, soft, hard) in &self.rlimits {
-            if let Some(limit) =
-                limits.0.get_mut(*resource as usize).filter(|_| (*resource as usize) < RLIM_COUNT)
-            {
-                *limit = Limit { soft: *soft, hard: *hard };
-            }
-        }
-        limits
-    }
-}
+/// The VMM lets the first process begin.
+static STARTED: AtomicBool = AtomicBool::new(false);
+static START: WaitQueue = WaitQueue::new();
 
 /// Ends the sandbox because the kernel contradicts itself.
 pub fn die(message: &str) -> ! {
@@ -199,23 +125,31 @@ fn idle_task() -> Result<Arc<Task>> {
 /// Makes process 1 and runs its program.
 fn start_init(spec: &Spec) {
     fs::set_hostname(&spec.hostname);
+    fs::proc::sys::set_domain_name(&spec.domainname);
+    limits::set_tasks_max(spec.tasks_max);
     fs::proc::net::set_source(net::tables::write);
     let (context, files) = match fs::init(spec) {
         Ok(made) => made,
-        Err(error) => fail(&format!("the root file system cannot be set up: {error:?}"), 125),
+        Err(error) => fail(&format!("cannot set up the sandbox: {error}"), 125),
     };
     let task = match init_task(spec, context, files) {
         Ok(task) => task,
         Err(error) => fail(&format!("the first process cannot be made: {error:?}"), 125),
     };
-    *INIT_PROGRAM.lock() = Some((spec.args.clone(), spec.env.clone()));
+    let (args, env) = (spec.args.clone(), spec.env.clone());
+    *INIT_PROGRAM.lock() = Some(InitProgram { args, env, hold: spec.hold() });
     sched::start(&task);
 }
 
-/// Arguments and environment.
-type Strings = (Vec<Vec<u8>>, Vec<Vec<u8>>);
+/// What process 1 becomes.
+struct InitProgram {
+    args: Vec<Vec<u8>>,
+    env: Vec<Vec<u8>>,
+    /// Not before the VMM says so.
+    hold: bool,
+}
 
-static INIT_PROGRAM: SpinLock<Option<Strings>> = SpinLock::new(None);
+static INIT_PROGRAM: SpinLock<Option<InitProgram>> = SpinLock::new(None);
 
 fn fail(message: &str, code: i32) -> ! {
     host::log(0, message);
@@ -225,7 +159,7 @@ fn fail(message: &str, code: i32) -> ! {
 fn init_task(spec: &Spec, fs: Arc<FsContext>, files: Arc<FileTable>) -> Result<Arc<Task>> {
     let pid = TREE.lock().new_id();
     let process = Process::new(pid, SigHand::new(), spec.limits());
-    let creds = Creds::new(spec.uid, spec.gid, spec.groups.clone());
+    let creds = spec.creds();
     let uid = creds.uid;
     let parts = TaskParts {
         process: process.clone(),
@@ -258,14 +192,33 @@ fn init_task(spec: &Spec, fs: Arc<FsContext>, files: Arc<FileTable>) -> Result<A
 
 /// What process 1 does before it is a program.
 fn run_init(task: &Arc<Task>) {
-    let Some((args, env)) = INIT_PROGRAM.lock().take() else { return };
+    let Some(program) = INIT_PROGRAM.lock().take() else { return };
     let cx = Ctx::new(task);
-    if let Err(error) = exec_init(&cx, args.clone(), env) {
-        let name = String::from_utf8_lossy(args.first().map_or(&b""[..], Vec::as_slice)).into_owned();
-        let status = exec::failure_status(error);
-        host::log(0, &format!("cannot run {name}: {}", reason(error)));
-        host::exit(status);
+    let name = program.args.first().cloned().unwrap_or_default();
+    if program.hold {
+        // What is wrong already is said before anybody relies on the sandbox.
+        if let Err(error) = find_program(&cx, &program) {
+            give_up(&name, error);
+        }
+        host::report(REPORT_READY);
+        START.wait_uninterruptible(|| STARTED.load(Ordering::SeqCst));
     }
+    let run = find_program(&cx, &program).and_then(|found| exec::execute(&cx, found));
+    match run {
+        Ok(()) => host::report(REPORT_RUNNING),
+        Err(error) => give_up(&name, error),
+    }
+}
+
+/// The VMM lets the first process begin.
+pub fn begin_init() {
+    STARTED.store(true, Ordering::SeqCst);
+    START.wake_all();
+}
+
+fn give_up(name: &[u8], error: Errno) -> ! {
+    host::log(0, &format!("cannot run {}: {}", name.escape_ascii(), reason(error)));
+    host::exit(exec::failure_status(error))
 }
 
 fn reason(error: Errno) -> String {
@@ -281,11 +234,12 @@ fn reason(error: Errno) -> String {
     String::from(text)
 }
 
-/// Finds the program as `execvp(3)` does, and runs it.
-fn exec_init(cx: &Ctx<'_>, args: Vec<Vec<u8>>, env: Vec<Vec<u8>>) -> Result<()> {
+/// Finds the program as `execvp(3)` does.
+fn find_program(cx: &Ctx<'_>, program: &InitProgram) -> Result<Program> {
+    let (args, env) = (program.args.clone(), program.env.clone());
     let name = args.first().ok_or(Errno::EINVAL)?.clone();
     let candidates: Vec<Vec<u8>> = if name.contains(&b'/') {
-        alloc::vec![name.clone()]
+        alloc::vec![name]
     } else {
         let path = env.iter().find_map(|entry| entry.strip_prefix(b"PATH="));
         let path = path.unwrap_or(b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
@@ -295,7 +249,7 @@ fn exec_init(cx: &Ctx<'_>, args: Vec<Vec<u8>>, env: Vec<Vec<u8>>) -> Result<()> 
     let mut last = Errno::ENOENT;
     for candidate in candidates {
         match fs::path::open_executable(cx, fs::path::AT_FDCWD, &candidate, 0) {
-            Ok(file) => return exec::execute(cx, Program { file, name: candidate, args, env }),
+            Ok(file) => return Ok(Program { file, name: candidate, args, env }),
             Err(Errno::ENOENT | Errno::ENOTDIR) => {}
             Err(error) => last = error,
         }
@@ -303,7 +257,8 @@ fn exec_init(cx: &Ctx<'_>, args: Vec<Vec<u8>>, env: Vec<Vec<u8>>) -> Result<()> 
     Err(last)
 }
 
-/// A signal from outside: for the first process, or for the terminal's foreground group (`flags` 1).
+/// A signal from outside: for the first process, for the terminal's foreground group (`flags` 1), or for every process
+/// (`flags` 2).
 pub fn host_signal(number: i64, flags: u32) {
     let Some(number) = u32::try_from(number).ok().filter(|number| (1..=signal::SIGRTMAX).contains(number))
     else {
@@ -312,6 +267,11 @@ pub fn host_signal(number: i64, flags: u32) {
     let source = signal::Source::User { pid: 0, uid: 0 };
     if flags == 1 {
         signal::send_to_foreground(number);
+        return;
+    }
+    if flags == 2 {
+        let all: Vec<Arc<Process>> = TREE.lock().nodes.values().map(|node| node.process.clone()).collect();
+        all.iter().for_each(|process| signal::send_to_process(process, number, source));
         return;
     }
     if let Some(process) = crate::task::process::find_process(1) {

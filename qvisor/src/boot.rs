@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use abi::boot::{
-    BootInfo, Platform, TAG_ARG, TAG_CREDS, TAG_CWD, TAG_ENV, TAG_HOSTNAME, TAG_MOUNT, TAG_RLIMIT,
-    TAG_STREAM, TAG_UMASK, TAG_VIRTUAL_MOUNT, TAG_WINSIZE,
+    BOOT_HOLD, BOOT_MAKE_CWD, BOOT_NO_NEW_PRIVS, BootInfo, Platform, TAG_ARG, TAG_CAPABILITIES, TAG_CREDS,
+    TAG_CWD, TAG_DOMAINNAME, TAG_ENV, TAG_FLAGS, TAG_HOSTNAME, TAG_MASKED, TAG_MOUNT, TAG_READ_ONLY,
+    TAG_RLIMIT, TAG_STREAM, TAG_TASKS_MAX, TAG_UMASK, TAG_WINSIZE,
 };
+use abi::hostcall::NO_HANDLE;
 use abi::layout::{BOOT_INFO_PHYS, RECORDS_MAX, RECORDS_PHYS, USER_PHYS};
 
 use crate::memory::SandboxMemory;
@@ -30,13 +32,44 @@ pub struct Creds {
     pub groups: Vec<u32>,
 }
 
-/// A host directory or file in the guest.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The capability sets of `capabilities(7)`, a bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    pub bounding: u64,
+    pub effective: u64,
+    pub permitted: u64,
+    pub inheritable: u64,
+    pub ambient: u64,
+}
+
+/// A mount in the guest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mount {
+    /// A host directory or file; `NO_HANDLE`: a file system the kernel makes itself.
     pub handle: u32,
     /// `MOUNT_READ_ONLY` …
     pub flags: u32,
     pub path: Vec<u8>,
+    /// `proc`, `tmpfs`, …; of a host mount as `/proc/PID/mounts` shows it.
+    pub kind: String,
+    pub source: String,
+    /// `size=4096,mode=755` and the like.
+    pub options: String,
+}
+
+impl Mount {
+    /// A file system the kernel makes itself.
+    #[must_use]
+    pub fn of_kernel(kind: &str, path: Vec<u8>, flags: u32) -> Self {
+        Self {
+            handle: NO_HANDLE,
+            flags,
+            path,
+            kind: kind.into(),
+            source: kind.into(),
+            options: String::new(),
+        }
+    }
 }
 
 /// A descriptor the first process begins with.
@@ -56,14 +89,6 @@ pub struct Rlimit {
     pub hard: u64,
 }
 
-/// A file system the kernel makes itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VirtualMount {
-    /// `proc`, `tmpfs`, …
-    pub kind: String,
-    pub path: Vec<u8>,
-}
-
 /// The first process and what it sees.
 #[derive(Clone, Debug, Default)]
 pub struct BootSpec {
@@ -71,13 +96,26 @@ pub struct BootSpec {
     pub env: Vec<Vec<u8>>,
     pub cwd: Vec<u8>,
     pub hostname: Vec<u8>,
+    pub domainname: Vec<u8>,
     pub creds: Creds,
-    /// Parents before children, the root first.
+    /// `None`: as the user has them.
+    pub capabilities: Option<Capabilities>,
+    pub no_new_privs: bool,
+    /// In the order they are made, the root first.
     pub mounts: Vec<Mount>,
     pub streams: Vec<Stream>,
     pub rlimits: Vec<Rlimit>,
     pub umask: u32,
-    pub virtual_mounts: Vec<VirtualMount>,
+    /// Paths whose content is hidden.
+    pub masked: Vec<Vec<u8>>,
+    /// Paths that are read-only.
+    pub read_only: Vec<Vec<u8>>,
+    /// Most tasks in the sandbox.
+    pub tasks_max: Option<u64>,
+    /// The first process waits until it is told to begin.
+    pub hold: bool,
+    /// The working directory is made if it is missing.
+    pub make_cwd: bool,
     /// Rows and columns of the terminal behind the streams.
     pub winsize: Option<(u16, u16)>,
     /// Log every system call.
@@ -101,12 +139,30 @@ impl BootSpec {
         self.env.iter().for_each(|var| put(TAG_ENV, &[var]));
         put(TAG_CWD, &[&self.cwd]);
         put(TAG_HOSTNAME, &[&self.hostname]);
+        put(TAG_DOMAINNAME, &[&self.domainname]);
         let ids = [self.creds.uid, self.creds.gid];
         let ids: Vec<u8> = ids.iter().chain(&self.creds.groups).flat_map(|id| id.to_le_bytes()).collect();
         put(TAG_CREDS, &[&ids]);
         for mount in &self.mounts {
-            put(TAG_MOUNT, &[&mount.handle.to_le_bytes(), &mount.flags.to_le_bytes(), &mount.path]);
+            let (handle, flags) = (mount.handle.to_le_bytes(), mount.flags.to_le_bytes());
+            let strings =
+                [&mount.path, mount.kind.as_bytes(), mount.source.as_bytes(), mount.options.as_bytes()];
+            put(TAG_MOUNT, &[&handle, &flags, &strings.join(&0)]);
         }
+        self.masked.iter().for_each(|path| put(TAG_MASKED, &[path]));
+        self.read_only.iter().for_each(|path| put(TAG_READ_ONLY, &[path]));
+        if let Some(sets) = self.capabilities {
+            let sets = [sets.bounding, sets.effective, sets.permitted, sets.inheritable, sets.ambient];
+            put(TAG_CAPABILITIES, &[&sets.map(u64::to_le_bytes).concat()]);
+        }
+        if let Some(most) = self.tasks_max {
+            put(TAG_TASKS_MAX, &[&most.to_le_bytes()]);
+        }
+        let flag = |set: bool, bit: u32| if set { bit } else { 0 };
+        let flags = flag(self.hold, BOOT_HOLD)
+            | flag(self.make_cwd, BOOT_MAKE_CWD)
+            | flag(self.no_new_privs, BOOT_NO_NEW_PRIVS);
+        put(TAG_FLAGS, &[&flags.to_le_bytes()]);
         for stream in &self.streams {
             let words = [stream.fd, stream.handle, stream.flags].map(u32::to_le_bytes);
             put(TAG_STREAM, &[&words.concat()]);
@@ -116,9 +172,6 @@ impl BootSpec {
             put(TAG_RLIMIT, &[&head, &limit.soft.to_le_bytes(), &limit.hard.to_le_bytes()]);
         }
         put(TAG_UMASK, &[&self.umask.to_le_bytes()]);
-        for mount in &self.virtual_mounts {
-            put(TAG_VIRTUAL_MOUNT, &[mount.kind.as_bytes(), &[0], &mount.path]);
-        }
         if let Some((rows, columns)) = self.winsize {
             put(TAG_WINSIZE, &[&rows.to_le_bytes(), &columns.to_le_bytes()]);
         }
@@ -213,9 +266,13 @@ mod tests {
         let spec = BootSpec {
             args: vec![b"sh".to_vec(), b"-c".to_vec()],
             creds: Creds { uid: 1, gid: 2, groups: vec![3] },
-            mounts: vec![Mount { handle: 7, flags: 1, path: b"/".to_vec() }],
+            mounts: vec![
+                Mount { handle: 7, flags: 1, path: b"/".to_vec(), ..Mount::default() },
+                Mount::of_kernel("proc", b"/proc".to_vec(), 0),
+            ],
+            capabilities: Some(Capabilities { bounding: 3, ..Capabilities::default() }),
+            hold: true,
             rlimits: vec![Rlimit { resource: 7, soft: 10, hard: 20 }],
-            virtual_mounts: vec![VirtualMount { kind: "proc".into(), path: b"/proc".to_vec() }],
             winsize: Some((24, 80)),
             ..BootSpec::default()
         };
@@ -224,9 +281,10 @@ mod tests {
             |tag| records(&bytes).filter(|r| r.tag == tag).map(|r| r.data.to_vec()).collect::<Vec<_>>();
         assert_eq!(find(TAG_ARG), [b"sh".to_vec(), b"-c".to_vec()]);
         assert_eq!(find(TAG_CREDS), [[1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0]]);
-        assert_eq!(find(TAG_MOUNT), [b"\x07\0\0\0\x01\0\0\0/".to_vec()]);
+        assert_eq!(find(TAG_MOUNT)[0], b"\x07\0\0\0\x01\0\0\0/\0\0\0");
+        assert_eq!(find(TAG_MOUNT)[1], b"\xff\xff\xff\xff\0\0\0\0/proc\0proc\0proc\0");
+        assert_eq!((find(TAG_CAPABILITIES)[0].len(), find(TAG_FLAGS)), (40, vec![vec![1, 0, 0, 0]]));
         assert_eq!(find(TAG_RLIMIT)[0].len(), 24);
-        assert_eq!(find(TAG_VIRTUAL_MOUNT), [b"proc\0/proc".to_vec()]);
         assert_eq!(find(TAG_WINSIZE), [[24, 0, 80, 0]]);
     }
 }

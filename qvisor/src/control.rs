@@ -6,10 +6,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
 
-use abi::hostcall::{EVENT_SIGNAL, EVENT_WINSIZE, Event};
 use serde::{Deserialize, Serialize};
 
 use crate::process;
+use crate::state::Status;
 
 /// Name of the socket in a sandbox's state directory.
 pub const SOCKET: &str = "control.sock";
@@ -17,39 +17,58 @@ pub const SOCKET: &str = "control.sock";
 const LINE_MAX: u64 = 4096;
 /// How long a peer may take to say what it wants, and an answer may take to come.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a container may take to start.
+const START_PATIENCE: Duration = Duration::from_secs(70);
 
 /// What a sandbox can be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
 pub enum Order {
-    /// A signal for the first process, or for the terminal's foreground group.
+    /// A signal for the first process, for the terminal's foreground group, or for all processes. In a container
+    /// `SIGSTOP` and `SIGCONT` pause and resume it.
     Kill {
         signal: i32,
         #[serde(default)]
         foreground: bool,
+        #[serde(default)]
+        all: bool,
     },
     /// The terminal has a new size.
     Winsize { rows: u16, columns: u16 },
-    /// Is it alive?
+    /// How is it? And is it alive?
     State,
+    /// The front end has done its part of a container's creation.
+    Proceed,
+    /// The container's first process begins. Answered once it does.
+    Start,
+    /// The front end goes, and the container stays.
+    Release,
 }
 
 /// The answer to an order.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     pub error: Option<String>,
+    #[serde(default)]
+    pub status: Option<Status>,
 }
 
 /// What the VMM tells its front end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "lowercase")]
 pub enum Report {
+    /// A container's namespaces and control groups are there, and this is its leash.
+    Prepared { pid: i32 },
+    /// A container waits for its start.
+    Created,
+    /// The VMM lives on without its front end.
+    Released,
     /// The first process runs.
     Started,
     /// The sandbox ended with this wait status.
     Exited { status: i32 },
-    /// It could not start, or broke.
-    Failed { message: String },
+    /// It could not start, or broke; with the exit code that a shell would give.
+    Failed { message: String, code: Option<u8> },
 }
 
 /// Writes one line; the other side may be gone.
@@ -60,84 +79,50 @@ pub fn send<T: Serialize>(mut stream: &UnixStream, value: &T) -> io::Result<()> 
 }
 
 /// What an order comes to.
-pub trait Target: Send + Sync {
-    /// Hands an event to the kernel; must not wait.
-    fn post(&self, event: Event);
-    /// Ends the sandbox at once with this wait status.
-    fn end(&self, status: i32);
-}
-
-fn obey(order: Order, target: &dyn Target) -> Result<(), String> {
-    match order {
-        Order::Kill { signal: libc::SIGKILL, .. } => target.end(libc::SIGKILL),
-        Order::Kill { signal, foreground } if (1..=crate::signals::SIGNAL_MAX).contains(&signal) => {
-            let (flags, value) = (u32::from(foreground), i64::from(signal));
-            target.post(Event { kind: EVENT_SIGNAL, flags, token: 0, value });
-        }
-        Order::Kill { signal, .. } => return Err(format!("{signal} is not a signal")),
-        Order::Winsize { rows, columns } => {
-            let value = i64::from(rows) << 16 | i64::from(columns);
-            target.post(Event { kind: EVENT_WINSIZE, flags: 0, token: 0, value });
-        }
-        Order::State => {}
-    }
-    Ok(())
-}
-
-/// Serves the channel and the socket until the channel ends (the front end is gone).
-pub fn serve(channel: &UnixStream, listener: &UnixListener, target: &dyn Target) {
-    let mut orders = BufReader::new(channel);
-    loop {
-        let [from_front, from_socket] =
-            process::wait_readable([channel.as_raw_fd(), listener.as_raw_fd()], -1);
-        if from_front {
-            // The front end writes whole lines, so one that began will end.
-            loop {
-                match read_order(&mut orders) {
-                    Ok(Some(order)) => drop(obey(order, target)),
-                    Ok(None) => return,
-                    Err(_) => {}
-                }
-                if orders.buffer().is_empty() {
-                    break;
-                }
-            }
-        }
-        if from_socket && let Ok((peer, _)) = listener.accept() {
-            let _ = serve_peer(&peer, target);
-        }
-    }
+pub trait Target {
+    /// Carries it out.
+    fn answer(&self, order: Order) -> Answer;
+    /// The peer has got the answer.
+    fn answered(&self);
 }
 
 /// One connection, one order: peers come one after the other, and none can hold up the sandbox itself.
-fn serve_peer(peer: &UnixStream, target: &dyn Target) -> io::Result<()> {
+pub fn serve_peer(peer: &UnixStream, target: &dyn Target) -> io::Result<()> {
     peer.set_read_timeout(Some(PATIENCE))?;
     peer.set_write_timeout(Some(PATIENCE))?;
     let user = process::peer_user(peer)?;
     // The host's root is nobody we know once the VMM is in a user namespace of its own. Whoever else is outside of it
     // cannot come here: the socket's directory is closed to all but its owner.
     if user != 0 && user != process::started_by() && user != process::OVERFLOW_USER {
-        return send(peer, &Answer { error: Some("permission denied".into()) });
+        return send(peer, &Answer { error: Some("permission denied".into()), status: None });
     }
-    let result = match read_order(&mut BufReader::new(peer.take(LINE_MAX))) {
+    let answer = match read_order(&mut BufReader::new(peer.take(LINE_MAX))) {
         Ok(Some(order @ Order::Kill { signal: libc::SIGKILL, .. })) => {
             // Nobody is left to answer afterwards.
-            send(peer, &Answer { error: None })?;
-            return obey(order, target).map_err(io::Error::other);
+            send(peer, &Answer::default())?;
+            target.answer(order)
         }
-        Ok(Some(order)) => obey(order, target),
+        Ok(Some(order)) => target.answer(order),
         Ok(None) => return Ok(()),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Answer { error: Some(error.to_string()), status: None },
     };
-    send(peer, &Answer { error: result.err() })
+    let sent = send(peer, &answer);
+    target.answered();
+    sent
 }
 
-fn read_order(from: &mut impl BufRead) -> io::Result<Option<Order>> {
+/// The next order; `None` at the end of the stream, an error when it is none.
+pub fn read_order(from: &mut impl BufRead) -> io::Result<Option<Order>> {
     let mut line = Vec::new();
     if from.take(LINE_MAX).read_until(b'\n', &mut line)? == 0 {
         return Ok(None);
     }
     Ok(Some(serde_json::from_slice(&line)?))
+}
+
+/// The next order of a stream whose sender waits for an answer before it says more.
+pub fn receive(stream: &UnixStream) -> io::Result<Option<Order>> {
+    read_order(&mut BufReader::with_capacity(256, stream))
 }
 
 /// A path to `name` in `dir` that fits into a socket address however long `dir` is; `dir` must stay open meanwhile.
@@ -151,16 +136,20 @@ pub fn listen(dir: &Path) -> io::Result<UnixListener> {
     UnixListener::bind(short_path(&dir, SOCKET))
 }
 
-/// Gives an order to the sandbox whose state directory this is.
-pub fn order(dir: &Path, order: Order) -> io::Result<()> {
+/// Gives an order to the sandbox whose state directory this is; an answer that says no is an error.
+pub fn order(dir: &Path, order: Order) -> io::Result<Answer> {
     let dir = crate::mounts::open_directory(dir)?;
     let stream = UnixStream::connect(short_path(&dir, SOCKET))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    let patience = if order == Order::Start { START_PATIENCE } else { PATIENCE };
+    stream.set_read_timeout(Some(patience))?;
     send(&stream, &order)?;
     let mut line = Vec::new();
     BufReader::new((&stream).take(LINE_MAX)).read_until(b'\n', &mut line)?;
     let answer: Answer = serde_json::from_slice(&line)?;
-    answer.error.map_or(Ok(()), |error| Err(io::Error::other(error)))
+    match answer.error {
+        Some(error) => Err(io::Error::other(error)),
+        None => Ok(answer),
+    }
 }
 
 #[cfg(test)]
@@ -172,46 +161,47 @@ mod tests {
 
     #[derive(Default)]
     struct Seen {
-        events: Mutex<Vec<Event>>,
-        ended: Mutex<Option<i32>>,
+        orders: Mutex<Vec<Order>>,
+        answered: Mutex<usize>,
     }
 
     impl Target for Seen {
-        fn post(&self, event: Event) {
-            self.events.lock().unwrap().push(event);
+        fn answer(&self, order: Order) -> Answer {
+            self.orders.lock().unwrap().push(order);
+            let refused = matches!(order, Order::Start).then(|| "no".to_owned());
+            Answer { error: refused, status: Some(Status::Running) }
         }
 
-        fn end(&self, status: i32) {
-            *self.ended.lock().unwrap() = Some(status);
+        fn answered(&self) {
+            *self.answered.lock().unwrap() += 1;
         }
     }
 
     #[test]
-    fn orders_become_events() {
+    fn orders_are_answered_and_garbage_is_survived() {
         let dir = TempDir::new();
         let listener = listen(dir.path()).unwrap();
-        let (ours, theirs) = UnixStream::pair().unwrap();
         let seen = Seen::default();
+        let kill = |signal| Order::Kill { signal, foreground: false, all: true };
+        let garbage = ["\n", "{}\n", "x", "{\"op\":\"kill\",\"signal\":1e99}\n", "{\"op\":\"fly\"}\n"];
         std::thread::scope(|scope| {
-            scope.spawn(|| serve(&theirs, &listener, &seen));
-            order(dir.path(), Order::Kill { signal: 15, foreground: false }).unwrap();
-            order(dir.path(), Order::State).unwrap();
-            assert!(order(dir.path(), Order::Kill { signal: 99, foreground: false }).is_err());
-            for garbage in ["\n", "{}\n", "x", "{\"op\":\"kill\",\"signal\":1e99}\n"] {
+            scope.spawn(|| {
+                for _ in 0..4 + garbage.len() {
+                    let (peer, _) = listener.accept().unwrap();
+                    let _ = serve_peer(&peer, &seen);
+                }
+            });
+            order(dir.path(), kill(15)).unwrap();
+            assert_eq!(order(dir.path(), Order::State).unwrap().status, Some(Status::Running));
+            assert_eq!(order(dir.path(), Order::Start).unwrap_err().to_string(), "no");
+            for garbage in garbage {
                 let stream = UnixStream::connect(dir.path().join(SOCKET)).unwrap();
                 (&stream).write_all(garbage.as_bytes()).unwrap();
                 stream.shutdown(std::net::Shutdown::Write).unwrap();
             }
-            order(dir.path(), Order::Kill { signal: 9, foreground: false }).unwrap();
-            send(&ours, &Order::Winsize { rows: 24, columns: 80 }).unwrap();
-            send(&ours, &Order::Kill { signal: 2, foreground: true }).unwrap();
-            ours.shutdown(std::net::Shutdown::Write).unwrap();
+            order(dir.path(), kill(9)).unwrap();
         });
-        let events = seen.events.lock().unwrap();
-        let signal = |value, flags| Event { kind: EVENT_SIGNAL, flags, token: 0, value };
-        assert_eq!(events[0], signal(15, 0));
-        assert_eq!(events[1], Event { kind: EVENT_WINSIZE, flags: 0, token: 0, value: 24 << 16 | 80 });
-        assert_eq!((events[2], events.len()), (signal(2, 1), 3));
-        assert_eq!(*seen.ended.lock().unwrap(), Some(libc::SIGKILL));
+        assert_eq!(*seen.orders.lock().unwrap(), [kill(15), Order::State, Order::Start, kill(9)]);
+        assert_eq!(*seen.answered.lock().unwrap(), 4 + garbage.len());
     }
 }

@@ -7,14 +7,16 @@
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 use crate::control::{self, Order, Report};
 use crate::jail;
 use crate::process::{self, SignalFd, Terminal};
 use crate::state::{Claim, Id, OCI_VERSION, Root, State, StateError, Status};
-use crate::vmm::{self, Plan};
+use crate::vmm::{self, Inherited, Plan, Tree};
 
-const FORWARDED: &[i32] = &[
+/// Signals that a front end passes on, and the news of its children.
+pub(crate) const FORWARDED: &[i32] = &[
     libc::SIGINT,
     libc::SIGTERM,
     libc::SIGHUP,
@@ -34,8 +36,8 @@ pub enum FrontError {
     State(#[from] StateError),
     #[error("cannot start sandbox {id}: {what} failed: {source}; check the limits of this user")]
     Start { id: String, what: &'static str, source: io::Error },
-    #[error("{0}")]
-    Failed(String),
+    #[error("{message}")]
+    Failed { message: String, code: Option<u8> },
     #[error("cannot go on with sandbox {id}: its VMM was killed by signal {signal}; see the host's log")]
     Killed { id: String, signal: i32 },
     #[error(
@@ -72,75 +74,92 @@ pub fn run(id: &Id, state_root: &Root, layer_root: &Root, mut plan: Plan) -> Res
         }
     };
     let directories = Directories { state, layers };
-    plan.layer = directories.layers.path().to_owned();
-    let result = Front::start(id, &directories, plan).map_err(|(what, source)| {
+    if let Tree::CopyOnWrite { layer, .. } = &mut plan.tree {
+        *layer = directories.layers.path().to_owned();
+    }
+    let result = start(id, &directories, plan).map_err(|(what, source)| {
         directories.remove();
         FrontError::Start { id: id.as_str().to_owned(), what, source }
     });
-    let mut front = result?;
-    let end = front.wait(id, &directories);
-    front.close(&directories);
+    let (mut front, _leash) = result?;
+    let end = front.wait(id, || write_running(id, &directories));
+    front.terminal.iter().for_each(Terminal::restore);
+    directories.remove();
+    front.close();
     end
 }
 
-struct Front {
+/// The front end's side of a running sandbox.
+pub(crate) struct Front {
     vmm: i32,
     channel: BufReader<UnixStream>,
     signals: SignalFd,
     terminal: Option<Terminal>,
     status: Option<i32>,
-    /// The watcher waits for the end of this.
-    _leash: OwnedFd,
 }
 
 type Failed = (&'static str, io::Error);
 
-impl Front {
-    fn start(id: &Id, directories: &Directories, plan: Plan) -> Result<Self, Failed> {
-        let creating = state_of(id, &plan, Status::Creating, process::id());
-        directories.state.write_state(&creating).map_err(|e| ("writing its state", e))?;
-        let listener =
-            control::listen(directories.state.path()).map_err(|e| ("making its control socket", e))?;
-        let terminal = plan.terminal.then(|| Terminal::new(io::stdin().as_fd())).flatten();
-        let (ours, theirs) = UnixStream::pair().map_err(|e| ("making a channel", e))?;
-        let signals = SignalFd::new(FORWARDED).map_err(|e| ("collecting signals", e))?;
-        let parent = process::id();
-        // Stubs that outlive the VMM for a moment are ours to wait for.
-        process::adopt_orphans();
-        let Some(vmm) = process::fork().map_err(|e| ("starting its VMM", e))? else {
-            drop(ours);
-            vmm::main(&plan, theirs, listener, parent)
-        };
-        drop((theirs, listener));
-        // Made after the fork, so that only this process holds the writing end.
-        let started = process::pidfd(vmm).and_then(|pidfd| Ok((pidfd, io::pipe()?)));
-        let started = started.and_then(|(pidfd, (reader, writer))| match process::fork()? {
-            None => {
-                drop((writer, ours));
-                watch(reader, &pidfd, terminal.as_ref(), directories)
-            }
-            Some(_watcher) => Ok((writer, ours)),
-        });
-        let (leash, ours) = started.map_err(|e| ("starting its watcher", e))?;
-        let running = state_of(id, &plan, Status::Creating, vmm);
-        let _ = directories.state.write_state(&running);
-        drop(plan);
-        if let Some(terminal) = &terminal {
-            terminal.set_raw();
+/// Starts the VMM and the watcher; result: with the end that the watcher waits for.
+fn start(id: &Id, directories: &Directories, plan: Plan) -> Result<(Front, OwnedFd), Failed> {
+    let bundle = match &plan.tree {
+        Tree::CopyOnWrite { root, .. } => root.clone(),
+        Tree::Bundle(bundle) => bundle.state.bundle.clone(),
+    };
+    let creating = state_of(id, &bundle, process::id());
+    directories.state.write_state(&creating).map_err(|e| ("writing its state", e))?;
+    let listener = control::listen(directories.state.path()).map_err(|e| ("making its control socket", e))?;
+    let lock = directories.state.lock().map_err(|e| ("sharing its lock", e))?;
+    let terminal = plan.terminal.then(|| Terminal::new(io::stdin().as_fd())).flatten();
+    let (ours, theirs) = UnixStream::pair().map_err(|e| ("making a channel", e))?;
+    let signals = SignalFd::new(FORWARDED).map_err(|e| ("collecting signals", e))?;
+    let parent = process::id();
+    // Stubs that outlive the VMM for a moment are ours to wait for.
+    process::adopt_orphans();
+    let Some(vmm) = process::fork().map_err(|e| ("starting its VMM", e))? else {
+        drop(ours);
+        vmm::main(plan, Inherited { channel: theirs, listener, lock, console: None }, parent)
+    };
+    drop((theirs, listener, lock));
+    // Made after the fork, so that only this process holds the writing end.
+    let started = process::pidfd(vmm).and_then(|pidfd| Ok((pidfd, io::pipe()?)));
+    let started = started.and_then(|(pidfd, (reader, writer))| match process::fork()? {
+        None => {
+            drop((writer, ours));
+            watch(reader, &pidfd, terminal.as_ref(), directories)
         }
-        let channel = BufReader::with_capacity(512, ours);
-        Ok(Self { vmm, channel, signals, terminal, status: None, _leash: leash.into() })
+        Some(_watcher) => Ok((writer, ours)),
+    });
+    let (leash, ours) = started.map_err(|e| ("starting its watcher", e))?;
+    let _ = directories.state.write_state(&state_of(id, &bundle, vmm));
+    drop(plan);
+    if let Some(terminal) = &terminal {
+        terminal.set_raw();
+    }
+    let channel = BufReader::with_capacity(512, ours);
+    Ok((Front::new(vmm, channel, signals, terminal), leash.into()))
+}
+
+impl Front {
+    /// Of a VMM that this process has forked. The terminal is in raw mode already.
+    pub(crate) fn new(
+        vmm: i32,
+        channel: BufReader<UnixStream>,
+        signals: SignalFd,
+        terminal: Option<Terminal>,
+    ) -> Self {
+        Self { vmm, channel, signals, terminal, status: None }
     }
 
     /// Forwards signals until the VMM has ended.
-    fn wait(&mut self, id: &Id, directories: &Directories) -> Result<u8, FrontError> {
+    pub(crate) fn wait(&mut self, id: &Id, mut started: impl FnMut()) -> Result<u8, FrontError> {
         let mut report = None;
         let mut channel = self.channel.get_ref().as_raw_fd();
         while self.status.is_none() {
             let [from_vmm, signalled] = process::wait_readable([channel, self.signals.as_raw_fd()], -1);
             if from_vmm {
                 match self.report() {
-                    Some(Report::Started) => self.write_running(id, directories),
+                    Some(Report::Started) => started(),
                     Some(last) => report = Some(last),
                     None => channel = -1,
                 }
@@ -149,17 +168,16 @@ impl Front {
                 self.handle(arrived);
             }
         }
-        while report.is_none() {
+        while !matches!(report, Some(Report::Exited { .. } | Report::Failed { .. })) {
             match self.report() {
-                Some(Report::Started) => {}
-                Some(last) => report = Some(last),
+                Some(next) => report = Some(next),
                 None => break,
             }
         }
         let id = || id.as_str().to_owned();
         match (report, self.status) {
             (Some(Report::Exited { status }), _) => Ok(process::exit_code(status)),
-            (Some(Report::Failed { message }), _) => Err(FrontError::Failed(message)),
+            (Some(Report::Failed { message, code }), _) => Err(FrontError::Failed { message, code }),
             (_, Some(status)) if jail::has_ended_by_filter(status) => Err(FrontError::Forbidden { id: id() }),
             (_, Some(status)) if libc::WIFSIGNALED(status) => {
                 Err(FrontError::Killed { id: id(), signal: libc::WTERMSIG(status) })
@@ -176,14 +194,6 @@ impl Front {
         }
     }
 
-    fn write_running(&self, id: &Id, directories: &Directories) {
-        let states = std::fs::read(directories.state.path().join("state.json"));
-        let known = states.ok().and_then(|bytes| serde_json::from_slice::<State>(&bytes).ok());
-        if let Some(known) = known.filter(|state| state.id == id.as_str()) {
-            let _ = directories.state.write_state(&State { status: Status::Running, ..known });
-        }
-    }
-
     fn handle(&mut self, arrived: process::Arrived) {
         match arrived.signal {
             libc::SIGCHLD => process::reap_ended(|pid, status| {
@@ -193,7 +203,7 @@ impl Front {
             }),
             libc::SIGWINCH => self.send_size(),
             signal => {
-                self.send(Order::Kill { signal, foreground: arrived.from_kernel });
+                self.send(Order::Kill { signal, foreground: arrived.from_kernel, all: false });
                 if signal == libc::SIGTSTP {
                     self.stop();
                 }
@@ -220,21 +230,29 @@ impl Front {
         let _ = control::send(self.channel.get_ref(), &order);
     }
 
-    fn close(&self, directories: &Directories) {
+    /// The terminal is as it was found, and no child is left.
+    pub(crate) fn close(&self) {
         self.terminal.iter().for_each(Terminal::restore);
-        directories.remove();
-        // The watcher, and stubs that are still on their way out.
+        // The watcher, the leash, and stubs that are still on their way out.
         process::end_children();
     }
 }
 
-fn state_of(id: &Id, plan: &Plan, status: Status, pid: i32) -> State {
+fn write_running(id: &Id, directories: &Directories) {
+    let states = std::fs::read(directories.state.path().join("state.json"));
+    let known = states.ok().and_then(|bytes| serde_json::from_slice::<State>(&bytes).ok());
+    if let Some(known) = known.filter(|state| state.id == id.as_str()) {
+        let _ = directories.state.write_state(&State { status: Status::Running, ..known });
+    }
+}
+
+fn state_of(id: &Id, bundle: &Path, pid: i32) -> State {
     State {
         oci_version: OCI_VERSION.into(),
         id: id.as_str().into(),
-        status,
+        status: Status::Creating,
         pid,
-        bundle: plan.root.clone(),
+        bundle: bundle.to_owned(),
         annotations: std::collections::BTreeMap::new(),
     }
 }

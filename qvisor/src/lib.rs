@@ -3,15 +3,18 @@
 
 pub mod boot;
 pub mod cli;
+pub mod container;
 pub mod control;
 pub mod front;
 pub mod hostcall;
 pub mod image;
 pub mod io;
 pub mod jail;
+pub mod leash;
 pub mod memory;
 pub mod mounts;
 pub mod net;
+pub mod oci;
 pub mod platform;
 pub mod process;
 pub mod sandbox;

@@ -70,6 +70,8 @@ pub enum MountError {
     Overlay { path: PathBuf, source: io::Error },
     #[error("cannot mount volume {path}: {source}; pass an existing file or directory with --volume")]
     Volume { path: PathBuf, source: io::Error },
+    #[error("cannot mount {path}: {source}; correct the source of this mount in config.json")]
+    Bind { path: PathBuf, source: io::Error },
     #[error(
         "cannot show {path} with mapped ids: {source}; pass --userns identity, or leave --userns out to let Dormouse choose"
     )]
@@ -221,6 +223,50 @@ pub fn volume(volume: &Volume, id_map: Option<IdMap<'_>>) -> Result<View, MountE
     Ok(View { fd, path: volume.target.clone(), read_only: volume.read_only, shared: true })
 }
 
+/// Opens a file or directory of the host for the sandbox to mount: a copy of the mount it lies on, with what is mounted
+/// below it if `recursive`, or the node itself where the host lets us make no mounts. With an id mapping it is shown
+/// through that, or not at all ([`MountError::Unmapped`]).
+pub fn open_tree(
+    path: &Path,
+    read_only: bool,
+    recursive: bool,
+    id_map: Option<IdMap<'_>>,
+) -> Result<OwnedFd, MountError> {
+    match (clone_mounts(path, read_only, recursive, id_map), id_map) {
+        (Err(source), Some(_)) => Err(MountError::Unmapped { path: path.to_owned(), source }),
+        (result, _) => result
+            .or_else(|_| open_path(path))
+            .map_err(|source| MountError::Bind { path: path.to_owned(), source }),
+    }
+}
+
+/// Opens the directory at `path` below `root`; links lead to places below it as well.
+pub fn open_in_root(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+    open_below(root, path, libc::O_PATH | libc::O_DIRECTORY)
+}
+
+/// Reads the regular file at `path` below `root`, up to 1 MiB of it.
+pub fn read_in_root(root: BorrowedFd<'_>, path: &Path) -> io::Result<Vec<u8>> {
+    use std::io::Read;
+    // A device or FIFO must neither hold us up nor become our terminal.
+    let file = File::from(open_below(root, path, libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY)?);
+    let mut bytes = Vec::new();
+    if file.metadata()?.is_file() {
+        file.take(1 << 20).read_to_end(&mut bytes)?;
+    }
+    Ok(bytes)
+}
+
+fn open_below(root: BorrowedFd<'_>, path: &Path, flags: i32) -> io::Result<OwnedFd> {
+    const RESOLVE_IN_ROOT: u64 = 0x10;
+    let name = c_path(path)?;
+    // struct open_how: flags, mode, resolve.
+    let how = [u64::from((flags | libc::O_CLOEXEC).cast_unsigned()), 0, RESOLVE_IN_ROOT];
+    let size = i64::try_from(size_of_val(&how)).unwrap_or(0);
+    let dir = i64::from(root.as_raw_fd());
+    system_call([libc::SYS_openat2, dir, name.as_ptr() as i64, how.as_ptr() as i64, size, 0])
+}
+
 fn open_with(path: &Path, flags: i32) -> io::Result<OwnedFd> {
     Ok(File::options().read(true).custom_flags(libc::O_PATH | flags).open(path)?.into())
 }
@@ -354,8 +400,20 @@ fn attach(mount: BorrowedFd<'_>, place: &Path) -> io::Result<()> {
 
 /// A detached copy of the mount at `path`, with `path` as its root, whose ids are mapped if asked for.
 fn clone_tree(path: &Path, read_only: bool, id_map: Option<IdMap<'_>>) -> io::Result<OwnedFd> {
+    clone_mounts(path, read_only, false, id_map)
+}
+
+/// [`clone_tree`], with what is mounted below it if `recursive`.
+fn clone_mounts(
+    path: &Path,
+    read_only: bool,
+    recursive: bool,
+    id_map: Option<IdMap<'_>>,
+) -> io::Result<OwnedFd> {
+    const AT_RECURSIVE: i64 = 0x8000;
     let name = c_path(path)?;
-    let flags = i64::from(libc::O_CLOEXEC) | 1;
+    let below = if recursive { AT_RECURSIVE } else { 0 };
+    let flags = i64::from(libc::O_CLOEXEC) | below | 1;
     let fd =
         system_call([libc::SYS_open_tree, i64::from(libc::AT_FDCWD), name.as_ptr() as i64, flags, 0, 0])?;
     // struct mount_attr: set, clear, propagation, namespace.
@@ -365,7 +423,7 @@ fn clone_tree(path: &Path, read_only: bool, id_map: Option<IdMap<'_>>) -> io::Re
         None => (0, 0),
     };
     let attributes = [MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | only_read | mapped, 0, 0, namespace];
-    let (empty, raw) = (i64::from(libc::AT_EMPTY_PATH), i64::from(fd.as_raw_fd()));
+    let (empty, raw) = (i64::from(libc::AT_EMPTY_PATH) | below, i64::from(fd.as_raw_fd()));
     let size = i64::try_from(size_of_val(&attributes)).unwrap_or(0);
     call([libc::SYS_mount_setattr, raw, c"".as_ptr() as i64, empty, attributes.as_ptr() as i64, size])?;
     Ok(fd)

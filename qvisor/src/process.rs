@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 
 /// A wait status as `wait4` gives it, turned into the exit code a shell would show.
@@ -182,6 +182,223 @@ pub fn end_children() {
 pub fn stop_self() {
     // SAFETY: integers only.
     unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
+}
+
+/// What became of a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChildEvent {
+    Stopped,
+    Continued,
+    /// It stays to be reaped by whoever inherits it.
+    Ended,
+}
+
+/// Waits until a child stops, goes on or ends; `None` when there is no such child.
+#[must_use]
+pub fn wait_child(pid: i32) -> Option<ChildEvent> {
+    let id = libc::id_t::try_from(pid).ok()?;
+    let states = libc::WSTOPPED | libc::WCONTINUED;
+    let wait = |options: i32| loop {
+        // SAFETY: `siginfo_t` is plain data, and live for the call.
+        let (result, info) = unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            (libc::waitid(libc::P_PID, id, &raw mut info, options), info)
+        };
+        match result {
+            0 => return Some(info.si_code),
+            _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+            _ => return None,
+        }
+    };
+    match wait(states | libc::WEXITED | libc::WNOWAIT)? {
+        libc::CLD_STOPPED | libc::CLD_CONTINUED => {}
+        _ => return Some(ChildEvent::Ended),
+    }
+    // Takes the news, so that the next wait sees what comes after it. It may have changed meanwhile.
+    match wait(states | libc::WNOHANG)? {
+        libc::CLD_STOPPED => Some(ChildEvent::Stopped),
+        libc::CLD_CONTINUED => Some(ChildEvent::Continued),
+        _ => wait_child(pid),
+    }
+}
+
+/// Takes back [`die_with_parent`].
+pub fn survive_parent() {
+    // SAFETY: integers only.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) };
+}
+
+/// The signal does what it does by default.
+pub fn default_signal(signal: i32) {
+    // SAFETY: `SIG_DFL` runs no code of ours.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
+/// Ends this process so that its parent sees this wait status, but for a core dump.
+pub fn end_as(status: i32) -> ! {
+    if libc::WIFSIGNALED(status) {
+        let signal = libc::WTERMSIG(status);
+        let set = signal_set(&[signal]);
+        // SAFETY: live structures and integers; the signal's own action ends the process.
+        unsafe {
+            libc::prctl(libc::PR_SET_DUMPABLE, 0);
+            let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
+            libc::signal(signal, libc::SIG_DFL);
+            libc::kill(libc::getpid(), signal);
+            libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+        }
+        exit_now(128 + signal);
+    }
+    exit_now(libc::WEXITSTATUS(status))
+}
+
+/// Makes a terminal this session's, and the standard streams. Only for the leader of a session without one.
+pub fn take_terminal(terminal: OwnedFd) -> io::Result<()> {
+    // SAFETY: integers only; the streams are this process's own business.
+    unsafe {
+        check(libc::ioctl(terminal.as_raw_fd(), libc::TIOCSCTTY, 0))?;
+        for fd in 0..3 {
+            check(libc::dup2(terminal.as_raw_fd(), fd))?;
+        }
+    }
+    Ok(())
+}
+
+/// A new pseudo-terminal in raw mode: its controlling side, and the side for programs.
+pub fn open_terminal(rows: u16, columns: u16) -> io::Result<(OwnedFd, OwnedFd)> {
+    let (mut controller, mut terminal) = (-1, -1);
+    let mut size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    let none = std::ptr::null_mut();
+    // SAFETY: live integers and a live structure; the other arguments are left out.
+    check(unsafe {
+        libc::openpty(&raw mut controller, &raw mut terminal, none, none.cast(), &raw mut size)
+    })?;
+    // SAFETY: the call just returned these.
+    let (controller, terminal) =
+        unsafe { (OwnedFd::from_raw_fd(controller), OwnedFd::from_raw_fd(terminal)) };
+    for fd in [&controller, &terminal] {
+        // SAFETY: integers only.
+        check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) })?;
+    }
+    Terminal::new(terminal.as_fd()).iter().for_each(Terminal::set_raw);
+    Ok((controller, terminal))
+}
+
+/// Sends a descriptor, with a name for it, over a Unix socket.
+pub fn send_descriptor(socket: &UnixStream, fd: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    #[repr(C, align(8))]
+    struct Ancillary {
+        header: libc::cmsghdr,
+        fd: i32,
+    }
+    let mut ancillary = Ancillary {
+        header: libc::cmsghdr {
+            cmsg_len: size_of::<libc::cmsghdr>() + size_of::<i32>(),
+            cmsg_level: libc::SOL_SOCKET,
+            cmsg_type: libc::SCM_RIGHTS,
+        },
+        fd: fd.as_raw_fd(),
+    };
+    let mut iov = libc::iovec { iov_base: name.as_ptr().cast_mut().cast(), iov_len: name.len() };
+    // SAFETY: all zeros is a valid header without name and flags.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut iov;
+    message.msg_iovlen = 1;
+    message.msg_control = (&raw mut ancillary).cast();
+    message.msg_controllen = size_of::<Ancillary>();
+    // SAFETY: every pointer is to a live value; the name is only read.
+    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Gives up every capability for good.
+pub fn drop_privileges() {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    const VERSION_3: u32 = 0x2008_0522;
+    let header = Header { version: VERSION_3, pid: 0 };
+    let none = [0_u32; 6];
+    // SAFETY: live structures of the sizes that this version has.
+    unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr());
+    }
+}
+
+/// Puts the null device in place of the standard streams, or closes them.
+pub fn close_streams() {
+    // SAFETY: a zero-terminated path, and integers; nobody uses the streams any more.
+    unsafe {
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+        for fd in 0..3 {
+            if null >= 0 {
+                libc::dup2(null, fd)
+            } else {
+                libc::close(fd)
+            };
+        }
+        if null > 2 {
+            libc::close(null);
+        }
+    }
+}
+
+/// A file in memory.
+pub fn memory_file(name: &CStr) -> io::Result<OwnedFd> {
+    // SAFETY: the name is zero-terminated.
+    let fd = check(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) })?;
+    // SAFETY: the call just returned this descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The kind of namespace (`CLONE_NEW…`) that a file of `/proc/PID/ns` stands for; `None` for other files.
+#[must_use]
+pub fn namespace_kind(file: &std::fs::File) -> Option<i32> {
+    const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
+    // SAFETY: the request takes no argument; files that are no namespaces refuse it.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), NS_GET_NSTYPE) }).ok()
+}
+
+/// The host name of this process's namespace.
+#[must_use]
+pub fn host_name() -> Vec<u8> {
+    let mut name = [0_u8; 65];
+    // SAFETY: the buffer is live, and one byte longer than is told.
+    unsafe { libc::gethostname(name.as_mut_ptr().cast(), 64) };
+    name.iter().copied().take_while(|byte| *byte != 0).collect()
+}
+
+/// The host name of another namespace. Only while this process has a single thread.
+pub fn host_name_of(namespace: &std::path::Path) -> io::Result<Vec<u8>> {
+    let (own, other) = (std::fs::File::open("/proc/self/ns/uts")?, std::fs::File::open(namespace)?);
+    let enter = |file: &std::fs::File| {
+        // SAFETY: integers only.
+        check(unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWUTS) })
+    };
+    enter(&other)?;
+    let name = host_name();
+    enter(&own)?;
+    Ok(name)
+}
+
+/// Memory of the host in bytes; 2 GiB when it does not say.
+#[must_use]
+pub fn host_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = total.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.map_or(2 << 30, |kib| kib << 10)
+}
+
+/// When a process started, in ticks since the host did: with its number, that is one process for good.
+#[must_use]
+pub fn start_time(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
 fn signal_set(signals: &[i32]) -> libc::sigset_t {

@@ -23,6 +23,9 @@ use crate::vcpu::Cpus;
 /// Takes log lines: level (0 error … 3 debug) and text.
 pub type LogSink = Arc<dyn Fn(u32, &str) + Send + Sync>;
 
+/// Takes `REPORT_READY` … as the kernel says how far it has got; must not wait.
+pub type ReportSink = Arc<dyn Fn(u64) + Send + Sync>;
+
 /// How a sandbox is to be made.
 #[derive(Clone)]
 pub struct SandboxConfig {
@@ -35,6 +38,7 @@ pub struct SandboxConfig {
     /// The kernel's ELF image.
     pub kernel: &'static [u8],
     pub log: LogSink,
+    pub report: ReportSink,
     /// `/dev/kvm`, if no path leads to it any more.
     pub device: Option<kvm::Device>,
     /// Called when all is ready, right before the kernel runs: gives up what it does not need. Threads that are started
@@ -53,6 +57,7 @@ impl SandboxConfig {
             kernel_bytes: KERNEL_PHYS_MAX / 4,
             kernel: image::KERNEL,
             log: Arc::new(|_, text| eprintln!("{text}")),
+            report: Arc::new(|_| {}),
             device: None,
             seal: None,
         }
@@ -255,6 +260,11 @@ impl Sandbox {
     #[must_use]
     pub fn exits(&self) -> Vec<(&'static str, u64)> {
         self.machine.exits()
+    }
+
+    /// Passes on how far the kernel has got.
+    pub fn report(&self, what: u64) {
+        (self.config.report)(what);
     }
 
     /// Passes a line to the log.

@@ -11,12 +11,16 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::control::{self, Order};
+
 /// Version of the OCI runtime specification that `state` speaks.
 pub const OCI_VERSION: &str = "1.2.0";
 const LOCK: &str = "lock";
 /// Guards creation and removal of directories below a root.
 const ROOT_LOCK: &str = ".lock";
 const STATE: &str = "state.json";
+/// What a container's directory has and others have not: it stays until it is deleted.
+const RECORD: &str = "container.json";
 
 /// Why a sandbox could not be registered or found.
 #[derive(Debug, thiserror::Error)]
@@ -25,7 +29,7 @@ pub enum StateError {
         "cannot use {id:?} as a sandbox's ID: only letters, digits, '_', '.' and '-' are allowed, 1 to 64 of them"
     )]
     BadId { id: String },
-    #[error("cannot start sandbox {id}: a sandbox with this ID exists; choose another --id or end that one")]
+    #[error("cannot start sandbox {id}: a sandbox with this ID exists; choose another --id, or end that one")]
     InUse { id: String },
     #[error("cannot find sandbox {id}: no such sandbox; see dormouse list")]
     Unknown { id: String },
@@ -85,6 +89,7 @@ pub enum Status {
     Creating,
     Created,
     Running,
+    Paused,
     Stopped,
 }
 
@@ -94,6 +99,7 @@ impl std::fmt::Display for Status {
             Self::Creating => "creating",
             Self::Created => "created",
             Self::Running => "running",
+            Self::Paused => "paused",
             Self::Stopped => "stopped",
         })
     }
@@ -107,7 +113,7 @@ pub struct Root(PathBuf);
 #[derive(Debug)]
 pub struct Claim {
     path: PathBuf,
-    _lock: File,
+    lock: File,
 }
 
 impl Root {
@@ -178,7 +184,7 @@ impl Root {
         for (_lock, old) in stale.iter().filter(|(_, old)| *old != path) {
             let _ = remove(old);
         }
-        Ok(Claim { path, _lock: lock })
+        Ok(Claim { path, lock })
     }
 
     /// Directories of dead sandboxes, with their locks held.
@@ -186,6 +192,9 @@ impl Root {
         let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
         let free =
             entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).filter_map(|entry| {
+                if entry.path().join(RECORD).exists() {
+                    return None;
+                }
                 let lock = lock_file(&entry.path(), true).ok()?;
                 lock.try_lock().ok()?;
                 Some((lock, entry.path()))
@@ -205,18 +214,36 @@ impl Root {
         Ok(guard)
     }
 
-    /// States of the sandboxes that live, by ID.
+    /// Where a sandbox's state is, whether or not it exists.
+    #[must_use]
+    pub fn directory(&self, id: &Id) -> PathBuf {
+        self.0.join(id.as_str())
+    }
+
+    /// The record of a container.
+    #[must_use]
+    pub fn record<T: serde::de::DeserializeOwned>(&self, id: &Id) -> Option<T> {
+        serde_json::from_slice(&fs::read(self.directory(id).join(RECORD)).ok()?).ok()
+    }
+
+    /// Removes the directory of a container that has ended.
+    pub fn remove(&self, id: &Id) -> Result<(), StateError> {
+        let _guard = self.guard().map_err(|source| self.error(source))?;
+        remove(&self.directory(id)).map_err(|source| self.error(source))
+    }
+
+    /// States of the sandboxes that live, and of containers that are not deleted, by ID.
     #[must_use]
     pub fn states(&self) -> Vec<State> {
         let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
-        let mut states: Vec<_> = entries.filter_map(|entry| read_live(&entry.path())).collect();
+        let mut states: Vec<_> = entries.filter_map(|entry| read_any(&entry.path())).collect();
         states.sort_by(|a, b| a.id.cmp(&b.id));
         states
     }
 
-    /// The state of one sandbox that lives.
+    /// The state of one sandbox that lives, or of a container.
     pub fn state(&self, id: &Id) -> Result<State, StateError> {
-        read_live(&self.0.join(id.as_str())).ok_or_else(|| StateError::Unknown { id: id.as_str().to_owned() })
+        read_any(&self.directory(id)).ok_or_else(|| StateError::Unknown { id: id.as_str().to_owned() })
     }
 }
 
@@ -231,6 +258,18 @@ impl Claim {
         let fresh = self.path.join(".state.json");
         fs::write(&fresh, serde_json::to_vec(state)?)?;
         fs::rename(fresh, self.path.join(STATE))
+    }
+
+    /// Writes what makes it a container's directory.
+    pub fn write_record(&self, record: &impl Serialize) -> io::Result<()> {
+        let fresh = self.path.join(".container.json");
+        fs::write(&fresh, serde_json::to_vec(record)?)?;
+        fs::rename(fresh, self.path.join(RECORD))
+    }
+
+    /// The lock, for a process that shares it.
+    pub fn lock(&self) -> io::Result<std::os::fd::OwnedFd> {
+        Ok(self.lock.try_clone()?.into())
     }
 
     /// Removes the directory with everything in it.
@@ -249,6 +288,27 @@ fn lock_file(dir: &Path, create: bool) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(create).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
     options.open(dir.join(LOCK))
+}
+
+/// A container's state: what was written, what its VMM says meanwhile, or that it has ended.
+fn read_any(dir: &Path) -> Option<State> {
+    if !dir.join(RECORD).exists() {
+        return read_live(dir);
+    }
+    let state: State = serde_json::from_slice(&fs::read(dir.join(STATE)).ok()?).ok()?;
+    let stopped = || State { status: Status::Stopped, pid: 0, ..state.clone() };
+    if lock_file(dir, false).ok()?.try_lock_shared().is_ok() {
+        return Some(stopped());
+    }
+    if state.status == Status::Creating {
+        return Some(state);
+    }
+    match control::order(dir, Order::State) {
+        Ok(answer) => Some(State { status: answer.status.unwrap_or(state.status), ..state }),
+        // It ended just now.
+        Err(_) if lock_file(dir, false).ok()?.try_lock_shared().is_ok() => Some(stopped()),
+        Err(_) => Some(state),
+    }
 }
 
 fn read_live(dir: &Path) -> Option<State> {

@@ -352,6 +352,7 @@ const NOT_WITNESSED: &[(&str, &str)] = &[
     ("clock_nanosleep", "only when two vCPUs want the same stub at the same moment"),
     ("rt_sigaction", "only when the VMM itself has a fault"),
     ("restart_syscall", "only when the host stops the VMM in a wait with a time limit"),
+    ("waitid", "of containers only: tests/oci/leash.rs"),
     ("exit_group", "the end has been reported by then"),
 ];
 /// Runs `everything.py` without one line of the list. True: it came to its end.

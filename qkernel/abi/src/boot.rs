@@ -70,8 +70,9 @@ pub const TAG_CWD: u32 = 3;
 pub const TAG_HOSTNAME: u32 = 4;
 /// User id, group id (u32 each), then supplementary groups (u32 each).
 pub const TAG_CREDS: u32 = 5;
-/// A host directory or file to mount: handle (u32), flags (u32, [`MOUNT_READ_ONLY`] …), then the guest path.
-/// Parents come before children; the root (`/`) is first.
+/// A mount: handle (u32; [`crate::hostcall::NO_HANDLE`]: a file system the kernel makes itself), flags (u32,
+/// [`MOUNT_READ_ONLY`] …), then guest path, type (`host`, `proc`, `tmpfs`, …), source and options (`size=4096,mode=755`)
+/// with a NUL between each. Made in order; the root (`/`) is first.
 pub const TAG_MOUNT: u32 = 6;
 /// A stream: guest descriptor number (u32), handle (u32), flags (u32, [`STREAM_TTY`] …).
 pub const TAG_STREAM: u32 = 7;
@@ -79,15 +80,40 @@ pub const TAG_STREAM: u32 = 7;
 pub const TAG_RLIMIT: u32 = 8;
 /// The file-mode creation mask (u32).
 pub const TAG_UMASK: u32 = 9;
-/// A file system the kernel makes itself: type (`proc`, `tmpfs`, `sysfs`, `devtmpfs`, `devpts`), NUL, guest path.
-pub const TAG_VIRTUAL_MOUNT: u32 = 10;
 /// Terminal size: rows (u16), columns (u16); present when streams are a terminal the kernel drives (raw on the host).
 pub const TAG_WINSIZE: u32 = 11;
+/// The NIS domain name.
+pub const TAG_DOMAINNAME: u32 = 12;
+/// Capability sets of the first process, u64 each: bounding, effective, permitted, inheritable, ambient. Without this
+/// record they follow from its user.
+pub const TAG_CAPABILITIES: u32 = 13;
+/// A path whose content is hidden, if it exists: an empty read-only directory, or a file that reads as empty.
+pub const TAG_MASKED: u32 = 14;
+/// A path that is read-only, if it exists, with what lies below it.
+pub const TAG_READ_ONLY: u32 = 15;
+/// Most tasks in the sandbox (u64).
+pub const TAG_TASKS_MAX: u32 = 16;
+/// Flags (u32): [`BOOT_HOLD`] ….
+pub const TAG_FLAGS: u32 = 17;
+
+/// `TAG_FLAGS`: the first process is prepared, reported ([`crate::hostcall::REPORT_READY`]), and begins when
+/// [`crate::hostcall::EVENT_START`] comes.
+pub const BOOT_HOLD: u32 = 1;
+/// `TAG_FLAGS`: the working directory is made if it does not exist; one that cannot be entered ends the sandbox.
+pub const BOOT_MAKE_CWD: u32 = 2;
+/// `TAG_FLAGS`: the first process begins with `PR_SET_NO_NEW_PRIVS`.
+pub const BOOT_NO_NEW_PRIVS: u32 = 4;
 
 /// `TAG_MOUNT` flag: writes answer `EROFS`.
 pub const MOUNT_READ_ONLY: u32 = 1;
 /// `TAG_MOUNT` flag: the host may change files under it, so cached names must be revalidated.
 pub const MOUNT_SHARED: u32 = 2;
+/// `TAG_MOUNT` flag: programs do not run with their set-user-id and set-group-id bits.
+pub const MOUNT_NO_SUID: u32 = 4;
+/// `TAG_MOUNT` flag: device nodes are not opened.
+pub const MOUNT_NO_DEV: u32 = 8;
+/// `TAG_MOUNT` flag: nothing there is executed, nor mapped for it.
+pub const MOUNT_NO_EXEC: u32 = 16;
 
 /// `TAG_STREAM` flag: the host side is a terminal in raw mode; the kernel runs the line discipline.
 pub const STREAM_TTY: u32 = 1;

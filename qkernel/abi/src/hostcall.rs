@@ -60,6 +60,17 @@ pub const CLOCK: u32 = 8;
 pub const EVENTS: u32 = 9;
 /// (phys, len): fills with random bytes.
 pub const RANDOM: u32 = 10;
+/// (what: [`REPORT_READY`] …): how far the sandbox has got.
+pub const REPORT: u32 = 11;
+
+/// The first process could be found, and waits for [`EVENT_START`].
+pub const REPORT_READY: u64 = 1;
+/// The first process runs.
+pub const REPORT_RUNNING: u64 = 2;
+/// [`EVENT_PAUSE`] was taken: no user code runs any more.
+pub const REPORT_PAUSED: u64 = 3;
+/// [`EVENT_RESUME`] was taken.
+pub const REPORT_RESUMED: u64 = 4;
 
 // ---- memory ----
 /// (phys, len): gives whole pages of user or kernel memory back to the host; they read as zeros afterwards.
@@ -171,10 +182,16 @@ pub const EVENT_LOOK: u32 = 0;
 pub const EVENT_READY: u32 = 1;
 /// A submitted operation ended; `value`: its result.
 pub const EVENT_DONE: u32 = 2;
-/// A signal for the first process (`value`: the number), or with `flags` = 1 for the terminal's foreground group.
+/// A signal for the first process (`value`: the number), or with `flags` = 1 for the terminal's foreground group, or
+/// with `flags` = 2 for every process.
 pub const EVENT_SIGNAL: u32 = 3;
 /// The terminal's size changed; `value`: rows << 16 | columns.
 pub const EVENT_WINSIZE: u32 = 4;
+/// The first process, held until now ([`crate::boot::BOOT_HOLD`]), begins.
+pub const EVENT_START: u32 = 16;
+/// Every task rests at the user boundary, until [`EVENT_RESUME`].
+pub const EVENT_PAUSE: u32 = 17;
+pub const EVENT_RESUME: u32 = 18;
 
 /// Attributes of a host file.
 #[repr(C)]

@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use bitflags::bitflags;
 
 use super::inode::{S_IFDIR, S_IFLNK, S_IFREG, S_ISGID, S_ISVTX};
+use super::mount::Limits;
 use super::{FsContext, Inode, Path, Stat};
 use crate::errno::{Errno, Result};
 use crate::syscall::Ctx;
@@ -60,10 +61,18 @@ pub fn check(creds: &Creds, path: &Path, want: Want) -> Result<()> {
     if want.contains(Want::WRITE) && matches!(path.inode.kind(), S_IFREG | S_IFDIR | S_IFLNK) {
         path.mount.check_writable()?;
     }
+    if want.contains(Want::EXEC) && path.inode.kind() == S_IFREG && forbids(path, Limits::NO_EXEC) {
+        return Err(Errno::EACCES);
+    }
     if want.is_empty() {
         return Ok(());
     }
     permitted(creds, &path.inode.protection()?, want)
+}
+
+/// Whether the place's mount does not allow this.
+pub fn forbids(path: &Path, limit: Limits) -> bool {
+    path.mount.limits().contains(limit)
 }
 
 /// Whether names below the directory may be looked up.

@@ -32,6 +32,8 @@ const TTY_AUX: u64 = 5;
 const PTY_FIRST: u64 = 136;
 const PTY_LAST: u64 = 143;
 
+/// The null device.
+pub const NULL: u64 = device(MEMORY, 3);
 /// The controlling terminal, whichever it is.
 pub const TTY: u64 = device(TTY_AUX, 0);
 /// The terminal of the sandbox's streams.
@@ -44,7 +46,7 @@ static DEVICES: &[(&str, u32, u64)] = &[
     ("console", 0o620, CONSOLE),
     ("full", 0o666, device(MEMORY, 7)),
     ("kmsg", 0o644, device(MEMORY, 11)),
-    ("null", 0o666, device(MEMORY, 3)),
+    ("null", 0o666, NULL),
     ("random", 0o666, device(MEMORY, 8)),
     ("tty", 0o666, TTY),
     ("urandom", 0o666, device(MEMORY, 9)),

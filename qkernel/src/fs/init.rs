@@ -1,88 +1,141 @@
 //! The first tree: mounts, working directory and streams as the boot records say.
 
-use abi::boot::{MOUNT_READ_ONLY, MOUNT_SHARED, STREAM_TTY};
+use abi::boot::{MOUNT_SHARED, STREAM_TTY};
+use abi::hostcall::NO_HANDLE;
 use alloc::format;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::access::Actor;
-use super::mount::{self, Mount};
-use super::walk::{self, Resolve, Walker};
-use super::{File, FileTable, FsContext, Inode, Path, devfs, hostfs, special, stream, tmpfs, tty};
-use crate::boot::Spec;
+use super::inode::{NodeKind, S_IFDIR};
+use super::mount::{Limits, Mount};
+use super::walk::{Resolve, Walker};
+use super::{File, FileTable, FsContext, Inode, Path, devfs, hostfs, names, special, stream, tmpfs, tty};
+use crate::boot::{MountSpec, Spec};
 use crate::config::NR_OPEN;
 use crate::errno::{Errno, Result};
 use crate::host::Handle;
 use crate::task::creds::Creds;
 
-/// One mount to be made.
-struct Wanted<'a> {
-    path: &'a [u8],
-    root: Arc<dyn Inode>,
-    kind: &'a [u8],
-    read_only: bool,
-}
-
-/// Makes the root file system, the mounts and the standard streams from the boot records.
-pub fn init(spec: &Spec) -> Result<(Arc<FsContext>, Arc<FileTable>)> {
-    let (first, others) = spec.mounts.split_first().ok_or(Errno::ENODEV)?;
-    let root = mount_root(first.0, first.1)?;
-    let mut wanted: Vec<Wanted<'_>> = Vec::new();
-    for (handle, flags, path) in others {
-        let root = hostfs::root(Handle::from_raw(*handle), flags & MOUNT_SHARED != 0)?;
-        wanted.push(Wanted { path, root, kind: b"host", read_only: flags & MOUNT_READ_ONLY != 0 });
+/// Makes the root file system, the mounts and the standard streams from the boot records. The error is the end of a
+/// sentence.
+pub fn init(spec: &Spec) -> core::result::Result<(Arc<FsContext>, Arc<FileTable>), String> {
+    let (first, others) = spec.mounts.split_first().ok_or("there is no root file system")?;
+    let root = mount_root(first).map_err(|error| format!("the root cannot be mounted: {error:?}"))?;
+    let actor = kernel_actor(&root);
+    for mount in others {
+        attach(&actor, &root, mount)
+            .map_err(|error| format!("mount {}: {error:?}", mount.path.escape_ascii()))?;
     }
-    for (kind, path) in &spec.virtual_mounts {
-        let root = special::virtual_fs(kind).unwrap_or_else(|| tmpfs::new(0o755));
-        wanted.push(Wanted { path, root, kind, read_only: kind == b"sysfs" });
+    for path in &spec.read_only {
+        make_read_only(&actor, &root, path)
+            .map_err(|error| format!("read-only path {}: {error:?}", path.escape_ascii()))?;
     }
-    // Parents before children, whichever list they are in.
-    wanted.sort_by_key(|one| components(one.path).count());
-    for one in wanted {
-        let place = make_place(&root, one.path)?;
-        Mount::of(one.root, one.kind, one.kind, one.read_only).attach(&place);
+    for path in &spec.masked {
+        mask(&actor, &root, path)
+            .map_err(|error| format!("masked path {}: {error:?}", path.escape_ascii()))?;
     }
     let context = FsContext::new(root.clone(), root.clone(), spec.umask.unwrap_or(0o022));
-    match enter_cwd(&context, spec) {
+    match enter_cwd(&actor, &root, spec) {
         Ok(cwd) => context.set_cwd(cwd),
+        Err(error) if spec.makes_cwd() => {
+            return Err(format!("working directory {}: {error:?}", spec.cwd.escape_ascii()));
+        }
         Err(error) => crate::warn!("working directory {}: {error:?}; / instead", spec.cwd.escape_ascii()),
     }
-    Ok((context, streams(spec)?))
+    let files = streams(spec).map_err(|error| format!("the standard streams cannot be opened: {error:?}"))?;
+    Ok((context, files))
 }
 
-fn mount_root(handle: u32, flags: u32) -> Result<Path> {
-    let root = hostfs::root(Handle::from_raw(handle), flags & MOUNT_SHARED != 0)?;
-    let mount = Mount::of(root, b"overlay", b"overlay", flags & MOUNT_READ_ONLY != 0);
+/// The kernel itself, as it looks at the tree.
+fn kernel_actor(root: &Path) -> Actor {
+    Actor { creds: Arc::new(Creds::new(0, 0, Vec::new())), fs: FsContext::new(root.clone(), root.clone(), 0) }
+}
+
+fn limits_of(spec: &MountSpec) -> Limits {
+    Limits::from_bits_truncate(spec.flags)
+}
+
+fn root_inode(spec: &MountSpec) -> Result<Arc<dyn Inode>> {
+    if spec.handle == NO_HANDLE {
+        return special::virtual_fs_with(spec).ok_or(Errno::ENODEV);
+    }
+    Ok(hostfs::root(Handle::from_raw(spec.handle), spec.flags & MOUNT_SHARED != 0)?)
+}
+
+fn mount_root(spec: &MountSpec) -> Result<Path> {
+    let mount = Mount::of(root_inode(spec)?, &spec.kind, &spec.source, limits_of(spec));
     mount.become_root();
     Ok(mount.path())
+}
+
+fn attach(actor: &Actor, root: &Path, spec: &MountSpec) -> Result<()> {
+    let inode = root_inode(spec)?;
+    let place = make_place(actor, root, &spec.path, inode.kind() == S_IFDIR)?;
+    if (inode.kind() == S_IFDIR) != (place.inode.kind() == S_IFDIR) {
+        return Err(Errno::ENOTDIR);
+    }
+    Mount::of(inode, &spec.kind, &spec.source, limits_of(spec)).attach(&place);
+    Ok(())
+}
+
+fn find(actor: &Actor, root: &Path, path: &[u8]) -> Result<Path> {
+    Walker::new(actor, root.clone(), path, Resolve::empty())?.finish(true)
+}
+
+/// [`find`], where nothing to be found is no error.
+fn find_if_there(actor: &Actor, root: &Path, path: &[u8]) -> Result<Option<Path>> {
+    match find(actor, root, path) {
+        Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+/// Mounts what is at `path` over itself, read-only.
+fn make_read_only(actor: &Actor, root: &Path, path: &[u8]) -> Result<()> {
+    let Some(place) = find_if_there(actor, root, path)? else { return Ok(()) };
+    let mount = place.mount.clone();
+    let limits = mount.limits() | Limits::READ_ONLY;
+    Mount::new(place.dentry.clone(), place.inode.clone(), &mount.kind, &mount.source, limits).attach(&place);
+    Ok(())
+}
+
+/// Hides what is at `path`: a directory is empty, a file is the null device.
+fn mask(actor: &Actor, root: &Path, path: &[u8]) -> Result<()> {
+    let Some(place) = find_if_there(actor, root, path)? else { return Ok(()) };
+    let (inode, kind): (_, &[u8]) = if place.inode.kind() == S_IFDIR {
+        (tmpfs::new(0o755), b"tmpfs")
+    } else {
+        (tmpfs::device_node(devfs::NULL, 0o666), b"devtmpfs")
+    };
+    let limits = if place.inode.kind() == S_IFDIR { Limits::READ_ONLY } else { Limits::empty() };
+    Mount::of(inode, kind, kind, limits).attach(&place);
+    Ok(())
 }
 
 fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".")
 }
 
-/// The place to mount over at `path`, following links. Directories that aren't there are made up: they exist for the
-/// sandbox alone.
-fn make_place(root: &Path, path: &[u8]) -> Result<Path> {
-    let actor = Actor {
-        creds: Arc::new(Creds::new(0, 0, Vec::new())),
-        fs: FsContext::new(root.clone(), root.clone(), 0),
-    };
-    let found = Walker::new(&actor, root.clone(), path, Resolve::empty())?.finish(true);
-    if let Ok(found) = found {
+/// The place to mount over at `path`, following links. What isn't there is made up: it exists for the sandbox alone.
+fn make_place(actor: &Actor, root: &Path, path: &[u8], directory: bool) -> Result<Path> {
+    if let Ok(found) = find(actor, root, path) {
         return Ok(found);
     }
     let mut at = root.clone();
-    for name in components(path) {
-        let next = Walker::new(&actor, at.clone(), name, Resolve::empty())?.finish(true);
+    let mut names = components(path).peekable();
+    while let Some(name) = names.next() {
+        let is_last = names.peek().is_none();
+        let next = Walker::new(actor, at.clone(), name, Resolve::empty())?.finish(true);
         at = match next {
             Ok(next) => next,
             Err(Errno::ENOENT) => {
-                let _changes = at.dentry.changes.lock();
-                let inode = tmpfs::new(0o755);
-                let dentry = at.dentry.insert(name, Some(inode.clone()));
-                dentry.pin();
-                at.with(dentry, inode)
+                let directory = directory || !is_last;
+                match make_in(actor, &at, name, directory) {
+                    Some(made) => made,
+                    None => pretend(&at, name, directory),
+                }
             }
             Err(error) => return Err(error),
         };
@@ -90,14 +143,47 @@ fn make_place(root: &Path, path: &[u8]) -> Result<Path> {
     Ok(at)
 }
 
-fn enter_cwd(context: &Arc<FsContext>, spec: &Spec) -> Result<Path> {
-    if spec.cwd.is_empty() {
-        return Ok(context.root());
+/// Makes the place in a file system of the kernel's own. The host's were asked by the VMM already.
+fn make_in(actor: &Actor, at: &Path, name: &[u8], directory: bool) -> Option<Path> {
+    if hostfs::is_host(&at.inode) {
+        return None;
     }
-    let creds = Arc::new(Creds::new(0, 0, Vec::new()));
-    let actor = Actor { creds, fs: context.clone() };
-    let cwd = Walker::new(&actor, context.root(), &spec.cwd, Resolve::empty())?.finish(true)?;
-    if cwd.inode.kind() == super::inode::S_IFDIR { Ok(cwd) } else { Err(Errno::ENOTDIR) }
+    if directory {
+        names::mkdir(actor, at.clone(), name, 0o755).ok()?;
+    } else {
+        names::mknod(actor, at.clone(), name, NodeKind::Regular, 0o644).ok()?;
+    }
+    Walker::new(actor, at.clone(), name, Resolve::empty()).ok()?.finish(true).ok()
+}
+
+/// A place that only the cache of names knows.
+fn pretend(at: &Path, name: &[u8], directory: bool) -> Path {
+    let _changes = at.dentry.changes.lock();
+    let inode = if directory { tmpfs::new(0o755) } else { tmpfs::placeholder() };
+    let dentry = at.dentry.insert(name, Some(inode.clone()));
+    dentry.pin();
+    at.with(dentry, inode)
+}
+
+fn enter_cwd(actor: &Actor, root: &Path, spec: &Spec) -> Result<Path> {
+    if spec.cwd.is_empty() {
+        return Ok(root.clone());
+    }
+    let mut cwd = find(actor, root, &spec.cwd);
+    if matches!(cwd, Err(Errno::ENOENT)) && spec.makes_cwd() {
+        let mut path = Vec::new();
+        for name in components(&spec.cwd) {
+            path.push(b'/');
+            path.extend_from_slice(name);
+            match names::mkdir(actor, root.clone(), &path, 0o755) {
+                Ok(()) | Err(Errno::EEXIST) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        cwd = find(actor, root, &spec.cwd);
+    }
+    let cwd = cwd?;
+    if cwd.inode.kind() == S_IFDIR { Ok(cwd) } else { Err(Errno::ENOTDIR) }
 }
 
 /// The descriptors the first process starts with.
@@ -118,34 +204,4 @@ fn streams(spec: &Spec) -> Result<Arc<FileTable>> {
         files.replace(fd, file, false, NR_OPEN)?;
     }
     Ok(files)
-}
-
-/// The mounts as lines of `/proc/PID/mounts`, seen from `root`.
-pub fn mount_lines(root: &Path) -> Vec<u8> {
-    let mut text = Vec::new();
-    for mount in mount::list() {
-        let at = match mount.place() {
-            Some((parent, dentry)) => {
-                let inode = mount.root_inode.clone();
-                Path { mount: parent, dentry, inode }.below(root)
-            }
-            None => Some(b"/".to_vec()),
-        };
-        let Some(at) = at else { continue };
-        let mode = if mount.is_read_only() { "ro" } else { "rw" };
-        let (source, kind) = (mount.source.escape_ascii(), mount.kind.escape_ascii());
-        text.extend_from_slice(
-            format!("{source} {} {kind} {mode},relatime 0 0\n", at.escape_ascii()).as_bytes(),
-        );
-    }
-    text
-}
-
-/// [`walk::child`] for the kernel's own lookups of a path without links (`/etc/passwd`, …).
-pub fn look_up(root: &Path, path: &[u8]) -> Result<Path> {
-    let mut at = root.clone();
-    for name in components(path) {
-        at = walk::child(&at, name)?.ok_or(Errno::ENOENT)?;
-    }
-    Ok(at)
 }

@@ -6,7 +6,7 @@ use core::any::Any;
 
 use super::dentry::Dentry;
 use super::inode::{AttrChange, S_IFREG, SetTime};
-use super::mount::Mount;
+use super::mount::{Limits, Mount};
 use super::{At, File, FileOps, Inode, OpenFlags, Stat, Whence, anon, tmpfs};
 use crate::errno::{Errno, Result};
 use crate::mm::{IoBuf, MemoryObject, PageStore};
@@ -136,7 +136,8 @@ impl MemFile {
             store: PageStore::new(0),
             seals: Mutex::new(seals),
         });
-        let root = ROOT.call_once(|| Mount::of(tmpfs::new(0o755), b"tmpfs", b"memfd", false)).path();
+        let root =
+            ROOT.call_once(|| Mount::of(tmpfs::new(0o755), b"tmpfs", b"memfd", Limits::empty())).path();
         let dentry = Dentry::detached(&root.dentry, &[b"memfd:", name].concat(), node.clone(), true);
         let path = root.with(dentry, node.clone());
         Ok(File::new(Box::new(Self(node)), flags | OpenFlags::RDWR, Some(path)))

@@ -4,12 +4,39 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use bitflags::bitflags;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::dentry::Dentry;
 use super::{Inode, Path};
 use crate::errno::{Errno, Result};
 use crate::sync::SpinLock;
+
+bitflags! {
+    /// What a mount does not allow; numbers as in boot records.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct Limits: u32 {
+        const READ_ONLY = abi::boot::MOUNT_READ_ONLY;
+        const NO_SUID = abi::boot::MOUNT_NO_SUID;
+        const NO_DEV = abi::boot::MOUNT_NO_DEV;
+        const NO_EXEC = abi::boot::MOUNT_NO_EXEC;
+    }
+}
+
+impl Limits {
+    /// As `/proc/PID/mounts` writes them.
+    pub fn names(self) -> Vec<u8> {
+        let mut text = if self.contains(Self::READ_ONLY) { b"ro".to_vec() } else { b"rw".to_vec() };
+        let names: [(Self, &[u8]); 3] =
+            [(Self::NO_SUID, b",nosuid"), (Self::NO_DEV, b",nodev"), (Self::NO_EXEC, b",noexec")];
+        for (limit, name) in names {
+            if self.contains(limit) {
+                text.extend_from_slice(name);
+            }
+        }
+        text
+    }
+}
 
 static NEXT_MOUNT: AtomicU64 = AtomicU64::new(1);
 
@@ -24,7 +51,7 @@ pub struct Mount {
     pub root_inode: Arc<dyn Inode>,
     /// The place it covers; `None` for the root of the tree, and once it is unmounted.
     at: SpinLock<Option<(Arc<Mount>, Arc<Dentry>)>>,
-    read_only: AtomicBool,
+    limits: AtomicU32,
 }
 
 /// Mounts by the place they cover: mount id and dentry address (which the mount keeps alive).
@@ -43,7 +70,7 @@ impl Mount {
         root_inode: Arc<dyn Inode>,
         kind: &[u8],
         source: &[u8],
-        read_only: bool,
+        limits: Limits,
     ) -> Arc<Self> {
         Arc::new(Self {
             id: NEXT_MOUNT.fetch_add(1, Ordering::Relaxed),
@@ -52,13 +79,13 @@ impl Mount {
             root,
             root_inode,
             at: SpinLock::new(None),
-            read_only: AtomicBool::new(read_only),
+            limits: AtomicU32::new(limits.bits()),
         })
     }
 
     /// A mount of a whole new file system.
-    pub fn of(inode: Arc<dyn Inode>, kind: &[u8], source: &[u8], read_only: bool) -> Arc<Self> {
-        Self::new(Dentry::root(inode.clone()), inode, kind, source, read_only)
+    pub fn of(inode: Arc<dyn Inode>, kind: &[u8], source: &[u8], limits: Limits) -> Arc<Self> {
+        Self::new(Dentry::root(inode.clone()), inode, kind, source, limits)
     }
 
     /// Its root.
@@ -71,14 +98,19 @@ impl Mount {
         self.at.lock().clone()
     }
 
-    /// Whether changes answer `EROFS`.
-    pub fn is_read_only(&self) -> bool {
-        self.read_only.load(Ordering::Relaxed)
+    /// What it does not allow.
+    pub fn limits(&self) -> Limits {
+        Limits::from_bits_truncate(self.limits.load(Ordering::Relaxed))
     }
 
-    /// Changes [`Self::is_read_only`].
-    pub fn set_read_only(&self, read_only: bool) {
-        self.read_only.store(read_only, Ordering::Relaxed);
+    /// Changes [`Self::limits`].
+    pub fn set_limits(&self, limits: Limits) {
+        self.limits.store(limits.bits(), Ordering::Relaxed);
+    }
+
+    /// Whether changes answer `EROFS`.
+    pub fn is_read_only(&self) -> bool {
+        self.limits().contains(Limits::READ_ONLY)
     }
 
     /// `EROFS` when changes aren't permitted.

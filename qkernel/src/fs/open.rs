@@ -7,7 +7,8 @@ use core::any::Any;
 
 use super::access::{self, Actor, Want};
 use super::dentry::Dentry;
-use super::inode::{NodeKind, S_IFDIR, S_IFLNK, S_IFREG};
+use super::inode::{NodeKind, S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFREG};
+use super::mount::Limits;
 use super::walk::{self, Last, Resolve, Walker};
 use super::{File, FileOps, OpenFlags, Path, Stat, mount};
 use crate::errno::{Errno, Result};
@@ -151,6 +152,7 @@ fn finish(actor: &Actor, path: Path, flags: OpenFlags, created: bool) -> Result<
         {
             return Err(Errno::EISDIR);
         }
+        S_IFCHR | S_IFBLK if access::forbids(&path, Limits::NO_DEV) => return Err(Errno::EACCES),
         S_IFDIR => {}
         _ if flags.contains(OpenFlags::DIRECTORY) => return Err(Errno::ENOTDIR),
         _ => {}

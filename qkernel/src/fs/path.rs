@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::dentry::Dentry;
 use super::inode::Inode;
-use super::mount::{self, Mount};
+use super::mount::{self, Limits, Mount};
 use crate::errno::{Errno, Result};
 use crate::sync::SpinLock;
 
@@ -97,7 +97,7 @@ impl FsContext {
 
     /// For tasks that never name a file.
     pub fn none() -> Arc<Self> {
-        let nothing = Mount::of(Arc::new(Nothing), b"none", b"none", true).path();
+        let nothing = Mount::of(Arc::new(Nothing), b"none", b"none", Limits::READ_ONLY).path();
         Self::new(nothing.clone(), nothing, 0)
     }
 

@@ -3,8 +3,10 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
+use super::inode::NewNode;
 use super::pipe::{self, FifoSlot};
 use super::{File, FileOps, Inode, OpenFlags, devfs, pseudo, tmpfs, tty};
+use crate::boot::MountSpec;
 use crate::errno::{Errno, Result};
 use crate::host::Handle;
 
@@ -40,6 +42,33 @@ pub fn virtual_fs(kind: &[u8]) -> Option<Arc<dyn Inode>> {
             devfs::populate(&root).is_ok().then_some(root)
         }
         _ => pseudo::virtual_root(kind),
+    }
+}
+
+/// [`virtual_fs`] with the options that a boot record gives: `size`, `mode`, `uid` and `gid` of a tmpfs, `mode` and
+/// `gid` of terminals. Sizes are in bytes.
+pub fn virtual_fs_with(spec: &MountSpec) -> Option<Arc<dyn Inode>> {
+    let number = |name, radix| spec.number(name, radix);
+    let id = |name| number(name, 10).and_then(|id| u32::try_from(id).ok());
+    let mode = |otherwise| {
+        number(b"mode", 8).and_then(|mode| u32::try_from(mode & 0o7777).ok()).unwrap_or(otherwise)
+    };
+    let node = |otherwise| NewNode {
+        mode: mode(otherwise),
+        uid: id(b"uid").unwrap_or(0),
+        gid: id(b"gid").unwrap_or(0),
+    };
+    match &*spec.kind {
+        b"tmpfs" => Some(tmpfs::with_size(node(0o1777), number(b"size", 10))),
+        b"devtmpfs" => {
+            let root = tmpfs::with_size(node(0o755), number(b"size", 10));
+            devfs::populate(&root).is_ok().then_some(root)
+        }
+        b"devpts" => {
+            tty::pts::set_defaults(mode(0o620), id(b"gid"));
+            Some(tty::pts::devpts_root())
+        }
+        kind => virtual_fs(kind),
     }
 }
 

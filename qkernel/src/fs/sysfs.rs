@@ -8,7 +8,6 @@ use super::proc::cpuinfo::{Cache, caches};
 use super::proc::push_cpu_list;
 use super::proc::system::memory;
 use super::pseudo::{Context, Dynamic, Entry, FileSystem, Item, Node, Out, Place, parse_id};
-use crate::config::TASKS_MAX;
 use crate::errno::{Errno, Result};
 use crate::platform;
 
@@ -374,7 +373,7 @@ static CGROUP: &[Entry<Whole>] = &[
     Entry::fixed("memory.swap.current", "0\n"),
     Entry::fixed("memory.swap.max", "0\n"),
     Entry::text("pids.current", |_, out| number(out, crate::task::process::TREE.lock().tasks.len())),
-    Entry::text("pids.max", |_, out| number(out, TASKS_MAX)),
+    Entry::text("pids.max", |_, out| number(out, crate::task::limits::tasks_max())),
 ];
 
 fn cgroup_procs(_: &Whole, out: &mut Out) -> Result<()> {

@@ -6,7 +6,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::access::Actor;
-use super::mount::Mount;
+use super::mount::{Limits, Mount};
 use super::names::{self, RENAME_EXCHANGE, RENAME_NOREPLACE};
 use super::walk::{Resolve, Walker};
 use super::{File, FileOps, FileTable, FsContext, OpenFlags, Path, Stat, tmpfs};
@@ -18,7 +18,7 @@ fn world() -> (Actor, Path) {
 }
 
 fn world_of(uid: u32) -> (Actor, Path) {
-    let root = Mount::of(tmpfs::new(0o1777), b"tmpfs", b"none", false).path();
+    let root = Mount::of(tmpfs::new(0o1777), b"tmpfs", b"none", Limits::empty()).path();
     let fs = FsContext::new(root.clone(), root.clone(), 0);
     (Actor { creds: Arc::new(Creds::new(uid, uid, vec![])), fs }, root)
 }
@@ -55,11 +55,11 @@ fn mounts_cover_and_are_left_upwards() {
     mkdir(&actor, &root, b"/m");
     mkdir(&actor, &root, b"/m/below");
     let place = find(&actor, &root, b"/m").unwrap();
-    let mount = Mount::of(tmpfs::new(0o755), b"tmpfs", b"none", true);
+    let mount = Mount::of(tmpfs::new(0o755), b"tmpfs", b"none", Limits::READ_ONLY);
     mount.attach(&place);
     assert_eq!(find(&actor, &root, b"/m/below").err(), Some(Errno::ENOENT));
     assert_eq!(names::mkdir(&actor, root.clone(), b"/m/x", 0o755), Err(Errno::EROFS));
-    mount.set_read_only(false);
+    mount.set_limits(Limits::empty());
     mkdir(&actor, &root, b"/m/x");
     assert_eq!(find(&actor, &root, b"/m/x").unwrap().absolute(), b"/m/x");
     assert!(find(&actor, &root, b"/m/x/../..").unwrap().same(&root));

@@ -62,6 +62,11 @@ pub fn panic(message: &str) -> ! {
     }
 }
 
+/// Says how far the sandbox has got: `REPORT_READY` ….
+pub fn report(what: u64) {
+    let _ = call(hc::REPORT, [what, 0, 0, 0, 0, 0]);
+}
+
 /// Fills `bytes` with random ones.
 pub fn random(bytes: &mut [u8]) {
     let _ = call(hc::RANDOM, [phys_of(bytes.as_ptr()), bytes.len() as u64, 0, 0, 0, 0]);
@@ -91,6 +96,9 @@ fn hand_on(event: &Event, round: u64) {
         hc::EVENT_READY => host_poll::ready(event.token, event.value, round),
         hc::EVENT_SIGNAL => crate::boot::host_signal(event.value, event.flags),
         hc::EVENT_WINSIZE => crate::fs::console_resized(event.value),
+        hc::EVENT_START => crate::boot::begin_init(),
+        hc::EVENT_PAUSE => crate::task::pause::pause(),
+        hc::EVENT_RESUME => crate::task::pause::resume(),
         _ => {}
     }
 }

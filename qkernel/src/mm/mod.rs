@@ -16,7 +16,7 @@ pub mod window;
 
 pub use aspace::AddressSpace;
 pub use io::IoBuf;
-pub use object::{MemoryObject, PageStore};
+pub use object::{MemoryObject, PageStore, Quota};
 pub use user::{Pod, UserMemory};
 pub use vma::{MapFlags, Prot};
 

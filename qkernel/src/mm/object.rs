@@ -107,17 +107,58 @@ pub struct PageStore {
     /// Address spaces that map this, to be told of truncation.
     mappers: Mappers,
     label: Once<Box<[u8]>>,
+    quota: Option<Arc<Quota>>,
+}
+
+/// Pages that several stores have between them (a tmpfs with a size).
+pub struct Quota {
+    most: u64,
+    used: AtomicU64,
+}
+
+impl Quota {
+    /// Room for `most` pages.
+    pub fn new(most: u64) -> Arc<Self> {
+        Arc::new(Self { most, used: AtomicU64::new(0) })
+    }
+
+    /// Pages that there are in all, and that are left.
+    pub fn room(&self) -> (u64, u64) {
+        (self.most, self.most.saturating_sub(self.used.load(Ordering::Relaxed)))
+    }
+
+    fn take(&self) -> Result<()> {
+        let more = |used| (used < self.most).then_some(used + 1);
+        let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        taken.map(drop).map_err(|_| Errno::ENOSPC)
+    }
+
+    fn give_back(&self, pages: u64) {
+        self.used.fetch_sub(pages, Ordering::Relaxed);
+    }
 }
 
 impl PageStore {
     /// An empty store of `size` bytes, all holes.
     pub fn new(size: u64) -> Arc<Self> {
+        Self::with_quota(size, None)
+    }
+
+    /// As [`Self::new`]; its pages count against `quota`.
+    pub fn with_quota(size: u64, quota: Option<Arc<Quota>>) -> Arc<Self> {
         Arc::new(Self {
             pages: SpinLock::new(BTreeMap::new()),
             size: AtomicU64::new(size),
             mappers: Mappers::new(),
             label: Once::new(),
+            quota,
         })
+    }
+
+    fn give_back(&self, pages: usize) {
+        if let Some(quota) = &self.quota {
+            quota.give_back(pages as u64);
+        }
     }
 
     /// Its size in bytes.
@@ -137,7 +178,13 @@ impl PageStore {
         let frame = match pages.get(&index) {
             Some(frame) => *frame,
             None => {
-                let frame = frames::alloc_zeroed().ok_or(Errno::ENOMEM)?;
+                if let Some(quota) = &self.quota {
+                    quota.take()?;
+                }
+                let Some(frame) = frames::alloc_zeroed() else {
+                    self.give_back(1);
+                    return Err(Errno::ENOMEM);
+                };
                 pages.insert(index, frame);
                 frame
             }
@@ -249,6 +296,7 @@ impl PageStore {
             return;
         }
         self.mappers.unmap((&raw const *self).cast(), first, last);
+        self.give_back(freed.len());
         for (_, frame) in freed {
             frames::drop_ref(frame);
         }
@@ -282,7 +330,9 @@ impl PageStore {
 
 impl Drop for PageStore {
     fn drop(&mut self) {
-        for frame in core::mem::take(&mut *self.pages.lock()).into_values() {
+        let pages = core::mem::take(&mut *self.pages.lock());
+        self.give_back(pages.len());
+        for frame in pages.into_values() {
             frames::drop_ref(frame);
         }
     }

@@ -2,7 +2,8 @@
 
 use super::{Ctx, SyscallResult};
 use crate::errno::{Errno, Result};
-use crate::fs::OpenFlags;
+use crate::fs::mount::Limits;
+use crate::fs::{OpenFlags, access};
 use crate::mm::map::{NewMapping, Placement, Remap};
 use crate::mm::vma::VmaFlags;
 use crate::mm::{MapFlags, MemoryObject, PAGE, PageStore, Prot, page_up};
@@ -78,6 +79,12 @@ fn file_object(cx: &Ctx<'_>, fd: i32, prot: Prot, shared: bool) -> Result<(Optio
     let mut max_prot = Prot::all();
     if shared && !flags.writable() {
         max_prot -= Prot::WRITE;
+    }
+    if file.path.as_ref().is_some_and(|path| access::forbids(path, Limits::NO_EXEC)) {
+        if prot.contains(Prot::EXEC) {
+            return Err(Errno::EPERM);
+        }
+        max_prot -= Prot::EXEC;
     }
     let object = file.ops.mapping(&file, shared && flags.writable())?;
     if object.label().is_none()

@@ -6,7 +6,7 @@ use super::{Ctx, SyscallResult};
 use crate::errno::{Errno, Result};
 use crate::fs::access::Actor;
 use crate::fs::inode::S_IFDIR;
-use crate::fs::mount::Mount;
+use crate::fs::mount::{Limits, Mount};
 use crate::fs::path::AT_FDCWD;
 use crate::fs::{Path, special, walk};
 use crate::task::creds::CAP_SYS_ADMIN;
@@ -16,6 +16,9 @@ bitflags! {
     #[derive(Clone, Copy, PartialEq, Eq)]
     struct MountFlags: u64 {
         const RDONLY = 1;
+        const NOSUID = 2;
+        const NODEV = 4;
+        const NOEXEC = 8;
         const REMOUNT = 32;
         const BIND = 4096;
         const MOVE = 8192;
@@ -23,6 +26,17 @@ bitflags! {
         const PRIVATE = 1 << 18;
         const SLAVE = 1 << 19;
         const SHARED = 1 << 20;
+    }
+}
+
+impl MountFlags {
+    fn limits(self) -> Limits {
+        let mut limits = Limits::empty();
+        limits.set(Limits::READ_ONLY, self.contains(Self::RDONLY));
+        limits.set(Limits::NO_SUID, self.contains(Self::NOSUID));
+        limits.set(Limits::NO_DEV, self.contains(Self::NODEV));
+        limits.set(Limits::NO_EXEC, self.contains(Self::NOEXEC));
+        limits
     }
 }
 
@@ -68,7 +82,7 @@ pub(super) fn mount(
     }
     if flags.contains(MountFlags::REMOUNT) {
         check_mount_root(&place)?;
-        place.mount.set_read_only(flags.contains(MountFlags::RDONLY));
+        place.mount.set_limits(flags.limits());
         return Ok(0);
     }
     if flags.contains(MountFlags::MOVE) {
@@ -80,7 +94,7 @@ pub(super) fn mount(
             return Err(Errno::ENOTDIR);
         }
         let Path { mount, dentry, inode } = from;
-        Mount::new(dentry, inode, &mount.kind, &mount.source, mount.is_read_only()).attach(&place);
+        Mount::new(dentry, inode, &mount.kind, &mount.source, mount.limits()).attach(&place);
         return Ok(0);
     }
     let kind = cx.user().read_cstr(kind, 4096, Errno::EINVAL)?;
@@ -89,7 +103,7 @@ pub(super) fn mount(
         return Err(Errno::ENOTDIR);
     }
     let name = if source == 0 { b"none".to_vec() } else { cx.user().read_path(source)? };
-    Mount::of(root, &kind, &name, flags.contains(MountFlags::RDONLY)).attach(&place);
+    Mount::of(root, &kind, &name, flags.limits()).attach(&place);
     Ok(0)
 }
 

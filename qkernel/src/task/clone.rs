@@ -8,14 +8,13 @@ use core::sync::atomic::Ordering;
 use super::exit::VforkDone;
 use super::process::{Node, Process, TREE};
 use super::{Task, TaskParts, sched};
-use crate::config::TASKS_MAX;
 use crate::errno::{Errno, Result};
 use crate::fs::OpenFlags;
 use crate::fs::pidfd::PidFile;
 use crate::mm::heap;
 use crate::platform::{FpuArea, UserContext};
 use crate::syscall::Ctx;
-use crate::task::limits::RLIMIT_NPROC;
+use crate::task::limits::{self, RLIMIT_NPROC};
 use alloc::vec::Vec;
 
 bitflags! {
@@ -163,7 +162,7 @@ fn check_room(cx: &Ctx<'_>) -> Result<()> {
     let tasks = TREE.lock().tasks.len();
     let creds = cx.task.creds.get();
     let limit = if creds.uid == 0 { u64::MAX } else { cx.limit(RLIMIT_NPROC) };
-    if tasks >= TASKS_MAX || tasks as u64 >= limit || !heap::has_room() {
+    if tasks >= limits::tasks_max() || tasks as u64 >= limit || !heap::has_room() {
         return Err(Errno::EAGAIN);
     }
     Ok(())

@@ -13,7 +13,8 @@ use super::{Task, exit, futex, sched, signal};
 use crate::config::{ARG_MAX_BYTES, ARG_STRLEN_MAX};
 use crate::errno::{Errno, Result};
 use crate::fs::inode::{S_ISGID, S_ISUID};
-use crate::fs::{File, path};
+use crate::fs::mount::Limits;
+use crate::fs::{File, access, path};
 use crate::mm::aspace::Layout;
 use crate::mm::map::{NewMapping, Placement};
 use crate::mm::vma::VmaFlags;
@@ -251,7 +252,8 @@ fn mapping(
 fn new_creds(cx: &Ctx<'_>, file: &File) -> Result<Creds> {
     let mut creds = (*cx.task.creds.get()).clone();
     let stat = file.ops.stat(file)?;
-    if !creds.no_new_privs {
+    let forbidden = file.path.as_ref().is_some_and(|path| access::forbids(path, Limits::NO_SUID));
+    if !creds.no_new_privs && !forbidden {
         if stat.mode & S_ISUID != 0 {
             creds.euid = stat.uid;
         }

@@ -1,5 +1,22 @@
 //! Resource limits.
 
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::config::TASKS_MAX;
+
+static MOST_TASKS: AtomicUsize = AtomicUsize::new(TASKS_MAX);
+
+/// Most tasks in this sandbox.
+pub fn tasks_max() -> usize {
+    MOST_TASKS.load(Ordering::Relaxed)
+}
+
+/// The container's own limit; never more than the kernel's.
+pub fn set_tasks_max(most: Option<u64>) {
+    let most = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(TASKS_MAX);
+    MOST_TASKS.store(most.clamp(1, TASKS_MAX), Ordering::Relaxed);
+}
+
 /// Number of resources of `setrlimit(2)`.
 pub const RLIM_COUNT: usize = 16;
 pub const RLIM_INFINITY: u64 = u64::MAX;

@@ -9,6 +9,7 @@ pub mod exit;
 pub mod futex;
 pub mod itimer;
 pub mod limits;
+pub mod pause;
 pub mod posix_timer;
 pub mod process;
 pub mod sched;
@@ -287,6 +288,9 @@ fn run_task() {
     }
     loop {
         sched::handle_pending();
+        if pause::rest() {
+            continue;
+        }
         if task.wants_attention() && signal::deliver_pending(&task).is_break() {
             break;
         }

@@ -16,6 +16,18 @@ pub struct Cli {
     /// Directory of the sandboxes' state [default: $DORMOUSE_ROOT or /run/dormouse]
     #[arg(long, global = true, value_name = "DIR")]
     root: Option<PathBuf>,
+    /// File that errors and remarks are appended to
+    #[arg(long, global = true, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+    /// Format of that file
+    #[arg(long, global = true, value_enum, default_value_t)]
+    pub log_format: LogFormat,
+    /// Log more
+    #[arg(long, global = true)]
+    pub debug: bool,
+    /// Not supported: let systemd manage control groups
+    #[arg(long, global = true)]
+    pub systemd_cgroup: bool,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -24,7 +36,32 @@ pub struct Cli {
 pub enum Command {
     /// Run a program on a copy-on-write view of the host; nothing on the host changes
     Do(Box<DoArgs>),
-    /// List the sandboxes that run
+    /// Create a container from a bundle; it waits for its start
+    Create(Box<CreateArgs>),
+    /// Start the program of a created container
+    Start { id: String },
+    /// Create and start a container, wait for its end, and delete it
+    Run {
+        #[command(flatten)]
+        create: Box<CreateArgs>,
+        /// Come back once it has started
+        #[arg(long, short)]
+        detach: bool,
+    },
+    /// Delete a container that has ended
+    Delete {
+        id: String,
+        /// End it first
+        #[arg(long, short)]
+        force: bool,
+    },
+    /// Write a default config.json
+    Spec {
+        /// Where to write it
+        #[arg(long, short, value_name = "DIR", default_value = ".")]
+        bundle: PathBuf,
+    },
+    /// List the sandboxes that run, and the containers
     List {
         /// As a JSON array
         #[arg(long)]
@@ -38,6 +75,9 @@ pub enum Command {
         /// Name or number
         #[arg(default_value = "TERM")]
         signal: String,
+        /// To every process in it
+        #[arg(long, short)]
+        all: bool,
     },
     /// Say what this host offers, and which platform is chosen
     Doctor {
@@ -45,6 +85,40 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// How a log file is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    #[default]
+    Text,
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub struct CreateArgs {
+    pub id: String,
+    /// Directory with a config.json
+    #[arg(long, short, value_name = "DIR", default_value = ".")]
+    pub bundle: PathBuf,
+    /// Write the process ID that stands for the container to a file
+    #[arg(long, value_name = "FILE")]
+    pub pid_file: Option<PathBuf>,
+    /// Unix socket that gets the container's terminal
+    #[arg(long, value_name = "SOCKET")]
+    pub console_socket: Option<PathBuf>,
+    /// What runs the kernel [default: the bundle's annotation dev.dormouse.platform, or auto]
+    #[arg(long, value_enum, default_value_t)]
+    pub platform: PlatformChoice,
+    /// Who root in the container is on the host [default: the bundle's annotation dev.dormouse.userns, or auto]
+    #[arg(long, value_enum, default_value_t)]
+    pub userns: crate::jail::UserNamespace,
+    /// Log system calls to standard error
+    #[arg(long)]
+    pub strace: bool,
+    /// Accepted; a sandbox has no keyring of the host's
+    #[arg(long, hide = true)]
+    pub no_new_keyring: bool,
 }
 
 /// Which platform a sandbox is to run on.

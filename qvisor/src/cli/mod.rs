@@ -1,7 +1,9 @@
 //! The `dormouse` command line. Failures of our own end with exit code 125 and one sentence on standard error.
 
 mod args;
+mod bundle;
 mod doctor;
+mod log;
 mod run;
 mod show;
 
@@ -9,7 +11,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-pub use args::{Cli, Command, DoArgs, NetChoice, PlatformChoice};
+pub(crate) use args::parse_size;
+pub use args::{Cli, Command, CreateArgs, DoArgs, LogFormat, NetChoice, PlatformChoice};
 
 /// Exit code of failures that are Dormouse's own, not the program's.
 pub const EXIT_FAILURE: u8 = 125;
@@ -28,11 +31,23 @@ pub fn main() -> ExitCode {
         }
     };
     let root = cli.state_root();
+    log::open(cli.log, cli.log_format, cli.debug);
+    if cli.systemd_cgroup {
+        complain(&*Failure::from(
+            "cannot let systemd manage control groups: this is not supported; leave out --systemd-cgroup",
+        ));
+        return EXIT_FAILURE.into();
+    }
     let result = match cli.command {
         Command::Do(args) => run::run(&root, *args),
         Command::List { json } => show::list(&root, json),
         Command::State { id } => show::state(&root, &id),
-        Command::Kill { id, signal } => show::kill(&root, &id, &signal),
+        Command::Kill { id, signal, all } => show::kill(&root, &id, &signal, all),
+        Command::Create(args) => bundle::create(&root, *args),
+        Command::Start { id } => bundle::start(&root, &id),
+        Command::Run { create, detach } => bundle::run(&root, *create, detach),
+        Command::Delete { id, force } => bundle::delete(&root, &id, force),
+        Command::Spec { bundle } => bundle::write_spec(&bundle),
         Command::Doctor { json } => doctor::run(json),
     };
     match result {
@@ -44,10 +59,9 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Standard error may be closed; that is no reason to panic.
+/// Says what went wrong, on standard error and in the log.
 fn complain(error: &dyn std::error::Error) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "dormouse: {error}");
+    log::write(log::Level::Error, &error.to_string());
 }
 
 /// Writes to standard output; a closed pipe is the reader's choice, not an error.

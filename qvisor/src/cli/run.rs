@@ -13,7 +13,7 @@ use crate::net::Network;
 use crate::platform::probe::{self, Verdict};
 use crate::process::{self, Terminal};
 use crate::state::{Id, Root};
-use crate::vmm::Plan;
+use crate::vmm::{Plan, Tree};
 use crate::{front, mounts};
 
 /// Least memory that the kernel and one small program fit in.
@@ -56,11 +56,14 @@ fn plan(args: DoArgs, state_root: &Root, layer_root: &Root) -> Result<Plan, Fail
         log_level: log_level(),
         ..BootSpec::default()
     };
-    Ok(Plan {
+    let tree = Tree::CopyOnWrite {
         hidden: vec![layer_root.path().to_owned(), state_root.path().to_owned()],
         root,
         layer: PathBuf::new(),
         volumes: args.volume,
+    };
+    Ok(Plan {
+        tree,
         network: match args.net {
             NetChoice::Host => Network::Host,
             NetChoice::None => Network::None,
@@ -84,7 +87,7 @@ fn root_directory(path: &Path) -> Result<PathBuf, Failure> {
 }
 
 fn memory(asked: Option<u64>) -> Result<u64, Failure> {
-    let host = host_memory();
+    let host = process::host_memory();
     match asked {
         None => Ok(MEMORY_DEFAULT.min(host)),
         Some(bytes) if bytes < MEMORY_MIN => Err(format!(
@@ -101,16 +104,8 @@ fn memory(asked: Option<u64>) -> Result<u64, Failure> {
     }
 }
 
-/// Memory of the host in bytes.
-fn host_memory() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kib = total.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    kib.map_or(MEMORY_DEFAULT, |kib| kib << 10)
-}
-
 /// The platform to use; one that was asked for by name and cannot serve is refused.
-fn platform(choice: PlatformChoice) -> Result<Platform, Failure> {
+pub(super) fn platform(choice: PlatformChoice) -> Result<Platform, Failure> {
     if choice == PlatformChoice::Systrap {
         return Ok(Platform::Systrap);
     }
@@ -168,7 +163,7 @@ fn limits() -> Vec<Rlimit> {
 }
 
 /// `DORMOUSE_LOG`: error, warn, info or debug; errors alone by default.
-fn log_level() -> u32 {
+pub(super) fn log_level() -> u32 {
     match std::env::var("DORMOUSE_LOG").as_deref() {
         Ok("warn") => 1,
         Ok("info") => 2,

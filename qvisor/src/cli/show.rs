@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{Failure, say};
-use crate::control::{self, Order};
+use crate::container;
 use crate::signals;
 use crate::state::{Id, Root};
 
@@ -26,15 +26,11 @@ pub(super) fn state(root: &Root, id: &str) -> Result<u8, Failure> {
     say(&(serde_json::to_string_pretty(&state)? + "\n"))
 }
 
-pub(super) fn kill(root: &Root, id: &str, signal: &str) -> Result<u8, Failure> {
+pub(super) fn kill(root: &Root, id: &str, signal: &str, all: bool) -> Result<u8, Failure> {
     let id = Id::new(id)?;
     let signal = signals::parse(signal).ok_or_else(|| {
         format!("cannot send signal {signal:?}: no such signal; pass a name or a number from 1 to 64")
     })?;
-    root.state(&id)?;
-    let order = Order::Kill { signal, foreground: false };
-    control::order(&root.path().join(id.as_str()), order).map_err(|error| {
-        format!("cannot send a signal to sandbox {}: {error}; it may just have ended", id.as_str())
-    })?;
+    container::kill(root, &id, signal, all)?;
     Ok(0)
 }

@@ -262,6 +262,13 @@ impl HostIo {
         Ok(handle)
     }
 
+    /// Rows and columns of the terminal behind the streams.
+    pub fn terminal_size(&self) -> Option<(u16, u16)> {
+        let file = self.files.get(*self.terminal.get()?).ok()?;
+        let terminal = crate::process::Terminal::new(file.as_fd())?;
+        Some(terminal.size())
+    }
+
     /// Serves one copied call; result: as the guest sees it.
     pub fn serve<M: GuestMemory + ?Sized>(&self, call: &HostCall, memory: &M) -> i64 {
         decode(call, memory).and_then(|request| self.carry_out(request)).unwrap_or_else(Errno::as_result)

@@ -20,7 +20,7 @@ use std::time::Duration;
 use abi::HostCall;
 use abi::hostcall::{
     AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, CLOCK, EVENTS, EXIT, Event, IDLE, KICK, LOG, OPEN,
-    PANIC, RANDOM, RELEASE, SET_DEADLINE, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
+    PANIC, RANDOM, RELEASE, REPORT, SET_DEADLINE, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
 };
 
 use abi::socket::ROUTE_QUERY;
@@ -76,6 +76,10 @@ pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         CLOCK => clock(sandbox, a),
         EVENTS => take_events(sandbox, a, b),
         RANDOM => random(sandbox, a, b),
+        REPORT => {
+            sandbox.report(a);
+            0
+        }
         RELEASE => answer(sandbox.memory.release(a, b)),
         WINDOW_MAP => window_map(sandbox, &call.args),
         WINDOW_UNMAP => answer(sandbox.memory.window_unmap(a)),

@@ -59,7 +59,7 @@ const SOCKET: When = Any(&[
     ]),
     Every(&[OneOf(0, &[libc::AF_NETLINK as u32]), OneOf(2, &[libc::NETLINK_ROUTE as u32])]),
 ]);
-const TERMINAL: When = OneOf(1, &[libc::TIOCSWINSZ as u32]);
+const TERMINAL: When = OneOf(1, &[libc::TIOCGWINSZ as u32, libc::TIOCSWINSZ as u32]);
 /// What a socket holds, in and out, and where urgent data is: SIOCINQ, SIOCOUTQ, SIOCOUTQNSD, SIOCATMARK.
 const QUEUES: When = OneOf(1, &[libc::FIONREAD as u32, libc::TIOCOUTQ as u32, 0x894b, 0x8905]);
 /// Every request of a machine and its processors that begins after the jail is entered, in the order of their numbers.
@@ -93,7 +93,8 @@ const KVM_IOCTL: When = OneOf(
 const INTERRUPT: When = OneOf(2, &[libc::SIGUSR1 as u32, libc::SIGKILL as u32]);
 /// A vCPU's thread is told to leave the guest (SIGRTMIN + 2).
 const KICK: When = OneOf(2, &[36]);
-const KILL: When = OneOf(1, &[libc::SIGKILL as u32]);
+/// Stubs are ended; the leash of a container is continued.
+const END_OR_CONTINUE: When = OneOf(1, &[libc::SIGKILL as u32, libc::SIGCONT as u32]);
 const SET_NAME: When = OneOf(0, &[libc::PR_SET_NAME as u32]);
 const SET_GS: When = OneOf(0, &[0x1001]);
 
@@ -200,10 +201,11 @@ pub const RULES: &[Rule] = &[
     rule(libc::SYS_exit_group, "exit_group", Always, "the sandbox ends"),
     rule(libc::SYS_restart_syscall, "restart_syscall", Always, "the host's kernel, after a stop"),
 
-    // Stubs: children of ours, which the zygote makes.
+    // Children of ours: stubs, which the zygote makes, and the leash of a container.
+    rule(libc::SYS_pidfd_send_signal, "pidfd_send_signal", END_OR_CONTINUE, "ends a stub; continues the leash"),
+    rule(libc::SYS_waitid, "waitid", Always, "sees the leash stopped, continued and killed"),
     on(Systrap, libc::SYS_tgkill, "tgkill", INTERRUPT, "interrupts application code"),
     on(Systrap, libc::SYS_pidfd_open, "pidfd_open", Always, "names a new stub for good"),
-    on(Systrap, libc::SYS_pidfd_send_signal, "pidfd_send_signal", KILL, "ends a stub"),
     on(Systrap, libc::SYS_wait4, "wait4", Always, "buries it"),
     on(Systrap, libc::SYS_newfstatat, "newfstatat", Always, "counts a stub's threads before it is used again"),
     on(Systrap, libc::SYS_sched_setaffinity, "sched_setaffinity", Always, "binds a stub to its vCPU's core"),

@@ -83,6 +83,11 @@ pub fn root(handle: Handle, shared: bool) -> Result<Arc<HostInode>> {
     Ok(root)
 }
 
+/// Whether the node is a host file.
+pub fn is_host(inode: &Arc<dyn Inode>) -> bool {
+    inode.as_any().is::<HostInode>()
+}
+
 /// Runs a call that takes a new host handle, making room when there are none left.
 fn with_room<R>(mut call: impl FnMut() -> Result<R>) -> Result<R> {
     match call() {

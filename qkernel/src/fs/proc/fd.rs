@@ -11,7 +11,7 @@ use super::PROC;
 use super::subject::Subject;
 use crate::errno::{Errno, Result};
 use crate::fs::inode::{Inode, LinkTarget, S_IFLNK, S_IFMT, S_IFREG};
-use crate::fs::mount::Mount;
+use crate::fs::mount::{Limits, Mount};
 use crate::fs::pipe::PipeEnd;
 use crate::fs::poll::{PollEvents, PollTable};
 use crate::fs::pseudo::{Context, Dynamic, Entry, FileSystem, Item, Node, Out, Place, parse_id};
@@ -136,7 +136,7 @@ fn facts(open: &Open, out: &mut Out) -> Result<()> {
 pub fn path_of(file: &Arc<File>) -> Path {
     match &file.path {
         Some(path) => path.clone(),
-        None => Mount::of(Arc::new(Unnamed { file: file.clone() }), b"anon", b"none", false).path(),
+        None => Mount::of(Arc::new(Unnamed { file: file.clone() }), b"anon", b"none", Limits::empty()).path(),
     }
 }
 

@@ -7,7 +7,7 @@ use super::subject::Subject;
 use crate::errno::Result;
 use crate::fs::Path;
 use crate::fs::dentry::Dentry;
-use crate::fs::mount::{self, Mount};
+use crate::fs::mount::{self, Limits, Mount};
 use crate::fs::pseudo::Out;
 
 /// One mount as the tables show it.
@@ -21,7 +21,7 @@ struct MountLine {
     root: Vec<u8>,
     /// Where, as the process sees it.
     point: Vec<u8>,
-    read_only: bool,
+    limits: Limits,
     /// Type of file system, and what is mounted.
     kind: Vec<u8>,
     source: Vec<u8>,
@@ -44,7 +44,7 @@ impl MountLine {
             dev: mount.root_inode.stat().map_or(0, |stat| stat.dev),
             root: inside(&mount.root),
             point,
-            read_only: mount.is_read_only(),
+            limits: mount.limits(),
             kind: mount.kind.to_vec(),
             source: mount.source.to_vec(),
         })
@@ -94,7 +94,8 @@ fn push_mount(out: &mut Out, mount: &MountLine) {
         out.push_escaped(word, SPECIAL);
         out.push(b" ");
     }
-    writeln!(out, "{},relatime 0 0", access(mount));
+    out.push(&mount.limits.names());
+    out.push(b",relatime 0 0\n");
 }
 
 /// `/proc/PID/mountinfo`; see `proc_pid_mountinfo(5)`.
@@ -109,12 +110,13 @@ fn push_info(out: &mut Out, mount: &MountLine) {
         out.push_escaped(word, SPECIAL);
         out.push(b" ");
     }
-    write!(out, "{},relatime - ", access(mount));
+    out.push(&mount.limits.names());
+    out.push(b",relatime - ");
     for word in [&mount.kind, &mount.source] {
         out.push_escaped(word, SPECIAL);
         out.push(b" ");
     }
-    writeln!(out, "{}", access(mount));
+    writeln!(out, "{}", if mount.limits.contains(Limits::READ_ONLY) { "ro" } else { "rw" });
 }
 
 /// `/proc/PID/mountstats`: the mounts in words.
@@ -131,10 +133,6 @@ pub fn mountstats(subject: &Subject, out: &mut Out) -> Result<()> {
     Ok(())
 }
 
-fn access(mount: &MountLine) -> &'static str {
-    if mount.read_only { "ro" } else { "rw" }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,15 +145,15 @@ mod tests {
             dev: 0x15,
             root: b"/".to_vec(),
             point: b"/a b".to_vec(),
-            read_only: true,
+            limits: Limits::READ_ONLY | Limits::NO_EXEC,
             kind: b"proc".to_vec(),
             source: b"proc".to_vec(),
         };
         let mut out = Out::default();
         push_info(&mut out, &mount);
         push_mount(&mut out, &mount);
-        let expected = "22 27 0:21 / /a\\040b ro,relatime - proc proc ro\n\
-                        proc /a\\040b proc ro,relatime 0 0\n";
+        let expected = "22 27 0:21 / /a\\040b ro,noexec,relatime - proc proc ro\n\
+                        proc /a\\040b proc ro,noexec,relatime 0 0\n";
         assert_eq!(core::str::from_utf8(&out.bytes), Ok(expected));
     }
 

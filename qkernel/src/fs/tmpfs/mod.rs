@@ -17,7 +17,7 @@ use super::inode::{
 };
 use super::{FileOps, OpenFlags, Stat, special};
 use crate::errno::{Errno, Result};
-use crate::mm::{PAGE, PageStore, frames};
+use crate::mm::{PAGE, PageStore, Quota, frames};
 use crate::sync::{Mutex, SpinLock};
 use crate::time;
 use dir::Entries;
@@ -34,6 +34,14 @@ static NEXT_DEVICE: AtomicU64 = AtomicU64::new(1);
 struct TmpFs {
     dev: u64,
     next_ino: AtomicU64,
+    /// Pages its files may have in all.
+    quota: Option<Arc<Quota>>,
+}
+
+impl TmpFs {
+    fn new_store(&self) -> Arc<PageStore> {
+        PageStore::with_quota(0, self.quota.clone())
+    }
 }
 
 /// What can change of a node's attributes.
@@ -73,16 +81,30 @@ pub struct TmpInode {
 
 /// An empty file system; `mode`: the permission bits of its root.
 pub fn new(mode: u32) -> Arc<dyn Inode> {
+    with_size(NewNode { mode, uid: 0, gid: 0 }, None)
+}
+
+/// An empty file system whose files may have so many bytes in all, by whole pages.
+pub fn with_size(root: NewNode, size_bytes: Option<u64>) -> Arc<dyn Inode> {
     // Device numbers of file systems without a device have the major 0.
     let minor = NEXT_DEVICE.fetch_add(1, Ordering::Relaxed);
     let dev = (minor & 0xff) | (minor & !0xff) << 12;
-    let fs = Arc::new(TmpFs { dev, next_ino: AtomicU64::new(1) });
-    TmpInode::new(
-        &fs,
-        S_IFDIR,
-        Content::Dir(SpinLock::new(Entries::new(None))),
-        NewNode { mode, uid: 0, gid: 0 },
-    )
+    let quota = size_bytes.map(|bytes| Quota::new(bytes.div_ceil(PAGE)));
+    let fs = Arc::new(TmpFs { dev, next_ino: AtomicU64::new(1), quota });
+    TmpInode::new(&fs, S_IFDIR, Content::Dir(SpinLock::new(Entries::new(None))), root)
+}
+
+/// A device node that is in no directory.
+pub fn device_node(rdev: u64, mode: u32) -> Arc<dyn Inode> {
+    let fs = Arc::new(TmpFs { dev: 0, next_ino: AtomicU64::new(1), quota: None });
+    TmpInode::new(&fs, S_IFCHR, Content::Node(rdev), NewNode { mode, uid: 0, gid: 0 })
+}
+
+/// An empty file that is in no directory, for others to be mounted on.
+pub fn placeholder() -> Arc<dyn Inode> {
+    let fs = Arc::new(TmpFs { dev: 0, next_ino: AtomicU64::new(1), quota: None });
+    let new = NewNode { mode: 0o644, uid: 0, gid: 0 };
+    TmpInode::new(&fs, S_IFREG, Content::File(PageStore::new(0)), new)
 }
 
 fn now_ns() -> i64 {
@@ -211,7 +233,7 @@ impl Inode for TmpInode {
     }
     fn create(&self, name: &[u8], kind: NodeKind, new: NewNode) -> Result<Arc<dyn Inode>> {
         let (kind, content) = match kind {
-            NodeKind::Regular => (S_IFREG, Content::File(PageStore::new(0))),
+            NodeKind::Regular => (S_IFREG, Content::File(self.fs.new_store())),
             NodeKind::Fifo => (S_IFIFO, Content::Node(0)),
             NodeKind::Socket => (S_IFSOCK, Content::Node(0)),
             NodeKind::CharDevice(rdev) => (S_IFCHR, Content::Node(rdev)),
@@ -253,7 +275,7 @@ impl Inode for TmpInode {
         self.move_entry(old, new_dir, new, flags)
     }
     fn tmpfile(&self, new: NewNode) -> Result<Arc<dyn Inode>> {
-        let file = TmpInode::new(&self.fs, S_IFREG, Content::File(PageStore::new(0)), new);
+        let file = TmpInode::new(&self.fs, S_IFREG, Content::File(self.fs.new_store()), new);
         file.meta.lock().nlink = 0;
         Ok(file)
     }
@@ -343,8 +365,12 @@ impl Inode for TmpInode {
         Ok(())
     }
     fn statfs(&self) -> Result<HostStatFs> {
-        let available = frames::available() as u64;
-        let blocks = frames::stats().limit_frames as u64;
+        let mut available = frames::available() as u64;
+        let mut blocks = frames::stats().limit_frames as u64;
+        if let Some(quota) = &self.fs.quota {
+            let (most, left) = quota.room();
+            (blocks, available) = (most, left.min(available));
+        }
         Ok(HostStatFs {
             kind: MAGIC,
             bsize: PAGE,

@@ -5,6 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::sync::Arc;
 use core::any::Any;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::{PTS_MAJOR, Tty, TtyFile};
 use crate::errno::{Errno, Result};
@@ -38,11 +39,22 @@ pub struct Meta {
     ctime_ns: i64,
 }
 
+/// Permission bits and group of new terminals, as the file system was mounted with.
+static DEFAULT_MODE: AtomicU32 = AtomicU32::new(0o620);
+static DEFAULT_GROUP: AtomicU32 = AtomicU32::new(TTY_GROUP);
+
+/// The mount options `mode` and `gid`.
+pub fn set_defaults(mode: u32, group: Option<u32>) {
+    DEFAULT_MODE.store(mode & 0o777, Ordering::Relaxed);
+    DEFAULT_GROUP.store(group.unwrap_or(TTY_GROUP), Ordering::Relaxed);
+}
+
 impl Meta {
     /// A new node's, owned by `uid`.
     pub fn new(uid: u32) -> Self {
         let now = time::realtime_ns().cast_signed();
-        Self { mode: 0o620, uid, gid: TTY_GROUP, atime_ns: now, mtime_ns: now, ctime_ns: now }
+        let (mode, gid) = (DEFAULT_MODE.load(Ordering::Relaxed), DEFAULT_GROUP.load(Ordering::Relaxed));
+        Self { mode, uid, gid, atime_ns: now, mtime_ns: now, ctime_ns: now }
     }
 
     fn change(&mut self, change: &AttrChange) {

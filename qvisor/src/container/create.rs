@@ -1,0 +1,269 @@
+//! `create`: from a bundle to a container that waits for its start.
+
+use std::io::{self, BufRead, BufReader};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use abi::boot::Platform;
+
+use super::{ContainerError, Record, hook_state};
+use crate::control::{self, Order, Report};
+use crate::jail::UserNamespace;
+use crate::oci::cgroup::{self, Cgroups};
+use crate::oci::{self, Container, hooks};
+use crate::process;
+use crate::state::{Claim, Id, OCI_VERSION, Root, State, Status};
+use crate::vmm::{self, Bundle, Inherited, Plan, Tree};
+
+/// Chooses a platform, given what the bundle wants.
+pub type ChoosePlatform = Box<dyn Fn(Option<&str>) -> Result<Platform, String>>;
+
+/// How a container is to be created.
+pub struct Options {
+    pub root: Root,
+    pub id: Id,
+    pub bundle: PathBuf,
+    pub pid_file: Option<PathBuf>,
+    pub console_socket: Option<PathBuf>,
+    pub platform: ChoosePlatform,
+    /// Who the container's root is on the host; the bundle may say so as well.
+    pub userns: UserNamespace,
+    pub strace: bool,
+    /// Least important level that reaches the log: 0 error … 3 debug.
+    pub log_level: u32,
+    /// Takes a remark about what is accepted without effect.
+    pub remark: fn(&str),
+}
+
+/// A container that waits for its start, with its front end still there.
+pub(super) struct Created {
+    pub id: Id,
+    pub vmm: i32,
+    pub channel: BufReader<UnixStream>,
+    pub state: State,
+    pub record: Record,
+    pub claim: Claim,
+    /// The container's streams are this process's, and a terminal that it drives.
+    pub owns_terminal: bool,
+}
+
+/// Creates a container and leaves it to whoever adopts this process's children.
+pub fn create(options: &Options) -> Result<(), ContainerError> {
+    let mut created = begin(options, true)?;
+    created.release()
+}
+
+type Failed = (&'static str, io::Error);
+
+/// Creates a container whose VMM ends with this process, until it is released. `detached`: its terminal, if it has one,
+/// is not this process's.
+pub(super) fn begin(options: &Options, detached: bool) -> Result<Created, ContainerError> {
+    let mut container = oci::load(&options.bundle)?;
+    container.remarks.iter().for_each(|remark| (options.remark)(remark));
+    let id = || options.id.as_str().to_owned();
+    let platform = container.annotations.get("dev.dormouse.platform").map(String::as_str);
+    let platform = (options.platform)(platform).map_err(|message| ContainerError::Failed {
+        id: id(),
+        message,
+        code: None,
+    })?;
+    check_terminal(options, container.terminal, detached)?;
+    (container.boot.strace, container.boot.log_level) = (options.strace, options.log_level);
+    let claim = options.root.claim(&options.id)?;
+    let mut creation = Creation { claim: Some(claim), vmm: None, record: None, state: None };
+    match creation.run(options, container, platform) {
+        Ok(created) => Ok(created),
+        Err(error) => {
+            creation.undo();
+            Err(error)
+        }
+    }
+}
+
+fn check_terminal(options: &Options, terminal: bool, detached: bool) -> Result<(), ContainerError> {
+    let why = match (terminal, options.console_socket.is_some()) {
+        (true, false) if detached => {
+            "nobody would hold it; pass --console-socket, or set process.terminal to false"
+        }
+        (true, false) if process::Terminal::new(io::stdin().as_fd()).is_none() => {
+            "standard input is none; pass --console-socket, or set process.terminal to false"
+        }
+        (false, true) => "process.terminal is false; leave out --console-socket, or set it to true",
+        _ => return Ok(()),
+    };
+    Err(ContainerError::Terminal { id: options.id.as_str().to_owned(), why: why.into() })
+}
+
+/// What has been done so far, to be undone should the rest fail.
+struct Creation {
+    claim: Option<Claim>,
+    vmm: Option<(i32, OwnedFd)>,
+    record: Option<Record>,
+    /// Known to hooks.
+    state: Option<State>,
+}
+
+impl Creation {
+    fn run(
+        &mut self,
+        options: &Options,
+        container: Container,
+        platform: Platform,
+    ) -> Result<Created, ContainerError> {
+        let id = options.id.as_str();
+        let failed = |(what, source): Failed| ContainerError::Create { id: id.to_owned(), what, source };
+        let host_cpus =
+            std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(1));
+        let (hooks, resources) = (container.hooks.clone(), &container.resources);
+        let (cpus, memory_bytes) =
+            (resources.vcpus(host_cpus), resources.memory_bytes(process::host_memory()));
+        let cgroups = Cgroups::make(container.cgroups_path.as_deref(), id, resources, memory_bytes, cpus)?;
+        let (annotations, bundle) = (container.annotations.clone(), container.bundle.clone());
+        let status = Status::Creating;
+        let state =
+            State { oci_version: OCI_VERSION.into(), id: id.into(), status, pid: 0, bundle, annotations };
+        let directories = cgroups.directories().to_vec();
+        let record = Record { vmm: 0, vmm_start: None, cgroups: directories, hooks: hooks.clone() };
+        self.record = Some(record.clone());
+        self.save(&state, Some(&record)).map_err(failed)?;
+        let console = self.console(options, &container)?;
+        let plan = Plan {
+            network: container.namespaces.network.clone(),
+            userns: match options.userns {
+                UserNamespace::Auto => container.userns,
+                asked => asked,
+            },
+            platform,
+            memory_bytes,
+            cpus,
+            boot: container.boot.clone(),
+            terminal: container.terminal,
+            tree: Tree::Bundle(Box::new(Bundle { container, cgroups, state: state.clone() })),
+        };
+        let owns_terminal = plan.terminal && console.is_none();
+        let channel = self.fork(plan, console).map_err(failed)?;
+        let mut channel = BufReader::with_capacity(512, channel);
+        let pid = match report(&mut channel) {
+            Some(Report::Prepared { pid }) => pid,
+            other => return Err(no_success(id, other)),
+        };
+        let state = State { pid, ..state };
+        self.state = Some(state.clone());
+        let vmm = self.vmm.as_ref().map_or(0, |(pid, _)| *pid);
+        let record = Record { vmm, vmm_start: process::start_time(vmm), ..record };
+        self.record = Some(record.clone());
+        self.save(&state, Some(&record)).map_err(failed)?;
+        hooks::run("prestart", hooks.prestart().as_deref(), &state)?;
+        hooks::run("createRuntime", hooks.create_runtime().as_deref(), &state)?;
+        let _ = control::send(channel.get_ref(), &Order::Proceed);
+        match report(&mut channel) {
+            Some(Report::Created) => {}
+            other => return Err(no_success(id, other)),
+        }
+        let state = hook_state(&state, Status::Created);
+        self.save(&state, None).map_err(failed)?;
+        if let Some(path) = &options.pid_file {
+            write_pid_file(path, pid)
+                .map_err(|source| ContainerError::PidFile { path: path.clone(), source })?;
+        }
+        let claim = self.claim.take().ok_or_else(|| ContainerError::Silent { id: id.to_owned() })?;
+        Ok(Created { id: options.id.clone(), vmm, channel, state, record, claim, owns_terminal })
+    }
+
+    /// Writes what others see.
+    fn save(&self, state: &State, record: Option<&Record>) -> Result<(), Failed> {
+        let Some(claim) = &self.claim else { return Ok(()) };
+        claim.write_state(state).map_err(|error| ("writing its state", error))?;
+        match record {
+            Some(record) => claim.write_record(record).map_err(|error| ("writing its record", error)),
+            None => Ok(()),
+        }
+    }
+
+    /// The terminal for the container's side, when the other side goes to somebody else.
+    fn console(&self, options: &Options, container: &Container) -> Result<Option<OwnedFd>, ContainerError> {
+        let Some(path) = &options.console_socket else { return Ok(None) };
+        let failed = |error: io::Error| ContainerError::Terminal {
+            id: options.id.as_str().to_owned(),
+            why: format!("console socket {}: {error}; pass one that is listened to", path.display()),
+        };
+        let (rows, columns) = container.boot.winsize.unwrap_or((0, 0));
+        let (controller, terminal) = process::open_terminal(rows, columns).map_err(failed)?;
+        let socket = UnixStream::connect(path).map_err(failed)?;
+        process::send_descriptor(&socket, controller.as_fd(), "/dev/ptmx").map_err(failed)?;
+        Ok(Some(terminal))
+    }
+
+    /// Starts the VMM; result: the channel to it.
+    fn fork(&mut self, plan: Plan, console: Option<OwnedFd>) -> Result<UnixStream, Failed> {
+        let claim = self.claim.as_ref().ok_or_else(|| ("claiming its ID", io::Error::other("lost")))?;
+        let listener = control::listen(claim.path()).map_err(|e| ("making its control socket", e))?;
+        let lock = claim.lock().map_err(|e| ("sharing its lock", e))?;
+        let (ours, theirs) = UnixStream::pair().map_err(|e| ("making a channel", e))?;
+        let parent = process::id();
+        // Should it fail, what is left of it is ours to wait for.
+        process::adopt_orphans();
+        let Some(vmm) = process::fork().map_err(|e| ("starting its VMM", e))? else {
+            drop(ours);
+            vmm::main(plan, Inherited { channel: theirs, listener, lock, console }, parent)
+        };
+        let pidfd = process::pidfd(vmm).map_err(|e| ("watching its VMM", e))?;
+        self.vmm = Some((vmm, pidfd));
+        Ok(ours)
+    }
+
+    /// Takes everything back.
+    fn undo(&mut self) {
+        if let Some((_, pidfd)) = &self.vmm {
+            process::signal(pidfd.as_fd(), libc::SIGKILL);
+            process::end_children();
+        }
+        if let Some(record) = &self.record {
+            let _ = cgroup::remove(&record.cgroups);
+            if let Some(state) = &self.state {
+                let stopped = State { pid: 0, ..hook_state(state, Status::Stopped) };
+                // They are told of a container that was there for a moment; that they fail changes nothing.
+                let _ = hooks::run_all("poststop", record.hooks.poststop().as_deref(), &stopped);
+            }
+        }
+        self.claim.iter().for_each(Claim::remove);
+    }
+}
+
+impl Created {
+    /// Lets go of the container: it lives on without this process.
+    pub(super) fn release(&mut self) -> Result<(), ContainerError> {
+        let id = self.id.as_str();
+        let _ = control::send(self.channel.get_ref(), &Order::Release);
+        match report(&mut self.channel) {
+            Some(Report::Released) => Ok(()),
+            other => Err(no_success(id, other)),
+        }
+    }
+}
+
+/// The VMM's next report.
+pub(super) fn report(channel: &mut impl BufRead) -> Option<Report> {
+    let mut line = Vec::new();
+    match channel.read_until(b'\n', &mut line) {
+        Ok(1..) => serde_json::from_slice(&line).ok(),
+        _ => None,
+    }
+}
+
+fn no_success(id: &str, report: Option<Report>) -> ContainerError {
+    match report {
+        Some(Report::Failed { message, code }) => ContainerError::Failed { id: id.to_owned(), message, code },
+        _ => ContainerError::Silent { id: id.to_owned() },
+    }
+}
+
+/// A reader sees the whole number or no file.
+fn write_pid_file(path: &Path, pid: i32) -> io::Result<()> {
+    let mut name = path.file_name().ok_or_else(|| io::Error::from_raw_os_error(libc::EISDIR))?.to_owned();
+    name.push(".new");
+    let fresh = path.with_file_name(name);
+    std::fs::write(&fresh, pid.to_string())?;
+    std::fs::rename(fresh, path)
+}

@@ -1,0 +1,196 @@
+//! Bundles of the OCI runtime specification: what `config.json` asks for, checked and made into what a sandbox needs.
+//!
+//! What is not done is refused by name. What needs no doing inside a sandbox (a system call filter, say) is accepted,
+//! and said so in a [`Container::remarks`]; `docs/oci.md` has the list.
+#![deny(unsafe_code)]
+
+pub mod cgroup;
+pub mod hooks;
+mod mounts;
+mod namespaces;
+mod process;
+mod refuse;
+mod resources;
+pub mod spec;
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use oci_spec::runtime::{Hooks, Spec};
+
+pub use mounts::{MountPlan, Source};
+pub use namespaces::Namespaces;
+pub use resources::Resources;
+
+use crate::boot::BootSpec;
+use crate::jail::UserNamespace;
+
+/// Name of a bundle's configuration.
+pub const CONFIG: &str = "config.json";
+/// Largest configuration in bytes.
+const CONFIG_MAX: u64 = 16 << 20;
+
+/// Why a bundle cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum BundleError {
+    #[error("cannot use bundle {path}: {source}; pass a directory with a config.json as --bundle")]
+    Bundle { path: PathBuf, source: io::Error },
+    #[error(
+        "cannot read {path}: {source}; see the OCI runtime specification, or write a new one with dormouse spec"
+    )]
+    Syntax { path: PathBuf, source: serde_json::Error },
+    #[error("cannot run this bundle: {what} is missing in config.json; add it")]
+    Missing { what: &'static str },
+    #[error("cannot run this bundle: {what} in config.json is {value:?}, {why}; correct it")]
+    Invalid { what: String, value: String, why: String },
+    #[error(
+        "cannot run this bundle: config.json asks for {what}, which Dormouse does not do{why}; leave it out"
+    )]
+    Refused { what: String, why: String },
+    #[error("cannot use root file system {path}: {source}; correct root.path in config.json")]
+    Root { path: PathBuf, source: io::Error },
+    #[error("cannot mount {path}: {source}; correct the source of this mount in config.json")]
+    Source { path: PathBuf, source: io::Error },
+    #[error("cannot join {what} namespace {path}: {why}; correct its path in config.json")]
+    Namespace { what: &'static str, path: PathBuf, why: String },
+}
+
+impl BundleError {
+    fn refused(what: impl Into<String>) -> Self {
+        Self::Refused { what: what.into(), why: String::new() }
+    }
+
+    fn refused_because(what: impl Into<String>, why: &str) -> Self {
+        Self::Refused { what: what.into(), why: format!(" ({why})") }
+    }
+
+    fn invalid(what: impl Into<String>, value: impl ToString, why: impl Into<String>) -> Self {
+        Self::Invalid { what: what.into(), value: value.to_string(), why: why.into() }
+    }
+}
+
+type Result<T> = std::result::Result<T, BundleError>;
+
+/// A bundle that can be run.
+#[derive(Debug)]
+pub struct Container {
+    /// Absolute.
+    pub bundle: PathBuf,
+    pub annotations: BTreeMap<String, String>,
+    /// Who the container's root is on the host.
+    pub userns: UserNamespace,
+    /// The root file system's directory.
+    pub root: PathBuf,
+    pub root_read_only: bool,
+    /// In the order of the configuration, the root not among them.
+    pub mounts: Vec<MountPlan>,
+    pub namespaces: Namespaces,
+    /// Settings of the network namespace: name below `/proc/sys`, value.
+    pub sysctls: Vec<(String, String)>,
+    pub cgroups_path: Option<PathBuf>,
+    pub resources: Resources,
+    pub hooks: Hooks,
+    pub terminal: bool,
+    pub oom_score_adj: Option<i32>,
+    /// Everything of the first process; without mounts and streams.
+    pub boot: BootSpec,
+    /// What was accepted although nothing is done about it, a sentence each.
+    pub remarks: Vec<String>,
+}
+
+/// Reads and checks the bundle in `dir`.
+pub fn load(dir: &Path) -> Result<Container> {
+    let unusable = |source| BundleError::Bundle { path: dir.to_owned(), source };
+    let bundle = std::fs::canonicalize(dir).map_err(unusable)?;
+    let spec = read(&bundle)?;
+    let mut remarks = Vec::new();
+    refuse::check(&spec, &mut remarks)?;
+    let linux = spec.linux().clone().unwrap_or_default();
+    let root = spec.root().as_ref().ok_or(BundleError::Missing { what: "root" })?;
+    let path = bundle.join(root.path());
+    let unusable = |source| BundleError::Root { path: path.clone(), source };
+    let directory = std::fs::canonicalize(&path).map_err(unusable)?;
+    if !directory.is_dir() {
+        return Err(unusable(io::Error::from_raw_os_error(libc::ENOTDIR)));
+    }
+    let namespaces = Namespaces::new(&spec)?;
+    let process = spec.process().as_ref().ok_or(BundleError::Missing { what: "process" })?;
+    let mut boot = process::boot(process)?;
+    boot.hostname = namespaces.hostname(spec.hostname().as_deref())?;
+    boot.domainname = spec.domainname().clone().unwrap_or_default().into_bytes();
+    boot.masked = paths("linux.maskedPaths", linux.masked_paths().as_deref())?;
+    boot.read_only = paths("linux.readonlyPaths", linux.readonly_paths().as_deref())?;
+    let resources = Resources::new(linux.resources().as_ref(), &mut remarks)?;
+    boot.tasks_max = resources.tasks_max();
+    Ok(Container {
+        mounts: mounts::plan(&spec, &bundle)?,
+        userns: userns(spec.annotations().as_ref())?,
+        annotations: annotations(&spec)?,
+        sysctls: namespaces.sysctls(linux.sysctl().as_ref())?,
+        cgroups_path: linux.cgroups_path().clone(),
+        hooks: hooks::check(spec.hooks().clone().unwrap_or_default())?,
+        terminal: process.terminal().unwrap_or(false),
+        oom_score_adj: process::oom_score_adj(process)?,
+        root: directory,
+        root_read_only: root.readonly().unwrap_or(false),
+        bundle,
+        namespaces,
+        resources,
+        boot,
+        remarks,
+    })
+}
+
+fn read(bundle: &Path) -> Result<Spec> {
+    use std::io::Read;
+    let path = bundle.join(CONFIG);
+    let unusable = |source| BundleError::Bundle { path: path.clone(), source };
+    let mut text = Vec::new();
+    let file = std::fs::File::open(&path).map_err(unusable)?;
+    file.take(CONFIG_MAX).read_to_end(&mut text).map_err(unusable)?;
+    let spec: Spec =
+        serde_json::from_slice(&text).map_err(|source| BundleError::Syntax { path: path.clone(), source })?;
+    match spec.version().split('.').next() {
+        Some("1") => Ok(spec),
+        Some("") | None => Err(BundleError::Missing { what: "ociVersion" }),
+        _ => Err(BundleError::invalid("ociVersion", spec.version(), "and versions 1.x are understood")),
+    }
+}
+
+fn paths(what: &str, list: Option<&[String]>) -> Result<Vec<Vec<u8>>> {
+    let absolute = |path: &String| match path.starts_with('/') && !path.contains('\0') {
+        true => Ok(path.clone().into_bytes()),
+        false => Err(BundleError::invalid(what, path, "which is no absolute path")),
+    };
+    list.unwrap_or_default().iter().map(absolute).collect()
+}
+
+/// Annotations go into the state as they are; those that are ours must be known.
+fn annotations(spec: &Spec) -> Result<BTreeMap<String, String>> {
+    const OURS: &str = "dev.dormouse.";
+    let all = spec.annotations().clone().unwrap_or_default();
+    for (name, value) in all.iter().filter(|(name, _)| name.starts_with(OURS)) {
+        match name.strip_prefix(OURS) {
+            Some("platform") if ["auto", "kvm", "systrap"].contains(&value.as_str()) => {}
+            Some("platform") => {
+                return Err(BundleError::invalid(name, value, "which is neither auto, kvm nor systrap"));
+            }
+            // See `userns`.
+            Some("userns") => {}
+            _ => return Err(BundleError::refused(format!("annotation {name}"))),
+        }
+    }
+    Ok(all.into_iter().collect())
+}
+
+/// The annotation `dev.dormouse.userns`.
+fn userns(annotations: Option<&HashMap<String, String>>) -> Result<UserNamespace> {
+    let name = "dev.dormouse.userns";
+    let Some(value) = annotations.and_then(|all| all.get(name)) else { return Ok(UserNamespace::Auto) };
+    clap::ValueEnum::from_str(value, false)
+        .map_err(|_| BundleError::invalid(name, value, "which is neither auto, mapped, identity nor host"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,12 @@
+//! Bundles from outside: every behaviour that is Linux's is also asked of `runc`, where it is installed.
+//!
+//! They need root (namespaces, mounts, control groups), and are skipped without.
+
+mod bad;
+mod cgroups;
+mod hooks;
+mod leash;
+mod lifecycle;
+mod mounts;
+mod process;
+mod world;

@@ -1,0 +1,362 @@
+//! A bundle and a runtime for one test.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// How long anything may take.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Who runs the bundle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Runtime {
+    Dormouse,
+    Runc,
+}
+
+/// A bundle of its own, away from all others.
+pub struct World {
+    pub dir: PathBuf,
+    pub runtime: Runtime,
+    pub config: Value,
+    /// The container's ID, unlike any other test's.
+    pub id: String,
+}
+
+/// Whether the test can run here.
+pub fn can_run() -> bool {
+    static ADOPT: Once = Once::new();
+    // SAFETY: integers only. Orphans of the runtimes become this process's children, as they would a shim's.
+    ADOPT.call_once(|| unsafe {
+        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1);
+    });
+    // SAFETY: takes nothing and cannot fail.
+    let root = unsafe { libc::geteuid() == 0 };
+    if !root || !Path::new("/bin/busybox").exists() {
+        eprintln!("skipped: needs root and a static /bin/busybox");
+    }
+    root && Path::new("/bin/busybox").exists()
+}
+
+/// Runs a test of Dormouse alone.
+pub fn dormouse(test: impl Fn(&mut World)) {
+    if can_run() {
+        test(&mut World::new(Runtime::Dormouse));
+    }
+}
+
+/// Runs a test with Dormouse, and with runc as the oracle.
+pub fn both(test: impl Fn(&mut World)) {
+    if can_run() {
+        if has_runc() {
+            test(&mut World::new(Runtime::Runc));
+        }
+        test(&mut World::new(Runtime::Dormouse));
+    }
+}
+
+fn has_runc() -> bool {
+    Command::new("runc").arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+/// runc's tests of mounts and hooks disturb one another on a busy host less when they come one by one.
+pub fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl World {
+    fn new(runtime: Runtime) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let id = format!("oci-{}-{number}", std::process::id());
+        let dir = std::env::temp_dir().join(format!("dormouse-{id}"));
+        let bin = dir.join("rootfs/bin");
+        fs::create_dir_all(&bin).unwrap();
+        fs::copy("/bin/busybox", bin.join("busybox")).unwrap();
+        let names = "sh true false sleep cat echo ls id mount env umask kill dd touch mkdir stat hostname ip grep sort \
+                     head wc pwd readlink tty stty ps df chmod cp rm sync sysctl test seq";
+        for name in names.split_whitespace() {
+            symlink("busybox", bin.join(name)).unwrap();
+        }
+        let config =
+            fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/oci/default.json")).unwrap();
+        let mut config: Value = serde_json::from_str(&config).unwrap();
+        config["process"]["terminal"] = json!(false);
+        // What the host's runc knows; control groups of its own where the host mounts them.
+        config["ociVersion"] = json!("1.0.2");
+        config["root"]["readonly"] = json!(false);
+        Self { dir, runtime, config, id }
+    }
+
+    /// The program is a shell script.
+    pub fn script(&mut self, text: &str) -> &mut Self {
+        self.config["process"]["args"] = json!(["sh", "-c", text]);
+        self
+    }
+
+    /// Sets a member of the configuration.
+    pub fn set(&mut self, place: &str, value: Value) -> &mut Self {
+        let (parent, name) = place.rsplit_once('/').unwrap();
+        self.config.pointer_mut(parent).unwrap()[name] = value;
+        self
+    }
+
+    /// Adds a mount.
+    pub fn mount(&mut self, mount: Value) -> &mut Self {
+        self.config["mounts"].as_array_mut().unwrap().push(mount);
+        self
+    }
+
+    pub fn rootfs(&self) -> PathBuf {
+        self.dir.join("rootfs")
+    }
+
+    pub fn state_root(&self) -> PathBuf {
+        self.dir.join("state")
+    }
+
+    pub fn is_dormouse(&self) -> bool {
+        self.runtime == Runtime::Dormouse
+    }
+
+    /// A command of the runtime.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = match self.runtime {
+            Runtime::Dormouse => Command::new(env!("CARGO_BIN_EXE_dormouse")),
+            Runtime::Runc => Command::new("runc"),
+        };
+        command.arg("--root").arg(self.state_root()).args(args).stdin(Stdio::null());
+        command
+    }
+
+    pub fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// Runs it, and it must succeed; result: what it said.
+    pub fn ok(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{:?} {args:?}: {:?} {out} {err}", self.runtime, output.status);
+        out.into_owned()
+    }
+
+    /// One sentence on standard error, exit code 125, with these words.
+    pub fn refused(&self, args: &[&str], words: &[&str]) {
+        let output = self.run(args);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{args:?}: {text}");
+        for word in words {
+            assert!(text.contains(word), "{word:?} is missing in: {text}");
+        }
+        assert!(text.starts_with("dormouse: cannot ") && text.trim().lines().count() == 1, "{text}");
+    }
+
+    pub fn write(&self) -> &Self {
+        fs::write(self.dir.join("config.json"), self.config.to_string()).unwrap();
+        self
+    }
+
+    /// The options that name the bundle, and those that make tests independent of the host.
+    pub fn with_bundle<'a>(&'a self, verb: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+        let mut args = vec![verb, "--bundle", self.dir.to_str().unwrap()];
+        if self.is_dormouse() {
+            args.extend(["--platform", "systrap"]);
+        }
+        args.extend(more);
+        args.push(&self.id);
+        args
+    }
+
+    /// `create`; standard output of the container goes to the file `out`.
+    pub fn create(&self) -> &Self {
+        self.write();
+        let out = fs::File::create(self.dir.join("out")).unwrap();
+        let err = fs::File::create(self.dir.join("err")).unwrap();
+        let pid_file = self.dir.join("pid");
+        let args = self.with_bundle("create", &["--pid-file", pid_file.to_str().unwrap()]);
+        let status = self.command(&args).stdout(out).stderr(err).status().unwrap();
+        assert!(status.success(), "{:?} create: {}", self.runtime, self.read("err"));
+        self
+    }
+
+    pub fn start(&self) -> &Self {
+        self.ok(&["start", &self.id]);
+        self
+    }
+
+    /// Runs the container in the foreground; result: exit code, output and errors.
+    pub fn run_container(&self) -> (Option<i32>, String, String) {
+        self.write();
+        let output = self.run(&self.with_bundle("run", &[]));
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    }
+
+    /// Runs the container, which must end well; result: what it said.
+    pub fn output(&self) -> String {
+        let (code, out, err) = self.run_container();
+        assert_eq!(code, Some(0), "{:?}: {out} {err}", self.runtime);
+        out
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.dir.join(name)).unwrap_or_default()
+    }
+
+    pub fn state(&self) -> Value {
+        serde_json::from_str(&self.ok(&["state", &self.id])).unwrap()
+    }
+
+    pub fn status(&self) -> String {
+        self.state()["status"].as_str().unwrap().to_owned()
+    }
+
+    /// The pid that stands for the container.
+    pub fn pid(&self) -> i32 {
+        self.read("pid").trim().parse().unwrap()
+    }
+
+    /// The VMM's process number.
+    pub fn vmm(&self) -> i32 {
+        let record = fs::read(self.state_root().join(&self.id).join("container.json")).unwrap();
+        let record: Value = serde_json::from_slice(&record).unwrap();
+        i32::try_from(record["vmm"].as_i64().unwrap()).unwrap()
+    }
+
+    /// All processes of the container.
+    pub fn family(&self) -> Vec<i32> {
+        let mut all = vec![self.vmm()];
+        let mut at = 0;
+        while let Some(pid) = all.get(at).copied() {
+            all.extend(children(pid));
+            at += 1;
+        }
+        all
+    }
+
+    pub fn wait_status(&self, wanted: &str) {
+        wait_for(
+            || self.status() == wanted,
+            || format!("{:?} is {}, not {wanted}", self.runtime, self.status()),
+        );
+    }
+
+    pub fn wait_output(&self, wanted: &str) {
+        wait_for(
+            || self.read("out").contains(wanted),
+            || format!("{:?}: no {wanted:?} in {:?} {:?}", self.runtime, self.read("out"), self.read("err")),
+        );
+    }
+
+    pub fn delete(&self) {
+        self.ok(&["delete", &self.id]);
+        self.assert_gone();
+    }
+
+    /// Nothing is left of the container but the bundle.
+    pub fn assert_gone(&self) {
+        assert!(!self.state_root().join(&self.id).exists(), "its state is left");
+        assert_eq!(self.groups(), Vec::<PathBuf>::new(), "control groups are left");
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(self.dir.to_str().unwrap()), "mounts are left: {mounts}");
+    }
+
+    /// Control groups that carry the container's ID.
+    pub fn groups(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        find_groups(Path::new("/sys/fs/cgroup"), &self.id, 4, &mut found);
+        found
+    }
+}
+
+fn find_groups(dir: &Path, id: &str, depth: u32, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            if entry.file_name().to_string_lossy().contains(id) {
+                found.push(entry.path());
+            } else if depth > 0 {
+                find_groups(&entry.path(), id, depth - 1, found);
+            }
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // A test that failed must not leave its container running.
+        let _ = self.run(&["delete", "--force", &self.id]);
+        reap();
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Takes away orphans that ended; children of other tests' commands are left to them.
+fn reap() {
+    let own = std::process::id().cast_signed();
+    for pid in children(own) {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        if name.starts_with("dormouse-") || name.starts_with("memfd:") {
+            wait_pid(pid, libc::WNOHANG);
+        }
+    }
+}
+
+pub fn children(pid: i32) -> Vec<i32> {
+    let mut all = Vec::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+        let text = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        all.extend(text.split_whitespace().filter_map(|word| word.parse::<i32>().ok()));
+    }
+    all
+}
+
+pub fn wait_for(done: impl Fn() -> bool, what: impl Fn() -> String) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "{}", what());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// `waitpid`; `None` when there is nothing to tell.
+pub fn wait_pid(pid: i32, options: i32) -> Option<i32> {
+    let mut status = 0;
+    // SAFETY: `status` is live for the call.
+    (unsafe { libc::waitpid(pid, &raw mut status, options) } == pid).then_some(status)
+}
+
+/// How an orphan that became this process's child ended.
+pub fn status_of(pid: i32) -> i32 {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = wait_pid(pid, libc::WNOHANG) {
+            return status;
+        }
+        assert!(start.elapsed() < PATIENCE, "process {pid} does not become ours, or does not end");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+pub fn signal(pid: i32, number: i32) {
+    // SAFETY: integers only; the process is one of this test's.
+    assert_eq!(unsafe { libc::kill(pid, number) }, 0);
+}
+
+/// Whether a process is there and not just waiting to be reaped.
+pub fn lives(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+}
+
+/// None of them lives on.
+pub fn assert_ended(pids: &[i32]) {
+    wait_for(|| !pids.iter().any(|pid| lives(*pid)), || format!("of {pids:?} some live on"));
+}
