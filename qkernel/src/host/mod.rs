@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 
 use crate::errno::{Errno, Result};
 use crate::fs::host_poll;
+use crate::hibernate;
 use crate::mm::IoBuf;
 use crate::platform::{call, phys_of};
 
@@ -98,7 +99,8 @@ fn hand_on(event: &Event, round: u64) {
         hc::EVENT_WINSIZE => crate::fs::console_resized(event.value),
         hc::EVENT_START => crate::boot::begin_init(),
         hc::EVENT_PAUSE => crate::task::pause::pause(),
-        hc::EVENT_RESUME => crate::task::pause::resume(),
+        hc::EVENT_HIBERNATE => hibernate::request(),
+        hc::EVENT_RESUME | hc::EVENT_WAKE => hibernate::wake(),
         _ => {}
     }
 }

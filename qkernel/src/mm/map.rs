@@ -160,7 +160,8 @@ impl AddressSpace {
         }
         Ok((addr..end)
             .step_by(PAGE as usize)
-            .map(|page| u8::from(space.table.get(page).holds_page()))
+            .map(|page| space.table.get(page))
+            .map(|entry| u8::from(entry.holds_page() && !entry.has(Entry::SWAPPED)))
             .collect())
     }
 
@@ -514,10 +515,9 @@ fn reprotect(vma: &Vma, entry: Entry) -> Entry {
         return entry;
     }
     let keep = entry.0 & (Entry::ACCESSED | Entry::DIRTY | Entry::MIRRORED);
-    if vma.prot.is_empty() {
-        return Entry::new(entry.phys(), Entry::KEPT | keep);
-    }
     // Private pages become writable by their next write fault, which knows whether they are shared.
     let writable = entry.has(Entry::WRITABLE) && vma.prot.contains(Prot::WRITE);
-    Entry::new(entry.phys(), vma.entry_flags(writable) | keep)
+    let flags = if vma.prot.is_empty() { Entry::KEPT } else { vma.entry_flags(writable) };
+    let changed = Entry::new(entry.phys(), flags | keep);
+    if entry.has(Entry::SWAPPED) { changed.swapped() } else { changed }
 }
