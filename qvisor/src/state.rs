@@ -90,6 +90,7 @@ pub enum Status {
     Created,
     Running,
     Paused,
+    Hibernated,
     Stopped,
 }
 
@@ -100,6 +101,7 @@ impl std::fmt::Display for Status {
             Self::Created => "created",
             Self::Running => "running",
             Self::Paused => "paused",
+            Self::Hibernated => "hibernated",
             Self::Stopped => "stopped",
         })
     }
@@ -192,7 +194,9 @@ impl Root {
         let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
         let free =
             entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).filter_map(|entry| {
-                if entry.path().join(RECORD).exists() {
+                // No sandbox's name begins with a dot.
+                let is_ours = entry.file_name().as_encoded_bytes().starts_with(b".");
+                if is_ours || entry.path().join(RECORD).exists() {
                     return None;
                 }
                 let lock = lock_file(&entry.path(), true).ok()?;

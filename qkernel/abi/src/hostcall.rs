@@ -74,6 +74,9 @@ pub const REPORT_RUNNING: u64 = 2;
 pub const REPORT_PAUSED: u64 = 3;
 /// [`EVENT_RESUME`] was taken.
 pub const REPORT_RESUMED: u64 = 4;
+/// What the VMM makes of [`HIBERNATED`]: user memory is stored, or not.
+pub const REPORT_ASLEEP: u64 = 5;
+pub const REPORT_STAYED_WARM: u64 = 6;
 
 // ---- memory ----
 /// (phys, len): gives whole pages of user or kernel memory back to the host; they read as zeros afterwards.

@@ -180,6 +180,9 @@ pub fn forget(frame: Frame) {
 
 /// Brings the working set back, at most `most` frames of it; how many they were.
 pub fn prefetch(most: usize) -> Result<usize> {
+    if most == 0 {
+        return Ok(0);
+    }
     let mut list = Vec::new();
     list.try_reserve_exact(most).map_err(|_| Errno::ENOMEM)?;
     list.resize(most, 0u32);

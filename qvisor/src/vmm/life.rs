@@ -4,15 +4,16 @@ use std::io::BufReader;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use abi::hostcall::{
-    EVENT_PAUSE, EVENT_RESUME, EVENT_SIGNAL, EVENT_START, EVENT_WINSIZE, Event, REPORT_PAUSED, REPORT_READY,
-    REPORT_RESUMED, REPORT_RUNNING,
+    EVENT_HIBERNATE, EVENT_PAUSE, EVENT_RESUME, EVENT_SIGNAL, EVENT_START, EVENT_WAKE, EVENT_WINSIZE, Event,
+    REPORT_ASLEEP, REPORT_PAUSED, REPORT_READY, REPORT_RESUMED, REPORT_RUNNING, REPORT_STAYED_WARM,
 };
 
 use super::{VmmError, chain};
-use crate::control::{self, Answer, Order, Report};
+use crate::control::{self, Answer, Figures, Order, Report};
+use crate::hibernate::{Hibernation, Woken, micros};
 use crate::hostcall::events::EventQueue;
 use crate::leash::{Leash, News};
 use crate::process::{self, ChildEvent};
@@ -23,6 +24,8 @@ use crate::state::Status;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long the first program may take to be loaded.
 const START_PATIENCE: Duration = Duration::from_secs(60);
+/// How long its memory may take to be written or read.
+const HIBERNATE_PATIENCE: Duration = Duration::from_secs(300);
 
 /// How far it has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
@@ -33,10 +36,20 @@ enum Stage {
     Running,
 }
 
+/// Where its memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sleep {
+    Awake,
+    /// On its way to its home.
+    FallingAsleep,
+    Asleep,
+}
+
 #[derive(Debug)]
 struct Progress {
     stage: Stage,
     paused: bool,
+    sleep: Sleep,
     /// The kernel's last words before the first program ran.
     said: Option<String>,
     /// The front end may go.
@@ -46,6 +59,13 @@ struct Progress {
     awaited: bool,
 }
 
+impl Progress {
+    /// What those hear who waited for something else than its end.
+    fn last_words(&self) -> String {
+        self.said.clone().unwrap_or_else(|| "it ended".into())
+    }
+}
+
 /// See the module.
 pub(super) struct Life {
     progress: Mutex<Progress>,
@@ -53,6 +73,7 @@ pub(super) struct Life {
     channel: Arc<UnixStream>,
     leash: Option<Leash>,
     events: Arc<EventQueue>,
+    hibernation: Arc<Hibernation>,
     sandbox: OnceLock<Weak<Sandbox>>,
 }
 
@@ -72,10 +93,16 @@ impl control::Target for Life {
 }
 
 impl Life {
-    pub(super) fn new(channel: Arc<UnixStream>, leash: Option<Leash>, events: Arc<EventQueue>) -> Self {
+    pub(super) fn new(
+        channel: Arc<UnixStream>,
+        leash: Option<Leash>,
+        events: Arc<EventQueue>,
+        hibernation: Hibernation,
+    ) -> Self {
         let progress = Progress {
             stage: Stage::Creating,
             paused: false,
+            sleep: Sleep::Awake,
             said: None,
             released: false,
             ending: false,
@@ -87,8 +114,14 @@ impl Life {
             channel,
             leash,
             events,
+            hibernation: Arc::new(hibernation),
             sandbox: OnceLock::new(),
         }
+    }
+
+    /// The home of its pages.
+    pub(super) fn hibernation(&self) -> &Arc<Hibernation> {
+        &self.hibernation
     }
 
     pub(super) fn leash(&self) -> Option<&Leash> {
@@ -127,7 +160,9 @@ impl Life {
                 let _ = control::send(&self.channel, &Report::Started);
             }
             REPORT_PAUSED => progress.paused = true,
-            REPORT_RESUMED => progress.paused = false,
+            REPORT_RESUMED => (progress.paused, progress.sleep) = (false, Sleep::Awake),
+            REPORT_ASLEEP => progress.sleep = Sleep::Asleep,
+            REPORT_STAYED_WARM if progress.sleep == Sleep::FallingAsleep => progress.sleep = Sleep::Awake,
             _ => {}
         }
         self.changed.notify_all();
@@ -236,10 +271,16 @@ impl Life {
 
     fn carry_out(&self, order: Order) -> Answer {
         let result = match (order, &self.leash) {
-            (Order::Start, Some(_)) => self.start(true).and_then(|()| self.await_start()),
-            _ => self.obey(order),
+            (Order::Start, Some(_)) => self.start(true).and_then(|()| self.await_start()).map(|()| None),
+            (Order::Hibernate, _) => self.hibernate().map(Some),
+            (Order::Wake { reap }, _) => self.wake(reap).map(Some),
+            _ => self.obey(order).map(|()| None),
         };
-        Answer { error: result.err(), status: self.status() }
+        let (figures, error) = match result {
+            Ok(figures) => (figures, None),
+            Err(error) => (None, Some(error)),
+        };
+        Answer { error, status: self.status(), figures }
     }
 
     fn obey(&self, order: Order) -> Result<(), String> {
@@ -251,6 +292,10 @@ impl Life {
                 if !(1..=crate::signals::SIGNAL_MAX).contains(&signal) {
                     return Err(format!("{signal} is not a signal"));
                 }
+                // Whom a signal is for has to run to see it.
+                if self.lock().sleep == Sleep::Asleep {
+                    self.go_on();
+                }
                 let flags = if all { 2 } else { u32::from(foreground) };
                 self.events.post(event(EVENT_SIGNAL, flags, i64::from(signal)));
             }
@@ -260,12 +305,86 @@ impl Life {
                 self.lock().released = true;
                 let _ = control::send(&self.channel, &Report::Released);
             }
+            (Order::Hibernate, _) => return self.hibernate().map(drop),
+            (Order::Wake { reap }, _) => return self.wake(reap).map(drop),
             (Order::Start | Order::Release | Order::Proceed, _) => {
                 return Err("it is not waiting for this".into());
             }
             (Order::State, _) => {}
         }
         Ok(())
+    }
+
+    /// Has its memory stored; waits for the end.
+    fn hibernate(&self) -> Result<Figures, String> {
+        let start = Instant::now();
+        self.hibernation.check()?;
+        let mut progress = self.lock();
+        match (progress.stage, progress.sleep) {
+            (Stage::Running, Sleep::Awake) => {}
+            (Stage::Running, _) => return Err("it is hibernated already".into()),
+            _ => return Err("its first process does not run yet".into()),
+        }
+        (progress.sleep, progress.awaited) = (Sleep::FallingAsleep, true);
+        self.events.post(event(EVENT_HIBERNATE, 0, 0));
+        let falls = |progress: &mut Progress| progress.sleep == Sleep::FallingAsleep && !progress.ending;
+        let waited = self.changed.wait_timeout_while(progress, HIBERNATE_PATIENCE, falls);
+        let (progress, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() || progress.sleep != Sleep::Asleep {
+            let ended = progress.ending.then(|| progress.last_words());
+            drop(progress);
+            let why = ended.unwrap_or_else(|| self.why_warm(waited.timed_out()));
+            if let Some(leash) = &self.leash {
+                leash.resume();
+            }
+            return Err(why);
+        }
+        drop(progress);
+        // What others see of it does not drift.
+        if let Some(leash) = &self.leash {
+            leash.stop();
+        }
+        let done = self.hibernation.last()?;
+        Ok(Figures::Hibernated(crate::hibernate::Hibernated { total_us: micros(start.elapsed()), ..done }))
+    }
+
+    fn why_warm(&self, timed_out: bool) -> String {
+        if timed_out {
+            self.go_on();
+            return "it did not come to rest".into();
+        }
+        self.hibernation.last().err().unwrap_or_else(|| "it was woken meanwhile".into())
+    }
+
+    /// Makes it go on, by order of the leash if there is one.
+    fn go_on(&self) {
+        self.events.post(event(EVENT_WAKE, 0, 0));
+        if let Some(leash) = &self.leash {
+            leash.resume();
+        }
+    }
+
+    /// Brings it back; waits until it goes on.
+    fn wake(&self, reap: Option<bool>) -> Result<Figures, String> {
+        let start = Instant::now();
+        let mut progress = self.lock();
+        if progress.sleep != Sleep::Asleep {
+            return Err("it is not hibernated".into());
+        }
+        progress.awaited = true;
+        self.hibernation.set_reap(reap);
+        self.go_on();
+        let sleeps = |progress: &mut Progress| progress.sleep == Sleep::Asleep && !progress.ending;
+        let waited = self.changed.wait_timeout_while(progress, HIBERNATE_PATIENCE, sleeps);
+        let (progress, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if progress.ending {
+            return Err(progress.last_words());
+        }
+        if waited.timed_out() {
+            return Err("it does not answer".into());
+        }
+        let total_us = micros(start.elapsed());
+        Ok(Figures::Woken(Woken { total_us, ..self.hibernation.woken() }))
     }
 
     /// `awaited`: somebody will ask how it went, before the sandbox may go.
@@ -295,6 +414,7 @@ impl Life {
         let progress = self.lock();
         Some(match progress.stage {
             Stage::Creating => Status::Creating,
+            _ if progress.sleep == Sleep::Asleep => Status::Hibernated,
             _ if progress.paused => Status::Paused,
             Stage::Created => Status::Created,
             Stage::Starting | Stage::Running => Status::Running,
