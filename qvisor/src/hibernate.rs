@@ -84,6 +84,8 @@ struct Inner {
     /// Or why there is none.
     home: Result<SwapHome, String>,
     reap: bool,
+    /// What was asked for the wake at hand.
+    reap_now: Option<bool>,
     /// What came of the last hibernation, and the last wake.
     last: Result<Hibernated, String>,
     stored: Stored,
@@ -119,6 +121,7 @@ impl Hibernation {
         let inner = Inner {
             home,
             reap,
+            reap_now: None,
             last: Err("it was never asked to".into()),
             stored: Stored::default(),
             store_error: None,
@@ -136,10 +139,10 @@ impl Hibernation {
         self.lock().home.as_ref().map(drop).map_err(Clone::clone)
     }
 
-    /// Whether the next wake brings the working set back at once; `None`: as before.
-    pub fn set_reap(&self, reap: Option<bool>) {
+    /// A wake begins: whether it brings the working set back at once; `None`: as the sandbox was started.
+    pub fn begin_wake(&self, reap: Option<bool>) {
         let mut inner = self.lock();
-        inner.reap = reap.unwrap_or(inner.reap);
+        inner.reap_now = reap;
         inner.woken = Woken::default();
     }
 
@@ -317,14 +320,14 @@ pub(crate) fn prefetch(sandbox: &Sandbox, [bits, words, list, most, ..]: [u64; 6
         return BAD;
     }
     let mut inner = sandbox.hibernation().lock();
-    let (start, reap) = (Instant::now(), inner.reap);
+    let (start, reap) = (Instant::now(), inner.reap_now.take().unwrap_or(inner.reap));
     let Ok(home) = &mut inner.home else { return -i64::from(libc::ENODEV) };
     if !reap {
         return 0;
     }
     let mut brought = Vec::new();
     let result = home.prefetch(&mut |id| {
-        let page = page_of(memory, id).filter(|_| absent.has(id) && (brought.len() as u64) < most)?;
+        let page = page_of(memory, id).filter(|_| absent.has(id) && ((brought.len() / 4) as u64) < most)?;
         brought.extend(id.to_ne_bytes());
         Some(page)
     });

@@ -320,7 +320,10 @@ fn read_live(dir: &Path) -> Option<State> {
     if lock.try_lock_shared().is_ok() {
         return None;
     }
-    serde_json::from_slice(&fs::read(dir.join(STATE)).ok()?).ok()
+    let state: State = serde_json::from_slice(&fs::read(dir.join(STATE)).ok()?).ok()?;
+    // One that does not answer is about to begin, or to end.
+    let answer = control::order(dir, Order::State).ok();
+    Some(State { status: answer.and_then(|answer| answer.status).unwrap_or(state.status), ..state })
 }
 
 /// Removes a tree, also below directories whose mode forbids it; links are not followed.

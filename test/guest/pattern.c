@@ -140,6 +140,7 @@ static int file(const char *dir, const char *name, uint64_t key) {
 }
 
 static const char *directory;
+static pthread_barrier_t made;
 
 static void *run(void *argument) {
     uint64_t key = (uintptr_t)argument * 16 + 1;
@@ -154,6 +155,7 @@ static void *run(void *argument) {
     if (fd < 0 || ftruncate(fd, FILE_PAGES * PAGE) < 0)
         die("memfd");
     make(&mem, "a memfd", key + 5, FILE_PAGES, fd, MAP_SHARED);
+    pthread_barrier_wait(&made);
     struct area *all[] = {&private, &shared, &mine, &tmp, &mem, &anon};
     for (unsigned long round = 0; !stop && (rounds == 0 || round < rounds); round++) {
         step(all[round % 6], &seed);
@@ -174,9 +176,11 @@ int main(int argc, char **argv) {
     struct sigaction action = {.sa_handler = on_term};
     sigaction(SIGTERM, &action, NULL);
     pthread_t threads[THREADS];
+    pthread_barrier_init(&made, NULL, THREADS + 1);
     for (uintptr_t i = 0; i < THREADS; i++)
         if (pthread_create(&threads[i], NULL, run, (void *)i))
             die("thread");
+    pthread_barrier_wait(&made);
     puts("ready");
     fflush(stdout);
     for (int i = 0; i < THREADS; i++)

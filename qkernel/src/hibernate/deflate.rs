@@ -128,11 +128,7 @@ fn collect(
 }
 
 /// Has the VMM store the pages, the working set first.
-fn store(
-    collected: &Collected,
-    members: &[(u32, u8)],
-    report: &mut HibernateReport,
-) -> Result<(), Obstacle> {
+fn store(collected: &Collected, members: &[(u32, u8)], report: &mut HibernateReport) -> Result<(), Obstacle> {
     let start = time::monotonic_ns();
     let mut in_set = Bits::new()?;
     let (mut working, mut rest) = (Vec::new(), Vec::new());

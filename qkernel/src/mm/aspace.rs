@@ -9,8 +9,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::PAGE;
 use super::frames::{self, Frame};
-use super::pagetable::{Entry, PageTable};
 use super::object::MemoryObject;
+use super::pagetable::{Entry, PageTable};
 use super::vma::{Vma, mirror_prot};
 use super::window::HostFileMap;
 use crate::errno::Result;

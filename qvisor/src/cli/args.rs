@@ -92,7 +92,7 @@ pub enum Command {
         /// As a JSON object
         #[arg(long)]
         json: bool,
-        /// Whether the working set comes back at once, from now on [default: as the sandbox was started]
+        /// Whether the working set comes back at once [default: as the sandbox was started]
         #[arg(long, value_enum)]
         reap: Option<Switch>,
     },

@@ -47,11 +47,18 @@ pub(super) fn hibernate(root: &Root, id: &str, json: bool) -> Result<u8, Failure
     let written = done.swap_bytes + done.reap_bytes;
     let mut text = format!("{id}: hibernated in {} ms\n", millis(done.total_us));
     writeln!(text, "pages    {} stored, {} of them the working set", done.pages, done.working_set_pages)?;
-    writeln!(text, "written  {written} bytes; {} pages of one word, {} kept", done.word_pages, done.kept_pages)?;
+    writeln!(
+        text,
+        "written  {written} bytes; {} pages of one word, {} kept",
+        done.word_pages, done.kept_pages
+    )?;
     writeln!(text, "freed    {} bytes of memory, {} of the kernel's", done.freed_bytes, done.heap_bytes)?;
     let [pause, collect, write, release] =
         [done.pause_us, done.collect_us, done.write_us, done.release_us].map(millis);
-    writeln!(text, "times    pause {pause} ms, collect {collect} ms, write {write} ms, release {release} ms")?;
+    writeln!(
+        text,
+        "times    pause {pause} ms, collect {collect} ms, write {write} ms, release {release} ms"
+    )?;
     say(&text)
 }
 

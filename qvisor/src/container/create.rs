@@ -9,8 +9,8 @@ use abi::boot::Platform;
 
 use super::{ContainerError, Record, hook_state};
 use crate::control::{self, Order, Report};
-use crate::jail::UserNamespace;
 use crate::hibernate::SwapPlan;
+use crate::jail::UserNamespace;
 use crate::oci::cgroup::{self, Cgroups};
 use crate::oci::{self, Container, hooks};
 use crate::process;

@@ -372,7 +372,7 @@ impl Life {
             return Err("it is not hibernated".into());
         }
         progress.awaited = true;
-        self.hibernation.set_reap(reap);
+        self.hibernation.begin_wake(reap);
         self.go_on();
         let sleeps = |progress: &mut Progress| progress.sleep == Sleep::Asleep && !progress.ending;
         let waited = self.changed.wait_timeout_while(progress, HIBERNATE_PATIENCE, sleeps);
