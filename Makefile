@@ -36,6 +36,7 @@ guest:
 # Figures beside native runs and, if it is on PATH, runsc.
 bench: deps build guest
 	@scripts/bench
+	-@scripts/bench-net --quick
 
 # Figures of servers in a sandbox: redis, nginx, iperf3, and the round trip of a small message.
 bench-net: deps build guest

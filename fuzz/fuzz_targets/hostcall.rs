@@ -5,7 +5,7 @@ use std::cell::UnsafeCell;
 
 use abi::HostCall;
 use abi::hostcall::OPEN;
-use abi::socket::SOCK_QUERY;
+use abi::socket::SOCK_SEND_FILE;
 use libfuzzer_sys::fuzz_target;
 use qvisor::hostcall::decode::decode;
 use qvisor::hostcall::guest::GuestMemory;
@@ -34,7 +34,7 @@ fuzz_target!(|input: &[u8]| {
     let len = content.len().min(BYTES);
     // SAFETY: nobody else refers to the memory yet.
     unsafe { (&mut *memory.0.get())[..len].copy_from_slice(&content[..len]) };
-    let number = OPEN + u32::from(u16::from_le_bytes([head[0], head[1]])) % (SOCK_QUERY - OPEN + 2);
+    let number = OPEN + u32::from(u16::from_le_bytes([head[0], head[1]])) % (SOCK_SEND_FILE - OPEN + 2);
     let args = core::array::from_fn(|i| {
         let word: [u8; 8] = head[2 + i * 8..10 + i * 8].try_into().expect("eight bytes");
         u64::from_le_bytes(word)

@@ -160,6 +160,7 @@ fn fail(message: &str, code: i32) -> ! {
 fn init_task(spec: &Spec, fs: Arc<FsContext>, files: Arc<FileTable>) -> Result<Arc<Task>> {
     let pid = TREE.lock().new_id();
     let process = Process::new(pid, SigHand::new(), spec.limits());
+    process.is_protected.store(spec.hold(), Ordering::Relaxed);
     let creds = spec.creds();
     let uid = creds.uid;
     let parts = TaskParts {
@@ -201,12 +202,12 @@ fn run_init(task: &Arc<Task>) {
         if let Err(error) = find_program(&cx, &program) {
             give_up(&name, error);
         }
-        host::report(REPORT_READY);
+        host::report(REPORT_READY, 0);
         START.wait_uninterruptible(|| STARTED.load(Ordering::SeqCst));
     }
     let run = find_program(&cx, &program).and_then(|found| exec::execute(&cx, found));
     match run {
-        Ok(()) => host::report(REPORT_RUNNING),
+        Ok(()) => host::report(REPORT_RUNNING, 0),
         Err(error) => give_up(&name, error),
     }
 }

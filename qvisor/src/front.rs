@@ -109,7 +109,6 @@ fn start(id: &Id, directories: &Directories, plan: Plan) -> Result<(Front, Owned
     let creating = state_of(id, &bundle, process::id());
     directories.state.write_state(&creating).map_err(|e| ("writing its state", e))?;
     let listener = control::listen(directories.state.path()).map_err(|e| ("making its control socket", e))?;
-    let lock = directories.state.lock().map_err(|e| ("sharing its lock", e))?;
     let terminal = plan.terminal.then(|| Terminal::new(io::stdin().as_fd())).flatten();
     let (ours, theirs) = UnixStream::pair().map_err(|e| ("making a channel", e))?;
     let signals = SignalFd::new(FORWARDED).map_err(|e| ("collecting signals", e))?;
@@ -118,9 +117,9 @@ fn start(id: &Id, directories: &Directories, plan: Plan) -> Result<(Front, Owned
     process::adopt_orphans();
     let Some(vmm) = process::fork().map_err(|e| ("starting its VMM", e))? else {
         drop(ours);
-        vmm::main(plan, Inherited { channel: theirs, listener, lock, console: None }, parent)
+        vmm::main(plan, Inherited { channel: theirs, listener, lock: None, console: None }, parent)
     };
-    drop((theirs, listener, lock));
+    drop((theirs, listener));
     // Made after the fork, so that only this process holds the writing end.
     let started = process::pidfd(vmm).and_then(|pidfd| Ok((pidfd, io::pipe()?)));
     let started = started.and_then(|(pidfd, (reader, writer))| match process::fork()? {

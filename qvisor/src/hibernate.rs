@@ -343,7 +343,7 @@ pub(crate) fn prefetch(sandbox: &Sandbox, [bits, words, list, most, ..]: [u64; 6
 }
 
 /// `HIBERNATED`.
-pub(crate) fn hibernated(sandbox: &Sandbox, phys: u64) -> i64 {
+pub(crate) fn hibernated(sandbox: &Sandbox, phys: u64, request: u64) -> i64 {
     const WORDS: usize = size_of::<HibernateReport>() / 8;
     let Some(words) = sandbox.memory.read::<[u64; WORDS]>(phys) else { return BAD };
     let [outcome, pages, working, kept, freed, heap, chunks, pause, collect, write, release, _] = words;
@@ -374,7 +374,7 @@ pub(crate) fn hibernated(sandbox: &Sandbox, phys: u64) -> i64 {
     };
     let what = if inner.last.is_ok() { hc::REPORT_ASLEEP } else { hc::REPORT_STAYED_WARM };
     drop(inner);
-    sandbox.report(what);
+    sandbox.report(what, request);
     0
 }
 

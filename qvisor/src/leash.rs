@@ -190,7 +190,7 @@ fn obey(mut socket: &UnixStream) {
     let mut order: Message = [0; 5];
     if socket.read_exact(&mut order).is_err() {
         // The VMM is on its way out without a word; its end kills this process.
-        process::exit_now(128 + libc::SIGKILL);
+        process::end_as(libc::SIGKILL);
     }
     match order[0] {
         STOP => process::stop_self(),

@@ -107,6 +107,36 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_namespace_is_entered_by_its_path() {
+        let own = || std::fs::read_link("/proc/thread-self/ns/net").unwrap();
+        // SAFETY: takes nothing and cannot fail.
+        if unsafe { libc::geteuid() } != 0 {
+            return;
+        }
+        let outside = own();
+        let (to_us, from_it) = std::sync::mpsc::channel();
+        let (to_it, from_us) = std::sync::mpsc::channel::<()>();
+        // Namespaces of the network are a thread's own.
+        let holder = std::thread::spawn(move || {
+            enter(&Network::None).unwrap();
+            // SAFETY: takes nothing and cannot fail.
+            to_us.send((unsafe { libc::gettid() }, own())).unwrap();
+            let _ = from_us.recv();
+        });
+        let (thread, inside) = from_it.recv().unwrap();
+        assert_ne!(inside, outside);
+        let path = format!("/proc/self/task/{thread}/ns/net").into();
+        let entered = std::thread::spawn(move || {
+            enter(&Network::Path(path)).unwrap();
+            own()
+        });
+        assert_eq!(entered.join().unwrap(), inside);
+        assert_eq!(own(), outside);
+        drop(to_it);
+        holder.join().unwrap();
+    }
+
+    #[test]
     fn what_is_no_network_namespace_is_refused() {
         let refused = |path: &str| enter(&Network::Path(path.into())).unwrap_err().to_string();
         assert!(

@@ -562,9 +562,15 @@ impl Terminal {
     /// Rows and columns.
     #[must_use]
     pub fn size(&self) -> (u16, u16) {
-        let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
-        // SAFETY: `size` is live for the call.
-        unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) };
-        (size.ws_row, size.ws_col)
+        terminal_size(self.fd.as_fd())
     }
+}
+
+/// Rows and columns of a terminal; zeros for what is none.
+#[must_use]
+pub fn terminal_size(fd: BorrowedFd<'_>) -> (u16, u16) {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: `size` is live for the call.
+    unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) };
+    (size.ws_row, size.ws_col)
 }

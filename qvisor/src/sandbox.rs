@@ -24,8 +24,9 @@ use crate::vcpu::Cpus;
 /// Takes log lines: level (0 error … 3 debug) and text.
 pub type LogSink = Arc<dyn Fn(u32, &str) + Send + Sync>;
 
-/// Takes `REPORT_READY` … as the kernel says how far it has got; must not wait.
-pub type ReportSink = Arc<dyn Fn(u64) + Send + Sync>;
+/// Takes `REPORT_READY` … as the kernel says how far it has got, and the value of the event that this answers; must not
+/// wait.
+pub type ReportSink = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
 /// How a sandbox is to be made.
 #[derive(Clone)]
@@ -60,7 +61,7 @@ impl SandboxConfig {
             kernel_bytes: KERNEL_PHYS_MAX / 4,
             kernel: image::KERNEL,
             log: Arc::new(|_, text| eprintln!("{text}")),
-            report: Arc::new(|_| {}),
+            report: Arc::new(|_, _| {}),
             hibernation: Arc::new(Hibernation::none()),
             device: None,
             seal: None,
@@ -277,8 +278,8 @@ impl Sandbox {
     }
 
     /// Passes on how far the kernel has got.
-    pub fn report(&self, what: u64) {
-        (self.config.report)(what);
+    pub fn report(&self, what: u64, of: u64) {
+        (self.config.report)(what, of);
     }
 
     /// Passes a line to the log.

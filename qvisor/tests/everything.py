@@ -107,6 +107,9 @@ def sockets():
         while fcntl.ioctl(peer, 0x541B, b"\0" * 4) == b"\0" * 4:
             pass
         assert peer.recv(5) == b"hello"
+        with open(__file__, "rb") as this:
+            assert os.sendfile(client.fileno(), this.fileno(), 0, 5) == 5
+        assert len(peer.recv(5, socket.MSG_WAITALL)) == 5
         client.shutdown(socket.SHUT_WR)
         # Nothing to do until it comes.
         threading.Timer(0.05, peer.close).start()

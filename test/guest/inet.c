@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -279,6 +280,22 @@ static void resets(void)
     OK(close(ends[0]));
     CHECK_EQ(recv(ends[1], bytes, 16, MSG_WAITALL), 3);
     OK(close(ends[1]));
+    /* While it does not arrive, closing waits for that time. */
+    pair_of(AF_INET, ends);
+    later.l_linger = 1;
+    OK(setsockopt(ends[0], SOL_SOCKET, SO_LINGER, &later, sizeof later));
+    OK(fcntl(ends[0], F_SETFL, O_NONBLOCK));
+    static char bulk[100000];
+    long sent = 0, got = 0;
+    for (ssize_t part; (part = write(ends[0], bulk, sizeof bulk)) > 0; sent += part)
+        ;
+    int64_t start = now_ns(CLOCK_MONOTONIC);
+    OK(close(ends[0]));
+    CHECK(now_ns(CLOCK_MONOTONIC) - start > 900000000);
+    for (ssize_t part; (part = read(ends[1], bulk, sizeof bulk)) > 0; got += part)
+        ;
+    CHECK_EQ(got, sent);
+    OK(close(ends[1]));
     /* SIGPIPE, unless it is unwanted. */
     pair_of(AF_INET, ends);
     OK(shutdown(ends[0], SHUT_WR));
@@ -288,6 +305,47 @@ static void resets(void)
         send(ends[0], "x", 1, 0);
     });
     CHECK_KILLED(child, SIGPIPE);
+}
+
+/* No descriptor left: the connection waits until there is one. */
+static void descriptors(void)
+{
+    struct sockaddr_storage address;
+    socklen_t length;
+    int server = listener(AF_INET, &address, &length), client = FD(socket(AF_INET, SOCK_STREAM, 0));
+    OK(connect(client, (struct sockaddr *)&address, length));
+    struct rlimit limit = {client + 1, 100}, enough = {100, 100};
+    OK(setrlimit(RLIMIT_NOFILE, &limit));
+    CHECK_ERR(accept(server, NULL, NULL), EMFILE);
+    CHECK_ERR(socket(AF_INET, SOCK_STREAM, 0), EMFILE);
+    OK(setrlimit(RLIMIT_NOFILE, &enough));
+    CHECK_EQ(write(client, "x", 1), 1);
+    int fd = FD(accept(server, NULL, NULL));
+    char byte;
+    CHECK_EQ(read(fd, &byte, 1), 1);
+}
+
+/* Data with the first packet, or after the connection stands; either way it arrives. */
+static void fast_open(void)
+{
+    struct sockaddr_storage address;
+    socklen_t length;
+    char bytes[16];
+    int server = bound(AF_INET, SOCK_STREAM, &address, &length);
+    set(server, IPPROTO_TCP, TCP_FASTOPEN, 5);
+    OK(listen(server, 5));
+    for (int round = 0; round < 3; round++) {
+        int client = FD(socket(AF_INET, SOCK_STREAM, 0));
+        ssize_t sent = sendto(client, "early", 5, MSG_FASTOPEN, (struct sockaddr *)&address, length);
+        if (sent < 0 && errno == EOPNOTSUPP)
+            SKIP("no TCP Fast Open here");
+        CHECK_EQ(sent, 5);
+        int fd = FD(accept(server, NULL, NULL));
+        CHECK_EQ(recv(fd, bytes, 5, MSG_WAITALL), 5);
+        CHECK_EQ(memcmp(bytes, "early", 5), 0);
+        close(client);
+        close(fd);
+    }
 }
 
 /* --- waiting --- */
@@ -881,7 +939,7 @@ static void many(void)
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
-        TEST(tcp),    TEST(tcp6),      TEST(kinds),    TEST(addresses), TEST(refused), TEST(resets),    TEST(blocking),
+        TEST(tcp),    TEST(tcp6),      TEST(kinds),    TEST(addresses), TEST(refused), TEST(resets),    TEST(descriptors), TEST(fast_open), TEST(blocking),
         TEST(epolls), TEST(bulk),      TEST(files),    TEST(urgent),    TEST(options), TEST(datagrams), TEST(controls),
         TEST(controls6), TEST(batches), TEST(multicast), TEST(ping),    TEST(interfaces), TEST(many),
     };

@@ -259,13 +259,16 @@ class NameServer:
         self.udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.udp.bind((DNS_ADDRESS, 53))
         self.tcp = Server(self.over_tcp, 53, DNS_ADDRESS).__enter__()
-        threading.Thread(target=self.over_udp, daemon=True).start()
+        self.thread = threading.Thread(target=self.over_udp, daemon=True)
+        self.thread.start()
         return self
 
     def __exit__(self, *_):
         self.tcp.__exit__()
         # Closing alone would not wake the thread.
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"", self.udp.getsockname())
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as waker:
+            waker.sendto(b"", (DNS_ADDRESS, 53))
+        self.thread.join(5)
 
     def over_udp(self):
         with self.udp:

@@ -97,7 +97,7 @@ pub const TAG_TASKS_MAX: u32 = 16;
 pub const TAG_FLAGS: u32 = 17;
 
 /// `TAG_FLAGS`: the first process is prepared, reported ([`crate::hostcall::REPORT_READY`]), and begins when
-/// [`crate::hostcall::EVENT_START`] comes.
+/// [`crate::hostcall::EVENT_START`] comes. Signals that it does not handle do nothing to it.
 pub const BOOT_HOLD: u32 = 1;
 /// `TAG_FLAGS`: the working directory is made if it does not exist; one that cannot be entered ends the sandbox.
 pub const BOOT_MAKE_CWD: u32 = 2;

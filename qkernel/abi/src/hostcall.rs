@@ -60,10 +60,10 @@ pub const CLOCK: u32 = 8;
 pub const EVENTS: u32 = 9;
 /// (phys, len): fills with random bytes.
 pub const RANDOM: u32 = 10;
-/// (what: [`REPORT_READY`] …): how far the sandbox has got.
+/// (what: [`REPORT_READY`] …, the event's `value` for those that answer one): how far the sandbox has got.
 pub const REPORT: u32 = 11;
 
-/// (phys of [`HibernateReport`]): how [`EVENT_HIBERNATE`] came out.
+/// (phys of [`HibernateReport`], the event's `value`): how [`EVENT_HIBERNATE`] came out.
 pub const HIBERNATED: u32 = 12;
 
 /// The first process could be found, and waits for [`EVENT_START`].
@@ -260,8 +260,10 @@ pub const EVENT_SIGNAL: u32 = 3;
 pub const EVENT_WINSIZE: u32 = 4;
 /// The first process, held until now ([`crate::boot::BOOT_HOLD`]), begins.
 pub const EVENT_START: u32 = 16;
-/// Every task rests at the user boundary, until [`EVENT_RESUME`].
+/// Every task rests at the user boundary, until [`EVENT_RESUME`]. `value`: grows with each of the two; a smaller one is
+/// out of date.
 pub const EVENT_PAUSE: u32 = 17;
+/// See [`EVENT_PAUSE`].
 pub const EVENT_RESUME: u32 = 18;
 /// As [`EVENT_PAUSE`]; then user memory goes to its home. Answered by [`HIBERNATED`].
 pub const EVENT_HIBERNATE: u32 = 19;

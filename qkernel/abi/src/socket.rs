@@ -32,6 +32,9 @@ pub const SOCK_SEND: u32 = 73;
 pub const SOCK_RECEIVE: u32 = 74;
 /// (handle, request: `SIOCINQ`, `SIOCOUTQ`, `SIOCATMARK`…): result: the number the request answers.
 pub const SOCK_QUERY: u32 = 75;
+/// (handle, handle of a regular file, offset, len): sends what the file holds from the offset on; result: bytes sent,
+/// 0 at the end of the file.
+pub const SOCK_SEND_FILE: u32 = 77;
 
 /// A message, as `struct msghdr`. Written by the kernel, read once by the VMM.
 #[repr(C)]

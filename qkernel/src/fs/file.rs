@@ -173,6 +173,8 @@ pub trait FileOps: Send + Sync + Any {
     }
     /// A process closed a descriptor of it (`close(2)`; POSIX locks go then).
     fn flush(&self, _file: &File, _owner: &super::FileTable) {}
+    /// `close(2)` took away the last descriptor of it; may sleep (`SO_LINGER`).
+    fn last_close(&self) {}
     fn as_any(&self) -> &dyn Any;
 }
 
@@ -381,6 +383,14 @@ impl FileTable {
         Ok(fd)
     }
 
+    /// `EMFILE` when no descriptor below `limit` is free.
+    pub fn check_room(&self, limit: u64) -> Result<()> {
+        let slots = self.slots.lock();
+        let free = (slots.lowest..slots.entries.len()).find(|&i| slots.entries[i].is_none());
+        let free = free.unwrap_or(slots.entries.len().max(slots.lowest));
+        if (free as u64) < limit { Ok(()) } else { Err(Errno::EMFILE) }
+    }
+
     /// Puts a file at exactly this descriptor, returning what was there (`dup2(2)`), which the caller hands to
     /// [`Self::closed`].
     pub fn replace(
@@ -406,6 +416,9 @@ impl FileTable {
     pub fn close(&self, fd: i32) -> Result<()> {
         let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
         let closed = self.slots.lock().take(index).ok_or(Errno::EBADF)?;
+        if Arc::strong_count(&closed.file) == 1 {
+            closed.file.ops.last_close();
+        }
         self.closed(closed);
         Ok(())
     }

@@ -40,6 +40,9 @@ const ERRORS: PollEvents = PollEvents::ERR.union(PollEvents::HUP);
 /// What the host is asked about.
 const ASKED: PollEvents = INPUT.union(PollEvents::OUT);
 
+/// How often an answer may be overtaken by events.
+const OVERTAKEN_MAX: usize = 4;
+
 /// The readiness of one socket.
 pub struct Readiness {
     /// Events that hold, freshness, generation.
@@ -169,8 +172,9 @@ impl Readiness {
         };
         let old =
             self.state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, update).unwrap_or_else(|old| old);
-        // Room to write that was known before is no news; anything else may be another arrival.
-        let known = mask(old) & PollEvents::OUT;
+        // Room to write that was known for sure is no news, nobody waits for it; anything else may be another arrival.
+        let sure = old & FRESH[Direction::Send as usize] != 0;
+        let known = if sure { mask(old) & PollEvents::OUT } else { PollEvents::empty() };
         self.queue.wake(spelled(events - known));
     }
 
@@ -179,16 +183,33 @@ impl Readiness {
         &self,
         table: Option<&mut PollTable>,
         wanted: PollEvents,
-        ask: impl FnOnce(u32) -> Result<u32>,
+        ask: impl Fn(u32) -> Result<u32>,
     ) -> PollEvents {
         if let Some(table) = table {
             table.add(&self.queue);
         }
         let wanted = plain(wanted) | ERRORS;
+        // An answer that an event overtook is asked for again: the event told whoever waited then.
+        let mut found = Err(PollEvents::empty());
+        for _ in 0..OVERTAKEN_MAX {
+            found = self.poll_once(wanted, &ask);
+            if found.is_ok() {
+                break;
+            }
+        }
+        found.unwrap_or_else(|overtaken| overtaken)
+    }
+
+    /// One look; `Err` with what the host said when something happened meanwhile.
+    fn poll_once(
+        &self,
+        wanted: PollEvents,
+        ask: &impl Fn(u32) -> Result<u32>,
+    ) -> core::result::Result<PollEvents, PollEvents> {
         let before = self.moment();
         let holds = mask(before.0) & wanted;
         if holds.is_empty() {
-            return holds;
+            return Ok(holds);
         }
         let is_fresh = |events: PollEvents, direction: Direction| {
             !holds.intersects(events) || before.0 & FRESH[direction as usize] != 0
@@ -197,15 +218,16 @@ impl Readiness {
             && is_fresh(INPUT, Direction::Receive)
             && is_fresh(PollEvents::OUT, Direction::Send);
         if sure {
-            return spelled(holds);
+            return Ok(spelled(holds));
         }
-        let Ok(now) = ask(ASKED.bits()) else { return spelled(holds) };
+        let Ok(now) = ask(ASKED.bits()) else { return Ok(spelled(holds)) };
         let now = PollEvents::from_bits_truncate(now) & (ASKED | ERRORS);
-        let _ = self.state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |state| {
+        let update = self.state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |state| {
             let same = state / GENERATION == before.0 / GENERATION;
             same.then_some(state & !MASK | u64::from(now.bits()) | FRESH[0] | FRESH[1])
         });
-        spelled(now & wanted)
+        let found = spelled(now & wanted);
+        update.map(|_| found).map_err(|_| found)
     }
 }
 
@@ -225,12 +247,12 @@ mod tests {
 
     /// Polls for input; the host, if it is asked, says `host`.
     fn poll(readiness: &Readiness, host: PollEvents) -> (bool, bool) {
-        let mut asked = false;
+        let asked = core::cell::Cell::new(false);
         let found = readiness.poll(None, IN, |_| {
-            asked = true;
+            asked.set(true);
             Ok(host.bits())
         });
-        (found.contains(IN), asked)
+        (found.contains(IN), asked.get())
     }
 
     #[test]
@@ -254,6 +276,20 @@ mod tests {
         assert!(it.may(Receive));
         it.would_wait(it.moment(), Receive);
         assert!(!it.may(Receive));
+    }
+
+    #[test]
+    fn an_answer_that_an_event_overtook_is_asked_for_again() {
+        let it = Readiness::with(0);
+        let first = core::cell::Cell::new(true);
+        let found = it.poll(None, IN, |_| {
+            if first.replace(false) {
+                it.changed(IN, host_poll::begin_round());
+                return Ok(0);
+            }
+            Ok(IN.bits())
+        });
+        assert!(found.contains(IN) && it.may(Receive));
     }
 
     #[test]

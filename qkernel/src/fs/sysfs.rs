@@ -1,9 +1,11 @@
 //! `/sys`: what programs ask about CPUs, memory and interfaces. Everything else is left out.
 
+mod net;
+
 use alloc::format;
 use alloc::sync::Arc;
 
-use super::inode::{Inode, LinkTarget, S_IFDIR};
+use super::inode::{Inode, S_IFDIR};
 use super::proc::cpuinfo::{Cache, caches};
 use super::proc::push_cpu_list;
 use super::proc::system::memory;
@@ -65,9 +67,9 @@ pub fn cgroup_root() -> Arc<dyn Inode> {
 static TABLE: &[Entry<Whole>] = &[
     Entry::dir("block", &[]),
     Entry::dir("bus", &[Entry::dir("cpu", &[]), Entry::dir("pci", &[Entry::dir("devices", &[])])]),
-    Entry::dir("class", &[Entry::dir("block", &[]), Entry::dir("net", CLASS_NET), Entry::dir("tty", &[])]),
+    Entry::dir("class", &[Entry::dir("block", &[]), net::CLASS, Entry::dir("tty", &[])]),
     Entry::dir("dev", &[Entry::dir("block", &[]), Entry::dir("char", &[])]),
-    Entry::dir("devices", &[Entry::dir("system", SYSTEM), Entry::dir("virtual", VIRTUAL)]),
+    Entry::dir("devices", &[Entry::dir("system", SYSTEM), Entry::dir("virtual", net::VIRTUAL)]),
     Entry::dir("firmware", &[]),
     Entry::dir("fs", &[Entry::dir("cgroup", CGROUP)]),
     Entry::dir("hypervisor", &[]),
@@ -291,54 +293,6 @@ impl CpuCache {
         self.cache.level >= 3
     }
 }
-
-// ---- interfaces ----
-
-static CLASS_NET: &[Entry<Whole>] =
-    &[Entry::link("lo", |_| Ok(LinkTarget::Text(b"../../devices/virtual/net/lo".to_vec())))];
-
-static VIRTUAL: &[Entry<Whole>] = &[Entry::dir("net", &[Entry::dir("lo", LOOPBACK)])];
-
-static LOOPBACK: &[Entry<Whole>] = &[
-    Entry::fixed("addr_assign_type", "0\n"),
-    Entry::fixed("addr_len", "6\n"),
-    Entry::fixed("address", "00:00:00:00:00:00\n"),
-    Entry::fixed("broadcast", "00:00:00:00:00:00\n"),
-    Entry::fixed("carrier", "1\n"),
-    Entry::fixed("dev_id", "0x0\n"),
-    Entry::fixed("dormant", "0\n"),
-    // As on Linux, the loopback interface has no speed and no duplex mode to tell.
-    Entry::text("duplex", |_, _| Err(Errno::EINVAL)),
-    Entry::fixed("flags", "0x9\n"),
-    Entry::fixed("ifindex", "1\n"),
-    Entry::fixed("iflink", "1\n"),
-    Entry::fixed("link_mode", "0\n"),
-    Entry::fixed("mtu", "65536\n"),
-    Entry::fixed("operstate", "unknown\n"),
-    Entry::text("speed", |_, _| Err(Errno::EINVAL)),
-    Entry::dir("statistics", STATISTICS),
-    Entry::link("subsystem", |_| Ok(LinkTarget::Text(b"../../../../class/net".to_vec()))),
-    Entry::fixed("tx_queue_len", "1000\n"),
-    Entry::fixed("type", "772\n"),
-    Entry::fixed("uevent", "INTERFACE=lo\nIFINDEX=1\n"),
-];
-
-const fn zero(name: &'static str) -> Entry<Whole> {
-    Entry::fixed(name, "0\n")
-}
-
-static STATISTICS: &[Entry<Whole>] = &[
-    zero("collisions"),
-    zero("multicast"),
-    zero("rx_bytes"),
-    zero("rx_dropped"),
-    zero("rx_errors"),
-    zero("rx_packets"),
-    zero("tx_bytes"),
-    zero("tx_dropped"),
-    zero("tx_errors"),
-    zero("tx_packets"),
-];
 
 // ---- the control group ----
 

@@ -9,7 +9,7 @@
 mod deflate;
 pub mod working_set;
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use abi::hostcall::{
     self as hc, HIBERNATE_BUSY, HIBERNATE_CANCELLED, HIBERNATE_DONE, HIBERNATE_NO_MEMORY, HIBERNATE_STORE,
@@ -27,10 +27,12 @@ const PATIENCE_NS: u64 = 2_000_000_000;
 /// How soon an idle CPU tries again when something was in the way.
 const AGAIN_NS: u64 = 2_000_000;
 
-/// A hibernation is wanted, since then.
-static WANTED: AtomicBool = AtomicBool::new(false);
+/// The request for a hibernation that is still to be carried out, or [`NONE`], and since when.
+static WANTED: AtomicI64 = AtomicI64::new(NONE);
 static WANTED_SINCE_NS: AtomicU64 = AtomicU64::new(0);
-static WAKE_WANTED: AtomicBool = AtomicBool::new(false);
+/// The last request for a wake that is still to be carried out, or [`NONE`].
+static WAKE_WANTED: AtomicI64 = AtomicI64::new(NONE);
+const NONE: i64 = 0;
 /// Held by whoever hibernates or wakes the sandbox; whether it is asleep.
 static ASLEEP: SpinLock<bool> = SpinLock::new(false);
 
@@ -43,17 +45,18 @@ enum Obstacle {
     Store,
 }
 
-/// Pauses the sandbox and wants it hibernated.
-pub fn request() {
-    WAKE_WANTED.store(false, Ordering::SeqCst);
-    pause::pause();
-    WANTED_SINCE_NS.store(time::monotonic_ns(), Ordering::SeqCst);
-    WANTED.store(true, Ordering::SeqCst);
+/// Pauses the sandbox and wants it hibernated, unless a later request has been taken.
+pub fn request(request: i64) {
+    let now = time::monotonic_ns();
+    if pause::pause(request) {
+        WANTED_SINCE_NS.store(now, Ordering::SeqCst);
+        WANTED.fetch_max(request, Ordering::SeqCst);
+    }
 }
 
 /// Whether an idle CPU should call [`attempt`].
 pub fn is_wanted() -> bool {
-    WANTED.load(Ordering::SeqCst)
+    WANTED.load(Ordering::SeqCst) != NONE
 }
 
 /// Latest time at which an idle CPU looks again.
@@ -65,13 +68,19 @@ pub fn look_again_ns() -> u64 {
 pub fn attempt() -> bool {
     let changed = {
         let Some(mut asleep) = ASLEEP.try_lock() else { return false };
-        is_wanted() && hibernate(&mut asleep)
+        let request = WANTED.load(Ordering::SeqCst);
+        request != NONE && hibernate(request, &mut asleep)
     };
     follow_wake();
     changed
 }
 
-fn hibernate(asleep: &mut bool) -> bool {
+/// A request is done with, unless a later one has come.
+fn settle(request: i64) -> bool {
+    WANTED.compare_exchange(request, NONE, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+}
+
+fn hibernate(request: i64, asleep: &mut bool) -> bool {
     let since = WANTED_SINCE_NS.load(Ordering::SeqCst);
     let waited = time::monotonic_ns().saturating_sub(since);
     let result = match sched::freeze() {
@@ -80,10 +89,10 @@ fn hibernate(asleep: &mut bool) -> bool {
     };
     let outcome = match result {
         Ok(mut report) => {
-            WANTED.store(false, Ordering::SeqCst);
+            settle(request);
             *asleep = true;
             report.pause_ns = waited;
-            tell(&report);
+            tell(&report, request);
             return true;
         }
         Err(Obstacle::Busy) if waited < PATIENCE_NS => return false,
@@ -92,40 +101,45 @@ fn hibernate(asleep: &mut bool) -> bool {
         Err(Obstacle::Stub) => HIBERNATE_STUB,
         Err(Obstacle::Store) => HIBERNATE_STORE,
     };
-    WANTED.store(false, Ordering::SeqCst);
-    tell(&HibernateReport { outcome, pause_ns: waited, ..HibernateReport::default() });
+    settle(request);
+    tell(&HibernateReport { outcome, pause_ns: waited, ..HibernateReport::default() }, request);
     // One that slept already goes on sleeping.
     if !*asleep {
-        pause::resume();
+        pause::resume(request);
     }
     true
 }
 
-/// Wakes the sandbox, or ends a mere pause.
-pub fn wake() {
-    WAKE_WANTED.store(true, Ordering::SeqCst);
+/// Wakes the sandbox, or ends a mere pause, unless a later request has been taken.
+pub fn wake(request: i64) {
+    WAKE_WANTED.fetch_max(request, Ordering::SeqCst);
     follow_wake();
 }
 
 /// Carries out a wake that is wanted, unless somebody else will: whoever holds the lock looks again after letting go.
 fn follow_wake() {
-    while WAKE_WANTED.load(Ordering::SeqCst) {
+    while WAKE_WANTED.load(Ordering::SeqCst) != NONE {
         let Some(mut asleep) = ASLEEP.try_lock() else { return };
-        if !WAKE_WANTED.swap(false, Ordering::SeqCst) {
+        let request = WAKE_WANTED.swap(NONE, Ordering::SeqCst);
+        if request == NONE || request < pause::last() {
             continue;
         }
-        if WANTED.swap(false, Ordering::SeqCst) {
-            tell(&HibernateReport { outcome: HIBERNATE_CANCELLED, ..HibernateReport::default() });
+        let wanted = WANTED.load(Ordering::SeqCst);
+        if wanted != NONE && wanted < request && settle(wanted) {
+            tell(&HibernateReport { outcome: HIBERNATE_CANCELLED, ..HibernateReport::default() }, wanted);
         }
         if core::mem::take(&mut *asleep) {
             // What does not come now comes by faults.
             let _ = residency::prefetch(working_set::len());
         }
-        pause::resume();
+        pause::resume(request);
     }
 }
 
-fn tell(report: &HibernateReport) {
+fn tell(report: &HibernateReport, request: i64) {
     debug_assert!(report.outcome == HIBERNATE_DONE || report.pages == 0);
-    let _ = platform::call(hc::HIBERNATED, [platform::phys_of(&raw const *report), 0, 0, 0, 0, 0]);
+    let _ = platform::call(
+        hc::HIBERNATED,
+        [platform::phys_of(&raw const *report), request.cast_unsigned(), 0, 0, 0, 0],
+    );
 }

@@ -63,9 +63,9 @@ pub fn panic(message: &str) -> ! {
     }
 }
 
-/// Says how far the sandbox has got: `REPORT_READY` ….
-pub fn report(what: u64) {
-    let _ = call(hc::REPORT, [what, 0, 0, 0, 0, 0]);
+/// Says how far the sandbox has got: `REPORT_READY` …; `of`: the value of the event that is answered, or 0.
+pub fn report(what: u64, of: i64) {
+    let _ = call(hc::REPORT, [what, of.cast_unsigned(), 0, 0, 0, 0]);
 }
 
 /// Fills `bytes` with random ones.
@@ -98,9 +98,9 @@ fn hand_on(event: &Event, round: u64) {
         hc::EVENT_SIGNAL => crate::boot::host_signal(event.value, event.flags),
         hc::EVENT_WINSIZE => crate::fs::console_resized(event.value),
         hc::EVENT_START => crate::boot::begin_init(),
-        hc::EVENT_PAUSE => crate::task::pause::pause(),
-        hc::EVENT_HIBERNATE => hibernate::request(),
-        hc::EVENT_RESUME | hc::EVENT_WAKE => hibernate::wake(),
+        hc::EVENT_PAUSE => drop(crate::task::pause::pause(event.value)),
+        hc::EVENT_HIBERNATE => hibernate::request(event.value),
+        hc::EVENT_RESUME | hc::EVENT_WAKE => hibernate::wake(event.value),
         _ => {}
     }
 }

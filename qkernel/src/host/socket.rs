@@ -103,6 +103,12 @@ pub fn send(
     })
 }
 
+/// Sends up to `len` bytes of a host file from `offset` on; 0 at its end.
+pub fn send_file(socket: &Handle, file: &Handle, offset: u64, len: usize) -> Result<usize> {
+    let args = [socket.arg(), file.arg(), offset, len as u64, 0, 0];
+    call(nr::SOCK_SEND_FILE, args).map(|sent| (sent as usize).min(len))
+}
+
 /// What a receive asks for besides bytes, and what it got.
 #[derive(Default)]
 pub struct Receive {

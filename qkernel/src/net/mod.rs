@@ -7,7 +7,7 @@ pub mod netlink;
 pub mod options;
 mod registry;
 pub mod rights;
-mod route;
+pub mod route;
 pub mod tables;
 pub mod unix;
 mod unix_names;
@@ -24,9 +24,11 @@ use crate::fs::inode::S_IFSOCK;
 use crate::fs::pipe::raise_sigpipe;
 use crate::fs::poll::{PollEvents, PollTable};
 use crate::fs::{At, File, FileOps, OpenFlags, Stat, anon};
+use crate::host::Handle;
 use crate::mm::IoBuf;
 use crate::syscall::Ctx;
-use crate::task;
+use crate::task::{self, sched};
+use crate::time;
 use inbox::{ReceiveHow, Received};
 use options::Options;
 use rights::{Rights, Ucred};
@@ -119,6 +121,11 @@ pub trait Socket: Send + Sync + Any {
     fn peer_name(&self) -> Result<Vec<u8>>;
     fn send(&self, buf: &mut IoBuf<'_>, message: &mut Outgoing, options: &Options) -> Result<usize>;
     fn receive(&self, buf: &mut IoBuf<'_>, how: ReceiveHow) -> Result<Received>;
+    /// One attempt to send of a host file without a copy through the kernel; `None` where that can't be. `wait`: the
+    /// caller waits when it must.
+    fn send_file(&self, _file: &Handle, _offset: u64, _len: usize, _wait: bool) -> Option<Result<usize>> {
+        None
+    }
     /// `SHUT_RD` 0, `SHUT_WR` 1, `SHUT_RDWR` 2.
     fn shutdown(&self, how: u32) -> Result<()>;
     /// Which events hold; those that are not `wanted` may be left out, errors never.
@@ -147,6 +154,8 @@ pub trait Socket: Send + Sync + Any {
     fn set_option(&self, _level: u32, _name: u32, _value: &[u8]) -> Result<()> {
         Err(Errno::ENOPROTOOPT)
     }
+    /// A call that returns the bytes it moved met this error after them; the next call has to tell it.
+    fn keep_error(&self, _error: Errno) {}
     /// Requests of the family.
     fn ioctl(&self, _cx: &Ctx<'_>, _request: u32, _arg: u64) -> Result<u64> {
         Err(Errno::ENOTTY)
@@ -213,6 +222,27 @@ impl SocketFile {
     }
 }
 
+impl SocketFile {
+    /// Ends what is sent, and waits until it has arrived, at most until `deadline_ns` or a signal.
+    fn linger(&self, deadline_ns: u64) {
+        const SHUT_WR: u32 = 1;
+        /// Nobody tells when a peer acknowledges.
+        const LOOK_NS: u64 = 1_000_000;
+        let sent = || self.socket.queued().map_or(0, |(_, sent)| sent);
+        if !self.socket.has_host_options() || sent() == 0 || self.socket.shutdown(SHUT_WR).is_err() {
+            return;
+        }
+        let mut pause = LOOK_NS;
+        while sent() != 0 && time::monotonic_ns() < deadline_ns {
+            let until = deadline_ns.min(time::monotonic_ns() + pause);
+            if sched::sleep_until(sched::Sleep::Interruptible, Some(until), || None::<()>).is_err() {
+                return;
+            }
+            pause = (pause * 2).min(32 * LOOK_NS);
+        }
+    }
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
         registry::remove(self.ino);
@@ -269,6 +299,12 @@ impl FileOps for SocketFile {
         let bytes = if request == SIOCINQ { input } else { output };
         cx.user().write(arg, &i32::try_from(bytes).unwrap_or(i32::MAX))?;
         Ok(0)
+    }
+
+    fn last_close(&self) {
+        if let Some(linger) = self.options.linger_ns() {
+            self.linger(time::monotonic_ns().saturating_add(linger));
+        }
     }
 
     fn stat(&self, _file: &File) -> Result<Stat> {

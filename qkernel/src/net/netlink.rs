@@ -137,7 +137,7 @@ impl NetlinkSocket {
                 self.deliver(&self.verdict(message, None, port))
             }
             Ok(mut answer) => {
-                set_ports(&mut answer, port);
+                localise(&mut answer, port, task::current().creds.get().uid);
                 datagrams(&answer).try_for_each(|datagram| self.deliver(datagram))
             }
             Err(error) => self.deliver(&self.verdict(message, Some(error), port)),
@@ -166,12 +166,17 @@ impl NetlinkSocket {
     }
 }
 
-/// Makes the receiver's port that of every message.
-fn set_ports(messages: &mut [u8], port: u32) {
+/// Makes the receiver's port that of every message, and the asker's user id that of what a route was looked up for: the
+/// host answered the VMM.
+fn localise(messages: &mut [u8], port: u32, uid: u32) {
     let mut at = 0;
     while let Some(message) = Messages(&messages[at..]).next() {
         let len = message.whole.len();
+        let uid_at = message.route_uid_at();
         messages[at + 12..at + 16].copy_from_slice(&port.to_ne_bytes());
+        if let Some(uid_at) = uid_at {
+            messages[at + uid_at..at + uid_at + 4].copy_from_slice(&uid.to_ne_bytes());
+        }
         at = (at + len.next_multiple_of(4)).min(messages.len());
     }
 }
@@ -354,7 +359,7 @@ mod tests {
     #[test]
     fn every_message_gets_the_port() {
         let mut answer = [message(21), message(40)].concat();
-        set_ports(&mut answer, 7);
+        localise(&mut answer, 7, 5);
         let ports: Vec<_> = Messages(&answer).map(|message| message.whole[12]).collect();
         assert_eq!(ports, [7, 7]);
     }

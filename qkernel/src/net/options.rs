@@ -168,8 +168,9 @@ impl Options {
             }
             _ => {}
         }
-        if socket.has_host_options() && !is_kept(name) {
-            return socket.set_option(super::SOL_SOCKET, name, value);
+        if socket.has_host_options() {
+            // The network tells of no credentials.
+            return if is_kept(name) { Ok(()) } else { socket.set_option(super::SOL_SOCKET, name, value) };
         }
         let number = i32::from_ne_bytes(*value.first_chunk().ok_or(Errno::EINVAL)?);
         match name {

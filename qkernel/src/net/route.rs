@@ -27,6 +27,9 @@ const REPLY_MAX: usize = abi::socket::ROUTE_REPLY_MAX as usize;
 
 /// Asks the host one question; result: the messages of its answer. See [`abi::socket::ROUTE_QUERY`].
 pub fn ask(request: &[u8], strict: bool) -> Result<Vec<u8>> {
+    if cfg!(test) {
+        return Err(Errno::ENOSYS);
+    }
     let mut room = REPLY_BYTES;
     loop {
         let mut reply = vec![0; room];
@@ -83,6 +86,23 @@ impl<'a> Message<'a> {
         self.whole.get(HEADER_BYTES..).unwrap_or_default()
     }
 
+    /// Where a route's user id is in the message.
+    pub fn route_uid_at(&self) -> Option<usize> {
+        const FIXED: usize = 12;
+        const UID: u16 = 25;
+        if self.kind != RTM_NEWROUTE {
+            return None;
+        }
+        let mut attributes = self.attributes(FIXED);
+        loop {
+            let before = attributes.0.len();
+            let (kind, value) = attributes.next()?;
+            if kind == UID && value.len() == 4 {
+                return Some(self.whole.len() - before + 4);
+            }
+        }
+    }
+
     fn attributes(&self, fixed: usize) -> Attributes<'a> {
         Attributes(self.body().get(fixed..).unwrap_or_default())
     }
@@ -131,10 +151,26 @@ pub struct Link {
     pub mtu: u32,
     pub queue: u32,
     pub address: Vec<u8>,
+    pub broadcast: Vec<u8>,
+    /// `IF_OPER_*`.
+    pub state: u8,
+    /// The interface it is made of.
+    pub below: Option<u32>,
     /// `struct rtnl_link_stats64`.
     pub stats: [u64; 24],
     /// `struct rtnl_link_ifmap` as far as `struct ifmap` has it.
     pub map: [u8; 24],
+}
+
+impl Link {
+    /// A loopback interface.
+    pub fn loopback() -> Self {
+        let name = b"lo".to_vec();
+        let address = vec![0; 6];
+        let broadcast = vec![0; 6];
+        let link = Self { index: 1, hardware: 772, flags: 0x1_0049, name, mtu: 65536, ..Self::default() };
+        Self { queue: 1000, address, broadcast, ..link }
+    }
 }
 
 /// The interfaces.
@@ -147,7 +183,10 @@ pub fn links() -> Result<Vec<Link>> {
 
 fn link(message: &Message<'_>, fixed: usize) -> Link {
     const ADDRESS: u16 = 1;
+    const BROADCAST: u16 = 2;
     const NAME: u16 = 3;
+    const BELOW: u16 = 5;
+    const STATE: u16 = 16;
     const MTU: u16 = 4;
     const QUEUE: u16 = 13;
     const MAP: u16 = 14;
@@ -158,6 +197,9 @@ fn link(message: &Message<'_>, fixed: usize) -> Link {
     for (kind, value) in message.attributes(fixed) {
         match kind {
             ADDRESS => link.address = value.to_vec(),
+            BROADCAST => link.broadcast = value.to_vec(),
+            BELOW => link.below = Some(u32_at(value, 0)),
+            STATE => link.state = value.first().copied().unwrap_or(0),
             NAME => link.name = text(value),
             MTU => link.mtu = u32_at(value, 0),
             QUEUE => link.queue = u32_at(value, 0),
@@ -327,6 +369,16 @@ mod tests {
         assert_eq!((link.index, link.flags, link.mtu, link.hardware), (7, 0x49, 65536, 0x304));
         assert_eq!(link.name, b"lo");
         assert_eq!(link.stats[3], 3);
+    }
+
+    #[test]
+    fn a_route_s_user_is_found() {
+        let body = [vec![0; 12], attribute(1, &[127, 0, 0, 1]), attribute(25, &[7; 4])].concat();
+        let bytes = message(RTM_NEWROUTE, &body);
+        let at = Messages(&bytes).next().unwrap().route_uid_at().unwrap();
+        assert_eq!(bytes[at..at + 4], [7; 4]);
+        let other = message(RTM_NEWLINK, &body);
+        assert!(Messages(&other).next().unwrap().route_uid_at().is_none());
     }
 
     #[test]

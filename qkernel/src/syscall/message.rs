@@ -106,7 +106,10 @@ fn send_message(file: &File, buf: &mut IoBuf<'_>, message: &mut Outgoing, flags:
                 }
                 return Err(error);
             }
-            Err(_) => break,
+            Err(error) => {
+                open.socket.keep_error(error);
+                break;
+            }
         }
         if buf.is_empty() || !open.socket.is_stream() {
             break;
@@ -299,7 +302,10 @@ fn receive_message(
                 ended
             }
             (Err(error), None) => return Err(error),
-            (Err(_), Some(_)) => true,
+            (Err(error), Some(_)) => {
+                open.socket.keep_error(error);
+                true
+            }
         };
         let wait_all = flags.contains(MsgFlags::WAITALL) && open.socket.is_stream() && !how.peek;
         if got || !wait_all || buf.is_empty() {

@@ -10,6 +10,7 @@ use crate::fs::poll::PollEvents;
 use crate::fs::{File, OpenFlags, block_on};
 use crate::net::rights::Ucred;
 use crate::net::{self, AF_UNSPEC, SOL_SOCKET, Socket, SocketFile};
+use crate::task::limits::RLIMIT_NOFILE;
 
 /// Most bytes of an address (`struct sockaddr_storage`).
 const ADDRESS_MAX: usize = 128;
@@ -92,6 +93,8 @@ pub(super) fn accept4(cx: &Ctx<'_>, fd: i32, addr: u64, len_at: u64, flags: u32)
     }
     let file = socket_file(cx, fd)?;
     let socket = &SocketFile::of(&file)?.socket;
+    // A connection that there is no descriptor for stays in the backlog.
+    cx.files().check_room(cx.limit(RLIMIT_NOFILE))?;
     let wait = !file.is_nonblocking();
     let accepted = file.blocking(PollEvents::READABLE, || socket.accept(wait))?;
     let connection = accepted.clone();

@@ -6,18 +6,39 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::wait::WaitQueue;
 use crate::platform;
+use crate::sync::SpinLock;
 use crate::{arch, host};
 
 static PAUSED: AtomicBool = AtomicBool::new(false);
+/// The last request that was taken.
+static LAST: SpinLock<i64> = SpinLock::new(0);
 static RESTING: WaitQueue = WaitQueue::new();
 
 /// How often the CPUs are asked whether they have left user code, before the pause is reported all the same: one that
 /// has been kicked comes out within microseconds, unless the host does not run it.
 const PATIENCE: u32 = 1000;
 
-/// Keeps every task from going on in user code.
-pub fn pause() {
-    PAUSED.store(true, Ordering::SeqCst);
+/// Takes a request unless a later one has been taken: several CPUs may look at events at the same time.
+fn take(request: i64, paused: bool) -> bool {
+    let mut last = LAST.lock();
+    let is_new = request >= *last;
+    if is_new {
+        *last = request;
+        PAUSED.store(paused, Ordering::SeqCst);
+    }
+    is_new
+}
+
+/// The last request that was taken.
+pub fn last() -> i64 {
+    *LAST.lock()
+}
+
+/// Keeps every task from going on in user code; false: a later request has been taken.
+pub fn pause(request: i64) -> bool {
+    if !take(request, true) {
+        return false;
+    }
     let me = arch::cpu_index();
     for cpu in (0..platform::cpus()).filter(|&cpu| cpu != me) {
         platform::kick(cpu);
@@ -30,14 +51,16 @@ pub fn pause() {
         }
         platform::relax();
     }
-    host::report(abi::hostcall::REPORT_PAUSED);
+    host::report(abi::hostcall::REPORT_PAUSED, request);
+    true
 }
 
 /// Lets them go on.
-pub fn resume() {
-    PAUSED.store(false, Ordering::SeqCst);
-    RESTING.wake_all();
-    host::report(abi::hostcall::REPORT_RESUMED);
+pub fn resume(request: i64) {
+    if take(request, false) {
+        RESTING.wake_all();
+        host::report(abi::hostcall::REPORT_RESUMED, request);
+    }
 }
 
 /// The current task rests for as long as the pause lasts; true: it has rested, and should look at everything anew.
@@ -47,4 +70,16 @@ pub fn rest() -> bool {
     }
     RESTING.wait_uninterruptible(|| !PAUSED.load(Ordering::SeqCst));
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_request_counts_in_whatever_order_they_are_taken() {
+        assert!(take(2, true));
+        assert!(!take(1, false) && PAUSED.load(Ordering::SeqCst));
+        assert!(take(3, false) && !PAUSED.load(Ordering::SeqCst));
+    }
 }

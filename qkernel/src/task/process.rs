@@ -35,6 +35,9 @@ pub struct Process {
     pub leader_status: AtomicI32,
     /// Stopped by job control: its tasks sleep at the user boundary.
     pub stopped: AtomicBool,
+    /// The first process of a container: signals that it does not handle do nothing to it, as in a pid namespace of
+    /// Linux, but for those of its own faults.
+    pub is_protected: AtomicBool,
     /// How far a stop has got.
     pub stop: SpinLock<StopState>,
     /// Woken when the group continues, or ends.
@@ -169,6 +172,7 @@ impl Process {
             group_exit: SpinLock::new(None),
             leader_status: AtomicI32::new(0),
             stopped: AtomicBool::new(false),
+            is_protected: AtomicBool::new(false),
             stop: SpinLock::new(StopState::default()),
             stop_wait: WaitQueue::new(),
             timers: SpinLock::new(Timers::default()),

@@ -208,7 +208,7 @@ impl Creation {
         process::adopt_orphans();
         let Some(vmm) = process::fork().map_err(|e| ("starting its VMM", e))? else {
             drop(ours);
-            vmm::main(plan, Inherited { channel: theirs, listener, lock, console }, parent)
+            vmm::main(plan, Inherited { channel: theirs, listener, lock: Some(lock), console }, parent)
         };
         let pidfd = process::pidfd(vmm).map_err(|e| ("watching its VMM", e))?;
         self.vmm = Some((vmm, pidfd));

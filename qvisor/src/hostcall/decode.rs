@@ -136,7 +136,10 @@ pub enum Request<'m> {
 /// Whether [`decode`] knows the number.
 #[must_use]
 pub fn is_file_call(number: u32) -> bool {
-    matches!(number, nr::OPEN..=nr::TTY_WINSIZE | socket::SOCKET..=socket::SOCK_QUERY)
+    matches!(
+        number,
+        nr::OPEN..=nr::TTY_WINSIZE | socket::SOCKET..=socket::SOCK_QUERY | socket::SOCK_SEND_FILE
+    )
 }
 
 /// Checks a copied call. Never touches host files; names, segments and attributes are copied out of `memory` once.
@@ -150,7 +153,9 @@ pub fn decode<'m, M: GuestMemory + ?Sized>(call: &HostCall, memory: &'m M) -> Re
         nr::MKDIR..=nr::SYMLINK | nr::MKNOD => args.names(call.number),
         nr::STATFS..=nr::REMOVEXATTR => args.attributes(call.number),
         nr::POLL_ARM..=nr::TTY_WINSIZE => args.streams(call.number),
-        socket::SOCKET..=socket::SOCK_QUERY => sockets::decode(call, memory).map(Request::Socket),
+        socket::SOCKET..=socket::SOCK_QUERY | socket::SOCK_SEND_FILE => {
+            sockets::decode(call, memory).map(Request::Socket)
+        }
         _ => Err(Errno(libc::ENOSYS)),
     }
 }
@@ -484,7 +489,7 @@ mod tests {
         /// Whatever the guest passes, decoding ends, and a request it accepts keeps the promises of its types.
         #[test]
         fn any_call_decodes_or_is_refused(
-            number in nr::OPEN - 2..socket::SOCK_QUERY + 3,
+            number in nr::OPEN - 2..socket::SOCK_SEND_FILE + 3,
             wild in any::<[u64; 6]>(),
             near in prop::array::uniform6(0_u64..0x2000),
             mask in any::<u8>(),

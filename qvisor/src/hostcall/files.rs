@@ -265,8 +265,7 @@ impl HostIo {
     /// Rows and columns of the terminal behind the streams.
     pub fn terminal_size(&self) -> Option<(u16, u16)> {
         let file = self.files.get(*self.terminal.get()?).ok()?;
-        let terminal = crate::process::Terminal::new(file.as_fd())?;
-        Some(terminal.size())
+        Some(crate::process::terminal_size(file.as_fd()))
     }
 
     /// Serves one copied call; result: as the guest sees it.

@@ -81,10 +81,10 @@ pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         // The others are the VMM's own.
         REPORT if a > REPORT_RESUMED => -i64::from(libc::EINVAL),
         REPORT => {
-            sandbox.report(a);
+            sandbox.report(a, b);
             0
         }
-        HIBERNATED => hibernate::hibernated(sandbox, a),
+        HIBERNATED => hibernate::hibernated(sandbox, a, b),
         SWAP_OUT => hibernate::swap_out(sandbox, a),
         SWAP_IN => hibernate::swap_in(sandbox, a, b),
         PREFETCH => hibernate::prefetch(sandbox, call.args),

@@ -23,6 +23,9 @@ const DATAGRAM_MAX: usize = 64 << 10;
 const FLAGS: u16 = 0x1 | 0x4 | 0x100 | 0x200;
 const NLM_F_REQUEST: u16 = 0x1;
 const ATTRIBUTE_KIND: u16 = 0x3fff;
+/// `NLM_F_ROOT` and `_MATCH`: all there are, not one.
+const DUMP: u16 = 0x300;
+const RTA_UID: u16 = 25;
 
 /// A kind of question.
 struct Question {
@@ -41,8 +44,8 @@ const QUESTIONS: &[Question] = &[
         attributes: &[libc::IFLA_IFNAME, 53, libc::IFLA_MASTER, libc::IFLA_LINKINFO, 29],
     },
     Question { kind: libc::RTM_GETADDR, fixed: 8, attributes: &[] },
-    // RTA_DST, RTA_SRC, RTA_IIF, RTA_OIF, RTA_TABLE, RTA_MARK, RTA_UID, RTA_IP_PROTO, RTA_SPORT, RTA_DPORT.
-    Question { kind: libc::RTM_GETROUTE, fixed: 12, attributes: &[1, 2, 3, 4, 15, 16, 25, 27, 28, 29] },
+    // RTA_DST, RTA_SRC, RTA_IIF, RTA_OIF, RTA_TABLE, RTA_MARK, RTA_IP_PROTO, RTA_SPORT, RTA_DPORT.
+    Question { kind: libc::RTM_GETROUTE, fixed: 12, attributes: &[1, 2, 3, 4, 15, 16, 27, 28, 29] },
     // NDA_DST, NDA_IFINDEX, NDA_MASTER.
     Question { kind: libc::RTM_GETNEIGH, fixed: 12, attributes: &[1, 8, 9] },
     Question { kind: libc::RTM_GETRULE, fixed: 12, attributes: &[] },
@@ -85,7 +88,36 @@ fn checked(request: &[u8]) -> Result<Vec<u8>, Errno> {
     let attributes = body.get(question.fixed..).or(body.get(RTGENMSG_BYTES..)).unwrap_or_default();
     check_attributes(attributes, question.attributes)?;
     message[6..8].copy_from_slice(&(flags & FLAGS).to_ne_bytes());
+    if kind == libc::RTM_GETROUTE && flags & DUMP == 0 && is_internet(body) && !has(attributes, RTA_UID) {
+        name_root(&mut message);
+    }
     Ok(message)
+}
+
+/// Addresses of IPv4 or IPv6, with a whole `struct rtmsg`.
+fn is_internet(body: &[u8]) -> bool {
+    body.len() >= 12 && [libc::AF_INET, libc::AF_INET6].contains(&i32::from(body[0]))
+}
+
+fn has(mut attributes: &[u8], wanted: u16) -> bool {
+    while let (Some(len), Some(kind)) = (word(attributes, 0), word(attributes, 2)) {
+        if kind & ATTRIBUTE_KIND == wanted {
+            return true;
+        }
+        attributes = attributes.get(usize::from(len.max(4)).next_multiple_of(4)..).unwrap_or_default();
+    }
+    false
+}
+
+/// Whose route is asked for: the guest's root's. Otherwise it would be that of the VMM's owner, an id which means nothing
+/// to the guest.
+fn name_root(message: &mut Vec<u8>) {
+    message.resize(message.len().next_multiple_of(4), 0);
+    message.extend_from_slice(&8_u16.to_ne_bytes());
+    message.extend_from_slice(&RTA_UID.to_ne_bytes());
+    message.extend_from_slice(&[0; 4]);
+    let len = u32::try_from(message.len()).unwrap_or(0);
+    message[..4].copy_from_slice(&len.to_ne_bytes());
 }
 
 fn check_attributes(mut rest: &[u8], known: &[u16]) -> Result<(), Errno> {

@@ -170,6 +170,7 @@ pub const RULES: &[Rule] = &[
     rule(libc::SYS_ioctl, "ioctl", QUEUES, "what a socket holds"),
     rule(libc::SYS_sendmsg, "sendmsg", Always, "data of sockets; files for stubs to map"),
     rule(libc::SYS_recvmsg, "recvmsg", Always, "data of sockets"),
+    rule(libc::SYS_sendfile, "sendfile", Always, "host files that are sent over sockets"),
 
     // Memory. Nothing becomes executable any more.
     rule(libc::SYS_mmap, "mmap", NO_EXEC, "the file window; stacks and heaps of our own threads"),

@@ -375,6 +375,41 @@ mod tests {
         assert_eq!((found.len(), found[0].own.as_path()), (1, Path::new("/sys/fs/cgroup/c")));
     }
 
+    fn limited() -> Resources {
+        let cpu = crate::oci::resources::Cpu {
+            shares: Some(1024),
+            quota: Some(50_000),
+            period: Some(100_000),
+            cpus: Some("0-1".into()),
+            ..Default::default()
+        };
+        let (memory, pids) = (Some(64 << 20), Some(10));
+        Resources { memory, memory_and_swap: Some(Some(96 << 20)), cpu, pids, ..Resources::default() }
+    }
+
+    #[test]
+    fn limits_are_written_as_each_version_has_them() {
+        let resources = limited();
+        let limits = Limits { resources: &resources, memory_bytes: 64 << 20, cpus: 1 };
+        let dir = crate::hostcall::testing::TempDir::new();
+        let read = |file: &str| fs::read_to_string(dir.path().join(file)).unwrap_or_default();
+        limits.set_v2(dir.path()).unwrap();
+        let with_room = (194_u64 << 20).to_string();
+        assert_eq!(
+            (read("memory.max"), read("memory.swap.max")),
+            (with_room.clone(), (32 << 20).to_string())
+        );
+        assert_eq!((read("cpu.weight"), read("cpu.max")), ("39".into(), "50000 100000".into()));
+        assert_eq!((read("cpuset.cpus"), read("pids.max")), ("0-1".into(), (10 * 3 + 128).to_string()));
+        limits.set_v1(dir.path(), &["memory".into(), "cpu".into()]).unwrap();
+        assert_eq!(read("memory.limit_in_bytes"), with_room);
+        assert_eq!(read("memory.memsw.limit_in_bytes"), (227_u64 << 20).to_string());
+        assert_eq!((read("cpu.shares"), read("cpu.cfs_quota_us")), ("1024".into(), "50000".into()));
+        let odd = Resources { swappiness: Some(1), ..Resources::default() };
+        let limits = Limits { resources: &odd, ..limits };
+        assert!(limits.set_v2(dir.path()).unwrap_err().to_string().contains("version 2"));
+    }
+
     #[test]
     fn shares_become_weights() {
         assert_eq!((weight(2), weight(1024), weight(262_144)), (1, 39, 10_000));

@@ -3,6 +3,7 @@
 use std::io::BufReader;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -50,6 +51,8 @@ struct Progress {
     stage: Stage,
     paused: bool,
     sleep: Sleep,
+    /// The last request to pause or resume that was answered.
+    answered: u64,
     /// The kernel's last words before the first program ran.
     said: Option<String>,
     /// The front end may go.
@@ -74,6 +77,8 @@ pub(super) struct Life {
     leash: Option<Leash>,
     events: Arc<EventQueue>,
     hibernation: Arc<Hibernation>,
+    /// Requests to pause, to hibernate and to go on so far.
+    requests: AtomicI64,
     sandbox: OnceLock<Weak<Sandbox>>,
 }
 
@@ -103,6 +108,7 @@ impl Life {
             stage: Stage::Creating,
             paused: false,
             sleep: Sleep::Awake,
+            answered: 0,
             said: None,
             released: false,
             ending: false,
@@ -115,6 +121,7 @@ impl Life {
             leash,
             events,
             hibernation: Arc::new(hibernation),
+            requests: AtomicI64::new(0),
             sandbox: OnceLock::new(),
         }
     }
@@ -148,7 +155,7 @@ impl Life {
     }
 
     /// The kernel says how far it has got.
-    pub(super) fn report(&self, what: u64) {
+    pub(super) fn report(&self, what: u64, of: u64) {
         let mut progress = self.lock();
         match what {
             REPORT_READY => {
@@ -159,9 +166,15 @@ impl Life {
                 progress.stage = Stage::Running;
                 let _ = control::send(&self.channel, &Report::Started);
             }
-            REPORT_PAUSED => progress.paused = true,
-            REPORT_RESUMED => (progress.paused, progress.sleep) = (false, Sleep::Awake),
-            REPORT_ASLEEP => progress.sleep = Sleep::Asleep,
+            // Answers may overtake one another; the kernel has taken the later request in any case.
+            REPORT_PAUSED | REPORT_RESUMED | REPORT_ASLEEP if of >= progress.answered => {
+                (progress.paused, progress.answered) = (what != REPORT_RESUMED, of);
+                match what {
+                    REPORT_ASLEEP => progress.sleep = Sleep::Asleep,
+                    REPORT_RESUMED => progress.sleep = Sleep::Awake,
+                    _ => {}
+                }
+            }
             REPORT_STAYED_WARM if progress.sleep == Sleep::FallingAsleep => progress.sleep = Sleep::Awake,
             _ => {}
         }
@@ -251,11 +264,22 @@ impl Life {
     pub(super) fn watch(&self) {
         let Some(leash) = &self.leash else { return };
         leash.watch(|seen| match seen {
-            ChildEvent::Stopped => self.events.post(event(EVENT_PAUSE, 0, 0)),
-            ChildEvent::Continued => self.events.post(event(EVENT_RESUME, 0, 0)),
+            ChildEvent::Stopped => {
+                self.request(EVENT_PAUSE);
+            }
+            ChildEvent::Continued => {
+                self.request(EVENT_RESUME);
+            }
             // Its status is there for the subreaper; nothing else may run on.
             ChildEvent::Ended => self.finish(Ok(libc::SIGKILL)),
         });
+    }
+
+    /// Asks the kernel to pause or to go on. The last request counts, in whatever order they get there.
+    fn request(&self, kind: u32) -> u64 {
+        let request = self.requests.fetch_add(1, Ordering::SeqCst) + 1;
+        self.events.post(event(kind, 0, request));
+        request.cast_unsigned()
     }
 
     fn take_size(&self) {
@@ -326,7 +350,7 @@ impl Life {
             _ => return Err("its first process does not run yet".into()),
         }
         (progress.sleep, progress.awaited) = (Sleep::FallingAsleep, true);
-        self.events.post(event(EVENT_HIBERNATE, 0, 0));
+        self.request(EVENT_HIBERNATE);
         let falls = |progress: &mut Progress| progress.sleep == Sleep::FallingAsleep && !progress.ending;
         let waited = self.changed.wait_timeout_while(progress, HIBERNATE_PATIENCE, falls);
         let (progress, waited) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -357,11 +381,12 @@ impl Life {
     }
 
     /// Makes it go on, by order of the leash if there is one.
-    fn go_on(&self) {
-        self.events.post(event(EVENT_WAKE, 0, 0));
+    fn go_on(&self) -> u64 {
+        let request = self.request(EVENT_WAKE);
         if let Some(leash) = &self.leash {
             leash.resume();
         }
+        request
     }
 
     /// Brings it back; waits until it goes on.
@@ -373,15 +398,19 @@ impl Life {
         }
         progress.awaited = true;
         self.hibernation.begin_wake(reap);
-        self.go_on();
-        let sleeps = |progress: &mut Progress| progress.sleep == Sleep::Asleep && !progress.ending;
-        let waited = self.changed.wait_timeout_while(progress, HIBERNATE_PATIENCE, sleeps);
-        let (progress, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        let request = self.go_on();
+        let sleeps = |progress: &Progress| progress.sleep == Sleep::Asleep && !progress.ending;
+        let unanswered = |progress: &mut Progress| sleeps(progress) && progress.answered <= request;
+        let waited = self.changed.wait_timeout_while(progress, HIBERNATE_PATIENCE, unanswered);
+        let progress = waited.unwrap_or_else(PoisonError::into_inner).0;
+        // A pause that came in between may be the leash's own, which goes on by our order.
+        let waited = self.changed.wait_timeout_while(progress, PATIENCE, |progress| sleeps(progress));
+        let progress = waited.unwrap_or_else(PoisonError::into_inner).0;
         if progress.ending {
             return Err(progress.last_words());
         }
-        if waited.timed_out() {
-            return Err("it does not answer".into());
+        if sleeps(&progress) {
+            return Err("it does not answer, or was told to stop meanwhile".into());
         }
         let total_us = micros(start.elapsed());
         Ok(Figures::Woken(Woken { total_us, ..self.hibernation.woken() }))

@@ -101,8 +101,8 @@ pub struct Inherited {
     /// To the front end.
     pub channel: UnixStream,
     pub listener: UnixListener,
-    /// Of the state directory: as long as it is held, the sandbox lives.
-    pub lock: OwnedFd,
+    /// Of a container's state directory: as long as it is held, the container lives.
+    pub lock: Option<OwnedFd>,
     /// The terminal that becomes the standard streams.
     pub console: Option<OwnedFd>,
 }
@@ -157,18 +157,37 @@ pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
     let early = early();
     // SAFETY: this process was just forked; what the front end's values own is not used here any more, and they are
     // never dropped, since this function does not return.
-    let Ok([channel, listener, _lock]) =
-        (unsafe { process::keep_only([channel.into(), listener.into(), lock]) })
-    else {
-        process::exit_now(1)
-    };
-    let channel = Arc::new(UnixStream::from(channel));
-    let result =
-        early.map_err(VmmError::Prepare).and_then(|()| run(&plan, &channel, listener.into(), parent));
+    let kept = unsafe { keep(channel, listener, lock) };
+    let Ok((channel, listener, _lock)) = kept else { process::exit_now(1) };
+    let channel = Arc::new(channel);
+    let result = early.map_err(VmmError::Prepare).and_then(|()| run(&plan, &channel, listener, parent));
     // Whatever comes to an end later does so by the sandbox's life itself.
     let Err(error) = result;
     let _ = control::send(&channel, &Report::Failed { message: error.to_string(), code: None });
     process::exit_now(0)
+}
+
+/// What stays open of what was inherited.
+type Kept = (UnixStream, UnixListener, Option<OwnedFd>);
+
+/// Closes every other descriptor.
+///
+/// # Safety
+/// As [`process::keep_only`].
+unsafe fn keep(channel: UnixStream, listener: UnixListener, lock: Option<OwnedFd>) -> io::Result<Kept> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        Ok(match lock {
+            Some(lock) => {
+                let [channel, listener, lock] = process::keep_only([channel.into(), listener.into(), lock])?;
+                (channel.into(), listener.into(), Some(lock))
+            }
+            None => {
+                let [channel, listener] = process::keep_only([channel.into(), listener.into()])?;
+                (channel.into(), listener.into(), None)
+            }
+        })
+    }
 }
 
 /// Makes the sandbox and runs it. Returns when it could not be made.
@@ -240,7 +259,7 @@ fn config(plan: &Plan, device: Option<kvm::Device>, life: &Arc<Life>) -> Sandbox
             log(level, text, newline);
         }
     });
-    config.report = Arc::new(move |what| listening.report(what));
+    config.report = Arc::new(move |what, of| listening.report(what, of));
     config.hibernation = Arc::clone(life.hibernation());
     config.device = device;
     config.seal = Some(jail::seal);
@@ -286,7 +305,7 @@ fn leave(life: &Arc<Life>, listener: UnixListener) -> Result<(), VmmError> {
         let watching = Arc::clone(life);
         start("dormouse-leash", Box::new(move || watching.watch()))?;
     } else {
-        life.report(REPORT_RUNNING);
+        life.report(REPORT_RUNNING, 0);
     }
     Ok(())
 }

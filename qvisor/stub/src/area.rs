@@ -56,8 +56,8 @@ pub const SIGNALS: [u32; 7] = [4, 5, 7, 8, INTERRUPT_SIGNAL, 11, 31];
 pub const THREAD_FLAGS: u64 = 0x0005_0f00;
 /// Of a stub process, a sibling of the zygote's: PARENT, and SIGCHLD at its end.
 pub const FORK_FLAGS: u64 = 0x8000 | 17;
-/// And of the mapper thread, which has descriptors of its own.
-pub const MAPPER_FLAGS: u64 = THREAD_FLAGS & !0x400;
+/// And of the mapper thread, which has descriptors of its own, and whose id the parent is told (PARENT_SETTID).
+pub const MAPPER_FLAGS: u64 = THREAD_FLAGS & !0x400 | 0x10_0000;
 
 /// The header page of an area. Each group begins a cache line of its own.
 #[repr(C, align(4096))]
@@ -78,7 +78,9 @@ pub struct Area {
     pub orders_at: AtomicU64,
     /// How long the stub spins for its turn before it sleeps, in TSC cycles.
     pub spin_cycles: AtomicU64,
-    _command: u64,
+    /// The mapper thread's id.
+    pub mapper_tid: AtomicU32,
+    _command: u32,
 
     // The stub to the VMM.
     /// The signal that stopped user code.

@@ -13,6 +13,7 @@ use crate::area::{Area, Call, FD_FILE, MAPPER_FLAGS, Orders, STUB_ORDERS};
 use crate::sys;
 
 const READY: u64 = STUB_AREA + offset_of!(Area, mapper_ready) as u64;
+const TID: u64 = STUB_AREA + offset_of!(Area, mapper_tid) as u64;
 const FILTER: u64 = STUB_AREA + offset_of!(Area, mapper_filter) as u64;
 const ORDERS_FD: u64 = STUB_AREA + offset_of!(Area, orders_fd) as u64;
 
@@ -30,7 +31,7 @@ pub unsafe extern "C" fn start() -> i64 {
         "push r15",
         "mov edi, {flags}",
         "xor esi, esi",
-        "xor edx, edx",
+        "movabs rdx, {tid}",
         "xor r10d, r10d",
         "xor r8d, r8d",
         "mov eax, {clone}",
@@ -109,6 +110,7 @@ pub unsafe extern "C" fn start() -> i64 {
         "jmp 3b",
         "9: ud2",
         flags = const MAPPER_FLAGS,
+        tid = const TID,
         clone = const sys::CLONE,
         file = const FD_FILE,
         close = const sys::CLOSE,

@@ -8,11 +8,21 @@ use super::world::{assert_ended, both, dormouse, lives, signal, status_of, wait_
 
 #[test]
 fn the_subreaper_learns_the_status() {
-    for (script, code, term) in [("exit 0", 0, 0), ("exit 33", 33, 0), ("kill -KILL $$", 0, libc::SIGKILL)] {
+    // As in any pid namespace the first process is not killed from inside.
+    let cases = [
+        ("exit 0", 0, 0),
+        ("exit 33", 33, 0),
+        ("kill -KILL $$; exit 4", 4, 0),
+        ("sleep 1000", 0, libc::SIGKILL),
+    ];
+    for (script, code, term) in cases {
         dormouse(|world| {
             world.script(script).create();
             let (vmm, leash, family) = (world.vmm(), world.pid(), world.family());
             world.start();
+            if term != 0 {
+                world.ok(&["kill", &world.id, &term.to_string()]);
+            }
             let status = status_of(leash);
             if term == 0 {
                 assert!(
@@ -208,5 +218,25 @@ fn it_is_small_and_where_the_container_is() {
         assert_eq!(std::fs::read_dir(format!("/proc/{leash}/root")).unwrap().count(), 0);
         assert!(lives(leash) && wait_pid(leash, libc::WNOHANG).is_none());
         world.ok(&["delete", "--force", &world.id]);
+    });
+}
+
+#[test]
+fn the_first_process_gets_only_signals_it_handles() {
+    both(|world| {
+        // Neither from inside nor from outside, until there is a handler.
+        world.script(
+            "kill -TERM $$; kill -HUP $$; kill -KILL $$; kill -STOP $$; echo alive; sleep 0.3; \
+             trap 'echo handled; exit 8' TERM; echo ready; while :; do sleep 0.02; done",
+        );
+        world.create().start();
+        world.wait_output("alive");
+        signal(world.pid(), libc::SIGUSR1);
+        world.ok(&["kill", &world.id, "HUP"]);
+        world.wait_output("ready");
+        signal(world.pid(), libc::SIGTERM);
+        assert_eq!(libc::WEXITSTATUS(status_of(world.pid())), 8, "{:?}", world.runtime);
+        world.wait_status("stopped");
+        world.delete();
     });
 }

@@ -141,16 +141,36 @@ impl InetSocket {
         }
     }
 
+    /// Sends of a host file what there is room for; 0 at its end.
+    fn send_file_all(&self, file: &Handle, offset: u64, len: usize) -> Result<usize> {
+        let mut done = 0;
+        while done < len {
+            let before = self.readiness.moment();
+            match hs::send_file(&self.handle, file, offset + done as u64, len - done) {
+                Ok(0) => break,
+                Ok(sent) => {
+                    done += sent;
+                    self.readiness.done(before, Direction::Send, false);
+                }
+                Err(error) => {
+                    if error == Errno::EAGAIN {
+                        self.readiness.would_wait(before, Direction::Send);
+                    } else {
+                        self.readiness.used(Direction::Send);
+                    }
+                    return self.stopped(done, error);
+                }
+            }
+        }
+        Ok(done)
+    }
+
     /// What a call returns that met an error after `done` bytes. The bytes count; the next call meets the error.
     fn stopped(&self, done: usize, error: Errno) -> Result<usize> {
         if done == 0 {
             return Err(error);
         }
-        // Those the host tells once.
-        let told_once = [Errno::ECONNRESET, Errno::ETIMEDOUT, Errno::EHOSTUNREACH, Errno::ENETUNREACH];
-        if told_once.contains(&error) {
-            self.late_error.store(error.0.unsigned_abs(), Ordering::Relaxed);
-        }
+        self.keep_error(error);
         Ok(done)
     }
 
@@ -336,6 +356,19 @@ impl Socket for InetSocket {
         }
     }
 
+    fn send_file(&self, file: &Handle, offset: u64, len: usize, wait: bool) -> Option<Result<usize>> {
+        if !self.is_stream() {
+            return None;
+        }
+        if let Some(error) = self.take_late_error() {
+            return Some(Err(error));
+        }
+        if wait && !self.readiness.may(Direction::Send) {
+            return Some(Err(Errno::EAGAIN));
+        }
+        Some(self.send_file_all(file, offset, len))
+    }
+
     fn receive(&self, buf: &mut IoBuf<'_>, how: ReceiveHow) -> Result<Received> {
         if let Some(error) = self.take_late_error() {
             return Err(error);
@@ -409,6 +442,14 @@ impl Socket for InetSocket {
         // What counts as readable may have changed (urgent data in line, least amounts).
         self.readiness.touched();
         Ok(())
+    }
+
+    fn keep_error(&self, error: Errno) {
+        // Those the host tells once.
+        let told_once = [Errno::ECONNRESET, Errno::ETIMEDOUT, Errno::EHOSTUNREACH, Errno::ENETUNREACH];
+        if told_once.contains(&error) {
+            self.late_error.store(error.0.unsigned_abs(), Ordering::Relaxed);
+        }
     }
 
     fn ioctl(&self, cx: &Ctx<'_>, request: u32, arg: u64) -> Result<u64> {

@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use core::ops::ControlFlow;
+use core::sync::atomic::Ordering;
 
 use super::action::{Action, DefaultAction, SA_RESETHAND, SA_RESTART, SIG_DFL, SIG_IGN};
 use super::fault::force;
@@ -29,6 +30,10 @@ pub fn deliver_pending(task: &Arc<Task>) -> ControlFlow<()> {
         let Some((info, action)) = next(task) else { break };
         if action.handler != SIG_DFL {
             run_handler(task, &info, &action);
+            continue;
+        }
+        if task.process.is_protected.load(Ordering::Relaxed) {
+            // It came while it was blocked.
             continue;
         }
         match DefaultAction::of(info.signal) {

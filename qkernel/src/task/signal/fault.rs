@@ -1,6 +1,7 @@
 //! Signals an instruction causes.
 
 use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
 
 use super::action::{Action, SIG_DFL};
 use super::{SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGTRAP, SigInfo, Source, bit, kill_process};
@@ -118,6 +119,9 @@ pub fn force(task: &Arc<Task>, info: SigInfo) {
         if blocked || action.ignores(info.signal) {
             sighand.set(info.signal, Action { handler: SIG_DFL, ..action });
             own.blocked &= !bit(info.signal);
+        }
+        if sighand.get(info.signal).handler == SIG_DFL {
+            task.process.is_protected.store(false, Ordering::Relaxed);
         }
         own.pending.flush(bit(info.signal));
         let _ = own.pending.push(info, u64::MAX);

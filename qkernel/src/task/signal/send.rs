@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 
 use super::action::{DefaultAction, SIG_DFL};
 use super::{PendingSignals, SIGCONT, SIGKILL, STOPPING, SigInfo, Source, UNBLOCKABLE, bit, is_valid, stop};
@@ -97,6 +98,10 @@ fn queue(process: &Arc<Process>, task: Option<&Arc<Task>>, info: SigInfo, after:
     let mut shared = process.pending.lock();
     let tasks: Vec<Arc<Task>> = process.tasks.lock().clone();
     let Some(judge) = task.or_else(|| leader(process, &tasks)) else { return Sent::Ignored };
+    let is_protected = process.is_protected.load(Ordering::Relaxed);
+    if is_protected && bit(signal) & UNBLOCKABLE != 0 {
+        return Sent::Ignored;
+    }
     if signal == SIGKILL {
         after.kill = true;
         return Sent::Done;
@@ -108,7 +113,8 @@ fn queue(process: &Arc<Process>, task: Option<&Arc<Task>>, info: SigInfo, after:
         after.resumed = stop::end(process);
     }
     let action = sighand.get(signal);
-    if action.ignores(signal) && judge.signals.lock().blocked & bit(signal) == 0 {
+    let unwanted = action.ignores(signal) || (is_protected && action.handler == SIG_DFL);
+    if unwanted && judge.signals.lock().blocked & bit(signal) == 0 {
         return Sent::Ignored;
     }
     let queued = match task {
@@ -121,7 +127,10 @@ fn queue(process: &Arc<Process>, task: Option<&Arc<Task>>, info: SigInfo, after:
     let Some(taker) = choose(process, task, &tasks, signal) else { return Sent::Done };
     let open = taker.signals.lock().blocked & bit(signal) == 0;
     // A signal that ends the process does so at once, as no thread would make anything else of it.
-    after.kill = open && action.handler == SIG_DFL && DefaultAction::of(signal) == DefaultAction::Terminate;
+    after.kill = open
+        && !is_protected
+        && action.handler == SIG_DFL
+        && DefaultAction::of(signal) == DefaultAction::Terminate;
     after.attention = Some(taker);
     Sent::Done
 }

@@ -4,7 +4,7 @@ use abi::hostcall::HostCall;
 use abi::socket::{self as nr, ADDRESS_MAX, CONTROL_MAX, Message, OPTION_MAX};
 
 use super::super::decode::{Handle, handle};
-use super::super::guest::{GuestBox, GuestBuffers, GuestMemory, GuestSlice};
+use super::super::guest::{GuestBox, GuestBuffers, GuestMemory, GuestSlice, TRANSFER_MAX};
 use super::super::sys::Errno;
 use super::{ReceiveRequest, SendRequest, SocketRequest, allow};
 
@@ -23,6 +23,7 @@ pub fn decode<'m, M: GuestMemory + ?Sized>(
         nr::SOCK_RECEIVE => return args.receive().map(Box::new).map(SocketRequest::Receive),
         nr::SOCK_GET_OPTION | nr::SOCK_SET_OPTION => return args.option(call.number),
         nr::SOCK_QUERY => return args.query(),
+        nr::SOCK_SEND_FILE => return args.send_file(),
         _ => {}
     }
     let handle = args.handle()?;
@@ -98,6 +99,13 @@ impl<'m, M: GuestMemory + ?Sized> Args<'_, 'm, M> {
             }
             _ => Err(Errno(libc::ENOTTY)),
         }
+    }
+
+    fn send_file(&self) -> Result<SocketRequest<'m>, Errno> {
+        let (handle, file) = (self.handle()?, handle(self.args[1])?);
+        let offset = i64::try_from(self.args[2]).map_err(|_| Errno(libc::EINVAL))?;
+        let len = usize::try_from(self.args[3].min(TRANSFER_MAX)).unwrap_or(0);
+        Ok(SocketRequest::SendFile { handle, file, offset, len })
     }
 
     /// The message behind argument 1, read once, and its buffers.

@@ -43,6 +43,7 @@ pub enum SocketRequest<'m> {
     SetOption { handle: Handle, level: i32, name: i32, value: Vec<u8> },
     Send(SendRequest<'m>),
     Receive(Box<ReceiveRequest<'m>>),
+    SendFile { handle: Handle, file: Handle, offset: i64, len: usize },
     Query { handle: Handle, request: u64 },
 }
 
@@ -101,6 +102,9 @@ impl HostIo {
             }
             SocketRequest::Send(request) => self.send(&request),
             SocketRequest::Receive(request) => self.receive(*request),
+            SocketRequest::SendFile { handle, file, offset, len } => {
+                self.send_file(handle, file, offset, len)
+            }
             SocketRequest::Query { handle, request } => sys::query(self.socket(handle)?.0.as_fd(), request),
         }
     }
@@ -120,13 +124,23 @@ impl HostIo {
         let watched = self.files().get(handle).and_then(|file| self.io().watch(file.as_fd(), token));
         if let Err(error) = watched {
             let _ = self.files().remove(handle);
-            return Err(error);
+            // No room for another watch.
+            return Err(if error == Errno(libc::ENOSPC) { Errno(libc::ENOBUFS) } else { error });
         }
         Ok(handle)
     }
 
     fn send(&self, request: &SendRequest<'_>) -> Result<i64, Errno> {
         sys::send(self.socket(request.handle)?.0.as_fd(), request)
+    }
+
+    fn send_file(&self, handle: Handle, file: Handle, offset: i64, len: usize) -> Result<i64, Errno> {
+        let (socket, _) = self.socket(handle)?;
+        let file = self.files().get(file)?;
+        if file.kind() != FileKind::Regular || file.is_path_only() {
+            return Err(Errno(libc::EINVAL));
+        }
+        sys::send_file(socket.as_fd(), file.as_fd(), offset, len)
     }
 
     fn receive(&self, mut request: ReceiveRequest<'_>) -> Result<i64, Errno> {

@@ -102,6 +102,16 @@ pub fn send(fd: BorrowedFd<'_>, request: &SendRequest<'_>) -> Result<i64, Errno>
     sys_call!(libc::SYS_sendmsg, fd.as_raw_fd(), &raw const message, flags)
 }
 
+/// `sendfile(2)` from an offset.
+pub fn send_file(
+    socket: BorrowedFd<'_>,
+    file: BorrowedFd<'_>,
+    mut offset: i64,
+    len: usize,
+) -> Result<i64, Errno> {
+    sys_call!(libc::SYS_sendfile, socket.as_raw_fd(), file.as_raw_fd(), &raw mut offset, len)
+}
+
 /// What a receive brought besides the bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Received {

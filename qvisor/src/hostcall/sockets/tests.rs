@@ -150,6 +150,26 @@ fn datagrams_carry_addresses_and_control_data() {
 }
 
 #[test]
+fn files_are_sent() {
+    let bench = Bench::new();
+    let (one, two) = (bench.socket(DGRAM, 1), bench.socket(DGRAM, 2));
+    let to = bench.bind(two);
+    assert_eq!(bench.with_address(nr::SOCK_CONNECT, one, &to), 0);
+    let file = u64::from(bench.handle(bench.root, "f", libc::O_RDWR | libc::O_CREAT));
+    assert_eq!(bench.write(u32::try_from(file).unwrap(), b"contents", 0), 8);
+    let send = |file: u64, offset: u64, len: u64| bench.call(nr::SOCK_SEND_FILE, &[one, file, offset, len]);
+    assert_eq!(send(file, 3, 100), 5);
+    assert_eq!(bench.receive(two, 64, 0).1, b"tents");
+    assert_eq!(send(file, 8, 100), 0);
+    assert_eq!(send(file, u64::MAX, 1), neg(libc::EINVAL));
+    for other in [u64::from(bench.root), two] {
+        assert_eq!(send(other, 0, 1), neg(libc::EINVAL), "only regular files");
+    }
+    let names = u64::from(bench.handle(bench.root, "f", libc::O_PATH));
+    assert_eq!(send(names, 0, 1), neg(libc::EINVAL), "only open ones");
+}
+
+#[test]
 fn only_what_is_listed_is_made() {
     let bench = Bench::new();
     let make = |family: i32, kind: i32, protocol: i32| {
@@ -226,7 +246,7 @@ fn hostile_arguments_are_refused() {
     let bench = Bench::new();
     let at = bench.memory.base();
     for handle in [99, u64::from(NO_HANDLE), 1 << 32, u64::MAX, u64::from(bench.root)] {
-        for number in nr::SOCK_BIND..=nr::SOCK_QUERY {
+        for number in nr::SOCK_BIND..=nr::SOCK_SEND_FILE {
             let result = bench.call(number, &[handle, at, 1, at, 1, 0]);
             assert!(result < 0, "call {number} with handle {handle}: {result}");
         }
@@ -253,36 +273,6 @@ fn hostile_arguments_are_refused() {
     assert!(bench.open(u32::try_from(socket).unwrap(), "x", libc::O_RDONLY, 0) < 0);
     let [name, len] = bench.name("link");
     assert_eq!(bench.call(hc::LINK, &[socket, u64::from(bench.root), name, len]), neg(libc::EXDEV));
-}
-
-#[test]
-fn netlink_only_reads() {
-    let bench = Bench::new();
-    let netlink = u64::try_from(bench.call(nr::SOCKET, &[16, 3, 0, 5])).unwrap();
-    let request = |kind: u16| {
-        let mut bytes = vec![0_u8; 20];
-        bytes[0] = 20;
-        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
-        bytes[6..8].copy_from_slice(&0x301_u16.to_ne_bytes());
-        bytes
-    };
-    let kernel = [16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    assert_eq!(bench.with_address(nr::SOCK_BIND, netlink, &kernel), 0);
-    let (get, new) = (request(18), request(16));
-    assert_eq!(bench.send(netlink, &new, &kernel, b"", 0), neg(libc::EPERM));
-    assert_eq!(bench.send(netlink, &[&get[..], &new].concat(), &kernel, b"", 0), neg(libc::EPERM));
-    let mut long = get.clone();
-    long[0] = 200;
-    assert_eq!(bench.send(netlink, &long, &kernel, b"", 0), neg(libc::EINVAL));
-    let mut other = kernel;
-    other[4] = 77;
-    assert_eq!(bench.send(netlink, &get, &other, b"", 0), neg(libc::EPERM), "another process");
-    assert_eq!(bench.with_address(nr::SOCK_CONNECT, netlink, &other), neg(libc::EPERM));
-    other[4] = 0;
-    other[8] = 1;
-    assert_eq!(bench.with_address(nr::SOCK_BIND, netlink, &other), neg(libc::EPERM), "a group");
-    assert_eq!(bench.send(netlink, &get, &kernel, b"", 0), 20);
-    assert!(bench.receive(netlink, 64, 0).0 > 0);
 }
 
 #[test]

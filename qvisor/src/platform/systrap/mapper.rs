@@ -5,7 +5,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard};
 
 use abi::layout::STUB_AREA;
@@ -13,6 +13,7 @@ use abi::run::{MAP_OP_MAP, MAP_OP_PROTECT, MAP_OP_UNMAP, MapOp};
 
 use super::area::{Area, CALLS_MAX, Call, FD_FILE, FD_SOCKETS, FD_USER, Orders, SCRATCH_WORDS, STUB_ORDERS};
 use super::filter;
+use super::pace::Affinity;
 use super::process::lock;
 use super::spawn::{self, Ends};
 use super::thread::Lost;
@@ -52,6 +53,10 @@ pub struct Mapper {
     /// Number of the last order.
     sequence: Mutex<u32>,
     cpus: u32,
+    /// Where its thread's id is once it has answered.
+    tid: *const AtomicU32,
+    /// The core it is bound to, plus one; 0: to none.
+    core: AtomicU32,
 }
 
 // SAFETY: the orders are shared memory that outlives the process's entry; `sequence` is held while they are written.
@@ -61,8 +66,9 @@ unsafe impl Sync for Mapper {}
 
 impl Mapper {
     /// # Safety
-    /// `orders` is the start of a process's orders in their file's mapping, all zeros, which outlive the value.
-    pub unsafe fn new(orders: *mut u8, cpus: u32) -> Self {
+    /// `orders` is the start of a process's orders in their file's mapping, all zeros, and `area` its first area. Both
+    /// outlive the value.
+    pub unsafe fn new(orders: *mut u8, area: &Area, cpus: u32) -> Self {
         let orders = orders.cast::<Orders>();
         // What is received besides a descriptor goes where nobody looks.
         let scratch = STUB_AREA + std::mem::offset_of!(Area, scratch) as u64;
@@ -75,7 +81,27 @@ impl Mapper {
             (*orders).message.get().write(message);
             (*orders).iovec.get().write(iovec);
         }
-        Self { orders, sequence: Mutex::new(0), cpus }
+        Self {
+            orders,
+            sequence: Mutex::new(0),
+            cpus,
+            tid: &raw const area.mapper_tid,
+            core: AtomicU32::new(0),
+        }
+    }
+
+    /// Binds the thread to the calling thread's core, which is about to be free: the host then switches from one to the
+    /// other, instead of waking another core. Whatever the process has made of the id, it has no other threads than its
+    /// own and the sandbox's that could be bound.
+    fn follow(&self) {
+        // SAFETY: `new` was promised that the area outlives the value.
+        let tid = unsafe { (*self.tid).load(Relaxed) };
+        if let (1.., Some((core, set))) = (tid, Affinity::current_core())
+            && self.core.load(Relaxed) != core + 1
+        {
+            self.core.store(core + 1, Relaxed);
+            set.apply(tid.cast_signed());
+        }
     }
 
     fn orders(&self) -> &Orders {
@@ -188,6 +214,7 @@ impl Order<'_> {
         orders.answers[1].store(answer | 1, Relaxed);
         orders.answer_fd.store(FD_SOCKETS.cast_unsigned() + self.mapper.cpus + line.cpu, Relaxed);
         orders.calls_len.store(u32::try_from(self.len).unwrap_or(0), Relaxed);
+        self.mapper.follow();
         *self.sequence = self.sequence.wrapping_add(1);
         orders.sequence.store(*self.sequence, SeqCst);
         futex::wake(&orders.sequence, 1, futex::Scope::Shared);

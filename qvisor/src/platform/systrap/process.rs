@@ -308,12 +308,13 @@ impl Stubs {
         area.turn.store(0, SeqCst);
         area.orders_fd.store(orders_descriptor(self.cpus), Relaxed);
         area.mapper_ready.store(0, Relaxed);
+        area.mapper_tid.store(0, Relaxed);
         mapper::put_filters(area, &self.filters[0], &self.filters[1]);
         let orders_at = slot as u64 * ORDERS_SIZE;
         // A process that used this slot may have left its last order.
         self.orders.punch(orders_at, ORDERS_SIZE);
         // SAFETY: inside the file's mapping, which lives as long as `self`, and so longer than its processes.
-        let mapper = unsafe { Mapper::new(self.orders.at(orders_at), self.cpus) };
+        let mapper = unsafe { Mapper::new(self.orders.at(orders_at), area, self.cpus) };
         let zygote = lock(&self.zygote);
         if self.zygote_dead.load(SeqCst) {
             return Err(libc::EAGAIN);
