@@ -1,7 +1,9 @@
 //! `dormouse hibernate` and `wake` on real programs: content, memory, and what happens when the disk fails.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -19,6 +21,13 @@ fn pattern() -> &'static Path {
         assert!(status.expect("a C compiler runs").success());
         program
     })
+}
+
+/// The next line that it writes.
+fn next_line(front: &mut Child) -> String {
+    let mut line = String::new();
+    BufReader::with_capacity(1, front.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    line
 }
 
 /// State, layers, swap files and the sandbox of one test; all of it goes at the end.
@@ -57,9 +66,9 @@ impl Place {
         if let Some(fault) = fault {
             command.env("DORMOUSE_SWAP_FAULT", fault);
         }
-        let mut front = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::with_capacity(1, front.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut front = command.spawn().unwrap();
+        let line = next_line(&mut front);
         if line != "ready\n" {
             let output = front.wait_with_output().unwrap();
             panic!("{line:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -120,8 +129,35 @@ impl Place {
         assert!(code == Some(0) && out.starts_with("ok"), "{code:?} {out:?} {err:?}");
     }
 
-    /// Memory of the sandbox: what its processes have, shared memory by shares, in KiB.
-    fn memory_kib(&self) -> u64 {
+    /// Waits until it has this status.
+    fn becomes(&self, status: &str) {
+        let start = Instant::now();
+        while self.status() != status {
+            assert!(start.elapsed() < Duration::from_secs(10), "{} instead of {status}", self.status());
+            sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Hibernates it, and sees it stay so a while.
+    fn sleeps(&self) {
+        self.order(&["hibernate"]);
+        sleep(Duration::from_millis(200));
+        assert_eq!(self.status(), "hibernated");
+    }
+
+    /// Bytes of the file that is the applications' memory (systrap), in KiB; 0 where there is none.
+    fn file_kib(&self) -> u64 {
+        let vmm = self.processes()[1];
+        let files = fs::read_dir(format!("/proc/{vmm}/fd")).unwrap().flatten();
+        let is_user = |path: &Path| {
+            fs::read_link(path).is_ok_and(|to| to.to_string_lossy().starts_with("/memfd:dormouse-user"))
+        };
+        let blocks = |path: PathBuf| fs::metadata(path).unwrap().blocks() / 2;
+        files.map(|entry| entry.path()).find(|path| is_user(path)).map_or(0, blocks)
+    }
+
+    /// The front end, the VMM, and all others.
+    fn processes(&self) -> Vec<u32> {
         let front = self.front.as_ref().unwrap().id();
         let mut processes = vec![front];
         let mut at = 0;
@@ -134,12 +170,17 @@ impl Place {
             at += 1;
         }
         assert!(processes.len() > 2, "the sandbox has processes");
+        processes
+    }
+
+    /// Memory of the sandbox: what its processes have, shared memory by shares, in KiB.
+    fn memory_kib(&self) -> u64 {
         let pss = |pid: &u32| -> u64 {
             let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
             let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap_or("0 kB");
             line.trim().trim_end_matches(" kB").parse().unwrap()
         };
-        processes.iter().map(pss).sum()
+        self.processes().iter().map(pss).sum()
     }
 }
 
@@ -200,6 +241,7 @@ while True: time.sleep(0.01)";
     assert_eq!(place.status(), "hibernated");
     let asleep = place.memory_kib();
     assert!(asleep < warm / 3 && asleep < 16_000, "{asleep} KiB of {warm}; {down}");
+    assert!(place.file_kib() < 2000, "{} KiB; {down}", place.file_kib());
     let used = || {
         let vmm = place.front.as_ref().unwrap().id();
         let children = fs::read_to_string(format!("/proc/{vmm}/task/{vmm}/children")).unwrap();
@@ -237,6 +279,54 @@ fn signals_wake_and_kill_does_not() {
     let left = fs::read_dir(place.dir.join("swap")).unwrap().count();
     assert_eq!(left, 0, "files are left in the swap directory");
     place.refuses(&["hibernate"], "no such sandbox");
+}
+
+#[test]
+fn clients_wake_it_by_a_connection_and_by_data() {
+    let mut place = Place::new();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let program = "import socket, sys
+server = socket.create_server(('127.0.0.1', int(sys.argv[1])))
+print('ready', flush=True)
+while True:
+    client, _ = server.accept()
+    while data := client.recv(100): client.sendall(data)";
+    place.start(&[], None, &["python3", "-c", program, &port.to_string()]);
+    for _ in 0..3 {
+        place.sleeps();
+        let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let mut echo = |text: &[u8; 3]| {
+            client.write_all(text).unwrap();
+            let mut answer = [0; 3];
+            client.read_exact(&mut answer).unwrap();
+            assert_eq!(&answer, text);
+        };
+        echo(b"one");
+        place.becomes("running");
+        place.sleeps();
+        echo(b"two");
+        place.becomes("running");
+    }
+    place.kill("KILL");
+    assert_eq!(place.end().0, Some(137));
+}
+
+#[test]
+fn standard_input_wakes_it_and_time_does_not() {
+    let mut place = Place::new();
+    place.start(&[], None, &["/bin/sh", "-c", "while sleep 0.05; do :; done & echo ready; cat"]);
+    for line in ["one\n", "two\n"] {
+        // A stream wakes only who waits for it already.
+        sleep(Duration::from_millis(300));
+        place.sleeps();
+        let front = place.front.as_mut().unwrap();
+        front.stdin.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
+        place.becomes("running");
+        assert_eq!(next_line(place.front.as_mut().unwrap()), line);
+    }
+    place.kill("KILL");
+    assert_eq!(place.end().0, Some(137));
 }
 
 #[test]

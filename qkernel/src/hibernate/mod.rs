@@ -9,7 +9,7 @@
 mod deflate;
 pub mod working_set;
 
-use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use abi::hostcall::{
     self as hc, HIBERNATE_BUSY, HIBERNATE_CANCELLED, HIBERNATE_DONE, HIBERNATE_NO_MEMORY, HIBERNATE_STORE,
@@ -33,6 +33,8 @@ static WANTED_SINCE_NS: AtomicU64 = AtomicU64::new(0);
 /// The last request for a wake that is still to be carried out, or [`NONE`].
 static WAKE_WANTED: AtomicI64 = AtomicI64::new(NONE);
 const NONE: i64 = 0;
+/// Since the last request for a hibernation something came from outside that a task had waited for.
+static STIRRED: AtomicBool = AtomicBool::new(false);
 /// Held by whoever hibernates or wakes the sandbox; whether it is asleep.
 static ASLEEP: SpinLock<bool> = SpinLock::new(false);
 
@@ -48,6 +50,7 @@ enum Obstacle {
 /// Pauses the sandbox and wants it hibernated, unless a later request has been taken.
 pub fn request(request: i64) {
     let now = time::monotonic_ns();
+    STIRRED.store(false, Ordering::SeqCst);
     if pause::pause(request) {
         WANTED_SINCE_NS.store(now, Ordering::SeqCst);
         WANTED.fetch_max(request, Ordering::SeqCst);
@@ -116,24 +119,42 @@ pub fn wake(request: i64) {
     follow_wake();
 }
 
+/// Something came from outside that a task waits for, or a socket's reader finds: wakes the sandbox if it sleeps, or as soon as it does.
+pub fn stir() {
+    if pause::is_paused() {
+        STIRRED.store(true, Ordering::SeqCst);
+        follow_wake();
+    }
+}
+
 /// Carries out a wake that is wanted, unless somebody else will: whoever holds the lock looks again after letting go.
 fn follow_wake() {
-    while WAKE_WANTED.load(Ordering::SeqCst) != NONE {
+    while WAKE_WANTED.load(Ordering::SeqCst) != NONE || STIRRED.load(Ordering::SeqCst) {
         let Some(mut asleep) = ASLEEP.try_lock() else { return };
         let request = WAKE_WANTED.swap(NONE, Ordering::SeqCst);
-        if request == NONE || request < pause::last() {
-            continue;
+        if request != NONE && request >= pause::last() {
+            go_on(request, &mut asleep);
+        } else if *asleep && STIRRED.swap(false, Ordering::SeqCst) {
+            // As if nobody had asked for the sleep.
+            go_on(pause::last(), &mut asleep);
+        } else if !*asleep {
+            // On the way down it stays known; in a mere pause it means nothing.
+            return;
         }
-        let wanted = WANTED.load(Ordering::SeqCst);
-        if wanted != NONE && wanted < request && settle(wanted) {
-            tell(&HibernateReport { outcome: HIBERNATE_CANCELLED, ..HibernateReport::default() }, wanted);
-        }
-        if core::mem::take(&mut *asleep) {
-            // What does not come now comes by faults.
-            let _ = residency::prefetch(working_set::len());
-        }
-        pause::resume(request);
     }
+}
+
+fn go_on(request: i64, asleep: &mut bool) {
+    let wanted = WANTED.load(Ordering::SeqCst);
+    if wanted != NONE && wanted < request && settle(wanted) {
+        tell(&HibernateReport { outcome: HIBERNATE_CANCELLED, ..HibernateReport::default() }, wanted);
+    }
+    if core::mem::take(asleep) {
+        // What does not come now comes by faults.
+        let _ = residency::prefetch(working_set::len());
+    }
+    STIRRED.store(false, Ordering::SeqCst);
+    pause::resume(request);
 }
 
 fn tell(report: &HibernateReport, request: i64) {

@@ -521,3 +521,34 @@ fn reprotect(vma: &Vma, entry: Entry) -> Entry {
     let changed = Entry::new(entry.phys(), flags | keep);
     if entry.has(Entry::SWAPPED) { changed.swapped() } else { changed }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protection_changes_leave_swapped_pages_swapped() {
+        let vma = |prot| Vma {
+            start: 0x10000,
+            end: 0x20000,
+            prot,
+            max_prot: Prot::all(),
+            flags: VmaFlags::empty(),
+            object: None,
+            offset: 0,
+            next_fault: 0,
+            window_pages: 0,
+        };
+        let all = vma(Prot::READ | Prot::WRITE);
+        let entry = Entry::new(abi::layout::USER_PHYS, all.entry_flags(true)).swapped();
+        for prot in [Prot::empty(), Prot::READ, Prot::READ | Prot::WRITE] {
+            let changed = reprotect(&vma(prot), entry);
+            assert!(changed.has(Entry::SWAPPED) && !changed.has(Entry::PRESENT), "{prot:?}");
+            assert_eq!(changed.has(Entry::KEPT), prot.is_empty());
+            assert_eq!(changed.has(Entry::WRITABLE), prot.contains(Prot::WRITE));
+        }
+        // From no access back to reading: the page is still away.
+        let back = reprotect(&vma(Prot::READ), reprotect(&vma(Prot::empty()), entry));
+        assert!(back.has(Entry::SWAPPED) && !back.has(Entry::KEPT | Entry::PRESENT));
+    }
+}

@@ -218,3 +218,25 @@ impl Drop for PageTable {
         Self::free_level(self.root, 3, USER_ROOT_ENTRIES);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_swapped_entry_keeps_all_but_presence() {
+        let flags = Entry::PRESENT | Entry::WRITABLE | Entry::USER | Entry::DIRTY | Entry::NO_EXECUTE;
+        let entry = Entry::new(abi::layout::USER_PHYS + PAGE, flags);
+        let swapped = entry.swapped();
+        assert!(!swapped.has(Entry::PRESENT) && swapped.is_frame() && swapped.phys() == entry.phys());
+        assert_eq!(swapped.swapped(), swapped);
+        assert_eq!(swapped.brought_in(), entry);
+    }
+
+    #[test]
+    fn a_kept_entry_never_becomes_present() {
+        let kept = Entry::new(abi::layout::USER_PHYS, Entry::KEPT);
+        assert!(kept.swapped().is_frame());
+        assert_eq!(kept.swapped().brought_in(), kept);
+    }
+}

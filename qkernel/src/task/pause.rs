@@ -29,6 +29,11 @@ fn take(request: i64, paused: bool) -> bool {
     is_new
 }
 
+/// Whether tasks rest, or will.
+pub fn is_paused() -> bool {
+    PAUSED.load(Ordering::SeqCst)
+}
+
 /// The last request that was taken.
 pub fn last() -> i64 {
     *LAST.lock()

@@ -162,6 +162,8 @@ static CPUS: [Cpu; abi::layout::MAX_CPUS as usize] = [const {
 static QUEUE: SpinLock<VecDeque<Arc<Task>>> = SpinLock::new(VecDeque::new());
 /// Mirrors the queue's length, for a look without the lock.
 static QUEUED: AtomicU32 = AtomicU32::new(0);
+/// Tasks that were woken while the sandbox was paused.
+static WOKEN_IN_PAUSE: AtomicU64 = AtomicU64::new(0);
 /// No CPU takes a task from the queue. Written under its lock.
 static FROZEN: AtomicBool = AtomicBool::new(false);
 
@@ -205,6 +207,9 @@ fn wake_from(task: &Arc<Task>, from: u8) -> bool {
         }
         queue.push_back(task.clone());
         QUEUED.store(u32::try_from(queue.len()).unwrap_or(u32::MAX), Ordering::SeqCst);
+    }
+    if super::pause::is_paused() {
+        WOKEN_IN_PAUSE.fetch_add(1, Ordering::SeqCst);
     }
     notify(task.sched.last_cpu.load(Ordering::Relaxed) as usize);
     true
@@ -427,6 +432,11 @@ pub fn idle_loop(idle: Arc<Task>) -> ! {
         }
         cpu.idle.store(false, Ordering::SeqCst);
     }
+}
+
+/// A count that changes when a task is woken while the sandbox is paused.
+pub fn woken_in_pause() -> u64 {
+    WOKEN_IN_PAUSE.load(Ordering::SeqCst)
 }
 
 /// Whether an idle CPU has a task to run.

@@ -169,10 +169,15 @@ impl Life {
             // Answers may overtake one another; the kernel has taken the later request in any case.
             REPORT_PAUSED | REPORT_RESUMED | REPORT_ASLEEP if of >= progress.answered => {
                 (progress.paused, progress.answered) = (what != REPORT_RESUMED, of);
+                let was = progress.sleep;
                 match what {
                     REPORT_ASLEEP => progress.sleep = Sleep::Asleep,
                     REPORT_RESUMED => progress.sleep = Sleep::Awake,
                     _ => {}
+                }
+                // What came from outside may have woken it; what others see does not drift.
+                if let (REPORT_RESUMED, Sleep::Asleep, Some(leash)) = (what, was, &self.leash) {
+                    leash.resume();
                 }
             }
             REPORT_STAYED_WARM if progress.sleep == Sleep::FallingAsleep => progress.sleep = Sleep::Awake,
