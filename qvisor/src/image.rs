@@ -3,12 +3,48 @@
 //! The kernel is a static position-independent executable; the only relocations it may have are
 //! `R_X86_64_RELATIVE`. The bytes come with the VMM, yet every range is checked: a wrong build ends in a message.
 
+use std::fs::File;
+use std::os::fd::AsFd;
+
 use abi::layout::{KERNEL_IMAGE_PHYS, PAGE_SIZE};
 
 use crate::memory::{MemoryError, SandboxMemory};
 
-/// The kernel this VMM was built with.
-pub static KERNEL: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernel.elf"));
+/// The kernel this VMM was built with, on pages of its own.
+pub static KERNEL: &[u8] = &PageAligned(*include_bytes!(concat!(env!("OUT_DIR"), "/kernel.elf"))).0;
+
+#[repr(C, align(4096))]
+struct PageAligned<B: ?Sized>(B);
+
+/// The file that an image's bytes are in, page for page: what stays as it is there need not be copied, and all
+/// sandboxes share it.
+#[derive(Debug)]
+pub struct ImageFile {
+    file: File,
+    /// Of the image's first byte.
+    offset: u64,
+}
+
+impl ImageFile {
+    /// The program's own file, if [`KERNEL`] is mapped from it and it can be opened.
+    #[must_use]
+    pub fn of_the_kernel() -> Option<Self> {
+        let file = File::open("/proc/self/exe").ok()?;
+        let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+        let at = KERNEL.as_ptr() as u64;
+        let number = |text: &str| u64::from_str_radix(text, 16).ok();
+        maps.lines().find_map(|line| {
+            let mut fields = line.split_ascii_whitespace();
+            let (start, end) = fields.next()?.split_once('-')?;
+            let start = number(start).filter(|start| *start <= at)?;
+            number(end).filter(|end| at + KERNEL.len() as u64 <= *end)?;
+            let offset = number(fields.nth(1)?)? + (at - start);
+            let inode = fields.nth(1)?;
+            (inode != "0" && offset.is_multiple_of(PAGE_SIZE)).then_some(())?;
+            Some(Self { file: file.try_clone().ok()?, offset })
+        })
+    }
+}
 
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
@@ -71,8 +107,10 @@ struct Segment {
 
 /// Loads `elf` at `KERNEL_IMAGE_PHYS` for a kernel whose linear map begins at `linear_base`, and relocates it. With
 /// `protect`, text and constants become read-only in the VMM's own mapping too (systrap runs the kernel from it).
+/// Text and constants are mapped from `file`, if there is one, instead of being copied.
 pub fn load(
     elf: &[u8],
+    file: Option<&ImageFile>,
     memory: &SandboxMemory,
     linear_base: u64,
     protect: bool,
@@ -91,7 +129,11 @@ pub fn load(
         high = high.max(end - low);
         let phys = place(segment.vaddr, low)?;
         memory.host_ptr(phys, segment.mem_len).ok_or(ImageError::Size(high))?;
-        memory.copy_out(phys, bytes).ok_or(ImageError::Size(high))?;
+        let shared = file.filter(|_| segment.flags & PF_W == 0);
+        let mapped = shared.and_then(|file| map(file, segment, phys, memory));
+        let (before, after) = mapped.unwrap_or((bytes.len(), bytes.len()));
+        memory.copy_out(phys, &bytes[..before]).ok_or(ImageError::Size(high))?;
+        memory.copy_out(phys + after as u64, &bytes[after..]).ok_or(ImageError::Size(high))?;
     }
     let bias = linear_base.wrapping_add(KERNEL_IMAGE_PHYS).wrapping_sub(low);
     relocate(elf, &segments, memory, low, bias)?;
@@ -107,6 +149,18 @@ pub fn load(
     }
     let end_phys = (KERNEL_IMAGE_PHYS + high).next_multiple_of(PAGE_SIZE);
     Ok(LoadedImage { entry: entry.wrapping_add(bias), parts, end_phys })
+}
+
+/// Maps the whole pages of a segment from the file. Result: which of its bytes, from and to; `None` if none could be.
+fn map(image: &ImageFile, segment: &Segment, phys: u64, memory: &SandboxMemory) -> Option<(usize, usize)> {
+    let start = phys.next_multiple_of(PAGE_SIZE);
+    let end = (phys + segment.file_len) / PAGE_SIZE * PAGE_SIZE;
+    let offset = image.offset.checked_add(segment.offset)?.checked_add(start - phys)?;
+    if start >= end || !offset.is_multiple_of(PAGE_SIZE) {
+        return None;
+    }
+    memory.map_kernel_image(start, end - start, image.file.as_fd(), offset).ok()?;
+    Some((usize::try_from(start - phys).ok()?, usize::try_from(end - phys).ok()?))
 }
 
 /// The pages of the segments, then those that are constant once relocated.
@@ -234,15 +288,27 @@ mod tests {
     #[test]
     fn the_kernel_loads() {
         let memory = memory();
-        let image = load(KERNEL, &memory, 0x1000, false).unwrap();
+        let image = load(KERNEL, None, &memory, 0x1000, false).unwrap();
         assert!(image.entry >= 0x1000 + KERNEL_IMAGE_PHYS && image.entry < 0x1000 + image.end_phys);
+    }
+
+    #[test]
+    fn a_mapped_image_is_the_same_as_a_copied_one() {
+        let file = ImageFile::of_the_kernel().expect("the test's own program holds the kernel");
+        let (copied, mapped) = (memory(), memory());
+        let image = load(KERNEL, None, &copied, 0x1000, false).unwrap();
+        assert_eq!(load(KERNEL, Some(&file), &mapped, 0x1000, false).unwrap(), image);
+        let bytes = |memory: &SandboxMemory| {
+            memory.copy_in(KERNEL_IMAGE_PHYS, image.end_phys - KERNEL_IMAGE_PHYS).unwrap()
+        };
+        assert!(bytes(&copied) == bytes(&mapped));
     }
 
     #[test]
     fn cut_images_are_refused() {
         let memory = memory();
         for len in (0..KERNEL.len().min(8192)).step_by(61) {
-            assert!(load(&KERNEL[..len], &memory, 0, false).is_err(), "{len} bytes");
+            assert!(load(&KERNEL[..len], None, &memory, 0, false).is_err(), "{len} bytes");
         }
     }
 
@@ -253,7 +319,7 @@ mod tests {
         for at in 0..512.min(bytes.len()) {
             for value in [0, 0x7f, 0xff] {
                 let old = std::mem::replace(&mut bytes[at], value);
-                let _ = load(&bytes, &memory, 0, false);
+                let _ = load(&bytes, None, &memory, 0, false);
                 bytes[at] = old;
             }
         }

@@ -34,6 +34,9 @@ const KICK: u64 = u64::MAX - 1;
 const EDGES: u64 = u64::MAX - 2;
 /// How long busy vCPUs may take to look at edges by themselves.
 const PATIENCE: Duration = Duration::from_micros(50);
+/// How long the thread stays away when they did.
+const REST_MIN: Duration = Duration::from_millis(1);
+const REST_MAX: Duration = Duration::from_millis(4);
 /// What is watched of a socket.
 const EDGE_EVENTS: u32 = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLPRI | libc::EPOLLRDHUP) as u32;
 /// Tokens of edges are below this.
@@ -71,8 +74,10 @@ struct Jobs {
 }
 
 struct Shared {
-    /// Everything: single handles, the edges, the two counters below.
+    /// The thread's: single handles, the edges, its end.
     epoll: OwnedFd,
+    /// An idle vCPU's: the edges, kicks.
+    idle: OwnedFd,
     edges: OwnedFd,
     wake: OwnedFd,
     kick: OwnedFd,
@@ -109,14 +114,23 @@ impl IoThreads {
     /// Prepares the queues; no thread runs yet.
     pub fn new(sink: EventSink) -> Result<Self, Errno> {
         let (epoll, wake) = (sys::epoll_create()?, sys::eventfd()?);
-        let (edges, kick) = (sys::epoll_create()?, sys::eventfd()?);
+        let (idle, kick) = (sys::epoll_create()?, sys::eventfd()?);
+        let edges = sys::epoll_create()?;
         let level = libc::EPOLLIN.cast_unsigned();
         let edge = level | libc::EPOLLET.cast_unsigned();
-        for (fd, events, data) in [(&wake, level, WAKE), (&kick, edge, KICK), (&edges, edge, EDGES)] {
+        let watched = [
+            (&epoll, &wake, level, WAKE),
+            (&epoll, &edges, edge, EDGES),
+            (&idle, &kick, edge, KICK),
+            // Also what the thread was told of already.
+            (&idle, &edges, level, EDGES),
+        ];
+        for (epoll, fd, events, data) in watched {
             sys::epoll_ctl(epoll.as_fd(), libc::EPOLL_CTL_ADD, fd.as_fd(), events, data)?;
         }
         let shared = Shared {
             epoll,
+            idle,
             edges,
             wake,
             kick,
@@ -171,7 +185,7 @@ impl IoThreads {
 
     /// Waits in the kernel's stead, at most until `deadline_ns` (monotonic). For one thread at a time.
     pub fn wait(&self, deadline_ns: u64) -> Woken {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
         let timeout = match deadline_ns {
             u64::MAX => None,
             deadline => Some(deadline.saturating_sub(crate::platform::cpu::clock_ns(libc::CLOCK_MONOTONIC))),
@@ -181,20 +195,12 @@ impl IoThreads {
         let count = if shared.kicked.load(Ordering::SeqCst) {
             0
         } else {
-            sys::epoll_wait_for(shared.epoll.as_fd(), &mut events, timeout).unwrap_or(0)
+            sys::epoll_wait_for(shared.idle.as_fd(), &mut events, timeout).unwrap_or(0)
         };
         shared.waiting.store(false, Ordering::SeqCst);
         shared.kicked.store(false, Ordering::SeqCst);
-        let mut woken = Woken::Other;
-        for event in &events[..count] {
-            let (data, ready) = (event.u64, event.events);
-            match data {
-                EDGES => woken = Woken::Edges,
-                KICK | WAKE => {}
-                _ => shared.report(data, ready),
-            }
-        }
-        woken
+        let edges = events[..count].iter().any(|event| event.u64 == EDGES);
+        if edges { Woken::Edges } else { Woken::Other }
     }
 
     /// Ends the wait of the thread in [`Self::wait`], or the next one.
@@ -297,35 +303,37 @@ impl Shared {
     /// The poller: until the wake-up counter is set.
     fn poll(&self) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        let mut rest = Duration::ZERO;
         loop {
             let Ok(count) = sys::epoll_wait(self.epoll.as_fd(), &mut events) else { return };
             for event in &events[..count] {
                 let (data, ready) = (event.u64, event.events);
                 match data {
                     WAKE => return,
-                    KICK => self.pass_on_kick(),
-                    EDGES => self.remind(),
+                    EDGES if self.remind() => rest = Duration::ZERO,
+                    // A vCPU was about to look, and will be next time: keep out of its way.
+                    EDGES => {
+                        rest = (rest * 2).clamp(REST_MIN, REST_MAX);
+                        std::thread::sleep(rest);
+                    }
                     _ => self.report(data, ready),
                 }
             }
         }
     }
 
-    /// The thread was told of what is for a vCPU: it waits no more, or has to be told again.
-    fn pass_on_kick(&self) {
-        if self.kicked.load(Ordering::SeqCst) && self.waiting.load(Ordering::SeqCst) {
-            sys::eventfd_signal(self.kick.as_fd());
-            // So that it is there first.
+    /// Edges came, and no vCPU was waiting for them. Whether one had to be told.
+    fn remind(&self) -> bool {
+        let remain = || {
             std::thread::sleep(PATIENCE);
-        }
-    }
-
-    /// Edges came, and no vCPU was waiting for them.
-    fn remind(&self) {
-        std::thread::sleep(PATIENCE);
-        if sys::poll_now(self.edges.as_fd(), libc::POLLIN).is_ok_and(|ready| ready != 0) {
+            sys::poll_now(self.edges.as_fd(), libc::POLLIN).is_ok_and(|ready| ready != 0)
+        };
+        // Twice: at the first look it may be others that just came.
+        let untaken = remain() && remain();
+        if untaken {
             (self.sink)(Event { kind: EVENT_LOOK, ..Event::default() });
         }
+        untaken
     }
 
     fn report(&self, data: u64, ready: u32) {

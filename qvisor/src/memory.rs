@@ -335,6 +335,19 @@ impl SandboxMemory {
         if in_window { Some(self.at(phys).cast()) } else { self.host_ptr(phys, len) }
     }
 
+    /// Puts a private view of `file` in the place of whole pages of kernel memory, which hold nothing yet.
+    pub fn map_kernel_image(
+        &self,
+        phys: u64,
+        len: u64,
+        file: BorrowedFd<'_>,
+        offset: u64,
+    ) -> Result<(), MemoryError> {
+        self.host_ptr(phys, len).ok_or(MemoryError::KernelSize(phys + len))?;
+        self.map(phys, len, libc::MAP_PRIVATE, Some(file), offset, true)
+            .map_err(|_| failed("map the kernel image"))
+    }
+
     /// Sets the protection of whole pages of kernel memory.
     pub fn protect_kernel(&self, phys: u64, len: u64, write: bool, execute: bool) -> Result<(), MemoryError> {
         let at = self.host_ptr(phys, len).ok_or(MemoryError::KernelSize(phys + len))?;

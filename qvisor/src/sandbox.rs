@@ -13,7 +13,7 @@ use crate::hibernate::Hibernation;
 use crate::hostcall::LEAVE_TIMEOUT;
 use crate::hostcall::events::EventQueue;
 use crate::hostcall::files::HostIo;
-use crate::image::{self, ImageError};
+use crate::image::{self, ImageError, ImageFile};
 use crate::jail::JailError;
 use crate::memory::{MemoryError, SandboxMemory, USER_BLOCK};
 use crate::platform::kvm::{self, Kvm};
@@ -39,6 +39,8 @@ pub struct SandboxConfig {
     pub kernel_bytes: u64,
     /// The kernel's ELF image.
     pub kernel: &'static [u8],
+    /// The file it comes from, if it is at hand.
+    pub kernel_file: Option<Arc<ImageFile>>,
     pub log: LogSink,
     pub report: ReportSink,
     /// Where its pages go while it sleeps.
@@ -60,6 +62,7 @@ impl SandboxConfig {
             memory_bytes,
             kernel_bytes: KERNEL_PHYS_MAX / 4,
             kernel: image::KERNEL,
+            kernel_file: None,
             log: Arc::new(|_, text| eprintln!("{text}")),
             report: Arc::new(|_, _| {}),
             hibernation: Arc::new(Hibernation::none()),
@@ -185,7 +188,13 @@ impl Sandbox {
     pub fn run(self: &Arc<Self>, spec: &BootSpec) -> Result<u32, SandboxError> {
         let linear_base = self.machine.linear_base();
         let protect = self.config.platform == Platform::Systrap;
-        let image = image::load(self.config.kernel, &self.memory, linear_base, protect)?;
+        let image = image::load(
+            self.config.kernel,
+            self.config.kernel_file.as_deref(),
+            &self.memory,
+            linear_base,
+            protect,
+        )?;
         let machine = boot::Machine {
             platform: self.config.platform,
             linear_base,

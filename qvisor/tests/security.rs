@@ -233,6 +233,20 @@ fn a_taken_over_vmm_opens_no_host_file() {
 }
 
 #[test]
+fn a_taken_over_vmm_does_not_change_the_hosts_program() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new();
+    for mode in MODES {
+        // The view is mounted nowhere any more, and some kernels then find nothing behind the link.
+        let errors = ["Read-only file system", "not permitted", "Permission denied", "No such file"];
+        is_refused(&place, mode, "chmod-program:../exe", &errors);
+        is_refused(&place, mode, "chmod-program:../../self/exe", &errors);
+    }
+}
+
+#[test]
 fn a_taken_over_vmm_signals_nobody_and_reaches_no_other_sandbox() {
     if !is_root() {
         return;

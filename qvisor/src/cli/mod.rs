@@ -38,6 +38,9 @@ pub fn main() -> ExitCode {
         ));
         return EXIT_FAILURE.into();
     }
+    if matches!(cli.command, Command::Do(_) | Command::Create(_) | Command::Run { .. }) {
+        crate::jail::run_from_read_only_view();
+    }
     let result = match cli.command {
         Command::Do(args) => run::run(&root, *args),
         Command::List { json } => show::list(&root, json),

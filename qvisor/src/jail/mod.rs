@@ -11,6 +11,7 @@
 //!    ([`seal`]).
 
 mod privileges;
+mod program;
 mod seccomp;
 mod syscalls;
 #[cfg(debug_assertions)]
@@ -21,6 +22,7 @@ use std::ffi::CStr;
 use std::io;
 
 pub use self::privileges::KEPT;
+pub use self::program::run_from_read_only_view;
 pub use self::seccomp::{has_ended_by_filter, seal};
 pub use self::syscalls::{RULES, Rule};
 pub use self::users::{IdMap, UserNamespace, Users, proc_directory};

@@ -17,6 +17,9 @@ pub fn run() {
         "open" => call(libc::SYS_openat, [here, at, read, 0, 0]),
         // From every descriptor, as whoever looks for a way out would.
         "open-below" => (0..64).map(|fd| call(libc::SYS_openat, [fd, at, read, 0, 0])).max().unwrap_or(-1),
+        "chmod-program" => {
+            (0..64).map(|fd| call(libc::SYS_fchmodat, [fd, at, 0o755, 0, 0])).max().unwrap_or(-1)
+        }
         "signal" => call(libc::SYS_tgkill, [number, number, i64::from(libc::SIGUSR1), 0, 0]),
         "signal-pidfd" => match call(libc::SYS_pidfd_open, [number, 0, 0, 0, 0]) {
             fd @ 0.. => call(libc::SYS_pidfd_send_signal, [fd, i64::from(libc::SIGKILL), 0, 0, 0]),

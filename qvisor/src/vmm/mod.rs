@@ -18,6 +18,7 @@ use crate::hibernate::{Hibernation, SwapPlan};
 use crate::hostcall::events::EventQueue;
 use crate::hostcall::files::HostIo;
 use crate::hostcall::sys::{self, Errno};
+use crate::image::ImageFile;
 use crate::jail::{self, JailError, UserNamespace, Users};
 use crate::leash::Leash;
 use crate::mounts::{MountError, Volume};
@@ -223,6 +224,7 @@ fn run(
         }
         Platform::Systrap => None,
     };
+    let kernel_file = ImageFile::of_the_kernel().map(Arc::new);
     // From here on nothing is opened by its path. One thread so far: ids and capabilities are a thread's own, and the
     // stubs' zygote, made below, is to have ours.
     jail::enter(users)?;
@@ -236,7 +238,8 @@ fn run(
         jail::seal(plan.platform)?;
         life.finish(Ok(stand_in(&boot, &events)));
     }
-    let sandbox = Sandbox::new(config(plan, device, &life), io, Arc::clone(&events))?;
+    let sandbox =
+        Sandbox::new(SandboxConfig { kernel_file, ..config(plan, device, &life) }, io, Arc::clone(&events))?;
     life.set_sandbox(Arc::downgrade(&sandbox));
     leave(&life, listener)?;
     let status = sandbox.run(&boot);

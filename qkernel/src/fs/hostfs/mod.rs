@@ -8,6 +8,7 @@
 mod attr;
 mod dir;
 mod file;
+mod kept;
 
 use abi::hostcall::HostStat;
 use alloc::boxed::Box;
@@ -29,6 +30,7 @@ use crate::sync::{Mutex, Once, SpinLock};
 use attr::Attr;
 pub use attr::to_stat;
 pub use file::HostFile;
+use kept::Kept;
 
 const O_PATH: u32 = OpenFlags::PATH.bits();
 const O_DIRECTORY: u32 = OpenFlags::DIRECTORY.bits();
@@ -62,6 +64,7 @@ pub struct HostInode {
     node: SpinLock<Option<Arc<Handle>>>,
     /// The handle a new file was made with, until it is opened.
     fresh: SpinLock<Option<Arc<Handle>>>,
+    kept: SpinLock<Kept>,
     unnamed_file: bool,
     attr: SpinLock<Attr>,
     /// Held while the content is written, so that appends know the end.
@@ -92,6 +95,7 @@ pub fn is_host(inode: &Arc<dyn Inode>) -> bool {
 fn with_room<R>(mut call: impl FnMut() -> Result<R>) -> Result<R> {
     match call() {
         Err(Errno::ENFILE | Errno::EMFILE) => {
+            kept::forget_all();
             dentry::shrink();
             call()
         }
@@ -148,6 +152,7 @@ impl HostInode {
             place: SpinLock::new(place),
             node: SpinLock::new(node),
             fresh: SpinLock::new(None),
+            kept: SpinLock::default(),
             unnamed_file,
             attr: SpinLock::new(Attr::new(stat)),
             io: Mutex::new(()),
@@ -250,14 +255,24 @@ impl HostInode {
         {
             return Ok(fresh);
         }
-        let kept = OpenFlags::WRONLY | OpenFlags::RDWR | OpenFlags::DSYNC | OpenFlags::SYNC_BIT;
-        let mut bits = (flags & kept).bits();
+        let missed = match self.kept(flags) {
+            Ok(handle) => return Ok(handle),
+            Err(missed) => missed,
+        };
+        let known = OpenFlags::WRONLY | OpenFlags::RDWR | OpenFlags::DSYNC | OpenFlags::SYNC_BIT;
+        let mut bits = (flags & known).bits();
         if self.kind == S_IFDIR {
             bits = O_DIRECTORY;
         }
         let handle = with_room(|| self.reach(|at, name| host::open(at, name, bits, 0)))?;
         self.check_same(&handle)?;
-        Ok(Arc::new(handle))
+        let handle = Arc::new(handle);
+        match missed {
+            Some(missed) => self.keep(&handle, &missed),
+            None if flags.writable() => self.changed(),
+            None => {}
+        }
+        Ok(handle)
     }
 }
 
@@ -373,7 +388,9 @@ impl Inode for HostInode {
         Ok(LinkTarget::Text(self.link.call_once(|| target).clone()))
     }
     fn set_attr(&self, change: &AttrChange) -> Result<()> {
-        self.change(change, None)
+        let result = self.change(change, None);
+        self.changed();
+        result
     }
     fn is_written(&self) -> bool {
         self.writers.load(Ordering::Relaxed) != 0
