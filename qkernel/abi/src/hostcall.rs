@@ -265,7 +265,8 @@ pub const EVENT_START: u32 = 16;
 pub const EVENT_PAUSE: u32 = 17;
 /// See [`EVENT_PAUSE`].
 pub const EVENT_RESUME: u32 = 18;
-/// As [`EVENT_PAUSE`]; then user memory goes to its home. Answered by [`HIBERNATED`].
+/// User memory goes to its home, with everything paused as by [`EVENT_PAUSE`]. With `flags` = 1 only once every task waits
+/// for something, so that none is left in the middle of its work. Answered by [`HIBERNATED`].
 pub const EVENT_HIBERNATE: u32 = 19;
 /// As [`EVENT_RESUME`]; before, the working set comes back.
 pub const EVENT_WAKE: u32 = 20;

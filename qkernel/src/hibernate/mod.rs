@@ -42,16 +42,18 @@ static ASLEEP: SpinLock<bool> = SpinLock::new(false);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Obstacle {
     Busy,
+    /// A later request has made the sandbox go on.
+    Overtaken,
     NoMemory,
     Stub,
     Store,
 }
 
-/// Pauses the sandbox and wants it hibernated, unless a later request has been taken.
-pub fn request(request: i64) {
+/// Wants the sandbox hibernated, unless a later request has been taken: at once, which pauses it, or when it is `idle`.
+pub fn request(request: i64, idle: bool) {
     let now = time::monotonic_ns();
     STIRRED.store(false, Ordering::SeqCst);
-    if pause::pause(request) {
+    if idle || pause::pause(request) {
         WANTED_SINCE_NS.store(now, Ordering::SeqCst);
         WANTED.fetch_max(request, Ordering::SeqCst);
     }
@@ -84,10 +86,17 @@ fn settle(request: i64) -> bool {
 }
 
 fn hibernate(request: i64, asleep: &mut bool) -> bool {
+    if *asleep {
+        // The request before it did all there is to do.
+        settle(request);
+        return true;
+    }
     let since = WANTED_SINCE_NS.load(Ordering::SeqCst);
     let waited = time::monotonic_ns().saturating_sub(since);
     let result = match sched::freeze() {
-        Some(_frozen) => deflate::run(),
+        // Nobody is in the middle of anything: what comes from now on is seen by `stir`.
+        Some(_frozen) if pause::pause(request) || pause::is_paused() => deflate::run(),
+        Some(_frozen) => Err(Obstacle::Overtaken),
         None => Err(Obstacle::Busy),
     };
     let outcome = match result {
@@ -100,16 +109,17 @@ fn hibernate(request: i64, asleep: &mut bool) -> bool {
         }
         Err(Obstacle::Busy) if waited < PATIENCE_NS => return false,
         Err(Obstacle::Busy) => HIBERNATE_BUSY,
+        Err(Obstacle::Overtaken) => HIBERNATE_CANCELLED,
         Err(Obstacle::NoMemory) => HIBERNATE_NO_MEMORY,
         Err(Obstacle::Stub) => HIBERNATE_STUB,
         Err(Obstacle::Store) => HIBERNATE_STORE,
     };
-    settle(request);
-    tell(&HibernateReport { outcome, pause_ns: waited, ..HibernateReport::default() }, request);
-    // One that slept already goes on sleeping.
-    if !*asleep {
-        pause::resume(request);
+    if !settle(request) && outcome == HIBERNATE_CANCELLED {
+        // Whoever took the later request has told.
+        return true;
     }
+    tell(&HibernateReport { outcome, pause_ns: waited, ..HibernateReport::default() }, request);
+    pause::resume(request);
     true
 }
 
@@ -119,7 +129,8 @@ pub fn wake(request: i64) {
     follow_wake();
 }
 
-/// Something came from outside that a task waits for, or a socket's reader finds: wakes the sandbox if it sleeps, or as soon as it does.
+/// Something came from outside that a task waits for, or that a socket's reader finds: wakes the sandbox if it sleeps, or
+/// as soon as it does.
 pub fn stir() {
     if pause::is_paused() {
         STIRRED.store(true, Ordering::SeqCst);

@@ -25,6 +25,8 @@ use crate::state::Status;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long the first program may take to be loaded.
 const START_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a sandbox that is to hibernate may go on with what it does.
+const IDLE_PATIENCE: Duration = Duration::from_millis(200);
 /// How long its memory may take to be written or read.
 const HIBERNATE_PATIENCE: Duration = Duration::from_secs(300);
 
@@ -51,6 +53,8 @@ struct Progress {
     stage: Stage,
     paused: bool,
     sleep: Sleep,
+    /// The first request of the last hibernation.
+    falls_by: u64,
     /// The last request to pause or resume that was answered.
     answered: u64,
     /// The kernel's last words before the first program ran.
@@ -108,6 +112,7 @@ impl Life {
             stage: Stage::Creating,
             paused: false,
             sleep: Sleep::Awake,
+            falls_by: 0,
             answered: 0,
             said: None,
             released: false,
@@ -167,19 +172,20 @@ impl Life {
                 let _ = control::send(&self.channel, &Report::Started);
             }
             // Answers may overtake one another; the kernel has taken the later request in any case.
-            REPORT_PAUSED | REPORT_RESUMED | REPORT_ASLEEP if of >= progress.answered => {
+            REPORT_PAUSED | REPORT_RESUMED if of >= progress.answered => {
                 (progress.paused, progress.answered) = (what != REPORT_RESUMED, of);
                 let was = progress.sleep;
-                match what {
-                    REPORT_ASLEEP => progress.sleep = Sleep::Asleep,
-                    REPORT_RESUMED => progress.sleep = Sleep::Awake,
-                    _ => {}
+                // An earlier request's answer may come late.
+                let overtaken = was == Sleep::FallingAsleep && of < progress.falls_by;
+                if what == REPORT_RESUMED && !overtaken {
+                    progress.sleep = Sleep::Awake;
                 }
                 // What came from outside may have woken it; what others see does not drift.
                 if let (REPORT_RESUMED, Sleep::Asleep, Some(leash)) = (what, was, &self.leash) {
                     leash.resume();
                 }
             }
+            REPORT_ASLEEP if progress.sleep == Sleep::FallingAsleep => progress.sleep = Sleep::Asleep,
             REPORT_STAYED_WARM if progress.sleep == Sleep::FallingAsleep => progress.sleep = Sleep::Awake,
             _ => {}
         }
@@ -282,8 +288,12 @@ impl Life {
 
     /// Asks the kernel to pause or to go on. The last request counts, in whatever order they get there.
     fn request(&self, kind: u32) -> u64 {
+        self.request_with(kind, 0)
+    }
+
+    fn request_with(&self, kind: u32, flags: u32) -> u64 {
         let request = self.requests.fetch_add(1, Ordering::SeqCst) + 1;
-        self.events.post(event(kind, 0, request));
+        self.events.post(event(kind, flags, request));
         request.cast_unsigned()
     }
 
@@ -355,8 +365,14 @@ impl Life {
             _ => return Err("its first process does not run yet".into()),
         }
         (progress.sleep, progress.awaited) = (Sleep::FallingAsleep, true);
-        self.request(EVENT_HIBERNATE);
         let falls = |progress: &mut Progress| progress.sleep == Sleep::FallingAsleep && !progress.ending;
+        // First when nobody is in the middle of a request; a sandbox that is never idle is stopped wherever it is.
+        progress.falls_by = self.request_with(EVENT_HIBERNATE, 1);
+        let waited = self.changed.wait_timeout_while(progress, IDLE_PATIENCE, falls);
+        let (mut progress, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() && falls(&mut progress) {
+            self.request(EVENT_HIBERNATE);
+        }
         let waited = self.changed.wait_timeout_while(progress, HIBERNATE_PATIENCE, falls);
         let (progress, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         if waited.timed_out() || progress.sleep != Sleep::Asleep {
