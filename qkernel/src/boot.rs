@@ -103,7 +103,8 @@ fn read_spec(boot: &BootInfo) -> Spec {
     // SAFETY: the VMM wrote the records there before the kernel started.
     let bytes = unsafe { core::slice::from_raw_parts(platform::ptr::<u8>(RECORDS_PHYS), len) };
     let spec = Spec::parse(bytes);
-    platform::release(RECORDS_PHYS, (len as u64).next_multiple_of(abi::PAGE_SIZE));
+    // Memory that stays is only lost.
+    let _ = platform::release(RECORDS_PHYS, (len as u64).next_multiple_of(abi::PAGE_SIZE));
     spec
 }
 

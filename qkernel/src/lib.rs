@@ -13,6 +13,7 @@ pub mod boot;
 pub mod config;
 pub mod errno;
 pub mod fs;
+pub mod hibernate;
 #[allow(unsafe_code)]
 pub mod host;
 pub mod log;

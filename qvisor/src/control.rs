@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::hibernate::{Hibernated, Woken};
 use crate::process;
 use crate::state::Status;
 
@@ -19,6 +20,8 @@ const LINE_MAX: u64 = 4096;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a container may take to start.
 const START_PATIENCE: Duration = Duration::from_secs(70);
+/// How long its memory may take to be written or read.
+const HIBERNATE_PATIENCE: Duration = Duration::from_secs(330);
 
 /// What a sandbox can be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +38,13 @@ pub enum Order {
     },
     /// The terminal has a new size.
     Winsize { rows: u16, columns: u16 },
+    /// Its memory goes to its home. Answered once it is there.
+    Hibernate,
+    /// It comes back. Answered once the sandbox goes on.
+    Wake {
+        #[serde(default)]
+        reap: Option<bool>,
+    },
     /// How is it? And is it alive?
     State,
     /// The front end has done its part of a container's creation.
@@ -51,6 +61,17 @@ pub struct Answer {
     pub error: Option<String>,
     #[serde(default)]
     pub status: Option<Status>,
+    /// What a hibernation or a wake came to.
+    #[serde(default)]
+    pub figures: Option<Figures>,
+}
+
+/// What an order came to, in numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Figures {
+    Hibernated(Hibernated),
+    Woken(Woken),
 }
 
 /// What the VMM tells its front end.
@@ -94,7 +115,7 @@ pub fn serve_peer(peer: &UnixStream, target: &dyn Target) -> io::Result<()> {
     // The host's root is nobody we know once the VMM is in a user namespace of its own. Whoever else is outside of it
     // cannot come here: the socket's directory is closed to all but its owner.
     if user != 0 && user != process::started_by() && user != process::OVERFLOW_USER {
-        return send(peer, &Answer { error: Some("permission denied".into()), status: None });
+        return send(peer, &Answer { error: Some("permission denied".into()), ..Answer::default() });
     }
     let answer = match read_order(&mut BufReader::new(peer.take(LINE_MAX))) {
         Ok(Some(order @ Order::Kill { signal: libc::SIGKILL, .. })) => {
@@ -104,7 +125,7 @@ pub fn serve_peer(peer: &UnixStream, target: &dyn Target) -> io::Result<()> {
         }
         Ok(Some(order)) => target.answer(order),
         Ok(None) => return Ok(()),
-        Err(error) => Answer { error: Some(error.to_string()), status: None },
+        Err(error) => Answer { error: Some(error.to_string()), ..Answer::default() },
     };
     let sent = send(peer, &answer);
     target.answered();
@@ -140,7 +161,11 @@ pub fn listen(dir: &Path) -> io::Result<UnixListener> {
 pub fn order(dir: &Path, order: Order) -> io::Result<Answer> {
     let dir = crate::mounts::open_directory(dir)?;
     let stream = UnixStream::connect(short_path(&dir, SOCKET))?;
-    let patience = if order == Order::Start { START_PATIENCE } else { PATIENCE };
+    let patience = match order {
+        Order::Start => START_PATIENCE,
+        Order::Hibernate | Order::Wake { .. } => HIBERNATE_PATIENCE,
+        _ => PATIENCE,
+    };
     stream.set_read_timeout(Some(patience))?;
     send(&stream, &order)?;
     let mut line = Vec::new();
@@ -169,7 +194,7 @@ mod tests {
         fn answer(&self, order: Order) -> Answer {
             self.orders.lock().unwrap().push(order);
             let refused = matches!(order, Order::Start).then(|| "no".to_owned());
-            Answer { error: refused, status: Some(Status::Running) }
+            Answer { error: refused, status: Some(Status::Running), figures: None }
         }
 
         fn answered(&self) {

@@ -6,6 +6,7 @@ pub mod cli;
 pub mod container;
 pub mod control;
 pub mod front;
+pub mod hibernate;
 pub mod hostcall;
 pub mod image;
 pub mod io;

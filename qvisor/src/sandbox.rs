@@ -9,6 +9,7 @@ use abi::boot::Platform;
 use abi::layout::KERNEL_PHYS_MAX;
 
 use crate::boot::{self, BootError, BootSpec, TscMeter};
+use crate::hibernate::Hibernation;
 use crate::hostcall::LEAVE_TIMEOUT;
 use crate::hostcall::events::EventQueue;
 use crate::hostcall::files::HostIo;
@@ -42,6 +43,8 @@ pub struct SandboxConfig {
     pub kernel_file: Option<Arc<ImageFile>>,
     pub log: LogSink,
     pub report: ReportSink,
+    /// Where its pages go while it sleeps.
+    pub hibernation: Arc<Hibernation>,
     /// `/dev/kvm`, if no path leads to it any more.
     pub device: Option<kvm::Device>,
     /// Called when all is ready, right before the kernel runs: gives up what it does not need. Threads that are started
@@ -62,6 +65,7 @@ impl SandboxConfig {
             kernel_file: None,
             log: Arc::new(|_, text| eprintln!("{text}")),
             report: Arc::new(|_, _| {}),
+            hibernation: Arc::new(Hibernation::none()),
             device: None,
             seal: None,
         }
@@ -97,6 +101,8 @@ pub enum SandboxError {
     Jail(#[from] JailError),
     #[error("the kernel gave up: {0}")]
     Panicked(String),
+    #[error("cannot bring its memory back: {0}; check the disk of --swap-dir, and start it anew")]
+    Lost(String),
 }
 
 /// How the kernel ended.
@@ -106,6 +112,8 @@ pub enum Outcome {
     Exited(u32),
     /// It found itself inconsistent, or faulted.
     Panicked(String),
+    /// A page of its applications' memory could not come back.
+    Lost(String),
 }
 
 /// A sandbox.
@@ -217,6 +225,7 @@ impl Sandbox {
         match self.wait_for_end(threads) {
             Outcome::Exited(status) => Ok(status),
             Outcome::Panicked(text) => Err(SandboxError::Panicked(text)),
+            Outcome::Lost(text) => Err(SandboxError::Lost(text)),
         }
     }
 
@@ -270,6 +279,11 @@ impl Sandbox {
     #[must_use]
     pub fn exits(&self) -> Vec<(&'static str, u64)> {
         self.machine.exits()
+    }
+
+    /// The home of its pages.
+    pub(crate) fn hibernation(&self) -> &Hibernation {
+        &self.config.hibernation
     }
 
     /// Passes on how far the kernel has got.

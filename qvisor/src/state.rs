@@ -90,6 +90,7 @@ pub enum Status {
     Created,
     Running,
     Paused,
+    Hibernated,
     Stopped,
 }
 
@@ -100,6 +101,7 @@ impl std::fmt::Display for Status {
             Self::Created => "created",
             Self::Running => "running",
             Self::Paused => "paused",
+            Self::Hibernated => "hibernated",
             Self::Stopped => "stopped",
         })
     }
@@ -192,7 +194,9 @@ impl Root {
         let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
         let free =
             entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).filter_map(|entry| {
-                if entry.path().join(RECORD).exists() {
+                // No sandbox's name begins with a dot.
+                let is_ours = entry.file_name().as_encoded_bytes().starts_with(b".");
+                if is_ours || entry.path().join(RECORD).exists() {
                     return None;
                 }
                 let lock = lock_file(&entry.path(), true).ok()?;
@@ -316,7 +320,10 @@ fn read_live(dir: &Path) -> Option<State> {
     if lock.try_lock_shared().is_ok() {
         return None;
     }
-    serde_json::from_slice(&fs::read(dir.join(STATE)).ok()?).ok()
+    let state: State = serde_json::from_slice(&fs::read(dir.join(STATE)).ok()?).ok()?;
+    // One that does not answer is about to begin, or to end.
+    let answer = control::order(dir, Order::State).ok();
+    Some(State { status: answer.and_then(|answer| answer.status).unwrap_or(state.status), ..state })
 }
 
 /// Removes a tree, also below directories whose mode forbids it; links are not followed.

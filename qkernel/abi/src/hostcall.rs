@@ -63,6 +63,9 @@ pub const RANDOM: u32 = 10;
 /// (what: [`REPORT_READY`] …, the event's `value` for those that answer one): how far the sandbox has got.
 pub const REPORT: u32 = 11;
 
+/// (phys of [`HibernateReport`], the event's `value`): how [`EVENT_HIBERNATE`] came out.
+pub const HIBERNATED: u32 = 12;
+
 /// The first process could be found, and waits for [`EVENT_START`].
 pub const REPORT_READY: u64 = 1;
 /// The first process runs.
@@ -71,6 +74,9 @@ pub const REPORT_RUNNING: u64 = 2;
 pub const REPORT_PAUSED: u64 = 3;
 /// [`EVENT_RESUME`] was taken.
 pub const REPORT_RESUMED: u64 = 4;
+/// What the VMM makes of [`HIBERNATED`]: user memory is stored, or not.
+pub const REPORT_ASLEEP: u64 = 5;
+pub const REPORT_STAYED_WARM: u64 = 6;
 
 // ---- memory ----
 /// (phys, len): gives whole pages of user or kernel memory back to the host; they read as zeros afterwards.
@@ -83,6 +89,71 @@ pub const WINDOW_UNMAP: u32 = 18;
 /// (dst phys, src phys, len): copies; either side may be in the file window. `-EFAULT` when a mapped file is shorter.
 /// On kvm and systrap alike the kernel uses this (or an equivalent fix-up) for every read or write of the window.
 pub const WINDOW_COPY: u32 = 19;
+
+/// (phys of [`SwapOut`]): stores pages of user memory in the sandbox's home of pages. All or nothing: after an error
+/// everything that was stored before can be brought back as before.
+pub const SWAP_OUT: u32 = 20;
+/// (phys of `u32` frame numbers, count): brings stored pages back to their frames. A page that cannot come back ends the
+/// sandbox.
+pub const SWAP_IN: u32 = 21;
+/// (phys of the bitmap of stored frames, its 64-bit words, phys of `u32` frame numbers to fill, most): brings the working
+/// set back, as far as its frames are in the bitmap; result: how many, with their numbers in the order of the set.
+pub const PREFETCH: u32 = 22;
+
+/// What [`SWAP_OUT`] stores. Frames go by number: `(phys - USER_PHYS) / PAGE_SIZE`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SwapOut {
+    /// Numbers (`u32`) of the frames of the working set, in the order of touch.
+    pub working: u64,
+    pub working_count: u64,
+    /// Numbers of the others.
+    pub rest: u64,
+    pub rest_count: u64,
+    /// Bitmap of the frames stored earlier that are to stay stored, in 64-bit words. All others are forgotten.
+    pub kept: u64,
+    pub kept_words: u64,
+}
+const _: () = assert!(size_of::<SwapOut>() == 48);
+
+/// How a hibernation came out; times in nanoseconds.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HibernateReport {
+    /// [`HIBERNATE_DONE`] …
+    pub outcome: u64,
+    /// Pages that were stored, and those of them in the working set.
+    pub pages: u64,
+    pub working_pages: u64,
+    /// Pages that were still stored.
+    pub kept_pages: u64,
+    /// Bytes of free frames and of free heap that went back to the host.
+    pub freed_bytes: u64,
+    pub heap_bytes: u64,
+    /// Chunks of host files that were unmapped.
+    pub file_chunks: u64,
+    /// Until no task ran any more.
+    pub pause_ns: u64,
+    /// Giving free memory back, and finding the pages.
+    pub collect_ns: u64,
+    pub write_ns: u64,
+    /// Marking the entries and giving the frames' memory back.
+    pub release_ns: u64,
+    pub pad: u64,
+}
+const _: () = assert!(size_of::<HibernateReport>() == 96);
+
+pub const HIBERNATE_DONE: u64 = 0;
+/// A task did not come to rest.
+pub const HIBERNATE_BUSY: u64 = 1;
+/// There is no kernel memory for the lists.
+pub const HIBERNATE_NO_MEMORY: u64 = 2;
+/// A stub did not give its mappings up.
+pub const HIBERNATE_STUB: u64 = 3;
+/// [`SWAP_OUT`] failed; the VMM knows why.
+pub const HIBERNATE_STORE: u64 = 4;
+/// [`EVENT_WAKE`] came first.
+pub const HIBERNATE_CANCELLED: u64 = 5;
 
 // ---- address spaces (systrap) ----
 /// (): makes an address space (a stub process); result: its id, 1 or more.
@@ -194,6 +265,11 @@ pub const EVENT_START: u32 = 16;
 pub const EVENT_PAUSE: u32 = 17;
 /// See [`EVENT_PAUSE`].
 pub const EVENT_RESUME: u32 = 18;
+/// User memory goes to its home, with everything paused as by [`EVENT_PAUSE`]. With `flags` = 1 only once every task waits
+/// for something, so that none is left in the middle of its work. Answered by [`HIBERNATED`].
+pub const EVENT_HIBERNATE: u32 = 19;
+/// As [`EVENT_RESUME`]; before, the working set comes back.
+pub const EVENT_WAKE: u32 = 20;
 
 /// Attributes of a host file.
 #[repr(C)]

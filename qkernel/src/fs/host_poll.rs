@@ -71,8 +71,9 @@ pub fn look() {
     }
 }
 
-/// The host says, in a round, that a registration's events hold.
-pub fn ready(token: u64, events: i64, round: u64) {
+/// The host says, in a round, that a registration's events hold; true: a socket has something for whoever reads it next,
+/// whether somebody waits now or not.
+pub fn ready(token: u64, events: i64, round: u64) -> bool {
     let events = PollEvents::from_bits_truncate(events as u32);
     let (queue, handler, edges) = match TARGETS.lock().get(&token) {
         Some(Target::Queue(queue)) => (queue.upgrade(), None, None),
@@ -87,7 +88,7 @@ pub fn ready(token: u64, events: i64, round: u64) {
     if let Some(handler) = handler {
         handler.wake(events | always);
     }
-    if let Some(edges) = edges {
-        edges.changed(events, round);
-    }
+    let Some(edges) = edges else { return false };
+    edges.changed(events, round);
+    events.intersects(PollEvents::IN | always)
 }

@@ -7,8 +7,10 @@ use alloc::vec::Vec;
 
 use crate::errno::{Errno, Result};
 use crate::fs::host_poll;
+use crate::hibernate;
 use crate::mm::IoBuf;
 use crate::platform::{call, phys_of};
+use crate::task::sched;
 
 /// A file the VMM holds open for the kernel; closed when dropped.
 #[derive(Debug)]
@@ -93,12 +95,20 @@ pub fn handle_events() {
 
 fn hand_on(event: &Event, round: u64) {
     match event.kind {
-        hc::EVENT_READY => host_poll::ready(event.token, event.value, round),
+        hc::EVENT_READY => {
+            let woken = sched::woken_in_pause();
+            // A task that rests right before it would wait is not known to wait.
+            let for_any = host_poll::ready(event.token, event.value, round);
+            if for_any || sched::woken_in_pause() != woken {
+                hibernate::stir();
+            }
+        }
         hc::EVENT_SIGNAL => crate::boot::host_signal(event.value, event.flags),
         hc::EVENT_WINSIZE => crate::fs::console_resized(event.value),
         hc::EVENT_START => crate::boot::begin_init(),
-        hc::EVENT_PAUSE => crate::task::pause::pause(event.value),
-        hc::EVENT_RESUME => crate::task::pause::resume(event.value),
+        hc::EVENT_PAUSE => drop(crate::task::pause::pause(event.value)),
+        hc::EVENT_HIBERNATE => hibernate::request(event.value, event.flags & 1 != 0),
+        hc::EVENT_RESUME | hc::EVENT_WAKE => hibernate::wake(event.value),
         _ => {}
     }
 }

@@ -3,19 +3,23 @@
 use abi::layout::{USER_MAX, USER_MIN};
 use abi::run::{MAP_OP_MAP, MAP_OP_PROTECT, MAP_OP_UNMAP, MAP_OP_UNMAP_ALL, MapOp};
 use alloc::collections::BTreeMap;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::PAGE;
 use super::frames::{self, Frame};
+use super::object::MemoryObject;
 use super::pagetable::{Entry, PageTable};
 use super::vma::{Vma, mirror_prot};
+use super::window::HostFileMap;
 use crate::errno::Result;
 use crate::platform::{self, OpBatch};
 use crate::sync::{Mutex, MutexGuard, SpinLock};
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+/// All address spaces by their id.
+static ALL: SpinLock<BTreeMap<u64, Weak<AddressSpace>>> = SpinLock::new(BTreeMap::new());
 
 /// What one process's threads see as memory.
 pub struct AddressSpace {
@@ -75,7 +79,7 @@ impl AddressSpace {
     pub fn new() -> Result<Arc<Self>> {
         let table = PageTable::new()?;
         let stub = platform::create_stub()?;
-        Ok(Arc::new(Self {
+        let aspace = Arc::new(Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             stub,
             root: table.root(),
@@ -96,7 +100,47 @@ impl AddressSpace {
                 resident_pages: 0,
                 layout: Layout::default(),
             }),
-        }))
+        });
+        ALL.lock().insert(aspace.id, Arc::downgrade(&aspace));
+        Ok(aspace)
+    }
+
+    /// All address spaces there are.
+    pub fn all() -> Vec<Arc<Self>> {
+        ALL.lock().values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Locks it if that needs no waiting.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, Space>> {
+        self.inner.try_lock()
+    }
+
+    /// Makes the stub give up all mappings, at once; faults bring back what is used. Nothing runs in it.
+    pub fn drop_mirror(&self, space: &mut Space) -> Result<()> {
+        if !platform::is_systrap() {
+            return Ok(());
+        }
+        let all = MapOp { kind: MAP_OP_UNMAP_ALL, ..Default::default() };
+        platform::sync_ops(self, &[all])?;
+        // What was still to be mapped would show frames that are about to be given back.
+        self.pending.lock().clear();
+        space.batch.ops.clear();
+        space.table.for_each(USER_MIN, USER_MAX, |_, entry| entry.0 &= !Entry::MIRRORED);
+        Ok(())
+    }
+
+    /// Marks the entries of the frames that `is_stored` as swapped, and forgets those of the file window. Nothing runs in
+    /// it, and its mirror is dropped.
+    pub fn swap_entries(&self, space: &mut Space, is_stored: impl Fn(Frame) -> bool) {
+        space.table.for_each(USER_MIN, USER_MAX, |_, entry| {
+            if entry.holds_page() && !entry.is_frame() {
+                *entry = Entry::NONE;
+            } else if entry.is_frame() && is_stored(Frame::new(entry.phys())) {
+                *entry = entry.swapped();
+            }
+        });
+        // Every CPU flushes before it runs here again (kvm).
+        self.generation.fetch_add(1, Ordering::SeqCst);
     }
 
     pub fn id(&self) -> u64 {
@@ -230,6 +274,7 @@ impl AddressSpace {
 
 impl Drop for AddressSpace {
     fn drop(&mut self) {
+        ALL.lock().remove(&self.id);
         let mut space = self.inner.lock();
         space.clear(USER_MIN, USER_MAX);
         let freed = core::mem::take(&mut space.freed);
@@ -240,6 +285,24 @@ impl Drop for AddressSpace {
 }
 
 impl Space {
+    /// Calls `f` for each user frame mapped, in the order of addresses.
+    pub fn for_each_frame(&mut self, mut f: impl FnMut(Frame)) {
+        self.table.for_each(USER_MIN, USER_MAX, |_, entry| {
+            if entry.is_frame() {
+                f(Frame::new(entry.phys()));
+            }
+        });
+    }
+
+    /// Calls `f` for each mapping of a host file.
+    pub fn for_each_host_file(&self, mut f: impl FnMut(&Arc<HostFileMap>)) {
+        for vma in self.vmas.values() {
+            if let Some(MemoryObject::Host(file)) = &vma.object {
+                f(file);
+            }
+        }
+    }
+
     /// The mapping that contains `addr`.
     pub(super) fn find(&self, addr: u64) -> Option<&Vma> {
         self.vmas.range(..=addr).next_back().map(|(_, vma)| vma).filter(|vma| addr < vma.end)

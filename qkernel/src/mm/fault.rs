@@ -7,6 +7,7 @@ use super::aspace::{AddressSpace, Space};
 use super::frames::{self, Frame};
 use super::object::{MemoryObject, copy_page};
 use super::pagetable::Entry;
+use super::residency;
 use super::vma::{Vma, VmaFlags, mirror_prot};
 use super::{Access, Fault, PAGE, page_down};
 use crate::config::FAULT_AROUND_MAX_PAGES;
@@ -55,7 +56,11 @@ impl Space {
         if !vma.permits(access) {
             return Err(Fault::Forbidden { addr });
         }
-        let entry = self.table.get(page);
+        let mut entry = self.table.get(page);
+        if entry.has(Entry::SWAPPED) {
+            self.swap_in(&vma, page).map_err(|error| fault_of(error, addr))?;
+            entry = self.table.get(page);
+        }
         if entry.has(Entry::PRESENT) {
             if access == Access::Write && !entry.has(Entry::WRITABLE) {
                 self.make_writable(&vma, page, entry).map_err(|error| fault_of(error, addr))?;
@@ -93,6 +98,29 @@ impl Space {
         stack.start = page;
         self.vmas.insert(page, stack.clone());
         Ok(stack)
+    }
+
+    /// Brings back the content of a page and of its neighbours that the swap file holds, with one call to the host
+    /// (Hibernate Container, section 3.4.1). Entries whose frame has come back before only become present.
+    fn swap_in(&mut self, vma: &Vma, page: u64) -> Result<(), Errno> {
+        let start = page.saturating_sub(NEIGHBOURS * PAGE).max(vma.start);
+        let end = (page + NEIGHBOURS * PAGE).min(vma.end);
+        let comes = |entry: &Entry| entry.has(Entry::SWAPPED) && !entry.has(Entry::KEPT);
+        let mut wanted = [Frame::new(self.table.get(page).phys()); 2 * NEIGHBOURS as usize];
+        let mut count = 1;
+        self.table.for_each(start, end, |addr, entry| {
+            if addr != page && comes(entry) {
+                wanted[count] = Frame::new(entry.phys());
+                count += 1;
+            }
+        });
+        residency::bring_in(&wanted[..count])?;
+        self.table.for_each(start, end, |_, entry| {
+            if comes(entry) {
+                *entry = entry.brought_in();
+            }
+        });
+        Ok(())
     }
 
     /// A write to a present page that isn't writable: copy it, or take it over if nobody else refers to it.

@@ -6,6 +6,7 @@ use super::aspace::AddressSpace;
 use super::frames::{self, Frame};
 use super::object::MemoryObject;
 use super::pagetable::Entry;
+use super::residency;
 use super::vma::VmaFlags;
 use crate::errno::{Errno, Result};
 
@@ -82,8 +83,9 @@ fn share_frame(table: &mut super::pagetable::PageTable, addr: u64, entry: Entry)
     if frames::add_ref(frame).is_ok() {
         return table.set(addr, Entry(clean)).inspect_err(|_| frames::drop_ref(frame));
     }
+    residency::ensure(frame)?;
     let copy = frames::alloc_any().ok_or(Errno::ENOMEM)?;
     frames::copy(copy, frame);
-    let flags = clean & !entry.phys();
+    let flags = Entry(clean).brought_in().0 & !entry.phys();
     table.set(addr, Entry(flags | copy.addr())).inspect_err(|_| frames::drop_ref(copy))
 }

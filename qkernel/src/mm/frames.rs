@@ -7,7 +7,7 @@ use core::ptr::NonNull;
 
 pub use allocator::bitmap::Frame;
 
-use super::heap;
+use super::{heap, residency};
 use crate::arch;
 use crate::errno::{Errno, Result};
 use crate::platform;
@@ -43,6 +43,7 @@ fn frames() -> Option<&'static Frames> {
 /// A frame of zeros with one reference.
 pub fn alloc_zeroed() -> Option<Frame> {
     let (frame, clean) = frames()?.alloc()?;
+    residency::forget(frame);
     if !clean {
         zero(frame);
     }
@@ -51,13 +52,16 @@ pub fn alloc_zeroed() -> Option<Frame> {
 
 /// A frame with one reference whose content the caller overwrites whole.
 pub fn alloc_any() -> Option<Frame> {
-    Some(frames()?.alloc()?.0)
+    let frame = frames()?.alloc()?.0;
+    residency::forget(frame);
+    Some(frame)
 }
 
 /// Up to `max` contiguous frames of zeros, at `near` if it is free. Of frames that must be cleared first at most
 /// `dirty_max` are taken.
 pub fn alloc_zeroed_run(max: usize, near: Option<Frame>, dirty_max: usize) -> Option<(Frame, usize)> {
     let run = frames()?.alloc_run(max, near)?;
+    (0..run.frames).for_each(|i| residency::forget(run.start.add(i)));
     if run.clean {
         return Some((run.start, run.frames));
     }
@@ -106,6 +110,29 @@ pub fn drop_refs(list: &[Frame]) {
 /// Whether there is exactly one reference.
 pub fn is_exclusive(frame: Frame) -> bool {
     frames().is_some_and(|frames| frames.ref_count(frame) == Ok(1))
+}
+
+/// Frames of user memory, allocated or not.
+pub fn total() -> usize {
+    frames().map_or(0, |frames| {
+        let range = frames.range();
+        ((range.end - range.start) / 4096) as usize
+    })
+}
+
+/// The frame's number; `None` for what is no frame of user memory.
+pub fn index(frame: Frame) -> Option<u32> {
+    u32::try_from(frame.addr().checked_sub(USER_PHYS)? / 4096).ok()
+}
+
+/// The frame with this number.
+pub fn at(index: u32) -> Frame {
+    Frame::new(USER_PHYS + u64::from(index) * 4096)
+}
+
+/// Gives free frames back to the host; result: bytes.
+pub fn reclaim() -> u64 {
+    frames().map_or(0, |frames| frames.reclaim(|phys, bytes| platform::release(phys, bytes).is_ok()))
 }
 
 /// Sizes of user memory.

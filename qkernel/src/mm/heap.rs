@@ -47,6 +47,15 @@ pub fn free_pages(linear: u64, bytes: usize) {
     }
 }
 
+/// Gives free pages back to the host; result: bytes.
+pub fn trim() -> usize {
+    let release = |start: NonNull<u8>, len: usize| {
+        platform::release(platform::phys_of(start.as_ptr()), len as u64).is_ok()
+    };
+    // SAFETY: released kernel memory reads as zeros.
+    unsafe { HEAP.trim(release) }
+}
+
 /// How many system calls may go by between two looks at the heap.
 const LOOK_EVERY: u32 = 16;
 static CALLS: AtomicU32 = AtomicU32::new(0);

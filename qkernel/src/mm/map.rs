@@ -160,7 +160,8 @@ impl AddressSpace {
         }
         Ok((addr..end)
             .step_by(PAGE as usize)
-            .map(|page| u8::from(space.table.get(page).holds_page()))
+            .map(|page| space.table.get(page))
+            .map(|entry| u8::from(entry.holds_page() && !entry.has(Entry::SWAPPED)))
             .collect())
     }
 
@@ -514,10 +515,40 @@ fn reprotect(vma: &Vma, entry: Entry) -> Entry {
         return entry;
     }
     let keep = entry.0 & (Entry::ACCESSED | Entry::DIRTY | Entry::MIRRORED);
-    if vma.prot.is_empty() {
-        return Entry::new(entry.phys(), Entry::KEPT | keep);
-    }
     // Private pages become writable by their next write fault, which knows whether they are shared.
     let writable = entry.has(Entry::WRITABLE) && vma.prot.contains(Prot::WRITE);
-    Entry::new(entry.phys(), vma.entry_flags(writable) | keep)
+    let flags = if vma.prot.is_empty() { Entry::KEPT } else { vma.entry_flags(writable) };
+    let changed = Entry::new(entry.phys(), flags | keep);
+    if entry.has(Entry::SWAPPED) { changed.swapped() } else { changed }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protection_changes_leave_swapped_pages_swapped() {
+        let vma = |prot| Vma {
+            start: 0x10000,
+            end: 0x20000,
+            prot,
+            max_prot: Prot::all(),
+            flags: VmaFlags::empty(),
+            object: None,
+            offset: 0,
+            next_fault: 0,
+            window_pages: 0,
+        };
+        let all = vma(Prot::READ | Prot::WRITE);
+        let entry = Entry::new(abi::layout::USER_PHYS, all.entry_flags(true)).swapped();
+        for prot in [Prot::empty(), Prot::READ, Prot::READ | Prot::WRITE] {
+            let changed = reprotect(&vma(prot), entry);
+            assert!(changed.has(Entry::SWAPPED) && !changed.has(Entry::PRESENT), "{prot:?}");
+            assert_eq!(changed.has(Entry::KEPT), prot.is_empty());
+            assert_eq!(changed.has(Entry::WRITABLE), prot.contains(Prot::WRITE));
+        }
+        // From no access back to reading: the page is still away.
+        let back = reprotect(&vma(Prot::READ), reprotect(&vma(Prot::empty()), entry));
+        assert!(back.has(Entry::SWAPPED) && !back.has(Entry::KEPT | Entry::PRESENT));
+    }
 }

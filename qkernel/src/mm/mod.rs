@@ -10,6 +10,7 @@ pub mod map;
 pub mod object;
 pub mod pagetable;
 pub mod report;
+pub mod residency;
 pub mod user;
 pub mod vma;
 pub mod window;

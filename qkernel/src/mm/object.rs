@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::frames::{self, Frame};
+use super::residency;
 use super::window::{self, HostFileMap};
 use super::{AddressSpace, IoBuf, PAGE};
 use crate::errno::{Errno, Result};
@@ -110,6 +111,9 @@ pub struct PageStore {
     quota: Option<Arc<Quota>>,
 }
 
+/// All stores by their address, which is theirs as long as they are listed.
+static STORES: SpinLock<BTreeMap<usize, Weak<PageStore>>> = SpinLock::new(BTreeMap::new());
+
 /// Pages that several stores have between them (a tmpfs with a size).
 pub struct Quota {
     most: u64,
@@ -146,13 +150,15 @@ impl PageStore {
 
     /// As [`Self::new`]; its pages count against `quota`.
     pub fn with_quota(size: u64, quota: Option<Arc<Quota>>) -> Arc<Self> {
-        Arc::new(Self {
+        let store = Arc::new(Self {
             pages: SpinLock::new(BTreeMap::new()),
             size: AtomicU64::new(size),
             mappers: Mappers::new(),
             label: Once::new(),
             quota,
-        })
+        });
+        STORES.lock().insert(Arc::as_ptr(&store) as usize, Arc::downgrade(&store));
+        store
     }
 
     fn give_back(&self, pages: usize) {
@@ -190,14 +196,29 @@ impl PageStore {
             }
         };
         frames::add_ref(frame)?;
+        drop(pages);
+        residency::ensure(frame).inspect_err(|_| frames::drop_ref(frame))?;
         Ok(frame)
     }
 
-    fn frame_if_present(&self, index: u64) -> Option<Frame> {
+    /// The frame of page `index` as [`Self::frame`] gives it; `None` for a hole.
+    fn frame_if_present(&self, index: u64) -> Result<Option<Frame>> {
         let pages = self.pages.lock();
-        let frame = *pages.get(&index)?;
-        frames::add_ref(frame).ok()?;
-        Some(frame)
+        let Some(frame) = pages.get(&index).copied() else { return Ok(None) };
+        frames::add_ref(frame)?;
+        drop(pages);
+        residency::ensure(frame).inspect_err(|_| frames::drop_ref(frame))?;
+        Ok(Some(frame))
+    }
+
+    /// All stores there are.
+    pub fn all() -> Vec<Arc<Self>> {
+        STORES.lock().values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Calls `f` for each of its frames.
+    pub fn for_each_frame(&self, f: impl FnMut(Frame)) {
+        self.pages.lock().values().copied().for_each(f);
     }
 
     /// Reads from `offset` into `buf`, up to the end of the store.
@@ -212,12 +233,13 @@ impl PageStore {
             let inside = (at % PAGE) as usize;
             let len = buf.remaining().min(PAGE as usize - inside).min((size - at) as usize);
             let moved = match self.frame_if_present(at / PAGE) {
-                Some(frame) => {
+                Ok(Some(frame)) => {
                     let moved = buf.fill_from_frame(frame, inside, len);
                     frames::drop_ref(frame);
                     moved
                 }
-                None => buf.fill_zeros(len),
+                Ok(None) => buf.fill_zeros(len),
+                Err(error) => Err(error),
             };
             match moved {
                 Ok(()) => done += len,
@@ -257,7 +279,7 @@ impl PageStore {
             self.punch(size.div_ceil(PAGE), u64::MAX);
             let inside = (size % PAGE) as usize;
             if inside != 0
-                && let Some(frame) = self.frame_if_present(size / PAGE)
+                && let Ok(Some(frame)) = self.frame_if_present(size / PAGE)
             {
                 frames::zero_tail(frame, inside);
                 frames::drop_ref(frame);
@@ -278,7 +300,7 @@ impl PageStore {
         };
         for (start, end) in edges {
             if start < end
-                && let Some(frame) = self.frame_if_present(start / PAGE)
+                && let Ok(Some(frame)) = self.frame_if_present(start / PAGE)
             {
                 frames::zero_range(frame, (start % PAGE) as usize, (end - start) as usize);
                 frames::drop_ref(frame);
@@ -330,6 +352,7 @@ impl PageStore {
 
 impl Drop for PageStore {
     fn drop(&mut self) {
+        STORES.lock().remove(&(&raw const *self as usize));
         let pages = core::mem::take(&mut *self.pages.lock());
         self.give_back(pages.len());
         for frame in pages.into_values() {

@@ -16,7 +16,8 @@ impl Entry {
     pub const USER: u64 = 4;
     pub const ACCESSED: u64 = 1 << 5;
     pub const DIRTY: u64 = 1 << 6;
-    /// The page is in the swap file (Hibernate Container, section 3.4); not present.
+    /// The page was put in the swap file (Hibernate Container, section 3.4); not present. Whether the frame's content has
+    /// come back meanwhile, through another entry, is for [`super::residency`] to say.
     pub const SWAPPED: u64 = 1 << 9;
     /// The stub may have this page mapped (systrap).
     pub const MIRRORED: u64 = 1 << 10;
@@ -37,9 +38,18 @@ impl Entry {
     pub const fn has(self, flag: u64) -> bool {
         self.0 & flag != 0
     }
-    /// Whether it holds a page, accessible or not.
+    /// Whether it holds a page, accessible or not, in memory or not.
     pub const fn holds_page(self) -> bool {
-        self.has(Self::PRESENT | Self::KEPT)
+        self.has(Self::PRESENT | Self::KEPT | Self::SWAPPED)
+    }
+    /// The same entry once its page's content is in the swap file: never present.
+    pub const fn swapped(self) -> Self {
+        Self((self.0 & !Self::PRESENT) | Self::SWAPPED)
+    }
+    /// The same entry once the content is back.
+    pub const fn brought_in(self) -> Self {
+        let present = if self.has(Self::KEPT) { 0 } else { Self::PRESENT };
+        Self((self.0 & !Self::SWAPPED) | present)
     }
     /// Whether the page is a user frame (not a page of the file window).
     pub const fn is_frame(self) -> bool {
@@ -206,5 +216,27 @@ impl PageTable {
 impl Drop for PageTable {
     fn drop(&mut self) {
         Self::free_level(self.root, 3, USER_ROOT_ENTRIES);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_swapped_entry_keeps_all_but_presence() {
+        let flags = Entry::PRESENT | Entry::WRITABLE | Entry::USER | Entry::DIRTY | Entry::NO_EXECUTE;
+        let entry = Entry::new(abi::layout::USER_PHYS + PAGE, flags);
+        let swapped = entry.swapped();
+        assert!(!swapped.has(Entry::PRESENT) && swapped.is_frame() && swapped.phys() == entry.phys());
+        assert_eq!(swapped.swapped(), swapped);
+        assert_eq!(swapped.brought_in(), entry);
+    }
+
+    #[test]
+    fn a_kept_entry_never_becomes_present() {
+        let kept = Entry::new(abi::layout::USER_PHYS, Entry::KEPT);
+        assert!(kept.swapped().is_frame());
+        assert_eq!(kept.swapped().brought_in(), kept);
     }
 }

@@ -62,7 +62,9 @@ impl AddressSpace {
 
 impl Pages {
     fn count(&mut self, entry: Entry) {
-        if entry.is_frame() {
+        if entry.has(Entry::SWAPPED) {
+            self.swapped += 1;
+        } else if entry.is_frame() {
             if frames::is_exclusive(Frame::new(entry.phys())) {
                 self.own += 1;
             } else {
@@ -70,8 +72,6 @@ impl Pages {
             }
         } else if entry.holds_page() {
             self.file += 1;
-        } else if entry.has(Entry::SWAPPED) {
-            self.swapped += 1;
         }
     }
 

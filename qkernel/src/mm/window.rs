@@ -148,6 +148,16 @@ impl Drop for HostFileMap {
     }
 }
 
+impl HostFileMap {
+    /// Unmaps its chunks, which faults bring back; result: how many. No entry may show them any more, and nothing runs.
+    pub fn drop_chunks(&self) -> usize {
+        let chunks = core::mem::take(&mut *self.chunks.lock());
+        let count = chunks.len();
+        chunks.into_values().for_each(release_chunk);
+        count
+    }
+}
+
 /// Copies between guest-physical ranges of which either may be in the window; `EFAULT` when a mapped file is shorter.
 pub fn copy(to_phys: u64, from_phys: u64, bytes: usize) -> Result<()> {
     platform::call(hc::WINDOW_COPY, [to_phys, from_phys, bytes as u64, 0, 0, 0]).map(drop)

@@ -380,9 +380,9 @@ pub fn set_deadline(deadline_ns: u64) {
     }
 }
 
-/// Gives whole pages back to the host; they read as zeros afterwards.
-pub fn release(phys: u64, bytes: u64) {
-    let _ = call(hc::RELEASE, [phys, bytes, 0, 0, 0, 0]);
+/// Gives whole pages back to the host; they read as zeros afterwards, unless there is an error.
+pub fn release(phys: u64, bytes: u64) -> Result<()> {
+    call(hc::RELEASE, [phys, bytes, 0, 0, 0, 0]).map(drop)
 }
 
 /// A batch of mapping operations, merged where they touch.

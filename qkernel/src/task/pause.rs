@@ -29,10 +29,20 @@ fn take(request: i64, paused: bool) -> bool {
     is_new
 }
 
-/// Keeps every task from going on in user code.
-pub fn pause(request: i64) {
+/// Whether tasks rest, or will.
+pub fn is_paused() -> bool {
+    PAUSED.load(Ordering::SeqCst)
+}
+
+/// The last request that was taken.
+pub fn last() -> i64 {
+    *LAST.lock()
+}
+
+/// Keeps every task from going on in user code; false: a later request has been taken.
+pub fn pause(request: i64) -> bool {
     if !take(request, true) {
-        return;
+        return false;
     }
     let me = arch::cpu_index();
     for cpu in (0..platform::cpus()).filter(|&cpu| cpu != me) {
@@ -47,6 +57,7 @@ pub fn pause(request: i64) {
         platform::relax();
     }
     host::report(abi::hostcall::REPORT_PAUSED, request);
+    true
 }
 
 /// Lets them go on.

@@ -9,6 +9,7 @@ use super::{Task, timer};
 use crate::arch;
 use crate::config::TIME_SLICE_NS;
 use crate::errno::{Errno, Result};
+use crate::hibernate;
 use crate::platform;
 use crate::sync::SpinLock;
 use crate::time;
@@ -144,6 +145,8 @@ struct Cpu {
     previous: SpinLock<Option<Arc<Task>>>,
     current: SpinLock<Option<Arc<Task>>>,
     idle: AtomicBool,
+    /// A task other than the idle one was picked for it. Written under the queue's lock.
+    busy: AtomicBool,
 }
 
 static CPUS: [Cpu; abi::layout::MAX_CPUS as usize] = [const {
@@ -152,12 +155,17 @@ static CPUS: [Cpu; abi::layout::MAX_CPUS as usize] = [const {
         previous: SpinLock::new(None),
         current: SpinLock::new(None),
         idle: AtomicBool::new(false),
+        busy: AtomicBool::new(false),
     }
 }; abi::layout::MAX_CPUS as usize];
 
 static QUEUE: SpinLock<VecDeque<Arc<Task>>> = SpinLock::new(VecDeque::new());
 /// Mirrors the queue's length, for a look without the lock.
 static QUEUED: AtomicU32 = AtomicU32::new(0);
+/// Tasks that were woken while the sandbox was paused.
+static WOKEN_IN_PAUSE: AtomicU64 = AtomicU64::new(0);
+/// No CPU takes a task from the queue. Written under its lock.
+static FROZEN: AtomicBool = AtomicBool::new(false);
 
 fn this_cpu() -> &'static Cpu {
     &CPUS[arch::cpu_index()]
@@ -199,6 +207,9 @@ fn wake_from(task: &Arc<Task>, from: u8) -> bool {
         }
         queue.push_back(task.clone());
         QUEUED.store(u32::try_from(queue.len()).unwrap_or(u32::MAX), Ordering::SeqCst);
+    }
+    if super::pause::is_paused() {
+        WOKEN_IN_PAUSE.fetch_add(1, Ordering::SeqCst);
     }
     notify(task.sched.last_cpu.load(Ordering::Relaxed) as usize);
     true
@@ -298,7 +309,9 @@ fn schedule() {
         }
         // A task that was woken while still about to sleep elsewhere is left to the CPU it is on.
         let free = |task: &Arc<Task>| Arc::ptr_eq(task, &me) || !task.sched.on_cpu.load(Ordering::SeqCst);
-        let next = queue.iter().position(free).and_then(|at| queue.remove(at));
+        let found = queue.iter().position(free).filter(|_| !FROZEN.load(Ordering::SeqCst));
+        let next = found.and_then(|at| queue.remove(at));
+        this_cpu().busy.store(next.is_some(), Ordering::SeqCst);
         QUEUED.store(u32::try_from(queue.len()).unwrap_or(u32::MAX), Ordering::SeqCst);
         next
     };
@@ -405,16 +418,56 @@ pub fn idle_loop(idle: Arc<Task>) -> ! {
     let cpu = this_cpu();
     loop {
         handle_pending();
-        if QUEUED.load(Ordering::SeqCst) != 0 {
+        if has_work() {
             schedule();
             continue;
         }
+        if hibernate::is_wanted() && hibernate::attempt() {
+            continue;
+        }
         cpu.idle.store(true, Ordering::SeqCst);
-        if QUEUED.load(Ordering::SeqCst) == 0 && arch::cpu().pending.load(Ordering::SeqCst) == 0 {
+        if !has_work() && arch::cpu().pending.load(Ordering::SeqCst) == 0 {
             time::resync();
-            crate::host::idle(timer::next_deadline());
+            crate::host::idle(timer::next_deadline().min(hibernate::look_again_ns()));
         }
         cpu.idle.store(false, Ordering::SeqCst);
+    }
+}
+
+/// A count that changes when a task is woken while the sandbox is paused.
+pub fn woken_in_pause() -> u64 {
+    WOKEN_IN_PAUSE.load(Ordering::SeqCst)
+}
+
+/// Whether an idle CPU has a task to run.
+fn has_work() -> bool {
+    QUEUED.load(Ordering::SeqCst) != 0 && !FROZEN.load(Ordering::SeqCst)
+}
+
+/// As long as it lives no task runs: all CPUs are in their idle loops, and stay there.
+pub struct Frozen(());
+
+/// Freezes the scheduler, if no task runs or is about to. For an idle CPU, which goes on alone.
+pub fn freeze() -> Option<Frozen> {
+    let queue = QUEUE.lock();
+    let is_busy = |cpu: usize| CPUS[cpu].busy.load(Ordering::SeqCst);
+    if !queue.is_empty() || (0..platform::cpus()).any(is_busy) {
+        return None;
+    }
+    FROZEN.store(true, Ordering::SeqCst);
+    Some(Frozen(()))
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let is_empty = {
+            let queue = QUEUE.lock();
+            FROZEN.store(false, Ordering::SeqCst);
+            queue.is_empty()
+        };
+        let me = arch::cpu_index();
+        // Those that were woken meanwhile found nobody to run them.
+        (0..platform::cpus()).filter(|&cpu| cpu != me && !is_empty).for_each(platform::kick);
     }
 }
 

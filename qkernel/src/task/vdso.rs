@@ -11,7 +11,7 @@ use core::arch::global_asm;
 use crate::errno::{Errno, Result};
 use crate::mm::map::{NewMapping, Placement};
 use crate::mm::vma::VmaFlags;
-use crate::mm::{AddressSpace, IoBuf, MemoryObject, PAGE, PageStore, Prot, frames};
+use crate::mm::{self, AddressSpace, IoBuf, MemoryObject, PAGE, PageStore, Prot, frames};
 use crate::sync::SpinLock;
 use crate::{platform, time};
 
@@ -272,6 +272,7 @@ fn store() -> Result<Arc<PageStore>> {
     let image = image();
     store.write(PAGE, &mut IoBuf::constant(&image)).map_err(|_| Errno::ENOMEM)?;
     let clock = store.frame(0)?;
+    mm::residency::pin(clock);
     time::share(platform::linear(clock.addr()));
     frames::drop_ref(clock);
     *slot = Some(store.clone());

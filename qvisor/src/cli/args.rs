@@ -79,6 +79,23 @@ pub enum Command {
         #[arg(long, short)]
         all: bool,
     },
+    /// Put a sandbox's memory on disk until it is woken
+    Hibernate {
+        id: String,
+        /// As a JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Wake a hibernated sandbox
+    Wake {
+        id: String,
+        /// As a JSON object
+        #[arg(long)]
+        json: bool,
+        /// Whether the working set comes back at once [default: as the sandbox was started]
+        #[arg(long, value_enum)]
+        reap: Option<Switch>,
+    },
     /// Say what this host offers, and which platform is chosen
     Doctor {
         /// As a JSON object
@@ -131,6 +148,14 @@ pub enum PlatformChoice {
     Systrap,
 }
 
+/// Something that is on or off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Switch {
+    #[default]
+    On,
+    Off,
+}
+
 /// Which network a sandbox is to see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum NetChoice {
@@ -173,6 +198,15 @@ pub struct DoArgs {
     /// Drive the terminal [default: when standard input and output are one]
     #[arg(long)]
     pub tty: bool,
+    /// Directory for the memory of the sandbox while it hibernates [default: /var/lib/dormouse/.swap]
+    #[arg(long, value_name = "DIR")]
+    pub swap_dir: Option<PathBuf>,
+    /// Most bytes there, as 512M or 2G
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub swap_limit: Option<u64>,
+    /// Whether the working set comes back at once when the sandbox wakes
+    #[arg(long, value_enum, default_value_t)]
+    pub reap: Switch,
     /// Log system calls to standard error
     #[arg(long)]
     pub strace: bool,

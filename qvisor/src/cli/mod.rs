@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 pub(crate) use args::parse_size;
-pub use args::{Cli, Command, CreateArgs, DoArgs, LogFormat, NetChoice, PlatformChoice};
+pub use args::{Cli, Command, CreateArgs, DoArgs, LogFormat, NetChoice, PlatformChoice, Switch};
 
 /// Exit code of failures that are Dormouse's own, not the program's.
 pub const EXIT_FAILURE: u8 = 125;
@@ -46,6 +46,8 @@ pub fn main() -> ExitCode {
         Command::List { json } => show::list(&root, json),
         Command::State { id } => show::state(&root, &id),
         Command::Kill { id, signal, all } => show::kill(&root, &id, &signal, all),
+        Command::Hibernate { id, json } => show::hibernate(&root, &id, json),
+        Command::Wake { id, json, reap } => show::wake(&root, &id, json, reap),
         Command::Create(args) => bundle::create(&root, *args),
         Command::Start { id } => bundle::start(&root, &id),
         Command::Run { create, detach } => bundle::run(&root, *create, detach),

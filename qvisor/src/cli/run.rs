@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use abi::boot::Platform;
 
-use super::{DoArgs, Failure, NetChoice, PlatformChoice};
+use super::{DoArgs, Failure, NetChoice, PlatformChoice, Switch};
 use crate::boot::{BootSpec, Creds, Rlimit};
+use crate::hibernate::SwapPlan;
 use crate::net::Network;
 use crate::platform::probe::{self, Verdict};
 use crate::process::{self, Terminal};
@@ -73,6 +74,11 @@ fn plan(args: DoArgs, state_root: &Root, layer_root: &Root) -> Result<Plan, Fail
         memory_bytes,
         cpus: args.cpus.unwrap_or_else(|| u32::try_from(cores.min(CPUS_MAX)).unwrap_or(1)),
         boot,
+        swap: SwapPlan {
+            dir: args.swap_dir.map(|dir| std::path::absolute(&dir)).transpose()?,
+            limit_bytes: args.swap_limit.unwrap_or(u64::MAX),
+            reap: args.reap == Switch::On,
+        },
         terminal,
     })
 }

@@ -1,11 +1,12 @@
-//! `dormouse list`, `state` and `kill`.
+//! `dormouse list`, `state`, `kill`, `hibernate` and `wake`.
 
 use std::fmt::Write;
 
-use super::{Failure, say};
+use super::{Failure, Switch, say};
 use crate::container;
+use crate::control::{self, Figures, Order};
 use crate::signals;
-use crate::state::{Id, Root};
+use crate::state::{Id, Root, Status};
 
 pub(super) fn list(root: &Root, json: bool) -> Result<u8, Failure> {
     let states = root.states();
@@ -33,4 +34,63 @@ pub(super) fn kill(root: &Root, id: &str, signal: &str, all: bool) -> Result<u8,
     })?;
     container::kill(root, &id, signal, all)?;
     Ok(0)
+}
+
+pub(super) fn hibernate(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
+    let failed = |why: String| format!("cannot hibernate sandbox {id}: {why}; the sandbox stays warm");
+    let Some(Figures::Hibernated(done)) = order(root, id, Order::Hibernate, failed)? else {
+        return Err(failed("its VMM did not say how it went".into()).into());
+    };
+    if json {
+        return say(&(serde_json::to_string_pretty(&done)? + "\n"));
+    }
+    let written = done.swap_bytes + done.reap_bytes;
+    let mut text = format!("{id}: hibernated in {} ms\n", millis(done.total_us));
+    writeln!(text, "pages    {} stored, {} of them the working set", done.pages, done.working_set_pages)?;
+    writeln!(
+        text,
+        "written  {written} bytes; {} pages of one word, {} kept",
+        done.word_pages, done.kept_pages
+    )?;
+    writeln!(text, "freed    {} bytes of memory, {} of the kernel's", done.freed_bytes, done.heap_bytes)?;
+    let [pause, collect, write, release] =
+        [done.pause_us, done.collect_us, done.write_us, done.release_us].map(millis);
+    writeln!(
+        text,
+        "times    pause {pause} ms, collect {collect} ms, write {write} ms, release {release} ms"
+    )?;
+    say(&text)
+}
+
+pub(super) fn wake(root: &Root, id: &str, json: bool, reap: Option<Switch>) -> Result<u8, Failure> {
+    let failed = |why: String| format!("cannot wake sandbox {id}: {why}; see dormouse state {id}");
+    let order_of = Order::Wake { reap: reap.map(|reap| reap == Switch::On) };
+    let Some(Figures::Woken(done)) = order(root, id, order_of, failed)? else {
+        return Err(failed("its VMM did not say how it went".into()).into());
+    };
+    if json {
+        return say(&(serde_json::to_string_pretty(&done)? + "\n"));
+    }
+    let (total, prefetch) = (millis(done.total_us), millis(done.prefetch_us));
+    let (pages, bytes) = (done.pages, done.bytes);
+    say(&format!("{id}: woken in {total} ms\nprefetch {pages} pages, {bytes} bytes read in {prefetch} ms\n"))
+}
+
+/// Gives an order that is answered by figures.
+fn order(
+    root: &Root,
+    id: &str,
+    order: Order,
+    failed: impl Fn(String) -> String,
+) -> Result<Option<Figures>, Failure> {
+    let id = Id::new(id)?;
+    if root.state(&id)?.status == Status::Stopped {
+        return Err(failed("it has ended".into()).into());
+    }
+    let answer = control::order(&root.directory(&id), order).map_err(|error| failed(error.to_string()))?;
+    Ok(answer.figures)
+}
+
+fn millis(us: u64) -> String {
+    format!("{}.{:03}", us / 1000, us % 1000)
 }

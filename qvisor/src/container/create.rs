@@ -9,6 +9,7 @@ use abi::boot::Platform;
 
 use super::{ContainerError, Record, hook_state};
 use crate::control::{self, Order, Report};
+use crate::hibernate::SwapPlan;
 use crate::jail::UserNamespace;
 use crate::oci::cgroup::{self, Cgroups};
 use crate::oci::{self, Container, hooks};
@@ -138,6 +139,7 @@ impl Creation {
             memory_bytes,
             cpus,
             boot: container.boot.clone(),
+            swap: SwapPlan::default(),
             terminal: container.terminal,
             tree: Tree::Bundle(Box::new(Bundle { container, cgroups, state: state.clone() })),
         };

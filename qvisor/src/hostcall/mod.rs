@@ -19,12 +19,14 @@ use std::time::Duration;
 
 use abi::HostCall;
 use abi::hostcall::{
-    AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, CLOCK, EVENTS, EXIT, Event, IDLE, KICK, LOG, OPEN,
-    PANIC, RANDOM, RELEASE, REPORT, SET_DEADLINE, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
+    AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, CLOCK, EVENTS, EXIT, Event, HIBERNATED, IDLE, KICK,
+    LOG, OPEN, PANIC, PREFETCH, RANDOM, RELEASE, REPORT, REPORT_RESUMED, SET_DEADLINE, SWAP_IN, SWAP_OUT,
+    WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
 };
 
 use abi::socket::ROUTE_QUERY;
 
+use crate::hibernate;
 use crate::platform::cpu;
 use crate::sandbox::{Outcome, Sandbox};
 use files::FileKind;
@@ -76,10 +78,16 @@ pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         CLOCK => clock(sandbox, a),
         EVENTS => take_events(sandbox, a, b),
         RANDOM => random(sandbox, a, b),
+        // The others are the VMM's own.
+        REPORT if a > REPORT_RESUMED => -i64::from(libc::EINVAL),
         REPORT => {
             sandbox.report(a, b);
             0
         }
+        HIBERNATED => hibernate::hibernated(sandbox, a, b),
+        SWAP_OUT => hibernate::swap_out(sandbox, a),
+        SWAP_IN => hibernate::swap_in(sandbox, a, b),
+        PREFETCH => hibernate::prefetch(sandbox, call.args),
         RELEASE => answer(sandbox.memory.release(a, b)),
         WINDOW_MAP => window_map(sandbox, &call.args),
         WINDOW_UNMAP => answer(sandbox.memory.window_unmap(a)),

@@ -3,16 +3,18 @@
 use std::io::BufReader;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use abi::hostcall::{
-    EVENT_PAUSE, EVENT_RESUME, EVENT_SIGNAL, EVENT_START, EVENT_WINSIZE, Event, REPORT_PAUSED, REPORT_READY,
-    REPORT_RESUMED, REPORT_RUNNING,
+    EVENT_HIBERNATE, EVENT_PAUSE, EVENT_RESUME, EVENT_SIGNAL, EVENT_START, EVENT_WAKE, EVENT_WINSIZE, Event,
+    REPORT_ASLEEP, REPORT_PAUSED, REPORT_READY, REPORT_RESUMED, REPORT_RUNNING, REPORT_STAYED_WARM,
 };
 
 use super::{VmmError, chain};
-use crate::control::{self, Answer, Order, Report};
+use crate::control::{self, Answer, Figures, Order, Report};
+use crate::hibernate::{Hibernation, Woken, micros};
 use crate::hostcall::events::EventQueue;
 use crate::leash::{Leash, News};
 use crate::process::{self, ChildEvent};
@@ -23,6 +25,10 @@ use crate::state::Status;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long the first program may take to be loaded.
 const START_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a sandbox that is to hibernate may go on with what it does.
+const IDLE_PATIENCE: Duration = Duration::from_millis(200);
+/// How long its memory may take to be written or read.
+const HIBERNATE_PATIENCE: Duration = Duration::from_secs(300);
 
 /// How far it has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
@@ -33,10 +39,22 @@ enum Stage {
     Running,
 }
 
+/// Where its memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sleep {
+    Awake,
+    /// On its way to its home.
+    FallingAsleep,
+    Asleep,
+}
+
 #[derive(Debug)]
 struct Progress {
     stage: Stage,
     paused: bool,
+    sleep: Sleep,
+    /// The first request of the last hibernation.
+    falls_by: u64,
     /// The last request to pause or resume that was answered.
     answered: u64,
     /// The kernel's last words before the first program ran.
@@ -48,6 +66,13 @@ struct Progress {
     awaited: bool,
 }
 
+impl Progress {
+    /// What those hear who waited for something else than its end.
+    fn last_words(&self) -> String {
+        self.said.clone().unwrap_or_else(|| "it ended".into())
+    }
+}
+
 /// See the module.
 pub(super) struct Life {
     progress: Mutex<Progress>,
@@ -55,6 +80,9 @@ pub(super) struct Life {
     channel: Arc<UnixStream>,
     leash: Option<Leash>,
     events: Arc<EventQueue>,
+    hibernation: Arc<Hibernation>,
+    /// Requests to pause, to hibernate and to go on so far.
+    requests: AtomicI64,
     sandbox: OnceLock<Weak<Sandbox>>,
 }
 
@@ -74,10 +102,17 @@ impl control::Target for Life {
 }
 
 impl Life {
-    pub(super) fn new(channel: Arc<UnixStream>, leash: Option<Leash>, events: Arc<EventQueue>) -> Self {
+    pub(super) fn new(
+        channel: Arc<UnixStream>,
+        leash: Option<Leash>,
+        events: Arc<EventQueue>,
+        hibernation: Hibernation,
+    ) -> Self {
         let progress = Progress {
             stage: Stage::Creating,
             paused: false,
+            sleep: Sleep::Awake,
+            falls_by: 0,
             answered: 0,
             said: None,
             released: false,
@@ -90,8 +125,15 @@ impl Life {
             channel,
             leash,
             events,
+            hibernation: Arc::new(hibernation),
+            requests: AtomicI64::new(0),
             sandbox: OnceLock::new(),
         }
+    }
+
+    /// The home of its pages.
+    pub(super) fn hibernation(&self) -> &Arc<Hibernation> {
+        &self.hibernation
     }
 
     pub(super) fn leash(&self) -> Option<&Leash> {
@@ -131,8 +173,20 @@ impl Life {
             }
             // Answers may overtake one another; the kernel has taken the later request in any case.
             REPORT_PAUSED | REPORT_RESUMED if of >= progress.answered => {
-                (progress.paused, progress.answered) = (what == REPORT_PAUSED, of);
+                (progress.paused, progress.answered) = (what != REPORT_RESUMED, of);
+                let was = progress.sleep;
+                // An earlier request's answer may come late.
+                let overtaken = was == Sleep::FallingAsleep && of < progress.falls_by;
+                if what == REPORT_RESUMED && !overtaken {
+                    progress.sleep = Sleep::Awake;
+                }
+                // What came from outside may have woken it; what others see does not drift.
+                if let (REPORT_RESUMED, Sleep::Asleep, Some(leash)) = (what, was, &self.leash) {
+                    leash.resume();
+                }
             }
+            REPORT_ASLEEP if progress.sleep == Sleep::FallingAsleep => progress.sleep = Sleep::Asleep,
+            REPORT_STAYED_WARM if progress.sleep == Sleep::FallingAsleep => progress.sleep = Sleep::Awake,
             _ => {}
         }
         self.changed.notify_all();
@@ -220,17 +274,27 @@ impl Life {
     /// Sees the leash stopped, continued and killed.
     pub(super) fn watch(&self) {
         let Some(leash) = &self.leash else { return };
-        let mut request = 0;
-        let mut post = |kind| {
-            request += 1;
-            self.events.post(event(kind, 0, request));
-        };
         leash.watch(|seen| match seen {
-            ChildEvent::Stopped => post(EVENT_PAUSE),
-            ChildEvent::Continued => post(EVENT_RESUME),
+            ChildEvent::Stopped => {
+                self.request(EVENT_PAUSE);
+            }
+            ChildEvent::Continued => {
+                self.request(EVENT_RESUME);
+            }
             // Its status is there for the subreaper; nothing else may run on.
             ChildEvent::Ended => self.finish(Ok(libc::SIGKILL)),
         });
+    }
+
+    /// Asks the kernel to pause or to go on. The last request counts, in whatever order they get there.
+    fn request(&self, kind: u32) -> u64 {
+        self.request_with(kind, 0)
+    }
+
+    fn request_with(&self, kind: u32, flags: u32) -> u64 {
+        let request = self.requests.fetch_add(1, Ordering::SeqCst) + 1;
+        self.events.post(event(kind, flags, request));
+        request.cast_unsigned()
     }
 
     fn take_size(&self) {
@@ -246,10 +310,16 @@ impl Life {
 
     fn carry_out(&self, order: Order) -> Answer {
         let result = match (order, &self.leash) {
-            (Order::Start, Some(_)) => self.start(true).and_then(|()| self.await_start()),
-            _ => self.obey(order),
+            (Order::Start, Some(_)) => self.start(true).and_then(|()| self.await_start()).map(|()| None),
+            (Order::Hibernate, _) => self.hibernate().map(Some),
+            (Order::Wake { reap }, _) => self.wake(reap).map(Some),
+            _ => self.obey(order).map(|()| None),
         };
-        Answer { error: result.err(), status: self.status() }
+        let (figures, error) = match result {
+            Ok(figures) => (figures, None),
+            Err(error) => (None, Some(error)),
+        };
+        Answer { error, status: self.status(), figures }
     }
 
     fn obey(&self, order: Order) -> Result<(), String> {
@@ -261,6 +331,10 @@ impl Life {
                 if !(1..=crate::signals::SIGNAL_MAX).contains(&signal) {
                     return Err(format!("{signal} is not a signal"));
                 }
+                // Whom a signal is for has to run to see it.
+                if self.lock().sleep == Sleep::Asleep {
+                    self.go_on();
+                }
                 let flags = if all { 2 } else { u32::from(foreground) };
                 self.events.post(event(EVENT_SIGNAL, flags, i64::from(signal)));
             }
@@ -270,12 +344,97 @@ impl Life {
                 self.lock().released = true;
                 let _ = control::send(&self.channel, &Report::Released);
             }
+            (Order::Hibernate, _) => return self.hibernate().map(drop),
+            (Order::Wake { reap }, _) => return self.wake(reap).map(drop),
             (Order::Start | Order::Release | Order::Proceed, _) => {
                 return Err("it is not waiting for this".into());
             }
             (Order::State, _) => {}
         }
         Ok(())
+    }
+
+    /// Has its memory stored; waits for the end.
+    fn hibernate(&self) -> Result<Figures, String> {
+        let start = Instant::now();
+        self.hibernation.check()?;
+        let mut progress = self.lock();
+        match (progress.stage, progress.sleep) {
+            (Stage::Running, Sleep::Awake) => {}
+            (Stage::Running, _) => return Err("it is hibernated already".into()),
+            _ => return Err("its first process does not run yet".into()),
+        }
+        (progress.sleep, progress.awaited) = (Sleep::FallingAsleep, true);
+        let falls = |progress: &mut Progress| progress.sleep == Sleep::FallingAsleep && !progress.ending;
+        // First when nobody is in the middle of a request; a sandbox that is never idle is stopped wherever it is.
+        progress.falls_by = self.request_with(EVENT_HIBERNATE, 1);
+        let waited = self.changed.wait_timeout_while(progress, IDLE_PATIENCE, falls);
+        let (mut progress, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() && falls(&mut progress) {
+            self.request(EVENT_HIBERNATE);
+        }
+        let waited = self.changed.wait_timeout_while(progress, HIBERNATE_PATIENCE, falls);
+        let (progress, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() || progress.sleep != Sleep::Asleep {
+            let ended = progress.ending.then(|| progress.last_words());
+            drop(progress);
+            let why = ended.unwrap_or_else(|| self.why_warm(waited.timed_out()));
+            if let Some(leash) = &self.leash {
+                leash.resume();
+            }
+            return Err(why);
+        }
+        drop(progress);
+        // What others see of it does not drift.
+        if let Some(leash) = &self.leash {
+            leash.stop();
+        }
+        let done = self.hibernation.last()?;
+        Ok(Figures::Hibernated(crate::hibernate::Hibernated { total_us: micros(start.elapsed()), ..done }))
+    }
+
+    fn why_warm(&self, timed_out: bool) -> String {
+        if timed_out {
+            self.go_on();
+            return "it did not come to rest".into();
+        }
+        self.hibernation.last().err().unwrap_or_else(|| "it was woken meanwhile".into())
+    }
+
+    /// Makes it go on, by order of the leash if there is one.
+    fn go_on(&self) -> u64 {
+        let request = self.request(EVENT_WAKE);
+        if let Some(leash) = &self.leash {
+            leash.resume();
+        }
+        request
+    }
+
+    /// Brings it back; waits until it goes on.
+    fn wake(&self, reap: Option<bool>) -> Result<Figures, String> {
+        let start = Instant::now();
+        let mut progress = self.lock();
+        if progress.sleep != Sleep::Asleep {
+            return Err("it is not hibernated".into());
+        }
+        progress.awaited = true;
+        self.hibernation.begin_wake(reap);
+        let request = self.go_on();
+        let sleeps = |progress: &Progress| progress.sleep == Sleep::Asleep && !progress.ending;
+        let unanswered = |progress: &mut Progress| sleeps(progress) && progress.answered <= request;
+        let waited = self.changed.wait_timeout_while(progress, HIBERNATE_PATIENCE, unanswered);
+        let progress = waited.unwrap_or_else(PoisonError::into_inner).0;
+        // A pause that came in between may be the leash's own, which goes on by our order.
+        let waited = self.changed.wait_timeout_while(progress, PATIENCE, |progress| sleeps(progress));
+        let progress = waited.unwrap_or_else(PoisonError::into_inner).0;
+        if progress.ending {
+            return Err(progress.last_words());
+        }
+        if sleeps(&progress) {
+            return Err("it does not answer, or was told to stop meanwhile".into());
+        }
+        let total_us = micros(start.elapsed());
+        Ok(Figures::Woken(Woken { total_us, ..self.hibernation.woken() }))
     }
 
     /// `awaited`: somebody will ask how it went, before the sandbox may go.
@@ -305,6 +464,7 @@ impl Life {
         let progress = self.lock();
         Some(match progress.stage {
             Stage::Creating => Status::Creating,
+            _ if progress.sleep == Sleep::Asleep => Status::Hibernated,
             _ if progress.paused => Status::Paused,
             Stage::Created => Status::Created,
             Stage::Starting | Stage::Running => Status::Running,

@@ -14,6 +14,7 @@ use abi::hostcall::{EVENT_SIGNAL, REPORT_RUNNING};
 
 use crate::boot::BootSpec;
 use crate::control::{self, Order, Report};
+use crate::hibernate::{Hibernation, SwapPlan};
 use crate::hostcall::events::EventQueue;
 use crate::hostcall::files::HostIo;
 use crate::hostcall::sys::{self, Errno};
@@ -31,6 +32,7 @@ use crate::process;
 use crate::sandbox::{Sandbox, SandboxConfig, SandboxError};
 use crate::state::State;
 use life::Life;
+use swap::SwapFileError;
 
 /// Signals that are the front end's business; the VMM shares its process group, so it ignores them.
 const IGNORED: &[i32] = &[
@@ -63,6 +65,7 @@ pub struct Plan {
     pub cpus: u32,
     /// Without mounts and streams, which the VMM fills in.
     pub boot: BootSpec,
+    pub swap: SwapPlan,
     /// The streams are a terminal that the sandbox drives.
     pub terminal: bool,
 }
@@ -132,6 +135,8 @@ pub enum VmmError {
     OomScore { score: i32, source: io::Error },
     #[error(transparent)]
     Hook(#[from] HookError),
+    #[error(transparent)]
+    SwapFile(#[from] SwapFileError),
 }
 
 /// The VMM process, from its fork to its end. `parent` is the front end.
@@ -195,6 +200,7 @@ fn run(
 ) -> Result<std::convert::Infallible, VmmError> {
     let events = Arc::new(EventQueue::new());
     let sink = Arc::clone(&events);
+    let hibernation = Hibernation::open(&plan.swap)?;
     let mut users = Users::enter_namespaces(plan.userns)?;
     net::enter(&plan.network)?;
     // Children of ours that share the mount namespace leave the host with us, if that is where they are.
@@ -226,7 +232,7 @@ fn run(
     if !process::die_with_parent(parent) {
         process::exit_now(1);
     }
-    let life = Arc::new(Life::new(Arc::clone(channel), leash, Arc::clone(&events)));
+    let life = Arc::new(Life::new(Arc::clone(channel), leash, Arc::clone(&events), hibernation));
     if cfg!(debug_assertions) && std::env::var_os("DORMOUSE_FAKE_KERNEL").is_some() {
         leave(&life, listener)?;
         jail::seal(plan.platform)?;
@@ -257,6 +263,7 @@ fn config(plan: &Plan, device: Option<kvm::Device>, life: &Arc<Life>) -> Sandbox
         }
     });
     config.report = Arc::new(move |what, of| listening.report(what, of));
+    config.hibernation = Arc::clone(life.hibernation());
     config.device = device;
     config.seal = Some(jail::seal);
     config

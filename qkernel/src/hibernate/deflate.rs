@@ -1,0 +1,194 @@
+//! The way down: free memory goes back to the host, all pages are found once and stored, their entries marked, their
+//! frames' memory released, and files unmapped.
+
+use abi::hostcall::{self as hc, HibernateReport, SwapOut};
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::{Obstacle, working_set};
+use crate::mm::aspace::{AddressSpace, Space};
+use crate::mm::frames::{self, Frame};
+use crate::mm::window::HostFileMap;
+use crate::mm::{PAGE, PageStore, heap, residency};
+use crate::platform;
+use crate::sync::MutexGuard;
+use crate::task::stack;
+use crate::time;
+
+/// Hibernates the sandbox, which is frozen. After an error nothing has changed.
+pub(super) fn run() -> Result<HibernateReport, Obstacle> {
+    let mut report = HibernateReport::default();
+    let spaces = AddressSpace::all();
+    let stores = PageStore::all();
+    {
+        // A lock that is taken belongs to a task that has to go on a little.
+        let locked: Option<Vec<_>> = spaces.iter().map(|space| space.try_lock()).collect();
+        let mut locked = locked.ok_or(Obstacle::Busy)?;
+        let collected = collect(&mut locked, &stores, &mut report)?;
+        let members = working_set::next(|frame| collected.listed.has(frame));
+        store(&collected, &members, &mut report)?;
+        let stored = time::monotonic_ns();
+        for (space, locked) in spaces.iter().zip(&mut locked) {
+            space.drop_mirror(locked).map_err(|_| Obstacle::Stub)?;
+        }
+        // Nothing fails from here on.
+        mark(&spaces, &mut locked, &collected);
+        working_set::store(members);
+        release(collected.frames);
+        report.file_chunks = drop_files(&mut locked);
+        report.release_ns = time::monotonic_ns() - stored;
+    }
+    // With them may go the last references to memory that ended meanwhile.
+    drop((spaces, stores));
+    report.heap_bytes += heap::trim() as u64;
+    Ok(report)
+}
+
+/// One bit a frame.
+struct Bits(Vec<u64>);
+
+impl Bits {
+    fn new() -> Result<Self, Obstacle> {
+        let words = frames::total().div_ceil(64);
+        let mut bits = Vec::new();
+        bits.try_reserve_exact(words).map_err(|_| Obstacle::NoMemory)?;
+        bits.resize(words, 0);
+        Ok(Self(bits))
+    }
+
+    fn has(&self, index: u32) -> bool {
+        self.0.get(index as usize / 64).is_some_and(|word| word & 1 << (index % 64) != 0)
+    }
+
+    /// Sets the bit; false when it was set, or there is none.
+    fn set(&mut self, index: u32) -> bool {
+        let Some(word) = self.0.get_mut(index as usize / 64) else { return false };
+        let bit = 1 << (index % 64);
+        let is_new = *word & bit == 0;
+        *word |= bit;
+        is_new
+    }
+}
+
+/// Every frame in use, once.
+struct Collected {
+    /// Those in memory, in the order in which they were found: neighbours in memory are neighbours in the file.
+    frames: Vec<u32>,
+    listed: Bits,
+    /// Those stored already.
+    kept: Bits,
+    kept_pages: u64,
+}
+
+impl Collected {
+    fn add(&mut self, frame: Frame) {
+        let Some(index) = frames::index(frame) else { return };
+        if residency::is_swapped(frame) {
+            self.kept_pages += u64::from(self.kept.set(index));
+        } else if self.frames.len() < self.frames.capacity() && self.listed.set(index) {
+            self.frames.push(index);
+        }
+    }
+}
+
+fn collect(
+    locked: &mut [MutexGuard<'_, Space>],
+    stores: &[Arc<PageStore>],
+    report: &mut HibernateReport,
+) -> Result<Collected, Obstacle> {
+    let start = time::monotonic_ns();
+    report.freed_bytes = frames::reclaim();
+    stack::trim();
+    report.heap_bytes = heap::trim() as u64;
+    residency::prepare().map_err(|_| Obstacle::NoMemory)?;
+    let mut list = Vec::new();
+    list.try_reserve_exact(frames::stats().frames_in_use).map_err(|_| Obstacle::NoMemory)?;
+    let mut collected = Collected { frames: list, listed: Bits::new()?, kept: Bits::new()?, kept_pages: 0 };
+    let pinned = residency::pinned();
+    // Marked before, the pinned ones are never listed; the bits go before anybody asks for them.
+    let pinned = || pinned.iter().filter_map(|frame| frames::index(*frame));
+    for index in pinned() {
+        collected.listed.set(index);
+    }
+    for space in locked {
+        space.for_each_frame(|frame| collected.add(frame));
+    }
+    for store in stores {
+        store.for_each_frame(|frame| collected.add(frame));
+    }
+    for index in pinned() {
+        if let Some(word) = collected.listed.0.get_mut(index as usize / 64) {
+            *word &= !(1 << (index % 64));
+        }
+    }
+    report.kept_pages = collected.kept_pages;
+    report.collect_ns = time::monotonic_ns() - start;
+    Ok(collected)
+}
+
+/// Has the VMM store the pages, the working set first.
+fn store(collected: &Collected, members: &[(u32, u8)], report: &mut HibernateReport) -> Result<(), Obstacle> {
+    let start = time::monotonic_ns();
+    let mut in_set = Bits::new()?;
+    let (mut working, mut rest) = (Vec::new(), Vec::new());
+    working.try_reserve_exact(members.len()).map_err(|_| Obstacle::NoMemory)?;
+    rest.try_reserve_exact(collected.frames.len()).map_err(|_| Obstacle::NoMemory)?;
+    working.extend(members.iter().map(|(frame, _)| *frame).filter(|frame| in_set.set(*frame)));
+    rest.extend(collected.frames.iter().copied().filter(|frame| !in_set.has(*frame)));
+    let request = SwapOut {
+        working: platform::phys_of(working.as_ptr()),
+        working_count: working.len() as u64,
+        rest: platform::phys_of(rest.as_ptr()),
+        rest_count: rest.len() as u64,
+        kept: platform::phys_of(collected.kept.0.as_ptr()),
+        kept_words: collected.kept.0.len() as u64,
+    };
+    platform::call(hc::SWAP_OUT, [platform::phys_of(&raw const request), 0, 0, 0, 0, 0])
+        .map_err(|_| Obstacle::Store)?;
+    report.pages = (working.len() + rest.len()) as u64;
+    report.working_pages = working.len() as u64;
+    report.write_ns = time::monotonic_ns() - start;
+    Ok(())
+}
+
+fn mark(spaces: &[Arc<AddressSpace>], locked: &mut [MutexGuard<'_, Space>], collected: &Collected) {
+    let is_stored = |frame: Frame| frames::index(frame).is_some_and(|index| collected.listed.has(index));
+    for (space, locked) in spaces.iter().zip(locked) {
+        space.swap_entries(locked, is_stored);
+    }
+    residency::mark(collected.listed.0.iter().zip(&collected.kept.0).map(|(listed, kept)| listed | kept));
+}
+
+/// Gives the memory behind frames back, in ranges as large as they come.
+fn release(mut list: Vec<u32>) {
+    list.sort_unstable();
+    for run in list.chunk_by(|a, b| a + 1 == *b) {
+        let Some(first) = run.first() else { continue };
+        // Memory that stays is only lost: the content that counts is stored.
+        let _ = platform::release(frames::at(*first).addr(), run.len() as u64 * PAGE);
+    }
+}
+
+/// Unmaps the files whose entries are gone; result: chunks.
+fn drop_files(locked: &mut [MutexGuard<'_, Space>]) -> u64 {
+    let mut files: BTreeMap<usize, Arc<HostFileMap>> = BTreeMap::new();
+    for space in locked {
+        space.for_each_host_file(|file| {
+            files.insert(Arc::as_ptr(file) as usize, file.clone());
+        });
+    }
+    files.values().map(|file| file.drop_chunks() as u64).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_set_once() {
+        let mut bits = Bits(vec![0; 2]);
+        assert!(bits.set(70) && !bits.set(70) && !bits.set(128));
+        assert!(bits.has(70) && !bits.has(6) && !bits.has(700));
+    }
+}

@@ -1,0 +1,291 @@
+//! Which user frames have their content in the sandbox's home of pages instead of in memory (Hibernate Container,
+//! section 3.4). The frame stays allocated meanwhile, with all its references; so a shared page comes back once, for all.
+//!
+//! Bits are set while nothing else runs ([`mark`]), and cleared under one lock together with the content's return: an
+//! entry that is made present finds its frame's content there, and content never comes back over a newer one.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use abi::hostcall as hc;
+
+use super::frames::{self, Frame};
+use crate::errno::{Errno, Result};
+use crate::hibernate::working_set;
+use crate::platform;
+use crate::sync::{Once, SpinLock};
+
+/// Most frames one call brings in.
+pub const BRING_MAX: usize = 64;
+
+static RESIDENCY: Residency = Residency::new();
+/// Frames the kernel reaches by their address alone; they never leave memory.
+static PINNED: SpinLock<Vec<Frame>> = SpinLock::new(Vec::new());
+
+struct Residency {
+    /// One bit a frame: its content is elsewhere.
+    absent: Once<Box<[AtomicU64]>>,
+    /// One bit a frame: its content was stored, and has not been used since.
+    untouched: Once<Box<[AtomicU64]>>,
+    /// Held while content comes back.
+    bringing: SpinLock<()>,
+}
+
+impl Residency {
+    const fn new() -> Self {
+        Self { absent: Once::new(), untouched: Once::new(), bringing: SpinLock::new(()) }
+    }
+
+    /// Makes room for the bits of `frames` frames.
+    fn prepare(&self, frames: usize) -> Result<()> {
+        for place in [&self.untouched, &self.absent] {
+            if place.get().is_none() {
+                let words = frames.div_ceil(64);
+                let mut bits = Vec::new();
+                bits.try_reserve_exact(words).map_err(|_| Errno::ENOMEM)?;
+                bits.resize_with(words, AtomicU64::default);
+                place.call_once(|| bits.into_boxed_slice());
+            }
+        }
+        Ok(())
+    }
+
+    fn is_absent(&self, index: u32) -> bool {
+        is_set(&self.absent, index)
+    }
+
+    /// True once for each frame after it was stored.
+    fn touch(&self, index: u32) -> bool {
+        is_set(&self.untouched, index) && clear(&self.untouched, index)
+    }
+
+    /// Has `fetch` bring in those of `wanted` that are absent; how many they were.
+    fn bring_in(&self, wanted: &[u32], fetch: impl FnOnce(&[u32]) -> Result<()>) -> Result<usize> {
+        if !wanted.iter().any(|index| self.is_absent(*index)) {
+            return Ok(0);
+        }
+        let _bringing = self.bringing.lock();
+        let mut absent = [0; BRING_MAX];
+        let mut count = 0;
+        for index in wanted.iter().copied().filter(|index| self.is_absent(*index)) {
+            let Some(slot) = absent.get_mut(count) else { return Err(Errno::EINVAL) };
+            *slot = index;
+            count += 1;
+        }
+        if count != 0 {
+            fetch(&absent[..count])?;
+            for index in &absent[..count] {
+                clear(&self.absent, *index);
+            }
+        }
+        Ok(count)
+    }
+
+    /// A frame gets new content: what was stored of it doesn't count any more.
+    fn forget(&self, index: u32) {
+        self.touch(index);
+        if self.is_absent(index) {
+            // Whoever brings content in has looked at the bits already; afterwards the frame is its new owner's.
+            let _bringing = self.bringing.lock();
+            clear(&self.absent, index);
+        }
+    }
+
+    /// Lets `fetch` fill a list with the numbers of frames that it brought in, given the bits.
+    fn prefetch(
+        &self,
+        list: &mut [u32],
+        fetch: impl FnOnce(&[AtomicU64], &mut [u32]) -> Result<usize>,
+    ) -> Result<usize> {
+        let Some(bits) = self.absent.get() else { return Ok(0) };
+        let _bringing = self.bringing.lock();
+        let count = fetch(bits, list)?.min(list.len());
+        for index in &list[..count] {
+            clear(&self.absent, *index);
+        }
+        Ok(count)
+    }
+
+    /// The absent frames are those of `bits`, and no others. Nothing else runs.
+    fn replace(&self, bits: impl Iterator<Item = u64>) {
+        let (Some(absent), Some(untouched)) = (self.absent.get(), self.untouched.get()) else { return };
+        let words = absent.iter().zip(untouched.iter());
+        for ((absent, untouched), bits) in words.zip(bits.chain(core::iter::repeat(0))) {
+            untouched.store(bits, Ordering::Release);
+            absent.store(bits, Ordering::Release);
+        }
+    }
+}
+
+fn word_of(bits: &Once<Box<[AtomicU64]>>, index: u32) -> Option<&AtomicU64> {
+    bits.get()?.get(index as usize / 64)
+}
+
+fn is_set(bits: &Once<Box<[AtomicU64]>>, index: u32) -> bool {
+    word_of(bits, index).is_some_and(|word| word.load(Ordering::Acquire) & bit(index) != 0)
+}
+
+/// Whether it was set before.
+fn clear(bits: &Once<Box<[AtomicU64]>>, index: u32) -> bool {
+    let word = word_of(bits, index);
+    word.is_some_and(|word| word.fetch_and(!bit(index), Ordering::AcqRel) & bit(index) != 0)
+}
+
+const fn bit(index: u32) -> u64 {
+    1 << (index % 64)
+}
+
+/// Whether the frame's content is elsewhere.
+pub fn is_swapped(frame: Frame) -> bool {
+    frames::index(frame).is_some_and(|index| RESIDENCY.is_absent(index))
+}
+
+/// Brings the frame's content back if it is elsewhere. The caller holds a reference to the frame. There is no error in
+/// practice: a page that cannot come back ends the sandbox.
+pub fn ensure(frame: Frame) -> Result<()> {
+    bring_in(&[frame])
+}
+
+/// The same for up to [`BRING_MAX`] frames with one call to the host; the first one is the one that is touched.
+pub fn bring_in(wanted: &[Frame]) -> Result<()> {
+    if RESIDENCY.absent.get().is_none() {
+        return Ok(());
+    }
+    let mut list = [0; BRING_MAX];
+    let mut count = 0;
+    for index in wanted.iter().take(BRING_MAX).filter_map(|frame| frames::index(*frame)) {
+        list[count] = index;
+        count += 1;
+    }
+    RESIDENCY.bring_in(&list[..count], |absent| {
+        let args = [platform::phys_of(absent.as_ptr()), absent.len() as u64, 0, 0, 0, 0];
+        platform::call(hc::SWAP_IN, args).map(drop)
+    })?;
+    let mut touched = list[..count].iter().copied().filter(|index| RESIDENCY.touch(*index)).peekable();
+    if touched.peek().is_some() {
+        working_set::touched(touched);
+    }
+    Ok(())
+}
+
+/// The allocator gives the frame to somebody new.
+pub fn forget(frame: Frame) {
+    if RESIDENCY.absent.get().is_some()
+        && let Some(index) = frames::index(frame)
+    {
+        RESIDENCY.forget(index);
+    }
+}
+
+/// Brings the working set back, at most `most` frames of it; how many they were.
+pub fn prefetch(most: usize) -> Result<usize> {
+    if most == 0 {
+        return Ok(0);
+    }
+    let mut list = Vec::new();
+    list.try_reserve_exact(most).map_err(|_| Errno::ENOMEM)?;
+    list.resize(most, 0u32);
+    RESIDENCY.prefetch(&mut list, |bits, list| {
+        let (at, words) = (platform::phys_of(bits.as_ptr()), bits.len() as u64);
+        let to = platform::phys_of(list.as_mut_ptr());
+        Ok(platform::call(hc::PREFETCH, [at, words, to, list.len() as u64, 0, 0])? as usize)
+    })
+}
+
+/// Makes room for the bits; before the first [`mark`].
+pub fn prepare() -> Result<()> {
+    RESIDENCY.prepare(frames::total())
+}
+
+/// From now on the content of exactly the frames in `bits` is elsewhere. Nothing else runs, and every entry of theirs is
+/// marked.
+pub fn mark(bits: impl Iterator<Item = u64>) {
+    RESIDENCY.replace(bits);
+}
+
+/// Whether the frame's content was stored, and not used since.
+pub fn is_untouched(index: u32) -> bool {
+    is_set(&RESIDENCY.untouched, index)
+}
+
+/// Keeps a frame in memory for good.
+pub fn pin(frame: Frame) {
+    PINNED.lock().push(frame);
+}
+
+/// The frames that stay in memory.
+pub fn pinned() -> Vec<Frame> {
+    PINNED.lock().clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn absent(words: &[u64]) -> Residency {
+        let residency = Residency::new();
+        residency.prepare(words.len() * 64).unwrap();
+        residency.replace(words.iter().copied());
+        residency
+    }
+
+    #[test]
+    fn only_what_is_absent_is_fetched_and_only_once() {
+        let residency = absent(&[0b1010, 1]);
+        let mut fetched = Vec::new();
+        let mut bring = |wanted: &[u32]| {
+            residency.bring_in(wanted, |list| {
+                fetched.extend_from_slice(list);
+                Ok(())
+            })
+        };
+        assert_eq!(bring(&[0, 1, 2, 64]), Ok(2));
+        assert_eq!(bring(&[1, 64]), Ok(0));
+        assert_eq!(bring(&[3, 500]), Ok(1));
+        assert_eq!(fetched, [1, 64, 3]);
+    }
+
+    #[test]
+    fn a_failed_fetch_leaves_the_frames_absent() {
+        let residency = absent(&[2]);
+        assert_eq!(residency.bring_in(&[1], |_| Err(Errno::EIO)), Err(Errno::EIO));
+        assert!(residency.is_absent(1));
+    }
+
+    #[test]
+    fn a_frame_that_is_allocated_anew_is_not_fetched() {
+        let residency = absent(&[6]);
+        residency.forget(1);
+        assert_eq!(residency.bring_in(&[1], |_| panic!("fetched")), Ok(0));
+        assert!(residency.is_absent(2));
+    }
+
+    #[test]
+    fn a_touch_is_seen_once() {
+        let residency = absent(&[4]);
+        assert!(!residency.touch(1) && residency.touch(2) && !residency.touch(2));
+        residency.replace([4].into_iter());
+        assert!(residency.touch(2));
+    }
+
+    #[test]
+    fn prefetching_clears_what_came() {
+        let residency = absent(&[0b1110]);
+        let mut list = [0; 4];
+        let came = residency.prefetch(&mut list, |bits, list| {
+            assert_eq!(bits[0].load(Ordering::Relaxed), 0b1110);
+            list[..2].copy_from_slice(&[3, 1]);
+            Ok(2)
+        });
+        assert_eq!(came, Ok(2));
+        assert!(!residency.is_absent(1) && residency.is_absent(2) && !residency.is_absent(3));
+    }
+
+    #[test]
+    fn marking_anew_drops_what_was_marked() {
+        let residency = absent(&[1, 1]);
+        residency.replace([2].into_iter());
+        assert!(!residency.is_absent(0) && residency.is_absent(1) && !residency.is_absent(64));
+    }
+}

@@ -1,0 +1,407 @@
+//! The pages of a sleeping sandbox: the VMM's side of hibernation (Hibernate Container, section 3.4).
+//!
+//! The files are made before the jail and have no name. What the kernel asks for is checked here, and nowhere else: every
+//! frame number must be one of user memory. A page that cannot come back as it was ends the sandbox.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use abi::PAGE_SIZE;
+use abi::hostcall::{self as hc, HibernateReport, SwapOut};
+use abi::layout::USER_PHYS;
+use serde::{Deserialize, Serialize};
+use swap::io::Device;
+use swap::{Home, Page, PageId, Prefetched, Stored, SwapError, SwapFileError, SwapHome};
+
+use crate::memory::SandboxMemory;
+use crate::sandbox::{Outcome, Sandbox};
+
+/// Where swap files go when nothing else is asked for.
+pub const DEFAULT_DIR: &str = "/var/lib/dormouse/.swap";
+
+/// Where a sandbox's pages go, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SwapPlan {
+    /// `None`: [`DEFAULT_DIR`], and a sandbox that cannot have its files there cannot hibernate.
+    pub dir: Option<PathBuf>,
+    pub limit_bytes: u64,
+    /// Whether the working set comes back at once.
+    pub reap: bool,
+}
+
+impl Default for SwapPlan {
+    fn default() -> Self {
+        Self { dir: None, limit_bytes: u64::MAX, reap: true }
+    }
+}
+
+/// What a hibernation came to. Times in microseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hibernated {
+    /// Pages stored now, and those of them in the working set.
+    pub pages: u64,
+    pub working_set_pages: u64,
+    /// Pages that were still stored from before.
+    pub kept_pages: u64,
+    /// Pages of one repeated word, which take no room.
+    pub word_pages: u64,
+    pub swap_bytes: u64,
+    pub reap_bytes: u64,
+    /// Free memory and free kernel heap given back.
+    pub freed_bytes: u64,
+    pub heap_bytes: u64,
+    /// Chunks of mapped files dropped.
+    pub file_chunks: u64,
+    pub pause_us: u64,
+    pub collect_us: u64,
+    pub write_us: u64,
+    pub release_us: u64,
+    pub total_us: u64,
+}
+
+/// What a wake came to. Times in microseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Woken {
+    /// Pages of the working set that came back before anything ran.
+    pub pages: u64,
+    pub bytes: u64,
+    pub prefetch_us: u64,
+    pub total_us: u64,
+}
+
+/// The home of a sandbox's pages.
+#[derive(Debug)]
+pub struct Hibernation {
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    /// Or why there is none.
+    home: Result<SwapHome, String>,
+    reap: bool,
+    /// What was asked for the wake at hand.
+    reap_now: Option<bool>,
+    /// What came of the last hibernation, and the last wake.
+    last: Result<Hibernated, String>,
+    stored: Stored,
+    store_error: Option<String>,
+    woken: Woken,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inner").field("reap", &self.reap).finish_non_exhaustive()
+    }
+}
+
+impl Hibernation {
+    /// Makes the files of a sandbox. A directory that was not asked for may be missing.
+    pub fn open(plan: &SwapPlan) -> Result<Self, SwapFileError> {
+        let dir = plan.dir.as_deref().unwrap_or(Path::new(DEFAULT_DIR));
+        let home = match files_in(dir) {
+            Ok([swap, reap]) => Ok(SwapHome::new(swap, reap, plan.limit_bytes)),
+            Err(error) if plan.dir.is_some() => return Err(error),
+            Err(error) => Err(error.to_string()),
+        };
+        Ok(Self::new(home, plan.reap))
+    }
+
+    /// Of a sandbox that never hibernates.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::new(Err("it has no swap files".into()), true)
+    }
+
+    fn new(home: Result<SwapHome, String>, reap: bool) -> Self {
+        let inner = Inner {
+            home,
+            reap,
+            reap_now: None,
+            last: Err("it was never asked to".into()),
+            stored: Stored::default(),
+            store_error: None,
+            woken: Woken::default(),
+        };
+        Self { inner: Mutex::new(inner) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it can be done at all, or why not.
+    pub fn check(&self) -> Result<(), String> {
+        self.lock().home.as_ref().map(drop).map_err(Clone::clone)
+    }
+
+    /// A wake begins: whether it brings the working set back at once; `None`: as the sandbox was started.
+    pub fn begin_wake(&self, reap: Option<bool>) {
+        let mut inner = self.lock();
+        inner.reap_now = reap;
+        inner.woken = Woken::default();
+    }
+
+    /// How the last hibernation came out.
+    pub fn last(&self) -> Result<Hibernated, String> {
+        self.lock().last.clone()
+    }
+
+    /// What the last wake brought back.
+    pub fn woken(&self) -> Woken {
+        self.lock().woken.clone()
+    }
+}
+
+fn files_in(dir: &Path) -> Result<[Box<dyn Device>; 2], SwapFileError> {
+    // A directory that cannot be made cannot be opened either, which says why.
+    let _ = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    let open = || swap::open_unnamed(dir).map(|file| faulty(Box::new(file)));
+    Ok([open()?, open()?])
+}
+
+/// For tests of a debug build: a device that fails as `DORMOUSE_SWAP_FAULT` says.
+fn faulty(device: Box<dyn Device>) -> Box<dyn Device> {
+    let fault = match std::env::var("DORMOUSE_SWAP_FAULT").as_deref() {
+        Ok("write") => Fault::Write,
+        Ok("read") => Fault::Read,
+        Ok("flip") => Fault::Flip,
+        _ => return device,
+    };
+    if cfg!(debug_assertions) { Box::new(Faulty { device, fault }) } else { device }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Write,
+    Read,
+    /// Reads change a bit.
+    Flip,
+}
+
+struct Faulty {
+    device: Box<dyn Device>,
+    fault: Fault,
+}
+
+impl Device for Faulty {
+    fn write(&self, pieces: &[libc::iovec], offset: u64) -> io::Result<usize> {
+        match self.fault {
+            Fault::Write => Err(io::Error::from_raw_os_error(libc::EIO)),
+            _ => self.device.write(pieces, offset),
+        }
+    }
+
+    fn read(&self, pieces: &[libc::iovec], offset: u64) -> io::Result<usize> {
+        if self.fault == Fault::Read {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        let moved = self.device.read(pieces, offset)?;
+        if let (Fault::Flip, Some(first)) = (self.fault, pieces.first()) {
+            // SAFETY: the piece is a page that was just read into.
+            unsafe { *first.iov_base.cast::<u8>() ^= 1 };
+        }
+        Ok(moved)
+    }
+
+    fn discard(&self, offset: u64, len: u64) {
+        self.device.discard(offset, len);
+    }
+}
+
+/// The page that a frame number stands for; `None` when it is not one of user memory.
+fn page_of(memory: &SandboxMemory, id: PageId) -> Option<Page> {
+    let at = memory.host_ptr(USER_PHYS + u64::from(id) * PAGE_SIZE, PAGE_SIZE)?;
+    // SAFETY: the range was checked, and user memory is mapped, readable and writable, as long as the sandbox lives; it is
+    // shared with the guest, and a guest that writes it meanwhile only spoils its own pages.
+    NonNull::new(at).map(|at| unsafe { Page::new(id, at) })
+}
+
+/// Copies `count` numbers out of guest memory; no more than there are frames.
+fn numbers(memory: &SandboxMemory, phys: u64, count: u64) -> Option<Vec<PageId>> {
+    if count > memory.user_bytes() / PAGE_SIZE {
+        return None;
+    }
+    if count == 0 {
+        // An empty list has no place.
+        return Some(Vec::new());
+    }
+    let bytes = memory.copy_in(phys, count * 4)?;
+    Some(bytes.as_chunks().0.iter().map(|word| u32::from_ne_bytes(*word)).collect())
+}
+
+fn pages(memory: &SandboxMemory, phys: u64, count: u64) -> Option<Vec<Page>> {
+    numbers(memory, phys, count)?.into_iter().map(|id| page_of(memory, id)).collect()
+}
+
+/// A bitmap of frames, copied out of guest memory.
+struct Bits(Vec<u64>);
+
+impl Bits {
+    fn new(memory: &SandboxMemory, phys: u64, words: u64) -> Option<Self> {
+        if words > (memory.user_bytes() / PAGE_SIZE).div_ceil(64) {
+            return None;
+        }
+        let bytes = memory.copy_in(phys, words * 8)?;
+        Some(Self(bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()))
+    }
+
+    fn has(&self, id: PageId) -> bool {
+        self.0.get(id as usize / 64).is_some_and(|word| word & 1 << (id % 64) != 0)
+    }
+
+    fn set(&mut self, id: PageId) {
+        if let Some(word) = self.0.get_mut(id as usize / 64) {
+            *word |= 1 << (id % 64);
+        }
+    }
+}
+
+const BAD: i64 = -(libc::EFAULT as i64);
+
+/// `SWAP_OUT`.
+pub(crate) fn swap_out(sandbox: &Sandbox, phys: u64) -> i64 {
+    let memory = &*sandbox.memory;
+    let Some([working, working_count, rest, rest_count, kept, kept_words]) = memory.read::<[u64; 6]>(phys)
+    else {
+        return BAD;
+    };
+    const _: () = assert!(size_of::<SwapOut>() == size_of::<[u64; 6]>());
+    let lists = (pages(memory, working, working_count), pages(memory, rest, rest_count));
+    let ((Some(mut working), Some(mut rest)), Some(mut kept)) = (lists, Bits::new(memory, kept, kept_words))
+    else {
+        return BAD;
+    };
+    let mut inner = sandbox.hibernation().lock();
+    if !inner.reap {
+        rest.append(&mut working);
+    }
+    let Ok(home) = &mut inner.home else { return -i64::from(libc::ENODEV) };
+    match home.store(&working, &rest) {
+        Ok(stored) => {
+            working.iter().chain(&rest).for_each(|page| kept.set(page.id));
+            home.retain(&mut |id| kept.has(id));
+            (inner.stored, inner.store_error) = (stored, None);
+            0
+        }
+        Err(error) => {
+            inner.store_error = Some(error.to_string());
+            -i64::from(libc::EIO)
+        }
+    }
+}
+
+/// Ends the sandbox: a page of its memory is lost.
+fn lost(sandbox: &Sandbox, error: &SwapError) -> i64 {
+    sandbox.finish(Outcome::Lost(error.to_string()));
+    -i64::from(libc::EIO)
+}
+
+/// `SWAP_IN`.
+pub(crate) fn swap_in(sandbox: &Sandbox, phys: u64, count: u64) -> i64 {
+    let Some(mut pages) = pages(&sandbox.memory, phys, count) else { return BAD };
+    let mut inner = sandbox.hibernation().lock();
+    let Ok(home) = &mut inner.home else { return -i64::from(libc::ENODEV) };
+    match home.fetch(&mut pages) {
+        Ok(_) => 0,
+        Err(error) => lost(sandbox, &error),
+    }
+}
+
+/// `PREFETCH`.
+pub(crate) fn prefetch(sandbox: &Sandbox, [bits, words, list, most, ..]: [u64; 6]) -> i64 {
+    let memory = &*sandbox.memory;
+    let Some(absent) = Bits::new(memory, bits, words) else { return BAD };
+    if memory.host_ptr(list, most.saturating_mul(4)).is_none() {
+        return BAD;
+    }
+    let mut inner = sandbox.hibernation().lock();
+    let (start, reap) = (Instant::now(), inner.reap_now.take().unwrap_or(inner.reap));
+    let Ok(home) = &mut inner.home else { return -i64::from(libc::ENODEV) };
+    if !reap {
+        return 0;
+    }
+    let mut brought = Vec::new();
+    let result = home.prefetch(&mut |id| {
+        let page = page_of(memory, id).filter(|_| absent.has(id) && ((brought.len() / 4) as u64) < most)?;
+        brought.extend(id.to_ne_bytes());
+        Some(page)
+    });
+    match result {
+        Ok(Prefetched { pages, bytes }) => {
+            inner.woken = Woken { pages, bytes, prefetch_us: micros(start.elapsed()), total_us: 0 };
+            drop(inner);
+            let count = (brought.len() / 4) as u64;
+            memory.copy_out(list, &brought).map_or(BAD, |()| count.cast_signed())
+        }
+        Err(error) => lost(sandbox, &error),
+    }
+}
+
+/// `HIBERNATED`.
+pub(crate) fn hibernated(sandbox: &Sandbox, phys: u64, request: u64) -> i64 {
+    const WORDS: usize = size_of::<HibernateReport>() / 8;
+    let Some(words) = sandbox.memory.read::<[u64; WORDS]>(phys) else { return BAD };
+    let [outcome, pages, working, kept, freed, heap, chunks, pause, collect, write, release, _] = words;
+    let mut inner = sandbox.hibernation().lock();
+    let stored = inner.stored;
+    inner.last = match outcome {
+        hc::HIBERNATE_DONE => Ok(Hibernated {
+            pages,
+            working_set_pages: working,
+            kept_pages: kept,
+            word_pages: stored.word_pages,
+            swap_bytes: stored.swap_pages * PAGE_SIZE,
+            reap_bytes: stored.reap_pages * PAGE_SIZE,
+            freed_bytes: freed,
+            heap_bytes: heap,
+            file_chunks: chunks,
+            pause_us: pause / 1000,
+            collect_us: collect / 1000,
+            write_us: write / 1000,
+            release_us: release / 1000,
+            total_us: 0,
+        }),
+        hc::HIBERNATE_BUSY => Err("a process did not come to rest in time".into()),
+        hc::HIBERNATE_NO_MEMORY => Err("the kernel has no memory left for its lists".into()),
+        hc::HIBERNATE_STUB => Err("a process did not give its memory up".into()),
+        hc::HIBERNATE_CANCELLED => Err("it was woken meanwhile".into()),
+        _ => Err(inner.store_error.take().unwrap_or_else(|| "its pages could not be stored".into())),
+    };
+    let what = if inner.last.is_ok() { hc::REPORT_ASLEEP } else { hc::REPORT_STAYED_WARM };
+    drop(inner);
+    sandbox.report(what, request);
+    0
+}
+
+/// In microseconds.
+pub(crate) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abi::boot::Platform;
+
+    #[test]
+    fn only_frames_of_user_memory_are_taken() {
+        let memory = SandboxMemory::new(Platform::Kvm, 16 << 20, 4 << 20).unwrap();
+        let put = |list: &[u32]| {
+            let bytes: Vec<u8> = list.iter().flat_map(|id| id.to_ne_bytes()).collect();
+            memory.copy_out(0x1000, &bytes).unwrap();
+            pages(&memory, 0x1000, list.len() as u64)
+        };
+        assert_eq!(put(&[0, 1023]).unwrap().len(), 2);
+        assert!(put(&[0, 1024]).is_none());
+        assert!(put(&[u32::MAX]).is_none());
+        assert!(pages(&memory, 0x1000, 1025).is_none());
+        assert!(pages(&memory, 0x1000, u64::MAX).is_none());
+        assert!(pages(&memory, u64::MAX - 4, 2).is_none());
+        assert!(Bits::new(&memory, 0x1000, 17).is_none() && Bits::new(&memory, 0x1000, 16).is_some());
+    }
+}
