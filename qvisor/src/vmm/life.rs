@@ -186,7 +186,11 @@ impl Life {
                 }
             }
             REPORT_ASLEEP if progress.sleep == Sleep::FallingAsleep => progress.sleep = Sleep::Asleep,
-            REPORT_STAYED_WARM if progress.sleep == Sleep::FallingAsleep => progress.sleep = Sleep::Awake,
+            REPORT_STAYED_WARM if progress.sleep == Sleep::FallingAsleep => {
+                progress.sleep = Sleep::Awake;
+                // Its tasks go on in a moment; who hears of the failure sees it run.
+                progress.paused &= of < progress.answered;
+            }
             _ => {}
         }
         self.changed.notify_all();
