@@ -14,6 +14,7 @@ pub mod residency;
 pub mod user;
 pub mod vma;
 pub mod window;
+pub mod copies;
 
 pub use aspace::AddressSpace;
 pub use io::IoBuf;

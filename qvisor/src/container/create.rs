@@ -31,6 +31,8 @@ pub struct Options {
     /// Who the container's root is on the host; the bundle may say so as well.
     pub userns: UserNamespace,
     pub strace: bool,
+    /// See [`crate::boot::BootSpec::share_files`].
+    pub share_files: bool,
     /// Least important level that reaches the log: 0 error … 3 debug.
     pub log_level: u32,
     /// Takes a remark about what is accepted without effect.
@@ -71,6 +73,7 @@ pub(super) fn begin(options: &Options, detached: bool) -> Result<Created, Contai
     })?;
     check_terminal(options, container.terminal, detached)?;
     (container.boot.strace, container.boot.log_level) = (options.strace, options.log_level);
+    container.boot.share_files = options.share_files;
     let claim = options.root.claim(&options.id)?;
     let mut creation = Creation { claim: Some(claim), vmm: None, record: None, state: None };
     match creation.run(options, container, platform) {
