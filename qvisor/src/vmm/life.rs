@@ -186,7 +186,11 @@ impl Life {
                 }
             }
             REPORT_ASLEEP if progress.sleep == Sleep::FallingAsleep => progress.sleep = Sleep::Asleep,
-            REPORT_STAYED_WARM if progress.sleep == Sleep::FallingAsleep => progress.sleep = Sleep::Awake,
+            REPORT_STAYED_WARM if progress.sleep == Sleep::FallingAsleep => {
+                progress.sleep = Sleep::Awake;
+                // Its tasks go on in a moment; who hears of the failure sees it run.
+                progress.paused &= of < progress.answered;
+            }
             _ => {}
         }
         self.changed.notify_all();
@@ -371,7 +375,8 @@ impl Life {
         let waited = self.changed.wait_timeout_while(progress, IDLE_PATIENCE, falls);
         let (mut progress, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         if waited.timed_out() && falls(&mut progress) {
-            self.request(EVENT_HIBERNATE);
+            // The same request: once it is done, this means nothing.
+            self.events.post(event(EVENT_HIBERNATE, 0, progress.falls_by.cast_signed()));
         }
         let waited = self.changed.wait_timeout_while(progress, HIBERNATE_PATIENCE, falls);
         let (progress, waited) = waited.unwrap_or_else(PoisonError::into_inner);
