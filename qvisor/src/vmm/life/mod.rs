@@ -175,6 +175,8 @@ impl Life {
         if progress.fall.take_if(|fall| of >= fall.last).is_none() {
             return;
         }
+        // Its tasks go on in a moment; who hears of the failure sees it run.
+        progress.paused &= of < progress.answered;
         self.gives_up(progress, why);
     }
 
