@@ -99,6 +99,10 @@ pub const TAG_TASKS_MAX: u32 = 16;
 /// Flags (u32): [`BOOT_HOLD`] ….
 pub const TAG_FLAGS: u32 = 17;
 
+/// After how many nanoseconds (u64) without anything from outside the kernel reports
+/// [`crate::hostcall::REPORT_IDLE_TIMEOUT`].
+pub const TAG_IDLE_TIMEOUT: u32 = 18;
+
 /// `TAG_FLAGS`: the first process is prepared, reported ([`crate::hostcall::REPORT_READY`]), and begins when
 /// [`crate::hostcall::EVENT_START`] comes. Signals that it does not handle do nothing to it.
 pub const BOOT_HOLD: u32 = 1;

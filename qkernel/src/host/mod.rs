@@ -98,12 +98,16 @@ fn hand_on(event: &Event, round: u64) {
         hc::EVENT_READY => {
             let woken = sched::woken_in_pause();
             // A task that rests right before it would wait is not known to wait.
-            let for_any = host_poll::ready(event.token, event.value, round);
-            if for_any || sched::woken_in_pause() != woken {
-                hibernate::stir();
+            let told = host_poll::ready(event.token, event.value, round);
+            hibernate::idle::stirred();
+            if told.for_any || sched::woken_in_pause() != woken {
+                hibernate::stir(if told.is_socket { hc::STIRRED_BY_SOCKET } else { hc::STIRRED_BY_STREAM });
             }
         }
-        hc::EVENT_SIGNAL => crate::boot::host_signal(event.value, event.flags),
+        hc::EVENT_SIGNAL => {
+            hibernate::idle::stirred();
+            crate::boot::host_signal(event.value, event.flags);
+        }
         hc::EVENT_WINSIZE => crate::fs::console_resized(event.value),
         hc::EVENT_START => crate::boot::begin_init(),
         hc::EVENT_PAUSE => drop(crate::task::pause::pause(event.value)),

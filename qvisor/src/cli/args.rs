@@ -96,6 +96,8 @@ pub enum Command {
         #[arg(long, value_enum)]
         reap: Option<Switch>,
     },
+    /// Show what a sandbox is, and then each time it hibernates or wakes, as lines of JSON
+    Events { id: String },
     /// Say what this host offers, and which platform is chosen
     Doctor {
         /// As a JSON object

@@ -125,8 +125,18 @@ impl Creation {
         let cgroups = Cgroups::make(container.cgroups_path.as_deref(), id, resources, memory_bytes, cpus)?;
         let (annotations, bundle) = (container.annotations.clone(), container.bundle.clone());
         let status = Status::Creating;
-        let state =
-            State { oci_version: OCI_VERSION.into(), id: id.into(), status, pid: 0, bundle, annotations };
+        let (sandbox_state, hibernate_error) = (None, None);
+        let oci_version = OCI_VERSION.into();
+        let state = State {
+            oci_version,
+            id: id.into(),
+            status,
+            pid: 0,
+            bundle,
+            annotations,
+            sandbox_state,
+            hibernate_error,
+        };
         let directories = cgroups.directories().to_vec();
         let record = Record { vmm: 0, vmm_start: None, cgroups: directories, hooks: hooks.clone() };
         self.record = Some(record.clone());
