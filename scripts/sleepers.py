@@ -1,4 +1,4 @@
-"""Servers that are put to sleep and woken by a request: in Dormouse, and in what people would use instead."""
+"""Servers that are put to sleep and woken by a request: what they have in common, and those in Dormouse."""
 
 import json
 import os
@@ -14,11 +14,14 @@ from measure import MemoryCgroup, pss_bytes
 TOP = Path(__file__).resolve().parent.parent
 DORMOUSE = TOP / "target/release/dormouse"
 PATIENCE = 60
-CAPABILITIES = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_SETGID", "CAP_SETUID", "CAP_NET_BIND_SERVICE"]
 
 
 class Failure(Exception):
     """A figure could not be taken."""
+
+
+class Loading(ConnectionError):
+    """It answers, but only that it is not ready."""
 
 
 def run(*words, patience=PATIENCE):
@@ -94,11 +97,23 @@ class Sleeper:
         self.root = place.root(workload, root)
         self.id = f"bench-{os.getpid()}-{Sleeper.next_name}"
         self.asked = 0
+        self.started = False
+        self.output = Path(place.directory, self.id + ".log")
 
     def start(self):
         """Starts it, and waits for its first answer; result: nanoseconds."""
         begin = time.perf_counter_ns()
+        self.started = True
         self.launch()
+        return self.first_answer(begin)
+
+    def close(self):
+        if self.started:
+            self.end()
+            self.started = False
+
+    def first_answer(self, begin):
+        """Asks until it answers; result: nanoseconds since `begin`."""
         while True:
             try:
                 self.ask()
@@ -116,6 +131,8 @@ class Sleeper:
         self.rouse()
         answer = answer_of((self.host, self.port), request)
         end = time.perf_counter_ns()
+        if self.workload.is_loading(answer):
+            raise Loading
         if not self.workload.is_answer(answer, self.asked):
             raise Failure(f"{self.workload.name} in {type(self).__name__} answered {answer[:100]!r}")
         return end - begin
@@ -126,6 +143,14 @@ class Sleeper:
     def memory(self):
         """What it uses, by the charge of its control group and by the proportional set size of all its processes."""
         return {"charge": self.charge_bytes(), "pss": pss_bytes(self.pids())}
+
+    def memory_by_process(self):
+        """The proportional set sizes of its processes, by their names."""
+        found = {}
+        for pid in self.pids():
+            name = Path(f"/proc/{pid}/comm").read_text().strip()
+            found[name] = found.get(name, 0) + pss_bytes([pid])
+        return found
 
     def cpu_ns(self):
         """Processor time that its processes have used."""
@@ -151,8 +176,6 @@ class Dormouse(Sleeper):
     def __init__(self, place, workload, root, reap=True):
         super().__init__(place, workload, root)
         self.reap = reap
-        self.slept = None
-        self.output = Path(place.directory, self.id + ".log")
 
     def launch(self):
         self.cgroup = MemoryCgroup(self.id)
@@ -160,7 +183,7 @@ class Dormouse(Sleeper):
         words = [DORMOUSE, "--root", self.place.state, "do", "--platform", self.place.platform, "--id", self.id,
                  "--rootfs", self.root, "--swap-dir", self.place.swap, "--cwd", "/",
                  "--reap", "on" if self.reap else "off", "--", *program]
-        with open(self.output, "wb") as log:
+        with open(self.output, "ab") as log:
             self.process = subprocess.Popen([str(word) for word in words], stdin=subprocess.DEVNULL, stdout=log,
                                             stderr=log, preexec_fn=self.cgroup.enter, start_new_session=True)
 
@@ -172,8 +195,7 @@ class Dormouse(Sleeper):
         words = (DORMOUSE, "--root", self.place.state, "hibernate", self.id, "--json")
         for attempt in range(5):
             try:
-                self.slept = json.loads(run(*words))
-                return self.slept
+                return json.loads(run(*words))
             except Failure as failure:
                 if "did not come to rest" not in str(failure) or attempt == 4:
                     raise
@@ -198,131 +220,3 @@ class Dormouse(Sleeper):
                 self.process.kill()
                 self.process.wait()
         self.cgroup.remove()
-
-
-class Runc(Sleeper):
-    """runc; asleep it is frozen, and its memory reclaimed to the swap file."""
-
-    def bundle(self):
-        sets = ("bounding", "effective", "permitted", "inheritable")
-        spec = {
-            "ociVersion": "1.0.2",
-            "process": {"user": {"uid": 0, "gid": 0}, "args": [str(word) for word in self.workload.command(self.port)],
-                        "cwd": "/", "env": ["PATH=/usr/bin:/bin"], "capabilities": dict.fromkeys(sets, CAPABILITIES)},
-            "root": {"path": str(self.root)}, "hostname": "bench",
-            "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"},
-                       {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
-                       {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"}],
-            "linux": {"namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")],
-                      "cgroupsPath": f"/dormouse-{self.id}"},
-        }
-        bundle = Path(self.place.directory, self.id)
-        bundle.mkdir()
-        Path(bundle, "config.json").write_text(json.dumps(spec))
-        return bundle
-
-    def launch(self):
-        self.output = Path(self.place.directory, self.id + ".log")
-        pid_file = Path(self.place.directory, self.id + ".pid")
-        words = ["runc", "--root", self.place.state / "runc", "run", "--detach", "--pid-file", pid_file, "--bundle",
-                 self.bundle(), self.id]
-        with open(self.output, "wb") as log:
-            done = subprocess.run([str(word) for word in words], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        if done.returncode != 0:
-            raise Failure(f"runc cannot start {self.workload.name}: {self.log()}")
-        self.pid = int(pid_file.read_text())
-        rows = [row.split(":", 2) for row in Path(f"/proc/{self.pid}/cgroup").read_text().splitlines()]
-        paths = {kind: path.lstrip("/") for _, kinds, path in rows for kind in kinds.split(",")}
-        top = Path("/sys/fs/cgroup")
-        if "memory" in paths:
-            self.memory_dir, self.counter = top / "memory" / paths["memory"], "memory.usage_in_bytes"
-            self.freeze_file = top / "freezer" / paths["freezer"] / "freezer.state"
-        else:
-            self.memory_dir, self.counter = top / paths[""], "memory.current"
-            self.freeze_file = self.memory_dir / "cgroup.freeze"
-        self.frozen = False
-
-    def is_alive(self):
-        return Path(f"/proc/{self.pid}").exists()
-
-    def set_frozen(self, frozen):
-        old = self.freeze_file.name == "freezer.state"
-        self.freeze_file.write_text(("FROZEN" if frozen else "THAWED") if old else str(int(frozen)))
-        self.frozen = frozen
-
-    def sleep(self):
-        self.set_frozen(True)
-        if self.freeze_file.name == "freezer.state":
-            while self.freeze_file.read_text().strip() != "FROZEN":
-                time.sleep(0.001)
-        begin = time.perf_counter_ns()
-        self.place.reclaim(self)
-        return {"reclaim_us": (time.perf_counter_ns() - begin) // 1000}
-
-    def rouse(self):
-        # As an activator would that has a connection: one write, and no process of its own.
-        if self.frozen:
-            self.set_frozen(False)
-
-    def pids(self):
-        return [int(pid) for pid in (self.memory_dir / "cgroup.procs").read_text().split()]
-
-    def charge_bytes(self):
-        return int((self.memory_dir / self.counter).read_text())
-
-    def end(self):
-        self.rouse()
-        subprocess.run(["runc", "--root", self.place.state / "runc", "delete", "--force", self.id], capture_output=True)
-
-
-class SwapFile:
-    """A swap file of our own, and the way in which this kernel reclaims the memory of a control group."""
-
-    def __init__(self, path, size_bytes):
-        self.path = path
-        with open(path, "wb") as file:
-            os.fchmod(file.fileno(), 0o600)
-            os.posix_fallocate(file.fileno(), 0, size_bytes)
-        run("mkswap", path)
-        run("swapon", "--priority", "100", path)
-        self.how = ""
-
-    def reclaim(self, sleeper):
-        """Reclaims all that can be."""
-        top, last = sleeper.memory_dir, -1
-        for _ in range(10):
-            charge = sleeper.charge_bytes()
-            if last >= 0 and last - charge < 256 << 10:
-                return
-            last = charge
-            self.once(top, charge)
-
-    def once(self, top, charge):
-        ways = ((top / "memory.reclaim", f"{charge}", "memory.reclaim"),
-                (top / "memory.force_empty", "0", "memory.force_empty"))
-        for file, text, how in ways:
-            if file.exists():
-                try:
-                    file.write_text(text)
-                except OSError:
-                    # Not all of what was asked for: that is usual.
-                    pass
-                self.how = how
-                return
-        raise Failure("this kernel cannot reclaim a control group's memory: neither memory.reclaim nor memory.force_empty")
-
-    def remove(self):
-        subprocess.run(["swapoff", str(self.path)], capture_output=True)
-        self.path.unlink(missing_ok=True)
-
-
-def swap_bytes(sleeper):
-    """What of its processes lies in swap."""
-    total = 0
-    for pid in sleeper.pids():
-        try:
-            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-            total += int(text.partition("\nSwap:")[2].split()[0]) * 1024
-        except (OSError, IndexError):
-            pass
-    return total
