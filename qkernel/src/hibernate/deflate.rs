@@ -6,7 +6,8 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::{Obstacle, working_set};
+use super::working_set::{self, Touch};
+use super::Obstacle;
 use crate::mm::aspace::{AddressSpace, Space};
 use crate::mm::frames::{self, Frame};
 use crate::mm::window::HostFileMap;
@@ -26,7 +27,7 @@ pub(super) fn run() -> Result<HibernateReport, Obstacle> {
         let locked: Option<Vec<_>> = spaces.iter().map(|space| space.try_lock()).collect();
         let mut locked = locked.ok_or(Obstacle::Busy)?;
         let collected = collect(&mut locked, &stores, &mut report)?;
-        let members = working_set::next(|frame| collected.listed.has(frame));
+        let members = working_set::next(&spaces, &locked, |frame| collected.listed.has(frame));
         store(&collected, &members, &mut report)?;
         let stored = time::monotonic_ns();
         for (space, locked) in spaces.iter().zip(&mut locked) {
@@ -128,13 +129,13 @@ fn collect(
 }
 
 /// Has the VMM store the pages, the working set first.
-fn store(collected: &Collected, members: &[(u32, u8)], report: &mut HibernateReport) -> Result<(), Obstacle> {
+fn store(collected: &Collected, members: &[Touch], report: &mut HibernateReport) -> Result<(), Obstacle> {
     let start = time::monotonic_ns();
     let mut in_set = Bits::new()?;
     let (mut working, mut rest) = (Vec::new(), Vec::new());
     working.try_reserve_exact(members.len()).map_err(|_| Obstacle::NoMemory)?;
     rest.try_reserve_exact(collected.frames.len()).map_err(|_| Obstacle::NoMemory)?;
-    working.extend(members.iter().map(|(frame, _)| *frame).filter(|frame| in_set.set(*frame)));
+    working.extend(members.iter().map(|member| member.frame).filter(|frame| in_set.set(*frame)));
     rest.extend(collected.frames.iter().copied().filter(|frame| !in_set.has(*frame)));
     let request = SwapOut {
         working: platform::phys_of(working.as_ptr()),

@@ -161,8 +161,11 @@ fn go_on(request: i64, asleep: &mut bool) {
         tell(&HibernateReport { outcome: HIBERNATE_CANCELLED, ..HibernateReport::default() }, wanted);
     }
     if core::mem::take(asleep) {
+        working_set::begin_wake();
         // What does not come now comes by faults.
-        let _ = residency::prefetch(working_set::len());
+        if residency::prefetch(working_set::len()).is_ok_and(|frames| frames != 0) {
+            working_set::restore();
+        }
     }
     STIRRED.store(false, Ordering::SeqCst);
     pause::resume(request);

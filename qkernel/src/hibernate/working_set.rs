@@ -1,85 +1,233 @@
-//! The working set: which frames were touched since the last wake, in the order of touch (Hibernate Container, section
-//! 3.4.2). It comes back as a whole with the next wake, before anything runs.
+//! The working set: which pages were touched since the last wake, in the order of touch (Hibernate Container, section
+//! 3.4.2). It comes back as a whole with the next wake.
 //!
-//! A touch is seen where an entry becomes present again, neighbours included. The set adapts: frames touched since the
-//! wake are the next set; those that only came along stay for [`KEEP_WAKES`] wakes.
+//! A touch is a fault on an entry whose content was stored. The first wake has no set; neighbours that come along with
+//! touched pages are its first guess. The second one *records*: content comes back, but every entry faults at its first
+//! use. Later wakes make the entries of the set present before anything runs ([`restore`]), so that only pages new to it
+//! fault, and join; now and then one records anew, and pages that two of those found unused leave.
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
 
+use crate::mm::aspace::{AddressSpace, Space};
+use crate::mm::frames::{self, Frame};
 use crate::mm::residency;
-use crate::sync::SpinLock;
+use crate::sync::{MutexGuard, SpinLock};
 
-/// How many wakes a frame stays in the set without being touched.
-const KEEP_WAKES: u8 = 3;
-/// Most touches that are written down; a set this large comes back as fast by faults.
-const TOUCHED_MAX: usize = 1 << 20;
+/// How many recorded wakes a page stays in the set without being touched.
+const KEEP_WAKES: u8 = 2;
+/// A set is recorded anew after so many wakes.
+const RECORD_EVERY: u32 = 16;
+/// Most touches that are written down (512 MiB); a set this large comes back as fast by faults.
+const TOUCHES_MAX: usize = 1 << 17;
+/// The space of touches of in-memory files by system calls.
+const NO_SPACE: u64 = 0;
 
 static SET: SpinLock<WorkingSet> = SpinLock::new(WorkingSet::new());
+/// Each entry's first use since the wake is to be seen.
+static RECORDING: AtomicBool = AtomicBool::new(false);
+/// What comes along with touched pages is in the set, too.
+static GUESSING: AtomicBool = AtomicBool::new(true);
+
+/// A page that was used for the first time since it was stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Touch {
+    pub frame: u32,
+    /// Recorded wakes after which it was not touched.
+    idle_wakes: u8,
+    /// The address space and the page's address in it, by which it was touched.
+    space: u64,
+    page: u64,
+}
+
+impl Touch {
+    const fn new(space: u64, page: u64, frame: u32) -> Self {
+        Self { frame, idle_wakes: 0, space, page }
+    }
+
+    /// What tells pages apart: frames change by copy-on-write.
+    const fn key(&self) -> (u64, u64) {
+        if self.space == NO_SPACE { (NO_SPACE, self.frame as u64) } else { (self.space, self.page) }
+    }
+}
 
 struct WorkingSet {
-    /// Frames touched since the set was stored, in order, each once.
-    touched: Vec<u32>,
-    /// The set that is stored, with the wakes that each frame was not touched after.
-    members: Vec<(u32, u8)>,
+    /// Since the set was stored, in order.
+    touched: Vec<Touch>,
+    /// The set that is stored.
+    members: Vec<Touch>,
+    /// Wakes since it was last recorded; `None`: never yet.
+    wakes: Option<u32>,
 }
 
 impl WorkingSet {
     const fn new() -> Self {
-        Self { touched: Vec::new(), members: Vec::new() }
+        Self { touched: Vec::new(), members: Vec::new(), wakes: None }
     }
 
-    fn touch(&mut self, frame: u32) {
-        if self.touched.len() < TOUCHED_MAX && self.touched.try_reserve(1).is_ok() {
-            self.touched.push(frame);
+    fn touch(&mut self, touch: Touch) {
+        if self.touched.len() < TOUCHES_MAX && self.touched.try_reserve(1).is_ok() {
+            self.touched.push(touch);
         }
     }
 
-    /// The next set, of those frames that are `here`; `is_untouched` says which of them were not touched.
-    fn next(&self, here: impl Fn(u32) -> bool, is_untouched: impl Fn(u32) -> bool) -> Vec<(u32, u8)> {
-        let touched = self.touched.iter().map(|frame| (*frame, 0));
-        let idle = self.members.iter().map(|&(frame, wakes)| (frame, wakes + 1));
-        let idle = idle.filter(|(frame, wakes)| *wakes < KEEP_WAKES && is_untouched(*frame));
-        touched.chain(idle).filter(|(frame, _)| here(*frame)).collect()
+    /// Whether the wake that begins is to be recorded: the first one with a set, which was found by faults that bring
+    /// neighbours along, and then one in a while.
+    fn begins_to_record(&mut self) -> bool {
+        if self.members.is_empty() {
+            return false;
+        }
+        let record = self.wakes.is_none_or(|wakes| wakes + 1 >= RECORD_EVERY);
+        self.wakes = Some(if record { 0 } else { self.wakes.unwrap_or(0) + 1 });
+        record
+    }
+
+    /// The next set; `now` says what frame a page has now, if any.
+    fn next(&self, recorded: bool, now: impl Fn(&Touch) -> Option<u32>) -> Vec<Touch> {
+        let mut keys: Vec<_> = self.touched.iter().map(Touch::key).collect();
+        keys.sort_unstable();
+        let untouched = self.members.iter().filter(|member| keys.binary_search(&member.key()).is_err());
+        let idle = untouched.map(|member| Touch {
+            idle_wakes: member.idle_wakes + u8::from(recorded),
+            ..*member
+        });
+        let both = self.touched.iter().copied().chain(idle.filter(|member| member.idle_wakes < KEEP_WAKES));
+        both.filter_map(|touch| now(&touch).map(|frame| Touch { frame, ..touch })).collect()
     }
 }
 
-/// The content of these frames is used for the first time since it was stored.
-pub fn touched(frames: impl Iterator<Item = u32>) {
-    let mut set = SET.lock();
-    frames.for_each(|frame| set.touch(frame));
+/// The entry at `page` of the space became present, because it was `touched` or next to such a one.
+pub fn came(space: u64, page: u64, frame: Frame, touched: bool) {
+    if (touched || GUESSING.load(Ordering::Relaxed))
+        && let Some(frame) = frames::index(frame)
+    {
+        // A wrong guess leaves with the first wake that is recorded.
+        let idle_wakes = if touched { 0 } else { KEEP_WAKES - 1 };
+        SET.lock().touch(Touch { idle_wakes, ..Touch::new(space, page, frame) });
+    }
 }
 
-/// Frames of the set that is stored.
+/// A system call reached the frame without an entry, for the first time since its content was stored.
+pub fn touched_in_store(frame: u32) {
+    SET.lock().touch(Touch::new(NO_SPACE, 0, frame));
+}
+
+/// Whether a fault may make nothing present but the page that was touched.
+pub fn is_recording() -> bool {
+    RECORDING.load(Ordering::Relaxed)
+}
+
+/// Touches in the set that is stored.
 pub fn len() -> usize {
     SET.lock().members.len()
 }
 
 /// What the next set would be, of those frames that are `here`; [`store`] makes it so.
-pub fn next(here: impl Fn(u32) -> bool) -> Vec<(u32, u8)> {
-    SET.lock().next(here, residency::is_untouched)
+pub fn next(
+    spaces: &[alloc::sync::Arc<AddressSpace>],
+    locked: &[MutexGuard<'_, Space>],
+    here: impl Fn(u32) -> bool,
+) -> Vec<Touch> {
+    let by_id: BTreeMap<u64, usize> = spaces.iter().enumerate().map(|(at, space)| (space.id(), at)).collect();
+    let now = |touch: &Touch| {
+        if touch.space == NO_SPACE {
+            return Some(touch.frame).filter(|frame| here(*frame));
+        }
+        let entry = locked.get(*by_id.get(&touch.space)?)?.entry(touch.page);
+        frames::index(Frame::new(entry.phys())).filter(|frame| entry.is_frame() && here(*frame))
+    };
+    SET.lock().next(is_recording(), now)
 }
 
 /// The set was stored; touches count from here on.
-pub fn store(members: Vec<(u32, u8)>) {
-    *SET.lock() = WorkingSet { members, ..WorkingSet::new() };
+pub fn store(members: Vec<Touch>) {
+    let mut set = SET.lock();
+    (set.members, set.touched) = (members, Vec::new());
+}
+
+/// A wake begins; what follows is recorded or not. With a set that came back, [`restore`] comes next.
+pub fn begin_wake() {
+    let mut set = SET.lock();
+    GUESSING.store(set.members.is_empty(), Ordering::Relaxed);
+    RECORDING.store(set.begins_to_record(), Ordering::Relaxed);
+}
+
+/// Makes the entries of the set present whose content is back, and shows them to the stubs at once. Best effort: faults
+/// do the rest.
+pub fn restore() {
+    if is_recording() {
+        return;
+    }
+    let mut pages: Vec<(u64, u64)> = {
+        let set = SET.lock();
+        let mut pages = Vec::new();
+        if pages.try_reserve_exact(set.members.len()).is_err() {
+            return;
+        }
+        pages.extend(set.members.iter().filter(|touch| touch.space != NO_SPACE).map(Touch::key));
+        pages
+    };
+    pages.sort_unstable();
+    let spaces: BTreeMap<u64, _> = AddressSpace::all().into_iter().map(|space| (space.id(), space)).collect();
+    for of_space in pages.chunk_by(|(a, _), (b, _)| a == b) {
+        let space = of_space.first().and_then(|(id, _)| spaces.get(id));
+        if let Some(space) = space {
+            space.bring_in_entries(of_space.iter().map(|(_, page)| *page), residency::is_swapped);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_order_of_touch_comes_first_and_the_untouched_leave_after_three_wakes() {
+    fn frames_of(set: &[Touch]) -> Vec<u32> {
+        set.iter().map(|touch| touch.frame).collect()
+    }
+
+    fn set_of(touches: &[(u64, u32)]) -> WorkingSet {
         let mut set = WorkingSet::new();
-        [7, 3, 9].into_iter().for_each(|frame| set.touch(frame));
-        set.members = set.next(|frame| frame != 9, |_| false);
-        assert_eq!(set.members, [(7, 0), (3, 0)]);
-        for wakes in 1..KEEP_WAKES {
-            set.touched = vec![3];
-            set.members = set.next(|_| true, |frame| frame != 3);
-            assert_eq!(set.members, [(3, 0), (7, wakes)]);
+        touches.iter().for_each(|&(page, frame)| set.touch(Touch::new(1, page, frame)));
+        set
+    }
+
+    #[test]
+    fn the_order_of_touch_comes_first_and_what_is_gone_does_not() {
+        let mut set = set_of(&[(0x7000, 7), (0x3000, 3), (0x9000, 9)]);
+        set.members = set.next(false, |touch| (touch.frame != 9).then_some(touch.frame));
+        assert_eq!(frames_of(&set.members), [7, 3]);
+        set.touched = vec![Touch::new(1, 0x5000, 5)];
+        assert_eq!(frames_of(&set.next(false, |touch| Some(touch.frame))), [5, 7, 3]);
+    }
+
+    #[test]
+    fn a_page_that_was_copied_is_in_the_set_with_its_new_frame() {
+        let set = set_of(&[(0x7000, 7)]);
+        assert_eq!(frames_of(&set.next(false, |touch| (touch.page == 0x7000).then_some(8))), [8]);
+    }
+
+    #[test]
+    fn the_untouched_leave_after_two_recorded_wakes() {
+        let mut set = set_of(&[(0x7000, 7), (0x3000, 3)]);
+        set.members = set.next(false, |touch| Some(touch.frame));
+        set.touched.clear();
+        set.members = set.next(false, |touch| Some(touch.frame));
+        assert_eq!(frames_of(&set.members), [7, 3]);
+        for left in [vec![3, 7], vec![3]] {
+            set.touched = vec![Touch::new(1, 0x3000, 3)];
+            set.members = set.next(true, |touch| Some(touch.frame));
+            assert_eq!(frames_of(&set.members), left);
         }
-        set.members = set.next(|_| true, |frame| frame != 3);
-        assert_eq!(set.members, [(3, 0)]);
+    }
+
+    #[test]
+    fn the_first_set_is_recorded_and_then_one_in_a_while() {
+        let mut set = WorkingSet::new();
+        assert!(!set.begins_to_record());
+        set.members = vec![Touch::new(1, 0x1000, 1)];
+        assert!(set.begins_to_record());
+        let recorded: Vec<u32> = (1..=2 * RECORD_EVERY).filter(|_| set.begins_to_record()).collect();
+        assert_eq!(recorded, [RECORD_EVERY, 2 * RECORD_EVERY]);
     }
 }

@@ -37,6 +37,8 @@ pub struct AddressSpace {
 
 /// The part behind the lock.
 pub struct Space {
+    /// The address space's id.
+    pub(super) id: u64,
     pub(super) table: PageTable,
     pub(super) vmas: BTreeMap<u64, Vma>,
     pub(super) batch: OpBatch,
@@ -79,14 +81,16 @@ impl AddressSpace {
     pub fn new() -> Result<Arc<Self>> {
         let table = PageTable::new()?;
         let stub = platform::create_stub()?;
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let aspace = Arc::new(Self {
-            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            id,
             stub,
             root: table.root(),
             generation: AtomicU64::new(1),
             users: AtomicU32::new(0),
             pending: SpinLock::new(Vec::new()),
             inner: Mutex::new(Space {
+                id,
                 table,
                 vmas: BTreeMap::new(),
                 batch: OpBatch::default(),
@@ -141,6 +145,20 @@ impl AddressSpace {
         });
         // Every CPU flushes before it runs here again (kvm).
         self.generation.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Makes the swapped entries of `pages` present whose frame's content is there, and shows them to the stub with one
+    /// order. Nothing, if the space is in use.
+    pub fn bring_in_entries(&self, pages: impl Iterator<Item = u64>, is_absent: impl Fn(Frame) -> bool) {
+        let Some(mut space) = self.try_lock() else { return };
+        for page in pages {
+            let entry = space.table.get(page);
+            let comes = entry.has(Entry::SWAPPED) && !entry.has(Entry::KEPT);
+            if comes && !is_absent(Frame::new(entry.phys())) {
+                space.show(page, entry.brought_in());
+            }
+        }
+        self.commit(&mut space);
     }
 
     pub fn id(&self) -> u64 {
@@ -301,6 +319,23 @@ impl Space {
                 f(file);
             }
         }
+    }
+
+    /// The entry of the page at `addr`.
+    pub fn entry(&self, addr: u64) -> Entry {
+        self.table.get(addr)
+    }
+
+    /// Replaces an entry that was not present by one that is, and shows it to the stub.
+    fn show(&mut self, addr: u64, entry: Entry) {
+        let mut entry = entry;
+        if platform::is_systrap() {
+            entry.0 |= Entry::MIRRORED;
+            let prot = mirror_prot(entry);
+            self.batch.push(MapOp { kind: MAP_OP_MAP, prot, addr, len: PAGE, phys: entry.phys() });
+        }
+        // The table is there: the entry was in it.
+        let _ = self.table.set(addr, entry);
     }
 
     /// The mapping that contains `addr`.

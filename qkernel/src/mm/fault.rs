@@ -12,6 +12,7 @@ use super::vma::{Vma, VmaFlags, mirror_prot};
 use super::{Access, Fault, PAGE, page_down};
 use crate::config::FAULT_AROUND_MAX_PAGES;
 use crate::errno::Errno;
+use crate::hibernate::working_set;
 use crate::platform;
 use crate::task::limits::RLIMIT_STACK;
 
@@ -101,7 +102,8 @@ impl Space {
     }
 
     /// Brings back the content of a page and of its neighbours that the swap file holds, with one call to the host
-    /// (Hibernate Container, section 3.4.1). Entries whose frame has come back before only become present.
+    /// (Hibernate Container, section 3.4.1). Entries whose frame has come back before only become present; while the
+    /// working set is recorded the neighbours wait for their own fault.
     fn swap_in(&mut self, vma: &Vma, page: u64) -> Result<(), Errno> {
         let start = page.saturating_sub(NEIGHBOURS * PAGE).max(vma.start);
         let end = (page + NEIGHBOURS * PAGE).min(vma.end);
@@ -115,9 +117,11 @@ impl Space {
             }
         });
         residency::bring_in(&wanted[..count])?;
-        self.table.for_each(start, end, |_, entry| {
-            if comes(entry) {
+        let (alone, id) = (working_set::is_recording(), self.id);
+        self.table.for_each(start, end, |addr, entry| {
+            if comes(entry) && (addr == page || !alone) {
                 *entry = entry.brought_in();
+                working_set::came(id, addr, Frame::new(entry.phys()), addr == page);
             }
         });
         Ok(())

@@ -26,7 +26,7 @@ static PINNED: SpinLock<Vec<Frame>> = SpinLock::new(Vec::new());
 struct Residency {
     /// One bit a frame: its content is elsewhere.
     absent: Once<Box<[AtomicU64]>>,
-    /// One bit a frame: its content was stored, and has not been used since.
+    /// One bit a frame: its content was stored, and has not been reached since but by entries.
     untouched: Once<Box<[AtomicU64]>>,
     /// Held while content comes back.
     bringing: SpinLock<()>,
@@ -144,10 +144,14 @@ pub fn is_swapped(frame: Frame) -> bool {
 /// Brings the frame's content back if it is elsewhere. The caller holds a reference to the frame. There is no error in
 /// practice: a page that cannot come back ends the sandbox.
 pub fn ensure(frame: Frame) -> Result<()> {
-    bring_in(&[frame])
+    bring_in(&[frame])?;
+    if let Some(index) = frames::index(frame).filter(|index| RESIDENCY.touch(*index)) {
+        working_set::touched_in_store(index);
+    }
+    Ok(())
 }
 
-/// The same for up to [`BRING_MAX`] frames with one call to the host; the first one is the one that is touched.
+/// The same for up to [`BRING_MAX`] frames with one call to the host, none of which counts as touched.
 pub fn bring_in(wanted: &[Frame]) -> Result<()> {
     if RESIDENCY.absent.get().is_none() {
         return Ok(());
@@ -161,12 +165,8 @@ pub fn bring_in(wanted: &[Frame]) -> Result<()> {
     RESIDENCY.bring_in(&list[..count], |absent| {
         let args = [platform::phys_of(absent.as_ptr()), absent.len() as u64, 0, 0, 0, 0];
         platform::call(hc::SWAP_IN, args).map(drop)
-    })?;
-    let mut touched = list[..count].iter().copied().filter(|index| RESIDENCY.touch(*index)).peekable();
-    if touched.peek().is_some() {
-        working_set::touched(touched);
-    }
-    Ok(())
+    })
+    .map(drop)
 }
 
 /// The allocator gives the frame to somebody new.
@@ -202,11 +202,6 @@ pub fn prepare() -> Result<()> {
 /// marked.
 pub fn mark(bits: impl Iterator<Item = u64>) {
     RESIDENCY.replace(bits);
-}
-
-/// Whether the frame's content was stored, and not used since.
-pub fn is_untouched(index: u32) -> bool {
-    is_set(&RESIDENCY.untouched, index)
 }
 
 /// Keeps a frame in memory for good.
