@@ -1,5 +1,6 @@
 """The figures of scripts/bench-hibernate as Markdown tables, and as a chart."""
 
+import textwrap
 from html import escape
 from math import ceil, floor, log10
 from statistics import median, quantiles
@@ -47,6 +48,12 @@ BARS = {"latency": ["Dormouse, cold start", "Dormouse, warm", "Dormouse, hiberna
         "charge": ["Dormouse, warm", "Dormouse, hibernated", "Dormouse, woken-up, after REAP", "runc, warm",
                    "runc, frozen and reclaimed", "runc, after that", "runsc, warm", "runsc, paused"]}
 MB = 1e6
+NOTHING = "Not measured.\n"
+
+
+def fill(text):
+    """A paragraph of Markdown."""
+    return textwrap.fill(" ".join(text.split()), 120, break_long_words=False, break_on_hyphens=False)
 
 
 class Figures:
@@ -165,6 +172,8 @@ def ten(figures):
             if figures.values("ten", (runner, state), "charge"):
                 rows.append([f"{runner}, {state}", memory_cell(figures, "ten", (runner, state))])
     processes = figures.values("ten", ("dormouse", "asleep"), "processes")
+    if not rows:
+        return NOTHING
     text = table(["MB a sandbox, charge / PSS", ""], rows)
     if processes:
         parts = ", ".join(f"{name} {number(size / 1e3)} kB" for name, size in processes[0].items())
@@ -174,17 +183,19 @@ def ten(figures):
 
 def disk(figures):
     rows = []
-    for words, of, beside in (("swap-out", "write", "write"), ("swap-out to the REAP file", "write of the REAP file", "write"),
-                              ("REAP prefetch", "read", "read")):
+    for words, of, beside in (("swap-out", "write", "write"), ("REAP prefetch", "read", "read"),
+                              ("swap-out to the REAP file", "write of the REAP file", "write")):
         ours, theirs = figures.median("disk", ("dormouse", of), "rate"), figures.median("disk", ("fio", beside), "rate")
         if ours and theirs:
             share = figures.ratio("disk", "rate", ("dormouse", of), ("fio", beside))
             rows.append([words, number(ours / MB), number(theirs / MB), times(share)])
-    return table(["MB/s", "Dormouse", "fio", "Dormouse ÷ fio"], rows)
+    return NOTHING if not rows else table(["MB/s", "Dormouse", "fio", "Dormouse ÷ fio"], rows)
 
 
 def phases(figures):
     slept = figures.values("stop", ("dormouse", "hibernated"), "slept")
+    if not slept:
+        return NOTHING
     names = ("pause_us", "collect_us", "write_us", "release_us", "total_us")
     cells = [number(median(one[name] for one in slept) / 1e3) for name in names]
     command = median(figures.values("stop", ("dormouse", "hibernated"), "command_ns")) / 1e6
@@ -200,21 +211,32 @@ def target(what, reach, values, most=None, least=None, show=times):
     return [what, reach, ", ".join(map(show, known)), "met" if met else "**missed**"]
 
 
+def as_ms(nanoseconds):
+    return f"{number(nanoseconds / 1e6)} ms"
+
+
+def as_mb(size):
+    return f"{megabytes(size)} MB"
+
+
 def targets(figures):
     asleep = ("dormouse", "asleep")
-    in_ms = lambda value: f"{number(value / 1e6)} ms"  # noqa: E731
-    mb = lambda value: f"{megabytes(value)} MB"  # noqa: E731
-    latency = lambda where: [figures.median("python", where, "latency")]  # noqa: E731
-    ratio = lambda *pair: [figures.ratio("python", "latency", *pair)]  # noqa: E731
+
+    def latency(where):
+        return [figures.median("python", where, "latency")]
+
+    def ratio(*pair):
+        return [figures.ratio("python", "latency", *pair)]
+
     slept = [one["total_us"] * 1000 for one in figures.values("stop", ("dormouse", "hibernated"), "slept")]
     cpu, seconds = (figures.values("ten", asleep, name) for name in ("cpu_ns", "cpu_seconds"))
     rows = [
         target("memory of a hibernated python, one of ten; charge, PSS", "at most 3 MB",
-               [figures.median("ten", asleep, name) for name in ("charge", "pss")], 3 * MB, show=mb)]
+               [figures.median("ten", asleep, name) for name in ("charge", "pss")], 3 * MB, show=as_mb)]
     rows += [target(f"hibernated ÷ warm memory, {WORKLOADS[name]}; charge, PSS", "at most 2 %",
                     figures.asleep_share(name), 0.02, show=percent) for name in ("redis", "sparse", "dense")]
     rows += [
-        target("first request, python, REAP", "at most 8 ms", latency(FIRST_REAP), 8e6, show=in_ms),
+        target("first request, python, REAP", "at most 8 ms", latency(FIRST_REAP), 8e6, show=as_ms),
         target("… ÷ runc frozen and reclaimed", "at most 0.35", ratio(FIRST_REAP, THAWED), 0.35),
         target("first request, python, page faults ÷ runc frozen and reclaimed", "at most 1",
                ratio(FIRST_FAULT, THAWED), 1),
@@ -225,8 +247,9 @@ def targets(figures):
                [figures.ratio("disk", "rate", ("dormouse", "write"), ("fio", "write"))], least=0.85),
         target("REAP prefetch ÷ fio", "at least 0.7",
                [figures.ratio("disk", "rate", ("dormouse", "read"), ("fio", "read"))], least=0.7),
-        target(f"processor time of a hibernated sandbox in {seconds[0] if seconds else 60} s", "0 ms", cpu, 50_000, show=in_ms),
-        target("from the order to hibernated, 20 MB", "at most 25 ms", [median(slept) if slept else None], 25e6, show=in_ms),
+        target(f"processor time of a hibernated sandbox in {seconds[0] if seconds else 60} s", "0 ms", cpu, 50_000,
+               show=as_ms),
+        target("from the order to hibernated, 20 MB", "at most 25 ms", [median(slept) if slept else None], 25e6, show=as_ms),
     ]
     return table(["what", "to reach", "reached", ""], rows)
 
@@ -234,9 +257,13 @@ def targets(figures):
 def machine_words(raw):
     machine = raw["machine"]
     kind = "a virtual machine with" if machine["virtual"] else "a machine with"
-    before, after = machine["load"]
-    return (f"{kind} {machine['cpus']} CPUs ({machine['model']}) and {machine['memory_gib']} GiB, Linux"
-            f" {machine['kernel']}; load {before:.1f} before the run and {after:.1f} after it")
+    return (f"{kind} {machine['cpus']} CPUs ({machine['model']}) and {machine['memory_gib']} GiB, Linux {machine['kernel']},"
+            f" platform {raw['platform']}")
+
+
+def load_words(raw):
+    before, after = raw["machine"]["load"]
+    return f"load {before:.1f} before the run and {after:.1f} after it"
 
 
 def span(figures, pick, show=percent):
@@ -244,35 +271,56 @@ def span(figures, pick, show=percent):
     found = sorted((value, name) for name in figures.workloads() if (value := pick(name)) is not None)
     if not found:
         return "–"
-    return f"{show(found[0][0])} ({found[0][1]}) to {show(found[-1][0])} ({found[-1][1]})"
+    return " to ".join(f"{show(value)} ({name})" for value, name in sorted({found[0], found[-1]}))
 
 
-def saved(figures, where):
+def pss_of(figures, state):
+    """A function that gives PSS in a state and when warm, of a workload; of python with ten of them, as the paper has it."""
     def pick(name):
-        warm, now = figures.median(name, ("dormouse", "warm"), "pss"), figures.median(name, where, "pss")
-        return warm - now if warm and now else None
+        if name == "python" and "ten" in figures.found:
+            name, where = "ten", ("dormouse", state)
+        else:
+            where = ("dormouse, REAP", state)
+        return figures.median(name, where, "pss"), figures.median(name, ("dormouse", "warm"), "pss")
 
-    return span(figures, pick, lambda value: f"{megabytes(value)} MB")
+    return pick
+
+
+def pss_share(figures, state):
+    def pick(name):
+        now, warm = pss_of(figures, state)(name)
+        return now / warm if now and warm else None
+
+    return span(figures, pick)
+
+
+def pss_saved(figures, state):
+    def pick(name):
+        now, warm = pss_of(figures, state)(name)
+        return warm - now if now and warm else None
+
+    return span(figures, pick, as_mb)
 
 
 def paper(figures):
     """Figures 6 and 7 of the paper, as far as its text gives numbers, beside ours."""
-    asleep, up = ("dormouse, REAP", "asleep"), ("dormouse, REAP", "woken-up")
-    warm, cold = ("dormouse", "warm"), ("dormouse", "cold start")
-    of = lambda name, above, below: lambda workload: figures.ratio(workload, name, above, below)  # noqa: E731
+    def latency(above, below, show=percent):
+        return span(figures, lambda workload: figures.ratio(workload, "latency", above, below), show)
+
     read = figures.median("disk", ("fio", "read"), "rate")
     rows = [
         ["Figure 6: first request by REAP ÷ cold start", "3 % (Python, Go hello-world) to 67 % (image, 2.6 MB)",
-         span(figures, of("latency", FIRST_REAP, cold))],
+         latency(FIRST_REAP, ("dormouse", "cold start"))],
         ["Figure 6: REAP ÷ page faults", "below 1, but for one about equal (image, 2.6 MB)",
-         span(figures, of("latency", FIRST_REAP, FIRST_FAULT), times)],
-        ["Figure 6: woken-up ÷ warm", "about 1", span(figures, of("latency", up, warm), times)],
-        ["Figure 7: hibernated ÷ warm, PSS", "7 % (video) to 25 % (Go hello-world)", span(figures, of("pss", asleep, warm))],
+         latency(FIRST_REAP, FIRST_FAULT, times)],
+        ["Figure 6: woken-up ÷ warm", "about 1", latency(*RATIOS["woken-up ÷ warm"], times)],
+        ["Figure 7: hibernated ÷ warm, PSS", "7 % (video) to 25 % (Go hello-world)", pss_share(figures, "asleep")],
         ["Figure 7: hibernated saves, PSS", "12 of 16 MB (Go hello-world) to 252 of 281 MB (image, 2.6 MB)",
-         saved(figures, asleep)],
+         pss_saved(figures, "asleep")],
         ["Figure 7: woken-up ÷ warm, PSS", "28 % (Node.js hello-world) to 90 % (image, 2.6 MB)",
-         span(figures, of("pss", up, warm))],
-        ["Figure 7: woken-up saves, PSS", "7 of 16 MB (Go hello-world) to 151 of 226 MB (video)", saved(figures, up)],
+         pss_share(figures, "woken-up")],
+        ["Figure 7: woken-up saves, PSS", "7 of 16 MB (Go hello-world) to 151 of 226 MB (video)",
+         pss_saved(figures, "woken-up")],
         ["disk, read in large pieces", "more than 1 GB/s", f"{number(read / 1e9)} GB/s" if read else "–"],
     ]
     return table(["", "paper", "here"], rows)
@@ -291,15 +339,29 @@ def markdown(raw):
     if "stop" in figures.found:
         parts.append(phases(figures))
     parts += [line + "\n" for line in raw["missing"]]
-    return "\n".join([*parts, f"Measured on {machine_words(raw)}."])
+    return "\n".join([*parts, f"Measured on {machine_words(raw)}; {load_words(raw)}."])
+
+
+def beside_the_paper(raw):
+    """Our figures beside the paper's, and how the machines differ; a part of README as well."""
+    systrap = " (a fault there is a switch between processes)" if raw["platform"] == "systrap" else ""
+    head = fill("""*Hibernate Container* (Sun et al.), section 4, Figures 6 and 7: the numbers that its text gives, and ours,
+        the lowest and the highest of the workloads.""")
+    foot = fill(f"""The machines differ. The paper's is an i7-8700K (12 hardware threads, 3.7 GHz) with 64 GB, an NVMe disk and
+        Linux 5.15, and its sandboxes run on KVM. Ours is {machine_words(raw)}{systrap}. The workloads differ as well: the
+        paper's are functions behind a web server; its cold start is one without a request over HTTP, and its memory is PSS
+        by `pmap` with ten instances running, as ours is for python. So compare ratios, and not milliseconds.""")
+    return f"{head}\n\n{paper(Figures(raw))}\n{foot}\n"
 
 
 def page(raw):
     """docs/hibernation-figures.md."""
     figures = Figures(raw)
+    taken = fill(f"""Written by `scripts/bench-hibernate --docs`; taken on {machine_words(raw)}; {load_words(raw)}. Everything
+        ran in turns; medians are shown.""")
     return f"""# Figures of hibernation
 
-Written by `make bench-hibernate ARGS=--docs`; taken on {machine_words(raw)}. Everything ran in turns, medians are shown.
+{taken}
 
 ![latency and memory by state](hibernation.svg)
 
@@ -317,8 +379,8 @@ Written by `make bench-hibernate ARGS=--docs`; taken on {machine_words(raw)}. Ev
 - runc: the cgroup freezer, then `{raw["reclaim"] or "no way to reclaim"}` with a swap file on the same disk; the client
   writes to the freezer itself before it connects, as the fastest of activators would. runsc: `pause` and `resume` on the
   host's network, or `checkpoint`, and `create` with `restore` for each request.
-- fio moves 256 MB by calls of {raw["block"].upper()}, {raw["depth"]} at a time, past the page cache, as the VMM does; the
-  prefetch also fills fresh pages and verifies checksums.
+- fio moves 256 MB by calls of {raw["block"].upper()}, {raw["depth"]} at a time, past the page cache, as the VMM does. The
+  swap-out also looks for pages of one word and computes checksums; the prefetch also fills fresh pages and verifies them.
 
 ## Latency
 {latencies(figures)}
@@ -335,19 +397,11 @@ Milliseconds from the order to hibernated for a heap of 20 MB, never stored befo
 
 {phases(figures)}
 ## Beside the paper
-*Hibernate Container* (Sun et al.), section 4, Figures 6 and 7; the numbers are those that its text gives.
-
-{paper(figures)}
-The machines differ. The paper's has six cores of an i7-8700K at 3.7 GHz, 64 GB, an NVMe disk of its own, and Quark
-runs on KVM, where a page fault costs no switch between processes. Ours is the machine named above, on the platform
-systrap, without KVM, and with a disk that is shared. The workloads differ as well: the paper's are functions behind a web
-server; its cold start is that of its own runtime, without a request over HTTP, and its memory is PSS by `pmap` with ten
-instances running. So compare ratios within a column, and not times across.
-{"".join(f"{chr(10)}Not measured: {line}{chr(10)}" for line in raw["missing"])}"""
+{beside_the_paper(raw)}{"".join(f"{chr(10)}Not measured: {line}{chr(10)}" for line in raw["missing"])}"""
 
 
 COLOURS = {"Dormouse": "#2f6f8f", "runc": "#b5651d", "runsc": "#7a7a7a"}
-BAR, LABEL, WIDTH, GAP = 17, 250, 300, 60
+BAR, LABEL, WIDTH, GAP = 17, 265, 300, 50
 
 
 def panel(figures, workload, name, rows, left, top, scale, unit):
@@ -358,7 +412,10 @@ def panel(figures, workload, name, rows, left, top, scale, unit):
     if not found:
         return [], 0
     low, high = floor(log10(min(value for _, value in found)) - 0.2), ceil(log10(max(value for _, value in found)) + 0.3)
-    at = lambda value: (log10(value) - low) / (high - low) * WIDTH  # noqa: E731
+
+    def at(value):
+        return (log10(value) - low) / (high - low) * WIDTH
+
     start, parts = left + LABEL, []
     bottom = top + BAR * len(found) + 2
     for power in range(low, high + 1):
@@ -388,4 +445,5 @@ def chart(raw):
     style = ("text{font:11px sans-serif;fill:#222}.title{font-weight:bold;font-size:13px}.axis{fill:#777;font-size:10px}"
              ".value{font-size:10px}")
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y}" width="{width}" height="{y}">'
-    return "\n".join([head, f"<style>{style}</style>", f'<rect width="{width}" height="{y}" fill="#fff"/>', *parts, "</svg>\n"])
+    paper = f'<rect width="{width}" height="{y}" fill="#fff"/>'
+    return "\n".join([head, f"<style>{style}</style>", paper, *parts, "</svg>\n"])
