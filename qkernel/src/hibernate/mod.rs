@@ -7,15 +7,17 @@
 #![deny(unsafe_code)]
 
 mod deflate;
+pub mod idle;
 pub mod working_set;
 
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use abi::hostcall::{
-    self as hc, HIBERNATE_BUSY, HIBERNATE_CANCELLED, HIBERNATE_DONE, HIBERNATE_NO_MEMORY, HIBERNATE_STORE,
-    HIBERNATE_STUB, HibernateReport,
+    self as hc, HIBERNATE_ALREADY, HIBERNATE_BUSY, HIBERNATE_CANCELLED, HIBERNATE_DONE, HIBERNATE_NO_MEMORY,
+    HIBERNATE_STORE, HIBERNATE_STUB, HibernateReport, REPORT_STIRRED,
 };
 
+use crate::host;
 use crate::mm::residency;
 use crate::platform;
 use crate::sync::SpinLock;
@@ -37,6 +39,8 @@ static WAKE_WANTED: AtomicI64 = AtomicI64::new(NONE);
 const NONE: i64 = 0;
 /// Since the last request for a hibernation something came from outside that a task had waited for.
 static STIRRED: AtomicBool = AtomicBool::new(false);
+/// What it was: `STIRRED_BY_SOCKET` ….
+static STIRRED_BY: AtomicU64 = AtomicU64::new(0);
 /// Held by whoever hibernates or wakes the sandbox; whether it is asleep.
 static ASLEEP: SpinLock<bool> = SpinLock::new(false);
 
@@ -78,7 +82,7 @@ pub fn is_wanted() -> bool {
 
 /// Latest time at which an idle CPU looks again.
 pub fn look_again_ns() -> u64 {
-    if is_wanted() { time::monotonic_ns() + AGAIN_NS } else { u64::MAX }
+    if is_wanted() { time::monotonic_ns() + AGAIN_NS } else { idle::look_at_ns() }
 }
 
 /// Hibernates the sandbox if everything is at rest; true: something has changed. For the idle loop.
@@ -99,8 +103,10 @@ fn settle(request: i64) -> bool {
 
 fn hibernate(request: i64, asleep: &mut bool) -> bool {
     if *asleep {
-        // The request before it did all there is to do.
+        // The request before it did all there is to do; those for a wake that came in between are overtaken.
+        pause::pause(request);
         settle(request);
+        tell(&HibernateReport { outcome: HIBERNATE_ALREADY, ..HibernateReport::default() }, request);
         return true;
     }
     let since = WANTED_SINCE_NS.load(Ordering::SeqCst);
@@ -142,9 +148,10 @@ pub fn wake(request: i64) {
 }
 
 /// Something came from outside that a task waits for, or that a socket's reader finds: wakes the sandbox if it sleeps, or
-/// as soon as it does.
-pub fn stir() {
+/// as soon as it does. `by`: `STIRRED_BY_SOCKET` ….
+pub fn stir(by: u64) {
     if pause::is_paused() {
+        STIRRED_BY.store(by, Ordering::SeqCst);
         STIRRED.store(true, Ordering::SeqCst);
         follow_wake();
     }
@@ -159,7 +166,9 @@ fn follow_wake() {
             go_on(request, &mut asleep);
         } else if *asleep && STIRRED.swap(false, Ordering::SeqCst) {
             // As if nobody had asked for the sleep.
+            host::report(REPORT_STIRRED, STIRRED_BY.load(Ordering::SeqCst).cast_signed());
             go_on(pause::last(), &mut asleep);
+            idle::serve();
         } else if !*asleep {
             // On the way down it stays known; in a mere pause it means nothing.
             return;
@@ -180,6 +189,7 @@ fn go_on(request: i64, asleep: &mut bool) {
         }
     }
     STIRRED.store(false, Ordering::SeqCst);
+    idle::stirred();
     pause::resume(request);
 }
 

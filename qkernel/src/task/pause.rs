@@ -81,6 +81,9 @@ fn call_out() {
 pub fn resume(request: i64) {
     if take(request, false) {
         RESTING.wake_all();
+        // Idle CPUs wait for no timer in a pause.
+        let me = arch::cpu_index();
+        (0..platform::cpus()).filter(|&cpu| cpu != me).for_each(platform::kick);
         host::report(abi::hostcall::REPORT_RESUMED, request);
     }
 }

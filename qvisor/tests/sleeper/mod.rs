@@ -135,10 +135,21 @@ impl Place {
         assert_eq!(error.trim_end().lines().count(), 1, "{error}");
     }
 
+    /// `dormouse state`.
+    pub fn state(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.run(&["state", "s"]).stdout).unwrap()
+    }
+
+    /// What it is, in the words of the paper.
+    pub fn sandbox_state(&self) -> String {
+        self.state()["sandboxState"].as_str().unwrap_or("none").to_owned()
+    }
+
+    /// `hibernated`, or what the OCI runtime specification calls it.
     pub fn status(&self) -> String {
-        let output = self.run(&["state", "s"]);
-        let state: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        state["status"].as_str().unwrap().to_owned()
+        let state = self.state();
+        let hibernated = (state["sandboxState"] == "hibernated").then_some("hibernated");
+        hibernated.or(state["status"].as_str()).unwrap().to_owned()
     }
 
     pub fn kill(&self, signal: &str) {
