@@ -13,8 +13,8 @@ pub mod working_set;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use abi::hostcall::{
-    self as hc, HIBERNATE_ALREADY, HIBERNATE_BUSY, HIBERNATE_CANCELLED, HIBERNATE_DONE, HIBERNATE_NO_MEMORY, HIBERNATE_STORE,
-    HIBERNATE_STUB, HibernateReport, REPORT_STIRRED,
+    self as hc, HIBERNATE_ALREADY, HIBERNATE_BUSY, HIBERNATE_CANCELLED, HIBERNATE_DONE, HIBERNATE_NO_MEMORY,
+    HIBERNATE_STORE, HIBERNATE_STUB, HibernateReport, REPORT_STIRRED,
 };
 
 use crate::host;

@@ -1,6 +1,7 @@
 //! Memory: frames, page tables, address spaces, faults, and copies to and from user memory.
 
 pub mod aspace;
+pub mod copies;
 mod fault;
 mod fork;
 pub mod frames;
@@ -14,7 +15,6 @@ pub mod residency;
 pub mod user;
 pub mod vma;
 pub mod window;
-pub mod copies;
 
 pub use aspace::AddressSpace;
 pub use io::IoBuf;

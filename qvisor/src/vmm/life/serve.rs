@@ -49,7 +49,9 @@ impl Life {
             if ready.contains(&3) {
                 while process::receive_now(&self.nudge.0, &mut [0; 64]).is_some_and(|got| got > 0) {}
             }
-            if ready.contains(&1) && let Ok((peer, _)) = listener.accept() {
+            if ready.contains(&1)
+                && let Ok((peer, _)) = listener.accept()
+            {
                 peers.add(peer);
             }
             for (peer, order) in peers.orders() {
