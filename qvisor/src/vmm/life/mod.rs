@@ -10,6 +10,7 @@ mod requests;
 mod serve;
 mod waiters;
 
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
@@ -234,6 +235,10 @@ impl Life {
         };
         if let Report::Failed { message, .. } = &report {
             progress.said = Some(message.clone());
+            if progress.released {
+                // Its front end, which would say so, is gone.
+                let _ = writeln!(std::io::stderr(), "dormouse: {message}");
+            }
         }
         progress.answer_waiters();
         drop(progress);
