@@ -391,6 +391,11 @@ pub(crate) fn hibernated(sandbox: &Sandbox, phys: u64, request: u64) -> i64 {
     };
     let what = if inner.last.is_ok() { hc::REPORT_ASLEEP } else { hc::REPORT_STAYED_WARM };
     drop(inner);
+    if what == hc::REPORT_ASLEEP {
+        sandbox.machine.trim();
+        // SAFETY: gives free memory of the allocator's back.
+        unsafe { libc::malloc_trim(0) };
+    }
     sandbox.report(what, request);
     0
 }
