@@ -81,6 +81,7 @@ pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         // The others are the VMM's own.
         REPORT if !matches!(a, 0..=REPORT_RESUMED | REPORT_IDLE..=REPORT_STIRRED) => -i64::from(libc::EINVAL),
         REPORT => {
+            hibernate::fault::reported(a);
             sandbox.report(a, b);
             0
         }
@@ -88,7 +89,10 @@ pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         SWAP_OUT => hibernate::swap_out(sandbox, a),
         SWAP_IN => hibernate::swap_in(sandbox, call.args),
         BEGIN_WAKE => hibernate::begin_wake(sandbox),
-        RELEASE => answer(sandbox.memory.release(a, b)),
+        RELEASE => {
+            hibernate::fault::releases();
+            answer(sandbox.memory.release(a, b))
+        }
         WINDOW_MAP => window_map(sandbox, &call.args),
         WINDOW_UNMAP => answer(sandbox.memory.window_unmap(a)),
         WINDOW_COPY => answer(sandbox.memory.window_copy(a, b, c)),

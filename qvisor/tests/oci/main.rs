@@ -9,4 +9,5 @@ mod leash;
 mod lifecycle;
 mod mounts;
 mod process;
+mod stop_cont;
 mod world;
