@@ -521,9 +521,8 @@ pub fn send_now(socket: &UnixStream, bytes: &[u8]) -> bool {
 /// Takes what has come; does not wait. `Some(0)`: the other side will send no more; `None`: nothing has come.
 pub fn receive_now(socket: &UnixStream, bytes: &mut [u8]) -> Option<usize> {
     // SAFETY: the buffer is live and its length true.
-    let got = unsafe {
-        libc::recv(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT)
-    };
+    let got =
+        unsafe { libc::recv(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) };
     match usize::try_from(got) {
         Ok(got) => Some(got),
         Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock => None,

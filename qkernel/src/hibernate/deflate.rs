@@ -6,8 +6,8 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::working_set::{self, Touch};
 use super::Obstacle;
+use super::working_set::{self, Touch};
 use crate::mm::aspace::{AddressSpace, Space};
 use crate::mm::frames::{self, Frame};
 use crate::mm::window::HostFileMap;

@@ -13,8 +13,8 @@ pub mod working_set;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use abi::hostcall::{
-    self as hc, HIBERNATE_ALREADY, HIBERNATE_BUSY, HIBERNATE_CANCELLED, HIBERNATE_DONE, HIBERNATE_NO_MEMORY, HIBERNATE_STORE,
-    HIBERNATE_STUB, HibernateReport, REPORT_STIRRED,
+    self as hc, HIBERNATE_ALREADY, HIBERNATE_BUSY, HIBERNATE_CANCELLED, HIBERNATE_DONE, HIBERNATE_NO_MEMORY,
+    HIBERNATE_STORE, HIBERNATE_STUB, HibernateReport, REPORT_STIRRED,
 };
 
 use crate::host;
@@ -34,6 +34,7 @@ static WANTED: AtomicI64 = AtomicI64::new(NONE);
 static WANTED_SINCE_NS: AtomicU64 = AtomicU64::new(0);
 /// The last request for a wake that is still to be carried out, or [`NONE`].
 static WAKE_WANTED: AtomicI64 = AtomicI64::new(NONE);
+static WAKE_SERVES: AtomicBool = AtomicBool::new(false);
 const NONE: i64 = 0;
 /// Since the last request for a hibernation something came from outside that a task had waited for.
 static STIRRED: AtomicBool = AtomicBool::new(false);
@@ -132,8 +133,9 @@ fn hibernate(request: i64, asleep: &mut bool) -> bool {
     true
 }
 
-/// Wakes the sandbox, or ends a mere pause, unless a later request has been taken.
-pub fn wake(request: i64) {
+/// Wakes the sandbox, or ends a mere pause, unless a later request has been taken; `serves`: for something that has come.
+pub fn wake(request: i64, serves: bool) {
+    WAKE_SERVES.fetch_or(serves, Ordering::SeqCst);
     WAKE_WANTED.fetch_max(request, Ordering::SeqCst);
     follow_wake();
 }
@@ -155,6 +157,9 @@ fn follow_wake() {
         let request = WAKE_WANTED.swap(NONE, Ordering::SeqCst);
         if request != NONE && request >= pause::last() {
             go_on(request, &mut asleep);
+            if WAKE_SERVES.swap(false, Ordering::SeqCst) {
+                idle::serve();
+            }
         } else if *asleep && STIRRED.swap(false, Ordering::SeqCst) {
             // As if nobody had asked for the sleep.
             host::report(REPORT_STIRRED, STIRRED_BY.load(Ordering::SeqCst).cast_signed());

@@ -95,7 +95,8 @@ fn order(
 
 pub(super) fn events(root: &Root, id: &str) -> Result<u8, Failure> {
     let id = Id::new(id)?;
-    let failed = |why: String| format!("cannot read events of sandbox {}: {why}; see dormouse list", id.as_str());
+    let failed =
+        |why: String| format!("cannot read events of sandbox {}: {why}; see dormouse list", id.as_str());
     if root.state(&id)?.status == Status::Stopped {
         return Err(failed("it has ended".into()).into());
     }

@@ -83,7 +83,8 @@ mod tests {
         let mut line = String::new();
         eager.read_line(&mut line).unwrap();
         assert!(line.contains("\"to\":\"warm\"") && !line.contains("from"), "{line}");
-        let entry = Entry::new(Some(SandboxState::Warm), SandboxState::Hibernated, Some(Cause::Request("stdin")));
+        let entry =
+            Entry::new(Some(SandboxState::Warm), SandboxState::Hibernated, Some(Cause::Request("stdin")));
         for _ in 0..10_000 {
             readers.tell(&entry);
             line.clear();

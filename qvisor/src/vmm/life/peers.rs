@@ -73,7 +73,8 @@ impl Peer {
             self.line.extend(bytes.iter().take(got));
             let end = self.line.iter().position(|byte| *byte == b'\n');
             if end.is_some() || got == 0 || self.line.len() >= most {
-                return control::parse(self.line.get(..end.unwrap_or(self.line.len())).unwrap_or_default()).map(Some);
+                return control::parse(self.line.get(..end.unwrap_or(self.line.len())).unwrap_or_default())
+                    .map(Some);
             }
         }
         Ok(None)

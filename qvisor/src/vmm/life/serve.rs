@@ -49,7 +49,9 @@ impl Life {
             if ready.contains(&3) {
                 while process::receive_now(&self.nudge.0, &mut [0; 64]).is_some_and(|got| got > 0) {}
             }
-            if ready.contains(&1) && let Ok((peer, _)) = listener.accept() {
+            if ready.contains(&1)
+                && let Ok((peer, _)) = listener.accept()
+            {
                 peers.add(peer);
             }
             for (peer, order) in peers.orders() {
@@ -245,11 +247,11 @@ impl Life {
 
     /// A signal for the container.
     fn deliver(&self, progress: &mut Progress, signal: i32, flags: u32) {
-        // Whom a signal is for has to run to see it.
+        self.events.post(event(EVENT_SIGNAL, flags, i64::from(signal)));
+        // Whom a signal is for has to run to see it. It has it by then, and so does not count as idle.
         if progress.is_asleep || progress.fall.is_some() {
             self.want_awake(progress, Cause::Request("signal"));
             self.continue_leash(progress);
         }
-        self.events.post(event(EVENT_SIGNAL, flags, i64::from(signal)));
     }
 }
