@@ -13,6 +13,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::errno::{Errno, Result};
 use crate::fs::{self, FileTable, FsContext};
+use crate::hibernate::idle;
 use crate::mm::{AddressSpace, frames, heap};
 use crate::platform::{self, UserContext};
 use crate::sync::SpinLock;
@@ -128,6 +129,7 @@ fn start_init(spec: &Spec) {
     fs::set_hostname(&spec.hostname);
     fs::proc::sys::set_domain_name(&spec.domainname);
     limits::set_tasks_max(spec.tasks_max);
+    idle::set_timeout(spec.idle_timeout_ns);
     fs::proc::net::set_source(net::tables::write);
     let (context, files) = match fs::init(spec) {
         Ok(made) => made,
@@ -215,6 +217,7 @@ fn run_init(task: &Arc<Task>) {
 /// The VMM lets the first process begin.
 pub fn begin_init() {
     STARTED.store(true, Ordering::SeqCst);
+    idle::stirred();
     START.wake_all();
 }
 

@@ -11,8 +11,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-pub(crate) use args::parse_size;
 pub use args::{Cli, Command, CreateArgs, DoArgs, LogFormat, NetChoice, PlatformChoice, Switch};
+pub(crate) use args::{parse_size, parse_time};
 
 /// Exit code of failures that are Dormouse's own, not the program's.
 pub const EXIT_FAILURE: u8 = 125;

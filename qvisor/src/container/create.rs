@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use abi::boot::Platform;
 
 use super::{ContainerError, Record, hook_state};
+use crate::boot::BootSpec;
 use crate::control::{self, Order, Report};
-use crate::hibernate::SwapPlan;
+use crate::hibernate::Wishes;
 use crate::jail::UserNamespace;
 use crate::oci::cgroup::{self, Cgroups};
 use crate::oci::{self, Container, hooks};
@@ -30,6 +31,8 @@ pub struct Options {
     pub platform: ChoosePlatform,
     /// Who the container's root is on the host; the bundle may say so as well.
     pub userns: UserNamespace,
+    /// How it hibernates; the bundle may say so as well.
+    pub hibernation: Wishes,
     pub strace: bool,
     /// Least important level that reaches the log: 0 error … 3 debug.
     pub log_level: u32,
@@ -139,6 +142,7 @@ impl Creation {
         self.record = Some(record.clone());
         self.save(&state, Some(&record)).map_err(failed)?;
         let console = self.console(options, &container)?;
+        let wishes = options.hibernation.clone().or(container.hibernation.clone());
         let plan = Plan {
             network: container.namespaces.network.clone(),
             userns: match options.userns {
@@ -148,8 +152,8 @@ impl Creation {
             platform,
             memory_bytes,
             cpus,
-            boot: container.boot.clone(),
-            swap: SwapPlan::default(),
+            boot: BootSpec { idle_timeout: wishes.idle_timeout, ..container.boot.clone() },
+            swap: wishes.into(),
             terminal: container.terminal,
             tree: Tree::Bundle(Box::new(Bundle { container, cgroups, state: state.clone() })),
         };

@@ -40,6 +40,37 @@ impl Default for SwapPlan {
     }
 }
 
+/// How a sandbox is to hibernate, as far as somebody has said so.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// Where its files go; absolute.
+    pub dir: Option<PathBuf>,
+    pub limit_bytes: Option<u64>,
+    pub reap: Option<bool>,
+    /// After how long without a request.
+    pub idle_timeout: Option<Duration>,
+}
+
+impl Wishes {
+    /// With those of somebody else for what is left open.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            dir: self.dir.or(other.dir),
+            limit_bytes: self.limit_bytes.or(other.limit_bytes),
+            reap: self.reap.or(other.reap),
+            idle_timeout: self.idle_timeout.or(other.idle_timeout),
+        }
+    }
+}
+
+impl From<Wishes> for SwapPlan {
+    fn from(wishes: Wishes) -> Self {
+        let Wishes { dir, limit_bytes, reap, .. } = wishes;
+        Self { dir, limit_bytes: limit_bytes.unwrap_or(u64::MAX), reap: reap.unwrap_or(true) }
+    }
+}
+
 /// What a hibernation came to. Times in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hibernated {
