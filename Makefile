@@ -3,7 +3,7 @@
 CARGO ?= cargo
 BIN := target/release/dormouse
 
-.PHONY: build deps demo test lint unit fuzz guest bench bench-net lab soak clean
+.PHONY: build deps demo test lint unit fuzz guest bench bench-net bench-hibernate lab soak clean
 
 build:
 	$(CARGO) build --release -p qvisor
@@ -41,6 +41,10 @@ bench: deps build guest
 # Figures of servers in a sandbox: redis, nginx, iperf3, and the round trip of a small message.
 bench-net: deps build guest
 	@scripts/bench-net
+
+# Figures of sandboxes that hibernate, beside frozen and reclaimed containers.
+bench-hibernate: deps build guest
+	@scripts/bench-hibernate
 
 # The integration tests on the kvm platform, inside an emulated machine.
 lab: deps build guest

@@ -136,18 +136,9 @@ fn a_download_is_under_way() {
         let mut place = midst(&["download", &port, &BYTES.to_string()]);
         let (mut slept, mut overtaken) = (0, 0);
         while !done.load(Ordering::SeqCst) {
-            // What comes in wakes it at once, maybe on its way down.
-            let output = place.run(&["hibernate", "s"]);
-            let error = String::from_utf8_lossy(&output.stderr);
-            match output.status.code() {
-                Some(0) => slept += 1,
-                _ if ["woken meanwhile", "no such sandbox", "ended"]
-                    .iter()
-                    .any(|why| error.contains(why)) =>
-                {
-                    overtaken += 1;
-                }
-                _ => panic!("{error}"),
+            match place.hibernates_unless_woken() {
+                true => slept += 1,
+                false => overtaken += 1,
             }
             sleep(Duration::from_millis(100));
         }
@@ -176,26 +167,37 @@ fn a_health_check_comes_again_and_again() {
     let port = free_port();
     let mut place = midst(&["server", &port, "2"]);
     let (done, checks) = (AtomicBool::new(false), AtomicU32::new(0));
+    let mut slept = 0;
     scope(|scope| {
+        let _end = AtEnd(&done);
         scope.spawn(|| {
             while !done.load(Ordering::SeqCst) {
-                ask(&port, u64::from(checks.fetch_add(1, Ordering::SeqCst)) * 77_777);
+                ask(&port, u64::from(checks.load(Ordering::SeqCst)) * 77_777);
+                checks.fetch_add(1, Ordering::SeqCst);
                 sleep(Duration::from_millis(200));
             }
         });
         for _ in 0..15 {
-            place.order(&["hibernate"]);
+            slept += u32::from(place.hibernates_unless_woken());
             let before = checks.load(Ordering::SeqCst);
-            place.becomes("running");
             // The check after the next has been answered.
             let start = Instant::now();
             while checks.load(Ordering::SeqCst) < before + 2 {
-                assert!(start.elapsed() < PATIENCE, "no check is answered");
+                assert!(start.elapsed() < PATIENCE, "no check is answered; {}", place.status());
                 sleep(Duration::from_millis(1));
             }
         }
-        done.store(true, Ordering::SeqCst);
     });
+    assert!(slept >= 5, "it slept {slept} times");
     place.says_line();
     place.ends_well();
+}
+
+/// Tells the others that it is over, whatever ended it.
+struct AtEnd<'a>(&'a AtomicBool);
+
+impl Drop for AtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }

@@ -48,8 +48,11 @@ pub struct BootInfo {
     pub strace: u32,
     /// Minimum log level that reaches the host: 0 error, 1 warn, 2 info, 3 debug.
     pub log_level: u32,
+    /// Non-zero: private mappings show the host's page cache, which sandboxes share.
+    pub share_files: u32,
+    pub _pad: u32,
 }
-const _: () = assert!(size_of::<BootInfo>() == 128);
+const _: () = assert!(size_of::<BootInfo>() == 136);
 
 /// What the first process is and what it sees, as a sequence of tagged byte strings.
 ///

@@ -279,7 +279,8 @@ pub const EVENT_PAUSE: u32 = 17;
 /// See [`EVENT_PAUSE`].
 pub const EVENT_RESUME: u32 = 18;
 /// User memory goes to its home, with everything paused as by [`EVENT_PAUSE`]. With `flags` = 1 only once every task waits
-/// for something, so that none is left in the middle of its work. Answered by [`HIBERNATED`].
+/// for something, so that none is left in the middle of its work; with 0 and the same `value` later it is to happen
+/// wherever they are, unless it has happened. Answered by [`HIBERNATED`].
 pub const EVENT_HIBERNATE: u32 = 19;
 /// As [`EVENT_RESUME`]; before, the working set comes back. With `flags` = 1 for something that has come for the
 /// sandbox: [`REPORT_IDLE`] tells when that is done with.

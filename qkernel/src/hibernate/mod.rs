@@ -32,6 +32,8 @@ const AGAIN_NS: u64 = 2_000_000;
 /// The request for a hibernation that is still to be carried out, or [`NONE`], and since when.
 static WANTED: AtomicI64 = AtomicI64::new(NONE);
 static WANTED_SINCE_NS: AtomicU64 = AtomicU64::new(0);
+/// The last request for a hibernation that came in.
+static SEEN: SpinLock<i64> = SpinLock::new(NONE);
 /// The last request for a wake that is still to be carried out, or [`NONE`].
 static WAKE_WANTED: AtomicI64 = AtomicI64::new(NONE);
 static WAKE_SERVES: AtomicBool = AtomicBool::new(false);
@@ -55,12 +57,19 @@ enum Obstacle {
 }
 
 /// Wants the sandbox hibernated, unless a later request has been taken: at once, which pauses it, or when it is `idle`.
+/// A request that has come before is only hastened, and only if it is still to be carried out: what came for the sandbox
+/// after it was done would else sleep on with it.
 pub fn request(request: i64, idle: bool) {
     let now = time::monotonic_ns();
-    if !is_wanted() {
-        // What comes during a hibernation counts, in whatever steps it is asked for.
-        STIRRED.store(false, Ordering::SeqCst);
+    let mut seen = SEEN.lock();
+    if request <= *seen {
+        if !idle {
+            pause::hasten(request, || WANTED.load(Ordering::SeqCst) == request);
+        }
+        return;
     }
+    *seen = request;
+    STIRRED.store(false, Ordering::SeqCst);
     if idle || pause::pause(request) {
         WANTED_SINCE_NS.store(now, Ordering::SeqCst);
         WANTED.fetch_max(request, Ordering::SeqCst);

@@ -159,6 +159,12 @@ pub fn read(file: &Handle, offset: u64, buf: &mut IoBuf<'_>) -> Result<usize> {
     buf.with_segments(true, |segments, done| transfer(hc::READ, file, offset, segments, done))
 }
 
+/// `READ` of up to `len` bytes at `offset` to guest-physical memory at `phys`, which is the caller's.
+pub fn read_phys(file: &Handle, offset: u64, phys: u64, len: u64) -> Result<u64> {
+    let moved = transfer(hc::READ, file, offset, &[Segment { phys, len }], 0)?;
+    Ok((moved as u64).min(len))
+}
+
 /// `WRITE` at `offset` (`u64::MAX`: the stream position) from `buf`.
 pub fn write(file: &Handle, offset: u64, buf: &mut IoBuf<'_>) -> Result<usize> {
     buf.with_segments(false, |segments, done| transfer(hc::WRITE, file, offset, segments, done))

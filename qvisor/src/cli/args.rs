@@ -134,6 +134,9 @@ pub struct CreateArgs {
     /// Who root in the container is on the host [default: the bundle's annotation dev.dormouse.userns, or auto]
     #[arg(long, value_enum, default_value_t)]
     pub userns: crate::jail::UserNamespace,
+    /// Whether sandboxes may have pages of the same programs and libraries in common; one can then learn from another's use
+    #[arg(long, value_enum, default_value = "off")]
+    pub share_files: Switch,
     /// Log system calls to standard error
     #[arg(long)]
     pub strace: bool,
@@ -235,6 +238,9 @@ pub struct DoArgs {
     pub tty: bool,
     #[command(flatten)]
     pub hibernation: HibernationArgs,
+    /// Whether sandboxes may have pages of the same programs and libraries in common; one can then learn from another's use
+    #[arg(long, value_enum, default_value = "off")]
+    pub share_files: Switch,
     /// Log system calls to standard error
     #[arg(long)]
     pub strace: bool,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use abi::boot::Platform;
 
-use super::{DoArgs, Failure, NetChoice, PlatformChoice};
+use super::{DoArgs, Failure, NetChoice, PlatformChoice, Switch};
 use crate::boot::{BootSpec, Creds, Rlimit};
 use crate::net::Network;
 use crate::platform::probe::{self, Verdict};
@@ -55,6 +55,7 @@ fn plan(args: DoArgs, state_root: &Root, layer_root: &Root) -> Result<Plan, Fail
         umask: process::umask(),
         winsize: size.filter(|_| terminal),
         strace: args.strace,
+        share_files: args.share_files == Switch::On,
         log_level: log_level(),
         ..BootSpec::default()
     };

@@ -34,6 +34,8 @@ pub struct Options {
     /// How it hibernates; the bundle may say so as well.
     pub hibernation: Wishes,
     pub strace: bool,
+    /// See [`crate::boot::BootSpec::share_files`].
+    pub share_files: bool,
     /// Least important level that reaches the log: 0 error … 3 debug.
     pub log_level: u32,
     /// Takes a remark about what is accepted without effect.
@@ -74,6 +76,7 @@ pub(super) fn begin(options: &Options, detached: bool) -> Result<Created, Contai
     })?;
     check_terminal(options, container.terminal, detached)?;
     (container.boot.strace, container.boot.log_level) = (options.strace, options.log_level);
+    container.boot.share_files = options.share_files;
     let claim = options.root.claim(&options.id)?;
     let mut creation = Creation { claim: Some(claim), vmm: None, record: None, state: None };
     match creation.run(options, container, platform) {

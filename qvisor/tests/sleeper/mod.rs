@@ -116,6 +116,16 @@ impl Place {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
+    /// Hibernates it; false: what came from outside woke it on its way down, or it has ended.
+    pub fn hibernates_unless_woken(&self) -> bool {
+        let output = self.run(&["hibernate", "s"]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        let is_overtaken =
+            ["woken meanwhile", "no such sandbox", "ended"].iter().any(|why| error.contains(why));
+        assert!(output.status.success() || is_overtaken, "{error}");
+        output.status.success()
+    }
+
     /// Does not do it, for a reason in one sentence.
     pub fn refuses(&self, args: &[&str], words: &str) {
         let output = self.run(&[args, &["s"]].concat());

@@ -129,11 +129,10 @@ impl Life {
             self.want_awake(progress, Cause::Order);
             self.gives_up(progress, "it did not come to rest".into());
         }
-        if progress.fall.as_ref().is_some_and(|fall| fall.strict_at.is_some_and(|at| at <= now)) {
-            let last = self.request(progress, EVENT_HIBERNATE, 0);
-            if let Some(fall) = &mut progress.fall {
-                (fall.last, fall.strict_at) = (last, None);
-            }
+        if let Some(fall) = progress.fall.as_mut().filter(|fall| fall.strict_at.is_some_and(|at| at <= now)) {
+            // The same request: once it is done, this means nothing.
+            self.events.post(event(EVENT_HIBERNATE, 0, fall.last.cast_signed()));
+            fall.strict_at = None;
         }
         self.settle(progress);
     }

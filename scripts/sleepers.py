@@ -1,0 +1,222 @@
+"""Servers that are put to sleep and woken by a request: what they have in common, and those in Dormouse."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from measure import MemoryCgroup, pss_bytes
+
+TOP = Path(__file__).resolve().parent.parent
+DORMOUSE = TOP / "target/release/dormouse"
+PATIENCE = 60
+
+
+class Failure(Exception):
+    """A figure could not be taken."""
+
+
+class Loading(ConnectionError):
+    """It answers, but only that it is not ready."""
+
+
+def run(*words, patience=PATIENCE):
+    words = [str(word) for word in words]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=patience, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        raise Failure(f"{' '.join(words)} still ran after {patience} s") from None
+    if done.returncode != 0:
+        said = " ".join((done.stderr or done.stdout).split())
+        raise Failure(f"{' '.join(words)} ended with {done.returncode}: {said[-300:]}")
+    return done.stdout
+
+
+def drop_caches():
+    """Makes the page cache cold, but for pages that a process has mapped."""
+    os.sync()
+    Path("/proc/sys/vm/drop_caches").write_text("3\n")
+
+
+def answer_of(address, request):
+    """What a server says to a client that connects, asks, and reads to the end."""
+    with socket.create_connection(address, PATIENCE) as client:
+        client.sendall(request)
+        parts = []
+        while part := client.recv(1 << 16):
+            parts.append(part)
+        return b"".join(parts)
+
+
+def copy_with_libraries(programs, root):
+    """Copies programs of this host, and the libraries they need, to where they are here."""
+    files = {str(program) for program in programs}
+    for program in programs:
+        text = subprocess.run(["ldd", program], capture_output=True, text=True).stdout
+        files |= {word for word in text.split() if word.startswith("/")}
+    for file in files:
+        to = Path(root, file.lstrip("/"))
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(file, to)
+
+
+def copy_python(root):
+    """Copies this host's own python3 and its library."""
+    python = Path("/usr/bin/python3").resolve()
+    library = Path("/usr/lib", python.name)
+    skip = shutil.ignore_patterns("test", "tests", "idlelib", "lib2to3", "ensurepip", "config-*", "pydoc_data")
+    shutil.copytree(library, Path(root, str(library).lstrip("/")), ignore=skip)
+    copy_with_libraries([str(python), *map(str, Path(library, "lib-dynload").glob("*.so"))], root)
+    Path(root, "usr/bin/python3").symlink_to(python.name)
+
+
+def make_root(root, workload):
+    """A root file system for a workload, of this host's own files."""
+    for directory in ("proc", "dev", "tmp", "etc"):
+        Path(root, directory).mkdir(parents=True)
+    Path(root, "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
+    workload.fill(root)
+
+
+class Sleeper:
+    """One server in a sandbox of its own. `port` is known to nobody else."""
+
+    host = "127.0.0.1"
+    next_port = 23000
+    next_name = 0
+
+    def __init__(self, place, workload, root):
+        Sleeper.next_port += 1
+        Sleeper.next_name += 1
+        self.place, self.workload, self.port = place, workload, Sleeper.next_port
+        # A root of a name is made once. Who shares one finds its files in the page cache that another has mapped.
+        self.root = place.root(workload, root)
+        self.id = f"bench-{os.getpid()}-{Sleeper.next_name}"
+        self.asked = 0
+        self.started = False
+        self.output = Path(place.directory, self.id + ".log")
+
+    def start(self):
+        """Starts it, and waits for its first answer; result: nanoseconds."""
+        begin = time.perf_counter_ns()
+        self.started = True
+        self.launch()
+        return self.first_answer(begin)
+
+    def close(self):
+        if self.started:
+            self.end()
+            self.started = False
+
+    def first_answer(self, begin):
+        """Asks until it answers; result: nanoseconds since `begin`."""
+        while True:
+            try:
+                self.ask()
+                return time.perf_counter_ns() - begin
+            except ConnectionError:
+                if time.perf_counter_ns() - begin > PATIENCE * 10**9 or not self.is_alive():
+                    raise Failure(f"{self.workload.name} does not start in {type(self).__name__}: {self.log()}") from None
+                time.sleep(0.001)
+
+    def ask(self):
+        """One request; result: nanoseconds from connecting to the whole answer."""
+        self.asked += 1
+        request = self.workload.request(self.asked)
+        begin = time.perf_counter_ns()
+        self.rouse()
+        answer = answer_of((self.host, self.port), request)
+        end = time.perf_counter_ns()
+        if self.workload.is_loading(answer):
+            raise Loading
+        if not self.workload.is_answer(answer, self.asked):
+            raise Failure(f"{self.workload.name} in {type(self).__name__} answered {answer[:100]!r}")
+        return end - begin
+
+    def rouse(self):
+        """What must be done for it to answer a request."""
+
+    def memory(self):
+        """What it uses, by the charge of its control group and by the proportional set size of all its processes."""
+        return {"charge": self.charge_bytes(), "pss": pss_bytes(self.pids())}
+
+    def memory_by_process(self):
+        """The proportional set sizes of its processes, by their names."""
+        found = {}
+        for pid in self.pids():
+            name = Path(f"/proc/{pid}/comm").read_text().strip()
+            found[name] = found.get(name, 0) + pss_bytes([pid])
+        return found
+
+    def cpu_ns(self):
+        """Processor time that its processes have used."""
+        total = 0
+        for pid in self.pids():
+            for stat in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+                try:
+                    total += int(stat.read_text().split()[0])
+                except OSError:
+                    pass
+        return total
+
+    def log(self):
+        try:
+            return " | ".join(self.output.read_text(errors="replace").strip().splitlines()[-3:])
+        except OSError:
+            return "it said nothing"
+
+
+class Dormouse(Sleeper):
+    """`dormouse do`; `reap` as its option."""
+
+    def __init__(self, place, workload, root, reap=True):
+        super().__init__(place, workload, root)
+        self.reap = reap
+
+    def launch(self):
+        self.cgroup = MemoryCgroup(self.id)
+        program = self.workload.command(self.port)
+        words = [DORMOUSE, "--root", self.place.state, "do", "--platform", self.place.platform, "--id", self.id,
+                 "--rootfs", self.root, "--swap-dir", self.place.swap, "--cwd", "/",
+                 "--reap", "on" if self.reap else "off", "--", *program]
+        with open(self.output, "ab") as log:
+            self.process = subprocess.Popen([str(word) for word in words], stdin=subprocess.DEVNULL, stdout=log,
+                                            stderr=log, preexec_fn=self.cgroup.enter, start_new_session=True)
+
+    def is_alive(self):
+        return self.process.poll() is None
+
+    def sleep(self):
+        """Puts it to sleep; result: what `dormouse hibernate` says."""
+        words = (DORMOUSE, "--root", self.place.state, "hibernate", self.id, "--json")
+        for attempt in range(5):
+            try:
+                return json.loads(run(*words))
+            except Failure as failure:
+                if "did not come to rest" not in str(failure) or attempt == 4:
+                    raise
+                time.sleep(0.2)
+
+    def wake(self):
+        """Wakes it without a request; result: what `dormouse wake` says."""
+        return json.loads(run(DORMOUSE, "--root", self.place.state, "wake", self.id, "--json"))
+
+    def pids(self):
+        return [int(pid) for pid in (self.cgroup.path / "cgroup.procs").read_text().split()]
+
+    def charge_bytes(self):
+        return self.cgroup.charge_bytes()
+
+    def end(self):
+        if self.is_alive():
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(5)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.cgroup.remove()
