@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::errno::{Errno, Result};
 use crate::fs::{self, FileTable, FsContext};
-use crate::hibernate::idle;
+use crate::hibernate::{idle, stats};
 use crate::mm::{AddressSpace, frames, heap};
 use crate::platform::{self, UserContext};
 use crate::sync::SpinLock;
@@ -89,6 +89,7 @@ fn start_first(boot: &BootInfo) -> ! {
     if frames::init(boot).is_err() {
         die("user memory cannot be set up");
     }
+    stats::init();
     let idle = match idle_task() {
         Ok(idle) => idle,
         Err(_) => die("no memory for an idle task"),

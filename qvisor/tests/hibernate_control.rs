@@ -226,3 +226,64 @@ fn of_two_orders_the_later_counts() {
     place.becomes("hibernated");
     end(&mut place);
 }
+
+#[test]
+fn statistics_show_where_memory_is_and_wake_nobody() {
+    let mut place = Place::new();
+    let program = "x = [bytes([i % 251 + 1]) * 4096 for i in range(5000)]
+print('ready')
+while True:
+    input()
+    print(sum(page[0] for page in x[:1000]))";
+    start(&mut place, &[], program);
+    sleep(Duration::from_millis(100));
+    let stats = || place.order(&["stats"]);
+    let number = |stats: &Value, name: &str| stats.pointer(name).and_then(Value::as_u64).unwrap();
+    let warm = stats();
+    let resident = number(&warm, "/memory/user_resident_bytes");
+    assert!(resident > 20 << 20, "{warm}");
+    assert!(number(&warm, "/memory/kernel_heap_bytes") > 100_000, "{warm}");
+    let (rss, pss) = (number(&warm, "/memory/vmm_rss_bytes"), number(&warm, "/memory/vmm_pss_bytes"));
+    assert!(pss > 0 && rss >= pss, "{warm}");
+    assert!(number(&warm, "/memory/file_mapped_bytes") > 0, "{warm}");
+    for name in ["/memory/swapped_bytes", "/hibernations", "/wakes", "/swap_in_faults", "/written_bytes"] {
+        assert_eq!(number(&warm, name), 0, "{name}: {warm}");
+    }
+    let down = place.order(&["hibernate"]);
+    let before = used_ns(&place);
+    let asleep = stats();
+    assert_eq!(place.sandbox_state(), "hibernated");
+    let used = used_ns(&place) - before;
+    assert!(used < 50_000_000, "{used} ns to answer");
+    let swapped = number(&asleep, "/memory/swapped_bytes");
+    assert_eq!(swapped, number(&down, "/pages") * 4096, "{asleep} after {down}");
+    assert!(number(&asleep, "/memory/user_resident_bytes") + swapped <= resident + (4 << 20), "{asleep}");
+    assert!(number(&asleep, "/memory/user_resident_bytes") < 1 << 20, "{asleep}");
+    assert_eq!(number(&asleep, "/memory/swap_file_bytes"), number(&down, "/swap_bytes"));
+    assert_eq!(number(&asleep, "/written_bytes"), number(&down, "/swap_bytes"));
+    assert_eq!(number(&asleep, "/memory/file_mapped_bytes"), 0, "{asleep}");
+    assert_eq!((number(&asleep, "/hibernations"), number(&asleep, "/wakes")), (1, 0));
+    place.order(&["wake"]);
+    let place = &mut place;
+    place.says_line();
+    let sum = next_line(place.front.as_mut().unwrap());
+    assert!(sum.trim().parse::<u32>().is_ok(), "{sum:?}");
+    sleep(Duration::from_millis(100));
+    let woken = place.order(&["stats"]);
+    assert!(number(&woken, "/swap_in_faults") > 10, "{woken}");
+    assert!(number(&woken, "/swap_in_pages") >= number(&woken, "/swap_in_faults"), "{woken}");
+    assert!(number(&woken, "/read_bytes") > 1000 * 4096, "{woken}");
+    let left = number(&woken, "/memory/swapped_bytes");
+    assert!(left > 0 && left < swapped, "{woken}");
+    assert_eq!(number(&woken, "/wakes"), 1);
+    let classes = woken["wake_times"].as_array().unwrap();
+    assert_eq!((classes.len(), number(&classes[0], "/wakes")), (1, 1), "{woken}");
+    let down = place.order(&["hibernate"]);
+    let again = place.order(&["stats"]);
+    assert!(number(&again, "/memory/working_set_bytes") > 1000 * 4096, "{again} after {down}");
+    assert!(number(&again, "/memory/reap_file_bytes") > 0, "{again}");
+    let text = String::from_utf8(place.run(&["stats", "s"]).stdout).unwrap();
+    assert!(text.contains("applications, swapped") && text.contains("µs"), "{text}");
+    end(place);
+    place.refuses(&["stats"], "no such sandbox");
+}

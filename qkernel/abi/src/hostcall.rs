@@ -66,6 +66,9 @@ pub const REPORT: u32 = 11;
 /// (phys of [`HibernateReport`], the event's `value`): how [`EVENT_HIBERNATE`] came out.
 pub const HIBERNATED: u32 = 12;
 
+/// (phys of [`crate::stats::KernelStats`]): where the kernel keeps its numbers for good.
+pub const STATS: u32 = 13;
+
 /// The first process could be found, and waits for [`EVENT_START`].
 pub const REPORT_READY: u64 = 1;
 /// The first process runs.

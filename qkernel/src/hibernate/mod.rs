@@ -8,6 +8,7 @@
 
 mod deflate;
 pub mod idle;
+pub mod stats;
 pub mod working_set;
 
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};

@@ -30,11 +30,18 @@ struct Residency {
     untouched: Once<Box<[AtomicU64]>>,
     /// Held while content comes back.
     bringing: SpinLock<()>,
+    /// How many frames are absent.
+    count: AtomicU64,
 }
 
 impl Residency {
     const fn new() -> Self {
-        Self { absent: Once::new(), untouched: Once::new(), bringing: SpinLock::new(()) }
+        Self {
+            absent: Once::new(),
+            untouched: Once::new(),
+            bringing: SpinLock::new(()),
+            count: AtomicU64::new(0),
+        }
     }
 
     /// Makes room for the bits of `frames` frames.
@@ -75,9 +82,7 @@ impl Residency {
         }
         if count != 0 {
             fetch(&absent[..count])?;
-            for index in &absent[..count] {
-                clear(&self.absent, *index);
-            }
+            absent[..count].iter().for_each(|index| self.is_back(*index));
         }
         Ok(count)
     }
@@ -88,7 +93,13 @@ impl Residency {
         if self.is_absent(index) {
             // Whoever brings content in has looked at the bits already; afterwards the frame is its new owner's.
             let _bringing = self.bringing.lock();
-            clear(&self.absent, index);
+            self.is_back(index);
+        }
+    }
+
+    fn is_back(&self, index: u32) {
+        if clear(&self.absent, index) {
+            self.count.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -101,9 +112,7 @@ impl Residency {
         let Some(bits) = self.absent.get() else { return Ok(0) };
         let _bringing = self.bringing.lock();
         let count = fetch(bits, list)?.min(list.len());
-        for index in &list[..count] {
-            clear(&self.absent, *index);
-        }
+        list[..count].iter().for_each(|index| self.is_back(*index));
         Ok(count)
     }
 
@@ -111,10 +120,13 @@ impl Residency {
     fn replace(&self, bits: impl Iterator<Item = u64>) {
         let (Some(absent), Some(untouched)) = (self.absent.get(), self.untouched.get()) else { return };
         let words = absent.iter().zip(untouched.iter());
+        let mut count = 0;
         for ((absent, untouched), bits) in words.zip(bits.chain(core::iter::repeat(0))) {
             untouched.store(bits, Ordering::Release);
             absent.store(bits, Ordering::Release);
+            count += u64::from(bits.count_ones());
         }
+        self.count.store(count, Ordering::Relaxed);
     }
 }
 
@@ -134,6 +146,11 @@ fn clear(bits: &Once<Box<[AtomicU64]>>, index: u32) -> bool {
 
 const fn bit(index: u32) -> u64 {
     1 << (index % 64)
+}
+
+/// How many frames have their content elsewhere.
+pub fn swapped() -> u64 {
+    RESIDENCY.count.load(Ordering::Relaxed)
 }
 
 /// Whether the frame's content is elsewhere.

@@ -100,6 +100,13 @@ pub enum Command {
     },
     /// Show what a sandbox is, and then each time it hibernates or wakes, as lines of JSON
     Events { id: String },
+    /// Show a sandbox's memory by class, and how often it hibernated; does not wake it
+    Stats {
+        id: String,
+        /// As a JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// Say what this host offers, and which platform is chosen
     Doctor {
         /// As a JSON object

@@ -4,6 +4,8 @@
 //! frame number must be one of user memory. A page that cannot come back as it was ends the sandbox.
 #![allow(unsafe_code)]
 
+pub mod stats;
+
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -109,6 +111,8 @@ pub struct Woken {
 #[derive(Debug)]
 pub struct Hibernation {
     inner: Mutex<Inner>,
+    /// Apart, so that whoever reads them does not wait for a disk.
+    pub(crate) counters: stats::Counters,
 }
 
 struct Inner {
@@ -158,7 +162,7 @@ impl Hibernation {
             store_error: None,
             woken: Woken::default(),
         };
-        Self { inner: Mutex::new(inner) }
+        Self { inner: Mutex::new(inner), counters: stats::Counters::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -314,6 +318,7 @@ pub(crate) fn swap_out(sandbox: &Sandbox, phys: u64) -> i64 {
         Ok(stored) => {
             working.iter().chain(&rest).for_each(|page| kept.set(page.id));
             home.retain(&mut |id| kept.has(id));
+            sandbox.hibernation().counters.stored(&stored, home);
             (inner.stored, inner.store_error) = (stored, None);
             0
         }
@@ -336,7 +341,10 @@ pub(crate) fn swap_in(sandbox: &Sandbox, phys: u64, count: u64) -> i64 {
     let mut inner = sandbox.hibernation().lock();
     let Ok(home) = &mut inner.home else { return -i64::from(libc::ENODEV) };
     match home.fetch(&mut pages) {
-        Ok(_) => 0,
+        Ok(bytes) => {
+            sandbox.hibernation().counters.fetched(pages.len() as u64, bytes);
+            0
+        }
         Err(error) => lost(sandbox, &error),
     }
 }
@@ -362,6 +370,7 @@ pub(crate) fn prefetch(sandbox: &Sandbox, [bits, words, list, most, ..]: [u64; 6
     });
     match result {
         Ok(Prefetched { pages, bytes }) => {
+            sandbox.hibernation().counters.prefetched(bytes);
             inner.woken = Woken { pages, bytes, prefetch_us: micros(start.elapsed()), total_us: 0 };
             drop(inner);
             let count = (brought.len() / 4) as u64;
