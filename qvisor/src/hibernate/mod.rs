@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 pub mod fault;
+pub mod stats;
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -54,6 +55,37 @@ impl Default for SwapPlan {
     }
 }
 
+/// How a sandbox is to hibernate, as far as somebody has said so.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// Where its files go; absolute.
+    pub dir: Option<PathBuf>,
+    pub limit_bytes: Option<u64>,
+    pub reap: Option<Reap>,
+    /// After how long without a request.
+    pub idle_timeout: Option<Duration>,
+}
+
+impl Wishes {
+    /// With those of somebody else for what is left open.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            dir: self.dir.or(other.dir),
+            limit_bytes: self.limit_bytes.or(other.limit_bytes),
+            reap: self.reap.or(other.reap),
+            idle_timeout: self.idle_timeout.or(other.idle_timeout),
+        }
+    }
+}
+
+impl From<Wishes> for SwapPlan {
+    fn from(wishes: Wishes) -> Self {
+        let Wishes { dir, limit_bytes, reap, .. } = wishes;
+        Self { dir, limit_bytes: limit_bytes.unwrap_or(u64::MAX), reap: reap.unwrap_or_default() }
+    }
+}
+
 /// What a hibernation came to. Times in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hibernated {
@@ -92,6 +124,8 @@ pub struct Woken {
 #[derive(Debug)]
 pub struct Hibernation {
     inner: Mutex<Inner>,
+    /// Apart, so that whoever reads them does not wait for a disk.
+    pub(crate) counters: stats::Counters,
 }
 
 struct Inner {
@@ -141,7 +175,7 @@ impl Hibernation {
             store_error: None,
             woken: Woken::default(),
         };
-        Self { inner: Mutex::new(inner) }
+        Self { inner: Mutex::new(inner), counters: stats::Counters::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -243,6 +277,7 @@ pub(crate) fn swap_out(sandbox: &Sandbox, phys: u64) -> i64 {
     else {
         return BAD;
     };
+    let in_set = working.len();
     let mut inner = sandbox.hibernation().lock();
     if inner.reap == Reap::Off {
         // Neighbours in memory are neighbours in the file, for page faults.
@@ -254,6 +289,7 @@ pub(crate) fn swap_out(sandbox: &Sandbox, phys: u64) -> i64 {
         Ok(stored) => {
             working.iter().chain(&rest).for_each(|page| kept.set(page.id));
             home.retain(&mut |id| kept.has(id));
+            sandbox.hibernation().counters.stored(&stored, in_set, home);
             (inner.stored, inner.store_error) = (stored, None);
             fault::stored();
             0
@@ -277,6 +313,7 @@ pub(crate) fn swap_in(sandbox: &Sandbox, [phys, count, of_set, ..]: [u64; 6]) ->
     let pages: Option<Vec<Page>> = wanted.iter().map(|id| page_of(&sandbox.memory, *id)).collect();
     let Some(mut pages) = pages.filter(|_| of_set != 0 || count <= 64) else { return BAD };
     fault::pass(if of_set != 0 { Point::Prefetching } else { Point::Fetching });
+    let counters = &sandbox.hibernation().counters;
     let mut inner = sandbox.hibernation().lock();
     let start = Instant::now();
     let Ok(home) = &mut inner.home else { return -i64::from(libc::ENODEV) };
@@ -284,13 +321,15 @@ pub(crate) fn swap_in(sandbox: &Sandbox, [phys, count, of_set, ..]: [u64; 6]) ->
     match result {
         Ok(bytes) if of_set != 0 => {
             fault::pass(Point::Prefetched);
+            counters.prefetched(bytes);
             let woken = &mut inner.woken;
             woken.pages += count;
             woken.bytes += bytes;
             woken.prefetch_us += micros(start.elapsed());
             0
         }
-        Ok(_) => {
+        Ok(bytes) => {
+            counters.fetched(pages.len() as u64, bytes);
             let came = |(at, id): (usize, &PageId)| u64::from(pages.iter().any(|page| page.id == *id)) << at;
             wanted.iter().enumerate().map(came).sum::<u64>().cast_signed()
         }

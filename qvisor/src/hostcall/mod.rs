@@ -21,7 +21,7 @@ use abi::HostCall;
 use abi::hostcall::{
     AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, BEGIN_WAKE, CLOCK, EVENTS, EXIT, Event, HIBERNATED,
     IDLE, KICK, LOG, OPEN, PANIC, RANDOM, RELEASE, REPORT, REPORT_IDLE, REPORT_RESUMED, REPORT_STIRRED,
-    SET_DEADLINE, SWAP_IN, SWAP_OUT, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
+    SET_DEADLINE, STATS, SWAP_IN, SWAP_OUT, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
 };
 
 use abi::socket::ROUTE_QUERY;
@@ -86,6 +86,8 @@ pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
             0
         }
         HIBERNATED => hibernate::hibernated(sandbox, a, b),
+        STATS if sandbox.kernel_stats.set(&sandbox.memory, a) => 0,
+        STATS => -i64::from(libc::EFAULT),
         SWAP_OUT => hibernate::swap_out(sandbox, a),
         SWAP_IN => hibernate::swap_in(sandbox, call.args),
         BEGIN_WAKE => hibernate::begin_wake(sandbox),
