@@ -3,12 +3,13 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
 
 from measure import MemoryCgroup
-from sleepers import PATIENCE, Failure, Sleeper, run
+from sleepers import PATIENCE, Failure, Sleeper, reap, run
 
 CAPABILITIES = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_SETGID", "CAP_SETUID", "CAP_NET_BIND_SERVICE"]
 
@@ -39,7 +40,7 @@ class Runc(Sleeper):
 
     def launch(self):
         pid_file = Path(self.place.directory, self.id + ".pid")
-        words = ["runc", "--root", self.place.state / "runc", "run", "--detach", "--pid-file", pid_file, "--bundle",
+        words = ["runc", "--root", self.place.directory / "runc", "run", "--detach", "--pid-file", pid_file, "--bundle",
                  write_bundle(self, {"cgroupsPath": f"/dormouse-{self.id}"}), self.id]
         with open(self.output, "wb") as log:
             done = subprocess.run([str(word) for word in words], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -86,8 +87,11 @@ class Runc(Sleeper):
 
     def end(self):
         if hasattr(self, "freeze_file"):
+            pids = self.pids()
             self.set_frozen(False)
-        subprocess.run(["runc", "--root", self.place.state / "runc", "delete", "--force", self.id], capture_output=True)
+            os.kill(self.pid, signal.SIGKILL)
+            reap(pids)
+        subprocess.run(["runc", "--root", self.place.directory / "runc", "delete", "--force", self.id], capture_output=True)
 
 
 class Runsc(Sleeper):
@@ -95,7 +99,7 @@ class Runsc(Sleeper):
 
     def __init__(self, place, workload, root):
         super().__init__(place, workload, root)
-        self.base = [place.runsc, "-ignore-cgroups", f"-root={place.state}/runsc", "-network=host",
+        self.base = [place.runsc, "-ignore-cgroups", f"-root={place.directory}/runsc", "-network=host",
                      "-overlay2=root:memory"]
         self.paused = False
 
@@ -132,8 +136,11 @@ class Runsc(Sleeper):
         return self.cgroup.charge_bytes()
 
     def end(self):
-        words = [*self.base, "delete", "-force", self.id]
+        words, pids = [*self.base, "delete", "-force", self.id], self.pids()
         subprocess.run([str(word) for word in words], capture_output=True, timeout=PATIENCE)
+        reap(pids)
+        for mount in Path(self.place.directory, "runsc").glob("*-netns"):
+            subprocess.run(["umount", "-l", mount], capture_output=True)
         self.cgroup.remove()
 
 
@@ -143,8 +150,10 @@ class Restored(Runsc):
     def sleep(self):
         self.image = Path(self.place.directory, self.id + ".image")
         begin = time.perf_counter_ns()
+        pids = self.pids()
         self.call("checkpoint", "-image-path", self.image, self.id)
         self.call("delete", "-force", self.id)
+        reap(pids)
         written = sum(file.stat().st_size for file in self.image.iterdir())
         return {"checkpoint_us": (time.perf_counter_ns() - begin) // 1000, "written": written}
 
