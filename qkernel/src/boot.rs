@@ -84,6 +84,7 @@ fn start_first(boot: &BootInfo) -> ! {
     }
     time::init(boot.tsc_hz);
     syscall::table::set_strace(boot.strace != 0);
+    crate::mm::copies::share_files(boot.share_files != 0);
     if frames::init(boot).is_err() {
         die("user memory cannot be set up");
     }

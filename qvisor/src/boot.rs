@@ -120,6 +120,8 @@ pub struct BootSpec {
     pub winsize: Option<(u16, u16)>,
     /// Log every system call.
     pub strace: bool,
+    /// Private mappings of files show the host's page cache, which sandboxes share.
+    pub share_files: bool,
     /// Least important level that reaches the host: 0 error, 1 warning, 2 information, 3 debug.
     pub log_level: u32,
 }
@@ -217,6 +219,8 @@ pub fn write(memory: &SandboxMemory, spec: &BootSpec, machine: &Machine) -> Resu
         random_seed,
         strace: u32::from(spec.strace),
         log_level: spec.log_level,
+        share_files: u32::from(spec.share_files),
+        _pad: 0,
     };
     memory.copy_out(RECORDS_PHYS, &records).ok_or(BootError::Memory)?;
     memory.write(BOOT_INFO_PHYS, &info).ok_or(BootError::Memory)

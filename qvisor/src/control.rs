@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::hibernate::{Hibernated, Woken};
 use crate::process;
-use crate::state::Status;
+use crate::state::{SandboxState, Status};
 
 /// Name of the socket in a sandbox's state directory.
 pub const SOCKET: &str = "control.sock";
 /// Longest order in bytes.
-const LINE_MAX: u64 = 4096;
+pub(crate) const LINE_MAX: u64 = 4096;
 /// How long a peer may take to say what it wants, and an answer may take to come.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a container may take to start.
 const START_PATIENCE: Duration = Duration::from_secs(70);
 /// How long its memory may take to be written or read.
@@ -27,8 +27,8 @@ const HIBERNATE_PATIENCE: Duration = Duration::from_secs(330);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
 pub enum Order {
-    /// A signal for the first process, for the terminal's foreground group, or for all processes. In a container
-    /// `SIGSTOP` and `SIGCONT` pause and resume it.
+    /// A signal for the first process, for the terminal's foreground group, or for all processes. `SIGSTOP` hibernates a
+    /// sandbox, or pauses it where that cannot be, and `SIGCONT` makes it go on.
     Kill {
         signal: i32,
         #[serde(default)]
@@ -47,6 +47,8 @@ pub enum Order {
     },
     /// How is it? And is it alive?
     State,
+    /// What it does from now on, a line each time, instead of an answer.
+    Events,
     /// The front end has done its part of a container's creation.
     Proceed,
     /// The container's first process begins. Answered once it does.
@@ -64,6 +66,11 @@ pub struct Answer {
     /// What a hibernation or a wake came to.
     #[serde(default)]
     pub figures: Option<Figures>,
+    #[serde(default)]
+    pub sandbox_state: Option<SandboxState>,
+    /// Why its last hibernation failed.
+    #[serde(default)]
+    pub hibernate_error: Option<String>,
 }
 
 /// What an order came to, in numbers.
@@ -99,37 +106,11 @@ pub fn send<T: Serialize>(mut stream: &UnixStream, value: &T) -> io::Result<()> 
     stream.write_all(&line)
 }
 
-/// What an order comes to.
-pub trait Target {
-    /// Carries it out.
-    fn answer(&self, order: Order) -> Answer;
-    /// The peer has got the answer.
-    fn answered(&self);
-}
-
-/// One connection, one order: peers come one after the other, and none can hold up the sandbox itself.
-pub fn serve_peer(peer: &UnixStream, target: &dyn Target) -> io::Result<()> {
-    peer.set_read_timeout(Some(PATIENCE))?;
-    peer.set_write_timeout(Some(PATIENCE))?;
-    let user = process::peer_user(peer)?;
-    // The host's root is nobody we know once the VMM is in a user namespace of its own. Whoever else is outside of it
-    // cannot come here: the socket's directory is closed to all but its owner.
-    if user != 0 && user != process::started_by() && user != process::OVERFLOW_USER {
-        return send(peer, &Answer { error: Some("permission denied".into()), ..Answer::default() });
-    }
-    let answer = match read_order(&mut BufReader::new(peer.take(LINE_MAX))) {
-        Ok(Some(order @ Order::Kill { signal: libc::SIGKILL, .. })) => {
-            // Nobody is left to answer afterwards.
-            send(peer, &Answer::default())?;
-            target.answer(order)
-        }
-        Ok(Some(order)) => target.answer(order),
-        Ok(None) => return Ok(()),
-        Err(error) => Answer { error: Some(error.to_string()), ..Answer::default() },
-    };
-    let sent = send(peer, &answer);
-    target.answered();
-    sent
+/// Writes one line at once, or not at all; false: the other side is gone, or does not read.
+pub fn send_now<T: Serialize>(stream: &UnixStream, value: &T) -> bool {
+    let Ok(mut line) = serde_json::to_vec(value) else { return false };
+    line.push(b'\n');
+    process::send_now(stream, &line)
 }
 
 /// The next order; `None` at the end of the stream, an error when it is none.
@@ -138,7 +119,12 @@ pub fn read_order(from: &mut impl BufRead) -> io::Result<Option<Order>> {
     if from.take(LINE_MAX).read_until(b'\n', &mut line)? == 0 {
         return Ok(None);
     }
-    Ok(Some(serde_json::from_slice(&line)?))
+    parse(&line).map(Some)
+}
+
+/// The order that a line is.
+pub fn parse(line: &[u8]) -> io::Result<Order> {
+    Ok(serde_json::from_slice(line)?)
 }
 
 /// The next order of a stream whose sender waits for an answer before it says more.
@@ -157,10 +143,21 @@ pub fn listen(dir: &Path) -> io::Result<UnixListener> {
     UnixListener::bind(short_path(&dir, SOCKET))
 }
 
+fn connect(dir: &Path) -> io::Result<UnixStream> {
+    let dir = crate::mounts::open_directory(dir)?;
+    UnixStream::connect(short_path(&dir, SOCKET))
+}
+
+/// Asks the sandbox whose state directory this is for its events; they come as lines until its end.
+pub fn events(dir: &Path) -> io::Result<impl BufRead + use<>> {
+    let stream = connect(dir)?;
+    send(&stream, &Order::Events)?;
+    Ok(BufReader::new(stream))
+}
+
 /// Gives an order to the sandbox whose state directory this is; an answer that says no is an error.
 pub fn order(dir: &Path, order: Order) -> io::Result<Answer> {
-    let dir = crate::mounts::open_directory(dir)?;
-    let stream = UnixStream::connect(short_path(&dir, SOCKET))?;
+    let stream = connect(dir)?;
     let patience = match order {
         Order::Start => START_PATIENCE,
         Order::Hibernate | Order::Wake { .. } => HIBERNATE_PATIENCE,
@@ -174,59 +171,5 @@ pub fn order(dir: &Path, order: Order) -> io::Result<Answer> {
     match answer.error {
         Some(error) => Err(io::Error::other(error)),
         None => Ok(answer),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
-
-    use super::*;
-    use crate::hostcall::testing::TempDir;
-
-    #[derive(Default)]
-    struct Seen {
-        orders: Mutex<Vec<Order>>,
-        answered: Mutex<usize>,
-    }
-
-    impl Target for Seen {
-        fn answer(&self, order: Order) -> Answer {
-            self.orders.lock().unwrap().push(order);
-            let refused = matches!(order, Order::Start).then(|| "no".to_owned());
-            Answer { error: refused, status: Some(Status::Running), figures: None }
-        }
-
-        fn answered(&self) {
-            *self.answered.lock().unwrap() += 1;
-        }
-    }
-
-    #[test]
-    fn orders_are_answered_and_garbage_is_survived() {
-        let dir = TempDir::new();
-        let listener = listen(dir.path()).unwrap();
-        let seen = Seen::default();
-        let kill = |signal| Order::Kill { signal, foreground: false, all: true };
-        let garbage = ["\n", "{}\n", "x", "{\"op\":\"kill\",\"signal\":1e99}\n", "{\"op\":\"fly\"}\n"];
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                for _ in 0..4 + garbage.len() {
-                    let (peer, _) = listener.accept().unwrap();
-                    let _ = serve_peer(&peer, &seen);
-                }
-            });
-            order(dir.path(), kill(15)).unwrap();
-            assert_eq!(order(dir.path(), Order::State).unwrap().status, Some(Status::Running));
-            assert_eq!(order(dir.path(), Order::Start).unwrap_err().to_string(), "no");
-            for garbage in garbage {
-                let stream = UnixStream::connect(dir.path().join(SOCKET)).unwrap();
-                (&stream).write_all(garbage.as_bytes()).unwrap();
-                stream.shutdown(std::net::Shutdown::Write).unwrap();
-            }
-            order(dir.path(), kill(9)).unwrap();
-        });
-        assert_eq!(*seen.orders.lock().unwrap(), [kill(15), Order::State, Order::Start, kill(9)]);
-        assert_eq!(*seen.answered.lock().unwrap(), 4 + garbage.len());
     }
 }

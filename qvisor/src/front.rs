@@ -253,6 +253,8 @@ fn state_of(id: &Id, bundle: &Path, pid: i32) -> State {
         pid,
         bundle: bundle.to_owned(),
         annotations: std::collections::BTreeMap::new(),
+        sandbox_state: None,
+        hibernate_error: None,
     }
 }
 

@@ -138,7 +138,13 @@ impl Leash {
         }
     }
 
-    /// Sees it stopped, continued and killed, until the last; for a thread of its own.
+    /// Takes the news of it having been stopped or continued, of several the last; does not wait.
+    #[must_use]
+    pub fn look(&self) -> Option<ChildEvent> {
+        process::take_child_news(self.pid)
+    }
+
+    /// Says whenever there may be news of it, and at last that it was killed; for a thread of its own. Who is told looks.
     pub fn watch(&self, mut seen: impl FnMut(ChildEvent)) {
         loop {
             let Some(event) = process::wait_child(self.pid) else { return };

@@ -193,12 +193,10 @@ pub enum ChildEvent {
     Ended,
 }
 
-/// Waits until a child stops, goes on or ends; `None` when there is no such child.
-#[must_use]
-pub fn wait_child(pid: i32) -> Option<ChildEvent> {
+/// `waitid` for one child; result: `si_code`, 0 when there is nothing to tell.
+fn wait_id(pid: i32, options: i32) -> Option<i32> {
     let id = libc::id_t::try_from(pid).ok()?;
-    let states = libc::WSTOPPED | libc::WCONTINUED;
-    let wait = |options: i32| loop {
+    loop {
         // SAFETY: `siginfo_t` is plain data, and live for the call.
         let (result, info) = unsafe {
             let mut info: libc::siginfo_t = std::mem::zeroed();
@@ -209,17 +207,30 @@ pub fn wait_child(pid: i32) -> Option<ChildEvent> {
             _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
             _ => return None,
         }
-    };
-    match wait(states | libc::WEXITED | libc::WNOWAIT)? {
-        libc::CLD_STOPPED | libc::CLD_CONTINUED => {}
-        _ => return Some(ChildEvent::Ended),
     }
-    // Takes the news, so that the next wait sees what comes after it. It may have changed meanwhile.
-    match wait(states | libc::WNOHANG)? {
+}
+
+fn child_event(code: i32) -> Option<ChildEvent> {
+    match code {
+        0 => None,
         libc::CLD_STOPPED => Some(ChildEvent::Stopped),
         libc::CLD_CONTINUED => Some(ChildEvent::Continued),
-        _ => wait_child(pid),
+        _ => Some(ChildEvent::Ended),
     }
+}
+
+/// Waits until a child stops, goes on or ends, and leaves the news to [`take_child_news`]; `None` when there is no such
+/// child.
+#[must_use]
+pub fn wait_child(pid: i32) -> Option<ChildEvent> {
+    let states = libc::WSTOPPED | libc::WCONTINUED | libc::WEXITED;
+    child_event(wait_id(pid, states | libc::WNOWAIT)?)
+}
+
+/// Whether a child has stopped or gone on since this was last asked, and which of them was the last.
+#[must_use]
+pub fn take_child_news(pid: i32) -> Option<ChildEvent> {
+    child_event(wait_id(pid, libc::WSTOPPED | libc::WCONTINUED | libc::WNOHANG)?)
 }
 
 /// Takes back [`die_with_parent`].
@@ -485,6 +496,47 @@ pub fn wait_readable<const N: usize>(fds: [RawFd; N], timeout_ms: i32) -> [bool;
     // SAFETY: `entries` is live for the call and has `N` elements; a negative descriptor is skipped.
     let result = unsafe { libc::poll(entries.as_mut_ptr(), N as libc::nfds_t, timeout_ms) };
     entries.map(|entry| result > 0 && entry.revents != 0)
+}
+
+/// The same for any number of descriptors; result: their positions.
+#[must_use]
+pub fn wait_any(fds: &[RawFd], timeout_ms: i32) -> Vec<usize> {
+    let entry = |fd: &RawFd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 };
+    let mut entries: Vec<_> = fds.iter().map(entry).collect();
+    // SAFETY: `entries` is live for the call, and as long as is told; a negative descriptor is skipped.
+    let result = unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, timeout_ms) };
+    let ready = entries.iter().enumerate().filter(|(_, entry)| result > 0 && entry.revents != 0);
+    ready.map(|(at, _)| at).collect()
+}
+
+/// Sends all of the bytes, if there is room for them; does not wait.
+#[must_use]
+pub fn send_now(socket: &UnixStream, bytes: &[u8]) -> bool {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the buffer is live and its length true.
+    let sent = unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+    usize::try_from(sent).is_ok_and(|sent| sent == bytes.len())
+}
+
+/// Takes what has come; does not wait. `Some(0)`: the other side will send no more; `None`: nothing has come.
+pub fn receive_now(socket: &UnixStream, bytes: &mut [u8]) -> Option<usize> {
+    // SAFETY: the buffer is live and its length true.
+    let got =
+        unsafe { libc::recv(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) };
+    match usize::try_from(got) {
+        Ok(got) => Some(got),
+        Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock => None,
+        Err(_) => Some(0),
+    }
+}
+
+/// Whether the other side is gone, and has left nothing to read.
+#[must_use]
+pub fn has_hung_up(socket: &UnixStream) -> bool {
+    let mut byte = 0_u8;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
+    // SAFETY: one byte is live for the call.
+    unsafe { libc::recv(socket.as_raw_fd(), (&raw mut byte).cast(), 1, flags) == 0 }
 }
 
 /// How a user namespace shows users that it does not have, unless the host's administrator chose another number.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::{self, Order};
+use crate::control::{self, Answer, Order};
 
 /// Version of the OCI runtime specification that `state` speaks.
 pub const OCI_VERSION: &str = "1.2.0";
@@ -80,6 +80,20 @@ pub struct State {
     pub pid: i32,
     pub bundle: PathBuf,
     pub annotations: std::collections::BTreeMap<String, String>,
+    /// Of a sandbox whose first process runs; Dormouse's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox_state: Option<SandboxState>,
+    /// Why its last hibernation failed, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hibernate_error: Option<String>,
+}
+
+impl State {
+    /// With what its VMM says meanwhile.
+    fn with(self, answer: Answer) -> Self {
+        let Answer { status, sandbox_state, hibernate_error, .. } = answer;
+        Self { status: status.unwrap_or(self.status), sandbox_state, hibernate_error, ..self }
+    }
 }
 
 /// Where a sandbox is in its life.
@@ -89,9 +103,49 @@ pub enum Status {
     Creating,
     Created,
     Running,
+    /// Stopped where it stands; its memory stays where it is.
     Paused,
-    Hibernated,
     Stopped,
+}
+
+/// What a sandbox does, and where its memory is (Hibernate Container, section 3.1).
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum SandboxState {
+    /// All of its memory is there, and no processor has anything to do.
+    Warm,
+    /// All of its memory is there, and it works.
+    Running,
+    /// Its memory is in its home.
+    Hibernated,
+    /// It was woken and works; its memory comes back as it is used.
+    HibernateRunning,
+    /// It was woken, and no processor has anything to do.
+    WokenUp,
+}
+
+impl SandboxState {
+    /// The same with a processor at work.
+    #[must_use]
+    pub fn when_busy(self) -> Self {
+        match self {
+            Self::Warm => Self::Running,
+            Self::WokenUp => Self::HibernateRunning,
+            other => other,
+        }
+    }
+}
+
+impl std::fmt::Display for SandboxState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Warm => "warm",
+            Self::Running => "running",
+            Self::Hibernated => "hibernated",
+            Self::HibernateRunning => "hibernate-running",
+            Self::WokenUp => "woken-up",
+        })
+    }
 }
 
 impl std::fmt::Display for Status {
@@ -101,7 +155,6 @@ impl std::fmt::Display for Status {
             Self::Created => "created",
             Self::Running => "running",
             Self::Paused => "paused",
-            Self::Hibernated => "hibernated",
             Self::Stopped => "stopped",
         })
     }
@@ -308,7 +361,7 @@ fn read_any(dir: &Path) -> Option<State> {
         return Some(state);
     }
     match control::order(dir, Order::State) {
-        Ok(answer) => Some(State { status: answer.status.unwrap_or(state.status), ..state }),
+        Ok(answer) => Some(state.with(answer)),
         // It ended just now.
         Err(_) if lock_file(dir, false).ok()?.try_lock_shared().is_ok() => Some(stopped()),
         Err(_) => Some(state),
@@ -322,8 +375,10 @@ fn read_live(dir: &Path) -> Option<State> {
     }
     let state: State = serde_json::from_slice(&fs::read(dir.join(STATE)).ok()?).ok()?;
     // One that does not answer is about to begin, or to end.
-    let answer = control::order(dir, Order::State).ok();
-    Some(State { status: answer.and_then(|answer| answer.status).unwrap_or(state.status), ..state })
+    Some(match control::order(dir, Order::State) {
+        Ok(answer) => state.with(answer),
+        Err(_) => state,
+    })
 }
 
 /// Removes a tree, also below directories whose mode forbids it; links are not followed.
@@ -360,6 +415,8 @@ mod tests {
             pid: 1,
             bundle: "/".into(),
             annotations: std::collections::BTreeMap::new(),
+            sandbox_state: None,
+            hibernate_error: None,
         }
     }
 

@@ -1,7 +1,8 @@
 // Keeps a keyed pattern in every kind of memory and changes and checks it all the time: private memory, copy-on-write
 // children, private and shared file mappings, a tmpfs file, a memfd. Reports the first mismatch and ends with 1.
 //
-// pattern DIR ROUNDS: DIR is on a disk; 0 rounds: until SIGTERM, then "ok" and the number of checks.
+// pattern DIR ROUNDS [THREADS [REST [SHARE]]]: DIR is on a disk; 0 rounds: until SIGTERM, then "ok" and the number of
+// checks. After each round a thread rests for REST microseconds; SHARE: one part in so many of the usual memory.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -16,11 +17,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, THREADS = 4, PAGES = 512, FILE_PAGES = 128, WORDS = PAGE / 8 };
+enum { PAGE = 4096, MAX_THREADS = 64, PAGES = 512, FILE_PAGES = 128, WORDS = PAGE / 8 };
 
 static atomic_int stop;
 static atomic_ullong checks;
-static unsigned long rounds;
+static unsigned long rounds, threads = 4, rest_us, share = 1;
 
 static void on_term(int sig) { (void)sig; stop = 1; }
 
@@ -70,6 +71,7 @@ struct area {
 };
 
 static void make(struct area *area, const char *name, uint64_t key, uint64_t pages, int fd, int flags) {
+    pages /= share;
     *area = (struct area){name, key, pages, NULL, flags & MAP_SHARED ? fd : -1, calloc(pages, 1)};
     area->memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, flags, fd, 0);
     if (area->memory == MAP_FAILED)
@@ -162,7 +164,9 @@ static void *run(void *argument) {
         // One thread forks: the others' state is not the child's to check.
         if (key == 1 && round % 64 == 63)
             child(&private, &seed);
-        if (round % 8 == 7)
+        if (rest_us)
+            usleep(rest_us);
+        else if (round % 8 == 7)
             usleep(500);
     }
     for (int i = 0; i < 6; i++)
@@ -173,18 +177,25 @@ static void *run(void *argument) {
 int main(int argc, char **argv) {
     directory = argc > 1 ? argv[1] : "/tmp";
     rounds = argc > 2 ? strtoul(argv[2], NULL, 10) : 200;
+    threads = argc > 3 ? strtoul(argv[3], NULL, 10) : threads;
+    rest_us = argc > 4 ? strtoul(argv[4], NULL, 10) : 0;
+    share = argc > 5 ? strtoul(argv[5], NULL, 10) : 1;
+    if (threads < 1 || threads > MAX_THREADS || share < 1 || share > 32) {
+        fputs("usage: pattern DIR ROUNDS [THREADS [REST [SHARE]]]\n", stderr);
+        return 2;
+    }
     struct sigaction action = {.sa_handler = on_term};
     sigaction(SIGTERM, &action, NULL);
-    pthread_t threads[THREADS];
-    pthread_barrier_init(&made, NULL, THREADS + 1);
-    for (uintptr_t i = 0; i < THREADS; i++)
-        if (pthread_create(&threads[i], NULL, run, (void *)i))
+    pthread_t ids[MAX_THREADS];
+    pthread_barrier_init(&made, NULL, threads + 1);
+    for (uintptr_t i = 0; i < threads; i++)
+        if (pthread_create(&ids[i], NULL, run, (void *)i))
             die("thread");
     pthread_barrier_wait(&made);
     puts("ready");
     fflush(stdout);
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+    for (unsigned long i = 0; i < threads; i++)
+        pthread_join(ids[i], NULL);
     if (rounds)
         puts("ok");
     else

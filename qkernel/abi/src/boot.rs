@@ -48,8 +48,11 @@ pub struct BootInfo {
     pub strace: u32,
     /// Minimum log level that reaches the host: 0 error, 1 warn, 2 info, 3 debug.
     pub log_level: u32,
+    /// Non-zero: private mappings show the host's page cache, which sandboxes share.
+    pub share_files: u32,
+    pub _pad: u32,
 }
-const _: () = assert!(size_of::<BootInfo>() == 128);
+const _: () = assert!(size_of::<BootInfo>() == 136);
 
 /// What the first process is and what it sees, as a sequence of tagged byte strings.
 ///
@@ -95,6 +98,10 @@ pub const TAG_READ_ONLY: u32 = 15;
 pub const TAG_TASKS_MAX: u32 = 16;
 /// Flags (u32): [`BOOT_HOLD`] ….
 pub const TAG_FLAGS: u32 = 17;
+
+/// After how many nanoseconds (u64) without anything from outside the kernel reports
+/// [`crate::hostcall::REPORT_IDLE_TIMEOUT`].
+pub const TAG_IDLE_TIMEOUT: u32 = 18;
 
 /// `TAG_FLAGS`: the first process is prepared, reported ([`crate::hostcall::REPORT_READY`]), and begins when
 /// [`crate::hostcall::EVENT_START`] comes. Signals that it does not handle do nothing to it.

@@ -77,6 +77,17 @@ pub const REPORT_RESUMED: u64 = 4;
 /// What the VMM makes of [`HIBERNATED`]: user memory is stored, or not.
 pub const REPORT_ASLEEP: u64 = 5;
 pub const REPORT_STAYED_WARM: u64 = 6;
+/// After [`REPORT_STIRRED`]: for the first time no task has anything to do.
+pub const REPORT_IDLE: u64 = 7;
+/// Nothing has come for the sandbox for as long as [`crate::boot::TAG_IDLE_TIMEOUT`] says.
+pub const REPORT_IDLE_TIMEOUT: u64 = 8;
+/// The sandbox wakes because something came for it: [`STIRRED_BY_SOCKET`] …, instead of an event's value.
+pub const REPORT_STIRRED: u64 = 9;
+
+/// A connection, or data for a socket.
+pub const STIRRED_BY_SOCKET: u64 = 1;
+/// Something on one of the streams.
+pub const STIRRED_BY_STREAM: u64 = 2;
 
 // ---- memory ----
 /// (phys, len): gives whole pages of user or kernel memory back to the host; they read as zeros afterwards.
@@ -154,6 +165,8 @@ pub const HIBERNATE_STUB: u64 = 3;
 pub const HIBERNATE_STORE: u64 = 4;
 /// [`EVENT_WAKE`] came first.
 pub const HIBERNATE_CANCELLED: u64 = 5;
+/// It is hibernated already, by an earlier request, and nothing was to be done.
+pub const HIBERNATE_ALREADY: u64 = 6;
 
 // ---- address spaces (systrap) ----
 /// (): makes an address space (a stub process); result: its id, 1 or more.
@@ -266,7 +279,8 @@ pub const EVENT_PAUSE: u32 = 17;
 /// See [`EVENT_PAUSE`].
 pub const EVENT_RESUME: u32 = 18;
 /// User memory goes to its home, with everything paused as by [`EVENT_PAUSE`]. With `flags` = 1 only once every task waits
-/// for something, so that none is left in the middle of its work. Answered by [`HIBERNATED`].
+/// for something, so that none is left in the middle of its work; with 0 and the same `value` later it is to happen
+/// wherever they are, unless it has happened. Answered by [`HIBERNATED`].
 pub const EVENT_HIBERNATE: u32 = 19;
 /// As [`EVENT_RESUME`]; before, the working set comes back.
 pub const EVENT_WAKE: u32 = 20;

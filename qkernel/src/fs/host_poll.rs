@@ -71,9 +71,15 @@ pub fn look() {
     }
 }
 
-/// The host says, in a round, that a registration's events hold; true: a socket has something for whoever reads it next,
-/// whether somebody waits now or not.
-pub fn ready(token: u64, events: i64, round: u64) -> bool {
+/// Who was told that events hold.
+pub struct Told {
+    pub is_socket: bool,
+    /// It has something for whoever reads it next, whether somebody waits now or not.
+    pub for_any: bool,
+}
+
+/// The host says, in a round, that a registration's events hold.
+pub fn ready(token: u64, events: i64, round: u64) -> Told {
     let events = PollEvents::from_bits_truncate(events as u32);
     let (queue, handler, edges) = match TARGETS.lock().get(&token) {
         Some(Target::Queue(queue)) => (queue.upgrade(), None, None),
@@ -88,7 +94,7 @@ pub fn ready(token: u64, events: i64, round: u64) -> bool {
     if let Some(handler) = handler {
         handler.wake(events | always);
     }
-    let Some(edges) = edges else { return false };
+    let Some(edges) = edges else { return Told { is_socket: false, for_any: false } };
     edges.changed(events, round);
-    events.intersects(PollEvents::IN | always)
+    Told { is_socket: true, for_any: events.intersects(PollEvents::IN | always) }
 }

@@ -6,8 +6,8 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::working_set::{self, Touch};
 use super::Obstacle;
+use super::working_set::{self, Touch};
 use crate::mm::aspace::{AddressSpace, Space};
 use crate::mm::frames::{self, Frame};
 use crate::mm::window::HostFileMap;
@@ -99,6 +99,7 @@ fn collect(
     report: &mut HibernateReport,
 ) -> Result<Collected, Obstacle> {
     let start = time::monotonic_ns();
+    trim_copies(locked);
     report.freed_bytes = frames::reclaim();
     stack::trim();
     report.heap_bytes = heap::trim() as u64;
@@ -171,15 +172,24 @@ fn release(mut list: Vec<u32>) {
     }
 }
 
-/// Unmaps the files whose entries are gone; result: chunks.
-fn drop_files(locked: &mut [MutexGuard<'_, Space>]) -> u64 {
+fn mapped_files(locked: &mut [MutexGuard<'_, Space>]) -> BTreeMap<usize, Arc<HostFileMap>> {
     let mut files: BTreeMap<usize, Arc<HostFileMap>> = BTreeMap::new();
     for space in locked {
         space.for_each_host_file(|file| {
             files.insert(Arc::as_ptr(file) as usize, file.clone());
         });
     }
-    files.values().map(|file| file.drop_chunks() as u64).sum()
+    files
+}
+
+/// Unmaps the files whose entries are gone; result: chunks.
+fn drop_files(locked: &mut [MutexGuard<'_, Space>]) -> u64 {
+    mapped_files(locked).values().map(|file| file.drop_chunks() as u64).sum()
+}
+
+/// Lets go of copies of files' pages that no process maps any more.
+fn trim_copies(locked: &mut [MutexGuard<'_, Space>]) {
+    mapped_files(locked).values().for_each(|file| file.trim());
 }
 
 #[cfg(test)]

@@ -7,15 +7,17 @@
 #![deny(unsafe_code)]
 
 mod deflate;
+pub mod idle;
 pub mod working_set;
 
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use abi::hostcall::{
-    self as hc, HIBERNATE_BUSY, HIBERNATE_CANCELLED, HIBERNATE_DONE, HIBERNATE_NO_MEMORY, HIBERNATE_STORE,
-    HIBERNATE_STUB, HibernateReport,
+    self as hc, HIBERNATE_ALREADY, HIBERNATE_BUSY, HIBERNATE_CANCELLED, HIBERNATE_DONE, HIBERNATE_NO_MEMORY,
+    HIBERNATE_STORE, HIBERNATE_STUB, HibernateReport, REPORT_STIRRED,
 };
 
+use crate::host;
 use crate::mm::residency;
 use crate::platform;
 use crate::sync::SpinLock;
@@ -30,11 +32,15 @@ const AGAIN_NS: u64 = 2_000_000;
 /// The request for a hibernation that is still to be carried out, or [`NONE`], and since when.
 static WANTED: AtomicI64 = AtomicI64::new(NONE);
 static WANTED_SINCE_NS: AtomicU64 = AtomicU64::new(0);
+/// The last request for a hibernation that came in.
+static SEEN: SpinLock<i64> = SpinLock::new(NONE);
 /// The last request for a wake that is still to be carried out, or [`NONE`].
 static WAKE_WANTED: AtomicI64 = AtomicI64::new(NONE);
 const NONE: i64 = 0;
 /// Since the last request for a hibernation something came from outside that a task had waited for.
 static STIRRED: AtomicBool = AtomicBool::new(false);
+/// What it was: `STIRRED_BY_SOCKET` ….
+static STIRRED_BY: AtomicU64 = AtomicU64::new(0);
 /// Held by whoever hibernates or wakes the sandbox; whether it is asleep.
 static ASLEEP: SpinLock<bool> = SpinLock::new(false);
 
@@ -50,8 +56,18 @@ enum Obstacle {
 }
 
 /// Wants the sandbox hibernated, unless a later request has been taken: at once, which pauses it, or when it is `idle`.
+/// A request that has come before is only hastened, and only if it is still to be carried out: what came for the sandbox
+/// after it was done would else sleep on with it.
 pub fn request(request: i64, idle: bool) {
     let now = time::monotonic_ns();
+    let mut seen = SEEN.lock();
+    if request <= *seen {
+        if !idle {
+            pause::hasten(request, || WANTED.load(Ordering::SeqCst) == request);
+        }
+        return;
+    }
+    *seen = request;
     STIRRED.store(false, Ordering::SeqCst);
     if idle || pause::pause(request) {
         WANTED_SINCE_NS.store(now, Ordering::SeqCst);
@@ -66,7 +82,7 @@ pub fn is_wanted() -> bool {
 
 /// Latest time at which an idle CPU looks again.
 pub fn look_again_ns() -> u64 {
-    if is_wanted() { time::monotonic_ns() + AGAIN_NS } else { u64::MAX }
+    if is_wanted() { time::monotonic_ns() + AGAIN_NS } else { idle::look_at_ns() }
 }
 
 /// Hibernates the sandbox if everything is at rest; true: something has changed. For the idle loop.
@@ -87,8 +103,10 @@ fn settle(request: i64) -> bool {
 
 fn hibernate(request: i64, asleep: &mut bool) -> bool {
     if *asleep {
-        // The request before it did all there is to do.
+        // The request before it did all there is to do; those for a wake that came in between are overtaken.
+        pause::pause(request);
         settle(request);
+        tell(&HibernateReport { outcome: HIBERNATE_ALREADY, ..HibernateReport::default() }, request);
         return true;
     }
     let since = WANTED_SINCE_NS.load(Ordering::SeqCst);
@@ -130,9 +148,10 @@ pub fn wake(request: i64) {
 }
 
 /// Something came from outside that a task waits for, or that a socket's reader finds: wakes the sandbox if it sleeps, or
-/// as soon as it does.
-pub fn stir() {
+/// as soon as it does. `by`: `STIRRED_BY_SOCKET` ….
+pub fn stir(by: u64) {
     if pause::is_paused() {
+        STIRRED_BY.store(by, Ordering::SeqCst);
         STIRRED.store(true, Ordering::SeqCst);
         follow_wake();
     }
@@ -147,7 +166,9 @@ fn follow_wake() {
             go_on(request, &mut asleep);
         } else if *asleep && STIRRED.swap(false, Ordering::SeqCst) {
             // As if nobody had asked for the sleep.
+            host::report(REPORT_STIRRED, STIRRED_BY.load(Ordering::SeqCst).cast_signed());
             go_on(pause::last(), &mut asleep);
+            idle::serve();
         } else if !*asleep {
             // On the way down it stays known; in a mere pause it means nothing.
             return;
@@ -168,6 +189,7 @@ fn go_on(request: i64, asleep: &mut bool) {
         }
     }
     STIRRED.store(false, Ordering::SeqCst);
+    idle::stirred();
     pause::resume(request);
 }
 

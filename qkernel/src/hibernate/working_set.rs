@@ -88,10 +88,8 @@ impl WorkingSet {
         let mut keys: Vec<_> = self.touched.iter().map(Touch::key).collect();
         keys.sort_unstable();
         let untouched = self.members.iter().filter(|member| keys.binary_search(&member.key()).is_err());
-        let idle = untouched.map(|member| Touch {
-            idle_wakes: member.idle_wakes + u8::from(recorded),
-            ..*member
-        });
+        let idle =
+            untouched.map(|member| Touch { idle_wakes: member.idle_wakes + u8::from(recorded), ..*member });
         let both = self.touched.iter().copied().chain(idle.filter(|member| member.idle_wakes < KEEP_WAKES));
         both.filter_map(|touch| now(&touch).map(|frame| Touch { frame, ..touch })).collect()
     }

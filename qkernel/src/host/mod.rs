@@ -98,12 +98,16 @@ fn hand_on(event: &Event, round: u64) {
         hc::EVENT_READY => {
             let woken = sched::woken_in_pause();
             // A task that rests right before it would wait is not known to wait.
-            let for_any = host_poll::ready(event.token, event.value, round);
-            if for_any || sched::woken_in_pause() != woken {
-                hibernate::stir();
+            let told = host_poll::ready(event.token, event.value, round);
+            hibernate::idle::stirred();
+            if told.for_any || sched::woken_in_pause() != woken {
+                hibernate::stir(if told.is_socket { hc::STIRRED_BY_SOCKET } else { hc::STIRRED_BY_STREAM });
             }
         }
-        hc::EVENT_SIGNAL => crate::boot::host_signal(event.value, event.flags),
+        hc::EVENT_SIGNAL => {
+            hibernate::idle::stirred();
+            crate::boot::host_signal(event.value, event.flags);
+        }
         hc::EVENT_WINSIZE => crate::fs::console_resized(event.value),
         hc::EVENT_START => crate::boot::begin_init(),
         hc::EVENT_PAUSE => drop(crate::task::pause::pause(event.value)),
@@ -153,6 +157,12 @@ pub fn stat_handle(node: &Handle) -> Result<HostStat> {
 /// `READ` at `offset` (`u64::MAX`: the stream position) into `buf`.
 pub fn read(file: &Handle, offset: u64, buf: &mut IoBuf<'_>) -> Result<usize> {
     buf.with_segments(true, |segments, done| transfer(hc::READ, file, offset, segments, done))
+}
+
+/// `READ` of up to `len` bytes at `offset` to guest-physical memory at `phys`, which is the caller's.
+pub fn read_phys(file: &Handle, offset: u64, phys: u64, len: u64) -> Result<u64> {
+    let moved = transfer(hc::READ, file, offset, &[Segment { phys, len }], 0)?;
+    Ok((moved as u64).min(len))
 }
 
 /// `WRITE` at `offset` (`u64::MAX`: the stream position) from `buf`.

@@ -136,6 +136,9 @@ impl Space {
             self.take_over_around(vma, page);
             return Ok(());
         }
+        if vma.object.is_some() {
+            self.mark_copied(vma);
+        }
         let copy = frames::alloc_any().ok_or(Errno::ENOMEM)?;
         if let Err(error) = copy_page(copy, entry.phys()) {
             frames::drop_ref(copy);
@@ -257,6 +260,14 @@ impl Space {
 
     fn populate_host(&mut self, vma: &Vma, page: u64, access: Access) -> Result<Around, Errno> {
         let Some(MemoryObject::Host(file)) = &vma.object else { return Err(Errno::EFAULT) };
+        if !vma.is_shared() {
+            if let Some(copies) = file.copies() {
+                return self.populate_copies(vma, page, access, file, copies);
+            }
+            if access == Access::Write {
+                self.mark_copied(vma);
+            }
+        }
         let offset = vma.object_offset(page);
         let (phys, _) = file.page(offset)?.ok_or(Errno::EIO)?;
         if !vma.is_shared() && access == Access::Write {

@@ -45,7 +45,9 @@ fn copy_space(ours: &mut super::aspace::Space, theirs: &mut super::aspace::Space
             continue;
         }
         let (start, end) = (vma.start, vma.end);
-        let copies = !vma.is_shared() && !vma.flags.contains(VmaFlags::WIPE_ON_FORK);
+        // Pages of an object come back by faults, unless some are the mapping's own.
+        let own = vma.object.is_none() || vma.flags.contains(VmaFlags::COPIED);
+        let copies = own && !vma.is_shared() && !vma.flags.contains(VmaFlags::WIPE_ON_FORK);
         theirs.vmas.insert(start, vma);
         if !copies {
             continue;

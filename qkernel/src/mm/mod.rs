@@ -1,6 +1,7 @@
 //! Memory: frames, page tables, address spaces, faults, and copies to and from user memory.
 
 pub mod aspace;
+pub mod copies;
 mod fault;
 mod fork;
 pub mod frames;

@@ -202,13 +202,55 @@ impl PageStore {
     }
 
     /// The frame of page `index` as [`Self::frame`] gives it; `None` for a hole.
-    fn frame_if_present(&self, index: u64) -> Result<Option<Frame>> {
+    pub(super) fn frame_if_present(&self, index: u64) -> Result<Option<Frame>> {
         let pages = self.pages.lock();
         let Some(frame) = pages.get(&index).copied() else { return Ok(None) };
         frames::add_ref(frame)?;
         drop(pages);
         residency::ensure(frame).inspect_err(|_| frames::drop_ref(frame))?;
         Ok(Some(frame))
+    }
+
+    /// The same, of a page whose content need not be brought back first; without any wait.
+    pub(super) fn frame_in_memory(&self, index: u64) -> Option<Frame> {
+        let pages = self.pages.lock();
+        let frame = pages.get(&index).copied().filter(|frame| !residency::is_swapped(*frame))?;
+        frames::add_ref(frame).ok().map(|()| frame)
+    }
+
+    /// Whether page `index` is no hole.
+    pub(super) fn holds(&self, index: u64) -> bool {
+        self.pages.lock().contains_key(&index)
+    }
+
+    /// Fills the holes among `count` pages from `index` on with frames, whose references it takes over.
+    pub(super) fn put_run(&self, index: u64, first: Frame, count: usize) {
+        let mut pages = self.pages.lock();
+        for at in 0..count {
+            let frame = first.add(at);
+            if pages.contains_key(&(index + at as u64)) {
+                frames::drop_ref(frame);
+            } else {
+                pages.insert(index + at as u64, frame);
+            }
+        }
+    }
+
+    /// Makes everything a hole; mappings keep what they show.
+    pub(super) fn forget(&self) {
+        let pages = core::mem::take(&mut *self.pages.lock());
+        pages.into_values().for_each(frames::drop_ref);
+    }
+
+    /// The same with pages that nobody else refers to.
+    pub(super) fn forget_unused(&self) {
+        self.pages.lock().retain(|_, frame| {
+            let unused = frames::is_exclusive(*frame);
+            if unused {
+                frames::drop_ref(*frame);
+            }
+            !unused
+        });
     }
 
     /// All stores there are.

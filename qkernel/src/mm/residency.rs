@@ -162,11 +162,12 @@ pub fn bring_in(wanted: &[Frame]) -> Result<()> {
         list[count] = index;
         count += 1;
     }
-    RESIDENCY.bring_in(&list[..count], |absent| {
-        let args = [platform::phys_of(absent.as_ptr()), absent.len() as u64, 0, 0, 0, 0];
-        platform::call(hc::SWAP_IN, args).map(drop)
-    })
-    .map(drop)
+    RESIDENCY
+        .bring_in(&list[..count], |absent| {
+            let args = [platform::phys_of(absent.as_ptr()), absent.len() as u64, 0, 0, 0, 0];
+            platform::call(hc::SWAP_IN, args).map(drop)
+        })
+        .map(drop)
 }
 
 /// The allocator gives the frame to somebody new.

@@ -57,6 +57,8 @@ bitflags! {
         const STACK = 128;
         /// The kernel's own (vDSO): not to be changed by programs' mistakes, named in maps.
         const SPECIAL = 256;
+        /// A private mapping of an object that holds pages of its own: `fork(2)` copies its entries.
+        const COPIED = 512;
     }
 }
 

@@ -6,8 +6,9 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::copies::Copies;
 use super::object::Mappers;
 use super::{PAGE, page_up};
 use crate::errno::{Errno, Result};
@@ -43,19 +44,26 @@ pub struct HostFileMap {
     size: AtomicU64,
     chunks: SpinLock<BTreeMap<u64, u64>>,
     mappers: Mappers,
+    /// Where private mappings show copies.
+    copies: Option<Copies>,
+    /// Set while copies would not see what others write.
+    uncopied: AtomicBool,
     /// Path for `/proc/PID/maps`.
     pub(super) label: Once<Box<[u8]>>,
 }
 
 impl HostFileMap {
-    /// Maps the file behind `handle` (open for reading, and for writing if `writable`). Shares the handle.
-    pub fn new(handle: Arc<Handle>, writable: bool) -> Self {
+    /// Maps the file behind `handle` (open for reading, and for writing if `writable`). Shares the handle. `copied`: private
+    /// mappings show the sandbox's own copies of its pages.
+    pub fn new(handle: Arc<Handle>, writable: bool, copied: bool) -> Self {
         Self {
             handle,
             writable,
             size: AtomicU64::new(0),
             chunks: SpinLock::new(BTreeMap::new()),
             mappers: Mappers::new(),
+            copies: copied.then(Copies::new),
+            uncopied: AtomicBool::new(false),
             label: Once::new(),
         }
     }
@@ -70,9 +78,39 @@ impl HostFileMap {
         &self.mappers
     }
 
+    /// Where private mappings find their pages; `None`: in the window, as shared ones do.
+    pub fn copies(&self) -> Option<&Copies> {
+        self.copies.as_ref().filter(|_| !self.uncopied.load(Ordering::Relaxed))
+    }
+
+    /// From now on shared mappings may change the file.
+    pub fn stop_copying(&self) {
+        self.uncopied.store(true, Ordering::Relaxed);
+        self.changed();
+    }
+
+    /// The file's content has changed.
+    pub fn changed(&self) {
+        if let Some(copies) = &self.copies {
+            copies.forget();
+        }
+    }
+
+    /// Lets go of copies that nobody maps.
+    pub fn trim(&self) {
+        if let Some(copies) = &self.copies {
+            copies.trim();
+        }
+    }
+
+    pub(super) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
     /// The file was cut to `size` bytes: pages behind go, private copies included.
     pub fn truncated(&self, size: u64) {
         self.size.store(size, Ordering::Relaxed);
+        self.changed();
         self.mappers.unmap((&raw const *self).cast(), size.div_ceil(PAGE), u64::MAX);
     }
 
@@ -89,19 +127,26 @@ impl HostFileMap {
     /// The guest-physical address of the page at `offset` (page aligned), and how many bytes from there are
     /// contiguous and inside the file. `None`: the file has no such page.
     pub fn page(&self, offset: u64) -> Result<Option<(u64, u64)>> {
-        let mut size = self.size.load(Ordering::Relaxed);
-        if offset >= size {
-            size = host::stat_handle(&self.handle)?.size;
-            self.size.store(size, Ordering::Relaxed);
-            if offset >= size {
-                return Ok(None);
-            }
-        }
+        let size = match self.size_for(offset) {
+            Ok(size) => size,
+            Err(Errno::EIO) => return Ok(None),
+            Err(error) => return Err(error),
+        };
         let index = offset / WINDOW_CHUNK;
         let inside = offset % WINDOW_CHUNK;
         let chunk = self.chunk(index)?;
         let left = (WINDOW_CHUNK - inside).min(page_up(size - offset).unwrap_or(PAGE));
         Ok(Some((WINDOW_PHYS + chunk * WINDOW_CHUNK + inside, left)))
+    }
+
+    /// The file's size, which is behind `offset`; `EIO` if it is not.
+    pub(super) fn size_for(&self, offset: u64) -> Result<u64> {
+        let mut size = self.size.load(Ordering::Relaxed);
+        if offset >= size {
+            size = host::stat_handle(&self.handle)?.size;
+            self.size.store(size, Ordering::Relaxed);
+        }
+        if offset < size { Ok(size) } else { Err(Errno::EIO) }
     }
 
     fn chunk(&self, index: u64) -> Result<u64> {

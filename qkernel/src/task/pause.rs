@@ -20,8 +20,12 @@ const PATIENCE: u32 = 1000;
 
 /// Takes a request unless a later one has been taken: several CPUs may look at events at the same time.
 fn take(request: i64, paused: bool) -> bool {
+    take_if(request, paused, || true)
+}
+
+fn take_if(request: i64, paused: bool, holds: impl FnOnce() -> bool) -> bool {
     let mut last = LAST.lock();
-    let is_new = request >= *last;
+    let is_new = request >= *last && holds();
     if is_new {
         *last = request;
         PAUSED.store(paused, Ordering::SeqCst);
@@ -44,6 +48,21 @@ pub fn pause(request: i64) -> bool {
     if !take(request, true) {
         return false;
     }
+    call_out();
+    host::report(abi::hostcall::REPORT_PAUSED, request);
+    true
+}
+
+/// The same while `is_wanted`, which ends before the request's own [`resume`]. Somebody else will pause for this request
+/// in any case, and report it.
+pub fn hasten(request: i64, is_wanted: impl FnOnce() -> bool) {
+    if take_if(request, true, is_wanted) {
+        call_out();
+    }
+}
+
+/// Makes all other CPUs leave user code.
+fn call_out() {
     let me = arch::cpu_index();
     for cpu in (0..platform::cpus()).filter(|&cpu| cpu != me) {
         platform::kick(cpu);
@@ -56,14 +75,15 @@ pub fn pause(request: i64) -> bool {
         }
         platform::relax();
     }
-    host::report(abi::hostcall::REPORT_PAUSED, request);
-    true
 }
 
 /// Lets them go on.
 pub fn resume(request: i64) {
     if take(request, false) {
         RESTING.wake_all();
+        // Idle CPUs wait for no timer in a pause.
+        let me = arch::cpu_index();
+        (0..platform::cpus()).filter(|&cpu| cpu != me).for_each(platform::kick);
         host::report(abi::hostcall::REPORT_RESUMED, request);
     }
 }
@@ -86,5 +106,6 @@ mod tests {
         assert!(take(2, true));
         assert!(!take(1, false) && PAUSED.load(Ordering::SeqCst));
         assert!(take(3, false) && !PAUSED.load(Ordering::SeqCst));
+        assert!(!take_if(4, true, || false) && !PAUSED.load(Ordering::SeqCst) && last() == 3);
     }
 }

@@ -422,6 +422,8 @@ pub fn idle_loop(idle: Arc<Task>) -> ! {
             schedule();
             continue;
         }
+        hibernate::idle::rest();
+        hibernate::idle::look();
         if hibernate::is_wanted() && hibernate::attempt() {
             continue;
         }
@@ -442,6 +444,12 @@ pub fn woken_in_pause() -> u64 {
 /// Whether an idle CPU has a task to run.
 fn has_work() -> bool {
     QUEUED.load(Ordering::SeqCst) != 0 && !FROZEN.load(Ordering::SeqCst)
+}
+
+/// Whether no task runs or is about to.
+pub fn is_at_rest() -> bool {
+    let queue = QUEUE.lock();
+    queue.is_empty() && !(0..platform::cpus()).any(|cpu| CPUS[cpu].busy.load(Ordering::SeqCst))
 }
 
 /// As long as it lives no task runs: all CPUs are in their idle loops, and stay there.

@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Task, sched};
+use super::{Task, pause, sched};
 use crate::arch;
 use crate::sync::SpinLock;
 use crate::time;
@@ -87,8 +87,12 @@ impl Drop for Timer {
     }
 }
 
-/// When this CPU's next timer is due (`u64::MAX`: never).
+/// When this CPU's next timer is due (`u64::MAX`: never). In a pause none is: timers fire when it ends, as far as their
+/// time has come by then.
 pub fn next_deadline() -> u64 {
+    if pause::is_paused() {
+        return u64::MAX;
+    }
     NEXT[arch::cpu_index()].load(Ordering::SeqCst)
 }
 
@@ -96,7 +100,7 @@ pub fn next_deadline() -> u64 {
 pub fn run_expired() {
     let cpu = arch::cpu_index();
     let next = NEXT[cpu].load(Ordering::SeqCst);
-    if next == u64::MAX || next > time::monotonic_ns() {
+    if next == u64::MAX || pause::is_paused() || next > time::monotonic_ns() {
         return;
     }
     time::resync();

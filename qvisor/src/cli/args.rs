@@ -96,6 +96,8 @@ pub enum Command {
         #[arg(long, value_enum)]
         reap: Option<Switch>,
     },
+    /// Show what a sandbox is, and then each time it hibernates or wakes, as lines of JSON
+    Events { id: String },
     /// Say what this host offers, and which platform is chosen
     Doctor {
         /// As a JSON object
@@ -130,6 +132,9 @@ pub struct CreateArgs {
     /// Who root in the container is on the host [default: the bundle's annotation dev.dormouse.userns, or auto]
     #[arg(long, value_enum, default_value_t)]
     pub userns: crate::jail::UserNamespace,
+    /// Whether sandboxes may have pages of the same programs and libraries in common; one can then learn from another's use
+    #[arg(long, value_enum, default_value = "off")]
+    pub share_files: Switch,
     /// Log system calls to standard error
     #[arg(long)]
     pub strace: bool,
@@ -207,6 +212,9 @@ pub struct DoArgs {
     /// Whether the working set comes back at once when the sandbox wakes
     #[arg(long, value_enum, default_value_t)]
     pub reap: Switch,
+    /// Whether sandboxes may have pages of the same programs and libraries in common; one can then learn from another's use
+    #[arg(long, value_enum, default_value = "off")]
+    pub share_files: Switch,
     /// Log system calls to standard error
     #[arg(long)]
     pub strace: bool,

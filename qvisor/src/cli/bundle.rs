@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use abi::boot::Platform;
 
-use super::{CreateArgs, Failure, PlatformChoice, log, run};
+use super::{CreateArgs, Failure, PlatformChoice, Switch, log, run};
 use crate::container::{self, ContainerError, Options};
 use crate::front::FrontError;
 use crate::oci::spec;
@@ -22,6 +22,7 @@ fn options(root: &Root, args: CreateArgs) -> Result<Options, Failure> {
         platform: Box::new(move |wanted| platform(args.platform, wanted)),
         userns: args.userns,
         strace: args.strace,
+        share_files: args.share_files == Switch::On,
         log_level: run::log_level(),
         remark: |remark| log::write(log::Level::Info, remark),
     })

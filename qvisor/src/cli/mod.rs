@@ -48,6 +48,7 @@ pub fn main() -> ExitCode {
         Command::Kill { id, signal, all } => show::kill(&root, &id, &signal, all),
         Command::Hibernate { id, json } => show::hibernate(&root, &id, json),
         Command::Wake { id, json, reap } => show::wake(&root, &id, json, reap),
+        Command::Events { id } => show::events(&root, &id),
         Command::Create(args) => bundle::create(&root, *args),
         Command::Start { id } => bundle::start(&root, &id),
         Command::Run { create, detach } => bundle::run(&root, *create, detach),

@@ -54,6 +54,7 @@ fn plan(args: DoArgs, state_root: &Root, layer_root: &Root) -> Result<Plan, Fail
         umask: process::umask(),
         winsize: size.filter(|_| terminal),
         strace: args.strace,
+        share_files: args.share_files == Switch::On,
         log_level: log_level(),
         ..BootSpec::default()
     };

@@ -1,6 +1,7 @@
-//! `dormouse list`, `state`, `kill`, `hibernate` and `wake`.
+//! `dormouse list`, `state`, `kill`, `hibernate`, `wake` and `events`.
 
 use std::fmt::Write;
+use std::io::{BufRead, Write as _};
 
 use super::{Failure, Switch, say};
 use crate::container;
@@ -14,10 +15,11 @@ pub(super) fn list(root: &Root, json: bool) -> Result<u8, Failure> {
         return say(&(serde_json::to_string_pretty(&states)? + "\n"));
     }
     let width = states.iter().map(|state| state.id.len()).max().unwrap_or(0).max(12);
-    let mut text = format!("{:width$}  {:>8}  {:9}  BUNDLE\n", "ID", "PID", "STATUS");
+    let mut text = format!("{:width$}  {:>8}  {:9}  {:17}  BUNDLE\n", "ID", "PID", "STATUS", "STATE");
     for state in states {
         let (status, bundle) = (state.status.to_string(), state.bundle.display());
-        writeln!(text, "{:width$}  {:>8}  {status:9}  {bundle}", state.id, state.pid)?;
+        let does = state.sandbox_state.map_or_else(|| "-".into(), |state| state.to_string());
+        writeln!(text, "{:width$}  {:>8}  {status:9}  {does:17}  {bundle}", state.id, state.pid)?;
     }
     say(&text)
 }
@@ -89,6 +91,35 @@ fn order(
     }
     let answer = control::order(&root.directory(&id), order).map_err(|error| failed(error.to_string()))?;
     Ok(answer.figures)
+}
+
+pub(super) fn events(root: &Root, id: &str) -> Result<u8, Failure> {
+    let id = Id::new(id)?;
+    let failed =
+        |why: String| format!("cannot read events of sandbox {}: {why}; see dormouse list", id.as_str());
+    if root.state(&id)?.status == Status::Stopped {
+        return Err(failed("it has ended".into()).into());
+    }
+    let events = control::events(&root.directory(&id)).map_err(|error| failed(error.to_string()))?;
+    let mut out = std::io::stdout();
+    for line in events.split(b'\n') {
+        // One that was cut off is the last.
+        let Ok(line) = line else { break };
+        if let Some(why) = refusal(&line) {
+            return Err(failed(why).into());
+        }
+        // Whoever reads this has gone, or wants each line when it comes.
+        if out.write_all(&[&line[..], b"\n"].concat()).and_then(|()| out.flush()).is_err() {
+            break;
+        }
+    }
+    Ok(0)
+}
+
+/// Why there are no events, if that is what the line says: an event says what the sandbox is, an answer does not.
+fn refusal(line: &[u8]) -> Option<String> {
+    let line: serde_json::Value = serde_json::from_slice(line).ok()?;
+    line.get("to").is_none().then(|| line.get("error")?.as_str().map(str::to_owned))?
 }
 
 fn millis(us: u64) -> String {

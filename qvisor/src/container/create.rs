@@ -31,6 +31,8 @@ pub struct Options {
     /// Who the container's root is on the host; the bundle may say so as well.
     pub userns: UserNamespace,
     pub strace: bool,
+    /// See [`crate::boot::BootSpec::share_files`].
+    pub share_files: bool,
     /// Least important level that reaches the log: 0 error … 3 debug.
     pub log_level: u32,
     /// Takes a remark about what is accepted without effect.
@@ -71,6 +73,7 @@ pub(super) fn begin(options: &Options, detached: bool) -> Result<Created, Contai
     })?;
     check_terminal(options, container.terminal, detached)?;
     (container.boot.strace, container.boot.log_level) = (options.strace, options.log_level);
+    container.boot.share_files = options.share_files;
     let claim = options.root.claim(&options.id)?;
     let mut creation = Creation { claim: Some(claim), vmm: None, record: None, state: None };
     match creation.run(options, container, platform) {
@@ -122,8 +125,18 @@ impl Creation {
         let cgroups = Cgroups::make(container.cgroups_path.as_deref(), id, resources, memory_bytes, cpus)?;
         let (annotations, bundle) = (container.annotations.clone(), container.bundle.clone());
         let status = Status::Creating;
-        let state =
-            State { oci_version: OCI_VERSION.into(), id: id.into(), status, pid: 0, bundle, annotations };
+        let (sandbox_state, hibernate_error) = (None, None);
+        let oci_version = OCI_VERSION.into();
+        let state = State {
+            oci_version,
+            id: id.into(),
+            status,
+            pid: 0,
+            bundle,
+            annotations,
+            sandbox_state,
+            hibernate_error,
+        };
         let directories = cgroups.directories().to_vec();
         let record = Record { vmm: 0, vmm_start: None, cgroups: directories, hooks: hooks.clone() };
         self.record = Some(record.clone());

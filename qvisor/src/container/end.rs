@@ -65,7 +65,7 @@ pub fn delete(root: &Root, id: &Id, force: bool) -> Result<Vec<String>, Containe
         return Err(ContainerError::NoContainer { id: id.as_str().to_owned() });
     };
     let status = state.as_ref().map_or(Status::Stopped, |state| state.status);
-    if matches!(status, Status::Running | Status::Paused | Status::Hibernated | Status::Creating) && !force {
+    if matches!(status, Status::Running | Status::Paused | Status::Creating) && !force {
         return Err(ContainerError::Alive { id: id.as_str().to_owned(), status });
     }
     end(root, id, &record)?;

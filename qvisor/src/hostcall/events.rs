@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use abi::hostcall::{EVENT_LOOK, EVENT_PAUSE, EVENT_READY, EVENT_RESUME, EVENT_WINSIZE, Event};
+use abi::hostcall::{EVENT_LOOK, EVENT_PAUSE, EVENT_READY, EVENT_WAKE, EVENT_WINSIZE, Event};
 
 type Kick = Box<dyn Fn() + Send + Sync>;
 
@@ -49,8 +49,8 @@ impl EventQueue {
                     queue.push_back(event);
                 }
                 // The last request wins.
-                EVENT_PAUSE | EVENT_RESUME => {
-                    queue.retain(|old| old.kind != EVENT_PAUSE && old.kind != EVENT_RESUME);
+                EVENT_PAUSE..=EVENT_WAKE => {
+                    queue.retain(|old| !(EVENT_PAUSE..=EVENT_WAKE).contains(&old.kind));
                     queue.push_back(event);
                 }
                 _ => queue.push_back(event),

@@ -20,8 +20,8 @@ use std::time::Duration;
 use abi::HostCall;
 use abi::hostcall::{
     AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, CLOCK, EVENTS, EXIT, Event, HIBERNATED, IDLE, KICK,
-    LOG, OPEN, PANIC, PREFETCH, RANDOM, RELEASE, REPORT, REPORT_RESUMED, SET_DEADLINE, SWAP_IN, SWAP_OUT,
-    WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
+    LOG, OPEN, PANIC, PREFETCH, RANDOM, RELEASE, REPORT, REPORT_IDLE, REPORT_RESUMED, REPORT_STIRRED,
+    SET_DEADLINE, SWAP_IN, SWAP_OUT, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
 };
 
 use abi::socket::ROUTE_QUERY;
@@ -79,7 +79,7 @@ pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         EVENTS => take_events(sandbox, a, b),
         RANDOM => random(sandbox, a, b),
         // The others are the VMM's own.
-        REPORT if a > REPORT_RESUMED => -i64::from(libc::EINVAL),
+        REPORT if !matches!(a, 0..=REPORT_RESUMED | REPORT_IDLE..=REPORT_STIRRED) => -i64::from(libc::EINVAL),
         REPORT => {
             sandbox.report(a, b);
             0

@@ -232,7 +232,8 @@ fn run(
     if !process::die_with_parent(parent) {
         process::exit_now(1);
     }
-    let life = Arc::new(Life::new(Arc::clone(channel), leash, Arc::clone(&events), hibernation));
+    let life = Life::new(Arc::clone(channel), leash, Arc::clone(&events), hibernation);
+    let life = Arc::new(life.map_err(VmmError::Prepare)?);
     if cfg!(debug_assertions) && std::env::var_os("DORMOUSE_FAKE_KERNEL").is_some() {
         leave(&life, listener)?;
         jail::seal(plan.platform)?;

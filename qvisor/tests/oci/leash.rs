@@ -133,7 +133,7 @@ fn count(world: &super::world::World) -> usize {
 }
 
 #[test]
-fn stopping_the_leash_pauses_the_container() {
+fn stopping_the_leash_hibernates_the_container() {
     dormouse(|world| {
         world.script("while :; do echo x; sleep 0.005; done").create().start();
         let stop = |by_command: bool, number: i32, name: &str| {
@@ -142,25 +142,25 @@ fn stopping_the_leash_pauses_the_container() {
         for by_command in [false, true, false] {
             wait_for(|| count(world) > 3, || "it does not run".into());
             stop(by_command, libc::SIGSTOP, "STOP");
-            world.wait_status("paused");
+            world.wait_state("hibernated");
             let before = count(world);
             std::thread::sleep(Duration::from_millis(150));
-            assert_eq!(count(world), before, "it runs although it is paused");
+            assert_eq!(count(world), before, "it runs although it is hibernated");
             stop(by_command, libc::SIGCONT, "CONT");
-            world.wait_status("running");
+            world.wait_awake();
             wait_for(|| count(world) > before, || "it does not go on".into());
         }
-        // A program that makes no calls is paused as well, and the last request wins.
+        // The last request wins.
         for _ in 0..50 {
             signal(world.pid(), libc::SIGSTOP);
             signal(world.pid(), libc::SIGCONT);
         }
-        world.wait_status("running");
+        world.wait_awake();
         for _ in 0..50 {
             signal(world.pid(), libc::SIGCONT);
             signal(world.pid(), libc::SIGSTOP);
         }
-        world.wait_status("paused");
+        world.wait_state("hibernated");
         // It can be ended as it is, and its status arrives.
         let family = world.family();
         world.ok(&["kill", &world.id, "KILL"]);
@@ -171,7 +171,7 @@ fn stopping_the_leash_pauses_the_container() {
 }
 
 #[test]
-fn a_busy_program_is_paused() {
+fn a_busy_program_is_hibernated_where_it_is() {
     dormouse(|world| {
         world.script("while :; do :; done").create().start();
         let ticks = |pid: i32| {
@@ -184,10 +184,10 @@ fn a_busy_program_is_paused() {
         let used = |world: &super::world::World| world.family().into_iter().map(ticks).sum::<u64>();
         wait_for(|| used(world) > 20, || "it does not run".into());
         signal(world.pid(), libc::SIGSTOP);
-        world.wait_status("paused");
+        world.wait_state("hibernated");
         let before = used(world);
         std::thread::sleep(Duration::from_millis(400));
-        assert!(used(world) <= before + 3, "it used {} ticks while paused", used(world) - before);
+        assert!(used(world) <= before + 3, "it used {} ticks while hibernated", used(world) - before);
         signal(world.pid(), libc::SIGCONT);
         wait_for(|| used(world) > before + 10, || "it does not go on".into());
         world.ok(&["delete", "--force", &world.id]);

@@ -249,6 +249,28 @@ impl World {
         );
     }
 
+    /// What it is, in the words of the paper.
+    pub fn sandbox_state(&self) -> String {
+        self.state()["sandboxState"].as_str().unwrap_or("none").to_owned()
+    }
+
+    /// Waits until it is this, and the leash shows it.
+    pub fn wait_state(&self, wanted: &str) {
+        let shows = || is_stopped(self.pid()) == (wanted == "hibernated");
+        wait_for(
+            || self.sandbox_state() == wanted && shows(),
+            || format!("it is {}, not {wanted}; leash shows it: {}", self.sandbox_state(), shows()),
+        );
+    }
+
+    /// Waits until it is not hibernated any more, and the leash shows it.
+    pub fn wait_awake(&self) {
+        wait_for(
+            || self.sandbox_state() != "hibernated" && !is_stopped(self.pid()) && self.status() == "running",
+            || format!("it is {} and {}", self.sandbox_state(), self.status()),
+        );
+    }
+
     pub fn wait_output(&self, wanted: &str) {
         wait_for(
             || self.read("out").contains(wanted),
@@ -346,6 +368,12 @@ pub fn signal(pid: i32, number: i32) {
 pub fn lives(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+}
+
+/// Whether a process is stopped.
+pub fn is_stopped(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
 }
 
 /// None of them lives on.

@@ -11,6 +11,7 @@ use crate::fs::file::{append_position, seek_in_dir, seek_in_file};
 use crate::fs::inode::{AttrChange, S_IFDIR, S_IFREG};
 use crate::fs::{At, DirEntry, File, FileOps, Stat, Whence};
 use crate::host::{self, Handle};
+use crate::mm::copies;
 use crate::mm::window::HostFileMap;
 use crate::mm::{IoBuf, MemoryObject};
 use crate::task::creds::CAP_FSETID;
@@ -52,6 +53,7 @@ impl HostFile {
     /// Bytes were written from `offset` on by such a call.
     pub fn wrote(&self, offset: u64, bytes: u64) {
         self.inode.wrote(offset, bytes);
+        self.inode.maps_written();
     }
 
     fn check_regular(&self) -> Result<()> {
@@ -66,6 +68,7 @@ impl HostFile {
         crate::fs::file::limit_write(offset, buf)?;
         let moved = host::write(&self.handle, offset, buf)?;
         self.inode.wrote(offset, moved as u64);
+        self.inode.maps_written();
         if moved > 0 && self.inode.has_set_id() && !crate::task::current().creds.get().has(CAP_FSETID) {
             self.clear_set_id();
         }
@@ -84,6 +87,14 @@ impl HostFile {
 }
 
 impl HostInode {
+    /// The content was written: private mappings see it in the pages that they have not read yet.
+    fn maps_written(&self) {
+        let map = self.maps.lock()[0].upgrade();
+        if let Some(map) = map {
+            map.changed();
+        }
+    }
+
     /// Whether a shared mapping may change the content.
     pub(super) fn is_mapped_writable(&self) -> bool {
         self.kind == S_IFREG && self.maps.lock()[1].strong_count() != 0
@@ -99,12 +110,18 @@ impl HostInode {
 
     fn map(&self, handle: &Arc<Handle>, writable: bool) -> Arc<HostFileMap> {
         let mut maps = self.maps.lock();
-        let slot = &mut maps[usize::from(writable)];
-        if let Some(map) = slot.upgrade() {
+        if let Some(map) = maps[usize::from(writable)].upgrade() {
             return map;
         }
-        let map = Arc::new(HostFileMap::new(handle.clone(), writable));
-        *slot = Arc::downgrade(&map);
+        // Copies would not see what others write through mappings, or on the host.
+        let copied = copies::are_wanted() && !writable && !self.fs.shared;
+        let map = Arc::new(HostFileMap::new(handle.clone(), writable, copied));
+        if writable && let Some(read_only) = maps[0].upgrade() {
+            read_only.stop_copying();
+        } else if maps[1].strong_count() != 0 {
+            map.stop_copying();
+        }
+        maps[usize::from(writable)] = Arc::downgrade(&map);
         map
     }
 }
@@ -195,6 +212,7 @@ impl FileOps for HostFile {
         let _io = self.inode.io.lock();
         let result = host::fallocate(&self.handle, mode, offset, len);
         self.inode.invalidate();
+        self.inode.maps_written();
         result
     }
 

@@ -141,9 +141,7 @@ impl Hibernation {
 
     /// A wake begins: whether it brings the working set back at once; `None`: as the sandbox was started.
     pub fn begin_wake(&self, reap: Option<bool>) {
-        let mut inner = self.lock();
-        inner.reap_now = reap;
-        inner.woken = Woken::default();
+        self.lock().reap_now = reap;
     }
 
     /// How the last hibernation came out.
@@ -348,7 +346,13 @@ pub(crate) fn hibernated(sandbox: &Sandbox, phys: u64, request: u64) -> i64 {
     let Some(words) = sandbox.memory.read::<[u64; WORDS]>(phys) else { return BAD };
     let [outcome, pages, working, kept, freed, heap, chunks, pause, collect, write, release, _] = words;
     let mut inner = sandbox.hibernation().lock();
+    if outcome == hc::HIBERNATE_ALREADY {
+        drop(inner);
+        sandbox.report(hc::REPORT_ASLEEP, request);
+        return 0;
+    }
     let stored = inner.stored;
+    (inner.woken, inner.reap_now) = (Woken::default(), None);
     inner.last = match outcome {
         hc::HIBERNATE_DONE => Ok(Hibernated {
             pages,

@@ -1,0 +1,247 @@
+//! The life of a sandbox as its VMM sees it: how far it has got, who is told, and how it ends.
+//!
+//! One [`Progress`] behind one lock says what is wanted and what is. Nothing waits under that lock, nor for anything
+//! but events: orders that take time leave a [`waiters::Waiter`] behind, which is answered by whoever brings the news.
+
+mod journal;
+mod peers;
+mod progress;
+mod requests;
+mod serve;
+mod waiters;
+
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Instant;
+
+use abi::hostcall::{
+    EVENT_WAKE, REPORT_ASLEEP, REPORT_IDLE, REPORT_IDLE_TIMEOUT, REPORT_PAUSED, REPORT_READY, REPORT_RESUMED,
+    REPORT_RUNNING, REPORT_STAYED_WARM, REPORT_STIRRED, STIRRED_BY_STREAM,
+};
+
+use super::{VmmError, chain};
+use crate::control::{self, Figures, Report};
+use crate::hibernate::{Hibernated, Hibernation, Woken, micros};
+use crate::hostcall::events::EventQueue;
+use crate::leash::Leash;
+use crate::process;
+use crate::sandbox::Sandbox;
+use crate::state::SandboxState;
+use journal::Entry;
+use progress::{Cause, Progress, Rise, Stage};
+
+/// See the module.
+pub(super) struct Life {
+    progress: Mutex<Progress>,
+    changed: Condvar,
+    channel: Arc<UnixStream>,
+    leash: Option<Leash>,
+    events: Arc<EventQueue>,
+    hibernation: Arc<Hibernation>,
+    /// Whether it can hibernate at all, or why not.
+    can_hibernate: Result<(), String>,
+    /// Makes [`Life::serve`] look at the deadlines anew: its end, and ours.
+    nudge: (UnixStream, UnixStream),
+    sandbox: OnceLock<Weak<Sandbox>>,
+}
+
+impl Life {
+    pub(super) fn new(
+        channel: Arc<UnixStream>,
+        leash: Option<Leash>,
+        events: Arc<EventQueue>,
+        hibernation: Hibernation,
+    ) -> std::io::Result<Self> {
+        Ok(Self {
+            progress: Mutex::new(Progress::new(leash.is_some())),
+            changed: Condvar::new(),
+            channel,
+            leash,
+            events,
+            can_hibernate: hibernation.check(),
+            hibernation: Arc::new(hibernation),
+            nudge: UnixStream::pair()?,
+            sandbox: OnceLock::new(),
+        })
+    }
+
+    /// The home of its pages.
+    pub(super) fn hibernation(&self) -> &Arc<Hibernation> {
+        &self.hibernation
+    }
+
+    pub(super) fn leash(&self) -> Option<&Leash> {
+        self.leash.as_ref()
+    }
+
+    /// Whose terminal it is that may change its size.
+    pub(super) fn set_sandbox(&self, sandbox: Weak<Sandbox>) {
+        let _ = self.sandbox.set(sandbox);
+    }
+
+    fn sandbox(&self) -> Option<Arc<Sandbox>> {
+        self.sandbox.get().and_then(Weak::upgrade)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a line of the log that says why a container does not start; true: it is not for standard error.
+    pub(super) fn keep(&self, level: u32, text: &str) -> bool {
+        let mut progress = self.lock();
+        let keeps = self.leash.is_some() && level == 0 && progress.stage < Stage::Running;
+        if keeps {
+            progress.said = Some(text.trim_end().to_owned());
+        }
+        keeps
+    }
+
+    /// The kernel says how far it has got. Answers may overtake one another: the one to the latest request counts.
+    pub(super) fn report(&self, what: u64, of: u64) {
+        // Not under the lock: the home may be reading pages.
+        let last = matches!(what, REPORT_ASLEEP | REPORT_STAYED_WARM).then(|| self.hibernation.last());
+        let woken = (what == REPORT_RESUMED).then(|| self.hibernation.woken());
+        let progress = &mut *self.lock();
+        match what {
+            REPORT_READY => {
+                progress.stage = Stage::Created;
+                let _ = control::send(&self.channel, &Report::Created);
+            }
+            REPORT_RUNNING => {
+                progress.stage = Stage::Running;
+                let _ = control::send(&self.channel, &Report::Started);
+            }
+            REPORT_PAUSED if of >= progress.answered => {
+                (progress.paused, progress.answered) = (true, of);
+                if let Some(fall) = progress.fall.as_mut().filter(|fall| of >= fall.last) {
+                    // It is on its way down, however long that takes.
+                    fall.strict_at = None;
+                }
+            }
+            REPORT_RESUMED if of >= progress.answered => {
+                (progress.paused, progress.answered) = (false, of);
+                self.has_resumed(progress, of, woken.unwrap_or_default());
+            }
+            REPORT_ASLEEP if of >= progress.answered => {
+                self.has_fallen_asleep(progress, of, last.and_then(Result::ok).unwrap_or_default());
+            }
+            REPORT_STAYED_WARM => {
+                let why = last.and_then(Result::err);
+                self.has_stayed_warm(progress, of, why.unwrap_or_else(|| "it was woken meanwhile".into()));
+            }
+            REPORT_STIRRED if progress.is_asleep && progress.rise.is_none() => {
+                let what = if of == STIRRED_BY_STREAM { "stdin" } else { "socket" };
+                let cause = Cause::Request(what);
+                progress.rise = Some(Rise { request: None, cause, since: Instant::now() });
+            }
+            REPORT_IDLE if progress.awake_as == SandboxState::HibernateRunning => {
+                progress.awake_as = SandboxState::WokenUp;
+                let entry = Entry::new(Some(SandboxState::HibernateRunning), progress.awake_as, None);
+                if !progress.is_asleep {
+                    progress.readers.tell(&entry);
+                }
+            }
+            REPORT_IDLE_TIMEOUT
+                if progress.stage == Stage::Running && !progress.wants_down && self.can_hibernate.is_ok() =>
+            {
+                self.want_down(progress, Cause::IdleTimeout);
+            }
+            _ => {}
+        }
+        self.settle(progress);
+    }
+
+    fn has_fallen_asleep(&self, progress: &mut Progress, of: u64, done: Hibernated) {
+        let from = progress.sandbox_state();
+        let fall = progress.fall.take_if(|fall| of >= fall.first);
+        // A wake that this has overtaken.
+        progress.rise.take_if(|rise| rise.request.is_some_and(|request| request < of));
+        if progress.is_asleep {
+            // It was told once more, and there was nothing left to do.
+            return;
+        }
+        (progress.is_asleep, progress.failure) = (true, None);
+        let total_us = fall.map_or(done.total_us, |fall| micros(fall.since.elapsed()));
+        let figures = Figures::Hibernated(Hibernated { total_us, ..done });
+        progress.fallen(&figures);
+        let entry = Entry::new(Some(from), SandboxState::Hibernated, Some(progress.down_cause));
+        progress.readers.tell(&Entry { figures: Some(&figures), ..entry });
+    }
+
+    /// The hibernation did not come about; the sandbox goes on.
+    fn has_stayed_warm(&self, progress: &mut Progress, of: u64, why: String) {
+        // One that was called off, or tries once more, is no failure.
+        if progress.fall.take_if(|fall| of >= fall.last).is_none() {
+            return;
+        }
+        // Its tasks go on in a moment; who hears of the failure sees it run.
+        progress.paused &= of < progress.answered;
+        self.gives_up(progress, why);
+    }
+
+    fn gives_up(&self, progress: &mut Progress, why: String) {
+        progress.wants_down = false;
+        let state = progress.sandbox_state();
+        let entry = Entry::new(Some(state), state, Some(progress.down_cause));
+        progress.readers.tell(&Entry { error: Some(&why), ..entry });
+        progress.failure = Some(why);
+    }
+
+    fn has_resumed(&self, progress: &mut Progress, of: u64, woken: Woken) {
+        let rise = progress.rise.take_if(|rise| rise.request.is_none_or(|request| of >= request));
+        if !std::mem::take(&mut progress.is_asleep) {
+            return;
+        }
+        let by_itself = Rise { request: None, cause: Cause::Request("event"), since: Instant::now() };
+        let rise = rise.unwrap_or(by_itself);
+        // What came for the container woke it, and nobody has wanted it down since.
+        if rise.request.is_none() && progress.fall.is_none() {
+            progress.wants_down = false;
+            if of < progress.requests {
+                // The second step of a hibernation whose first was enough: it must not begin another one.
+                self.request(progress, EVENT_WAKE, 0);
+            }
+        }
+        progress.awake_as = match rise.cause {
+            Cause::Request(_) => SandboxState::HibernateRunning,
+            _ => SandboxState::WokenUp,
+        };
+        progress.woken = Woken { total_us: micros(rise.since.elapsed()), ..woken };
+        let entry = Entry::new(Some(SandboxState::Hibernated), progress.awake_as, Some(rise.cause));
+        let figures = Figures::Woken(progress.woken.clone());
+        progress.readers.tell(&Entry { figures: Some(&figures), ..entry });
+    }
+
+    /// Ends the VMM with all its threads, once everybody knows how the sandbox ended. The first call counts.
+    pub(super) fn finish(&self, end: Result<i32, VmmError>) -> ! {
+        let mut progress = self.lock();
+        while progress.ending {
+            progress = self.changed.wait(progress).unwrap_or_else(PoisonError::into_inner);
+        }
+        progress.ending = true;
+        let began =
+            self.leash.is_none() || progress.stage == Stage::Running || progress.stage == Stage::Created;
+        let (status, report) = match end {
+            Ok(status) if began => (status, Report::Exited { status }),
+            Ok(status) => {
+                let said =
+                    progress.said.clone().unwrap_or_else(|| "the container ended before it began".into());
+                let code = Some(process::exit_code(status));
+                (status, Report::Failed { message: format!("{said}; correct process in config.json"), code })
+            }
+            Err(error) => (125 << 8, Report::Failed { message: chain(&error), code: None }),
+        };
+        if let Report::Failed { message, .. } = &report {
+            progress.said = Some(message.clone());
+        }
+        progress.answer_waiters();
+        drop(progress);
+        // First the leash: whoever hears of the end may look at it.
+        if let Some(leash) = &self.leash {
+            leash.end(status);
+        }
+        let _ = control::send(&self.channel, &report);
+        process::exit_now(0)
+    }
+}

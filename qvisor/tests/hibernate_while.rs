@@ -1,0 +1,203 @@
+//! Hibernation in the middle of things: nothing hangs, and nothing is lost.
+
+mod sleeper;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::{scope, sleep};
+use std::time::{Duration, Instant};
+
+use sleeper::{Place, guest};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A sandbox whose program is in the middle of `what`.
+fn midst(what: &[&str]) -> Place {
+    let mut place = Place::new();
+    let program = guest("midst");
+    place.start(&["--memory", "64M"], &[], &[&[program.to_str().unwrap()], what].concat());
+    place
+}
+
+/// Hibernates and wakes it some times; then a line on its standard input wakes it, and it finds all as it was.
+fn survives(what: &[&str]) {
+    let mut place = midst(what);
+    goes_on(&mut place);
+}
+
+fn goes_on(place: &mut Place) {
+    for cycle in 0..4 {
+        place.order(&["hibernate"]);
+        sleep(Duration::from_millis(20));
+        place.order(&["wake", "--reap", if cycle % 2 == 1 { "on" } else { "off" }]);
+    }
+    // A stream wakes only who waits for it already.
+    sleep(Duration::from_millis(100));
+    place.order(&["hibernate"]);
+    place.says_line();
+    place.ends_well();
+}
+
+#[test]
+fn a_futex_waits() {
+    survives(&["futex"]);
+}
+
+#[test]
+fn epoll_waits() {
+    survives(&["epoll"]);
+}
+
+#[test]
+fn a_child_runs() {
+    survives(&["child"]);
+}
+
+#[test]
+fn a_pipe_is_full() {
+    survives(&["pipe"]);
+}
+
+#[test]
+fn a_signal_is_pending() {
+    survives(&["signal"]);
+}
+
+#[test]
+fn a_vfork_is_open() {
+    survives(&["vfork"]);
+}
+
+#[test]
+fn a_timer_is_due() {
+    let mut place = midst(&["timer"]);
+    place.order(&["hibernate"]);
+    sleep(Duration::from_millis(500));
+    assert_eq!(place.status(), "hibernated", "time wakes nobody");
+    let start = Instant::now();
+    place.order(&["wake"]);
+    // What is left of it is one rest of 200 ms; then it waits for the line.
+    place.says_line();
+    place.ends_well();
+    assert!(start.elapsed() < PATIENCE / 2, "{:?}", start.elapsed());
+}
+
+/// The words that the guest program expects for a key.
+fn words(key: u64, range: std::ops::Range<u64>) -> Vec<u8> {
+    range.flat_map(|at| word(key, at).to_ne_bytes()).collect()
+}
+
+fn word(key: u64, at: u64) -> u64 {
+    let mixed = (key + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ at.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (mixed ^ (mixed >> 31)).wrapping_mul(0xd6e8_feb8_6659_fd93)
+}
+
+/// A server on the host, and its port.
+fn host_server() -> (TcpListener, String) {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = server.local_addr().unwrap().port().to_string();
+    (server, port)
+}
+
+#[test]
+fn unread_bytes_lie_in_a_socket() {
+    let (server, port) = host_server();
+    scope(|scope| {
+        let peer = scope.spawn(|| {
+            let (mut peer, _) = server.accept().unwrap();
+            peer.write_all(&words(4, 0..3 * 512)).unwrap();
+            peer
+        });
+        let mut place = midst(&["unread", &port]);
+        let _peer = peer.join().unwrap();
+        place.sleeps();
+        place.order(&["wake"]);
+        goes_on(&mut place);
+    });
+}
+
+#[test]
+fn a_download_is_under_way() {
+    const BYTES: u64 = 100 << 20;
+    const CHUNK: u64 = 256 << 10;
+    let (server, port) = host_server();
+    let done = AtomicBool::new(false);
+    scope(|scope| {
+        scope.spawn(|| {
+            let (mut peer, _) = server.accept().unwrap();
+            peer.set_write_timeout(Some(PATIENCE)).unwrap();
+            for chunk in 0..BYTES / CHUNK {
+                peer.write_all(&words(5, chunk * CHUNK / 8..(chunk + 1) * CHUNK / 8)).unwrap();
+                sleep(Duration::from_millis(8));
+            }
+            done.store(true, Ordering::SeqCst);
+        });
+        let mut place = midst(&["download", &port, &BYTES.to_string()]);
+        let (mut slept, mut overtaken) = (0, 0);
+        while !done.load(Ordering::SeqCst) {
+            match place.hibernates_unless_woken() {
+                true => slept += 1,
+                false => overtaken += 1,
+            }
+            sleep(Duration::from_millis(100));
+        }
+        place.ends_well();
+        assert!(slept >= 3, "it slept {slept} times, and was overtaken {overtaken} times");
+    });
+}
+
+/// One request to the server of `midst.c`.
+fn ask(port: &str, number: u64) {
+    let mut client = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.write_all(&number.to_ne_bytes()).unwrap();
+    let mut answer = [0; 8];
+    client.read_exact(&mut answer).unwrap();
+    assert_eq!(u64::from_ne_bytes(answer), word(6, number % (256 * 512)), "the answer to {number}");
+}
+
+/// A port that nobody has now.
+fn free_port() -> String {
+    host_server().1
+}
+
+#[test]
+fn a_health_check_comes_again_and_again() {
+    let port = free_port();
+    let mut place = midst(&["server", &port, "2"]);
+    let (done, checks) = (AtomicBool::new(false), AtomicU32::new(0));
+    let mut slept = 0;
+    scope(|scope| {
+        let _end = AtEnd(&done);
+        scope.spawn(|| {
+            while !done.load(Ordering::SeqCst) {
+                ask(&port, u64::from(checks.load(Ordering::SeqCst)) * 77_777);
+                checks.fetch_add(1, Ordering::SeqCst);
+                sleep(Duration::from_millis(200));
+            }
+        });
+        for _ in 0..15 {
+            slept += u32::from(place.hibernates_unless_woken());
+            let before = checks.load(Ordering::SeqCst);
+            // The check after the next has been answered.
+            let start = Instant::now();
+            while checks.load(Ordering::SeqCst) < before + 2 {
+                assert!(start.elapsed() < PATIENCE, "no check is answered; {}", place.status());
+                sleep(Duration::from_millis(1));
+            }
+        }
+    });
+    assert!(slept >= 5, "it slept {slept} times");
+    place.says_line();
+    place.ends_well();
+}
+
+/// Tells the others that it is over, whatever ended it.
+struct AtEnd<'a>(&'a AtomicBool);
+
+impl Drop for AtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,249 @@
+//! A sandbox named `s` that hibernates, for one test.
+//!
+//! The same tests run inside the emulated machine of `scripts/lab`, where the environment says what is where:
+//! `DORMOUSE_TEST_BIN` (the command), `DORMOUSE_TEST_GUEST` (guest programs, built before), `DORMOUSE_TEST_DIR` (a
+//! directory on a disk), `DORMOUSE_TEST_PLATFORM`.
+#![allow(dead_code)]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// What the environment says, or `default`.
+fn given(name: &str, default: impl Into<PathBuf>) -> PathBuf {
+    std::env::var_os(name).map_or_else(|| default.into(), PathBuf::from)
+}
+
+/// The command under test.
+pub fn dormouse() -> PathBuf {
+    given("DORMOUSE_TEST_BIN", env!("CARGO_BIN_EXE_dormouse"))
+}
+
+/// A number of the environment, for longer runs than usual.
+pub fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// A guest program of `test/guest`, built once.
+pub fn guest(name: &str) -> PathBuf {
+    static BUILDING: Mutex<()> = Mutex::new(());
+    if let Some(built) = std::env::var_os("DORMOUSE_TEST_GUEST") {
+        return Path::new(&built).join(name);
+    }
+    let _building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../test/guest/{name}.c"));
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let age = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();
+    if age(&program) < age(&source) {
+        // Another test program may be at the same work: the name is its own until it is done.
+        let made = program.with_extension(std::process::id().to_string());
+        let status = Command::new("cc").args(["-O2", "-pthread", "-o"]).arg(&made).arg(source).status();
+        assert!(status.expect("a C compiler runs").success());
+        fs::rename(made, &program).unwrap();
+    }
+    program
+}
+
+/// The next line that it writes.
+pub fn next_line(front: &mut Child) -> String {
+    let mut line = String::new();
+    BufReader::with_capacity(1, front.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    line
+}
+
+/// State, layers, swap files and the sandbox of one test; all of it goes at the end.
+pub struct Place {
+    pub dir: PathBuf,
+    pub front: Option<Child>,
+    /// Where the swap files go.
+    pub swap: PathBuf,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name =
+            format!("dormouse-hibernate-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        // On a disk: memory would not be given back to one.
+        let dir = given("DORMOUSE_TEST_DIR", env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir(&dir).unwrap();
+        Self { swap: dir.join("swap"), dir, front: None }
+    }
+
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(dormouse());
+        command.args(args).current_dir(&self.dir).stdin(Stdio::null());
+        command.env("DORMOUSE_ROOT", self.dir.join("state")).env("DORMOUSE_LAYERS", self.dir.join("layers"));
+        command
+    }
+
+    pub fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// Starts a sandbox named `s`, with variables for the command, and waits for its first line.
+    pub fn start(&mut self, options: &[&str], variables: &[(&str, &str)], program: &[&str]) {
+        let platform = std::env::var("DORMOUSE_TEST_PLATFORM").unwrap_or("auto".into());
+        let fixed = ["do", "--id", "s", "--platform", &platform, "--swap-dir", self.swap.to_str().unwrap()];
+        let mut command = self.command(&[&fixed, options, &["--"], program].concat());
+        command.envs(variables.iter().copied());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut front = command.spawn().unwrap();
+        let line = next_line(&mut front);
+        if line != "ready\n" {
+            let output = front.wait_with_output().unwrap();
+            panic!("{line:?}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        self.front = Some(front);
+    }
+
+    /// Starts the program that keeps patterns in all kinds of memory.
+    pub fn start_pattern(&mut self, options: &[&str], variables: &[(&str, &str)]) {
+        self.start(options, variables, &[guest("pattern").to_str().unwrap(), "/tmp", "0"]);
+    }
+
+    /// Does it, and gives the figures.
+    pub fn order(&self, args: &[&str]) -> serde_json::Value {
+        let output = self.run(&[args, &["s", "--json"]].concat());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{args:?}: {error}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Hibernates it; false: what came from outside woke it on its way down, or it has ended.
+    pub fn hibernates_unless_woken(&self) -> bool {
+        let output = self.run(&["hibernate", "s"]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        let is_overtaken =
+            ["woken meanwhile", "no such sandbox", "ended"].iter().any(|why| error.contains(why));
+        assert!(output.status.success() || is_overtaken, "{error}");
+        output.status.success()
+    }
+
+    /// Does not do it, for a reason in one sentence.
+    pub fn refuses(&self, args: &[&str], words: &str) {
+        let output = self.run(&[args, &["s"]].concat());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{error}");
+        assert!(error.contains(words), "{error}");
+        assert_eq!(error.trim_end().lines().count(), 1, "{error}");
+    }
+
+    /// `dormouse state`.
+    pub fn state(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.run(&["state", "s"]).stdout).unwrap()
+    }
+
+    /// What it is, in the words of the paper.
+    pub fn sandbox_state(&self) -> String {
+        self.state()["sandboxState"].as_str().unwrap_or("none").to_owned()
+    }
+
+    /// `hibernated`, or what the OCI runtime specification calls it.
+    pub fn status(&self) -> String {
+        let state = self.state();
+        let hibernated = (state["sandboxState"] == "hibernated").then_some("hibernated");
+        hibernated.or(state["status"].as_str()).unwrap().to_owned()
+    }
+
+    pub fn kill(&self, signal: &str) {
+        assert!(self.run(&["kill", "s", signal]).status.success());
+    }
+
+    /// Writes a line to its standard input.
+    pub fn says_line(&mut self) {
+        self.front.as_mut().unwrap().stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    }
+
+    /// Waits for the sandbox's end: exit code, standard output and error.
+    pub fn end(&mut self) -> (Option<i32>, String, String) {
+        let mut front = self.front.take().unwrap();
+        let start = Instant::now();
+        while front.try_wait().unwrap().is_none() {
+            if start.elapsed() > Duration::from_secs(60) {
+                let _ = front.kill();
+                panic!("the sandbox hangs");
+            }
+            sleep(Duration::from_millis(10));
+        }
+        let (mut out, mut err) = (String::new(), String::new());
+        front.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+        front.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        (front.wait().unwrap().code(), out, err)
+    }
+
+    pub fn ends_well(&mut self) {
+        let (code, out, err) = self.end();
+        assert!(code == Some(0) && out.starts_with("ok"), "{code:?} {out:?} {err:?}");
+    }
+
+    /// Waits until it has this status.
+    pub fn becomes(&self, status: &str) {
+        let start = Instant::now();
+        while self.status() != status {
+            assert!(start.elapsed() < Duration::from_secs(10), "{} instead of {status}", self.status());
+            sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Hibernates it, and sees it stay so a while.
+    pub fn sleeps(&self) {
+        self.order(&["hibernate"]);
+        sleep(Duration::from_millis(200));
+        assert_eq!(self.status(), "hibernated");
+    }
+
+    /// Bytes of the file that is the applications' memory (systrap), in KiB; 0 where there is none.
+    pub fn file_kib(&self) -> u64 {
+        let vmm = self.processes()[1];
+        let files = fs::read_dir(format!("/proc/{vmm}/fd")).unwrap().flatten();
+        let is_user = |path: &Path| {
+            fs::read_link(path).is_ok_and(|to| to.to_string_lossy().starts_with("/memfd:dormouse-user"))
+        };
+        let blocks = |path: PathBuf| fs::metadata(path).unwrap().blocks() / 2;
+        files.map(|entry| entry.path()).find(|path| is_user(path)).map_or(0, blocks)
+    }
+
+    /// The front end, the VMM, and all others.
+    pub fn processes(&self) -> Vec<u32> {
+        let front = self.front.as_ref().unwrap().id();
+        let mut processes = vec![front];
+        let mut at = 0;
+        while let Some(&parent) = processes.get(at) {
+            let tasks = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+            for task in tasks {
+                let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+                processes.extend(children.split_whitespace().map(|pid| pid.parse::<u32>().unwrap()));
+            }
+            at += 1;
+        }
+        assert!(processes.len() > 2, "the sandbox has processes");
+        processes
+    }
+
+    /// Memory of the sandbox: what its processes have, shared memory by shares, in KiB.
+    pub fn memory_kib(&self) -> u64 {
+        let pss = |pid: &u32| -> u64 {
+            let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+            let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap_or("0 kB");
+            line.trim().trim_end_matches(" kB").parse().unwrap()
+        };
+        self.processes().iter().map(pss).sum()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(mut front) = self.front.take() {
+            let _ = front.kill();
+            let _ = front.wait();
+        }
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}

@@ -1,0 +1,384 @@
+// In the middle of something when its sandbox hibernates: each mode says "ready" once it waits, goes on when a line comes
+// on standard input, and says "ok" if nothing was lost.
+//
+// midst futex|epoll|child|pipe|timer|signal|vfork|unread|family|memory
+// midst unread PORT | download PORT BYTES | server PORT THREADS
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/timerfd.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, WORDS = PAGE / 8 };
+
+static void fail(const char *what) {
+    printf("FAILED: %s: %s\n", what, strerror(errno));
+    fflush(stdout);
+    _exit(1);
+}
+
+#define HOLDS(what) ((what) ? (void)0 : fail(#what))
+
+static void ready(void) {
+    puts("ready");
+    fflush(stdout);
+}
+
+static void await_line(void) {
+    char byte;
+    do
+        HOLDS(read(0, &byte, 1) == 1);
+    while (byte != '\n');
+}
+
+static uint64_t word(uint64_t key, uint64_t at) {
+    uint64_t x = (key + 1) * 0x9e3779b97f4a7c15ull ^ at * 0xbf58476d1ce4e5b9ull;
+    x ^= x >> 31;
+    return x * 0xd6e8feb86659fd93ull;
+}
+
+static void fill(uint64_t *memory, uint64_t pages, uint64_t key) {
+    for (uint64_t i = 0; i < pages * WORDS; i++)
+        memory[i] = word(key, i);
+}
+
+static int is_filled(const uint64_t *memory, uint64_t pages, uint64_t key) {
+    for (uint64_t i = 0; i < pages * WORDS; i++)
+        if (memory[i] != word(key, i))
+            return 0;
+    return 1;
+}
+
+static uint64_t *pages_of(uint64_t pages, int flags) {
+    void *memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
+    HOLDS(memory != MAP_FAILED);
+    return memory;
+}
+
+static uint64_t now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static atomic_uint door;
+
+static void *futex_waiter(void *argument) {
+    (void)argument;
+    while (door == 0)
+        syscall(SYS_futex, &door, FUTEX_WAIT, 0, NULL, NULL, 0);
+    return NULL;
+}
+
+static int futex(void) {
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++)
+        HOLDS(pthread_create(&threads[i], NULL, futex_waiter, NULL) == 0);
+    ready();
+    await_line();
+    door = 1;
+    syscall(SYS_futex, &door, FUTEX_WAKE, 100, NULL, NULL, 0);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    return 0;
+}
+
+static void *line_to_event(void *argument) {
+    await_line();
+    HOLDS(eventfd_write(*(int *)argument, 5) == 0);
+    return NULL;
+}
+
+static int epoll(void) {
+    int set = epoll_create1(0), event = eventfd(0, 0), quiet[2];
+    HOLDS(pipe(quiet) == 0);
+    struct epoll_event first = {.events = EPOLLIN, .data.u64 = 17}, second = {.events = EPOLLIN, .data.u64 = 18}, got;
+    HOLDS(epoll_ctl(set, EPOLL_CTL_ADD, event, &first) == 0 && epoll_ctl(set, EPOLL_CTL_ADD, quiet[0], &second) == 0);
+    pthread_t thread;
+    HOLDS(pthread_create(&thread, NULL, line_to_event, &event) == 0);
+    ready();
+    HOLDS(epoll_wait(set, &got, 1, -1) == 1 && got.data.u64 == 17);
+    eventfd_t value;
+    HOLDS(eventfd_read(event, &value) == 0 && value == 5);
+    HOLDS(epoll_wait(set, &got, 1, 0) == 0);
+    pthread_join(thread, NULL);
+    return 0;
+}
+
+static int child(void) {
+    uint64_t *memory = pages_of(64, MAP_PRIVATE);
+    fill(memory, 64, 1);
+    pid_t pid = fork();
+    HOLDS(pid >= 0);
+    if (pid == 0) {
+        ready();
+        await_line();
+        fill(memory, 64, 2);
+        _exit(is_filled(memory, 64, 2) ? 7 : 1);
+    }
+    int status;
+    HOLDS(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    HOLDS(is_filled(memory, 64, 1));
+    return 0;
+}
+
+static int full_pipe(void) {
+    int ends[2];
+    HOLDS(pipe(ends) == 0);
+    uint64_t *memory = pages_of(256, MAP_PRIVATE);
+    fill(memory, 256, 3);
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(ends[0]);
+        for (size_t done = 0; done < 256 * PAGE;) {
+            ssize_t moved = write(ends[1], (char *)memory + done, 256 * PAGE - done);
+            HOLDS(moved > 0);
+            done += (size_t)moved;
+        }
+        _exit(0);
+    }
+    close(ends[1]);
+    usleep(20000);
+    ready();
+    await_line();
+    uint64_t *copy = pages_of(256, MAP_PRIVATE);
+    size_t done = 0;
+    for (ssize_t moved; (moved = read(ends[0], (char *)copy + done, 5000)) > 0;)
+        done += (size_t)moved;
+    HOLDS(done == 256 * PAGE && is_filled(copy, 256, 3));
+    int status;
+    HOLDS(waitpid(pid, &status, 0) == pid && status == 0);
+    return 0;
+}
+
+static atomic_int alarms;
+static void on_alarm(int signal) { (void)signal; alarms++; }
+
+// Timers that fall due meanwhile come once it is awake, and none comes early.
+static int timer(void) {
+    struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
+    sigaction(SIGALRM, &action, NULL);
+    int clock = timerfd_create(CLOCK_MONOTONIC, 0);
+    uint64_t start = now_ms();
+    struct itimerspec due = {.it_value = {.tv_nsec = 300000000}};
+    struct itimerval alarm = {.it_value = {.tv_usec = 300000}};
+    HOLDS(timerfd_settime(clock, 0, &due, NULL) == 0 && setitimer(ITIMER_REAL, &alarm, NULL) == 0);
+    ready();
+    uint64_t expirations;
+    HOLDS(read(clock, &expirations, 8) == 8 && expirations == 1);
+    HOLDS(now_ms() - start >= 300);
+    struct timespec rest = {.tv_nsec = 200000000};
+    uint64_t slept = now_ms();
+    HOLDS(clock_nanosleep(CLOCK_MONOTONIC, 0, &rest, NULL) == 0 || errno == EINTR);
+    HOLDS(now_ms() - slept >= 200 || alarms == 1);
+    await_line();
+    HOLDS(alarms == 1);
+    return 0;
+}
+
+static int pending_signal(void) {
+    struct sigaction action = {.sa_handler = on_alarm};
+    sigaction(SIGUSR1, &action, NULL);
+    sigset_t set, seen;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    sigaddset(&set, SIGRTMIN);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    kill(getpid(), SIGUSR1);
+    for (int i = 0; i < 3; i++)
+        HOLDS(sigqueue(getpid(), SIGRTMIN, (union sigval){.sival_int = 40 + i}) == 0);
+    ready();
+    await_line();
+    HOLDS(alarms == 0 && sigpending(&seen) == 0 && sigismember(&seen, SIGUSR1) && sigismember(&seen, SIGRTMIN));
+    sigdelset(&set, SIGUSR1);
+    for (int i = 0; i < 3; i++) {
+        siginfo_t info;
+        HOLDS(sigwaitinfo(&set, &info) == SIGRTMIN && info.si_value.sival_int == 40 + i);
+    }
+    sigemptyset(&set);
+    sigprocmask(SIG_SETMASK, &set, NULL);
+    HOLDS(alarms == 1);
+    return 0;
+}
+
+static int open_vfork(void) {
+    volatile int left = 1;
+    ready();
+    pid_t pid = vfork();
+    if (pid == 0) {
+        await_line();
+        left = 2;
+        _exit(9);
+    }
+    int status;
+    HOLDS(pid > 0 && left == 2 && waitpid(pid, &status, 0) == pid && WEXITSTATUS(status) == 9);
+    return 0;
+}
+
+static struct sockaddr_in loopback(const char *port) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(port))};
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return to;
+}
+
+static int client_of(const char *port) {
+    struct sockaddr_in to = loopback(port);
+    int client = socket(AF_INET, SOCK_STREAM, 0);
+    HOLDS(client >= 0 && connect(client, (struct sockaddr *)&to, sizeof to) == 0);
+    return client;
+}
+
+// The peer sends 3 pages of key 4 at once, and nothing more.
+static int unread(const char *port) {
+    int client = client_of(port);
+    struct pollfd some = {.fd = client, .events = POLLIN};
+    HOLDS(poll(&some, 1, -1) == 1);
+    ready();
+    await_line();
+    uint64_t *copy = pages_of(3, MAP_PRIVATE);
+    HOLDS(recv(client, copy, 3 * PAGE, MSG_WAITALL) == 3 * PAGE && is_filled(copy, 3, 4));
+    return 0;
+}
+
+// The peer sends the words of key 5.
+static int download(const char *port, uint64_t bytes) {
+    int client = client_of(port);
+    ready();
+    uint64_t at = 0;
+    for (uint64_t buffer[4 * WORDS]; at < bytes;) {
+        ssize_t moved = recv(client, buffer, sizeof buffer, MSG_WAITALL);
+        HOLDS(moved > 0 && moved % 8 == 0);
+        for (ssize_t i = 0; i < moved / 8; i++)
+            HOLDS(buffer[i] == word(5, at / 8 + (uint64_t)i));
+        at += (uint64_t)moved;
+    }
+    char more;
+    HOLDS(recv(client, &more, 1, 0) == 0);
+    return 0;
+}
+
+// Answers each request, 8 bytes with a number, by the number's word out of memory that was filled at the start.
+static uint64_t *answers;
+static int listener;
+enum { ANSWER_PAGES = 256 };
+
+static void *serve(void *argument) {
+    (void)argument;
+    for (;;) {
+        int client = accept4(listener, NULL, NULL, 0);
+        if (client < 0)
+            continue;
+        uint64_t number;
+        while (recv(client, &number, 8, MSG_WAITALL) == 8)
+            if (send(client, &answers[number % (ANSWER_PAGES * WORDS)], 8, MSG_NOSIGNAL) != 8)
+                break;
+        close(client);
+    }
+    return NULL;
+}
+
+static int server(const char *port, int threads) {
+    struct sockaddr_in at = loopback(port);
+    int on = 1;
+    listener = socket(AF_INET, SOCK_STREAM, 0);
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    HOLDS(bind(listener, (struct sockaddr *)&at, sizeof at) == 0 && listen(listener, 128) == 0);
+    answers = pages_of(ANSWER_PAGES, MAP_PRIVATE);
+    fill(answers, ANSWER_PAGES, 6);
+    for (int i = 0; i < threads; i++) {
+        pthread_t thread;
+        HOLDS(pthread_create(&thread, NULL, serve, NULL) == 0);
+    }
+    ready();
+    await_line();
+    HOLDS(is_filled(answers, ANSWER_PAGES, 6));
+    return 0;
+}
+
+// A parent and three children share frames by fork and by a shared mapping. A line makes the children look and write.
+enum { FAMILY_PAGES = 512 };
+
+static int family(void) {
+    uint64_t *mine = pages_of(FAMILY_PAGES, MAP_PRIVATE), *ours = pages_of(FAMILY_PAGES, MAP_SHARED);
+    int go[2];
+    HOLDS(pipe(go) == 0);
+    fill(mine, FAMILY_PAGES, 10);
+    fill(ours, FAMILY_PAGES, 11);
+    pid_t pids[3];
+    for (uint64_t i = 0; i < 3; i++) {
+        pids[i] = fork();
+        HOLDS(pids[i] >= 0);
+        if (pids[i] == 0) {
+            char byte;
+            HOLDS(read(go[0], &byte, 1) == 1);
+            HOLDS(is_filled(mine, FAMILY_PAGES, 10));
+            fill(mine, 4, 20 + i);
+            ours[i * WORDS] = 100 + i;
+            HOLDS(is_filled(mine, 4, 20 + i));
+            _exit(0);
+        }
+    }
+    ready();
+    await_line();
+    HOLDS(is_filled(ours, FAMILY_PAGES, 11));
+    HOLDS(write(go[1], "aaa", 3) == 3);
+    for (int i = 0; i < 3; i++) {
+        int status;
+        HOLDS(waitpid(pids[i], &status, 0) == pids[i] && status == 0);
+    }
+    for (uint64_t i = 0; i < 3; i++)
+        HOLDS(ours[i * WORDS] == 100 + i);
+    HOLDS(is_filled(mine, FAMILY_PAGES, 10));
+    return 0;
+}
+
+// Waits with some MiB of memory, which it checks at the end.
+static int memory(uint64_t mib) {
+    uint64_t *all = pages_of(mib * 256, MAP_PRIVATE);
+    fill(all, mib * 256, 30);
+    ready();
+    await_line();
+    HOLDS(is_filled(all, mib * 256, 30));
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    const char *mode = argc > 1 ? argv[1] : "", *one = argc > 2 ? argv[2] : "0", *two = argc > 3 ? argv[3] : "1";
+    struct {
+        const char *name;
+        int (*run)(void);
+    } simple[] = {{"futex", futex},          {"epoll", epoll},      {"child", child},   {"pipe", full_pipe}, {"timer", timer},
+                  {"signal", pending_signal}, {"vfork", open_vfork}, {"family", family}};
+    int status = 2;
+    for (size_t i = 0; i < sizeof simple / sizeof *simple; i++)
+        if (!strcmp(mode, simple[i].name))
+            status = simple[i].run();
+    if (!strcmp(mode, "unread"))
+        status = unread(one);
+    if (!strcmp(mode, "download"))
+        status = download(one, strtoull(two, NULL, 10));
+    if (!strcmp(mode, "server"))
+        status = server(one, atoi(two));
+    if (!strcmp(mode, "memory"))
+        status = memory(strtoull(one, NULL, 10));
+    puts(status == 0 ? "ok" : "usage: see the source");
+    return status;
+}
