@@ -1,6 +1,5 @@
 """What people would use instead of hibernation: runc's containers frozen and reclaimed, and runsc's."""
 
-import json
 import os
 import shutil
 import signal
@@ -9,28 +8,7 @@ import time
 from pathlib import Path
 
 from measure import MemoryCgroup
-from sleepers import PATIENCE, Failure, Sleeper, reap, run
-
-CAPABILITIES = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_SETGID", "CAP_SETUID", "CAP_NET_BIND_SERVICE"]
-
-
-def write_bundle(sleeper, linux):
-    sets = ("bounding", "effective", "permitted", "inheritable")
-    words = [str(word) for word in sleeper.workload.command(sleeper.port)]
-    spec = {
-        "ociVersion": "1.0.2",
-        "process": {"user": {"uid": 0, "gid": 0}, "args": words, "cwd": "/", "env": ["PATH=/usr/bin:/bin"],
-                    "capabilities": dict.fromkeys(sets, CAPABILITIES)},
-        "root": {"path": str(sleeper.root)}, "hostname": "bench",
-        "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"},
-                   {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
-                   {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"}],
-        "linux": {"namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")], **linux},
-    }
-    bundle = Path(sleeper.place.directory, sleeper.id)
-    bundle.mkdir()
-    Path(bundle, "config.json").write_text(json.dumps(spec))
-    return bundle
+from sleepers import PATIENCE, Failure, Sleeper, reap, run, write_bundle
 
 
 class Runc(Sleeper):

@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from measure import MemoryCgroup, pss_bytes
 TOP = Path(__file__).resolve().parent.parent
 DORMOUSE = TOP / "target/release/dormouse"
 PATIENCE = 60
+CAPABILITIES = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_SETGID", "CAP_SETUID", "CAP_NET_BIND_SERVICE"]
 
 
 class Failure(Exception):
@@ -91,6 +93,25 @@ def reap(pids):
                 time.sleep(0.005)
         except ChildProcessError:
             pass
+
+
+def write_bundle(sleeper, linux):
+    sets = ("bounding", "effective", "permitted", "inheritable")
+    words = [str(word) for word in sleeper.workload.command(sleeper.port)]
+    spec = {
+        "ociVersion": "1.0.2",
+        "process": {"user": {"uid": 0, "gid": 0}, "args": words, "cwd": "/", "env": ["PATH=/usr/bin:/bin"],
+                    "capabilities": dict.fromkeys(sets, CAPABILITIES)},
+        "root": {"path": str(sleeper.root)}, "hostname": "bench",
+        "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"},
+                   {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
+                   {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"}],
+        "linux": {"namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")], **linux},
+    }
+    bundle = Path(sleeper.place.directory, sleeper.id)
+    bundle.mkdir()
+    Path(bundle, "config.json").write_text(json.dumps(spec))
+    return bundle
 
 
 class Sleeper:
@@ -231,3 +252,43 @@ class Dormouse(Sleeper):
                 self.process.kill()
                 self.process.wait()
         self.cgroup.remove()
+
+
+class Container(Dormouse):
+    """`dormouse run` with a bundle; asleep after a signal to its leash."""
+
+    def launch(self):
+        pid_file = Path(self.place.directory, self.id + ".pid")
+        words = [DORMOUSE, "--root", self.place.state, "run", "--platform", self.place.platform, "--detach", "--pid-file",
+                 pid_file, "--bundle", write_bundle(self, {}), self.id]
+        with open(self.output, "ab") as log:
+            done = subprocess.run([str(word) for word in words], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        if done.returncode != 0:
+            raise Failure(f"dormouse run cannot start {self.workload.name}: {self.log()}")
+        self.pid = int(pid_file.read_text())
+
+    def is_alive(self):
+        return Path(f"/proc/{self.pid}").exists()
+
+    def sleep(self):
+        """Stops its leash; result: nanoseconds until it was hibernated, and what `dormouse events` says of it."""
+        words = [str(word) for word in (DORMOUSE, "--root", self.place.state, "events", self.id)]
+        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as events:
+            timer = threading.Timer(PATIENCE, events.kill)
+            timer.start()
+            try:
+                events.stdout.readline()
+                begin = time.time_ns()
+                os.kill(self.pid, signal.SIGSTOP)
+                for line in events.stdout:
+                    event = json.loads(line)
+                    if event["to"] == "hibernated":
+                        return event["time_us"] * 1000 - begin, event["hibernated"]
+                raise Failure(f"{self.id} did not hibernate when its leash was stopped")
+            finally:
+                timer.cancel()
+                events.kill()
+
+    def end(self):
+        words = [DORMOUSE, "--root", self.place.state, "delete", "--force", self.id]
+        subprocess.run([str(word) for word in words], capture_output=True, timeout=PATIENCE)
