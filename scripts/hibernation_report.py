@@ -168,7 +168,7 @@ def ratios(figures):
 
 def ten(figures):
     rows = []
-    for runner in ("dormouse", "runc"):
+    for runner in ("dormouse", "dormouse, files shared", "runc"):
         for state in ("warm", "asleep, the first time", "asleep", "woken-up"):
             if figures.values("ten", (runner, state), "charge"):
                 rows.append([f"{runner}, {state}", memory_cell(figures, "ten", (runner, state))])

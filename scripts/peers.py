@@ -7,8 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from measure import MemoryCgroup
-from sleepers import PATIENCE, Failure, Sleeper, reap, run, write_bundle
+from sleepers import PATIENCE, Failure, Sleeper, own_cgroup, reap, run, write_bundle
 
 
 class Runc(Sleeper):
@@ -43,11 +42,15 @@ class Runc(Sleeper):
         self.freeze_file.write_text(("FROZEN" if frozen else "THAWED") if old else str(int(frozen)))
         self.frozen = frozen
 
+    def is_frozen(self):
+        if self.freeze_file.name == "freezer.state":
+            return self.freeze_file.read_text().strip() == "FROZEN"
+        return "frozen 1" in (self.memory_dir / "cgroup.events").read_text()
+
     def sleep(self):
         self.set_frozen(True)
-        if self.freeze_file.name == "freezer.state":
-            while self.freeze_file.read_text().strip() != "FROZEN":
-                time.sleep(0.001)
+        while not self.is_frozen():
+            time.sleep(0.001)
         begin = time.perf_counter_ns()
         self.place.reclaim(self)
         return {"reclaim_us": (time.perf_counter_ns() - begin) // 1000}
@@ -91,7 +94,7 @@ class Runsc(Sleeper):
             raise Failure(f"runsc {' '.join(words[len(self.base):])} ended with {done.returncode}: {self.log()}")
 
     def launch(self):
-        self.cgroup = MemoryCgroup(self.id)
+        self.cgroup = own_cgroup(self.id)
         self.bundle = write_bundle(self, {})
         self.call("run", "-detach", "-bundle", self.bundle, self.id)
 

@@ -15,6 +15,7 @@ from measure import MemoryCgroup, pss_bytes
 TOP = Path(__file__).resolve().parent.parent
 DORMOUSE = TOP / "target/release/dormouse"
 PATIENCE = 60
+CGROUPS = []
 CAPABILITIES = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_SETGID", "CAP_SETUID", "CAP_NET_BIND_SERVICE"]
 
 
@@ -36,6 +37,22 @@ def run(*words, patience=PATIENCE):
         said = " ".join((done.stderr or done.stdout).split())
         raise Failure(f"{' '.join(words)} ended with {done.returncode}: {said[-300:]}")
     return done.stdout
+
+
+def own_cgroup(name):
+    """A memory cgroup of a sandbox's own."""
+    cgroup = MemoryCgroup(name)
+    CGROUPS.append(cgroup)
+    if cgroup.path is None:
+        raise Failure(f"cannot make a memory cgroup for {name}: no memory controller in /sys/fs/cgroup; enable one")
+    return cgroup
+
+
+def remove_cgroups():
+    """Removes what is left of them; nothing runs in them any more."""
+    for cgroup in CGROUPS:
+        if cgroup.path and cgroup.path.exists():
+            cgroup.remove()
 
 
 def drop_caches():
@@ -203,24 +220,26 @@ class Sleeper:
 
 
 class Dormouse(Sleeper):
-    """`dormouse do`; `reap` as its option."""
+    """`dormouse do`; `reap` and `share` (of files' pages) as its options."""
 
-    def __init__(self, place, workload, root, reap=True):
+    process = None
+
+    def __init__(self, place, workload, root, reap=True, share=False):
         super().__init__(place, workload, root)
-        self.reap = reap
+        self.options = ["--reap", "on" if reap else "off", "--share-files", "on" if share else "off"]
 
     def launch(self):
-        self.cgroup = MemoryCgroup(self.id)
+        self.cgroup = own_cgroup(self.id)
         program = self.workload.command(self.port)
         words = [DORMOUSE, "--root", self.place.state, "do", "--platform", self.place.platform, "--id", self.id,
                  "--rootfs", self.root, "--swap-dir", self.place.swap, "--cwd", "/",
-                 "--reap", "on" if self.reap else "off", "--", *program]
+                 *self.options, "--", *program]
         with open(self.output, "ab") as log:
             self.process = subprocess.Popen([str(word) for word in words], stdin=subprocess.DEVNULL, stdout=log,
                                             stderr=log, preexec_fn=self.cgroup.enter, start_new_session=True)
 
     def is_alive(self):
-        return self.process.poll() is None
+        return self.process is not None and self.process.poll() is None
 
     def sleep(self):
         """Puts it to sleep; result: what `dormouse hibernate` says."""
