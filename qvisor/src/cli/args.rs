@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::hibernate::Reap;
 use crate::mounts::Volume;
 use crate::state::Root;
 
@@ -92,9 +93,9 @@ pub enum Command {
         /// As a JSON object
         #[arg(long)]
         json: bool,
-        /// Whether the working set comes back at once [default: as the sandbox was started]
+        /// How the working set comes back [default: as the sandbox was started]
         #[arg(long, value_enum)]
-        reap: Option<Switch>,
+        reap: Option<Reap>,
     },
     /// Show what a sandbox is, and then each time it hibernates or wakes, as lines of JSON
     Events { id: String },
@@ -209,9 +210,9 @@ pub struct DoArgs {
     /// Most bytes there, as 512M or 2G
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub swap_limit: Option<u64>,
-    /// Whether the working set comes back at once when the sandbox wakes
+    /// How the working set comes back when the sandbox wakes
     #[arg(long, value_enum, default_value_t)]
-    pub reap: Switch,
+    pub reap: Reap,
     /// Whether sandboxes may have pages of the same programs and libraries in common; one can then learn from another's use
     #[arg(long, value_enum, default_value = "off")]
     pub share_files: Switch,

@@ -78,7 +78,7 @@ fn plan(args: DoArgs, state_root: &Root, layer_root: &Root) -> Result<Plan, Fail
         swap: SwapPlan {
             dir: args.swap_dir.map(|dir| std::path::absolute(&dir)).transpose()?,
             limit_bytes: args.swap_limit.unwrap_or(u64::MAX),
-            reap: args.reap == Switch::On,
+            reap: args.reap,
         },
         terminal,
     })

@@ -16,7 +16,7 @@ use abi::hostcall::{self as hc, HibernateReport, SwapOut};
 use abi::layout::USER_PHYS;
 use serde::{Deserialize, Serialize};
 use swap::io::Device;
-use swap::{Home, Page, PageId, Prefetched, Stored, SwapError, SwapFileError, SwapHome};
+use swap::{Home, Page, PageId, Stored, SwapError, SwapFileError, SwapHome};
 
 use crate::memory::SandboxMemory;
 use crate::sandbox::{Outcome, Sandbox};
@@ -24,19 +24,31 @@ use crate::sandbox::{Outcome, Sandbox};
 /// Where swap files go when nothing else is asked for.
 pub const DEFAULT_DIR: &str = "/var/lib/dormouse/.swap";
 
+/// How the working set comes back when a sandbox wakes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Reap {
+    /// Page by page, as it is touched
+    Off,
+    /// As a whole, before anything runs
+    #[default]
+    On,
+    /// As a whole, while programs run already
+    Stream,
+}
+
 /// Where a sandbox's pages go, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwapPlan {
     /// `None`: [`DEFAULT_DIR`], and a sandbox that cannot have its files there cannot hibernate.
     pub dir: Option<PathBuf>,
     pub limit_bytes: u64,
-    /// Whether the working set comes back at once.
-    pub reap: bool,
+    pub reap: Reap,
 }
 
 impl Default for SwapPlan {
     fn default() -> Self {
-        Self { dir: None, limit_bytes: u64::MAX, reap: true }
+        Self { dir: None, limit_bytes: u64::MAX, reap: Reap::default() }
     }
 }
 
@@ -83,9 +95,9 @@ pub struct Hibernation {
 struct Inner {
     /// Or why there is none.
     home: Result<SwapHome, String>,
-    reap: bool,
+    reap: Reap,
     /// What was asked for the wake at hand.
-    reap_now: Option<bool>,
+    reap_now: Option<Reap>,
     /// What came of the last hibernation, and the last wake.
     last: Result<Hibernated, String>,
     stored: Stored,
@@ -114,10 +126,10 @@ impl Hibernation {
     /// Of a sandbox that never hibernates.
     #[must_use]
     pub fn none() -> Self {
-        Self::new(Err("it has no swap files".into()), true)
+        Self::new(Err("it has no swap files".into()), Reap::default())
     }
 
-    fn new(home: Result<SwapHome, String>, reap: bool) -> Self {
+    fn new(home: Result<SwapHome, String>, reap: Reap) -> Self {
         let inner = Inner {
             home,
             reap,
@@ -140,8 +152,11 @@ impl Hibernation {
     }
 
     /// A wake begins: whether it brings the working set back at once; `None`: as the sandbox was started.
-    pub fn begin_wake(&self, reap: Option<bool>) {
-        self.lock().reap_now = reap;
+    pub fn begin_wake(&self, reap: Option<Reap>) {
+        let mut inner = self.lock();
+        // Nobody waits for an answer of the sandbox's, only for the end of this.
+        let usual = if inner.reap == Reap::Stream { Reap::On } else { inner.reap };
+        inner.reap_now = Some(reap.unwrap_or(usual));
     }
 
     /// How the last hibernation came out.
@@ -275,8 +290,10 @@ pub(crate) fn swap_out(sandbox: &Sandbox, phys: u64) -> i64 {
         return BAD;
     };
     let mut inner = sandbox.hibernation().lock();
-    if !inner.reap {
+    if inner.reap == Reap::Off {
+        // Neighbours in memory are neighbours in the file, for page faults.
         rest.append(&mut working);
+        rest.sort_unstable_by_key(|page| page.id);
     }
     let Ok(home) = &mut inner.home else { return -i64::from(libc::ENODEV) };
     match home.store(&working, &rest) {
@@ -300,44 +317,40 @@ fn lost(sandbox: &Sandbox, error: &SwapError) -> i64 {
 }
 
 /// `SWAP_IN`.
-pub(crate) fn swap_in(sandbox: &Sandbox, phys: u64, count: u64) -> i64 {
-    let Some(mut pages) = pages(&sandbox.memory, phys, count) else { return BAD };
+pub(crate) fn swap_in(sandbox: &Sandbox, [phys, count, of_set, ..]: [u64; 6]) -> i64 {
+    let Some(wanted) = numbers(&sandbox.memory, phys, count) else { return BAD };
+    let pages: Option<Vec<Page>> = wanted.iter().map(|id| page_of(&sandbox.memory, *id)).collect();
+    let Some(mut pages) = pages.filter(|_| of_set != 0 || count <= 64) else { return BAD };
     let mut inner = sandbox.hibernation().lock();
+    let start = Instant::now();
     let Ok(home) = &mut inner.home else { return -i64::from(libc::ENODEV) };
-    match home.fetch(&mut pages) {
-        Ok(_) => 0,
+    let result = if of_set != 0 { home.fetch(&mut pages) } else { home.fetch_around(&mut pages) };
+    match result {
+        Ok(bytes) if of_set != 0 => {
+            let woken = &mut inner.woken;
+            woken.pages += count;
+            woken.bytes += bytes;
+            woken.prefetch_us += micros(start.elapsed());
+            0
+        }
+        Ok(_) => {
+            let came = |(at, id): (usize, &PageId)| u64::from(pages.iter().any(|page| page.id == *id)) << at;
+            wanted.iter().enumerate().map(came).sum::<u64>().cast_signed()
+        }
         Err(error) => lost(sandbox, &error),
     }
 }
 
-/// `PREFETCH`.
-pub(crate) fn prefetch(sandbox: &Sandbox, [bits, words, list, most, ..]: [u64; 6]) -> i64 {
-    let memory = &*sandbox.memory;
-    let Some(absent) = Bits::new(memory, bits, words) else { return BAD };
-    if memory.host_ptr(list, most.saturating_mul(4)).is_none() {
-        return BAD;
-    }
+/// `BEGIN_WAKE`.
+pub(crate) fn begin_wake(sandbox: &Sandbox) -> i64 {
     let mut inner = sandbox.hibernation().lock();
-    let (start, reap) = (Instant::now(), inner.reap_now.take().unwrap_or(inner.reap));
-    let Ok(home) = &mut inner.home else { return -i64::from(libc::ENODEV) };
-    if !reap {
-        return 0;
-    }
-    let mut brought = Vec::new();
-    let result = home.prefetch(&mut |id| {
-        let page = page_of(memory, id).filter(|_| absent.has(id) && ((brought.len() / 4) as u64) < most)?;
-        brought.extend(id.to_ne_bytes());
-        Some(page)
-    });
-    match result {
-        Ok(Prefetched { pages, bytes }) => {
-            inner.woken = Woken { pages, bytes, prefetch_us: micros(start.elapsed()), total_us: 0 };
-            drop(inner);
-            let count = (brought.len() / 4) as u64;
-            memory.copy_out(list, &brought).map_or(BAD, |()| count.cast_signed())
-        }
-        Err(error) => lost(sandbox, &error),
-    }
+    inner.woken = Woken::default();
+    let how = match inner.reap_now.take().unwrap_or(inner.reap) {
+        Reap::Off => hc::REAP_OFF,
+        Reap::On => hc::REAP_FIRST,
+        Reap::Stream => hc::REAP_STREAM,
+    };
+    how.cast_signed()
 }
 
 /// `HIBERNATED`.

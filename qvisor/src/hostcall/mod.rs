@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use abi::HostCall;
 use abi::hostcall::{
-    AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, CLOCK, EVENTS, EXIT, Event, HIBERNATED, IDLE, KICK,
-    LOG, OPEN, PANIC, PREFETCH, RANDOM, RELEASE, REPORT, REPORT_IDLE, REPORT_RESUMED, REPORT_STIRRED,
+    AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, BEGIN_WAKE, CLOCK, EVENTS, EXIT, Event, HIBERNATED,
+    IDLE, KICK, LOG, OPEN, PANIC, RANDOM, RELEASE, REPORT, REPORT_IDLE, REPORT_RESUMED, REPORT_STIRRED,
     SET_DEADLINE, SWAP_IN, SWAP_OUT, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
 };
 
@@ -86,8 +86,8 @@ pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         }
         HIBERNATED => hibernate::hibernated(sandbox, a, b),
         SWAP_OUT => hibernate::swap_out(sandbox, a),
-        SWAP_IN => hibernate::swap_in(sandbox, a, b),
-        PREFETCH => hibernate::prefetch(sandbox, call.args),
+        SWAP_IN => hibernate::swap_in(sandbox, call.args),
+        BEGIN_WAKE => hibernate::begin_wake(sandbox),
         RELEASE => answer(sandbox.memory.release(a, b)),
         WINDOW_MAP => window_map(sandbox, &call.args),
         WINDOW_UNMAP => answer(sandbox.memory.window_unmap(a)),
