@@ -66,6 +66,9 @@ pub const REPORT: u32 = 11;
 /// (phys of [`HibernateReport`], the event's `value`): how [`EVENT_HIBERNATE`] came out.
 pub const HIBERNATED: u32 = 12;
 
+/// (phys of [`crate::stats::KernelStats`]): where the kernel keeps its numbers for good.
+pub const STATS: u32 = 13;
+
 /// The first process could be found, and waits for [`EVENT_START`].
 pub const REPORT_READY: u64 = 1;
 /// The first process runs.
@@ -77,7 +80,7 @@ pub const REPORT_RESUMED: u64 = 4;
 /// What the VMM makes of [`HIBERNATED`]: user memory is stored, or not.
 pub const REPORT_ASLEEP: u64 = 5;
 pub const REPORT_STAYED_WARM: u64 = 6;
-/// After [`REPORT_STIRRED`]: for the first time no task has anything to do.
+/// After [`REPORT_STIRRED`], or an [`EVENT_WAKE`] that asks for it: for the first time no task has anything to do.
 pub const REPORT_IDLE: u64 = 7;
 /// Nothing has come for the sandbox for as long as [`crate::boot::TAG_IDLE_TIMEOUT`] says.
 pub const REPORT_IDLE_TIMEOUT: u64 = 8;
@@ -104,12 +107,18 @@ pub const WINDOW_COPY: u32 = 19;
 /// (phys of [`SwapOut`]): stores pages of user memory in the sandbox's home of pages. All or nothing: after an error
 /// everything that was stored before can be brought back as before.
 pub const SWAP_OUT: u32 = 20;
-/// (phys of `u32` frame numbers, count): brings stored pages back to their frames. A page that cannot come back ends the
-/// sandbox.
+/// (phys of `u32` frame numbers, count, 1: of the working set): brings stored pages back to their frames; of the working
+/// set all of them, else the first, and those of the others that cost next to nothing, at most 64 in all. Result: a bit for
+/// each that came, of the latter kind. A page that cannot come back ends the sandbox.
 pub const SWAP_IN: u32 = 21;
-/// (phys of the bitmap of stored frames, its 64-bit words, phys of `u32` frame numbers to fill, most): brings the working
-/// set back, as far as its frames are in the bitmap; result: how many, with their numbers in the order of the set.
-pub const PREFETCH: u32 = 22;
+/// (): a wake begins; result: how the working set comes back, a [`REAP_OFF`] ….
+pub const BEGIN_WAKE: u32 = 22;
+/// Page by page, as it is touched.
+pub const REAP_OFF: u64 = 0;
+/// Before anything runs.
+pub const REAP_FIRST: u64 = 1;
+/// While tasks run already.
+pub const REAP_STREAM: u64 = 2;
 
 /// What [`SWAP_OUT`] stores. Frames go by number: `(phys - USER_PHYS) / PAGE_SIZE`.
 #[repr(C)]
@@ -282,7 +291,8 @@ pub const EVENT_RESUME: u32 = 18;
 /// for something, so that none is left in the middle of its work; with 0 and the same `value` later it is to happen
 /// wherever they are, unless it has happened. Answered by [`HIBERNATED`].
 pub const EVENT_HIBERNATE: u32 = 19;
-/// As [`EVENT_RESUME`]; before, the working set comes back.
+/// As [`EVENT_RESUME`]; before, the working set comes back. With `flags` = 1 for something that has come for the
+/// sandbox: [`REPORT_IDLE`] tells when that is done with.
 pub const EVENT_WAKE: u32 = 20;
 
 /// Attributes of a host file.

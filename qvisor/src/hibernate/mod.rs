@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 pub mod fault;
+pub mod stats;
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use abi::hostcall::{self as hc, HibernateReport, SwapOut};
 use abi::layout::USER_PHYS;
 use serde::{Deserialize, Serialize};
 use swap::io::Device;
-use swap::{Home, Page, PageId, Prefetched, Stored, SwapError, SwapFileError, SwapHome};
+use swap::{Home, Page, PageId, Stored, SwapError, SwapFileError, SwapHome};
 
 use self::fault::Point;
 use crate::memory::SandboxMemory;
@@ -26,19 +27,62 @@ use crate::sandbox::{Outcome, Sandbox};
 /// Where swap files go when nothing else is asked for.
 pub const DEFAULT_DIR: &str = "/var/lib/dormouse/.swap";
 
+/// How the working set comes back when a sandbox wakes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Reap {
+    /// Page by page, as it is touched
+    Off,
+    /// As a whole, before anything runs
+    #[default]
+    On,
+    /// As a whole, while programs run already
+    Stream,
+}
+
 /// Where a sandbox's pages go, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwapPlan {
     /// `None`: [`DEFAULT_DIR`], and a sandbox that cannot have its files there cannot hibernate.
     pub dir: Option<PathBuf>,
     pub limit_bytes: u64,
-    /// Whether the working set comes back at once.
-    pub reap: bool,
+    pub reap: Reap,
 }
 
 impl Default for SwapPlan {
     fn default() -> Self {
-        Self { dir: None, limit_bytes: u64::MAX, reap: true }
+        Self { dir: None, limit_bytes: u64::MAX, reap: Reap::default() }
+    }
+}
+
+/// How a sandbox is to hibernate, as far as somebody has said so.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// Where its files go; absolute.
+    pub dir: Option<PathBuf>,
+    pub limit_bytes: Option<u64>,
+    pub reap: Option<Reap>,
+    /// After how long without a request.
+    pub idle_timeout: Option<Duration>,
+}
+
+impl Wishes {
+    /// With those of somebody else for what is left open.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            dir: self.dir.or(other.dir),
+            limit_bytes: self.limit_bytes.or(other.limit_bytes),
+            reap: self.reap.or(other.reap),
+            idle_timeout: self.idle_timeout.or(other.idle_timeout),
+        }
+    }
+}
+
+impl From<Wishes> for SwapPlan {
+    fn from(wishes: Wishes) -> Self {
+        let Wishes { dir, limit_bytes, reap, .. } = wishes;
+        Self { dir, limit_bytes: limit_bytes.unwrap_or(u64::MAX), reap: reap.unwrap_or_default() }
     }
 }
 
@@ -80,14 +124,16 @@ pub struct Woken {
 #[derive(Debug)]
 pub struct Hibernation {
     inner: Mutex<Inner>,
+    /// Apart, so that whoever reads them does not wait for a disk.
+    pub(crate) counters: stats::Counters,
 }
 
 struct Inner {
     /// Or why there is none.
     home: Result<SwapHome, String>,
-    reap: bool,
+    reap: Reap,
     /// What was asked for the wake at hand.
-    reap_now: Option<bool>,
+    reap_now: Option<Reap>,
     /// What came of the last hibernation, and the last wake.
     last: Result<Hibernated, String>,
     stored: Stored,
@@ -116,10 +162,10 @@ impl Hibernation {
     /// Of a sandbox that never hibernates.
     #[must_use]
     pub fn none() -> Self {
-        Self::new(Err("it has no swap files".into()), true)
+        Self::new(Err("it has no swap files".into()), Reap::default())
     }
 
-    fn new(home: Result<SwapHome, String>, reap: bool) -> Self {
+    fn new(home: Result<SwapHome, String>, reap: Reap) -> Self {
         let inner = Inner {
             home,
             reap,
@@ -129,7 +175,7 @@ impl Hibernation {
             store_error: None,
             woken: Woken::default(),
         };
-        Self { inner: Mutex::new(inner) }
+        Self { inner: Mutex::new(inner), counters: stats::Counters::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -142,8 +188,11 @@ impl Hibernation {
     }
 
     /// A wake begins: whether it brings the working set back at once; `None`: as the sandbox was started.
-    pub fn begin_wake(&self, reap: Option<bool>) {
-        self.lock().reap_now = reap;
+    pub fn begin_wake(&self, reap: Option<Reap>) {
+        let mut inner = self.lock();
+        // Nobody waits for an answer of the sandbox's, only for the end of this.
+        let usual = if inner.reap == Reap::Stream { Reap::On } else { inner.reap };
+        inner.reap_now = Some(reap.unwrap_or(usual));
         fault::pass(Point::Waking);
     }
 
@@ -228,15 +277,19 @@ pub(crate) fn swap_out(sandbox: &Sandbox, phys: u64) -> i64 {
     else {
         return BAD;
     };
+    let in_set = working.len();
     let mut inner = sandbox.hibernation().lock();
-    if !inner.reap {
+    if inner.reap == Reap::Off {
+        // Neighbours in memory are neighbours in the file, for page faults.
         rest.append(&mut working);
+        rest.sort_unstable_by_key(|page| page.id);
     }
     let Ok(home) = &mut inner.home else { return -i64::from(libc::ENODEV) };
     match home.store(&working, &rest) {
         Ok(stored) => {
             working.iter().chain(&rest).for_each(|page| kept.set(page.id));
             home.retain(&mut |id| kept.has(id));
+            sandbox.hibernation().counters.stored(&stored, in_set, home);
             (inner.stored, inner.store_error) = (stored, None);
             fault::stored();
             0
@@ -255,47 +308,45 @@ fn lost(sandbox: &Sandbox, error: &SwapError) -> i64 {
 }
 
 /// `SWAP_IN`.
-pub(crate) fn swap_in(sandbox: &Sandbox, phys: u64, count: u64) -> i64 {
-    let Some(mut pages) = pages(&sandbox.memory, phys, count) else { return BAD };
-    fault::pass(Point::Fetching);
+pub(crate) fn swap_in(sandbox: &Sandbox, [phys, count, of_set, ..]: [u64; 6]) -> i64 {
+    let Some(wanted) = numbers(&sandbox.memory, phys, count) else { return BAD };
+    let pages: Option<Vec<Page>> = wanted.iter().map(|id| page_of(&sandbox.memory, *id)).collect();
+    let Some(mut pages) = pages.filter(|_| of_set != 0 || count <= 64) else { return BAD };
+    fault::pass(if of_set != 0 { Point::Prefetching } else { Point::Fetching });
+    let counters = &sandbox.hibernation().counters;
     let mut inner = sandbox.hibernation().lock();
+    let start = Instant::now();
     let Ok(home) = &mut inner.home else { return -i64::from(libc::ENODEV) };
-    match home.fetch(&mut pages) {
-        Ok(_) => 0,
+    let result = if of_set != 0 { home.fetch(&mut pages) } else { home.fetch_around(&mut pages) };
+    match result {
+        Ok(bytes) if of_set != 0 => {
+            fault::pass(Point::Prefetched);
+            counters.prefetched(bytes);
+            let woken = &mut inner.woken;
+            woken.pages += count;
+            woken.bytes += bytes;
+            woken.prefetch_us += micros(start.elapsed());
+            0
+        }
+        Ok(bytes) => {
+            counters.fetched(pages.len() as u64, bytes);
+            let came = |(at, id): (usize, &PageId)| u64::from(pages.iter().any(|page| page.id == *id)) << at;
+            wanted.iter().enumerate().map(came).sum::<u64>().cast_signed()
+        }
         Err(error) => lost(sandbox, &error),
     }
 }
 
-/// `PREFETCH`.
-pub(crate) fn prefetch(sandbox: &Sandbox, [bits, words, list, most, ..]: [u64; 6]) -> i64 {
-    let memory = &*sandbox.memory;
-    let Some(absent) = Bits::new(memory, bits, words) else { return BAD };
-    if memory.host_ptr(list, most.saturating_mul(4)).is_none() {
-        return BAD;
-    }
+/// `BEGIN_WAKE`.
+pub(crate) fn begin_wake(sandbox: &Sandbox) -> i64 {
     let mut inner = sandbox.hibernation().lock();
-    let (start, reap) = (Instant::now(), inner.reap_now.take().unwrap_or(inner.reap));
-    let Ok(home) = &mut inner.home else { return -i64::from(libc::ENODEV) };
-    if !reap {
-        return 0;
-    }
-    fault::pass(Point::Prefetching);
-    let mut brought = Vec::new();
-    let result = home.prefetch(&mut |id| {
-        let page = page_of(memory, id).filter(|_| absent.has(id) && ((brought.len() / 4) as u64) < most)?;
-        brought.extend(id.to_ne_bytes());
-        Some(page)
-    });
-    match result {
-        Ok(Prefetched { pages, bytes }) => {
-            fault::pass(Point::Prefetched);
-            inner.woken = Woken { pages, bytes, prefetch_us: micros(start.elapsed()), total_us: 0 };
-            drop(inner);
-            let count = (brought.len() / 4) as u64;
-            memory.copy_out(list, &brought).map_or(BAD, |()| count.cast_signed())
-        }
-        Err(error) => lost(sandbox, &error),
-    }
+    inner.woken = Woken::default();
+    let how = match inner.reap_now.take().unwrap_or(inner.reap) {
+        Reap::Off => hc::REAP_OFF,
+        Reap::On => hc::REAP_FIRST,
+        Reap::Stream => hc::REAP_STREAM,
+    };
+    how.cast_signed()
 }
 
 /// `HIBERNATED`.
@@ -337,6 +388,11 @@ pub(crate) fn hibernated(sandbox: &Sandbox, phys: u64, request: u64) -> i64 {
     };
     let what = if inner.last.is_ok() { hc::REPORT_ASLEEP } else { hc::REPORT_STAYED_WARM };
     drop(inner);
+    if what == hc::REPORT_ASLEEP {
+        sandbox.machine.trim();
+        // SAFETY: gives free memory of the allocator's back.
+        unsafe { libc::malloc_trim(0) };
+    }
     sandbox.report(what, request);
     fault::pass(Point::Asleep);
     0

@@ -19,9 +19,9 @@ use std::time::Duration;
 
 use abi::HostCall;
 use abi::hostcall::{
-    AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, CLOCK, EVENTS, EXIT, Event, HIBERNATED, IDLE, KICK,
-    LOG, OPEN, PANIC, PREFETCH, RANDOM, RELEASE, REPORT, REPORT_IDLE, REPORT_RESUMED, REPORT_STIRRED,
-    SET_DEADLINE, SWAP_IN, SWAP_OUT, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
+    AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, BEGIN_WAKE, CLOCK, EVENTS, EXIT, Event, HIBERNATED,
+    IDLE, KICK, LOG, OPEN, PANIC, RANDOM, RELEASE, REPORT, REPORT_IDLE, REPORT_RESUMED, REPORT_STIRRED,
+    SET_DEADLINE, STATS, SWAP_IN, SWAP_OUT, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
 };
 
 use abi::socket::ROUTE_QUERY;
@@ -86,9 +86,11 @@ pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
             0
         }
         HIBERNATED => hibernate::hibernated(sandbox, a, b),
+        STATS if sandbox.kernel_stats.set(&sandbox.memory, a) => 0,
+        STATS => -i64::from(libc::EFAULT),
         SWAP_OUT => hibernate::swap_out(sandbox, a),
-        SWAP_IN => hibernate::swap_in(sandbox, a, b),
-        PREFETCH => hibernate::prefetch(sandbox, call.args),
+        SWAP_IN => hibernate::swap_in(sandbox, call.args),
+        BEGIN_WAKE => hibernate::begin_wake(sandbox),
         RELEASE => {
             hibernate::fault::releases();
             answer(sandbox.memory.release(a, b))

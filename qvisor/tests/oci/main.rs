@@ -4,6 +4,7 @@
 
 mod bad;
 mod cgroups;
+mod hibernate;
 mod hooks;
 mod leash;
 mod lifecycle;

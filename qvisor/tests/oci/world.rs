@@ -27,6 +27,8 @@ pub struct World {
     pub config: Value,
     /// The container's ID, unlike any other test's.
     pub id: String,
+    /// Set for the runtime.
+    pub env: Vec<(&'static str, &'static str)>,
 }
 
 /// Whether the test can run here.
@@ -92,7 +94,7 @@ impl World {
         // What the host's runc knows; control groups of its own where the host mounts them.
         config["ociVersion"] = json!("1.0.2");
         config["root"]["readonly"] = json!(false);
-        Self { dir, runtime, config, id }
+        Self { dir, runtime, config, id, env: Vec::new() }
     }
 
     /// The program is a shell script.
@@ -133,6 +135,7 @@ impl World {
             Runtime::Runc => Command::new("runc"),
         };
         command.arg("--root").arg(self.state_root()).args(args).stdin(Stdio::null());
+        command.envs(self.env.iter().copied());
         command
     }
 
