@@ -57,7 +57,8 @@ impl<T: ?Sized> Mutex<T> {
 
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        self.take().then_some(MutexGuard { mutex: self })
+        // Made only once the lock is taken: a guard unlocks when it goes.
+        self.take().then(|| MutexGuard { mutex: self })
     }
 
     fn take(&self) -> bool {
@@ -109,5 +110,19 @@ impl<T: ?Sized> Shared<T> {
     /// Replaces the value, returning the former one.
     pub fn set(&self, value: Arc<T>) -> Arc<T> {
         core::mem::replace(&mut *self.0.lock(), value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_at_a_lock_that_is_held_leaves_it_held() {
+        let mutex = Mutex::new(1);
+        let guard = mutex.try_lock();
+        assert!(guard.is_some() && mutex.try_lock().is_none() && mutex.try_lock().is_none());
+        drop(guard);
+        assert!(mutex.try_lock().is_some());
     }
 }
