@@ -8,6 +8,8 @@ mod peers;
 mod progress;
 mod requests;
 mod serve;
+#[cfg(test)]
+mod tests;
 mod waiters;
 
 use std::os::unix::net::UnixStream;
