@@ -82,7 +82,8 @@ class Figures:
 
     def asleep_share(self, workload):
         """Hibernated memory over warm memory, by the charge and by PSS."""
-        return [self.ratio(workload, name, ("dormouse, REAP", "asleep"), ("dormouse", "warm")) for name in ("charge", "pss")]
+        pair = ("dormouse, REAP", "asleep"), ("dormouse", "warm")
+        return [self.ratio(workload, name, *pair) for name in ("charge", "pss")]
 
     def workloads(self):
         return [name for name in WORKLOADS if name in self.found]
@@ -167,7 +168,7 @@ def ratios(figures):
 
 def ten(figures):
     rows = []
-    for runner in ("dormouse", "runc"):
+    for runner in ("dormouse", "dormouse, files shared", "runc"):
         for state in ("warm", "asleep, the first time", "asleep", "woken-up"):
             if figures.values("ten", (runner, state), "charge"):
                 rows.append([f"{runner}, {state}", memory_cell(figures, "ten", (runner, state))])
@@ -198,8 +199,8 @@ def phases(figures):
         return NOTHING
     names = ("pause_us", "collect_us", "write_us", "release_us", "total_us")
     cells = [number(median(one[name] for one in slept) / 1e3) for name in names]
-    command = median(figures.values("stop", ("dormouse", "hibernated"), "command_ns")) / 1e6
-    return table([*(name.removesuffix("_us") for name in names), "the whole command"], [[*cells, number(command)]])
+    took = figures.values("stop", ("dormouse", "hibernated"), "took")
+    return table([*(name.removesuffix("_us") for name in names), "since the signal"], [[*cells, milliseconds(took)]])
 
 
 def target(what, reach, values, most=None, least=None, show=times):
@@ -207,7 +208,7 @@ def target(what, reach, values, most=None, least=None, show=times):
     known = [value for value in values if value is not None]
     if not known:
         return [what, reach, "–", "not measured"]
-    met = all(most is None or value <= most for value in known) and all(least is None or value >= least for value in known)
+    met = all((most is None or value <= most) and (least is None or value >= least) for value in known)
     return [what, reach, ", ".join(map(show, known)), "met" if met else "**missed**"]
 
 
@@ -219,7 +220,7 @@ def as_mb(size):
     return f"{megabytes(size)} MB"
 
 
-def targets(figures):
+def targets(figures, only_measured=False):
     asleep = ("dormouse", "asleep")
 
     def latency(where):
@@ -228,7 +229,6 @@ def targets(figures):
     def ratio(*pair):
         return [figures.ratio("python", "latency", *pair)]
 
-    slept = [one["total_us"] * 1000 for one in figures.values("stop", ("dormouse", "hibernated"), "slept")]
     cpu, seconds = (figures.values("ten", asleep, name) for name in ("cpu_ns", "cpu_seconds"))
     rows = [
         target("memory of a hibernated python, one of ten; charge, PSS", "at most 3 MB",
@@ -249,16 +249,18 @@ def targets(figures):
                [figures.ratio("disk", "rate", ("dormouse", "read"), ("fio", "read"))], least=0.7),
         target(f"processor time of a hibernated sandbox in {seconds[0] if seconds else 60} s", "0 ms", cpu, 50_000,
                show=as_ms),
-        target("from the order to hibernated, 20 MB", "at most 25 ms", [median(slept) if slept else None], 25e6, show=as_ms),
+        target("from SIGSTOP to hibernated, 20 MB", "at most 25 ms",
+               [figures.median("stop", ("dormouse", "hibernated"), "took")], 25e6, show=as_ms),
     ]
+    rows = [row for row in rows if row[2] != "–" or not only_measured]
     return table(["what", "to reach", "reached", ""], rows)
 
 
 def machine_words(raw):
     machine = raw["machine"]
     kind = "a virtual machine with" if machine["virtual"] else "a machine with"
-    return (f"{kind} {machine['cpus']} CPUs ({machine['model']}) and {machine['memory_gib']} GiB, Linux {machine['kernel']},"
-            f" platform {raw['platform']}")
+    return (f"{kind} {machine['cpus']} CPUs ({machine['model']}) and {machine['memory_gib']} GiB,"
+            f" Linux {machine['kernel']}, platform {raw['platform']}")
 
 
 def load_words(raw):
@@ -275,7 +277,7 @@ def span(figures, pick, show=percent):
 
 
 def pss_of(figures, state):
-    """A function that gives PSS in a state and when warm, of a workload; of python with ten of them, as the paper has it."""
+    """A function from a workload to its PSS in a state and when warm; python's with ten of them, as the paper has it."""
     def pick(name):
         if name == "python" and "ten" in figures.found:
             name, where = "ten", ("dormouse", state)
@@ -329,7 +331,7 @@ def paper(figures):
 def markdown(raw):
     """All tables."""
     figures = Figures(raw)
-    parts = [targets(figures)]
+    parts = [targets(figures, only_measured=True)]
     if figures.workloads():
         parts += [latencies(figures), memories(figures), ratios(figures)]
     if "ten" in figures.found:
@@ -347,18 +349,46 @@ def beside_the_paper(raw):
     systrap = " (a fault there is a switch between processes)" if raw["platform"] == "systrap" else ""
     head = fill("""*Hibernate Container* (Sun et al.), section 4, Figures 6 and 7: the numbers that its text gives, and ours,
         the lowest and the highest of the workloads.""")
-    foot = fill(f"""The machines differ. The paper's is an i7-8700K (12 hardware threads, 3.7 GHz) with 64 GB, an NVMe disk and
-        Linux 5.15, and its sandboxes run on KVM. Ours is {machine_words(raw)}{systrap}. The workloads differ as well: the
+    foot = fill(f"""The machines differ. The paper's is an i7-8700K (12 hardware threads, 3.7 GHz) with 64 GB, an NVMe
+        disk and Linux 5.15, and its sandboxes run on KVM. Ours is {machine_words(raw)}{systrap}. The workloads differ as well: the
         paper's are functions behind a web server; its cold start is one without a request over HTTP, and its memory is PSS
         by `pmap` with ten instances running, as ours is for python. So compare ratios, and not milliseconds.""")
     return f"{head}\n\n{paper(Figures(raw))}\n{foot}\n"
 
 
+def how(raw):
+    """How the figures were taken, as a list."""
+    points = [
+        """A latency is one connection, request and whole answer, by a client in python3 outside of the sandbox (which adds
+        about 0.1 ms); of a sleeping sandbox the first one, which also wakes it. Before each, the page cache is dropped. A
+        cold start lasts from the command to the first answer.""",
+        """*python* is a web server in python3 that has imported much more than an answer needs. *redis* has loaded 100,000
+        values of 1000 random bytes, and is asked for another one with each request. The heaps hold incompressible data, of
+        which a request checks 256 scattered pages (*sparse*; 16 of them others each time, so that no working set is ever
+        complete) or three quarters (*dense*), and changes one page in four. So only python's requests are all alike: those
+        of the others on a woken-up sandbox touch what was never brought back.""",
+        """Sandboxes have root file systems of their own, so that no file of theirs is in the page cache for another's sake.
+        The ten python servers share one.""",
+        """The charge is that of the sandbox's control group, with kernel memory and page cache; in brackets, what is left of
+        it when the page cache has been dropped. PSS is the sum over all processes: front end, VMM, leash and stubs. (That of
+        runsc can exceed its charge: files that others read first are charged to them, and the kernel estimates the shares
+        of large folios.)""",
+        f"""runc: the cgroup freezer, then `{raw["reclaim"] or "no way to reclaim"}` with a swap file on the same disk; the client
+        writes to the freezer itself before it connects, as the fastest of activators would. runsc: `pause` and `resume` on
+        the host's network, or `checkpoint`, and `create` with `restore` for each request.""",
+        f"""fio moves 256 MB by calls of {raw["block"].upper()}, {raw["depth"]} at a time, past the page cache, as the VMM does. The
+        swap-out also looks for pages of one word and computes checksums; the prefetch also fills fresh pages and verifies
+        them.""",
+    ]
+    wrapped = (textwrap.indent(fill(point), "  ").replace("  ", "- ", 1) for point in points)
+    return "".join(point + "\n" for point in wrapped)
+
+
 def page(raw):
     """docs/hibernation-figures.md."""
     figures = Figures(raw)
-    taken = fill(f"""Written by `scripts/bench-hibernate --docs`; taken on {machine_words(raw)}; {load_words(raw)}. Everything
-        ran in turns; medians are shown.""")
+    taken = fill(f"""Written by `scripts/bench-hibernate --docs`; taken on {machine_words(raw)}; {load_words(raw)}.
+        Everything ran in turns; medians are shown.""")
     return f"""# Figures of hibernation
 
 {taken}
@@ -368,20 +398,7 @@ def page(raw):
 ## What was to be reached
 {targets(figures)}
 ## How it is measured
-- A latency is one connection, request and whole answer, by a client in python3 outside of the sandbox (which adds about
-  0.1 ms); of a sleeping sandbox the first one, which also wakes it. Before each, the page cache is dropped.
-- *python* is a web server in python3 that has imported much more than an answer needs; *redis* serves values of 1000
-  random bytes; the heaps hold incompressible data, of which a request checks 256 scattered pages (*sparse*; 16 of them
-  others each time, so that no working set is ever complete) or three quarters (*dense*), and changes one page in four.
-- Sandboxes have root file systems of their own, so that no file of theirs is in the page cache for another's sake.
-- The charge is that of the sandbox's control group, kernel memory and page cache included; where there are brackets, in
-  them without the page cache that can be dropped. PSS is the sum over all processes: front end, VMM, leash and stubs.
-- runc: the cgroup freezer, then `{raw["reclaim"] or "no way to reclaim"}` with a swap file on the same disk; the client
-  writes to the freezer itself before it connects, as the fastest of activators would. runsc: `pause` and `resume` on the
-  host's network, or `checkpoint`, and `create` with `restore` for each request.
-- fio moves 256 MB by calls of {raw["block"].upper()}, {raw["depth"]} at a time, past the page cache, as the VMM does. The
-  swap-out also looks for pages of one word and computes checksums; the prefetch also fills fresh pages and verifies them.
-
+{how(raw)}
 ## Latency
 {latencies(figures)}
 ## Memory
@@ -393,7 +410,7 @@ Ten python servers at once, of one root file system:
 {ratios(figures)}
 ## Disk
 {disk(figures)}
-Milliseconds from the order to hibernated for a heap of 20 MB, never stored before:
+Milliseconds from SIGSTOP to the leash until a heap of 20 MB, never stored before, is hibernated:
 
 {phases(figures)}
 ## Beside the paper

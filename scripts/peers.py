@@ -1,35 +1,13 @@
 """What people would use instead of hibernation: runc's containers frozen and reclaimed, and runsc's."""
 
-import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
 
-from measure import MemoryCgroup
-from sleepers import PATIENCE, Failure, Sleeper, run
-
-CAPABILITIES = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_SETGID", "CAP_SETUID", "CAP_NET_BIND_SERVICE"]
-
-
-def write_bundle(sleeper, linux):
-    sets = ("bounding", "effective", "permitted", "inheritable")
-    words = [str(word) for word in sleeper.workload.command(sleeper.port)]
-    spec = {
-        "ociVersion": "1.0.2",
-        "process": {"user": {"uid": 0, "gid": 0}, "args": words, "cwd": "/", "env": ["PATH=/usr/bin:/bin"],
-                    "capabilities": dict.fromkeys(sets, CAPABILITIES)},
-        "root": {"path": str(sleeper.root)}, "hostname": "bench",
-        "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"},
-                   {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
-                   {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"}],
-        "linux": {"namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")], **linux},
-    }
-    bundle = Path(sleeper.place.directory, sleeper.id)
-    bundle.mkdir()
-    Path(bundle, "config.json").write_text(json.dumps(spec))
-    return bundle
+from sleepers import PATIENCE, Failure, Sleeper, own_cgroup, reap, run, write_bundle
 
 
 class Runc(Sleeper):
@@ -39,7 +17,7 @@ class Runc(Sleeper):
 
     def launch(self):
         pid_file = Path(self.place.directory, self.id + ".pid")
-        words = ["runc", "--root", self.place.state / "runc", "run", "--detach", "--pid-file", pid_file, "--bundle",
+        words = ["runc", "--root", self.place.directory / "runc", "run", "--detach", "--pid-file", pid_file, "--bundle",
                  write_bundle(self, {"cgroupsPath": f"/dormouse-{self.id}"}), self.id]
         with open(self.output, "wb") as log:
             done = subprocess.run([str(word) for word in words], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -64,11 +42,15 @@ class Runc(Sleeper):
         self.freeze_file.write_text(("FROZEN" if frozen else "THAWED") if old else str(int(frozen)))
         self.frozen = frozen
 
+    def is_frozen(self):
+        if self.freeze_file.name == "freezer.state":
+            return self.freeze_file.read_text().strip() == "FROZEN"
+        return "frozen 1" in (self.memory_dir / "cgroup.events").read_text()
+
     def sleep(self):
         self.set_frozen(True)
-        if self.freeze_file.name == "freezer.state":
-            while self.freeze_file.read_text().strip() != "FROZEN":
-                time.sleep(0.001)
+        while not self.is_frozen():
+            time.sleep(0.001)
         begin = time.perf_counter_ns()
         self.place.reclaim(self)
         return {"reclaim_us": (time.perf_counter_ns() - begin) // 1000}
@@ -86,8 +68,11 @@ class Runc(Sleeper):
 
     def end(self):
         if hasattr(self, "freeze_file"):
+            pids = self.pids()
             self.set_frozen(False)
-        subprocess.run(["runc", "--root", self.place.state / "runc", "delete", "--force", self.id], capture_output=True)
+            os.kill(self.pid, signal.SIGKILL)
+            reap(pids)
+        subprocess.run(["runc", "--root", self.place.directory / "runc", "delete", "--force", self.id], capture_output=True)
 
 
 class Runsc(Sleeper):
@@ -95,7 +80,7 @@ class Runsc(Sleeper):
 
     def __init__(self, place, workload, root):
         super().__init__(place, workload, root)
-        self.base = [place.runsc, "-ignore-cgroups", f"-root={place.state}/runsc", "-network=host",
+        self.base = [place.runsc, "-ignore-cgroups", f"-root={place.directory}/runsc", "-network=host",
                      "-overlay2=root:memory"]
         self.paused = False
 
@@ -109,7 +94,7 @@ class Runsc(Sleeper):
             raise Failure(f"runsc {' '.join(words[len(self.base):])} ended with {done.returncode}: {self.log()}")
 
     def launch(self):
-        self.cgroup = MemoryCgroup(self.id)
+        self.cgroup = own_cgroup(self.id)
         self.bundle = write_bundle(self, {})
         self.call("run", "-detach", "-bundle", self.bundle, self.id)
 
@@ -132,8 +117,11 @@ class Runsc(Sleeper):
         return self.cgroup.charge_bytes()
 
     def end(self):
-        words = [*self.base, "delete", "-force", self.id]
+        words, pids = [*self.base, "delete", "-force", self.id], self.pids()
         subprocess.run([str(word) for word in words], capture_output=True, timeout=PATIENCE)
+        reap(pids)
+        for mount in Path(self.place.directory, "runsc").glob("*-netns"):
+            subprocess.run(["umount", "-l", mount], capture_output=True)
         self.cgroup.remove()
 
 
@@ -143,8 +131,10 @@ class Restored(Runsc):
     def sleep(self):
         self.image = Path(self.place.directory, self.id + ".image")
         begin = time.perf_counter_ns()
+        pids = self.pids()
         self.call("checkpoint", "-image-path", self.image, self.id)
         self.call("delete", "-force", self.id)
+        reap(pids)
         written = sum(file.stat().st_size for file in self.image.iterdir())
         return {"checkpoint_us": (time.perf_counter_ns() - begin) // 1000, "written": written}
 

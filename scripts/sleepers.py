@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from measure import MemoryCgroup, pss_bytes
 TOP = Path(__file__).resolve().parent.parent
 DORMOUSE = TOP / "target/release/dormouse"
 PATIENCE = 60
+CGROUPS = []
+CAPABILITIES = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_SETGID", "CAP_SETUID", "CAP_NET_BIND_SERVICE"]
 
 
 class Failure(Exception):
@@ -34,6 +37,22 @@ def run(*words, patience=PATIENCE):
         said = " ".join((done.stderr or done.stdout).split())
         raise Failure(f"{' '.join(words)} ended with {done.returncode}: {said[-300:]}")
     return done.stdout
+
+
+def own_cgroup(name):
+    """A memory cgroup of a sandbox's own."""
+    cgroup = MemoryCgroup(name)
+    CGROUPS.append(cgroup)
+    if cgroup.path is None:
+        raise Failure(f"cannot make a memory cgroup for {name}: no memory controller in /sys/fs/cgroup; enable one")
+    return cgroup
+
+
+def remove_cgroups():
+    """Removes what is left of them; nothing runs in them any more."""
+    for cgroup in CGROUPS:
+        if cgroup.path and cgroup.path.exists():
+            cgroup.remove()
 
 
 def drop_caches():
@@ -80,6 +99,36 @@ def make_root(root, workload):
         Path(root, directory).mkdir(parents=True)
     Path(root, "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
     workload.fill(root)
+
+
+def reap(pids):
+    """Collects those of the processes that became ours when their parents ended: dead ones hold their control groups."""
+    until = time.monotonic() + 10
+    for pid in pids:
+        try:
+            while os.waitpid(pid, os.WNOHANG) == (0, 0) and time.monotonic() < until:
+                time.sleep(0.005)
+        except ChildProcessError:
+            pass
+
+
+def write_bundle(sleeper, linux):
+    sets = ("bounding", "effective", "permitted", "inheritable")
+    words = [str(word) for word in sleeper.workload.command(sleeper.port)]
+    spec = {
+        "ociVersion": "1.0.2",
+        "process": {"user": {"uid": 0, "gid": 0}, "args": words, "cwd": "/", "env": ["PATH=/usr/bin:/bin"],
+                    "capabilities": dict.fromkeys(sets, CAPABILITIES)},
+        "root": {"path": str(sleeper.root)}, "hostname": "bench",
+        "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"},
+                   {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
+                   {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"}],
+        "linux": {"namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")], **linux},
+    }
+    bundle = Path(sleeper.place.directory, sleeper.id)
+    bundle.mkdir()
+    Path(bundle, "config.json").write_text(json.dumps(spec))
+    return bundle
 
 
 class Sleeper:
@@ -171,24 +220,26 @@ class Sleeper:
 
 
 class Dormouse(Sleeper):
-    """`dormouse do`; `reap` as its option."""
+    """`dormouse do`; `reap` and `share` (of files' pages) as its options."""
 
-    def __init__(self, place, workload, root, reap=True):
+    process = None
+
+    def __init__(self, place, workload, root, reap=True, share=False):
         super().__init__(place, workload, root)
-        self.reap = reap
+        self.options = ["--reap", "on" if reap else "off", "--share-files", "on" if share else "off"]
 
     def launch(self):
-        self.cgroup = MemoryCgroup(self.id)
+        self.cgroup = own_cgroup(self.id)
         program = self.workload.command(self.port)
         words = [DORMOUSE, "--root", self.place.state, "do", "--platform", self.place.platform, "--id", self.id,
                  "--rootfs", self.root, "--swap-dir", self.place.swap, "--cwd", "/",
-                 "--reap", "on" if self.reap else "off", "--", *program]
+                 *self.options, "--", *program]
         with open(self.output, "ab") as log:
             self.process = subprocess.Popen([str(word) for word in words], stdin=subprocess.DEVNULL, stdout=log,
                                             stderr=log, preexec_fn=self.cgroup.enter, start_new_session=True)
 
     def is_alive(self):
-        return self.process.poll() is None
+        return self.process is not None and self.process.poll() is None
 
     def sleep(self):
         """Puts it to sleep; result: what `dormouse hibernate` says."""
@@ -220,3 +271,43 @@ class Dormouse(Sleeper):
                 self.process.kill()
                 self.process.wait()
         self.cgroup.remove()
+
+
+class Container(Dormouse):
+    """`dormouse run` with a bundle; asleep after a signal to its leash."""
+
+    def launch(self):
+        pid_file = Path(self.place.directory, self.id + ".pid")
+        words = [DORMOUSE, "--root", self.place.state, "run", "--platform", self.place.platform, "--detach", "--pid-file",
+                 pid_file, "--bundle", write_bundle(self, {}), self.id]
+        with open(self.output, "ab") as log:
+            done = subprocess.run([str(word) for word in words], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        if done.returncode != 0:
+            raise Failure(f"dormouse run cannot start {self.workload.name}: {self.log()}")
+        self.pid = int(pid_file.read_text())
+
+    def is_alive(self):
+        return Path(f"/proc/{self.pid}").exists()
+
+    def sleep(self):
+        """Stops its leash; result: nanoseconds until it was hibernated, and what `dormouse events` says of it."""
+        words = [str(word) for word in (DORMOUSE, "--root", self.place.state, "events", self.id)]
+        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as events:
+            timer = threading.Timer(PATIENCE, events.kill)
+            timer.start()
+            try:
+                events.stdout.readline()
+                begin = time.time_ns()
+                os.kill(self.pid, signal.SIGSTOP)
+                for line in events.stdout:
+                    event = json.loads(line)
+                    if event["to"] == "hibernated":
+                        return event["time_us"] * 1000 - begin, event["hibernated"]
+                raise Failure(f"{self.id} did not hibernate when its leash was stopped")
+            finally:
+                timer.cancel()
+                events.kill()
+
+    def end(self):
+        words = [DORMOUSE, "--root", self.place.state, "delete", "--force", self.id]
+        subprocess.run([str(word) for word in words], capture_output=True, timeout=PATIENCE)

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::hibernate::stats::Stats;
-use crate::hibernate::{Hibernated, Woken};
+use crate::hibernate::{Hibernated, Reap, Woken};
 use crate::process;
 use crate::state::{SandboxState, Status};
 
@@ -44,7 +44,7 @@ pub enum Order {
     /// It comes back. Answered once the sandbox goes on.
     Wake {
         #[serde(default)]
-        reap: Option<bool>,
+        reap: Option<Reap>,
     },
     /// How is it? And is it alive?
     State,

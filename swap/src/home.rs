@@ -10,6 +10,10 @@ const SWAP_FILE: &str = "swap file";
 const REAP_FILE: &str = "REAP file";
 /// Shorter free runs of the swap file are passed over: writes stay large.
 const SHORTEST_RUN: u32 = 64;
+/// Most unwanted slots between two wanted ones that are read rather than skipped.
+const GAP_MAX: u32 = 4;
+/// How far from a touched page's slot others are read along.
+const AROUND_SLOTS: u32 = 32;
 
 /// What a [`Home::store`] came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,13 +23,6 @@ pub struct Stored {
     pub reap_pages: u64,
     /// Pages of one repeated word, which were only recorded.
     pub word_pages: u64,
-}
-
-/// What a [`Home::prefetch`] came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Prefetched {
-    pub pages: u64,
-    pub bytes: u64,
 }
 
 struct PageFile {
@@ -76,9 +73,8 @@ pub struct SwapHome {
     places: Places,
     /// Words of the pages that are one repeated word, unless it is zero.
     words: HashMap<PageId, u64>,
-    working_set: Vec<PageId>,
     limit_bytes: u64,
-    /// Where pages of the working set go that nobody wants any more.
+    /// Where slots go that are read only because they lie between others.
     scratch: Box<AlignedPage>,
 }
 
@@ -108,7 +104,6 @@ impl SwapHome {
             reap: PageFile::new(REAP_FILE, reap),
             places: Places::default(),
             words: HashMap::new(),
-            working_set: Vec::new(),
             limit_bytes,
             scratch: Box::new(AlignedPage([0; PAGE_BYTES])),
         }
@@ -151,22 +146,24 @@ impl SwapHome {
         page.bytes_mut().as_chunks_mut().0.fill(word);
     }
 
-    /// Reads pages that lie in one file; sorts them by slot.
-    fn fetch_from(file: &PageFile, found: &mut [(u32, Page)]) -> Result<u64, SwapError> {
+    /// Reads pages that lie in one file; sorts them by slot. Result: bytes read.
+    fn fetch_from(file: &PageFile, found: &mut [(u32, Page)], scratch: *mut u8) -> Result<u64, SwapError> {
         found.sort_unstable_by_key(|(slot, _)| *slot);
-        let mut done = 0;
-        while done < found.len() {
-            let first = found[done].0;
-            let run = found[done..].iter().zip(first..).take_while(|((slot, _), next)| slot == next).count();
-            let pages = &found[done..done + run];
-            let addrs: Vec<*mut u8> = pages.iter().map(|(_, page)| page.addr()).collect();
-            file.read(&addrs, first)?;
-            for (slot, page) in pages {
+        let mut read = 0;
+        for run in found.chunk_by(|(a, _), (b, _)| b - a <= 1 + GAP_MAX) {
+            let Some((first, _)) = run.first() else { continue };
+            let mut addrs: Vec<*mut u8> = Vec::with_capacity(run.len());
+            for (slot, page) in run {
+                addrs.resize((slot - first) as usize, scratch);
+                addrs.push(page.addr());
+            }
+            file.read(&addrs, *first)?;
+            read += (addrs.len() * PAGE_BYTES) as u64;
+            for (slot, page) in run {
                 file.check(page, *slot)?;
             }
-            done += run;
         }
-        Ok(found.len() as u64 * PAGE_BYTES as u64)
+        Ok(read)
     }
 }
 
@@ -228,7 +225,6 @@ impl Home for SwapHome {
             };
             self.settle(id, Place::Word);
         }
-        self.working_set = working_set.iter().map(|page| page.id).collect();
         Ok(Stored {
             swap_pages: plan.swap.len() as u64,
             reap_pages: plan.reap.len() as u64,
@@ -246,52 +242,28 @@ impl Home for SwapHome {
                 None => return Err(SwapError::Unknown { id: page.id }),
             }
         }
-        Ok(Self::fetch_from(&self.swap, &mut swap)? + Self::fetch_from(&self.reap, &mut reap)?)
+        let scratch = self.scratch.0.as_mut_ptr();
+        Ok(Self::fetch_from(&self.reap, &mut reap, scratch)?
+            + Self::fetch_from(&self.swap, &mut swap, scratch)?)
     }
 
-    fn working_set(&self) -> &[PageId] {
-        &self.working_set
-    }
-
-    fn prefetch(&mut self, page: &mut dyn FnMut(PageId) -> Option<Page>) -> Result<Prefetched, SwapError> {
-        let mut total = Prefetched::default();
-        let mut run: Vec<(u32, Option<Page>)> = Vec::new();
-        for at in 0..=self.working_set.len() {
-            let id = self.working_set.get(at).copied();
-            let place = id.and_then(|id| self.places.get(id));
-            let next = match (id, place) {
-                (Some(id), Some(Place::Reap(slot))) => Some((slot, page(id))),
-                (Some(id), Some(Place::Word)) => {
-                    if let Some(mut page) = page(id) {
-                        self.fill(&mut page);
-                        total.pages += 1;
-                    }
-                    continue;
-                }
-                _ => None,
-            };
-            let follows = match (run.last(), next) {
-                (Some((last, _)), Some((slot, _))) => last + 1 == slot,
-                _ => run.is_empty(),
-            };
-            if !follows {
-                let first = run[0].0;
-                let scratch = self.scratch.0.as_mut_ptr();
-                let addrs: Vec<*mut u8> =
-                    run.iter().map(|(_, page)| page.map_or(scratch, |page| page.addr())).collect();
-                self.reap.read(&addrs, first)?;
-                for (slot, page) in &run {
-                    if let Some(page) = page {
-                        self.reap.check(page, *slot)?;
-                        total.pages += 1;
-                    }
-                }
-                total.bytes += (run.len() * PAGE_BYTES) as u64;
-                run.clear();
-            }
-            run.extend(next);
-        }
-        Ok(total)
+    fn fetch_around(&mut self, pages: &mut Vec<Page>) -> Result<u64, SwapError> {
+        let Some(first) = pages.first().map(|page| page.id) else { return Ok(0) };
+        let near = match self.places.get(first) {
+            Some(Place::Swap(slot)) => Some((slot, false)),
+            Some(Place::Reap(slot)) => Some((slot, true)),
+            Some(Place::Word) | None => None,
+        };
+        let is_near = |slot: u32, reap: bool| {
+            near.is_some_and(|(at, is_reap)| is_reap == reap && at.abs_diff(slot) <= AROUND_SLOTS)
+        };
+        pages.retain(|page| match self.places.get(page.id) {
+            Some(Place::Word) => true,
+            Some(Place::Swap(slot)) => is_near(slot, false),
+            Some(Place::Reap(slot)) => is_near(slot, true),
+            None => page.id == first,
+        });
+        self.fetch(pages)
     }
 
     fn retain(&mut self, kept: &mut dyn FnMut(PageId) -> bool) {

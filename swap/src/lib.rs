@@ -1,8 +1,7 @@
 //! Homes for the pages of a sleeping sandbox. Knows nothing of containers, of KVM, or of page tables: a page is 4 KiB at
 //! an address, named by a number that its owner gives it (a frame number).
 //!
-//! A [`Home`] takes a batch of pages, all or nothing, gives single pages back, and gives a whole set back in the order in
-//! which it was stored. [`SwapHome`] is the first one: the two files of *Hibernate Container* (section 3.4), a swap file
+//! A [`Home`] takes a batch of pages, all or nothing, and gives single pages or whole sets back. [`SwapHome`] is the first one: the two files of *Hibernate Container* (section 3.4), a swap file
 //! for single pages and a REAP file for the working set. Every page carries a checksum that is verified on its way in.
 //! The files' format is in `docs/swap-format.md`.
 
@@ -12,7 +11,7 @@ pub mod io;
 mod table;
 
 pub use file::{SwapFileError, open_unnamed};
-pub use home::{Prefetched, Stored, SwapHome};
+pub use home::{Stored, SwapHome};
 
 use std::io as stdio;
 use std::ptr::NonNull;
@@ -74,16 +73,14 @@ pub enum SwapError {
 
 /// A place for pages. Calls are made by one thread at a time.
 pub trait Home: Send {
-    /// Stores pages: `working_set`, in this order, to come back together by [`Self::prefetch`], and `rest`, to come back
-    /// one by one. Replaces what was stored under the same numbers. After an error nothing has changed.
+    /// Stores pages: `working_set` to come back together, in this order, and `rest` to come back one by one. Replaces what was stored under the same numbers. After an error nothing has changed.
     fn store(&mut self, working_set: &[Page], rest: &[Page]) -> Result<Stored, SwapError>;
-    /// Brings pages back, in any order; neighbours in the file are read together. The pages stay stored. After an error
-    /// the content of the pages is undefined.
+    /// Brings pages back, one or a whole set, in any order; neighbours in the file are read together. The pages stay
+    /// stored. After an error the content of the pages is undefined. Result: bytes read.
     fn fetch(&mut self, pages: &mut [Page]) -> Result<u64, SwapError>;
-    /// The numbers of the working set, in its order.
-    fn working_set(&self) -> &[PageId];
-    /// Brings the working set back. `page` says where each one goes, or that it is not wanted any more.
-    fn prefetch(&mut self, page: &mut dyn FnMut(PageId) -> Option<Page>) -> Result<Prefetched, SwapError>;
+    /// Brings the first of `pages` back, and those of the others that lie next to it in the file: reading them along costs
+    /// next to nothing. Others are left out of `pages`, whose order changes. Otherwise as [`Self::fetch`].
+    fn fetch_around(&mut self, pages: &mut Vec<Page>) -> Result<u64, SwapError>;
     /// Forgets pages that are not `kept`.
     fn retain(&mut self, kept: &mut dyn FnMut(PageId) -> bool);
     /// Bytes of disk in use.

@@ -118,13 +118,36 @@ fn what_was_stored_comes_back() {
     assert_eq!(stored, Stored { swap_pages: 86, reap_pages: 10, word_pages: 4 });
     let before = Memory(memory.0.iter().map(|page| Box::new(AlignedPage(page.0))).collect());
     (0..100).for_each(|id| memory.wipe(id));
-    let fetched = home.prefetch(&mut |id| (id != 15).then(|| memory.page(id))).unwrap();
-    assert_eq!(fetched, Prefetched { pages: 9, bytes: 10 * PAGE_BYTES as u64 });
+    // What lies between wanted slots is read along.
+    let mut set: Vec<Page> = (10..20).filter(|id| *id != 15).map(|id| memory.page(id)).collect();
+    assert_eq!(home.fetch(&mut set).unwrap(), 10 * PAGE_BYTES as u64);
     let mut rest: Vec<Page> = (0..10).chain([15]).chain(20..100).map(|id| memory.page(id)).collect();
     home.fetch(&mut rest).unwrap();
     for (id, (a, b)) in memory.0.iter().zip(&before.0).enumerate() {
         assert!(a.0 == b.0, "page {id}");
     }
+}
+
+#[test]
+fn around_a_page_comes_what_lies_next_to_it() {
+    let (swap, reap) = (Faulty::good(), Faulty::good());
+    let (mut home, mut memory) = (home(&swap, &reap), Memory::new(100));
+    (0..100).for_each(|id| memory.set(id, if id == 3 { 0 } else { 9 + u64::from(id) }));
+    let set: Vec<Page> = [5, 6].map(|id| memory.page(id)).into();
+    let rest: Vec<Page> = (0..5).chain(7..100).map(|id| memory.page(id)).collect();
+    home.store(&set, &rest).unwrap();
+    let mut around = |ids: &[PageId]| {
+        let mut pages: Vec<Page> = ids.iter().map(|id| memory.page(*id)).collect();
+        home.fetch_around(&mut pages).map(|_| {
+            let mut came: Vec<PageId> = pages.iter().map(|page| page.id).collect();
+            came.sort_unstable();
+            came
+        })
+    };
+    assert_eq!(around(&[1, 2, 3, 5, 30, 90]).unwrap(), [1, 2, 3, 30]);
+    assert_eq!(around(&[5, 1, 6]).unwrap(), [5, 6]);
+    assert_eq!(around(&[3, 1]).unwrap(), [3]);
+    assert!(around(&[]).unwrap().is_empty());
 }
 
 #[test]
@@ -138,7 +161,7 @@ fn a_damaged_page_is_told() {
     reap.bytes.lock().unwrap()[4095] ^= 1;
     let damaged = |error| matches!(error, SwapError::Damaged { .. });
     assert!(damaged(home.fetch(&mut [pages[1]]).unwrap_err()));
-    assert!(damaged(home.prefetch(&mut |id| Some(memory.page(id))).unwrap_err()));
+    assert!(damaged(home.fetch(&mut [pages[0]]).unwrap_err()));
     reap.bytes.lock().unwrap().truncate(100);
     assert!(matches!(home.fetch(&mut [pages[0]]).unwrap_err(), SwapError::Read { .. }));
 }
@@ -183,7 +206,7 @@ enum Step {
         fail_after: Option<u8>,
     },
     Fetch(Vec<u8>),
-    Prefetch,
+    FetchAll,
     Retain(u64),
 }
 
@@ -197,7 +220,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         store,
         prop::collection::vec(0..64_u8, 1..20).prop_map(Step::Fetch),
-        Just(Step::Prefetch),
+        Just(Step::FetchAll),
         any::<u64>().prop_map(Step::Retain),
     ]
 }
@@ -250,11 +273,11 @@ proptest! {
                         }
                     }
                 }
-                Step::Prefetch => {
-                    let set = home.working_set().to_vec();
-                    let wanted: Vec<PageId> = set.into_iter().filter(|id| model.contains_key(id)).collect();
+                Step::FetchAll => {
+                    let wanted: Vec<PageId> = model.keys().copied().collect();
                     wanted.iter().for_each(|id| memory.wipe(*id));
-                    prop_assert!(home.prefetch(&mut |id| Some(memory.page(id))).is_ok());
+                    let mut pages: Vec<Page> = wanted.iter().map(|id| memory.page(*id)).collect();
+                    prop_assert!(home.fetch(&mut pages).is_ok());
                     for id in wanted {
                         prop_assert!(memory.0[id as usize].0 == model[&id]);
                     }

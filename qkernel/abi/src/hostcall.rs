@@ -107,12 +107,18 @@ pub const WINDOW_COPY: u32 = 19;
 /// (phys of [`SwapOut`]): stores pages of user memory in the sandbox's home of pages. All or nothing: after an error
 /// everything that was stored before can be brought back as before.
 pub const SWAP_OUT: u32 = 20;
-/// (phys of `u32` frame numbers, count): brings stored pages back to their frames. A page that cannot come back ends the
-/// sandbox.
+/// (phys of `u32` frame numbers, count, 1: of the working set): brings stored pages back to their frames; of the working
+/// set all of them, else the first, and those of the others that cost next to nothing, at most 64 in all. Result: a bit for
+/// each that came, of the latter kind. A page that cannot come back ends the sandbox.
 pub const SWAP_IN: u32 = 21;
-/// (phys of the bitmap of stored frames, its 64-bit words, phys of `u32` frame numbers to fill, most): brings the working
-/// set back, as far as its frames are in the bitmap; result: how many, with their numbers in the order of the set.
-pub const PREFETCH: u32 = 22;
+/// (): a wake begins; result: how the working set comes back, a [`REAP_OFF`] ….
+pub const BEGIN_WAKE: u32 = 22;
+/// Page by page, as it is touched.
+pub const REAP_OFF: u64 = 0;
+/// Before anything runs.
+pub const REAP_FIRST: u64 = 1;
+/// While tasks run already.
+pub const REAP_STREAM: u64 = 2;
 
 /// What [`SWAP_OUT`] stores. Frames go by number: `(phys - USER_PHYS) / PAGE_SIZE`.
 #[repr(C)]

@@ -19,7 +19,6 @@ use abi::hostcall::{
 };
 
 use crate::host;
-use crate::mm::residency;
 use crate::platform;
 use crate::sync::SpinLock;
 use crate::task::{pause, sched};
@@ -187,16 +186,22 @@ fn go_on(request: i64, asleep: &mut bool) {
     if wanted != NONE && wanted < request && settle(wanted) {
         tell(&HibernateReport { outcome: HIBERNATE_CANCELLED, ..HibernateReport::default() }, wanted);
     }
+    let mut how = hc::REAP_OFF;
     if core::mem::take(asleep) {
+        how = platform::call(hc::BEGIN_WAKE, [0; 6]).unwrap_or(hc::REAP_OFF);
         working_set::begin_wake();
-        // What does not come now comes by faults.
-        if residency::prefetch(working_set::len()).is_ok_and(|frames| frames != 0) {
-            working_set::restore();
-        }
+    }
+    // Tasks can only run meanwhile if there is another CPU.
+    let streams = how == hc::REAP_STREAM && platform::cpus() > 1;
+    if how != hc::REAP_OFF && !streams {
+        working_set::bring_back(false);
     }
     STIRRED.store(false, Ordering::SeqCst);
     idle::stirred();
     pause::resume(request);
+    if streams {
+        working_set::bring_back(true);
+    }
 }
 
 fn tell(report: &HibernateReport, request: i64) {

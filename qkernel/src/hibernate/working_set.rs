@@ -3,16 +3,18 @@
 //!
 //! A touch is a fault on an entry whose content was stored. The first wake has no set; neighbours that come along with
 //! touched pages are its first guess. The second one *records*: content comes back, but every entry faults at its first
-//! use. Later wakes make the entries of the set present before anything runs ([`restore`]), so that only pages new to it
+//! use. Later wakes make the entries of the set present with its content ([`bring_back`]), so that only pages new to it
 //! fault, and join; now and then one records anew, and pages that two of those found unused leave.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::mm::aspace::{AddressSpace, Space};
 use crate::mm::frames::{self, Frame};
 use crate::mm::residency;
+use crate::platform;
 use crate::sync::{MutexGuard, SpinLock};
 
 /// How many recorded wakes a page stays in the set without being touched.
@@ -21,6 +23,10 @@ const KEEP_WAKES: u8 = 2;
 const RECORD_EVERY: u32 = 16;
 /// Most touches that are written down (512 MiB); a set this large comes back as fast by faults.
 const TOUCHES_MAX: usize = 1 << 17;
+/// Pages of a batch that comes back while tasks run: 512 KiB.
+const BATCH_PAGES: usize = 128;
+/// How often spaces are tried that were in use all the time.
+const RESTORE_ATTEMPTS: usize = 100;
 /// The space of touches of in-memory files by system calls.
 const NO_SPACE: u64 = 0;
 
@@ -116,14 +122,9 @@ pub fn is_recording() -> bool {
     RECORDING.load(Ordering::Relaxed)
 }
 
-/// Touches in the set that is stored.
-pub fn len() -> usize {
-    SET.lock().members.len()
-}
-
 /// What the next set would be, of those frames that are `here`; [`store`] makes it so.
 pub fn next(
-    spaces: &[alloc::sync::Arc<AddressSpace>],
+    spaces: &[Arc<AddressSpace>],
     locked: &[MutexGuard<'_, Space>],
     here: impl Fn(u32) -> bool,
 ) -> Vec<Touch> {
@@ -144,36 +145,53 @@ pub fn store(members: Vec<Touch>) {
     (set.members, set.touched) = (members, Vec::new());
 }
 
-/// A wake begins; what follows is recorded or not. With a set that came back, [`restore`] comes next.
+/// A wake begins; what follows is recorded or not.
 pub fn begin_wake() {
     let mut set = SET.lock();
     GUESSING.store(set.members.is_empty(), Ordering::Relaxed);
     RECORDING.store(set.begins_to_record(), Ordering::Relaxed);
 }
 
-/// Makes the entries of the set present whose content is back, and shows them to the stubs at once. Best effort: faults
-/// do the rest.
-pub fn restore() {
-    if is_recording() {
-        return;
-    }
-    let mut pages: Vec<(u64, u64)> = {
-        let set = SET.lock();
-        let mut pages = Vec::new();
-        if pages.try_reserve_exact(set.members.len()).is_err() {
+/// Brings the set back, all at once or in batches, and makes its entries present; tasks may run meanwhile. Best effort:
+/// faults do the rest.
+pub fn bring_back(in_batches: bool) {
+    let members = SET.lock().members.clone();
+    let batch = if in_batches { BATCH_PAGES } else { members.len().max(1) };
+    let spaces: BTreeMap<u64, _> = AddressSpace::all().into_iter().map(|space| (space.id(), space)).collect();
+    let mut seen = BTreeSet::new();
+    let mut hidden = Vec::new();
+    for members in members.chunks(batch) {
+        let frames = members.iter().map(|member| member.frame).filter(|frame| seen.insert(*frame)).collect();
+        if residency::bring_set(frames).is_err() {
             return;
         }
-        pages.extend(set.members.iter().filter(|touch| touch.space != NO_SPACE).map(Touch::key));
-        pages
-    };
-    pages.sort_unstable();
-    let spaces: BTreeMap<u64, _> = AddressSpace::all().into_iter().map(|space| (space.id(), space)).collect();
-    for of_space in pages.chunk_by(|(a, _), (b, _)| a == b) {
-        let space = of_space.first().and_then(|(id, _)| spaces.get(id));
-        if let Some(space) = space {
-            space.bring_in_entries(of_space.iter().map(|(_, page)| *page), residency::is_swapped);
+        if !is_recording() {
+            hidden.extend(members.iter().map(Touch::key).filter(|(space, _)| *space != NO_SPACE));
+            restore(&mut hidden, &spaces);
         }
     }
+    for _ in 0..RESTORE_ATTEMPTS {
+        if hidden.is_empty() {
+            break;
+        }
+        platform::relax();
+        restore(&mut hidden, &spaces);
+    }
+}
+
+/// Makes entries present whose content is back, and shows them to the stubs; those of spaces that are in use stay in the
+/// list.
+fn restore(hidden: &mut Vec<(u64, u64)>, spaces: &BTreeMap<u64, Arc<AddressSpace>>) {
+    hidden.sort_unstable();
+    let mut busy = Vec::new();
+    for of_space in hidden.chunk_by(|(a, _), (b, _)| a == b) {
+        let space = of_space.first().and_then(|(id, _)| spaces.get(id));
+        let pages = of_space.iter().map(|(_, page)| *page);
+        if space.is_some_and(|space| !space.bring_in_entries(pages, residency::is_swapped)) {
+            busy.extend_from_slice(of_space);
+        }
+    }
+    *hidden = busy;
 }
 
 #[cfg(test)]

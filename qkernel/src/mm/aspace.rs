@@ -148,9 +148,13 @@ impl AddressSpace {
     }
 
     /// Makes the swapped entries of `pages` present whose frame's content is there, and shows them to the stub with one
-    /// order. Nothing, if the space is in use.
-    pub fn bring_in_entries(&self, pages: impl Iterator<Item = u64>, is_absent: impl Fn(Frame) -> bool) {
-        let Some(mut space) = self.try_lock() else { return };
+    /// order. Nothing, if the space is in use: false.
+    pub fn bring_in_entries(
+        &self,
+        pages: impl Iterator<Item = u64>,
+        is_absent: impl Fn(Frame) -> bool,
+    ) -> bool {
+        let Some(mut space) = self.try_lock() else { return false };
         for page in pages {
             let entry = space.table.get(page);
             let comes = entry.has(Entry::SWAPPED) && !entry.has(Entry::KEPT);
@@ -159,6 +163,7 @@ impl AddressSpace {
             }
         }
         self.commit(&mut space);
+        true
     }
 
     pub fn id(&self) -> u64 {

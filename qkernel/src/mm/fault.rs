@@ -119,7 +119,8 @@ impl Space {
         residency::bring_in(&wanted[..count])?;
         let (alone, id) = (working_set::is_recording(), self.id);
         self.table.for_each(start, end, |addr, entry| {
-            if comes(entry) && (addr == page || !alone) {
+            let is_here = || !residency::is_swapped(Frame::new(entry.phys()));
+            if comes(entry) && (addr == page || !alone && is_here()) {
                 *entry = entry.brought_in();
                 working_set::came(id, addr, Frame::new(entry.phys()), addr == page);
             }

@@ -67,9 +67,10 @@ impl Residency {
         is_set(&self.untouched, index) && clear(&self.untouched, index)
     }
 
-    /// Has `fetch` bring in those of `wanted` that are absent; how many they were.
-    fn bring_in(&self, wanted: &[u32], fetch: impl FnOnce(&[u32]) -> Result<()>) -> Result<usize> {
-        if !wanted.iter().any(|index| self.is_absent(*index)) {
+    /// Has `fetch` bring in the first of `wanted` if it is absent, and those others that it likes of the absent ones: it
+    /// says which, by a bit each. How many came.
+    fn bring_in(&self, wanted: &[u32], fetch: impl FnOnce(&[u32]) -> Result<u64>) -> Result<usize> {
+        if !wanted.first().is_some_and(|index| self.is_absent(*index)) {
             return Ok(0);
         }
         let _bringing = self.bringing.lock();
@@ -80,11 +81,13 @@ impl Residency {
             *slot = index;
             count += 1;
         }
-        if count != 0 {
-            fetch(&absent[..count])?;
-            absent[..count].iter().for_each(|index| self.is_back(*index));
+        // It may have come meanwhile.
+        if absent[..count].first() != wanted.first() {
+            return Ok(0);
         }
-        Ok(count)
+        let came = fetch(&absent[..count])? | 1;
+        let came = absent[..count].iter().enumerate().filter(|(at, _)| came >> at & 1 != 0);
+        Ok(came.map(|(_, index)| self.is_back(*index)).count())
     }
 
     /// A frame gets new content: what was stored of it doesn't count any more.
@@ -103,17 +106,15 @@ impl Residency {
         }
     }
 
-    /// Lets `fetch` fill a list with the numbers of frames that it brought in, given the bits.
-    fn prefetch(
-        &self,
-        list: &mut [u32],
-        fetch: impl FnOnce(&[AtomicU64], &mut [u32]) -> Result<usize>,
-    ) -> Result<usize> {
-        let Some(bits) = self.absent.get() else { return Ok(0) };
+    /// The same for a list of any length, which is cut down to those that came.
+    fn bring_list(&self, list: &mut Vec<u32>, fetch: impl FnOnce(&[u32]) -> Result<()>) -> Result<()> {
         let _bringing = self.bringing.lock();
-        let count = fetch(bits, list)?.min(list.len());
-        list[..count].iter().for_each(|index| self.is_back(*index));
-        Ok(count)
+        list.retain(|index| self.is_absent(*index));
+        if !list.is_empty() {
+            fetch(list)?;
+            list.iter().for_each(|index| self.is_back(*index));
+        }
+        Ok(())
     }
 
     /// The absent frames are those of `bits`, and no others. Nothing else runs.
@@ -168,7 +169,8 @@ pub fn ensure(frame: Frame) -> Result<()> {
     Ok(())
 }
 
-/// The same for up to [`BRING_MAX`] frames with one call to the host, none of which counts as touched.
+/// The same for the first of up to [`BRING_MAX`] frames; those of the others come along that the host finds next to it. None
+/// counts as touched.
 pub fn bring_in(wanted: &[Frame]) -> Result<()> {
     if RESIDENCY.absent.get().is_none() {
         return Ok(());
@@ -179,12 +181,7 @@ pub fn bring_in(wanted: &[Frame]) -> Result<()> {
         list[count] = index;
         count += 1;
     }
-    RESIDENCY
-        .bring_in(&list[..count], |absent| {
-            let args = [platform::phys_of(absent.as_ptr()), absent.len() as u64, 0, 0, 0, 0];
-            platform::call(hc::SWAP_IN, args).map(drop)
-        })
-        .map(drop)
+    RESIDENCY.bring_in(&list[..count], |absent| swap_in(absent, false)).map(drop)
 }
 
 /// The allocator gives the frame to somebody new.
@@ -196,19 +193,14 @@ pub fn forget(frame: Frame) {
     }
 }
 
-/// Brings the working set back, at most `most` frames of it; how many they were.
-pub fn prefetch(most: usize) -> Result<usize> {
-    if most == 0 {
-        return Ok(0);
-    }
-    let mut list = Vec::new();
-    list.try_reserve_exact(most).map_err(|_| Errno::ENOMEM)?;
-    list.resize(most, 0u32);
-    RESIDENCY.prefetch(&mut list, |bits, list| {
-        let (at, words) = (platform::phys_of(bits.as_ptr()), bits.len() as u64);
-        let to = platform::phys_of(list.as_mut_ptr());
-        Ok(platform::call(hc::PREFETCH, [at, words, to, list.len() as u64, 0, 0])? as usize)
-    })
+/// Brings those of a part of the working set back that are absent, with one call to the host. Each frame is there once.
+pub fn bring_set(mut list: Vec<u32>) -> Result<()> {
+    RESIDENCY.bring_list(&mut list, |list| swap_in(list, true).map(drop))
+}
+
+fn swap_in(list: &[u32], of_set: bool) -> Result<u64> {
+    let args = [platform::phys_of(list.as_ptr()), list.len() as u64, of_set.into(), 0, 0, 0];
+    platform::call(hc::SWAP_IN, args)
 }
 
 /// Makes room for the bits; before the first [`mark`].
@@ -250,13 +242,17 @@ mod tests {
         let mut bring = |wanted: &[u32]| {
             residency.bring_in(wanted, |list| {
                 fetched.extend_from_slice(list);
-                Ok(())
+                Ok(1)
             })
         };
-        assert_eq!(bring(&[0, 1, 2, 64]), Ok(2));
+        assert_eq!(bring(&[0, 1, 64]), Ok(0));
+        assert_eq!(bring(&[1, 2, 64]), Ok(1));
         assert_eq!(bring(&[1, 64]), Ok(0));
         assert_eq!(bring(&[3, 500]), Ok(1));
         assert_eq!(fetched, [1, 64, 3]);
+        assert!(residency.is_absent(64));
+        assert_eq!(residency.bring_in(&[64, 2], |_| Ok(0b11)), Ok(1));
+        assert!(!residency.is_absent(64));
     }
 
     #[test]
@@ -283,15 +279,13 @@ mod tests {
     }
 
     #[test]
-    fn prefetching_clears_what_came() {
+    fn of_a_list_what_is_absent_comes() {
         let residency = absent(&[0b1110]);
-        let mut list = [0; 4];
-        let came = residency.prefetch(&mut list, |bits, list| {
-            assert_eq!(bits[0].load(Ordering::Relaxed), 0b1110);
-            list[..2].copy_from_slice(&[3, 1]);
-            Ok(2)
-        });
-        assert_eq!(came, Ok(2));
+        let mut list = vec![3, 0, 1];
+        assert_eq!(residency.bring_list(&mut list, |_| Err(Errno::EIO)), Err(Errno::EIO));
+        assert!(residency.is_absent(3));
+        let mut list = vec![3, 0, 1];
+        residency.bring_list(&mut list, |list| (list == [3, 1]).then_some(()).ok_or(Errno::EINVAL)).unwrap();
         assert!(!residency.is_absent(1) && residency.is_absent(2) && !residency.is_absent(3));
     }
 

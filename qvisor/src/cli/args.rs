@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::hibernate::Wishes;
+use crate::hibernate::{Reap, Wishes};
 use crate::mounts::Volume;
 use crate::state::Root;
 
@@ -94,9 +94,9 @@ pub enum Command {
         /// As a JSON object
         #[arg(long)]
         json: bool,
-        /// Whether the working set comes back at once [default: as the sandbox was started]
+        /// How the working set comes back [default: as the sandbox was started]
         #[arg(long, value_enum)]
-        reap: Option<Switch>,
+        reap: Option<Reap>,
     },
     /// Show what a sandbox is, and then each time it hibernates or wakes, as lines of JSON
     Events { id: String },
@@ -163,9 +163,9 @@ pub struct HibernationArgs {
     /// Most bytes there, as 512M or 2G [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub swap_limit: Option<u64>,
-    /// Whether the working set comes back at once when the sandbox wakes [default: on]
+    /// How the working set comes back when the sandbox wakes [default: on]
     #[arg(long, value_enum)]
-    pub reap: Option<Switch>,
+    pub reap: Option<Reap>,
     /// Hibernate after this long without a request, as 30s or 5m [default: never]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub idle_timeout: Option<Duration>,
@@ -177,7 +177,7 @@ impl HibernationArgs {
         Ok(Wishes {
             dir: self.swap_dir.as_ref().map(std::path::absolute).transpose()?,
             limit_bytes: self.swap_limit,
-            reap: self.reap.map(|reap| reap == Switch::On),
+            reap: self.reap,
             idle_timeout: self.idle_timeout,
         })
     }

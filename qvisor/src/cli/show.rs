@@ -3,9 +3,10 @@
 use std::fmt::Write;
 use std::io::{BufRead, Write as _};
 
-use super::{Failure, Switch, say};
+use super::{Failure, say};
 use crate::container;
 use crate::control::{self, Answer, Figures, Order};
+use crate::hibernate::Reap;
 use crate::signals;
 use crate::state::{Id, Root, Status};
 
@@ -64,9 +65,9 @@ pub(super) fn hibernate(root: &Root, id: &str, json: bool) -> Result<u8, Failure
     say(&text)
 }
 
-pub(super) fn wake(root: &Root, id: &str, json: bool, reap: Option<Switch>) -> Result<u8, Failure> {
+pub(super) fn wake(root: &Root, id: &str, json: bool, reap: Option<Reap>) -> Result<u8, Failure> {
     let failed = |why: String| format!("cannot wake sandbox {id}: {why}; see dormouse state {id}");
-    let order_of = Order::Wake { reap: reap.map(|reap| reap == Switch::On) };
+    let order_of = Order::Wake { reap };
     let Some(Figures::Woken(done)) = order(root, id, order_of, failed)?.figures else {
         return Err(failed("its VMM did not say how it went".into()).into());
     };

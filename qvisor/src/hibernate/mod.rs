@@ -4,9 +4,9 @@
 //! frame number must be one of user memory. A page that cannot come back as it was ends the sandbox.
 #![allow(unsafe_code)]
 
+pub mod fault;
 pub mod stats;
 
-use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -18,13 +18,27 @@ use abi::hostcall::{self as hc, HibernateReport, SwapOut};
 use abi::layout::USER_PHYS;
 use serde::{Deserialize, Serialize};
 use swap::io::Device;
-use swap::{Home, Page, PageId, Prefetched, Stored, SwapError, SwapFileError, SwapHome};
+use swap::{Home, Page, PageId, Stored, SwapError, SwapFileError, SwapHome};
 
+use self::fault::Point;
 use crate::memory::SandboxMemory;
 use crate::sandbox::{Outcome, Sandbox};
 
 /// Where swap files go when nothing else is asked for.
 pub const DEFAULT_DIR: &str = "/var/lib/dormouse/.swap";
+
+/// How the working set comes back when a sandbox wakes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Reap {
+    /// Page by page, as it is touched
+    Off,
+    /// As a whole, before anything runs
+    #[default]
+    On,
+    /// As a whole, while programs run already
+    Stream,
+}
 
 /// Where a sandbox's pages go, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,13 +46,12 @@ pub struct SwapPlan {
     /// `None`: [`DEFAULT_DIR`], and a sandbox that cannot have its files there cannot hibernate.
     pub dir: Option<PathBuf>,
     pub limit_bytes: u64,
-    /// Whether the working set comes back at once.
-    pub reap: bool,
+    pub reap: Reap,
 }
 
 impl Default for SwapPlan {
     fn default() -> Self {
-        Self { dir: None, limit_bytes: u64::MAX, reap: true }
+        Self { dir: None, limit_bytes: u64::MAX, reap: Reap::default() }
     }
 }
 
@@ -48,7 +61,7 @@ pub struct Wishes {
     /// Where its files go; absolute.
     pub dir: Option<PathBuf>,
     pub limit_bytes: Option<u64>,
-    pub reap: Option<bool>,
+    pub reap: Option<Reap>,
     /// After how long without a request.
     pub idle_timeout: Option<Duration>,
 }
@@ -69,7 +82,7 @@ impl Wishes {
 impl From<Wishes> for SwapPlan {
     fn from(wishes: Wishes) -> Self {
         let Wishes { dir, limit_bytes, reap, .. } = wishes;
-        Self { dir, limit_bytes: limit_bytes.unwrap_or(u64::MAX), reap: reap.unwrap_or(true) }
+        Self { dir, limit_bytes: limit_bytes.unwrap_or(u64::MAX), reap: reap.unwrap_or_default() }
     }
 }
 
@@ -118,9 +131,9 @@ pub struct Hibernation {
 struct Inner {
     /// Or why there is none.
     home: Result<SwapHome, String>,
-    reap: bool,
+    reap: Reap,
     /// What was asked for the wake at hand.
-    reap_now: Option<bool>,
+    reap_now: Option<Reap>,
     /// What came of the last hibernation, and the last wake.
     last: Result<Hibernated, String>,
     stored: Stored,
@@ -149,10 +162,10 @@ impl Hibernation {
     /// Of a sandbox that never hibernates.
     #[must_use]
     pub fn none() -> Self {
-        Self::new(Err("it has no swap files".into()), true)
+        Self::new(Err("it has no swap files".into()), Reap::default())
     }
 
-    fn new(home: Result<SwapHome, String>, reap: bool) -> Self {
+    fn new(home: Result<SwapHome, String>, reap: Reap) -> Self {
         let inner = Inner {
             home,
             reap,
@@ -175,8 +188,12 @@ impl Hibernation {
     }
 
     /// A wake begins: whether it brings the working set back at once; `None`: as the sandbox was started.
-    pub fn begin_wake(&self, reap: Option<bool>) {
-        self.lock().reap_now = reap;
+    pub fn begin_wake(&self, reap: Option<Reap>) {
+        let mut inner = self.lock();
+        // Nobody waits for an answer of the sandbox's, only for the end of this.
+        let usual = if inner.reap == Reap::Stream { Reap::On } else { inner.reap };
+        inner.reap_now = Some(reap.unwrap_or(usual));
+        fault::pass(Point::Waking);
     }
 
     /// How the last hibernation came out.
@@ -193,57 +210,8 @@ impl Hibernation {
 fn files_in(dir: &Path) -> Result<[Box<dyn Device>; 2], SwapFileError> {
     // A directory that cannot be made cannot be opened either, which says why.
     let _ = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    let open = || swap::open_unnamed(dir).map(|file| faulty(Box::new(file)));
-    Ok([open()?, open()?])
-}
-
-/// For tests of a debug build: a device that fails as `DORMOUSE_SWAP_FAULT` says.
-fn faulty(device: Box<dyn Device>) -> Box<dyn Device> {
-    let fault = match std::env::var("DORMOUSE_SWAP_FAULT").as_deref() {
-        Ok("write") => Fault::Write,
-        Ok("read") => Fault::Read,
-        Ok("flip") => Fault::Flip,
-        _ => return device,
-    };
-    if cfg!(debug_assertions) { Box::new(Faulty { device, fault }) } else { device }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
-    Write,
-    Read,
-    /// Reads change a bit.
-    Flip,
-}
-
-struct Faulty {
-    device: Box<dyn Device>,
-    fault: Fault,
-}
-
-impl Device for Faulty {
-    fn write(&self, pieces: &[libc::iovec], offset: u64) -> io::Result<usize> {
-        match self.fault {
-            Fault::Write => Err(io::Error::from_raw_os_error(libc::EIO)),
-            _ => self.device.write(pieces, offset),
-        }
-    }
-
-    fn read(&self, pieces: &[libc::iovec], offset: u64) -> io::Result<usize> {
-        if self.fault == Fault::Read {
-            return Err(io::Error::from_raw_os_error(libc::EIO));
-        }
-        let moved = self.device.read(pieces, offset)?;
-        if let (Fault::Flip, Some(first)) = (self.fault, pieces.first()) {
-            // SAFETY: the piece is a page that was just read into.
-            unsafe { *first.iov_base.cast::<u8>() ^= 1 };
-        }
-        Ok(moved)
-    }
-
-    fn discard(&self, offset: u64, len: u64) {
-        self.device.discard(offset, len);
-    }
+    let open = |name| swap::open_unnamed(dir).map(|file| fault::faulty(Box::new(file), name));
+    Ok([open("swap")?, open("reap")?])
 }
 
 /// The page that a frame number stands for; `None` when it is not one of user memory.
@@ -309,17 +277,21 @@ pub(crate) fn swap_out(sandbox: &Sandbox, phys: u64) -> i64 {
     else {
         return BAD;
     };
+    let in_set = working.len();
     let mut inner = sandbox.hibernation().lock();
-    if !inner.reap {
+    if inner.reap == Reap::Off {
+        // Neighbours in memory are neighbours in the file, for page faults.
         rest.append(&mut working);
+        rest.sort_unstable_by_key(|page| page.id);
     }
     let Ok(home) = &mut inner.home else { return -i64::from(libc::ENODEV) };
     match home.store(&working, &rest) {
         Ok(stored) => {
             working.iter().chain(&rest).for_each(|page| kept.set(page.id));
             home.retain(&mut |id| kept.has(id));
-            sandbox.hibernation().counters.stored(&stored, home);
+            sandbox.hibernation().counters.stored(&stored, in_set, home);
             (inner.stored, inner.store_error) = (stored, None);
+            fault::stored();
             0
         }
         Err(error) => {
@@ -336,48 +308,45 @@ fn lost(sandbox: &Sandbox, error: &SwapError) -> i64 {
 }
 
 /// `SWAP_IN`.
-pub(crate) fn swap_in(sandbox: &Sandbox, phys: u64, count: u64) -> i64 {
-    let Some(mut pages) = pages(&sandbox.memory, phys, count) else { return BAD };
+pub(crate) fn swap_in(sandbox: &Sandbox, [phys, count, of_set, ..]: [u64; 6]) -> i64 {
+    let Some(wanted) = numbers(&sandbox.memory, phys, count) else { return BAD };
+    let pages: Option<Vec<Page>> = wanted.iter().map(|id| page_of(&sandbox.memory, *id)).collect();
+    let Some(mut pages) = pages.filter(|_| of_set != 0 || count <= 64) else { return BAD };
+    fault::pass(if of_set != 0 { Point::Prefetching } else { Point::Fetching });
+    let counters = &sandbox.hibernation().counters;
     let mut inner = sandbox.hibernation().lock();
+    let start = Instant::now();
     let Ok(home) = &mut inner.home else { return -i64::from(libc::ENODEV) };
-    match home.fetch(&mut pages) {
-        Ok(bytes) => {
-            sandbox.hibernation().counters.fetched(pages.len() as u64, bytes);
+    let result = if of_set != 0 { home.fetch(&mut pages) } else { home.fetch_around(&mut pages) };
+    match result {
+        Ok(bytes) if of_set != 0 => {
+            fault::pass(Point::Prefetched);
+            counters.prefetched(bytes);
+            let woken = &mut inner.woken;
+            woken.pages += count;
+            woken.bytes += bytes;
+            woken.prefetch_us += micros(start.elapsed());
             0
+        }
+        Ok(bytes) => {
+            counters.fetched(pages.len() as u64, bytes);
+            let came = |(at, id): (usize, &PageId)| u64::from(pages.iter().any(|page| page.id == *id)) << at;
+            wanted.iter().enumerate().map(came).sum::<u64>().cast_signed()
         }
         Err(error) => lost(sandbox, &error),
     }
 }
 
-/// `PREFETCH`.
-pub(crate) fn prefetch(sandbox: &Sandbox, [bits, words, list, most, ..]: [u64; 6]) -> i64 {
-    let memory = &*sandbox.memory;
-    let Some(absent) = Bits::new(memory, bits, words) else { return BAD };
-    if memory.host_ptr(list, most.saturating_mul(4)).is_none() {
-        return BAD;
-    }
+/// `BEGIN_WAKE`.
+pub(crate) fn begin_wake(sandbox: &Sandbox) -> i64 {
     let mut inner = sandbox.hibernation().lock();
-    let (start, reap) = (Instant::now(), inner.reap_now.take().unwrap_or(inner.reap));
-    let Ok(home) = &mut inner.home else { return -i64::from(libc::ENODEV) };
-    if !reap {
-        return 0;
-    }
-    let mut brought = Vec::new();
-    let result = home.prefetch(&mut |id| {
-        let page = page_of(memory, id).filter(|_| absent.has(id) && ((brought.len() / 4) as u64) < most)?;
-        brought.extend(id.to_ne_bytes());
-        Some(page)
-    });
-    match result {
-        Ok(Prefetched { pages, bytes }) => {
-            sandbox.hibernation().counters.prefetched(bytes);
-            inner.woken = Woken { pages, bytes, prefetch_us: micros(start.elapsed()), total_us: 0 };
-            drop(inner);
-            let count = (brought.len() / 4) as u64;
-            memory.copy_out(list, &brought).map_or(BAD, |()| count.cast_signed())
-        }
-        Err(error) => lost(sandbox, &error),
-    }
+    inner.woken = Woken::default();
+    let how = match inner.reap_now.take().unwrap_or(inner.reap) {
+        Reap::Off => hc::REAP_OFF,
+        Reap::On => hc::REAP_FIRST,
+        Reap::Stream => hc::REAP_STREAM,
+    };
+    how.cast_signed()
 }
 
 /// `HIBERNATED`.
@@ -385,6 +354,7 @@ pub(crate) fn hibernated(sandbox: &Sandbox, phys: u64, request: u64) -> i64 {
     const WORDS: usize = size_of::<HibernateReport>() / 8;
     let Some(words) = sandbox.memory.read::<[u64; WORDS]>(phys) else { return BAD };
     let [outcome, pages, working, kept, freed, heap, chunks, pause, collect, write, release, _] = words;
+    fault::pass(Point::Released);
     let mut inner = sandbox.hibernation().lock();
     if outcome == hc::HIBERNATE_ALREADY {
         drop(inner);
@@ -418,7 +388,13 @@ pub(crate) fn hibernated(sandbox: &Sandbox, phys: u64, request: u64) -> i64 {
     };
     let what = if inner.last.is_ok() { hc::REPORT_ASLEEP } else { hc::REPORT_STAYED_WARM };
     drop(inner);
+    if what == hc::REPORT_ASLEEP {
+        sandbox.machine.trim();
+        // SAFETY: gives free memory of the allocator's back.
+        unsafe { libc::malloc_trim(0) };
+    }
     sandbox.report(what, request);
+    fault::pass(Point::Asleep);
     0
 }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::memory::SandboxMemory;
 use crate::sandbox::Sandbox;
-use swap::{Home, Stored, SwapHome};
+use swap::{Stored, SwapHome};
 
 /// Classes of the histogram: the first is below 2 µs, each other one twice as far.
 pub const CLASSES: usize = 32;
@@ -73,9 +73,9 @@ pub struct Counters {
 }
 
 impl Counters {
-    pub(super) fn stored(&self, stored: &Stored, home: &SwapHome) {
+    pub(super) fn stored(&self, stored: &Stored, working_set: usize, home: &SwapHome) {
         self.written_bytes.fetch_add((stored.swap_pages + stored.reap_pages) * PAGE_SIZE, Relaxed);
-        self.working_set_bytes.store(home.working_set().len() as u64 * PAGE_SIZE, Relaxed);
+        self.working_set_bytes.store(working_set as u64 * PAGE_SIZE, Relaxed);
         let [swap, reap] = home.file_bytes();
         self.swap_file_bytes.store(swap, Relaxed);
         self.reap_file_bytes.store(reap, Relaxed);

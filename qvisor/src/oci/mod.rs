@@ -199,17 +199,12 @@ fn userns(annotations: Option<&HashMap<String, String>>) -> Result<UserNamespace
 
 /// The annotations `dev.dormouse.idle-timeout`, `dev.dormouse.swap-limit` and `dev.dormouse.reap`.
 fn hibernation(annotations: Option<&HashMap<String, String>>) -> Result<Wishes> {
-    let value = |name| annotations.and_then(|all| all.get(name));
-    let reap = "dev.dormouse.reap";
     Ok(Wishes {
         dir: None,
         limit_bytes: annotation(annotations, "dev.dormouse.swap-limit", cli::parse_size)?,
-        reap: match value(reap).map(String::as_str) {
-            None => None,
-            Some("on") => Some(true),
-            Some("off") => Some(false),
-            Some(other) => return Err(BundleError::invalid(reap, other, "which is neither on nor off")),
-        },
+        reap: annotation(annotations, "dev.dormouse.reap", |value| {
+            clap::ValueEnum::from_str(value, false).map_err(|_| "which is neither on, off nor stream".into())
+        })?,
         idle_timeout: annotation(annotations, "dev.dormouse.idle-timeout", cli::parse_time)?,
     })
 }

@@ -10,4 +10,5 @@ mod leash;
 mod lifecycle;
 mod mounts;
 mod process;
+mod stop_cont;
 mod world;

@@ -180,12 +180,18 @@ impl World {
 
     /// `create`; standard output of the container goes to the file `out`.
     pub fn create(&self) -> &Self {
+        self.create_with(&[])
+    }
+
+    /// The same with variables for the command.
+    pub fn create_with(&self, variables: &[(&str, &str)]) -> &Self {
         self.write();
         let out = fs::File::create(self.dir.join("out")).unwrap();
         let err = fs::File::create(self.dir.join("err")).unwrap();
         let pid_file = self.dir.join("pid");
         let args = self.with_bundle("create", &["--pid-file", pid_file.to_str().unwrap()]);
-        let status = self.command(&args).stdout(out).stderr(err).status().unwrap();
+        let status =
+            self.command(&args).envs(variables.iter().copied()).stdout(out).stderr(err).status().unwrap();
         assert!(status.success(), "{:?} create: {}", self.runtime, self.read("err"));
         self
     }

@@ -13,7 +13,7 @@ use super::progress::{Cause, Progress, Stage, poll_timeout};
 use super::requests::{HIBERNATE_PATIENCE, event};
 use super::waiters::{For, Outcome, WAITERS_MAX, Waiter};
 use crate::control::{self, Answer, Order, Report};
-use crate::hibernate;
+use crate::hibernate::{self, Reap};
 use crate::leash::{Leash, News};
 use crate::process::{self, ChildEvent};
 
@@ -250,7 +250,7 @@ impl Life {
         Ok(())
     }
 
-    fn wake(&self, progress: &mut Progress, reap: Option<bool>) -> Result<(), String> {
+    fn wake(&self, progress: &mut Progress, reap: Option<Reap>) -> Result<(), String> {
         if !progress.is_asleep && progress.fall.is_none() {
             return Err("it is not hibernated".into());
         }
