@@ -237,6 +237,12 @@ impl Life {
             progress.said = Some(message.clone());
         }
         progress.answer_waiters();
+        if let (Report::Failed { message, .. }, true) = (&report, progress.released) {
+            // Nobody else would hear of it.
+            super::log(0, message, "\n");
+            let state = progress.sandbox_state();
+            progress.readers.tell(&Entry { error: Some(message), ..Entry::new(Some(state), state, None) });
+        }
         drop(progress);
         // First the leash: whoever hears of the end may look at it.
         if let Some(leash) = &self.leash {
