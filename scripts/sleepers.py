@@ -224,9 +224,9 @@ class Dormouse(Sleeper):
 
     process = None
 
-    def __init__(self, place, workload, root, reap=True, share=False):
+    def __init__(self, place, workload, root, reap="on", share=False):
         super().__init__(place, workload, root)
-        self.options = ["--reap", "on" if reap else "off", "--share-files", "on" if share else "off"]
+        self.options = ["--reap", reap, "--share-files", "on" if share else "off"]
 
     def launch(self):
         self.cgroup = own_cgroup(self.id)
