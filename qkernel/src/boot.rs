@@ -13,6 +13,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::errno::{Errno, Result};
 use crate::fs::{self, FileTable, FsContext};
+use crate::hibernate::{idle, stats};
 use crate::mm::{AddressSpace, frames, heap};
 use crate::platform::{self, UserContext};
 use crate::sync::SpinLock;
@@ -88,6 +89,7 @@ fn start_first(boot: &BootInfo) -> ! {
     if frames::init(boot).is_err() {
         die("user memory cannot be set up");
     }
+    stats::init();
     let idle = match idle_task() {
         Ok(idle) => idle,
         Err(_) => die("no memory for an idle task"),
@@ -129,6 +131,7 @@ fn start_init(spec: &Spec) {
     fs::set_hostname(&spec.hostname);
     fs::proc::sys::set_domain_name(&spec.domainname);
     limits::set_tasks_max(spec.tasks_max);
+    idle::set_timeout(spec.idle_timeout_ns);
     fs::proc::net::set_source(net::tables::write);
     let (context, files) = match fs::init(spec) {
         Ok(made) => made,
@@ -216,6 +219,7 @@ fn run_init(task: &Arc<Task>) {
 /// The VMM lets the first process begin.
 pub fn begin_init() {
     STARTED.store(true, Ordering::SeqCst);
+    idle::stirred();
     START.wake_all();
 }
 

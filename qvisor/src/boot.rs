@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use abi::boot::{
     BOOT_HOLD, BOOT_MAKE_CWD, BOOT_NO_NEW_PRIVS, BootInfo, Platform, TAG_ARG, TAG_CAPABILITIES, TAG_CREDS,
-    TAG_CWD, TAG_DOMAINNAME, TAG_ENV, TAG_FLAGS, TAG_HOSTNAME, TAG_MASKED, TAG_MOUNT, TAG_READ_ONLY,
-    TAG_RLIMIT, TAG_STREAM, TAG_TASKS_MAX, TAG_UMASK, TAG_WINSIZE,
+    TAG_CWD, TAG_DOMAINNAME, TAG_ENV, TAG_FLAGS, TAG_HOSTNAME, TAG_IDLE_TIMEOUT, TAG_MASKED, TAG_MOUNT,
+    TAG_READ_ONLY, TAG_RLIMIT, TAG_STREAM, TAG_TASKS_MAX, TAG_UMASK, TAG_WINSIZE,
 };
 use abi::hostcall::NO_HANDLE;
 use abi::layout::{BOOT_INFO_PHYS, RECORDS_MAX, RECORDS_PHYS, USER_PHYS};
@@ -112,6 +112,8 @@ pub struct BootSpec {
     pub read_only: Vec<Vec<u8>>,
     /// Most tasks in the sandbox.
     pub tasks_max: Option<u64>,
+    /// After how long without anything from outside the kernel says so.
+    pub idle_timeout: Option<Duration>,
     /// The first process waits until it is told to begin.
     pub hold: bool,
     /// The working directory is made if it is missing.
@@ -159,6 +161,10 @@ impl BootSpec {
         }
         if let Some(most) = self.tasks_max {
             put(TAG_TASKS_MAX, &[&most.to_le_bytes()]);
+        }
+        if let Some(timeout) = self.idle_timeout {
+            let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+            put(TAG_IDLE_TIMEOUT, &[&timeout_ns.to_le_bytes()]);
         }
         let flag = |set: bool, bit: u32| if set { bit } else { 0 };
         let flags = flag(self.hold, BOOT_HOLD)

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::hibernate::stats::Stats;
 use crate::hibernate::{Hibernated, Reap, Woken};
 use crate::process;
 use crate::state::{SandboxState, Status};
@@ -47,6 +48,8 @@ pub enum Order {
     },
     /// How is it? And is it alive?
     State,
+    /// What is known of its memory, and how often it hibernated.
+    Stats,
     /// What it does from now on, a line each time, instead of an answer.
     Events,
     /// The front end has done its part of a container's creation.
@@ -71,6 +74,8 @@ pub struct Answer {
     /// Why its last hibernation failed.
     #[serde(default)]
     pub hibernate_error: Option<String>,
+    #[serde(default)]
+    pub stats: Option<Box<Stats>>,
 }
 
 /// What an order came to, in numbers.

@@ -16,6 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use crate::jail::own_id;
 use crate::process::{self, ChildEvent, SignalFd};
 
 /// VMM to leash: the container ended; a wait status follows.
@@ -166,6 +167,8 @@ fn live(socket: UnixStream, vmm: i32) -> ! {
     let all: Vec<i32> = (1..=crate::signals::SIGNAL_MAX).filter(|signal| !unforwarded(*signal)).collect();
     let Ok(signals) = SignalFd::new(&all) else { process::exit_now(1) };
     process::default_signal(libc::SIGCONT);
+    // The VMM's end kills this process even if it is stopped, if whom the VMM is by then may do that.
+    process::be_signalled_by(own_id(vmm));
     process::drop_privileges();
     if !process::die_with_parent(vmm) {
         process::exit_now(1);

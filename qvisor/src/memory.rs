@@ -299,6 +299,13 @@ impl SandboxMemory {
         Ok(())
     }
 
+    /// How many chunks of the file window are mapped.
+    #[must_use]
+    pub fn window_chunks(&self) -> u64 {
+        let window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        window.iter().filter(|chunk| chunk.is_some()).count() as u64
+    }
+
     /// The chunk that `len` bytes at `phys` lie in, with the file offset of `phys`; `None` unless all of them lie in
     /// one mapped chunk.
     #[must_use]

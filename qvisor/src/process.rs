@@ -347,6 +347,14 @@ pub fn drop_privileges() {
     }
 }
 
+/// Lets the processes of `user` signal this one, which keeps the user that it works as. Without the right to it nothing
+/// changes.
+pub fn be_signalled_by(user: u32) {
+    const KEEP: u32 = u32::MAX;
+    // SAFETY: integers only; the caller has one thread.
+    unsafe { libc::syscall(libc::SYS_setresuid, KEEP, KEEP, user) };
+}
+
 /// Puts the null device in place of the standard streams, or closes them.
 pub fn close_streams() {
     // SAFETY: a zero-terminated path, and integers; nobody uses the streams any more.

@@ -10,6 +10,7 @@ use abi::layout::KERNEL_PHYS_MAX;
 
 use crate::boot::{self, BootError, BootSpec, TscMeter};
 use crate::hibernate::Hibernation;
+use crate::hibernate::stats::KernelPlace;
 use crate::hostcall::LEAVE_TIMEOUT;
 use crate::hostcall::events::EventQueue;
 use crate::hostcall::files::HostIo;
@@ -123,6 +124,7 @@ pub struct Sandbox {
     pub events: Arc<EventQueue>,
     pub cpus: Cpus,
     pub(crate) machine: Box<dyn Machine>,
+    pub(crate) kernel_stats: KernelPlace,
     config: SandboxConfig,
     tsc: TscMeter,
     end: Mutex<End>,
@@ -170,6 +172,7 @@ impl Sandbox {
             events,
             cpus,
             machine,
+            kernel_stats: KernelPlace::default(),
             config,
             tsc,
             end: Mutex::default(),

@@ -1,4 +1,4 @@
-//! `dormouse hibernate` and `wake` on real programs: content, memory, and what happens when the disk fails.
+//! `dormouse hibernate` and `wake` on real programs: content, memory, and who wakes it.
 
 mod sleeper;
 
@@ -143,52 +143,6 @@ fn standard_input_wakes_it_and_time_does_not() {
     }
     place.kill("KILL");
     assert_eq!(place.end().0, Some(137));
-}
-
-#[test]
-fn a_disk_that_cannot_be_written_leaves_it_warm() {
-    let mut place = Place::new();
-    place.start_pattern(&[], &[("DORMOUSE_SWAP_FAULT", "write")]);
-    for _ in 0..3 {
-        place.refuses(&["hibernate"], "cannot write pages to the swap file: Input/output error");
-        assert_eq!(place.status(), "running");
-        sleep(Duration::from_millis(20));
-    }
-    place.kill("TERM");
-    place.ends_well();
-}
-
-#[test]
-fn a_full_swap_limit_leaves_it_warm() {
-    let mut place = Place::new();
-    place.start_pattern(&["--swap-limit", "1M"], &[]);
-    place.refuses(&["hibernate"], "the swap limit of 1048576 bytes is reached; the sandbox stays warm");
-    assert_eq!(place.status(), "running");
-    place.kill("TERM");
-    place.ends_well();
-}
-
-/// A sandbox whose pages come back wrong ends with a sentence, whoever asks for them first.
-fn ends_with_the_loss(fault: &str, words: &str) {
-    let mut place = Place::new();
-    place.start_pattern(&[], &[("DORMOUSE_SWAP_FAULT", fault)]);
-    place.order(&["hibernate"]);
-    let _ = place.run(&["wake", "s"]);
-    let (code, out, err) = place.end();
-    assert_eq!(code, Some(125), "{out} {err}");
-    assert!(!out.contains("MISMATCH") && !out.contains("ok"), "{out}");
-    assert!(err.contains("cannot bring its memory back") && err.contains(words), "{err}");
-    assert_eq!(err.trim_end().lines().count(), 1, "{err}");
-}
-
-#[test]
-fn a_disk_that_cannot_be_read_ends_it() {
-    ends_with_the_loss("read", "Input/output error");
-}
-
-#[test]
-fn a_flipped_bit_ends_it() {
-    ends_with_the_loss("flip", "damaged");
 }
 
 #[test]

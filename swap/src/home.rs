@@ -109,6 +109,12 @@ impl SwapHome {
         }
     }
 
+    /// Bytes in use in the swap file and in the REAP file.
+    #[must_use]
+    pub fn file_bytes(&self) -> [u64; 2] {
+        [&self.swap, &self.reap].map(|file| u64::from(file.slots.count()) * PAGE_BYTES as u64)
+    }
+
     fn check_limit(&self, plan: &Plan) -> Result<(), SwapError> {
         // What is replaced is freed only afterwards.
         let more = (plan.swap.len() + plan.reap.len()) as u64 * PAGE_BYTES as u64;

@@ -66,6 +66,9 @@ pub const REPORT: u32 = 11;
 /// (phys of [`HibernateReport`], the event's `value`): how [`EVENT_HIBERNATE`] came out.
 pub const HIBERNATED: u32 = 12;
 
+/// (phys of [`crate::stats::KernelStats`]): where the kernel keeps its numbers for good.
+pub const STATS: u32 = 13;
+
 /// The first process could be found, and waits for [`EVENT_START`].
 pub const REPORT_READY: u64 = 1;
 /// The first process runs.
@@ -77,7 +80,7 @@ pub const REPORT_RESUMED: u64 = 4;
 /// What the VMM makes of [`HIBERNATED`]: user memory is stored, or not.
 pub const REPORT_ASLEEP: u64 = 5;
 pub const REPORT_STAYED_WARM: u64 = 6;
-/// After [`REPORT_STIRRED`]: for the first time no task has anything to do.
+/// After [`REPORT_STIRRED`], or an [`EVENT_WAKE`] that asks for it: for the first time no task has anything to do.
 pub const REPORT_IDLE: u64 = 7;
 /// Nothing has come for the sandbox for as long as [`crate::boot::TAG_IDLE_TIMEOUT`] says.
 pub const REPORT_IDLE_TIMEOUT: u64 = 8;
@@ -288,7 +291,8 @@ pub const EVENT_RESUME: u32 = 18;
 /// for something, so that none is left in the middle of its work; with 0 and the same `value` later it is to happen
 /// wherever they are, unless it has happened. Answered by [`HIBERNATED`].
 pub const EVENT_HIBERNATE: u32 = 19;
-/// As [`EVENT_RESUME`]; before, the working set comes back.
+/// As [`EVENT_RESUME`]; before, the working set comes back. With `flags` = 1 for something that has come for the
+/// sandbox: [`REPORT_IDLE`] tells when that is done with.
 pub const EVENT_WAKE: u32 = 20;
 
 /// Attributes of a host file.

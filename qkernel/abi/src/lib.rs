@@ -11,6 +11,7 @@ pub mod kvm;
 pub mod layout;
 pub mod run;
 pub mod socket;
+pub mod stats;
 
 pub use hostcall::HostCall;
 pub use layout::{PAGE_SHIFT, PAGE_SIZE};

@@ -29,6 +29,8 @@ pub struct Spec {
     /// Rows and columns.
     pub winsize: Option<(u16, u16)>,
     pub tasks_max: Option<u64>,
+    /// Nanoseconds; 0: it does not hibernate by itself.
+    pub idle_timeout_ns: u64,
     capabilities: Option<[u64; 5]>,
     flags: u32,
 }
@@ -118,6 +120,7 @@ impl Spec {
                 self.winsize = Some((word as u16, (word >> 16) as u16));
             }
             ab::TAG_TASKS_MAX => self.tasks_max = Some(u64_at(data, 0)?),
+            ab::TAG_IDLE_TIMEOUT => self.idle_timeout_ns = u64_at(data, 0)?,
             ab::TAG_FLAGS => self.flags = u32_at(data, 0)?,
             _ => {}
         }

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 
 use super::Obstacle;
 use super::working_set::{self, Touch};
+use crate::fs::dentry;
 use crate::mm::aspace::{AddressSpace, Space};
 use crate::mm::frames::{self, Frame};
 use crate::mm::window::HostFileMap;
@@ -20,6 +21,7 @@ use crate::time;
 /// Hibernates the sandbox, which is frozen. After an error nothing has changed.
 pub(super) fn run() -> Result<HibernateReport, Obstacle> {
     let mut report = HibernateReport::default();
+    dentry::shrink();
     let spaces = AddressSpace::all();
     let stores = PageStore::all();
     {

@@ -8,6 +8,7 @@
 
 mod deflate;
 pub mod idle;
+pub mod stats;
 pub mod working_set;
 
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -35,6 +36,7 @@ static WANTED_SINCE_NS: AtomicU64 = AtomicU64::new(0);
 static SEEN: SpinLock<i64> = SpinLock::new(NONE);
 /// The last request for a wake that is still to be carried out, or [`NONE`].
 static WAKE_WANTED: AtomicI64 = AtomicI64::new(NONE);
+static WAKE_SERVES: AtomicBool = AtomicBool::new(false);
 const NONE: i64 = 0;
 /// Since the last request for a hibernation something came from outside that a task had waited for.
 static STIRRED: AtomicBool = AtomicBool::new(false);
@@ -140,8 +142,9 @@ fn hibernate(request: i64, asleep: &mut bool) -> bool {
     true
 }
 
-/// Wakes the sandbox, or ends a mere pause, unless a later request has been taken.
-pub fn wake(request: i64) {
+/// Wakes the sandbox, or ends a mere pause, unless a later request has been taken; `serves`: for something that has come.
+pub fn wake(request: i64, serves: bool) {
+    WAKE_SERVES.fetch_or(serves, Ordering::SeqCst);
     WAKE_WANTED.fetch_max(request, Ordering::SeqCst);
     follow_wake();
 }
@@ -163,6 +166,9 @@ fn follow_wake() {
         let request = WAKE_WANTED.swap(NONE, Ordering::SeqCst);
         if request != NONE && request >= pause::last() {
             go_on(request, &mut asleep);
+            if WAKE_SERVES.swap(false, Ordering::SeqCst) {
+                idle::serve();
+            }
         } else if *asleep && STIRRED.swap(false, Ordering::SeqCst) {
             // As if nobody had asked for the sleep.
             host::report(REPORT_STIRRED, STIRRED_BY.load(Ordering::SeqCst).cast_signed());

@@ -112,7 +112,7 @@ fn hand_on(event: &Event, round: u64) {
         hc::EVENT_START => crate::boot::begin_init(),
         hc::EVENT_PAUSE => drop(crate::task::pause::pause(event.value)),
         hc::EVENT_HIBERNATE => hibernate::request(event.value, event.flags & 1 != 0),
-        hc::EVENT_RESUME | hc::EVENT_WAKE => hibernate::wake(event.value),
+        hc::EVENT_RESUME | hc::EVENT_WAKE => hibernate::wake(event.value, event.flags & 1 != 0),
         _ => {}
     }
 }

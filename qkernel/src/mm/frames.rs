@@ -140,6 +140,11 @@ pub fn stats() -> BitmapStats {
     frames().map(BitmapAllocator::stats).unwrap_or_default()
 }
 
+/// Frames that are allocated.
+pub fn in_use() -> usize {
+    frames().map_or(0, BitmapAllocator::frames_in_use)
+}
+
 /// Frames that may still be allocated.
 pub fn available() -> usize {
     frames().map_or(0, |frames| frames.limit_frames().saturating_sub(frames.frames_in_use()))

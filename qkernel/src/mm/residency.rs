@@ -30,11 +30,18 @@ struct Residency {
     untouched: Once<Box<[AtomicU64]>>,
     /// Held while content comes back.
     bringing: SpinLock<()>,
+    /// How many frames are absent.
+    count: AtomicU64,
 }
 
 impl Residency {
     const fn new() -> Self {
-        Self { absent: Once::new(), untouched: Once::new(), bringing: SpinLock::new(()) }
+        Self {
+            absent: Once::new(),
+            untouched: Once::new(),
+            bringing: SpinLock::new(()),
+            count: AtomicU64::new(0),
+        }
     }
 
     /// Makes room for the bits of `frames` frames.
@@ -80,7 +87,7 @@ impl Residency {
         }
         let came = fetch(&absent[..count])? | 1;
         let came = absent[..count].iter().enumerate().filter(|(at, _)| came >> at & 1 != 0);
-        Ok(came.map(|(_, index)| clear(&self.absent, *index)).count())
+        Ok(came.map(|(_, index)| self.is_back(*index)).count())
     }
 
     /// A frame gets new content: what was stored of it doesn't count any more.
@@ -89,7 +96,13 @@ impl Residency {
         if self.is_absent(index) {
             // Whoever brings content in has looked at the bits already; afterwards the frame is its new owner's.
             let _bringing = self.bringing.lock();
-            clear(&self.absent, index);
+            self.is_back(index);
+        }
+    }
+
+    fn is_back(&self, index: u32) {
+        if clear(&self.absent, index) {
+            self.count.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -99,7 +112,7 @@ impl Residency {
         list.retain(|index| self.is_absent(*index));
         if !list.is_empty() {
             fetch(list)?;
-            list.iter().for_each(|index| drop(clear(&self.absent, *index)));
+            list.iter().for_each(|index| self.is_back(*index));
         }
         Ok(())
     }
@@ -108,10 +121,13 @@ impl Residency {
     fn replace(&self, bits: impl Iterator<Item = u64>) {
         let (Some(absent), Some(untouched)) = (self.absent.get(), self.untouched.get()) else { return };
         let words = absent.iter().zip(untouched.iter());
+        let mut count = 0;
         for ((absent, untouched), bits) in words.zip(bits.chain(core::iter::repeat(0))) {
             untouched.store(bits, Ordering::Release);
             absent.store(bits, Ordering::Release);
+            count += u64::from(bits.count_ones());
         }
+        self.count.store(count, Ordering::Relaxed);
     }
 }
 
@@ -131,6 +147,11 @@ fn clear(bits: &Once<Box<[AtomicU64]>>, index: u32) -> bool {
 
 const fn bit(index: u32) -> u64 {
     1 << (index % 64)
+}
+
+/// How many frames have their content elsewhere.
+pub fn swapped() -> u64 {
+    RESIDENCY.count.load(Ordering::Relaxed)
 }
 
 /// Whether the frame's content is elsewhere.

@@ -400,6 +400,7 @@ pub fn handle_pending() {
     let header = arch::cpu();
     if header.pending.load(Ordering::SeqCst) != 0 && header.pending.swap(0, Ordering::SeqCst) != 0 {
         crate::host::handle_events();
+        hibernate::stats::refresh();
     }
     timer::run_expired();
 }
@@ -430,6 +431,7 @@ pub fn idle_loop(idle: Arc<Task>) -> ! {
         cpu.idle.store(true, Ordering::SeqCst);
         if !has_work() && arch::cpu().pending.load(Ordering::SeqCst) == 0 {
             time::resync();
+            hibernate::stats::refresh();
             crate::host::idle(timer::next_deadline().min(hibernate::look_again_ns()));
         }
         cpu.idle.store(false, Ordering::SeqCst);

@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::hibernate::Reap;
+use crate::hibernate::{Reap, Wishes};
 use crate::mounts::Volume;
 use crate::state::Root;
 
@@ -99,6 +100,13 @@ pub enum Command {
     },
     /// Show what a sandbox is, and then each time it hibernates or wakes, as lines of JSON
     Events { id: String },
+    /// Show a sandbox's memory by class, and how often it hibernated; does not wake it
+    Stats {
+        id: String,
+        /// As a JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// Say what this host offers, and which platform is chosen
     Doctor {
         /// As a JSON object
@@ -139,9 +147,40 @@ pub struct CreateArgs {
     /// Log system calls to standard error
     #[arg(long)]
     pub strace: bool,
+    #[command(flatten)]
+    pub hibernation: HibernationArgs,
     /// Accepted; a sandbox has no keyring of the host's
     #[arg(long, hide = true)]
     pub no_new_keyring: bool,
+}
+
+/// How a sandbox hibernates. Annotations of a bundle stand in for what is not given, but for the directory.
+#[derive(Debug, Args)]
+pub struct HibernationArgs {
+    /// Directory for the memory of the sandbox while it hibernates [default: /var/lib/dormouse/.swap]
+    #[arg(long, value_name = "DIR")]
+    pub swap_dir: Option<PathBuf>,
+    /// Most bytes there, as 512M or 2G [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub swap_limit: Option<u64>,
+    /// How the working set comes back when the sandbox wakes [default: on]
+    #[arg(long, value_enum)]
+    pub reap: Option<Reap>,
+    /// Hibernate after this long without a request, as 30s or 5m [default: never]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub idle_timeout: Option<Duration>,
+}
+
+impl HibernationArgs {
+    /// What is asked for.
+    pub fn wishes(&self) -> std::io::Result<Wishes> {
+        Ok(Wishes {
+            dir: self.swap_dir.as_ref().map(std::path::absolute).transpose()?,
+            limit_bytes: self.swap_limit,
+            reap: self.reap,
+            idle_timeout: self.idle_timeout,
+        })
+    }
 }
 
 /// Which platform a sandbox is to run on.
@@ -204,15 +243,8 @@ pub struct DoArgs {
     /// Drive the terminal [default: when standard input and output are one]
     #[arg(long)]
     pub tty: bool,
-    /// Directory for the memory of the sandbox while it hibernates [default: /var/lib/dormouse/.swap]
-    #[arg(long, value_name = "DIR")]
-    pub swap_dir: Option<PathBuf>,
-    /// Most bytes there, as 512M or 2G
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub swap_limit: Option<u64>,
-    /// How the working set comes back when the sandbox wakes
-    #[arg(long, value_enum, default_value_t)]
-    pub reap: Reap,
+    #[command(flatten)]
+    pub hibernation: HibernationArgs,
     /// Whether sandboxes may have pages of the same programs and libraries in common; one can then learn from another's use
     #[arg(long, value_enum, default_value = "off")]
     pub share_files: Switch,
@@ -252,6 +284,24 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     };
     let number: u64 = digits.parse().map_err(|_| bad())?;
     number.checked_mul(1 << shift).ok_or_else(bad)
+}
+
+/// A time, with a suffix ms, s, m or h; at least a millisecond.
+pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
+    let bad = || "expected a time of at least 1ms, as 30s or 5m".to_owned();
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit_ms = match &text[digits.len()..] {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(bad()),
+    };
+    let number: u64 = digits.parse().map_err(|_| bad())?;
+    match number.checked_mul(unit_ms) {
+        Some(ms @ 1..) => Ok(Duration::from_millis(ms)),
+        _ => Err(bad()),
+    }
 }
 
 #[derive(Clone)]
@@ -319,6 +369,16 @@ mod tests {
         }
         for text in ["", "K", "-1", "1.5G", "2 G", "99999999999999999999", "999999999T", "1X"] {
             assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn times() {
+        for (text, ms) in [("30s", 30_000), ("500ms", 500), ("5m", 300_000), ("2h", 7_200_000)] {
+            assert_eq!(parse_time(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["", "30", "0s", "-1s", "1.5s", "1d", "99999999999999999h", "s", "1 s"] {
+            assert!(parse_time(text).is_err(), "{text}");
         }
     }
 

@@ -11,8 +11,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-pub(crate) use args::parse_size;
 pub use args::{Cli, Command, CreateArgs, DoArgs, LogFormat, NetChoice, PlatformChoice, Switch};
+pub(crate) use args::{parse_size, parse_time};
 
 /// Exit code of failures that are Dormouse's own, not the program's.
 pub const EXIT_FAILURE: u8 = 125;
@@ -48,6 +48,7 @@ pub fn main() -> ExitCode {
         Command::Kill { id, signal, all } => show::kill(&root, &id, &signal, all),
         Command::Hibernate { id, json } => show::hibernate(&root, &id, json),
         Command::Wake { id, json, reap } => show::wake(&root, &id, json, reap),
+        Command::Stats { id, json } => show::stats(&root, &id, json),
         Command::Events { id } => show::events(&root, &id),
         Command::Create(args) => bundle::create(&root, *args),
         Command::Start { id } => bundle::start(&root, &id),

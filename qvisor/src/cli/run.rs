@@ -9,7 +9,6 @@ use abi::boot::Platform;
 
 use super::{DoArgs, Failure, NetChoice, PlatformChoice, Switch};
 use crate::boot::{BootSpec, Creds, Rlimit};
-use crate::hibernate::SwapPlan;
 use crate::net::Network;
 use crate::platform::probe::{self, Verdict};
 use crate::process::{self, Terminal};
@@ -44,7 +43,9 @@ fn plan(args: DoArgs, state_root: &Root, layer_root: &Root) -> Result<Plan, Fail
         return Err("cannot drive the terminal: standard input is not one; leave out --tty".into());
     }
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+    let wishes = args.hibernation.wishes()?;
     let boot = BootSpec {
+        idle_timeout: wishes.idle_timeout,
         args: args.command.into_iter().map(OsString::into_vec).collect(),
         env: environment(&args.env),
         cwd: mounts::bytes_of(&working_directory(args.cwd, &root)?),
@@ -75,11 +76,7 @@ fn plan(args: DoArgs, state_root: &Root, layer_root: &Root) -> Result<Plan, Fail
         memory_bytes,
         cpus: args.cpus.unwrap_or_else(|| u32::try_from(cores.min(CPUS_MAX)).unwrap_or(1)),
         boot,
-        swap: SwapPlan {
-            dir: args.swap_dir.map(|dir| std::path::absolute(&dir)).transpose()?,
-            limit_bytes: args.swap_limit.unwrap_or(u64::MAX),
-            reap: args.reap,
-        },
+        swap: wishes.into(),
         terminal,
     })
 }

@@ -1,11 +1,11 @@
-//! `dormouse list`, `state`, `kill`, `hibernate`, `wake` and `events`.
+//! `dormouse list`, `state`, `kill`, `hibernate`, `wake`, `events` and `stats`.
 
 use std::fmt::Write;
 use std::io::{BufRead, Write as _};
 
 use super::{Failure, say};
 use crate::container;
-use crate::control::{self, Figures, Order};
+use crate::control::{self, Answer, Figures, Order};
 use crate::hibernate::Reap;
 use crate::signals;
 use crate::state::{Id, Root, Status};
@@ -41,7 +41,7 @@ pub(super) fn kill(root: &Root, id: &str, signal: &str, all: bool) -> Result<u8,
 
 pub(super) fn hibernate(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
     let failed = |why: String| format!("cannot hibernate sandbox {id}: {why}; the sandbox stays warm");
-    let Some(Figures::Hibernated(done)) = order(root, id, Order::Hibernate, failed)? else {
+    let Some(Figures::Hibernated(done)) = order(root, id, Order::Hibernate, failed)?.figures else {
         return Err(failed("its VMM did not say how it went".into()).into());
     };
     if json {
@@ -68,7 +68,7 @@ pub(super) fn hibernate(root: &Root, id: &str, json: bool) -> Result<u8, Failure
 pub(super) fn wake(root: &Root, id: &str, json: bool, reap: Option<Reap>) -> Result<u8, Failure> {
     let failed = |why: String| format!("cannot wake sandbox {id}: {why}; see dormouse state {id}");
     let order_of = Order::Wake { reap };
-    let Some(Figures::Woken(done)) = order(root, id, order_of, failed)? else {
+    let Some(Figures::Woken(done)) = order(root, id, order_of, failed)?.figures else {
         return Err(failed("its VMM did not say how it went".into()).into());
     };
     if json {
@@ -79,19 +79,55 @@ pub(super) fn wake(root: &Root, id: &str, json: bool, reap: Option<Reap>) -> Res
     say(&format!("{id}: woken in {total} ms\nprefetch {pages} pages, {bytes} bytes read in {prefetch} ms\n"))
 }
 
-/// Gives an order that is answered by figures.
-fn order(
-    root: &Root,
-    id: &str,
-    order: Order,
-    failed: impl Fn(String) -> String,
-) -> Result<Option<Figures>, Failure> {
+/// Gives an order that is answered by figures, or by statistics.
+fn order(root: &Root, id: &str, order: Order, failed: impl Fn(String) -> String) -> Result<Answer, Failure> {
     let id = Id::new(id)?;
     if root.state(&id)?.status == Status::Stopped {
         return Err(failed("it has ended".into()).into());
     }
-    let answer = control::order(&root.directory(&id), order).map_err(|error| failed(error.to_string()))?;
-    Ok(answer.figures)
+    Ok(control::order(&root.directory(&id), order).map_err(|error| failed(error.to_string()))?)
+}
+
+pub(super) fn stats(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
+    let failed = |why: String| format!("cannot read statistics of sandbox {id}: {why}; see dormouse list");
+    let Some(stats) = order(root, id, Order::Stats, failed)?.stats else {
+        return Err(failed("its VMM did not give any".into()).into());
+    };
+    if json {
+        return say(&(serde_json::to_string_pretty(&stats)? + "\n"));
+    }
+    let memory = &stats.memory;
+    let lines = [
+        ("applications, in memory", memory.user_resident_bytes),
+        ("applications, swapped", memory.swapped_bytes),
+        ("working set", memory.working_set_bytes),
+        ("files, mapped", memory.file_mapped_bytes),
+        ("kernel heap", memory.kernel_heap_bytes),
+        ("VMM, resident", memory.vmm_rss_bytes),
+        ("VMM, proportional", memory.vmm_pss_bytes),
+        ("in the swap file", memory.swap_file_bytes),
+        ("in the REAP file", memory.reap_file_bytes),
+        ("read", stats.read_bytes),
+        ("written", stats.written_bytes),
+    ];
+    let mut text = String::new();
+    for (what, bytes) in lines {
+        writeln!(text, "{what:24} {bytes:>14} bytes")?;
+    }
+    let lines = [
+        ("faults served", stats.swap_in_faults),
+        ("pages by faults", stats.swap_in_pages),
+        ("hibernations", stats.hibernations),
+        ("failed hibernations", stats.failed_hibernations),
+        ("wakes", stats.wakes),
+    ];
+    for (what, count) in lines {
+        writeln!(text, "{what:24} {count:>14}")?;
+    }
+    for class in &stats.wake_times {
+        writeln!(text, "  below {:>10} µs      {:>14}", class.below_us, class.wakes)?;
+    }
+    say(&text)
 }
 
 pub(super) fn events(root: &Root, id: &str) -> Result<u8, Failure> {

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use abi::boot::Platform;
 
 use super::{ContainerError, Record, hook_state};
+use crate::boot::BootSpec;
 use crate::control::{self, Order, Report};
-use crate::hibernate::SwapPlan;
+use crate::hibernate::Wishes;
 use crate::jail::UserNamespace;
 use crate::oci::cgroup::{self, Cgroups};
 use crate::oci::{self, Container, hooks};
@@ -30,6 +31,8 @@ pub struct Options {
     pub platform: ChoosePlatform,
     /// Who the container's root is on the host; the bundle may say so as well.
     pub userns: UserNamespace,
+    /// How it hibernates; the bundle may say so as well.
+    pub hibernation: Wishes,
     pub strace: bool,
     /// See [`crate::boot::BootSpec::share_files`].
     pub share_files: bool,
@@ -142,6 +145,7 @@ impl Creation {
         self.record = Some(record.clone());
         self.save(&state, Some(&record)).map_err(failed)?;
         let console = self.console(options, &container)?;
+        let wishes = options.hibernation.clone().or(container.hibernation.clone());
         let plan = Plan {
             network: container.namespaces.network.clone(),
             userns: match options.userns {
@@ -151,8 +155,8 @@ impl Creation {
             platform,
             memory_bytes,
             cpus,
-            boot: container.boot.clone(),
-            swap: SwapPlan::default(),
+            boot: BootSpec { idle_timeout: wishes.idle_timeout, ..container.boot.clone() },
+            swap: wishes.into(),
             terminal: container.terminal,
             tree: Tree::Bundle(Box::new(Bundle { container, cgroups, state: state.clone() })),
         };

@@ -4,7 +4,9 @@
 //! frame number must be one of user memory. A page that cannot come back as it was ends the sandbox.
 #![allow(unsafe_code)]
 
-use std::io;
+pub mod fault;
+pub mod stats;
+
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -18,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use swap::io::Device;
 use swap::{Home, Page, PageId, Stored, SwapError, SwapFileError, SwapHome};
 
+use self::fault::Point;
 use crate::memory::SandboxMemory;
 use crate::sandbox::{Outcome, Sandbox};
 
@@ -49,6 +52,37 @@ pub struct SwapPlan {
 impl Default for SwapPlan {
     fn default() -> Self {
         Self { dir: None, limit_bytes: u64::MAX, reap: Reap::default() }
+    }
+}
+
+/// How a sandbox is to hibernate, as far as somebody has said so.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// Where its files go; absolute.
+    pub dir: Option<PathBuf>,
+    pub limit_bytes: Option<u64>,
+    pub reap: Option<Reap>,
+    /// After how long without a request.
+    pub idle_timeout: Option<Duration>,
+}
+
+impl Wishes {
+    /// With those of somebody else for what is left open.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            dir: self.dir.or(other.dir),
+            limit_bytes: self.limit_bytes.or(other.limit_bytes),
+            reap: self.reap.or(other.reap),
+            idle_timeout: self.idle_timeout.or(other.idle_timeout),
+        }
+    }
+}
+
+impl From<Wishes> for SwapPlan {
+    fn from(wishes: Wishes) -> Self {
+        let Wishes { dir, limit_bytes, reap, .. } = wishes;
+        Self { dir, limit_bytes: limit_bytes.unwrap_or(u64::MAX), reap: reap.unwrap_or_default() }
     }
 }
 
@@ -90,6 +124,8 @@ pub struct Woken {
 #[derive(Debug)]
 pub struct Hibernation {
     inner: Mutex<Inner>,
+    /// Apart, so that whoever reads them does not wait for a disk.
+    pub(crate) counters: stats::Counters,
 }
 
 struct Inner {
@@ -139,7 +175,7 @@ impl Hibernation {
             store_error: None,
             woken: Woken::default(),
         };
-        Self { inner: Mutex::new(inner) }
+        Self { inner: Mutex::new(inner), counters: stats::Counters::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -157,6 +193,7 @@ impl Hibernation {
         // Nobody waits for an answer of the sandbox's, only for the end of this.
         let usual = if inner.reap == Reap::Stream { Reap::On } else { inner.reap };
         inner.reap_now = Some(reap.unwrap_or(usual));
+        fault::pass(Point::Waking);
     }
 
     /// How the last hibernation came out.
@@ -173,57 +210,8 @@ impl Hibernation {
 fn files_in(dir: &Path) -> Result<[Box<dyn Device>; 2], SwapFileError> {
     // A directory that cannot be made cannot be opened either, which says why.
     let _ = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    let open = || swap::open_unnamed(dir).map(|file| faulty(Box::new(file)));
-    Ok([open()?, open()?])
-}
-
-/// For tests of a debug build: a device that fails as `DORMOUSE_SWAP_FAULT` says.
-fn faulty(device: Box<dyn Device>) -> Box<dyn Device> {
-    let fault = match std::env::var("DORMOUSE_SWAP_FAULT").as_deref() {
-        Ok("write") => Fault::Write,
-        Ok("read") => Fault::Read,
-        Ok("flip") => Fault::Flip,
-        _ => return device,
-    };
-    if cfg!(debug_assertions) { Box::new(Faulty { device, fault }) } else { device }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
-    Write,
-    Read,
-    /// Reads change a bit.
-    Flip,
-}
-
-struct Faulty {
-    device: Box<dyn Device>,
-    fault: Fault,
-}
-
-impl Device for Faulty {
-    fn write(&self, pieces: &[libc::iovec], offset: u64) -> io::Result<usize> {
-        match self.fault {
-            Fault::Write => Err(io::Error::from_raw_os_error(libc::EIO)),
-            _ => self.device.write(pieces, offset),
-        }
-    }
-
-    fn read(&self, pieces: &[libc::iovec], offset: u64) -> io::Result<usize> {
-        if self.fault == Fault::Read {
-            return Err(io::Error::from_raw_os_error(libc::EIO));
-        }
-        let moved = self.device.read(pieces, offset)?;
-        if let (Fault::Flip, Some(first)) = (self.fault, pieces.first()) {
-            // SAFETY: the piece is a page that was just read into.
-            unsafe { *first.iov_base.cast::<u8>() ^= 1 };
-        }
-        Ok(moved)
-    }
-
-    fn discard(&self, offset: u64, len: u64) {
-        self.device.discard(offset, len);
-    }
+    let open = |name| swap::open_unnamed(dir).map(|file| fault::faulty(Box::new(file), name));
+    Ok([open("swap")?, open("reap")?])
 }
 
 /// The page that a frame number stands for; `None` when it is not one of user memory.
@@ -289,6 +277,7 @@ pub(crate) fn swap_out(sandbox: &Sandbox, phys: u64) -> i64 {
     else {
         return BAD;
     };
+    let in_set = working.len();
     let mut inner = sandbox.hibernation().lock();
     if inner.reap == Reap::Off {
         // Neighbours in memory are neighbours in the file, for page faults.
@@ -300,7 +289,9 @@ pub(crate) fn swap_out(sandbox: &Sandbox, phys: u64) -> i64 {
         Ok(stored) => {
             working.iter().chain(&rest).for_each(|page| kept.set(page.id));
             home.retain(&mut |id| kept.has(id));
+            sandbox.hibernation().counters.stored(&stored, in_set, home);
             (inner.stored, inner.store_error) = (stored, None);
+            fault::stored();
             0
         }
         Err(error) => {
@@ -321,19 +312,24 @@ pub(crate) fn swap_in(sandbox: &Sandbox, [phys, count, of_set, ..]: [u64; 6]) ->
     let Some(wanted) = numbers(&sandbox.memory, phys, count) else { return BAD };
     let pages: Option<Vec<Page>> = wanted.iter().map(|id| page_of(&sandbox.memory, *id)).collect();
     let Some(mut pages) = pages.filter(|_| of_set != 0 || count <= 64) else { return BAD };
+    fault::pass(if of_set != 0 { Point::Prefetching } else { Point::Fetching });
+    let counters = &sandbox.hibernation().counters;
     let mut inner = sandbox.hibernation().lock();
     let start = Instant::now();
     let Ok(home) = &mut inner.home else { return -i64::from(libc::ENODEV) };
     let result = if of_set != 0 { home.fetch(&mut pages) } else { home.fetch_around(&mut pages) };
     match result {
         Ok(bytes) if of_set != 0 => {
+            fault::pass(Point::Prefetched);
+            counters.prefetched(bytes);
             let woken = &mut inner.woken;
             woken.pages += count;
             woken.bytes += bytes;
             woken.prefetch_us += micros(start.elapsed());
             0
         }
-        Ok(_) => {
+        Ok(bytes) => {
+            counters.fetched(pages.len() as u64, bytes);
             let came = |(at, id): (usize, &PageId)| u64::from(pages.iter().any(|page| page.id == *id)) << at;
             wanted.iter().enumerate().map(came).sum::<u64>().cast_signed()
         }
@@ -358,6 +354,7 @@ pub(crate) fn hibernated(sandbox: &Sandbox, phys: u64, request: u64) -> i64 {
     const WORDS: usize = size_of::<HibernateReport>() / 8;
     let Some(words) = sandbox.memory.read::<[u64; WORDS]>(phys) else { return BAD };
     let [outcome, pages, working, kept, freed, heap, chunks, pause, collect, write, release, _] = words;
+    fault::pass(Point::Released);
     let mut inner = sandbox.hibernation().lock();
     if outcome == hc::HIBERNATE_ALREADY {
         drop(inner);
@@ -391,7 +388,13 @@ pub(crate) fn hibernated(sandbox: &Sandbox, phys: u64, request: u64) -> i64 {
     };
     let what = if inner.last.is_ok() { hc::REPORT_ASLEEP } else { hc::REPORT_STAYED_WARM };
     drop(inner);
+    if what == hc::REPORT_ASLEEP {
+        sandbox.machine.trim();
+        // SAFETY: gives free memory of the allocator's back.
+        unsafe { libc::malloc_trim(0) };
+    }
     sandbox.report(what, request);
+    fault::pass(Point::Asleep);
     0
 }
 

@@ -239,6 +239,16 @@ impl HostIo {
         sys::openat(self.proc_dir.as_fd(), c"../..", flags, 0)
     }
 
+    /// What the host says of this process's memory, as `/proc/PID/smaps_rollup` has it; nothing when it does not say.
+    pub(crate) fn io_memory(&self) -> String {
+        let mut text = String::new();
+        let file = sys::openat(self.proc_dir.as_fd(), c"../smaps_rollup", libc::O_RDONLY, 0);
+        if let Ok(file) = file {
+            let _ = std::io::Read::read_to_string(&mut std::fs::File::from(file), &mut text);
+        }
+        text
+    }
+
     /// Makes `/proc/self/fd` the working directory, since no path leads to it once the process is jailed.
     pub fn enter_jail(&self) -> Result<(), Errno> {
         sys::fchdir(self.proc_dir.as_fd())?;

@@ -21,7 +21,7 @@ use abi::HostCall;
 use abi::hostcall::{
     AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, BEGIN_WAKE, CLOCK, EVENTS, EXIT, Event, HIBERNATED,
     IDLE, KICK, LOG, OPEN, PANIC, RANDOM, RELEASE, REPORT, REPORT_IDLE, REPORT_RESUMED, REPORT_STIRRED,
-    SET_DEADLINE, SWAP_IN, SWAP_OUT, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
+    SET_DEADLINE, STATS, SWAP_IN, SWAP_OUT, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
 };
 
 use abi::socket::ROUTE_QUERY;
@@ -81,14 +81,20 @@ pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         // The others are the VMM's own.
         REPORT if !matches!(a, 0..=REPORT_RESUMED | REPORT_IDLE..=REPORT_STIRRED) => -i64::from(libc::EINVAL),
         REPORT => {
+            hibernate::fault::reported(a);
             sandbox.report(a, b);
             0
         }
         HIBERNATED => hibernate::hibernated(sandbox, a, b),
+        STATS if sandbox.kernel_stats.set(&sandbox.memory, a) => 0,
+        STATS => -i64::from(libc::EFAULT),
         SWAP_OUT => hibernate::swap_out(sandbox, a),
         SWAP_IN => hibernate::swap_in(sandbox, call.args),
         BEGIN_WAKE => hibernate::begin_wake(sandbox),
-        RELEASE => answer(sandbox.memory.release(a, b)),
+        RELEASE => {
+            hibernate::fault::releases();
+            answer(sandbox.memory.release(a, b))
+        }
         WINDOW_MAP => window_map(sandbox, &call.args),
         WINDOW_UNMAP => answer(sandbox.memory.window_unmap(a)),
         WINDOW_COPY => answer(sandbox.memory.window_copy(a, b, c)),

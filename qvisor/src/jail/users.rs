@@ -177,7 +177,9 @@ impl Users {
     }
 }
 
-fn own_id(pid: i32) -> u32 {
+/// The id on the host that is the VMM's alone.
+#[must_use]
+pub fn own_id(pid: i32) -> u32 {
     OWN_BASE + u32::try_from(pid).unwrap_or(0)
 }
 

@@ -24,6 +24,8 @@ pub use namespaces::Namespaces;
 pub use resources::Resources;
 
 use crate::boot::BootSpec;
+use crate::cli;
+use crate::hibernate::Wishes;
 use crate::jail::UserNamespace;
 
 /// Name of a bundle's configuration.
@@ -91,6 +93,8 @@ pub struct Container {
     pub cgroups_path: Option<PathBuf>,
     pub resources: Resources,
     pub hooks: Hooks,
+    /// How it hibernates.
+    pub hibernation: Wishes,
     pub terminal: bool,
     pub oom_score_adj: Option<i32>,
     /// Everything of the first process; without mounts and streams.
@@ -127,6 +131,7 @@ pub fn load(dir: &Path) -> Result<Container> {
         mounts: mounts::plan(&spec, &bundle)?,
         userns: userns(spec.annotations().as_ref())?,
         annotations: annotations(&spec)?,
+        hibernation: hibernation(spec.annotations().as_ref())?,
         sysctls: namespaces.sysctls(linux.sysctl().as_ref())?,
         cgroups_path: linux.cgroups_path().clone(),
         hooks: hooks::check(spec.hooks().clone().unwrap_or_default())?,
@@ -176,8 +181,8 @@ fn annotations(spec: &Spec) -> Result<BTreeMap<String, String>> {
             Some("platform") => {
                 return Err(BundleError::invalid(name, value, "which is neither auto, kvm nor systrap"));
             }
-            // See `userns`.
-            Some("userns") => {}
+            // See `userns` and `hibernation`.
+            Some("userns" | "idle-timeout" | "swap-limit" | "reap") => {}
             _ => return Err(BundleError::refused(format!("annotation {name}"))),
         }
     }
@@ -190,6 +195,27 @@ fn userns(annotations: Option<&HashMap<String, String>>) -> Result<UserNamespace
     let Some(value) = annotations.and_then(|all| all.get(name)) else { return Ok(UserNamespace::Auto) };
     clap::ValueEnum::from_str(value, false)
         .map_err(|_| BundleError::invalid(name, value, "which is neither auto, mapped, identity nor host"))
+}
+
+/// The annotations `dev.dormouse.idle-timeout`, `dev.dormouse.swap-limit` and `dev.dormouse.reap`.
+fn hibernation(annotations: Option<&HashMap<String, String>>) -> Result<Wishes> {
+    Ok(Wishes {
+        dir: None,
+        limit_bytes: annotation(annotations, "dev.dormouse.swap-limit", cli::parse_size)?,
+        reap: annotation(annotations, "dev.dormouse.reap", |value| {
+            clap::ValueEnum::from_str(value, false).map_err(|_| "which is neither on, off nor stream".into())
+        })?,
+        idle_timeout: annotation(annotations, "dev.dormouse.idle-timeout", cli::parse_time)?,
+    })
+}
+
+fn annotation<T>(
+    annotations: Option<&HashMap<String, String>>,
+    name: &str,
+    parse: fn(&str) -> std::result::Result<T, String>,
+) -> Result<Option<T>> {
+    let Some(value) = annotations.and_then(|all| all.get(name)) else { return Ok(None) };
+    parse(value).map(Some).map_err(|why| BundleError::invalid(name, value, why))
 }
 
 #[cfg(test)]

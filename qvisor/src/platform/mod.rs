@@ -79,6 +79,9 @@ pub trait Machine: Send + Sync {
         Vec::new()
     }
 
+    /// Lets go of what is kept for speed only; the sandbox hibernates.
+    fn trim(&self) {}
+
     /// Processor time used outside this process, in nanoseconds.
     fn cpu_ns(&self) -> u64 {
         0

@@ -4,9 +4,11 @@
 
 mod bad;
 mod cgroups;
+mod hibernate;
 mod hooks;
 mod leash;
 mod lifecycle;
 mod mounts;
 mod process;
+mod stop_cont;
 mod world;

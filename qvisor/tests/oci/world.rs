@@ -27,6 +27,8 @@ pub struct World {
     pub config: Value,
     /// The container's ID, unlike any other test's.
     pub id: String,
+    /// Set for the runtime.
+    pub env: Vec<(&'static str, &'static str)>,
 }
 
 /// Whether the test can run here.
@@ -92,7 +94,7 @@ impl World {
         // What the host's runc knows; control groups of its own where the host mounts them.
         config["ociVersion"] = json!("1.0.2");
         config["root"]["readonly"] = json!(false);
-        Self { dir, runtime, config, id }
+        Self { dir, runtime, config, id, env: Vec::new() }
     }
 
     /// The program is a shell script.
@@ -133,6 +135,7 @@ impl World {
             Runtime::Runc => Command::new("runc"),
         };
         command.arg("--root").arg(self.state_root()).args(args).stdin(Stdio::null());
+        command.envs(self.env.iter().copied());
         command
     }
 
@@ -177,12 +180,18 @@ impl World {
 
     /// `create`; standard output of the container goes to the file `out`.
     pub fn create(&self) -> &Self {
+        self.create_with(&[])
+    }
+
+    /// The same with variables for the command.
+    pub fn create_with(&self, variables: &[(&str, &str)]) -> &Self {
         self.write();
         let out = fs::File::create(self.dir.join("out")).unwrap();
         let err = fs::File::create(self.dir.join("err")).unwrap();
         let pid_file = self.dir.join("pid");
         let args = self.with_bundle("create", &["--pid-file", pid_file.to_str().unwrap()]);
-        let status = self.command(&args).stdout(out).stderr(err).status().unwrap();
+        let status =
+            self.command(&args).envs(variables.iter().copied()).stdout(out).stderr(err).status().unwrap();
         assert!(status.success(), "{:?} create: {}", self.runtime, self.read("err"));
         self
     }

@@ -192,6 +192,11 @@ impl Place {
         }
     }
 
+    /// Waits until it is not hibernated any more.
+    pub fn wakes(&self) {
+        self.becomes("running");
+    }
+
     /// Hibernates it, and sees it stay so a while.
     pub fn sleeps(&self) {
         self.order(&["hibernate"]);

@@ -135,6 +135,10 @@ impl Machine for Systrap {
         result.unwrap_or_else(|errno| -i64::from(errno))
     }
 
+    fn trim(&self) {
+        self.stubs.trim();
+    }
+
     fn cpu_ns(&self) -> u64 {
         self.stubs.cpu_ns()
     }

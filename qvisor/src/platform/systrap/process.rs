@@ -410,6 +410,15 @@ impl Stubs {
         Ok(())
     }
 
+    /// Ends the used processes that are kept for another address space.
+    pub fn trim(&self) {
+        let recycled = std::mem::take(&mut lock(&self.pools).recycled);
+        for process in recycled {
+            process.kill();
+            self.free_slot(&process);
+        }
+    }
+
     /// The process of an address space.
     pub fn find(&self, id: u64) -> Option<Arc<Process>> {
         self.spaces.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()

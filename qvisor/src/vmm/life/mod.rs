@@ -162,6 +162,7 @@ impl Life {
             return;
         }
         (progress.is_asleep, progress.failure) = (true, None);
+        progress.cycles.hibernations += 1;
         let total_us = fall.map_or(done.total_us, |fall| micros(fall.since.elapsed()));
         let figures = Figures::Hibernated(Hibernated { total_us, ..done });
         progress.fallen(&figures);
@@ -186,6 +187,7 @@ impl Life {
         let entry = Entry::new(Some(state), state, Some(progress.down_cause));
         progress.readers.tell(&Entry { error: Some(&why), ..entry });
         progress.failure = Some(why);
+        progress.cycles.failed += 1;
     }
 
     fn has_resumed(&self, progress: &mut Progress, of: u64, woken: Woken) {
@@ -208,6 +210,7 @@ impl Life {
             _ => SandboxState::WokenUp,
         };
         progress.woken = Woken { total_us: micros(rise.since.elapsed()), ..woken };
+        progress.cycles.woken(progress.woken.total_us);
         let entry = Entry::new(Some(SandboxState::Hibernated), progress.awake_as, Some(rise.cause));
         let figures = Figures::Woken(progress.woken.clone());
         progress.readers.tell(&Entry { figures: Some(&figures), ..entry });

@@ -6,6 +6,7 @@ use super::journal::Readers;
 use super::waiters::Waiter;
 use crate::control::Figures;
 use crate::hibernate::Woken;
+use crate::hibernate::stats::Cycles;
 use crate::state::{SandboxState, Status};
 
 /// How far it has got.
@@ -87,6 +88,7 @@ pub(super) struct Progress {
     pub woken: Woken,
     /// What it is while it is awake, were it idle.
     pub awake_as: SandboxState,
+    pub cycles: Cycles,
     /// Why the last hibernation failed, if it did.
     pub failure: Option<String>,
     /// Requests to pause, to hibernate and to go on so far: each one's number is the count with it.
@@ -116,6 +118,7 @@ impl Progress {
             rise: None,
             woken: Woken::default(),
             awake_as: SandboxState::Warm,
+            cycles: Cycles::default(),
             failure: None,
             requests: 0,
             answered: 0,

@@ -67,7 +67,8 @@ impl Life {
     pub(super) fn want_awake(&self, progress: &mut Progress, cause: Cause) {
         (progress.wants_down, progress.fall) = (false, None);
         let since = Instant::now();
-        let request = Some(self.request(progress, EVENT_WAKE, 0));
+        let serves = matches!(cause, Cause::Request(_));
+        let request = Some(self.request(progress, EVENT_WAKE, serves.into()));
         progress.rise = Some(Rise { request, cause, since });
     }
 

@@ -13,7 +13,7 @@ use super::progress::{Cause, Progress, Stage, poll_timeout};
 use super::requests::{HIBERNATE_PATIENCE, event};
 use super::waiters::{For, Outcome, WAITERS_MAX, Waiter};
 use crate::control::{self, Answer, Order, Report};
-use crate::hibernate::Reap;
+use crate::hibernate::{self, Reap};
 use crate::leash::{Leash, News};
 use crate::process::{self, ChildEvent};
 
@@ -164,8 +164,24 @@ impl Life {
         self.settle(progress);
     }
 
+    fn stats(&self) -> Answer {
+        let cycles = self.lock().cycles.clone();
+        let Some(sandbox) = self.sandbox() else {
+            return Answer { error: Some("it is only about to begin".into()), ..Answer::default() };
+        };
+        if sandbox.cpus.busy() > 0 {
+            // The kernel's numbers are from when it was last idle; the next ones are not.
+            sandbox.kick(sandbox.cpus.any_idle());
+        }
+        let stats = hibernate::stats::collect(&sandbox, &cycles);
+        Answer { stats: Some(Box::new(stats)), ..Answer::default() }
+    }
+
     /// The answer to an order that takes no time.
     fn answer(&self, order: Order) -> Answer {
+        if order == Order::Stats {
+            return self.stats();
+        }
         let outcome: Outcome = self.obey(order).map(|()| None);
         let is_busy = self.sandbox().is_some_and(|sandbox| sandbox.cpus.busy() > 0);
         let progress = self.lock();
@@ -214,7 +230,7 @@ impl Life {
             }
             (Order::Hibernate, _) => return self.hibernate(progress),
             (Order::Wake { reap }, _) => return self.wake(progress, reap),
-            (Order::Start | Order::Release | Order::Proceed | Order::Events, _) => {
+            (Order::Start | Order::Release | Order::Proceed | Order::Events | Order::Stats, _) => {
                 return Err("it is not waiting for this".into());
             }
             (Order::State, _) => {}
@@ -248,11 +264,11 @@ impl Life {
 
     /// A signal for the container.
     fn deliver(&self, progress: &mut Progress, signal: i32, flags: u32) {
-        // Whom a signal is for has to run to see it.
+        self.events.post(event(EVENT_SIGNAL, flags, i64::from(signal)));
+        // Whom a signal is for has to run to see it. It has it by then, and so does not count as idle.
         if progress.is_asleep || progress.fall.is_some() {
             self.want_awake(progress, Cause::Request("signal"));
             self.continue_leash(progress);
         }
-        self.events.post(event(EVENT_SIGNAL, flags, i64::from(signal)));
     }
 }

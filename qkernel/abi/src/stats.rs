@@ -1,0 +1,38 @@
+//! What the kernel counts for whoever asks the VMM. The VMM reads it at any time, without the kernel's help, and takes it
+//! as hearsay.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// Lies in kernel memory for good; [`crate::hostcall::STATS`] says where. Brought up to date when a CPU goes idle, and
+/// when one is kicked.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct KernelStats {
+    /// Frames of user memory that are in use.
+    pub user_frames: AtomicU64,
+    /// Those of them whose content is in the home of pages.
+    pub swapped_frames: AtomicU64,
+    /// Bytes of the kernel's heap that are in use.
+    pub heap_bytes: AtomicU64,
+    pub pad: AtomicU64,
+}
+const _: () = assert!(size_of::<KernelStats>() == 32);
+
+impl KernelStats {
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            user_frames: AtomicU64::new(0),
+            swapped_frames: AtomicU64::new(0),
+            heap_bytes: AtomicU64::new(0),
+            pad: AtomicU64::new(0),
+        }
+    }
+
+    /// Sets all of it.
+    pub fn set(&self, user_frames: u64, swapped_frames: u64, heap_bytes: u64) {
+        self.user_frames.store(user_frames, Ordering::Relaxed);
+        self.swapped_frames.store(swapped_frames, Ordering::Relaxed);
+        self.heap_bytes.store(heap_bytes, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,289 @@
+//! Who may tell a sandbox to hibernate, how it does so by itself, and what it tells of it.
+
+mod sleeper;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use sleeper::{Place, next_line};
+
+/// Starts a Python program in sandbox `s`; it says when it is ready.
+fn start(place: &mut Place, options: &[&str], program: &str) {
+    place.start(options, &[], &["python3", "-u", "-c", program]);
+}
+
+fn end(place: &mut Place) {
+    place.kill("KILL");
+    assert_eq!(place.end().0, Some(137));
+}
+
+/// Nanoseconds that the sandbox's processes have run on a processor, the front end apart.
+fn used_ns(place: &Place) -> u64 {
+    let of_task = |path: std::path::PathBuf| -> u64 {
+        let text = fs::read_to_string(path.join("schedstat")).unwrap_or_default();
+        text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0)
+    };
+    let of = |pid: &u32| {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        tasks.map(|task| of_task(task.path())).sum::<u64>()
+    };
+    place.processes().iter().skip(1).map(of).sum()
+}
+
+/// The sandbox's events so far, until one of them is what is waited for.
+fn events_until(place: &Place, done: impl Fn(&Value) -> bool) -> Vec<Value> {
+    let mut command = place.command(&["events", "s"]).stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(command.stdout.take().unwrap()).lines();
+    let mut events = Vec::new();
+    for line in lines {
+        events.push(serde_json::from_str(&line.unwrap()).unwrap());
+        if events.last().is_some_and(&done) {
+            break;
+        }
+    }
+    command.kill().unwrap();
+    command.wait().unwrap();
+    events
+}
+
+#[test]
+fn interval_timers_rest_with_the_sandbox_and_go_on_afterwards() {
+    let mut place = Place::new();
+    let program = "
+import signal, time, select, os
+count = 0
+def tick(*_):
+    global count
+    count += 1
+signal.signal(signal.SIGALRM, tick)
+signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+start = time.monotonic()
+print('ready')
+time.sleep(2.5)
+print('slept', time.monotonic() - start)
+before = count
+time.sleep(0.5)
+print('ticks', count - before)
+input()";
+    start(&mut place, &[], program);
+    sleep(Duration::from_millis(100));
+    place.order(&["hibernate"]);
+    let before = used_ns(&place);
+    sleep(Duration::from_secs(3));
+    let used = used_ns(&place) - before;
+    assert!(used < 1_000_000, "{used} ns of a hibernated sandbox");
+    assert_eq!(place.sandbox_state(), "hibernated", "time does not wake it");
+    place.order(&["wake"]);
+    let front = place.front.as_mut().unwrap();
+    let slept = next_line(front);
+    let slept: f64 = slept.trim().strip_prefix("slept ").unwrap().parse().unwrap();
+    // Its time had come while it was asleep.
+    assert!((3.0..10.0).contains(&slept), "{slept}");
+    let ticks = next_line(front);
+    let ticks: u32 = ticks.trim().strip_prefix("ticks ").unwrap().parse().unwrap();
+    assert!((10..=60).contains(&ticks), "{ticks}");
+    end(&mut place);
+}
+
+#[test]
+fn it_hibernates_by_itself_when_nothing_comes() {
+    let mut place = Place::new();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let program = format!(
+        "
+import socket, threading, time
+def upkeep():
+    while True: time.sleep(0.1)
+threading.Thread(target=upkeep, daemon=True).start()
+server = socket.create_server(('127.0.0.1', {port}))
+print('ready')
+while True:
+    client, _ = server.accept()
+    while data := client.recv(100): client.sendall(data)"
+    );
+    start(&mut place, &["--idle-timeout", "700ms"], &program);
+    let events = events_until(&place, |event| event["to"] == "hibernated");
+    assert_eq!(events.last().unwrap()["cause"], "idle-timeout", "{events:?}");
+    // As long as somebody asks for something in time it stays.
+    let mut client = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    for _ in 0..8 {
+        client.write_all(b"x").unwrap();
+        client.read_exact(&mut [0]).unwrap();
+        sleep(Duration::from_millis(200));
+        assert_eq!(place.sandbox_state(), "woken-up");
+    }
+    let start = Instant::now();
+    place.becomes("hibernated");
+    assert!(start.elapsed() > Duration::from_millis(200), "{:?}", start.elapsed());
+    end(&mut place);
+}
+
+#[test]
+fn it_does_not_hibernate_while_it_computes() {
+    let mut place = Place::new();
+    let program = "
+import time
+print('ready')
+end = time.monotonic() + 2
+while time.monotonic() < end: pass
+time.sleep(100)";
+    start(&mut place, &["--idle-timeout", "300ms"], program);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(1500) {
+        assert_eq!(place.sandbox_state(), "running");
+        sleep(Duration::from_millis(50));
+    }
+    place.becomes("hibernated");
+    end(&mut place);
+}
+
+#[test]
+fn its_end_is_not_held_up_by_a_hibernation() {
+    let mut place = Place::new();
+    let program = "x = [bytes([i % 251 + 1]) * 1048576 for i in range(400)]
+print('ready')
+while True: pass";
+    start(&mut place, &[], program);
+    let mut down = place.command(&["hibernate", "s"]).stderr(Stdio::piped()).spawn().unwrap();
+    sleep(Duration::from_millis(250));
+    let start = Instant::now();
+    place.kill("KILL");
+    assert_eq!(place.end().0, Some(137));
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    let mut error = String::new();
+    down.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+    // Whoever waited for the hibernation hears of the end, unless the disk was that fast.
+    assert!(down.wait().unwrap().success() || error.contains("it ended"), "{error}");
+}
+
+#[test]
+fn peers_that_say_nothing_hold_up_nobody() {
+    let mut place = Place::new();
+    start(&mut place, &[], "print('ready'); input()");
+    let socket = place.dir.join("state/s/control.sock");
+    let silent: Vec<_> = (0..100).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    let half: Vec<_> = (0..100)
+        .map(|_| {
+            let mut peer = UnixStream::connect(&socket).unwrap();
+            let _ = peer.write_all(b"{\"op\":");
+            peer
+        })
+        .collect();
+    let started = Instant::now();
+    for _ in 0..10 {
+        assert_eq!(place.state()["status"], "running");
+    }
+    place.order(&["hibernate"]);
+    place.order(&["wake"]);
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    for garbage in ["\n", "{}\n", "x", "{\"op\":\"kill\",\"signal\":1e99}\n", "{\"op\":\"fly\"}\n"] {
+        let mut peer = UnixStream::connect(&socket).unwrap();
+        peer.write_all(garbage.as_bytes()).unwrap();
+        peer.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        peer.read_to_string(&mut answer).unwrap();
+        assert!(
+            serde_json::from_str::<Value>(&answer).unwrap()["error"].is_string(),
+            "{garbage:?}: {answer}"
+        );
+    }
+    drop((silent, half));
+    end(&mut place);
+}
+
+#[test]
+fn of_two_orders_the_later_counts() {
+    let mut place = Place::new();
+    // Never at rest, and so not hibernated before the second step.
+    start(&mut place, &[], "print('ready')\nwhile True: pass");
+    for _ in 0..5 {
+        let mut down = place.command(&["hibernate", "s"]).stderr(Stdio::piped()).spawn().unwrap();
+        sleep(Duration::from_millis(100));
+        let up = place.order(&["wake"]);
+        assert_eq!(up["pages"], 0, "{up}");
+        let mut error = String::new();
+        down.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+        assert_eq!(down.wait().unwrap().code(), Some(125), "{error}");
+        assert!(error.contains("it was woken meanwhile"), "{error}");
+        sleep(Duration::from_millis(300));
+        assert_eq!(place.sandbox_state(), "running");
+    }
+    // Orders for the same are one.
+    let both = [0, 1].map(|_| place.command(&["hibernate", "s"]).spawn().unwrap());
+    for mut one in both {
+        assert!(one.wait().unwrap().success());
+    }
+    place.kill("CONT");
+    place.wakes();
+    place.kill("STOP");
+    place.becomes("hibernated");
+    end(&mut place);
+}
+
+#[test]
+fn statistics_show_where_memory_is_and_wake_nobody() {
+    let mut place = Place::new();
+    let program = "x = [bytes([i % 251 + 1]) * 4096 for i in range(5000)]
+print('ready')
+while True:
+    input()
+    print(sum(page[0] for page in x[:1000]))";
+    start(&mut place, &[], program);
+    sleep(Duration::from_millis(100));
+    let stats = || place.order(&["stats"]);
+    let number = |stats: &Value, name: &str| stats.pointer(name).and_then(Value::as_u64).unwrap();
+    let warm = stats();
+    let resident = number(&warm, "/memory/user_resident_bytes");
+    assert!(resident > 20 << 20, "{warm}");
+    assert!(number(&warm, "/memory/kernel_heap_bytes") > 100_000, "{warm}");
+    let (rss, pss) = (number(&warm, "/memory/vmm_rss_bytes"), number(&warm, "/memory/vmm_pss_bytes"));
+    assert!(pss > 0 && rss >= pss, "{warm}");
+    assert!(number(&warm, "/memory/file_mapped_bytes") > 0, "{warm}");
+    for name in ["/memory/swapped_bytes", "/hibernations", "/wakes", "/swap_in_faults", "/written_bytes"] {
+        assert_eq!(number(&warm, name), 0, "{name}: {warm}");
+    }
+    let down = place.order(&["hibernate"]);
+    let before = used_ns(&place);
+    let asleep = stats();
+    assert_eq!(place.sandbox_state(), "hibernated");
+    let used = used_ns(&place) - before;
+    assert!(used < 50_000_000, "{used} ns to answer");
+    let swapped = number(&asleep, "/memory/swapped_bytes");
+    assert_eq!(swapped, number(&down, "/pages") * 4096, "{asleep} after {down}");
+    assert!(number(&asleep, "/memory/user_resident_bytes") + swapped <= resident + (4 << 20), "{asleep}");
+    assert!(number(&asleep, "/memory/user_resident_bytes") < 1 << 20, "{asleep}");
+    assert_eq!(number(&asleep, "/memory/swap_file_bytes"), number(&down, "/swap_bytes"));
+    assert_eq!(number(&asleep, "/written_bytes"), number(&down, "/swap_bytes"));
+    assert_eq!(number(&asleep, "/memory/file_mapped_bytes"), 0, "{asleep}");
+    assert_eq!((number(&asleep, "/hibernations"), number(&asleep, "/wakes")), (1, 0));
+    place.order(&["wake"]);
+    let place = &mut place;
+    place.says_line();
+    let sum = next_line(place.front.as_mut().unwrap());
+    assert!(sum.trim().parse::<u32>().is_ok(), "{sum:?}");
+    sleep(Duration::from_millis(100));
+    let woken = place.order(&["stats"]);
+    assert!(number(&woken, "/swap_in_faults") > 10, "{woken}");
+    assert!(number(&woken, "/swap_in_pages") >= number(&woken, "/swap_in_faults"), "{woken}");
+    assert!(number(&woken, "/read_bytes") > 1000 * 4096, "{woken}");
+    let left = number(&woken, "/memory/swapped_bytes");
+    assert!(left > 0 && left < swapped, "{woken}");
+    assert_eq!(number(&woken, "/wakes"), 1);
+    let classes = woken["wake_times"].as_array().unwrap();
+    assert_eq!((classes.len(), number(&classes[0], "/wakes")), (1, 1), "{woken}");
+    let down = place.order(&["hibernate"]);
+    let again = place.order(&["stats"]);
+    assert!(number(&again, "/memory/working_set_bytes") > 1000 * 4096, "{again} after {down}");
+    assert!(number(&again, "/memory/reap_file_bytes") > 0, "{again}");
+    let text = String::from_utf8(place.run(&["stats", "s"]).stdout).unwrap();
+    assert!(text.contains("applications, swapped") && text.contains("µs"), "{text}");
+    end(place);
+    place.refuses(&["stats"], "no such sandbox");
+}
