@@ -180,7 +180,11 @@ def ten(figures):
     text = table(["MB a sandbox, charge / PSS", ""], rows)
     if processes:
         parts = ", ".join(f"{name} {number(size / 1e3)} kB" for name, size in processes[0].items())
-        text += f"\nPSS of one of Dormouse's by process: {parts}.\n"
+        text += "\n" + fill(f"PSS of one of Dormouse's that sleep by process: {parts}.") + "\n"
+    if classes := figures.values("ten", ("dormouse", "asleep"), "classes"):
+        parts = ", ".join(f"{name.removesuffix('_bytes').replace('_', ' ')} {number(size / 1e3)} kB"
+                          for name, size in classes[0].items())
+        text += "\n" + fill(f"What `dormouse stats` says of it: {parts}.") + "\n"
     return text
 
 

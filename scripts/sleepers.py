@@ -256,6 +256,10 @@ class Dormouse(Sleeper):
         """Wakes it without a request; result: what `dormouse wake` says."""
         return json.loads(run(DORMOUSE, "--root", self.place.state, "wake", self.id, "--json"))
 
+    def memory_by_class(self):
+        """What `dormouse stats` says of its memory; does not wake it."""
+        return json.loads(run(DORMOUSE, "--root", self.place.state, "stats", self.id, "--json"))["memory"]
+
     def pids(self):
         return [int(pid) for pid in (self.cgroup.path / "cgroup.procs").read_text().split()]
 
