@@ -161,6 +161,14 @@ impl SandboxMemory {
         self.user_len
     }
 
+    /// Gives back what the host keeps to find user memory; it is found again as it is touched.
+    pub fn trim(&self) {
+        if let Some(file) = &self.user_file {
+            // The same mapping once more, without the page tables of the old one. Should it fail, they stay.
+            let _ = self.map(USER_PHYS, self.user_len, libc::MAP_SHARED, Some(file.as_fd()), 0, true);
+        }
+    }
+
     /// The file behind user memory; `None` on kvm.
     #[must_use]
     pub fn user_file(&self) -> Option<BorrowedFd<'_>> {

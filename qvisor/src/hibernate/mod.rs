@@ -390,6 +390,7 @@ pub(crate) fn hibernated(sandbox: &Sandbox, phys: u64, request: u64) -> i64 {
     drop(inner);
     if what == hc::REPORT_ASLEEP {
         sandbox.machine.trim();
+        sandbox.memory.trim();
         // SAFETY: gives free memory of the allocator's back.
         unsafe { libc::malloc_trim(0) };
     }

@@ -194,6 +194,8 @@ pub struct Stubs {
     spaces: RwLock<HashMap<u64, Arc<Process>>>,
     next_id: AtomicU64,
     pools: Mutex<Pools>,
+    /// No processes are made ready.
+    resting: AtomicBool,
     epoll: OwnedFd,
     wake: OwnedFd,
     stopping: AtomicBool,
@@ -254,6 +256,7 @@ impl Stubs {
             spaces: RwLock::default(),
             next_id: AtomicU64::new(1),
             pools: Mutex::default(),
+            resting: AtomicBool::new(false),
             epoll,
             wake,
             stopping: AtomicBool::new(false),
@@ -373,6 +376,7 @@ impl Stubs {
     }
 
     fn take(&self) -> Result<Arc<Process>, i32> {
+        self.resting.store(false, SeqCst);
         while let Some(process) = lock(&self.pools).recycled.pop() {
             if !process.is_dead() {
                 return Ok(process);
@@ -410,10 +414,16 @@ impl Stubs {
         Ok(())
     }
 
-    /// Ends the used processes that are kept for another address space.
+    /// Ends the processes that are kept for other address spaces, until one is made.
     pub fn trim(&self) {
-        let recycled = std::mem::take(&mut lock(&self.pools).recycled);
-        for process in recycled {
+        let kept = {
+            let mut pools = lock(&self.pools);
+            self.resting.store(true, SeqCst);
+            let mut kept = std::mem::take(&mut pools.ready);
+            kept.append(&mut pools.recycled);
+            kept
+        };
+        for process in kept {
             process.kill();
             self.free_slot(&process);
         }
@@ -434,7 +444,7 @@ impl Stubs {
     pub fn keep(&self) {
         spawn::block_signals();
         while !self.stopping.load(SeqCst) {
-            while !self.stopping.load(SeqCst) && lock(&self.pools).ready.len() < READY {
+            while !self.stopping.load(SeqCst) && self.wants_ready() {
                 match self.fork() {
                     Ok(process) => lock(&self.pools).ready.push(process),
                     Err(_) => break,
@@ -448,6 +458,10 @@ impl Stubs {
                 }
             }
         }
+    }
+
+    fn wants_ready(&self) -> bool {
+        !self.resting.load(SeqCst) && lock(&self.pools).ready.len() < READY
     }
 
     fn bury_zygote(&self) {
