@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use qvisor::hibernate::fault::POINTS;
 use serde_json::json;
 
-use super::world::{PATIENCE, World, assert_ended, dormouse, lives, signal, status_of};
+use super::world::{PATIENCE, World, assert_ended, dormouse, is_stopped, lives, signal, status_of};
 
 /// The program that is in the middle of something, for a root file system without libraries.
 fn midst() -> PathBuf {
@@ -60,12 +60,6 @@ fn ask(port: u16, random: &mut Random) -> u32 {
     u32::try_from(count).unwrap()
 }
 
-/// Whether a process is stopped, as the host sees it.
-fn is_stopped(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
-}
-
 fn settles(world: &World, is_down: bool) {
     if is_down {
         world.wait_state("hibernated");
@@ -106,7 +100,6 @@ impl Drop for LastWords<'_> {
             let state = String::from_utf8_lossy(&state.stdout);
             let last = self.0.read("events").lines().rev().take(3).map(str::to_owned).collect::<Vec<_>>();
             eprintln!("{id}: {state}\n{}{}\n{last:?}", self.0.read("out"), self.0.read("err"));
-            eprintln!("status of the leash: {:?}", super::world::status_of(self.0.pid()));
         }
     }
 }
