@@ -379,8 +379,7 @@ def how(raw):
         The ten python servers share one.""",
         """The charge is that of the sandbox's control group, with kernel memory and page cache; in brackets, what is left of
         it when the page cache has been dropped. PSS is the sum over all processes: front end, VMM, leash and stubs. (That of
-        runsc can exceed its charge: files that others read first are charged to them, and the kernel estimates the shares
-        of large folios.)""",
+        runsc came out above its charge for some workloads; we have not looked into why.)""",
         f"""runc: the cgroup freezer, then `{raw["reclaim"] or "no way to reclaim"}` with a swap file on the same disk; the client
         writes to the freezer itself before it connects, as the fastest of activators would. runsc: `pause` and `resume` on
         the host's network, or `checkpoint`, and `create` with `restore` for each request.""",
