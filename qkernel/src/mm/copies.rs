@@ -41,6 +41,12 @@ pub fn are_wanted() -> bool {
 /// The pages of one file that were copied.
 pub struct Copies(Arc<PageStore>);
 
+impl Default for Copies {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Copies {
     pub fn new() -> Self {
         Self(PageStore::new(u64::MAX))

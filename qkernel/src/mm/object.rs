@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::Entry;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -228,10 +229,11 @@ impl PageStore {
         let mut pages = self.pages.lock();
         for at in 0..count {
             let frame = first.add(at);
-            if pages.contains_key(&(index + at as u64)) {
-                frames::drop_ref(frame);
-            } else {
-                pages.insert(index + at as u64, frame);
+            match pages.entry(index + at as u64) {
+                Entry::Occupied(_) => frames::drop_ref(frame),
+                Entry::Vacant(hole) => {
+                    hole.insert(frame);
+                }
             }
         }
     }

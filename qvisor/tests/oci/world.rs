@@ -322,6 +322,9 @@ fn find_groups(dir: &Path, id: &str, depth: u32, found: &mut Vec<PathBuf>) {
 
 impl Drop for World {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{} wrote: {}", self.id, self.read("err"));
+        }
         // A test that failed must not leave its container running.
         let _ = self.run(&["delete", "--force", &self.id]);
         // The orphans are ours by now; those of other tests are left to them.

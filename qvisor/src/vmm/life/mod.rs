@@ -8,14 +8,17 @@ mod peers;
 mod progress;
 mod requests;
 mod serve;
+#[cfg(test)]
+mod tests;
 mod waiters;
 
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 use abi::hostcall::{
-    EVENT_WAKE, REPORT_ASLEEP, REPORT_IDLE, REPORT_IDLE_TIMEOUT, REPORT_PAUSED, REPORT_READY, REPORT_RESUMED,
+    REPORT_ASLEEP, REPORT_IDLE, REPORT_IDLE_TIMEOUT, REPORT_PAUSED, REPORT_READY, REPORT_RESUMED,
     REPORT_RUNNING, REPORT_STAYED_WARM, REPORT_STIRRED, STIRRED_BY_STREAM,
 };
 
@@ -114,7 +117,7 @@ impl Life {
             }
             REPORT_PAUSED if of >= progress.answered => {
                 (progress.paused, progress.answered) = (true, of);
-                if let Some(fall) = progress.fall.as_mut().filter(|fall| of >= fall.last) {
+                if let Some(fall) = progress.fall.as_mut().filter(|fall| of >= fall.request) {
                     // It is on its way down, however long that takes.
                     fall.strict_at = None;
                 }
@@ -154,7 +157,7 @@ impl Life {
 
     fn has_fallen_asleep(&self, progress: &mut Progress, of: u64, done: Hibernated) {
         let from = progress.sandbox_state();
-        let fall = progress.fall.take_if(|fall| of >= fall.first);
+        let fall = progress.fall.take_if(|fall| of >= fall.request);
         // A wake that this has overtaken.
         progress.rise.take_if(|rise| rise.request.is_some_and(|request| request < of));
         if progress.is_asleep {
@@ -172,8 +175,8 @@ impl Life {
 
     /// The hibernation did not come about; the sandbox goes on.
     fn has_stayed_warm(&self, progress: &mut Progress, of: u64, why: String) {
-        // One that was called off, or tries once more, is no failure.
-        if progress.fall.take_if(|fall| of >= fall.last).is_none() {
+        // One that was called off is no failure.
+        if progress.fall.take_if(|fall| of >= fall.request).is_none() {
             return;
         }
         // Its tasks go on in a moment; who hears of the failure sees it run.
@@ -200,10 +203,6 @@ impl Life {
         // What came for the container woke it, and nobody has wanted it down since.
         if rise.request.is_none() && progress.fall.is_none() {
             progress.wants_down = false;
-            if of < progress.requests {
-                // The second step of a hibernation whose first was enough: it must not begin another one.
-                self.request(progress, EVENT_WAKE, 0);
-            }
         }
         progress.awake_as = match rise.cause {
             Cause::Request(_) => SandboxState::HibernateRunning,
@@ -237,8 +236,18 @@ impl Life {
         };
         if let Report::Failed { message, .. } = &report {
             progress.said = Some(message.clone());
+            if progress.released {
+                // Its front end, which would say so, is gone.
+                let _ = writeln!(std::io::stderr(), "dormouse: {message}");
+            }
         }
         progress.answer_waiters();
+        if let (Report::Failed { message, .. }, true) = (&report, progress.released) {
+            // Nobody else would hear of it.
+            super::log(0, message, "\n");
+            let state = progress.sandbox_state();
+            progress.readers.tell(&Entry { error: Some(message), ..Entry::new(Some(state), state, None) });
+        }
         drop(progress);
         // First the leash: whoever hears of the end may look at it.
         if let Some(leash) = &self.leash {

@@ -46,9 +46,8 @@ impl Cause {
 /// A hibernation under way.
 #[derive(Debug)]
 pub(super) struct Fall {
-    /// The first request for it, and the last, whose answer is the hibernation's unless an earlier one has done it.
-    pub first: u64,
-    pub last: u64,
+    /// Its request.
+    pub request: u64,
     pub since: Instant,
     /// When a sandbox that is never idle is stopped wherever it is.
     pub strict_at: Option<Instant>,

@@ -56,9 +56,9 @@ impl Life {
             return;
         }
         // First when nobody is in the middle of a request; a sandbox that is never idle is stopped wherever it is.
-        let (since, first) = (Instant::now(), self.request(progress, EVENT_HIBERNATE, 1));
+        let (since, request) = (Instant::now(), self.request(progress, EVENT_HIBERNATE, 1));
         let (strict_at, deadline) = (Some(since + IDLE_PATIENCE), since + HIBERNATE_PATIENCE);
-        progress.fall = Some(Fall { first, last: first, since, strict_at, deadline });
+        progress.fall = Some(Fall { request, since, strict_at, deadline });
         progress.failure = None;
         self.nudge();
     }
@@ -131,7 +131,7 @@ impl Life {
         }
         if let Some(fall) = progress.fall.as_mut().filter(|fall| fall.strict_at.is_some_and(|at| at <= now)) {
             // The same request: once it is done, this means nothing.
-            self.events.post(event(EVENT_HIBERNATE, 0, fall.last.cast_signed()));
+            self.events.post(event(EVENT_HIBERNATE, 0, fall.request.cast_signed()));
             fall.strict_at = None;
         }
         self.settle(progress);

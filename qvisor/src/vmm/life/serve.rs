@@ -126,7 +126,7 @@ impl Life {
         }
     }
 
-    fn obey_peer(&self, peer: UnixStream, order: Order) {
+    pub(super) fn obey_peer(&self, peer: UnixStream, order: Order) {
         let what = match order {
             Order::Kill { signal: libc::SIGKILL, .. } => {
                 // Nobody is left to answer afterwards.
