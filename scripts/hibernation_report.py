@@ -171,7 +171,7 @@ def ratios(figures):
 def ten(figures):
     rows = []
     for runner in ("dormouse", "dormouse, files shared", "runc"):
-        for state in ("warm", "asleep, the first time", "asleep", "woken-up"):
+        for state in ("warm", "asleep, the first time", "asleep, the second time", "asleep", "woken-up"):
             if figures.values("ten", (runner, state), "charge"):
                 rows.append([f"{runner}, {state}", memory_cell(figures, "ten", (runner, state))])
     processes = figures.values("ten", ("dormouse", "asleep"), "processes")
@@ -383,9 +383,9 @@ def how(raw):
         f"""runc: the cgroup freezer, then `{raw["reclaim"] or "no way to reclaim"}` with a swap file on the same disk; the client
         writes to the freezer itself before it connects, as the fastest of activators would. runsc: `pause` and `resume` on
         the host's network, or `checkpoint`, and `create` with `restore` for each request.""",
-        f"""fio moves 256 MB by calls of {raw["block"].upper()}, {raw["depth"]} at a time, past the page cache, as the VMM does. The
-        swap-out also looks for pages of one word and computes checksums; the prefetch also fills fresh pages and verifies
-        them.""",
+        f"""fio writes 256 MB by calls of {raw["blocks"]["write"].upper()}, and reads 192 MB by calls of
+        {raw["blocks"]["read"].upper()}, {raw["depth"]} at a time, past the page cache, as the VMM does. The swap-out also
+        looks for pages of one word and computes checksums; the prefetch also fills fresh pages and verifies them.""",
     ]
     wrapped = (textwrap.indent(fill(point), "  ").replace("  ", "- ", 1) for point in points)
     return "".join(point + "\n" for point in wrapped)
