@@ -171,7 +171,7 @@ def ratios(figures):
 def ten(figures):
     rows = []
     for runner in ("dormouse", "dormouse, files shared", "runc"):
-        for state in ("warm", "asleep, the first time", "asleep", "woken-up"):
+        for state in ("warm", "asleep, the first time", "asleep, the second time", "asleep", "woken-up"):
             if figures.values("ten", (runner, state), "charge"):
                 rows.append([f"{runner}, {state}", memory_cell(figures, "ten", (runner, state))])
     processes = figures.values("ten", ("dormouse", "asleep"), "processes")
@@ -379,14 +379,13 @@ def how(raw):
         The ten python servers share one.""",
         """The charge is that of the sandbox's control group, with kernel memory and page cache; in brackets, what is left of
         it when the page cache has been dropped. PSS is the sum over all processes: front end, VMM, leash and stubs. (That of
-        runsc can exceed its charge: files that others read first are charged to them, and the kernel estimates the shares
-        of large folios.)""",
+        runsc came out above its charge for some workloads; we have not looked into why.)""",
         f"""runc: the cgroup freezer, then `{raw["reclaim"] or "no way to reclaim"}` with a swap file on the same disk; the client
         writes to the freezer itself before it connects, as the fastest of activators would. runsc: `pause` and `resume` on
         the host's network, or `checkpoint`, and `create` with `restore` for each request.""",
-        f"""fio moves 256 MB by calls of {raw["block"].upper()}, {raw["depth"]} at a time, past the page cache, as the VMM does. The
-        swap-out also looks for pages of one word and computes checksums; the prefetch also fills fresh pages and verifies
-        them.""",
+        f"""fio writes 256 MB by calls of {raw["blocks"]["write"].upper()}, and reads 192 MB by calls of
+        {raw["blocks"]["read"].upper()}, {raw["depth"]} at a time, past the page cache, as the VMM does. The swap-out also
+        looks for pages of one word and computes checksums; the prefetch also fills fresh pages and verifies them.""",
     ]
     wrapped = (textwrap.indent(fill(point), "  ").replace("  ", "- ", 1) for point in points)
     return "".join(point + "\n" for point in wrapped)

@@ -15,7 +15,8 @@ use crate::control::{self, Answer, Order};
 
 /// Version of the OCI runtime specification that `state` speaks.
 pub const OCI_VERSION: &str = "1.2.0";
-const LOCK: &str = "lock";
+/// Its presence makes a directory a sandbox's; nothing else under the root is ours to remove.
+const LOCK: &str = "dormouse.lock";
 /// Guards creation and removal of directories below a root.
 const ROOT_LOCK: &str = ".lock";
 const STATE: &str = "state.json";
@@ -223,6 +224,8 @@ impl Root {
             remove(old).map_err(|source| self.error(source))?;
             let _ = lock;
         }
+        // One without a lock was left before it got one; it goes if it is empty.
+        let _ = fs::remove_dir(&path);
         match private_dir().create(&path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(StateError::InUse { id: id.as_str().to_owned() });
@@ -252,7 +255,7 @@ impl Root {
                 if is_ours || entry.path().join(RECORD).exists() {
                     return None;
                 }
-                let lock = lock_file(&entry.path(), true).ok()?;
+                let lock = lock_file(&entry.path(), false).ok()?;
                 lock.try_lock().ok()?;
                 Some((lock, entry.path()))
             });
@@ -429,6 +432,21 @@ mod tests {
             assert!(Id::new(bad).is_err(), "{bad}");
         }
         assert!(Id::new(Id::random().as_str()).is_ok());
+    }
+
+    #[test]
+    fn directories_of_others_stay() {
+        let dir = TempDir::new();
+        let root = Root::new(dir.path().to_owned());
+        for (name, file) in [("theirs", "state.json"), ("precious", "lock"), ("dead", LOCK)] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+            fs::write(dir.path().join(name).join(file), "").unwrap();
+        }
+        fs::create_dir(dir.path().join("begun")).unwrap();
+        root.claim(&Id::new("begun").unwrap()).unwrap();
+        assert!(matches!(root.claim(&Id::new("theirs").unwrap()), Err(StateError::InUse { .. })));
+        assert!(dir.path().join("theirs/state.json").exists() && dir.path().join("precious/lock").exists());
+        assert!(!dir.path().join("dead").exists());
     }
 
     #[test]

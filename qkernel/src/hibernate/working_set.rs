@@ -4,7 +4,7 @@
 //! A touch is a fault on an entry whose content was stored. The first wake has no set; neighbours that come along with
 //! touched pages are its first guess. The second one *records*: content comes back, but every entry faults at its first
 //! use. Later wakes make the entries of the set present with its content ([`bring_back`]), so that only pages new to it
-//! fault, and join; now and then one records anew, and pages that two of those found unused leave.
+//! fault, and join; now and then, or when the set has grown by half, one records anew, and pages that two of those found unused leave.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -95,13 +95,14 @@ struct WorkingSet {
     touched: Vec<Touch>,
     /// The set that is stored.
     members: Vec<Run>,
-    /// Wakes since it was last recorded; `None`: never yet.
+    /// Wakes since it was last recorded, and touches in the set then; `None`: never yet.
     wakes: Option<u32>,
+    recorded: usize,
 }
 
 impl WorkingSet {
     const fn new() -> Self {
-        Self { touched: Vec::new(), members: Vec::new(), wakes: None }
+        Self { touched: Vec::new(), members: Vec::new(), wakes: None, recorded: 0 }
     }
 
     fn touch(&mut self, touch: Touch) {
@@ -116,7 +117,17 @@ impl WorkingSet {
         if self.members.is_empty() {
             return false;
         }
-        let record = self.wakes.is_none_or(|wakes| wakes + 1 >= RECORD_EVERY);
+        let len = self.members.iter().map(|run| run.len as usize).sum::<usize>();
+        let outgrown = len > self.recorded + self.recorded / 2;
+        let record = match self.wakes {
+            None => true,
+            // The first set after a recorded wake.
+            Some(0) => {
+                self.recorded = len;
+                false
+            }
+            Some(wakes) => outgrown || wakes + 1 >= RECORD_EVERY,
+        };
         self.wakes = Some(if record { 0 } else { self.wakes.unwrap_or(0) + 1 });
         record
     }
@@ -293,5 +304,18 @@ mod tests {
         assert!(set.begins_to_record());
         let recorded: Vec<u32> = (1..=2 * RECORD_EVERY).filter(|_| set.begins_to_record()).collect();
         assert_eq!(recorded, [RECORD_EVERY, 2 * RECORD_EVERY]);
+    }
+
+    #[test]
+    fn a_set_that_grew_by_half_is_recorded() {
+        let of_pages = |count: u64| packed((1..=count).map(|page| Touch::new(1, page * 0x5000, 1)));
+        let mut set = WorkingSet { members: of_pages(40), ..WorkingSet::new() };
+        assert!(set.begins_to_record());
+        set.members = of_pages(10);
+        assert!(!set.begins_to_record());
+        set.members = of_pages(15);
+        assert!(!set.begins_to_record());
+        set.members = of_pages(16);
+        assert!(set.begins_to_record() && !set.begins_to_record());
     }
 }
