@@ -13,6 +13,7 @@ LATENCIES = {
     "Dormouse, warm": ("dormouse", "warm"),
     "Dormouse, hibernated, woken by page faults": ("dormouse, page fault", "first request"),
     "Dormouse, hibernated, woken by REAP": ("dormouse, REAP", "first request"),
+    "Dormouse, hibernated, woken by REAP stream": ("dormouse, REAP stream", "first request"),
     "Dormouse, woken-up, after page faults": ("dormouse, page fault", "woken-up"),
     "Dormouse, woken-up, after REAP": ("dormouse, REAP", "woken-up"),
     "runc, cold start": ("runc", "cold start"),
@@ -149,6 +150,7 @@ RATIOS = {
     "REAP ÷ runc frozen and reclaimed": (FIRST_REAP, THAWED),
     "page faults ÷ runc frozen and reclaimed": (FIRST_FAULT, THAWED),
     "REAP ÷ page faults": (FIRST_REAP, FIRST_FAULT),
+    "REAP stream ÷ REAP": (("dormouse, REAP stream", "first request"), FIRST_REAP),
     "REAP ÷ runsc restored": (FIRST_REAP, RESTORED),
     "REAP ÷ Dormouse's cold start": (FIRST_REAP, ("dormouse", "cold start")),
     "woken-up ÷ warm": (("dormouse, REAP", "woken-up"), ("dormouse", "warm")),
@@ -178,7 +180,11 @@ def ten(figures):
     text = table(["MB a sandbox, charge / PSS", ""], rows)
     if processes:
         parts = ", ".join(f"{name} {number(size / 1e3)} kB" for name, size in processes[0].items())
-        text += f"\nPSS of one of Dormouse's by process: {parts}.\n"
+        text += "\n" + fill(f"PSS of one of Dormouse's that sleep by process: {parts}.") + "\n"
+    if classes := figures.values("ten", ("dormouse", "asleep"), "classes"):
+        parts = ", ".join(f"{name.removesuffix('_bytes').replace('_', ' ')} {number(size / 1e3)} kB"
+                          for name, size in classes[0].items())
+        text += "\n" + fill(f"What `dormouse stats` says of it: {parts}.") + "\n"
     return text
 
 
@@ -367,6 +373,8 @@ def how(raw):
         which a request checks 256 scattered pages (*sparse*; 16 of them others each time, so that no working set is ever
         complete) or three quarters (*dense*), and changes one page in four. So only python's requests are all alike: those
         of the others on a woken-up sandbox touch what was never brought back.""",
+        """*REAP* brings the working set back before anything runs (`--reap on`); with *REAP stream* programs run meanwhile
+        (`--reap stream`).""",
         """Sandboxes have root file systems of their own, so that no file of theirs is in the page cache for another's sake.
         The ten python servers share one.""",
         """The charge is that of the sandbox's control group, with kernel memory and page cache; in brackets, what is left of

@@ -224,9 +224,9 @@ class Dormouse(Sleeper):
 
     process = None
 
-    def __init__(self, place, workload, root, reap=True, share=False):
+    def __init__(self, place, workload, root, reap="on", share=False):
         super().__init__(place, workload, root)
-        self.options = ["--reap", "on" if reap else "off", "--share-files", "on" if share else "off"]
+        self.options = ["--reap", reap, "--share-files", "on" if share else "off"]
 
     def launch(self):
         self.cgroup = own_cgroup(self.id)
@@ -255,6 +255,10 @@ class Dormouse(Sleeper):
     def wake(self):
         """Wakes it without a request; result: what `dormouse wake` says."""
         return json.loads(run(DORMOUSE, "--root", self.place.state, "wake", self.id, "--json"))
+
+    def memory_by_class(self):
+        """What `dormouse stats` says of its memory; does not wake it."""
+        return json.loads(run(DORMOUSE, "--root", self.place.state, "stats", self.id, "--json"))["memory"]
 
     def pids(self):
         return [int(pid) for pid in (self.cgroup.path / "cgroup.procs").read_text().split()]

@@ -1,7 +1,9 @@
 //! The swap file and the REAP file.
 
 use std::collections::HashMap;
+use std::ptr::NonNull;
 
+use crate::crew;
 use crate::io::{Device, Direction, transfer};
 use crate::table::{Place, Places, Slots};
 use crate::{Home, PAGE_BYTES, Page, PageId, SwapError};
@@ -12,6 +14,9 @@ const REAP_FILE: &str = "REAP file";
 const SHORTEST_RUN: u32 = 64;
 /// Most unwanted slots between two wanted ones that are read rather than skipped.
 const GAP_MAX: u32 = 4;
+/// Pages that one thread writes or reads at a time: 4 MiB and 1 MiB.
+const WRITE_PAGES: usize = 1024;
+const READ_PAGES: usize = 256;
 /// How far from a touched page's slot others are read along.
 const AROUND_SLOTS: u32 = 32;
 
@@ -82,13 +87,13 @@ pub struct SwapHome {
 struct AlignedPage([u8; PAGE_BYTES]);
 
 /// A page on its way into a file.
+#[derive(Clone, Copy)]
 struct Staged {
     page: Page,
     sum: u32,
 }
 
 /// What a store is about to change.
-#[derive(Default)]
 struct Plan {
     swap: Vec<Staged>,
     reap: Vec<Staged>,
@@ -147,23 +152,33 @@ impl SwapHome {
     }
 
     /// Reads pages that lie in one file; sorts them by slot. Result: bytes read.
-    fn fetch_from(file: &PageFile, found: &mut [(u32, Page)], scratch: *mut u8) -> Result<u64, SwapError> {
+    fn fetch_from(file: &PageFile, found: &mut [(u32, Page)], scratch: Page) -> Result<u64, SwapError> {
         found.sort_unstable_by_key(|(slot, _)| *slot);
-        let mut read = 0;
-        for run in found.chunk_by(|(a, _), (b, _)| b - a <= 1 + GAP_MAX) {
-            let Some((first, _)) = run.first() else { continue };
-            let mut addrs: Vec<*mut u8> = Vec::with_capacity(run.len());
-            for (slot, page) in run {
-                addrs.resize((slot - first) as usize, scratch);
-                addrs.push(page.addr());
-            }
-            file.read(&addrs, *first)?;
-            read += (addrs.len() * PAGE_BYTES) as u64;
-            for (slot, page) in run {
-                file.check(page, *slot)?;
-            }
+        let runs = found.chunk_by(|(a, _), (b, _)| b - a <= 1 + GAP_MAX);
+        let pieces: Vec<&[(u32, Page)]> = runs.flat_map(|run| run.chunks(READ_PAGES)).collect();
+        let read = crew::map(&pieces, |piece| Self::read_piece(file, piece, scratch));
+        read.into_iter().sum()
+    }
+
+    /// Reads pages whose slots are next to each other, but for small gaps.
+    fn read_piece(file: &PageFile, piece: &[(u32, Page)], scratch: Page) -> Result<u64, SwapError> {
+        let Some((first, _)) = piece.first() else { return Ok(0) };
+        let mut addrs: Vec<*mut u8> = Vec::with_capacity(piece.len());
+        for (slot, page) in piece {
+            addrs.resize((slot - first) as usize, scratch.addr());
+            addrs.push(page.addr());
         }
-        Ok(read)
+        file.read(&addrs, *first)?;
+        for (slot, page) in piece {
+            file.check(page, *slot)?;
+        }
+        Ok((addrs.len() * PAGE_BYTES) as u64)
+    }
+
+    /// The page that nobody reads.
+    fn scratch(&mut self) -> Page {
+        // SAFETY: the box lives as long as the home, whose calls are over before it goes; its content means nothing.
+        unsafe { Page::new(PageId::MAX, NonNull::from(&mut self.scratch.0).cast()) }
     }
 }
 
@@ -174,13 +189,37 @@ fn repeated_word(page: &Page) -> Option<u64> {
     words.iter().all(|word| word == first).then(|| u64::from_ne_bytes(*first))
 }
 
-fn stage(pages: &[Page], to: &mut Vec<Staged>, words: &mut Vec<(PageId, u64)>) {
-    for &page in pages {
-        match repeated_word(&page) {
-            Some(word) => words.push((page.id, word)),
-            None => to.push(Staged { page, sum: crc32c::crc32c(page.bytes()) }),
+/// Looks at pages: which are a word, and the others' checksums.
+fn stage(pages: &[Page]) -> (Vec<Staged>, Vec<(PageId, u64)>) {
+    let parts: Vec<&[Page]> = pages.chunks(WRITE_PAGES).collect();
+    let staged = crew::map(&parts, |part| {
+        let (mut staged, mut words) = (Vec::with_capacity(part.len()), Vec::new());
+        for &page in *part {
+            match repeated_word(&page) {
+                Some(word) => words.push((page.id, word)),
+                None => staged.push(Staged { page, sum: crc32c::crc32c(page.bytes()) }),
+            }
         }
+        (staged, words)
+    });
+    let (staged, words): (Vec<_>, Vec<_>) = staged.into_iter().unzip();
+    (staged.concat(), words.concat())
+}
+
+/// Writes pages to free runs of slots.
+fn write_all(file: &PageFile, runs: &[(u32, u32)], pages: &[Staged]) -> Result<(), SwapError> {
+    let mut parts: Vec<(u32, &[Staged])> = Vec::new();
+    let mut rest = pages;
+    for &(first, len) in runs {
+        let (run, later) = rest.split_at(rest.len().min(len as usize));
+        parts.extend((first..).step_by(WRITE_PAGES).zip(run.chunks(WRITE_PAGES)));
+        rest = later;
     }
+    let written = crew::map(&parts, |(slot, part)| {
+        let addrs: Vec<*mut u8> = part.iter().map(|staged| staged.page.addr()).collect();
+        file.write(&addrs, *slot)
+    });
+    written.into_iter().collect()
 }
 
 fn count(pages: &[Staged]) -> u32 {
@@ -189,25 +228,16 @@ fn count(pages: &[Staged]) -> u32 {
 
 impl Home for SwapHome {
     fn store(&mut self, working_set: &[Page], rest: &[Page]) -> Result<Stored, SwapError> {
-        let mut plan = Plan::default();
-        stage(working_set, &mut plan.reap, &mut plan.words);
-        stage(rest, &mut plan.swap, &mut plan.words);
+        let ((reap, mut words), (swap, more)) = (stage(working_set), stage(rest));
+        words.extend(more);
+        let plan = Plan { swap, reap, words };
         self.check_limit(&plan)?;
         let full = || SwapError::Limit { limit_bytes: self.limit_bytes };
         // The working set in one piece, so that it comes back by few large reads.
         let reap_runs = self.reap.slots.find(count(&plan.reap), u32::MAX).ok_or_else(full)?;
         let swap_runs = self.swap.slots.find(count(&plan.swap), SHORTEST_RUN).ok_or_else(full)?;
-        for (file, runs, pages) in
-            [(&self.reap, &reap_runs, &plan.reap), (&self.swap, &swap_runs, &plan.swap)]
-        {
-            let mut rest = pages.as_slice();
-            for &(first, len) in runs {
-                let (run, later) = rest.split_at(rest.len().min(len as usize));
-                let addrs: Vec<*mut u8> = run.iter().map(|staged| staged.page.addr()).collect();
-                file.write(&addrs, first)?;
-                rest = later;
-            }
-        }
+        write_all(&self.reap, &reap_runs, &plan.reap)?;
+        write_all(&self.swap, &swap_runs, &plan.swap)?;
         // All is written: from here on nothing can fail.
         let slots = |runs: Vec<(u32, u32)>| runs.into_iter().flat_map(|(first, len)| first..first + len);
         for (slot, staged) in slots(reap_runs).zip(&plan.reap) {
@@ -242,7 +272,7 @@ impl Home for SwapHome {
                 None => return Err(SwapError::Unknown { id: page.id }),
             }
         }
-        let scratch = self.scratch.0.as_mut_ptr();
+        let scratch = self.scratch();
         Ok(Self::fetch_from(&self.reap, &mut reap, scratch)?
             + Self::fetch_from(&self.swap, &mut swap, scratch)?)
     }

@@ -10,7 +10,7 @@ pub const PIECES_MAX: usize = 256;
 pub const CALL_BYTES: usize = 4 << 20;
 
 /// Vectored, positioned I/O. May move less than asked for, as `pwritev(2)` does.
-pub trait Device: Send {
+pub trait Device: Send + Sync {
     fn write(&self, pieces: &[libc::iovec], offset: u64) -> io::Result<usize>;
     fn read(&self, pieces: &[libc::iovec], offset: u64) -> io::Result<usize>;
     /// Gives the file's blocks in `[offset, offset + len)` back; best effort.

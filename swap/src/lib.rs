@@ -5,6 +5,7 @@
 //! for single pages and a REAP file for the working set. Every page carries a checksum that is verified on its way in.
 //! The files' format is in `docs/swap-format.md`.
 
+mod crew;
 mod file;
 mod home;
 pub mod io;
@@ -28,6 +29,11 @@ pub struct Page {
     pub id: PageId,
     addr: NonNull<u8>,
 }
+
+// SAFETY: an address and a number; what is done with the memory behind it is bound by the promise of `Page::new`.
+unsafe impl Send for Page {}
+// SAFETY: as above.
+unsafe impl Sync for Page {}
 
 impl Page {
     /// The page at `addr`.

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::mm::aspace::{AddressSpace, Space};
 use crate::mm::frames::{self, Frame};
-use crate::mm::residency;
+use crate::mm::{PAGE, residency};
 use crate::platform;
 use crate::sync::{MutexGuard, SpinLock};
 
@@ -56,13 +56,45 @@ impl Touch {
     const fn key(&self) -> (u64, u64) {
         if self.space == NO_SPACE { (NO_SPACE, self.frame as u64) } else { (self.space, self.page) }
     }
+
+    /// The same `i` pages on.
+    const fn after(&self, i: u32) -> Self {
+        let page = if self.space == NO_SPACE { self.page } else { self.page + i as u64 * PAGE };
+        Self { frame: self.frame.saturating_add(i), page, ..*self }
+    }
+}
+
+/// Touches of pages that follow each other in memory as they do in frames: a set takes little room while it waits.
+#[derive(Clone, Copy)]
+struct Run {
+    first: Touch,
+    len: u32,
+}
+
+impl Run {
+    fn touches(self) -> impl Iterator<Item = Touch> {
+        (0..self.len).map(move |i| self.first.after(i))
+    }
+}
+
+/// In runs.
+fn packed(touches: impl Iterator<Item = Touch>) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for touch in touches {
+        match runs.last_mut() {
+            Some(last) if last.first.after(last.len) == touch => last.len += 1,
+            _ => runs.push(Run { first: touch, len: 1 }),
+        }
+    }
+    runs.shrink_to_fit();
+    runs
 }
 
 struct WorkingSet {
     /// Since the set was stored, in order.
     touched: Vec<Touch>,
     /// The set that is stored.
-    members: Vec<Touch>,
+    members: Vec<Run>,
     /// Wakes since it was last recorded; `None`: never yet.
     wakes: Option<u32>,
 }
@@ -93,9 +125,10 @@ impl WorkingSet {
     fn next(&self, recorded: bool, now: impl Fn(&Touch) -> Option<u32>) -> Vec<Touch> {
         let mut keys: Vec<_> = self.touched.iter().map(Touch::key).collect();
         keys.sort_unstable();
-        let untouched = self.members.iter().filter(|member| keys.binary_search(&member.key()).is_err());
+        let members = self.members.iter().flat_map(|run| run.touches());
+        let untouched = members.filter(|member| keys.binary_search(&member.key()).is_err());
         let idle =
-            untouched.map(|member| Touch { idle_wakes: member.idle_wakes + u8::from(recorded), ..*member });
+            untouched.map(|member| Touch { idle_wakes: member.idle_wakes + u8::from(recorded), ..member });
         let both = self.touched.iter().copied().chain(idle.filter(|member| member.idle_wakes < KEEP_WAKES));
         both.filter_map(|touch| now(&touch).map(|frame| Touch { frame, ..touch })).collect()
     }
@@ -142,7 +175,7 @@ pub fn next(
 /// The set was stored; touches count from here on.
 pub fn store(members: Vec<Touch>) {
     let mut set = SET.lock();
-    (set.members, set.touched) = (members, Vec::new());
+    (set.members, set.touched) = (packed(members.into_iter()), Vec::new());
 }
 
 /// A wake begins; what follows is recorded or not.
@@ -155,7 +188,7 @@ pub fn begin_wake() {
 /// Brings the set back, all at once or in batches, and makes its entries present; tasks may run meanwhile. Best effort:
 /// faults do the rest.
 pub fn bring_back(in_batches: bool) {
-    let members = SET.lock().members.clone();
+    let members: Vec<Touch> = SET.lock().members.iter().flat_map(|run| run.touches()).collect();
     let batch = if in_batches { BATCH_PAGES } else { members.len().max(1) };
     let spaces: BTreeMap<u64, _> = AddressSpace::all().into_iter().map(|space| (space.id(), space)).collect();
     let mut seen = BTreeSet::new();
@@ -202,6 +235,10 @@ mod tests {
         set.iter().map(|touch| touch.frame).collect()
     }
 
+    fn unpacked(set: &WorkingSet) -> Vec<Touch> {
+        set.members.iter().flat_map(|run| run.touches()).collect()
+    }
+
     fn set_of(touches: &[(u64, u32)]) -> WorkingSet {
         let mut set = WorkingSet::new();
         touches.iter().for_each(|&(page, frame)| set.touch(Touch::new(1, page, frame)));
@@ -211,10 +248,21 @@ mod tests {
     #[test]
     fn the_order_of_touch_comes_first_and_what_is_gone_does_not() {
         let mut set = set_of(&[(0x7000, 7), (0x3000, 3), (0x9000, 9)]);
-        set.members = set.next(false, |touch| (touch.frame != 9).then_some(touch.frame));
-        assert_eq!(frames_of(&set.members), [7, 3]);
+        let next = set.next(false, |touch| (touch.frame != 9).then_some(touch.frame));
+        assert_eq!(frames_of(&next), [7, 3]);
+        set.members = packed(next.into_iter());
         set.touched = vec![Touch::new(1, 0x5000, 5)];
         assert_eq!(frames_of(&set.next(false, |touch| Some(touch.frame))), [5, 7, 3]);
+    }
+
+    #[test]
+    fn neighbours_take_the_room_of_one() {
+        let set = set_of(&[(0x1000, 7), (0x2000, 8), (0x3000, 9), (0x5000, 10), (0x6000, 12)]);
+        let store = [4, 5].map(|frame| Touch::new(NO_SPACE, 0, frame));
+        let all: Vec<Touch> = set.touched.iter().chain(&store).copied().collect();
+        let runs = packed(all.iter().copied());
+        assert_eq!(runs.len(), 4);
+        assert_eq!(runs.into_iter().flat_map(Run::touches).collect::<Vec<_>>(), all);
     }
 
     #[test]
@@ -226,14 +274,14 @@ mod tests {
     #[test]
     fn the_untouched_leave_after_two_recorded_wakes() {
         let mut set = set_of(&[(0x7000, 7), (0x3000, 3)]);
-        set.members = set.next(false, |touch| Some(touch.frame));
+        set.members = packed(set.next(false, |touch| Some(touch.frame)).into_iter());
         set.touched.clear();
-        set.members = set.next(false, |touch| Some(touch.frame));
-        assert_eq!(frames_of(&set.members), [7, 3]);
+        set.members = packed(set.next(false, |touch| Some(touch.frame)).into_iter());
+        assert_eq!(frames_of(&unpacked(&set)), [7, 3]);
         for left in [vec![3, 7], vec![3]] {
             set.touched = vec![Touch::new(1, 0x3000, 3)];
-            set.members = set.next(true, |touch| Some(touch.frame));
-            assert_eq!(frames_of(&set.members), left);
+            set.members = packed(set.next(true, |touch| Some(touch.frame)).into_iter());
+            assert_eq!(frames_of(&unpacked(&set)), left);
         }
     }
 
@@ -241,7 +289,7 @@ mod tests {
     fn the_first_set_is_recorded_and_then_one_in_a_while() {
         let mut set = WorkingSet::new();
         assert!(!set.begins_to_record());
-        set.members = vec![Touch::new(1, 0x1000, 1)];
+        set.members = packed([Touch::new(1, 0x1000, 1)].into_iter());
         assert!(set.begins_to_record());
         let recorded: Vec<u32> = (1..=2 * RECORD_EVERY).filter(|_| set.begins_to_record()).collect();
         assert_eq!(recorded, [RECORD_EVERY, 2 * RECORD_EVERY]);

@@ -20,6 +20,8 @@ use crate::task::limits::RLIMIT_STACK;
 const FIRST_WINDOW_PAGES: u32 = 4;
 /// Pages on each side that a mirror miss or a copy-on-write looks at.
 const NEIGHBOURS: u64 = 16;
+/// Pages on each side that the first page of a mapping to come back from the swap file brings along.
+const FIRST_SWAP_WINDOW: u64 = 8;
 /// Pages kept free between a growing stack and the mapping below it.
 const STACK_GUARD_PAGES: u64 = 256;
 /// When fewer frames are left, faults take one at a time.
@@ -105,10 +107,11 @@ impl Space {
     /// (Hibernate Container, section 3.4.1). Entries whose frame has come back before only become present; while the
     /// working set is recorded the neighbours wait for their own fault.
     fn swap_in(&mut self, vma: &Vma, page: u64) -> Result<(), Errno> {
-        let start = page.saturating_sub(NEIGHBOURS * PAGE).max(vma.start);
-        let end = (page + NEIGHBOURS * PAGE).min(vma.end);
+        let near = self.swap_window(vma, page);
+        let start = page.saturating_sub(near * PAGE).max(vma.start);
+        let end = (page + (near + 1) * PAGE).min(vma.end);
         let comes = |entry: &Entry| entry.has(Entry::SWAPPED) && !entry.has(Entry::KEPT);
-        let mut wanted = [Frame::new(self.table.get(page).phys()); 2 * NEIGHBOURS as usize];
+        let mut wanted = [Frame::new(self.table.get(page).phys()); 2 * NEIGHBOURS as usize + 1];
         let mut count = 1;
         self.table.for_each(start, end, |addr, entry| {
             if addr != page && comes(entry) {
@@ -126,6 +129,20 @@ impl Space {
             }
         });
         Ok(())
+    }
+
+    /// How many pages on each side of `page` come back with it: more while touches stay close together, none where they
+    /// jump.
+    fn swap_window(&mut self, vma: &Vma, page: u64) -> u64 {
+        let Some(vma) = self.vmas.get_mut(&vma.start) else { return 0 };
+        let reach = (2 * vma.swap_window).max(FIRST_SWAP_WINDOW) * PAGE;
+        vma.swap_window = match vma.last_swap_in {
+            0 => FIRST_SWAP_WINDOW,
+            last if last.abs_diff(page) <= reach => (2 * vma.swap_window).clamp(1, NEIGHBOURS),
+            _ => vma.swap_window / 2,
+        };
+        vma.last_swap_in = page;
+        vma.swap_window
     }
 
     /// A write to a present page that isn't writable: copy it, or take it over if nobody else refers to it.

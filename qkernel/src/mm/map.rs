@@ -231,6 +231,8 @@ impl Space {
             offset: new.offset,
             next_fault: 0,
             window_pages: 0,
+            last_swap_in: 0,
+            swap_window: 0,
         };
         self.insert(vma)?;
         Ok(start)
@@ -538,6 +540,8 @@ mod tests {
             offset: 0,
             next_fault: 0,
             window_pages: 0,
+            last_swap_in: 0,
+            swap_window: 0,
         };
         let all = vma(Prot::READ | Prot::WRITE);
         let entry = Entry::new(abi::layout::USER_PHYS, all.entry_flags(true)).swapped();

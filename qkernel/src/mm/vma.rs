@@ -78,6 +78,9 @@ pub struct Vma {
     /// Where the next sequential fault is expected, and how many pages it will map.
     pub next_fault: u64,
     pub window_pages: u32,
+    /// Where the last page came back from the swap file, and how many on each side come along with the next.
+    pub last_swap_in: u64,
+    pub swap_window: u64,
 }
 
 impl Vma {

@@ -95,13 +95,32 @@ fn start_server(world: &mut World) -> u16 {
     port
 }
 
+/// Says what became of a container when the test that uses it fails.
+struct LastWords<'a>(&'a World);
+
+impl Drop for LastWords<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let World { id, .. } = self.0;
+            let state = self.0.run(&["state", id]);
+            let state = String::from_utf8_lossy(&state.stdout);
+            let last = self.0.read("events").lines().rev().take(3).map(str::to_owned).collect::<Vec<_>>();
+            eprintln!("{id}: {state}\n{}{}\n{last:?}", self.0.read("out"), self.0.read("err"));
+            eprintln!("status of the leash: {:?}", super::world::status_of(self.0.pid()));
+        }
+    }
+}
+
 #[test]
 fn stops_and_continues_at_random_lose_no_request() {
     let signals = std::env::var("DORMOUSE_SIGNALS").ok().and_then(|text| text.parse().ok()).unwrap_or(1000);
     dormouse(|world| {
         let port = start_server(world);
         let leash = world.pid();
+        let events = fs::File::create(world.dir.join("events")).unwrap();
+        let mut reader = world.command(&["events", &world.id]).stdout(events).spawn().unwrap();
         let (done, answers) = (AtomicBool::new(false), AtomicU32::new(0));
+        let _last_words = LastWords(world);
         let mut random = Random(0x5eed_0001);
         let mut is_down = false;
         scope(|scope| {
@@ -135,6 +154,11 @@ fn stops_and_continues_at_random_lose_no_request() {
         ask(port, &mut random);
         world.ok(&["kill", &world.id, "KILL"]);
         assert_eq!(libc::WTERMSIG(status_of(leash)), libc::SIGKILL);
+        reader.wait().unwrap();
+        let events = world.read("events");
+        let slept = events.lines().filter(|line| line.contains(r#""to":"hibernated""#)).count();
+        println!("{answers:?} answers, hibernated {slept} times of {signals} signals");
+        assert!(slept >= 20, "it was hibernated {slept} times only: {events}");
         world.delete();
     });
 }

@@ -12,6 +12,7 @@ mod serve;
 mod tests;
 mod waiters;
 
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
@@ -235,6 +236,10 @@ impl Life {
         };
         if let Report::Failed { message, .. } = &report {
             progress.said = Some(message.clone());
+            if progress.released {
+                // Its front end, which would say so, is gone.
+                let _ = writeln!(std::io::stderr(), "dormouse: {message}");
+            }
         }
         progress.answer_waiters();
         if let (Report::Failed { message, .. }, true) = (&report, progress.released) {

@@ -1,0 +1,46 @@
+//! Two threads for one piece of work: while one of them waits for the disk, the other finds, checks and fills pages.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+/// The helper's stack, in bytes; it calls nothing deep.
+const STACK_BYTES: usize = 64 << 10;
+
+/// Calls `work` for each item, the calling thread and a helper taking turns; the results are in the items' order. Without
+/// a second item, or a second thread, the caller does it all.
+pub fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<(usize, R)>> = Mutex::new(Vec::with_capacity(items.len()));
+    let all = || loop {
+        let at = next.fetch_add(1, Ordering::Relaxed);
+        let Some(item) = items.get(at) else { break };
+        let result = work(item);
+        done.lock().unwrap_or_else(PoisonError::into_inner).push((at, result));
+    };
+    thread::scope(|scope| {
+        if items.len() > 1 {
+            // Should there be no thread to be had, the caller does without.
+            let helper = thread::Builder::new().name("dormouse-swap".into()).stack_size(STACK_BYTES);
+            let _ = helper.spawn_scoped(scope, all);
+        }
+        all();
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_unstable_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_item_is_done_once_and_in_order() {
+        for count in [0, 1, 2, 1000] {
+            let items: Vec<usize> = (0..count).collect();
+            let doubled: Vec<usize> = items.iter().map(|item| 2 * item).collect();
+            assert_eq!(map(&items, |item| 2 * item), doubled);
+        }
+    }
+}
