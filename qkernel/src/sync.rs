@@ -57,7 +57,8 @@ impl<T: ?Sized> Mutex<T> {
 
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        self.take().then_some(MutexGuard { mutex: self })
+        // Made only if it is ours: a guard that is dropped gives the lock away, whoever holds it.
+        self.take().then(|| MutexGuard { mutex: self })
     }
 
     fn take(&self) -> bool {
