@@ -20,8 +20,8 @@ use crate::task::limits::RLIMIT_STACK;
 const FIRST_WINDOW_PAGES: u32 = 4;
 /// Pages on each side that a mirror miss or a copy-on-write looks at.
 const NEIGHBOURS: u64 = 16;
-/// Pages on each side that the first page of a mapping to come back from the swap file brings along.
-const FIRST_SWAP_WINDOW: u64 = 8;
+/// Touches that are no further apart than this belong together.
+const CLOSE_PAGES: u64 = 64;
 /// Pages kept free between a growing stack and the mapping below it.
 const STACK_GUARD_PAGES: u64 = 256;
 /// When fewer frames are left, faults take one at a time.
@@ -135,11 +135,11 @@ impl Space {
     /// jump.
     fn swap_window(&mut self, vma: &Vma, page: u64) -> u64 {
         let Some(vma) = self.vmas.get_mut(&vma.start) else { return 0 };
-        let reach = (2 * vma.swap_window).max(FIRST_SWAP_WINDOW) * PAGE;
         vma.swap_window = match vma.last_swap_in {
-            0 => FIRST_SWAP_WINDOW,
-            last if last.abs_diff(page) <= reach => (2 * vma.swap_window).clamp(1, NEIGHBOURS),
-            _ => vma.swap_window / 2,
+            0 => NEIGHBOURS,
+            last if last.abs_diff(page) <= CLOSE_PAGES * PAGE => (2 * vma.swap_window).clamp(1, NEIGHBOURS),
+            // Many touches jump between places that are each worth their neighbours.
+            _ => vma.swap_window - vma.swap_window.div_ceil(8),
         };
         vma.last_swap_in = page;
         vma.swap_window
