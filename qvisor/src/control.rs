@@ -172,6 +172,9 @@ pub fn order(dir: &Path, order: Order) -> io::Result<Answer> {
     send(&stream, &order)?;
     let mut line = Vec::new();
     BufReader::new((&stream).take(LINE_MAX)).read_until(b'\n', &mut line)?;
+    if line.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ended meanwhile"));
+    }
     let answer: Answer = serde_json::from_slice(&line)?;
     match answer.error {
         Some(error) => Err(io::Error::other(error)),

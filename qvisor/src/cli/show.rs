@@ -40,7 +40,10 @@ pub(super) fn kill(root: &Root, id: &str, signal: &str, all: bool) -> Result<u8,
 }
 
 pub(super) fn hibernate(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
-    let failed = |why: String| format!("cannot hibernate sandbox {id}: {why}; the sandbox stays warm");
+    let failed = |why: String| {
+        let warm = if why.contains("ended") { "" } else { "; the sandbox stays warm" };
+        format!("cannot hibernate sandbox {id}: {why}{warm}")
+    };
     let Some(Figures::Hibernated(done)) = order(root, id, Order::Hibernate, failed)?.figures else {
         return Err(failed("its VMM did not say how it went".into()).into());
     };
