@@ -9,13 +9,14 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::mm::aspace::{AddressSpace, Space};
 use crate::mm::frames::{self, Frame};
 use crate::mm::{PAGE, residency};
 use crate::platform;
 use crate::sync::{MutexGuard, SpinLock};
+use crate::task::sched;
 
 /// How many recorded wakes a page stays in the set without being touched.
 const KEEP_WAKES: u8 = 2;
@@ -23,14 +24,20 @@ const KEEP_WAKES: u8 = 2;
 const RECORD_EVERY: u32 = 16;
 /// Most touches that are written down (512 MiB); a set this large comes back as fast by faults.
 const TOUCHES_MAX: usize = 1 << 17;
-/// Pages of a batch that comes back while tasks run: 512 KiB.
-const BATCH_PAGES: usize = 128;
-/// How often spaces are tried that were in use all the time.
-const RESTORE_ATTEMPTS: usize = 100;
+/// Pages of a batch that comes back while tasks run, or while another CPU is busy with the last one: 512 KiB, 2 MiB.
+const STREAM_PAGES: usize = 128;
+const SHARED_PAGES: usize = 512;
+/// How often spaces are tried that are in use, and other CPUs are waited for.
+const HELP_ATTEMPTS: usize = 1000;
 /// The space of touches of in-memory files by system calls.
 const NO_SPACE: u64 = 0;
 
 static SET: SpinLock<WorkingSet> = SpinLock::new(WorkingSet::new());
+/// Entries whose content is back, by space and page, and how many: to be made present by whichever CPU comes to it.
+static HIDDEN: SpinLock<Vec<(u64, u64)>> = SpinLock::new(Vec::new());
+static HIDDEN_COUNT: AtomicUsize = AtomicUsize::new(0);
+/// CPUs that are at it.
+static HELPERS: AtomicUsize = AtomicUsize::new(0);
 /// Each entry's first use since the wake is to be seen.
 static RECORDING: AtomicBool = AtomicBool::new(false);
 /// What comes along with touched pages is in the set, too.
@@ -196,37 +203,66 @@ pub fn begin_wake() {
     RECORDING.store(set.begins_to_record(), Ordering::Relaxed);
 }
 
-/// Brings the set back, all at once or in batches, and makes its entries present; tasks may run meanwhile. Best effort:
-/// faults do the rest.
-pub fn bring_back(in_batches: bool) {
+/// Brings the set back and makes its entries present. While tasks run (`streams`) it comes in small batches; else another
+/// CPU that is idle makes the entries of one batch present while the next one comes. Best effort: faults do the rest.
+pub fn bring_back(streams: bool) {
     let members: Vec<Touch> = SET.lock().members.iter().flat_map(|run| run.touches()).collect();
-    let batch = if in_batches { BATCH_PAGES } else { members.len().max(1) };
-    let spaces: BTreeMap<u64, _> = AddressSpace::all().into_iter().map(|space| (space.id(), space)).collect();
+    let shared = !streams && platform::is_systrap() && platform::cpus() > 1;
+    let batch = match (streams, shared) {
+        (true, _) => STREAM_PAGES,
+        (false, true) => SHARED_PAGES,
+        (false, false) => members.len().max(1),
+    };
     let mut seen = BTreeSet::new();
-    let mut hidden = Vec::new();
     for members in members.chunks(batch) {
         let frames = members.iter().map(|member| member.frame).filter(|frame| seen.insert(*frame)).collect();
         if residency::bring_set(frames).is_err() {
             return;
         }
         if !is_recording() {
-            hidden.extend(members.iter().map(Touch::key).filter(|(space, _)| *space != NO_SPACE));
-            restore(&mut hidden, &spaces);
+            hide(members.iter().map(Touch::key).filter(|(space, _)| *space != NO_SPACE));
+        }
+        if !(shared && sched::rouse_another()) {
+            help();
         }
     }
-    for _ in 0..RESTORE_ATTEMPTS {
-        if hidden.is_empty() {
-            break;
+    for _ in 0..HELP_ATTEMPTS {
+        help();
+        if HIDDEN_COUNT.load(Ordering::SeqCst) == 0 && HELPERS.load(Ordering::SeqCst) == 0 {
+            return;
         }
         platform::relax();
-        restore(&mut hidden, &spaces);
     }
+    // What is left belongs to faults.
+    HIDDEN.lock().clear();
+    HIDDEN_COUNT.store(0, Ordering::SeqCst);
 }
 
-/// Makes entries present whose content is back, and shows them to the stubs; those of spaces that are in use stay in the
-/// list.
-fn restore(hidden: &mut Vec<(u64, u64)>, spaces: &BTreeMap<u64, Arc<AddressSpace>>) {
+fn hide(pages: impl Iterator<Item = (u64, u64)>) {
+    let mut hidden = HIDDEN.lock();
+    hidden.extend(pages);
+    HIDDEN_COUNT.store(hidden.len(), Ordering::SeqCst);
+}
+
+/// Makes entries present whose content is back, if there are any. For idle CPUs.
+pub fn help() {
+    if HIDDEN_COUNT.load(Ordering::SeqCst) == 0 {
+        return;
+    }
+    HELPERS.fetch_add(1, Ordering::SeqCst);
+    let hidden = core::mem::take(&mut *HIDDEN.lock());
+    HIDDEN_COUNT.store(0, Ordering::SeqCst);
+    let busy = restore(hidden);
+    if !busy.is_empty() {
+        hide(busy.into_iter());
+    }
+    HELPERS.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Makes entries present whose content is back, and shows them to the stubs; those of spaces that are in use remain.
+fn restore(mut hidden: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     hidden.sort_unstable();
+    let spaces: BTreeMap<u64, _> = AddressSpace::all().into_iter().map(|space| (space.id(), space)).collect();
     let mut busy = Vec::new();
     for of_space in hidden.chunk_by(|(a, _), (b, _)| a == b) {
         let space = of_space.first().and_then(|(id, _)| spaces.get(id));
@@ -235,7 +271,7 @@ fn restore(hidden: &mut Vec<(u64, u64)>, spaces: &BTreeMap<u64, Arc<AddressSpace
             busy.extend_from_slice(of_space);
         }
     }
-    *hidden = busy;
+    busy
 }
 
 #[cfg(test)]

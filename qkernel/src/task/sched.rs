@@ -423,6 +423,7 @@ pub fn idle_loop(idle: Arc<Task>) -> ! {
             schedule();
             continue;
         }
+        hibernate::working_set::help();
         hibernate::idle::rest();
         hibernate::idle::look();
         if hibernate::is_wanted() && hibernate::attempt() {
@@ -441,6 +442,13 @@ pub fn idle_loop(idle: Arc<Task>) -> ! {
 /// A count that changes when a task is woken while the sandbox is paused.
 pub fn woken_in_pause() -> u64 {
     WOKEN_IN_PAUSE.load(Ordering::SeqCst)
+}
+
+/// Makes another CPU that is idle look around; false: none is.
+pub fn rouse_another() -> bool {
+    let me = arch::cpu_index();
+    let idle = (0..platform::cpus()).find(|&cpu| cpu != me && CPUS[cpu].idle.swap(false, Ordering::SeqCst));
+    idle.map(platform::kick).is_some()
 }
 
 /// Whether an idle CPU has a task to run.
