@@ -14,9 +14,9 @@ const REAP_FILE: &str = "REAP file";
 const SHORTEST_RUN: u32 = 64;
 /// Most unwanted slots between two wanted ones that are read rather than skipped.
 const GAP_MAX: u32 = 4;
-/// Pages that one thread writes or reads at a time: 4 MiB and 1 MiB.
+/// Pages that one thread writes or reads at a time: 4 MiB and 512 KiB.
 const WRITE_PAGES: usize = 1024;
-const READ_PAGES: usize = 256;
+const READ_PAGES: usize = 128;
 /// How far from a touched page's slot others are read along.
 const AROUND_SLOTS: u32 = 32;
 

@@ -24,9 +24,9 @@ const KEEP_WAKES: u8 = 2;
 const RECORD_EVERY: u32 = 16;
 /// Most touches that are written down (512 MiB); a set this large comes back as fast by faults.
 const TOUCHES_MAX: usize = 1 << 17;
-/// Pages of a batch that comes back while tasks run, or while another CPU is busy with the last one: 512 KiB, 2 MiB.
+/// Pages of a batch that comes back while tasks run, or while another CPU is busy with the last one: 512 KiB, 16 MiB.
 const STREAM_PAGES: usize = 128;
-const SHARED_PAGES: usize = 512;
+const SHARED_PAGES: usize = 4096;
 /// How often spaces are tried that are in use, and other CPUs are waited for.
 const HELP_ATTEMPTS: usize = 1000;
 /// The space of touches of in-memory files by system calls.
