@@ -150,12 +150,12 @@ impl Space {
         if vma.is_shared() {
             return self.install(page, Entry::new(entry.phys(), vma.entry_flags(true)));
         }
+        if vma.object.is_some() {
+            self.mark_copied(vma);
+        }
         if entry.is_frame() && frames::is_exclusive(Frame::new(entry.phys())) {
             self.take_over_around(vma, page);
             return Ok(());
-        }
-        if vma.object.is_some() {
-            self.mark_copied(vma);
         }
         let copy = frames::alloc_any().ok_or(Errno::ENOMEM)?;
         if let Err(error) = copy_page(copy, entry.phys()) {
@@ -264,6 +264,7 @@ impl Space {
             let entry = Entry::new(frame.addr(), vma.entry_flags(true));
             self.install(page, entry).inspect_err(|_| frames::drop_ref(frame))?;
         } else if access == Access::Write {
+            self.mark_copied(vma);
             let copy = frames::alloc_any().ok_or(Errno::ENOMEM).inspect_err(|_| frames::drop_ref(frame))?;
             frames::copy(copy, frame);
             frames::drop_ref(frame);
