@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -249,6 +250,40 @@ fn end(child: &mut Child, victim: u32, all: &[u32], place: &Place) {
 
 fn signal(pid: u32, name: &str) {
     let _ = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).stderr(Stdio::null()).status();
+}
+
+/// Input that comes just as the program has found that there is none, and is about to wait.
+#[test]
+fn no_byte_of_input_is_overlooked() {
+    let place = Place::new();
+    let mut child =
+        place.command(&["--", "/bin/cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut input, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let (progress, watched) = std::sync::mpsc::channel();
+    let front = child.id();
+    let watchdog = std::thread::spawn(move || {
+        // The end of the channel is the end of the test.
+        while let Ok(()) | Err(RecvTimeoutError::Timeout) = {
+            let seen = watched.recv_timeout(Duration::from_secs(20));
+            if seen == Err(RecvTimeoutError::Timeout) {
+                signal(front, "KILL");
+            }
+            seen
+        } {}
+    });
+    for turn in 0..40_000u32 {
+        input.write_all(&[b'x']).unwrap();
+        let mut byte = [0];
+        output.read_exact(&mut byte).unwrap_or_else(|error| panic!("turn {turn}: {error}"));
+        if turn % 1000 == 0 {
+            progress.send(()).unwrap();
+        }
+        // Whatever the time between its answer and its wait, some turns hit it.
+        (0..turn % 127 * 8).for_each(|_| std::hint::spin_loop());
+    }
+    drop((progress, input));
+    watchdog.join().unwrap();
+    assert!(child.wait().unwrap().success());
 }
 
 #[test]

@@ -45,6 +45,11 @@ impl HostStream {
 
     /// What holds now of what the file may do; asks the host to tell of the rest if anyone waits.
     fn ready(&self, file: &File) -> PollEvents {
+        self.ready_besides(file, PollEvents::empty())
+    }
+
+    /// The same; `tried` in vain before is asked for even if it holds by now, so that whoever tried hears of it.
+    fn ready_besides(&self, file: &File, tried: PollEvents) -> PollEvents {
         let mut wanted = PollEvents::empty();
         if file.flags().readable() {
             wanted |= PollEvents::READABLE | PollEvents::RDHUP;
@@ -56,7 +61,7 @@ impl HostStream {
             Ok(now) => PollEvents::from_bits_truncate(now),
             Err(_) => wanted,
         };
-        let missing = wanted - now;
+        let missing = wanted - now | tried;
         if !missing.is_empty() && !self.queue.is_empty() {
             // Files that are always ready refuse; there is nothing to wait for then.
             let _ = host::poll_arm(&self.handle, missing.bits(), self.token);
@@ -65,14 +70,19 @@ impl HostStream {
     }
 
     /// One attempt; what could not be done is asked for again, since the host tells only once.
-    fn attempt(&self, file: &File, call: impl FnOnce(u64) -> Result<usize>) -> Result<usize> {
+    fn attempt(
+        &self,
+        file: &File,
+        events: PollEvents,
+        call: impl FnOnce(u64) -> Result<usize>,
+    ) -> Result<usize> {
         let chosen = *self.position.lock();
         let result = call(chosen.unwrap_or(STREAM));
         match (&result, chosen) {
             (Ok(moved), Some(from)) => *self.position.lock() = Some(from + *moved as u64),
             (Ok(moved), None) if self.is_file() => *file.pos.lock() += *moved as u64,
             (Err(Errno::EAGAIN), _) if !self.queue.is_empty() => {
-                let _ = self.ready(file);
+                let _ = self.ready_besides(file, events);
             }
             _ => {}
         }
@@ -90,14 +100,18 @@ impl FileOps for HostStream {
     fn read(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
         match at {
             At::Offset(offset) => host::read(&self.handle, offset, buf),
-            At::Position => self.attempt(file, |offset| host::read(&self.handle, offset, buf)),
+            At::Position => {
+                self.attempt(file, PollEvents::READABLE, |offset| host::read(&self.handle, offset, buf))
+            }
         }
     }
 
     fn write(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
         match at {
             At::Offset(offset) => host::write(&self.handle, offset, buf),
-            At::Position => self.attempt(file, |offset| host::write(&self.handle, offset, buf)),
+            At::Position => {
+                self.attempt(file, PollEvents::WRITABLE, |offset| host::write(&self.handle, offset, buf))
+            }
         }
     }
 
