@@ -1,13 +1,15 @@
-//! Two threads for one piece of work: while one of them waits for the disk, the other finds, checks and fills pages.
+//! A few threads for one piece of work: while some of them wait for the disk, others find, check and fill pages.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// The helper's stack, in bytes; it calls nothing deep.
+/// Threads beside the caller's. Between calls they find, check and fill pages; with these the disk always has work.
+const HELPERS: usize = 2;
+/// A helper's stack, in bytes; it calls nothing deep.
 const STACK_BYTES: usize = 64 << 10;
 
-/// Calls `work` for each item, the calling thread and a helper taking turns; the results are in the items' order. Without
+/// Calls `work` for each item, the calling thread and helpers taking turns; the results are in the items' order. Without
 /// a second item, or a second thread, the caller does it all.
 pub fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
@@ -19,10 +21,10 @@ pub fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<
         done.lock().unwrap_or_else(PoisonError::into_inner).push((at, result));
     };
     thread::scope(|scope| {
-        if items.len() > 1 {
-            // Should there be no thread to be had, the caller does without.
+        for _ in 0..HELPERS.min(items.len().saturating_sub(1)) {
+            // Should there be no thread to be had, the others do without.
             let helper = thread::Builder::new().name("dormouse-swap".into()).stack_size(STACK_BYTES);
-            let _ = helper.spawn_scoped(scope, all);
+            let _ = helper.spawn_scoped(scope, &all);
         }
         all();
     });

@@ -255,6 +255,8 @@ impl Home for SwapHome {
             };
             self.settle(id, Place::Word);
         }
+        self.swap.slots.trim();
+        self.reap.slots.trim();
         Ok(Stored {
             swap_pages: plan.swap.len() as u64,
             reap_pages: plan.reap.len() as u64,

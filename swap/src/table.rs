@@ -136,6 +136,12 @@ impl Slots {
         }
     }
 
+    /// Gives back what the tables took to grow.
+    pub fn trim(&mut self) {
+        self.used.shrink_to_fit();
+        self.sums.shrink_to_fit();
+    }
+
     /// Free runs `(first, length)` for `wanted` slots, none shorter than `shortest` (but for the last, behind the end).
     pub fn find(&self, wanted: u32, shortest: u32) -> Option<Vec<(u32, u32)>> {
         let end = u32::try_from(self.sums.len()).ok()?;

@@ -61,7 +61,7 @@ impl HostStream {
             Ok(now) => PollEvents::from_bits_truncate(now),
             Err(_) => wanted,
         };
-        let missing = wanted - now | tried;
+        let missing = (wanted - now) | tried;
         if !missing.is_empty() && !self.queue.is_empty() {
             // Files that are always ready refuse; there is nothing to wait for then.
             let _ = host::poll_arm(&self.handle, missing.bits(), self.token);
