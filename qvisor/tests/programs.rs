@@ -272,7 +272,7 @@ fn no_byte_of_input_is_overlooked() {
         } {}
     });
     for turn in 0..40_000u32 {
-        input.write_all(&[b'x']).unwrap();
+        input.write_all(b"x").unwrap();
         let mut byte = [0];
         output.read_exact(&mut byte).unwrap_or_else(|error| panic!("turn {turn}: {error}"));
         if turn % 1000 == 0 {

@@ -24,7 +24,7 @@ pub fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<
         for _ in 0..HELPERS.min(items.len().saturating_sub(1)) {
             // Should there be no thread to be had, the others do without.
             let helper = thread::Builder::new().name("dormouse-swap".into()).stack_size(STACK_BYTES);
-            let _ = helper.spawn_scoped(scope, &all);
+            let _ = helper.spawn_scoped(scope, all);
         }
         all();
     });

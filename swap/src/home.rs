@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::crew;
 use crate::io::{Device, Direction, transfer};
@@ -59,6 +61,12 @@ impl PageFile {
         Err(SwapError::Damaged { file: self.name, id: page.id, stored, found })
     }
 
+    /// Gives back the blocks behind the last slot in use.
+    fn drop_tail(&self) {
+        let from = offset_of(self.slots.end());
+        self.device.discard(from, (u64::MAX >> 1) - from);
+    }
+
     fn free(&mut self, slot: u32) {
         self.slots.free(slot);
         if self.slots.count() == 0 {
@@ -93,11 +101,51 @@ struct Staged {
     sum: u32,
 }
 
-/// What a store is about to change.
-struct Plan {
-    swap: Vec<Staged>,
-    reap: Vec<Staged>,
+/// Pages that were written, by free runs of slots in their order, and those that are a word.
+#[derive(Default)]
+struct Put {
+    runs: Vec<(u32, u32)>,
+    staged: Vec<Staged>,
     words: Vec<(PageId, u64)>,
+}
+
+impl Put {
+    /// The pages with their slots.
+    fn placed(&self) -> impl Iterator<Item = (u32, &Staged)> {
+        let slots = self.runs.iter().flat_map(|&(first, len)| first..first + len);
+        slots.zip(&self.staged)
+    }
+}
+
+/// Free slots that a store found, given out from the front, and how many pages it may write in all.
+struct Room<'a> {
+    runs: Mutex<Vec<(u32, u32)>>,
+    budget: &'a AtomicU64,
+}
+
+impl<'a> Room<'a> {
+    fn new(mut runs: Vec<(u32, u32)>, budget: &'a AtomicU64) -> Self {
+        runs.reverse();
+        Self { runs: Mutex::new(runs), budget }
+    }
+
+    /// Runs for `count` pages; `None`: there is no room.
+    fn take(&self, count: u32) -> Option<Vec<(u32, u32)>> {
+        let less = |left: u64| left.checked_sub(count.into());
+        self.budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).ok()?;
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut taken, mut missing) = (Vec::new(), count);
+        while missing > 0 {
+            let (first, len) = runs.pop()?;
+            let part = len.min(missing);
+            taken.push((first, part));
+            missing -= part;
+            if part < len {
+                runs.push((first + part, len - part));
+            }
+        }
+        Some(taken)
+    }
 }
 
 impl SwapHome {
@@ -120,13 +168,42 @@ impl SwapHome {
         [&self.swap, &self.reap].map(|file| u64::from(file.slots.count()) * PAGE_BYTES as u64)
     }
 
-    fn check_limit(&self, plan: &Plan) -> Result<(), SwapError> {
+    /// Writes pages to free slots of a file, in about their order; a part is looked at while another one is written.
+    fn put_all(
+        &self,
+        file: &PageFile,
+        pages: &[Page],
+        shortest: u32,
+        budget: &AtomicU64,
+    ) -> Result<Vec<Put>, SwapError> {
+        let full = || SwapError::Limit { limit_bytes: self.limit_bytes };
+        let wanted = u32::try_from(pages.len()).map_err(|_| full())?;
+        let room = Room::new(file.slots.find(wanted, shortest).ok_or_else(full)?, budget);
+        let parts: Vec<&[Page]> = pages.chunks(WRITE_PAGES).collect();
+        let put = crew::map(&parts, |part| {
+            let mut put = stage(part);
+            put.runs = room.take(u32::try_from(put.staged.len()).unwrap_or(u32::MAX)).ok_or_else(full)?;
+            let mut rest = put.staged.as_slice();
+            for &(first, len) in &put.runs {
+                let (run, later) = rest.split_at(rest.len().min(len as usize));
+                let addrs: Vec<*mut u8> = run.iter().map(|staged| staged.page.addr()).collect();
+                file.write(&addrs, first)?;
+                rest = later;
+            }
+            Ok(put)
+        });
+        put.into_iter().collect()
+    }
+
+    /// Writes everything; nothing else changes.
+    fn put(&self, working_set: &[Page], rest: &[Page]) -> Result<[Vec<Put>; 2], SwapError> {
         // What is replaced is freed only afterwards.
-        let more = (plan.swap.len() + plan.reap.len()) as u64 * PAGE_BYTES as u64;
-        if self.stored_bytes() + more > self.limit_bytes {
-            return Err(SwapError::Limit { limit_bytes: self.limit_bytes });
-        }
-        Ok(())
+        let free = self.limit_bytes.saturating_sub(self.stored_bytes());
+        let budget = AtomicU64::new(free / PAGE_BYTES as u64);
+        // The working set in one piece, so that it comes back by few large reads.
+        let reap = self.put_all(&self.reap, working_set, u32::MAX, &budget)?;
+        let swap = self.put_all(&self.swap, rest, SHORTEST_RUN, &budget)?;
+        Ok([reap, swap])
     }
 
     fn settle(&mut self, id: PageId, place: Place) {
@@ -190,78 +267,47 @@ fn repeated_word(page: &Page) -> Option<u64> {
 }
 
 /// Looks at pages: which are a word, and the others' checksums.
-fn stage(pages: &[Page]) -> (Vec<Staged>, Vec<(PageId, u64)>) {
-    let parts: Vec<&[Page]> = pages.chunks(WRITE_PAGES).collect();
-    let staged = crew::map(&parts, |part| {
-        let (mut staged, mut words) = (Vec::with_capacity(part.len()), Vec::new());
-        for &page in *part {
-            match repeated_word(&page) {
-                Some(word) => words.push((page.id, word)),
-                None => staged.push(Staged { page, sum: crc32c::crc32c(page.bytes()) }),
-            }
+fn stage(pages: &[Page]) -> Put {
+    let mut put = Put { staged: Vec::with_capacity(pages.len()), ..Put::default() };
+    for &page in pages {
+        match repeated_word(&page) {
+            Some(word) => put.words.push((page.id, word)),
+            None => put.staged.push(Staged { page, sum: crc32c::crc32c(page.bytes()) }),
         }
-        (staged, words)
-    });
-    let (staged, words): (Vec<_>, Vec<_>) = staged.into_iter().unzip();
-    (staged.concat(), words.concat())
-}
-
-/// Writes pages to free runs of slots.
-fn write_all(file: &PageFile, runs: &[(u32, u32)], pages: &[Staged]) -> Result<(), SwapError> {
-    let mut parts: Vec<(u32, &[Staged])> = Vec::new();
-    let mut rest = pages;
-    for &(first, len) in runs {
-        let (run, later) = rest.split_at(rest.len().min(len as usize));
-        parts.extend((first..).step_by(WRITE_PAGES).zip(run.chunks(WRITE_PAGES)));
-        rest = later;
     }
-    let written = crew::map(&parts, |(slot, part)| {
-        let addrs: Vec<*mut u8> = part.iter().map(|staged| staged.page.addr()).collect();
-        file.write(&addrs, *slot)
-    });
-    written.into_iter().collect()
-}
-
-fn count(pages: &[Staged]) -> u32 {
-    u32::try_from(pages.len()).unwrap_or(u32::MAX)
+    put
 }
 
 impl Home for SwapHome {
     fn store(&mut self, working_set: &[Page], rest: &[Page]) -> Result<Stored, SwapError> {
-        let ((reap, mut words), (swap, more)) = (stage(working_set), stage(rest));
-        words.extend(more);
-        let plan = Plan { swap, reap, words };
-        self.check_limit(&plan)?;
-        let full = || SwapError::Limit { limit_bytes: self.limit_bytes };
-        // The working set in one piece, so that it comes back by few large reads.
-        let reap_runs = self.reap.slots.find(count(&plan.reap), u32::MAX).ok_or_else(full)?;
-        let swap_runs = self.swap.slots.find(count(&plan.swap), SHORTEST_RUN).ok_or_else(full)?;
-        write_all(&self.reap, &reap_runs, &plan.reap)?;
-        write_all(&self.swap, &swap_runs, &plan.swap)?;
+        let [reap, swap] = self.put(working_set, rest).inspect_err(|_| {
+            // What was written in vain takes no room.
+            self.reap.drop_tail();
+            self.swap.drop_tail();
+        })?;
         // All is written: from here on nothing can fail.
-        let slots = |runs: Vec<(u32, u32)>| runs.into_iter().flat_map(|(first, len)| first..first + len);
-        for (slot, staged) in slots(reap_runs).zip(&plan.reap) {
+        let mut stored = Stored::default();
+        for (slot, staged) in reap.iter().flat_map(Put::placed) {
             self.reap.slots.take(slot, staged.sum);
             self.settle(staged.page.id, Place::Reap(slot));
+            stored.reap_pages += 1;
         }
-        for (slot, staged) in slots(swap_runs).zip(&plan.swap) {
+        for (slot, staged) in swap.iter().flat_map(Put::placed) {
             self.swap.slots.take(slot, staged.sum);
             self.settle(staged.page.id, Place::Swap(slot));
+            stored.swap_pages += 1;
         }
-        for &(id, word) in &plan.words {
+        for &(id, word) in reap.iter().chain(&swap).flat_map(|put| &put.words) {
             match word {
                 0 => self.words.remove(&id),
                 word => self.words.insert(id, word),
             };
             self.settle(id, Place::Word);
+            stored.word_pages += 1;
         }
         self.swap.slots.trim();
         self.reap.slots.trim();
-        Ok(Stored {
-            swap_pages: plan.swap.len() as u64,
-            reap_pages: plan.reap.len() as u64,
-            word_pages: plan.words.len() as u64,
-        })
+        Ok(stored)
     }
 
     fn fetch(&mut self, pages: &mut [Page]) -> Result<u64, SwapError> {

@@ -102,6 +102,11 @@ impl Slots {
         self.count
     }
 
+    /// Behind the last slot that was ever in use since all were free.
+    pub fn end(&self) -> u32 {
+        u32::try_from(self.sums.len()).unwrap_or(u32::MAX)
+    }
+
     pub fn sum(&self, slot: u32) -> u32 {
         self.sums.get(slot as usize).copied().unwrap_or(0)
     }
@@ -144,7 +149,7 @@ impl Slots {
 
     /// Free runs `(first, length)` for `wanted` slots, none shorter than `shortest` (but for the last, behind the end).
     pub fn find(&self, wanted: u32, shortest: u32) -> Option<Vec<(u32, u32)>> {
-        let end = u32::try_from(self.sums.len()).ok()?;
+        let end = self.end();
         let (mut runs, mut left, mut at) = (Vec::new(), wanted, 0);
         while left > 0 && at < end {
             if at % 64 == 0 && self.used[at as usize / 64] == u64::MAX {
