@@ -500,10 +500,8 @@ impl SignalFd {
 /// Waits until one of the descriptors can be read or has ended; `timeout_ms` -1: for ever. Result: which of them.
 #[must_use]
 pub fn wait_readable<const N: usize>(fds: [RawFd; N], timeout_ms: i32) -> [bool; N] {
-    let mut entries = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-    // SAFETY: `entries` is live for the call and has `N` elements; a negative descriptor is skipped.
-    let result = unsafe { libc::poll(entries.as_mut_ptr(), N as libc::nfds_t, timeout_ms) };
-    entries.map(|entry| result > 0 && entry.revents != 0)
+    let ready = wait_any(&fds, timeout_ms);
+    std::array::from_fn(|at| ready.contains(&at))
 }
 
 /// The same for any number of descriptors; result: their positions.

@@ -52,6 +52,11 @@ impl<L: RawLock> LockedHeap<L> {
         self.heap.with(|heap| heap.buddy.free(start, order))
     }
 
+    /// Bytes in pages that are allocated; cheaper than all of [`Self::stats`].
+    pub fn used_bytes(&self) -> usize {
+        self.heap.with(|heap| heap.buddy.total_bytes() - heap.buddy.free_bytes())
+    }
+
     /// Sizes, all taken at one moment.
     pub fn stats(&self) -> HeapStats {
         self.heap.with(|heap| heap.stats())

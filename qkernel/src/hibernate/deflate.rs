@@ -28,6 +28,9 @@ pub(super) fn run() -> Result<HibernateReport, Obstacle> {
         // A lock that is taken belongs to a task that has to go on a little.
         let locked: Option<Vec<_>> = spaces.iter().map(|space| space.try_lock()).collect();
         let mut locked = locked.ok_or(Obstacle::Busy)?;
+        let files = mapped_files(&locked);
+        // Copies of files' pages that no process maps any more need no home.
+        files.values().for_each(|file| file.trim());
         let collected = collect(&mut locked, &stores, &mut report)?;
         let members = working_set::next(&spaces, &locked, |frame| collected.listed.has(frame));
         store(&collected, &members, &mut report)?;
@@ -39,7 +42,7 @@ pub(super) fn run() -> Result<HibernateReport, Obstacle> {
         mark(&spaces, &mut locked, &collected);
         working_set::store(members);
         release(collected.frames);
-        report.file_chunks = drop_files(&mut locked);
+        report.file_chunks = files.values().map(|file| file.drop_chunks() as u64).sum();
         report.release_ns = time::monotonic_ns() - stored;
     }
     // With them may go the last references to memory that ended meanwhile.
@@ -101,7 +104,6 @@ fn collect(
     report: &mut HibernateReport,
 ) -> Result<Collected, Obstacle> {
     let start = time::monotonic_ns();
-    trim_copies(locked);
     report.freed_bytes = frames::reclaim();
     stack::trim();
     report.heap_bytes = heap::trim() as u64;
@@ -174,7 +176,8 @@ fn release(mut list: Vec<u32>) {
     }
 }
 
-fn mapped_files(locked: &mut [MutexGuard<'_, Space>]) -> BTreeMap<usize, Arc<HostFileMap>> {
+/// The host files that are mapped, each once.
+fn mapped_files(locked: &[MutexGuard<'_, Space>]) -> BTreeMap<usize, Arc<HostFileMap>> {
     let mut files: BTreeMap<usize, Arc<HostFileMap>> = BTreeMap::new();
     for space in locked {
         space.for_each_host_file(|file| {
@@ -182,16 +185,6 @@ fn mapped_files(locked: &mut [MutexGuard<'_, Space>]) -> BTreeMap<usize, Arc<Hos
         });
     }
     files
-}
-
-/// Unmaps the files whose entries are gone; result: chunks.
-fn drop_files(locked: &mut [MutexGuard<'_, Space>]) -> u64 {
-    mapped_files(locked).values().map(|file| file.drop_chunks() as u64).sum()
-}
-
-/// Lets go of copies of files' pages that no process maps any more.
-fn trim_copies(locked: &mut [MutexGuard<'_, Space>]) {
-    mapped_files(locked).values().for_each(|file| file.trim());
 }
 
 #[cfg(test)]

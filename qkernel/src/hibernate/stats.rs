@@ -17,6 +17,5 @@ pub fn init() {
 
 /// Brings them up to date.
 pub fn refresh() {
-    let (frames, heap) = (frames::in_use(), heap::HEAP.stats());
-    STATS.set(frames as u64, residency::swapped(), heap.used_bytes as u64);
+    STATS.set(frames::in_use() as u64, residency::swapped(), heap::HEAP.used_bytes() as u64);
 }

@@ -4,7 +4,8 @@
 //! A touch is a fault on an entry whose content was stored. The first wake has no set; neighbours that come along with
 //! touched pages are its first guess. The second one *records*: content comes back, but every entry faults at its first
 //! use. Later wakes make the entries of the set present with its content ([`bring_back`]), so that only pages new to it
-//! fault, and join; now and then, or when the set has grown by half, one records anew, and pages that two of those found unused leave.
+//! fault, and join; now and then, or when the set has grown by half, one records anew, and pages that two of those found
+//! unused leave.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -112,6 +113,10 @@ impl WorkingSet {
         Self { touched: Vec::new(), members: Vec::new(), wakes: None, recorded: 0 }
     }
 
+    fn members(&self) -> impl Iterator<Item = Touch> {
+        self.members.iter().flat_map(|run| run.touches())
+    }
+
     fn touch(&mut self, touch: Touch) {
         if self.touched.len() < TOUCHES_MAX && self.touched.try_reserve(1).is_ok() {
             self.touched.push(touch);
@@ -143,8 +148,7 @@ impl WorkingSet {
     fn next(&self, recorded: bool, now: impl Fn(&Touch) -> Option<u32>) -> Vec<Touch> {
         let mut keys: Vec<_> = self.touched.iter().map(Touch::key).collect();
         keys.sort_unstable();
-        let members = self.members.iter().flat_map(|run| run.touches());
-        let untouched = members.filter(|member| keys.binary_search(&member.key()).is_err());
+        let untouched = self.members().filter(|member| keys.binary_search(&member.key()).is_err());
         let idle =
             untouched.map(|member| Touch { idle_wakes: member.idle_wakes + u8::from(recorded), ..member });
         let both = self.touched.iter().copied().chain(idle.filter(|member| member.idle_wakes < KEEP_WAKES));
@@ -206,7 +210,7 @@ pub fn begin_wake() {
 /// Brings the set back and makes its entries present. While tasks run (`streams`) it comes in small batches; else another
 /// CPU that is idle makes the entries of one batch present while the next one comes. Best effort: faults do the rest.
 pub fn bring_back(streams: bool) {
-    let members: Vec<Touch> = SET.lock().members.iter().flat_map(|run| run.touches()).collect();
+    let members: Vec<Touch> = SET.lock().members().collect();
     let shared = !streams && platform::is_systrap() && platform::cpus() > 1;
     let batch = match (streams, shared) {
         (true, _) => STREAM_PAGES,
@@ -262,10 +266,9 @@ pub fn help() {
 /// Makes entries present whose content is back, and shows them to the stubs; those of spaces that are in use remain.
 fn restore(mut hidden: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     hidden.sort_unstable();
-    let spaces: BTreeMap<u64, _> = AddressSpace::all().into_iter().map(|space| (space.id(), space)).collect();
     let mut busy = Vec::new();
     for of_space in hidden.chunk_by(|(a, _), (b, _)| a == b) {
-        let space = of_space.first().and_then(|(id, _)| spaces.get(id));
+        let space = of_space.first().and_then(|(id, _)| AddressSpace::find(*id));
         let pages = of_space.iter().map(|(_, page)| *page);
         if space.is_some_and(|space| !space.bring_in_entries(pages, residency::is_swapped)) {
             busy.extend_from_slice(of_space);
@@ -283,7 +286,7 @@ mod tests {
     }
 
     fn unpacked(set: &WorkingSet) -> Vec<Touch> {
-        set.members.iter().flat_map(|run| run.touches()).collect()
+        set.members().collect()
     }
 
     fn set_of(touches: &[(u64, u32)]) -> WorkingSet {

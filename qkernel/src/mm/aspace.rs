@@ -114,6 +114,11 @@ impl AddressSpace {
         ALL.lock().values().filter_map(Weak::upgrade).collect()
     }
 
+    /// The one with this id, if it is still there.
+    pub fn find(id: u64) -> Option<Arc<Self>> {
+        ALL.lock().get(&id).and_then(Weak::upgrade)
+    }
+
     /// Locks it if that needs no waiting.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, Space>> {
         self.inner.try_lock()

@@ -9,11 +9,11 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::aspace::Space;
-use super::fault::Around;
+use super::fault::{Around, SCARCE_FRAMES, own_copy};
 use super::frames::{self, Frame};
 use super::object::PageStore;
 use super::pagetable::Entry;
-use super::vma::{Vma, VmaFlags};
+use super::vma::Vma;
 use super::window::HostFileMap;
 use super::{Access, PAGE};
 use crate::errno::{Errno, Result};
@@ -21,8 +21,6 @@ use crate::host::{self, Handle};
 
 /// Pages that a fault copies and maps, at most; aligned.
 const AROUND_PAGES: u64 = 32;
-/// When fewer frames are left, a fault copies one.
-const SCARCE_FRAMES: usize = 4096;
 /// Most stale frames a fault clears for pages that it copies.
 const DIRTY_RUN_MAX: usize = AROUND_PAGES as usize;
 
@@ -154,16 +152,8 @@ impl Space {
         file: &HostFileMap,
         copies: &Copies,
     ) -> Result<Around> {
-        self.mark_copied(vma);
         let own = match copies.0.frame_if_present(index)? {
-            Some(frame) => {
-                let own = frames::alloc_any();
-                if let Some(own) = own {
-                    frames::copy(own, frame);
-                }
-                frames::drop_ref(frame);
-                own.ok_or(Errno::ENOMEM)?
-            }
+            Some(frame) => own_copy(frame)?,
             None => {
                 let own = frames::alloc_zeroed().ok_or(Errno::ENOMEM)?;
                 read_whole(file.handle(), index * PAGE, own.addr(), PAGE)
@@ -174,12 +164,5 @@ impl Space {
         let entry = Entry::new(own.addr(), vma.entry_flags(true));
         self.install(page, entry).inspect_err(|_| frames::drop_ref(own))?;
         Ok((page, page + PAGE))
-    }
-
-    /// The mapping holds pages that are not the file's any more; a child needs its entries.
-    pub(super) fn mark_copied(&mut self, vma: &Vma) {
-        if let Some(vma) = self.vmas.get_mut(&vma.start) {
-            vma.flags |= VmaFlags::COPIED;
-        }
     }
 }

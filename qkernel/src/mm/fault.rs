@@ -25,7 +25,7 @@ const CLOSE_PAGES: u64 = 64;
 /// Pages kept free between a growing stack and the mapping below it.
 const STACK_GUARD_PAGES: u64 = 256;
 /// When fewer frames are left, faults take one at a time.
-const SCARCE_FRAMES: usize = 4096;
+pub(super) const SCARCE_FRAMES: usize = 4096;
 /// Most stale (not zero) frames one fault clears.
 const DIRTY_RUN_MAX: usize = 16;
 
@@ -58,6 +58,9 @@ impl Space {
         let vma = self.vma_for(addr)?;
         if !vma.permits(access) {
             return Err(Fault::Forbidden { addr });
+        }
+        if access == Access::Write && !vma.is_shared() && vma.object.is_some() {
+            self.mark_own(&vma);
         }
         let mut entry = self.table.get(page);
         if entry.has(Entry::SWAPPED) {
@@ -101,6 +104,13 @@ impl Space {
         stack.start = page;
         self.vmas.insert(page, stack.clone());
         Ok(stack)
+    }
+
+    /// A private mapping of an object is written: pages of its are not the object's any more, and a child needs its entries.
+    fn mark_own(&mut self, vma: &Vma) {
+        if let Some(vma) = self.vmas.get_mut(&vma.start) {
+            vma.flags |= VmaFlags::COPIED;
+        }
     }
 
     /// Brings back the content of a page and of its neighbours that the swap file holds, with one call to the host
@@ -149,9 +159,6 @@ impl Space {
     fn make_writable(&mut self, vma: &Vma, page: u64, entry: Entry) -> Result<(), Errno> {
         if vma.is_shared() {
             return self.install(page, Entry::new(entry.phys(), vma.entry_flags(true)));
-        }
-        if vma.object.is_some() {
-            self.mark_copied(vma);
         }
         if entry.is_frame() && frames::is_exclusive(Frame::new(entry.phys())) {
             self.take_over_around(vma, page);
@@ -264,10 +271,7 @@ impl Space {
             let entry = Entry::new(frame.addr(), vma.entry_flags(true));
             self.install(page, entry).inspect_err(|_| frames::drop_ref(frame))?;
         } else if access == Access::Write {
-            self.mark_copied(vma);
-            let copy = frames::alloc_any().ok_or(Errno::ENOMEM).inspect_err(|_| frames::drop_ref(frame))?;
-            frames::copy(copy, frame);
-            frames::drop_ref(frame);
+            let copy = own_copy(frame)?;
             let entry = Entry::new(copy.addr(), vma.entry_flags(true));
             self.install(page, entry).inspect_err(|_| frames::drop_ref(copy))?;
         } else {
@@ -279,13 +283,8 @@ impl Space {
 
     fn populate_host(&mut self, vma: &Vma, page: u64, access: Access) -> Result<Around, Errno> {
         let Some(MemoryObject::Host(file)) = &vma.object else { return Err(Errno::EFAULT) };
-        if !vma.is_shared() {
-            if let Some(copies) = file.copies() {
-                return self.populate_copies(vma, page, access, file, copies);
-            }
-            if access == Access::Write {
-                self.mark_copied(vma);
-            }
+        if let Some(copies) = file.copies().filter(|_| !vma.is_shared()) {
+            return self.populate_copies(vma, page, access, file, copies);
         }
         let offset = vma.object_offset(page);
         let (phys, _) = file.page(offset)?.ok_or(Errno::EIO)?;
@@ -322,6 +321,16 @@ impl Space {
             }
         });
     }
+}
+
+/// A copy of an object's page, for the mapping that writes it; takes the caller's reference to the page.
+pub(super) fn own_copy(frame: Frame) -> Result<Frame, Errno> {
+    let copy = frames::alloc_any();
+    if let Some(copy) = copy {
+        frames::copy(copy, frame);
+    }
+    frames::drop_ref(frame);
+    copy.ok_or(Errno::ENOMEM)
 }
 
 /// What an error while bringing in a page means to the program.
