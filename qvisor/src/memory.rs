@@ -400,7 +400,7 @@ macro_rules! plain {
         unsafe impl Plain for $kind {}
     )* };
 }
-plain!(u8, u16, u32, u64, i32, i64, [u64; 4], [u64; 6], [u64; 12], Segment);
+plain!(u8, u16, u32, u64, i32, i64, [u64; 3], [u64; 4], [u64; 6], [u64; 12], Segment);
 plain!(abi::HostCall, abi::boot::BootInfo, abi::hostcall::Event, abi::run::MapOp, abi::run::RunState);
 plain!(abi::hostcall::HostStat, abi::hostcall::HostStatFs, abi::hostcall::SetAttr);
 

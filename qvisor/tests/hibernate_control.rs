@@ -107,6 +107,48 @@ input()";
     end(&mut place);
 }
 
+/// Nanoseconds of one of the host's clocks.
+fn host_ns(clock: libc::clockid_t) -> i128 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the place is live for the call.
+    assert_eq!(unsafe { libc::clock_gettime(clock, &raw mut time) }, 0);
+    i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
+}
+
+#[test]
+fn its_clocks_are_the_hosts_however_long_it_slept() {
+    const CLOCKS: [libc::clockid_t; 3] = [libc::CLOCK_MONOTONIC, libc::CLOCK_REALTIME, libc::CLOCK_BOOTTIME];
+    const ERROR_NS: i128 = 1_000_000;
+    let mut place = Place::new();
+    let program = "
+import sys, time
+print('ready')
+for _ in sys.stdin:
+    print(*[time.clock_gettime_ns(clock) for clock in (time.CLOCK_MONOTONIC, time.CLOCK_REALTIME, time.CLOCK_BOOTTIME)])";
+    start(&mut place, &[], program);
+    let compare = |place: &mut Place, when: &str| {
+        let before = CLOCKS.map(host_ns);
+        place.says_line();
+        let line = next_line(place.front.as_mut().unwrap());
+        let after = CLOCKS.map(host_ns);
+        let theirs = line.split_whitespace().map(|word| word.parse::<i128>().unwrap());
+        for ((their, before), after) in theirs.zip(before).zip(after) {
+            let allowed = before - ERROR_NS..after + ERROR_NS;
+            assert!(allowed.contains(&their), "{when}: {:?} past the question", their - before);
+        }
+    };
+    compare(&mut place, "at first");
+    sleep(Duration::from_millis(1500));
+    compare(&mut place, "running");
+    for _ in 0..2 {
+        place.order(&["hibernate"]);
+        sleep(Duration::from_secs(2));
+        compare(&mut place, "woken up");
+        compare(&mut place, "right after it");
+    }
+    end(&mut place);
+}
+
 #[test]
 fn it_hibernates_by_itself_when_nothing_comes() {
     let mut place = Place::new();

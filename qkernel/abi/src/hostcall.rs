@@ -54,7 +54,7 @@ pub const KICK: u32 = 5;
 pub const SET_DEADLINE: u32 = 6;
 /// (): a spin lock is contended; gives the core away.
 pub const YIELD: u32 = 7;
-/// (phys of 4 × u64: monotonic ns, realtime ns, boottime ns, process CPU ns of the whole sandbox).
+/// (phys of 3 × u64: monotonic ns, realtime ns, boottime ns).
 pub const CLOCK: u32 = 8;
 /// (phys of [`Event`]s, most): takes host events that are due; result: how many.
 pub const EVENTS: u32 = 9;
@@ -68,6 +68,8 @@ pub const HIBERNATED: u32 = 12;
 
 /// (phys of [`crate::stats::KernelStats`]): where the kernel keeps its numbers for good.
 pub const STATS: u32 = 13;
+/// (): result: nanoseconds of processor time the whole sandbox has used.
+pub const CPU_TIME: u32 = 14;
 
 /// The first process could be found, and waits for [`EVENT_START`].
 pub const REPORT_READY: u64 = 1;

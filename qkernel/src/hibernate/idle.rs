@@ -50,7 +50,7 @@ pub fn set_timeout(timeout_ns: u64) {
 /// Begins a new window.
 fn begin(now_ns: u64) {
     ACTIVE_NS.store(now_ns, Ordering::SeqCst);
-    USED_NS.store(time::host_clocks().cpu_ns, Ordering::SeqCst);
+    USED_NS.store(time::host_cpu_ns(), Ordering::SeqCst);
     LOOKED_NS.store(now_ns, Ordering::SeqCst);
     LOOK_NS.store(now_ns.saturating_add(TIMEOUT_NS.load(Ordering::SeqCst)), Ordering::SeqCst);
 }
@@ -77,10 +77,10 @@ pub fn look() {
     if LOOK_NS.compare_exchange(due_ns, NEVER, Ordering::SeqCst, Ordering::SeqCst).is_err() {
         return;
     }
-    let clocks = time::host_clocks();
+    let cpu_ns = time::host_cpu_ns();
     let now = time::monotonic_ns();
     let window = now.saturating_sub(LOOKED_NS.swap(now, Ordering::SeqCst));
-    let used = clocks.cpu_ns.saturating_sub(USED_NS.swap(clocks.cpu_ns, Ordering::SeqCst));
+    let used = cpu_ns.saturating_sub(USED_NS.swap(cpu_ns, Ordering::SeqCst));
     let (timeout, active) = (TIMEOUT_NS.load(Ordering::SeqCst), ACTIVE_NS.load(Ordering::SeqCst));
     let quiet = now.saturating_sub(active);
     let next = match verdict(window, used, quiet, timeout) {

@@ -122,6 +122,7 @@ fn hibernate(request: i64, asleep: &mut bool) -> bool {
         Ok(mut report) => {
             settle(request);
             *asleep = true;
+            time::hold();
             report.pause_ns = waited;
             tell(&report, request);
             return true;
@@ -188,6 +189,7 @@ fn go_on(request: i64, asleep: &mut bool) {
     }
     let mut how = hc::REAP_OFF;
     if core::mem::take(asleep) {
+        time::release();
         how = platform::call(hc::BEGIN_WAKE, [0; 6]).unwrap_or(hc::REAP_OFF);
         working_set::begin_wake();
     }
