@@ -1,12 +1,13 @@
 //! Boot: from the VMM's first call to the first program.
 
+pub mod entrant;
 mod spec;
 
 use abi::boot::BootInfo;
 use abi::hostcall::{REPORT_READY, REPORT_RUNNING};
 use abi::layout::{RECORDS_MAX, RECORDS_PHYS};
+use alloc::borrow::Cow;
 use alloc::format;
-use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -24,9 +25,9 @@ use crate::task::limits::{self, Limits};
 use crate::task::process::{Node, Process, TREE};
 use crate::task::signal::{self, SigHand, TaskSignals};
 use crate::task::wait::WaitQueue;
-use crate::task::{Task, TaskParts, sched};
+use crate::task::{Start, Task, TaskParts, sched};
 use crate::{arch, host, log, net, time};
-pub use spec::{MountSpec, Spec};
+pub use spec::{MountSpec, Spec, StreamSpec};
 
 static READY: AtomicBool = AtomicBool::new(false);
 /// The VMM lets the first process begin.
@@ -95,7 +96,7 @@ fn start_first(boot: &BootInfo) -> ! {
         Err(_) => die("no memory for an idle task"),
     };
     sched::adopt_idle(&idle);
-    start_init(&read_spec(boot));
+    start_init(read_spec(boot));
     READY.store(true, Ordering::Release);
     sched::idle_loop(idle)
 }
@@ -127,22 +128,22 @@ fn idle_task() -> Result<Arc<Task>> {
 }
 
 /// Makes process 1 and runs its program.
-fn start_init(spec: &Spec) {
+fn start_init(mut spec: Spec) {
     fs::set_hostname(&spec.hostname);
     fs::proc::sys::set_domain_name(&spec.domainname);
     limits::set_tasks_max(spec.tasks_max);
     idle::set_timeout(spec.idle_timeout_ns);
     fs::proc::net::set_source(net::tables::write);
-    let (context, files) = match fs::init(spec) {
+    let (context, files) = match fs::init(&mut spec) {
         Ok(made) => made,
         Err(error) => fail(&format!("cannot set up the sandbox: {error}"), 125),
     };
-    let task = match init_task(spec, context, files) {
+    let task = match init_task(&spec, context, files) {
         Ok(task) => task,
         Err(error) => fail(&format!("the first process cannot be made: {error:?}"), 125),
     };
-    let (args, env) = (spec.args.clone(), spec.env.clone());
-    *INIT_PROGRAM.lock() = Some(InitProgram { args, env, hold: spec.hold() });
+    let hold = spec.hold();
+    *INIT_PROGRAM.lock() = Some(InitProgram { args: spec.args, env: spec.env, hold });
     sched::start(&task);
 }
 
@@ -162,14 +163,29 @@ fn fail(message: &str, code: i32) -> ! {
 }
 
 fn init_task(spec: &Spec, fs: Arc<FsContext>, files: Arc<FileTable>) -> Result<Arc<Task>> {
+    let task = new_leader(spec, Some(AddressSpace::new()?), fs, files, run_init)?;
+    task.process.is_protected.store(spec.hold(), Ordering::Relaxed);
+    if let Some(console) = fs::tty::console::get() {
+        fs::tty::console::give_to_session(console, task.process.pid);
+    }
+    Ok(task)
+}
+
+/// A process that nobody has forked: the leader of its own session.
+fn new_leader(
+    spec: &Spec,
+    aspace: Option<Arc<AddressSpace>>,
+    fs: Arc<FsContext>,
+    files: Arc<FileTable>,
+    start: Start,
+) -> Result<Arc<Task>> {
     let pid = TREE.lock().new_id();
     let process = Process::new(pid, SigHand::new(), spec.limits());
-    process.is_protected.store(spec.hold(), Ordering::Relaxed);
     let creds = spec.creds();
     let uid = creds.uid;
     let parts = TaskParts {
         process: process.clone(),
-        aspace: Some(AddressSpace::new()?),
+        aspace,
         files: Some(files),
         fs,
         creds: Arc::new(creds),
@@ -177,7 +193,7 @@ fn init_task(spec: &Spec, fs: Arc<FsContext>, files: Arc<FileTable>) -> Result<A
         context: UserContext::new(),
         comm: *b"init\0\0\0\0\0\0\0\0\0\0\0\0",
     };
-    let task = Task::new_in_kernel(pid, parts, run_init)?;
+    let task = Task::new_in_kernel(pid, parts, start)?;
     process.tasks.lock().push(task.clone());
     let mut tree = TREE.lock();
     tree.tasks.insert(pid, Arc::downgrade(&task));
@@ -191,8 +207,6 @@ fn init_task(spec: &Spec, fs: Arc<FsContext>, files: Arc<FileTable>) -> Result<A
         uid,
     };
     tree.nodes.insert(pid, node);
-    drop(tree);
-    fs::tty::console::give_to_session(pid);
     Ok(task)
 }
 
@@ -203,13 +217,14 @@ fn run_init(task: &Arc<Task>) {
     let name = program.args.first().cloned().unwrap_or_default();
     if program.hold {
         // What is wrong already is said before anybody relies on the sandbox.
-        if let Err(error) = find_program(&cx, &program) {
+        if let Err(error) = find_program(&cx, program.args.clone(), program.env.clone()) {
             give_up(&name, error);
         }
         host::report(REPORT_READY, 0);
         START.wait_uninterruptible(|| STARTED.load(Ordering::SeqCst));
     }
-    let run = find_program(&cx, &program).and_then(|found| exec::execute(&cx, found));
+    let found = find_program(&cx, program.args, program.env);
+    let run = found.and_then(|found| exec::execute(&cx, found));
     match run {
         Ok(()) => host::report(REPORT_RUNNING, 0),
         Err(error) => give_up(&name, error),
@@ -228,22 +243,20 @@ fn give_up(name: &[u8], error: Errno) -> ! {
     host::exit(exec::failure_status(error))
 }
 
-fn reason(error: Errno) -> String {
-    let text = match error {
+fn reason(error: Errno) -> Cow<'static, str> {
+    Cow::Borrowed(match error {
         Errno::ENOENT => "no such file in the sandbox's root file system",
         Errno::EACCES => "it is not executable",
         Errno::ENOEXEC => "it is not a program for x86-64 Linux, or it is damaged",
         Errno::EISDIR => "it is a directory",
         Errno::ENOMEM => "not enough memory; give the sandbox more with --memory",
         Errno(80) => "its interpreter is damaged",
-        other => return format!("{other:?}"),
-    };
-    String::from(text)
+        other => return Cow::Owned(format!("{other:?}")),
+    })
 }
 
 /// Finds the program as `execvp(3)` does.
-fn find_program(cx: &Ctx<'_>, program: &InitProgram) -> Result<Program> {
-    let (args, env) = (program.args.clone(), program.env.clone());
+fn find_program(cx: &Ctx<'_>, args: Vec<Vec<u8>>, env: Vec<Vec<u8>>) -> Result<Program> {
     let name = args.first().ok_or(Errno::EINVAL)?.clone();
     let candidates: Vec<Vec<u8>> = if name.contains(&b'/') {
         alloc::vec![name]

@@ -132,21 +132,10 @@ impl BootSpec {
     /// The records on the wire.
     #[must_use]
     pub fn records(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        let mut put = |tag: u32, parts: &[&[u8]]| {
-            let len: usize = parts.iter().map(|p| p.len()).sum();
-            out.extend(tag.to_le_bytes());
-            out.extend(u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
-            parts.iter().for_each(|p| out.extend(*p));
-        };
-        self.args.iter().for_each(|arg| put(TAG_ARG, &[arg]));
-        self.env.iter().for_each(|var| put(TAG_ENV, &[var]));
-        put(TAG_CWD, &[&self.cwd]);
+        let mut out = self.process_records();
+        let mut put = |tag, parts: &[&[u8]]| put(&mut out, tag, parts);
         put(TAG_HOSTNAME, &[&self.hostname]);
         put(TAG_DOMAINNAME, &[&self.domainname]);
-        let ids = [self.creds.uid, self.creds.gid];
-        let ids: Vec<u8> = ids.iter().chain(&self.creds.groups).flat_map(|id| id.to_le_bytes()).collect();
-        put(TAG_CREDS, &[&ids]);
         for mount in &self.mounts {
             let (handle, flags) = (mount.handle.to_le_bytes(), mount.flags.to_le_bytes());
             let strings =
@@ -155,16 +144,30 @@ impl BootSpec {
         }
         self.masked.iter().for_each(|path| put(TAG_MASKED, &[path]));
         self.read_only.iter().for_each(|path| put(TAG_READ_ONLY, &[path]));
-        if let Some(sets) = self.capabilities {
-            let sets = [sets.bounding, sets.effective, sets.permitted, sets.inheritable, sets.ambient];
-            put(TAG_CAPABILITIES, &[&sets.map(u64::to_le_bytes).concat()]);
-        }
         if let Some(most) = self.tasks_max {
             put(TAG_TASKS_MAX, &[&most.to_le_bytes()]);
         }
         if let Some(timeout) = self.idle_timeout {
             let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
             put(TAG_IDLE_TIMEOUT, &[&timeout_ns.to_le_bytes()]);
+        }
+        out
+    }
+
+    /// Those of them that are about the process alone.
+    #[must_use]
+    pub fn process_records(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut put = |tag, parts: &[&[u8]]| put(&mut out, tag, parts);
+        self.args.iter().for_each(|arg| put(TAG_ARG, &[arg]));
+        self.env.iter().for_each(|var| put(TAG_ENV, &[var]));
+        put(TAG_CWD, &[&self.cwd]);
+        let ids = [self.creds.uid, self.creds.gid];
+        let ids: Vec<u8> = ids.iter().chain(&self.creds.groups).flat_map(|id| id.to_le_bytes()).collect();
+        put(TAG_CREDS, &[&ids]);
+        if let Some(sets) = self.capabilities {
+            let sets = [sets.bounding, sets.effective, sets.permitted, sets.inheritable, sets.ambient];
+            put(TAG_CAPABILITIES, &[&sets.map(u64::to_le_bytes).concat()]);
         }
         let flag = |set: bool, bit: u32| if set { bit } else { 0 };
         let flags = flag(self.hold, BOOT_HOLD)
@@ -185,6 +188,68 @@ impl BootSpec {
         }
         out
     }
+
+    /// A process from its records; `None` when they are not whole.
+    #[must_use]
+    pub fn of_process(bytes: &[u8]) -> Option<Self> {
+        let mut spec = Self::default();
+        let mut len = 0;
+        for record in abi::boot::records(bytes) {
+            len += 8 + record.data.len();
+            spec.take(record.tag, record.data)?;
+        }
+        (len == bytes.len()).then_some(spec)
+    }
+
+    fn take(&mut self, tag: u32, data: &[u8]) -> Option<()> {
+        let mut longs =
+            data.chunks_exact(8).filter_map(|long| Some(u64::from_le_bytes(*long.first_chunk()?)));
+        let mut words =
+            data.chunks_exact(4).filter_map(|word| Some(u32::from_le_bytes(*word.first_chunk()?)));
+        match tag {
+            TAG_ARG => self.args.push(data.to_vec()),
+            TAG_ENV => self.env.push(data.to_vec()),
+            TAG_CWD => self.cwd = data.to_vec(),
+            TAG_CREDS => {
+                self.creds = Creds { uid: words.next()?, gid: words.next()?, groups: words.collect() };
+            }
+            TAG_CAPABILITIES => {
+                let mut set = || longs.next();
+                let (bounding, effective, permitted) = (set()?, set()?, set()?);
+                let (inheritable, ambient) = (set()?, set()?);
+                self.capabilities =
+                    Some(Capabilities { bounding, effective, permitted, inheritable, ambient });
+            }
+            TAG_FLAGS => {
+                let flags = words.next()?;
+                self.hold = flags & BOOT_HOLD != 0;
+                self.make_cwd = flags & BOOT_MAKE_CWD != 0;
+                self.no_new_privs = flags & BOOT_NO_NEW_PRIVS != 0;
+            }
+            TAG_STREAM => {
+                let (fd, handle, flags) = (words.next()?, words.next()?, words.next()?);
+                self.streams.push(Stream { fd, handle, flags });
+            }
+            TAG_RLIMIT => {
+                let resource = u32::try_from(longs.next()?).ok()?;
+                self.rlimits.push(Rlimit { resource, soft: longs.next()?, hard: longs.next()? });
+            }
+            TAG_UMASK => self.umask = words.next()?,
+            TAG_WINSIZE => {
+                let both = words.next()?;
+                self.winsize = Some(((both & 0xffff) as u16, (both >> 16) as u16));
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+fn put(out: &mut Vec<u8>, tag: u32, parts: &[&[u8]]) {
+    let len: usize = parts.iter().map(|part| part.len()).sum();
+    out.extend(tag.to_le_bytes());
+    out.extend(u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
+    parts.iter().for_each(|part| out.extend(*part));
 }
 
 /// What else the kernel is told.
@@ -296,5 +361,27 @@ mod tests {
         assert_eq!((find(TAG_CAPABILITIES)[0].len(), find(TAG_FLAGS)), (40, vec![vec![1, 0, 0, 0]]));
         assert_eq!(find(TAG_RLIMIT)[0].len(), 24);
         assert_eq!(find(TAG_WINSIZE), [[24, 0, 80, 0]]);
+    }
+
+    #[test]
+    fn a_process_comes_back_from_its_records() {
+        let spec = BootSpec {
+            args: vec![b"sh".to_vec()],
+            env: vec![b"A=\xff".to_vec()],
+            cwd: b"/tmp".to_vec(),
+            creds: Creds { uid: 1, gid: 2, groups: vec![3, 4] },
+            capabilities: Some(Capabilities { bounding: 3, ambient: 1, ..Capabilities::default() }),
+            no_new_privs: true,
+            streams: vec![Stream { fd: 0, handle: 7, flags: 1 }],
+            rlimits: vec![Rlimit { resource: 7, soft: 10, hard: u64::MAX }],
+            umask: 0o27,
+            winsize: Some((24, 300)),
+            ..BootSpec::default()
+        };
+        let bytes = spec.process_records();
+        let back = BootSpec::of_process(&bytes).unwrap();
+        assert_eq!(format!("{back:?}"), format!("{spec:?}"));
+        assert!(BootSpec::of_process(&bytes[..bytes.len() - 1]).is_none());
+        assert!(BootSpec::of_process(&spec.records()).is_none());
     }
 }

@@ -58,6 +58,26 @@ pub enum Order {
     Start,
     /// The front end goes, and the container stays.
     Release,
+    /// A further process runs: `len` bytes of records follow the line, and its streams come with it. Answered by
+    /// [`ExecReport`]s; `Kill` and `Winsize` on the same connection are for that process.
+    Exec {
+        len: u32,
+        /// Even in a sandbox that is paused, once that goes on.
+        #[serde(default)]
+        paused: bool,
+    },
+}
+
+/// What becomes of a process that [`Order::Exec`] asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "exec", rename_all = "lowercase")]
+pub enum ExecReport {
+    /// Its program runs, as this process of the sandbox.
+    Started { pid: u32 },
+    /// It does not run; with the exit code that a shell would give.
+    Failed { message: String, code: u8 },
+    /// It has ended with this wait status.
+    Exited { status: i32 },
 }
 
 /// The answer to an order.
@@ -148,7 +168,8 @@ pub fn listen(dir: &Path) -> io::Result<UnixListener> {
     UnixListener::bind(short_path(&dir, SOCKET))
 }
 
-fn connect(dir: &Path) -> io::Result<UnixStream> {
+/// Connects to the sandbox whose state directory this is.
+pub(crate) fn connect(dir: &Path) -> io::Result<UnixStream> {
     let dir = crate::mounts::open_directory(dir)?;
     UnixStream::connect(short_path(&dir, SOCKET))
 }

@@ -108,6 +108,8 @@ fn start(id: &Id, directories: &Directories, plan: Plan) -> Result<(Front, Owned
     };
     let creating = state_of(id, &bundle, process::id());
     directories.state.write_state(&creating).map_err(|e| ("writing its state", e))?;
+    let process = plan.boot.process_records();
+    directories.state.write_process(&process).map_err(|e| ("writing its process", e))?;
     let listener = control::listen(directories.state.path()).map_err(|e| ("making its control socket", e))?;
     let terminal = plan.terminal.then(|| Terminal::new(io::stdin().as_fd())).flatten();
     let (ours, theirs) = UnixStream::pair().map_err(|e| ("making a channel", e))?;

@@ -266,14 +266,55 @@ pub fn end_as(status: i32) -> ! {
 
 /// Makes a terminal this session's, and the standard streams. Only for the leader of a session without one.
 pub fn take_terminal(terminal: OwnedFd) -> io::Result<()> {
+    own_terminal(&terminal)?;
     // SAFETY: integers only; the streams are this process's own business.
     unsafe {
-        check(libc::ioctl(terminal.as_raw_fd(), libc::TIOCSCTTY, 0))?;
         for fd in 0..3 {
             check(libc::dup2(terminal.as_raw_fd(), fd))?;
         }
     }
     Ok(())
+}
+
+/// Makes a terminal this session's. Only for the leader of a session without one.
+pub fn own_terminal(terminal: &OwnedFd) -> io::Result<()> {
+    // SAFETY: integers only.
+    check(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSCTTY, 0) }).map(drop)
+}
+
+/// Reading and writing what is behind `fd` does not wait any more, for all who share it.
+pub fn do_not_wait(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: integers only.
+    unsafe {
+        let flags = check(libc::fcntl(fd.as_raw_fd(), libc::F_GETFL))?;
+        check(libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK)).map(drop)
+    }
+}
+
+/// A pipe or terminal opened anew, without waiting and shared with nobody, if the host lets us; else a copy.
+pub fn open_without_waiting(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+    let copy = std::fs::File::from(fd.try_clone_to_owned()?);
+    let is_stream =
+        copy.metadata().is_ok_and(|data| data.file_type().is_fifo()) || Terminal::new(fd).is_some();
+    if is_stream {
+        // SAFETY: integers only.
+        let access = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) } & libc::O_ACCMODE;
+        let (reads, writes) = (access != libc::O_WRONLY, access != libc::O_RDONLY);
+        let mut options = std::fs::File::options();
+        options.read(reads).write(writes).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+        if let Ok(own) = options.open(format!("/proc/self/fd/{}", fd.as_raw_fd())) {
+            return Ok(own.into());
+        }
+    }
+    Ok(copy.into())
+}
+
+/// Enters the network namespace of another process. Only while this process has a single thread.
+pub fn enter_network_of(pid: i32) -> io::Result<()> {
+    let namespace = std::fs::File::open(format!("/proc/{pid}/ns/net"))?;
+    // SAFETY: integers only.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }).map(drop)
 }
 
 /// A new pseudo-terminal in raw mode: its controlling side, and the side for programs.
@@ -294,40 +335,6 @@ pub fn open_terminal(rows: u16, columns: u16) -> io::Result<(OwnedFd, OwnedFd)> 
     }
     Terminal::new(terminal.as_fd()).iter().for_each(Terminal::set_raw);
     Ok((controller, terminal))
-}
-
-/// Sends a descriptor, with some bytes beside it (at least one), over a Unix socket; `flags` as `sendmsg(2)`, which
-/// raises no signal.
-pub fn send_descriptor(
-    socket: BorrowedFd<'_>,
-    fd: BorrowedFd<'_>,
-    bytes: &[u8],
-    flags: i32,
-) -> io::Result<()> {
-    #[repr(C, align(8))]
-    struct Ancillary {
-        header: libc::cmsghdr,
-        fd: i32,
-    }
-    let mut ancillary = Ancillary {
-        header: libc::cmsghdr {
-            cmsg_len: size_of::<libc::cmsghdr>() + size_of::<i32>(),
-            cmsg_level: libc::SOL_SOCKET,
-            cmsg_type: libc::SCM_RIGHTS,
-        },
-        fd: fd.as_raw_fd(),
-    };
-    let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // SAFETY: all zeros is a valid header without name and flags.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut iov;
-    message.msg_iovlen = 1;
-    message.msg_control = (&raw mut ancillary).cast();
-    message.msg_controllen = size_of::<Ancillary>();
-    let flags = flags | libc::MSG_NOSIGNAL;
-    // SAFETY: every pointer is to a live value; the bytes are only read.
-    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) };
-    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Gives up every capability for good.

@@ -9,6 +9,7 @@ use abi::boot::Platform;
 use abi::layout::KERNEL_PHYS_MAX;
 
 use crate::boot::{self, BootError, BootSpec, TscMeter};
+use crate::execs::Execs;
 use crate::hibernate::Hibernation;
 use crate::hibernate::stats::KernelPlace;
 use crate::hostcall::LEAVE_TIMEOUT;
@@ -46,6 +47,8 @@ pub struct SandboxConfig {
     pub report: ReportSink,
     /// Where its pages go while it sleeps.
     pub hibernation: Arc<Hibernation>,
+    /// Processes that come in from outside.
+    pub execs: Arc<Execs>,
     /// `/dev/kvm`, if no path leads to it any more.
     pub device: Option<kvm::Device>,
     /// Called when all is ready, right before the kernel runs: gives up what it does not need. Threads that are started
@@ -67,6 +70,7 @@ impl SandboxConfig {
             log: Arc::new(|_, text| eprintln!("{text}")),
             report: Arc::new(|_, _| {}),
             hibernation: Arc::new(Hibernation::none()),
+            execs: Arc::default(),
             device: None,
             seal: None,
         }
@@ -287,6 +291,11 @@ impl Sandbox {
     /// The home of its pages.
     pub(crate) fn hibernation(&self) -> &Hibernation {
         &self.config.hibernation
+    }
+
+    /// Processes that come in from outside.
+    pub(crate) fn execs(&self) -> &Execs {
+        &self.config.execs
     }
 
     /// Passes on how far the kernel has got.

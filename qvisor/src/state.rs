@@ -20,6 +20,8 @@ const LOCK: &str = "dormouse.lock";
 /// Guards creation and removal of directories below a root.
 const ROOT_LOCK: &str = ".lock";
 const STATE: &str = "state.json";
+/// What the first process is made of.
+const PROCESS: &str = "process";
 /// What a container's directory has and others have not: it stays until it is deleted.
 const RECORD: &str = "container.json";
 
@@ -286,6 +288,17 @@ impl Root {
         serde_json::from_slice(&fs::read(self.directory(id).join(RECORD)).ok()?).ok()
     }
 
+    /// Whether it is a container's, made from a bundle.
+    #[must_use]
+    pub fn is_container(&self, id: &Id) -> bool {
+        self.directory(id).join(RECORD).exists()
+    }
+
+    /// What a sandbox's first process was made of, as boot records.
+    pub fn process(&self, id: &Id) -> io::Result<Vec<u8>> {
+        fs::read(self.directory(id).join(PROCESS))
+    }
+
     /// Removes the directory of a container that has ended.
     pub fn remove(&self, id: &Id) -> Result<(), StateError> {
         let _guard = self.guard().map_err(|source| self.error(source))?;
@@ -325,6 +338,11 @@ impl Claim {
         let fresh = self.path.join(".container.json");
         fs::write(&fresh, serde_json::to_vec(record)?)?;
         fs::rename(fresh, self.path.join(RECORD))
+    }
+
+    /// Writes what its first process is made of, for those that come in later.
+    pub fn write_process(&self, records: &[u8]) -> io::Result<()> {
+        fs::write(self.path.join(PROCESS), records)
     }
 
     /// The lock, for a process that shares it.

@@ -54,7 +54,11 @@ pub struct BootInfo {
 }
 const _: () = assert!(size_of::<BootInfo>() == 136);
 
-/// What the first process is and what it sees, as a sequence of tagged byte strings.
+/// Most bytes of records of a process that comes in from outside ([`crate::hostcall::EVENT_EXEC`]), its streams included.
+pub const EXEC_RECORDS_MAX: u64 = 1 << 20;
+
+/// What the first process is and what it sees, as a sequence of tagged byte strings. One that comes in from outside has
+/// those of a process alone: no mounts, names or limits of the sandbox.
 ///
 /// On the wire: tag (u32, little endian), length (u32, little endian), bytes; no alignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -71,6 +71,10 @@ pub const STATS: u32 = 13;
 /// (): result: nanoseconds of processor time the whole sandbox has used.
 pub const CPU_TIME: u32 = 14;
 
+/// (id, phys, len): takes the records of the process that [`EVENT_EXEC`] announced, as [`crate::boot::records`] reads them;
+/// the streams in them are the kernel's from now on. Result: bytes; `-ESRCH` when nobody waits for it any more.
+pub const EXEC_TAKE: u32 = 15;
+
 /// The first process could be found, and waits for [`EVENT_START`].
 pub const REPORT_READY: u64 = 1;
 /// The first process runs.
@@ -89,10 +93,19 @@ pub const REPORT_IDLE_TIMEOUT: u64 = 8;
 /// The sandbox wakes because something came for it: [`STIRRED_BY_SOCKET`] …, instead of an event's value.
 pub const REPORT_STIRRED: u64 = 9;
 
+/// ([`REPORT`]: the id of [`EVENT_EXEC`], process id): its program runs.
+pub const REPORT_EXEC_STARTED: u64 = 10;
+/// (the same, exit code, text phys, len): it does not run; why.
+pub const REPORT_EXEC_FAILED: u64 = 11;
+/// (the same, wait status): it has ended.
+pub const REPORT_EXEC_ENDED: u64 = 12;
+
 /// A connection, or data for a socket.
 pub const STIRRED_BY_SOCKET: u64 = 1;
 /// Something on one of the streams.
 pub const STIRRED_BY_STREAM: u64 = 2;
+/// A process is to come in ([`EVENT_EXEC`]).
+pub const STIRRED_BY_EXEC: u64 = 3;
 
 // ---- memory ----
 /// (phys, len): gives whole pages of user or kernel memory back to the host; they read as zeros afterwards.
@@ -280,7 +293,7 @@ pub const EVENT_DONE: u32 = 2;
 /// A signal for the first process (`value`: the number), or with `flags` = 1 for the terminal's foreground group, or
 /// with `flags` = 2 for every process.
 pub const EVENT_SIGNAL: u32 = 3;
-/// The terminal's size changed; `value`: rows << 16 | columns.
+/// A terminal's size changed; `token`: 0 for the console, or the id of [`EVENT_EXEC`]; `value`: rows << 16 | columns.
 pub const EVENT_WINSIZE: u32 = 4;
 /// The first process, held until now ([`crate::boot::BOOT_HOLD`]), begins.
 pub const EVENT_START: u32 = 16;
@@ -296,6 +309,12 @@ pub const EVENT_HIBERNATE: u32 = 19;
 /// As [`EVENT_RESUME`]; before, the working set comes back. With `flags` = 1 for something that has come for the
 /// sandbox: [`REPORT_IDLE`] tells when that is done with.
 pub const EVENT_WAKE: u32 = 20;
+/// A process is to come in from outside: `token`: its id, `value`: bytes that [`EXEC_TAKE`] needs at most. With `flags` = 1
+/// the VMM has the sandbox woken for it if need be; with 0 the kernel does.
+pub const EVENT_EXEC: u32 = 21;
+/// A signal (`value`) for the process that came in with the id `token`, or with `flags` = 1 for the foreground group of its
+/// terminal. Only once it was reported to run.
+pub const EVENT_EXEC_SIGNAL: u32 = 22;
 
 /// Attributes of a host file.
 #[repr(C)]

@@ -1,9 +1,11 @@
-//! What the VMM says about the first process, read from the boot records.
+//! What the VMM says about the first process, or one that comes in later, read from their records.
 #![deny(unsafe_code)]
 
 use abi::boot as ab;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use crate::host::Handle;
 use crate::task::creds::{CAP_ALL, Creds};
 use crate::task::limits::{Limit, Limits, RLIM_COUNT};
 
@@ -22,8 +24,7 @@ pub struct Spec {
     pub mounts: Vec<MountSpec>,
     pub masked: Vec<Vec<u8>>,
     pub read_only: Vec<Vec<u8>>,
-    /// Descriptor, handle, flags.
-    pub streams: Vec<(u32, u32, u32)>,
+    streams: Vec<StreamSpec>,
     pub rlimits: Vec<(u32, u64, u64)>,
     pub umask: Option<u32>,
     /// Rows and columns.
@@ -33,6 +34,13 @@ pub struct Spec {
     pub idle_timeout_ns: u64,
     capabilities: Option<[u64; 5]>,
     flags: u32,
+}
+
+/// A stream of the host's; it is closed with whoever drops it last.
+pub struct StreamSpec {
+    pub fd: u32,
+    pub handle: Arc<Handle>,
+    pub flags: u32,
 }
 
 /// A mount to be made.
@@ -112,7 +120,10 @@ impl Spec {
             ab::TAG_MOUNT => self.mounts.push(MountSpec::parse(data)?),
             ab::TAG_MASKED => self.masked.push(data.to_vec()),
             ab::TAG_READ_ONLY => self.read_only.push(data.to_vec()),
-            ab::TAG_STREAM => self.streams.push((u32_at(data, 0)?, u32_at(data, 4)?, u32_at(data, 8)?)),
+            ab::TAG_STREAM => {
+                let (fd, handle, flags) = (u32_at(data, 0)?, u32_at(data, 4)?, u32_at(data, 8)?);
+                self.streams.push(StreamSpec { fd, handle: Arc::new(Handle::from_raw(handle)), flags });
+            }
             ab::TAG_RLIMIT => self.rlimits.push((u32_at(data, 0)?, u64_at(data, 8)?, u64_at(data, 16)?)),
             ab::TAG_UMASK => self.umask = Some(u32_at(data, 0)?),
             ab::TAG_WINSIZE => {
@@ -125,6 +136,11 @@ impl Spec {
             _ => {}
         }
         Some(())
+    }
+
+    /// Its streams, for whoever opens them.
+    pub fn take_streams(&mut self) -> Vec<StreamSpec> {
+        core::mem::take(&mut self.streams)
     }
 
     /// Whether the first process waits until it is told to begin.

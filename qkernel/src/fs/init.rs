@@ -1,4 +1,5 @@
-//! The first tree: mounts, working directory and streams as the boot records say.
+//! The first tree: mounts, working directory and streams as the boot records say; and what a process that comes in later
+//! finds of it.
 
 use abi::boot::{MOUNT_SHARED, STREAM_TTY};
 use abi::hostcall::NO_HANDLE;
@@ -8,19 +9,23 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::access::Actor;
-use super::inode::{NodeKind, S_IFDIR};
+use super::inode::{NodeKind, S_IFDIR, S_IFREG};
 use super::mount::{Limits, Mount};
+use super::tty::Tty;
 use super::walk::{Resolve, Walker};
-use super::{File, FileTable, FsContext, Inode, Path, devfs, hostfs, names, special, stream, tmpfs, tty};
-use crate::boot::{MountSpec, Spec};
+use super::{
+    File, FileTable, FsContext, Inode, OpenFlags, Path, devfs, hostfs, names, special, stream, tmpfs, tty,
+};
+use crate::boot::{MountSpec, Spec, StreamSpec};
 use crate::config::NR_OPEN;
 use crate::errno::{Errno, Result};
 use crate::host::Handle;
+use crate::sync::Once;
 use crate::task::creds::Creds;
 
 /// Makes the root file system, the mounts and the standard streams from the boot records. The error is the end of a
 /// sentence.
-pub fn init(spec: &Spec) -> core::result::Result<(Arc<FsContext>, Arc<FileTable>), String> {
+pub fn init(spec: &mut Spec) -> core::result::Result<(Arc<FsContext>, Arc<FileTable>), String> {
     let (first, others) = spec.mounts.split_first().ok_or("there is no root file system")?;
     let root = mount_root(first).map_err(|error| format!("the root cannot be mounted: {error:?}"))?;
     let actor = kernel_actor(&root);
@@ -36,6 +41,7 @@ pub fn init(spec: &Spec) -> core::result::Result<(Arc<FsContext>, Arc<FileTable>
         mask(&actor, &root, path)
             .map_err(|error| format!("masked path {}: {error:?}", path.escape_ascii()))?;
     }
+    ROOT.call_once(|| root.clone());
     let context = FsContext::new(root.clone(), root.clone(), spec.umask.unwrap_or(0o022));
     match enter_cwd(&actor, &root, spec) {
         Ok(cwd) => context.set_cwd(cwd),
@@ -44,8 +50,47 @@ pub fn init(spec: &Spec) -> core::result::Result<(Arc<FsContext>, Arc<FileTable>
         }
         Err(error) => crate::warn!("working directory {}: {error:?}; / instead", spec.cwd.escape_ascii()),
     }
-    let files = streams(spec).map_err(|error| format!("the standard streams cannot be opened: {error:?}"))?;
+    devfs::set_terminal_opener(tty::open_device);
+    let (files, console) = open_streams(spec.take_streams(), spec)
+        .map_err(|error| format!("the standard streams cannot be opened: {error:?}"))?;
+    console.iter().for_each(tty::console::become_first);
     Ok((context, files))
+}
+
+/// The tree's root, whatever the first process has made its own since.
+static ROOT: Once<Path> = Once::new();
+
+/// Where a process that comes in begins: at the root, with its creation mask.
+pub fn context_of(spec: &Spec) -> Option<Arc<FsContext>> {
+    let root = ROOT.get()?;
+    Some(FsContext::new(root.clone(), root.clone(), spec.umask.unwrap_or(0o022)))
+}
+
+/// Enters the working directory of a process that comes in.
+pub fn enter_cwd_of(context: &FsContext, spec: &Spec) -> Result<()> {
+    let root = context.root();
+    context.set_cwd(enter_cwd(&kernel_actor(&root), &root, spec)?);
+    Ok(())
+}
+
+/// Reads a file's beginning, up to `most` bytes, as the kernel itself.
+pub fn read_start(context: &FsContext, path: &[u8], most: usize) -> Result<Vec<u8>> {
+    let root = context.root();
+    let found = find(&kernel_actor(&root), &root, path)?;
+    if found.inode.kind() != S_IFREG {
+        return Err(Errno::EINVAL);
+    }
+    let file = File::new(found.inode.clone().open(OpenFlags::empty())?, OpenFlags::empty(), Some(found));
+    let mut bytes = alloc::vec![0; most];
+    let mut len = 0;
+    while len < most {
+        match file.read_at(len as u64, &mut bytes[len..])? {
+            0 => break,
+            got => len += got,
+        }
+    }
+    bytes.truncate(len);
+    Ok(bytes)
 }
 
 /// The kernel itself, as it looks at the tree.
@@ -186,22 +231,21 @@ fn enter_cwd(actor: &Actor, root: &Path, spec: &Spec) -> Result<Path> {
     if cwd.inode.kind() == S_IFDIR { Ok(cwd) } else { Err(Errno::ENOTDIR) }
 }
 
-/// The descriptors the first process starts with.
-fn streams(spec: &Spec) -> Result<Arc<FileTable>> {
-    devfs::set_terminal_opener(tty::open_device);
+/// The descriptors that a process from outside starts with, and its console, if it has one.
+pub fn open_streams(streams: Vec<StreamSpec>, spec: &Spec) -> Result<(Arc<FileTable>, Option<Arc<Tty>>)> {
     let files = FileTable::new();
-    let mut console: Option<Arc<File>> = None;
-    for (fd, handle, flags) in &spec.streams {
-        let handle = Arc::new(Handle::from_raw(*handle));
+    let mut console: Option<(Arc<Tty>, Arc<File>)> = None;
+    for StreamSpec { fd, handle, flags } in streams {
         if flags & STREAM_TTY != 0 && console.is_none() {
-            console = special::console(handle.clone(), spec.winsize);
+            // Without one they are plain streams.
+            console = tty::console::open(handle.clone(), spec.winsize, spec.uid).ok();
         }
         let file = match &console {
-            Some(console) if flags & STREAM_TTY != 0 => console.clone(),
-            _ => stream::open(handle, *fd)?,
+            Some((_, console)) if flags & STREAM_TTY != 0 => console.clone(),
+            _ => stream::open(handle, fd)?,
         };
-        let fd = i32::try_from(*fd).map_err(|_| Errno::EBADF)?;
+        let fd = i32::try_from(fd).map_err(|_| Errno::EBADF)?;
         files.replace(fd, file, false, NR_OPEN)?;
     }
-    Ok(files)
+    Ok((files, console.map(|(tty, _)| tty)))
 }

@@ -40,7 +40,7 @@ mod tests;
 
 pub use file::{At, Descriptor, DirEntry, File, FileOps, FileTable, OpenFlags, Whence};
 pub use hostfs::to_stat as hostfs_stat;
-pub use init::init;
+pub use init::{context_of, enter_cwd_of, init, open_streams, read_start};
 pub use inode::{Inode, Stat};
 pub use path::{FsContext, Path};
 
@@ -56,6 +56,8 @@ pub trait Terminal: Send + Sync {
     fn foreground(&self) -> u32;
     /// Makes a group the foreground one.
     fn set_foreground(&self, group: u32);
+    /// The session whose terminal it was is gone.
+    fn left(&self) {}
     /// Its device number, for `/proc/PID/stat`.
     fn device(&self) -> u64;
     /// Opens it (`/dev/tty`).
@@ -85,9 +87,11 @@ pub fn block_on<R>(
     sched::sleep_until(sched::Sleep::Interruptible, deadline_ns, ready)?.unwrap_or(Err(Errno::EAGAIN))
 }
 
-/// The terminal the sandbox's streams are on changed its size (rows << 16 | columns).
+/// The terminal the first process's streams are on changed its size (rows << 16 | columns).
 pub fn console_resized(size: i64) {
-    tty::console::resized((size >> 16) as u16, size as u16);
+    if let Some(tty) = tty::console::get() {
+        tty::console::resized(tty, size);
+    }
 }
 
 static HOSTNAME: SpinLock<alloc::vec::Vec<u8>> = SpinLock::new(alloc::vec::Vec::new());

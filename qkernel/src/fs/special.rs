@@ -5,10 +5,9 @@ use alloc::sync::Arc;
 
 use super::inode::NewNode;
 use super::pipe::{self, FifoSlot};
-use super::{File, FileOps, Inode, OpenFlags, devfs, pseudo, tmpfs, tty};
+use super::{FileOps, Inode, OpenFlags, devfs, pseudo, tmpfs, tty};
 use crate::boot::MountSpec;
 use crate::errno::{Errno, Result};
-use crate::host::Handle;
 
 /// Opens a FIFO. Its pipe lives in the inode's [`super::inode::Attachment`].
 pub fn open_fifo(inode: &Arc<dyn Inode>, flags: OpenFlags) -> Result<Box<dyn FileOps>> {
@@ -70,9 +69,4 @@ pub fn virtual_fs_with(spec: &MountSpec) -> Option<Arc<dyn Inode>> {
         }
         kind => virtual_fs(kind),
     }
-}
-
-/// The console on streams that are a raw terminal of the host, of this size; `None` treats them as plain streams.
-pub fn console(stream: Arc<Handle>, size: Option<(u16, u16)>) -> Option<Arc<File>> {
-    tty::console::open(stream, size).ok()
 }

@@ -69,6 +69,17 @@ pub fn report(what: u64, of: i64) {
     let _ = call(hc::REPORT, [what, of.cast_unsigned(), 0, 0, 0, 0]);
 }
 
+/// Takes the records of a process that comes in, into `bytes`.
+pub fn exec_take(id: u64, bytes: &mut [u8]) -> Result<usize> {
+    let got = call(hc::EXEC_TAKE, [id, phys_of(bytes.as_mut_ptr()), bytes.len() as u64, 0, 0, 0])?;
+    Ok((got as usize).min(bytes.len()))
+}
+
+/// Says what became of a process that came in: `REPORT_EXEC_STARTED` … with its value, and why.
+pub fn report_exec(what: u64, id: u64, value: u64, why: &str) {
+    let _ = call(hc::REPORT, [what, id, value, phys_of(why.as_ptr()), why.len() as u64, 0]);
+}
+
 /// Fills `bytes` with random ones.
 pub fn random(bytes: &mut [u8]) {
     let _ = call(hc::RANDOM, [phys_of(bytes.as_ptr()), bytes.len() as u64, 0, 0, 0, 0]);
@@ -108,7 +119,13 @@ fn hand_on(event: &Event, round: u64) {
             hibernate::idle::stirred();
             crate::boot::host_signal(event.value, event.flags);
         }
-        hc::EVENT_WINSIZE => crate::fs::console_resized(event.value),
+        hc::EVENT_WINSIZE if event.token == 0 => crate::fs::console_resized(event.value),
+        hc::EVENT_WINSIZE => crate::boot::entrant::resize(event.token, event.value),
+        hc::EVENT_EXEC => crate::boot::entrant::admit(event.token, event.value, event.flags & 1 != 0),
+        hc::EVENT_EXEC_SIGNAL => {
+            hibernate::idle::stirred();
+            crate::boot::entrant::signal(event.token, event.value, event.flags & 1 != 0);
+        }
         hc::EVENT_START => crate::boot::begin_init(),
         hc::EVENT_PAUSE => drop(crate::task::pause::pause(event.value)),
         hc::EVENT_HIBERNATE => hibernate::request(event.value, event.flags & 1 != 0),

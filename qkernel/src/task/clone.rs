@@ -213,7 +213,11 @@ fn enter_tree(me: &Arc<Task>, child: &Arc<Task>, process: &Arc<Process>, flags: 
     } else {
         process.tasks.lock().push(child.clone());
         let (parent, group, session) = match tree.nodes.get(&me.process.pid) {
-            Some(node) if flags.contains(CloneFlags::PARENT) => (node.parent(), node.group, node.session),
+            // Whoever came in from outside has a parent that cannot be waited for; the first process has none.
+            Some(node) if flags.contains(CloneFlags::PARENT) => match node.parent() {
+                0 if me.process.pid == 1 => return Err(Errno::EINVAL),
+                parent => (parent.max(1), node.group, node.session),
+            },
             Some(node) => (me.process.pid, node.group, node.session),
             None => return Err(Errno::EAGAIN),
         };

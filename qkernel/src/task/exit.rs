@@ -136,7 +136,14 @@ fn end_process(process: &Arc<Process>, status: i32) {
         }
     }
     crate::fs::pidfd::process_ended(process.pid);
-    tell_parent(process);
+    match process.entrant.load(Ordering::Relaxed) {
+        0 => tell_parent(process),
+        id => {
+            // Nobody inside waits for it.
+            reap(process.pid);
+            crate::boot::entrant::ended(id, status);
+        }
+    }
 }
 
 /// The nearest subreaper above, or the first process.

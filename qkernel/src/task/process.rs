@@ -38,6 +38,8 @@ pub struct Process {
     /// The first process of a container: signals that it does not handle do nothing to it, as in a pid namespace of
     /// Linux, but for those of its own faults.
     pub is_protected: AtomicBool,
+    /// The id by which it came in from outside; 0: it was born here.
+    pub entrant: AtomicU64,
     /// How far a stop has got.
     pub stop: SpinLock<StopState>,
     /// Woken when the group continues, or ends.
@@ -173,6 +175,7 @@ impl Process {
             leader_status: AtomicI32::new(0),
             stopped: AtomicBool::new(false),
             is_protected: AtomicBool::new(false),
+            entrant: AtomicU64::new(0),
             stop: SpinLock::new(StopState::default()),
             stop_wait: WaitQueue::new(),
             timers: SpinLock::new(Timers::default()),

@@ -71,6 +71,8 @@ pub enum Command {
     },
     /// Show a sandbox's state as the OCI runtime specification has it
     State { id: String },
+    /// Run a further program in a running sandbox; wakes one that is hibernated
+    Exec(Box<super::exec::ExecArgs>),
     /// Send a signal to a sandbox's first process
     Kill {
         id: String,
@@ -305,7 +307,7 @@ pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
 }
 
 #[derive(Clone)]
-struct OsParser<T>(fn(&std::ffi::OsStr) -> Result<T, String>);
+pub(super) struct OsParser<T>(pub(super) fn(&std::ffi::OsStr) -> Result<T, String>);
 
 impl<T: Clone + Send + Sync + 'static> clap::builder::TypedValueParser for OsParser<T> {
     type Value = T;
@@ -323,7 +325,7 @@ impl<T: Clone + Send + Sync + 'static> clap::builder::TypedValueParser for OsPar
     }
 }
 
-fn env_pair(text: &std::ffi::OsStr) -> Result<OsString, String> {
+pub(super) fn env_pair(text: &std::ffi::OsStr) -> Result<OsString, String> {
     match text.as_bytes().iter().position(|b| *b == b'=') {
         Some(1..) => Ok(text.to_owned()),
         _ => Err(format!("--env {}: expected NAME=value", text.display())),

@@ -3,6 +3,7 @@
 mod args;
 mod bundle;
 mod doctor;
+mod exec;
 mod log;
 mod run;
 mod show;
@@ -43,6 +44,7 @@ pub fn main() -> ExitCode {
     }
     let result = match cli.command {
         Command::Do(args) => run::run(&root, *args),
+        Command::Exec(args) => exec::run_in(&root, *args),
         Command::List { json } => show::list(&root, json),
         Command::State { id } => show::state(&root, &id),
         Command::Kill { id, signal, all } => show::kill(&root, &id, &signal, all),

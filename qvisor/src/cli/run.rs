@@ -125,16 +125,21 @@ pub(super) fn platform(choice: PlatformChoice) -> Result<Platform, Failure> {
 
 /// The caller's environment, with what was set on the command line.
 fn environment(set: &[OsString]) -> Vec<Vec<u8>> {
-    let name_of = |pair: &[u8]| pair.split(|b| *b == b'=').next().unwrap_or_default().to_vec();
     let inherited =
         std::env::vars_os().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat());
     let mut all: Vec<Vec<u8>> = inherited.collect();
+    set_variables(&mut all, set);
+    all
+}
+
+/// Sets variables in an environment.
+pub(super) fn set_variables(env: &mut Vec<Vec<u8>>, set: &[OsString]) {
+    let name_of = |pair: &[u8]| pair.split(|b| *b == b'=').next().unwrap_or_default().to_vec();
     for pair in set {
         let name = name_of(pair.as_bytes());
-        all.retain(|known| name_of(known) != name);
-        all.push(pair.as_bytes().to_vec());
+        env.retain(|known| name_of(known) != name);
+        env.push(pair.as_bytes().to_vec());
     }
-    all
 }
 
 fn working_directory(asked: Option<PathBuf>, root: &Path) -> Result<PathBuf, Failure> {

@@ -15,6 +15,7 @@ use crate::jail::UserNamespace;
 use crate::oci::cgroup::{self, Cgroups};
 use crate::oci::{self, Container, hooks};
 use crate::process;
+use crate::rights;
 use crate::state::{Claim, Id, OCI_VERSION, Root, State, Status};
 use crate::vmm::{self, Bundle, Inherited, Plan, Tree};
 
@@ -144,6 +145,9 @@ impl Creation {
         let record = Record { vmm: 0, vmm_start: None, cgroups: directories, hooks: hooks.clone() };
         self.record = Some(record.clone());
         self.save(&state, Some(&record)).map_err(failed)?;
+        let process = container.boot.process_records();
+        let claim = self.claim.as_ref().map_or(Ok(()), |claim| claim.write_process(&process));
+        claim.map_err(|error| failed(("writing its process", error)))?;
         let console = self.console(options, &container)?;
         let wishes = options.hibernation.clone().or(container.hibernation.clone());
         let plan = Plan {
@@ -210,7 +214,7 @@ impl Creation {
         let (rows, columns) = container.boot.winsize.unwrap_or((0, 0));
         let (controller, terminal) = process::open_terminal(rows, columns).map_err(failed)?;
         let socket = UnixStream::connect(path).map_err(failed)?;
-        process::send_descriptor(socket.as_fd(), controller.as_fd(), b"/dev/ptmx", 0).map_err(failed)?;
+        rights::send(socket.as_fd(), &[controller.as_fd()], b"/dev/ptmx", 0).map_err(failed)?;
         Ok(Some(terminal))
     }
 
@@ -279,7 +283,7 @@ fn no_success(id: &str, report: Option<Report>) -> ContainerError {
 }
 
 /// A reader sees the whole number or no file.
-fn write_pid_file(path: &Path, pid: i32) -> io::Result<()> {
+pub(crate) fn write_pid_file(path: &Path, pid: i32) -> io::Result<()> {
     let mut name = path.file_name().ok_or_else(|| io::Error::from_raw_os_error(libc::EISDIR))?.to_owned();
     name.push(".new");
     let fresh = path.with_file_name(name);

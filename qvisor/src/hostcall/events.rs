@@ -37,15 +37,15 @@ impl EventQueue {
     pub fn post(&self, event: Event) {
         {
             let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-            let twin = |old: &&mut Event| old.kind == event.kind && old.token == event.token;
+            let twin = |old: &Event| old.kind == event.kind && old.token == event.token;
             match event.kind {
                 EVENT_LOOK => {}
-                EVENT_READY => match queue.iter_mut().find(twin) {
+                EVENT_READY => match queue.iter_mut().find(|old| twin(old)) {
                     Some(old) => old.value |= event.value,
                     None => queue.push_back(event),
                 },
                 EVENT_WINSIZE => {
-                    queue.retain(|old| old.kind != EVENT_WINSIZE);
+                    queue.retain(|old| !twin(old));
                     queue.push_back(event);
                 }
                 // The last request wins.

@@ -20,7 +20,7 @@ use super::sys::{self, Errno};
 use crate::io::{EventSink, IoThreads};
 
 /// Descriptors that the table leaves to the rest of the VMM.
-const RESERVED_DESCRIPTORS: u64 = 128;
+const RESERVED_DESCRIPTORS: u64 = 256;
 /// Most handles, whatever the limit of open files is.
 const HANDLES_MAX: u64 = 1 << 20;
 /// How often an open that may create a file is tried while others create and remove it.
@@ -263,13 +263,27 @@ impl HostIo {
 
     /// Gives one of the sandbox's standard streams.
     pub fn adopt_stream(&self, fd: OwnedFd) -> Result<Handle, Errno> {
-        let (fd, stream) = Stream::prepare(fd, self.proc_dir.as_fd())?;
-        let handle =
-            self.files.insert(HostFile::new(fd, FileKind::Stream(stream), false, MountTraits::default()))?;
+        let (handle, stream) = self.adopt_as_stream(fd, false)?;
         if stream.is_terminal() {
             let _ = self.terminal.set(handle);
         }
         Ok(handle)
+    }
+
+    /// Gives a stream of a process that comes in later. One that does not wait was opened for us alone.
+    pub(crate) fn adopt_own_stream(&self, fd: OwnedFd) -> Result<Handle, Errno> {
+        self.adopt_as_stream(fd, true).map(|(handle, _)| handle)
+    }
+
+    fn adopt_as_stream(&self, fd: OwnedFd, is_own: bool) -> Result<(Handle, Stream), Errno> {
+        let (fd, stream) = Stream::prepare(fd, self.proc_dir.as_fd(), is_own)?;
+        let file = HostFile::new(fd, FileKind::Stream(stream), false, MountTraits::default());
+        Ok((self.files.insert(file)?, stream))
+    }
+
+    /// Takes back what the kernel was not told of.
+    pub(crate) fn disown(&self, handle: Handle) {
+        let _ = self.close(handle);
     }
 
     /// Rows and columns of the terminal behind the streams.

@@ -19,9 +19,10 @@ use std::time::Duration;
 
 use abi::HostCall;
 use abi::hostcall::{
-    AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, BEGIN_WAKE, CLOCK, CPU_TIME, EVENTS, EXIT, Event,
-    HIBERNATED, IDLE, KICK, LOG, OPEN, PANIC, RANDOM, RELEASE, REPORT, REPORT_IDLE, REPORT_RESUMED,
-    REPORT_STIRRED, SET_DEADLINE, STATS, SWAP_IN, SWAP_OUT, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
+    AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, BEGIN_WAKE, CLOCK, CPU_TIME, EVENTS, EXEC_TAKE,
+    EXIT, Event, HIBERNATED, IDLE, KICK, LOG, OPEN, PANIC, RANDOM, RELEASE, REPORT, REPORT_EXEC_ENDED,
+    REPORT_EXEC_FAILED, REPORT_EXEC_STARTED, REPORT_IDLE, REPORT_RESUMED, REPORT_STIRRED, SET_DEADLINE,
+    STATS, SWAP_IN, SWAP_OUT, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
 };
 
 use abi::socket::ROUTE_QUERY;
@@ -79,6 +80,8 @@ pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         CPU_TIME => cpu_time(sandbox).cast_signed(),
         EVENTS => take_events(sandbox, a, b),
         RANDOM => random(sandbox, a, b),
+        EXEC_TAKE => take_exec(sandbox, a, b, c),
+        REPORT if matches!(a, REPORT_EXEC_STARTED..=REPORT_EXEC_ENDED) => report_exec(sandbox, &call.args),
         // The others are the VMM's own.
         REPORT if !matches!(a, 0..=REPORT_RESUMED | REPORT_IDLE..=REPORT_STIRRED) => -i64::from(libc::EINVAL),
         REPORT => {
@@ -193,6 +196,37 @@ fn random(sandbox: &Sandbox, phys: u64, len: u64) -> i64 {
             return -i64::from(libc::EFAULT);
         }
         done += bytes.len() as u64;
+    }
+    0
+}
+
+fn take_exec(sandbox: &Sandbox, id: u64, phys: u64, len: u64) -> i64 {
+    if sandbox.memory.host_ptr(phys, len).is_none() {
+        return -i64::from(libc::EFAULT);
+    }
+    match sandbox.execs().take(id, &sandbox.files) {
+        // They are as long as the kernel was told.
+        Ok(records) if records.len() as u64 <= len && sandbox.memory.copy_out(phys, &records).is_some() => {
+            i64::try_from(records.len()).unwrap_or(0)
+        }
+        Ok(_) => -i64::from(libc::EINVAL),
+        Err(error) => error.as_result(),
+    }
+}
+
+fn report_exec(sandbox: &Sandbox, args: &[u64; 6]) -> i64 {
+    let [what, id, value, phys, len, _] = *args;
+    match what {
+        REPORT_EXEC_STARTED => {
+            let waiting = sandbox.execs().started(id, low(value));
+            waiting.into_iter().for_each(|event| sandbox.events.post(event));
+        }
+        REPORT_EXEC_FAILED => {
+            let why = sandbox.memory.copy_in(phys, len.min(TEXT_MAX)).unwrap_or_default();
+            let code = u8::try_from(value).unwrap_or(u8::MAX);
+            sandbox.execs().failed(id, code, &String::from_utf8_lossy(&why));
+        }
+        _ => sandbox.execs().ended(id, low(value).cast_signed()),
     }
     0
 }

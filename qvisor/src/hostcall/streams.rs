@@ -33,8 +33,13 @@ pub struct Stream {
 
 impl Stream {
     /// Finds out what `fd` is. A pipe or terminal is opened anew without waiting if the host lets us: the descriptor
-    /// we were handed is shared with strangers, whose flags must stay as they are.
-    pub(super) fn prepare(fd: OwnedFd, proc_dir: BorrowedFd<'_>) -> Result<(OwnedFd, Self), Errno> {
+    /// we were handed is shared with strangers, whose flags must stay as they are. `is_own`: it is not, if it does not
+    /// wait.
+    pub(super) fn prepare(
+        fd: OwnedFd,
+        proc_dir: BorrowedFd<'_>,
+        is_own: bool,
+    ) -> Result<(OwnedFd, Self), Errno> {
         let kind = match u32::from(sys::statx(fd.as_fd(), c"")?.stx_mode) & libc::S_IFMT {
             libc::S_IFIFO => StreamKind::Pipe,
             libc::S_IFSOCK => StreamKind::Socket,
@@ -46,8 +51,11 @@ impl Stream {
         if !matches!(kind, StreamKind::Pipe | StreamKind::Terminal) {
             return Ok((fd, Self { kind, nonblocking: false }));
         }
-        let access = sys::status_flags(fd.as_fd())? & libc::O_ACCMODE;
-        let flags = access | libc::O_NONBLOCK | libc::O_NOCTTY;
+        let found = sys::status_flags(fd.as_fd())?;
+        if is_own && found & libc::O_NONBLOCK != 0 {
+            return Ok((fd, Self { kind, nonblocking: true }));
+        }
+        let flags = found & libc::O_ACCMODE | libc::O_NONBLOCK | libc::O_NOCTTY;
         match sys::openat(proc_dir, HostIo::fd_name(fd.as_fd()).as_c_str(), flags, 0) {
             Ok(own) => Ok((own, Self { kind, nonblocking: true })),
             Err(_) => Ok((fd, Self { kind, nonblocking: false })),

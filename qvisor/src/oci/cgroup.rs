@@ -48,7 +48,7 @@ struct Hierarchy {
     mount: PathBuf,
     /// Controllers of version 1; none: version 2.
     controllers: Vec<String>,
-    /// This process's own group below `mount`.
+    /// A process's group below `mount`; as a rule this process's.
     own: PathBuf,
 }
 
@@ -158,6 +158,15 @@ impl Cgroups {
     pub fn directories(&self) -> &[PathBuf] {
         &self.made
     }
+}
+
+/// Moves this process into the groups of another one.
+pub fn join_those_of(pid: i32) -> io::Result<()> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    let theirs = find_hierarchies(&mounts, &fs::read_to_string(format!("/proc/{pid}/cgroup"))?);
+    let ours = hierarchies();
+    let differ = |one: &&Hierarchy| !ours.iter().any(|own| own.own == one.own);
+    theirs.iter().filter(differ).try_for_each(|one| fs::write(one.own.join("cgroup.procs"), "0"))
 }
 
 /// Removes groups that [`Cgroups::directories`] named. Those above the container's own stay if others are in them.
@@ -346,7 +355,7 @@ fn find_hierarchies(mounts: &str, groups: &str) -> Vec<Hierarchy> {
     if v1.is_empty() { v2 } else { v1 }
 }
 
-/// This process's group in the hierarchy of a controller; the empty name is version 2's.
+/// A process's group in the hierarchy of a controller; the empty name is version 2's.
 fn own_group<'a>(groups: &'a str, controller: &str) -> Option<&'a str> {
     groups.lines().find_map(|line| {
         let (_, rest) = line.split_once(':')?;

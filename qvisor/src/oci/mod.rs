@@ -17,10 +17,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use oci_spec::runtime::{Hooks, Spec};
+use oci_spec::runtime::{Hooks, Process, Spec};
 
 pub use mounts::{MountPlan, Source};
 pub use namespaces::Namespaces;
+pub use process::capability;
 pub use resources::Resources;
 
 use crate::boot::BootSpec;
@@ -50,6 +51,8 @@ pub enum BundleError {
         "cannot run this bundle: config.json asks for {what}, which Dormouse does not do{why}; leave it out"
     )]
     Refused { what: String, why: String },
+    #[error("cannot use process file {path}: {why}; correct it")]
+    Process { path: PathBuf, why: String },
     #[error("cannot use root file system {path}: {source}; correct root.path in config.json")]
     Root { path: PathBuf, source: io::Error },
     #[error("cannot mount {path}: {source}; correct the source of this mount in config.json")]
@@ -161,6 +164,27 @@ fn read(bundle: &Path) -> Result<Spec> {
         Some("") | None => Err(BundleError::Missing { what: "ociVersion" }),
         _ => Err(BundleError::invalid("ociVersion", spec.version(), "and versions 1.x are understood")),
     }
+}
+
+/// Reads and checks a process for `exec`, which a file describes as `process` in a configuration does; with whether it is
+/// to have a terminal, and remarks.
+pub fn read_process(path: &Path) -> Result<(BootSpec, bool, Vec<String>)> {
+    use std::io::Read;
+    let failed = |why: String| BundleError::Process { path: path.to_owned(), why };
+    let mut text = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(CONFIG_MAX).read_to_end(&mut text))
+        .map_err(|error| failed(error.to_string()))?;
+    let process: Process = serde_json::from_slice(&text).map_err(|error| failed(error.to_string()))?;
+    let mut remarks = Vec::new();
+    let checked = refuse::check_process(&process, &mut remarks).and_then(|()| process::boot(&process));
+    let boot = checked.map_err(|error| match error {
+        BundleError::Missing { what } => failed(format!("{what} is missing")),
+        BundleError::Invalid { what, value, why } => failed(format!("{what} is {value:?}, {why}")),
+        BundleError::Refused { what, why } => failed(format!("Dormouse does not do {what}{why}")),
+        other => other,
+    })?;
+    Ok((boot, process.terminal().unwrap_or(false), remarks))
 }
 
 fn paths(what: &str, list: Option<&[String]>) -> Result<Vec<Vec<u8>>> {

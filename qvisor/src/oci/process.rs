@@ -137,6 +137,16 @@ fn capabilities(sets: Option<&LinuxCapabilities>) -> Sets {
     }
 }
 
+/// A capability by its name, with or without `CAP_`, in any case: its bit.
+pub fn capability(name: &str) -> std::result::Result<u64, String> {
+    let upper = name.to_ascii_uppercase();
+    let whole = if upper.starts_with("CAP_") { upper } else { format!("CAP_{upper}") };
+    let known: std::result::Result<Capability, _> = serde_json::from_value(whole.into());
+    known
+        .map(|capability| 1 << number(capability))
+        .map_err(|_| "no such capability; see capabilities(7)".into())
+}
+
 /// The number of `capabilities(7)`.
 fn number(capability: Capability) -> u32 {
     match capability {

@@ -32,7 +32,7 @@ fn refuse_any(list: &[(&str, bool)]) -> Result<()> {
     }
 }
 
-fn check_process(process: &Process, remarks: &mut Vec<String>) -> Result<()> {
+pub(super) fn check_process(process: &Process, remarks: &mut Vec<String>) -> Result<()> {
     if process.user().username().is_some() {
         let why = "names of users are for Windows; give uid and gid";
         return Err(BundleError::refused_because("process.user.username", why));

@@ -265,6 +265,7 @@ fn config(plan: &Plan, device: Option<kvm::Device>, life: &Arc<Life>) -> Sandbox
     });
     config.report = Arc::new(move |what, of| listening.report(what, of));
     config.hibernation = Arc::clone(life.hibernation());
+    config.execs = Arc::clone(life.execs());
     config.device = device;
     config.seal = Some(jail::seal);
     config

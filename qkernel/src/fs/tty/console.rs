@@ -1,14 +1,16 @@
-//! The console: the terminal the sandbox's streams are on, when the host's side of it is raw.
+//! Consoles: terminals that streams of the sandbox are on, when the host's side of them is raw. One is the first process's,
+//! and stays; those of processes that come in from outside go with whoever uses them last.
 //!
 //! What is typed is taken from the host as soon as it is there, whether or not a program reads: control characters are
 //! signals. What the host doesn't take at once stays in the discipline until it does.
 
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
+use core::sync::atomic::Ordering;
 
 use super::pts::{self, Meta};
 use super::termios::WinSize;
-use super::{Tty, TtyFile};
+use super::{Tty, TtyFile, jobs};
 use crate::errno::{Errno, Result};
 use crate::fs::poll::PollEvents;
 use crate::fs::{File, OpenFlags, Terminal, host_poll};
@@ -114,6 +116,7 @@ impl Console {
         }
         if freed {
             tty.wait.wake(PollEvents::WRITABLE);
+            release(tty);
         }
     }
 
@@ -142,13 +145,13 @@ impl Drop for Console {
 
 static CONSOLE: Once<Arc<Tty>> = Once::new();
 
-/// The sandbox's console, if its streams are a terminal.
+/// The first process's console, if its streams are a terminal.
 pub fn get() -> Option<&'static Arc<Tty>> {
     CONSOLE.get()
 }
 
-/// Makes the console on a terminal of the host; its open file. It is `/dev/pts/0`.
-pub fn open(handle: Arc<Handle>, size: Option<(u16, u16)>) -> Result<Arc<File>> {
+/// Makes a console on a terminal of the host, which belongs to user `uid`; with its open file.
+pub fn open(handle: Arc<Handle>, size: Option<(u16, u16)>, uid: u32) -> Result<(Arc<Tty>, Arc<File>)> {
     let listener = Arc::new(Listener { tty: Once::new() });
     let handler: Arc<dyn Wake> = listener.clone();
     let token = host_poll::register_handler(&handler);
@@ -160,29 +163,51 @@ pub fn open(handle: Arc<Handle>, size: Option<(u16, u16)>) -> Result<Arc<File>> 
         token,
         _listener: listener.clone(),
     };
-    let tty = pts::register(|number| Tty::new(number, Meta::new(0), false, Some(host)))?;
+    let tty = pts::register(|number| Tty::new(number, Meta::new(uid), false, Some(host)))?;
     listener.tty.call_once(|| Arc::downgrade(&tty));
     let (rows, columns) = size.unwrap_or((24, 80));
     tty.line.lock().size = WinSize { rows, columns, ..WinSize::default() };
-    CONSOLE.call_once(|| tty.clone());
     let flags = OpenFlags::RDWR | OpenFlags::NOCTTY;
     let ops = TtyFile::program(&tty, flags)?;
     tty.input_changed();
-    Ok(File::new(Box::new(ops), flags, None))
+    let file = File::new(Box::new(ops), flags, None);
+    Ok((tty, file))
 }
 
-/// Makes the console the terminal of the first session, which `pid` leads.
-pub fn give_to_session(pid: u32) {
-    if let Some(tty) = get() {
-        let terminal: Arc<dyn Terminal> = tty.clone();
-        TREE.lock().terminals.insert(pid, SessionTerminal { terminal });
-        tty.set_foreground(pid);
+/// Makes it the first process's, which is `/dev/console`.
+pub fn become_first(tty: &Arc<Tty>) {
+    CONSOLE.call_once(|| tty.clone());
+}
+
+/// Makes the console the terminal of the session that `pid` leads.
+pub fn give_to_session(tty: &Arc<Tty>, pid: u32) {
+    let terminal: Arc<dyn Terminal> = tty.clone();
+    TREE.lock().terminals.insert(pid, SessionTerminal { terminal });
+    tty.set_foreground(pid);
+}
+
+/// The host's terminal has a new size: rows << 16 | columns.
+pub fn resized(tty: &Tty, size: i64) {
+    let (rows, columns) = ((size >> 16) as u16, size as u16);
+    tty.resize(WinSize { rows, columns, ..WinSize::default() });
+}
+
+/// The last program has closed it, or its session is gone.
+pub fn left(tty: &Tty) {
+    if let Some(console) = &tty.host {
+        console.flush(tty);
     }
+    release(tty);
 }
 
-/// The host's terminal changed its size.
-pub fn resized(rows: u16, columns: u16) {
-    if let Some(tty) = get() {
-        tty.resize(WinSize { rows, columns, ..WinSize::default() });
+/// Lets go of a console that nobody has any more and that has shown everything; not of the first process's.
+fn release(tty: &Tty) {
+    let is_first = get().is_some_and(|first| core::ptr::eq(&raw const **first, tty));
+    let is_used = || tty.opens.load(Ordering::Acquire) > 0 || jobs::session_of(&TREE.lock(), tty).is_some();
+    if is_first || is_used() || (tty.line.lock().output_len() > 0 && !tty.is_hung_up()) {
+        return;
+    }
+    if let Some(tty) = tty.me.upgrade() {
+        pts::release(&tty);
     }
 }

@@ -97,12 +97,12 @@ pub fn give_up(tty: &Tty) -> Result<()> {
     let session = own_session(tty)?;
     if session == task::current().process.pid {
         let terminal = TREE.lock().terminals.remove(&session);
-        drop(terminal);
         let group = tty.foreground.swap(0, Ordering::AcqRel);
         if group != 0 {
             signal::send_to_group(group, SIGHUP, Source::Kernel);
             signal::send_to_group(group, SIGCONT, Source::Kernel);
         }
+        terminal.iter().for_each(|terminal| terminal.terminal.left());
     }
     Ok(())
 }

@@ -161,6 +161,11 @@ impl Terminal for Tty {
     fn set_foreground(&self, group: u32) {
         self.foreground.store(group, Ordering::Release);
     }
+    fn left(&self) {
+        if self.host.is_some() {
+            console::left(self);
+        }
+    }
     fn device(&self) -> u64 {
         self.rdev()
     }
@@ -316,6 +321,7 @@ impl Drop for TtyFile {
                 if self.tty.opens.fetch_sub(1, Ordering::AcqRel) == 1 {
                     self.tty.exclusive.store(false, Ordering::Relaxed);
                     self.tty.controller_wait.wake(PollEvents::READABLE | PollEvents::HUP);
+                    Terminal::left(&*self.tty);
                 }
             }
             Side::Controller => {

@@ -181,6 +181,7 @@ pub fn leave_session(process: &Arc<Process>) {
             wake_orphans(foreground);
         }
         terminal.terminal.set_foreground(0);
+        terminal.terminal.left();
     }
     if let Some(group) = orphaned {
         wake_orphans(group);

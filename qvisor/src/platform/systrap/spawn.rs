@@ -8,7 +8,7 @@ use std::ptr;
 use super::process::owned;
 use crate::memory::memory_file;
 use crate::platform::{PlatformError, failed};
-use crate::process;
+use crate::rights;
 
 /// The stub program.
 static STUB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stub.elf"));
@@ -272,7 +272,8 @@ pub fn drain(event: &OwnedFd) {
 
 /// Sends `fd` to the mapper that will read from the other end of `socket`. The error is an errno.
 pub fn send_descriptor(socket: &OwnedFd, fd: &OwnedFd) -> Result<(), i32> {
-    process::send_descriptor(socket.as_fd(), fd.as_fd(), &[0], libc::MSG_DONTWAIT)
+    rights::send(socket.as_fd(), &[fd.as_fd()], &[0], libc::MSG_DONTWAIT)
+        .map(drop)
         .map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
 }
 

@@ -19,11 +19,12 @@ use std::time::Instant;
 
 use abi::hostcall::{
     REPORT_ASLEEP, REPORT_IDLE, REPORT_IDLE_TIMEOUT, REPORT_PAUSED, REPORT_READY, REPORT_RESUMED,
-    REPORT_RUNNING, REPORT_STAYED_WARM, REPORT_STIRRED, STIRRED_BY_STREAM,
+    REPORT_RUNNING, REPORT_STAYED_WARM, REPORT_STIRRED, STIRRED_BY_EXEC, STIRRED_BY_STREAM,
 };
 
 use super::{VmmError, chain};
 use crate::control::{self, Figures, Report};
+use crate::execs::Execs;
 use crate::hibernate::{Hibernated, Hibernation, Woken, micros};
 use crate::hostcall::events::EventQueue;
 use crate::leash::Leash;
@@ -41,6 +42,7 @@ pub(super) struct Life {
     leash: Option<Leash>,
     events: Arc<EventQueue>,
     hibernation: Arc<Hibernation>,
+    execs: Arc<Execs>,
     /// Whether it can hibernate at all, or why not.
     can_hibernate: Result<(), String>,
     /// Makes [`Life::serve`] look at the deadlines anew: its end, and ours.
@@ -63,6 +65,7 @@ impl Life {
             events,
             can_hibernate: hibernation.check(),
             hibernation: Arc::new(hibernation),
+            execs: Arc::default(),
             nudge: UnixStream::pair()?,
             sandbox: OnceLock::new(),
         })
@@ -71,6 +74,11 @@ impl Life {
     /// The home of its pages.
     pub(super) fn hibernation(&self) -> &Arc<Hibernation> {
         &self.hibernation
+    }
+
+    /// Processes that come in from outside.
+    pub(super) fn execs(&self) -> &Arc<Execs> {
+        &self.execs
     }
 
     pub(super) fn leash(&self) -> Option<&Leash> {
@@ -134,7 +142,11 @@ impl Life {
                 self.has_stayed_warm(progress, of, why.unwrap_or_else(|| "it was woken meanwhile".into()));
             }
             REPORT_STIRRED if progress.is_asleep && progress.rise.is_none() => {
-                let what = if of == STIRRED_BY_STREAM { "stdin" } else { "socket" };
+                let what = match of {
+                    STIRRED_BY_STREAM => "stdin",
+                    STIRRED_BY_EXEC => "exec",
+                    _ => "socket",
+                };
                 let cause = Cause::Request(what);
                 progress.rise = Some(Rise { request: None, cause, since: Instant::now() });
             }
@@ -146,7 +158,10 @@ impl Life {
                 }
             }
             REPORT_IDLE_TIMEOUT
-                if progress.stage == Stage::Running && !progress.wants_down && self.can_hibernate.is_ok() =>
+                if progress.stage == Stage::Running
+                    && !progress.wants_down
+                    && self.can_hibernate.is_ok()
+                    && !self.execs.is_any_starting() =>
             {
                 self.want_down(progress, Cause::IdleTimeout);
             }

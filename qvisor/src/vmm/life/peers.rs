@@ -1,12 +1,15 @@
 //! Who is connected to the control socket and has not said yet what it wants. None can hold up the others.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
+use abi::boot::EXEC_RECORDS_MAX;
+
 use crate::control::{self, Answer, LINE_MAX, Order, PATIENCE};
-use crate::process;
+use crate::execs::STREAMS_MAX;
+use crate::{process, rights};
 
 /// Most of them; a new one then takes the place of whoever has taken longest.
 const PEERS_MAX: usize = 32;
@@ -14,8 +17,26 @@ const PEERS_MAX: usize = 32;
 #[derive(Debug)]
 struct Peer {
     stream: UnixStream,
-    line: Vec<u8>,
+    /// What it has said, but for the order.
+    said: Attached,
+    /// The order, once it is known, and how many bytes belong to it.
+    order: Option<(Order, usize)>,
     deadline: Instant,
+}
+
+/// What comes with an order.
+#[derive(Debug, Default)]
+pub(super) struct Attached {
+    pub body: Vec<u8>,
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// Somebody has said what it wants.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub peer: UnixStream,
+    pub order: Order,
+    pub attached: Attached,
 }
 
 /// See the module.
@@ -35,7 +56,8 @@ impl Peers {
         if self.0.len() >= PEERS_MAX {
             self.0.remove(0);
         }
-        self.0.push(Peer { stream, line: Vec::new(), deadline: Instant::now() + PATIENCE });
+        let (said, deadline) = (Attached::default(), Instant::now() + PATIENCE);
+        self.0.push(Peer { stream, said, order: None, deadline });
     }
 
     /// Whom to wait for.
@@ -49,12 +71,12 @@ impl Peers {
     }
 
     /// Takes what they have said. Whoever has said an order, or nothing in time, is none of them any more.
-    pub(super) fn orders(&mut self) -> Vec<(UnixStream, Order)> {
+    pub(super) fn orders(&mut self) -> Vec<Asked> {
         let now = Instant::now();
         let mut orders = Vec::new();
         for mut peer in std::mem::take(&mut self.0) {
             match peer.read() {
-                Ok(Some(order)) => orders.push((peer.stream, order)),
+                Ok(Some(order)) => orders.push(Asked { peer: peer.stream, order, attached: peer.said }),
                 Ok(None) if peer.deadline > now => self.0.push(peer),
                 Ok(None) => {}
                 Err(error) => refuse(&peer.stream, error.to_string()),
@@ -67,17 +89,44 @@ impl Peers {
 impl Peer {
     /// Its order, once that has come whole.
     fn read(&mut self) -> io::Result<Option<Order>> {
-        let most = usize::try_from(LINE_MAX).unwrap_or(usize::MAX);
-        let mut bytes = [0; 512];
-        while let Some(got) = process::receive_now(&self.stream, &mut bytes) {
-            self.line.extend(bytes.iter().take(got));
-            let end = self.line.iter().position(|byte| *byte == b'\n');
-            if end.is_some() || got == 0 || self.line.len() >= most {
-                return control::parse(self.line.get(..end.unwrap_or(self.line.len())).unwrap_or_default())
-                    .map(Some);
+        let mut bytes = [0; 4096];
+        let said = &mut self.said;
+        while let Some(got) = rights::receive_now(&self.stream, &mut bytes, &mut said.descriptors) {
+            said.body.extend(bytes.iter().take(got));
+            // More than any order has is nobody's.
+            said.descriptors.truncate(STREAMS_MAX);
+            if self.order.is_none() {
+                self.order = order_of(&mut said.body, got == 0)?;
+            }
+            match self.order {
+                Some((order, len)) if said.body.len() >= len => {
+                    said.body.truncate(len);
+                    return Ok(Some(order));
+                }
+                _ if got == 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                _ => {}
             }
         }
         Ok(None)
+    }
+}
+
+/// Takes the order from the front of what was said, with the number of bytes that belong to it.
+fn order_of(said: &mut Vec<u8>, is_over: bool) -> io::Result<Option<(Order, usize)>> {
+    let most = usize::try_from(LINE_MAX).unwrap_or(usize::MAX);
+    let end = said.iter().take(most).position(|byte| *byte == b'\n');
+    if end.is_none() && !is_over && said.len() < most {
+        return Ok(None);
+    }
+    let order = control::parse(said.get(..end.unwrap_or(said.len())).unwrap_or_default())?;
+    said.drain(..end.map_or(said.len(), |end| end + 1));
+    match order {
+        Order::Exec { len, .. } if u64::from(len) > EXEC_RECORDS_MAX => {
+            let why = format!("arguments and environment take {len} bytes, more than {EXEC_RECORDS_MAX}");
+            Err(io::Error::other(why))
+        }
+        Order::Exec { len, .. } => Ok(Some((order, usize::try_from(len).unwrap_or(usize::MAX)))),
+        _ => Ok(Some((order, 0))),
     }
 }
 

@@ -5,17 +5,19 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use abi::hostcall::{EVENT_SIGNAL, EVENT_START, EVENT_WINSIZE};
+use abi::hostcall::{EVENT_EXEC, EVENT_EXEC_SIGNAL, EVENT_SIGNAL, EVENT_START, EVENT_WINSIZE, Event};
 
 use super::Life;
-use super::peers::{Peers, refuse};
+use super::peers::{Asked, Attached, Peers, refuse};
 use super::progress::{Cause, Progress, Stage, poll_timeout};
 use super::requests::{HIBERNATE_PATIENCE, event};
 use super::waiters::{For, Outcome, WAITERS_MAX, Waiter};
 use crate::control::{self, Answer, Order, Report};
+use crate::execs::Request;
 use crate::hibernate::{self, Reap};
 use crate::leash::{Leash, News};
 use crate::process::{self, ChildEvent};
+use crate::state::Status;
 
 /// How long the first program may take to be loaded.
 const START_PATIENCE: Duration = Duration::from_secs(60);
@@ -30,6 +32,7 @@ impl Life {
         loop {
             let mut fds = vec![channel, listener.as_raw_fd(), leash, self.nudge.0.as_raw_fd()];
             fds.extend(peers.descriptors());
+            fds.extend(self.execs.descriptors());
             let deadline = self.lock().next_deadline().into_iter().chain(peers.next_deadline()).min();
             let ready = process::wait_any(&fds, poll_timeout(deadline));
             // The front end writes whole lines, so one that began will end.
@@ -55,9 +58,13 @@ impl Life {
             {
                 peers.add(peer);
             }
-            for (peer, order) in peers.orders() {
-                self.obey_peer(peer, order);
+            for Asked { peer, order, attached } in peers.orders() {
+                match order {
+                    Order::Exec { paused, .. } => self.exec(peer, attached, paused),
+                    order => self.obey_peer(peer, order),
+                }
             }
+            self.pass_on_to_execs();
             self.tick();
         }
     }
@@ -164,6 +171,53 @@ impl Life {
         self.settle(progress);
     }
 
+    /// A process is to come in. It is answered by whoever knows what becomes of it; see [`crate::execs`].
+    pub(super) fn exec(&self, peer: UnixStream, attached: Attached, paused: bool) {
+        let Attached { body, descriptors } = attached;
+        let request = match Request::new(body, descriptors) {
+            Ok(request) => request,
+            Err(why) => return refuse(&peer, why),
+        };
+        let progress = &mut *self.lock();
+        self.take_leash_news(progress);
+        let why_not = match progress.status() {
+            _ if progress.ending => Some("it ends"),
+            Status::Paused if !paused => Some("it is paused; let it go on first, or pass --ignore-paused"),
+            _ if progress.stage != Stage::Running => {
+                Some("its first process does not run yet; start it first")
+            }
+            _ => None,
+        };
+        if let Some(why) = why_not {
+            return refuse(&peer, why.into());
+        }
+        match self.execs.add(peer, request) {
+            Ok((id, len)) => {
+                let sleeps = progress.is_asleep || progress.fall.is_some();
+                // It is there by then, and so does not count as idle.
+                self.events.post(Event { kind: EVENT_EXEC, flags: sleeps.into(), token: id, value: len });
+                if sleeps {
+                    self.want_awake(progress, Cause::Request("exec"));
+                    self.continue_leash(progress);
+                }
+            }
+            Err((peer, why)) => refuse(&peer, why),
+        }
+        self.settle(progress);
+    }
+
+    /// What has come over the connections of processes that came in.
+    fn pass_on_to_execs(&self) {
+        for event in self.execs.orders() {
+            let progress = &mut *self.lock();
+            self.events.post(event);
+            if event.kind == EVENT_EXEC_SIGNAL {
+                self.wake_for_signal(progress);
+            }
+            self.settle(progress);
+        }
+    }
+
     fn stats(&self) -> Answer {
         let cycles = self.lock().cycles.clone();
         let Some(sandbox) = self.sandbox() else {
@@ -230,10 +284,8 @@ impl Life {
             }
             (Order::Hibernate, _) => return self.hibernate(progress),
             (Order::Wake { reap }, _) => return self.wake(progress, reap),
-            (Order::Start | Order::Release | Order::Proceed | Order::Events | Order::Stats, _) => {
-                return Err("it is not waiting for this".into());
-            }
             (Order::State, _) => {}
+            _ => return Err("it is not waiting for this".into()),
         }
         Ok(())
     }
@@ -265,6 +317,10 @@ impl Life {
     /// A signal for the container.
     fn deliver(&self, progress: &mut Progress, signal: i32, flags: u32) {
         self.events.post(event(EVENT_SIGNAL, flags, i64::from(signal)));
+        self.wake_for_signal(progress);
+    }
+
+    fn wake_for_signal(&self, progress: &mut Progress) {
         // Whom a signal is for has to run to see it. It has it by then, and so does not count as idle.
         if progress.is_asleep || progress.fall.is_some() {
             self.want_awake(progress, Cause::Request("signal"));

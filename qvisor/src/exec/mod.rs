@@ -1,0 +1,246 @@
+//! `dormouse exec`: a further process in a running sandbox.
+//!
+//! The command connects to the sandbox's control socket and sends what the process is, with the process's streams, which
+//! from then on the sandbox reads and writes by itself. The connection is kept for the process's life: signals go over it,
+//! and its end is told. In the foreground the command keeps it; detached, a [`leash`] does, which the pid file names.
+#![deny(unsafe_code)]
+
+mod connection;
+mod leash;
+mod streams;
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
+
+use crate::boot::BootSpec;
+use crate::container::{ContainerError, write_pid_file};
+use crate::control::{self, ExecReport, Order};
+use crate::front::FORWARDED;
+use crate::process::{self, SignalFd, Terminal};
+use crate::state::{Id, Root, State, StateError, Status};
+use connection::{Connection, Said};
+use streams::Streams;
+
+/// Exit code of a command whose sandbox ended first: as if the process had been killed.
+const EXIT_KILLED: u8 = 128 + 9;
+
+/// What is to be run, and how.
+#[derive(Debug)]
+pub struct Options {
+    pub root: Root,
+    pub id: Id,
+    /// All of it, but for the streams.
+    pub process: BootSpec,
+    /// The streams are a terminal that the sandbox drives.
+    pub terminal: bool,
+    /// Come back once the program runs.
+    pub detach: bool,
+    pub pid_file: Option<PathBuf>,
+    /// Who gets the other side of the terminal.
+    pub console_socket: Option<PathBuf>,
+    /// Also in a paused sandbox, once that goes on.
+    pub ignore_paused: bool,
+}
+
+/// Why a process could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecError {
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error("cannot run a process in sandbox {id}: {why}")]
+    Refused { id: String, why: String },
+    #[error("cannot run {program} in sandbox {id}: {message}")]
+    Failed { id: String, program: String, message: String, code: u8 },
+    #[error("cannot give a process in sandbox {id} a terminal: {why}")]
+    Terminal { id: String, why: String },
+    #[error(transparent)]
+    PidFile(ContainerError),
+    #[error("cannot run a process in sandbox {id}: {what} failed: {source}; check the limits of this user")]
+    System { id: String, what: &'static str, source: io::Error },
+}
+
+impl Options {
+    fn id(&self) -> String {
+        self.id.as_str().to_owned()
+    }
+
+    fn refused(&self, why: impl Into<String>) -> ExecError {
+        ExecError::Refused { id: self.id(), why: why.into() }
+    }
+
+    fn system(&self, what: &'static str, source: io::Error) -> ExecError {
+        ExecError::System { id: self.id(), what, source }
+    }
+
+    fn failed(&self, message: String, code: u8) -> ExecError {
+        let program = self.process.args.first().map(|name| String::from_utf8_lossy(name).into_owned());
+        ExecError::Failed { id: self.id(), program: program.unwrap_or_default(), message, code }
+    }
+
+    /// What those hear who hear nothing.
+    fn gone(&self) -> ExecError {
+        self.refused("it ended meanwhile; see dormouse list")
+    }
+
+    fn write_pid(&self, pid: i32) -> Result<(), ExecError> {
+        let Some(path) = &self.pid_file else { return Ok(()) };
+        write_pid_file(path, pid)
+            .map_err(|source| ExecError::PidFile(ContainerError::PidFile { path: path.clone(), source }))
+    }
+}
+
+/// Runs a process; result: the exit code.
+pub fn run(options: &Options) -> Result<u8, ExecError> {
+    let state = options.root.state(&options.id)?;
+    if state.status == Status::Stopped {
+        return Err(options.refused("it has ended; start it anew"));
+    }
+    let streams = Streams::open(options)?;
+    let directory = options.root.directory(&options.id);
+    let socket = control::connect(&directory).map_err(|error| {
+        options.refused(format!("its control socket cannot be reached: {error}; it may just have ended"))
+    })?;
+    let connection = Connection::new(socket);
+    if options.detach {
+        detached(options, &state, streams, connection)
+    } else {
+        attended(options, streams, connection)
+    }
+}
+
+/// Sends the request; what is wrong with it comes as an answer.
+fn ask(options: &Options, streams: &Streams, connection: &Connection) -> Result<(), ExecError> {
+    let winsize = streams.size().or(options.process.winsize).filter(|_| options.terminal);
+    let process = options.process.clone();
+    let spec = BootSpec { streams: streams.records(), winsize, hold: false, make_cwd: false, ..process };
+    let records = spec.process_records();
+    let too_long = || {
+        let most = abi::boot::EXEC_RECORDS_MAX;
+        options.refused(format!(
+            "arguments and environment take {} bytes, and {most} are possible",
+            records.len()
+        ))
+    };
+    let len = u32::try_from(records.len()).ok().filter(|len| u64::from(*len) <= abi::boot::EXEC_RECORDS_MAX);
+    let order = Order::Exec { len: len.ok_or_else(too_long)?, paused: options.ignore_paused };
+    connection
+        .ask(order, &records, &streams.descriptors())
+        .map_err(|source| options.system("sending it its descriptors", source))
+}
+
+/// Forwards signals until the process has ended.
+fn attended(options: &Options, streams: Streams, mut connection: Connection) -> Result<u8, ExecError> {
+    let signals = SignalFd::new(FORWARDED).map_err(|source| options.system("collecting signals", source))?;
+    let terminal = streams.terminal();
+    terminal.iter().for_each(Terminal::set_raw);
+    let end = ask(options, &streams, &connection).and_then(|()| {
+        // What this process holds besides keeps nobody from seeing the end of a stream.
+        drop(streams);
+        attend(options, &mut connection, &signals, terminal.as_ref())
+    });
+    terminal.iter().for_each(Terminal::restore);
+    end
+}
+
+fn attend(
+    options: &Options,
+    connection: &mut Connection,
+    signals: &SignalFd,
+    terminal: Option<&Terminal>,
+) -> Result<u8, ExecError> {
+    let mut has_started = false;
+    loop {
+        let [told, signalled] = process::wait_readable([connection.as_raw_fd(), signals.as_raw_fd()], -1);
+        while told && let Some(said) = connection.next() {
+            match said {
+                Said::Report(ExecReport::Started { .. }) => {
+                    has_started = true;
+                    options.write_pid(process::id())?;
+                }
+                Said::Report(ExecReport::Failed { message, code }) => {
+                    return Err(options.failed(message, code));
+                }
+                Said::Report(ExecReport::Exited { status }) => return Ok(process::exit_code(status)),
+                Said::Refused(why) => return Err(options.refused(why)),
+                Said::Gone if has_started => return Ok(EXIT_KILLED),
+                Said::Gone => return Err(options.gone()),
+            }
+        }
+        while signalled && let Some(arrived) = signals.next() {
+            match arrived.signal {
+                libc::SIGCHLD => {}
+                libc::SIGWINCH => send_size(connection, terminal),
+                signal => {
+                    connection.signal(signal, arrived.from_kernel);
+                    if signal == libc::SIGTSTP {
+                        // As the process does, so that the shell takes over.
+                        terminal.iter().for_each(|terminal| terminal.restore());
+                        process::stop_self();
+                        terminal.iter().for_each(|terminal| terminal.set_raw());
+                        send_size(connection, terminal);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn send_size(connection: &Connection, terminal: Option<&Terminal>) {
+    if let Some(terminal) = terminal {
+        connection.resize(terminal.size());
+    }
+}
+
+/// Leaves the process to a leash once its program runs.
+fn detached(
+    options: &Options,
+    state: &State,
+    streams: Streams,
+    mut connection: Connection,
+) -> Result<u8, ExecError> {
+    // A sandbox that is no container has no place of its own on the host.
+    let container = options.root.is_container(&options.id).then_some(state.pid);
+    let started = leash::start(&connection, streams.console(), container);
+    let mut leash = started.map_err(|source| options.system("starting its leash", source))?;
+    let outcome = leash.is_ready().map_err(|why| options.refused(why)).and_then(|()| {
+        ask(options, &streams, &connection)?;
+        drop(streams);
+        loop {
+            let _ = process::wait_readable([connection.as_raw_fd()], -1);
+            match connection.next() {
+                Some(Said::Report(ExecReport::Started { .. })) => return options.write_pid(leash.pid()),
+                Some(Said::Report(ExecReport::Failed { message, code })) => {
+                    return Err(options.failed(message, code));
+                }
+                Some(Said::Refused(why)) => return Err(options.refused(why)),
+                Some(Said::Gone | Said::Report(ExecReport::Exited { .. })) => return Err(options.gone()),
+                None => {}
+            }
+        }
+    });
+    match outcome {
+        Ok(()) => {
+            leash.release(&connection);
+            Ok(0)
+        }
+        Err(error) => {
+            leash.end();
+            Err(error)
+        }
+    }
+}
+
+/// A terminal that somebody else gets the other side of.
+fn open_console(options: &Options, path: &std::path::Path) -> Result<std::os::fd::OwnedFd, ExecError> {
+    let failed = |error: io::Error| ExecError::Terminal {
+        id: options.id(),
+        why: format!("console socket {}: {error}; pass one that is listened to", path.display()),
+    };
+    let (rows, columns) = options.process.winsize.unwrap_or((0, 0));
+    let (controller, terminal) = process::open_terminal(rows, columns).map_err(failed)?;
+    process::do_not_wait(terminal.as_fd()).map_err(failed)?;
+    let socket = std::os::unix::net::UnixStream::connect(path).map_err(failed)?;
+    crate::rights::send(socket.as_fd(), &[controller.as_fd()], b"/dev/ptmx", 0).map_err(failed)?;
+    Ok(terminal)
+}

@@ -1,0 +1,362 @@
+//! Processes that `dormouse exec` brings into a running sandbox, as the VMM knows them.
+//!
+//! Each one has a connection to the control socket, for its life: the other end is the command, or its leash. Over it come
+//! signals and sizes of the terminal; what becomes of the process goes back. When it is closed the process is killed, and
+//! when the process has ended it is closed. The kernel takes a request when it gets to it; until then the request's
+//! descriptors are here.
+#![deny(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use abi::boot::{
+    self, EXEC_RECORDS_MAX, TAG_ARG, TAG_CAPABILITIES, TAG_CREDS, TAG_CWD, TAG_ENV, TAG_FLAGS, TAG_RLIMIT,
+    TAG_STREAM, TAG_UMASK, TAG_WINSIZE,
+};
+use abi::hostcall::{EVENT_EXEC_SIGNAL, EVENT_WINSIZE, Event};
+
+use crate::control::{self, ExecReport, LINE_MAX, Order};
+use crate::hostcall::files::HostIo;
+use crate::hostcall::sys::Errno;
+use crate::process;
+
+/// Most of them at a time.
+pub const EXECS_MAX: usize = 128;
+/// Most streams of one.
+pub const STREAMS_MAX: usize = 3;
+/// How often one connection is read from at a time, and how much that came before the start is kept.
+const READS_MAX: usize = 8;
+const WAITING_MAX: usize = 64;
+/// What a request may say.
+const TAGS: &[u32] = &[
+    TAG_ARG,
+    TAG_ENV,
+    TAG_CWD,
+    TAG_CREDS,
+    TAG_CAPABILITIES,
+    TAG_FLAGS,
+    TAG_RLIMIT,
+    TAG_STREAM,
+    TAG_UMASK,
+    TAG_WINSIZE,
+];
+
+/// A process that is to come in.
+#[derive(Debug)]
+pub struct Request {
+    records: Vec<u8>,
+    streams: Vec<OwnedFd>,
+}
+
+impl Request {
+    /// Of records as [`boot::records`] reads them, whose streams are numbered by their place in `streams`.
+    pub fn new(records: Vec<u8>, streams: Vec<OwnedFd>) -> Result<Self, String> {
+        if u64::try_from(records.len()).map_or(true, |len| len > EXEC_RECORDS_MAX) {
+            return Err(format!("its arguments and environment take more than {EXEC_RECORDS_MAX} bytes"));
+        }
+        let mut len = 0;
+        for record in boot::records(&records) {
+            len += 8 + record.data.len();
+            let known = match record.tag {
+                TAG_STREAM => stream(record.data).is_some_and(|(_, at, _)| at < streams.len()),
+                tag => TAGS.contains(&tag),
+            };
+            if !known {
+                return Err(format!("record {} of the request is malformed", record.tag));
+            }
+        }
+        if len == records.len() {
+            Ok(Self { records, streams })
+        } else {
+            Err("the request is cut off".into())
+        }
+    }
+
+    /// The records for the kernel, whose the streams become.
+    fn give(self, io: &HostIo) -> Result<Vec<u8>, Errno> {
+        let mut streams: Vec<Option<OwnedFd>> = self.streams.into_iter().map(Some).collect();
+        let (mut out, mut given) = (Vec::with_capacity(self.records.len()), Vec::new());
+        for record in boot::records(&self.records) {
+            let mut put = |data: &[u8]| {
+                out.extend(record.tag.to_le_bytes());
+                out.extend(u32::try_from(data.len()).unwrap_or(0).to_le_bytes());
+                out.extend(data);
+            };
+            let Some((fd, at, flags)) = stream(record.data).filter(|_| record.tag == TAG_STREAM) else {
+                put(record.data);
+                continue;
+            };
+            let taken = streams.get_mut(at).and_then(Option::take).ok_or(Errno(libc::EBADF));
+            match taken.and_then(|stream| io.adopt_own_stream(stream)) {
+                Ok(handle) => {
+                    given.push(handle);
+                    put(&[fd, handle, flags].map(u32::to_le_bytes).concat());
+                }
+                Err(error) => {
+                    given.into_iter().for_each(|handle| io.disown(handle));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(out)
+    }
+}
+
+/// Descriptor, place in the request and flags of a stream.
+fn stream(data: &[u8]) -> Option<(u32, usize, u32)> {
+    let word = |at: usize| Some(u32::from_le_bytes(*data.get(at..)?.first_chunk()?));
+    Some((word(0)?, usize::try_from(word(4)?).ok()?, word(8)?))
+}
+
+#[derive(Debug)]
+struct Exec {
+    /// `None`: nobody is there any more, and the process is to end.
+    peer: Option<UnixStream>,
+    /// What has come and is no whole line yet.
+    line: Vec<u8>,
+    /// Until the kernel takes it.
+    request: Option<Request>,
+    is_started: bool,
+    /// Kept until it has started.
+    waiting: Vec<Event>,
+}
+
+impl Exec {
+    fn tell(&self, report: &ExecReport) {
+        if let Some(peer) = &self.peer {
+            control::send_now(peer, report);
+        }
+    }
+
+    /// What its peer has said; the end of the connection is a `SIGKILL`.
+    fn orders(&mut self, id: u64) -> Vec<Event> {
+        let Some(peer) = &self.peer else { return Vec::new() };
+        let most = usize::try_from(LINE_MAX).unwrap_or(usize::MAX);
+        let (mut bytes, mut events, mut is_over) = ([0; 512], Vec::new(), false);
+        // What is left is for the next time.
+        for _ in 0..READS_MAX {
+            let Some(got) = process::receive_now(peer, &mut bytes) else { break };
+            self.line.extend(bytes.iter().take(got));
+            while let Some(end) = self.line.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.line.drain(..=end).collect();
+                events.extend(control::parse(&line).ok().and_then(|order| event(id, order)));
+            }
+            if got == 0 || self.line.len() > most {
+                is_over = true;
+                break;
+            }
+        }
+        if is_over {
+            self.peer = None;
+        }
+        if is_over && self.is_started {
+            events.push(signal(id, libc::SIGKILL, false));
+        }
+        events
+    }
+}
+
+fn signal(id: u64, number: i32, foreground: bool) -> Event {
+    Event { kind: EVENT_EXEC_SIGNAL, flags: foreground.into(), token: id, value: number.into() }
+}
+
+/// What the kernel is told of an order.
+fn event(id: u64, order: Order) -> Option<Event> {
+    match order {
+        Order::Kill { signal: number @ 1..=crate::signals::SIGNAL_MAX, foreground, .. } => {
+            Some(signal(id, number, foreground))
+        }
+        Order::Winsize { rows, columns } => {
+            let value = i64::from(rows) << 16 | i64::from(columns);
+            Some(Event { kind: EVENT_WINSIZE, flags: 0, token: id, value })
+        }
+        _ => None,
+    }
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    last: u64,
+    execs: BTreeMap<u64, Exec>,
+}
+
+/// See the module. Any thread may call; nothing waits.
+#[derive(Debug, Default)]
+pub struct Execs(Mutex<Table>);
+
+impl Execs {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes one in; result: its id, and how many bytes its records have.
+    pub fn add(&self, peer: UnixStream, request: Request) -> Result<(u64, i64), (UnixStream, String)> {
+        let mut table = self.lock();
+        if table.execs.len() >= EXECS_MAX {
+            return Err((peer, format!("{EXECS_MAX} others run already")));
+        }
+        table.last += 1;
+        let (id, len) = (table.last, i64::try_from(request.records.len()).unwrap_or(i64::MAX));
+        let (line, waiting) = (Vec::new(), Vec::new());
+        let exec = Exec { peer: Some(peer), line, request: Some(request), is_started: false, waiting };
+        table.execs.insert(id, exec);
+        Ok((id, len))
+    }
+
+    /// Whom to wait for.
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        self.lock().execs.values().filter_map(|exec| exec.peer.as_ref().map(AsRawFd::as_raw_fd)).collect()
+    }
+
+    /// Whether one has not begun yet.
+    pub fn is_any_starting(&self) -> bool {
+        self.lock().execs.values().any(|exec| !exec.is_started && exec.peer.is_some())
+    }
+
+    /// What the kernel is to be told of what has come from outside.
+    pub fn orders(&self) -> Vec<Event> {
+        let mut all = Vec::new();
+        self.lock().execs.retain(|id, exec| {
+            let events = exec.orders(*id);
+            if exec.is_started {
+                all.extend(events);
+            } else {
+                let room = WAITING_MAX.saturating_sub(exec.waiting.len());
+                exec.waiting.extend(events.into_iter().take(room));
+            }
+            // Nobody waits any more for what the kernel has not even seen.
+            exec.peer.is_some() || exec.request.is_none()
+        });
+        all
+    }
+
+    /// The kernel takes what it was told of; the error has been told to whoever asked for it.
+    pub fn take(&self, id: u64, io: &HostIo) -> Result<Vec<u8>, Errno> {
+        let request = self.lock().execs.get_mut(&id).and_then(|exec| exec.request.take());
+        let given = request.ok_or(Errno(libc::ESRCH))?.give(io);
+        given.map_err(|error| {
+            self.failed(id, 125, &format!("its streams cannot be handed over: {error}"));
+            Errno(libc::ESRCH)
+        })
+    }
+
+    /// Its program runs; result: what has come for it meanwhile.
+    pub fn started(&self, id: u64, pid: u32) -> Vec<Event> {
+        let mut table = self.lock();
+        let Some(exec) = table.execs.get_mut(&id) else { return Vec::new() };
+        exec.is_started = true;
+        exec.tell(&ExecReport::Started { pid });
+        let mut events = std::mem::take(&mut exec.waiting);
+        if exec.peer.is_none() {
+            events.push(signal(id, libc::SIGKILL, false));
+        }
+        events
+    }
+
+    /// It does not come to run its program.
+    pub fn failed(&self, id: u64, code: u8, message: &str) {
+        if let Some(exec) = self.lock().execs.remove(&id) {
+            exec.tell(&ExecReport::Failed { message: message.into(), code });
+        }
+    }
+
+    /// It has ended.
+    pub fn ended(&self, id: u64, status: i32) {
+        if let Some(exec) = self.lock().execs.remove(&id) {
+            exec.tell(&ExecReport::Exited { status });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+
+    use super::*;
+    use crate::boot::{BootSpec, Stream};
+
+    fn records() -> Vec<u8> {
+        let streams = (0..3).map(|fd| Stream { fd, handle: fd, flags: 0 }).collect();
+        BootSpec { args: vec![b"true".to_vec()], streams, ..BootSpec::default() }.process_records()
+    }
+
+    fn streams(count: usize) -> Vec<OwnedFd> {
+        (0..count).map(|_| std::fs::File::open("/dev/null").unwrap().into()).collect()
+    }
+
+    fn execs() -> (Execs, u64, UnixStream) {
+        let (execs, (theirs, ours)) = (Execs::default(), UnixStream::pair().unwrap());
+        let (id, _) = execs.add(theirs, Request::new(records(), streams(3)).unwrap()).unwrap();
+        (execs, id, ours)
+    }
+
+    fn told(peer: UnixStream) -> Vec<ExecReport> {
+        BufReader::new(peer).lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_request_says_what_a_process_is_and_nothing_else() {
+        assert!(Request::new(records(), streams(3)).is_ok());
+        assert!(Request::new(records(), streams(2)).unwrap_err().contains("record 7"));
+        let mut whole = BootSpec { args: vec![b"x".to_vec()], ..BootSpec::default() }.records();
+        assert!(Request::new(whole.clone(), Vec::new()).unwrap_err().contains("malformed"));
+        whole = records();
+        whole.pop();
+        assert!(Request::new(whole, streams(3)).unwrap_err().contains("cut off"));
+        let long = BootSpec { args: vec![vec![b'x'; 1 << 20]], ..BootSpec::default() }.process_records();
+        assert!(Request::new(long, Vec::new()).unwrap_err().contains("more than"));
+    }
+
+    #[test]
+    fn what_comes_before_the_start_is_kept_until_then() {
+        let (execs, id, peer) = execs();
+        control::send(&peer, &Order::Kill { signal: libc::SIGTERM, foreground: false, all: false }).unwrap();
+        control::send(&peer, &Order::State).unwrap();
+        assert!(execs.orders().is_empty() && execs.is_any_starting());
+        let events = execs.started(id, 7);
+        assert_eq!(events, [signal(id, libc::SIGTERM, false)]);
+        control::send(&peer, &Order::Winsize { rows: 2, columns: 3 }).unwrap();
+        let kinds: Vec<_> = execs.orders().iter().map(|event| (event.kind, event.value)).collect();
+        assert_eq!(kinds, [(EVENT_WINSIZE, 2 << 16 | 3)]);
+        execs.ended(id, 256);
+        assert_eq!(told(peer), [ExecReport::Started { pid: 7 }, ExecReport::Exited { status: 256 }]);
+    }
+
+    #[test]
+    fn who_goes_takes_the_process_along() {
+        let (execs, id, peer) = execs();
+        let io = HostIo::new(std::sync::Arc::new(|_| {})).unwrap();
+        execs.take(id, &io).unwrap();
+        assert_eq!((io.files().len(), execs.take(id, &io).unwrap_err()), (3, Errno(libc::ESRCH)));
+        drop(peer);
+        assert!(execs.orders().is_empty() && execs.descriptors().is_empty());
+        assert_eq!(execs.started(id, 7), [signal(id, libc::SIGKILL, false)]);
+        execs.ended(id, 9);
+        assert!(execs.lock().execs.is_empty());
+    }
+
+    #[test]
+    fn who_goes_before_the_kernel_looks_leaves_nothing() {
+        let (execs, id, peer) = execs();
+        drop(peer);
+        assert!(execs.orders().is_empty());
+        assert!(execs.lock().execs.is_empty());
+        let io = HostIo::new(std::sync::Arc::new(|_| {})).unwrap();
+        assert_eq!(execs.take(id, &io).unwrap_err(), Errno(libc::ESRCH));
+    }
+
+    #[test]
+    fn streams_that_cannot_be_handed_over_are_all_given_back() {
+        let (execs, (theirs, ours)) = (Execs::default(), UnixStream::pair().unwrap());
+        let mut bad = streams(2);
+        bad.push(std::fs::File::open("/").unwrap().into());
+        let (id, _) = execs.add(theirs, Request::new(records(), bad).unwrap()).unwrap();
+        let io = HostIo::new(std::sync::Arc::new(|_| {})).unwrap();
+        assert_eq!(execs.take(id, &io).unwrap_err(), Errno(libc::ESRCH));
+        assert!(io.files().is_empty());
+        let [ExecReport::Failed { code: 125, message }] = &told(ours)[..] else { panic!() };
+        assert!(message.contains("streams"), "{message}");
+    }
+}
