@@ -4,6 +4,7 @@
 
 mod bad;
 mod cgroups;
+mod exec;
 mod hibernate;
 mod hooks;
 mod leash;

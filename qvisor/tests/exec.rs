@@ -1,0 +1,594 @@
+//! `dormouse exec` in sandboxes of `dormouse do`; with bundles it is tested beside runc (`tests/oci/exec.rs`).
+
+mod sleeper;
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use sleeper::{Place, next_line};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A sandbox whose first process waits for its standard input to end.
+fn waiting(options: &[&str]) -> Place {
+    let mut place = Place::new();
+    place.start(options, &[], &["sh", "-c", "echo ready; cat; exit 3"]);
+    place
+}
+
+fn exec(place: &Place, options: &[&str], command: &[&str]) -> Command {
+    let mut all = place.command(&[&["exec"], options, &["s"], command].concat());
+    all.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    all
+}
+
+fn run(place: &Place, options: &[&str], command: &[&str]) -> Output {
+    exec(place, options, command).stdin(Stdio::null()).output().unwrap()
+}
+
+/// Runs it, which must end well; result: what it said.
+fn said(place: &Place, options: &[&str], command: &[&str]) -> String {
+    let output = run(place, options, command);
+    assert!(output.status.success(), "{command:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn script(place: &Place, text: &str) -> String {
+    said(place, &[], &["sh", "-c", text])
+}
+
+/// Starts it and waits for its first line, `up`.
+fn start(place: &Place, options: &[&str], text: &str) -> Child {
+    let mut child = exec(place, options, &["sh", "-c", text]).spawn().unwrap();
+    assert_eq!(next_line(&mut child), "up\n");
+    child
+}
+
+fn code_of(mut child: Child) -> Option<i32> {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.code();
+        }
+        if start.elapsed() > PATIENCE {
+            let _ = child.kill();
+            panic!("it does not end");
+        }
+        sleep(Duration::from_millis(2));
+    }
+}
+
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+fn signal(pid: u32, number: i32) {
+    // SAFETY: integers only; the process is one of this test's.
+    assert_eq!(unsafe { libc::kill(pid.cast_signed(), number) }, 0);
+}
+
+/// Whether the VMM holds a file whose name begins so.
+fn holds(place: &Place, start: &str) -> bool {
+    let links = fs::read_dir(format!("/proc/{}/fd", place.processes()[1])).unwrap().flatten();
+    let names = links.filter_map(|link| fs::read_link(link.path()).ok());
+    names.into_iter().any(|name| name.to_string_lossy().starts_with(start))
+}
+
+#[test]
+fn it_runs_with_the_commands_streams_and_ends_with_its_code() {
+    let place = waiting(&[]);
+    assert_eq!(script(&place, "echo hello"), "hello\n");
+    let output = run(&place, &[], &["sh", "-c", "echo out; echo err >&2; exit 7"]);
+    assert_eq!(
+        (output.status.code(), &*output.stdout, &*output.stderr),
+        (Some(7), &b"out\n"[..], &b"err\n"[..])
+    );
+    for (name, code) in [("TERM", 143), ("KILL", 137), ("SEGV", 139)] {
+        let output = run(&place, &[], &["sh", "-c", &format!("kill -{name} $$")]);
+        assert_eq!(output.status.code(), Some(code), "{name}");
+    }
+    // Through pipes, more than they hold, and to a file.
+    let bytes: Vec<u8> = (0..3_000_000_u32).map(|at| (at * 7 >> 3) as u8).collect();
+    let mut child = exec(&place, &[], &["cat"]).spawn().unwrap();
+    let (mut input, sent) = (child.stdin.take().unwrap(), bytes.clone());
+    let writer = std::thread::spawn(move || input.write_all(&sent).unwrap());
+    let mut back = Vec::new();
+    child.stdout.take().unwrap().read_to_end(&mut back).unwrap();
+    writer.join().unwrap();
+    assert!(back == bytes);
+    assert_eq!(code_of(child), Some(0));
+    let path = place.dir.join("out");
+    let file = File::create(&path).unwrap();
+    let mut command = exec(&place, &[], &["sh", "-c", "cat; echo more"]);
+    command.stdin(File::open("/proc/self/comm").unwrap()).stdout(file);
+    assert!(command.status().unwrap().success());
+    assert!(fs::read_to_string(path).unwrap().ends_with("\nmore\n"));
+}
+
+#[test]
+fn what_cannot_be_run_is_said_in_one_sentence() {
+    let place = waiting(&[]);
+    let script = place.dir.join("none");
+    fs::write(&script, "no program").unwrap();
+    let cases: &[(&[&str], &[&str], i32, &str)] = &[
+        (&[], &["/nowhere"], 127, "no such file"),
+        (&[], &["no-such-program"], 127, "no such file"),
+        (&[], &["/etc/passwd"], 126, "not executable"),
+        (&[], &["/"], 126, "cannot run / in sandbox s"),
+        (&["--cwd", "/nowhere"], &["ls"], 125, "working directory /nowhere"),
+        (&["--cwd", "here"], &["ls"], 125, "not an absolute path"),
+        (&["--preserve-fds", "1"], &["ls"], 125, "--preserve-fds is not supported"),
+        (&["--cgroup", "a"], &["ls"], 125, "--cgroup is not supported"),
+        (&["-t"], &["ls"], 125, "standard input is none"),
+        (&["-d", "-t"], &["ls"], 125, "pass --console-socket"),
+        (&["--process", "/nowhere"], &[], 125, "cannot use process file /nowhere"),
+        (&[], &[], 125, "no command"),
+    ];
+    for (options, command, code, words) in cases {
+        let output = run(&place, options, command);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(*code), "{options:?} {command:?}: {error}");
+        assert!(error.starts_with("dormouse: cannot ") && error.contains(words), "{error}");
+        assert_eq!(error.trim_end().lines().count(), 1, "{error}");
+    }
+    let long = "x".repeat(100_000);
+    let output = run(&place, &[], &[&["echo"], &[&*long; 11][..]].concat());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("1048576 are possible"), "{output:?}");
+    assert_eq!(said(&place, &[], &[&["echo"], &[&*long; 9][..]].concat()).len(), 900_009);
+    let output = place.run(&["exec", "nobody", "ls"]);
+    assert_eq!(output.status.code(), Some(125));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no such sandbox"));
+}
+
+#[test]
+fn it_begins_as_the_first_process_did_but_for_what_is_asked() {
+    let mut place = Place::new();
+    let first = "cd /; umask 077; export LATER=1; echo ready; cat";
+    let options = ["--env", "FIRST=one two", "--env", "SECOND=2", "--cwd", "/usr"];
+    place.start(&options, &[], &["sh", "-c", first]);
+    let text = script(&place, "pwd; echo \"$FIRST $SECOND $LATER.\"; umask; id -u");
+    let own_umask = format!("{:04o}", {
+        // SAFETY: integers only.
+        unsafe {
+            let mask = libc::umask(0o22);
+            libc::umask(mask);
+            mask
+        }
+    });
+    assert_eq!(text, format!("/usr\none two 2 .\n{own_umask}\n0\n"));
+    let text = said(
+        &place,
+        &[
+            "--cwd",
+            "/tmp",
+            "-e",
+            "SECOND=3",
+            "-e",
+            "NEW=n",
+            "-u",
+            "1234:77",
+            "-g",
+            "8",
+            "--additional-gids",
+            "9",
+        ],
+        &["sh", "-c", "pwd; echo $FIRST $SECOND $NEW $HOME; id -u; id -g; id -G"],
+    );
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[..4], ["/tmp", "one two 3 n /", "1234", "77"]);
+    assert!(lines[4].starts_with("77 ") && lines[4].ends_with("8 9"), "{text}");
+    let status = said(&place, &["--no-new-privs"], &["cat", "/proc/self/status"]);
+    assert!(status.contains("NoNewPrivs:\t1"), "{status}");
+    let status = said(&place, &["-u", "5"], &["cat", "/proc/self/status"]);
+    assert!(status.contains("NoNewPrivs:\t0") && status.contains("CapEff:\t0000000000000000"), "{status}");
+}
+
+#[test]
+fn signals_go_on_to_it() {
+    let place = waiting(&[]);
+    let traps = "for s in INT USR1 USR2 HUP; do trap \"echo got $s\" $s; done; trap 'exit 6' TERM";
+    let mut child = start(&place, &[], &format!("{traps}; echo up; while :; do sleep 0.02; done"));
+    for (name, number) in
+        [("INT", libc::SIGINT), ("USR1", libc::SIGUSR1), ("USR2", libc::SIGUSR2), ("HUP", libc::SIGHUP)]
+    {
+        signal(child.id(), number);
+        assert_eq!(next_line(&mut child), format!("got {name}\n"));
+    }
+    signal(child.id(), libc::SIGTERM);
+    assert_eq!(code_of(child), Some(6));
+    let child = start(&place, &[], "echo up; exec sleep 1000");
+    signal(child.id(), libc::SIGTERM);
+    assert_eq!(code_of(child), Some(143));
+}
+
+#[test]
+fn who_kills_the_command_kills_the_program_and_not_its_children() {
+    let place = waiting(&[]);
+    let mut child = start(&place, &[], "sleep 4321 & echo up; exec sleep 1234");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let runs = |what: &str| {
+        script(&place, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").contains(&format!("sleep {what} "))
+    };
+    wait_for("the program goes on", || !runs("1234"));
+    assert!(runs("4321"));
+    let parents = script(&place, "cat /proc/[0-9]*/stat");
+    let orphan = parents.lines().find(|line| line.contains("(sleep)")).unwrap();
+    assert_eq!(orphan.split(' ').nth(3), Some("1"), "{parents}");
+}
+
+#[test]
+fn the_sandboxes_end_is_its_own() {
+    for by_itself in [true, false] {
+        let mut place = waiting(&[]);
+        let child = start(&place, &[], "echo up; exec sleep 1000");
+        // Whose streams nobody waits for.
+        let mut detached = exec(&place, &["-d"], &["sleep", "1000"]);
+        detached.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        assert!(detached.status().unwrap().success());
+        if by_itself {
+            drop(place.front.as_mut().unwrap().stdin.take());
+            assert_eq!(place.end().0, Some(3));
+        } else {
+            place.kill("KILL");
+            assert_eq!(place.end().0, Some(137));
+        }
+        assert_eq!(code_of(child), Some(137), "{by_itself}");
+        let output = run(&place, &[], &["true"]);
+        assert!(String::from_utf8_lossy(&output.stderr).contains("no such sandbox"), "{output:?}");
+    }
+}
+
+#[test]
+fn nobody_inside_waits_for_it_and_nothing_is_left() {
+    let mut place = Place::new();
+    // It waits for all that are its own when it is told to.
+    let first = "echo ready; while read line; do wait; done";
+    place.start(&[], &[], &["sh", "-c", first]);
+    let stat = script(&place, "cat /proc/self/stat; cat /proc/$$/stat");
+    let places: Vec<Vec<&str>> = stat.lines().map(|line| line.split(' ').collect()).collect();
+    let shell = &places[1];
+    assert_eq!((shell[3], shell[4], shell[5]), ("0", shell[0], shell[0]), "{stat}");
+    assert_eq!(places[0][3], shell[0], "{stat}");
+    let path = place.dir.join("stream");
+    for round in 0..40 {
+        let file = || File::options().create(true).append(true).open(&path).unwrap();
+        let mut command = exec(&place, &[], &["sh", "-c", "sleep 0.001 & exit 1"]);
+        command.stdin(Stdio::null()).stdout(file()).stderr(file());
+        assert_eq!(command.status().unwrap().code(), Some(1), "{round}");
+    }
+    wait_for("descriptors are left", || !holds(&place, path.to_str().unwrap()));
+    // What it has inherited from ours it waits for.
+    place.says_line();
+    // Besides the first process there are the shell, `ls` and `wc`.
+    let count = || script(&place, "ls -d /proc/[0-9]* | wc -l").trim().parse::<usize>().unwrap();
+    wait_for("zombies are left", || count() <= 4);
+}
+
+#[test]
+fn twenty_run_at_once() {
+    let place = waiting(&[]);
+    let children: Vec<Child> = (0..20)
+        .map(|number| exec(&place, &[], &["sh", "-c", &format!("read x; echo $x {number}; exit {number}")]))
+        .map(|mut command| command.spawn().unwrap())
+        .collect();
+    for (number, mut child) in children.into_iter().enumerate() {
+        child.stdin.take().unwrap().write_all(b"line\n").unwrap();
+        assert_eq!(next_line(&mut child), format!("line {number}\n"));
+        assert_eq!(code_of(child), i32::try_from(number).ok());
+    }
+}
+
+#[test]
+fn a_hibernated_sandbox_wakes_for_it() {
+    let place = waiting(&[]);
+    let mut events = place.command(&["events", "s"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(events.stdout.take().unwrap()).lines();
+    let mut event = || serde_json::from_str::<serde_json::Value>(&lines.next().unwrap().unwrap()).unwrap();
+    assert_eq!(event()["to"], "warm");
+    for by_signal in [false, true, false] {
+        if by_signal {
+            place.kill("STOP");
+            place.becomes("hibernated");
+        } else {
+            place.sleeps();
+        }
+        assert_eq!(event()["to"], "hibernated");
+        assert_eq!(script(&place, "echo awake"), "awake\n");
+        let woken = event();
+        assert_eq!(
+            (&woken["to"], &woken["cause"]),
+            (&"hibernate-running".into(), &"request".into()),
+            "{woken}"
+        );
+        assert_eq!(woken["request"], "exec", "{woken}");
+        assert_eq!(event()["to"], "woken-up");
+        assert_eq!(place.status(), "running");
+    }
+    events.kill().unwrap();
+    events.wait().unwrap();
+}
+
+#[test]
+fn what_it_waits_for_wakes_the_sandbox() {
+    let place = waiting(&[]);
+    let mut child = start(&place, &[], "echo up; cat; echo end");
+    for round in 0..5 {
+        place.sleeps();
+        let line = format!("line {round}\n");
+        child.stdin.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
+        assert_eq!(next_line(&mut child), line);
+        assert_eq!(place.status(), "running");
+    }
+    place.sleeps();
+    drop(child.stdin.take());
+    assert_eq!(next_line(&mut child), "end\n");
+    assert_eq!(code_of(child), Some(0));
+    // A signal for it, and the end of its command.
+    let child = start(&place, &[], "trap 'exit 9' TERM; echo up; while :; do sleep 1000 & wait; done");
+    place.sleeps();
+    signal(child.id(), libc::SIGTERM);
+    assert_eq!(code_of(child), Some(9));
+    let mut child = start(&place, &[], "echo up; exec sleep 1234");
+    place.sleeps();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    place.wakes();
+    wait_for("it goes on", || {
+        !script(&place, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").contains("sleep 1234 ")
+    });
+}
+
+#[test]
+fn none_is_lost_while_the_sandbox_falls_asleep_and_wakes() {
+    let place = waiting(&[]);
+    let mut late = 0;
+    for round in 0..40 {
+        let child = exec(&place, &[], &["sh", "-c", &format!("exit {round}")]).spawn().unwrap();
+        // At any moment of the start.
+        sleep(Duration::from_micros(500 * (round % 20)));
+        let output = place.run(&["hibernate", "s"]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        // The command may not have come as far as the sandbox yet.
+        let known = ["woken meanwhile", "hibernated already"].iter().any(|why| error.contains(why));
+        assert!(output.status.success() || known, "{error}");
+        let start = Instant::now();
+        let mut child = Some(child);
+        while child.as_mut().unwrap().try_wait().unwrap().is_none() {
+            if start.elapsed() > Duration::from_secs(2) {
+                // It was stopped on its way by an order that came after it; the next one brings it back.
+                late += 1;
+                place.run(&["wake", "s"]);
+                break;
+            }
+            sleep(Duration::from_millis(1));
+        }
+        assert_eq!(code_of(child.take().unwrap()), i32::try_from(round).ok());
+    }
+    assert!(late <= 4, "{late} had to wait for another wake");
+}
+
+#[test]
+fn it_keeps_an_idle_sandbox_awake() {
+    let place = waiting(&["--idle-timeout", "400ms"]);
+    place.becomes("hibernated");
+    for _ in 0..10 {
+        assert_eq!(script(&place, "echo x"), "x\n");
+        assert_eq!(place.status(), "running");
+        sleep(Duration::from_millis(100));
+    }
+    place.becomes("hibernated");
+}
+
+/// The exec'd process's terminal, on this side.
+struct OnTerminal {
+    front: Child,
+    keyboard: File,
+    screen: OwnedFd,
+    seen: String,
+}
+
+impl OnTerminal {
+    fn start(place: &Place, command: &[&str]) -> Self {
+        let (mut master, mut slave) = (-1, -1);
+        let size = libc::winsize { ws_row: 33, ws_col: 99, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: both numbers and the size are live; the other arguments are left out.
+        let result = unsafe {
+            libc::openpty(
+                &raw mut master,
+                &raw mut slave,
+                std::ptr::null_mut(),
+                std::ptr::null(),
+                &raw const size,
+            )
+        };
+        assert_eq!(result, 0);
+        // SAFETY: the call just returned these.
+        let (keyboard, screen) = unsafe { (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) };
+        let mut all = exec(place, &["-t"], command);
+        let copy = || screen.try_clone().unwrap();
+        all.stdin(copy()).stdout(copy()).stderr(copy());
+        // SAFETY: only system calls between fork and exec.
+        unsafe {
+            all.pre_exec(|| {
+                libc::setsid();
+                libc::ioctl(0, libc::TIOCSCTTY, 0);
+                Ok(())
+            })
+        };
+        Self { front: all.spawn().unwrap(), keyboard, screen, seen: String::new() }
+    }
+
+    fn types(&mut self, keys: &str) {
+        self.keyboard.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Reads until this was shown, and takes it with all before it.
+    fn shows(&mut self, text: &str) -> String {
+        let start = Instant::now();
+        loop {
+            if let Some(at) = self.seen.find(text) {
+                return self.seen.drain(..at + text.len()).collect();
+            }
+            assert!(start.elapsed() < PATIENCE, "no {text:?} in {:?}", self.seen);
+            let mut poll = libc::pollfd { fd: self.keyboard.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one live structure.
+            if unsafe { libc::poll(&raw mut poll, 1, 100) } == 1 {
+                let mut bytes = [0; 1024];
+                let got = self.keyboard.read(&mut bytes).unwrap();
+                self.seen += &String::from_utf8_lossy(&bytes[..got]);
+            }
+        }
+    }
+
+    fn is_cooked(&self) -> bool {
+        // SAFETY: `termios` is plain integers, and live for the call.
+        unsafe {
+            let mut settings: libc::termios = std::mem::zeroed();
+            assert_eq!(libc::tcgetattr(self.screen.as_raw_fd(), &raw mut settings), 0);
+            settings.c_lflag & libc::ICANON != 0
+        }
+    }
+
+    fn resize(&self, rows: u16, columns: u16) {
+        let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: the size is live.
+        assert_eq!(unsafe { libc::ioctl(self.keyboard.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) }, 0);
+    }
+}
+
+#[test]
+fn it_has_a_terminal_of_its_own() {
+    let place = waiting(&[]);
+    for round in 0..3 {
+        let script = "trap 'echo size $(stty size)' WINCH; tty; stty size; echo up; \
+                      while :; do read line && echo \"<$line>\"; test \"$line\" = end && exit 4; done";
+        let mut terminal = OnTerminal::start(&place, &["sh", "-c", script]);
+        let text = terminal.shows("up\r\n");
+        assert!(text.contains("/dev/pts/0\r\n33 99\r\n"), "{round}: {text:?}");
+        assert!(!terminal.is_cooked());
+        terminal.types("hallo\r");
+        // Echoed by the line discipline inside, and read.
+        assert_eq!(terminal.shows("<hallo>\r\n"), "hallo\r\n<hallo>\r\n");
+        terminal.resize(40, 120);
+        terminal.shows("size 40 120\r\n");
+        place.sleeps();
+        terminal.types("end\r");
+        terminal.shows("<end>");
+        assert_eq!(terminal.front.wait().unwrap().code(), Some(4));
+        assert!(terminal.is_cooked());
+    }
+    // Two at a time, and keys that are signals.
+    let mut one = OnTerminal::start(&place, &["sh", "-c", "tty; echo up; exec sleep 1000"]);
+    let mut other = OnTerminal::start(&place, &["sh", "-c", "tty; echo up; cat; exit 5"]);
+    let (first, second) = (one.shows("up\r\n"), other.shows("up\r\n"));
+    assert_ne!(first, second);
+    other.types("\x04");
+    assert_eq!(other.front.wait().unwrap().code(), Some(5));
+    one.types("\x03");
+    assert_eq!(one.front.wait().unwrap().code(), Some(130));
+    wait_for("terminals are left", || {
+        script(&place, "ls /dev/pts").trim() == "ptmx" && !holds(&place, "/dev/pts/")
+    });
+}
+
+#[test]
+fn job_control_works_on_its_terminal() {
+    let place = waiting(&[]);
+    let mut terminal = OnTerminal::start(&place, &["bash", "--norc", "--noprofile", "-i"]);
+    terminal.types("PS1=; stty -echo; echo re''ady\r");
+    terminal.shows("ready\r\n");
+    terminal.types("sleep 1000\r");
+    sleep(Duration::from_millis(300));
+    terminal.types("\x1a");
+    terminal.shows("Stopped");
+    terminal.types("kill %1; wait; jobs; echo do''ne; exit 8\r");
+    terminal.shows("done\r\n");
+    assert_eq!(terminal.front.wait().unwrap().code(), Some(8));
+}
+
+#[test]
+fn the_leash_of_a_detached_one_stands_for_it() {
+    // SAFETY: integers only. Orphans of the commands become this process's children, as they would a shim's.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
+    let place = waiting(&[]);
+    let pid_file = place.dir.join("pid");
+    let detached = |text: &str| -> i32 {
+        let out = File::create(place.dir.join("out")).unwrap();
+        let mut command =
+            exec(&place, &["-d", "--pid-file", pid_file.to_str().unwrap()], &["sh", "-c", text]);
+        assert!(command.stdin(Stdio::null()).stdout(out).stderr(Stdio::null()).status().unwrap().success());
+        fs::read_to_string(&pid_file).unwrap().parse().unwrap()
+    };
+    let status_of = |pid: i32| {
+        let mut status = 0;
+        let start = Instant::now();
+        // SAFETY: `status` is live for the call.
+        while unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } == 0 {
+            assert!(start.elapsed() < PATIENCE, "the leash does not end");
+            sleep(Duration::from_millis(2));
+        }
+        std::process::ExitStatus::from_raw(status)
+    };
+    assert_eq!(status_of(detached("sleep 0.1; exit 33")).code(), Some(33));
+    assert_eq!(status_of(detached("exit 0")).code(), Some(0));
+    let leash = detached("exec sleep 1000");
+    let links = fs::read_dir(format!("/proc/{leash}/fd")).unwrap().flatten();
+    let files: Vec<String> =
+        links.map(|link| fs::read_link(link.path()).unwrap().to_string_lossy().into_owned()).collect();
+    let others = files.iter().filter(|file| *file != "/dev/null" && *file != "anon_inode:[signalfd]");
+    assert_eq!(others.count(), 1, "{files:?}");
+    signal(leash.cast_unsigned(), libc::SIGTERM);
+    assert_eq!(status_of(leash).signal(), Some(libc::SIGTERM));
+    let leash = detached("trap 'exit 5' USR1; echo up; while :; do sleep 0.02; done");
+    wait_for("it does not begin", || fs::read_to_string(place.dir.join("out")).unwrap() == "up\n");
+    signal(leash.cast_unsigned(), libc::SIGUSR1);
+    assert_eq!(status_of(leash).code(), Some(5));
+    let leash = detached("exec sleep 1234");
+    signal(leash.cast_unsigned(), libc::SIGKILL);
+    assert_eq!(status_of(leash).signal(), Some(libc::SIGKILL));
+    wait_for("it goes on", || {
+        !script(&place, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").contains("sleep 1234 ")
+    });
+    // What cannot be run leaves neither a leash nor a file.
+    fs::remove_file(&pid_file).unwrap();
+    let output = run(&place, &["-d", "--pid-file", pid_file.to_str().unwrap()], &["/nowhere"]);
+    assert_eq!((output.status.code(), pid_file.exists()), (Some(127), false));
+    let leash = detached("exec sleep 1000");
+    place.kill("KILL");
+    assert_eq!(status_of(leash).signal(), Some(libc::SIGKILL));
+}
+
+#[test]
+fn a_process_may_come_from_a_file() {
+    let place = waiting(&[]);
+    let path = place.dir.join("process.json");
+    let mut process = serde_json::json!({
+        "args": ["sh", "-c", "pwd; id -u; echo $A $HOME; umask; ulimit -n; exit 3"],
+        "env": ["A=b", "PATH=/usr/bin:/bin"],
+        "cwd": "/tmp",
+        "user": {"uid": 1, "gid": 2, "umask": 18},
+        "rlimits": [{"type": "RLIMIT_NOFILE", "soft": 77, "hard": 88}],
+    });
+    fs::write(&path, process.to_string()).unwrap();
+    let output = run(&place, &["--process", path.to_str().unwrap()], &[]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!((lines[0], lines[1], lines[3], lines[4]), ("/tmp", "1", "0022", "77"), "{text}");
+    assert!(lines[2].starts_with("b /") && lines[2].len() > 3, "{text}");
+    process["scheduler"] = serde_json::json!({"policy": "SCHED_OTHER"});
+    fs::write(&path, process.to_string()).unwrap();
+    let output = run(&place, &["--process", path.to_str().unwrap()], &[]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("cannot use process file") && error.contains("process.scheduler"), "{error}");
+}
