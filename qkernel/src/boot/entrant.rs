@@ -37,6 +37,8 @@ struct Entrant {
     console: Option<Weak<Tty>>,
     /// What it becomes; taken by itself.
     spec: Option<Spec>,
+    /// Its wait status, while its console has still something to show.
+    status: Option<i32>,
 }
 
 static ENTRANTS: SpinLock<BTreeMap<u64, Entrant>> = SpinLock::new(BTreeMap::new());
@@ -86,7 +88,8 @@ fn new_entrant(id: u64, spec: Spec) -> Result<Arc<Task>> {
     let context = fs::context_of(&spec).ok_or(Errno::ENOENT)?;
     let task = new_leader(&spec, None, context, FileTable::new(), enter)?;
     task.process.entrant.store(id, Ordering::Relaxed);
-    let entrant = Entrant { process: Arc::downgrade(&task.process), console: None, spec: Some(spec) };
+    let (process, spec) = (Arc::downgrade(&task.process), Some(spec));
+    let entrant = Entrant { process, console: None, spec, status: None };
     ENTRANTS.lock().insert(id, entrant);
     Ok(task)
 }
@@ -177,11 +180,37 @@ pub fn resize(id: u64, size: i64) {
     }
 }
 
-/// An entrant has ended.
+/// An entrant has ended. The host hears of it once all that it wrote to its terminal is there: whoever holds that is about
+/// to let go of it.
 pub fn ended(id: u64, status: i32) {
     // One whose program never ran has been reported.
+    let Some(console) = ENTRANTS.lock().get_mut(&id).map(|entrant| {
+        entrant.status = Some(status);
+        entrant.console.as_ref().and_then(Weak::upgrade)
+    }) else {
+        return;
+    };
+    if console.is_none_or(|console| console::has_shown_all(&console)) {
+        report_end(id);
+    }
+}
+
+/// A console has shown all there was.
+pub fn console_drained(tty: &Tty) {
+    let is_its = |entrant: &Entrant| {
+        let console = entrant.console.as_ref().map(Weak::as_ptr);
+        entrant.status.is_some() && console.is_some_and(|console| core::ptr::eq(console, tty))
+    };
+    let found = ENTRANTS.lock().iter().find(|(_, entrant)| is_its(entrant)).map(|(id, _)| *id);
+    if let Some(id) = found {
+        report_end(id);
+    }
+}
+
+/// Whoever comes first reports it.
+fn report_end(id: u64) {
     let entrant = ENTRANTS.lock().remove(&id);
-    if entrant.is_some() {
+    if let Some(status) = entrant.and_then(|entrant| entrant.status) {
         host::report_exec(REPORT_EXEC_ENDED, id, status.cast_unsigned().into(), "");
     }
 }

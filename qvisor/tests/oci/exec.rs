@@ -203,6 +203,34 @@ fn its_terminal_goes_to_the_console_socket() {
 }
 
 #[test]
+fn all_that_it_wrote_to_its_terminal_arrives() {
+    both(|world| {
+        waiting(world);
+        let socket = world.dir.join("console.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let taker = std::thread::spawn(move || {
+            let mut console = receive_console(&listener);
+            // Until long after the program could have ended.
+            std::thread::sleep(std::time::Duration::from_millis(500));
+            let (mut shown, mut bytes) = (Vec::new(), [0; 512]);
+            // The end of a terminal is an error.
+            while let Ok(got @ 1..) = console.read(&mut bytes) {
+                shown.extend(bytes.iter().take(got));
+            }
+            String::from_utf8(shown).unwrap()
+        });
+        let options = ["-t", "--console-socket", socket.to_str().unwrap()];
+        let leash = detached(world, &options, &["seq", "1", "20000"]);
+        let shown = taker.join().unwrap();
+        assert_eq!(libc::WEXITSTATUS(status_of(leash)), 0);
+        let expected: String = (1..=20_000).map(|number| format!("{number}\r\n")).collect();
+        assert_eq!(shown.len(), expected.len(), "{:?}", world.runtime);
+        assert!(shown == expected);
+        end(world);
+    });
+}
+
+#[test]
 fn one_that_is_hibernated_wakes_and_one_that_is_not_there_is_refused() {
     dormouse(|world| {
         world.script("trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done").create();

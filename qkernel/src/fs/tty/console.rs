@@ -87,13 +87,14 @@ impl Console {
 
     /// Shows what is to be shown, as much as the host takes.
     pub fn flush(&self, tty: &Tty) {
-        let mut freed = false;
+        let (mut freed, mut is_empty) = (false, false);
         {
             let mut chunk = [0u8; CHUNK_BYTES];
             let _showing = self.showing.lock();
             loop {
                 let len = tty.line.lock().peek_output(&mut chunk);
                 if len == 0 {
+                    is_empty = true;
                     break;
                 }
                 match host::write(&self.handle, STREAM, &mut IoBuf::kernel(&mut chunk[..len])) {
@@ -108,7 +109,7 @@ impl Console {
                     // Nobody looks any more.
                     Err(_) => {
                         tty.line.lock().flush_output();
-                        freed = true;
+                        (freed, is_empty) = (true, true);
                         break;
                     }
                 }
@@ -116,7 +117,10 @@ impl Console {
         }
         if freed {
             tty.wait.wake(PollEvents::WRITABLE);
+        }
+        if freed && is_empty {
             release(tty);
+            crate::boot::entrant::console_drained(tty);
         }
     }
 
@@ -192,6 +196,11 @@ pub fn resized(tty: &Tty, size: i64) {
     tty.resize(WinSize { rows, columns, ..WinSize::default() });
 }
 
+/// Whether the host has taken all that was written to it.
+pub fn has_shown_all(tty: &Tty) -> bool {
+    tty.line.lock().output_len() == 0 || tty.is_hung_up()
+}
+
 /// The last program has closed it, or its session is gone.
 pub fn left(tty: &Tty) {
     if let Some(console) = &tty.host {
@@ -204,7 +213,7 @@ pub fn left(tty: &Tty) {
 fn release(tty: &Tty) {
     let is_first = get().is_some_and(|first| core::ptr::eq(&raw const **first, tty));
     let is_used = || tty.opens.load(Ordering::Acquire) > 0 || jobs::session_of(&TREE.lock(), tty).is_some();
-    if is_first || is_used() || (tty.line.lock().output_len() > 0 && !tty.is_hung_up()) {
+    if is_first || is_used() || !has_shown_all(tty) {
         return;
     }
     if let Some(tty) = tty.me.upgrade() {
