@@ -7,6 +7,7 @@ pub mod container;
 pub mod control;
 pub mod exec;
 pub mod execs;
+pub mod footprint;
 pub mod front;
 pub mod hibernate;
 pub mod hostcall;
