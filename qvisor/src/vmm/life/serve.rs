@@ -207,7 +207,7 @@ impl Life {
     }
 
     /// What has come over the connections of processes that came in.
-    fn pass_on_to_execs(&self) {
+    pub(super) fn pass_on_to_execs(&self) {
         for event in self.execs.orders() {
             let progress = &mut *self.lock();
             self.events.post(event);

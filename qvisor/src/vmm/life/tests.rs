@@ -6,11 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abi::hostcall::{
-    EVENT_HIBERNATE, EVENT_PAUSE, EVENT_SIGNAL, EVENT_WAKE, Event, REPORT_ASLEEP, REPORT_IDLE_TIMEOUT,
-    REPORT_PAUSED, REPORT_RESUMED, REPORT_RUNNING, REPORT_STAYED_WARM, REPORT_STIRRED, STIRRED_BY_SOCKET,
+    EVENT_EXEC, EVENT_EXEC_SIGNAL, EVENT_HIBERNATE, EVENT_PAUSE, EVENT_SIGNAL, EVENT_WAKE, Event,
+    REPORT_ASLEEP, REPORT_IDLE_TIMEOUT, REPORT_PAUSED, REPORT_RESUMED, REPORT_RUNNING, REPORT_STAYED_WARM,
+    REPORT_STIRRED, STIRRED_BY_SOCKET,
 };
 
 use super::Life;
+use super::peers::Attached;
+use crate::boot::BootSpec;
 use crate::control::{Answer, Order};
 use crate::hibernate::{Hibernation, SwapPlan};
 use crate::hostcall::events::EventQueue;
@@ -59,6 +62,14 @@ impl World {
     fn ask(&self, order: Order) -> Asked {
         let (theirs, ours) = UnixStream::pair().unwrap();
         self.life.obey_peer(theirs, order);
+        Asked(BufReader::new(ours))
+    }
+
+    /// Somebody wants a process in it.
+    fn exec(&self, paused: bool) -> Asked {
+        let (theirs, ours) = UnixStream::pair().unwrap();
+        let body = BootSpec { args: vec![b"true".to_vec()], ..BootSpec::default() }.process_records();
+        self.life.exec(theirs, Attached { body, descriptors: Vec::new() }, paused);
         Asked(BufReader::new(ours))
     }
 
@@ -208,4 +219,46 @@ fn one_without_swap_files_is_paused() {
     world.signal(libc::SIGCONT);
     world.life.report(REPORT_RESUMED, world.told().2);
     assert_eq!(world.state(), (Some(Status::Running), Some(SandboxState::Warm)));
+}
+
+#[test]
+fn a_process_that_comes_in_wakes_it_and_keeps_it_awake_until_it_has_begun() {
+    let world = World::new(true);
+    let waiting = world.exec(false);
+    let first = world.events.take(16);
+    assert_eq!((first.len(), first[0].kind, first[0].flags), (1, EVENT_EXEC, 0));
+    assert!(waiting.is_waiting());
+    world.life.report(REPORT_IDLE_TIMEOUT, 0);
+    assert!(world.events.is_empty(), "it is in use");
+    assert!(world.life.execs().started(first[0].token, 7).is_empty());
+    world.life.report(REPORT_IDLE_TIMEOUT, 0);
+    world.falls_asleep(world.told().2);
+    let next = world.exec(false);
+    let events = world.events.take(16);
+    let kinds: Vec<_> = events.iter().map(|event| (event.kind, event.flags)).collect();
+    assert_eq!(kinds, [(EVENT_EXEC, 1), (EVENT_WAKE, 1)]);
+    assert_ne!(events[0].token, first[0].token);
+    world.life.report(REPORT_RESUMED, events[1].value.cast_unsigned());
+    assert_eq!(world.state().1, Some(SandboxState::HibernateRunning));
+    // The end of a connection is a signal for its process, which has to run to see it.
+    world.life.execs().started(events[0].token, 8);
+    world.life.report(REPORT_IDLE_TIMEOUT, 0);
+    world.falls_asleep(world.told().2);
+    drop(next);
+    world.life.pass_on_to_execs();
+    let events = world.events.take(16);
+    let kinds: Vec<_> = events.iter().map(|event| (event.kind, event.flags)).collect();
+    assert_eq!(kinds, [(EVENT_EXEC_SIGNAL, 0), (EVENT_WAKE, 1)]);
+    assert_eq!(events[0].value, i64::from(libc::SIGKILL));
+}
+
+#[test]
+fn nothing_comes_into_a_paused_one_unless_that_is_known() {
+    let world = World::new(false);
+    world.signal(libc::SIGSTOP);
+    world.life.report(REPORT_PAUSED, world.told().2);
+    assert!(world.exec(false).error().contains("it is paused"));
+    assert!(world.events.is_empty());
+    assert!(world.exec(true).is_waiting());
+    assert_eq!(world.told().0, EVENT_EXEC);
 }
