@@ -67,11 +67,13 @@ impl Request {
                 return Err(format!("record {} of the request is malformed", record.tag));
             }
         }
-        if len == records.len() {
-            Ok(Self { records, streams })
-        } else {
-            Err("the request is cut off".into())
+        if len != records.len() {
+            return Err("the request is cut off".into());
         }
+        if !boot::records(&records).any(|record| record.tag == TAG_ARG) {
+            return Err("no program is named".into());
+        }
+        Ok(Self { records, streams })
     }
 
     /// The records for the kernel, whose the streams become.
@@ -302,6 +304,7 @@ mod tests {
         assert!(Request::new(records(), streams(2)).unwrap_err().contains("record 7"));
         let mut whole = BootSpec { args: vec![b"x".to_vec()], ..BootSpec::default() }.records();
         assert!(Request::new(whole.clone(), Vec::new()).unwrap_err().contains("malformed"));
+        assert!(Request::new(Vec::new(), Vec::new()).unwrap_err().contains("no program"));
         whole = records();
         whole.pop();
         assert!(Request::new(whole, streams(3)).unwrap_err().contains("cut off"));

@@ -94,6 +94,11 @@ fn new_entrant(id: u64, spec: Spec) -> Result<Arc<Task>> {
     Ok(task)
 }
 
+/// Whether one has come in and not begun.
+pub fn is_any_waiting() -> bool {
+    ENTRANTS.lock().values().any(|entrant| entrant.spec.is_some())
+}
+
 /// What an entrant does before it is a program.
 fn enter(task: &Arc<Task>) {
     // One that comes into a sleeping sandbox touches nothing until that is awake.

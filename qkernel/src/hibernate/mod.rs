@@ -93,6 +93,10 @@ pub fn attempt() -> bool {
         let request = WANTED.load(Ordering::SeqCst);
         request != NONE && hibernate(request, &mut asleep)
     };
+    if changed && crate::boot::entrant::is_any_waiting() {
+        // Who comes in came before the sleep did, and is not to sleep with it.
+        stir(hc::STIRRED_BY_EXEC);
+    }
     follow_wake();
     changed
 }

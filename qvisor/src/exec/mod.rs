@@ -133,6 +133,8 @@ fn ask(options: &Options, streams: &Streams, connection: &Connection) -> Result<
 fn attended(options: &Options, streams: Streams, mut connection: Connection) -> Result<u8, ExecError> {
     let signals = SignalFd::new(FORWARDED).map_err(|source| options.system("collecting signals", source))?;
     let terminal = streams.terminal();
+    let watcher = terminal.as_ref().map(watch).transpose();
+    let watcher = watcher.map_err(|source| options.system("starting its watcher", source))?;
     terminal.iter().for_each(Terminal::set_raw);
     let end = ask(options, &streams, &connection).and_then(|()| {
         // What this process holds besides keeps nobody from seeing the end of a stream.
@@ -140,7 +142,26 @@ fn attended(options: &Options, streams: Streams, mut connection: Connection) -> 
         attend(options, &mut connection, &signals, terminal.as_ref())
     });
     terminal.iter().for_each(Terminal::restore);
+    if watcher.is_some() {
+        // Before somebody else sets the terminal.
+        process::end_children();
+    }
     end
+}
+
+/// Starts a process that restores the terminal should this one be killed; result: what tells it. Only before any thread is
+/// started.
+fn watch(terminal: &Terminal) -> io::Result<io::PipeWriter> {
+    let (mut reader, writer) = io::pipe()?;
+    if process::fork()?.is_some() {
+        return Ok(writer);
+    }
+    drop(writer);
+    process::set_name(c"dormouse-watch");
+    process::leave_session();
+    let _ = io::Read::read(&mut reader, &mut [0]);
+    terminal.restore();
+    process::exit_now(0)
 }
 
 fn attend(

@@ -176,7 +176,8 @@ impl Life {
         // A wake that this has overtaken.
         progress.rise.take_if(|rise| rise.request.is_some_and(|request| request < of));
         if progress.is_asleep {
-            // It was told once more, and there was nothing left to do.
+            // It was told once more, by somebody who came before a wake did, and there was nothing left to do.
+            progress.fallen(&Figures::Hibernated(done));
             return;
         }
         (progress.is_asleep, progress.failure) = (true, None);

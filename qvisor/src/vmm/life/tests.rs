@@ -262,3 +262,20 @@ fn nothing_comes_into_a_paused_one_unless_that_is_known() {
     assert!(world.exec(true).is_waiting());
     assert_eq!(world.told().0, EVENT_EXEC);
 }
+
+#[test]
+fn an_order_that_overtakes_a_wake_is_answered() {
+    let world = World::new(true);
+    let mut down = world.ask(Order::Hibernate);
+    world.falls_asleep(world.told().2);
+    assert!(down.answer().figures.is_some());
+    let up = world.exec(false);
+    assert_eq!(world.events.take(16).len(), 2);
+    // The kernel is told of the hibernation before it has seen the wake, and has nothing to do.
+    let mut again = world.ask(Order::Hibernate);
+    let request = world.told().2;
+    world.life.report(REPORT_PAUSED, request);
+    world.life.report(REPORT_ASLEEP, request);
+    assert!(again.answer().figures.is_some());
+    assert!(up.is_waiting());
+}
