@@ -30,7 +30,8 @@ pub fn trim_heap() {
     unsafe { libc::malloc_trim(0) };
 }
 
-/// The same, and what the calls until now have used of this thread's stack. For a process's first thread.
+/// The same, and what the process needed until now but will hardly need again: the stack below its present calls, and
+/// pages of programs' files, which come back from the page cache as they are used. For a process's first thread.
 pub fn trim() {
     trim_heap();
     let local = 0_u8;
@@ -39,4 +40,32 @@ pub fn trim() {
     // SAFETY: pages below the stack pointer and what a signal handler or the kernel may have put there hold nothing
     // that is used again; what is not mapped is refused, and stays so.
     unsafe { libc::madvise((end - STACK_BYTES) as *mut libc::c_void, STACK_BYTES, libc::MADV_DONTNEED) };
+    // SAFETY: the function fits, and no library is loaded or unloaded meanwhile.
+    unsafe { libc::dl_iterate_phdr(Some(drop_constant_segments), std::ptr::null_mut()) };
+}
+
+/// Lets go of the pages of a program's or library's segments that are never written.
+///
+/// # Safety
+/// `object` is what `dl_iterate_phdr` gives.
+unsafe extern "C" fn drop_constant_segments(
+    object: *mut libc::dl_phdr_info,
+    _size: usize,
+    _data: *mut libc::c_void,
+) -> libc::c_int {
+    // SAFETY: the caller's promise.
+    let (base, headers) = unsafe {
+        let object = &*object;
+        (object.dlpi_addr, std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()))
+    };
+    for header in
+        headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W == 0)
+    {
+        let page = PAGE as u64;
+        let start = (base + header.p_vaddr) / page * page;
+        let end = (base + header.p_vaddr + header.p_memsz) / page * page;
+        // SAFETY: a private mapping of a file, never written, reads the same from the file.
+        unsafe { libc::madvise(start as *mut libc::c_void, (end - start) as usize, libc::MADV_DONTNEED) };
+    }
+    0
 }
