@@ -290,13 +290,15 @@ pub fn shoot_down(aspace: &AddressSpace) {
     let me = arch::cpu_index();
     for cpu in (0..cpus()).filter(|&cpu| cpu != me) {
         let header = header_of(cpu);
-        while header.in_user.load(Ordering::SeqCst) == aspace.id() {
+        let runs = || header.in_user.load(Ordering::SeqCst) == aspace.id();
+        while runs() {
             kick(cpu);
-            for _ in 0..1000 {
-                if header.in_user.load(Ordering::SeqCst) != aspace.id() {
-                    break;
-                }
+            if (0..1000).all(|_| {
                 core::hint::spin_loop();
+                runs()
+            }) {
+                // The host does not run that CPU: this one may be in its way.
+                let _ = call(hc::YIELD, [0; 6]);
             }
         }
     }
