@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use crate::control::{self, Order, Report};
+use crate::footprint;
 use crate::jail;
 use crate::process::{self, SignalFd, Terminal};
 use crate::state::{Claim, Id, OCI_VERSION, Root, State, StateError, Status};
@@ -158,7 +159,10 @@ impl Front {
             let [from_vmm, signalled] = process::wait_readable([channel, self.signals.as_raw_fd()], -1);
             if from_vmm {
                 match self.report() {
-                    Some(Report::Started) => started(),
+                    Some(Report::Started) => {
+                        started();
+                        footprint::trim();
+                    }
                     Some(last) => report = Some(last),
                     None => channel = -1,
                 }
@@ -267,6 +271,7 @@ fn watch(
 ) -> ! {
     process::set_name(c"dormouse-watch");
     process::leave_session();
+    footprint::trim();
     let mut byte = [0];
     let _ = leash.read(&mut byte);
     terminal.iter().for_each(|terminal| terminal.restore());

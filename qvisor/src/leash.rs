@@ -16,6 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use crate::footprint;
 use crate::jail::own_id;
 use crate::process::{self, ChildEvent, SignalFd};
 
@@ -173,6 +174,7 @@ fn live(socket: UnixStream, vmm: i32) -> ! {
     if !process::die_with_parent(vmm) {
         process::exit_now(1);
     }
+    footprint::trim();
     loop {
         let [from_vmm, signalled] = process::wait_readable([socket.as_raw_fd(), signals.as_raw_fd()], -1);
         while signalled && let Some(arrived) = signals.next() {

@@ -5,6 +5,7 @@ pub mod boot;
 pub mod cli;
 pub mod container;
 pub mod control;
+pub mod footprint;
 pub mod front;
 pub mod hibernate;
 pub mod hostcall;

@@ -9,6 +9,7 @@ use abi::boot::Platform;
 use abi::layout::KERNEL_PHYS_MAX;
 
 use crate::boot::{self, BootError, BootSpec, TscMeter};
+use crate::footprint;
 use crate::hibernate::Hibernation;
 use crate::hibernate::stats::KernelPlace;
 use crate::hostcall::LEAVE_TIMEOUT;
@@ -243,6 +244,7 @@ impl Sandbox {
     }
 
     fn wait_for_end(&self, threads: Vec<JoinHandle<()>>) -> Outcome {
+        footprint::trim();
         let mut end = self.lock_end();
         let outcome = loop {
             if let Some(outcome) = end.outcome.clone() {

@@ -21,6 +21,7 @@ use swap::io::Device;
 use swap::{Home, Page, PageId, Stored, SwapError, SwapFileError, SwapHome};
 
 use self::fault::Point;
+use crate::footprint;
 use crate::memory::SandboxMemory;
 use crate::sandbox::{Outcome, Sandbox};
 
@@ -391,8 +392,7 @@ pub(crate) fn hibernated(sandbox: &Sandbox, phys: u64, request: u64) -> i64 {
     if what == hc::REPORT_ASLEEP {
         sandbox.machine.trim();
         sandbox.memory.trim();
-        // SAFETY: gives free memory of the allocator's back.
-        unsafe { libc::malloc_trim(0) };
+        footprint::trim_heap();
     }
     sandbox.report(what, request);
     fault::pass(Point::Asleep);

@@ -14,6 +14,7 @@ use abi::hostcall::{EVENT_SIGNAL, REPORT_RUNNING};
 
 use crate::boot::BootSpec;
 use crate::control::{self, Order, Report};
+use crate::footprint;
 use crate::hibernate::{Hibernation, SwapPlan};
 use crate::hostcall::events::EventQueue;
 use crate::hostcall::files::HostIo;
@@ -147,6 +148,7 @@ pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
     }
     process::ignore_signals(IGNORED);
     process::unblock_signals();
+    footprint::keep_heap_small();
     let Inherited { channel, listener, lock, console } = inherited;
     let early = || -> io::Result<()> {
         if let Tree::Bundle(bundle) = &mut plan.tree {

@@ -60,6 +60,9 @@ struct Last {
     index: usize,
 }
 
+/// The keeper's stack, in bytes.
+const KEEPER_STACK_BYTES: usize = 128 << 10;
+
 impl Systrap {
     /// Starts the zygote, as a child of the calling thread: when that ends, so do the stubs.
     /// `proc` is the host's `/proc`, or one that shows stubs.
@@ -74,6 +77,7 @@ impl Systrap {
         let kept = Arc::clone(&stubs);
         let keeper = std::thread::Builder::new()
             .name("keeper".into())
+            .stack_size(KEEPER_STACK_BYTES)
             .spawn(move || kept.keep())
             .map_err(|source| PlatformError::Host { what: "start the stubs' keeper", source })?;
         let state = |(cpu, ends)| CpuState {
