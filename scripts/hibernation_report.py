@@ -377,8 +377,9 @@ def how(raw):
         (`--reap stream`).""",
         """Sandboxes have root file systems of their own, so that no file of theirs is in the page cache for another's sake.
         The ten python servers share one.""",
-        """The charge is that of the sandbox's control group, with kernel memory and page cache; in brackets, what is left of
-        it when the page cache has been dropped. PSS is the sum over all processes: front end, VMM, leash and stubs. (That of
+        """The charge is that of the sandbox's control group, with kernel memory and page cache (of version 1: the sums of its
+        `memory.stat` and its kernel memory, since `usage_in_bytes` is not exact); in brackets, what is left of it when the
+        page cache has been dropped. PSS is the sum over all processes: front end, VMM, leash and stubs. (That of
         runsc came out above its charge for some workloads; we have not looked into why.)""",
         f"""runc: the cgroup freezer, then `{raw["reclaim"] or "no way to reclaim"}` with a swap file on the same disk; the client
         writes to the freezer itself before it connects, as the fastest of activators would. runsc: `pause` and `resume` on

@@ -61,13 +61,25 @@ def settled_pss_bytes():
     return last
 
 
+def charge_bytes_of(directory):
+    """Everything charged to a memory cgroup: pages of processes, of files read first in it, and of the kernel for it."""
+    current = directory / "memory.current"
+    if current.exists():
+        return int(current.read_text())
+    # memory.usage_in_bytes also counts what each CPU has set aside for it, up to 256 KiB, and is not exact for that reason
+    # (the kernel's cgroup-v1/memory.rst, section 5.5).
+    stat = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
+    kernel = int((directory / "memory.kmem.usage_in_bytes").read_text())
+    return int(stat["total_rss"]) + int(stat["total_cache"]) + kernel
+
+
 class MemoryCgroup:
     """A memory cgroup of our own for the processes started with `enter` as their `preexec_fn`; v1 or v2, else nothing."""
 
     HIERARCHIES = (("/sys/fs/cgroup/memory", "memory.usage_in_bytes"), ("/sys/fs/cgroup", "memory.current"))
 
     def __init__(self, name):
-        self.path = self.counter = None
+        self.path = None
         for top, counter in self.HIERARCHIES:
             path = Path(top) / f"dormouse-{name}-{os.getpid()}"
             try:
@@ -75,7 +87,7 @@ class MemoryCgroup:
             except OSError:
                 continue
             if (path / counter).exists():
-                self.path, self.counter = path, counter
+                self.path = path
                 return
             path.rmdir()
 
@@ -84,8 +96,7 @@ class MemoryCgroup:
             (self.path / "cgroup.procs").write_text("0")
 
     def charge_bytes(self):
-        """Everything charged: pages of processes, of files read first in it, and of the kernel on their behalf."""
-        return int((self.path / self.counter).read_text()) if self.path else None
+        return charge_bytes_of(self.path) if self.path else None
 
     def remove(self):
         """The processes in it have ended."""

@@ -7,6 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from measure import charge_bytes_of
 from sleepers import PATIENCE, Failure, Sleeper, own_cgroup, reap, run, write_bundle
 
 
@@ -28,10 +29,10 @@ class Runc(Sleeper):
         paths = {kind: path.lstrip("/") for _, kinds, path in rows for kind in kinds.split(",")}
         top = Path("/sys/fs/cgroup")
         if "memory" in paths:
-            self.memory_dir, self.counter = top / "memory" / paths["memory"], "memory.usage_in_bytes"
+            self.memory_dir = top / "memory" / paths["memory"]
             self.freeze_file = top / "freezer" / paths["freezer"] / "freezer.state"
         else:
-            self.memory_dir, self.counter = top / paths[""], "memory.current"
+            self.memory_dir = top / paths[""]
             self.freeze_file = self.memory_dir / "cgroup.freeze"
 
     def is_alive(self):
@@ -64,7 +65,7 @@ class Runc(Sleeper):
         return [int(pid) for pid in (self.memory_dir / "cgroup.procs").read_text().split()]
 
     def charge_bytes(self):
-        return int((self.memory_dir / self.counter).read_text())
+        return charge_bytes_of(self.memory_dir)
 
     def end(self):
         if hasattr(self, "freeze_file"):

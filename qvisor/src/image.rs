@@ -106,7 +106,7 @@ struct Segment {
 
 /// Loads `elf` at `KERNEL_IMAGE_PHYS` for a kernel whose linear map begins at `linear_base`, and relocates it. With
 /// `protect`, text and constants become read-only in the VMM's own mapping too (systrap runs the kernel from it).
-/// Text and constants are mapped from `file`, if there is one, instead of being copied.
+/// Its pages are mapped from `file`, if there is one, instead of being copied.
 pub fn load(
     elf: &[u8],
     file: Option<&ImageFile>,
@@ -128,8 +128,7 @@ pub fn load(
         high = high.max(end - low);
         let phys = place(segment.vaddr, low)?;
         memory.host_ptr(phys, segment.mem_len).ok_or(ImageError::Size(high))?;
-        let shared = file.filter(|_| segment.flags & PF_W == 0);
-        let mapped = shared.and_then(|file| map(file, segment, phys, memory));
+        let mapped = file.and_then(|file| map(file, segment, phys, memory));
         let (before, after) = mapped.unwrap_or((bytes.len(), bytes.len()));
         memory.copy_out(phys, &bytes[..before]).ok_or(ImageError::Size(high))?;
         memory.copy_out(phys + after as u64, &bytes[after..]).ok_or(ImageError::Size(high))?;
@@ -246,7 +245,11 @@ fn relocate(
         if info != R_X86_64_RELATIVE {
             return Err(ImageError::Relocation(info & 0xffff_ffff));
         }
-        memory.write(place(offset, low)?, &addend.wrapping_add(bias)).ok_or(ImageError::Bounds)?;
+        let (at, value) = (place(offset, low)?, addend.wrapping_add(bias));
+        // The build has relocated it for systrap: what is right already stays the file's, and shared.
+        if memory.read::<u64>(at).ok_or(ImageError::Bounds)? != value {
+            memory.write(at, &value).ok_or(ImageError::Bounds)?;
+        }
     }
     Ok(())
 }
@@ -301,6 +304,19 @@ mod tests {
             memory.copy_in(KERNEL_IMAGE_PHYS, image.end_phys - KERNEL_IMAGE_PHYS).unwrap()
         };
         assert!(bytes(&copied) == bytes(&mapped));
+    }
+
+    #[test]
+    fn the_build_has_relocated_it_for_systrap() {
+        let memory = memory();
+        let image = load(KERNEL, None, &memory, abi::layout::LINEAR_BASE_SYSTRAP, false).unwrap();
+        let segments = segments(KERNEL).unwrap();
+        let low = segments.iter().filter(|s| s.kind == PT_LOAD).map(|s| s.vaddr).min().unwrap();
+        for segment in segments.iter().filter(|s| s.kind == PT_LOAD) {
+            let loaded = memory.copy_in(place(segment.vaddr, low).unwrap(), segment.file_len).unwrap();
+            assert!(loaded == range(KERNEL, segment.offset, segment.file_len).unwrap());
+        }
+        assert!(image.entry > abi::layout::LINEAR_BASE_SYSTRAP);
     }
 
     #[test]

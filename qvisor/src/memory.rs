@@ -3,6 +3,7 @@
 //! The kernel's *linear map* is this reservation: guest-physical `p` is at `base + p`. Every address the guest
 //! hands over is turned into a host pointer by [`SandboxMemory::host_ptr`], and nowhere else.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -56,7 +57,8 @@ pub struct SandboxMemory {
     user_len: u64,
     /// The file behind user memory (systrap), which stubs map; private memory on kvm.
     user_file: Option<OwnedFd>,
-    window: Mutex<Vec<Option<WindowChunk>>>,
+    /// The chunks of the file window that are mapped.
+    window: Mutex<BTreeMap<u64, WindowChunk>>,
 }
 
 // SAFETY: the reservation belongs to this object until it is dropped, and every access is by raw copies.
@@ -92,7 +94,7 @@ impl SandboxMemory {
             kernel_len: kernel_bytes,
             user_len: user_bytes,
             user_file: None,
-            window: Mutex::new(vec![None; to_usize(WINDOW_CHUNKS)]),
+            window: Mutex::default(),
         };
         if fixed != 0 && !ptr::eq(base, place) {
             return Err(failed("place the linear map"));
@@ -287,9 +289,7 @@ impl SandboxMemory {
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         let phys = WINDOW_PHYS + chunk * WINDOW_CHUNK;
         self.map(phys, WINDOW_CHUNK, libc::MAP_SHARED, Some(file.as_fd()), offset, writable)?;
-        if let Some(entry) = window.get_mut(to_usize(chunk)) {
-            *entry = Some(WindowChunk { file: Arc::new(file), offset, writable });
-        }
+        window.insert(chunk, WindowChunk { file: Arc::new(file), offset, writable });
         Ok(())
     }
 
@@ -301,17 +301,14 @@ impl SandboxMemory {
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         self.map(WINDOW_PHYS + chunk * WINDOW_CHUNK, WINDOW_CHUNK, flags, None, 0, false)?;
-        if let Some(entry) = window.get_mut(to_usize(chunk)) {
-            *entry = None;
-        }
+        window.remove(&chunk);
         Ok(())
     }
 
     /// How many chunks of the file window are mapped.
     #[must_use]
     pub fn window_chunks(&self) -> u64 {
-        let window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
-        window.iter().filter(|chunk| chunk.is_some()).count() as u64
+        self.window.lock().unwrap_or_else(PoisonError::into_inner).len() as u64
     }
 
     /// The chunk that `len` bytes at `phys` lie in, with the file offset of `phys`; `None` unless all of them lie in
@@ -324,7 +321,7 @@ impl SandboxMemory {
             return None;
         }
         let window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
-        let chunk = window.get(to_usize(at / WINDOW_CHUNK))?.clone()?;
+        let chunk = window.get(&(at / WINDOW_CHUNK))?.clone();
         let offset = chunk.offset + inside;
         Some((chunk, offset))
     }

@@ -56,11 +56,7 @@ struct Bits(Vec<u64>);
 
 impl Bits {
     fn new() -> Result<Self, Obstacle> {
-        let words = frames::total().div_ceil(64);
-        let mut bits = Vec::new();
-        bits.try_reserve_exact(words).map_err(|_| Obstacle::NoMemory)?;
-        bits.resize(words, 0);
-        Ok(Self(bits))
+        heap::zeroed(frames::total().div_ceil(64)).map(Self).map_err(|_| Obstacle::NoMemory)
     }
 
     fn has(&self, index: u32) -> bool {

@@ -37,6 +37,8 @@ static SET: SpinLock<WorkingSet> = SpinLock::new(WorkingSet::new());
 /// Entries whose content is back, by space and page, and how many: to be made present by whichever CPU comes to it.
 static HIDDEN: SpinLock<Vec<(u64, u64)>> = SpinLock::new(Vec::new());
 static HIDDEN_COUNT: AtomicUsize = AtomicUsize::new(0);
+/// The entries may be made present before their content is back: no task runs until all of it is.
+static EARLY: AtomicBool = AtomicBool::new(false);
 /// CPUs that are at it.
 static HELPERS: AtomicUsize = AtomicUsize::new(0);
 /// Each entry's first use since the wake is to be seen.
@@ -208,28 +210,54 @@ pub fn begin_wake() {
 }
 
 /// Brings the set back and makes its entries present. While tasks run (`streams`) it comes in small batches; else another
-/// CPU that is idle makes the entries of one batch present while the next one comes. Best effort: faults do the rest.
+/// CPU that is idle makes the entries present meanwhile. Best effort: faults do the rest.
 pub fn bring_back(streams: bool) {
     let members: Vec<Touch> = SET.lock().members().collect();
-    let shared = !streams && platform::is_systrap() && platform::cpus() > 1;
-    let batch = match (streams, shared) {
+    let shared = !streams && !is_recording() && platform::is_systrap() && platform::cpus() > 1;
+    // While no task runs, user or kernel code, nobody sees that an entry comes before its content.
+    let frozen = if shared { sched::freeze_queue() } else { None };
+    EARLY.store(frozen.is_some(), Ordering::SeqCst);
+    let batch = match (streams, shared && frozen.is_none()) {
         (true, _) => STREAM_PAGES,
         (false, true) => SHARED_PAGES,
         (false, false) => members.len().max(1),
     };
-    let mut seen = BTreeSet::new();
     for members in members.chunks(batch) {
-        let frames = members.iter().map(|member| member.frame).filter(|frame| seen.insert(*frame)).collect();
-        if residency::bring_set(frames).is_err() {
+        let present = || {
+            if !is_recording() {
+                hide(members.iter().map(Touch::key).filter(|(space, _)| *space != NO_SPACE));
+            }
+            shared && sched::rouse_another()
+        };
+        let helped = frozen.is_some() && present();
+        if residency::bring_set(once_each(members)).is_err() {
+            if frozen.is_some() {
+                crate::boot::die("the working set did not come back");
+            }
             return;
         }
-        if !is_recording() {
-            hide(members.iter().map(Touch::key).filter(|(space, _)| *space != NO_SPACE));
-        }
-        if !(shared && sched::rouse_another()) {
+        if !(helped || frozen.is_none() && present()) {
             help();
         }
     }
+    finish();
+    EARLY.store(false, Ordering::SeqCst);
+}
+
+/// The frames of these members; few are there twice.
+fn once_each(members: &[Touch]) -> Vec<u32> {
+    let frames: Vec<u32> = members.iter().map(|member| member.frame).collect();
+    let mut sorted = frames.clone();
+    sorted.sort_unstable();
+    if sorted.array_windows().all(|[a, b]| a != b) {
+        return frames;
+    }
+    let mut seen = BTreeSet::new();
+    frames.into_iter().filter(|frame| seen.insert(*frame)).collect()
+}
+
+/// Makes present what is left, and waits for other CPUs that are at it.
+fn finish() {
     for _ in 0..HELP_ATTEMPTS {
         help();
         if HIDDEN_COUNT.load(Ordering::SeqCst) == 0 && HELPERS.load(Ordering::SeqCst) == 0 {
@@ -263,14 +291,15 @@ pub fn help() {
     HELPERS.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// Makes entries present whose content is back, and shows them to the stubs; those of spaces that are in use remain.
+/// Makes entries present whose content is back or on its way, and shows them to the stubs; those of spaces that are in use remain.
 fn restore(mut hidden: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     hidden.sort_unstable();
     let mut busy = Vec::new();
     for of_space in hidden.chunk_by(|(a, _), (b, _)| a == b) {
         let space = of_space.first().and_then(|(id, _)| AddressSpace::find(*id));
         let pages = of_space.iter().map(|(_, page)| *page);
-        if space.is_some_and(|space| !space.bring_in_entries(pages, residency::is_swapped)) {
+        let is_absent = |frame| !EARLY.load(Ordering::SeqCst) && residency::is_swapped(frame);
+        if space.is_some_and(|space| !space.bring_in_entries(pages, is_absent)) {
             busy.extend_from_slice(of_space);
         }
     }

@@ -1,10 +1,13 @@
 //! The kernel heap: buddy pages and slabs over the kernel memory the VMM left free.
 
+use alloc::vec::Vec;
 use allocator::buddy::LockedHeap;
+use core::alloc::Layout;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::config::HEAP_RESERVE_BYTES;
+use crate::errno::{Errno, Result};
 use crate::platform;
 use crate::sync::SpinLock;
 
@@ -36,6 +39,31 @@ pub fn alloc_pages(bytes: usize) -> Option<u64> {
 /// One page of zeros; its linear address.
 pub fn alloc_zeroed_page() -> Option<u64> {
     HEAP.alloc_zeroed_pages(0).map(|pointer| pointer.as_ptr() as u64)
+}
+
+/// Words that zeros are values of.
+///
+/// # Safety
+/// All bits 0 are a value of the type, which has a size.
+pub unsafe trait Zeros {}
+// SAFETY: integers.
+unsafe impl Zeros for u64 {}
+// SAFETY: integers.
+unsafe impl Zeros for AtomicU64 {}
+
+/// So many zeros; large ones take up none of the host's memory before they are written.
+pub fn zeroed<T: Zeros>(len: usize) -> Result<Vec<T>> {
+    let layout = Layout::array::<T>(len).map_err(|_| Errno::ENOMEM)?;
+    if len == 0 {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the layout is not empty.
+    let start = unsafe { alloc::alloc::alloc_zeroed(layout) };
+    if start.is_null() {
+        return Err(Errno::ENOMEM);
+    }
+    // SAFETY: the global allocator gave it for just this layout, and zeros are values.
+    Ok(unsafe { Vec::from_raw_parts(start.cast(), len, len) })
 }
 
 /// Frees what [`alloc_pages`] or [`alloc_zeroed_page`] gave.

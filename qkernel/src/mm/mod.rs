@@ -9,6 +9,7 @@ pub mod heap;
 pub mod io;
 pub mod map;
 pub mod object;
+pub mod pages;
 pub mod pagetable;
 pub mod report;
 pub mod residency;

@@ -2,12 +2,12 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
-use alloc::collections::btree_map::Entry;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::frames::{self, Frame};
+use super::pages::Pages;
 use super::residency;
 use super::window::{self, HostFileMap};
 use super::{AddressSpace, IoBuf, PAGE};
@@ -104,7 +104,7 @@ impl Mappers {
 
 /// Frames by page index: the content of a tmpfs file, a memfd, or shared anonymous memory. Holes read as zeros.
 pub struct PageStore {
-    pages: SpinLock<BTreeMap<u64, Frame>>,
+    pages: SpinLock<Pages>,
     size: AtomicU64,
     /// Address spaces that map this, to be told of truncation.
     mappers: Mappers,
@@ -152,7 +152,7 @@ impl PageStore {
     /// As [`Self::new`]; its pages count against `quota`.
     pub fn with_quota(size: u64, quota: Option<Arc<Quota>>) -> Arc<Self> {
         let store = Arc::new(Self {
-            pages: SpinLock::new(BTreeMap::new()),
+            pages: SpinLock::new(Pages::new()),
             size: AtomicU64::new(size),
             mappers: Mappers::new(),
             label: Once::new(),
@@ -175,15 +175,15 @@ impl PageStore {
 
     /// Bytes of frames it holds.
     pub fn resident_bytes(&self) -> u64 {
-        self.pages.lock().len() as u64 * PAGE
+        self.pages.lock().count() as u64 * PAGE
     }
 
     /// The frame of page `index` with a reference added for the caller, allocating it when it is a hole. The store
     /// keeps its own reference. `Errno::ENOMEM` when there is no frame.
     pub fn frame(&self, index: u64) -> Result<Frame> {
         let mut pages = self.pages.lock();
-        let frame = match pages.get(&index) {
-            Some(frame) => *frame,
+        let frame = match pages.get(index) {
+            Some(frame) => frame,
             None => {
                 if let Some(quota) = &self.quota {
                     quota.take()?;
@@ -192,7 +192,7 @@ impl PageStore {
                     self.give_back(1);
                     return Err(Errno::ENOMEM);
                 };
-                pages.insert(index, frame);
+                pages.fill(index, frame);
                 frame
             }
         };
@@ -205,7 +205,7 @@ impl PageStore {
     /// The frame of page `index` as [`Self::frame`] gives it; `None` for a hole.
     pub(super) fn frame_if_present(&self, index: u64) -> Result<Option<Frame>> {
         let pages = self.pages.lock();
-        let Some(frame) = pages.get(&index).copied() else { return Ok(None) };
+        let Some(frame) = pages.get(index) else { return Ok(None) };
         frames::add_ref(frame)?;
         drop(pages);
         residency::ensure(frame).inspect_err(|_| frames::drop_ref(frame))?;
@@ -215,13 +215,13 @@ impl PageStore {
     /// The same, of a page whose content need not be brought back first; without any wait.
     pub(super) fn frame_in_memory(&self, index: u64) -> Option<Frame> {
         let pages = self.pages.lock();
-        let frame = pages.get(&index).copied().filter(|frame| !residency::is_swapped(*frame))?;
+        let frame = pages.get(index).filter(|frame| !residency::is_swapped(*frame))?;
         frames::add_ref(frame).ok().map(|()| frame)
     }
 
     /// Whether page `index` is no hole.
     pub(super) fn holds(&self, index: u64) -> bool {
-        self.pages.lock().contains_key(&index)
+        self.pages.lock().get(index).is_some()
     }
 
     /// Fills the holes among `count` pages from `index` on with frames, whose references it takes over.
@@ -229,11 +229,8 @@ impl PageStore {
         let mut pages = self.pages.lock();
         for at in 0..count {
             let frame = first.add(at);
-            match pages.entry(index + at as u64) {
-                Entry::Occupied(_) => frames::drop_ref(frame),
-                Entry::Vacant(hole) => {
-                    hole.insert(frame);
-                }
+            if !pages.fill(index + at as u64, frame) {
+                frames::drop_ref(frame);
             }
         }
     }
@@ -241,17 +238,17 @@ impl PageStore {
     /// Makes everything a hole; mappings keep what they show.
     pub(super) fn forget(&self) {
         let pages = core::mem::take(&mut *self.pages.lock());
-        pages.into_values().for_each(frames::drop_ref);
+        pages.iter().for_each(|(_, frame)| frames::drop_ref(frame));
     }
 
     /// The same with pages that nobody else refers to.
     pub(super) fn forget_unused(&self) {
-        self.pages.lock().retain(|_, frame| {
-            let unused = frames::is_exclusive(*frame);
+        self.pages.lock().remove(0, u64::MAX, |frame| {
+            let unused = frames::is_exclusive(frame);
             if unused {
-                frames::drop_ref(*frame);
+                frames::drop_ref(frame);
             }
-            !unused
+            unused
         });
     }
 
@@ -261,8 +258,8 @@ impl PageStore {
     }
 
     /// Calls `f` for each of its frames.
-    pub fn for_each_frame(&self, f: impl FnMut(Frame)) {
-        self.pages.lock().values().copied().for_each(f);
+    pub fn for_each_frame(&self, mut f: impl FnMut(Frame)) {
+        self.pages.lock().iter().for_each(|(_, frame)| f(frame));
     }
 
     /// Reads from `offset` into `buf`, up to the end of the store.
@@ -353,19 +350,17 @@ impl PageStore {
     }
 
     fn punch(&self, first: u64, last: u64) {
-        let freed: Vec<(u64, Frame)> = {
-            let mut pages = self.pages.lock();
-            let keys: Vec<u64> = pages.range(first..last).map(|(key, _)| *key).collect();
-            keys.into_iter().filter_map(|key| pages.remove_entry(&key)).collect()
-        };
+        let mut freed = Vec::new();
+        self.pages.lock().remove(first, last, |frame| {
+            freed.push(frame);
+            true
+        });
         if freed.is_empty() {
             return;
         }
         self.mappers.unmap((&raw const *self).cast(), first, last);
         self.give_back(freed.len());
-        for (_, frame) in freed {
-            frames::drop_ref(frame);
-        }
+        freed.into_iter().for_each(frames::drop_ref);
     }
 
     /// The next offset at or after `offset` that is data (or a hole, if `hole`); the end of the store counts as a hole.
@@ -377,12 +372,12 @@ impl PageStore {
         let pages = self.pages.lock();
         let mut index = offset / PAGE;
         if hole {
-            while pages.contains_key(&index) {
+            while pages.get(index).is_some() {
                 index += 1;
             }
             Some((index * PAGE).max(offset).min(size))
         } else {
-            let (found, _) = pages.range(index..).next()?;
+            let (found, _) = pages.from(index).next()?;
             let at = (found * PAGE).max(offset);
             (at < size).then_some(at)
         }
@@ -398,10 +393,8 @@ impl Drop for PageStore {
     fn drop(&mut self) {
         STORES.lock().remove(&(&raw const *self as usize));
         let pages = core::mem::take(&mut *self.pages.lock());
-        self.give_back(pages.len());
-        for frame in pages.into_values() {
-            frames::drop_ref(frame);
-        }
+        self.give_back(pages.count());
+        pages.iter().for_each(|(_, frame)| frames::drop_ref(frame));
     }
 }
 

@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use abi::hostcall as hc;
 
 use super::frames::{self, Frame};
+use super::heap;
 use crate::errno::{Errno, Result};
 use crate::hibernate::working_set;
 use crate::platform;
@@ -48,10 +49,7 @@ impl Residency {
     fn prepare(&self, frames: usize) -> Result<()> {
         for place in [&self.untouched, &self.absent] {
             if place.get().is_none() {
-                let words = frames.div_ceil(64);
-                let mut bits = Vec::new();
-                bits.try_reserve_exact(words).map_err(|_| Errno::ENOMEM)?;
-                bits.resize_with(words, AtomicU64::default);
+                let bits = heap::zeroed(frames.div_ceil(64))?;
                 place.call_once(|| bits.into_boxed_slice());
             }
         }
@@ -123,8 +121,12 @@ impl Residency {
         let words = absent.iter().zip(untouched.iter());
         let mut count = 0;
         for ((absent, untouched), bits) in words.zip(bits.chain(core::iter::repeat(0))) {
-            untouched.store(bits, Ordering::Release);
-            absent.store(bits, Ordering::Release);
+            // Most are 0 and stay so; written they would take up memory.
+            for word in [untouched, absent] {
+                if word.load(Ordering::Relaxed) != bits {
+                    word.store(bits, Ordering::Release);
+                }
+            }
             count += u64::from(bits.count_ones());
         }
         self.count.store(count, Ordering::Relaxed);

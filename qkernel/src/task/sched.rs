@@ -467,9 +467,18 @@ pub struct Frozen(());
 
 /// Freezes the scheduler, if no task runs or is about to. For an idle CPU, which goes on alone.
 pub fn freeze() -> Option<Frozen> {
+    freeze_if(VecDeque::is_empty)
+}
+
+/// The same though tasks may wait for a CPU: they go on waiting.
+pub fn freeze_queue() -> Option<Frozen> {
+    freeze_if(|_| true)
+}
+
+fn freeze_if(may: impl FnOnce(&VecDeque<Arc<Task>>) -> bool) -> Option<Frozen> {
     let queue = QUEUE.lock();
     let is_busy = |cpu: usize| CPUS[cpu].busy.load(Ordering::SeqCst);
-    if !queue.is_empty() || (0..platform::cpus()).any(is_busy) {
+    if FROZEN.load(Ordering::SeqCst) || !may(&queue) || (0..platform::cpus()).any(is_busy) {
         return None;
     }
     FROZEN.store(true, Ordering::SeqCst);
