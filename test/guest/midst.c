@@ -361,8 +361,10 @@ static int memory(uint64_t mib) {
 }
 
 static volatile int enough;
+static pthread_barrier_t begun;
 
 static void *spin(void *argument) {
+    pthread_barrier_wait(&begun);
     while (!enough)
         ;
     return argument;
@@ -371,9 +373,10 @@ static void *spin(void *argument) {
 // Threads that all want a processor, and never call the kernel.
 static int busy(int count) {
     pthread_t ids[512];
-    HOLDS(count <= 512);
+    HOLDS(count <= 512 && pthread_barrier_init(&begun, NULL, (unsigned)count + 1) == 0);
     for (int i = 0; i < count; i++)
         HOLDS(pthread_create(&ids[i], NULL, spin, NULL) == 0);
+    pthread_barrier_wait(&begun);
     ready();
     await_line();
     enough = 1;
