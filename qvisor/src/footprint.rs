@@ -1,9 +1,8 @@
 //! The memory of processes that mostly wait: there may be thousands of them.
 
-/// A heap block of at least so many bytes is mapped for itself, and goes back to the host whole.
-const MAPPED_BYTES: libc::c_int = 32 << 10;
-/// The allocator asks for, and keeps at its end, no more than this at a time.
-const STEP_BYTES: libc::c_int = 16 << 10;
+/// A heap block of at least so many bytes is mapped for itself, and goes back to the host whole; the buffers of single
+/// system calls are smaller.
+const MAPPED_BYTES: libc::c_int = 256 << 10;
 /// How far below this function's frame the stack is left alone: its own calls stand there.
 const STACK_MARGIN_BYTES: usize = 4 << 10;
 /// How much of a stack below that is given back; deep calls happen at the start.
@@ -12,13 +11,7 @@ const PAGE: usize = 4096;
 
 /// Has the allocator prefer little memory to speed: one arena for all threads, in which what one frees serves another.
 pub fn keep_heap_small() {
-    let options = [
-        (libc::M_ARENA_MAX, 1),
-        (libc::M_MMAP_THRESHOLD, MAPPED_BYTES),
-        (libc::M_TOP_PAD, STEP_BYTES),
-        (libc::M_TRIM_THRESHOLD, STEP_BYTES),
-    ];
-    for (option, value) in options {
+    for (option, value) in [(libc::M_ARENA_MAX, 1), (libc::M_MMAP_THRESHOLD, MAPPED_BYTES)] {
         // SAFETY: integers only. An option that is not taken does no harm.
         unsafe { libc::mallopt(option, value) };
     }
