@@ -1,9 +1,8 @@
 //! The memory of processes that mostly wait: there may be thousands of them.
 
-/// A heap block of at least so many bytes is mapped for itself, and goes back to the host whole.
-const MAPPED_BYTES: libc::c_int = 32 << 10;
-/// The allocator asks for, and keeps at its end, no more than this at a time.
-const STEP_BYTES: libc::c_int = 16 << 10;
+/// A heap block of at least so many bytes is mapped for itself, and goes back to the host whole; the buffers of single
+/// system calls are smaller.
+const MAPPED_BYTES: libc::c_int = 256 << 10;
 /// How far below this function's frame the stack is left alone: its own calls stand there.
 const STACK_MARGIN_BYTES: usize = 4 << 10;
 /// How much of a stack below that is given back; deep calls happen at the start.
@@ -12,13 +11,7 @@ const PAGE: usize = 4096;
 
 /// Has the allocator prefer little memory to speed: one arena for all threads, in which what one frees serves another.
 pub fn keep_heap_small() {
-    let options = [
-        (libc::M_ARENA_MAX, 1),
-        (libc::M_MMAP_THRESHOLD, MAPPED_BYTES),
-        (libc::M_TOP_PAD, STEP_BYTES),
-        (libc::M_TRIM_THRESHOLD, STEP_BYTES),
-    ];
-    for (option, value) in options {
+    for (option, value) in [(libc::M_ARENA_MAX, 1), (libc::M_MMAP_THRESHOLD, MAPPED_BYTES)] {
         // SAFETY: integers only. An option that is not taken does no harm.
         unsafe { libc::mallopt(option, value) };
     }
@@ -30,7 +23,8 @@ pub fn trim_heap() {
     unsafe { libc::malloc_trim(0) };
 }
 
-/// The same, and what the calls until now have used of this thread's stack. For a process's first thread.
+/// The same, and what the process needed until now but will hardly need again: the stack below its present calls, and
+/// pages of programs' files, which come back from the page cache as they are used. For a process's first thread.
 pub fn trim() {
     trim_heap();
     let local = 0_u8;
@@ -39,4 +33,32 @@ pub fn trim() {
     // SAFETY: pages below the stack pointer and what a signal handler or the kernel may have put there hold nothing
     // that is used again; what is not mapped is refused, and stays so.
     unsafe { libc::madvise((end - STACK_BYTES) as *mut libc::c_void, STACK_BYTES, libc::MADV_DONTNEED) };
+    // SAFETY: the function fits, and no library is loaded or unloaded meanwhile.
+    unsafe { libc::dl_iterate_phdr(Some(drop_constant_segments), std::ptr::null_mut()) };
+}
+
+/// Lets go of the pages of a program's or library's segments that are never written.
+///
+/// # Safety
+/// `object` is what `dl_iterate_phdr` gives.
+unsafe extern "C" fn drop_constant_segments(
+    object: *mut libc::dl_phdr_info,
+    _size: usize,
+    _data: *mut libc::c_void,
+) -> libc::c_int {
+    // SAFETY: the caller's promise.
+    let (base, headers) = unsafe {
+        let object = &*object;
+        (object.dlpi_addr, std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()))
+    };
+    for header in
+        headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W == 0)
+    {
+        let page = PAGE as u64;
+        let start = (base + header.p_vaddr) / page * page;
+        let end = (base + header.p_vaddr + header.p_memsz) / page * page;
+        // SAFETY: a private mapping of a file, never written, reads the same from the file.
+        unsafe { libc::madvise(start as *mut libc::c_void, (end - start) as usize, libc::MADV_DONTNEED) };
+    }
+    0
 }

@@ -52,6 +52,7 @@ impl Cpus {
                 cpu,
                 deadline_ns: AtomicU64::new(u64::MAX),
                 in_user: AtomicU64::new(0),
+                alarm_ns: AtomicU64::new(u64::MAX),
             };
             // SAFETY: the range was checked, and no CPU runs yet.
             unsafe { at.write(header) };
@@ -104,6 +105,13 @@ impl Cpus {
     pub fn in_user(&self, cpu: u32) -> Option<&AtomicU64> {
         // SAFETY: as for `pending`.
         self.header(cpu).map(|header| unsafe { AtomicU64::from_ptr((&raw mut (*header).in_user).cast()) })
+    }
+
+    /// `CpuHeader::alarm_ns`.
+    #[must_use]
+    pub fn alarm(&self, cpu: u32) -> Option<&AtomicU64> {
+        // SAFETY: as for `pending`.
+        self.header(cpu).map(|header| unsafe { AtomicU64::from_ptr((&raw mut (*header).alarm_ns).cast()) })
     }
 
     /// Sets `pending` and ends the vCPU's sleep, if it sleeps. Whoever calls this looks at `in_user` afterwards: the
@@ -175,7 +183,7 @@ impl Cpus {
     /// Whether the vCPUs are to end.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
-        self.stopping.load(Relaxed)
+        self.stopping.load(SeqCst)
     }
 }
 

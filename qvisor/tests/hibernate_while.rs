@@ -55,6 +55,19 @@ fn a_child_runs() {
 }
 
 #[test]
+fn many_threads_want_one_processor() {
+    let mut place = Place::new();
+    let program = [guest("midst").to_str().unwrap().to_owned(), "busy".into(), "300".into()];
+    place.start(&["--memory", "64M", "--cpus", "1"], &[], &program.each_ref().map(String::as_str));
+    let down = place.order(&["hibernate"]);
+    // Would each of them run for one more time slice before it rests, that were two to three seconds.
+    assert!(down["pause_us"].as_u64().unwrap() < 1_000_000, "{down}");
+    place.order(&["wake"]);
+    place.says_line();
+    place.ends_well();
+}
+
+#[test]
 fn a_pipe_is_full() {
     survives(&["pipe"]);
 }

@@ -382,7 +382,8 @@ fn runs_without(place: &Place, rule: Option<usize>) -> Result<(), String> {
         format!("{}:/elsewhere", elsewhere.display()),
         format!("{}:/tests:ro", tests.display()),
     ];
-    let mut options = vec!["--cwd", "/work", "--id", "w"];
+    // With a time-out it is asked how much processor time the sandbox has used.
+    let mut options = vec!["--cwd", "/work", "--id", "w", "--idle-timeout", "1h"];
     volumes.iter().for_each(|volume| options.extend(["--volume", volume]));
     let mut command = place.run(&options, &["/usr/bin/python3", "/tests/everything.py"]);
     let null = fs::File::options().read(true).write(true).open("/dev/null").unwrap();

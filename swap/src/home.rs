@@ -305,6 +305,7 @@ impl Home for SwapHome {
             self.settle(id, Place::Word);
             stored.word_pages += 1;
         }
+        self.places.trim();
         self.swap.slots.trim();
         self.reap.slots.trim();
         Ok(stored)

@@ -1,4 +1,4 @@
-//! Where each page is, four bytes a page; and which slots of a file are in use, one bit and a checksum each.
+//! Where each page is, at most four bytes a page; and which slots of a file are in use, one bit and a checksum each.
 
 use crate::PageId;
 
@@ -39,17 +39,71 @@ impl Place {
 }
 
 const CHUNK: usize = 1024;
+type Codes = [u32; CHUNK];
+
+/// Where the pages of one block of 1024 are.
+#[derive(Debug)]
+enum Chunk {
+    /// A code for each.
+    Open(Box<Codes>),
+    /// `(first page, its code)` of runs of pages that follow each other in a file, or are all alike.
+    Packed(Box<[(u16, u32)]>),
+}
+
+impl Chunk {
+    fn code(&self, at: usize) -> u32 {
+        match self {
+            Self::Open(codes) => codes[at],
+            Self::Packed(runs) => {
+                let after = runs.partition_point(|(first, _)| usize::from(*first) <= at);
+                let (first, code) = runs[after - 1];
+                follows(code, at - usize::from(first))
+            }
+        }
+    }
+
+    fn open(&mut self) -> &mut Codes {
+        if let Self::Packed(_) = self {
+            let mut codes = Box::new([0; CHUNK]);
+            codes.iter_mut().enumerate().for_each(|(at, code)| *code = self.code(at));
+            *self = Self::Open(codes);
+        }
+        match self {
+            Self::Open(codes) => codes,
+            Self::Packed(_) => unreachable!("it was opened above"),
+        }
+    }
+
+    /// Takes up less memory, if that is how the pages lie.
+    fn pack(&mut self) {
+        let Self::Open(codes) = self else { return };
+        let begins = |at: usize| at == 0 || codes[at] != follows(codes[at - 1], 1);
+        let runs: Vec<(u16, u32)> = (0..CHUNK)
+            .filter(|at| begins(*at))
+            .map(|at| (u16::try_from(at).unwrap_or(0), codes[at]))
+            .collect();
+        if size_of_val(&runs[..]) <= size_of::<Codes>() / 2 {
+            *self = Self::Packed(runs.into());
+        }
+    }
+}
+
+/// The code that continues a run `pages` on.
+fn follows(code: u32, pages: usize) -> u32 {
+    let step = u32::from(code & (SWAP | REAP) != 0);
+    code.wrapping_add(step * u32::try_from(pages).unwrap_or(0))
+}
 
 /// Places by page number. Memory goes by the blocks of 1024 pages that hold any.
 #[derive(Debug, Default)]
 pub struct Places {
-    chunks: Vec<Option<Box<[u32; CHUNK]>>>,
+    chunks: Vec<Option<Chunk>>,
 }
 
 impl Places {
     pub fn get(&self, id: PageId) -> Option<Place> {
         let (chunk, at) = split(id);
-        Place::decode(self.chunks.get(chunk)?.as_ref()?[at])
+        Place::decode(self.chunks.get(chunk)?.as_ref()?.code(at))
     }
 
     /// Sets a place; the former one is returned.
@@ -58,8 +112,8 @@ impl Places {
         if chunk >= self.chunks.len() {
             self.chunks.resize_with(chunk + 1, || None);
         }
-        let chunk = self.chunks[chunk].get_or_insert_with(|| Box::new([0; CHUNK]));
-        Place::decode(std::mem::replace(&mut chunk[at], place.encode()))
+        let chunk = self.chunks[chunk].get_or_insert_with(|| Chunk::Open(Box::new([0; CHUNK])));
+        Place::decode(std::mem::replace(&mut chunk.open()[at], place.encode()))
     }
 
     /// Drops the pages that are not `kept`, telling where they were.
@@ -67,13 +121,13 @@ impl Places {
         for (index, slot) in self.chunks.iter_mut().enumerate() {
             let Some(chunk) = slot else { continue };
             let mut used = false;
-            for (at, code) in chunk.iter_mut().enumerate() {
-                let Some(place) = Place::decode(*code) else { continue };
+            for at in 0..CHUNK {
+                let Some(place) = Place::decode(chunk.code(at)) else { continue };
                 let id = PageId::try_from(index * CHUNK + at).unwrap_or(PageId::MAX);
                 if kept(id) {
                     used = true;
                 } else {
-                    *code = 0;
+                    chunk.open()[at] = 0;
                     dropped(id, place);
                 }
             }
@@ -81,6 +135,12 @@ impl Places {
                 *slot = None;
             }
         }
+    }
+
+    /// Takes up as little memory as it can until the next change.
+    pub fn trim(&mut self) {
+        self.chunks.iter_mut().flatten().for_each(Chunk::pack);
+        self.chunks.shrink_to_fit();
     }
 }
 
@@ -201,6 +261,32 @@ mod tests {
         places.retain(&mut |id| id != 5, &mut |id, place| dropped.push((id, place)));
         assert_eq!(dropped, [(5, Place::Reap(7))]);
         assert_eq!(places.get(5), None);
+    }
+
+    #[test]
+    fn packed_places_are_the_same_ones() {
+        let of = |id: PageId| match id {
+            0..40 => Some(Place::Swap(7 + id)),
+            40..90 => Some(Place::Word),
+            100..1500 => Some(Place::Reap(2000 + id)),
+            2048..3072 if id.is_multiple_of(2) => Some(Place::Swap(id * 5)),
+            _ => None,
+        };
+        let mut places = Places::default();
+        let ids = || 0..3072;
+        for id in ids() {
+            of(id).map(|place| places.set(id, place));
+        }
+        places.trim();
+        assert!(matches!(&places.chunks[0], Some(Chunk::Packed(runs)) if runs.len() == 4));
+        assert!(matches!(&places.chunks[2], Some(Chunk::Open(_))));
+        assert!(ids().all(|id| places.get(id) == of(id)));
+        assert_eq!(places.set(1200, Place::Word), of(1200));
+        assert!(ids().all(|id| places.get(id) == if id == 1200 { Some(Place::Word) } else { of(id) }));
+        places.trim();
+        let mut dropped = Vec::new();
+        places.retain(&mut |id| id != 30, &mut |id, place| dropped.push((id, place)));
+        assert_eq!((dropped, places.get(30), places.get(31)), (vec![(30, Place::Swap(37))], None, of(31)));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 // on standard input, and says "ok" if nothing was lost.
 //
 // midst futex|epoll|child|pipe|timer|signal|vfork|unread|family|memory
-// midst unread PORT | download PORT BYTES | server PORT THREADS
+// midst unread PORT | download PORT BYTES | server PORT THREADS | busy THREADS
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -360,6 +360,31 @@ static int memory(uint64_t mib) {
     return 0;
 }
 
+static volatile int enough;
+static pthread_barrier_t begun;
+
+static void *spin(void *argument) {
+    pthread_barrier_wait(&begun);
+    while (!enough)
+        ;
+    return argument;
+}
+
+// Threads that all want a processor, and never call the kernel.
+static int busy(int count) {
+    pthread_t ids[512];
+    HOLDS(count <= 512 && pthread_barrier_init(&begun, NULL, (unsigned)count + 1) == 0);
+    for (int i = 0; i < count; i++)
+        HOLDS(pthread_create(&ids[i], NULL, spin, NULL) == 0);
+    pthread_barrier_wait(&begun);
+    ready();
+    await_line();
+    enough = 1;
+    for (int i = 0; i < count; i++)
+        HOLDS(pthread_join(ids[i], NULL) == 0);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "", *one = argc > 2 ? argv[2] : "0", *two = argc > 3 ? argv[3] : "1";
     struct {
@@ -377,6 +402,8 @@ int main(int argc, char **argv) {
         status = download(one, strtoull(two, NULL, 10));
     if (!strcmp(mode, "server"))
         status = server(one, atoi(two));
+    if (!strcmp(mode, "busy"))
+        status = busy(atoi(one));
     if (!strcmp(mode, "memory"))
         status = memory(strtoull(one, NULL, 10));
     puts(status == 0 ? "ok" : "usage: see the source");

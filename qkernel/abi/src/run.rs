@@ -130,11 +130,14 @@ pub struct CpuHeader {
     /// 44: this CPU's index.
     pub cpu: u32,
     /// 48: monotonic time in nanoseconds at which the kernel wants to be called (`u64::MAX`: never). Written by
-    /// the kernel before it runs user code or goes idle. On kvm a change to an earlier time is announced by
+    /// the kernel before it runs user code or goes idle. On kvm one earlier than `alarm_ns` is announced by
     /// [`crate::hostcall::SET_DEADLINE`]; on systrap the VMM reads it when it waits.
     pub deadline_ns: AtomicU64,
     /// 56: address space id whose user code this CPU runs now, 0 when in the kernel.
     pub in_user: AtomicU64,
+    /// 64: when the VMM's timer for this CPU fires (`u64::MAX`: it is not set). Written by the VMM alone, on the CPU's own
+    /// thread: when it fires, the VMM looks at `deadline_ns` and sets the timer, and this, anew (kvm).
+    pub alarm_ns: AtomicU64,
 }
-const _: () = assert!(size_of::<CpuHeader>() == 64);
+const _: () = assert!(size_of::<CpuHeader>() == 72);
 const _: () = assert!(core::mem::offset_of!(CpuHeader, host_sp) == 32);

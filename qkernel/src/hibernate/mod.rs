@@ -195,7 +195,7 @@ fn go_on(request: i64, asleep: &mut bool) {
     if core::mem::take(asleep) {
         time::release();
         how = platform::call(hc::BEGIN_WAKE, [0; 6]).unwrap_or(hc::REAP_OFF);
-        working_set::begin_wake();
+        working_set::begin_wake(how != hc::REAP_OFF);
     }
     // Tasks can only run meanwhile if there is another CPU.
     let streams = how == hc::REAP_STREAM && platform::cpus() > 1;

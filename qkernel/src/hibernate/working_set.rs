@@ -202,11 +202,11 @@ pub fn store(members: Vec<Touch>) {
     (set.members, set.touched) = (packed(members.into_iter()), Vec::new());
 }
 
-/// A wake begins; what follows is recorded or not.
-pub fn begin_wake() {
+/// A wake begins; what follows is recorded or not. Without REAP nobody asks for the set.
+pub fn begin_wake(with_reap: bool) {
     let mut set = SET.lock();
     GUESSING.store(set.members.is_empty(), Ordering::Relaxed);
-    RECORDING.store(set.begins_to_record(), Ordering::Relaxed);
+    RECORDING.store(with_reap && set.begins_to_record(), Ordering::Relaxed);
 }
 
 /// Brings the set back and makes its entries present. While tasks run (`streams`) it comes in small batches; else another

@@ -19,7 +19,7 @@ use crate::task::limits::RLIMIT_STACK;
 /// Pages a first, not sequential, fault on anonymous memory maps.
 const FIRST_WINDOW_PAGES: u32 = 4;
 /// Pages on each side that a mirror miss or a copy-on-write looks at.
-const NEIGHBOURS: u64 = 16;
+const NEIGHBOURS: u64 = 31;
 /// Touches that are no further apart than this belong together.
 const CLOSE_PAGES: u64 = 64;
 /// Pages kept free between a growing stack and the mapping below it.

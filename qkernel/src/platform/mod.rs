@@ -290,13 +290,15 @@ pub fn shoot_down(aspace: &AddressSpace) {
     let me = arch::cpu_index();
     for cpu in (0..cpus()).filter(|&cpu| cpu != me) {
         let header = header_of(cpu);
-        while header.in_user.load(Ordering::SeqCst) == aspace.id() {
+        let runs = || header.in_user.load(Ordering::SeqCst) == aspace.id();
+        while runs() {
             kick(cpu);
-            for _ in 0..1000 {
-                if header.in_user.load(Ordering::SeqCst) != aspace.id() {
-                    break;
-                }
+            if (0..1000).all(|_| {
                 core::hint::spin_loop();
+                runs()
+            }) {
+                // The host does not run that CPU: this one may be in its way.
+                let _ = call(hc::YIELD, [0; 6]);
             }
         }
     }
@@ -335,24 +337,9 @@ pub fn kick(cpu: usize) {
 /// many of `events` were filled.
 pub fn idle(deadline_ns: u64, events: &mut [hc::Event]) -> usize {
     publish_deadline(deadline_ns);
-    ALARMS[arch::cpu_index()].wanted_ns.store(NEVER, Ordering::Relaxed);
     let args = [phys_of(events.as_mut_ptr()), events.len() as u64, 0, 0, 0, 0];
     (call(hc::IDLE, args).unwrap_or(0) as usize).min(events.len())
 }
-
-const NEVER: u64 = u64::MAX;
-
-/// What a CPU last said about its deadline (kvm).
-struct Alarm {
-    /// The deadline as of the last [`set_deadline`]; [`NEVER`] after the CPU was idle.
-    wanted_ns: AtomicU64,
-    /// The time the VMM's timer was last told. It fires then, and if the deadline lies later by then, at the deadline.
-    told_ns: AtomicU64,
-}
-
-static ALARMS: [Alarm; abi::layout::MAX_CPUS as usize] =
-    [const { Alarm { wanted_ns: AtomicU64::new(NEVER), told_ns: AtomicU64::new(NEVER) } };
-        abi::layout::MAX_CPUS as usize];
 
 /// Lets others see when this CPU will look around by itself. [`set_deadline`] makes it come true.
 pub fn publish_deadline(deadline_ns: u64) {
@@ -366,16 +353,8 @@ pub fn publish_deadline(deadline_ns: u64) {
 /// Sets when this CPU wants to be interrupted next, should it be running user code then.
 pub fn set_deadline(deadline_ns: u64) {
     publish_deadline(deadline_ns);
-    let alarm = &ALARMS[arch::cpu_index()];
-    if is_systrap() || alarm.wanted_ns.load(Ordering::Relaxed) == deadline_ns {
-        return;
-    }
-    alarm.wanted_ns.store(deadline_ns, Ordering::Relaxed);
-    // A timer that is still to fire, and not too late, is armed anew by the VMM; one that has fired is not.
-    let told = alarm.told_ns.load(Ordering::Relaxed);
-    let armed_in_time = told <= deadline_ns && told > crate::time::monotonic_ns();
-    if deadline_ns != NEVER && !armed_in_time {
-        alarm.told_ns.store(deadline_ns, Ordering::Relaxed);
+    // A timer that fires before is armed anew by the VMM. Whether it has fired is the VMM's to say: the two clocks differ.
+    if !is_systrap() && deadline_ns < arch::cpu().alarm_ns.load(Ordering::SeqCst) {
         let _ = call(hc::SET_DEADLINE, [deadline_ns, 0, 0, 0, 0, 0]);
     }
 }

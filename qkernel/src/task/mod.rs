@@ -295,7 +295,8 @@ fn run_task() {
             break;
         }
         sched::before_user(&task);
-        if task.wants_attention() {
+        // It may have waited for the CPU just now.
+        if task.wants_attention() || pause::is_paused() {
             continue;
         }
         // SAFETY: the task is current, and only itself replaces its memory, which it does not do before the trap.

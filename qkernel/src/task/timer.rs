@@ -31,10 +31,57 @@ pub struct Timer {
 
 struct Queue {
     timers: BTreeMap<(u64, u64), Action>,
+    /// Alarms that were taken out because they are due, and may come back. One that is dropped meanwhile leaves.
+    firing: Vec<u64>,
+}
+
+impl Queue {
+    const fn new() -> Self {
+        Self { timers: BTreeMap::new(), firing: Vec::new() }
+    }
+
+    /// Takes out what is due.
+    fn take_due(&mut self, now_ns: u64) -> Vec<((u64, u64), Action)> {
+        let mut due = Vec::new();
+        while let Some(entry) = self.timers.first_entry() {
+            if entry.key().0 > now_ns {
+                break;
+            }
+            if matches!(entry.get(), Action::Alarm(_)) {
+                self.firing.push(entry.key().1);
+            }
+            due.push(entry.remove_entry());
+        }
+        due
+    }
+
+    /// An alarm that was taken out has fired, and is wanted again or not; returns it if it is done with.
+    fn fired(&mut self, id: u64, again_ns: Option<u64>, alarm: Arc<dyn Alarm>) -> Option<Arc<dyn Alarm>> {
+        let at = self.firing.iter().position(|firing| *firing == id);
+        match (at.map(|at| self.firing.swap_remove(at)), again_ns) {
+            (Some(_), Some(again_ns)) => {
+                self.timers.insert((again_ns, id), Action::Alarm(alarm));
+                None
+            }
+            _ => Some(alarm),
+        }
+    }
+
+    /// A timer that was armed under `key` is gone.
+    fn disarm(&mut self, key: (u64, u64), is_periodic: bool) -> Option<Action> {
+        let removed = self.timers.remove(&key);
+        if removed.is_some() || !is_periodic {
+            return removed;
+        }
+        let id = key.1;
+        self.firing.retain(|firing| *firing != id);
+        let key = self.timers.keys().find(|key| key.1 == id).copied();
+        key.and_then(|key| self.timers.remove(&key))
+    }
 }
 
 static QUEUES: [SpinLock<Queue>; abi::layout::MAX_CPUS as usize] =
-    [const { SpinLock::new(Queue { timers: BTreeMap::new() }) }; abi::layout::MAX_CPUS as usize];
+    [const { SpinLock::new(Queue::new()) }; abi::layout::MAX_CPUS as usize];
 /// The earliest deadline of each queue.
 static NEXT: [AtomicU64; abi::layout::MAX_CPUS as usize] =
     [const { AtomicU64::new(u64::MAX) }; abi::layout::MAX_CPUS as usize];
@@ -44,14 +91,10 @@ fn arm(due_ns: u64, action: Action) -> Timer {
     let cpu = arch::cpu_index();
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
     let periodic = matches!(action, Action::Alarm(_));
-    insert(cpu, due_ns, id, action);
-    Timer { cpu, key: (due_ns, id), periodic }
-}
-
-fn insert(cpu: usize, due_ns: u64, id: u64, action: Action) {
     let mut queue = QUEUES[cpu].lock();
     queue.timers.insert((due_ns, id), action);
     update_next(cpu, &queue);
+    Timer { cpu, key: (due_ns, id), periodic }
 }
 
 fn update_next(cpu: usize, queue: &Queue) {
@@ -72,15 +115,7 @@ pub fn alarm_at(due_ns: u64, alarm: Arc<dyn Alarm>) -> Timer {
 impl Drop for Timer {
     fn drop(&mut self) {
         let mut queue = QUEUES[self.cpu].lock();
-        let removed = match queue.timers.remove(&self.key) {
-            Some(action) => Some(action),
-            None if self.periodic => {
-                let id = self.key.1;
-                let key = queue.timers.keys().find(|key| key.1 == id).copied();
-                key.and_then(|key| queue.timers.remove(&key))
-            }
-            None => None,
-        };
+        let removed = queue.disarm(self.key, self.periodic);
         update_next(self.cpu, &queue);
         drop(queue);
         drop(removed);
@@ -105,27 +140,64 @@ pub fn run_expired() {
     }
     time::resync();
     let now = time::monotonic_ns();
-    let mut due = Vec::new();
-    {
+    let due = {
         let mut queue = QUEUES[cpu].lock();
-        while let Some(entry) = queue.timers.first_entry() {
-            if entry.key().0 > now {
-                break;
-            }
-            due.push(entry.remove_entry());
-        }
+        let due = queue.take_due(now);
         update_next(cpu, &queue);
-    }
+        due
+    };
     for ((due_ns, id), action) in due {
         match action {
             Action::Wake(task) => {
                 sched::wake(&task);
             }
             Action::Alarm(alarm) => {
-                if let Some(again) = alarm.fire(due_ns) {
-                    insert(cpu, again, id, Action::Alarm(alarm));
-                }
+                let again = alarm.fire(due_ns);
+                let mut queue = QUEUES[cpu].lock();
+                let done = queue.fired(id, again, alarm);
+                update_next(cpu, &queue);
+                drop(queue);
+                drop(done);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+    impl Alarm for Nothing {
+        fn fire(&self, _due_ns: u64) -> Option<u64> {
+            None
+        }
+    }
+
+    fn fire(queue: &mut Queue, now_ns: u64) -> Vec<(u64, Arc<dyn Alarm>)> {
+        let alarm = |((_, id), action)| match action {
+            Action::Alarm(alarm) => Some((id, alarm)),
+            Action::Wake(_) => None,
+        };
+        queue.take_due(now_ns).into_iter().filter_map(alarm).collect()
+    }
+
+    #[test]
+    fn an_alarm_that_is_dropped_while_it_fires_stays_away() {
+        let mut queue = Queue::new();
+        for id in 1..=3 {
+            queue.timers.insert((10 * id, id), Action::Alarm(Arc::new(Nothing)));
+        }
+        let mut firing = fire(&mut queue, 20).into_iter();
+        let (first, alarm) = firing.next().unwrap();
+        assert!(queue.fired(first, Some(40), alarm).is_none());
+        let (second, alarm) = firing.next().unwrap();
+        assert!(queue.disarm((20, second), true).is_none());
+        assert!(queue.fired(second, Some(40), alarm).is_some());
+        assert!(queue.timers.keys().eq(&[(30, 3), (40, 1)]) && queue.firing.is_empty());
+        // One that has come back is found by its number.
+        assert!(queue.disarm((10, 1), true).is_some());
+        assert!(queue.disarm((30, 3), true).is_some());
+        assert!(queue.timers.is_empty());
     }
 }

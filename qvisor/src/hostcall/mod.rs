@@ -71,7 +71,7 @@ pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
             sandbox.kick(low(a));
             0
         }
-        SET_DEADLINE => sandbox.machine.set_deadline(cpu, a),
+        SET_DEADLINE => sandbox.machine.set_deadline(sandbox, cpu, a),
         YIELD => {
             cpu::yield_core();
             0

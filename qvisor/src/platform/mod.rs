@@ -65,7 +65,7 @@ pub trait Machine: Send + Sync {
     fn interrupt(&self, sandbox: &Sandbox, cpu: u32);
 
     /// [`abi::hostcall::SET_DEADLINE`].
-    fn set_deadline(&self, _cpu: u32, _deadline_ns: u64) -> i64 {
+    fn set_deadline(&self, _sandbox: &Sandbox, _cpu: u32, _deadline_ns: u64) -> i64 {
         0
     }
 

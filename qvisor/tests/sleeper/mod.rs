@@ -163,15 +163,13 @@ impl Place {
 
     /// Waits for the sandbox's end: exit code, standard output and error.
     pub fn end(&mut self) -> (Option<i32>, String, String) {
-        let mut front = self.front.take().unwrap();
         let start = Instant::now();
-        while front.try_wait().unwrap().is_none() {
-            if start.elapsed() > Duration::from_secs(60) {
-                let _ = front.kill();
-                panic!("the sandbox hangs");
-            }
+        while self.front.as_mut().unwrap().try_wait().unwrap().is_none() {
+            // Dropped with the place.
+            assert!(start.elapsed() < Duration::from_secs(60), "the sandbox hangs:\n{}", self.condition());
             sleep(Duration::from_millis(10));
         }
+        let mut front = self.front.take().unwrap();
         let (mut out, mut err) = (String::new(), String::new());
         front.stdout.take().unwrap().read_to_string(&mut out).unwrap();
         front.stderr.take().unwrap().read_to_string(&mut err).unwrap();
@@ -217,6 +215,12 @@ impl Place {
 
     /// The front end, the VMM, and all others.
     pub fn processes(&self) -> Vec<u32> {
+        let processes = self.family();
+        assert!(processes.len() > 2, "the sandbox has processes");
+        processes
+    }
+
+    fn family(&self) -> Vec<u32> {
         let front = self.front.as_ref().unwrap().id();
         let mut processes = vec![front];
         let mut at = 0;
@@ -228,8 +232,24 @@ impl Place {
             }
             at += 1;
         }
-        assert!(processes.len() > 2, "the sandbox has processes");
         processes
+    }
+
+    /// What its threads do, twice, and its figures: for whoever wonders why it does not end.
+    fn condition(&self) -> String {
+        let mut text = String::new();
+        for _ in 0..2 {
+            for process in self.family() {
+                let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+                for thread in threads.map(|entry| entry.path()) {
+                    let read = |name: &str| fs::read_to_string(thread.join(name)).unwrap_or_default();
+                    text += &format!("{} in {} {}", read("stat").trim_end(), read("wchan"), read("syscall"));
+                }
+            }
+            text += &String::from_utf8_lossy(&self.run(&["stats", "s"]).stdout);
+            sleep(Duration::from_secs(1));
+        }
+        text
     }
 
     /// Memory of the sandbox: what its processes have, shared memory by shares, in KiB.

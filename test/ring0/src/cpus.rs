@@ -12,6 +12,8 @@ use crate::{Outcome, Test, code, holds, host, same};
 pub const TESTS: &[Test] = &[
     ("a deadline interrupts a busy loop", deadline),
     ("a deadline that moves later comes later", moved_deadline),
+    ("a kick does not put a deadline off", kicked_deadline),
+    ("a timer that fires for nothing is known to have fired", useless_alarm),
     ("an idle CPU wakes at its deadline", idle_deadline),
     ("a kick wakes an idle CPU", kick_idle),
     ("a kick interrupts a busy CPU", kick_busy),
@@ -20,6 +22,7 @@ pub const TESTS: &[Test] = &[
 
 const IDLE: u32 = 0;
 const SPIN: u32 = 1;
+const KICK_BACK: u32 = 2;
 
 /// What the second CPU is to do, and how often it came back to the kernel.
 static ORDER: AtomicU32 = AtomicU32::new(IDLE);
@@ -52,11 +55,18 @@ pub fn second(_cpu: u32) -> ! {
             IN_SPIN.store(1, Ordering::SeqCst);
             process.run();
             IN_SPIN.store(0, Ordering::SeqCst);
+        } else if is_order_to_kick() {
+            host::kick(0);
         } else {
             host::idle();
         }
         ROUNDS.fetch_add(1, Ordering::SeqCst);
     }
+}
+
+/// Takes the order to kick the first CPU, which holds once.
+fn is_order_to_kick() -> bool {
+    ORDER.compare_exchange(KICK_BACK, IDLE, Ordering::SeqCst, Ordering::SeqCst).is_ok()
 }
 
 /// Waits until it holds, or for two seconds.
@@ -113,6 +123,39 @@ fn moved_deadline() -> Outcome {
     host::no_deadline();
     same("kind", trap.kind, TRAP_INTERRUPT)?;
     holds("at the later time", took >= 30_000_000)
+}
+
+/// The VMM was told of a deadline, and is kicked while there is a later one: it still fires at the first.
+fn kicked_deadline() -> Outcome {
+    for _ in 0..100 {
+        host::deadline_in(10_000_000);
+        let told = header().deadline_ns.load(Ordering::SeqCst);
+        header().deadline_ns.store(told + 5_000_000_000, Ordering::SeqCst);
+        let before = ROUNDS.load(Ordering::SeqCst);
+        order(KICK_BACK);
+        wait_for("it was kicked back", || {
+            header().pending.load(Ordering::SeqCst) != 0 && ROUNDS.load(Ordering::SeqCst) > before
+        })?;
+        let alarm = header().alarm_ns.load(Ordering::SeqCst);
+        header().pending.store(0, Ordering::SeqCst);
+        host::no_deadline();
+        // On a busy host it may have fired by now: then again.
+        if host::monotonic_ns() < told {
+            return holds("the timer fires in time", alarm <= told);
+        }
+    }
+    holds("a kick came in time", false)
+}
+
+/// There is no deadline any more when the timer fires: the next one has to be told.
+fn useless_alarm() -> Outcome {
+    host::deadline_in(3_000_000);
+    let told = header().deadline_ns.load(Ordering::SeqCst);
+    host::no_deadline();
+    same("alarm", header().alarm_ns.load(Ordering::SeqCst).min(told), told)?;
+    wait_for("it is known", || header().alarm_ns.load(Ordering::SeqCst) == u64::MAX)?;
+    header().pending.store(0, Ordering::SeqCst);
+    holds("not early", host::monotonic_ns() >= told)
 }
 
 fn idle_deadline() -> Outcome {

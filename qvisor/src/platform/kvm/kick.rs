@@ -17,9 +17,13 @@ use crate::platform::cpu;
 thread_local! {
     /// `kvm_run::immediate_exit` of the vCPU this thread runs.
     static IMMEDIATE_EXIT: Cell<*mut u8> = const { Cell::new(null_mut()) };
-    /// Its deadline.
+    /// Its timer, and when that fires.
     static TIMER: RefCell<Option<ThreadTimer>> = const { RefCell::new(None) };
+    static ALARM_NS: Cell<u64> = const { Cell::new(NEVER) };
 }
+
+/// Of a timer that is not set.
+const NEVER: u64 = u64::MAX;
 
 /// The signal that makes a vCPU leave the guest. Nothing else in the process uses it.
 fn kick_signal() -> libc::c_int {
@@ -168,6 +172,7 @@ impl Kicker {
         let timer = ThreadTimer::new()?;
         IMMEDIATE_EXIT.set(immediate_exit);
         TIMER.replace(Some(timer));
+        ALARM_NS.set(NEVER);
         // SAFETY: no preconditions.
         self.thread.store(unsafe { libc::gettid() }, Ordering::SeqCst);
         Ok(Seat { kicker: self })
@@ -187,11 +192,34 @@ impl Drop for Seat<'_> {
     }
 }
 
-/// Arms the deadline timer of the calling vCPU thread. One that comes too early, because the kernel moved its deadline
-/// since, is to be armed again.
-pub fn arm(deadline_ns: u64) {
+/// Arms the timer of the calling vCPU thread; returns when it fires. One that comes too early, because the kernel moved
+/// its deadline since, is to be armed again ([`follow`]).
+pub fn arm(deadline_ns: u64) -> u64 {
     // At zero a timer would be disarmed.
     TIMER.with_borrow(|timer| timer.iter().for_each(|timer| timer.arm(deadline_ns.max(1), 0)));
+    ALARM_NS.set(deadline_ns);
+    deadline_ns
+}
+
+/// After a signal: arms the timer of the calling vCPU thread for the kernel's deadline, or for `again_ns`; returns when it
+/// fires.
+pub fn follow(now_ns: u64, deadline_ns: u64, again_ns: Option<u64>) -> u64 {
+    let alarm_ns = ALARM_NS.get();
+    match next_alarm(alarm_ns, now_ns, deadline_ns, again_ns) {
+        next if next == alarm_ns => next,
+        NEVER => {
+            ALARM_NS.set(NEVER);
+            NEVER
+        }
+        next => arm(next),
+    }
+}
+
+/// When a timer set to `alarm_ns` is to fire next. One that has not fired is not put off: the kernel relies on it for
+/// whatever deadline it has by then, and does not tell of one that comes later.
+fn next_alarm(alarm_ns: u64, now_ns: u64, deadline_ns: u64, again_ns: Option<u64>) -> u64 {
+    let is_set = |time: &u64| *time > now_ns && *time != NEVER;
+    [Some(alarm_ns), Some(deadline_ns), again_ns].into_iter().flatten().filter(is_set).min().unwrap_or(NEVER)
 }
 
 #[cfg(test)]
@@ -214,6 +242,20 @@ mod tests {
         assert!(start.elapsed() >= Duration::from_millis(4) && start.elapsed() < Duration::from_secs(5));
         drop(seat);
         arm(1);
+    }
+
+    #[test]
+    fn a_timer_is_never_put_off_and_set_anew_once_it_has_fired() {
+        // The kernel knows of 100, and may want that again without a word.
+        assert_eq!(next_alarm(100, 50, 500, None), 100);
+        assert_eq!(next_alarm(100, 50, NEVER, None), 100);
+        assert_eq!(next_alarm(100, 50, 90, Some(70)), 70);
+        assert_eq!(next_alarm(100, 50, 40, Some(200)), 100);
+        // It has fired.
+        assert_eq!(next_alarm(100, 100, 500, None), 500);
+        assert_eq!(next_alarm(100, 101, NEVER, None), NEVER);
+        assert_eq!(next_alarm(100, 101, 100, Some(121)), 121);
+        assert_eq!(next_alarm(NEVER, 101, NEVER, None), NEVER);
     }
 
     #[test]

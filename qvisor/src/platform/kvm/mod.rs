@@ -167,8 +167,8 @@ impl Machine for Kvm {
         }
     }
 
-    fn set_deadline(&self, _cpu: u32, deadline_ns: u64) -> i64 {
-        kick::arm(deadline_ns);
+    fn set_deadline(&self, sandbox: &Sandbox, cpu: u32, deadline_ns: u64) -> i64 {
+        vcpu::tell_alarm(sandbox, cpu, kick::arm(deadline_ns));
         0
     }
 

@@ -159,12 +159,9 @@ impl Vcpu<'_> {
         if deadline <= now {
             sandbox.cpus.set_pending(self.cpu, sandbox.files.io());
         }
-        if is_pending(sandbox, self.cpu) {
-            // Again until the kernel has taken it: the interrupt, or the window for it, was seen to get lost in the emulator.
-            kick::arm(now + AGAIN_NS);
-        } else if deadline != u64::MAX {
-            kick::arm(deadline);
-        }
+        // Again until the kernel has taken it: the interrupt, or the window for it, was seen to get lost in the emulator.
+        let again = is_pending(sandbox, self.cpu).then_some(now + AGAIN_NS);
+        tell_alarm(sandbox, self.cpu, kick::follow(now, deadline, again));
         After::Check
     }
 
@@ -225,6 +222,13 @@ impl Vcpu<'_> {
             }
             Described::Other(exit) => Failure::Unexpected { exit, place },
         }
+    }
+}
+
+/// Lets the guest's kernel know when its timer fires.
+pub(super) fn tell_alarm(sandbox: &Sandbox, cpu: u32, alarm_ns: u64) {
+    if let Some(told) = sandbox.cpus.alarm(cpu) {
+        told.store(alarm_ns, SeqCst);
     }
 }
 
