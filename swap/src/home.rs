@@ -36,11 +36,21 @@ struct PageFile {
     name: &'static str,
     device: Box<dyn Device>,
     slots: Slots,
+    /// How long it is, as far as this has made it so.
+    len: AtomicU64,
 }
 
 impl PageFile {
     fn new(name: &'static str, device: Box<dyn Device>) -> Self {
-        Self { name, device, slots: Slots::default() }
+        Self { name, device, slots: Slots::default(), len: AtomicU64::new(0) }
+    }
+
+    /// Makes the file long enough for slots up to `end`.
+    fn lengthen(&self, end: u32) {
+        let len = offset_of(end);
+        if self.len.fetch_max(len, Ordering::Relaxed) < len {
+            self.device.lengthen(len);
+        }
     }
 
     fn write(&self, addrs: &[*mut u8], slot: u32) -> Result<(), SwapError> {
@@ -178,7 +188,9 @@ impl SwapHome {
     ) -> Result<Vec<Put>, SwapError> {
         let full = || SwapError::Limit { limit_bytes: self.limit_bytes };
         let wanted = u32::try_from(pages.len()).map_err(|_| full())?;
-        let room = Room::new(file.slots.find(wanted, shortest).ok_or_else(full)?, budget);
+        let runs = file.slots.find(wanted, shortest).ok_or_else(full)?;
+        file.lengthen(runs.iter().map(|(first, len)| first + len).max().unwrap_or(0));
+        let room = Room::new(runs, budget);
         let parts: Vec<&[Page]> = pages.chunks(WRITE_PAGES).collect();
         let put = crew::map(&parts, |part| {
             let mut put = stage(part);

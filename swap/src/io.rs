@@ -15,6 +15,8 @@ pub trait Device: Send + Sync {
     fn read(&self, pieces: &[libc::iovec], offset: u64) -> io::Result<usize>;
     /// Gives the file's blocks in `[offset, offset + len)` back; best effort.
     fn discard(&self, offset: u64, len: u64);
+    /// Makes the file so long, without blocks; best effort. Writes behind the end of a file go one after the other.
+    fn lengthen(&self, len: u64);
 }
 
 impl Device for File {
@@ -35,6 +37,10 @@ impl Device for File {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         // SAFETY: integers only.
         unsafe { libc::fallocate(self.as_raw_fd(), mode, offset, len) };
+    }
+
+    fn lengthen(&self, len: u64) {
+        let _ = self.set_len(len);
     }
 }
 

@@ -71,6 +71,8 @@ impl Device for Handle {
     }
 
     fn discard(&self, _offset: u64, _len: u64) {}
+
+    fn lengthen(&self, _len: u64) {}
 }
 
 /// Pages of a sandbox.

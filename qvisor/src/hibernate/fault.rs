@@ -122,6 +122,10 @@ impl Device for Faulty {
     fn discard(&self, offset: u64, len: u64) {
         self.device.discard(offset, len);
     }
+
+    fn lengthen(&self, len: u64) {
+        self.device.lengthen(len);
+    }
 }
 
 /// A moment in a sandbox's way to its home and back.

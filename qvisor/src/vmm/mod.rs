@@ -48,6 +48,8 @@ const IGNORED: &[i32] = &[
     libc::SIGUSR1,
     libc::SIGUSR2,
     libc::SIGPIPE,
+    // A file that would get too long is an error of the call.
+    libc::SIGXFSZ,
 ];
 /// `BootSpec::log_level` from which on what a sandbox did is summed up at its end.
 const LOG_INFO: u32 = 2;
