@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use crate::bounce::{Bounce, Bounces};
 use crate::crew;
 use crate::io::{Device, Direction, transfer};
 use crate::table::{Place, Places, Slots};
@@ -18,6 +19,8 @@ const SHORTEST_RUN: u32 = 64;
 const GAP_MAX: u32 = 4;
 /// Pages that one thread writes or reads at a time: 4 MiB and 512 KiB.
 const WRITE_PAGES: usize = 1024;
+/// A store of at least so many writes gathers the pages of each in one piece first; less does not pay for the memory.
+const BOUNCED_PARTS: usize = 16;
 const READ_PAGES: usize = 128;
 /// How far from a touched page's slot others are read along.
 const AROUND_SLOTS: u32 = 32;
@@ -192,16 +195,18 @@ impl SwapHome {
         file.lengthen(runs.iter().map(|(first, len)| first + len).max().unwrap_or(0));
         let room = Room::new(runs, budget);
         let parts: Vec<&[Page]> = pages.chunks(WRITE_PAGES).collect();
+        let bounces = Bounces::new(WRITE_PAGES);
         let put = crew::map(&parts, |part| {
-            let mut put = stage(part);
+            let mut bounce = if parts.len() >= BOUNCED_PARTS { bounces.take() } else { None };
+            let (mut put, addrs) = stage(part, bounce.as_mut());
             put.runs = room.take(u32::try_from(put.staged.len()).unwrap_or(u32::MAX)).ok_or_else(full)?;
-            let mut rest = put.staged.as_slice();
+            let mut rest = addrs.as_slice();
             for &(first, len) in &put.runs {
                 let (run, later) = rest.split_at(rest.len().min(len as usize));
-                let addrs: Vec<*mut u8> = run.iter().map(|staged| staged.page.addr()).collect();
-                file.write(&addrs, first)?;
+                file.write(run, first)?;
                 rest = later;
             }
+            bounce.into_iter().for_each(|bounce| bounces.give_back(bounce));
             Ok(put)
         });
         put.into_iter().collect()
@@ -278,16 +283,21 @@ fn repeated_word(page: &Page) -> Option<u64> {
     words.iter().all(|word| word == first).then(|| u64::from_ne_bytes(*first))
 }
 
-/// Looks at pages: which are a word, and the others' checksums.
-fn stage(pages: &[Page]) -> Put {
+/// Looks at pages: which are a word, and the others' checksums; and where the others are to be written from.
+fn stage(pages: &[Page], mut bounce: Option<&mut Bounce>) -> (Put, Vec<*mut u8>) {
     let mut put = Put { staged: Vec::with_capacity(pages.len()), ..Put::default() };
+    let mut addrs = Vec::with_capacity(pages.len());
     for &page in pages {
         match repeated_word(&page) {
             Some(word) => put.words.push((page.id, word)),
-            None => put.staged.push(Staged { page, sum: crc32c::crc32c(page.bytes()) }),
+            None => {
+                let copy = bounce.as_mut().and_then(|bounce| bounce.put(put.staged.len(), &page));
+                addrs.push(copy.unwrap_or(page.addr()));
+                put.staged.push(Staged { page, sum: crc32c::crc32c(page.bytes()) });
+            }
         }
     }
-    put
+    (put, addrs)
 }
 
 impl Home for SwapHome {

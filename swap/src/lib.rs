@@ -5,6 +5,7 @@
 //! for single pages and a REAP file for the working set. Every page carries a checksum that is verified on its way in.
 //! The files' format is in `docs/swap-format.md`.
 
+mod bounce;
 mod crew;
 mod file;
 mod home;

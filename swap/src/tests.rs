@@ -131,6 +131,26 @@ fn what_was_stored_comes_back() {
 }
 
 #[test]
+fn a_store_so_large_that_pages_are_gathered_first_is_no_other() {
+    let (swap, reap) = (Faulty::good(), Faulty::good());
+    let count = PageId::try_from(BOUNCED_PARTS * WRITE_PAGES + 5).unwrap();
+    let (mut home, mut memory) = (home(&swap, &reap), Memory::new(count as usize));
+    let seed = |id: PageId| u64::from(if id.is_multiple_of(7) { id % 4 } else { 4 + id });
+    (0..count).for_each(|id| memory.set(id, seed(id)));
+    let all: Vec<Page> = (0..count).map(|id| memory.page(id)).collect();
+    let words = u64::from(count.div_ceil(7));
+    let stored = home.store(&[], &all).unwrap();
+    assert_eq!(stored, Stored { swap_pages: u64::from(count) - words, reap_pages: 0, word_pages: words });
+    (0..count).for_each(|id| memory.wipe(id));
+    home.fetch(&mut (0..count).map(|id| memory.page(id)).collect::<Vec<_>>()).unwrap();
+    let mut expected = Memory::new(1);
+    for id in 0..count {
+        expected.set(0, seed(id));
+        assert!(memory.0[id as usize].0 == expected.0[0].0, "page {id}");
+    }
+}
+
+#[test]
 fn around_a_page_comes_what_lies_next_to_it() {
     let (swap, reap) = (Faulty::good(), Faulty::good());
     let (mut home, mut memory) = (home(&swap, &reap), Memory::new(100));
