@@ -3,7 +3,7 @@
 
 use abi::hostcall::{self as hc, HibernateReport, SwapOut};
 use alloc::collections::BTreeMap;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
 use super::Obstacle;
@@ -15,11 +15,13 @@ use crate::mm::window::HostFileMap;
 use crate::mm::{PAGE, PageStore, heap, residency};
 use crate::platform;
 use crate::sync::MutexGuard;
+use crate::task::process::TREE;
+use crate::task::sched::Frozen;
 use crate::task::stack;
 use crate::time;
 
 /// Hibernates the sandbox, which is frozen. After an error nothing has changed.
-pub(super) fn run() -> Result<HibernateReport, Obstacle> {
+pub(super) fn run(frozen: &Frozen) -> Result<HibernateReport, Obstacle> {
     let mut report = HibernateReport::default();
     dentry::shrink();
     let spaces = AddressSpace::all();
@@ -31,7 +33,7 @@ pub(super) fn run() -> Result<HibernateReport, Obstacle> {
         let files = mapped_files(&locked);
         // Copies of files' pages that no process maps any more need no home.
         files.values().for_each(|file| file.trim());
-        let collected = collect(&mut locked, &stores, &mut report)?;
+        let collected = collect(&mut locked, &stores, frozen, &mut report)?;
         let members = working_set::next(&spaces, &locked, |frame| collected.listed.has(frame));
         store(&collected, &members, &mut report)?;
         let stored = time::monotonic_ns();
@@ -97,10 +99,14 @@ impl Collected {
 fn collect(
     locked: &mut [MutexGuard<'_, Space>],
     stores: &[Arc<PageStore>],
+    frozen: &Frozen,
     report: &mut HibernateReport,
 ) -> Result<Collected, Obstacle> {
     let start = time::monotonic_ns();
     report.freed_bytes = frames::reclaim();
+    let tasks: Vec<_> = TREE.lock().tasks.values().filter_map(Weak::upgrade).collect();
+    tasks.iter().for_each(|task| task.sched.trim_stack(frozen));
+    drop(tasks);
     stack::trim();
     report.heap_bytes = heap::trim() as u64;
     residency::prepare().map_err(|_| Obstacle::NoMemory)?;

@@ -118,7 +118,7 @@ fn hibernate(request: i64, asleep: &mut bool) -> bool {
     let waited = time::monotonic_ns().saturating_sub(since);
     let result = match sched::freeze() {
         // Nobody is in the middle of anything: what comes from now on is seen by `stir`.
-        Some(_frozen) if pause::pause(request) || pause::is_paused() => deflate::run(),
+        Some(frozen) if pause::pause(request) || pause::is_paused() => deflate::run(&frozen),
         Some(_frozen) => Err(Obstacle::Overtaken),
         None => Err(Obstacle::Busy),
     };

@@ -34,8 +34,8 @@ pub struct SchedState {
     on_cpu: AtomicBool,
     /// Saved stack pointer while it is switched out.
     sp: UnsafeCell<u64>,
-    /// Held for its memory alone, which goes with the task.
-    _stack: Option<super::stack::KernelStack>,
+    /// Its memory goes with the task.
+    stack: Option<super::stack::KernelStack>,
     slice_end_ns: AtomicU64,
     /// The CPU it last ran on.
     pub last_cpu: AtomicU32,
@@ -80,7 +80,7 @@ impl SchedState {
             state: AtomicU8::new(SLEEPING_UNINTERRUPTIBLE),
             on_cpu: AtomicBool::new(false),
             sp: UnsafeCell::new(sp),
-            _stack: stack,
+            stack,
             slice_end_ns: AtomicU64::new(0),
             last_cpu: AtomicU32::new(0),
             user_ticks: AtomicU64::new(0),
@@ -110,6 +110,14 @@ impl SchedState {
             self.nice.store(nice, Ordering::Relaxed);
             copy(&self.policy, &parent.policy);
             copy(&self.rt_priority, &parent.rt_priority);
+        }
+    }
+
+    /// Gives back what its stack does not need while it sleeps. Only while the scheduler is frozen.
+    pub fn trim_stack(&self, _frozen: &Frozen) {
+        if let Some(stack) = self.stack.as_ref().filter(|_| !self.on_cpu.load(Ordering::SeqCst)) {
+            // SAFETY: it is on no CPU and, with the scheduler frozen, comes on none: its stack pointer stays.
+            stack.trim(unsafe { *self.sp.get() });
         }
     }
 

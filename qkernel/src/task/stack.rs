@@ -4,7 +4,8 @@ use alloc::vec::Vec;
 
 use crate::config::KERNEL_STACK_BYTES;
 use crate::errno::{Errno, Result};
-use crate::mm::heap;
+use crate::mm::{PAGE, heap};
+use crate::platform;
 use crate::sync::SpinLock;
 
 /// Stacks of ended tasks, kept for the next ones: their pages are warm.
@@ -12,7 +13,8 @@ static POOL: SpinLock<Vec<u64>> = SpinLock::new(Vec::new());
 const POOL_MAX: usize = 16;
 const CANARY: u64 = 0x5d0f_a1ee_7bad_c0de;
 
-/// A task's stack in kernel memory. Its lowest word holds a canary that is checked when the task ends.
+/// A task's stack in kernel memory. Its lowest word holds a canary that is checked when the task ends; 0 once the pages
+/// below a sleeping task have been given back.
 pub struct KernelStack {
     base: u64,
 }
@@ -34,12 +36,21 @@ impl KernelStack {
     pub fn top(&self) -> u64 {
         self.base + KERNEL_STACK_BYTES as u64
     }
+
+    /// Gives the pages below `sp` back to the host: a task that sleeps there uses none of them.
+    pub fn trim(&self, sp: u64) {
+        let end = sp / PAGE * PAGE;
+        if (self.base + 1..self.top()).contains(&end) {
+            // Memory that stays is only lost.
+            let _ = platform::release(platform::phys_of(self.base as *const u8), end - self.base);
+        }
+    }
 }
 
 impl Drop for KernelStack {
     fn drop(&mut self) {
         // SAFETY: the stack's memory is ours until it is given back below.
-        if unsafe { (self.base as *const u64).read() } != CANARY {
+        if ![CANARY, 0].contains(&unsafe { (self.base as *const u64).read() }) {
             crate::boot::die("kernel stack overflow");
         }
         let mut pool = POOL.lock();
