@@ -245,7 +245,8 @@ impl BootSpec {
     }
 }
 
-fn put(out: &mut Vec<u8>, tag: u32, parts: &[&[u8]]) {
+/// Appends a record.
+pub(crate) fn put(out: &mut Vec<u8>, tag: u32, parts: &[&[u8]]) {
     let len: usize = parts.iter().map(|part| part.len()).sum();
     out.extend(tag.to_le_bytes());
     out.extend(u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());

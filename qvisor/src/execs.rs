@@ -17,6 +17,7 @@ use abi::boot::{
 };
 use abi::hostcall::{EVENT_EXEC_SIGNAL, EVENT_WINSIZE, Event};
 
+use crate::boot::put;
 use crate::control::{self, ExecReport, LINE_MAX, Order};
 use crate::hostcall::files::HostIo;
 use crate::hostcall::sys::Errno;
@@ -81,11 +82,7 @@ impl Request {
         let mut streams: Vec<Option<OwnedFd>> = self.streams.into_iter().map(Some).collect();
         let (mut out, mut given) = (Vec::with_capacity(self.records.len()), Vec::new());
         for record in boot::records(&self.records) {
-            let mut put = |data: &[u8]| {
-                out.extend(record.tag.to_le_bytes());
-                out.extend(u32::try_from(data.len()).unwrap_or(0).to_le_bytes());
-                out.extend(data);
-            };
+            let mut put = |data: &[u8]| put(&mut out, record.tag, &[data]);
             let Some((fd, at, flags)) = stream(record.data).filter(|_| record.tag == TAG_STREAM) else {
                 put(record.data);
                 continue;

@@ -7,7 +7,7 @@ const MAPPED_BYTES: libc::c_int = 256 << 10;
 const STACK_MARGIN_BYTES: usize = 4 << 10;
 /// How much of a stack below that is given back; deep calls happen at the start.
 const STACK_BYTES: usize = 256 << 10;
-const PAGE: usize = 4096;
+const PAGE: usize = abi::PAGE_SIZE as usize;
 
 /// Has the allocator prefer little memory to speed: one arena for all threads, in which what one frees serves another.
 pub fn keep_heap_small() {
@@ -54,9 +54,8 @@ unsafe extern "C" fn drop_constant_segments(
     for header in
         headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W == 0)
     {
-        let page = PAGE as u64;
-        let start = (base + header.p_vaddr) / page * page;
-        let end = (base + header.p_vaddr + header.p_memsz) / page * page;
+        let start = (base + header.p_vaddr) / abi::PAGE_SIZE * abi::PAGE_SIZE;
+        let end = (base + header.p_vaddr + header.p_memsz) / abi::PAGE_SIZE * abi::PAGE_SIZE;
         // SAFETY: a private mapping of a file, never written, reads the same from the file.
         unsafe { libc::madvise(start as *mut libc::c_void, (end - start) as usize, libc::MADV_DONTNEED) };
     }

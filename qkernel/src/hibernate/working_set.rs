@@ -216,8 +216,9 @@ pub fn bring_back(streams: bool) {
     let shared = !streams && !is_recording() && platform::is_systrap() && platform::cpus() > 1;
     // While no task runs, user or kernel code, nobody sees that an entry comes before its content.
     let frozen = if shared { sched::freeze_queue() } else { None };
-    EARLY.store(frozen.is_some(), Ordering::SeqCst);
-    let batch = match (streams, shared && frozen.is_none()) {
+    let early = frozen.is_some();
+    EARLY.store(early, Ordering::SeqCst);
+    let batch = match (streams, shared && !early) {
         (true, _) => STREAM_PAGES,
         (false, true) => SHARED_PAGES,
         (false, false) => members.len().max(1),
@@ -229,14 +230,17 @@ pub fn bring_back(streams: bool) {
             }
             shared && sched::rouse_another()
         };
-        let helped = frozen.is_some() && present();
+        let mut helped = early && present();
         if residency::bring_set(once_each(members)).is_err() {
-            if frozen.is_some() {
+            if early {
                 crate::boot::die("the working set did not come back");
             }
             return;
         }
-        if !(helped || frozen.is_none() && present()) {
+        if !early {
+            helped = present();
+        }
+        if !helped {
             help();
         }
     }
@@ -291,7 +295,8 @@ pub fn help() {
     HELPERS.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// Makes entries present whose content is back or on its way, and shows them to the stubs; those of spaces that are in use remain.
+/// Makes entries present whose content is back or on its way, and shows them to the stubs; those of spaces that are in use
+/// remain.
 fn restore(mut hidden: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     hidden.sort_unstable();
     let mut busy = Vec::new();

@@ -171,9 +171,9 @@ fn merged(root: &Root, id: &Id, args: &ExecArgs) -> Result<BootSpec, Failure> {
         spec.cwd = crate::mounts::bytes_of(cwd);
     }
     if let Some(user) = args.user {
-        spec.creds.uid = user.uid;
+        let first = std::mem::replace(&mut spec.creds.uid, user.uid);
         spec.creds.gid = user.gid.unwrap_or(spec.creds.gid);
-        if spec.creds.uid != BootSpec::of_process(&records).map_or(0, |first| first.creds.uid) {
+        if user.uid != first {
             // Another user's home is another one.
             spec.env.retain(|pair| {
                 !pair.starts_with(b"HOME=") || args.env.iter().any(|set| set.as_encoded_bytes() == pair)
