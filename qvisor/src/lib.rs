@@ -27,3 +27,4 @@ pub mod signals;
 pub mod state;
 pub mod vcpu;
 pub mod vmm;
+pub mod watchdog;
