@@ -15,6 +15,7 @@ pub mod image;
 pub mod io;
 pub mod jail;
 pub mod leash;
+mod lock;
 pub mod memory;
 pub mod mounts;
 pub mod net;

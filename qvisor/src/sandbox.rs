@@ -2,7 +2,7 @@
 #![deny(unsafe_code)]
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use crate::hostcall::events::EventQueue;
 use crate::hostcall::files::HostIo;
 use crate::image::{self, ImageError, ImageFile};
 use crate::jail::JailError;
+use crate::lock::{Guard, Mutex, Rank};
 use crate::memory::{MemoryError, SandboxMemory, USER_BLOCK};
 use crate::platform::kvm::{self, Kvm};
 use crate::platform::systrap::Systrap;
@@ -198,7 +199,7 @@ impl Sandbox {
             kernel_stats: KernelPlace::default(),
             config,
             tsc,
-            end: Mutex::default(),
+            end: Mutex::new(Rank::End, End::default()),
             ended: Condvar::new(),
         });
         let weak = Arc::downgrade(&sandbox);
@@ -284,17 +285,16 @@ impl Sandbox {
         };
         let end = self.lock_end();
         // A vCPU that loops in the kernel cannot be stopped; the process's end will do that.
-        let waited = self.ended.wait_timeout_while(end, LEAVE_TIMEOUT, |end| end.cpus_left > 0);
-        let (end, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (end, timed_out) = end.wait_while(&self.ended, LEAVE_TIMEOUT, |end| end.cpus_left > 0);
         drop(end);
-        if !waited.timed_out() {
+        if !timed_out {
             threads.into_iter().for_each(|thread| drop(thread.join()));
         }
         outcome
     }
 
-    fn lock_end(&self) -> std::sync::MutexGuard<'_, End> {
-        self.end.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_end(&self) -> Guard<'_, End> {
+        self.end.lock()
     }
 
     /// Ends the sandbox: the first outcome counts, and every vCPU leaves at its next hostcall.

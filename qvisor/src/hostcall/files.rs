@@ -8,7 +8,7 @@
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use abi::hostcall::HostCall;
 
@@ -18,6 +18,7 @@ use super::sockets::SocketKind;
 use super::streams::Stream;
 use super::sys::{self, Errno};
 use crate::io::{EventSink, IoThreads};
+use crate::lock::{Mutex, Rank};
 
 /// Descriptors that the table leaves to the rest of the VMM.
 const RESERVED_DESCRIPTORS: u64 = 256;
@@ -65,7 +66,7 @@ pub struct HostFile {
 
 impl HostFile {
     pub(super) fn new(fd: OwnedFd, kind: FileKind, path_only: bool, mount: MountTraits) -> Self {
-        Self { fd, kind, path_only, mount, position: Mutex::new(()) }
+        Self { fd, kind, path_only, mount, position: Mutex::new(Rank::Position, ()) }
     }
 
     #[must_use]
@@ -494,7 +495,7 @@ impl HostIo {
         if dir.kind != FileKind::Directory {
             return Err(Errno(libc::ENOTDIR));
         }
-        let _held = dir.position.lock().unwrap_or_else(PoisonError::into_inner);
+        let _held = dir.position.lock();
         sys::lseek(dir.as_fd(), position, libc::SEEK_SET)?;
         sys::getdents(dir.as_fd(), out)
     }
