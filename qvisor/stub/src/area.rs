@@ -94,7 +94,10 @@ pub struct Area {
     pub trap_fs_base: AtomicU64,
     pub trap_gs_base: AtomicU64,
     pub value: AtomicU64,
-    _report: [u64; 3],
+    /// The core that it runs on.
+    pub core: AtomicU32,
+    _core: u32,
+    _report: [u64; 2],
 
     // Written before the thread starts.
     /// Where its signal frame must lie (in the stub's addresses).

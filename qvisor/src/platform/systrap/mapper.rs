@@ -124,11 +124,10 @@ impl Mapper {
     /// other, instead of waking another core.
     fn follow(&self) {
         let tid = self.tid.load(Relaxed);
-        if let (1.., Some((core, set))) = (tid, Affinity::current_core())
-            && self.core.load(Relaxed) != core + 1
+        if let (1.., Some(core)) = (tid, Affinity::current_core())
+            && self.core.swap(core + 1, Relaxed) != core + 1
         {
-            self.core.store(core + 1, Relaxed);
-            set.apply(tid);
+            Affinity::only(core).apply(tid);
         }
     }
 

@@ -50,9 +50,15 @@ pub struct Systrap {
 struct CpuState {
     /// To mapper threads.
     line: Line,
+    own: Mutex<Own>,
+}
+
+/// What only the vCPU itself uses.
+#[derive(Default)]
+struct Own {
     pace: Pacing,
     /// The stub thread it ran last.
-    last: Mutex<Option<Last>>,
+    last: Option<Last>,
 }
 
 struct Last {
@@ -83,8 +89,7 @@ impl Systrap {
             .map_err(|source| PlatformError::Host { what: "start the stubs' keeper", source })?;
         let state = |(cpu, ends)| CpuState {
             line: Line::new(ends, cpu),
-            pace: Pacing::default(),
-            last: Mutex::new(Rank::LastStub, None),
+            own: Mutex::new(Rank::LastStub, Own::default()),
         };
         Ok(Self {
             stubs,
@@ -153,10 +158,10 @@ impl Systrap {
     /// Drops what the vCPUs remember of an address space, unless one of them is at work.
     fn forget(&self, id: u64) {
         for state in &self.cpus {
-            if let Some(mut last) = state.last.try_lock()
-                && last.as_ref().is_some_and(|last| last.id == id)
+            if let Some(mut own) = state.own.try_lock()
+                && own.last.as_ref().is_some_and(|last| last.id == id)
             {
-                *last = None;
+                own.last = None;
             }
         }
     }
@@ -168,6 +173,6 @@ impl Drop for Systrap {
         if let Some(keeper) = self.keeper.take() {
             let _ = keeper.join();
         }
-        self.cpus.iter().for_each(|state| *state.last.lock() = None);
+        self.cpus.iter().for_each(|state| state.own.lock().last = None);
     }
 }

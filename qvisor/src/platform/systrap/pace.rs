@@ -1,12 +1,16 @@
 //! How vCPU and stub threads wait for each other: spinning on two cores, or sleeping by turns on one.
 //!
-//! A hand-over between two spinning threads takes the least time, but keeps two cores busy. When there are not two
-//! for each busy vCPU, or the host lets one side wait for a core, or user code runs longer than anyone should spin,
-//! the stub thread follows its vCPU's core and both sleep: the host then switches from one to the other without
-//! waking an idle core, which takes longer than the switch.
-
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::Relaxed;
+//! A hand-over between two threads that spin takes the least time, but keeps two cores busy. So:
+//! - Threads that spin are on two cores. The host's scheduler may leave both on one for long, since neither sleeps; then
+//!   each waits for the other's time slice to end. Where the stub runs it says itself, so that is seen, and the stub is
+//!   sent to another core.
+//! - Where there are not two cores for each busy vCPU, or other load takes the second one, or user code runs longer than
+//!   anybody should spin, the stub thread follows its vCPU's core and both sleep: the host then switches from one to the
+//!   other, which costs two switches and no wake-up of an idle core.
+//! - While they share a core, one hand-over every now and then lets the host choose the stub's core: it takes an idle one
+//!   if there is one, and then they spin again.
+//!
+//! What a stub says of its core is as much worth as the rest of what it says: it can make its own vCPU wait the wrong way.
 
 /// How long either side spins for its turn, in TSC cycles: some tens of microseconds.
 pub const SPIN_FREE: u64 = 100_000;
@@ -16,104 +20,137 @@ const SPIN_CROWDED: u64 = 2_000;
 const RUNS_TO_CROWD: u32 = 8;
 /// Waits in a row that outlasted the spinning until they share a core.
 const VAIN_WAITS: u32 = 4;
-/// Short waits in a row until spinning is tried again; doubled each time that turns out to be in vain.
-const PATIENCE: u32 = 64;
-const PATIENCE_MAX: u32 = 1 << 14;
-/// Successes in a row that make up for failures.
-const GOOD_WAITS: u32 = 1 << 12;
+/// Time over which waits that outlasted the spinning are summed up, in TSC cycles: some milliseconds …
+const WINDOW: u64 = 20_000_000;
+/// … and the part of it, 1 in so many, that they may take.
+const LOST_PART: u64 = 5;
+/// Short waits in a row, while a core is shared, until another core is looked for …
+const SHORT_WAITS: u32 = 16;
+/// … and how long until the next look, in TSC cycles: a few tenths of a millisecond.
+const LOOK_EVERY: u64 = 1_000_000;
+
+/// Where the stub thread is to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Where the host likes.
+    Anywhere,
+    /// On the vCPU thread's core.
+    SameCore,
+    /// On any but the vCPU thread's core.
+    OtherCore,
+}
 
 /// How to wait this time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// In TSC cycles.
     pub spin: u64,
-    /// The stub thread stays on the vCPU thread's core.
+    pub place: Place,
+}
+
+/// How a wait went.
+#[derive(Clone, Copy, Debug)]
+pub struct Waited {
+    /// The time now, in TSC cycles.
+    pub now: u64,
+    /// How long the stub had its turn, in TSC cycles.
+    pub cycles: u64,
+    /// The stub says that it ran on the core where the vCPU thread is.
     pub same_core: bool,
 }
 
-/// One vCPU's choice, and what it rests on. Used by that vCPU alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Spin,
+    Share,
+}
+
+/// One vCPU's choice, and what it rests on.
 #[derive(Debug)]
 pub struct Pacing {
-    same_core: AtomicU32,
-    /// Runs in a row that spoke for the other way.
-    streak: AtomicU32,
-    vain: AtomicU32,
-    good: AtomicU32,
-    patience: AtomicU32,
+    mode: Mode,
+    /// Runs in a row that spoke for the other mode.
+    streak: u32,
+    /// Spinning: waits in a row that outlasted it.
+    vain: u32,
+    /// Spinning: when the window began, and the time lost in it.
+    window: (u64, u64),
+    /// Spinning: both were on one core.
+    collided: bool,
+    /// Sharing: when another core may be looked for, and whether this run does.
+    look_at: u64,
+    looks: bool,
 }
 
 impl Default for Pacing {
     fn default() -> Self {
-        let zero = || AtomicU32::new(0);
         Self {
-            same_core: zero(),
-            streak: zero(),
-            vain: zero(),
-            good: zero(),
-            patience: AtomicU32::new(PATIENCE),
+            mode: Mode::Spin,
+            streak: 0,
+            vain: 0,
+            window: (0, 0),
+            collided: false,
+            look_at: 0,
+            looks: false,
         }
     }
 }
 
 impl Pacing {
-    /// Chooses for the next run; `crowded`: the busy vCPUs have fewer than two cores each.
-    pub fn choose(&self, crowded: bool) -> Pace {
-        if self.same_core.load(Relaxed) != 0 {
-            if !crowded && self.streak.load(Relaxed) >= self.patience.load(Relaxed) {
-                self.change(false);
-            }
-        } else if crowded {
-            if increment(&self.streak) >= RUNS_TO_CROWD {
-                self.change(true);
-            }
-        } else {
-            self.streak.store(0, Relaxed);
-        }
-        let same_core = self.same_core.load(Relaxed) != 0;
-        let spin = match (same_core, crowded) {
-            (true, _) => 0,
-            (false, true) => SPIN_CROWDED,
-            (false, false) => SPIN_FREE,
-        };
-        Pace { spin, same_core }
-    }
-
-    fn change(&self, same_core: bool) {
-        self.same_core.store(u32::from(same_core), Relaxed);
-        for counter in [&self.streak, &self.vain, &self.good] {
-            counter.store(0, Relaxed);
-        }
-    }
-
-    /// Notes how long the stub had its turn, in TSC cycles.
-    pub fn note(&self, cycles: u64) {
-        let short = cycles < SPIN_FREE;
-        match (self.same_core.load(Relaxed) != 0, short) {
-            (true, true) => _ = increment(&self.streak),
-            (true, false) => self.streak.store(0, Relaxed),
-            (false, true) => {
-                self.vain.store(0, Relaxed);
-                if increment(&self.good) == GOOD_WAITS {
-                    self.patience.store(PATIENCE, Relaxed);
+    /// Chooses for the next run; `crowded`: the busy vCPUs have fewer than two cores each. `now`: in TSC cycles.
+    pub fn choose(&mut self, crowded: bool, now: u64) -> Pace {
+        self.looks = false;
+        match self.mode {
+            Mode::Spin if crowded => {
+                self.streak += 1;
+                if self.streak >= RUNS_TO_CROWD {
+                    self.change(Mode::Share, now);
                 }
             }
-            (false, false) => {
-                self.good.store(0, Relaxed);
-                if increment(&self.vain) >= VAIN_WAITS {
-                    self.change(true);
-                    let patience = self.patience.load(Relaxed);
-                    self.patience.store((2 * patience).min(PATIENCE_MAX), Relaxed);
+            Mode::Spin => self.streak = 0,
+            Mode::Share => {
+                self.looks = !crowded && self.streak >= SHORT_WAITS && now >= self.look_at;
+                if self.looks {
+                    self.look_at = now + LOOK_EVERY;
                 }
             }
         }
+        match self.mode {
+            Mode::Share if self.looks => Pace { spin: 0, place: Place::Anywhere },
+            Mode::Share => Pace { spin: 0, place: Place::SameCore },
+            Mode::Spin => Pace {
+                spin: if crowded { SPIN_CROWDED } else { SPIN_FREE },
+                place: if self.collided { Place::OtherCore } else { Place::Anywhere },
+            },
+        }
     }
-}
 
-/// Adds one to a counter that only this thread writes.
-fn increment(counter: &AtomicU32) -> u32 {
-    let value = counter.load(Relaxed).saturating_add(1);
-    counter.store(value, Relaxed);
-    value
+    fn change(&mut self, mode: Mode, now: u64) {
+        *self = Self { mode, window: (now, 0), look_at: now, ..Self::default() };
+    }
+
+    /// Notes how the wait went.
+    pub fn note(&mut self, waited: Waited) {
+        let short = waited.cycles < SPIN_FREE;
+        match self.mode {
+            Mode::Share if self.looks && !waited.same_core => self.change(Mode::Spin, waited.now),
+            Mode::Share => self.streak = if short { self.streak.saturating_add(1) } else { 0 },
+            Mode::Spin if short => self.vain = 0,
+            Mode::Spin => self.note_vain(waited),
+        }
+        if self.mode == Mode::Spin && waited.now.wrapping_sub(self.window.0) >= WINDOW {
+            self.window = (waited.now, 0);
+        }
+    }
+
+    fn note_vain(&mut self, waited: Waited) {
+        self.vain += 1;
+        self.window.1 += waited.cycles;
+        self.collided |= waited.same_core;
+        if self.vain >= VAIN_WAITS || self.window.1 > WINDOW / LOST_PART {
+            self.change(Mode::Share, waited.now);
+        }
+    }
 }
 
 /// A set of cores.
@@ -123,23 +160,41 @@ pub struct Affinity(libc::cpu_set_t);
 impl Affinity {
     /// The cores the calling thread may use.
     pub fn of_this_thread() -> Self {
-        // SAFETY: all zeros is a valid set.
-        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        let mut set = Self::none();
         // SAFETY: the set is this function's own.
-        unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
-        Self(set)
+        unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set.0) };
+        set
     }
 
-    /// The core the calling thread runs on, and the set of it alone.
-    pub fn current_core() -> Option<(u32, Self)> {
+    fn none() -> Self {
+        // SAFETY: all zeros is a valid set.
+        Self(unsafe { std::mem::zeroed() })
+    }
+
+    /// The core the calling thread runs on; `None` if it has no place in a set.
+    pub fn current_core() -> Option<u32> {
         // SAFETY: touches no memory of ours.
         let core = u32::try_from(unsafe { libc::sched_getcpu() }).ok()?;
-        // SAFETY: all zeros is a valid set.
-        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-        let index = usize::try_from(core).ok().filter(|index| *index < 8 * size_of::<libc::cpu_set_t>())?;
-        // SAFETY: the index was checked.
-        unsafe { libc::CPU_SET(index, &mut set) };
-        Some((core, Self(set)))
+        (usize::try_from(core).ok()? < 8 * size_of::<libc::cpu_set_t>()).then_some(core)
+    }
+
+    /// A core alone.
+    pub fn only(core: u32) -> Self {
+        let mut set = Self::none();
+        // SAFETY: `current_core` checked the index.
+        unsafe { libc::CPU_SET(core as usize, &mut set.0) };
+        set
+    }
+
+    /// The set without a core; the set itself if there would be none left.
+    pub fn without(mut self, core: u32) -> Self {
+        let whole = self;
+        // SAFETY: as above.
+        let left = unsafe {
+            libc::CPU_CLR(core as usize, &mut self.0);
+            libc::CPU_COUNT(&self.0)
+        };
+        if left == 0 { whole } else { self }
     }
 
     /// Binds a thread of a child to the cores.
@@ -153,43 +208,90 @@ impl Affinity {
 mod tests {
     use super::*;
 
-    const SHARE: Pace = Pace { spin: 0, same_core: true };
-    const SPIN: Pace = Pace { spin: SPIN_FREE, same_core: false };
+    const SHARE: Pace = Pace { spin: 0, place: Place::SameCore };
+    const SPIN: Pace = Pace { spin: SPIN_FREE, place: Place::Anywhere };
 
-    #[test]
-    fn crowding_is_believed_slowly() {
-        let pacing = Pacing::default();
-        assert_eq!(pacing.choose(false), SPIN);
-        for _ in 1..RUNS_TO_CROWD {
-            assert!(!pacing.choose(true).same_core);
+    fn waited(now: u64, cycles: u64, same_core: bool) -> Waited {
+        Waited { now, cycles, same_core }
+    }
+
+    /// A pacing that shares a core, at time 0.
+    fn sharing() -> Pacing {
+        let mut pacing = Pacing::default();
+        for _ in 0..VAIN_WAITS {
+            assert_eq!(pacing.choose(false, 0), SPIN);
+            pacing.note(waited(0, SPIN_FREE, false));
         }
-        assert_eq!(pacing.choose(true), SHARE);
-        for _ in 0..PATIENCE {
-            assert_eq!(pacing.choose(false), SHARE);
-            pacing.note(1);
-        }
-        assert_eq!(pacing.choose(true), SHARE);
-        assert_eq!(pacing.choose(false), SPIN);
+        pacing
     }
 
     #[test]
-    fn spinning_in_vain_ends_and_is_tried_again_ever_more_seldom() {
-        let pacing = Pacing::default();
-        for round in 1..4 {
-            for _ in 0..VAIN_WAITS {
-                assert_eq!(pacing.choose(false), SPIN);
-                pacing.note(SPIN_FREE);
-            }
-            pacing.note(SPIN_FREE);
-            for _ in 0..PATIENCE << round {
-                assert_eq!(pacing.choose(false), SHARE);
-                pacing.note(1);
-            }
+    fn crowding_is_believed_slowly() {
+        let mut pacing = Pacing::default();
+        assert_eq!(pacing.choose(false, 0), SPIN);
+        for _ in 1..RUNS_TO_CROWD {
+            assert_eq!(pacing.choose(true, 0), Pace { spin: SPIN_CROWDED, ..SPIN });
         }
-        for _ in 0..GOOD_WAITS {
-            assert_eq!(pacing.choose(false), SPIN);
-            pacing.note(1);
+        assert_eq!(pacing.choose(true, 0), SHARE);
+    }
+
+    #[test]
+    fn a_shared_core_is_left_as_soon_as_the_host_has_another() {
+        let mut pacing = sharing();
+        for _ in 0..SHORT_WAITS {
+            assert_eq!(pacing.choose(false, 0), SHARE);
+            pacing.note(waited(0, 1, true));
         }
-        assert_eq!(pacing.patience.load(Relaxed), PATIENCE);
+        let look = Pace { spin: 0, place: Place::Anywhere };
+        assert_eq!(pacing.choose(false, 0), look);
+        pacing.note(waited(1, 1, true));
+        // There was none: again a little later, and not while the sandbox itself is crowded.
+        assert_eq!(pacing.choose(false, LOOK_EVERY - 1), SHARE);
+        assert_eq!(pacing.choose(true, LOOK_EVERY), SHARE);
+        assert_eq!(pacing.choose(false, LOOK_EVERY), look);
+        pacing.note(waited(LOOK_EVERY, 1, false));
+        assert_eq!(pacing.choose(false, LOOK_EVERY), SPIN);
+    }
+
+    #[test]
+    fn user_code_that_runs_long_keeps_the_shared_core() {
+        let mut pacing = sharing();
+        for round in 0..1000 {
+            assert_eq!(pacing.choose(false, round * LOOK_EVERY), SHARE);
+            pacing.note(waited(round * LOOK_EVERY, if round % 8 == 0 { SPIN_FREE } else { 1 }, true));
+        }
+    }
+
+    #[test]
+    fn who_spins_on_the_others_core_is_sent_away() {
+        let mut pacing = Pacing::default();
+        assert_eq!(pacing.choose(false, 0), SPIN);
+        pacing.note(waited(0, SPIN_FREE, true));
+        assert_eq!(pacing.choose(false, 0), Pace { place: Place::OtherCore, ..SPIN });
+    }
+
+    #[test]
+    fn time_lost_now_and_then_counts_as_well() {
+        let mut pacing = Pacing::default();
+        pacing.change(Mode::Spin, 0);
+        // A fifth of each window at most.
+        for round in 0..100 {
+            let now = round * WINDOW;
+            pacing.note(waited(now + 1, WINDOW / LOST_PART, false));
+            pacing.note(waited(now + 2, 1, false));
+            assert_eq!(pacing.choose(false, now), SPIN);
+            pacing.note(waited(now + WINDOW, 1, false));
+        }
+        pacing.note(waited(100 * WINDOW, WINDOW / LOST_PART, false));
+        pacing.note(waited(100 * WINDOW + 1, 1, false));
+        pacing.note(waited(100 * WINDOW + 2, SPIN_FREE, false));
+        assert_eq!(pacing.choose(false, 100 * WINDOW), SHARE);
+    }
+
+    #[test]
+    fn the_last_core_stays() {
+        let one = Affinity::only(3);
+        // SAFETY: reads the sets.
+        assert!(unsafe { libc::CPU_ISSET(3, &one.without(3).0) && libc::CPU_ISSET(3, &one.without(2).0) });
     }
 }

@@ -14,11 +14,11 @@ use abi::run::{
 
 use super::area::{COMMAND_RUN, SET_FS, SET_GS};
 use super::mapper::Order;
-use super::pace::Pace;
+use super::pace::{Pacing, Place, Waited};
 use super::process::Process;
 use super::spawn::{self, Activity};
 use super::thread::{Lost, Patience, StubThread};
-use super::{CpuState, Last, Systrap};
+use super::{CpuState, Last, Own, Systrap};
 use crate::platform::cpu;
 use crate::sandbox::Sandbox;
 
@@ -113,10 +113,10 @@ impl Systrap {
         &self,
         cpu: u32,
         id: u64,
-        work: impl FnOnce(&CpuState, &Held<'_>) -> R,
+        work: impl FnOnce(&mut Pacing, &Held<'_>) -> R,
     ) -> Result<Option<R>, i32> {
         let state = self.cpus.get(cpu as usize).ok_or(libc::EINVAL)?;
-        let mut last = state.last.lock();
+        let Own { pace, last } = &mut *state.own.lock();
         let mut former = None;
         if last.as_ref().is_none_or(|last| last.id != id || last.process.id.load(Relaxed) != id) {
             let process = self.stubs.find(id).ok_or(libc::ESRCH)?;
@@ -126,9 +126,9 @@ impl Systrap {
             };
             former = last.replace(Last { id, process, index });
         }
-        let Some(Last { process, index, .. }) = &*last else { return Ok(None) };
+        let Some(Last { process, index, .. }) = last else { return Ok(None) };
         let Some(thread) = process.threads.get(*index) else { return Ok(None) };
-        Ok(Some(work(state, &Held { process, thread, former: Cell::new(former) })))
+        Ok(Some(work(pace, &Held { process, thread, former: Cell::new(former) })))
     }
 
     /// `AS_RUN`. The FPU image is taken over even if an interrupt is pending and no user code runs.
@@ -137,11 +137,8 @@ impl Systrap {
         let place = self.memory.kernel_ptr(address, len).ok_or(libc::EFAULT)?.cast::<RunState>();
         // SAFETY: the range was checked; the structure is integers only.
         let mut run = unsafe { ptr::read_unaligned(place) };
-        let result = self.with_thread(cpu, id, |state, held| {
-            let pace = state.pace.choose(sandbox.cpus.busy() * 2 > self.cores);
-            held.thread.follow(pace.same_core, &self.affinity);
-            self.run_thread(sandbox, cpu, id, state, held, &mut run, pace)
-        })?;
+        let result = self
+            .with_thread(cpu, id, |pacing, held| self.run_thread(sandbox, cpu, id, pacing, held, &mut run))?;
         run.trap = match result.unwrap_or(Err(Stop::Lost)) {
             Ok(trap) => trap,
             Err(Stop::Lost) => TrapInfo { kind: TRAP_LOST, ..TrapInfo::default() },
@@ -152,18 +149,15 @@ impl Systrap {
         Ok(0)
     }
 
-    #[allow(clippy::too_many_arguments, reason = "the hot path, in one piece")]
     fn run_thread(
         &self,
         sandbox: &Sandbox,
         cpu: u32,
         id: u64,
-        state: &CpuState,
+        pacing: &mut Pacing,
         held: &Held<'_>,
         run: &mut RunState,
-        pace: Pace,
     ) -> Result<TrapInfo, Stop> {
-        let spin = pace.spin;
         let thread = held.thread;
         let (Some(pending), Some(in_user), Some(deadline)) =
             (sandbox.cpus.pending(cpu), sandbox.cpus.in_user(cpu), sandbox.cpus.deadline(cpu))
@@ -184,7 +178,9 @@ impl Systrap {
             return Ok(TrapInfo { kind: TRAP_INTERRUPT, ..TrapInfo::default() });
         }
         self.set_state(thread, run);
-        thread.give_turn(COMMAND_RUN, spin);
+        let pace = pacing.choose(sandbox.cpus.busy() * 2 > self.cores, cpu::tsc());
+        thread.send_to(pace.place, &self.affinity);
+        thread.give_turn(COMMAND_RUN, pace.spin);
         held.park_former();
         let patience = UntilWanted {
             process: held.process,
@@ -197,12 +193,13 @@ impl Systrap {
             slept: Cell::new(false),
         };
         let start = cpu::tsc();
-        let waited = if pace.same_core {
-            thread.wait_following(&self.affinity, &patience)
-        } else {
-            thread.wait_turn(spin, &patience)
+        let waited = match pace.place {
+            Place::SameCore => thread.wait_sharing(&self.affinity, &patience),
+            Place::Anywhere | Place::OtherCore => thread.wait_turn(pace.spin, &patience),
         };
-        state.pace.note(cpu::tsc().wrapping_sub(start));
+        let now = cpu::tsc();
+        let cycles = now.wrapping_sub(start);
+        pacing.note(Waited { now, cycles, same_core: thread.is_on_this_core() });
         in_user.store(0, SeqCst);
         if waited.is_err() {
             held.process.kill();

@@ -7,7 +7,7 @@ use abi::layout::{STUB_AREA, STUB_AREA_SIZE};
 
 use super::area::{Area, TURN_DEAD, TURN_PARK, TURN_SLEEPS, TURN_STUB};
 use super::frame::{Frame, FrameLayout};
-use super::pace::Affinity;
+use super::pace::{Affinity, Place};
 use crate::platform::{cpu, futex};
 
 /// The stub process is gone.
@@ -27,8 +27,6 @@ pub trait Patience {
     fn end_ns(&self) -> u64;
 }
 
-/// How long user code may keep a stub thread on its vCPU's core.
-const BOUND_NS: u64 = 500_000;
 /// A wait that sleeps looks around as often as this: whoever took its wake-up holds it up no longer.
 const CHECK_NS: u64 = 20_000_000;
 /// How often a stub that is called back is looked at.
@@ -44,8 +42,8 @@ pub struct StubThread {
     pub tid: AtomicI32,
     fs_base: AtomicU64,
     gs_base: AtomicU64,
-    /// The core it is bound to, plus one; 0: to none.
-    core: AtomicU32,
+    /// Where it was sent: see [`StubThread::send_to`].
+    sent: AtomicU32,
 }
 
 // SAFETY: the area is shared memory that outlives the thread table; it is used through atomics and raw copies only.
@@ -64,7 +62,7 @@ impl StubThread {
             tid: AtomicI32::new(0),
             fs_base: AtomicU64::new(0),
             gs_base: AtomicU64::new(0),
-            core: AtomicU32::new(0),
+            sent: AtomicU32::new(0),
         }
     }
 
@@ -191,37 +189,42 @@ impl StubThread {
         }
     }
 
-    /// Binds the thread to the calling thread's core, or to none.
-    pub fn follow(&self, same_core: bool, all: &Affinity) {
-        let bound = self.core.load(Relaxed);
-        if !same_core {
-            if bound != 0 {
-                self.core.store(0, Relaxed);
-                all.apply(self.tid.load(Relaxed));
-            }
-            return;
-        }
-        if let Some((core, set)) = Affinity::current_core()
-            && bound != core + 1
-        {
-            self.core.store(core + 1, Relaxed);
+    /// Sends the thread to cores, relative to that of the calling thread; `all` are those it may have.
+    pub fn send_to(&self, place: Place, all: &Affinity) {
+        // 0 for all of them; else the core it is on, or is not on, so that nothing is done twice.
+        let core = match place {
+            Place::Anywhere => None,
+            Place::SameCore | Place::OtherCore => Affinity::current_core(),
+        };
+        let (code, set) = match (place, core) {
+            (Place::SameCore, Some(core)) => (2 * core + 1, Affinity::only(core)),
+            (Place::OtherCore, Some(core)) => (2 * core + 2, all.without(core)),
+            _ => (0, *all),
+        };
+        if self.sent.swap(code, Relaxed) != code {
             set.apply(self.tid.load(Relaxed));
         }
     }
 
-    /// Like [`Self::wait_turn`] for a thread that is bound to this core: sleeps at once, and lets the thread go
-    /// elsewhere when it runs long.
-    pub fn wait_following(&self, all: &Affinity, patience: &impl Patience) -> Result<(), Lost> {
+    /// Whether the thread says that it stopped on the calling thread's core.
+    pub fn is_on_this_core(&self) -> bool {
+        Affinity::current_core() == Some(self.area().core.load(Relaxed))
+    }
+
+    /// Like [`Self::wait_turn`] for a thread on this core: sleeps at once, and lets the thread go elsewhere when it runs
+    /// long.
+    pub fn wait_sharing(&self, all: &Affinity, patience: &impl Patience) -> Result<(), Lost> {
         let word = &self.area().turn;
-        let bound_until = (cpu::clock_ns(libc::CLOCK_MONOTONIC) + BOUND_NS).min(patience.end_ns());
         let turn = word.load(Acquire);
         let asleep = turn | TURN_SLEEPS;
         if turn & (TURN_STUB | TURN_DEAD) == TURN_STUB
             && word.compare_exchange(turn, asleep, SeqCst, Relaxed).is_ok()
         {
-            futex::wait(word, asleep, bound_until, futex::Scope::Shared);
+            // Not before the host's own next tick, as a rule: a nearer timer would have to be set in hardware each time.
+            let until = cpu::clock_ns(libc::CLOCK_MONOTONIC) + CHECK_NS;
+            futex::wait(word, asleep, until.min(patience.end_ns()), futex::Scope::Shared);
             if word.load(Acquire) & TURN_STUB != 0 {
-                self.follow(false, all);
+                self.send_to(Place::Anywhere, all);
             }
         }
         self.wait_turn(0, patience)
