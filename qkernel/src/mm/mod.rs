@@ -4,6 +4,8 @@ pub mod aspace;
 pub mod copies;
 mod fault;
 mod fork;
+#[cfg(test)]
+mod frame_life;
 pub mod frames;
 pub mod heap;
 pub mod io;
