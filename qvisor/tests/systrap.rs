@@ -136,7 +136,7 @@ cases! {
     two_cpus_share_an_address_space: "threads" on 2;
     no_kick_is_lost: "kicks" on 2;
     operations_are_checked: "operations" on 1;
-    stubs_are_recycled_clean: "recycling" on 1;
+    address_spaces_begin_clean: "afresh" on 1;
 }
 
 /// Posts an event a while after the kernel asks for it.

@@ -53,7 +53,7 @@ extern "C" fn _start(boot: &'static BootInfo, cpu: u32) -> ! {
         "sleep" => sleep(),
         "window" => window(),
         "operations" => operations(),
-        "recycling" => recycling(),
+        "afresh" => afresh(),
         "stuck" => loop {
             core::hint::spin_loop();
         },
@@ -519,8 +519,8 @@ fn operations() {
     check_eq!(task.sync(&[all]), 0);
 }
 
-/// An address space that reuses a stub sees nothing of the former one.
-fn recycling() {
+/// An address space sees nothing of a former one.
+fn afresh() {
     for round in 0..50 {
         let mut task = Task::new(user::fpu());
         let trap = Task::thread(task.id, user::spin())
