@@ -239,6 +239,12 @@ impl HostIo {
         sys::openat(self.proc_dir.as_fd(), c"../..", flags, 0)
     }
 
+    /// The directory of `/proc` about this process.
+    pub(crate) fn own_proc(&self) -> Result<OwnedFd, Errno> {
+        let flags = libc::O_PATH | libc::O_DIRECTORY;
+        sys::openat(self.proc_dir.as_fd(), c"..", flags, 0)
+    }
+
     /// What the host says of this process's memory, as `/proc/PID/smaps_rollup` has it; nothing when it does not say.
     pub(crate) fn io_memory(&self) -> String {
         let mut text = String::new();
