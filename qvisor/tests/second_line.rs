@@ -214,7 +214,7 @@ fn needless_calls() -> Vec<(&'static str, Vec<i64>)> {
         ("MPTCP", vec![libc::SYS_socket, inet, stream, 262]),
         ("SCTP", vec![libc::SYS_socket, inet, stream, 132]),
         ("UDP-Lite", vec![libc::SYS_socket, inet, datagram, 136]),
-        ("a packet socket", vec![libc::SYS_socket, inet, i64::from(libc::SOCK_PACKET), 0]),
+        ("a packet socket", vec![libc::SYS_socket, inet, 10, 0]),
         ("netlink of IPsec", vec![libc::SYS_socket, 16, 3, 6]),
         ("SO_ATTACH_FILTER", vec![libc::SYS_setsockopt, 0, socket, 26]),
         ("SO_ATTACH_BPF", vec![libc::SYS_setsockopt, 0, socket, 50]),
