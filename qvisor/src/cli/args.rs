@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::hibernate::{Reap, Wishes};
+use crate::jail::mitigations::Mitigations;
 use crate::mounts::Volume;
 use crate::state::Root;
 
@@ -143,6 +144,9 @@ pub struct CreateArgs {
     /// Who root in the container is on the host [default: the bundle's annotation dev.dormouse.userns, or auto]
     #[arg(long, value_enum, default_value_t)]
     pub userns: crate::jail::UserNamespace,
+    /// Mitigations of speculative execution for the sandbox's processes
+    #[arg(long, value_enum, default_value_t)]
+    pub mitigations: Mitigations,
     /// Whether sandboxes may have pages of the same programs and libraries in common; one can then learn from another's use
     #[arg(long, value_enum, default_value = "off")]
     pub share_files: Switch,
@@ -247,6 +251,9 @@ pub struct DoArgs {
     pub tty: bool,
     #[command(flatten)]
     pub hibernation: HibernationArgs,
+    /// Mitigations of speculative execution for the sandbox's processes
+    #[arg(long, value_enum, default_value_t)]
+    pub mitigations: Mitigations,
     /// Whether sandboxes may have pages of the same programs and libraries in common; one can then learn from another's use
     #[arg(long, value_enum, default_value = "off")]
     pub share_files: Switch,

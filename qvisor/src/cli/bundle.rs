@@ -21,6 +21,7 @@ fn options(root: &Root, args: CreateArgs) -> Result<Options, Failure> {
         console_socket: args.console_socket.map(absolute),
         platform: Box::new(move |wanted| platform(args.platform, wanted)),
         userns: args.userns,
+        mitigations: args.mitigations,
         hibernation: args.hibernation.wishes()?,
         strace: args.strace,
         share_files: args.share_files == Switch::On,

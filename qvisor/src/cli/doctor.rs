@@ -7,6 +7,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::{Failure, say};
+use crate::jail::{landlock, mitigations};
 use crate::mounts;
 use crate::platform::probe::{self, KvmReport};
 
@@ -15,6 +16,8 @@ use crate::platform::probe::{self, KvmReport};
 struct Findings {
     kvm: Finding,
     seccomp: Finding,
+    landlock: Finding,
+    mitigations: Finding,
     user_namespaces: Finding,
     overlayfs: Finding,
     cgroup: Finding,
@@ -46,6 +49,8 @@ pub(super) fn run(json: bool) -> Result<u8, Failure> {
     let lines = [
         ("kvm", &findings.kvm),
         ("seccomp", &findings.seccomp),
+        ("landlock", &findings.landlock),
+        ("mitigations", &findings.mitigations),
         ("user namespaces", &findings.user_namespaces),
         ("overlayfs", &findings.overlayfs),
         ("cgroup", &findings.cgroup),
@@ -64,6 +69,8 @@ fn examine() -> Findings {
     Findings {
         kvm: kvm(&report),
         seccomp: seccomp(),
+        landlock: landlock(),
+        mitigations: mitigations(),
         user_namespaces: user_namespaces(),
         overlayfs: Finding::new(mounts::knows_overlay(), "copy-on-write views"),
         cgroup: cgroup(),
@@ -83,6 +90,28 @@ fn seccomp() -> Finding {
     let needed = ["trap", "user_notif"];
     let found = needed.iter().all(|action| actions.split_whitespace().any(|known| known == *action));
     Finding::new(found, if actions.is_empty() { "not available".into() } else { actions.trim().to_owned() })
+}
+
+fn landlock() -> Finding {
+    let words = |known: bool| if known { "kept in the sandbox" } else { "not restricted" };
+    let (signals, files) = landlock::knows();
+    let detail = match landlock::version() {
+        0 => "none: the jail has one line less".to_owned(),
+        version => {
+            format!("version {version}: signals are {}, files are {}", words(signals), words(files))
+        }
+    };
+    Finding::new(signals && files, detail)
+}
+
+/// What a process may choose; what the host imposes is in `/sys/devices/system/cpu/vulnerabilities`.
+fn mitigations() -> Finding {
+    let choices = mitigations::choices();
+    let detail = match choices.is_empty() {
+        true => "the host lets a process give up no speculation".to_owned(),
+        false => format!("speculation that sandboxes give up: {}", mitigations::names(&choices)),
+    };
+    Finding::new(!choices.is_empty(), detail)
 }
 
 fn user_namespaces() -> Finding {

@@ -72,6 +72,7 @@ fn plan(args: DoArgs, state_root: &Root, layer_root: &Root) -> Result<Plan, Fail
             NetChoice::None => Network::None,
         },
         userns: args.userns,
+        mitigations: args.mitigations,
         platform,
         memory_bytes,
         cpus: args.cpus.unwrap_or_else(|| u32::try_from(cores.min(CPUS_MAX)).unwrap_or(1)),

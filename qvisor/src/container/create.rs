@@ -12,6 +12,7 @@ use crate::boot::BootSpec;
 use crate::control::{self, Order, Report};
 use crate::hibernate::Wishes;
 use crate::jail::UserNamespace;
+use crate::jail::mitigations::Mitigations;
 use crate::oci::cgroup::{self, Cgroups};
 use crate::oci::{self, Container, hooks};
 use crate::process;
@@ -35,6 +36,7 @@ pub struct Options {
     /// How it hibernates; the bundle may say so as well.
     pub hibernation: Wishes,
     pub strace: bool,
+    pub mitigations: Mitigations,
     /// See [`crate::boot::BootSpec::share_files`].
     pub share_files: bool,
     /// Least important level that reaches the log: 0 error … 3 debug.
@@ -156,6 +158,7 @@ impl Creation {
                 UserNamespace::Auto => container.userns,
                 asked => asked,
             },
+            mitigations: options.mitigations,
             platform,
             memory_bytes,
             cpus,

@@ -32,7 +32,7 @@ const OPEN_DROPPED: i32 = libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK 
 const POLL_EVENTS: u32 = (libc::POLLIN | libc::POLLPRI | libc::POLLOUT | libc::POLLRDHUP) as u32
     | (libc::POLLRDNORM | libc::POLLRDBAND | libc::POLLWRNORM | libc::POLLWRBAND) as u32
     | (libc::POLLERR | libc::POLLHUP) as u32;
-const FALLOCATE_MODES: i32 = libc::FALLOC_FL_KEEP_SIZE
+pub const FALLOCATE_MODES: i32 = libc::FALLOC_FL_KEEP_SIZE
     | libc::FALLOC_FL_PUNCH_HOLE
     | libc::FALLOC_FL_COLLAPSE_RANGE
     | libc::FALLOC_FL_ZERO_RANGE

@@ -7,9 +7,13 @@
 //!    opened before; own descriptors are reached by a `/proc` of our own ([`proc_directory`]), opened before as well.
 //! 4. Ids: root in the guest is nobody on the host, and no other process has the VMM's own id (`users.rs`).
 //! 5. Capabilities down to a listed set, no new privileges, limits (`privileges.rs`).
-//! 6. The system calls: an allow-list (`syscalls.rs`), installed for all threads right before the kernel runs
+//! 6. Landlock, where the host has it: signals stay in the sandbox, which begins before step 3, since children that are to
+//!    be signalled are made inside of it; files are those that were given (`landlock.rs`).
+//! 7. The system calls: an allow-list (`syscalls.rs`), installed for all threads right before the kernel runs
 //!    ([`seal`]).
 
+pub mod landlock;
+pub mod mitigations;
 mod privileges;
 mod program;
 mod seccomp;
@@ -82,6 +86,13 @@ fn leave_host() -> Result<(), JailError> {
 
 fn step(name: &'static str, run: impl FnOnce() -> i64) -> Result<(), JailError> {
     if run() >= 0 { Ok(()) } else { Err(JailError::Step { step: name, source: io::Error::last_os_error() }) }
+}
+
+/// `prctl(2)` of options that take two numbers; the result.
+fn prctl_with(option: i32, first: u64, second: u64) -> io::Result<i32> {
+    // SAFETY: the options passed to this take integers only.
+    let result = unsafe { libc::prctl(option, first, second, 0_u64, 0_u64) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 fn mount(

@@ -36,6 +36,18 @@ pub fn run() {
         "raw-socket" => call(libc::SYS_socket, [i64::from(libc::AF_INET), 3, 1, 0, 0]),
         "executable" => call(libc::SYS_mmap, [0, 4096, 7, 0x22, -1]),
         "i386" => i386(20),
+        // Any call: its number and arguments.
+        "call" => {
+            let mut numbers = argument.split(',').map(|word| word.parse::<i64>().unwrap_or(0));
+            let number = numbers.next().unwrap_or(-1);
+            call(number, std::array::from_fn(|_| numbers.next().unwrap_or(0)))
+        }
+        "continue" => match call(libc::SYS_pidfd_open, [number, 0, 0, 0, 0]) {
+            fd @ 0.. => call(libc::SYS_pidfd_send_signal, [fd, i64::from(libc::SIGCONT), 0, 0, 0]),
+            error => error,
+        },
+        // A descriptor's name in the working directory, which is /proc/self/fd.
+        "reopen" => call(libc::SYS_openat, [here, at, i64::from(libc::O_WRONLY), 0, 0]),
         "x32" => call(0x4000_0000 + libc::SYS_getpid, [0; 5]),
         _ => -i64::from(libc::ENOSYS),
     };

@@ -110,7 +110,13 @@ pub struct Container {
 pub fn load(dir: &Path) -> Result<Container> {
     let unusable = |source| BundleError::Bundle { path: dir.to_owned(), source };
     let bundle = std::fs::canonicalize(dir).map_err(unusable)?;
-    let spec = read(&bundle)?;
+    let text = read(&bundle.join(CONFIG))?;
+    check(bundle, &text)
+}
+
+/// Checks the configuration of the bundle in `bundle`, which is absolute.
+pub fn check(bundle: PathBuf, text: &[u8]) -> Result<Container> {
+    let spec = parse(&bundle.join(CONFIG), text)?;
     let mut remarks = Vec::new();
     refuse::check(&spec, &mut remarks)?;
     let linux = spec.linux().clone().unwrap_or_default();
@@ -150,15 +156,28 @@ pub fn load(dir: &Path) -> Result<Container> {
     })
 }
 
-fn read(bundle: &Path) -> Result<Spec> {
+fn read(path: &Path) -> Result<Vec<u8>> {
     use std::io::Read;
-    let path = bundle.join(CONFIG);
-    let unusable = |source| BundleError::Bundle { path: path.clone(), source };
+    let unusable = |source| BundleError::Bundle { path: path.to_owned(), source };
     let mut text = Vec::new();
-    let file = std::fs::File::open(&path).map_err(unusable)?;
+    // What is no file has no end, or nobody at its other one.
+    let file = open_without_waiting(path).map_err(unusable)?;
+    if !file.metadata().map_err(unusable)?.is_file() {
+        return Err(unusable(io::Error::other("it is no file")));
+    }
     file.take(CONFIG_MAX).read_to_end(&mut text).map_err(unusable)?;
-    let spec: Spec =
-        serde_json::from_slice(&text).map_err(|source| BundleError::Syntax { path: path.clone(), source })?;
+    Ok(text)
+}
+
+/// Opens what may turn out to be a FIFO or a terminal.
+fn open_without_waiting(path: &Path) -> io::Result<std::fs::File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    std::fs::File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
+}
+
+fn parse(path: &Path, text: &[u8]) -> Result<Spec> {
+    let spec: Spec = serde_json::from_slice(text)
+        .map_err(|source| BundleError::Syntax { path: path.to_owned(), source })?;
     match spec.version().split('.').next() {
         Some("1") => Ok(spec),
         Some("") | None => Err(BundleError::Missing { what: "ociVersion" }),

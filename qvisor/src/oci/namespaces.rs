@@ -130,7 +130,7 @@ fn check(namespace: &LinuxNamespace) -> Result<()> {
 
 /// Whether `path` is a namespace of this kind.
 fn is_namespace(path: &Path, kind: i32) -> std::result::Result<(), String> {
-    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+    let file = super::open_without_waiting(path).map_err(|error| error.to_string())?;
     match process::namespace_kind(&file) {
         Some(found) if found == kind => Ok(()),
         Some(_) => Err("it is another kind of namespace".into()),

@@ -168,3 +168,21 @@ fn mounts_keep_their_order_and_their_meaning() {
     assert_eq!((kind.as_str(), options.as_str()), ("tmpfs", "size=65536,mode=700"));
     assert_eq!((mounts[2].flags, mounts[3].flags), (abi::boot::MOUNT_NO_EXEC, 0));
 }
+
+#[test]
+fn a_fifo_holds_nobody_up() {
+    let fifo = |dir: &TempDir, name: &str| {
+        let path = dir.path().join(name);
+        let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        path
+    };
+    let dir = TempDir::new();
+    fifo(&dir, CONFIG);
+    assert!(load(dir.path()).unwrap_err().to_string().contains("it is no file"));
+    let dir = TempDir::new();
+    let path = fifo(&dir, "net");
+    let namespaces = json!([{"type": "network", "path": path}]);
+    let error = refusal(|config| put(config, "/linux/namespaces", namespaces));
+    assert!(error.contains("it is no namespace"), "{error}");
+}

@@ -6,11 +6,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use abi::boot::{MOUNT_READ_ONLY, MOUNT_SHARED, STREAM_TTY};
+use abi::hostcall::NO_HANDLE;
 
 use super::{LOG_DEBUG, Plan, Tree, VmmError, log};
 use crate::boot::{BootSpec, Mount, Stream};
 use crate::hostcall::files::HostIo;
-use crate::hostcall::sys;
+use crate::hostcall::sys::{self, Errno};
+use crate::jail::landlock::Use;
 use crate::jail::{IdMap, UserNamespace, Users};
 use crate::mounts::{self, MountError, View, Volume};
 use crate::oci::{Container, Source};
@@ -50,6 +52,18 @@ pub(super) fn prepare(plan: &Plan, io: &HostIo, users: &mut Users) -> Result<Boo
     }
     boot.mounts = tree.into_iter().map(|piece| piece.adopt(io)).collect::<Result<_, _>>()?;
     Ok(boot)
+}
+
+/// What of the host's files the VMM may open once it is jailed, for Landlock: the views, and what its `/proc` says of itself
+/// and its stubs.
+pub(super) fn given(io: &HostIo, boot: &BootSpec) -> Result<Vec<(OwnedFd, Use)>, Errno> {
+    let mut given = vec![(io.proc_root()?, Use::ReadFiles)];
+    for mount in boot.mounts.iter().filter(|mount| mount.handle != NO_HANDLE) {
+        let view = io.files().get(mount.handle)?;
+        let what_for = if view.check_writable().is_ok() { Use::Change } else { Use::Read };
+        given.push((view.as_fd().try_clone_to_owned()?, what_for));
+    }
+    Ok(given)
 }
 
 /// A part of the tree, in the order in which the kernel mounts them.

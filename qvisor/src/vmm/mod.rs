@@ -20,7 +20,8 @@ use crate::hostcall::events::EventQueue;
 use crate::hostcall::files::HostIo;
 use crate::hostcall::sys::{self, Errno};
 use crate::image::ImageFile;
-use crate::jail::{self, JailError, UserNamespace, Users};
+use crate::jail::mitigations::{self, Mitigations};
+use crate::jail::{self, JailError, UserNamespace, Users, landlock};
 use crate::leash::Leash;
 use crate::mounts::{MountError, Volume};
 use crate::net::{self, NetError, Network};
@@ -34,6 +35,8 @@ use crate::sandbox::{Sandbox, SandboxConfig, SandboxError};
 use crate::state::State;
 use crate::watchdog;
 use life::Life;
+#[cfg(fuzzing)]
+pub use life::play;
 use swap::SwapFileError;
 
 /// Signals that are the front end's business; the VMM shares its process group, so it ignores them.
@@ -64,6 +67,7 @@ pub struct Plan {
     pub network: Network,
     /// Who the guest's root is on the host.
     pub userns: UserNamespace,
+    pub mitigations: Mitigations,
     pub platform: Platform,
     pub memory_bytes: u64,
     pub cpus: u32,
@@ -208,6 +212,8 @@ fn run(
     let hibernation = Hibernation::open(&plan.swap)?;
     let mut users = Users::enter_namespaces(plan.userns)?;
     net::enter(&plan.network)?;
+    // The leash is to be in the same domain, or the end of the VMM would not end it.
+    let is_scoped = may_scope_signals(plan) && landlock::scope_signals();
     // Children of ours that share the mount namespace leave the host with us, if that is where they are.
     std::env::set_current_dir("/").map_err(VmmError::Prepare)?;
     let leash = match &plan.tree {
@@ -233,6 +239,12 @@ fn run(
     // From here on nothing is opened by its path. One thread so far: ids and capabilities are a thread's own, and the
     // stubs' zygote, made below, is to have ours.
     jail::enter(users)?;
+    let given_up = mitigations::apply(plan.mitigations);
+    let keeps_files = landlock::keep_to_files(files::given(&io, &boot).map_err(VmmError::HostIo)?);
+    if boot.log_level >= LOG_DEBUG {
+        log(LOG_DEBUG, &landlock_in_words(is_scoped, keeps_files), "\n");
+        log(LOG_DEBUG, &format!("speculation given up: {}", mitigations::names(&given_up)), "\n");
+    }
     io.enter_jail().map_err(VmmError::HostIo)?;
     if !process::die_with_parent(parent) {
         process::exit_now(1);
@@ -260,6 +272,23 @@ fn run(
     // The process ends now, and with it all this is made of; taking it apart piece by piece would only cost time.
     std::mem::forget(sandbox);
     life.finish(status.map(u32::cast_signed).map_err(VmmError::from))
+}
+
+/// Hooks that the VMM runs are programs of the host's, whose signals are their own; the leash is made before them.
+fn may_scope_signals(plan: &Plan) -> bool {
+    match &plan.tree {
+        Tree::CopyOnWrite { .. } => true,
+        Tree::Bundle(bundle) => {
+            let hooks = bundle.container.hooks.create_container();
+            hooks.as_ref().is_none_or(Vec::is_empty)
+        }
+    }
+}
+
+fn landlock_in_words(is_scoped: bool, keeps_files: bool) -> String {
+    let words = |done: bool| if done { "kept in the sandbox" } else { "not restricted" };
+    let (signals, files) = (words(is_scoped), words(keeps_files));
+    format!("landlock version {}: signals are {signals}, files are {files}", landlock::version())
 }
 
 fn config(plan: &Plan, device: Option<kvm::Device>, life: &Arc<Life>) -> SandboxConfig {

@@ -207,15 +207,27 @@ const CONGESTION: &[&[u8]] = &[b"reno", b"cubic", b"bbr", b"dctcp"];
 /// Highest `SO_PRIORITY` that asks for no privilege.
 const PRIORITY_MAX: i32 = 6;
 
-fn access(level: i32, name: i32) -> Result<Access, Errno> {
-    let table = match level {
-        libc::SOL_SOCKET => SOCKET,
-        libc::IPPROTO_IP => IP,
-        libc::IPPROTO_IPV6 => IPV6,
-        libc::IPPROTO_TCP => TCP,
-        SOL_UDP => UDP,
-        _ => return Err(Errno(libc::ENOPROTOOPT)),
+/// The options of each level.
+const LEVELS: &[(i32, &[(i32, Access)])] = &[
+    (libc::SOL_SOCKET, SOCKET),
+    (libc::IPPROTO_IP, IP),
+    (libc::IPPROTO_IPV6, IPV6),
+    (libc::IPPROTO_TCP, TCP),
+    (SOL_UDP, UDP),
+];
+
+/// Level and name of each option that may be read, or of those that may be set.
+pub fn options(to_set: bool) -> impl Iterator<Item = (i32, i32)> {
+    let of_level = move |(level, table): &'static (i32, &[(i32, Access)])| {
+        let fitting = table.iter().filter(move |(_, access)| !to_set || *access == Both);
+        fitting.map(|(name, _)| (*level, *name))
     };
+    LEVELS.iter().flat_map(of_level)
+}
+
+fn access(level: i32, name: i32) -> Result<Access, Errno> {
+    let found = LEVELS.iter().find(|(known, _)| *known == level);
+    let (_, table) = found.ok_or(Errno(libc::ENOPROTOOPT))?;
     let entry = table.iter().find(|entry| entry.0 == name);
     entry.map(|entry| entry.1).ok_or(Errno(libc::ENOPROTOOPT))
 }

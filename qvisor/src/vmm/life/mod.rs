@@ -3,6 +3,8 @@
 //! One [`Progress`] behind one lock says what is wanted and what is. Nothing waits under that lock, nor for anything
 //! but events: orders that take time leave a [`waiters::Waiter`] behind, which is answered by whoever brings the news.
 
+#[cfg(fuzzing)]
+mod fuzz;
 mod journal;
 mod peers;
 mod progress;
@@ -22,6 +24,8 @@ use abi::hostcall::{
     REPORT_RUNNING, REPORT_STAYED_WARM, REPORT_STIRRED, STIRRED_BY_EXEC, STIRRED_BY_STREAM,
 };
 
+#[cfg(fuzzing)]
+pub use self::fuzz::play;
 use super::{VmmError, chain};
 use crate::control::{self, Figures, Report};
 use crate::execs::Execs;

@@ -125,7 +125,7 @@ impl Life {
     }
 
     /// The front end's orders; none is answered.
-    fn obey_front(&self, order: Order) {
+    pub(super) fn obey_front(&self, order: Order) {
         match (order, &self.leash) {
             (Order::Kill { signal: libc::SIGKILL, .. }, _) => self.finish(Ok(libc::SIGKILL)),
             // The terminal's own: the front end stops and goes on with its job.
@@ -255,7 +255,7 @@ impl Life {
         }
     }
 
-    fn obey(&self, order: Order) -> Result<(), String> {
+    pub(super) fn obey(&self, order: Order) -> Result<(), String> {
         let progress = &mut *self.lock();
         let result = self.begin(progress, order);
         self.settle(progress);

@@ -1,0 +1,276 @@
+//! The second line around a VMM that has been taken over: what its filter sees of arguments, and what Landlock keeps it
+//! to. Needs root, to be other users as well.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use qvisor::jail::landlock;
+
+/// A user of the host who is nobody special.
+const USER: u32 = 65534;
+const MODES: [&str; 3] = ["mapped", "identity", "host"];
+
+/// State, layers and files of one test; removed at the end.
+struct Place {
+    dir: PathBuf,
+    /// Whoever starts sandboxes here is this user, or root.
+    user: Option<u32>,
+}
+
+impl Place {
+    fn new(user: Option<u32>) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("dormouse-line-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let dir = std::env::temp_dir().join(name);
+        fs::create_dir(&dir).unwrap();
+        fs::create_dir(dir.join("empty")).unwrap();
+        // The build directory may be closed to others.
+        fs::copy(env!("CARGO_BIN_EXE_dormouse"), dir.join("dormouse")).unwrap();
+        for path in [dir.clone(), dir.join("empty")] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            chown(&path, user, user).unwrap();
+        }
+        Self { dir, user }
+    }
+
+    /// What a VMM that is taken over once its jail is closed says of an attempt, and how its sandbox ended.
+    fn attempt(&self, options: &[&str], what: &str, stdin: Stdio) -> String {
+        let mut command = Command::new(self.dir.join("dormouse"));
+        command
+            .args(["do", "--platform", "systrap", "--rootfs", "empty"])
+            .args(options)
+            .args(["--", "/none"]);
+        command.current_dir(&self.dir).stdin(stdin).env("DORMOUSE_TEST_VMM_HOOK", what);
+        command.env("DORMOUSE_ROOT", self.dir.join("state")).env("DORMOUSE_LAYERS", self.dir.join("layers"));
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
+        let output = command.output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A process of somebody's that has nothing to do with any sandbox; ended at the end.
+struct Bystander(Child);
+
+impl Bystander {
+    fn new(user: u32) -> Self {
+        Self(Command::new("sleep").arg("100").uid(user).gid(user).stdin(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Bystander {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn is_root() -> bool {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Skips a test, with the reason, where it cannot be run.
+fn can_run(needs_landlock: bool) -> bool {
+    if !is_root() {
+        eprintln!("skipped: needs root");
+    } else if needs_landlock && landlock::knows() != (true, true) {
+        eprintln!("skipped: this host's Landlock is version {}", landlock::version());
+    } else {
+        return true;
+    }
+    false
+}
+
+/// The attempt passes the filter, and is refused with one of the errors.
+fn is_refused(place: &Place, options: &[&str], what: &str, stdin: Stdio, errors: &[&str]) {
+    let text = place.attempt(options, what, stdin);
+    let is_refused = text.contains("refused: ") && errors.iter().any(|error| text.contains(error));
+    assert!(is_refused, "{options:?} {what}: {text}");
+}
+
+#[test]
+fn a_taken_over_vmm_signals_nobody_of_its_session() {
+    if !can_run(true) {
+        return;
+    }
+    // Whoever is of one session may continue whom they like, whatever their owners are.
+    let place = Place::new(None);
+    let bystander = Bystander::new(0);
+    for mode in MODES {
+        let what = format!("continue:{}", bystander.0.id());
+        is_refused(&place, &["--userns", mode], &what, Stdio::null(), &["not permitted"]);
+    }
+}
+
+#[test]
+fn a_taken_over_vmm_does_not_signal_its_callers_processes() {
+    if !can_run(true) {
+        return;
+    }
+    let place = Place::new(Some(USER));
+    let mut bystander = Bystander::new(USER);
+    for attempt in ["signal", "signal-pidfd", "continue"] {
+        let text = place.attempt(&[], &format!("{attempt}:{}", bystander.0.id()), Stdio::null());
+        if text.contains("cannot jail") || text.contains("cannot make a copy-on-write view") {
+            eprintln!("skipped: this host gives users no namespaces, or no overlays in them: {text}");
+            return;
+        }
+        assert!(text.contains("refused: Operation not permitted"), "{attempt}: {text}");
+    }
+    assert!(bystander.0.try_wait().unwrap().is_none());
+}
+
+#[test]
+fn what_was_handed_over_to_be_read_is_not_written() {
+    if !can_run(true) {
+        return;
+    }
+    let place = Place::new(None);
+    let input = place.dir.join("input");
+    fs::write(&input, "as it was").unwrap();
+    // Anybody may write it who can open it: no owner keeps the VMM from that.
+    fs::set_permissions(&input, fs::Permissions::from_mode(0o666)).unwrap();
+    for mode in MODES {
+        let stdin = fs::File::open(&input).unwrap();
+        is_refused(&place, &["--userns", mode], "reopen:0", stdin.into(), &["Permission denied"]);
+    }
+}
+
+/// The lines of a process's status about speculation, without their names.
+fn speculation(pid: &str) -> Vec<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let lines = text.lines().filter(|line| line.starts_with("Speculation"));
+    lines.filter_map(|line| line.split_once(':')).map(|(_, state)| state.trim().to_owned()).collect()
+}
+
+/// What becomes of a state when a process gives it up for good.
+fn given_up(state: &str) -> String {
+    match state {
+        "thread vulnerable" => "thread force mitigated".into(),
+        "conditional enabled" => "conditional force disabled".into(),
+        // No process may choose, or has chosen by default.
+        other => other.into(),
+    }
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
+        .collect()
+}
+
+#[test]
+fn speculation_is_given_up_by_the_vmm_and_its_stubs() {
+    if !can_run(false) {
+        return;
+    }
+    let place = Place::new(None);
+    let own = speculation("self");
+    for (option, expected) in [("auto", own.iter().map(|one| given_up(one)).collect()), ("off", own.clone())]
+    {
+        let mut command = Command::new(place.dir.join("dormouse"));
+        command.args(["do", "--platform", "systrap", "--mitigations", option]);
+        command.args(["--", "/bin/sh", "-c", "echo runs; exec sleep 100"]).stdin(Stdio::null());
+        command
+            .env("DORMOUSE_ROOT", place.dir.join("state"))
+            .env("DORMOUSE_LAYERS", place.dir.join("layers"));
+        let mut front = Bystander(command.stdout(Stdio::piped()).spawn().unwrap());
+        let mut line = String::new();
+        BufReader::new(front.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "runs\n");
+        let vmm = children(front.0.id())[0];
+        let stubs = children(vmm);
+        assert!(stubs.len() > 1, "{stubs:?}");
+        for pid in stubs.into_iter().chain([vmm]) {
+            assert_eq!(speculation(&pid.to_string()), *expected, "{option}");
+        }
+    }
+}
+
+/// Calls that are on the list, with arguments that nothing needs.
+fn needless_calls() -> Vec<(&'static str, Vec<i64>)> {
+    let (inet, stream, datagram) =
+        (i64::from(libc::AF_INET), i64::from(libc::SOCK_STREAM), i64::from(libc::SOCK_DGRAM));
+    let socket = i64::from(libc::SOL_SOCKET);
+    let kill = i64::from(libc::SIGKILL);
+    let here = i64::from(libc::AT_FDCWD);
+    let own = i64::from(std::process::id());
+    vec![
+        ("MPTCP", vec![libc::SYS_socket, inet, stream, 262]),
+        ("SCTP", vec![libc::SYS_socket, inet, stream, 132]),
+        ("UDP-Lite", vec![libc::SYS_socket, inet, datagram, 136]),
+        ("a packet socket", vec![libc::SYS_socket, inet, 10, 0]),
+        ("netlink of IPsec", vec![libc::SYS_socket, 16, 3, 6]),
+        ("SO_ATTACH_FILTER", vec![libc::SYS_setsockopt, 0, socket, 26]),
+        ("SO_ATTACH_BPF", vec![libc::SYS_setsockopt, 0, socket, 50]),
+        ("SO_BINDTODEVICE", vec![libc::SYS_setsockopt, 0, socket, 25]),
+        ("TCP_ULP", vec![libc::SYS_setsockopt, 0, 6, 31]),
+        ("IP_TRANSPARENT", vec![libc::SYS_setsockopt, 0, 0, 19]),
+        ("a packet filter's rules", vec![libc::SYS_setsockopt, 0, 0, 64]),
+        ("SO_PEERPIDFD", vec![libc::SYS_getsockopt, 0, socket, 77]),
+        ("F_SETOWN", vec![libc::SYS_fcntl, 0, 8, own]),
+        ("F_SETSIG", vec![libc::SYS_fcntl, 0, 10, kill]),
+        ("F_SETLEASE", vec![libc::SYS_fcntl, 0, 1024, 0]),
+        ("F_NOTIFY", vec![libc::SYS_fcntl, 0, 1026, 1]),
+        ("FUTEX_LOCK_PI", vec![libc::SYS_futex, 0, 6]),
+        ("FUTEX_CMP_REQUEUE_PI", vec![libc::SYS_futex, 0, 12]),
+        ("MADV_MERGEABLE", vec![libc::SYS_madvise, 0, 4096, 12]),
+        ("MADV_HWPOISON", vec![libc::SYS_madvise, 0, 4096, 100]),
+        ("an unknown kind of space", vec![libc::SYS_fallocate, 0, 0x400, 0, 1]),
+        ("a whiteout", vec![libc::SYS_renameat2, here, 0, here, 0, 4]),
+        ("a link to a descriptor itself", vec![libc::SYS_linkat, 0, 0, here, 0, 0x1000]),
+        ("an owner behind a link", vec![libc::SYS_fchownat, here, 0, 0, 0, 0]),
+        ("another's thread's clock", vec![libc::SYS_clock_gettime, (!own << 3) | 6]),
+        ("a device's clock", vec![libc::SYS_clock_gettime, (!0 << 3) | 3]),
+        ("a sleep by such a clock", vec![libc::SYS_clock_nanosleep, (!own << 3) | 2]),
+        ("a wait for anybody", vec![libc::SYS_waitid, 0]),
+        ("a wait for a process group", vec![libc::SYS_waitid, 2, own]),
+        ("a wait for a child that is no stub", vec![libc::SYS_wait4, -1, 0, 1]),
+        ("a thread by descriptor", vec![libc::SYS_pidfd_open, own, 0x80]),
+        ("a made-up sender", vec![libc::SYS_pidfd_send_signal, 0, kill, 0x1000]),
+        ("a made-up sender, further up", vec![libc::SYS_pidfd_send_signal, 0, kill, 1 << 32]),
+        ("a signal to a process group", vec![libc::SYS_pidfd_send_signal, 0, kill, 0, 4]),
+        ("SIGSTOP by descriptor", vec![libc::SYS_pidfd_send_signal, 0, 19]),
+        ("SIGSTOP by number", vec![libc::SYS_tgkill, own, own, 19]),
+        ("PR_SET_SPECULATION_CTRL", vec![libc::SYS_prctl, 53]),
+        ("ARCH_SET_CPUID", vec![libc::SYS_arch_prctl, 0x1012]),
+        ("a process", vec![libc::SYS_clone, 17]),
+        ("executable memory", vec![libc::SYS_mprotect, 0, 4096, 4]),
+        ("typing for the terminal", vec![libc::SYS_ioctl, 0, 0x5412]),
+        ("flags of a file", vec![libc::SYS_ioctl, 0, 0x4008_6602]),
+        ("a device", vec![libc::SYS_mknodat, here, 0, 0o020_600, 0]),
+    ]
+}
+
+#[test]
+fn a_listed_call_is_bound_by_its_arguments() {
+    if !can_run(false) {
+        return;
+    }
+    let place = Place::new(None);
+    for (name, call) in needless_calls() {
+        let words: Vec<_> = call.iter().map(i64::to_string).collect();
+        let text = place.attempt(&[], &format!("call:{}", words.join(",")), Stdio::null());
+        assert!(text.contains("made a forbidden call"), "{name}: {text}");
+    }
+    // Nobody else's processors are asked for.
+    for process in [1, std::process::id()] {
+        let what = format!("call:{},{process},8,0", libc::SYS_sched_getaffinity);
+        is_refused(&place, &[], &what, Stdio::null(), &["Function not implemented"]);
+    }
+}
