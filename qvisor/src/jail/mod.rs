@@ -25,7 +25,7 @@ pub use self::privileges::KEPT;
 pub use self::program::run_from_read_only_view;
 pub use self::seccomp::{has_ended_by_filter, seal};
 pub use self::syscalls::{RULES, Rule};
-pub use self::users::{IdMap, UserNamespace, Users, own_id, proc_directory};
+pub use self::users::{IdMap, PROOF_USER, PROOF_USER_INSIDE, UserNamespace, Users, own_id, proc_directory};
 
 /// Why the host could not be left.
 #[derive(Debug, thiserror::Error)]

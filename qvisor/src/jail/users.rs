@@ -24,6 +24,12 @@ pub const MAPPED_COUNT: u32 = 0x2000_0000;
 /// Ids of the VMMs themselves: this plus the process number, which is below 2^22.
 const OWN_BASE: u32 = 0x6000_0000;
 
+/// Who the host's root claims to be towards a VMM whose ids are mapped: the last of its ids, which no process has, and
+/// which nobody without power over all ids of the host can claim.
+pub const PROOF_USER: u32 = MAPPED_BASE + PROOF_USER_INSIDE;
+/// That user, as such a VMM sees it.
+pub const PROOF_USER_INSIDE: u32 = MAPPED_COUNT - 1;
+
 /// What to do about user namespaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum UserNamespace {
