@@ -11,8 +11,8 @@ use crate::directory::Directory;
 use crate::hibernate::stats::Stats;
 use crate::hibernate::{Hibernated, Reap, Woken};
 use crate::jail::PROOF_USER;
-use crate::{process, rights};
 use crate::state::{SandboxState, Status};
+use crate::{process, rights};
 
 /// Name of the socket in a sandbox's state directory.
 pub const SOCKET: &str = "control.sock";

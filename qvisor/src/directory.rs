@@ -253,8 +253,7 @@ mod tests {
         let dir = temp.path().join("deep/dir");
         Directory::make(&dir).unwrap();
         assert_eq!(std_fs::metadata(&dir).unwrap().permissions().mode() & 0o777, 0o700);
-        for (mode, is_fine) in
-            [(0o755, true), (0o750, true), (0o770, false), (0o707, false), (0o1777, false)]
+        for (mode, is_fine) in [(0o755, true), (0o750, true), (0o770, false), (0o707, false), (0o1777, false)]
         {
             set_mode(&dir, mode);
             assert_eq!(Directory::make(&dir).is_ok(), is_fine, "{mode:o}");
@@ -266,10 +265,7 @@ mod tests {
         assert!(why(Directory::open(&link)).contains("symbolic link"));
         std_fs::write(temp.path().join("file"), "").unwrap();
         assert!(Directory::open(&temp.path().join("file")).is_err());
-        assert_eq!(
-            Directory::open(&temp.path().join("none")).unwrap_err().kind(),
-            io::ErrorKind::NotFound
-        );
+        assert_eq!(Directory::open(&temp.path().join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
         if process::effective_user() == 0 {
             std::os::unix::fs::chown(&dir, Some(1234), None).unwrap();
             assert!(why(Directory::make(&dir)).contains("belongs to user 1234"));
@@ -286,7 +282,7 @@ mod tests {
         symlink(&theirs, at("link")).unwrap();
         symlink(temp.path().join("new"), at("dangling")).unwrap();
         rustix::fs::mkfifoat(&dir, "fifo", Mode::RUSR | Mode::WUSR).unwrap();
-        std_fs::create_dir(at("sub")).unwrap();
+        dir.make_directory(OsStr::new("sub")).unwrap();
         symlink("sub", at("sublink")).unwrap();
         assert!(why(dir.make_file("link")).contains("symbolic link"));
         assert!(why(dir.make_file("dangling")).contains("symbolic link"));
@@ -299,7 +295,10 @@ mod tests {
         assert!(dir.make_file("plain").is_ok());
         // Writing replaces what is there.
         dir.write("link", b"new").unwrap();
-        assert_eq!((dir.read("link").unwrap(), std_fs::read(&theirs).unwrap()), (b"new".into(), b"kept".into()));
+        assert_eq!(
+            (dir.read("link").unwrap(), std_fs::read(&theirs).unwrap()),
+            (b"new".into(), b"kept".into())
+        );
         assert!(!std_fs::symlink_metadata(at("link")).unwrap().is_symlink());
     }
 

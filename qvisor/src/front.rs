@@ -118,7 +118,8 @@ fn start(id: &Id, directories: &Directories, plan: Plan) -> Result<(Front, Owned
     directories.state.write_state(&creating).map_err(|e| ("writing its state", e))?;
     let process = plan.boot.process_records();
     directories.state.write_process(&process).map_err(|e| ("writing its process", e))?;
-    let listener = control::listen(directories.state.directory()).map_err(|e| ("making its control socket", e))?;
+    let listener =
+        control::listen(directories.state.directory()).map_err(|e| ("making its control socket", e))?;
     let terminal = plan.terminal.then(|| Terminal::new(io::stdin().as_fd())).flatten();
     let (ours, theirs) = UnixStream::pair().map_err(|e| ("making a channel", e))?;
     let signals = SignalFd::new(FORWARDED).map_err(|e| ("collecting signals", e))?;

@@ -233,7 +233,7 @@ mod tests {
         let temp = TempDir::new();
         let wide = temp.path().join("wide");
         std::fs::create_dir(&wide).unwrap();
-        for number in 0..3000 {
+        for number in 0..500 {
             std::fs::create_dir(wide.join(number.to_string())).unwrap();
             std::fs::write(wide.join(format!("{number}/file")), "").unwrap();
             std::fs::write(wide.join(format!("f{number}")), "").unwrap();
@@ -268,7 +268,9 @@ mod tests {
         };
         // SAFETY: integers only; this thread alone is in the new namespace.
         let is_apart = unsafe { libc::unshare(libc::CLONE_NEWNS) == 0 };
-        is_apart && mount(c"none", c"/", libc::MS_REC | libc::MS_PRIVATE) && mount(&path, &path, libc::MS_BIND)
+        is_apart
+            && mount(c"none", c"/", libc::MS_REC | libc::MS_PRIVATE)
+            && mount(&path, &path, libc::MS_BIND)
     }
 
     #[test]

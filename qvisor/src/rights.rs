@@ -94,13 +94,7 @@ pub fn ask_for_senders(socket: BorrowedFd<'_>) -> io::Result<()> {
     let len = libc::socklen_t::try_from(size_of_val(&on)).unwrap_or(0);
     // SAFETY: `on` is live for the call, and `len` its size.
     let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PASSCRED,
-            (&raw const on).cast(),
-            len,
-        )
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PASSCRED, (&raw const on).cast(), len)
     };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -191,6 +185,28 @@ mod tests {
         assert_eq!(text, "x");
         drop(ours);
         assert_eq!(receive_now(&theirs, &mut bytes, &mut fds), got(0));
+    }
+
+    #[test]
+    fn what_is_for_the_caller_goes_to_nobody_else() {
+        let dir = crate::hostcall::testing::TempDir::new();
+        let (own, theirs) = (dir.path().join("own"), dir.path().join("theirs"));
+        let _own = std::os::unix::net::UnixListener::bind(&own).unwrap();
+        assert!(connect_to_own(&own).is_ok());
+        if process::effective_user() != 0 {
+            return;
+        }
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        let listener = std::thread::scope(|scope| {
+            let stranger = scope.spawn(|| {
+                // SAFETY: integers only; the system call itself is for this thread alone, which ends.
+                unsafe { libc::syscall(libc::SYS_setresuid, 1234, 1234, 1234) };
+                std::os::unix::net::UnixListener::bind(&theirs).unwrap()
+            });
+            stranger.join().unwrap()
+        });
+        assert!(connect_to_own(&theirs).unwrap_err().to_string().contains("user 1234"));
+        drop(listener);
     }
 
     #[test]

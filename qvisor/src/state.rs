@@ -7,6 +7,8 @@
 //! Roots belong to the caller and nobody else may write them, or they are refused ([`crate::directory`]). There is no
 //! default in a directory that users share: another user could have made it first.
 
+mod places;
+
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
@@ -17,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::control::{self, Answer, Order};
 use crate::directory::Directory;
-use crate::{process, removal};
+use crate::removal;
 
 /// Version of the OCI runtime specification that `state` speaks.
 pub const OCI_VERSION: &str = "1.2.0";
@@ -208,17 +210,12 @@ impl Root {
 
     /// Where state lives when nothing else is asked for.
     pub fn default_state() -> Result<Self, StateError> {
-        let usual = format!("/run/user/{}", process::effective_user());
-        choose_state(process::effective_user(), Path::new(&usual), directory_of).map(Self)
+        places::state().map(Self)
     }
 
     /// Where layers live: on a disk, so that what a sandbox writes does not eat memory.
     pub fn default_layers() -> Result<Self, StateError> {
-        if let Some(dir) = std::env::var_os("DORMOUSE_LAYERS").filter(|dir| !dir.is_empty()) {
-            // Absolute, since the working directory may change.
-            return Ok(Self(std::path::absolute(&dir).unwrap_or(dir.into())));
-        }
-        choose_layers(process::effective_user(), directory_of).map(Self)
+        places::layers().map(Self)
     }
 
     #[must_use]
@@ -367,56 +364,6 @@ impl Claim {
     }
 }
 
-/// An absolute path that the environment names.
-fn directory_of(variable: &str) -> Option<PathBuf> {
-    std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
-}
-
-/// Where a user's state goes: beside what else of theirs goes when they log out, or else into their home. `usual`: where
-/// the directory for that is when no variable names it.
-fn choose_state(
-    user: u32,
-    usual: &Path,
-    named: impl Fn(&str) -> Option<PathBuf>,
-) -> Result<PathBuf, StateError> {
-    if user == 0 {
-        return Ok("/run/dormouse".into());
-    }
-    if let Some(runtime) = named("XDG_RUNTIME_DIR") {
-        // By the rules for it, it is its user's alone.
-        return match Directory::open(&runtime) {
-            Ok(_) => Ok(runtime.join("dormouse")),
-            Err(source) => Err(StateError::Root { path: runtime, source }),
-        };
-    }
-    if Directory::open(usual).is_ok() {
-        return Ok(usual.join("dormouse"));
-    }
-    // No sandbox's name begins with a dot.
-    home(named).map(|home| home.join(".run")).ok_or(StateError::NoPlace {
-        what: "the state of sandboxes",
-        missing: "neither XDG_RUNTIME_DIR nor HOME is set",
-        remedy: "XDG_RUNTIME_DIR, or pass --root",
-    })
-}
-
-fn choose_layers(user: u32, named: impl Fn(&str) -> Option<PathBuf>) -> Result<PathBuf, StateError> {
-    if user == 0 {
-        return Ok("/var/lib/dormouse".into());
-    }
-    home(named).ok_or(StateError::NoPlace {
-        what: "the layers of sandboxes",
-        missing: "HOME is not set",
-        remedy: "HOME or DORMOUSE_LAYERS",
-    })
-}
-
-/// Dormouse's own in what programs keep in a user's home.
-fn home(named: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
-    let usual = || Some(named("HOME")?.join(".local/state"));
-    Some(named("XDG_STATE_HOME").or_else(usual)?.join("dormouse"))
-}
-
 /// Held while directories below a root are made or removed.
 fn guard(root: &Directory) -> io::Result<File> {
     let guard = root.make_file(ROOT_LOCK)?;
@@ -505,6 +452,11 @@ mod tests {
     use super::*;
     use crate::hostcall::testing::TempDir;
 
+    /// A directory that no file-mode creation mask makes writable to others.
+    pub(super) fn private(path: &Path) {
+        std::os::unix::fs::DirBuilderExt::mode(&mut fs::DirBuilder::new(), 0o700).create(path).unwrap();
+    }
+
     fn state(id: &Id) -> State {
         State {
             oci_version: OCI_VERSION.into(),
@@ -534,10 +486,10 @@ mod tests {
         let dir = TempDir::new();
         let root = Root::new(dir.path().to_owned());
         for (name, file) in [("theirs", "state.json"), ("precious", "lock"), ("dead", LOCK)] {
-            fs::create_dir(dir.path().join(name)).unwrap();
+            private(&dir.path().join(name));
             fs::write(dir.path().join(name).join(file), "").unwrap();
         }
-        fs::create_dir(dir.path().join("begun")).unwrap();
+        private(&dir.path().join("begun"));
         root.claim(&Id::new("begun").unwrap()).unwrap();
         assert!(matches!(root.claim(&Id::new("theirs").unwrap()), Err(StateError::InUse { .. })));
         assert!(dir.path().join("theirs/state.json").exists() && dir.path().join("precious/lock").exists());
@@ -558,6 +510,28 @@ mod tests {
         claim.remove().unwrap();
         assert!(root.state(&id).is_err());
         assert!(root.claim(&id).is_ok());
+    }
+
+    #[test]
+    fn locks_are_not_followed_and_do_not_hold_up() {
+        let dir = TempDir::new();
+        let (root, id) = (Root::new(dir.path().join("root")), Id::new("one").unwrap());
+        private(root.path());
+        let lock = root.path().join(ROOT_LOCK);
+        std::os::unix::fs::symlink(dir.path().join("theirs"), &lock).unwrap();
+        assert!(root.claim(&id).unwrap_err().to_string().contains("symbolic link"));
+        assert!(!dir.path().join("theirs").exists());
+        fs::remove_file(&lock).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&lock).status().unwrap().success());
+        assert!(root.claim(&id).unwrap_err().to_string().contains("no regular file"));
+        fs::remove_file(&lock).unwrap();
+        let claim = root.claim(&id).unwrap();
+        // One that was never held is the lock of somebody who is dead.
+        drop(claim.remove());
+        private(&root.path().join("half"));
+        fs::write(root.path().join("half").join(NEW_LOCK), "").unwrap();
+        let claim = root.claim(&id).unwrap();
+        assert!(claim.left().is_empty() && !root.path().join("half").exists());
     }
 
     #[test]

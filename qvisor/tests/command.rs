@@ -372,7 +372,7 @@ fn a_full_disk_is_named() {
     let (layers, program) = (host.layers(), env!("CARGO_BIN_EXE_dormouse"));
     fs::create_dir(&layers).unwrap();
     let script = format!(
-        "mount -t tmpfs -o size=4k,nr_inodes=4 none {0} && exec {program} do true",
+        "mount -t tmpfs -o size=4k,nr_inodes=4,mode=0700 none {0} && exec {program} do true",
         Path::new(&layers).display()
     );
     let mut shell = Command::new("unshare");

@@ -78,6 +78,7 @@ impl Users {
                 return Err(JailError::NeedsRoot);
             }
             unshare(plain | libc::CLONE_NEWUSER)?;
+            super::make_mounts_private()?;
             let map = |file: &str, text: String| {
                 std::fs::write(format!("/proc/self/{file}"), text)
                     .map_err(|source| JailError::Step { step: "mapping the caller's ids", source })
@@ -88,6 +89,7 @@ impl Users {
             return Ok(Self { mode: Mode::Caller, namespace: None });
         }
         unshare(plain)?;
+        super::make_mounts_private()?;
         match wanted {
             UserNamespace::Host => Ok(Self { mode: Mode::Host, namespace: None }),
             UserNamespace::Identity => Self::make(Mode::Identity),
@@ -199,6 +201,8 @@ fn unshare(flags: i32) -> Result<(), JailError> {
 fn make_namespace(map: &str) -> io::Result<OwnedFd> {
     let (mut ready, made) = io::pipe()?;
     let Some(child) = crate::process::fork()? else {
+        // The host lets nobody make one in a chroot. The child's root is nothing that the namespace keeps.
+        let _ = super::leave_chroot();
         // SAFETY: integers only.
         let result = unsafe { libc::unshare(libc::CLONE_NEWUSER) };
         let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
