@@ -1,20 +1,23 @@
 //! Orders to a running sandbox: JSON lines over its control socket, and over the channel of its front end.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::directory::Directory;
 use crate::hibernate::stats::Stats;
 use crate::hibernate::{Hibernated, Reap, Woken};
-use crate::process;
+use crate::jail::PROOF_USER;
 use crate::state::{SandboxState, Status};
+use crate::{process, rights};
 
 /// Name of the socket in a sandbox's state directory.
 pub const SOCKET: &str = "control.sock";
+/// What goes before an order and changes nothing of it.
+const GREETING: &[u8] = b" ";
 /// Longest order in bytes.
 pub(crate) const LINE_MAX: u64 = 4096;
 /// How long a peer may take to say what it wants, and an answer may take to come.
@@ -157,33 +160,42 @@ pub fn receive(stream: &UnixStream) -> io::Result<Option<Order>> {
     read_order(&mut BufReader::with_capacity(256, stream))
 }
 
-/// A path to `name` in `dir` that fits into a socket address however long `dir` is; `dir` must stay open meanwhile.
-fn short_path(dir: &impl AsRawFd, name: &str) -> String {
-    format!("/proc/self/fd/{}/{name}", dir.as_raw_fd())
+/// Makes a sandbox's control socket. Only its user can connect, and the credentials of whoever does are told with what it
+/// says.
+pub fn listen(sandbox: &Directory) -> io::Result<UnixListener> {
+    let listener = UnixListener::bind(sandbox.path_by_descriptor().join(SOCKET))?;
+    rights::ask_for_senders(listener.as_fd())?;
+    Ok(listener)
 }
 
-/// Makes a sandbox's control socket; only its user can connect.
-pub fn listen(dir: &Path) -> io::Result<UnixListener> {
-    let dir = crate::mounts::open_directory(dir)?;
-    UnixListener::bind(short_path(&dir, SOCKET))
+/// Connects to the sandbox whose directory this is. Whoever listens there has to be the caller: nobody else is told
+/// anything.
+pub fn connect(sandbox: &Directory) -> io::Result<UnixStream> {
+    // This path is short enough for an address, and leads to the directory that was looked at.
+    let stream = UnixStream::connect(sandbox.path_by_descriptor().join(SOCKET))?;
+    let (user, listener) = (process::effective_user(), process::peer_user(&stream)?);
+    if listener != user || !process::is_one_user(user) {
+        let why = format!("its control socket is user {listener}'s, not user {user}'s");
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    if user == 0 {
+        // A VMM whose ids are mapped does not know the host's root. It knows an id that root alone can claim to have;
+        // where that cannot be claimed, ids cannot be mapped either.
+        let _ = rights::send_as(stream.as_fd(), PROOF_USER, GREETING);
+    }
+    Ok(stream)
 }
 
-/// Connects to the sandbox whose state directory this is.
-pub(crate) fn connect(dir: &Path) -> io::Result<UnixStream> {
-    let dir = crate::mounts::open_directory(dir)?;
-    UnixStream::connect(short_path(&dir, SOCKET))
-}
-
-/// Asks the sandbox whose state directory this is for its events; they come as lines until its end.
-pub fn events(dir: &Path) -> io::Result<impl BufRead + use<>> {
-    let stream = connect(dir)?;
+/// Asks the sandbox whose directory this is for its events; they come as lines until its end.
+pub fn events(sandbox: &Directory) -> io::Result<impl BufRead + use<>> {
+    let stream = connect(sandbox)?;
     send(&stream, &Order::Events)?;
     Ok(BufReader::new(stream))
 }
 
-/// Gives an order to the sandbox whose state directory this is; an answer that says no is an error.
-pub fn order(dir: &Path, order: Order) -> io::Result<Answer> {
-    let stream = connect(dir)?;
+/// Gives an order to the sandbox whose directory this is; an answer that says no is an error.
+pub fn order(sandbox: &Directory, order: Order) -> io::Result<Answer> {
+    let stream = connect(sandbox)?;
     let patience = match order {
         Order::Start => START_PATIENCE,
         Order::Hibernate | Order::Wake { .. } => HIBERNATE_PATIENCE,

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use crate::cli::log;
 use crate::control::{self, Order, Report};
 use crate::footprint;
 use crate::jail;
@@ -59,9 +60,14 @@ struct Directories {
 impl Directories {
     fn remove(&self) {
         // The layers first: as long as the state exists, so does the sandbox for others.
-        self.layers.remove();
-        self.state.remove();
+        for left in [&self.layers, &self.state].into_iter().filter_map(|claim| claim.remove().err()) {
+            warn(&left);
+        }
     }
+}
+
+fn warn(left: &StateError) {
+    log::write(log::Level::Warning, &left.to_string());
 }
 
 /// Runs a sandbox to its end; result: the exit code.
@@ -70,10 +76,11 @@ pub fn run(id: &Id, state_root: &Root, layer_root: &Root, mut plan: Plan) -> Res
     let layers = match layer_root.claim(id) {
         Ok(layers) => layers,
         Err(error) => {
-            state.remove();
+            let _ = state.remove();
             return Err(error.into());
         }
     };
+    state.left().iter().chain(layers.left()).for_each(warn);
     let directories = Directories { state, layers };
     if let Tree::CopyOnWrite { layer, .. } = &mut plan.tree {
         *layer = directories.layers.path().to_owned();
@@ -111,7 +118,8 @@ fn start(id: &Id, directories: &Directories, plan: Plan) -> Result<(Front, Owned
     directories.state.write_state(&creating).map_err(|e| ("writing its state", e))?;
     let process = plan.boot.process_records();
     directories.state.write_process(&process).map_err(|e| ("writing its process", e))?;
-    let listener = control::listen(directories.state.path()).map_err(|e| ("making its control socket", e))?;
+    let listener =
+        control::listen(directories.state.directory()).map_err(|e| ("making its control socket", e))?;
     let terminal = plan.terminal.then(|| Terminal::new(io::stdin().as_fd())).flatten();
     let (ours, theirs) = UnixStream::pair().map_err(|e| ("making a channel", e))?;
     let signals = SignalFd::new(FORWARDED).map_err(|e| ("collecting signals", e))?;
@@ -244,9 +252,7 @@ impl Front {
 }
 
 fn write_running(id: &Id, directories: &Directories) {
-    let states = std::fs::read(directories.state.path().join("state.json"));
-    let known = states.ok().and_then(|bytes| serde_json::from_slice::<State>(&bytes).ok());
-    if let Some(known) = known.filter(|state| state.id == id.as_str()) {
+    if let Some(known) = directories.state.state().filter(|state| state.id == id.as_str()) {
         let _ = directories.state.write_state(&State { status: Status::Running, ..known });
     }
 }

@@ -14,6 +14,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::directory::Directory;
 use crate::jail::IdMap;
 
 /// File systems that hold no files of their own, or that an overlay cannot hold: not shown to a sandbox.
@@ -107,7 +108,8 @@ pub fn copy_on_write(root: &Path, layer: &Path, id_map: Option<IdMap<'_>>) -> Re
     let mut composer = Composer {
         root: root.clone(),
         points: found.keys().cloned().collect(),
-        layers: Layers { dir: layer.to_owned(), next: 0, options: 0, id_map },
+        layers: Layers::open(layer, id_map)
+            .map_err(|source| MountError::Layer { path: layer.to_owned(), source })?,
         views: Vec::new(),
     };
     composer.show(&root)?;
@@ -282,14 +284,23 @@ pub fn open_directory(path: &Path) -> io::Result<OwnedFd> {
 
 /// Fresh directories for the upper sides of overlays.
 struct Layers<'a> {
+    path: PathBuf,
+    /// By descriptor: what is opened there is the directory that was looked at.
     dir: PathBuf,
+    _directory: Directory,
     next: u32,
     /// The first of [`OPTIONS`] that this host may take.
     options: usize,
     id_map: Option<IdMap<'a>>,
 }
 
-impl Layers<'_> {
+impl<'a> Layers<'a> {
+    fn open(path: &Path, id_map: Option<IdMap<'a>>) -> io::Result<Self> {
+        let directory = Directory::open(path)?;
+        let dir = directory.path_by_descriptor();
+        Ok(Self { path: path.to_owned(), dir, _directory: directory, next: 0, options: 0, id_map })
+    }
+
     fn make(&mut self, like: BorrowedFd<'_>) -> io::Result<(PathBuf, PathBuf)> {
         let mut builder = DirBuilder::new();
         builder.mode(0o700);
@@ -341,7 +352,7 @@ fn overlay(lower: BorrowedFd<'_>, path: &Path, layers: &mut Layers) -> Result<Ow
     for (at, options) in OPTIONS.iter().enumerate().skip(first) {
         // Fresh directories each time: a work directory remembers the options it was used with.
         let made = layers.make(lower);
-        let failed = |source| MountError::Layer { path: layers.dir.clone(), source };
+        let failed = |source| MountError::Layer { path: layers.path.clone(), source };
         let (upper, work) = made.map_err(failed)?;
         if layers.id_map.is_some() && at == first {
             attach(lower, &upper.with_file_name("lower")).map_err(failed)?;

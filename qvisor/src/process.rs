@@ -55,11 +55,17 @@ pub fn effective_user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// The user who started this program, whatever has become of it since; without a system call.
+/// Whether a number that the host shows stands for one user: in a user namespace, all users that it does not have are
+/// shown as the same one.
 #[must_use]
-pub fn started_by() -> u32 {
-    // SAFETY: reads the auxiliary vector.
-    u32::try_from(unsafe { libc::getauxval(libc::AT_EUID) }).unwrap_or(u32::MAX)
+pub fn is_one_user(user: u32) -> bool {
+    let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+    let overflow = || read("/proc/sys/kernel/overflowuid").trim().parse().unwrap_or(OVERFLOW_USER);
+    if user != OVERFLOW_USER && user != overflow() {
+        return true;
+    }
+    let map = read("/proc/self/uid_map");
+    map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
 #[must_use]

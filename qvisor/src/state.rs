@@ -3,20 +3,30 @@
 //! Two roots hold one directory a sandbox: the *state root* (on `/run`: `state.json`, the control socket) and the
 //! *layer root* (on a disk: the layers of its file systems). In both, an owner holds a lock on the directory's `lock`
 //! file as long as it lives; a directory whose lock is free belongs to nobody and is removed at the next start.
+//!
+//! Roots belong to the caller and nobody else may write them, or they are refused ([`crate::directory`]). There is no
+//! default in a directory that users share: another user could have made it first.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+mod places;
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::control::{self, Answer, Order};
+use crate::directory::Directory;
+use crate::removal;
 
 /// Version of the OCI runtime specification that `state` speaks.
 pub const OCI_VERSION: &str = "1.2.0";
 /// Its presence makes a directory a sandbox's; nothing else under the root is ours to remove.
 const LOCK: &str = "dormouse.lock";
+/// What it is called until it is held: a lock that can be seen has been held from the beginning.
+const NEW_LOCK: &str = ".dormouse.lock";
 /// Guards creation and removal of directories below a root.
 const ROOT_LOCK: &str = ".lock";
 const STATE: &str = "state.json";
@@ -36,8 +46,15 @@ pub enum StateError {
     InUse { id: String },
     #[error("cannot find sandbox {id}: no such sandbox; see dormouse list")]
     Unknown { id: String },
-    #[error("cannot use directory {path}: {source}; pass a writable --root or free some space")]
+    #[error(
+        "cannot use directory {path}: {source}; correct it or free some space, or choose another one by --root (state) or \
+         DORMOUSE_LAYERS (layers)"
+    )]
     Root { path: PathBuf, source: io::Error },
+    #[error("cannot choose a directory for {what}: {missing}; set {remedy}")]
+    NoPlace { what: &'static str, missing: &'static str, remedy: &'static str },
+    #[error("cannot remove {path}, whose sandbox has ended: {why}; the next start tries again")]
+    Left { path: PathBuf, why: String },
 }
 
 /// A name for a sandbox that is safe as a file name.
@@ -170,8 +187,19 @@ pub struct Root(PathBuf);
 /// A sandbox's directory, owned by this process and those that share its lock.
 #[derive(Debug)]
 pub struct Claim {
-    path: PathBuf,
+    root: Directory,
+    name: OsString,
+    directory: Directory,
     lock: File,
+    /// What dead sandboxes left that could not be removed.
+    left: Vec<StateError>,
+}
+
+/// The directory of a dead sandbox, with its lock held.
+struct Dead {
+    name: OsString,
+    directory: Directory,
+    _lock: File,
 }
 
 impl Root {
@@ -181,30 +209,13 @@ impl Root {
     }
 
     /// Where state lives when nothing else is asked for.
-    #[must_use]
-    pub fn default_state() -> Self {
-        if crate::process::effective_user() == 0 {
-            return Self("/run/dormouse".into());
-        }
-        match std::env::var_os("XDG_RUNTIME_DIR") {
-            Some(dir) if !dir.is_empty() => Self(Path::new(&dir).join("dormouse")),
-            _ => Self(format!("/tmp/dormouse-{}", crate::process::effective_user()).into()),
-        }
+    pub fn default_state() -> Result<Self, StateError> {
+        places::state().map(Self)
     }
 
     /// Where layers live: on a disk, so that what a sandbox writes does not eat memory.
-    #[must_use]
-    pub fn default_layers() -> Self {
-        if let Some(dir) = std::env::var_os("DORMOUSE_LAYERS").filter(|dir| !dir.is_empty()) {
-            return Self(dir.into());
-        }
-        if crate::process::effective_user() == 0 {
-            return Self("/var/lib/dormouse".into());
-        }
-        let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".local/state"));
-        let state =
-            std::env::var_os("XDG_STATE_HOME").filter(|dir| !dir.is_empty()).map(PathBuf::from).or_else(home);
-        state.map_or_else(|| Self("/var/tmp/dormouse".into()), |dir| Self(dir.join("dormouse")))
+    pub fn default_layers() -> Result<Self, StateError> {
+        places::layers().map(Self)
     }
 
     #[must_use]
@@ -216,133 +227,130 @@ impl Root {
         StateError::Root { path: self.0.clone(), source }
     }
 
+    /// The directory itself; `None` while there is none.
+    fn open(&self) -> Result<Option<Directory>, StateError> {
+        match Directory::open(&self.0) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            result => result.map(Some).map_err(|source| self.error(source)),
+        }
+    }
+
     /// Creates the directory of a new sandbox, and removes what dead ones left.
     pub fn claim(&self, id: &Id) -> Result<Claim, StateError> {
-        let guard = self.guard().map_err(|source| self.error(source))?;
-        let stale = self.stale();
-        let path = self.0.join(id.as_str());
+        let failed = |source| self.error(source);
+        let root = Directory::make(&self.0).map_err(failed)?;
+        let guard = guard(&root).map_err(failed)?;
+        let name = OsString::from(id.as_str());
+        let (same, others): (Vec<_>, Vec<_>) = dead(&root).into_iter().partition(|dead| dead.name == name);
         // Held by us now, so a directory of this name that is free can go at once.
-        if let Some((lock, old)) = stale.iter().find(|(_, old)| *old == path) {
-            remove(old).map_err(|source| self.error(source))?;
-            let _ = lock;
-        }
+        same.iter().try_for_each(|dead| remove(&root, &dead.name, &dead.directory))?;
+        drop(same);
         // One without a lock was left before it got one; it goes if it is empty.
-        let _ = fs::remove_dir(&path);
-        match private_dir().create(&path) {
+        let _ = root.remove_directory(&name);
+        let directory = match root.make_directory(&name) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(StateError::InUse { id: id.as_str().to_owned() });
             }
-            result => result.map_err(|source| self.error(source))?,
-        }
-        let claim =
-            lock_file(&path, true).and_then(|lock| lock.try_lock().map(|()| lock).map_err(Into::into));
-        let lock = claim.map_err(|source| {
-            let _ = fs::remove_dir_all(&path);
+            result => result.map_err(failed)?,
+        };
+        let lock = new_lock(&directory).map_err(|source| {
+            let _ = remove(&root, &name, &directory);
             self.error(source)
         })?;
         drop(guard);
-        for (_lock, old) in stale.iter().filter(|(_, old)| *old != path) {
-            let _ = remove(old);
+        let left = others.iter().filter_map(|dead| remove(&root, &dead.name, &dead.directory).err());
+        let left = left.collect();
+        Ok(Claim { root, name, directory, lock, left })
+    }
+
+    /// The directory of a sandbox that may live, or of a container.
+    pub fn sandbox(&self, id: &Id) -> Result<Directory, StateError> {
+        let unknown = || StateError::Unknown { id: id.as_str().to_owned() };
+        match self.open()?.ok_or_else(unknown)?.directory(OsStr::new(id.as_str())) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(unknown()),
+            result => result.map_err(|source| StateError::Root { path: self.0.join(id.as_str()), source }),
         }
-        Ok(Claim { path, lock })
-    }
-
-    /// Directories of dead sandboxes, with their locks held.
-    fn stale(&self) -> Vec<(File, PathBuf)> {
-        let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
-        let free =
-            entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).filter_map(|entry| {
-                // No sandbox's name begins with a dot.
-                let is_ours = entry.file_name().as_encoded_bytes().starts_with(b".");
-                if is_ours || entry.path().join(RECORD).exists() {
-                    return None;
-                }
-                let lock = lock_file(&entry.path(), false).ok()?;
-                lock.try_lock().ok()?;
-                Some((lock, entry.path()))
-            });
-        free.collect()
-    }
-
-    fn guard(&self) -> io::Result<File> {
-        private_dir().recursive(true).create(&self.0)?;
-        let guard = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(self.0.join(ROOT_LOCK))?;
-        guard.lock()?;
-        Ok(guard)
-    }
-
-    /// Where a sandbox's state is, whether or not it exists.
-    #[must_use]
-    pub fn directory(&self, id: &Id) -> PathBuf {
-        self.0.join(id.as_str())
     }
 
     /// The record of a container.
     #[must_use]
     pub fn record<T: serde::de::DeserializeOwned>(&self, id: &Id) -> Option<T> {
-        serde_json::from_slice(&fs::read(self.directory(id).join(RECORD)).ok()?).ok()
+        serde_json::from_slice(&self.sandbox(id).ok()?.read(RECORD).ok()?).ok()
     }
 
     /// Whether it is a container's, made from a bundle.
     #[must_use]
     pub fn is_container(&self, id: &Id) -> bool {
-        self.directory(id).join(RECORD).exists()
+        self.sandbox(id).is_ok_and(|sandbox| sandbox.has(RECORD))
     }
 
     /// What a sandbox's first process was made of, as boot records.
     pub fn process(&self, id: &Id) -> io::Result<Vec<u8>> {
-        fs::read(self.directory(id).join(PROCESS))
+        self.sandbox(id).map_err(io::Error::other)?.read(PROCESS)
     }
 
     /// Removes the directory of a container that has ended.
     pub fn remove(&self, id: &Id) -> Result<(), StateError> {
-        let _guard = self.guard().map_err(|source| self.error(source))?;
-        remove(&self.directory(id)).map_err(|source| self.error(source))
+        let Some(root) = self.open()? else { return Ok(()) };
+        let _guard = guard(&root).map_err(|source| self.error(source))?;
+        match self.sandbox(id) {
+            Err(StateError::Unknown { .. }) => Ok(()),
+            sandbox => remove(&root, OsStr::new(id.as_str()), &sandbox?),
+        }
     }
 
     /// States of the sandboxes that live, and of containers that are not deleted, by ID.
-    #[must_use]
-    pub fn states(&self) -> Vec<State> {
-        let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
-        let mut states: Vec<_> = entries.filter_map(|entry| read_any(&entry.path())).collect();
+    pub fn states(&self) -> Result<Vec<State>, StateError> {
+        let Some(root) = self.open()? else { return Ok(Vec::new()) };
+        let names = root.names().map_err(|source| self.error(source))?;
+        let sandboxes = names.iter().filter_map(|name| root.directory(name).ok());
+        let mut states: Vec<_> = sandboxes.filter_map(|sandbox| read_any(&sandbox)).collect();
         states.sort_by(|a, b| a.id.cmp(&b.id));
-        states
+        Ok(states)
     }
 
     /// The state of one sandbox that lives, or of a container.
     pub fn state(&self, id: &Id) -> Result<State, StateError> {
-        read_any(&self.directory(id)).ok_or_else(|| StateError::Unknown { id: id.as_str().to_owned() })
+        read_any(&self.sandbox(id)?).ok_or_else(|| StateError::Unknown { id: id.as_str().to_owned() })
     }
 }
 
 impl Claim {
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.path
+        self.directory.path()
+    }
+
+    #[must_use]
+    pub fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// What dead sandboxes left that could not be removed, and why.
+    #[must_use]
+    pub fn left(&self) -> &[StateError] {
+        &self.left
     }
 
     /// Writes `state.json` so that a reader sees the old or the new one, never half of it.
     pub fn write_state(&self, state: &State) -> io::Result<()> {
-        let fresh = self.path.join(".state.json");
-        fs::write(&fresh, serde_json::to_vec(state)?)?;
-        fs::rename(fresh, self.path.join(STATE))
+        self.directory.write(STATE, &serde_json::to_vec(state)?)
+    }
+
+    /// What was written last.
+    #[must_use]
+    pub fn state(&self) -> Option<State> {
+        serde_json::from_slice(&self.directory.read(STATE).ok()?).ok()
     }
 
     /// Writes what makes it a container's directory.
     pub fn write_record(&self, record: &impl Serialize) -> io::Result<()> {
-        let fresh = self.path.join(".container.json");
-        fs::write(&fresh, serde_json::to_vec(record)?)?;
-        fs::rename(fresh, self.path.join(RECORD))
+        self.directory.write(RECORD, &serde_json::to_vec(record)?)
     }
 
     /// Writes what its first process is made of, for those that come in later.
     pub fn write_process(&self, records: &[u8]) -> io::Result<()> {
-        fs::write(self.path.join(PROCESS), records)
+        self.directory.write(PROCESS, records)
     }
 
     /// The lock, for a process that shares it.
@@ -350,83 +358,104 @@ impl Claim {
         Ok(self.lock.try_clone()?.into())
     }
 
-    /// Removes the directory with everything in it.
-    pub fn remove(&self) {
-        let _ = remove(&self.path);
+    /// Removes the directory with everything in it. What stays is removed at the next start.
+    pub fn remove(&self) -> Result<(), StateError> {
+        remove(&self.root, &self.name, &self.directory)
     }
 }
 
-fn private_dir() -> DirBuilder {
-    let mut builder = DirBuilder::new();
-    builder.mode(0o700);
-    builder
+/// Held while directories below a root are made or removed.
+fn guard(root: &Directory) -> io::Result<File> {
+    let guard = root.make_file(ROOT_LOCK)?;
+    guard.lock()?;
+    Ok(guard)
 }
 
-fn lock_file(dir: &Path, create: bool) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(create).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-    options.open(dir.join(LOCK))
+/// The lock of a new sandbox, held.
+fn new_lock(directory: &Directory) -> io::Result<File> {
+    let lock = directory.make_file(NEW_LOCK)?;
+    lock.try_lock()?;
+    directory.rename(NEW_LOCK, LOCK)?;
+    Ok(lock)
+}
+
+/// Directories of dead sandboxes, with their locks held. The root's guard is held.
+fn dead(root: &Directory) -> Vec<Dead> {
+    let names = root.names().unwrap_or_default().into_iter();
+    let dead = names.filter_map(|name| {
+        let directory = root.directory(&name).ok()?;
+        // No sandbox's name begins with a dot.
+        if name.as_encoded_bytes().starts_with(b".") || directory.has(RECORD) {
+            return None;
+        }
+        // Whoever was about to make it held the guard, and so lives no more.
+        let _ = directory.rename(NEW_LOCK, LOCK);
+        let lock = directory.file(LOCK).ok()?;
+        lock.try_lock().ok()?;
+        Some(Dead { name, directory, _lock: lock })
+    });
+    dead.collect()
 }
 
 /// A container's state: what was written, what its VMM says meanwhile, or that it has ended.
-fn read_any(dir: &Path) -> Option<State> {
-    if !dir.join(RECORD).exists() {
-        return read_live(dir);
+fn read_any(sandbox: &Directory) -> Option<State> {
+    if !sandbox.has(RECORD) {
+        return read_live(sandbox);
     }
-    let state: State = serde_json::from_slice(&fs::read(dir.join(STATE)).ok()?).ok()?;
+    let state: State = serde_json::from_slice(&sandbox.read(STATE).ok()?).ok()?;
     let stopped = || State { status: Status::Stopped, pid: 0, ..state.clone() };
-    if lock_file(dir, false).ok()?.try_lock_shared().is_ok() {
+    if sandbox.file(LOCK).ok()?.try_lock_shared().is_ok() {
         return Some(stopped());
     }
     if state.status == Status::Creating {
         return Some(state);
     }
-    match control::order(dir, Order::State) {
+    match control::order(sandbox, Order::State) {
         Ok(answer) => Some(state.with(answer)),
         // It ended just now.
-        Err(_) if lock_file(dir, false).ok()?.try_lock_shared().is_ok() => Some(stopped()),
+        Err(_) if sandbox.file(LOCK).ok()?.try_lock_shared().is_ok() => Some(stopped()),
         Err(_) => Some(state),
     }
 }
 
-fn read_live(dir: &Path) -> Option<State> {
-    let lock = lock_file(dir, false).ok()?;
+fn read_live(sandbox: &Directory) -> Option<State> {
+    let lock = sandbox.file(LOCK).ok()?;
     if lock.try_lock_shared().is_ok() {
         return None;
     }
-    let state: State = serde_json::from_slice(&fs::read(dir.join(STATE)).ok()?).ok()?;
+    let state: State = serde_json::from_slice(&sandbox.read(STATE).ok()?).ok()?;
     // One that does not answer is about to begin, or to end.
-    Some(match control::order(dir, Order::State) {
+    Some(match control::order(sandbox, Order::State) {
         Ok(answer) => state.with(answer),
         Err(_) => state,
     })
 }
 
-/// Removes a tree, also below directories whose mode forbids it; links are not followed.
-fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            open_up(path);
-            fs::remove_dir_all(path)
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result,
-    }
-}
-
-fn open_up(path: &Path) {
-    let _ = fs::set_permissions(path, fs::Permissions::from_mode(0o700));
-    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            open_up(&entry.path());
-        }
-    }
+/// Removes a sandbox's directory. The lock goes last: whatever ends this before it is done, the rest can still be told
+/// from the directories of others.
+fn remove(root: &Directory, name: &OsStr, directory: &Directory) -> Result<(), StateError> {
+    let failed = |why: String| StateError::Left { path: directory.path().to_owned(), why };
+    removal::empty(directory.as_fd(), LOCK).map_err(|left| failed(left.to_string()))?;
+    let gone = |result: io::Result<()>| match result {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error.to_string())),
+        _ => Ok(()),
+    };
+    gone(directory.remove_file(LOCK))?;
+    gone(root.remove_directory(name))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
     use crate::hostcall::testing::TempDir;
+
+    /// A directory that no file-mode creation mask makes writable to others.
+    pub(super) fn private(path: &Path) {
+        std::os::unix::fs::DirBuilderExt::mode(&mut fs::DirBuilder::new(), 0o700).create(path).unwrap();
+    }
 
     fn state(id: &Id) -> State {
         State {
@@ -457,10 +486,10 @@ mod tests {
         let dir = TempDir::new();
         let root = Root::new(dir.path().to_owned());
         for (name, file) in [("theirs", "state.json"), ("precious", "lock"), ("dead", LOCK)] {
-            fs::create_dir(dir.path().join(name)).unwrap();
+            private(&dir.path().join(name));
             fs::write(dir.path().join(name).join(file), "").unwrap();
         }
-        fs::create_dir(dir.path().join("begun")).unwrap();
+        private(&dir.path().join("begun"));
         root.claim(&Id::new("begun").unwrap()).unwrap();
         assert!(matches!(root.claim(&Id::new("theirs").unwrap()), Err(StateError::InUse { .. })));
         assert!(dir.path().join("theirs/state.json").exists() && dir.path().join("precious/lock").exists());
@@ -474,13 +503,35 @@ mod tests {
         let id = Id::new("one").unwrap();
         let claim = root.claim(&id).unwrap();
         assert!(matches!(root.claim(&id), Err(StateError::InUse { .. })));
-        assert!(root.states().is_empty(), "no state yet");
+        assert!(root.states().unwrap().is_empty(), "no state yet");
         claim.write_state(&state(&id)).unwrap();
         assert_eq!(root.state(&id).unwrap(), state(&id));
         assert_eq!(fs::metadata(claim.path()).unwrap().permissions().mode() & 0o777, 0o700);
-        claim.remove();
+        claim.remove().unwrap();
         assert!(root.state(&id).is_err());
         assert!(root.claim(&id).is_ok());
+    }
+
+    #[test]
+    fn locks_are_not_followed_and_do_not_hold_up() {
+        let dir = TempDir::new();
+        let (root, id) = (Root::new(dir.path().join("root")), Id::new("one").unwrap());
+        private(root.path());
+        let lock = root.path().join(ROOT_LOCK);
+        std::os::unix::fs::symlink(dir.path().join("theirs"), &lock).unwrap();
+        assert!(root.claim(&id).unwrap_err().to_string().contains("symbolic link"));
+        assert!(!dir.path().join("theirs").exists());
+        fs::remove_file(&lock).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&lock).status().unwrap().success());
+        assert!(root.claim(&id).unwrap_err().to_string().contains("no regular file"));
+        fs::remove_file(&lock).unwrap();
+        let claim = root.claim(&id).unwrap();
+        // One that was never held is the lock of somebody who is dead.
+        drop(claim.remove());
+        private(&root.path().join("half"));
+        fs::write(root.path().join("half").join(NEW_LOCK), "").unwrap();
+        let claim = root.claim(&id).unwrap();
+        assert!(claim.left().is_empty() && !root.path().join("half").exists());
     }
 
     #[test]

@@ -8,6 +8,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use qvisor::state::{Id, Root};
+
 /// State and layers of one test, away from all others.
 struct Host(PathBuf);
 
@@ -372,7 +374,7 @@ fn a_full_disk_is_named() {
     let (layers, program) = (host.layers(), env!("CARGO_BIN_EXE_dormouse"));
     fs::create_dir(&layers).unwrap();
     let script = format!(
-        "mount -t tmpfs -o size=4k,nr_inodes=4 none {0} && exec {program} do true",
+        "mount -t tmpfs -o size=4k,nr_inodes=4,mode=0700 none {0} && exec {program} do true",
         Path::new(&layers).display()
     );
     let mut shell = Command::new("unshare");
@@ -388,8 +390,9 @@ fn orders_of_garbage_do_no_harm() {
     let host = Host::new();
     let sandbox = host.start(&["--id", "g"]);
     for garbage in [&b"\xff\xfe\n"[..], b"{}\n", &[b'x'; 100_000]] {
-        let mut stream =
-            std::os::unix::net::UnixStream::connect(host.state().join("g/control.sock")).unwrap();
+        // As who may give orders, or it is not looked at.
+        let sandbox = Root::new(host.state()).sandbox(&Id::new("g").unwrap()).unwrap();
+        let mut stream = qvisor::control::connect(&sandbox).unwrap();
         let _ = stream.write_all(garbage);
         let _ = stream.shutdown(std::net::Shutdown::Write);
     }

@@ -110,7 +110,7 @@ fn a_full_disk_under_the_overlay_is_an_honest_enospc() {
         return; // a small file system needs mount(2)
     }
     let place = Place::new();
-    let script = "mount -t tmpfs -o size=4m tmpfs \"$SMALL\" && exec \"$DORMOUSE\" do -- \
+    let script = "mount -t tmpfs -o size=4m,mode=0700 tmpfs \"$SMALL\" && exec \"$DORMOUSE\" do -- \
                   dd if=/dev/zero of=/var/tmp/big bs=1M count=10";
     let small = place.0.join("small");
     fs::create_dir(&small).unwrap();

@@ -10,13 +10,13 @@ use clap::{Args, Parser, Subcommand};
 use crate::hibernate::{Reap, Wishes};
 use crate::jail::mitigations::Mitigations;
 use crate::mounts::Volume;
-use crate::state::Root;
+use crate::state::{Root, StateError};
 
 /// Runs programs in sandboxes that hibernate.
 #[derive(Debug, Parser)]
 #[command(name = "dormouse", version, about)]
 pub struct Cli {
-    /// Directory of the sandboxes' state [default: $DORMOUSE_ROOT or /run/dormouse]
+    /// Directory of the sandboxes' state [default: $DORMOUSE_ROOT, or /run/dormouse for root, or $XDG_RUNTIME_DIR/dormouse]
     #[arg(long, global = true, value_name = "DIR")]
     root: Option<PathBuf>,
     /// File that errors and remarks are appended to
@@ -270,12 +270,12 @@ pub struct DoArgs {
 
 impl Cli {
     /// Where state lives: `--root`, `DORMOUSE_ROOT`, or the default.
-    #[must_use]
-    pub fn state_root(&self) -> Root {
+    pub fn state_root(&self) -> Result<Root, StateError> {
         let from_env = || std::env::var_os("DORMOUSE_ROOT").filter(|dir| !dir.is_empty()).map(PathBuf::from);
         let given = self.root.clone().or_else(from_env);
         // Absolute, since the working directory may change.
-        given.map_or_else(Root::default_state, |dir| Root::new(std::path::absolute(&dir).unwrap_or(dir)))
+        let absolute = |dir: PathBuf| Ok(Root::new(std::path::absolute(&dir).unwrap_or(dir)));
+        given.map_or_else(Root::default_state, absolute)
     }
 }
 

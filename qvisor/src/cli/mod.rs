@@ -4,7 +4,7 @@ mod args;
 mod bundle;
 mod doctor;
 mod exec;
-mod log;
+pub(crate) mod log;
 mod run;
 mod show;
 
@@ -31,8 +31,7 @@ pub fn main() -> ExitCode {
             return if error.use_stderr() { EXIT_FAILURE.into() } else { ExitCode::SUCCESS };
         }
     };
-    let root = cli.state_root();
-    log::open(cli.log, cli.log_format, cli.debug);
+    log::open(cli.log.clone(), cli.log_format, cli.debug);
     if cli.systemd_cgroup {
         complain(&*Failure::from(
             "cannot let systemd manage control groups: this is not supported; leave out --systemd-cgroup",
@@ -42,29 +41,35 @@ pub fn main() -> ExitCode {
     if matches!(cli.command, Command::Do(_) | Command::Create(_) | Command::Run { .. }) {
         crate::jail::run_from_read_only_view();
     }
-    let result = match cli.command {
-        Command::Do(args) => run::run(&root, *args),
-        Command::Exec(args) => exec::run_in(&root, *args),
-        Command::List { json } => show::list(&root, json),
-        Command::State { id } => show::state(&root, &id),
-        Command::Kill { id, signal, all } => show::kill(&root, &id, &signal, all),
-        Command::Hibernate { id, json } => show::hibernate(&root, &id, json),
-        Command::Wake { id, json, reap } => show::wake(&root, &id, json, reap),
-        Command::Stats { id, json } => show::stats(&root, &id, json),
-        Command::Events { id } => show::events(&root, &id),
-        Command::Create(args) => bundle::create(&root, *args),
-        Command::Start { id } => bundle::start(&root, &id),
-        Command::Run { create, detach } => bundle::run(&root, *create, detach),
-        Command::Delete { id, force } => bundle::delete(&root, &id, force),
-        Command::Spec { bundle } => bundle::write_spec(&bundle),
-        Command::Doctor { json } => doctor::run(json),
-    };
-    match result {
+    match obey(cli) {
         Ok(code) => code.into(),
         Err(error) => {
             complain(&*error);
             EXIT_FAILURE.into()
         }
+    }
+}
+
+/// Does what the command says; result: its exit code.
+fn obey(cli: Cli) -> Result<u8, Failure> {
+    // Most commands need it, and say so if there is none.
+    let root = cli.state_root();
+    match cli.command {
+        Command::Spec { bundle } => bundle::write_spec(&bundle),
+        Command::Doctor { json } => doctor::run(json),
+        Command::Do(args) => run::run(&root?, *args),
+        Command::Exec(args) => exec::run_in(&root?, *args),
+        Command::List { json } => show::list(&root?, json),
+        Command::State { id } => show::state(&root?, &id),
+        Command::Kill { id, signal, all } => show::kill(&root?, &id, &signal, all),
+        Command::Hibernate { id, json } => show::hibernate(&root?, &id, json),
+        Command::Wake { id, json, reap } => show::wake(&root?, &id, json, reap),
+        Command::Stats { id, json } => show::stats(&root?, &id, json),
+        Command::Events { id } => show::events(&root?, &id),
+        Command::Create(args) => bundle::create(&root?, *args),
+        Command::Start { id } => bundle::start(&root?, &id),
+        Command::Run { create, detach } => bundle::run(&root?, *create, detach),
+        Command::Delete { id, force } => bundle::delete(&root?, &id, force),
     }
 }
 

@@ -24,7 +24,7 @@ const CPUS_MAX: usize = abi::layout::MAX_CPUS as usize;
 
 pub(super) fn run(state_root: &Root, args: DoArgs) -> Result<u8, Failure> {
     let id = args.id.as_deref().map_or_else(|| Ok(Id::random()), Id::new)?;
-    let layer_root = Root::default_layers();
+    let layer_root = Root::default_layers()?;
     let plan = plan(args, state_root, &layer_root)?;
     Ok(front::run(&id, state_root, &layer_root, plan)?)
 }

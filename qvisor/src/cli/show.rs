@@ -11,7 +11,7 @@ use crate::signals;
 use crate::state::{Id, Root, Status};
 
 pub(super) fn list(root: &Root, json: bool) -> Result<u8, Failure> {
-    let states = root.states();
+    let states = root.states()?;
     if json {
         return say(&(serde_json::to_string_pretty(&states)? + "\n"));
     }
@@ -88,7 +88,7 @@ fn order(root: &Root, id: &str, order: Order, failed: impl Fn(String) -> String)
     if root.state(&id)?.status == Status::Stopped {
         return Err(failed("it has ended".into()).into());
     }
-    Ok(control::order(&root.directory(&id), order).map_err(|error| failed(error.to_string()))?)
+    Ok(control::order(&root.sandbox(&id)?, order).map_err(|error| failed(error.to_string()))?)
 }
 
 pub(super) fn stats(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
@@ -140,7 +140,7 @@ pub(super) fn events(root: &Root, id: &str) -> Result<u8, Failure> {
     if root.state(&id)?.status == Status::Stopped {
         return Err(failed("it has ended".into()).into());
     }
-    let events = control::events(&root.directory(&id)).map_err(|error| failed(error.to_string()))?;
+    let events = control::events(&root.sandbox(&id)?).map_err(|error| failed(error.to_string()))?;
     let mut out = std::io::stdout();
     for line in events.split(b'\n') {
         // One that was cut off is the last.

@@ -3,13 +3,14 @@
 use std::io::{self, BufRead, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use abi::boot::Platform;
 
 use super::{ContainerError, Record, hook_state};
 use crate::boot::BootSpec;
 use crate::control::{self, Order, Report};
+use crate::directory::replace_file;
 use crate::hibernate::Wishes;
 use crate::jail::UserNamespace;
 use crate::jail::mitigations::Mitigations;
@@ -81,6 +82,7 @@ pub(super) fn begin(options: &Options, detached: bool) -> Result<Created, Contai
     (container.boot.strace, container.boot.log_level) = (options.strace, options.log_level);
     container.boot.share_files = options.share_files;
     let claim = options.root.claim(&options.id)?;
+    claim.left().iter().for_each(|left| (options.remark)(&left.to_string()));
     let mut creation = Creation { claim: Some(claim), vmm: None, record: None, state: None };
     match creation.run(options, container, platform) {
         Ok(created) => Ok(created),
@@ -190,7 +192,7 @@ impl Creation {
         let state = hook_state(&state, Status::Created);
         self.save(&state, None).map_err(failed)?;
         if let Some(path) = &options.pid_file {
-            write_pid_file(path, pid)
+            replace_file(path, pid.to_string().as_bytes())
                 .map_err(|source| ContainerError::PidFile { path: path.clone(), source })?;
         }
         let claim = self.claim.take().ok_or_else(|| ContainerError::Silent { id: id.to_owned() })?;
@@ -216,7 +218,7 @@ impl Creation {
         };
         let (rows, columns) = container.boot.winsize.unwrap_or((0, 0));
         let (controller, terminal) = process::open_terminal(rows, columns).map_err(failed)?;
-        let socket = UnixStream::connect(path).map_err(failed)?;
+        let socket = rights::connect_to_own(path).map_err(failed)?;
         rights::send(socket.as_fd(), &[controller.as_fd()], b"/dev/ptmx", 0).map_err(failed)?;
         Ok(Some(terminal))
     }
@@ -224,7 +226,7 @@ impl Creation {
     /// Starts the VMM; result: the channel to it.
     fn fork(&mut self, plan: Plan, console: Option<OwnedFd>) -> Result<UnixStream, Failed> {
         let claim = self.claim.as_ref().ok_or_else(|| ("claiming its ID", io::Error::other("lost")))?;
-        let listener = control::listen(claim.path()).map_err(|e| ("making its control socket", e))?;
+        let listener = control::listen(claim.directory()).map_err(|e| ("making its control socket", e))?;
         let lock = claim.lock().map_err(|e| ("sharing its lock", e))?;
         let (ours, theirs) = UnixStream::pair().map_err(|e| ("making a channel", e))?;
         let parent = process::id();
@@ -253,7 +255,8 @@ impl Creation {
                 let _ = hooks::run_all("poststop", record.hooks.poststop().as_deref(), &stopped);
             }
         }
-        self.claim.iter().for_each(Claim::remove);
+        // What stays is tried again at the next start, which says so.
+        self.claim.iter().for_each(|claim| drop(claim.remove()));
     }
 }
 
@@ -283,13 +286,4 @@ fn no_success(id: &str, report: Option<Report>) -> ContainerError {
         Some(Report::Failed { message, code }) => ContainerError::Failed { id: id.to_owned(), message, code },
         _ => ContainerError::Silent { id: id.to_owned() },
     }
-}
-
-/// A reader sees the whole number or no file.
-pub(crate) fn write_pid_file(path: &Path, pid: i32) -> io::Result<()> {
-    let mut name = path.file_name().ok_or_else(|| io::Error::from_raw_os_error(libc::EISDIR))?.to_owned();
-    name.push(".new");
-    let fresh = path.with_file_name(name);
-    std::fs::write(&fresh, pid.to_string())?;
-    std::fs::rename(fresh, path)
 }

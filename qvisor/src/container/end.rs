@@ -18,7 +18,7 @@ pub fn start(root: &Root, id: &Id) -> Result<Vec<String>, ContainerError> {
     if state.status != Status::Created {
         return Err(ContainerError::NotCreated { id: id.as_str().to_owned(), status: state.status });
     }
-    control::order(&root.directory(id), Order::Start)
+    control::order(&root.sandbox(id)?, Order::Start)
         .map_err(|error| ContainerError::Start { id: id.as_str().to_owned(), why: error.to_string() })?;
     let Some(record) = root.record::<Record>(id) else { return Ok(Vec::new()) };
     Ok(poststart(&record, &state))
@@ -38,7 +38,7 @@ pub fn kill(root: &Root, id: &Id, signal: i32, all: bool) -> Result<(), Containe
         return Err(ContainerError::NotRunning { id: id.as_str().to_owned(), status: state.status });
     }
     let order = Order::Kill { signal, foreground: false, all };
-    match control::order(&root.directory(id), order) {
+    match control::order(&root.sandbox(id)?, order) {
         // It ended while it was told to.
         Err(error) if signal == libc::SIGKILL && error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
         result => {
@@ -81,7 +81,7 @@ pub fn delete(root: &Root, id: &Id, force: bool) -> Result<Vec<String>, Containe
 fn end(root: &Root, id: &Id, record: &Record) -> Result<(), ContainerError> {
     let Some(vmm) = record.vmm() else { return Ok(()) };
     let order = Order::Kill { signal: libc::SIGKILL, foreground: false, all: true };
-    let ordered = control::order(&root.directory(id), order).is_ok();
+    let ordered = control::order(&root.sandbox(id)?, order).is_ok();
     let wait = |ms: i32| process::wait_readable([vmm.as_raw_fd()], ms)[0];
     if ordered && wait(PATIENCE_MS / 2) {
         return Ok(());

@@ -15,7 +15,6 @@ use std::path::PathBuf;
 use oci_spec::runtime::Hooks;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use create::write_pid_file;
 pub use create::{ChoosePlatform, Options, create};
 pub use end::{delete, kill, start};
 pub use run::run;

@@ -14,8 +14,9 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 
 use crate::boot::BootSpec;
-use crate::container::{ContainerError, write_pid_file};
+use crate::container::ContainerError;
 use crate::control::{self, ExecReport, Order};
+use crate::directory::replace_file;
 use crate::front::FORWARDED;
 use crate::process::{self, SignalFd, Terminal};
 use crate::state::{Id, Root, State, StateError, Status};
@@ -85,7 +86,7 @@ impl Options {
 
     fn write_pid(&self, pid: i32) -> Result<(), ExecError> {
         let Some(path) = &self.pid_file else { return Ok(()) };
-        write_pid_file(path, pid)
+        replace_file(path, pid.to_string().as_bytes())
             .map_err(|source| ExecError::PidFile(ContainerError::PidFile { path: path.clone(), source }))
     }
 }
@@ -97,8 +98,8 @@ pub fn run(options: &Options) -> Result<u8, ExecError> {
         return Err(options.refused("it has ended; start it anew"));
     }
     let streams = Streams::open(options)?;
-    let directory = options.root.directory(&options.id);
-    let socket = control::connect(&directory).map_err(|error| {
+    let sandbox = options.root.sandbox(&options.id)?;
+    let socket = control::connect(&sandbox).map_err(|error| {
         options.refused(format!("its control socket cannot be reached: {error}; it may just have ended"))
     })?;
     let connection = Connection::new(socket);
@@ -261,7 +262,7 @@ fn open_console(options: &Options, path: &std::path::Path) -> Result<std::os::fd
     let (rows, columns) = options.process.winsize.unwrap_or((0, 0));
     let (controller, terminal) = process::open_terminal(rows, columns).map_err(failed)?;
     process::do_not_wait(terminal.as_fd()).map_err(failed)?;
-    let socket = std::os::unix::net::UnixStream::connect(path).map_err(failed)?;
+    let socket = crate::rights::connect_to_own(path).map_err(failed)?;
     crate::rights::send(socket.as_fd(), &[controller.as_fd()], b"/dev/ptmx", 0).map_err(failed)?;
     Ok(terminal)
 }

@@ -81,7 +81,7 @@ impl TempDir {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!("dormouse-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).unwrap();
+        std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700).create(&path).unwrap();
         Self(path)
     }
 

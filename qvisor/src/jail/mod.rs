@@ -2,7 +2,8 @@
 //!
 //! 1. Descriptors: only the streams, the channel to the front end and the control socket stay (`process::keep_only`,
 //!    before anything else is opened).
-//! 2. Namespaces: mount, ipc, uts, and a user namespace that is entered in step 4 ([`Users::enter_namespaces`]).
+//! 2. Namespaces: mount, ipc, uts, and a user namespace that is entered in step 4 ([`Users::enter_namespaces`]). Mounts
+//!    are private from then on.
 //! 3. The root file system: an empty read-only one takes the host's place ([`leave_host`]). What the sandbox may use was
 //!    opened before; own descriptors are reached by a `/proc` of our own ([`proc_directory`]), opened before as well.
 //! 4. Ids: root in the guest is nobody on the host, and no other process has the VMM's own id (`users.rs`).
@@ -23,13 +24,17 @@ mod trial;
 mod users;
 
 use std::ffi::CStr;
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
+
+use crate::process;
 
 pub use self::privileges::KEPT;
 pub use self::program::run_from_read_only_view;
 pub use self::seccomp::{has_ended_by_filter, seal};
 pub use self::syscalls::{RULES, Rule};
-pub use self::users::{IdMap, UserNamespace, Users, own_id, proc_directory};
+pub use self::users::{IdMap, PROOF_USER, PROOF_USER_INSIDE, UserNamespace, Users, own_id, proc_directory};
 
 /// Why the host could not be left.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +51,13 @@ pub enum JailError {
     Filter(String),
 }
 
+impl JailError {
+    /// What a host says that is asked to change the mount at `/`, and there is none.
+    fn is_of_chroot(&self) -> bool {
+        matches!(self, Self::Step { source, .. } if source.raw_os_error() == Some(libc::EINVAL))
+    }
+}
+
 /// Steps 3 to 5. Afterwards the process has no way to the host but what it has open. The calling thread is the only
 /// one; its signal at the parent's death must be asked for again.
 pub fn enter(users: Users) -> Result<(), JailError> {
@@ -55,12 +67,57 @@ pub fn enter(users: Users) -> Result<(), JailError> {
     privileges::give_up(ids_differ)
 }
 
+const PRIVATE: &str = "making mounts private";
+
+/// What is mounted in this mount namespace, which is the process's own, is seen in no other from now on. Else a host whose
+/// root is shared, as systemd makes it, would keep what is mounted here, below the directory of a sandbox that has ended.
+fn make_mounts_private() -> Result<(), JailError> {
+    match make_private() {
+        // In a chroot the root is no mount point, and only from the root of the namespace all mounts are reached.
+        Err(error) if error.is_of_chroot() => in_child(|| leave_chroot().and_then(|()| make_private())),
+        result => result,
+    }
+}
+
+fn make_private() -> Result<(), JailError> {
+    mount(PRIVATE, c"none", c"/", None, libc::MS_REC | libc::MS_PRIVATE, None)
+}
+
+/// Moves this process to the root of its mount namespace, if a chroot has it elsewhere. Only with a single thread.
+fn leave_chroot() -> Result<(), JailError> {
+    let name = "leaving the chroot";
+    let namespace =
+        File::open("/proc/self/ns/mnt").map_err(|source| JailError::Step { step: name, source })?;
+    // SAFETY: integers only.
+    step(name, || unsafe { i64::from(libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNS)) })
+}
+
+/// Does something in a child, which has a root and a working directory of its own.
+fn in_child(run: impl FnOnce() -> Result<(), JailError>) -> Result<(), JailError> {
+    let failed = |source| JailError::Step { step: PRIVATE, source };
+    let Some(child) = process::fork().map_err(failed)? else {
+        let errno = match run() {
+            Ok(()) => 0,
+            Err(JailError::Step { source, .. }) => source.raw_os_error().unwrap_or(libc::EIO),
+            Err(_) => libc::EIO,
+        };
+        process::exit_now(errno)
+    };
+    let mut status = 0;
+    // SAFETY: `status` is live for the call.
+    step(PRIVATE, || unsafe { i64::from(libc::waitpid(child, &raw mut status, 0)) })?;
+    match libc::WEXITSTATUS(status) {
+        0 if libc::WIFEXITED(status) => Ok(()),
+        errno => Err(failed(io::Error::from_raw_os_error(errno))),
+    }
+}
+
 /// Replaces the root of this mount namespace by an empty, read-only file system: no path leads to the host any more.
 ///
 /// The namespace must be the process's own. The working directory is lost as well.
 fn leave_host() -> Result<(), JailError> {
-    let private = libc::MS_REC | libc::MS_PRIVATE;
-    mount("making mounts private", c"none", c"/", None, private, None)?;
+    // The root that is replaced has to be a mount point.
+    make_private().or_else(|error| if error.is_of_chroot() { leave_chroot() } else { Err(error) })?;
     let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
     let options = Some(c"size=64k,nr_inodes=8,mode=0555");
     mount("mounting an empty root", c"dormouse", c"/proc", Some(c"tmpfs"), flags, options)?;

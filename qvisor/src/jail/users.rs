@@ -24,6 +24,12 @@ pub const MAPPED_COUNT: u32 = 0x2000_0000;
 /// Ids of the VMMs themselves: this plus the process number, which is below 2^22.
 const OWN_BASE: u32 = 0x6000_0000;
 
+/// Who the host's root claims to be towards a VMM whose ids are mapped: the last of its ids, which no process has, and
+/// which nobody without power over all ids of the host can claim.
+pub const PROOF_USER: u32 = MAPPED_BASE + PROOF_USER_INSIDE;
+/// That user, as such a VMM sees it.
+pub const PROOF_USER_INSIDE: u32 = MAPPED_COUNT - 1;
+
 /// What to do about user namespaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum UserNamespace {
@@ -72,6 +78,7 @@ impl Users {
                 return Err(JailError::NeedsRoot);
             }
             unshare(plain | libc::CLONE_NEWUSER)?;
+            super::make_mounts_private()?;
             let map = |file: &str, text: String| {
                 std::fs::write(format!("/proc/self/{file}"), text)
                     .map_err(|source| JailError::Step { step: "mapping the caller's ids", source })
@@ -82,6 +89,7 @@ impl Users {
             return Ok(Self { mode: Mode::Caller, namespace: None });
         }
         unshare(plain)?;
+        super::make_mounts_private()?;
         match wanted {
             UserNamespace::Host => Ok(Self { mode: Mode::Host, namespace: None }),
             UserNamespace::Identity => Self::make(Mode::Identity),
@@ -193,6 +201,8 @@ fn unshare(flags: i32) -> Result<(), JailError> {
 fn make_namespace(map: &str) -> io::Result<OwnedFd> {
     let (mut ready, made) = io::pipe()?;
     let Some(child) = crate::process::fork()? else {
+        // The host lets nobody make one in a chroot. The child's root is nothing that the namespace keeps.
+        let _ = super::leave_chroot();
         // SAFETY: integers only.
         let result = unsafe { libc::unshare(libc::CLONE_NEWUSER) };
         let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);

@@ -236,6 +236,7 @@ fn run(
         Platform::Systrap => None,
     };
     let kernel_file = ImageFile::of_the_kernel().map(Arc::new);
+    let ids_are_mapped = users.id_map().is_some();
     // From here on nothing is opened by its path. One thread so far: ids and capabilities are a thread's own, and the
     // stubs' zygote, made below, is to have ours.
     jail::enter(users)?;
@@ -252,14 +253,14 @@ fn run(
     let life = Life::new(Arc::clone(channel), leash, Arc::clone(&events), hibernation);
     let life = Arc::new(life.map_err(VmmError::Prepare)?);
     if cfg!(debug_assertions) && std::env::var_os("DORMOUSE_FAKE_KERNEL").is_some() {
-        leave(&life, listener)?;
+        leave(&life, listener, ids_are_mapped)?;
         jail::seal(plan.platform)?;
         life.finish(Ok(stand_in(&boot, &events)));
     }
     let sandbox =
         Sandbox::new(SandboxConfig { kernel_file, ..config(plan, device, &life) }, io, Arc::clone(&events))?;
     life.set_sandbox(Arc::downgrade(&sandbox));
-    leave(&life, listener)?;
+    leave(&life, listener, ids_are_mapped)?;
     let status = sandbox.run(&boot);
     if boot.log_level >= LOG_INFO && plan.platform == Platform::Kvm {
         let exits: Vec<String> =
@@ -328,7 +329,7 @@ fn begin_container(bundle: &Bundle, channel: &Arc<UnixStream>) -> Result<Leash, 
 }
 
 /// Starts to take orders.
-fn leave(life: &Arc<Life>, listener: UnixListener) -> Result<(), VmmError> {
+fn leave(life: &Arc<Life>, listener: UnixListener, ids_are_mapped: bool) -> Result<(), VmmError> {
     if life.leash().is_some() {
         // From here on the end of the channel says that the front end is gone; a container may survive that.
         process::survive_parent();
@@ -342,7 +343,7 @@ fn leave(life: &Arc<Life>, listener: UnixListener) -> Result<(), VmmError> {
         thread.spawn(body).map(drop).map_err(VmmError::Thread)
     };
     let serving = Arc::clone(life);
-    start("dormouse-ctl", Box::new(move || serving.serve(&listener)))?;
+    start("dormouse-ctl", Box::new(move || serving.serve(&listener, ids_are_mapped)))?;
     if life.leash().is_some() {
         let watching = Arc::clone(life);
         start("dormouse-leash", Box::new(move || watching.watch()))?;

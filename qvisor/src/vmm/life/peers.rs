@@ -9,14 +9,18 @@ use abi::boot::EXEC_RECORDS_MAX;
 
 use crate::control::{self, Answer, LINE_MAX, Order, PATIENCE};
 use crate::execs::STREAMS_MAX;
+use crate::jail::PROOF_USER_INSIDE;
 use crate::{process, rights};
 
+const DENIED: &str = "permission denied";
 /// Most of them; a new one then takes the place of whoever has taken longest.
 const PEERS_MAX: usize = 32;
 
 #[derive(Debug)]
 struct Peer {
     stream: UnixStream,
+    /// It is who may give orders.
+    is_known: bool,
     /// What it has said, but for the order.
     said: Attached,
     /// The order, once it is known, and how many bytes belong to it.
@@ -40,44 +44,55 @@ pub(super) struct Asked {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
-pub(super) struct Peers(Vec<Peer>);
+#[derive(Debug)]
+pub(super) struct Peers {
+    list: Vec<Peer>,
+    /// The VMM's ids are mapped: the host's root is shown to it as a user that its namespace does not have.
+    ids_are_mapped: bool,
+}
 
 impl Peers {
+    pub(super) fn new(ids_are_mapped: bool) -> Self {
+        Self { list: Vec::new(), ids_are_mapped }
+    }
+
     /// Takes one in, unless it is a stranger.
+    ///
+    /// Orders come from whoever has started the sandbox. That is user 0 here, be it the host's root or an unprivileged
+    /// caller in a user namespace of their own. Where ids are mapped the host's root is shown as the overflow user, as
+    /// everybody else is, and so has to prove who it is by what it sends.
     pub(super) fn add(&mut self, stream: UnixStream) {
         let Ok(user) = process::peer_user(&stream) else { return };
-        // The host's root is nobody we know once the VMM is in a user namespace of its own. Whoever else is outside of
-        // it cannot come here: the socket's directory is closed to all but its owner.
-        if user != 0 && user != process::started_by() && user != process::OVERFLOW_USER {
-            refuse(&stream, "permission denied".into());
+        let is_known = user == 0 && !self.ids_are_mapped;
+        if !is_known && !self.ids_are_mapped {
+            refuse(&stream, DENIED.into());
             return;
         }
-        if self.0.len() >= PEERS_MAX {
-            self.0.remove(0);
+        if self.list.len() >= PEERS_MAX {
+            self.list.remove(0);
         }
         let (said, deadline) = (Attached::default(), Instant::now() + PATIENCE);
-        self.0.push(Peer { stream, said, order: None, deadline });
+        self.list.push(Peer { stream, is_known, said, order: None, deadline });
     }
 
     /// Whom to wait for.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
-        self.0.iter().map(|peer| peer.stream.as_raw_fd())
+        self.list.iter().map(|peer| peer.stream.as_raw_fd())
     }
 
     /// Until when.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.0.first().map(|peer| peer.deadline)
+        self.list.first().map(|peer| peer.deadline)
     }
 
     /// Takes what they have said. Whoever has said an order, or nothing in time, is none of them any more.
     pub(super) fn orders(&mut self) -> Vec<Asked> {
         let now = Instant::now();
         let mut orders = Vec::new();
-        for mut peer in std::mem::take(&mut self.0) {
+        for mut peer in std::mem::take(&mut self.list) {
             match peer.read() {
                 Ok(Some(order)) => orders.push(Asked { peer: peer.stream, order, attached: peer.said }),
-                Ok(None) if peer.deadline > now => self.0.push(peer),
+                Ok(None) if peer.deadline > now => self.list.push(peer),
                 Ok(None) => {}
                 Err(error) => refuse(&peer.stream, error.to_string()),
             }
@@ -91,7 +106,13 @@ impl Peer {
     fn read(&mut self) -> io::Result<Option<Order>> {
         let mut bytes = [0; 4096];
         let said = &mut self.said;
-        while let Some(got) = rights::receive_now(&self.stream, &mut bytes, &mut said.descriptors) {
+        while let Some(received) = rights::receive_now(&self.stream, &mut bytes, &mut said.descriptors) {
+            let got = received.len;
+            // It is proved before anything it says is looked at.
+            self.is_known |= received.sender == Some(PROOF_USER_INSIDE);
+            if !self.is_known {
+                return Err(io::Error::other(DENIED));
+            }
             said.body.extend(bytes.iter().take(got));
             // More than any order has is nobody's.
             said.descriptors.truncate(STREAMS_MAX);

@@ -23,12 +23,13 @@ use crate::state::Status;
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
 impl Life {
-    /// Takes orders until the front end is gone and has not let go of the sandbox.
-    pub(in crate::vmm) fn serve(&self, listener: &UnixListener) {
+    /// Takes orders until the front end is gone and has not let go of the sandbox. `ids_are_mapped`: the host's root is
+    /// nobody here.
+    pub(in crate::vmm) fn serve(&self, listener: &UnixListener, ids_are_mapped: bool) {
         let mut orders = BufReader::new(&*self.channel);
         let mut channel = self.channel.as_raw_fd();
         let mut leash = self.leash.as_ref().map_or(-1, Leash::as_raw_fd);
-        let mut peers = Peers::default();
+        let mut peers = Peers::new(ids_are_mapped);
         let watched = self.sandbox();
         let pulses = watched.as_ref().map(|sandbox| &sandbox.pulses);
         pulses.inspect(|pulses| pulses.begin(pulses.control()));

@@ -1,0 +1,365 @@
+//! What other users of the host could do to a sandbox's directories and sockets, what a guest could leave behind, and
+//! hosts whose mounts are not as usual. Most of it needs root, which can be other users and make mounts.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown, symlink};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Somebody else.
+const STRANGER: u32 = 1234;
+
+/// State and layers of one test, away from all others.
+struct Place(PathBuf);
+
+impl Place {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("dormouse-host-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let dir = std::env::temp_dir().join(name);
+        fs::DirBuilder::new().mode(0o755).create(&dir).unwrap();
+        Self(dir)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn directory(&self, name: &str, mode: u32) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir(&path).unwrap();
+        set_mode(&path, mode);
+        path
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dormouse"));
+        command.args(args).stdin(Stdio::null());
+        command.env("DORMOUSE_ROOT", self.path("state")).env("DORMOUSE_LAYERS", self.path("layers"));
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// Starts `dormouse do`, and waits for the first line of what runs in it.
+    fn start(&self, command: &mut Command) -> Running {
+        let mut front = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(front.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert!(!line.is_empty(), "it does not run");
+        Running(front)
+    }
+
+    /// A sandbox called `s` whose kernel is a stand-in that ends with the first signal.
+    fn stand_in(&self) -> Running {
+        self.start(self.command(&["do", "--id", "s", "--", "true"]).env("DORMOUSE_FAKE_KERNEL", "1"))
+    }
+
+    fn left(&self) -> Vec<PathBuf> {
+        let entries = ["state", "layers"].map(|root| fs::read_dir(self.path(root)).unwrap());
+        let paths = entries.into_iter().flatten().map(|entry| entry.unwrap().path());
+        paths.filter(|path| !path.ends_with(".lock")).collect()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Not by the standard library: where a test fails, more may be left than that can take away.
+        let _ = Command::new("rm").arg("-rf").arg(&self.0).status();
+    }
+}
+
+/// The front end of a sandbox; killed at the end.
+struct Running(Child);
+
+impl Running {
+    fn child(&self, name: &str) -> i32 {
+        let front = self.0.id();
+        let start = Instant::now();
+        loop {
+            let children = fs::read_to_string(format!("/proc/{front}/task/{front}/children")).unwrap();
+            let is_it = |pid: &&str| {
+                fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == name)
+            };
+            if let Some(pid) = children.split_whitespace().find(is_it) {
+                return pid.parse().unwrap();
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "{name} does not run");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Kills it so that nobody cleans up.
+    fn kill_without_a_trace(mut self) {
+        let (watcher, vmm) = (self.child("dormouse-watch"), self.child("dormouse-vmm"));
+        signal(watcher, libc::SIGSTOP);
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+        signal(watcher, libc::SIGKILL);
+        for pid in [watcher, vmm] {
+            let start = Instant::now();
+            while fs::read_to_string(format!("/proc/{pid}/comm"))
+                .is_ok_and(|comm| comm.starts_with("dormouse"))
+            {
+                assert!(start.elapsed() < Duration::from_secs(20), "{pid} lives on");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn signal(pid: i32, number: i32) {
+    // SAFETY: integers only; the process is one of this test's.
+    assert_eq!(unsafe { libc::kill(pid, number) }, 0);
+}
+
+fn is_root() -> bool {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// Does something as another user, in a thread that is nobody else any more.
+fn as_user<T: Send>(user: u32, run: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // SAFETY: integers only; the system call itself is for this thread alone.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) }, 0);
+            run()
+        });
+        thread.join().unwrap()
+    })
+}
+
+/// One sentence on standard error, exit code 125.
+fn assert_refused(output: &Output, words: &[&str]) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{text}");
+    assert!(words.iter().all(|word| text.contains(word)), "{words:?} are not all in: {text}");
+    assert_eq!(text.trim_end().lines().count(), 1, "{text}");
+}
+
+/// What a listener hears, without waiting for anybody.
+fn heard(listener: &UnixListener) -> Vec<u8> {
+    listener.set_nonblocking(true).unwrap();
+    let mut all = Vec::new();
+    while let Ok((mut stream, _)) = listener.accept() {
+        stream.set_nonblocking(false).unwrap();
+        stream.read_to_end(&mut all).unwrap();
+    }
+    all
+}
+
+#[test]
+fn directories_that_others_made_are_refused() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new();
+    let (theirs, open) = (place.directory("theirs", 0o700), place.directory("open", 0o1777));
+    let link = place.path("link");
+    symlink(place.directory("own", 0o700), &link).unwrap();
+    let sandbox = place.directory("theirs/s", 0o755);
+    let listener = UnixListener::bind(sandbox.join("control.sock")).unwrap();
+    chown(&theirs, Some(STRANGER), None).unwrap();
+    let commands: &[&[&str]] =
+        &[&["list"], &["state", "s"], &["kill", "s"], &["exec", "s", "true"], &["do", "--", "true"]];
+    for (dir, why) in [
+        (&theirs, "it belongs to user 1234"),
+        (&open, "others than its owner may write it"),
+        (&link, "symbolic link"),
+    ] {
+        for args in commands {
+            let output = place.command(args).env("DORMOUSE_ROOT", dir).output().unwrap();
+            assert_refused(&output, &["cannot use directory", why, "--root"]);
+        }
+        let output = place.command(&["do", "--", "true"]).env("DORMOUSE_LAYERS", dir).output().unwrap();
+        assert_refused(&output, &["cannot use directory", why, "DORMOUSE_LAYERS"]);
+    }
+    assert_eq!(heard(&listener), b"");
+    // Nor is one below a root that is fine.
+    chown(&theirs, Some(0), None).unwrap();
+    chown(&sandbox, Some(STRANGER), None).unwrap();
+    let output = place.command(&["exec", "s", "true"]).env("DORMOUSE_ROOT", &theirs).output().unwrap();
+    assert_refused(&output, &["theirs/s", "it belongs to user 1234"]);
+    assert_eq!(heard(&listener), b"");
+}
+
+#[test]
+fn a_lock_that_somebody_made_is_not_opened() {
+    let place = Place::new();
+    for root in ["state", "layers"] {
+        let dir = place.directory(root, 0o700);
+        symlink(place.path("made"), dir.join(".lock")).unwrap();
+        assert_refused(&place.run(&["do", "--", "true"]), &["cannot use directory", "symbolic link"]);
+        assert!(!place.path("made").exists());
+        fs::remove_file(dir.join(".lock")).unwrap();
+        assert!(Command::new("mkfifo").arg(dir.join(".lock")).status().unwrap().success());
+        assert_refused(&place.run(&["do", "--", "true"]), &["cannot use directory", "no regular file"]);
+        fs::remove_file(dir.join(".lock")).unwrap();
+    }
+    assert_eq!(place.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_control_socket_of_another_user_hears_nothing() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new();
+    let running = place.stand_in();
+    let sandbox = place.path("state/s");
+    fs::remove_file(sandbox.join("control.sock")).unwrap();
+    let dirs = [place.path("state"), sandbox.clone()];
+    dirs.iter().for_each(|dir| set_mode(dir, 0o777));
+    let listener = as_user(STRANGER, || UnixListener::bind(sandbox.join("control.sock"))).unwrap();
+    dirs.iter().for_each(|dir| set_mode(dir, 0o700));
+    for args in [&["exec", "s", "cat"][..], &["kill", "s"], &["stats", "s"], &["hibernate", "s"]] {
+        assert_refused(&place.run(args), &["its control socket is user 1234's"]);
+    }
+    assert_eq!(heard(&listener), b"");
+    drop(running);
+}
+
+#[test]
+fn a_sandbox_takes_orders_from_its_owner_alone() {
+    if !is_root() {
+        return;
+    }
+    for userns in ["auto", "identity", "host"] {
+        let place = Place::new();
+        let mut command = place.command(&["do", "--id", "s", "--userns", userns, "--", "true"]);
+        let _running = place.start(command.env("DORMOUSE_FAKE_KERNEL", "1"));
+        // Somebody has opened what is closed by itself.
+        let socket = place.path("state/s/control.sock");
+        [place.path("state"), place.path("state/s")].iter().for_each(|dir| set_mode(dir, 0o755));
+        set_mode(&socket, 0o777);
+        for user in [65534, STRANGER, 1 << 30] {
+            let answer = as_user(user, || {
+                let mut stream = UnixStream::connect(&socket).unwrap();
+                // It may have been refused already.
+                let _ = stream.write_all(b"{\"op\":\"kill\",\"signal\":9}\n");
+                let mut answer = String::new();
+                let _ = stream.read_to_string(&mut answer);
+                answer
+            });
+            assert!(answer.is_empty() || answer.contains("permission denied"), "{userns}, {user}: {answer}");
+        }
+        let state = place.run(&["state", "s"]);
+        assert_eq!(state.status.code(), Some(0), "{userns}: {}", String::from_utf8_lossy(&state.stderr));
+        assert_eq!(place.run(&["kill", "s", "TERM"]).status.code(), Some(0), "{userns}");
+    }
+}
+
+/// Makes what is hard to take away, says so, and sleeps if it is to.
+const HARD: &str = "
+import os, sys, time
+os.chdir('/tmp')
+for wide in range(3):
+    for name in range(100):
+        os.makedirs('wide%d/%d' % (wide, name))
+        open('wide%d/%d/file' % (wide, name), 'w').close()
+os.mkfifo('fifo')
+os.symlink('/etc', 'link')
+os.makedirs('odd/inner')
+open('odd/inner/file', 'w').close()
+for path, mode in (('odd/inner/file', 0), ('odd/inner', 0), ('odd', 0o111)):
+    os.chmod(path, mode)
+for depth in range(3000):
+    os.mkdir('x' * 200)
+    os.chdir('x' * 200)
+open('end', 'w').close()
+print('made', flush=True)
+time.sleep(int(sys.argv[1]))
+";
+
+#[test]
+fn nothing_is_left_of_what_a_guest_made() {
+    let place = Place::new();
+    // With as few descriptors as a user usually has.
+    let guest = |sleep| {
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -Sn 1024; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_dormouse")]);
+        command
+            .args(["do", "--platform", "systrap", "--", "python3", "-c", HARD, sleep])
+            .stdin(Stdio::null());
+        command.env("DORMOUSE_ROOT", place.path("state")).env("DORMOUSE_LAYERS", place.path("layers"));
+        command
+    };
+    let output = guest("0").output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), &*errors), (Some(0), ""));
+    assert_eq!(place.left(), Vec::<PathBuf>::new());
+    // The next start takes away what nobody could.
+    place.start(&mut guest("1000")).kill_without_a_trace();
+    assert_eq!(place.left().len(), 2);
+    let output = place.run(&["do", "--platform", "systrap", "--", "true"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), &*errors), (Some(0), ""));
+    assert_eq!(place.left(), Vec::<PathBuf>::new());
+}
+
+/// Runs a script in a mount namespace of its own; `$1` is the test's directory, `$2` the program.
+fn in_mounts(place: &Place, script: &str) -> Output {
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "sh", "-e", "-c", script, "sh"]);
+    command.arg(&place.0).arg(env!("CARGO_BIN_EXE_dormouse")).stdin(Stdio::null());
+    command.env("DORMOUSE_ROOT", place.path("state")).env("DORMOUSE_LAYERS", place.path("layers"));
+    command.output().unwrap()
+}
+
+#[test]
+fn a_host_whose_root_is_shared_keeps_no_mount() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new();
+    let script = "mount --make-rshared /
+        before=$(wc -l < /proc/self/mountinfo)
+        $2 do --platform systrap -- true
+        $2 do --platform systrap --userns identity -- true
+        test $before = $(wc -l < /proc/self/mountinfo)";
+    let output = in_mounts(&place, script);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), &*errors), (Some(0), ""));
+    assert_eq!(place.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_chroot_that_is_no_mount_point_is_left() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new();
+    let script = "mkdir $1/root && cd $1/root && mkdir proc dev tmp state layers
+        for dir in bin etc lib lib64 sbin usr; do
+            if test -L /$dir; then cp -P /$dir $dir
+            elif test -d /$dir; then mkdir $dir && mount --bind /$dir $dir; fi
+        done
+        mount --rbind /dev dev && mount -t proc none proc
+        cp $2 dormouse && chmod 755 dormouse && chmod 700 state layers
+        export DORMOUSE_ROOT=/state DORMOUSE_LAYERS=/layers
+        for userns in auto mapped identity; do
+            chroot . /dormouse do --platform systrap --userns $userns -- sh -c 'echo x > /tmp/x && echo inside'
+        done
+        test ! -e tmp/x && test -z \"$(ls layers)$(ls state)\"";
+    let output = in_mounts(&place, script);
+    let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!((output.status.code(), &*out, &*errors), (Some(0), "inside\ninside\ninside\n", ""));
+}
