@@ -220,6 +220,7 @@ impl Root {
     pub fn claim(&self, id: &Id) -> Result<Claim, StateError> {
         let guard = self.guard().map_err(|source| self.error(source))?;
         let stale = self.stale();
+        stale.iter().for_each(|(_lock, old)| crate::oci::cgroup::remove_listed(old));
         let path = self.0.join(id.as_str());
         // Held by us now, so a directory of this name that is free can go at once.
         if let Some((lock, old)) = stale.iter().find(|(_, old)| *old == path) {

@@ -1,4 +1,4 @@
-//! The control groups of a container: made before the VMM starts, joined by it, removed with the container.
+//! The control groups of a sandbox: made before its VMM starts, joined by it, removed with it.
 //!
 //! The sandbox's kernel enforces the container's own limits; the groups get them with headroom for the VMM, so that they
 //! are a second line, and account for everything.
@@ -16,6 +16,10 @@ const JOINED: &[&str] =
     &["memory", "cpu", "cpuacct", "cpuset", "pids", "blkio", "freezer", "devices", "name=systemd"];
 /// Controllers of version 2 that are switched on for it.
 const ENABLED: &[&str] = &["memory", "cpu", "cpuset", "pids", "io"];
+/// Those that bound a sandbox without a bundle.
+const BOUNDING: &[&str] = &["memory", "cpu", "pids"];
+/// File of a state directory that names the groups.
+const LIST: &str = "cgroups.json";
 /// How long the last processes may take to leave a group that is to go.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -52,13 +56,15 @@ struct Hierarchy {
     own: PathBuf,
 }
 
-/// The groups of one container.
+/// The groups of one sandbox.
 #[derive(Debug, Default)]
 pub struct Cgroups {
     /// Directories that were made, parents first.
     made: Vec<PathBuf>,
     /// `cgroup.procs` of each group.
     entrances: Vec<File>,
+    /// One of them limits processes.
+    counts_processes: bool,
 }
 
 impl Cgroups {
@@ -80,7 +86,12 @@ impl Cgroups {
         }
         let limits = Limits { resources, memory_bytes, cpus };
         let mut groups = Self::default();
-        let result = hierarchies.iter().try_for_each(|one| groups.add(one, path, id, &limits));
+        let leaf = |one: &Hierarchy| match path {
+            Some(path) if path.is_absolute() => one.mount.join(path.strip_prefix("/").unwrap_or(path)),
+            Some(path) => one.own.join(path),
+            None => one.own.join(format!("dormouse-{id}")),
+        };
+        let result = hierarchies.iter().try_for_each(|one| groups.add(one, &leaf(one), &limits));
         match result {
             Ok(()) => Ok(groups),
             // Who may not make groups, and asked for none, runs without.
@@ -95,31 +106,59 @@ impl Cgroups {
         }
     }
 
-    fn add(
-        &mut self,
-        one: &Hierarchy,
-        path: Option<&Path>,
-        id: &str,
-        limits: &Limits<'_>,
-    ) -> Result<(), CgroupError> {
-        let leaf = match path {
-            Some(path) if path.is_absolute() => one.mount.join(path.strip_prefix("/").unwrap_or(path)),
-            Some(path) => one.own.join(path),
-            None => one.own.join(format!("dormouse-{id}")),
-        };
-        self.make_directories(one, &leaf)?;
+    /// Makes groups for a sandbox without a bundle: of the controllers that bound it, in or beside the caller's own.
+    /// `name` is nobody else's. Where the processor time cannot be limited, memory and processes still are.
+    pub fn for_command(
+        name: &str,
+        resources: &Resources,
+        memory_bytes: u64,
+        cpus: u32,
+    ) -> Result<Self, CgroupError> {
+        Self::bounding(&hierarchies(), name, &Limits { resources, memory_bytes, cpus })
+    }
+
+    fn bounding(hierarchies: &[Hierarchy], name: &str, limits: &Limits<'_>) -> Result<Self, CgroupError> {
+        let without_cpu = Resources { cpu: super::resources::Cpu::default(), ..limits.resources.clone() };
+        let mut groups = Self::default();
+        let result = hierarchies.iter().filter(|one| one.is_bounding()).try_for_each(|one| {
+            let mut result = Err(CgroupError::NotMounted);
+            for place in one.places() {
+                for resources in [limits.resources, &without_cpu] {
+                    let before = groups.made.len();
+                    result = groups.add(one, &place.join(name), &Limits { resources, ..*limits });
+                    if result.is_ok() {
+                        return result;
+                    }
+                    let _ = remove(&groups.made.split_off(before));
+                }
+            }
+            result
+        });
+        match result {
+            Ok(()) if groups.made.is_empty() => Err(CgroupError::NotMounted),
+            Ok(()) => Ok(groups),
+            Err(error) => {
+                groups.undo();
+                Err(error)
+            }
+        }
+    }
+
+    fn add(&mut self, one: &Hierarchy, leaf: &Path, limits: &Limits<'_>) -> Result<(), CgroupError> {
+        self.make_directories(one, leaf)?;
         if one.controllers.is_empty() {
-            limits.set_v2(&leaf)?
+            limits.set_v2(leaf)?
         } else {
-            limits.set_v1(&leaf, &one.controllers)?
+            limits.set_v1(leaf, &one.controllers)?
         }
         let procs = leaf.join("cgroup.procs");
         let members = fs::read(&procs).unwrap_or_default();
         if !members.is_empty() {
-            return Err(CgroupError::InUse { path: leaf });
+            return Err(CgroupError::InUse { path: leaf.to_owned() });
         }
         let entrance = File::options().write(true).open(&procs);
-        self.entrances.push(entrance.map_err(|source| CgroupError::Make { path: leaf, source })?);
+        self.entrances.push(entrance.map_err(|source| CgroupError::Make { path: leaf.to_owned(), source })?);
+        self.counts_processes |= limits.resources.pids.is_some() && one.has("pids");
         Ok(())
     }
 
@@ -153,10 +192,64 @@ impl Cgroups {
         let _ = remove(&self.made);
     }
 
-    /// The directories to be removed with the container.
+    /// The directories to be removed with the sandbox.
     #[must_use]
     pub fn directories(&self) -> &[PathBuf] {
         &self.made
+    }
+
+    /// Whether they limit how many processes there are.
+    #[must_use]
+    pub fn count_processes(&self) -> bool {
+        self.counts_processes
+    }
+}
+
+impl Hierarchy {
+    /// Whether a controller may be there. Version 2 says so only once it is switched on.
+    fn has(&self, controller: &str) -> bool {
+        self.controllers.is_empty() || self.controllers.iter().any(|known| known == controller)
+    }
+
+    fn is_bounding(&self) -> bool {
+        BOUNDING.iter().any(|controller| self.has(controller))
+    }
+
+    /// Where a group for a command may be: in the caller's own, so that its limits hold as well. Version 2 gives the
+    /// groups in one that holds processes no controllers; there it may be beside it, if nothing is limited there that
+    /// the sandbox would escape.
+    fn places(&self) -> Vec<PathBuf> {
+        let mut places = vec![self.own.clone()];
+        let is_free = |file: &str| {
+            fs::read_to_string(self.own.join(file)).is_ok_and(|limit| limit.split(' ').next() == Some("max"))
+                || !self.own.join(file).exists()
+        };
+        let unlimited = ["memory.max", "memory.high", "pids.max", "cpu.max"].into_iter().all(is_free);
+        if self.controllers.is_empty()
+            && self.own != self.mount
+            && unlimited
+            && let Some(above) = self.own.parent()
+        {
+            places.push(above.to_owned());
+        }
+        places
+    }
+}
+
+/// Writes down the directories, in `dir`, for whoever cleans up after a sandbox that cannot do so itself.
+pub fn write_list(dir: &Path, directories: &[PathBuf]) -> io::Result<()> {
+    if directories.is_empty() {
+        return Ok(());
+    }
+    fs::write(dir.join(LIST), serde_json::to_vec(directories)?)
+}
+
+/// Removes the groups that a dead sandbox wrote down in `dir`, if it did. Those that still hold processes stay.
+pub fn remove_listed(dir: &Path) {
+    let list =
+        fs::read(dir.join(LIST)).ok().and_then(|list| serde_json::from_slice::<Vec<PathBuf>>(&list).ok());
+    for path in list.unwrap_or_default().iter().rev() {
+        let _ = fs::remove_dir(path);
     }
 }
 
@@ -204,6 +297,7 @@ impl Resources {
 }
 
 /// What the groups are told.
+#[derive(Clone, Copy)]
 struct Limits<'a> {
     resources: &'a Resources,
     memory_bytes: u64,
