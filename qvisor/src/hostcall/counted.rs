@@ -35,7 +35,7 @@ impl HostIo {
     }
 
     /// Measures what was written and only reserved so far.
-    fn measure_all(&self) {
+    pub(super) fn measure_all(&self) {
         for file in self.files().pending() {
             file.held().iter().for_each(|held| held.measure(file.as_fd()));
         }
@@ -94,13 +94,14 @@ impl HostIo {
         let Some(quota) = file.quota() else { return change() };
         let gives_back = mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_COLLAPSE_RANGE) != 0;
         let (start, bytes) = (offset.cast_unsigned(), len.cast_unsigned());
-        let need = if gives_back || quota::is_allocated(file.as_fd(), start, bytes) {
+        let need = if gives_back || quota.is_allocated(file.as_fd(), start, bytes) {
             Need::default()
         } else {
             let size = Some(start.saturating_add(bytes));
             Need { bytes: bytes.saturating_add(2 * quota::BLOCK), size, ..Need::default() }
         };
-        let need = Need { by_blocks: true, ..need };
+        // Without this mode the file gets as long as what it has.
+        let need = Need { by_blocks: mode & libc::FALLOC_FL_KEEP_SIZE != 0, ..need };
         self.changing(Some(quota), &[file.as_fd()], need, change)
     }
 
@@ -119,7 +120,7 @@ impl HostIo {
         if !matches!(room, Ok((fits, _)) if fits == len) {
             room.iter().for_each(|(_, bytes)| held.wrote(file.as_fd(), *bytes, false));
             self.measure_all();
-            room = if quota::is_allocated(file.as_fd(), offset, len) {
+            room = if file.quota().is_some_and(|quota| quota.is_allocated(file.as_fd(), offset, len)) {
                 Ok((len, 0))
             } else {
                 held.reserve(file.as_fd(), offset, len)
@@ -127,7 +128,7 @@ impl HostIo {
         }
         let (len, bytes) = room?;
         let result = write(len);
-        held.wrote(file.as_fd(), bytes, result.is_err());
+        held.wrote(file.as_fd(), bytes, result.is_err() || bytes == 0);
         result
     }
 }

@@ -87,6 +87,13 @@ impl HostFile {
         Ok(Self { fd, kind, path_only, mount, position: Mutex::new(()), held })
     }
 
+    /// A file that was just made in `dir`.
+    fn made(fd: OwnedFd, dir: &Self) -> Result<Self, Errno> {
+        let file = Self::new(fd, FileKind::Regular, false, dir.mount.clone())?;
+        dir.quota().iter().for_each(|quota| quota.made(file.as_fd()));
+        Ok(file)
+    }
+
     pub(super) fn quota(&self) -> Option<&Arc<Quota>> {
         self.mount.quota.as_ref()
     }
@@ -437,11 +444,11 @@ impl HostIo {
             dir.check_writable()?;
             let create = || {
                 let fd = sys::openat(dir.as_fd(), name, flags | libc::O_EXCL | libc::O_NOFOLLOW, mode)?;
-                HostFile::new(fd, FileKind::Regular, false, dir.mount.clone())
+                HostFile::made(fd, &dir)
             };
             match self.changing(dir.quota(), &[dir.as_fd()], Need::node(), create) {
                 Err(Errno(libc::EEXIST)) if flags & libc::O_EXCL == 0 => {}
-                result => return self.insert_made(result),
+                result => return self.insert(result),
             }
         }
         Err(Errno(libc::EBUSY))
@@ -516,14 +523,6 @@ impl HostIo {
         self.files.insert(file?).map(i64::from)
     }
 
-    /// As [`Self::insert`], for a file that was just made.
-    fn insert_made(&self, file: Result<HostFile, Errno>) -> Result<i64, Errno> {
-        if let (Ok(file), Some(quota)) = (&file, file.as_ref().ok().and_then(HostFile::quota)) {
-            quota.made(file.as_fd());
-        }
-        self.insert(file)
-    }
-
     fn close(&self, handle: Handle) -> Result<i64, Errno> {
         let file = self.files.remove(handle)?;
         self.io.forget(handle, &file);
@@ -557,10 +556,10 @@ impl HostIo {
         let dir = self.parent(dir)?;
         let create = || {
             let fd = sys::openat(dir.as_fd(), c".", flags | libc::O_TMPFILE, mode)?;
-            HostFile::new(fd, FileKind::Regular, false, dir.mount.clone())
+            HostFile::made(fd, &dir)
         };
         // The host may bring the directory into the layer, or make a file of its own there: both are nodes.
-        self.insert_made(self.changing(dir.quota(), &[dir.as_fd()], Need::node(), create))
+        self.insert(self.changing(dir.quota(), &[dir.as_fd()], Need::node(), create))
     }
 
     fn copy_range(&self, from: Handle, from_at: i64, to: Handle, to_at: i64, len: u64) -> Result<i64, Errno> {

@@ -247,7 +247,12 @@ fn window_map(sandbox: &Sandbox, args: &[u64; 6]) -> i64 {
     let Some(quota) = file.quota().filter(|_| chunk < WINDOW_CHUNKS) else {
         return answer(sandbox.memory.window_map(chunk, file.as_fd(), offset, writable != 0));
     };
-    if let Err(error) = quota.show(chunk, file.as_fd(), writable != 0) {
+    let show = || quota.show(chunk, file.as_fd(), writable != 0);
+    let shown = show().or_else(|_| {
+        sandbox.files.measure_all();
+        show()
+    });
+    if let Err(error) = shown {
         return error.as_result();
     }
     let result = sandbox.memory.window_map(chunk, file.as_fd(), offset, writable != 0);

@@ -138,6 +138,7 @@ pub(super) struct Claim<'a> {
     bytes: u64,
     nodes: u64,
     touched: Vec<(BorrowedFd<'a>, Seen)>,
+    by_blocks: bool,
     pub(super) succeeded: bool,
 }
 
@@ -151,6 +152,9 @@ impl Drop for Claim<'_> {
             // A change that failed may have copied the node up; the copy is younger.
             let is_other = after.key != before.key || after.born != before.born || after.born.is_none();
             if self.succeeded || is_other || ledger.charged.contains_key(&after.key) {
+                if self.by_blocks {
+                    ledger.by_blocks.insert(after.key);
+                }
                 ledger.settle(&after);
                 if after.key != before.key {
                     ledger.renumbered.insert(after.key, before.key);
@@ -218,13 +222,11 @@ impl Quota {
             if let Some(size) = need.size.filter(|_| seen.is_file()) {
                 bytes = bytes.saturating_add(ledger.growth(&seen, size));
             }
-            if need.by_blocks {
-                ledger.by_blocks.insert(seen.key);
-            }
             touched.push((*fd, seen));
         }
         self.take(&mut ledger, bytes, count)?;
-        Ok(Claim { quota: self, bytes, nodes: count, touched, succeeded: false })
+        let by_blocks = need.by_blocks;
+        Ok(Claim { quota: self, bytes, nodes: count, touched, by_blocks, succeeded: false })
     }
 
     /// Charges a node that was just made.
@@ -242,6 +244,19 @@ impl Quota {
             // A directory has one name, whatever its count of links says.
             ledger.unnamed(&Seen { has_name: seen.has_name && seen.kind != libc::S_IFDIR, ..seen });
         }
+    }
+
+    /// Whether writing `len` bytes at `offset` takes no new block: all of the file's blocks are there, or those written
+    /// to.
+    pub(super) fn is_allocated(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
+        let Ok(seen) = Seen::of(fd) else { return false };
+        let end = offset.saturating_add(len);
+        if end > seen.size {
+            return false;
+        }
+        let is_whole = seen.blocks >= seen.size && !self.lock().by_blocks.contains(&seen.key);
+        let hole = || i64::try_from(offset).ok().and_then(|at| sys::lseek(fd, at, libc::SEEK_HOLE).ok());
+        is_whole || hole().is_some_and(|hole| hole.cast_unsigned() >= end)
     }
 
     /// Free blocks and files, and how many there are, where the host has so many blocks of so many bytes free.
@@ -446,15 +461,4 @@ impl Held {
         }
         ledger.let_go(self.key);
     }
-}
-
-/// Whether writing `len` bytes at `offset` takes no new block: all of the file's blocks are there, or those written to.
-pub(super) fn is_allocated(fd: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
-    let Ok(seen) = Seen::of(fd) else { return false };
-    let end = offset.saturating_add(len);
-    if end > seen.size {
-        return false;
-    }
-    let hole = i64::try_from(offset).ok().and_then(|at| sys::lseek(fd, at, libc::SEEK_HOLE).ok());
-    seen.blocks >= seen.size || hole.is_some_and(|hole| hole.cast_unsigned() >= end)
 }

@@ -135,7 +135,7 @@ impl Cgroups {
             result
         });
         match result {
-            Ok(()) if groups.made.is_empty() => Err(CgroupError::NotMounted),
+            Ok(()) if groups.entrances.is_empty() => Err(CgroupError::NotMounted),
             Ok(()) => Ok(groups),
             Err(error) => {
                 groups.undo();
@@ -221,7 +221,8 @@ impl Hierarchy {
     fn places(&self) -> Vec<PathBuf> {
         let mut places = vec![self.own.clone()];
         let is_free = |file: &str| {
-            fs::read_to_string(self.own.join(file)).is_ok_and(|limit| limit.split(' ').next() == Some("max"))
+            fs::read_to_string(self.own.join(file))
+                .is_ok_and(|limit| limit.split_whitespace().next() == Some("max"))
                 || !self.own.join(file).exists()
         };
         let unlimited = ["memory.max", "memory.high", "pids.max", "cpu.max"].into_iter().all(is_free);
@@ -511,6 +512,70 @@ mod tests {
         let odd = Resources { swappiness: Some(1), ..Resources::default() };
         let limits = Limits { resources: &odd, ..limits };
         assert!(limits.set_v2(dir.path()).unwrap_err().to_string().contains("version 2"));
+    }
+
+    fn command() -> Resources {
+        Resources::for_command(64 << 20, 100, 2, abi::boot::Platform::Systrap)
+    }
+
+    fn hierarchy(mount: &Path, controllers: &[&str]) -> Hierarchy {
+        let controllers = controllers.iter().map(|name| (*name).to_owned()).collect();
+        Hierarchy { own: mount.join("caller/own"), mount: mount.to_owned(), controllers }
+    }
+
+    #[test]
+    fn a_command_is_bounded_in_its_callers_groups() {
+        let dir = crate::hostcall::testing::TempDir::new();
+        let all = [("m", "memory"), ("p", "pids"), ("f", "freezer")];
+        let all = all.map(|(mount, name)| hierarchy(&dir.path().join(mount), &[name]));
+        for one in &all {
+            // The host makes this file in each group.
+            fs::create_dir_all(one.own.join("new")).unwrap();
+            fs::write(one.own.join("new/cgroup.procs"), "").unwrap();
+        }
+        let resources = command();
+        let limits = Limits { resources: &resources, memory_bytes: 64 << 20, cpus: 2 };
+        let groups = Cgroups::bounding(&all, "new", &limits).unwrap();
+        assert!(groups.count_processes());
+        let read = |file: &str| fs::read_to_string(dir.path().join(file)).unwrap_or_default();
+        assert_eq!(read("m/caller/own/new/memory.limit_in_bytes"), (194_u64 << 20).to_string());
+        assert_eq!(read("p/caller/own/new/pids.max"), (100 * 4 + 128).to_string());
+        assert_eq!(groups.entrances.len(), 2, "what does not bound it is not joined");
+    }
+
+    #[test]
+    fn in_version_2_a_command_is_where_controllers_can_be() {
+        let dir = crate::hostcall::testing::TempDir::new();
+        let one = hierarchy(dir.path(), &[]);
+        // In the caller's group, which holds processes, the limits cannot be written; beside it all but the processor's.
+        let (inside, beside) = (one.own.join("new"), dir.path().join("caller/new"));
+        fs::create_dir_all(inside.join("memory.max")).unwrap();
+        fs::create_dir_all(beside.join("cpu.max")).unwrap();
+        fs::write(beside.join("cgroup.procs"), "").unwrap();
+        for file in ["memory.max", "memory.high", "pids.max", "cpu.max"] {
+            fs::write(one.own.join(file), if file == "cpu.max" { "max 100000\n" } else { "max\n" }).unwrap();
+        }
+        let resources = command();
+        let limits = Limits { resources: &resources, memory_bytes: 64 << 20, cpus: 2 };
+        let groups = Cgroups::bounding(std::slice::from_ref(&one), "new", &limits).unwrap();
+        assert!(groups.count_processes());
+        assert_eq!(fs::read_to_string(beside.join("memory.max")).unwrap(), (194_u64 << 20).to_string());
+        assert_eq!(fs::read_to_string(beside.join("pids.max")).unwrap(), (100 * 4 + 128).to_string());
+        // A limit of the caller's is not escaped.
+        fs::write(one.own.join("memory.max"), "1000000000\n").unwrap();
+        assert!(Cgroups::bounding(std::slice::from_ref(&one), "new", &limits).is_err());
+        assert!(Cgroups::bounding(&[], "new", &limits).is_err());
+    }
+
+    #[test]
+    fn what_a_dead_sandbox_listed_is_removed() {
+        let dir = crate::hostcall::testing::TempDir::new();
+        let made = [dir.path().join("a"), dir.path().join("a/b")];
+        made.iter().for_each(|path| fs::create_dir(path).unwrap());
+        write_list(dir.path(), &made).unwrap();
+        remove_listed(dir.path());
+        assert!(!made[0].exists());
+        remove_listed(&dir.path().join("nothing"));
     }
 
     #[test]
