@@ -165,8 +165,7 @@ fn environment(
     all: bool,
 ) -> Vec<Vec<u8>> {
     let (names, set): (Vec<_>, Vec<_>) = asked.iter().partition(|word| !word.as_bytes().contains(&b'='));
-    let wanted =
-        |name: &OsString| all || is_handed_over(name.as_bytes()) || names.iter().any(|asked| *asked == name);
+    let wanted = |name: &OsString| all || is_handed_over(name.as_bytes()) || names.contains(&name);
     let caller = caller.into_iter().filter(|(name, _)| wanted(name));
     let mut env: Vec<Vec<u8>> =
         caller.map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat()).collect();
