@@ -74,12 +74,15 @@ def charge_bytes_of(directory):
 
 
 class MemoryCgroup:
-    """A memory cgroup of our own for the processes started with `enter` as their `preexec_fn`; v1 or v2, else nothing."""
+    """A memory cgroup of our own for the processes started with `enter` as their `preexec_fn`; v1 or v2, else nothing.
+
+    In version 2 the processes are one level below (`entrance`), so that sandboxes make theirs beside them, inside of ours.
+    """
 
     HIERARCHIES = (("/sys/fs/cgroup/memory", "memory.usage_in_bytes"), ("/sys/fs/cgroup", "memory.current"))
 
     def __init__(self, name):
-        self.path = None
+        self.path = self.entrance = None
         for top, counter in self.HIERARCHIES:
             path = Path(top) / f"dormouse-{name}-{os.getpid()}"
             try:
@@ -87,13 +90,17 @@ class MemoryCgroup:
             except OSError:
                 continue
             if (path / counter).exists():
-                self.path = path
+                self.path = self.entrance = path
+                if counter == "memory.current":
+                    self.entrance = path / "caller"
+                    self.entrance.mkdir()
+                    (path / "cgroup.subtree_control").write_text("+memory")
                 return
             path.rmdir()
 
     def enter(self):
         if self.path:
-            (self.path / "cgroup.procs").write_text("0")
+            (self.entrance / "cgroup.procs").write_text("0")
 
     def charge_bytes(self):
         return charge_bytes_of(self.path) if self.path else None
@@ -103,6 +110,8 @@ class MemoryCgroup:
         for _ in range(100):
             try:
                 if self.path:
+                    if self.entrance != self.path and self.entrance.exists():
+                        self.entrance.rmdir()
                     self.path.rmdir()
                 return
             except OSError:

@@ -112,7 +112,7 @@ class Runsc(Sleeper):
             self.paused = False
 
     def pids(self):
-        return [int(pid) for pid in (self.cgroup.path / "cgroup.procs").read_text().split()]
+        return [int(pid) for pid in (self.cgroup.entrance / "cgroup.procs").read_text().split()]
 
     def charge_bytes(self):
         return self.cgroup.charge_bytes()

@@ -7,12 +7,13 @@
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::cli::log;
 use crate::control::{self, Order, Report};
 use crate::footprint;
 use crate::jail;
+use crate::oci::cgroup::{self, Cgroups};
 use crate::process::{self, SignalFd, Terminal};
 use crate::state::{Claim, Id, OCI_VERSION, Root, State, StateError, Status};
 use crate::vmm::{self, Inherited, Plan, Tree};
@@ -55,10 +56,15 @@ pub enum FrontError {
 struct Directories {
     state: Claim,
     layers: Claim,
+    cgroups: Vec<PathBuf>,
 }
 
 impl Directories {
+    /// Called once the VMM has ended.
     fn remove(&self) {
+        // Stubs may be on their way out still. A group that does not go is left to the next start only if the state,
+        // which names it, stays as well; it goes all the same, since whoever takes 5 s to die is stuck in the host.
+        let _ = cgroup::remove(&self.cgroups);
         // The layers first: as long as the state exists, so does the sandbox for others.
         for left in [&self.layers, &self.state].into_iter().filter_map(|claim| claim.remove().err()) {
             warn(&left);
@@ -81,7 +87,10 @@ pub fn run(id: &Id, state_root: &Root, layer_root: &Root, mut plan: Plan) -> Res
         }
     };
     state.left().iter().chain(layers.left()).for_each(warn);
-    let directories = Directories { state, layers };
+    plan.cgroups = make_groups(id, &plan);
+    let directories = Directories { state, layers, cgroups: plan.cgroups.directories().to_vec() };
+    // Should nobody be left to remove the groups, the next start does.
+    let _ = cgroup::write_list(directories.state.path(), &directories.cgroups);
     if let Tree::CopyOnWrite { layer, .. } = &mut plan.tree {
         *layer = directories.layers.path().to_owned();
     }
@@ -95,6 +104,20 @@ pub fn run(id: &Id, state_root: &Root, layer_root: &Root, mut plan: Plan) -> Res
     directories.remove();
     front.close();
     end
+}
+
+/// Control groups that bound the sandbox, where this user may make some; else a limit of processes stands in.
+fn make_groups(id: &Id, plan: &Plan) -> Cgroups {
+    let Some(bounds) = &plan.bounds else { return Cgroups::default() };
+    // Of this front end alone: sandboxes of different roots may have one name.
+    let name = format!("dormouse-{}.{}", id.as_str(), process::id());
+    let memory_bytes = plan.memory_bytes.saturating_add(bounds.ledger_bytes());
+    Cgroups::for_command(&name, &bounds.resources, memory_bytes, plan.cpus).unwrap_or_else(|error| {
+        if plan.boot.log_level >= vmm::LOG_INFO {
+            eprintln!("dormouse: no control groups bound sandbox {}: {error}", id.as_str());
+        }
+        Cgroups::default()
+    })
 }
 
 /// The front end's side of a running sandbox.

@@ -26,6 +26,8 @@ pub enum Rank {
     Events,
     /// A position in a directory (`hostcall::files`).
     Position,
+    /// What the copy-on-write view takes up (`hostcall::quota`).
+    Quota,
     /// The stub thread that a vCPU ran last. Held while that thread runs.
     LastStub,
     /// How many threads of a stub process are used. Held while one is started.

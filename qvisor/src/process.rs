@@ -107,6 +107,22 @@ pub fn limits() -> Vec<(u32, u64, u64)> {
     (0..=libc::RLIMIT_RTTIME).filter_map(limit).collect()
 }
 
+/// Most processes and threads of this process's owner, in its user namespace, from here on.
+pub fn limit_processes(most: u64) -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is live for both calls.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NPROC, &raw mut limit);
+        limit.rlim_max = limit.rlim_max.min(most);
+        limit.rlim_cur = limit.rlim_max;
+        if libc::setrlimit(libc::RLIMIT_NPROC, &raw const limit) == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+}
+
 /// While it exists, files are made and looked for with this id instead of root's.
 #[derive(Debug)]
 pub struct FileIds;

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::control::{self, Answer, Order};
 use crate::directory::Directory;
+use crate::oci::cgroup;
 use crate::removal;
 
 /// Version of the OCI runtime specification that `state` speaks.
@@ -241,7 +242,9 @@ impl Root {
         let root = Directory::make(&self.0).map_err(failed)?;
         let guard = guard(&root).map_err(failed)?;
         let name = OsString::from(id.as_str());
-        let (same, others): (Vec<_>, Vec<_>) = dead(&root).into_iter().partition(|dead| dead.name == name);
+        let dead = dead(&root);
+        dead.iter().for_each(|dead| cgroup::remove_listed(&dead.directory.path_by_descriptor()));
+        let (same, others): (Vec<_>, Vec<_>) = dead.into_iter().partition(|dead| dead.name == name);
         // Held by us now, so a directory of this name that is free can go at once.
         same.iter().try_for_each(|dead| remove(&root, &dead.name, &dead.directory))?;
         drop(same);

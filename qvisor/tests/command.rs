@@ -166,7 +166,7 @@ fn bad_input_is_one_sentence() {
         (&["do", "--cpus", "0", "true"], &["--cpus"]),
         (&["do", "--cpus", "17", "true"], &["--cpus"]),
         (&["do", "--id", "a/b", "true"], &["cannot use \"a/b\" as a sandbox's ID"]),
-        (&["do", "--env", "NAME", "true"], &["NAME=value"]),
+        (&["do", "--env", "=x", "true"], &["NAME=value"]),
         (&["do", "--volume", "/nowhere:/x", "true"], &["cannot mount volume /nowhere", "--volume"]),
         (&["do", "--volume", "/etc:x", "true"], &["--volume", "absolute"]),
         (&["do", "--cwd", "x", "true"], &["cannot start in x", "--cwd"]),

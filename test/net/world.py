@@ -15,6 +15,7 @@ DNS_ADDRESS = "127.0.0.53"
 # What the sandbox's kernel or VMM says when it broke.
 BROKEN = ("the kernel gave up", "cannot run the sandbox", "panicked at", "vCPU ")
 SEARCH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+PYTHON = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
 
 _ports = itertools.count(20001)
 
@@ -56,7 +57,7 @@ class Program:
         with open(self.out_path, "wb") as out, open(self.err_path, "wb") as err:
             self.process = subprocess.Popen(
                 words, stdin=stdin or subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
-                env=os.environ | {"PATH": SEARCH, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"},
+                env=os.environ | {"PATH": SEARCH} | PYTHON,
             )
 
     def remarks(self):
@@ -91,7 +92,8 @@ class Side:
         self.prefix = []
         if name == "sandbox":
             dormouse = str(TOP / "target/release/dormouse")
-            self.prefix = [dormouse, "do", f"--platform={chosen['platform']}", "--"]
+            taken = [f"--env={name}" for name in PYTHON]
+            self.prefix = [dormouse, "do", f"--platform={chosen['platform']}", *taken, "--"]
 
     def note(self, text):
         """Adds a remark to the case's line."""

@@ -210,7 +210,7 @@ pub enum Switch {
 /// Which network a sandbox is to see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum NetChoice {
-    /// the caller's
+    /// the caller's, loopback included
     #[default]
     Host,
     /// one of its own with nothing but a loopback interface
@@ -231,16 +231,26 @@ pub struct DoArgs {
     /// Number of processors [default: the host's, at most 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(abi::layout::MAX_CPUS)))]
     pub cpus: Option<u32>,
-    /// Set an environment variable
-    #[arg(long, value_name = "K=V", value_parser = OsParser(env_pair))]
+    /// Most processes and threads
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=32768))]
+    pub pids: u32,
+    /// What the sandbox may write to its copy-on-write view, as 512M or 2G
+    #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = parse_size)]
+    pub disk: u64,
+    /// Set an environment variable, or take the caller's own one [default: what programs need, no secrets]
+    #[arg(long, value_name = "K[=V]", value_parser = OsParser(env_word))]
     pub env: Vec<OsString>,
+    /// Hand over the caller's whole environment, secrets included
+    #[arg(long)]
+    pub env_all: bool,
     /// Working directory [default: the current one if it exists inside]
     #[arg(long, value_name = "DIR")]
     pub cwd: Option<PathBuf>,
     /// Mount a host file or directory
     #[arg(long, value_name = "SRC:DST[:ro]", value_parser = OsParser(volume))]
     pub volume: Vec<Volume>,
-    /// Network the sandbox sees
+    /// Network the sandbox sees. With `host` its programs reach all that the caller reaches, services that listen on the
+    /// host's loopback alone included
     #[arg(long, value_enum, default_value_t)]
     pub net: NetChoice,
     /// Who root in the sandbox is on the host
@@ -339,6 +349,14 @@ pub(super) fn env_pair(text: &std::ffi::OsStr) -> Result<OsString, String> {
     }
 }
 
+/// `NAME=value`, or a name alone.
+fn env_word(text: &std::ffi::OsStr) -> Result<OsString, String> {
+    match text.as_bytes().first() {
+        None | Some(b'=') => Err(format!("--env {}: expected NAME=value, or a NAME", text.display())),
+        Some(_) => Ok(text.to_owned()),
+    }
+}
+
 fn volume(text: &std::ffi::OsStr) -> Result<Volume, String> {
     let bad = |why| format!("--volume {}: {why}; expected SRC:/DST or SRC:/DST:ro", text.display());
     let mut parts = text.as_bytes().split(|b| *b == b':');
@@ -399,6 +417,16 @@ mod tests {
         assert!(!volume("/a:/b".as_ref()).unwrap().read_only);
         for text in ["", "/a", "/a:", ":/b", "/a:b", "/a:/b:rx", "/a:/b:ro:x", "/a:/b/../c", "/a:/"] {
             assert!(volume(text.as_ref()).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn environment_words() {
+        for good in ["A=", "A=b=c", "A"] {
+            assert_eq!(env_word(good.as_ref()).unwrap(), good);
+        }
+        for bad in ["", "=", "=x"] {
+            assert!(env_word(bad.as_ref()).is_err(), "{bad}");
         }
     }
 

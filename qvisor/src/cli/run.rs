@@ -10,10 +10,12 @@ use abi::boot::Platform;
 use super::{DoArgs, Failure, NetChoice, PlatformChoice, Switch};
 use crate::boot::{BootSpec, Creds, Rlimit};
 use crate::net::Network;
+use crate::oci::Resources;
+use crate::oci::cgroup::Cgroups;
 use crate::platform::probe::{self, Verdict};
 use crate::process::{self, Terminal};
 use crate::state::{Id, Root};
-use crate::vmm::{Plan, Tree};
+use crate::vmm::{Bounds, Plan, Tree};
 use crate::{front, mounts};
 
 /// Least memory that the kernel and one small program fit in.
@@ -47,7 +49,7 @@ fn plan(args: DoArgs, state_root: &Root, layer_root: &Root) -> Result<Plan, Fail
     let boot = BootSpec {
         idle_timeout: wishes.idle_timeout,
         args: args.command.into_iter().map(OsString::into_vec).collect(),
-        env: environment(&args.env),
+        env: environment(std::env::vars_os(), &args.env, args.env_all),
         cwd: mounts::bytes_of(&working_directory(args.cwd, &root)?),
         hostname: hostname(),
         creds: Creds { uid: 0, gid: 0, groups: groups() },
@@ -55,6 +57,7 @@ fn plan(args: DoArgs, state_root: &Root, layer_root: &Root) -> Result<Plan, Fail
         umask: process::umask(),
         winsize: size.filter(|_| terminal),
         strace: args.strace,
+        tasks_max: Some(u64::from(args.pids)),
         share_files: args.share_files == Switch::On,
         log_level: log_level(),
         ..BootSpec::default()
@@ -65,6 +68,8 @@ fn plan(args: DoArgs, state_root: &Root, layer_root: &Root) -> Result<Plan, Fail
         layer: PathBuf::new(),
         volumes: args.volume,
     };
+    let cpus = args.cpus.unwrap_or_else(|| u32::try_from(cores.min(CPUS_MAX)).unwrap_or(1));
+    let resources = Resources::for_command(memory_bytes, args.pids, cpus, platform);
     Ok(Plan {
         tree,
         network: match args.net {
@@ -75,9 +80,11 @@ fn plan(args: DoArgs, state_root: &Root, layer_root: &Root) -> Result<Plan, Fail
         mitigations: args.mitigations,
         platform,
         memory_bytes,
-        cpus: args.cpus.unwrap_or_else(|| u32::try_from(cores.min(CPUS_MAX)).unwrap_or(1)),
+        cpus,
         boot,
         swap: wishes.into(),
+        cgroups: Cgroups::default(),
+        bounds: Some(Bounds { resources, disk_bytes: args.disk }),
         terminal,
     })
 }
@@ -124,17 +131,51 @@ pub(super) fn platform(choice: PlatformChoice) -> Result<Platform, Failure> {
     }
 }
 
-/// The caller's environment, with what was set on the command line.
-fn environment(set: &[OsString]) -> Vec<Vec<u8>> {
-    let inherited =
-        std::env::vars_os().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat());
-    let mut all: Vec<Vec<u8>> = inherited.collect();
-    set_variables(&mut all, set);
-    all
+/// Variables that a program gets from the caller without being asked for: where things are, who the user is, what the
+/// terminal and the language are, and which programs the user likes. None of them is known to hold a secret; the rest of
+/// an environment often does (tokens, passwords in proxies' and data bases' addresses, sockets of agents).
+const HANDED_OVER: &[&str] = &[
+    "COLORTERM",
+    "COLUMNS",
+    "EDITOR",
+    "HOME",
+    "LANG",
+    "LANGUAGE",
+    "LINES",
+    "LOGNAME",
+    "NO_COLOR",
+    "PAGER",
+    "PATH",
+    "SHELL",
+    "TERM",
+    "TMPDIR",
+    "TZ",
+    "USER",
+    "VISUAL",
+];
+
+fn is_handed_over(name: &[u8]) -> bool {
+    name.starts_with(b"LC_") || HANDED_OVER.iter().any(|known| known.as_bytes() == name)
+}
+
+/// What the program gets of the caller's environment, with what was asked for on the command line: `NAME=value`, or a
+/// name alone, which stands for the caller's value and for nothing if there is none.
+fn environment(
+    caller: impl IntoIterator<Item = (OsString, OsString)>,
+    asked: &[OsString],
+    all: bool,
+) -> Vec<Vec<u8>> {
+    let (names, set): (Vec<_>, Vec<_>) = asked.iter().partition(|word| !word.as_bytes().contains(&b'='));
+    let wanted = |name: &OsString| all || is_handed_over(name.as_bytes()) || names.contains(&name);
+    let caller = caller.into_iter().filter(|(name, _)| wanted(name));
+    let mut env: Vec<Vec<u8>> =
+        caller.map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat()).collect();
+    set_variables(&mut env, set);
+    env
 }
 
 /// Sets variables in an environment.
-pub(super) fn set_variables(env: &mut Vec<Vec<u8>>, set: &[OsString]) {
+pub(super) fn set_variables<'a>(env: &mut Vec<Vec<u8>>, set: impl IntoIterator<Item = &'a OsString>) {
     let name_of = |pair: &[u8]| pair.split(|b| *b == b'=').next().unwrap_or_default().to_vec();
     for pair in set {
         let name = name_of(pair.as_bytes());
@@ -186,11 +227,25 @@ pub(super) fn log_level() -> u32 {
 mod tests {
     use super::*;
 
+    fn chosen(asked: &[&str], all: bool) -> Vec<String> {
+        let caller = [("PATH", "/bin"), ("LC_TIME", "C"), ("TOKEN", "secret"), ("LCX", "1"), ("KEEP", "a=b")];
+        let caller = caller.map(|(name, value)| (name.into(), value.into()));
+        let asked: Vec<OsString> = asked.iter().map(Into::into).collect();
+        let env = environment(caller, &asked, all).into_iter();
+        env.map(|pair| String::from_utf8(pair).unwrap()).collect()
+    }
+
+    #[test]
+    fn secrets_of_the_environment_stay_with_the_caller() {
+        assert_eq!(chosen(&[], false), ["PATH=/bin", "LC_TIME=C"]);
+        assert_eq!(chosen(&["KEEP", "GONE"], false), ["PATH=/bin", "LC_TIME=C", "KEEP=a=b"]);
+        assert_eq!(chosen(&[], true).len(), 5);
+    }
+
     #[test]
     fn the_command_line_wins_over_the_environment() {
-        let all = environment(&["PATH=/x".into(), "NEW=1=2".into(), "NEW=3".into()]);
-        assert_eq!(all.iter().filter(|pair| pair.starts_with(b"PATH=")).count(), 1);
-        assert!(all.contains(&b"PATH=/x".to_vec()) && all.contains(&b"NEW=3".to_vec()));
+        let all = chosen(&["PATH=/x", "NEW=1=2", "NEW=3", "KEEP=1", "KEEP"], false);
+        assert_eq!(all, ["LC_TIME=C", "PATH=/x", "NEW=3", "KEEP=1"]);
     }
 
     #[test]

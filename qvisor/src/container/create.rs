@@ -167,7 +167,9 @@ impl Creation {
             boot: BootSpec { idle_timeout: wishes.idle_timeout, ..container.boot.clone() },
             swap: wishes.into(),
             terminal: container.terminal,
-            tree: Tree::Bundle(Box::new(Bundle { container, cgroups, state: state.clone() })),
+            cgroups,
+            bounds: None,
+            tree: Tree::Bundle(Box::new(Bundle { container, state: state.clone() })),
         };
         let owns_terminal = plan.terminal && console.is_none();
         let channel = self.fork(plan, console).map_err(failed)?;

@@ -6,6 +6,7 @@ use abi::hostcall::{self as nr, HostStat, HostStatFs, SetAttr};
 
 use super::decode::{Handle, Name, Request};
 use super::files::{FileKind, HostIo, open_node};
+use super::quota::{self, Need};
 use super::sys::{self, Errno, XattrOf};
 
 impl HostIo {
@@ -26,7 +27,14 @@ impl HostIo {
             }
             Request::SetAttr { handle, name, change } => self.set_attributes(handle, name.as_ref(), &change),
             Request::StatFs { handle, out } => {
-                out.write(&host_statfs(&sys::fstatfs(self.files().get(handle)?.as_fd())?));
+                let file = self.files().get(handle)?;
+                let mut status = host_statfs(&sys::fstatfs(file.as_fd())?);
+                if let Some(quota) = file.quota() {
+                    let space = quota.space(status.frsize.max(1), status.bavail, status.ffree);
+                    (status.blocks, status.bfree, status.bavail) = (space.blocks, space.free, space.free);
+                    (status.files, status.ffree) = (space.files, space.files_free);
+                }
+                out.write(&status);
                 Ok(0)
             }
             Request::GetXattr { handle, name, out } => {
@@ -35,11 +43,19 @@ impl HostIo {
             Request::ListXattr { handle, out } => self.with_xattrs(handle, |of| sys::listxattr(of, out)),
             Request::SetXattr { handle, name, value, flags } => {
                 self.check_xattr_change(handle, &name)?;
-                self.with_xattrs(handle, |of| sys::setxattr(of, name.as_c_str(), value, flags))
+                let file = self.files().get(handle)?;
+                let bytes = value.len() as u64 + quota::BLOCK;
+                let need = Need { bytes, by_blocks: true, ..Need::default() };
+                self.changing(file.quota(), &[file.as_fd()], need, || {
+                    self.with_xattrs(handle, |of| sys::setxattr(of, name.as_c_str(), value, flags))
+                })
             }
             Request::RemoveXattr { handle, name } => {
                 self.check_xattr_change(handle, &name)?;
-                self.with_xattrs(handle, |of| sys::removexattr(of, name.as_c_str()))
+                let file = self.files().get(handle)?;
+                self.changing(file.quota(), &[file.as_fd()], Need::default(), || {
+                    self.with_xattrs(handle, |of| sys::removexattr(of, name.as_c_str()))
+                })
             }
             _ => Err(Errno(libc::ENOSYS)),
         }
@@ -86,6 +102,12 @@ impl HostIo {
             Some(node) => (node.as_fd(), true),
             None => (file.as_fd(), file.is_path_only()),
         };
+        let resizes = change.valid & nr::SET_SIZE != 0;
+        let need = Need { size: resizes.then_some(change.size), ..Need::default() };
+        self.changing(file.quota(), &[fd], need, || self.change_attributes(fd, path_only, change))
+    }
+
+    fn change_attributes(&self, fd: BorrowedFd<'_>, path_only: bool, change: &SetAttr) -> Result<i64, Errno> {
         // The owner first: changing it clears set-id bits that the mode may set again.
         if change.valid & (nr::SET_UID | nr::SET_GID) != 0 {
             let id = |bit, id| if change.valid & bit != 0 { id } else { u32::MAX };

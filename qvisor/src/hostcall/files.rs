@@ -14,6 +14,7 @@ use abi::hostcall::HostCall;
 
 use super::decode::{Handle, Name, Request, decode};
 use super::guest::{GuestMemory, GuestSlice};
+use super::quota::{Held, Need, Quota};
 use super::sockets::SocketKind;
 use super::streams::Stream;
 use super::sys::{self, Errno};
@@ -44,12 +45,14 @@ pub enum FileKind {
 }
 
 /// What a file inherits from the mount it was found in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct MountTraits {
     /// Must not change.
     read_only: bool,
     /// The host opens no devices in it (`nodev`), so that opening by name does nothing else than that.
     no_devices: bool,
+    /// What may be written there; none: as much as the host has.
+    quota: Option<Arc<Quota>>,
 }
 
 /// An open host file.
@@ -62,11 +65,42 @@ pub struct HostFile {
     mount: MountTraits,
     /// Held while a directory's position is moved and read from.
     position: Mutex<()>,
+    /// Its part of the quota's account.
+    held: Option<Held>,
+}
+
+impl Drop for HostFile {
+    fn drop(&mut self) {
+        if let Some(held) = &self.held {
+            held.let_go(self.fd.as_fd());
+        }
+    }
 }
 
 impl HostFile {
-    pub(super) fn new(fd: OwnedFd, kind: FileKind, path_only: bool, mount: MountTraits) -> Self {
-        Self { fd, kind, path_only, mount, position: Mutex::new(Rank::Position, ()) }
+    pub(super) fn new(
+        fd: OwnedFd,
+        kind: FileKind,
+        path_only: bool,
+        mount: MountTraits,
+    ) -> Result<Self, Errno> {
+        let held = mount.quota.as_ref().map(|quota| quota.hold(fd.as_fd())).transpose()?;
+        Ok(Self { fd, kind, path_only, mount, position: Mutex::new(Rank::Position, ()), held })
+    }
+
+    /// A file that was just made in `dir`.
+    fn made(fd: OwnedFd, dir: &Self) -> Result<Self, Errno> {
+        let file = Self::new(fd, FileKind::Regular, false, dir.mount.clone())?;
+        dir.quota().iter().for_each(|quota| quota.made(file.as_fd()));
+        Ok(file)
+    }
+
+    pub(super) fn quota(&self) -> Option<&Arc<Quota>> {
+        self.mount.quota.as_ref()
+    }
+
+    pub(super) fn held(&self) -> Option<&Held> {
+        self.held.as_ref()
     }
 
     #[must_use]
@@ -117,6 +151,13 @@ impl FileTable {
         slot.and_then(Option::as_ref).cloned().ok_or(Errno(libc::EBADF))
     }
 
+    /// The files whose writes are not all measured yet.
+    pub(super) fn pending(&self) -> Vec<Arc<HostFile>> {
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let is_pending = |file: &&Arc<HostFile>| file.held().is_some_and(Held::is_pending);
+        slots.files.iter().flatten().filter(is_pending).cloned().collect()
+    }
+
     /// How many handles are in use.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -131,19 +172,24 @@ impl FileTable {
 
     /// Gives a directory (or a single file) that the sandbox mounts; the descriptor names it with `O_PATH`.
     pub fn adopt_mount(&self, fd: OwnedFd) -> Result<Handle, Errno> {
-        self.adopt(fd, false)
+        self.adopt(fd, false, None)
+    }
+
+    /// As [`FileTable::adopt_mount`], for a view in which a quota bounds what is written.
+    pub(crate) fn adopt_counted_mount(&self, fd: OwnedFd, quota: &Arc<Quota>) -> Result<Handle, Errno> {
+        self.adopt(fd, false, Some(Arc::clone(quota)))
     }
 
     /// As [`FileTable::adopt_mount`], for a mount that must not change.
     pub fn adopt_read_only_mount(&self, fd: OwnedFd) -> Result<Handle, Errno> {
-        self.adopt(fd, true)
+        self.adopt(fd, true, None)
     }
 
-    fn adopt(&self, fd: OwnedFd, read_only: bool) -> Result<Handle, Errno> {
+    fn adopt(&self, fd: OwnedFd, read_only: bool, quota: Option<Arc<Quota>>) -> Result<Handle, Errno> {
         let path_only = sys::status_flags(fd.as_fd())? & libc::O_PATH != 0;
         let kind = kind_of(fd.as_fd())?;
-        let mount = MountTraits { read_only, no_devices: sys::has_no_devices(fd.as_fd())? };
-        self.insert(HostFile::new(fd, kind, path_only, mount))
+        let mount = MountTraits { read_only, no_devices: sys::has_no_devices(fd.as_fd())?, quota };
+        self.insert(HostFile::new(fd, kind, path_only, mount)?)
     }
 
     pub(super) fn insert(&self, file: HostFile) -> Result<Handle, Errno> {
@@ -207,6 +253,8 @@ pub struct HostIo {
     jailed: AtomicBool,
     /// The terminal behind the streams.
     pub(crate) terminal: OnceLock<Handle>,
+    /// What bounds its views, if something does.
+    pub(crate) quota: OnceLock<Arc<Quota>>,
 }
 
 impl HostIo {
@@ -231,6 +279,7 @@ impl HostIo {
             proc_dir,
             jailed: AtomicBool::new(false),
             terminal: OnceLock::new(),
+            quota: OnceLock::new(),
         })
     }
 
@@ -294,7 +343,7 @@ impl HostIo {
 
     fn adopt_as_stream(&self, fd: OwnedFd, is_own: bool) -> Result<(Handle, Stream), Errno> {
         let (fd, stream) = Stream::prepare(fd, self.proc_dir.as_fd(), is_own)?;
-        let file = HostFile::new(fd, FileKind::Stream(stream), false, MountTraits::default());
+        let file = HostFile::new(fd, FileKind::Stream(stream), false, MountTraits::default())?;
         Ok((self.files.insert(file)?, stream))
     }
 
@@ -322,20 +371,20 @@ impl HostIo {
             Request::Close { handle } => self.close(handle),
             Request::ReadDir { dir, out, position } => self.read_dir(dir, out, position),
             Request::MkDir { dir, name, mode } => {
-                sys::mkdirat(self.parent(dir)?.as_fd(), name.as_c_str(), mode)
+                self.make(&*self.parent(dir)?, name.as_c_str(), |dir, name| sys::mkdirat(dir, name, mode))
             }
             Request::MkNod { dir, name, mode } => {
-                sys::mknodat(self.parent(dir)?.as_fd(), name.as_c_str(), mode)
+                self.make(&*self.parent(dir)?, name.as_c_str(), |dir, name| sys::mknodat(dir, name, mode))
             }
-            Request::Unlink { dir, name, flags } => {
-                sys::unlinkat(self.parent(dir)?.as_fd(), name.as_c_str(), flags)
-            }
+            Request::Unlink { dir, name, flags } => self.unlink(&*self.parent(dir)?, name.as_c_str(), flags),
             Request::SymLink { dir, name, target } => {
-                sys::symlinkat(target.as_c_str(), self.parent(dir)?.as_fd(), name.as_c_str())
+                self.make(&*self.parent(dir)?, name.as_c_str(), |dir, name| {
+                    sys::symlinkat(target.as_c_str(), dir, name)
+                })
             }
             Request::Rename { old_dir, old, new_dir, new, flags } => {
                 let (from, to) = (self.parent(old_dir)?, self.parent(new_dir)?);
-                sys::renameat(from.as_fd(), old.as_c_str(), to.as_fd(), new.as_c_str(), flags)
+                self.rename((&from, old.as_c_str()), (&to, new.as_c_str()), flags)
             }
             Request::Link { node, dir, name } => self.link(node, dir, &name),
             Request::TmpFile { dir, flags, mode } => self.tmp_file(dir, flags, mode),
@@ -346,7 +395,7 @@ impl HostIo {
                 sys::lseek(self.files.get(handle)?.as_fd(), offset, whence)
             }
             Request::Fallocate { handle, mode, offset, len } => {
-                sys::fallocate(self.files.get(handle)?.as_fd(), mode, offset, len)
+                self.fallocate(&*self.files.get(handle)?, mode, offset, len)
             }
             Request::Fsync { handle, data_only } => sys::fsync(self.files.get(handle)?.as_fd(), data_only),
             Request::Stat { .. }
@@ -394,7 +443,7 @@ impl HostIo {
             let must_be_dir = flags & libc::O_DIRECTORY;
             let fd = open_node(dir.as_fd(), name, must_be_dir)?;
             let kind = if must_be_dir != 0 { FileKind::Directory } else { kind_of(fd.as_fd())? };
-            return self.insert(HostFile::new(fd, kind, true, dir.mount));
+            return self.insert(HostFile::new(fd, kind, true, dir.mount.clone()));
         }
         if flags & libc::O_CREAT == 0 {
             return self.open_existing(&dir, name, flags);
@@ -410,11 +459,13 @@ impl HostIo {
                 }
             }
             dir.check_writable()?;
-            match sys::openat(dir.as_fd(), name, flags | libc::O_EXCL | libc::O_NOFOLLOW, mode) {
+            let create = || {
+                let fd = sys::openat(dir.as_fd(), name, flags | libc::O_EXCL | libc::O_NOFOLLOW, mode)?;
+                HostFile::made(fd, &dir)
+            };
+            match self.changing(dir.quota(), &[dir.as_fd()], Need::node(), create) {
                 Err(Errno(libc::EEXIST)) if flags & libc::O_EXCL == 0 => {}
-                result => {
-                    return self.insert(HostFile::new(result?, FileKind::Regular, false, dir.mount));
-                }
+                result => return self.insert(result),
             }
         }
         Err(Errno(libc::EBUSY))
@@ -425,21 +476,21 @@ impl HostIo {
         if flags & (libc::O_DIRECTORY | libc::O_ACCMODE | libc::O_TRUNC) == libc::O_DIRECTORY
             && let Ok(fd) = sys::open_dir(dir.as_fd(), name, flags)
         {
-            return self.insert(HostFile::new(fd, FileKind::Directory, false, dir.mount));
+            return self.insert(HostFile::new(fd, FileKind::Directory, false, dir.mount.clone()));
         }
         // Where the host opens no devices, opening a regular file by its name is harmless, and so is finding a pipe or
         // a socket there instead: it is given back at once.
         if dir.mount.no_devices
             && flags & libc::O_DIRECTORY == 0
-            && !(dir.mount.read_only && opens_for_writing(flags))
+            && !((dir.mount.read_only || dir.quota().is_some()) && opens_for_writing(flags))
             && let Ok(fd) = sys::open_file(dir.as_fd(), name, flags & !(libc::O_CREAT | libc::O_EXCL))
             && kind_of(fd.as_fd())? == FileKind::Regular
         {
-            return self.insert(HostFile::new(fd, FileKind::Regular, false, dir.mount));
+            return self.insert(HostFile::new(fd, FileKind::Regular, false, dir.mount.clone()));
         }
         let node = open_node(dir.as_fd(), name, 0)?;
         let kind = kind_of(node.as_fd())?;
-        self.reopen(node.as_fd(), kind, flags, dir.mount)
+        self.reopen(node.as_fd(), kind, flags, &dir.mount)
     }
 
     fn reopen_handle(&self, handle: Handle, flags: i32) -> Result<i64, Errno> {
@@ -450,9 +501,9 @@ impl HostIo {
         }
         if flags & libc::O_PATH != 0 {
             let fd = file.fd.try_clone()?;
-            return self.insert(HostFile::new(fd, file.kind, true, file.mount));
+            return self.insert(HostFile::new(fd, file.kind, true, file.mount.clone()));
         }
-        self.reopen(file.as_fd(), file.kind, flags, file.mount)
+        self.reopen(file.as_fd(), file.kind, flags, &file.mount)
     }
 
     /// Opens a node whose type is known to be harmless.
@@ -461,7 +512,7 @@ impl HostIo {
         node: BorrowedFd<'_>,
         kind: FileKind,
         flags: i32,
-        mount: MountTraits,
+        mount: &MountTraits,
     ) -> Result<i64, Errno> {
         let changes =
             flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_TRUNC | libc::O_CREAT) != 0;
@@ -476,12 +527,17 @@ impl HostIo {
             return Err(Errno(libc::EROFS));
         }
         let flags = flags & !(libc::O_CREAT | libc::O_EXCL) | libc::O_NOCTTY;
-        let fd = sys::openat(self.proc_dir(), Self::fd_name(node).as_c_str(), flags, 0)?;
-        self.insert(HostFile::new(fd, kind, false, mount))
+        let quota = mount.quota.as_ref().filter(|_| opens_for_writing(flags));
+        let need = Need { truncates: flags & libc::O_TRUNC != 0, ..Need::default() };
+        let open = || {
+            let fd = sys::openat(self.proc_dir(), Self::fd_name(node).as_c_str(), flags, 0)?;
+            HostFile::new(fd, kind, false, mount.clone())
+        };
+        self.insert(self.changing(quota, &[node], need, open))
     }
 
-    fn insert(&self, file: HostFile) -> Result<i64, Errno> {
-        self.files.insert(file).map(i64::from)
+    fn insert(&self, file: Result<HostFile, Errno>) -> Result<i64, Errno> {
+        self.files.insert(file?).map(i64::from)
     }
 
     fn close(&self, handle: Handle) -> Result<i64, Errno> {
@@ -506,37 +562,50 @@ impl HostIo {
             return Err(Errno(libc::EXDEV));
         }
         node.check_writable().map_err(|_| Errno(libc::EXDEV))?;
-        sys::linkat(self.proc_dir(), Self::fd_name(node.as_fd()).as_c_str(), dir.as_fd(), name.as_c_str())
+        let link = || {
+            let path = Self::fd_name(node.as_fd());
+            sys::linkat(self.proc_dir(), path.as_c_str(), dir.as_fd(), name.as_c_str())
+        };
+        self.changing(dir.quota(), &[node.as_fd(), dir.as_fd()], Need::name(), link)
     }
 
     fn tmp_file(&self, dir: Handle, flags: i32, mode: u32) -> Result<i64, Errno> {
         let dir = self.parent(dir)?;
-        let fd = sys::openat(dir.as_fd(), c".", flags | libc::O_TMPFILE, mode)?;
-        self.insert(HostFile::new(fd, FileKind::Regular, false, dir.mount))
+        let create = || {
+            let fd = sys::openat(dir.as_fd(), c".", flags | libc::O_TMPFILE, mode)?;
+            HostFile::made(fd, &dir)
+        };
+        // The host may bring the directory into the layer, or make a file of its own there: both are nodes.
+        self.insert(self.changing(dir.quota(), &[dir.as_fd()], Need::node(), create))
     }
 
     fn copy_range(&self, from: Handle, from_at: i64, to: Handle, to_at: i64, len: u64) -> Result<i64, Errno> {
         let (from, to) = (self.files.get(from)?, self.files.get(to)?);
-        let len = usize::try_from(len.min(COPY_MAX)).unwrap_or(0);
-        match sys::copy_file_range(from.as_fd(), from_at, to.as_fd(), to_at, len) {
-            Err(Errno(libc::EXDEV | libc::ENOSYS | libc::EOPNOTSUPP)) => {}
-            result => return result,
-        }
-        let mut buffer = vec![0_u8; len.min(1 << 17)];
-        let mut done = 0_i64;
-        while let left @ 1.. = len - usize::try_from(done).unwrap_or(len) {
-            let most = left.min(buffer.len());
-            let step =
-                sys::copy_step(from.as_fd(), from_at + done, to.as_fd(), to_at + done, &mut buffer[..most]);
-            match step {
-                Ok(0) => break,
-                Ok(bytes) => done += bytes,
-                Err(error) if done == 0 => return Err(error),
-                Err(_) => break,
-            }
-        }
-        Ok(done)
+        let at = u64::try_from(to_at).unwrap_or(0);
+        self.writing(&to, at, len.min(COPY_MAX), |len| copy_between(&from, from_at, &to, to_at, len))
     }
+}
+
+fn copy_between(from: &HostFile, from_at: i64, to: &HostFile, to_at: i64, len: u64) -> Result<i64, Errno> {
+    let len = usize::try_from(len).unwrap_or(0);
+    match sys::copy_file_range(from.as_fd(), from_at, to.as_fd(), to_at, len) {
+        Err(Errno(libc::EXDEV | libc::ENOSYS | libc::EOPNOTSUPP)) => {}
+        result => return result,
+    }
+    let mut buffer = vec![0_u8; len.min(1 << 17)];
+    let mut done = 0_i64;
+    while let left @ 1.. = len - usize::try_from(done).unwrap_or(len) {
+        let most = left.min(buffer.len());
+        let step =
+            sys::copy_step(from.as_fd(), from_at + done, to.as_fd(), to_at + done, &mut buffer[..most]);
+        match step {
+            Ok(0) => break,
+            Ok(bytes) => done += bytes,
+            Err(error) if done == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
 }
 
 fn opens_for_writing(flags: i32) -> bool {

@@ -2,10 +2,14 @@
 #![deny(unsafe_code)]
 
 pub mod attrs;
+mod counted;
 pub mod decode;
 pub mod events;
 pub mod files;
 pub mod guest;
+pub(crate) mod quota;
+#[cfg(test)]
+mod quota_tests;
 pub mod route;
 pub mod sockets;
 pub mod streams;
@@ -25,6 +29,7 @@ use abi::hostcall::{
     STATS, SWAP_IN, SWAP_OUT, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
 };
 
+use abi::layout::{WINDOW_CHUNK, WINDOW_CHUNKS, WINDOW_PHYS};
 use abi::socket::ROUTE_QUERY;
 
 use crate::hibernate;
@@ -102,7 +107,7 @@ pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
             answer(sandbox.memory.release(a, b))
         }
         WINDOW_MAP => window_map(sandbox, &call.args),
-        WINDOW_UNMAP => answer(sandbox.memory.window_unmap(a)),
+        WINDOW_UNMAP => window_unmap(sandbox, a),
         WINDOW_COPY => answer(sandbox.memory.window_copy(a, b, c)),
         ROUTE_QUERY => route::query(call, &*sandbox.memory),
         OPEN.. => sandbox.files.serve(call, &*sandbox.memory),
@@ -237,11 +242,37 @@ fn report_exec(sandbox: &Sandbox, args: &[u64; 6]) -> i64 {
 fn window_map(sandbox: &Sandbox, args: &[u64; 6]) -> i64 {
     use std::os::fd::AsFd;
     let [chunk, handle, offset, writable, ..] = *args;
-    match sandbox.files.files().get(low(handle)) {
-        Ok(file) if matches!(file.kind(), FileKind::Socket(_)) => -i64::from(libc::ENODEV),
-        Ok(file) => answer(sandbox.memory.window_map(chunk, file.as_fd(), offset, writable != 0)),
-        Err(error) => error.as_result(),
+    let file = match sandbox.files.files().get(low(handle)) {
+        Ok(file) if matches!(file.kind(), FileKind::Socket(_)) => return -i64::from(libc::ENODEV),
+        Ok(file) => file,
+        Err(error) => return error.as_result(),
+    };
+    let Some(quota) = file.quota().filter(|_| chunk < WINDOW_CHUNKS) else {
+        return answer(sandbox.memory.window_map(chunk, file.as_fd(), offset, writable != 0));
+    };
+    let show = || quota.show(chunk, file.as_fd(), writable != 0);
+    let shown = show().or_else(|_| {
+        sandbox.files.measure_all();
+        show()
+    });
+    if let Err(error) = shown {
+        return error.as_result();
     }
+    let result = sandbox.memory.window_map(chunk, file.as_fd(), offset, writable != 0);
+    if result.is_err() {
+        quota.hide(chunk, Some(file.as_fd()));
+    }
+    answer(result)
+}
+
+fn window_unmap(sandbox: &Sandbox, chunk: u64) -> i64 {
+    use std::os::fd::AsFd;
+    let shown = chunk.checked_mul(WINDOW_CHUNK).and_then(|at| sandbox.memory.window_fd(WINDOW_PHYS + at));
+    let result = sandbox.memory.window_unmap(chunk);
+    if let (Ok(()), Some(quota)) = (&result, sandbox.files.quota.get()) {
+        quota.hide(chunk, shown.as_ref().map(|(file, _)| file.as_fd()));
+    }
+    answer(result)
 }
 
 /// How long a vCPU may take to leave once the sandbox has ended.

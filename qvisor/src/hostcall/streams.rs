@@ -87,7 +87,14 @@ impl HostIo {
             Request::Write { handle, buffers, offset } => {
                 let file = self.files().get(handle)?;
                 match (offset, file.kind()) {
-                    (Offset::At(offset), _) => sys::pwritev(file.as_fd(), buffers.iovecs(), offset),
+                    (Offset::At(offset), _) => {
+                        let (at, total) = (u64::try_from(offset).unwrap_or(0), buffers.total());
+                        let mut buffers = buffers;
+                        self.writing(&file, at, total as u64, |len| {
+                            buffers.truncate(usize::try_from(len).unwrap_or(total));
+                            sys::pwritev(file.as_fd(), buffers.iovecs(), offset)
+                        })
+                    }
                     (Offset::Stream, FileKind::Stream(stream)) => write_stream(&file, stream, buffers),
                     (Offset::Stream, _) => Err(Errno(libc::EINVAL)),
                 }

@@ -115,6 +115,15 @@ impl Bench {
         Self { dir, memory: TestMemory::new(), io, events, root }
     }
 
+    /// The same with a quota for what is written.
+    pub fn with_quota(bytes: u64) -> (Self, Arc<super::quota::Quota>) {
+        let mut bench = Self::new();
+        let quota = super::quota::Quota::new(bytes);
+        let dir = std::fs::File::open(bench.dir.path()).unwrap();
+        bench.root = bench.io.files().adopt_counted_mount(dir.into(), &quota).unwrap();
+        (bench, quota)
+    }
+
     pub fn call(&self, number: u32, args: &[u64]) -> i64 {
         let mut call = HostCall { number, ..HostCall::default() };
         call.args[..args.len()].copy_from_slice(args);
@@ -134,6 +143,11 @@ impl Bench {
     pub fn handle(&self, dir: u32, name: &str, flags: i32) -> u32 {
         let result = self.open(dir, name, flags, 0o644);
         u32::try_from(result).unwrap_or_else(|_| panic!("open {name}: {result}"))
+    }
+
+    pub fn handle_or(&self, dir: u32, name: &str, flags: i32) -> Result<u32, i64> {
+        let result = self.open(dir, name, flags, 0o644);
+        u32::try_from(result).map_err(|_| result)
     }
 
     pub fn write(&self, handle: u32, bytes: &[u8], offset: u64) -> i64 {

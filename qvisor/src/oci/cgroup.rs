@@ -1,4 +1,4 @@
-//! The control groups of a container: made before the VMM starts, joined by it, removed with the container.
+//! The control groups of a sandbox: made before its VMM starts, joined by it, removed with it.
 //!
 //! The sandbox's kernel enforces the container's own limits; the groups get them with headroom for the VMM, so that they
 //! are a second line, and account for everything.
@@ -16,6 +16,10 @@ const JOINED: &[&str] =
     &["memory", "cpu", "cpuacct", "cpuset", "pids", "blkio", "freezer", "devices", "name=systemd"];
 /// Controllers of version 2 that are switched on for it.
 const ENABLED: &[&str] = &["memory", "cpu", "cpuset", "pids", "io"];
+/// Those that bound a sandbox without a bundle.
+const BOUNDING: &[&str] = &["memory", "cpu", "pids"];
+/// File of a state directory that names the groups.
+const LIST: &str = "cgroups.json";
 /// How long the last processes may take to leave a group that is to go.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -52,13 +56,15 @@ struct Hierarchy {
     own: PathBuf,
 }
 
-/// The groups of one container.
+/// The groups of one sandbox.
 #[derive(Debug, Default)]
 pub struct Cgroups {
     /// Directories that were made, parents first.
     made: Vec<PathBuf>,
     /// `cgroup.procs` of each group.
     entrances: Vec<File>,
+    /// One of them limits processes.
+    counts_processes: bool,
 }
 
 impl Cgroups {
@@ -80,7 +86,12 @@ impl Cgroups {
         }
         let limits = Limits { resources, memory_bytes, cpus };
         let mut groups = Self::default();
-        let result = hierarchies.iter().try_for_each(|one| groups.add(one, path, id, &limits));
+        let leaf = |one: &Hierarchy| match path {
+            Some(path) if path.is_absolute() => one.mount.join(path.strip_prefix("/").unwrap_or(path)),
+            Some(path) => one.own.join(path),
+            None => one.own.join(format!("dormouse-{id}")),
+        };
+        let result = hierarchies.iter().try_for_each(|one| groups.add(one, &leaf(one), &limits));
         match result {
             Ok(()) => Ok(groups),
             // Who may not make groups, and asked for none, runs without.
@@ -95,31 +106,59 @@ impl Cgroups {
         }
     }
 
-    fn add(
-        &mut self,
-        one: &Hierarchy,
-        path: Option<&Path>,
-        id: &str,
-        limits: &Limits<'_>,
-    ) -> Result<(), CgroupError> {
-        let leaf = match path {
-            Some(path) if path.is_absolute() => one.mount.join(path.strip_prefix("/").unwrap_or(path)),
-            Some(path) => one.own.join(path),
-            None => one.own.join(format!("dormouse-{id}")),
-        };
-        self.make_directories(one, &leaf)?;
+    /// Makes groups for a sandbox without a bundle: of the controllers that bound it, in or beside the caller's own.
+    /// `name` is nobody else's. Where the processor time cannot be limited, memory and processes still are.
+    pub fn for_command(
+        name: &str,
+        resources: &Resources,
+        memory_bytes: u64,
+        cpus: u32,
+    ) -> Result<Self, CgroupError> {
+        Self::bounding(&hierarchies(), name, &Limits { resources, memory_bytes, cpus })
+    }
+
+    fn bounding(hierarchies: &[Hierarchy], name: &str, limits: &Limits<'_>) -> Result<Self, CgroupError> {
+        let without_cpu = Resources { cpu: super::resources::Cpu::default(), ..limits.resources.clone() };
+        let mut groups = Self::default();
+        let result = hierarchies.iter().filter(|one| one.is_bounding()).try_for_each(|one| {
+            let mut result = Err(CgroupError::NotMounted);
+            for place in one.places() {
+                for resources in [limits.resources, &without_cpu] {
+                    let before = groups.made.len();
+                    result = groups.add(one, &place.join(name), &Limits { resources, ..*limits });
+                    if result.is_ok() {
+                        return result;
+                    }
+                    let _ = remove(&groups.made.split_off(before));
+                }
+            }
+            result
+        });
+        match result {
+            Ok(()) if groups.entrances.is_empty() => Err(CgroupError::NotMounted),
+            Ok(()) => Ok(groups),
+            Err(error) => {
+                groups.undo();
+                Err(error)
+            }
+        }
+    }
+
+    fn add(&mut self, one: &Hierarchy, leaf: &Path, limits: &Limits<'_>) -> Result<(), CgroupError> {
+        self.make_directories(one, leaf)?;
         if one.controllers.is_empty() {
-            limits.set_v2(&leaf)?
+            limits.set_v2(leaf)?
         } else {
-            limits.set_v1(&leaf, &one.controllers)?
+            limits.set_v1(leaf, &one.controllers)?
         }
         let procs = leaf.join("cgroup.procs");
         let members = fs::read(&procs).unwrap_or_default();
         if !members.is_empty() {
-            return Err(CgroupError::InUse { path: leaf });
+            return Err(CgroupError::InUse { path: leaf.to_owned() });
         }
         let entrance = File::options().write(true).open(&procs);
-        self.entrances.push(entrance.map_err(|source| CgroupError::Make { path: leaf, source })?);
+        self.entrances.push(entrance.map_err(|source| CgroupError::Make { path: leaf.to_owned(), source })?);
+        self.counts_processes |= limits.resources.pids.is_some() && one.has("pids");
         Ok(())
     }
 
@@ -153,10 +192,65 @@ impl Cgroups {
         let _ = remove(&self.made);
     }
 
-    /// The directories to be removed with the container.
+    /// The directories to be removed with the sandbox.
     #[must_use]
     pub fn directories(&self) -> &[PathBuf] {
         &self.made
+    }
+
+    /// Whether they limit how many processes there are.
+    #[must_use]
+    pub fn count_processes(&self) -> bool {
+        self.counts_processes
+    }
+}
+
+impl Hierarchy {
+    /// Whether a controller may be there. Version 2 says so only once it is switched on.
+    fn has(&self, controller: &str) -> bool {
+        self.controllers.is_empty() || self.controllers.iter().any(|known| known == controller)
+    }
+
+    fn is_bounding(&self) -> bool {
+        BOUNDING.iter().any(|controller| self.has(controller))
+    }
+
+    /// Where a group for a command may be: in the caller's own, so that its limits hold as well. Version 2 gives the
+    /// groups in one that holds processes no controllers; there it may be beside it, if nothing is limited there that
+    /// the sandbox would escape.
+    fn places(&self) -> Vec<PathBuf> {
+        let mut places = vec![self.own.clone()];
+        let is_free = |file: &str| {
+            fs::read_to_string(self.own.join(file))
+                .is_ok_and(|limit| limit.split_whitespace().next() == Some("max"))
+                || !self.own.join(file).exists()
+        };
+        let unlimited = ["memory.max", "memory.high", "pids.max", "cpu.max"].into_iter().all(is_free);
+        if self.controllers.is_empty()
+            && self.own != self.mount
+            && unlimited
+            && let Some(above) = self.own.parent()
+        {
+            places.push(above.to_owned());
+        }
+        places
+    }
+}
+
+/// Writes down the directories, in `dir`, for whoever cleans up after a sandbox that cannot do so itself.
+pub fn write_list(dir: &Path, directories: &[PathBuf]) -> io::Result<()> {
+    if directories.is_empty() {
+        return Ok(());
+    }
+    fs::write(dir.join(LIST), serde_json::to_vec(directories)?)
+}
+
+/// Removes the groups that a dead sandbox wrote down in `dir`, if it did. Those that still hold processes stay.
+pub fn remove_listed(dir: &Path) {
+    let list =
+        fs::read(dir.join(LIST)).ok().and_then(|list| serde_json::from_slice::<Vec<PathBuf>>(&list).ok());
+    for path in list.unwrap_or_default().iter().rev() {
+        let _ = fs::remove_dir(path);
     }
 }
 
@@ -204,6 +298,7 @@ impl Resources {
 }
 
 /// What the groups are told.
+#[derive(Clone, Copy)]
 struct Limits<'a> {
     resources: &'a Resources,
     memory_bytes: u64,
@@ -417,6 +512,70 @@ mod tests {
         let odd = Resources { swappiness: Some(1), ..Resources::default() };
         let limits = Limits { resources: &odd, ..limits };
         assert!(limits.set_v2(dir.path()).unwrap_err().to_string().contains("version 2"));
+    }
+
+    fn command() -> Resources {
+        Resources::for_command(64 << 20, 100, 2, abi::boot::Platform::Systrap)
+    }
+
+    fn hierarchy(mount: &Path, controllers: &[&str]) -> Hierarchy {
+        let controllers = controllers.iter().map(|name| (*name).to_owned()).collect();
+        Hierarchy { own: mount.join("caller/own"), mount: mount.to_owned(), controllers }
+    }
+
+    #[test]
+    fn a_command_is_bounded_in_its_callers_groups() {
+        let dir = crate::hostcall::testing::TempDir::new();
+        let all = [("m", "memory"), ("p", "pids"), ("f", "freezer")];
+        let all = all.map(|(mount, name)| hierarchy(&dir.path().join(mount), &[name]));
+        for one in &all {
+            // The host makes this file in each group.
+            fs::create_dir_all(one.own.join("new")).unwrap();
+            fs::write(one.own.join("new/cgroup.procs"), "").unwrap();
+        }
+        let resources = command();
+        let limits = Limits { resources: &resources, memory_bytes: 64 << 20, cpus: 2 };
+        let groups = Cgroups::bounding(&all, "new", &limits).unwrap();
+        assert!(groups.count_processes());
+        let read = |file: &str| fs::read_to_string(dir.path().join(file)).unwrap_or_default();
+        assert_eq!(read("m/caller/own/new/memory.limit_in_bytes"), (194_u64 << 20).to_string());
+        assert_eq!(read("p/caller/own/new/pids.max"), (100 * 4 + 128).to_string());
+        assert_eq!(groups.entrances.len(), 2, "what does not bound it is not joined");
+    }
+
+    #[test]
+    fn in_version_2_a_command_is_where_controllers_can_be() {
+        let dir = crate::hostcall::testing::TempDir::new();
+        let one = hierarchy(dir.path(), &[]);
+        // In the caller's group, which holds processes, the limits cannot be written; beside it all but the processor's.
+        let (inside, beside) = (one.own.join("new"), dir.path().join("caller/new"));
+        fs::create_dir_all(inside.join("memory.max")).unwrap();
+        fs::create_dir_all(beside.join("cpu.max")).unwrap();
+        fs::write(beside.join("cgroup.procs"), "").unwrap();
+        for file in ["memory.max", "memory.high", "pids.max", "cpu.max"] {
+            fs::write(one.own.join(file), if file == "cpu.max" { "max 100000\n" } else { "max\n" }).unwrap();
+        }
+        let resources = command();
+        let limits = Limits { resources: &resources, memory_bytes: 64 << 20, cpus: 2 };
+        let groups = Cgroups::bounding(std::slice::from_ref(&one), "new", &limits).unwrap();
+        assert!(groups.count_processes());
+        assert_eq!(fs::read_to_string(beside.join("memory.max")).unwrap(), (194_u64 << 20).to_string());
+        assert_eq!(fs::read_to_string(beside.join("pids.max")).unwrap(), (100 * 4 + 128).to_string());
+        // A limit of the caller's is not escaped.
+        fs::write(one.own.join("memory.max"), "1000000000\n").unwrap();
+        assert!(Cgroups::bounding(std::slice::from_ref(&one), "new", &limits).is_err());
+        assert!(Cgroups::bounding(&[], "new", &limits).is_err());
+    }
+
+    #[test]
+    fn what_a_dead_sandbox_listed_is_removed() {
+        let dir = crate::hostcall::testing::TempDir::new();
+        let made = [dir.path().join("a"), dir.path().join("a/b")];
+        made.iter().for_each(|path| fs::create_dir(path).unwrap());
+        write_list(dir.path(), &made).unwrap();
+        remove_listed(dir.path());
+        assert!(!made[0].exists());
+        remove_listed(&dir.path().join("nothing"));
     }
 
     #[test]

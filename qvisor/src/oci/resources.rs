@@ -1,5 +1,6 @@
 //! `linux.resources`: what the sandbox's kernel enforces, and what the host's control groups are told.
 
+use abi::boot::Platform;
 use oci_spec::runtime::{LinuxCpu, LinuxMemory, LinuxResources};
 
 use super::{BundleError, Result};
@@ -43,6 +44,23 @@ pub struct Cpu {
 }
 
 impl Resources {
+    /// Of a sandbox that no bundle describes. On systrap a vCPU and the stub whose code it runs hand over to each other
+    /// by spinning, which takes two processors for a moment; on kvm the VMM's other threads get one.
+    #[must_use]
+    pub fn for_command(memory_bytes: u64, pids: u32, cpus: u32, platform: Platform) -> Self {
+        const PERIOD_US: i64 = 100_000;
+        let processors = match platform {
+            Platform::Systrap => 2 * i64::from(cpus),
+            Platform::Kvm => i64::from(cpus) + 1,
+        };
+        let cpu = Cpu {
+            quota: Some(PERIOD_US * processors),
+            period: Some(PERIOD_US.cast_unsigned()),
+            ..Cpu::default()
+        };
+        Self { memory: Some(memory_bytes), pids: Some(u64::from(pids)), cpu, ..Self::default() }
+    }
+
     pub(super) fn new(asked: Option<&LinuxResources>, remarks: &mut Vec<String>) -> Result<Self> {
         let Some(asked) = asked else { return Ok(Self::default()) };
         refuse(asked)?;

@@ -96,8 +96,12 @@ fn adopt(io: &HostIo, view: View, kind: &str, flags: u32) -> Result<Mount, VmmEr
     let bit = |set: bool, bit: u32| if set { bit } else { 0 };
     let flags = flags | bit(view.read_only, MOUNT_READ_ONLY) | bit(view.shared, MOUNT_SHARED);
     let files = io.files();
-    let handle =
-        if view.read_only { files.adopt_read_only_mount(view.fd) } else { files.adopt_mount(view.fd) };
+    let handle = match io.quota.get() {
+        _ if view.read_only => files.adopt_read_only_mount(view.fd),
+        // What others see meanwhile is no layer of the sandbox's.
+        Some(quota) if !view.shared => files.adopt_counted_mount(view.fd, quota),
+        _ => files.adopt_mount(view.fd),
+    };
     let path = mounts::bytes_of(&view.path);
     let handle = handle.map_err(VmmError::HostIo)?;
     Ok(Mount { handle, flags, path, kind: kind.into(), source: kind.into(), options: String::new() })

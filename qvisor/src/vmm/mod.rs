@@ -18,6 +18,7 @@ use crate::footprint;
 use crate::hibernate::{Hibernation, SwapPlan};
 use crate::hostcall::events::EventQueue;
 use crate::hostcall::files::HostIo;
+use crate::hostcall::quota::Quota;
 use crate::hostcall::sys::{self, Errno};
 use crate::image::ImageFile;
 use crate::jail::mitigations::{self, Mitigations};
@@ -25,9 +26,9 @@ use crate::jail::{self, JailError, UserNamespace, Users, landlock};
 use crate::leash::Leash;
 use crate::mounts::{MountError, Volume};
 use crate::net::{self, NetError, Network};
-use crate::oci::Container;
 use crate::oci::cgroup::Cgroups;
 use crate::oci::hooks::{self, HookError};
+use crate::oci::{Container, Resources};
 use crate::platform::PlatformError;
 use crate::platform::kvm;
 use crate::process;
@@ -56,7 +57,7 @@ const IGNORED: &[i32] = &[
     libc::SIGXFSZ,
 ];
 /// `BootSpec::log_level` from which on what a sandbox did is summed up at its end.
-const LOG_INFO: u32 = 2;
+pub(crate) const LOG_INFO: u32 = 2;
 /// `BootSpec::log_level` from which everything is said.
 const LOG_DEBUG: u32 = 3;
 
@@ -74,8 +75,33 @@ pub struct Plan {
     /// Without mounts and streams, which the VMM fills in.
     pub boot: BootSpec,
     pub swap: SwapPlan,
+    /// Made by the front end; joined by the VMM.
+    pub cgroups: Cgroups,
+    /// What holds a sandbox of the command line, which no configuration bounds.
+    pub bounds: Option<Bounds>,
     /// The streams are a terminal that the sandbox drives.
     pub terminal: bool,
+}
+
+/// What a sandbox without a bundle is held to on the host.
+#[derive(Debug)]
+pub struct Bounds {
+    /// For its control groups.
+    pub resources: Resources,
+    /// Bytes that its files on the host may take up.
+    pub disk_bytes: u64,
+}
+
+impl Bounds {
+    /// Memory in which the VMM keeps account of the files, beside what the kernel may use.
+    pub(crate) fn ledger_bytes(&self) -> u64 {
+        Quota::ledger_bytes(self.disk_bytes)
+    }
+
+    /// Most processes and threads on the host.
+    fn processes(&self, cpus: u32) -> u64 {
+        self.resources.host_tasks(cpus).unwrap_or(u64::MAX)
+    }
 }
 
 /// What the sandbox's files are.
@@ -99,7 +125,6 @@ pub enum Tree {
 #[derive(Debug)]
 pub struct Bundle {
     pub container: Container,
-    pub cgroups: Cgroups,
     /// Without the pid, which is the leash's.
     pub state: State,
 }
@@ -158,10 +183,10 @@ pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
     footprint::keep_heap_small();
     let Inherited { channel, listener, lock, console } = inherited;
     let early = || -> io::Result<()> {
-        if let Tree::Bundle(bundle) = &mut plan.tree {
+        if let Tree::Bundle(_) = &plan.tree {
             process::leave_session();
-            bundle.cgroups.join()?;
         }
+        plan.cgroups.join()?;
         console.map_or(Ok(()), process::take_terminal)
     };
     let early = early();
@@ -224,6 +249,9 @@ fn run(
     let io =
         HostIo::with_proc(Arc::new(move |event| sink.post(event)), proc.as_fd()).map_err(VmmError::HostIo)?;
     drop(proc);
+    if let Some(bounds) = &plan.bounds {
+        let _ = io.quota.set(Quota::new(bounds.disk_bytes));
+    }
     let boot = files::prepare(plan, &io, &mut users)?;
     if let (Tree::Bundle(bundle), Some(leash)) = (&plan.tree, &leash) {
         let state = State { pid: leash.pid(), ..bundle.state.clone() };
@@ -240,6 +268,10 @@ fn run(
     // From here on nothing is opened by its path. One thread so far: ids and capabilities are a thread's own, and the
     // stubs' zygote, made below, is to have ours.
     jail::enter(users)?;
+    if let Some(bounds) = plan.bounds.as_ref().filter(|_| !plan.cgroups.count_processes()) {
+        // Counted in the user namespace of these ids, so only this sandbox's own count (Linux 5.14).
+        process::limit_processes(bounds.processes(plan.cpus)).map_err(VmmError::Prepare)?;
+    }
     let given_up = mitigations::apply(plan.mitigations);
     let keeps_files = landlock::keep_to_files(files::given(&io, &boot).map_err(VmmError::HostIo)?);
     if boot.log_level >= LOG_DEBUG {
