@@ -231,6 +231,7 @@ fn run(
     let kernel_file = ImageFile::of_the_kernel().map(Arc::new);
     // From here on nothing is opened by its path. One thread so far: ids and capabilities are a thread's own, and the
     // stubs' zygote, made below, is to have ours.
+    let _ = crate::platform::cpu::host_flags();
     jail::enter(users)?;
     io.enter_jail().map_err(VmmError::HostIo)?;
     if !process::die_with_parent(parent) {
