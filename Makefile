@@ -23,7 +23,7 @@ lint:
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
 unit:
-	$(CARGO) test --workspace
+	$(CARGO) test --workspace --no-fail-fast
 
 # Each fuzz target for 30 seconds (FUZZ_SECONDS).
 fuzz:

@@ -113,7 +113,7 @@ fn read_spec(boot: &BootInfo) -> Spec {
 }
 
 /// A task that stands for a CPU with nothing to do.
-fn idle_task() -> Result<Arc<Task>> {
+pub(crate) fn idle_task() -> Result<Arc<Task>> {
     let process = Process::new(0, SigHand::new(), Limits::default());
     Ok(Task::idle(TaskParts {
         process,
@@ -132,6 +132,9 @@ fn start_init(mut spec: Spec) {
     fs::set_hostname(&spec.hostname);
     fs::proc::sys::set_domain_name(&spec.domainname);
     limits::set_tasks_max(spec.tasks_max);
+    if let Some(flags) = spec.cpu_flags.take() {
+        fs::proc::cpuinfo::set_host_flags(flags);
+    }
     idle::set_timeout(spec.idle_timeout_ns);
     fs::proc::net::set_source(net::tables::write);
     let (context, files) = match fs::init(&mut spec) {

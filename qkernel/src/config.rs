@@ -1,7 +1,7 @@
 //! Limits of the kernel; every guest-controlled quantity has one.
 
 /// Bytes of a task's kernel stack (a power of two of pages).
-pub const KERNEL_STACK_BYTES: usize = 32 * 1024;
+pub const KERNEL_STACK_BYTES: usize = if cfg!(feature = "harness") { 512 * 1024 } else { 32 * 1024 };
 /// A task's time slice when others wait, in nanoseconds.
 pub const TIME_SLICE_NS: u64 = 10_000_000;
 /// Most tasks (threads) in a sandbox.

@@ -13,6 +13,9 @@ pub mod boot;
 pub mod config;
 pub mod errno;
 pub mod fs;
+#[cfg(feature = "harness")]
+#[allow(unsafe_code)]
+pub mod harness;
 pub mod hibernate;
 #[allow(unsafe_code)]
 pub mod host;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use abi::boot::{
-    BOOT_HOLD, BOOT_MAKE_CWD, BOOT_NO_NEW_PRIVS, BootInfo, Platform, TAG_ARG, TAG_CAPABILITIES, TAG_CREDS,
-    TAG_CWD, TAG_DOMAINNAME, TAG_ENV, TAG_FLAGS, TAG_HOSTNAME, TAG_IDLE_TIMEOUT, TAG_MASKED, TAG_MOUNT,
-    TAG_READ_ONLY, TAG_RLIMIT, TAG_STREAM, TAG_TASKS_MAX, TAG_UMASK, TAG_WINSIZE,
+    BOOT_HOLD, BOOT_MAKE_CWD, BOOT_NO_NEW_PRIVS, BootInfo, Platform, TAG_ARG, TAG_CAPABILITIES,
+    TAG_CPU_FLAGS, TAG_CREDS, TAG_CWD, TAG_DOMAINNAME, TAG_ENV, TAG_FLAGS, TAG_HOSTNAME, TAG_IDLE_TIMEOUT,
+    TAG_MASKED, TAG_MOUNT, TAG_READ_ONLY, TAG_RLIMIT, TAG_STREAM, TAG_TASKS_MAX, TAG_UMASK, TAG_WINSIZE,
 };
 use abi::hostcall::NO_HANDLE;
 use abi::layout::{BOOT_INFO_PHYS, RECORDS_MAX, RECORDS_PHYS, USER_PHYS};
@@ -134,6 +134,9 @@ impl BootSpec {
     pub fn records(&self) -> Vec<u8> {
         let mut out = self.process_records();
         let mut put = |tag, parts: &[&[u8]]| put(&mut out, tag, parts);
+        if let Some(flags) = cpu::host_flags() {
+            put(TAG_CPU_FLAGS, &[flags.as_bytes()]);
+        }
         put(TAG_HOSTNAME, &[&self.hostname]);
         put(TAG_DOMAINNAME, &[&self.domainname]);
         for mount in &self.mounts {

@@ -320,3 +320,20 @@ fn cpu_ticks(pid: u32) -> u64 {
     let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect::<Vec<_>>();
     [11, 12].iter().filter_map(|at| fields.get(*at)?.parse::<u64>().ok()).sum()
 }
+
+/// The words of `flags` in a `/proc/cpuinfo`.
+fn cpu_flags(text: &str) -> Vec<String> {
+    let line = text.lines().find(|line| line.starts_with("flags")).unwrap();
+    line.split_once(':').unwrap().1.split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn processor_features_that_the_host_does_not_list_are_not_shown() {
+    let place = Place::new();
+    let output = place.run(&["--", "/bin/cat", "/proc/cpuinfo"]);
+    assert!(output.status.success(), "{output:?}");
+    let host = cpu_flags(&fs::read_to_string("/proc/cpuinfo").unwrap());
+    let shown = cpu_flags(&String::from_utf8(output.stdout).unwrap());
+    assert!(shown.contains(&"sse2".to_owned()));
+    assert_eq!(shown.iter().filter(|flag| !host.contains(flag)).collect::<Vec<_>>(), [""; 0]);
+}

@@ -107,6 +107,10 @@ pub const TAG_FLAGS: u32 = 17;
 /// [`crate::hostcall::REPORT_IDLE_TIMEOUT`].
 pub const TAG_IDLE_TIMEOUT: u32 = 18;
 
+/// The processor's features that the host's kernel knows and lets programs use: the words of `flags` in its
+/// `/proc/cpuinfo`. Without this record all that the processor tells of count.
+pub const TAG_CPU_FLAGS: u32 = 19;
+
 /// `TAG_FLAGS`: the first process is prepared, reported ([`crate::hostcall::REPORT_READY`]), and begins when
 /// [`crate::hostcall::EVENT_START`] comes. Signals that it does not handle do nothing to it.
 pub const BOOT_HOLD: u32 = 1;

@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 use abi::boot as ab;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -32,6 +33,8 @@ pub struct Spec {
     pub tasks_max: Option<u64>,
     /// Nanoseconds; 0: it does not hibernate by itself.
     pub idle_timeout_ns: u64,
+    /// Words: the features of the processor that the host's kernel lists.
+    pub cpu_flags: Option<String>,
     capabilities: Option<[u64; 5]>,
     flags: u32,
 }
@@ -132,6 +135,7 @@ impl Spec {
             }
             ab::TAG_TASKS_MAX => self.tasks_max = Some(u64_at(data, 0)?),
             ab::TAG_IDLE_TIMEOUT => self.idle_timeout_ns = u64_at(data, 0)?,
+            ab::TAG_CPU_FLAGS => self.cpu_flags = Some(core::str::from_utf8(data).ok()?.into()),
             ab::TAG_FLAGS => self.flags = u32_at(data, 0)?,
             _ => {}
         }

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use bitflags::bitflags;
 
-use super::inode::{S_IFDIR, S_IFLNK, S_IFREG, S_ISGID, S_ISVTX};
+use super::inode::{S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, S_ISGID, S_ISUID, S_ISVTX};
 use super::mount::Limits;
 use super::{FsContext, Inode, Path, Stat};
 use crate::errno::{Errno, Result};
@@ -109,6 +109,51 @@ pub fn check_sticky(creds: &Creds, dir: &Path, victim: &Arc<dyn Inode>) -> Resul
     Err(Errno::EPERM)
 }
 
+/// Whether `dir` is one in which everybody may make names, and nobody remove another's.
+fn is_shared_dir(dir: &Stat) -> bool {
+    const S_IWOTH: u32 = 0o002;
+    dir.mode & (S_ISVTX | S_IWOTH) == S_ISVTX | S_IWOTH
+}
+
+/// `fs.protected_symlinks`: whether the link at the end of a path may be followed. In a directory for all it must be
+/// the caller's own, or the directory's owner's.
+pub fn check_link(creds: &Creds, dir: &Path, link: &Path) -> Result<()> {
+    let dir = dir.inode.protection()?;
+    if !is_shared_dir(&dir) {
+        return Ok(());
+    }
+    let owner = link.inode.protection()?.uid;
+    if owner == creds.fsuid || owner == dir.uid { Ok(()) } else { Err(Errno::EACCES) }
+}
+
+/// `fs.protected_regular`, `fs.protected_fifos`: whether `O_CREAT` may open what it found instead of making it.
+pub fn check_found(creds: &Creds, dir: &Path, found: &Path) -> Result<()> {
+    if !matches!(found.inode.kind(), S_IFREG | S_IFIFO) {
+        return Ok(());
+    }
+    let dir = dir.inode.protection()?;
+    if !is_shared_dir(&dir) {
+        return Ok(());
+    }
+    let owner = found.inode.protection()?.uid;
+    if owner == creds.fsuid || owner == dir.uid { Ok(()) } else { Err(Errno::EACCES) }
+}
+
+/// Set-id bits: a changed program does not run as its owner.
+pub const SET_ID: u32 = S_ISUID | S_ISGID;
+
+/// The permission bits of a regular file once its content was changed by `creds`. The group's bit without its right to
+/// run the file is no set-id bit (it is for locks), and stays for members of the group.
+pub fn mode_after_write(creds: &Creds, mode: u32, gid: u32) -> u32 {
+    if creds.has(CAP_FSETID) { mode } else { without_set_id(creds, mode, gid) }
+}
+
+/// The permission bits of a file that is not a directory once its owner or group was changed by `creds`.
+pub fn without_set_id(creds: &Creds, mode: u32, gid: u32) -> u32 {
+    let for_locks = mode & 0o010 == 0 && (creds.in_group(gid) || creds.has(CAP_FSETID));
+    mode & !if for_locks { S_ISUID } else { SET_ID }
+}
+
 /// Owner and permission bits of a new node in `dir`: set-gid directories give their group on.
 pub fn new_node(
     creds: &Creds,
@@ -151,6 +196,24 @@ mod tests {
         assert_eq!(permitted(&group, &node, Want::READ), Ok(()));
         assert_eq!(permitted(&group, &node, Want::WRITE), Err(Errno::EACCES));
         assert_eq!(permitted(&other, &node, Want::READ | Want::WRITE | Want::EXEC), Ok(()));
+    }
+
+    #[test]
+    fn who_changes_a_program_takes_its_set_id_bits() {
+        let owner = Creds::new(10, 99, vec![]);
+        let member = Creds::new(11, 20, vec![]);
+        let root = Creds::new(0, 0, vec![]);
+        for (creds, mode, after) in [
+            (&owner, 0o6755, 0o755),
+            (&member, 0o6777, 0o777),
+            (&member, 0o6767, 0o2767),
+            (&owner, 0o6767, 0o767),
+            (&root, 0o6755, 0o6755),
+        ] {
+            assert_eq!(mode_after_write(creds, mode, 20), after, "{mode:o}");
+        }
+        assert_eq!(without_set_id(&root, 0o6755, 20), 0o755);
+        assert_eq!(without_set_id(&root, 0o6745, 20), 0o2745);
     }
 
     #[test]

@@ -33,7 +33,10 @@ pub fn chown(actor: &Actor, path: &Path, uid: Option<u32>, gid: Option<u32>) -> 
             return Err(Errno::EPERM);
         }
     }
-    path.inode.set_attr(&AttrChange { uid, gid, ..AttrChange::default() })
+    // Set-id bits go with the owner they stood for.
+    let has_set_id = stat.mode & access::SET_ID != 0 && stat.kind() != S_IFDIR;
+    let mode = has_set_id.then(|| access::without_set_id(creds, stat.mode, stat.gid) & 0o7777);
+    path.inode.set_attr(&AttrChange { uid, gid, mode, ..AttrChange::default() })
 }
 
 /// `utimensat(2)`; `None` leaves a time as it is.
@@ -60,5 +63,12 @@ pub fn truncate(actor: &Actor, path: &Path, size: u64) -> Result<()> {
         _ => return Err(Errno::EINVAL),
     }
     access::check(&actor.creds, path, Want::WRITE)?;
-    path.inode.set_attr(&AttrChange { size: Some(size), ..AttrChange::default() })
+    let before = path.inode.stat()?;
+    path.inode.set_attr(&AttrChange { size: Some(size), ..AttrChange::default() })?;
+    if before.mode & access::SET_ID == 0 {
+        return Ok(());
+    }
+    // Also when they stay: the host takes them away by its own rules.
+    let mode = access::mode_after_write(&actor.creds, before.mode, before.gid) & 0o7777;
+    path.inode.set_attr(&AttrChange { mode: Some(mode), ..AttrChange::default() })
 }

@@ -32,6 +32,8 @@ pub struct Dentry {
     mounts: AtomicU32,
     pinned: AtomicBool,
     used: AtomicBool,
+    /// The file never had a name, and may get one.
+    linkable: AtomicBool,
 }
 
 struct Place {
@@ -50,6 +52,7 @@ impl Dentry {
             mounts: AtomicU32::new(0),
             pinned: AtomicBool::new(false),
             used: AtomicBool::new(true),
+            linkable: AtomicBool::new(false),
         })
     }
 
@@ -58,11 +61,27 @@ impl Dentry {
         Self::with(None, b"", Some(inode))
     }
 
-    /// A name that no lookup finds: an unnamed file, or one of a directory that is never cached.
-    pub fn detached(parent: &Arc<Dentry>, name: &[u8], inode: Arc<dyn Inode>, gone: bool) -> Arc<Self> {
-        let dentry = Self::with(Some(parent.clone()), name, Some(inode));
-        dentry.place.lock().gone = gone;
+    /// A name that no lookup finds: one of a directory that is never cached.
+    pub fn detached(parent: &Arc<Dentry>, name: &[u8], inode: Arc<dyn Inode>) -> Arc<Self> {
+        Self::with(Some(parent.clone()), name, Some(inode))
+    }
+
+    /// The place of a file without a name (`O_TMPFILE`), which may get one if `linkable`.
+    pub fn unnamed(parent: &Arc<Dentry>, name: &[u8], inode: Arc<dyn Inode>, linkable: bool) -> Arc<Self> {
+        let dentry = Self::detached(parent, name, inode);
+        dentry.place.lock().gone = true;
+        dentry.linkable.store(linkable, Ordering::Relaxed);
         dentry
+    }
+
+    /// Whether the file may get its first name: [`Self::named`] ends that.
+    pub fn is_linkable(&self) -> bool {
+        self.linkable.load(Ordering::Relaxed)
+    }
+
+    /// The file has got a name.
+    pub fn named(&self) {
+        self.linkable.store(false, Ordering::Relaxed);
     }
 
     /// What it names; `None` when it is absent.

@@ -125,6 +125,12 @@ fn attach(actor: &Actor, root: &Path, spec: &MountSpec) -> Result<()> {
     Ok(())
 }
 
+/// [`attach`] by the kernel itself, of a file system of its own.
+#[cfg(feature = "harness")]
+pub fn attach_own(root: &Path, spec: &MountSpec) -> Result<()> {
+    attach(&kernel_actor(root), root, spec)
+}
+
 fn find(actor: &Actor, root: &Path, path: &[u8]) -> Result<Path> {
     Walker::new(actor, root.clone(), path, Resolve::empty())?.finish(true)
 }

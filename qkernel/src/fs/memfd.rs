@@ -138,7 +138,7 @@ impl MemFile {
         });
         let root =
             ROOT.call_once(|| Mount::of(tmpfs::new(0o755), b"tmpfs", b"memfd", Limits::empty())).path();
-        let dentry = Dentry::detached(&root.dentry, &[b"memfd:", name].concat(), node.clone(), true);
+        let dentry = Dentry::unnamed(&root.dentry, &[b"memfd:", name].concat(), node.clone(), false);
         let path = root.with(dentry, node.clone());
         Ok(File::new(Box::new(Self(node)), flags | OpenFlags::RDWR, Some(path)))
     }

@@ -24,17 +24,31 @@ bitflags! {
 }
 
 impl Limits {
-    /// As `/proc/PID/mounts` writes them.
+    /// Each with its name in `/proc/PID/mounts` and its bit of `f_flags` (`ST_RDONLY`, `ST_NOSUID`, …).
+    const SHOWN: [(Self, &'static [u8], u64); 4] = [
+        (Self::READ_ONLY, b"ro", 1),
+        (Self::NO_SUID, b"nosuid", 2),
+        (Self::NO_DEV, b"nodev", 4),
+        (Self::NO_EXEC, b"noexec", 8),
+    ];
+
+    /// As `/proc/PID/mounts` writes them, with what holds of every mount.
     pub fn names(self) -> Vec<u8> {
-        let mut text = if self.contains(Self::READ_ONLY) { b"ro".to_vec() } else { b"rw".to_vec() };
-        let names: [(Self, &[u8]); 3] =
-            [(Self::NO_SUID, b",nosuid"), (Self::NO_DEV, b",nodev"), (Self::NO_EXEC, b",noexec")];
-        for (limit, name) in names {
-            if self.contains(limit) {
-                text.extend_from_slice(name);
-            }
+        let mut text = if self.contains(Self::READ_ONLY) { Vec::new() } else { b"rw,".to_vec() };
+        for (_, name, _) in Self::SHOWN.into_iter().filter(|(limit, ..)| self.contains(*limit)) {
+            text.extend_from_slice(name);
+            text.push(b',');
         }
+        text.extend_from_slice(b"relatime");
         text
+    }
+
+    /// As `statfs(2)` tells them, with what holds of every mount.
+    pub fn statfs_flags(self) -> u64 {
+        const ST_VALID: u64 = 0x20;
+        const ST_RELATIME: u64 = 0x1000;
+        let shown = Self::SHOWN.into_iter().filter(|(limit, ..)| self.contains(*limit));
+        shown.fold(ST_VALID | ST_RELATIME, |flags, (_, _, bit)| flags | bit)
     }
 }
 
@@ -174,4 +188,23 @@ pub fn leave(mut path: Path) -> Option<Path> {
 /// All mounts, parents before children.
 pub fn list() -> Vec<Arc<Mount>> {
     ALL.lock().clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_told_alike_in_words_and_bits() {
+        assert_eq!(
+            (Limits::empty().names(), Limits::empty().statfs_flags()),
+            (b"rw,relatime".to_vec(), 0x1020)
+        );
+        let some = Limits::READ_ONLY | Limits::NO_SUID | Limits::NO_EXEC;
+        assert_eq!((some.names(), some.statfs_flags()), (b"ro,nosuid,noexec,relatime".to_vec(), 0x102b));
+        assert_eq!(
+            (Limits::NO_DEV.names(), Limits::NO_DEV.statfs_flags()),
+            (b"rw,nodev,relatime".to_vec(), 0x1024)
+        );
+    }
 }

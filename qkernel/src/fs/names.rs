@@ -100,13 +100,18 @@ pub fn link(actor: &Actor, node: &Path, start: Path, path: &[u8]) -> Result<()> 
     }
     check_link_source(actor, node)?;
     dir.inode.link(&name, &node.inode)?;
+    node.dentry.named();
     dir.dentry.insert(&name, Some(node.inode.clone()));
     Ok(())
 }
 
-/// `fs.protected_hardlinks`: one may link what one owns, or could have copied.
+/// Whether the file may get another name. `fs.protected_hardlinks`: one may link what one owns, or could have copied.
 fn check_link_source(actor: &Actor, node: &Path) -> Result<()> {
     let stat = node.inode.stat()?;
+    // A file whose last name was removed gets none again.
+    if stat.nlink == 0 && !node.dentry.is_linkable() {
+        return Err(Errno::ENOENT);
+    }
     let set_id = stat.mode & S_ISUID != 0 || stat.mode & (S_ISGID | 0o010) == S_ISGID | 0o010;
     let plain = stat.kind() == S_IFREG && !set_id;
     if access::is_owner(&actor.creds, &stat)
@@ -272,8 +277,11 @@ fn check_rename(
         }
     }
     // A directory that gets another parent has its `..` written to.
-    if source_dir && !Arc::ptr_eq(&from.dir.dentry, &to.dir.dentry) {
-        access::check(creds, source, Want::WRITE)?;
+    if !Arc::ptr_eq(&from.dir.dentry, &to.dir.dentry) {
+        let exchanged = victim.filter(|_| exchange);
+        for moved in [Some(source), exchanged].into_iter().flatten().filter(|at| at.inode.kind() == S_IFDIR) {
+            access::check(creds, moved, Want::WRITE)?;
+        }
     }
     if source.dentry.is_mountpoint() { Err(Errno::EBUSY) } else { Ok(()) }
 }

@@ -44,7 +44,9 @@ pub fn open_how(cx: &Ctx<'_>, dirfd: i32, path: &[u8], how: How) -> Result<Arc<F
 
 fn open_once(cx: &Ctx<'_>, actor: &Actor, dirfd: i32, path: &[u8], how: How) -> Result<Arc<File>> {
     let How { flags, mode, resolve } = how;
-    let start = walk::start(cx, actor, dirfd, path)?;
+    // With the directory for a root, an absolute path begins there as well.
+    let from: &[u8] = if resolve.contains(Resolve::IN_ROOT) && !path.is_empty() { b"." } else { path };
+    let start = walk::start(cx, actor, dirfd, from)?;
     let walker = Walker::new(actor, start, path, resolve)?;
     if flags.contains(OpenFlags::PATH) {
         return open_path(walker.finish(!flags.contains(OpenFlags::NOFOLLOW))?, flags);
@@ -77,10 +79,11 @@ fn open_tmpfile(actor: &Actor, dir: &Path, flags: OpenFlags, mode: u32) -> Resul
         return Err(Errno::ENOTDIR);
     }
     access::check_change(&actor.creds, dir)?;
-    let new = access::new_node(&actor.creds, &dir.inode, mode & !actor.fs.umask(), false)?;
+    let new = access::new_node(&actor.creds, &dir.inode, mode & 0o7777 & !actor.fs.umask(), false)?;
     let inode = dir.inode.tmpfile(new)?;
     let name = format!("#{}", inode.stat()?.ino);
-    let dentry = Dentry::detached(&dir.dentry, name.as_bytes(), inode.clone(), true);
+    let dentry =
+        Dentry::unnamed(&dir.dentry, name.as_bytes(), inode.clone(), !flags.contains(OpenFlags::EXCL));
     let ops = inode.clone().open(flags)?;
     Ok(File::new(ops, flags, Some(dir.with(dentry, inode))))
 }
@@ -103,11 +106,13 @@ fn find_or_create(
                 return Err(Errno::EEXIST);
             }
             if found.inode.kind() != S_IFLNK {
+                access::check_found(&actor.creds, &dir, &found)?;
                 return Ok((found, false));
             }
             if flags.contains(OpenFlags::NOFOLLOW) {
                 return Err(Errno::ELOOP);
             }
+            access::check_link(&actor.creds, &dir, &found)?;
             walker.follow(&found)?;
             continue;
         }

@@ -35,14 +35,39 @@ impl Path {
     /// The absolute path as seen from the mount tree's root, with ` (deleted)` behind a removed name. Open files
     /// that are nowhere in the tree are told by what they are (`pipe:[12]`).
     pub fn absolute(&self) -> Vec<u8> {
-        if let Some(unnamed) = self.inode.as_any().downcast_ref::<super::proc::fd::Unnamed>() {
+        if let Some(unnamed) = self.unnamed() {
             return unnamed.describe();
         }
         let (mut text, _) = self.text(None);
+        self.mark_deleted(&mut text);
+        text
+    }
+
+    /// As links and tables of `/proc` show it to one whose root directory is `root`: from there, or, as by `d_path` of
+    /// Linux, from the tree's root what lies elsewhere. With ` (deleted)` behind a removed name.
+    pub fn seen_from(&self, root: &Path) -> Vec<u8> {
+        match self.below(root) {
+            Some(mut text) if self.unnamed().is_none() => {
+                self.mark_deleted(&mut text);
+                text
+            }
+            _ => self.absolute(),
+        }
+    }
+
+    fn unnamed(&self) -> Option<&super::proc::fd::Unnamed> {
+        self.inode.as_any().downcast_ref::<super::proc::fd::Unnamed>()
+    }
+
+    fn mark_deleted(&self, text: &mut Vec<u8>) {
         if self.dentry.is_gone() {
             text.extend_from_slice(b" (deleted)");
         }
-        text
+    }
+
+    /// Whether it is `root`, or lies below it.
+    pub fn is_below(&self, root: &Path) -> bool {
+        self.below(root).is_some()
     }
 
     /// The absolute path as seen from `root`; `None` when it isn't below it.

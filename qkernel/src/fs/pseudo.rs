@@ -64,6 +64,10 @@ pub trait Context: Clone + Send + Sync + 'static {
     fn guard(&self) -> Result<()> {
         Ok(())
     }
+    /// Moves when what this is about becomes something that those who were let in must be let into anew.
+    fn generation(&self) -> u32 {
+        0
+    }
     /// The files' times.
     fn time_ns(&self) -> i64 {
         start_time_ns()
@@ -250,6 +254,10 @@ impl<C: Context> Node<C> {
         Arc::new(Self { cx, entry, place })
     }
 
+    fn is_guarded(&self) -> bool {
+        self.entry.guarded
+    }
+
     fn show(&self) -> Result<Out> {
         self.cx.check()?;
         let mut out = Out::default();
@@ -323,11 +331,16 @@ impl<C: Context> Inode for Node<C> {
     fn readlink(&self) -> Result<LinkTarget> {
         let Kind::Link(target) = &self.entry.kind else { return Err(Errno::EINVAL) };
         self.cx.check().map_err(|_| Errno::ENOENT)?;
-        if self.entry.guarded {
-            // Whoever has no memory any more leads nowhere.
-            self.cx.guard().map_err(|error| if error == Errno::ESRCH { Errno::ENOENT } else { error })?;
-        }
-        target(&self.cx)
+        // Whoever has no memory any more leads nowhere.
+        let guard = || {
+            let checked = if self.entry.guarded { self.cx.guard() } else { Ok(()) };
+            checked.map_err(|error| if error == Errno::ESRCH { Errno::ENOENT } else { error })
+        };
+        guard()?;
+        let found = target(&self.cx)?;
+        // What was found may be of a process that has become another user's since the first look.
+        guard()?;
+        Ok(found)
     }
 
     fn set_attr(&self, change: &AttrChange) -> Result<()> {
@@ -340,6 +353,8 @@ impl<C: Context> Inode for Node<C> {
 
     fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Box<dyn FileOps>> {
         self.cx.check()?;
+        // First, so that whatever it becomes after the guard's look shows.
+        let generation = self.cx.generation();
         if self.entry.guarded {
             self.cx.guard()?;
         }
@@ -347,7 +362,7 @@ impl<C: Context> Inode for Node<C> {
             Kind::Dir(..) => Ok(Box::new(DirFile::new(self))),
             Kind::Link(_) => Err(Errno::ELOOP),
             Kind::File(open) => open(&self.cx, flags),
-            _ => Ok(Box::new(TextFile::new(self))),
+            _ => Ok(Box::new(TextFile::new(self, generation))),
         }
     }
 

@@ -99,6 +99,9 @@ impl<'a> Walker<'a> {
                 _ => {
                     let found = self.child(&name)?.ok_or(Errno::ENOENT)?;
                     if found.inode.kind() == S_IFLNK && (follow || part.slash) {
+                        if part.last {
+                            access::check_link(&self.actor.creds, &self.at, &found)?;
+                        }
                         self.follow(&found)?;
                     } else {
                         self.go(found)?;
@@ -172,7 +175,10 @@ impl<'a> Walker<'a> {
         let Some(place) = mount::leave(self.at.clone()) else { return Ok(()) };
         let Some(parent) = place.dentry.parent() else { return Ok(()) };
         let inode = parent.inode().ok_or(Errno::ENOENT)?;
-        self.go(mount::enter(place.with(parent, inode)))
+        self.go(mount::enter(place.with(parent, inode)))?;
+        // A directory that was moved away meanwhile leads out of the one that the walk must stay in.
+        let scoped = self.resolve.intersects(Resolve::BENEATH | Resolve::IN_ROOT);
+        if scoped && !self.at.is_below(&self.root) { Err(Errno::EAGAIN) } else { Ok(()) }
     }
 
     /// Goes on at what a link in the current directory leads to.
@@ -246,7 +252,7 @@ pub fn child_locked(dir: &Path, name: &[u8]) -> Result<Option<Path>> {
         Err(error) => return Err(error),
     };
     if policy == CachePolicy::Never {
-        let dentry = Dentry::detached(&dir.dentry, name, inode.clone(), false);
+        let dentry = Dentry::detached(&dir.dentry, name, inode.clone());
         return Ok(Some(dir.with(dentry, inode)));
     }
     let known = cached.filter(|dentry| {

@@ -156,6 +156,10 @@ pub struct Link {
     pub state: u8,
     /// The interface it is made of.
     pub below: Option<u32>,
+    /// How many ask it to take every frame, and every frame to a group. Where nobody asks by flags, but a bridge does,
+    /// these alone tell.
+    pub promiscuity: u32,
+    pub all_multicast: u32,
     /// `struct rtnl_link_stats64`.
     pub stats: [u64; 24],
     /// `struct rtnl_link_ifmap` as far as `struct ifmap` has it.
@@ -163,6 +167,20 @@ pub struct Link {
 }
 
 impl Link {
+    /// The flags that the device has, as `sysfs` shows them: without those that Linux works out when it is asked, and
+    /// with those that are in force whoever asked for them.
+    pub fn device_flags(&self) -> u32 {
+        const RUNNING: u32 = 0x40;
+        const PROMISC: u32 = 0x100;
+        const ALLMULTI: u32 = 0x200;
+        const LOWER_UP: u32 = 0x1_0000;
+        const DORMANT: u32 = 0x2_0000;
+        let in_force = |count, flag| if count > 0 { flag } else { 0 };
+        (self.flags & !(RUNNING | LOWER_UP | DORMANT))
+            | in_force(self.promiscuity, PROMISC)
+            | in_force(self.all_multicast, ALLMULTI)
+    }
+
     /// A loopback interface.
     pub fn loopback() -> Self {
         let name = b"lo".to_vec();
@@ -191,6 +209,8 @@ fn link(message: &Message<'_>, fixed: usize) -> Link {
     const QUEUE: u16 = 13;
     const MAP: u16 = 14;
     const STATS: u16 = 23;
+    const PROMISCUITY: u16 = 30;
+    const ALL_MULTICAST: u16 = 61;
     let body = message.body();
     let mut link =
         Link { hardware: u16_at(body, 2), index: u32_at(body, 4), flags: u32_at(body, 8), ..Link::default() };
@@ -203,6 +223,8 @@ fn link(message: &Message<'_>, fixed: usize) -> Link {
             NAME => link.name = text(value),
             MTU => link.mtu = u32_at(value, 0),
             QUEUE => link.queue = u32_at(value, 0),
+            PROMISCUITY => link.promiscuity = u32_at(value, 0),
+            ALL_MULTICAST => link.all_multicast = u32_at(value, 0),
             MAP => link.map.iter_mut().zip(value).for_each(|(to, from)| *to = *from),
             STATS => {
                 link.stats.iter_mut().enumerate().for_each(|(at, count)| *count = u64_at(value, at * 8));
@@ -369,6 +391,21 @@ mod tests {
         assert_eq!((link.index, link.flags, link.mtu, link.hardware), (7, 0x49, 65536, 0x304));
         assert_eq!(link.name, b"lo");
         assert_eq!(link.stats[3], 3);
+    }
+
+    #[test]
+    fn the_flags_of_a_device_are_those_in_force() {
+        let head = [&[0, 0, 1, 0][..], &7_u32.to_ne_bytes(), &0x1_1043_u32.to_ne_bytes(), &[0; 4]].concat();
+        let flags = |counts: &[(u16, u32)]| {
+            let counts = counts.iter().map(|(kind, count)| attribute(*kind, &count.to_ne_bytes()));
+            let body: Vec<u8> = [head.clone()].into_iter().chain(counts).flatten().collect();
+            let bytes = message(RTM_NEWLINK, &body);
+            link(&Messages(&bytes).next().unwrap(), 16).device_flags()
+        };
+        assert_eq!(flags(&[]), 0x1003);
+        assert_eq!(flags(&[(30, 0), (61, 0)]), 0x1003);
+        // A port of a bridge.
+        assert_eq!(flags(&[(30, 1), (61, 1)]), 0x1303);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::errno::{Errno, Result};
 use crate::mm::user::pod;
 use crate::task::creds::{CAP_ALL, CAP_SETGID, CAP_SETUID, Creds, id_arg};
 use crate::task::process::{TREE, find_task};
+use crate::task::set_id;
 use alloc::sync::Arc;
 
 /// Most supplementary groups.
@@ -20,8 +21,7 @@ fn creds(cx: &Ctx<'_>) -> Arc<Creds> {
 /// end.
 pub(super) fn commit(cx: &Ctx<'_>, new: Creds) {
     let old = creds(cx);
-    let ids = |creds: &Creds| (creds.euid, creds.egid, creds.fsuid, creds.fsgid);
-    if ids(&old) != ids(&new) || new.permitted & !old.permitted != 0 {
+    if !set_id::stays_dumpable(&old, &new) {
         cx.process().dumpable.store(0, Ordering::Relaxed);
         cx.task.death_signal.store(0, Ordering::Relaxed);
     }

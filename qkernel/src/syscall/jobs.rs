@@ -67,7 +67,7 @@ fn check_mover(node: &Node, pid: u32, me: u32, session: u32) -> Result<()> {
         if node.session != session {
             return Err(Errno::EPERM);
         }
-        if node.process.has_execed.load(Ordering::Relaxed) {
+        if node.process.programs.load(Ordering::Relaxed) != 0 {
             return Err(Errno::EACCES);
         }
     }

@@ -234,7 +234,7 @@ pub(super) fn mlock2(cx: &Ctx<'_>, addr: u64, len: u64, flags: u32) -> SyscallRe
         return Err(Errno::EINVAL);
     }
     let start = addr & !(PAGE - 1);
-    let len = page_up(len + (addr - start)).ok_or(Errno::EINVAL)?;
+    let len = len.checked_add(addr - start).and_then(page_up).ok_or(Errno::EINVAL)?;
     cx.aspace().set_flags(start, len, |vma| vma | VmaFlags::LOCKED)?;
     if flags & ONFAULT == 0 {
         cx.aspace().populate(start, len);
@@ -245,7 +245,7 @@ pub(super) fn mlock2(cx: &Ctx<'_>, addr: u64, len: u64, flags: u32) -> SyscallRe
 /// `munlock(2)`.
 pub(super) fn munlock(cx: &Ctx<'_>, addr: u64, len: u64) -> SyscallResult {
     let start = addr & !(PAGE - 1);
-    let len = page_up(len + (addr - start)).ok_or(Errno::EINVAL)?;
+    let len = len.checked_add(addr - start).and_then(page_up).ok_or(Errno::EINVAL)?;
     cx.aspace().set_flags(start, len, |vma| vma - VmaFlags::LOCKED).map(|()| 0)
 }
 

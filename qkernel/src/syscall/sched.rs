@@ -240,6 +240,7 @@ pub(super) fn sched_setattr(cx: &Ctx<'_>, tid: i32, attr: u64, flags: u32) -> Sy
         return Err(Errno::EINVAL);
     }
     let task = target(cx, tid)?;
+    check_owner(cx, &task)?;
     let reset = if attr.flags & SCHED_FLAG_RESET_ON_FORK != 0 { SCHED_RESET_ON_FORK } else { 0 };
     if !is_real_time(attr.policy) {
         set_nice(cx, &task, attr.nice.clamp(NICE_MIN, NICE_MAX), Errno::EPERM)?;

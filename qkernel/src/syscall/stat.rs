@@ -262,8 +262,6 @@ struct RawStatFs {
 pod!(RawStatFs);
 
 fn put_statfs(cx: &Ctx<'_>, place: &Path, buf: u64) -> SyscallResult {
-    const ST_RDONLY: u64 = 1;
-    const ST_VALID: u64 = 0x20;
     let stat = place.inode.statfs()?;
     let raw = RawStatFs {
         kind: stat.kind,
@@ -276,7 +274,7 @@ fn put_statfs(cx: &Ctx<'_>, place: &Path, buf: u64) -> SyscallResult {
         fsid: place.mount.id,
         namelen: stat.namelen,
         frsize: stat.frsize,
-        flags: (stat.flags & !ST_RDONLY) | ST_VALID | u64::from(place.mount.is_read_only()),
+        flags: place.mount.limits().statfs_flags(),
         spare: [0; 4],
     };
     cx.user().write(buf, &raw)?;
@@ -335,7 +333,7 @@ pub(super) fn readlinkat(cx: &Ctx<'_>, dirfd: i32, path: u64, buf: u64, len: i32
     }
     let text = match place.inode.readlink()? {
         LinkTarget::Text(text) => text,
-        LinkTarget::Direct(target) => target.absolute(),
+        LinkTarget::Direct(target) => target.seen_from(&actor.fs.root()),
     };
     let len = len.min(text.len());
     cx.user().write_bytes(buf, &text[..len])?;

@@ -43,6 +43,11 @@ macro_rules! syscalls {
         /// Number, name and family of every implemented call.
         pub const IMPLEMENTED: &[(u64, &str, &str)] = &[$(($number, stringify!($name), stringify!($family))),*];
 
+        /// Number of every implemented call, and its arguments' names and types.
+        #[cfg(feature = "harness")]
+        pub const ARGUMENTS: &[(u64, &[(&str, &str)])] =
+            &[$(($number, &[$((stringify!($arg), stringify!($type))),*])),*];
+
         fn describe(number: u64, args: &[u64; 6]) -> String {
             match number {
                 $($number => {

@@ -196,7 +196,14 @@ fn new_process(me: &Arc<Task>, pid: u32, args: &CloneArgs) -> Arc<Process> {
     };
     let process = Process::new(pid, sighand, mine.limits.lock().clone());
     *process.exe.lock() = mine.exe.lock().clone();
-    process.exit_signal.store(args.exit_signal, Ordering::Relaxed);
+    // A sister is told of as its creator is.
+    let (exit_signal, parents_programs) = if args.flags.contains(CloneFlags::PARENT) {
+        (mine.exit_signal.load(Ordering::Relaxed), mine.parents_programs.load(Ordering::Relaxed))
+    } else {
+        (args.exit_signal, mine.programs.load(Ordering::Relaxed))
+    };
+    process.exit_signal.store(exit_signal, Ordering::Relaxed);
+    process.parents_programs.store(parents_programs, Ordering::Relaxed);
     process.dumpable.store(mine.dumpable.load(Ordering::Relaxed), Ordering::Relaxed);
     process.oom_score_adj.store(mine.oom_score_adj.load(Ordering::Relaxed), Ordering::Relaxed);
     process

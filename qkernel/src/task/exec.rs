@@ -6,15 +6,14 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use super::creds::{CAP_ALL, Creds};
+use super::creds::Creds;
 use super::elf::{HEADER_BYTES, Header, Image};
 use super::process::TREE;
-use super::{Task, exit, futex, sched, signal};
+use super::{Task, exit, futex, sched, set_id, signal};
 use crate::config::{ARG_MAX_BYTES, ARG_STRLEN_MAX};
 use crate::errno::{Errno, Result};
-use crate::fs::inode::{S_ISGID, S_ISUID};
-use crate::fs::mount::Limits;
-use crate::fs::{File, access, path};
+use crate::fs::access::{self, Want};
+use crate::fs::{File, path};
 use crate::mm::aspace::Layout;
 use crate::mm::map::{NewMapping, Placement};
 use crate::mm::vma::VmaFlags;
@@ -65,6 +64,10 @@ pub fn argument_budget(cx: &Ctx<'_>) -> usize {
 pub fn execute(cx: &Ctx<'_>, program: Program) -> Result<()> {
     let loaded = load(cx, program)?;
     become_single_threaded(cx.task)?;
+    // A thread that has ended since may have started a process that shares the task's place.
+    if loaded.is_elevated && set_id::shares_place(cx.task) {
+        return Err(Errno::EAGAIN);
+    }
     commit(cx, loaded)
 }
 
@@ -76,9 +79,17 @@ struct Loaded {
     entry: u64,
     stack: u64,
     creds: Creds,
+    secure: bool,
+    is_elevated: bool,
+    /// The caller may read the program, so others like the caller may look into the process.
+    is_readable: bool,
 }
 
 fn load(cx: &Ctx<'_>, mut program: Program) -> Result<Loaded> {
+    if program.args.is_empty() {
+        // Programs count on a name, and would take the environment for arguments.
+        program.args.push(Vec::new());
+    }
     let mut head = vec![0u8; 256];
     for _ in 0..=SCRIPT_DEPTH_MAX {
         let got = program.file.read_at(0, &mut head)?;
@@ -135,7 +146,9 @@ fn load_binary(cx: &Ctx<'_>, program: Program, head: &[u8]) -> Result<Loaded> {
         Some((offset, len)) => Some(open_interpreter(cx, &program.file, offset, len)?),
         None => None,
     };
-    let creds = new_creds(cx, &program.file)?;
+    let set_id::AfterExec { creds, secure, is_elevated } = set_id::after_exec(cx.task, &program.file)?;
+    let others = interpreter.iter().map(|(file, _)| file);
+    let is_readable = core::iter::once(&program.file).chain(others).all(|file| is_readable(cx, file));
     let aspace = AddressSpace::new()?;
     let random = RandomLayout::new();
     let mmap_top = STACK_TOP - random.mmap;
@@ -154,9 +167,19 @@ fn load_binary(cx: &Ctx<'_>, program: Program, head: &[u8]) -> Result<Loaded> {
     let brk = page_up(bias + image.span().1).ok_or(Errno::ENOEXEC)? + random.brk;
     aspace.set_bounds(brk, mmap_top - stack_limit.max(128 << 20));
     let vdso = crate::task::vdso::map(&aspace)?;
-    let facts = Facts { image: &image, bias, base, vdso, creds: &creds };
+    let facts = Facts { image: &image, bias, base, vdso, creds: &creds, secure };
     let stack = build_stack(&aspace, &program, &facts, STACK_TOP - random.stack)?;
-    Ok(Loaded { aspace, file: program.file, name: program.name, entry, stack, creds })
+    Ok(Loaded {
+        aspace,
+        file: program.file,
+        name: program.name,
+        entry,
+        stack,
+        creds,
+        secure,
+        is_elevated,
+        is_readable,
+    })
 }
 
 fn open_interpreter(cx: &Ctx<'_>, file: &File, offset: u64, len: u64) -> Result<(Arc<File>, Image)> {
@@ -248,41 +271,13 @@ fn mapping(
     NewMapping { placement, len, prot, max_prot: Prot::all(), flags: VmaFlags::empty(), object, offset }
 }
 
-/// Credentials after the program's set-user-id and set-group-id bits.
-fn new_creds(cx: &Ctx<'_>, file: &File) -> Result<Creds> {
-    let mut creds = (*cx.task.creds.get()).clone();
-    let stat = file.ops.stat(file)?;
-    let forbidden = file.path.as_ref().is_some_and(|path| access::forbids(path, Limits::NO_SUID));
-    if !creds.no_new_privs && !forbidden {
-        if stat.mode & S_ISUID != 0 {
-            creds.euid = stat.uid;
-        }
-        if stat.mode & (S_ISGID | 0o010) == S_ISGID | 0o010 {
-            creds.egid = stat.gid;
-        }
-    }
-    creds.suid = creds.euid;
-    creds.fsuid = creds.euid;
-    creds.sgid = creds.egid;
-    creds.fsgid = creds.egid;
-    creds.keep_caps = false;
-    let root = (creds.uid == 0 || creds.euid == 0) && creds.securebits & 1 == 0;
-    if root {
-        creds.permitted = CAP_ALL & (creds.bounding | creds.inheritable);
-        creds.effective = if creds.euid == 0 { creds.permitted } else { creds.ambient };
-    } else {
-        creds.permitted = creds.ambient;
-        creds.effective = creds.ambient;
-    }
-    Ok(creds)
-}
-
 struct Facts<'a> {
     image: &'a Image,
     bias: u64,
     base: u64,
     vdso: u64,
     creds: &'a Creds,
+    secure: bool,
 }
 
 const AT_NULL: u64 = 0;
@@ -368,7 +363,6 @@ fn fill_layout(aspace: &AddressSpace, mut layout: Layout, facts: &Facts<'_>, sp:
 
 fn auxiliary_vector(facts: &Facts<'_>, execfn: u64, platform: u64, random: u64) -> Vec<u64> {
     let creds = facts.creds;
-    let secure = creds.uid != creds.euid || creds.gid != creds.egid;
     let header = &facts.image.header;
     let min_stack = crate::platform::xsave_size() as u64 + 1024;
     let mut auxv = Vec::new();
@@ -387,7 +381,7 @@ fn auxiliary_vector(facts: &Facts<'_>, execfn: u64, platform: u64, random: u64) 
         (AT_EUID, u64::from(creds.euid)),
         (AT_GID, u64::from(creds.gid)),
         (AT_EGID, u64::from(creds.egid)),
-        (AT_SECURE, u64::from(secure)),
+        (AT_SECURE, u64::from(facts.secure)),
         (AT_RANDOM, random),
         (AT_EXECFN, execfn),
         (AT_PLATFORM, platform),
@@ -472,14 +466,12 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     signal::after_exec(task);
     futex::release_robust_list(task, cx.user());
     process.timers.lock().delete_posix();
-    let secure = loaded.creds.uid != loaded.creds.euid || loaded.creds.gid != loaded.creds.egid;
-    process.dumpable.store(u32::from(!secure), Ordering::Relaxed);
-    if secure {
-        task.death_signal.store(0, Ordering::Relaxed);
-    }
+    change_creds(task, &loaded);
     task.creds.set(Arc::new(loaded.creds));
+    // The end of a program says nothing to the parent of another.
+    process.exit_signal.store(signal::SIGCHLD, Ordering::Relaxed);
     *process.exe.lock() = Some(loaded.file);
-    process.has_execed.store(true, Ordering::Relaxed);
+    process.programs.fetch_add(1, Ordering::Relaxed);
     set_comm(task, &loaded.name);
     task.clear_child_tid.store(0, Ordering::Relaxed);
     task.robust_list.store(0, Ordering::Relaxed);
@@ -496,6 +488,23 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     }
     sched::yield_now();
     Ok(())
+}
+
+/// What hangs on the credentials: who may look into the process, and whether its parent's end is told to it.
+fn change_creds(task: &Task, loaded: &Loaded) {
+    let new = &loaded.creds;
+    let stays = set_id::stays_dumpable(&task.creds.get(), new);
+    let dumpable = stays && loaded.is_readable && (new.uid, new.gid) == (new.euid, new.egid);
+    task.process.dumpable.store(u32::from(dumpable), Ordering::Relaxed);
+    if loaded.secure || !stays {
+        task.death_signal.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Whether the caller may read a program, and so the memory of a process that runs it.
+fn is_readable(cx: &Ctx<'_>, program: &File) -> bool {
+    let creds = cx.task.creds.get();
+    program.ops.stat(program).is_ok_and(|stat| access::permitted(&creds, &stat, Want::READ).is_ok())
 }
 
 /// `comm` becomes the program's base name.

@@ -122,6 +122,7 @@ fn end_process(process: &Arc<Process>, status: i32) {
         for child in children {
             if let Some(node) = tree.nodes.get_mut(&child) {
                 node.process.parent.store(heir, Ordering::Relaxed);
+                node.process.exit_signal.store(signal::SIGCHLD, Ordering::Relaxed);
                 orphans.push((node.process.clone(), node.exit_status.is_some()));
             }
             if let Some(heir) = tree.nodes.get_mut(&heir) {
@@ -165,7 +166,11 @@ fn tell_parent(process: &Arc<Process>) {
         let Some(parent) = tree.nodes.get(&node.parent()) else { return };
         (parent.process.clone(), node.exit_status.unwrap_or(0), node.uid)
     };
-    let exit_signal = process.exit_signal.load(Ordering::Relaxed);
+    // A parent that runs another program by now, perhaps as another user, did not ask for this signal.
+    let same_program =
+        process.parents_programs.load(Ordering::Relaxed) == parent.programs.load(Ordering::Relaxed);
+    let exit_signal =
+        if same_program { process.exit_signal.load(Ordering::Relaxed) } else { signal::SIGCHLD };
     if exit_signal == signal::SIGCHLD && signal::discards_children(&parent) {
         reap(process.pid);
     }

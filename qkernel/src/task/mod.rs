@@ -13,6 +13,7 @@ pub mod pause;
 pub mod posix_timer;
 pub mod process;
 pub mod sched;
+pub mod set_id;
 pub mod signal;
 pub mod stack;
 pub mod timer;

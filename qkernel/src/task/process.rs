@@ -54,8 +54,10 @@ pub struct Process {
     pub is_subreaper: AtomicBool,
     /// `PR_SET_DUMPABLE`.
     pub dumpable: AtomicU32,
-    /// Has called `execve(2)` since it was forked (`setpgid(2)` asks).
-    pub has_execed: AtomicBool,
+    /// How often it has called `execve(2)` since it was forked.
+    pub programs: AtomicU32,
+    /// That of its parent when it was forked.
+    pub parents_programs: AtomicU32,
     /// `oom_score_adj`.
     pub oom_score_adj: AtomicI32,
     /// Signal sent to the parent at the end (`SIGCHLD` unless `clone(2)` said otherwise).
@@ -183,7 +185,8 @@ impl Process {
             exe: SpinLock::new(None),
             is_subreaper: AtomicBool::new(false),
             dumpable: AtomicU32::new(1),
-            has_execed: AtomicBool::new(false),
+            programs: AtomicU32::new(0),
+            parents_programs: AtomicU32::new(0),
             oom_score_adj: AtomicI32::new(0),
             exit_signal: AtomicU32::new(super::signal::SIGCHLD),
             ended_user: AtomicU64::new(0),

@@ -447,6 +447,18 @@ pub fn idle_loop(idle: Arc<Task>) -> ! {
     }
 }
 
+/// Runs tasks, from the idle task of the only CPU, until each has ended or sleeps.
+#[cfg(feature = "harness")]
+pub fn run_all() {
+    loop {
+        handle_pending();
+        if !has_work() {
+            return;
+        }
+        schedule();
+    }
+}
+
 /// A count that changes when a task is woken while the sandbox is paused.
 pub fn woken_in_pause() -> u64 {
     WOKEN_IN_PAUSE.load(Ordering::SeqCst)

@@ -1,7 +1,8 @@
 //! What the processor says of itself, clocks and random bytes.
 
 use std::arch::x86_64::{__cpuid, __cpuid_count, _rdtsc};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -16,6 +17,24 @@ pub struct XsaveLayout {
     pub size: u32,
     /// State components in it.
     pub mask: u64,
+}
+
+/// The words of `flags` in the host's `/proc/cpuinfo`, of its first processor; `None` where they cannot be read. Asked
+/// once, which must be before the jail: no path leads there from it.
+pub fn host_flags() -> Option<&'static str> {
+    /// More than one processor's part, so that the host need not make up the others'.
+    const START_BYTES: u64 = 8 << 10;
+    static FLAGS: OnceLock<Option<String>> = OnceLock::new();
+    let flags = FLAGS.get_or_init(|| {
+        let mut start = Vec::new();
+        File::open("/proc/cpuinfo").ok()?.take(START_BYTES).read_to_end(&mut start).ok()?;
+        let start = String::from_utf8_lossy(&start);
+        // A line that is not whole would hide features.
+        let line =
+            start.split_inclusive('\n').find(|line| line.starts_with("flags") && line.ends_with('\n'))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    });
+    flags.as_deref()
 }
 
 /// The image of all user state the host has enabled, AMX left out: what the host kernel puts into signal frames.

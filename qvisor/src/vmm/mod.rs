@@ -267,6 +267,7 @@ fn run(
     let ids_are_mapped = users.id_map().is_some();
     // From here on nothing is opened by its path. One thread so far: ids and capabilities are a thread's own, and the
     // stubs' zygote, made below, is to have ours.
+    let _ = crate::platform::cpu::host_flags();
     jail::enter(users)?;
     if let Some(bounds) = plan.bounds.as_ref().filter(|_| !plan.cgroups.count_processes()) {
         // Counted in the user namespace of these ids, so only this sandbox's own count (Linux 5.14).

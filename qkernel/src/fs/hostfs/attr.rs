@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use super::HostInode;
 use crate::errno::{Errno, Result};
 use crate::fs::Stat;
+use crate::fs::access::{SET_ID, mode_after_write};
 use crate::fs::inode::{AttrChange, S_IFLNK, S_IFREG, SetTime};
 use crate::host::{self, Handle};
 use crate::time;
@@ -112,9 +113,23 @@ impl HostInode {
         self.host_stat(Some(open)).map(|stat| stat.size)
     }
 
-    /// Whether the content has set-id bits that a write by an ordinary user clears.
-    pub fn has_set_id(&self) -> bool {
-        self.attr.lock().stat.mode & 0o6000 != 0
+    /// Mode and group of a file with set-id bits, before its content is changed through the handle.
+    pub fn set_id(&self, open: &Handle) -> Option<(u32, u32)> {
+        let known = {
+            let attr = self.attr.lock();
+            attr.protection.then_some(attr.stat)
+        };
+        let stat = known.or_else(|| self.host_stat(Some(open)).ok())?;
+        (stat.mode & SET_ID != 0).then_some((stat.mode & 0o7777, stat.gid))
+    }
+
+    /// The current task has changed the content of a file for which [`Self::set_id`] said this before. The mode is set
+    /// even where it stays: the host goes by what the VMM may, not by what the task may.
+    pub fn content_changed(&self, before: Option<(u32, u32)>, open: &Handle) {
+        if let Some((mode, gid)) = before {
+            let mode = mode_after_write(&crate::task::current().creds.get(), mode, gid);
+            let _ = self.change(&AttrChange { mode: Some(mode), ..AttrChange::default() }, Some(open));
+        }
     }
 
     /// Attributes with current mode and owner, if they are known.

@@ -14,7 +14,6 @@ use crate::host::{self, Handle};
 use crate::mm::copies;
 use crate::mm::window::HostFileMap;
 use crate::mm::{IoBuf, MemoryObject};
-use crate::task::creds::CAP_FSETID;
 
 /// Bytes of directory records asked for at once.
 const READDIR_BYTES: usize = 32 * 1024;
@@ -50,10 +49,21 @@ impl HostFile {
         &self.handle
     }
 
-    /// Bytes were written from `offset` on by such a call.
-    pub fn wrote(&self, offset: u64, bytes: u64) {
+    /// Has the host write to the file, from `offset` on, by a call that returns the number of bytes.
+    pub fn write_by<T: Copy + TryInto<u64>>(
+        &self,
+        offset: u64,
+        write: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let set_id = self.inode.set_id(&self.handle);
+        let moved = write()?;
+        let bytes = moved.try_into().unwrap_or(0);
         self.inode.wrote(offset, bytes);
         self.inode.maps_written();
+        if bytes > 0 {
+            self.inode.content_changed(set_id, &self.handle);
+        }
+        Ok(moved)
     }
 
     fn check_regular(&self) -> Result<()> {
@@ -66,23 +76,7 @@ impl HostFile {
 
     fn write_at(&self, offset: u64, buf: &mut IoBuf<'_>) -> Result<usize> {
         crate::fs::file::limit_write(offset, buf)?;
-        let moved = host::write(&self.handle, offset, buf)?;
-        self.inode.wrote(offset, moved as u64);
-        self.inode.maps_written();
-        if moved > 0 && self.inode.has_set_id() && !crate::task::current().creds.get().has(CAP_FSETID) {
-            self.clear_set_id();
-        }
-        Ok(moved)
-    }
-
-    fn clear_set_id(&self) {
-        if let Ok(stat) = self.inode.host_stat(Some(&self.handle)) {
-            let group_runs = stat.mode & 0o010 != 0;
-            let mode = stat.mode & 0o7777 & !0o4000 & if group_runs { !0o2000 } else { !0 };
-            let _ = self
-                .inode
-                .change(&AttrChange { mode: Some(mode), ..AttrChange::default() }, Some(&self.handle));
-        }
+        self.write_by(offset, || host::write(&self.handle, offset, buf))
     }
 }
 
@@ -204,15 +198,23 @@ impl FileOps for HostFile {
         if size == 0 && !self.inode.fs.shared && self.inode.size(&self.handle)? == 0 {
             return Ok(());
         }
-        self.inode.change(&AttrChange { size: Some(size), ..AttrChange::default() }, Some(&self.handle))
+        let set_id = self.inode.set_id(&self.handle);
+        let change = AttrChange { size: Some(size), ..AttrChange::default() };
+        self.inode.change(&change, Some(&self.handle))?;
+        self.inode.content_changed(set_id, &self.handle);
+        Ok(())
     }
 
     fn allocate(&self, _file: &File, mode: u32, offset: u64, len: u64) -> Result<()> {
         self.check_regular()?;
         let _io = self.inode.io.lock();
+        let set_id = self.inode.set_id(&self.handle);
         let result = host::fallocate(&self.handle, mode, offset, len);
         self.inode.invalidate();
         self.inode.maps_written();
+        if result.is_ok() {
+            self.inode.content_changed(set_id, &self.handle);
+        }
         result
     }
 

@@ -46,6 +46,9 @@ impl Context for Open {
     fn guard(&self) -> Result<()> {
         self.subject.guard()
     }
+    fn generation(&self) -> u32 {
+        self.subject.generation()
+    }
     fn time_ns(&self) -> i64 {
         self.subject.time_ns()
     }

@@ -8,6 +8,7 @@ use crate::fs::pseudo::Out;
 use crate::mm::report::{Pages, Region};
 use crate::mm::vma::VmaFlags;
 use crate::mm::{MemoryObject, PAGE, Prot};
+use crate::task;
 
 /// Column at which a mapping's name begins.
 const NAME_COLUMN: usize = 73;
@@ -16,8 +17,9 @@ const NAME_COLUMN: usize = 73;
 pub fn maps(subject: &Subject, out: &mut Out) -> Result<()> {
     let Ok(aspace) = subject.aspace() else { return Ok(()) };
     let stack = aspace.with_layout(|layout| layout.start_stack);
+    let root = own_root();
     for region in aspace.regions(false) {
-        push_line(out, &region, stack);
+        push_line(out, &region, stack, &root);
     }
     Ok(())
 }
@@ -26,8 +28,9 @@ pub fn maps(subject: &Subject, out: &mut Out) -> Result<()> {
 pub fn smaps(subject: &Subject, out: &mut Out) -> Result<()> {
     let Ok(aspace) = subject.aspace() else { return Ok(()) };
     let stack = aspace.with_layout(|layout| layout.start_stack);
+    let root = own_root();
     for region in aspace.regions(true) {
-        push_line(out, &region, stack);
+        push_line(out, &region, stack, &root);
         push_size(out, "Size", region.end - region.start);
         push_size(out, "KernelPageSize", PAGE);
         push_size(out, "MMUPageSize", PAGE);
@@ -55,16 +58,27 @@ pub fn smaps_rollup(subject: &Subject, out: &mut Out) -> Result<()> {
     Ok(())
 }
 
+/// Where the reader's root directory is. Mappings keep the name from the tree's root that they were given, so what
+/// lies below the reader's root is told by that name.
+fn own_root() -> Vec<u8> {
+    task::current().fs.get().root().absolute()
+}
+
+/// A name from the tree's root as one sees it whose root is at `root`; what lies elsewhere stays as it is.
+fn seen_from<'a>(name: &'a [u8], root: &[u8]) -> &'a [u8] {
+    name.strip_prefix(root).filter(|rest| root != b"/" && rest.starts_with(b"/")).unwrap_or(name)
+}
+
 fn pad(out: &mut Out, line_start: usize) {
     while out.bytes.len() - line_start < NAME_COLUMN {
         out.push(b" ");
     }
 }
 
-fn push_line(out: &mut Out, region: &Region, start_stack: u64) {
+fn push_line(out: &mut Out, region: &Region, start_stack: u64, root: &[u8]) {
     let flag = |prot, letter: char| if region.prot.contains(prot) { letter } else { '-' };
     let before = out.bytes.len();
-    let label = region.object.as_ref().and_then(MemoryObject::label);
+    let label = region.object.as_ref().and_then(MemoryObject::label).map(|name| seen_from(name, root));
     let (dev, ino) = region.object.as_ref().map_or((0, 0), MemoryObject::identity);
     let offset = if region.object.is_some() { region.offset } else { 0 };
     write!(
@@ -197,7 +211,7 @@ mod tests {
 
     fn line(region: &Region) -> alloc::string::String {
         let mut out = Out::default();
-        push_line(&mut out, region, 0x7ffe_0000_1000);
+        push_line(&mut out, region, 0x7ffe_0000_1000, b"/");
         alloc::string::String::from_utf8(out.bytes).unwrap()
     }
 
@@ -212,6 +226,14 @@ mod tests {
         assert_eq!(line(&plain), "00400000-00401000 rw-p 00000000 00:00 0 \n");
         let stack = region(0x7ffe_0000_0000, 0x7ffe_0000_2000, VmaFlags::STACK);
         assert!(line(&stack).ends_with(" [stack]\n"));
+    }
+
+    #[test]
+    fn names_begin_at_the_readers_root() {
+        assert_eq!(seen_from(b"/a/b/c", b"/"), b"/a/b/c");
+        assert_eq!(seen_from(b"/a/b/c", b"/a/b"), b"/c");
+        assert_eq!(seen_from(b"/a/bc", b"/a/b"), b"/a/bc");
+        assert_eq!(seen_from(b"/x", b"/a/b"), b"/x");
     }
 
     #[test]

@@ -8,14 +8,16 @@ use super::PROC;
 use super::subject::Subject;
 use crate::errno::{Errno, Result};
 use crate::fs::inode::S_IFREG;
-use crate::fs::pseudo::seek_plain;
+use crate::fs::pseudo::{Context, seek_plain};
 use crate::fs::{At, File, FileOps, OpenFlags, Stat, Whence};
 use crate::mm::{AddressSpace, IoBuf, PAGE};
 
 /// Opens the memory of a process; the table's guard has let the caller in.
 pub fn open(subject: &Subject, _flags: OpenFlags) -> Result<Box<dyn FileOps>> {
     let aspace = subject.aspace().map_or_else(|_| Weak::new(), |aspace| alloc::sync::Arc::downgrade(&aspace));
-    let (uid, gid) = crate::fs::pseudo::Context::owner(subject);
+    // Once more: the memory may be of a program that it has begun to run since.
+    subject.guard()?;
+    let (uid, gid) = subject.owner();
     Ok(Box::new(MemFile { aspace, uid, gid }))
 }
 

@@ -95,7 +95,7 @@ fn push_mount(out: &mut Out, mount: &MountLine) {
         out.push(b" ");
     }
     out.push(&mount.limits.names());
-    out.push(b",relatime 0 0\n");
+    out.push(b" 0 0\n");
 }
 
 /// `/proc/PID/mountinfo`; see `proc_pid_mountinfo(5)`.
@@ -111,7 +111,7 @@ fn push_info(out: &mut Out, mount: &MountLine) {
         out.push(b" ");
     }
     out.push(&mount.limits.names());
-    out.push(b",relatime - ");
+    out.push(b" - ");
     for word in [&mount.kind, &mount.source] {
         out.push_escaped(word, SPECIAL);
         out.push(b" ");

@@ -106,7 +106,7 @@ impl Subject {
 fn covers(mine: &Creds, other: &Creds, dumpable: bool) -> bool {
     let same_user = [other.uid, other.euid, other.suid].iter().all(|uid| *uid == mine.fsuid);
     let same_group = [other.gid, other.egid, other.sgid].iter().all(|gid| *gid == mine.fsgid);
-    let no_more_rights = other.permitted & !mine.permitted == 0;
+    let no_more_rights = other.permitted & !mine.effective == 0;
     (same_user && same_group && no_more_rights && dumpable) || mine.has(CAP_SYS_PTRACE)
 }
 
@@ -144,6 +144,10 @@ impl Context for Subject {
         let dumpable = self.process.dumpable.load(Ordering::Relaxed) == 1;
         let other = self.task()?.creds.get();
         if covers(&me.creds.get(), &other, dumpable) { Ok(()) } else { Err(Errno::EACCES) }
+    }
+
+    fn generation(&self) -> u32 {
+        self.process.programs.load(Ordering::Relaxed)
     }
 
     fn time_ns(&self) -> i64 {

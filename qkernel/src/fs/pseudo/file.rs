@@ -16,14 +16,24 @@ use crate::sync::Mutex;
 const STORE_MAX_BYTES: usize = 4096;
 
 /// An open text file. The text is made by the first read at offset 0 and stays for the reads that follow.
+///
+/// Who opened a guarded file was let into what it was about then. Once that is something else (a process runs another
+/// program, perhaps as another user) the file is empty.
 pub struct TextFile<C: Context> {
     node: Arc<Node<C>>,
+    generation: u32,
     text: Mutex<Option<Vec<u8>>>,
 }
 
 impl<C: Context> TextFile<C> {
-    pub(super) fn new(node: Arc<Node<C>>) -> Self {
-        Self { node, text: Mutex::new(None) }
+    pub(super) fn new(node: Arc<Node<C>>, generation: u32) -> Self {
+        Self { node, generation, text: Mutex::new(None) }
+    }
+}
+
+impl<C: Context> TextFile<C> {
+    fn is_stale(&self) -> bool {
+        self.node.is_guarded() && self.node.cx.generation() != self.generation
     }
 }
 
@@ -38,7 +48,11 @@ impl<C: Context> FileOps for TextFile<C> {
         };
         if text.is_none() || offset == 0 {
             check_room()?;
-            *text = Some(self.node.show()?.bytes);
+            *text = Some(if self.is_stale() { Vec::new() } else { self.node.show()?.bytes });
+            if self.is_stale() {
+                // It may have become something else meanwhile.
+                *text = Some(Vec::new());
+            }
         }
         let rest = text.as_deref().and_then(|text| text.get(usize::try_from(offset).ok()?..));
         let rest = rest.unwrap_or_default();
@@ -57,6 +71,9 @@ impl<C: Context> FileOps for TextFile<C> {
         }
         let mut bytes = vec![0u8; len];
         buf.drain(&mut bytes)?;
+        if self.is_stale() {
+            return Err(Errno::EACCES);
+        }
         self.node.store(&bytes)?;
         if at == At::Position {
             *file.pos.lock() += len as u64;

@@ -104,8 +104,7 @@ static INTERFACE: &[Entry<Interface>] = &[
     // Nobody tells of these.
     Entry::text("duplex", |_, _| Err(Errno::EINVAL)),
     Entry::text("flags", |interface, out| {
-        // Without those that Linux works out when it is asked.
-        out.write_fmt(format_args!("{:#x}\n", interface.0.flags & !(RUNNING | LOWER_UP | DORMANT)));
+        out.write_fmt(format_args!("{:#x}\n", interface.0.device_flags()));
         Ok(())
     }),
     number!("ifindex", link => link.index),
@@ -127,9 +126,7 @@ static INTERFACE: &[Entry<Interface>] = &[
 ];
 
 const UP: u32 = 0x1;
-const RUNNING: u32 = 0x40;
 const LOWER_UP: u32 = 0x1_0000;
-const DORMANT: u32 = 0x2_0000;
 /// `IF_OPER_*`.
 const STATES: [&str; 7] = ["unknown", "notpresent", "down", "lowerlayerdown", "testing", "dormant", "up"];
 

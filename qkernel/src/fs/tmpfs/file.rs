@@ -5,11 +5,11 @@ use core::any::Any;
 
 use super::{Content, TmpInode};
 use crate::errno::{Errno, Result};
+use crate::fs::access;
 use crate::fs::file::{append_position, limit_write, seek_in_dir, seek_in_file};
 use crate::fs::inode::{Inode, S_IFDIR};
 use crate::fs::{At, DirEntry, File, FileOps, Stat, Whence};
 use crate::mm::{IoBuf, MemoryObject, PAGE, PageStore, frames};
-use crate::task::creds::CAP_FSETID;
 
 const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;
@@ -33,11 +33,12 @@ impl TmpFile {
         }
     }
 
-    fn clear_set_id(&self) {
+    /// The current task has changed the content.
+    fn changed(&self) {
+        self.inode.modified();
         let mut meta = self.inode.meta.lock();
-        if meta.mode & 0o6000 != 0 && !crate::task::current().creds.get().has(CAP_FSETID) {
-            let group_runs = meta.mode & 0o010 != 0;
-            meta.mode &= !(0o4000 | if group_runs { 0o2000 } else { 0 });
+        if meta.mode & access::SET_ID != 0 {
+            meta.mode = access::mode_after_write(&crate::task::current().creds.get(), meta.mode, meta.gid);
         }
     }
 }
@@ -61,8 +62,7 @@ impl FileOps for TmpFile {
         let write = |offset| {
             limit_write(offset, buf)?;
             let moved = store.write(offset, buf)?;
-            self.inode.modified();
-            self.clear_set_id();
+            self.changed();
             Ok(moved)
         };
         append_position(file, at, &self.inode.io, || Ok(store.size()), write)
@@ -101,7 +101,9 @@ impl FileOps for TmpFile {
     }
 
     fn truncate(&self, _file: &File, size: u64) -> Result<()> {
-        self.inode.set_size(size)
+        self.inode.set_size(size)?;
+        self.changed();
+        Ok(())
     }
 
     fn allocate(&self, _file: &File, mode: u32, offset: u64, len: u64) -> Result<()> {
@@ -130,7 +132,7 @@ impl FileOps for TmpFile {
             }
             _ => return Err(Errno::EOPNOTSUPP),
         }
-        self.inode.modified();
+        self.changed();
         Ok(())
     }
 

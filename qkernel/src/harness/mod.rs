@@ -1,0 +1,241 @@
+//! The kernel without a VMM, for fuzzing and tests: this process plays the host, and a string of bytes plays the
+//! programs.
+//!
+//! The kernel runs as on systrap with one CPU, on a root file system in memory. Where it would run user code it gets
+//! the next step of a *sequence* instead ([`steps`]): a system call with arguments of the types that the table names, a
+//! write to the program's memory, or a fault. All tasks take their steps from the same sequence, so what runs when is
+//! decided by the sequence and by the kernel's own scheduler, and runs again alike. Once the steps are used up every
+//! process ends, and nothing may be left of them.
+
+mod host;
+pub mod steps;
+
+use abi::boot::{BootInfo, Platform};
+use abi::layout::{CPU_AREA_PHYS, KERNEL_IMAGE_PHYS, USER_PHYS};
+use abi::run::CpuHeader;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use crate::boot::MountSpec;
+use crate::fs::mount::{self, Mount};
+use crate::fs::{FileTable, FsContext, Path, special};
+use crate::mm::map::{NewMapping, Placement};
+use crate::mm::vma::VmaFlags;
+use crate::mm::{AddressSpace, Prot, frames, heap};
+use crate::platform::{self, UserContext};
+use crate::task::creds::Creds;
+use crate::task::limits::{self, Limits};
+use crate::task::process::{Node, Process, TREE};
+use crate::task::signal::{SIGKILL, SigHand, TaskSignals};
+use crate::task::{Task, TaskParts, exit, sched, signal};
+use crate::{log, syscall, time};
+
+/// Bytes of kernel memory: the reserve that system calls leave alone, and some.
+const KERNEL_BYTES: u64 = 512 << 20;
+/// Bytes of user memory.
+const USER_BYTES: u64 = 64 << 20;
+/// Bytes of address space that the caller gives to [`boot`].
+pub const ARENA_BYTES: u64 = USER_PHYS + USER_BYTES;
+/// Most tasks of a sequence.
+const TASKS_MAX: u64 = 24;
+/// How often what is left is told to end before it counts as stuck.
+const ROUNDS_MAX: u32 = 64;
+
+/// Starts the kernel on the calling thread, which becomes its only CPU and is the only one to call [`run`].
+///
+/// # Safety
+/// Called once. `arena` are [`ARENA_BYTES`] bytes of zeros, aligned to 4 MiB, that are the kernel's from now on.
+/// `set_gs` sets the thread's GS base for good.
+pub unsafe fn boot(arena: *mut u8, set_gs: impl FnOnce(u64)) {
+    let base = arena as u64;
+    let header = CpuHeader {
+        this: base + CPU_AREA_PHYS,
+        current: 0.into(),
+        trap_sp: 0,
+        scratch: 0,
+        host_sp: 0,
+        pending: 0.into(),
+        cpu: 0,
+        deadline_ns: u64::MAX.into(),
+        in_user: 0.into(),
+        alarm_ns: u64::MAX.into(),
+        user_entries: 0.into(),
+    };
+    // SAFETY: the arena is the caller's gift, and covers the CPU's area.
+    unsafe { arena.add(CPU_AREA_PHYS as usize).cast::<CpuHeader>().write(header) };
+    set_gs(base + CPU_AREA_PHYS);
+    let info = BootInfo {
+        version: abi::ABI_VERSION,
+        platform: Platform::Systrap as u32,
+        linear_base: base,
+        heap_phys: KERNEL_IMAGE_PHYS,
+        heap_end_phys: KERNEL_BYTES,
+        user_end_phys: USER_PHYS + USER_BYTES,
+        user_frames_limit: USER_BYTES / 4096,
+        records_len: 0,
+        hostcall_entry: host::enter as *const () as u64,
+        xsave_size: 832,
+        cpus: 1,
+        xsave_mask: 7,
+        // So fast that time stands still between two looks at the host's clock: what runs does not depend on it.
+        tsc_hz: u64::MAX,
+        random_seed: [0; 32],
+        strace: 0,
+        log_level: 0,
+        share_files: 0,
+        _pad: 0,
+    };
+    platform::init(&info);
+    log::set_level(info.log_level);
+    // SAFETY: the range is zero-filled memory of the arena that nobody else uses; this is the only call.
+    unsafe { heap::init(info.heap_phys, info.heap_end_phys) };
+    time::init(info.tsc_hz);
+    assert!(frames::init(&info).is_ok(), "user memory cannot be set up");
+    sched::adopt_idle(&crate::boot::idle_task().expect("an idle task"));
+    limits::set_tasks_max(Some(TASKS_MAX));
+    crate::fs::proc::net::set_source(crate::net::tables::write);
+    make_init();
+}
+
+/// A first process without tasks, to which those are left whose parents have ended.
+fn make_init() {
+    let mut tree = TREE.lock();
+    let pid = tree.new_id();
+    assert_eq!(pid, 1);
+    let process = Process::new(pid, SigHand::new(), Limits::default());
+    tree.nodes.insert(pid, node(process));
+}
+
+fn node(process: Arc<Process>) -> Node {
+    let pid = process.pid;
+    Node { process, children: Vec::new(), group: pid, session: pid, exit_status: None, report: None, uid: 0 }
+}
+
+/// Runs a sequence to its end, and checks that nothing is left of it. With `trace` each call is printed by it.
+pub fn run(bytes: &[u8], trace: Option<fn(&str)>) {
+    let before = frames::in_use();
+    let mounts = mount::list();
+    host::set_trace(trace);
+    syscall::table::set_strace(trace.is_some());
+    let root = make_root();
+    let leader = make_leader(&root, 0);
+    host::feed(bytes, leader.process.pid);
+    sched::start(&leader);
+    drop(leader);
+    sched::run_all();
+    end_all();
+    host::feed(&[], 0);
+    drop(root);
+    for mount in mount::list().iter().rev().filter(|mount| !mounts.iter().any(|old| Arc::ptr_eq(old, mount)))
+    {
+        let _ = mount.detach(true);
+    }
+    // Each time the cache forgets the directories in which it knows no names any more.
+    for _ in 0..ROUNDS_MAX {
+        crate::fs::dentry::shrink();
+        if frames::in_use() == before {
+            break;
+        }
+    }
+    let tree = TREE.lock();
+    assert_eq!((tree.nodes.len(), tree.tasks.len()), (1, 0), "processes are left");
+    assert!(tree.terminals.is_empty(), "a session's terminal is left");
+    drop(tree);
+    assert!(AddressSpace::all().is_empty(), "an address space is left");
+    assert_eq!(frames::in_use(), before, "frames are left in use");
+}
+
+/// Ends whatever still runs or sleeps.
+fn end_all() {
+    for _ in 0..ROUNDS_MAX {
+        let left: Vec<Arc<Process>> = {
+            let tree = TREE.lock();
+            tree.nodes.iter().filter(|(pid, _)| **pid != 1).map(|(_, node)| node.process.clone()).collect()
+        };
+        if left.is_empty() {
+            return;
+        }
+        for process in left {
+            let has_ended =
+                TREE.lock().nodes.get(&process.pid).is_some_and(|node| node.exit_status.is_some());
+            if has_ended {
+                exit::reap(process.pid);
+            } else {
+                signal::kill_process(&process, SIGKILL);
+            }
+        }
+        sched::run_all();
+    }
+    let left: Vec<u32> = TREE.lock().nodes.keys().copied().collect();
+    panic!("processes do not end: {left:?}");
+}
+
+/// A fresh tree: a root in memory, with the kernel's own file systems where they are in a sandbox.
+fn make_root() -> Path {
+    let spec = |path: &[u8], kind: &[u8]| MountSpec {
+        handle: abi::hostcall::NO_HANDLE,
+        path: path.to_vec(),
+        kind: kind.to_vec(),
+        source: kind.to_vec(),
+        ..MountSpec::default()
+    };
+    let root_inode = special::virtual_fs_with(&spec(b"/", b"tmpfs")).expect("a root");
+    let mount = Mount::of(root_inode, b"tmpfs", b"none", mount::Limits::empty());
+    // It is not listed, and so goes with the sequence.
+    let root = mount.path();
+    for (path, kind) in [
+        (&b"/proc"[..], &b"proc"[..]),
+        (b"/sys", b"sysfs"),
+        (b"/dev", b"devtmpfs"),
+        (b"/dev/pts", b"devpts"),
+        (b"/tmp", b"tmpfs"),
+    ] {
+        crate::fs::init::attach_own(&root, &spec(path, kind)).expect("a mount");
+    }
+    steps::fill(&root);
+    root
+}
+
+/// The process that begins the sequence, with its memory as [`steps`] expects it.
+fn make_leader(root: &Path, uid: u32) -> Arc<Task> {
+    let pid = TREE.lock().new_id();
+    let process = Process::new(pid, SigHand::new(), Limits::default());
+    let aspace = AddressSpace::new().expect("an address space");
+    aspace.set_bounds(steps::SCRATCH + (16 << 20), 0x7000_0000_0000);
+    let scratch = NewMapping {
+        placement: Placement::Fixed(steps::SCRATCH),
+        len: steps::SCRATCH_BYTES,
+        prot: Prot::READ | Prot::WRITE | Prot::EXEC,
+        max_prot: Prot::all(),
+        flags: VmaFlags::empty(),
+        object: None,
+        offset: 0,
+    };
+    aspace.map(scratch).expect("scratch memory");
+    steps::write_paths(&aspace);
+    let mut context = UserContext::new();
+    context.run.regs.rip = steps::SCRATCH;
+    context.run.regs.rsp = steps::SCRATCH + steps::SCRATCH_BYTES / 2;
+    context.run.regs.rflags = 0x202;
+    let parts = TaskParts {
+        process: process.clone(),
+        aspace: Some(aspace),
+        files: Some(FileTable::new()),
+        fs: FsContext::new(root.clone(), root.clone(), 0o022),
+        creds: Arc::new(Creds::new(uid, uid, Vec::new())),
+        signals: TaskSignals::default(),
+        context,
+        comm: *b"sequence\0\0\0\0\0\0\0\0",
+    };
+    let task = Task::new(pid, parts).expect("a task");
+    process.tasks.lock().push(task.clone());
+    process.parent.store(1, Ordering::Relaxed);
+    let mut tree = TREE.lock();
+    tree.tasks.insert(pid, Arc::downgrade(&task));
+    tree.nodes.insert(pid, node(process));
+    if let Some(init) = tree.nodes.get_mut(&1) {
+        init.children.push(pid);
+    }
+    task
+}
