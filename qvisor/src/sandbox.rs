@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use abi::boot::Platform;
-use abi::layout::KERNEL_PHYS_MAX;
+use abi::layout::kernel_bytes;
 
 use crate::boot::{self, BootError, BootSpec, TscMeter};
 use crate::execs::Execs;
@@ -65,7 +65,7 @@ impl SandboxConfig {
             platform,
             cpus,
             memory_bytes,
-            kernel_bytes: KERNEL_PHYS_MAX / 4,
+            kernel_bytes: kernel_bytes(memory_bytes),
             kernel: image::KERNEL,
             kernel_file: None,
             log: Arc::new(|_, text| eprintln!("{text}")),

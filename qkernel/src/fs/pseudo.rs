@@ -15,6 +15,7 @@ use core::any::Any;
 use super::file::{FileOps, OpenFlags};
 use super::inode::{AttrChange, CachePolicy, Inode, LinkTarget, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Stat};
 use crate::errno::{Errno, Result};
+use crate::mm::account;
 use crate::sync::Once;
 
 pub use file::{DirFile, Listing, TextFile, seek_plain};
@@ -84,6 +85,8 @@ fn start_time_ns() -> i64 {
 #[derive(Default)]
 pub struct Out {
     pub bytes: Vec<u8>,
+    /// There was no memory for all of it.
+    is_short: bool,
 }
 
 impl Out {
@@ -94,8 +97,12 @@ impl Out {
 
     /// Adds bytes as they are.
     pub fn push(&mut self, bytes: &[u8]) {
-        if self.bytes.len() + bytes.len() <= TEXT_MAX_BYTES {
-            self.bytes.extend_from_slice(bytes);
+        let fits = self.bytes.len() + bytes.len() <= TEXT_MAX_BYTES;
+        if fits && !self.is_short {
+            match account::reserve(&mut self.bytes, bytes.len()) {
+                Ok(()) => self.bytes.extend_from_slice(bytes),
+                Err(_) => self.is_short = true,
+            }
         }
     }
 
@@ -250,7 +257,7 @@ impl<C: Context> Node<C> {
         Arc::new(Self { cx, entry, place })
     }
 
-    fn show(&self) -> Result<Out> {
+    fn show(&self) -> Result<Vec<u8>> {
         self.cx.check()?;
         let mut out = Out::default();
         match &self.entry.kind {
@@ -258,7 +265,7 @@ impl<C: Context> Node<C> {
             Kind::Text(show) | Kind::Setting(show, _) => show(&self.cx, &mut out)?,
             _ => return Err(Errno::EINVAL),
         }
-        Ok(out)
+        if out.is_short { Err(Errno::ENOMEM) } else { Ok(out.bytes) }
     }
 
     fn store(&self, bytes: &[u8]) -> Result<()> {

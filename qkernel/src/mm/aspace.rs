@@ -8,10 +8,11 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::PAGE;
+use super::account::{self, SANDBOX, STUB_BYTES};
 use super::frames::{self, Frame};
 use super::object::MemoryObject;
 use super::pagetable::{Entry, PageTable};
-use super::vma::{Vma, mirror_prot};
+use super::vma::{VMA_BYTES, Vma, mirror_prot};
 use super::window::HostFileMap;
 use crate::errno::Result;
 use crate::platform::{self, OpBatch};
@@ -56,6 +57,8 @@ pub struct Space {
     pub(super) next_frame: Option<Frame>,
     /// Pages of user frames mapped.
     pub(super) resident_pages: u64,
+    /// Ranges without mappings whose tables may go once no CPU walks them any more.
+    pub(super) unmapped: Vec<(u64, u64)>,
     /// Facts for `/proc`.
     pub layout: Layout,
 }
@@ -80,7 +83,10 @@ impl AddressSpace {
     /// An empty address space.
     pub fn new() -> Result<Arc<Self>> {
         let table = PageTable::new()?;
+        let stub_bytes = if platform::is_systrap() { STUB_BYTES } else { 0 };
+        account::check(stub_bytes)?;
         let stub = platform::create_stub()?;
+        SANDBOX.add_host_side(stub_bytes);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let aspace = Arc::new(Self {
             id,
@@ -102,6 +108,7 @@ impl AddressSpace {
                 free_hint: USER_MAX,
                 next_frame: None,
                 resident_pages: 0,
+                unmapped: Vec::new(),
                 layout: Layout::default(),
             }),
         });
@@ -205,6 +212,12 @@ impl AddressSpace {
         self.inner.lock()
     }
 
+    /// Bytes of kernel memory that the space takes, the host's share included.
+    pub fn kernel_bytes(&self) -> usize {
+        let space = self.lock();
+        space.table.bytes() + space.vmas.len() * VMA_BYTES + STUB_BYTES
+    }
+
     /// Facts for `/proc`, under the lock.
     pub fn with_layout<R>(&self, f: impl FnOnce(&mut Layout) -> R) -> R {
         f(&mut self.lock().layout)
@@ -243,6 +256,7 @@ impl AddressSpace {
         }
         let freed = core::mem::take(&mut space.freed);
         frames::drop_refs(&freed);
+        space.prune_tables();
     }
 
     fn commit_mirror(&self, space: &mut Space) {
@@ -251,7 +265,12 @@ impl AddressSpace {
         }
         let ops = core::mem::take(&mut space.batch.ops);
         let mut pending = self.pending.lock();
-        pending.extend(ops);
+        if pending.len() + ops.len() > 2 * platform::OPS_MAX {
+            // It drops what it shows, and what is new comes back by faults as well.
+            *pending = alloc::vec![MapOp { kind: MAP_OP_UNMAP_ALL, ..Default::default() }];
+        } else {
+            pending.extend(ops);
+        }
         if self.is_ours_alone() {
             return;
         }
@@ -308,6 +327,7 @@ impl Drop for AddressSpace {
         let freed = core::mem::take(&mut space.freed);
         drop(space);
         platform::destroy_stub(self.stub);
+        SANDBOX.remove_host_side(if platform::is_systrap() { STUB_BYTES } else { 0 });
         frames::drop_refs(&freed);
     }
 }

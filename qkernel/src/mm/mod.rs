@@ -1,5 +1,6 @@
 //! Memory: frames, page tables, address spaces, faults, and copies to and from user memory.
 
+pub mod account;
 pub mod aspace;
 pub mod copies;
 mod fault;

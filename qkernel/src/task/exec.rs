@@ -15,6 +15,7 @@ use crate::errno::{Errno, Result};
 use crate::fs::inode::{S_ISGID, S_ISUID};
 use crate::fs::mount::Limits;
 use crate::fs::{File, access, path};
+use crate::mm::account;
 use crate::mm::aspace::Layout;
 use crate::mm::map::{NewMapping, Placement};
 use crate::mm::vma::VmaFlags;
@@ -38,6 +39,9 @@ pub struct Program {
     pub env: Vec<Vec<u8>>,
 }
 
+/// What an argument takes while its program is loaded, beside its bytes: on the new stack they stand once more.
+const STRING_BYTES: usize = 64;
+
 /// Reads a null-terminated array of string pointers.
 pub fn read_strings(cx: &Ctx<'_>, addr: u64, budget: &mut usize) -> Result<Vec<Vec<u8>>> {
     let mut strings = Vec::new();
@@ -49,8 +53,10 @@ pub fn read_strings(cx: &Ctx<'_>, addr: u64, budget: &mut usize) -> Result<Vec<V
         }
         let string = cx.user().read_cstr(pointer, ARG_STRLEN_MAX, Errno::E2BIG)?;
         *budget = budget.checked_sub(string.len() + 1 + 8).ok_or(Errno::E2BIG)?;
+        account::check(STRING_BYTES + string.len())?;
+        account::reserve(&mut strings, 1)?;
         strings.push(string);
-        at += 8;
+        at = at.checked_add(8).ok_or(Errno::EFAULT)?;
     }
     Ok(strings)
 }

@@ -16,7 +16,7 @@ const NAME_COLUMN: usize = 73;
 pub fn maps(subject: &Subject, out: &mut Out) -> Result<()> {
     let Ok(aspace) = subject.aspace() else { return Ok(()) };
     let stack = aspace.with_layout(|layout| layout.start_stack);
-    for region in aspace.regions(false) {
+    for region in aspace.regions(false)? {
         push_line(out, &region, stack);
     }
     Ok(())
@@ -26,7 +26,7 @@ pub fn maps(subject: &Subject, out: &mut Out) -> Result<()> {
 pub fn smaps(subject: &Subject, out: &mut Out) -> Result<()> {
     let Ok(aspace) = subject.aspace() else { return Ok(()) };
     let stack = aspace.with_layout(|layout| layout.start_stack);
-    for region in aspace.regions(true) {
+    for region in aspace.regions(true)? {
         push_line(out, &region, stack);
         push_size(out, "Size", region.end - region.start);
         push_size(out, "KernelPageSize", PAGE);
@@ -41,7 +41,7 @@ pub fn smaps(subject: &Subject, out: &mut Out) -> Result<()> {
 /// `/proc/PID/smaps_rollup`: the sums over all mappings.
 pub fn smaps_rollup(subject: &Subject, out: &mut Out) -> Result<()> {
     let Ok(aspace) = subject.aspace() else { return Ok(()) };
-    let regions = aspace.regions(true);
+    let regions = aspace.regions(true)?;
     let (start, end) = match (regions.first(), regions.last()) {
         (Some(first), Some(last)) => (first.start, last.end),
         _ => return Ok(()),
