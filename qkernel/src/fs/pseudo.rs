@@ -386,7 +386,7 @@ pub fn parse_number(bytes: &[u8]) -> Result<i64> {
         None => (digits, 10),
     };
     let value = i64::from_str_radix(digits, radix).map_err(|_| Errno::EINVAL)?;
-    Ok(if negative { -value } else { value })
+    if negative { value.checked_neg().ok_or(Errno::EINVAL) } else { Ok(value) }
 }
 
 /// Reads a name that is a plain decimal number without leading zeros, as process ids and descriptors are.

@@ -12,6 +12,7 @@ use super::account::{self, SANDBOX, STUB_BYTES};
 use super::frames::{self, Frame};
 use super::object::MemoryObject;
 use super::pagetable::{Entry, PageTable};
+use super::shown::Shown;
 use super::vma::{VMA_BYTES, Vma, mirror_prot};
 use super::window::HostFileMap;
 use crate::errno::Result;
@@ -59,6 +60,8 @@ pub struct Space {
     pub(super) resident_pages: u64,
     /// Ranges without mappings whose tables may go once no CPU walks them any more.
     pub(super) unmapped: Vec<(u64, u64)>,
+    /// What the stub shows (systrap).
+    pub(super) shown: Shown,
     /// Facts for `/proc`.
     pub layout: Layout,
 }
@@ -109,6 +112,7 @@ impl AddressSpace {
                 next_frame: None,
                 resident_pages: 0,
                 unmapped: Vec::new(),
+                shown: Shown::new(),
                 layout: Layout::default(),
             }),
         });
@@ -141,6 +145,7 @@ impl AddressSpace {
         // What was still to be mapped would show frames that are about to be given back.
         self.pending.lock().clear();
         space.batch.ops.clear();
+        space.shown.clear();
         space.table.for_each(USER_MIN, USER_MAX, |_, entry| entry.0 &= !Entry::MIRRORED);
         Ok(())
     }
@@ -215,7 +220,7 @@ impl AddressSpace {
     /// Bytes of kernel memory that the space takes, the host's share included.
     pub fn kernel_bytes(&self) -> usize {
         let space = self.lock();
-        space.table.bytes() + space.vmas.len() * VMA_BYTES + STUB_BYTES
+        space.table.bytes() + space.vmas.len() * VMA_BYTES + space.shown.bytes() + STUB_BYTES
     }
 
     /// Facts for `/proc`, under the lock.
@@ -264,6 +269,7 @@ impl AddressSpace {
             return;
         }
         let ops = core::mem::take(&mut space.batch.ops);
+        let ops = space.charge_mirror(ops);
         let mut pending = self.pending.lock();
         if pending.len() + ops.len() > 2 * platform::OPS_MAX {
             // It drops what it shows, and what is new comes back by faults as well.

@@ -452,6 +452,11 @@ impl Space {
             return Err(Errno::EINVAL);
         }
         let old_end = old.checked_add(old_len).filter(|end| *end <= vma.end).ok_or(Errno::EFAULT)?;
+        // The object's offsets stay numbers of a file's.
+        let shown = vma.object_offset(old).checked_add(new_len);
+        if shown.is_none_or(|end| i64::try_from(end).is_err()) {
+            return Err(Errno::EINVAL);
+        }
         if let Remap::Fixed(to) = how {
             let end = range_end(to, new_len)?;
             if to < old_end && end > old {

@@ -14,6 +14,7 @@ pub mod pages;
 pub mod pagetable;
 pub mod report;
 pub mod residency;
+mod shown;
 pub mod user;
 pub mod vma;
 pub mod window;

@@ -157,7 +157,7 @@ fn load_binary(cx: &Ctx<'_>, program: Program, head: &[u8]) -> Result<Loaded> {
         }
         None => (0, bias.wrapping_add(image.header.entry)),
     };
-    let brk = page_up(bias + image.span().1).ok_or(Errno::ENOEXEC)? + random.brk;
+    let brk = page_up(bias.wrapping_add(image.span().1)).ok_or(Errno::ENOEXEC)? + random.brk;
     aspace.set_bounds(brk, mmap_top - stack_limit.max(128 << 20));
     let vdso = crate::task::vdso::map(&aspace)?;
     let facts = Facts { image: &image, bias, base, vdso, creds: &creds };
@@ -209,7 +209,8 @@ fn map_image(aspace: &Arc<AddressSpace>, file: &Arc<File>, image: &Image, base: 
         // Room for the whole image first, so that the segments keep their distances.
         let placement = Placement::Hint(base.unwrap_or(0));
         let reserved = aspace.map(mapping(placement, end - start, Prot::empty(), None, 0))?;
-        reserved - start
+        // The program may ask for higher addresses than it gets.
+        reserved.wrapping_sub(start)
     } else {
         0
     };
@@ -227,8 +228,8 @@ fn map_image(aspace: &Arc<AddressSpace>, file: &Arc<File>, image: &Image, base: 
             let len = segment.file_bytes + inside;
             aspace.map(mapping(placement, len, segment.prot, Some(object), segment.offset - inside))?;
         }
-        let file_end = addr + segment.file_bytes;
-        let memory_end = page_up(addr + segment.memory_bytes).ok_or(Errno::ENOEXEC)?;
+        let file_end = addr.wrapping_add(segment.file_bytes);
+        let memory_end = page_up(addr.wrapping_add(segment.memory_bytes)).ok_or(Errno::ENOEXEC)?;
         let anonymous =
             if segment.file_bytes > 0 { page_up(file_end).ok_or(Errno::ENOEXEC)? } else { addr - inside };
         if memory_end > anonymous {
@@ -362,7 +363,8 @@ fn fill_layout(aspace: &AddressSpace, mut layout: Layout, facts: &Facts<'_>, sp:
     layout.vdso = facts.vdso;
     layout.auxv = auxv;
     for segment in &facts.image.segments {
-        let (start, end) = (facts.bias + segment.vaddr, facts.bias + segment.vaddr + segment.memory_bytes);
+        let start = facts.bias.wrapping_add(segment.vaddr);
+        let end = start.wrapping_add(segment.memory_bytes);
         if segment.prot.contains(Prot::EXEC) && layout.start_code == 0 {
             (layout.start_code, layout.end_code) = (start, end);
         } else if segment.prot.contains(Prot::WRITE) {

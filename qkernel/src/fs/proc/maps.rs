@@ -56,7 +56,8 @@ pub fn smaps_rollup(subject: &Subject, out: &mut Out) -> Result<()> {
 }
 
 fn pad(out: &mut Out, line_start: usize) {
-    while out.bytes.len() - line_start < NAME_COLUMN {
+    // Counted before: what does not fit is dropped.
+    for _ in out.bytes.len().saturating_sub(line_start)..NAME_COLUMN {
         out.push(b" ");
     }
 }
