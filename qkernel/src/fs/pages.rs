@@ -4,9 +4,9 @@
 use alloc::collections::VecDeque;
 
 use crate::errno::{Errno, Result};
-use crate::mm::{IoBuf, account};
 #[cfg(not(test))]
 use crate::mm::frames::{self, Frame};
+use crate::mm::{IoBuf, account};
 
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = 4096;

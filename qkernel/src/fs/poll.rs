@@ -48,7 +48,12 @@ const ENTRY_BYTES: usize = 512;
 impl PollTable {
     /// For a waiter that wants to hear of `events` (errors and hang-ups always count).
     pub fn new(waker: Waker, events: PollEvents) -> Self {
-        Self { waker, events: events | PollEvents::ERR | PollEvents::HUP, queues: Vec::new(), is_short: false }
+        Self {
+            waker,
+            events: events | PollEvents::ERR | PollEvents::HUP,
+            queues: Vec::new(),
+            is_short: false,
+        }
     }
 
     /// Called by `FileOps::poll`: the queue is told when readiness may have changed.

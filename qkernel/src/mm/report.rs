@@ -7,8 +7,8 @@ use super::aspace::AddressSpace;
 use super::frames::{self, Frame};
 use super::object::MemoryObject;
 use super::pagetable::Entry;
-use crate::errno::Result;
 use super::vma::{Prot, VmaFlags};
+use crate::errno::Result;
 
 /// Pages of a mapping by what they are.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]

@@ -5,11 +5,11 @@ use alloc::vec::Vec;
 use super::{Ctx, SyscallResult};
 use crate::config::RW_MAX_BYTES;
 use crate::errno::{Errno, Result};
-use crate::mm::account;
 use crate::fs::access::{self, Actor};
 use crate::fs::inode::S_IFDIR;
 use crate::fs::path::AT_FDCWD;
 use crate::fs::{DirEntry, Path, walk};
+use crate::mm::account;
 use crate::task::creds::CAP_SYS_CHROOT;
 
 /// Most bytes gathered in the kernel by one listing.

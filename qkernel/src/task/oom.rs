@@ -64,7 +64,11 @@ fn kill_largest(task: &Arc<Task>) {
     let largest = candidates.map(|process| (points(process), process)).max_by_key(|(points, _)| *points);
     let (points, process) = largest.unwrap_or((0, &task.process));
     if SAID.allow() {
-        crate::info!("out of memory: process {} is killed, {} KiB are its", process.pid, points.max(0) / 1024);
+        crate::info!(
+            "out of memory: process {} is killed, {} KiB are its",
+            process.pid,
+            points.max(0) / 1024
+        );
     }
     *VICTIM.lock() =
         Victim { process: Arc::downgrade(process), until_ns: monotonic_ns().saturating_add(PATIENCE_NS) };
