@@ -8,8 +8,6 @@ pub const TIME_SLICE_NS: u64 = 10_000_000;
 pub const TASKS_MAX: usize = 32_768;
 /// Most mappings of an address space (`vm.max_map_count`).
 pub const VMAS_MAX: usize = 65_530;
-/// Heap bytes kept free for the kernel itself: calls that would allocate beyond answer `ENOMEM`.
-pub const HEAP_RESERVE_BYTES: usize = 64 << 20;
 /// Most bytes of arguments and environment of `execve(2)`.
 pub const ARG_MAX_BYTES: usize = 2 << 20;
 /// Most bytes of one argument.

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use abi::boot::Platform;
-use abi::layout::KERNEL_PHYS_MAX;
+use abi::layout::kernel_bytes;
 
 use crate::boot::{self, BootError, BootSpec, TscMeter};
 use crate::execs::Execs;
@@ -76,7 +76,7 @@ impl SandboxConfig {
             platform,
             cpus,
             memory_bytes,
-            kernel_bytes: KERNEL_PHYS_MAX / 4,
+            kernel_bytes: kernel_bytes(memory_bytes),
             kernel: image::KERNEL,
             kernel_file: None,
             log: Arc::new(|_, text| eprintln!("{text}")),

@@ -2,6 +2,7 @@
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::HeapStats;
 use super::pages::{Block, FreeError, PAGE_BYTES};
@@ -11,12 +12,30 @@ use crate::lock::{Lock, RawLock, SpinLock};
 /// The kernel heap. It has no memory, and every allocation fails, until [`LockedHeap::init`].
 pub struct LockedHeap<L = SpinLock> {
     heap: Lock<L, Heap>,
+    /// Bytes in pages that are allocated, and in free pages that may hold host memory. Written under the lock.
+    used: AtomicUsize,
+    dirty_free: AtomicUsize,
 }
 
 impl<L: RawLock> LockedHeap<L> {
     /// Makes a heap without memory.
     pub const fn new(lock: L) -> Self {
-        Self { heap: Lock::new(lock, Heap::empty()) }
+        Self {
+            heap: Lock::new(lock, Heap::empty()),
+            used: AtomicUsize::new(0),
+            dirty_free: AtomicUsize::new(0),
+        }
+    }
+
+    /// Runs `f` with the lock held, and publishes what is read without it.
+    fn locked<R>(&self, f: impl FnOnce(&mut Heap) -> R) -> R {
+        self.heap.with(|heap| {
+            let result = f(heap);
+            let used = heap.buddy.total_bytes() - heap.buddy.free_bytes();
+            self.used.store(used, Ordering::Relaxed);
+            self.dirty_free.store(heap.buddy.dirty_free_bytes(), Ordering::Relaxed);
+            result
+        })
     }
 
     /// Gives the heap the range `start..start + len_bytes`, rounded inwards to pages. About 0.2 % of it is
@@ -27,19 +46,19 @@ impl<L: RawLock> LockedHeap<L> {
     /// - It is called once, before anything is allocated.
     pub unsafe fn init(&self, start: NonNull<u8>, len_bytes: usize) {
         // SAFETY: the caller's promise.
-        self.heap.with(|heap| unsafe { heap.init(start, len_bytes) });
+        self.locked(|heap| unsafe { heap.init(start, len_bytes) });
     }
 
     /// Allocates `1 << order` pages, aligned to as much; their content is anything. `None`: there is no such
     /// block, or `order` is above [`super::MAX_ORDER`].
     pub fn alloc_pages(&self, order: u32) -> Option<NonNull<u8>> {
-        Some(self.heap.with(|heap| heap.buddy.alloc(order))?.start)
+        Some(self.locked(|heap| heap.buddy.alloc(order))?.start)
     }
 
     /// As [`LockedHeap::alloc_pages`], filled with zeros. Pages that were never used, or were released to the
     /// host, are not touched for it.
     pub fn alloc_zeroed_pages(&self, order: u32) -> Option<NonNull<u8>> {
-        let block = self.heap.with(|heap| heap.buddy.alloc(order))?;
+        let block = self.locked(|heap| heap.buddy.alloc(order))?;
         // SAFETY: the block is fresh and that large.
         Some(unsafe { zeroed(block, PAGE_BYTES << order) })
     }
@@ -49,12 +68,17 @@ impl<L: RawLock> LockedHeap<L> {
     /// # Safety
     /// Nobody uses the pages any more, and they came from `alloc_pages` or `alloc_zeroed_pages`.
     pub unsafe fn free_pages(&self, start: NonNull<u8>, order: u32) -> Result<(), FreeError> {
-        self.heap.with(|heap| heap.buddy.free(start, order))
+        self.locked(|heap| heap.buddy.free(start, order))
     }
 
-    /// Bytes in pages that are allocated; cheaper than all of [`Self::stats`].
+    /// Bytes in pages that are allocated. One atomic load.
     pub fn used_bytes(&self) -> usize {
-        self.heap.with(|heap| heap.buddy.total_bytes() - heap.buddy.free_bytes())
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Bytes in free pages that may hold host memory. One atomic load.
+    pub fn dirty_free_bytes(&self) -> usize {
+        self.dirty_free.load(Ordering::Relaxed)
     }
 
     /// Sizes, all taken at one moment.
@@ -72,12 +96,12 @@ impl<L: RawLock> LockedHeap<L> {
     /// # Safety
     /// Where `release` returns true, the range reads as zeros afterwards; it does not write to it otherwise.
     pub unsafe fn trim(&self, mut release: impl FnMut(NonNull<u8>, usize) -> bool) -> usize {
-        self.heap.with(|heap| heap.release_empty_slabs());
+        self.locked(|heap| heap.release_empty_slabs());
         let (mut from, mut released) = (0, 0);
-        while let Some((start, end)) = self.heap.with(|heap| heap.buddy.claim_dirty(from)) {
+        while let Some((start, end)) = self.locked(|heap| heap.buddy.claim_dirty(from)) {
             let len = (end - start) * PAGE_BYTES;
-            let done = release(self.heap.with(|heap| heap.buddy.pointer(start)), len);
-            self.heap.with(|heap| heap.buddy.settle(start, end, done));
+            let done = release(self.locked(|heap| heap.buddy.pointer(start)), len);
+            self.locked(|heap| heap.buddy.settle(start, end, done));
             released += if done { len } else { 0 };
             from = end;
         }
@@ -100,19 +124,19 @@ unsafe fn zeroed(block: Block, len_bytes: usize) -> NonNull<u8> {
 // SAFETY: blocks are aligned, large enough, and disjoint until they are freed; nothing here unwinds.
 unsafe impl<L: RawLock> GlobalAlloc for LockedHeap<L> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let block = Fit::of(layout).and_then(|fit| self.heap.with(|heap| heap.alloc(fit)));
+        let block = Fit::of(layout).and_then(|fit| self.locked(|heap| heap.alloc(fit)));
         block.map_or(ptr::null_mut(), |block| block.start.as_ptr())
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
         if let (Some(start), Some(fit)) = (NonNull::new(start), Fit::of(layout)) {
             // SAFETY: the caller allocated it here with the same layout, hence the same `fit`.
-            self.heap.with(|heap| unsafe { heap.free(start, fit) });
+            self.locked(|heap| unsafe { heap.free(start, fit) });
         }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        let Some(block) = Fit::of(layout).and_then(|fit| self.heap.with(|heap| heap.alloc(fit))) else {
+        let Some(block) = Fit::of(layout).and_then(|fit| self.locked(|heap| heap.alloc(fit))) else {
             return ptr::null_mut();
         };
         // SAFETY: the block is fresh and at least as large as the layout asks for.

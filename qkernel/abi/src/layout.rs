@@ -13,6 +13,30 @@ pub const PAGE_SIZE: u64 = 1 << PAGE_SHIFT;
 pub const KERNEL_PHYS: u64 = 0;
 /// Upper bound of the kernel region; a kernel physical address fits in 32 bits.
 pub const KERNEL_PHYS_MAX: u64 = 4 << 30;
+/// Kernel memory that a sandbox has beside its applications' memory, whatever that is. More than this counts as theirs.
+pub const KERNEL_ALLOWANCE: u64 = 48 << 20;
+
+/// Most bytes of kernel memory that the programs of a sandbox with `memory_bytes` can make its kernel use.
+#[must_use]
+pub const fn kernel_limit(memory_bytes: u64) -> u64 {
+    let limit = KERNEL_ALLOWANCE + memory_bytes / 4;
+    if limit < 1 << 30 { limit } else { 1 << 30 }
+}
+
+/// The size of the kernel region: address space that costs nothing until it is used. It is so much larger than the limit
+/// that fragments and what is allocated without asking never fill it.
+#[must_use]
+pub const fn kernel_bytes(memory_bytes: u64) -> u64 {
+    let wanted = (4 * kernel_limit(memory_bytes) + (64 << 20)).next_multiple_of(2 << 20);
+    if wanted < 1 << 30 {
+        1 << 30
+    } else if wanted < KERNEL_PHYS_MAX {
+        wanted
+    } else {
+        KERNEL_PHYS_MAX
+    }
+}
+
 /// Where [`crate::boot::BootInfo`] lies.
 pub const BOOT_INFO_PHYS: u64 = 0x1000;
 /// Per-CPU pages: CPU `i` has `CPU_AREA_PHYS + i * CPU_AREA_SIZE`, opened by a [`crate::run::CpuHeader`].

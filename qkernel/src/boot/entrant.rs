@@ -20,15 +20,17 @@ use crate::fs::tty::{Tty, console};
 use crate::fs::{self, FileTable, Terminal};
 use crate::hibernate::{self, idle};
 use crate::host;
-use crate::mm::{AddressSpace, heap};
+use crate::mm::AddressSpace;
 use crate::sync::SpinLock;
 use crate::syscall::Ctx;
 use crate::task::process::TREE;
 use crate::task::signal::{self, Source};
-use crate::task::{Process, Task, exec, exit, limits, pause, sched};
+use crate::task::{Process, Task, exec, exit, limits, oom, pause, sched};
 
 /// Exit code of failures that are not the program's.
 const EXIT_FAILURE: u8 = 125;
+/// What a small program takes of kernel memory.
+const ENTRANT_BYTES: usize = 1 << 20;
 /// As much of `/etc/passwd` is looked at.
 const PASSWD_MAX: usize = 256 << 10;
 
@@ -53,7 +55,7 @@ fn failed(what: &str, error: Errno) -> Failure {
 /// Lets a process in, whose records have up to `len` bytes. `is_woken`: if the sandbox sleeps, somebody else wakes it.
 pub fn admit(id: u64, len: i64, is_woken: bool) {
     idle::stirred();
-    let room = if TREE.lock().tasks.len() >= limits::tasks_max() || !heap::has_room() {
+    let room = if TREE.lock().tasks.len() >= limits::tasks_max() + limits::TASKS_RESERVE {
         Err(Errno::EAGAIN)
     } else {
         Ok(())
@@ -105,6 +107,7 @@ fn enter(task: &Arc<Task>) {
     while pause::rest() {}
     let id = task.process.entrant.load(Ordering::Relaxed);
     let Some(spec) = ENTRANTS.lock().get_mut(&id).and_then(|entrant| entrant.spec.take()) else { return };
+    oom::make_room(task, ENTRANT_BYTES);
     match begin(task, id, spec) {
         Ok(()) => host::report_exec(REPORT_EXEC_STARTED, id, task.process.pid.into(), ""),
         // It was killed from inside before it came so far.

@@ -3,9 +3,12 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::Stat;
-use crate::errno::{Errno, Result};
-use crate::mm::heap;
+use crate::errno::Result;
+use crate::mm::account;
 use crate::time;
+
+/// What an object and the descriptors' tables that lead to it take, at most; queues and buffers are charged as they grow.
+const OBJECT_BYTES: usize = 4096;
 
 static NEXT_INO: AtomicU64 = AtomicU64::new(1);
 
@@ -37,5 +40,5 @@ pub fn stat(mode: u32, ino: u64, owner: (u32, u32)) -> Stat {
 
 /// Whether the guest may make another kernel object; `ENOMEM`.
 pub fn check_room() -> Result<()> {
-    if cfg!(test) || heap::has_room() { Ok(()) } else { Err(Errno::ENOMEM) }
+    account::check(OBJECT_BYTES)
 }

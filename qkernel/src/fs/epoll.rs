@@ -18,6 +18,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use super::poll::{PollEvents, PollTable};
 use super::{File, FileOps, OpenFlags, Stat, anon, host_poll};
 use crate::errno::{Errno, Result};
+use crate::mm::account;
 use crate::sync::{Mutex, SpinLock};
 use crate::task::wait::{WaitQueue, Wake, Waker};
 
@@ -30,7 +31,11 @@ const HOW: u32 = EPOLLEXCLUSIVE | EPOLLWAKEUP | EPOLLONESHOT | EPOLLET;
 /// Sets in sets in sets.
 const NESTING_MAX: usize = 5;
 /// Most files in one set.
-const ITEMS_MAX: usize = 1 << 20;
+const ITEMS_MAX: usize = 1 << 17;
+/// What one takes of kernel memory, more or less.
+const ITEM_BYTES: u64 = 1024;
+/// Most events that one call reports: those left over are reported by the next.
+const EVENTS_MAX: usize = 8192;
 
 /// What is on the ready list, and who waits for it.
 struct Ready {
@@ -60,6 +65,17 @@ impl Ready {
         // Whoever saw it listed has changed the file's state before; what is looked at next includes that.
         item.listed.swap(false, Ordering::AcqRel);
         Some(item)
+    }
+
+    /// Makes room for `items` at once: items are put on the list where no allocation may fail.
+    fn reserve(&self, items: usize) -> Result<()> {
+        let mut list = self.list.lock();
+        let more = items.saturating_sub(list.len());
+        if items > list.capacity() {
+            account::check(2 * items * size_of::<Arc<Item>>())?;
+            list.try_reserve(more).map_err(|_| Errno::ENOMEM)?;
+        }
+        Ok(())
     }
 
     /// Takes removed items off the list.
@@ -200,11 +216,17 @@ impl Epoll {
             if items.len() >= ITEMS_MAX {
                 return Err(Errno::ENOSPC);
             }
+            self.ready.reserve(items.len() + 1)?;
             let item = self.new_item(file, fd, events, data);
-            items.insert((file.id, fd), item.clone());
             let waker = Waker::Object(item.clone());
             let mut table = PollTable::new(waker, PollEvents::all());
             file.ops.poll(file, Some(&mut table));
+            if table.is_short() {
+                item.remove();
+                self.ready.purge();
+                return Err(Errno::ENOMEM);
+            }
+            items.insert((file.id, fd), item.clone());
             *item.table.lock() = Some(table);
             item
         };
@@ -320,6 +342,7 @@ impl Epoll {
     /// Waits for events until `deadline_ns` (monotonic; `None`: for ever; 0: not at all). Empty when time is up;
     /// `Errno::EINTR` by a signal.
     pub fn wait(&self, max: usize, deadline_ns: Option<u64>) -> Result<Vec<Reported>> {
+        let max = max.min(EVENTS_MAX);
         let mut out = Vec::new();
         self.take(max, &mut out);
         if out.is_empty() && deadline_ns == Some(0) {
@@ -425,6 +448,11 @@ impl Drop for Epoll {
 }
 
 impl FileOps for Epoll {
+    fn held_bytes(&self) -> u64 {
+        // Whoever has the lock is about to change it anyway.
+        self.items.try_lock().map_or(0, |items| items.len() as u64 * ITEM_BYTES)
+    }
+
     fn poll(&self, _file: &File, table: Option<&mut PollTable>) -> PollEvents {
         if let Some(table) = table {
             table.add(&self.ready.pollers);

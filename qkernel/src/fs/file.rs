@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::poll::{PollEvents, PollTable};
 use super::{Path, Stat};
 use crate::errno::{Errno, Result};
-use crate::mm::{IoBuf, MemoryObject};
+use crate::mm::{IoBuf, MemoryObject, account};
 use crate::sync::{Mutex, SpinLock};
 use crate::syscall::Ctx;
 
@@ -175,6 +175,10 @@ pub trait FileOps: Send + Sync + Any {
     fn flush(&self, _file: &File, _owner: &super::FileTable) {}
     /// `close(2)` took away the last descriptor of it; may sleep (`SO_LINGER`).
     fn last_close(&self) {}
+    /// Bytes that it holds for its readers, or on behalf of others: they come back when it is closed.
+    fn held_bytes(&self) -> u64 {
+        0
+    }
     fn as_any(&self) -> &dyn Any;
 }
 
@@ -311,9 +315,12 @@ impl Slots {
     }
 }
 
-/// Makes room for `len` entries; `ENOMEM` when the kernel has no such piece of memory, however much it has in all.
+/// What an open file takes of kernel memory, without what it holds for its readers.
+const FILE_BYTES: u64 = 1024;
+
+/// Makes room for `len` entries; `ENOMEM`.
 fn reserve(entries: &mut Vec<Option<Descriptor>>, len: usize) -> Result<()> {
-    entries.try_reserve(len.saturating_sub(entries.len())).map_err(|_| Errno::ENOMEM)
+    account::reserve(entries, len.saturating_sub(entries.len()))
 }
 
 /// The descriptors of a process (or of several that share them by `CLONE_FILES`).
@@ -364,6 +371,7 @@ impl FileTable {
 
     /// Puts a file at the lowest free descriptor from `least` on, below `limit` (`RLIMIT_NOFILE`); `EMFILE`.
     pub fn insert(&self, file: Arc<File>, close_on_exec: bool, least: usize, limit: u64) -> Result<i32> {
+        account::check(FILE_BYTES as usize)?;
         let mut slots = self.slots.lock();
         let from = least.max(slots.lowest);
         let entries = &mut slots.entries;
@@ -381,6 +389,17 @@ impl FileTable {
             slots.lowest = free + 1;
         }
         Ok(fd)
+    }
+
+    /// Bytes that come back when its descriptors are closed; of files that others hold as well a part.
+    pub fn held_bytes(&self) -> u64 {
+        let slots = self.slots.lock();
+        let held = |descriptor: &Descriptor| {
+            let holders = Arc::strong_count(&descriptor.file).max(1) as u64;
+            (FILE_BYTES + descriptor.file.ops.held_bytes()) / holders
+        };
+        let files: u64 = slots.entries.iter().flatten().map(held).sum();
+        files + (slots.entries.capacity() * size_of::<Option<Descriptor>>()) as u64
     }
 
     /// `EMFILE` when no descriptor below `limit` is free.

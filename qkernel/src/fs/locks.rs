@@ -6,11 +6,18 @@ use alloc::vec::Vec;
 
 use super::{File, Inode};
 use crate::errno::{Errno, Result};
+use crate::mm::account;
 use crate::sync::SpinLock;
 use crate::task::wait::WaitQueue;
 
 /// The largest offset a lock can cover: a range up to it has no end.
 pub const END: u64 = i64::MAX as u64;
+
+/// Most record locks of one file.
+const LOCKS_MAX: usize = 65_536;
+
+/// What a file's first lock takes of kernel memory.
+const LOCK_BYTES: usize = 512;
 
 /// Who holds a lock.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -54,8 +61,8 @@ impl FileLocks {
     }
 
     /// Takes `range` away from `owner`'s locks, splitting what is only partly covered.
-    fn unlock(&mut self, owner: Owner, start: u64, end: u64) {
-        let mut kept = Vec::with_capacity(self.records.len() + 1);
+    fn unlock(&mut self, owner: Owner, start: u64, end: u64) -> Result<()> {
+        let mut kept = account::vec(self.records.len() + 2).map_err(|_| Errno::ENOLCK)?;
         for held in self.records.drain(..) {
             if held.owner != owner || held.end < start || end < held.start {
                 kept.push(held);
@@ -69,11 +76,15 @@ impl FileLocks {
             }
         }
         self.records = kept;
+        Ok(())
     }
 
     /// Adds a lock that conflicts with none, replacing the owner's locks in its range and joining neighbours.
-    fn lock(&mut self, new: Lock) {
-        self.unlock(new.owner, new.start, new.end);
+    fn lock(&mut self, new: Lock) -> Result<()> {
+        if self.records.len() >= LOCKS_MAX {
+            return Err(Errno::ENOLCK);
+        }
+        self.unlock(new.owner, new.start, new.end)?;
         let mut joined = new;
         self.records.retain(|held| {
             let alike = held.owner == new.owner && held.exclusive == new.exclusive;
@@ -86,7 +97,9 @@ impl FileLocks {
             !(alike && touches)
         });
         let at = self.records.partition_point(|held| held.start <= joined.start);
+        // There is room: unlocking left it.
         self.records.insert(at, joined);
+        Ok(())
     }
 
     fn flock_conflict(&self, owner: u64, exclusive: bool) -> bool {
@@ -150,8 +163,9 @@ impl Table {
         }
         let locks = self.files.entry(file).or_default();
         let Some(holder) = locks.conflict(wanted) else {
-            locks.lock(*wanted);
-            return Ok(());
+            let result = locks.lock(*wanted);
+            self.prune(file);
+            return result;
         };
         if let (Owner::Table(me), Owner::Table(other), true) = (wanted.owner, holder.owner, waits) {
             if self.would_deadlock(me, other) {
@@ -172,6 +186,7 @@ pub fn test(file: &File, wanted: &Lock) -> Result<Option<Lock>> {
 /// Takes a lock (`F_SETLK`; `F_SETLKW` if `waits`). `EAGAIN`, `EDEADLK`, or interrupted.
 pub fn lock(file: &File, wanted: &Lock, waits: bool) -> Result<()> {
     let inode = inode_of(file)?;
+    account::check(LOCK_BYTES).map_err(|_| Errno::ENOLCK)?;
     let attempt = || with_table(|table| table.try_lock(inode, wanted, waits));
     let mut result = attempt();
     if waits && result == Err(Errno::EAGAIN) {
@@ -192,20 +207,23 @@ pub fn lock(file: &File, wanted: &Lock, waits: bool) -> Result<()> {
 /// Gives a range back (`F_UNLCK`).
 pub fn unlock(file: &File, owner: Owner, start: u64, end: u64) -> Result<()> {
     let inode = inode_of(file)?;
-    with_table(|table| {
-        if let Some(locks) = table.files.get_mut(&inode) {
-            locks.unlock(owner, start, end);
-        }
+    let result = with_table(|table| {
+        let locks = table.files.get_mut(&inode);
+        let result = locks.map_or(Ok(()), |locks| locks.unlock(owner, start, end));
         table.prune(inode);
+        result
     });
     CHANGED.wake_all();
-    Ok(())
+    result
 }
 
 /// `flock(2)`; `None` unlocks. `EAGAIN` when it would wait and `waits` is false.
 pub fn flock(file: &File, kind: Option<bool>, waits: bool) -> Result<()> {
     let inode = inode_of(file)?;
     let owner = file.id;
+    if kind.is_some() {
+        account::check(LOCK_BYTES)?;
+    }
     let attempt = |keep: bool| {
         with_table(|table| {
             let locks = table.files.entry(inode).or_default();
@@ -288,8 +306,8 @@ mod tests {
     #[test]
     fn unlocking_the_middle_splits() {
         let mut locks = FileLocks::default();
-        locks.lock(lock(1, 0, 99, true));
-        locks.unlock(Owner::Table(1), 10, 19);
+        locks.lock(lock(1, 0, 99, true)).unwrap();
+        locks.unlock(Owner::Table(1), 10, 19).unwrap();
         assert_eq!(ranges(&locks), [(0, 9, true), (20, 99, true)]);
         assert!(locks.conflict(&lock(2, 10, 19, true)).is_none());
         assert!(locks.conflict(&lock(2, 9, 9, false)).is_some());
@@ -298,10 +316,10 @@ mod tests {
     #[test]
     fn neighbours_of_one_kind_join_and_other_kinds_replace() {
         let mut locks = FileLocks::default();
-        locks.lock(lock(1, 0, 9, false));
-        locks.lock(lock(1, 10, END, false));
+        locks.lock(lock(1, 0, 9, false)).unwrap();
+        locks.lock(lock(1, 10, END, false)).unwrap();
         assert_eq!(ranges(&locks), [(0, END, false)]);
-        locks.lock(lock(1, 5, 6, true));
+        locks.lock(lock(1, 5, 6, true)).unwrap();
         assert_eq!(ranges(&locks), [(0, 4, false), (5, 6, true), (7, END, false)]);
     }
 

@@ -181,6 +181,10 @@ impl MemFile {
 }
 
 impl FileOps for MemFile {
+    fn held_bytes(&self) -> u64 {
+        self.0.store.resident_bytes()
+    }
+
     fn read(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
         match at {
             At::Offset(offset) => self.0.store.read(offset, buf),

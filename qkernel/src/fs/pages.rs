@@ -4,9 +4,9 @@
 use alloc::collections::VecDeque;
 
 use crate::errno::{Errno, Result};
-use crate::mm::IoBuf;
 #[cfg(not(test))]
 use crate::mm::frames::{self, Frame};
+use crate::mm::{IoBuf, account};
 
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = 4096;
@@ -112,6 +112,10 @@ impl PageQueue {
 
     fn page_for(&mut self, index: usize) -> Result<&mut DataPage> {
         while self.pages.len() <= index {
+            if self.pages.len() == self.pages.capacity() {
+                account::check(2 * self.pages.len() * size_of::<DataPage>())?;
+                self.pages.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+            }
             let page = match self.spare.take() {
                 Some(page) => page,
                 None => DataPage::new()?,

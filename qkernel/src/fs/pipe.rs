@@ -13,7 +13,7 @@ use super::poll::{PollEvents, PollTable};
 use super::{At, File, FileOps, OpenFlags, Stat, anon};
 use crate::errno::{Errno, Result};
 use crate::fs::inode::S_IFIFO;
-use crate::mm::IoBuf;
+use crate::mm::{IoBuf, account};
 use crate::sync::{Mutex, SpinLock};
 use crate::syscall::Ctx;
 use crate::task::wait::WaitQueue;
@@ -24,6 +24,8 @@ pub const PIPE_BUF: usize = 4096;
 const DEFAULT_CAPACITY: usize = 64 * 1024;
 /// `fs.pipe-max-size`.
 const CAPACITY_MAX: usize = 1 << 20;
+/// Most bytes that go through the kernel's own memory at once.
+const COPY_MAX: usize = 64 * 1024;
 const FIONREAD: u32 = 0x541b;
 
 /// What a pipe holds. Reads don't cross the end of a packet; bytes of plain writes form one run.
@@ -135,6 +137,7 @@ impl Pipe {
         if free == 0 || (want <= PIPE_BUF && free < want) {
             return Err(Errno::EAGAIN);
         }
+        ring.runs.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         let merges = matches!(ring.runs.back(), Some((_, false)));
         if !merges && ring.runs.len() >= self.capacity() / PIPE_BUF {
             return Err(Errno::EAGAIN);
@@ -153,6 +156,7 @@ impl Pipe {
             let len = buf.remaining().min(PIPE_BUF);
             let room =
                 ring.data.len() + len <= self.capacity() && ring.runs.len() < self.capacity() / PIPE_BUF;
+            ring.runs.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
             let pushed = if room { ring.data.push(buf, len) } else { Err(Errno::EAGAIN) };
             match pushed {
                 Ok(moved) => {
@@ -244,7 +248,8 @@ impl Pipe {
         if free == 0 {
             return Err(Errno::EAGAIN);
         }
-        let mut bytes = alloc::vec![0u8; free];
+        let mut bytes = account::filled(0u8, free.min(COPY_MAX))?;
+        let free = bytes.len();
         let filled = fill(&mut bytes)?.min(free);
         let result = if filled == 0 {
             Ok(0)
@@ -296,8 +301,8 @@ impl Ring {
 
     /// A copy of the first run, at most `max` bytes.
     fn copy_front(&self, max: usize) -> Result<Vec<u8>> {
-        let len = self.runs.front().map_or(0, |run| run.0).min(max);
-        let mut bytes = alloc::vec![0u8; len];
+        let len = self.runs.front().map_or(0, |run| run.0).min(max).min(COPY_MAX);
+        let mut bytes = account::filled(0u8, len)?;
         self.data.peek(0, &mut IoBuf::kernel(&mut bytes), len)?;
         Ok(bytes)
     }
@@ -398,6 +403,11 @@ pub fn fifo_open(slot: &FifoSlot, flags: OpenFlags) -> Result<Box<dyn FileOps>> 
 }
 
 impl FileOps for PipeEnd {
+    /// Each end counts as half of the pipe.
+    fn held_bytes(&self) -> u64 {
+        self.pipe.used.load(Ordering::Relaxed) as u64 / 2
+    }
+
     fn read(&self, _file: &File, buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
         self.pipe.read(buf)
     }

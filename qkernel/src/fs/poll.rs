@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bitflags::bitflags;
 
+use crate::mm::account;
 use crate::task::wait::{WaitQueue, Waker};
 
 bitflags! {
@@ -37,18 +38,37 @@ pub struct PollTable {
     waker: Waker,
     events: PollEvents,
     queues: Vec<(Arc<WaitQueue>, usize)>,
+    /// There was no memory for all queues.
+    is_short: bool,
 }
+
+/// What a queue takes for a waiter.
+const ENTRY_BYTES: usize = 512;
 
 impl PollTable {
     /// For a waiter that wants to hear of `events` (errors and hang-ups always count).
     pub fn new(waker: Waker, events: PollEvents) -> Self {
-        Self { waker, events: events | PollEvents::ERR | PollEvents::HUP, queues: Vec::new() }
+        Self {
+            waker,
+            events: events | PollEvents::ERR | PollEvents::HUP,
+            queues: Vec::new(),
+            is_short: false,
+        }
     }
 
     /// Called by `FileOps::poll`: the queue is told when readiness may have changed.
     pub fn add(&mut self, queue: &Arc<WaitQueue>) {
+        if account::reserve(&mut self.queues, 1).and_then(|()| account::check(ENTRY_BYTES)).is_err() {
+            self.is_short = true;
+            return;
+        }
         let id = queue.register(self.waker.clone(), self.events);
         self.queues.push((queue.clone(), id));
+    }
+
+    /// Whether some queue is not among those that tell: the caller must not wait.
+    pub fn is_short(&self) -> bool {
+        self.is_short
     }
 
     /// Changes the events that matter to the queues added from now on.

@@ -15,6 +15,7 @@ use core::any::Any;
 use super::file::{FileOps, OpenFlags};
 use super::inode::{AttrChange, CachePolicy, Inode, LinkTarget, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Stat};
 use crate::errno::{Errno, Result};
+use crate::mm::account;
 use crate::sync::Once;
 
 pub use file::{DirFile, Listing, TextFile, seek_plain};
@@ -88,6 +89,8 @@ fn start_time_ns() -> i64 {
 #[derive(Default)]
 pub struct Out {
     pub bytes: Vec<u8>,
+    /// There was no memory for all of it.
+    is_short: bool,
 }
 
 impl Out {
@@ -98,8 +101,12 @@ impl Out {
 
     /// Adds bytes as they are.
     pub fn push(&mut self, bytes: &[u8]) {
-        if self.bytes.len() + bytes.len() <= TEXT_MAX_BYTES {
-            self.bytes.extend_from_slice(bytes);
+        let fits = self.bytes.len() + bytes.len() <= TEXT_MAX_BYTES;
+        if fits && !self.is_short {
+            match account::reserve(&mut self.bytes, bytes.len()) {
+                Ok(()) => self.bytes.extend_from_slice(bytes),
+                Err(_) => self.is_short = true,
+            }
         }
     }
 
@@ -258,7 +265,7 @@ impl<C: Context> Node<C> {
         self.entry.guarded
     }
 
-    fn show(&self) -> Result<Out> {
+    fn show(&self) -> Result<Vec<u8>> {
         self.cx.check()?;
         let mut out = Out::default();
         match &self.entry.kind {
@@ -266,7 +273,7 @@ impl<C: Context> Node<C> {
             Kind::Text(show) | Kind::Setting(show, _) => show(&self.cx, &mut out)?,
             _ => return Err(Errno::EINVAL),
         }
-        Ok(out)
+        if out.is_short { Err(Errno::ENOMEM) } else { Ok(out.bytes) }
     }
 
     fn store(&self, bytes: &[u8]) -> Result<()> {
@@ -394,7 +401,7 @@ pub fn parse_number(bytes: &[u8]) -> Result<i64> {
         None => (digits, 10),
     };
     let value = i64::from_str_radix(digits, radix).map_err(|_| Errno::EINVAL)?;
-    Ok(if negative { -value } else { value })
+    if negative { value.checked_neg().ok_or(Errno::EINVAL) } else { Ok(value) }
 }
 
 /// Reads a name that is a plain decimal number without leading zeros, as process ids and descriptors are.

@@ -9,6 +9,7 @@ use super::inode::{CachePolicy, LinkTarget, S_IFDIR, S_IFLNK};
 use super::{Path, mount};
 use crate::config::{NAME_MAX, SYMLINKS_MAX};
 use crate::errno::{Errno, Result};
+use crate::mm::account;
 use crate::syscall::Ctx;
 
 /// `AT_FDCWD` of `openat(2)`.
@@ -231,6 +232,9 @@ pub fn child(dir: &Path, name: &[u8]) -> Result<Option<Path>> {
     Ok(child_locked(dir, name)?.map(mount::enter))
 }
 
+/// What a name in the cache takes of kernel memory, with its inode.
+const DENTRY_BYTES: usize = 2048;
+
 /// Looks `name` up in `dir`, whose [`Dentry::changes`] the caller holds; mounts aren't entered.
 pub fn child_locked(dir: &Path, name: &[u8]) -> Result<Option<Path>> {
     let policy = dir.inode.cache_policy();
@@ -240,6 +244,7 @@ pub fn child_locked(dir: &Path, name: &[u8]) -> Result<Option<Path>> {
     {
         return Ok(dentry.inode().map(|inode| dir.with(dentry.clone(), inode)));
     }
+    account::check(DENTRY_BYTES)?;
     let inode = match dir.inode.lookup(name) {
         Ok(inode) => inode,
         Err(Errno::ENOENT) => {

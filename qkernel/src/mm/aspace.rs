@@ -8,10 +8,12 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::PAGE;
+use super::account::{self, SANDBOX, STUB_BYTES};
 use super::frames::{self, Frame};
 use super::object::MemoryObject;
 use super::pagetable::{Entry, PageTable};
-use super::vma::{Vma, mirror_prot};
+use super::shown::Shown;
+use super::vma::{VMA_BYTES, Vma, mirror_prot};
 use super::window::HostFileMap;
 use crate::errno::Result;
 use crate::platform::{self, OpBatch};
@@ -56,6 +58,10 @@ pub struct Space {
     pub(super) next_frame: Option<Frame>,
     /// Pages of user frames mapped.
     pub(super) resident_pages: u64,
+    /// Ranges without mappings whose tables may go once no CPU walks them any more.
+    pub(super) unmapped: Vec<(u64, u64)>,
+    /// What the stub shows (systrap).
+    pub(super) shown: Shown,
     /// Facts for `/proc`.
     pub layout: Layout,
 }
@@ -80,7 +86,10 @@ impl AddressSpace {
     /// An empty address space.
     pub fn new() -> Result<Arc<Self>> {
         let table = PageTable::new()?;
+        let stub_bytes = if platform::is_systrap() { STUB_BYTES } else { 0 };
+        account::check(stub_bytes)?;
         let stub = platform::create_stub()?;
+        SANDBOX.add_host_side(stub_bytes);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let aspace = Arc::new(Self {
             id,
@@ -101,6 +110,8 @@ impl AddressSpace {
                 free_hint: USER_MAX,
                 next_frame: None,
                 resident_pages: 0,
+                unmapped: Vec::new(),
+                shown: Shown::new(),
                 layout: Layout::default(),
             }),
         });
@@ -143,6 +154,7 @@ impl AddressSpace {
         if platform::sync_ops(self, &[all]).is_err() {
             crate::info!("address space {}: its stub is gone", self.id);
         }
+        space.shown.clear();
         space.table.for_each(USER_MIN, USER_MAX, |_, entry| entry.0 &= !Entry::MIRRORED);
     }
 
@@ -218,6 +230,12 @@ impl AddressSpace {
         self.inner.lock()
     }
 
+    /// Bytes of kernel memory that the space takes, the host's share included.
+    pub fn kernel_bytes(&self) -> usize {
+        let space = self.lock();
+        space.table.bytes() + space.vmas.len() * VMA_BYTES + space.shown.bytes() + STUB_BYTES
+    }
+
     /// Facts for `/proc`, under the lock.
     pub fn with_layout<R>(&self, f: impl FnOnce(&mut Layout) -> R) -> R {
         f(&mut self.lock().layout)
@@ -249,6 +267,7 @@ impl AddressSpace {
         }
         let freed = core::mem::take(&mut space.freed);
         frames::drop_refs(&freed);
+        space.prune_tables();
     }
 
     /// Operations that withdraw access are carried out at once, behind all that were queued before them.
@@ -257,8 +276,12 @@ impl AddressSpace {
             return;
         }
         let ops = core::mem::take(&mut space.batch.ops);
+        let ops = space.charge_mirror(ops);
         let mut queued = self.mirror.lock();
-        if queued.is_empty() {
+        if queued.len() + ops.len() > 2 * platform::OPS_MAX {
+            // It drops what it shows, and what is new comes back by faults as well.
+            *queued = alloc::vec![MapOp { kind: MAP_OP_UNMAP_ALL, ..Default::default() }];
+        } else if queued.is_empty() {
             *queued = ops;
         } else {
             queued.extend(ops);
@@ -309,6 +332,7 @@ impl Drop for AddressSpace {
         drop(space);
         // On return the stub maps nothing any more, or is dead.
         platform::destroy_stub(self.stub);
+        SANDBOX.remove_host_side(if platform::is_systrap() { STUB_BYTES } else { 0 });
         frames::drop_refs(&freed);
         ALL.lock().remove(&self.id);
     }

@@ -2,12 +2,13 @@
 
 use alloc::sync::Arc;
 
+use super::account;
 use super::aspace::AddressSpace;
 use super::frames::{self, Frame};
 use super::object::MemoryObject;
 use super::pagetable::Entry;
 use super::residency;
-use super::vma::VmaFlags;
+use super::vma::{VMA_BYTES, VmaFlags};
 use crate::errno::{Errno, Result};
 
 impl AddressSpace {
@@ -39,8 +40,9 @@ fn copy_space(ours: &mut super::aspace::Space, theirs: &mut super::aspace::Space
     theirs.mmap_top = ours.mmap_top;
     theirs.free_hint = ours.free_hint;
     theirs.layout = ours.layout.clone();
-    let vmas: alloc::vec::Vec<_> = ours.vmas.values().cloned().collect();
-    for vma in vmas {
+    let mut from = 0;
+    while let Some(vma) = ours.vmas.range(from..).next().map(|(_, vma)| vma.clone()) {
+        from = vma.end;
         if vma.flags.contains(VmaFlags::DONT_FORK) {
             continue;
         }
@@ -48,6 +50,7 @@ fn copy_space(ours: &mut super::aspace::Space, theirs: &mut super::aspace::Space
         // Pages of an object come back by faults, unless some are the mapping's own.
         let own = vma.object.is_none() || vma.flags.contains(VmaFlags::COPIED);
         let copies = own && !vma.is_shared() && !vma.flags.contains(VmaFlags::WIPE_ON_FORK);
+        account::check(VMA_BYTES)?;
         theirs.vmas.insert(start, vma);
         if !copies {
             continue;

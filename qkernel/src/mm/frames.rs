@@ -7,6 +7,7 @@ use core::ptr::NonNull;
 
 pub use allocator::bitmap::Frame;
 
+use super::account::{self, RESERVE_BYTES, SANDBOX};
 use super::{heap, residency};
 use crate::arch;
 use crate::errno::{Errno, Result};
@@ -16,6 +17,8 @@ use crate::sync::{Once, SpinLock};
 type Frames = BitmapAllocator<StridedControl, SpinLock<()>>;
 
 static FRAMES: Once<Frames> = Once::new();
+/// Frames beyond the limit, for processes that come in from outside.
+const RESERVE: usize = RESERVE_BYTES / 4096;
 
 /// Sets the allocator up. Control pages open each block on kvm; on systrap, where user memory is in reach of
 /// applications, they stand in kernel memory at the block's index.
@@ -31,6 +34,8 @@ pub fn init(boot: &BootInfo) -> Result<()> {
         StridedControl::in_blocks(NonNull::new(platform::ptr(USER_PHYS)).ok_or(Errno::EINVAL)?)
     };
     let limit = usize::try_from(boot.user_frames_limit).map_err(|_| Errno::EINVAL)?;
+    let limit = limit.saturating_add(RESERVE);
+    SANDBOX.open(boot.user_frames_limit.saturating_mul(abi::PAGE_SIZE));
     // SAFETY: the VMM made the region zero-filled and 4 MiB-aligned, and the control pages are ours alone.
     FRAMES.call_once(|| unsafe { Frames::new(USER_PHYS, len, limit, control, SpinLock::new(())) });
     Ok(())
@@ -40,9 +45,25 @@ fn frames() -> Option<&'static Frames> {
     FRAMES.get()
 }
 
+/// How many of `wanted` frames the current task may have: the reserve is not for everyone, and kernel memory beyond its
+/// allowance takes from what applications may have.
+fn granted(frames: &Frames, wanted: usize) -> usize {
+    let left = SANDBOX.frames_limit().saturating_sub(frames.frames_in_use());
+    if left > 0 {
+        return wanted.min(left);
+    }
+    // The allocator has the last word.
+    if account::uses_reserve() { wanted.min(1) } else { 0 }
+}
+
+fn alloc_one() -> Option<(Frame, bool)> {
+    let frames = frames()?;
+    (granted(frames, 1) == 1).then(|| frames.alloc()).flatten()
+}
+
 /// A frame of zeros with one reference.
 pub fn alloc_zeroed() -> Option<Frame> {
-    let (frame, clean) = frames()?.alloc()?;
+    let (frame, clean) = alloc_one()?;
     residency::forget(frame);
     if !clean {
         zero(frame);
@@ -52,7 +73,7 @@ pub fn alloc_zeroed() -> Option<Frame> {
 
 /// A frame with one reference whose content the caller overwrites whole.
 pub fn alloc_any() -> Option<Frame> {
-    let frame = frames()?.alloc()?.0;
+    let frame = alloc_one()?.0;
     residency::forget(frame);
     Some(frame)
 }
@@ -60,7 +81,8 @@ pub fn alloc_any() -> Option<Frame> {
 /// Up to `max` contiguous frames of zeros, at `near` if it is free. Of frames that must be cleared first at most
 /// `dirty_max` are taken.
 pub fn alloc_zeroed_run(max: usize, near: Option<Frame>, dirty_max: usize) -> Option<(Frame, usize)> {
-    let run = frames()?.alloc_run(max, near)?;
+    let frames = frames()?;
+    let run = frames.alloc_run(granted(frames, max), near)?;
     (0..run.frames).for_each(|i| residency::forget(run.start.add(i)));
     if run.clean {
         return Some((run.start, run.frames));
@@ -137,7 +159,9 @@ pub fn reclaim() -> u64 {
 
 /// Sizes of user memory.
 pub fn stats() -> BitmapStats {
-    frames().map(BitmapAllocator::stats).unwrap_or_default()
+    let mut stats = frames().map(BitmapAllocator::stats).unwrap_or_default();
+    stats.limit_frames = stats.limit_frames.saturating_sub(RESERVE);
+    stats
 }
 
 /// Frames that are allocated.
@@ -145,9 +169,14 @@ pub fn in_use() -> usize {
     frames().map_or(0, BitmapAllocator::frames_in_use)
 }
 
+/// Whether the current task would get one.
+pub fn has_any() -> bool {
+    frames().is_some_and(|frames| granted(frames, 1) == 1 && frames.frames_in_use() < frames.limit_frames())
+}
+
 /// Frames that may still be allocated.
 pub fn available() -> usize {
-    frames().map_or(0, |frames| frames.limit_frames().saturating_sub(frames.frames_in_use()))
+    frames().map_or(0, |frames| SANDBOX.frames_limit().saturating_sub(frames.frames_in_use()))
 }
 
 /// Zeros a frame from byte `inside` on.

@@ -4,9 +4,8 @@ use alloc::vec::Vec;
 use allocator::buddy::LockedHeap;
 use core::alloc::Layout;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
 
-use crate::config::HEAP_RESERVE_BYTES;
 use crate::errno::{Errno, Result};
 use crate::platform;
 use crate::sync::SpinLock;
@@ -82,26 +81,4 @@ pub fn trim() -> usize {
     };
     // SAFETY: released kernel memory reads as zeros.
     unsafe { HEAP.trim(release) }
-}
-
-/// How many system calls may go by between two looks at the heap.
-const LOOK_EVERY: u32 = 16;
-static CALLS: AtomicU32 = AtomicU32::new(0);
-static SHORT: AtomicBool = AtomicBool::new(false);
-
-/// Whether the heap is down to the kernel's own reserve. Asked at every system call, so it looks only now and then
-/// while there is plenty.
-pub fn is_short() -> bool {
-    // A count that is lost to another CPU does no harm.
-    let calls = CALLS.load(Ordering::Relaxed);
-    CALLS.store(calls.wrapping_add(1), Ordering::Relaxed);
-    if calls.is_multiple_of(LOOK_EVERY) || SHORT.load(Ordering::Relaxed) {
-        SHORT.store(!has_room(), Ordering::Relaxed);
-    }
-    SHORT.load(Ordering::Relaxed)
-}
-
-/// Whether the guest may still make the kernel allocate; checked where system calls create kernel objects.
-pub fn has_room() -> bool {
-    HEAP.stats().free_bytes > HEAP_RESERVE_BYTES
 }

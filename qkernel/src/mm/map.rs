@@ -4,10 +4,11 @@ use abi::layout::{USER_MAX, USER_MIN};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use super::account;
 use super::aspace::{AddressSpace, Space};
 use super::object::MemoryObject;
 use super::pagetable::Entry;
-use super::vma::{Prot, Vma, VmaFlags};
+use super::vma::{Prot, VMA_BYTES, Vma, VmaFlags};
 use super::{PAGE, frames, page_up};
 use crate::config::VMAS_MAX;
 use crate::errno::{Errno, Result};
@@ -54,7 +55,7 @@ impl AddressSpace {
     pub fn unmap(&self, addr: u64, len: u64) -> Result<()> {
         let end = range_end(addr, len)?;
         let mut space = self.lock();
-        let result = space.unmap(addr, end).map(drop);
+        let result = space.unmap(addr, end);
         self.commit(&mut space);
         result
     }
@@ -158,11 +159,10 @@ impl AddressSpace {
         if !space.is_covered(addr, end) {
             return Err(Errno::ENOMEM);
         }
-        Ok((addr..end)
-            .step_by(PAGE as usize)
-            .map(|page| space.table.get(page))
-            .map(|entry| u8::from(entry.holds_page() && !entry.has(Entry::SWAPPED)))
-            .collect())
+        let pages = (addr..end).step_by(PAGE as usize);
+        let is_resident = |entry: Entry| entry.holds_page() && !entry.has(Entry::SWAPPED);
+        let residents = pages.map(|page| u8::from(is_resident(space.table.get(page))));
+        account::collect(((end - addr) / PAGE) as usize, residents)
     }
 
     /// `mremap(2)`: resizes or moves a mapping; returns its new address.
@@ -290,9 +290,7 @@ impl Space {
 
     /// Adds a mapping where nothing is mapped, merging it with its neighbours.
     fn insert(&mut self, mut vma: Vma) -> Result<()> {
-        if self.vmas.len() >= VMAS_MAX {
-            return Err(Errno::ENOMEM);
-        }
+        self.check_vma()?;
         if let Some((_, before)) = self.vmas.range(..vma.start).next_back()
             && before.continues_with(&vma)
         {
@@ -313,39 +311,53 @@ impl Space {
         Ok(())
     }
 
+    /// Whether there may be another mapping; `ENOMEM`.
+    fn check_vma(&self) -> Result<()> {
+        if self.vmas.len() < VMAS_MAX { account::check(VMA_BYTES) } else { Err(Errno::ENOMEM) }
+    }
+
     /// Makes `addr` a border between mappings.
     pub(super) fn split_at(&mut self, addr: u64) -> Result<()> {
-        let Some((_, vma)) = self.vmas.range_mut(..addr).next_back() else { return Ok(()) };
+        let Some((start, vma)) = self.vmas.range(..addr).next_back() else { return Ok(()) };
         if vma.end <= addr {
             return Ok(());
         }
-        let tail = vma.split_off(addr);
-        if self.vmas.len() >= VMAS_MAX {
-            if let Some((_, vma)) = self.vmas.range_mut(..addr).next_back() {
-                vma.end = tail.end;
-            }
-            return Err(Errno::ENOMEM);
+        let start = *start;
+        self.check_vma()?;
+        if let Some(tail) = self.vmas.get_mut(&start).map(|vma| vma.split_off(addr)) {
+            self.vmas.insert(tail.start, tail);
         }
-        self.vmas.insert(tail.start, tail);
         Ok(())
     }
 
-    /// Removes all mappings in a range; returns them.
-    pub(super) fn unmap(&mut self, start: u64, end: u64) -> Result<Vec<Vma>> {
+    /// Removes all mappings in a range.
+    pub(super) fn unmap(&mut self, start: u64, end: u64) -> Result<()> {
         if !self.overlaps(start, end) {
-            return Ok(Vec::new());
+            return Ok(());
         }
         self.split_at(start)?;
         self.split_at(end)?;
-        let keys: Vec<u64> = self.vmas.range(start..end).map(|(key, _)| *key).collect();
-        let removed: Vec<Vma> = keys.iter().filter_map(|key| self.vmas.remove(key)).collect();
-        for vma in &removed {
-            self.clear(vma.start, vma.end);
+        while let Some(key) = self.vmas.range(start..end).next().map(|(key, _)| *key) {
+            if let Some(vma) = self.vmas.remove(&key) {
+                self.clear(vma.start, vma.end);
+            }
         }
+        self.unmapped.push((start, end));
         if end > self.free_hint {
             self.free_hint = end.min(self.mmap_top);
         }
-        Ok(removed)
+        Ok(())
+    }
+
+    /// Frees the page tables of what was unmapped, where nothing is mapped now.
+    pub(super) fn prune_tables(&mut self) {
+        while let Some((start, end)) = self.unmapped.pop() {
+            let next = self.vmas.range(start..).next().map_or(USER_MAX, |(key, _)| *key);
+            let last = self.vmas.range(..start).next_back().map_or(0, |(_, vma)| vma.end);
+            if last <= start && end <= next {
+                self.table.prune(start, end, (last, next));
+            }
+        }
     }
 
     /// Whether every byte of a range is mapped.
@@ -388,23 +400,20 @@ impl Space {
 
     /// Joins mappings in and next to a range that continue one another.
     fn merge_around(&mut self, start: u64, end: u64) {
-        let from = self.vmas.range(..start).next_back().map_or(start, |(key, _)| *key);
-        let keys: Vec<u64> = self.vmas.range(from..=end).map(|(key, _)| *key).collect();
-        let mut last: Option<u64> = None;
-        for key in keys {
-            let joins = last
-                .and_then(|last| Some((last, self.vmas.get(&last)?, self.vmas.get(&key)?)))
-                .filter(|(_, before, after)| before.continues_with(after))
-                .map(|(last, _, after)| (last, after.end));
-            match joins {
-                Some((before, end)) => {
-                    self.vmas.remove(&key);
-                    if let Some(vma) = self.vmas.get_mut(&before) {
-                        vma.end = end;
-                    }
-                }
-                None => last = Some(key),
+        let mut at = self.vmas.range(..start).next_back().map_or(start, |(key, _)| *key);
+        while at < end {
+            let mut here = self.vmas.range(at..=end).map(|(key, vma)| (*key, vma));
+            let (Some((before, vma)), Some((after, next))) = (here.next(), here.next()) else { return };
+            if !vma.continues_with(next) {
+                at = after;
+                continue;
             }
+            let joined_end = next.end;
+            self.vmas.remove(&after);
+            if let Some(vma) = self.vmas.get_mut(&before) {
+                vma.end = joined_end;
+            }
+            at = before;
         }
     }
 
@@ -443,6 +452,11 @@ impl Space {
             return Err(Errno::EINVAL);
         }
         let old_end = old.checked_add(old_len).filter(|end| *end <= vma.end).ok_or(Errno::EFAULT)?;
+        // The object's offsets stay numbers of a file's.
+        let shown = vma.object_offset(old).checked_add(new_len);
+        if shown.is_none_or(|end| i64::try_from(end).is_err()) {
+            return Err(Errno::EINVAL);
+        }
         if let Remap::Fixed(to) = how {
             let end = range_end(to, new_len)?;
             if to < old_end && end > old {

@@ -1,5 +1,6 @@
 //! Memory: frames, page tables, address spaces, faults, and copies to and from user memory.
 
+pub mod account;
 pub mod aspace;
 pub mod copies;
 mod fault;
@@ -15,6 +16,7 @@ pub mod pages;
 pub mod pagetable;
 pub mod report;
 pub mod residency;
+mod shown;
 pub mod user;
 pub mod vma;
 pub mod window;

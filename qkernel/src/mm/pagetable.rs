@@ -1,5 +1,6 @@
 //! 4-level page tables in the processor's format; the truth about user memory on both platforms.
 
+use super::account::{self, SANDBOX};
 use super::{PAGE, heap};
 use crate::arch::ring0;
 use crate::errno::{Errno, Result};
@@ -60,6 +61,8 @@ impl Entry {
 /// A root and its tables. Tables are pages of the kernel heap.
 pub struct PageTable {
     root: u64,
+    /// Pages of tables, the root's included.
+    tables: usize,
 }
 
 const ENTRIES: usize = 512;
@@ -75,13 +78,21 @@ fn entries(phys: u64) -> *mut u64 {
     platform::ptr(phys)
 }
 
+/// The host's page tables of a stub are as many as the tables they mirror, at most.
+fn host_side_bytes() -> usize {
+    if platform::is_systrap() { PAGE as usize } else { 0 }
+}
+
 fn new_table() -> Result<u64> {
+    account::check(PAGE as usize + host_side_bytes())?;
     let linear = heap::alloc_zeroed_page().ok_or(Errno::ENOMEM)?;
+    SANDBOX.add_host_side(host_side_bytes());
     Ok(platform::phys_of(linear as *const u8))
 }
 
 fn free_table(phys: u64) {
-    heap::free_pages(platform::linear(phys), 4096);
+    heap::free_pages(platform::linear(phys), PAGE as usize);
+    SANDBOX.remove_host_side(host_side_bytes());
 }
 
 static KERNEL_ROOT: Once<u64> = Once::new();
@@ -108,12 +119,17 @@ impl PageTable {
                 unsafe { entries(root).add(USER_ROOT_ENTRIES + i).write(*entry) };
             }
         }
-        Ok(Self { root })
+        Ok(Self { root, tables: 1 })
     }
 
     /// Guest-physical address of the root.
     pub fn root(&self) -> u64 {
         self.root
+    }
+
+    /// Bytes of kernel memory that the tables take, the host's share included.
+    pub fn bytes(&self) -> usize {
+        self.tables * (PAGE as usize + host_side_bytes())
     }
 
     /// The leaf entry of `addr`, if its tables exist.
@@ -139,6 +155,7 @@ impl PageTable {
             let slot = unsafe { &mut *entries(table).add(index(addr, level)) };
             if !Entry(*slot).has(Entry::PRESENT) {
                 *slot = Entry::new(new_table()?, TABLE).0;
+                self.tables += 1;
             }
             table = Entry(*slot).phys();
         }
@@ -200,16 +217,50 @@ impl PageTable {
         (Some(table), PAGE << 9)
     }
 
-    /// Frees a table of `level` and the tables below its first `count` entries.
-    fn free_level(table: u64, level: u32, count: usize) {
+    /// Frees the tables on the way to `[start, end)` that cover nothing beyond `gap`, a range without mappings around it.
+    /// The caller has cleared the entries there, and no processor walks them any more.
+    pub fn prune(&mut self, start: u64, end: u64, gap: (u64, u64)) {
+        if start < end {
+            self.tables -= Self::prune_level(self.root, 3, start, end, gap);
+        }
+    }
+
+    /// Prunes below a table of `level`; returns how many tables were freed.
+    fn prune_level(table: u64, level: u32, start: u64, end: u64, gap: (u64, u64)) -> usize {
+        let span = PAGE << (9 * level);
+        let mut freed = 0;
+        let mut first = start / span * span;
+        while first < end {
+            // SAFETY: `table` is a table page of ours, and the index is below 512.
+            let slot = unsafe { entries(table).add(index(first, level)) };
+            // SAFETY: as above.
+            let entry = Entry(unsafe { *slot });
+            if !entry.has(Entry::PRESENT) {
+            } else if gap.0 <= first && first + span <= gap.1 {
+                // SAFETY: as above.
+                unsafe { *slot = 0 };
+                freed += Self::free_level(entry.phys(), level - 1, ENTRIES);
+            } else if level > 1 {
+                let (from, to) = (start.max(first), end.min(first + span));
+                freed += Self::prune_level(entry.phys(), level - 1, from, to, gap);
+            }
+            first += span;
+        }
+        freed
+    }
+
+    /// Frees a table of `level` and the tables below its first `count` entries; returns how many there were.
+    fn free_level(table: u64, level: u32, count: usize) -> usize {
+        let mut freed = 1;
         for i in 0..if level > 0 { count } else { 0 } {
             // SAFETY: `table` is a table page of ours; nothing uses it any more.
             let entry = Entry(unsafe { *entries(table).add(i) });
             if entry.has(Entry::PRESENT) {
-                Self::free_level(entry.phys(), level - 1, ENTRIES);
+                freed += Self::free_level(entry.phys(), level - 1, ENTRIES);
             }
         }
         free_table(table);
+        freed
     }
 }
 

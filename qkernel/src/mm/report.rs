@@ -2,11 +2,13 @@
 
 use alloc::vec::Vec;
 
+use super::account;
 use super::aspace::AddressSpace;
 use super::frames::{self, Frame};
 use super::object::MemoryObject;
 use super::pagetable::Entry;
 use super::vma::{Prot, VmaFlags};
+use crate::errno::Result;
 
 /// Pages of a mapping by what they are.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -37,10 +39,10 @@ pub struct Region {
 
 impl AddressSpace {
     /// All mappings, in order.
-    pub fn regions(&self, count_pages: bool) -> Vec<Region> {
+    pub fn regions(&self, count_pages: bool) -> Result<Vec<Region>> {
         let mut space = self.lock();
         let space = &mut *space;
-        let mut regions: Vec<Region> = Vec::with_capacity(space.vmas.len());
+        let mut regions: Vec<Region> = account::vec(space.vmas.len())?;
         for vma in space.vmas.values() {
             let mut pages = Pages::default();
             if count_pages {
@@ -56,7 +58,7 @@ impl AddressSpace {
                 pages,
             });
         }
-        regions
+        Ok(regions)
     }
 }
 

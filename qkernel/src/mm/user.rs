@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use super::account;
 use super::aspace::{AddressSpace, Space};
 use super::{Access, Fault, PAGE, page_down, window};
 use crate::arch;
@@ -98,7 +99,7 @@ impl UserMemory {
 
     /// Reads `count` values; the caller has bounded `count`.
     pub fn read_array<T: Pod>(&self, addr: u64, count: usize) -> Result<Vec<T>> {
-        let mut values = alloc::vec![zeroed::<T>(); count];
+        let mut values = account::filled(zeroed::<T>(), count)?;
         // SAFETY: the vector holds `count` plain values.
         let bytes = unsafe {
             core::slice::from_raw_parts_mut(values.as_mut_ptr().cast::<u8>(), count * size_of::<T>())

@@ -62,6 +62,9 @@ bitflags! {
     }
 }
 
+/// What a mapping takes of kernel memory.
+pub const VMA_BYTES: usize = 4 * size_of::<Vma>();
+
 /// One mapping: `[start, end)` is page aligned and not empty.
 #[derive(Clone)]
 pub struct Vma {

@@ -11,7 +11,7 @@ use crate::errno::{Errno, Result};
 use crate::fs::File;
 use crate::fs::pages::PageQueue;
 use crate::fs::poll::PollEvents;
-use crate::mm::IoBuf;
+use crate::mm::{IoBuf, account};
 use crate::sync::Mutex;
 use crate::task::wait::WaitQueue;
 
@@ -36,6 +36,14 @@ struct Record {
 struct Queue {
     data: PageQueue,
     records: VecDeque<Record>,
+}
+
+impl Queue {
+    /// Makes room for another record; `ENOMEM`.
+    fn reserve(&mut self) -> Result<()> {
+        account::check(RECORD_COST)?;
+        self.records.try_reserve(1).map_err(|_| Errno::ENOMEM)
+    }
 }
 
 /// What was received.
@@ -149,6 +157,11 @@ impl Inbox {
         self.bytes.load(Ordering::Acquire)
     }
 
+    /// Bytes of memory that it takes.
+    pub fn held_bytes(&self) -> usize {
+        self.cost.load(Ordering::Relaxed)
+    }
+
     /// Bytes of the first message.
     pub fn first_len(&self) -> usize {
         self.queue.lock().records.front().map_or(0, |record| record.len)
@@ -188,6 +201,7 @@ impl Inbox {
         }
         let mut queue = self.queue.lock();
         let free = self.check_room(limit)?;
+        queue.reserve()?;
         let moved = queue.data.push(buf, buf.remaining().min(free))?;
         let envelope = envelope.take().unwrap_or_default();
         match queue.records.back_mut() {
@@ -213,6 +227,7 @@ impl Inbox {
         }
         let mut queue = self.queue.lock();
         self.check_room(limit)?;
+        queue.reserve()?;
         let (start, before) = (buf.mark(), queue.data.len());
         match queue.data.push(buf, len) {
             Ok(moved) if moved == len => {}

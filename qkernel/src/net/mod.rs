@@ -105,6 +105,10 @@ pub trait Socket: Send + Sync + Any {
     fn protocol(&self) -> u32 {
         0
     }
+    /// Bytes that wait for whoever reads it.
+    fn held_bytes(&self) -> u64 {
+        0
+    }
     fn bind(&self, cx: &Ctx<'_>, addr: &[u8]) -> Result<()>;
     fn listen(&self, cx: &Ctx<'_>, backlog: usize) -> Result<()>;
     /// `wait`: the caller waits when it must.
@@ -251,6 +255,10 @@ impl Drop for SocketFile {
 }
 
 impl FileOps for SocketFile {
+    fn held_bytes(&self) -> u64 {
+        self.socket.held_bytes()
+    }
+
     fn read(&self, file: &File, buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
         if buf.is_empty() {
             return Ok(0);

@@ -154,6 +154,7 @@ impl UnixSocket {
         if listener.shut {
             return Err(Errno::ECONNREFUSED);
         }
+        crate::fs::anon::check_room()?;
         if listener.pending.len() > listener.backlog {
             return Err(Errno::EAGAIN);
         }
@@ -303,6 +304,12 @@ impl Socket for UnixSocket {
 
     fn kind(&self) -> u32 {
         self.kind
+    }
+
+    fn held_bytes(&self) -> u64 {
+        let link = self.link().map(|link| link.inbox);
+        let inboxes = self.datagrams.iter().chain(&link);
+        inboxes.map(|inbox| inbox.held_bytes() as u64).sum()
     }
 
     fn bind(&self, cx: &Ctx<'_>, addr: &[u8]) -> Result<()> {

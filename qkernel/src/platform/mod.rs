@@ -377,9 +377,17 @@ impl OpBatch {
             last.len += op.len;
             return;
         }
+        // Beyond this the stub drops all it shows, and faults bring back what is used.
+        if self.ops.len() >= OPS_MAX {
+            self.ops.clear();
+            self.ops.push(MapOp { kind: run::MAP_OP_UNMAP_ALL, ..Default::default() });
+        }
         self.ops.push(op);
     }
 }
+
+/// Most operations of a batch: it stays small however many pages a call changes.
+pub const OPS_MAX: usize = 16_384;
 
 /// Physically adjacent, and not across a window chunk (each chunk is another file mapping).
 fn mergeable(last: &MapOp, op: &MapOp) -> bool {

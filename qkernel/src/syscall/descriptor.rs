@@ -130,13 +130,14 @@ fn owner(cx: &Ctx<'_>, file: &File, command: u32, arg: u64) -> SyscallResult {
         F_SETOWN_EX => {
             let new: OwnerEx = cx.user().read(arg)?;
             file.owner.lock().0 = match new.kind {
+                0 | 1 if new.id < 0 => return Err(Errno::EINVAL),
                 0 | 1 => new.id,
                 2 => new.id.checked_neg().ok_or(Errno::EINVAL)?,
                 _ => return Err(Errno::EINVAL),
             };
         }
         _ => {
-            let (kind, id) = if owner < 0 { (2, -owner) } else { (1, owner) };
+            let (kind, id) = if owner < 0 { (2, owner.wrapping_neg()) } else { (1, owner) };
             cx.user().write(arg, &OwnerEx { kind, id })?;
         }
     }

@@ -9,6 +9,7 @@ use crate::fs::access::{self, Actor};
 use crate::fs::inode::S_IFDIR;
 use crate::fs::path::AT_FDCWD;
 use crate::fs::{DirEntry, Path, walk};
+use crate::mm::account;
 use crate::task::creds::CAP_SYS_CHROOT;
 
 /// Most bytes gathered in the kernel by one listing.
@@ -26,8 +27,8 @@ fn list(cx: &Ctx<'_>, fd: i32, buf: u64, len: u32, put: fn(&mut Vec<u8>, &DirEnt
         return Err(Errno::ENOENT);
     }
     let room = (len as usize).min(LISTING_MAX).min(RW_MAX_BYTES);
-    let mut out: Vec<u8> = Vec::with_capacity(room.min(32 * 1024));
-    let mut cut = false;
+    let mut out: Vec<u8> = account::vec(room.min(32 * 1024))?;
+    let (mut cut, mut short) = (false, false);
     let mut record = Vec::new();
     file.ops.read_dir(&file, &mut |entry| {
         record.clear();
@@ -36,9 +37,15 @@ fn list(cx: &Ctx<'_>, fd: i32, buf: u64, len: u32, put: fn(&mut Vec<u8>, &DirEnt
             cut = true;
             return false;
         }
-        out.extend_from_slice(&record);
-        true
+        short = account::reserve(&mut out, record.len()).is_err();
+        if !short {
+            out.extend_from_slice(&record);
+        }
+        !short
     })?;
+    if out.is_empty() && short {
+        return Err(Errno::ENOMEM);
+    }
     if out.is_empty() && cut {
         return Err(Errno::EINVAL);
     }

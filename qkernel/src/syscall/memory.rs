@@ -33,6 +33,10 @@ pub(super) fn mmap(
     vma_flags.set(VmaFlags::GROWS_DOWN, flags.contains(MapFlags::GROWSDOWN) && !shared);
     vma_flags.set(VmaFlags::NO_RESERVE, flags.contains(MapFlags::NORESERVE));
     vma_flags.set(VmaFlags::LOCKED, flags.contains(MapFlags::LOCKED));
+    // No mapping shows what lies beyond the largest file, however it is moved.
+    if offset.checked_add(len).is_none_or(|end| i64::try_from(end).is_err()) {
+        return Err(Errno::EOVERFLOW);
+    }
     let (object, max_prot) = if flags.contains(MapFlags::ANONYMOUS) {
         (shared.then(|| MemoryObject::Store(PageStore::new(len))), Prot::all())
     } else {
@@ -187,7 +191,8 @@ pub(super) fn mincore(cx: &Ctx<'_>, addr: u64, len: u64, vec: u64) -> SyscallRes
     while at < end {
         let part = (end - at).min(PAGE << 12);
         let resident = cx.aspace().resident(at, part)?;
-        cx.user().write_bytes(vec + (at - addr) / PAGE, &resident)?;
+        let to = vec.checked_add((at - addr) / PAGE).ok_or(Errno::EFAULT)?;
+        cx.user().write_bytes(to, &resident)?;
         at += part;
     }
     Ok(0)
@@ -222,6 +227,13 @@ pub(super) fn madvise(cx: &Ctx<'_>, addr: u64, len: u64, advice: u32) -> Syscall
     .map(|()| 0)
 }
 
+/// The pages that a range touches: start and length; `EINVAL`.
+fn whole_pages(addr: u64, len: u64) -> Result<(u64, u64)> {
+    let start = addr & !(PAGE - 1);
+    let len = len.checked_add(addr - start).and_then(page_up).ok_or(Errno::EINVAL)?;
+    Ok((start, len))
+}
+
 /// `mlock(2)`: memory is never swapped behind the program's back except by hibernation; pages are brought in.
 pub(super) fn mlock(cx: &Ctx<'_>, addr: u64, len: u64) -> SyscallResult {
     mlock2(cx, addr, len, 0)
@@ -233,8 +245,7 @@ pub(super) fn mlock2(cx: &Ctx<'_>, addr: u64, len: u64, flags: u32) -> SyscallRe
     if flags & !ONFAULT != 0 {
         return Err(Errno::EINVAL);
     }
-    let start = addr & !(PAGE - 1);
-    let len = len.checked_add(addr - start).and_then(page_up).ok_or(Errno::EINVAL)?;
+    let (start, len) = whole_pages(addr, len)?;
     cx.aspace().set_flags(start, len, |vma| vma | VmaFlags::LOCKED)?;
     if flags & ONFAULT == 0 {
         cx.aspace().populate(start, len);
@@ -244,8 +255,7 @@ pub(super) fn mlock2(cx: &Ctx<'_>, addr: u64, len: u64, flags: u32) -> SyscallRe
 
 /// `munlock(2)`.
 pub(super) fn munlock(cx: &Ctx<'_>, addr: u64, len: u64) -> SyscallResult {
-    let start = addr & !(PAGE - 1);
-    let len = len.checked_add(addr - start).and_then(page_up).ok_or(Errno::EINVAL)?;
+    let (start, len) = whole_pages(addr, len)?;
     cx.aspace().set_flags(start, len, |vma| vma - VmaFlags::LOCKED).map(|()| 0)
 }
 

@@ -37,7 +37,9 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::errno::{Errno, Result};
 use crate::fs::{File, FileTable};
+use crate::mm::account::SANDBOX;
 use crate::mm::{AddressSpace, UserMemory};
+use crate::task::oom;
 use crate::task::{Process, Task};
 
 /// What a system call returns in `rax`.
@@ -186,7 +188,9 @@ pub fn dispatch(task: &Arc<Task>) {
     // The entry leaves rcx and r11 as the instruction does: return address and flags.
     regs.rcx = regs.rip;
     regs.r11 = regs.rflags;
-    let result = if crate::mm::heap::is_short() && !GIVING_BACK.contains(&number) {
+    SANDBOX.relieve();
+    let result = if SANDBOX.is_overdrawn() && !GIVING_BACK.contains(&number) {
+        oom::relieve(task);
         Err(Errno::ENOMEM)
     } else {
         table::call(&cx, number, args)

@@ -6,7 +6,8 @@ use alloc::vec::Vec;
 use super::{Ctx, SyscallResult};
 use crate::errno::{Errno, Result};
 use crate::fs::poll::{PollEvents, PollTable};
-use crate::fs::{File, OpenFlags, anon, host_poll};
+use crate::fs::{File, OpenFlags, host_poll};
+use crate::mm::account;
 use crate::mm::user::pod;
 use crate::task::limits::RLIMIT_NOFILE;
 use crate::task::sched;
@@ -24,9 +25,6 @@ struct PollFd {
 }
 pod!(PollFd);
 
-/// Files in one call beyond which the kernel's memory is looked at first.
-const LARGE: u32 = 256;
-
 /// One file to wait for.
 struct Watched {
     file: Option<Arc<File>>,
@@ -43,9 +41,26 @@ impl Watched {
     }
 }
 
+/// A file to wait for, alone or beside its descriptor.
+trait Watch {
+    fn watched(&mut self) -> &mut Watched;
+}
+
+impl Watch for Watched {
+    fn watched(&mut self) -> &mut Watched {
+        self
+    }
+}
+
+impl Watch for (usize, Watched) {
+    fn watched(&mut self) -> &mut Watched {
+        &mut self.1
+    }
+}
+
 /// Looks at all files; how many have something to report.
-fn scan(watched: &mut [Watched]) -> usize {
-    watched.iter_mut().fold(0, |count, one| {
+fn scan<W: Watch>(watched: &mut [W]) -> usize {
+    watched.iter_mut().map(Watch::watched).fold(0, |count, one| {
         one.look(None);
         count + usize::from(!one.found.is_empty())
     })
@@ -53,7 +68,7 @@ fn scan(watched: &mut [Watched]) -> usize {
 
 /// Waits until a file has something to report, or `deadline_ns` (monotonic; `None`: for ever, 0: not at all).
 /// Returns how many have; `Errno::RESTART` by a signal.
-fn wait_for(watched: &mut [Watched], deadline_ns: Option<u64>) -> Result<usize> {
+fn wait_for<W: Watch>(watched: &mut [W], deadline_ns: Option<u64>) -> Result<usize> {
     let count = scan(watched);
     if count > 0 {
         return Ok(count);
@@ -63,9 +78,12 @@ fn wait_for(watched: &mut [Watched], deadline_ns: Option<u64>) -> Result<usize> 
         return Ok(scan(watched));
     }
     let mut table = PollTable::new(Waker::Task(crate::task::current()), PollEvents::all());
-    for one in watched.iter_mut() {
+    for one in watched.iter_mut().map(Watch::watched) {
         table.set_events(one.events);
         one.look(Some(&mut table));
+    }
+    if table.is_short() {
+        return Err(Errno::ENOMEM);
     }
     let ready = || Some(scan(watched)).filter(|count| *count > 0);
     Ok(sched::sleep_until(sched::Sleep::Interruptible, deadline_ns, ready)?.unwrap_or(0))
@@ -121,18 +139,15 @@ fn poll_files(cx: &Ctx<'_>, fds: u64, count: u32, deadline_ns: Option<u64>) -> S
     if u64::from(count) > cx.limit(RLIMIT_NOFILE) {
         return Err(Errno::EINVAL);
     }
-    if count > LARGE {
-        anon::check_room()?;
-    }
     let mut list: Vec<PollFd> = cx.user().read_array(fds, count as usize)?;
-    let mut watched: Vec<Watched> = list.iter().map(|entry| watch(cx, entry)).collect();
+    let mut watched = account::collect(list.len(), list.iter().map(|entry| watch(cx, entry)))?;
     let ready = wait_for(&mut watched, deadline_ns)?;
     for (entry, one) in list.iter_mut().zip(&watched) {
         entry.revents = (one.found.bits() & 0xffff) as u16 as i16;
     }
     for (at, entry) in list.iter().enumerate() {
-        // Only this field: others may change the rest meanwhile.
-        cx.user().write(fds + at as u64 * 8 + 6, &entry.revents)?;
+        // Only this field: others may change the rest meanwhile. The array was read, so its addresses do not overflow.
+        cx.user().write(fds.wrapping_add(at as u64 * 8 + 6), &entry.revents)?;
     }
     Ok(ready as u64)
 }
@@ -200,7 +215,7 @@ impl Sets {
         let mut bits = [const { Vec::new() }; 3];
         for (set, addr) in bits.iter_mut().zip(addrs) {
             let words = count.div_ceil(64);
-            *set = if addr == 0 { alloc::vec![0; words] } else { cx.user().read_array(addr, words)? };
+            *set = if addr == 0 { account::filled(0, words)? } else { cx.user().read_array(addr, words)? };
         }
         Ok(Self { addrs, bits })
     }
@@ -216,11 +231,11 @@ impl Sets {
     }
 
     /// Replaces the sets by the answers; returns how many bits are set.
-    fn answer(&mut self, found: &[(usize, Watched)]) -> u64 {
+    fn answer(&mut self, found: &[(usize, Watched)]) -> Result<u64> {
         let asked = core::mem::replace(&mut self.bits, [const { Vec::new() }; 3]);
         let mut count = 0;
         for (which, set) in asked.iter().enumerate() {
-            let mut out = alloc::vec![0u64; set.len()];
+            let mut out = account::filled(0u64, set.len())?;
             for (fd, one) in found {
                 let bit = 1 << (fd % 64);
                 if set[fd / 64] & bit != 0 && one.found.intersects(ANSWER[which]) {
@@ -230,14 +245,14 @@ impl Sets {
             }
             self.bits[which] = out;
         }
-        count
+        Ok(count)
     }
 
     fn write(&self, cx: &Ctx<'_>) -> Result<()> {
         for (set, addr) in self.bits.iter().zip(self.addrs) {
             if addr != 0 {
                 for (at, word) in set.iter().enumerate() {
-                    cx.user().write(addr + at as u64 * 8, word)?;
+                    cx.user().write(addr.wrapping_add(at as u64 * 8), word)?;
                 }
             }
         }
@@ -247,25 +262,20 @@ impl Sets {
 
 fn select_files(cx: &Ctx<'_>, count: i32, addrs: [u64; 3], deadline_ns: Option<u64>) -> SyscallResult {
     let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
-    if count > LARGE as usize {
-        anon::check_room()?;
-    }
     // No descriptor lies beyond the table: bits there mean nothing.
     let count = count.min(usize::try_from(cx.limit(RLIMIT_NOFILE)).unwrap_or(count)).min(1 << 20);
     let mut sets = Sets::read(cx, count, addrs)?;
-    let mut fds = Vec::new();
-    let mut watched = Vec::new();
+    let mut found: Vec<(usize, Watched)> = Vec::new();
     for fd in 0..count {
         let events = sets.events(fd);
         if !events.is_empty() {
             let file = cx.file(i32::try_from(fd).map_err(|_| Errno::EBADF)?)?;
-            fds.push(fd);
-            watched.push(Watched { file: Some(file), events, found: PollEvents::empty() });
+            account::reserve(&mut found, 1)?;
+            found.push((fd, Watched { file: Some(file), events, found: PollEvents::empty() }));
         }
     }
-    wait_for(&mut watched, deadline_ns)?;
-    let found: Vec<(usize, Watched)> = fds.into_iter().zip(watched).collect();
-    let ready = sets.answer(&found);
+    wait_for(&mut found, deadline_ns)?;
+    let ready = sets.answer(&found)?;
     sets.write(cx)?;
     Ok(ready)
 }
@@ -332,7 +342,7 @@ mod tests {
         assert_eq!(sets.events(1), ANSWER[0] | ANSWER[1]);
         let one = |found| Watched { file: None, events: PollEvents::empty(), found };
         let found = [(0, one(PollEvents::HUP)), (1, one(PollEvents::OUT))];
-        assert_eq!(sets.answer(&found), 2);
+        assert_eq!(sets.answer(&found), Ok(2));
         assert_eq!(sets.bits, [alloc::vec![0b01], alloc::vec![0b10], alloc::vec![0]]);
     }
 }

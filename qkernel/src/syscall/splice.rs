@@ -121,7 +121,7 @@ pub(super) fn splice(
     };
     for (address, position) in [(input_offset, from), (output_offset, to)] {
         if let Some(position) = position {
-            cx.user().write(address, &(position + moved as u64))?;
+            cx.user().write(address, &position.saturating_add(moved as u64))?;
         }
     }
     Ok(moved as u64)

@@ -193,7 +193,7 @@ pub(super) fn alarm(cx: &Ctx<'_>, seconds: u32) -> SyscallResult {
     let setting = Setting { value_ns: u64::from(seconds) * NSEC, interval_ns: 0 };
     let former = itimer::set(cx.process(), Which::Real, setting).value_ns;
     // To the nearest second, but never 0 while one was set.
-    let rounded = (former + NSEC / 2) / NSEC;
+    let rounded = former.saturating_add(NSEC / 2) / NSEC;
     Ok(if former == 0 { 0 } else { rounded.max(1) })
 }
 

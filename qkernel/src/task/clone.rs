@@ -11,7 +11,7 @@ use super::{Task, TaskParts, sched};
 use crate::errno::{Errno, Result};
 use crate::fs::OpenFlags;
 use crate::fs::pidfd::PidFile;
-use crate::mm::heap;
+use crate::mm::account;
 use crate::platform::{FpuArea, UserContext};
 use crate::syscall::Ctx;
 use crate::task::limits::{self, RLIMIT_NPROC};
@@ -162,10 +162,10 @@ fn check_room(cx: &Ctx<'_>) -> Result<()> {
     let tasks = TREE.lock().tasks.len();
     let creds = cx.task.creds.get();
     let limit = if creds.uid == 0 { u64::MAX } else { cx.limit(RLIMIT_NPROC) };
-    if tasks >= limits::tasks_max() || tasks as u64 >= limit || !heap::has_room() {
+    if tasks >= limits::tasks_max() || tasks as u64 >= limit {
         return Err(Errno::EAGAIN);
     }
-    Ok(())
+    account::check(limits::TASK_BYTES).map_err(|_| Errno::EAGAIN)
 }
 
 /// The child's registers: the caller's, with `rax` 0.

@@ -14,6 +14,7 @@ use crate::config::{ARG_MAX_BYTES, ARG_STRLEN_MAX};
 use crate::errno::{Errno, Result};
 use crate::fs::access::{self, Want};
 use crate::fs::{File, path};
+use crate::mm::account;
 use crate::mm::aspace::Layout;
 use crate::mm::map::{NewMapping, Placement};
 use crate::mm::vma::VmaFlags;
@@ -37,6 +38,9 @@ pub struct Program {
     pub env: Vec<Vec<u8>>,
 }
 
+/// What an argument takes while its program is loaded, beside its bytes: on the new stack they stand once more.
+const STRING_BYTES: usize = 64;
+
 /// Reads a null-terminated array of string pointers.
 pub fn read_strings(cx: &Ctx<'_>, addr: u64, budget: &mut usize) -> Result<Vec<Vec<u8>>> {
     let mut strings = Vec::new();
@@ -48,8 +52,10 @@ pub fn read_strings(cx: &Ctx<'_>, addr: u64, budget: &mut usize) -> Result<Vec<V
         }
         let string = cx.user().read_cstr(pointer, ARG_STRLEN_MAX, Errno::E2BIG)?;
         *budget = budget.checked_sub(string.len() + 1 + 8).ok_or(Errno::E2BIG)?;
+        account::check(STRING_BYTES + string.len())?;
+        account::reserve(&mut strings, 1)?;
         strings.push(string);
-        at += 8;
+        at = at.checked_add(8).ok_or(Errno::EFAULT)?;
     }
     Ok(strings)
 }
@@ -164,7 +170,7 @@ fn load_binary(cx: &Ctx<'_>, program: Program, head: &[u8]) -> Result<Loaded> {
         }
         None => (0, bias.wrapping_add(image.header.entry)),
     };
-    let brk = page_up(bias + image.span().1).ok_or(Errno::ENOEXEC)? + random.brk;
+    let brk = page_up(bias.wrapping_add(image.span().1)).ok_or(Errno::ENOEXEC)? + random.brk;
     aspace.set_bounds(brk, mmap_top - stack_limit.max(128 << 20));
     let vdso = crate::task::vdso::map(&aspace)?;
     let facts = Facts { image: &image, bias, base, vdso, creds: &creds, secure };
@@ -226,7 +232,8 @@ fn map_image(aspace: &Arc<AddressSpace>, file: &Arc<File>, image: &Image, base: 
         // Room for the whole image first, so that the segments keep their distances.
         let placement = Placement::Hint(base.unwrap_or(0));
         let reserved = aspace.map(mapping(placement, end - start, Prot::empty(), None, 0))?;
-        reserved - start
+        // The program may ask for higher addresses than it gets.
+        reserved.wrapping_sub(start)
     } else {
         0
     };
@@ -244,8 +251,8 @@ fn map_image(aspace: &Arc<AddressSpace>, file: &Arc<File>, image: &Image, base: 
             let len = segment.file_bytes + inside;
             aspace.map(mapping(placement, len, segment.prot, Some(object), segment.offset - inside))?;
         }
-        let file_end = addr + segment.file_bytes;
-        let memory_end = page_up(addr + segment.memory_bytes).ok_or(Errno::ENOEXEC)?;
+        let file_end = addr.wrapping_add(segment.file_bytes);
+        let memory_end = page_up(addr.wrapping_add(segment.memory_bytes)).ok_or(Errno::ENOEXEC)?;
         let anonymous =
             if segment.file_bytes > 0 { page_up(file_end).ok_or(Errno::ENOEXEC)? } else { addr - inside };
         if memory_end > anonymous {
@@ -351,7 +358,8 @@ fn fill_layout(aspace: &AddressSpace, mut layout: Layout, facts: &Facts<'_>, sp:
     layout.vdso = facts.vdso;
     layout.auxv = auxv;
     for segment in &facts.image.segments {
-        let (start, end) = (facts.bias + segment.vaddr, facts.bias + segment.vaddr + segment.memory_bytes);
+        let start = facts.bias.wrapping_add(segment.vaddr);
+        let end = start.wrapping_add(segment.memory_bytes);
         if segment.prot.contains(Prot::EXEC) && layout.start_code == 0 {
             (layout.start_code, layout.end_code) = (start, end);
         } else if segment.prot.contains(Prot::WRITE) {

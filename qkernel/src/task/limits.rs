@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::config::TASKS_MAX;
+use crate::config::{KERNEL_STACK_BYTES, TASKS_MAX};
 
 static MOST_TASKS: AtomicUsize = AtomicUsize::new(TASKS_MAX);
 
@@ -16,6 +16,11 @@ pub fn set_tasks_max(most: Option<u64>) {
     let most = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(TASKS_MAX);
     MOST_TASKS.store(most.clamp(1, TASKS_MAX), Ordering::Relaxed);
 }
+
+/// What a task takes of kernel memory: its stack and descriptions, and what its system calls allocate without asking.
+pub const TASK_BYTES: usize = KERNEL_STACK_BYTES + (24 << 10);
+/// Tasks beyond the limit, for processes that come in from outside.
+pub const TASKS_RESERVE: usize = 8;
 
 /// Number of resources of `setrlimit(2)`.
 pub const RLIM_COUNT: usize = 16;

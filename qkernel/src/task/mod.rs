@@ -9,6 +9,7 @@ pub mod exit;
 pub mod futex;
 pub mod itimer;
 pub mod limits;
+pub mod oom;
 pub mod pause;
 pub mod posix_timer;
 pub mod process;

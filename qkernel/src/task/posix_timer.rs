@@ -14,12 +14,15 @@ use super::process::Process;
 use super::signal::{self, Sent, SigInfo, Source};
 use super::timer::{self, Alarm, Timer};
 use crate::errno::{Errno, Result};
+use crate::mm::account;
 use crate::time;
 
 /// A timer whose signal is ignored looks again this much later at the earliest.
 const IGNORED_PERIOD_MIN_NS: u64 = 4_000_000;
 /// Most timers of a process, whatever its limits say.
 const TIMERS_MAX: usize = 65_536;
+/// What one takes of kernel memory, with its alarm and its signal.
+const TIMER_BYTES: usize = 1024;
 
 /// What is sent when a timer runs out.
 pub struct Notify {
@@ -157,6 +160,7 @@ impl Notify {
 
 /// Makes a timer; returns its id. `EAGAIN` when the process has too many.
 pub fn create(process: &Process, clock: Clock, notify: Option<Notify>) -> Result<u32> {
+    account::check(TIMER_BYTES).map_err(|_| Errno::EAGAIN)?;
     let limit = usize::try_from(process.limits.lock().soft(RLIMIT_SIGPENDING)).unwrap_or(TIMERS_MAX);
     let mut timers = process.timers.lock();
     let posix = &mut timers.posix;

@@ -29,6 +29,9 @@ pub struct Timer {
     periodic: bool,
 }
 
+/// Most timers that are taken out at once; the rest is due at the next look.
+const DUE_MAX: usize = 256;
+
 struct Queue {
     timers: BTreeMap<(u64, u64), Action>,
     /// Alarms that were taken out because they are due, and may come back. One that is dropped meanwhile leaves.
@@ -40,11 +43,11 @@ impl Queue {
         Self { timers: BTreeMap::new(), firing: Vec::new() }
     }
 
-    /// Takes out what is due.
+    /// Takes out what is due, or some of it.
     fn take_due(&mut self, now_ns: u64) -> Vec<((u64, u64), Action)> {
         let mut due = Vec::new();
         while let Some(entry) = self.timers.first_entry() {
-            if entry.key().0 > now_ns {
+            if entry.key().0 > now_ns || due.len() >= DUE_MAX {
                 break;
             }
             if matches!(entry.get(), Action::Alarm(_)) {

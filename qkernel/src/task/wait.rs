@@ -1,6 +1,6 @@
 //! Wait queues: tasks, and objects such as epoll items, that want to hear of a change.
 
-use alloc::collections::VecDeque;
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
@@ -24,7 +24,6 @@ pub enum Waker {
 }
 
 struct Entry {
-    id: usize,
     waker: Waker,
     /// At most one exclusive entry is woken by [`WaitQueue::wake_one`].
     events: PollEvents,
@@ -34,7 +33,9 @@ struct Entry {
 pub struct WaitQueue {
     waiting: AtomicUsize,
     next_id: AtomicUsize,
-    entries: SpinLock<VecDeque<Entry>>,
+    /// By id, so in the order they came. A tree grows by small pieces: a program chooses how many waiters there are, and
+    /// under the lock no allocation may fail.
+    entries: SpinLock<BTreeMap<usize, Entry>>,
 }
 
 impl WaitQueue {
@@ -43,24 +44,21 @@ impl WaitQueue {
         Self {
             waiting: AtomicUsize::new(0),
             next_id: AtomicUsize::new(1),
-            entries: SpinLock::new(VecDeque::new()),
+            entries: SpinLock::new(BTreeMap::new()),
         }
     }
 
     /// Adds a waiter for `events`; returns what [`Self::unregister`] needs.
     pub fn register(&self, waker: Waker, events: PollEvents) -> usize {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        self.entries.lock().push_back(Entry { id, waker, events });
+        self.entries.lock().insert(id, Entry { waker, events });
         self.waiting.fetch_add(1, Ordering::SeqCst);
         id
     }
 
     /// Removes a waiter; harmless when it is gone.
     pub fn unregister(&self, id: usize) {
-        let removed = {
-            let mut entries = self.entries.lock();
-            entries.iter().position(|entry| entry.id == id).and_then(|at| entries.remove(at))
-        };
+        let removed = self.entries.lock().remove(&id);
         if removed.is_some() {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
         }
@@ -77,7 +75,7 @@ impl WaitQueue {
         if self.is_empty() {
             return;
         }
-        for entry in self.entries.lock().iter() {
+        for entry in self.entries.lock().values() {
             if entry.events.intersects(events) {
                 entry.waker.wake(events);
             }
@@ -95,7 +93,7 @@ impl WaitQueue {
             return;
         }
         let mut woken = false;
-        for entry in self.entries.lock().iter() {
+        for entry in self.entries.lock().values() {
             match &entry.waker {
                 Waker::Task(task) if !woken => woken = sched::wake(task),
                 Waker::Task(_) => {}

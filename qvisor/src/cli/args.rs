@@ -225,7 +225,7 @@ pub struct DoArgs {
     /// What runs the kernel
     #[arg(long, value_enum, default_value_t)]
     pub platform: PlatformChoice,
-    /// Memory limit, as 512M or 2G [default: 2G, or the host's memory if less]
+    /// Memory limit, as 512M or 2G; the kernel's own share is at most 48M more [default: 2G, or the host's memory if less]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory: Option<u64>,
     /// Number of processors [default: the host's, at most 16]

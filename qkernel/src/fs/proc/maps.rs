@@ -18,7 +18,7 @@ pub fn maps(subject: &Subject, out: &mut Out) -> Result<()> {
     let Ok(aspace) = subject.aspace() else { return Ok(()) };
     let stack = aspace.with_layout(|layout| layout.start_stack);
     let root = own_root();
-    for region in aspace.regions(false) {
+    for region in aspace.regions(false)? {
         push_line(out, &region, stack, &root);
     }
     Ok(())
@@ -29,7 +29,7 @@ pub fn smaps(subject: &Subject, out: &mut Out) -> Result<()> {
     let Ok(aspace) = subject.aspace() else { return Ok(()) };
     let stack = aspace.with_layout(|layout| layout.start_stack);
     let root = own_root();
-    for region in aspace.regions(true) {
+    for region in aspace.regions(true)? {
         push_line(out, &region, stack, &root);
         push_size(out, "Size", region.end - region.start);
         push_size(out, "KernelPageSize", PAGE);
@@ -44,7 +44,7 @@ pub fn smaps(subject: &Subject, out: &mut Out) -> Result<()> {
 /// `/proc/PID/smaps_rollup`: the sums over all mappings.
 pub fn smaps_rollup(subject: &Subject, out: &mut Out) -> Result<()> {
     let Ok(aspace) = subject.aspace() else { return Ok(()) };
-    let regions = aspace.regions(true);
+    let regions = aspace.regions(true)?;
     let (start, end) = match (regions.first(), regions.last()) {
         (Some(first), Some(last)) => (first.start, last.end),
         _ => return Ok(()),
@@ -70,7 +70,8 @@ fn seen_from<'a>(name: &'a [u8], root: &[u8]) -> &'a [u8] {
 }
 
 fn pad(out: &mut Out, line_start: usize) {
-    while out.bytes.len() - line_start < NAME_COLUMN {
+    // Counted before: what does not fit is dropped.
+    for _ in out.bytes.len().saturating_sub(line_start)..NAME_COLUMN {
         out.push(b" ");
     }
 }

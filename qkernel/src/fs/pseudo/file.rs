@@ -9,7 +9,7 @@ use super::{Context, Kind, Node, Place, child_ino, dirent_type};
 use crate::errno::{Errno, Result};
 use crate::fs::inode::{Inode, S_IFDIR, Stat};
 use crate::fs::{At, DirEntry, File, FileOps, Whence};
-use crate::mm::{IoBuf, heap};
+use crate::mm::IoBuf;
 use crate::sync::Mutex;
 
 /// Most bytes one write hands to a file.
@@ -47,8 +47,8 @@ impl<C: Context> FileOps for TextFile<C> {
             At::Position => *file.pos.lock(),
         };
         if text.is_none() || offset == 0 {
-            check_room()?;
-            *text = Some(if self.is_stale() { Vec::new() } else { self.node.show()?.bytes });
+            *text = None;
+            *text = Some(if self.is_stale() { Vec::new() } else { self.node.show()? });
             if self.is_stale() {
                 // It may have become something else meanwhile.
                 *text = Some(Vec::new());
@@ -101,11 +101,6 @@ impl<C: Context> FileOps for TextFile<C> {
     fn as_any(&self) -> &dyn Any {
         self
     }
-}
-
-/// Whether the heap can take another text.
-fn check_room() -> Result<()> {
-    if cfg!(test) || heap::has_room() { Ok(()) } else { Err(Errno::ENOMEM) }
 }
 
 /// `lseek(2)` where there is no end to seek from.

@@ -11,15 +11,28 @@ use crate::errno::{Errno, Result};
 use crate::fs::inode::S_IFDIR;
 use crate::fs::names::RENAME_EXCHANGE;
 use crate::fs::{DirEntry, File};
+use crate::mm::account::Charge;
 use crate::sync::SpinLock;
 
 /// The first position behind `.` and `..`.
 const FIRST: u64 = 2;
 
+/// A name's position, what it names, and what it takes.
+struct Named {
+    position: u64,
+    node: Arc<TmpInode>,
+    _charge: Charge,
+}
+
+/// Charges for a name and its places in a directory.
+fn charge_name(name: &[u8]) -> Result<Charge> {
+    Charge::lasting(256 + 2 * name.len())
+}
+
 /// Names by text and by position. A name keeps its position, so that listing goes on where it was.
 pub struct Entries {
     parent: Option<Weak<TmpInode>>,
-    names: BTreeMap<Box<[u8]>, (u64, Arc<TmpInode>)>,
+    names: BTreeMap<Box<[u8]>, Named>,
     order: BTreeMap<u64, Box<[u8]>>,
     next: u64,
     /// The directory was removed: nothing can be made in it.
@@ -40,24 +53,24 @@ impl Entries {
     /// Removes everything.
     pub fn take_all(&mut self) -> Vec<Arc<TmpInode>> {
         self.order.clear();
-        core::mem::take(&mut self.names).into_values().map(|(_, node)| node).collect()
+        core::mem::take(&mut self.names).into_values().map(|named| named.node).collect()
     }
 
-    fn insert(&mut self, name: &[u8], node: Arc<TmpInode>) {
+    fn insert(&mut self, name: &[u8], node: Arc<TmpInode>, charge: Charge) {
         let position = self.next;
         self.next += 1;
         self.order.insert(position, name.into());
-        self.names.insert(name.into(), (position, node));
+        self.names.insert(name.into(), Named { position, node, _charge: charge });
     }
 
     fn take(&mut self, name: &[u8]) -> Option<Arc<TmpInode>> {
-        let (position, node) = self.names.remove(name)?;
-        self.order.remove(&position);
-        Some(node)
+        let named = self.names.remove(name)?;
+        self.order.remove(&named.position);
+        Some(named.node)
     }
 
     fn get(&self, name: &[u8]) -> Option<&Arc<TmpInode>> {
-        self.names.get(name).map(|(_, node)| node)
+        self.names.get(name).map(|named| &named.node)
     }
 }
 
@@ -74,6 +87,7 @@ impl TmpInode {
     }
 
     pub(super) fn add(&self, name: &[u8], node: Arc<TmpInode>) -> Result<Arc<TmpInode>> {
+        let charge = charge_name(name)?;
         {
             let mut entries = self.entries()?.lock();
             if entries.dead {
@@ -82,7 +96,7 @@ impl TmpInode {
             if entries.get(name).is_some() {
                 return Err(Errno::EEXIST);
             }
-            entries.insert(name, node.clone());
+            entries.insert(name, node.clone(), charge);
         }
         self.modified();
         Ok(node)
@@ -128,6 +142,7 @@ impl TmpInode {
     /// The VFS holds the locks of both directories' names, and has checked all that it can see.
     pub(super) fn move_entry(&self, old: &[u8], new_dir: &TmpInode, new: &[u8], flags: u32) -> Result<()> {
         let source = self.find(old)?;
+        let charge = charge_name(new)?;
         let victim = new_dir.find(new).ok();
         if flags & RENAME_EXCHANGE != 0 {
             let victim = victim.ok_or(Errno::ENOENT)?;
@@ -148,7 +163,7 @@ impl TmpInode {
         let taken = self.entries()?.lock().take(old);
         drop(taken);
         self.modified();
-        new_dir.entries()?.lock().insert(new, source.clone());
+        new_dir.entries()?.lock().insert(new, source.clone(), charge);
         new_dir.modified();
         self.changed_parent(&source, new_dir)?;
         source.add_links(0);
@@ -157,7 +172,7 @@ impl TmpInode {
 
     fn replace(&self, name: &[u8], node: Arc<TmpInode>) -> Result<()> {
         let old =
-            self.entries()?.lock().names.get_mut(name).map(|slot| core::mem::replace(&mut slot.1, node));
+            self.entries()?.lock().names.get_mut(name).map(|slot| core::mem::replace(&mut slot.node, node));
         drop(old);
         self.modified();
         Ok(())

@@ -17,6 +17,7 @@ use super::inode::{
 };
 use super::{FileOps, OpenFlags, Stat, special};
 use crate::errno::{Errno, Result};
+use crate::mm::account::Charge;
 use crate::mm::{PAGE, PageStore, Quota, frames};
 use crate::sync::{Mutex, SpinLock};
 use crate::time;
@@ -26,6 +27,8 @@ use dir::Entries;
 const MAGIC: u64 = 0x0102_1994;
 const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
+/// What an extended attribute takes of kernel memory beside its bytes.
+const XATTR_BYTES: usize = 256;
 /// Most bytes of all extended attributes of a node.
 const XATTRS_MAX_BYTES: usize = 64 * 1024;
 
@@ -63,7 +66,7 @@ enum Content {
     Node(u64),
 }
 
-type Xattrs = BTreeMap<Box<[u8]>, Box<[u8]>>;
+type Xattrs = BTreeMap<Box<[u8]>, (Box<[u8]>, Charge)>;
 
 /// A node of a tmpfs.
 pub struct TmpInode {
@@ -77,7 +80,11 @@ pub struct TmpInode {
     xattrs: SpinLock<Xattrs>,
     io: Mutex<()>,
     attachment: Attachment,
+    _charge: Charge,
 }
+
+/// What a node takes of kernel memory, with its entry in the cache of names.
+const NODE_BYTES: usize = 1536;
 
 /// An empty file system; `mode`: the permission bits of its root.
 pub fn new(mode: u32) -> Arc<dyn Inode> {
@@ -91,20 +98,21 @@ pub fn with_size(root: NewNode, size_bytes: Option<u64>) -> Arc<dyn Inode> {
     let dev = (minor & 0xff) | (minor & !0xff) << 12;
     let quota = size_bytes.map(|bytes| Quota::new(bytes.div_ceil(PAGE)));
     let fs = Arc::new(TmpFs { dev, next_ino: AtomicU64::new(1), quota });
-    TmpInode::new(&fs, S_IFDIR, Content::Dir(SpinLock::new(Entries::new(None))), root)
+    TmpInode::new(&fs, S_IFDIR, Content::Dir(SpinLock::new(Entries::new(None))), root, Charge::default())
 }
 
 /// A device node that is in no directory.
 pub fn device_node(rdev: u64, mode: u32) -> Arc<dyn Inode> {
     let fs = Arc::new(TmpFs { dev: 0, next_ino: AtomicU64::new(1), quota: None });
-    TmpInode::new(&fs, S_IFCHR, Content::Node(rdev), NewNode { mode, uid: 0, gid: 0 })
+    let new = NewNode { mode, uid: 0, gid: 0 };
+    TmpInode::new(&fs, S_IFCHR, Content::Node(rdev), new, Charge::default())
 }
 
 /// An empty file that is in no directory, for others to be mounted on.
 pub fn placeholder() -> Arc<dyn Inode> {
     let fs = Arc::new(TmpFs { dev: 0, next_ino: AtomicU64::new(1), quota: None });
     let new = NewNode { mode: 0o644, uid: 0, gid: 0 };
-    TmpInode::new(&fs, S_IFREG, Content::File(PageStore::new(0)), new)
+    TmpInode::new(&fs, S_IFREG, Content::File(PageStore::new(0)), new, Charge::default())
 }
 
 fn now_ns() -> i64 {
@@ -112,7 +120,7 @@ fn now_ns() -> i64 {
 }
 
 impl TmpInode {
-    fn new(fs: &Arc<TmpFs>, kind: u32, content: Content, new: NewNode) -> Arc<Self> {
+    fn new(fs: &Arc<TmpFs>, kind: u32, content: Content, new: NewNode, charge: Charge) -> Arc<Self> {
         let now = now_ns();
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
@@ -133,6 +141,7 @@ impl TmpInode {
             xattrs: SpinLock::new(BTreeMap::new()),
             io: Mutex::new(()),
             attachment: Attachment::new(None),
+            _charge: charge,
         })
     }
 
@@ -232,6 +241,7 @@ impl Inode for TmpInode {
         Ok(self.find(name)?)
     }
     fn create(&self, name: &[u8], kind: NodeKind, new: NewNode) -> Result<Arc<dyn Inode>> {
+        let charge = Charge::lasting(NODE_BYTES)?;
         let (kind, content) = match kind {
             NodeKind::Regular => (S_IFREG, Content::File(self.fs.new_store())),
             NodeKind::Fifo => (S_IFIFO, Content::Node(0)),
@@ -239,17 +249,19 @@ impl Inode for TmpInode {
             NodeKind::CharDevice(rdev) => (S_IFCHR, Content::Node(rdev)),
             NodeKind::BlockDevice(rdev) => (S_IFBLK, Content::Node(rdev)),
         };
-        Ok(self.add(name, TmpInode::new(&self.fs, kind, content, new))?)
+        Ok(self.add(name, TmpInode::new(&self.fs, kind, content, new, charge))?)
     }
     fn mkdir(&self, name: &[u8], new: NewNode) -> Result<Arc<dyn Inode>> {
+        let charge = Charge::lasting(NODE_BYTES)?;
         let content = Content::Dir(SpinLock::new(Entries::new(Some(self.me.clone()))));
-        let dir = self.add(name, TmpInode::new(&self.fs, S_IFDIR, content, new))?;
+        let dir = self.add(name, TmpInode::new(&self.fs, S_IFDIR, content, new, charge))?;
         self.add_links(1);
         Ok(dir)
     }
     fn symlink(&self, name: &[u8], target: &[u8], new: NewNode) -> Result<Arc<dyn Inode>> {
+        let charge = Charge::lasting(NODE_BYTES + target.len())?;
         let content = Content::Link(target.into());
-        Ok(self.add(name, TmpInode::new(&self.fs, S_IFLNK, content, new))?)
+        Ok(self.add(name, TmpInode::new(&self.fs, S_IFLNK, content, new, charge))?)
     }
     fn link(&self, name: &[u8], node: &Arc<dyn Inode>) -> Result<()> {
         let node = tmp_inode(node)?;
@@ -275,7 +287,8 @@ impl Inode for TmpInode {
         self.move_entry(old, new_dir, new, flags)
     }
     fn tmpfile(&self, new: NewNode) -> Result<Arc<dyn Inode>> {
-        let file = TmpInode::new(&self.fs, S_IFREG, Content::File(self.fs.new_store()), new);
+        let charge = Charge::lasting(NODE_BYTES)?;
+        let file = TmpInode::new(&self.fs, S_IFREG, Content::File(self.fs.new_store()), new, charge);
         file.meta.lock().nlink = 0;
         Ok(file)
     }
@@ -330,7 +343,7 @@ impl Inode for TmpInode {
         if name.starts_with(b"system.") {
             return Err(Errno::EOPNOTSUPP);
         }
-        self.xattrs.lock().get(name).map(|value| value.to_vec()).ok_or(Errno::ENODATA)
+        self.xattrs.lock().get(name).map(|(value, _)| value.to_vec()).ok_or(Errno::ENODATA)
     }
     fn set_xattr(&self, name: &[u8], value: &[u8], flags: u32) -> Result<()> {
         if name.starts_with(b"system.") {
@@ -342,11 +355,12 @@ impl Inode for TmpInode {
             (false, XATTR_REPLACE) => return Err(Errno::ENODATA),
             _ => {}
         }
-        let used: usize = xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let used: usize = xattrs.iter().map(|(name, (value, _))| name.len() + value.len()).sum();
         if used + name.len() + value.len() > XATTRS_MAX_BYTES {
             return Err(Errno::ENOSPC);
         }
-        xattrs.insert(name.into(), value.into());
+        let charge = Charge::lasting(XATTR_BYTES + name.len() + value.len())?;
+        xattrs.insert(name.into(), (value.into(), charge));
         drop(xattrs);
         self.meta.lock().ctime_ns = now_ns();
         Ok(())

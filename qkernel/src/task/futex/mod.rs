@@ -83,7 +83,7 @@ fn take_waiters(
     count: usize,
     taken: &mut Vec<Arc<Waiter>>,
 ) {
-    let wanted = taken.len() + count;
+    let wanted = taken.len().saturating_add(count);
     let mut at = 0;
     while at < bucket.len() && taken.len() < wanted {
         if bucket[at].bitset & bitset != 0 && *bucket[at].key.lock() == key {

@@ -4,10 +4,9 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
 use super::action::{Action, SIG_DFL};
-use super::{SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGTRAP, SigInfo, Source, bit, kill_process};
-use crate::log::RateLimit;
+use super::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP, SigInfo, Source, bit};
 use crate::mm::Fault;
-use crate::task::Task;
+use crate::task::{Task, oom};
 
 const SEGV_MAPERR: i32 = 1;
 const SEGV_ACCERR: i32 = 2;
@@ -32,8 +31,6 @@ pub struct Facts {
     pub cr2: u64,
 }
 
-static OUT_OF_MEMORY: RateLimit = RateLimit::new();
-
 /// A fault of the current task; `error` is the processor's error code.
 pub fn raise_fault(task: &Arc<Task>, fault: Fault, error: u64) {
     let (signal, code, addr) = match fault {
@@ -41,10 +38,8 @@ pub fn raise_fault(task: &Arc<Task>, fault: Fault, error: u64) {
         Fault::Forbidden { addr } => (SIGSEGV, SEGV_ACCERR, addr),
         Fault::Bus { addr } => (SIGBUS, BUS_ADRERR, addr),
         Fault::NoMemory => {
-            if OUT_OF_MEMORY.allow() {
-                crate::info!("out of memory: process {} is killed", task.process.pid);
-            }
-            kill_process(&task.process, SIGKILL);
+            // The instruction runs again, unless the process is the one that goes.
+            oom::relieve(task);
             return;
         }
     };

@@ -71,7 +71,8 @@ pub const SIGRTMAX: u32 = 64;
 
 /// The bit of a signal in a set.
 pub const fn bit(signal: u32) -> u64 {
-    1 << (signal - 1)
+    // A number that is no signal's has a bit of some sort, as on the processor.
+    1u64.wrapping_shl(signal.wrapping_sub(1))
 }
 
 /// Whether this is a signal's number (0 is none).

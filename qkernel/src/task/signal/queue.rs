@@ -60,10 +60,12 @@ impl PendingSignals {
             limit = if info.code() >= 0 { u64::MAX } else { limit };
         }
         match Slot::take(limit) {
-            Some(slot) => self.queue.push_back(Queued { info, _slot: slot }),
+            Some(slot) if self.queue.try_reserve(1).is_ok() => {
+                self.queue.push_back(Queued { info, _slot: slot });
+            }
             // Without room a standard signal, or one from `kill(2)`, loses its facts only.
-            None if standard || matches!(info.source, Source::User { .. }) => {}
-            None => return false,
+            _ if standard || matches!(info.source, Source::User { .. }) => {}
+            _ => return false,
         }
         self.set |= bit(info.signal);
         true

@@ -1,0 +1,100 @@
+//! Programs that make the kernel keep as much for them as it will: what they get is bounded, nobody else pays, and a sandbox
+//! that is full can still be looked into, put to sleep, woken and ended.
+
+mod sleeper;
+
+use std::fs;
+
+use sleeper::{Place, guest, next_line};
+
+/// The sandbox's memory, and what the host keeps for it beside that at most, in MiB (`Resources::with_headroom`).
+const MEMORY: &str = "64M";
+const MOST_MIB: u64 = 64 + 128;
+
+/// Starts a sandbox in which one attack has got as far as it gets: it holds what it has, or was killed.
+fn attacked(what: &str) -> Place {
+    let mut place = Place::new();
+    let program = guest("kernelmem");
+    let script = "echo ready; mkdir /dev/shm/w; \"$0\" \"$1\" /dev/shm/w || echo full \"$1\"; exec cat";
+    let program = ["/bin/sh", "-c", script, program.to_str().unwrap(), what];
+    place.start(&["--memory", MEMORY], &[], &program);
+    assert_eq!(next_line(place.front.as_mut().unwrap()), format!("full {what}\n"));
+    place
+}
+
+/// Host memory of all processes of the sandbox, with the page tables that the host keeps for them.
+fn host_mib(place: &Place) -> u64 {
+    let tables = |pid: &u32| -> u64 {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmPTE:")).unwrap_or("0 kB");
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    };
+    (place.memory_kib() + place.processes().iter().map(tables).sum::<u64>()) / 1024
+}
+
+fn runs_a_program(place: &Place) {
+    let output = place.run(&["exec", "s", "/bin/true"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn is_bounded(what: &str) {
+    let mut place = attacked(what);
+    let used = host_mib(&place);
+    assert!(used <= MOST_MIB, "{what}: {used} MiB");
+    runs_a_program(&place);
+    place.order(&["hibernate"]);
+    place.order(&["wake"]);
+    runs_a_program(&place);
+    place.kill("KILL");
+    let (code, ..) = place.end();
+    assert_eq!(code, Some(137));
+}
+
+/// A test for each attack.
+macro_rules! bounded {
+    ($($test:ident: $what:literal,)*) => {
+        $(#[test]
+        fn $test() {
+            is_bounded($what);
+        })*
+    };
+}
+
+bounded! {
+    lists_of_poll_are_bounded: "polls",
+    page_tables_at_small_strides_are_bounded: "tables-2m",
+    page_tables_at_large_strides_are_bounded: "tables-1g",
+    page_tables_of_several_processes_are_bounded: "tables-sparse",
+    mappings_are_bounded: "mappings",
+    full_pipes_are_bounded: "pipes",
+    empty_pipes_are_bounded: "empty-pipes",
+    sockets_are_bounded: "sockets",
+    empty_datagrams_are_bounded: "datagrams",
+    watched_files_are_bounded: "epolls",
+    locks_are_bounded: "locks",
+    files_in_memory_are_bounded: "files",
+    nested_directories_are_bounded: "directories",
+    extended_attributes_are_bounded: "attributes",
+    absent_names_are_bounded: "absent",
+    timers_are_bounded: "timers",
+    queued_signals_are_bounded: "signals",
+    threads_are_bounded: "threads",
+    arguments_are_bounded: "arguments",
+    descriptors_on_their_way_are_bounded: "rights",
+    texts_of_proc_are_bounded: "texts",
+}
+
+/// Whoever takes most goes, not who asks last.
+#[test]
+fn the_largest_process_is_killed() {
+    let mut place = Place::new();
+    let (kernelmem, hungry) = (guest("kernelmem"), guest("hungry"));
+    let script = "echo ready; sleep 1000 & \"$0\" 48 2>/dev/null; echo \"alone $?\"; \
+                  \"$1\" tables-2m 2>/dev/null || echo gone; kill %1 && echo here; exec cat";
+    let program = ["/bin/bash", "-c", script, hungry.to_str().unwrap(), kernelmem.to_str().unwrap()];
+    place.start(&["--memory", MEMORY], &[], &program);
+    let front = place.front.as_mut().unwrap();
+    let said: Vec<String> = (0..3).map(|_| next_line(front)).collect();
+    assert_eq!(said, ["ok hungry\n", "alone 0\n", "gone\n"]);
+    assert_eq!(next_line(front), "here\n");
+}
