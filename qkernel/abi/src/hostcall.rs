@@ -183,8 +183,6 @@ pub const HIBERNATE_DONE: u64 = 0;
 pub const HIBERNATE_BUSY: u64 = 1;
 /// There is no kernel memory for the lists.
 pub const HIBERNATE_NO_MEMORY: u64 = 2;
-/// A stub did not give its mappings up.
-pub const HIBERNATE_STUB: u64 = 3;
 /// [`SWAP_OUT`] failed; the VMM knows why.
 pub const HIBERNATE_STORE: u64 = 4;
 /// [`EVENT_WAKE`] came first.
@@ -195,12 +193,13 @@ pub const HIBERNATE_ALREADY: u64 = 6;
 // ---- address spaces (systrap) ----
 /// (): makes an address space (a stub process); result: its id, 1 or more.
 pub const AS_CREATE: u32 = 24;
-/// (id): ends it. No CPU runs it.
+/// (id): ends it. No CPU runs it. On return it maps nothing any more.
 pub const AS_DESTROY: u32 = 25;
-/// (id, linear address of [`crate::run::RunState`]): carries out the mapping operations, then runs user code on this
-/// vCPU's stub thread until it traps. Returns at once with `TRAP_INTERRUPT` if `pending` is set.
+/// (id, linear address of [`crate::run::RunState`]): runs user code on this vCPU's stub thread until it traps. Returns at once with `TRAP_INTERRUPT` if `pending` is set.
 pub const AS_RUN: u32 = 26;
-/// (id, linear address of `MapOp`s, count): carries out mapping operations now, for all threads of the address space.
+/// (id, linear address of `MapOp`s, count): carries out mapping operations now, in order, for all threads of the address
+/// space. `-ESRCH`: its stub is dead and was waited for, so nothing is mapped there any more; other errors: that of the
+/// first operation that failed.
 pub const AS_SYNC: u32 = 27;
 /// (id, linear address to write, len): copies the XSAVE image of the last trap out of this vCPU's stub thread.
 pub const AS_SAVE_FPU: u32 = 28;

@@ -73,13 +73,8 @@ pub struct RunState {
     pub trap: TrapInfo,
     /// In: address of the XSAVE image to load before running, or 0: the stub thread still holds the right one.
     pub fpu_load: u64,
-    /// In: address of `ops_len` [`MapOp`]s that the stub carries out, in order, before user code runs.
-    pub ops: u64,
-    pub ops_len: u32,
-    /// Out: 0, or the positive errno of the first mapping operation that failed; user code did not run then.
-    pub ops_errno: u32,
 }
-const _: () = assert!(size_of::<RunState>() == 208);
+const _: () = assert!(size_of::<RunState>() == 192);
 
 /// `MapOp::kind`: map `len` bytes at `addr` to guest-physical `phys` (user memory or one file-window chunk).
 pub const MAP_OP_MAP: u32 = 1;

@@ -35,11 +35,12 @@ pub(super) fn run(frozen: &Frozen) -> Result<HibernateReport, Obstacle> {
         files.values().for_each(|file| file.trim());
         let collected = collect(&mut locked, &stores, frozen, &mut report)?;
         let members = working_set::next(&spaces, &locked, |frame| collected.listed.has(frame));
+        // A page is stored once nobody can write it any more. If storing fails, faults bring the mirrors back.
+        for (space, locked) in spaces.iter().zip(&mut locked) {
+            space.drop_mirror(locked);
+        }
         store(&collected, &members, &mut report)?;
         let stored = time::monotonic_ns();
-        for (space, locked) in spaces.iter().zip(&mut locked) {
-            space.drop_mirror(locked).map_err(|_| Obstacle::Stub)?;
-        }
         // Nothing fails from here on.
         mark(&spaces, &mut locked, &collected);
         working_set::store(members);

@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use abi::hostcall::{
     self as hc, HIBERNATE_ALREADY, HIBERNATE_BUSY, HIBERNATE_CANCELLED, HIBERNATE_DONE, HIBERNATE_NO_MEMORY,
-    HIBERNATE_STORE, HIBERNATE_STUB, HibernateReport, REPORT_STIRRED,
+    HIBERNATE_STORE, HibernateReport, REPORT_STIRRED,
 };
 
 use crate::host;
@@ -52,7 +52,6 @@ enum Obstacle {
     /// A later request has made the sandbox go on.
     Overtaken,
     NoMemory,
-    Stub,
     Store,
 }
 
@@ -135,7 +134,6 @@ fn hibernate(request: i64, asleep: &mut bool) -> bool {
         Err(Obstacle::Busy) => HIBERNATE_BUSY,
         Err(Obstacle::Overtaken) => HIBERNATE_CANCELLED,
         Err(Obstacle::NoMemory) => HIBERNATE_NO_MEMORY,
-        Err(Obstacle::Stub) => HIBERNATE_STUB,
         Err(Obstacle::Store) => HIBERNATE_STORE,
     };
     if !settle(request) && outcome == HIBERNATE_CANCELLED {

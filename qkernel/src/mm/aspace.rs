@@ -5,7 +5,7 @@ use abi::run::{MAP_OP_MAP, MAP_OP_PROTECT, MAP_OP_UNMAP, MAP_OP_UNMAP_ALL, MapOp
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::PAGE;
 use super::frames::{self, Frame};
@@ -28,10 +28,9 @@ pub struct AddressSpace {
     root: u64,
     /// Changes whenever present entries changed; CPUs compare it before they run user code (kvm).
     generation: AtomicU64,
-    /// Tasks that run in it.
-    users: AtomicU32,
-    /// Mapping operations the stub carries out before user code runs next (systrap).
-    pending: SpinLock<Vec<MapOp>>,
+    /// Operations that give the stub further access, to be carried out before user code runs next (systrap). Held while
+    /// the stub carries operations out, so that none overtakes another. Inside `inner`.
+    mirror: Mutex<Vec<MapOp>>,
     pub(super) inner: Mutex<Space>,
 }
 
@@ -42,9 +41,10 @@ pub struct Space {
     pub(super) table: PageTable,
     pub(super) vmas: BTreeMap<u64, Vma>,
     pub(super) batch: OpBatch,
-    /// Frames to be freed once no CPU can touch them any more.
+    /// Frames to be freed once no CPU and no stub can touch them any more.
     pub(super) freed: Vec<Frame>,
-    /// Present entries were changed or removed (kvm).
+    /// Present entries were changed or removed: processors (kvm) and the stub (systrap) must hear of it before anything
+    /// rests on it.
     pub(super) stale: bool,
     pub(super) brk_start: u64,
     pub(super) brk: u64,
@@ -87,8 +87,7 @@ impl AddressSpace {
             stub,
             root: table.root(),
             generation: AtomicU64::new(1),
-            users: AtomicU32::new(0),
-            pending: SpinLock::new(Vec::new()),
+            mirror: Mutex::new(Vec::new()),
             inner: Mutex::new(Space {
                 id,
                 table,
@@ -119,23 +118,47 @@ impl AddressSpace {
         ALL.lock().get(&id).and_then(Weak::upgrade)
     }
 
+    /// Whether the space with this id is there still, be it only about to end.
+    pub fn is_listed(id: u64) -> bool {
+        ALL.lock().contains_key(&id)
+    }
+
     /// Locks it if that needs no waiting.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, Space>> {
         self.inner.try_lock()
     }
 
-    /// Makes the stub give up all mappings, at once; faults bring back what is used. Nothing runs in it.
-    pub fn drop_mirror(&self, space: &mut Space) -> Result<()> {
+    /// Makes the stub give up all mappings, at once; faults bring back what is used.
+    ///
+    /// On return the stub has confirmed, or it is gone: then its tasks cannot run any more, which they hear when they try.
+    pub fn drop_mirror(&self, space: &mut Space) {
         if !platform::is_systrap() {
-            return Ok(());
+            return;
         }
-        let all = MapOp { kind: MAP_OP_UNMAP_ALL, ..Default::default() };
-        platform::sync_ops(self, &[all])?;
+        let mut queued = self.mirror.lock();
         // What was still to be mapped would show frames that are about to be given back.
-        self.pending.lock().clear();
+        queued.clear();
         space.batch.ops.clear();
+        let all = MapOp { kind: MAP_OP_UNMAP_ALL, ..Default::default() };
+        if platform::sync_ops(self, &[all]).is_err() {
+            crate::info!("address space {}: its stub is gone", self.id);
+        }
         space.table.for_each(USER_MIN, USER_MAX, |_, entry| entry.0 &= !Entry::MIRRORED);
-        Ok(())
+    }
+
+    /// Has the stub carry out what is queued; user code runs next.
+    pub fn flush_mirror(&self) {
+        let mut queued = self.mirror.lock();
+        if queued.is_empty() {
+            return;
+        }
+        let result = platform::sync_ops(self, &queued);
+        queued.clear();
+        drop(queued);
+        if result.is_err() {
+            // The stub ran out of mappings: drop them all, as one drops a TLB, and let faults bring back what is used.
+            self.drop_mirror(&mut self.lock());
+        }
     }
 
     /// Marks the entries of the frames that `is_stored` as swapped, and forgets those of the file window. Nothing runs in
@@ -190,16 +213,6 @@ impl AddressSpace {
         self.generation.load(Ordering::SeqCst)
     }
 
-    /// A task begins (`+1`) or stops to run in it.
-    pub fn add_user(&self) {
-        self.users.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// A task left.
-    pub fn remove_user(&self) {
-        self.users.fetch_sub(1, Ordering::SeqCst);
-    }
-
     /// Locks it.
     pub(super) fn lock(&self) -> MutexGuard<'_, Space> {
         self.inner.lock()
@@ -221,23 +234,16 @@ impl AddressSpace {
         self.lock().vmas.values().for_each(&mut f);
     }
 
-    /// Operations to carry out before user code runs.
-    pub fn take_pending_ops(&self) -> Vec<MapOp> {
-        core::mem::take(&mut *self.pending.lock())
-    }
-
-    /// The stub could not carry out its operations: start over from nothing mapped.
-    pub fn mirror_lost(&self) {
-        let mut pending = self.pending.lock();
-        pending.clear();
-        pending.push(MapOp { kind: MAP_OP_UNMAP_ALL, ..Default::default() });
-    }
-
     /// Makes the changes of `space` visible and frees what they freed. Ends every operation that changed entries.
+    ///
+    /// When it returns, nobody has access any more that was withdrawn: neither user code that has stopped nor user code
+    /// that only claims to have. So the frames may be used again, and what rests on the withdrawal (a seal, a child's
+    /// copy) may be promised.
     pub(super) fn commit(&self, space: &mut Space) {
+        let withdraws = core::mem::take(&mut space.stale);
         if platform::is_systrap() {
-            self.commit_mirror(space);
-        } else if core::mem::take(&mut space.stale) {
+            self.commit_mirror(space, withdraws);
+        } else if withdraws {
             self.generation.fetch_add(1, Ordering::SeqCst);
             platform::shoot_down(self);
         }
@@ -245,32 +251,27 @@ impl AddressSpace {
         frames::drop_refs(&freed);
     }
 
-    fn commit_mirror(&self, space: &mut Space) {
+    /// Operations that withdraw access are carried out at once, behind all that were queued before them.
+    fn commit_mirror(&self, space: &mut Space, withdraws: bool) {
         if space.batch.ops.is_empty() {
             return;
         }
         let ops = core::mem::take(&mut space.batch.ops);
-        let mut pending = self.pending.lock();
-        pending.extend(ops);
-        if self.is_ours_alone() {
+        let mut queued = self.mirror.lock();
+        if queued.is_empty() {
+            *queued = ops;
+        } else {
+            queued.extend(ops);
+        }
+        if !withdraws {
             return;
         }
-        let ops = core::mem::take(&mut *pending);
-        drop(pending);
-        if platform::sync_ops(self, &ops).is_err() {
-            let all = MapOp { kind: MAP_OP_UNMAP_ALL, ..Default::default() };
-            if platform::sync_ops(self, &[all]).is_err() {
-                crate::info!("address space {}: its stub is gone", self.id);
-            }
+        let result = platform::sync_ops(self, &queued);
+        queued.clear();
+        drop(queued);
+        if result.is_err() {
+            self.drop_mirror(space);
         }
-    }
-
-    /// Whether only the current task can run user code here.
-    fn is_ours_alone(&self) -> bool {
-        let task = crate::task::current();
-        let ours = task.aspace().is_some_and(|aspace| core::ptr::eq(Arc::as_ptr(&aspace), self));
-        let users = self.users.load(Ordering::SeqCst);
-        (ours && users <= 1) || users == 0
     }
 
     /// Whether a shared mapping of `store` is writable, or may be made so.
@@ -302,13 +303,14 @@ impl AddressSpace {
 
 impl Drop for AddressSpace {
     fn drop(&mut self) {
-        ALL.lock().remove(&self.id);
         let mut space = self.inner.lock();
         space.clear(USER_MIN, USER_MAX);
         let freed = core::mem::take(&mut space.freed);
         drop(space);
+        // On return the stub maps nothing any more, or is dead.
         platform::destroy_stub(self.stub);
         frames::drop_refs(&freed);
+        ALL.lock().remove(&self.id);
     }
 }
 

@@ -71,9 +71,9 @@ impl MemoryObject {
     }
 }
 
-/// The address spaces that map an object.
+/// The address spaces that map an object, with their ids.
 #[derive(Default)]
-pub struct Mappers(SpinLock<Vec<Weak<AddressSpace>>>);
+pub struct Mappers(SpinLock<Vec<(u64, Weak<AddressSpace>)>>);
 
 impl Mappers {
     /// Nobody maps it.
@@ -83,9 +83,9 @@ impl Mappers {
 
     fn add(&self, aspace: &Arc<AddressSpace>) {
         let mut mappers = self.0.lock();
-        mappers.retain(|mapper| mapper.strong_count() != 0);
-        if !mappers.iter().any(|mapper| core::ptr::eq(mapper.as_ptr(), Arc::as_ptr(aspace))) {
-            mappers.push(Arc::downgrade(aspace));
+        mappers.retain(|(id, mapper)| mapper.strong_count() != 0 || AddressSpace::is_listed(*id));
+        if !mappers.iter().any(|(id, _)| *id == aspace.id()) {
+            mappers.push((aspace.id(), Arc::downgrade(aspace)));
         }
     }
 
@@ -98,7 +98,12 @@ impl Mappers {
 
     /// All of them.
     pub fn all(&self) -> Vec<Arc<AddressSpace>> {
-        self.0.lock().iter().filter_map(Weak::upgrade).collect()
+        self.0.lock().iter().filter_map(|(_, mapper)| mapper.upgrade()).collect()
+    }
+
+    /// Whether one of them is about to end: nobody uses it any more, but its stub may not have let go of the pages yet.
+    fn any_ends(&self) -> bool {
+        self.0.lock().iter().any(|(id, mapper)| mapper.strong_count() == 0 && AddressSpace::is_listed(*id))
     }
 }
 
@@ -385,7 +390,8 @@ impl PageStore {
 
     /// Whether a shared mapping of it is writable, or may be made so (`F_SEAL_WRITE` asks).
     pub fn is_mapped_writable(&self) -> bool {
-        self.mappers.all().iter().any(|mapper| mapper.maps_writable((&raw const *self).cast()))
+        let object = (&raw const *self).cast();
+        self.mappers.any_ends() || self.mappers.all().iter().any(|mapper| mapper.maps_writable(object))
     }
 }
 

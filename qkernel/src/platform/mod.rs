@@ -224,19 +224,11 @@ pub fn run_user(cx: &mut UserContext, aspace: &AddressSpace) -> Trap {
 }
 
 fn run_stub(cx: &mut UserContext, aspace: &AddressSpace) -> run::TrapInfo {
-    let ops = aspace.take_pending_ops();
-    cx.run.ops = ops.as_ptr() as u64;
-    cx.run.ops_len = u32::try_from(ops.len()).unwrap_or(0);
-    cx.run.ops_errno = 0;
+    aspace.flush_mirror();
     cx.run.fpu_load = if cx.fpu_live { 0 } else { cx.fpu.0.as_ptr() as u64 };
     let result = call(hc::AS_RUN, [aspace.stub_id(), &raw mut cx.run as u64, 0, 0, 0, 0]);
     if result.is_err() {
         return run::TrapInfo { kind: run::TRAP_LOST, ..Default::default() };
-    }
-    if cx.run.ops_errno != 0 {
-        // The stub ran out of mappings: drop them all, as one drops a TLB, and let faults bring back what is used.
-        aspace.mirror_lost();
-        return run::TrapInfo { kind: run::TRAP_INTERRUPT, ..Default::default() };
     }
     cx.fpu_live = true;
     cx.run.trap
@@ -304,7 +296,8 @@ pub fn shoot_down(aspace: &AddressSpace) {
     }
 }
 
-/// Carries out mapping operations now, for all threads of the address space (systrap).
+/// Carries out mapping operations now, for all threads of the address space (systrap). `ESRCH`: its stub is dead, so
+/// nothing is mapped there any more. Any other error: some were carried out and some were not.
 pub fn sync_ops(aspace: &AddressSpace, ops: &[MapOp]) -> Result<()> {
     call(hc::AS_SYNC, [aspace.stub_id(), ops.as_ptr() as u64, ops.len() as u64, 0, 0, 0]).map(drop)
 }
@@ -314,7 +307,7 @@ pub fn create_stub() -> Result<u64> {
     if is_systrap() { call(hc::AS_CREATE, [0; 6]) } else { Ok(0) }
 }
 
-/// Ends it.
+/// Ends it. On return it maps nothing any more.
 pub fn destroy_stub(id: u64) {
     if is_systrap() {
         let _ = call(hc::AS_DESTROY, [id, 0, 0, 0, 0, 0]);

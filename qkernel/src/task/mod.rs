@@ -144,9 +144,6 @@ impl Task {
     }
 
     fn with(tid: u32, parts: TaskParts, sched: SchedState, idle: bool) -> Arc<Self> {
-        if let Some(aspace) = &parts.aspace {
-            aspace.add_user();
-        }
         Arc::new(Self {
             tid: AtomicU32::new(tid),
             process: parts.process,
@@ -195,16 +192,9 @@ impl Task {
 
     /// Replaces the memory the current task sees, returning the former, which no CPU's page table is any more.
     pub fn replace_aspace(&self, aspace: Option<Arc<AddressSpace>>) -> Option<Arc<AddressSpace>> {
-        if let Some(aspace) = &aspace {
-            aspace.add_user();
-        }
         platform::enter_address_space(aspace.as_deref());
         self.own_aspace.store(pointer_of(aspace.as_ref()), Ordering::Relaxed);
-        let old = core::mem::replace(&mut *self.aspace.lock(), aspace);
-        if let Some(old) = &old {
-            old.remove_user();
-        }
-        old
+        core::mem::replace(&mut *self.aspace.lock(), aspace)
     }
 
     /// The task's descriptors; `None` once it has ended.

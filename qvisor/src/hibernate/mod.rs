@@ -383,7 +383,6 @@ pub(crate) fn hibernated(sandbox: &Sandbox, phys: u64, request: u64) -> i64 {
         }),
         hc::HIBERNATE_BUSY => Err("a process did not come to rest in time".into()),
         hc::HIBERNATE_NO_MEMORY => Err("the kernel has no memory left for its lists".into()),
-        hc::HIBERNATE_STUB => Err("a process did not give its memory up".into()),
         hc::HIBERNATE_CANCELLED => Err("it was woken meanwhile".into()),
         _ => Err(inner.store_error.take().unwrap_or_else(|| "its pages could not be stored".into())),
     };

@@ -208,7 +208,6 @@ pub const RULES: &[Rule] = &[
     on(Systrap, libc::SYS_tgkill, "tgkill", INTERRUPT, "interrupts application code"),
     on(Systrap, libc::SYS_pidfd_open, "pidfd_open", Always, "names a new stub for good"),
     on(Systrap, libc::SYS_wait4, "wait4", Always, "buries it"),
-    on(Systrap, libc::SYS_newfstatat, "newfstatat", Always, "counts a stub's threads before it is used again"),
     on(Systrap, libc::SYS_sched_setaffinity, "sched_setaffinity", Always, "binds a stub to its vCPU's core"),
     on(Systrap, libc::SYS_arch_prctl, "arch_prctl", SET_GS, "the kernel's own base, on a new vCPU"),
 

@@ -22,9 +22,11 @@ pub const ZYGOTE_END: u64 = STUB_TEXT + 0x6000;
 pub const FD_USER: i32 = 0;
 /// … a received file, while it is mapped (the zygote: the areas' file) …
 pub const FD_FILE: i32 = 1;
+/// … a file whose position is the id of the thread that was started last …
+pub const FD_IDS: i32 = 2;
 /// … the first vCPU's socket, the others behind it, then as many pipes for answers. Behind those the zygote has the file
 /// of orders. Threads that run application code have no descriptor at all.
-pub const FD_SOCKETS: i32 = 2;
+pub const FD_SOCKETS: i32 = 3;
 
 /// `Area::turn`: set while the stub thread may run, clear while the VMM may use the area.
 pub const TURN_STUB: u32 = 1;
@@ -37,8 +39,6 @@ pub const TURN_PARK: u32 = 8;
 
 /// `Area::command`: run user code.
 pub const COMMAND_RUN: u32 = 1;
-/// `Area::command`: start the thread of area `argument`; `value` becomes its id.
-pub const COMMAND_SPAWN: u32 = 3;
 /// `Area::command`: fork a stub process whose areas begin at `argument` in the control file (the zygote only).
 pub const COMMAND_FORK: u32 = 4;
 
@@ -52,6 +52,8 @@ pub const INTERRUPT_SIGNAL: u32 = 10;
 /// The signals a stub handles: SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGUSR1, SIGSEGV, SIGSYS.
 pub const SIGNALS: [u32; 7] = [4, 5, 7, 8, INTERRUPT_SIGNAL, 11, 31];
 
+/// `close_range` flag: with a descriptor table of the thread's own.
+pub const CLOSE_RANGE_UNSHARE: u32 = 2;
 /// `clone` flags of a further stub thread: VM, FS, FILES, SIGHAND, THREAD, SYSVSEM.
 pub const THREAD_FLAGS: u64 = 0x0005_0f00;
 /// Of a stub process, a sibling of the zygote's: PARENT, and SIGCHLD at its end.
@@ -103,17 +105,15 @@ pub struct Area {
     pub vmm_pid: AtomicU32,
     /// Bytes of a process's areas.
     pub areas_len: AtomicU64,
-    /// `struct sock_fprog` of the application threads' filter: length, address …
+    /// `struct sock_fprog` of the zygote's filter: length, address (the zygote only).
     pub filter: [AtomicU64; 2],
-    /// … and of the mapper thread's.
-    pub mapper_filter: [AtomicU64; 2],
+    _gone: [u64; 2],
     /// Where the file of orders is, as a descriptor (of the zygote and what it forks).
     pub orders_fd: AtomicU32,
     /// Set once the mapper thread takes orders.
     pub mapper_ready: AtomicU32,
 
-    /// The two programs before the process runs application code; a place for what mapper threads receive and nobody
-    /// looks at.
+    /// The zygote's filter; a place for what mapper threads receive and nobody looks at.
     pub scratch: UnsafeCell<[u64; SCRATCH_WORDS]>,
 }
 pub const SCRATCH_WORDS: usize = 480;
@@ -133,9 +133,11 @@ pub const STUB_ORDERS: u64 = STUB_TEXT + 0x800_0000;
 pub const ORDERS_SIZE: u64 = 0x2000;
 const _: () = assert!(STUB_ORDERS + ORDERS_SIZE <= STUB_AREA);
 /// Most calls of one order.
-pub const CALLS_MAX: usize = 120;
+pub const CALLS_MAX: usize = 102;
+/// Most instructions of the application threads' filter, and of the mapper's.
+pub const FILTER_MAX: [usize; 2] = [50, 88];
 
-/// What the VMM tells a process's mapper thread. Only the VMM can write it.
+/// What the VMM tells a process's mapper thread, and the filters of its threads. Only the VMM can write it.
 #[repr(C, align(4096))]
 pub struct Orders {
     /// Goes up with each order; the mapper waits for it to change.
@@ -152,6 +154,12 @@ pub struct Orders {
     /// Its `struct iovec`.
     pub iovec: UnsafeCell<[u64; 16]>,
     pub calls: UnsafeCell<[Call; CALLS_MAX]>,
+    /// `struct sock_fprog` of the application threads' filter: length, address …
+    pub application_filter: [AtomicU64; 2],
+    /// … and of the mapper thread's.
+    pub mapper_filter: [AtomicU64; 2],
+    /// The two programs.
+    pub programs: UnsafeCell<[u64; FILTER_MAX[0] + FILTER_MAX[1]]>,
 }
 const _: () = assert!(size_of::<Orders>() as u64 == ORDERS_SIZE);
 const _: () = assert!(core::mem::offset_of!(Orders, answers) == 16);

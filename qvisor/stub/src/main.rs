@@ -2,7 +2,7 @@
 //!
 //! The program starts as the *zygote* (`zygote.rs`), which forks a stub process for each address space. A stub
 //! thread lives in its signal handler: user code runs between `rt_sigreturn` and the next signal. It can wait for its
-//! turn and nothing else; what is mapped, a further thread of each process changes (`mapper.rs`).
+//! turn and nothing else; a further thread of each process changes what is mapped, and starts threads (`mapper.rs`).
 //! It has no libc, no writable data of its own and no descriptors.
 #![no_std]
 #![no_main]
@@ -12,7 +12,7 @@ mod mapper;
 mod sys;
 mod zygote;
 
-use core::arch::{asm, naked_asm};
+use core::arch::asm;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 use abi::layout::{STUB_AREA, STUB_AREA_SIZE};
@@ -57,7 +57,7 @@ unsafe extern "C" fn on_signal(signal: u32, _info: u64, context: u64) -> ! {
     serve(area, context)
 }
 
-/// A new thread's beginning: it waits for its first command.
+/// A new thread's beginning, under its filter: it waits for its first command.
 unsafe extern "C" fn thread_main(area: u64) -> ! {
     let area = area_at(area);
     serve(area, area.frame_at.load(Relaxed) + 8)
@@ -66,8 +66,8 @@ unsafe extern "C" fn thread_main(area: u64) -> ! {
 #[inline(always)]
 fn give_turn(area: &Area) {
     if area.turn.swap(0, SeqCst) & TURN_SLEEPS != 0 {
-        // SAFETY: wakes whoever waits on the word.
-        unsafe { sys::call(sys::FUTEX, [area.turn.as_ptr() as u64, sys::FUTEX_WAKE, 1, 0, 0, 0]) };
+        // SAFETY: wakes whoever waits on the word: all of them, so that nobody can take the wake-up from the VMM.
+        unsafe { sys::call(sys::FUTEX, [area.turn.as_ptr() as u64, sys::FUTEX_WAKE, sys::EVERYBODY, 0, 0, 0]) };
     }
 }
 
@@ -102,22 +102,12 @@ fn tsc() -> u64 {
 fn serve(area: &Area, context: u64) -> ! {
     loop {
         wait_turn(area);
-        let command = area.command.load(Relaxed);
-        let errno = match command {
-            COMMAND_RUN => 0,
-            COMMAND_SPAWN => {
-                let id = spawn(area.argument.load(Relaxed));
-                area.value.store(id.cast_unsigned(), Relaxed);
-                errno_of(id)
-            }
-            _ => EINVAL,
-        };
-        if command == COMMAND_RUN && errno == 0 {
+        if area.command.load(Relaxed) == COMMAND_RUN {
             load_bases(area);
             resume(context);
         }
         area.signal.store(0, Relaxed);
-        area.errno.store(errno, Relaxed);
+        area.errno.store(EINVAL, Relaxed);
         give_turn(area);
     }
 }
@@ -154,40 +144,6 @@ fn resume(context: u64) -> ! {
     }
 }
 
-fn errno_of(result: i64) -> u32 {
-    if result < 0 { u32::try_from(-result).unwrap_or(EINVAL) } else { 0 }
-}
-
-/// Starts the thread of area `index`, with its stack below the place of its signal frame.
-fn spawn(index: u64) -> i64 {
-    let area = STUB_AREA + index * STUB_AREA_SIZE;
-    let stack = area_at(area).frame_at.load(Relaxed) & !15;
-    // SAFETY: the area belongs to a thread that does not exist yet.
-    unsafe { clone_thread(THREAD_FLAGS, stack, area) }
-}
-
-/// `clone` with a new stack; the child calls [`thread_main`] with `area`.
-#[unsafe(naked)]
-unsafe extern "C" fn clone_thread(flags: u64, stack: u64, area: u64) -> i64 {
-    naked_asm!(
-        "mov r9, rdx",
-        "xor edx, edx",
-        "xor r10d, r10d",
-        "xor r8d, r8d",
-        "mov eax, {clone}",
-        "syscall",
-        "test rax, rax",
-        "jz 2f",
-        "ret",
-        "2: mov rdi, r9",
-        "xor ebp, ebp",
-        "call {main}",
-        "ud2",
-        clone = const sys::CLONE,
-        main = sym thread_main,
-    )
-}
-
 /// Last steps of a new stub process: drops the zygote's pages, starts the mapper, gives up everything but what the
 /// filter leaves, and becomes the first thread.
 unsafe extern "C" fn begin_process() -> ! {
@@ -204,8 +160,8 @@ unsafe extern "C" fn begin_process() -> ! {
         // SAFETY: sleeps while the word is zero.
         unsafe { sys::call(sys::FUTEX, [area.mapper_ready.as_ptr() as u64, sys::FUTEX_WAIT, 0, 0, 0, 0]) };
     }
-    let program = area.filter.as_ptr() as u64;
-    // SAFETY: the VMM put the filter there; nobody else has run yet.
+    let program = STUB_ORDERS + core::mem::offset_of!(Orders, application_filter) as u64;
+    // SAFETY: the VMM put the filter there; nobody else can.
     let result = unsafe {
         sys::call(sys::CLOSE_RANGE, [0, u64::from(u32::MAX), 0, 0, 0, 0])
             | sys::call(sys::SECCOMP, [sys::SECCOMP_SET_MODE_FILTER, 0, program, 0, 0, 0])

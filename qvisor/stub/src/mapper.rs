@@ -1,26 +1,30 @@
-//! The mapper thread of a stub process: carries out the system calls that the VMM orders, and answers.
+//! The mapper thread of a stub process: carries out the system calls that the VMM orders, and answers. It also starts the
+//! process's further threads, since threads that run application code have no `clone`.
 //!
 //! It shares its memory with application code that may do anything there, so it uses no memory that such code can
-//! write: orders come in pages that are read-only in every thread, everything else is in registers, and the answer goes
-//! through a pipe that only mapper threads have. Its filter lets no other thread's order pass either: there is none.
+//! write: orders come in pages that are read-only in every thread, everything else is in registers, answers go through a
+//! pipe that only mapper threads have, and a new thread's id through a file position. A thread that it starts reads no
+//! other memory either before it has the filter of application threads.
 
 use core::arch::naked_asm;
 use core::mem::offset_of;
 
 use abi::layout::STUB_AREA;
 
-use crate::area::{Area, Call, FD_FILE, MAPPER_FLAGS, Orders, STUB_ORDERS};
-use crate::sys;
+use crate::area::{
+    Area, CLOSE_RANGE_UNSHARE, Call, FD_FILE, FD_IDS, MAPPER_FLAGS, Orders, STUB_ORDERS, THREAD_FLAGS,
+};
+use crate::{sys, thread_main};
 
 const READY: u64 = STUB_AREA + offset_of!(Area, mapper_ready) as u64;
 const TID: u64 = STUB_AREA + offset_of!(Area, mapper_tid) as u64;
-const FILTER: u64 = STUB_AREA + offset_of!(Area, mapper_filter) as u64;
+const FILTER: u64 = STUB_ORDERS + offset_of!(Orders, mapper_filter) as u64;
 const ORDERS_FD: u64 = STUB_AREA + offset_of!(Area, orders_fd) as u64;
 
 /// Starts the thread; the result is its id, or a negative errno.
 ///
 /// The registers of the thread: r12 the orders, ebx the last one's number, r14d calls that are left, r15 the next one,
-/// rbp 1 once one has failed.
+/// rbp 1 once one has failed. A thread that it starts has its area's address in r9.
 #[unsafe(naked)]
 pub unsafe extern "C" fn start() -> i64 {
     naked_asm!(
@@ -92,8 +96,10 @@ pub unsafe extern "C" fn start() -> i64 {
         "mov r10, [r15 + {args} + 24]",
         "mov r8, [r15 + {args} + 32]",
         "mov r9, [r15 + {args} + 40]",
+        "cmp eax, {clone}",
+        "je 20f",
         "syscall",
-        "cmp rax, -4095",
+        "21: cmp rax, -4095",
         "jb 6f",
         "cmp dword ptr [r15 + {may_fail}], 0",
         "jne 6f",
@@ -108,6 +114,36 @@ pub unsafe extern "C" fn start() -> i64 {
         "mov eax, {write}",
         "syscall",
         "jmp 3b",
+        // Starts a thread, and tells its id.
+        "20: mov edi, {thread_flags}",
+        "syscall",
+        "test rax, rax",
+        "jz 22f",
+        "js 21b",
+        "mov edi, {ids}",
+        "mov rsi, rax",
+        "xor edx, edx",
+        "mov eax, {lseek}",
+        "syscall",
+        "jmp 21b",
+        // That thread, with the mapper's filter and descriptors still: gives up both.
+        "22: xor edi, edi",
+        "mov esi, -1",
+        "mov edx, {unshare}",
+        "mov eax, {close_range}",
+        "syscall",
+        "test rax, rax",
+        "jnz 9f",
+        "mov edi, {set_filter}",
+        "xor esi, esi",
+        "lea rdx, [r12 + {application_filter}]",
+        "mov eax, {seccomp}",
+        "syscall",
+        "test rax, rax",
+        "jnz 9f",
+        "mov rdi, r9",
+        "xor ebp, ebp",
+        "call {main}",
         "9: ud2",
         flags = const MAPPER_FLAGS,
         tid = const TID,
@@ -117,6 +153,7 @@ pub unsafe extern "C" fn start() -> i64 {
         orders_fd = const ORDERS_FD,
         set_filter = const sys::SECCOMP_SET_MODE_FILTER,
         filter = const FILTER,
+        application_filter = const offset_of!(Orders, application_filter),
         seccomp = const sys::SECCOMP,
         ready = const READY,
         wake = const sys::FUTEX_WAKE,
@@ -132,5 +169,11 @@ pub unsafe extern "C" fn start() -> i64 {
         may_fail = const offset_of!(Call, may_fail),
         call_size = const size_of::<Call>(),
         write = const sys::WRITE,
+        thread_flags = const THREAD_FLAGS,
+        ids = const FD_IDS,
+        lseek = const sys::LSEEK,
+        unshare = const CLOSE_RANGE_UNSHARE,
+        close_range = const sys::CLOSE_RANGE,
+        main = sym thread_main,
     )
 }

@@ -3,6 +3,7 @@
 use core::arch::asm;
 
 pub const WRITE: u64 = 1;
+pub const LSEEK: u64 = 8;
 pub const MMAP: u64 = 9;
 pub const MUNMAP: u64 = 11;
 pub const RT_SIGACTION: u64 = 13;
@@ -19,6 +20,8 @@ pub const CLOSE_RANGE: u64 = 436;
 
 pub const FUTEX_WAIT: u64 = 0;
 pub const FUTEX_WAKE: u64 = 1;
+/// All sleepers.
+pub const EVERYBODY: u64 = 0x7fff_ffff;
 
 pub const SECCOMP_SET_MODE_FILTER: u64 = 1;
 

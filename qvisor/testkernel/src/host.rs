@@ -123,6 +123,8 @@ pub fn map(addr: u64, phys: u64, pages: u64, prot: u32) -> MapOp {
 pub struct Task {
     pub id: u64,
     pub run: RunState,
+    /// Of the operations that were to be carried out before the last run, or 0.
+    pub ops_errno: u64,
 }
 
 impl Task {
@@ -143,7 +145,7 @@ impl Task {
         let mut run = RunState::default();
         run.regs.rip = CODE + program;
         run.fpu_load = initial_fpu();
-        Self { id, run }
+        Self { id, run, ops_errno: 0 }
     }
 
     pub fn sync(&self, ops: &[MapOp]) -> i64 {
@@ -152,8 +154,13 @@ impl Task {
 
     /// Runs until a trap, with operations first.
     pub fn run_with(&mut self, ops: &[MapOp]) -> TrapInfo {
-        self.run.ops = ops.as_ptr() as u64;
-        self.run.ops_len = ops.len() as u32;
+        let synced = if ops.is_empty() { 0 } else { self.sync(ops) };
+        self.ops_errno = synced.unsigned_abs();
+        if synced != 0 {
+            let kind = if synced == -3 { TRAP_LOST } else { TRAP_INTERRUPT };
+            self.run.trap = TrapInfo { kind, ..TrapInfo::default() };
+            return self.run.trap;
+        }
         let result = call(AS_RUN, &[self.id, (&raw mut self.run) as u64]);
         check_eq!(result, 0);
         let run = unsafe { (&raw const self.run).read_volatile() };

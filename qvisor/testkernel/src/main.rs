@@ -438,7 +438,7 @@ fn window() {
     check_eq!(task.run.regs.rax, u64::from_le_bytes(*b"efgh4567"));
     // The chunk is mapped read-only.
     task.run_with(&[map(DATA, window, 1, PROT_READ | PROT_WRITE)]);
-    check_eq!(task.run.ops_errno, 13);
+    check_eq!(task.ops_errno, 13);
     task.run.regs.rip = CODE + user::faults();
     task.run.regs.rdi = DATA + 0x1008;
     log!("truncate window");
@@ -447,7 +447,7 @@ fn window() {
     check_eq!(call(WINDOW_COPY, &[frame, window + 0x1000, 8]), -14);
     check_eq!(call(WINDOW_UNMAP, &[5]), 0);
     task.run_with(&[map(DATA, window, 1, PROT_READ)]);
-    check_eq!(task.run.ops_errno, 14);
+    check_eq!(task.ops_errno, 14);
 }
 
 fn operations() {
@@ -475,13 +475,13 @@ fn operations() {
             panic!("{op:x?}: {errno}");
         }
         task.run_with(&[good, op]);
-        check_eq!(u64::from(task.run.ops_errno), errno.unsigned_abs());
+        check_eq!(task.ops_errno, errno.unsigned_abs());
     }
     // Protecting what is not mapped fails in the stub.
     let hole = MapOp { kind: MAP_OP_PROTECT, prot: PROT_READ, addr: DATA + 0x10_0000, len: 4096, phys: 0 };
     check_eq!(task.sync(&[hole]), -12);
     task.run_with(&[hole]);
-    check_eq!(task.run.ops_errno, 12);
+    check_eq!(task.ops_errno, 12);
     // A thousand operations in one call; each page on its own, so that none can be merged.
     let frames = user_frames(2000);
     let page = kernel_pages(8) as *mut MapOp;

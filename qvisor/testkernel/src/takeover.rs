@@ -34,6 +34,7 @@ const CALLS: &[(u64, [u64; 6])] = &[
     (46, [2, DATA, 0, 0, 0, 0]),                       // sendmsg
     (47, [2, DATA, 0, 0, 0, 0]),                       // recvmsg: files of others
     (56, [17, 0, 0, 0, 0, 0]),                         // clone of a process
+    (56, [THREAD_FLAGS, STUB_AREA + 0x7000, 0, 0, 0, STUB_AREA]), // clone of a thread that nobody knows of
     (56, [THREAD_FLAGS & !0x400, 0, 0, 0, 0, 0]),      // clone of another mapper
     (56, [THREAD_FLAGS | 0x1000_0000, 0, 0, 0, 0, 0]), // clone into a user namespace
     (57, [0; 6]),                                      // fork
@@ -43,6 +44,10 @@ const CALLS: &[(u64, [u64; 6])] = &[
     (157, [4, 1, 0, 0, 0, 0]),                         // prctl
     (200, [1, 9, 0, 0, 0, 0]),                         // tkill
     (202, [DATA, 3, 1, 0, 0, 0]),                      // futex: requeue
+    (202, [STUB_ORDERS, 0, 0, 0, 0, 0]),               // futex: wait for what wakes the mapper
+    (202, [STUB_AREA, 3, 1, 0, 0, 0]),
+    (8, [2, 1, 0, 0, 0, 0]),                           // lseek: another thread's id
+    (436, [0, u64::MAX, 2, 0, 0, 0]),                  // close_range
     (234, [1, 1, 9, 0, 0, 0]),                         // tgkill
     (257, [u64::MAX, DATA, 0, 0, 0, 0]),               // openat
     (310, [1, DATA, 1, DATA, 1, 0]),                   // process_vm_readv

@@ -2,13 +2,14 @@
 //! that all of them begin with.
 //!
 //! Every system call of application code becomes SIGSYS. The stub's own text, which application code can jump into, may
-//! take turns and start a further thread; the mapper thread, which no application code reaches (`stub/src/mapper.rs`),
-//! may change the user half's mappings as well.
+//! take turns; the mapper thread, which no application code reaches (`stub/src/mapper.rs`), may change the user half's
+//! mappings and start threads. Such a thread adds the application's filter to the mapper's, so both allow what it needs.
 
-use abi::layout::{STUB_TEXT, USER_MAX};
+use abi::layout::{STUB_AREA, STUB_AREA_SIZE, STUB_TEXT, USER_MAX};
 
 use super::area::{
-    FD_FILE, FD_SOCKETS, FD_USER, FORK_FLAGS, MAPPER_FLAGS, THREAD_FLAGS, ZYGOTE_TEXT, ZYGOTE_TEXT_END,
+    CLOSE_RANGE_UNSHARE, FD_FILE, FD_IDS, FD_SOCKETS, FD_USER, FORK_FLAGS, MAPPER_FLAGS, Orders, STUB_ORDERS,
+    THREAD_FLAGS, ZYGOTE_TEXT, ZYGOTE_TEXT_END,
 };
 
 const ALLOW: u32 = 0x7fff_0000;
@@ -33,6 +34,7 @@ const FUTEX_WAKE: u32 = 1;
 const ARCH_SET_GS: u32 = 0x1001;
 const ARCH_SET_FS: u32 = 0x1002;
 const PR_SET_PDEATHSIG: u32 = 1;
+const SECCOMP_SET_MODE_FILTER: u32 = 1;
 
 /// One instruction of classic BPF, as the host kernel lays it out.
 #[repr(C)]
@@ -58,10 +60,14 @@ enum Label {
     Carry,
     HighPart,
     Clone,
+    Turn,
     Futex,
     Receive,
     Close,
     Answer,
+    Position,
+    Give,
+    Seal,
     Map,
     Bases,
     DeathSignal,
@@ -138,6 +144,7 @@ pub fn base() -> Vec<Instruction> {
         call(libc::SYS_recvmsg, Allow),
         call(libc::SYS_close, Allow),
         call(libc::SYS_close_range, Allow),
+        call(libc::SYS_lseek, Allow),
         call(libc::SYS_getppid, Allow),
         call(libc::SYS_prctl, DeathSignal),
         call(libc::SYS_seccomp, Allow),
@@ -171,31 +178,35 @@ const FUTEX: [Line; 3] = [
 const ENDS: [Line; 4] =
     [Line::At(Label::Trap), Line::Plain(RETURN, TRAP), Line::At(Label::Allow), Line::Plain(RETURN, ALLOW)];
 
-/// The filter of threads that run application code.
-pub fn application() -> Vec<Instruction> {
+/// FS and GS bases, on hosts that have no instruction for it.
+const BASES: [Line; 4] = [
+    Line::At(Label::Bases),
+    Line::Load(arg_low(0)),
+    Line::Jump(EQUAL, ARCH_SET_FS, Label::Allow, Label::Next),
+    Line::Jump(EQUAL, ARCH_SET_GS, Label::Allow, Label::Trap),
+];
+
+/// The filter of threads that run application code, for a sandbox with `cpus` vCPUs.
+pub fn application(cpus: u32) -> Vec<Instruction> {
     use Label::*;
     use Line::*;
+    let areas_end = STUB_AREA + u64::from(cpus) * STUB_AREA_SIZE;
     let calls = [
         At(Calls),
         Load(NR),
         call(libc::SYS_rt_sigreturn, Allow),
-        call(libc::SYS_futex, Futex),
-        call(libc::SYS_clone, Clone),
+        call(libc::SYS_futex, Turn),
         call(libc::SYS_arch_prctl, Bases),
         Plain(RETURN, TRAP),
-        // A further thread, with exactly the flags of one.
-        At(Clone),
+        // Words of its own process's areas: who could wait on a word of the orders would take the mapper's wake-ups.
+        At(Turn),
         Load(arg_high(0)),
-        Jump(EQUAL, high(THREAD_FLAGS), Next, Trap),
+        Jump(EQUAL, high(STUB_AREA), Next, Trap),
         Load(arg_low(0)),
-        Jump(EQUAL, low(THREAD_FLAGS), Allow, Trap),
-        // FS and GS bases, on hosts that have no instruction for it.
-        At(Bases),
-        Load(arg_low(0)),
-        Jump(EQUAL, ARCH_SET_FS, Allow, Next),
-        Jump(EQUAL, ARCH_SET_GS, Allow, Trap),
+        Jump(AT_LEAST, low(areas_end), Trap, Next),
+        Jump(AT_LEAST, low(STUB_AREA), Futex, Trap),
     ];
-    assemble(&join(&[&FROM_STUB, &calls, &FUTEX, &ENDS]))
+    assemble(&join(&[&FROM_STUB, &calls, &BASES, &FUTEX, &ENDS]))
 }
 
 /// The filter of mapper threads, for a sandbox with `cpus` vCPUs. They do what the VMM says, so this is a second line: it
@@ -204,6 +215,7 @@ pub fn mapper(cpus: u32) -> Vec<Instruction> {
     use Label::*;
     use Line::*;
     let sockets = FD_SOCKETS.cast_unsigned();
+    let application = STUB_ORDERS + std::mem::offset_of!(Orders, application_filter) as u64;
     let calls = [
         At(Calls),
         Load(NR),
@@ -214,7 +226,37 @@ pub fn mapper(cpus: u32) -> Vec<Instruction> {
         call(libc::SYS_write, Answer),
         call(libc::SYS_recvmsg, Receive),
         call(libc::SYS_close, Close),
+        // To start a thread …
+        call(libc::SYS_clone, Clone),
+        call(libc::SYS_lseek, Position),
+        call(libc::SYS_close_range, Give),
+        call(libc::SYS_seccomp, Seal),
+        // … and for what that does.
+        call(libc::SYS_rt_sigreturn, Allow),
+        call(libc::SYS_arch_prctl, Bases),
         Plain(RETURN, TRAP),
+        At(Clone),
+        Load(arg_high(0)),
+        Jump(EQUAL, high(THREAD_FLAGS), Next, Trap),
+        Load(arg_low(0)),
+        Jump(EQUAL, low(THREAD_FLAGS), Allow, Trap),
+        At(Position),
+        Load(arg_low(0)),
+        Jump(EQUAL, FD_IDS.cast_unsigned(), Allow, Trap),
+        At(Give),
+        Load(arg_low(0)),
+        Jump(EQUAL, 0, Next, Trap),
+        Load(arg_low(1)),
+        Jump(EQUAL, u32::MAX, Next, Trap),
+        Load(arg_low(2)),
+        Jump(EQUAL, CLOSE_RANGE_UNSHARE, Allow, Trap),
+        At(Seal),
+        Load(arg_low(0)),
+        Jump(EQUAL, SECCOMP_SET_MODE_FILTER, Next, Trap),
+        Load(arg_high(2)),
+        Jump(EQUAL, high(application), Next, Trap),
+        Load(arg_low(2)),
+        Jump(EQUAL, low(application), Allow, Trap),
         // Files come by the vCPUs' sockets and are closed once mapped.
         At(Receive),
         Load(arg_low(0)),
@@ -265,7 +307,7 @@ pub fn mapper(cpus: u32) -> Vec<Instruction> {
         Plain(LOAD_SLOT, 0),
         Jump(EQUAL, low(USER_MAX), Allow, Trap),
     ];
-    assemble(&join(&[&FROM_STUB, &calls, &FUTEX, &ENDS]))
+    assemble(&join(&[&FROM_STUB, &calls, &BASES, &FUTEX, &ENDS]))
 }
 
 fn join(parts: &[&[Line]]) -> Vec<Line> {
@@ -341,7 +383,7 @@ mod tests {
 
     #[test]
     fn application_code_makes_no_system_call() {
-        for program in [application(), mapper(2), base()] {
+        for program in [application(2), mapper(2), base()] {
             for ip in
                 [0x1000, 0x40_0000, 0x7ffe_ffff_f000, STUB_TEXT - 2, ZYGOTE_TEXT_END, abi::layout::STUB_AREA]
             {
@@ -360,7 +402,7 @@ mod tests {
 
     #[test]
     fn nothing_closer_allows_what_the_base_does_not() {
-        let [base, application, mapper] = [base(), application(), mapper(2)];
+        let [base, application, mapper] = [base(), application(2), mapper(2)];
         for number in 0..1024 {
             for args in [[0; 6], [0x40_0000, 0x1000, 3, 0x11, 0, 0], [THREAD_FLAGS, 0, 0, 0, 0, 0]] {
                 for closer in [&application, &mapper] {
@@ -379,16 +421,21 @@ mod tests {
 
     #[test]
     fn an_application_thread_takes_turns_and_nothing_else() {
-        let program = application();
+        let program = application(2);
         let verdict = |number, args: &[u64]| verdict(&program, number, STUB_TEXT + 2, args);
         assert!(verdict(libc::SYS_rt_sigreturn, &[]));
-        assert!(verdict(libc::SYS_futex, &[0, 1]));
-        assert!(!verdict(libc::SYS_futex, &[0, 6]));
-        assert!(verdict(libc::SYS_clone, &[THREAD_FLAGS]));
-        assert!(!verdict(libc::SYS_clone, &[17]));
-        assert!(!verdict(libc::SYS_clone, &[super::super::area::MAPPER_FLAGS]));
-        assert!(!verdict(libc::SYS_clone, &[THREAD_FLAGS | 1 << 33]));
-        let known = [libc::SYS_rt_sigreturn, libc::SYS_futex, libc::SYS_clone, libc::SYS_arch_prctl];
+        let last = STUB_AREA + 2 * STUB_AREA_SIZE - 4;
+        for word in [STUB_AREA, last] {
+            assert!(verdict(libc::SYS_futex, &[word, 0]) && verdict(libc::SYS_futex, &[word, 1]));
+            assert!(!verdict(libc::SYS_futex, &[word, 6]));
+        }
+        for word in [0, 0x1000, STUB_ORDERS, STUB_AREA - 4, last + 4, STUB_AREA + (1 << 32)] {
+            assert!(!verdict(libc::SYS_futex, &[word, 0]), "{word:#x}");
+        }
+        for flags in [THREAD_FLAGS, MAPPER_FLAGS, FORK_FLAGS, 17] {
+            assert!(!verdict(libc::SYS_clone, &[flags]));
+        }
+        let known = [libc::SYS_rt_sigreturn, libc::SYS_arch_prctl];
         for number in (0..1024).chain(0x4000_0000..0x4000_0400) {
             for args in [[0_u64; 6], [0x40_0000, 0x1000, 3, 0x11, 0, 0]] {
                 assert!(known.contains(&number) || !verdict(number, &args), "{number}");
@@ -419,16 +466,21 @@ mod tests {
         assert!(unmap(0, USER_MAX));
         assert!(!unmap(0, USER_MAX + 0x1000));
         assert!(!unmap(STUB_TEXT, 0x1000));
-        assert!(!unmap(super::super::area::STUB_ORDERS, 0x1000));
-        assert!(!verdict(libc::SYS_mprotect, &[super::super::area::STUB_ORDERS, 0x1000, 3]));
+        assert!(!unmap(STUB_ORDERS, 0x1000));
+        assert!(!verdict(libc::SYS_mprotect, &[STUB_ORDERS, 0x1000, 3]));
         assert!(!verdict(libc::SYS_mprotect, &[STUB_TEXT, 0x1000, 7]));
     }
 
     #[test]
     fn a_mapper_has_its_own_descriptors_only() {
         let program = mapper(2);
-        for (number, allowed) in [(libc::SYS_close, 1..2), (libc::SYS_recvmsg, 2..4), (libc::SYS_write, 4..6)]
-        {
+        let rows = [
+            (libc::SYS_close, 1..2),
+            (libc::SYS_lseek, 2..3),
+            (libc::SYS_recvmsg, 3..5),
+            (libc::SYS_write, 5..7),
+        ];
+        for (number, allowed) in rows {
             for fd in 0..8 {
                 assert_eq!(verdict(&program, number, STUB_TEXT, &[fd]), allowed.contains(&fd));
             }
@@ -437,5 +489,23 @@ mod tests {
         {
             assert!(!verdict(&program, number, STUB_TEXT, &[]));
         }
+    }
+
+    #[test]
+    fn a_mapper_starts_threads_of_its_process_and_they_take_one_filter() {
+        let program = mapper(2);
+        let verdict = |number, args: &[u64]| verdict(&program, number, STUB_TEXT, args);
+        assert!(verdict(libc::SYS_clone, &[THREAD_FLAGS]));
+        for flags in [17, MAPPER_FLAGS, FORK_FLAGS, THREAD_FLAGS | 1 << 33] {
+            assert!(!verdict(libc::SYS_clone, &[flags]), "{flags:#x}");
+        }
+        let filter = STUB_ORDERS + std::mem::offset_of!(Orders, application_filter) as u64;
+        assert!(verdict(libc::SYS_seccomp, &[1, 0, filter]));
+        assert!(!verdict(libc::SYS_seccomp, &[1, 0, filter + 8]));
+        assert!(!verdict(libc::SYS_seccomp, &[1, 0, STUB_AREA]));
+        assert!(!verdict(libc::SYS_seccomp, &[0, 0, filter]));
+        assert!(verdict(libc::SYS_close_range, &[0, u64::from(u32::MAX), 2]));
+        assert!(!verdict(libc::SYS_close_range, &[3, u64::from(u32::MAX), 2]));
+        assert!(!verdict(libc::SYS_close_range, &[0, u64::from(u32::MAX), 0]));
     }
 }

@@ -1,22 +1,26 @@
-//! What a stub process has mapped: orders to its mapper thread, and its answers.
+//! What a stub process has mapped, and which threads it has: orders to its mapper thread, and its answers.
 //!
 //! Orders lie in pages that only the VMM can write, and answers come through pipes that only mapper threads have: code
-//! that has taken over the process's other threads can neither give an order nor pretend that one was carried out.
+//! that has taken over the process's other threads can neither give an order nor pretend that one was carried out. The
+//! id of a thread that was started comes as the position of a file that only mapper threads and the VMM have.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard};
 
 use abi::layout::STUB_AREA;
 use abi::run::{MAP_OP_MAP, MAP_OP_PROTECT, MAP_OP_UNMAP, MapOp};
 
-use super::area::{Area, CALLS_MAX, Call, FD_FILE, FD_SOCKETS, FD_USER, Orders, SCRATCH_WORDS, STUB_ORDERS};
-use super::filter;
+use super::area::{
+    Area, CALLS_MAX, Call, FD_FILE, FD_SOCKETS, FD_USER, FILTER_MAX, Orders, SCRATCH_WORDS, STUB_ORDERS,
+    THREAD_FLAGS,
+};
+use super::filter::Instruction;
 use super::pace::Affinity;
 use super::process::lock;
 use super::spawn::{self, Ends};
-use super::thread::Lost;
+use super::thread::{Lost, StubThread};
 use crate::platform::futex;
 
 /// Most calls of one operation: a file is received, mapped, and closed.
@@ -53,8 +57,8 @@ pub struct Mapper {
     /// Number of the last order.
     sequence: Mutex<u32>,
     cpus: u32,
-    /// Where its thread's id is once it has answered.
-    tid: *const AtomicU32,
+    /// Its thread's id; 0 until the host has told it.
+    tid: AtomicI32,
     /// The core it is bound to, plus one; 0: to none.
     core: AtomicU32,
 }
@@ -65,10 +69,12 @@ unsafe impl Send for Mapper {}
 unsafe impl Sync for Mapper {}
 
 impl Mapper {
+    /// The mapper of a process that does not exist yet, and the filters of the process: of threads that run application
+    /// code, and of the mapper.
+    ///
     /// # Safety
-    /// `orders` is the start of a process's orders in their file's mapping, all zeros, and `area` its first area. Both
-    /// outlive the value.
-    pub unsafe fn new(orders: *mut u8, area: &Area, cpus: u32) -> Self {
+    /// `orders` is the start of a process's orders in their file's mapping, all zeros, and outlives the value.
+    pub unsafe fn new(orders: *mut u8, cpus: u32, filters: &[Vec<Instruction>; 2]) -> Self {
         let orders = orders.cast::<Orders>();
         // What is received besides a descriptor goes where nobody looks.
         let scratch = STUB_AREA + std::mem::offset_of!(Area, scratch) as u64;
@@ -81,26 +87,44 @@ impl Mapper {
             (*orders).message.get().write(message);
             (*orders).iovec.get().write(iovec);
         }
-        Self {
-            orders,
-            sequence: Mutex::new(0),
-            cpus,
-            tid: &raw const area.mapper_tid,
-            core: AtomicU32::new(0),
+        let mapper =
+            Self { orders, sequence: Mutex::new(0), cpus, tid: AtomicI32::new(0), core: AtomicU32::new(0) };
+        mapper.put_filters(filters);
+        mapper
+    }
+
+    fn put_filters(&self, [application, mapper]: &[Vec<Instruction>; 2]) {
+        let orders = self.orders();
+        let at = std::mem::offset_of!(Orders, programs);
+        let rows =
+            [(&orders.application_filter, application, 0), (&orders.mapper_filter, mapper, FILTER_MAX[0])];
+        for ((place, program, first), most) in rows.into_iter().zip(FILTER_MAX) {
+            assert!(program.len() <= most, "there is room for the filters");
+            // SAFETY: in bounds, as just checked; the process does not exist yet.
+            unsafe {
+                let to = orders.programs.get().cast::<u64>().add(first).cast::<Instruction>();
+                std::ptr::copy_nonoverlapping(program.as_ptr(), to, program.len());
+            }
+            place[0].store(program.len() as u64, Relaxed);
+            place[1].store(STUB_ORDERS + (at + 8 * first) as u64, Relaxed);
         }
     }
 
+    /// Takes the thread's id from `area`, where the host's kernel has put it. The process must not have run application
+    /// code yet: that may write there.
+    pub fn learn_id(&self, area: &Area) {
+        self.tid.store(area.mapper_tid.load(Relaxed).cast_signed(), Relaxed);
+    }
+
     /// Binds the thread to the calling thread's core, which is about to be free: the host then switches from one to the
-    /// other, instead of waking another core. Whatever the process has made of the id, it has no other threads than its
-    /// own and the sandbox's that could be bound.
+    /// other, instead of waking another core.
     fn follow(&self) {
-        // SAFETY: `new` was promised that the area outlives the value.
-        let tid = unsafe { (*self.tid).load(Relaxed) };
+        let tid = self.tid.load(Relaxed);
         if let (1.., Some((core, set))) = (tid, Affinity::current_core())
             && self.core.load(Relaxed) != core + 1
         {
             self.core.store(core + 1, Relaxed);
-            set.apply(tid.cast_signed());
+            set.apply(tid);
         }
     }
 
@@ -181,6 +205,23 @@ impl Order<'_> {
         self.push(libc::SYS_recvmsg, [socket, message, u64::from(flags), 0, 0, 0], true);
     }
 
+    /// Has the process start the thread of an area that nobody uses; the result is its id. `ids` is the file whose
+    /// position tells it, which nobody else uses meanwhile.
+    pub fn spawn(
+        &mut self,
+        thread: &StubThread,
+        ids: &OwnedFd,
+        line: &Line,
+        is_dead: impl Fn() -> bool,
+    ) -> Result<i32, Lost> {
+        seek(ids, 0, libc::SEEK_SET)?;
+        let stack = thread.frame_address() & !15;
+        self.push(libc::SYS_clone, [THREAD_FLAGS, stack, 0, 0, 0, thread.address()], false);
+        let result = self.carry_out(line, is_dead)?;
+        let tid = seek(ids, 0, libc::SEEK_CUR)?;
+        if result == 0 && tid > 0 { Ok(tid) } else { Err(Lost) }
+    }
+
     /// Has the order carried out; the result is 0, or the errno that stands for any failure. The order is empty again.
     /// `is_dead` says whether the process is gone.
     pub fn carry_out(&mut self, line: &Line, is_dead: impl Fn() -> bool) -> Result<u32, Lost> {
@@ -217,7 +258,7 @@ impl Order<'_> {
         self.mapper.follow();
         *self.sequence = self.sequence.wrapping_add(1);
         orders.sequence.store(*self.sequence, SeqCst);
-        futex::wake(&orders.sequence, 1, futex::Scope::Shared);
+        futex::wake(&orders.sequence, i32::MAX, futex::Scope::Shared);
         for _ in 0..ANSWER_ROUNDS {
             match spawn::read_answer(&line.ends.answers, ANSWER_ROUND_MS) {
                 Some(word) if word & !1 == answer => {
@@ -233,18 +274,23 @@ impl Order<'_> {
     }
 }
 
-/// Writes the filters of a process that is to be forked to where it takes them from.
-pub fn put_filters(area: &Area, application: &[filter::Instruction], mapper: &[filter::Instruction]) {
-    let half = SCRATCH_WORDS / 2;
-    let base = STUB_AREA + std::mem::offset_of!(Area, scratch) as u64;
-    for (place, program, at) in [(&area.mapper_filter, mapper, 0), (&area.filter, application, half)] {
-        assert!(program.len() <= half, "there is room for the filters");
-        // SAFETY: in bounds, as just checked; the process does not exist yet.
-        unsafe {
-            let to = area.scratch.get().cast::<u64>().add(at).cast::<filter::Instruction>();
-            std::ptr::copy_nonoverlapping(program.as_ptr(), to, program.len());
-        }
-        place[0].store(program.len() as u64, Relaxed);
-        place[1].store(base + 8 * at as u64, Relaxed);
+fn seek(file: &OwnedFd, to: i64, whence: i32) -> Result<i32, Lost> {
+    // SAFETY: no memory is involved.
+    let at = unsafe { libc::lseek(file.as_raw_fd(), to, whence) };
+    i32::try_from(at).map_err(|_| Lost).and_then(|at| if at < 0 { Err(Lost) } else { Ok(at) })
+}
+
+/// Writes the zygote's filter to where it takes it from.
+pub fn put_base_filter(area: &Area, program: &[Instruction]) {
+    assert!(program.len() <= SCRATCH_WORDS, "there is room for the filter");
+    // SAFETY: in bounds, as just checked; the zygote does not exist yet.
+    unsafe {
+        std::ptr::copy_nonoverlapping(
+            program.as_ptr(),
+            area.scratch.get().cast::<Instruction>(),
+            program.len(),
+        );
     }
+    area.filter[0].store(program.len() as u64, Relaxed);
+    area.filter[1].store(STUB_AREA + std::mem::offset_of!(Area, scratch) as u64, Relaxed);
 }

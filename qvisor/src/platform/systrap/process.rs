@@ -1,29 +1,30 @@
 //! Stub processes: the zygote that makes them, the ready and the used ones, and the keeper that buries them.
+//!
+//! A process that has run application code never serves another address space: whatever such code has made of its threads
+//! and their areas ends with it. So fresh ones are forked ahead.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use abi::layout::STUB_AREA_SIZE;
 use abi::run::{MAP_OP_UNMAP_ALL, MapOp};
 
-use super::area::{COMMAND_FORK, COMMAND_SPAWN, FD_SOCKETS, INTERRUPT_SIGNAL, ORDERS_SIZE, TURN_STUB};
+use super::area::{COMMAND_FORK, FD_SOCKETS, INTERRUPT_SIGNAL, ORDERS_SIZE, TURN_STUB};
 use super::filter::{self, Instruction};
 use super::frame::FrameLayout;
 use super::mapper::{self, Line, Mapper};
 use super::spawn::{self, Control, Ends};
-use super::thread::{Limit, Lost, StubThread};
-use crate::memory::SandboxMemory;
+use super::thread::{Lost, Patience, StubThread};
+use crate::memory::{SandboxMemory, memory_file};
 use crate::platform::{PlatformError, cpu, failed};
 
 /// Most stub processes of a sandbox, the zygote's areas included.
 pub const SLOTS: usize = 8192;
 /// Fresh processes kept ready.
 const READY: usize = 2;
-/// Used processes kept for another address space.
-const RECYCLED: usize = 8;
 /// The keeper's own wake-up and the zygote, among the process slots that its events name.
 const TOKEN_WAKE: u64 = u64::MAX;
 const TOKEN_ZYGOTE: u64 = 0;
@@ -33,86 +34,59 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A stub process.
+/// A stub process. It serves one address space, and none after it.
 pub struct Process {
     slot: usize,
     pid: i32,
     pidfd: OwnedFd,
-    /// The address space it serves now, 0 if none.
+    /// The address space it serves, 0 if none.
     pub id: AtomicU64,
     pub threads: Vec<StubThread>,
     pub mapper: Mapper,
-    assigned: Mutex<Assigned>,
-    /// A vCPU needs some thread of this process for a command; the others let it have one.
-    pub spawn_wanted: AtomicBool,
+    /// The index of a vCPU's thread, plus one; 0: it has none yet.
+    of_cpu: Vec<AtomicU32>,
+    /// How many threads have a vCPU; held while one is started.
+    used: Mutex<usize>,
     /// Set once it is reaped; locked while its pid is used.
     reaped: Mutex<bool>,
     dead: AtomicBool,
     slot_freed: AtomicBool,
 }
 
-/// Which threads exist, and which vCPU has which.
-#[derive(Default)]
-struct Assigned {
-    exist: usize,
-    used: usize,
-    of_cpu: HashMap<u32, usize>,
-}
-
 impl Process {
     /// The process's thread for a vCPU, which is made if need be.
-    pub fn thread_for(&self, cpu: u32, areas_len: u64) -> Result<usize, Lost> {
-        let mut assigned = lock(&self.assigned);
-        if let Some(index) = assigned.of_cpu.get(&cpu) {
-            return Ok(*index);
+    pub fn thread_for(&self, cpu: u32, stubs: &Stubs, line: &Line) -> Result<usize, Lost> {
+        let place = self.of_cpu.get(cpu as usize).ok_or(Lost)?;
+        if let Some(index) = place.load(Relaxed).checked_sub(1) {
+            return Ok(index as usize);
         }
-        let index = assigned.used;
-        if index >= self.threads.len() || self.is_dead() {
+        let mut used = lock(&self.used);
+        let index = *used;
+        let thread = self.threads.get(index).ok_or(Lost)?;
+        if self.is_dead() {
             return Err(Lost);
         }
-        if index >= assigned.exist {
-            self.spawn_wanted.store(true, SeqCst);
-            let result = self.spawn(index, assigned.exist, areas_len);
-            self.spawn_wanted.store(false, SeqCst);
-            result?;
-            assigned.exist = index + 1;
+        // The first thread is there from the start.
+        if index != 0 {
+            thread.reset(stubs.areas_len);
+            thread.area().turn.store(0, Relaxed);
+            let ids = lock(&stubs.ids);
+            let is_dead = || self.is_dead();
+            let tid = self.mapper.begin(line, is_dead)?.spawn(thread, &ids, line, is_dead)?;
+            thread.tid.store(tid, Relaxed);
         }
-        assigned.used = index + 1;
-        assigned.of_cpu.insert(cpu, index);
+        *used = index + 1;
+        place.store(u32::try_from(*used).unwrap_or(0), Relaxed);
         Ok(index)
     }
 
-    /// Lets one of the first `exist` threads start thread `index`: one that waits for its turn, or the first one
-    /// that an interrupt brings back.
-    fn spawn(&self, index: usize, exist: usize, areas_len: u64) -> Result<(), Lost> {
-        let thread = self.threads.get(index).ok_or(Lost)?;
-        thread.reset(areas_len);
-        thread.area().turn.store(0, Relaxed);
-        loop {
-            if self.is_dead() {
-                return Err(Lost);
-            }
-            if let Some(helper) = self.threads.iter().take(exist).find(|t| t.try_lock()) {
-                helper.area().argument.store(index as u64, Relaxed);
-                let result = helper.command(COMMAND_SPAWN, SPIN_COMMAND);
-                let tid = helper.area().value.load(Relaxed);
-                thread.inherit_core(helper);
-                helper.unlock();
-                if result? != 0 {
-                    return Err(Lost);
-                }
-                thread.tid.store(i32::try_from(tid).map_err(|_| Lost)?, Relaxed);
-                return Ok(());
-            }
-            self.interrupt(0);
-            std::thread::sleep(std::time::Duration::from_micros(20));
-        }
-    }
-
-    /// Sends the interrupt signal to a thread.
-    pub fn interrupt(&self, index: usize) {
+    /// Sends the interrupt signal to the thread that works for a vCPU. Takes no lock that is held while anybody waits for
+    /// a stub.
+    pub fn interrupt_cpu(&self, cpu: u32) {
+        let index = self.of_cpu.get(cpu as usize).and_then(|place| place.load(Relaxed).checked_sub(1));
+        let thread = index.and_then(|index| self.threads.get(index as usize));
+        let tid = thread.map_or(0, |thread| thread.tid.load(Relaxed));
         let reaped = lock(&self.reaped);
-        let tid = self.threads.get(index).map_or(0, |t| t.tid.load(Relaxed));
         if !*reaped && tid != 0 {
             // SAFETY: the pid is not reaped while the lock is held, so it is still this child's; the host checks that
             // the thread is one of it.
@@ -120,23 +94,25 @@ impl Process {
         }
     }
 
-    /// Interrupts the thread that works for a vCPU.
-    pub fn interrupt_cpu(&self, cpu: u32) {
-        let index = lock(&self.assigned).of_cpu.get(&cpu).copied();
-        if let Some(index) = index {
-            self.interrupt(index);
-        }
+    pub fn pid(&self) -> i32 {
+        self.pid
     }
 
     pub fn is_dead(&self) -> bool {
         self.dead.load(SeqCst)
     }
 
-    /// Kills it; the keeper does the rest.
+    /// Kills it; the keeper does the rest. It may go on for a moment: see [`Self::end`].
     pub fn kill(&self) {
         let none = std::ptr::null::<libc::siginfo_t>();
         // SAFETY: a descriptor of this process, which is named for good by it.
         unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.pidfd.as_raw_fd(), libc::SIGKILL, none, 0) };
+    }
+
+    /// Kills it and waits for its end: when this returns, none of its threads runs, and its memory is unmapped.
+    pub fn end(&self) {
+        self.kill();
+        spawn::wait_end(&self.pidfd);
     }
 
     /// Reaps it after its end, and adds its processor time to `cpu_ns`.
@@ -152,30 +128,23 @@ impl Process {
         self.threads.iter().for_each(StubThread::mark_dead);
     }
 
-    /// Forgets whom it served, and removes every mapping. False: it cannot be used again.
-    ///
-    /// Application code that found its way into the stub's text may have started threads of its own, so they are
-    /// counted; the mapper is one more. What still runs application code has none any more when this returns.
-    fn recycle(&self, areas_len: u64, proc: Option<&OwnedFd>, line: &Line) -> bool {
-        self.id.store(0, SeqCst);
-        let count = proc.and_then(|proc| spawn::thread_count(proc, self.pid));
-        let mut assigned = lock(&self.assigned);
-        let runs = |thread: &StubThread| thread.area().turn.load(SeqCst) & TURN_STUB != 0;
-        let expected = count == Some(assigned.exist as u64 + 1);
-        if !expected || self.is_dead() || self.threads.iter().take(assigned.exist).any(runs) {
-            return false;
-        }
-        for thread in self.threads.iter().take(assigned.exist) {
-            thread.reset(areas_len);
-        }
-        assigned.used = 0;
-        assigned.of_cpu.clear();
-        drop(assigned);
+    /// Removes every mapping of the user half, whatever its threads do meanwhile; false if it does not confirm that.
+    fn unmap_all(&self, line: &Line) -> bool {
         let is_dead = || self.is_dead();
         self.mapper.begin(line, is_dead).is_ok_and(|mut order| {
             order.add(&MapOp { kind: MAP_OP_UNMAP_ALL, ..MapOp::default() });
             order.carry_out(line, is_dead) == Ok(0)
         })
+    }
+
+    /// Waits until it has set itself up, and takes the id of its mapper over. It has not run application code yet.
+    fn settle(&self) {
+        let Some(first) = self.threads.first() else { return };
+        let area = first.area();
+        while area.mapper_ready.load(SeqCst) == 0 && !self.is_dead() {
+            cpu::yield_core();
+        }
+        self.mapper.learn_id(area);
     }
 }
 
@@ -183,6 +152,8 @@ impl Process {
 pub struct Stubs {
     control: Control,
     orders: Control,
+    /// Its position is the id of the thread that was started last. Inside `Process::used`, outside a mapper's order.
+    ids: Mutex<OwnedFd>,
     filters: [Vec<Instruction>; 2],
     cpus: u32,
     layout: FrameLayout,
@@ -193,7 +164,7 @@ pub struct Stubs {
     slots: Mutex<Slots>,
     spaces: RwLock<HashMap<u64, Arc<Process>>>,
     next_id: AtomicU64,
-    pools: Mutex<Pools>,
+    ready: Mutex<Vec<Arc<Process>>>,
     /// No processes are made ready.
     resting: AtomicBool,
     epoll: OwnedFd,
@@ -201,8 +172,8 @@ pub struct Stubs {
     stopping: AtomicBool,
     dead_cpu_ns: AtomicU64,
     zygote_dead: AtomicBool,
-    /// For counting threads; without it no process is recycled.
-    proc: Option<OwnedFd>,
+    /// For looking at threads that do not come back.
+    pub proc: Option<OwnedFd>,
 }
 
 #[derive(Default)]
@@ -210,12 +181,6 @@ struct Slots {
     living: HashMap<usize, Arc<Process>>,
     free: Vec<usize>,
     next: usize,
-}
-
-#[derive(Default)]
-struct Pools {
-    ready: Vec<Arc<Process>>,
-    recycled: Vec<Arc<Process>>,
 }
 
 impl Stubs {
@@ -234,18 +199,20 @@ impl Stubs {
         zygote.reset(areas_len);
         let area = zygote.area();
         area.orders_fd.store(orders_descriptor(cpus), Relaxed);
-        mapper::put_filters(area, &filter::base(), &[]);
+        mapper::put_base_filter(area, &filter::base());
         area.spin_cycles.store(0, Relaxed);
         area.turn.store(TURN_STUB, SeqCst);
         let user = memory.user_file().ok_or(PlatformError::Stub)?;
-        let (zygote_pid, zygote_pidfd, sockets) = spawn::zygote(user, &control, &orders, cpus)?;
+        let ids = memory_file(c"dormouse-ids")?;
+        let (zygote_pid, zygote_pidfd, sockets) = spawn::zygote(user, &control, &orders, &ids, cpus)?;
         let (epoll, wake) = spawn::epoll_and_event()?;
         spawn::watch(&epoll, &wake, TOKEN_WAKE)?;
         spawn::watch(&epoll, &zygote_pidfd, TOKEN_ZYGOTE)?;
         let stubs = Self {
             control,
             orders,
-            filters: [filter::application(), filter::mapper(cpus)],
+            ids: Mutex::new(ids),
+            filters: [filter::application(cpus), filter::mapper(cpus)],
             cpus,
             layout,
             areas_len,
@@ -255,7 +222,7 @@ impl Stubs {
             slots: Mutex::new(Slots { next: 1, ..Slots::default() }),
             spaces: RwLock::default(),
             next_id: AtomicU64::new(1),
-            pools: Mutex::default(),
+            ready: Mutex::default(),
             resting: AtomicBool::new(false),
             epoll,
             wake,
@@ -265,11 +232,6 @@ impl Stubs {
             proc,
         };
         Ok((stubs, sockets))
-    }
-
-    /// Bytes of one process's areas.
-    pub fn areas_len(&self) -> u64 {
-        self.areas_len
     }
 
     /// Bytes of an XSAVE image.
@@ -312,12 +274,11 @@ impl Stubs {
         area.orders_fd.store(orders_descriptor(self.cpus), Relaxed);
         area.mapper_ready.store(0, Relaxed);
         area.mapper_tid.store(0, Relaxed);
-        mapper::put_filters(area, &self.filters[0], &self.filters[1]);
         let orders_at = slot as u64 * ORDERS_SIZE;
         // A process that used this slot may have left its last order.
         self.orders.punch(orders_at, ORDERS_SIZE);
         // SAFETY: inside the file's mapping, which lives as long as `self`, and so longer than its processes.
-        let mapper = unsafe { Mapper::new(self.orders.at(orders_at), area, self.cpus) };
+        let mapper = unsafe { Mapper::new(self.orders.at(orders_at), self.cpus, &self.filters) };
         let zygote = lock(&self.zygote);
         if self.zygote_dead.load(SeqCst) {
             return Err(libc::EAGAIN);
@@ -347,8 +308,8 @@ impl Stubs {
             id: AtomicU64::new(0),
             threads,
             mapper,
-            assigned: Mutex::new(Assigned { exist: 1, ..Assigned::default() }),
-            spawn_wanted: AtomicBool::new(false),
+            of_cpu: (0..self.cpus).map(|_| AtomicU32::new(0)).collect(),
+            used: Mutex::new(0),
             reaped: Mutex::new(false),
             dead: AtomicBool::new(false),
             slot_freed: AtomicBool::new(false),
@@ -359,16 +320,13 @@ impl Stubs {
     }
 
     fn wait_zygote(&self, zygote: &StubThread) -> Result<(), Lost> {
-        zygote.wait_turn(SPIN_COMMAND, Limit::Command, || {
-            if spawn::has_ended(&self.zygote_pidfd) {
-                zygote.mark_dead();
-            }
-        })
+        zygote.wait_turn(SPIN_COMMAND, &WhileItLives(&self.zygote_pidfd))
     }
 
     /// Makes an address space; the result is its id, or an errno.
     pub fn create(&self) -> Result<u64, i32> {
         let process = self.take()?;
+        process.settle();
         let id = self.next_id.fetch_add(1, Relaxed);
         process.id.store(id, SeqCst);
         self.spaces.write().unwrap_or_else(PoisonError::into_inner).insert(id, process);
@@ -377,15 +335,10 @@ impl Stubs {
 
     fn take(&self) -> Result<Arc<Process>, i32> {
         self.resting.store(false, SeqCst);
-        while let Some(process) = lock(&self.pools).recycled.pop() {
-            if !process.is_dead() {
-                return Ok(process);
-            }
-        }
         loop {
             let (ready, left) = {
-                let mut pools = lock(&self.pools);
-                (pools.ready.pop(), pools.ready.len())
+                let mut pool = lock(&self.ready);
+                (pool.pop(), pool.len())
             };
             if left < READY {
                 spawn::signal(&self.wake);
@@ -398,18 +351,17 @@ impl Stubs {
         }
     }
 
-    /// Ends an address space.
+    /// Ends an address space: on return its process maps nothing any more, or is dead.
     pub fn destroy(&self, id: u64, line: &Line) -> Result<(), i32> {
         let removed = self.spaces.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
         let process = removed.ok_or(libc::ESRCH)?;
-        if process.recycle(self.areas_len, self.proc.as_ref(), line) {
-            let mut pools = lock(&self.pools);
-            if pools.recycled.len() < RECYCLED {
-                pools.recycled.push(process);
-                return Ok(());
-            }
+        // The caller waits for the mappings only, not for the end.
+        if process.unmap_all(line) {
+            process.kill();
+        } else {
+            process.end();
         }
-        process.kill();
+        process.id.store(0, SeqCst);
         self.free_slot(&process);
         Ok(())
     }
@@ -417,11 +369,9 @@ impl Stubs {
     /// Ends the processes that are kept for other address spaces, until one is made.
     pub fn trim(&self) {
         let kept = {
-            let mut pools = lock(&self.pools);
+            let mut ready = lock(&self.ready);
             self.resting.store(true, SeqCst);
-            let mut kept = std::mem::take(&mut pools.ready);
-            kept.append(&mut pools.recycled);
-            kept
+            std::mem::take(&mut *ready)
         };
         for process in kept {
             process.kill();
@@ -446,7 +396,7 @@ impl Stubs {
         while !self.stopping.load(SeqCst) {
             while !self.stopping.load(SeqCst) && self.wants_ready() {
                 match self.fork() {
-                    Ok(process) => lock(&self.pools).ready.push(process),
+                    Ok(process) => lock(&self.ready).push(process),
                     Err(_) => break,
                 }
             }
@@ -461,7 +411,7 @@ impl Stubs {
     }
 
     fn wants_ready(&self) -> bool {
-        !self.resting.load(SeqCst) && lock(&self.pools).ready.len() < READY
+        !self.resting.load(SeqCst) && lock(&self.ready).len() < READY
     }
 
     fn bury_zygote(&self) {
@@ -479,11 +429,7 @@ impl Stubs {
         spawn::unwatch(&self.epoll, &process.pidfd);
         process.bury(&self.dead_cpu_ns);
         let same = |other: &Arc<Process>| Arc::ptr_eq(other, &process);
-        {
-            let mut pools = lock(&self.pools);
-            pools.ready.retain(|p| !same(p));
-            pools.recycled.retain(|p| !same(p));
-        }
+        lock(&self.ready).retain(|p| !same(p));
         self.free_slot(&process);
     }
 
@@ -516,6 +462,23 @@ impl Drop for Stubs {
             spawn::kill(self.zygote_pid);
             spawn::reap(self.zygote_pid);
         }
+    }
+}
+
+/// The zygote runs no application code: it is waited for as long as it lives.
+struct WhileItLives<'a>(&'a OwnedFd);
+
+impl Patience for WhileItLives<'_> {
+    fn is_over(&self) -> bool {
+        spawn::has_ended(self.0)
+    }
+
+    fn call_back(&self, _asked_ns: Option<u64>) -> bool {
+        false
+    }
+
+    fn end_ns(&self) -> u64 {
+        u64::MAX
     }
 }
 

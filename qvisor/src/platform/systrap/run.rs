@@ -1,7 +1,9 @@
 //! Running user code, and changing what a stub has mapped.
 
 use std::cell::Cell;
+use std::os::fd::OwnedFd;
 use std::ptr;
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use abi::layout::{PAGE_SIZE, USER_MAX, USER_PHYS, WINDOW_PHYS};
@@ -14,7 +16,8 @@ use super::area::{COMMAND_RUN, SET_FS, SET_GS};
 use super::mapper::Order;
 use super::pace::Pace;
 use super::process::{Process, lock};
-use super::thread::{Limit, Lost, StubThread};
+use super::spawn::{self, Activity};
+use super::thread::{Lost, Patience, StubThread};
 use super::{CpuState, Last, Systrap};
 use crate::platform::cpu;
 use crate::sandbox::Sandbox;
@@ -56,7 +59,51 @@ impl Held<'_> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         self.park_former();
-        self.thread.unlock();
+    }
+}
+
+/// When a vCPU wants its stub back, and what becomes of one that does not come.
+struct UntilWanted<'a> {
+    process: &'a Process,
+    tid: i32,
+    proc: Option<&'a OwnedFd>,
+    cpu: u32,
+    deadline_ns: u64,
+    pending: &'a AtomicU32,
+    /// What it did when it was first called back.
+    at_first: Cell<Option<Activity>>,
+    /// It was seen asleep since.
+    slept: Cell<bool>,
+}
+
+/// Processor time that a stub may use after it was called back: it comes as soon as it runs.
+const DEFIANT_NS: u64 = 20_000_000;
+/// A stub nothing is known of counts as lost after this time.
+const GIVEN_UP_NS: u64 = 5_000_000_000;
+
+impl Patience for UntilWanted<'_> {
+    fn is_over(&self) -> bool {
+        self.pending.load(SeqCst) != 0
+            || self.deadline_ns != u64::MAX && cpu::clock_ns(libc::CLOCK_MONOTONIC) >= self.deadline_ns
+    }
+
+    /// A stub that is called back comes with its next instruction of user code. Only one whose code has blocked the
+    /// signal, or pretends to wait for its turn, runs on or sleeps; one that the host keeps from running does neither.
+    fn call_back(&self, asked_ns: Option<u64>) -> bool {
+        self.process.interrupt_cpu(self.cpu);
+        let found = self.proc.and_then(|proc| spawn::activity(proc, self.process.pid(), self.tid));
+        let (Some(found), Some(first)) = (found, self.at_first.get()) else {
+            self.at_first.set(found);
+            let given_up = asked_ns.map_or(u64::MAX, |asked| asked.saturating_add(GIVEN_UP_NS));
+            return found.is_some() || cpu::clock_ns(libc::CLOCK_MONOTONIC) < given_up;
+        };
+        let slept = self.slept.replace(found.sleeps);
+        let runs_on = found.ran_ns.saturating_sub(first.ran_ns) > DEFIANT_NS;
+        !runs_on && !(slept && found.sleeps)
+    }
+
+    fn end_ns(&self) -> u64 {
+        self.deadline_ns
     }
 }
 
@@ -73,7 +120,7 @@ impl Systrap {
         let mut former = None;
         if last.as_ref().is_none_or(|last| last.id != id || last.process.id.load(Relaxed) != id) {
             let process = self.stubs.find(id).ok_or(libc::ESRCH)?;
-            let Ok(index) = process.thread_for(cpu, self.stubs.areas_len()) else {
+            let Ok(index) = process.thread_for(cpu, &self.stubs, &state.line) else {
                 process.kill();
                 return Ok(None);
             };
@@ -81,15 +128,10 @@ impl Systrap {
         }
         let Some(Last { process, index, .. }) = &*last else { return Ok(None) };
         let Some(thread) = process.threads.get(*index) else { return Ok(None) };
-        // A vCPU that needs a helper has precedence.
-        while process.spawn_wanted.load(Relaxed) && !process.is_dead() {
-            cpu::yield_core();
-        }
-        thread.lock();
         Ok(Some(work(state, &Held { process, thread, former: Cell::new(former) })))
     }
 
-    /// `AS_RUN`. Operations and the FPU image are taken over even if an interrupt is pending and no user code runs.
+    /// `AS_RUN`. The FPU image is taken over even if an interrupt is pending and no user code runs.
     pub(super) fn run(&self, sandbox: &Sandbox, cpu: u32, id: u64, address: u64) -> Result<i64, i32> {
         let len = size_of::<RunState>() as u64;
         let place = self.memory.kernel_ptr(address, len).ok_or(libc::EFAULT)?.cast::<RunState>();
@@ -100,16 +142,11 @@ impl Systrap {
             held.thread.follow(pace.same_core, &self.affinity);
             self.run_thread(sandbox, cpu, id, state, held, &mut run, pace)
         })?;
-        let outcome = result.unwrap_or(Err(Stop::Lost));
-        run.ops_errno = 0;
-        match outcome {
-            Ok(trap) => run.trap = trap,
-            Err(Stop::Lost) => run.trap = TrapInfo { kind: TRAP_LOST, ..TrapInfo::default() },
-            Err(Stop::Errno(errno)) => {
-                run.ops_errno = errno;
-                run.trap = TrapInfo { kind: TRAP_INTERRUPT, ..TrapInfo::default() };
-            }
-        }
+        run.trap = match result.unwrap_or(Err(Stop::Lost)) {
+            Ok(trap) => trap,
+            Err(Stop::Lost) => TrapInfo { kind: TRAP_LOST, ..TrapInfo::default() },
+            Err(Stop::Errno(errno)) => return Err(errno.cast_signed()),
+        };
         // SAFETY: as above.
         unsafe { ptr::write_unaligned(place, run) };
         Ok(0)
@@ -133,7 +170,6 @@ impl Systrap {
         else {
             return Err(Stop::Lost);
         };
-        self.operate(state, held, run.ops, u64::from(run.ops_len))?;
         if run.fpu_load != 0 {
             let image = self.memory.kernel_ptr(run.fpu_load, self.stubs.fpu_bytes() as u64);
             let image = image.ok_or(Stop::Errno(libc::EFAULT.cast_unsigned()))?;
@@ -150,12 +186,21 @@ impl Systrap {
         self.set_state(thread, run);
         thread.give_turn(COMMAND_RUN, spin);
         held.park_former();
-        let limit = Limit::At(deadline.load(Relaxed));
+        let patience = UntilWanted {
+            process: held.process,
+            tid: thread.tid.load(Relaxed),
+            proc: self.stubs.proc.as_ref(),
+            cpu,
+            deadline_ns: deadline.load(Relaxed),
+            pending,
+            at_first: Cell::new(None),
+            slept: Cell::new(false),
+        };
         let start = cpu::tsc();
         let waited = if pace.same_core {
-            thread.wait_following(limit, &self.affinity, || held.process.interrupt_cpu(cpu))
+            thread.wait_following(&self.affinity, &patience)
         } else {
-            thread.wait_turn(spin, limit, || held.process.interrupt_cpu(cpu))
+            thread.wait_turn(spin, &patience)
         };
         state.pace.note(cpu::tsc().wrapping_sub(start));
         in_user.store(0, SeqCst);
@@ -189,13 +234,7 @@ impl Systrap {
     fn read_state(&self, held: &Held<'_>, run: &mut RunState) -> Result<TrapInfo, Stop> {
         let thread = held.thread;
         let area = thread.area();
-        let errno = area.errno.load(Relaxed);
-        if errno != 0 {
-            // User code did not run. The bases may not be set.
-            thread.set_bases(u64::MAX, u64::MAX);
-            return Err(Stop::Errno(errno));
-        }
-        if area.frame.load(Relaxed) != thread.frame_address() {
+        if area.errno.load(Relaxed) != 0 || area.frame.load(Relaxed) != thread.frame_address() {
             (self.log)(1, "a stub's signal frame is not where it must be; its process ends");
             held.process.kill();
             return Err(Stop::Lost);
@@ -216,10 +255,12 @@ impl Systrap {
 
     /// `AS_SYNC`.
     pub(super) fn sync(&self, cpu: u32, id: u64, address: u64, count: u64) -> Result<i64, i32> {
-        match self.with_thread(cpu, id, |state, held| self.operate(state, held, address, count))? {
-            Some(Ok(())) => Ok(0),
-            Some(Err(Stop::Errno(errno))) => Err(errno.cast_signed()),
-            Some(Err(Stop::Lost)) | None => Err(libc::ESRCH),
+        let state = self.cpus.get(cpu as usize).ok_or(libc::EINVAL)?;
+        let process = self.stubs.find(id).ok_or(libc::ESRCH)?;
+        match self.operate(state, &process, address, count) {
+            Ok(()) => Ok(0),
+            Err(Stop::Errno(errno)) => Err(errno.cast_signed()),
+            Err(Stop::Lost) => Err(libc::ESRCH),
         }
     }
 
@@ -235,8 +276,9 @@ impl Systrap {
         saved.map(|()| 0).ok_or(libc::ESRCH)
     }
 
-    /// Has `count` operations at `address` carried out, order by order.
-    fn operate(&self, state: &CpuState, held: &Held<'_>, address: u64, count: u64) -> Result<(), Stop> {
+    /// Has `count` operations at `address` carried out, order by order. A process that does not confirm them is lost, and
+    /// has ended when this returns.
+    fn operate(&self, state: &CpuState, process: &Process, address: u64, count: u64) -> Result<(), Stop> {
         if count == 0 {
             return Ok(());
         }
@@ -244,7 +286,7 @@ impl Systrap {
         if count > OPERATIONS_MAX || self.memory.kernel_ptr(address, count * len).is_none() {
             return Err(Stop::Errno(libc::EFAULT.cast_unsigned()));
         }
-        let (line, process) = (&state.line, held.process);
+        let line = &state.line;
         let is_dead = || process.is_dead();
         let result = process.mapper.begin(line, is_dead).map_err(Stop::from).and_then(|mut order| {
             for i in 0..count {
@@ -263,7 +305,7 @@ impl Systrap {
             stop_on(order.carry_out(line, is_dead))
         });
         if matches!(result, Err(Stop::Lost)) {
-            process.kill();
+            process.end();
         }
         result
     }

@@ -88,12 +88,13 @@ fn pair(what: &'static str, make: impl FnOnce(*mut i32) -> i32) -> Result<[Owned
     Ok([owned(pair[0], what)?, owned(pair[1], what)?])
 }
 
-/// Starts the zygote with its descriptors: user memory, the areas, a socket and a pipe for each vCPU, the orders. The
-/// result is its pid, its pidfd and the other ends.
+/// Starts the zygote with its descriptors: user memory, the areas, the threads' ids, a socket and a pipe for each vCPU,
+/// the orders. The result is its pid, its pidfd and the other ends.
 pub fn zygote(
     user: BorrowedFd<'_>,
     control: &Control,
     orders: &Control,
+    ids: &OwnedFd,
     cpus: u32,
 ) -> Result<(i32, OwnedFd, Vec<Ends>), PlatformError> {
     let program = memory_file(c"dormouse-stub")?;
@@ -117,7 +118,7 @@ pub fn zygote(
         pipes.push(near);
     }
     theirs.extend(pipes);
-    let mut descriptors: Vec<i32> = vec![user.as_raw_fd(), control.file.as_raw_fd()];
+    let mut descriptors: Vec<i32> = vec![user.as_raw_fd(), control.file.as_raw_fd(), ids.as_raw_fd()];
     descriptors.extend(theirs.iter().map(AsRawFd::as_raw_fd));
     descriptors.push(orders.file.as_raw_fd());
     // Above every number in use on either side, so that placing one descriptor never closes another.
@@ -199,14 +200,43 @@ pub fn has_ended(pidfd: &OwnedFd) -> bool {
     unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
 }
 
-/// How many threads a process has: `/proc/PID/task` has two links more.
-pub fn thread_count(proc: &OwnedFd, pid: i32) -> Option<u64> {
-    let path = CString::new(format!("{pid}/task")).ok()?;
-    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: writes into `stat` only.
-    let result = unsafe { libc::fstatat(proc.as_raw_fd(), path.as_ptr(), stat.as_mut_ptr(), 0) };
-    // SAFETY: the call succeeded, so it filled the structure.
-    if result == 0 { unsafe { stat.assume_init() }.st_nlink.checked_sub(2) } else { None }
+/// Waits for the end of a child, which stays to be reaped or was. All its memory is unmapped then: a process counts as
+/// ended once its last thread has let go of it.
+pub fn wait_end(pidfd: &OwnedFd) {
+    let mut poll = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one structure of this function's own.
+    while unsafe { libc::poll(&raw mut poll, 1, -1) } != 1 {}
+}
+
+/// What a thread of a child does, as the host sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Activity {
+    /// It waits for something that it asked for: it neither runs, nor waits for a core, a disk, or to be continued.
+    pub sleeps: bool,
+    /// Processor time it has used, in nanoseconds.
+    pub ran_ns: u64,
+}
+
+/// Looks at a thread of a child, by `/proc`.
+pub fn activity(proc: &OwnedFd, pid: i32, tid: i32) -> Option<Activity> {
+    let stat = read_small(proc, &format!("{pid}/task/{tid}/stat"))?;
+    // The name before the state may hold anything, also `)`.
+    let state = stat.rsplit_once(") ")?.1.chars().next()?;
+    let schedstat = read_small(proc, &format!("{pid}/task/{tid}/schedstat"))?;
+    let ran_ns = schedstat.split_whitespace().next()?.parse().ok()?;
+    Some(Activity { sleeps: state == 'S', ran_ns })
+}
+
+fn read_small(directory: &OwnedFd, path: &str) -> Option<String> {
+    let path = CString::new(path).ok()?;
+    // SAFETY: makes a descriptor.
+    let fd = unsafe { libc::openat(directory.as_raw_fd(), path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    let file = owned(fd, "look at a stub").ok()?;
+    let mut bytes = [0_u8; 1024];
+    // SAFETY: writes into the array only.
+    let len = unsafe { libc::read(file.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len()) };
+    let text = bytes.get(..usize::try_from(len).ok()?)?;
+    Some(String::from_utf8_lossy(text).into_owned())
 }
 
 /// Blocks every signal for the calling thread but those that a fault raises: a handler somebody else installed must

@@ -1,7 +1,7 @@
 //! One stub thread as the VMM sees it: its area, and taking turns with it.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 use abi::layout::{STUB_AREA, STUB_AREA_SIZE};
 
@@ -14,26 +14,25 @@ use crate::platform::{cpu, futex};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost;
 
-/// Until when the stub may keep its turn; then the caller's action is taken now and then to get it back.
-#[derive(Clone, Copy, Debug)]
-pub enum Limit {
-    /// This monotonic time in nanoseconds; `u64::MAX` is never.
-    At(u64),
-    /// As long as a command may take.
-    Command,
-}
+/// Who a wait for the turn listens to.
+pub trait Patience {
+    /// Whether the stub is to be called back now.
+    fn is_over(&self) -> bool;
 
-/// A command takes microseconds; on a busy host it may have to wait for a core.
-const COMMAND_NS: u64 = 20_000_000;
+    /// Calls it back. `asked_ns`: since when it has been, in nanoseconds of the monotonic clock; `None`: it is the first
+    /// time. False: it does not come although it could, and counts as lost.
+    fn call_back(&self, asked_ns: Option<u64>) -> bool;
+
+    /// When [`Self::is_over`] becomes true by itself: monotonic time in nanoseconds; `u64::MAX`: never.
+    fn end_ns(&self) -> u64;
+}
 
 /// How long user code may keep a stub thread on its vCPU's core.
 const BOUND_NS: u64 = 500_000;
-
-/// How often an interrupt is repeated before the stub counts as stuck; user code can block the signal.
-const INTERRUPT_ROUNDS: u32 = 100;
-const INTERRUPT_ROUND_NS: u64 = 50_000_000;
-/// Dead stubs are noticed by the keeper; this is only how long a wait may trust it.
-const CHECK_NS: u64 = 1_000_000_000;
+/// A wait that sleeps looks around as often as this: whoever took its wake-up holds it up no longer.
+const CHECK_NS: u64 = 20_000_000;
+/// How often a stub that is called back is looked at.
+const CALL_NS: u64 = 10_000_000;
 
 /// A stub thread, existing or to be made.
 pub struct StubThread {
@@ -43,8 +42,6 @@ pub struct StubThread {
     index: u64,
     /// Host thread id; 0 before it exists.
     pub tid: AtomicI32,
-    /// Held by the vCPU that uses the area.
-    busy: AtomicBool,
     fs_base: AtomicU64,
     gs_base: AtomicU64,
     /// The core it is bound to, plus one; 0: to none.
@@ -53,7 +50,7 @@ pub struct StubThread {
 
 // SAFETY: the area is shared memory that outlives the thread table; it is used through atomics and raw copies only.
 unsafe impl Send for StubThread {}
-// SAFETY: as above; `busy` keeps vCPUs apart where that matters.
+// SAFETY: as above; a thread belongs to one vCPU.
 unsafe impl Sync for StubThread {}
 
 impl StubThread {
@@ -65,7 +62,6 @@ impl StubThread {
             layout,
             index,
             tid: AtomicI32::new(0),
-            busy: AtomicBool::new(false),
             fs_base: AtomicU64::new(0),
             gs_base: AtomicU64::new(0),
             core: AtomicU32::new(0),
@@ -84,7 +80,8 @@ impl StubThread {
         unsafe { Frame::new(self.area, self.layout) }
     }
 
-    fn address(&self) -> u64 {
+    /// The area, in the stub's addresses.
+    pub fn address(&self) -> u64 {
         STUB_AREA + self.index * STUB_AREA_SIZE
     }
 
@@ -107,23 +104,6 @@ impl StubThread {
         // Unknown: the next run sets both.
         self.fs_base.store(u64::MAX, Relaxed);
         self.gs_base.store(u64::MAX, Relaxed);
-    }
-
-    /// Takes the thread for the calling vCPU, if no other uses it.
-    pub fn try_lock(&self) -> bool {
-        !self.busy.swap(true, Acquire)
-    }
-
-    /// Takes the thread; others hold it for short commands only.
-    pub fn lock(&self) {
-        while !self.try_lock() {
-            cpu::yield_core();
-        }
-    }
-
-    /// Gives it back.
-    pub fn unlock(&self) {
-        self.busy.store(false, Release);
     }
 
     /// The FS and GS bases the stub thread has, as far as the VMM knows.
@@ -160,9 +140,8 @@ impl StubThread {
         let _ = turn.compare_exchange(0, TURN_PARK, Relaxed, Relaxed);
     }
 
-    /// Waits until the stub gives the turn back. From the limit on, `interrupt` is called now and then to make it; a
-    /// stub that still does not is lost.
-    pub fn wait_turn(&self, spin_cycles: u64, limit: Limit, mut interrupt: impl FnMut()) -> Result<(), Lost> {
+    /// Waits until the stub gives the turn back.
+    pub fn wait_turn(&self, spin_cycles: u64, patience: &impl Patience) -> Result<(), Lost> {
         let word = &self.area().turn;
         let start = cpu::tsc();
         loop {
@@ -178,41 +157,37 @@ impl StubThread {
             }
             std::hint::spin_loop();
         }
-        self.sleep_for_turn(word, limit, &mut interrupt)
+        self.sleep_for_turn(word, patience)
     }
 
     #[cold]
-    fn sleep_for_turn(
-        &self,
-        word: &AtomicU32,
-        limit: Limit,
-        interrupt: &mut impl FnMut(),
-    ) -> Result<(), Lost> {
-        let mut deadline_ns = match limit {
-            Limit::At(time) => time,
-            Limit::Command => cpu::clock_ns(libc::CLOCK_MONOTONIC) + COMMAND_NS,
-        };
-        let mut rounds = 0;
+    fn sleep_for_turn(&self, word: &AtomicU32, patience: &impl Patience) -> Result<(), Lost> {
+        let mut asked_ns = None;
+        let mut now = cpu::clock_ns(libc::CLOCK_MONOTONIC);
         loop {
             let turn = word.load(Acquire);
-            if turn & TURN_DEAD != 0 || rounds > INTERRUPT_ROUNDS {
+            if turn & TURN_DEAD != 0 {
                 return Err(Lost);
             }
             if turn & TURN_STUB == 0 {
                 return Ok(());
             }
+            if patience.is_over() {
+                if !patience.call_back(asked_ns) {
+                    return Err(Lost);
+                }
+                asked_ns = asked_ns.or(Some(now));
+            }
             let asleep = turn | TURN_SLEEPS;
             if turn != asleep && word.compare_exchange(turn, asleep, SeqCst, Relaxed).is_err() {
                 continue;
             }
-            let check = cpu::clock_ns(libc::CLOCK_MONOTONIC) + CHECK_NS;
-            futex::wait(word, asleep, deadline_ns.min(check), futex::Scope::Shared);
-            let now = cpu::clock_ns(libc::CLOCK_MONOTONIC);
-            if now >= deadline_ns && word.load(Acquire) & TURN_STUB != 0 {
-                interrupt();
-                rounds += 1;
-                deadline_ns = now + INTERRUPT_ROUND_NS;
-            }
+            let until = match asked_ns {
+                Some(_) => now + CALL_NS,
+                None => patience.end_ns().min(now + CHECK_NS),
+            };
+            futex::wait(word, asleep, until, futex::Scope::Shared);
+            now = cpu::clock_ns(libc::CLOCK_MONOTONIC);
         }
     }
 
@@ -234,24 +209,11 @@ impl StubThread {
         }
     }
 
-    /// Marks the thread as bound: a new one is, if the thread that started it is.
-    pub fn inherit_core(&self, from: &Self) {
-        self.core.store(from.core.load(Relaxed), Relaxed);
-    }
-
     /// Like [`Self::wait_turn`] for a thread that is bound to this core: sleeps at once, and lets the thread go
     /// elsewhere when it runs long.
-    pub fn wait_following(
-        &self,
-        limit: Limit,
-        all: &Affinity,
-        mut interrupt: impl FnMut(),
-    ) -> Result<(), Lost> {
+    pub fn wait_following(&self, all: &Affinity, patience: &impl Patience) -> Result<(), Lost> {
         let word = &self.area().turn;
-        let mut bound_until = cpu::clock_ns(libc::CLOCK_MONOTONIC) + BOUND_NS;
-        if let Limit::At(time) = limit {
-            bound_until = bound_until.min(time);
-        }
+        let bound_until = (cpu::clock_ns(libc::CLOCK_MONOTONIC) + BOUND_NS).min(patience.end_ns());
         let turn = word.load(Acquire);
         let asleep = turn | TURN_SLEEPS;
         if turn & (TURN_STUB | TURN_DEAD) == TURN_STUB
@@ -262,14 +224,7 @@ impl StubThread {
                 self.follow(false, all);
             }
         }
-        self.wait_turn(0, limit, &mut interrupt)
-    }
-
-    /// Runs a command other than user code to its end; the result is the stub's errno.
-    pub fn command(&self, command: u32, spin_cycles: u64) -> Result<u32, Lost> {
-        self.give_turn(command, spin_cycles);
-        self.wait_turn(spin_cycles, Limit::Command, || {})?;
-        Ok(self.area().errno.load(Relaxed))
+        self.wait_turn(0, patience)
     }
 
     /// Marks the thread as dead and wakes whoever waits for it.
