@@ -255,14 +255,14 @@ static bool hs_comes_back(uint64_t gate, int which)
         union hs_block *block = hs_new_block(MAP_PRIVATE), *other = hs_new_block(MAP_PRIVATE);
         struct hs_area *mine = hs_mine();
         struct hs_registers registers;
-        uint64_t word = 0, kept[HS_KEPT];
+        uint64_t kept[HS_KEPT];
         if (hs_save(&registers) != 0)
             _exit(0);
         hs_aim(block, &registers, mine, (uint64_t)hs_back);
         hs_aim(other, &registers, mine, which < 0 ? (uint64_t)hs_back : 0);
         for (int i = 0; i < HS_KEPT; i++)
             kept[i] = (uint64_t)(i == which ? block : other);
-        hs_leap(gate, SYS_futex, (const uint64_t[6]){(uint64_t)&word, FUTEX_WAKE, 1}, kept);
+        hs_leap(gate, SYS_futex, (const uint64_t[6]){(uint64_t)&mine->scratch[100], FUTEX_WAKE, 1}, kept);
     }
     return child > 0 && hs_ends_well(child, 500);
 }
