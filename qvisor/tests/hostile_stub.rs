@@ -41,7 +41,7 @@ impl Attack {
         let program = guest("hostile_stub");
         let fixed =
             ["do", "--id", "h", "--platform", "systrap", "--cpus", cpus, "--", program.to_str().unwrap()];
-        let mut command = place.command(&[&fixed, words].concat());
+        let mut command = place.command(&[&fixed[..], &[program.to_str().unwrap()], words].concat());
         Self(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
     }
 
@@ -101,10 +101,64 @@ attacks! {
     nothing_is_reached_after_ftruncate: ["stale", "ftruncate", "claim", &seconds()];
     nothing_is_reached_after_a_hole_is_punched: ["stale", "punch", "claim", &seconds()];
     nothing_is_reached_after_a_copy_on_write: ["stale", "copy", "claim", &seconds()];
+    nothing_is_reached_after_exit: ["stale", "exit", "claim", &seconds()];
+    nothing_is_reached_after_exec: ["stale", "exec", "claim", &seconds()];
+    a_childs_copy_stays_as_it_is: ["stale", "fork", "claim", &seconds()];
+    a_sealed_file_stays_as_it_is: ["stale", "seal", "claim", &seconds()];
+    forged_frames_harm_nobody_else: ["stale", "frames", "claim", &seconds()];
+    jumps_into_the_stub_harm_nobody_else: ["stale", "jumps", "claim", &seconds()];
     nothing_is_left_for_the_next_process: ["leftover", "20"];
     a_thief_of_wake_ups_robs_itself: ["pays", "thief", &seconds()];
     who_blocks_the_interrupt_hinders_itself: ["pays", "deaf", &seconds()];
+    who_is_never_seen_asleep_hinders_itself: ["pays", "dodger", &seconds()];
     who_never_gives_the_turn_back_hinders_itself: ["pays", "silent", &seconds()];
+}
+
+#[test]
+fn nothing_is_reached_across_hibernation() {
+    if !is_root() {
+        return;
+    }
+    let _one = one();
+    let place = Place::new();
+    let mut attack = Attack::start(&place, "2", &["stale", "munmap", "claim", "5"]);
+    let mut hibernated = 0;
+    while attack.0.try_wait().unwrap().is_none() {
+        sleep(Duration::from_millis(100));
+        let output = place.run(&["hibernate", "h"]);
+        hibernated += u32::from(output.status.success());
+        place.run(&["wake", "h"]);
+    }
+    attack.fails();
+    assert!(hibernated > 0, "it was never hibernated");
+}
+
+/// Processor time of a process so far, in clock ticks.
+fn ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
+    [11, 12].iter().filter_map(|at| fields.get(*at)?.parse::<u64>().ok()).sum()
+}
+
+#[test]
+fn a_stub_of_a_hibernated_sandbox_uses_no_processor_time() {
+    if !is_root() {
+        return;
+    }
+    let _one = one();
+    let place = Place::new();
+    let mut attack = Attack::start(&place, "1", &["restless"]);
+    assert_eq!(next_line(&mut attack.0), "ready\n");
+    let vmm = vmm_of(attack.0.id());
+    let output = place.run(&["hibernate", "h"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // Spare processes end.
+    sleep(Duration::from_millis(300));
+    let all = || children(vmm).into_iter().map(ticks).sum::<u64>();
+    let before = all();
+    sleep(Duration::from_secs(2));
+    let used = all().saturating_sub(before);
+    assert_eq!(used, 0, "ticks of a hibernated sandbox");
 }
 
 fn children(pid: u32) -> Vec<u32> {

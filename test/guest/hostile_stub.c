@@ -280,6 +280,229 @@ static void attacker(bool by_clone)
     _exit(0);
 }
 
+/*
+ * Exit and exec: the process claims to make the call, and looks at its memory until it is ended. Another one follows.
+ */
+static void leaving_attacker(const char *name)
+{
+    become_user();
+    if (!hs_find_gate())
+        _exit(2);
+    operation = &operations[0];
+    while (!shared->stop) {
+        pid_t child = FD(fork());
+        if (child == 0) {
+            static const char *const nothing[] = {"hostile_stub", "nothing", NULL};
+            claim.block = hs_new_block(MAP_PRIVATE);
+            prepare();
+            shared->attacker = (uint64_t)getpid();
+            bool exec = strcmp(name, "exec") == 0;
+            int done = exec ? hs_claim(&claim, SYS_execve, (uint64_t)"/proc/self/exe", (uint64_t)nothing, 0)
+                            : hs_claim(&claim, SYS_exit_group, 0);
+            shared->window++;
+            while (done == 0)
+                look(region, region_pages);
+            _exit(3);
+        }
+        int status;
+        waitpid(child, &status, 0);
+        shared->attacker = 0;
+        shared->window += shared->window % 2;
+        shared->windows++;
+    }
+    _exit(0);
+}
+
+/*
+ * What a child or a seal rests on: the process claims to fork, or to unmap a file, and goes on writing to its memory;
+ * the child, or who sealed the file, must see nothing of that.
+ */
+__attribute__((noinline)) static void write_on(volatile uint64_t *memory, uint64_t pages)
+{
+    for (uint64_t i = 0; i < pages; i++)
+        memory[i * WORDS] = OWN | shared->looks;
+    shared->looks++;
+}
+
+static bool changes(const volatile uint64_t *memory, uint64_t pages)
+{
+    static uint64_t first[REGION];
+    for (uint64_t i = 0; i < pages; i++)
+        first[i] = memory[i * WORDS];
+    for (int round = 0; round < 10; round++) {
+        usleep(2000);
+        for (uint64_t i = 0; i < pages; i++)
+            if (memory[i * WORDS] != first[i])
+                return true;
+    }
+    return false;
+}
+
+static void writing_attacker(const char *name)
+{
+    become_user();
+    if (!hs_find_gate())
+        _exit(2);
+    claim.block = hs_new_block(MAP_PRIVATE);
+    struct sigaction action = {.sa_handler = on_fault, .sa_flags = SA_NODEFER};
+    OK(sigaction(SIGSEGV, &action, NULL));
+    OK(sigaction(SIGCONT, &(struct sigaction){.sa_handler = on_continue}, NULL));
+    bool seal = strcmp(name, "seal") == 0;
+    while (!shared->stop) {
+        region_pages = 256;
+        region_fd = FD(memfd_create("region", MFD_ALLOW_SEALING));
+        OK(ftruncate(region_fd, (off_t)(region_pages * PAGE)));
+        region = mmap(NULL, region_pages * PAGE, PROT_READ | PROT_WRITE, seal ? MAP_SHARED : MAP_PRIVATE, region_fd, 0);
+        CHECK(region != MAP_FAILED);
+        write_on(region, region_pages);
+        pid_t parent = getpid(), sealer = 0;
+        if (seal && (sealer = FD(fork())) == 0) {
+            munmap(region, region_pages * PAGE);
+            while (shared->window % 2 == 0)
+                ;
+            for (int i = 0; i < 2000; i++)
+                if (fcntl(region_fd, F_ADD_SEALS, F_SEAL_WRITE) == 0) {
+                    region = mmap(NULL, region_pages * PAGE, PROT_READ, MAP_SHARED, region_fd, 0);
+                    CHECK(region != MAP_FAILED);
+                    shared->damaged += changes(region, region_pages);
+                    break;
+                }
+            _exit(0);
+        }
+        shared->attacker = (uint64_t)parent;
+        int over = seal ? hs_claim(&claim, SYS_munmap, (uint64_t)region, region_pages * PAGE)
+                        : hs_claim(&claim, SYS_clone, SIGCHLD);
+        if (over != 0 && getpid() != parent) {
+            shared->damaged += changes(region, region_pages);
+            _exit(0);
+        }
+        if (over == 0) {
+            shared->window++;
+            while (!hs_has_turn(&claim))
+                write_on(region, region_pages);
+            hs_go_on(&claim);
+        }
+        shared->window += shared->window % 2;
+        shared->windows++;
+        shared->attacker = 0;
+        while (waitpid(-1, NULL, 0) > 0)
+            ;
+        munmap(region, region_pages * PAGE);
+        close(region_fd);
+    }
+    _exit(0);
+}
+
+/* --- chaos --- */
+
+static uint64_t chance(void)
+{
+    static uint64_t state;
+    if (state == 0)
+        state = __builtin_ia32_rdtsc() | 1;
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    return state;
+}
+
+/* A word that somebody may not have thought of. */
+static uint64_t odd_word(void)
+{
+    static const uint64_t odd[] = {0, 1, ~0ul, 1ul << 63, 1ul << 47, (1ul << 47) - 1, HS_TEXT, HS_ORDERS, HS_AREA,
+                                   HS_AREA + 0x7000, 0xffff800000000000ul, 0x7fff00000000ul, 0x100000000000ul,
+                                   0x0000002b00330033ul, 0x002b000000000010ul, 0xfffffffful, 0x80000000ul};
+    uint64_t which = chance() % (2 * sizeof odd / sizeof *odd);
+    return which < sizeof odd / sizeof *odd ? odd[which] : chance() >> chance() % 64;
+}
+
+/* Reports traps that never were, with frames that the host's kernel did not write. */
+__attribute__((noreturn)) static void forge_frames(void)
+{
+    static const int handled[] = {SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGUSR1, SIGSEGV, SIGSYS};
+    static char other[1 << 16];
+    OK(sigaltstack(&(stack_t){.ss_sp = other, .ss_size = sizeof other}, NULL));
+    for (size_t i = 0; i < sizeof handled / sizeof *handled; i++)
+        OK(sigaction(handled[i], &(struct sigaction){.sa_handler = on_fault, .sa_flags = SA_NODEFER | SA_ONSTACK},
+                     NULL));
+    for (;;) {
+        if (hs_save(&claim.registers) != 0)
+            continue;
+        shared->looks++;
+        struct hs_area *area = claim.area = hs_mine();
+        struct hs_context *context = hs_context(area);
+        hs_forge(area, &claim.registers, (uint64_t)hs_back, SYS_getpid, (const uint64_t[6]){0});
+        area->signal = chance() % 8 == 0 ? (uint32_t)chance() : (uint32_t)handled[chance() % 7];
+        context->si_code = (uint32_t)(chance() % 4 ? 1 + chance() % 3 : odd_word());
+        context->trapno = chance() % 2 ? chance() % 40 : odd_word();
+        context->cr2 = odd_word();
+        /* Also the processor's extended state, which is behind the frame. */
+        uint64_t words = (HS_AREA_BYTES - ((uint64_t)context & (HS_AREA_BYTES - 1))) / 8;
+        for (uint64_t i = chance() % 6; i > 0; i--) {
+            uint64_t at = chance() % 2 ? chance() % (sizeof *context / 8) : chance() % words;
+            if (at * 8 != offsetof(struct hs_context, rip))
+                ((volatile uint64_t *)context)[at] = odd_word();
+        }
+        for (uint64_t i = chance() % 3; i > 0; i--)
+            area->scratch[chance() % 480] = odd_word();
+        if (chance() % 4 == 0)
+            area->trap_fs_base = odd_word();
+        uint64_t kept[HS_KEPT];
+        for (int i = 0; i < HS_KEPT; i++)
+            kept[i] = (uint64_t)area;
+        kept[hs_context_register] = (uint64_t)context;
+        __atomic_store_n(&area->turn, 0, __ATOMIC_SEQ_CST);
+        hs_leap(hs_the_gate, SYS_futex, (const uint64_t[6]){(uint64_t)&area->turn, FUTEX_WAKE, 1}, kept);
+    }
+}
+
+static void *map_and_unmap(void *unused UNUSED)
+{
+    for (;;) {
+        uint64_t *memory = pages_of(16, MAP_PRIVATE);
+        for (int i = 0; i < 16; i++)
+            memory[i * WORDS] = 1;
+        munmap(memory, 16 * PAGE);
+    }
+    return NULL;
+}
+
+/* Jumps to a byte of the stub's text with registers by chance, while a sister changes mappings. */
+__attribute__((noreturn)) static void jump_anywhere(void)
+{
+    pthread_t sister;
+    PT(pthread_create(&sister, NULL, map_and_unmap, NULL));
+    static const uint64_t numbers[] = {1, 3, 8, 9, 10, 11, 15, 47, 56, 158, 202, 317, 436};
+    struct hs_area *area = hs_mine();
+    uint64_t kept[HS_KEPT], places[] = {(uint64_t)claim.block, (uint64_t)area, HS_ORDERS, HS_ORDERS + 256, 1, 0};
+    uint64_t words[6];
+    hs_aim(claim.block, &claim.registers, area, HS_TEXT + chance() % 0x600);
+    for (int i = 0; i < HS_KEPT; i++) {
+        kept[i] = places[chance() % 6];
+        words[i] = chance() % 2 ? places[chance() % 6] : odd_word();
+    }
+    shared->looks++;
+    hs_leap(HS_TEXT + chance() % 0x600, (long)numbers[chance() % 13], words, kept);
+}
+
+static void chaotic_attacker(const char *name)
+{
+    become_user();
+    if (!hs_find_gate())
+        _exit(2);
+    while (!shared->stop) {
+        pid_t child = FD(fork());
+        if (child == 0) {
+            OK(prctl(PR_SET_PDEATHSIG, SIGKILL));
+            claim.block = hs_new_block(MAP_PRIVATE);
+            if (strcmp(name, "frames") == 0)
+                forge_frames();
+            jump_anywhere();
+        }
+        hs_ends_well(child, 30);
+        shared->windows++;
+    }
+    _exit(0);
+}
+
 /* Keeps each window open: stops the attacker in the middle of its call, or ends what the call waits for. */
 static void holder(void)
 {
@@ -292,7 +515,7 @@ static void holder(void)
             continue;
         }
         last = window;
-        if (!operation->blocks)
+        if (!operation || !operation->blocks)
             kill(pid, SIGSTOP);
         for (int i = 0; i < 40 && shared->window == window; i++)
             usleep(1000);
@@ -322,10 +545,17 @@ static int stale(const char *name, const char *how, long seconds)
     for (size_t i = 0; i < sizeof operations / sizeof *operations; i++)
         if (strcmp(operations[i].name, name) == 0)
             operation = &operations[i];
-    CHECK(operation);
     pid_t attacking = FD(fork());
-    if (attacking == 0)
-        attacker(strcmp(how, "clone") == 0);
+    if (attacking == 0) {
+        if (operation)
+            attacker(strcmp(how, "clone") == 0);
+        else if (strcmp(name, "exec") == 0 || strcmp(name, "exit") == 0)
+            leaving_attacker(name);
+        else if (strcmp(name, "fork") == 0 || strcmp(name, "seal") == 0)
+            writing_attacker(name);
+        else
+            chaotic_attacker(name);
+    }
     pid_t holding = FD(fork());
     if (holding == 0)
         holder();
@@ -581,12 +811,53 @@ static void silent(void)
         area->turn = HS_TURN_STUB;
 }
 
+/*
+ * As deaf, but never seen asleep: it lets itself be looked at only when it runs, by waking who looks, and sleeps in
+ * between, so that it uses next to no processor time either.
+ */
+static void dodger(void)
+{
+    static struct timespec while_unseen = {0, 8000000};
+    shared->looks++;
+
+    hs_mask = ~0ul;
+    struct hs_area *area = hs_mine();
+    area->scratch[100] = 0;
+    for (;;) {
+        area->turn = HS_TURN_STUB;
+        hs_gate(claim.block, area, SYS_futex, (uint64_t)&area->turn, FUTEX_WAKE, 0x7fffffff);
+        /* Once the VMM has looked, it notes that it sleeps again. */
+        for (uint64_t start = __builtin_ia32_rdtsc(); !(area->turn & HS_TURN_SLEEPS);)
+            if (__builtin_ia32_rdtsc() - start > 1000000)
+                break;
+        hs_gate(claim.block, area, SYS_futex, (uint64_t)&area->scratch[100], FUTEX_WAIT, 0, (uint64_t)&while_unseen);
+        shared->looks++;
+    }
+}
+
+/* Many that claim to sleep, and spin. */
+static void runaway(void)
+{
+    static struct timespec long_time = {1000, 0};
+    for (int i = 0; i < 24; i++)
+        if (FD(fork()) == 0) {
+            OK(prctl(PR_SET_PDEATHSIG, SIGKILL));
+            if (hs_claim(&claim, SYS_nanosleep, (uint64_t)&long_time) == 0)
+                for (shared->looks++; !hs_has_turn(&claim);)
+                    __builtin_ia32_pause();
+            hs_go_on(&claim);
+        }
+    for (;;)
+        pause();
+}
+
 static const struct offence {
     const char *name;
     void (*commit)(void);
-} offences[] = {{"thief", thief}, {"deaf", deaf}, {"silent", silent}};
+} offences[] = {{"thief", thief}, {"deaf", deaf}, {"silent", silent}, {"dodger", dodger}, {"runaway", runaway}};
 
-enum { PATIENCE_MS = 3000 };
+/* Generous, for hosts whose cores are all busy: an offender should be found out within 100 ms. */
+enum { PATIENCE_MS = 1000 };
 
 __attribute__((noreturn)) static void offend(const char *name)
 {
@@ -636,6 +907,19 @@ static int pays(const char *name, long seconds)
     return worst > PATIENCE_MS ? 1 : shared->rounds && (shared->looks || shared->windows) ? 0 : 2;
 }
 
+/* Makes the stub spin for its next turn however long that takes, and sleeps. */
+__attribute__((noreturn)) static void restless(void)
+{
+    become_user();
+    puts("ready");
+    fflush(stdout);
+    for (;;) {
+        for (uint64_t i = 0; i < hs_areas(); i++)
+            hs_area(i)->spin_cycles = ~0ul;
+        sleep(1000);
+    }
+}
+
 int main(int count, char **words)
 {
     CHECK(count > 1);
@@ -654,6 +938,8 @@ int main(int count, char **words)
         return ids(words[2], strtoul(words[3], NULL, 10), atol(words[4]));
     if (strcmp(words[1], "pays") == 0 && count == 4)
         return pays(words[2], atol(words[3]));
+    if (strcmp(words[1], "restless") == 0)
+        restless();
     if (strcmp(words[1], "leftover") == 0 && count == 3)
         return leftover(words[0], atol(words[2]));
     FAIL("unknown: %s", words[1]);
