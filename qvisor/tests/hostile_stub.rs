@@ -39,8 +39,8 @@ struct Attack(Child);
 impl Attack {
     fn start(place: &Place, cpus: &str, words: &[&str]) -> Self {
         let program = guest("hostile_stub");
-        let fixed =
-            ["do", "--id", "h", "--platform", "systrap", "--cpus", cpus, "--", program.to_str().unwrap()];
+        let swap = place.swap.to_str().unwrap();
+        let fixed = ["do", "--id", "h", "--platform", "systrap", "--cpus", cpus, "--swap-dir", swap, "--"];
         let mut command = place.command(&[&fixed[..], &[program.to_str().unwrap()], words].concat());
         Self(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
     }
@@ -150,6 +150,8 @@ fn a_stub_of_a_hibernated_sandbox_uses_no_processor_time() {
     let mut attack = Attack::start(&place, "1", &["restless"]);
     assert_eq!(next_line(&mut attack.0), "ready\n");
     let vmm = vmm_of(attack.0.id());
+    // It says so before it sleeps.
+    sleep(Duration::from_millis(500));
     let output = place.run(&["hibernate", "h"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     // Spare processes end.
