@@ -9,7 +9,6 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use abi::boot::{
     self, EXEC_RECORDS_MAX, TAG_ARG, TAG_CAPABILITIES, TAG_CREDS, TAG_CWD, TAG_ENV, TAG_FLAGS, TAG_RLIMIT,
@@ -21,6 +20,7 @@ use crate::boot::put;
 use crate::control::{self, ExecReport, LINE_MAX, Order};
 use crate::hostcall::files::HostIo;
 use crate::hostcall::sys::Errno;
+use crate::lock::{Guard, Mutex, Rank};
 use crate::process;
 
 /// Most of them at a time.
@@ -182,12 +182,18 @@ struct Table {
 }
 
 /// See the module. Any thread may call; nothing waits.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Execs(Mutex<Table>);
 
+impl Default for Execs {
+    fn default() -> Self {
+        Self(Mutex::new(Rank::Execs, Table::default()))
+    }
+}
+
 impl Execs {
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, Table> {
+        self.0.lock()
     }
 
     /// Takes one in; result: its id, and how many bytes its records have.

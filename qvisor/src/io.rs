@@ -10,7 +10,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use abi::hostcall::{EVENT_DONE, EVENT_LOOK, EVENT_READY, Event};
 
 use crate::hostcall::files::HostFile;
 use crate::hostcall::sys::{self, Errno};
+use crate::lock::{Mutex, Rank};
 
 /// Where events go; called from I/O threads, must not wait.
 pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
@@ -106,10 +107,6 @@ pub struct IoThreads {
     watches: AtomicBool,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl IoThreads {
     /// Prepares the queues; no thread runs yet.
     pub fn new(sink: EventSink) -> Result<Self, Errno> {
@@ -136,12 +133,16 @@ impl IoThreads {
             kick,
             waiting: AtomicBool::new(false),
             kicked: AtomicBool::new(false),
-            arms: Mutex::default(),
-            jobs: Mutex::default(),
+            arms: Mutex::new(Rank::IoArms, HashMap::new()),
+            jobs: Mutex::new(Rank::IoJobs, Jobs::default()),
             jobs_changed: Condvar::new(),
             sink,
         };
-        Ok(Self { shared: Arc::new(shared), threads: Mutex::default(), watches: AtomicBool::new(false) })
+        Ok(Self {
+            shared: Arc::new(shared),
+            threads: Mutex::new(Rank::IoThreads, Threads::default()),
+            watches: AtomicBool::new(false),
+        })
     }
 
     /// Watches `fd` for edges, until it is closed; the first tells what holds now.
@@ -214,7 +215,7 @@ impl IoThreads {
     /// Asks for one event with `token` once any of `events` holds. Replaces what was asked before for this handle;
     /// no events: takes it back. `EPERM` for files that are always ready.
     pub fn arm(&self, handle: u32, file: &Arc<HostFile>, events: u32, token: u64) -> Result<i64, Errno> {
-        let mut arms = lock(&self.shared.arms);
+        let mut arms = self.shared.arms.lock();
         if events == 0 {
             if let Some(arm) = arms.remove(&handle) {
                 self.shared.unregister(&arm.file);
@@ -236,7 +237,7 @@ impl IoThreads {
 
     /// The handle is being closed.
     pub fn forget(&self, handle: u32, file: &Arc<HostFile>) {
-        let mut arms = lock(&self.shared.arms);
+        let mut arms = self.shared.arms.lock();
         if arms.get(&handle).is_some_and(|arm| Arc::ptr_eq(&arm.file, file)) {
             arms.remove(&handle);
             self.shared.unregister(file);
@@ -245,8 +246,8 @@ impl IoThreads {
 
     /// Starts `fsync` or `fdatasync`; its result comes as an event.
     pub fn submit_fsync(&self, file: Arc<HostFile>, data_only: bool, token: u64) -> Result<i64, Errno> {
-        let mut threads = lock(&self.threads);
-        let mut jobs = lock(&self.shared.jobs);
+        let mut threads = self.threads.lock();
+        let mut jobs = self.shared.jobs.lock();
         if jobs.queue.len() >= JOBS_MAX {
             return Err(Errno(libc::EAGAIN));
         }
@@ -264,7 +265,7 @@ impl IoThreads {
 
     /// Makes sure that the poller runs; result: a fresh generation.
     fn prepare_poller(&self) -> Result<u32, Errno> {
-        let mut threads = lock(&self.threads);
+        let mut threads = self.threads.lock();
         if threads.poller.is_none() {
             threads.poller = Some(spawn("dormouse-io", &self.shared, Shared::poll)?);
         }
@@ -275,10 +276,10 @@ impl IoThreads {
 
 impl Drop for IoThreads {
     fn drop(&mut self) {
-        lock(&self.shared.jobs).closing = true;
+        self.shared.jobs.lock().closing = true;
         self.shared.jobs_changed.notify_all();
         sys::eventfd_signal(self.shared.wake.as_fd());
-        let threads = std::mem::take(self.threads.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads.poller.into_iter().chain(threads.workers) {
             let _ = thread.join();
         }
@@ -338,7 +339,7 @@ impl Shared {
 
     fn report(&self, data: u64, ready: u32) {
         let handle = u32::try_from(data & u64::from(u32::MAX)).unwrap_or(u32::MAX);
-        let mut arms = lock(&self.arms);
+        let mut arms = self.arms.lock();
         // A stale generation: the handle was armed anew meanwhile, and that will be reported by itself.
         let current =
             arms.get_mut(&handle).filter(|arm| u64::from(arm.generation) == data >> 32 && arm.waits);
@@ -352,19 +353,19 @@ impl Shared {
 
     /// A worker: until closing, and the queue is empty.
     fn work(&self) {
-        let mut jobs = lock(&self.jobs);
+        let mut jobs = self.jobs.lock();
         loop {
             if let Some(job) = jobs.queue.pop_front() {
                 drop(jobs);
                 let result = sys::fsync(job.file.as_fd(), job.data_only).unwrap_or_else(Errno::as_result);
                 (self.sink)(Event { kind: EVENT_DONE, flags: 0, token: job.token, value: result });
                 drop(job);
-                jobs = lock(&self.jobs);
+                jobs = self.jobs.lock();
             } else if jobs.closing {
                 return;
             } else {
                 jobs.idle += 1;
-                jobs = self.jobs_changed.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+                jobs = jobs.wait(&self.jobs_changed);
                 jobs.idle -= 1;
             }
         }

@@ -13,11 +13,11 @@ use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::footprint;
 use crate::jail::own_id;
+use crate::lock::{Mutex, Rank};
 use crate::process::{self, ChildEvent, SignalFd};
 
 /// VMM to leash: the container ended; a wait status follows.
@@ -76,7 +76,7 @@ impl Leash {
             drop(ours);
             live(theirs, vmm)
         };
-        Ok(Self { pid, pidfd: process::pidfd(pid)?, socket: ours, writing: Mutex::new(()) })
+        Ok(Self { pid, pidfd: process::pidfd(pid)?, socket: ours, writing: Mutex::new(Rank::Leash, ()) })
     }
 
     #[must_use]

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use abi::boot::Platform;
 use abi::hostcall::{SEGMENTS_MAX, Segment};
@@ -17,6 +17,7 @@ use abi::layout::{
     WINDOW_CHUNK, WINDOW_CHUNKS, WINDOW_PHYS, WINDOW_PHYS_END,
 };
 
+use crate::lock::{Mutex, Rank};
 use crate::platform::copy;
 
 /// User memory comes in blocks of this many bytes.
@@ -94,7 +95,7 @@ impl SandboxMemory {
             kernel_len: kernel_bytes,
             user_len: user_bytes,
             user_file: None,
-            window: Mutex::default(),
+            window: Mutex::new(Rank::Window, BTreeMap::new()),
         };
         if fixed != 0 && !ptr::eq(base, place) {
             return Err(failed("place the linear map"));
@@ -286,7 +287,7 @@ impl SandboxMemory {
             return Err(libc::EINVAL);
         }
         let file = file.try_clone_to_owned().map_err(|e| e.raw_os_error().unwrap_or(libc::EBADF))?;
-        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut window = self.window.lock();
         let phys = WINDOW_PHYS + chunk * WINDOW_CHUNK;
         self.map(phys, WINDOW_CHUNK, libc::MAP_SHARED, Some(file.as_fd()), offset, writable)?;
         window.insert(chunk, WindowChunk { file: Arc::new(file), offset, writable });
@@ -298,7 +299,7 @@ impl SandboxMemory {
         if chunk >= WINDOW_CHUNKS {
             return Err(libc::EINVAL);
         }
-        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut window = self.window.lock();
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         self.map(WINDOW_PHYS + chunk * WINDOW_CHUNK, WINDOW_CHUNK, flags, None, 0, false)?;
         window.remove(&chunk);
@@ -308,7 +309,7 @@ impl SandboxMemory {
     /// How many chunks of the file window are mapped.
     #[must_use]
     pub fn window_chunks(&self) -> u64 {
-        self.window.lock().unwrap_or_else(PoisonError::into_inner).len() as u64
+        self.window.lock().len() as u64
     }
 
     /// The chunk that `len` bytes at `phys` lie in, with the file offset of `phys`; `None` unless all of them lie in
@@ -320,7 +321,7 @@ impl SandboxMemory {
         if inside.checked_add(len)? > WINDOW_CHUNK {
             return None;
         }
-        let window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        let window = self.window.lock();
         let chunk = window.get(&(at / WINDOW_CHUNK))?.clone();
         let offset = chunk.offset + inside;
         Some((chunk, offset))

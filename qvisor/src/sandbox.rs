@@ -2,8 +2,9 @@
 #![deny(unsafe_code)]
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use abi::boot::Platform;
 use abi::layout::KERNEL_PHYS_MAX;
@@ -18,11 +19,16 @@ use crate::hostcall::events::EventQueue;
 use crate::hostcall::files::HostIo;
 use crate::image::{self, ImageError, ImageFile};
 use crate::jail::JailError;
+use crate::lock::{Guard, Mutex, Rank};
 use crate::memory::{MemoryError, SandboxMemory, USER_BLOCK};
 use crate::platform::kvm::{self, Kvm};
 use crate::platform::systrap::Systrap;
 use crate::platform::{Machine, PlatformError, fault};
 use crate::vcpu::Cpus;
+use crate::watchdog::{Pulses, Watchdog};
+
+/// [`SandboxConfig::patience`]: more than anything may take that waits for a stub.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Takes log lines: level (0 error … 3 debug) and text.
 pub type LogSink = Arc<dyn Fn(u32, &str) + Send + Sync>;
@@ -30,6 +36,9 @@ pub type LogSink = Arc<dyn Fn(u32, &str) + Send + Sync>;
 /// Takes `REPORT_READY` … as the kernel says how far it has got, and the value of the event that this answers; must not
 /// wait.
 pub type ReportSink = Arc<dyn Fn(u64, u64) + Send + Sync>;
+
+/// More than the kernel's image takes: addresses this far from its beginning are not named.
+const IMAGE_BYTES: u64 = 8 << 20;
 
 /// How a sandbox is to be made.
 #[derive(Clone)]
@@ -50,6 +59,8 @@ pub struct SandboxConfig {
     pub hibernation: Arc<Hibernation>,
     /// Processes that come in from outside.
     pub execs: Arc<Execs>,
+    /// How long a vCPU or the control thread may make no progress, in whole seconds.
+    pub patience: Duration,
     /// `/dev/kvm`, if no path leads to it any more.
     pub device: Option<kvm::Device>,
     /// Called when all is ready, right before the kernel runs: gives up what it does not need. Threads that are started
@@ -72,6 +83,7 @@ impl SandboxConfig {
             report: Arc::new(|_, _| {}),
             hibernation: Arc::new(Hibernation::none()),
             execs: Arc::default(),
+            patience: PATIENCE,
             device: None,
             seal: None,
         }
@@ -107,6 +119,8 @@ pub enum SandboxError {
     Jail(#[from] JailError),
     #[error("the kernel gave up: {0}")]
     Panicked(String),
+    #[error("the sandbox is stuck and ends; please report this: {0}")]
+    Stuck(String),
     #[error("cannot bring its memory back: {0}; check the disk of --swap-dir, and start it anew")]
     Lost(String),
 }
@@ -118,6 +132,8 @@ pub enum Outcome {
     Exited(u32),
     /// It found itself inconsistent, or faulted.
     Panicked(String),
+    /// One of the VMM's threads made no progress.
+    Stuck(String),
     /// A page of its applications' memory could not come back.
     Lost(String),
 }
@@ -128,6 +144,7 @@ pub struct Sandbox {
     pub files: HostIo,
     pub events: Arc<EventQueue>,
     pub cpus: Cpus,
+    pub pulses: Pulses,
     pub(crate) machine: Box<dyn Machine>,
     pub(crate) kernel_stats: KernelPlace,
     config: SandboxConfig,
@@ -171,7 +188,9 @@ impl Sandbox {
         let cpus = Cpus::new(Arc::clone(&memory), config.cpus, machine.linear_base())
             .ok_or(SandboxError::Cpus(config.cpus))?;
         fault::install()?;
+        let pulses = Pulses::new(config.cpus);
         let sandbox = Arc::new(Self {
+            pulses,
             memory,
             files,
             events,
@@ -180,7 +199,7 @@ impl Sandbox {
             kernel_stats: KernelPlace::default(),
             config,
             tsc,
-            end: Mutex::default(),
+            end: Mutex::new(Rank::End, End::default()),
             ended: Condvar::new(),
         });
         let weak = Arc::downgrade(&sandbox);
@@ -233,41 +252,49 @@ impl Sandbox {
         match self.wait_for_end(threads) {
             Outcome::Exited(status) => Ok(status),
             Outcome::Panicked(text) => Err(SandboxError::Panicked(text)),
+            Outcome::Stuck(text) => Err(SandboxError::Stuck(text)),
             Outcome::Lost(text) => Err(SandboxError::Lost(text)),
         }
     }
 
     fn cpu_thread(&self, cpu: u32, entry: u64) {
         self.cpus.set_running(true);
+        let pulse = self.pulses.cpu(cpu);
+        pulse.inspect(|pulse| self.pulses.begin(pulse));
         if let Err(error) = self.machine.run_cpu(self, cpu, entry) {
             self.finish(Outcome::Panicked(format!("vCPU {cpu} failed: {error}")));
         }
         self.cpus.set_running(false);
+        pulse.inspect(|pulse| self.pulses.end(pulse));
         self.lock_end().cpus_left -= 1;
         self.ended.notify_all();
     }
 
     fn wait_for_end(&self, threads: Vec<JoinHandle<()>>) -> Outcome {
         footprint::trim();
-        let mut end = self.lock_end();
+        // This thread has nothing else to do: it is the watchdog.
+        let mut watchdog = Watchdog::new(&self.pulses, self.config.patience);
         let outcome = loop {
-            if let Some(outcome) = end.outcome.clone() {
+            if let Some(outcome) = self.lock_end().outcome.clone() {
                 break outcome;
             }
-            end = self.ended.wait(end).unwrap_or_else(PoisonError::into_inner);
+            watchdog.rest(&self.pulses);
+            if let Some(report) = watchdog.look(self) {
+                self.finish(Outcome::Stuck(report));
+            }
         };
+        let end = self.lock_end();
         // A vCPU that loops in the kernel cannot be stopped; the process's end will do that.
-        let waited = self.ended.wait_timeout_while(end, LEAVE_TIMEOUT, |end| end.cpus_left > 0);
-        let (end, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (end, timed_out) = end.wait_while(&self.ended, LEAVE_TIMEOUT, |end| end.cpus_left > 0);
         drop(end);
-        if !waited.timed_out() {
+        if !timed_out {
             threads.into_iter().for_each(|thread| drop(thread.join()));
         }
         outcome
     }
 
-    fn lock_end(&self) -> std::sync::MutexGuard<'_, End> {
-        self.end.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_end(&self) -> Guard<'_, End> {
+        self.end.lock()
     }
 
     /// Ends the sandbox: the first outcome counts, and every vCPU leaves at its next hostcall.
@@ -276,12 +303,23 @@ impl Sandbox {
         self.cpus.stop(self.files.io());
         (0..self.cpus.count()).for_each(|cpu| self.machine.interrupt(self, cpu));
         self.ended.notify_all();
+        self.pulses.wake_watcher();
     }
 
     /// Makes vCPU `cpu` look at its timers, its run queue and the events: wakes it, or interrupts its user code.
     pub fn kick(&self, cpu: u32) {
         self.cpus.set_pending(cpu, self.files.io());
         self.machine.interrupt(self, cpu);
+    }
+
+    /// The place of an address in the kernel's image or in this program's text; `None` for any other.
+    pub(crate) fn name_of(&self, address: u64) -> Option<String> {
+        let kernel = self.machine.linear_base() + abi::layout::KERNEL_IMAGE_PHYS;
+        let inside = address.wrapping_sub(kernel);
+        if inside < IMAGE_BYTES && self.memory.kernel_ptr(address, 1).is_some() {
+            return Some(format!("kernel+{inside:#x}"));
+        }
+        fault::offset_in_program(address).map(|offset| format!("dormouse+{offset:#x}"))
     }
 
     /// How often vCPUs left the guest, by reason (kvm).

@@ -53,6 +53,7 @@ impl Cpus {
                 deadline_ns: AtomicU64::new(u64::MAX),
                 in_user: AtomicU64::new(0),
                 alarm_ns: AtomicU64::new(u64::MAX),
+                user_entries: AtomicU64::new(0),
             };
             // SAFETY: the range was checked, and no CPU runs yet.
             unsafe { at.write(header) };
@@ -112,6 +113,21 @@ impl Cpus {
     pub fn alarm(&self, cpu: u32) -> Option<&AtomicU64> {
         // SAFETY: as for `pending`.
         self.header(cpu).map(|header| unsafe { AtomicU64::from_ptr((&raw mut (*header).alarm_ns).cast()) })
+    }
+
+    /// `CpuHeader::user_entries`; 0 if there is no such vCPU.
+    #[must_use]
+    pub fn user_entries(&self, cpu: u32) -> u64 {
+        // SAFETY: as for `pending`.
+        let word =
+            |header: *mut CpuHeader| unsafe { AtomicU64::from_ptr((&raw mut (*header).user_entries).cast()) };
+        self.header(cpu).map_or(0, |header| word(header).load(Relaxed))
+    }
+
+    /// Whether a vCPU runs user code now, as the kernel says.
+    #[must_use]
+    pub fn runs_user_code(&self, cpu: u32) -> bool {
+        self.in_user(cpu).is_some_and(|in_user| in_user.load(Relaxed) != 0)
     }
 
     /// Sets `pending` and ends the vCPU's sleep, if it sleeps. Whoever calls this looks at `in_user` afterwards: the

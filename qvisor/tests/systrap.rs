@@ -212,6 +212,36 @@ fn sleeper() {
     run_with("sleep", 2, |_, line| println!("{line}")).passed();
 }
 
+/// Runs a kernel that never comes back, and ends this process: its thread cannot be ended otherwise.
+#[test]
+#[ignore = "started by the next test"]
+fn stuck() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut config = SandboxConfig::new(Platform::Systrap, 2, 64 << 20);
+    (config.kernel, config.patience) = (kernel(), Duration::from_secs(2));
+    let sandbox = Sandbox::new(config, host_io(), Arc::new(EventQueue::new())).expect("a sandbox");
+    let spec = BootSpec { args: vec!["stuck".into()], ..BootSpec::default() };
+    println!("result: {}", sandbox.run(&spec).unwrap_err());
+    std::process::exit(0);
+}
+
+#[test]
+fn a_stuck_vcpu_is_noticed() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let start = |case: &str| {
+        let args = ["--exact", case, "--ignored", "--nocapture"];
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(args).stdout(std::process::Stdio::piped()).spawn().unwrap()
+    };
+    let output = start("stuck").wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("result: the sandbox is stuck"), "{text}");
+    assert!(text.contains("vCPU 0 made no progress for 2 s"), "{text}");
+    // Where it is, and what the other one does.
+    assert!(text.contains("vCPU 0 is in code of its own, at kernel+0x"), "{text}");
+    assert!(text.contains("vCPU 1 "), "{text}");
+}
+
 /// Processor time of a process so far, in clock ticks.
 fn ticks(pid: i32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();

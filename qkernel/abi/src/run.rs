@@ -133,6 +133,8 @@ pub struct CpuHeader {
     /// 64: when the VMM's timer for this CPU fires (`u64::MAX`: it is not set). Written by the VMM alone, on the CPU's own
     /// thread: when it fires, the VMM looks at `deadline_ns` and sets the timer, and this, anew (kvm).
     pub alarm_ns: AtomicU64,
+    /// 72: how often it has begun to run user code (kvm, where the VMM does not see it). Written by the kernel.
+    pub user_entries: AtomicU64,
 }
-const _: () = assert!(size_of::<CpuHeader>() == 72);
+const _: () = assert!(size_of::<CpuHeader>() == 80);
 const _: () = assert!(core::mem::offset_of!(CpuHeader, host_sp) == 32);

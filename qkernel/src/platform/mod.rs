@@ -238,6 +238,8 @@ fn run_ring3(cx: &mut UserContext, aspace: &AddressSpace) -> run::TrapInfo {
     let cpu = arch::cpu();
     let tlb = &TLB[cpu.cpu as usize];
     cpu.in_user.store(aspace.id(), Ordering::SeqCst);
+    // Only this CPU writes it.
+    cpu.user_entries.store(cpu.user_entries.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     let generation = aspace.generation();
     enter_address_space(Some(aspace));
     if tlb.generation.load(Ordering::Relaxed) != generation {

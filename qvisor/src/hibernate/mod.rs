@@ -10,7 +10,6 @@ pub mod stats;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use abi::PAGE_SIZE;
@@ -22,6 +21,7 @@ use swap::{Home, Page, PageId, Stored, SwapError, SwapFileError, SwapHome};
 
 use self::fault::Point;
 use crate::footprint;
+use crate::lock::{Guard, Mutex, Rank};
 use crate::memory::SandboxMemory;
 use crate::sandbox::{Outcome, Sandbox};
 
@@ -176,11 +176,11 @@ impl Hibernation {
             store_error: None,
             woken: Woken::default(),
         };
-        Self { inner: Mutex::new(inner), counters: stats::Counters::default() }
+        Self { inner: Mutex::new(Rank::Hibernation, inner), counters: stats::Counters::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, Inner> {
+        self.inner.lock()
     }
 
     /// Whether it can be done at all, or why not.

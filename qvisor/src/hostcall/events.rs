@@ -1,7 +1,8 @@
 //! Host events on their way to the kernel.
 
+use crate::lock::{Mutex, Rank};
 use std::collections::VecDeque;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 use abi::hostcall::{EVENT_LOOK, EVENT_PAUSE, EVENT_READY, EVENT_WAKE, EVENT_WINSIZE, Event};
 
@@ -11,18 +12,23 @@ type Kick = Box<dyn Fn() + Send + Sync>;
 ///
 /// The queue has no bound of its own: readiness and window sizes are merged, completions are as many as the kernel
 /// submitted operations, signals come from the container's owner.
-#[derive(Default)]
 pub struct EventQueue {
     queue: Mutex<VecDeque<Event>>,
     /// Makes the kernel look; set once the vCPUs exist.
     kick: OnceLock<Kick>,
 }
 
+impl Default for EventQueue {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl EventQueue {
     /// An empty queue. Events posted before the sandbox exists wait for it.
     #[must_use]
     pub fn new() -> Self {
-        Self::default()
+        Self { queue: Mutex::new(Rank::Events, VecDeque::new()), kick: OnceLock::new() }
     }
 
     /// Sets what makes the kernel look at the queue; later calls change nothing.
@@ -36,7 +42,7 @@ impl EventQueue {
     /// Adds an event and makes the kernel look.
     pub fn post(&self, event: Event) {
         {
-            let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut queue = self.queue.lock();
             let twin = |old: &Event| old.kind == event.kind && old.token == event.token;
             match event.kind {
                 EVENT_LOOK => {}
@@ -67,7 +73,7 @@ impl EventQueue {
 
     /// Takes up to `most` events, oldest first.
     pub fn take(&self, most: usize) -> Vec<Event> {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.queue.lock();
         let count = most.min(queue.len());
         queue.drain(..count).collect()
     }
@@ -75,7 +81,7 @@ impl EventQueue {
     /// Whether no event waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.queue.lock().is_empty()
     }
 }
 

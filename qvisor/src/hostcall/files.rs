@@ -5,10 +5,10 @@
 //! crossed as any directory is; what is mounted there is decided when the mounts are made (they are copied without
 //! what lies below them), not here.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use abi::hostcall::HostCall;
 
@@ -18,6 +18,7 @@ use super::sockets::SocketKind;
 use super::streams::Stream;
 use super::sys::{self, Errno};
 use crate::io::{EventSink, IoThreads};
+use crate::lock::{Mutex, Rank};
 
 /// Descriptors that the table leaves to the rest of the VMM.
 const RESERVED_DESCRIPTORS: u64 = 256;
@@ -65,7 +66,7 @@ pub struct HostFile {
 
 impl HostFile {
     pub(super) fn new(fd: OwnedFd, kind: FileKind, path_only: bool, mount: MountTraits) -> Self {
-        Self { fd, kind, path_only, mount, position: Mutex::new(()) }
+        Self { fd, kind, path_only, mount, position: Mutex::new(Rank::Position, ()) }
     }
 
     #[must_use]
@@ -237,6 +238,22 @@ impl HostIo {
     pub(crate) fn proc_root(&self) -> Result<OwnedFd, Errno> {
         let flags = libc::O_PATH | libc::O_DIRECTORY;
         sys::openat(self.proc_dir.as_fd(), c"../..", flags, 0)
+    }
+
+    /// The state of one of this process's threads, by its letter in proc(5), and how long it has waited for a core, in
+    /// nanoseconds.
+    pub(crate) fn thread_state(&self, tid: i32) -> Option<(char, u64)> {
+        let read = |name: &str| {
+            let path = CString::new(format!("../task/{tid}/{name}")).ok()?;
+            let file = sys::openat(self.proc_dir.as_fd(), &path, libc::O_RDONLY, 0).ok()?;
+            let mut text = String::new();
+            std::io::Read::read_to_string(&mut std::fs::File::from(file), &mut text).ok()?;
+            Some(text)
+        };
+        // The name before the state may hold anything, also `)`.
+        let state = read("stat")?.rsplit_once(") ")?.1.chars().next()?;
+        let waited_ns = read("schedstat")?.split_whitespace().nth(1)?.parse().ok()?;
+        Some((state, waited_ns))
     }
 
     /// What the host says of this process's memory, as `/proc/PID/smaps_rollup` has it; nothing when it does not say.
@@ -478,7 +495,7 @@ impl HostIo {
         if dir.kind != FileKind::Directory {
             return Err(Errno(libc::ENOTDIR));
         }
-        let _held = dir.position.lock().unwrap_or_else(PoisonError::into_inner);
+        let _held = dir.position.lock();
         sys::lseek(dir.as_fd(), position, libc::SEEK_SET)?;
         sys::getdents(dir.as_fd(), out)
     }

@@ -52,6 +52,8 @@ pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         return Reply::Leave;
     }
     let [a, b, c, ..] = call.args;
+    let pulse = sandbox.pulses.cpu(cpu);
+    pulse.inspect(|pulse| pulse.enter(call.number));
     let result = match call.number {
         AS_CREATE | AS_DESTROY | AS_RUN | AS_SYNC | AS_SAVE_FPU => {
             sandbox.machine.address_space(sandbox, cpu, call)
@@ -66,7 +68,7 @@ pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
             sandbox.finish(Outcome::Panicked(String::from_utf8_lossy(&text).into_owned()));
             return Reply::Leave;
         }
-        IDLE => idle(sandbox, cpu, a, b),
+        IDLE => sandbox.pulses.resting(pulse, || idle(sandbox, cpu, a, b)),
         KICK => {
             sandbox.kick(low(a));
             0
@@ -106,6 +108,7 @@ pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         OPEN.. => sandbox.files.serve(call, &*sandbox.memory),
         _ => -i64::from(libc::ENOSYS),
     };
+    pulse.inspect(|pulse| pulse.leave());
     if sandbox.cpus.is_stopping() { Reply::Leave } else { Reply::Result(result) }
 }
 

@@ -89,10 +89,11 @@ const KVM_IOCTL: When = OneOf(
         0x4018_aee3, // KVM_HAS_DEVICE_ATTR
     ],
 );
-/// A vCPU's stub is told to come back, by the one signal it handles for that; one that has no descriptor is ended.
-const INTERRUPT: When = OneOf(2, &[libc::SIGUSR1 as u32, libc::SIGKILL as u32]);
-/// A vCPU's thread is told to leave the guest (SIGRTMIN + 2).
-const KICK: When = OneOf(2, &[36]);
+/// A vCPU's stub is told to come back, by the one signal it handles for that; one that has no descriptor is ended. A
+/// thread of ours is asked where it is.
+const INTERRUPT: When = OneOf(2, &[libc::SIGUSR1 as u32, libc::SIGKILL as u32, libc::SIGTRAP as u32]);
+/// A vCPU's thread is told to leave the guest (SIGRTMIN + 2), or to say where it is.
+const KICK: When = OneOf(2, &[36, libc::SIGTRAP as u32]);
 /// Stubs are ended; the leash of a container is continued.
 const END_OR_CONTINUE: When = OneOf(1, &[libc::SIGKILL as u32, libc::SIGCONT as u32]);
 const SET_NAME: When = OneOf(0, &[libc::PR_SET_NAME as u32]);

@@ -5,6 +5,8 @@ use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use super::{PlatformError, copy, failed};
 
@@ -72,10 +74,62 @@ pub fn install() -> Result<(), PlatformError> {
     Ok(())
 }
 
+/// Words of a stack that [`place_of`] takes.
+pub const STACK_WORDS: usize = 128;
+unsafe extern "C" {
+    /// The program's first byte, and the end of its text: the linker's.
+    static __executable_start: u8;
+    static etext: u8;
+}
+
+/// How far into this program's text an address is; `None` outside.
+pub fn offset_in_program(address: u64) -> Option<u64> {
+    let (start, end) = (&raw const __executable_start as u64, &raw const etext as u64);
+    (start..end).contains(&address).then(|| address - start)
+}
+
+/// How long a thread may take to say where it is.
+const ANSWER_MS: u32 = 500;
+
+/// Where a thread says that it is: instruction pointer, then its stack.
+static PLACE: [AtomicU64; STACK_WORDS + 1] = [const { AtomicU64::new(0) }; STACK_WORDS + 1];
+static ANSWERED: AtomicBool = AtomicBool::new(false);
+
+/// Asks a thread of this process where it is: its instruction pointer and what lies on its stack. One asks at a time.
+pub fn place_of(tid: i32) -> Option<(u64, [u64; STACK_WORDS])> {
+    ANSWERED.store(false, SeqCst);
+    // SAFETY: the handler only takes notes when the signal comes from this process.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, libc::SIGTRAP) };
+    for _ in 0..ANSWER_MS {
+        if ANSWERED.load(SeqCst) {
+            let at = |index: usize| PLACE.get(index).map_or(0, |word| word.load(SeqCst));
+            return Some((at(0), std::array::from_fn(|index| at(index + 1))));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    None
+}
+
+fn say_where(fault: &Fault) {
+    let stack = fault.register(libc::REG_RSP) & !7;
+    PLACE[0].store(fault.register(libc::REG_RIP), SeqCst);
+    for (index, word) in (0..).zip(&PLACE[1..]) {
+        let at = stack + 8 * index;
+        // A stack ends with a page, and whose words are used are there.
+        let is_there = at >> 12 == stack >> 12;
+        // SAFETY: the page of a live stack pointer is mapped.
+        word.store(if is_there { unsafe { ptr::read_volatile(at as *const u64) } } else { 0 }, SeqCst);
+    }
+    ANSWERED.store(true, SeqCst);
+}
+
 extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the host passes a live siginfo.
-    let address = unsafe { (*info).si_addr() } as u64;
+    let (address, code) = unsafe { ((*info).si_addr() as u64, (*info).si_code) };
     let fault = Fault { signal, address, context: context.cast() };
+    if signal == libc::SIGTRAP && code == libc::SI_TKILL {
+        return say_where(&fault);
+    }
     if let Some(next) = copy::fix_up(fault.register(libc::REG_RIP)) {
         fault.set_register(libc::REG_RIP, next);
         return;

@@ -32,6 +32,7 @@ use crate::platform::kvm;
 use crate::process;
 use crate::sandbox::{Sandbox, SandboxConfig, SandboxError};
 use crate::state::State;
+use crate::watchdog;
 use life::Life;
 use swap::SwapFileError;
 
@@ -252,6 +253,9 @@ fn run(
         let exits: Vec<String> =
             sandbox.exits().iter().map(|(reason, count)| format!("{reason} {count}")).collect();
         sandbox.log(LOG_INFO, &format!("exits: {}", exits.join(", ")));
+    }
+    if matches!(status, Err(SandboxError::Stuck(_))) {
+        watchdog::end_by_force();
     }
     // The process ends now, and with it all this is made of; taking it apart piece by piece would only cost time.
     std::mem::forget(sandbox);

@@ -54,6 +54,9 @@ extern "C" fn _start(boot: &'static BootInfo, cpu: u32) -> ! {
         "window" => window(),
         "operations" => operations(),
         "recycling" => recycling(),
+        "stuck" => loop {
+            core::hint::spin_loop();
+        },
         "kernel-fault" => unsafe { (0x123_4567_8000 as *mut u8).write_volatile(1) },
         "overflow" => overflow(0),
         "bench" => bench::bench(),

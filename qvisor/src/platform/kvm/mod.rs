@@ -12,7 +12,7 @@ mod statistics;
 mod tables;
 mod vcpu;
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use abi::layout::{
     KERNEL_PHYS, LINEAR_BASE_KVM, MAX_CPUS, PAGE_SIZE, USER_PHYS, WINDOW_PHYS, WINDOW_PHYS_END,
@@ -28,6 +28,7 @@ use self::vcpu::Vcpu;
 use super::cpu::XsaveLayout;
 use super::{Machine, PlatformError};
 use crate::image::LoadedImage;
+use crate::lock::{Mutex, Rank};
 use crate::memory::SandboxMemory;
 use crate::sandbox::Sandbox;
 
@@ -112,7 +113,7 @@ impl Kvm {
         }
         let kickers = (0..cpus).map(|_| Kicker::default()).collect();
         let memory = Arc::clone(memory);
-        let (exits, counts) = (ExitCounters::default(), Mutex::default());
+        let (exits, counts) = (ExitCounters::default(), Mutex::new(Rank::Exits, Vec::new()));
         Ok(Self { vm, memory, supported, root: OnceLock::new(), kickers, exits, counts })
     }
 
@@ -129,7 +130,7 @@ impl Kvm {
         state::enable_components(&fd, self.xsave().mask).map_err(failed("enable vector registers"))?;
         state::share_tsc(&fd);
         state::set_up(&fd, cpu, root, entry).map_err(failed("set a vCPU's registers"))?;
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner).extend(ExitCount::of(&fd));
+        self.counts.lock().extend(ExitCount::of(&fd));
         Ok(Vcpu { fd, cpu, kicker, exits: &self.exits })
     }
 }
@@ -173,7 +174,7 @@ impl Machine for Kvm {
     }
 
     fn exits(&self) -> Vec<(&'static str, u64)> {
-        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = self.counts.lock();
         let mut values = self.exits.values();
         values.push(("all", counts.iter().map(ExitCount::value).sum()));
         values

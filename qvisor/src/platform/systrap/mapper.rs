@@ -7,7 +7,6 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
-use std::sync::{Mutex, MutexGuard};
 
 use abi::layout::STUB_AREA;
 use abi::run::{MAP_OP_MAP, MAP_OP_PROTECT, MAP_OP_UNMAP, MapOp};
@@ -18,9 +17,9 @@ use super::area::{
 };
 use super::filter::Instruction;
 use super::pace::Affinity;
-use super::process::lock;
 use super::spawn::{self, Ends};
 use super::thread::{Lost, StubThread};
+use crate::lock::{Guard, Mutex, Rank};
 use crate::platform::futex;
 
 /// Most calls of one operation: a file is received, mapped, and closed.
@@ -87,8 +86,13 @@ impl Mapper {
             (*orders).message.get().write(message);
             (*orders).iovec.get().write(iovec);
         }
-        let mapper =
-            Self { orders, sequence: Mutex::new(0), cpus, tid: AtomicI32::new(0), core: AtomicU32::new(0) };
+        let mapper = Self {
+            orders,
+            sequence: Mutex::new(Rank::StubOrder, 0),
+            cpus,
+            tid: AtomicI32::new(0),
+            core: AtomicU32::new(0),
+        };
         mapper.put_filters(filters);
         mapper
     }
@@ -135,7 +139,7 @@ impl Mapper {
 
     /// Begins an order of a vCPU's; nobody else can give the process one until it is done.
     pub fn begin(&self, line: &Line, is_dead: impl Fn() -> bool) -> Result<Order<'_>, Lost> {
-        let mut order = Order { mapper: self, sequence: lock(&self.sequence), len: 0, files: 0 };
+        let mut order = Order { mapper: self, sequence: self.sequence.lock(), len: 0, files: 0 };
         if line.stale.load(Relaxed) {
             order.drop_stale(line, is_dead)?;
         }
@@ -146,7 +150,7 @@ impl Mapper {
 /// An order in the making.
 pub struct Order<'a> {
     mapper: &'a Mapper,
-    sequence: MutexGuard<'a, u32>,
+    sequence: Guard<'a, u32>,
     len: usize,
     files: usize,
 }

@@ -17,8 +17,8 @@ mod spawn;
 mod thread;
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use abi::HostCall;
@@ -27,8 +27,9 @@ use abi::layout::LINEAR_BASE_SYSTRAP;
 
 use self::mapper::Line;
 use self::pace::{Affinity, Pacing};
-use self::process::{Process, Stubs, lock};
+use self::process::{Process, Stubs};
 use super::{Machine, PlatformError, cpu};
+use crate::lock::{Mutex, Rank};
 use crate::memory::SandboxMemory;
 use crate::sandbox::{LogSink, Sandbox};
 
@@ -83,7 +84,7 @@ impl Systrap {
         let state = |(cpu, ends)| CpuState {
             line: Line::new(ends, cpu),
             pace: Pacing::default(),
-            last: Mutex::new(None),
+            last: Mutex::new(Rank::LastStub, None),
         };
         Ok(Self {
             stubs,
@@ -152,7 +153,7 @@ impl Systrap {
     /// Drops what the vCPUs remember of an address space, unless one of them is at work.
     fn forget(&self, id: u64) {
         for state in &self.cpus {
-            if let Ok(mut last) = state.last.try_lock()
+            if let Some(mut last) = state.last.try_lock()
                 && last.as_ref().is_some_and(|last| last.id == id)
             {
                 *last = None;
@@ -167,6 +168,6 @@ impl Drop for Systrap {
         if let Some(keeper) = self.keeper.take() {
             let _ = keeper.join();
         }
-        self.cpus.iter().for_each(|state| *lock(&state.last) = None);
+        self.cpus.iter().for_each(|state| *state.last.lock() = None);
     }
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use abi::layout::STUB_AREA_SIZE;
 use abi::run::{MAP_OP_UNMAP_ALL, MapOp};
@@ -18,6 +18,7 @@ use super::frame::FrameLayout;
 use super::mapper::{self, Line, Mapper};
 use super::spawn::{self, Control, Ends};
 use super::thread::{Lost, Patience, StubThread};
+use crate::lock::{Mutex, Rank};
 use crate::memory::{SandboxMemory, memory_file};
 use crate::platform::{PlatformError, cpu, failed};
 
@@ -29,10 +30,6 @@ const READY: usize = 2;
 const TOKEN_WAKE: u64 = u64::MAX;
 const TOKEN_ZYGOTE: u64 = 0;
 const SPIN_COMMAND: u64 = 50_000;
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A stub process. It serves one address space, and none after it.
 pub struct Process {
@@ -60,7 +57,7 @@ impl Process {
         if let Some(index) = place.load(Relaxed).checked_sub(1) {
             return Ok(index as usize);
         }
-        let mut used = lock(&self.used);
+        let mut used = self.used.lock();
         let index = *used;
         let thread = self.threads.get(index).ok_or(Lost)?;
         if self.is_dead() {
@@ -70,7 +67,7 @@ impl Process {
         if index != 0 {
             thread.reset(stubs.areas_len);
             thread.area().turn.store(0, Relaxed);
-            let ids = lock(&stubs.ids);
+            let ids = stubs.ids.lock();
             let is_dead = || self.is_dead();
             let tid = self.mapper.begin(line, is_dead)?.spawn(thread, &ids, line, is_dead)?;
             thread.tid.store(tid, Relaxed);
@@ -86,7 +83,7 @@ impl Process {
         let index = self.of_cpu.get(cpu as usize).and_then(|place| place.load(Relaxed).checked_sub(1));
         let thread = index.and_then(|index| self.threads.get(index as usize));
         let tid = thread.map_or(0, |thread| thread.tid.load(Relaxed));
-        let reaped = lock(&self.reaped);
+        let reaped = self.reaped.lock();
         if !*reaped && tid != 0 {
             // SAFETY: the pid is not reaped while the lock is held, so it is still this child's; the host checks that
             // the thread is one of it.
@@ -117,7 +114,7 @@ impl Process {
 
     /// Reaps it after its end, and adds its processor time to `cpu_ns`.
     fn bury(&self, cpu_ns: &AtomicU64) {
-        let mut reaped = lock(&self.reaped);
+        let mut reaped = self.reaped.lock();
         if *reaped {
             return;
         }
@@ -211,18 +208,18 @@ impl Stubs {
         let stubs = Self {
             control,
             orders,
-            ids: Mutex::new(ids),
+            ids: Mutex::new(Rank::StubIds, ids),
             filters: [filter::application(cpus), filter::mapper(cpus)],
             cpus,
             layout,
             areas_len,
-            zygote: Mutex::new(zygote),
+            zygote: Mutex::new(Rank::Zygote, zygote),
             zygote_pid,
             zygote_pidfd,
-            slots: Mutex::new(Slots { next: 1, ..Slots::default() }),
+            slots: Mutex::new(Rank::StubSlots, Slots { next: 1, ..Slots::default() }),
             spaces: RwLock::default(),
             next_id: AtomicU64::new(1),
-            ready: Mutex::default(),
+            ready: Mutex::new(Rank::StubsReady, Vec::new()),
             resting: AtomicBool::new(false),
             epoll,
             wake,
@@ -242,7 +239,7 @@ impl Stubs {
     /// Lets the zygote fork a process.
     fn fork(&self) -> Result<Arc<Process>, i32> {
         let slot = {
-            let mut slots = lock(&self.slots);
+            let mut slots = self.slots.lock();
             let next = slots.next;
             match slots.free.pop() {
                 Some(slot) => slot,
@@ -255,7 +252,7 @@ impl Stubs {
         };
         let result = self.fork_into(slot);
         if result.is_err() {
-            lock(&self.slots).free.push(slot);
+            self.slots.lock().free.push(slot);
         }
         result
     }
@@ -279,7 +276,7 @@ impl Stubs {
         self.orders.punch(orders_at, ORDERS_SIZE);
         // SAFETY: inside the file's mapping, which lives as long as `self`, and so longer than its processes.
         let mapper = unsafe { Mapper::new(self.orders.at(orders_at), self.cpus, &self.filters) };
-        let zygote = lock(&self.zygote);
+        let zygote = self.zygote.lock();
         if self.zygote_dead.load(SeqCst) {
             return Err(libc::EAGAIN);
         }
@@ -309,12 +306,12 @@ impl Stubs {
             threads,
             mapper,
             of_cpu: (0..self.cpus).map(|_| AtomicU32::new(0)).collect(),
-            used: Mutex::new(0),
-            reaped: Mutex::new(false),
+            used: Mutex::new(Rank::StubThreads, 0),
+            reaped: Mutex::new(Rank::StubReaped, false),
             dead: AtomicBool::new(false),
             slot_freed: AtomicBool::new(false),
         });
-        lock(&self.slots).living.insert(slot, Arc::clone(&process));
+        self.slots.lock().living.insert(slot, Arc::clone(&process));
         spawn::watch(&self.epoll, &process.pidfd, slot as u64).map_err(|_| libc::ENOMEM)?;
         Ok(process)
     }
@@ -337,7 +334,7 @@ impl Stubs {
         self.resting.store(false, SeqCst);
         loop {
             let (ready, left) = {
-                let mut pool = lock(&self.ready);
+                let mut pool = self.ready.lock();
                 (pool.pop(), pool.len())
             };
             if left < READY {
@@ -369,7 +366,7 @@ impl Stubs {
     /// Ends the processes that are kept for other address spaces, until one is made.
     pub fn trim(&self) {
         let kept = {
-            let mut ready = lock(&self.ready);
+            let mut ready = self.ready.lock();
             self.resting.store(true, SeqCst);
             std::mem::take(&mut *ready)
         };
@@ -386,7 +383,7 @@ impl Stubs {
 
     /// Processor time of all stubs, the dead ones included.
     pub fn cpu_ns(&self) -> u64 {
-        let living = lock(&self.slots).living.values().map(|p| cpu::process_cpu_ns(p.pid)).sum::<u64>();
+        let living = self.slots.lock().living.values().map(|p| cpu::process_cpu_ns(p.pid)).sum::<u64>();
         self.dead_cpu_ns.load(Relaxed) + living
     }
 
@@ -396,7 +393,7 @@ impl Stubs {
         while !self.stopping.load(SeqCst) {
             while !self.stopping.load(SeqCst) && self.wants_ready() {
                 match self.fork() {
-                    Ok(process) => lock(&self.ready).push(process),
+                    Ok(process) => self.ready.lock().push(process),
                     Err(_) => break,
                 }
             }
@@ -411,7 +408,7 @@ impl Stubs {
     }
 
     fn wants_ready(&self) -> bool {
-        !self.resting.load(SeqCst) && lock(&self.ready).len() < READY
+        !self.resting.load(SeqCst) && self.ready.lock().len() < READY
     }
 
     fn bury_zygote(&self) {
@@ -425,11 +422,11 @@ impl Stubs {
     }
 
     fn bury(&self, slot: usize) {
-        let Some(process) = lock(&self.slots).living.remove(&slot) else { return };
+        let Some(process) = self.slots.lock().living.remove(&slot) else { return };
         spawn::unwatch(&self.epoll, &process.pidfd);
         process.bury(&self.dead_cpu_ns);
         let same = |other: &Arc<Process>| Arc::ptr_eq(other, &process);
-        lock(&self.ready).retain(|p| !same(p));
+        self.ready.lock().retain(|p| !same(p));
         self.free_slot(&process);
     }
 
@@ -437,13 +434,13 @@ impl Stubs {
     fn free_slot(&self, process: &Process) {
         if process.is_dead() && process.id.load(SeqCst) == 0 && !process.slot_freed.swap(true, SeqCst) {
             self.control.punch(process.slot as u64 * self.areas_len, self.areas_len);
-            lock(&self.slots).free.push(process.slot);
+            self.slots.lock().free.push(process.slot);
         }
     }
 
     /// Whether the zygote has set itself up; waits for it.
     pub fn is_ready(&self) -> bool {
-        self.wait_zygote(&lock(&self.zygote)).is_ok()
+        self.wait_zygote(&self.zygote.lock()).is_ok()
     }
 
     /// Ends the keeper.
@@ -455,7 +452,7 @@ impl Stubs {
 
 impl Drop for Stubs {
     fn drop(&mut self) {
-        let living: Vec<_> = lock(&self.slots).living.drain().collect();
+        let living: Vec<_> = self.slots.lock().living.drain().collect();
         living.iter().for_each(|(_, process)| process.kill());
         living.iter().for_each(|(_, process)| process.bury(&self.dead_cpu_ns));
         if !self.zygote_dead.load(SeqCst) {

@@ -15,7 +15,7 @@ use abi::run::{
 use super::area::{COMMAND_RUN, SET_FS, SET_GS};
 use super::mapper::Order;
 use super::pace::Pace;
-use super::process::{Process, lock};
+use super::process::Process;
 use super::spawn::{self, Activity};
 use super::thread::{Lost, Patience, StubThread};
 use super::{CpuState, Last, Systrap};
@@ -116,7 +116,7 @@ impl Systrap {
         work: impl FnOnce(&CpuState, &Held<'_>) -> R,
     ) -> Result<Option<R>, i32> {
         let state = self.cpus.get(cpu as usize).ok_or(libc::EINVAL)?;
-        let mut last = lock(&state.last);
+        let mut last = state.last.lock();
         let mut former = None;
         if last.as_ref().is_none_or(|last| last.id != id || last.process.id.load(Relaxed) != id) {
             let process = self.stubs.find(id).ok_or(libc::ESRCH)?;

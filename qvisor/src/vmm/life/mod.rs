@@ -14,7 +14,7 @@ mod waiters;
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, OnceLock, Weak};
 use std::time::Instant;
 
 use abi::hostcall::{
@@ -28,6 +28,7 @@ use crate::execs::Execs;
 use crate::hibernate::{Hibernated, Hibernation, Woken, micros};
 use crate::hostcall::events::EventQueue;
 use crate::leash::Leash;
+use crate::lock::{Guard, Mutex, Rank};
 use crate::process;
 use crate::sandbox::Sandbox;
 use crate::state::SandboxState;
@@ -58,7 +59,7 @@ impl Life {
         hibernation: Hibernation,
     ) -> std::io::Result<Self> {
         Ok(Self {
-            progress: Mutex::new(Progress::new(leash.is_some())),
+            progress: Mutex::new(Rank::Progress, Progress::new(leash.is_some())),
             changed: Condvar::new(),
             channel,
             leash,
@@ -94,8 +95,8 @@ impl Life {
         self.sandbox.get().and_then(Weak::upgrade)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, Progress> {
+        self.progress.lock()
     }
 
     /// Keeps a line of the log that says why a container does not start; true: it is not for standard error.
@@ -235,7 +236,7 @@ impl Life {
     pub(super) fn finish(&self, end: Result<i32, VmmError>) -> ! {
         let mut progress = self.lock();
         while progress.ending {
-            progress = self.changed.wait(progress).unwrap_or_else(PoisonError::into_inner);
+            progress = progress.wait(&self.changed);
         }
         progress.ending = true;
         let began =

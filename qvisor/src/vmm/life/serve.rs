@@ -29,12 +29,19 @@ impl Life {
         let mut channel = self.channel.as_raw_fd();
         let mut leash = self.leash.as_ref().map_or(-1, Leash::as_raw_fd);
         let mut peers = Peers::default();
+        let watched = self.sandbox();
+        let pulses = watched.as_ref().map(|sandbox| &sandbox.pulses);
+        pulses.inspect(|pulses| pulses.begin(pulses.control()));
         loop {
             let mut fds = vec![channel, listener.as_raw_fd(), leash, self.nudge.0.as_raw_fd()];
             fds.extend(peers.descriptors());
             fds.extend(self.execs.descriptors());
             let deadline = self.lock().next_deadline().into_iter().chain(peers.next_deadline()).min();
-            let ready = process::wait_any(&fds, poll_timeout(deadline));
+            let wait = || process::wait_any(&fds, poll_timeout(deadline));
+            let ready = match pulses {
+                Some(pulses) => pulses.resting(Some(pulses.control()), wait),
+                None => wait(),
+            };
             // The front end writes whole lines, so one that began will end.
             while ready.contains(&0) && channel >= 0 {
                 match control::read_order(&mut orders) {

@@ -1,0 +1,289 @@
+//! Notices a vCPU or the control thread that makes no progress, says where they are, and ends the sandbox.
+//!
+//! Progress is a hostcall, a return to user code, or a round of the control thread. Time counts against a thread only
+//! while it could have made some: not while it rests (waits for work, or runs user code), while the host keeps it from
+//! running, or while it waits for the host's disk; and not at all while the whole VMM is stopped, frozen, suspended or
+//! starved, which the watchdog sees by its own lateness.
+
+use std::fmt::Write as _;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use abi::hostcall as hc;
+
+use crate::platform::fault::{self, STACK_WORDS};
+use crate::sandbox::Sandbox;
+
+/// How often it looks while a thread does not rest.
+const TICK: Duration = Duration::from_secs(1);
+/// A look that comes later than this says that the watchdog itself did not run.
+const LATE: Duration = Duration::from_millis(1500);
+/// A thread that was kept from running for this part of a tick was starved.
+const STARVED_NS: u64 = 500_000_000;
+/// How long after the verdict the process ends by itself, should the orderly end be stuck as well.
+const LAST_RESORT: Duration = Duration::from_secs(10);
+/// Most callers named for one thread.
+const CALLERS: usize = 12;
+/// [`Pulse::place`]: kernel code, or the control thread's own.
+const IN_CODE: u32 = 0;
+/// [`Pulse::place`]: it rests.
+const RESTS: u32 = u32::MAX;
+
+/// What one thread tells of its progress. Written by that thread alone.
+#[derive(Debug)]
+pub struct Pulse {
+    name: String,
+    tid: AtomicI32,
+    beats: AtomicU64,
+    /// The hostcall it is in, [`IN_CODE`] or [`RESTS`].
+    place: AtomicU32,
+}
+
+impl Pulse {
+    fn new(name: String) -> Self {
+        Self { name, tid: AtomicI32::new(0), beats: AtomicU64::new(0), place: AtomicU32::new(RESTS) }
+    }
+
+    #[inline]
+    fn beat(&self, place: u32) {
+        self.beats.store(self.beats.load(Relaxed).wrapping_add(1), Relaxed);
+        self.place.store(place, SeqCst);
+    }
+
+    /// It is in a hostcall now.
+    #[inline]
+    pub fn enter(&self, call: u32) {
+        self.beats.store(self.beats.load(Relaxed).wrapping_add(1), Relaxed);
+        self.place.store(call, Relaxed);
+    }
+
+    /// It goes on in the kernel.
+    #[inline]
+    pub fn leave(&self) {
+        self.enter(IN_CODE);
+    }
+}
+
+/// The watched threads of one sandbox, and who watches them.
+#[derive(Debug)]
+pub struct Pulses {
+    cpus: Vec<Pulse>,
+    control: Pulse,
+    watcher: OnceLock<Thread>,
+    /// The watcher sleeps, since all threads rest: the next one that does not wakes it.
+    sleeps: AtomicBool,
+}
+
+impl Pulses {
+    /// For a sandbox with `cpus` vCPUs.
+    #[must_use]
+    pub fn new(cpus: u32) -> Self {
+        Self {
+            cpus: (0..cpus).map(|cpu| Pulse::new(format!("vCPU {cpu}"))).collect(),
+            control: Pulse::new("the control thread".into()),
+            watcher: OnceLock::new(),
+            sleeps: AtomicBool::new(false),
+        }
+    }
+
+    /// A vCPU's.
+    #[inline]
+    #[must_use]
+    pub fn cpu(&self, cpu: u32) -> Option<&Pulse> {
+        self.cpus.get(cpu as usize)
+    }
+
+    /// The control thread's.
+    #[must_use]
+    pub fn control(&self) -> &Pulse {
+        &self.control
+    }
+
+    /// The calling thread is the one that `pulse` is about.
+    pub fn begin(&self, pulse: &Pulse) {
+        // SAFETY: takes nothing and cannot fail.
+        pulse.tid.store(unsafe { libc::gettid() }, Relaxed);
+        self.goes_on(pulse, IN_CODE);
+    }
+
+    /// It ends.
+    pub fn end(&self, pulse: &Pulse) {
+        pulse.beat(RESTS);
+        pulse.tid.store(0, Relaxed);
+    }
+
+    /// Calls `wait`, which waits for something that may never come.
+    pub fn resting<R>(&self, pulse: Option<&Pulse>, wait: impl FnOnce() -> R) -> R {
+        let Some(pulse) = pulse else { return wait() };
+        let place = pulse.place.load(Relaxed);
+        pulse.beat(RESTS);
+        let result = wait();
+        self.goes_on(pulse, place);
+        result
+    }
+
+    /// After that either the watcher sees that it does not rest, or we see that the watcher sleeps.
+    fn goes_on(&self, pulse: &Pulse, place: u32) {
+        pulse.beat(place);
+        if self.sleeps.load(SeqCst) {
+            self.wake_watcher();
+        }
+    }
+
+    /// Has the watcher look around: something has ended.
+    pub fn wake_watcher(&self) {
+        if let Some(watcher) = self.watcher.get() {
+            watcher.unpark();
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Pulse> {
+        self.cpus.iter().chain([&self.control])
+    }
+
+    fn all_rest(&self) -> bool {
+        self.all().all(|pulse| pulse.place.load(SeqCst) == RESTS)
+    }
+}
+
+/// What was seen of a thread at the last look.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    progress: (u64, u64),
+    /// How long it had waited for a core.
+    waited_ns: u64,
+    /// Looks in a row without progress.
+    stuck: u32,
+}
+
+/// The watcher's own part.
+#[derive(Debug)]
+pub struct Watchdog {
+    seen: Vec<Seen>,
+    patience: Duration,
+    last: Instant,
+}
+
+impl Watchdog {
+    /// The calling thread watches. A thread that makes no progress for `patience` is given up.
+    #[must_use]
+    pub fn new(pulses: &Pulses, patience: Duration) -> Self {
+        let _ = pulses.watcher.set(std::thread::current());
+        Self { seen: vec![Seen::default(); pulses.all().count()], patience, last: Instant::now() }
+    }
+
+    /// Waits for the next look, or until [`Pulses::wake_watcher`] is called.
+    pub fn rest(&mut self, pulses: &Pulses) {
+        pulses.sleeps.store(true, SeqCst);
+        if pulses.all_rest() {
+            std::thread::park();
+            self.last = Instant::now();
+        }
+        pulses.sleeps.store(false, SeqCst);
+        std::thread::park_timeout((self.last + TICK).saturating_duration_since(Instant::now()));
+    }
+
+    /// Looks at every thread, once a tick; the report about one that is stuck.
+    pub fn look(&mut self, sandbox: &Sandbox) -> Option<String> {
+        let past = self.last.elapsed();
+        if past < TICK {
+            return None;
+        }
+        self.last = Instant::now();
+        let most = u32::try_from(self.patience.as_secs()).unwrap_or(u32::MAX).max(1);
+        for (index, (pulse, seen)) in (0..).zip(sandbox.pulses.all().zip(&mut self.seen)) {
+            look_at(sandbox, index, pulse, seen, past > LATE);
+        }
+        let mut all = sandbox.pulses.all().zip(&self.seen);
+        let (stuck, _) = all.find(|(_, seen)| seen.stuck >= most)?;
+        Some(report(sandbox, stuck, self.patience))
+    }
+}
+
+/// Ends the process by force in a while: what is stuck may hold what the orderly end needs.
+pub fn end_by_force() {
+    let end = || {
+        std::thread::sleep(LAST_RESORT);
+        crate::process::exit_now(125);
+    };
+    let _ = std::thread::Builder::new().stack_size(64 << 10).spawn(end);
+}
+
+fn look_at(sandbox: &Sandbox, cpu: u32, pulse: &Pulse, seen: &mut Seen, late: bool) {
+    let place = pulse.place.load(SeqCst);
+    let progress = (pulse.beats.load(Relaxed), sandbox.cpus.user_entries(cpu));
+    let moved = std::mem::replace(&mut seen.progress, progress) != progress;
+    if moved || place == RESTS || sandbox.cpus.runs_user_code(cpu) {
+        seen.stuck = 0;
+        return;
+    }
+    let Some((state, waited_ns)) = sandbox.files.thread_state(pulse.tid.load(Relaxed)) else { return };
+    let starved = waited_ns.saturating_sub(std::mem::replace(&mut seen.waited_ns, waited_ns)) > STARVED_NS;
+    seen.stuck += u32::from(!late && could_go_on(state, starved, place));
+}
+
+/// Whether a thread in this state (proc(5)) is to blame if it makes no progress.
+fn could_go_on(state: char, starved: bool, place: u32) -> bool {
+    match state {
+        'R' => !starved,
+        'S' => !waits_for_files(place),
+        _ => false,
+    }
+}
+
+/// Whether a hostcall waits for files of the host, which are as slow as they are.
+fn waits_for_files(place: u32) -> bool {
+    place >= hc::OPEN || matches!(place, hc::SWAP_OUT | hc::SWAP_IN | hc::BEGIN_WAKE)
+}
+
+fn report(sandbox: &Sandbox, stuck: &Pulse, patience: Duration) -> String {
+    let mut text = format!("{} made no progress for {} s", stuck.name, patience.as_secs());
+    for pulse in sandbox.pulses.all() {
+        let tid = pulse.tid.load(Relaxed);
+        if tid == 0 {
+            continue;
+        }
+        let doing = match pulse.place.load(Relaxed) {
+            RESTS => "rests".to_owned(),
+            IN_CODE => "is in code of its own".to_owned(),
+            call => format!("is in hostcall {call}"),
+        };
+        let _ = write!(text, "\n  {} {doing}", pulse.name);
+        let Some((at, stack)) = fault::place_of(tid) else { continue };
+        let _ = write!(text, ", at {}", sandbox.name_of(at).unwrap_or_else(|| format!("{at:#x}")));
+        let words: [u64; STACK_WORDS] = stack;
+        for caller in words.into_iter().filter_map(|word| sandbox.name_of(word)).take(CALLERS) {
+            let _ = write!(text, "\n    {caller}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_could_go_on_is_to_blame() {
+        assert!(could_go_on('R', false, IN_CODE) && could_go_on('S', false, hc::AS_SYNC));
+        assert!(!could_go_on('R', true, IN_CODE), "starved");
+        for state in ['D', 'T', 't'] {
+            assert!(!could_go_on(state, false, hc::AS_SYNC), "waits for a disk, or is stopped");
+        }
+        assert!(!could_go_on('S', false, hc::OPEN) && !could_go_on('S', false, hc::SWAP_IN));
+    }
+
+    #[test]
+    fn the_watcher_sleeps_only_while_all_rest() {
+        let pulses = Pulses::new(1);
+        assert!(pulses.all_rest());
+        pulses.begin(pulses.control());
+        assert!(!pulses.all_rest());
+        pulses.resting(Some(pulses.control()), || assert!(pulses.all_rest()));
+        pulses.end(pulses.control());
+        assert!(pulses.all_rest());
+    }
+}
