@@ -3,7 +3,13 @@
  * victim itself.  usage: hostile_stub WHAT [ARGUMENT...]
  *
  *   stale OPERATION claim|clone SECONDS   reads and writes through mappings that an operation took away, while a process
- *                                         of root's fills memory with a secret; OPERATION is a name of `operations`
+ *                                         of root's fills memory with a secret; OPERATION is a name of `operations`, or
+ *                                         exit, exec, fork, seal, frames or jumps
+ *   leftover ROUNDS                       exits, and leaves a system call behind for whoever runs in the stub next
+ *   threads COUNT                         makes host threads, beyond what a user may have
+ *   ids mapper|thread ID SECONDS          writes a process id of the host's where the stub notes its own
+ *   pays OFFENCE SECONDS                  keeps the VMM waiting; OFFENCE is a name of `offences`
+ *   restless                              spins while it waits for its turn
  *
  * One line on standard output says what came of it; the exit code is 0 if the attack was made and came to nothing, 1 if
  * it did harm, 2 if it could not be made.
@@ -775,7 +781,6 @@ __attribute__((noreturn)) static void *change_mappings(void *unused UNUSED)
 static void thief(void)
 {
     union hs_block *block = hs_new_block(MAP_PRIVATE);
-    shared->windows = 0;
     if (hs_clone(block, steal, NULL) < 0) {
         /* The thread that steals is one that the VMM takes for a sleeping one; its sister gives the orders. */
         static struct timespec long_time = {1000, 0};
@@ -819,7 +824,6 @@ static void dodger(void)
 {
     static struct timespec while_unseen = {0, 8000000};
     shared->looks++;
-
     hs_mask = ~0ul;
     struct hs_area *area = hs_mine();
     area->scratch[100] = 0;
@@ -835,26 +839,10 @@ static void dodger(void)
     }
 }
 
-/* Many that claim to sleep, and spin. */
-static void runaway(void)
-{
-    static struct timespec long_time = {1000, 0};
-    for (int i = 0; i < 24; i++)
-        if (FD(fork()) == 0) {
-            OK(prctl(PR_SET_PDEATHSIG, SIGKILL));
-            if (hs_claim(&claim, SYS_nanosleep, (uint64_t)&long_time) == 0)
-                for (shared->looks++; !hs_has_turn(&claim);)
-                    __builtin_ia32_pause();
-            hs_go_on(&claim);
-        }
-    for (;;)
-        pause();
-}
-
 static const struct offence {
     const char *name;
     void (*commit)(void);
-} offences[] = {{"thief", thief}, {"deaf", deaf}, {"silent", silent}, {"dodger", dodger}, {"runaway", runaway}};
+} offences[] = {{"thief", thief}, {"deaf", deaf}, {"silent", silent}, {"dodger", dodger}};
 
 /* Generous, for hosts whose cores are all busy: an offender should be found out within 100 ms. */
 enum { PATIENCE_MS = 1000 };
