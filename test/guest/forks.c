@@ -402,6 +402,63 @@ static void orphans(void)
     OK(prctl(PR_SET_CHILD_SUBREAPER, 0));
 }
 
+static volatile sig_atomic_t odd_signals, usual_signals;
+
+static void count_signal(int number)
+{
+    if (number == SIGCHLD)
+        usual_signals++;
+    else
+        odd_signals++;
+}
+
+/* The signal that a process chose for its end goes to who made it, and to nobody else: not to who adopts it, nor to the
+ * program that its parent has become. */
+static void chosen_end_signals(void)
+{
+    OK(prctl(PR_SET_CHILD_SUBREAPER, 1));
+    signal(SIGUSR1, count_signal);
+    signal(SIGCHLD, count_signal);
+    int ends[2];
+    OK(pipe(ends));
+    pid_t adopter = getpid(), orphan;
+    JOIN(CHILD({
+        pid_t parent = getpid();
+        if (syscall(SYS_clone, SIGUSR1, 0, 0, 0, 0) == 0) {
+            for (int i = 0; i < 3000 && getppid() == parent; i++)
+                usleep(1000);
+            pid_t me = getpid();
+            CHECK_EQ(getppid(), adopter);
+            CHECK_EQ(write(ends[1], &me, sizeof me), sizeof me);
+            _exit(0);
+        }
+    }));
+    ssize_t got;
+    while ((got = read(ends[0], &orphan, sizeof orphan)) < 0 && errno == EINTR)
+        ;
+    CHECK_EQ(got, sizeof orphan);
+    usual_signals = 0;
+    for (int i = 0; i < 3000 && usual_signals + odd_signals == 0; i++)
+        usleep(1000);
+    CHECK_EQ(odd_signals, 0);
+    CHECK_EQ(status_of(orphan), 0);
+    signal(SIGCHLD, SIG_DFL);
+    OK(prctl(PR_SET_CHILD_SUBREAPER, 0));
+    /* The child ends when exec has closed the other end. */
+    pid_t parent = CHILD({
+        int until[2];
+        OK(pipe2(until, O_CLOEXEC));
+        if (syscall(SYS_clone, SIGKILL, 0, 0, 0, 0) == 0) {
+            char byte;
+            close(until[1]);
+            CHECK_EQ(read(until[0], &byte, 1), 0);
+            _exit(0);
+        }
+        execl("/bin/sh", "sh", "-c", "sleep 0.3; exit 5", NULL);
+    });
+    CHECK_EQ(status_of(parent), EXIT_CODE(5));
+}
+
 static void parent_death(void)
 {
     int out[2];
@@ -849,7 +906,7 @@ int main(int argc, char **argv)
         TEST(zombies),       TEST(waiting),    TEST(stopping),       TEST(orphans),        TEST(parent_death),
         TEST(groups),        TEST(orphaned_group), TEST(arguments),  TEST(refusals),       TEST(scripts),
         TEST(unnamed_files), TEST(close_on_exec), TEST(non_leader),  TEST(kept_over_exec), TEST(auxiliary_vector),
-        TEST(descriptors_of_processes),
+        TEST(descriptors_of_processes), TEST(chosen_end_signals),
     };
     return RUN_TESTS("forks", tests, argc, argv);
 }

@@ -40,7 +40,10 @@ pub fn guest(name: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../test/guest/{name}.c"));
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let age = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();
-    if age(&program) < age(&source) {
+    let headers = fs::read_dir(source.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
+    let headers = headers.filter(|path| path.extension().is_some_and(|name| name == "h"));
+    let newest = headers.map(|path| age(&path)).max().flatten().max(age(&source));
+    if age(&program) < newest {
         // Another test program may be at the same work: the name is its own until it is done.
         let made = program.with_extension(std::process::id().to_string());
         let status = Command::new("cc").args(["-O2", "-pthread", "-o"]).arg(&made).arg(source).status();
