@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use abi::hostcall as hc;
 
+use crate::platform::cpu;
 use crate::platform::fault::{self, STACK_WORDS};
 use crate::sandbox::Sandbox;
 
@@ -25,6 +26,9 @@ const LATE: Duration = Duration::from_millis(1500);
 const STARVED_NS: u64 = 500_000_000;
 /// How long after the verdict the process ends by itself, should the orderly end be stuck as well.
 const LAST_RESORT: Duration = Duration::from_secs(10);
+/// Looks in a row at which all threads rested and had done nothing, until the watchdog sleeps: it is not to be woken by every
+/// request.
+const QUIET_LOOKS: u32 = 2;
 /// Most callers named for one thread.
 const CALLERS: usize = 12;
 /// [`Pulse::place`]: kernel code, or the control thread's own.
@@ -75,6 +79,10 @@ pub struct Pulses {
     watcher: OnceLock<Thread>,
     /// The watcher sleeps, since all threads rest: the next one that does not wakes it.
     sleeps: AtomicBool,
+    /// The sandbox has begun to sleep, so the watcher need not wait whether it is quiet.
+    hushed: AtomicBool,
+    /// Processor time of the control thread, in nanoseconds.
+    control_cpu_ns: AtomicU64,
 }
 
 impl Pulses {
@@ -86,6 +94,8 @@ impl Pulses {
             control: Pulse::new("the control thread".into()),
             watcher: OnceLock::new(),
             sleeps: AtomicBool::new(false),
+            hushed: AtomicBool::new(false),
+            control_cpu_ns: AtomicU64::new(0),
         }
     }
 
@@ -133,6 +143,22 @@ impl Pulses {
         }
     }
 
+    /// The sandbox sleeps: nothing is to be watched until something goes on.
+    pub fn hush(&self) {
+        self.hushed.store(true, SeqCst);
+    }
+
+    /// The control thread notes how much processor time it has used.
+    pub fn note_control_time(&self) {
+        self.control_cpu_ns.store(cpu::clock_ns(libc::CLOCK_THREAD_CPUTIME_ID), Relaxed);
+    }
+
+    /// How much that was, in nanoseconds.
+    #[must_use]
+    pub fn control_cpu_ns(&self) -> u64 {
+        self.control_cpu_ns.load(Relaxed)
+    }
+
     /// Has the watcher look around: something has ended.
     pub fn wake_watcher(&self) {
         if let Some(watcher) = self.watcher.get() {
@@ -165,6 +191,7 @@ pub struct Watchdog {
     seen: Vec<Seen>,
     patience: Duration,
     last: Instant,
+    quiet: u32,
 }
 
 impl Watchdog {
@@ -172,17 +199,21 @@ impl Watchdog {
     #[must_use]
     pub fn new(pulses: &Pulses, patience: Duration) -> Self {
         let _ = pulses.watcher.set(std::thread::current());
-        Self { seen: vec![Seen::default(); pulses.all().count()], patience, last: Instant::now() }
+        Self { seen: vec![Seen::default(); pulses.all().count()], patience, last: Instant::now(), quiet: 0 }
     }
 
     /// Waits for the next look, or until [`Pulses::wake_watcher`] is called.
     pub fn rest(&mut self, pulses: &Pulses) {
-        pulses.sleeps.store(true, SeqCst);
-        if pulses.all_rest() {
-            std::thread::park();
+        if self.quiet >= QUIET_LOOKS || pulses.hushed.swap(false, SeqCst) {
+            self.quiet = 0;
+            pulses.sleeps.store(true, SeqCst);
+            if pulses.all_rest() {
+                std::thread::park();
+            }
+            pulses.sleeps.store(false, SeqCst);
             self.last = Instant::now();
+            return;
         }
-        pulses.sleeps.store(false, SeqCst);
         std::thread::park_timeout((self.last + TICK).saturating_duration_since(Instant::now()));
     }
 
@@ -194,9 +225,11 @@ impl Watchdog {
         }
         self.last = Instant::now();
         let most = u32::try_from(self.patience.as_secs()).unwrap_or(u32::MAX).max(1);
+        let mut is_quiet = true;
         for (index, (pulse, seen)) in (0..).zip(sandbox.pulses.all().zip(&mut self.seen)) {
-            look_at(sandbox, index, pulse, seen, past > LATE);
+            is_quiet &= look_at(sandbox, index, pulse, seen, past > LATE);
         }
+        self.quiet = if is_quiet { self.quiet + 1 } else { 0 };
         let mut all = sandbox.pulses.all().zip(&self.seen);
         let (stuck, _) = all.find(|(_, seen)| seen.stuck >= most)?;
         Some(report(sandbox, stuck, self.patience))
@@ -212,17 +245,19 @@ pub fn end_by_force() {
     let _ = std::thread::Builder::new().stack_size(64 << 10).spawn(end);
 }
 
-fn look_at(sandbox: &Sandbox, cpu: u32, pulse: &Pulse, seen: &mut Seen, late: bool) {
+/// Looks at a thread; whether it rests, and has since the last look.
+fn look_at(sandbox: &Sandbox, cpu: u32, pulse: &Pulse, seen: &mut Seen, late: bool) -> bool {
     let place = pulse.place.load(SeqCst);
     let progress = (pulse.beats.load(Relaxed), sandbox.cpus.user_entries(cpu));
     let moved = std::mem::replace(&mut seen.progress, progress) != progress;
     if moved || place == RESTS || sandbox.cpus.runs_user_code(cpu) {
         seen.stuck = 0;
-        return;
+        return !moved && place == RESTS;
     }
-    let Some((state, waited_ns)) = sandbox.files.thread_state(pulse.tid.load(Relaxed)) else { return };
+    let Some((state, waited_ns)) = sandbox.files.thread_state(pulse.tid.load(Relaxed)) else { return false };
     let starved = waited_ns.saturating_sub(std::mem::replace(&mut seen.waited_ns, waited_ns)) > STARVED_NS;
     seen.stuck += u32::from(!late && could_go_on(state, starved, place));
+    false
 }
 
 /// Whether a thread in this state (proc(5)) is to blame if it makes no progress.

@@ -68,7 +68,7 @@ pub const HIBERNATED: u32 = 12;
 
 /// (phys of [`crate::stats::KernelStats`]): where the kernel keeps its numbers for good.
 pub const STATS: u32 = 13;
-/// (): result: nanoseconds of processor time the whole sandbox has used.
+/// (): result: nanoseconds of processor time the whole sandbox has used, without the VMM's answers to questions about it.
 pub const CPU_TIME: u32 = 14;
 
 /// (id, phys, len): takes the records of the process that [`EVENT_EXEC`] announced, as [`crate::boot::records`] reads them;

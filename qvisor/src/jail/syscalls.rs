@@ -122,6 +122,7 @@ const CLOCK: When = Any(&[
             libc::CLOCK_REALTIME as u32,
             libc::CLOCK_MONOTONIC as u32,
             libc::CLOCK_PROCESS_CPUTIME_ID as u32,
+            libc::CLOCK_THREAD_CPUTIME_ID as u32,
             libc::CLOCK_BOOTTIME as u32,
         ],
     ),

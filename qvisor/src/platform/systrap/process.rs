@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use abi::layout::STUB_AREA_SIZE;
 use abi::run::{MAP_OP_UNMAP_ALL, MapOp};
@@ -30,6 +31,9 @@ const READY: usize = 2;
 const TOKEN_WAKE: u64 = u64::MAX;
 const TOKEN_ZYGOTE: u64 = 0;
 const SPIN_COMMAND: u64 = 50_000;
+/// How long stubs are watched once the sandbox sleeps, and the processor time that one may use meanwhile.
+const RESTLESS_AFTER: Duration = Duration::from_millis(200);
+const RESTLESS_NS: u64 = 2_000_000;
 
 /// A stub process. It serves one address space, and none after it.
 pub struct Process {
@@ -164,6 +168,12 @@ pub struct Stubs {
     ready: Mutex<Vec<Arc<Process>>>,
     /// No processes are made ready.
     resting: AtomicBool,
+    /// The sandbox has just begun to sleep: see [`Self::end_restless`].
+    asleep: AtomicBool,
+    /// It has begun to sleep, and no stub was given a turn since …
+    is_still: AtomicBool,
+    /// … and how often that has come to an end.
+    stirred: AtomicU64,
     epoll: OwnedFd,
     wake: OwnedFd,
     stopping: AtomicBool,
@@ -221,6 +231,9 @@ impl Stubs {
             next_id: AtomicU64::new(1),
             ready: Mutex::new(Rank::StubsReady, Vec::new()),
             resting: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
+            is_still: AtomicBool::new(false),
+            stirred: AtomicU64::new(0),
             epoll,
             wake,
             stopping: AtomicBool::new(false),
@@ -363,8 +376,12 @@ impl Stubs {
         Ok(())
     }
 
-    /// Ends the processes that are kept for other address spaces, until one is made.
+    /// Ends the processes that are kept for other address spaces, until one is made; the sandbox sleeps. A stub that goes on
+    /// using the processor is none that waits for its turn, and is ended as well.
     pub fn trim(&self) {
+        self.is_still.store(true, SeqCst);
+        self.asleep.store(true, SeqCst);
+        spawn::signal(&self.wake);
         let kept = {
             let mut ready = self.ready.lock();
             self.resting.store(true, SeqCst);
@@ -373,6 +390,13 @@ impl Stubs {
         for process in kept {
             process.kill();
             self.free_slot(&process);
+        }
+    }
+
+    /// A stub is about to be given a turn.
+    pub fn stir(&self) {
+        if self.is_still.load(Relaxed) && self.is_still.swap(false, SeqCst) {
+            self.stirred.fetch_add(1, SeqCst);
         }
     }
 
@@ -391,6 +415,9 @@ impl Stubs {
     pub fn keep(&self) {
         spawn::block_signals();
         while !self.stopping.load(SeqCst) {
+            if self.asleep.swap(false, SeqCst) {
+                self.end_restless();
+            }
             while !self.stopping.load(SeqCst) && self.wants_ready() {
                 match self.fork() {
                     Ok(process) => self.ready.lock().push(process),
@@ -403,6 +430,22 @@ impl Stubs {
                     TOKEN_ZYGOTE => self.bury_zygote(),
                     slot => self.bury(usize::try_from(slot).unwrap_or(0)),
                 }
+            }
+        }
+    }
+
+    /// Ends stubs that use the processor while nobody has given them a turn: their application code has made them spin.
+    fn end_restless(&self) {
+        let stirred = self.stirred.load(SeqCst);
+        let living: Vec<_> = self.slots.lock().living.values().cloned().collect();
+        let before: Vec<_> = living.iter().map(|process| cpu::process_cpu_ns(process.pid)).collect();
+        std::thread::sleep(RESTLESS_AFTER);
+        for (process, before) in living.iter().zip(before) {
+            let used = cpu::process_cpu_ns(process.pid).saturating_sub(before);
+            // Whoever woke the sandbox has given them turns, whether or not it sleeps again.
+            let still = self.is_still.load(SeqCst) && self.stirred.load(SeqCst) == stirred;
+            if used > RESTLESS_NS && still && !process.is_dead() {
+                process.kill();
             }
         }
     }
@@ -470,7 +513,7 @@ impl Patience for WhileItLives<'_> {
         spawn::has_ended(self.0)
     }
 
-    fn call_back(&self, _asked_ns: Option<u64>) -> bool {
+    fn call_back(&self) -> bool {
         false
     }
 

@@ -28,6 +28,8 @@ const OPERATIONS_MAX: u64 = 1 << 20;
 /// Why operations stopped.
 enum Stop {
     Lost,
+    /// It does not keep to what a stub does.
+    Odd,
     Errno(u32),
 }
 
@@ -70,16 +72,41 @@ struct UntilWanted<'a> {
     cpu: u32,
     deadline_ns: u64,
     pending: &'a AtomicU32,
-    /// What it did when it was first called back.
-    at_first: Cell<Option<Activity>>,
-    /// It was seen asleep since.
-    slept: Cell<bool>,
+    /// The last look at a stub that was called back.
+    last: Cell<Option<Look>>,
 }
 
-/// Processor time that a stub may use after it was called back: it comes as soon as it runs.
-const DEFIANT_NS: u64 = 20_000_000;
-/// A stub nothing is known of counts as lost after this time.
+#[derive(Clone, Copy, Default)]
+struct Look {
+    at_ns: u64,
+    waited_ns: u64,
+    /// Time in which it could have come.
+    idled_ns: u64,
+}
+
+/// A stub that is called back and could run comes at once; this is what is left to one whose code has other plans.
+const DEFIANT_NS: u64 = 50_000_000;
+/// Time between two looks counts up to this: what is beyond, the vCPU itself did not run, and so perhaps nobody did.
+const LOOK_NS: u64 = 15_000_000;
+/// Where nothing is known of the stub it counts as lost after this time.
 const GIVEN_UP_NS: u64 = 5_000_000_000;
+
+impl Look {
+    /// The look after this one, with what was seen of the stub.
+    fn next(self, now_ns: u64, seen: Option<Activity>) -> Self {
+        let past = now_ns.saturating_sub(self.at_ns);
+        let (counts, waited_ns) = match seen {
+            // It waits for a disk, or is stopped from outside.
+            Some(seen) if !seen.could_run => (0, seen.waited_ns),
+            Some(seen) => {
+                let waited = seen.waited_ns.saturating_sub(self.waited_ns);
+                (past.min(LOOK_NS).saturating_sub(waited), seen.waited_ns)
+            }
+            None => (past * DEFIANT_NS / GIVEN_UP_NS, 0),
+        };
+        Self { at_ns: now_ns, waited_ns, idled_ns: self.idled_ns + counts }
+    }
+}
 
 impl Patience for UntilWanted<'_> {
     fn is_over(&self) -> bool {
@@ -88,18 +115,17 @@ impl Patience for UntilWanted<'_> {
     }
 
     /// A stub that is called back comes with its next instruction of user code. Only one whose code has blocked the
-    /// signal, or pretends to wait for its turn, runs on or sleeps; one that the host keeps from running does neither.
-    fn call_back(&self, asked_ns: Option<u64>) -> bool {
+    /// signal, or plays with its turn, does not; one that the host keeps from running cannot, and is waited for.
+    fn call_back(&self) -> bool {
         self.process.interrupt_cpu(self.cpu);
-        let found = self.proc.and_then(|proc| spawn::activity(proc, self.process.pid(), self.tid));
-        let (Some(found), Some(first)) = (found, self.at_first.get()) else {
-            self.at_first.set(found);
-            let given_up = asked_ns.map_or(u64::MAX, |asked| asked.saturating_add(GIVEN_UP_NS));
-            return found.is_some() || cpu::clock_ns(libc::CLOCK_MONOTONIC) < given_up;
+        let seen = self.proc.and_then(|proc| spawn::activity(proc, self.process.pid(), self.tid));
+        let now_ns = cpu::clock_ns(libc::CLOCK_MONOTONIC);
+        let look = match self.last.get() {
+            Some(last) => last.next(now_ns, seen),
+            None => Look { at_ns: now_ns, waited_ns: seen.map_or(0, |seen| seen.waited_ns), idled_ns: 0 },
         };
-        let slept = self.slept.replace(found.sleeps);
-        let runs_on = found.ran_ns.saturating_sub(first.ran_ns) > DEFIANT_NS;
-        !runs_on && !(slept && found.sleeps)
+        self.last.set(Some(look));
+        look.idled_ns < DEFIANT_NS
     }
 
     fn end_ns(&self) -> u64 {
@@ -142,6 +168,11 @@ impl Systrap {
         run.trap = match result.unwrap_or(Err(Stop::Lost)) {
             Ok(trap) => trap,
             Err(Stop::Lost) => TrapInfo { kind: TRAP_LOST, ..TrapInfo::default() },
+            Err(Stop::Odd) => {
+                // Only now: whoever takes log lines has locks of its own.
+                (self.log)(1, "a stub's signal frame is not where it must be; its process ends");
+                TrapInfo { kind: TRAP_LOST, ..TrapInfo::default() }
+            }
             Err(Stop::Errno(errno)) => return Err(errno.cast_signed()),
         };
         // SAFETY: as above.
@@ -178,6 +209,7 @@ impl Systrap {
             return Ok(TrapInfo { kind: TRAP_INTERRUPT, ..TrapInfo::default() });
         }
         self.set_state(thread, run);
+        self.stubs.stir();
         let pace = pacing.choose(sandbox.cpus.busy() * 2 > self.cores, cpu::tsc());
         thread.send_to(pace.place, &self.affinity);
         thread.give_turn(COMMAND_RUN, pace.spin);
@@ -189,8 +221,7 @@ impl Systrap {
             cpu,
             deadline_ns: deadline.load(Relaxed),
             pending,
-            at_first: Cell::new(None),
-            slept: Cell::new(false),
+            last: Cell::new(None),
         };
         let start = cpu::tsc();
         let waited = match pace.place {
@@ -232,9 +263,8 @@ impl Systrap {
         let thread = held.thread;
         let area = thread.area();
         if area.errno.load(Relaxed) != 0 || area.frame.load(Relaxed) != thread.frame_address() {
-            (self.log)(1, "a stub's signal frame is not where it must be; its process ends");
             held.process.kill();
-            return Err(Stop::Lost);
+            return Err(Stop::Odd);
         }
         let signal = area.signal.load(Relaxed);
         let (mut fs_base, mut gs_base) = thread.bases();
@@ -257,7 +287,7 @@ impl Systrap {
         match self.operate(state, &process, address, count) {
             Ok(()) => Ok(0),
             Err(Stop::Errno(errno)) => Err(errno.cast_signed()),
-            Err(Stop::Lost) => Err(libc::ESRCH),
+            Err(Stop::Lost | Stop::Odd) => Err(libc::ESRCH),
         }
     }
 
@@ -355,4 +385,45 @@ fn stop_on(result: Result<u32, Lost>) -> Result<(), Stop> {
 fn canonical(base: u64) -> u64 {
     const MASK: u64 = (1 << 47) - 1;
     if base > MASK { 0 } else { base }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// Looks every 10 ms until the stub counts as lost; how many there were, 1000 at most.
+    fn looks(mut seen: impl FnMut(u64) -> Option<Activity>) -> u64 {
+        let mut look = Look::default();
+        for round in 1..1000 {
+            look = look.next(10 * round * MS, seen(round));
+            if look.idled_ns >= DEFIANT_NS {
+                return round;
+            }
+        }
+        1000
+    }
+
+    fn running(waited_ns: u64) -> Option<Activity> {
+        Some(Activity { could_run: true, waited_ns })
+    }
+
+    #[test]
+    fn who_could_come_and_does_not_is_lost_soon() {
+        assert_eq!(looks(|_| running(0)), 5);
+        // Half of the time others had the core.
+        assert_eq!(looks(|round| running(5 * round * MS)), 10);
+        assert_eq!(looks(|_| None), 500);
+    }
+
+    #[test]
+    fn who_cannot_come_is_waited_for() {
+        assert_eq!(looks(|round| running(10 * round * MS)), 1000, "starved");
+        let held = |_| Some(Activity { could_run: false, waited_ns: 0 });
+        assert_eq!(looks(held), 1000, "waits for a disk, or stopped");
+        // The vCPU itself did not run: one late look counts little.
+        let late = Look::default().next(900 * MS, running(0));
+        assert!(late.idled_ns < DEFIANT_NS / 2);
+    }
 }

@@ -211,10 +211,10 @@ pub fn wait_end(pidfd: &OwnedFd) {
 /// What a thread of a child does, as the host sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Activity {
-    /// It waits for something that it asked for: it neither runs, nor waits for a core, a disk, or to be continued.
-    pub sleeps: bool,
-    /// Processor time it has used, in nanoseconds.
-    pub ran_ns: u64,
+    /// It waits neither for a disk nor to be continued.
+    pub could_run: bool,
+    /// How long it has waited for a core, in nanoseconds.
+    pub waited_ns: u64,
 }
 
 /// Looks at a thread of a child, by `/proc`.
@@ -223,8 +223,8 @@ pub fn activity(proc: &OwnedFd, pid: i32, tid: i32) -> Option<Activity> {
     // The name before the state may hold anything, also `)`.
     let state = stat.rsplit_once(") ")?.1.chars().next()?;
     let schedstat = read_small(proc, &format!("{pid}/task/{tid}/schedstat"))?;
-    let ran_ns = schedstat.split_whitespace().next()?.parse().ok()?;
-    Some(Activity { sleeps: state == 'S', ran_ns })
+    let waited_ns = schedstat.split_whitespace().nth(1)?.parse().ok()?;
+    Some(Activity { could_run: matches!(state, 'R' | 'S'), waited_ns })
 }
 
 fn read_small(directory: &OwnedFd, path: &str) -> Option<String> {

@@ -19,9 +19,8 @@ pub trait Patience {
     /// Whether the stub is to be called back now.
     fn is_over(&self) -> bool;
 
-    /// Calls it back. `asked_ns`: since when it has been, in nanoseconds of the monotonic clock; `None`: it is the first
-    /// time. False: it does not come although it could, and counts as lost.
-    fn call_back(&self, asked_ns: Option<u64>) -> bool;
+    /// Calls it back, once more as a rule. False: it does not come although it could, and counts as lost.
+    fn call_back(&self) -> bool;
 
     /// When [`Self::is_over`] becomes true by itself: monotonic time in nanoseconds; `u64::MAX`: never.
     fn end_ns(&self) -> u64;
@@ -160,7 +159,7 @@ impl StubThread {
 
     #[cold]
     fn sleep_for_turn(&self, word: &AtomicU32, patience: &impl Patience) -> Result<(), Lost> {
-        let mut asked_ns = None;
+        let mut is_called = false;
         let mut now = cpu::clock_ns(libc::CLOCK_MONOTONIC);
         loop {
             let turn = word.load(Acquire);
@@ -171,19 +170,16 @@ impl StubThread {
                 return Ok(());
             }
             if patience.is_over() {
-                if !patience.call_back(asked_ns) {
+                if !patience.call_back() {
                     return Err(Lost);
                 }
-                asked_ns = asked_ns.or(Some(now));
+                is_called = true;
             }
             let asleep = turn | TURN_SLEEPS;
             if turn != asleep && word.compare_exchange(turn, asleep, SeqCst, Relaxed).is_err() {
                 continue;
             }
-            let until = match asked_ns {
-                Some(_) => now + CALL_NS,
-                None => patience.end_ns().min(now + CHECK_NS),
-            };
+            let until = if is_called { now + CALL_NS } else { patience.end_ns().min(now + CHECK_NS) };
             futex::wait(word, asleep, until, futex::Scope::Shared);
             now = cpu::clock_ns(libc::CLOCK_MONOTONIC);
         }

@@ -40,7 +40,10 @@ impl Life {
             let deadline = self.lock().next_deadline().into_iter().chain(peers.next_deadline()).min();
             let wait = || process::wait_any(&fds, poll_timeout(deadline));
             let ready = match pulses {
-                Some(pulses) => pulses.resting(Some(pulses.control()), wait),
+                Some(pulses) => {
+                    pulses.note_control_time();
+                    pulses.resting(Some(pulses.control()), wait)
+                }
                 None => wait(),
             };
             // The front end writes whole lines, so one that began will end.
