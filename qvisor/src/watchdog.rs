@@ -22,13 +22,17 @@ use crate::sandbox::Sandbox;
 const TICK: Duration = Duration::from_secs(1);
 /// A look that comes later than this says that the watchdog itself did not run.
 const LATE: Duration = Duration::from_millis(1500);
-/// A thread that was kept from running for this part of a tick was starved.
+/// A thread that wants to run and ran for less than this part of a tick was starved. How long it waits for a core is of no
+/// use: the host adds that up only once it gets one.
 const STARVED_NS: u64 = 500_000_000;
 /// How long after the verdict the process ends by itself, should the orderly end be stuck as well.
 const LAST_RESORT: Duration = Duration::from_secs(10);
 /// Looks in a row at which all threads rested and had done nothing, until the watchdog sleeps: it is not to be woken by every
 /// request.
 const QUIET_LOOKS: u32 = 2;
+/// How often, and how far apart, it looks whether a sandbox that has begun to sleep is at rest.
+const HUSH_TRIES: u32 = 10;
+const HUSH_PAUSE: Duration = Duration::from_millis(5);
 /// Most callers named for one thread.
 const CALLERS: usize = 12;
 /// [`Pulse::place`]: kernel code, or the control thread's own.
@@ -146,6 +150,7 @@ impl Pulses {
     /// The sandbox sleeps: nothing is to be watched until something goes on.
     pub fn hush(&self) {
         self.hushed.store(true, SeqCst);
+        self.wake_watcher();
     }
 
     /// The control thread notes how much processor time it has used.
@@ -179,8 +184,8 @@ impl Pulses {
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     progress: (u64, u64),
-    /// How long it had waited for a core.
-    waited_ns: u64,
+    /// How long it had run.
+    ran_ns: u64,
     /// Looks in a row without progress.
     stuck: u32,
 }
@@ -204,7 +209,17 @@ impl Watchdog {
 
     /// Waits for the next look, or until [`Pulses::wake_watcher`] is called.
     pub fn rest(&mut self, pulses: &Pulses) {
-        if self.quiet >= QUIET_LOOKS || pulses.hushed.swap(false, SeqCst) {
+        if pulses.hushed.swap(false, SeqCst) {
+            // The vCPU that said so is on its way to rest.
+            for _ in 0..HUSH_TRIES {
+                if pulses.all_rest() {
+                    self.quiet = QUIET_LOOKS;
+                    break;
+                }
+                std::thread::park_timeout(HUSH_PAUSE);
+            }
+        }
+        if self.quiet >= QUIET_LOOKS {
             self.quiet = 0;
             pulses.sleeps.store(true, SeqCst);
             if pulses.all_rest() {
@@ -254,8 +269,8 @@ fn look_at(sandbox: &Sandbox, cpu: u32, pulse: &Pulse, seen: &mut Seen, late: bo
         seen.stuck = 0;
         return !moved && place == RESTS;
     }
-    let Some((state, waited_ns)) = sandbox.files.thread_state(pulse.tid.load(Relaxed)) else { return false };
-    let starved = waited_ns.saturating_sub(std::mem::replace(&mut seen.waited_ns, waited_ns)) > STARVED_NS;
+    let Some((state, ran_ns)) = sandbox.files.thread_state(pulse.tid.load(Relaxed)) else { return false };
+    let starved = ran_ns.saturating_sub(std::mem::replace(&mut seen.ran_ns, ran_ns)) < STARVED_NS;
     seen.stuck += u32::from(!late && could_go_on(state, starved, place));
     false
 }
@@ -269,9 +284,13 @@ fn could_go_on(state: char, starved: bool, place: u32) -> bool {
     }
 }
 
-/// Whether a hostcall waits for files of the host, which are as slow as they are.
+/// Whether a hostcall waits for files of the host, or for whoever reads the log, which are as slow as they are.
 fn waits_for_files(place: u32) -> bool {
-    place >= hc::OPEN || matches!(place, hc::SWAP_OUT | hc::SWAP_IN | hc::BEGIN_WAKE)
+    place >= hc::OPEN
+        || matches!(
+            place,
+            hc::SWAP_OUT | hc::SWAP_IN | hc::BEGIN_WAKE | hc::LOG | hc::REPORT | hc::HIBERNATED
+        )
 }
 
 fn report(sandbox: &Sandbox, stuck: &Pulse, patience: Duration) -> String {

@@ -30,7 +30,10 @@ impl Place {
         fs::create_dir(&dir).unwrap();
         fs::create_dir(dir.join("empty")).unwrap();
         // The build directory may be closed to others.
-        fs::copy(env!("CARGO_BIN_EXE_dormouse"), dir.join("dormouse")).unwrap();
+        // By another program: a file that this one has open for writing could not be run while a thread forks.
+        let copied =
+            Command::new("cp").arg(env!("CARGO_BIN_EXE_dormouse")).arg(dir.join("dormouse")).status();
+        assert!(copied.unwrap().success());
         for path in [dir.clone(), dir.join("empty")] {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
             chown(&path, user, user).unwrap();
@@ -131,6 +134,38 @@ fn a_taken_over_vmm_does_not_signal_its_callers_processes() {
         assert!(text.contains("refused: Operation not permitted"), "{attempt}: {text}");
     }
     assert!(bystander.0.try_wait().unwrap().is_none());
+}
+
+#[test]
+fn names_move_between_directories() {
+    if !can_run(false) {
+        return;
+    }
+    let place = Place::new(None);
+    let volume = place.dir.join("shared");
+    fs::create_dir(&volume).unwrap();
+    let shared = format!("{}:/mnt", volume.display());
+    // Not by `mv`, which copies where it may not rename.
+    let script = "import os
+for top in ['/tmp/moved', '/mnt/moved']:
+    os.makedirs(top + '/a'); os.makedirs(top + '/b')
+    open(top + '/a/f', 'w').close()
+    os.rename(top + '/a/f', top + '/b/f')
+    os.link(top + '/b/f', top + '/a/g')
+    os.rename(top + '/a', top + '/b/c')
+print('moved')";
+    for userns in ["mapped", "identity", "host"] {
+        let options = ["--userns", userns, "--volume", &shared];
+        let mut command = Command::new(place.dir.join("dormouse"));
+        command.args(["do", "--platform", "systrap"]).args(options).args(["--", "python3", "-c", script]);
+        command.current_dir(&place.dir).stdin(Stdio::null());
+        command
+            .env("DORMOUSE_ROOT", place.dir.join("state"))
+            .env("DORMOUSE_LAYERS", place.dir.join("layers"));
+        let output = command.output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "moved\n", "{userns}: {output:?}");
+        fs::remove_dir_all(volume.join("moved")).unwrap();
+    }
 }
 
 #[test]

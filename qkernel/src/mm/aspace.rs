@@ -45,6 +45,8 @@ pub struct Space {
     pub(super) batch: OpBatch,
     /// Frames to be freed once no CPU and no stub can touch them any more.
     pub(super) freed: Vec<Frame>,
+    /// Host files whose mappings were removed: their window chunks go once no stub can touch them any more, like frames.
+    pub(super) removed: Vec<MemoryObject>,
     /// Present entries were changed or removed: processors (kvm) and the stub (systrap) must hear of it before anything
     /// rests on it.
     pub(super) stale: bool,
@@ -103,6 +105,7 @@ impl AddressSpace {
                 vmas: BTreeMap::new(),
                 batch: OpBatch::default(),
                 freed: Vec::new(),
+                removed: Vec::new(),
                 stale: false,
                 brk_start: 0,
                 brk: 0,
@@ -267,6 +270,7 @@ impl AddressSpace {
         }
         let freed = core::mem::take(&mut space.freed);
         frames::drop_refs(&freed);
+        drop(core::mem::take(&mut space.removed));
         space.prune_tables();
     }
 

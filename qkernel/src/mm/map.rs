@@ -12,6 +12,7 @@ use super::vma::{Prot, VMA_BYTES, Vma, VmaFlags};
 use super::{PAGE, frames, page_up};
 use crate::config::VMAS_MAX;
 use crate::errno::{Errno, Result};
+use crate::platform;
 
 /// Where a new mapping goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -340,6 +341,9 @@ impl Space {
         while let Some(key) = self.vmas.range(start..end).next().map(|(key, _)| *key) {
             if let Some(vma) = self.vmas.remove(&key) {
                 self.clear(vma.start, vma.end);
+                let file = vma.object.filter(|object| matches!(object, MemoryObject::Host(_)));
+                let is_new = |file: &MemoryObject| self.removed.last().is_none_or(|last| !last.same(file));
+                self.removed.extend(file.filter(is_new));
             }
         }
         self.unmapped.push((start, end));
@@ -350,7 +354,12 @@ impl Space {
     }
 
     /// Frees the page tables of what was unmapped, where nothing is mapped now.
+    ///
+    /// Not on kvm: a processor that runs kernel code with these tables may look at them ahead of time, and is not told.
     pub(super) fn prune_tables(&mut self) {
+        if !platform::is_systrap() {
+            self.unmapped.clear();
+        }
         while let Some((start, end)) = self.unmapped.pop() {
             let next = self.vmas.range(start..).next().map_or(USER_MAX, |(key, _)| *key);
             let last = self.vmas.range(..start).next_back().map_or(0, |(_, vma)| vma.end);
@@ -516,7 +525,14 @@ impl Space {
             if entry.is_frame() {
                 frames::add_ref(frames::Frame::new(entry.phys()))?;
             }
-            self.install(target, Entry(entry.0 & !Entry::MIRRORED))?;
+            if let Err(error) = self.install(target, Entry(entry.0 & !Entry::MIRRORED)) {
+                if entry.is_frame() {
+                    frames::drop_ref(frames::Frame::new(entry.phys()));
+                }
+                // What has been moved is still at the old place as well.
+                self.unmap(to, to + new_len)?;
+                return Err(error);
+            }
         }
         if old_len != 0 {
             self.unmap(old, old + old_len)?;

@@ -2,7 +2,7 @@
 //! and while memory is short a stub with many of them drops all it shows; faults bring back what is used.
 
 use abi::layout::{USER_MAX, USER_MIN};
-use abi::run::{MAP_OP_UNMAP, MAP_OP_UNMAP_ALL, MapOp};
+use abi::run::{MAP_OP_PROTECT, MAP_OP_UNMAP_ALL, MapOp};
 use alloc::vec::Vec;
 
 use super::PAGE;
@@ -47,7 +47,8 @@ impl Shown {
     fn after(runs: usize, ops: &[MapOp]) -> usize {
         ops.iter().fold(runs, |runs, op| match op.kind {
             MAP_OP_UNMAP_ALL => 0,
-            MAP_OP_UNMAP => runs.saturating_sub(1),
+            // Each may split a run, in two or in three.
+            MAP_OP_PROTECT => runs + 2,
             _ => runs + 1,
         })
     }
@@ -98,14 +99,16 @@ impl Space {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abi::run::MAP_OP_MAP;
+    use abi::run::{MAP_OP_MAP, MAP_OP_UNMAP};
 
     #[test]
     fn runs_are_never_fewer_than_operations_leave() {
         let op = |kind| MapOp { kind, ..Default::default() };
         let (map, unmap, all) = (op(MAP_OP_MAP), op(MAP_OP_UNMAP), op(MAP_OP_UNMAP_ALL));
-        assert_eq!(Shown::after(0, &[map, map, unmap]), 1);
-        assert_eq!(Shown::after(0, &[unmap, map]), 1);
+        // Inside a run, an unmapped page leaves two, and a page with another protection three.
+        assert_eq!(Shown::after(1, &[unmap]), 2);
+        assert_eq!(Shown::after(1, &[op(MAP_OP_PROTECT)]), 3);
+        assert_eq!(Shown::after(0, &[map, map, unmap]), 3);
         assert_eq!(Shown::after(9, &[map, all, map]), 1);
     }
 }

@@ -153,7 +153,8 @@ impl HostFileMap {
         if let Some(chunk) = self.chunks.lock().get(&index) {
             return Ok(*chunk);
         }
-        let chunk = take_chunk().ok_or(Errno::ENOMEM)?;
+        // Not `ENOMEM`: nobody's end would give one back that is sure to help.
+        let chunk = take_chunk().ok_or(Errno::ENFILE)?;
         let args =
             [chunk, u64::from(self.handle.raw()), index * WINDOW_CHUNK, u64::from(self.writable), 0, 0];
         if let Err(error) = platform::call(hc::WINDOW_MAP, args) {

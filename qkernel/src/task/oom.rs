@@ -1,5 +1,6 @@
 //! Out of memory: the process that holds most is killed, be it frames or kernel memory, before the host has to act.
 
+use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -25,6 +26,9 @@ struct Victim {
     process: Weak<Process>,
     until_ns: u64,
 }
+
+/// The process whose end is the sandbox's.
+const FIRST_PID: u32 = 1;
 
 static VICTIM: SpinLock<Victim> = SpinLock::new(Victim { process: Weak::new(), until_ns: 0 });
 static SAID: RateLimit = RateLimit::new();
@@ -61,8 +65,18 @@ fn is_one_ending() -> bool {
 fn kill_largest(task: &Arc<Task>) {
     let all: Vec<Arc<Process>> = TREE.lock().nodes.values().map(|node| node.process.clone()).collect();
     let candidates = all.iter().filter(|process| !process.is_exiting() && !process.tasks.lock().is_empty());
-    let largest = candidates.map(|process| (points(process), process)).max_by_key(|(points, _)| *points);
-    let (points, process) = largest.unwrap_or((0, &task.process));
+    // The largest of the user who has most in all: many small processes do not get a larger one of somebody else's killed.
+    // The first process's end is the sandbox's, so it goes only if nobody else is left.
+    let rows: Vec<_> = candidates.map(|process| (owner(process), points(process), process)).collect();
+    let mut totals = BTreeMap::<u32, i64>::new();
+    for (owner, points, _) in rows.iter().filter(|(.., process)| process.pid != FIRST_PID) {
+        let total = totals.entry(*owner).or_default();
+        *total = total.saturating_add((*points).max(0));
+    }
+    let rank = |(owner, points, process): &&(u32, i64, &Arc<Process>)| {
+        (process.pid != FIRST_PID, *points >= 0, totals.get(owner).copied(), *points)
+    };
+    let (_, points, process) = rows.iter().max_by_key(rank).copied().unwrap_or((0, 0, &task.process));
     if SAID.allow() {
         crate::info!(
             "out of memory: process {} is killed, {} KiB are its",
@@ -73,6 +87,10 @@ fn kill_largest(task: &Arc<Task>) {
     *VICTIM.lock() =
         Victim { process: Arc::downgrade(process), until_ns: monotonic_ns().saturating_add(PATIENCE_NS) };
     signal::kill_process(process, signal::SIGKILL);
+}
+
+fn owner(process: &Arc<Process>) -> u32 {
+    process.any_task().map_or(0, |task| task.creds.get().uid)
 }
 
 /// Bytes that would come back with a process's end, more or less as its `oom_score_adj` says.

@@ -289,8 +289,7 @@ impl HostIo {
         sys::openat(self.proc_dir.as_fd(), c"../..", flags, 0)
     }
 
-    /// The state of one of this process's threads, by its letter in proc(5), and how long it has waited for a core, in
-    /// nanoseconds.
+    /// The state of one of this process's threads, by its letter in proc(5), and how long it has run, in nanoseconds.
     pub(crate) fn thread_state(&self, tid: i32) -> Option<(char, u64)> {
         let read = |name: &str| {
             let path = CString::new(format!("../task/{tid}/{name}")).ok()?;
@@ -301,8 +300,8 @@ impl HostIo {
         };
         // The name before the state may hold anything, also `)`.
         let state = read("stat")?.rsplit_once(") ")?.1.chars().next()?;
-        let waited_ns = read("schedstat")?.split_whitespace().nth(1)?.parse().ok()?;
-        Some((state, waited_ns))
+        let ran_ns = read("schedstat")?.split_whitespace().next()?.parse().ok()?;
+        Some((state, ran_ns))
     }
 
     /// What the host says of this process's memory, as `/proc/PID/smaps_rollup` has it; nothing when it does not say.

@@ -58,6 +58,8 @@ pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
     }
     let [a, b, c, ..] = call.args;
     let pulse = sandbox.pulses.cpu(cpu);
+    // Waiting for a lock is no progress.
+    let pulse = pulse.filter(|_| call.number != YIELD);
     pulse.inspect(|pulse| pulse.enter(call.number));
     let result = match call.number {
         AS_CREATE | AS_DESTROY | AS_RUN | AS_SYNC | AS_SAVE_FPU => {

@@ -1,11 +1,12 @@
 //! What Landlock keeps the VMM to, where the host has it: a second line behind owners, the empty root, and the lack of
-//! paths. A domain is a thread's own and passes to what that thread starts, so both are entered while there is one thread.
+//! paths. A domain is a thread's own and passes to what that thread starts, so it is entered while there is one thread.
 //!
-//! 1. A domain around *signals* and abstract Unix sockets ([`scope_signals`]), before any child is made. Whoever is to be
-//!    signalled, the leash and the stubs, is a child made inside of it.
-//! 2. A domain around *files* ([`keep_to_files`]), once nothing is mounted any more. What is open stays usable as it was
-//!    opened; what is opened anew, by name or by a link of `/proc/self/fd`, lies below a directory that was given, and is
-//!    opened with no more than what that was given for.
+//! One domain, entered once nothing is mounted any more and before the stubs' zygote is made:
+//! - *Files*: what is open stays usable as it was opened; what is opened anew, by name or by a link of `/proc/self/fd`, lies
+//!   below a directory that was given, and is opened with no more than what that was given for.
+//! - *Signals* and abstract Unix sockets stay inside. Not for a bundle: its leash is made long before, and has to be
+//!   signalled. Two domains, one for each, would not do: the host's kernel forbids moving names between directories
+//!   (`LANDLOCK_ACCESS_FS_REFER`) as soon as one of several domains does not allow it.
 //!
 //! Ports are not restricted. With `--net none` the network namespace has nobody else in it, and the guest may use its
 //! loopback; with `--net host` the guest may connect anywhere.
@@ -74,25 +75,21 @@ pub fn knows() -> (bool, bool) {
     (version >= SIGNALS_SINCE, version >= FILES_SINCE)
 }
 
-/// Keeps the signals and abstract Unix sockets of the calling thread, and of all it starts later, to what it starts
-/// later. True: the host does. Needs the right to mount, or no new privileges.
-pub fn scope_signals() -> bool {
+/// Keeps what the calling thread, and all it starts later, opens, makes and removes to what is `given`, and with `signals`
+/// its signals and abstract Unix sockets to what it starts later. Which of the two, files and signals, the host does, as far
+/// as its version knows the kinds of access. Nothing can be mounted afterwards. Needs no new privileges.
+pub fn restrict(given: impl IntoIterator<Item = (impl AsFd, Use)>, signals: bool) -> (bool, bool) {
+    let (knows_signals, knows_files) = knows();
+    let signals = signals && knows_signals;
     let restrict = || -> Result<bool, RulesetError> {
-        let rules = Ruleset::default()
-            .set_compatibility(CompatLevel::HardRequirement)
-            .scope(Scope::from_all(ABI::V6))?
-            .create()?;
-        let status = rules.no_new_privs(false).restrict_self()?;
-        Ok(status.ruleset == RulesetStatus::FullyEnforced)
-    };
-    knows().0 && restrict().unwrap_or(false)
-}
-
-/// Keeps what the calling thread, and all it starts later, opens, makes and removes to what is `given`. True: the host
-/// does, as far as its version knows the kinds of access. Nothing can be mounted afterwards. Needs no new privileges.
-pub fn keep_to_files(given: impl IntoIterator<Item = (impl AsFd, Use)>) -> bool {
-    let restrict = || -> Result<bool, RulesetError> {
-        let mut rules = Ruleset::default().handle_access(AccessFs::from_all(ABI::V5))?.create()?;
+        let mut rules = Ruleset::default().handle_access(AccessFs::from_all(ABI::V5))?;
+        if signals {
+            rules = rules
+                .set_compatibility(CompatLevel::HardRequirement)
+                .scope(Scope::from_all(ABI::V6))?
+                .set_compatibility(CompatLevel::BestEffort);
+        }
+        let mut rules = rules.create()?;
         for (fd, what_for) in given {
             // Of a single file, what only directories know is left out.
             rules = rules.add_rule(PathBeneath::new(fd, what_for.access()))?;
@@ -100,5 +97,6 @@ pub fn keep_to_files(given: impl IntoIterator<Item = (impl AsFd, Use)>) -> bool 
         let status = rules.no_new_privs(false).restrict_self()?;
         Ok(status.ruleset != RulesetStatus::NotEnforced)
     };
-    knows().1 && restrict().unwrap_or(false)
+    let done = knows_files && restrict().unwrap_or(false);
+    (done, done && signals)
 }

@@ -237,8 +237,6 @@ fn run(
     let hibernation = Hibernation::open(&plan.swap)?;
     let mut users = Users::enter_namespaces(plan.userns)?;
     net::enter(&plan.network)?;
-    // The leash is to be in the same domain, or the end of the VMM would not end it.
-    let is_scoped = may_scope_signals(plan) && landlock::scope_signals();
     // Children of ours that share the mount namespace leave the host with us, if that is where they are.
     std::env::set_current_dir("/").map_err(VmmError::Prepare)?;
     let leash = match &plan.tree {
@@ -274,7 +272,9 @@ fn run(
         process::limit_processes(bounds.processes(plan.cpus)).map_err(VmmError::Prepare)?;
     }
     let given_up = mitigations::apply(plan.mitigations);
-    let keeps_files = landlock::keep_to_files(files::given(&io, &boot).map_err(VmmError::HostIo)?);
+    // The leash, which a container has, was made outside of any domain.
+    let (keeps_files, is_scoped) =
+        landlock::restrict(files::given(&io, &boot).map_err(VmmError::HostIo)?, leash.is_none());
     if boot.log_level >= LOG_DEBUG {
         log(LOG_DEBUG, &landlock_in_words(is_scoped, keeps_files), "\n");
         log(LOG_DEBUG, &format!("speculation given up: {}", mitigations::names(&given_up)), "\n");
@@ -306,17 +306,6 @@ fn run(
     // The process ends now, and with it all this is made of; taking it apart piece by piece would only cost time.
     std::mem::forget(sandbox);
     life.finish(status.map(u32::cast_signed).map_err(VmmError::from))
-}
-
-/// Hooks that the VMM runs are programs of the host's, whose signals are their own; the leash is made before them.
-fn may_scope_signals(plan: &Plan) -> bool {
-    match &plan.tree {
-        Tree::CopyOnWrite { .. } => true,
-        Tree::Bundle(bundle) => {
-            let hooks = bundle.container.hooks.create_container();
-            hooks.as_ref().is_none_or(Vec::is_empty)
-        }
-    }
 }
 
 fn landlock_in_words(is_scoped: bool, keeps_files: bool) -> String {

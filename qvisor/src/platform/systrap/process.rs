@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use abi::layout::STUB_AREA_SIZE;
 use abi::run::{MAP_OP_UNMAP_ALL, MapOp};
@@ -51,6 +51,7 @@ pub struct Process {
     /// Set once it is reaped; locked while its pid is used.
     reaped: Mutex<bool>,
     dead: AtomicBool,
+    buried: AtomicBool,
     slot_freed: AtomicBool,
 }
 
@@ -73,8 +74,15 @@ impl Process {
             thread.area().turn.store(0, Relaxed);
             let ids = stubs.ids.lock();
             let is_dead = || self.is_dead();
-            let tid = self.mapper.begin(line, is_dead)?.spawn(thread, &ids, line, is_dead)?;
-            thread.tid.store(tid, Relaxed);
+            let spawned = self
+                .mapper
+                .begin(line, is_dead)
+                .and_then(|mut order| order.spawn(thread, &ids, line, is_dead));
+            if spawned.is_err() {
+                // Before somebody else uses the file: a mapper that is late must not tell its thread's id then.
+                self.end();
+            }
+            thread.tid.store(spawned?, Relaxed);
         }
         *used = index + 1;
         place.store(u32::try_from(*used).unwrap_or(0), Relaxed);
@@ -127,6 +135,8 @@ impl Process {
         *reaped = true;
         drop(reaped);
         self.threads.iter().for_each(StubThread::mark_dead);
+        // Only now may the areas be another process's.
+        self.buried.store(true, SeqCst);
     }
 
     /// Removes every mapping of the user half, whatever its threads do meanwhile; false if it does not confirm that.
@@ -181,6 +191,13 @@ pub struct Stubs {
     zygote_dead: AtomicBool,
     /// For looking at threads that do not come back.
     pub proc: Option<OwnedFd>,
+}
+
+/// Stubs that are watched since the sandbox began to sleep, with the processor time that each had used.
+struct Restless {
+    until: Instant,
+    stirred: u64,
+    used: Vec<(u64, Arc<Process>)>,
 }
 
 #[derive(Default)]
@@ -322,6 +339,7 @@ impl Stubs {
             used: Mutex::new(Rank::StubThreads, 0),
             reaped: Mutex::new(Rank::StubReaped, false),
             dead: AtomicBool::new(false),
+            buried: AtomicBool::new(false),
             slot_freed: AtomicBool::new(false),
         });
         self.slots.lock().living.insert(slot, Arc::clone(&process));
@@ -337,6 +355,10 @@ impl Stubs {
     pub fn create(&self) -> Result<u64, i32> {
         let process = self.take()?;
         process.settle();
+        if process.is_dead() {
+            self.free_slot(&process);
+            return Err(libc::EAGAIN);
+        }
         let id = self.next_id.fetch_add(1, Relaxed);
         process.id.store(id, SeqCst);
         self.spaces.write().unwrap_or_else(PoisonError::into_inner).insert(id, process);
@@ -414,9 +436,10 @@ impl Stubs {
     /// The keeper's thread: keeps some processes ready, and buries the dead.
     pub fn keep(&self) {
         spawn::block_signals();
+        let mut watched: Option<Restless> = None;
         while !self.stopping.load(SeqCst) {
             if self.asleep.swap(false, SeqCst) {
-                self.end_restless();
+                watched = Some(self.watch_restless());
             }
             while !self.stopping.load(SeqCst) && self.wants_ready() {
                 match self.fork() {
@@ -424,7 +447,12 @@ impl Stubs {
                     Err(_) => break,
                 }
             }
-            for token in spawn::wait_events(&self.epoll) {
+            let until = watched.as_ref().map(|watched| watched.until);
+            if until.is_some_and(|until| Instant::now() >= until) {
+                watched.take().into_iter().for_each(|watched| self.end_restless(watched));
+                continue;
+            }
+            for token in spawn::wait_events(&self.epoll, until) {
                 match token {
                     TOKEN_WAKE => spawn::drain(&self.wake),
                     TOKEN_ZYGOTE => self.bury_zygote(),
@@ -434,16 +462,22 @@ impl Stubs {
         }
     }
 
+    /// What the stubs have used when the sandbox has just begun to sleep.
+    fn watch_restless(&self) -> Restless {
+        let used = |process: Arc<Process>| (cpu::process_cpu_ns(process.pid), process);
+        Restless {
+            until: Instant::now() + RESTLESS_AFTER,
+            stirred: self.stirred.load(SeqCst),
+            used: self.slots.lock().living.values().cloned().map(used).collect(),
+        }
+    }
+
     /// Ends stubs that use the processor while nobody has given them a turn: their application code has made them spin.
-    fn end_restless(&self) {
-        let stirred = self.stirred.load(SeqCst);
-        let living: Vec<_> = self.slots.lock().living.values().cloned().collect();
-        let before: Vec<_> = living.iter().map(|process| cpu::process_cpu_ns(process.pid)).collect();
-        std::thread::sleep(RESTLESS_AFTER);
-        for (process, before) in living.iter().zip(before) {
+    fn end_restless(&self, watched: Restless) {
+        for (before, process) in watched.used {
             let used = cpu::process_cpu_ns(process.pid).saturating_sub(before);
             // Whoever woke the sandbox has given them turns, whether or not it sleeps again.
-            let still = self.is_still.load(SeqCst) && self.stirred.load(SeqCst) == stirred;
+            let still = self.is_still.load(SeqCst) && self.stirred.load(SeqCst) == watched.stirred;
             if used > RESTLESS_NS && still && !process.is_dead() {
                 process.kill();
             }
@@ -475,7 +509,10 @@ impl Stubs {
 
     /// Gives a process's slot back once it is dead and serves no address space: called after either has come true.
     fn free_slot(&self, process: &Process) {
-        if process.is_dead() && process.id.load(SeqCst) == 0 && !process.slot_freed.swap(true, SeqCst) {
+        if process.buried.load(SeqCst)
+            && process.id.load(SeqCst) == 0
+            && !process.slot_freed.swap(true, SeqCst)
+        {
             self.control.punch(process.slot as u64 * self.areas_len, self.areas_len);
             self.slots.lock().free.push(process.slot);
         }

@@ -331,10 +331,19 @@ impl Systrap {
             }
             stop_on(order.carry_out(line, is_dead))
         });
-        if matches!(result, Err(Stop::Lost)) {
+        // Whoever wanted everything unmapped relies on it, whatever the reason that it could not be.
+        let is_open = matches!(result, Err(Stop::Errno(_))) && count == 1 && self.unmaps_all(address);
+        if is_open || matches!(result, Err(Stop::Lost)) {
             process.end();
+            return Err(Stop::Lost);
         }
         result
+    }
+
+    fn unmaps_all(&self, address: u64) -> bool {
+        let at = self.memory.kernel_ptr(address, size_of::<MapOp>() as u64);
+        // SAFETY: the range was checked; the structure is integers only.
+        at.is_some_and(|at| unsafe { ptr::read_unaligned(at.cast::<MapOp>()) }.kind == MAP_OP_UNMAP_ALL)
     }
 
     /// Checks an operation and adds it to an order: offsets of the user file, or a file sent along.

@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
+use std::time::Instant;
 
 use super::process::owned;
 use crate::memory::memory_file;
@@ -277,12 +278,15 @@ pub fn unwatch(epoll: &OwnedFd, fd: &OwnedFd) {
     unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, fd.as_raw_fd(), ptr::null_mut()) };
 }
 
-/// Waits for events; their tokens.
-pub fn wait_events(epoll: &OwnedFd) -> Vec<u64> {
+/// Waits for events, at most until then; their tokens.
+pub fn wait_events(epoll: &OwnedFd, until: Option<Instant>) -> Vec<u64> {
     const MOST: usize = 64;
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; MOST];
+    // A whole millisecond more, so that the time has come.
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()).as_millis() + 1);
+    let timeout_ms = left.map_or(-1, |left| i32::try_from(left).unwrap_or(i32::MAX));
     // SAFETY: writes at most `MOST` structures.
-    let count = unsafe { libc::epoll_wait(epoll.as_raw_fd(), events.as_mut_ptr(), MOST as i32, -1) };
+    let count = unsafe { libc::epoll_wait(epoll.as_raw_fd(), events.as_mut_ptr(), MOST as i32, timeout_ms) };
     events.iter().take(usize::try_from(count).unwrap_or(0)).map(|event| event.u64).collect()
 }
 
