@@ -106,8 +106,8 @@ impl HostIo {
             let size = Some(start.saturating_add(bytes));
             Need { bytes: bytes.saturating_add(2 * quota::BLOCK), size, ..Need::default() }
         };
-        // Without this mode the file gets as long as what it has.
-        let need = Need { by_blocks: mode & libc::FALLOC_FL_KEEP_SIZE != 0, ..need };
+        // Without this mode the file gets as long as what it has; what gives back leaves nothing behind the end.
+        let need = Need { by_blocks: mode & libc::FALLOC_FL_KEEP_SIZE != 0 && !gives_back, ..need };
         self.changing(Some(quota), &[file.as_fd()], need, change)
     }
 

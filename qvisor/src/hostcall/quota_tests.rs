@@ -232,3 +232,17 @@ fn no_range_is_inserted_under_windows() {
     assert_eq!(refused, -i64::from(libc::EOPNOTSUPP));
     assert_eq!((quota.used(), file.metadata().unwrap().len()), (before, 4 * MIB));
 }
+
+#[test]
+fn blocks_behind_the_end_fill_no_holes() {
+    let (bench, quota) = Bench::with_quota(7 * MIB);
+    let handle = bench.handle(bench.root, "f", O_RDWR | O_CREAT);
+    assert_eq!(set_size(&bench, handle, 4 * MIB), 0);
+    let keep = u64::from(libc::FALLOC_FL_KEEP_SIZE.cast_unsigned());
+    assert_eq!(bench.call(nr::FALLOCATE, &[handle.into(), keep, 4 * MIB, 4 * MIB]), 0);
+    let file = fs::File::options().read(true).write(true).open(bench.dir.path().join("f")).unwrap();
+    quota.show(0, file.as_fd(), true).unwrap();
+    assert!(quota.used().0 >= 6 * MIB, "{:?}", quota.used());
+    assert_eq!(quota.show(1, file.as_fd(), true).unwrap_err().0, libc::ENOSPC);
+    quota.hide(0, Some(file.as_fd()));
+}
