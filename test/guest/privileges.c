@@ -619,6 +619,16 @@ static void set_id_bits_of_files(const char *dir)
             if (mode_of(fd) != 0755)
                 FAIL("the mode is %#o after change %d of %s", mode_of(fd), i, path);
         }
+        /* Cutting what is empty changes the content, writing nothing does not. */
+        OK(ftruncate(fd, 0));
+        OK(fchmod(fd, 06755));
+        CHECK_EQ(write(fd, "", 0), 0);
+        CHECK_EQ(mode_of(fd), 06755);
+        OK(ftruncate(fd, 0));
+        CHECK_EQ(mode_of(fd), 0755);
+        OK(fchmod(fd, 06755));
+        OK(truncate(path, 0));
+        CHECK_EQ(mode_of(fd), 0755);
         /* A group's bit without its right to run is for locks, and stays for members. */
         OK(fchmod(fd, 06745));
         CHECK_EQ(write(fd, "abcd", 4), 4);
@@ -635,11 +645,42 @@ static void set_id_bits_of_files(const char *dir)
     OK(close(fd) | close(from) | close(ends[0]) | close(ends[1]));
 }
 
+/* Rights that were taken away while a write went on do not come back with it. */
+static void modes_set_during_writes(const char *dir)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/privileges.%d", dir, getpid());
+    int fd = FD(open(path, O_RDWR | O_CREAT | O_EXCL, 0755));
+    OK(fchown(fd, USER, USER));
+    int ends[2];
+    OK(pipe2(ends, O_NONBLOCK));
+    pid_t pid = CHILD({
+        become(USER);
+        char end;
+        while (read(ends[0], &end, 1) < 0)
+            CHECK_EQ(pwrite(fd, "abcd", 4, 0), 4);
+    });
+    for (int i = 0; i < 2000; i++) {
+        OK(fchmod(fd, 06755));
+        OK(fchmod(fd, 0600));
+        for (int look = 0; look < 3; look++) {
+            sched_yield();
+            CHECK_EQ(mode_of(fd), 0600);
+        }
+    }
+    CHECK_EQ(write(ends[1], "x", 1), 1);
+    JOIN(pid);
+    OK(unlink(path));
+    OK(close(fd) | close(ends[0]) | close(ends[1]));
+}
+
 static void changed_programs(void)
 {
     NEEDS_USERS();
     set_id_bits_of_files(".");
     set_id_bits_of_files("/dev/shm");
+    modes_set_during_writes(".");
+    modes_set_during_writes("/dev/shm");
 }
 
 /* Unnamed files have the mode that was asked for, also once they get a name. */

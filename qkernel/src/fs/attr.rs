@@ -2,7 +2,7 @@
 
 use super::Path;
 use super::access::{self, Actor, Want};
-use super::inode::{AttrChange, S_IFDIR, S_IFREG, S_ISGID, SetTime};
+use super::inode::{AttrChange, S_IFDIR, S_IFREG, S_ISGID, SetIdRule, SetTime};
 use crate::errno::{Errno, Result};
 use crate::task::creds::{CAP_CHOWN, CAP_FSETID};
 
@@ -34,9 +34,8 @@ pub fn chown(actor: &Actor, path: &Path, uid: Option<u32>, gid: Option<u32>) -> 
         }
     }
     // Set-id bits go with the owner they stood for.
-    let has_set_id = stat.mode & access::SET_ID != 0 && stat.kind() != S_IFDIR;
-    let mode = has_set_id.then(|| access::without_set_id(creds, stat.mode, stat.gid) & 0o7777);
-    path.inode.set_attr(&AttrChange { uid, gid, mode, ..AttrChange::default() })
+    let set_id = Some(access::without_set_id as SetIdRule);
+    path.inode.set_attr(&AttrChange { uid, gid, set_id, ..AttrChange::default() })
 }
 
 /// `utimensat(2)`; `None` leaves a time as it is.
@@ -63,12 +62,7 @@ pub fn truncate(actor: &Actor, path: &Path, size: u64) -> Result<()> {
         _ => return Err(Errno::EINVAL),
     }
     access::check(&actor.creds, path, Want::WRITE)?;
-    let before = path.inode.stat()?;
-    path.inode.set_attr(&AttrChange { size: Some(size), ..AttrChange::default() })?;
-    if before.mode & access::SET_ID == 0 {
-        return Ok(());
-    }
-    // Also when they stay: the host takes them away by its own rules.
-    let mode = access::mode_after_write(&actor.creds, before.mode, before.gid) & 0o7777;
-    path.inode.set_attr(&AttrChange { mode: Some(mode), ..AttrChange::default() })
+    // Also when the bits stay: the host takes them away by its own rules.
+    let set_id = Some(access::mode_after_write as SetIdRule);
+    path.inode.set_attr(&AttrChange { size: Some(size), set_id, ..AttrChange::default() })
 }

@@ -5,10 +5,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 
+use super::access::SET_ID;
 use super::file::{FileOps, OpenFlags};
 use super::path::Path;
 use crate::errno::{Errno, Result};
 use crate::sync::SpinLock;
+use crate::task::creds::Creds;
 
 /// A place in an inode where what belongs to the node while it is used can live: a FIFO's pipe, a bound socket.
 pub type Attachment = SpinLock<Option<Arc<dyn Any + Send + Sync>>>;
@@ -67,10 +69,25 @@ pub enum SetTime {
     At(i64),
 }
 
+/// What becomes of set-id bits: the new mode, from credentials, mode and group.
+pub type SetIdRule = fn(&Creds, u32, u32) -> u32;
+
+impl AttrChange {
+    /// The mode to set on a node with these attributes now, if any.
+    pub fn mode_for(&self, mode: u32, gid: u32) -> Option<u32> {
+        let concerns = mode & SET_ID != 0 && mode & S_IFMT != S_IFDIR;
+        let rule = self.set_id.filter(|_| concerns);
+        rule.map_or(self.mode, |rule| Some(rule(&crate::task::current().creds.get(), mode, gid) & 0o7777))
+    }
+}
+
 /// Attribute changes; `None` leaves as is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttrChange {
     pub mode: Option<u32>,
+    /// Sets the mode of a file with set-id bits to what this makes of the current task's credentials and the file's mode
+    /// and group. The node asks it with changes of its attributes locked out, so that none made meanwhile is undone.
+    pub set_id: Option<SetIdRule>,
     pub uid: Option<u32>,
     pub gid: Option<u32>,
     pub size: Option<u64>,

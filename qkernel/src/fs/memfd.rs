@@ -96,7 +96,7 @@ impl Inode for MemNode {
         let now = time::realtime_ns().cast_signed();
         let when = |time| if let SetTime::At(at) = time { at } else { now };
         let mut meta = self.meta.lock();
-        if let Some(mode) = change.mode {
+        if let Some(mode) = change.mode_for(meta.mode, meta.gid) {
             if sealed && (mode ^ meta.mode) & 0o111 != 0 {
                 return Err(Errno::EPERM);
             }

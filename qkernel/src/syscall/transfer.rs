@@ -211,7 +211,7 @@ fn copy_on_host(from: &Cursor<'_>, to: &Cursor<'_>, len: usize) -> Option<usize>
     let (source, target) = (from.file.as_ops::<HostFile>()?, to.file.as_ops::<HostFile>()?);
     limit_write(to.at, &mut IoBuf::constant(&[0])).ok()?;
     let copy = || host::copy_range(source.handle(), from.at, target.handle(), to.at, len as u64);
-    let moved = target.write_by(to.at, copy).ok()?;
+    let moved = target.write_alone(to.at, copy).ok()?;
     (moved > 0).then_some(moved)
 }
 

@@ -92,16 +92,22 @@ impl HostIo {
     pub(super) fn fallocate(&self, file: &HostFile, mode: i32, offset: i64, len: i64) -> Result<i64, Errno> {
         let change = || sys::fallocate(file.as_fd(), mode, offset, len);
         let Some(quota) = file.quota() else { return change() };
+        if mode & libc::FALLOC_FL_INSERT_RANGE != 0 {
+            // It makes holes where blocks were, under windows whose stores then fill them: nothing was reserved for those.
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
         let gives_back = mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_COLLAPSE_RANGE) != 0;
+        // Other modes replace blocks that are there, and may take new ones for them.
+        let only_fills = mode & !libc::FALLOC_FL_KEEP_SIZE == 0;
         let (start, bytes) = (offset.cast_unsigned(), len.cast_unsigned());
-        let need = if gives_back || quota.is_allocated(file.as_fd(), start, bytes) {
+        let need = if gives_back || only_fills && quota.is_allocated(file.as_fd(), start, bytes) {
             Need::default()
         } else {
             let size = Some(start.saturating_add(bytes));
             Need { bytes: bytes.saturating_add(2 * quota::BLOCK), size, ..Need::default() }
         };
-        // Without this mode the file gets as long as what it has.
-        let need = Need { by_blocks: mode & libc::FALLOC_FL_KEEP_SIZE != 0, ..need };
+        // Without this mode the file gets as long as what it has; what gives back leaves nothing behind the end.
+        let need = Need { by_blocks: mode & libc::FALLOC_FL_KEEP_SIZE != 0 && !gives_back, ..need };
         self.changing(Some(quota), &[file.as_fd()], need, change)
     }
 

@@ -283,7 +283,7 @@ impl Quota {
         self.hide(chunk, None);
         let mut ledger = self.lock();
         let seen = Seen::of(file)?;
-        let holes = seen.size.saturating_sub(seen.blocks);
+        let holes = ledger.holes(&seen);
         let before = ledger.windows.get(&seen.key).map_or(0, |count| holes.min(count * WINDOW_CHUNK));
         let more = holes.min(WINDOW_CHUNK).min(holes - before);
         if writable {
@@ -349,7 +349,7 @@ impl Ledger {
             }
             if let Some(windows) = self.windows.get(&seen.key) {
                 // Stores into what is mapped fill holes at any time.
-                bytes += (windows * WINDOW_CHUNK).min(seen.size.saturating_sub(bytes));
+                bytes += (windows * WINDOW_CHUNK).min(self.holes(seen));
             }
         }
         let before = self.charged.insert(seen.key, bytes).unwrap_or(0);
@@ -360,6 +360,12 @@ impl Ledger {
             (true, _) => _ = self.nameless.remove(&seen.key),
             (false, _) => self.unnamed(seen),
         }
+    }
+
+    /// The most that may be holes below a file's end. Blocks behind the end fill none of them.
+    fn holes(&self, seen: &Seen) -> u64 {
+        let filled = if self.by_blocks.contains(&seen.key) { 0 } else { seen.blocks };
+        seen.size.saturating_sub(filled)
     }
 
     /// What growing a file that windows show may let them fill.

@@ -1,6 +1,7 @@
 //! The quota against a temporary directory: what is in it before stands for the host's files.
 
 use std::fs;
+use std::os::fd::AsFd;
 
 use abi::hostcall::{self as nr, HostStatFs, SetAttr};
 use libc::{O_CREAT, O_PATH, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY};
@@ -191,7 +192,6 @@ fn windows_count_the_holes_they_may_fill() {
     assert_eq!(set_size(&bench, handle, 64 * MIB), 0);
     let before = quota.used().0;
     let file = fs::File::options().read(true).write(true).open(bench.dir.path().join("f")).unwrap();
-    use std::os::fd::AsFd;
     quota.show(0, file.as_fd(), true).unwrap();
     quota.show(1, file.as_fd(), true).unwrap();
     assert_eq!(quota.used().0, before + 4 * MIB);
@@ -214,4 +214,35 @@ fn windows_count_the_holes_they_may_fill() {
     assert!(quota.used().0 >= 2 * MIB);
     quota.hide(3, Some(file.as_fd()));
     assert!(is_about(quota.used().0, 0), "{:?}", quota.used());
+}
+
+#[test]
+fn no_range_is_inserted_under_windows() {
+    let (bench, quota) = Bench::with_quota(5 * MIB);
+    let handle = bench.handle(bench.root, "f", O_RDWR | O_CREAT);
+    for at in 0..4 {
+        assert_eq!(bench.write(handle, &[1; 1 << 20], at * MIB), 1 << 20);
+    }
+    let file = fs::File::options().read(true).write(true).open(bench.dir.path().join("f")).unwrap();
+    quota.show(0, file.as_fd(), true).unwrap();
+    quota.show(1, file.as_fd(), true).unwrap();
+    let before = quota.used();
+    let insert = u64::from(libc::FALLOC_FL_INSERT_RANGE.cast_unsigned());
+    let refused = bench.call(nr::FALLOCATE, &[handle.into(), insert, 0, 4 * MIB]);
+    assert_eq!(refused, -i64::from(libc::EOPNOTSUPP));
+    assert_eq!((quota.used(), file.metadata().unwrap().len()), (before, 4 * MIB));
+}
+
+#[test]
+fn blocks_behind_the_end_fill_no_holes() {
+    let (bench, quota) = Bench::with_quota(7 * MIB);
+    let handle = bench.handle(bench.root, "f", O_RDWR | O_CREAT);
+    assert_eq!(set_size(&bench, handle, 4 * MIB), 0);
+    let keep = u64::from(libc::FALLOC_FL_KEEP_SIZE.cast_unsigned());
+    assert_eq!(bench.call(nr::FALLOCATE, &[handle.into(), keep, 4 * MIB, 4 * MIB]), 0);
+    let file = fs::File::options().read(true).write(true).open(bench.dir.path().join("f")).unwrap();
+    quota.show(0, file.as_fd(), true).unwrap();
+    assert!(quota.used().0 >= 6 * MIB, "{:?}", quota.used());
+    assert_eq!(quota.show(1, file.as_fd(), true).unwrap_err().0, libc::ENOSPC);
+    quota.hide(0, Some(file.as_fd()));
 }

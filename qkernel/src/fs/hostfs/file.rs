@@ -50,11 +50,17 @@ impl HostFile {
     }
 
     /// Has the host write to the file, from `offset` on, by a call that returns the number of bytes.
-    pub fn write_by<T: Copy + TryInto<u64>>(
+    pub fn write_alone<T: Copy + TryInto<u64>>(
         &self,
         offset: u64,
         write: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
+        let _io = self.inode.io.lock();
+        self.write_by(offset, write)
+    }
+
+    /// The same for a caller that holds `io`.
+    fn write_by<T: Copy + TryInto<u64>>(&self, offset: u64, write: impl FnOnce() -> Result<T>) -> Result<T> {
         let set_id = self.inode.set_id(&self.handle);
         let moved = write()?;
         let bytes = moved.try_into().unwrap_or(0);
@@ -195,10 +201,11 @@ impl FileOps for HostFile {
     fn truncate(&self, _file: &File, size: u64) -> Result<()> {
         self.check_regular().map_err(|_| Errno::EINVAL)?;
         let _io = self.inode.io.lock();
+        let set_id = self.inode.set_id(&self.handle);
         if size == 0 && !self.inode.fs.shared && self.inode.size(&self.handle)? == 0 {
+            self.inode.content_changed(set_id, &self.handle);
             return Ok(());
         }
-        let set_id = self.inode.set_id(&self.handle);
         let change = AttrChange { size: Some(size), ..AttrChange::default() };
         self.inode.change(&change, Some(&self.handle))?;
         self.inode.content_changed(set_id, &self.handle);

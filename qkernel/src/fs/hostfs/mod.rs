@@ -388,7 +388,20 @@ impl Inode for HostInode {
         Ok(LinkTarget::Text(self.link.call_once(|| target).clone()))
     }
     fn set_attr(&self, change: &AttrChange) -> Result<()> {
-        let result = self.change(change, None);
+        // A write puts the mode back that it found, and must not find an older one.
+        let _io = self.io.lock();
+        let mut change = *change;
+        if change.set_id.is_some() {
+            let stat = self.host_stat(None)?;
+            change.mode = change.mode_for(stat.mode, stat.gid);
+        }
+        let mut cut = Ok(());
+        if let (Some(size), true) = (change.size, change.mode.is_some()) {
+            // The host cuts a file last, and takes the bits away by its own rules.
+            cut = self.change(&AttrChange { size: Some(size), ..AttrChange::default() }, None);
+            change.size = None;
+        }
+        let result = cut.and_then(|()| self.change(&change, None));
         self.changed();
         result
     }

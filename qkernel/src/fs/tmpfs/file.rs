@@ -62,7 +62,9 @@ impl FileOps for TmpFile {
         let write = |offset| {
             limit_write(offset, buf)?;
             let moved = store.write(offset, buf)?;
-            self.changed();
+            if moved > 0 {
+                self.changed();
+            }
             Ok(moved)
         };
         append_position(file, at, &self.inode.io, || Ok(store.size()), write)

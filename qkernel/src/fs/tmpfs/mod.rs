@@ -310,6 +310,7 @@ impl Inode for TmpInode {
         }
         let now = now_ns();
         let mut meta = self.meta.lock();
+        let mode = change.mode_for(meta.mode | self.kind, meta.gid);
         if change.uid.is_some() || change.gid.is_some() {
             meta.uid = change.uid.unwrap_or(meta.uid);
             meta.gid = change.gid.unwrap_or(meta.gid);
@@ -318,7 +319,7 @@ impl Inode for TmpInode {
                 meta.mode &= !(0o4000 | if group_runs { S_ISGID } else { 0 });
             }
         }
-        if let Some(mode) = change.mode {
+        if let Some(mode) = mode {
             meta.mode = mode & !S_IFMT;
         }
         set_time(&mut meta.atime_ns, change.atime, now);

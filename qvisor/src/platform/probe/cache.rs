@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use super::KvmReport;
+use crate::directory::Directory;
 
 /// Changes with what is measured and how it is judged.
 const VERSION: u32 = 1;
@@ -49,7 +50,10 @@ pub fn load(path: &Path) -> Option<KvmReport> {
 pub fn store(path: &Path, report: &KvmReport) {
     let Some(boot_id) = boot_id() else { return };
     let Some(directory) = path.parent() else { return };
-    let _ = fs::create_dir_all(directory);
+    // It may be the state root as well, which others than its owner must not be able to write.
+    if Directory::make(directory).is_err() {
+        return;
+    }
     let entry = Entry { version: VERSION, boot_id, report: report.clone() };
     let Ok(text) = serde_json::to_vec(&entry) else { return };
     let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
@@ -78,6 +82,7 @@ mod tests {
         let report = KvmReport::new(true, Verdict::Interpreted);
         store(&path, &report);
         assert_eq!(load(&path), Some(report));
+        assert_eq!(fs::metadata(&directory).unwrap().mode() & 0o7777, 0o700);
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, text.replace(&boot_id().unwrap(), "another boot")).unwrap();
         assert_eq!(load(&path), None);
