@@ -168,7 +168,7 @@ impl Steps {
         }
         let choice = self.word(2) as usize % (IMPLEMENTED.len() + 24);
         let Some((number, arguments)) = ARGUMENTS.get(choice) else {
-            return if choice % 3 == 0 { self.fault() } else { self.write() };
+            return if choice.is_multiple_of(3) { self.fault() } else { self.write() };
         };
         let mut args = [0; 6];
         for (to, (name, kind)) in args.iter_mut().zip(*arguments) {

@@ -5,6 +5,7 @@
 //! The steps are those of `AddressSpace::commit`, `flush_mirror` and `drop_mirror`. The claim: what a stub has mapped is
 //! never free, and never another process's. The same walk finds the fault in each of two shortcuts.
 
+use std::boxed::Box;
 use std::collections::HashSet;
 use std::vec::Vec;
 
@@ -49,6 +50,9 @@ enum At {
     Done,
 }
 
+/// Where a CPU is, its batch, the operations that it has taken out, what it frees.
+type Cpu = (At, Vec<Op>, Vec<Op>, Option<usize>);
+
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct State {
     owners: [Owner; 2],
@@ -57,8 +61,7 @@ struct State {
     /// What the stub has mapped at the page.
     mapped: Option<usize>,
     queued: Vec<Op>,
-    /// Of each CPU: where it is, its batch, the operations that it has taken out, what it frees.
-    cpus: [(At, Vec<Op>, Vec<Op>, Option<usize>); 2],
+    cpus: [Cpu; 2],
     space_lock: Option<usize>,
     mirror_lock: Option<usize>,
     /// How often each CPU may begin anew.
@@ -226,12 +229,12 @@ impl State {
 }
 
 /// Walks through everything that can happen; how many states there are, or one that is wrong.
-fn walk(rules: Rules) -> Result<usize, State> {
+fn walk(rules: Rules) -> Result<usize, Box<State>> {
     let mut seen = HashSet::from([State::new()]);
     let mut open = Vec::from([State::new()]);
     while let Some(state) = open.pop() {
         if state.is_wrong() {
-            return Err(state);
+            return Err(Box::new(state));
         }
         for next in state.next(rules) {
             if seen.insert(next.clone()) {
