@@ -218,6 +218,8 @@ impl Watchdog {
                 }
                 std::thread::park_timeout(HUSH_PAUSE);
             }
+            // Somebody may have called meanwhile: the caller looks before this thread sleeps.
+            return;
         }
         if self.quiet >= QUIET_LOOKS {
             self.quiet = 0;

@@ -32,8 +32,8 @@ const TOKEN_WAKE: u64 = u64::MAX;
 const TOKEN_ZYGOTE: u64 = 0;
 const SPIN_COMMAND: u64 = 50_000;
 /// How long stubs are watched once the sandbox sleeps, and the processor time that one may use meanwhile.
-const RESTLESS_AFTER: Duration = Duration::from_millis(200);
-const RESTLESS_NS: u64 = 2_000_000;
+const RESTLESS_AFTER: Duration = Duration::from_millis(100);
+const RESTLESS_NS: u64 = 1_000_000;
 
 /// A stub process. It serves one address space, and none after it.
 pub struct Process {
