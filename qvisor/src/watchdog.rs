@@ -31,8 +31,10 @@ const LAST_RESORT: Duration = Duration::from_secs(10);
 /// request.
 const QUIET_LOOKS: u32 = 2;
 /// How often, and how far apart, it looks whether a sandbox that has begun to sleep is at rest.
-const HUSH_TRIES: u32 = 10;
-const HUSH_PAUSE: Duration = Duration::from_millis(5);
+const HUSH_TRIES: u32 = 5;
+const HUSH_PAUSE: Duration = Duration::from_millis(20);
+/// When it looks again whether a quiet sandbox that is doing something has come to rest.
+const STIR_PAUSE: Duration = Duration::from_millis(100);
 /// Most callers named for one thread.
 const CALLERS: usize = 12;
 /// [`Pulse::place`]: kernel code, or the control thread's own.
@@ -222,13 +224,17 @@ impl Watchdog {
             return;
         }
         if self.quiet >= QUIET_LOOKS {
-            self.quiet = 0;
+            // Until a look finds that it is not quiet any more: a single request is no reason to stay up.
             pulses.sleeps.store(true, SeqCst);
-            if pulses.all_rest() {
+            let rests = pulses.all_rest();
+            if rests {
                 std::thread::park();
+                self.last = Instant::now();
             }
             pulses.sleeps.store(false, SeqCst);
-            self.last = Instant::now();
+            if !rests {
+                std::thread::park_timeout(STIR_PAUSE);
+            }
             return;
         }
         std::thread::park_timeout((self.last + TICK).saturating_duration_since(Instant::now()));

@@ -389,12 +389,14 @@ pub(crate) fn hibernated(sandbox: &Sandbox, phys: u64, request: u64) -> i64 {
     let what = if inner.last.is_ok() { hc::REPORT_ASLEEP } else { hc::REPORT_STAYED_WARM };
     drop(inner);
     if what == hc::REPORT_ASLEEP {
-        sandbox.pulses.hush();
         sandbox.machine.trim();
         sandbox.memory.trim();
         footprint::trim_heap();
     }
     sandbox.report(what, request);
+    if what == hc::REPORT_ASLEEP {
+        sandbox.pulses.hush();
+    }
     fault::pass(Point::Asleep);
     0
 }
