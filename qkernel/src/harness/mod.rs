@@ -96,6 +96,7 @@ pub unsafe fn boot(arena: *mut u8, set_gs: impl FnOnce(u64)) {
     limits::set_tasks_max(Some(TASKS_MAX));
     crate::fs::proc::net::set_source(crate::net::tables::write);
     make_init();
+    crate::task::vdso::prepare();
 }
 
 /// A first process without tasks, to which those are left whose parents have ended.
