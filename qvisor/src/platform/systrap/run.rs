@@ -79,7 +79,7 @@ struct UntilWanted<'a> {
 #[derive(Clone, Copy, Default)]
 struct Look {
     at_ns: u64,
-    waited_ns: u64,
+    seen: Activity,
     /// Time in which it could have come.
     idled_ns: u64,
 }
@@ -95,16 +95,19 @@ impl Look {
     /// The look after this one, with what was seen of the stub.
     fn next(self, now_ns: u64, seen: Option<Activity>) -> Self {
         let past = now_ns.saturating_sub(self.at_ns);
-        let (counts, waited_ns) = match seen {
+        let counts = match seen {
             // It waits for a disk, or is stopped from outside.
-            Some(seen) if !seen.could_run => (0, seen.waited_ns),
-            Some(seen) => {
-                let waited = seen.waited_ns.saturating_sub(self.waited_ns);
-                (past.min(LOOK_NS).saturating_sub(waited), seen.waited_ns)
+            Some(seen) if !seen.could_run => 0,
+            // It wants a core and has got none since: how long it has waited, the host says only once it gets one.
+            Some(seen) if !seen.sleeps && seen.slices == self.seen.slices => {
+                seen.ran_ns.saturating_sub(self.seen.ran_ns).min(past)
             }
-            None => (past * DEFIANT_NS / GIVEN_UP_NS, 0),
+            Some(seen) => {
+                past.min(LOOK_NS).saturating_sub(seen.waited_ns.saturating_sub(self.seen.waited_ns))
+            }
+            None => past * DEFIANT_NS / GIVEN_UP_NS,
         };
-        Self { at_ns: now_ns, waited_ns, idled_ns: self.idled_ns + counts }
+        Self { at_ns: now_ns, seen: seen.unwrap_or(self.seen), idled_ns: self.idled_ns + counts }
     }
 }
 
@@ -122,7 +125,7 @@ impl Patience for UntilWanted<'_> {
         let now_ns = cpu::clock_ns(libc::CLOCK_MONOTONIC);
         let look = match self.last.get() {
             Some(last) => last.next(now_ns, seen),
-            None => Look { at_ns: now_ns, waited_ns: seen.map_or(0, |seen| seen.waited_ns), idled_ns: 0 },
+            None => Look { at_ns: now_ns, seen: seen.unwrap_or_default(), idled_ns: 0 },
         };
         self.last.set(Some(look));
         look.idled_ns < DEFIANT_NS
@@ -414,25 +417,34 @@ mod tests {
         1000
     }
 
-    fn running(waited_ns: u64) -> Option<Activity> {
-        Some(Activity { could_run: true, waited_ns })
+    /// It got a core in each round.
+    fn running(round: u64, waited_ns: u64) -> Option<Activity> {
+        Some(Activity { could_run: true, slices: round, waited_ns, ..Activity::default() })
     }
 
     #[test]
     fn who_could_come_and_does_not_is_lost_soon() {
-        assert_eq!(looks(|_| running(0)), 5);
+        assert_eq!(looks(|round| running(round, 0)), 5);
         // Half of the time others had the core.
-        assert_eq!(looks(|round| running(5 * round * MS)), 10);
+        assert_eq!(looks(|round| running(round, 5 * round * MS)), 10);
+        let sleeps = Activity { could_run: true, sleeps: true, ..Activity::default() };
+        assert_eq!(looks(|_| Some(sleeps)), 5);
+        // It never gives the core away.
+        assert_eq!(
+            looks(|round| Some(Activity { could_run: true, ran_ns: 10 * round * MS, ..Activity::default() })),
+            5
+        );
         assert_eq!(looks(|_| None), 500);
     }
 
     #[test]
     fn who_cannot_come_is_waited_for() {
-        assert_eq!(looks(|round| running(10 * round * MS)), 1000, "starved");
-        let held = |_| Some(Activity { could_run: false, waited_ns: 0 });
+        assert_eq!(looks(|round| running(round, 10 * round * MS)), 1000, "got a core, and lost it");
+        assert_eq!(looks(|_| running(0, 0)), 1000, "got none at all");
+        let held = |_| Some(Activity::default());
         assert_eq!(looks(held), 1000, "waits for a disk, or stopped");
         // The vCPU itself did not run: one late look counts little.
-        let late = Look::default().next(900 * MS, running(0));
+        let late = Look::default().next(900 * MS, running(1, 0));
         assert!(late.idled_ns < DEFIANT_NS / 2);
     }
 }

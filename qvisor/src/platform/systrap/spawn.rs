@@ -210,12 +210,18 @@ pub fn wait_end(pidfd: &OwnedFd) {
 }
 
 /// What a thread of a child does, as the host sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Activity {
     /// It waits neither for a disk nor to be continued.
     pub could_run: bool,
-    /// How long it has waited for a core, in nanoseconds.
+    /// It neither runs nor waits for a core.
+    pub sleeps: bool,
+    /// How long it has run, in nanoseconds.
+    pub ran_ns: u64,
+    /// How long it had waited for a core when it got one last, in nanoseconds.
     pub waited_ns: u64,
+    /// How often it got one.
+    pub slices: u64,
 }
 
 /// Looks at a thread of a child, by `/proc`.
@@ -224,8 +230,9 @@ pub fn activity(proc: &OwnedFd, pid: i32, tid: i32) -> Option<Activity> {
     // The name before the state may hold anything, also `)`.
     let state = stat.rsplit_once(") ")?.1.chars().next()?;
     let schedstat = read_small(proc, &format!("{pid}/task/{tid}/schedstat"))?;
-    let waited_ns = schedstat.split_whitespace().nth(1)?.parse().ok()?;
-    Some(Activity { could_run: matches!(state, 'R' | 'S'), waited_ns })
+    let mut numbers = schedstat.split_whitespace().map(|number| number.parse().ok());
+    let (ran_ns, waited_ns, slices) = (numbers.next()??, numbers.next()??, numbers.next()??);
+    Some(Activity { could_run: matches!(state, 'R' | 'S'), sleeps: state == 'S', ran_ns, waited_ns, slices })
 }
 
 fn read_small(directory: &OwnedFd, path: &str) -> Option<String> {

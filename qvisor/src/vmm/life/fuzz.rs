@@ -57,8 +57,12 @@ pub fn play(input: &[u8]) {
     };
     let events = Arc::new(EventQueue::new());
     let life = Life::new(Arc::new(channel), None, Arc::clone(&events), hibernation);
-    let mut world =
-        World { life: life.expect("a pair of sockets"), events, peers: Peers::new(false), others: Vec::new() };
+    let mut world = World {
+        life: life.expect("a pair of sockets"),
+        events,
+        peers: Peers::new(false),
+        others: Vec::new(),
+    };
     while world.step(&mut input).is_some() {
         let progress = world.life.lock();
         assert!(progress.waiters.len() <= WAITERS_MAX && !progress.ending);
