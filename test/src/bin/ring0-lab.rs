@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 use std::time::Instant;
 
 use abi::boot::Platform;
@@ -79,6 +80,8 @@ fn boot(kernel: &'static [u8], mode: &str) -> (Result<u32, SandboxError>, u64) {
     let place: Arc<OnceLock<Weak<Sandbox>>> = Arc::default();
     let (mark, failures) = (AtomicU64::new(0), Arc::new(AtomicU64::new(0)));
     let mut config = SandboxConfig::new(Platform::Kvm, 2, 64 << 20);
+    // The test kernel waits in ring 0, for longer than any kernel should.
+    config.patience = Duration::from_secs(3600);
     config.kernel = kernel;
     config.kernel_bytes = 64 << 20;
     let (found, counted) = (Arc::clone(&place), Arc::clone(&failures));
