@@ -1,6 +1,7 @@
 //! The VMM of Dormouse: guest memory, vCPUs, the platforms, what the kernel asks of the host, the sandbox's life on the
 //! host, and the `dormouse` command.
 
+mod activity;
 pub mod boot;
 pub mod cli;
 pub mod container;

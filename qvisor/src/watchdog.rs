@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use abi::hostcall as hc;
 
+use crate::activity::Activity;
 use crate::platform::cpu;
 use crate::platform::fault::{self, STACK_WORDS};
 use crate::sandbox::Sandbox;
@@ -277,19 +278,15 @@ fn look_at(sandbox: &Sandbox, cpu: u32, pulse: &Pulse, seen: &mut Seen, late: bo
         seen.stuck = 0;
         return !moved && place == RESTS;
     }
-    let Some((state, ran_ns)) = sandbox.files.thread_state(pulse.tid.load(Relaxed)) else { return false };
-    let starved = ran_ns.saturating_sub(std::mem::replace(&mut seen.ran_ns, ran_ns)) < STARVED_NS;
-    seen.stuck += u32::from(!late && could_go_on(state, starved, place));
+    let Some(found) = sandbox.files.thread_activity(pulse.tid.load(Relaxed)) else { return false };
+    let starved = found.ran_ns.saturating_sub(std::mem::replace(&mut seen.ran_ns, found.ran_ns)) < STARVED_NS;
+    seen.stuck += u32::from(!late && could_go_on(found, starved, place));
     false
 }
 
-/// Whether a thread in this state (proc(5)) is to blame if it makes no progress.
-fn could_go_on(state: char, starved: bool, place: u32) -> bool {
-    match state {
-        'R' => !starved,
-        'S' => !waits_for_files(place),
-        _ => false,
-    }
+/// Whether a thread is to blame if it makes no progress.
+fn could_go_on(found: Activity, starved: bool, place: u32) -> bool {
+    found.could_run && if found.sleeps { !waits_for_files(place) } else { !starved }
 }
 
 /// Whether a hostcall waits for files of the host, or for whoever reads the log, which are as slow as they are.
@@ -330,12 +327,13 @@ mod tests {
 
     #[test]
     fn only_who_could_go_on_is_to_blame() {
-        assert!(could_go_on('R', false, IN_CODE) && could_go_on('S', false, hc::AS_SYNC));
-        assert!(!could_go_on('R', true, IN_CODE), "starved");
-        for state in ['D', 'T', 't'] {
-            assert!(!could_go_on(state, false, hc::AS_SYNC), "waits for a disk, or is stopped");
-        }
-        assert!(!could_go_on('S', false, hc::OPEN) && !could_go_on('S', false, hc::SWAP_IN));
+        let runs = Activity { could_run: true, ..Activity::default() };
+        let sleeps = Activity { sleeps: true, ..runs };
+        assert!(could_go_on(runs, false, IN_CODE) && could_go_on(sleeps, false, hc::AS_SYNC));
+        assert!(!could_go_on(runs, true, IN_CODE), "starved");
+        let held = Activity::default();
+        assert!(!could_go_on(held, false, hc::AS_SYNC), "waits for a disk, or is stopped");
+        assert!(!could_go_on(sleeps, false, hc::OPEN) && !could_go_on(sleeps, false, hc::SWAP_IN));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! crossed as any directory is; what is mounted there is decided when the mounts are made (they are copied without
 //! what lies below them), not here.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -18,6 +18,7 @@ use super::quota::{Held, Need, Quota};
 use super::sockets::SocketKind;
 use super::streams::Stream;
 use super::sys::{self, Errno};
+use crate::activity::Activity;
 use crate::io::{EventSink, IoThreads};
 use crate::lock::{Mutex, Rank};
 
@@ -289,19 +290,9 @@ impl HostIo {
         sys::openat(self.proc_dir.as_fd(), c"../..", flags, 0)
     }
 
-    /// The state of one of this process's threads, by its letter in proc(5), and how long it has run, in nanoseconds.
-    pub(crate) fn thread_state(&self, tid: i32) -> Option<(char, u64)> {
-        let read = |name: &str| {
-            let path = CString::new(format!("../task/{tid}/{name}")).ok()?;
-            let file = sys::openat(self.proc_dir.as_fd(), &path, libc::O_RDONLY, 0).ok()?;
-            let mut text = String::new();
-            std::io::Read::read_to_string(&mut std::fs::File::from(file), &mut text).ok()?;
-            Some(text)
-        };
-        // The name before the state may hold anything, also `)`.
-        let state = read("stat")?.rsplit_once(") ")?.1.chars().next()?;
-        let ran_ns = read("schedstat")?.split_whitespace().next()?.parse().ok()?;
-        Some((state, ran_ns))
+    /// What one of this process's threads does.
+    pub(crate) fn thread_activity(&self, tid: i32) -> Option<Activity> {
+        Activity::of(self.proc_dir.as_fd(), &format!("../task/{tid}"))
     }
 
     /// What the host says of this process's memory, as `/proc/PID/smaps_rollup` has it; nothing when it does not say.

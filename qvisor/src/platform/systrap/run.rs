@@ -1,7 +1,7 @@
 //! Running user code, and changing what a stub has mapped.
 
 use std::cell::Cell;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -16,9 +16,9 @@ use super::area::{COMMAND_RUN, SET_FS, SET_GS};
 use super::mapper::Order;
 use super::pace::{Pacing, Place, Waited};
 use super::process::Process;
-use super::spawn::{self, Activity};
 use super::thread::{Lost, Patience, StubThread};
 use super::{CpuState, Last, Own, Systrap};
+use crate::activity::Activity;
 use crate::platform::cpu;
 use crate::sandbox::Sandbox;
 
@@ -121,7 +121,9 @@ impl Patience for UntilWanted<'_> {
     /// signal, or plays with its turn, does not; one that the host keeps from running cannot, and is waited for.
     fn call_back(&self) -> bool {
         self.process.interrupt_cpu(self.cpu);
-        let seen = self.proc.and_then(|proc| spawn::activity(proc, self.process.pid(), self.tid));
+        let seen = self.proc.and_then(|proc| {
+            Activity::of(proc.as_fd(), &format!("{}/task/{}", self.process.pid(), self.tid))
+        });
         let now_ns = cpu::clock_ns(libc::CLOCK_MONOTONIC);
         let look = match self.last.get() {
             Some(last) => last.next(now_ns, seen),

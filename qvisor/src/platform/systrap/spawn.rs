@@ -1,6 +1,6 @@
 //! The host calls behind stub processes: the control file, the zygote's start, waiting and reaping.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
@@ -207,44 +207,6 @@ pub fn wait_end(pidfd: &OwnedFd) {
     let mut poll = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one structure of this function's own.
     while unsafe { libc::poll(&raw mut poll, 1, -1) } != 1 {}
-}
-
-/// What a thread of a child does, as the host sees it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Activity {
-    /// It waits neither for a disk nor to be continued.
-    pub could_run: bool,
-    /// It neither runs nor waits for a core.
-    pub sleeps: bool,
-    /// How long it has run, in nanoseconds.
-    pub ran_ns: u64,
-    /// How long it had waited for a core when it got one last, in nanoseconds.
-    pub waited_ns: u64,
-    /// How often it got one.
-    pub slices: u64,
-}
-
-/// Looks at a thread of a child, by `/proc`.
-pub fn activity(proc: &OwnedFd, pid: i32, tid: i32) -> Option<Activity> {
-    let stat = read_small(proc, &format!("{pid}/task/{tid}/stat"))?;
-    // The name before the state may hold anything, also `)`.
-    let state = stat.rsplit_once(") ")?.1.chars().next()?;
-    let schedstat = read_small(proc, &format!("{pid}/task/{tid}/schedstat"))?;
-    let mut numbers = schedstat.split_whitespace().map(|number| number.parse().ok());
-    let (ran_ns, waited_ns, slices) = (numbers.next()??, numbers.next()??, numbers.next()??);
-    Some(Activity { could_run: matches!(state, 'R' | 'S'), sleeps: state == 'S', ran_ns, waited_ns, slices })
-}
-
-fn read_small(directory: &OwnedFd, path: &str) -> Option<String> {
-    let path = CString::new(path).ok()?;
-    // SAFETY: makes a descriptor.
-    let fd = unsafe { libc::openat(directory.as_raw_fd(), path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    let file = owned(fd, "look at a stub").ok()?;
-    let mut bytes = [0_u8; 1024];
-    // SAFETY: writes into the array only.
-    let len = unsafe { libc::read(file.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len()) };
-    let text = bytes.get(..usize::try_from(len).ok()?)?;
-    Some(String::from_utf8_lossy(text).into_owned())
 }
 
 /// Blocks every signal for the calling thread but those that a fault raises: a handler somebody else installed must
