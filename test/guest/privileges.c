@@ -689,7 +689,11 @@ static void unnamed_files(const char *dir)
     char path[128], source[64];
     snprintf(path, sizeof path, "%s/privileges.%d", dir, getpid());
     umask(0);
-    int fd = FD(open(dir, O_TMPFILE | O_RDWR, 07777));
+    int fd = open(dir, O_TMPFILE | O_RDWR, 07777);
+    /* A layer is an overlay of the host's, which have them since Linux 6.3. */
+    if (fd < 0 && errno == EOPNOTSUPP && strcmp(dir, "/dev/shm"))
+        return;
+    FD(fd);
     CHECK_EQ(mode_of(fd), 07777);
     snprintf(source, sizeof source, "/proc/self/fd/%d", fd);
     OK(linkat(AT_FDCWD, source, AT_FDCWD, path, AT_SYMLINK_FOLLOW));
