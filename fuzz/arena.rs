@@ -1,12 +1,14 @@
 //! Memory and a CPU for the kernel without a VMM.
 
+use machine::testing;
+use qkernel::boot::KERNEL;
 use qkernel::harness;
 
 /// Boots the kernel on the calling thread.
 pub fn boot() {
     const ALIGN: usize = 4 << 20;
     const ARCH_SET_GS: libc::c_int = 0x1001;
-    let bytes = harness::ARENA_BYTES as usize;
+    let bytes = testing::ARENA_BYTES as usize;
     // SAFETY: a new mapping. Pages take memory once they are touched.
     let start = unsafe {
         libc::mmap(
@@ -26,5 +28,6 @@ pub fn boot() {
         assert_eq!(set, 0, "GS base");
     };
     // SAFETY: the arena is ours, zero-filled and aligned; nobody boots a second time.
-    unsafe { harness::boot(arena, set_gs) };
+    unsafe { testing::boot(arena, set_gs, harness::HOST, &KERNEL.upcalls) };
+    harness::start();
 }

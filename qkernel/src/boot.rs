@@ -1,115 +1,91 @@
 //! Boot: from the VMM's first call to the first program.
 
 pub mod entrant;
+mod events;
 mod spec;
 
 use abi::boot::BootInfo;
 use abi::hostcall::{REPORT_READY, REPORT_RUNNING};
-use abi::layout::{RECORDS_MAX, RECORDS_PHYS};
 use alloc::borrow::Cow;
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use crate::errno::{Errno, Result};
 use crate::fs::{self, FileTable, FsContext};
-use crate::hibernate::{idle, stats};
-use crate::mm::{AddressSpace, frames, heap};
-use crate::platform::{self, UserContext};
-use crate::sync::SpinLock;
+use crate::hibernate::{self, idle};
+use crate::net;
 use crate::syscall::{self, Ctx};
 use crate::task::creds::Creds;
 use crate::task::exec::{self, Program};
-use crate::task::limits::{self, Limits};
+use crate::task::limits::{self, Limits, RLIMIT_STACK};
 use crate::task::process::{Node, Process, TREE};
 use crate::task::signal::{self, SigHand, TaskSignals};
-use crate::task::wait::WaitQueue;
-use crate::task::{Start, Task, TaskParts, sched};
-use crate::{arch, host, log, net, time};
+use crate::task::{self, Start, Task, TaskParts};
+use machine::boot::Kernel;
+use machine::errno::{Errno, Result};
+use machine::host;
+use machine::mm::{AddressSpace, stats, working_set};
+use machine::platform::UserContext;
+use machine::sched;
+use machine::sched::Runnable;
+use machine::sched::wait::WaitQueue;
+use machine::sync::SpinLock;
+use machine::thread;
+use machine::upcall::Upcalls;
 pub use spec::{MountSpec, Spec, StreamSpec};
 
-static READY: AtomicBool = AtomicBool::new(false);
 /// The VMM lets the first process begin.
 static STARTED: AtomicBool = AtomicBool::new(false);
 static START: WaitQueue = WaitQueue::new();
 
-/// Ends the sandbox because the kernel contradicts itself.
-pub fn die(message: &str) -> ! {
-    host::panic(message)
-}
+/// What the lower half needs of this one.
+pub static KERNEL: Kernel = Kernel {
+    upcalls: Upcalls {
+        host_event: events::handle,
+        stack_limit: || task::current().process.limits.lock().soft(RLIMIT_STACK),
+        shrink_caches: fs::dentry::shrink,
+    },
+    first_cpu,
+    other_cpu: || run_idle(new_idle()),
+};
 
-/// Where every CPU enters, on its boot stack.
-///
-/// # Safety
-/// `boot` is the VMM's boot information; called once on each CPU.
-#[allow(unsafe_code)]
-pub unsafe fn enter(boot: *const BootInfo, cpu: u32) -> ! {
-    // SAFETY: the caller vouches for the pointer; nobody writes to it any more.
-    let boot = unsafe { &*boot };
-    if cpu == 0 {
-        start_first(boot);
-    } else {
-        while !READY.load(Ordering::Acquire) {
-            if platform::is_ready() {
-                platform::relax();
-            }
-            core::hint::spin_loop();
-        }
-        start_cpu(boot, cpu)
-    }
-}
-
-fn start_cpu(boot: &BootInfo, cpu: u32) -> ! {
-    if !platform::is_systrap() {
-        arch::ring0::init_cpu(boot, cpu);
-    }
-    match idle_task() {
-        Ok(idle) => sched::idle_loop(idle),
-        Err(_) => die("no memory for an idle task"),
-    }
-}
-
-fn start_first(boot: &BootInfo) -> ! {
-    platform::init(boot);
-    log::set_level(boot.log_level);
-    // SAFETY: the VMM left this range of kernel memory free and zero-filled; this is the only call.
-    #[allow(unsafe_code)]
-    unsafe {
-        heap::init(boot.heap_phys, boot.heap_end_phys);
-    };
-    if !platform::is_systrap() {
-        arch::ring0::init_cpu(boot, 0);
-    }
-    if boot.version != abi::ABI_VERSION {
-        die("the VMM speaks another version of the interface");
-    }
-    time::init(boot.tsc_hz);
+fn first_cpu(boot: &BootInfo, records: &[u8]) -> ! {
     syscall::table::set_strace(boot.strace != 0);
-    crate::mm::copies::share_files(boot.share_files != 0);
-    if frames::init(boot).is_err() {
-        die("user memory cannot be set up");
-    }
-    stats::init();
-    let idle = match idle_task() {
-        Ok(idle) => idle,
-        Err(_) => die("no memory for an idle task"),
-    };
-    sched::adopt_idle(&idle);
-    start_init(read_spec(boot));
-    READY.store(true, Ordering::Release);
-    sched::idle_loop(idle)
+    machine::mm::copies::share_files(boot.share_files != 0);
+    let idle = new_idle();
+    sched::adopt_idle(&(idle.clone() as Runnable));
+    start_init(Spec::parse(records));
+    machine::boot::release_others();
+    run_idle(idle)
 }
 
-#[allow(unsafe_code)]
-fn read_spec(boot: &BootInfo) -> Spec {
-    let len = boot.records_len.min(RECORDS_MAX) as usize;
-    // SAFETY: the VMM wrote the records there before the kernel started.
-    let bytes = unsafe { core::slice::from_raw_parts(platform::ptr::<u8>(RECORDS_PHYS), len) };
-    let spec = Spec::parse(bytes);
-    // Memory that stays is only lost.
-    let _ = platform::release(RECORDS_PHYS, (len as u64).next_multiple_of(abi::PAGE_SIZE));
-    spec
+fn new_idle() -> Arc<Task> {
+    match idle_task() {
+        Ok(idle) => idle,
+        Err(_) => host::die("no memory for an idle task"),
+    }
+}
+
+/// The life of a CPU that has nothing to do. Runs on the boot stack.
+fn run_idle(idle: Arc<Task>) -> ! {
+    sched::adopt_idle(&(idle as Runnable));
+    loop {
+        thread::handle_pending();
+        if sched::run_others() {
+            continue;
+        }
+        working_set::help();
+        idle::rest();
+        idle::look();
+        if hibernate::is_wanted() && hibernate::attempt() {
+            continue;
+        }
+        sched::wait_for_work(|| {
+            stats::refresh();
+            hibernate::look_again_ns()
+        });
+    }
 }
 
 /// A task that stands for a CPU with nothing to do.
@@ -147,7 +123,7 @@ fn start_init(mut spec: Spec) {
     };
     let hold = spec.hold();
     *INIT_PROGRAM.lock() = Some(InitProgram { args: spec.args, env: spec.env, hold });
-    sched::start(&task);
+    task.start();
 }
 
 /// What process 1 becomes.
@@ -300,9 +276,4 @@ pub fn host_signal(number: i64, flags: u32) {
     if let Some(process) = crate::task::process::find_process(1) {
         signal::send_to_process(&process, number, source);
     }
-}
-
-/// Random bytes from the host, for layouts and stack canaries.
-pub fn random(bytes: &mut [u8]) {
-    host::random(bytes);
 }

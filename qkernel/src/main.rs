@@ -7,7 +7,7 @@ extern crate alloc;
 use abi::boot::BootInfo;
 use core::alloc::{GlobalAlloc, Layout};
 use core::fmt::Write;
-use qkernel::mm::heap::HEAP;
+use machine::heap::HEAP;
 
 struct KernelAllocator;
 
@@ -38,7 +38,7 @@ static ALLOCATOR: KernelAllocator = KernelAllocator;
 #[unsafe(no_mangle)]
 extern "sysv64" fn _start(boot: *const BootInfo, cpu: u32) -> ! {
     // SAFETY: the VMM calls this once on each CPU with its boot information.
-    unsafe { qkernel::boot::enter(boot, cpu) }
+    unsafe { machine::boot::enter(boot, cpu, &qkernel::boot::KERNEL) }
 }
 
 /// A line built on the stack: the heap may be what broke.
@@ -61,5 +61,5 @@ impl Write for Line {
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     let mut line = Line { bytes: [0; 256], len: 0 };
     let _ = write!(line, "{info}");
-    qkernel::host::panic(core::str::from_utf8(&line.bytes[..line.len]).unwrap_or("panic"))
+    machine::host::die(core::str::from_utf8(&line.bytes[..line.len]).unwrap_or("panic"))
 }

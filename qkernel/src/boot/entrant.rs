@@ -3,7 +3,6 @@
 //! An *entrant* leads a session of its own and has no parent inside: its parent's id is 0, nobody waits for it, and the
 //! kernel itself buries it. Its children go to the first process when it ends. The VMM knows it by an id, is told once when
 //! its program runs and once when it has ended, or once that it does not run.
-#![deny(unsafe_code)]
 
 use abi::boot::EXEC_RECORDS_MAX;
 use abi::hostcall::{REPORT_EXEC_ENDED, REPORT_EXEC_FAILED, REPORT_EXEC_STARTED, STIRRED_BY_EXEC};
@@ -15,17 +14,18 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use super::{Spec, find_program, new_leader, reason};
-use crate::errno::{Errno, Result};
 use crate::fs::tty::{Tty, console};
 use crate::fs::{self, FileTable, Terminal};
 use crate::hibernate::{self, idle};
-use crate::host;
-use crate::mm::AddressSpace;
-use crate::sync::SpinLock;
 use crate::syscall::Ctx;
 use crate::task::process::TREE;
 use crate::task::signal::{self, Source};
-use crate::task::{Process, Task, exec, exit, limits, oom, pause, sched};
+use crate::task::{Process, Task, exec, exit, limits, oom};
+use machine::errno::{Errno, Result};
+use machine::host;
+use machine::mm::AddressSpace;
+use machine::sched::pause;
+use machine::sync::SpinLock;
 
 /// Exit code of failures that are not the program's.
 const EXIT_FAILURE: u8 = 125;
@@ -61,7 +61,7 @@ pub fn admit(id: u64, len: i64, is_woken: bool) {
         Ok(())
     };
     match room.and_then(|()| take_spec(id, len)).and_then(|spec| new_entrant(id, spec)) {
-        Ok(task) => sched::start(&task),
+        Ok(task) => task.start(),
         // Nobody is there any more to be told.
         Err(Errno::ESRCH) => return,
         Err(error) => {
@@ -90,6 +90,7 @@ fn new_entrant(id: u64, spec: Spec) -> Result<Arc<Task>> {
     let context = fs::context_of(&spec).ok_or(Errno::ENOENT)?;
     let task = new_leader(&spec, None, context, FileTable::new(), enter)?;
     task.process.entrant.store(id, Ordering::Relaxed);
+    task.thread.sched.allow_reserve();
     let (process, spec) = (Arc::downgrade(&task.process), Some(spec));
     let entrant = Entrant { process, console: None, spec, status: None };
     ENTRANTS.lock().insert(id, entrant);

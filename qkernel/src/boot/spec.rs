@@ -1,14 +1,13 @@
 //! What the VMM says about the first process, or one that comes in later, read from their records.
-#![deny(unsafe_code)]
 
 use abi::boot as ab;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::host::Handle;
 use crate::task::creds::{CAP_ALL, Creds};
 use crate::task::limits::{Limit, Limits, RLIM_COUNT};
+use machine::host::Handle;
 
 /// What the first process is and sees; see `abi::boot`'s tags.
 #[derive(Default)]
@@ -95,7 +94,7 @@ impl Spec {
         let mut spec = Self::default();
         for record in ab::records(bytes) {
             if spec.take(record.tag, record.data).is_none() {
-                crate::warn!("boot record {} is malformed", record.tag);
+                machine::warn!("boot record {} is malformed", record.tag);
             }
         }
         spec

@@ -6,9 +6,9 @@ use bitflags::bitflags;
 use super::inode::{S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, S_ISGID, S_ISUID, S_ISVTX};
 use super::mount::Limits;
 use super::{FsContext, Inode, Path, Stat};
-use crate::errno::{Errno, Result};
 use crate::syscall::Ctx;
 use crate::task::creds::{CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_FSETID, Creds};
+use machine::errno::{Errno, Result};
 
 bitflags! {
     /// What is wanted of a node; the bits of `access(2)`.

@@ -3,9 +3,9 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::Stat;
-use crate::errno::Result;
-use crate::mm::account;
-use crate::time;
+use machine::errno::Result;
+use machine::mm::account;
+use machine::time;
 
 /// What an object and the descriptors' tables that lead to it take, at most; queues and buffers are charged as they grow.
 const OBJECT_BYTES: usize = 4096;

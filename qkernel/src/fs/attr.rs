@@ -3,8 +3,8 @@
 use super::Path;
 use super::access::{self, Actor, Want};
 use super::inode::{AttrChange, S_IFDIR, S_IFREG, S_ISGID, SetIdRule, SetTime};
-use crate::errno::{Errno, Result};
 use crate::task::creds::{CAP_CHOWN, CAP_FSETID};
+use machine::errno::{Errno, Result};
 
 /// `chmod(2)`.
 pub fn chmod(actor: &Actor, path: &Path, mode: u32) -> Result<()> {

@@ -12,7 +12,7 @@ use hashbrown::HashMap;
 
 use super::Inode;
 use super::inode::S_IFDIR;
-use crate::sync::{Mutex, SpinLock};
+use machine::sync::{Mutex, SpinLock};
 
 /// Most cached names that aren't directories (absent ones included).
 const LEAVES_MAX: usize = 24_576;

@@ -9,12 +9,14 @@ use alloc::vec;
 use core::any::Any;
 
 use super::inode::{Inode, NewNode, NodeKind, S_IFCHR, Stat};
-use super::poll::{PollEvents, PollTable};
+use super::poll::PollTable;
 use super::{At, File, FileOps, OpenFlags, Whence};
-use crate::errno::{Errno, Result};
-use crate::mm::{IoBuf, MemoryObject, PageStore};
-use crate::sync::Once;
-use crate::task::{self, sched};
+use crate::task;
+use machine::errno::{Errno, Result};
+use machine::mm::{IoBuf, MemoryObject, PageStore};
+use machine::sched;
+use machine::sched::wait::PollEvents;
+use machine::sync::Once;
 
 /// A device number.
 pub const fn device(major: u64, minor: u64) -> u64 {
@@ -163,7 +165,7 @@ pub fn fill_random(buf: &mut IoBuf<'_>) -> Result<usize> {
     let mut bytes = vec![0u8; buf.remaining().min(RANDOM_BYTES)];
     fill(buf, |buf| {
         let len = buf.remaining().min(RANDOM_BYTES);
-        crate::random::fill(&mut bytes[..len]);
+        machine::random::fill(&mut bytes[..len]);
         buf.fill(&bytes[..len])
     })
 }

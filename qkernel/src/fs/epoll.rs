@@ -15,12 +15,13 @@ use alloc::vec::Vec;
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use super::poll::{PollEvents, PollTable};
+use super::poll::PollTable;
 use super::{File, FileOps, OpenFlags, Stat, anon, host_poll};
-use crate::errno::{Errno, Result};
-use crate::mm::account;
-use crate::sync::{Mutex, SpinLock};
-use crate::task::wait::{WaitQueue, Wake, Waker};
+use machine::errno::{Errno, Result};
+use machine::mm::account;
+use machine::sched::wait::PollEvents;
+use machine::sched::wait::{WaitQueue, Wake, Waker};
+use machine::sync::{Mutex, SpinLock};
 
 pub const EPOLLEXCLUSIVE: u32 = 1 << 28;
 pub const EPOLLWAKEUP: u32 = 1 << 29;
@@ -488,7 +489,7 @@ mod tests {
     use super::*;
     use crate::fs::eventfd::EventFile;
     use crate::fs::{At, pipe};
-    use crate::mm::IoBuf;
+    use machine::mm::IoBuf;
 
     const IN: u32 = 1;
 

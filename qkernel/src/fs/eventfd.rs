@@ -6,12 +6,13 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 
-use super::poll::{PollEvents, PollTable};
+use super::poll::PollTable;
 use super::{At, File, FileOps, OpenFlags, Stat, anon};
-use crate::errno::{Errno, Result};
-use crate::mm::IoBuf;
-use crate::sync::SpinLock;
-use crate::task::wait::WaitQueue;
+use machine::errno::{Errno, Result};
+use machine::mm::IoBuf;
+use machine::sched::wait::PollEvents;
+use machine::sched::wait::WaitQueue;
+use machine::sync::SpinLock;
 
 /// Largest value the counter takes.
 const MAX: u64 = u64::MAX - 1;

@@ -7,12 +7,13 @@ use bitflags::bitflags;
 use core::any::Any;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::poll::{PollEvents, PollTable};
+use super::poll::PollTable;
 use super::{Path, Stat};
-use crate::errno::{Errno, Result};
-use crate::mm::{IoBuf, MemoryObject, account};
-use crate::sync::{Mutex, SpinLock};
 use crate::syscall::Ctx;
+use machine::errno::{Errno, Result};
+use machine::mm::{IoBuf, MemoryObject, account};
+use machine::sched::wait::PollEvents;
+use machine::sync::{Mutex, SpinLock};
 
 bitflags! {
     /// `O_*` of `open(2)`.

@@ -7,15 +7,14 @@ use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::poll::PollEvents;
 pub use super::readiness::Readiness;
-use crate::sync::SpinLock;
-use crate::task::wait::{WaitQueue, Wake};
+use machine::events;
+use machine::sched::wait::PollEvents;
+use machine::sched::wait::{WaitQueue, Wake};
+use machine::sync::SpinLock;
 
 static NEXT_TOKEN: AtomicU64 = AtomicU64::new(1);
 static TARGETS: SpinLock<BTreeMap<u64, Target>> = SpinLock::new(BTreeMap::new());
-/// Rounds of taking events from the host. A change that is told in a round held when the round had begun.
-static ROUND: AtomicU64 = AtomicU64::new(0);
 /// There has been a socket.
 static EDGES: AtomicBool = AtomicBool::new(false);
 
@@ -53,21 +52,11 @@ pub fn unregister(token: u64) {
     TARGETS.lock().remove(&token);
 }
 
-/// Begins a round of taking events; its number goes to [`ready`].
-pub fn begin_round() -> u64 {
-    ROUND.fetch_add(1, Ordering::SeqCst) + 1
-}
-
-/// The latest round that has begun.
-pub(super) fn round() -> u64 {
-    ROUND.load(Ordering::SeqCst)
-}
-
 /// Takes what the host has to tell of sockets, before "nothing is ready" is an answer that a program gets to see. A task
 /// that goes to sleep need not: an idle CPU looks by itself.
 pub fn look() {
     if EDGES.load(Ordering::Relaxed) {
-        crate::host::handle_events();
+        events::take();
     }
 }
 

@@ -18,10 +18,10 @@ use super::{
 };
 use crate::boot::{MountSpec, Spec, StreamSpec};
 use crate::config::NR_OPEN;
-use crate::errno::{Errno, Result};
-use crate::host::Handle;
-use crate::sync::Once;
 use crate::task::creds::Creds;
+use machine::errno::{Errno, Result};
+use machine::host::Handle;
+use machine::sync::Once;
 
 /// Makes the root file system, the mounts and the standard streams from the boot records. The error is the end of a
 /// sentence.
@@ -48,7 +48,7 @@ pub fn init(spec: &mut Spec) -> core::result::Result<(Arc<FsContext>, Arc<FileTa
         Err(error) if spec.makes_cwd() => {
             return Err(format!("working directory {}: {error:?}", spec.cwd.escape_ascii()));
         }
-        Err(error) => crate::warn!("working directory {}: {error:?}; / instead", spec.cwd.escape_ascii()),
+        Err(error) => machine::warn!("working directory {}: {error:?}; / instead", spec.cwd.escape_ascii()),
     }
     devfs::set_terminal_opener(tty::open_device);
     let (files, console) = open_streams(spec.take_streams(), spec)

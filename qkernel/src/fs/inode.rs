@@ -8,9 +8,9 @@ use core::any::Any;
 use super::access::SET_ID;
 use super::file::{FileOps, OpenFlags};
 use super::path::Path;
-use crate::errno::{Errno, Result};
-use crate::sync::SpinLock;
 use crate::task::creds::Creds;
+use machine::errno::{Errno, Result};
+use machine::sync::SpinLock;
 
 /// A place in an inode where what belongs to the node while it is used can live: a FIFO's pipe, a bound socket.
 pub type Attachment = SpinLock<Option<Arc<dyn Any + Send + Sync>>>;

@@ -5,10 +5,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::{File, Inode};
-use crate::errno::{Errno, Result};
-use crate::mm::account;
-use crate::sync::SpinLock;
-use crate::task::wait::WaitQueue;
+use machine::errno::{Errno, Result};
+use machine::mm::account;
+use machine::sched::wait::WaitQueue;
+use machine::sync::SpinLock;
 
 /// The largest offset a lock can cover: a range up to it has no end.
 pub const END: u64 = i64::MAX as u64;

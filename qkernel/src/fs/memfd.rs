@@ -8,10 +8,10 @@ use super::dentry::Dentry;
 use super::inode::{AttrChange, S_IFREG, SetTime};
 use super::mount::{Limits, Mount};
 use super::{At, File, FileOps, Inode, OpenFlags, Stat, Whence, anon, tmpfs};
-use crate::errno::{Errno, Result};
-use crate::mm::{IoBuf, MemoryObject, PageStore};
-use crate::sync::{Mutex, Once, SpinLock};
-use crate::time;
+use machine::errno::{Errno, Result};
+use machine::mm::{IoBuf, MemoryObject, PageStore};
+use machine::sync::{Mutex, Once, SpinLock};
+use machine::time;
 
 pub const F_SEAL_SEAL: u32 = 1;
 const F_SEAL_SHRINK: u32 = 2;

@@ -44,11 +44,13 @@ pub use init::{context_of, enter_cwd_of, init, open_streams, read_start};
 pub use inode::{Inode, Stat};
 pub use path::{FsContext, Path};
 
-use crate::errno::{Errno, Result};
-use crate::sync::SpinLock;
-use crate::task::wait::Waker;
-use crate::task::{self, sched};
-use poll::{PollEvents, PollTable};
+use crate::task;
+use machine::errno::{Errno, Result};
+use machine::sched;
+use machine::sched::wait::PollEvents;
+use machine::sched::wait::Waker;
+use machine::sync::SpinLock;
+use poll::PollTable;
 
 /// A terminal as job control sees it.
 pub trait Terminal: Send + Sync {

@@ -9,8 +9,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::dentry::Dentry;
 use super::{Inode, Path};
-use crate::errno::{Errno, Result};
-use crate::sync::SpinLock;
+use machine::errno::{Errno, Result};
+use machine::sync::SpinLock;
 
 bitflags! {
     /// What a mount does not allow; numbers as in boot records.

@@ -9,8 +9,8 @@ use super::access::{self, Actor, Want};
 use super::dentry::Dentry;
 use super::inode::{Inode, NewNode, NodeKind, S_IFDIR, S_IFREG, S_ISGID, S_ISUID};
 use super::walk::{self, Last, Resolve, Walker};
-use crate::errno::{Errno, Result};
-use crate::sync::Mutex;
+use machine::errno::{Errno, Result};
+use machine::sync::Mutex;
 
 /// `RENAME_NOREPLACE`.
 pub const RENAME_NOREPLACE: u32 = 1;

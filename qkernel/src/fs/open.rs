@@ -11,8 +11,8 @@ use super::inode::{NodeKind, S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFREG};
 use super::mount::Limits;
 use super::walk::{self, Last, Resolve, Walker};
 use super::{File, FileOps, OpenFlags, Path, Stat, mount};
-use crate::errno::{Errno, Result};
 use crate::syscall::Ctx;
+use machine::errno::{Errno, Result};
 
 /// How often a walk is begun anew when the host changed what was found.
 const STALE_TRIES: usize = 3;

@@ -3,10 +3,10 @@
 
 use alloc::collections::VecDeque;
 
-use crate::errno::{Errno, Result};
+use machine::errno::{Errno, Result};
 #[cfg(not(test))]
-use crate::mm::frames::{self, Frame};
-use crate::mm::{IoBuf, account};
+use machine::mm::frames::{self, Frame};
+use machine::mm::{IoBuf, account};
 
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = 4096;

@@ -7,8 +7,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use super::dentry::Dentry;
 use super::inode::Inode;
 use super::mount::{self, Limits, Mount};
-use crate::errno::{Errno, Result};
-use crate::sync::SpinLock;
+use machine::errno::{Errno, Result};
+use machine::sync::SpinLock;
 
 pub use super::open::{open_at, open_executable};
 pub use super::walk::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW};

@@ -7,13 +7,14 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
 
-use super::poll::{PollEvents, PollTable};
+use super::poll::PollTable;
 use super::{File, FileOps, OpenFlags, Stat, anon};
-use crate::errno::Result;
-use crate::sync::SpinLock;
 use crate::task::Process;
 use crate::task::process::TREE;
-use crate::task::wait::WaitQueue;
+use machine::errno::Result;
+use machine::sched::wait::PollEvents;
+use machine::sched::wait::WaitQueue;
+use machine::sync::SpinLock;
 
 /// Who waits for the end of processes that have such descriptors.
 static WATCHED: SpinLock<BTreeMap<u32, Weak<WaitQueue>>> = SpinLock::new(BTreeMap::new());

@@ -9,15 +9,16 @@ use core::any::Any;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use super::pages::PageQueue;
-use super::poll::{PollEvents, PollTable};
+use super::poll::PollTable;
 use super::{At, File, FileOps, OpenFlags, Stat, anon};
-use crate::errno::{Errno, Result};
 use crate::fs::inode::S_IFIFO;
-use crate::mm::{IoBuf, account};
-use crate::sync::{Mutex, SpinLock};
 use crate::syscall::Ctx;
-use crate::task::wait::WaitQueue;
 use crate::task::{self, signal};
+use machine::errno::{Errno, Result};
+use machine::mm::{IoBuf, account};
+use machine::sched::wait::PollEvents;
+use machine::sched::wait::WaitQueue;
+use machine::sync::{Mutex, SpinLock};
 
 /// Writes of at most this many bytes go whole or not at all.
 pub const PIPE_BUF: usize = 4096;

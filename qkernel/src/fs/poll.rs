@@ -1,37 +1,10 @@
-//! Readiness: the events of `poll(2)`, and registration with what changes them.
+//! Registration of one waiter with all that changes the readiness of a file.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use bitflags::bitflags;
 
-use crate::mm::account;
-use crate::task::wait::{WaitQueue, Waker};
-
-bitflags! {
-    /// `POLL*` (and `EPOLL*`, which has the same low bits).
-    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-    pub struct PollEvents: u32 {
-        const IN = 0x1;
-        const PRI = 0x2;
-        const OUT = 0x4;
-        const ERR = 0x8;
-        const HUP = 0x10;
-        const NVAL = 0x20;
-        const RDNORM = 0x40;
-        const RDBAND = 0x80;
-        const WRNORM = 0x100;
-        const WRBAND = 0x200;
-        const MSG = 0x400;
-        const RDHUP = 0x2000;
-    }
-}
-
-impl PollEvents {
-    /// Readable, in both spellings.
-    pub const READABLE: Self = Self::IN.union(Self::RDNORM);
-    /// Writable, in both spellings.
-    pub const WRITABLE: Self = Self::OUT.union(Self::WRNORM);
-}
+use machine::mm::account;
+use machine::sched::wait::{PollEvents, WaitQueue, Waker};
 
 /// Registers one waiter with all the queues that matter to what it polls; dropping it unregisters.
 pub struct PollTable {

@@ -14,9 +14,9 @@ use core::any::Any;
 
 use super::file::{FileOps, OpenFlags};
 use super::inode::{AttrChange, CachePolicy, Inode, LinkTarget, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Stat};
-use crate::errno::{Errno, Result};
-use crate::mm::account;
-use crate::sync::Once;
+use machine::errno::{Errno, Result};
+use machine::mm::account;
+use machine::sync::Once;
 
 pub use file::{DirFile, Listing, TextFile, seek_plain};
 
@@ -82,7 +82,7 @@ pub trait Context: Clone + Send + Sync + 'static {
 /// When the sandbox started, near enough.
 fn start_time_ns() -> i64 {
     static START: Once<i64> = Once::new();
-    *START.call_once(|| crate::time::realtime_ns().cast_signed())
+    *START.call_once(|| machine::time::realtime_ns().cast_signed())
 }
 
 /// Text being made. Takes `write!` without an error to look at; beyond its limit it drops what comes.

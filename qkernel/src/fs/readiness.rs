@@ -9,9 +9,11 @@ use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::host_poll;
-use super::poll::{PollEvents, PollTable};
-use crate::errno::Result;
-use crate::task::wait::WaitQueue;
+use super::poll::PollTable;
+use machine::errno::Result;
+use machine::events;
+use machine::sched::wait::PollEvents;
+use machine::sched::wait::WaitQueue;
 
 const MASK: u64 = 0xffff;
 /// By direction.
@@ -142,7 +144,7 @@ impl Readiness {
     pub fn used(&self, direction: Direction) {
         let which = direction as usize;
         // The round first: an event that is being handled now may be older than this.
-        self.used[which].fetch_max(host_poll::round(), Ordering::SeqCst);
+        self.used[which].fetch_max(events::round(), Ordering::SeqCst);
         let _ = self.state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {
             Some((now & !FRESH[which]).wrapping_add(GENERATION))
         });
@@ -261,7 +263,7 @@ mod tests {
         assert_eq!(poll(&it, OUT), (false, true), "new: asks once");
         assert_eq!(poll(&it, OUT), (false, false));
         assert!(!it.may(Receive) && it.may(Send));
-        it.changed(IN | OUT, host_poll::begin_round());
+        it.changed(IN | OUT, events::begin_round());
         assert_eq!(poll(&it, IN), (true, false), "fresh");
         it.used(Receive);
         assert_eq!(poll(&it, OUT), (false, true), "stale: asks");
@@ -271,7 +273,7 @@ mod tests {
     fn an_event_during_an_attempt_is_not_lost() {
         let it = Readiness::with(0);
         let before = it.moment();
-        it.changed(IN, host_poll::begin_round());
+        it.changed(IN, events::begin_round());
         it.would_wait(before, Receive);
         assert!(it.may(Receive));
         it.would_wait(it.moment(), Receive);
@@ -284,7 +286,7 @@ mod tests {
         let first = core::cell::Cell::new(true);
         let found = it.poll(None, IN, |_| {
             if first.replace(false) {
-                it.changed(IN, host_poll::begin_round());
+                it.changed(IN, events::begin_round());
                 return Ok(0);
             }
             Ok(IN.bits())
@@ -296,7 +298,7 @@ mod tests {
     fn an_event_older_than_a_use_is_not_trusted() {
         let it = Readiness::with(0);
         assert_eq!(poll(&it, PollEvents::empty()), (false, true));
-        let round = host_poll::begin_round();
+        let round = events::begin_round();
         it.used(Receive);
         it.changed(IN, round);
         assert_eq!(poll(&it, PollEvents::empty()), (false, true), "read in the meantime");
@@ -307,7 +309,7 @@ mod tests {
         let it = Readiness::with(0);
         // A new socket whose buffer is full: the end of its input was assumed, and never looked for.
         it.would_wait(it.moment(), Send);
-        it.changed(PollEvents::OUT, host_poll::begin_round());
+        it.changed(PollEvents::OUT, events::begin_round());
         let found = it.poll(None, PollEvents::all(), |_| Ok(PollEvents::OUT.bits()));
         assert!(found.contains(PollEvents::OUT) && !found.intersects(INPUT), "{found:?}");
     }
@@ -315,7 +317,7 @@ mod tests {
     #[test]
     fn the_end_of_a_stream_outlives_a_short_read() {
         let it = Readiness::with(0);
-        it.changed(IN | PollEvents::RDHUP, host_poll::begin_round());
+        it.changed(IN | PollEvents::RDHUP, events::begin_round());
         it.done(it.moment(), Receive, true);
         assert!(it.may(Receive));
         let it = Readiness::with(0);

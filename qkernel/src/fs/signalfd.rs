@@ -6,14 +6,15 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 
-use super::poll::{PollEvents, PollTable};
+use super::poll::PollTable;
 use super::{At, File, FileOps, OpenFlags, Stat, anon};
-use crate::errno::{Errno, Result};
-use crate::mm::IoBuf;
-use crate::sync::SpinLock;
 use crate::task::signal::{SIGKILL, SIGSTOP, Source};
 use crate::task::{self, signal};
-use crate::time;
+use machine::errno::{Errno, Result};
+use machine::mm::IoBuf;
+use machine::sched::wait::PollEvents;
+use machine::sync::SpinLock;
+use machine::time;
 
 /// Bytes of a `struct signalfd_siginfo`.
 const INFO_BYTES: usize = 128;

@@ -7,7 +7,7 @@ use super::inode::NewNode;
 use super::pipe::{self, FifoSlot};
 use super::{FileOps, Inode, OpenFlags, devfs, pseudo, tmpfs, tty};
 use crate::boot::MountSpec;
-use crate::errno::{Errno, Result};
+use machine::errno::{Errno, Result};
 
 /// Opens a FIFO. Its pipe lives in the inode's [`super::inode::Attachment`].
 pub fn open_fifo(inode: &Arc<dyn Inode>, flags: OpenFlags) -> Result<Box<dyn FileOps>> {

@@ -7,13 +7,15 @@ use core::any::Any;
 use super::file::seek_in_file;
 use super::hostfs_stat;
 use super::inode::{S_IFIFO, S_IFREG, S_IFSOCK};
-use super::poll::{PollEvents, PollTable};
+use super::poll::PollTable;
 use super::{At, File, FileOps, OpenFlags, Stat, Whence, host_poll};
-use crate::errno::{Errno, Result};
-use crate::host::{self, Handle};
-use crate::mm::IoBuf;
-use crate::sync::SpinLock;
-use crate::task::wait::WaitQueue;
+use machine::errno::{Errno, Result};
+use machine::file;
+use machine::host::{self, Handle};
+use machine::mm::IoBuf;
+use machine::sched::wait::PollEvents;
+use machine::sched::wait::WaitQueue;
+use machine::sync::SpinLock;
 
 /// "At the stream's own position" of `READ` and `WRITE`.
 const STREAM: u64 = u64::MAX;
@@ -99,18 +101,18 @@ impl Drop for HostStream {
 impl FileOps for HostStream {
     fn read(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
         match at {
-            At::Offset(offset) => host::read(&self.handle, offset, buf),
+            At::Offset(offset) => file::read(&self.handle, offset, buf),
             At::Position => {
-                self.attempt(file, PollEvents::READABLE, |offset| host::read(&self.handle, offset, buf))
+                self.attempt(file, PollEvents::READABLE, |offset| file::read(&self.handle, offset, buf))
             }
         }
     }
 
     fn write(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
         match at {
-            At::Offset(offset) => host::write(&self.handle, offset, buf),
+            At::Offset(offset) => file::write(&self.handle, offset, buf),
             At::Position => {
-                self.attempt(file, PollEvents::WRITABLE, |offset| host::write(&self.handle, offset, buf))
+                self.attempt(file, PollEvents::WRITABLE, |offset| file::write(&self.handle, offset, buf))
             }
         }
     }

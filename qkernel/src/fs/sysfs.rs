@@ -10,8 +10,8 @@ use super::proc::cpuinfo::{Cache, caches};
 use super::proc::push_cpu_list;
 use super::proc::system::memory;
 use super::pseudo::{Context, Dynamic, Entry, FileSystem, Item, Node, Out, Place, parse_id};
-use crate::errno::{Errno, Result};
-use crate::platform;
+use machine::errno::{Errno, Result};
+use machine::platform;
 
 static SYSFS: FileSystem = FileSystem { dev: 0xf1, magic: 0x6265_6572 };
 
@@ -343,7 +343,7 @@ fn cpu_max(_: &Whole, out: &mut Out) -> Result<()> {
 
 fn cpu_stat(_: &Whole, out: &mut Out) -> Result<()> {
     let (user, system, _) = super::proc::system::cpu_use();
-    let [user, system] = [user, system].map(|ticks| crate::time::ticks_to_ns(ticks) / 1000);
+    let [user, system] = [user, system].map(|ticks| machine::time::ticks_to_ns(ticks) / 1000);
     writeln!(out, "usage_usec {}\nuser_usec {user}\nsystem_usec {system}", user + system);
     writeln!(out, "nr_periods 0\nnr_throttled 0\nthrottled_usec 0");
     Ok(())
@@ -377,7 +377,7 @@ fn memory_stat(_: &Whole, out: &mut Out) -> Result<()> {
 mod tests {
     use super::*;
     use crate::fs::{At, File, OpenFlags};
-    use crate::mm::IoBuf;
+    use machine::mm::IoBuf;
 
     fn read(path: &str) -> Result<alloc::string::String> {
         let mut node = root();

@@ -10,8 +10,8 @@ use super::mount::{Limits, Mount};
 use super::names::{self, RENAME_EXCHANGE, RENAME_NOREPLACE};
 use super::walk::{Resolve, Walker};
 use super::{File, FileOps, FileTable, FsContext, OpenFlags, Path, Stat, tmpfs};
-use crate::errno::{Errno, Result};
 use crate::task::creds::Creds;
+use machine::errno::{Errno, Result};
 
 fn world() -> (Actor, Path) {
     world_of(0)

@@ -6,14 +6,15 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 
-use super::poll::{PollEvents, PollTable};
+use super::poll::PollTable;
 use super::{At, File, FileOps, OpenFlags, Stat, anon};
-use crate::errno::{Errno, Result};
-use crate::mm::IoBuf;
-use crate::sync::SpinLock;
-use crate::task::timer::{self, Alarm, Timer};
-use crate::task::wait::WaitQueue;
-use crate::time;
+use machine::errno::{Errno, Result};
+use machine::mm::IoBuf;
+use machine::sched::timer::{self, Alarm, Timer};
+use machine::sched::wait::PollEvents;
+use machine::sched::wait::WaitQueue;
+use machine::sync::SpinLock;
+use machine::time;
 
 /// The clock a timer goes by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -8,9 +8,9 @@ use super::dentry::Dentry;
 use super::inode::{CachePolicy, LinkTarget, S_IFDIR, S_IFLNK};
 use super::{Path, mount};
 use crate::config::{NAME_MAX, SYMLINKS_MAX};
-use crate::errno::{Errno, Result};
-use crate::mm::account;
 use crate::syscall::Ctx;
+use machine::errno::{Errno, Result};
+use machine::mm::account;
 
 /// `AT_FDCWD` of `openat(2)`.
 pub const AT_FDCWD: i32 = -100;

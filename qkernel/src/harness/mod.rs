@@ -10,9 +10,6 @@
 mod host;
 pub mod steps;
 
-use abi::boot::{BootInfo, Platform};
-use abi::layout::{CPU_AREA_PHYS, KERNEL_IMAGE_PHYS, USER_PHYS};
-use abi::run::CpuHeader;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -20,83 +17,35 @@ use core::sync::atomic::Ordering;
 use crate::boot::MountSpec;
 use crate::fs::mount::{self, Mount};
 use crate::fs::{FileTable, FsContext, Path, special};
-use crate::mm::map::{NewMapping, Placement};
-use crate::mm::vma::VmaFlags;
-use crate::mm::{AddressSpace, Prot, frames, heap};
-use crate::platform::{self, UserContext};
+use crate::syscall;
 use crate::task::creds::Creds;
 use crate::task::limits::{self, Limits};
 use crate::task::process::{Node, Process, TREE};
 use crate::task::signal::{SIGKILL, SigHand, TaskSignals};
-use crate::task::{Task, TaskParts, exit, sched, signal};
-use crate::{log, syscall, time};
+use crate::task::{Task, TaskParts, exit, signal};
+use machine::mm::map::{NewMapping, Placement};
+use machine::mm::vma::VmaFlags;
+use machine::mm::{AddressSpace, Prot, frames};
+use machine::platform::UserContext;
+use machine::sched::{self, Runnable};
+use machine::testing::Host;
+use machine::thread;
 
-/// Bytes of kernel memory: the reserve that system calls leave alone, and some.
-const KERNEL_BYTES: u64 = 512 << 20;
-/// Bytes of user memory.
-const USER_BYTES: u64 = 64 << 20;
-/// Bytes of address space that the caller gives to [`boot`].
-pub const ARENA_BYTES: u64 = USER_PHYS + USER_BYTES;
 /// Most tasks of a sequence.
 const TASKS_MAX: u64 = 24;
 /// How often what is left is told to end before it counts as stuck.
 const ROUNDS_MAX: u32 = 64;
 
-/// Starts the kernel on the calling thread, which becomes its only CPU and is the only one to call [`run`].
-///
-/// # Safety
-/// Called once. `arena` are [`ARENA_BYTES`] bytes of zeros, aligned to 4 MiB, that are the kernel's from now on.
-/// `set_gs` sets the thread's GS base for good.
-pub unsafe fn boot(arena: *mut u8, set_gs: impl FnOnce(u64)) {
-    let base = arena as u64;
-    let header = CpuHeader {
-        this: base + CPU_AREA_PHYS,
-        current: 0.into(),
-        trap_sp: 0,
-        scratch: 0,
-        host_sp: 0,
-        pending: 0.into(),
-        cpu: 0,
-        deadline_ns: u64::MAX.into(),
-        in_user: 0.into(),
-        alarm_ns: u64::MAX.into(),
-        user_entries: 0.into(),
-    };
-    // SAFETY: the arena is the caller's gift, and covers the CPU's area.
-    unsafe { arena.add(CPU_AREA_PHYS as usize).cast::<CpuHeader>().write(header) };
-    set_gs(base + CPU_AREA_PHYS);
-    let info = BootInfo {
-        version: abi::ABI_VERSION,
-        platform: Platform::Systrap as u32,
-        linear_base: base,
-        heap_phys: KERNEL_IMAGE_PHYS,
-        heap_end_phys: KERNEL_BYTES,
-        user_end_phys: USER_PHYS + USER_BYTES,
-        user_frames_limit: USER_BYTES / 4096,
-        records_len: 0,
-        hostcall_entry: host::enter as *const () as u64,
-        xsave_size: 832,
-        cpus: 1,
-        xsave_mask: 7,
-        // So fast that time stands still between two looks at the host's clock: what runs does not depend on it.
-        tsc_hz: u64::MAX,
-        random_seed: [0; 32],
-        strace: 0,
-        log_level: 0,
-        share_files: 0,
-        _pad: 0,
-    };
-    platform::init(&info);
-    log::set_level(info.log_level);
-    // SAFETY: the range is zero-filled memory of the arena that nobody else uses; this is the only call.
-    unsafe { heap::init(info.heap_phys, info.heap_end_phys) };
-    time::init(info.tsc_hz);
-    assert!(frames::init(&info).is_ok(), "user memory cannot be set up");
-    sched::adopt_idle(&crate::boot::idle_task().expect("an idle task"));
+/// The host's side of a kernel in a test: user code is the steps of the sequence.
+pub const HOST: Host = Host { run_user: host::run, log: host::log };
+
+/// Starts the kernel, on the thread that has called `machine::testing::boot` with [`HOST`] and the kernel's upcalls.
+pub fn start() {
+    sched::adopt_idle(&(crate::boot::idle_task().expect("an idle task") as Runnable));
     limits::set_tasks_max(Some(TASKS_MAX));
     crate::fs::proc::net::set_source(crate::net::tables::write);
     make_init();
-    crate::task::vdso::prepare();
+    machine::vdso::prepare();
 }
 
 /// A first process without tasks, to which those are left whose parents have ended.
@@ -122,9 +71,9 @@ pub fn run(bytes: &[u8], trace: Option<fn(&str)>) {
     let root = make_root();
     let leader = make_leader(&root, 0);
     host::feed(bytes, leader.process.pid);
-    sched::start(&leader);
+    leader.start();
     drop(leader);
-    sched::run_all();
+    run_all();
     end_all();
     host::feed(&[], 0);
     drop(root);
@@ -147,6 +96,16 @@ pub fn run(bytes: &[u8], trace: Option<fn(&str)>) {
     assert_eq!(frames::in_use(), before, "frames are left in use");
 }
 
+/// Runs tasks until each has ended or sleeps.
+fn run_all() {
+    loop {
+        thread::handle_pending();
+        if !sched::run_others() {
+            return;
+        }
+    }
+}
+
 /// Ends whatever still runs or sleeps.
 fn end_all() {
     for _ in 0..ROUNDS_MAX {
@@ -166,7 +125,7 @@ fn end_all() {
                 signal::kill_process(&process, SIGKILL);
             }
         }
-        sched::run_all();
+        run_all();
     }
     let left: Vec<u32> = TREE.lock().nodes.keys().copied().collect();
     panic!("processes do not end: {left:?}");

@@ -5,10 +5,10 @@ use alloc::vec::Vec;
 use crate::fs::access::Actor;
 use crate::fs::inode::NodeKind;
 use crate::fs::{FsContext, OpenFlags, Path, names, walk};
-use crate::mm::AddressSpace;
 use crate::syscall::table::{ARGUMENTS, IMPLEMENTED};
 use crate::task::creds::Creds;
 use alloc::sync::Arc;
+use machine::mm::AddressSpace;
 
 /// Memory of the programs, for whatever calls read and write.
 pub const SCRATCH: u64 = 0x10_0000;
@@ -317,7 +317,7 @@ pub fn fill(root: &Path) {
     let ops = place.inode.clone().open(OpenFlags::RDWR).expect("the program");
     let file = crate::fs::File::new(ops, OpenFlags::RDWR, Some(place));
     let bytes = program();
-    file.write(&mut crate::mm::IoBuf::constant(&bytes), crate::fs::At::Offset(0)).expect("room");
+    file.write(&mut machine::mm::IoBuf::constant(&bytes), crate::fs::At::Offset(0)).expect("room");
 }
 
 /// Writes the paths to where arguments point.

@@ -7,18 +7,19 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
 use super::Obstacle;
-use super::working_set::{self, Touch};
 use crate::fs::dentry;
-use crate::mm::aspace::{AddressSpace, Space};
-use crate::mm::frames::{self, Frame};
-use crate::mm::window::HostFileMap;
-use crate::mm::{PAGE, PageStore, heap, residency};
-use crate::platform;
-use crate::sync::MutexGuard;
 use crate::task::process::TREE;
-use crate::task::sched::Frozen;
-use crate::task::stack;
-use crate::time;
+use machine::heap;
+use machine::mm::aspace::{AddressSpace, Space};
+use machine::mm::frames::{self, Frame};
+use machine::mm::window::HostFileMap;
+use machine::mm::working_set::{self, Touch};
+use machine::mm::{PAGE, PageStore, residency};
+use machine::platform;
+use machine::sched::Frozen;
+use machine::sched::stack;
+use machine::sync::MutexGuard;
+use machine::time;
 
 /// Hibernates the sandbox, which is frozen. After an error nothing has changed.
 pub(super) fn run(frozen: &Frozen) -> Result<HibernateReport, Obstacle> {
@@ -106,7 +107,7 @@ fn collect(
     let start = time::monotonic_ns();
     report.freed_bytes = frames::reclaim();
     let tasks: Vec<_> = TREE.lock().tasks.values().filter_map(Weak::upgrade).collect();
-    tasks.iter().for_each(|task| task.sched.trim_stack(frozen));
+    tasks.iter().for_each(|task| task.thread.sched.trim_stack(frozen));
     drop(tasks);
     stack::trim();
     report.heap_bytes = heap::trim() as u64;

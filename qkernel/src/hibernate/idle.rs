@@ -1,14 +1,14 @@
 //! Whether the sandbox has anything to do: when it comes to rest after a wake, and when it has been at rest for so long
 //! that it should hibernate.
-#![deny(unsafe_code)]
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::hostcall::{REPORT_IDLE, REPORT_IDLE_TIMEOUT};
 
-use crate::host;
-use crate::task::{pause, sched};
-use crate::time;
+use machine::host;
+use machine::sched;
+use machine::sched::pause;
+use machine::time;
 
 /// Processor time in a window below which a sandbox counts as idle: one part in this many of the window.
 const BUSY_PART: u64 = 100;

@@ -4,12 +4,9 @@
 //! A hibernation is wanted from [`request`] on. It happens in the idle loop of the CPU that went idle last, with the
 //! scheduler frozen: no task runs, none waits for a CPU, and no lock is waited for. Until the pages are safely stored
 //! nothing has changed, and whatever fails leaves the sandbox warm.
-#![deny(unsafe_code)]
 
 mod deflate;
 pub mod idle;
-pub mod stats;
-pub mod working_set;
 
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
@@ -18,11 +15,13 @@ use abi::hostcall::{
     HIBERNATE_STORE, HibernateReport, REPORT_STIRRED,
 };
 
-use crate::host;
-use crate::platform;
-use crate::sync::SpinLock;
-use crate::task::{pause, sched};
-use crate::time;
+use machine::host;
+use machine::mm::working_set;
+use machine::platform;
+use machine::sched;
+use machine::sched::pause;
+use machine::sync::SpinLock;
+use machine::time;
 
 /// How long tasks may take to come to rest, in nanoseconds.
 const PATIENCE_NS: u64 = 2_000_000_000;

@@ -7,13 +7,13 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::MsgFlags;
 use super::rights::{Rights, Ucred};
-use crate::errno::{Errno, Result};
 use crate::fs::File;
 use crate::fs::pages::PageQueue;
-use crate::fs::poll::PollEvents;
-use crate::mm::{IoBuf, account};
-use crate::sync::Mutex;
-use crate::task::wait::WaitQueue;
+use machine::errno::{Errno, Result};
+use machine::mm::{IoBuf, account};
+use machine::sched::wait::PollEvents;
+use machine::sched::wait::WaitQueue;
+use machine::sync::Mutex;
 
 /// What a record costs besides its bytes, against the sender's buffer size.
 const RECORD_COST: usize = 512;

@@ -3,9 +3,9 @@
 use alloc::vec::Vec;
 
 use super::route::{self, AF_INET, Address, Link};
-use crate::errno::{Errno, Result};
-use crate::mm::user::pod;
 use crate::syscall::Ctx;
+use machine::errno::{Errno, Result};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const SIOCADDRT: u32 = 0x890b;
 const SIOCDELRT: u32 = 0x890c;
@@ -28,23 +28,21 @@ const NAME_BYTES: usize = 16;
 
 /// `struct ifreq`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 struct IfReq {
     name: [u8; NAME_BYTES],
     value: [u8; 24],
 }
-pod!(IfReq);
 const _: () = assert!(size_of::<IfReq>() == 40);
 
 /// `struct ifconf`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 struct IfConf {
     len: i32,
     pad: u32,
     at: u64,
 }
-pod!(IfConf);
 
 impl IfReq {
     fn new(name: &[u8], value: &[u8]) -> Self {

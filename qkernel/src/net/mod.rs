@@ -19,17 +19,19 @@ use alloc::vec::Vec;
 use bitflags::bitflags;
 use core::any::Any;
 
-use crate::errno::{Errno, Result};
 use crate::fs::inode::S_IFSOCK;
 use crate::fs::pipe::raise_sigpipe;
-use crate::fs::poll::{PollEvents, PollTable};
+use crate::fs::poll::PollTable;
 use crate::fs::{At, File, FileOps, OpenFlags, Stat, anon};
-use crate::host::Handle;
-use crate::mm::IoBuf;
 use crate::syscall::Ctx;
-use crate::task::{self, sched};
-use crate::time;
+use crate::task;
 use inbox::{ReceiveHow, Received};
+use machine::errno::{Errno, Result};
+use machine::host::Handle;
+use machine::mm::IoBuf;
+use machine::sched;
+use machine::sched::wait::PollEvents;
+use machine::time;
 use options::Options;
 use rights::{Rights, Ucred};
 

@@ -4,9 +4,9 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::Socket;
-use crate::errno::{Errno, Result};
-use crate::mm::user::bytes_of;
-use crate::time;
+use machine::errno::{Errno, Result};
+use machine::time;
+use zerocopy::IntoBytes;
 
 const SO_DEBUG: u32 = 1;
 const SO_REUSEADDR: u32 = 2;
@@ -141,7 +141,7 @@ impl Options {
             SO_RCVBUF => u32::try_from(self.receive_buffer.load(Ordering::Relaxed)).unwrap_or(u32::MAX),
             SO_PRIORITY => self.priority.load(Ordering::Relaxed),
             SO_RCVLOWAT | SO_SNDLOWAT => 1,
-            SO_PEERCRED => return Ok(bytes_of(&socket.peer_creds()).to_vec()),
+            SO_PEERCRED => return Ok(socket.peer_creds().as_bytes().to_vec()),
             SO_LINGER => return Ok(self.linger.load(Ordering::Relaxed).to_ne_bytes().to_vec()),
             SO_RCVTIMEO | SO_RCVTIMEO_NEW => return Ok(self.timeout(0)),
             SO_SNDTIMEO | SO_SNDTIMEO_NEW => return Ok(self.timeout(1)),
@@ -154,7 +154,7 @@ impl Options {
     fn timeout(&self, which: usize) -> Vec<u8> {
         let timeout = self.timeouts[which].load(Ordering::Relaxed);
         let micros = if timeout == FOR_EVER { 0 } else { (timeout / 1000).cast_signed() };
-        bytes_of(&[micros / MICRO, micros % MICRO]).to_vec()
+        [micros / MICRO, micros % MICRO].as_bytes().to_vec()
     }
 
     /// `setsockopt(2)` of level `SOL_SOCKET`.
@@ -198,7 +198,7 @@ impl Options {
         if socket.has_host_options() {
             let resets = linger[..4] != [0; 4] && linger[4..] == [0; 4];
             let host = [i32::from(resets), 0];
-            socket.set_option(super::SOL_SOCKET, SO_LINGER, bytes_of(&host))?;
+            socket.set_option(super::SOL_SOCKET, SO_LINGER, host.as_bytes())?;
         }
         self.linger.store(u64::from_ne_bytes(linger), Ordering::Relaxed);
         Ok(())

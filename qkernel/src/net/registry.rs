@@ -5,7 +5,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
 use super::Socket;
-use crate::sync::SpinLock;
+use machine::sync::SpinLock;
 
 struct Entry {
     socket: Weak<dyn Socket>,

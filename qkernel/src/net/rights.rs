@@ -4,24 +4,23 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::errno::{Errno, Result};
 use crate::fs::File;
-use crate::mm::user::pod;
-use crate::sync::SpinLock;
 use crate::task::Task;
+use machine::errno::{Errno, Result};
+use machine::sync::SpinLock;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Most files in one message (`SCM_MAX_FD`).
 pub const FILES_MAX: usize = 253;
 
 /// `struct ucred`.
 #[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, Immutable, IntoBytes)]
 pub struct Ucred {
     pub pid: u32,
     pub uid: u32,
     pub gid: u32,
 }
-pod!(Ucred);
 
 impl Ucred {
     /// What `SO_PEERCRED` shows when there is no peer.

@@ -3,8 +3,8 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::errno::{Errno, Result};
-use crate::host;
+use machine::errno::{Errno, Result};
+use machine::host;
 
 /// `struct nlmsghdr`.
 pub const HEADER_BYTES: usize = 16;

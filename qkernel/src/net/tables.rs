@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 use super::registry::{self, Open};
 use super::route::{self, AF_INET, AF_INET6, Link};
 use super::{AF_UNIX, SOCK_DGRAM, SOCK_STREAM, Socket};
-use crate::errno::Result;
 use crate::fs::proc::net::Table;
 use crate::fs::pseudo::Out;
+use machine::errno::Result;
 
 const IPPROTO_TCP: u32 = 6;
 const TCP_INFO: u32 = 11;
@@ -323,7 +323,7 @@ mod tests {
         name.extend([1, 0, 0, 0, 0]);
         End::new(Ok(name), 10).write(&mut out);
         out.push(b" ");
-        End::new(Err(crate::errno::Errno::ENOTCONN), 2).write(&mut out);
+        End::new(Err(machine::errno::Errno::ENOTCONN), 2).write(&mut out);
         assert_eq!(out.bytes, b"0100007F:1F90 00000000000000000000000001000000:0016 00000000:0000");
     }
 }

@@ -11,13 +11,14 @@ use super::options::Options;
 use super::rights::Ucred;
 use super::unix_names::{self, Name};
 use super::{AF_UNIX, Destination, Outgoing, SOCK_DGRAM, SOCK_RAW, SOCK_SEQPACKET, SOCK_STREAM, Socket};
-use crate::errno::{Errno, Result};
 use crate::fs::Path;
-use crate::fs::poll::{PollEvents, PollTable};
-use crate::mm::IoBuf;
-use crate::sync::SpinLock;
+use crate::fs::poll::PollTable;
 use crate::syscall::Ctx;
-use crate::task::wait::WaitQueue;
+use machine::errno::{Errno, Result};
+use machine::mm::IoBuf;
+use machine::sched::wait::PollEvents;
+use machine::sched::wait::WaitQueue;
+use machine::sync::SpinLock;
 
 /// Most connections that wait for `accept(2)` (`net.core.somaxconn`).
 const BACKLOG_MAX: usize = 4096;

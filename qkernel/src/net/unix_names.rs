@@ -7,10 +7,10 @@ use alloc::vec::Vec;
 
 use super::AF_UNIX;
 use super::unix::UnixSocket;
-use crate::errno::{Errno, Result};
 use crate::fs::Path;
-use crate::sync::SpinLock;
 use crate::syscall::Ctx;
+use machine::errno::{Errno, Result};
+use machine::sync::SpinLock;
 
 /// Bytes of a name at most (`sun_path`).
 const PATH_BYTES: usize = 108;

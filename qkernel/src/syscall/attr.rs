@@ -1,7 +1,6 @@
 //! Changing attributes: mode, owner, times, size, and the mask of new files.
 
 use super::{Ctx, SyscallResult};
-use crate::errno::{Errno, Result};
 use crate::fs::access::Actor;
 use crate::fs::inode::SetTime;
 use crate::fs::path::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW};
@@ -10,6 +9,7 @@ use crate::task::limits::RLIMIT_FSIZE;
 use crate::task::signal::{self, SIGXFSZ, Source};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
+use machine::errno::{Errno, Result};
 
 const UTIME_NOW: i64 = 0x3fff_ffff;
 const UTIME_OMIT: i64 = 0x3fff_fffe;

@@ -3,12 +3,12 @@
 use core::sync::atomic::Ordering;
 
 use super::{Ctx, SyscallResult};
-use crate::errno::{Errno, Result};
-use crate::mm::user::pod;
 use crate::task::creds::{CAP_ALL, CAP_SETGID, CAP_SETUID, Creds, id_arg};
 use crate::task::process::{TREE, find_task};
 use crate::task::set_id;
 use alloc::sync::Arc;
+use machine::errno::{Errno, Result};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Most supplementary groups.
 const GROUPS_MAX: u32 = 65_536;
@@ -179,7 +179,7 @@ pub(super) fn setgroups(cx: &Ctx<'_>, size: u32, from: u64) -> SyscallResult {
 
 /// `struct __user_cap_header_struct`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 struct CapHeader {
     version: u32,
     pid: i32,
@@ -187,13 +187,12 @@ struct CapHeader {
 
 /// `struct __user_cap_data_struct`.
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, FromBytes, Immutable, IntoBytes)]
 struct CapData {
     effective: u32,
     permitted: u32,
     inheritable: u32,
 }
-pod!(CapHeader, CapData);
 
 const CAP_VERSION_1: u32 = 0x1998_0330;
 const CAP_VERSION_2: u32 = 0x2007_1026;

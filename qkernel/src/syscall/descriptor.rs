@@ -3,12 +3,12 @@
 use super::lock;
 use super::{Ctx, SyscallResult};
 use crate::config::NR_OPEN;
-use crate::errno::{Errno, Result};
 use crate::fs::inode::S_IFREG;
 use crate::fs::{File, OpenFlags, Whence};
-use crate::mm::user::pod;
 use crate::task::creds::CAP_SYS_RESOURCE;
 use crate::task::limits::RLIMIT_NOFILE;
+use machine::errno::{Errno, Result};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 fn limit(cx: &Ctx<'_>) -> u64 {
     cx.limit(RLIMIT_NOFILE).min(NR_OPEN)
@@ -69,12 +69,11 @@ const F_UNLCK: u64 = 2;
 
 /// `struct f_owner_ex`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 struct OwnerEx {
     kind: i32,
     id: i32,
 }
-pod!(OwnerEx);
 
 /// `fcntl(2)`.
 pub(super) fn fcntl(cx: &Ctx<'_>, fd: i32, command: u32, arg: u64) -> SyscallResult {

@@ -4,13 +4,13 @@ use alloc::vec::Vec;
 
 use super::{Ctx, SyscallResult};
 use crate::config::RW_MAX_BYTES;
-use crate::errno::{Errno, Result};
 use crate::fs::access::{self, Actor};
 use crate::fs::inode::S_IFDIR;
 use crate::fs::path::AT_FDCWD;
 use crate::fs::{DirEntry, Path, walk};
-use crate::mm::account;
 use crate::task::creds::CAP_SYS_CHROOT;
+use machine::errno::{Errno, Result};
+use machine::mm::account;
 
 /// Most bytes gathered in the kernel by one listing.
 const LISTING_MAX: usize = 256 * 1024;

@@ -4,12 +4,12 @@ use alloc::sync::Arc;
 
 use super::poll::{deadline_of_ms, read_deadline, with_mask};
 use super::{Ctx, SyscallResult};
-use crate::errno::{Errno, Result};
 use crate::fs::epoll::{self, Epoll};
 use crate::fs::eventfd::EventFile;
 use crate::fs::inode::{S_IFDIR, S_IFREG};
 use crate::fs::{File, OpenFlags, pipe};
-use crate::mm::user::pod;
+use machine::errno::{Errno, Result};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// `O_*` flags out of `flags`; `EINVAL` for any that aren't `allowed`.
 pub fn only(flags: u32, allowed: OpenFlags) -> Result<OpenFlags> {
@@ -90,12 +90,11 @@ pub(super) fn epoll_create1(cx: &Ctx<'_>, flags: u32) -> SyscallResult {
 
 /// `struct epoll_event`, packed on x86-64.
 #[repr(C, packed)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 struct EpollEvent {
     events: u32,
     data: u64,
 }
-pod!(EpollEvent);
 
 /// Whether waiting for a file makes sense: files and directories are always ready.
 fn can_be_watched(file: &File) -> bool {

@@ -3,11 +3,11 @@
 use core::sync::atomic::Ordering;
 
 use super::{Ctx, SyscallResult};
-use crate::errno::{Errno, Result};
 use crate::task::futex::{self, MATCH_ANY, Wait, WakeOp};
 use crate::task::process::find_task;
 use crate::task::signal::Restart;
-use crate::time;
+use machine::errno::{Errno, Result};
+use machine::time;
 
 const FUTEX_WAIT: u32 = 0;
 const FUTEX_WAKE: u32 = 1;

@@ -3,8 +3,8 @@
 use core::sync::atomic::Ordering;
 
 use super::{Ctx, SyscallResult};
-use crate::errno::{Errno, Result};
 use crate::task::process::{Node, TREE};
+use machine::errno::{Errno, Result};
 
 /// A field of a process's place in the tree; 0 asks for the caller.
 fn ask(cx: &Ctx<'_>, pid: i32, field: impl Fn(&Node) -> u32) -> SyscallResult {

@@ -5,22 +5,21 @@ use alloc::sync::Arc;
 use super::time::Timeval;
 use super::{Ctx, SyscallResult};
 use crate::config::NR_OPEN;
-use crate::errno::{Errno, Result};
-use crate::mm::user::pod;
 use crate::task::creds::CAP_SYS_RESOURCE;
 use crate::task::limits::{Limit, RLIM_COUNT, RLIMIT_CPU, RLIMIT_NOFILE};
 use crate::task::process::{find_process, find_task};
 use crate::task::{Process, itimer, usage};
 use core::sync::atomic::Ordering;
+use machine::errno::{Errno, Result};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 /// `struct rlimit`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 struct RLimit {
     soft: u64,
     hard: u64,
 }
-pod!(RLimit);
 
 fn resource(number: u32) -> Result<usize> {
     usize::try_from(number).ok().filter(|number| *number < RLIM_COUNT).ok_or(Errno::EINVAL)
@@ -128,12 +127,12 @@ pub(super) fn times(cx: &Ctx<'_>, to: u64) -> SyscallResult {
         process.children_system.load(Ordering::Relaxed),
     ];
     cx.user().write_opt(to, &counts.map(|ticks| usage::ticks_to_ns(ticks) / TICK_NS))?;
-    Ok(crate::time::boottime_ns() / TICK_NS)
+    Ok(machine::time::boottime_ns() / TICK_NS)
 }
 
 /// `struct timex`, as far as its layout matters; the rest is zero.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 struct Timex {
     modes: u32,
     pad: u32,
@@ -150,7 +149,6 @@ struct Timex {
     tick: i64,
     rest: [u64; 14],
 }
-pod!(Timex);
 const _: () = assert!(size_of::<Timex>() == 208);
 
 /// `adjtimex(2)`: may be read; the clocks are the host's.
@@ -168,9 +166,9 @@ pub(super) fn adjtimex(cx: &Ctx<'_>, buf: u64) -> SyscallResult {
         status: STA_UNSYNC,
         precision: 1,
         tolerance: 32_768_000,
-        time: Timeval::from_ns(crate::time::realtime_ns()),
+        time: Timeval::from_ns(machine::time::realtime_ns()),
         tick: TICK_US,
-        ..crate::mm::user::zeroed()
+        ..FromZeros::new_zeroed()
     };
     cx.user().write(buf, &timex)?;
     Ok(TIME_ERROR)

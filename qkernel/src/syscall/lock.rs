@@ -1,10 +1,10 @@
 //! `flock(2)` and the locks of `fcntl(2)`.
 
 use super::{Ctx, SyscallResult};
-use crate::errno::{Errno, Result};
 use crate::fs::locks::{self, END, Lock, Owner};
 use crate::fs::{File, OpenFlags, Whence};
-use crate::mm::user::pod;
+use machine::errno::{Errno, Result};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const F_GETLK: u32 = 5;
 const F_SETLK: u32 = 6;
@@ -18,7 +18,7 @@ const F_UNLCK: i16 = 2;
 
 /// `struct flock`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 struct RawLock {
     kind: i16,
     whence: i16,
@@ -28,7 +28,6 @@ struct RawLock {
     pid: i32,
     pad2: u32,
 }
-pod!(RawLock);
 
 /// The range a `struct flock` means, both ends included.
 fn range(file: &File, raw: &RawLock) -> Result<(u64, u64)> {

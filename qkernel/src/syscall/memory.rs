@@ -1,13 +1,13 @@
 //! Memory: `mmap(2)` and its relatives.
 
 use super::{Ctx, SyscallResult};
-use crate::errno::{Errno, Result};
 use crate::fs::mount::Limits;
 use crate::fs::{OpenFlags, access};
-use crate::mm::map::{NewMapping, Placement, Remap};
-use crate::mm::vma::VmaFlags;
-use crate::mm::{MapFlags, MemoryObject, PAGE, PageStore, Prot, page_up};
 use crate::task::limits;
+use machine::errno::{Errno, Result};
+use machine::mm::map::{NewMapping, Placement, Remap};
+use machine::mm::vma::VmaFlags;
+use machine::mm::{MapFlags, MemoryObject, PAGE, PageStore, Prot, page_up};
 
 /// `mmap(2)`.
 pub(super) fn mmap(

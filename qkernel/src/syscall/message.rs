@@ -7,18 +7,18 @@ use super::poll::read_deadline;
 use super::socket::{attempt, read_address, socket_file};
 use super::{Ctx, SyscallResult};
 use crate::config::RW_MAX_BYTES;
-use crate::errno::{Errno, Result};
 use crate::fs::File;
 use crate::fs::pipe::raise_sigpipe;
-use crate::fs::poll::PollEvents;
-use crate::mm::IoBuf;
-use crate::mm::user::{bytes_of, pod};
 use crate::net::inbox::{ReceiveHow, Received};
 use crate::net::rights::{FILES_MAX, Rights, Ucred};
 use crate::net::{AF_UNIX, MsgFlags, Outgoing, SOL_SOCKET, SocketFile};
 use crate::task::creds::{CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN};
 use crate::task::limits::RLIMIT_NOFILE;
-use crate::time;
+use machine::errno::{Errno, Result};
+use machine::mm::IoBuf;
+use machine::sched::wait::PollEvents;
+use machine::time;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const SCM_RIGHTS: u32 = 1;
 const SCM_CREDENTIALS: u32 = 2;
@@ -31,7 +31,7 @@ const MESSAGES_MAX: u32 = 1024;
 
 /// `struct msghdr`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 struct MsgHdr {
     name: u64,
     name_len: u32,
@@ -43,7 +43,6 @@ struct MsgHdr {
     flags: u32,
     pad2: u32,
 }
-pod!(MsgHdr);
 const NAME_LEN_AT: u64 = 8;
 const CONTROL_LEN_AT: u64 = 40;
 const FLAGS_AT: u64 = 48;
@@ -53,13 +52,12 @@ const MMSG_LEN_AT: u64 = 56;
 
 /// `struct cmsghdr`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 struct CmsgHdr {
     len: u64,
     level: u32,
     kind: u32,
 }
-pod!(CmsgHdr);
 const CMSG_BYTES: usize = size_of::<CmsgHdr>();
 
 /// Reads the pieces of a vectored call.
@@ -218,7 +216,7 @@ fn network_control(control: &[u8], message: &mut Outgoing) -> Result<()> {
             continue;
         }
         let header = CmsgHdr { len: (CMSG_BYTES + data.len()) as u64, level, kind };
-        message.control.extend_from_slice(bytes_of(&header));
+        message.control.extend_from_slice(header.as_bytes());
         message.control.extend_from_slice(data);
         message.control.resize(message.control.len().next_multiple_of(8), 0);
     }
@@ -374,7 +372,7 @@ fn receive_header(cx: &Ctx<'_>, file: &File, at: u64, flags: MsgFlags) -> Syscal
     }
     let mut control = ControlWriter { cx, at: header.control, left: header.control_len, used: 0, cut: false };
     if SocketFile::of(file)?.options.passes_creds() {
-        control.put(SCM_CREDENTIALS, bytes_of(&received.creds.unwrap_or(Ucred::NOBODY)))?;
+        control.put(SCM_CREDENTIALS, received.creds.unwrap_or(Ucred::NOBODY).as_bytes())?;
     }
     control.put_files(received.files, flags.contains(MsgFlags::CMSG_CLOEXEC))?;
     control.put_raw(&received.control)?;
@@ -486,14 +484,14 @@ mod tests {
     #[test]
     fn control_messages_are_walked_and_checked() {
         let mut control = Vec::new();
-        control.extend_from_slice(bytes_of(&CmsgHdr { len: 20, level: 1, kind: 1 }));
+        control.extend_from_slice(CmsgHdr { len: 20, level: 1, kind: 1 }.as_bytes());
         control.extend_from_slice(&[5, 0, 0, 0, 0, 0, 0, 0]);
-        control.extend_from_slice(bytes_of(&CmsgHdr { len: 16, level: 1, kind: 2 }));
+        control.extend_from_slice(CmsgHdr { len: 16, level: 1, kind: 2 }.as_bytes());
         let list: Vec<_> = Cmsgs(&control).collect();
         assert_eq!(list, [(1, 1, Ok(&[5u8, 0, 0, 0][..])), (1, 2, Ok(&[][..]))]);
         for bad in [0u64, 15, 1000, u64::MAX] {
             let header = CmsgHdr { len: bad, level: 1, kind: 1 };
-            let list: Vec<_> = Cmsgs(bytes_of(&header)).collect();
+            let list: Vec<_> = Cmsgs(header.as_bytes()).collect();
             assert_eq!(list, [(1, 1, Err(Errno::EINVAL))]);
         }
     }

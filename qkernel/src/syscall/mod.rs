@@ -31,16 +31,17 @@ mod transfer;
 mod watch;
 mod xattr;
 
+use abi::run::UserRegs;
 use alloc::sync::Arc;
 use core::cell::OnceCell;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use crate::errno::{Errno, Result};
 use crate::fs::{File, FileTable};
-use crate::mm::account::SANDBOX;
-use crate::mm::{AddressSpace, UserMemory};
 use crate::task::oom;
 use crate::task::{Process, Task};
+use machine::errno::{Errno, Result};
+use machine::mm::account::SANDBOX;
+use machine::mm::{AddressSpace, UserMemory};
 
 /// What a system call returns in `rax`.
 pub type SyscallResult = Result<u64>;
@@ -62,7 +63,7 @@ impl<'a> Ctx<'a> {
     pub fn user(&self) -> &UserMemory {
         self.user.get_or_init(|| match self.task.aspace() {
             Some(aspace) => UserMemory::new(aspace),
-            None => crate::boot::die("a system call without memory"),
+            None => machine::host::die("a system call without memory"),
         })
     }
     /// The caller's address space.
@@ -73,7 +74,7 @@ impl<'a> Ctx<'a> {
     pub fn files(&self) -> &Arc<FileTable> {
         self.files.get_or_init(|| match self.task.files() {
             Some(files) => files,
-            None => crate::boot::die("a system call without descriptors"),
+            None => machine::host::die("a system call without descriptors"),
         })
     }
     /// The open file of a descriptor.
@@ -133,7 +134,7 @@ fn unknown(number: u64) -> SyscallResult {
     if let Some(count) = UNKNOWN.get(number as usize)
         && count.fetch_add(1, Ordering::Relaxed) == 0
     {
-        crate::warn!("system call {number} is not implemented (ENOSYS)");
+        machine::warn!("system call {number} is not implemented (ENOSYS)");
     }
     Err(Errno::ENOSYS)
 }
@@ -179,15 +180,7 @@ const GIVING_BACK: &[u64] = &[
 /// Performs the system call the current task's registers ask for.
 pub fn dispatch(task: &Arc<Task>) {
     let cx = Ctx::new(task);
-    // SAFETY: the task is current and nothing else holds its context.
-    #[allow(unsafe_code)]
-    let regs = unsafe { &mut task.context().run.regs };
-    // As on Linux, only the low half counts.
-    let number = regs.rax & 0xffff_ffff;
-    let args = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
-    // The entry leaves rcx and r11 as the instruction does: return address and flags.
-    regs.rcx = regs.rip;
-    regs.r11 = regs.rflags;
+    let (number, args) = enter_call(&mut task.context().run.regs);
     SANDBOX.relieve();
     let result = if SANDBOX.is_overdrawn() && !GIVING_BACK.contains(&number) {
         oom::relieve(task);
@@ -210,12 +203,18 @@ pub fn dispatch(task: &Arc<Task>) {
     }
 }
 
+/// The call's number and arguments.
+fn enter_call(regs: &mut UserRegs) -> (u64, [u64; 6]) {
+    // The entry leaves rcx and r11 as the instruction does: return address and flags.
+    regs.rcx = regs.rip;
+    regs.r11 = regs.rflags;
+    // As on Linux, only the low half of the number counts.
+    (regs.rax & 0xffff_ffff, [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9])
+}
+
 /// Kernel-internal: the call has set all registers itself (`rt_sigreturn`, `execve`).
 pub const KEEP_REGISTERS: i32 = 4096;
 
 fn set_result(task: &Arc<Task>, value: u64) {
-    // SAFETY: the task is current and nothing else holds its context.
-    #[allow(unsafe_code)]
-    let regs = unsafe { &mut task.context().run.regs };
-    regs.rax = value;
+    task.context().run.regs.rax = value;
 }

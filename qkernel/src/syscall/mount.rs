@@ -3,13 +3,13 @@
 use bitflags::bitflags;
 
 use super::{Ctx, SyscallResult};
-use crate::errno::{Errno, Result};
 use crate::fs::access::Actor;
 use crate::fs::inode::S_IFDIR;
 use crate::fs::mount::{Limits, Mount};
 use crate::fs::path::AT_FDCWD;
 use crate::fs::{Path, special, walk};
 use crate::task::creds::CAP_SYS_ADMIN;
+use machine::errno::{Errno, Result};
 
 bitflags! {
     /// `MS_*` that matter here.

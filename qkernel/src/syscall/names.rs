@@ -1,7 +1,6 @@
 //! Making, removing, linking and renaming names.
 
 use super::{Ctx, SyscallResult};
-use crate::errno::{Errno, Result};
 use crate::fs::access::Actor;
 use crate::fs::inode::{NodeKind, S_IFBLK, S_IFCHR, S_IFIFO, S_IFMT, S_IFREG, S_IFSOCK};
 use crate::fs::names::{self, RENAME_EXCHANGE, RENAME_NOREPLACE};
@@ -9,6 +8,7 @@ use crate::fs::path::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW};
 use crate::fs::{OpenFlags, Path, walk};
 use crate::task::creds::{CAP_DAC_READ_SEARCH, CAP_MKNOD};
 use alloc::vec::Vec;
+use machine::errno::{Errno, Result};
 
 const AT_REMOVEDIR: u32 = 0x200;
 const AT_SYMLINK_FOLLOW: u32 = 0x400;

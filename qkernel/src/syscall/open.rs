@@ -2,13 +2,13 @@
 
 use super::process::read_extensible;
 use super::{Ctx, SyscallResult};
-use crate::errno::{Errno, Result};
 use crate::fs::OpenFlags;
 use crate::fs::open::{self, How};
 use crate::fs::path::AT_FDCWD;
 use crate::fs::walk::Resolve;
-use crate::mm::user::pod;
 use bitflags::bitflags;
+use machine::errno::{Errno, Result};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 bitflags! {
     /// Flags of `close_range(2)`.
@@ -20,13 +20,12 @@ bitflags! {
 
 /// `struct open_how`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 struct RawHow {
     flags: u64,
     mode: u64,
     resolve: u64,
 }
-pod!(RawHow);
 
 /// Checks flags as they come; unknown ones are ignored, as `open(2)` always did.
 fn open_flags(raw: u32) -> Result<OpenFlags> {

@@ -4,26 +4,26 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::{Ctx, SyscallResult};
-use crate::errno::{Errno, Result};
-use crate::fs::poll::{PollEvents, PollTable};
+use crate::fs::poll::PollTable;
 use crate::fs::{File, OpenFlags, host_poll};
-use crate::mm::account;
-use crate::mm::user::pod;
 use crate::task::limits::RLIMIT_NOFILE;
-use crate::task::sched;
 use crate::task::signal::Restart;
-use crate::task::wait::Waker;
-use crate::time::{self, NSEC};
+use machine::errno::{Errno, Result};
+use machine::mm::account;
+use machine::sched;
+use machine::sched::wait::PollEvents;
+use machine::sched::wait::Waker;
+use machine::time::{self, NSEC};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// `struct pollfd`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 struct PollFd {
     fd: i32,
     events: i16,
     revents: i16,
 }
-pod!(PollFd);
 
 /// One file to wait for.
 struct Watched {

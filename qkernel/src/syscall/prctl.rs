@@ -3,11 +3,11 @@
 use core::sync::atomic::Ordering;
 
 use super::{Ctx, SyscallResult};
-use crate::errno::{Errno, Result};
 use crate::task::creds::{
     CAP_LAST, CAP_SETPCAP, Creds, SECURE_KEEP_CAPS, SECURE_KEEP_CAPS_LOCKED, SECURE_NO_CAP_AMBIENT_RAISE,
 };
 use crate::task::signal::SIGRTMAX;
+use machine::errno::{Errno, Result};
 
 const PR_SET_PDEATHSIG: u32 = 1;
 const PR_GET_PDEATHSIG: u32 = 2;

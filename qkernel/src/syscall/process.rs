@@ -1,14 +1,15 @@
 //! Processes and threads: making them, running programs, waiting for them.
 
 use super::{Ctx, KEEP_REGISTERS, SyscallResult};
-use crate::errno::{Errno, Result};
 use crate::fs::path::{self, AT_FDCWD};
-use crate::mm::user::{Pod, pod};
 use crate::task::clone::{CloneArgs, CloneFlags, clone_task};
 use crate::task::exec::{self, Program};
 use crate::task::exit::{self, cld_code};
 use crate::task::process::{Report, TREE, Tree};
 use core::sync::atomic::Ordering;
+use machine::errno::{Errno, Result};
+use machine::mm::Pod;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// `getpid(2)`.
 pub(super) fn getpid(cx: &Ctx<'_>) -> SyscallResult {
@@ -56,7 +57,7 @@ pub(super) fn vfork(cx: &Ctx<'_>) -> SyscallResult {
 
 /// `struct clone_args`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 struct Clone3Args {
     flags: u64,
     pidfd: u64,
@@ -70,7 +71,6 @@ struct Clone3Args {
     set_tid_size: u64,
     cgroup: u64,
 }
-pod!(Clone3Args);
 
 /// `clone3(2)`.
 pub(super) fn clone3(cx: &Ctx<'_>, args: u64, size: u64) -> SyscallResult {
@@ -98,9 +98,9 @@ pub(super) fn read_extensible<T: Pod>(cx: &Ctx<'_>, addr: u64, size: u64, least:
         return Err(Errno::E2BIG);
     }
     let size = size as usize;
-    let mut value = crate::mm::user::zeroed::<T>();
+    let mut value = T::new_zeroed();
     let known = size.min(size_of::<T>());
-    cx.user().read_bytes(addr, &mut crate::mm::user::bytes_of_mut(&mut value)[..known])?;
+    cx.user().read_bytes(addr, &mut value.as_mut_bytes()[..known])?;
     if size > known {
         let rest: alloc::vec::Vec<u8> = cx.user().read_array(addr + known as u64, size - known)?;
         if rest.iter().any(|byte| *byte != 0) {
@@ -179,14 +179,21 @@ pub(super) fn arch_prctl(cx: &Ctx<'_>, code: u32, addr: u64) -> SyscallResult {
     const GET_FS: u32 = 0x1003;
     const GET_GS: u32 = 0x1004;
     // SAFETY: the caller is current and its context isn't borrowed elsewhere.
-    #[allow(unsafe_code)]
-    let regs = unsafe { &mut cx.task.context().run.regs };
+    // The registers are let go before user memory is written, which may sleep.
+    let bases = {
+        let regs = &mut cx.task.context().run.regs;
+        match code {
+            SET_FS | SET_GS if addr >= abi::layout::USER_MAX => return Err(Errno::EPERM),
+            SET_FS => regs.fs_base = addr,
+            SET_GS => regs.gs_base = addr,
+            _ => {}
+        }
+        (regs.fs_base, regs.gs_base)
+    };
     match code {
-        SET_FS | SET_GS if addr >= abi::layout::USER_MAX => return Err(Errno::EPERM),
-        SET_FS => regs.fs_base = addr,
-        SET_GS => regs.gs_base = addr,
-        GET_FS => cx.user().write(addr, &regs.fs_base)?,
-        GET_GS => cx.user().write(addr, &regs.gs_base)?,
+        SET_FS | SET_GS => {}
+        GET_FS => cx.user().write(addr, &bases.0)?,
+        GET_GS => cx.user().write(addr, &bases.1)?,
         _ => return Err(Errno::EINVAL),
     }
     Ok(0)

@@ -4,23 +4,22 @@ use alloc::vec::Vec;
 
 use super::{Ctx, SyscallResult};
 use crate::config::RW_MAX_BYTES;
-use crate::errno::{Errno, Result};
 use crate::fs::{At, File, OpenFlags, Whence};
-use crate::mm::IoBuf;
-use crate::mm::user::pod;
 use crate::task::signal::{self, SIGPIPE, Source};
+use machine::errno::{Errno, Result};
+use machine::mm::IoBuf;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Most pieces of one vectored call (`UIO_MAXIOV`).
 pub const IOV_MAX: usize = 1024;
 
 /// `struct iovec`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 pub struct IoVec {
     base: u64,
     len: u64,
 }
-pod!(IoVec);
 
 /// `RWF_*` of `preadv2(2)`.
 const RWF_HIPRI: u32 = 1;

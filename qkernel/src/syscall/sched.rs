@@ -7,13 +7,14 @@ use core::sync::atomic::Ordering;
 use super::time::Timespec;
 use super::{Ctx, SyscallResult};
 use crate::config::TIME_SLICE_NS;
-use crate::errno::{Errno, Result};
-use crate::mm::user::pod;
-use crate::platform;
+use crate::task::Task;
 use crate::task::creds::CAP_SYS_NICE;
 use crate::task::limits::{RLIMIT_NICE, RLIMIT_RTPRIO};
 use crate::task::process::{TREE, find_task};
-use crate::task::{Task, sched};
+use machine::errno::{Errno, Result};
+use machine::platform;
+use machine::sched;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const NICE_MIN: i32 = -20;
 const NICE_MAX: i32 = 19;
@@ -67,7 +68,7 @@ fn chosen(cx: &Ctx<'_>, which: u32, who: u32) -> Result<Vec<Arc<Task>>> {
 /// `getpriority(2)`, the raw call: 20 minus the nice value.
 pub(super) fn getpriority(cx: &Ctx<'_>, which: u32, who: u32) -> SyscallResult {
     let tasks = chosen(cx, which, who)?;
-    let nice = tasks.iter().map(|task| task.sched.nice.load(Ordering::Relaxed)).min().unwrap_or(0);
+    let nice = tasks.iter().map(|task| task.policy.nice.load(Ordering::Relaxed)).min().unwrap_or(0);
     Ok(u64::from((20 - nice).max(1).unsigned_abs()))
 }
 
@@ -85,11 +86,11 @@ pub(super) fn setpriority(cx: &Ctx<'_>, which: u32, who: u32, nice: i32) -> Sysc
 /// Keeps a nice value; `refusal` when the caller may not lower it so far.
 fn set_nice(cx: &Ctx<'_>, task: &Task, nice: i32, refusal: Errno) -> Result<()> {
     let floor = 20 - i32::try_from(task.process.limits.lock().soft(RLIMIT_NICE).min(40)).unwrap_or(40);
-    let lowers = nice < task.sched.nice.load(Ordering::Relaxed) && nice < floor;
+    let lowers = nice < task.policy.nice.load(Ordering::Relaxed) && nice < floor;
     if lowers && !cx.task.creds.get().has(CAP_SYS_NICE) {
         return Err(refusal);
     }
-    task.sched.nice.store(nice, Ordering::Relaxed);
+    task.policy.nice.store(nice, Ordering::Relaxed);
     Ok(())
 }
 
@@ -103,7 +104,7 @@ pub(super) fn sched_getaffinity(cx: &Ctx<'_>, tid: i32, size: u32, mask: u64) ->
     if size < 8 || !size.is_multiple_of(8) {
         return Err(Errno::EINVAL);
     }
-    let kept = target(cx, tid)?.sched.affinity.load(Ordering::Relaxed) & all_cpus();
+    let kept = target(cx, tid)?.policy.affinity.load(Ordering::Relaxed) & all_cpus();
     cx.user().write(mask, &kept)?;
     Ok(8)
 }
@@ -119,7 +120,7 @@ pub(super) fn sched_setaffinity(cx: &Ctx<'_>, tid: i32, size: u32, mask: u64) ->
     if wanted == 0 {
         return Err(Errno::EINVAL);
     }
-    task.sched.affinity.store(wanted, Ordering::Relaxed);
+    task.policy.affinity.store(wanted, Ordering::Relaxed);
     Ok(0)
 }
 
@@ -155,8 +156,8 @@ fn set_policy(cx: &Ctx<'_>, task: &Task, policy: u32, priority: u32) -> Result<(
     if raises && !cx.task.creds.get().has(CAP_SYS_NICE) {
         return Err(Errno::EPERM);
     }
-    task.sched.policy.store(policy | flag, Ordering::Relaxed);
-    task.sched.rt_priority.store(priority, Ordering::Relaxed);
+    task.policy.policy.store(policy | flag, Ordering::Relaxed);
+    task.policy.rt_priority.store(priority, Ordering::Relaxed);
     Ok(())
 }
 
@@ -169,21 +170,21 @@ pub(super) fn sched_setscheduler(cx: &Ctx<'_>, tid: i32, policy: u32, param: u64
 
 /// `sched_getscheduler(2)`.
 pub(super) fn sched_getscheduler(cx: &Ctx<'_>, tid: i32) -> SyscallResult {
-    Ok(u64::from(target(cx, tid)?.sched.policy.load(Ordering::Relaxed)))
+    Ok(u64::from(target(cx, tid)?.policy.policy.load(Ordering::Relaxed)))
 }
 
 /// `sched_setparam(2)`.
 pub(super) fn sched_setparam(cx: &Ctx<'_>, tid: i32, param: u64) -> SyscallResult {
     let priority: u32 = cx.user().read(param)?;
     let task = target(cx, tid)?;
-    let policy = task.sched.policy.load(Ordering::Relaxed);
+    let policy = task.policy.policy.load(Ordering::Relaxed);
     set_policy(cx, &task, policy, priority)?;
     Ok(0)
 }
 
 /// `sched_getparam(2)`.
 pub(super) fn sched_getparam(cx: &Ctx<'_>, tid: i32, param: u64) -> SyscallResult {
-    let priority = target(cx, tid)?.sched.rt_priority.load(Ordering::Relaxed);
+    let priority = target(cx, tid)?.policy.rt_priority.load(Ordering::Relaxed);
     cx.user().write(param, &priority)?;
     Ok(0)
 }
@@ -208,7 +209,7 @@ pub(super) fn sched_get_priority_min(_cx: &Ctx<'_>, policy: u32) -> SyscallResul
 
 /// `sched_rr_get_interval(2)`.
 pub(super) fn sched_rr_get_interval(cx: &Ctx<'_>, tid: i32, to: u64) -> SyscallResult {
-    let policy = target(cx, tid)?.sched.policy.load(Ordering::Relaxed) & !SCHED_RESET_ON_FORK;
+    let policy = target(cx, tid)?.policy.policy.load(Ordering::Relaxed) & !SCHED_RESET_ON_FORK;
     let slice = if policy == SCHED_FIFO { 0 } else { TIME_SLICE_NS };
     cx.user().write(to, &Timespec::from_ns(slice))?;
     Ok(0)
@@ -216,7 +217,7 @@ pub(super) fn sched_rr_get_interval(cx: &Ctx<'_>, tid: i32, to: u64) -> SyscallR
 
 /// `struct sched_attr`, its first version.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 struct SchedAttr {
     size: u32,
     policy: u32,
@@ -227,7 +228,6 @@ struct SchedAttr {
     deadline: u64,
     period: u64,
 }
-pod!(SchedAttr);
 const ATTR_BYTES: u32 = 48;
 const _: () = assert!(size_of::<SchedAttr>() == ATTR_BYTES as usize);
 const SCHED_FLAG_RESET_ON_FORK: u64 = 1;
@@ -255,13 +255,13 @@ pub(super) fn sched_getattr(cx: &Ctx<'_>, tid: i32, attr: u64, size: u32, flags:
         return Err(Errno::EINVAL);
     }
     let task = target(cx, tid)?;
-    let policy = task.sched.policy.load(Ordering::Relaxed);
+    let policy = task.policy.policy.load(Ordering::Relaxed);
     let answer = SchedAttr {
         size: ATTR_BYTES,
         policy: policy & !SCHED_RESET_ON_FORK,
         flags: if policy & SCHED_RESET_ON_FORK != 0 { SCHED_FLAG_RESET_ON_FORK } else { 0 },
-        nice: task.sched.nice.load(Ordering::Relaxed),
-        priority: task.sched.rt_priority.load(Ordering::Relaxed),
+        nice: task.policy.nice.load(Ordering::Relaxed),
+        priority: task.policy.rt_priority.load(Ordering::Relaxed),
         runtime: 0,
         deadline: 0,
         period: 0,
@@ -288,7 +288,7 @@ pub(super) fn ioprio_set(cx: &Ctx<'_>, which: u32, who: u32, priority: u32) -> S
     }
     for task in chosen_for_io(cx, which, who)? {
         check_owner(cx, &task)?;
-        task.sched.io_priority.store(priority, Ordering::Relaxed);
+        task.policy.io_priority.store(priority, Ordering::Relaxed);
     }
     Ok(0)
 }
@@ -296,7 +296,7 @@ pub(super) fn ioprio_set(cx: &Ctx<'_>, which: u32, who: u32, priority: u32) -> S
 /// `ioprio_get(2)`.
 pub(super) fn ioprio_get(cx: &Ctx<'_>, which: u32, who: u32) -> SyscallResult {
     let tasks = chosen_for_io(cx, which, who)?;
-    let best = tasks.iter().map(|task| task.sched.io_priority.load(Ordering::Relaxed)).min();
+    let best = tasks.iter().map(|task| task.policy.io_priority.load(Ordering::Relaxed)).min();
     Ok(u64::from(best.unwrap_or(0)))
 }
 

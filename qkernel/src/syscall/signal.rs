@@ -1,16 +1,17 @@
 //! Signals: dispositions, masks, sending, waiting.
 
 use super::{Ctx, KEEP_REGISTERS, SyscallResult};
-use crate::errno::{Errno, Result};
 use crate::task::creds::{CAP_KILL, Creds};
 use crate::task::process::{TREE, find_task};
 use crate::task::signal::{
     self, Action, SIGCONT, SIGRTMAX, Sent, SigInfo, Source, StackT, UNBLOCKABLE, change_alt_stack,
     change_mask,
 };
-use crate::task::{Process, Task, sched};
-use crate::time;
+use crate::task::{Process, Task};
 use alloc::sync::Arc;
+use machine::errno::{Errno, Result};
+use machine::sched;
+use machine::time;
 
 /// Bytes of the kernel's signal set.
 const SET_BYTES: u64 = 8;
@@ -98,8 +99,7 @@ pub(super) fn rt_sigreturn(cx: &Ctx<'_>) -> SyscallResult {
 pub(super) fn sigaltstack(cx: &Ctx<'_>, new: u64, old: u64) -> SyscallResult {
     let new: Option<StackT> = cx.user().read_opt(new)?;
     // SAFETY: the caller is current and its context isn't borrowed elsewhere.
-    #[allow(unsafe_code)]
-    let sp = unsafe { cx.task.context() }.run.regs.rsp;
+    let sp = cx.task.context().run.regs.rsp;
     let former = {
         let mut signals = cx.task.signals.lock();
         let former = signals.alt_stack.described(sp);

@@ -5,12 +5,12 @@ use alloc::vec::Vec;
 
 use super::event::install_pair;
 use super::{Ctx, SyscallResult};
-use crate::errno::{Errno, Result};
-use crate::fs::poll::PollEvents;
 use crate::fs::{File, OpenFlags, block_on};
 use crate::net::rights::Ucred;
 use crate::net::{self, AF_UNSPEC, SOL_SOCKET, Socket, SocketFile};
 use crate::task::limits::RLIMIT_NOFILE;
+use machine::errno::{Errno, Result};
+use machine::sched::wait::PollEvents;
 
 /// Most bytes of an address (`struct sockaddr_storage`).
 const ADDRESS_MAX: usize = 128;

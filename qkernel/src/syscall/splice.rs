@@ -3,12 +3,12 @@
 use alloc::sync::Arc;
 
 use super::{Ctx, SyscallResult};
-use crate::errno::{Errno, Result};
 use crate::fs::pipe::{Pipe, PipeEnd};
-use crate::fs::poll::PollEvents;
 use crate::fs::{At, File, OpenFlags, block_on};
-use crate::mm::IoBuf;
-use crate::sync::Mutex;
+use machine::errno::{Errno, Result};
+use machine::mm::IoBuf;
+use machine::sched::wait::PollEvents;
+use machine::sync::Mutex;
 
 /// Bytes moved in one attempt.
 const CHUNK_BYTES: usize = 64 * 1024;

@@ -4,13 +4,13 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::{Ctx, SyscallResult};
-use crate::errno::{Errno, Result};
 use crate::fs::access::{self, Actor, Want};
 use crate::fs::inode::{LinkTarget, S_IFIFO, S_IFLNK};
 use crate::fs::path::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW};
 use crate::fs::{File, Path, Stat, walk};
-use crate::mm::user::pod;
 use crate::task::creds::{CAP_ALL, Creds};
+use machine::errno::{Errno, Result};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const AT_EACCESS: u32 = 0x200;
 const AT_NO_AUTOMOUNT: u32 = 0x800;
@@ -22,7 +22,7 @@ const STATX_MNT_ID: u32 = 0x1000;
 
 /// `struct stat` of x86-64.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 struct RawStat {
     dev: u64,
     ino: u64,
@@ -38,12 +38,11 @@ struct RawStat {
     times: [[i64; 2]; 3],
     unused: [u64; 3],
 }
-pod!(RawStat);
 const _: () = assert!(size_of::<RawStat>() == 144);
 
 /// `struct statx_timestamp`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 struct StatxTime {
     sec: i64,
     nsec: u32,
@@ -52,7 +51,7 @@ struct StatxTime {
 
 /// `struct statx`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 struct RawStatx {
     mask: u32,
     blksize: u32,
@@ -73,7 +72,6 @@ struct RawStatx {
     mnt_id: u64,
     unused: [u64; 13],
 }
-pod!(RawStatx);
 const _: () = assert!(size_of::<RawStatx>() == 256);
 
 fn split(ns: i64) -> [i64; 2] {
@@ -244,7 +242,7 @@ fn real_creds(creds: &Arc<Creds>) -> Arc<Creds> {
 
 /// `struct statfs`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 struct RawStatFs {
     kind: u64,
     bsize: u64,
@@ -259,7 +257,6 @@ struct RawStatFs {
     flags: u64,
     spare: [u64; 4],
 }
-pod!(RawStatFs);
 
 fn put_statfs(cx: &Ctx<'_>, place: &Path, buf: u64) -> SyscallResult {
     let stat = place.inode.statfs()?;

@@ -5,16 +5,16 @@ use core::sync::atomic::Ordering;
 
 use super::{Ctx, SyscallResult};
 use crate::config::{KERNEL_RELEASE, RW_MAX_BYTES};
-use crate::errno::{Errno, Result};
 use crate::fs::proc::sys::{UTS_NAME_MAX, domain_name, set_domain_name};
 use crate::fs::proc::system::{KERNEL_VERSION, load_averages, memory};
 use crate::fs::{self, devfs};
-use crate::mm::IoBuf;
-use crate::mm::user::pod;
-use crate::platform;
 use crate::task::creds::CAP_SYS_ADMIN;
 use crate::task::process::TREE;
-use crate::time;
+use machine::errno::{Errno, Result};
+use machine::mm::IoBuf;
+use machine::platform;
+use machine::time;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Bytes of one field of `struct new_utsname`, with its NUL.
 const UTS_FIELD: usize = UTS_NAME_MAX + 1;
@@ -39,7 +39,7 @@ fn uts_bytes(fields: &[&[u8]; 6]) -> [u8; 6 * UTS_FIELD] {
 
 /// `struct sysinfo`.
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, FromBytes, Immutable, IntoBytes)]
 struct SysInfo {
     uptime: u64,
     loads: [u64; 3],
@@ -56,7 +56,6 @@ struct SysInfo {
     unit: u32,
     end: [u32; 1],
 }
-pod!(SysInfo);
 const _: () = assert!(size_of::<SysInfo>() == 112);
 
 /// `sysinfo(2)`.
@@ -139,7 +138,7 @@ pub(super) fn personality(_cx: &Ctx<'_>, persona: u32) -> SyscallResult {
 
 /// `getcpu(2)`.
 pub(super) fn getcpu(cx: &Ctx<'_>, cpu: u64, node: u64) -> SyscallResult {
-    let index = u32::try_from(crate::arch::cpu_index()).unwrap_or(0);
+    let index = u32::try_from(machine::arch::cpu_index()).unwrap_or(0);
     cx.user().write_opt(cpu, &index)?;
     cx.user().write_opt(node, &0u32)?;
     Ok(0)
@@ -174,8 +173,7 @@ pub(super) fn membarrier(cx: &Ctx<'_>, command: i32, flags: u32, _cpu: i32) -> S
         MEMBARRIER_GLOBAL | MEMBARRIER_GLOBAL_EXPEDITED => leave_user_code(|_| true),
         MEMBARRIER_PRIVATE_EXPEDITED | MEMBARRIER_PRIVATE_SYNC_CORE => {
             let aspace = cx.aspace();
-            // The id that marks a CPU is the kernel's own on kvm, the stub's on systrap.
-            let mine = if platform::is_systrap() { aspace.stub_id() } else { aspace.id() };
+            let mine = aspace.machine().mark();
             leave_user_code(|id| id == mine);
         }
         MEMBARRIER_REGISTER_GLOBAL_EXPEDITED
@@ -188,7 +186,7 @@ pub(super) fn membarrier(cx: &Ctx<'_>, command: i32, flags: u32, _cpu: i32) -> S
 
 /// Makes the other CPUs leave user code of the address spaces `concerned` says, as `platform::shoot_down` does.
 fn leave_user_code(concerned: impl Fn(u64) -> bool) {
-    let me = crate::arch::cpu_index();
+    let me = machine::arch::cpu_index();
     for cpu in (0..platform::cpus()).filter(|&cpu| cpu != me) {
         let header = platform::header_of(cpu);
         let runs = || {

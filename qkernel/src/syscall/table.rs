@@ -72,7 +72,7 @@ pub(super) fn trace(task: &Arc<Task>, number: u64, args: &[u64; 6], result: &Sys
         Ok(value) => format!("[{}] {} = {value:#x}", task.tid(), describe(number, args)),
         Err(error) => format!("[{}] {} = {error:?}", task.tid(), describe(number, args)),
     };
-    crate::host::log(0, &line);
+    machine::host::log(0, &line);
 }
 
 syscalls! {

@@ -1,17 +1,17 @@
 //! Clocks, sleeps and interval timers.
 
 use super::{Ctx, SyscallResult};
-use crate::errno::{Errno, Result};
-use crate::mm::user::pod;
 use crate::task::clock::Clock;
 use crate::task::itimer::{self, Setting, Which};
-use crate::task::sched;
 use crate::task::signal::Restart;
-use crate::time::{self, NSEC};
+use machine::errno::{Errno, Result};
+use machine::sched;
+use machine::time::{self, NSEC};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// `struct timespec`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct Timespec {
     pub sec: i64,
     pub nsec: i64,
@@ -19,7 +19,7 @@ pub struct Timespec {
 
 /// `struct timeval`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct Timeval {
     pub sec: i64,
     pub usec: i64,
@@ -27,12 +27,11 @@ pub struct Timeval {
 
 /// `struct itimerval`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes)]
 struct ItimerVal {
     interval: Timeval,
     value: Timeval,
 }
-pod!(Timespec, Timeval, ItimerVal);
 
 impl Timespec {
     /// Nanoseconds; `EINVAL` when negative or not normal. What does not fit is the largest there is.

@@ -4,17 +4,17 @@ use alloc::sync::Arc;
 
 use super::time::Timespec;
 use super::{Ctx, SyscallResult};
-use crate::errno::{Errno, Result};
-use crate::mm::user::pod;
 use crate::task::clock::Clock;
 use crate::task::itimer::Setting;
 use crate::task::posix_timer::{self, Notify};
 use crate::task::process::find_task;
 use crate::task::signal;
+use machine::errno::{Errno, Result};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// `struct sigevent`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 struct SigEvent {
     value: u64,
     signal: u32,
@@ -25,12 +25,11 @@ struct SigEvent {
 
 /// `struct itimerspec`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 struct ItimerSpec {
     interval: Timespec,
     value: Timespec,
 }
-pod!(SigEvent, ItimerSpec);
 const _: () = assert!(size_of::<SigEvent>() == 64);
 
 impl From<Setting> for ItimerSpec {

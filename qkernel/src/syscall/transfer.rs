@@ -7,16 +7,16 @@ use alloc::vec;
 use super::rw::written;
 use super::{Ctx, SyscallResult};
 use crate::config::RW_MAX_BYTES;
-use crate::errno::{Errno, Result};
 use crate::fs::file::limit_write;
 use crate::fs::hostfs::HostFile;
 use crate::fs::inode::{S_IFDIR, S_IFIFO, S_IFREG, S_IFSOCK};
-use crate::fs::poll::PollEvents;
 use crate::fs::stream::HostStream;
 use crate::fs::{At, File, OpenFlags, Whence};
-use crate::host;
-use crate::mm::IoBuf;
 use crate::net::SocketFile;
+use machine::errno::{Errno, Result};
+use machine::host;
+use machine::mm::IoBuf;
+use machine::sched::wait::PollEvents;
 
 /// Bytes of the kernel buffer that copies go through.
 const BUFFER_BYTES: usize = 64 * 1024;

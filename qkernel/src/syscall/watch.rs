@@ -5,7 +5,6 @@ use alloc::sync::Arc;
 use super::event::{COMMON, install, only};
 use super::poll::duration_ns;
 use super::{Ctx, SyscallResult};
-use crate::errno::{Errno, Result};
 use crate::fs::OpenFlags;
 use crate::fs::memfd::{F_SEAL_EXEC, F_SEAL_SEAL, MemFile};
 use crate::fs::pidfd::PidFile;
@@ -14,7 +13,8 @@ use crate::fs::timerfd::{Clock, Setting, TimerFile};
 use crate::task::Process;
 use crate::task::process::{find_process, find_task};
 use crate::task::signal::Source;
-use crate::time::NSEC;
+use machine::errno::{Errno, Result};
+use machine::time::NSEC;
 
 /// `timerfd_create(2)`.
 pub(super) fn timerfd_create(cx: &Ctx<'_>, clock: i32, flags: u32) -> SyscallResult {

@@ -4,12 +4,12 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::{Ctx, SyscallResult};
-use crate::errno::{Errno, Result};
 use crate::fs::access::{self, Actor, Want};
 use crate::fs::inode::{S_IFDIR, S_IFREG, S_ISVTX};
 use crate::fs::path::AT_FDCWD;
 use crate::fs::{OpenFlags, Path, walk};
 use crate::task::creds::{CAP_SYS_ADMIN, Creds};
+use machine::errno::{Errno, Result};
 
 const NAME_MAX_BYTES: usize = 255;
 const VALUE_MAX_BYTES: usize = 65_536;

@@ -4,8 +4,8 @@ use alloc::sync::Arc;
 
 use super::process::{find_process, find_task};
 use super::{Process, Task, itimer, usage};
-use crate::errno::{Errno, Result};
-use crate::time;
+use machine::errno::{Errno, Result};
+use machine::time;
 
 /// What a clock measures.
 #[derive(Clone)]

@@ -7,15 +7,15 @@ use core::sync::atomic::Ordering;
 
 use super::exit::VforkDone;
 use super::process::{Node, Process, TREE};
-use super::{Task, TaskParts, sched};
-use crate::errno::{Errno, Result};
+use super::{Task, TaskParts};
 use crate::fs::OpenFlags;
 use crate::fs::pidfd::PidFile;
-use crate::mm::account;
-use crate::platform::{FpuArea, UserContext};
 use crate::syscall::Ctx;
 use crate::task::limits::{self, RLIMIT_NPROC};
 use alloc::vec::Vec;
+use machine::errno::{Errno, Result};
+use machine::mm::account;
+use machine::platform::{FpuArea, UserContext};
 
 bitflags! {
     /// `CLONE_*`.
@@ -124,7 +124,10 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
         comm,
     };
     let child = Task::new(tid, parts)?;
-    child.sched.inherit(&me.sched);
+    child.policy.inherit(&me.policy);
+    if flags.contains(CloneFlags::THREAD) && me.thread.sched.uses_reserve() {
+        child.thread.sched.allow_reserve();
+    }
     if flags.contains(CloneFlags::PIDFD) {
         let file = PidFile::open(&process, OpenFlags::empty())?;
         let fd = cx.install(file, true)? as u32 as i32;
@@ -149,7 +152,7 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
     *child.vfork_parent.lock() = vfork.clone();
 
     enter_tree(me, &child, &process, flags)?;
-    sched::start(&child);
+    child.start();
     if let Some(vfork) = vfork {
         *me.vfork_wait.lock() = Some(vfork.clone());
         vfork.wait(me);
@@ -170,9 +173,8 @@ fn check_room(cx: &Ctx<'_>) -> Result<()> {
 
 /// The child's registers: the caller's, with `rax` 0.
 fn child_context(cx: &Ctx<'_>, args: &CloneArgs) -> UserContext {
-    // SAFETY: the caller is current and its context isn't borrowed elsewhere.
-    let mine = unsafe { cx.task.context() };
-    mine.sync_fpu(cx.aspace());
+    let mut mine = cx.task.context();
+    mine.sync_fpu();
     let mut context = UserContext { run: mine.run, fpu: Box::new(FpuArea(mine.fpu.0)), fpu_live: false };
     context.run.regs.rax = 0;
     if args.stack != 0 {

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::errno::{Errno, Result};
+use machine::errno::{Errno, Result};
 
 /// All capabilities there are (`CAP_CHECKPOINT_RESTORE` is 40).
 pub const CAP_ALL: u64 = (1 << 41) - 1;

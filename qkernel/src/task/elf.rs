@@ -2,9 +2,9 @@
 
 use alloc::vec::Vec;
 
-use crate::errno::{Errno, Result};
-use crate::mm::{PAGE, Prot, page_down, page_up};
 use abi::layout::USER_MAX;
+use machine::errno::{Errno, Result};
+use machine::mm::{PAGE, Prot, page_down, page_up};
 
 /// Bytes of the file that [`Image::parse`] wants to see of the header.
 pub const HEADER_BYTES: usize = 64;

@@ -9,19 +9,20 @@ use core::sync::atomic::Ordering;
 use super::creds::Creds;
 use super::elf::{HEADER_BYTES, Header, Image};
 use super::process::TREE;
-use super::{Task, exit, futex, sched, set_id, signal};
+use super::{Task, exit, futex, set_id, signal};
 use crate::config::{ARG_MAX_BYTES, ARG_STRLEN_MAX};
-use crate::errno::{Errno, Result};
 use crate::fs::access::{self, Want};
 use crate::fs::{File, path};
-use crate::mm::account;
-use crate::mm::aspace::Layout;
-use crate::mm::map::{NewMapping, Placement};
-use crate::mm::vma::VmaFlags;
-use crate::mm::{AddressSpace, MemoryObject, PAGE, Prot, page_down, page_up};
-use crate::platform::FpuArea;
 use crate::syscall::Ctx;
 use crate::task::limits::RLIMIT_STACK;
+use machine::errno::{Errno, Result};
+use machine::mm::account;
+use machine::mm::aspace::Layout;
+use machine::mm::map::{NewMapping, Placement};
+use machine::mm::vma::VmaFlags;
+use machine::mm::{AddressSpace, MemoryObject, PAGE, Prot, page_down, page_up};
+use machine::platform::FpuArea;
+use machine::sched;
 
 /// Interpreters of scripts that are scripts, at most.
 const SCRIPT_DEPTH_MAX: usize = 5;
@@ -172,7 +173,7 @@ fn load_binary(cx: &Ctx<'_>, program: Program, head: &[u8]) -> Result<Loaded> {
     };
     let brk = page_up(bias.wrapping_add(image.span().1)).ok_or(Errno::ENOEXEC)? + random.brk;
     aspace.set_bounds(brk, mmap_top - stack_limit.max(128 << 20));
-    let vdso = crate::task::vdso::map(&aspace)?;
+    let vdso = machine::vdso::map(&aspace)?;
     let facts = Facts { image: &image, bias, base, vdso, creds: &creds, secure };
     let stack = build_stack(&aspace, &program, &facts, STACK_TOP - random.stack)?;
     Ok(Loaded {
@@ -214,7 +215,7 @@ struct RandomLayout {
 impl RandomLayout {
     fn new() -> Self {
         let mut bytes = [0u8; 32];
-        crate::boot::random(&mut bytes);
+        machine::host::random(&mut bytes);
         let word = |i: usize| u64::from_le_bytes(core::array::from_fn(|k| bytes[i * 8 + k]));
         Self {
             program: (word(0) & 0xff_ffff) * PAGE,
@@ -328,7 +329,7 @@ fn build_stack(aspace: &Arc<AddressSpace>, program: &Program, facts: &Facts<'_>,
     let execfn = writer.push_string(&program.name);
     let platform = writer.push_string(b"x86_64");
     let mut seed = [0u8; 16];
-    crate::boot::random(&mut seed);
+    machine::host::random(&mut seed);
     let random = writer.push(&seed);
     let mut layout = Layout { start_stack: 0, ..Default::default() };
     layout.env_end = writer.next();
@@ -372,11 +373,11 @@ fn fill_layout(aspace: &AddressSpace, mut layout: Layout, facts: &Facts<'_>, sp:
 fn auxiliary_vector(facts: &Facts<'_>, execfn: u64, platform: u64, random: u64) -> Vec<u64> {
     let creds = facts.creds;
     let header = &facts.image.header;
-    let min_stack = crate::platform::xsave_size() as u64 + 1024;
+    let min_stack = machine::platform::xsave_size() as u64 + 1024;
     let mut auxv = Vec::new();
     let pairs = [
         (AT_SYSINFO_EHDR, facts.vdso),
-        (AT_HWCAP, u64::from(crate::arch::cpu_features())),
+        (AT_HWCAP, u64::from(machine::arch::cpu_features())),
         (AT_PAGESZ, PAGE),
         (AT_CLKTCK, 100),
         (AT_PHDR, facts.bias.wrapping_add(facts.image.program_headers_address())),
@@ -483,12 +484,13 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     set_comm(task, &loaded.name);
     task.clear_child_tid.store(0, Ordering::Relaxed);
     task.robust_list.store(0, Ordering::Relaxed);
-    // SAFETY: the task is current and its context isn't borrowed elsewhere.
-    let context = unsafe { task.context() };
-    context.fpu_live = false;
-    context.fpu = FpuArea::initial();
-    context.run.regs =
-        abi::run::UserRegs { rip: loaded.entry, rsp: loaded.stack, rflags: 0x202, ..Default::default() };
+    {
+        let context = &mut *task.context();
+        context.fpu_live = false;
+        context.fpu = FpuArea::initial();
+        context.run.regs =
+            abi::run::UserRegs { rip: loaded.entry, rsp: loaded.stack, rflags: 0x202, ..Default::default() };
+    }
     let old = task.replace_aspace(Some(loaded.aspace));
     drop(old);
     if let Some(parent) = task.vfork_parent.lock().take() {

@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::process::{Process, TREE, call_attention};
-use super::wait::WaitQueue;
 use super::{Task, futex, signal};
-use crate::mm::UserMemory;
+use machine::mm::UserMemory;
+use machine::sched::wait::WaitQueue;
 
 /// What a `vfork(2)` parent waits for.
 pub struct VforkDone {
@@ -64,8 +64,10 @@ pub fn exit_task(task: &Arc<Task>, status: i32) {
     let (last, status) = {
         let mut tasks = process.tasks.lock();
         tasks.retain(|other| !Arc::ptr_eq(other, task));
-        process.ended_user.fetch_add(task.sched.user_ticks.load(Ordering::Relaxed), Ordering::Relaxed);
-        process.ended_system.fetch_add(task.sched.system_ticks.load(Ordering::Relaxed), Ordering::Relaxed);
+        process.ended_user.fetch_add(task.thread.sched.user_ticks.load(Ordering::Relaxed), Ordering::Relaxed);
+        process
+            .ended_system
+            .fetch_add(task.thread.sched.system_ticks.load(Ordering::Relaxed), Ordering::Relaxed);
         let leader_status = (task.tid() == process.pid).then_some(status);
         if let Some(status) = leader_status {
             process.leader_status.store(status, Ordering::Relaxed);
@@ -107,7 +109,7 @@ fn end_process(process: &Arc<Process>, status: i32) {
     process.timers.lock().disarm_all();
     *process.exe.lock() = None;
     if process.pid == 1 {
-        crate::host::exit(status);
+        machine::host::exit(status);
     }
     signal::leave_session(process);
     let mut orphans = Vec::new();

@@ -7,9 +7,9 @@ use super::limits::{RLIM_INFINITY, RLIMIT_CPU};
 use super::posix_timer::{self, PosixTimers};
 use super::process::Process;
 use super::signal::{self, SIGALRM, SIGKILL, SIGPROF, SIGVTALRM, SIGXCPU, SigInfo, Source};
-use super::timer::{self, Alarm, Timer};
 use super::{Task, usage};
-use crate::time::{self, NSEC};
+use machine::sched::timer::{self, Alarm, Timer};
+use machine::time::{self, NSEC};
 
 /// Periods shorter than this are served late: signals that come faster would leave no time for anything else.
 const PERIOD_MIN_NS: u64 = 50_000;

@@ -10,43 +10,37 @@ pub mod futex;
 pub mod itimer;
 pub mod limits;
 pub mod oom;
-pub mod pause;
+pub mod policy;
 pub mod posix_timer;
 pub mod process;
-pub mod sched;
 pub mod set_id;
 pub mod signal;
-pub mod stack;
-pub mod timer;
 pub mod usage;
-pub mod vdso;
-pub mod wait;
 
 use alloc::sync::{Arc, Weak};
-use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::any::Any;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-use crate::errno::Result;
 use crate::fs::{FileTable, FsContext};
-use crate::mm::AddressSpace;
-use crate::platform::{self, Trap, UserContext};
-use crate::sync::{Shared, SpinLock};
-use crate::time;
 use creds::Creds;
+use machine::errno::Result;
+use machine::host;
+use machine::mm::AddressSpace;
+use machine::platform::{Trap, UserContext};
+use machine::sched::{self, Run, Runnable, SchedState, pause};
+use machine::sync::{Shared, SpinLock};
+use machine::thread::{self, ContextGuard, Thread};
+use machine::time;
+use policy::SchedPolicy;
 pub use process::Process;
-use sched::SchedState;
 use signal::TaskSignals;
 
 /// A thread.
 pub struct Task {
     tid: AtomicU32,
     pub process: Arc<Process>,
-    pub sched: SchedState,
-    context: UnsafeCell<UserContext>,
-    /// The memory it sees. Replaced by `execve(2)`, dropped when it ends.
-    aspace: SpinLock<Option<Arc<AddressSpace>>>,
-    /// The same, for the task itself.
-    own_aspace: AtomicPtr<AddressSpace>,
+    pub thread: Thread,
+    pub policy: SchedPolicy,
     files: SpinLock<Option<Arc<FileTable>>>,
     pub fs: Shared<FsContext>,
     pub creds: Shared<Creds>,
@@ -59,8 +53,6 @@ pub struct Task {
     pub vfork_wait: SpinLock<Option<Arc<exit::VforkDone>>>,
     /// What the task does in the kernel before it runs user code (the first process alone).
     start: SpinLock<Option<Start>>,
-    /// Set when the task should look at its signals before it sleeps or runs user code.
-    attention: AtomicBool,
     pub comm: SpinLock<[u8; 16]>,
     /// `set_tid_address(2)`: zeroed and woken when the task ends.
     pub clear_child_tid: AtomicU64,
@@ -73,13 +65,7 @@ pub struct Task {
     /// What goes on after a restartable sleep: see `restart_syscall(2)`.
     pub restart: SpinLock<Option<signal::Restart>>,
     pub start_ns: u64,
-    idle: bool,
 }
-
-// SAFETY: `context` is touched only by the task itself while it runs, and by its creator before it starts.
-unsafe impl Sync for Task {}
-// SAFETY: as above.
-unsafe impl Send for Task {}
 
 /// What a task does in the kernel first.
 pub type Start = fn(&Arc<Task>);
@@ -98,9 +84,10 @@ pub struct TaskParts {
 
 impl Task {
     /// A task that will run user code from `parts.context` once it is started.
-    pub fn new(tid: u32, parts: TaskParts) -> Result<Arc<Self>> {
-        let stack = stack::KernelStack::new()?;
-        Ok(Self::with(tid, parts, SchedState::new(stack, enter_task), false))
+    pub fn new(tid: u32, mut parts: TaskParts) -> Result<Arc<Self>> {
+        let context = core::mem::take(&mut parts.context);
+        let thread = Thread::new(context, parts.aspace.take(), run_task)?;
+        Ok(Self::with(tid, thread, parts))
     }
 
     /// A task that first runs `start` in the kernel.
@@ -142,26 +129,23 @@ impl Task {
 
     /// The idle task of a CPU.
     pub fn idle(parts: TaskParts) -> Arc<Self> {
-        Self::with(0, parts, SchedState::idle(), true)
+        Self::with(0, Thread::idle(), parts)
     }
 
-    fn with(tid: u32, parts: TaskParts, sched: SchedState, idle: bool) -> Arc<Self> {
+    fn with(tid: u32, thread: Thread, parts: TaskParts) -> Arc<Self> {
         Arc::new(Self {
             tid: AtomicU32::new(tid),
             process: parts.process,
-            sched,
+            thread,
+            policy: SchedPolicy::default(),
             dying: AtomicBool::new(false),
             exit_status: AtomicI32::new(0),
             vfork_wait: SpinLock::new(None),
             start: SpinLock::new(None),
-            context: UnsafeCell::new(parts.context),
-            own_aspace: AtomicPtr::new(pointer_of(parts.aspace.as_ref())),
-            aspace: SpinLock::new(parts.aspace),
             files: SpinLock::new(parts.files),
             fs: Shared::new(parts.fs),
             creds: Shared::new(parts.creds),
             signals: SpinLock::new(parts.signals),
-            attention: AtomicBool::new(false),
             comm: SpinLock::new(parts.comm),
             clear_child_tid: AtomicU64::new(0),
             robust_list: AtomicU64::new(0),
@@ -169,34 +153,12 @@ impl Task {
             death_signal: AtomicU32::new(0),
             restart: SpinLock::new(None),
             start_ns: time::boottime_ns(),
-            idle,
         })
-    }
-
-    /// Whether this is a CPU's idle task.
-    pub fn is_idle(&self) -> bool {
-        self.idle
     }
 
     /// The memory this task sees; `None` once it has ended.
     pub fn aspace(&self) -> Option<Arc<AddressSpace>> {
-        self.aspace.lock().clone()
-    }
-
-    /// The same without a lock or a count.
-    ///
-    /// # Safety
-    /// Only for the task itself while it is current. The reference ends with the next [`Self::replace_aspace`].
-    unsafe fn own_aspace(&self) -> Option<&AddressSpace> {
-        // SAFETY: `aspace` holds what the pointer leads to, and only the caller itself changes both.
-        unsafe { self.own_aspace.load(Ordering::Relaxed).as_ref() }
-    }
-
-    /// Replaces the memory the current task sees, returning the former, which no CPU's page table is any more.
-    pub fn replace_aspace(&self, aspace: Option<Arc<AddressSpace>>) -> Option<Arc<AddressSpace>> {
-        platform::enter_address_space(aspace.as_deref());
-        self.own_aspace.store(pointer_of(aspace.as_ref()), Ordering::Relaxed);
-        core::mem::replace(&mut *self.aspace.lock(), aspace)
+        self.thread.aspace()
     }
 
     /// The task's descriptors; `None` once it has ended.
@@ -209,67 +171,64 @@ impl Task {
         core::mem::replace(&mut *self.files.lock(), files)
     }
 
-    /// The user registers and FPU state.
-    ///
-    /// # Safety
-    /// Only for the task itself while it is current, or for its creator before it starts; one reference at a time.
-    #[allow(clippy::mut_from_ref)]
-    pub unsafe fn context(&self) -> &mut UserContext {
-        // SAFETY: exclusive by the contract above.
-        unsafe { &mut *self.context.get() }
+    /// The user registers and FPU state, of the current task. The guard must be gone before the task sleeps.
+    pub fn context(&self) -> ContextGuard<'_> {
+        self.thread.context()
     }
 
     /// Whether the task should look at its signals (a hint that may be stale in the true direction).
     pub fn wants_attention(&self) -> bool {
-        self.attention.load(Ordering::SeqCst)
+        self.thread.sched.wants_attention()
     }
 
     /// Makes the task look at its signals: wakes it from an interruptible sleep, interrupts its user code.
     pub fn call_attention(self: &Arc<Self>) {
-        self.attention.store(true, Ordering::SeqCst);
-        if !sched::wake_interruptible(self) {
-            let cpu = self.sched.last_cpu.load(Ordering::SeqCst) as usize;
-            if cpu < platform::cpus() && cpu != crate::arch::cpu_index() {
-                platform::kick(cpu);
-            }
-        }
-    }
-
-    /// The hint was looked at.
-    pub fn clear_attention(&self) {
-        self.attention.store(false, Ordering::SeqCst);
-    }
-
-    /// Called when the task leaves its CPU.
-    fn switched_out(&self) {
-        if self.idle {
-            return;
-        }
-        if let Some(aspace) = self.aspace() {
-            // SAFETY: the task is current on this CPU.
-            unsafe { self.context() }.release_fpu(&aspace);
-        }
+        sched::call_attention(&(self.clone() as Runnable));
     }
 }
 
-fn pointer_of(aspace: Option<&Arc<AddressSpace>>) -> *mut AddressSpace {
-    aspace.map_or(core::ptr::null_mut(), |aspace| Arc::as_ptr(aspace).cast_mut())
+impl Task {
+    /// Makes a new task runnable for the first time.
+    pub fn start(self: &Arc<Self>) {
+        sched::start(&(self.clone() as Runnable));
+    }
+
+    /// Replaces the memory the current task sees, returning the former, which no CPU's page table is any more.
+    pub fn replace_aspace(&self, aspace: Option<Arc<AddressSpace>>) -> Option<Arc<AddressSpace>> {
+        self.thread.replace_aspace(aspace)
+    }
+
+    /// It has looked at its signals.
+    pub fn clear_attention(&self) {
+        self.thread.sched.clear_attention();
+    }
+}
+
+impl Run for Task {
+    fn sched(&self) -> &SchedState {
+        &self.thread.sched
+    }
+
+    fn enter_cpu(&self) {
+        self.thread.enter_cpu();
+    }
+
+    fn leave_cpu(&self) {
+        self.thread.leave_cpu();
+    }
 }
 
 /// The task this CPU runs.
 pub fn current() -> Arc<Task> {
-    sched::current()
+    let running: Arc<dyn Any + Send + Sync> = sched::current();
+    match running.downcast() {
+        Ok(task) => task,
+        Err(_) => host::die("what runs is no task"),
+    }
 }
 
 /// A weak reference to a task.
 pub type TaskRef = Weak<Task>;
-
-/// Where new tasks start.
-extern "sysv64" fn enter_task() -> ! {
-    sched::finish_switch();
-    run_task();
-    sched::exit_current()
-}
 
 /// Runs the current task until it ends.
 fn run_task() {
@@ -279,31 +238,25 @@ fn run_task() {
         start(&task);
     }
     loop {
-        sched::handle_pending();
+        thread::handle_pending();
         if pause::rest() {
             continue;
         }
         if task.wants_attention() && signal::deliver_pending(&task).is_break() {
             break;
         }
-        sched::before_user(&task);
+        sched::before_user(&task.thread.sched, itimer::check_deadline(&task));
         // It may have waited for the CPU just now.
         if task.wants_attention() || pause::is_paused() {
             continue;
         }
-        // SAFETY: the task is current, and only itself replaces its memory, which it does not do before the trap.
-        let Some(aspace) = (unsafe { task.own_aspace() }) else { break };
-        // SAFETY: the task is current; nothing else holds its context here.
-        let context = unsafe { task.context() };
-        let rip = context.run.regs.rip;
+        let rip = task.context().run.regs.rip;
         if rip >= abi::layout::USER_MAX {
             // A jump there would fault at once; some addresses there the processor doesn't even let the kernel load.
             signal::raise_bad_instruction_pointer(&task, rip);
             continue;
         }
-        task.sched.count_time(false);
-        let trap = platform::run_user(context, aspace);
-        task.sched.count_time(true);
+        let Some(trap) = task.thread.run_user() else { break };
         itimer::check(&task);
         handle_trap(&task, trap);
     }
@@ -317,17 +270,17 @@ fn handle_trap(task: &Arc<Task>, trap: Trap) {
             let Some(aspace) = task.aspace() else { return };
             // An access of the processor's own on behalf of user code (a descriptor table, say) no mapping can help.
             let result = match error & abi::run::PF_USER {
-                0 => Err(crate::mm::Fault::Forbidden { addr }),
+                0 => Err(machine::mm::Fault::Forbidden { addr }),
                 _ => aspace.handle_fault(addr, error),
             };
             if let Err(fault) = result {
                 signal::raise_fault(task, fault, error);
             }
         }
-        Trap::Bus { addr } => signal::raise_fault(task, crate::mm::Fault::Bus { addr }, abi::run::PF_USER),
+        Trap::Bus { addr } => signal::raise_fault(task, machine::mm::Fault::Bus { addr }, abi::run::PF_USER),
         Trap::Exception { vector, error } => signal::raise_exception(task, vector, error),
         Trap::Lost => {
-            crate::info!("task {}: its address space is lost", task.tid());
+            machine::info!("task {}: its address space is lost", task.tid());
             signal::kill_process(&task.process, signal::SIGKILL);
         }
     }

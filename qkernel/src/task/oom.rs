@@ -6,13 +6,14 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use super::process::TREE;
-use super::{Process, Task, sched, signal};
-use crate::log::RateLimit;
-use crate::mm::account::SANDBOX;
-use crate::mm::{PAGE, account, frames};
-use crate::sync::SpinLock;
+use super::{Process, Task, signal};
 use crate::task::limits::TASK_BYTES;
-use crate::time::{NSEC, monotonic_ns};
+use machine::log::RateLimit;
+use machine::mm::account::SANDBOX;
+use machine::mm::{PAGE, account, frames};
+use machine::sched;
+use machine::sync::SpinLock;
+use machine::time::{NSEC, monotonic_ns};
 
 /// How long a killed process may take to give its memory back before another one is killed.
 const PATIENCE_NS: u64 = 2 * NSEC;
@@ -78,7 +79,7 @@ fn kill_largest(task: &Arc<Task>) {
     };
     let (_, points, process) = rows.iter().max_by_key(rank).copied().unwrap_or((0, 0, &task.process));
     if SAID.allow() {
-        crate::info!(
+        machine::info!(
             "out of memory: process {} is killed, {} KiB are its",
             process.pid,
             points.max(0) / 1024

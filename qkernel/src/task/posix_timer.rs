@@ -12,10 +12,10 @@ use super::itimer::{self, Setting, next_period, remaining};
 use super::limits::RLIMIT_SIGPENDING;
 use super::process::Process;
 use super::signal::{self, Sent, SigInfo, Source};
-use super::timer::{self, Alarm, Timer};
-use crate::errno::{Errno, Result};
-use crate::mm::account;
-use crate::time;
+use machine::errno::{Errno, Result};
+use machine::mm::account;
+use machine::sched::timer::{self, Alarm, Timer};
+use machine::time;
 
 /// A timer whose signal is ignored looks again this much later at the earliest.
 const IGNORED_PERIOD_MIN_NS: u64 = 4_000_000;

@@ -9,9 +9,9 @@ use super::Task;
 use super::itimer::{self, Timers};
 use super::limits::Limits;
 use super::signal::{PendingSignals, SigHand, StopState};
-use super::wait::WaitQueue;
 use crate::fs::{File, Terminal};
-use crate::sync::{Shared, SpinLock};
+use machine::sched::wait::WaitQueue;
+use machine::sync::{Shared, SpinLock};
 
 /// A thread group.
 pub struct Process {
@@ -193,7 +193,7 @@ impl Process {
             ended_system: AtomicU64::new(0),
             children_user: AtomicU64::new(0),
             children_system: AtomicU64::new(0),
-            start_ns: crate::time::boottime_ns(),
+            start_ns: machine::time::boottime_ns(),
             ended_comm: SpinLock::new([0; 16]),
         });
         itimer::update_watch(&process);
@@ -216,8 +216,8 @@ impl Process {
         let mut user = self.ended_user.load(Ordering::Relaxed);
         let mut system = self.ended_system.load(Ordering::Relaxed);
         for task in self.tasks.lock().iter() {
-            user += task.sched.user_ticks.load(Ordering::Relaxed);
-            system += task.sched.system_ticks.load(Ordering::Relaxed);
+            user += task.thread.sched.user_ticks.load(Ordering::Relaxed);
+            system += task.thread.sched.system_ticks.load(Ordering::Relaxed);
         }
         (user, system)
     }

@@ -7,10 +7,10 @@ use alloc::vec::Vec;
 use super::Task;
 use super::creds::{CAP_SETUID, Creds, SECURE_NOROOT};
 use super::process::TREE;
-use crate::errno::Result;
 use crate::fs::inode::{S_ISGID, S_ISUID};
 use crate::fs::mount::Limits;
 use crate::fs::{File, access};
+use machine::errno::Result;
 
 /// Credentials behind an `execve(2)`.
 pub struct AfterExec {

@@ -3,8 +3,8 @@
 use core::sync::atomic::Ordering;
 
 use super::{Process, Task};
-use crate::mm::AddressSpace;
-use crate::time;
+use machine::mm::AddressSpace;
+use machine::time;
 
 /// `struct rusage`: user time, system time, then counters; the ones nobody keeps are zero.
 pub type Rusage = [i64; 18];
@@ -30,8 +30,8 @@ pub fn rusage(ticks: (u64, u64)) -> Rusage {
 
 /// Adds a thread's context switches.
 fn add_switches(usage: &mut Rusage, task: &Task) {
-    let all = task.sched.switches.load(Ordering::Relaxed);
-    let involuntary = task.sched.involuntary_switches.load(Ordering::Relaxed);
+    let all = task.thread.sched.switches.load(Ordering::Relaxed);
+    let involuntary = task.thread.sched.involuntary_switches.load(Ordering::Relaxed);
     usage[NVCSW] += all.saturating_sub(involuntary).cast_signed();
     usage[NIVCSW] += involuntary.cast_signed();
 }
@@ -53,7 +53,7 @@ pub fn of_process(process: &Process, aspace: Option<&AddressSpace>) -> Rusage {
 
 /// What a thread has used.
 pub fn of_thread(task: &Task, aspace: &AddressSpace) -> Rusage {
-    let sched = &task.sched;
+    let sched = &task.thread.sched;
     let mut usage =
         rusage((sched.user_ticks.load(Ordering::Relaxed), sched.system_ticks.load(Ordering::Relaxed)));
     add_switches(&mut usage, task);
@@ -63,7 +63,7 @@ pub fn of_thread(task: &Task, aspace: &AddressSpace) -> Rusage {
 
 /// User and total processor time of a thread, in nanoseconds.
 pub fn thread_times(task: &Task) -> (u64, u64) {
-    let user = task.sched.user_ticks.load(Ordering::Relaxed);
-    let system = task.sched.system_ticks.load(Ordering::Relaxed);
+    let user = task.thread.sched.user_ticks.load(Ordering::Relaxed);
+    let system = task.thread.sched.system_ticks.load(Ordering::Relaxed);
     (ticks_to_ns(user), ticks_to_ns(user + system))
 }

@@ -8,7 +8,7 @@ mod cpus;
 mod host;
 mod hostile;
 mod memory;
-#[path = "../../../qkernel/src/arch/ring0/mod.rs"]
+#[path = "../../../qkernel/machine/src/arch/ring0/mod.rs"]
 #[allow(dead_code, unused_imports)]
 mod ring0;
 mod timing;

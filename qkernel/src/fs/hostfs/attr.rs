@@ -5,12 +5,12 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::HostInode;
-use crate::errno::{Errno, Result};
 use crate::fs::Stat;
 use crate::fs::access::{SET_ID, mode_after_write};
 use crate::fs::inode::{AttrChange, S_IFLNK, S_IFREG, SetTime};
-use crate::host::{self, Handle};
-use crate::time;
+use machine::errno::{Errno, Result};
+use machine::host::{self, Handle};
+use machine::time;
 
 /// How long what a walk has just seen counts as current where the host may change files, in nanoseconds.
 const RECENT_NS: u64 = 1_000_000;

@@ -6,14 +6,15 @@ use core::any::Any;
 use core::sync::atomic::Ordering;
 
 use super::{HostInode, attr};
-use crate::errno::{Errno, Result};
 use crate::fs::file::{append_position, seek_in_dir, seek_in_file};
 use crate::fs::inode::{AttrChange, S_IFDIR, S_IFREG};
 use crate::fs::{At, DirEntry, File, FileOps, Stat, Whence};
-use crate::host::{self, Handle};
-use crate::mm::copies;
-use crate::mm::window::HostFileMap;
-use crate::mm::{IoBuf, MemoryObject};
+use machine::errno::{Errno, Result};
+use machine::file;
+use machine::host::{self, Handle};
+use machine::mm::copies;
+use machine::mm::window::HostFileMap;
+use machine::mm::{IoBuf, MemoryObject};
 
 /// Bytes of directory records asked for at once.
 const READDIR_BYTES: usize = 32 * 1024;
@@ -82,7 +83,7 @@ impl HostFile {
 
     fn write_at(&self, offset: u64, buf: &mut IoBuf<'_>) -> Result<usize> {
         crate::fs::file::limit_write(offset, buf)?;
-        self.write_by(offset, || host::write(&self.handle, offset, buf))
+        self.write_by(offset, || file::write(&self.handle, offset, buf))
     }
 }
 
@@ -130,10 +131,10 @@ impl FileOps for HostFile {
     fn read(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
         self.check_regular()?;
         match at {
-            At::Offset(offset) => host::read(&self.handle, offset, buf),
+            At::Offset(offset) => file::read(&self.handle, offset, buf),
             At::Position => {
                 let mut position = file.pos.lock();
-                let moved = host::read(&self.handle, *position, buf)?;
+                let moved = file::read(&self.handle, *position, buf)?;
                 *position += moved as u64;
                 Ok(moved)
             }

@@ -9,8 +9,8 @@ use alloc::sync::{Arc, Weak};
 use super::HostInode;
 use crate::fs::OpenFlags;
 use crate::fs::inode::S_IFREG;
-use crate::host::Handle;
-use crate::sync::SpinLock;
+use machine::host::Handle;
+use machine::sync::SpinLock;
 
 /// Most handles kept.
 const MOST: usize = 64;

@@ -23,14 +23,14 @@ use super::inode::{
     S_IFIFO, S_IFLNK, S_IFMT, S_IFREG,
 };
 use super::{FileOps, OpenFlags, Stat, dentry, special};
-use crate::errno::{Errno, Result};
-use crate::host::{self, Handle};
-use crate::mm::window::HostFileMap;
-use crate::sync::{Mutex, Once, SpinLock};
 use attr::Attr;
 pub use attr::to_stat;
 pub use file::HostFile;
 use kept::Kept;
+use machine::errno::{Errno, Result};
+use machine::host::{self, Handle};
+use machine::mm::window::HostFileMap;
+use machine::sync::{Mutex, Once, SpinLock};
 
 const O_PATH: u32 = OpenFlags::PATH.bits();
 const O_DIRECTORY: u32 = OpenFlags::DIRECTORY.bits();

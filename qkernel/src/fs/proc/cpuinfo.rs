@@ -4,11 +4,11 @@ use alloc::string::String;
 use core::arch::x86_64::{__cpuid, __cpuid_count, CpuidResult};
 
 use super::Whole;
-use crate::errno::Result;
 use crate::fs::pseudo::Out;
-use crate::platform;
-use crate::sync::Once;
-use crate::time;
+use machine::errno::Result;
+use machine::platform;
+use machine::sync::Once;
+use machine::time;
 
 /// What the processor says about itself.
 pub struct Cpu {

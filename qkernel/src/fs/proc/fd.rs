@@ -9,15 +9,16 @@ use core::any::Any;
 
 use super::PROC;
 use super::subject::Subject;
-use crate::errno::{Errno, Result};
 use crate::fs::inode::{Inode, LinkTarget, S_IFLNK, S_IFMT, S_IFREG};
 use crate::fs::mount::{Limits, Mount};
 use crate::fs::pipe::PipeEnd;
-use crate::fs::poll::{PollEvents, PollTable};
+use crate::fs::poll::PollTable;
 use crate::fs::pseudo::{Context, Dynamic, Entry, FileSystem, Item, Node, Out, Place, parse_id};
 use crate::fs::{At, Descriptor, File, FileOps, FileTable, OpenFlags, Path, Stat, Whence};
-use crate::mm::{IoBuf, MemoryObject};
 use crate::syscall::Ctx;
+use machine::errno::{Errno, Result};
+use machine::mm::{IoBuf, MemoryObject};
+use machine::sched::wait::PollEvents;
 
 /// One descriptor of a process.
 #[derive(Clone)]

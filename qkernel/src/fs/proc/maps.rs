@@ -3,12 +3,12 @@
 use alloc::vec::Vec;
 
 use super::subject::Subject;
-use crate::errno::Result;
 use crate::fs::pseudo::Out;
-use crate::mm::report::{Pages, Region};
-use crate::mm::vma::VmaFlags;
-use crate::mm::{MemoryObject, PAGE, Prot};
 use crate::task;
+use machine::errno::Result;
+use machine::mm::report::{Pages, Region};
+use machine::mm::vma::VmaFlags;
+use machine::mm::{MemoryObject, PAGE, Prot};
 
 /// Column at which a mapping's name begins.
 const NAME_COLUMN: usize = 73;

@@ -6,11 +6,11 @@ use core::any::Any;
 
 use super::PROC;
 use super::subject::Subject;
-use crate::errno::{Errno, Result};
 use crate::fs::inode::S_IFREG;
 use crate::fs::pseudo::{Context, seek_plain};
 use crate::fs::{At, File, FileOps, OpenFlags, Stat, Whence};
-use crate::mm::{AddressSpace, IoBuf, PAGE};
+use machine::errno::{Errno, Result};
+use machine::mm::{AddressSpace, IoBuf, PAGE};
 
 /// Opens the memory of a process; the table's guard has let the caller in.
 pub fn open(subject: &Subject, _flags: OpenFlags) -> Result<Box<dyn FileOps>> {

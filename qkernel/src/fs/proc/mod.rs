@@ -18,9 +18,9 @@ use alloc::vec::Vec;
 
 use super::inode::{Inode, LinkTarget, S_IFDIR};
 use super::pseudo::{Context, Dynamic, Entry, FileSystem, Item, Node, Place, parse_id};
-use crate::errno::{Errno, Result};
 use crate::task;
 use crate::task::process::{TREE, find_process, find_task};
+use machine::errno::{Errno, Result};
 use subject::Subject;
 
 pub use status::push_cpu_list;

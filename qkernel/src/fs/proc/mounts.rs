@@ -4,11 +4,11 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::subject::Subject;
-use crate::errno::Result;
 use crate::fs::Path;
 use crate::fs::dentry::Dentry;
 use crate::fs::mount::{self, Limits, Mount};
 use crate::fs::pseudo::Out;
+use machine::errno::Result;
 
 /// One mount as the tables show it.
 #[derive(Clone, Debug, Default)]

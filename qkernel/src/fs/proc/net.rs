@@ -1,9 +1,9 @@
 //! `/proc/PID/net`: tables of sockets and interfaces. Empty ones keep their headings, as programs skip those.
 
 use super::subject::Subject;
-use crate::errno::Result;
 use crate::fs::pseudo::{Entry, Out};
-use crate::sync::Once;
+use machine::errno::Result;
+use machine::sync::Once;
 
 /// A table of sockets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

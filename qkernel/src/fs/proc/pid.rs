@@ -10,15 +10,15 @@ use super::status::{self, TICK_NS, comm_of};
 use super::subject::Subject;
 use super::{fd, maps, mem, mounts, net};
 use crate::config::ARG_MAX_BYTES;
-use crate::errno::{Errno, Result};
 use crate::fs::inode::{Inode, LinkTarget, S_IFDIR};
 use crate::fs::pseudo::{Dynamic, Entry, Item, Kind, Node, Out, Place, parse_id, parse_number};
-use crate::mm::aspace::Layout;
-use crate::mm::{AddressSpace, PAGE, frames};
 use crate::task::creds::CAP_SYS_RESOURCE;
 use crate::task::limits::{Limit, RLIM_INFINITY};
 use crate::task::{self, Task};
-use crate::time;
+use machine::errno::{Errno, Result};
+use machine::mm::aspace::Layout;
+use machine::mm::{AddressSpace, PAGE, frames};
+use machine::time;
 
 /// A process's directory.
 pub static PROCESS: Entry<Subject> = Entry::dir("", PROCESS_TABLE);
@@ -315,7 +315,7 @@ fn oom_score(subject: &Subject, out: &mut Out) -> Result<()> {
 /// Time on a CPU in nanoseconds.
 fn run_ns(subject: &Subject, task: &Arc<Task>) -> u64 {
     let (user, system) = if subject.is_thread() {
-        let sched = &task.sched;
+        let sched = &task.thread.sched;
         (sched.user_ticks.load(Ordering::Relaxed), sched.system_ticks.load(Ordering::Relaxed))
     } else {
         subject.process.cpu_ticks()
@@ -325,7 +325,7 @@ fn run_ns(subject: &Subject, task: &Arc<Task>) -> u64 {
 
 fn schedstat(subject: &Subject, out: &mut Out) -> Result<()> {
     let task = subject.task()?;
-    writeln!(out, "{} 0 {}", run_ns(subject, &task), task.sched.switches.load(Ordering::Relaxed));
+    writeln!(out, "{} 0 {}", run_ns(subject, &task), task.thread.sched.switches.load(Ordering::Relaxed));
     Ok(())
 }
 
@@ -335,9 +335,9 @@ fn sched(subject: &Subject, out: &mut Out) -> Result<()> {
     out.push(comm_of(&task.comm.lock().clone()));
     writeln!(out, " ({}, #threads: {threads})\n{:-<67}", subject.id(), "");
     let ns = run_ns(subject, &task);
-    let all = task.sched.switches.load(Ordering::Relaxed);
-    let forced = task.sched.involuntary_switches.load(Ordering::Relaxed);
-    let nice = task.sched.nice.load(Ordering::Relaxed);
+    let all = task.thread.sched.switches.load(Ordering::Relaxed);
+    let forced = task.thread.sched.involuntary_switches.load(Ordering::Relaxed);
+    let nice = task.policy.nice.load(Ordering::Relaxed);
     writeln!(out, "{:<45}:{:>14}.{:06}", "se.sum_exec_runtime", ns / 1_000_000, ns % 1_000_000);
     let lines = [
         ("nr_switches", all),

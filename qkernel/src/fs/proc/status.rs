@@ -4,16 +4,16 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
 use super::subject::{Family, Subject};
-use crate::errno::Result;
 use crate::fs::pseudo::{Context, Out};
-use crate::mm::aspace::Layout;
-use crate::mm::vma::VmaFlags;
-use crate::mm::{AddressSpace, PAGE, Prot};
-use crate::platform;
 use crate::task::Task;
 use crate::task::creds::Creds;
 use crate::task::limits::{RLIM_INFINITY, RLIMIT_SIGPENDING};
-use crate::time;
+use machine::errno::Result;
+use machine::mm::aspace::Layout;
+use machine::mm::vma::VmaFlags;
+use machine::mm::{AddressSpace, PAGE, Prot};
+use machine::platform;
+use machine::time;
 
 /// Nanoseconds of one clock tick of user space (`sysconf(_SC_CLK_TCK)` is 100).
 pub const TICK_NS: u64 = 10_000_000;
@@ -45,7 +45,7 @@ pub fn state_of(subject: &Subject, family: &Family) -> (char, &'static str) {
         Err(_) => b'Z',
         Ok(_) if family.ended.is_some() || subject.leader_has_ended() => b'Z',
         Ok(_) if subject.process.stopped.load(Ordering::Relaxed) => b'T',
-        Ok(task) => task.sched.letter(),
+        Ok(task) => task.thread.sched.letter(),
     };
     match letter {
         b'R' => ('R', "running"),
@@ -155,7 +155,7 @@ fn push_stat(out: &mut Out, subject: &Subject, family: &Family, open: bool) {
     let sets = SignalSets::of(subject, task.as_ref());
     // Stack and instruction pointers are not told; then the signal sets that fit 31 bits, and the wait channel.
     let low = |set: u64| set & 0x7fff_ffff;
-    let cpu = task.as_ref().map_or(0, |task| task.sched.last_cpu.load(Ordering::Relaxed));
+    let cpu = task.as_ref().map_or(0, |task| task.thread.sched.last_cpu.load(Ordering::Relaxed));
     push_words(
         out,
         &[0, 0, low(sets.own | sets.group), low(sets.blocked), low(sets.ignored), low(sets.caught)],
@@ -179,7 +179,7 @@ fn push_words(out: &mut Out, words: &[u64]) {
 /// The fields from `utime` to `starttime`.
 fn push_times(subject: &Subject, task: Option<&Arc<Task>>, out: &mut Out) {
     let process = &subject.process;
-    let own = task.map(|task| &task.sched);
+    let own = task.map(|task| &task.thread.sched);
     let (user, system) = match own {
         Some(sched) if subject.is_thread() => {
             (sched.user_ticks.load(Ordering::Relaxed), sched.system_ticks.load(Ordering::Relaxed))
@@ -189,7 +189,7 @@ fn push_times(subject: &Subject, task: Option<&Arc<Task>>, out: &mut Out) {
     let children_user = process.children_user.load(Ordering::Relaxed);
     let children_system = process.children_system.load(Ordering::Relaxed);
     push_words(out, &[user, system, children_user, children_system].map(clock_ticks));
-    let nice = own.map_or(0, |sched| sched.nice.load(Ordering::Relaxed));
+    let nice = task.map_or(0, |task| task.policy.nice.load(Ordering::Relaxed));
     let threads = process.tasks.lock().len().max(1);
     let start = match task {
         Some(task) if subject.is_thread() => task.start_ns,
@@ -347,8 +347,8 @@ fn push_places(task: Option<&Arc<Task>>, out: &mut Out) {
     push_cpu_list(out, cpus);
     out.push(b"Mems_allowed:\t00000000,00000001\nMems_allowed_list:\t0\n");
     let count = |task: &Arc<Task>| {
-        let all = task.sched.switches.load(Ordering::Relaxed);
-        let forced = task.sched.involuntary_switches.load(Ordering::Relaxed);
+        let all = task.thread.sched.switches.load(Ordering::Relaxed);
+        let forced = task.thread.sched.involuntary_switches.load(Ordering::Relaxed);
         (all.saturating_sub(forced), forced)
     };
     let (voluntary, forced) = task.map_or((0, 0), count);
@@ -367,10 +367,10 @@ pub fn push_cpu_list(out: &mut Out, cpus: usize) {
 mod tests {
     use super::*;
     use crate::fs::FsContext;
-    use crate::platform::UserContext;
     use crate::task::limits::Limits;
     use crate::task::signal::{SigHand, TaskSignals};
     use crate::task::{Process, TaskParts};
+    use machine::platform::UserContext;
     use std::collections::BTreeSet;
     use std::string::String;
     use std::vec::Vec;

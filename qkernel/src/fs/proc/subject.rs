@@ -4,13 +4,13 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
 use super::PROC;
-use crate::errno::{Errno, Result};
 use crate::fs::pseudo::{Context, FileSystem};
-use crate::mm::AddressSpace;
 use crate::task::creds::{CAP_SYS_PTRACE, Creds};
 use crate::task::process::TREE;
 use crate::task::{self, Process, Task};
-use crate::time;
+use machine::errno::{Errno, Result};
+use machine::mm::AddressSpace;
+use machine::time;
 
 /// A process, or one of its threads.
 #[derive(Clone)]

@@ -7,12 +7,12 @@ use alloc::vec::Vec;
 use super::Whole;
 use super::system::KERNEL_VERSION;
 use crate::config::{KERNEL_RELEASE, NR_OPEN, TASKS_MAX, VMAS_MAX};
-use crate::errno::{Errno, Result};
 use crate::fs::pseudo::{Entry, Out};
-use crate::sync::{Once, SpinLock};
 use crate::task;
 use crate::task::creds::CAP_SYS_ADMIN;
 use crate::task::process::PID_MAX;
+use machine::errno::{Errno, Result};
+use machine::sync::{Once, SpinLock};
 
 /// Longest host or domain name.
 pub const UTS_NAME_MAX: usize = 64;
@@ -251,7 +251,7 @@ fn line(out: &mut Out, text: &str) -> Result<()> {
 /// A random UUID (RFC 9562, version 4).
 fn new_uuid() -> String {
     let mut bytes = [0u8; 16];
-    crate::random::fill(&mut bytes);
+    machine::random::fill(&mut bytes);
     uuid_of(bytes)
 }
 

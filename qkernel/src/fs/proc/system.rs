@@ -3,15 +3,16 @@
 use super::Whole;
 use super::status::clock_ticks;
 use crate::config::KERNEL_RELEASE;
-use crate::errno::Result;
 use crate::fs::pseudo::Out;
-use crate::mm::{PAGE, frames, heap};
-use crate::platform;
-use crate::sync::SpinLock;
 use crate::task::process::{TREE, find_process};
-use crate::task::sched;
-use crate::time::{self, NSEC};
 use core::sync::atomic::Ordering;
+use machine::errno::Result;
+use machine::heap;
+use machine::mm::{PAGE, frames};
+use machine::platform;
+use machine::sched;
+use machine::sync::SpinLock;
+use machine::time::{self, NSEC};
 
 /// What `uname(2)` reports as the version.
 pub const KERNEL_VERSION: &str = "#1 SMP PREEMPT_DYNAMIC";
@@ -110,7 +111,7 @@ pub fn cpu_use() -> (u64, u64, u64) {
         user += own_user + process.children_user.load(Ordering::Relaxed);
         system += own_system + process.children_system.load(Ordering::Relaxed);
         for task in process.tasks.lock().iter() {
-            switches += task.sched.switches.load(Ordering::Relaxed);
+            switches += task.thread.sched.switches.load(Ordering::Relaxed);
         }
     }
     (user, system, switches)

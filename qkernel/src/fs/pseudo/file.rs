@@ -6,11 +6,11 @@ use alloc::vec::Vec;
 use core::any::Any;
 
 use super::{Context, Kind, Node, Place, child_ino, dirent_type};
-use crate::errno::{Errno, Result};
 use crate::fs::inode::{Inode, S_IFDIR, Stat};
 use crate::fs::{At, DirEntry, File, FileOps, Whence};
-use crate::mm::IoBuf;
-use crate::sync::Mutex;
+use machine::errno::{Errno, Result};
+use machine::mm::IoBuf;
+use machine::sync::Mutex;
 
 /// Most bytes one write hands to a file.
 const STORE_MAX_BYTES: usize = 4096;

@@ -4,10 +4,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::{SYSFS, Whole};
-use crate::errno::{Errno, Result};
 use crate::fs::inode::{Inode, LinkTarget, S_IFDIR, S_IFLNK};
 use crate::fs::pseudo::{Context, Dynamic, Entry, FileSystem, Item, Node, Out, Place};
 use crate::net::route::{self, Link};
+use machine::errno::{Errno, Result};
 
 /// `/sys/class/net`.
 pub(super) const CLASS: Entry<Whole> = Entry::dynamic("net", &[], &Links);

@@ -7,12 +7,12 @@ use alloc::vec::Vec;
 use core::ptr;
 
 use super::{Content, TmpInode};
-use crate::errno::{Errno, Result};
 use crate::fs::inode::S_IFDIR;
 use crate::fs::names::RENAME_EXCHANGE;
 use crate::fs::{DirEntry, File};
-use crate::mm::account::Charge;
-use crate::sync::SpinLock;
+use machine::errno::{Errno, Result};
+use machine::mm::account::Charge;
+use machine::sync::SpinLock;
 
 /// The first position behind `.` and `..`.
 const FIRST: u64 = 2;

@@ -4,12 +4,12 @@ use alloc::sync::Arc;
 use core::any::Any;
 
 use super::{Content, TmpInode};
-use crate::errno::{Errno, Result};
 use crate::fs::access;
 use crate::fs::file::{append_position, limit_write, seek_in_dir, seek_in_file};
 use crate::fs::inode::{Inode, S_IFDIR};
 use crate::fs::{At, DirEntry, File, FileOps, Stat, Whence};
-use crate::mm::{IoBuf, MemoryObject, PAGE, PageStore, frames};
+use machine::errno::{Errno, Result};
+use machine::mm::{IoBuf, MemoryObject, PAGE, PageStore, frames};
 
 const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;

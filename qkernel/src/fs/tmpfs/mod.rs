@@ -16,12 +16,12 @@ use super::inode::{
     S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, S_ISGID, SetTime,
 };
 use super::{FileOps, OpenFlags, Stat, special};
-use crate::errno::{Errno, Result};
-use crate::mm::account::Charge;
-use crate::mm::{PAGE, PageStore, Quota, frames};
-use crate::sync::{Mutex, SpinLock};
-use crate::time;
 use dir::Entries;
+use machine::errno::{Errno, Result};
+use machine::mm::account::Charge;
+use machine::mm::{PAGE, PageStore, Quota, frames};
+use machine::sync::{Mutex, SpinLock};
+use machine::time;
 
 /// `TMPFS_MAGIC`.
 const MAGIC: u64 = 0x0102_1994;

@@ -11,14 +11,15 @@ use core::sync::atomic::Ordering;
 use super::pts::{self, Meta};
 use super::termios::WinSize;
 use super::{Tty, TtyFile, jobs};
-use crate::errno::{Errno, Result};
-use crate::fs::poll::PollEvents;
 use crate::fs::{File, OpenFlags, Terminal, host_poll};
-use crate::host::{self, Handle};
-use crate::mm::IoBuf;
-use crate::sync::{Once, SpinLock};
 use crate::task::process::{SessionTerminal, TREE};
-use crate::task::wait::Wake;
+use machine::errno::{Errno, Result};
+use machine::file;
+use machine::host::{self, Handle};
+use machine::mm::IoBuf;
+use machine::sched::wait::PollEvents;
+use machine::sched::wait::Wake;
+use machine::sync::{Once, SpinLock};
 
 /// "At the stream's own position" of `READ` and `WRITE`.
 const STREAM: u64 = u64::MAX;
@@ -68,7 +69,7 @@ impl Console {
                 // Whoever reads calls again.
                 return;
             }
-            match host::read(&self.handle, STREAM, &mut IoBuf::kernel(&mut chunk[..room])) {
+            match file::read(&self.handle, STREAM, &mut IoBuf::kernel(&mut chunk[..room])) {
                 Ok(got) if got > 0 => {
                     tty.receive(&chunk[..got]);
                 }
@@ -97,7 +98,7 @@ impl Console {
                     is_empty = true;
                     break;
                 }
-                match host::write(&self.handle, STREAM, &mut IoBuf::kernel(&mut chunk[..len])) {
+                match file::write(&self.handle, STREAM, &mut IoBuf::kernel(&mut chunk[..len])) {
                     Ok(done) if done > 0 => {
                         tty.line.lock().consume_output(done);
                         freed = true;

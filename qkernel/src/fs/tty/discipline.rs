@@ -7,8 +7,8 @@ use super::termios::{
     Input, Local, Output, Termios, VEOF, VEOL, VEOL2, VERASE, VINTR, VKILL, VLNEXT, VMIN, VQUIT, VREPRINT,
     VSTART, VSTOP, VSUSP, VTIME, VWERASE, WinSize,
 };
-use crate::errno::{Errno, Result};
 use crate::task::signal::{SIGINT, SIGQUIT, SIGTSTP};
+use machine::errno::{Errno, Result};
 
 /// Bytes typed and not read.
 const INPUT_MAX: usize = 4095;

@@ -5,12 +5,12 @@ use core::sync::atomic::Ordering;
 
 use super::termios::{Termios, Termios2, WinSize};
 use super::{Side, Tty, jobs, pts};
-use crate::errno::{Errno, Result};
 use crate::fs::OpenFlags;
-use crate::fs::poll::PollEvents;
 use crate::syscall::Ctx;
 use crate::task::process::TREE;
 use crate::task::signal::{self, SIGTTOU, Source};
+use machine::errno::{Errno, Result};
+use machine::sched::wait::PollEvents;
 
 const TCGETS: u32 = 0x5401;
 /// `TCSETSW` lies between: output is never waited for, as it is where it goes at once.

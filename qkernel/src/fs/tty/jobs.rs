@@ -5,12 +5,12 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use super::Tty;
-use crate::errno::{Errno, Result};
 use crate::fs::Terminal;
 use crate::task::creds::CAP_SYS_ADMIN;
 use crate::task::process::{SessionTerminal, TREE, Tree, find_process};
 use crate::task::signal::{self, SIGCONT, SIGHUP, SIGTTIN, Source};
 use crate::task::{self, Task};
+use machine::errno::{Errno, Result};
 
 /// Whether a session's terminal is this one.
 fn is_same(terminal: &SessionTerminal, tty: &Tty) -> bool {

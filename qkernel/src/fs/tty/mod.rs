@@ -16,17 +16,18 @@ use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use super::devfs;
-use super::poll::{PollEvents, PollTable};
+use super::poll::PollTable;
 use super::{At, File, FileOps, OpenFlags, Stat, Terminal};
-use crate::errno::{Errno, Result};
-use crate::mm::IoBuf;
-use crate::sync::SpinLock;
 use crate::syscall::Ctx;
 use crate::task::signal::{self, SIGTTIN, SIGTTOU, SIGWINCH, Source};
-use crate::task::wait::WaitQueue;
-use crate::time;
 use console::Console;
 use discipline::Discipline;
+use machine::errno::{Errno, Result};
+use machine::mm::IoBuf;
+use machine::sched::wait::PollEvents;
+use machine::sched::wait::WaitQueue;
+use machine::sync::SpinLock;
+use machine::time;
 use termios::{Local, WinSize};
 
 /// Bytes moved between user memory and the discipline at a time.

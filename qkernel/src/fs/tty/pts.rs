@@ -8,12 +8,13 @@ use core::any::Any;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::{PTS_MAJOR, Tty, TtyFile};
-use crate::errno::{Errno, Result};
 use crate::fs::inode::{AttrChange, CachePolicy, S_IFCHR, S_IFDIR, SetTime};
 use crate::fs::pseudo::{DirFile, Listing, Place};
 use crate::fs::{DirEntry, File, FileOps, Inode, OpenFlags, Stat, Terminal, anon, devfs};
-use crate::sync::SpinLock;
-use crate::{task, time};
+use crate::task;
+use machine::errno::{Errno, Result};
+use machine::sync::SpinLock;
+use machine::time;
 
 /// Most pseudo-terminals (`kernel.pty.max`).
 const PTYS_MAX: u32 = 4096;

@@ -1,8 +1,7 @@
 //! Terminal settings: `struct termios` and what its bits mean.
 
 use bitflags::bitflags;
-
-use crate::mm::user::pod;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 bitflags! {
     /// `c_iflag`.
@@ -74,7 +73,7 @@ pub const VEOL2: usize = 16;
 
 /// `struct termios` of the kernel.
 #[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, Immutable, IntoBytes)]
 pub struct Termios {
     pub iflag: u32,
     pub oflag: u32,
@@ -83,29 +82,26 @@ pub struct Termios {
     pub line: u8,
     pub cc: [u8; 19],
 }
-pod!(Termios);
 const _: () = assert!(size_of::<Termios>() == 36);
 
 /// `struct termios2`.
 #[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, Immutable, IntoBytes)]
 pub struct Termios2 {
     pub termios: Termios,
     pub ispeed: u32,
     pub ospeed: u32,
 }
-pod!(Termios2);
 
 /// `struct winsize`.
 #[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, Immutable, IntoBytes)]
 pub struct WinSize {
     pub rows: u16,
     pub columns: u16,
     pub x_pixels: u16,
     pub y_pixels: u16,
 }
-pod!(WinSize);
 
 impl Termios {
     /// What a new terminal has (`tty_std_termios`).

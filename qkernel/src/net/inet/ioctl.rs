@@ -1,8 +1,9 @@
 //! `ioctl(2)` of internet sockets: queues and the urgent mark. What they say of interfaces is in [`super::super::interfaces`].
 
-use crate::errno::{Errno, Result};
-use crate::host::{Handle, socket as hs};
 use crate::syscall::Ctx;
+use machine::errno::{Errno, Result};
+use machine::host::Handle;
+use machine::socket as hs;
 
 const SIOCINQ: u32 = 0x541b;
 const SIOCOUTQ: u32 = 0x5411;

@@ -18,14 +18,16 @@ use super::{
     AF_INET, AF_UNSPEC, Destination, MsgFlags, Outgoing, SOCK_DGRAM, SOCK_RAW, SOCK_STREAM, SOL_SOCKET,
     Socket,
 };
-use crate::errno::{Errno, Result};
-use crate::fs::poll::{PollEvents, PollTable};
+use crate::fs::poll::PollTable;
 use crate::fs::readiness::{Direction, Moment, Readiness};
-use crate::host::{self, Handle, socket as hs};
-use crate::mm::IoBuf;
-use crate::sync::SpinLock;
 use crate::syscall::Ctx;
 use crate::task::creds::CAP_NET_BIND_SERVICE;
+use machine::errno::{Errno, Result};
+use machine::host::{self, Handle};
+use machine::mm::IoBuf;
+use machine::sched::wait::PollEvents;
+use machine::socket as hs;
+use machine::sync::SpinLock;
 
 const IPPROTO_ICMP: u32 = 1;
 const IPPROTO_TCP: u32 = 6;

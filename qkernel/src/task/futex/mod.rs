@@ -14,11 +14,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use super::{Task, sched};
-use crate::errno::{Errno, Result};
-use crate::mm::UserMemory;
-use crate::sync::SpinLock;
+use super::Task;
 use abi::layout::USER_MAX;
+use machine::errno::{Errno, Result};
+use machine::mm::UserMemory;
+use machine::sched::{self, Runnable};
+use machine::sync::SpinLock;
 
 /// `FUTEX_BITSET_MATCH_ANY`.
 pub const MATCH_ANY: u32 = u32::MAX;
@@ -64,7 +65,7 @@ impl Key {
 }
 
 struct Waiter {
-    task: Arc<Task>,
+    task: Runnable,
     bitset: u32,
     /// Changes only with the buckets of both keys locked.
     key: SpinLock<Key>,

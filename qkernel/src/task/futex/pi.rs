@@ -8,11 +8,12 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 use super::{BUCKET_BITS, Key, OWNER_DIED, TID_MASK, WAITERS};
-use crate::errno::{Errno, Result};
-use crate::mm::UserMemory;
-use crate::sync::SpinLock;
+use crate::task::Task;
 use crate::task::process::TREE;
-use crate::task::{Task, sched};
+use machine::errno::{Errno, Result};
+use machine::mm::UserMemory;
+use machine::sched::{self, Runnable};
+use machine::sync::SpinLock;
 
 const WAITING: u8 = 0;
 /// The lock is the waiter's.
@@ -21,7 +22,7 @@ const GRANTED: u8 = 1;
 const RETRY: u8 = 2;
 
 struct Waiter {
-    task: Arc<Task>,
+    task: Runnable,
     tid: u32,
     key: Key,
     /// The thread it waits for.

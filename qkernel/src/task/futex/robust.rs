@@ -4,9 +4,9 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
 use super::{OWNER_DIED, TID_MASK, WAITERS, wake_address};
-use crate::errno::Result;
-use crate::mm::UserMemory;
 use crate::task::Task;
+use machine::errno::Result;
+use machine::mm::UserMemory;
 
 /// Most entries of a list that are looked at.
 const ROBUST_MAX: usize = 2048;

@@ -6,9 +6,9 @@ use super::{
     SIGCHLD, SIGCONT, SIGRTMAX, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH, UNBLOCKABLE, bit,
     forget_signals,
 };
-use crate::mm::user::pod;
-use crate::sync::SpinLock;
 use crate::task::Process;
+use machine::sync::SpinLock;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// `sa_handler`: the default action.
 pub const SIG_DFL: u64 = 0;
@@ -34,14 +34,13 @@ const SA_KNOWN: u64 = SA_NOCLDSTOP
 
 /// The kernel's `struct sigaction`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct Action {
     pub handler: u64,
     pub flags: u64,
     pub restorer: u64,
     pub mask: u64,
 }
-pod!(Action);
 const _: () = assert!(size_of::<Action>() == 32);
 
 /// What a signal does when nothing else was said.

@@ -1,7 +1,7 @@
 //! The alternate signal stack: `sigaltstack(2)`.
 
-use crate::errno::{Errno, Result};
-use crate::mm::user::pod;
+use machine::errno::{Errno, Result};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const SS_ONSTACK: u32 = 1;
 const SS_DISABLE: u32 = 2;
@@ -11,14 +11,13 @@ const SIZE_MIN: u64 = 2048;
 
 /// `stack_t`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct StackT {
     pub sp: u64,
     pub flags: u32,
     pub pad: u32,
     pub size: u64,
 }
-pod!(StackT);
 const _: () = assert!(size_of::<StackT>() == 24);
 
 /// Where handlers with `SA_ONSTACK` run.

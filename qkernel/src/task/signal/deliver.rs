@@ -7,8 +7,8 @@ use core::sync::atomic::Ordering;
 use super::action::{Action, DefaultAction, SA_RESETHAND, SA_RESTART, SIG_DFL, SIG_IGN};
 use super::fault::force;
 use super::{AltStack, SIGSEGV, STOPPING, SigInfo, Source, bit, frame, kill_process, restore_mask, stop};
-use crate::errno::Errno;
 use crate::task::{Task, exit, itimer};
+use machine::errno::Errno;
 
 const RESTART_SYSCALL: u64 = 219;
 /// Bytes of the system call instruction.
@@ -121,8 +121,8 @@ fn fate(error: Errno, number: u64, handler: Option<&Action>) -> Fate {
 fn settle_call(task: &Task, handler: Option<&Action>) {
     let interrupted = task.signals.lock().interrupted.take();
     let Some((error, number)) = interrupted else { return };
-    // SAFETY: the task is current and its context isn't borrowed elsewhere.
-    let regs = unsafe { &mut task.context().run.regs };
+    let mut context = task.context();
+    let regs = &mut context.run.regs;
     match fate(error, number, handler) {
         Fate::Fails => regs.rax = (-i64::from(Errno::EINTR.0)).cast_unsigned(),
         Fate::Again(number) => {

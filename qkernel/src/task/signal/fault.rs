@@ -5,8 +5,8 @@ use core::sync::atomic::Ordering;
 
 use super::action::{Action, SIG_DFL};
 use super::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP, SigInfo, Source, bit};
-use crate::mm::Fault;
 use crate::task::{Task, oom};
+use machine::mm::Fault;
 
 const SEGV_MAPERR: i32 = 1;
 const SEGV_ACCERR: i32 = 2;
@@ -49,8 +49,7 @@ pub fn raise_fault(task: &Arc<Task>, fault: Fault, error: u64) {
 
 /// A processor exception of the current task.
 pub fn raise_exception(task: &Arc<Task>, vector: u32, error: u64) {
-    // SAFETY: the task is current and its context isn't borrowed elsewhere.
-    let rip = unsafe { task.context() }.run.regs.rip;
+    let rip = task.context().run.regs.rip;
     let at_instruction = |code| Source::Fault { code, addr: rip };
     let (signal, source) = match vector {
         0 => (SIGFPE, at_instruction(FPE_INTDIV)),
@@ -83,10 +82,8 @@ pub fn raise_bad_instruction_pointer(task: &Arc<Task>, rip: u64) {
 
 /// `si_code` of an x87 (16) or SSE (19) exception, from the unit's status.
 fn fpu_code(task: &Task, vector: u32) -> i32 {
-    let Some(aspace) = task.aspace() else { return FPE_FLTINV };
-    // SAFETY: the task is current and its context isn't borrowed elsewhere.
-    let context = unsafe { task.context() };
-    context.sync_fpu(&aspace);
+    let mut context = task.context();
+    context.sync_fpu();
     let word = |at: usize| u32::from(context.fpu.0[at]) | u32::from(context.fpu.0[at + 1]) << 8;
     if vector == 16 { raised_code(word(2) & !word(0)) } else { raised_code(word(24) & !(word(24) >> 7)) }
 }

@@ -1,6 +1,6 @@
 //! The FPU image in a signal frame: an XSAVE area in standard format, described by the bytes FXSAVE leaves to software.
 
-use crate::platform::FPU_AREA_BYTES;
+use machine::platform::FPU_AREA_BYTES;
 
 const MAGIC1: u32 = 0x4650_5853;
 const MAGIC2: u32 = 0x4650_5845;

@@ -8,12 +8,12 @@ use super::altstack::{AltStack, StackT, change_alt_stack};
 use super::fault::Facts;
 use super::info::SIGINFO_BYTES;
 use super::{SigInfo, UNBLOCKABLE, bit, fpu, set_blocked};
-use crate::errno::{Errno, Result};
-use crate::mm::UserMemory;
-use crate::mm::user::pod;
-use crate::platform;
 use crate::task::Task;
 use abi::run::UserRegs;
+use machine::errno::{Errno, Result};
+use machine::mm::UserMemory;
+use machine::platform;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// `uc_flags`: the FPU state is an extended image.
 const UC_FP_XSTATE: u64 = 1;
@@ -33,7 +33,7 @@ const RED_ZONE_BYTES: u64 = 128;
 
 /// `struct sigcontext`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes)]
 struct SigContext {
     r8: u64,
     r9: u64,
@@ -67,7 +67,7 @@ struct SigContext {
 
 /// `struct ucontext`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes)]
 struct UContext {
     flags: u64,
     link: u64,
@@ -78,13 +78,12 @@ struct UContext {
 
 /// `struct rt_sigframe`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 struct Frame {
     return_to: u64,
     context: UContext,
     info: [u8; SIGINFO_BYTES],
 }
-pod!(UContext, Frame);
 const _: () = assert!(size_of::<SigContext>() == 256);
 const _: () = assert!(size_of::<UContext>() == 304);
 const _: () = assert!(core::mem::offset_of!(UContext, machine) == 40);
@@ -164,9 +163,8 @@ pub fn enter_handler(task: &Arc<Task>, info: &SigInfo, action: &Action) -> Resul
     let aspace = task.aspace().ok_or(Errno::EFAULT)?;
     let state_bytes = platform::xsave_size();
     let (regs, mut image): (UserRegs, Vec<u8>) = {
-        // SAFETY: the task is current; the reference ends before anything can switch tasks.
-        let context = unsafe { task.context() };
-        context.sync_fpu(&aspace);
+        let mut context = task.context();
+        context.sync_fpu();
         (context.run.regs, context.fpu.0[..state_bytes.max(fpu::LEGACY_BYTES)].to_vec())
     };
     let state = {
@@ -183,8 +181,7 @@ pub fn enter_handler(task: &Arc<Task>, info: &SigInfo, action: &Action) -> Resul
     user.write(places.frame, &frame)?;
 
     {
-        // SAFETY: as above.
-        let context = unsafe { task.context() };
+        let mut context = task.context();
         let regs = &mut context.run.regs;
         regs.rdi = u64::from(info.signal);
         regs.rsi = places.frame + INFO_OFFSET;
@@ -209,8 +206,7 @@ pub fn enter_handler(task: &Arc<Task>, info: &SigInfo, action: &Action) -> Resul
 
 /// `rt_sigreturn(2)`: the current task goes on as the frame at its stack pointer says.
 pub fn return_from_handler(task: &Arc<Task>, user: &UserMemory) -> Result<()> {
-    // SAFETY: the task is current and its context isn't borrowed elsewhere.
-    let rsp = unsafe { task.context() }.run.regs.rsp;
+    let rsp = task.context().run.regs.rsp;
     // The handler's return has popped `return_to`.
     let context: UContext = user.read(rsp.wrapping_sub(8).wrapping_add(CONTEXT_OFFSET))?;
     set_blocked(task, context.mask & !UNBLOCKABLE);
@@ -219,8 +215,7 @@ pub fn return_from_handler(task: &Arc<Task>, user: &UserMemory) -> Result<()> {
     }
     let image = read_image(user, context.machine.fpstate)?;
     {
-        // SAFETY: as above.
-        let live = unsafe { task.context() };
+        let live = &mut *task.context();
         let area = &mut live.fpu.0;
         match &image {
             Some(image) => fpu::open(area, image, platform::xsave_mask()).ok_or(Errno::EFAULT)?,

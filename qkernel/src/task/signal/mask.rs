@@ -3,8 +3,8 @@
 use alloc::sync::Arc;
 
 use super::{UNBLOCKABLE, send::retarget};
-use crate::errno::{Errno, Result};
 use crate::task::Task;
+use machine::errno::{Errno, Result};
 
 const SIG_BLOCK: u32 = 0;
 const SIG_UNBLOCK: u32 = 1;

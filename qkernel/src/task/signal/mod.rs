@@ -32,7 +32,7 @@ pub use send::{
 pub use stop::{StopState, discards_children, leave_session, parent_died};
 
 pub use super::itimer::Timers;
-use crate::errno::Errno;
+use machine::errno::Errno;
 
 pub const SIGHUP: u32 = 1;
 pub const SIGINT: u32 = 2;

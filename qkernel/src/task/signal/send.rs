@@ -6,11 +6,12 @@ use core::sync::atomic::Ordering;
 
 use super::action::{DefaultAction, SIG_DFL};
 use super::{PendingSignals, SIGCONT, SIGKILL, STOPPING, SigInfo, Source, UNBLOCKABLE, bit, is_valid, stop};
-use crate::errno::{Errno, Result};
 use crate::task::limits::RLIMIT_SIGPENDING;
 use crate::task::process::{TREE, find_process};
-use crate::task::wait::WaitQueue;
-use crate::task::{Process, Task, exit, itimer, sched};
+use crate::task::{Process, Task, exit, itimer};
+use machine::errno::{Errno, Result};
+use machine::sched;
+use machine::sched::wait::WaitQueue;
 
 /// What became of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

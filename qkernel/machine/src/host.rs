@@ -1,0 +1,253 @@
+//! Hostcalls as typed functions.
+
+use abi::hostcall::{self as hc, HostStat, HostStatFs, Segment, SetAttr};
+use alloc::vec::Vec;
+
+use crate::errno::{Errno, Result};
+use crate::platform::{call, phys_of};
+
+/// A file the VMM holds open for the kernel; closed when dropped.
+#[derive(Debug)]
+pub struct Handle(u32);
+
+impl Handle {
+    /// Takes over a handle number from the boot records.
+    pub fn from_raw(raw: u32) -> Self {
+        Self(raw)
+    }
+    /// Its number.
+    pub fn raw(&self) -> u32 {
+        self.0
+    }
+    pub(crate) fn arg(&self) -> u64 {
+        u64::from(self.0)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let _ = call(hc::CLOSE, [self.arg(), 0, 0, 0, 0, 0]);
+    }
+}
+
+/// A handle that a hostcall made.
+pub(crate) fn handle(result: u64) -> Result<Handle> {
+    u32::try_from(result).map(Handle).map_err(|_| Errno::EIO)
+}
+
+fn name_args(name: &[u8]) -> (u64, u64) {
+    (phys_of(name.as_ptr()), name.len() as u64)
+}
+
+/// Writes one line to the host's log.
+pub fn log(level: u32, line: &str) {
+    let _ = call(hc::LOG, [phys_of(line.as_ptr()), line.len() as u64, u64::from(level), 0, 0, 0]);
+}
+
+/// Ends the sandbox.
+pub fn exit(wait_status: i32) -> ! {
+    loop {
+        let _ = call(hc::EXIT, [wait_status as u32 as u64, 0, 0, 0, 0, 0]);
+    }
+}
+
+/// Ends the sandbox because the kernel contradicts itself.
+pub fn die(message: &str) -> ! {
+    loop {
+        let _ = call(hc::PANIC, [phys_of(message.as_ptr()), message.len() as u64, 0, 0, 0, 0]);
+    }
+}
+
+/// Says how far the sandbox has got: `REPORT_READY` …; `of`: the value of the event that is answered, or 0.
+pub fn report(what: u64, of: i64) {
+    let _ = call(hc::REPORT, [what, of.cast_unsigned(), 0, 0, 0, 0]);
+}
+
+/// Takes the records of a process that comes in, into `bytes`.
+pub fn exec_take(id: u64, bytes: &mut [u8]) -> Result<usize> {
+    let got = call(hc::EXEC_TAKE, [id, phys_of(bytes.as_mut_ptr()), bytes.len() as u64, 0, 0, 0])?;
+    Ok((got as usize).min(bytes.len()))
+}
+
+/// Says what became of a process that came in: `REPORT_EXEC_STARTED` … with its value, and why.
+pub fn report_exec(what: u64, id: u64, value: u64, why: &str) {
+    let _ = call(hc::REPORT, [what, id, value, phys_of(why.as_ptr()), why.len() as u64, 0]);
+}
+
+/// Fills `bytes` with random ones.
+pub fn random(bytes: &mut [u8]) {
+    let _ = call(hc::RANDOM, [phys_of(bytes.as_ptr()), bytes.len() as u64, 0, 0, 0, 0]);
+}
+
+/// `OPEN`: one component below `dir`, or `dir` itself anew when `name` is empty.
+pub fn open(dir: &Handle, name: &[u8], flags: u32, mode: u32) -> Result<Handle> {
+    let (at, len) = name_args(name);
+    handle(call(hc::OPEN, [dir.arg(), at, len, u64::from(flags), u64::from(mode), 0])?)
+}
+
+/// `TMPFILE`: an unnamed file in `dir`.
+pub fn tmpfile(dir: &Handle, flags: u32, mode: u32) -> Result<Handle> {
+    handle(call(hc::TMPFILE, [dir.arg(), u64::from(flags), u64::from(mode), 0, 0, 0])?)
+}
+
+/// `STAT` of a component.
+pub fn stat(dir: &Handle, name: &[u8]) -> Result<HostStat> {
+    let mut stat = HostStat::default();
+    let (at, len) = name_args(name);
+    call(hc::STAT, [dir.arg(), at, len, phys_of(&raw mut stat), 0, 0])?;
+    Ok(stat)
+}
+
+/// `STAT` of the handle itself.
+pub fn stat_handle(node: &Handle) -> Result<HostStat> {
+    stat(node, b"")
+}
+
+/// `READ` of up to `len` bytes at `offset` to guest-physical memory at `phys`, which is the caller's.
+pub fn read_phys(file: &Handle, offset: u64, phys: u64, len: u64) -> Result<u64> {
+    let moved = transfer(hc::READ, file, offset, &[Segment { phys, len }], 0)?;
+    Ok((moved as u64).min(len))
+}
+
+/// `READ` or `WRITE` of memory by segments, `done` bytes on from `offset` (`u64::MAX`: at the stream position).
+pub(crate) fn transfer(
+    number: u32,
+    file: &Handle,
+    offset: u64,
+    segments: &[Segment],
+    done: usize,
+) -> Result<usize> {
+    let at = if offset == u64::MAX { offset } else { offset + done as u64 };
+    let moved = call(number, [file.arg(), phys_of(segments.as_ptr()), segments.len() as u64, at, 0, 0])?;
+    usize::try_from(moved).map_err(|_| Errno::EIO)
+}
+
+/// `READDIR`: raw `linux_dirent64` records from `position`.
+pub fn readdir(dir: &Handle, buf: &mut [u8], position: u64) -> Result<usize> {
+    let got = call(hc::READDIR, [dir.arg(), phys_of(buf.as_ptr()), buf.len() as u64, position, 0, 0])?;
+    Ok((got as usize).min(buf.len()))
+}
+
+/// `MKDIR`.
+pub fn mkdir(dir: &Handle, name: &[u8], mode: u32) -> Result<()> {
+    let (at, len) = name_args(name);
+    call(hc::MKDIR, [dir.arg(), at, len, u64::from(mode), 0, 0]).map(drop)
+}
+
+/// `UNLINK`; `flags` as `unlinkat(2)`.
+pub fn unlink(dir: &Handle, name: &[u8], flags: u32) -> Result<()> {
+    let (at, len) = name_args(name);
+    call(hc::UNLINK, [dir.arg(), at, len, u64::from(flags), 0, 0]).map(drop)
+}
+
+/// `RENAME`; `flags` as `renameat2(2)`.
+pub fn rename(old_dir: &Handle, old: &[u8], new_dir: &Handle, new: &[u8], flags: u32) -> Result<()> {
+    let lens = (old.len() as u64) << 32 | new.len() as u64;
+    let args =
+        [old_dir.arg(), phys_of(old.as_ptr()), lens, new_dir.arg(), phys_of(new.as_ptr()), u64::from(flags)];
+    call(hc::RENAME, args).map(drop)
+}
+
+/// `LINK`: another name for the node.
+pub fn link(node: &Handle, dir: &Handle, name: &[u8]) -> Result<()> {
+    let (at, len) = name_args(name);
+    call(hc::LINK, [node.arg(), dir.arg(), at, len, 0, 0]).map(drop)
+}
+
+/// `SYMLINK`.
+pub fn symlink(dir: &Handle, name: &[u8], target: &[u8]) -> Result<()> {
+    let (at, len) = name_args(name);
+    let (target_at, target_len) = name_args(target);
+    call(hc::SYMLINK, [dir.arg(), at, len, target_at, target_len, 0]).map(drop)
+}
+
+/// `READLINK`.
+pub fn readlink(dir: &Handle, name: &[u8]) -> Result<Vec<u8>> {
+    let mut target = alloc::vec![0u8; 4096];
+    let (at, len) = name_args(name);
+    let got = call(hc::READLINK, [dir.arg(), at, len, phys_of(target.as_ptr()), target.len() as u64, 0])?;
+    target.truncate(got as usize);
+    Ok(target)
+}
+
+/// `MKNOD`; `kind` is `S_IFIFO`, `S_IFSOCK` or `S_IFREG`.
+pub fn mknod(dir: &Handle, name: &[u8], mode: u32, kind: u32) -> Result<()> {
+    let (at, len) = name_args(name);
+    call(hc::MKNOD, [dir.arg(), at, len, u64::from(mode), u64::from(kind), 0]).map(drop)
+}
+
+/// `SETATTR` of a component (or of the handle, when `name` is empty).
+pub fn set_attr(dir: &Handle, name: &[u8], attr: &SetAttr) -> Result<()> {
+    let (at, len) = name_args(name);
+    call(hc::SETATTR, [dir.arg(), at, len, phys_of(&raw const *attr), 0, 0]).map(drop)
+}
+
+/// `FALLOCATE`.
+pub fn fallocate(file: &Handle, mode: u32, offset: u64, len: u64) -> Result<()> {
+    call(hc::FALLOCATE, [file.arg(), u64::from(mode), offset, len, 0, 0]).map(drop)
+}
+
+/// `FSYNC`.
+pub fn fsync(file: &Handle, data_only: bool) -> Result<()> {
+    call(hc::FSYNC, [file.arg(), u64::from(data_only), 0, 0, 0, 0]).map(drop)
+}
+
+/// `STATFS`.
+pub fn statfs(node: &Handle) -> Result<HostStatFs> {
+    let mut stat = HostStatFs::default();
+    call(hc::STATFS, [node.arg(), phys_of(&raw mut stat), 0, 0, 0, 0])?;
+    Ok(stat)
+}
+
+/// `GETXATTR`; an empty buffer asks for the size.
+pub fn getxattr(node: &Handle, name: &[u8], value: &mut [u8]) -> Result<usize> {
+    let (at, len) = name_args(name);
+    let got = call(hc::GETXATTR, [node.arg(), at, len, phys_of(value.as_ptr()), value.len() as u64, 0])?;
+    Ok(got as usize)
+}
+
+/// `SETXATTR`.
+pub fn setxattr(node: &Handle, name: &[u8], value: &[u8], flags: u32) -> Result<()> {
+    let (at, len) = name_args(name);
+    let args = [node.arg(), at, len, phys_of(value.as_ptr()), value.len() as u64, u64::from(flags)];
+    call(hc::SETXATTR, args).map(drop)
+}
+
+/// `LISTXATTR`; an empty buffer asks for the size.
+pub fn listxattr(node: &Handle, list: &mut [u8]) -> Result<usize> {
+    Ok(call(hc::LISTXATTR, [node.arg(), phys_of(list.as_ptr()), list.len() as u64, 0, 0, 0])? as usize)
+}
+
+/// `REMOVEXATTR`.
+pub fn removexattr(node: &Handle, name: &[u8]) -> Result<()> {
+    let (at, len) = name_args(name);
+    call(hc::REMOVEXATTR, [node.arg(), at, len, 0, 0, 0]).map(drop)
+}
+
+/// `SEEK`: the next data or hole.
+pub fn seek(file: &Handle, offset: u64, whence: u32) -> Result<u64> {
+    call(hc::SEEK, [file.arg(), offset, u64::from(whence), 0, 0, 0])
+}
+
+/// `COPY_RANGE` between two files of the host.
+pub fn copy_range(from: &Handle, from_at: u64, to: &Handle, to_at: u64, len: u64) -> Result<usize> {
+    Ok(call(hc::COPY_RANGE, [from.arg(), from_at, to.arg(), to_at, len, 0])? as usize)
+}
+
+/// `ROUTE_QUERY`: asks about the network; `EMSGSIZE` when the answer doesn't fit.
+pub fn route_query(request: &[u8], reply: &mut [u8], strict: bool) -> Result<usize> {
+    let (at, room) = (phys_of(reply.as_mut_ptr()), reply.len() as u64);
+    let args = [phys_of(request.as_ptr()), request.len() as u64, at, room, u64::from(strict), 0];
+    let got = call(abi::socket::ROUTE_QUERY, args)?;
+    Ok((got as usize).min(reply.len()))
+}
+
+/// `POLL_ARM`.
+pub fn poll_arm(file: &Handle, events: u32, token: u64) -> Result<()> {
+    call(hc::POLL_ARM, [file.arg(), u64::from(events), token, 0, 0, 0]).map(drop)
+}
+
+/// `POLL_NOW`.
+pub fn poll_now(file: &Handle, events: u32) -> Result<u32> {
+    Ok(call(hc::POLL_NOW, [file.arg(), u64::from(events), 0, 0, 0, 0])? as u32)
+}

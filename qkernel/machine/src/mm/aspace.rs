@@ -1,0 +1,431 @@
+//! Address spaces.
+
+use abi::layout::{USER_MAX, USER_MIN};
+use abi::run::{MAP_OP_MAP, MAP_OP_PROTECT, MAP_OP_UNMAP, MAP_OP_UNMAP_ALL, MapOp};
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::account::{self, SANDBOX, STUB_BYTES};
+use super::frames::{self, Frame};
+use super::object::MemoryObject;
+use super::page::PAGE;
+use super::pagetable::{Entry, PageTable};
+use super::shown::Shown;
+use super::vma::{VMA_BYTES, Vma, mirror_prot};
+use super::window::HostFileMap;
+use crate::errno::Result;
+use crate::mutex::{Mutex, MutexGuard};
+use crate::platform::{self, OpBatch, UserSpace};
+use crate::spin::SpinLock;
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+/// All address spaces by their id.
+static ALL: SpinLock<BTreeMap<u64, Weak<AddressSpace>>> = SpinLock::new(BTreeMap::new());
+
+/// What one process's threads see as memory.
+pub struct AddressSpace {
+    machine: UserSpace,
+    /// Operations that give the stub further access, to be carried out before user code runs next (systrap). Held while
+    /// the stub carries operations out, so that none overtakes another. Inside `inner`.
+    mirror: Mutex<Vec<MapOp>>,
+    pub(super) inner: Mutex<Space>,
+}
+
+/// The part behind the lock.
+pub struct Space {
+    /// The address space's id.
+    pub(super) id: u64,
+    pub(super) table: PageTable,
+    pub(super) vmas: BTreeMap<u64, Vma>,
+    pub(super) batch: OpBatch,
+    /// Frames to be freed once no CPU and no stub can touch them any more.
+    pub(super) freed: Vec<Frame>,
+    /// Host files whose mappings were removed: their window chunks go once no stub can touch them any more, like frames.
+    pub(super) removed: Vec<MemoryObject>,
+    /// Present entries were changed or removed: processors (kvm) and the stub (systrap) must hear of it before anything
+    /// rests on it.
+    pub(super) stale: bool,
+    pub(super) brk_start: u64,
+    pub(super) brk: u64,
+    /// Where top-down searches for free addresses begin.
+    pub(super) mmap_top: u64,
+    /// Where the next search begins; everything between here and `mmap_top` was full.
+    pub(super) free_hint: u64,
+    /// The frame behind the one allocated last, so that neighbours get neighbours.
+    pub(super) next_frame: Option<Frame>,
+    /// Pages of user frames mapped.
+    pub(super) resident_pages: u64,
+    /// Ranges without mappings whose tables may go once no CPU walks them any more.
+    pub(super) unmapped: Vec<(u64, u64)>,
+    /// What the stub shows (systrap).
+    pub(super) shown: Shown,
+    /// Facts for `/proc`.
+    pub layout: Layout,
+}
+
+/// Where `execve(2)` put things.
+#[derive(Clone, Default)]
+pub struct Layout {
+    pub start_code: u64,
+    pub end_code: u64,
+    pub start_data: u64,
+    pub end_data: u64,
+    pub start_stack: u64,
+    pub arg_start: u64,
+    pub arg_end: u64,
+    pub env_start: u64,
+    pub env_end: u64,
+    pub vdso: u64,
+    pub auxv: Vec<u64>,
+}
+
+impl AddressSpace {
+    /// An empty address space.
+    pub fn new() -> Result<Arc<Self>> {
+        let table = PageTable::new()?;
+        let stub_bytes = if platform::current().mirrors() { STUB_BYTES } else { 0 };
+        account::check(stub_bytes)?;
+        let number = platform::current().create_space()?;
+        SANDBOX.add_host_side(stub_bytes);
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let aspace = Arc::new(Self {
+            machine: UserSpace::new(id, number, table.root()),
+            mirror: Mutex::new(Vec::new()),
+            inner: Mutex::new(Space {
+                id,
+                table,
+                vmas: BTreeMap::new(),
+                batch: OpBatch::default(),
+                freed: Vec::new(),
+                removed: Vec::new(),
+                stale: false,
+                brk_start: 0,
+                brk: 0,
+                mmap_top: USER_MAX,
+                free_hint: USER_MAX,
+                next_frame: None,
+                resident_pages: 0,
+                unmapped: Vec::new(),
+                shown: Shown::new(),
+                layout: Layout::default(),
+            }),
+        });
+        ALL.lock().insert(id, Arc::downgrade(&aspace));
+        Ok(aspace)
+    }
+
+    /// All address spaces there are.
+    pub fn all() -> Vec<Arc<Self>> {
+        ALL.lock().values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The one with this id, if it is still there.
+    pub fn find(id: u64) -> Option<Arc<Self>> {
+        ALL.lock().get(&id).and_then(Weak::upgrade)
+    }
+
+    /// Whether the space with this id is there still, be it only about to end.
+    pub fn is_listed(id: u64) -> bool {
+        ALL.lock().contains_key(&id)
+    }
+
+    /// Locks it if that needs no waiting.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, Space>> {
+        self.inner.try_lock()
+    }
+
+    /// Makes the stub give up all mappings, at once; faults bring back what is used.
+    ///
+    /// On return the stub has confirmed, or it is gone: then its tasks cannot run any more, which they hear when they try.
+    pub fn drop_mirror(&self, space: &mut Space) {
+        if !platform::current().mirrors() {
+            return;
+        }
+        let mut queued = self.mirror.lock();
+        // What was still to be mapped would show frames that are about to be given back.
+        queued.clear();
+        space.batch.ops.clear();
+        let all = MapOp { kind: MAP_OP_UNMAP_ALL, ..Default::default() };
+        if platform::current().sync_mirror(&self.machine, &[all]).is_err() {
+            crate::info!("address space {}: its stub is gone", self.id());
+        }
+        space.shown.clear();
+        space.table.for_each(USER_MIN, USER_MAX, |_, entry| entry.0 &= !Entry::MIRRORED);
+    }
+
+    /// Has the stub carry out what is queued; user code runs next.
+    pub fn flush_mirror(&self) {
+        let mut queued = self.mirror.lock();
+        if queued.is_empty() {
+            return;
+        }
+        let result = platform::current().sync_mirror(&self.machine, &queued);
+        queued.clear();
+        drop(queued);
+        if result.is_err() {
+            // The stub ran out of mappings: drop them all, as one drops a TLB, and let faults bring back what is used.
+            self.drop_mirror(&mut self.lock());
+        }
+    }
+
+    /// Marks the entries of the frames that `is_stored` as swapped, and forgets those of the file window. Nothing runs in
+    /// it, and its mirror is dropped.
+    pub fn swap_entries(&self, space: &mut Space, is_stored: impl Fn(Frame) -> bool) {
+        space.table.for_each(USER_MIN, USER_MAX, |_, entry| {
+            if entry.holds_page() && !entry.is_frame() {
+                *entry = Entry::NONE;
+            } else if entry.is_frame() && is_stored(Frame::new(entry.phys())) {
+                *entry = entry.swapped();
+            }
+        });
+        // Every CPU flushes before it runs here again (kvm).
+        self.machine.change_generation();
+    }
+
+    /// Makes the swapped entries of `pages` present whose frame's content is there, and shows them to the stub with one
+    /// order. Nothing, if the space is in use: false.
+    pub fn bring_in_entries(
+        &self,
+        pages: impl Iterator<Item = u64>,
+        is_absent: impl Fn(Frame) -> bool,
+    ) -> bool {
+        let Some(mut space) = self.try_lock() else { return false };
+        for page in pages {
+            let entry = space.table.get(page);
+            let comes = entry.has(Entry::SWAPPED) && !entry.has(Entry::KEPT);
+            if comes && !is_absent(Frame::new(entry.phys())) {
+                space.show(page, entry.brought_in());
+            }
+        }
+        self.commit(&mut space);
+        true
+    }
+
+    pub fn id(&self) -> u64 {
+        self.machine.id
+    }
+
+    /// The platform's side of it.
+    pub fn machine(&self) -> &UserSpace {
+        &self.machine
+    }
+
+    /// Locks it.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Space> {
+        self.inner.lock()
+    }
+
+    /// Bytes of kernel memory that the space takes, the host's share included.
+    pub fn kernel_bytes(&self) -> usize {
+        let space = self.lock();
+        space.table.bytes() + space.vmas.len() * VMA_BYTES + space.shown.bytes() + STUB_BYTES
+    }
+
+    /// Facts for `/proc`, under the lock.
+    pub fn with_layout<R>(&self, f: impl FnOnce(&mut Layout) -> R) -> R {
+        f(&mut self.lock().layout)
+    }
+
+    /// Bytes mapped, bytes of resident user frames.
+    pub fn sizes(&self) -> (u64, u64) {
+        let space = self.lock();
+        (space.vmas.values().map(Vma::len).sum(), space.resident_pages * PAGE)
+    }
+
+    /// Calls `f` for each mapping, in order.
+    pub fn for_each_vma(&self, mut f: impl FnMut(&Vma)) {
+        self.lock().vmas.values().for_each(&mut f);
+    }
+
+    /// Makes the changes of `space` visible and frees what they freed. Ends every operation that changed entries.
+    ///
+    /// When it returns, nobody has access any more that was withdrawn: neither user code that has stopped nor user code
+    /// that only claims to have. So the frames may be used again, and what rests on the withdrawal (a seal, a child's
+    /// copy) may be promised.
+    pub(super) fn commit(&self, space: &mut Space) {
+        let withdraws = core::mem::take(&mut space.stale);
+        if platform::current().mirrors() {
+            self.commit_mirror(space, withdraws);
+        } else if withdraws {
+            self.machine.change_generation();
+            platform::current().shoot_down(&self.machine);
+        }
+        let freed = core::mem::take(&mut space.freed);
+        frames::drop_refs(&freed);
+        drop(core::mem::take(&mut space.removed));
+        space.prune_tables();
+    }
+
+    /// Operations that withdraw access are carried out at once, behind all that were queued before them.
+    fn commit_mirror(&self, space: &mut Space, withdraws: bool) {
+        if space.batch.ops.is_empty() {
+            return;
+        }
+        let ops = core::mem::take(&mut space.batch.ops);
+        let ops = space.charge_mirror(ops);
+        let mut queued = self.mirror.lock();
+        if queued.len() + ops.len() > 2 * platform::OPS_MAX {
+            // It drops what it shows, and what is new comes back by faults as well.
+            *queued = alloc::vec![MapOp { kind: MAP_OP_UNMAP_ALL, ..Default::default() }];
+        } else if queued.is_empty() {
+            *queued = ops;
+        } else {
+            queued.extend(ops);
+        }
+        if !withdraws {
+            return;
+        }
+        let result = platform::current().sync_mirror(&self.machine, &queued);
+        queued.clear();
+        drop(queued);
+        if result.is_err() {
+            self.drop_mirror(space);
+        }
+    }
+
+    /// Whether a shared mapping of `store` is writable, or may be made so.
+    pub(super) fn maps_writable(&self, object: *const ()) -> bool {
+        self.lock().vmas.values().any(|vma| {
+            vma.is_shared()
+                && vma.max_prot.contains(super::vma::Prot::WRITE)
+                && vma.object.as_ref().is_some_and(|mapped| mapped.address() == object)
+        })
+    }
+
+    /// Removes the pages `[first, last)` of `object` from every mapping (truncation).
+    pub(super) fn unmap_object_pages(&self, object: *const (), first: u64, last: u64) {
+        let mut space = self.lock();
+        let space = &mut *space;
+        let cut = |vma: &Vma| {
+            let from = first.saturating_mul(PAGE).max(vma.offset);
+            let to = last.saturating_mul(PAGE).min(vma.offset + vma.len());
+            (from < to).then(|| (vma.start + (from - vma.offset), vma.start + (to - vma.offset)))
+        };
+        let of_object = |vma: &&Vma| vma.object.as_ref().is_some_and(|mapped| mapped.address() == object);
+        let ranges: Vec<(u64, u64)> = space.vmas.values().filter(of_object).filter_map(cut).collect();
+        for (start, end) in ranges {
+            space.clear(start, end);
+        }
+        self.commit(space);
+    }
+}
+
+impl Drop for AddressSpace {
+    fn drop(&mut self) {
+        let mut space = self.inner.lock();
+        space.clear(USER_MIN, USER_MAX);
+        let freed = core::mem::take(&mut space.freed);
+        drop(space);
+        // On return the stub maps nothing any more, or is dead.
+        platform::current().destroy_space(self.machine.number);
+        SANDBOX.remove_host_side(if platform::current().mirrors() { STUB_BYTES } else { 0 });
+        frames::drop_refs(&freed);
+        ALL.lock().remove(&self.machine.id);
+    }
+}
+
+impl Space {
+    /// Calls `f` for each user frame mapped, in the order of addresses.
+    pub fn for_each_frame(&mut self, mut f: impl FnMut(Frame)) {
+        self.table.for_each(USER_MIN, USER_MAX, |_, entry| {
+            if entry.is_frame() {
+                f(Frame::new(entry.phys()));
+            }
+        });
+    }
+
+    /// Calls `f` for each mapping of a host file.
+    pub fn for_each_host_file(&self, mut f: impl FnMut(&Arc<HostFileMap>)) {
+        for vma in self.vmas.values() {
+            if let Some(MemoryObject::Host(file)) = &vma.object {
+                f(file);
+            }
+        }
+    }
+
+    /// The entry of the page at `addr`.
+    pub fn entry(&self, addr: u64) -> Entry {
+        self.table.get(addr)
+    }
+
+    /// Replaces an entry that was not present by one that is, and shows it to the stub.
+    fn show(&mut self, addr: u64, entry: Entry) {
+        let mut entry = entry;
+        if platform::current().mirrors() {
+            entry.0 |= Entry::MIRRORED;
+            let prot = mirror_prot(entry);
+            self.batch.push(MapOp { kind: MAP_OP_MAP, prot, addr, len: PAGE, phys: entry.phys() });
+        }
+        // The table is there: the entry was in it.
+        let _ = self.table.set(addr, entry);
+    }
+
+    /// The mapping that contains `addr`.
+    pub(super) fn find(&self, addr: u64) -> Option<&Vma> {
+        self.vmas.range(..=addr).next_back().map(|(_, vma)| vma).filter(|vma| addr < vma.end)
+    }
+
+    /// Removes all pages in a range from the page table and the mirror; frames are freed at commit.
+    pub(super) fn clear(&mut self, start: u64, end: u64) {
+        let Self { table, batch, freed, stale, resident_pages, .. } = self;
+        table.for_each(start, end, |addr, entry| {
+            if entry.holds_page() {
+                *stale = true;
+                if entry.has(Entry::MIRRORED) {
+                    batch.push(MapOp { kind: MAP_OP_UNMAP, prot: 0, addr, len: PAGE, phys: 0 });
+                }
+                if entry.is_frame() {
+                    freed.push(Frame::new(entry.phys()));
+                    *resident_pages = resident_pages.saturating_sub(1);
+                }
+            }
+            *entry = Entry::NONE;
+        });
+    }
+
+    /// Sets a present entry where there was none, or replaces one, and keeps the mirror in step: a mirrored entry that
+    /// is replaced is mapped anew at once.
+    pub(super) fn install(&mut self, addr: u64, entry: Entry) -> Result<()> {
+        let old = self.table.get(addr);
+        let mut entry = entry;
+        if old.has(Entry::MIRRORED) {
+            entry.0 |= Entry::MIRRORED;
+            self.batch.push(MapOp {
+                kind: MAP_OP_MAP,
+                prot: mirror_prot(entry),
+                addr,
+                len: PAGE,
+                phys: entry.phys(),
+            });
+        }
+        self.stale |= old.has(Entry::PRESENT);
+        self.table.set(addr, entry)?;
+        self.resident_pages += u64::from(entry.is_frame());
+        self.resident_pages -= u64::from(old.is_frame()).min(self.resident_pages);
+        Ok(())
+    }
+
+    /// Takes write permission from the entries of a range (`fork`), or recomputes permissions (`mprotect`).
+    pub(super) fn protect(&mut self, start: u64, end: u64, new: impl Fn(Entry) -> Entry) {
+        let Self { table, batch, stale, .. } = self;
+        table.for_each(start, end, |addr, entry| {
+            let mut changed = new(*entry);
+            if changed == *entry {
+                return;
+            }
+            *stale |= entry.has(Entry::PRESENT);
+            if entry.has(Entry::MIRRORED) {
+                if changed.has(Entry::PRESENT) {
+                    let prot = mirror_prot(changed);
+                    batch.push(MapOp { kind: MAP_OP_PROTECT, prot, addr, len: PAGE, phys: 0 });
+                } else {
+                    batch.push(MapOp { kind: MAP_OP_UNMAP, prot: 0, addr, len: PAGE, phys: 0 });
+                    changed.0 &= !Entry::MIRRORED;
+                }
+            }
+            *entry = changed;
+        });
+    }
+}

@@ -1,0 +1,168 @@
+//! The sandbox's own copies of a host file's pages, for private mappings: no two sandboxes have a page of a program in
+//! common, whose use one could learn from the other (Hibernate Container, section 3.5), and what a program uses of its
+//! files hibernates, and comes back with the working set, like all its memory.
+//!
+//! A page is copied at its first touch, with its neighbours, and shown to every process that maps the file. What is
+//! written to the file afterwards is seen by pages that were not copied yet (mmap(2) leaves that open).
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use super::aspace::Space;
+use super::fault::{Around, SCARCE_FRAMES, own_copy};
+use super::frames::{self, Frame};
+use super::object::PageStore;
+use super::page::{Access, PAGE};
+use super::pagetable::Entry;
+use super::vma::Vma;
+use super::window::HostFileMap;
+use crate::errno::{Errno, Result};
+use crate::host::{self, Handle};
+
+/// Pages that a fault copies and maps, at most; aligned.
+const AROUND_PAGES: u64 = 32;
+/// Most stale frames a fault clears for pages that it copies.
+const DIRTY_RUN_MAX: usize = AROUND_PAGES as usize;
+
+static OFF: AtomicBool = AtomicBool::new(false);
+
+/// Has private mappings show the host's page cache instead, which sandboxes share.
+pub fn share_files(share: bool) {
+    OFF.store(share, Ordering::Relaxed);
+}
+
+/// Whether files are copied.
+pub fn are_wanted() -> bool {
+    !OFF.load(Ordering::Relaxed)
+}
+
+/// The pages of one file that were copied.
+pub struct Copies(Arc<PageStore>);
+
+impl Default for Copies {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Copies {
+    pub fn new() -> Self {
+        Self(PageStore::new(u64::MAX))
+    }
+
+    /// The file has changed: what is touched from now on is copied anew.
+    pub fn forget(&self) {
+        self.0.forget();
+    }
+
+    /// Lets go of what no process maps.
+    pub fn trim(&self) {
+        self.0.forget_unused();
+    }
+
+    /// Copies those pages of `[first, last)` that are not there yet; `wanted` must come, others may be missing.
+    fn fill(&self, file: &Handle, first: u64, last: u64, wanted: u64) -> Result<()> {
+        let mut near = None;
+        let mut at = first;
+        while at < last {
+            if self.0.holds(at) {
+                at += 1;
+                continue;
+            }
+            let mut end = at + 1;
+            while end < last && !self.0.holds(end) {
+                end += 1;
+            }
+            let wants = (at..end).contains(&wanted);
+            match self.copy_run(file, at, end, near) {
+                Ok((next, frame)) => (at, near) = (next, Some(frame)),
+                Err(error) if wants && wanted == at => return Err(error),
+                // Closer to the page that counts, or past what nobody needs.
+                Err(_) => at = if wants { wanted } else { end },
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies pages from `at` on, up to `end`; where it got to, and the frame behind the last one.
+    fn copy_run(&self, file: &Handle, at: u64, end: u64, near: Option<Frame>) -> Result<(u64, Frame)> {
+        let run = frames::alloc_zeroed_run((end - at) as usize, near, DIRTY_RUN_MAX);
+        let (frame, count) = run.ok_or(Errno::ENOMEM)?;
+        let read = read_whole(file, at * PAGE, frame.addr(), count as u64 * PAGE);
+        match read {
+            Ok(()) => self.0.put_run(at, frame, count),
+            Err(_) => (0..count).for_each(|i| frames::drop_ref(frame.add(i))),
+        }
+        read.map(|()| (at + count as u64, frame.add(count)))
+    }
+}
+
+/// Reads into frames of zeros; what is behind the file's end stays zero.
+fn read_whole(file: &Handle, offset: u64, phys: u64, len: u64) -> Result<()> {
+    let mut done = 0;
+    while done < len {
+        match host::read_phys(file, offset + done, phys + done, len - done)? {
+            0 => break,
+            moved => done += moved,
+        }
+    }
+    Ok(())
+}
+
+impl Space {
+    /// A fault on a private mapping of a file: its own copy for a write, or the sandbox's with those around it.
+    pub(super) fn populate_copies(
+        &mut self,
+        vma: &Vma,
+        page: u64,
+        access: Access,
+        file: &HostFileMap,
+        copies: &Copies,
+    ) -> Result<Around> {
+        let index = vma.object_offset(page) / PAGE;
+        let size = file.size_for(vma.object_offset(page))?;
+        if access == Access::Write {
+            return self.populate_own(vma, page, index, file, copies);
+        }
+        let around = if frames::available() < SCARCE_FRAMES { 1 } else { AROUND_PAGES };
+        let start = (page / PAGE / around * around * PAGE).max(vma.start);
+        let behind_file = vma.start.saturating_add(size.next_multiple_of(PAGE).saturating_sub(vma.offset));
+        let end = ((page / PAGE / around + 1) * around * PAGE).min(vma.end).min(behind_file);
+        let index_of = |addr: u64| vma.object_offset(addr) / PAGE;
+        copies.fill(file.handle(), index_of(start), index_of(end), index)?;
+        let frame = copies.0.frame_if_present(index)?.ok_or(Errno::EIO)?;
+        let flags = vma.entry_flags(false);
+        self.install(page, Entry::new(frame.addr(), flags)).inspect_err(|_| frames::drop_ref(frame))?;
+        for addr in (start..end).step_by(PAGE as usize).filter(|addr| *addr != page) {
+            if self.table.get(addr) == Entry::NONE
+                && let Some(frame) = copies.0.frame_in_memory(index_of(addr))
+            {
+                self.install(addr, Entry::new(frame.addr(), flags))
+                    .inspect_err(|_| frames::drop_ref(frame))?;
+            }
+        }
+        Ok((start, end))
+    }
+
+    fn populate_own(
+        &mut self,
+        vma: &Vma,
+        page: u64,
+        index: u64,
+        file: &HostFileMap,
+        copies: &Copies,
+    ) -> Result<Around> {
+        let own = match copies.0.frame_if_present(index)? {
+            Some(frame) => own_copy(frame)?,
+            None => {
+                let own = frames::alloc_zeroed().ok_or(Errno::ENOMEM)?;
+                read_whole(file.handle(), index * PAGE, own.addr(), PAGE)
+                    .inspect_err(|_| frames::drop_ref(own))?;
+                own
+            }
+        };
+        let entry = Entry::new(own.addr(), vma.entry_flags(true));
+        self.install(page, entry).inspect_err(|_| frames::drop_ref(own))?;
+        Ok((page, page + PAGE))
+    }
+}

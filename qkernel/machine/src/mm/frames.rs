@@ -1,0 +1,194 @@
+//! User frames: the paper's bitmap allocator (Hibernate Container, section 3.3) over the sandbox's user memory.
+
+use abi::boot::BootInfo;
+use abi::layout::USER_PHYS;
+use allocator::bitmap::{BitmapAllocator, BitmapStats, StridedControl};
+use core::ptr::NonNull;
+
+pub use allocator::bitmap::Frame;
+
+use super::account::{self, RESERVE_BYTES, SANDBOX};
+use super::residency;
+use crate::arch;
+use crate::errno::{Errno, Result};
+use crate::heap;
+use crate::platform;
+use crate::spin::{Once, SpinLock};
+
+type Frames = BitmapAllocator<StridedControl, SpinLock<()>>;
+
+static FRAMES: Once<Frames> = Once::new();
+/// Frames beyond the limit, for processes that come in from outside.
+const RESERVE: usize = RESERVE_BYTES / 4096;
+
+/// Sets the allocator up. Control pages open each block on kvm; on systrap, where user memory is in reach of
+/// applications, they stand in kernel memory at the block's index.
+pub fn init(boot: &BootInfo) -> Result<()> {
+    let len = boot.user_end_phys.saturating_sub(USER_PHYS);
+    let blocks = usize::try_from(len >> 22).map_err(|_| Errno::EINVAL)?;
+    let control = if platform::current().mirrors() {
+        let table = heap::HEAP
+            .alloc_zeroed_pages(blocks.next_power_of_two().trailing_zeros())
+            .ok_or(Errno::ENOMEM)?;
+        StridedControl::in_table(table)
+    } else {
+        StridedControl::in_blocks(NonNull::new(platform::ptr(USER_PHYS)).ok_or(Errno::EINVAL)?)
+    };
+    let limit = usize::try_from(boot.user_frames_limit).map_err(|_| Errno::EINVAL)?;
+    let limit = limit.saturating_add(RESERVE);
+    SANDBOX.open(boot.user_frames_limit.saturating_mul(abi::PAGE_SIZE));
+    // SAFETY: the VMM made the region zero-filled and 4 MiB-aligned, and the control pages are ours alone.
+    FRAMES.call_once(|| unsafe { Frames::new(USER_PHYS, len, limit, control, SpinLock::new(())) });
+    Ok(())
+}
+
+fn frames() -> Option<&'static Frames> {
+    FRAMES.get()
+}
+
+/// How many of `wanted` frames the current task may have: the reserve is not for everyone, and kernel memory beyond its
+/// allowance takes from what applications may have.
+fn granted(frames: &Frames, wanted: usize) -> usize {
+    let left = SANDBOX.frames_limit().saturating_sub(frames.frames_in_use());
+    if left > 0 {
+        return wanted.min(left);
+    }
+    // The allocator has the last word.
+    if account::uses_reserve() { wanted.min(1) } else { 0 }
+}
+
+fn alloc_one() -> Option<(Frame, bool)> {
+    let frames = frames()?;
+    (granted(frames, 1) == 1).then(|| frames.alloc()).flatten()
+}
+
+/// A frame of zeros with one reference.
+pub fn alloc_zeroed() -> Option<Frame> {
+    let (frame, clean) = alloc_one()?;
+    residency::forget(frame);
+    if !clean {
+        zero(frame);
+    }
+    Some(frame)
+}
+
+/// A frame with one reference whose content the caller overwrites whole.
+pub fn alloc_any() -> Option<Frame> {
+    let frame = alloc_one()?.0;
+    residency::forget(frame);
+    Some(frame)
+}
+
+/// Up to `max` contiguous frames of zeros, at `near` if it is free. Of frames that must be cleared first at most
+/// `dirty_max` are taken.
+pub fn alloc_zeroed_run(max: usize, near: Option<Frame>, dirty_max: usize) -> Option<(Frame, usize)> {
+    let frames = frames()?;
+    let run = frames.alloc_run(granted(frames, max), near)?;
+    (0..run.frames).for_each(|i| residency::forget(run.start.add(i)));
+    if run.clean {
+        return Some((run.start, run.frames));
+    }
+    let keep = run.frames.min(dirty_max.max(1));
+    for extra in keep..run.frames {
+        drop_ref(run.start.add(extra));
+    }
+    // SAFETY: the run is ours and lies in user memory, which the linear map covers.
+    unsafe { arch::zero_bytes(platform::ptr(run.start.addr()), keep * 4096) };
+    Some((run.start, keep))
+}
+
+/// Fills a frame with zeros.
+pub fn zero(frame: Frame) {
+    // SAFETY: user memory is covered by the linear map; the caller holds a reference to the frame.
+    unsafe { arch::zero_bytes(platform::ptr(frame.addr()), 4096) };
+}
+
+/// Copies a frame's content.
+pub fn copy(to: Frame, from: Frame) {
+    // SAFETY: both are frames of user memory, covered by the linear map, and distinct.
+    unsafe { arch::copy_bytes(platform::ptr(to.addr()), platform::ptr::<u8>(from.addr()), 4096) };
+}
+
+/// Adds a reference; an error when the count is full (copy the frame instead).
+pub fn add_ref(frame: Frame) -> Result<()> {
+    frames().ok_or(Errno::ENOMEM)?.inc_ref(frame).map(drop).map_err(|_| Errno::ENOMEM)
+}
+
+/// Drops a reference; the last one frees the frame.
+pub fn drop_ref(frame: Frame) {
+    if let Some(frames) = frames() {
+        let dropped = frames.dec_ref(frame);
+        debug_assert!(dropped.is_ok());
+    }
+}
+
+/// Drops a reference of each.
+pub fn drop_refs(list: &[Frame]) {
+    if let (Some(frames), false) = (frames(), list.is_empty()) {
+        let dropped = frames.dec_refs(list.iter().copied());
+        debug_assert_eq!(dropped.refused, 0);
+    }
+}
+
+/// Whether there is exactly one reference.
+pub fn is_exclusive(frame: Frame) -> bool {
+    frames().is_some_and(|frames| frames.ref_count(frame) == Ok(1))
+}
+
+/// Frames of user memory, allocated or not.
+pub fn total() -> usize {
+    frames().map_or(0, |frames| {
+        let range = frames.range();
+        ((range.end - range.start) / 4096) as usize
+    })
+}
+
+/// The frame's number; `None` for what is no frame of user memory.
+pub fn index(frame: Frame) -> Option<u32> {
+    u32::try_from(frame.addr().checked_sub(USER_PHYS)? / 4096).ok()
+}
+
+/// The frame with this number.
+pub fn at(index: u32) -> Frame {
+    Frame::new(USER_PHYS + u64::from(index) * 4096)
+}
+
+/// Gives free frames back to the host; result: bytes.
+pub fn reclaim() -> u64 {
+    frames().map_or(0, |frames| frames.reclaim(|phys, bytes| platform::release(phys, bytes).is_ok()))
+}
+
+/// Sizes of user memory.
+pub fn stats() -> BitmapStats {
+    let mut stats = frames().map(BitmapAllocator::stats).unwrap_or_default();
+    stats.limit_frames = stats.limit_frames.saturating_sub(RESERVE);
+    stats
+}
+
+/// Frames that are allocated.
+pub fn in_use() -> usize {
+    frames().map_or(0, BitmapAllocator::frames_in_use)
+}
+
+/// Whether the current task would get one.
+pub fn has_any() -> bool {
+    frames().is_some_and(|frames| granted(frames, 1) == 1 && frames.frames_in_use() < frames.limit_frames())
+}
+
+/// Frames that may still be allocated.
+pub fn available() -> usize {
+    frames().map_or(0, |frames| SANDBOX.frames_limit().saturating_sub(frames.frames_in_use()))
+}
+
+/// Zeros a frame from byte `inside` on.
+pub fn zero_tail(frame: Frame, inside: usize) {
+    zero_range(frame, inside, 4096usize.saturating_sub(inside));
+}
+
+/// Zeros `len` bytes of a frame from byte `inside` on.
+pub fn zero_range(frame: Frame, inside: usize, len: usize) {
+    if inside + len <= 4096 {
+        // SAFETY: the range lies within the frame, which the caller holds a reference to.
+        unsafe { arch::zero_bytes(platform::ptr(frame.addr() + inside as u64), len) };
+    }
+}

@@ -1,0 +1,475 @@
+//! The memory side of reads and writes: user buffers (vectored) or kernel buffers.
+
+use abi::hostcall::{SEGMENTS_MAX, Segment};
+use abi::layout::WINDOW_PHYS;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::aspace::{AddressSpace, Space};
+use super::frames::Frame;
+use super::page::{Access, PAGE};
+use crate::errno::{Errno, Result};
+use crate::platform;
+
+/// Most bytes of a message that has to go in one call.
+const MESSAGE_MAX: usize = 128 * 1024;
+
+enum Memory<'a> {
+    User { aspace: &'a AddressSpace, pieces: Vec<(u64, usize)>, piece: usize },
+    Kernel(&'a mut [u8]),
+    Constant(&'a [u8]),
+}
+
+/// A buffer that is filled (by reads) or drained (by writes) from its front; it remembers how far it has come.
+pub struct IoBuf<'a> {
+    memory: Memory<'a>,
+    /// Bytes used of the current user piece, or of the kernel buffer.
+    used: usize,
+    remaining: usize,
+    total: usize,
+}
+
+/// How far a buffer had come; see [`IoBuf::mark`].
+#[derive(Clone, Copy)]
+pub struct Mark {
+    used: usize,
+    remaining: usize,
+    total: usize,
+    piece: usize,
+}
+
+impl<'a> IoBuf<'a> {
+    /// One user buffer.
+    pub fn user(aspace: &'a AddressSpace, addr: u64, len: usize) -> Self {
+        Self::user_pieces(aspace, vec![(addr, len)])
+    }
+
+    /// Several user buffers, filled in order.
+    pub fn user_pieces(aspace: &'a AddressSpace, pieces: Vec<(u64, usize)>) -> Self {
+        let total = pieces.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.1));
+        Self { memory: Memory::User { aspace, pieces, piece: 0 }, used: 0, remaining: total, total }
+    }
+
+    /// A kernel buffer to be filled or drained. It must lie in kernel memory (heap, stack or image), as all do.
+    pub fn kernel(bytes: &'a mut [u8]) -> Self {
+        let total = bytes.len();
+        Self { memory: Memory::Kernel(bytes), used: 0, remaining: total, total }
+    }
+
+    /// A kernel buffer that is only drained.
+    pub fn constant(bytes: &'a [u8]) -> Self {
+        let total = bytes.len();
+        Self { memory: Memory::Constant(bytes), used: 0, remaining: total, total }
+    }
+
+    /// Bytes not used yet.
+    pub fn remaining(&self) -> usize {
+        self.remaining
+    }
+
+    /// Bytes used so far.
+    pub fn done(&self) -> usize {
+        self.total - self.remaining
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.remaining == 0
+    }
+
+    /// Limits what is left to `max` bytes.
+    pub fn truncate(&mut self, max: usize) {
+        let cut = self.remaining.saturating_sub(max);
+        self.remaining -= cut;
+        self.total -= cut;
+    }
+
+    /// Where the buffer is now, for [`Self::rewind`].
+    pub fn mark(&self) -> Mark {
+        let piece = if let Memory::User { piece, .. } = &self.memory { *piece } else { 0 };
+        Mark { used: self.used, remaining: self.remaining, total: self.total, piece }
+    }
+
+    /// Goes back to a mark of this buffer, so that an attempt can be made again.
+    pub fn rewind(&mut self, mark: Mark) {
+        if let Memory::User { piece, .. } = &mut self.memory {
+            *piece = mark.piece;
+        }
+        (self.used, self.remaining, self.total) = (mark.used, mark.remaining, mark.total);
+    }
+
+    /// Copies `from` into the buffer; all of it must fit. (The side of reads.)
+    pub fn fill(&mut self, from: &[u8]) -> Result<()> {
+        let mut from = from;
+        if from.len() > self.remaining {
+            return Err(Errno::EFAULT);
+        }
+        while !from.is_empty() {
+            let len = from.len().min(self.front_len());
+            match &mut self.memory {
+                Memory::User { aspace, pieces, piece } => {
+                    aspace.copy_out(pieces[*piece].0.wrapping_add(self.used as u64), &from[..len])?;
+                }
+                Memory::Kernel(bytes) => bytes[self.used..self.used + len].copy_from_slice(&from[..len]),
+                Memory::Constant(_) => return Err(Errno::EFAULT),
+            }
+            self.advance(len);
+            from = &from[len..];
+        }
+        Ok(())
+    }
+
+    /// Copies out of the buffer; `to` must not be longer than what is left. (The side of writes.)
+    pub fn drain(&mut self, to: &mut [u8]) -> Result<()> {
+        let mut to = to;
+        if to.len() > self.remaining {
+            return Err(Errno::EFAULT);
+        }
+        while !to.is_empty() {
+            let len = to.len().min(self.front_len());
+            let (now, later) = to.split_at_mut(len);
+            match &self.memory {
+                Memory::User { aspace, pieces, piece } => {
+                    aspace.copy_in(pieces[*piece].0.wrapping_add(self.used as u64), now)?;
+                }
+                Memory::Kernel(bytes) => now.copy_from_slice(&bytes[self.used..self.used + len]),
+                Memory::Constant(bytes) => now.copy_from_slice(&bytes[self.used..self.used + len]),
+            }
+            self.advance(len);
+            to = later;
+        }
+        Ok(())
+    }
+
+    /// Fills the next `len` bytes with zeros.
+    pub fn fill_zeros(&mut self, len: usize) -> Result<()> {
+        static ZEROS: [u8; 4096] = [0; 4096];
+        let mut left = len;
+        while left > 0 {
+            let part = left.min(ZEROS.len());
+            self.fill(&ZEROS[..part])?;
+            left -= part;
+        }
+        Ok(())
+    }
+
+    /// Fills from a frame the caller holds a reference to.
+    pub fn fill_from_frame(&mut self, frame: Frame, inside: usize, len: usize) -> Result<()> {
+        if inside + len > PAGE as usize {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: the range lies in a frame of user memory that stays allocated; the linear map covers it. Programs may
+        // change it meanwhile, so it is only ever copied from.
+        let bytes =
+            unsafe { core::slice::from_raw_parts(platform::ptr::<u8>(frame.addr() + inside as u64), len) };
+        self.fill(bytes)
+    }
+
+    /// Drains into a frame the caller holds a reference to.
+    pub fn drain_to_frame(&mut self, frame: Frame, inside: usize, len: usize) -> Result<()> {
+        if inside + len > PAGE as usize {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: as in `fill_from_frame`.
+        let bytes = unsafe {
+            core::slice::from_raw_parts_mut(platform::ptr::<u8>(frame.addr() + inside as u64), len)
+        };
+        self.drain(bytes)
+    }
+
+    /// Lets the host fill (`write_memory`) or drain the buffer without a copy: calls `call` with pieces of
+    /// guest-physical memory, as many as fit in one call, and advances by the bytes it says it moved. Ends when the
+    /// buffer is used up, or `call` moves less than it was offered. Pages of mapped host files go through a copy.
+    pub fn with_segments(
+        &mut self,
+        write_memory: bool,
+        mut call: impl FnMut(&[Segment], usize) -> Result<usize>,
+    ) -> Result<usize> {
+        let mut done = 0;
+        while self.remaining > 0 {
+            let (offered, moved) = match self.one_batch(write_memory, done, &mut call) {
+                Ok(result) => result,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            };
+            done += moved;
+            if moved < offered {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Lets the host fill or drain the buffer in exactly one call, all pieces together. `call` is given the segments and
+    /// their length, and returns the bytes it moved and its result. Unless `whole`, fewer bytes may be offered than are
+    /// left. Nothing is offered to an empty buffer. A buffer that is bad from some point on: reads are offered what is
+    /// before, whole writes fail.
+    pub fn with_message<R>(
+        &mut self,
+        write_memory: bool,
+        whole: bool,
+        mut call: impl FnMut(&[Segment], usize) -> Result<(usize, R)>,
+    ) -> Result<R> {
+        let (moved, result) = match &self.memory {
+            _ if self.remaining == 0 => call(&[], 0)?,
+            Memory::User { aspace, pieces, piece } => {
+                let most = if write_memory || !whole { MESSAGE_MAX } else { usize::MAX };
+                let wanted = self.remaining.min(most);
+                let found = aspace.with_pieces(
+                    &pieces[*piece..],
+                    self.used,
+                    wanted,
+                    write_memory,
+                    whole,
+                    &mut call,
+                )?;
+                match found {
+                    Some(result) => result,
+                    None => return self.bounce_message(write_memory, whole, call),
+                }
+            }
+            Memory::Kernel(bytes) => {
+                let phys = platform::phys_of(bytes[self.used..].as_ptr());
+                call(&[Segment { phys, len: self.remaining as u64 }], self.remaining)?
+            }
+            Memory::Constant(bytes) => {
+                let phys = platform::phys_of(bytes[self.used..].as_ptr());
+                call(&[Segment { phys, len: self.remaining as u64 }], self.remaining)?
+            }
+        };
+        self.skip(moved);
+        Ok(result)
+    }
+
+    /// [`Self::with_message`] through kernel memory: mapped host files, and more pieces than one call takes.
+    fn bounce_message<R>(
+        &mut self,
+        write_memory: bool,
+        whole: bool,
+        mut call: impl FnMut(&[Segment], usize) -> Result<(usize, R)>,
+    ) -> Result<R> {
+        if whole && !write_memory && self.remaining > MESSAGE_MAX {
+            return Err(Errno::EMSGSIZE);
+        }
+        let len = self.remaining.min(if whole { MESSAGE_MAX } else { PAGE as usize });
+        let mut bytes = vec![0u8; len];
+        let start = self.mark();
+        if !write_memory {
+            self.drain(&mut bytes)?;
+            self.rewind(start);
+        }
+        let (moved, result) =
+            call(&[Segment { phys: platform::phys_of(bytes.as_ptr()), len: len as u64 }], len)?;
+        if write_memory {
+            self.fill(&bytes[..moved.min(len)])?;
+        } else {
+            self.skip(moved.min(len));
+        }
+        Ok(result)
+    }
+
+    /// Advances over any number of pieces.
+    fn skip(&mut self, len: usize) {
+        let mut left = len.min(self.remaining);
+        while left > 0 {
+            let part = self.front_len().min(left);
+            self.advance(part);
+            left -= part;
+        }
+    }
+
+    /// One call of [`Self::with_segments`]; returns the bytes offered and moved.
+    fn one_batch(
+        &mut self,
+        write_memory: bool,
+        done: usize,
+        call: &mut impl FnMut(&[Segment], usize) -> Result<usize>,
+    ) -> Result<(usize, usize)> {
+        let front = self.front_len();
+        let (offered, moved) = match &mut self.memory {
+            Memory::User { aspace, pieces, piece } => {
+                let addr = pieces[*piece].0.wrapping_add(self.used as u64);
+                aspace.with_user_segments(addr, front, write_memory, |segments, len| {
+                    Ok((len, call(segments, done)?))
+                })?
+            }
+            Memory::Kernel(bytes) => {
+                let phys = platform::phys_of(bytes[self.used..].as_ptr());
+                (front, call(&[Segment { phys, len: front as u64 }], done)?)
+            }
+            Memory::Constant(bytes) => {
+                let phys = platform::phys_of(bytes[self.used..].as_ptr());
+                (front, call(&[Segment { phys, len: front as u64 }], done)?)
+            }
+        };
+        self.advance(moved.min(offered));
+        Ok((offered, moved))
+    }
+
+    /// Bytes up to the end of the current piece, skipping empty pieces.
+    fn front_len(&mut self) -> usize {
+        if let Memory::User { pieces, piece, .. } = &mut self.memory {
+            while *piece < pieces.len() && pieces[*piece].1 <= self.used {
+                *piece += 1;
+                self.used = 0;
+            }
+            let left = pieces.get(*piece).map_or(0, |piece| piece.1 - self.used);
+            return left.min(self.remaining);
+        }
+        self.remaining
+    }
+
+    fn advance(&mut self, len: usize) {
+        self.used += len;
+        self.remaining -= len;
+    }
+}
+
+/// Physical pieces of user memory.
+struct SegmentList {
+    segments: Vec<Segment>,
+    total: usize,
+}
+
+/// Why no more pieces can be listed.
+enum Obstacle {
+    Fault,
+    /// A page of a mapped host file, or too many pieces.
+    Copy,
+}
+
+impl SegmentList {
+    fn add(
+        &mut self,
+        space: &mut Space,
+        addr: u64,
+        len: usize,
+        write_memory: bool,
+    ) -> core::result::Result<(), Obstacle> {
+        let access = if write_memory { Access::Write } else { Access::Read };
+        let mut done = 0usize;
+        while done < len {
+            let at = addr.wrapping_add(done as u64);
+            if at >= abi::layout::USER_MAX {
+                return Err(Obstacle::Fault);
+            }
+            let part = ((PAGE - at % PAGE) as usize).min(len - done);
+            let phys = space.reach(at, access).map_err(|_| Obstacle::Fault)?;
+            let full = self.segments.len() as u64 == SEGMENTS_MAX;
+            match self.segments.last_mut() {
+                _ if phys >= WINDOW_PHYS => return Err(Obstacle::Copy),
+                Some(last) if last.phys + last.len == phys => last.len += part as u64,
+                _ if full => return Err(Obstacle::Copy),
+                _ => self.segments.push(Segment { phys, len: part as u64 }),
+            }
+            done += part;
+            self.total += part;
+        }
+        Ok(())
+    }
+}
+
+impl AddressSpace {
+    /// Calls `f` with the physical pieces of the front of a user range, and their total length. The address space is
+    /// locked meanwhile, so the pages stay. A page of a mapped host file is bounced through kernel memory.
+    fn with_user_segments(
+        &self,
+        addr: u64,
+        len: usize,
+        write_memory: bool,
+        f: impl FnOnce(&[Segment], usize) -> Result<(usize, usize)>,
+    ) -> Result<(usize, usize)> {
+        let access = if write_memory { Access::Write } else { Access::Read };
+        let mut segments: Vec<Segment> = Vec::new();
+        let mut space = self.lock();
+        let mut total = 0usize;
+        while total < len {
+            let at = addr.wrapping_add(total as u64);
+            if at >= abi::layout::USER_MAX {
+                break;
+            }
+            let part = ((PAGE - at % PAGE) as usize).min(len - total);
+            let Ok(phys) = space.reach(at, access) else { break };
+            if phys >= WINDOW_PHYS {
+                break;
+            }
+            let full = segments.len() as u64 == SEGMENTS_MAX;
+            match segments.last_mut() {
+                Some(last) if last.phys + last.len == phys => last.len += part as u64,
+                _ if full => break,
+                _ => segments.push(Segment { phys, len: part as u64 }),
+            }
+            total += part;
+        }
+        if total > 0 {
+            // The mirror may not lag behind while the host writes; the commit order is the same either way.
+            let result = f(&segments, total);
+            self.commit(&mut space);
+            return result;
+        }
+        self.commit(&mut space);
+        drop(space);
+        self.bounce(addr, len.min(PAGE as usize), write_memory, f)
+    }
+
+    /// Calls `f` with the physical pieces of the front of user ranges, at most `wanted` bytes after the first `used`.
+    /// `None`: they have to be copied.
+    fn with_pieces<R>(
+        &self,
+        pieces: &[(u64, usize)],
+        used: usize,
+        wanted: usize,
+        write_memory: bool,
+        whole: bool,
+        f: impl FnOnce(&[Segment], usize) -> Result<(usize, R)>,
+    ) -> Result<Option<(usize, R)>> {
+        let mut list = SegmentList { segments: Vec::new(), total: 0 };
+        let mut space = self.lock();
+        let mut skip = used;
+        let mut end = Ok(());
+        for &(addr, len) in pieces {
+            let (addr, part) = (addr.wrapping_add(skip as u64), len.saturating_sub(skip));
+            skip = 0;
+            let part = part.min(wanted - list.total);
+            end = list.add(&mut space, addr, part, write_memory);
+            if end.is_err() || list.total == wanted {
+                break;
+            }
+        }
+        let usable = match end {
+            Ok(()) => Ok(true),
+            Err(Obstacle::Fault) if list.total == 0 || (whole && !write_memory) => Err(Errno::EFAULT),
+            Err(Obstacle::Fault) => Ok(true),
+            Err(Obstacle::Copy) => Ok(!whole && list.total > 0),
+        };
+        // The mirror may not lag behind while the host writes; the commit order is the same either way.
+        let result = match usable {
+            Ok(true) => f(&list.segments, list.total).map(Some),
+            Ok(false) => Ok(None),
+            Err(error) => Err(error),
+        };
+        self.commit(&mut space);
+        result
+    }
+
+    fn bounce(
+        &self,
+        addr: u64,
+        len: usize,
+        write_memory: bool,
+        f: impl FnOnce(&[Segment], usize) -> Result<(usize, usize)>,
+    ) -> Result<(usize, usize)> {
+        let len = len.min((PAGE - addr % PAGE) as usize);
+        let mut page = vec![0u8; len];
+        // Touch the target first: nothing may be consumed for a bad address.
+        self.walk(addr, len, if write_memory { Access::Write } else { Access::Read }, |_, _, _| Ok(()))?;
+        if !write_memory {
+            self.copy_in(addr, &mut page)?;
+        }
+        let segment = Segment { phys: platform::phys_of(page.as_ptr()), len: len as u64 };
+        let (offered, moved) = f(&[segment], len)?;
+        if write_memory {
+            self.copy_out(addr, &page[..moved.min(len)])?;
+        }
+        Ok((offered, moved))
+    }
+}

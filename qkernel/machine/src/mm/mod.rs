@@ -1,0 +1,32 @@
+//! Memory: frames, page tables, address spaces, faults, and copies to and from user memory.
+
+pub mod account;
+pub mod aspace;
+pub mod copies;
+mod fault;
+mod fork;
+#[cfg(test)]
+mod frame_life;
+pub mod frames;
+pub mod io;
+pub mod map;
+pub mod object;
+mod page;
+pub mod pages;
+pub mod pagetable;
+pub mod report;
+pub mod residency;
+mod shown;
+pub mod stats;
+mod touches;
+pub mod user;
+pub mod vma;
+pub mod window;
+pub mod working_set;
+
+pub use aspace::AddressSpace;
+pub use io::IoBuf;
+pub use object::{MemoryObject, PageStore, Quota};
+pub use page::{Access, Fault, PAGE, page_down, page_up};
+pub use user::{Pod, UserMemory};
+pub use vma::{MapFlags, Prot};

@@ -1,0 +1,416 @@
+//! What mappings and in-memory files are made of: stores of frames, and host files.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::aspace::AddressSpace;
+use super::frames::{self, Frame};
+use super::io::IoBuf;
+use super::page::PAGE;
+use super::pages::Pages;
+use super::residency;
+use super::window::{self, HostFileMap};
+use crate::errno::{Errno, Result};
+use crate::spin::{Once, SpinLock};
+
+/// What is behind a mapping.
+#[derive(Clone)]
+pub enum MemoryObject {
+    /// Shared anonymous memory, tmpfs and memfd files.
+    Store(Arc<PageStore>),
+    /// A file of the host, through the file window.
+    Host(Arc<HostFileMap>),
+}
+
+impl MemoryObject {
+    /// Whether both are the same object.
+    pub fn same(&self, other: &Self) -> bool {
+        self.address() == other.address()
+    }
+
+    /// Where it is: its identity while anyone holds it.
+    pub fn address(&self) -> *const () {
+        match self {
+            Self::Store(store) => Arc::as_ptr(store).cast(),
+            Self::Host(file) => Arc::as_ptr(file).cast(),
+        }
+    }
+
+    /// Remembers that `aspace` maps this, so that it hears of truncation.
+    pub fn add_mapper(&self, aspace: &Arc<AddressSpace>) {
+        match self {
+            Self::Store(store) => store.mappers.add(aspace),
+            Self::Host(file) => file.mappers().add(aspace),
+        }
+    }
+
+    /// Gives the object the name `/proc/PID/maps` shows for its mappings; the first name stays.
+    pub fn set_label(&self, path: &[u8]) {
+        match self {
+            Self::Store(store) => store.label.call_once(|| path.into()),
+            Self::Host(file) => file.label.call_once(|| path.into()),
+        };
+    }
+
+    /// See [`Self::set_label`].
+    pub fn label(&self) -> Option<&[u8]> {
+        let label = match self {
+            Self::Store(store) => store.label.get(),
+            Self::Host(file) => file.label.get(),
+        };
+        label.map(|path| &**path)
+    }
+
+    /// Device and inode number of a host file; zeros otherwise.
+    pub fn identity(&self) -> (u64, u64) {
+        match self {
+            Self::Store(_) => (0, 0),
+            Self::Host(file) => file.identity(),
+        }
+    }
+}
+
+/// The address spaces that map an object, with their ids.
+#[derive(Default)]
+pub struct Mappers(SpinLock<Vec<(u64, Weak<AddressSpace>)>>);
+
+impl Mappers {
+    /// Nobody maps it.
+    pub const fn new() -> Self {
+        Self(SpinLock::new(Vec::new()))
+    }
+
+    fn add(&self, aspace: &Arc<AddressSpace>) {
+        let mut mappers = self.0.lock();
+        mappers.retain(|(id, mapper)| mapper.strong_count() != 0 || AddressSpace::is_listed(*id));
+        if !mappers.iter().any(|(id, _)| *id == aspace.id()) {
+            mappers.push((aspace.id(), Arc::downgrade(aspace)));
+        }
+    }
+
+    /// Removes the pages `[first, last)` of `object` from all of them.
+    pub fn unmap(&self, object: *const (), first: u64, last: u64) {
+        for mapper in self.all() {
+            mapper.unmap_object_pages(object, first, last);
+        }
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<Arc<AddressSpace>> {
+        self.0.lock().iter().filter_map(|(_, mapper)| mapper.upgrade()).collect()
+    }
+
+    /// Whether one of them is about to end: nobody uses it any more, but its stub may not have let go of the pages yet.
+    fn any_ends(&self) -> bool {
+        self.0.lock().iter().any(|(id, mapper)| mapper.strong_count() == 0 && AddressSpace::is_listed(*id))
+    }
+}
+
+/// Frames by page index: the content of a tmpfs file, a memfd, or shared anonymous memory. Holes read as zeros.
+pub struct PageStore {
+    pages: SpinLock<Pages>,
+    size: AtomicU64,
+    /// Address spaces that map this, to be told of truncation.
+    mappers: Mappers,
+    label: Once<Box<[u8]>>,
+    quota: Option<Arc<Quota>>,
+}
+
+/// All stores by their address, which is theirs as long as they are listed.
+static STORES: SpinLock<BTreeMap<usize, Weak<PageStore>>> = SpinLock::new(BTreeMap::new());
+
+/// Pages that several stores have between them (a tmpfs with a size).
+pub struct Quota {
+    most: u64,
+    used: AtomicU64,
+}
+
+impl Quota {
+    /// Room for `most` pages.
+    pub fn new(most: u64) -> Arc<Self> {
+        Arc::new(Self { most, used: AtomicU64::new(0) })
+    }
+
+    /// Pages that there are in all, and that are left.
+    pub fn room(&self) -> (u64, u64) {
+        (self.most, self.most.saturating_sub(self.used.load(Ordering::Relaxed)))
+    }
+
+    fn take(&self) -> Result<()> {
+        let more = |used| (used < self.most).then_some(used + 1);
+        let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        taken.map(drop).map_err(|_| Errno::ENOSPC)
+    }
+
+    fn give_back(&self, pages: u64) {
+        self.used.fetch_sub(pages, Ordering::Relaxed);
+    }
+}
+
+impl PageStore {
+    /// An empty store of `size` bytes, all holes.
+    pub fn new(size: u64) -> Arc<Self> {
+        Self::with_quota(size, None)
+    }
+
+    /// As [`Self::new`]; its pages count against `quota`.
+    pub fn with_quota(size: u64, quota: Option<Arc<Quota>>) -> Arc<Self> {
+        let store = Arc::new(Self {
+            pages: SpinLock::new(Pages::new()),
+            size: AtomicU64::new(size),
+            mappers: Mappers::new(),
+            label: Once::new(),
+            quota,
+        });
+        STORES.lock().insert(Arc::as_ptr(&store) as usize, Arc::downgrade(&store));
+        store
+    }
+
+    fn give_back(&self, pages: usize) {
+        if let Some(quota) = &self.quota {
+            quota.give_back(pages as u64);
+        }
+    }
+
+    /// Its size in bytes.
+    pub fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// Bytes of frames it holds.
+    pub fn resident_bytes(&self) -> u64 {
+        self.pages.lock().count() as u64 * PAGE
+    }
+
+    /// The frame of page `index` with a reference added for the caller, allocating it when it is a hole. The store
+    /// keeps its own reference. `Errno::ENOMEM` when there is no frame.
+    pub fn frame(&self, index: u64) -> Result<Frame> {
+        let mut pages = self.pages.lock();
+        let frame = match pages.get(index) {
+            Some(frame) => frame,
+            None => {
+                if let Some(quota) = &self.quota {
+                    quota.take()?;
+                }
+                let Some(frame) = frames::alloc_zeroed() else {
+                    self.give_back(1);
+                    return Err(Errno::ENOMEM);
+                };
+                pages.fill(index, frame);
+                frame
+            }
+        };
+        frames::add_ref(frame)?;
+        drop(pages);
+        residency::ensure(frame).inspect_err(|_| frames::drop_ref(frame))?;
+        Ok(frame)
+    }
+
+    /// The frame of page `index` as [`Self::frame`] gives it; `None` for a hole.
+    pub(super) fn frame_if_present(&self, index: u64) -> Result<Option<Frame>> {
+        let pages = self.pages.lock();
+        let Some(frame) = pages.get(index) else { return Ok(None) };
+        frames::add_ref(frame)?;
+        drop(pages);
+        residency::ensure(frame).inspect_err(|_| frames::drop_ref(frame))?;
+        Ok(Some(frame))
+    }
+
+    /// The same, of a page whose content need not be brought back first; without any wait.
+    pub(super) fn frame_in_memory(&self, index: u64) -> Option<Frame> {
+        let pages = self.pages.lock();
+        let frame = pages.get(index).filter(|frame| !residency::is_swapped(*frame))?;
+        frames::add_ref(frame).ok().map(|()| frame)
+    }
+
+    /// Whether page `index` is no hole.
+    pub(super) fn holds(&self, index: u64) -> bool {
+        self.pages.lock().get(index).is_some()
+    }
+
+    /// Fills the holes among `count` pages from `index` on with frames, whose references it takes over.
+    pub(super) fn put_run(&self, index: u64, first: Frame, count: usize) {
+        let mut pages = self.pages.lock();
+        for at in 0..count {
+            let frame = first.add(at);
+            if !pages.fill(index + at as u64, frame) {
+                frames::drop_ref(frame);
+            }
+        }
+    }
+
+    /// Makes everything a hole; mappings keep what they show.
+    pub(super) fn forget(&self) {
+        let pages = core::mem::take(&mut *self.pages.lock());
+        pages.iter().for_each(|(_, frame)| frames::drop_ref(frame));
+    }
+
+    /// The same with pages that nobody else refers to.
+    pub(super) fn forget_unused(&self) {
+        self.pages.lock().remove(0, u64::MAX, |frame| {
+            let unused = frames::is_exclusive(frame);
+            if unused {
+                frames::drop_ref(frame);
+            }
+            unused
+        });
+    }
+
+    /// All stores there are.
+    pub fn all() -> Vec<Arc<Self>> {
+        STORES.lock().values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Calls `f` for each of its frames.
+    pub fn for_each_frame(&self, mut f: impl FnMut(Frame)) {
+        self.pages.lock().iter().for_each(|(_, frame)| f(frame));
+    }
+
+    /// Reads from `offset` into `buf`, up to the end of the store.
+    pub fn read(&self, offset: u64, buf: &mut IoBuf<'_>) -> Result<usize> {
+        let size = self.size();
+        let mut done = 0usize;
+        while !buf.is_empty() {
+            let at = offset + done as u64;
+            if at >= size {
+                break;
+            }
+            let inside = (at % PAGE) as usize;
+            let len = buf.remaining().min(PAGE as usize - inside).min((size - at) as usize);
+            let moved = match self.frame_if_present(at / PAGE) {
+                Ok(Some(frame)) => {
+                    let moved = buf.fill_from_frame(frame, inside, len);
+                    frames::drop_ref(frame);
+                    moved
+                }
+                Ok(None) => buf.fill_zeros(len),
+                Err(error) => Err(error),
+            };
+            match moved {
+                Ok(()) => done += len,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes `buf` at `offset`, growing the store.
+    pub fn write(&self, offset: u64, buf: &mut IoBuf<'_>) -> Result<usize> {
+        let mut done = 0usize;
+        while !buf.is_empty() {
+            let at = offset + done as u64;
+            let inside = (at % PAGE) as usize;
+            let len = buf.remaining().min(PAGE as usize - inside);
+            let moved = self.frame(at / PAGE).map_err(|_| Errno::ENOSPC).and_then(|frame| {
+                let moved = buf.drain_to_frame(frame, inside, len);
+                frames::drop_ref(frame);
+                moved
+            });
+            match moved {
+                Ok(()) => done += len,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+            self.size.fetch_max(at + len as u64, Ordering::AcqRel);
+        }
+        Ok(done)
+    }
+
+    /// Changes the size; pages behind the new end are freed and unmapped everywhere.
+    pub fn truncate(&self, size: u64) {
+        let old = self.size.swap(size, Ordering::AcqRel);
+        if size < old {
+            self.punch(size.div_ceil(PAGE), u64::MAX);
+            let inside = (size % PAGE) as usize;
+            if inside != 0
+                && let Ok(Some(frame)) = self.frame_if_present(size / PAGE)
+            {
+                frames::zero_tail(frame, inside);
+                frames::drop_ref(frame);
+            }
+        }
+    }
+
+    /// Makes `[from, to)` (bytes) a hole, keeping the size.
+    pub fn punch_hole(&self, from: u64, to: u64) {
+        let (first, last) = (from.div_ceil(PAGE), to / PAGE);
+        if first < last {
+            self.punch(first, last);
+        }
+        let edges = if from / PAGE == to / PAGE {
+            [(from, to), (to, to)]
+        } else {
+            [(from, first.saturating_mul(PAGE)), (last * PAGE, to)]
+        };
+        for (start, end) in edges {
+            if start < end
+                && let Ok(Some(frame)) = self.frame_if_present(start / PAGE)
+            {
+                frames::zero_range(frame, (start % PAGE) as usize, (end - start) as usize);
+                frames::drop_ref(frame);
+            }
+        }
+    }
+
+    fn punch(&self, first: u64, last: u64) {
+        let mut freed = Vec::new();
+        self.pages.lock().remove(first, last, |frame| {
+            freed.push(frame);
+            true
+        });
+        if freed.is_empty() {
+            return;
+        }
+        self.mappers.unmap((&raw const *self).cast(), first, last);
+        self.give_back(freed.len());
+        freed.into_iter().for_each(frames::drop_ref);
+    }
+
+    /// The next offset at or after `offset` that is data (or a hole, if `hole`); the end of the store counts as a hole.
+    pub fn seek(&self, offset: u64, hole: bool) -> Option<u64> {
+        let size = self.size();
+        if offset >= size {
+            return None;
+        }
+        let pages = self.pages.lock();
+        let mut index = offset / PAGE;
+        if hole {
+            while pages.get(index).is_some() {
+                index += 1;
+            }
+            Some((index * PAGE).max(offset).min(size))
+        } else {
+            let (found, _) = pages.from(index).next()?;
+            let at = (found * PAGE).max(offset);
+            (at < size).then_some(at)
+        }
+    }
+
+    /// Whether a shared mapping of it is writable, or may be made so (`F_SEAL_WRITE` asks).
+    pub fn is_mapped_writable(&self) -> bool {
+        let object = (&raw const *self).cast();
+        self.mappers.any_ends() || self.mappers.all().iter().any(|mapper| mapper.maps_writable(object))
+    }
+}
+
+impl Drop for PageStore {
+    fn drop(&mut self) {
+        STORES.lock().remove(&(&raw const *self as usize));
+        let pages = core::mem::take(&mut *self.pages.lock());
+        self.give_back(pages.count());
+        pages.iter().for_each(|(_, frame)| frames::drop_ref(frame));
+    }
+}
+
+/// Copies one page of an object into a fresh frame (the private copy of a file page).
+pub fn copy_page(to: Frame, from_phys: u64) -> Result<()> {
+    if from_phys >= abi::layout::WINDOW_PHYS {
+        return window::copy(to.addr(), from_phys, 4096);
+    }
+    frames::copy(to, Frame::new(from_phys));
+    Ok(())
+}

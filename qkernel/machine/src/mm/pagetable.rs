@@ -1,0 +1,289 @@
+//! 4-level page tables in the processor's format; the truth about user memory on both platforms.
+
+use super::account::{self, SANDBOX};
+use super::page::PAGE;
+use crate::arch::ring0;
+use crate::errno::{Errno, Result};
+use crate::heap;
+use crate::platform;
+
+/// A page-table entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry(pub u64);
+
+impl Entry {
+    pub const PRESENT: u64 = 1;
+    pub const WRITABLE: u64 = 2;
+    pub const USER: u64 = 4;
+    pub const ACCESSED: u64 = 1 << 5;
+    pub const DIRTY: u64 = 1 << 6;
+    /// The page was put in the swap file (Hibernate Container, section 3.4); not present. Whether the frame's content has
+    /// come back meanwhile, through another entry, is for [`super::residency`] to say.
+    pub const SWAPPED: u64 = 1 << 9;
+    /// The stub may have this page mapped (systrap).
+    pub const MIRRORED: u64 = 1 << 10;
+    /// Not present because the mapping forbids all access, but the frame is still the mapping's.
+    pub const KEPT: u64 = 1 << 11;
+    pub const NO_EXECUTE: u64 = 1 << 63;
+    const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+
+    pub const NONE: Entry = Entry(0);
+
+    /// An entry for the page at `phys`.
+    pub const fn new(phys: u64, flags: u64) -> Self {
+        Self((phys & Self::ADDRESS) | flags)
+    }
+    pub const fn phys(self) -> u64 {
+        self.0 & Self::ADDRESS
+    }
+    pub const fn has(self, flag: u64) -> bool {
+        self.0 & flag != 0
+    }
+    /// Whether it holds a page, accessible or not, in memory or not.
+    pub const fn holds_page(self) -> bool {
+        self.has(Self::PRESENT | Self::KEPT | Self::SWAPPED)
+    }
+    /// The same entry once its page's content is in the swap file: never present.
+    pub const fn swapped(self) -> Self {
+        Self((self.0 & !Self::PRESENT) | Self::SWAPPED)
+    }
+    /// The same entry once the content is back.
+    pub const fn brought_in(self) -> Self {
+        let present = if self.has(Self::KEPT) { 0 } else { Self::PRESENT };
+        Self((self.0 & !Self::SWAPPED) | present)
+    }
+    /// Whether the page is a user frame (not a page of the file window).
+    pub const fn is_frame(self) -> bool {
+        self.holds_page() && self.phys() < abi::layout::WINDOW_PHYS
+    }
+}
+
+/// A root and its tables. Tables are pages of the kernel heap.
+pub struct PageTable {
+    root: u64,
+    /// Pages of tables, the root's included.
+    tables: usize,
+}
+
+const ENTRIES: usize = 512;
+/// Entries of the root that cover user addresses.
+const USER_ROOT_ENTRIES: usize = 256;
+const TABLE: u64 = Entry::PRESENT | Entry::WRITABLE | Entry::USER;
+
+fn index(addr: u64, level: u32) -> usize {
+    (addr >> (12 + 9 * level)) as usize & (ENTRIES - 1)
+}
+
+fn entries(phys: u64) -> *mut u64 {
+    platform::ptr(phys)
+}
+
+/// The host's page tables of a stub are as many as the tables they mirror, at most.
+fn host_side_bytes() -> usize {
+    if platform::current().mirrors() { PAGE as usize } else { 0 }
+}
+
+fn new_table() -> Result<u64> {
+    account::check(PAGE as usize + host_side_bytes())?;
+    let linear = heap::alloc_zeroed_page().ok_or(Errno::ENOMEM)?;
+    SANDBOX.add_host_side(host_side_bytes());
+    Ok(platform::phys_of(linear as *const u8))
+}
+
+fn free_table(phys: u64) {
+    heap::free_pages(platform::linear(phys), PAGE as usize);
+    SANDBOX.remove_host_side(host_side_bytes());
+}
+
+/// Makes the page tables that a processor uses while no address space is entered. Called once, before the first task.
+pub fn init() -> Result<()> {
+    if !platform::current().mirrors() {
+        let table = PageTable::new()?;
+        platform::set_kernel_root(table.root);
+        core::mem::forget(table);
+    }
+    Ok(())
+}
+
+impl PageTable {
+    /// An empty user half over the kernel's upper half.
+    pub fn new() -> Result<Self> {
+        let root = new_table()?;
+        if !platform::current().mirrors() {
+            for (i, entry) in ring0::kernel_page_table_template().iter().enumerate() {
+                // SAFETY: the root is a fresh table page of 512 entries.
+                unsafe { entries(root).add(USER_ROOT_ENTRIES + i).write(*entry) };
+            }
+        }
+        Ok(Self { root, tables: 1 })
+    }
+
+    /// Guest-physical address of the root.
+    pub fn root(&self) -> u64 {
+        self.root
+    }
+
+    /// Bytes of kernel memory that the tables take, the host's share included.
+    pub fn bytes(&self) -> usize {
+        self.tables * (PAGE as usize + host_side_bytes())
+    }
+
+    /// The leaf entry of `addr`, if its tables exist.
+    fn leaf(&self, addr: u64) -> Option<*mut u64> {
+        let mut table = self.root;
+        for level in (1..4).rev() {
+            // SAFETY: `table` is a table page of ours.
+            let entry = Entry(unsafe { *entries(table).add(index(addr, level)) });
+            if !entry.has(Entry::PRESENT) {
+                return None;
+            }
+            table = entry.phys();
+        }
+        // SAFETY: the index is below 512.
+        Some(unsafe { entries(table).add(index(addr, 0)) })
+    }
+
+    /// The leaf entry of `addr`, making tables on the way.
+    fn leaf_or_make(&mut self, addr: u64) -> Result<*mut u64> {
+        let mut table = self.root;
+        for level in (1..4).rev() {
+            // SAFETY: `table` is a table page of ours.
+            let slot = unsafe { &mut *entries(table).add(index(addr, level)) };
+            if !Entry(*slot).has(Entry::PRESENT) {
+                *slot = Entry::new(new_table()?, TABLE).0;
+                self.tables += 1;
+            }
+            table = Entry(*slot).phys();
+        }
+        // SAFETY: the index is below 512.
+        Ok(unsafe { entries(table).add(index(addr, 0)) })
+    }
+
+    /// The entry of the page at `addr`.
+    pub fn get(&self, addr: u64) -> Entry {
+        // SAFETY: leaf pointers point into live tables; the processor only adds accessed and dirty bits.
+        self.leaf(addr).map_or(Entry::NONE, |leaf| Entry(unsafe { leaf.read_volatile() }))
+    }
+
+    /// Sets the entry of the page at `addr`.
+    pub fn set(&mut self, addr: u64, entry: Entry) -> Result<()> {
+        let leaf = self.leaf_or_make(addr)?;
+        // SAFETY: as above.
+        unsafe { leaf.write_volatile(entry.0) };
+        Ok(())
+    }
+
+    /// Calls `f` for every entry in `[start, end)` that isn't zero; `f` may change it.
+    pub fn for_each(&mut self, start: u64, end: u64, mut f: impl FnMut(u64, &mut Entry)) {
+        let mut addr = start;
+        while addr < end {
+            let (table, span) = self.table_at(addr);
+            let next = ((addr / span) + 1) * span;
+            let Some(table) = table else {
+                addr = next;
+                continue;
+            };
+            let stop = end.min(next);
+            while addr < stop {
+                // SAFETY: `table` is a live lowest-level table and the index is below 512.
+                let slot = unsafe { &mut *entries(table).add(index(addr, 0)) };
+                if *slot != 0 {
+                    let mut entry = Entry(*slot);
+                    f(addr, &mut entry);
+                    if entry.0 != *slot {
+                        *slot = entry.0;
+                    }
+                }
+                addr += PAGE;
+            }
+        }
+    }
+
+    /// The lowest-level table of `addr`, and the bytes that the found level (present or not) covers.
+    fn table_at(&self, addr: u64) -> (Option<u64>, u64) {
+        let mut table = self.root;
+        for level in (1..4).rev() {
+            // SAFETY: `table` is a table page of ours.
+            let entry = Entry(unsafe { *entries(table).add(index(addr, level)) });
+            if !entry.has(Entry::PRESENT) {
+                return (None, PAGE << (9 * level));
+            }
+            table = entry.phys();
+        }
+        (Some(table), PAGE << 9)
+    }
+
+    /// Frees the tables on the way to `[start, end)` that cover nothing beyond `gap`, a range without mappings around it.
+    /// The caller has cleared the entries there, and no processor walks them any more.
+    pub fn prune(&mut self, start: u64, end: u64, gap: (u64, u64)) {
+        if start < end {
+            self.tables -= Self::prune_level(self.root, 3, start, end, gap);
+        }
+    }
+
+    /// Prunes below a table of `level`; returns how many tables were freed.
+    fn prune_level(table: u64, level: u32, start: u64, end: u64, gap: (u64, u64)) -> usize {
+        let span = PAGE << (9 * level);
+        let mut freed = 0;
+        let mut first = start / span * span;
+        while first < end {
+            // SAFETY: `table` is a table page of ours, and the index is below 512.
+            let slot = unsafe { entries(table).add(index(first, level)) };
+            // SAFETY: as above.
+            let entry = Entry(unsafe { *slot });
+            if !entry.has(Entry::PRESENT) {
+            } else if gap.0 <= first && first + span <= gap.1 {
+                // SAFETY: as above.
+                unsafe { *slot = 0 };
+                freed += Self::free_level(entry.phys(), level - 1, ENTRIES);
+            } else if level > 1 {
+                let (from, to) = (start.max(first), end.min(first + span));
+                freed += Self::prune_level(entry.phys(), level - 1, from, to, gap);
+            }
+            first += span;
+        }
+        freed
+    }
+
+    /// Frees a table of `level` and the tables below its first `count` entries; returns how many there were.
+    fn free_level(table: u64, level: u32, count: usize) -> usize {
+        let mut freed = 1;
+        for i in 0..if level > 0 { count } else { 0 } {
+            // SAFETY: `table` is a table page of ours; nothing uses it any more.
+            let entry = Entry(unsafe { *entries(table).add(i) });
+            if entry.has(Entry::PRESENT) {
+                freed += Self::free_level(entry.phys(), level - 1, ENTRIES);
+            }
+        }
+        free_table(table);
+        freed
+    }
+}
+
+impl Drop for PageTable {
+    fn drop(&mut self) {
+        Self::free_level(self.root, 3, USER_ROOT_ENTRIES);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_swapped_entry_keeps_all_but_presence() {
+        let flags = Entry::PRESENT | Entry::WRITABLE | Entry::USER | Entry::DIRTY | Entry::NO_EXECUTE;
+        let entry = Entry::new(abi::layout::USER_PHYS + PAGE, flags);
+        let swapped = entry.swapped();
+        assert!(!swapped.has(Entry::PRESENT) && swapped.is_frame() && swapped.phys() == entry.phys());
+        assert_eq!(swapped.swapped(), swapped);
+        assert_eq!(swapped.brought_in(), entry);
+    }
+
+    #[test]
+    fn a_kept_entry_never_becomes_present() {
+        let kept = Entry::new(abi::layout::USER_PHYS, Entry::KEPT);
+        assert!(kept.swapped().is_frame());
+        assert_eq!(kept.swapped().brought_in(), kept);
+    }
+}

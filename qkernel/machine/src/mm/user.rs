@@ -1,0 +1,234 @@
+//! User memory: reached only through this fallible object, by a page-table walk and the linear map.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::account;
+use super::aspace::{AddressSpace, Space};
+use super::page::{Access, Fault, PAGE, page_down};
+use super::window;
+use crate::arch;
+use crate::config::PATH_MAX;
+use crate::errno::{Errno, Result};
+use crate::platform;
+use abi::layout::{USER_MAX, WINDOW_PHYS};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Types that are plain bytes: any bit pattern is a value, and there is no padding.
+pub trait Pod: Copy + FromBytes + IntoBytes + Immutable + 'static {}
+impl<T: Copy + FromBytes + IntoBytes + Immutable + 'static> Pod for T {}
+
+/// A process's memory as system calls see it. A bad address is `EFAULT`, decided at the copy.
+#[derive(Clone)]
+pub struct UserMemory {
+    aspace: Arc<AddressSpace>,
+}
+
+impl UserMemory {
+    /// The memory of an address space.
+    pub fn new(aspace: Arc<AddressSpace>) -> Self {
+        Self { aspace }
+    }
+
+    /// The address space.
+    pub fn aspace(&self) -> &Arc<AddressSpace> {
+        &self.aspace
+    }
+
+    /// Reads a value.
+    pub fn read<T: Pod>(&self, addr: u64) -> Result<T> {
+        let mut value = T::new_zeroed();
+        self.aspace.copy_in(addr, value.as_mut_bytes())?;
+        Ok(value)
+    }
+
+    /// Reads a value unless the address is null.
+    pub fn read_opt<T: Pod>(&self, addr: u64) -> Result<Option<T>> {
+        if addr == 0 { Ok(None) } else { self.read(addr).map(Some) }
+    }
+
+    /// Writes a value.
+    pub fn write<T: Pod>(&self, addr: u64, value: &T) -> Result<()> {
+        self.aspace.copy_out(addr, value.as_bytes())
+    }
+
+    /// Writes a value unless the address is null.
+    pub fn write_opt<T: Pod>(&self, addr: u64, value: &T) -> Result<()> {
+        if addr == 0 { Ok(()) } else { self.write(addr, value) }
+    }
+
+    /// Fills `to`.
+    pub fn read_bytes(&self, addr: u64, to: &mut [u8]) -> Result<()> {
+        self.aspace.copy_in(addr, to)
+    }
+
+    /// Writes all of `from`.
+    pub fn write_bytes(&self, addr: u64, from: &[u8]) -> Result<()> {
+        self.aspace.copy_out(addr, from)
+    }
+
+    /// Reads `count` values; the caller has bounded `count`.
+    pub fn read_array<T: Pod>(&self, addr: u64, count: usize) -> Result<Vec<T>> {
+        let mut values = account::filled(T::new_zeroed(), count)?;
+        self.aspace.copy_in(addr, values.as_mut_bytes())?;
+        Ok(values)
+    }
+
+    /// Reads a string up to its NUL (not included); `too_long` when there is none in `max` bytes.
+    pub fn read_cstr(&self, addr: u64, max: usize, too_long: Errno) -> Result<Vec<u8>> {
+        let mut out = Vec::new();
+        let mut at = addr;
+        while out.len() < max {
+            let chunk = (PAGE - at % PAGE).min((max - out.len()) as u64).min(256) as usize;
+            let mut buf = [0u8; 256];
+            self.aspace.copy_in(at, &mut buf[..chunk])?;
+            if let Some(end) = buf[..chunk].iter().position(|byte| *byte == 0) {
+                out.extend_from_slice(&buf[..end]);
+                return Ok(out);
+            }
+            out.extend_from_slice(&buf[..chunk]);
+            at += chunk as u64;
+        }
+        Err(too_long)
+    }
+
+    /// Reads a path.
+    pub fn read_path(&self, addr: u64) -> Result<Vec<u8>> {
+        self.read_cstr(addr, PATH_MAX, Errno::ENAMETOOLONG)
+    }
+
+    /// The word at `addr` as an atomic, for futexes: `f` gets a reference into the frame, which stays mapped meanwhile.
+    pub fn with_atomic<R>(
+        &self,
+        addr: u64,
+        write: bool,
+        f: impl FnOnce(&core::sync::atomic::AtomicU32) -> R,
+    ) -> Result<R> {
+        if !addr.is_multiple_of(4) {
+            return Err(Errno::EINVAL);
+        }
+        let access = if write { Access::Write } else { Access::Read };
+        self.aspace.with_page(addr, access, |phys| {
+            if phys >= WINDOW_PHYS {
+                // A word of a mapped host file: fault-free only through the host.
+                let mut word = 0u32;
+                window::copy(platform::phys_of(&raw const word), phys, 4)?;
+                let atomic = core::sync::atomic::AtomicU32::new(word);
+                let result = f(&atomic);
+                let after = atomic.load(core::sync::atomic::Ordering::SeqCst);
+                if after != word {
+                    word = after;
+                    window::copy(phys, platform::phys_of(&raw const word), 4)?;
+                }
+                return Ok(result);
+            }
+            // SAFETY: the address is aligned, inside one frame of user memory, which stays mapped under the lock.
+            Ok(f(unsafe { &*platform::ptr::<core::sync::atomic::AtomicU32>(phys) }))
+        })
+    }
+}
+
+impl AddressSpace {
+    /// Copies from user memory; `EFAULT` where the mapping doesn't permit it.
+    pub fn copy_in(&self, addr: u64, to: &mut [u8]) -> Result<()> {
+        let base = to.as_mut_ptr();
+        self.walk(addr, to.len(), Access::Read, |phys, done, len| {
+            // SAFETY: `done + len` never exceeds the slice's length.
+            let to = unsafe { base.add(done) };
+            if phys >= WINDOW_PHYS {
+                return window::copy(platform::phys_of(to), phys, len);
+            }
+            // SAFETY: `len` bytes of a user frame through the linear map; kernel memory doesn't overlap user frames.
+            unsafe { arch::copy_bytes(to, platform::ptr::<u8>(phys), len) };
+            Ok(())
+        })
+    }
+
+    /// Copies to user memory.
+    pub fn copy_out(&self, addr: u64, from: &[u8]) -> Result<()> {
+        let base = from.as_ptr();
+        self.walk(addr, from.len(), Access::Write, |phys, done, len| {
+            // SAFETY: `done + len` never exceeds the slice's length.
+            let from = unsafe { base.add(done) };
+            if phys >= WINDOW_PHYS {
+                return window::copy(phys, platform::phys_of(from), len);
+            }
+            // SAFETY: as in `copy_in`.
+            unsafe { arch::copy_bytes(platform::ptr::<u8>(phys), from, len) };
+            Ok(())
+        })
+    }
+
+    /// Fills user memory with zeros.
+    pub fn zero_out(&self, addr: u64, len: usize) -> Result<()> {
+        static ZEROS: [u8; 4096] = [0; 4096];
+        let mut done = 0;
+        while done < len {
+            let part = (len - done).min(ZEROS.len());
+            self.copy_out(addr + done as u64, &ZEROS[..part])?;
+            done += part;
+        }
+        Ok(())
+    }
+
+    /// Calls `f(phys, done, len)` for each piece of a user range, bringing pages in.
+    pub(super) fn walk(
+        &self,
+        addr: u64,
+        len: usize,
+        access: Access,
+        mut f: impl FnMut(u64, usize, usize) -> Result<()>,
+    ) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        if addr.checked_add(len as u64).is_none_or(|end| end > USER_MAX) {
+            return Err(Errno::EFAULT);
+        }
+        let mut space = self.lock();
+        let mut done = 0;
+        let mut result = Ok(());
+        while done < len && result.is_ok() {
+            let at = addr + done as u64;
+            let part = ((PAGE - at % PAGE) as usize).min(len - done);
+            result = space.reach(at, access).map_err(Errno::from).and_then(|phys| f(phys, done, part));
+            done += part;
+        }
+        self.commit(&mut space);
+        // A fault while the kernel copies is EFAULT even when memory ran out, as the copy itself can't be restarted.
+        result
+    }
+
+    /// Calls `f` with the physical address of `addr`, whose page stays put meanwhile.
+    pub(super) fn with_page<R>(
+        &self,
+        addr: u64,
+        access: Access,
+        f: impl FnOnce(u64) -> Result<R>,
+    ) -> Result<R> {
+        if addr >= USER_MAX {
+            return Err(Errno::EFAULT);
+        }
+        let mut space = self.lock();
+        let result = space.reach(addr, access).map_err(Errno::from).and_then(f);
+        self.commit(&mut space);
+        result
+    }
+}
+
+impl Space {
+    /// The physical address of `addr` with the access permitted, bringing the page in.
+    pub(super) fn reach(&mut self, addr: u64, access: Access) -> core::result::Result<u64, Fault> {
+        use super::pagetable::Entry;
+        let page = page_down(addr);
+        let entry = self.table.get(page);
+        let direct = entry.has(Entry::PRESENT) && (access == Access::Read || entry.has(Entry::WRITABLE));
+        let entry = if direct {
+            entry
+        } else {
+            self.fault(addr, access)?;
+            self.table.get(page)
+        };
+        Ok(entry.phys() + (addr - page))
+    }
+}

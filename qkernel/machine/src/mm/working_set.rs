@@ -1,0 +1,157 @@
+//! The working set: which pages were touched since the last wake, in the order of touch (Hibernate Container, section
+//! 3.4.2). It comes back as a whole with the next wake.
+//!
+//! A touch is a fault on an entry whose content was stored. The first wake has no set; neighbours that come along with
+//! touched pages are its first guess. The second one *records*: content comes back, but every entry faults at its first
+//! use. Later wakes make the entries of the set present with its content ([`bring_back`]), so that only pages new to it
+//! fault, and join; now and then, or when the set has grown by half, one records anew, and pages that two of those found
+//! unused leave.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use super::aspace::{AddressSpace, Space};
+use super::frames::{self, Frame};
+use super::residency;
+use super::touches::{self, NO_SPACE};
+use crate::mutex::MutexGuard;
+use crate::spin::SpinLock;
+use crate::{platform, sched};
+
+pub use super::touches::{Touch, begin_wake, store};
+
+/// Pages of a batch that comes back while tasks run, or while another CPU is busy with the last one: 512 KiB, 16 MiB.
+const STREAM_PAGES: usize = 128;
+const SHARED_PAGES: usize = 4096;
+/// How often spaces are tried that are in use, and other CPUs are waited for.
+const HELP_ATTEMPTS: usize = 1000;
+
+/// Entries whose content is back, by space and page, and how many: to be made present by whichever CPU comes to it.
+static HIDDEN: SpinLock<Vec<(u64, u64)>> = SpinLock::new(Vec::new());
+static HIDDEN_COUNT: AtomicUsize = AtomicUsize::new(0);
+/// The entries may be made present before their content is back: no task runs until all of it is.
+static EARLY: AtomicBool = AtomicBool::new(false);
+/// CPUs that are at it.
+static HELPERS: AtomicUsize = AtomicUsize::new(0);
+
+/// What the next set would be, of those frames that are `here`; [`store`] makes it so.
+pub fn next(
+    spaces: &[Arc<AddressSpace>],
+    locked: &[MutexGuard<'_, Space>],
+    here: impl Fn(u32) -> bool,
+) -> Vec<Touch> {
+    let by_id: BTreeMap<u64, usize> = spaces.iter().enumerate().map(|(at, space)| (space.id(), at)).collect();
+    let now = |touch: &Touch| {
+        if touch.space == NO_SPACE {
+            return Some(touch.frame).filter(|frame| here(*frame));
+        }
+        let entry = locked.get(*by_id.get(&touch.space)?)?.entry(touch.page);
+        frames::index(Frame::new(entry.phys())).filter(|frame| entry.is_frame() && here(*frame))
+    };
+    touches::next(now)
+}
+
+/// Brings the set back and makes its entries present. While tasks run (`streams`) it comes in small batches; else another
+/// CPU that is idle makes the entries present meanwhile. Best effort: faults do the rest.
+pub fn bring_back(streams: bool) {
+    let members = touches::members();
+    let shared =
+        !streams && !touches::is_recording() && platform::current().mirrors() && platform::cpus() > 1;
+    // While no task runs, user or kernel code, nobody sees that an entry comes before its content.
+    let frozen = if shared { sched::freeze_queue() } else { None };
+    let early = frozen.is_some();
+    EARLY.store(early, Ordering::SeqCst);
+    let batch = match (streams, shared && !early) {
+        (true, _) => STREAM_PAGES,
+        (false, true) => SHARED_PAGES,
+        (false, false) => members.len().max(1),
+    };
+    for members in members.chunks(batch) {
+        let present = || {
+            if !touches::is_recording() {
+                hide(members.iter().map(Touch::key).filter(|(space, _)| *space != NO_SPACE));
+            }
+            shared && sched::rouse_another()
+        };
+        let mut helped = early && present();
+        if residency::bring_set(once_each(members)).is_err() {
+            if early {
+                crate::host::die("the working set did not come back");
+            }
+            return;
+        }
+        if !early {
+            helped = present();
+        }
+        if !helped {
+            help();
+        }
+    }
+    finish();
+    EARLY.store(false, Ordering::SeqCst);
+}
+
+/// The frames of these members; few are there twice.
+fn once_each(members: &[Touch]) -> Vec<u32> {
+    let frames: Vec<u32> = members.iter().map(|member| member.frame).collect();
+    let mut sorted = frames.clone();
+    sorted.sort_unstable();
+    if sorted.array_windows().all(|[a, b]| a != b) {
+        return frames;
+    }
+    let mut seen = BTreeSet::new();
+    frames.into_iter().filter(|frame| seen.insert(*frame)).collect()
+}
+
+/// Makes present what is left, and waits for other CPUs that are at it.
+fn finish() {
+    for _ in 0..HELP_ATTEMPTS {
+        help();
+        if HIDDEN_COUNT.load(Ordering::SeqCst) == 0 && HELPERS.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        platform::relax();
+    }
+    // What is left belongs to faults.
+    HIDDEN.lock().clear();
+    HIDDEN_COUNT.store(0, Ordering::SeqCst);
+}
+
+fn hide(pages: impl Iterator<Item = (u64, u64)>) {
+    let mut hidden = HIDDEN.lock();
+    hidden.extend(pages);
+    HIDDEN_COUNT.store(hidden.len(), Ordering::SeqCst);
+}
+
+/// Makes entries present whose content is back, if there are any. For idle CPUs.
+pub fn help() {
+    if HIDDEN_COUNT.load(Ordering::SeqCst) == 0 {
+        return;
+    }
+    HELPERS.fetch_add(1, Ordering::SeqCst);
+    let hidden = core::mem::take(&mut *HIDDEN.lock());
+    HIDDEN_COUNT.store(0, Ordering::SeqCst);
+    let busy = restore(hidden);
+    if !busy.is_empty() {
+        hide(busy.into_iter());
+    }
+    HELPERS.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Makes entries present whose content is back or on its way, and shows them to the stubs; those of spaces that are in use
+/// remain.
+fn restore(mut hidden: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    hidden.sort_unstable();
+    let mut busy = Vec::new();
+    for of_space in hidden.chunk_by(|(a, _), (b, _)| a == b) {
+        let space = of_space.first().and_then(|(id, _)| AddressSpace::find(*id));
+        let pages = of_space.iter().map(|(_, page)| *page);
+        let is_absent = |frame| !EARLY.load(Ordering::SeqCst) && residency::is_swapped(frame);
+        if space.is_some_and(|space| !space.bring_in_entries(pages, is_absent)) {
+            busy.extend_from_slice(of_space);
+        }
+    }
+    busy
+}

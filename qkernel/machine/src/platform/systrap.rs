@@ -1,0 +1,56 @@
+//! Platform *systrap*: applications live in stub processes of the host, one for each address space.
+
+use abi::boot::BootInfo;
+use abi::hostcall as hc;
+use abi::run::{self, MapOp, TrapInfo};
+
+use super::call::{call, xsave_size};
+use super::seam::{Platform, UserContext, UserSpace};
+use crate::errno::Result;
+
+pub(super) struct Systrap;
+
+impl Platform for Systrap {
+    fn mirrors(&self) -> bool {
+        true
+    }
+
+    unsafe fn init_cpu(&self, _boot: &BootInfo, _cpu: u32) {}
+
+    fn create_space(&self) -> Result<u64> {
+        call(hc::AS_CREATE, [0; 6])
+    }
+
+    fn destroy_space(&self, number: u64) {
+        let _ = call(hc::AS_DESTROY, [number, 0, 0, 0, 0, 0]);
+    }
+
+    fn run_user(&self, context: &mut UserContext, space: &UserSpace) -> TrapInfo {
+        context.run.fpu_load = if context.fpu_live { 0 } else { context.fpu.0.as_ptr() as u64 };
+        let result = call(hc::AS_RUN, [space.number, &raw mut context.run as u64, 0, 0, 0, 0]);
+        if result.is_err() {
+            return TrapInfo { kind: run::TRAP_LOST, ..Default::default() };
+        }
+        context.fpu_live = true;
+        context.run.trap
+    }
+
+    unsafe fn save_fpu(&self, space: &UserSpace, area: *mut u8) {
+        let _ = call(hc::AS_SAVE_FPU, [space.number, area as u64, xsave_size() as u64, 0, 0, 0]);
+    }
+
+    fn enter_space(&self, _space: Option<&UserSpace>) {}
+
+    fn shoot_down(&self, _space: &UserSpace) {}
+
+    fn sync_mirror(&self, space: &UserSpace, operations: &[MapOp]) -> Result<()> {
+        let args = [space.number, operations.as_ptr() as u64, operations.len() as u64, 0, 0, 0];
+        call(hc::AS_SYNC, args).map(drop)
+    }
+
+    fn arm(&self, _deadline_ns: u64) {}
+
+    fn spin_patience(&self) -> u32 {
+        1
+    }
+}

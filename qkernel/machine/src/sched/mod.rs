@@ -1,0 +1,562 @@
+//! The scheduler: one run queue, N vCPUs, round robin with a time slice; user code is pre-empted, the kernel is not.
+
+pub mod pause;
+pub mod stack;
+pub mod timer;
+pub mod wait;
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use core::any::Any;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use crate::config::TIME_SLICE_NS;
+use crate::errno::{Errno, Result};
+use crate::spin::SpinLock;
+use crate::{arch, events, host, platform, time};
+
+const RUNNING: u8 = 0;
+const RUNNABLE: u8 = 1;
+const SLEEPING: u8 = 2;
+const SLEEPING_UNINTERRUPTIBLE: u8 = 3;
+const DEAD: u8 = 4;
+
+/// Whether signals end a sleep.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Sleep {
+    Interruptible,
+    Uninterruptible,
+}
+
+/// What the scheduler runs: a task of the kernel above.
+pub trait Run: Any + Send + Sync {
+    /// Its part of the scheduler.
+    fn sched(&self) -> &SchedState;
+    /// It begins to run on this CPU: makes its memory the CPU's.
+    fn enter_cpu(&self);
+    /// It leaves the CPU it is current on: saves what the CPU holds of it.
+    fn leave_cpu(&self);
+}
+
+/// A task, whatever the kernel above makes of it.
+pub type Runnable = Arc<dyn Run>;
+
+/// A task's part of the scheduler.
+pub struct SchedState {
+    state: AtomicU8,
+    /// Its stack is in use by some CPU; nobody may switch to it.
+    on_cpu: AtomicBool,
+    /// Saved stack pointer while it is switched out.
+    sp: UnsafeCell<u64>,
+    /// Its memory goes with the task.
+    stack: Option<stack::KernelStack>,
+    slice_end_ns: AtomicU64,
+    /// The CPU it last ran on.
+    pub last_cpu: AtomicU32,
+    /// User and kernel time, in ticks of the time-stamp counter.
+    pub user_ticks: AtomicU64,
+    pub system_ticks: AtomicU64,
+    /// Counter value up to which those are complete.
+    counted_until: AtomicU64,
+    pub switches: AtomicU64,
+    pub involuntary_switches: AtomicU64,
+    /// Set when the task should look at its signals before it sleeps or runs user code.
+    attention: AtomicBool,
+    /// It may have memory beyond the limits.
+    uses_reserve: AtomicBool,
+    is_idle: bool,
+    /// What the task does, on its own stack. It ends when this returns.
+    main: fn(),
+}
+
+// SAFETY: `sp` is touched only by the CPU that switches the task in or out, and `on_cpu` orders those.
+unsafe impl Sync for SchedState {}
+
+impl SchedState {
+    /// A new task that will do `main` on a stack of its own.
+    pub fn new(main: fn()) -> Result<Self> {
+        let stack = stack::KernelStack::new()?;
+        // SAFETY: the stack is fresh and ours.
+        let sp = unsafe { arch::prepare_stack(stack.top(), begin_task) };
+        Ok(Self::with(sp, Some(stack), main))
+    }
+
+    /// A CPU's idle task, running on the stack it was booted on.
+    pub fn idle() -> Self {
+        let mut state = Self::with(0, None, || {});
+        state.is_idle = true;
+        state.state.store(RUNNING, Ordering::Relaxed);
+        state.on_cpu.store(true, Ordering::Relaxed);
+        state
+    }
+
+    fn with(sp: u64, stack: Option<stack::KernelStack>, main: fn()) -> Self {
+        Self {
+            state: AtomicU8::new(SLEEPING_UNINTERRUPTIBLE),
+            on_cpu: AtomicBool::new(false),
+            sp: UnsafeCell::new(sp),
+            stack,
+            slice_end_ns: AtomicU64::new(0),
+            last_cpu: AtomicU32::new(0),
+            user_ticks: AtomicU64::new(0),
+            system_ticks: AtomicU64::new(0),
+            counted_until: AtomicU64::new(0),
+            switches: AtomicU64::new(0),
+            involuntary_switches: AtomicU64::new(0),
+            attention: AtomicBool::new(false),
+            uses_reserve: AtomicBool::new(false),
+            is_idle: false,
+            main,
+        }
+    }
+
+    /// Whether it stands for a CPU with nothing to do.
+    pub fn is_idle(&self) -> bool {
+        self.is_idle
+    }
+
+    /// Whether the task should look at its signals (a hint that may be stale in the true direction).
+    pub fn wants_attention(&self) -> bool {
+        self.attention.load(Ordering::SeqCst)
+    }
+
+    /// The hint was looked at.
+    pub fn clear_attention(&self) {
+        self.attention.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether it may have memory beyond the limits.
+    pub fn uses_reserve(&self) -> bool {
+        self.uses_reserve.load(Ordering::Relaxed)
+    }
+
+    /// Lets it have memory beyond the limits.
+    pub fn allow_reserve(&self) {
+        self.uses_reserve.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is the task that runs on this CPU.
+    pub fn is_current(&self) -> bool {
+        core::ptr::eq(this_cpu().running.load(Ordering::Relaxed), self)
+    }
+
+    /// Gives back what its stack does not need while it sleeps. Only while the scheduler is frozen.
+    pub fn trim_stack(&self, _frozen: &Frozen) {
+        if let Some(stack) = self.stack.as_ref().filter(|_| !self.on_cpu.load(Ordering::SeqCst)) {
+            // SAFETY: it is on no CPU and, with the scheduler frozen, comes on none: its stack pointer stays.
+            stack.trim(unsafe { *self.sp.get() });
+        }
+    }
+
+    /// Counts the time since the last count as user or as kernel time. For the running task itself.
+    pub fn count_time(&self, in_user: bool) {
+        let now = arch::read_tsc();
+        let since = now.saturating_sub(self.counted_until.load(Ordering::Relaxed));
+        self.counted_until.store(now, Ordering::Relaxed);
+        let ticks = if in_user { &self.user_ticks } else { &self.system_ticks };
+        // Nobody else writes it.
+        ticks.store(ticks.load(Ordering::Relaxed).wrapping_add(since), Ordering::Relaxed);
+    }
+
+    /// The task starts to run: nothing before counts.
+    fn start_count(&self) {
+        self.counted_until.store(arch::read_tsc(), Ordering::Relaxed);
+    }
+
+    /// One letter as in `/proc/PID/stat`: R, S or D.
+    pub fn letter(&self) -> u8 {
+        match self.state.load(Ordering::Relaxed) {
+            RUNNING | RUNNABLE => b'R',
+            SLEEPING => b'S',
+            DEAD => b'Z',
+            _ => b'D',
+        }
+    }
+}
+
+struct Cpu {
+    idle_task: SpinLock<Option<Runnable>>,
+    /// The task that was switched out last, to be released by whoever runs next on this CPU.
+    previous: SpinLock<Option<Runnable>>,
+    current: SpinLock<Option<Runnable>>,
+    /// The current task's state. Written and read by this CPU alone.
+    running: AtomicPtr<SchedState>,
+    idle: AtomicBool,
+    /// A task other than the idle one was picked for it. Written under the queue's lock.
+    busy: AtomicBool,
+}
+
+static CPUS: [Cpu; abi::layout::MAX_CPUS as usize] = [const {
+    Cpu {
+        idle_task: SpinLock::new(None),
+        previous: SpinLock::new(None),
+        current: SpinLock::new(None),
+        running: AtomicPtr::new(core::ptr::null_mut()),
+        idle: AtomicBool::new(false),
+        busy: AtomicBool::new(false),
+    }
+}; abi::layout::MAX_CPUS as usize];
+
+static QUEUE: SpinLock<VecDeque<Runnable>> = SpinLock::new(VecDeque::new());
+/// Mirrors the queue's length, for a look without the lock.
+static QUEUED: AtomicU32 = AtomicU32::new(0);
+/// Tasks that were woken while the sandbox was paused.
+static WOKEN_IN_PAUSE: AtomicU64 = AtomicU64::new(0);
+/// No CPU takes a task from the queue. Written under its lock.
+static FROZEN: AtomicBool = AtomicBool::new(false);
+
+fn this_cpu() -> &'static Cpu {
+    &CPUS[arch::cpu_index()]
+}
+
+/// The task this CPU runs.
+pub fn current() -> Runnable {
+    match &*this_cpu().current.lock() {
+        Some(task) => task.clone(),
+        None => host::die("no current task"),
+    }
+}
+
+/// Makes a new task runnable for the first time.
+pub fn start(task: &Runnable) {
+    wake_from(task, SLEEPING_UNINTERRUPTIBLE);
+}
+
+/// Wakes a sleeping task; false when it wasn't asleep.
+pub fn wake(task: &Runnable) -> bool {
+    wake_from(task, SLEEPING) || wake_from(task, SLEEPING_UNINTERRUPTIBLE)
+}
+
+/// Wakes a task that sleeps interruptibly.
+pub fn wake_interruptible(task: &Runnable) -> bool {
+    wake_from(task, SLEEPING)
+}
+
+fn wake_from(task: &Runnable, from: u8) -> bool {
+    let state = &task.sched().state;
+    if state.load(Ordering::SeqCst) != from {
+        return false;
+    }
+    {
+        // State and queue change together: whoever sees a runnable task under the lock finds it in the queue.
+        let mut queue = QUEUE.lock();
+        if state.compare_exchange(from, RUNNABLE, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        queue.push_back(task.clone());
+        QUEUED.store(u32::try_from(queue.len()).unwrap_or(u32::MAX), Ordering::SeqCst);
+    }
+    if pause::is_paused() {
+        WOKEN_IN_PAUSE.fetch_add(1, Ordering::SeqCst);
+    }
+    notify(task.sched().last_cpu.load(Ordering::Relaxed) as usize);
+    true
+}
+
+/// Makes some CPU notice the queue: an idle one if there is one, else one that runs user code without a time limit.
+fn notify(preferred: usize) {
+    let me = arch::cpu_index();
+    let cpus = platform::cpus();
+    if current().sched().is_idle() && QUEUED.load(Ordering::SeqCst) <= 1 {
+        return; // in the idle loop already, which looks at the queue again before it blocks
+    }
+    let order = core::iter::once(preferred.min(cpus - 1)).chain(0..cpus);
+    for cpu in order.filter(|&cpu| cpu != me) {
+        if CPUS[cpu].idle.swap(false, Ordering::SeqCst) {
+            platform::kick(cpu);
+            return;
+        }
+    }
+    for cpu in (0..cpus).filter(|&cpu| cpu != me) {
+        let header = platform::header_of(cpu);
+        let limit = time::monotonic_ns() + TIME_SLICE_NS;
+        if header.deadline_ns.load(Ordering::SeqCst) > limit {
+            platform::kick(cpu);
+        }
+    }
+}
+
+/// Sleeps until `ready` yields, a signal comes (interruptible sleeps), or `deadline_ns` passes (`None`).
+///
+/// The caller has registered with whatever wakes it.
+pub fn sleep_until<R>(
+    kind: Sleep,
+    deadline_ns: Option<u64>,
+    mut ready: impl FnMut() -> Option<R>,
+) -> Result<Option<R>> {
+    let task = current();
+    let state = if kind == Sleep::Interruptible { SLEEPING } else { SLEEPING_UNINTERRUPTIBLE };
+    let mut alarm = None;
+    let result = loop {
+        // `ready` may sleep itself, on a mutex, after the task was woken and queued: out of the queue first, or the task
+        // would stand in it while it runs. The outer sleep then finds itself running, and asks `ready` once more.
+        settle(&task);
+        task.sched().state.store(state, Ordering::SeqCst);
+        if let Some(value) = ready() {
+            break Ok(Some(value));
+        }
+        if kind == Sleep::Interruptible && task.sched().wants_attention() {
+            break Err(Errno::RESTART);
+        }
+        if deadline_ns.is_some_and(|deadline| time::monotonic_ns() >= deadline) {
+            break Ok(None);
+        }
+        if let (Some(deadline), None) = (deadline_ns, &alarm) {
+            alarm = Some(timer::wake_at(deadline, &task));
+        }
+        schedule();
+    };
+    // Awake for whatever reason: if a wake-up came meanwhile the task sits in the queue, and must not run twice.
+    settle(&task);
+    result
+}
+
+/// Turns "about to sleep" back into running.
+fn settle(task: &Runnable) {
+    let state = &task.sched().state;
+    for from in [SLEEPING, SLEEPING_UNINTERRUPTIBLE] {
+        if state.compare_exchange(from, RUNNING, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+            return;
+        }
+    }
+    if state.load(Ordering::SeqCst) == RUNNABLE {
+        let mut queue = QUEUE.lock();
+        if let Some(at) = queue.iter().position(|queued| Arc::ptr_eq(queued, task)) {
+            queue.remove(at);
+            QUEUED.store(u32::try_from(queue.len()).unwrap_or(u32::MAX), Ordering::SeqCst);
+        }
+        state.store(RUNNING, Ordering::SeqCst);
+    }
+}
+
+/// Gives the CPU to the next task if there is one; the current one stays runnable.
+pub fn yield_now() {
+    if QUEUED.load(Ordering::SeqCst) != 0 {
+        schedule();
+    }
+}
+
+/// Switches to another task. The current one goes on later if it is runnable, or once it is woken.
+fn schedule() {
+    let me = current();
+    let next = {
+        let mut queue = QUEUE.lock();
+        if me.sched().state.load(Ordering::SeqCst) == RUNNING && !me.sched().is_idle() {
+            me.sched().state.store(RUNNABLE, Ordering::SeqCst);
+            queue.push_back(me.clone());
+        }
+        // A task that was woken while still about to sleep elsewhere is left to the CPU it is on.
+        let free = |task: &Runnable| Arc::ptr_eq(task, &me) || !task.sched().on_cpu.load(Ordering::SeqCst);
+        let found = queue.iter().position(free).filter(|_| !FROZEN.load(Ordering::SeqCst));
+        let next = found.and_then(|at| queue.remove(at));
+        this_cpu().busy.store(next.is_some(), Ordering::SeqCst);
+        QUEUED.store(u32::try_from(queue.len()).unwrap_or(u32::MAX), Ordering::SeqCst);
+        next
+    };
+    let next = match next {
+        Some(next) => next,
+        None => match &*this_cpu().idle_task.lock() {
+            Some(idle) => idle.clone(),
+            None => host::die("no idle task"),
+        },
+    };
+    if !next.sched().is_idle() {
+        next.sched().state.store(RUNNING, Ordering::SeqCst);
+    }
+    if Arc::ptr_eq(&next, &me) {
+        return;
+    }
+    switch_to(me, next);
+}
+
+fn switch_to(me: Runnable, next: Runnable) {
+    me.leave_cpu();
+    while next.sched().on_cpu.swap(true, Ordering::Acquire) {
+        core::hint::spin_loop();
+    }
+    me.sched().switches.fetch_add(1, Ordering::Relaxed);
+    if !me.sched().is_idle() {
+        me.sched().count_time(false);
+    }
+    next.sched().start_count();
+    let cpu = this_cpu();
+    next.enter_cpu();
+    next.sched().last_cpu.store(arch::cpu().cpu, Ordering::Relaxed);
+    next.sched().slice_end_ns.store(time::monotonic_ns() + TIME_SLICE_NS, Ordering::Relaxed);
+    let save = me.sched().sp.get();
+    // SAFETY: `on_cpu` of `next` is ours, so its saved stack pointer is stable and nothing runs on its stack.
+    let load = unsafe { *next.sched().sp.get() };
+    cpu.running.store(core::ptr::from_ref(next.sched()).cast_mut(), Ordering::Relaxed);
+    *cpu.current.lock() = Some(next);
+    *cpu.previous.lock() = Some(me);
+    // SAFETY: `save` belongs to the task kept alive by `previous`; `load` was made by `prepare_stack` or a switch.
+    unsafe { arch::switch_stacks(save, load) };
+    finish_switch();
+}
+
+/// Where new tasks start, on their own stack.
+extern "sysv64" fn begin_task() -> ! {
+    finish_switch();
+    let main = current().sched().main;
+    main();
+    exit_current()
+}
+
+/// Runs first after a switch: lets go of the task that was left.
+fn finish_switch() {
+    let previous = this_cpu().previous.lock().take();
+    if let Some(previous) = previous {
+        previous.sched().on_cpu.store(false, Ordering::SeqCst);
+        if previous.sched().state.load(Ordering::SeqCst) == RUNNABLE {
+            notify(previous.sched().last_cpu.load(Ordering::Relaxed) as usize);
+        }
+        // The last reference to a dead task may go here; its stack is not in use any more.
+        drop(previous);
+    }
+}
+
+/// Ends the current task. Its `Arc` is dropped by whatever runs next.
+fn exit_current() -> ! {
+    let me = current();
+    me.sched().state.store(DEAD, Ordering::SeqCst);
+    drop(me);
+    schedule();
+    host::die("a dead task ran")
+}
+
+/// Called before user code runs: lets others in when the time slice is over, and says when to interrupt: at `watch_ns`
+/// (monotonic) at the latest.
+pub fn before_user(state: &SchedState, watch_ns: u64) {
+    let mut deadline = timer::next_deadline().min(watch_ns);
+    // Before the look at the queue: whoever fills it later sees that this CPU must be kicked.
+    events::publish_deadline(deadline);
+    if QUEUED.load(Ordering::SeqCst) != 0 {
+        if time::monotonic_ns() >= state.slice_end_ns.load(Ordering::Relaxed) {
+            state.involuntary_switches.fetch_add(1, Ordering::Relaxed);
+            schedule();
+            state.slice_end_ns.store(time::monotonic_ns() + TIME_SLICE_NS, Ordering::Relaxed);
+        }
+        let slice = state.slice_end_ns.load(Ordering::Relaxed);
+        deadline = timer::next_deadline().min(slice).min(watch_ns);
+    }
+    events::set_deadline(deadline);
+}
+
+/// Handles what made the VMM set `pending`; whether it was set.
+pub fn handle_pending() -> bool {
+    let header = arch::cpu();
+    let is_pending =
+        header.pending.load(Ordering::SeqCst) != 0 && header.pending.swap(0, Ordering::SeqCst) != 0;
+    if is_pending {
+        events::take();
+    }
+    timer::run_expired();
+    is_pending
+}
+
+/// Makes the task look at its signals: wakes it from an interruptible sleep, interrupts its user code.
+pub fn call_attention(task: &Runnable) {
+    task.sched().attention.store(true, Ordering::SeqCst);
+    if !wake_interruptible(task) {
+        let cpu = task.sched().last_cpu.load(Ordering::SeqCst) as usize;
+        if cpu < platform::cpus() && cpu != arch::cpu_index() {
+            platform::kick(cpu);
+        }
+    }
+}
+
+/// Makes the code running on this CPU's boot stack its idle task.
+pub fn adopt_idle(idle: &Runnable) {
+    let cpu = this_cpu();
+    *cpu.idle_task.lock() = Some(idle.clone());
+    cpu.running.store(core::ptr::from_ref(idle.sched()).cast_mut(), Ordering::Relaxed);
+    *cpu.current.lock() = Some(idle.clone());
+}
+
+/// Runs other tasks, if there are any to run; false: there are none. For a CPU's idle task.
+pub fn run_others() -> bool {
+    let has_work = has_work();
+    if has_work {
+        schedule();
+    }
+    has_work
+}
+
+/// Blocks this CPU until it has work, or until the time (monotonic) that `prepare` says; it is called once it is certain
+/// that there is no work now. For a CPU's idle task.
+pub fn wait_for_work(prepare: impl FnOnce() -> u64) {
+    let cpu = this_cpu();
+    cpu.idle.store(true, Ordering::SeqCst);
+    if !has_work() && arch::cpu().pending.load(Ordering::SeqCst) == 0 {
+        time::resync();
+        let limit_ns = prepare();
+        events::wait(timer::next_deadline().min(limit_ns));
+    }
+    cpu.idle.store(false, Ordering::SeqCst);
+}
+
+/// A count that changes when a task is woken while the sandbox is paused.
+pub fn woken_in_pause() -> u64 {
+    WOKEN_IN_PAUSE.load(Ordering::SeqCst)
+}
+
+/// Makes another CPU that is idle look around; false: none is.
+pub fn rouse_another() -> bool {
+    let me = arch::cpu_index();
+    let idle = (0..platform::cpus()).find(|&cpu| cpu != me && CPUS[cpu].idle.swap(false, Ordering::SeqCst));
+    idle.map(platform::kick).is_some()
+}
+
+/// Whether an idle CPU has a task to run.
+fn has_work() -> bool {
+    QUEUED.load(Ordering::SeqCst) != 0 && !FROZEN.load(Ordering::SeqCst)
+}
+
+/// Whether no task runs or is about to.
+pub fn is_at_rest() -> bool {
+    let queue = QUEUE.lock();
+    queue.is_empty() && !(0..platform::cpus()).any(|cpu| CPUS[cpu].busy.load(Ordering::SeqCst))
+}
+
+/// As long as it lives no task runs: all CPUs are in their idle loops, and stay there.
+pub struct Frozen(());
+
+/// Freezes the scheduler, if no task runs or is about to. For an idle CPU, which goes on alone.
+pub fn freeze() -> Option<Frozen> {
+    freeze_if(VecDeque::is_empty)
+}
+
+/// The same though tasks may wait for a CPU: they go on waiting.
+pub fn freeze_queue() -> Option<Frozen> {
+    freeze_if(|_| true)
+}
+
+fn freeze_if(may: impl FnOnce(&VecDeque<Runnable>) -> bool) -> Option<Frozen> {
+    let queue = QUEUE.lock();
+    let is_busy = |cpu: usize| CPUS[cpu].busy.load(Ordering::SeqCst);
+    if FROZEN.load(Ordering::SeqCst) || !may(&queue) || (0..platform::cpus()).any(is_busy) {
+        return None;
+    }
+    FROZEN.store(true, Ordering::SeqCst);
+    Some(Frozen(()))
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let is_empty = {
+            let queue = QUEUE.lock();
+            FROZEN.store(false, Ordering::SeqCst);
+            queue.is_empty()
+        };
+        let me = arch::cpu_index();
+        // Those that were woken meanwhile found nobody to run them.
+        (0..platform::cpus()).filter(|&cpu| cpu != me && !is_empty).for_each(platform::kick);
+    }
+}
+
+/// Tasks that run or wait for a CPU.
+pub fn running_tasks() -> usize {
+    let busy = (0..platform::cpus()).filter(|&cpu| !CPUS[cpu].idle.load(Ordering::Relaxed)).count();
+    busy + QUEUED.load(Ordering::Relaxed) as usize
+}

@@ -1,0 +1,192 @@
+//! Wait queues: tasks, and objects such as epoll items, that want to hear of a change.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicUsize, Ordering, fence};
+
+use bitflags::bitflags;
+
+use super::{Runnable, Sleep};
+use crate::errno::{Errno, Result};
+use crate::spin::SpinLock;
+
+bitflags! {
+    /// `POLL*` (and `EPOLL*`, which has the same low bits).
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct PollEvents: u32 {
+        const IN = 0x1;
+        const PRI = 0x2;
+        const OUT = 0x4;
+        const ERR = 0x8;
+        const HUP = 0x10;
+        const NVAL = 0x20;
+        const RDNORM = 0x40;
+        const RDBAND = 0x80;
+        const WRNORM = 0x100;
+        const WRBAND = 0x200;
+        const MSG = 0x400;
+        const RDHUP = 0x2000;
+    }
+}
+
+impl PollEvents {
+    /// Readable, in both spellings.
+    pub const READABLE: Self = Self::IN.union(Self::RDNORM);
+    /// Writable, in both spellings.
+    pub const WRITABLE: Self = Self::OUT.union(Self::WRNORM);
+}
+
+/// Something other than a task that is told of events. Called with no lock but the queue's held: must not sleep and
+/// must not touch the same queue.
+pub trait Wake: Send + Sync {
+    /// `events` may have become true.
+    fn wake(&self, events: PollEvents);
+}
+
+/// Who is woken.
+#[derive(Clone)]
+pub enum Waker {
+    Task(Runnable),
+    Object(Arc<dyn Wake>),
+}
+
+struct Entry {
+    waker: Waker,
+    /// At most one exclusive entry is woken by [`WaitQueue::wake_one`].
+    events: PollEvents,
+}
+
+/// A list of waiters. A waiter registers, looks at the condition once more, and only then sleeps.
+pub struct WaitQueue {
+    waiting: AtomicUsize,
+    next_id: AtomicUsize,
+    /// By id, so in the order they came. A tree grows by small pieces: a program chooses how many waiters there are, and
+    /// under the lock no allocation may fail.
+    entries: SpinLock<BTreeMap<usize, Entry>>,
+}
+
+impl WaitQueue {
+    /// An empty queue.
+    pub const fn new() -> Self {
+        Self {
+            waiting: AtomicUsize::new(0),
+            next_id: AtomicUsize::new(1),
+            entries: SpinLock::new(BTreeMap::new()),
+        }
+    }
+
+    /// Adds a waiter for `events`; returns what [`Self::unregister`] needs.
+    pub fn register(&self, waker: Waker, events: PollEvents) -> usize {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        self.entries.lock().insert(id, Entry { waker, events });
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        id
+    }
+
+    /// Removes a waiter; harmless when it is gone.
+    pub fn unregister(&self, id: usize) {
+        let removed = self.entries.lock().remove(&id);
+        if removed.is_some() {
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether anyone waits.
+    pub fn is_empty(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.waiting.load(Ordering::SeqCst) == 0
+    }
+
+    /// Wakes everyone who waits for any of `events`.
+    pub fn wake(&self, events: PollEvents) {
+        if self.is_empty() {
+            return;
+        }
+        for entry in self.entries.lock().values() {
+            if entry.events.intersects(events) {
+                entry.waker.wake(events);
+            }
+        }
+    }
+
+    /// Wakes everyone.
+    pub fn wake_all(&self) {
+        self.wake(PollEvents::all());
+    }
+
+    /// Wakes the longest waiting task that is really asleep, and every object.
+    pub fn wake_one(&self) {
+        if self.is_empty() {
+            return;
+        }
+        let mut woken = false;
+        for entry in self.entries.lock().values() {
+            match &entry.waker {
+                Waker::Task(task) if !woken => woken = super::wake(task),
+                Waker::Task(_) => {}
+                Waker::Object(object) => object.wake(PollEvents::all()),
+            }
+        }
+    }
+
+    /// [`Self::wake_one`] for mutexes: one load when nobody waits.
+    #[inline]
+    pub fn wake_one_quick(&self) {
+        if self.waiting.load(Ordering::SeqCst) != 0 {
+            self.wake_one();
+        }
+    }
+
+    /// Sleeps until `ready` holds. Signals don't end it; only for waits that end soon.
+    pub fn wait_uninterruptible(&self, mut ready: impl FnMut() -> bool) {
+        let _ = self.sleep(Sleep::Uninterruptible, None, || ready().then_some(()));
+    }
+
+    /// Sleeps until `ready` yields a value, or a signal comes (`Errno::RESTART`).
+    pub fn wait<R>(&self, ready: impl FnMut() -> Option<R>) -> Result<R> {
+        self.sleep(Sleep::Interruptible, None, ready)?.ok_or(Errno::EIO)
+    }
+
+    /// Like [`Self::wait`]; `None` once monotonic time reaches `deadline_ns`.
+    pub fn wait_until<R>(
+        &self,
+        deadline_ns: Option<u64>,
+        ready: impl FnMut() -> Option<R>,
+    ) -> Result<Option<R>> {
+        self.sleep(Sleep::Interruptible, deadline_ns, ready)
+    }
+
+    fn sleep<R>(
+        &self,
+        kind: Sleep,
+        deadline_ns: Option<u64>,
+        mut ready: impl FnMut() -> Option<R>,
+    ) -> Result<Option<R>> {
+        if let Some(value) = ready() {
+            return Ok(Some(value));
+        }
+        let task = super::current();
+        let id = self.register(Waker::Task(task), PollEvents::all());
+        let result = super::sleep_until(kind, deadline_ns, ready);
+        self.unregister(id);
+        result
+    }
+}
+
+impl Default for WaitQueue {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Waker {
+    /// Tells the waiter.
+    pub fn wake(&self, events: PollEvents) {
+        match self {
+            Waker::Task(task) => {
+                super::wake(task);
+            }
+            Waker::Object(object) => object.wake(events),
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Hostcalls of sockets as typed functions. None of them waits: `EAGAIN`, or `EINPROGRESS` for a connection.
+
+use abi::socket::{self as nr, ADDRESS_MAX, Message, OPTION_MAX};
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::errno::{Errno, Result};
+use crate::host::{self, Handle};
+use crate::mm::IoBuf;
+use crate::platform::{call, phys_of};
+
+/// Makes a socket whose readiness is told by events with `token`.
+pub fn socket(family: u32, kind: u32, protocol: u32, token: u64) -> Result<Handle> {
+    host::handle(call(nr::SOCKET, [family.into(), kind.into(), protocol.into(), token, 0, 0])?)
+}
+
+fn with_bytes(number: u32, socket: &Handle, bytes: &[u8]) -> Result<()> {
+    call(number, [socket.arg(), phys_of(bytes.as_ptr()), bytes.len() as u64, 0, 0, 0]).map(drop)
+}
+
+/// `bind(2)`; the address as `sockaddr` bytes.
+pub fn bind(socket: &Handle, address: &[u8]) -> Result<()> {
+    with_bytes(nr::SOCK_BIND, socket, address)
+}
+
+/// `connect(2)`.
+pub fn connect(socket: &Handle, address: &[u8]) -> Result<()> {
+    with_bytes(nr::SOCK_CONNECT, socket, address)
+}
+
+/// `listen(2)`.
+pub fn listen(socket: &Handle, backlog: usize) -> Result<()> {
+    call(nr::SOCK_LISTEN, [socket.arg(), backlog as u64, 0, 0, 0, 0]).map(drop)
+}
+
+/// `accept(2)`: the connection, told of by `token`, and the peer's address.
+pub fn accept(socket: &Handle, token: u64) -> Result<(Handle, Vec<u8>)> {
+    let mut address = vec![0u8; ADDRESS_MAX as usize];
+    let args = [socket.arg(), phys_of(address.as_ptr()), address.len() as u64, token, 0, 0];
+    let result = call(nr::SOCK_ACCEPT, args)?;
+    address.truncate((result >> 32) as usize);
+    Ok((host::handle(result & u64::from(u32::MAX))?, address))
+}
+
+/// `getsockname(2)` or `getpeername(2)`.
+pub fn name(socket: &Handle, peer: bool) -> Result<Vec<u8>> {
+    let mut address = vec![0u8; ADDRESS_MAX as usize];
+    let args = [socket.arg(), u64::from(peer), phys_of(address.as_ptr()), address.len() as u64, 0, 0];
+    let len = call(nr::SOCK_NAME, args)?;
+    address.truncate(len as usize);
+    Ok(address)
+}
+
+/// `shutdown(2)`.
+pub fn shutdown(socket: &Handle, how: u32) -> Result<()> {
+    call(nr::SOCK_SHUTDOWN, [socket.arg(), how.into(), 0, 0, 0, 0]).map(drop)
+}
+
+/// `getsockopt(2)` with room for `room` bytes.
+pub fn option(socket: &Handle, level: u32, name: u32, room: usize) -> Result<Vec<u8>> {
+    let mut value = vec![0u8; room.min(OPTION_MAX as usize)];
+    let at = phys_of(value.as_ptr());
+    let args = [socket.arg(), level.into(), name.into(), at, value.len() as u64, 0];
+    let len = call(nr::SOCK_GET_OPTION, args)?;
+    value.truncate(len as usize);
+    Ok(value)
+}
+
+/// `setsockopt(2)`.
+pub fn set_option(socket: &Handle, level: u32, name: u32, value: &[u8]) -> Result<()> {
+    let at = phys_of(value.as_ptr());
+    let args = [socket.arg(), level.into(), name.into(), at, value.len() as u64, 0];
+    call(nr::SOCK_SET_OPTION, args).map(drop)
+}
+
+/// A number about a socket (`SIOCINQ` and the like).
+pub fn query(socket: &Handle, request: u32) -> Result<u32> {
+    call(nr::SOCK_QUERY, [socket.arg(), request.into(), 0, 0, 0, 0]).map(|number| number as u32)
+}
+
+/// Sends what `buf` holds in one call: all of a message, or as much of a stream's data as there is room for
+/// (`whole` is false). Empty `address`: to the peer. Returns the bytes sent, and the bytes the host was offered.
+pub fn send(
+    socket: &Handle,
+    buf: &mut IoBuf<'_>,
+    whole: bool,
+    flags: u32,
+    address: &[u8],
+    control: &[u8],
+) -> Result<(usize, usize)> {
+    buf.with_message(false, whole, |segments, offered| {
+        let message = Message {
+            segments_phys: phys_of(segments.as_ptr()),
+            segments: segments.len() as u32,
+            flags,
+            name_phys: phys_of(address.as_ptr()),
+            control_phys: phys_of(control.as_ptr()),
+            name_len: address.len() as u32,
+            control_len: control.len() as u32,
+        };
+        let sent = call(nr::SOCK_SEND, [socket.arg(), phys_of(&raw const message), 0, 0, 0, 0])?;
+        Ok((sent as usize, (sent as usize, offered)))
+    })
+}
+
+/// Sends up to `len` bytes of a host file from `offset` on; 0 at its end.
+pub fn send_file(socket: &Handle, file: &Handle, offset: u64, len: usize) -> Result<usize> {
+    let args = [socket.arg(), file.arg(), offset, len as u64, 0, 0];
+    call(nr::SOCK_SEND_FILE, args).map(|sent| (sent as usize).min(len))
+}
+
+/// What a receive asks for besides bytes, and what it got.
+#[derive(Default)]
+pub struct Receive {
+    /// `MSG_*` in and out.
+    pub flags: u32,
+    /// As long as there is room; then as long as the address.
+    pub address: Vec<u8>,
+    /// As long as there is room; then as long as the control data.
+    pub control: Vec<u8>,
+    /// Bytes the message has (with `MSG_TRUNC` maybe more than there was room for).
+    pub full: usize,
+    /// Bytes there was room for.
+    pub offered: usize,
+}
+
+/// Receives into `buf` in one call; returns the bytes put there.
+pub fn receive(socket: &Handle, buf: &mut IoBuf<'_>, whole: bool, with: &mut Receive) -> Result<usize> {
+    buf.with_message(true, whole, |segments, offered| {
+        let mut message = Message {
+            segments_phys: phys_of(segments.as_ptr()),
+            segments: segments.len() as u32,
+            flags: with.flags,
+            name_phys: phys_of(with.address.as_ptr()),
+            control_phys: phys_of(with.control.as_ptr()),
+            name_len: with.address.len() as u32,
+            control_len: with.control.len() as u32,
+        };
+        let got = call(nr::SOCK_RECEIVE, [socket.arg(), phys_of(&raw mut message), 0, 0, 0, 0])? as usize;
+        with.flags = message.flags;
+        with.address.truncate(message.name_len as usize);
+        with.control.truncate(message.control_len as usize);
+        (with.full, with.offered) = (got, offered);
+        Ok((got.min(offered), got))
+    })
+    .map(|got| got.min(with.offered))
+}
+
+/// What [`receive`] of a message that was cut short means for the buffer's bad end.
+pub fn check_fault(with: &Receive, wanted: usize) -> Result<()> {
+    if with.full > with.offered && with.offered < wanted { Err(Errno::EFAULT) } else { Ok(()) }
+}

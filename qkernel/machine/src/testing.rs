@@ -1,0 +1,152 @@
+//! A host of a test's or a fuzzer's own: this process answers the hostcalls, and says what "user code" does.
+//!
+//! The kernel runs as on systrap with one CPU, in an arena of ordinary memory.
+
+use abi::HostCall;
+use abi::boot::{BootInfo, Platform};
+use abi::hostcall as hc;
+use abi::layout::{CPU_AREA_PHYS, KERNEL_IMAGE_PHYS, USER_PHYS};
+use abi::run::{CpuHeader, RunState};
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::platform;
+use crate::spin::Once;
+use crate::time::HostClocks;
+use crate::upcall::{self, Upcalls};
+
+/// Bytes of kernel memory: the reserve that system calls leave alone, and some.
+const KERNEL_BYTES: u64 = 512 << 20;
+/// Bytes of user memory.
+const USER_BYTES: u64 = 64 << 20;
+/// Bytes of address space that the caller gives to [`boot`].
+pub const ARENA_BYTES: u64 = USER_PHYS + USER_BYTES;
+const ENOSYS: i64 = 38;
+/// Mapping operations are the stub's affair; here memory is reached by the kernel alone.
+const DONE: i64 = 0;
+
+static HOST: Once<Host> = Once::new();
+static NEXT_STUB: AtomicU64 = AtomicU64::new(1);
+/// The host's clock, in nanoseconds: a little later at each look.
+static CLOCK_NS: AtomicU64 = AtomicU64::new(1 << 30);
+const LOOK_NS: u64 = 1000;
+
+/// What the host's side does.
+pub struct Host {
+    /// Runs user code of the current task.
+    pub run_user: fn(&mut RunState),
+    /// Prints a line of the kernel's log.
+    pub log: fn(&str),
+}
+
+/// Starts the lower half on the calling thread, which becomes its only CPU.
+///
+/// # Safety
+/// Called once. `arena` are [`ARENA_BYTES`] bytes of zeros, aligned to 4 MiB, that are the kernel's from now on.
+/// `set_gs` sets the thread's GS base for good.
+pub unsafe fn boot(arena: *mut u8, set_gs: impl FnOnce(u64), host: Host, upcalls: &'static Upcalls) {
+    HOST.call_once(|| host);
+    let base = arena as u64;
+    let header = CpuHeader {
+        this: base + CPU_AREA_PHYS,
+        current: 0.into(),
+        trap_sp: 0,
+        scratch: 0,
+        host_sp: 0,
+        pending: 0.into(),
+        cpu: 0,
+        deadline_ns: u64::MAX.into(),
+        in_user: 0.into(),
+        alarm_ns: u64::MAX.into(),
+        user_entries: 0.into(),
+    };
+    // SAFETY: the arena is the caller's gift, and covers the CPU's area.
+    unsafe { arena.add(CPU_AREA_PHYS as usize).cast::<CpuHeader>().write(header) };
+    set_gs(base + CPU_AREA_PHYS);
+    let info = BootInfo {
+        version: abi::ABI_VERSION,
+        platform: Platform::Systrap as u32,
+        linear_base: base,
+        heap_phys: KERNEL_IMAGE_PHYS,
+        heap_end_phys: KERNEL_BYTES,
+        user_end_phys: USER_PHYS + USER_BYTES,
+        user_frames_limit: USER_BYTES / 4096,
+        records_len: 0,
+        hostcall_entry: enter as *const () as u64,
+        xsave_size: 832,
+        cpus: 1,
+        xsave_mask: 7,
+        // So fast that time stands still between two looks at the host's clock: what runs does not depend on it.
+        tsc_hz: u64::MAX,
+        random_seed: [0; 32],
+        strace: 0,
+        log_level: 0,
+        share_files: 0,
+        _pad: 0,
+    };
+    // SAFETY: the heap's range is zero-filled memory of the arena that nobody else uses; this is the only call.
+    unsafe { crate::boot::init(&info) };
+    upcall::register(upcalls);
+}
+
+/// The kernel passes addresses relative to its linear map; here its stack and constants lie outside of it.
+fn at<T>(phys: u64) -> *mut T {
+    platform::linear(0).wrapping_add(phys) as *mut T
+}
+
+fn text(phys: u64, len: u64) -> &'static str {
+    // SAFETY: the kernel passes a string that it holds until the call returns.
+    let bytes = unsafe { core::slice::from_raw_parts(at::<u8>(phys), len as usize) };
+    core::str::from_utf8(bytes).unwrap_or("?")
+}
+
+/// The hostcall entry.
+extern "sysv64" fn enter(call: *mut HostCall) {
+    // SAFETY: the kernel passes a call of its own.
+    let call = unsafe { &mut *call };
+    call.result = answer(call.number, &call.args);
+}
+
+fn answer(number: u32, args: &[u64; 6]) -> i64 {
+    match number {
+        hc::LOG => {
+            if let Some(host) = HOST.get() {
+                (host.log)(text(args[0], args[1]));
+            }
+            DONE
+        }
+        hc::PANIC => panic!("the kernel gives up: {}", text(args[0], args[1])),
+        hc::EXIT => panic!("the kernel ends the sandbox: {:#x}", args[0]),
+        hc::CLOCK => {
+            let now = CLOCK_NS.fetch_add(LOOK_NS, Ordering::Relaxed);
+            let clocks = HostClocks { monotonic_ns: now, realtime_ns: now + (1 << 60), boottime_ns: now };
+            // SAFETY: the kernel passes the place for them.
+            unsafe { at::<HostClocks>(args[0]).write(clocks) };
+            DONE
+        }
+        hc::RANDOM => {
+            for i in 0..args[1] {
+                // SAFETY: the kernel passes a buffer of this length.
+                unsafe { at::<u8>(args[0]).add(i as usize).write(i as u8) };
+            }
+            DONE
+        }
+        hc::RELEASE => {
+            // SAFETY: the kernel releases whole pages that it does not use.
+            unsafe { at::<u8>(args[0]).write_bytes(0, args[1] as usize) };
+            DONE
+        }
+        hc::AS_CREATE => NEXT_STUB.fetch_add(1, Ordering::Relaxed).cast_signed(),
+        hc::AS_RUN => {
+            // SAFETY: the kernel passes the state of the task that it runs, and lends it for the call.
+            let state = unsafe { &mut *(args[1] as *mut RunState) };
+            if let Some(host) = HOST.get() {
+                (host.run_user)(state);
+            }
+            DONE
+        }
+        hc::AS_DESTROY | hc::AS_SYNC | hc::AS_SAVE_FPU | hc::KICK | hc::YIELD | hc::SET_DEADLINE => DONE,
+        hc::REPORT | hc::EVENTS | hc::IDLE | hc::CLOSE | hc::STATS | hc::CPU_TIME => DONE,
+        // No files, sockets or sleeping memory of the host's.
+        _ => -ENOSYS,
+    }
+}
