@@ -1,27 +1,40 @@
 //! Boot: from the VMM's first call to the first program.
 
-pub mod entrant;
 mod events;
-mod spec;
 
 use abi::boot::BootInfo;
 use abi::hostcall::{REPORT_READY, REPORT_RUNNING};
-use alloc::borrow::Cow;
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use crate::fs::{self, FileTable, FsContext};
-use crate::hibernate::{self, idle};
-use crate::net;
-use crate::syscall::{self, Ctx};
-use crate::task::creds::Creds;
-use crate::task::exec::{self, Program};
-use crate::task::limits::{self, Limits, RLIMIT_STACK};
-use crate::task::process::{Node, Process, TREE};
-use crate::task::signal::{self, SigHand, TaskSignals};
-use crate::task::{self, Start, Task, TaskParts};
+use crate::creds::Creds;
+use crate::exec_process;
+use crate::fs;
+use crate::fs::caller;
+use crate::fs::file::FileTable;
+use crate::fs::path::FsContext;
+use crate::hibernate;
+use crate::hibernate::idle;
+use crate::launch::{find_program, new_leader, reason};
+use crate::limits;
+use crate::limits::{Limits, RLIMIT_STACK};
+use crate::proc;
+use crate::setup;
+use crate::spec::Spec;
+use crate::syscall;
+use crate::task;
+use crate::task::context::Ctx;
+use crate::task::core::{Task, TaskParts};
+use crate::task::exec;
+use crate::task::process::Process;
+use crate::task::signal;
+use crate::task::signal::action::SigHand;
+use crate::task::signal::state::TaskSignals;
+use crate::task::tree::TREE;
+use crate::task::uts;
+use crate::tty;
 use machine::boot::Kernel;
 use machine::errno::{Errno, Result};
 use machine::host;
@@ -33,7 +46,6 @@ use machine::sched::wait::WaitQueue;
 use machine::sync::SpinLock;
 use machine::thread;
 use machine::upcall::Upcalls;
-pub use spec::{MountSpec, Spec, StreamSpec};
 
 /// The VMM lets the first process begin.
 static STARTED: AtomicBool = AtomicBool::new(false);
@@ -51,6 +63,7 @@ pub static KERNEL: Kernel = Kernel {
 };
 
 fn first_cpu(boot: &BootInfo, records: &[u8]) -> ! {
+    caller::register(|| task::current());
     syscall::table::set_strace(boot.strace != 0);
     machine::mm::copies::share_files(boot.share_files != 0);
     let idle = new_idle();
@@ -78,7 +91,7 @@ fn run_idle(idle: Arc<Task>) -> ! {
         working_set::help();
         idle::rest();
         idle::look();
-        if hibernate::is_wanted() && hibernate::attempt() {
+        if hibernate::is_wanted() && hibernate::attempt(exec_process::is_any_waiting) {
             continue;
         }
         sched::wait_for_work(|| {
@@ -100,20 +113,20 @@ pub(crate) fn idle_task() -> Result<Arc<Task>> {
         signals: TaskSignals::default(),
         context: UserContext::new(),
         comm: *b"idle\0\0\0\0\0\0\0\0\0\0\0\0",
+        main: || {},
     }))
 }
 
 /// Makes process 1 and runs its program.
 fn start_init(mut spec: Spec) {
-    fs::set_hostname(&spec.hostname);
-    fs::proc::sys::set_domain_name(&spec.domainname);
+    uts::set_hostname(&spec.hostname);
+    proc::sys::set_domain_name(&spec.domainname);
     limits::set_tasks_max(spec.tasks_max);
     if let Some(flags) = spec.cpu_flags.take() {
-        fs::proc::cpuinfo::set_host_flags(flags);
+        proc::cpuinfo::set_host_flags(flags);
     }
     idle::set_timeout(spec.idle_timeout_ns);
-    fs::proc::net::set_source(net::tables::write);
-    let (context, files) = match fs::init(&mut spec) {
+    let (context, files) = match setup::init(&mut spec) {
         Ok(made) => made,
         Err(error) => fail(&format!("cannot set up the sandbox: {error}"), 125),
     };
@@ -138,54 +151,15 @@ static INIT_PROGRAM: SpinLock<Option<InitProgram>> = SpinLock::new(None);
 
 fn fail(message: &str, code: i32) -> ! {
     host::log(0, message);
-    host::exit(crate::task::exit::exited(code))
+    host::exit(crate::task::group_exit::exited(code))
 }
 
 fn init_task(spec: &Spec, fs: Arc<FsContext>, files: Arc<FileTable>) -> Result<Arc<Task>> {
     let task = new_leader(spec, Some(AddressSpace::new()?), fs, files, run_init)?;
     task.process.is_protected.store(spec.hold(), Ordering::Relaxed);
-    if let Some(console) = fs::tty::console::get() {
-        fs::tty::console::give_to_session(console, task.process.pid);
+    if let Some(console) = tty::console::get() {
+        tty::console::give_to_session(console, task.process.pid);
     }
-    Ok(task)
-}
-
-/// A process that nobody has forked: the leader of its own session.
-fn new_leader(
-    spec: &Spec,
-    aspace: Option<Arc<AddressSpace>>,
-    fs: Arc<FsContext>,
-    files: Arc<FileTable>,
-    start: Start,
-) -> Result<Arc<Task>> {
-    let pid = TREE.lock().new_id();
-    let process = Process::new(pid, SigHand::new(), spec.limits());
-    let creds = spec.creds();
-    let uid = creds.uid;
-    let parts = TaskParts {
-        process: process.clone(),
-        aspace,
-        files: Some(files),
-        fs,
-        creds: Arc::new(creds),
-        signals: TaskSignals::default(),
-        context: UserContext::new(),
-        comm: *b"init\0\0\0\0\0\0\0\0\0\0\0\0",
-    };
-    let task = Task::new_in_kernel(pid, parts, start)?;
-    process.tasks.lock().push(task.clone());
-    let mut tree = TREE.lock();
-    tree.tasks.insert(pid, Arc::downgrade(&task));
-    let node = Node {
-        process,
-        children: Vec::new(),
-        group: pid,
-        session: pid,
-        exit_status: None,
-        report: None,
-        uid,
-    };
-    tree.nodes.insert(pid, node);
     Ok(task)
 }
 
@@ -222,48 +196,15 @@ fn give_up(name: &[u8], error: Errno) -> ! {
     host::exit(exec::failure_status(error))
 }
 
-fn reason(error: Errno) -> Cow<'static, str> {
-    Cow::Borrowed(match error {
-        Errno::ENOENT => "no such file in the sandbox's root file system",
-        Errno::EACCES => "it is not executable",
-        Errno::ENOEXEC => "it is not a program for x86-64 Linux, or it is damaged",
-        Errno::EISDIR => "it is a directory",
-        Errno::ENOMEM => "not enough memory; give the sandbox more with --memory",
-        Errno(80) => "its interpreter is damaged",
-        other => return Cow::Owned(format!("{other:?}")),
-    })
-}
-
-/// Finds the program as `execvp(3)` does.
-fn find_program(cx: &Ctx<'_>, args: Vec<Vec<u8>>, env: Vec<Vec<u8>>) -> Result<Program> {
-    let name = args.first().ok_or(Errno::EINVAL)?.clone();
-    let candidates: Vec<Vec<u8>> = if name.contains(&b'/') {
-        alloc::vec![name]
-    } else {
-        let path = env.iter().find_map(|entry| entry.strip_prefix(b"PATH="));
-        let path = path.unwrap_or(b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
-        let joined = |dir: &[u8]| [if dir.is_empty() { b"." } else { dir }, b"/", &name].concat();
-        path.split(|byte| *byte == b':').map(joined).collect()
-    };
-    let mut last = Errno::ENOENT;
-    for candidate in candidates {
-        match fs::path::open_executable(cx, fs::path::AT_FDCWD, &candidate, 0) {
-            Ok(file) => return Ok(Program { file, name: candidate, args, env }),
-            Err(Errno::ENOENT | Errno::ENOTDIR) => {}
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
 /// A signal from outside: for the first process, for the terminal's foreground group (`flags` 1), or for every process
 /// (`flags` 2).
 pub fn host_signal(number: i64, flags: u32) {
-    let Some(number) = u32::try_from(number).ok().filter(|number| (1..=signal::SIGRTMAX).contains(number))
+    let Some(number) =
+        u32::try_from(number).ok().filter(|number| (1..=crate::signals::SIGRTMAX).contains(number))
     else {
         return;
     };
-    let source = signal::Source::User { pid: 0, uid: 0 };
+    let source = crate::signals::Source::User { pid: 0, uid: 0 };
     if flags == 1 {
         signal::send_to_foreground(number);
         return;
@@ -273,7 +214,7 @@ pub fn host_signal(number: i64, flags: u32) {
         all.iter().for_each(|process| signal::send_to_process(process, number, source));
         return;
     }
-    if let Some(process) = crate::task::process::find_process(1) {
+    if let Some(process) = crate::task::tree::find_process(1) {
         signal::send_to_process(&process, number, source);
     }
 }

@@ -1,11 +1,14 @@
 //! What happens on the host, handed on to those it concerns.
 
-use abi::hostcall::{self as hc, Event};
-use machine::sched::{self, pause};
+use abi::hostcall as hc;
+use abi::hostcall::Event;
+use machine::sched;
+use machine::sched::pause;
 
-use super::entrant;
-use crate::fs::{self, host_poll};
+use crate::exec_process;
+use crate::fs::host_poll;
 use crate::hibernate;
+use crate::tty::console;
 
 /// Hands an event on; `round`: the round in which it was told.
 pub(super) fn handle(event: &Event, round: u64) {
@@ -21,19 +24,26 @@ pub(super) fn handle(event: &Event, round: u64) {
         }
         hc::EVENT_SIGNAL => {
             hibernate::idle::stirred();
-            super::host_signal(event.value, event.flags);
+            crate::boot::host_signal(event.value, event.flags);
         }
-        hc::EVENT_WINSIZE if event.token == 0 => fs::console_resized(event.value),
-        hc::EVENT_WINSIZE => entrant::resize(event.token, event.value),
-        hc::EVENT_EXEC => entrant::admit(event.token, event.value, event.flags & 1 != 0),
+        hc::EVENT_WINSIZE if event.token == 0 => console_resized(event.value),
+        hc::EVENT_WINSIZE => exec_process::resize(event.token, event.value),
+        hc::EVENT_EXEC => exec_process::admit(event.token, event.value, event.flags & 1 != 0),
         hc::EVENT_EXEC_SIGNAL => {
             hibernate::idle::stirred();
-            entrant::signal(event.token, event.value, event.flags & 1 != 0);
+            exec_process::signal(event.token, event.value, event.flags & 1 != 0);
         }
-        hc::EVENT_START => super::begin_init(),
+        hc::EVENT_START => crate::boot::begin_init(),
         hc::EVENT_PAUSE => drop(pause::pause(event.value)),
         hc::EVENT_HIBERNATE => hibernate::request(event.value, event.flags & 1 != 0),
         hc::EVENT_RESUME | hc::EVENT_WAKE => hibernate::wake(event.value, event.flags & 1 != 0),
         _ => {}
+    }
+}
+
+/// The terminal that the first process's streams are on has a new size (rows << 16 | columns).
+fn console_resized(size: i64) {
+    if let Some(tty) = console::get() {
+        console::resized(tty, size);
     }
 }

@@ -3,11 +3,12 @@
 use alloc::sync::Arc;
 use bitflags::bitflags;
 
-use super::inode::{S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, S_ISGID, S_ISUID, S_ISVTX};
-use super::mount::Limits;
-use super::{FsContext, Inode, Path, Stat};
-use crate::syscall::Ctx;
-use crate::task::creds::{CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_FSETID, Creds};
+use crate::creds::{CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_FSETID, Creds};
+use crate::fs::caller::CallerCtx;
+use crate::fs::inode::{Inode, Stat};
+use crate::fs::inode::{S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, S_ISGID, S_ISUID, S_ISVTX};
+use crate::fs::mount::Limits;
+use crate::fs::path::{FsContext, Path};
 use machine::errno::{Errno, Result};
 
 bitflags! {
@@ -28,8 +29,8 @@ pub struct Actor {
 
 impl Actor {
     /// The caller of a system call.
-    pub fn of(cx: &Ctx<'_>) -> Self {
-        Self { creds: cx.task.creds.get(), fs: cx.task.fs.get() }
+    pub fn of(cx: &CallerCtx<'_>) -> Self {
+        Self { creds: cx.caller.creds(), fs: cx.caller.fs() }
     }
 }
 
@@ -160,7 +161,7 @@ pub fn new_node(
     dir: &Arc<dyn Inode>,
     mode: u32,
     is_dir: bool,
-) -> Result<super::inode::NewNode> {
+) -> Result<crate::fs::inode::NewNode> {
     let parent = dir.protection()?;
     let inherits = parent.mode & S_ISGID != 0;
     let gid = if inherits { parent.gid } else { creds.fsgid };
@@ -174,7 +175,7 @@ pub fn new_node(
     {
         mode &= !S_ISGID;
     }
-    Ok(super::inode::NewNode { mode, uid: creds.fsuid, gid })
+    Ok(crate::fs::inode::NewNode { mode, uid: creds.fsuid, gid })
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::Stat;
+use crate::fs::inode::Stat;
 use machine::errno::Result;
 use machine::mm::account;
 use machine::time;

@@ -1,9 +1,10 @@
 //! Changing attributes, with the rules of who may.
 
-use super::Path;
-use super::access::{self, Actor, Want};
-use super::inode::{AttrChange, S_IFDIR, S_IFREG, S_ISGID, SetIdRule, SetTime};
-use crate::task::creds::{CAP_CHOWN, CAP_FSETID};
+use crate::creds::{CAP_CHOWN, CAP_FSETID};
+use crate::fs::access;
+use crate::fs::access::{Actor, Want};
+use crate::fs::inode::{AttrChange, S_IFDIR, S_IFREG, S_ISGID, SetIdRule, SetTime};
+use crate::fs::path::Path;
 use machine::errno::{Errno, Result};
 
 /// `chmod(2)`.

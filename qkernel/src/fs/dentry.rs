@@ -10,8 +10,8 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use hashbrown::HashMap;
 
-use super::Inode;
-use super::inode::S_IFDIR;
+use crate::fs::inode::Inode;
+use crate::fs::inode::S_IFDIR;
 use machine::sync::{Mutex, SpinLock};
 
 /// Most cached names that aren't directories (absent ones included).

@@ -8,10 +8,9 @@ use alloc::sync::Arc;
 use alloc::vec;
 use core::any::Any;
 
-use super::inode::{Inode, NewNode, NodeKind, S_IFCHR, Stat};
-use super::poll::PollTable;
-use super::{At, File, FileOps, OpenFlags, Whence};
-use crate::task;
+use crate::fs::file::{At, File, FileOps, OpenFlags, Whence};
+use crate::fs::inode::{Inode, NewNode, NodeKind, S_IFCHR, Stat};
+use crate::fs::poll::PollTable;
 use machine::errno::{Errno, Result};
 use machine::mm::{IoBuf, MemoryObject, PageStore};
 use machine::sched;
@@ -146,7 +145,7 @@ fn fill(buf: &mut IoBuf<'_>, mut piece: impl FnMut(&mut IoBuf<'_>) -> Result<()>
         }
         if since_look >= CHUNK_BYTES {
             since_look = 0;
-            if task::current().wants_attention() {
+            if sched::current().sched().wants_attention() {
                 break;
             }
             sched::yield_now();
@@ -202,7 +201,13 @@ impl FileOps for MemoryDevice {
         true
     }
 
-    fn ioctl(&self, cx: &crate::syscall::Ctx<'_>, _file: &File, request: u32, arg: u64) -> Result<u64> {
+    fn ioctl(
+        &self,
+        cx: &crate::fs::caller::CallerCtx<'_>,
+        _file: &File,
+        request: u32,
+        arg: u64,
+    ) -> Result<u64> {
         const RNDGETENTCNT: u32 = 0x8004_5200;
         match (self.kind, request) {
             (Memory::Random, RNDGETENTCNT) => cx.user().write(arg, &256u32).map(|()| 0),

@@ -15,8 +15,10 @@ use alloc::vec::Vec;
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use super::poll::PollTable;
-use super::{File, FileOps, OpenFlags, Stat, anon, host_poll};
+use crate::fs::file::{File, FileOps, OpenFlags};
+use crate::fs::inode::Stat;
+use crate::fs::poll::PollTable;
+use crate::fs::{anon, host_poll};
 use machine::errno::{Errno, Result};
 use machine::mm::account;
 use machine::sched::wait::PollEvents;

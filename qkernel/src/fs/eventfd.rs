@@ -6,8 +6,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 
-use super::poll::PollTable;
-use super::{At, File, FileOps, OpenFlags, Stat, anon};
+use crate::fs::anon;
+use crate::fs::file::{At, File, FileOps, OpenFlags};
+use crate::fs::inode::Stat;
+use crate::fs::poll::PollTable;
 use machine::errno::{Errno, Result};
 use machine::mm::IoBuf;
 use machine::sched::wait::PollEvents;

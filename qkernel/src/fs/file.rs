@@ -7,9 +7,12 @@ use bitflags::bitflags;
 use core::any::Any;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::poll::PollTable;
-use super::{Path, Stat};
-use crate::syscall::Ctx;
+use crate::fs::caller;
+use crate::fs::caller::CallerCtx;
+use crate::fs::inode::Stat;
+use crate::fs::path::Path;
+use crate::fs::poll::PollTable;
+use crate::signals::{SIGXFSZ, Source};
 use machine::errno::{Errno, Result};
 use machine::mm::{IoBuf, MemoryObject, account};
 use machine::sched::wait::PollEvents;
@@ -118,7 +121,7 @@ pub trait FileOps: Send + Sync + Any {
     fn is_seekable(&self) -> bool {
         false
     }
-    fn ioctl(&self, _cx: &Ctx<'_>, _file: &File, _request: u32, _arg: u64) -> Result<u64> {
+    fn ioctl(&self, _cx: &CallerCtx<'_>, _file: &File, _request: u32, _arg: u64) -> Result<u64> {
         Err(Errno::ENOTTY)
     }
     /// Lists from the description's position; `sink` answers false when it is full.
@@ -173,7 +176,7 @@ pub trait FileOps: Send + Sync + Any {
         Err(Errno::EINVAL)
     }
     /// A process closed a descriptor of it (`close(2)`; POSIX locks go then).
-    fn flush(&self, _file: &File, _owner: &super::FileTable) {}
+    fn flush(&self, _file: &File, _owner: &crate::fs::file::FileTable) {}
     /// `close(2)` took away the last descriptor of it; may sleep (`SO_LINGER`).
     fn last_close(&self) {}
     /// Bytes that it holds for its readers, or on behalf of others: they come back when it is closed.
@@ -200,7 +203,7 @@ pub struct File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        super::locks::release_file(self);
+        crate::fs::locks::release_file(self);
     }
 }
 
@@ -243,7 +246,7 @@ impl File {
     /// non-blocking. Interrupted by signals with `Errno::RESTART`.
     pub fn blocking<R>(&self, events: PollEvents, attempt: impl FnMut() -> Result<R>) -> Result<R> {
         let deadline = self.ops.deadline_ns(events);
-        let result = super::block_on(self, events, self.is_nonblocking(), deadline, attempt);
+        let result = crate::fs::block::block_on(self, events, self.is_nonblocking(), deadline, attempt);
         if deadline.is_some() && matches!(result, Err(Errno::RESTART)) {
             // Made again, the wait would begin anew.
             return Err(Errno::EINTR);
@@ -445,7 +448,7 @@ impl FileTable {
 
     /// What closing a descriptor brings about besides the slot's being free.
     pub fn closed(&self, descriptor: Descriptor) {
-        super::locks::release_posix(&descriptor.file, self.id);
+        crate::fs::locks::release_posix(&descriptor.file, self.id);
         descriptor.file.ops.flush(&descriptor.file, self);
     }
 
@@ -539,14 +542,13 @@ pub fn limit_write(offset: u64, buf: &mut IoBuf<'_>) -> Result<()> {
     if buf.is_empty() {
         return Ok(());
     }
-    let task = crate::task::current();
-    let limit = task.process.limits.lock().soft(crate::task::limits::RLIMIT_FSIZE);
+    let caller = caller::current();
+    let limit = caller.soft_limit(crate::limits::RLIMIT_FSIZE);
     let largest = limit.min(i64::MAX as u64);
     let room = largest.saturating_sub(offset);
     if room == 0 {
         if limit < i64::MAX as u64 {
-            let signal = crate::task::signal::SIGXFSZ;
-            crate::task::signal::send_to_task(&task, signal, crate::task::signal::Source::Kernel);
+            caller.send_signal(SIGXFSZ, Source::Kernel);
         }
         return Err(Errno::EFBIG);
     }

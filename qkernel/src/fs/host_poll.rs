@@ -7,7 +7,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-pub use super::readiness::Readiness;
+pub use crate::fs::readiness::Readiness;
 use machine::events;
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::{WaitQueue, Wake};

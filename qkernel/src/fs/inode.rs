@@ -5,10 +5,11 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 
-use super::access::SET_ID;
-use super::file::{FileOps, OpenFlags};
-use super::path::Path;
-use crate::task::creds::Creds;
+use crate::creds::Creds;
+use crate::fs::access::SET_ID;
+use crate::fs::caller;
+use crate::fs::file::{FileOps, OpenFlags};
+use crate::fs::path::Path;
 use machine::errno::{Errno, Result};
 use machine::sync::SpinLock;
 
@@ -77,7 +78,7 @@ impl AttrChange {
     pub fn mode_for(&self, mode: u32, gid: u32) -> Option<u32> {
         let concerns = mode & SET_ID != 0 && mode & S_IFMT != S_IFDIR;
         let rule = self.set_id.filter(|_| concerns);
-        rule.map_or(self.mode, |rule| Some(rule(&crate::task::current().creds.get(), mode, gid) & 0o7777))
+        rule.map_or(self.mode, |rule| Some(rule(&caller::current().creds(), mode, gid) & 0o7777))
     }
 }
 
@@ -213,5 +214,9 @@ pub trait Inode: Send + Sync + Any {
     }
     /// For `statfs(2)`.
     fn statfs(&self) -> Result<abi::hostcall::HostStatFs>;
+    /// What links and tables of `/proc` show of a node that has no name anywhere, such as `pipe:[12]`.
+    fn shown_as(&self) -> Option<Vec<u8>> {
+        None
+    }
     fn as_any(&self) -> &dyn Any;
 }

@@ -4,7 +4,8 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::{File, Inode};
+use crate::fs::file::File;
+use crate::fs::inode::Inode;
 use machine::errno::{Errno, Result};
 use machine::mm::account;
 use machine::sched::wait::WaitQueue;

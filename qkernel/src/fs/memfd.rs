@@ -4,10 +4,12 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::any::Any;
 
-use super::dentry::Dentry;
-use super::inode::{AttrChange, S_IFREG, SetTime};
-use super::mount::{Limits, Mount};
-use super::{At, File, FileOps, Inode, OpenFlags, Stat, Whence, anon, tmpfs};
+use crate::fs::dentry::Dentry;
+use crate::fs::file::{At, File, FileOps, OpenFlags, Whence};
+use crate::fs::inode::{AttrChange, S_IFREG, SetTime};
+use crate::fs::inode::{Inode, Stat};
+use crate::fs::mount::{Limits, Mount};
+use crate::fs::{anon, tmpfs};
 use machine::errno::{Errno, Result};
 use machine::mm::{IoBuf, MemoryObject, PageStore};
 use machine::sync::{Mutex, Once, SpinLock};

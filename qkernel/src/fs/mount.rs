@@ -7,8 +7,9 @@ use alloc::vec::Vec;
 use bitflags::bitflags;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::dentry::Dentry;
-use super::{Inode, Path};
+use crate::fs::dentry::Dentry;
+use crate::fs::inode::Inode;
+use crate::fs::path::Path;
 use machine::errno::{Errno, Result};
 use machine::sync::SpinLock;
 

@@ -4,11 +4,13 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ptr;
 
-use super::Path;
-use super::access::{self, Actor, Want};
-use super::dentry::Dentry;
-use super::inode::{Inode, NewNode, NodeKind, S_IFDIR, S_IFREG, S_ISGID, S_ISUID};
-use super::walk::{self, Last, Resolve, Walker};
+use crate::fs::access;
+use crate::fs::access::{Actor, Want};
+use crate::fs::dentry::Dentry;
+use crate::fs::inode::{Inode, NewNode, NodeKind, S_IFDIR, S_IFREG, S_ISGID, S_ISUID};
+use crate::fs::path::Path;
+use crate::fs::walk;
+use crate::fs::walk::{Last, Resolve, Walker};
 use machine::errno::{Errno, Result};
 use machine::sync::Mutex;
 

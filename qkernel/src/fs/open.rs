@@ -5,13 +5,18 @@ use alloc::format;
 use alloc::sync::Arc;
 use core::any::Any;
 
-use super::access::{self, Actor, Want};
-use super::dentry::Dentry;
-use super::inode::{NodeKind, S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFREG};
-use super::mount::Limits;
-use super::walk::{self, Last, Resolve, Walker};
-use super::{File, FileOps, OpenFlags, Path, Stat, mount};
-use crate::syscall::Ctx;
+use crate::fs::access;
+use crate::fs::access::{Actor, Want};
+use crate::fs::caller::CallerCtx;
+use crate::fs::dentry::Dentry;
+use crate::fs::file::{File, FileOps, OpenFlags};
+use crate::fs::inode::Stat;
+use crate::fs::inode::{NodeKind, S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFREG};
+use crate::fs::mount;
+use crate::fs::mount::Limits;
+use crate::fs::path::Path;
+use crate::fs::walk;
+use crate::fs::walk::{Last, Resolve, Walker};
 use machine::errno::{Errno, Result};
 
 /// How often a walk is begun anew when the host changed what was found.
@@ -26,12 +31,18 @@ pub struct How {
 }
 
 /// Opens a file (`openat(2)`); `mode` counts when it is made.
-pub fn open_at(cx: &Ctx<'_>, dirfd: i32, path: &[u8], flags: OpenFlags, mode: u32) -> Result<Arc<File>> {
+pub fn open_at(
+    cx: &CallerCtx<'_>,
+    dirfd: i32,
+    path: &[u8],
+    flags: OpenFlags,
+    mode: u32,
+) -> Result<Arc<File>> {
     open_how(cx, dirfd, path, How { flags, mode, resolve: Resolve::empty() })
 }
 
 /// Opens a file (`openat2(2)`).
-pub fn open_how(cx: &Ctx<'_>, dirfd: i32, path: &[u8], how: How) -> Result<Arc<File>> {
+pub fn open_how(cx: &CallerCtx<'_>, dirfd: i32, path: &[u8], how: How) -> Result<Arc<File>> {
     let actor = Actor::of(cx);
     for _ in 0..STALE_TRIES {
         match open_once(cx, &actor, dirfd, path, how) {
@@ -42,7 +53,7 @@ pub fn open_how(cx: &Ctx<'_>, dirfd: i32, path: &[u8], how: How) -> Result<Arc<F
     Err(Errno::ESTALE)
 }
 
-fn open_once(cx: &Ctx<'_>, actor: &Actor, dirfd: i32, path: &[u8], how: How) -> Result<Arc<File>> {
+fn open_once(cx: &CallerCtx<'_>, actor: &Actor, dirfd: i32, path: &[u8], how: How) -> Result<Arc<File>> {
     let How { flags, mode, resolve } = how;
     // With the directory for a root, an absolute path begins there as well.
     let from: &[u8] = if resolve.contains(Resolve::IN_ROOT) && !path.is_empty() { b"." } else { path };
@@ -180,12 +191,12 @@ fn finish(actor: &Actor, path: Path, flags: OpenFlags, created: bool) -> Result<
 }
 
 /// Opens a place that the kernel itself has found, as the caller would (magic links, `/proc/PID/exe`).
-pub fn open_found(cx: &Ctx<'_>, path: Path, flags: OpenFlags) -> Result<Arc<File>> {
+pub fn open_found(cx: &CallerCtx<'_>, path: Path, flags: OpenFlags) -> Result<Arc<File>> {
     finish(&Actor::of(cx), path, flags, false)
 }
 
 /// Opens a program for `execve(2)`: a regular file the task may execute. `flags` as `execveat(2)`.
-pub fn open_executable(cx: &Ctx<'_>, dirfd: i32, path: &[u8], flags: u32) -> Result<Arc<File>> {
+pub fn open_executable(cx: &CallerCtx<'_>, dirfd: i32, path: &[u8], flags: u32) -> Result<Arc<File>> {
     let actor = Actor::of(cx);
     for _ in 0..STALE_TRIES {
         let place = match walk::resolve_at(cx, &actor, dirfd, path, flags)? {

@@ -4,14 +4,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use super::dentry::Dentry;
-use super::inode::Inode;
-use super::mount::{self, Limits, Mount};
+use crate::fs::dentry::Dentry;
+use crate::fs::inode::Inode;
+use crate::fs::mount;
+use crate::fs::mount::{Limits, Mount};
 use machine::errno::{Errno, Result};
 use machine::sync::SpinLock;
-
-pub use super::open::{open_at, open_executable};
-pub use super::walk::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW};
 
 /// A place in the tree that exists: a directory entry in a mount, and what it names.
 #[derive(Clone)]
@@ -35,8 +33,8 @@ impl Path {
     /// The absolute path as seen from the mount tree's root, with ` (deleted)` behind a removed name. Open files
     /// that are nowhere in the tree are told by what they are (`pipe:[12]`).
     pub fn absolute(&self) -> Vec<u8> {
-        if let Some(unnamed) = self.unnamed() {
-            return unnamed.describe();
+        if let Some(text) = self.inode.shown_as() {
+            return text;
         }
         let (mut text, _) = self.text(None);
         self.mark_deleted(&mut text);
@@ -47,16 +45,12 @@ impl Path {
     /// Linux, from the tree's root what lies elsewhere. With ` (deleted)` behind a removed name.
     pub fn seen_from(&self, root: &Path) -> Vec<u8> {
         match self.below(root) {
-            Some(mut text) if self.unnamed().is_none() => {
+            Some(mut text) if self.inode.shown_as().is_none() => {
                 self.mark_deleted(&mut text);
                 text
             }
             _ => self.absolute(),
         }
-    }
-
-    fn unnamed(&self) -> Option<&super::proc::fd::Unnamed> {
-        self.inode.as_any().downcast_ref::<super::proc::fd::Unnamed>()
     }
 
     fn mark_deleted(&self, text: &mut Vec<u8>) {
@@ -163,13 +157,16 @@ impl FsContext {
 struct Nothing;
 
 impl Inode for Nothing {
-    fn stat(&self) -> Result<super::Stat> {
+    fn stat(&self) -> Result<crate::fs::inode::Stat> {
         Err(Errno::ENOENT)
     }
     fn kind(&self) -> u32 {
-        super::inode::S_IFDIR
+        crate::fs::inode::S_IFDIR
     }
-    fn open(self: Arc<Self>, _flags: super::OpenFlags) -> Result<alloc::boxed::Box<dyn super::FileOps>> {
+    fn open(
+        self: Arc<Self>,
+        _flags: crate::fs::file::OpenFlags,
+    ) -> Result<alloc::boxed::Box<dyn crate::fs::file::FileOps>> {
         Err(Errno::ENOENT)
     }
     fn statfs(&self) -> Result<abi::hostcall::HostStatFs> {

@@ -8,12 +8,15 @@ use alloc::vec::Vec;
 use core::any::Any;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use super::pages::PageQueue;
-use super::poll::PollTable;
-use super::{At, File, FileOps, OpenFlags, Stat, anon};
+use crate::fs::anon;
+use crate::fs::caller;
+use crate::fs::caller::CallerCtx;
+use crate::fs::file::{At, File, FileOps, OpenFlags};
 use crate::fs::inode::S_IFIFO;
-use crate::syscall::Ctx;
-use crate::task::{self, signal};
+use crate::fs::inode::Stat;
+use crate::fs::pages::PageQueue;
+use crate::fs::poll::PollTable;
+use crate::signals::{SIGPIPE, Source};
 use machine::errno::{Errno, Result};
 use machine::mm::{IoBuf, account};
 use machine::sched::wait::PollEvents;
@@ -316,9 +319,9 @@ impl Ring {
 
 /// The caller wrote where nobody reads.
 pub fn raise_sigpipe() {
-    let task = task::current();
-    let source = signal::Source::User { pid: task.process.pid, uid: task.creds.get().uid };
-    signal::send_to_task(&task, signal::SIGPIPE, source);
+    let caller = caller::current();
+    let source = Source::User { pid: caller.pid(), uid: caller.creds().uid };
+    caller.send_signal(SIGPIPE, source);
 }
 
 /// An open end (or both, of a FIFO opened `O_RDWR`).
@@ -450,7 +453,7 @@ impl FileOps for PipeEnd {
         events
     }
 
-    fn ioctl(&self, cx: &Ctx<'_>, _file: &File, request: u32, arg: u64) -> Result<u64> {
+    fn ioctl(&self, cx: &CallerCtx<'_>, _file: &File, request: u32, arg: u64) -> Result<u64> {
         if request != FIONREAD {
             return Err(Errno::ENOTTY);
         }

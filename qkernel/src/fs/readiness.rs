@@ -8,8 +8,8 @@
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::host_poll;
-use super::poll::PollTable;
+use crate::fs::host_poll;
+use crate::fs::poll::PollTable;
 use machine::errno::Result;
 use machine::events;
 use machine::sched::wait::PollEvents;

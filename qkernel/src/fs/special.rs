@@ -1,15 +1,17 @@
-//! Where other subsystems hook into the VFS: special files, the kernel's own file systems, the terminal.
+//! Special files: FIFOs and devices.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use super::inode::NewNode;
-use super::pipe::{self, FifoSlot};
-use super::{FileOps, Inode, OpenFlags, devfs, pseudo, tmpfs, tty};
-use crate::boot::MountSpec;
+use crate::fs::file::{FileOps, OpenFlags};
+use crate::fs::inode::Inode;
+use crate::fs::pipe;
+use crate::fs::pipe::FifoSlot;
+
+use crate::fs::devfs;
 use machine::errno::{Errno, Result};
 
-/// Opens a FIFO. Its pipe lives in the inode's [`super::inode::Attachment`].
+/// Opens a FIFO. Its pipe lives in the inode's [`crate::fs::inode::Attachment`].
 pub fn open_fifo(inode: &Arc<dyn Inode>, flags: OpenFlags) -> Result<Box<dyn FileOps>> {
     let attachment = inode.attachment().ok_or(Errno::ENXIO)?;
     let slot = {
@@ -28,45 +30,4 @@ pub fn open_device(
     flags: OpenFlags,
 ) -> Result<Box<dyn FileOps>> {
     if is_block { Err(Errno::ENXIO) } else { devfs::open_device(rdev, flags) }
-}
-
-/// The root of a file system the kernel makes itself. Types nobody provides become an empty tmpfs.
-pub fn virtual_fs(kind: &[u8]) -> Option<Arc<dyn Inode>> {
-    match kind {
-        b"tmpfs" | b"ramfs" | b"shm" => Some(tmpfs::new(0o1777)),
-        b"devpts" => Some(tty::pts::devpts_root()),
-        b"mqueue" => Some(tmpfs::new(0o1777)),
-        b"devtmpfs" => {
-            let root = tmpfs::new(0o755);
-            devfs::populate(&root).is_ok().then_some(root)
-        }
-        _ => pseudo::virtual_root(kind),
-    }
-}
-
-/// [`virtual_fs`] with the options that a boot record gives: `size`, `mode`, `uid` and `gid` of a tmpfs, `mode` and
-/// `gid` of terminals. Sizes are in bytes.
-pub fn virtual_fs_with(spec: &MountSpec) -> Option<Arc<dyn Inode>> {
-    let number = |name, radix| spec.number(name, radix);
-    let id = |name| number(name, 10).and_then(|id| u32::try_from(id).ok());
-    let mode = |otherwise| {
-        number(b"mode", 8).and_then(|mode| u32::try_from(mode & 0o7777).ok()).unwrap_or(otherwise)
-    };
-    let node = |otherwise| NewNode {
-        mode: mode(otherwise),
-        uid: id(b"uid").unwrap_or(0),
-        gid: id(b"gid").unwrap_or(0),
-    };
-    match &*spec.kind {
-        b"tmpfs" => Some(tmpfs::with_size(node(0o1777), number(b"size", 10))),
-        b"devtmpfs" => {
-            let root = tmpfs::with_size(node(0o755), number(b"size", 10));
-            devfs::populate(&root).is_ok().then_some(root)
-        }
-        b"devpts" => {
-            tty::pts::set_defaults(mode(0o620), id(b"gid"));
-            Some(tty::pts::devpts_root())
-        }
-        kind => virtual_fs(kind),
-    }
 }

@@ -4,14 +4,17 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 
-use super::file::seek_in_file;
-use super::hostfs_stat;
-use super::inode::{S_IFIFO, S_IFREG, S_IFSOCK};
-use super::poll::PollTable;
-use super::{At, File, FileOps, OpenFlags, Stat, Whence, host_poll};
+use crate::fs::file::seek_in_file;
+use crate::fs::file::{At, File, FileOps, OpenFlags, Whence};
+use crate::fs::host_poll;
+use crate::fs::hostfs_stat;
+use crate::fs::inode::Stat;
+use crate::fs::inode::{S_IFIFO, S_IFREG, S_IFSOCK};
+use crate::fs::poll::PollTable;
 use machine::errno::{Errno, Result};
 use machine::file;
-use machine::host::{self, Handle};
+use machine::host;
+use machine::host::Handle;
 use machine::mm::IoBuf;
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::WaitQueue;
@@ -37,7 +40,7 @@ impl HostStream {
         let stat = host::stat_handle(&handle)?;
         let queue = Arc::new(WaitQueue::new());
         let token = host_poll::register(&queue);
-        let kind = stat.mode & super::inode::S_IFMT;
+        let kind = stat.mode & crate::fs::inode::S_IFMT;
         Ok(Self { handle, kind, ino: stat.ino, queue, token, position: SpinLock::new(None) })
     }
 
@@ -187,6 +190,6 @@ pub fn open(handle: Arc<Handle>, fd: u32) -> Result<Arc<File>> {
     };
     let stream = HostStream::new(handle)?;
     // Terminals and devices are open both ways wherever they come from.
-    let flags = if stream.kind == super::inode::S_IFCHR { OpenFlags::RDWR } else { flags };
+    let flags = if stream.kind == crate::fs::inode::S_IFCHR { OpenFlags::RDWR } else { flags };
     Ok(File::new(alloc::boxed::Box::new(stream), flags, None))
 }

@@ -5,12 +5,16 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::access::Actor;
-use super::mount::{Limits, Mount};
-use super::names::{self, RENAME_EXCHANGE, RENAME_NOREPLACE};
-use super::walk::{Resolve, Walker};
-use super::{File, FileOps, FileTable, FsContext, OpenFlags, Path, Stat, tmpfs};
-use crate::task::creds::Creds;
+use crate::creds::Creds;
+use crate::fs::access::Actor;
+use crate::fs::file::{File, FileOps, FileTable, OpenFlags};
+use crate::fs::inode::Stat;
+use crate::fs::mount::{Limits, Mount};
+use crate::fs::names;
+use crate::fs::names::{RENAME_EXCHANGE, RENAME_NOREPLACE};
+use crate::fs::path::{FsContext, Path};
+use crate::fs::tmpfs;
+use crate::fs::walk::{Resolve, Walker};
 use machine::errno::{Errno, Result};
 
 fn world() -> (Actor, Path) {

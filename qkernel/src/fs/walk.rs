@@ -3,12 +3,14 @@
 use alloc::vec::Vec;
 use bitflags::bitflags;
 
-use super::access::{self, Actor};
-use super::dentry::Dentry;
-use super::inode::{CachePolicy, LinkTarget, S_IFDIR, S_IFLNK};
-use super::{Path, mount};
 use crate::config::{NAME_MAX, SYMLINKS_MAX};
-use crate::syscall::Ctx;
+use crate::fs::access;
+use crate::fs::access::Actor;
+use crate::fs::caller::CallerCtx;
+use crate::fs::dentry::Dentry;
+use crate::fs::inode::{CachePolicy, LinkTarget, S_IFDIR, S_IFLNK};
+use crate::fs::mount;
+use crate::fs::path::Path;
 use machine::errno::{Errno, Result};
 use machine::mm::account;
 
@@ -270,7 +272,7 @@ pub fn child_locked(dir: &Path, name: &[u8]) -> Result<Option<Path>> {
 }
 
 /// Where a walk of `path` relative to `dirfd` begins.
-pub fn start(cx: &Ctx<'_>, actor: &Actor, dirfd: i32, path: &[u8]) -> Result<Path> {
+pub fn start(cx: &CallerCtx<'_>, actor: &Actor, dirfd: i32, path: &[u8]) -> Result<Path> {
     if dirfd == AT_FDCWD || path.first() == Some(&b'/') {
         return Ok(actor.fs.cwd());
     }
@@ -282,14 +284,20 @@ pub fn start(cx: &Ctx<'_>, actor: &Actor, dirfd: i32, path: &[u8]) -> Result<Pat
 }
 
 /// Walks `path` from `dirfd`; a link at the end is followed if `follow`.
-pub fn resolve(cx: &Ctx<'_>, actor: &Actor, dirfd: i32, path: &[u8], follow: bool) -> Result<Path> {
+pub fn resolve(cx: &CallerCtx<'_>, actor: &Actor, dirfd: i32, path: &[u8], follow: bool) -> Result<Path> {
     let start = start(cx, actor, dirfd, path)?;
     Walker::new(actor, start, path, Resolve::empty())?.finish(follow)
 }
 
 /// [`resolve`] with the `AT_EMPTY_PATH` and `AT_SYMLINK_NOFOLLOW` of `flags`. `None`: the path is empty, and stands
 /// for the open file `dirfd`.
-pub fn resolve_at(cx: &Ctx<'_>, actor: &Actor, dirfd: i32, path: &[u8], flags: u32) -> Result<Option<Path>> {
+pub fn resolve_at(
+    cx: &CallerCtx<'_>,
+    actor: &Actor,
+    dirfd: i32,
+    path: &[u8],
+    flags: u32,
+) -> Result<Option<Path>> {
     if path.is_empty() {
         if flags & AT_EMPTY_PATH == 0 {
             return Err(Errno::ENOENT);

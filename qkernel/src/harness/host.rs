@@ -3,7 +3,7 @@
 use abi::run::{PF_USER, RunState, TRAP_INTERRUPT, TRAP_PAGE_FAULT, TRAP_SYSCALL, TrapInfo};
 use alloc::vec::Vec;
 
-use super::steps::{Step, Steps};
+use crate::harness::steps::{Step, Steps};
 use crate::task;
 use machine::sync::SpinLock;
 

@@ -14,20 +14,28 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use crate::boot::MountSpec;
-use crate::fs::mount::{self, Mount};
-use crate::fs::{FileTable, FsContext, Path, special};
+use crate::creds::Creds;
+use crate::fs::file::FileTable;
+use crate::fs::mount;
+use crate::fs::mount::Mount;
+use crate::fs::path::{FsContext, Path};
+use crate::limits;
+use crate::limits::Limits;
+use crate::signals::SIGKILL;
+use crate::spec::MountSpec;
 use crate::syscall;
-use crate::task::creds::Creds;
-use crate::task::limits::{self, Limits};
-use crate::task::process::{Node, Process, TREE};
-use crate::task::signal::{SIGKILL, SigHand, TaskSignals};
-use crate::task::{Task, TaskParts, exit, signal};
+use crate::task::core::{Task, TaskParts};
+use crate::task::process::Process;
+use crate::task::signal::action::SigHand;
+use crate::task::signal::state::TaskSignals;
+use crate::task::tree::{Node, TREE};
+use crate::task::{exit, signal};
 use machine::mm::map::{NewMapping, Placement};
 use machine::mm::vma::VmaFlags;
 use machine::mm::{AddressSpace, Prot, frames};
 use machine::platform::UserContext;
-use machine::sched::{self, Runnable};
+use machine::sched;
+use machine::sched::Runnable;
 use machine::testing::Host;
 use machine::thread;
 
@@ -41,9 +49,9 @@ pub const HOST: Host = Host { run_user: host::run, log: host::log };
 
 /// Starts the kernel, on the thread that has called `machine::testing::boot` with [`HOST`] and the kernel's upcalls.
 pub fn start() {
+    crate::fs::caller::register(|| crate::task::core::current());
     sched::adopt_idle(&(crate::boot::idle_task().expect("an idle task") as Runnable));
     limits::set_tasks_max(Some(TASKS_MAX));
-    crate::fs::proc::net::set_source(crate::net::tables::write);
     make_init();
     machine::vdso::prepare();
 }
@@ -140,7 +148,7 @@ fn make_root() -> Path {
         source: kind.to_vec(),
         ..MountSpec::default()
     };
-    let root_inode = special::virtual_fs_with(&spec(b"/", b"tmpfs")).expect("a root");
+    let root_inode = crate::filesystems::virtual_fs_with(&spec(b"/", b"tmpfs")).expect("a root");
     let mount = Mount::of(root_inode, b"tmpfs", b"none", mount::Limits::empty());
     // It is not listed, and so goes with the sequence.
     let root = mount.path();
@@ -151,7 +159,7 @@ fn make_root() -> Path {
         (b"/dev/pts", b"devpts"),
         (b"/tmp", b"tmpfs"),
     ] {
-        crate::fs::init::attach_own(&root, &spec(path, kind)).expect("a mount");
+        crate::setup::attach_own(&root, &spec(path, kind)).expect("a mount");
     }
     steps::fill(&root);
     root
@@ -187,6 +195,7 @@ fn make_leader(root: &Path, uid: u32) -> Arc<Task> {
         signals: TaskSignals::default(),
         context,
         comm: *b"sequence\0\0\0\0\0\0\0\0",
+        main: crate::run::run_task,
     };
     let task = Task::new(pid, parts).expect("a task");
     process.tasks.lock().push(task.clone());

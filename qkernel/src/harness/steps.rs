@@ -2,11 +2,13 @@
 
 use alloc::vec::Vec;
 
+use crate::creds::Creds;
 use crate::fs::access::Actor;
+use crate::fs::file::OpenFlags;
 use crate::fs::inode::NodeKind;
-use crate::fs::{FsContext, OpenFlags, Path, names, walk};
+use crate::fs::path::{FsContext, Path};
+use crate::fs::{names, walk};
 use crate::syscall::table::{ARGUMENTS, IMPLEMENTED};
-use crate::task::creds::Creds;
 use alloc::sync::Arc;
 use machine::mm::AddressSpace;
 
@@ -315,9 +317,9 @@ pub fn fill(root: &Path) {
         .and_then(|walk| walk.finish(true));
     let place = place.expect("the program");
     let ops = place.inode.clone().open(OpenFlags::RDWR).expect("the program");
-    let file = crate::fs::File::new(ops, OpenFlags::RDWR, Some(place));
+    let file = crate::fs::file::File::new(ops, OpenFlags::RDWR, Some(place));
     let bytes = program();
-    file.write(&mut machine::mm::IoBuf::constant(&bytes), crate::fs::At::Offset(0)).expect("room");
+    file.write(&mut machine::mm::IoBuf::constant(&bytes), crate::fs::file::At::Offset(0)).expect("room");
 }
 
 /// Writes the paths to where arguments point.

@@ -1,19 +1,22 @@
 //! The way down: free memory goes back to the host, all pages are found once and stored, their entries marked, their
 //! frames' memory released, and files unmapped.
 
-use abi::hostcall::{self as hc, HibernateReport, SwapOut};
+use abi::hostcall as hc;
+use abi::hostcall::{HibernateReport, SwapOut};
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use super::Obstacle;
 use crate::fs::dentry;
-use crate::task::process::TREE;
+use crate::hibernate::Obstacle;
+use crate::task::tree::TREE;
 use machine::heap;
 use machine::mm::aspace::{AddressSpace, Space};
-use machine::mm::frames::{self, Frame};
+use machine::mm::frames;
+use machine::mm::frames::Frame;
 use machine::mm::window::HostFileMap;
-use machine::mm::working_set::{self, Touch};
+use machine::mm::working_set;
+use machine::mm::working_set::Touch;
 use machine::mm::{PAGE, PageStore, residency};
 use machine::platform;
 use machine::sched::Frozen;

@@ -10,8 +10,9 @@ pub mod idle;
 
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
+use abi::hostcall as hc;
 use abi::hostcall::{
-    self as hc, HIBERNATE_ALREADY, HIBERNATE_BUSY, HIBERNATE_CANCELLED, HIBERNATE_DONE, HIBERNATE_NO_MEMORY,
+    HIBERNATE_ALREADY, HIBERNATE_BUSY, HIBERNATE_CANCELLED, HIBERNATE_DONE, HIBERNATE_NO_MEMORY,
     HIBERNATE_STORE, HibernateReport, REPORT_STIRRED,
 };
 
@@ -85,13 +86,14 @@ pub fn look_again_ns() -> u64 {
 }
 
 /// Hibernates the sandbox if everything is at rest; true: something has changed. For the idle loop.
-pub fn attempt() -> bool {
+/// `is_awaited`: something has come in that the sandbox is not to sleep with.
+pub fn attempt(is_awaited: impl FnOnce() -> bool) -> bool {
     let changed = {
         let Some(mut asleep) = ASLEEP.try_lock() else { return false };
         let request = WANTED.load(Ordering::SeqCst);
         request != NONE && hibernate(request, &mut asleep)
     };
-    if changed && crate::boot::entrant::is_any_waiting() {
+    if changed && is_awaited() {
         // Who comes in came before the sleep did, and is not to sleep with it.
         stir(hc::STIRRED_BY_EXEC);
     }

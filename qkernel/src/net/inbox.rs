@@ -5,10 +5,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::MsgFlags;
-use super::rights::{Rights, Ucred};
-use crate::fs::File;
+use crate::fs::file::File;
 use crate::fs::pages::PageQueue;
+use crate::net::MsgFlags;
+use crate::net::ancillary::{Rights, Ucred};
 use machine::errno::{Errno, Result};
 use machine::mm::{IoBuf, account};
 use machine::sched::wait::PollEvents;

@@ -2,8 +2,9 @@
 
 use alloc::vec::Vec;
 
-use super::route::{self, AF_INET, Address, Link};
-use crate::syscall::Ctx;
+use crate::fs::caller::CallerCtx;
+use crate::net::route;
+use crate::net::route::{AF_INET, Address, Link};
 use machine::errno::{Errno, Result};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -74,7 +75,7 @@ fn netmask(prefix: u8) -> [u8; 4] {
 }
 
 /// Serves a request on a socket of this family; `ENOTTY` for one that isn't about interfaces.
-pub fn ioctl(cx: &Ctx<'_>, family: u16, request: u32, arg: u64) -> Result<u64> {
+pub fn ioctl(cx: &CallerCtx<'_>, family: u16, request: u32, arg: u64) -> Result<u64> {
     match request {
         SIOCGIFCONF => list(cx, arg)?,
         SIOCGIFNAME => {
@@ -159,7 +160,7 @@ fn of_address(request: u32, address: &Address) -> Vec<u8> {
 }
 
 /// `SIOCGIFCONF`: names and addresses of the interfaces that have one, as many as fit.
-fn list(cx: &Ctx<'_>, arg: u64) -> Result<()> {
+fn list(cx: &CallerCtx<'_>, arg: u64) -> Result<()> {
     let mut asked: IfConf = cx.user().read(arg)?;
     let links = route::links()?;
     let mut found = Vec::new();

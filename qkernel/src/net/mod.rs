@@ -1,16 +1,15 @@
 //! Sockets: what all families share, and the families.
 
+pub mod ancillary;
 pub mod inbox;
 pub mod inet;
-mod interfaces;
+pub mod interfaces;
 pub mod netlink;
 pub mod options;
-mod registry;
-pub mod rights;
+pub mod registry;
 pub mod route;
-pub mod tables;
 pub mod unix;
-mod unix_names;
+pub mod unix_names;
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -19,21 +18,23 @@ use alloc::vec::Vec;
 use bitflags::bitflags;
 use core::any::Any;
 
+use crate::fs::anon;
+use crate::fs::caller;
+use crate::fs::caller::CallerCtx;
+use crate::fs::file::{At, File, FileOps, OpenFlags};
 use crate::fs::inode::S_IFSOCK;
+use crate::fs::inode::Stat;
 use crate::fs::pipe::raise_sigpipe;
 use crate::fs::poll::PollTable;
-use crate::fs::{At, File, FileOps, OpenFlags, Stat, anon};
-use crate::syscall::Ctx;
-use crate::task;
-use inbox::{ReceiveHow, Received};
+use crate::net::ancillary::{Rights, Ucred};
+use crate::net::inbox::{ReceiveHow, Received};
+use crate::net::options::Options;
 use machine::errno::{Errno, Result};
 use machine::host::Handle;
 use machine::mm::IoBuf;
 use machine::sched;
 use machine::sched::wait::PollEvents;
 use machine::time;
-use options::Options;
-use rights::{Rights, Ucred};
 
 pub const AF_UNSPEC: u16 = 0;
 pub const AF_UNIX: u16 = 1;
@@ -111,14 +112,14 @@ pub trait Socket: Send + Sync + Any {
     fn held_bytes(&self) -> u64 {
         0
     }
-    fn bind(&self, cx: &Ctx<'_>, addr: &[u8]) -> Result<()>;
-    fn listen(&self, cx: &Ctx<'_>, backlog: usize) -> Result<()>;
+    fn bind(&self, cx: &CallerCtx<'_>, addr: &[u8]) -> Result<()>;
+    fn listen(&self, cx: &CallerCtx<'_>, backlog: usize) -> Result<()>;
     /// `wait`: the caller waits when it must.
     fn accept(&self, wait: bool) -> Result<Arc<dyn Socket>>;
     /// Finds and checks an address for [`Self::connect`].
-    fn resolve(&self, cx: &Ctx<'_>, addr: &[u8]) -> Result<Destination>;
+    fn resolve(&self, cx: &CallerCtx<'_>, addr: &[u8]) -> Result<Destination>;
     /// Finds the address of a message to be sent; `None` where it doesn't matter.
-    fn destination(&self, cx: &Ctx<'_>, addr: &[u8]) -> Result<Option<Destination>>;
+    fn destination(&self, cx: &CallerCtx<'_>, addr: &[u8]) -> Result<Option<Destination>>;
     /// Connects; `None` dissolves a connection (`AF_UNSPEC`). `wait`: the caller waits for `EAGAIN` to pass, and calls
     /// again until the connection stands.
     fn connect(&self, to: Option<&Destination>, creds: Ucred, wait: bool) -> Result<()>;
@@ -163,7 +164,7 @@ pub trait Socket: Send + Sync + Any {
     /// A call that returns the bytes it moved met this error after them; the next call has to tell it.
     fn keep_error(&self, _error: Errno) {}
     /// Requests of the family.
-    fn ioctl(&self, _cx: &Ctx<'_>, _request: u32, _arg: u64) -> Result<u64> {
+    fn ioctl(&self, _cx: &CallerCtx<'_>, _request: u32, _arg: u64) -> Result<u64> {
         Err(Errno::ENOTTY)
     }
     /// Its file is closed.
@@ -210,8 +211,8 @@ pub struct SocketFile {
 
 impl SocketFile {
     /// A description of `socket` that belongs to the caller.
-    pub fn open(cx: &Ctx<'_>, socket: Arc<dyn Socket>, flags: OpenFlags) -> Arc<File> {
-        let creds = cx.task.creds.get();
+    pub fn open(cx: &CallerCtx<'_>, socket: Arc<dyn Socket>, flags: OpenFlags) -> Arc<File> {
+        let creds = cx.caller.creds();
         let ops = Self {
             socket,
             options: Options::new(),
@@ -275,7 +276,7 @@ impl FileOps for SocketFile {
 
     fn write(&self, file: &File, buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
         let wait = !file.is_nonblocking();
-        let mut message = Outgoing { creds: Ucred::real(&task::current()), wait, ..Outgoing::default() };
+        let mut message = Outgoing { creds: Ucred::real(&*caller::current()), wait, ..Outgoing::default() };
         let result = self.socket.send(buf, &mut message, &self.options);
         if result == Err(Errno::EPIPE) {
             raise_sigpipe();
@@ -295,7 +296,7 @@ impl FileOps for SocketFile {
         self.socket.poll(table, &self.options, wanted)
     }
 
-    fn ioctl(&self, cx: &Ctx<'_>, _file: &File, request: u32, arg: u64) -> Result<u64> {
+    fn ioctl(&self, cx: &CallerCtx<'_>, _file: &File, request: u32, arg: u64) -> Result<u64> {
         match self.socket.ioctl(cx, request, arg) {
             Err(Errno::ENOTTY) => {}
             result => return result,

@@ -11,14 +11,15 @@ use alloc::vec::Vec;
 use core::any::Any;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use super::inbox::{Envelope, Inbox, ReceiveHow, Received};
-use super::options::Options;
-use super::rights::Ucred;
-use super::route::{self, HEADER_BYTES, Message, Messages, NLM_F_REQUEST};
-use super::{AF_NETLINK, Destination, Outgoing, SOCK_DGRAM, SOCK_RAW, Socket};
+use crate::fs::caller;
+use crate::fs::caller::CallerCtx;
 use crate::fs::poll::PollTable;
-use crate::syscall::Ctx;
-use crate::task;
+use crate::net::ancillary::Ucred;
+use crate::net::inbox::{Envelope, Inbox, ReceiveHow, Received};
+use crate::net::options::Options;
+use crate::net::route;
+use crate::net::route::{HEADER_BYTES, Message, Messages, NLM_F_REQUEST};
+use crate::net::{AF_NETLINK, Destination, Outgoing, SOCK_DGRAM, SOCK_RAW, Socket};
 use machine::errno::{Errno, Result};
 use machine::mm::IoBuf;
 use machine::sched::wait::PollEvents;
@@ -106,7 +107,7 @@ impl NetlinkSocket {
         let mut ports = PORTS.lock();
         let port = match (self.port.load(Ordering::Acquire), asked) {
             (0, 0) => {
-                let own = task::current().process.pid;
+                let own = caller::current().pid();
                 // As on Linux, other ports are negative numbers.
                 let mut all = core::iter::once(own).chain((i32::MIN.cast_unsigned()..u32::MAX - 4096).rev());
                 all.find(|port| !ports.contains(port)).ok_or(Errno::EADDRINUSE)?
@@ -138,7 +139,7 @@ impl NetlinkSocket {
                 self.deliver(&self.verdict(message, None, port))
             }
             Ok(mut answer) => {
-                localise(&mut answer, port, task::current().creds.get().uid);
+                localise(&mut answer, port, caller::current().creds().uid);
                 datagrams(&answer).try_for_each(|datagram| self.deliver(datagram))
             }
             Err(error) => self.deliver(&self.verdict(message, Some(error), port)),
@@ -212,14 +213,14 @@ impl Socket for NetlinkSocket {
         NETLINK_ROUTE
     }
 
-    fn bind(&self, _cx: &Ctx<'_>, addr: &[u8]) -> Result<()> {
+    fn bind(&self, _cx: &CallerCtx<'_>, addr: &[u8]) -> Result<()> {
         let (port, groups) = parse(addr)?;
         self.take_port(port)?;
         self.groups.store(groups, Ordering::Relaxed);
         Ok(())
     }
 
-    fn listen(&self, _cx: &Ctx<'_>, _backlog: usize) -> Result<()> {
+    fn listen(&self, _cx: &CallerCtx<'_>, _backlog: usize) -> Result<()> {
         Err(Errno::EOPNOTSUPP)
     }
 
@@ -227,11 +228,11 @@ impl Socket for NetlinkSocket {
         Err(Errno::EOPNOTSUPP)
     }
 
-    fn resolve(&self, cx: &Ctx<'_>, addr: &[u8]) -> Result<Destination> {
+    fn resolve(&self, cx: &CallerCtx<'_>, addr: &[u8]) -> Result<Destination> {
         self.destination(cx, addr).map(|_| Destination::Address(addr.into()))
     }
 
-    fn destination(&self, _cx: &Ctx<'_>, addr: &[u8]) -> Result<Option<Destination>> {
+    fn destination(&self, _cx: &CallerCtx<'_>, addr: &[u8]) -> Result<Option<Destination>> {
         match parse(addr)? {
             (0, 0) => Ok(None),
             (0, _) => Err(Errno::EPERM),

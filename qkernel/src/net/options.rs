@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use super::Socket;
+use crate::net::Socket;
 use machine::errno::{Errno, Result};
 use machine::time;
 use zerocopy::IntoBytes;
@@ -128,7 +128,7 @@ impl Options {
     /// `getsockopt(2)` of level `SOL_SOCKET`, for a caller with `room` bytes.
     pub fn get(&self, socket: &dyn Socket, name: u32, room: usize) -> Result<Vec<u8>> {
         if socket.has_host_options() && !is_kept(name) {
-            return socket.option(super::SOL_SOCKET, name, room);
+            return socket.option(crate::net::SOL_SOCKET, name, room);
         }
         let number = match name {
             SO_TYPE => socket.kind(),
@@ -146,7 +146,7 @@ impl Options {
             SO_RCVTIMEO | SO_RCVTIMEO_NEW => return Ok(self.timeout(0)),
             SO_SNDTIMEO | SO_SNDTIMEO_NEW => return Ok(self.timeout(1)),
             _ if is_switch(name) => u32::from(self.switches.load(Ordering::Relaxed) & (1 << name) != 0),
-            _ => return socket.option(super::SOL_SOCKET, name, room),
+            _ => return socket.option(crate::net::SOL_SOCKET, name, room),
         };
         Ok(number.to_ne_bytes().to_vec())
     }
@@ -170,7 +170,11 @@ impl Options {
         }
         if socket.has_host_options() {
             // The network tells of no credentials.
-            return if is_kept(name) { Ok(()) } else { socket.set_option(super::SOL_SOCKET, name, value) };
+            return if is_kept(name) {
+                Ok(())
+            } else {
+                socket.set_option(crate::net::SOL_SOCKET, name, value)
+            };
         }
         let number = i32::from_ne_bytes(*value.first_chunk().ok_or(Errno::EINVAL)?);
         match name {
@@ -186,7 +190,7 @@ impl Options {
                     self.switches.fetch_and(!(1 << name), Ordering::Relaxed);
                 }
             }
-            _ => return socket.set_option(super::SOL_SOCKET, name, value),
+            _ => return socket.set_option(crate::net::SOL_SOCKET, name, value),
         }
         Ok(())
     }
@@ -198,7 +202,7 @@ impl Options {
         if socket.has_host_options() {
             let resets = linger[..4] != [0; 4] && linger[4..] == [0; 4];
             let host = [i32::from(resets), 0];
-            socket.set_option(super::SOL_SOCKET, SO_LINGER, host.as_bytes())?;
+            socket.set_option(crate::net::SOL_SOCKET, SO_LINGER, host.as_bytes())?;
         }
         self.linger.store(u64::from_ne_bytes(linger), Ordering::Relaxed);
         Ok(())

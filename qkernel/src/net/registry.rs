@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use super::Socket;
+use crate::net::Socket;
 use machine::sync::SpinLock;
 
 struct Entry {

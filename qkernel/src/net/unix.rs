@@ -6,14 +6,15 @@ use alloc::vec::Vec;
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use super::inbox::{Envelope, Inbox, ReceiveHow, Received};
-use super::options::Options;
-use super::rights::Ucred;
-use super::unix_names::{self, Name};
-use super::{AF_UNIX, Destination, Outgoing, SOCK_DGRAM, SOCK_RAW, SOCK_SEQPACKET, SOCK_STREAM, Socket};
-use crate::fs::Path;
+use crate::fs::caller::CallerCtx;
+use crate::fs::path::Path;
 use crate::fs::poll::PollTable;
-use crate::syscall::Ctx;
+use crate::net::ancillary::Ucred;
+use crate::net::inbox::{Envelope, Inbox, ReceiveHow, Received};
+use crate::net::options::Options;
+use crate::net::unix_names;
+use crate::net::unix_names::Name;
+use crate::net::{AF_UNIX, Destination, Outgoing, SOCK_DGRAM, SOCK_RAW, SOCK_SEQPACKET, SOCK_STREAM, Socket};
 use machine::errno::{Errno, Result};
 use machine::mm::IoBuf;
 use machine::sched::wait::PollEvents;
@@ -313,7 +314,7 @@ impl Socket for UnixSocket {
         inboxes.map(|inbox| inbox.held_bytes() as u64).sum()
     }
 
-    fn bind(&self, cx: &Ctx<'_>, addr: &[u8]) -> Result<()> {
+    fn bind(&self, cx: &CallerCtx<'_>, addr: &[u8]) -> Result<()> {
         let name = unix_names::parse(addr)?;
         if !self.name.lock().is_empty() {
             return if name == Name::Empty { Ok(()) } else { Err(Errno::EINVAL) };
@@ -324,7 +325,7 @@ impl Socket for UnixSocket {
         Ok(())
     }
 
-    fn listen(&self, cx: &Ctx<'_>, backlog: usize) -> Result<()> {
+    fn listen(&self, cx: &CallerCtx<'_>, backlog: usize) -> Result<()> {
         if self.is_datagram() {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -332,7 +333,7 @@ impl Socket for UnixSocket {
             return Err(Errno::EINVAL);
         }
         let backlog = backlog.min(BACKLOG_MAX);
-        let creds = Ucred::of(cx.task);
+        let creds = Ucred::of(cx.caller);
         let mut state = self.state.lock();
         match &mut *state {
             State::Idle => {
@@ -364,7 +365,7 @@ impl Socket for UnixSocket {
         Ok(accepted)
     }
 
-    fn resolve(&self, cx: &Ctx<'_>, addr: &[u8]) -> Result<Destination> {
+    fn resolve(&self, cx: &CallerCtx<'_>, addr: &[u8]) -> Result<Destination> {
         let target = unix_names::find(cx, &unix_names::parse(addr)?)?;
         if target.kind != self.kind {
             return Err(Errno::EPROTOTYPE);
@@ -372,7 +373,7 @@ impl Socket for UnixSocket {
         Ok(Destination::Unix(target))
     }
 
-    fn destination(&self, cx: &Ctx<'_>, addr: &[u8]) -> Result<Option<Destination>> {
+    fn destination(&self, cx: &CallerCtx<'_>, addr: &[u8]) -> Result<Option<Destination>> {
         match self.kind {
             SOCK_DGRAM => self.resolve(cx, addr).map(Some),
             SOCK_SEQPACKET => Ok(None),

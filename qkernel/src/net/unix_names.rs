@@ -5,10 +5,10 @@ use alloc::format;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use super::AF_UNIX;
-use super::unix::UnixSocket;
-use crate::fs::Path;
-use crate::syscall::Ctx;
+use crate::fs::caller::CallerCtx;
+use crate::fs::path::Path;
+use crate::net::AF_UNIX;
+use crate::net::unix::UnixSocket;
 use machine::errno::{Errno, Result};
 use machine::sync::SpinLock;
 
@@ -58,7 +58,11 @@ pub fn to_sockaddr(name: &Name<'_>) -> Vec<u8> {
 }
 
 /// Gives a socket its name; returns the name's address, and the node of a path. `EADDRINUSE`.
-pub fn bind(cx: &Ctx<'_>, name: &Name<'_>, socket: &Arc<UnixSocket>) -> Result<(Vec<u8>, Option<Path>)> {
+pub fn bind(
+    cx: &CallerCtx<'_>,
+    name: &Name<'_>,
+    socket: &Arc<UnixSocket>,
+) -> Result<(Vec<u8>, Option<Path>)> {
     match name {
         Name::Empty => Ok((autobind(socket)?, None)),
         Name::Abstract(rest) => {
@@ -101,7 +105,7 @@ pub fn release(addr: &[u8], socket: &Weak<UnixSocket>) {
 }
 
 /// The socket of a name; `ECONNREFUSED` when there is none.
-pub fn find(cx: &Ctx<'_>, name: &Name<'_>) -> Result<Arc<UnixSocket>> {
+pub fn find(cx: &CallerCtx<'_>, name: &Name<'_>) -> Result<Arc<UnixSocket>> {
     match name {
         Name::Empty => Err(Errno::EINVAL),
         Name::Abstract(rest) => ABSTRACT.lock().get(*rest).and_then(Weak::upgrade).ok_or(Errno::ECONNREFUSED),
@@ -111,17 +115,18 @@ pub fn find(cx: &Ctx<'_>, name: &Name<'_>) -> Result<Arc<UnixSocket>> {
 
 /// Sockets in file systems: the node's attachment leads to the socket, and the socket keeps the node.
 mod nodes {
-    use super::{Arc, Ctx, Errno, Result, UnixSocket, Weak};
-    use crate::fs::Path;
-    use crate::fs::access::{self, Actor, Want};
+    use super::{Arc, CallerCtx, Errno, Result, UnixSocket, Weak};
+    use crate::fs::access;
+    use crate::fs::access::{Actor, Want};
     use crate::fs::inode::{NodeKind, S_IFSOCK};
-    use crate::fs::path::AT_FDCWD;
+    use crate::fs::path::Path;
+    use crate::fs::walk::AT_FDCWD;
     use crate::fs::{names, walk};
 
     /// What a node's attachment holds.
     struct Node(Weak<UnixSocket>);
 
-    pub fn make(cx: &Ctx<'_>, path: &[u8], socket: &Arc<UnixSocket>) -> Result<Path> {
+    pub fn make(cx: &CallerCtx<'_>, path: &[u8], socket: &Arc<UnixSocket>) -> Result<Path> {
         let actor = Actor::of(cx);
         let start = walk::start(cx, &actor, AT_FDCWD, path)?;
         let place =
@@ -134,7 +139,7 @@ mod nodes {
         Ok(place)
     }
 
-    pub fn find(cx: &Ctx<'_>, path: &[u8]) -> Result<Arc<UnixSocket>> {
+    pub fn find(cx: &CallerCtx<'_>, path: &[u8]) -> Result<Arc<UnixSocket>> {
         let actor = Actor::of(cx);
         let place = walk::resolve(cx, &actor, AT_FDCWD, path, true)?;
         access::check(&actor.creds, &place, Want::WRITE)?;

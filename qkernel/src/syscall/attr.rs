@@ -1,12 +1,16 @@
 //! Changing attributes: mode, owner, times, size, and the mask of new files.
 
-use super::{Ctx, SyscallResult};
 use crate::fs::access::Actor;
+use crate::fs::file::OpenFlags;
 use crate::fs::inode::SetTime;
-use crate::fs::path::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW};
-use crate::fs::{OpenFlags, Path, attr, walk};
-use crate::task::limits::RLIMIT_FSIZE;
-use crate::task::signal::{self, SIGXFSZ, Source};
+use crate::fs::path::Path;
+use crate::fs::walk::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW};
+use crate::fs::{attr, walk};
+use crate::limits::RLIMIT_FSIZE;
+use crate::signals::{SIGXFSZ, Source};
+use crate::syscall::context::SyscallResult;
+use crate::task::context::Ctx;
+use crate::task::signal;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use machine::errno::{Errno, Result};

@@ -2,10 +2,11 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{Ctx, SyscallResult};
-use crate::task::creds::{CAP_ALL, CAP_SETGID, CAP_SETUID, Creds, id_arg};
-use crate::task::process::{TREE, find_task};
+use crate::creds::{CAP_ALL, CAP_SETGID, CAP_SETUID, Creds, id_arg};
+use crate::syscall::context::SyscallResult;
+use crate::task::context::Ctx;
 use crate::task::set_id;
+use crate::task::tree::{TREE, find_task};
 use alloc::sync::Arc;
 use machine::errno::{Errno, Result};
 use zerocopy::{FromBytes, Immutable, IntoBytes};

@@ -1,12 +1,13 @@
 //! Descriptors: duplicating them, `fcntl(2)`, `ioctl(2)`.
 
-use super::lock;
-use super::{Ctx, SyscallResult};
 use crate::config::NR_OPEN;
+use crate::creds::CAP_SYS_RESOURCE;
+use crate::fs::file::{File, OpenFlags, Whence};
 use crate::fs::inode::S_IFREG;
-use crate::fs::{File, OpenFlags, Whence};
-use crate::task::creds::CAP_SYS_RESOURCE;
-use crate::task::limits::RLIMIT_NOFILE;
+use crate::limits::RLIMIT_NOFILE;
+use crate::syscall::context::SyscallResult;
+use crate::syscall::lock;
+use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 

@@ -2,13 +2,17 @@
 
 use alloc::vec::Vec;
 
-use super::{Ctx, SyscallResult};
 use crate::config::RW_MAX_BYTES;
-use crate::fs::access::{self, Actor};
+use crate::creds::CAP_SYS_CHROOT;
+use crate::fs::access;
+use crate::fs::access::Actor;
+use crate::fs::file::DirEntry;
 use crate::fs::inode::S_IFDIR;
-use crate::fs::path::AT_FDCWD;
-use crate::fs::{DirEntry, Path, walk};
-use crate::task::creds::CAP_SYS_CHROOT;
+use crate::fs::path::Path;
+use crate::fs::walk;
+use crate::fs::walk::AT_FDCWD;
+use crate::syscall::context::SyscallResult;
+use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 use machine::mm::account;
 

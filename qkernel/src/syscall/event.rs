@@ -2,12 +2,15 @@
 
 use alloc::sync::Arc;
 
-use super::poll::{deadline_of_ms, read_deadline, with_mask};
-use super::{Ctx, SyscallResult};
-use crate::fs::epoll::{self, Epoll};
+use crate::fs::epoll;
+use crate::fs::epoll::Epoll;
 use crate::fs::eventfd::EventFile;
+use crate::fs::file::{File, OpenFlags};
 use crate::fs::inode::{S_IFDIR, S_IFREG};
-use crate::fs::{File, OpenFlags, pipe};
+use crate::fs::pipe;
+use crate::syscall::context::SyscallResult;
+use crate::syscall::poll::{deadline_of_ms, read_deadline, with_mask};
+use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 

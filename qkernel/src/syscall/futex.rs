@@ -2,10 +2,12 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{Ctx, SyscallResult};
-use crate::task::futex::{self, MATCH_ANY, Wait, WakeOp};
-use crate::task::process::find_task;
-use crate::task::signal::Restart;
+use crate::syscall::context::SyscallResult;
+use crate::task::context::Ctx;
+use crate::task::futex;
+use crate::task::futex::{MATCH_ANY, Wait, WakeOp};
+use crate::task::signal::state::Restart;
+use crate::task::tree::find_task;
 use machine::errno::{Errno, Result};
 use machine::time;
 
@@ -90,7 +92,7 @@ fn count(value: u32) -> Result<usize> {
 
 /// A timeout argument as monotonic time.
 fn deadline(cx: &Ctx<'_>, addr: u64, absolute: bool, realtime: bool) -> Result<Option<u64>> {
-    let Some(ns) = super::time::read_timespec_opt(cx, addr)? else { return Ok(None) };
+    let Some(ns) = crate::syscall::time::read_timespec_opt(cx, addr)? else { return Ok(None) };
     Ok(Some(match (absolute, realtime) {
         (false, _) => time::monotonic_ns().saturating_add(ns),
         (true, false) => ns,
@@ -137,7 +139,7 @@ pub(super) fn get_robust_list(cx: &Ctx<'_>, tid: i32, head: u64, size: u64) -> S
         tid => find_task(u32::try_from(tid).map_err(|_| Errno::ESRCH)?).ok_or(Errno::ESRCH)?,
     };
     let (me, them) = (cx.task.creds.get(), task.creds.get());
-    let allowed = me.euid == them.uid || me.has(crate::task::creds::CAP_SYS_PTRACE);
+    let allowed = me.euid == them.uid || me.has(crate::creds::CAP_SYS_PTRACE);
     if !allowed {
         return Err(Errno::EPERM);
     }

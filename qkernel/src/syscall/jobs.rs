@@ -2,8 +2,9 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{Ctx, SyscallResult};
-use crate::task::process::{Node, TREE};
+use crate::syscall::context::SyscallResult;
+use crate::task::context::Ctx;
+use crate::task::tree::{Node, TREE};
 use machine::errno::{Errno, Result};
 
 /// A field of a process's place in the tree; 0 asks for the caller.

@@ -2,13 +2,15 @@
 
 use alloc::sync::Arc;
 
-use super::time::Timeval;
-use super::{Ctx, SyscallResult};
 use crate::config::NR_OPEN;
-use crate::task::creds::CAP_SYS_RESOURCE;
-use crate::task::limits::{Limit, RLIM_COUNT, RLIMIT_CPU, RLIMIT_NOFILE};
-use crate::task::process::{find_process, find_task};
-use crate::task::{Process, itimer, usage};
+use crate::creds::CAP_SYS_RESOURCE;
+use crate::limits::{Limit, RLIM_COUNT, RLIMIT_CPU, RLIMIT_NOFILE};
+use crate::syscall::context::SyscallResult;
+use crate::syscall::time::Timeval;
+use crate::task::context::Ctx;
+use crate::task::process::Process;
+use crate::task::tree::{find_process, find_task};
+use crate::task::usage;
 use core::sync::atomic::Ordering;
 use machine::errno::{Errno, Result};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
@@ -50,7 +52,7 @@ fn exchange(cx: &Ctx<'_>, process: &Arc<Process>, resource: usize, new: Option<R
         old
     };
     if new.is_some() && resource == RLIMIT_CPU {
-        itimer::update_watch(process);
+        crate::task::timers::update_watch(process);
     }
     Ok(RLimit { soft: old.soft, hard: old.hard })
 }

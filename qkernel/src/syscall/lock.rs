@@ -1,8 +1,10 @@
 //! `flock(2)` and the locks of `fcntl(2)`.
 
-use super::{Ctx, SyscallResult};
-use crate::fs::locks::{self, END, Lock, Owner};
-use crate::fs::{File, OpenFlags, Whence};
+use crate::fs::file::{File, OpenFlags, Whence};
+use crate::fs::locks;
+use crate::fs::locks::{END, Lock, Owner};
+use crate::syscall::context::SyscallResult;
+use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 

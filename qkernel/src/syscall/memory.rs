@@ -1,9 +1,11 @@
 //! Memory: `mmap(2)` and its relatives.
 
-use super::{Ctx, SyscallResult};
+use crate::fs::access;
+use crate::fs::file::OpenFlags;
 use crate::fs::mount::Limits;
-use crate::fs::{OpenFlags, access};
-use crate::task::limits;
+use crate::limits;
+use crate::syscall::context::SyscallResult;
+use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 use machine::mm::map::{NewMapping, Placement, Remap};
 use machine::mm::vma::VmaFlags;

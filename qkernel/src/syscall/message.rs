@@ -3,17 +3,18 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::poll::read_deadline;
-use super::socket::{attempt, read_address, socket_file};
-use super::{Ctx, SyscallResult};
 use crate::config::RW_MAX_BYTES;
-use crate::fs::File;
+use crate::creds::{CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN};
+use crate::fs::file::File;
 use crate::fs::pipe::raise_sigpipe;
+use crate::limits::RLIMIT_NOFILE;
+use crate::net::ancillary::{FILES_MAX, Rights, Ucred};
 use crate::net::inbox::{ReceiveHow, Received};
-use crate::net::rights::{FILES_MAX, Rights, Ucred};
 use crate::net::{AF_UNIX, MsgFlags, Outgoing, SOL_SOCKET, SocketFile};
-use crate::task::creds::{CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN};
-use crate::task::limits::RLIMIT_NOFILE;
+use crate::syscall::context::SyscallResult;
+use crate::syscall::poll::read_deadline;
+use crate::syscall::socket::{attempt, read_address, socket_file};
+use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 use machine::mm::IoBuf;
 use machine::sched::wait::PollEvents;
@@ -127,7 +128,7 @@ pub(super) fn sendto(
     to_len: u32,
 ) -> SyscallResult {
     let file = socket_file(cx, fd)?;
-    let mut message = Outgoing { creds: Ucred::real(cx.task), ..Outgoing::default() };
+    let mut message = Outgoing { creds: Ucred::real(cx.caller), ..Outgoing::default() };
     if to != 0 {
         message.to = SocketFile::of(&file)?.socket.destination(cx, &read_address(cx, to, to_len)?)?;
     }
@@ -143,7 +144,7 @@ pub(super) fn sendmsg(cx: &Ctx<'_>, fd: i32, header: u64, flags: u32) -> Syscall
 
 fn send_header(cx: &Ctx<'_>, file: &File, header: u64, flags: MsgFlags) -> SyscallResult {
     let header: MsgHdr = cx.user().read(header)?;
-    let mut message = Outgoing { creds: Ucred::real(cx.task), ..Outgoing::default() };
+    let mut message = Outgoing { creds: Ucred::real(cx.caller), ..Outgoing::default() };
     let family = SocketFile::of(file)?.socket.family();
     read_control(cx, &header, family, &mut message)?;
     if header.name != 0 && header.name_len != 0 {

@@ -2,13 +2,15 @@
 
 use bitflags::bitflags;
 
-use super::{Ctx, SyscallResult};
+use crate::creds::CAP_SYS_ADMIN;
 use crate::fs::access::Actor;
 use crate::fs::inode::S_IFDIR;
 use crate::fs::mount::{Limits, Mount};
-use crate::fs::path::AT_FDCWD;
-use crate::fs::{Path, special, walk};
-use crate::task::creds::CAP_SYS_ADMIN;
+use crate::fs::path::Path;
+use crate::fs::walk;
+use crate::fs::walk::AT_FDCWD;
+use crate::syscall::context::SyscallResult;
+use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 
 bitflags! {
@@ -98,7 +100,7 @@ pub(super) fn mount(
         return Ok(0);
     }
     let kind = cx.user().read_cstr(kind, 4096, Errno::EINVAL)?;
-    let root = special::virtual_fs(&kind).ok_or(Errno::ENODEV)?;
+    let root = crate::filesystems::virtual_fs(&kind).ok_or(Errno::ENODEV)?;
     if place.inode.kind() != S_IFDIR {
         return Err(Errno::ENOTDIR);
     }

@@ -1,12 +1,16 @@
 //! Making, removing, linking and renaming names.
 
-use super::{Ctx, SyscallResult};
+use crate::creds::{CAP_DAC_READ_SEARCH, CAP_MKNOD};
 use crate::fs::access::Actor;
+use crate::fs::file::OpenFlags;
 use crate::fs::inode::{NodeKind, S_IFBLK, S_IFCHR, S_IFIFO, S_IFMT, S_IFREG, S_IFSOCK};
-use crate::fs::names::{self, RENAME_EXCHANGE, RENAME_NOREPLACE};
-use crate::fs::path::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW};
-use crate::fs::{OpenFlags, Path, walk};
-use crate::task::creds::{CAP_DAC_READ_SEARCH, CAP_MKNOD};
+use crate::fs::names;
+use crate::fs::names::{RENAME_EXCHANGE, RENAME_NOREPLACE};
+use crate::fs::path::Path;
+use crate::fs::walk;
+use crate::fs::walk::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW};
+use crate::syscall::context::SyscallResult;
+use crate::task::context::Ctx;
 use alloc::vec::Vec;
 use machine::errno::{Errno, Result};
 

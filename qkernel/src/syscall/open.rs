@@ -1,11 +1,13 @@
 //! Opening and closing descriptors.
 
-use super::process::read_extensible;
-use super::{Ctx, SyscallResult};
-use crate::fs::OpenFlags;
-use crate::fs::open::{self, How};
-use crate::fs::path::AT_FDCWD;
+use crate::fs::file::OpenFlags;
+use crate::fs::open;
+use crate::fs::open::How;
+use crate::fs::walk::AT_FDCWD;
 use crate::fs::walk::Resolve;
+use crate::syscall::context::SyscallResult;
+use crate::syscall::process::read_extensible;
+use crate::task::context::Ctx;
 use bitflags::bitflags;
 use machine::errno::{Errno, Result};
 use zerocopy::{FromBytes, Immutable, IntoBytes};

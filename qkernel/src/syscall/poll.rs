@@ -3,17 +3,20 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::{Ctx, SyscallResult};
+use crate::fs::file::{File, OpenFlags};
+use crate::fs::host_poll;
 use crate::fs::poll::PollTable;
-use crate::fs::{File, OpenFlags, host_poll};
-use crate::task::limits::RLIMIT_NOFILE;
-use crate::task::signal::Restart;
+use crate::limits::RLIMIT_NOFILE;
+use crate::syscall::context::SyscallResult;
+use crate::task::context::Ctx;
+use crate::task::signal::state::Restart;
 use machine::errno::{Errno, Result};
 use machine::mm::account;
 use machine::sched;
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::Waker;
-use machine::time::{self, NSEC};
+use machine::time;
+use machine::time::NSEC;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// `struct pollfd`.
@@ -77,7 +80,7 @@ fn wait_for<W: Watch>(watched: &mut [W], deadline_ns: Option<u64>) -> Result<usi
         host_poll::look();
         return Ok(scan(watched));
     }
-    let mut table = PollTable::new(Waker::Task(crate::task::current()), PollEvents::all());
+    let mut table = PollTable::new(Waker::Task(crate::task::core::current()), PollEvents::all());
     for one in watched.iter_mut().map(Watch::watched) {
         table.set_events(one.events);
         one.look(Some(&mut table));
@@ -122,7 +125,7 @@ pub fn with_mask<R>(cx: &Ctx<'_>, mask: u64, size: u64, call: impl FnOnce() -> R
     } else {
         return Err(Errno::EINVAL);
     };
-    crate::task::signal::with_temporary_mask(cx.task, mask, call)
+    crate::task::signal::mask::with_temporary_mask(cx.task, mask, call)
 }
 
 /// Gives the time that is left back to the caller, as far as its memory lets us.

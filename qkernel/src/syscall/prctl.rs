@@ -2,11 +2,12 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{Ctx, SyscallResult};
-use crate::task::creds::{
+use crate::creds::{
     CAP_LAST, CAP_SETPCAP, Creds, SECURE_KEEP_CAPS, SECURE_KEEP_CAPS_LOCKED, SECURE_NO_CAP_AMBIENT_RAISE,
 };
-use crate::task::signal::SIGRTMAX;
+use crate::signals::SIGRTMAX;
+use crate::syscall::context::SyscallResult;
+use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 
 const PR_SET_PDEATHSIG: u32 = 1;
@@ -115,7 +116,7 @@ fn set_name(cx: &Ctx<'_>, addr: u64) -> SyscallResult {
 fn change(cx: &Ctx<'_>, how: impl FnOnce(&mut Creds) -> Result<()>) -> SyscallResult {
     let mut new = (*cx.task.creds.get()).clone();
     how(&mut new)?;
-    super::creds::commit(cx, new);
+    crate::syscall::creds::commit(cx, new);
     Ok(0)
 }
 

@@ -1,11 +1,14 @@
 //! Processes and threads: making them, running programs, waiting for them.
 
-use super::{Ctx, KEEP_REGISTERS, SyscallResult};
-use crate::fs::path::{self, AT_FDCWD};
+use crate::fs::walk::AT_FDCWD;
+use crate::syscall::context::{KEEP_REGISTERS, SyscallResult};
 use crate::task::clone::{CloneArgs, CloneFlags, clone_task};
-use crate::task::exec::{self, Program};
-use crate::task::exit::{self, cld_code};
-use crate::task::process::{Report, TREE, Tree};
+use crate::task::context::Ctx;
+use crate::task::exec;
+use crate::task::exec::Program;
+use crate::task::exit;
+use crate::task::exit::cld_code;
+use crate::task::tree::{Report, TREE, Tree};
 use core::sync::atomic::Ordering;
 use machine::errno::{Errno, Result};
 use machine::mm::Pod;
@@ -46,13 +49,13 @@ pub(super) fn clone(
 
 /// `fork(2)`.
 pub(super) fn fork(cx: &Ctx<'_>) -> SyscallResult {
-    clone(cx, u64::from(crate::task::signal::SIGCHLD), 0, 0, 0, 0)
+    clone(cx, u64::from(crate::signals::SIGCHLD), 0, 0, 0, 0)
 }
 
 /// `vfork(2)`.
 pub(super) fn vfork(cx: &Ctx<'_>) -> SyscallResult {
     let flags = CloneFlags::VM | CloneFlags::VFORK;
-    clone(cx, flags.bits() | u64::from(crate::task::signal::SIGCHLD), 0, 0, 0, 0)
+    clone(cx, flags.bits() | u64::from(crate::signals::SIGCHLD), 0, 0, 0, 0)
 }
 
 /// `struct clone_args`.
@@ -124,12 +127,12 @@ pub(super) fn execveat(
     envp: u64,
     flags: u32,
 ) -> SyscallResult {
-    const ALLOWED: u32 = path::AT_EMPTY_PATH | path::AT_SYMLINK_NOFOLLOW;
+    const ALLOWED: u32 = crate::fs::walk::AT_EMPTY_PATH | crate::fs::walk::AT_SYMLINK_NOFOLLOW;
     if flags & !ALLOWED != 0 {
         return Err(Errno::EINVAL);
     }
     let name = cx.user().read_path(path)?;
-    let file = path::open_executable(cx, dirfd, &name, flags)?;
+    let file = crate::fs::open::open_executable(cx, dirfd, &name, flags)?;
     let mut budget = exec::argument_budget(cx);
     let mut args = exec::read_strings(cx, argv, &mut budget)?;
     let env = exec::read_strings(cx, envp, &mut budget)?;
@@ -154,7 +157,7 @@ fn fd_name(dirfd: i32, name: &[u8]) -> alloc::vec::Vec<u8> {
 
 /// `exit(2)`: of this thread alone. The task leaves at the user boundary.
 pub(super) fn exit(cx: &Ctx<'_>, status: i32) -> SyscallResult {
-    cx.task.set_exit_status(exit::exited(status));
+    cx.task.set_exit_status(crate::task::group_exit::exited(status));
     cx.task.set_dying();
     cx.task.call_attention();
     Ok(0)
@@ -162,7 +165,7 @@ pub(super) fn exit(cx: &Ctx<'_>, status: i32) -> SyscallResult {
 
 /// `exit_group(2)`.
 pub(super) fn exit_group(cx: &Ctx<'_>, status: i32) -> SyscallResult {
-    exit::begin_group_exit(cx.process(), exit::exited(status));
+    crate::task::group_exit::begin_group_exit(cx.process(), crate::task::group_exit::exited(status));
     Ok(0)
 }
 
@@ -235,7 +238,7 @@ fn find(tree: &mut Tree, me: u32, who: Who, options: u32) -> Result<Option<Waite
             Who::Pid(wanted) => pid == wanted,
             Who::Group(group) => node.group == group,
         };
-        let clone_child = node.process.exit_signal.load(Ordering::Relaxed) != crate::task::signal::SIGCHLD;
+        let clone_child = node.process.exit_signal.load(Ordering::Relaxed) != crate::signals::SIGCHLD;
         let kind = options & WALL != 0 || clone_child == (options & WCLONE != 0);
         if !matches || !kind {
             continue;
@@ -312,7 +315,7 @@ pub(super) fn waitid(cx: &Ctx<'_>, kind: u32, id: u32, info: u64, options: u32, 
         1 if id != 0 => Who::Pid(id),
         2 if id == 0 => Who::Group(TREE.lock().nodes.get(&cx.process().pid).map_or(0, |node| node.group)),
         2 => Who::Group(id),
-        3 => Who::Pid(super::watch::pid_process(cx, id as i32)?.pid),
+        3 => Who::Pid(crate::syscall::watch::pid_process(cx, id as i32)?.pid),
         _ => return Err(Errno::EINVAL),
     };
     let child = wait(cx, who, options)?;
@@ -333,10 +336,10 @@ fn child_info(child: Option<&Waited>) -> [u32; 32] {
     if let Some(child) = child {
         let (code, status) = match child.report {
             Some(Report::Stopped(signal)) => (CLD_STOPPED, signal as i32),
-            Some(Report::Continued) => (CLD_CONTINUED, crate::task::signal::SIGCONT as i32),
+            Some(Report::Continued) => (CLD_CONTINUED, crate::signals::SIGCONT as i32),
             None => cld_code(child.status),
         };
-        info[0] = crate::task::signal::SIGCHLD;
+        info[0] = crate::signals::SIGCHLD;
         info[2] = code as u32;
         info[4] = child.pid;
         info[5] = child.uid;

@@ -2,10 +2,12 @@
 
 use alloc::vec::Vec;
 
-use super::{Ctx, SyscallResult};
 use crate::config::RW_MAX_BYTES;
-use crate::fs::{At, File, OpenFlags, Whence};
-use crate::task::signal::{self, SIGPIPE, Source};
+use crate::fs::file::{At, File, OpenFlags, Whence};
+use crate::signals::{SIGPIPE, Source};
+use crate::syscall::context::SyscallResult;
+use crate::task::context::Ctx;
+use crate::task::signal;
 use machine::errno::{Errno, Result};
 use machine::mm::IoBuf;
 use zerocopy::{FromBytes, Immutable, IntoBytes};

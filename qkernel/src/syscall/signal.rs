@@ -1,13 +1,18 @@
 //! Signals: dispositions, masks, sending, waiting.
 
-use super::{Ctx, KEEP_REGISTERS, SyscallResult};
-use crate::task::creds::{CAP_KILL, Creds};
-use crate::task::process::{TREE, find_task};
-use crate::task::signal::{
-    self, Action, SIGCONT, SIGRTMAX, Sent, SigInfo, Source, StackT, UNBLOCKABLE, change_alt_stack,
-    change_mask,
-};
-use crate::task::{Process, Task};
+use crate::creds::{CAP_KILL, Creds};
+use crate::signals::{SIGCONT, SIGRTMAX, Source, UNBLOCKABLE};
+use crate::syscall::context::{KEEP_REGISTERS, SyscallResult};
+use crate::task::context::Ctx;
+use crate::task::core::Task;
+use crate::task::process::Process;
+use crate::task::signal;
+use crate::task::signal::action::Action;
+use crate::task::signal::altstack::{StackT, change_alt_stack};
+use crate::task::signal::info::SigInfo;
+use crate::task::signal::mask::change_mask;
+use crate::task::signal::send::Sent;
+use crate::task::tree::{TREE, find_task};
 use alloc::sync::Arc;
 use machine::errno::{Errno, Result};
 use machine::sched;
@@ -24,8 +29,8 @@ fn check_set_size(size: u64) -> Result<()> {
 pub(super) fn rt_sigaction(cx: &Ctx<'_>, number: u32, new: u64, old: u64, size: u64) -> SyscallResult {
     check_set_size(size)?;
     let new: Option<Action> = cx.user().read_opt(new)?;
-    let caught = new.is_some() && number <= SIGRTMAX && signal::bit(number.max(1)) & UNBLOCKABLE != 0;
-    if !signal::is_valid(number) || caught {
+    let caught = new.is_some() && number <= SIGRTMAX && crate::signals::bit(number.max(1)) & UNBLOCKABLE != 0;
+    if !crate::signals::is_valid(number) || caught {
         return Err(Errno::EINVAL);
     }
     let former = match new {
@@ -78,7 +83,7 @@ fn sleep_for_signal() -> SyscallResult {
 pub(super) fn rt_sigtimedwait(cx: &Ctx<'_>, set: u64, info: u64, timeout: u64, size: u64) -> SyscallResult {
     check_set_size(size)?;
     let set: u64 = cx.user().read(set)?;
-    let timeout = super::time::read_timespec_opt(cx, timeout)?;
+    let timeout = crate::syscall::time::read_timespec_opt(cx, timeout)?;
     let deadline = timeout.map(|ns| time::monotonic_ns().saturating_add(ns));
     let taken = signal::wait_for_signal(cx.task, set & !UNBLOCKABLE, deadline)?;
     if info != 0 {
@@ -205,7 +210,7 @@ pub(super) fn kill(cx: &Ctx<'_>, pid: i32, number: u32) -> SyscallResult {
             signal_many(cx, &targets, number)
         }
         pid => {
-            let target = crate::task::process::find_process(pid.unsigned_abs()).or_else(|| {
+            let target = crate::task::tree::find_process(pid.unsigned_abs()).or_else(|| {
                 // As on Linux a thread's id stands for its process.
                 find_task(pid.unsigned_abs()).map(|task| task.process.clone())
             });
@@ -255,7 +260,7 @@ pub(super) fn read_info(cx: &Ctx<'_>, number: u32, info: u64, to_self: bool) -> 
 pub(super) fn rt_sigqueueinfo(cx: &Ctx<'_>, pid: i32, number: u32, info: u64) -> SyscallResult {
     let pid = u32::try_from(pid).unwrap_or(0);
     let source = read_info(cx, number, info, pid == cx.process().pid)?;
-    let target = crate::task::process::find_process(pid).ok_or(Errno::ESRCH)?;
+    let target = crate::task::tree::find_process(pid).ok_or(Errno::ESRCH)?;
     signal_process(cx, &target, number, source)?;
     Ok(0)
 }
@@ -269,17 +274,17 @@ pub(super) fn rt_tgsigqueueinfo(cx: &Ctx<'_>, tgid: i32, tid: i32, number: u32, 
 
 /// `restart_syscall(2)`: goes on with an interrupted sleep.
 pub(super) fn restart_syscall(cx: &Ctx<'_>) -> SyscallResult {
-    use crate::task::signal::Restart;
+    use crate::task::signal::state::Restart;
     let restart = cx.task.restart.lock().take();
     match restart {
         Some(Restart::Sleep { clock, deadline_ns, remainder }) => {
-            super::time::sleep_on(cx, clock, deadline_ns, remainder)
+            crate::syscall::time::sleep_on(cx, clock, deadline_ns, remainder)
         }
         Some(Restart::Futex { addr, value, deadline_ns, bitset, private }) => {
-            super::futex::wait_again(cx, addr, value, deadline_ns, bitset, private)
+            crate::syscall::futex::wait_again(cx, addr, value, deadline_ns, bitset, private)
         }
         Some(Restart::Poll { fds, count, deadline_ns }) => {
-            super::poll::poll_until(cx, fds, count, deadline_ns)
+            crate::syscall::poll::poll_until(cx, fds, count, deadline_ns)
         }
         None => Err(Errno::EINTR),
     }

@@ -3,12 +3,15 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::event::install_pair;
-use super::{Ctx, SyscallResult};
-use crate::fs::{File, OpenFlags, block_on};
-use crate::net::rights::Ucred;
-use crate::net::{self, AF_UNSPEC, SOL_SOCKET, Socket, SocketFile};
-use crate::task::limits::RLIMIT_NOFILE;
+use crate::fs::block::block_on;
+use crate::fs::file::{File, OpenFlags};
+use crate::limits::RLIMIT_NOFILE;
+use crate::net;
+use crate::net::ancillary::Ucred;
+use crate::net::{AF_UNSPEC, SOL_SOCKET, Socket, SocketFile};
+use crate::syscall::context::SyscallResult;
+use crate::syscall::event::install_pair;
+use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 use machine::sched::wait::PollEvents;
 
@@ -34,7 +37,7 @@ pub(super) fn socket(cx: &Ctx<'_>, family: u32, kind: u32, protocol: u32) -> Sys
 /// `socketpair(2)`.
 pub(super) fn socketpair(cx: &Ctx<'_>, family: u32, kind: u32, protocol: u32, ends: u64) -> SyscallResult {
     let (kind, flags) = kind_and_flags(kind)?;
-    let [a, b] = net::new_pair(family, kind, protocol, Ucred::of(cx.task))?;
+    let [a, b] = net::new_pair(family, kind, protocol, Ucred::of(cx.caller))?;
     let pair = (SocketFile::open(cx, a, flags), SocketFile::open(cx, b, flags));
     install_pair(cx, pair, flags.contains(OpenFlags::CLOEXEC), ends)
 }
@@ -115,7 +118,7 @@ pub(super) fn connect(cx: &Ctx<'_>, fd: i32, addr: u64, len: u32) -> SyscallResu
     let address = read_address(cx, addr, len)?;
     let family = address.first_chunk().map(|family| u16::from_ne_bytes(*family)).ok_or(Errno::EINVAL)?;
     let to = if family == AF_UNSPEC { None } else { Some(open.socket.resolve(cx, &address)?) };
-    let creds = Ucred::of(cx.task);
+    let creds = Ucred::of(cx.caller);
     let wait = !file.is_nonblocking();
     match file.blocking(PollEvents::WRITABLE, || open.socket.connect(to.as_ref(), creds, wait)) {
         // Time is up (`SO_SNDTIMEO`); the network goes on by itself.

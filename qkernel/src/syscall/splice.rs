@@ -2,9 +2,11 @@
 
 use alloc::sync::Arc;
 
-use super::{Ctx, SyscallResult};
+use crate::fs::block::block_on;
+use crate::fs::file::{At, File, OpenFlags};
 use crate::fs::pipe::{Pipe, PipeEnd};
-use crate::fs::{At, File, OpenFlags, block_on};
+use crate::syscall::context::SyscallResult;
+use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 use machine::mm::IoBuf;
 use machine::sched::wait::PollEvents;
@@ -200,7 +202,7 @@ pub(super) fn vmsplice(cx: &Ctx<'_>, fd: i32, iov: u64, count: u64, flags: u32) 
     if count > 1024 {
         return Err(Errno::EINVAL);
     }
-    let mut buf = IoBuf::user_pieces(cx.aspace(), super::message::read_pieces(cx, iov, count)?);
+    let mut buf = IoBuf::user_pieces(cx.aspace(), crate::syscall::message::read_pieces(cx, iov, count)?);
     let nonblock = flags & SPLICE_F_NONBLOCK != 0;
     let moved = if file.flags().writable() {
         if nonblock {

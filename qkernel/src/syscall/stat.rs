@@ -3,12 +3,17 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::{Ctx, SyscallResult};
-use crate::fs::access::{self, Actor, Want};
+use crate::creds::{CAP_ALL, Creds};
+use crate::fs::access;
+use crate::fs::access::{Actor, Want};
+use crate::fs::file::File;
+use crate::fs::inode::Stat;
 use crate::fs::inode::{LinkTarget, S_IFIFO, S_IFLNK};
-use crate::fs::path::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW};
-use crate::fs::{File, Path, Stat, walk};
-use crate::task::creds::{CAP_ALL, Creds};
+use crate::fs::path::Path;
+use crate::fs::walk;
+use crate::fs::walk::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW};
+use crate::syscall::context::SyscallResult;
+use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 

@@ -3,13 +3,15 @@
 use alloc::vec;
 use core::sync::atomic::Ordering;
 
-use super::{Ctx, SyscallResult};
 use crate::config::{KERNEL_RELEASE, RW_MAX_BYTES};
-use crate::fs::proc::sys::{UTS_NAME_MAX, domain_name, set_domain_name};
-use crate::fs::proc::system::{KERNEL_VERSION, load_averages, memory};
-use crate::fs::{self, devfs};
-use crate::task::creds::CAP_SYS_ADMIN;
-use crate::task::process::TREE;
+use crate::creds::CAP_SYS_ADMIN;
+use crate::fs::devfs;
+use crate::proc::sys::{UTS_NAME_MAX, domain_name, set_domain_name};
+use crate::proc::system::{KERNEL_VERSION, load_averages, memory};
+use crate::syscall::context::SyscallResult;
+use crate::task::context::Ctx;
+use crate::task::tree::TREE;
+use crate::task::uts;
 use machine::errno::{Errno, Result};
 use machine::mm::IoBuf;
 use machine::platform;
@@ -21,7 +23,7 @@ const UTS_FIELD: usize = UTS_NAME_MAX + 1;
 
 /// `uname(2)`.
 pub(super) fn uname(cx: &Ctx<'_>, to: u64) -> SyscallResult {
-    let (host, domain) = (fs::hostname(), domain_name());
+    let (host, domain) = (uts::hostname(), domain_name());
     let fields: [&[u8]; 6] =
         [b"Linux", &host, KERNEL_RELEASE.as_bytes(), KERNEL_VERSION.as_bytes(), b"x86_64", &domain];
     cx.user().write_bytes(to, &uts_bytes(&fields))?;
@@ -101,7 +103,7 @@ fn read_name(cx: &Ctx<'_>, name: u64, len: i32) -> Result<alloc::vec::Vec<u8>> {
 
 /// `sethostname(2)`.
 pub(super) fn sethostname(cx: &Ctx<'_>, name: u64, len: i32) -> SyscallResult {
-    fs::set_hostname(&read_name(cx, name, len)?);
+    uts::set_hostname(&read_name(cx, name, len)?);
     Ok(0)
 }
 

@@ -5,13 +5,15 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Ctx, FromArg, SyscallResult, unknown};
-use super::{
+use crate::syscall::context::{FromArg, SyscallResult};
+use crate::syscall::unknown::unknown;
+use crate::syscall::{
     attr, creds, descriptor, dir, event, futex, jobs, limits, lock, memory, message, mount, names, open,
     poll, prctl, process, rw, sched, signal, socket, splice, stat, system, time, timer, transfer, watch,
     xattr,
 };
-use crate::task::Task;
+use crate::task::context::Ctx;
+use crate::task::core::Task;
 
 static STRACE: AtomicBool = AtomicBool::new(false);
 

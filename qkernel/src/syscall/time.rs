@@ -1,12 +1,15 @@
 //! Clocks, sleeps and interval timers.
 
-use super::{Ctx, SyscallResult};
+use crate::syscall::context::SyscallResult;
 use crate::task::clock::Clock;
-use crate::task::itimer::{self, Setting, Which};
-use crate::task::signal::Restart;
+use crate::task::context::Ctx;
+use crate::task::itimer;
+use crate::task::signal::state::Restart;
+use crate::task::timers::{Setting, Which};
 use machine::errno::{Errno, Result};
 use machine::sched;
-use machine::time::{self, NSEC};
+use machine::time;
+use machine::time::NSEC;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// `struct timespec`.

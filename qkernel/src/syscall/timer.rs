@@ -2,13 +2,14 @@
 
 use alloc::sync::Arc;
 
-use super::time::Timespec;
-use super::{Ctx, SyscallResult};
+use crate::syscall::context::SyscallResult;
+use crate::syscall::time::Timespec;
 use crate::task::clock::Clock;
-use crate::task::itimer::Setting;
-use crate::task::posix_timer::{self, Notify};
-use crate::task::process::find_task;
-use crate::task::signal;
+use crate::task::context::Ctx;
+use crate::task::posix_timer;
+use crate::task::timers::Notify;
+use crate::task::timers::Setting;
+use crate::task::tree::find_task;
 use machine::errno::{Errno, Result};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -53,7 +54,7 @@ fn notify(cx: &Ctx<'_>, event: &SigEvent) -> Result<Option<Notify>> {
         }
         _ => return Err(Errno::EINVAL),
     };
-    if !signal::is_valid(event.signal) {
+    if !crate::signals::is_valid(event.signal) {
         return Err(Errno::EINVAL);
     }
     Ok(Some(Notify { signal: event.signal, value: Some(event.value), task }))
@@ -64,7 +65,7 @@ pub(super) fn timer_create(cx: &Ctx<'_>, clock: i32, event: u64, id: u64) -> Sys
     let clock = Clock::for_timer(cx.task, clock)?;
     let notify = match cx.user().read_opt::<SigEvent>(event)? {
         Some(event) => notify(cx, &event)?,
-        None => Some(Notify { signal: signal::SIGALRM, value: None, task: None }),
+        None => Some(Notify { signal: crate::signals::SIGALRM, value: None, task: None }),
     };
     let made = posix_timer::create(cx.process(), clock, notify)?;
     cx.user().write(id, &made).inspect_err(|_| {

@@ -4,15 +4,16 @@
 use alloc::sync::Arc;
 use alloc::vec;
 
-use super::rw::written;
-use super::{Ctx, SyscallResult};
 use crate::config::RW_MAX_BYTES;
 use crate::fs::file::limit_write;
-use crate::fs::hostfs::HostFile;
+use crate::fs::file::{At, File, OpenFlags, Whence};
+use crate::fs::hostfs::file::HostFile;
 use crate::fs::inode::{S_IFDIR, S_IFIFO, S_IFREG, S_IFSOCK};
 use crate::fs::stream::HostStream;
-use crate::fs::{At, File, OpenFlags, Whence};
 use crate::net::SocketFile;
+use crate::syscall::context::SyscallResult;
+use crate::syscall::rw::written;
+use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 use machine::host;
 use machine::mm::IoBuf;
@@ -237,7 +238,7 @@ pub(super) fn fallocate(cx: &Ctx<'_>, fd: i32, mode: u32, offset: i64, len: i64)
         _ => return Err(Errno::ENODEV),
     }
     let end = offset.checked_add(len).filter(|end| *end <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
-    if mode & KEEP_SIZE == 0 && end > cx.limit(crate::task::limits::RLIMIT_FSIZE) {
+    if mode & KEEP_SIZE == 0 && end > cx.limit(crate::limits::RLIMIT_FSIZE) {
         return Err(Errno::EFBIG);
     }
     file.ops.allocate(&file, mode, offset, len).map(|()| 0)

@@ -2,17 +2,18 @@
 
 use alloc::sync::Arc;
 
-use super::event::{COMMON, install, only};
-use super::poll::duration_ns;
-use super::{Ctx, SyscallResult};
-use crate::fs::OpenFlags;
+use crate::fs::file::OpenFlags;
 use crate::fs::memfd::{F_SEAL_EXEC, F_SEAL_SEAL, MemFile};
-use crate::fs::pidfd::PidFile;
-use crate::fs::signalfd::SignalFile;
 use crate::fs::timerfd::{Clock, Setting, TimerFile};
-use crate::task::Process;
-use crate::task::process::{find_process, find_task};
-use crate::task::signal::Source;
+use crate::signals::Source;
+use crate::syscall::context::SyscallResult;
+use crate::syscall::event::{COMMON, install, only};
+use crate::syscall::poll::duration_ns;
+use crate::task::context::Ctx;
+use crate::task::pidfd::PidFile;
+use crate::task::process::Process;
+use crate::task::signalfd::SignalFile;
+use crate::task::tree::{find_process, find_task};
 use machine::errno::{Errno, Result};
 use machine::time::NSEC;
 
@@ -100,9 +101,9 @@ pub(super) fn pidfd_send_signal(
     let source = if info == 0 {
         Source::User { pid: cx.process().pid, uid: cx.task.creds.get().uid }
     } else {
-        super::signal::read_info(cx, number, info, Arc::ptr_eq(&target, cx.process()))?
+        crate::syscall::signal::read_info(cx, number, info, Arc::ptr_eq(&target, cx.process()))?
     };
-    super::signal::signal_process(cx, &target, number, source)?;
+    crate::syscall::signal::signal_process(cx, &target, number, source)?;
     Ok(0)
 }
 

@@ -3,12 +3,16 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::{Ctx, SyscallResult};
-use crate::fs::access::{self, Actor, Want};
+use crate::creds::{CAP_SYS_ADMIN, Creds};
+use crate::fs::access;
+use crate::fs::access::{Actor, Want};
+use crate::fs::file::OpenFlags;
 use crate::fs::inode::{S_IFDIR, S_IFREG, S_ISVTX};
-use crate::fs::path::AT_FDCWD;
-use crate::fs::{OpenFlags, Path, walk};
-use crate::task::creds::{CAP_SYS_ADMIN, Creds};
+use crate::fs::path::Path;
+use crate::fs::walk;
+use crate::fs::walk::AT_FDCWD;
+use crate::syscall::context::SyscallResult;
+use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 
 const NAME_MAX_BYTES: usize = 255;

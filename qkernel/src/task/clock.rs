@@ -2,8 +2,10 @@
 
 use alloc::sync::Arc;
 
-use super::process::{find_process, find_task};
-use super::{Process, Task, itimer, usage};
+use crate::task::core::Task;
+use crate::task::process::Process;
+use crate::task::tree::{find_process, find_task};
+use crate::task::usage;
 use machine::errno::{Errno, Result};
 use machine::time;
 
@@ -84,7 +86,7 @@ impl Clock {
             Self::Monotonic => time::monotonic_ns(),
             Self::Boot => time::boottime_ns(),
             Self::Process(process, user_only) => {
-                let (user, total) = itimer::cpu_times(process);
+                let (user, total) = crate::task::timers::cpu_times(process);
                 if *user_only { user } else { total }
             }
             Self::Thread(task, user_only) => {

@@ -5,13 +5,15 @@ use alloc::sync::Arc;
 use bitflags::bitflags;
 use core::sync::atomic::Ordering;
 
-use super::exit::VforkDone;
-use super::process::{Node, Process, TREE};
-use super::{Task, TaskParts};
-use crate::fs::OpenFlags;
-use crate::fs::pidfd::PidFile;
-use crate::syscall::Ctx;
-use crate::task::limits::{self, RLIMIT_NPROC};
+use crate::fs::file::OpenFlags;
+use crate::limits;
+use crate::limits::RLIMIT_NPROC;
+use crate::task::context::Ctx;
+use crate::task::core::{Task, TaskParts};
+use crate::task::pidfd::PidFile;
+use crate::task::process::Process;
+use crate::task::tree::{Node, TREE};
+use crate::task::vfork::VforkDone;
 use alloc::vec::Vec;
 use machine::errno::{Errno, Result};
 use machine::mm::account;
@@ -122,6 +124,7 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
         signals,
         context,
         comm,
+        main: me.thread.sched.main(),
     };
     let child = Task::new(tid, parts)?;
     child.policy.inherit(&me.policy);

@@ -1,20 +1,23 @@
 //! `execve(2)`: programs, scripts and interpreters; the initial stack.
 
+use crate::task::signal::deliver::after_exec;
 use abi::layout::USER_MAX;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use super::creds::Creds;
-use super::elf::{HEADER_BYTES, Header, Image};
-use super::process::TREE;
-use super::{Task, exit, futex, set_id, signal};
 use crate::config::{ARG_MAX_BYTES, ARG_STRLEN_MAX};
-use crate::fs::access::{self, Want};
-use crate::fs::{File, path};
-use crate::syscall::Ctx;
-use crate::task::limits::RLIMIT_STACK;
+use crate::creds::Creds;
+use crate::fs::access;
+use crate::fs::access::Want;
+use crate::fs::file::File;
+use crate::limits::RLIMIT_STACK;
+use crate::task::context::Ctx;
+use crate::task::core::Task;
+use crate::task::elf::{HEADER_BYTES, Header, Image};
+use crate::task::tree::TREE;
+use crate::task::{futex, set_id};
 use machine::errno::{Errno, Result};
 use machine::mm::account;
 use machine::mm::aspace::Layout;
@@ -108,7 +111,8 @@ fn load(cx: &Ctx<'_>, mut program: Program) -> Result<Loaded> {
                 args.push(program.name.clone());
                 args.extend(program.args.drain(..).skip(1));
                 program.args = args;
-                program.file = path::open_executable(cx, path::AT_FDCWD, &interpreter, 0)?;
+                program.file =
+                    crate::fs::open::open_executable(cx, crate::fs::walk::AT_FDCWD, &interpreter, 0)?;
                 program.name = interpreter;
             }
         }
@@ -195,7 +199,7 @@ fn open_interpreter(cx: &Ctx<'_>, file: &File, offset: u64, len: u64) -> Result<
     if file.read_at(offset, &mut name)? != len || name.pop() != Some(0) {
         return Err(Errno::ENOEXEC);
     }
-    let file = path::open_executable(cx, path::AT_FDCWD, &name, 0)?;
+    let file = crate::fs::open::open_executable(cx, crate::fs::walk::AT_FDCWD, &name, 0)?;
     let mut head = [0u8; HEADER_BYTES];
     if file.read_at(0, &mut head)? != HEADER_BYTES {
         return Err(Errno::ENOEXEC);
@@ -472,13 +476,13 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     task.set_files(Some(files.clone()));
     files.close_for_exec();
     process.sighand.set(process.sighand.get().reset_for_exec());
-    signal::after_exec(task);
+    after_exec(task);
     futex::release_robust_list(task, cx.user());
     process.timers.lock().delete_posix();
     change_creds(task, &loaded);
     task.creds.set(Arc::new(loaded.creds));
     // The end of a program says nothing to the parent of another.
-    process.exit_signal.store(signal::SIGCHLD, Ordering::Relaxed);
+    process.exit_signal.store(crate::signals::SIGCHLD, Ordering::Relaxed);
     *process.exe.lock() = Some(loaded.file);
     process.programs.fetch_add(1, Ordering::Relaxed);
     set_comm(task, &loaded.name);
@@ -528,5 +532,5 @@ fn set_comm(task: &Task, name: &[u8]) {
 
 /// The wait status of a process whose first program could not be run: as shells report it.
 pub fn failure_status(error: Errno) -> i32 {
-    exit::exited(if error == Errno::ENOENT { 127 } else { 126 })
+    crate::task::group_exit::exited(if error == Errno::ENOENT { 127 } else { 126 })
 }

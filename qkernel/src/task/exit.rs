@@ -1,56 +1,16 @@
 //! How tasks and processes end, and how parents hear of it.
 
+use crate::task::signal::send::{leave_task, send_to_process};
+use crate::task::signal::stop::{discards_children, leave_session, parent_died};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::Ordering;
 
-use super::process::{Process, TREE, call_attention};
-use super::{Task, futex, signal};
+use crate::task::core::Task;
+use crate::task::futex;
+use crate::task::process::Process;
+use crate::task::tree::TREE;
 use machine::mm::UserMemory;
-use machine::sched::wait::WaitQueue;
-
-/// What a `vfork(2)` parent waits for.
-pub struct VforkDone {
-    done: AtomicBool,
-    queue: WaitQueue,
-}
-
-impl VforkDone {
-    /// Not done yet.
-    pub fn new() -> Arc<Self> {
-        Arc::new(Self { done: AtomicBool::new(false), queue: WaitQueue::new() })
-    }
-    /// The child has its own memory now, or has ended.
-    pub fn complete(&self) {
-        self.done.store(true, Ordering::SeqCst);
-        self.queue.wake_all();
-    }
-    /// Waits for the child; a signal that kills the parent ends the wait.
-    pub fn wait(&self, task: &Arc<Task>) {
-        let over = || self.done.load(Ordering::SeqCst) || task.process.is_exiting() || task.is_dying();
-        while !over() {
-            // Other signals wait until the child is done.
-            self.queue.wait_uninterruptible(over);
-        }
-    }
-}
-
-/// The wait status of a normal end.
-pub const fn exited(code: i32) -> i32 {
-    (code & 0xff) << 8
-}
-
-/// Makes a whole process end with this wait status (the first one counts).
-pub fn begin_group_exit(process: &Arc<Process>, status: i32) {
-    process.group_exit.lock().get_or_insert(status);
-    call_attention(process);
-    let tasks: Vec<Arc<Task>> = process.tasks.lock().clone();
-    for task in tasks {
-        if let Some(vfork) = task.vfork_wait.lock().clone() {
-            vfork.queue.wake_all();
-        }
-    }
-}
 
 /// Ends the current task: gives up what it holds and, if it is the last of its process, ends the process. The caller
 /// leaves for the scheduler afterwards.
@@ -58,7 +18,7 @@ pub fn exit_task(task: &Arc<Task>, status: i32) {
     release_user_state(task);
     leave_memory(task);
     task.set_files(None);
-    signal::leave_task(task);
+    leave_task(task);
     let process = &task.process;
     *process.ended_comm.lock() = *task.comm.lock();
     let (last, status) = {
@@ -111,7 +71,7 @@ fn end_process(process: &Arc<Process>, status: i32) {
     if process.pid == 1 {
         machine::host::exit(status);
     }
-    signal::leave_session(process);
+    leave_session(process);
     let mut orphans = Vec::new();
     {
         let mut tree = TREE.lock();
@@ -124,7 +84,7 @@ fn end_process(process: &Arc<Process>, status: i32) {
         for child in children {
             if let Some(node) = tree.nodes.get_mut(&child) {
                 node.process.parent.store(heir, Ordering::Relaxed);
-                node.process.exit_signal.store(signal::SIGCHLD, Ordering::Relaxed);
+                node.process.exit_signal.store(crate::signals::SIGCHLD, Ordering::Relaxed);
                 orphans.push((node.process.clone(), node.exit_status.is_some()));
             }
             if let Some(heir) = tree.nodes.get_mut(&heir) {
@@ -133,24 +93,24 @@ fn end_process(process: &Arc<Process>, status: i32) {
         }
     }
     for (orphan, ended) in orphans {
-        signal::parent_died(&orphan, process);
+        parent_died(&orphan, process);
         if ended {
             tell_parent(&orphan);
         }
     }
-    crate::fs::pidfd::process_ended(process.pid);
-    match process.entrant.load(Ordering::Relaxed) {
-        0 => tell_parent(process),
-        id => {
+    crate::task::pidfd::process_ended(process.pid);
+    match process.on_end.get() {
+        None => tell_parent(process),
+        Some(tell) => {
             // Nobody inside waits for it.
             reap(process.pid);
-            crate::boot::entrant::ended(id, status);
+            tell(status);
         }
     }
 }
 
 /// The nearest subreaper above, or the first process.
-fn find_heir(tree: &super::process::Tree, mut at: u32) -> u32 {
+fn find_heir(tree: &crate::task::tree::Tree, mut at: u32) -> u32 {
     while let Some(node) = tree.nodes.get(&at) {
         if node.process.is_subreaper.load(Ordering::Relaxed) && node.exit_status.is_none() {
             return at;
@@ -172,16 +132,22 @@ fn tell_parent(process: &Arc<Process>) {
     let same_program =
         process.parents_programs.load(Ordering::Relaxed) == parent.programs.load(Ordering::Relaxed);
     let exit_signal =
-        if same_program { process.exit_signal.load(Ordering::Relaxed) } else { signal::SIGCHLD };
-    if exit_signal == signal::SIGCHLD && signal::discards_children(&parent) {
+        if same_program { process.exit_signal.load(Ordering::Relaxed) } else { crate::signals::SIGCHLD };
+    if exit_signal == crate::signals::SIGCHLD && discards_children(&parent) {
         reap(process.pid);
     }
     if exit_signal != 0 {
         let (code, value) = cld_code(status);
         let (user_ticks, system_ticks) = process.cpu_ticks();
-        let source =
-            signal::Source::Child { code, pid: process.pid, uid, status: value, user_ticks, system_ticks };
-        signal::send_to_process(&parent, exit_signal, source);
+        let source = crate::signals::Source::Child {
+            code,
+            pid: process.pid,
+            uid,
+            status: value,
+            user_ticks,
+            system_ticks,
+        };
+        send_to_process(&parent, exit_signal, source);
     }
     parent.child_wait.wake_all();
 }

@@ -1,13 +1,15 @@
 //! Out of memory: the process that holds most is killed, be it frames or kernel memory, before the host has to act.
 
+use crate::task::signal::send::kill_process;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use super::process::TREE;
-use super::{Process, Task, signal};
-use crate::task::limits::TASK_BYTES;
+use crate::limits::TASK_BYTES;
+use crate::task::core::Task;
+use crate::task::process::Process;
+use crate::task::tree::TREE;
 use machine::log::RateLimit;
 use machine::mm::account::SANDBOX;
 use machine::mm::{PAGE, account, frames};
@@ -87,7 +89,7 @@ fn kill_largest(task: &Arc<Task>) {
     }
     *VICTIM.lock() =
         Victim { process: Arc::downgrade(process), until_ns: monotonic_ns().saturating_add(PATIENCE_NS) };
-    signal::kill_process(process, signal::SIGKILL);
+    kill_process(process, crate::signals::SIGKILL);
 }
 
 fn owner(process: &Arc<Process>) -> u32 {

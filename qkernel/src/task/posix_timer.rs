@@ -3,19 +3,20 @@
 //! A periodic timer goes on when its signal is taken, not when it runs out: so it never sends faster than signals are
 //! handled, and what was missed meanwhile is its overrun.
 
-use alloc::collections::BTreeMap;
+use crate::task::signal::send::send;
 use alloc::sync::{Arc, Weak};
 
-use super::Task;
-use super::clock::Clock;
-use super::itimer::{self, Setting, next_period, remaining};
-use super::limits::RLIMIT_SIGPENDING;
-use super::process::Process;
-use super::signal::{self, Sent, SigInfo, Source};
+use crate::limits::RLIMIT_SIGPENDING;
+use crate::signals::Source;
+use crate::task::clock::Clock;
+use crate::task::process::Process;
+use crate::task::signal::info::SigInfo;
+use crate::task::signal::send::Sent;
+use crate::task::timers::{Notify, PosixTimer, PosixTimers, Setting, next_period};
 use machine::errno::{Errno, Result};
 use machine::mm::account;
-use machine::sched::timer::{self, Alarm, Timer};
-use machine::time;
+use machine::sched::timer;
+use machine::sched::timer::Alarm;
 
 /// A timer whose signal is ignored looks again this much later at the earliest.
 const IGNORED_PERIOD_MIN_NS: u64 = 4_000_000;
@@ -23,56 +24,6 @@ const IGNORED_PERIOD_MIN_NS: u64 = 4_000_000;
 const TIMERS_MAX: usize = 65_536;
 /// What one takes of kernel memory, with its alarm and its signal.
 const TIMER_BYTES: usize = 1024;
-
-/// What is sent when a timer runs out.
-pub struct Notify {
-    pub signal: u32,
-    /// `si_value`; `None`: the timer's id.
-    pub value: Option<u64>,
-    /// The thread it goes to; `None`: to the process.
-    pub task: Option<Weak<Task>>,
-}
-
-struct PosixTimer {
-    clock: Clock,
-    /// `None`: it only counts down.
-    notify: Option<Notify>,
-    /// Monotonic, or for a clock of processor time in that; 0: off.
-    due_ns: u64,
-    /// The time of the real-time clock it was set to, which counts even if that clock is set; 0: none.
-    real_ns: u64,
-    interval_ns: u64,
-    /// Changes with every setting, so that an alarm that is firing meanwhile knows it is void.
-    generation: u64,
-    armed: Option<Timer>,
-    /// Its signal is pending.
-    waiting: bool,
-    /// Of the signal that was taken last.
-    overrun: u32,
-}
-
-/// A process's POSIX timers.
-#[derive(Default)]
-pub struct PosixTimers {
-    timers: BTreeMap<u32, PosixTimer>,
-    next_id: u32,
-}
-
-impl PosixTimers {
-    /// Deletes all.
-    pub fn clear(&mut self) {
-        self.timers.clear();
-    }
-
-    /// Whether one is armed on processor time.
-    pub fn watches_cpu(&self) -> bool {
-        self.timers.values().any(|timer| timer.due_ns != 0 && timer.clock.is_cpu())
-    }
-
-    fn get(&mut self, id: u32) -> Result<&mut PosixTimer> {
-        self.timers.get_mut(&id).ok_or(Errno::EINVAL)
-    }
-}
 
 struct TimerAlarm {
     process: Weak<Process>,
@@ -98,11 +49,6 @@ impl Alarm for TimerAlarm {
 }
 
 impl PosixTimer {
-    /// The time its `due_ns` is compared with.
-    fn now(&self) -> u64 {
-        if self.clock.is_cpu() { self.clock.now() } else { time::monotonic_ns() }
-    }
-
     /// It has run out: sends its signal. The caller holds the timers' lock, so that nothing comes any more once a
     /// program has turned the timer off.
     fn expire(&mut self, process: &Arc<Process>, id: u32) {
@@ -130,18 +76,6 @@ impl PosixTimer {
             self.armed = Some(timer::alarm_at(self.due_ns, Arc::new(alarm)));
         }
     }
-
-    fn setting(&self) -> Setting {
-        let now = self.now();
-        let due = if self.interval_ns != 0 && self.due_ns != 0 && self.due_ns <= now {
-            next_period(self.due_ns, self.interval_ns, now).0
-        } else {
-            self.due_ns
-        };
-        // One that only counts down isn't turned off when it has run out.
-        let over = self.interval_ns == 0 && due <= now && self.notify.is_none();
-        Setting { value_ns: if over { 0 } else { remaining(due, now) }, interval_ns: self.interval_ns }
-    }
 }
 
 impl Notify {
@@ -149,9 +83,9 @@ impl Notify {
         let value = self.value.unwrap_or(u64::from(id));
         let info = SigInfo { signal: self.signal, source: Source::Timer { id, overrun: 0, value } };
         match &self.task {
-            None => signal::send(process, None, info),
+            None => send(process, None, info),
             Some(task) => match task.upgrade() {
-                Some(task) => signal::send(process, Some(&task), info),
+                Some(task) => send(process, Some(&task), info),
                 None => Sent::Ignored,
             },
         }
@@ -207,7 +141,7 @@ pub fn set(process: &Arc<Process>, id: u32, new: Setting, absolute: bool) -> Res
         timer.arm(process, id);
         old
     };
-    itimer::update_watch(process);
+    crate::task::timers::update_watch(process);
     Ok(old)
 }
 

@@ -1,17 +1,22 @@
 //! Processes: thread groups, and the tree of parents, process groups and sessions.
 
-use alloc::collections::BTreeMap;
-use alloc::sync::{Arc, Weak};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-use super::Task;
-use super::itimer::{self, Timers};
-use super::limits::Limits;
-use super::signal::{PendingSignals, SigHand, StopState};
-use crate::fs::{File, Terminal};
+use crate::fs::file::File;
+use crate::limits::Limits;
+use crate::task::core::Task;
+use crate::task::signal::action::SigHand;
+use crate::task::signal::queue::PendingSignals;
+use crate::task::signal::stop_state::StopState;
+use crate::task::timers::Timers;
 use machine::sched::wait::WaitQueue;
-use machine::sync::{Shared, SpinLock};
+use machine::sync::{Once, Shared, SpinLock};
+
+/// Is told the wait status of a process that has ended.
+pub type EndWatch = Box<dyn Fn(i32) + Send + Sync>;
 
 /// A thread group.
 pub struct Process {
@@ -38,8 +43,8 @@ pub struct Process {
     /// The first process of a container: signals that it does not handle do nothing to it, as in a pid namespace of
     /// Linux, but for those of its own faults.
     pub is_protected: AtomicBool,
-    /// The id by which it came in from outside; 0: it was born here.
-    pub entrant: AtomicU64,
+    /// Set for one that an exec from outside made: it has no parent that waits for it, and its end is told to this.
+    pub on_end: Once<EndWatch>,
     /// How far a stop has got.
     pub stop: SpinLock<StopState>,
     /// Woken when the group continues, or ends.
@@ -72,95 +77,6 @@ pub struct Process {
     pub ended_comm: SpinLock<[u8; 16]>,
 }
 
-/// What state change a process has to tell its parent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Report {
-    /// Stopped by this signal.
-    Stopped(u32),
-    Continued,
-}
-
-/// A process's place in the tree.
-pub struct Node {
-    pub process: Arc<Process>,
-    pub children: Vec<u32>,
-    pub group: u32,
-    pub session: u32,
-    /// Wait status once all threads have ended; the node goes when it is waited for.
-    pub exit_status: Option<i32>,
-    /// A stop or continue nobody has waited for yet.
-    pub report: Option<Report>,
-    /// Ids of the real user, as `waitid(2)` reports them.
-    pub uid: u32,
-}
-
-impl Node {
-    /// The parent's id.
-    pub fn parent(&self) -> u32 {
-        self.process.parent.load(Ordering::Relaxed)
-    }
-}
-
-/// The session's terminal and its foreground group.
-#[derive(Clone)]
-pub struct SessionTerminal {
-    pub terminal: Arc<dyn Terminal>,
-}
-
-/// All processes and threads. One lock: the tree is small and changes rarely.
-pub struct Tree {
-    pub nodes: BTreeMap<u32, Node>,
-    pub tasks: BTreeMap<u32, Weak<Task>>,
-    pub terminals: BTreeMap<u32, SessionTerminal>,
-    next_id: u32,
-}
-
-/// The process tree.
-pub static TREE: SpinLock<Tree> = SpinLock::new(Tree {
-    nodes: BTreeMap::new(),
-    tasks: BTreeMap::new(),
-    terminals: BTreeMap::new(),
-    next_id: 1,
-});
-
-/// Largest id (`kernel.pid_max`).
-pub const PID_MAX: u32 = 4_194_304;
-
-impl Tree {
-    /// An id that no task, process, group or session uses.
-    pub fn new_id(&mut self) -> u32 {
-        loop {
-            let id = self.next_id;
-            self.next_id = if id >= PID_MAX { 300 } else { id + 1 };
-            let used = self.tasks.contains_key(&id)
-                || self.nodes.contains_key(&id)
-                || self.terminals.contains_key(&id)
-                || (id < self.next_id
-                    && self.nodes.values().any(|node| node.group == id || node.session == id));
-            if !used {
-                return id;
-            }
-        }
-    }
-
-    /// The processes of a group.
-    pub fn group_members(&self, group: u32) -> Vec<Arc<Process>> {
-        self.nodes.values().filter(|node| node.group == group).map(|node| node.process.clone()).collect()
-    }
-
-    /// Whether no member of the group has a parent in another group of the same session.
-    pub fn is_orphaned(&self, group: u32, except: u32) -> bool {
-        !self.nodes.iter().any(|(pid, node)| {
-            node.group == group
-                && *pid != except
-                && node.exit_status.is_none()
-                && self.nodes.get(&node.parent()).is_some_and(|parent| {
-                    parent.session == node.session && parent.group != group && parent.exit_status.is_none()
-                })
-        })
-    }
-}
-
 impl Process {
     /// A process without threads yet.
     pub fn new(pid: u32, sighand: Arc<SigHand>, limits: Limits) -> Arc<Self> {
@@ -177,7 +93,7 @@ impl Process {
             leader_status: AtomicI32::new(0),
             stopped: AtomicBool::new(false),
             is_protected: AtomicBool::new(false),
-            entrant: AtomicU64::new(0),
+            on_end: Once::new(),
             stop: SpinLock::new(StopState::default()),
             stop_wait: WaitQueue::new(),
             timers: SpinLock::new(Timers::default()),
@@ -188,7 +104,7 @@ impl Process {
             programs: AtomicU32::new(0),
             parents_programs: AtomicU32::new(0),
             oom_score_adj: AtomicI32::new(0),
-            exit_signal: AtomicU32::new(super::signal::SIGCHLD),
+            exit_signal: AtomicU32::new(crate::signals::SIGCHLD),
             ended_user: AtomicU64::new(0),
             ended_system: AtomicU64::new(0),
             children_user: AtomicU64::new(0),
@@ -196,7 +112,7 @@ impl Process {
             start_ns: machine::time::boottime_ns(),
             ended_comm: SpinLock::new([0; 16]),
         });
-        itimer::update_watch(&process);
+        crate::task::timers::update_watch(&process);
         process
     }
 
@@ -221,16 +137,6 @@ impl Process {
         }
         (user, system)
     }
-}
-
-/// The task with this id.
-pub fn find_task(tid: u32) -> Option<Arc<Task>> {
-    TREE.lock().tasks.get(&tid).and_then(Weak::upgrade)
-}
-
-/// The process with this id, ended or not.
-pub fn find_process(pid: u32) -> Option<Arc<Process>> {
-    TREE.lock().nodes.get(&pid).map(|node| node.process.clone())
 }
 
 /// Wakes every task of the process that sleeps interruptibly and makes it look at its state.

@@ -4,12 +4,13 @@
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use super::Task;
-use super::creds::{CAP_SETUID, Creds, SECURE_NOROOT};
-use super::process::TREE;
+use crate::creds::{CAP_SETUID, Creds, SECURE_NOROOT};
+use crate::fs::access;
+use crate::fs::file::File;
 use crate::fs::inode::{S_ISGID, S_ISUID};
 use crate::fs::mount::Limits;
-use crate::fs::{File, access};
+use crate::task::core::Task;
+use crate::task::tree::TREE;
 use machine::errno::Result;
 
 /// Credentials behind an `execve(2)`.
@@ -94,7 +95,7 @@ pub fn stays_dumpable(old: &Creds, new: &Creds) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::creds::{CAP_ALL, CAP_CHOWN};
+    use crate::creds::{CAP_ALL, CAP_CHOWN};
 
     const ROOTS: Given = Given { uid: Some(0), gid: None };
 

@@ -2,7 +2,8 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{Process, Task};
+use crate::task::core::Task;
+use crate::task::process::Process;
 use machine::mm::AddressSpace;
 use machine::time;
 

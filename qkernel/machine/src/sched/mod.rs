@@ -136,6 +136,11 @@ impl SchedState {
         self.uses_reserve.store(true, Ordering::Relaxed);
     }
 
+    /// What the task does.
+    pub fn main(&self) -> fn() {
+        self.main
+    }
+
     /// Whether it is the task that runs on this CPU.
     pub fn is_current(&self) -> bool {
         core::ptr::eq(this_cpu().running.load(Ordering::Relaxed), self)

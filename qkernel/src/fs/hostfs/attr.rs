@@ -1,15 +1,18 @@
 //! Attributes of host nodes: asked once where the sandbox alone changes them, and kept right as it does.
 
-use abi::hostcall::{self as hc, HostStat, SetAttr};
+use abi::hostcall as hc;
+use abi::hostcall::{HostStat, SetAttr};
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::HostInode;
-use crate::fs::Stat;
 use crate::fs::access::{SET_ID, mode_after_write};
+use crate::fs::caller;
+use crate::fs::hostfs::HostInode;
+use crate::fs::inode::Stat;
 use crate::fs::inode::{AttrChange, S_IFLNK, S_IFREG, SetTime};
 use machine::errno::{Errno, Result};
-use machine::host::{self, Handle};
+use machine::host;
+use machine::host::Handle;
 use machine::time;
 
 /// How long what a walk has just seen counts as current where the host may change files, in nanoseconds.
@@ -127,7 +130,7 @@ impl HostInode {
     /// even where it stays: the host goes by what the VMM may, not by what the task may.
     pub fn content_changed(&self, before: Option<(u32, u32)>, open: &Handle) {
         if let Some((mode, gid)) = before {
-            let mode = mode_after_write(&crate::task::current().creds.get(), mode, gid);
+            let mode = mode_after_write(&caller::current().creds(), mode, gid);
             let _ = self.change(&AttrChange { mode: Some(mode), ..AttrChange::default() }, Some(open));
         }
     }

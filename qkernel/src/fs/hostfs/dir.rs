@@ -3,11 +3,12 @@
 use abi::hostcall::{HostStat, SET_GID, SET_MODE, SET_UID, SetAttr};
 use alloc::sync::Arc;
 
-use super::{HostInode, Place, host_inode, with_room};
-use crate::fs::OpenFlags;
+use crate::fs::file::OpenFlags;
+use crate::fs::hostfs::{HostInode, Place, host_inode, with_room};
 use crate::fs::inode::{Inode, NewNode, NodeKind, S_IFDIR, S_IFIFO, S_IFLNK, S_IFSOCK};
 use machine::errno::{Errno, Result};
-use machine::host::{self, Handle};
+use machine::host;
+use machine::host::Handle;
 
 impl HostInode {
     pub(super) fn is_at(&self, dir: &Arc<dyn Inode>, name: &[u8]) -> bool {

@@ -5,13 +5,15 @@ use alloc::vec;
 use core::any::Any;
 use core::sync::atomic::Ordering;
 
-use super::{HostInode, attr};
+use crate::fs::file::{At, DirEntry, File, FileOps, Whence};
 use crate::fs::file::{append_position, seek_in_dir, seek_in_file};
+use crate::fs::hostfs::{HostInode, attr};
+use crate::fs::inode::Stat;
 use crate::fs::inode::{AttrChange, S_IFDIR, S_IFREG};
-use crate::fs::{At, DirEntry, File, FileOps, Stat, Whence};
 use machine::errno::{Errno, Result};
 use machine::file;
-use machine::host::{self, Handle};
+use machine::host;
+use machine::host::Handle;
 use machine::mm::copies;
 use machine::mm::window::HostFileMap;
 use machine::mm::{IoBuf, MemoryObject};

@@ -6,8 +6,8 @@
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
 
-use super::HostInode;
-use crate::fs::OpenFlags;
+use crate::fs::file::OpenFlags;
+use crate::fs::hostfs::HostInode;
 use crate::fs::inode::S_IFREG;
 use machine::host::Handle;
 use machine::sync::SpinLock;

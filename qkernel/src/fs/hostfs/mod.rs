@@ -7,7 +7,7 @@
 
 mod attr;
 mod dir;
-mod file;
+pub mod file;
 mod kept;
 
 use abi::hostcall::HostStat;
@@ -18,17 +18,20 @@ use core::any::Any;
 use core::sync::atomic::{AtomicU32, Ordering};
 use hashbrown::HashMap;
 
-use super::inode::{
+use crate::fs::file::{FileOps, OpenFlags};
+use crate::fs::hostfs::attr::Attr;
+use crate::fs::hostfs::kept::Kept;
+use crate::fs::inode::Stat;
+use crate::fs::inode::{
     Attachment, AttrChange, CachePolicy, Inode, LinkTarget, NewNode, NodeKind, S_IFBLK, S_IFCHR, S_IFDIR,
     S_IFIFO, S_IFLNK, S_IFMT, S_IFREG,
 };
-use super::{FileOps, OpenFlags, Stat, dentry, special};
-use attr::Attr;
+use crate::fs::{dentry, special};
 pub use attr::to_stat;
 pub use file::HostFile;
-use kept::Kept;
 use machine::errno::{Errno, Result};
-use machine::host::{self, Handle};
+use machine::host;
+use machine::host::Handle;
 use machine::mm::window::HostFileMap;
 use machine::sync::{Mutex, Once, SpinLock};
 

@@ -6,10 +6,10 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::ptr;
 
-use super::{Content, TmpInode};
+use crate::fs::file::{DirEntry, File};
 use crate::fs::inode::S_IFDIR;
 use crate::fs::names::RENAME_EXCHANGE;
-use crate::fs::{DirEntry, File};
+use crate::fs::tmpfs::{Content, TmpInode};
 use machine::errno::{Errno, Result};
 use machine::mm::account::Charge;
 use machine::sync::SpinLock;

@@ -3,11 +3,13 @@
 use alloc::sync::Arc;
 use core::any::Any;
 
-use super::{Content, TmpInode};
 use crate::fs::access;
+use crate::fs::caller;
+use crate::fs::file::{At, DirEntry, File, FileOps, Whence};
 use crate::fs::file::{append_position, limit_write, seek_in_dir, seek_in_file};
+use crate::fs::inode::Stat;
 use crate::fs::inode::{Inode, S_IFDIR};
-use crate::fs::{At, DirEntry, File, FileOps, Stat, Whence};
+use crate::fs::tmpfs::{Content, TmpInode};
 use machine::errno::{Errno, Result};
 use machine::mm::{IoBuf, MemoryObject, PAGE, PageStore, frames};
 
@@ -38,7 +40,7 @@ impl TmpFile {
         self.inode.modified();
         let mut meta = self.inode.meta.lock();
         if meta.mode & access::SET_ID != 0 {
-            meta.mode = access::mode_after_write(&crate::task::current().creds.get(), meta.mode, meta.gid);
+            meta.mode = access::mode_after_write(&caller::current().creds(), meta.mode, meta.gid);
         }
     }
 }

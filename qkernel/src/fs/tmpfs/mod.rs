@@ -11,12 +11,14 @@ use alloc::vec::Vec;
 use core::any::Any;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::inode::{
+use crate::fs::file::{FileOps, OpenFlags};
+use crate::fs::inode::Stat;
+use crate::fs::inode::{
     Attachment, AttrChange, Inode, LinkTarget, NewNode, NodeKind, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO,
     S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, S_ISGID, SetTime,
 };
-use super::{FileOps, OpenFlags, Stat, special};
-use dir::Entries;
+use crate::fs::special;
+use crate::fs::tmpfs::dir::Entries;
 use machine::errno::{Errno, Result};
 use machine::mm::account::Charge;
 use machine::mm::{PAGE, PageStore, Quota, frames};

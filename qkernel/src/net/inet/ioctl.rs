@@ -1,6 +1,6 @@
-//! `ioctl(2)` of internet sockets: queues and the urgent mark. What they say of interfaces is in [`super::super::interfaces`].
+//! `ioctl(2)` of internet sockets: queues and the urgent mark. What they say of interfaces is in [`crate::net::interfaces`].
 
-use crate::syscall::Ctx;
+use crate::fs::caller::CallerCtx;
 use machine::errno::{Errno, Result};
 use machine::host::Handle;
 use machine::socket as hs;
@@ -11,7 +11,7 @@ const SIOCATMARK: u32 = 0x8905;
 const SIOCOUTQNSD: u32 = 0x894b;
 
 /// Answers a request; `ENOTTY` for those that are not the family's.
-pub fn ioctl(cx: &Ctx<'_>, socket: &Handle, request: u32, arg: u64) -> Result<u64> {
+pub fn ioctl(cx: &CallerCtx<'_>, socket: &Handle, request: u32, arg: u64) -> Result<u64> {
     match request {
         SIOCINQ | SIOCOUTQ | SIOCATMARK | SIOCOUTQNSD => {
             let number = hs::query(socket, request)?;

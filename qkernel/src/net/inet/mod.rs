@@ -11,19 +11,20 @@ use alloc::vec::Vec;
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use super::inbox::{ReceiveHow, Received};
-use super::options::Options;
-use super::rights::Ucred;
-use super::{
+use crate::creds::CAP_NET_BIND_SERVICE;
+use crate::fs::caller::CallerCtx;
+use crate::fs::poll::PollTable;
+use crate::fs::readiness::{Direction, Moment, Readiness};
+use crate::net::ancillary::Ucred;
+use crate::net::inbox::{ReceiveHow, Received};
+use crate::net::options::Options;
+use crate::net::{
     AF_INET, AF_UNSPEC, Destination, MsgFlags, Outgoing, SOCK_DGRAM, SOCK_RAW, SOCK_STREAM, SOL_SOCKET,
     Socket,
 };
-use crate::fs::poll::PollTable;
-use crate::fs::readiness::{Direction, Moment, Readiness};
-use crate::syscall::Ctx;
-use crate::task::creds::CAP_NET_BIND_SERVICE;
 use machine::errno::{Errno, Result};
-use machine::host::{self, Handle};
+use machine::host;
+use machine::host::Handle;
 use machine::mm::IoBuf;
 use machine::sched::wait::PollEvents;
 use machine::socket as hs;
@@ -243,9 +244,9 @@ const HOST_SEND: MsgFlags = MsgFlags::OOB
     .union(MsgFlags::FASTOPEN);
 
 /// `EACCES` for a port that is for the privileged.
-fn check_port(cx: &Ctx<'_>, address: &[u8]) -> Result<()> {
+fn check_port(cx: &CallerCtx<'_>, address: &[u8]) -> Result<()> {
     let port = address.get(2..).and_then(<[u8]>::first_chunk).map_or(0, |port| u16::from_be_bytes(*port));
-    if port == 0 || port >= FREE_PORTS || cx.task.creds.get().has(CAP_NET_BIND_SERVICE) {
+    if port == 0 || port >= FREE_PORTS || cx.caller.creds().has(CAP_NET_BIND_SERVICE) {
         return Ok(());
     }
     Err(Errno::EACCES)
@@ -264,12 +265,12 @@ impl Socket for InetSocket {
         self.protocol
     }
 
-    fn bind(&self, cx: &Ctx<'_>, addr: &[u8]) -> Result<()> {
+    fn bind(&self, cx: &CallerCtx<'_>, addr: &[u8]) -> Result<()> {
         check_port(cx, addr)?;
         hs::bind(&self.handle, addr)
     }
 
-    fn listen(&self, _cx: &Ctx<'_>, backlog: usize) -> Result<()> {
+    fn listen(&self, _cx: &CallerCtx<'_>, backlog: usize) -> Result<()> {
         hs::listen(&self.handle, backlog)?;
         self.listening.store(true, Ordering::Relaxed);
         self.readiness.touched();
@@ -288,11 +289,11 @@ impl Socket for InetSocket {
         Ok(Arc::new(socket))
     }
 
-    fn resolve(&self, _cx: &Ctx<'_>, addr: &[u8]) -> Result<Destination> {
+    fn resolve(&self, _cx: &CallerCtx<'_>, addr: &[u8]) -> Result<Destination> {
         Ok(Destination::Address(addr.into()))
     }
 
-    fn destination(&self, cx: &Ctx<'_>, addr: &[u8]) -> Result<Option<Destination>> {
+    fn destination(&self, cx: &CallerCtx<'_>, addr: &[u8]) -> Result<Option<Destination>> {
         self.resolve(cx, addr).map(Some)
     }
 
@@ -454,7 +455,7 @@ impl Socket for InetSocket {
         }
     }
 
-    fn ioctl(&self, cx: &Ctx<'_>, request: u32, arg: u64) -> Result<u64> {
+    fn ioctl(&self, cx: &CallerCtx<'_>, request: u32, arg: u64) -> Result<u64> {
         ioctl::ioctl(cx, &self.handle, request, arg)
     }
 

@@ -1,6 +1,6 @@
 //! Unix sockets without a guest.
 
-use super::*;
+use crate::net::unix::*;
 
 fn two(kind: u32) -> [Arc<UnixSocket>; 2] {
     pair(kind, 0, Ucred { pid: 1, uid: 2, gid: 3 }).unwrap()

@@ -14,11 +14,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use super::Task;
+use crate::task::core::Task;
 use abi::layout::USER_MAX;
 use machine::errno::{Errno, Result};
 use machine::mm::UserMemory;
-use machine::sched::{self, Runnable};
+use machine::sched;
+use machine::sched::Runnable;
 use machine::sync::SpinLock;
 
 /// `FUTEX_BITSET_MATCH_ANY`.

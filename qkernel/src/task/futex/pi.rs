@@ -7,12 +7,13 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
-use super::{BUCKET_BITS, Key, OWNER_DIED, TID_MASK, WAITERS};
-use crate::task::Task;
-use crate::task::process::TREE;
+use crate::task::core::Task;
+use crate::task::futex::{BUCKET_BITS, Key, OWNER_DIED, TID_MASK, WAITERS};
+use crate::task::tree::TREE;
 use machine::errno::{Errno, Result};
 use machine::mm::UserMemory;
-use machine::sched::{self, Runnable};
+use machine::sched;
+use machine::sched::Runnable;
 use machine::sync::SpinLock;
 
 const WAITING: u8 = 0;

@@ -3,8 +3,8 @@
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
-use super::{OWNER_DIED, TID_MASK, WAITERS, wake_address};
-use crate::task::Task;
+use crate::task::core::Task;
+use crate::task::futex::{OWNER_DIED, TID_MASK, WAITERS, wake_address};
 use machine::errno::Result;
 use machine::mm::UserMemory;
 
@@ -38,7 +38,7 @@ pub fn release_robust_list(task: &Arc<Task>, user: &UserMemory) {
     if pending & !1 != 0 {
         let _ = release(task, user, word_of(pending), Kind { pi: pending & 1 != 0, pending: true });
     }
-    super::pi::owner_ended(task.tid());
+    crate::task::futex::pi::owner_ended(task.tid());
 }
 
 /// What kind of entry a list has.

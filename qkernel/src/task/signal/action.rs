@@ -2,11 +2,7 @@
 
 use alloc::sync::Arc;
 
-use super::{
-    SIGCHLD, SIGCONT, SIGRTMAX, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH, UNBLOCKABLE, bit,
-    forget_signals,
-};
-use crate::task::Process;
+use crate::signals::{SIGCHLD, SIGCONT, SIGRTMAX, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH, bit};
 use machine::sync::SpinLock;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -23,7 +19,7 @@ pub const SA_ONSTACK: u64 = 0x0800_0000;
 pub const SA_RESTART: u64 = 0x1000_0000;
 pub const SA_NODEFER: u64 = 0x4000_0000;
 pub const SA_RESETHAND: u64 = 0x8000_0000;
-const SA_KNOWN: u64 = SA_NOCLDSTOP
+pub(super) const SA_KNOWN: u64 = SA_NOCLDSTOP
     | SA_NOCLDWAIT
     | SA_SIGINFO
     | SA_RESTORER
@@ -57,7 +53,9 @@ pub enum DefaultAction {
 impl DefaultAction {
     /// The action of a signal.
     pub fn of(signal: u32) -> Self {
-        use super::{SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGQUIT, SIGSEGV, SIGSYS, SIGTRAP, SIGXCPU, SIGXFSZ};
+        use crate::signals::{
+            SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGQUIT, SIGSEGV, SIGSYS, SIGTRAP, SIGXCPU, SIGXFSZ,
+        };
         match signal {
             SIGCHLD | SIGURG | SIGWINCH => Self::Ignore,
             SIGCONT => Self::Continue,
@@ -142,23 +140,10 @@ impl SigHand {
     }
 }
 
-/// `sigaction(2)` of the process: replaces a disposition. A signal that is ignored from now on is not pending any more.
-pub fn set_action(process: &Process, signal: u32, mut action: Action) -> Action {
-    action.mask &= !UNBLOCKABLE;
-    action.flags &= SA_KNOWN;
-    let sighand = process.sighand.get();
-    let mut shared = process.pending.lock();
-    let old = sighand.set(signal, action);
-    if action.ignores(signal) {
-        forget_signals(process, &mut shared, bit(signal));
-    }
-    old
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::{SIGKILL, SIGTERM, SIGUSR1, SIGUSR2};
     use super::*;
+    use crate::signals::{SIGKILL, SIGTERM, SIGUSR1, SIGUSR2};
 
     #[test]
     fn exec_keeps_what_is_ignored_and_resets_handlers() {

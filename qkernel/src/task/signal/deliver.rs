@@ -4,10 +4,16 @@ use alloc::sync::Arc;
 use core::ops::ControlFlow;
 use core::sync::atomic::Ordering;
 
-use super::action::{Action, DefaultAction, SA_RESETHAND, SA_RESTART, SIG_DFL, SIG_IGN};
-use super::fault::force;
-use super::{AltStack, SIGSEGV, STOPPING, SigInfo, Source, bit, frame, kill_process, restore_mask, stop};
-use crate::task::{Task, exit, itimer};
+use crate::signals::{SIGSEGV, STOPPING, Source, bit};
+use crate::task::core::Task;
+use crate::task::signal::action::{Action, DefaultAction, SA_RESETHAND, SA_RESTART, SIG_DFL, SIG_IGN};
+use crate::task::signal::altstack::AltStack;
+use crate::task::signal::fault::force;
+use crate::task::signal::info::SigInfo;
+use crate::task::signal::mask::restore_mask;
+use crate::task::signal::send::kill_process;
+use crate::task::signal::{frame, stop};
+use crate::task::{exit, itimer};
 use machine::errno::Errno;
 
 const RESTART_SYSCALL: u64 = 219;

@@ -3,9 +3,12 @@
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
-use super::action::{Action, SIG_DFL};
-use super::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP, SigInfo, Source, bit};
-use crate::task::{Task, oom};
+use crate::signals::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP, Source, bit};
+use crate::task::core::Task;
+use crate::task::oom;
+use crate::task::signal::action::{Action, SIG_DFL};
+use crate::task::signal::facts::Facts;
+use crate::task::signal::info::SigInfo;
 use machine::mm::Fault;
 
 const SEGV_MAPERR: i32 = 1;
@@ -22,14 +25,6 @@ const FPE_FLTRES: i32 = 6;
 const FPE_FLTINV: i32 = 7;
 const PAGE_FAULT: u64 = 14;
 const GENERAL_PROTECTION: u64 = 13;
-
-/// What a handler's context says of the last fault.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Facts {
-    pub trap: u64,
-    pub error: u64,
-    pub cr2: u64,
-}
 
 /// A fault of the current task; `error` is the processor's error code.
 pub fn raise_fault(task: &Arc<Task>, fault: Fault, error: u64) {

@@ -3,12 +3,15 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::action::{Action, SA_NODEFER, SA_ONSTACK, SA_RESTORER};
-use super::altstack::{AltStack, StackT, change_alt_stack};
-use super::fault::Facts;
-use super::info::SIGINFO_BYTES;
-use super::{SigInfo, UNBLOCKABLE, bit, fpu, set_blocked};
-use crate::task::Task;
+use crate::signals::{UNBLOCKABLE, bit};
+use crate::task::core::Task;
+use crate::task::signal::action::{Action, SA_NODEFER, SA_ONSTACK, SA_RESTORER};
+use crate::task::signal::altstack::{AltStack, StackT, change_alt_stack};
+use crate::task::signal::facts::Facts;
+use crate::task::signal::fpu;
+use crate::task::signal::info::SIGINFO_BYTES;
+use crate::task::signal::info::SigInfo;
+use crate::task::signal::mask::set_blocked;
 use abi::run::UserRegs;
 use machine::errno::{Errno, Result};
 use machine::mm::UserMemory;
@@ -272,8 +275,8 @@ fn restore_registers(regs: &mut UserRegs, machine: &SigContext) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{SIGUSR1, Source};
     use super::*;
+    use crate::signals::{SIGUSR1, Source};
 
     fn alternate(sp: u64, size: u64) -> AltStack {
         let stack = StackT { sp, flags: 0, pad: 0, size };

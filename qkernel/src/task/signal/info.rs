@@ -1,7 +1,7 @@
 //! `siginfo_t`.
 
-use super::Source;
-use crate::task::usage::ticks_to_ns;
+use crate::signals::Source;
+use machine::time::ticks_to_ns;
 
 /// Bytes of a `siginfo_t`.
 pub const SIGINFO_BYTES: usize = 128;

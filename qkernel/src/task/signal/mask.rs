@@ -2,8 +2,9 @@
 
 use alloc::sync::Arc;
 
-use super::{UNBLOCKABLE, send::retarget};
-use crate::task::Task;
+use crate::signals::UNBLOCKABLE;
+use crate::task::core::Task;
+use crate::task::signal::send::retarget;
 use machine::errno::{Errno, Result};
 
 const SIG_BLOCK: u32 = 0;

@@ -4,19 +4,22 @@
 //! signals of any of its threads holds it. Inside it, in this order: the thread list, a task's [`TaskSignals`], the
 //! dispositions. The process tree is locked before it or not at all.
 
-mod action;
-mod altstack;
-mod deliver;
-mod fault;
-mod fpu;
-mod frame;
-mod info;
-mod mask;
-mod queue;
-mod send;
-mod stop;
+pub mod action;
+pub mod altstack;
+pub mod deliver;
+pub mod facts;
+pub mod fault;
+pub mod fpu;
+pub mod frame;
+pub mod info;
+pub mod mask;
+pub mod queue;
+pub mod send;
+pub mod state;
+pub mod stop;
+pub mod stop_state;
 
-pub use action::{Action, DefaultAction, SIG_DFL, SIG_IGN, SigHand, set_action};
+pub use action::{Action, DefaultAction, SIG_DFL, SIG_IGN, SigHand};
 pub use altstack::{AltStack, StackT, change_alt_stack};
 pub use deliver::{after_exec, call_interrupted, deliver_pending, refuse_frame};
 pub use fault::{raise_bad_instruction_pointer, raise_exception, raise_fault};
@@ -26,122 +29,8 @@ pub use mask::{change_mask, restore_mask, set_blocked, set_temporary_mask, with_
 pub use queue::PendingSignals;
 pub use send::{
     Sent, forget_signals, has_pending, is_blocked_or_ignored, kill_process, leave_task, pending_set, send,
-    send_to_foreground, send_to_group, send_to_process, send_to_task, signal_queue, take_pending,
+    send_to_foreground, send_to_group, send_to_process, send_to_task, set_action, signal_queue, take_pending,
     wait_for_signal,
 };
-pub use stop::{StopState, discards_children, leave_session, parent_died};
-
-pub use super::itimer::Timers;
-use machine::errno::Errno;
-
-pub const SIGHUP: u32 = 1;
-pub const SIGINT: u32 = 2;
-pub const SIGQUIT: u32 = 3;
-pub const SIGILL: u32 = 4;
-pub const SIGTRAP: u32 = 5;
-pub const SIGABRT: u32 = 6;
-pub const SIGBUS: u32 = 7;
-pub const SIGFPE: u32 = 8;
-pub const SIGKILL: u32 = 9;
-pub const SIGUSR1: u32 = 10;
-pub const SIGSEGV: u32 = 11;
-pub const SIGUSR2: u32 = 12;
-pub const SIGPIPE: u32 = 13;
-pub const SIGALRM: u32 = 14;
-pub const SIGTERM: u32 = 15;
-pub const SIGCHLD: u32 = 17;
-pub const SIGCONT: u32 = 18;
-pub const SIGSTOP: u32 = 19;
-pub const SIGTSTP: u32 = 20;
-pub const SIGTTIN: u32 = 21;
-pub const SIGTTOU: u32 = 22;
-pub const SIGURG: u32 = 23;
-pub const SIGXCPU: u32 = 24;
-pub const SIGXFSZ: u32 = 25;
-pub const SIGVTALRM: u32 = 26;
-pub const SIGPROF: u32 = 27;
-pub const SIGWINCH: u32 = 28;
-pub const SIGIO: u32 = 29;
-pub const SIGPWR: u32 = 30;
-pub const SIGSYS: u32 = 31;
-/// First real-time signal: these queue.
-pub const SIGRTMIN: u32 = 32;
-/// Largest signal number.
-pub const SIGRTMAX: u32 = 64;
-
-/// The bit of a signal in a set.
-pub const fn bit(signal: u32) -> u64 {
-    // A number that is no signal's has a bit of some sort, as on the processor.
-    1u64.wrapping_shl(signal.wrapping_sub(1))
-}
-
-/// Whether this is a signal's number (0 is none).
-pub const fn is_valid(signal: u32) -> bool {
-    signal >= 1 && signal <= SIGRTMAX
-}
-
-/// Signals that cannot be blocked, ignored or caught.
-pub const UNBLOCKABLE: u64 = bit(SIGKILL) | bit(SIGSTOP);
-/// Signals that stop a process by default.
-const STOPPING: u64 = bit(SIGSTOP) | bit(SIGTSTP) | bit(SIGTTIN) | bit(SIGTTOU);
-/// Signals an instruction causes; they are taken before all others.
-const SYNCHRONOUS: u64 = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGFPE) | bit(SIGSYS);
-
-/// Where a signal comes from; becomes `siginfo_t`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// The kernel, without further facts (`SI_KERNEL`).
-    Kernel,
-    /// `kill(2)` by this process and user (`SI_USER`).
-    User { pid: u32, uid: u32 },
-    /// `tgkill(2)` (`SI_TKILL`).
-    Thread { pid: u32, uid: u32 },
-    /// `sigqueue(3)` and other user-made codes.
-    Queue { code: i32, pid: u32, uid: u32, value: u64 },
-    /// A POSIX timer (`SI_TIMER`).
-    Timer { id: u32, overrun: u32, value: u64 },
-    /// A child changed state (`CLD_*`).
-    Child { code: i32, pid: u32, uid: u32, status: i32, user_ticks: u64, system_ticks: u64 },
-    /// A fault at an address (`SEGV_*`, `BUS_*`, `FPE_*`, `ILL_*`, `TRAP_*`).
-    Fault { code: i32, addr: u64 },
-    /// I/O is possible (`POLL_*`).
-    Poll { code: i32, band: i64, fd: i32 },
-    /// A system call the kernel refuses (`SYS_SECCOMP`).
-    Syscall { addr: u64, number: i32 },
-}
-
-/// What goes on after an interrupted sleep (`restart_syscall(2)`).
-#[derive(Clone, Debug)]
-pub enum Restart {
-    /// `nanosleep`, `clock_nanosleep`: until this monotonic time; the remainder goes to this address.
-    Sleep { clock: i32, deadline_ns: u64, remainder: u64 },
-    /// `poll(2)` until this monotonic time.
-    Poll { fds: u64, count: u32, deadline_ns: Option<u64> },
-    /// `FUTEX_WAIT` until this monotonic time.
-    Futex { addr: u64, value: u32, deadline_ns: u64, bitset: u32, private: bool },
-}
-
-/// A task's own part of signal state.
-#[derive(Default)]
-pub struct TaskSignals {
-    pub blocked: u64,
-    pub pending: PendingSignals,
-    /// The mask that comes back once a call that had its own (`ppoll`, `sigsuspend`) is over.
-    saved_mask: Option<u64>,
-    /// What `sigtimedwait(2)` waits for just now, blocked or not.
-    waiting_for: u64,
-    pub alt_stack: AltStack,
-    /// The call a signal interrupted: how it may be restarted, and its number.
-    interrupted: Option<(Errno, u64)>,
-    /// The last fault, as handlers see it.
-    fault: fault::Facts,
-}
-
-impl TaskSignals {
-    /// What a clone of a task starts with: the same mask, nothing pending. A clone in the same memory
-    /// (`reset_alt_stack`) starts without an alternate stack.
-    pub fn fork(&self, reset_alt_stack: bool) -> Self {
-        let alt_stack = if reset_alt_stack { AltStack::default() } else { self.alt_stack };
-        Self { blocked: self.saved_mask.unwrap_or(self.blocked), alt_stack, ..Default::default() }
-    }
-}
+pub use state::{Restart, TaskSignals};
+pub use stop::{discards_children, leave_session, parent_died};

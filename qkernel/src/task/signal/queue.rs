@@ -3,7 +3,8 @@
 use alloc::collections::VecDeque;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{SIGRTMIN, SYNCHRONOUS, SigInfo, Source, bit};
+use crate::signals::{SIGRTMIN, SYNCHRONOUS, Source, bit};
+use crate::task::signal::info::SigInfo;
 
 /// Queued signals in the whole sandbox.
 static QUEUED: AtomicUsize = AtomicUsize::new(0);
@@ -122,8 +123,8 @@ impl PendingSignals {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{SIGHUP, SIGSEGV, SIGUSR1};
     use super::*;
+    use crate::signals::{SIGHUP, SIGSEGV, SIGUSR1};
 
     fn queued(signal: u32, value: u64) -> SigInfo {
         SigInfo { signal, source: Source::Queue { code: -1, pid: 1, uid: 0, value } }

@@ -4,11 +4,16 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use super::action::{DefaultAction, SIG_DFL};
-use super::{PendingSignals, SIGCONT, SIGKILL, STOPPING, SigInfo, Source, UNBLOCKABLE, bit, is_valid, stop};
-use crate::task::limits::RLIMIT_SIGPENDING;
-use crate::task::process::{TREE, find_process};
-use crate::task::{Process, Task, exit, itimer};
+use crate::limits::RLIMIT_SIGPENDING;
+use crate::signals::{SIGCONT, SIGKILL, STOPPING, Source, UNBLOCKABLE, bit, is_valid};
+use crate::task::core::Task;
+use crate::task::itimer;
+use crate::task::process::Process;
+use crate::task::signal::action::{Action, DefaultAction, SA_KNOWN, SIG_DFL};
+use crate::task::signal::info::SigInfo;
+use crate::task::signal::queue::PendingSignals;
+use crate::task::signal::stop;
+use crate::task::tree::{TREE, find_process};
 use machine::errno::{Errno, Result};
 use machine::sched;
 use machine::sched::wait::WaitQueue;
@@ -67,7 +72,7 @@ pub fn send_to_foreground(signal: u32) {
 
 /// Ends a process as by an uncatchable signal.
 pub fn kill_process(process: &Arc<Process>, signal: u32) {
-    exit::begin_group_exit(process, signal.cast_signed());
+    crate::task::group_exit::begin_group_exit(process, signal.cast_signed());
 }
 
 /// Sends a signal to a process, or to one of its tasks alone.
@@ -240,4 +245,17 @@ pub(super) fn retarget(process: &Process, except: &Task, set: u64) {
 pub fn leave_task(task: &Task) {
     let blocked = task.signals.lock().blocked & !UNBLOCKABLE;
     retarget(&task.process, task, !blocked);
+}
+
+/// `sigaction(2)` of the process: replaces a disposition. A signal that is ignored from now on is not pending any more.
+pub fn set_action(process: &Process, signal: u32, mut action: Action) -> Action {
+    action.mask &= !UNBLOCKABLE;
+    action.flags &= SA_KNOWN;
+    let sighand = process.sighand.get();
+    let mut shared = process.pending.lock();
+    let old = sighand.set(signal, action);
+    if action.ignores(signal) {
+        forget_signals(process, &mut shared, bit(signal));
+    }
+    old
 }

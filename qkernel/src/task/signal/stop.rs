@@ -3,28 +3,16 @@
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
-use super::action::{SA_NOCLDSTOP, SA_NOCLDWAIT, SIG_IGN};
-use super::{SIGCHLD, SIGCONT, SIGHUP, SIGSTOP, Source, send_to_group, send_to_process};
-use crate::task::process::{Report, TREE, Tree, call_attention};
-use crate::task::{Process, Task};
+use crate::signals::{SIGCHLD, SIGCONT, SIGHUP, SIGSTOP, Source};
+use crate::task::core::Task;
+use crate::task::process::Process;
+use crate::task::process::call_attention;
+use crate::task::signal::action::{SA_NOCLDSTOP, SA_NOCLDWAIT, SIG_IGN};
+use crate::task::signal::send::{send_to_group, send_to_process};
+use crate::task::tree::{Report, TREE, Tree};
 
 const CLD_STOPPED: i32 = 5;
 const CLD_CONTINUED: i32 = 6;
-
-/// How far the stop of a process has got. Guarded by its own lock inside the signal lock.
-#[derive(Default)]
-pub struct StopState {
-    /// A stop signal was taken and nothing has continued the process since.
-    requested: bool,
-    /// The signal that stopped it.
-    signal: u32,
-    /// Changes with every stop and continue.
-    generation: u64,
-    /// Threads that have come to rest in this generation.
-    at_rest: usize,
-    /// The parent was told.
-    reported: bool,
-}
 
 /// A process was continued; what its parent hears.
 #[derive(Clone, Copy)]

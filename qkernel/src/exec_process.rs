@@ -1,0 +1,256 @@
+//! Exec'd processes: what `dormouse exec` runs in a sandbox that runs already.
+//!
+//! An exec'd process leads a session of its own. Its parent's id is 0 and nobody waits for it: the kernel itself removes it
+//! from the process tree when it ends, and its children go to the first process. The VMM knows it by an id. The kernel
+//! reports once that its program runs and once that it has ended, or once that it could not be run.
+
+use abi::boot::EXEC_RECORDS_MAX;
+use abi::hostcall::{REPORT_EXEC_ENDED, REPORT_EXEC_FAILED, REPORT_EXEC_STARTED, STIRRED_BY_EXEC};
+use alloc::borrow::Cow;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+
+use crate::fs::file::FileTable;
+use crate::hibernate;
+use crate::hibernate::idle;
+use crate::launch::{find_program, new_leader, reason};
+use crate::limits;
+use crate::setup;
+use crate::signals::Source;
+use crate::spec::Spec;
+use crate::task::context::Ctx;
+use crate::task::core::Task;
+use crate::task::process::Process;
+use crate::task::signal;
+use crate::task::terminal::Terminal;
+use crate::task::tree::TREE;
+use crate::task::{exec, oom};
+use crate::tty::{Tty, console};
+use machine::errno::{Errno, Result};
+use machine::host;
+use machine::mm::AddressSpace;
+use machine::sched::pause;
+use machine::sync::SpinLock;
+
+/// Exit code of failures that are not the program's.
+const EXIT_FAILURE: u8 = 125;
+/// What a small program takes of kernel memory.
+const PROGRAM_BYTES: usize = 1 << 20;
+/// As much of `/etc/passwd` is looked at.
+const PASSWD_MAX: usize = 256 << 10;
+
+struct ExecProcess {
+    process: Weak<Process>,
+    console: Option<Weak<Tty>>,
+    /// What it becomes; taken by itself.
+    spec: Option<Spec>,
+    /// Its wait status, while its console has still something to show.
+    status: Option<i32>,
+}
+
+static PROCESSES: SpinLock<BTreeMap<u64, ExecProcess>> = SpinLock::new(BTreeMap::new());
+
+/// Why an exec'd process does not come to run its program: an exit code, and the reason.
+type Failure = (u8, Cow<'static, str>);
+
+fn failed(what: &str, error: Errno) -> Failure {
+    (EXIT_FAILURE, format!("{what}: {}", reason(error)).into())
+}
+
+/// Lets a process in, whose records have up to `len` bytes. `is_woken`: if the sandbox sleeps, somebody else wakes it.
+pub fn admit(id: u64, len: i64, is_woken: bool) {
+    idle::stirred();
+    let room = if TREE.lock().tasks.len() >= limits::tasks_max() + limits::TASKS_RESERVE {
+        Err(Errno::EAGAIN)
+    } else {
+        Ok(())
+    };
+    match room.and_then(|()| take_spec(id, len)).and_then(|spec| new_process(id, spec)) {
+        Ok(task) => task.start(),
+        // Nobody is there any more to be told.
+        Err(Errno::ESRCH) => return,
+        Err(error) => {
+            let why = match error {
+                Errno::EAGAIN => "it has as many tasks as it may have, or too little memory",
+                _ => "too little memory; give the sandbox more",
+            };
+            host::report_exec(REPORT_EXEC_FAILED, id, EXIT_FAILURE.into(), why);
+        }
+    }
+    if !is_woken {
+        hibernate::stir(STIRRED_BY_EXEC);
+    }
+}
+
+fn take_spec(id: u64, len: i64) -> Result<Spec> {
+    let len = u64::try_from(len).ok().filter(|len| *len <= EXEC_RECORDS_MAX).ok_or(Errno::E2BIG)?;
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len as usize).map_err(|_| Errno::ENOMEM)?;
+    bytes.resize(len as usize, 0);
+    let got = host::exec_take(id, &mut bytes)?;
+    Ok(Spec::parse(&bytes[..got]))
+}
+
+fn new_process(id: u64, spec: Spec) -> Result<Arc<Task>> {
+    let context = setup::context_of(&spec).ok_or(Errno::ENOENT)?;
+    let task = new_leader(&spec, None, context, FileTable::new(), enter)?;
+    task.process.on_end.call_once(|| Box::new(move |status| ended(id, status)));
+    task.thread.sched.allow_reserve();
+    let (process, spec) = (Arc::downgrade(&task.process), Some(spec));
+    let process = ExecProcess { process, console: None, spec, status: None };
+    PROCESSES.lock().insert(id, process);
+    Ok(task)
+}
+
+/// Whether one has come in and not begun.
+pub fn is_any_waiting() -> bool {
+    PROCESSES.lock().values().any(|process| process.spec.is_some())
+}
+
+/// What an exec'd process does before it is a program.
+fn enter(task: &Arc<Task>) {
+    // One that comes into a sleeping sandbox touches nothing until that is awake.
+    while pause::rest() {}
+    let Some(id) = id_of(&task.process) else { return };
+    let Some(spec) = PROCESSES.lock().get_mut(&id).and_then(|process| process.spec.take()) else { return };
+    oom::make_room(task, PROGRAM_BYTES);
+    match begin(task, id, spec) {
+        Ok(()) => host::report_exec(REPORT_EXEC_STARTED, id, task.process.pid.into(), ""),
+        // It was killed from inside before it came so far.
+        Err(_) if task.process.is_exiting() => {
+            host::report_exec(REPORT_EXEC_STARTED, id, task.process.pid.into(), "");
+        }
+        Err((code, why)) => {
+            PROCESSES.lock().remove(&id);
+            crate::task::group_exit::begin_group_exit(
+                &task.process,
+                crate::task::group_exit::exited(code.into()),
+            );
+            host::report_exec(REPORT_EXEC_FAILED, id, code.into(), &why);
+        }
+    }
+}
+
+fn begin(task: &Arc<Task>, id: u64, mut spec: Spec) -> core::result::Result<(), Failure> {
+    let aspace = AddressSpace::new().map_err(|error| failed("it gets no memory", error))?;
+    task.replace_aspace(Some(aspace));
+    let streams = spec.take_streams();
+    let (files, console) =
+        setup::open_streams(streams, &spec).map_err(|error| failed("its streams cannot be opened", error))?;
+    task.set_files(Some(files));
+    if let Some(console) = console {
+        console::give_to_session(&console, task.process.pid);
+        console.on_drained.call_once(|| Box::new(move || drained(id)));
+        if let Some(process) = PROCESSES.lock().get_mut(&id) {
+            process.console = Some(Arc::downgrade(&console));
+        }
+    }
+    let context = task.fs.get();
+    setup::enter_cwd_of(&context, &spec).map_err(|error| {
+        let what = format!("its working directory {} cannot be entered", spec.cwd.escape_ascii());
+        let why = if error == Errno::ENOENT { "no such directory".into() } else { reason(error) };
+        (EXIT_FAILURE, format!("{what}: {why}").into())
+    })?;
+    let mut env = spec.env;
+    if !env.iter().any(|pair| pair.starts_with(b"HOME=")) {
+        let passwd = setup::read_start(&context, b"/etc/passwd", PASSWD_MAX).unwrap_or_default();
+        env.push([b"HOME=", home_of(&passwd, spec.uid)].concat());
+    }
+    let cx = Ctx::new(task);
+    let run = find_program(&cx, spec.args, env).and_then(|program| exec::execute(&cx, program));
+    run.map_err(|error| {
+        let code = (exec::failure_status(error) >> 8) & 0xff;
+        (u8::try_from(code).unwrap_or(EXIT_FAILURE), reason(error))
+    })
+}
+
+/// The home directory of a user, by the lines of a `passwd` file; `/` when it has none.
+fn home_of(passwd: &[u8], uid: u32) -> &[u8] {
+    let home = passwd.split(|byte| *byte == b'\n').find_map(|line| {
+        let mut fields = line.split(|byte| *byte == b':');
+        let found = core::str::from_utf8(fields.nth(2)?).ok()?.parse::<u32>().ok()?;
+        fields.nth(2).filter(|home| found == uid && !home.is_empty() && !home.contains(&0))
+    });
+    home.unwrap_or(b"/")
+}
+
+/// An exec'd process's process, and its console if that is still there.
+fn find(id: u64) -> Option<(Arc<Process>, Option<Arc<Tty>>)> {
+    let entrants = PROCESSES.lock();
+    let process = entrants.get(&id)?;
+    Some((process.process.upgrade()?, process.console.as_ref().and_then(Weak::upgrade)))
+}
+
+/// A signal from outside: for the process, or for the foreground group of its terminal if it has one.
+pub fn signal(id: u64, number: i64, to_foreground: bool) {
+    let number = u32::try_from(number).ok().filter(|number| (1..=crate::signals::SIGRTMAX).contains(number));
+    let (Some(number), Some((process, console))) = (number, find(id)) else { return };
+    match console.map_or(0, |console| console.foreground()) {
+        group if group != 0 && to_foreground => signal::send_to_group(group, number, Source::Kernel),
+        _ => signal::send_to_process(&process, number, Source::User { pid: 0, uid: 0 }),
+    }
+}
+
+/// The host's side of its terminal has a new size.
+pub fn resize(id: u64, size: i64) {
+    if let Some((_, Some(console))) = find(id) {
+        console::resized(&console, size);
+    }
+}
+
+/// An exec'd process has ended. The host hears of it once all that it wrote to its terminal is there: whoever holds that is about
+/// to let go of it.
+fn ended(id: u64, status: i32) {
+    // One whose program never ran has been reported.
+    let Some(console) = PROCESSES.lock().get_mut(&id).map(|process| {
+        process.status = Some(status);
+        process.console.as_ref().and_then(Weak::upgrade)
+    }) else {
+        return;
+    };
+    if console.is_none_or(|console| console::has_shown_all(&console)) {
+        report_end(id);
+    }
+}
+
+/// The console of an exec'd process has shown all there was.
+fn drained(id: u64) {
+    let has_ended = PROCESSES.lock().get(&id).is_some_and(|process| process.status.is_some());
+    if has_ended {
+        report_end(id);
+    }
+}
+
+/// The id by which the VMM knows a process.
+fn id_of(process: &Arc<Process>) -> Option<u64> {
+    let processes = PROCESSES.lock();
+    let is_it = |known: &ExecProcess| core::ptr::eq(known.process.as_ptr(), Arc::as_ptr(process));
+    processes.iter().find(|(_, known)| is_it(known)).map(|(id, _)| *id)
+}
+
+/// Whoever comes first reports it.
+fn report_end(id: u64) {
+    let process = PROCESSES.lock().remove(&id);
+    if let Some(status) = process.and_then(|process| process.status) {
+        host::report_exec(REPORT_EXEC_ENDED, id, status.cast_unsigned().into(), "");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn homes_are_found_in_whatever_the_file_holds() {
+        let passwd =
+            b"root:x:0:0:root:/root:/bin/sh\nbad\nx:x:y:0::/bad:\nme:x:7:7::/home/me:\nno:x:8:8:::\n\xff:\xff:\xff";
+        assert_eq!(home_of(passwd, 0), b"/root");
+        assert_eq!(home_of(passwd, 7), b"/home/me");
+        for (text, uid) in [(&passwd[..], 8), (passwd, 9), (b"", 0)] {
+            assert_eq!(home_of(text, uid), b"/");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The task that a system call works for, as files, sockets and mounts see it.
+
+use alloc::sync::Arc;
+use core::cell::OnceCell;
+
+use machine::errno::Result;
+use machine::host;
+use machine::mm::{AddressSpace, UserMemory};
+use machine::sched::Run;
+use machine::sync::Once;
+
+use crate::creds::Creds;
+use crate::fs::file::{File, FileTable};
+use crate::fs::path::FsContext;
+use crate::limits::RLIMIT_NOFILE;
+use crate::signals::Source;
+
+/// A task that uses files.
+pub trait Caller: Run {
+    /// Its process's id.
+    fn pid(&self) -> u32;
+    /// Who it is.
+    fn creds(&self) -> Arc<Creds>;
+    /// Its root, working directory and creation mask.
+    fn fs(&self) -> Arc<FsContext>;
+    /// Its descriptors; `None` once it has ended.
+    fn files(&self) -> Option<Arc<FileTable>>;
+    /// Its memory; `None` once it has ended.
+    fn aspace(&self) -> Option<Arc<AddressSpace>>;
+    /// A soft resource limit of its process.
+    fn soft_limit(&self, resource: usize) -> u64;
+    /// Sends it a signal.
+    fn send_signal(self: Arc<Self>, signal: u32, source: Source);
+}
+
+static CURRENT: Once<fn() -> Arc<dyn Caller>> = Once::new();
+
+/// Names what finds the task that runs on the calling CPU. The first call counts.
+pub fn register(current: fn() -> Arc<dyn Caller>) {
+    CURRENT.call_once(|| current);
+}
+
+/// The task that runs on this CPU.
+pub fn current() -> Arc<dyn Caller> {
+    match CURRENT.get() {
+        Some(current) => current(),
+        None => host::die("files are used before there are tasks"),
+    }
+}
+
+/// A system call's view of its caller.
+pub struct CallerCtx<'a> {
+    pub caller: &'a dyn Caller,
+    // Looked up when first asked for: many calls need neither.
+    user: OnceCell<UserMemory>,
+    files: OnceCell<Arc<FileTable>>,
+}
+
+impl<'a> CallerCtx<'a> {
+    /// The context of the current task, which still has its memory and its descriptors.
+    pub fn new(caller: &'a dyn Caller) -> Self {
+        Self { caller, user: OnceCell::new(), files: OnceCell::new() }
+    }
+
+    /// The caller's memory.
+    pub fn user(&self) -> &UserMemory {
+        self.user.get_or_init(|| match self.caller.aspace() {
+            Some(aspace) => UserMemory::new(aspace),
+            None => host::die("a system call without memory"),
+        })
+    }
+
+    /// The caller's address space.
+    pub fn aspace(&self) -> &Arc<AddressSpace> {
+        self.user().aspace()
+    }
+
+    /// The caller's descriptors.
+    pub fn files(&self) -> &Arc<FileTable> {
+        self.files.get_or_init(|| match self.caller.files() {
+            Some(files) => files,
+            None => host::die("a system call without descriptors"),
+        })
+    }
+
+    /// The open file of a descriptor.
+    pub fn file(&self, fd: i32) -> Result<Arc<File>> {
+        self.files().get(fd)
+    }
+
+    /// Gives a file the lowest free descriptor.
+    pub fn install(&self, file: Arc<File>, close_on_exec: bool) -> Result<u64> {
+        let limit = self.limit(RLIMIT_NOFILE);
+        self.files().insert(file, close_on_exec, 0, limit).map(|fd| fd as u64)
+    }
+
+    /// A soft resource limit of the caller.
+    pub fn limit(&self, resource: usize) -> u64 {
+        self.caller.soft_limit(resource)
+    }
+}

@@ -1,0 +1,97 @@
+//! Processes that nobody forks: how one is made, and how its program is found.
+
+use alloc::borrow::Cow;
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use machine::errno::{Errno, Result};
+use machine::mm::AddressSpace;
+use machine::platform::UserContext;
+
+use crate::fs::file::FileTable;
+use crate::fs::path::FsContext;
+use crate::run::run_task;
+use crate::spec::Spec;
+use crate::task::context::Ctx;
+use crate::task::core::{Start, Task, TaskParts};
+use crate::task::exec::Program;
+use crate::task::process::Process;
+use crate::task::signal::action::SigHand;
+use crate::task::signal::state::TaskSignals;
+use crate::task::tree::{Node, TREE};
+
+/// A process that nobody has forked: the leader of its own session.
+pub fn new_leader(
+    spec: &Spec,
+    aspace: Option<Arc<AddressSpace>>,
+    context: Arc<FsContext>,
+    files: Arc<FileTable>,
+    start: Start,
+) -> Result<Arc<Task>> {
+    let pid = TREE.lock().new_id();
+    let process = Process::new(pid, SigHand::new(), spec.limits());
+    let creds = spec.creds();
+    let uid = creds.uid;
+    let parts = TaskParts {
+        process: process.clone(),
+        aspace,
+        files: Some(files),
+        fs: context,
+        creds: Arc::new(creds),
+        signals: TaskSignals::default(),
+        context: UserContext::new(),
+        comm: *b"init\0\0\0\0\0\0\0\0\0\0\0\0",
+        main: run_task,
+    };
+    let task = Task::new_in_kernel(pid, parts, start)?;
+    process.tasks.lock().push(task.clone());
+    let mut tree = TREE.lock();
+    tree.tasks.insert(pid, Arc::downgrade(&task));
+    let node = Node {
+        process,
+        children: Vec::new(),
+        group: pid,
+        session: pid,
+        exit_status: None,
+        report: None,
+        uid,
+    };
+    tree.nodes.insert(pid, node);
+    Ok(task)
+}
+
+/// What an error means to whoever started the program.
+pub fn reason(error: Errno) -> Cow<'static, str> {
+    Cow::Borrowed(match error {
+        Errno::ENOENT => "no such file in the sandbox's root file system",
+        Errno::EACCES => "it is not executable",
+        Errno::ENOEXEC => "it is not a program for x86-64 Linux, or it is damaged",
+        Errno::EISDIR => "it is a directory",
+        Errno::ENOMEM => "not enough memory; give the sandbox more with --memory",
+        Errno(80) => "its interpreter is damaged",
+        other => return Cow::Owned(format!("{other:?}")),
+    })
+}
+
+/// Finds the program as `execvp(3)` does.
+pub fn find_program(cx: &Ctx<'_>, args: Vec<Vec<u8>>, env: Vec<Vec<u8>>) -> Result<Program> {
+    let name = args.first().ok_or(Errno::EINVAL)?.clone();
+    let candidates: Vec<Vec<u8>> = if name.contains(&b'/') {
+        alloc::vec![name]
+    } else {
+        let path = env.iter().find_map(|entry| entry.strip_prefix(b"PATH="));
+        let path = path.unwrap_or(b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+        let joined = |dir: &[u8]| [if dir.is_empty() { b"." } else { dir }, b"/", &name].concat();
+        path.split(|byte| *byte == b':').map(joined).collect()
+    };
+    let mut last = Errno::ENOENT;
+    for candidate in candidates {
+        match crate::fs::open::open_executable(cx, crate::fs::walk::AT_FDCWD, &candidate, 0) {
+            Ok(file) => return Ok(Program { file, name: candidate, args, env }),
+            Err(Errno::ENOENT | Errno::ENOTDIR) => {}
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}

@@ -1,0 +1,255 @@
+//! `/proc/PID/{maps,smaps,smaps_rollup}`.
+
+use alloc::vec::Vec;
+
+use crate::proc::subject::Subject;
+use crate::pseudo::Out;
+use crate::task;
+use machine::errno::Result;
+use machine::mm::report::{Pages, Region};
+use machine::mm::vma::VmaFlags;
+use machine::mm::{MemoryObject, PAGE, Prot};
+
+/// Column at which a mapping's name begins.
+const NAME_COLUMN: usize = 73;
+
+/// `/proc/PID/maps`.
+pub fn maps(subject: &Subject, out: &mut Out) -> Result<()> {
+    let Ok(aspace) = subject.aspace() else { return Ok(()) };
+    let stack = aspace.with_layout(|layout| layout.start_stack);
+    let root = own_root();
+    for region in aspace.regions(false)? {
+        push_line(out, &region, stack, &root);
+    }
+    Ok(())
+}
+
+/// `/proc/PID/smaps`: each line of `maps` with the sizes of what is in memory.
+pub fn smaps(subject: &Subject, out: &mut Out) -> Result<()> {
+    let Ok(aspace) = subject.aspace() else { return Ok(()) };
+    let stack = aspace.with_layout(|layout| layout.start_stack);
+    let root = own_root();
+    for region in aspace.regions(true)? {
+        push_line(out, &region, stack, &root);
+        push_size(out, "Size", region.end - region.start);
+        push_size(out, "KernelPageSize", PAGE);
+        push_size(out, "MMUPageSize", PAGE);
+        push_pages(out, &Sums::of(&region));
+        writeln!(out, "THPeligible:           0");
+        push_vm_flags(out, &region);
+    }
+    Ok(())
+}
+
+/// `/proc/PID/smaps_rollup`: the sums over all mappings.
+pub fn smaps_rollup(subject: &Subject, out: &mut Out) -> Result<()> {
+    let Ok(aspace) = subject.aspace() else { return Ok(()) };
+    let regions = aspace.regions(true)?;
+    let (start, end) = match (regions.first(), regions.last()) {
+        (Some(first), Some(last)) => (first.start, last.end),
+        _ => return Ok(()),
+    };
+    let before = out.bytes.len();
+    write!(out, "{start:08x}-{end:08x} ---p 00000000 00:00 0 ");
+    pad(out, before);
+    out.push(b"[rollup]\n");
+    let sums = regions.iter().map(Sums::of).fold(Sums::default(), Sums::plus);
+    push_pages(out, &sums);
+    Ok(())
+}
+
+/// Where the reader's root directory is. Mappings keep the name from the tree's root that they were given, so what
+/// lies below the reader's root is told by that name.
+fn own_root() -> Vec<u8> {
+    task::current().fs.get().root().absolute()
+}
+
+/// A name from the tree's root as one sees it whose root is at `root`; what lies elsewhere stays as it is.
+fn seen_from<'a>(name: &'a [u8], root: &[u8]) -> &'a [u8] {
+    name.strip_prefix(root).filter(|rest| root != b"/" && rest.starts_with(b"/")).unwrap_or(name)
+}
+
+fn pad(out: &mut Out, line_start: usize) {
+    // Counted before: what does not fit is dropped.
+    for _ in out.bytes.len().saturating_sub(line_start)..NAME_COLUMN {
+        out.push(b" ");
+    }
+}
+
+fn push_line(out: &mut Out, region: &Region, start_stack: u64, root: &[u8]) {
+    let flag = |prot, letter: char| if region.prot.contains(prot) { letter } else { '-' };
+    let before = out.bytes.len();
+    let label = region.object.as_ref().and_then(MemoryObject::label).map(|name| seen_from(name, root));
+    let (dev, ino) = region.object.as_ref().map_or((0, 0), MemoryObject::identity);
+    let offset = if region.object.is_some() { region.offset } else { 0 };
+    write!(
+        out,
+        "{:08x}-{:08x} {}{}{}{} {offset:08x} {:02x}:{:02x} {ino} ",
+        region.start,
+        region.end,
+        flag(Prot::READ, 'r'),
+        flag(Prot::WRITE, 'w'),
+        flag(Prot::EXEC, 'x'),
+        if region.flags.contains(VmaFlags::SHARED) { 's' } else { 'p' },
+        crate::proc::mounts::major(dev),
+        crate::proc::mounts::minor(dev),
+    );
+    let name = name_of(region, label, start_stack);
+    if !name.is_empty() {
+        pad(out, before);
+        out.push_escaped(&name, b"\n");
+    }
+    out.push(b"\n");
+}
+
+fn name_of(region: &Region, label: Option<&[u8]>, start_stack: u64) -> Vec<u8> {
+    let name: &[u8] = match (&region.object, label) {
+        (_, Some(label)) => label,
+        (Some(MemoryObject::Store(_)), None) => b"/dev/zero (deleted)",
+        (Some(MemoryObject::Host(_)), None) => b"",
+        (None, None) if region.flags.contains(VmaFlags::SPECIAL) => b"[vdso]",
+        (None, None) if region.flags.contains(VmaFlags::HEAP) => b"[heap]",
+        (None, None) if (region.start..region.end).contains(&start_stack) => b"[stack]",
+        (None, None) => b"",
+    };
+    name.to_vec()
+}
+
+/// Bytes of a mapping in memory, by kind.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    pages: Pages,
+    anonymous: u64,
+    locked: u64,
+}
+
+impl Sums {
+    fn of(region: &Region) -> Self {
+        let pages = region.pages;
+        let is_private = !region.flags.contains(VmaFlags::SHARED);
+        // Frames of a private mapping of an object are copies, except those still shared with the object.
+        let anonymous = match region.object {
+            None => pages.own + pages.shared,
+            Some(_) if is_private => pages.own,
+            Some(_) => 0,
+        };
+        let locked = if region.flags.contains(VmaFlags::LOCKED) { pages.resident() } else { 0 };
+        Self { pages, anonymous, locked }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        let (a, b) = (self.pages, other.pages);
+        let pages = Pages {
+            own: a.own + b.own,
+            shared: a.shared + b.shared,
+            file: a.file + b.file,
+            swapped: a.swapped + b.swapped,
+        };
+        Self { pages, anonymous: self.anonymous + other.anonymous, locked: self.locked + other.locked }
+    }
+}
+
+fn push_size(out: &mut Out, name: &str, bytes: u64) {
+    writeln!(out, "{:<16}{:>8} kB", alloc::format!("{name}:"), bytes / 1024);
+}
+
+/// How many share a shared page isn't known; `Pss` counts it half.
+fn push_pages(out: &mut Out, sums: &Sums) {
+    let Sums { pages, anonymous, locked } = *sums;
+    let lines = [
+        ("Rss", pages.resident()),
+        ("Pss", pages.own + pages.file + pages.shared / 2),
+        ("Pss_Dirty", pages.own + pages.shared / 2),
+        ("Shared_Clean", 0),
+        ("Shared_Dirty", pages.shared),
+        ("Private_Clean", pages.file),
+        ("Private_Dirty", pages.own),
+        ("Referenced", pages.resident()),
+        ("Anonymous", anonymous),
+        ("LazyFree", 0),
+        ("AnonHugePages", 0),
+        ("ShmemPmdMapped", 0),
+        ("FilePmdMapped", 0),
+        ("Shared_Hugetlb", 0),
+        ("Private_Hugetlb", 0),
+        ("Swap", pages.swapped),
+        ("SwapPss", pages.swapped),
+        ("Locked", locked),
+    ];
+    for (name, pages) in lines {
+        push_size(out, name, pages * PAGE);
+    }
+}
+
+fn push_vm_flags(out: &mut Out, region: &Region) {
+    let flags = [
+        (region.prot.contains(Prot::READ), "rd"),
+        (region.prot.contains(Prot::WRITE), "wr"),
+        (region.prot.contains(Prot::EXEC), "ex"),
+        (region.flags.contains(VmaFlags::SHARED), "sh"),
+        (true, "mr mw me"),
+        (region.flags.contains(VmaFlags::GROWS_DOWN), "gd"),
+        (region.flags.contains(VmaFlags::LOCKED), "lo"),
+        (region.flags.contains(VmaFlags::DONT_FORK), "dc"),
+        (region.flags.contains(VmaFlags::NO_RESERVE), "nr"),
+        (region.flags.contains(VmaFlags::WIPE_ON_FORK), "wf"),
+    ];
+    out.push(b"VmFlags: ");
+    for (_, name) in flags.iter().filter(|(set, _)| *set) {
+        write!(out, "{name} ");
+    }
+    out.push(b"\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(start: u64, end: u64, flags: VmaFlags) -> Region {
+        let prot = Prot::READ | Prot::WRITE;
+        Region { start, end, prot, flags, offset: 0x3000, object: None, pages: Pages::default() }
+    }
+
+    fn line(region: &Region) -> alloc::string::String {
+        let mut out = Out::default();
+        push_line(&mut out, region, 0x7ffe_0000_1000, b"/");
+        alloc::string::String::from_utf8(out.bytes).unwrap()
+    }
+
+    #[test]
+    fn lines_of_maps_are_those_of_linux() {
+        let heap = region(0x55bd_860e_0000, 0x55bd_860e_2000, VmaFlags::HEAP);
+        assert_eq!(
+            line(&heap),
+            "55bd860e0000-55bd860e2000 rw-p 00000000 00:00 0                          [heap]\n"
+        );
+        let plain = region(0x40_0000, 0x40_1000, VmaFlags::empty());
+        assert_eq!(line(&plain), "00400000-00401000 rw-p 00000000 00:00 0 \n");
+        let stack = region(0x7ffe_0000_0000, 0x7ffe_0000_2000, VmaFlags::STACK);
+        assert!(line(&stack).ends_with(" [stack]\n"));
+    }
+
+    #[test]
+    fn names_begin_at_the_readers_root() {
+        assert_eq!(seen_from(b"/a/b/c", b"/"), b"/a/b/c");
+        assert_eq!(seen_from(b"/a/b/c", b"/a/b"), b"/c");
+        assert_eq!(seen_from(b"/a/bc", b"/a/b"), b"/a/bc");
+        assert_eq!(seen_from(b"/x", b"/a/b"), b"/x");
+    }
+
+    #[test]
+    fn lines_of_smaps_are_those_of_linux() {
+        let mut out = Out::default();
+        push_size(&mut out, "Private_Hugetlb", 8192);
+        push_size(&mut out, "Rss", 0);
+        assert_eq!(out.bytes, b"Private_Hugetlb:       8 kB\nRss:                   0 kB\n");
+    }
+
+    #[test]
+    fn a_private_mapping_counts_its_own_frames_as_anonymous() {
+        let mut region = region(0, 4096, VmaFlags::empty());
+        region.pages = Pages { own: 3, shared: 2, file: 1, swapped: 4 };
+        let sums = Sums::of(&region).plus(Sums::of(&region));
+        assert_eq!((sums.anonymous, sums.pages.resident(), sums.pages.swapped), (10, 12, 8));
+    }
+}

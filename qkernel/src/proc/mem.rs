@@ -1,0 +1,104 @@
+//! `/proc/PID/mem`: a process's memory as a file.
+
+use alloc::boxed::Box;
+use alloc::sync::Weak;
+use core::any::Any;
+
+use crate::fs::file::{At, File, FileOps, OpenFlags, Whence};
+use crate::fs::inode::S_IFREG;
+use crate::fs::inode::Stat;
+use crate::proc::PROC;
+use crate::proc::subject::Subject;
+use crate::pseudo::Context;
+use crate::pseudo::file::seek_plain;
+use machine::errno::{Errno, Result};
+use machine::mm::{AddressSpace, IoBuf, PAGE};
+
+/// Opens the memory of a process; the table's guard has let the caller in.
+pub fn open(subject: &Subject, _flags: OpenFlags) -> Result<Box<dyn FileOps>> {
+    let aspace = subject.aspace().map_or_else(|_| Weak::new(), |aspace| alloc::sync::Arc::downgrade(&aspace));
+    // Once more: the memory may be of a program that it has begun to run since.
+    subject.guard()?;
+    let (uid, gid) = subject.owner();
+    Ok(Box::new(MemFile { aspace, uid, gid }))
+}
+
+/// Keeps no memory alive: once the process has given it up, there is nothing to read.
+struct MemFile {
+    aspace: Weak<AddressSpace>,
+    uid: u32,
+    gid: u32,
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Out,
+    In,
+}
+
+impl MemFile {
+    /// Moves bytes page by page through a kernel buffer, since the target may be the same address space.
+    fn transfer(&self, file: &File, buf: &mut IoBuf<'_>, at: At, way: Way) -> Result<usize> {
+        let Some(aspace) = self.aspace.upgrade() else { return Ok(0) };
+        let start = match at {
+            At::Offset(offset) => offset,
+            At::Position => *file.pos.lock(),
+        };
+        let mut page = alloc::vec![0u8; PAGE as usize];
+        let mut done = 0usize;
+        while !buf.is_empty() {
+            let addr = start.wrapping_add(done as u64);
+            let part = ((PAGE - addr % PAGE) as usize).min(buf.remaining());
+            let bytes = &mut page[..part];
+            let moved = match way {
+                Way::Out => {
+                    aspace.copy_in(addr, bytes).map_err(|_| Errno::EIO).and_then(|()| buf.fill(bytes))
+                }
+                Way::In => {
+                    buf.drain(bytes).and_then(|()| aspace.copy_out(addr, bytes).map_err(|_| Errno::EIO))
+                }
+            };
+            match moved {
+                Ok(()) => done += part,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        if at == At::Position {
+            *file.pos.lock() = start.wrapping_add(done as u64);
+        }
+        Ok(done)
+    }
+}
+
+impl FileOps for MemFile {
+    fn read(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
+        self.transfer(file, buf, at, Way::Out)
+    }
+    fn write(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
+        self.transfer(file, buf, at, Way::In)
+    }
+    fn seek(&self, file: &File, offset: i64, whence: Whence) -> Result<u64> {
+        seek_plain(file, offset, whence)
+    }
+    fn is_seekable(&self) -> bool {
+        true
+    }
+    fn stat(&self, _file: &File) -> Result<Stat> {
+        let (uid, gid) = (self.uid, self.gid);
+        Ok(Stat {
+            dev: PROC.dev,
+            ino: 2,
+            mode: S_IFREG | 0o600,
+            nlink: 1,
+            uid,
+            gid,
+            blksize: 1024,
+            ..Default::default()
+        })
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -1,0 +1,138 @@
+//! `/proc`.
+
+pub mod cpuinfo;
+pub mod fd;
+mod maps;
+mod mem;
+pub mod mounts;
+pub mod net;
+mod net_tables;
+mod pid;
+pub mod status;
+mod subject;
+pub mod sys;
+pub mod system;
+
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::fs::inode::{Inode, LinkTarget, S_IFDIR};
+use crate::proc::subject::Subject;
+use crate::pseudo::{Context, Dynamic, Entry, FileSystem, Item, Node, Place, parse_id};
+use crate::task;
+use crate::task::tree::{TREE, find_process, find_task};
+use machine::errno::{Errno, Result};
+
+pub use status::push_cpu_list;
+
+static PROC: FileSystem = FileSystem { dev: 0xf0, magic: 0x9fa0 };
+
+/// What is about the sandbox as a whole.
+#[derive(Clone, Copy)]
+pub struct Whole;
+
+impl Context for Whole {
+    fn file_system(&self) -> &'static FileSystem {
+        &PROC
+    }
+}
+
+/// The root of `/proc`.
+pub fn root() -> Arc<dyn Inode> {
+    static ROOT: Entry<Whole> = Entry::dynamic("", TABLE, &Processes);
+    Node::new(Whole, &ROOT, Place::ROOT)
+}
+
+static TABLE: &[Entry<Whole>] = &[
+    Entry::text("buddyinfo", |_, _| Ok(())),
+    Entry::dir("bus", &[]),
+    Entry::fixed("cgroups", system::CGROUPS),
+    Entry::fixed("cmdline", "dormouse\n"),
+    Entry::text("consoles", |_, _| Ok(())),
+    Entry::text("cpuinfo", cpuinfo::cpuinfo),
+    Entry::text("crypto", |_, _| Ok(())),
+    Entry::fixed("devices", system::DEVICES),
+    Entry::text("diskstats", |_, _| Ok(())),
+    Entry::dir("driver", &[]),
+    Entry::fixed("execdomains", "0-0\tLinux           \t[kernel]\n"),
+    Entry::fixed("filesystems", system::FILE_SYSTEMS),
+    Entry::dir("fs", &[]),
+    Entry::text("interrupts", system::interrupts),
+    Entry::dir("irq", &[]),
+    Entry::text("key-users", |_, _| Ok(())),
+    Entry::text("keys", |_, _| Ok(())),
+    Entry::text("kmsg", |_, _| Err(Errno::EPERM)).mode(0o400),
+    Entry::text("loadavg", system::loadavg),
+    Entry::text("locks", |_, _| Ok(())),
+    Entry::text("meminfo", system::meminfo),
+    Entry::fixed("misc", ""),
+    Entry::fixed("modules", ""),
+    Entry::link("mounts", |_| Ok(LinkTarget::Text(b"self/mounts".to_vec()))),
+    Entry::link("net", |_| Ok(LinkTarget::Text(b"self/net".to_vec()))),
+    Entry::fixed("partitions", "major minor  #blocks  name\n\n"),
+    Entry::link("self", |_| Ok(LinkTarget::Text(format!("{}", own_ids().0).into_bytes()))),
+    Entry::text("softirqs", system::softirqs),
+    Entry::text("stat", system::stat),
+    Entry::fixed("swaps", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"),
+    Entry::dir("sys", sys::TABLE),
+    Entry::dir("sysvipc", SYSVIPC),
+    Entry::link("thread-self", |_| {
+        let (pid, tid) = own_ids();
+        Ok(LinkTarget::Text(format!("{pid}/task/{tid}").into_bytes()))
+    }),
+    Entry::dir(
+        "tty",
+        &[Entry::fixed("drivers", system::TTY_DRIVERS), Entry::fixed("ldiscs", "n_tty       0\n")],
+    ),
+    Entry::text("uptime", system::uptime),
+    Entry::text("version", system::version),
+    Entry::text("vmstat", system::vmstat),
+    Entry::text("zoneinfo", system::zoneinfo),
+];
+
+static SYSVIPC: &[Entry<Whole>] = &[
+    Entry::fixed(
+        "msg",
+        "       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      stime      rtime      ctime\n",
+    ),
+    Entry::fixed(
+        "sem",
+        "       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime\n",
+    ),
+    Entry::fixed(
+        "shm",
+        "       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      atime      dtime      ctime                   rss                  swap\n",
+    ),
+];
+
+/// The current task's process and thread.
+fn own_ids() -> (u32, u32) {
+    let task = task::current();
+    (task.process.pid, task.tid())
+}
+
+/// The processes by their ids. A thread's id is found as well, though not listed.
+struct Processes;
+
+impl Dynamic<Whole> for Processes {
+    fn find(&self, _: &Whole, place: Place, name: &[u8]) -> Result<Arc<dyn Inode>> {
+        let id = parse_id(name).ok_or(Errno::ENOENT)?;
+        let process = match find_process(id) {
+            Some(process) => process,
+            None => find_task(id).ok_or(Errno::ENOENT)?.process.clone(),
+        };
+        Ok(Node::new(Subject::process(process, id), &pid::PROCESS, place.child(name)))
+    }
+
+    fn list(&self, _: &Whole, from: u64, add: &mut dyn FnMut(Item) -> bool) {
+        let Ok(from) = u32::try_from(from) else { return };
+        let ids: Vec<u32> = TREE.lock().nodes.range(from..).map(|(pid, _)| *pid).collect();
+        for pid in ids {
+            let name = format!("{pid}").into_bytes();
+            if !add(Item { key: u64::from(pid), name, kind: S_IFDIR }) {
+                return;
+            }
+        }
+    }
+}

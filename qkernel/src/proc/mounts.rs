@@ -1,0 +1,167 @@
+//! `/proc/PID/{mounts,mountinfo,mountstats}`.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::fs::dentry::Dentry;
+use crate::fs::mount;
+use crate::fs::mount::{Limits, Mount};
+use crate::fs::path::Path;
+use crate::proc::subject::Subject;
+use crate::pseudo::Out;
+use machine::errno::Result;
+
+/// One mount as the tables show it.
+#[derive(Clone, Debug, Default)]
+struct MountLine {
+    id: u64,
+    parent: u64,
+    /// `st_dev` of the file system.
+    dev: u64,
+    /// The part of the file system that is mounted; `/` for all of it.
+    root: Vec<u8>,
+    /// Where, as the process sees it.
+    point: Vec<u8>,
+    limits: Limits,
+    /// Type of file system, and what is mounted.
+    kind: Vec<u8>,
+    source: Vec<u8>,
+}
+
+impl MountLine {
+    /// What is seen of a mount from `root`; `None` when it lies elsewhere.
+    fn of(mount: &Arc<Mount>, root: &Path) -> Option<Self> {
+        let (parent, point) = match mount.place() {
+            Some((parent, dentry)) => {
+                let id = parent.id;
+                let place = Path { mount: parent, dentry, inode: mount.root_inode.clone() };
+                (id, place.below(root)?)
+            }
+            None => (mount.id, mount.path().below(root)?),
+        };
+        Some(Self {
+            id: mount.id,
+            parent,
+            dev: mount.root_inode.stat().map_or(0, |stat| stat.dev),
+            root: inside(&mount.root),
+            point,
+            limits: mount.limits(),
+            kind: mount.kind.to_vec(),
+            source: mount.source.to_vec(),
+        })
+    }
+}
+
+/// The path of a directory in its own file system.
+fn inside(dentry: &Arc<Dentry>) -> Vec<u8> {
+    let mut names = Vec::new();
+    let mut at = dentry.clone();
+    while let Some(parent) = at.parent() {
+        names.push(at.name());
+        at = parent;
+    }
+    if names.is_empty() {
+        return b"/".to_vec();
+    }
+    names.iter().rev().flat_map(|name| core::iter::once(b'/').chain(name.iter().copied())).collect()
+}
+
+/// The mounts the process sees, parents first.
+fn list(subject: &Subject) -> Result<Vec<MountLine>> {
+    let root = subject.task()?.fs.get().root();
+    Ok(mount::list().iter().filter_map(|mount| MountLine::of(mount, &root)).collect())
+}
+
+/// The major part of a device number.
+pub fn major(dev: u64) -> u64 {
+    ((dev >> 8) & 0xfff) | ((dev >> 32) & 0xffff_f000)
+}
+
+/// The minor part of a device number.
+pub fn minor(dev: u64) -> u64 {
+    (dev & 0xff) | ((dev >> 12) & 0xffff_ff00)
+}
+
+const SPECIAL: &[u8] = b" \t\n#";
+
+/// `/proc/PID/mounts`, the format of `fstab(5)`.
+pub fn mounts(subject: &Subject, out: &mut Out) -> Result<()> {
+    list(subject)?.iter().for_each(|mount| push_mount(out, mount));
+    Ok(())
+}
+
+fn push_mount(out: &mut Out, mount: &MountLine) {
+    for word in [&mount.source, &mount.point, &mount.kind] {
+        out.push_escaped(word, SPECIAL);
+        out.push(b" ");
+    }
+    out.push(&mount.limits.names());
+    out.push(b" 0 0\n");
+}
+
+/// `/proc/PID/mountinfo`; see `proc_pid_mountinfo(5)`.
+pub fn mountinfo(subject: &Subject, out: &mut Out) -> Result<()> {
+    list(subject)?.iter().for_each(|mount| push_info(out, mount));
+    Ok(())
+}
+
+fn push_info(out: &mut Out, mount: &MountLine) {
+    write!(out, "{} {} {}:{} ", mount.id, mount.parent, major(mount.dev), minor(mount.dev));
+    for word in [&mount.root, &mount.point] {
+        out.push_escaped(word, SPECIAL);
+        out.push(b" ");
+    }
+    out.push(&mount.limits.names());
+    out.push(b" - ");
+    for word in [&mount.kind, &mount.source] {
+        out.push_escaped(word, SPECIAL);
+        out.push(b" ");
+    }
+    writeln!(out, "{}", if mount.limits.contains(Limits::READ_ONLY) { "ro" } else { "rw" });
+}
+
+/// `/proc/PID/mountstats`: the mounts in words.
+pub fn mountstats(subject: &Subject, out: &mut Out) -> Result<()> {
+    for mount in list(subject)? {
+        out.push(b"device ");
+        out.push_escaped(&mount.source, SPECIAL);
+        out.push(b" mounted on ");
+        out.push_escaped(&mount.point, SPECIAL);
+        out.push(b" with fstype ");
+        out.push_escaped(&mount.kind, SPECIAL);
+        out.push(b"\n");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_are_written_as_linux_does() {
+        let mount = MountLine {
+            id: 22,
+            parent: 27,
+            dev: 0x15,
+            root: b"/".to_vec(),
+            point: b"/a b".to_vec(),
+            limits: Limits::READ_ONLY | Limits::NO_EXEC,
+            kind: b"proc".to_vec(),
+            source: b"proc".to_vec(),
+        };
+        let mut out = Out::default();
+        push_info(&mut out, &mount);
+        push_mount(&mut out, &mount);
+        let expected = "22 27 0:21 / /a\\040b ro,noexec,relatime - proc proc ro\n\
+                        proc /a\\040b proc ro,noexec,relatime 0 0\n";
+        assert_eq!(core::str::from_utf8(&out.bytes), Ok(expected));
+    }
+
+    #[test]
+    fn device_numbers_come_apart() {
+        assert_eq!((major(0x501), minor(0x501)), (5, 1));
+        assert_eq!((major(0xfe00), minor(0xfe00)), (254, 0));
+        assert_eq!(minor(0x12_3000_0045), 0x0123_0045);
+    }
+}

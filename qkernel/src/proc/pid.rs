@@ -1,0 +1,390 @@
+//! `/proc/PID` and `/proc/PID/task/TID`.
+
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use crate::config::ARG_MAX_BYTES;
+use crate::creds::CAP_SYS_RESOURCE;
+use crate::fs::inode::{Inode, LinkTarget, S_IFDIR};
+use crate::limits::{Limit, RLIM_INFINITY};
+use crate::proc::status;
+use crate::proc::status::{TICK_NS, comm_of};
+use crate::proc::subject::Subject;
+use crate::proc::{fd, maps, mem, mounts, net};
+use crate::pseudo::{Dynamic, Entry, Item, Kind, Node, Out, Place, parse_id, parse_number};
+use crate::task;
+use crate::task::core::Task;
+use machine::errno::{Errno, Result};
+use machine::mm::aspace::Layout;
+use machine::mm::{AddressSpace, PAGE, frames};
+use machine::time;
+
+/// A process's directory.
+pub static PROCESS: Entry<Subject> = Entry::dir("", PROCESS_TABLE);
+static THREAD: Entry<Subject> = Entry::dir("", THREAD_TABLE);
+
+const fn own(name: &'static str, mode: u32, show: fn(&Subject, &mut Out) -> Result<()>) -> Entry<Subject> {
+    Entry::text(name, show).mode(mode).guarded()
+}
+
+const fn memory(name: &'static str) -> Entry<Subject> {
+    Entry { name, mode: 0o600, kind: Kind::File(mem::open), guarded: true }
+}
+
+macro_rules! table {
+    ($name:ident: $($own:expr),* $(,)?) => {
+        static $name: &[Entry<Subject>] = &[
+            Entry::dir("attr", ATTR),
+            own("auxv", 0o400, auxv),
+            Entry::fixed("cgroup", "0::/\n"),
+            Entry::text("cmdline", cmdline),
+            Entry::setting("comm", comm, set_comm),
+            Entry::fixed("cpuset", "/\n"),
+            Entry::link("cwd", cwd).guarded(),
+            own("environ", 0o400, environ),
+            Entry::link("exe", exe).guarded(),
+            Entry::dynamic("fd", &[], &fd::Descriptors).mode(0o500).guarded(),
+            Entry::dynamic("fdinfo", &[], &fd::DescriptorFacts).mode(0o555).guarded(),
+            Entry::fixed("gid_map", ALL_IDS),
+            own("io", 0o400, io),
+            Entry::text("limits", limits),
+            Entry::setting("loginuid", |_, out| { out.push(b"4294967295"); Ok(()) }, |_, _| Err(Errno::EPERM)),
+            own("maps", 0o444, maps::maps),
+            memory("mem"),
+            Entry::text("mountinfo", mounts::mountinfo),
+            Entry::text("mounts", mounts::mounts),
+            Entry::dir("net", net::TABLE),
+            Entry::dir("ns", NAMESPACES).mode(0o511),
+            Entry::setting("oom_adj", oom_adj, set_oom_adj),
+            Entry::text("oom_score", oom_score),
+            Entry::setting("oom_score_adj", oom_score_adj, set_oom_score_adj),
+            own("personality", 0o400, |_, out| { out.push(b"00000000\n"); Ok(()) }),
+            Entry::fixed("projid_map", ALL_IDS),
+            Entry::link("root", root).guarded(),
+            Entry::text("sched", sched),
+            Entry::text("schedstat", schedstat),
+            Entry::fixed("sessionid", "4294967295"),
+            own("smaps", 0o444, maps::smaps),
+            own("smaps_rollup", 0o444, maps::smaps_rollup),
+            own("stack", 0o400, |_, _| Ok(())),
+            Entry::text("stat", status::stat),
+            Entry::text("statm", status::statm),
+            Entry::text("status", status::status),
+            own("syscall", 0o400, |_, out| { out.push(b"running\n"); Ok(()) }),
+            Entry::fixed("uid_map", ALL_IDS),
+            Entry::fixed("wchan", "0"),
+            $($own),*
+        ];
+    };
+}
+
+const ALL_IDS: &str = "         0          0 4294967295\n";
+
+table!(THREAD_TABLE:);
+table!(PROCESS_TABLE:
+    Entry::fixed("autogroup", "/autogroup-1 nice 0\n"),
+    Entry::setting("coredump_filter", |_, out| { out.push(b"00000033\n"); Ok(()) }, |_, _| Ok(())),
+    Entry::text("mountstats", mounts::mountstats).mode(0o400),
+    Entry::setting("setgroups", |_, out| { out.push(b"allow\n"); Ok(()) }, |_, _| Err(Errno::EPERM)),
+    Entry::dynamic("task", &[], &Threads),
+    Entry::fixed("timers", ""),
+    Entry::setting("timerslack_ns", |_, out| { out.push(b"50000\n"); Ok(()) }, |_, _| Ok(())).mode(0o666),
+);
+
+/// Without a security module these exist but hold nothing.
+static ATTR: &[Entry<Subject>] = &[
+    Entry::text("current", |_, _| Err(Errno::EINVAL)),
+    Entry::text("exec", |_, _| Err(Errno::EINVAL)),
+    Entry::text("prev", |_, _| Err(Errno::EINVAL)),
+];
+
+/// Every process is in the first namespace of each kind.
+static NAMESPACES: &[Entry<Subject>] = &[
+    Entry::link("cgroup", |_| namespace("cgroup", 0xeffffffb)).guarded(),
+    Entry::link("ipc", |_| namespace("ipc", 0xefffffff)).guarded(),
+    Entry::link("mnt", |_| namespace("mnt", 0xeffffff8)).guarded(),
+    Entry::link("net", |_| namespace("net", 0xeffffff9)).guarded(),
+    Entry::link("pid", |_| namespace("pid", 0xeffffffc)).guarded(),
+    Entry::link("pid_for_children", |_| namespace("pid", 0xeffffffc)).guarded(),
+    Entry::link("time", |_| namespace("time", 0xeffffffa)).guarded(),
+    Entry::link("time_for_children", |_| namespace("time", 0xeffffffa)).guarded(),
+    Entry::link("user", |_| namespace("user", 0xeffffffd)).guarded(),
+    Entry::link("uts", |_| namespace("uts", 0xeffffffe)).guarded(),
+];
+
+fn namespace(kind: &str, ino: u32) -> Result<LinkTarget> {
+    Ok(LinkTarget::Text(format!("{kind}:[{ino}]").into_bytes()))
+}
+
+/// `task/`: the threads that have not ended.
+struct Threads;
+
+impl Dynamic<Subject> for Threads {
+    fn find(&self, subject: &Subject, place: Place, name: &[u8]) -> Result<Arc<dyn Inode>> {
+        let tid = parse_id(name).ok_or(Errno::ENOENT)?;
+        let thread = Subject::thread(subject.process.clone(), tid);
+        thread.task().map_err(|_| Errno::ENOENT)?;
+        Ok(Node::new(thread, &THREAD, place.child(name)))
+    }
+
+    fn list(&self, subject: &Subject, from: u64, add: &mut dyn FnMut(Item) -> bool) {
+        let mut ids: Vec<u32> = subject.process.tasks.lock().iter().map(|task| task.tid()).collect();
+        ids.sort_unstable();
+        for tid in ids.into_iter().filter(|tid| u64::from(*tid) >= from) {
+            let name = format!("{tid}").into_bytes();
+            if !add(Item { key: u64::from(tid), name, kind: S_IFDIR }) {
+                return;
+            }
+        }
+    }
+
+    fn directories(&self, subject: &Subject) -> u32 {
+        u32::try_from(subject.process.tasks.lock().len()).unwrap_or(0)
+    }
+}
+
+fn exe(subject: &Subject) -> Result<LinkTarget> {
+    let file = subject.process.exe.lock().clone().ok_or(Errno::ENOENT)?;
+    Ok(LinkTarget::Direct(fd::path_of(&file)))
+}
+
+fn cwd(subject: &Subject) -> Result<LinkTarget> {
+    let context = subject.task().map_err(|_| Errno::ENOENT)?.fs.get();
+    Ok(LinkTarget::Direct(context.cwd()))
+}
+
+fn root(subject: &Subject) -> Result<LinkTarget> {
+    let context = subject.task().map_err(|_| Errno::ENOENT)?.fs.get();
+    Ok(LinkTarget::Direct(context.root()))
+}
+
+fn comm(subject: &Subject, out: &mut Out) -> Result<()> {
+    out.push(comm_of(&status::name_of(subject, subject.task().ok().as_ref())));
+    out.push(b"\n");
+    Ok(())
+}
+
+fn set_comm(subject: &Subject, bytes: &[u8]) -> Result<()> {
+    if !subject.is_own() {
+        return Err(Errno::EINVAL);
+    }
+    let mut comm = [0u8; 16];
+    let len = bytes.len().min(15);
+    comm[..len].copy_from_slice(&bytes[..len]);
+    *subject.task()?.comm.lock() = comm;
+    Ok(())
+}
+
+/// The bytes `[start, end)` of a process's memory, as far as they are there.
+fn user_bytes(aspace: &AddressSpace, start: u64, end: u64) -> Vec<u8> {
+    let len = end.saturating_sub(start).min(ARG_MAX_BYTES as u64) as usize;
+    let mut bytes = vec![0u8; len];
+    let mut done = 0;
+    while done < len {
+        let at = start + done as u64;
+        let part = ((PAGE - at % PAGE) as usize).min(len - done);
+        if aspace.copy_in(at, &mut bytes[done..done + part]).is_err() {
+            break;
+        }
+        done += part;
+    }
+    bytes.truncate(done);
+    bytes
+}
+
+/// The arguments. A program that has written over them and their last NUL goes on into the environment, up to the
+/// next NUL (`setproctitle(3)`).
+fn cmdline(subject: &Subject, out: &mut Out) -> Result<()> {
+    let Ok(aspace) = subject.aspace() else { return Ok(()) };
+    let layout = aspace.with_layout(|layout| layout.clone());
+    let Layout { arg_start, arg_end, env_start, env_end, .. } = layout;
+    let mut bytes = user_bytes(&aspace, arg_start, arg_end);
+    if bytes.last().is_some_and(|last| *last != 0) {
+        if arg_end == env_start {
+            bytes.extend(user_bytes(&aspace, env_start, env_end));
+        }
+        let end = bytes.iter().position(|byte| *byte == 0);
+        bytes.truncate(end.unwrap_or(bytes.len()));
+    }
+    out.push(&bytes);
+    Ok(())
+}
+
+fn environ(subject: &Subject, out: &mut Out) -> Result<()> {
+    let Ok(aspace) = subject.aspace() else { return Ok(()) };
+    let (start, end) = aspace.with_layout(|layout| (layout.env_start, layout.env_end));
+    out.push(&user_bytes(&aspace, start, end));
+    Ok(())
+}
+
+fn auxv(subject: &Subject, out: &mut Out) -> Result<()> {
+    let Ok(aspace) = subject.aspace() else { return Ok(()) };
+    for word in aspace.with_layout(|layout| layout.auxv.clone()) {
+        out.push(&word.to_le_bytes());
+    }
+    Ok(())
+}
+
+/// Transfers are not counted.
+fn io(_: &Subject, out: &mut Out) -> Result<()> {
+    for name in ["rchar", "wchar", "syscr", "syscw", "read_bytes", "write_bytes", "cancelled_write_bytes"] {
+        writeln!(out, "{name}: 0");
+    }
+    Ok(())
+}
+
+const LIMITS: [(&str, &str); crate::limits::RLIM_COUNT] = [
+    ("Max cpu time", "seconds"),
+    ("Max file size", "bytes"),
+    ("Max data size", "bytes"),
+    ("Max stack size", "bytes"),
+    ("Max core file size", "bytes"),
+    ("Max resident set", "bytes"),
+    ("Max processes", "processes"),
+    ("Max open files", "files"),
+    ("Max locked memory", "bytes"),
+    ("Max address space", "bytes"),
+    ("Max file locks", "locks"),
+    ("Max pending signals", "signals"),
+    ("Max msgqueue size", "bytes"),
+    ("Max nice priority", ""),
+    ("Max realtime priority", ""),
+    ("Max realtime timeout", "us"),
+];
+
+fn limits(subject: &Subject, out: &mut Out) -> Result<()> {
+    let limits = subject.process.limits.lock().0;
+    push_limits(&limits, out);
+    Ok(())
+}
+
+fn push_limits(limits: &[Limit], out: &mut Out) {
+    let word = |value: u64| match value {
+        RLIM_INFINITY => format!("{:<20}", "unlimited"),
+        value => format!("{value:<20}"),
+    };
+    writeln!(out, "{:<25} {:<20} {:<20} {:<10}", "Limit", "Soft Limit", "Hard Limit", "Units");
+    for ((name, unit), limit) in LIMITS.iter().zip(limits) {
+        writeln!(out, "{name:<25} {} {} {unit:<10}", word(limit.soft), word(limit.hard));
+    }
+}
+
+fn oom_score_adj(subject: &Subject, out: &mut Out) -> Result<()> {
+    writeln!(out, "{}", subject.process.oom_score_adj.load(Ordering::Relaxed));
+    Ok(())
+}
+
+fn set_oom_score_adj(subject: &Subject, bytes: &[u8]) -> Result<()> {
+    let value = parse_number(bytes)?;
+    let value = i32::try_from(value).ok().filter(|value| (-1000..=1000).contains(value));
+    let value = value.ok_or(Errno::EINVAL)?;
+    let slot = &subject.process.oom_score_adj;
+    if value < slot.load(Ordering::Relaxed) && !task::current().creds.get().has(CAP_SYS_RESOURCE) {
+        return Err(Errno::EACCES);
+    }
+    slot.store(value, Ordering::Relaxed);
+    Ok(())
+}
+
+/// The old scale, -17 to 15.
+fn oom_adj(subject: &Subject, out: &mut Out) -> Result<()> {
+    let adjust = subject.process.oom_score_adj.load(Ordering::Relaxed);
+    writeln!(out, "{}", if adjust == 1000 { 15 } else { adjust * 17 / 1000 });
+    Ok(())
+}
+
+fn set_oom_adj(subject: &Subject, bytes: &[u8]) -> Result<()> {
+    let value = parse_number(bytes)?;
+    if !(-17..=15).contains(&value) {
+        return Err(Errno::EINVAL);
+    }
+    let scaled = if value == 15 { 1000 } else { value * 1000 / 17 };
+    set_oom_score_adj(subject, format!("{scaled}").as_bytes())
+}
+
+fn oom_score(subject: &Subject, out: &mut Out) -> Result<()> {
+    let resident = subject.aspace().map_or(0, |aspace| aspace.sizes().1) / PAGE;
+    let share = resident * 1000 / (frames::stats().limit_frames as u64).max(1);
+    let adjust = i64::from(subject.process.oom_score_adj.load(Ordering::Relaxed));
+    let points = if adjust == -1000 { 0 } else { (1000 + share.cast_signed() + adjust) * 2 / 3 };
+    writeln!(out, "{}", points.max(0));
+    Ok(())
+}
+
+/// Time on a CPU in nanoseconds.
+fn run_ns(subject: &Subject, task: &Arc<Task>) -> u64 {
+    let (user, system) = if subject.is_thread() {
+        let sched = &task.thread.sched;
+        (sched.user_ticks.load(Ordering::Relaxed), sched.system_ticks.load(Ordering::Relaxed))
+    } else {
+        subject.process.cpu_ticks()
+    };
+    time::ticks_to_ns(user + system)
+}
+
+fn schedstat(subject: &Subject, out: &mut Out) -> Result<()> {
+    let task = subject.task()?;
+    writeln!(out, "{} 0 {}", run_ns(subject, &task), task.thread.sched.switches.load(Ordering::Relaxed));
+    Ok(())
+}
+
+fn sched(subject: &Subject, out: &mut Out) -> Result<()> {
+    let task = subject.task()?;
+    let threads = subject.process.tasks.lock().len();
+    out.push(comm_of(&task.comm.lock().clone()));
+    writeln!(out, " ({}, #threads: {threads})\n{:-<67}", subject.id(), "");
+    let ns = run_ns(subject, &task);
+    let all = task.thread.sched.switches.load(Ordering::Relaxed);
+    let forced = task.thread.sched.involuntary_switches.load(Ordering::Relaxed);
+    let nice = task.policy.nice.load(Ordering::Relaxed);
+    writeln!(out, "{:<45}:{:>14}.{:06}", "se.sum_exec_runtime", ns / 1_000_000, ns % 1_000_000);
+    let lines = [
+        ("nr_switches", all),
+        ("nr_voluntary_switches", all.saturating_sub(forced)),
+        ("nr_involuntary_switches", forced),
+        ("policy", 0),
+        ("prio", u64::from((120 + nice).unsigned_abs())),
+        ("start_ticks", task.start_ns / TICK_NS),
+    ];
+    for (name, value) in lines {
+        writeln!(out, "{name:<45}:{value:>21}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::Limits;
+
+    #[test]
+    fn limits_are_in_columns_as_programs_cut_them() {
+        let mut out = Out::default();
+        push_limits(&Limits::default().0, &mut out);
+        let text = core::str::from_utf8(&out.bytes).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 17);
+        assert_eq!(
+            lines[0],
+            "Limit                     Soft Limit           Hard Limit           Units     "
+        );
+        assert_eq!(
+            lines[4],
+            "Max stack size            8388608              unlimited            bytes     "
+        );
+        assert_eq!(
+            lines[14],
+            "Max nice priority         0                    0                              "
+        );
+    }
+
+    #[test]
+    fn names_in_a_table_are_unique() {
+        for (i, entry) in PROCESS_TABLE.iter().enumerate() {
+            assert!(PROCESS_TABLE[i + 1..].iter().all(|other| other.name != entry.name), "{}", entry.name);
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Whom a `/proc/PID` directory is about, and who may look.
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+
+use crate::creds::{CAP_SYS_PTRACE, Creds};
+use crate::proc::PROC;
+use crate::pseudo::{Context, FileSystem};
+use crate::task;
+use crate::task::core::Task;
+use crate::task::process::Process;
+use crate::task::tree::TREE;
+use machine::errno::{Errno, Result};
+use machine::mm::AddressSpace;
+use machine::time;
+
+/// A process, or one of its threads.
+#[derive(Clone)]
+pub struct Subject {
+    pub process: Arc<Process>,
+    tid: u32,
+    /// Below `task/`: about this thread alone.
+    is_thread: bool,
+}
+
+/// A process's place in the tree, copied out of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Family {
+    pub parent: u32,
+    pub group: u32,
+    pub session: u32,
+    /// Wait status, once it has ended.
+    pub ended: Option<i32>,
+    /// Device number of the controlling terminal (0: none), and its foreground group (-1: none).
+    pub terminal: u64,
+    pub foreground: i32,
+}
+
+impl Subject {
+    /// A process; `tid` names the thread whose own facts count.
+    pub fn process(process: Arc<Process>, tid: u32) -> Self {
+        Self { process, tid, is_thread: false }
+    }
+
+    /// One thread.
+    pub fn thread(process: Arc<Process>, tid: u32) -> Self {
+        Self { process, tid, is_thread: true }
+    }
+
+    /// The id the directory is called by.
+    pub fn id(&self) -> u32 {
+        self.tid
+    }
+
+    /// Whether it is about one thread.
+    pub fn is_thread(&self) -> bool {
+        self.is_thread
+    }
+
+    /// Whether the first thread has ended before others, so that the process shows as a zombie meanwhile.
+    pub fn leader_has_ended(&self) -> bool {
+        self.tid == self.process.pid
+            && !self.process.tasks.lock().iter().any(|task| task.tid() == self.process.pid)
+    }
+
+    /// The thread, or one that stands for the process; `ESRCH` when there is none left.
+    pub fn task(&self) -> Result<Arc<Task>> {
+        let found = self.process.tasks.lock().iter().find(|task| task.tid() == self.tid).cloned();
+        let stand_in = || if self.is_thread { None } else { self.process.any_task() };
+        found.or_else(stand_in).ok_or(Errno::ESRCH)
+    }
+
+    /// Its memory; `ESRCH` once it is given up.
+    pub fn aspace(&self) -> Result<Arc<AddressSpace>> {
+        self.task()?.aspace().ok_or(Errno::ESRCH)
+    }
+
+    /// Its place in the tree; `ESRCH` once its parent has waited for it.
+    pub fn family(&self) -> Result<Family> {
+        let (mut family, terminal) = {
+            let tree = TREE.lock();
+            let node = tree.nodes.get(&self.process.pid).ok_or(Errno::ESRCH)?;
+            let terminal = tree.terminals.get(&node.session).map(|session| session.terminal.clone());
+            let family = Family {
+                parent: node.parent(),
+                group: node.group,
+                session: node.session,
+                ended: node.exit_status,
+                terminal: 0,
+                foreground: -1,
+            };
+            (family, terminal)
+        };
+        if let Some(terminal) = terminal {
+            family.terminal = terminal.device();
+            family.foreground = i32::try_from(terminal.foreground()).unwrap_or(-1);
+        }
+        Ok(family)
+    }
+
+    /// Whether this is the current task's own process.
+    pub fn is_own(&self) -> bool {
+        Arc::ptr_eq(&task::current().process, &self.process)
+    }
+}
+
+/// Whether `mine` covers a task with `other` (`ptrace(2)`, "Ptrace access mode checking").
+fn covers(mine: &Creds, other: &Creds, dumpable: bool) -> bool {
+    let same_user = [other.uid, other.euid, other.suid].iter().all(|uid| *uid == mine.fsuid);
+    let same_group = [other.gid, other.egid, other.sgid].iter().all(|gid| *gid == mine.fsgid);
+    let no_more_rights = other.permitted & !mine.effective == 0;
+    (same_user && same_group && no_more_rights && dumpable) || mine.has(CAP_SYS_PTRACE)
+}
+
+impl Context for Subject {
+    fn file_system(&self) -> &'static FileSystem {
+        &PROC
+    }
+
+    fn owner(&self) -> (u32, u32) {
+        let dumpable = self.process.dumpable.load(Ordering::Relaxed) == 1;
+        match self.task() {
+            Ok(task) if dumpable => {
+                let creds = task.creds.get();
+                (creds.euid, creds.egid)
+            }
+            Ok(_) => (0, 0),
+            Err(_) => (TREE.lock().nodes.get(&self.process.pid).map_or(0, |node| node.uid), 0),
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.is_thread {
+            return self.task().map(drop);
+        }
+        let tree = TREE.lock();
+        let node = tree.nodes.get(&self.process.pid).ok_or(Errno::ESRCH)?;
+        if Arc::ptr_eq(&node.process, &self.process) { Ok(()) } else { Err(Errno::ESRCH) }
+    }
+
+    fn guard(&self) -> Result<()> {
+        let me = task::current();
+        if Arc::ptr_eq(&me.process, &self.process) {
+            return Ok(());
+        }
+        let dumpable = self.process.dumpable.load(Ordering::Relaxed) == 1;
+        let other = self.task()?.creds.get();
+        if covers(&me.creds.get(), &other, dumpable) { Ok(()) } else { Err(Errno::EACCES) }
+    }
+
+    fn generation(&self) -> u32 {
+        self.process.programs.load(Ordering::Relaxed)
+    }
+
+    fn time_ns(&self) -> i64 {
+        let age = time::boottime_ns().saturating_sub(self.process.start_ns);
+        time::realtime_ns().saturating_sub(age).cast_signed()
+    }
+
+    fn is_fleeting(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn others_may_look_only_with_the_same_ids_and_no_fewer_rights() {
+        let root = Creds::new(0, 0, Vec::new());
+        let user = Creds::new(1000, 1000, Vec::new());
+        let stranger = Creds::new(1001, 1000, Vec::new());
+        assert!(covers(&root, &user, false));
+        assert!(covers(&user, &user, true));
+        assert!(!covers(&user, &user, false));
+        assert!(!covers(&stranger, &user, true));
+        assert!(!covers(&user, &root, true));
+        let mut setuid = user.clone();
+        setuid.euid = 0;
+        assert!(!covers(&user, &setuid, true));
+        let mut capable = user.clone();
+        capable.permitted = 1;
+        assert!(!covers(&user, &capable, true));
+    }
+}

@@ -1,0 +1,307 @@
+//! Facts about the whole sandbox: memory, CPU time, load, uptime.
+
+use crate::config::KERNEL_RELEASE;
+use crate::proc::Whole;
+use crate::proc::status::clock_ticks;
+use crate::pseudo::Out;
+use crate::task::tree::{TREE, find_process};
+use core::sync::atomic::Ordering;
+use machine::errno::Result;
+use machine::heap;
+use machine::mm::{PAGE, frames};
+use machine::platform;
+use machine::sched;
+use machine::sync::SpinLock;
+use machine::time;
+use machine::time::NSEC;
+
+/// What `uname(2)` reports as the version.
+pub const KERNEL_VERSION: &str = "#1 SMP PREEMPT_DYNAMIC";
+
+/// `/proc/devices`.
+pub const DEVICES: &str = "Character devices:\n  1 mem\n  5 /dev/tty\n  5 /dev/console\n  5 /dev/ptmx\n 10 misc\n136 pts\n\nBlock devices:\n";
+/// `/proc/filesystems`.
+pub const FILE_SYSTEMS: &str = "nodev\tsysfs\nnodev\ttmpfs\nnodev\tproc\nnodev\tcgroup2\nnodev\tdevtmpfs\nnodev\tsockfs\nnodev\tpipefs\nnodev\tdevpts\nnodev\tmqueue\nnodev\toverlay\n";
+/// `/proc/cgroups`: hierarchy 0 says that there are only control groups of version 2.
+pub const CGROUPS: &str = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpuset\t0\t1\t1\ncpu\t0\t1\t1\ncpuacct\t0\t1\t1\nblkio\t0\t1\t1\nmemory\t0\t1\t1\ndevices\t0\t1\t1\nfreezer\t0\t1\t1\npids\t0\t1\t1\n";
+/// `/proc/tty/drivers`.
+pub const TTY_DRIVERS: &str = "/dev/tty             /dev/tty        5       0 system:/dev/tty\n/dev/console         /dev/console    5       1 system:console\n/dev/ptmx            /dev/ptmx       5       2 system\npty_slave            /dev/pts      136 0-1048575 pty:slave\n";
+
+/// Sizes of the sandbox's memory in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    pub total: u64,
+    pub free: u64,
+    /// Heap objects of the kernel.
+    pub slab: u64,
+}
+
+/// How much memory there is and how much is free.
+pub fn memory() -> Memory {
+    let stats = frames::stats();
+    let total = stats.limit_frames as u64 * PAGE;
+    let used = stats.frames_in_use as u64 * PAGE;
+    Memory { total, free: total.saturating_sub(used), slab: heap::HEAP.stats().used_bytes as u64 }
+}
+
+/// `/proc/meminfo`.
+pub fn meminfo(_: &Whole, out: &mut Out) -> Result<()> {
+    push_meminfo(out, &memory());
+    Ok(())
+}
+
+fn push_meminfo(out: &mut Out, memory: &Memory) {
+    let used = memory.total - memory.free;
+    let lines = [
+        ("MemTotal", memory.total),
+        ("MemFree", memory.free),
+        ("MemAvailable", memory.free),
+        ("Buffers", 0),
+        ("Cached", 0),
+        ("SwapCached", 0),
+        ("Active", used),
+        ("Inactive", 0),
+        ("Active(anon)", used),
+        ("Inactive(anon)", 0),
+        ("Active(file)", 0),
+        ("Inactive(file)", 0),
+        ("Unevictable", 0),
+        ("Mlocked", 0),
+        ("SwapTotal", 0),
+        ("SwapFree", 0),
+        ("Dirty", 0),
+        ("Writeback", 0),
+        ("AnonPages", used),
+        ("Mapped", 0),
+        ("Shmem", 0),
+        ("KReclaimable", 0),
+        ("Slab", memory.slab),
+        ("SReclaimable", 0),
+        ("SUnreclaim", memory.slab),
+        ("KernelStack", 0),
+        ("PageTables", 0),
+        ("NFS_Unstable", 0),
+        ("Bounce", 0),
+        ("WritebackTmp", 0),
+        ("CommitLimit", memory.total),
+        ("Committed_AS", used),
+        ("VmallocTotal", 34_359_738_367 << 10),
+        ("VmallocUsed", 0),
+        ("VmallocChunk", 0),
+        ("Percpu", 0),
+        ("AnonHugePages", 0),
+        ("ShmemHugePages", 0),
+        ("ShmemPmdMapped", 0),
+        ("FileHugePages", 0),
+        ("FilePmdMapped", 0),
+    ];
+    for (name, bytes) in lines {
+        writeln!(out, "{:<16}{:>8} kB", alloc::format!("{name}:"), bytes / 1024);
+    }
+    out.push(b"HugePages_Total:       0\nHugePages_Free:        0\nHugePages_Rsvd:        0\n");
+    out.push(b"HugePages_Surp:        0\nHugepagesize:       2048 kB\nHugetlb:               0 kB\n");
+}
+
+/// CPU time of the sandbox in counter ticks (user, system), and switches of the tasks that live.
+pub fn cpu_use() -> (u64, u64, u64) {
+    let tree = TREE.lock();
+    let (mut user, mut system, mut switches) = (0u64, 0u64, 0u64);
+    for node in tree.nodes.values() {
+        let process = &node.process;
+        let (own_user, own_system) = process.cpu_ticks();
+        user += own_user + process.children_user.load(Ordering::Relaxed);
+        system += own_system + process.children_system.load(Ordering::Relaxed);
+        for task in process.tasks.lock().iter() {
+            switches += task.thread.sched.switches.load(Ordering::Relaxed);
+        }
+    }
+    (user, system, switches)
+}
+
+/// Nanoseconds since the sandbox's first process began.
+fn age_ns() -> u64 {
+    let start = find_process(1).map_or(0, |process| process.start_ns);
+    time::boottime_ns().saturating_sub(start)
+}
+
+/// `/proc/stat`. Time isn't counted by CPU, so each CPU shows its share.
+pub fn stat(_: &Whole, out: &mut Out) -> Result<()> {
+    let cpus = platform::cpus() as u64;
+    let (user, system, switches) = cpu_use();
+    let (user, system) = (clock_ticks(user), clock_ticks(system));
+    let idle = (age_ns() / crate::proc::status::TICK_NS * cpus).saturating_sub(user + system);
+    writeln!(out, "cpu  {user} 0 {system} {idle} 0 0 0 0 0 0");
+    for cpu in 0..cpus {
+        writeln!(out, "cpu{cpu} {} 0 {} {} 0 0 0 0 0 0", user / cpus, system / cpus, idle / cpus);
+    }
+    let boot = time::realtime_ns().saturating_sub(time::boottime_ns()) / NSEC;
+    writeln!(out, "intr 0\nctxt {switches}\nbtime {boot}\nprocesses {}", last_id());
+    writeln!(out, "procs_running {}\nprocs_blocked 0", sched::running_tasks().max(1));
+    out.push(b"softirq 0 0 0 0 0 0 0 0 0 0 0\n");
+    Ok(())
+}
+
+/// The highest id in use.
+fn last_id() -> u32 {
+    TREE.lock().tasks.last_key_value().map_or(1, |(tid, _)| *tid)
+}
+
+/// `/proc/uptime`: seconds since boot, and idle seconds of all CPUs.
+pub fn uptime(_: &Whole, out: &mut Out) -> Result<()> {
+    let cpus = platform::cpus() as u64;
+    let (user, system, _) = cpu_use();
+    let idle = (age_ns() * cpus).saturating_sub(time::ticks_to_ns(user + system));
+    let push = |out: &mut Out, ns: u64| write!(out, "{}.{:02}", ns / NSEC, ns % NSEC / 10_000_000);
+    push(out, time::boottime_ns());
+    out.push(b" ");
+    push(out, idle);
+    out.push(b"\n");
+    Ok(())
+}
+
+/// Fraction bits of load averages.
+pub const LOAD_SHIFT: u32 = 16;
+/// How often the load is sampled.
+const LOAD_STEP_NS: u64 = 5 * NSEC;
+/// `2^16 * e^(-5s/1min)` and likewise for 5 and 15 minutes.
+const LOAD_DECAY: [u64; 3] = [60_296, 64_453, 65_173];
+/// After so many steps nothing of an old load is left.
+const LOAD_STEPS_MAX: u64 = 2000;
+
+struct Load {
+    averages: [u64; 3],
+    sampled_ns: u64,
+}
+
+static LOAD: SpinLock<Load> = SpinLock::new(Load { averages: [0; 3], sampled_ns: 0 });
+
+impl Load {
+    /// Moves the averages towards `running` for each step since the last look.
+    fn advance(&mut self, now_ns: u64, running: u64) {
+        if self.sampled_ns == 0 {
+            self.sampled_ns = now_ns;
+        }
+        let steps = now_ns.saturating_sub(self.sampled_ns) / LOAD_STEP_NS;
+        self.sampled_ns += steps * LOAD_STEP_NS;
+        let target = running << LOAD_SHIFT;
+        for _ in 0..steps.min(LOAD_STEPS_MAX) {
+            for (average, decay) in self.averages.iter_mut().zip(LOAD_DECAY) {
+                *average = (*average * decay + target * ((1 << LOAD_SHIFT) - decay)) >> LOAD_SHIFT;
+            }
+        }
+    }
+}
+
+/// Load averages with [`LOAD_SHIFT`] fraction bits. They are brought up to date when somebody asks, taking what runs
+/// at that moment for the time since.
+pub fn load_averages() -> [u64; 3] {
+    // The task that asks is no load.
+    let running = sched::running_tasks().saturating_sub(1) as u64;
+    let mut load = LOAD.lock();
+    load.advance(time::monotonic_ns(), running);
+    load.averages
+}
+
+/// `/proc/loadavg`.
+pub fn loadavg(_: &Whole, out: &mut Out) -> Result<()> {
+    for average in load_averages() {
+        let hundredths = (average * 100 + (1 << (LOAD_SHIFT - 1))) >> LOAD_SHIFT;
+        write!(out, "{}.{:02} ", hundredths / 100, hundredths % 100);
+    }
+    let tasks = TREE.lock().tasks.len();
+    writeln!(out, "{}/{tasks} {}", sched::running_tasks().max(1), last_id());
+    Ok(())
+}
+
+/// `/proc/version`.
+pub fn version(_: &Whole, out: &mut Out) -> Result<()> {
+    writeln!(out, "Linux version {KERNEL_RELEASE} (dormouse@dormouse) {KERNEL_VERSION}");
+    Ok(())
+}
+
+/// `/proc/vmstat`: the counters that mean something here, and those `vmstat(8)` wants.
+pub fn vmstat(_: &Whole, out: &mut Out) -> Result<()> {
+    let memory = memory();
+    let lines = [
+        ("nr_free_pages", memory.free / PAGE),
+        ("nr_anon_pages", (memory.total - memory.free) / PAGE),
+        ("nr_mapped", 0),
+        ("nr_file_pages", 0),
+        ("nr_dirty", 0),
+        ("nr_writeback", 0),
+        ("nr_shmem", 0),
+        ("pgpgin", 0),
+        ("pgpgout", 0),
+        ("pswpin", 0),
+        ("pswpout", 0),
+        ("pgalloc_normal", 0),
+        ("pgfree", 0),
+        ("pgfault", 0),
+        ("pgmajfault", 0),
+        ("oom_kill", 0),
+    ];
+    for (name, value) in lines {
+        writeln!(out, "{name} {value}");
+    }
+    Ok(())
+}
+
+/// `/proc/zoneinfo`: one node with one zone.
+pub fn zoneinfo(_: &Whole, out: &mut Out) -> Result<()> {
+    let memory = memory();
+    let (free, total) = (memory.free / PAGE, memory.total / PAGE);
+    writeln!(out, "Node 0, zone   Normal\n  pages free     {free}\n        boost    0\n        min      0");
+    writeln!(
+        out,
+        "        low      0\n        high     0\n        spanned  {total}\n        present  {total}"
+    );
+    writeln!(out, "        managed  {total}");
+    Ok(())
+}
+
+/// `/proc/interrupts`: there are none to see.
+pub fn interrupts(_: &Whole, out: &mut Out) -> Result<()> {
+    out.push(b"           ");
+    for cpu in 0..platform::cpus() {
+        write!(out, "{:<11}", alloc::format!("CPU{cpu}"));
+    }
+    out.push(b"\n");
+    Ok(())
+}
+
+/// `/proc/softirqs`: none either.
+pub fn softirqs(_: &Whole, out: &mut Out) -> Result<()> {
+    out.push(b"                    ");
+    for cpu in 0..platform::cpus() {
+        write!(out, "{:<11}", alloc::format!("CPU{cpu}"));
+    }
+    out.push(b"\n");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_load_follows_what_runs_and_is_forgotten() {
+        let mut load = Load { averages: [0; 3], sampled_ns: 0 };
+        load.advance(NSEC, 2);
+        assert_eq!(load.averages, [0; 3]);
+        load.advance(61 * NSEC, 2);
+        let one = load.averages[0] as f64 / 65536.0;
+        assert!((1.25..1.28).contains(&one), "{one}");
+        assert!(load.averages[0] > load.averages[1] && load.averages[1] > load.averages[2]);
+        load.advance(u64::MAX, 0);
+        assert!(load.averages.iter().all(|average| *average < 2048));
+    }
+
+    #[test]
+    fn meminfo_has_the_columns_that_free_reads() {
+        let mut out = Out::default();
+        push_meminfo(&mut out, &Memory { total: 24_684_092 << 10, free: 1 << 30, slab: 0 });
+        let text = core::str::from_utf8(&out.bytes).unwrap();
+        assert!(text.starts_with("MemTotal:       24684092 kB\nMemFree:         1048576 kB\n"));
+        assert!(text.contains("\nHugepagesize:       2048 kB\n"));
+    }
+}

@@ -1,0 +1,442 @@
+//! The framework of `/proc` and `/sys`: trees that are data tables, with text made when it is read.
+//!
+//! A directory is a table of [`Entry`]s, and may be extended by names that come and go ([`Dynamic`]: process ids,
+//! descriptors, CPUs). What the functions in a table are about is their [`Context`], such as one process. Inodes are
+//! made by each lookup; their numbers come from their path, so they stay the same.
+
+pub mod file;
+
+use abi::hostcall::HostStatFs;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::any::Any;
+
+use crate::fs::file::{FileOps, OpenFlags};
+use crate::fs::inode::{AttrChange, CachePolicy, Inode, LinkTarget, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Stat};
+use machine::errno::{Errno, Result};
+use machine::mm::account;
+use machine::sync::Once;
+
+pub use file::{DirFile, Listing, TextFile, seek_plain};
+
+/// Inode number of every pseudo file system's root.
+pub const ROOT_INO: u64 = 1;
+/// Most bytes of one text: what a program can make the kernel hold for one open file.
+const TEXT_MAX_BYTES: usize = 16 << 20;
+
+/// One pseudo file system.
+pub struct FileSystem {
+    /// `st_dev`.
+    pub dev: u64,
+    /// `f_type` of `statfs(2)`.
+    pub magic: u64,
+}
+
+impl FileSystem {
+    /// What `statfs(2)` answers: nothing is stored anywhere.
+    pub fn statfs(&self) -> HostStatFs {
+        HostStatFs { kind: self.magic, bsize: 4096, namelen: 255, frsize: 4096, ..Default::default() }
+    }
+}
+
+/// What the functions of a table are about.
+pub trait Context: Clone + Send + Sync + 'static {
+    fn file_system(&self) -> &'static FileSystem;
+    /// User and group the files belong to.
+    fn owner(&self) -> (u32, u32) {
+        (0, 0)
+    }
+    /// An error once what this is about is gone.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+    /// An error when the current task may not look into it (entries that are `guarded`).
+    fn guard(&self) -> Result<()> {
+        Ok(())
+    }
+    /// Moves when what this is about becomes something that those who were let in must be let into anew.
+    fn generation(&self) -> u32 {
+        0
+    }
+    /// The files' times.
+    fn time_ns(&self) -> i64 {
+        start_time_ns()
+    }
+    /// Whether names in static directories may go away.
+    fn is_fleeting(&self) -> bool {
+        false
+    }
+}
+
+/// When the sandbox started, near enough.
+fn start_time_ns() -> i64 {
+    static START: Once<i64> = Once::new();
+    *START.call_once(|| machine::time::realtime_ns().cast_signed())
+}
+
+/// Text being made. Takes `write!` without an error to look at; beyond its limit it drops what comes.
+#[derive(Default)]
+pub struct Out {
+    pub bytes: Vec<u8>,
+    /// There was no memory for all of it.
+    is_short: bool,
+}
+
+impl Out {
+    /// For `write!`.
+    pub fn write_fmt(&mut self, args: core::fmt::Arguments<'_>) {
+        let _ = core::fmt::Write::write_fmt(self, args);
+    }
+
+    /// Adds bytes as they are.
+    pub fn push(&mut self, bytes: &[u8]) {
+        let fits = self.bytes.len() + bytes.len() <= TEXT_MAX_BYTES;
+        if fits && !self.is_short {
+            match account::reserve(&mut self.bytes, bytes.len()) {
+                Ok(()) => self.bytes.extend_from_slice(bytes),
+                Err(_) => self.is_short = true,
+            }
+        }
+    }
+
+    /// Adds bytes, with those in `special` and backslashes as octal escapes (`seq_path(9)`).
+    pub fn push_escaped(&mut self, bytes: &[u8], special: &[u8]) {
+        for byte in bytes {
+            if *byte == b'\\' || special.contains(byte) {
+                write!(self, "\\{byte:03o}");
+            } else {
+                self.push(&[*byte]);
+            }
+        }
+    }
+}
+
+impl core::fmt::Write for Out {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        self.push(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// Makes a file's text.
+pub type Show<C> = fn(&C, &mut Out) -> Result<()>;
+/// Takes what was written to a file, one `write(2)` at a time.
+pub type Store<C> = fn(&C, &[u8]) -> Result<()>;
+
+/// What an entry is.
+pub enum Kind<C: 'static> {
+    /// A directory, with names that come and go behind those of the table.
+    Dir(&'static [Entry<C>], Option<&'static dyn Dynamic<C>>),
+    /// Text that never changes.
+    Fixed(&'static str),
+    Text(Show<C>),
+    Setting(Show<C>, Store<C>),
+    Link(fn(&C) -> Result<LinkTarget>),
+    /// A file with operations of its own.
+    File(fn(&C, OpenFlags) -> Result<Box<dyn FileOps>>),
+}
+
+/// A name in a table.
+pub struct Entry<C: 'static> {
+    pub name: &'static str,
+    /// Permission bits.
+    pub mode: u32,
+    pub kind: Kind<C>,
+    /// Only for tasks that [`Context::guard`] lets in.
+    pub guarded: bool,
+}
+
+impl<C: 'static> Entry<C> {
+    /// A directory anyone may list.
+    pub const fn dir(name: &'static str, table: &'static [Self]) -> Self {
+        Self { name, mode: 0o555, kind: Kind::Dir(table, None), guarded: false }
+    }
+    /// A directory with changing names.
+    pub const fn dynamic(name: &'static str, table: &'static [Self], more: &'static dyn Dynamic<C>) -> Self {
+        Self { name, mode: 0o555, kind: Kind::Dir(table, Some(more)), guarded: false }
+    }
+    /// A file anyone may read.
+    pub const fn text(name: &'static str, show: Show<C>) -> Self {
+        Self { name, mode: 0o444, kind: Kind::Text(show), guarded: false }
+    }
+    /// A file with this text, always.
+    pub const fn fixed(name: &'static str, text: &'static str) -> Self {
+        Self { name, mode: 0o444, kind: Kind::Fixed(text), guarded: false }
+    }
+    /// A file its owner may write.
+    pub const fn setting(name: &'static str, show: Show<C>, store: Store<C>) -> Self {
+        Self { name, mode: 0o644, kind: Kind::Setting(show, store), guarded: false }
+    }
+    /// A symbolic link.
+    pub const fn link(name: &'static str, target: fn(&C) -> Result<LinkTarget>) -> Self {
+        Self { name, mode: 0o777, kind: Kind::Link(target), guarded: false }
+    }
+    /// The same with other permission bits.
+    pub const fn mode(mut self, mode: u32) -> Self {
+        self.mode = mode;
+        self
+    }
+    /// The same, for tasks that [`Context::guard`] lets in.
+    pub const fn guarded(mut self) -> Self {
+        self.guarded = true;
+        self
+    }
+    /// The `S_IFMT` part of its mode.
+    pub fn kind_bits(&self) -> u32 {
+        match self.kind {
+            Kind::Dir(..) => S_IFDIR,
+            Kind::Link(_) => S_IFLNK,
+            _ => S_IFREG,
+        }
+    }
+}
+
+/// A name in a dynamic directory. `key` orders the names; a listing goes on behind the last key it has seen.
+pub struct Item {
+    pub key: u64,
+    pub name: Vec<u8>,
+    /// The `S_IFMT` part of its mode.
+    pub kind: u32,
+}
+
+/// Names that come and go.
+pub trait Dynamic<C>: Sync {
+    /// The node of a name in the directory `place`.
+    fn find(&self, cx: &C, place: Place, name: &[u8]) -> Result<Arc<dyn Inode>>;
+    /// Calls `add` for the names with keys from `from` on, in their order, until it answers false.
+    fn list(&self, cx: &C, from: u64, add: &mut dyn FnMut(Item) -> bool);
+    /// How many of its entries are directories, for `st_nlink`.
+    fn directories(&self, _cx: &C) -> u32 {
+        0
+    }
+}
+
+/// Where a node is: its inode number and its parent's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    pub ino: u64,
+    pub parent: u64,
+}
+
+impl Place {
+    /// A file system's root.
+    pub const ROOT: Self = Self { ino: ROOT_INO, parent: ROOT_INO };
+
+    /// The place of a name in this directory.
+    pub fn child(self, name: &[u8]) -> Self {
+        Self { ino: child_ino(self.ino, name), parent: self.ino }
+    }
+}
+
+/// An inode number that depends on nothing but the path (FNV-1a, 48 bits).
+pub fn child_ino(parent: u64, name: &[u8]) -> u64 {
+    let bytes = parent.to_le_bytes();
+    let hash = bytes.iter().chain(name).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    ((hash ^ (hash >> 48)) & 0xffff_ffff_ffff).max(2)
+}
+
+/// A node of a tree.
+pub struct Node<C: Context> {
+    pub cx: C,
+    entry: &'static Entry<C>,
+    place: Place,
+}
+
+impl<C: Context> Node<C> {
+    /// The node of `entry` at a place.
+    pub fn new(cx: C, entry: &'static Entry<C>, place: Place) -> Arc<Self> {
+        Arc::new(Self { cx, entry, place })
+    }
+
+    fn is_guarded(&self) -> bool {
+        self.entry.guarded
+    }
+
+    fn show(&self) -> Result<Vec<u8>> {
+        self.cx.check()?;
+        let mut out = Out::default();
+        match &self.entry.kind {
+            Kind::Fixed(text) => out.push(text.as_bytes()),
+            Kind::Text(show) | Kind::Setting(show, _) => show(&self.cx, &mut out)?,
+            _ => return Err(Errno::EINVAL),
+        }
+        if out.is_short { Err(Errno::ENOMEM) } else { Ok(out.bytes) }
+    }
+
+    fn store(&self, bytes: &[u8]) -> Result<()> {
+        self.cx.check()?;
+        match &self.entry.kind {
+            Kind::Setting(_, store) => store(&self.cx, bytes),
+            _ => Err(Errno::EROFS),
+        }
+    }
+
+    fn directories(&self) -> u32 {
+        let Kind::Dir(table, dynamic) = &self.entry.kind else { return 0 };
+        let count = table.iter().filter(|entry| entry.kind_bits() == S_IFDIR).count();
+        u32::try_from(count).unwrap_or(0) + dynamic.map_or(0, |dynamic| dynamic.directories(&self.cx))
+    }
+}
+
+impl<C: Context> Inode for Node<C> {
+    fn stat(&self) -> Result<Stat> {
+        let (uid, gid) = self.cx.owner();
+        let is_dir = self.kind() == S_IFDIR;
+        let time = self.cx.time_ns();
+        Ok(Stat {
+            dev: self.cx.file_system().dev,
+            ino: self.place.ino,
+            mode: self.kind() | self.entry.mode,
+            nlink: if is_dir { 2 + self.directories() } else { 1 },
+            uid,
+            gid,
+            blksize: 1024,
+            atime_ns: time,
+            mtime_ns: time,
+            ctime_ns: time,
+            btime_ns: time,
+            ..Default::default()
+        })
+    }
+
+    fn kind(&self) -> u32 {
+        self.entry.kind_bits()
+    }
+
+    fn cache_policy(&self) -> CachePolicy {
+        match &self.entry.kind {
+            Kind::Dir(_, None) if !self.cx.is_fleeting() => CachePolicy::Trust,
+            _ => CachePolicy::Never,
+        }
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
+        let Kind::Dir(table, more) = &self.entry.kind else { return Err(Errno::ENOTDIR) };
+        self.cx.check().map_err(|_| Errno::ENOENT)?;
+        if let Some(entry) = table.iter().find(|entry| entry.name.as_bytes() == name) {
+            return Ok(Self::new(self.cx.clone(), entry, self.place.child(name)));
+        }
+        match more {
+            Some(more) => more.find(&self.cx, self.place, name),
+            None => Err(Errno::ENOENT),
+        }
+    }
+
+    fn readlink(&self) -> Result<LinkTarget> {
+        let Kind::Link(target) = &self.entry.kind else { return Err(Errno::EINVAL) };
+        self.cx.check().map_err(|_| Errno::ENOENT)?;
+        // Whoever has no memory any more leads nowhere.
+        let guard = || {
+            let checked = if self.entry.guarded { self.cx.guard() } else { Ok(()) };
+            checked.map_err(|error| if error == Errno::ESRCH { Errno::ENOENT } else { error })
+        };
+        guard()?;
+        let found = target(&self.cx)?;
+        // What was found may be of a process that has become another user's since the first look.
+        guard()?;
+        Ok(found)
+    }
+
+    fn set_attr(&self, change: &AttrChange) -> Result<()> {
+        // `O_TRUNC` and `touch` do nothing to a text that is made anew each time.
+        if change.mode.is_some() || change.uid.is_some() || change.gid.is_some() {
+            return Err(Errno::EPERM);
+        }
+        Ok(())
+    }
+
+    fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Box<dyn FileOps>> {
+        self.cx.check()?;
+        // First, so that whatever it becomes after the guard's look shows.
+        let generation = self.cx.generation();
+        if self.entry.guarded {
+            self.cx.guard()?;
+        }
+        match &self.entry.kind {
+            Kind::Dir(..) => Ok(Box::new(DirFile::new(self))),
+            Kind::Link(_) => Err(Errno::ELOOP),
+            Kind::File(open) => open(&self.cx, flags),
+            _ => Ok(Box::new(TextFile::new(self, generation))),
+        }
+    }
+
+    fn statfs(&self) -> Result<HostStatFs> {
+        Ok(self.cx.file_system().statfs())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// `DT_*` of an `S_IFMT` value.
+pub fn dirent_type(kind: u32) -> u8 {
+    ((kind & S_IFMT) >> 12) as u8
+}
+
+/// Reads a number as a program writes it: decimal, octal or hexadecimal, white space around it.
+pub fn parse_number(bytes: &[u8]) -> Result<i64> {
+    let text = core::str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?;
+    let text = text.trim_matches(|c: char| c.is_ascii_whitespace() || c == '\0');
+    let (negative, digits) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text),
+    };
+    let (digits, radix) = match digits.strip_prefix("0x") {
+        Some(hex) => (hex, 16),
+        None if digits.len() > 1 && digits.starts_with('0') => (digits, 8),
+        None => (digits, 10),
+    };
+    let value = i64::from_str_radix(digits, radix).map_err(|_| Errno::EINVAL)?;
+    if negative { value.checked_neg().ok_or(Errno::EINVAL) } else { Ok(value) }
+}
+
+/// Reads a name that is a plain decimal number without leading zeros, as process ids and descriptors are.
+pub fn parse_id(name: &[u8]) -> Option<u32> {
+    let plain = !name.is_empty() && name.len() <= 10 && (name[0] != b'0' || name.len() == 1);
+    if !plain || !name.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    core::str::from_utf8(name).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inode_numbers_depend_on_the_whole_path() {
+        let a = Place::ROOT.child(b"a");
+        assert_eq!(a, Place::ROOT.child(b"a"));
+        assert_ne!(a.ino, Place::ROOT.child(b"b").ino);
+        assert_ne!(a.child(b"x").ino, Place::ROOT.child(b"b").child(b"x").ino);
+    }
+
+    #[test]
+    fn ids_are_plain_decimal_numbers() {
+        assert_eq!(parse_id(b"0"), Some(0));
+        assert_eq!(parse_id(b"4294967295"), Some(u32::MAX));
+        for bad in [&b""[..], b"01", b"+1", b"4294967296", b"1a", b"99999999999"] {
+            assert_eq!(parse_id(bad), None);
+        }
+    }
+
+    #[test]
+    fn numbers_are_read_as_the_kernel_reads_them() {
+        assert_eq!(parse_number(b" -17\n"), Ok(-17));
+        assert_eq!(parse_number(b"0x10\0"), Ok(16));
+        assert_eq!(parse_number(b"010"), Ok(8));
+        assert_eq!(parse_number(b"0"), Ok(0));
+        assert_eq!(parse_number(b"1 2"), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn escapes_are_octal() {
+        let mut out = Out::default();
+        out.push_escaped(b"a b\\c", b" ");
+        assert_eq!(out.bytes, b"a\\040b\\134c");
+    }
+}

@@ -1,0 +1,332 @@
+//! Open text files and directories of pseudo file systems.
+
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::any::Any;
+
+use crate::fs::file::{At, DirEntry, File, FileOps, Whence};
+use crate::fs::inode::{Inode, S_IFDIR, Stat};
+use crate::pseudo::{Context, Kind, Node, Place, child_ino, dirent_type};
+use machine::errno::{Errno, Result};
+use machine::mm::IoBuf;
+use machine::sync::Mutex;
+
+/// Most bytes one write hands to a file.
+const STORE_MAX_BYTES: usize = 4096;
+
+/// An open text file. The text is made by the first read at offset 0 and stays for the reads that follow.
+///
+/// Who opened a guarded file was let into what it was about then. Once that is something else (a process runs another
+/// program, perhaps as another user) the file is empty.
+pub struct TextFile<C: Context> {
+    node: Arc<Node<C>>,
+    generation: u32,
+    text: Mutex<Option<Vec<u8>>>,
+}
+
+impl<C: Context> TextFile<C> {
+    pub(super) fn new(node: Arc<Node<C>>, generation: u32) -> Self {
+        Self { node, generation, text: Mutex::new(None) }
+    }
+}
+
+impl<C: Context> TextFile<C> {
+    fn is_stale(&self) -> bool {
+        self.node.is_guarded() && self.node.cx.generation() != self.generation
+    }
+}
+
+impl<C: Context> FileOps for TextFile<C> {
+    fn read(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
+        // Serialises readers; the position's own lock is held only briefly, since making the text may read positions
+        // (`fdinfo`), this file's included.
+        let mut text = self.text.lock();
+        let offset = match at {
+            At::Offset(offset) => offset,
+            At::Position => *file.pos.lock(),
+        };
+        if text.is_none() || offset == 0 {
+            *text = None;
+            *text = Some(if self.is_stale() { Vec::new() } else { self.node.show()? });
+            if self.is_stale() {
+                // It may have become something else meanwhile.
+                *text = Some(Vec::new());
+            }
+        }
+        let rest = text.as_deref().and_then(|text| text.get(usize::try_from(offset).ok()?..));
+        let rest = rest.unwrap_or_default();
+        let len = rest.len().min(buf.remaining());
+        buf.fill(&rest[..len])?;
+        if at == At::Position {
+            *file.pos.lock() = offset + len as u64;
+        }
+        Ok(len)
+    }
+
+    fn write(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
+        let len = buf.remaining();
+        if len > STORE_MAX_BYTES {
+            return Err(Errno::EINVAL);
+        }
+        let mut bytes = vec![0u8; len];
+        buf.drain(&mut bytes)?;
+        if self.is_stale() {
+            return Err(Errno::EACCES);
+        }
+        self.node.store(&bytes)?;
+        if at == At::Position {
+            *file.pos.lock() += len as u64;
+        }
+        Ok(len)
+    }
+
+    fn seek(&self, file: &File, offset: i64, whence: Whence) -> Result<u64> {
+        seek_plain(file, offset, whence)
+    }
+
+    fn is_seekable(&self) -> bool {
+        true
+    }
+
+    /// `O_TRUNC`, which shells ask for: the text is made anew anyway.
+    fn truncate(&self, file: &File, _size: u64) -> Result<()> {
+        if file.flags().writable() { Ok(()) } else { Err(Errno::EINVAL) }
+    }
+
+    fn stat(&self, _file: &File) -> Result<Stat> {
+        self.node.stat()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// `lseek(2)` where there is no end to seek from.
+pub fn seek_plain(file: &File, offset: i64, whence: Whence) -> Result<u64> {
+    let mut pos = file.pos.lock();
+    let base = match whence {
+        Whence::Set => 0,
+        Whence::Current => pos.cast_signed(),
+        _ => return Err(Errno::EINVAL),
+    };
+    let to = base.checked_add(offset).and_then(|to| u64::try_from(to).ok()).ok_or(Errno::EINVAL)?;
+    *pos = to;
+    Ok(to)
+}
+
+/// A directory that can be listed.
+pub trait Listing: Inode {
+    /// Its inode number and its parent's.
+    fn place(&self) -> Place;
+    /// An error once the directory is gone.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+    /// Calls `add` for the entries at positions from `from` on (2 is the first), until it answers false.
+    fn entries(&self, from: u64, add: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()>;
+}
+
+/// An open directory.
+pub struct DirFile<D: Listing> {
+    dir: Arc<D>,
+}
+
+impl<D: Listing> DirFile<D> {
+    /// Opens a directory.
+    pub fn new(dir: Arc<D>) -> Self {
+        Self { dir }
+    }
+}
+
+impl<D: Listing> FileOps for DirFile<D> {
+    fn read(&self, _file: &File, _buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
+        Err(Errno::EISDIR)
+    }
+
+    fn seek(&self, file: &File, offset: i64, whence: Whence) -> Result<u64> {
+        seek_plain(file, offset, whence)
+    }
+
+    fn is_seekable(&self) -> bool {
+        true
+    }
+
+    fn read_dir(&self, file: &File, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
+        self.dir.check()?;
+        let place = self.dir.place();
+        let mut pos = *file.pos.lock();
+        let mut full = false;
+        for (at, name, ino) in [(0, &b"."[..], place.ino), (1, b"..", place.parent)] {
+            if pos == at && !full {
+                full = !sink(&DirEntry { name, ino, next: at + 1, kind: dirent_type(S_IFDIR) });
+                pos = if full { at } else { at + 1 };
+            }
+        }
+        if !full {
+            self.dir.entries(pos, &mut |entry| {
+                let taken = sink(entry);
+                if taken {
+                    pos = entry.next;
+                }
+                taken
+            })?;
+        }
+        *file.pos.lock() = pos;
+        Ok(())
+    }
+
+    fn stat(&self, _file: &File) -> Result<Stat> {
+        self.dir.stat()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl<C: Context> Listing for Node<C> {
+    fn place(&self) -> Place {
+        self.place
+    }
+
+    fn check(&self) -> Result<()> {
+        self.cx.check().map_err(|_| Errno::ENOENT)
+    }
+
+    fn entries(&self, from: u64, add: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
+        let Kind::Dir(table, more) = &self.entry.kind else { return Err(Errno::ENOTDIR) };
+        let skip = usize::try_from(from.saturating_sub(2)).unwrap_or(usize::MAX);
+        for (index, entry) in table.iter().enumerate().skip(skip) {
+            let name = entry.name.as_bytes();
+            let ino = child_ino(self.place.ino, name);
+            let kind = dirent_type(entry.kind_bits());
+            if !add(&DirEntry { name, ino, next: index as u64 + 3, kind }) {
+                return Ok(());
+            }
+        }
+        let Some(more) = more else { return Ok(()) };
+        let base = table.len() as u64 + 2;
+        more.list(&self.cx, from.saturating_sub(base), &mut |item| {
+            let ino = child_ino(self.place.ino, &item.name);
+            let next = base + item.key + 1;
+            add(&DirEntry { name: &item.name, ino, next, kind: dirent_type(item.kind) })
+        });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Dynamic, Entry, FileSystem, Item, Out};
+    use super::*;
+    use crate::fs::OpenFlags;
+    use crate::fs::inode::CachePolicy;
+    use core::sync::atomic::{AtomicU32, Ordering};
+
+    #[derive(Clone)]
+    struct Test;
+    impl Context for Test {
+        fn file_system(&self) -> &'static FileSystem {
+            static FS: FileSystem = FileSystem { dev: 77, magic: 1 };
+            &FS
+        }
+    }
+
+    static VALUE: AtomicU32 = AtomicU32::new(7);
+
+    fn show(_: &Test, out: &mut Out) -> Result<()> {
+        writeln!(out, "value {}", VALUE.load(Ordering::Relaxed));
+        Ok(())
+    }
+    fn store(_: &Test, bytes: &[u8]) -> Result<()> {
+        let value = super::super::parse_number(bytes)?;
+        VALUE.store(u32::try_from(value).map_err(|_| Errno::EINVAL)?, Ordering::Relaxed);
+        Ok(())
+    }
+
+    struct Even;
+    impl Dynamic<Test> for Even {
+        fn find(&self, cx: &Test, place: Place, name: &[u8]) -> Result<Arc<dyn Inode>> {
+            let number = super::super::parse_id(name).filter(|n| n % 2 == 0 && *n < 7);
+            number.ok_or(Errno::ENOENT)?;
+            Ok(Node::new(cx.clone(), &FIXED, place.child(name)))
+        }
+        fn list(&self, _: &Test, from: u64, add: &mut dyn FnMut(Item) -> bool) {
+            for key in (from.next_multiple_of(2)..7).step_by(2) {
+                let name = alloc::format!("{key}").into_bytes();
+                if !add(Item { key, name, kind: crate::fs::inode::S_IFREG }) {
+                    return;
+                }
+            }
+        }
+    }
+    static FIXED: Entry<Test> = Entry::fixed("", "fixed\n");
+    static TABLE: &[Entry<Test>] = &[Entry::setting("value", show, store), Entry::dir("sub", &[])];
+    static ROOT: Entry<Test> = Entry::dynamic("", TABLE, &Even);
+
+    fn open(path: &[u8]) -> Arc<File> {
+        let root = Node::new(Test, &ROOT, Place::ROOT);
+        let node: Arc<dyn Inode> = if path.is_empty() { root } else { root.lookup(path).unwrap() };
+        File::new(node.open(OpenFlags::RDWR).unwrap(), OpenFlags::RDWR, None)
+    }
+
+    fn read(file: &File, at: At, most: usize) -> Vec<u8> {
+        let mut bytes = vec![0u8; most];
+        let got = file.ops.read(file, &mut IoBuf::kernel(&mut bytes), at).unwrap();
+        bytes.truncate(got);
+        bytes
+    }
+
+    #[test]
+    fn a_text_stays_the_same_until_it_is_read_from_the_start_again() {
+        let file = open(b"value");
+        file.ops.write(&file, &mut IoBuf::constant(b"7\n"), At::Offset(0)).unwrap();
+        assert_eq!(read(&file, At::Position, 3), b"val");
+        file.ops.write(&file, &mut IoBuf::constant(b"1234"), At::Offset(0)).unwrap();
+        assert_eq!(read(&file, At::Position, 99), b"ue 7\n");
+        assert_eq!(read(&file, At::Position, 99), b"");
+        file.ops.seek(&file, 0, Whence::Set).unwrap();
+        assert_eq!(read(&file, At::Position, 99), b"value 1234\n");
+        assert_eq!(read(&file, At::Offset(6), 2), b"12");
+        assert_eq!(read(&file, At::Offset(u64::MAX), 2), b"");
+        assert_eq!(file.ops.write(&file, &mut IoBuf::constant(b"x"), At::Offset(0)), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn a_listing_goes_on_where_it_was_full_and_agrees_with_stat() {
+        let file = open(b"");
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        for _ in 0..20 {
+            let mut room = 2;
+            let mut sink = |entry: &DirEntry<'_>| {
+                room -= 1;
+                if room >= 0 {
+                    if entry.name[0] != b'.' {
+                        let node = Node::new(Test, &ROOT, Place::ROOT).lookup(entry.name).unwrap();
+                        assert_eq!(node.stat().unwrap().ino, entry.ino);
+                        assert_eq!(dirent_type(node.kind()), entry.kind);
+                    }
+                    names.push(entry.name.to_vec());
+                }
+                room >= 0
+            };
+            file.ops.read_dir(&file, &mut sink).unwrap();
+        }
+        let expected: Vec<&[u8]> = vec![b".", b"..", b"value", b"sub", b"0", b"2", b"4", b"6"];
+        assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn unknown_names_are_absent_and_read_only_files_refuse_writes() {
+        let root = Node::new(Test, &ROOT, Place::ROOT);
+        for name in [&b"3"[..], b"nothing", b"00"] {
+            assert_eq!(root.lookup(name).err(), Some(Errno::ENOENT));
+        }
+        assert_eq!(root.cache_policy(), CachePolicy::Never);
+        let file = open(b"2");
+        assert_eq!(file.ops.write(&file, &mut IoBuf::constant(b"x"), At::Position), Err(Errno::EROFS));
+        assert_eq!(read(&file, At::Position, 9), b"fixed\n");
+    }
+}

@@ -1,0 +1,70 @@
+//! The loop of a task: user code, its traps, signals and the scheduler.
+
+use alloc::sync::Arc;
+
+use machine::mm::Fault;
+use machine::platform::Trap;
+use machine::sched;
+use machine::sched::pause;
+use machine::thread;
+
+use crate::signals::SIGKILL;
+use crate::syscall;
+use crate::task::core::{Task, current};
+use crate::task::{itimer, signal};
+
+/// Runs the current task until it ends.
+pub fn run_task() {
+    let task = current();
+    let start = task.start.lock().take();
+    if let Some(start) = start {
+        start(&task);
+    }
+    loop {
+        thread::handle_pending();
+        if pause::rest() {
+            continue;
+        }
+        if task.wants_attention() && signal::deliver_pending(&task).is_break() {
+            break;
+        }
+        sched::before_user(&task.thread.sched, itimer::check_deadline(&task));
+        // It may have waited for the CPU just now.
+        if task.wants_attention() || pause::is_paused() {
+            continue;
+        }
+        let rip = task.context().run.regs.rip;
+        if rip >= abi::layout::USER_MAX {
+            // A jump there would fault at once; some addresses there the processor doesn't even let the kernel load.
+            signal::raise_bad_instruction_pointer(&task, rip);
+            continue;
+        }
+        let Some(trap) = task.thread.run_user() else { break };
+        itimer::check(&task);
+        handle_trap(&task, trap);
+    }
+}
+
+fn handle_trap(task: &Arc<Task>, trap: Trap) {
+    match trap {
+        Trap::Syscall => syscall::dispatch(task),
+        Trap::Interrupt => {}
+        Trap::PageFault { addr, error } => {
+            let Some(aspace) = task.aspace() else { return };
+            // An access of the processor's own on behalf of user code (a descriptor table, say) no mapping can help.
+            let result = match error & abi::run::PF_USER {
+                0 => Err(Fault::Forbidden { addr }),
+                _ => aspace.handle_fault(addr, error),
+            };
+            if let Err(fault) = result {
+                signal::raise_fault(task, fault, error);
+            }
+        }
+        Trap::Bus { addr } => signal::raise_fault(task, Fault::Bus { addr }, abi::run::PF_USER),
+        Trap::Exception { vector, error } => signal::raise_exception(task, vector, error),
+        Trap::Lost => {
+            machine::info!("task {}: its address space is lost", task.tid());
+            signal::kill_process(&task.process, SIGKILL);
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! What the VMM says about the first process, or one that comes in later, read from their records.
+
+use abi::boot as ab;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::creds::{CAP_ALL, Creds};
+use crate::limits::{Limit, Limits, RLIM_COUNT};
+use machine::host::Handle;
+
+/// What the first process is and sees; see `abi::boot`'s tags.
+#[derive(Default)]
+pub struct Spec {
+    pub args: Vec<Vec<u8>>,
+    pub env: Vec<Vec<u8>>,
+    pub cwd: Vec<u8>,
+    pub hostname: Vec<u8>,
+    pub domainname: Vec<u8>,
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: Vec<u32>,
+    /// In the order they are made, the root first.
+    pub mounts: Vec<MountSpec>,
+    pub masked: Vec<Vec<u8>>,
+    pub read_only: Vec<Vec<u8>>,
+    streams: Vec<StreamSpec>,
+    pub rlimits: Vec<(u32, u64, u64)>,
+    pub umask: Option<u32>,
+    /// Rows and columns.
+    pub winsize: Option<(u16, u16)>,
+    pub tasks_max: Option<u64>,
+    /// Nanoseconds; 0: it does not hibernate by itself.
+    pub idle_timeout_ns: u64,
+    /// Words: the features of the processor that the host's kernel lists.
+    pub cpu_flags: Option<String>,
+    capabilities: Option<[u64; 5]>,
+    flags: u32,
+}
+
+/// A stream of the host's; it is closed with whoever drops it last.
+pub struct StreamSpec {
+    pub fd: u32,
+    pub handle: Arc<Handle>,
+    pub flags: u32,
+}
+
+/// A mount to be made.
+#[derive(Default)]
+pub struct MountSpec {
+    /// `NO_HANDLE`: the kernel's own.
+    pub handle: u32,
+    pub flags: u32,
+    pub path: Vec<u8>,
+    pub kind: Vec<u8>,
+    pub source: Vec<u8>,
+    pub options: Vec<u8>,
+}
+
+fn u32_at(data: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(data.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn u64_at(data: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(data.get(at..at + 8)?.try_into().ok()?))
+}
+
+impl MountSpec {
+    fn parse(data: &[u8]) -> Option<Self> {
+        let mut strings = data.get(8..)?.split(|byte| *byte == 0).map(<[u8]>::to_vec);
+        let mut next = || strings.next().unwrap_or_default();
+        let (path, kind, source, options) = (next(), next(), next(), next());
+        Some(Self { handle: u32_at(data, 0)?, flags: u32_at(data, 4)?, path, kind, source, options })
+    }
+
+    /// An option's value: `Some(b"")` for one without, `None` when it is not there. The last one counts.
+    pub fn option(&self, name: &[u8]) -> Option<&[u8]> {
+        self.options.split(|byte| *byte == b',').rev().find_map(|option| match option.strip_prefix(name)? {
+            [] => Some(&b""[..]),
+            [b'=', value @ ..] => Some(value),
+            _ => None,
+        })
+    }
+
+    /// An option that is a number.
+    pub fn number(&self, name: &[u8], radix: u32) -> Option<u64> {
+        u64::from_str_radix(core::str::from_utf8(self.option(name)?).ok()?, radix).ok()
+    }
+}
+
+impl Spec {
+    /// Reads the records; unknown tags are left for later kernels.
+    pub fn parse(bytes: &[u8]) -> Self {
+        let mut spec = Self::default();
+        for record in ab::records(bytes) {
+            if spec.take(record.tag, record.data).is_none() {
+                machine::warn!("boot record {} is malformed", record.tag);
+            }
+        }
+        spec
+    }
+
+    fn take(&mut self, tag: u32, data: &[u8]) -> Option<()> {
+        match tag {
+            ab::TAG_ARG => self.args.push(data.to_vec()),
+            ab::TAG_ENV => self.env.push(data.to_vec()),
+            ab::TAG_CWD => self.cwd = data.to_vec(),
+            ab::TAG_HOSTNAME => self.hostname = data.to_vec(),
+            ab::TAG_DOMAINNAME => self.domainname = data.to_vec(),
+            ab::TAG_CREDS => {
+                self.uid = u32_at(data, 0)?;
+                self.gid = u32_at(data, 4)?;
+                self.groups = (8..data.len()).step_by(4).filter_map(|at| u32_at(data, at)).collect();
+            }
+            ab::TAG_CAPABILITIES => {
+                let mut sets = [0; 5];
+                for (at, set) in sets.iter_mut().enumerate() {
+                    *set = u64_at(data, 8 * at)? & CAP_ALL;
+                }
+                self.capabilities = Some(sets);
+            }
+            ab::TAG_MOUNT => self.mounts.push(MountSpec::parse(data)?),
+            ab::TAG_MASKED => self.masked.push(data.to_vec()),
+            ab::TAG_READ_ONLY => self.read_only.push(data.to_vec()),
+            ab::TAG_STREAM => {
+                let (fd, handle, flags) = (u32_at(data, 0)?, u32_at(data, 4)?, u32_at(data, 8)?);
+                self.streams.push(StreamSpec { fd, handle: Arc::new(Handle::from_raw(handle)), flags });
+            }
+            ab::TAG_RLIMIT => self.rlimits.push((u32_at(data, 0)?, u64_at(data, 8)?, u64_at(data, 16)?)),
+            ab::TAG_UMASK => self.umask = Some(u32_at(data, 0)?),
+            ab::TAG_WINSIZE => {
+                let word = u32_at(data, 0)?;
+                self.winsize = Some((word as u16, (word >> 16) as u16));
+            }
+            ab::TAG_TASKS_MAX => self.tasks_max = Some(u64_at(data, 0)?),
+            ab::TAG_IDLE_TIMEOUT => self.idle_timeout_ns = u64_at(data, 0)?,
+            ab::TAG_CPU_FLAGS => self.cpu_flags = Some(core::str::from_utf8(data).ok()?.into()),
+            ab::TAG_FLAGS => self.flags = u32_at(data, 0)?,
+            _ => {}
+        }
+        Some(())
+    }
+
+    /// Its streams, for whoever opens them.
+    pub fn take_streams(&mut self) -> Vec<StreamSpec> {
+        core::mem::take(&mut self.streams)
+    }
+
+    /// Whether the first process waits until it is told to begin.
+    pub fn hold(&self) -> bool {
+        self.flags & ab::BOOT_HOLD != 0
+    }
+
+    /// Whether a working directory that is missing is made.
+    pub fn makes_cwd(&self) -> bool {
+        self.flags & ab::BOOT_MAKE_CWD != 0
+    }
+
+    /// Who the first process is. What it may do once its program runs follows from these by the rules of `execve(2)`.
+    pub fn creds(&self) -> Creds {
+        let mut creds = Creds::new(self.uid, self.gid, self.groups.clone());
+        if let Some([bounding, effective, permitted, inheritable, ambient]) = self.capabilities {
+            (creds.bounding, creds.effective) = (bounding, effective & permitted);
+            (creds.permitted, creds.inheritable) = (permitted, inheritable);
+            creds.ambient = ambient & permitted & inheritable;
+        }
+        creds.no_new_privs = self.flags & ab::BOOT_NO_NEW_PRIVS != 0;
+        creds
+    }
+
+    /// Its resource limits.
+    pub fn limits(&self) -> Limits {
+        let mut limits = Limits::default();
+        for (resource, soft, hard) in &self.rlimits {
+            if let Some(limit) =
+                limits.0.get_mut(*resource as usize).filter(|_| (*resource as usize) < RLIM_COUNT)
+            {
+                *limit = Limit { soft: *soft, hard: *hard };
+            }
+        }
+        limits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_options_are_found_by_their_whole_name() {
+        let data = b"\x01\0\0\0\x02\0\0\0/tmp\0tmpfs\0none\0size=4096,mode=700,mode=0755,noatime";
+        let mount = MountSpec::parse(data).unwrap();
+        assert_eq!((mount.handle, mount.flags, &*mount.path), (1, 2, &b"/tmp"[..]));
+        assert_eq!((&*mount.kind, &*mount.source), (&b"tmpfs"[..], &b"none"[..]));
+        assert_eq!(mount.number(b"size", 10), Some(4096));
+        assert_eq!(mount.number(b"mode", 8), Some(0o755));
+        assert_eq!(mount.option(b"noatime"), Some(&b""[..]));
+        assert_eq!(mount.option(b"mod"), None);
+    }
+
+    #[test]
+    fn capabilities_never_exceed_what_was_given() {
+        let mut spec = Spec::default();
+        let sets: Vec<u8> = [7_u64, 3, 1, 1, 3].iter().flat_map(|set| set.to_le_bytes()).collect();
+        spec.take(ab::TAG_CAPABILITIES, &sets).unwrap();
+        let creds = spec.creds();
+        assert_eq!((creds.bounding, creds.effective, creds.permitted), (7, 1, 1));
+        assert_eq!((creds.inheritable, creds.ambient), (1, 1));
+        assert!(spec.take(ab::TAG_CAPABILITIES, &sets[..8]).is_none());
+    }
+}

@@ -1,0 +1,43 @@
+//! A task as files see it.
+
+use alloc::sync::Arc;
+
+use machine::mm::AddressSpace;
+
+use crate::creds::Creds;
+use crate::fs::caller::Caller;
+use crate::fs::file::FileTable;
+use crate::fs::path::FsContext;
+use crate::signals::Source;
+use crate::task::core::Task;
+use crate::task::signal::send::send_to_task;
+
+impl Caller for Task {
+    fn pid(&self) -> u32 {
+        self.process.pid
+    }
+
+    fn creds(&self) -> Arc<Creds> {
+        self.creds.get()
+    }
+
+    fn fs(&self) -> Arc<FsContext> {
+        self.fs.get()
+    }
+
+    fn files(&self) -> Option<Arc<FileTable>> {
+        Self::files(self)
+    }
+
+    fn aspace(&self) -> Option<Arc<AddressSpace>> {
+        Self::aspace(self)
+    }
+
+    fn soft_limit(&self, resource: usize) -> u64 {
+        self.process.limits.lock().soft(resource)
+    }
+
+    fn send_signal(self: Arc<Self>, signal: u32, source: Source) {
+        send_to_task(&self, signal, source);
+    }
+}

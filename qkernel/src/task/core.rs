@@ -1,0 +1,219 @@
+//! Tasks: threads, as programs know them.
+
+use alloc::sync::{Arc, Weak};
+use core::any::Any;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+use crate::creds::Creds;
+use crate::fs::file::FileTable;
+use crate::fs::path::FsContext;
+use crate::task::policy::SchedPolicy;
+use crate::task::process::Process;
+use crate::task::signal::state::{Restart, TaskSignals};
+use crate::task::vfork::VforkDone;
+use machine::errno::Result;
+use machine::host;
+use machine::mm::AddressSpace;
+use machine::platform::UserContext;
+use machine::sched;
+use machine::sched::{Run, Runnable, SchedState};
+use machine::sync::{Shared, SpinLock};
+use machine::thread::{ContextGuard, Thread};
+use machine::time;
+
+/// A thread.
+pub struct Task {
+    tid: AtomicU32,
+    pub process: Arc<Process>,
+    pub thread: Thread,
+    pub policy: SchedPolicy,
+    files: SpinLock<Option<Arc<FileTable>>>,
+    pub fs: Shared<FsContext>,
+    pub creds: Shared<Creds>,
+    pub signals: SpinLock<TaskSignals>,
+    /// Set when this thread alone is to end (`exit(2)`, or another thread calls `execve(2)`).
+    dying: AtomicBool,
+    /// Wait status of `exit(2)`.
+    exit_status: AtomicI32,
+    /// The `vfork(2)` child this task waits for.
+    pub vfork_wait: SpinLock<Option<Arc<VforkDone>>>,
+    /// What the task does in the kernel before it runs user code (the first process alone).
+    pub start: SpinLock<Option<Start>>,
+    pub comm: SpinLock<[u8; 16]>,
+    /// `set_tid_address(2)`: zeroed and woken when the task ends.
+    pub clear_child_tid: AtomicU64,
+    /// `set_robust_list(2)`.
+    pub robust_list: AtomicU64,
+    /// Told when this `vfork(2)` child executes or ends.
+    pub vfork_parent: SpinLock<Option<Arc<VforkDone>>>,
+    /// `PR_SET_PDEATHSIG`.
+    pub death_signal: AtomicU32,
+    /// What goes on after a restartable sleep: see `restart_syscall(2)`.
+    pub restart: SpinLock<Option<Restart>>,
+    pub start_ns: u64,
+}
+
+/// What a task does in the kernel first.
+pub type Start = fn(&Arc<Task>);
+
+/// What a new task shares with, or copies from, its creator.
+pub struct TaskParts {
+    pub process: Arc<Process>,
+    pub aspace: Option<Arc<AddressSpace>>,
+    pub files: Option<Arc<FileTable>>,
+    pub fs: Arc<FsContext>,
+    pub creds: Arc<Creds>,
+    pub signals: TaskSignals,
+    pub context: UserContext,
+    pub comm: [u8; 16],
+    /// What it does on its kernel stack: runs user code until it ends.
+    pub main: fn(),
+}
+
+impl Task {
+    /// A task that will run user code from `parts.context` once it is started.
+    pub fn new(tid: u32, mut parts: TaskParts) -> Result<Arc<Self>> {
+        let context = core::mem::take(&mut parts.context);
+        let thread = Thread::new(context, parts.aspace.take(), parts.main)?;
+        Ok(Self::with(tid, thread, parts))
+    }
+
+    /// A task that first runs `start` in the kernel.
+    pub fn new_in_kernel(tid: u32, parts: TaskParts, start: Start) -> Result<Arc<Self>> {
+        let task = Self::new(tid, parts)?;
+        *task.start.lock() = Some(start);
+        Ok(task)
+    }
+
+    /// Its id. `execve(2)` in a thread gives it the process's.
+    pub fn tid(&self) -> u32 {
+        self.tid.load(Ordering::Relaxed)
+    }
+
+    /// See [`Self::tid`].
+    pub fn set_tid(&self, tid: u32) {
+        self.tid.store(tid, Ordering::Relaxed);
+    }
+
+    /// Whether this thread is to end at the user boundary.
+    pub fn is_dying(&self) -> bool {
+        self.dying.load(Ordering::SeqCst)
+    }
+
+    /// Makes this thread end at the user boundary.
+    pub fn set_dying(&self) {
+        self.dying.store(true, Ordering::SeqCst);
+    }
+
+    /// Wait status of this thread's end.
+    pub fn exit_status(&self) -> i32 {
+        self.exit_status.load(Ordering::Relaxed)
+    }
+
+    /// See [`Self::exit_status`].
+    pub fn set_exit_status(&self, status: i32) {
+        self.exit_status.store(status, Ordering::Relaxed);
+    }
+
+    /// The idle task of a CPU.
+    pub fn idle(parts: TaskParts) -> Arc<Self> {
+        Self::with(0, Thread::idle(), parts)
+    }
+
+    fn with(tid: u32, thread: Thread, parts: TaskParts) -> Arc<Self> {
+        Arc::new(Self {
+            tid: AtomicU32::new(tid),
+            process: parts.process,
+            thread,
+            policy: SchedPolicy::default(),
+            dying: AtomicBool::new(false),
+            exit_status: AtomicI32::new(0),
+            vfork_wait: SpinLock::new(None),
+            start: SpinLock::new(None),
+            files: SpinLock::new(parts.files),
+            fs: Shared::new(parts.fs),
+            creds: Shared::new(parts.creds),
+            signals: SpinLock::new(parts.signals),
+            comm: SpinLock::new(parts.comm),
+            clear_child_tid: AtomicU64::new(0),
+            robust_list: AtomicU64::new(0),
+            vfork_parent: SpinLock::new(None),
+            death_signal: AtomicU32::new(0),
+            restart: SpinLock::new(None),
+            start_ns: time::boottime_ns(),
+        })
+    }
+
+    /// The memory this task sees; `None` once it has ended.
+    pub fn aspace(&self) -> Option<Arc<AddressSpace>> {
+        self.thread.aspace()
+    }
+
+    /// The task's descriptors; `None` once it has ended.
+    pub fn files(&self) -> Option<Arc<FileTable>> {
+        self.files.lock().clone()
+    }
+
+    /// Replaces the task's descriptors, returning the former.
+    pub fn set_files(&self, files: Option<Arc<FileTable>>) -> Option<Arc<FileTable>> {
+        core::mem::replace(&mut *self.files.lock(), files)
+    }
+
+    /// The user registers and FPU state, of the current task. The guard must be gone before the task sleeps.
+    pub fn context(&self) -> ContextGuard<'_> {
+        self.thread.context()
+    }
+
+    /// Whether the task should look at its signals (a hint that may be stale in the true direction).
+    pub fn wants_attention(&self) -> bool {
+        self.thread.sched.wants_attention()
+    }
+
+    /// Makes the task look at its signals: wakes it from an interruptible sleep, interrupts its user code.
+    pub fn call_attention(self: &Arc<Self>) {
+        sched::call_attention(&(self.clone() as Runnable));
+    }
+}
+
+impl Task {
+    /// Makes a new task runnable for the first time.
+    pub fn start(self: &Arc<Self>) {
+        sched::start(&(self.clone() as Runnable));
+    }
+
+    /// Replaces the memory the current task sees, returning the former, which no CPU's page table is any more.
+    pub fn replace_aspace(&self, aspace: Option<Arc<AddressSpace>>) -> Option<Arc<AddressSpace>> {
+        self.thread.replace_aspace(aspace)
+    }
+
+    /// It has looked at its signals.
+    pub fn clear_attention(&self) {
+        self.thread.sched.clear_attention();
+    }
+}
+
+impl Run for Task {
+    fn sched(&self) -> &SchedState {
+        &self.thread.sched
+    }
+
+    fn enter_cpu(&self) {
+        self.thread.enter_cpu();
+    }
+
+    fn leave_cpu(&self) {
+        self.thread.leave_cpu();
+    }
+}
+
+/// The task this CPU runs.
+pub fn current() -> Arc<Task> {
+    let running: Arc<dyn Any + Send + Sync> = sched::current();
+    match running.downcast() {
+        Ok(task) => task,
+        Err(_) => host::die("what runs is no task"),
+    }
+}
+
+/// A weak reference to a task.
+pub type TaskRef = Weak<Task>;

@@ -1,0 +1,111 @@
+//! The process tree: parents, process groups and sessions.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use machine::sync::SpinLock;
+
+use crate::task::core::Task;
+use crate::task::process::Process;
+use crate::task::terminal::Terminal;
+
+/// What state change a process has to tell its parent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Report {
+    /// Stopped by this signal.
+    Stopped(u32),
+    Continued,
+}
+
+/// A process's place in the tree.
+pub struct Node {
+    pub process: Arc<Process>,
+    pub children: Vec<u32>,
+    pub group: u32,
+    pub session: u32,
+    /// Wait status once all threads have ended; the node goes when it is waited for.
+    pub exit_status: Option<i32>,
+    /// A stop or continue nobody has waited for yet.
+    pub report: Option<Report>,
+    /// Ids of the real user, as `waitid(2)` reports them.
+    pub uid: u32,
+}
+
+impl Node {
+    /// The parent's id.
+    pub fn parent(&self) -> u32 {
+        self.process.parent.load(Ordering::Relaxed)
+    }
+}
+
+/// The session's terminal and its foreground group.
+#[derive(Clone)]
+pub struct SessionTerminal {
+    pub terminal: Arc<dyn Terminal>,
+}
+
+/// All processes and threads. One lock: the tree is small and changes rarely.
+pub struct Tree {
+    pub nodes: BTreeMap<u32, Node>,
+    pub tasks: BTreeMap<u32, Weak<Task>>,
+    pub terminals: BTreeMap<u32, SessionTerminal>,
+    next_id: u32,
+}
+
+/// The process tree.
+pub static TREE: SpinLock<Tree> = SpinLock::new(Tree {
+    nodes: BTreeMap::new(),
+    tasks: BTreeMap::new(),
+    terminals: BTreeMap::new(),
+    next_id: 1,
+});
+
+/// Largest id (`kernel.pid_max`).
+pub const PID_MAX: u32 = 4_194_304;
+
+impl Tree {
+    /// An id that no task, process, group or session uses.
+    pub fn new_id(&mut self) -> u32 {
+        loop {
+            let id = self.next_id;
+            self.next_id = if id >= PID_MAX { 300 } else { id + 1 };
+            let used = self.tasks.contains_key(&id)
+                || self.nodes.contains_key(&id)
+                || self.terminals.contains_key(&id)
+                || (id < self.next_id
+                    && self.nodes.values().any(|node| node.group == id || node.session == id));
+            if !used {
+                return id;
+            }
+        }
+    }
+
+    /// The processes of a group.
+    pub fn group_members(&self, group: u32) -> Vec<Arc<Process>> {
+        self.nodes.values().filter(|node| node.group == group).map(|node| node.process.clone()).collect()
+    }
+
+    /// Whether no member of the group has a parent in another group of the same session.
+    pub fn is_orphaned(&self, group: u32, except: u32) -> bool {
+        !self.nodes.iter().any(|(pid, node)| {
+            node.group == group
+                && *pid != except
+                && node.exit_status.is_none()
+                && self.nodes.get(&node.parent()).is_some_and(|parent| {
+                    parent.session == node.session && parent.group != group && parent.exit_status.is_none()
+                })
+        })
+    }
+}
+
+/// The task with this id.
+pub fn find_task(tid: u32) -> Option<Arc<Task>> {
+    TREE.lock().tasks.get(&tid).and_then(Weak::upgrade)
+}
+
+/// The process with this id, ended or not.
+pub fn find_process(pid: u32) -> Option<Arc<Process>> {
+    TREE.lock().nodes.get(&pid).map(|node| node.process.clone())
+}

@@ -1,0 +1,16 @@
+//! The host name.
+
+use alloc::vec::Vec;
+use machine::sync::SpinLock;
+
+static HOSTNAME: SpinLock<Vec<u8>> = SpinLock::new(Vec::new());
+
+/// Sets the sandbox's host name.
+pub fn set_hostname(name: &[u8]) {
+    *HOSTNAME.lock() = name.to_vec();
+}
+
+/// The sandbox's host name.
+pub fn hostname() -> Vec<u8> {
+    HOSTNAME.lock().clone()
+}

@@ -1,0 +1,572 @@
+//! The line discipline: what is between the keyboard and the program. Pure; its owner brings the lock and the waiting.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::signals::{SIGINT, SIGQUIT, SIGTSTP};
+use crate::tty::termios::{
+    Input, Local, Output, Termios, VEOF, VEOL, VEOL2, VERASE, VINTR, VKILL, VLNEXT, VMIN, VQUIT, VREPRINT,
+    VSTART, VSTOP, VSUSP, VTIME, VWERASE, WinSize,
+};
+use machine::errno::{Errno, Result};
+
+/// Bytes typed and not read.
+const INPUT_MAX: usize = 4095;
+/// Bytes for the other side at which programs wait.
+const OUTPUT_MAX: usize = 8192;
+/// The same with echo, which nobody waits for.
+const ECHO_MAX: usize = 16 * 1024;
+const TAB: usize = 8;
+
+/// The state of one terminal.
+pub struct Discipline {
+    pub termios: Termios,
+    pub size: WinSize,
+    /// What can be read; in canonical mode as many bytes as `lines` says.
+    input: VecDeque<u8>,
+    /// Lengths of the complete lines in `input`. A line may be empty: the end of the file.
+    lines: VecDeque<usize>,
+    /// The line being typed.
+    editing: Vec<u8>,
+    /// For the other side: what programs wrote, and echo.
+    output: VecDeque<u8>,
+    column: usize,
+    /// Column at which the line being typed began.
+    line_start: usize,
+    stopped: bool,
+    literal_next: bool,
+    /// When a read with `VTIME` gives up.
+    pub read_deadline_ns: Option<u64>,
+}
+
+impl Default for Discipline {
+    fn default() -> Self {
+        Self {
+            termios: Termios::standard(),
+            size: WinSize::default(),
+            input: VecDeque::new(),
+            lines: VecDeque::new(),
+            editing: Vec::new(),
+            output: VecDeque::new(),
+            column: 0,
+            line_start: 0,
+            stopped: false,
+            literal_next: false,
+            read_deadline_ns: None,
+        }
+    }
+}
+
+/// How many of the bytes at the end of `line` its last character has.
+fn last_char_len(line: &[u8], utf8: bool) -> usize {
+    let continuation = |byte: &&u8| utf8 && **byte & 0xc0 == 0x80;
+    let tail = line.iter().rev().take_while(continuation).count();
+    (tail + 1).min(line.len())
+}
+
+impl Discipline {
+    fn canonical(&self) -> bool {
+        self.termios.local(Local::ICANON)
+    }
+
+    // ---- from the keyboard ----
+
+    /// Bytes that may be received now.
+    pub fn room(&self) -> usize {
+        let left = INPUT_MAX.saturating_sub(self.input.len() + self.editing.len());
+        // A line that became too long can still be erased and ended; what is beyond is dropped.
+        if left == 0 && self.canonical() && self.lines.is_empty() { 1 } else { left }
+    }
+
+    /// Takes one byte from the keyboard; returns a signal for the foreground group.
+    pub fn receive(&mut self, byte: u8) -> Option<u32> {
+        let mut byte = byte;
+        if self.termios.input(Input::ISTRIP) {
+            byte &= 0x7f;
+        }
+        if self.termios.input(Input::IUCLC) && self.termios.local(Local::IEXTEN) {
+            byte = byte.to_ascii_lowercase();
+        }
+        if core::mem::take(&mut self.literal_next) {
+            self.add(byte);
+            return None;
+        }
+        if self.flow_control(byte) {
+            return None;
+        }
+        if let Some(signal) = self.signal_of(byte) {
+            if !self.termios.local(Local::NOFLSH) {
+                self.flush_input();
+                self.flush_output();
+            }
+            self.echo(byte);
+            return Some(signal);
+        }
+        match byte {
+            b'\r' if self.termios.input(Input::IGNCR) => return None,
+            b'\r' if self.termios.input(Input::ICRNL) => byte = b'\n',
+            b'\n' if self.termios.input(Input::INLCR) => byte = b'\r',
+            _ => {}
+        }
+        if self.canonical() {
+            self.edit(byte);
+        } else {
+            self.add(byte);
+        }
+        None
+    }
+
+    fn flow_control(&mut self, byte: u8) -> bool {
+        if !self.termios.input(Input::IXON) {
+            return false;
+        }
+        if self.termios.is(VSTOP, byte) {
+            self.stopped = true;
+            return true;
+        }
+        if self.termios.is(VSTART, byte) {
+            self.stopped = false;
+            return true;
+        }
+        self.stopped &= !self.termios.input(Input::IXANY);
+        false
+    }
+
+    fn signal_of(&self, byte: u8) -> Option<u32> {
+        if !self.termios.local(Local::ISIG) {
+            return None;
+        }
+        let signals = [(VINTR, SIGINT), (VQUIT, SIGQUIT), (VSUSP, SIGTSTP)];
+        signals.iter().find(|(index, _)| self.termios.is(*index, byte)).map(|(_, signal)| *signal)
+    }
+
+    /// A byte of canonical input.
+    fn edit(&mut self, byte: u8) {
+        let extended = self.termios.local(Local::IEXTEN);
+        if self.termios.is(VERASE, byte) {
+            self.erase_char();
+        } else if self.termios.is(VKILL, byte) {
+            self.kill(byte);
+        } else if extended && self.termios.is(VWERASE, byte) {
+            self.erase_word();
+        } else if extended && self.termios.is(VLNEXT, byte) {
+            self.literal_next = true;
+            if self.termios.local(Local::ECHO | Local::ECHOCTL) {
+                self.put_echo(b"^\x08");
+            }
+        } else if extended && self.termios.local(Local::ECHO) && self.termios.is(VREPRINT, byte) {
+            self.echo(byte);
+            self.put_echo(b"\n");
+            let line = self.editing.clone();
+            line.iter().for_each(|byte| self.echo(*byte));
+        } else if self.termios.is(VEOF, byte) {
+            self.commit();
+        } else if byte == b'\n' || self.termios.is(VEOL, byte) || self.termios.is(VEOL2, byte) {
+            let echo_newline = byte == b'\n' && self.termios.local(Local::ECHONL);
+            if self.termios.local(Local::ECHO) || echo_newline {
+                if byte == b'\n' { self.put_echo(b"\n") } else { self.echo(byte) }
+            }
+            // There is always room for the end of a line.
+            self.editing.push(byte);
+            self.commit();
+        } else {
+            self.add(byte);
+        }
+    }
+
+    /// An ordinary byte.
+    fn add(&mut self, byte: u8) {
+        if self.input.len() + self.editing.len() >= INPUT_MAX {
+            if self.termios.input(Input::IMAXBEL) {
+                self.put_echo(b"\x07");
+            }
+            return;
+        }
+        if self.canonical() {
+            if self.editing.is_empty() {
+                self.line_start = self.column;
+            }
+            self.editing.push(byte);
+        } else {
+            self.input.push_back(byte);
+        }
+        if self.termios.local(Local::ECHO) {
+            if byte == b'\n' { self.put_echo(b"\n") } else { self.echo(byte) }
+        }
+    }
+
+    /// What has been typed becomes a line that can be read.
+    fn commit(&mut self) {
+        if self.lines.len() < INPUT_MAX {
+            self.lines.push_back(self.editing.len());
+            self.input.extend(self.editing.drain(..));
+        }
+        self.editing.clear();
+    }
+
+    fn erase_char(&mut self) {
+        let utf8 = self.termios.input(Input::IUTF8);
+        let len = last_char_len(&self.editing, utf8);
+        if len == 0 {
+            return;
+        }
+        let gone = self.editing.split_off(self.editing.len() - len);
+        if !self.termios.local(Local::ECHO) {
+            return;
+        }
+        if !self.termios.local(Local::ECHOE) {
+            let erase = self.termios.cc[VERASE];
+            self.echo(erase);
+            return;
+        }
+        self.wipe(gone[0]);
+    }
+
+    /// Takes the echo of a character back from the screen.
+    fn wipe(&mut self, byte: u8) {
+        let columns = match byte {
+            b'\t' => {
+                let before = self.editing_column();
+                self.column.saturating_sub(before)
+            }
+            _ if byte.is_ascii_control() => 2 * usize::from(self.termios.local(Local::ECHOCTL)),
+            _ => 1,
+        };
+        for _ in 0..columns.min(TAB) {
+            self.put_echo(b"\x08 \x08");
+        }
+    }
+
+    /// The column the line being typed ends at.
+    fn editing_column(&self) -> usize {
+        let utf8 = self.termios.input(Input::IUTF8);
+        self.editing.iter().fold(self.line_start, |column, byte| match byte {
+            b'\t' => column + TAB - column % TAB,
+            byte if byte.is_ascii_control() => column + 2 * usize::from(self.termios.local(Local::ECHOCTL)),
+            byte if utf8 && byte & 0xc0 == 0x80 => column,
+            _ => column + 1,
+        })
+    }
+
+    fn erase_word(&mut self) {
+        let is_word =
+            |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
+        while self.editing.last().is_some() && !is_word(self.editing.last()) {
+            self.erase_char();
+        }
+        while is_word(self.editing.last()) {
+            self.erase_char();
+        }
+    }
+
+    fn kill(&mut self, byte: u8) {
+        let visibly = Local::ECHO | Local::ECHOE | Local::ECHOKE;
+        if self.termios.local(visibly) {
+            while !self.editing.is_empty() {
+                self.erase_char();
+            }
+            return;
+        }
+        self.editing.clear();
+        if self.termios.local(Local::ECHO) {
+            self.echo(byte);
+            if self.termios.local(Local::ECHOK) {
+                self.put_echo(b"\n");
+            }
+        }
+    }
+
+    /// Shows a byte as it was typed; control characters as `^X`.
+    fn echo(&mut self, byte: u8) {
+        if !self.termios.local(Local::ECHO) {
+            return;
+        }
+        if self.termios.local(Local::ECHOCTL) && byte.is_ascii_control() && byte != b'\t' && byte != b'\n' {
+            self.put_echo(&[b'^', byte ^ 0x40]);
+        } else {
+            self.put_echo(&[byte]);
+        }
+    }
+
+    fn put_echo(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            if self.output.len() + TAB < ECHO_MAX {
+                self.put_output(*byte);
+            }
+        }
+    }
+
+    // ---- to the program ----
+
+    /// Whether a read would find something; `for_poll`: as `poll(2)` sees it.
+    pub fn readable(&self) -> bool {
+        if self.canonical() {
+            return !self.lines.is_empty();
+        }
+        let min = usize::from(self.termios.cc[VMIN]);
+        let wanted = if self.termios.cc[VTIME] == 0 && min > 0 { min } else { 1 };
+        self.input.len() >= wanted.min(INPUT_MAX)
+    }
+
+    /// How long a read waits for its first byte, in nanoseconds; `None`: as long as it takes.
+    pub fn read_timeout_ns(&self) -> Option<u64> {
+        let time = u64::from(self.termios.cc[VTIME]);
+        (!self.canonical() && self.termios.cc[VMIN] == 0 && time > 0).then_some(time * 100_000_000)
+    }
+
+    /// Takes up to `max` bytes, a line at most; nothing at the end of the file. `EAGAIN` when a read has to wait.
+    pub fn read(&mut self, max: usize, now_ns: u64) -> Result<Vec<u8>> {
+        if self.canonical() {
+            let len = *self.lines.front().ok_or(Errno::EAGAIN)?;
+            let count = len.min(max);
+            let bytes = self.input.drain(..count.min(self.input.len())).collect();
+            if count == len {
+                self.lines.pop_front();
+            } else if let Some(first) = self.lines.front_mut() {
+                *first -= count;
+            }
+            return Ok(bytes);
+        }
+        let (min, time) = (usize::from(self.termios.cc[VMIN]), self.termios.cc[VTIME]);
+        let enough = if time == 0 { min.min(max) } else { min.min(1) };
+        let timed_out = self.read_deadline_ns.is_some_and(|deadline| now_ns >= deadline);
+        let polls = min == 0 && time == 0;
+        if self.input.len() < enough.max(1) && !polls && !(timed_out && min == 0) {
+            return Err(Errno::EAGAIN);
+        }
+        self.read_deadline_ns = None;
+        Ok(self.input.drain(..max.min(self.input.len())).collect())
+    }
+
+    /// Bytes that can be read (`FIONREAD`).
+    pub fn readable_bytes(&self) -> usize {
+        if self.canonical() { self.lines.iter().sum() } else { self.input.len() }
+    }
+
+    // ---- from the program ----
+
+    /// Whether a program should write.
+    pub fn writable(&self) -> bool {
+        !self.stopped && self.output.len() < OUTPUT_MAX / 2
+    }
+
+    /// Takes what a program writes; returns how many bytes of it, perhaps none.
+    pub fn write(&mut self, bytes: &[u8]) -> usize {
+        let mut done = 0;
+        while done < bytes.len() && !self.stopped && self.output.len() < OUTPUT_MAX {
+            self.put_output(bytes[done]);
+            done += 1;
+        }
+        done
+    }
+
+    /// Puts a byte out, processed.
+    fn put_output(&mut self, byte: u8) {
+        if !self.termios.output(Output::OPOST) {
+            self.output.push_back(byte);
+            return;
+        }
+        match byte {
+            b'\n' => {
+                if self.termios.output(Output::ONLCR) {
+                    self.output.push_back(b'\r');
+                    self.column = 0;
+                } else if self.termios.output(Output::ONLRET) {
+                    self.column = 0;
+                }
+                self.output.push_back(b'\n');
+            }
+            b'\r' if self.termios.output(Output::ONOCR) && self.column == 0 => {}
+            b'\r' if self.termios.output(Output::OCRNL) => {
+                self.output.push_back(b'\n');
+                if self.termios.output(Output::ONLRET) {
+                    self.column = 0;
+                }
+            }
+            b'\r' => {
+                self.column = 0;
+                self.output.push_back(byte);
+            }
+            b'\t' => {
+                let spaces = TAB - self.column % TAB;
+                self.column += spaces;
+                if self.termios.output(Output::XTABS) {
+                    self.output.extend(core::iter::repeat_n(b' ', spaces));
+                } else {
+                    self.output.push_back(byte);
+                }
+            }
+            0x08 => {
+                self.column = self.column.saturating_sub(1);
+                self.output.push_back(byte);
+            }
+            _ => {
+                let upper = self.termios.output(Output::OLCUC);
+                let byte = if upper { byte.to_ascii_uppercase() } else { byte };
+                let moves = !byte.is_ascii_control() && byte & 0xc0 != 0x80;
+                self.column += usize::from(moves);
+                self.output.push_back(byte);
+            }
+        }
+    }
+
+    // ---- to the screen ----
+
+    /// Bytes for the screen.
+    pub fn output_len(&self) -> usize {
+        self.output.len()
+    }
+
+    /// Copies bytes for the screen into `to`, leaving them.
+    pub fn peek_output(&self, to: &mut [u8]) -> usize {
+        let count = to.len().min(self.output.len());
+        to.iter_mut().zip(&self.output).for_each(|(to, byte)| *to = *byte);
+        count
+    }
+
+    /// They have been shown.
+    pub fn consume_output(&mut self, count: usize) {
+        self.output.drain(..count.min(self.output.len()));
+        if self.output.is_empty() {
+            self.output.shrink_to(512);
+        }
+    }
+
+    // ---- settings ----
+
+    /// Replaces the settings; what was typed stays readable.
+    pub fn set_termios(&mut self, new: Termios) {
+        let was = self.canonical();
+        self.termios = new;
+        match (was, self.canonical()) {
+            (true, false) => {
+                self.input.extend(self.editing.drain(..));
+                self.lines.clear();
+            }
+            (false, true) if !self.input.is_empty() => self.lines.push_back(self.input.len()),
+            _ => {}
+        }
+        if !self.termios.input(Input::IXON) {
+            self.stopped = false;
+        }
+    }
+
+    /// `TCOOFF`, `TCOON`.
+    pub fn set_stopped(&mut self, stopped: bool) {
+        self.stopped = stopped;
+    }
+
+    /// Forgets what was typed.
+    pub fn flush_input(&mut self) {
+        self.input.clear();
+        self.lines.clear();
+        self.editing.clear();
+    }
+
+    /// Forgets what wasn't shown.
+    pub fn flush_output(&mut self) {
+        self.output.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn typed(tty: &mut Discipline, bytes: &[u8]) -> Vec<u32> {
+        bytes.iter().filter_map(|byte| tty.receive(*byte)).collect()
+    }
+
+    fn shown(tty: &mut Discipline) -> Vec<u8> {
+        let mut bytes = alloc::vec![0; tty.output_len()];
+        let count = tty.peek_output(&mut bytes);
+        tty.consume_output(count);
+        bytes
+    }
+
+    #[test]
+    fn lines_are_edited_and_echoed() {
+        let mut tty = Discipline::default();
+        typed(&mut tty, b"helx\x7flo");
+        assert!(!tty.readable());
+        typed(&mut tty, b"\r");
+        assert_eq!(tty.read(100, 0).as_deref(), Ok(&b"hello\n"[..]));
+        assert_eq!(shown(&mut tty), b"helx\x08 \x08lo\r\n");
+        typed(&mut tty, b"gone\x15kept\n");
+        assert_eq!(tty.read(2, 0).as_deref(), Ok(&b"ke"[..]));
+        assert_eq!(tty.read(100, 0).as_deref(), Ok(&b"pt\n"[..]));
+        typed(&mut tty, b"two words\x17one\n\x04");
+        assert_eq!(tty.read(100, 0).as_deref(), Ok(&b"two one\n"[..]));
+        assert_eq!(tty.read(100, 0).as_deref(), Ok(&b""[..]));
+        assert_eq!(tty.read(100, 0), Err(Errno::EAGAIN));
+        typed(&mut tty, b"\x16\x03\n");
+        assert_eq!(tty.read(100, 0).as_deref(), Ok(&b"\x03\n"[..]));
+    }
+
+    #[test]
+    fn wide_characters_are_erased_whole() {
+        let mut tty = Discipline::default();
+        tty.termios.iflag |= Input::IUTF8.bits();
+        typed(&mut tty, "aé\x7fb\n".as_bytes());
+        assert_eq!(tty.read(100, 0).as_deref(), Ok(&b"ab\n"[..]));
+    }
+
+    #[test]
+    fn signals_flush_what_was_typed() {
+        let mut tty = Discipline::default();
+        assert_eq!(typed(&mut tty, b"abc\x03\x1a\x1c"), [SIGINT, SIGTSTP, SIGQUIT]);
+        typed(&mut tty, b"d\n");
+        assert_eq!(tty.read(100, 0).as_deref(), Ok(&b"d\n"[..]));
+        assert_eq!(shown(&mut tty), b"^\\d\r\n");
+    }
+
+    #[test]
+    fn output_is_processed_unless_raw() {
+        let mut tty = Discipline::default();
+        assert_eq!(tty.write(b"a\nb"), 3);
+        assert_eq!(shown(&mut tty), b"a\r\nb");
+        let mut raw = tty.termios;
+        (raw.iflag, raw.oflag, raw.lflag) = (0, 0, 0);
+        tty.set_termios(raw);
+        typed(&mut tty, b"\x03x");
+        assert_eq!(tty.read(100, 0).as_deref(), Ok(&b"\x03x"[..]));
+        assert_eq!((tty.write(b"\n"), shown(&mut tty)), (1, b"\n".to_vec()));
+    }
+
+    #[test]
+    fn raw_reads_wait_as_min_and_time_say() {
+        let mut tty = Discipline::default();
+        tty.termios.lflag = 0;
+        tty.termios.cc[VMIN] = 3;
+        typed(&mut tty, b"ab");
+        assert_eq!(tty.read(10, 0), Err(Errno::EAGAIN));
+        assert_eq!(tty.read(2, 0).as_deref(), Ok(&b"ab"[..]));
+        tty.termios.cc[VMIN] = 0;
+        assert_eq!(tty.read(2, 0).as_deref(), Ok(&b""[..]));
+        tty.termios.cc[VTIME] = 1;
+        tty.read_deadline_ns = Some(50);
+        assert_eq!(tty.read(2, 49), Err(Errno::EAGAIN));
+        assert_eq!(tty.read(2, 50).as_deref(), Ok(&b""[..]));
+    }
+
+    #[test]
+    fn nothing_grows_without_bound() {
+        let mut tty = Discipline::default();
+        for _ in 0..10_000 {
+            typed(&mut tty, b"x");
+        }
+        assert_eq!(tty.room(), 1);
+        typed(&mut tty, b"\n");
+        assert_eq!((tty.room(), tty.readable_bytes()), (0, INPUT_MAX + 1));
+        assert!(tty.output_len() <= ECHO_MAX);
+        for _ in 0..10_000 {
+            typed(&mut tty, b"\x04");
+        }
+        assert!(tty.lines.len() <= INPUT_MAX);
+        let wrote = tty.write(&[b'\n'; 20_000]);
+        assert!(wrote <= OUTPUT_MAX && tty.output_len() <= ECHO_MAX + 2);
+        tty.termios.iflag |= Input::IXON.bits();
+        typed(&mut tty, b"\x13");
+        assert_eq!(tty.write(b"a"), 0);
+    }
+}

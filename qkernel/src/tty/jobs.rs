@@ -1,0 +1,148 @@
+//! Job control: which session a terminal belongs to, and who may use it.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use crate::creds::CAP_SYS_ADMIN;
+use crate::signals::{SIGCONT, SIGHUP, SIGTTIN, Source};
+use crate::task;
+use crate::task::core::Task;
+use crate::task::signal;
+use crate::task::terminal::Terminal;
+use crate::task::tree::{SessionTerminal, TREE, Tree, find_process};
+use crate::tty::Tty;
+use machine::errno::{Errno, Result};
+
+/// Whether a session's terminal is this one.
+fn is_same(terminal: &SessionTerminal, tty: &Tty) -> bool {
+    core::ptr::addr_eq(Arc::as_ptr(&terminal.terminal), tty)
+}
+
+/// Group and session of a task's process.
+fn place_of(tree: &Tree, task: &Task) -> Option<(u32, u32)> {
+    tree.nodes.get(&task.process.pid).map(|node| (node.group, node.session))
+}
+
+/// The session the terminal belongs to.
+pub fn session_of(tree: &Tree, tty: &Tty) -> Option<u32> {
+    tree.terminals.iter().find(|(_, terminal)| is_same(terminal, tty)).map(|(session, _)| *session)
+}
+
+/// The caller's session, if the terminal is its own; `ENOTTY`.
+pub fn own_session(tty: &Tty) -> Result<u32> {
+    let task = task::current();
+    let tree = TREE.lock();
+    let (_, session) = place_of(&tree, &task).ok_or(Errno::ENOTTY)?;
+    let own = tree.terminals.get(&session).is_some_and(|terminal| is_same(terminal, tty));
+    if own { Ok(session) } else { Err(Errno::ENOTTY) }
+}
+
+/// The terminal of the caller's session; `ENXIO`.
+pub fn controlling_terminal() -> Result<Arc<dyn Terminal>> {
+    let task = task::current();
+    let tree = TREE.lock();
+    let (_, session) = place_of(&tree, &task).ok_or(Errno::ENXIO)?;
+    tree.terminals.get(&session).map(|found| found.terminal.clone()).ok_or(Errno::ENXIO)
+}
+
+/// Stops the caller's group with `signal` if it is in the background: then `EIO`, or `Errno::RESTART` after the stop.
+/// Who ignores or blocks `SIGTTOU` may go on.
+pub fn check_background(tty: &Tty, signal: u32) -> Result<()> {
+    let task = task::current();
+    let foreground = tty.foreground.load(Ordering::Acquire);
+    let (group, orphaned) = {
+        let tree = TREE.lock();
+        let Some((group, session)) = place_of(&tree, &task) else { return Ok(()) };
+        let own = tree.terminals.get(&session).is_some_and(|terminal| is_same(terminal, tty));
+        if !own || foreground == 0 || group == foreground {
+            return Ok(());
+        }
+        (group, tree.is_orphaned(group, 0))
+    };
+    if signal::is_blocked_or_ignored(&task, signal) {
+        return if signal == SIGTTIN { Err(Errno::EIO) } else { Ok(()) };
+    }
+    if orphaned {
+        return Err(Errno::EIO);
+    }
+    signal::send_to_group(group, signal, Source::Kernel);
+    Err(Errno::RESTART)
+}
+
+/// `TIOCSCTTY`: makes it the terminal of the caller's session. `steal`: even from another session, if the caller is
+/// privileged. `quietly`: for `open(2)`, which takes only what nobody has.
+pub fn take_as_controlling(tty: &Arc<Tty>, steal: bool, quietly: bool) -> Result<()> {
+    let task = task::current();
+    let mut tree = TREE.lock();
+    let (group, session) = place_of(&tree, &task).ok_or(Errno::EPERM)?;
+    if let Some(present) = tree.terminals.get(&session) {
+        return if is_same(present, tty) && !quietly { Ok(()) } else { Err(Errno::EPERM) };
+    }
+    if session != task.process.pid {
+        return Err(Errno::EPERM);
+    }
+    if let Some(other) = session_of(&tree, tty) {
+        if !steal || !task.creds.get().has(CAP_SYS_ADMIN) {
+            return Err(Errno::EPERM);
+        }
+        tree.terminals.remove(&other);
+    }
+    let terminal: Arc<dyn Terminal> = tty.clone();
+    tree.terminals.insert(session, SessionTerminal { terminal });
+    tty.foreground.store(group, Ordering::Release);
+    Ok(())
+}
+
+/// `TIOCNOTTY`: a session's leader gives the terminal up for all of it.
+pub fn give_up(tty: &Tty) -> Result<()> {
+    let session = own_session(tty)?;
+    if session == task::current().process.pid {
+        let terminal = TREE.lock().terminals.remove(&session);
+        let group = tty.foreground.swap(0, Ordering::AcqRel);
+        if group != 0 {
+            signal::send_to_group(group, SIGHUP, Source::Kernel);
+            signal::send_to_group(group, SIGCONT, Source::Kernel);
+        }
+        terminal.iter().for_each(|terminal| terminal.terminal.left());
+    }
+    Ok(())
+}
+
+/// `TIOCSPGRP`: makes `group` the foreground one.
+pub fn set_foreground(tty: &Tty, group: i32) -> Result<()> {
+    check_background(tty, crate::signals::SIGTTOU)?;
+    let session = own_session(tty)?;
+    let group = u32::try_from(group).map_err(|_| Errno::EINVAL)?;
+    let members: Vec<u32> = {
+        let tree = TREE.lock();
+        tree.nodes.values().filter(|node| node.group == group).map(|node| node.session).collect()
+    };
+    if members.is_empty() {
+        return Err(Errno::ESRCH);
+    }
+    if !members.contains(&session) {
+        return Err(Errno::EPERM);
+    }
+    tty.foreground.store(group, Ordering::Release);
+    Ok(())
+}
+
+/// The line is cut: the session's leader and the foreground group are told, and the session has no terminal any more.
+pub fn hang_up(tty: &Tty) {
+    let (leader, terminal) = {
+        let mut tree = TREE.lock();
+        let session = session_of(&tree, tty);
+        (session, session.and_then(|session| tree.terminals.remove(&session)))
+    };
+    drop(terminal);
+    if let Some(leader) = leader.and_then(find_process) {
+        signal::send_to_process(&leader, SIGHUP, Source::Kernel);
+        signal::send_to_process(&leader, SIGCONT, Source::Kernel);
+    }
+    let group = tty.foreground.swap(0, Ordering::AcqRel);
+    if group != 0 {
+        signal::send_to_group(group, SIGHUP, Source::Kernel);
+        signal::send_to_group(group, SIGCONT, Source::Kernel);
+    }
+}
