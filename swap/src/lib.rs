@@ -6,10 +6,10 @@
 //! The files' format is in `docs/swap-format.md`.
 
 mod bounce;
-mod crew;
 mod file;
 mod home;
 pub mod io;
+mod pool;
 mod table;
 
 pub use file::{SwapFileError, open_unnamed};
