@@ -12,7 +12,7 @@ use crate::hibernate::stats::Stats;
 use crate::hibernate::{Hibernated, Reap, Woken};
 use crate::jail::PROOF_USER;
 use crate::state::{SandboxState, Status};
-use crate::{process, rights};
+use crate::{descriptor_passing, process};
 
 /// Name of the socket in a sandbox's state directory.
 pub const SOCKET: &str = "control.sock";
@@ -164,7 +164,7 @@ pub fn receive(stream: &UnixStream) -> io::Result<Option<Order>> {
 /// says.
 pub fn listen(sandbox: &Directory) -> io::Result<UnixListener> {
     let listener = UnixListener::bind(sandbox.path_by_descriptor().join(SOCKET))?;
-    rights::ask_for_senders(listener.as_fd())?;
+    descriptor_passing::ask_for_senders(listener.as_fd())?;
     Ok(listener)
 }
 
@@ -181,7 +181,7 @@ pub fn connect(sandbox: &Directory) -> io::Result<UnixStream> {
     if user == 0 {
         // A VMM whose ids are mapped does not know the host's root. It knows an id that root alone can claim to have;
         // where that cannot be claimed, ids cannot be mapped either.
-        let _ = rights::send_as(stream.as_fd(), PROOF_USER, GREETING);
+        let _ = descriptor_passing::send_as(stream.as_fd(), PROOF_USER, GREETING);
     }
     Ok(stream)
 }

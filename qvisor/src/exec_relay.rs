@@ -183,15 +183,15 @@ struct Table {
 
 /// See the module. Any thread may call; nothing waits.
 #[derive(Debug)]
-pub struct Execs(Mutex<Table>);
+pub struct ExecRelay(Mutex<Table>);
 
-impl Default for Execs {
+impl Default for ExecRelay {
     fn default() -> Self {
-        Self(Mutex::new(Rank::Execs, Table::default()))
+        Self(Mutex::new(Rank::ExecRelay, Table::default()))
     }
 }
 
-impl Execs {
+impl ExecRelay {
     fn lock(&self) -> Guard<'_, Table> {
         self.0.lock()
     }
@@ -291,8 +291,8 @@ mod tests {
         (0..count).map(|_| std::fs::File::open("/dev/null").unwrap().into()).collect()
     }
 
-    fn execs() -> (Execs, u64, UnixStream) {
-        let (execs, (theirs, ours)) = (Execs::default(), UnixStream::pair().unwrap());
+    fn execs() -> (ExecRelay, u64, UnixStream) {
+        let (execs, (theirs, ours)) = (ExecRelay::default(), UnixStream::pair().unwrap());
         let (id, _) = execs.add(theirs, Request::new(records(), streams(3)).unwrap()).unwrap();
         (execs, id, ours)
     }
@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn streams_that_cannot_be_handed_over_are_all_given_back() {
-        let (execs, (theirs, ours)) = (Execs::default(), UnixStream::pair().unwrap());
+        let (execs, (theirs, ours)) = (ExecRelay::default(), UnixStream::pair().unwrap());
         let mut bad = streams(2);
         bad.push(std::fs::File::open("/").unwrap().into());
         let (id, _) = execs.add(theirs, Request::new(records(), bad).unwrap()).unwrap();

@@ -15,7 +15,7 @@ use crate::footprint;
 use crate::jail;
 use crate::oci::cgroup::{self, Cgroups};
 use crate::process::{self, SignalFd, Terminal};
-use crate::state::{Claim, Id, OCI_VERSION, Root, State, StateError, Status};
+use crate::state::{Claim, Id, OCI_VERSION, OciState, Root, StateError, Status};
 use crate::vmm::{self, Inherited, Plan, Tree};
 
 /// Signals that a front end passes on, and the news of its children.
@@ -276,12 +276,12 @@ impl Front {
 
 fn write_running(id: &Id, directories: &Directories) {
     if let Some(known) = directories.state.state().filter(|state| state.id == id.as_str()) {
-        let _ = directories.state.write_state(&State { status: Status::Running, ..known });
+        let _ = directories.state.write_state(&OciState { status: Status::Running, ..known });
     }
 }
 
-fn state_of(id: &Id, bundle: &Path, pid: i32) -> State {
-    State {
+fn state_of(id: &Id, bundle: &Path, pid: i32) -> OciState {
+    OciState {
         oci_version: OCI_VERSION.into(),
         id: id.as_str().into(),
         status: Status::Creating,

@@ -8,10 +8,10 @@ use std::time::Duration;
 /// The order, from outer to inner. Who holds one takes only such as stand below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
-    /// What is wanted of the sandbox and how far it is (`vmm::life`).
+    /// What is wanted of the sandbox and how far it is (`vmm::supervisor`).
     Progress,
-    /// Processes that come in from outside (`execs`).
-    Execs,
+    /// Processes that come in from outside (`exec_relay`).
+    ExecRelay,
     /// The home of its pages (`hibernate`).
     Hibernation,
     /// How often vCPUs left the guest (kvm).

@@ -508,7 +508,7 @@ mod tests {
 
     #[test]
     fn a_copy_past_the_end_of_a_mapped_file_fails() {
-        crate::platform::fault::install().unwrap();
+        crate::platform::fault_signals::install().unwrap();
         let memory = memory();
         let mut file = File::from(memory_file(c"test").unwrap());
         file.write_all(&[5; 100]).unwrap();

@@ -10,7 +10,7 @@ use abi::boot::Platform;
 use abi::layout::kernel_bytes;
 
 use crate::boot::{self, BootError, BootSpec, TscMeter};
-use crate::execs::Execs;
+use crate::exec_relay::ExecRelay;
 use crate::footprint;
 use crate::hibernate::Hibernation;
 use crate::hibernate::stats::KernelPlace;
@@ -23,7 +23,7 @@ use crate::lock::{Guard, Mutex, Rank};
 use crate::memory::{MemoryError, SandboxMemory, USER_BLOCK};
 use crate::platform::kvm::{self, Kvm};
 use crate::platform::systrap::Systrap;
-use crate::platform::{Machine, PlatformError, fault};
+use crate::platform::{Machine, PlatformError, fault_signals};
 use crate::vcpu::Cpus;
 use crate::watchdog::{Pulses, Watchdog};
 
@@ -58,7 +58,7 @@ pub struct SandboxConfig {
     /// Where its pages go while it sleeps.
     pub hibernation: Arc<Hibernation>,
     /// Processes that come in from outside.
-    pub execs: Arc<Execs>,
+    pub execs: Arc<ExecRelay>,
     /// How long a vCPU or the control thread may make no progress, in whole seconds.
     pub patience: Duration,
     /// `/dev/kvm`, if no path leads to it any more.
@@ -187,7 +187,7 @@ impl Sandbox {
         };
         let cpus = Cpus::new(Arc::clone(&memory), config.cpus, machine.linear_base())
             .ok_or(SandboxError::Cpus(config.cpus))?;
-        fault::install()?;
+        fault_signals::install()?;
         let pulses = Pulses::new(config.cpus);
         let sandbox = Arc::new(Self {
             pulses,
@@ -319,7 +319,7 @@ impl Sandbox {
         if inside < IMAGE_BYTES && self.memory.kernel_ptr(address, 1).is_some() {
             return Some(format!("kernel+{inside:#x}"));
         }
-        fault::offset_in_program(address).map(|offset| format!("dormouse+{offset:#x}"))
+        fault_signals::offset_in_program(address).map(|offset| format!("dormouse+{offset:#x}"))
     }
 
     /// How often vCPUs left the guest, by reason (kvm).
@@ -334,7 +334,7 @@ impl Sandbox {
     }
 
     /// Processes that come in from outside.
-    pub(crate) fn execs(&self) -> &Execs {
+    pub(crate) fn execs(&self) -> &ExecRelay {
         &self.config.execs
     }
 

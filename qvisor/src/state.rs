@@ -94,7 +94,7 @@ impl Id {
 /// What `dormouse state` shows: the state of the OCI runtime specification.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-pub struct State {
+pub struct OciState {
     pub oci_version: String,
     pub id: String,
     pub status: Status,
@@ -109,7 +109,7 @@ pub struct State {
     pub hibernate_error: Option<String>,
 }
 
-impl State {
+impl OciState {
     /// With what its VMM says meanwhile.
     fn with(self, answer: Answer) -> Self {
         let Answer { status, sandbox_state, hibernate_error, .. } = answer;
@@ -303,7 +303,7 @@ impl Root {
     }
 
     /// States of the sandboxes that live, and of containers that are not deleted, by ID.
-    pub fn states(&self) -> Result<Vec<State>, StateError> {
+    pub fn states(&self) -> Result<Vec<OciState>, StateError> {
         let Some(root) = self.open()? else { return Ok(Vec::new()) };
         let names = root.names().map_err(|source| self.error(source))?;
         let sandboxes = names.iter().filter_map(|name| root.directory(name).ok());
@@ -313,7 +313,7 @@ impl Root {
     }
 
     /// The state of one sandbox that lives, or of a container.
-    pub fn state(&self, id: &Id) -> Result<State, StateError> {
+    pub fn state(&self, id: &Id) -> Result<OciState, StateError> {
         read_any(&self.sandbox(id)?).ok_or_else(|| StateError::Unknown { id: id.as_str().to_owned() })
     }
 }
@@ -336,13 +336,13 @@ impl Claim {
     }
 
     /// Writes `state.json` so that a reader sees the old or the new one, never half of it.
-    pub fn write_state(&self, state: &State) -> io::Result<()> {
+    pub fn write_state(&self, state: &OciState) -> io::Result<()> {
         self.directory.write(STATE, &serde_json::to_vec(state)?)
     }
 
     /// What was written last.
     #[must_use]
-    pub fn state(&self) -> Option<State> {
+    pub fn state(&self) -> Option<OciState> {
         serde_json::from_slice(&self.directory.read(STATE).ok()?).ok()
     }
 
@@ -401,12 +401,12 @@ fn dead(root: &Directory) -> Vec<Dead> {
 }
 
 /// A container's state: what was written, what its VMM says meanwhile, or that it has ended.
-fn read_any(sandbox: &Directory) -> Option<State> {
+fn read_any(sandbox: &Directory) -> Option<OciState> {
     if !sandbox.has(RECORD) {
         return read_live(sandbox);
     }
-    let state: State = serde_json::from_slice(&sandbox.read(STATE).ok()?).ok()?;
-    let stopped = || State { status: Status::Stopped, pid: 0, ..state.clone() };
+    let state: OciState = serde_json::from_slice(&sandbox.read(STATE).ok()?).ok()?;
+    let stopped = || OciState { status: Status::Stopped, pid: 0, ..state.clone() };
     if sandbox.file(LOCK).ok()?.try_lock_shared().is_ok() {
         return Some(stopped());
     }
@@ -421,12 +421,12 @@ fn read_any(sandbox: &Directory) -> Option<State> {
     }
 }
 
-fn read_live(sandbox: &Directory) -> Option<State> {
+fn read_live(sandbox: &Directory) -> Option<OciState> {
     let lock = sandbox.file(LOCK).ok()?;
     if lock.try_lock_shared().is_ok() {
         return None;
     }
-    let state: State = serde_json::from_slice(&sandbox.read(STATE).ok()?).ok()?;
+    let state: OciState = serde_json::from_slice(&sandbox.read(STATE).ok()?).ok()?;
     // One that does not answer is about to begin, or to end.
     Some(match control::order(sandbox, Order::State) {
         Ok(answer) => state.with(answer),
@@ -460,8 +460,8 @@ mod tests {
         std::os::unix::fs::DirBuilderExt::mode(&mut fs::DirBuilder::new(), 0o700).create(path).unwrap();
     }
 
-    fn state(id: &Id) -> State {
-        State {
+    fn state(id: &Id) -> OciState {
+        OciState {
             oci_version: OCI_VERSION.into(),
             id: id.as_str().into(),
             status: Status::Running,

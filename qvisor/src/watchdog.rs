@@ -16,7 +16,7 @@ use abi::hostcall as hc;
 
 use crate::activity::Activity;
 use crate::platform::cpu;
-use crate::platform::fault::{self, STACK_WORDS};
+use crate::platform::fault_signals::{self, STACK_WORDS};
 use crate::sandbox::Sandbox;
 
 /// How often it looks while a thread does not rest.
@@ -311,7 +311,7 @@ fn report(sandbox: &Sandbox, stuck: &Pulse, patience: Duration) -> String {
             call => format!("is in hostcall {call}"),
         };
         let _ = write!(text, "\n  {} {doing}", pulse.name);
-        let Some((at, stack)) = fault::place_of(tid) else { continue };
+        let Some((at, stack)) = fault_signals::place_of(tid) else { continue };
         let _ = write!(text, ", at {}", sandbox.name_of(at).unwrap_or_else(|| format!("{at:#x}")));
         let words: [u64; STACK_WORDS] = stack;
         for caller in words.into_iter().filter_map(|word| sandbox.name_of(word)).take(CALLERS) {

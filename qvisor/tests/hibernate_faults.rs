@@ -8,7 +8,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use qvisor::hibernate::fault::POINTS;
+use qvisor::hibernate::injection::POINTS;
 use sleeper::Place;
 
 #[test]

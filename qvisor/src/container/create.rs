@@ -10,6 +10,7 @@ use abi::boot::Platform;
 use super::{ContainerError, Record, hook_state};
 use crate::boot::BootSpec;
 use crate::control::{self, Order, Report};
+use crate::descriptor_passing;
 use crate::directory::replace_file;
 use crate::hibernate::Wishes;
 use crate::jail::UserNamespace;
@@ -17,8 +18,7 @@ use crate::jail::mitigations::Mitigations;
 use crate::oci::cgroup::{self, Cgroups};
 use crate::oci::{self, Container, hooks};
 use crate::process;
-use crate::rights;
-use crate::state::{Claim, Id, OCI_VERSION, Root, State, Status};
+use crate::state::{Claim, Id, OCI_VERSION, OciState, Root, Status};
 use crate::vmm::{self, Bundle, Inherited, Plan, Tree};
 
 /// Chooses a platform, given what the bundle wants.
@@ -51,7 +51,7 @@ pub(super) struct Created {
     pub id: Id,
     pub vmm: i32,
     pub channel: BufReader<UnixStream>,
-    pub state: State,
+    pub state: OciState,
     pub record: Record,
     pub claim: Claim,
     /// The container's streams are this process's, and a terminal that it drives.
@@ -113,7 +113,7 @@ struct Creation {
     vmm: Option<(i32, OwnedFd)>,
     record: Option<Record>,
     /// Known to hooks.
-    state: Option<State>,
+    state: Option<OciState>,
 }
 
 impl Creation {
@@ -135,7 +135,7 @@ impl Creation {
         let status = Status::Creating;
         let (sandbox_state, hibernate_error) = (None, None);
         let oci_version = OCI_VERSION.into();
-        let state = State {
+        let state = OciState {
             oci_version,
             id: id.into(),
             status,
@@ -178,7 +178,7 @@ impl Creation {
             Some(Report::Prepared { pid }) => pid,
             other => return Err(no_success(id, other)),
         };
-        let state = State { pid, ..state };
+        let state = OciState { pid, ..state };
         self.state = Some(state.clone());
         let vmm = self.vmm.as_ref().map_or(0, |(pid, _)| *pid);
         let record = Record { vmm, vmm_start: process::start_time(vmm), ..record };
@@ -202,7 +202,7 @@ impl Creation {
     }
 
     /// Writes what others see.
-    fn save(&self, state: &State, record: Option<&Record>) -> Result<(), Failed> {
+    fn save(&self, state: &OciState, record: Option<&Record>) -> Result<(), Failed> {
         let Some(claim) = &self.claim else { return Ok(()) };
         claim.write_state(state).map_err(|error| ("writing its state", error))?;
         match record {
@@ -220,8 +220,8 @@ impl Creation {
         };
         let (rows, columns) = container.boot.winsize.unwrap_or((0, 0));
         let (controller, terminal) = process::open_terminal(rows, columns).map_err(failed)?;
-        let socket = rights::connect_to_own(path).map_err(failed)?;
-        rights::send(socket.as_fd(), &[controller.as_fd()], b"/dev/ptmx", 0).map_err(failed)?;
+        let socket = descriptor_passing::connect_to_own(path).map_err(failed)?;
+        descriptor_passing::send(socket.as_fd(), &[controller.as_fd()], b"/dev/ptmx", 0).map_err(failed)?;
         Ok(Some(terminal))
     }
 
@@ -252,7 +252,7 @@ impl Creation {
         if let Some(record) = &self.record {
             let _ = cgroup::remove(&record.cgroups);
             if let Some(state) = &self.state {
-                let stopped = State { pid: 0, ..hook_state(state, Status::Stopped) };
+                let stopped = OciState { pid: 0, ..hook_state(state, Status::Stopped) };
                 // They are told of a container that was there for a moment; that they fail changes nothing.
                 let _ = hooks::run_all("poststop", record.hooks.poststop().as_deref(), &stopped);
             }

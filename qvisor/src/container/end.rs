@@ -7,7 +7,7 @@ use super::{ContainerError, Record, hook_state};
 use crate::control::{self, Order};
 use crate::oci::{cgroup, hooks};
 use crate::process;
-use crate::state::{Id, Root, State, StateError, Status};
+use crate::state::{Id, OciState, Root, StateError, Status};
 
 /// How long a VMM that was killed may take to end, in milliseconds.
 const PATIENCE_MS: i32 = 10_000;
@@ -25,7 +25,7 @@ pub fn start(root: &Root, id: &Id) -> Result<Vec<String>, ContainerError> {
 }
 
 /// The hooks after the start; result: what went wrong.
-pub(super) fn poststart(record: &Record, state: &State) -> Vec<String> {
+pub(super) fn poststart(record: &Record, state: &OciState) -> Vec<String> {
     let state = hook_state(state, Status::Running);
     let failed = hooks::run_all("poststart", record.hooks.poststart().as_deref(), &state);
     failed.iter().map(ToString::to_string).collect()
@@ -72,7 +72,7 @@ pub fn delete(root: &Root, id: &Id, force: bool) -> Result<Vec<String>, Containe
     cgroup::remove(&record.cgroups)?;
     root.remove(id)?;
     let Some(state) = state else { return Ok(Vec::new()) };
-    let stopped = State { pid: 0, ..hook_state(&state, Status::Stopped) };
+    let stopped = OciState { pid: 0, ..hook_state(&state, Status::Stopped) };
     let failed = hooks::run_all("poststop", record.hooks.poststop().as_deref(), &stopped);
     Ok(failed.iter().map(ToString::to_string).collect())
 }

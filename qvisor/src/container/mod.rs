@@ -23,7 +23,7 @@ use crate::oci::BundleError;
 use crate::oci::cgroup::CgroupError;
 use crate::oci::hooks::HookError;
 use crate::process;
-use crate::state::{State, StateError, Status};
+use crate::state::{OciState, StateError, Status};
 
 /// Why a container could not be created, started or deleted.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +86,6 @@ impl Record {
 }
 
 /// The state as hooks are told, with a status of its own.
-fn hook_state(state: &State, status: Status) -> State {
-    State { status, ..state.clone() }
+fn hook_state(state: &OciState, status: Status) -> OciState {
+    OciState { status, ..state.clone() }
 }

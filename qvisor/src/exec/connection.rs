@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 
 use crate::control::{self, Answer, ExecReport, Order};
-use crate::{process, rights};
+use crate::{descriptor_passing, process};
 
 /// What the VMM has said.
 #[derive(Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Connection {
     pub(super) fn ask(&self, order: Order, records: &[u8], streams: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut line = serde_json::to_vec(&order)?;
         line.push(b'\n');
-        let sent = rights::send(self.socket.as_fd(), streams, &line, 0)?;
+        let sent = descriptor_passing::send(self.socket.as_fd(), streams, &line, 0)?;
         // Whoever has heard enough says why; that is what counts then.
         let rest = [line.get(sent..).unwrap_or_default(), records].concat();
         let _ = (&self.socket).write_all(&rest);

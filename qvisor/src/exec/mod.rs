@@ -19,7 +19,7 @@ use crate::control::{self, ExecReport, Order};
 use crate::directory::replace_file;
 use crate::front::FORWARDED;
 use crate::process::{self, SignalFd, Terminal};
-use crate::state::{Id, Root, State, StateError, Status};
+use crate::state::{Id, OciState, Root, StateError, Status};
 use connection::{Connection, Said};
 use streams::Streams;
 
@@ -217,7 +217,7 @@ fn send_size(connection: &Connection, terminal: Option<&Terminal>) {
 /// Leaves the process to a leash once its program runs.
 fn detached(
     options: &Options,
-    state: &State,
+    state: &OciState,
     streams: Streams,
     mut connection: Connection,
 ) -> Result<u8, ExecError> {
@@ -262,7 +262,8 @@ fn open_console(options: &Options, path: &std::path::Path) -> Result<std::os::fd
     let (rows, columns) = options.process.winsize.unwrap_or((0, 0));
     let (controller, terminal) = process::open_terminal(rows, columns).map_err(failed)?;
     process::do_not_wait(terminal.as_fd()).map_err(failed)?;
-    let socket = crate::rights::connect_to_own(path).map_err(failed)?;
-    crate::rights::send(socket.as_fd(), &[controller.as_fd()], b"/dev/ptmx", 0).map_err(failed)?;
+    let socket = crate::descriptor_passing::connect_to_own(path).map_err(failed)?;
+    crate::descriptor_passing::send(socket.as_fd(), &[controller.as_fd()], b"/dev/ptmx", 0)
+        .map_err(failed)?;
     Ok(terminal)
 }

@@ -4,7 +4,7 @@
 //! frame number must be one of user memory. A page that cannot come back as it was ends the sandbox.
 #![allow(unsafe_code)]
 
-pub mod fault;
+pub mod injection;
 pub mod stats;
 
 use std::os::unix::fs::DirBuilderExt;
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use swap::io::Device;
 use swap::{Home, Page, PageId, Stored, SwapError, SwapFileError, SwapHome};
 
-use self::fault::Point;
+use self::injection::Point;
 use crate::footprint;
 use crate::lock::{Guard, Mutex, Rank};
 use crate::memory::SandboxMemory;
@@ -194,7 +194,7 @@ impl Hibernation {
         // Nobody waits for an answer of the sandbox's, only for the end of this.
         let usual = if inner.reap == Reap::Stream { Reap::On } else { inner.reap };
         inner.reap_now = Some(reap.unwrap_or(usual));
-        fault::pass(Point::Waking);
+        injection::pass(Point::Waking);
     }
 
     /// How the last hibernation came out.
@@ -211,7 +211,7 @@ impl Hibernation {
 fn files_in(dir: &Path) -> Result<[Box<dyn Device>; 2], SwapFileError> {
     // A directory that cannot be made cannot be opened either, which says why.
     let _ = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    let open = |name| swap::open_unnamed(dir).map(|file| fault::faulty(Box::new(file), name));
+    let open = |name| swap::open_unnamed(dir).map(|file| injection::faulty(Box::new(file), name));
     Ok([open("swap")?, open("reap")?])
 }
 
@@ -292,7 +292,7 @@ pub(crate) fn swap_out(sandbox: &Sandbox, phys: u64) -> i64 {
             home.retain(&mut |id| kept.has(id));
             sandbox.hibernation().counters.stored(&stored, in_set, home);
             (inner.stored, inner.store_error) = (stored, None);
-            fault::stored();
+            injection::stored();
             0
         }
         Err(error) => {
@@ -313,7 +313,7 @@ pub(crate) fn swap_in(sandbox: &Sandbox, [phys, count, of_set, ..]: [u64; 6]) ->
     let Some(wanted) = numbers(&sandbox.memory, phys, count) else { return BAD };
     let pages: Option<Vec<Page>> = wanted.iter().map(|id| page_of(&sandbox.memory, *id)).collect();
     let Some(mut pages) = pages.filter(|_| of_set != 0 || count <= 64) else { return BAD };
-    fault::pass(if of_set != 0 { Point::Prefetching } else { Point::Fetching });
+    injection::pass(if of_set != 0 { Point::Prefetching } else { Point::Fetching });
     let counters = &sandbox.hibernation().counters;
     let mut inner = sandbox.hibernation().lock();
     let start = Instant::now();
@@ -321,7 +321,7 @@ pub(crate) fn swap_in(sandbox: &Sandbox, [phys, count, of_set, ..]: [u64; 6]) ->
     let result = if of_set != 0 { home.fetch(&mut pages) } else { home.fetch_around(&mut pages) };
     match result {
         Ok(bytes) if of_set != 0 => {
-            fault::pass(Point::Prefetched);
+            injection::pass(Point::Prefetched);
             counters.prefetched(bytes);
             let woken = &mut inner.woken;
             woken.pages += count;
@@ -355,7 +355,7 @@ pub(crate) fn hibernated(sandbox: &Sandbox, phys: u64, request: u64) -> i64 {
     const WORDS: usize = size_of::<HibernateReport>() / 8;
     let Some(words) = sandbox.memory.read::<[u64; WORDS]>(phys) else { return BAD };
     let [outcome, pages, working, kept, freed, heap, chunks, pause, collect, write, release, _] = words;
-    fault::pass(Point::Released);
+    injection::pass(Point::Released);
     let mut inner = sandbox.hibernation().lock();
     if outcome == hc::HIBERNATE_ALREADY {
         drop(inner);
@@ -397,7 +397,7 @@ pub(crate) fn hibernated(sandbox: &Sandbox, phys: u64, request: u64) -> i64 {
     if what == hc::REPORT_ASLEEP {
         sandbox.pulses.hush();
     }
-    fault::pass(Point::Asleep);
+    injection::pass(Point::Asleep);
     0
 }
 

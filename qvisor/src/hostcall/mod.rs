@@ -94,7 +94,7 @@ pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         // The others are the VMM's own.
         REPORT if !matches!(a, 0..=REPORT_RESUMED | REPORT_IDLE..=REPORT_STIRRED) => -i64::from(libc::EINVAL),
         REPORT => {
-            hibernate::fault::reported(a);
+            hibernate::injection::reported(a);
             sandbox.report(a, b);
             0
         }
@@ -105,7 +105,7 @@ pub fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         SWAP_IN => hibernate::swap_in(sandbox, call.args),
         BEGIN_WAKE => hibernate::begin_wake(sandbox),
         RELEASE => {
-            hibernate::fault::releases();
+            hibernate::injection::releases();
             answer(sandbox.memory.release(a, b))
         }
         WINDOW_MAP => window_map(sandbox, &call.args),

@@ -12,7 +12,7 @@ use oci_spec::runtime::{Hook, Hooks};
 
 use super::BundleError;
 use crate::process;
-use crate::state::State;
+use crate::state::OciState;
 
 /// Bytes of a hook's own words that are kept for the message.
 const WORDS_MAX: usize = 2048;
@@ -57,7 +57,7 @@ pub(super) fn check(hooks: Hooks) -> Result<Hooks, BundleError> {
 
 /// Runs hooks one after the other, in this process's namespaces, the state on their standard input. The first that
 /// fails ends the series.
-pub fn run(kind: &'static str, hooks: Option<&[Hook]>, state: &State) -> Result<(), HookError> {
+pub fn run(kind: &'static str, hooks: Option<&[Hook]>, state: &OciState) -> Result<(), HookError> {
     hooks.unwrap_or_default().iter().try_for_each(|hook| {
         run_one(hook, state).map_err(|what| HookError { kind, path: hook.path().clone(), what })
     })
@@ -65,7 +65,7 @@ pub fn run(kind: &'static str, hooks: Option<&[Hook]>, state: &State) -> Result<
 
 /// As [`run`], for hooks whose failure changes nothing; result: what went wrong.
 #[must_use]
-pub fn run_all(kind: &'static str, hooks: Option<&[Hook]>, state: &State) -> Vec<HookError> {
+pub fn run_all(kind: &'static str, hooks: Option<&[Hook]>, state: &OciState) -> Vec<HookError> {
     let run = |hook: &Hook| {
         let result = run_one(hook, state);
         result.err().map(|what| HookError { kind, path: hook.path().clone(), what })
@@ -73,7 +73,7 @@ pub fn run_all(kind: &'static str, hooks: Option<&[Hook]>, state: &State) -> Vec
     hooks.unwrap_or_default().iter().filter_map(run).collect()
 }
 
-fn run_one(hook: &Hook, state: &State) -> Result<(), String> {
+fn run_one(hook: &Hook, state: &OciState) -> Result<(), String> {
     let cannot = |error: io::Error| format!("it cannot be started ({error})");
     let (mut words, theirs) = io::pipe().map_err(cannot)?;
     let mut command = Command::new(hook.path());
@@ -105,7 +105,7 @@ fn run_one(hook: &Hook, state: &State) -> Result<(), String> {
 }
 
 /// A file that holds the state, at its beginning.
-fn state_file(state: &State) -> io::Result<Stdio> {
+fn state_file(state: &OciState) -> io::Result<Stdio> {
     let mut file = File::from(process::memory_file(c"dormouse-state")?);
     file.write_all(&serde_json::to_vec(state)?)?;
     file.rewind()?;

@@ -2,7 +2,7 @@
 
 pub mod copy;
 pub mod cpu;
-pub mod fault;
+pub mod fault_signals;
 pub mod futex;
 pub mod kvm;
 pub mod probe;

@@ -1,7 +1,7 @@
 //! The VMM process of one sandbox: takes what it needs from the host, gives up the rest, runs the kernel.
 
 mod files;
-mod life;
+mod supervisor;
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -33,11 +33,11 @@ use crate::platform::PlatformError;
 use crate::platform::kvm;
 use crate::process;
 use crate::sandbox::{Sandbox, SandboxConfig, SandboxError};
-use crate::state::State;
+use crate::state::OciState;
 use crate::watchdog;
-use life::Life;
+use supervisor::Supervisor;
 #[cfg(fuzzing)]
-pub use life::play;
+pub use supervisor::play;
 use swap::SwapFileError;
 
 /// Signals that are the front end's business; the VMM shares its process group, so it ignores them.
@@ -126,7 +126,7 @@ pub enum Tree {
 pub struct Bundle {
     pub container: Container,
     /// Without the pid, which is the leash's.
-    pub state: State,
+    pub state: OciState,
 }
 
 /// What the VMM inherits from its front end.
@@ -196,7 +196,7 @@ pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
     let Ok((channel, listener, _lock)) = kept else { process::exit_now(1) };
     let channel = Arc::new(channel);
     let result = early.map_err(VmmError::Prepare).and_then(|()| run(&plan, &channel, listener, parent));
-    // Whatever comes to an end later does so by the sandbox's life itself.
+    // Whatever comes to an end later is reported by the supervisor.
     let Err(error) = result;
     let _ = control::send(&channel, &Report::Failed { message: error.to_string(), code: None });
     process::exit_now(0)
@@ -252,7 +252,7 @@ fn run(
     }
     let boot = files::prepare(plan, &io, &mut users)?;
     if let (Tree::Bundle(bundle), Some(leash)) = (&plan.tree, &leash) {
-        let state = State { pid: leash.pid(), ..bundle.state.clone() };
+        let state = OciState { pid: leash.pid(), ..bundle.state.clone() };
         hooks::run("createContainer", bundle.container.hooks.create_container().as_deref(), &state)?;
     }
     let device = match plan.platform {
@@ -283,17 +283,20 @@ fn run(
     if !process::die_with_parent(parent) {
         process::exit_now(1);
     }
-    let life = Life::new(Arc::clone(channel), leash, Arc::clone(&events), hibernation);
-    let life = Arc::new(life.map_err(VmmError::Prepare)?);
+    let supervisor = Supervisor::new(Arc::clone(channel), leash, Arc::clone(&events), hibernation);
+    let supervisor = Arc::new(supervisor.map_err(VmmError::Prepare)?);
     if cfg!(debug_assertions) && std::env::var_os("DORMOUSE_FAKE_KERNEL").is_some() {
-        leave(&life, listener, ids_are_mapped)?;
+        leave(&supervisor, listener, ids_are_mapped)?;
         jail::seal(plan.platform)?;
-        life.finish(Ok(stand_in(&boot, &events)));
+        supervisor.finish(Ok(stand_in(&boot, &events)));
     }
-    let sandbox =
-        Sandbox::new(SandboxConfig { kernel_file, ..config(plan, device, &life) }, io, Arc::clone(&events))?;
-    life.set_sandbox(Arc::downgrade(&sandbox));
-    leave(&life, listener, ids_are_mapped)?;
+    let sandbox = Sandbox::new(
+        SandboxConfig { kernel_file, ..config(plan, device, &supervisor) },
+        io,
+        Arc::clone(&events),
+    )?;
+    supervisor.set_sandbox(Arc::downgrade(&sandbox));
+    leave(&supervisor, listener, ids_are_mapped)?;
     let status = sandbox.run(&boot);
     if boot.log_level >= LOG_INFO && plan.platform == Platform::Kvm {
         let exits: Vec<String> =
@@ -305,7 +308,7 @@ fn run(
     }
     // The process ends now, and with it all this is made of; taking it apart piece by piece would only cost time.
     std::mem::forget(sandbox);
-    life.finish(status.map(u32::cast_signed).map_err(VmmError::from))
+    supervisor.finish(status.map(u32::cast_signed).map_err(VmmError::from))
 }
 
 fn landlock_in_words(is_scoped: bool, keeps_files: bool) -> String {
@@ -314,18 +317,18 @@ fn landlock_in_words(is_scoped: bool, keeps_files: bool) -> String {
     format!("landlock version {}: signals are {signals}, files are {files}", landlock::version())
 }
 
-fn config(plan: &Plan, device: Option<kvm::Device>, life: &Arc<Life>) -> SandboxConfig {
+fn config(plan: &Plan, device: Option<kvm::Device>, supervisor: &Arc<Supervisor>) -> SandboxConfig {
     let mut config = SandboxConfig::new(plan.platform, plan.cpus, plan.memory_bytes);
     let newline = if plan.terminal { "\r\n" } else { "\n" };
-    let (teller, listening) = (Arc::clone(life), Arc::clone(life));
+    let (teller, listening) = (Arc::clone(supervisor), Arc::clone(supervisor));
     config.log = Arc::new(move |level, text| {
         if !teller.keep(level, text) {
             log(level, text, newline);
         }
     });
     config.report = Arc::new(move |what, of| listening.report(what, of));
-    config.hibernation = Arc::clone(life.hibernation());
-    config.execs = Arc::clone(life.execs());
+    config.hibernation = Arc::clone(supervisor.hibernation());
+    config.execs = Arc::clone(supervisor.execs());
     config.device = device;
     config.seal = Some(jail::seal);
     config
@@ -351,8 +354,8 @@ fn begin_container(bundle: &Bundle, channel: &Arc<UnixStream>) -> Result<Leash, 
 }
 
 /// Starts to take orders.
-fn leave(life: &Arc<Life>, listener: UnixListener, ids_are_mapped: bool) -> Result<(), VmmError> {
-    if life.leash().is_some() {
+fn leave(supervisor: &Arc<Supervisor>, listener: UnixListener, ids_are_mapped: bool) -> Result<(), VmmError> {
+    if supervisor.leash().is_some() {
         // From here on the end of the channel says that the front end is gone; a container may survive that.
         process::survive_parent();
     }
@@ -364,13 +367,13 @@ fn leave(life: &Arc<Life>, listener: UnixListener, ids_are_mapped: bool) -> Resu
         };
         thread.spawn(body).map(drop).map_err(VmmError::Thread)
     };
-    let serving = Arc::clone(life);
+    let serving = Arc::clone(supervisor);
     start("dormouse-ctl", Box::new(move || serving.serve(&listener, ids_are_mapped)))?;
-    if life.leash().is_some() {
-        let watching = Arc::clone(life);
+    if supervisor.leash().is_some() {
+        let watching = Arc::clone(supervisor);
         start("dormouse-leash", Box::new(move || watching.watch()))?;
     } else {
-        life.report(REPORT_RUNNING, 0);
+        supervisor.report(REPORT_RUNNING, 0);
     }
     Ok(())
 }

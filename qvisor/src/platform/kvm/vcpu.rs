@@ -24,7 +24,7 @@ const AGAIN_NS: u64 = 20_000_000;
 
 /// The guest's registers when it went wrong.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Place {
+pub struct GuestRegisters {
     rip: u64,
     rsp: u64,
     cr2: u64,
@@ -32,7 +32,7 @@ pub struct Place {
     ring: u8,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for GuestRegisters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rip, rsp, cr2, cr3, ring } = self;
         write!(f, "ring {ring}, rip {rip:#x}, rsp {rsp:#x}, cr2 {cr2:#x}, cr3 {cr3:#x}")
@@ -43,21 +43,21 @@ impl fmt::Display for Place {
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     #[error("the guest's processor shut down after a triple fault ({0})")]
-    Shutdown(Place),
-    #[error("the guest used physical address {phys:#x}, where it has no memory ({place})")]
-    NoMemory { phys: u64, place: Place },
+    Shutdown(GuestRegisters),
+    #[error("the guest used physical address {phys:#x}, where it has no memory ({registers})")]
+    NoMemory { phys: u64, registers: GuestRegisters },
     #[error("the host cannot provide memory that the guest's kernel uses ({0})")]
-    HostMemory(Place),
+    HostMemory(GuestRegisters),
     #[error("the guest made a hostcall at {0:#x}, which is not its memory")]
     Call(u64),
-    #[error("the guest used the unknown I/O port {port:#x} ({place})")]
-    Port { port: u16, place: Place },
-    #[error("KVM could not enter the guest (hardware reason {reason:#x}, {place})")]
-    Entry { reason: u64, place: Place },
-    #[error("KVM failed inside (suberror {suberror}, {place})")]
-    Internal { suberror: u32, place: Place },
-    #[error("the guest left for a reason that is not expected: {exit} ({place})")]
-    Unexpected { exit: String, place: Place },
+    #[error("the guest used the unknown I/O port {port:#x} ({registers})")]
+    Port { port: u16, registers: GuestRegisters },
+    #[error("KVM could not enter the guest (hardware reason {reason:#x}, {registers})")]
+    Entry { reason: u64, registers: GuestRegisters },
+    #[error("KVM failed inside (suberror {suberror}, {registers})")]
+    Internal { suberror: u32, registers: GuestRegisters },
+    #[error("the guest left for a reason that is not expected: {exit} ({registers})")]
+    Unexpected { exit: String, registers: GuestRegisters },
     #[error("KVM cannot run the vCPU ({0})")]
     Run(kvm_ioctls::Error),
     #[error("KVM cannot deliver an interrupt ({0})")]
@@ -184,11 +184,11 @@ impl Vcpu<'_> {
     /// The host has no page where the guest touched memory. In user code this is a mapped file that became shorter
     /// (or a host that fails): the guest's kernel is told, and repeats of the access are told again.
     fn memory_fault(&mut self) -> Result<After, Failure> {
-        let place = self.place();
+        let registers = self.registers();
         let mut events = self.fd.get_vcpu_events().map_err(Failure::Run)?;
         let delivering_exception = events.exception.injected | events.exception.pending != 0;
-        if place.ring != 3 || delivering_exception {
-            return Err(Failure::HostMemory(place));
+        if registers.ring != 3 || delivering_exception {
+            return Err(Failure::HostMemory(registers));
         }
         count(&self.exits.bus);
         // A kick that was on its way is not lost: `pending` is still set, and looked at before the next entry.
@@ -201,26 +201,26 @@ impl Vcpu<'_> {
         Ok(After::Resume)
     }
 
-    fn place(&self) -> Place {
+    fn registers(&self) -> GuestRegisters {
         let (Ok(regs), Ok(sregs)) = (self.fd.get_regs(), self.fd.get_sregs()) else {
-            return Place::default();
+            return GuestRegisters::default();
         };
-        Place { rip: regs.rip, rsp: regs.rsp, cr2: sregs.cr2, cr3: sregs.cr3, ring: sregs.ss.dpl }
+        GuestRegisters { rip: regs.rip, rsp: regs.rsp, cr2: sregs.cr2, cr3: sregs.cr3, ring: sregs.ss.dpl }
     }
 
     fn failure(&mut self, exit: Described) -> Failure {
-        let place = self.place();
+        let registers = self.registers();
         match exit {
-            Described::Shutdown => Failure::Shutdown(place),
-            Described::NoMemory(phys) => Failure::NoMemory { phys, place },
-            Described::Port(port) => Failure::Port { port, place },
-            Described::Entry(reason) => Failure::Entry { reason, place },
+            Described::Shutdown => Failure::Shutdown(registers),
+            Described::NoMemory(phys) => Failure::NoMemory { phys, registers },
+            Described::Port(port) => Failure::Port { port, registers },
+            Described::Entry(reason) => Failure::Entry { reason, registers },
             Described::Internal => {
                 // SAFETY: the exit reason says that this member of the union was written.
                 let suberror = unsafe { self.fd.get_kvm_run().__bindgen_anon_1.internal.suberror };
-                Failure::Internal { suberror, place }
+                Failure::Internal { suberror, registers }
             }
-            Described::Other(exit) => Failure::Unexpected { exit, place },
+            Described::Other(exit) => Failure::Unexpected { exit, registers },
         }
     }
 }

@@ -15,7 +15,7 @@ const VERSION: u32 = 1;
 const MAX_BYTES: u64 = 16 << 10;
 
 #[derive(Serialize, Deserialize)]
-struct Entry {
+struct CachedReport {
     version: u32,
     boot_id: String,
     report: KvmReport,
@@ -42,8 +42,8 @@ pub fn load(path: &Path) -> Option<KvmReport> {
     }
     let mut text = String::new();
     file.take(MAX_BYTES).read_to_string(&mut text).ok()?;
-    let entry: Entry = serde_json::from_str(&text).ok()?;
-    (entry.version == VERSION && entry.boot_id == boot_id()?).then_some(entry.report)
+    let cached: CachedReport = serde_json::from_str(&text).ok()?;
+    (cached.version == VERSION && cached.boot_id == boot_id()?).then_some(cached.report)
 }
 
 /// Keeps the report; quietly does not where the directory is not ours to write.
@@ -54,8 +54,8 @@ pub fn store(path: &Path, report: &KvmReport) {
     if Directory::make(directory).is_err() {
         return;
     }
-    let entry = Entry { version: VERSION, boot_id, report: report.clone() };
-    let Ok(text) = serde_json::to_vec(&entry) else { return };
+    let cached = CachedReport { version: VERSION, boot_id, report: report.clone() };
+    let Ok(text) = serde_json::to_vec(&cached) else { return };
     let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
     let written = File::options()
         .write(true)

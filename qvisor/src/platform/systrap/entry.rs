@@ -14,7 +14,7 @@ use abi::run::CpuHeader;
 
 use super::spawn::block_signals;
 use crate::hostcall::{Reply, dispatch};
-use crate::platform::fault::{self, Fault, SignalStack};
+use crate::platform::fault_signals::{self, Fault, SignalStack};
 use crate::platform::{PlatformError, failed};
 use crate::sandbox::{Outcome, Sandbox};
 
@@ -74,12 +74,12 @@ pub fn run(sandbox: &Sandbox, cpu: u32, entry: u64) -> Result<(), PlatformError>
         return Err(failed("set the kernel's GS base"));
     }
     CURRENT.set(Some(Current { sandbox, cpu }));
-    fault::set_hook(Some(on_kernel_fault));
+    fault_signals::set_hook(Some(on_kernel_fault));
     let base = sandbox.memory.base() as u64;
     let stack = base + CPU_AREA_PHYS + u64::from(cpu + 1) * CPU_AREA_SIZE;
     // SAFETY: the image was loaded and relocated, the header and the boot information were written.
     unsafe { enter(entry, base + BOOT_INFO_PHYS, cpu, stack, header, STACK.with(Cell::as_ptr)) };
-    fault::set_hook(None);
+    fault_signals::set_hook(None);
     CURRENT.set(None);
     Ok(())
 }

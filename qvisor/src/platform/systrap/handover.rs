@@ -31,7 +31,7 @@ const LOOK_EVERY: u64 = 1_000_000;
 
 /// Where the stub thread is to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum StubPlacement {
     /// Where the host likes.
     Anywhere,
     /// On the vCPU thread's core.
@@ -42,10 +42,10 @@ pub enum Place {
 
 /// How to wait this time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct Handover {
     /// In TSC cycles.
     pub spin: u64,
-    pub place: Place,
+    pub place: StubPlacement,
 }
 
 /// How a wait went.
@@ -67,7 +67,7 @@ enum Mode {
 
 /// One vCPU's choice, and what it rests on.
 #[derive(Debug)]
-pub struct Pacing {
+pub struct HandoverPolicy {
     mode: Mode,
     /// Runs in a row that spoke for the other mode.
     streak: u32,
@@ -82,7 +82,7 @@ pub struct Pacing {
     looks: bool,
 }
 
-impl Default for Pacing {
+impl Default for HandoverPolicy {
     fn default() -> Self {
         Self {
             mode: Mode::Spin,
@@ -96,9 +96,9 @@ impl Default for Pacing {
     }
 }
 
-impl Pacing {
+impl HandoverPolicy {
     /// Chooses for the next run; `crowded`: the busy vCPUs have fewer than two cores each. `now`: in TSC cycles.
-    pub fn choose(&mut self, crowded: bool, now: u64) -> Pace {
+    pub fn choose(&mut self, crowded: bool, now: u64) -> Handover {
         self.looks = false;
         match self.mode {
             Mode::Spin if crowded => {
@@ -116,11 +116,11 @@ impl Pacing {
             }
         }
         match self.mode {
-            Mode::Share if self.looks => Pace { spin: 0, place: Place::Anywhere },
-            Mode::Share => Pace { spin: 0, place: Place::SameCore },
-            Mode::Spin => Pace {
+            Mode::Share if self.looks => Handover { spin: 0, place: StubPlacement::Anywhere },
+            Mode::Share => Handover { spin: 0, place: StubPlacement::SameCore },
+            Mode::Spin => Handover {
                 spin: if crowded { SPIN_CROWDED } else { SPIN_FREE },
-                place: if self.collided { Place::OtherCore } else { Place::Anywhere },
+                place: if self.collided { StubPlacement::OtherCore } else { StubPlacement::Anywhere },
             },
         }
     }
@@ -208,84 +208,84 @@ impl Affinity {
 mod tests {
     use super::*;
 
-    const SHARE: Pace = Pace { spin: 0, place: Place::SameCore };
-    const SPIN: Pace = Pace { spin: SPIN_FREE, place: Place::Anywhere };
+    const SHARE: Handover = Handover { spin: 0, place: StubPlacement::SameCore };
+    const SPIN: Handover = Handover { spin: SPIN_FREE, place: StubPlacement::Anywhere };
 
     fn waited(now: u64, cycles: u64, same_core: bool) -> Waited {
         Waited { now, cycles, same_core }
     }
 
-    /// A pacing that shares a core, at time 0.
-    fn sharing() -> Pacing {
-        let mut pacing = Pacing::default();
+    /// A policy that shares a core, at time 0.
+    fn sharing() -> HandoverPolicy {
+        let mut policy = HandoverPolicy::default();
         for _ in 0..VAIN_WAITS {
-            assert_eq!(pacing.choose(false, 0), SPIN);
-            pacing.note(waited(0, SPIN_FREE, false));
+            assert_eq!(policy.choose(false, 0), SPIN);
+            policy.note(waited(0, SPIN_FREE, false));
         }
-        pacing
+        policy
     }
 
     #[test]
     fn crowding_is_believed_slowly() {
-        let mut pacing = Pacing::default();
-        assert_eq!(pacing.choose(false, 0), SPIN);
+        let mut policy = HandoverPolicy::default();
+        assert_eq!(policy.choose(false, 0), SPIN);
         for _ in 1..RUNS_TO_CROWD {
-            assert_eq!(pacing.choose(true, 0), Pace { spin: SPIN_CROWDED, ..SPIN });
+            assert_eq!(policy.choose(true, 0), Handover { spin: SPIN_CROWDED, ..SPIN });
         }
-        assert_eq!(pacing.choose(true, 0), SHARE);
+        assert_eq!(policy.choose(true, 0), SHARE);
     }
 
     #[test]
     fn a_shared_core_is_left_as_soon_as_the_host_has_another() {
-        let mut pacing = sharing();
+        let mut policy = sharing();
         for _ in 0..SHORT_WAITS {
-            assert_eq!(pacing.choose(false, 0), SHARE);
-            pacing.note(waited(0, 1, true));
+            assert_eq!(policy.choose(false, 0), SHARE);
+            policy.note(waited(0, 1, true));
         }
-        let look = Pace { spin: 0, place: Place::Anywhere };
-        assert_eq!(pacing.choose(false, 0), look);
-        pacing.note(waited(1, 1, true));
+        let look = Handover { spin: 0, place: StubPlacement::Anywhere };
+        assert_eq!(policy.choose(false, 0), look);
+        policy.note(waited(1, 1, true));
         // There was none: again a little later, and not while the sandbox itself is crowded.
-        assert_eq!(pacing.choose(false, LOOK_EVERY - 1), SHARE);
-        assert_eq!(pacing.choose(true, LOOK_EVERY), SHARE);
-        assert_eq!(pacing.choose(false, LOOK_EVERY), look);
-        pacing.note(waited(LOOK_EVERY, 1, false));
-        assert_eq!(pacing.choose(false, LOOK_EVERY), SPIN);
+        assert_eq!(policy.choose(false, LOOK_EVERY - 1), SHARE);
+        assert_eq!(policy.choose(true, LOOK_EVERY), SHARE);
+        assert_eq!(policy.choose(false, LOOK_EVERY), look);
+        policy.note(waited(LOOK_EVERY, 1, false));
+        assert_eq!(policy.choose(false, LOOK_EVERY), SPIN);
     }
 
     #[test]
     fn user_code_that_runs_long_keeps_the_shared_core() {
-        let mut pacing = sharing();
+        let mut policy = sharing();
         for round in 0..1000 {
-            assert_eq!(pacing.choose(false, round * LOOK_EVERY), SHARE);
-            pacing.note(waited(round * LOOK_EVERY, if round % 8 == 0 { SPIN_FREE } else { 1 }, true));
+            assert_eq!(policy.choose(false, round * LOOK_EVERY), SHARE);
+            policy.note(waited(round * LOOK_EVERY, if round % 8 == 0 { SPIN_FREE } else { 1 }, true));
         }
     }
 
     #[test]
     fn who_spins_on_the_others_core_is_sent_away() {
-        let mut pacing = Pacing::default();
-        assert_eq!(pacing.choose(false, 0), SPIN);
-        pacing.note(waited(0, SPIN_FREE, true));
-        assert_eq!(pacing.choose(false, 0), Pace { place: Place::OtherCore, ..SPIN });
+        let mut policy = HandoverPolicy::default();
+        assert_eq!(policy.choose(false, 0), SPIN);
+        policy.note(waited(0, SPIN_FREE, true));
+        assert_eq!(policy.choose(false, 0), Handover { place: StubPlacement::OtherCore, ..SPIN });
     }
 
     #[test]
     fn time_lost_now_and_then_counts_as_well() {
-        let mut pacing = Pacing::default();
-        pacing.change(Mode::Spin, 0);
+        let mut policy = HandoverPolicy::default();
+        policy.change(Mode::Spin, 0);
         // A fifth of each window at most.
         for round in 0..100 {
             let now = round * WINDOW;
-            pacing.note(waited(now + 1, WINDOW / LOST_PART, false));
-            pacing.note(waited(now + 2, 1, false));
-            assert_eq!(pacing.choose(false, now), SPIN);
-            pacing.note(waited(now + WINDOW, 1, false));
+            policy.note(waited(now + 1, WINDOW / LOST_PART, false));
+            policy.note(waited(now + 2, 1, false));
+            assert_eq!(policy.choose(false, now), SPIN);
+            policy.note(waited(now + WINDOW, 1, false));
         }
-        pacing.note(waited(100 * WINDOW, WINDOW / LOST_PART, false));
-        pacing.note(waited(100 * WINDOW + 1, 1, false));
-        pacing.note(waited(100 * WINDOW + 2, SPIN_FREE, false));
-        assert_eq!(pacing.choose(false, 100 * WINDOW), SHARE);
+        policy.note(waited(100 * WINDOW, WINDOW / LOST_PART, false));
+        policy.note(waited(100 * WINDOW + 1, 1, false));
+        policy.note(waited(100 * WINDOW + 2, SPIN_FREE, false));
+        assert_eq!(policy.choose(false, 100 * WINDOW), SHARE);
     }
 
     #[test]

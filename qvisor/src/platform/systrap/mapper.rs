@@ -16,7 +16,7 @@ use super::area::{
     THREAD_FLAGS,
 };
 use super::filter::Instruction;
-use super::pace::Affinity;
+use super::handover::Affinity;
 use super::spawn::{self, Ends};
 use super::thread::{Lost, StubThread};
 use crate::lock::{Guard, Mutex, Rank};
@@ -37,14 +37,14 @@ pub const FILES_MAX: usize = 32;
 static NEXT_ANSWER: AtomicU64 = AtomicU64::new(1);
 
 /// A vCPU's way to mapper threads.
-pub struct Line {
+pub struct MapperLine {
     pub ends: Ends,
     pub cpu: u32,
     /// An order was given up, and files that came with it may still be in the socket.
     stale: AtomicBool,
 }
 
-impl Line {
+impl MapperLine {
     pub fn new(ends: Ends, cpu: u32) -> Self {
         Self { ends, cpu, stale: AtomicBool::new(false) }
     }
@@ -137,8 +137,8 @@ impl Mapper {
     }
 
     /// Begins an order of a vCPU's; nobody else can give the process one until it is done.
-    pub fn begin(&self, line: &Line, is_dead: impl Fn() -> bool) -> Result<Order<'_>, Lost> {
-        let mut order = Order { mapper: self, sequence: self.sequence.lock(), len: 0, files: 0 };
+    pub fn begin(&self, line: &MapperLine, is_dead: impl Fn() -> bool) -> Result<MapperOrder<'_>, Lost> {
+        let mut order = MapperOrder { mapper: self, sequence: self.sequence.lock(), len: 0, files: 0 };
         if line.stale.load(Relaxed) {
             order.drop_stale(line, is_dead)?;
         }
@@ -147,14 +147,14 @@ impl Mapper {
 }
 
 /// An order in the making.
-pub struct Order<'a> {
+pub struct MapperOrder<'a> {
     mapper: &'a Mapper,
     sequence: Guard<'a, u32>,
     len: usize,
     files: usize,
 }
 
-impl Order<'_> {
+impl MapperOrder<'_> {
     /// Whether another operation fits.
     pub fn has_room(&self) -> bool {
         self.len + CALLS_OF_ONE <= CALLS_MAX && self.files < FILES_MAX
@@ -190,7 +190,7 @@ impl Order<'_> {
     }
 
     /// Adds the mapping of a file; `phys` is the offset in it.
-    pub fn add_file(&mut self, op: &MapOp, file: &OwnedFd, line: &Line) -> Result<(), i32> {
+    pub fn add_file(&mut self, op: &MapOp, file: &OwnedFd, line: &MapperLine) -> Result<(), i32> {
         spawn::send_descriptor(&line.ends.socket, file)?;
         self.files += 1;
         self.receive(line.cpu);
@@ -214,7 +214,7 @@ impl Order<'_> {
         &mut self,
         thread: &StubThread,
         ids: &OwnedFd,
-        line: &Line,
+        line: &MapperLine,
         is_dead: impl Fn() -> bool,
     ) -> Result<i32, Lost> {
         seek(ids, 0, libc::SEEK_SET)?;
@@ -227,7 +227,7 @@ impl Order<'_> {
 
     /// Has the order carried out; the result is 0, or the errno that stands for any failure. The order is empty again.
     /// `is_dead` says whether the process is gone.
-    pub fn carry_out(&mut self, line: &Line, is_dead: impl Fn() -> bool) -> Result<u32, Lost> {
+    pub fn carry_out(&mut self, line: &MapperLine, is_dead: impl Fn() -> bool) -> Result<u32, Lost> {
         if self.len == 0 {
             return Ok(0);
         }
@@ -240,7 +240,7 @@ impl Order<'_> {
     }
 
     /// Takes files of orders that were given up out of the vCPU's socket: mappers take them in turn.
-    fn drop_stale(&mut self, line: &Line, is_dead: impl Fn() -> bool) -> Result<(), Lost> {
+    fn drop_stale(&mut self, line: &MapperLine, is_dead: impl Fn() -> bool) -> Result<(), Lost> {
         for _ in 0..FILES_MAX {
             self.receive(line.cpu);
             self.push(libc::SYS_close, [u64::from(FD_FILE.cast_unsigned()), 0, 0, 0, 0, 0], true);
@@ -251,7 +251,7 @@ impl Order<'_> {
         Ok(())
     }
 
-    fn send(&mut self, line: &Line, is_dead: impl Fn() -> bool) -> Result<u32, Lost> {
+    fn send(&mut self, line: &MapperLine, is_dead: impl Fn() -> bool) -> Result<u32, Lost> {
         let orders = self.mapper.orders();
         let answer = NEXT_ANSWER.fetch_add(1, Relaxed) << 1;
         orders.answers[0].store(answer, Relaxed);

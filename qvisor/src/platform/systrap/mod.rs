@@ -9,8 +9,8 @@ mod area;
 mod entry;
 mod filter;
 mod frame;
+mod handover;
 mod mapper;
-mod pace;
 mod process;
 mod run;
 mod spawn;
@@ -25,8 +25,8 @@ use abi::HostCall;
 use abi::hostcall::{AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC};
 use abi::layout::LINEAR_BASE_SYSTRAP;
 
-use self::mapper::Line;
-use self::pace::{Affinity, Pacing};
+use self::handover::{Affinity, HandoverPolicy};
+use self::mapper::MapperLine;
 use self::process::{Process, Stubs};
 use super::{Machine, PlatformError, cpu};
 use crate::lock::{Mutex, Rank};
@@ -49,14 +49,14 @@ pub struct Systrap {
 /// What belongs to one vCPU.
 struct CpuState {
     /// To mapper threads.
-    line: Line,
+    line: MapperLine,
     own: Mutex<Own>,
 }
 
 /// What only the vCPU itself uses.
 #[derive(Default)]
 struct Own {
-    pace: Pacing,
+    policy: HandoverPolicy,
     /// The stub thread it ran last.
     last: Option<Last>,
 }
@@ -88,7 +88,7 @@ impl Systrap {
             .spawn(move || kept.keep())
             .map_err(|source| PlatformError::Host { what: "start the stubs' keeper", source })?;
         let state = |(cpu, ends)| CpuState {
-            line: Line::new(ends, cpu),
+            line: MapperLine::new(ends, cpu),
             own: Mutex::new(Rank::LastStub, Own::default()),
         };
         Ok(Self {

@@ -16,7 +16,7 @@ use abi::run::{MAP_OP_UNMAP_ALL, MapOp};
 use super::area::{COMMAND_FORK, FD_SOCKETS, INTERRUPT_SIGNAL, ORDERS_SIZE, TURN_STUB};
 use super::filter::{self, Instruction};
 use super::frame::FrameLayout;
-use super::mapper::{self, Line, Mapper};
+use super::mapper::{self, Mapper, MapperLine};
 use super::spawn::{self, Control, Ends};
 use super::thread::{Lost, Patience, StubThread};
 use crate::lock::{Mutex, Rank};
@@ -57,7 +57,7 @@ pub struct Process {
 
 impl Process {
     /// The process's thread for a vCPU, which is made if need be.
-    pub fn thread_for(&self, cpu: u32, stubs: &Stubs, line: &Line) -> Result<usize, Lost> {
+    pub fn thread_for(&self, cpu: u32, stubs: &Stubs, line: &MapperLine) -> Result<usize, Lost> {
         let place = self.of_cpu.get(cpu as usize).ok_or(Lost)?;
         if let Some(index) = place.load(Relaxed).checked_sub(1) {
             return Ok(index as usize);
@@ -140,7 +140,7 @@ impl Process {
     }
 
     /// Removes every mapping of the user half, whatever its threads do meanwhile; false if it does not confirm that.
-    fn unmap_all(&self, line: &Line) -> bool {
+    fn unmap_all(&self, line: &MapperLine) -> bool {
         let is_dead = || self.is_dead();
         self.mapper.begin(line, is_dead).is_ok_and(|mut order| {
             order.add(&MapOp { kind: MAP_OP_UNMAP_ALL, ..MapOp::default() });
@@ -384,7 +384,7 @@ impl Stubs {
     }
 
     /// Ends an address space: on return its process maps nothing any more, or is dead.
-    pub fn destroy(&self, id: u64, line: &Line) -> Result<(), i32> {
+    pub fn destroy(&self, id: u64, line: &MapperLine) -> Result<(), i32> {
         let removed = self.spaces.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
         let process = removed.ok_or(libc::ESRCH)?;
         // The caller waits for the mappings only, not for the end.

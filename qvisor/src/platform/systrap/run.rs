@@ -13,8 +13,8 @@ use abi::run::{
 };
 
 use super::area::{COMMAND_RUN, SET_FS, SET_GS};
-use super::mapper::Order;
-use super::pace::{Pacing, Place, Waited};
+use super::handover::{HandoverPolicy, StubPlacement, Waited};
+use super::mapper::MapperOrder;
 use super::process::Process;
 use super::thread::{Lost, Patience, StubThread};
 use super::{CpuState, Last, Own, Systrap};
@@ -40,14 +40,14 @@ impl From<Lost> for Stop {
 }
 
 /// A stub thread that this vCPU holds.
-struct Held<'a> {
+struct HeldThread<'a> {
     process: &'a Process,
     thread: &'a StubThread,
     /// The one it held before, which still spins for a turn that will not come soon.
     former: Cell<Option<Last>>,
 }
 
-impl Held<'_> {
+impl HeldThread<'_> {
     /// Lets the former stub thread sleep. Only after this one was woken: so its core never becomes idle in between.
     fn park_former(&self) {
         if let Some(former) = self.former.take()
@@ -58,7 +58,7 @@ impl Held<'_> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldThread<'_> {
     fn drop(&mut self) {
         self.park_former();
     }
@@ -144,10 +144,10 @@ impl Systrap {
         &self,
         cpu: u32,
         id: u64,
-        work: impl FnOnce(&mut Pacing, &Held<'_>) -> R,
+        work: impl FnOnce(&mut HandoverPolicy, &HeldThread<'_>) -> R,
     ) -> Result<Option<R>, i32> {
         let state = self.cpus.get(cpu as usize).ok_or(libc::EINVAL)?;
-        let Own { pace, last } = &mut *state.own.lock();
+        let Own { policy, last } = &mut *state.own.lock();
         let mut former = None;
         if last.as_ref().is_none_or(|last| last.id != id || last.process.id.load(Relaxed) != id) {
             let process = self.stubs.find(id).ok_or(libc::ESRCH)?;
@@ -159,7 +159,7 @@ impl Systrap {
         }
         let Some(Last { process, index, .. }) = last else { return Ok(None) };
         let Some(thread) = process.threads.get(*index) else { return Ok(None) };
-        Ok(Some(work(pace, &Held { process, thread, former: Cell::new(former) })))
+        Ok(Some(work(policy, &HeldThread { process, thread, former: Cell::new(former) })))
     }
 
     /// `AS_RUN`. The FPU image is taken over even if an interrupt is pending and no user code runs.
@@ -169,7 +169,7 @@ impl Systrap {
         // SAFETY: the range was checked; the structure is integers only.
         let mut run = unsafe { ptr::read_unaligned(place) };
         let result = self
-            .with_thread(cpu, id, |pacing, held| self.run_thread(sandbox, cpu, id, pacing, held, &mut run))?;
+            .with_thread(cpu, id, |policy, held| self.run_thread(sandbox, cpu, id, policy, held, &mut run))?;
         run.trap = match result.unwrap_or(Err(Stop::Lost)) {
             Ok(trap) => trap,
             Err(Stop::Lost) => TrapInfo { kind: TRAP_LOST, ..TrapInfo::default() },
@@ -190,8 +190,8 @@ impl Systrap {
         sandbox: &Sandbox,
         cpu: u32,
         id: u64,
-        pacing: &mut Pacing,
-        held: &Held<'_>,
+        policy: &mut HandoverPolicy,
+        held: &HeldThread<'_>,
         run: &mut RunState,
     ) -> Result<TrapInfo, Stop> {
         let thread = held.thread;
@@ -215,9 +215,9 @@ impl Systrap {
         }
         self.set_state(thread, run);
         self.stubs.stir();
-        let pace = pacing.choose(sandbox.cpus.busy() * 2 > self.cores, cpu::tsc());
-        thread.send_to(pace.place, &self.affinity);
-        thread.give_turn(COMMAND_RUN, pace.spin);
+        let handover = policy.choose(sandbox.cpus.busy() * 2 > self.cores, cpu::tsc());
+        thread.send_to(handover.place, &self.affinity);
+        thread.give_turn(COMMAND_RUN, handover.spin);
         held.park_former();
         let patience = UntilWanted {
             process: held.process,
@@ -229,13 +229,13 @@ impl Systrap {
             last: Cell::new(None),
         };
         let start = cpu::tsc();
-        let waited = match pace.place {
-            Place::SameCore => thread.wait_sharing(&self.affinity, &patience),
-            Place::Anywhere | Place::OtherCore => thread.wait_turn(pace.spin, &patience),
+        let waited = match handover.place {
+            StubPlacement::SameCore => thread.wait_sharing(&self.affinity, &patience),
+            StubPlacement::Anywhere | StubPlacement::OtherCore => thread.wait_turn(handover.spin, &patience),
         };
         let now = cpu::tsc();
         let cycles = now.wrapping_sub(start);
-        pacing.note(Waited { now, cycles, same_core: thread.is_on_this_core() });
+        policy.note(Waited { now, cycles, same_core: thread.is_on_this_core() });
         in_user.store(0, SeqCst);
         if waited.is_err() {
             held.process.kill();
@@ -264,7 +264,7 @@ impl Systrap {
     }
 
     /// Reads what the stub reports after it ran.
-    fn read_state(&self, held: &Held<'_>, run: &mut RunState) -> Result<TrapInfo, Stop> {
+    fn read_state(&self, held: &HeldThread<'_>, run: &mut RunState) -> Result<TrapInfo, Stop> {
         let thread = held.thread;
         let area = thread.area();
         if area.errno.load(Relaxed) != 0 || area.frame.load(Relaxed) != thread.frame_address() {
@@ -352,7 +352,7 @@ impl Systrap {
     }
 
     /// Checks an operation and adds it to an order: offsets of the user file, or a file sent along.
-    fn add(&self, state: &CpuState, op: &MapOp, order: &mut Order<'_>) -> Result<(), i32> {
+    fn add(&self, state: &CpuState, op: &MapOp, order: &mut MapperOrder<'_>) -> Result<(), i32> {
         if op.kind == MAP_OP_UNMAP_ALL {
             order.add(op);
             return Ok(());

@@ -7,9 +7,9 @@ use std::ptr;
 use std::time::Instant;
 
 use super::process::owned;
+use crate::descriptor_passing;
 use crate::memory::memory_file;
 use crate::platform::{PlatformError, failed};
-use crate::rights;
 
 /// The stub program.
 static STUB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stub.elf"));
@@ -275,7 +275,7 @@ pub fn drain(event: &OwnedFd) {
 
 /// Sends `fd` to the mapper that will read from the other end of `socket`. The error is an errno.
 pub fn send_descriptor(socket: &OwnedFd, fd: &OwnedFd) -> Result<(), i32> {
-    rights::send(socket.as_fd(), &[fd.as_fd()], &[0], libc::MSG_DONTWAIT)
+    descriptor_passing::send(socket.as_fd(), &[fd.as_fd()], &[0], libc::MSG_DONTWAIT)
         .map(drop)
         .map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
 }

@@ -7,7 +7,7 @@ use abi::layout::{STUB_AREA, STUB_AREA_SIZE};
 
 use super::area::{Area, TURN_DEAD, TURN_PARK, TURN_SLEEPS, TURN_STUB};
 use super::frame::{Frame, FrameLayout};
-use super::pace::{Affinity, Place};
+use super::handover::{Affinity, StubPlacement};
 use crate::platform::{cpu, futex};
 
 /// The stub process is gone.
@@ -186,15 +186,15 @@ impl StubThread {
     }
 
     /// Sends the thread to cores, relative to that of the calling thread; `all` are those it may have.
-    pub fn send_to(&self, place: Place, all: &Affinity) {
+    pub fn send_to(&self, place: StubPlacement, all: &Affinity) {
         // 0 for all of them; else the core it is on, or is not on, so that nothing is done twice.
         let core = match place {
-            Place::Anywhere => None,
-            Place::SameCore | Place::OtherCore => Affinity::current_core(),
+            StubPlacement::Anywhere => None,
+            StubPlacement::SameCore | StubPlacement::OtherCore => Affinity::current_core(),
         };
         let (code, set) = match (place, core) {
-            (Place::SameCore, Some(core)) => (2 * core + 1, Affinity::only(core)),
-            (Place::OtherCore, Some(core)) => (2 * core + 2, all.without(core)),
+            (StubPlacement::SameCore, Some(core)) => (2 * core + 1, Affinity::only(core)),
+            (StubPlacement::OtherCore, Some(core)) => (2 * core + 2, all.without(core)),
             _ => (0, *all),
         };
         if self.sent.swap(code, Relaxed) != code {
@@ -220,7 +220,7 @@ impl StubThread {
             let until = cpu::clock_ns(libc::CLOCK_MONOTONIC) + CHECK_NS;
             futex::wait(word, asleep, until.min(patience.end_ns()), futex::Scope::Shared);
             if word.load(Acquire) & TURN_STUB != 0 {
-                self.send_to(Place::Anywhere, all);
+                self.send_to(StubPlacement::Anywhere, all);
             }
         }
         self.wait_turn(0, patience)

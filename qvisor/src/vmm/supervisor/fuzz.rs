@@ -1,4 +1,4 @@
-//! For the fuzzer: a life without a sandbox, whose peers say what the input says, and whose kernel answers in any order.
+//! For the fuzzer: a supervisor without a sandbox, whose peers say what the input says, and whose kernel answers in any order.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use abi::hostcall::{REPORT_IDLE, REPORT_READY, REPORT_RESUMED, REPORT_STIRRED};
 
-use super::Life;
+use super::Supervisor;
 use super::peers::{Asked, Peers};
 use super::waiters::WAITERS_MAX;
 use crate::control::{self, Order};
-use crate::execs::EXECS_MAX;
+use crate::exec_relay::EXECS_MAX;
 use crate::hibernate::{Hibernation, SwapPlan};
 use crate::hostcall::events::EventQueue;
 
@@ -40,7 +40,7 @@ impl<'a> Input<'a> {
 }
 
 struct World {
-    life: Life,
+    supervisor: Supervisor,
     events: Arc<EventQueue>,
     peers: Peers,
     others: Vec<UnixStream>,
@@ -56,18 +56,18 @@ pub fn play(input: &[u8]) {
         _ => Hibernation::open(&plan).unwrap_or_else(|_| Hibernation::none()),
     };
     let events = Arc::new(EventQueue::new());
-    let life = Life::new(Arc::new(channel), None, Arc::clone(&events), hibernation);
+    let supervisor = Supervisor::new(Arc::new(channel), None, Arc::clone(&events), hibernation);
     let mut world = World {
-        life: life.expect("a pair of sockets"),
+        supervisor: supervisor.expect("a pair of sockets"),
         events,
         peers: Peers::new(false),
         others: Vec::new(),
     };
     while world.step(&mut input).is_some() {
-        let progress = world.life.lock();
+        let progress = world.supervisor.lock();
         assert!(progress.waiters.len() <= WAITERS_MAX && !progress.ending);
         drop(progress);
-        assert!(world.life.execs.descriptors().len() <= EXECS_MAX);
+        assert!(world.supervisor.execs.descriptors().len() <= EXECS_MAX);
     }
     world.ends_well();
 }
@@ -100,32 +100,32 @@ impl World {
             }
             3 => {
                 let what = REPORT_READY + u64::from(input.byte()?) % (REPORT_STIRRED - REPORT_READY + 1);
-                self.life.report(what, input.byte()?.into());
+                self.supervisor.report(what, input.byte()?.into());
             }
             4 => {
                 let (what, id) = (input.byte()?, u64::from(input.byte()?));
                 match what % 3 {
-                    0 => drop(self.life.execs.started(id, what.into())),
-                    1 => self.life.execs.failed(id, what, "so it is"),
-                    _ => self.life.execs.ended(id, what.into()),
+                    0 => drop(self.supervisor.execs.started(id, what.into())),
+                    1 => self.supervisor.execs.failed(id, what, "so it is"),
+                    _ => self.supervisor.execs.ended(id, what.into()),
                 }
             }
             5 => drop(self.events.take(16)),
-            6 => self.life.tick(),
+            6 => self.supervisor.tick(),
             _ => self.front(input.bytes()?),
         }
         self.take_orders();
-        self.life.pass_on_to_execs();
+        self.supervisor.pass_on_to_execs();
         Some(())
     }
 
-    /// As [`Life::serve`], but for what ends the process.
+    /// As [`Supervisor::serve`], but for what ends the process.
     fn take_orders(&mut self) {
         for Asked { peer, order, attached } in self.peers.orders() {
             match order {
                 Order::Kill { signal: libc::SIGKILL, .. } => {}
-                Order::Exec { paused, .. } => self.life.exec(peer, attached, paused),
-                order => self.life.obey_peer(peer, order),
+                Order::Exec { paused, .. } => self.supervisor.exec(peer, attached, paused),
+                order => self.supervisor.obey_peer(peer, order),
             }
         }
     }
@@ -133,17 +133,17 @@ impl World {
     fn front(&self, line: &[u8]) {
         match control::read_order(&mut { line }) {
             Ok(None) | Err(_) | Ok(Some(Order::Kill { signal: libc::SIGKILL, .. })) => {}
-            Ok(Some(order)) => self.life.obey_front(order),
+            Ok(Some(order)) => self.supervisor.obey_front(order),
         }
     }
 
     /// However it has got here: once the kernel does what it is asked, nobody who wants it to go on is left waiting.
     fn ends_well(&self) {
-        let _ = self.life.obey(Order::Kill { signal: libc::SIGCONT, foreground: false, all: false });
-        let request = self.life.lock().requests;
-        self.life.report(REPORT_RESUMED, request.max(u64::from(u8::MAX)));
-        self.life.report(REPORT_IDLE, 0);
-        let progress = self.life.lock();
+        let _ = self.supervisor.obey(Order::Kill { signal: libc::SIGCONT, foreground: false, all: false });
+        let request = self.supervisor.lock().requests;
+        self.supervisor.report(REPORT_RESUMED, request.max(u64::from(u8::MAX)));
+        self.supervisor.report(REPORT_IDLE, 0);
+        let progress = self.supervisor.lock();
         assert!(!progress.wants_down && !progress.is_asleep && progress.fall.is_none());
         assert!(progress.waiters.is_empty());
     }

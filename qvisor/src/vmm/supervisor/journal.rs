@@ -16,7 +16,7 @@ const READERS_MAX: usize = 16;
 
 /// A line. What does not apply is left out.
 #[derive(Debug, Serialize)]
-pub(super) struct Entry<'a> {
+pub(super) struct Transition<'a> {
     /// Microseconds since 1970.
     pub time_us: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -34,7 +34,7 @@ pub(super) struct Entry<'a> {
     pub error: Option<&'a str>,
 }
 
-impl Entry<'_> {
+impl Transition<'_> {
     pub(super) fn new(from: Option<SandboxState>, to: SandboxState, cause: Option<Cause>) -> Self {
         let request = match cause {
             Some(Cause::Request(what)) => Some(what),
@@ -56,13 +56,13 @@ impl Readers {
         if self.0.len() >= READERS_MAX {
             let error = Some(format!("{READERS_MAX} others read its events already"));
             control::send_now(&reader, &control::Answer { error, ..control::Answer::default() });
-        } else if control::send_now(&reader, &Entry::new(None, state, None)) {
+        } else if control::send_now(&reader, &Transition::new(None, state, None)) {
             self.0.push(reader);
         }
     }
 
-    pub(super) fn tell(&mut self, entry: &Entry<'_>) {
-        self.0.retain(|reader| control::send_now(reader, entry));
+    pub(super) fn tell(&mut self, transition: &Transition<'_>) {
+        self.0.retain(|reader| control::send_now(reader, transition));
     }
 }
 
@@ -83,10 +83,13 @@ mod tests {
         let mut line = String::new();
         eager.read_line(&mut line).unwrap();
         assert!(line.contains("\"to\":\"warm\"") && !line.contains("from"), "{line}");
-        let entry =
-            Entry::new(Some(SandboxState::Warm), SandboxState::Hibernated, Some(Cause::Request("stdin")));
+        let transition = Transition::new(
+            Some(SandboxState::Warm),
+            SandboxState::Hibernated,
+            Some(Cause::Request("stdin")),
+        );
         for _ in 0..10_000 {
-            readers.tell(&entry);
+            readers.tell(&transition);
             line.clear();
             eager.read_line(&mut line).unwrap();
             assert!(line.contains("\"request\":\"stdin\""), "{line}");

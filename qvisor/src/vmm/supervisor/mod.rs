@@ -1,4 +1,4 @@
-//! The life of a sandbox as its VMM sees it: how far it has got, who is told, and how it ends.
+//! The supervisor of a sandbox in its VMM: how far the sandbox has got, who is told, and how it ends.
 //!
 //! One [`Progress`] behind one lock says what is wanted and what is. Nothing waits under that lock, nor for anything
 //! but events: orders that take time leave a [`waiters::Waiter`] behind, which is answered by whoever brings the news.
@@ -28,7 +28,7 @@ use abi::hostcall::{
 pub use self::fuzz::play;
 use super::{VmmError, chain};
 use crate::control::{self, Figures, Report};
-use crate::execs::Execs;
+use crate::exec_relay::ExecRelay;
 use crate::hibernate::{Hibernated, Hibernation, Woken, micros};
 use crate::hostcall::events::EventQueue;
 use crate::leash::Leash;
@@ -36,26 +36,26 @@ use crate::lock::{Guard, Mutex, Rank};
 use crate::process;
 use crate::sandbox::Sandbox;
 use crate::state::SandboxState;
-use journal::Entry;
+use journal::Transition;
 use progress::{Cause, Progress, Rise, Stage};
 
 /// See the module.
-pub(super) struct Life {
+pub(super) struct Supervisor {
     progress: Mutex<Progress>,
     changed: Condvar,
     channel: Arc<UnixStream>,
     leash: Option<Leash>,
     events: Arc<EventQueue>,
     hibernation: Arc<Hibernation>,
-    execs: Arc<Execs>,
+    execs: Arc<ExecRelay>,
     /// Whether it can hibernate at all, or why not.
     can_hibernate: Result<(), String>,
-    /// Makes [`Life::serve`] look at the deadlines anew: its end, and ours.
+    /// Makes [`Supervisor::serve`] look at the deadlines anew: its end, and ours.
     nudge: (UnixStream, UnixStream),
     sandbox: OnceLock<Weak<Sandbox>>,
 }
 
-impl Life {
+impl Supervisor {
     pub(super) fn new(
         channel: Arc<UnixStream>,
         leash: Option<Leash>,
@@ -82,7 +82,7 @@ impl Life {
     }
 
     /// Processes that come in from outside.
-    pub(super) fn execs(&self) -> &Arc<Execs> {
+    pub(super) fn execs(&self) -> &Arc<ExecRelay> {
         &self.execs
     }
 
@@ -157,9 +157,10 @@ impl Life {
             }
             REPORT_IDLE if progress.awake_as == SandboxState::HibernateRunning => {
                 progress.awake_as = SandboxState::WokenUp;
-                let entry = Entry::new(Some(SandboxState::HibernateRunning), progress.awake_as, None);
+                let transition =
+                    Transition::new(Some(SandboxState::HibernateRunning), progress.awake_as, None);
                 if !progress.is_asleep {
-                    progress.readers.tell(&entry);
+                    progress.readers.tell(&transition);
                 }
             }
             REPORT_IDLE_TIMEOUT
@@ -190,8 +191,8 @@ impl Life {
         let total_us = fall.map_or(done.total_us, |fall| micros(fall.since.elapsed()));
         let figures = Figures::Hibernated(Hibernated { total_us, ..done });
         progress.fallen(&figures);
-        let entry = Entry::new(Some(from), SandboxState::Hibernated, Some(progress.down_cause));
-        progress.readers.tell(&Entry { figures: Some(&figures), ..entry });
+        let transition = Transition::new(Some(from), SandboxState::Hibernated, Some(progress.down_cause));
+        progress.readers.tell(&Transition { figures: Some(&figures), ..transition });
     }
 
     /// The hibernation did not come about; the sandbox goes on.
@@ -208,8 +209,8 @@ impl Life {
     fn gives_up(&self, progress: &mut Progress, why: String) {
         progress.wants_down = false;
         let state = progress.sandbox_state();
-        let entry = Entry::new(Some(state), state, Some(progress.down_cause));
-        progress.readers.tell(&Entry { error: Some(&why), ..entry });
+        let transition = Transition::new(Some(state), state, Some(progress.down_cause));
+        progress.readers.tell(&Transition { error: Some(&why), ..transition });
         progress.failure = Some(why);
         progress.cycles.failed += 1;
     }
@@ -231,9 +232,9 @@ impl Life {
         };
         progress.woken = Woken { total_us: micros(rise.since.elapsed()), ..woken };
         progress.cycles.woken(progress.woken.total_us);
-        let entry = Entry::new(Some(SandboxState::Hibernated), progress.awake_as, Some(rise.cause));
+        let transition = Transition::new(Some(SandboxState::Hibernated), progress.awake_as, Some(rise.cause));
         let figures = Figures::Woken(progress.woken.clone());
-        progress.readers.tell(&Entry { figures: Some(&figures), ..entry });
+        progress.readers.tell(&Transition { figures: Some(&figures), ..transition });
     }
 
     /// Ends the VMM with all its threads, once everybody knows how the sandbox ended. The first call counts.
@@ -267,7 +268,9 @@ impl Life {
             // Nobody else would hear of it.
             super::log(0, message, "\n");
             let state = progress.sandbox_state();
-            progress.readers.tell(&Entry { error: Some(message), ..Entry::new(Some(state), state, None) });
+            progress
+                .readers
+                .tell(&Transition { error: Some(message), ..Transition::new(Some(state), state, None) });
         }
         drop(progress);
         // First the leash: whoever hears of the end may look at it.

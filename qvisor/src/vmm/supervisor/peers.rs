@@ -8,9 +8,9 @@ use std::time::Instant;
 use abi::boot::EXEC_RECORDS_MAX;
 
 use crate::control::{self, Answer, LINE_MAX, Order, PATIENCE};
-use crate::execs::STREAMS_MAX;
+use crate::exec_relay::STREAMS_MAX;
 use crate::jail::PROOF_USER_INSIDE;
-use crate::{process, rights};
+use crate::{descriptor_passing, process};
 
 const DENIED: &str = "permission denied";
 /// Most of them; a new one then takes the place of whoever has taken longest.
@@ -106,7 +106,9 @@ impl Peer {
     fn read(&mut self) -> io::Result<Option<Order>> {
         let mut bytes = [0; 4096];
         let said = &mut self.said;
-        while let Some(received) = rights::receive_now(&self.stream, &mut bytes, &mut said.descriptors) {
+        while let Some(received) =
+            descriptor_passing::receive_now(&self.stream, &mut bytes, &mut said.descriptors)
+        {
             let got = received.len;
             // It is proved before anything it says is looked at.
             self.is_known |= received.sender == Some(PROOF_USER_INSIDE);

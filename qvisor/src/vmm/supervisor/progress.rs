@@ -1,4 +1,4 @@
-//! What the VMM knows of a sandbox's life: where it is, where it is to be, and who waits for it to get there.
+//! What the supervisor knows of its sandbox: where it is, where it is to be, and who waits for it to get there.
 
 use std::time::{Duration, Instant};
 
@@ -72,7 +72,7 @@ pub(super) struct LeashState {
     pub is_told: bool,
 }
 
-/// Everything behind the lock of a [`super::Life`].
+/// Everything behind the lock of a [`super::Supervisor`].
 pub(super) struct Progress {
     pub stage: Stage,
     pub paused: bool,

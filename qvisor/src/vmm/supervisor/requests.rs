@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use abi::hostcall::{EVENT_HIBERNATE, EVENT_PAUSE, EVENT_WAKE, Event};
 
-use super::Life;
+use super::Supervisor;
 use super::progress::{Cause, Fall, Progress, Rise, Stage};
 use crate::process::ChildEvent;
 
@@ -34,7 +34,7 @@ pub(super) fn event(kind: u32, flags: u32, value: i64) -> Event {
     Event { kind, flags, token: 0, value }
 }
 
-impl Life {
+impl Supervisor {
     /// Asks the kernel to pause, to hibernate or to go on. The last request counts, in whatever order they get there.
     pub(super) fn request(&self, progress: &mut Progress, kind: u32, flags: u32) -> u64 {
         progress.requests += 1;

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use abi::hostcall::{EVENT_EXEC, EVENT_EXEC_SIGNAL, EVENT_SIGNAL, EVENT_START, EVENT_WINSIZE, Event};
 
-use super::Life;
+use super::Supervisor;
 use super::peers::{Asked, Attached, Peers, refuse};
 use super::progress::{Cause, Progress, Stage, poll_timeout};
 use super::requests::{HIBERNATE_PATIENCE, event};
 use super::waiters::{For, Outcome, WAITERS_MAX, Waiter};
 use crate::control::{self, Answer, Order, Report};
-use crate::execs::Request;
+use crate::exec_relay::Request;
 use crate::hibernate::{self, Reap};
 use crate::leash::{Leash, News};
 use crate::process::{self, ChildEvent};
@@ -22,7 +22,7 @@ use crate::state::Status;
 /// How long the first program may take to be loaded.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
-impl Life {
+impl Supervisor {
     /// Takes orders until the front end is gone and has not let go of the sandbox. `ids_are_mapped`: the host's root is
     /// nobody here.
     pub(in crate::vmm) fn serve(&self, listener: &UnixListener, ids_are_mapped: bool) {
@@ -182,7 +182,7 @@ impl Life {
         self.settle(progress);
     }
 
-    /// A process is to come in. It is answered by whoever knows what becomes of it; see [`crate::execs`].
+    /// A process is to come in. It is answered by whoever knows what becomes of it; see [`crate::exec_relay`].
     pub(super) fn exec(&self, peer: UnixStream, attached: Attached, paused: bool) {
         let Attached { body, descriptors } = attached;
         let request = match Request::new(body, descriptors) {

@@ -1,4 +1,4 @@
-//! The life of a sandbox without one: the kernel's part is played here.
+//! The supervisor without a sandbox: the kernel's part is played here.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixStream;
@@ -11,7 +11,7 @@ use abi::hostcall::{
     REPORT_STIRRED, STIRRED_BY_SOCKET,
 };
 
-use super::Life;
+use super::Supervisor;
 use super::peers::Attached;
 use crate::boot::BootSpec;
 use crate::control::{Answer, Order};
@@ -21,7 +21,7 @@ use crate::hostcall::testing::TempDir;
 use crate::state::{SandboxState, Status};
 
 struct World {
-    life: Life,
+    supervisor: Supervisor,
     events: Arc<EventQueue>,
     _front: UnixStream,
     _dir: TempDir,
@@ -54,14 +54,14 @@ impl World {
         let hibernation = if can_hibernate { Hibernation::open(&plan).unwrap() } else { Hibernation::none() };
         let events = Arc::new(EventQueue::new());
         let (channel, front) = UnixStream::pair().unwrap();
-        let life = Life::new(Arc::new(channel), None, Arc::clone(&events), hibernation).unwrap();
-        life.report(REPORT_RUNNING, 0);
-        Self { life, events, _front: front, _dir: dir }
+        let supervisor = Supervisor::new(Arc::new(channel), None, Arc::clone(&events), hibernation).unwrap();
+        supervisor.report(REPORT_RUNNING, 0);
+        Self { supervisor, events, _front: front, _dir: dir }
     }
 
     fn ask(&self, order: Order) -> Asked {
         let (theirs, ours) = UnixStream::pair().unwrap();
-        self.life.obey_peer(theirs, order);
+        self.supervisor.obey_peer(theirs, order);
         Asked(BufReader::new(ours))
     }
 
@@ -69,7 +69,7 @@ impl World {
     fn exec(&self, paused: bool) -> Asked {
         let (theirs, ours) = UnixStream::pair().unwrap();
         let body = BootSpec { args: vec![b"true".to_vec()], ..BootSpec::default() }.process_records();
-        self.life.exec(theirs, Attached { body, descriptors: Vec::new() }, paused);
+        self.supervisor.exec(theirs, Attached { body, descriptors: Vec::new() }, paused);
         Asked(BufReader::new(ours))
     }
 
@@ -92,8 +92,8 @@ impl World {
 
     /// Hibernates it by this request.
     fn falls_asleep(&self, request: u64) {
-        self.life.report(REPORT_PAUSED, request);
-        self.life.report(REPORT_ASLEEP, request);
+        self.supervisor.report(REPORT_PAUSED, request);
+        self.supervisor.report(REPORT_ASLEEP, request);
         assert_eq!(self.state(), (Some(Status::Running), Some(SandboxState::Hibernated)));
     }
 }
@@ -115,7 +115,7 @@ fn those_who_wait_are_answered_when_it_is_done() {
     let (kind, _, request) = world.told();
     assert_eq!(kind, EVENT_WAKE);
     assert!(up.is_waiting());
-    world.life.report(REPORT_RESUMED, request);
+    world.supervisor.report(REPORT_RESUMED, request);
     assert!(up.answer().figures.is_some());
     assert_eq!(world.state(), (Some(Status::Running), Some(SandboxState::WokenUp)));
     assert_eq!(world.ask(WAKE).error(), "it is not hibernated");
@@ -132,10 +132,10 @@ fn the_last_order_counts_and_late_reports_do_not() {
     assert!(second > first && up.is_waiting());
     // The kernel was quicker, or reports in another order than it did it.
     world.falls_asleep(first);
-    world.life.report(REPORT_RESUMED, second);
+    world.supervisor.report(REPORT_RESUMED, second);
     assert!(up.answer().error.is_none());
-    world.life.report(REPORT_ASLEEP, first);
-    world.life.report(REPORT_STAYED_WARM, first);
+    world.supervisor.report(REPORT_ASLEEP, first);
+    world.supervisor.report(REPORT_STAYED_WARM, first);
     assert_eq!(world.state().1, Some(SandboxState::WokenUp));
     // And the other way round.
     let mut down = world.ask(Order::Hibernate);
@@ -147,7 +147,7 @@ fn the_last_order_counts_and_late_reports_do_not() {
     assert_eq!(up.error(), "a later request to hibernate it came in between");
     let (kind, _, again) = world.told();
     assert_eq!(kind, EVENT_HIBERNATE);
-    world.life.report(REPORT_RESUMED, wake);
+    world.supervisor.report(REPORT_RESUMED, wake);
     world.falls_asleep(again);
 }
 
@@ -156,16 +156,16 @@ fn one_that_is_never_idle_is_stopped_where_it_is() {
     let world = World::new(true);
     let mut down = world.ask(Order::Hibernate);
     let first = world.told().2;
-    world.life.tick();
+    world.supervisor.tick();
     assert!(world.events.is_empty(), "not yet");
     std::thread::sleep(Duration::from_millis(220));
-    world.life.tick();
+    world.supervisor.tick();
     let (kind, flags, second) = world.told();
     assert_eq!((kind, flags), (EVENT_HIBERNATE, 0));
     assert_eq!(second, first, "it is the same hibernation");
     assert!(down.is_waiting());
-    world.life.report(REPORT_PAUSED, second);
-    world.life.report(REPORT_STAYED_WARM, second);
+    world.supervisor.report(REPORT_PAUSED, second);
+    world.supervisor.report(REPORT_STAYED_WARM, second);
     assert_eq!(down.error(), "it was never asked to");
     assert_eq!(world.state(), (Some(Status::Running), Some(SandboxState::Warm)));
     let answer = world.ask(Order::State).answer();
@@ -177,15 +177,15 @@ fn one_that_is_on_its_way_down_is_not_hastened() {
     let world = World::new(true);
     let mut down = world.ask(Order::Hibernate);
     let request = world.told().2;
-    world.life.report(REPORT_PAUSED, request);
+    world.supervisor.report(REPORT_PAUSED, request);
     std::thread::sleep(Duration::from_millis(220));
-    world.life.tick();
+    world.supervisor.tick();
     assert!(world.events.is_empty());
-    world.life.report(REPORT_ASLEEP, request);
+    world.supervisor.report(REPORT_ASLEEP, request);
     assert!(down.answer().error.is_none());
     // What comes wakes it, by no request of ours.
-    world.life.report(REPORT_STIRRED, STIRRED_BY_SOCKET);
-    world.life.report(REPORT_RESUMED, request);
+    world.supervisor.report(REPORT_STIRRED, STIRRED_BY_SOCKET);
+    world.supervisor.report(REPORT_RESUMED, request);
     assert!(world.events.is_empty());
     assert_eq!(world.state().1, Some(SandboxState::HibernateRunning));
 }
@@ -193,15 +193,15 @@ fn one_that_is_on_its_way_down_is_not_hastened() {
 #[test]
 fn signals_wake_it_and_it_hibernates_by_itself() {
     let world = World::new(true);
-    world.life.report(REPORT_IDLE_TIMEOUT, 0);
+    world.supervisor.report(REPORT_IDLE_TIMEOUT, 0);
     world.falls_asleep(world.told().2);
-    world.life.report(REPORT_IDLE_TIMEOUT, 0);
+    world.supervisor.report(REPORT_IDLE_TIMEOUT, 0);
     assert!(world.events.is_empty());
     world.signal(libc::SIGTERM);
     let events = world.events.take(16);
     let kinds: Vec<_> = events.iter().map(|event| (event.kind, event.flags)).collect();
     assert_eq!(kinds, [(EVENT_SIGNAL, 0), (EVENT_WAKE, 1)]);
-    world.life.report(REPORT_RESUMED, events[1].value.cast_unsigned());
+    world.supervisor.report(REPORT_RESUMED, events[1].value.cast_unsigned());
     assert_eq!(world.state().1, Some(SandboxState::HibernateRunning));
 }
 
@@ -209,15 +209,15 @@ fn signals_wake_it_and_it_hibernates_by_itself() {
 fn one_without_swap_files_is_paused() {
     let world = World::new(false);
     assert_eq!(world.ask(Order::Hibernate).error(), "it has no swap files");
-    world.life.report(REPORT_IDLE_TIMEOUT, 0);
+    world.supervisor.report(REPORT_IDLE_TIMEOUT, 0);
     assert!(world.events.is_empty());
     world.signal(libc::SIGSTOP);
     let (kind, _, request) = world.told();
     assert_eq!(kind, EVENT_PAUSE);
-    world.life.report(REPORT_PAUSED, request);
+    world.supervisor.report(REPORT_PAUSED, request);
     assert_eq!(world.state(), (Some(Status::Paused), Some(SandboxState::Warm)));
     world.signal(libc::SIGCONT);
-    world.life.report(REPORT_RESUMED, world.told().2);
+    world.supervisor.report(REPORT_RESUMED, world.told().2);
     assert_eq!(world.state(), (Some(Status::Running), Some(SandboxState::Warm)));
 }
 
@@ -228,24 +228,24 @@ fn a_process_that_comes_in_wakes_it_and_keeps_it_awake_until_it_has_begun() {
     let first = world.events.take(16);
     assert_eq!((first.len(), first[0].kind, first[0].flags), (1, EVENT_EXEC, 0));
     assert!(waiting.is_waiting());
-    world.life.report(REPORT_IDLE_TIMEOUT, 0);
+    world.supervisor.report(REPORT_IDLE_TIMEOUT, 0);
     assert!(world.events.is_empty(), "it is in use");
-    assert!(world.life.execs().started(first[0].token, 7).is_empty());
-    world.life.report(REPORT_IDLE_TIMEOUT, 0);
+    assert!(world.supervisor.execs().started(first[0].token, 7).is_empty());
+    world.supervisor.report(REPORT_IDLE_TIMEOUT, 0);
     world.falls_asleep(world.told().2);
     let next = world.exec(false);
     let events = world.events.take(16);
     let kinds: Vec<_> = events.iter().map(|event| (event.kind, event.flags)).collect();
     assert_eq!(kinds, [(EVENT_EXEC, 1), (EVENT_WAKE, 1)]);
     assert_ne!(events[0].token, first[0].token);
-    world.life.report(REPORT_RESUMED, events[1].value.cast_unsigned());
+    world.supervisor.report(REPORT_RESUMED, events[1].value.cast_unsigned());
     assert_eq!(world.state().1, Some(SandboxState::HibernateRunning));
     // The end of a connection is a signal for its process, which has to run to see it.
-    world.life.execs().started(events[0].token, 8);
-    world.life.report(REPORT_IDLE_TIMEOUT, 0);
+    world.supervisor.execs().started(events[0].token, 8);
+    world.supervisor.report(REPORT_IDLE_TIMEOUT, 0);
     world.falls_asleep(world.told().2);
     drop(next);
-    world.life.pass_on_to_execs();
+    world.supervisor.pass_on_to_execs();
     let events = world.events.take(16);
     let kinds: Vec<_> = events.iter().map(|event| (event.kind, event.flags)).collect();
     assert_eq!(kinds, [(EVENT_EXEC_SIGNAL, 0), (EVENT_WAKE, 1)]);
@@ -256,7 +256,7 @@ fn a_process_that_comes_in_wakes_it_and_keeps_it_awake_until_it_has_begun() {
 fn nothing_comes_into_a_paused_one_unless_that_is_known() {
     let world = World::new(false);
     world.signal(libc::SIGSTOP);
-    world.life.report(REPORT_PAUSED, world.told().2);
+    world.supervisor.report(REPORT_PAUSED, world.told().2);
     assert!(world.exec(false).error().contains("it is paused"));
     assert!(world.events.is_empty());
     assert!(world.exec(true).is_waiting());
@@ -274,8 +274,8 @@ fn an_order_that_overtakes_a_wake_is_answered() {
     // The kernel is told of the hibernation before it has seen the wake, and has nothing to do.
     let mut again = world.ask(Order::Hibernate);
     let request = world.told().2;
-    world.life.report(REPORT_PAUSED, request);
-    world.life.report(REPORT_ASLEEP, request);
+    world.supervisor.report(REPORT_PAUSED, request);
+    world.supervisor.report(REPORT_ASLEEP, request);
     assert!(again.answer().figures.is_some());
     assert!(up.is_waiting());
 }
