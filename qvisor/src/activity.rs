@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::BorrowedFd;
 
-use crate::hostcall::sys;
+use crate::sys;
 
 /// What was seen of a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

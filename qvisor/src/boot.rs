@@ -10,8 +10,8 @@ use abi::boot::{
 use abi::hostcall::NO_HANDLE;
 use abi::layout::{BOOT_INFO_PHYS, RECORDS_MAX, RECORDS_PHYS, USER_PHYS};
 
+use crate::cpu::{self, XsaveLayout};
 use crate::memory::SandboxMemory;
-use crate::platform::cpu::{self, XsaveLayout};
 
 /// Why the boot information could not be written.
 #[derive(Debug, thiserror::Error)]

@@ -18,8 +18,8 @@ use abi::hostcall::{EVENT_EXEC_SIGNAL, EVENT_WINSIZE, Event};
 
 use crate::boot::put;
 use crate::control::{self, ExecReport, LINE_MAX, Order};
-use crate::hostcall::files::HostIo;
-use crate::hostcall::sys::Errno;
+use crate::errno::Errno;
+use crate::hostcall::host_io::HostIo;
 use crate::lock::{Guard, Mutex, Rank};
 use crate::process;
 

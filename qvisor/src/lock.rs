@@ -16,7 +16,7 @@ pub enum Rank {
     Hibernation,
     /// How often vCPUs left the guest (kvm).
     Exits,
-    /// What is waited for (`io`) …
+    /// What is waited for (`hostcall::io_threads`) …
     IoArms,
     /// … the threads that do …
     IoThreads,
@@ -24,7 +24,7 @@ pub enum Rank {
     IoJobs,
     /// Events for the kernel; a vCPU may have to be interrupted for one.
     Events,
-    /// A position in a directory (`hostcall::files`).
+    /// A position in a directory (`hostcall::file`).
     Position,
     /// What the copy-on-write view takes up (`hostcall::quota`).
     Quota,

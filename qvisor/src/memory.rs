@@ -18,7 +18,7 @@ use abi::layout::{
 };
 
 use crate::lock::{Mutex, Rank};
-use crate::platform::copy;
+use crate::recoverable_copy;
 
 /// User memory comes in blocks of this many bytes.
 pub const USER_BLOCK: u64 = 4 << 20;
@@ -339,7 +339,7 @@ impl SandboxMemory {
         let to = self.any_ptr(dst, len).ok_or(libc::EFAULT)?;
         let from = self.any_ptr(src, len).ok_or(libc::EFAULT)?;
         // SAFETY: both ranges lie in the reservation; what is not readable or writable there ends the copy early.
-        let left = unsafe { copy::copy_recoverable(to, from, to_usize(len)) };
+        let left = unsafe { recoverable_copy::copy_recoverable(to, from, to_usize(len)) };
         if left == 0 { Ok(()) } else { Err(libc::EFAULT) }
     }
 
@@ -508,7 +508,7 @@ mod tests {
 
     #[test]
     fn a_copy_past_the_end_of_a_mapped_file_fails() {
-        crate::platform::fault_signals::install().unwrap();
+        crate::fault_signals::install().unwrap();
         let memory = memory();
         let mut file = File::from(memory_file(c"test").unwrap());
         file.write_all(&[5; 100]).unwrap();

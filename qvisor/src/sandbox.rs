@@ -11,19 +11,20 @@ use abi::layout::kernel_bytes;
 
 use crate::boot::{self, BootError, BootSpec, TscMeter};
 use crate::exec_relay::ExecRelay;
+use crate::fault_signals;
 use crate::footprint;
 use crate::hibernate::Hibernation;
 use crate::hibernate::stats::KernelPlace;
 use crate::hostcall::LEAVE_TIMEOUT;
 use crate::hostcall::events::EventQueue;
-use crate::hostcall::files::HostIo;
+use crate::hostcall::host_io::HostIo;
 use crate::image::{self, ImageError, ImageFile};
 use crate::jail::JailError;
 use crate::lock::{Guard, Mutex, Rank};
 use crate::memory::{MemoryError, SandboxMemory, USER_BLOCK};
 use crate::platform::kvm::{self, Kvm};
 use crate::platform::systrap::Systrap;
-use crate::platform::{Machine, PlatformError, fault_signals};
+use crate::platform::{Machine, PlatformError};
 use crate::vcpu::Cpus;
 use crate::watchdog::{Pulses, Watchdog};
 
@@ -187,7 +188,7 @@ impl Sandbox {
         };
         let cpus = Cpus::new(Arc::clone(&memory), config.cpus, machine.linear_base())
             .ok_or(SandboxError::Cpus(config.cpus))?;
-        fault_signals::install()?;
+        fault_signals::install().map_err(PlatformError::from)?;
         let pulses = Pulses::new(config.cpus);
         let sandbox = Arc::new(Self {
             pulses,

@@ -8,9 +8,9 @@ use abi::hostcall::Event;
 use abi::layout::{CPU_AREA_PHYS, CPU_AREA_SIZE, MAX_CPUS};
 use abi::run::CpuHeader;
 
-use crate::io::{IoThreads, Woken};
+use crate::hostcall::io_threads::{IoThreads, Woken};
 use crate::memory::SandboxMemory;
-use crate::platform::{cpu, futex};
+use crate::{cpu, futex};
 
 /// All vCPUs of a sandbox.
 #[derive(Debug)]

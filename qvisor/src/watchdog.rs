@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use abi::hostcall as hc;
 
 use crate::activity::Activity;
-use crate::platform::cpu;
-use crate::platform::fault_signals::{self, STACK_WORDS};
+use crate::cpu;
+use crate::fault_signals::{self, STACK_WORDS};
 use crate::sandbox::Sandbox;
 
 /// How often it looks while a thread does not rest.

@@ -12,7 +12,7 @@ use abi::boot::Platform;
 use abi::hostcall::{EVENT_SIGNAL, Event};
 use qvisor::boot::BootSpec;
 use qvisor::hostcall::events::EventQueue;
-use qvisor::hostcall::files::HostIo;
+use qvisor::hostcall::host_io::HostIo;
 use qvisor::sandbox::{Sandbox, SandboxConfig, SandboxError};
 
 /// A process has one sandbox at a time: the linear map is at a fixed address.

@@ -4,10 +4,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use abi::hostcall::{self as nr, HostStat, HostStatFs, SetAttr};
 
-use super::decode::{Handle, Name, Request};
-use super::files::{FileKind, HostIo, open_node};
+use super::arguments::{Handle, Name};
+use super::decode::Request;
+use super::file::{FileKind, open_node};
+use super::host_io::HostIo;
 use super::quota::{self, Need};
-use super::sys::{self, Errno, XattrOf};
+use crate::errno::Errno;
+use crate::sys::{self, XattrOf};
 
 impl HostIo {
     pub(super) fn carry_out_attribute(&self, request: Request<'_>) -> Result<i64, Errno> {

@@ -4,9 +4,11 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use super::files::{FileKind, HostFile, HostIo, open_node};
+use super::file::{FileKind, HostFile, open_node};
+use super::host_io::HostIo;
 use super::quota::{self, Claim, Need, Quota};
-use super::sys::{self, Errno};
+use crate::errno::Errno;
+use crate::sys;
 
 impl HostIo {
     /// Carries out a change of `nodes`, for which there must be room; without a quota there is.

@@ -1,13 +1,13 @@
 //! From a copied [`HostCall`] to a typed request: the one place where the guest's numbers are checked.
 
-use std::ffi::CStr;
-
 use abi::hostcall::{self as nr, HostCall, HostStat, HostStatFs, NAME_MAX_BYTES, SetAttr};
 use abi::socket;
 
-use super::guest::{GuestBox, GuestBuffers, GuestMemory, GuestSlice};
-use super::sockets::{self, SocketRequest};
-use super::sys::Errno;
+use super::arguments::{Handle, Name, Text, component, handle};
+use super::sockets;
+use super::sockets::request::SocketRequest;
+use crate::errno::Errno;
+use crate::guest_memory::{GuestBox, GuestBuffers, GuestMemory, GuestSlice};
 
 /// Longest component in bytes, as in Linux.
 pub const COMPONENT_MAX: usize = 255;
@@ -46,49 +46,6 @@ const SETATTR_BITS: u32 = nr::SET_MODE
     | nr::SET_MTIME
     | nr::SET_ATIME_NOW
     | nr::SET_MTIME_NOW;
-
-/// A handle as the guest gave it; whether it exists is for the file table to say.
-pub type Handle = u32;
-
-/// A zero-terminated string with room for `N` bytes of text, kept in place.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Text<const N: usize> {
-    bytes: [u8; N],
-    len: usize,
-}
-
-/// One component of a path: not empty, no `/`, no NUL, neither `.` nor `..`, at most 255 bytes.
-pub type Name = Text<256>;
-
-impl<const N: usize> Text<N> {
-    fn new(text: &[u8]) -> Result<Self, Errno> {
-        let mut bytes = [0; N];
-        match bytes.get_mut(..text.len()) {
-            Some(room) if text.len() < N => room.copy_from_slice(text),
-            _ => return Err(Errno(libc::ENAMETOOLONG)),
-        }
-        if text.contains(&0) {
-            return Err(Errno(libc::EINVAL));
-        }
-        Ok(Self { bytes, len: text.len() })
-    }
-
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-
-    #[must_use]
-    pub fn as_c_str(&self) -> &CStr {
-        CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"")
-    }
-}
-
-impl<const N: usize> std::fmt::Debug for Text<N> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?}", self.as_c_str())
-    }
-}
 
 /// Where a transfer starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,7 +111,7 @@ pub fn decode<'m, M: GuestMemory + ?Sized>(call: &HostCall, memory: &'m M) -> Re
         nr::STATFS..=nr::REMOVEXATTR => args.attributes(call.number),
         nr::POLL_ARM..=nr::TTY_WINSIZE => args.streams(call.number),
         socket::SOCKET..=socket::SOCK_QUERY | socket::SOCK_SEND_FILE => {
-            sockets::decode(call, memory).map(Request::Socket)
+            sockets::decode::decode(call, memory).map(Request::Socket)
         }
         _ => Err(Errno(libc::ENOSYS)),
     }
@@ -402,22 +359,6 @@ impl<'m, M: GuestMemory + ?Sized> Args<'_, 'm, M> {
     }
 }
 
-/// Checks a handle's number.
-pub(super) fn handle(arg: u64) -> Result<Handle, Errno> {
-    match u32::try_from(arg) {
-        Ok(handle) if handle != nr::NO_HANDLE => Ok(handle),
-        _ => Err(Errno(libc::EBADF)),
-    }
-}
-
-/// Checks one component of a path.
-fn component(bytes: &[u8]) -> Result<Name, Errno> {
-    if bytes == b"." || bytes == b".." || bytes.contains(&b'/') {
-        return Err(Errno(libc::EINVAL));
-    }
-    Text::new(bytes)
-}
-
 fn checked(change: SetAttr) -> Result<SetAttr, Errno> {
     let valid = change.valid;
     let both = |a, b| valid & a != 0 && valid & b != 0;
@@ -512,7 +453,7 @@ mod tests {
                     prop_assert!(flags & !OPEN_FLAGS == 0 && mode <= 0o7777);
                 }
                 Ok(Request::Read { buffers, offset, .. }) => {
-                    prop_assert!(buffers.total() as u64 <= super::super::guest::TRANSFER_MAX);
+                    prop_assert!(buffers.total() as u64 <= crate::guest_memory::TRANSFER_MAX);
                     prop_assert!(!matches!(offset, Offset::At(..0)));
                 }
                 _ => {}

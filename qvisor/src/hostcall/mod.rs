@@ -1,19 +1,24 @@
 //! What the kernel asks of the VMM: dispatch, and the calls on the sandbox, its CPUs and its memory.
 #![deny(unsafe_code)]
 
-pub mod attrs;
+mod arguments;
+mod attrs;
 mod counted;
 pub mod decode;
 pub mod events;
-pub mod files;
-pub mod guest;
+mod fd_name;
+pub mod file;
+mod files;
+pub mod host_io;
+pub mod io_threads;
 pub(crate) mod quota;
 #[cfg(test)]
 mod quota_tests;
 pub mod route;
+mod serve;
 pub mod sockets;
-pub mod streams;
-pub mod sys;
+mod stream_kind;
+mod streams;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
@@ -32,10 +37,10 @@ use abi::hostcall::{
 use abi::layout::{WINDOW_CHUNK, WINDOW_CHUNKS, WINDOW_PHYS};
 use abi::socket::ROUTE_QUERY;
 
+use crate::cpu;
 use crate::hibernate;
-use crate::platform::cpu;
 use crate::sandbox::{Outcome, Sandbox};
-use files::FileKind;
+use file::FileKind;
 
 /// Longest text of one log line or of a panic, in bytes.
 const TEXT_MAX: u64 = 4096;

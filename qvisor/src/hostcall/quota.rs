@@ -17,8 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use abi::layout::WINDOW_CHUNK;
 
-use super::sys::{self, Errno};
+use crate::errno::Errno;
 use crate::lock::{Guard, Mutex, Rank};
+use crate::sys;
 
 /// Space is counted in blocks of so many bytes.
 pub(super) const BLOCK: u64 = 4096;

@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use abi::hostcall::{self as nr, HostStatFs, SetAttr};
 use libc::{O_CREAT, O_PATH, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY};
 
-use super::guest::GuestBox;
 use super::testing::Bench;
+use crate::guest_memory::GuestBox;
 
 const MIB: u64 = 1 << 20;
 const ENOSPC: i64 = -(libc::ENOSPC as i64);

@@ -9,8 +9,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use abi::hostcall::HostCall;
 use abi::socket::{ROUTE_REPLY_MAX, ROUTE_REQUEST_MAX};
 
-use super::guest::{GuestMemory, GuestSlice};
-use super::sys::{self, Errno};
+use crate::errno::Errno;
+use crate::guest_memory::{GuestMemory, GuestSlice};
+use crate::sys;
 
 /// `struct nlmsghdr`.
 const HEADER_BYTES: usize = 16;

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use abi::hostcall::{Event, HostCall, Segment};
 
-use super::files::HostIo;
-use super::guest::GuestMemory;
+use super::host_io::HostIo;
+use crate::guest_memory::GuestMemory;
 
 const SIZE: usize = 4 << 20;
 const BASE: u64 = 0x10_0000;
@@ -55,12 +55,12 @@ impl TestMemory {
 
     pub fn put(&self, bytes: &[u8]) -> u64 {
         let phys = self.room(bytes.len());
-        super::guest::GuestSlice::new(self, phys, bytes.len() as u64).unwrap().write(bytes);
+        crate::guest_memory::GuestSlice::new(self, phys, bytes.len() as u64).unwrap().write(bytes);
         phys
     }
 
     pub fn get(&self, phys: u64, len: usize) -> Vec<u8> {
-        super::guest::GuestSlice::new(self, phys, len as u64).unwrap().copy_in()
+        crate::guest_memory::GuestSlice::new(self, phys, len as u64).unwrap().copy_in()
     }
 
     pub fn put_segments(&self, segments: &[(u64, u64)]) -> u64 {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use abi::hostcall::{self as nr, HostStat, HostStatFs, NO_HANDLE, SetAttr};
 use libc::{O_CREAT, O_DIRECTORY, O_EXCL, O_PATH, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY};
 
-use super::guest::{GuestBox, GuestSlice};
 use super::testing::Bench;
+use crate::guest_memory::{GuestBox, GuestSlice};
 
 fn neg(code: i32) -> i64 {
     -i64::from(code)
@@ -421,7 +421,7 @@ fn the_streams_flags_stay_as_they_were() {
     let r = bench.io.adopt_stream(reader).unwrap();
     assert_eq!(bench.read(r, 1, u64::MAX), Err(neg(libc::EAGAIN)));
     use std::os::fd::AsFd;
-    assert_eq!(super::sys::status_flags(copy.as_fd()).unwrap() & libc::O_NONBLOCK, 0);
+    assert_eq!(crate::sys::status_flags(copy.as_fd()).unwrap() & libc::O_NONBLOCK, 0);
     drop(writer);
     assert_eq!(bench.read(r, 1, u64::MAX).unwrap(), b"", "end of file");
 }

@@ -1,18 +1,13 @@
 //! What runs the kernel: its vCPUs and, on systrap, the applications' address spaces.
 
-pub mod copy;
-pub mod cpu;
-pub mod fault_signals;
-pub mod futex;
 pub mod kvm;
 pub mod probe;
 pub mod systrap;
 
-use std::io;
-
 use abi::HostCall;
 
-use self::cpu::XsaveLayout;
+use crate::cpu::{self, XsaveLayout};
+use crate::errno::HostError;
 use crate::image::LoadedImage;
 use crate::memory::MemoryError;
 use crate::sandbox::Sandbox;
@@ -20,8 +15,8 @@ use crate::sandbox::Sandbox;
 /// Why a platform cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum PlatformError {
-    #[error("cannot {what}")]
-    Host { what: &'static str, source: io::Error },
+    #[error(transparent)]
+    Host(#[from] HostError),
     #[error("cannot set up shared memory")]
     Memory(#[from] MemoryError),
     #[error("the stub did not start; is running programs from memory files forbidden (vm.memfd_noexec)?")]
@@ -34,7 +29,7 @@ pub enum PlatformError {
 
 /// An error of the host's last call.
 pub(crate) fn failed(what: &'static str) -> PlatformError {
-    PlatformError::Host { what, source: io::Error::last_os_error() }
+    HostError::last(what).into()
 }
 
 /// Runs the vCPUs of one sandbox.

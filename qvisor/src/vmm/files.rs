@@ -10,13 +10,14 @@ use abi::hostcall::NO_HANDLE;
 
 use super::{LOG_DEBUG, Plan, Tree, VmmError, log};
 use crate::boot::{BootSpec, Mount, Stream};
-use crate::hostcall::files::HostIo;
-use crate::hostcall::sys::{self, Errno};
+use crate::errno::Errno;
+use crate::hostcall::host_io::HostIo;
 use crate::jail::landlock::Use;
 use crate::jail::{IdMap, UserNamespace, Users};
 use crate::mounts::{self, MountError, View, Volume};
 use crate::oci::{Container, Source};
 use crate::process;
+use crate::sys;
 
 /// Directories that the kernel mounts its own file systems on.
 const VIRTUAL_MOUNTS: &[(&str, &str)] = &[

@@ -14,12 +14,12 @@ use abi::hostcall::{EVENT_SIGNAL, REPORT_RUNNING};
 
 use crate::boot::BootSpec;
 use crate::control::{self, Order, Report};
+use crate::errno::Errno;
 use crate::footprint;
 use crate::hibernate::{Hibernation, SwapPlan};
 use crate::hostcall::events::EventQueue;
-use crate::hostcall::files::HostIo;
+use crate::hostcall::host_io::HostIo;
 use crate::hostcall::quota::Quota;
-use crate::hostcall::sys::{self, Errno};
 use crate::image::ImageFile;
 use crate::jail::mitigations::{self, Mitigations};
 use crate::jail::{self, JailError, UserNamespace, Users, landlock};
@@ -34,6 +34,7 @@ use crate::platform::kvm;
 use crate::process;
 use crate::sandbox::{Sandbox, SandboxConfig, SandboxError};
 use crate::state::OciState;
+use crate::sys;
 use crate::watchdog;
 use supervisor::Supervisor;
 #[cfg(fuzzing)]
@@ -265,7 +266,7 @@ fn run(
     let ids_are_mapped = users.id_map().is_some();
     // From here on nothing is opened by its path. One thread so far: ids and capabilities are a thread's own, and the
     // stubs' zygote, made below, is to have ours.
-    let _ = crate::platform::cpu::host_flags();
+    let _ = crate::cpu::host_flags();
     jail::enter(users)?;
     if let Some(bounds) = plan.bounds.as_ref().filter(|_| !plan.cgroups.count_processes()) {
         // Counted in the user namespace of these ids, so only this sandbox's own count (Linux 5.14).

@@ -14,7 +14,7 @@ use std::time::Instant;
 use abi::boot::Platform;
 use qvisor::boot::BootSpec;
 use qvisor::hostcall::events::EventQueue;
-use qvisor::hostcall::files::HostIo;
+use qvisor::hostcall::host_io::HostIo;
 use qvisor::platform::probe::{self, Verdict};
 use qvisor::sandbox::{Sandbox, SandboxConfig, SandboxError};
 

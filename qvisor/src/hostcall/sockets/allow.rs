@@ -1,7 +1,7 @@
 //! What of the socket interface a sandbox may use. Everything else is refused here, whatever privileges the VMM has.
 
-use super::super::sys::Errno;
-use super::SocketKind;
+use super::request::SocketKind;
+use crate::errno::Errno;
 
 /// Bytes that can be read, that wait to be acknowledged, that wait to be sent; whether reading stands at urgent data.
 pub const SIOCINQ: u64 = 0x541b;

@@ -3,10 +3,11 @@
 use abi::hostcall::HostCall;
 use abi::socket::{self as nr, ADDRESS_MAX, CONTROL_MAX, Message, OPTION_MAX};
 
-use super::super::decode::{Handle, handle};
-use super::super::guest::{GuestBox, GuestBuffers, GuestMemory, GuestSlice, TRANSFER_MAX};
-use super::super::sys::Errno;
-use super::{ReceiveRequest, SendRequest, SocketRequest, allow};
+use super::super::arguments::{Handle, handle};
+use super::allow;
+use super::request::{ReceiveRequest, SendRequest, SocketRequest};
+use crate::errno::Errno;
+use crate::guest_memory::{GuestBox, GuestBuffers, GuestMemory, GuestSlice, TRANSFER_MAX};
 
 /// Checks a copied call; addresses, options and control data are copied out of `memory` once.
 pub fn decode<'m, M: GuestMemory + ?Sized>(

@@ -3,9 +3,10 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use super::super::guest::GuestSlice;
-use super::super::sys::{Errno, owned, sys_call};
-use super::{ReceiveRequest, SendRequest, SocketKind};
+use super::request::{ReceiveRequest, SendRequest, SocketKind};
+use crate::errno::Errno;
+use crate::guest_memory::GuestSlice;
+use crate::sys::{owned, sys_call};
 
 fn length(value: i64) -> u32 {
     u32::try_from(value).unwrap_or(0)

@@ -5,8 +5,8 @@ use std::time::Duration;
 use abi::hostcall::{self as hc, EVENT_READY, Event, NO_HANDLE};
 use abi::socket::{self as nr, Message};
 
-use super::super::guest::GuestBox;
 use super::super::testing::Bench;
+use crate::guest_memory::GuestBox;
 
 const INET: u64 = libc::AF_INET as u64;
 const STREAM: u64 = libc::SOCK_STREAM as u64;

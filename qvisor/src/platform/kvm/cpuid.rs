@@ -4,7 +4,7 @@ use std::arch::x86_64::__cpuid;
 
 use kvm_bindings::{CpuId, kvm_cpuid_entry2};
 
-use crate::platform::cpu::XsaveLayout;
+use crate::cpu::XsaveLayout;
 
 /// XSAVE components the kernel saves and restores: x87, SSE, AVX and the three of AVX-512.
 const COMPONENTS: u64 = 0b1110_0111;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use kvm_ioctls::VcpuFd;
 
-use crate::platform::cpu;
+use crate::cpu;
 
 thread_local! {
     /// `kvm_run::immediate_exit` of the vCPU this thread runs.

@@ -13,8 +13,8 @@ use abi::layout::{BOOT_INFO_PHYS, CPU_AREA_PHYS, CPU_AREA_SIZE, KERNEL_IMAGE_PHY
 use abi::run::CpuHeader;
 
 use super::spawn::block_signals;
+use crate::fault_signals::{self, Fault, SignalStack};
 use crate::hostcall::{Reply, dispatch};
-use crate::platform::fault_signals::{self, Fault, SignalStack};
 use crate::platform::{PlatformError, failed};
 use crate::sandbox::{Outcome, Sandbox};
 

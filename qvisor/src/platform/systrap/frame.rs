@@ -10,7 +10,7 @@ use abi::layout::STUB_AREA_SIZE;
 use abi::run::{TRAP_BUS, TRAP_EXCEPTION, TRAP_INTERRUPT, TRAP_PAGE_FAULT, TRAP_SYSCALL, TrapInfo, UserRegs};
 
 use super::area::INTERRUPT_SIGNAL;
-use crate::platform::cpu::{self, XsaveLayout};
+use crate::cpu::{self, XsaveLayout};
 
 /// `struct rt_sigframe` of x86-64: return address, `ucontext`, `siginfo`.
 const FRAME_BYTES: u64 = 8 + 304 + 128;

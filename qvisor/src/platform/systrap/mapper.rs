@@ -19,8 +19,8 @@ use super::filter::Instruction;
 use super::handover::Affinity;
 use super::spawn::{self, Ends};
 use super::thread::{Lost, StubThread};
+use crate::futex;
 use crate::lock::{Guard, Mutex, Rank};
-use crate::platform::futex;
 
 /// Most calls of one operation: a file is received, mapped, and closed.
 const CALLS_OF_ONE: usize = 3;

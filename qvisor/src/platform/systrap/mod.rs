@@ -28,7 +28,9 @@ use abi::layout::LINEAR_BASE_SYSTRAP;
 use self::handover::{Affinity, HandoverPolicy};
 use self::mapper::MapperLine;
 use self::process::{Process, Stubs};
-use super::{Machine, PlatformError, cpu};
+use super::{Machine, PlatformError};
+use crate::cpu;
+use crate::errno::HostError;
 use crate::lock::{Mutex, Rank};
 use crate::memory::SandboxMemory;
 use crate::sandbox::{LogSink, Sandbox};
@@ -86,7 +88,7 @@ impl Systrap {
             .name("keeper".into())
             .stack_size(KEEPER_STACK_BYTES)
             .spawn(move || kept.keep())
-            .map_err(|source| PlatformError::Host { what: "start the stubs' keeper", source })?;
+            .map_err(|source| HostError { what: "start the stubs' keeper", source })?;
         let state = |(cpu, ends)| CpuState {
             line: MapperLine::new(ends, cpu),
             own: Mutex::new(Rank::LastStub, Own::default()),

@@ -19,9 +19,10 @@ use super::frame::FrameLayout;
 use super::mapper::{self, Mapper, MapperLine};
 use super::spawn::{self, Control, Ends};
 use super::thread::{Lost, Patience, StubThread};
+use crate::cpu;
 use crate::lock::{Mutex, Rank};
 use crate::memory::{SandboxMemory, memory_file};
-use crate::platform::{PlatformError, cpu, failed};
+use crate::platform::{PlatformError, failed};
 
 /// Most stub processes of a sandbox, the zygote's areas included.
 pub const SLOTS: usize = 8192;

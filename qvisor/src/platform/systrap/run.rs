@@ -19,7 +19,7 @@ use super::process::Process;
 use super::thread::{Lost, Patience, StubThread};
 use super::{CpuState, Last, Own, Systrap};
 use crate::activity::Activity;
-use crate::platform::cpu;
+use crate::cpu;
 use crate::sandbox::Sandbox;
 
 /// Most operations in one hostcall.

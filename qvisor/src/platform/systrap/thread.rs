@@ -8,7 +8,7 @@ use abi::layout::{STUB_AREA, STUB_AREA_SIZE};
 use super::area::{Area, TURN_DEAD, TURN_PARK, TURN_SLEEPS, TURN_STUB};
 use super::frame::{Frame, FrameLayout};
 use super::handover::{Affinity, StubPlacement};
-use crate::platform::{cpu, futex};
+use crate::{cpu, futex};
 
 /// The stub process is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::arch::naked_asm;
 ///
 /// # Safety
 /// Both ranges belong to mappings that no Rust object lives in. Faults inside them are harmless once
-/// [`super::fault_signals::install`] has run.
+/// [`crate::fault_signals::install`] has run.
 #[unsafe(naked)]
 pub unsafe extern "C" fn copy_recoverable(dst: *mut u8, src: *const u8, len: usize) -> usize {
     naked_asm!(

@@ -16,9 +16,11 @@ use std::time::Duration;
 
 use abi::hostcall::{EVENT_DONE, EVENT_LOOK, EVENT_READY, Event};
 
-use crate::hostcall::files::HostFile;
-use crate::hostcall::sys::{self, Errno};
+use super::file::HostFile;
+use crate::cpu;
+use crate::errno::Errno;
 use crate::lock::{Mutex, Rank};
+use crate::sys;
 
 /// Where events go; called from I/O threads, must not wait.
 pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
@@ -189,7 +191,7 @@ impl IoThreads {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
         let timeout = match deadline_ns {
             u64::MAX => None,
-            deadline => Some(deadline.saturating_sub(crate::platform::cpu::clock_ns(libc::CLOCK_MONOTONIC))),
+            deadline => Some(deadline.saturating_sub(cpu::clock_ns(libc::CLOCK_MONOTONIC))),
         };
         let shared = &*self.shared;
         shared.waiting.store(true, Ordering::SeqCst);

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use abi::hostcall::{HostStat, HostStatFs, SEGMENTS_MAX, Segment, SetAttr};
 
-use super::sys::Errno;
+use crate::errno::Errno;
 use crate::memory::SandboxMemory;
 
 /// Most bytes of one vectored call, as in Linux.

@@ -8,7 +8,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use super::{PlatformError, copy, failed};
+use crate::errno::HostError;
+use crate::recoverable_copy;
 
 const SIGNALS: [i32; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
 
@@ -54,7 +55,7 @@ pub fn set_hook(hook: Option<Hook>) {
 static OLD: OnceLock<[libc::sigaction; 5]> = OnceLock::new();
 
 /// Installs the handlers, once a process.
-pub fn install() -> Result<(), PlatformError> {
+pub fn install() -> Result<(), HostError> {
     if OLD.get().is_some() {
         return Ok(());
     }
@@ -67,7 +68,7 @@ pub fn install() -> Result<(), PlatformError> {
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         // SAFETY: both structures are live; the handler is async-signal-safe unless it ends the process.
         if unsafe { libc::sigaction(signal, &raw const action, old) } < 0 {
-            return Err(failed("handle faults"));
+            return Err(HostError::last("handle faults"));
         }
     }
     let _ = OLD.set(old);
@@ -130,7 +131,7 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut li
     if signal == libc::SIGTRAP && code == libc::SI_TKILL {
         return say_where(&fault);
     }
-    if let Some(next) = copy::fix_up(fault.register(libc::REG_RIP)) {
+    if let Some(next) = recoverable_copy::fix_up(fault.register(libc::REG_RIP)) {
         fault.set_register(libc::REG_RIP, next);
         return;
     }
@@ -154,18 +155,18 @@ impl SignalStack {
     const BYTES: usize = 64 << 10;
 
     /// Maps a stack and makes it the thread's.
-    pub fn install() -> Result<Self, PlatformError> {
+    pub fn install() -> Result<Self, HostError> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping.
         let base = unsafe { libc::mmap(ptr::null_mut(), Self::BYTES, prot, flags, -1, 0) };
         if base == libc::MAP_FAILED {
-            return Err(failed("map a signal stack"));
+            return Err(HostError::last("map a signal stack"));
         }
         let stack = libc::stack_t { ss_sp: base, ss_flags: 0, ss_size: Self::BYTES };
         // SAFETY: the memory is this value's, and the stack is disabled before it goes.
         if unsafe { libc::sigaltstack(&raw const stack, ptr::null_mut()) } < 0 {
-            return Err(failed("set a signal stack"));
+            return Err(HostError::last("set a signal stack"));
         }
         Ok(Self { base })
     }

@@ -4,39 +4,8 @@
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use super::guest::GuestSlice;
-
-/// A positive Linux error number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Errno(pub i32);
-
-impl Errno {
-    /// The error of the system call this thread just made.
-    #[must_use]
-    pub fn last() -> Self {
-        Self(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
-    }
-
-    /// As a hostcall's result.
-    #[must_use]
-    pub fn as_result(self) -> i64 {
-        -i64::from(self.0)
-    }
-}
-
-impl std::fmt::Display for Errno {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::fmt::Display::fmt(&std::io::Error::from_raw_os_error(self.0), f)
-    }
-}
-
-impl std::error::Error for Errno {}
-
-impl From<std::io::Error> for Errno {
-    fn from(error: std::io::Error) -> Self {
-        Self(error.raw_os_error().unwrap_or(libc::EIO))
-    }
-}
+use crate::errno::Errno;
+use crate::guest_memory::GuestSlice;
 
 /// Makes a system call, again when a signal interrupts it. Arguments are widened to registers.
 ///
@@ -58,9 +27,9 @@ macro_rules! sys_call {
     }};
 }
 
-pub(super) use sys_call;
+pub(crate) use sys_call;
 
-pub(super) fn owned(result: i64) -> OwnedFd {
+pub(crate) fn owned(result: i64) -> OwnedFd {
     // SAFETY: the system call just returned this descriptor, and nobody else knows it.
     unsafe { OwnedFd::from_raw_fd(RawFd::try_from(result).unwrap_or(-1)) }
 }
