@@ -9,6 +9,7 @@ pub mod control;
 pub mod cpu;
 pub mod descriptor_passing;
 pub mod directory;
+pub mod dispatch;
 pub mod errno;
 pub mod exec;
 pub mod exec_relay;

@@ -14,8 +14,7 @@ use crate::exec_relay::ExecRelay;
 use crate::fault_signals;
 use crate::footprint;
 use crate::hibernate::Hibernation;
-use crate::hibernate::stats::KernelPlace;
-use crate::hostcall::LEAVE_TIMEOUT;
+use crate::hibernate::stats::{self, Cycles, KernelPlace, Stats};
 use crate::hostcall::events::EventQueue;
 use crate::hostcall::host_io::HostIo;
 use crate::image::{self, ImageError, ImageFile};
@@ -23,21 +22,20 @@ use crate::jail::JailError;
 use crate::lock::{Guard, Mutex, Rank};
 use crate::memory::{MemoryError, SandboxMemory, USER_BLOCK};
 use crate::platform::kvm::{self, Kvm};
+use crate::platform::machine::{LogSink, Machine, PlatformError};
 use crate::platform::systrap::Systrap;
-use crate::platform::{Machine, PlatformError};
 use crate::vcpu::Cpus;
-use crate::watchdog::{Pulses, Watchdog};
+use crate::watchdog::{Pulses, Watchdog, Watched};
 
 /// [`SandboxConfig::patience`]: more than anything may take that waits for a stub.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Takes log lines: level (0 error … 3 debug) and text.
-pub type LogSink = Arc<dyn Fn(u32, &str) + Send + Sync>;
 
 /// Takes `REPORT_READY` … as the kernel says how far it has got, and the value of the event that this answers; must not
 /// wait.
 pub type ReportSink = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
+/// How long a vCPU may take to leave once the sandbox has ended.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// More than the kernel's image takes: addresses this far from its beginning are not named.
 const IMAGE_BYTES: u64 = 8 << 20;
 
@@ -280,7 +278,7 @@ impl Sandbox {
                 break outcome;
             }
             watchdog.rest(&self.pulses);
-            if let Some(report) = watchdog.look(self) {
+            if let Some(report) = watchdog.look(&self.watched()) {
                 self.finish(Outcome::Stuck(report));
             }
         };
@@ -302,7 +300,7 @@ impl Sandbox {
     pub fn finish(&self, outcome: Outcome) {
         self.lock_end().outcome.get_or_insert(outcome);
         self.cpus.stop(self.files.io());
-        (0..self.cpus.count()).for_each(|cpu| self.machine.interrupt(self, cpu));
+        (0..self.cpus.count()).for_each(|cpu| self.machine.interrupt(&self.cpus, cpu));
         self.ended.notify_all();
         self.pulses.wake_watcher();
     }
@@ -310,11 +308,16 @@ impl Sandbox {
     /// Makes vCPU `cpu` look at its timers, its run queue and the events: wakes it, or interrupts its user code.
     pub fn kick(&self, cpu: u32) {
         self.cpus.set_pending(cpu, self.files.io());
-        self.machine.interrupt(self, cpu);
+        self.machine.interrupt(&self.cpus, cpu);
+    }
+
+    fn watched(&self) -> Watched<'_> {
+        let name_of = |address| self.name_of(address);
+        Watched { pulses: &self.pulses, cpus: &self.cpus, files: &self.files, name_of: Box::new(name_of) }
     }
 
     /// The place of an address in the kernel's image or in this program's text; `None` for any other.
-    pub(crate) fn name_of(&self, address: u64) -> Option<String> {
+    fn name_of(&self, address: u64) -> Option<String> {
         let kernel = self.machine.linear_base() + abi::layout::KERNEL_IMAGE_PHYS;
         let inside = address.wrapping_sub(kernel);
         if inside < IMAGE_BYTES && self.memory.kernel_ptr(address, 1).is_some() {
@@ -337,6 +340,13 @@ impl Sandbox {
     /// Processes that come in from outside.
     pub(crate) fn execs(&self) -> &ExecRelay {
         &self.config.execs
+    }
+
+    /// What is known of its memory, and of its hibernations with `cycles`. Asks nothing of the kernel.
+    #[must_use]
+    pub fn stats(&self, cycles: &Cycles) -> Stats {
+        let counters = &self.hibernation().counters;
+        stats::collect(&self.memory, &self.kernel_stats, counters, &self.files.io_memory(), cycles)
     }
 
     /// Passes on how far the kernel has got.

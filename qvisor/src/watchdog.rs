@@ -1,4 +1,4 @@
-//! Notices a vCPU or the control thread that makes no progress, says where they are, and ends the sandbox.
+//! Notices a vCPU or the control thread that makes no progress, says where they are, and ends the watched.
 //!
 //! Progress is a hostcall, a return to user code, or a round of the control thread. Time counts against a thread only
 //! while it could have made some: not while it rests (waits for work, or runs user code), while the host keeps it from
@@ -17,7 +17,8 @@ use abi::hostcall as hc;
 use crate::activity::Activity;
 use crate::cpu;
 use crate::fault_signals::{self, STACK_WORDS};
-use crate::sandbox::Sandbox;
+use crate::hostcall::host_io::HostIo;
+use crate::vcpu::Cpus;
 
 /// How often it looks while a thread does not rest.
 const TICK: Duration = Duration::from_secs(1);
@@ -193,6 +194,16 @@ struct Seen {
     stuck: u32,
 }
 
+/// What the watchdog looks at.
+pub struct Watched<'a> {
+    pub pulses: &'a Pulses,
+    pub cpus: &'a Cpus,
+    /// Knows what a thread does.
+    pub files: &'a HostIo,
+    /// The place of an address in the kernel's image or in this program's text; `None` for any other.
+    pub name_of: Box<dyn Fn(u64) -> Option<String> + 'a>,
+}
+
 /// The watcher's own part.
 #[derive(Debug)]
 pub struct Watchdog {
@@ -242,7 +253,7 @@ impl Watchdog {
     }
 
     /// Looks at every thread, once a tick; the report about one that is stuck.
-    pub fn look(&mut self, sandbox: &Sandbox) -> Option<String> {
+    pub fn look(&mut self, watched: &Watched<'_>) -> Option<String> {
         let past = self.last.elapsed();
         if past < TICK {
             return None;
@@ -250,13 +261,13 @@ impl Watchdog {
         self.last = Instant::now();
         let most = u32::try_from(self.patience.as_secs()).unwrap_or(u32::MAX).max(1);
         let mut is_quiet = true;
-        for (index, (pulse, seen)) in (0..).zip(sandbox.pulses.all().zip(&mut self.seen)) {
-            is_quiet &= look_at(sandbox, index, pulse, seen, past > LATE);
+        for (index, (pulse, seen)) in (0..).zip(watched.pulses.all().zip(&mut self.seen)) {
+            is_quiet &= look_at(watched, index, pulse, seen, past > LATE);
         }
         self.quiet = if is_quiet { self.quiet + 1 } else { 0 };
-        let mut all = sandbox.pulses.all().zip(&self.seen);
+        let mut all = watched.pulses.all().zip(&self.seen);
         let (stuck, _) = all.find(|(_, seen)| seen.stuck >= most)?;
-        Some(report(sandbox, stuck, self.patience))
+        Some(report(watched, stuck, self.patience))
     }
 }
 
@@ -270,15 +281,15 @@ pub fn end_by_force() {
 }
 
 /// Looks at a thread; whether it rests, and has since the last look.
-fn look_at(sandbox: &Sandbox, cpu: u32, pulse: &Pulse, seen: &mut Seen, late: bool) -> bool {
+fn look_at(watched: &Watched<'_>, cpu: u32, pulse: &Pulse, seen: &mut Seen, late: bool) -> bool {
     let place = pulse.place.load(SeqCst);
-    let progress = (pulse.beats.load(Relaxed), sandbox.cpus.user_entries(cpu));
+    let progress = (pulse.beats.load(Relaxed), watched.cpus.user_entries(cpu));
     let moved = std::mem::replace(&mut seen.progress, progress) != progress;
-    if moved || place == RESTS || sandbox.cpus.runs_user_code(cpu) {
+    if moved || place == RESTS || watched.cpus.runs_user_code(cpu) {
         seen.stuck = 0;
         return !moved && place == RESTS;
     }
-    let Some(found) = sandbox.files.thread_activity(pulse.tid.load(Relaxed)) else { return false };
+    let Some(found) = watched.files.thread_activity(pulse.tid.load(Relaxed)) else { return false };
     let starved = found.ran_ns.saturating_sub(std::mem::replace(&mut seen.ran_ns, found.ran_ns)) < STARVED_NS;
     seen.stuck += u32::from(!late && could_go_on(found, starved, place));
     false
@@ -298,9 +309,9 @@ fn waits_for_files(place: u32) -> bool {
         )
 }
 
-fn report(sandbox: &Sandbox, stuck: &Pulse, patience: Duration) -> String {
+fn report(watched: &Watched<'_>, stuck: &Pulse, patience: Duration) -> String {
     let mut text = format!("{} made no progress for {} s", stuck.name, patience.as_secs());
-    for pulse in sandbox.pulses.all() {
+    for pulse in watched.pulses.all() {
         let tid = pulse.tid.load(Relaxed);
         if tid == 0 {
             continue;
@@ -312,9 +323,9 @@ fn report(sandbox: &Sandbox, stuck: &Pulse, patience: Duration) -> String {
         };
         let _ = write!(text, "\n  {} {doing}", pulse.name);
         let Some((at, stack)) = fault_signals::place_of(tid) else { continue };
-        let _ = write!(text, ", at {}", sandbox.name_of(at).unwrap_or_else(|| format!("{at:#x}")));
+        let _ = write!(text, ", at {}", (watched.name_of)(at).unwrap_or_else(|| format!("{at:#x}")));
         let words: [u64; STACK_WORDS] = stack;
-        for caller in words.into_iter().filter_map(|word| sandbox.name_of(word)).take(CALLERS) {
+        for caller in words.into_iter().filter_map(|word| (watched.name_of)(word)).take(CALLERS) {
             let _ = write!(text, "\n    {caller}");
         }
     }

@@ -20,10 +20,8 @@ use swap::io::Device;
 use swap::{Home, Page, PageId, Stored, SwapError, SwapFileError, SwapHome};
 
 use self::injection::Point;
-use crate::footprint;
 use crate::lock::{Guard, Mutex, Rank};
 use crate::memory::SandboxMemory;
-use crate::sandbox::{Outcome, Sandbox};
 
 /// Where swap files go when nothing else is asked for.
 pub const DEFAULT_DIR: &str = "/var/lib/dormouse/.swap";
@@ -119,6 +117,17 @@ pub struct Woken {
     pub bytes: u64,
     pub prefetch_us: u64,
     pub total_us: u64,
+}
+
+/// How a hibernation came out, as the kernel says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CameOut {
+    /// The sandbox sleeps.
+    Asleep,
+    /// It slept before, and there was nothing to do.
+    AsleepAlready,
+    /// It goes on.
+    StayedWarm,
 }
 
 /// The home of a sandbox's pages.
@@ -265,144 +274,133 @@ impl Bits {
 
 const BAD: i64 = -(libc::EFAULT as i64);
 
-/// `SWAP_OUT`.
-pub(crate) fn swap_out(sandbox: &Sandbox, phys: u64) -> i64 {
-    let memory = &*sandbox.memory;
-    let Some([working, working_count, rest, rest_count, kept, kept_words]) = memory.read::<[u64; 6]>(phys)
-    else {
-        return BAD;
-    };
-    const _: () = assert!(size_of::<SwapOut>() == size_of::<[u64; 6]>());
-    let lists = (pages(memory, working, working_count), pages(memory, rest, rest_count));
-    let ((Some(mut working), Some(mut rest)), Some(mut kept)) = (lists, Bits::new(memory, kept, kept_words))
-    else {
-        return BAD;
-    };
-    let in_set = working.len();
-    let mut inner = sandbox.hibernation().lock();
-    if inner.reap == Reap::Off {
-        // Neighbours in memory are neighbours in the file, for page faults.
-        rest.append(&mut working);
-        rest.sort_unstable_by_key(|page| page.id);
-    }
-    let Ok(home) = &mut inner.home else { return -i64::from(libc::ENODEV) };
-    match home.store(&working, &rest) {
-        Ok(stored) => {
-            working.iter().chain(&rest).for_each(|page| kept.set(page.id));
-            home.retain(&mut |id| kept.has(id));
-            sandbox.hibernation().counters.stored(&stored, in_set, home);
-            (inner.stored, inner.store_error) = (stored, None);
-            injection::stored();
-            0
+/// What the kernel asks for.
+impl Hibernation {
+    /// `SWAP_OUT`.
+    pub(crate) fn swap_out(&self, memory: &SandboxMemory, phys: u64) -> i64 {
+        let Some([working, working_count, rest, rest_count, kept, kept_words]) =
+            memory.read::<[u64; 6]>(phys)
+        else {
+            return BAD;
+        };
+        const _: () = assert!(size_of::<SwapOut>() == size_of::<[u64; 6]>());
+        let lists = (pages(memory, working, working_count), pages(memory, rest, rest_count));
+        let ((Some(mut working), Some(mut rest)), Some(mut kept)) =
+            (lists, Bits::new(memory, kept, kept_words))
+        else {
+            return BAD;
+        };
+        let in_set = working.len();
+        let mut inner = self.lock();
+        if inner.reap == Reap::Off {
+            // Neighbours in memory are neighbours in the file, for page faults.
+            rest.append(&mut working);
+            rest.sort_unstable_by_key(|page| page.id);
         }
-        Err(error) => {
-            inner.store_error = Some(error.to_string());
-            -i64::from(libc::EIO)
+        let Ok(home) = &mut inner.home else { return -i64::from(libc::ENODEV) };
+        match home.store(&working, &rest) {
+            Ok(stored) => {
+                working.iter().chain(&rest).for_each(|page| kept.set(page.id));
+                home.retain(&mut |id| kept.has(id));
+                self.counters.stored(&stored, in_set, home);
+                (inner.stored, inner.store_error) = (stored, None);
+                injection::stored();
+                0
+            }
+            Err(error) => {
+                inner.store_error = Some(error.to_string());
+                -i64::from(libc::EIO)
+            }
         }
     }
-}
 
-/// Ends the sandbox: a page of its memory is lost.
-fn lost(sandbox: &Sandbox, error: &SwapError) -> i64 {
-    sandbox.finish(Outcome::Lost(error.to_string()));
-    -i64::from(libc::EIO)
-}
-
-/// `SWAP_IN`.
-pub(crate) fn swap_in(sandbox: &Sandbox, [phys, count, of_set, ..]: [u64; 6]) -> i64 {
-    let Some(wanted) = numbers(&sandbox.memory, phys, count) else { return BAD };
-    let pages: Option<Vec<Page>> = wanted.iter().map(|id| page_of(&sandbox.memory, *id)).collect();
-    let Some(mut pages) = pages.filter(|_| of_set != 0 || count <= 64) else { return BAD };
-    injection::pass(if of_set != 0 { Point::Prefetching } else { Point::Fetching });
-    let counters = &sandbox.hibernation().counters;
-    let mut inner = sandbox.hibernation().lock();
-    let start = Instant::now();
-    let Ok(home) = &mut inner.home else { return -i64::from(libc::ENODEV) };
-    let result = if of_set != 0 { home.fetch(&mut pages) } else { home.fetch_around(&mut pages) };
-    match result {
-        Ok(bytes) if of_set != 0 => {
-            injection::pass(Point::Prefetched);
-            counters.prefetched(bytes);
-            let woken = &mut inner.woken;
-            woken.pages += count;
-            woken.bytes += bytes;
-            woken.prefetch_us += micros(start.elapsed());
-            0
+    /// `SWAP_IN`. An error says that a page of its memory is lost.
+    pub(crate) fn swap_in(
+        &self,
+        memory: &SandboxMemory,
+        [phys, count, of_set, ..]: [u64; 6],
+    ) -> Result<i64, SwapError> {
+        let Some(wanted) = numbers(memory, phys, count) else { return Ok(BAD) };
+        let pages: Option<Vec<Page>> = wanted.iter().map(|id| page_of(memory, *id)).collect();
+        let Some(mut pages) = pages.filter(|_| of_set != 0 || count <= 64) else { return Ok(BAD) };
+        injection::pass(if of_set != 0 { Point::Prefetching } else { Point::Fetching });
+        let counters = &self.counters;
+        let mut inner = self.lock();
+        let start = Instant::now();
+        let Ok(home) = &mut inner.home else { return Ok(-i64::from(libc::ENODEV)) };
+        let result = if of_set != 0 { home.fetch(&mut pages) } else { home.fetch_around(&mut pages) };
+        match result {
+            Ok(bytes) if of_set != 0 => {
+                injection::pass(Point::Prefetched);
+                counters.prefetched(bytes);
+                let woken = &mut inner.woken;
+                woken.pages += count;
+                woken.bytes += bytes;
+                woken.prefetch_us += micros(start.elapsed());
+                Ok(0)
+            }
+            Ok(bytes) => {
+                counters.fetched(pages.len() as u64, bytes);
+                let came =
+                    |(at, id): (usize, &PageId)| u64::from(pages.iter().any(|page| page.id == *id)) << at;
+                Ok(wanted.iter().enumerate().map(came).sum::<u64>().cast_signed())
+            }
+            Err(error) => Err(error),
         }
-        Ok(bytes) => {
-            counters.fetched(pages.len() as u64, bytes);
-            let came = |(at, id): (usize, &PageId)| u64::from(pages.iter().any(|page| page.id == *id)) << at;
-            wanted.iter().enumerate().map(came).sum::<u64>().cast_signed()
+    }
+
+    /// `BEGIN_WAKE`: forgets the last wake; result: how the working set comes back now.
+    pub(crate) fn wake_mode(&self) -> i64 {
+        let mut inner = self.lock();
+        inner.woken = Woken::default();
+        let how = match inner.reap_now.take().unwrap_or(inner.reap) {
+            Reap::Off => hc::REAP_OFF,
+            Reap::On => hc::REAP_FIRST,
+            Reap::Stream => hc::REAP_STREAM,
+        };
+        how.cast_signed()
+    }
+
+    /// `HIBERNATED`: takes down how a hibernation came out; `None`: `phys` is no place in memory.
+    pub(crate) fn hibernated(&self, memory: &SandboxMemory, phys: u64) -> Option<CameOut> {
+        const WORDS: usize = size_of::<HibernateReport>() / 8;
+        let words = memory.read::<[u64; WORDS]>(phys)?;
+        let [outcome, pages, working, kept, freed, heap, chunks, pause, collect, write, release, _] = words;
+        injection::pass(Point::Released);
+        let mut inner = self.lock();
+        if outcome == hc::HIBERNATE_ALREADY {
+            return Some(CameOut::AsleepAlready);
         }
-        Err(error) => lost(sandbox, &error),
+        let stored = inner.stored;
+        (inner.woken, inner.reap_now) = (Woken::default(), None);
+        inner.last = match outcome {
+            hc::HIBERNATE_DONE => Ok(Hibernated {
+                pages,
+                working_set_pages: working,
+                kept_pages: kept,
+                word_pages: stored.word_pages,
+                swap_bytes: stored.swap_pages * PAGE_SIZE,
+                reap_bytes: stored.reap_pages * PAGE_SIZE,
+                freed_bytes: freed,
+                heap_bytes: heap,
+                file_chunks: chunks,
+                pause_us: pause / 1000,
+                collect_us: collect / 1000,
+                write_us: write / 1000,
+                release_us: release / 1000,
+                total_us: 0,
+            }),
+            hc::HIBERNATE_BUSY => Err("a process did not come to rest in time".into()),
+            hc::HIBERNATE_NO_MEMORY => Err("the kernel has no memory left for its lists".into()),
+            hc::HIBERNATE_CANCELLED => Err("it was woken meanwhile".into()),
+            _ => Err(inner.store_error.take().unwrap_or_else(|| "its pages could not be stored".into())),
+        };
+        Some(if inner.last.is_ok() { CameOut::Asleep } else { CameOut::StayedWarm })
     }
 }
 
-/// `BEGIN_WAKE`.
-pub(crate) fn begin_wake(sandbox: &Sandbox) -> i64 {
-    let mut inner = sandbox.hibernation().lock();
-    inner.woken = Woken::default();
-    let how = match inner.reap_now.take().unwrap_or(inner.reap) {
-        Reap::Off => hc::REAP_OFF,
-        Reap::On => hc::REAP_FIRST,
-        Reap::Stream => hc::REAP_STREAM,
-    };
-    how.cast_signed()
-}
-
-/// `HIBERNATED`.
-pub(crate) fn hibernated(sandbox: &Sandbox, phys: u64, request: u64) -> i64 {
-    const WORDS: usize = size_of::<HibernateReport>() / 8;
-    let Some(words) = sandbox.memory.read::<[u64; WORDS]>(phys) else { return BAD };
-    let [outcome, pages, working, kept, freed, heap, chunks, pause, collect, write, release, _] = words;
-    injection::pass(Point::Released);
-    let mut inner = sandbox.hibernation().lock();
-    if outcome == hc::HIBERNATE_ALREADY {
-        drop(inner);
-        sandbox.report(hc::REPORT_ASLEEP, request);
-        return 0;
-    }
-    let stored = inner.stored;
-    (inner.woken, inner.reap_now) = (Woken::default(), None);
-    inner.last = match outcome {
-        hc::HIBERNATE_DONE => Ok(Hibernated {
-            pages,
-            working_set_pages: working,
-            kept_pages: kept,
-            word_pages: stored.word_pages,
-            swap_bytes: stored.swap_pages * PAGE_SIZE,
-            reap_bytes: stored.reap_pages * PAGE_SIZE,
-            freed_bytes: freed,
-            heap_bytes: heap,
-            file_chunks: chunks,
-            pause_us: pause / 1000,
-            collect_us: collect / 1000,
-            write_us: write / 1000,
-            release_us: release / 1000,
-            total_us: 0,
-        }),
-        hc::HIBERNATE_BUSY => Err("a process did not come to rest in time".into()),
-        hc::HIBERNATE_NO_MEMORY => Err("the kernel has no memory left for its lists".into()),
-        hc::HIBERNATE_CANCELLED => Err("it was woken meanwhile".into()),
-        _ => Err(inner.store_error.take().unwrap_or_else(|| "its pages could not be stored".into())),
-    };
-    let what = if inner.last.is_ok() { hc::REPORT_ASLEEP } else { hc::REPORT_STAYED_WARM };
-    drop(inner);
-    if what == hc::REPORT_ASLEEP {
-        sandbox.machine.trim();
-        sandbox.memory.trim();
-        footprint::trim_heap();
-    }
-    sandbox.report(what, request);
-    if what == hc::REPORT_ASLEEP {
-        sandbox.pulses.hush();
-    }
-    injection::pass(Point::Asleep);
-    0
-}
-
-/// In microseconds.
-pub(crate) fn micros(time: Duration) -> u64 {
+/// A time in microseconds.
+pub fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 

@@ -10,7 +10,6 @@ use abi::stats::KernelStats;
 use serde::{Deserialize, Serialize};
 
 use crate::memory::SandboxMemory;
-use crate::sandbox::Sandbox;
 use swap::{Stored, SwapHome};
 
 /// Classes of the histogram: the first is below 2 µs, each other one twice as far.
@@ -94,7 +93,7 @@ impl Counters {
 
 /// How often it hibernated and woke.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Cycles {
+pub struct Cycles {
     pub hibernations: u64,
     pub failed: u64,
     pub wakes: u64,
@@ -102,7 +101,7 @@ pub(crate) struct Cycles {
 }
 
 impl Cycles {
-    pub(crate) fn woken(&mut self, total_us: u64) {
+    pub fn woken(&mut self, total_us: u64) {
         self.wakes += 1;
         let class = total_us.max(1).ilog2() as usize;
         if let Some(count) = self.classes.get_mut(class.min(CLASSES - 1)) {
@@ -144,11 +143,15 @@ impl KernelPlace {
 }
 
 /// What is known of a sandbox.
-pub(crate) fn collect(sandbox: &Sandbox, cycles: &Cycles) -> Stats {
-    let memory = &*sandbox.memory;
-    let counters = &sandbox.hibernation().counters;
-    let [frames, swapped, kernel_heap_bytes] = sandbox.kernel_stats.read(memory);
-    let vmm = sandbox.files.io_memory();
+/// `vmm`: what the host says of the VMM's memory, as `/proc/PID/smaps_rollup` has it.
+pub(crate) fn collect(
+    memory: &SandboxMemory,
+    kernel: &KernelPlace,
+    counters: &Counters,
+    vmm: &str,
+    cycles: &Cycles,
+) -> Stats {
+    let [frames, swapped, kernel_heap_bytes] = kernel.read(memory);
     let of_vmm = |name: &str| {
         let line = vmm.lines().find_map(|line| line.strip_prefix(name));
         line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok()).unwrap_or(0) << 10

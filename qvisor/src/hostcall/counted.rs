@@ -37,7 +37,7 @@ impl HostIo {
     }
 
     /// Measures what was written and only reserved so far.
-    pub(super) fn measure_all(&self) {
+    pub(crate) fn measure_all(&self) {
         for file in self.files().pending() {
             file.held().iter().for_each(|held| held.measure(file.as_fd()));
         }

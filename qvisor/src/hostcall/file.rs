@@ -91,7 +91,7 @@ impl HostFile {
         self.position.lock()
     }
 
-    pub(super) fn quota(&self) -> Option<&Arc<Quota>> {
+    pub(crate) fn quota(&self) -> Option<&Arc<Quota>> {
         self.mount.quota.as_ref()
     }
 

@@ -4,6 +4,7 @@
 //! or its deadline comes (a signal), and to idle; system calls and page faults of applications never leave it.
 
 mod cpuid;
+pub mod error;
 mod exits;
 mod features;
 mod kick;
@@ -20,37 +21,22 @@ use abi::layout::{
 use kvm_bindings::{kvm_cpuid_entry2, kvm_userspace_memory_region};
 use kvm_ioctls::VmFd;
 
+use self::error::KvmError;
 use self::exits::ExitCounters;
 use self::kick::Kicker;
 use self::statistics::ExitCount;
 use self::tables::{LinearMap, TableMemory};
 use self::vcpu::Vcpu;
-use super::{Machine, PlatformError};
+use super::machine::{Machine, PlatformError, Upcalls};
 use crate::cpu::XsaveLayout;
 use crate::image::LoadedImage;
 use crate::lock::{Mutex, Rank};
 use crate::memory::SandboxMemory;
-use crate::sandbox::Sandbox;
+use crate::vcpu::Cpus;
 
 pub use features::{Unusable, check};
 pub(super) use kick::Watchdog;
 pub(super) use state::special_registers;
-pub use vcpu::Failure;
-
-/// Why a machine cannot be made.
-#[derive(Debug, thiserror::Error)]
-pub enum KvmError {
-    #[error("{0}")]
-    Unusable(#[from] Unusable),
-    #[error("KVM cannot {action} ({error})")]
-    Kvm { action: &'static str, error: kvm_ioctls::Error },
-    #[error("the boot page tables do not fit in kernel memory")]
-    NoRoom,
-    #[error("a sandbox has 1 to {MAX_CPUS} vCPUs, not {0}")]
-    Cpus(u32),
-    #[error("a vCPU started before the kernel was loaded")]
-    NotLoaded,
-}
 
 fn failed(action: &'static str) -> impl FnOnce(kvm_ioctls::Error) -> KvmError {
     move |error| KvmError::Kvm { action, error }
@@ -157,19 +143,19 @@ impl Machine for Kvm {
         Ok(heap)
     }
 
-    fn run_cpu(&self, sandbox: &Sandbox, cpu: u32, entry: u64) -> Result<(), PlatformError> {
+    fn run_cpu(&self, sandbox: &(dyn Upcalls + 'static), cpu: u32, entry: u64) -> Result<(), PlatformError> {
         let mut vcpu = self.create_vcpu(cpu, entry)?;
         Ok(vcpu.run(sandbox)?)
     }
 
-    fn interrupt(&self, _sandbox: &Sandbox, cpu: u32) {
+    fn interrupt(&self, _cpus: &Cpus, cpu: u32) {
         if let Some(kicker) = self.kickers.get(cpu as usize) {
             kicker.interrupt();
         }
     }
 
-    fn set_deadline(&self, sandbox: &Sandbox, cpu: u32, deadline_ns: u64) -> i64 {
-        vcpu::tell_alarm(sandbox, cpu, kick::arm(deadline_ns));
+    fn set_deadline(&self, cpus: &Cpus, cpu: u32, deadline_ns: u64) -> i64 {
+        vcpu::tell_alarm(cpus, cpu, kick::arm(deadline_ns));
         0
     }
 

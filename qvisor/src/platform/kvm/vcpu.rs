@@ -1,6 +1,5 @@
 //! The vCPU loop: into the guest, and what brought it out.
 
-use std::fmt;
 use std::mem::offset_of;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering::SeqCst;
@@ -11,60 +10,17 @@ use abi::kvm::{VECTOR_BUS, VECTOR_KICK};
 use kvm_bindings::{KVM_VCPUEVENT_VALID_SHADOW, kvm_interrupt};
 use kvm_ioctls::{VcpuExit, VcpuFd};
 
+use super::error::{Failure, GuestRegisters};
 use super::exits::{ExitCounters, count};
 use super::kick::{self, Kicker};
-use crate::hostcall::{self, Reply};
-use crate::sandbox::Sandbox;
+use crate::platform::machine::{Reply, Upcalls};
+use crate::vcpu::Cpus;
 
 /// `_IOW(KVMIO, 0x86, struct kvm_interrupt)`
 const KVM_INTERRUPT: libc::c_ulong = 0x4004_ae86;
 
 /// How long an interrupt may take before it is raised again.
 const AGAIN_NS: u64 = 20_000_000;
-
-/// The guest's registers when it went wrong.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct GuestRegisters {
-    rip: u64,
-    rsp: u64,
-    cr2: u64,
-    cr3: u64,
-    ring: u8,
-}
-
-impl fmt::Display for GuestRegisters {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rip, rsp, cr2, cr3, ring } = self;
-        write!(f, "ring {ring}, rip {rip:#x}, rsp {rsp:#x}, cr2 {cr2:#x}, cr3 {cr3:#x}")
-    }
-}
-
-/// Why a vCPU cannot go on. Each is a fault of the guest's kernel, of KVM or of the host.
-#[derive(Debug, thiserror::Error)]
-pub enum Failure {
-    #[error("the guest's processor shut down after a triple fault ({0})")]
-    Shutdown(GuestRegisters),
-    #[error("the guest used physical address {phys:#x}, where it has no memory ({registers})")]
-    NoMemory { phys: u64, registers: GuestRegisters },
-    #[error("the host cannot provide memory that the guest's kernel uses ({0})")]
-    HostMemory(GuestRegisters),
-    #[error("the guest made a hostcall at {0:#x}, which is not its memory")]
-    Call(u64),
-    #[error("the guest used the unknown I/O port {port:#x} ({registers})")]
-    Port { port: u16, registers: GuestRegisters },
-    #[error("KVM could not enter the guest (hardware reason {reason:#x}, {registers})")]
-    Entry { reason: u64, registers: GuestRegisters },
-    #[error("KVM failed inside (suberror {suberror}, {registers})")]
-    Internal { suberror: u32, registers: GuestRegisters },
-    #[error("the guest left for a reason that is not expected: {exit} ({registers})")]
-    Unexpected { exit: String, registers: GuestRegisters },
-    #[error("KVM cannot run the vCPU ({0})")]
-    Run(kvm_ioctls::Error),
-    #[error("KVM cannot deliver an interrupt ({0})")]
-    Interrupt(std::io::Error),
-    #[error("the vCPU's thread has no timer ({0})")]
-    Thread(std::io::Error),
-}
 
 /// A vCPU. Its loop runs on one thread.
 pub struct Vcpu<'m> {
@@ -86,17 +42,17 @@ enum After {
 
 impl Vcpu<'_> {
     /// Runs the guest on this thread until it ends.
-    pub fn run(&mut self, sandbox: &Sandbox) -> Result<(), Failure> {
+    pub fn run(&mut self, sandbox: &dyn Upcalls) -> Result<(), Failure> {
         let flag = &raw mut self.fd.get_kvm_run().immediate_exit;
         // SAFETY: the flag is in this vCPU's shared page, mapped as long as `self.fd`, which outlives the seat.
         let _seat = unsafe { self.kicker.sit(flag) }.map_err(Failure::Thread)?;
         let mut check = false;
         loop {
             self.kicker.enter_guest();
-            if sandbox.cpus.is_stopping() {
+            if sandbox.cpus().is_stopping() {
                 return Ok(());
             }
-            if check && is_pending(sandbox, self.cpu) {
+            if check && is_pending(sandbox.cpus(), self.cpu) {
                 self.interrupt_when_ready()?;
             }
             check = match self.run_once(sandbox)? {
@@ -107,7 +63,7 @@ impl Vcpu<'_> {
         }
     }
 
-    fn run_once(&mut self, sandbox: &Sandbox) -> Result<After, Failure> {
+    fn run_once(&mut self, sandbox: &dyn Upcalls) -> Result<After, Failure> {
         let exit = self.fd.run();
         self.kicker.leave_guest();
         match exit {
@@ -137,12 +93,12 @@ impl Vcpu<'_> {
     }
 
     /// Copies the call at `phys` out of shared memory, carries it out and writes its result back.
-    fn hostcall(&self, sandbox: &Sandbox, phys: u64) -> Result<After, Failure> {
+    fn hostcall(&self, sandbox: &dyn Upcalls, phys: u64) -> Result<After, Failure> {
         const RESULT: u64 = offset_of!(HostCall, result) as u64;
-        let call: HostCall = sandbox.memory.read(phys).ok_or(Failure::Call(phys))?;
-        match hostcall::dispatch(sandbox, self.cpu, &call) {
+        let call: HostCall = sandbox.memory().read(phys).ok_or(Failure::Call(phys))?;
+        match sandbox.hostcall(self.cpu, &call) {
             Reply::Result(result) => {
-                sandbox.memory.write(phys + RESULT, &result).ok_or(Failure::Call(phys))?;
+                sandbox.memory().write(phys + RESULT, &result).ok_or(Failure::Call(phys))?;
                 Ok(After::Resume)
             }
             Reply::Leave => Ok(After::Stop),
@@ -150,18 +106,18 @@ impl Vcpu<'_> {
     }
 
     /// A kick, a deadline or any other signal made `KVM_RUN` return.
-    fn signalled(&mut self, sandbox: &Sandbox) -> After {
+    fn signalled(&mut self, sandbox: &dyn Upcalls) -> After {
         count(&self.exits.signal);
         // Reset before `pending` and the deadline are looked at: a signal that comes now sets it again.
         self.fd.set_kvm_immediate_exit(0);
-        let deadline = sandbox.cpus.deadline(self.cpu).map_or(u64::MAX, |deadline| deadline.load(SeqCst));
+        let deadline = sandbox.cpus().deadline(self.cpu).map_or(u64::MAX, |deadline| deadline.load(SeqCst));
         let now = kick::now_ns();
         if deadline <= now {
-            sandbox.cpus.set_pending(self.cpu, sandbox.files.io());
+            sandbox.set_pending(self.cpu);
         }
         // Again until the kernel has taken it: the interrupt, or the window for it, was seen to get lost in the emulator.
-        let again = is_pending(sandbox, self.cpu).then_some(now + AGAIN_NS);
-        tell_alarm(sandbox, self.cpu, kick::follow(now, deadline, again));
+        let again = is_pending(sandbox.cpus(), self.cpu).then_some(now + AGAIN_NS);
+        tell_alarm(sandbox.cpus(), self.cpu, kick::follow(now, deadline, again));
         After::Check
     }
 
@@ -226,15 +182,15 @@ impl Vcpu<'_> {
 }
 
 /// Lets the guest's kernel know when its timer fires.
-pub(super) fn tell_alarm(sandbox: &Sandbox, cpu: u32, alarm_ns: u64) {
-    if let Some(told) = sandbox.cpus.alarm(cpu) {
+pub(super) fn tell_alarm(cpus: &Cpus, cpu: u32, alarm_ns: u64) {
+    if let Some(told) = cpus.alarm(cpu) {
         told.store(alarm_ns, SeqCst);
     }
 }
 
 /// `CpuHeader::pending`: the guest's kernel is wanted.
-fn is_pending(sandbox: &Sandbox, cpu: u32) -> bool {
-    sandbox.cpus.pending(cpu).is_some_and(|pending| pending.load(SeqCst) != 0)
+fn is_pending(cpus: &Cpus, cpu: u32) -> bool {
+    cpus.pending(cpu).is_some_and(|pending| pending.load(SeqCst) != 0)
 }
 
 /// A fatal exit without its borrow of the vCPU.

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use super::KvmReport;
+use super::report::KvmReport;
 use crate::directory::Directory;
 
 /// Changes with what is measured and how it is judged.

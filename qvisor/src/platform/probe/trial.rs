@@ -6,7 +6,7 @@ use std::arch::asm;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-use super::Measured;
+use super::report::Measured;
 use crate::platform::kvm::{Watchdog, special_registers};
 
 /// Iterations of the loop, and instructions in one.

@@ -13,10 +13,9 @@ use abi::layout::{BOOT_INFO_PHYS, CPU_AREA_PHYS, CPU_AREA_SIZE, KERNEL_IMAGE_PHY
 use abi::run::CpuHeader;
 
 use super::spawn::block_signals;
+use crate::errno::HostError;
 use crate::fault_signals::{self, Fault, SignalStack};
-use crate::hostcall::{Reply, dispatch};
-use crate::platform::{PlatformError, failed};
-use crate::sandbox::{Outcome, Sandbox};
+use crate::platform::machine::{PlatformError, Reply, Upcalls};
 
 const HOST_SP: usize = offset_of!(CpuHeader, host_sp);
 const ARCH_SET_GS: i32 = 0x1001;
@@ -24,7 +23,7 @@ const ARCH_SET_GS: i32 = 0x1001;
 /// What the calling thread runs.
 #[derive(Clone, Copy)]
 struct Current {
-    sandbox: *const Sandbox,
+    sandbox: *const dyn Upcalls,
     cpu: u32,
 }
 
@@ -65,17 +64,17 @@ const REGISTERS: [(&str, i32); 17] = [
 ];
 
 /// Runs the kernel on the calling thread until the sandbox ends.
-pub fn run(sandbox: &Sandbox, cpu: u32, entry: u64) -> Result<(), PlatformError> {
-    let header = sandbox.cpus.header(cpu).ok_or(PlatformError::Stub)?;
+pub fn run(sandbox: &(dyn Upcalls + 'static), cpu: u32, entry: u64) -> Result<(), PlatformError> {
+    let header = sandbox.cpus().header(cpu).ok_or(PlatformError::Stub)?;
     block_signals();
     let _stack = SignalStack::install()?;
     // SAFETY: the kernel finds its header by GS; host code does not use GS.
     if unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_SET_GS, header) } < 0 {
-        return Err(failed("set the kernel's GS base"));
+        return Err(HostError::last("set the kernel's GS base").into());
     }
     CURRENT.set(Some(Current { sandbox, cpu }));
     fault_signals::set_hook(Some(on_kernel_fault));
-    let base = sandbox.memory.base() as u64;
+    let base = sandbox.memory().base() as u64;
     let stack = base + CPU_AREA_PHYS + u64::from(cpu + 1) * CPU_AREA_SIZE;
     // SAFETY: the image was loaded and relocated, the header and the boot information were written.
     unsafe { enter(entry, base + BOOT_INFO_PHYS, cpu, stack, header, STACK.with(Cell::as_ptr)) };
@@ -160,14 +159,14 @@ unsafe extern "C" fn serve(call: *mut HostCall) {
     // SAFETY: `run` keeps the sandbox alive while the kernel runs.
     let sandbox = unsafe { &*current.sandbox };
     let linear = call as u64;
-    let Some(at) = sandbox.memory.kernel_ptr(linear, size_of::<HostCall>() as u64) else {
-        sandbox.finish(Outcome::Panicked(format!("hostcall at {linear:#x}, outside kernel memory")));
+    let Some(at) = sandbox.memory().kernel_ptr(linear, size_of::<HostCall>() as u64) else {
+        sandbox.kernel_failed(format!("hostcall at {linear:#x}, outside kernel memory"));
         leave_now()
     };
     let at = at.cast::<HostCall>();
     // SAFETY: checked to lie in kernel memory; integers only.
     let copy = unsafe { ptr::read_unaligned(at) };
-    match dispatch(sandbox, current.cpu, &copy) {
+    match sandbox.hostcall(current.cpu, &copy) {
         // SAFETY: as above.
         Reply::Result(result) => unsafe { (&raw mut (*at).result).write_unaligned(result) },
         Reply::Leave => leave_now(),
@@ -183,7 +182,7 @@ fn leave_now() -> ! {
 fn on_kernel_fault(fault: &Fault) -> bool {
     let Some(current) = CURRENT.get() else { return false };
     // SAFETY: `run` keeps the sandbox alive.
-    let memory = unsafe { &(*current.sandbox).memory };
+    let memory = unsafe { (*current.sandbox).memory() };
     let in_kernel = |address| memory.kernel_ptr(address, 1).is_some();
     if !in_kernel(fault.register(libc::REG_RIP)) && !in_kernel(fault.register(libc::REG_RSP)) {
         return false;
@@ -203,8 +202,8 @@ extern "C" fn report_fault() -> ! {
     if let Some(report) = FAULT.take() {
         // SAFETY: `run` keeps the sandbox alive.
         let sandbox = unsafe { &*current.sandbox };
-        let text = describe(&report, sandbox.memory.base() as u64 + KERNEL_IMAGE_PHYS, current.cpu);
-        sandbox.finish(Outcome::Panicked(text));
+        let text = describe(&report, sandbox.memory().base() as u64 + KERNEL_IMAGE_PHYS, current.cpu);
+        sandbox.kernel_failed(text);
     }
     leave_now()
 }

@@ -3,8 +3,6 @@
 //! A vCPU thread and a stub thread hand over through a shared area (`thread.rs`); the user registers lie in the
 //! signal frame that the host kernel leaves there (`frame.rs`).
 
-#[allow(clippy::pedantic, reason = "shared with the stub")]
-#[path = "../../../stub/src/area.rs"]
 mod area;
 mod entry;
 mod filter;
@@ -28,12 +26,12 @@ use abi::layout::LINEAR_BASE_SYSTRAP;
 use self::handover::{Affinity, HandoverPolicy};
 use self::mapper::MapperLine;
 use self::process::{Process, Stubs};
-use super::{Machine, PlatformError};
+use super::machine::{LogSink, Machine, PlatformError, Upcalls};
 use crate::cpu;
 use crate::errno::HostError;
 use crate::lock::{Mutex, Rank};
 use crate::memory::SandboxMemory;
-use crate::sandbox::{LogSink, Sandbox};
+use crate::vcpu::Cpus;
 
 /// The platform's state for one sandbox.
 pub struct Systrap {
@@ -114,15 +112,15 @@ impl Machine for Systrap {
         entry::hostcall_address()
     }
 
-    fn run_cpu(&self, sandbox: &Sandbox, cpu: u32, entry: u64) -> Result<(), PlatformError> {
+    fn run_cpu(&self, sandbox: &(dyn Upcalls + 'static), cpu: u32, entry: u64) -> Result<(), PlatformError> {
         if cpu == 0 && !self.stubs.is_ready() {
             return Err(PlatformError::Stub);
         }
         entry::run(sandbox, cpu, entry)
     }
 
-    fn interrupt(&self, sandbox: &Sandbox, cpu: u32) {
-        let id = sandbox.cpus.in_user(cpu).map_or(0, |in_user| in_user.load(SeqCst));
+    fn interrupt(&self, cpus: &Cpus, cpu: u32) {
+        let id = cpus.in_user(cpu).map_or(0, |in_user| in_user.load(SeqCst));
         if id != 0
             && let Some(process) = self.stubs.find(id)
         {
@@ -130,10 +128,10 @@ impl Machine for Systrap {
         }
     }
 
-    fn address_space(&self, sandbox: &Sandbox, cpu: u32, call: &HostCall) -> i64 {
+    fn address_space(&self, cpus: &Cpus, cpu: u32, call: &HostCall) -> i64 {
         let [id, address, len, ..] = call.args;
         let result = match call.number {
-            AS_RUN => self.run(sandbox, cpu, id, address),
+            AS_RUN => self.run(cpus, cpu, id, address),
             AS_CREATE => self.stubs.create().map(u64::cast_signed),
             AS_DESTROY => {
                 self.forget(id);

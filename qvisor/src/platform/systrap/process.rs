@@ -4,7 +4,7 @@
 //! and their areas ends with it. So fresh ones are forked ahead.
 
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -22,7 +22,7 @@ use super::thread::{Lost, Patience, StubThread};
 use crate::cpu;
 use crate::lock::{Mutex, Rank};
 use crate::memory::{SandboxMemory, memory_file};
-use crate::platform::{PlatformError, failed};
+use crate::platform::machine::PlatformError;
 
 /// Most stub processes of a sandbox, the zygote's areas included.
 pub const SLOTS: usize = 8192;
@@ -563,13 +563,4 @@ impl Patience for WhileItLives<'_> {
 /// Number of the file of orders in the zygote, behind everything else.
 fn orders_descriptor(cpus: u32) -> u32 {
     FD_SOCKETS.cast_unsigned() + 2 * cpus
-}
-
-/// Makes an owned descriptor of a call's result.
-pub(super) fn owned(fd: i32, what: &'static str) -> Result<OwnedFd, PlatformError> {
-    if fd < 0 {
-        return Err(failed(what));
-    }
-    // SAFETY: the descriptor is new and nobody else's.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

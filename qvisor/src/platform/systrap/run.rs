@@ -20,7 +20,7 @@ use super::thread::{Lost, Patience, StubThread};
 use super::{CpuState, Last, Own, Systrap};
 use crate::activity::Activity;
 use crate::cpu;
-use crate::sandbox::Sandbox;
+use crate::vcpu::Cpus;
 
 /// Most operations in one hostcall.
 const OPERATIONS_MAX: u64 = 1 << 20;
@@ -163,13 +163,13 @@ impl Systrap {
     }
 
     /// `AS_RUN`. The FPU image is taken over even if an interrupt is pending and no user code runs.
-    pub(super) fn run(&self, sandbox: &Sandbox, cpu: u32, id: u64, address: u64) -> Result<i64, i32> {
+    pub(super) fn run(&self, cpus: &Cpus, cpu: u32, id: u64, address: u64) -> Result<i64, i32> {
         let len = size_of::<RunState>() as u64;
         let place = self.memory.kernel_ptr(address, len).ok_or(libc::EFAULT)?.cast::<RunState>();
         // SAFETY: the range was checked; the structure is integers only.
         let mut run = unsafe { ptr::read_unaligned(place) };
-        let result = self
-            .with_thread(cpu, id, |policy, held| self.run_thread(sandbox, cpu, id, policy, held, &mut run))?;
+        let result =
+            self.with_thread(cpu, id, |policy, held| self.run_thread(cpus, cpu, id, policy, held, &mut run))?;
         run.trap = match result.unwrap_or(Err(Stop::Lost)) {
             Ok(trap) => trap,
             Err(Stop::Lost) => TrapInfo { kind: TRAP_LOST, ..TrapInfo::default() },
@@ -187,7 +187,7 @@ impl Systrap {
 
     fn run_thread(
         &self,
-        sandbox: &Sandbox,
+        cpus: &Cpus,
         cpu: u32,
         id: u64,
         policy: &mut HandoverPolicy,
@@ -196,7 +196,7 @@ impl Systrap {
     ) -> Result<TrapInfo, Stop> {
         let thread = held.thread;
         let (Some(pending), Some(in_user), Some(deadline)) =
-            (sandbox.cpus.pending(cpu), sandbox.cpus.in_user(cpu), sandbox.cpus.deadline(cpu))
+            (cpus.pending(cpu), cpus.in_user(cpu), cpus.deadline(cpu))
         else {
             return Err(Stop::Lost);
         };
@@ -215,7 +215,7 @@ impl Systrap {
         }
         self.set_state(thread, run);
         self.stubs.stir();
-        let handover = policy.choose(sandbox.cpus.busy() * 2 > self.cores, cpu::tsc());
+        let handover = policy.choose(cpus.busy() * 2 > self.cores, cpu::tsc());
         thread.send_to(handover.place, &self.affinity);
         thread.give_turn(COMMAND_RUN, handover.spin);
         held.park_former();

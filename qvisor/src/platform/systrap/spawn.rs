@@ -2,14 +2,14 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::time::Instant;
 
-use super::process::owned;
 use crate::descriptor_passing;
+use crate::errno::HostError;
 use crate::memory::memory_file;
-use crate::platform::{PlatformError, failed};
+use crate::platform::machine::PlatformError;
 
 /// The stub program.
 static STUB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stub.elf"));
@@ -36,7 +36,7 @@ impl Control {
         // SAFETY: sizes and maps a file that is this value's alone.
         let base = unsafe {
             if libc::ftruncate(file.as_raw_fd(), size) < 0 {
-                return Err(failed("size the stubs' areas"));
+                return Err(HostError::last("size the stubs' areas").into());
             }
             libc::fcntl(
                 file.as_raw_fd(),
@@ -46,7 +46,7 @@ impl Control {
             libc::mmap(ptr::null_mut(), bytes, prot, flags, file.as_raw_fd(), 0)
         };
         if base == libc::MAP_FAILED {
-            return Err(failed("map the stubs' areas"));
+            return Err(HostError::last("map the stubs' areas").into());
         }
         Ok(Self { file, base: base.cast(), len })
     }
@@ -84,7 +84,7 @@ pub struct Ends {
 fn pair(what: &'static str, make: impl FnOnce(*mut i32) -> i32) -> Result<[OwnedFd; 2], PlatformError> {
     let mut pair = [-1; 2];
     if make(pair.as_mut_ptr()) < 0 {
-        return Err(failed(what));
+        return Err(HostError::last(what).into());
     }
     Ok([owned(pair[0], what)?, owned(pair[1], what)?])
 }
@@ -102,7 +102,7 @@ pub fn zygote(
     // SAFETY: writes the program into the new file.
     let written = unsafe { libc::write(program.as_raw_fd(), STUB.as_ptr().cast(), STUB.len()) };
     if usize::try_from(written) != Ok(STUB.len()) {
-        return Err(failed("write the stub program"));
+        return Err(HostError::last("write the stub program").into());
     }
     let mut ours = Vec::new();
     let (mut theirs, mut pipes) = (Vec::new(), Vec::new());
@@ -131,7 +131,7 @@ pub fn zygote(
         become_stub(&descriptors, program.as_raw_fd(), spare);
     }
     if pid < 0 {
-        return Err(failed("fork the zygote"));
+        return Err(HostError::last("fork the zygote").into());
     }
     let pidfd = pidfd(pid)?;
     Ok((pid, pidfd, ours))
@@ -238,7 +238,7 @@ pub fn watch(epoll: &OwnedFd, fd: &OwnedFd, token: u64) -> Result<(), PlatformEr
     // SAFETY: the structure is this function's own.
     let result =
         unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &raw mut event) };
-    if result < 0 { Err(failed("watch a stub")) } else { Ok(()) }
+    if result < 0 { Err(HostError::last("watch a stub").into()) } else { Ok(()) }
 }
 
 /// Takes `fd` out of `epoll`.
@@ -295,4 +295,13 @@ pub fn read_answer(pipe: &OwnedFd, timeout_ms: i32) -> Option<u64> {
         }
     }
     None
+}
+
+/// Makes an owned descriptor of a call's result.
+fn owned(fd: i32, what: &'static str) -> Result<OwnedFd, PlatformError> {
+    if fd < 0 {
+        return Err(HostError::last(what).into());
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

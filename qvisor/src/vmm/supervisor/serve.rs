@@ -14,7 +14,7 @@ use super::requests::{HIBERNATE_PATIENCE, event};
 use super::waiters::{For, Outcome, WAITERS_MAX, Waiter};
 use crate::control::{self, Answer, Order, Report};
 use crate::exec_relay::Request;
-use crate::hibernate::{self, Reap};
+use crate::hibernate::Reap;
 use crate::leash::{Leash, News};
 use crate::process::{self, ChildEvent};
 use crate::state::Status;
@@ -238,7 +238,7 @@ impl Supervisor {
             // The kernel's numbers are from when it was last idle; the next ones are not.
             sandbox.kick(sandbox.cpus.any_idle());
         }
-        let stats = hibernate::stats::collect(&sandbox, &cycles);
+        let stats = sandbox.stats(&cycles);
         Answer { stats: Some(Box::new(stats)), ..Answer::default() }
     }
 
