@@ -1,17 +1,18 @@
 //! Orders to a running sandbox: JSON lines over its control socket, and over the channel of its front end.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::directory::Directory;
+use crate::exec_relay::{ExecOrder, ExecPeer, ExecReport, Received};
 use crate::hibernate::stats::Stats;
 use crate::hibernate::{Hibernated, Reap, Woken};
 use crate::jail::PROOF_USER;
-use crate::state::{SandboxState, Status};
+use crate::status::{SandboxState, Status};
 use crate::{descriptor_passing, process};
 
 /// Name of the socket in a sandbox's state directory.
@@ -69,18 +70,6 @@ pub enum Order {
         #[serde(default)]
         paused: bool,
     },
-}
-
-/// What becomes of a process that [`Order::Exec`] asked for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "exec", rename_all = "lowercase")]
-pub enum ExecReport {
-    /// Its program runs, as this process of the sandbox.
-    Started { pid: u32 },
-    /// It does not run; with the exit code that a shell would give.
-    Failed { message: String, code: u8 },
-    /// It has ended with this wait status.
-    Exited { status: i32 },
 }
 
 /// The answer to an order.
@@ -212,5 +201,101 @@ pub fn order(sandbox: &Directory, order: Order) -> io::Result<Answer> {
     match answer.error {
         Some(error) => Err(io::Error::other(error)),
         None => Ok(answer),
+    }
+}
+
+/// How often one connection is read from at a time.
+const READS_MAX: usize = 8;
+
+/// A connection whose [`Order::Exec`] was taken: orders for the process come as lines, and reports go back.
+#[derive(Debug)]
+pub struct ExecLine {
+    stream: UnixStream,
+    /// What has come and is no whole line yet.
+    text: Vec<u8>,
+}
+
+impl ExecLine {
+    #[must_use]
+    pub fn new(stream: UnixStream) -> Self {
+        Self { stream, text: Vec::new() }
+    }
+}
+
+impl ExecPeer for ExecLine {
+    fn descriptor(&self) -> RawFd {
+        self.stream.as_raw_fd()
+    }
+
+    fn report(&self, report: &ExecReport) {
+        send_now(&self.stream, report);
+    }
+
+    fn refuse(&self, why: String) {
+        refuse(&self.stream, why);
+    }
+
+    fn receive(&mut self) -> Received {
+        let most = usize::try_from(LINE_MAX).unwrap_or(usize::MAX);
+        let (mut bytes, mut received) = ([0; 512], Received::default());
+        // What is left is for the next time.
+        for _ in 0..READS_MAX {
+            let Some(got) = process::receive_now(&self.stream, &mut bytes) else { break };
+            self.text.extend(bytes.iter().take(got));
+            while let Some(end) = self.text.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.text.drain(..=end).collect();
+                received.orders.extend(parse(&line).ok().and_then(exec_order));
+            }
+            if got == 0 || self.text.len() > most {
+                received.is_over = true;
+                break;
+            }
+        }
+        received
+    }
+}
+
+/// The order as the process's relay takes it; `None`: it is not for a process.
+fn exec_order(order: Order) -> Option<ExecOrder> {
+    match order {
+        Order::Kill { signal, foreground, .. } => Some(ExecOrder::Signal { number: signal, foreground }),
+        Order::Winsize { rows, columns } => Some(ExecOrder::Resize { rows, columns }),
+        _ => None,
+    }
+}
+
+/// Answers that an order is not carried out, and why; the other side may be gone.
+pub fn refuse(stream: &UnixStream, why: String) {
+    send_now(stream, &Answer { error: Some(why), ..Answer::default() });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_for_a_process_come_line_by_line() {
+        let (theirs, ours) = UnixStream::pair().unwrap();
+        let mut line = ExecLine::new(theirs);
+        assert_eq!(line.receive(), Received::default());
+        send(&ours, &Order::Kill { signal: 15, foreground: true, all: false }).unwrap();
+        send(&ours, &Order::State).unwrap();
+        (&ours).write_all(b"no order\n{\"op\":\"winsize\",").unwrap();
+        let signal = ExecOrder::Signal { number: 15, foreground: true };
+        assert_eq!(line.receive(), Received { orders: vec![signal], is_over: false });
+        (&ours).write_all(b"\"rows\":2,\"columns\":3}\n").unwrap();
+        let resize = ExecOrder::Resize { rows: 2, columns: 3 };
+        assert_eq!(line.receive(), Received { orders: vec![resize], is_over: false });
+        drop(ours);
+        assert_eq!(line.receive(), Received { orders: Vec::new(), is_over: true });
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_the_end() {
+        let (theirs, ours) = UnixStream::pair().unwrap();
+        let mut line = ExecLine::new(theirs);
+        (&ours).write_all(&[b'x'; 6000]).unwrap();
+        while !line.receive().is_over {}
+        assert!(line.text.len() <= 6000);
     }
 }

@@ -7,28 +7,27 @@
 #![deny(unsafe_code)]
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixStream;
+use std::fmt::Debug;
+use std::os::fd::{OwnedFd, RawFd};
 
 use abi::boot::{
     self, EXEC_RECORDS_MAX, TAG_ARG, TAG_CAPABILITIES, TAG_CREDS, TAG_CWD, TAG_ENV, TAG_FLAGS, TAG_RLIMIT,
     TAG_STREAM, TAG_UMASK, TAG_WINSIZE,
 };
 use abi::hostcall::{EVENT_EXEC_SIGNAL, EVENT_WINSIZE, Event};
+use serde::{Deserialize, Serialize};
 
 use crate::boot::put;
-use crate::control::{self, ExecReport, LINE_MAX, Order};
 use crate::errno::Errno;
 use crate::hostcall::host_io::HostIo;
 use crate::lock::{Guard, Mutex, Rank};
-use crate::process;
+use crate::signals::SIGNAL_MAX;
 
 /// Most of them at a time.
 pub const EXECS_MAX: usize = 128;
 /// Most streams of one.
 pub const STREAMS_MAX: usize = 3;
-/// How often one connection is read from at a time, and how much that came before the start is kept.
-const READS_MAX: usize = 8;
+/// How much that came before the start is kept.
 const WAITING_MAX: usize = 64;
 /// What a request may say.
 const TAGS: &[u32] = &[
@@ -109,12 +108,55 @@ fn stream(data: &[u8]) -> Option<(u32, usize, u32)> {
     Some((word(0)?, usize::try_from(word(4)?).ok()?, word(8)?))
 }
 
+/// What becomes of a process that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "exec", rename_all = "lowercase")]
+pub enum ExecReport {
+    /// Its program runs, as this process of the sandbox.
+    Started { pid: u32 },
+    /// It does not run; with the exit code that a shell would give.
+    Failed { message: String, code: u8 },
+    /// It has ended with this wait status.
+    Exited { status: i32 },
+}
+
+/// What whoever asked for a process wants of it meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExecOrder {
+    /// A signal for it, or for its terminal's foreground group.
+    Signal { number: i32, foreground: bool },
+    /// Its terminal has a new size.
+    Resize { rows: u16, columns: u16 },
+}
+
+/// What has come over a connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    pub orders: Vec<ExecOrder>,
+    /// The other side is gone, or says what is no order.
+    pub is_over: bool,
+}
+
+/// The connection to whoever asked for a process. It is kept for the process's life, and dropped at its end. No call
+/// waits.
+pub trait ExecPeer: Debug + Send {
+    /// Readable when [`ExecPeer::receive`] has something to take.
+    fn descriptor(&self) -> RawFd;
+
+    /// Tells what becomes of the process; the other side may be gone.
+    fn report(&self, report: &ExecReport);
+
+    /// Says that the process is not taken in, and why.
+    fn refuse(&self, why: String);
+
+    /// Takes what has come, or as much of it as is good at a time.
+    fn receive(&mut self) -> Received;
+}
+
 #[derive(Debug)]
 struct Exec {
     /// `None`: nobody is there any more, and the process is to end.
-    peer: Option<UnixStream>,
-    /// What has come and is no whole line yet.
-    line: Vec<u8>,
+    peer: Option<Box<dyn ExecPeer>>,
     /// Until the kernel takes it.
     request: Option<Request>,
     is_started: bool,
@@ -125,28 +167,15 @@ struct Exec {
 impl Exec {
     fn tell(&self, report: &ExecReport) {
         if let Some(peer) = &self.peer {
-            control::send_now(peer, report);
+            peer.report(report);
         }
     }
 
     /// What its peer has said; the end of the connection is a `SIGKILL`.
     fn orders(&mut self, id: u64) -> Vec<Event> {
-        let Some(peer) = &self.peer else { return Vec::new() };
-        let most = usize::try_from(LINE_MAX).unwrap_or(usize::MAX);
-        let (mut bytes, mut events, mut is_over) = ([0; 512], Vec::new(), false);
-        // What is left is for the next time.
-        for _ in 0..READS_MAX {
-            let Some(got) = process::receive_now(peer, &mut bytes) else { break };
-            self.line.extend(bytes.iter().take(got));
-            while let Some(end) = self.line.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.line.drain(..=end).collect();
-                events.extend(control::parse(&line).ok().and_then(|order| event(id, order)));
-            }
-            if got == 0 || self.line.len() > most {
-                is_over = true;
-                break;
-            }
-        }
+        let Some(peer) = &mut self.peer else { return Vec::new() };
+        let Received { orders, is_over } = peer.receive();
+        let mut events: Vec<Event> = orders.into_iter().filter_map(|order| event(id, order)).collect();
         if is_over {
             self.peer = None;
         }
@@ -162,16 +191,16 @@ fn signal(id: u64, number: i32, foreground: bool) -> Event {
 }
 
 /// What the kernel is told of an order.
-fn event(id: u64, order: Order) -> Option<Event> {
+fn event(id: u64, order: ExecOrder) -> Option<Event> {
     match order {
-        Order::Kill { signal: number @ 1..=crate::signals::SIGNAL_MAX, foreground, .. } => {
+        ExecOrder::Signal { number: number @ 1..=SIGNAL_MAX, foreground } => {
             Some(signal(id, number, foreground))
         }
-        Order::Winsize { rows, columns } => {
+        ExecOrder::Signal { .. } => None,
+        ExecOrder::Resize { rows, columns } => {
             let value = i64::from(rows) << 16 | i64::from(columns);
             Some(Event { kind: EVENT_WINSIZE, flags: 0, token: id, value })
         }
-        _ => None,
     }
 }
 
@@ -196,23 +225,28 @@ impl ExecRelay {
         self.0.lock()
     }
 
-    /// Takes one in; result: its id, and how many bytes its records have.
-    pub fn add(&self, peer: UnixStream, request: Request) -> Result<(u64, i64), (UnixStream, String)> {
+    /// Takes one in; result: its id, and how many bytes its records have. `None`: there is no room, and the peer has
+    /// been told.
+    pub fn add(&self, peer: Box<dyn ExecPeer>, request: Request) -> Option<(u64, i64)> {
         let mut table = self.lock();
         if table.execs.len() >= EXECS_MAX {
-            return Err((peer, format!("{EXECS_MAX} others run already")));
+            peer.refuse(format!("{EXECS_MAX} others run already"));
+            return None;
         }
         table.last += 1;
         let (id, len) = (table.last, i64::try_from(request.records.len()).unwrap_or(i64::MAX));
-        let (line, waiting) = (Vec::new(), Vec::new());
-        let exec = Exec { peer: Some(peer), line, request: Some(request), is_started: false, waiting };
+        let exec = Exec { peer: Some(peer), request: Some(request), is_started: false, waiting: Vec::new() };
         table.execs.insert(id, exec);
-        Ok((id, len))
+        Some((id, len))
     }
 
     /// Whom to wait for.
     pub fn descriptors(&self) -> Vec<RawFd> {
-        self.lock().execs.values().filter_map(|exec| exec.peer.as_ref().map(AsRawFd::as_raw_fd)).collect()
+        self.lock()
+            .execs
+            .values()
+            .filter_map(|exec| exec.peer.as_ref().map(|peer| peer.descriptor()))
+            .collect()
     }
 
     /// Whether one has not begun yet.
@@ -277,7 +311,7 @@ impl ExecRelay {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{BufRead, BufReader};
+    use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
     use super::*;
     use crate::boot::{BootSpec, Stream};
@@ -291,14 +325,55 @@ mod tests {
         (0..count).map(|_| std::fs::File::open("/dev/null").unwrap().into()).collect()
     }
 
-    fn execs() -> (ExecRelay, u64, UnixStream) {
-        let (execs, (theirs, ours)) = (ExecRelay::default(), UnixStream::pair().unwrap());
+    /// The relay's end of a connection.
+    #[derive(Debug)]
+    struct Peer {
+        orders: Receiver<ExecOrder>,
+        reports: Sender<ExecReport>,
+    }
+
+    impl ExecPeer for Peer {
+        fn descriptor(&self) -> RawFd {
+            -1
+        }
+
+        fn report(&self, report: &ExecReport) {
+            let _ = self.reports.send(report.clone());
+        }
+
+        fn refuse(&self, _why: String) {}
+
+        fn receive(&mut self) -> Received {
+            let mut received = Received::default();
+            loop {
+                match self.orders.try_recv() {
+                    Ok(order) => received.orders.push(order),
+                    Err(error) => {
+                        received.is_over = error == TryRecvError::Disconnected;
+                        return received;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The other end: what is asked of the process, and what becomes of it.
+    type Asker = (Sender<ExecOrder>, Receiver<ExecReport>);
+
+    fn connection() -> (Box<dyn ExecPeer>, Asker) {
+        let (asking, orders) = channel();
+        let (reports, told) = channel();
+        (Box::new(Peer { orders, reports }), (asking, told))
+    }
+
+    fn execs() -> (ExecRelay, u64, Asker) {
+        let (execs, (theirs, ours)) = (ExecRelay::default(), connection());
         let (id, _) = execs.add(theirs, Request::new(records(), streams(3)).unwrap()).unwrap();
         (execs, id, ours)
     }
 
-    fn told(peer: UnixStream) -> Vec<ExecReport> {
-        BufReader::new(peer).lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect()
+    fn told((_, reports): &Asker) -> Vec<ExecReport> {
+        reports.try_iter().collect()
     }
 
     #[test]
@@ -318,16 +393,16 @@ mod tests {
     #[test]
     fn what_comes_before_the_start_is_kept_until_then() {
         let (execs, id, peer) = execs();
-        control::send(&peer, &Order::Kill { signal: libc::SIGTERM, foreground: false, all: false }).unwrap();
-        control::send(&peer, &Order::State).unwrap();
+        peer.0.send(ExecOrder::Signal { number: libc::SIGTERM, foreground: false }).unwrap();
+        peer.0.send(ExecOrder::Signal { number: SIGNAL_MAX + 1, foreground: false }).unwrap();
         assert!(execs.orders().is_empty() && execs.is_any_starting());
         let events = execs.started(id, 7);
         assert_eq!(events, [signal(id, libc::SIGTERM, false)]);
-        control::send(&peer, &Order::Winsize { rows: 2, columns: 3 }).unwrap();
+        peer.0.send(ExecOrder::Resize { rows: 2, columns: 3 }).unwrap();
         let kinds: Vec<_> = execs.orders().iter().map(|event| (event.kind, event.value)).collect();
         assert_eq!(kinds, [(EVENT_WINSIZE, 2 << 16 | 3)]);
         execs.ended(id, 256);
-        assert_eq!(told(peer), [ExecReport::Started { pid: 7 }, ExecReport::Exited { status: 256 }]);
+        assert_eq!(told(&peer), [ExecReport::Started { pid: 7 }, ExecReport::Exited { status: 256 }]);
     }
 
     #[test]
@@ -355,14 +430,14 @@ mod tests {
 
     #[test]
     fn streams_that_cannot_be_handed_over_are_all_given_back() {
-        let (execs, (theirs, ours)) = (ExecRelay::default(), UnixStream::pair().unwrap());
+        let (execs, (theirs, ours)) = (ExecRelay::default(), connection());
         let mut bad = streams(2);
         bad.push(std::fs::File::open("/").unwrap().into());
         let (id, _) = execs.add(theirs, Request::new(records(), bad).unwrap()).unwrap();
         let io = HostIo::new(std::sync::Arc::new(|_| {})).unwrap();
         assert_eq!(execs.take(id, &io).unwrap_err(), Errno(libc::ESRCH));
         assert!(io.files().is_empty());
-        let [ExecReport::Failed { code: 125, message }] = &told(ours)[..] else { panic!() };
+        let [ExecReport::Failed { code: 125, message }] = &told(&ours)[..] else { panic!() };
         assert!(message.contains("streams"), "{message}");
     }
 }

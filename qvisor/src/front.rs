@@ -15,7 +15,8 @@ use crate::footprint;
 use crate::jail;
 use crate::oci::cgroup::{self, Cgroups};
 use crate::process::{self, SignalFd, Terminal};
-use crate::state::{Claim, Id, OCI_VERSION, OciState, Root, StateError, Status};
+use crate::state::{Claim, Id, OCI_VERSION, OciState, Root, StateError};
+use crate::status::Status;
 use crate::vmm::{self, Inherited, Plan, Tree};
 
 /// Signals that a front end passes on, and the news of its children.

@@ -35,6 +35,7 @@ pub mod removal;
 pub mod sandbox;
 pub mod signals;
 pub mod state;
+pub mod status;
 pub mod sys;
 pub mod vcpu;
 pub mod vmm;

@@ -21,6 +21,7 @@ use crate::control::{self, Answer, Order};
 use crate::directory::Directory;
 use crate::oci::cgroup;
 use crate::removal;
+use crate::status::{SandboxState, Status};
 
 /// Version of the OCI runtime specification that `state` speaks.
 pub const OCI_VERSION: &str = "1.2.0";
@@ -114,70 +115,6 @@ impl OciState {
     fn with(self, answer: Answer) -> Self {
         let Answer { status, sandbox_state, hibernate_error, .. } = answer;
         Self { status: status.unwrap_or(self.status), sandbox_state, hibernate_error, ..self }
-    }
-}
-
-/// Where a sandbox is in its life.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum Status {
-    Creating,
-    Created,
-    Running,
-    /// Stopped where it stands; its memory stays where it is.
-    Paused,
-    Stopped,
-}
-
-/// What a sandbox does, and where its memory is (Hibernate Container, section 3.1).
-#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "kebab-case")]
-pub enum SandboxState {
-    /// All of its memory is there, and no processor has anything to do.
-    Warm,
-    /// All of its memory is there, and it works.
-    Running,
-    /// Its memory is in its home.
-    Hibernated,
-    /// It was woken and works; its memory comes back as it is used.
-    HibernateRunning,
-    /// It was woken, and no processor has anything to do.
-    WokenUp,
-}
-
-impl SandboxState {
-    /// The same with a processor at work.
-    #[must_use]
-    pub fn when_busy(self) -> Self {
-        match self {
-            Self::Warm => Self::Running,
-            Self::WokenUp => Self::HibernateRunning,
-            other => other,
-        }
-    }
-}
-
-impl std::fmt::Display for SandboxState {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Warm => "warm",
-            Self::Running => "running",
-            Self::Hibernated => "hibernated",
-            Self::HibernateRunning => "hibernate-running",
-            Self::WokenUp => "woken-up",
-        })
-    }
-}
-
-impl std::fmt::Display for Status {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Creating => "creating",
-            Self::Created => "created",
-            Self::Running => "running",
-            Self::Paused => "paused",
-            Self::Stopped => "stopped",
-        })
     }
 }
 

@@ -8,7 +8,8 @@ use crate::container;
 use crate::control::{self, Answer, Figures, Order};
 use crate::hibernate::Reap;
 use crate::signals;
-use crate::state::{Id, Root, Status};
+use crate::state::{Id, Root};
+use crate::status::Status;
 
 pub(super) fn list(root: &Root, json: bool) -> Result<u8, Failure> {
     let states = root.states()?;

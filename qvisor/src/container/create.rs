@@ -18,7 +18,8 @@ use crate::jail::mitigations::Mitigations;
 use crate::oci::cgroup::{self, Cgroups};
 use crate::oci::{self, Container, hooks};
 use crate::process;
-use crate::state::{Claim, Id, OCI_VERSION, OciState, Root, Status};
+use crate::state::{Claim, Id, OCI_VERSION, OciState, Root};
+use crate::status::Status;
 use crate::vmm::{self, Bundle, Inherited, Plan, Tree};
 
 /// Chooses a platform, given what the bundle wants.

@@ -7,7 +7,8 @@ use super::{ContainerError, Record, hook_state};
 use crate::control::{self, Order};
 use crate::oci::{cgroup, hooks};
 use crate::process;
-use crate::state::{Id, OciState, Root, StateError, Status};
+use crate::state::{Id, OciState, Root, StateError};
+use crate::status::Status;
 
 /// How long a VMM that was killed may take to end, in milliseconds.
 const PATIENCE_MS: i32 = 10_000;

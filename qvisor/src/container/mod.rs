@@ -23,7 +23,8 @@ use crate::oci::BundleError;
 use crate::oci::cgroup::CgroupError;
 use crate::oci::hooks::HookError;
 use crate::process;
-use crate::state::{OciState, StateError, Status};
+use crate::state::{OciState, StateError};
+use crate::status::Status;
 
 /// Why a container could not be created, started or deleted.
 #[derive(Debug, thiserror::Error)]

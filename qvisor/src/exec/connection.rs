@@ -4,7 +4,8 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 
-use crate::control::{self, Answer, ExecReport, Order};
+use crate::control::{self, Answer, Order};
+use crate::exec_relay::ExecReport;
 use crate::{descriptor_passing, process};
 
 /// What the VMM has said.

@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use super::connection::{Connection, Said};
-use crate::control::ExecReport;
+use crate::exec_relay::ExecReport;
 use crate::oci::cgroup;
 use crate::process::{self, SignalFd};
 

@@ -15,11 +15,13 @@ use std::path::PathBuf;
 
 use crate::boot::BootSpec;
 use crate::container::ContainerError;
-use crate::control::{self, ExecReport, Order};
+use crate::control::{self, Order};
 use crate::directory::replace_file;
+use crate::exec_relay::ExecReport;
 use crate::front::FORWARDED;
 use crate::process::{self, SignalFd, Terminal};
-use crate::state::{Id, OciState, Root, StateError, Status};
+use crate::state::{Id, OciState, Root, StateError};
+use crate::status::Status;
 use connection::{Connection, Said};
 use streams::Streams;
 

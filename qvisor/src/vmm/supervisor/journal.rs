@@ -9,7 +9,7 @@ use super::progress::Cause;
 use crate::control::{self, Figures};
 use crate::hibernate::micros;
 use crate::process;
-use crate::state::SandboxState;
+use crate::status::SandboxState;
 
 /// Most readers at a time.
 const READERS_MAX: usize = 16;

@@ -35,7 +35,7 @@ use crate::leash::Leash;
 use crate::lock::{Guard, Mutex, Rank};
 use crate::process;
 use crate::sandbox::Sandbox;
-use crate::state::SandboxState;
+use crate::status::SandboxState;
 use journal::Transition;
 use progress::{Cause, Progress, Rise, Stage};
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use abi::boot::EXEC_RECORDS_MAX;
 
-use crate::control::{self, Answer, LINE_MAX, Order, PATIENCE};
+use crate::control::{self, LINE_MAX, Order, PATIENCE, refuse};
 use crate::exec_relay::STREAMS_MAX;
 use crate::jail::PROOF_USER_INSIDE;
 use crate::{descriptor_passing, process};
@@ -151,8 +151,4 @@ fn order_of(said: &mut Vec<u8>, is_over: bool) -> io::Result<Option<(Order, usiz
         Order::Exec { len, .. } => Ok(Some((order, usize::try_from(len).unwrap_or(usize::MAX)))),
         _ => Ok(Some((order, 0))),
     }
-}
-
-pub(super) fn refuse(stream: &UnixStream, error: String) {
-    control::send_now(stream, &Answer { error: Some(error), ..Answer::default() });
 }

@@ -7,7 +7,7 @@ use super::waiters::Waiter;
 use crate::control::Figures;
 use crate::hibernate::Woken;
 use crate::hibernate::stats::Cycles;
-use crate::state::{SandboxState, Status};
+use crate::status::{SandboxState, Status};
 
 /// How far it has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]

@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use abi::hostcall::{EVENT_EXEC, EVENT_EXEC_SIGNAL, EVENT_SIGNAL, EVENT_START, EVENT_WINSIZE, Event};
 
 use super::Supervisor;
-use super::peers::{Asked, Attached, Peers, refuse};
+use super::peers::{Asked, Attached, Peers};
 use super::progress::{Cause, Progress, Stage, poll_timeout};
 use super::requests::{HIBERNATE_PATIENCE, event};
 use super::waiters::{For, Outcome, WAITERS_MAX, Waiter};
-use crate::control::{self, Answer, Order, Report};
+use crate::control::{self, Answer, ExecLine, Order, Report, refuse};
 use crate::exec_relay::Request;
 use crate::hibernate::Reap;
 use crate::leash::{Leash, News};
 use crate::process::{self, ChildEvent};
-use crate::state::Status;
+use crate::status::Status;
 
 /// How long the first program may take to be loaded.
 const START_PATIENCE: Duration = Duration::from_secs(60);
@@ -202,17 +202,14 @@ impl Supervisor {
         if let Some(why) = why_not {
             return refuse(&peer, why.into());
         }
-        match self.execs.add(peer, request) {
-            Ok((id, len)) => {
-                let sleeps = progress.is_asleep || progress.fall.is_some();
-                // It is there by then, and so does not count as idle.
-                self.events.post(Event { kind: EVENT_EXEC, flags: sleeps.into(), token: id, value: len });
-                if sleeps {
-                    self.want_awake(progress, Cause::Request("exec"));
-                    self.continue_leash(progress);
-                }
+        if let Some((id, len)) = self.execs.add(Box::new(ExecLine::new(peer)), request) {
+            let sleeps = progress.is_asleep || progress.fall.is_some();
+            // It is there by then, and so does not count as idle.
+            self.events.post(Event { kind: EVENT_EXEC, flags: sleeps.into(), token: id, value: len });
+            if sleeps {
+                self.want_awake(progress, Cause::Request("exec"));
+                self.continue_leash(progress);
             }
-            Err((peer, why)) => refuse(&peer, why),
         }
         self.settle(progress);
     }

@@ -18,7 +18,7 @@ use crate::control::{Answer, Order};
 use crate::hibernate::{Hibernation, SwapPlan};
 use crate::hostcall::events::EventQueue;
 use crate::hostcall::testing::TempDir;
-use crate::state::{SandboxState, Status};
+use crate::status::{SandboxState, Status};
 
 struct World {
     supervisor: Supervisor,
