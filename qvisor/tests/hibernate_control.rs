@@ -10,7 +10,7 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use qvisor::state::{Id, Root};
+use runtime::state::{Id, Root};
 use serde_json::Value;
 use sleeper::{Place, next_line};
 
@@ -245,7 +245,7 @@ fn peers_that_say_nothing_hold_up_nobody() {
     for garbage in ["\n", "{}\n", "x", "{\"op\":\"kill\",\"signal\":1e99}\n", "{\"op\":\"fly\"}\n"] {
         // As who may give orders, or it is not looked at.
         let sandbox = Root::new(place.dir.join("state")).sandbox(&Id::new("s").unwrap()).unwrap();
-        let mut peer = qvisor::control::connect(&sandbox).unwrap();
+        let mut peer = runtime::control::connect(&sandbox).unwrap();
         peer.write_all(garbage.as_bytes()).unwrap();
         peer.shutdown(std::net::Shutdown::Write).unwrap();
         let mut answer = String::new();
