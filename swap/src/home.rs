@@ -1,4 +1,4 @@
-//! The swap file and the REAP file.
+//! Homes of pages, and the first one: the swap file and the REAP file.
 
 use std::collections::HashMap;
 use std::ptr::NonNull;
@@ -6,10 +6,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::bounce::{Bounce, Bounces};
+use crate::error::SwapError;
 use crate::io::{Device, Direction, transfer};
+use crate::page::{PAGE_BYTES, Page, PageId};
 use crate::pool;
 use crate::table::{PageLocation, PageLocations, Slots};
-use crate::{Home, PAGE_BYTES, Page, PageId, SwapError};
+
+/// A place for pages. Calls are made by one thread at a time.
+pub trait Home: Send {
+    /// Stores pages: `working_set` to come back together, in this order, and `rest` to come back one by one. Replaces what was stored under the same numbers. After an error nothing has changed.
+    fn store(&mut self, working_set: &[Page], rest: &[Page]) -> Result<Stored, SwapError>;
+    /// Brings pages back, one or a whole set, in any order; neighbours in the file are read together. The pages stay
+    /// stored. After an error the content of the pages is undefined. Result: bytes read.
+    fn fetch(&mut self, pages: &mut [Page]) -> Result<u64, SwapError>;
+    /// Brings the first of `pages` back, and those of the others that lie next to it in the file: reading them along costs
+    /// next to nothing. Others are left out of `pages`, whose order changes. Otherwise as [`Self::fetch`].
+    fn fetch_around(&mut self, pages: &mut Vec<Page>) -> Result<u64, SwapError>;
+    /// Forgets pages that are not `kept`.
+    fn retain(&mut self, kept: &mut dyn FnMut(PageId) -> bool);
+    /// Bytes of disk in use.
+    fn stored_bytes(&self) -> u64;
+}
 
 const SWAP_FILE: &str = "swap file";
 const REAP_FILE: &str = "REAP file";

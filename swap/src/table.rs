@@ -1,6 +1,6 @@
 //! Where each page is, at most four bytes a page; and which slots of a file are in use, one bit and a checksum each.
 
-use crate::PageId;
+use crate::page::PageId;
 
 /// Where a page is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
