@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use runtime::container::{self, ContainerError, Options};
+use runtime::container::{self, ContainerError, CreateOptions};
 use runtime::front::FrontError;
 use runtime::oci::spec;
 use runtime::state::{Id, Root};
@@ -12,10 +12,10 @@ use crate::choices::Switch;
 use crate::failure::{Failure, complain, remark, warn};
 use crate::log;
 
-fn options(root: &Root, args: CreateArgs) -> Result<Options, Failure> {
+fn options(root: &Root, args: CreateArgs) -> Result<CreateOptions, Failure> {
     // Absolute, since the working directory may change.
     let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
-    Ok(Options {
+    Ok(CreateOptions {
         root: root.clone(),
         id: Id::new(&args.id)?,
         bundle: args.bundle,

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use runtime::environment::set_variables;
-use runtime::exec::{self, ExecError, Options};
+use runtime::exec::{self, ExecError, ExecOptions};
 use runtime::oci;
 use runtime::state::{Id, Root};
 use vmm::boot::{BootSpec, Capabilities};
@@ -25,7 +25,7 @@ pub fn run_in(root: &Root, args: ExecArgs) -> Result<u8, Failure> {
     };
     check_terminal(&args, terminal)?;
     let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
-    let options = Options {
+    let options = ExecOptions {
         root: root.clone(),
         id,
         process,

@@ -45,12 +45,12 @@ const TAGS: &[u32] = &[
 
 /// A process that is to come in.
 #[derive(Debug)]
-pub struct Request {
+pub struct ExecRequest {
     records: Vec<u8>,
     streams: Vec<OwnedFd>,
 }
 
-impl Request {
+impl ExecRequest {
     /// Of records as [`boot::records`] reads them, whose streams are numbered by their place in `streams`.
     pub fn new(records: Vec<u8>, streams: Vec<OwnedFd>) -> Result<Self, String> {
         if u64::try_from(records.len()).map_or(true, |len| len > EXEC_RECORDS_MAX) {
@@ -158,7 +158,7 @@ struct Exec {
     /// `None`: nobody is there any more, and the process is to end.
     peer: Option<Box<dyn ExecPeer>>,
     /// Until the kernel takes it.
-    request: Option<Request>,
+    request: Option<ExecRequest>,
     is_started: bool,
     /// Kept until it has started.
     waiting: Vec<Event>,
@@ -227,7 +227,7 @@ impl ExecRelay {
 
     /// Takes one in; result: its id, and how many bytes its records have. `None`: there is no room, and the peer has
     /// been told.
-    pub fn add(&self, peer: Box<dyn ExecPeer>, request: Request) -> Option<(u64, i64)> {
+    pub fn add(&self, peer: Box<dyn ExecPeer>, request: ExecRequest) -> Option<(u64, i64)> {
         let mut table = self.lock();
         if table.execs.len() >= EXECS_MAX {
             peer.refuse(format!("{EXECS_MAX} others run already"));
@@ -368,7 +368,7 @@ mod tests {
 
     fn execs() -> (ExecRelay, u64, Asker) {
         let (execs, (theirs, ours)) = (ExecRelay::default(), connection());
-        let (id, _) = execs.add(theirs, Request::new(records(), streams(3)).unwrap()).unwrap();
+        let (id, _) = execs.add(theirs, ExecRequest::new(records(), streams(3)).unwrap()).unwrap();
         (execs, id, ours)
     }
 
@@ -378,16 +378,16 @@ mod tests {
 
     #[test]
     fn a_request_says_what_a_process_is_and_nothing_else() {
-        assert!(Request::new(records(), streams(3)).is_ok());
-        assert!(Request::new(records(), streams(2)).unwrap_err().contains("record 7"));
+        assert!(ExecRequest::new(records(), streams(3)).is_ok());
+        assert!(ExecRequest::new(records(), streams(2)).unwrap_err().contains("record 7"));
         let mut whole = BootSpec { args: vec![b"x".to_vec()], ..BootSpec::default() }.records();
-        assert!(Request::new(whole.clone(), Vec::new()).unwrap_err().contains("malformed"));
-        assert!(Request::new(Vec::new(), Vec::new()).unwrap_err().contains("no program"));
+        assert!(ExecRequest::new(whole.clone(), Vec::new()).unwrap_err().contains("malformed"));
+        assert!(ExecRequest::new(Vec::new(), Vec::new()).unwrap_err().contains("no program"));
         whole = records();
         whole.pop();
-        assert!(Request::new(whole, streams(3)).unwrap_err().contains("cut off"));
+        assert!(ExecRequest::new(whole, streams(3)).unwrap_err().contains("cut off"));
         let long = BootSpec { args: vec![vec![b'x'; 1 << 20]], ..BootSpec::default() }.process_records();
-        assert!(Request::new(long, Vec::new()).unwrap_err().contains("more than"));
+        assert!(ExecRequest::new(long, Vec::new()).unwrap_err().contains("more than"));
     }
 
     #[test]
@@ -433,7 +433,7 @@ mod tests {
         let (execs, (theirs, ours)) = (ExecRelay::default(), connection());
         let mut bad = streams(2);
         bad.push(std::fs::File::open("/").unwrap().into());
-        let (id, _) = execs.add(theirs, Request::new(records(), bad).unwrap()).unwrap();
+        let (id, _) = execs.add(theirs, ExecRequest::new(records(), bad).unwrap()).unwrap();
         let io = HostIo::new(std::sync::Arc::new(|_| {})).unwrap();
         assert_eq!(execs.take(id, &io).unwrap_err(), Errno(libc::ESRCH));
         assert!(io.files().is_empty());

@@ -27,7 +27,7 @@ use crate::vmm_process;
 use crate::vmm_process::plan::{Bundle, Inherited, Plan, Tree};
 
 /// How a container is to be created.
-pub struct Options {
+pub struct CreateOptions {
     pub root: Root,
     pub id: Id,
     pub bundle: PathBuf,
@@ -62,7 +62,7 @@ pub(super) struct Created {
 }
 
 /// Creates a container and leaves it to whoever adopts this process's children.
-pub fn create(options: &Options) -> Result<(), ContainerError> {
+pub fn create(options: &CreateOptions) -> Result<(), ContainerError> {
     let mut created = begin(options, true)?;
     created.release()
 }
@@ -71,7 +71,7 @@ type Failed = (&'static str, io::Error);
 
 /// Creates a container whose VMM ends with this process, until it is released. `detached`: its terminal, if it has one,
 /// is not this process's.
-pub(super) fn begin(options: &Options, detached: bool) -> Result<Created, ContainerError> {
+pub(super) fn begin(options: &CreateOptions, detached: bool) -> Result<Created, ContainerError> {
     let mut container = oci::load(&options.bundle)?;
     container.remarks.iter().for_each(|remark| (options.remark)(remark));
     let platform = options.platform.or(container.platform).choose().map_err(|error| {
@@ -92,7 +92,7 @@ pub(super) fn begin(options: &Options, detached: bool) -> Result<Created, Contai
     }
 }
 
-fn check_terminal(options: &Options, terminal: bool, detached: bool) -> Result<(), ContainerError> {
+fn check_terminal(options: &CreateOptions, terminal: bool, detached: bool) -> Result<(), ContainerError> {
     let why = match (terminal, options.console_socket.is_some()) {
         (true, false) if detached => {
             "nobody would hold it; pass --console-socket, or set process.terminal to false"
@@ -118,7 +118,7 @@ struct Creation {
 impl Creation {
     fn run(
         &mut self,
-        options: &Options,
+        options: &CreateOptions,
         container: Container,
         platform: Platform,
     ) -> Result<Created, ContainerError> {
@@ -211,7 +211,11 @@ impl Creation {
     }
 
     /// The terminal for the container's side, when the other side goes to somebody else.
-    fn console(&self, options: &Options, container: &Container) -> Result<Option<OwnedFd>, ContainerError> {
+    fn console(
+        &self,
+        options: &CreateOptions,
+        container: &Container,
+    ) -> Result<Option<OwnedFd>, ContainerError> {
         let Some(path) = &options.console_socket else { return Ok(None) };
         let failed = |error: io::Error| ContainerError::Terminal {
             id: options.id.as_str().to_owned(),

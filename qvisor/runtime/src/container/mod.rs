@@ -10,7 +10,7 @@ mod error;
 mod record;
 mod run;
 
-pub use create::{Options, create};
+pub use create::{CreateOptions, create};
 pub use end::{delete, kill, start};
 pub use error::ContainerError;
 pub use run::run;

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use vmm::process::{SignalFd, Terminal};
 
-use super::create::{Options, begin};
+use super::create::{CreateOptions, begin};
 use super::end;
 use super::error::ContainerError;
 use crate::control::{self, Order};
@@ -13,7 +13,7 @@ use crate::front::foreground::{FORWARDED, Front};
 
 /// Runs a container. In the foreground: to its end, and deletes it; result: the exit code. Detached: until it has
 /// started. What hooks do wrong is told to `warn`.
-pub fn run(options: &Options, detach: bool, warn: fn(&str)) -> Result<u8, ContainerError> {
+pub fn run(options: &CreateOptions, detach: bool, warn: fn(&str)) -> Result<u8, ContainerError> {
     let warn_all = |words: Vec<String>| words.iter().for_each(|words| warn(words));
     if detach {
         let mut created = begin(options, true)?;

@@ -21,7 +21,7 @@ const GO: u8 = b'G';
 
 /// A leash that waits to be let go.
 #[derive(Debug)]
-pub(super) struct Leash {
+pub(super) struct ExecLeash {
     pid: i32,
     line: UnixStream,
 }
@@ -32,12 +32,12 @@ pub(super) fn start(
     connection: &Connection,
     console: Option<BorrowedFd<'_>>,
     container: Option<i32>,
-) -> io::Result<Leash> {
+) -> io::Result<ExecLeash> {
     let (ours, theirs) = UnixStream::pair()?;
     let (socket, console) =
         (connection.descriptor()?, console.map(|fd| fd.try_clone_to_owned()).transpose()?);
     match process::fork()? {
-        Some(pid) => Ok(Leash { pid, line: ours }),
+        Some(pid) => Ok(ExecLeash { pid, line: ours }),
         None => {
             drop(ours);
             live(socket, theirs, console, container)
@@ -45,7 +45,7 @@ pub(super) fn start(
     }
 }
 
-impl Leash {
+impl ExecLeash {
     pub(super) fn pid(&self) -> i32 {
         self.pid
     }

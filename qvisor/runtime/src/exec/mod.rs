@@ -21,14 +21,14 @@ use crate::front::foreground::FORWARDED;
 use crate::state::OciState;
 use crate::status::Status;
 use connection::{Connection, Said};
-pub use options::{ExecError, Options};
+pub use options::{ExecError, ExecOptions};
 use streams::Streams;
 
 /// Exit code of a command whose sandbox ended first: as if the process had been killed.
 const EXIT_KILLED: u8 = 128 + 9;
 
 /// Runs a process; result: the exit code.
-pub fn run(options: &Options) -> Result<u8, ExecError> {
+pub fn run(options: &ExecOptions) -> Result<u8, ExecError> {
     let state = options.root.state(&options.id)?;
     if state.status == Status::Stopped {
         return Err(options.refused("it has ended; start it anew"));
@@ -47,7 +47,7 @@ pub fn run(options: &Options) -> Result<u8, ExecError> {
 }
 
 /// Sends the request; what is wrong with it comes as an answer.
-fn ask(options: &Options, streams: &Streams, connection: &Connection) -> Result<(), ExecError> {
+fn ask(options: &ExecOptions, streams: &Streams, connection: &Connection) -> Result<(), ExecError> {
     let winsize = streams.size().or(options.process.winsize).filter(|_| options.terminal);
     let process = options.process.clone();
     let spec = BootSpec { streams: streams.records(), winsize, hold: false, make_cwd: false, ..process };
@@ -67,7 +67,7 @@ fn ask(options: &Options, streams: &Streams, connection: &Connection) -> Result<
 }
 
 /// Forwards signals until the process has ended.
-fn attended(options: &Options, streams: Streams, mut connection: Connection) -> Result<u8, ExecError> {
+fn attended(options: &ExecOptions, streams: Streams, mut connection: Connection) -> Result<u8, ExecError> {
     let signals = SignalFd::new(FORWARDED).map_err(|source| options.system("collecting signals", source))?;
     let terminal = streams.terminal();
     let watcher = terminal.as_ref().map(watch).transpose();
@@ -102,7 +102,7 @@ fn watch(terminal: &Terminal) -> io::Result<io::PipeWriter> {
 }
 
 fn attend(
-    options: &Options,
+    options: &ExecOptions,
     connection: &mut Connection,
     signals: &SignalFd,
     terminal: Option<&Terminal>,
@@ -152,7 +152,7 @@ fn send_size(connection: &Connection, terminal: Option<&Terminal>) {
 
 /// Leaves the process to a leash once its program runs.
 fn detached(
-    options: &Options,
+    options: &ExecOptions,
     state: &OciState,
     streams: Streams,
     mut connection: Connection,

@@ -11,7 +11,7 @@ use crate::state::{Id, Root, StateError};
 
 /// What is to be run, and how.
 #[derive(Debug)]
-pub struct Options {
+pub struct ExecOptions {
     pub root: Root,
     pub id: Id,
     /// All of it, but for the streams.
@@ -44,7 +44,7 @@ pub enum ExecError {
     System { id: String, what: &'static str, source: io::Error },
 }
 
-impl Options {
+impl ExecOptions {
     pub(super) fn id(&self) -> String {
         self.id.as_str().to_owned()
     }

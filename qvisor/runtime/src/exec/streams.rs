@@ -9,7 +9,7 @@ use vmm::boot::Stream;
 use vmm::descriptor_passing;
 use vmm::process::{self, Terminal};
 
-use super::options::{ExecError, Options};
+use super::options::{ExecError, ExecOptions};
 
 /// See the module.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    pub(super) fn open(options: &Options) -> Result<Self, ExecError> {
+    pub(super) fn open(options: &ExecOptions) -> Result<Self, ExecError> {
         let failed = |source| options.system("copying its streams", source);
         if let Some(path) = &options.console_socket {
             let terminal = open_console(options, path)?;
@@ -73,7 +73,7 @@ impl Streams {
 }
 
 /// A terminal that somebody else gets the other side of.
-fn open_console(options: &Options, path: &Path) -> Result<OwnedFd, ExecError> {
+fn open_console(options: &ExecOptions, path: &Path) -> Result<OwnedFd, ExecError> {
     let failed = |error: io::Error| ExecError::Terminal {
         id: options.id(),
         why: format!("console socket {}: {error}; pass one that is listened to", path.display()),

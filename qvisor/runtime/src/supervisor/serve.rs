@@ -6,7 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use abi::hostcall::{EVENT_EXEC, EVENT_EXEC_SIGNAL, EVENT_SIGNAL, EVENT_START, EVENT_WINSIZE, Event};
-use vmm::exec_relay::Request;
+use vmm::exec_relay::ExecRequest;
 use vmm::hibernate::Reap;
 use vmm::leash::{Leash, News};
 use vmm::process::{self, ChildEvent};
@@ -186,7 +186,7 @@ impl Supervisor {
     /// A process is to come in. It is answered by whoever knows what becomes of it; see [`vmm::exec_relay`].
     pub(super) fn exec(&self, peer: UnixStream, attached: Attached, paused: bool) {
         let Attached { body, descriptors } = attached;
-        let request = match Request::new(body, descriptors) {
+        let request = match ExecRequest::new(body, descriptors) {
             Ok(request) => request,
             Err(why) => return refuse(&peer, why),
         };

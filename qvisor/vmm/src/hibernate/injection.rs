@@ -14,7 +14,7 @@ use swap::io::Device;
 
 /// What a disk does instead of its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+enum DiskFault {
     /// `EIO` and `ENOSPC`.
     Write,
     Full,
@@ -28,24 +28,24 @@ enum Fault {
 
 /// What goes wrong, where, and from when on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Plan {
-    fault: Fault,
+struct DiskFaultPlan {
+    fault: DiskFault,
     file: Option<&'static str>,
     from_call: u32,
 }
 
-impl FromStr for Plan {
+impl FromStr for DiskFaultPlan {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
         let mut words = text.split(':');
         let fault = match words.next() {
-            Some("write") => Fault::Write,
-            Some("full") => Fault::Full,
-            Some("read") => Fault::Read,
-            Some("short-write") => Fault::ShortWrite,
-            Some("short-read") => Fault::ShortRead,
-            Some("flip") => Fault::Flip,
+            Some("write") => DiskFault::Write,
+            Some("full") => DiskFault::Full,
+            Some("read") => DiskFault::Read,
+            Some("short-write") => DiskFault::ShortWrite,
+            Some("short-read") => DiskFault::ShortRead,
+            Some("flip") => DiskFault::Flip,
             _ => return Err(()),
         };
         let file = match words.next() {
@@ -64,21 +64,21 @@ pub(super) fn faulty(device: Box<dyn Device>, file: &str) -> Box<dyn Device> {
     if !cfg!(debug_assertions) {
         return device;
     }
-    let plan = std::env::var("DORMOUSE_SWAP_FAULT").ok().and_then(|text| text.parse::<Plan>().ok());
+    let plan = std::env::var("DORMOUSE_SWAP_FAULT").ok().and_then(|text| text.parse::<DiskFaultPlan>().ok());
     let plan = plan.filter(|plan| plan.file.is_none_or(|wanted| wanted == file));
     Box::new(Faulty { device, plan, calls: AtomicU32::new(0) })
 }
 
 struct Faulty {
     device: Box<dyn Device>,
-    plan: Option<Plan>,
+    plan: Option<DiskFaultPlan>,
     /// Reads or writes so far, whichever fail.
     calls: AtomicU32,
 }
 
 impl Faulty {
     /// What this call does instead, if it is one of these.
-    fn fault(&self, kinds: &[Fault]) -> Option<Fault> {
+    fn fault(&self, kinds: &[DiskFault]) -> Option<DiskFault> {
         let plan = self.plan.as_ref().filter(|plan| kinds.contains(&plan.fault))?;
         let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         (call >= plan.from_call).then_some(plan.fault)
@@ -93,10 +93,10 @@ fn one_page(pieces: &[libc::iovec]) -> Vec<libc::iovec> {
 
 impl Device for Faulty {
     fn write(&self, pieces: &[libc::iovec], offset: u64) -> io::Result<usize> {
-        let moved = match self.fault(&[Fault::Write, Fault::Full, Fault::ShortWrite]) {
+        let moved = match self.fault(&[DiskFault::Write, DiskFault::Full, DiskFault::ShortWrite]) {
             None => self.device.write(pieces, offset),
-            Some(Fault::ShortWrite) => self.device.write(&one_page(pieces), offset),
-            Some(Fault::Full) => Err(io::Error::from_raw_os_error(libc::ENOSPC)),
+            Some(DiskFault::ShortWrite) => self.device.write(&one_page(pieces), offset),
+            Some(DiskFault::Full) => Err(io::Error::from_raw_os_error(libc::ENOSPC)),
             Some(_) => Err(io::Error::from_raw_os_error(libc::EIO)),
         };
         pass(Point::Storing);
@@ -104,10 +104,10 @@ impl Device for Faulty {
     }
 
     fn read(&self, pieces: &[libc::iovec], offset: u64) -> io::Result<usize> {
-        match self.fault(&[Fault::Read, Fault::ShortRead, Fault::Flip]) {
+        match self.fault(&[DiskFault::Read, DiskFault::ShortRead, DiskFault::Flip]) {
             None => self.device.read(pieces, offset),
-            Some(Fault::ShortRead) => self.device.read(&one_page(pieces), offset),
-            Some(Fault::Flip) => {
+            Some(DiskFault::ShortRead) => self.device.read(&one_page(pieces), offset),
+            Some(DiskFault::Flip) => {
                 let moved = self.device.read(pieces, offset)?;
                 if let Some(first) = pieces.first() {
                     // SAFETY: the piece is a page that was just read into.
@@ -240,9 +240,9 @@ mod tests {
 
     #[test]
     fn plans_are_read() {
-        let plan = |text: &str| text.parse::<Plan>();
-        assert_eq!(plan("flip"), Ok(Plan { fault: Fault::Flip, file: None, from_call: 1 }));
-        let late = Plan { fault: Fault::ShortWrite, file: Some("reap"), from_call: 7 };
+        let plan = |text: &str| text.parse::<DiskFaultPlan>();
+        assert_eq!(plan("flip"), Ok(DiskFaultPlan { fault: DiskFault::Flip, file: None, from_call: 1 }));
+        let late = DiskFaultPlan { fault: DiskFault::ShortWrite, file: Some("reap"), from_call: 7 };
         assert_eq!(plan("short-write:reap:7"), Ok(late));
         assert_eq!(plan("full:any:2").map(|plan| (plan.file, plan.from_call)), Ok((None, 2)));
         for wrong in ["", "melt", "read:disk", "read:swap:x"] {

@@ -33,7 +33,7 @@ fn kick_signal() -> libc::c_int {
 extern "C" fn on_kick(_signal: libc::c_int) {
     let flag = IMMEDIATE_EXIT.with(Cell::get);
     if !flag.is_null() {
-        // SAFETY: the pointer is set only while this thread's `Seat` or `Watchdog` exists, which keeps the vCPU mapped.
+        // SAFETY: the pointer is set only while this thread's `Seat` or `GuestWatchdog` exists, which keeps the vCPU mapped.
         unsafe { flag.write_volatile(1) };
     }
 }
@@ -105,11 +105,11 @@ impl Drop for ThreadTimer {
 }
 
 /// Gets the calling thread out of `KVM_RUN` when that takes too long.
-pub(in crate::platform) struct Watchdog {
+pub(in crate::platform) struct GuestWatchdog {
     timer: ThreadTimer,
 }
 
-impl Watchdog {
+impl GuestWatchdog {
     /// Fires after the first time every so often, should a signal be swallowed.
     const AGAIN_NS: u64 = 10_000_000;
 
@@ -130,7 +130,7 @@ impl Watchdog {
     }
 }
 
-impl Drop for Watchdog {
+impl Drop for GuestWatchdog {
     fn drop(&mut self) {
         IMMEDIATE_EXIT.set(null_mut());
     }

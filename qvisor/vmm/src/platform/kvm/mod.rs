@@ -34,7 +34,7 @@ use crate::lock::{Mutex, Rank};
 use crate::memory::SandboxMemory;
 use crate::vcpu::Cpus;
 pub use features::{Unusable, check};
-pub(super) use kick::Watchdog;
+pub(super) use kick::GuestWatchdog;
 pub(super) use state::special_registers;
 
 fn failed(action: &'static str) -> impl FnOnce(kvm_ioctls::Error) -> KvmError {

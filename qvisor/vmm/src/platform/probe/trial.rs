@@ -7,7 +7,7 @@ use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
 use super::report::Measured;
-use crate::platform::kvm::{Watchdog, special_registers};
+use crate::platform::kvm::{GuestWatchdog, special_registers};
 
 /// Iterations of the loop, and instructions in one.
 const ITERATIONS: u32 = 2000;
@@ -114,7 +114,7 @@ pub fn run(kvm: &Kvm) -> Result<Measured, String> {
         kvm.get_supported_cpuid(kvm_bindings::KVM_MAX_CPUID_ENTRIES).map_err(failed("name its features"))?;
     vcpu.set_cpuid2(&cpuid).map_err(failed("describe the processor"))?;
     let watchdog =
-        Watchdog::new(&mut vcpu).map_err(|error| format!("no timer to watch over KVM ({error})"))?;
+        GuestWatchdog::new(&mut vcpu).map_err(|error| format!("no timer to watch over KVM ({error})"))?;
     set_ring0(&vcpu).map_err(failed("set a vCPU's registers"))?;
     let (loop_ns, exit_ns) = time_loop(&mut vcpu, &watchdog)?;
     set_ring3(&vcpu).map_err(failed("set a vCPU's registers"))?;
@@ -149,7 +149,7 @@ fn set_ring3(vcpu: &VcpuFd) -> Result<(), kvm_ioctls::Error> {
 }
 
 /// Runs the vCPU until it writes to `port`; answers how long that took in nanoseconds.
-fn run_to(vcpu: &mut VcpuFd, watchdog: &Watchdog, port: u16) -> Result<f64, String> {
+fn run_to(vcpu: &mut VcpuFd, watchdog: &GuestWatchdog, port: u16) -> Result<f64, String> {
     watchdog.start(LONGEST_STAY);
     let start = Instant::now();
     let exit = loop {
@@ -173,7 +173,7 @@ fn run_to(vcpu: &mut VcpuFd, watchdog: &Watchdog, port: u16) -> Result<f64, Stri
 }
 
 /// The best times of the loop with its exit, and of an exit alone.
-fn time_loop(vcpu: &mut VcpuFd, watchdog: &Watchdog) -> Result<(f64, f64), String> {
+fn time_loop(vcpu: &mut VcpuFd, watchdog: &GuestWatchdog) -> Result<(f64, f64), String> {
     let (mut best_loop, mut best_exit) = (f64::MAX, f64::MAX);
     for _ in 0..ROUNDS {
         run_to(vcpu, watchdog, PORT_READY)?;
@@ -184,7 +184,7 @@ fn time_loop(vcpu: &mut VcpuFd, watchdog: &Watchdog) -> Result<(f64, f64), Strin
 }
 
 /// Whether `syscall` in ring 3 arrives where it should, with what it should.
-fn try_syscall(vcpu: &mut VcpuFd, watchdog: &Watchdog) -> bool {
+fn try_syscall(vcpu: &mut VcpuFd, watchdog: &GuestWatchdog) -> bool {
     if run_to(vcpu, watchdog, PORT_SYSCALL).is_err() {
         return false;
     }
