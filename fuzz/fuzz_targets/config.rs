@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use qvisor::oci::{self, spec};
+use runtime::oci::{self, spec};
 use serde_json::Value;
 
 /// Sets a member or an element, where there is one to be set.

@@ -3,6 +3,6 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use qvisor::vmm::play;
+use runtime::supervisor::fuzz::play;
 
 fuzz_target!(|input: &[u8]| play(input));

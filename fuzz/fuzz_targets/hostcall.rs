@@ -7,8 +7,8 @@ use abi::HostCall;
 use abi::hostcall::OPEN;
 use abi::socket::SOCK_SEND_FILE;
 use libfuzzer_sys::fuzz_target;
-use qvisor::hostcall::decode::decode;
-use qvisor::hostcall::guest::GuestMemory;
+use vmm::hostcall::decode::decode;
+use vmm::guest_memory::GuestMemory;
 
 const BYTES: usize = 64 << 10;
 

@@ -1,5 +1,70 @@
-//! The `dormouse` command.
+//! The `dormouse` command. Failures of our own end with exit code 125 and one sentence on standard error.
 
-fn main() -> std::process::ExitCode {
-    qvisor::cli::main()
+mod args;
+mod bundle;
+mod choices;
+mod doctor;
+mod exec;
+mod exec_args;
+mod failure;
+mod log;
+mod run;
+mod show;
+mod values;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command};
+use crate::failure::{EXIT_FAILURE, Failure, complain};
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { EXIT_FAILURE.into() } else { ExitCode::SUCCESS };
+        }
+    };
+    log::open(cli.log.clone(), cli.log_format, cli.debug);
+    if cli.systemd_cgroup {
+        complain(&*Failure::from(
+            "cannot let systemd manage control groups: this is not supported; leave out --systemd-cgroup",
+        ));
+        return EXIT_FAILURE.into();
+    }
+    if matches!(cli.command, Command::Do(_) | Command::Create(_) | Command::Run { .. }) {
+        vmm::jail::run_from_read_only_view();
+    }
+    match obey(cli) {
+        Ok(code) => code.into(),
+        Err(error) => {
+            complain(&*error);
+            EXIT_FAILURE.into()
+        }
+    }
+}
+
+/// Does what the command says; result: its exit code.
+fn obey(cli: Cli) -> Result<u8, Failure> {
+    // Most commands need it, and say so if there is none.
+    let root = cli.state_root();
+    match cli.command {
+        Command::Spec { bundle } => bundle::write_spec(&bundle),
+        Command::Doctor { json } => doctor::run(json),
+        Command::Do(args) => run::run(&root?, *args),
+        Command::Exec(args) => exec::run_in(&root?, *args),
+        Command::List { json } => show::list(&root?, json),
+        Command::State { id } => show::state(&root?, &id),
+        Command::Kill { id, signal, all } => show::kill(&root?, &id, &signal, all),
+        Command::Hibernate { id, json } => show::hibernate(&root?, &id, json),
+        Command::Wake { id, json, reap } => show::wake(&root?, &id, json, reap.map(Into::into)),
+        Command::Stats { id, json } => show::stats(&root?, &id, json),
+        Command::Events { id } => show::events(&root?, &id),
+        Command::Create(args) => bundle::create(&root?, *args),
+        Command::Start { id } => bundle::start(&root?, &id),
+        Command::Run { create, detach } => bundle::run(&root?, *create, detach),
+        Command::Delete { id, force } => bundle::delete(&root?, &id, force),
+    }
 }

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use qvisor::state::{Id, Root};
+use runtime::state::{Id, Root};
 
 /// State and layers of one test, away from all others.
 struct Host(PathBuf);
@@ -392,7 +392,7 @@ fn orders_of_garbage_do_no_harm() {
     for garbage in [&b"\xff\xfe\n"[..], b"{}\n", &[b'x'; 100_000]] {
         // As who may give orders, or it is not looked at.
         let sandbox = Root::new(host.state()).sandbox(&Id::new("g").unwrap()).unwrap();
-        let mut stream = qvisor::control::connect(&sandbox).unwrap();
+        let mut stream = runtime::control::connect(&sandbox).unwrap();
         let _ = stream.write_all(garbage);
         let _ = stream.shutdown(std::net::Shutdown::Write);
     }

@@ -10,7 +10,7 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use qvisor::state::{Id, Root};
+use runtime::state::{Id, Root};
 use serde_json::Value;
 use sleeper::{Place, next_line};
 
@@ -245,7 +245,7 @@ fn peers_that_say_nothing_hold_up_nobody() {
     for garbage in ["\n", "{}\n", "x", "{\"op\":\"kill\",\"signal\":1e99}\n", "{\"op\":\"fly\"}\n"] {
         // As who may give orders, or it is not looked at.
         let sandbox = Root::new(place.dir.join("state")).sandbox(&Id::new("s").unwrap()).unwrap();
-        let mut peer = qvisor::control::connect(&sandbox).unwrap();
+        let mut peer = runtime::control::connect(&sandbox).unwrap();
         peer.write_all(garbage.as_bytes()).unwrap();
         peer.shutdown(std::net::Shutdown::Write).unwrap();
         let mut answer = String::new();
@@ -291,7 +291,9 @@ fn of_two_orders_the_later_counts() {
 #[test]
 fn statistics_show_where_memory_is_and_wake_nobody() {
     let mut place = Place::new();
-    let program = "x = [bytes([i % 251 + 1]) * 4096 for i in range(5000)]
+    let program = "import ctypes
+for i in range(3): ctypes.CDLL(None).syscall(1000 + i)
+x = [bytes([i % 251 + 1]) * 4096 for i in range(5000)]
 print('ready')
 while True:
     input()
@@ -310,6 +312,7 @@ while True:
     for name in ["/memory/swapped_bytes", "/hibernations", "/wakes", "/swap_in_faults", "/written_bytes"] {
         assert_eq!(number(&warm, name), 0, "{name}: {warm}");
     }
+    assert_eq!(number(&warm, "/unknown_calls"), 3, "{warm}");
     let down = place.order(&["hibernate"]);
     let before = Used::new(&place);
     let asleep = stats();

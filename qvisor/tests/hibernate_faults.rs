@@ -8,8 +8,8 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use qvisor::hibernate::fault::POINTS;
 use sleeper::Place;
+use vmm::hibernate::injection::POINTS;
 
 #[test]
 fn a_disk_that_cannot_be_written_leaves_it_warm() {

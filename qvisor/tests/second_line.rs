@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use qvisor::jail::landlock;
+use vmm::jail::landlock;
 
 /// A user of the host who is nobody special.
 const USER: u32 = 65534;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use abi::boot::Platform;
-use qvisor::jail::{KEPT, RULES};
+use vmm::jail::{KEPT, RULES};
 
 /// State, layers and files of one test, away from all others; removed at the end.
 struct Place(PathBuf);

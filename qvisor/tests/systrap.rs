@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use abi::boot::Platform;
 use abi::hostcall::{EVENT_SIGNAL, Event};
-use qvisor::boot::BootSpec;
-use qvisor::hostcall::events::EventQueue;
-use qvisor::hostcall::files::HostIo;
-use qvisor::sandbox::{Sandbox, SandboxConfig, SandboxError};
+use vmm::boot::BootSpec;
+use vmm::hostcall::events::EventQueue;
+use vmm::hostcall::host_io::HostIo;
+use vmm::sandbox::{Sandbox, SandboxConfig, SandboxError};
 
 /// A process has one sandbox at a time: the linear map is at a fixed address.
 static ONE: Mutex<()> = Mutex::new(());

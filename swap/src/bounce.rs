@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
-use crate::{PAGE_BYTES, Page};
+use crate::page::{PAGE_BYTES, Page};
 
 /// Room for the pages of one write.
 pub struct Bounce {

@@ -1,4 +1,4 @@
-//! The swap file and the REAP file.
+//! Homes of pages, and the first one: the swap file and the REAP file.
 
 use std::collections::HashMap;
 use std::ptr::NonNull;
@@ -6,10 +6,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::bounce::{Bounce, Bounces};
-use crate::crew;
+use crate::error::SwapError;
 use crate::io::{Device, Direction, transfer};
-use crate::table::{Place, Places, Slots};
-use crate::{Home, PAGE_BYTES, Page, PageId, SwapError};
+use crate::page::{PAGE_BYTES, Page, PageId};
+use crate::pool;
+use crate::table::{PageLocation, PageLocations, Slots};
+
+/// A place for pages. Calls are made by one thread at a time.
+pub trait Home: Send {
+    /// Stores pages: `working_set` to come back together, in this order, and `rest` to come back one by one. Replaces what was stored under the same numbers. After an error nothing has changed.
+    fn store(&mut self, working_set: &[Page], rest: &[Page]) -> Result<Stored, SwapError>;
+    /// Brings pages back, one or a whole set, in any order; neighbours in the file are read together. The pages stay
+    /// stored. After an error the content of the pages is undefined. Result: bytes read.
+    fn fetch(&mut self, pages: &mut [Page]) -> Result<u64, SwapError>;
+    /// Brings the first of `pages` back, and those of the others that lie next to it in the file: reading them along costs
+    /// next to nothing. Others are left out of `pages`, whose order changes. Otherwise as [`Self::fetch`].
+    fn fetch_around(&mut self, pages: &mut Vec<Page>) -> Result<u64, SwapError>;
+    /// Forgets pages that are not `kept`.
+    fn retain(&mut self, kept: &mut dyn FnMut(PageId) -> bool);
+    /// Bytes of disk in use.
+    fn stored_bytes(&self) -> u64;
+}
 
 const SWAP_FILE: &str = "swap file";
 const REAP_FILE: &str = "REAP file";
@@ -96,7 +113,7 @@ fn offset_of(slot: u32) -> u64 {
 pub struct SwapHome {
     swap: PageFile,
     reap: PageFile,
-    places: Places,
+    places: PageLocations,
     /// Words of the pages that are one repeated word, unless it is zero.
     words: HashMap<PageId, u64>,
     limit_bytes: u64,
@@ -168,7 +185,7 @@ impl SwapHome {
         Self {
             swap: PageFile::new(SWAP_FILE, swap),
             reap: PageFile::new(REAP_FILE, reap),
-            places: Places::default(),
+            places: PageLocations::default(),
             words: HashMap::new(),
             limit_bytes,
             scratch: Box::new(AlignedPage([0; PAGE_BYTES])),
@@ -196,7 +213,7 @@ impl SwapHome {
         let room = Room::new(runs, budget);
         let parts: Vec<&[Page]> = pages.chunks(WRITE_PAGES).collect();
         let bounces = Bounces::new(WRITE_PAGES);
-        let put = crew::map(&parts, |part| {
+        let put = pool::map(&parts, |part| {
             let mut bounce = if parts.len() >= BOUNCED_PARTS { bounces.take() } else { None };
             let (mut put, addrs) = stage(part, bounce.as_mut());
             put.runs = room.take(u32::try_from(put.staged.len()).unwrap_or(u32::MAX)).ok_or_else(full)?;
@@ -223,18 +240,18 @@ impl SwapHome {
         Ok([reap, swap])
     }
 
-    fn settle(&mut self, id: PageId, place: Place) {
+    fn settle(&mut self, id: PageId, place: PageLocation) {
         if let Some(old) = self.places.set(id, place) {
-            self.free(id, old, place == Place::Word);
+            self.free(id, old, place == PageLocation::Word);
         }
     }
 
-    fn free(&mut self, id: PageId, place: Place, keep_word: bool) {
+    fn free(&mut self, id: PageId, place: PageLocation, keep_word: bool) {
         match place {
-            Place::Swap(slot) => self.swap.free(slot),
-            Place::Reap(slot) => self.reap.free(slot),
-            Place::Word if keep_word => {}
-            Place::Word => {
+            PageLocation::Swap(slot) => self.swap.free(slot),
+            PageLocation::Reap(slot) => self.reap.free(slot),
+            PageLocation::Word if keep_word => {}
+            PageLocation::Word => {
                 self.words.remove(&id);
             }
         }
@@ -250,7 +267,7 @@ impl SwapHome {
         found.sort_unstable_by_key(|(slot, _)| *slot);
         let runs = found.chunk_by(|(a, _), (b, _)| b - a <= 1 + GAP_MAX);
         let pieces: Vec<&[(u32, Page)]> = runs.flat_map(|run| run.chunks(READ_PAGES)).collect();
-        let read = crew::map(&pieces, |piece| Self::read_piece(file, piece, scratch));
+        let read = pool::map(&pieces, |piece| Self::read_piece(file, piece, scratch));
         read.into_iter().sum()
     }
 
@@ -311,12 +328,12 @@ impl Home for SwapHome {
         let mut stored = Stored::default();
         for (slot, staged) in reap.iter().flat_map(Put::placed) {
             self.reap.slots.take(slot, staged.sum);
-            self.settle(staged.page.id, Place::Reap(slot));
+            self.settle(staged.page.id, PageLocation::Reap(slot));
             stored.reap_pages += 1;
         }
         for (slot, staged) in swap.iter().flat_map(Put::placed) {
             self.swap.slots.take(slot, staged.sum);
-            self.settle(staged.page.id, Place::Swap(slot));
+            self.settle(staged.page.id, PageLocation::Swap(slot));
             stored.swap_pages += 1;
         }
         for &(id, word) in reap.iter().chain(&swap).flat_map(|put| &put.words) {
@@ -324,7 +341,7 @@ impl Home for SwapHome {
                 0 => self.words.remove(&id),
                 word => self.words.insert(id, word),
             };
-            self.settle(id, Place::Word);
+            self.settle(id, PageLocation::Word);
             stored.word_pages += 1;
         }
         self.places.trim();
@@ -337,9 +354,9 @@ impl Home for SwapHome {
         let (mut swap, mut reap) = (Vec::new(), Vec::new());
         for page in pages.iter_mut() {
             match self.places.get(page.id) {
-                Some(Place::Word) => self.fill(page),
-                Some(Place::Swap(slot)) => swap.push((slot, *page)),
-                Some(Place::Reap(slot)) => reap.push((slot, *page)),
+                Some(PageLocation::Word) => self.fill(page),
+                Some(PageLocation::Swap(slot)) => swap.push((slot, *page)),
+                Some(PageLocation::Reap(slot)) => reap.push((slot, *page)),
                 None => return Err(SwapError::Unknown { id: page.id }),
             }
         }
@@ -351,17 +368,17 @@ impl Home for SwapHome {
     fn fetch_around(&mut self, pages: &mut Vec<Page>) -> Result<u64, SwapError> {
         let Some(first) = pages.first().map(|page| page.id) else { return Ok(0) };
         let near = match self.places.get(first) {
-            Some(Place::Swap(slot)) => Some((slot, false)),
-            Some(Place::Reap(slot)) => Some((slot, true)),
-            Some(Place::Word) | None => None,
+            Some(PageLocation::Swap(slot)) => Some((slot, false)),
+            Some(PageLocation::Reap(slot)) => Some((slot, true)),
+            Some(PageLocation::Word) | None => None,
         };
         let is_near = |slot: u32, reap: bool| {
             near.is_some_and(|(at, is_reap)| is_reap == reap && at.abs_diff(slot) <= AROUND_SLOTS)
         };
         pages.retain(|page| match self.places.get(page.id) {
-            Some(Place::Word) => true,
-            Some(Place::Swap(slot)) => is_near(slot, false),
-            Some(Place::Reap(slot)) => is_near(slot, true),
+            Some(PageLocation::Word) => true,
+            Some(PageLocation::Swap(slot)) => is_near(slot, false),
+            Some(PageLocation::Reap(slot)) => is_near(slot, true),
             None => page.id == first,
         });
         self.fetch(pages)

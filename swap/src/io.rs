@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
+use crate::page::PAGE_BYTES;
+
 /// Most pieces of one call (`UIO_MAXIOV` is 1024); 1 MiB when every page is a piece of its own.
 pub const PIECES_MAX: usize = 256;
 /// Most bytes of one call.
@@ -22,7 +24,7 @@ pub trait Device: Send + Sync {
 impl Device for File {
     fn write(&self, pieces: &[libc::iovec], offset: u64) -> io::Result<usize> {
         let (fd, count, offset) = (self.as_raw_fd(), count_of(pieces), position(offset)?);
-        // SAFETY: the pieces are pages of `crate::Page`, which are mapped; the kernel reports what it cannot read.
+        // SAFETY: the pieces are pages of `crate::page::Page`, which are mapped; the kernel reports what it cannot read.
         retry(|| unsafe { libc::pwritev(fd, pieces.as_ptr(), count, offset) })
     }
 
@@ -85,12 +87,12 @@ pub fn transfer(device: &dyn Device, direction: Direction, addrs: &[*mut u8], of
             match pieces.last_mut() {
                 // Neighbours in memory are one piece.
                 Some(last) if last.iov_base.cast::<u8>().wrapping_add(last.iov_len) == addrs[next] => {
-                    last.iov_len += crate::PAGE_BYTES;
+                    last.iov_len += PAGE_BYTES;
                 }
                 _ if full => break,
-                _ => pieces.push(libc::iovec { iov_base: addrs[next].cast(), iov_len: crate::PAGE_BYTES }),
+                _ => pieces.push(libc::iovec { iov_base: addrs[next].cast(), iov_len: PAGE_BYTES }),
             }
-            bytes += crate::PAGE_BYTES;
+            bytes += PAGE_BYTES;
             next += 1;
         }
         whole(device, direction, &mut pieces, offset)?;

@@ -1,10 +1,10 @@
 //! Where each page is, at most four bytes a page; and which slots of a file are in use, one bit and a checksum each.
 
-use crate::PageId;
+use crate::page::PageId;
 
 /// Where a page is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum PageLocation {
     /// One word repeated, zero mostly; not in any file.
     Word,
     /// Slot of the swap file.
@@ -19,7 +19,7 @@ const REAP: u32 = 1 << 31;
 /// Most slots of a file: 4 TiB.
 pub const SLOTS_MAX: u32 = 1 << 30;
 
-impl Place {
+impl PageLocation {
     fn encode(self) -> u32 {
         match self {
             Self::Word => WORD,
@@ -94,35 +94,39 @@ fn follows(code: u32, pages: usize) -> u32 {
     code.wrapping_add(step * u32::try_from(pages).unwrap_or(0))
 }
 
-/// Places by page number. Memory goes by the blocks of 1024 pages that hold any.
+/// PageLocations by page number. Memory goes by the blocks of 1024 pages that hold any.
 #[derive(Debug, Default)]
-pub struct Places {
+pub struct PageLocations {
     chunks: Vec<Option<Chunk>>,
 }
 
-impl Places {
-    pub fn get(&self, id: PageId) -> Option<Place> {
+impl PageLocations {
+    pub fn get(&self, id: PageId) -> Option<PageLocation> {
         let (chunk, at) = split(id);
-        Place::decode(self.chunks.get(chunk)?.as_ref()?.code(at))
+        PageLocation::decode(self.chunks.get(chunk)?.as_ref()?.code(at))
     }
 
     /// Sets a place; the former one is returned.
-    pub fn set(&mut self, id: PageId, place: Place) -> Option<Place> {
+    pub fn set(&mut self, id: PageId, place: PageLocation) -> Option<PageLocation> {
         let (chunk, at) = split(id);
         if chunk >= self.chunks.len() {
             self.chunks.resize_with(chunk + 1, || None);
         }
         let chunk = self.chunks[chunk].get_or_insert_with(|| Chunk::Open(Box::new([0; CHUNK])));
-        Place::decode(std::mem::replace(&mut chunk.open()[at], place.encode()))
+        PageLocation::decode(std::mem::replace(&mut chunk.open()[at], place.encode()))
     }
 
     /// Drops the pages that are not `kept`, telling where they were.
-    pub fn retain(&mut self, kept: &mut dyn FnMut(PageId) -> bool, dropped: &mut dyn FnMut(PageId, Place)) {
+    pub fn retain(
+        &mut self,
+        kept: &mut dyn FnMut(PageId) -> bool,
+        dropped: &mut dyn FnMut(PageId, PageLocation),
+    ) {
         for (index, slot) in self.chunks.iter_mut().enumerate() {
             let Some(chunk) = slot else { continue };
             let mut used = false;
             for at in 0..CHUNK {
-                let Some(place) = Place::decode(chunk.code(at)) else { continue };
+                let Some(place) = PageLocation::decode(chunk.code(at)) else { continue };
                 let id = PageId::try_from(index * CHUNK + at).unwrap_or(PageId::MAX);
                 if kept(id) {
                     used = true;
@@ -249,30 +253,30 @@ mod tests {
 
     #[test]
     fn places_come_back_and_go() {
-        let mut places = Places::default();
-        assert_eq!(places.set(5, Place::Swap(0)), None);
-        assert_eq!(places.set(5, Place::Reap(7)), Some(Place::Swap(0)));
-        places.set(70_000, Place::Word);
+        let mut places = PageLocations::default();
+        assert_eq!(places.set(5, PageLocation::Swap(0)), None);
+        assert_eq!(places.set(5, PageLocation::Reap(7)), Some(PageLocation::Swap(0)));
+        places.set(70_000, PageLocation::Word);
         assert_eq!(
             (places.get(5), places.get(70_000), places.get(6)),
-            (Some(Place::Reap(7)), Some(Place::Word), None)
+            (Some(PageLocation::Reap(7)), Some(PageLocation::Word), None)
         );
         let mut dropped = Vec::new();
         places.retain(&mut |id| id != 5, &mut |id, place| dropped.push((id, place)));
-        assert_eq!(dropped, [(5, Place::Reap(7))]);
+        assert_eq!(dropped, [(5, PageLocation::Reap(7))]);
         assert_eq!(places.get(5), None);
     }
 
     #[test]
     fn packed_places_are_the_same_ones() {
         let of = |id: PageId| match id {
-            0..40 => Some(Place::Swap(7 + id)),
-            40..90 => Some(Place::Word),
-            100..1500 => Some(Place::Reap(2000 + id)),
-            2048..3072 if id.is_multiple_of(2) => Some(Place::Swap(id * 5)),
+            0..40 => Some(PageLocation::Swap(7 + id)),
+            40..90 => Some(PageLocation::Word),
+            100..1500 => Some(PageLocation::Reap(2000 + id)),
+            2048..3072 if id.is_multiple_of(2) => Some(PageLocation::Swap(id * 5)),
             _ => None,
         };
-        let mut places = Places::default();
+        let mut places = PageLocations::default();
         let ids = || 0..3072;
         for id in ids() {
             of(id).map(|place| places.set(id, place));
@@ -281,12 +285,15 @@ mod tests {
         assert!(matches!(&places.chunks[0], Some(Chunk::Packed(runs)) if runs.len() == 4));
         assert!(matches!(&places.chunks[2], Some(Chunk::Open(_))));
         assert!(ids().all(|id| places.get(id) == of(id)));
-        assert_eq!(places.set(1200, Place::Word), of(1200));
-        assert!(ids().all(|id| places.get(id) == if id == 1200 { Some(Place::Word) } else { of(id) }));
+        assert_eq!(places.set(1200, PageLocation::Word), of(1200));
+        assert!(ids().all(|id| places.get(id) == if id == 1200 { Some(PageLocation::Word) } else { of(id) }));
         places.trim();
         let mut dropped = Vec::new();
         places.retain(&mut |id| id != 30, &mut |id, place| dropped.push((id, place)));
-        assert_eq!((dropped, places.get(30), places.get(31)), (vec![(30, Place::Swap(37))], None, of(31)));
+        assert_eq!(
+            (dropped, places.get(30), places.get(31)),
+            (vec![(30, PageLocation::Swap(37))], None, of(31))
+        );
     }
 
     #[test]

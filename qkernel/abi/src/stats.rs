@@ -14,9 +14,14 @@ pub struct KernelStats {
     pub swapped_frames: AtomicU64,
     /// Bytes of the kernel's heap that are in use.
     pub heap_bytes: AtomicU64,
-    pub pad: AtomicU64,
+    /// System calls that the kernel does not have and programs made, each time.
+    pub unknown_calls: AtomicU64,
 }
 const _: () = assert!(size_of::<KernelStats>() == 32);
+const _: () = assert!(core::mem::offset_of!(KernelStats, user_frames) == 0);
+const _: () = assert!(core::mem::offset_of!(KernelStats, swapped_frames) == 8);
+const _: () = assert!(core::mem::offset_of!(KernelStats, heap_bytes) == 16);
+const _: () = assert!(core::mem::offset_of!(KernelStats, unknown_calls) == 24);
 
 impl KernelStats {
     #[must_use]
@@ -25,11 +30,11 @@ impl KernelStats {
             user_frames: AtomicU64::new(0),
             swapped_frames: AtomicU64::new(0),
             heap_bytes: AtomicU64::new(0),
-            pad: AtomicU64::new(0),
+            unknown_calls: AtomicU64::new(0),
         }
     }
 
-    /// Sets all of it.
+    /// Sets what is measured.
     pub fn set(&self, user_frames: u64, swapped_frames: u64, heap_bytes: u64) {
         self.user_frames.store(user_frames, Ordering::Relaxed);
         self.swapped_frames.store(swapped_frames, Ordering::Relaxed);

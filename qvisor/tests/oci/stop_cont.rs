@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
-use qvisor::hibernate::fault::POINTS;
 use serde_json::json;
+use vmm::hibernate::injection::POINTS;
 
 use super::world::{PATIENCE, World, assert_ended, dormouse, is_stopped, lives, signal, status_of};
 

@@ -88,7 +88,7 @@ impl World {
             symlink("busybox", bin.join(name)).unwrap();
         }
         let config =
-            fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/oci/default.json")).unwrap();
+            fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/runtime/src/oci/default.json")).unwrap();
         let mut config: Value = serde_json::from_str(&config).unwrap();
         config["process"]["terminal"] = json!(false);
         // What the host's runc knows; control groups of its own where the host mounts them.

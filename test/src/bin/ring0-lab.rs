@@ -12,11 +12,11 @@ use std::time::Duration;
 use std::time::Instant;
 
 use abi::boot::Platform;
-use qvisor::boot::BootSpec;
-use qvisor::hostcall::events::EventQueue;
-use qvisor::hostcall::files::HostIo;
-use qvisor::platform::probe::{self, Verdict};
-use qvisor::sandbox::{Sandbox, SandboxConfig, SandboxError};
+use vmm::boot::BootSpec;
+use vmm::hostcall::events::EventQueue;
+use vmm::hostcall::host_io::HostIo;
+use vmm::platform::probe::{self, Verdict};
+use vmm::sandbox::{Sandbox, SandboxConfig, SandboxError};
 
 /// Ways to go wrong, and what the report must say.
 const DEATHS: [(&str, &str); 10] = [

@@ -23,11 +23,8 @@ use table::{Table, tables};
 /// Files that may import each other in a circle.
 const LARGEST_CIRCLE: usize = 12;
 
-/// Crates whose layers are not in order yet. They are only measured. The list shrinks until it is empty.
-const WITHOUT_ORDER: &[&str] = &["qkernel/src", "qvisor/src", "swap/src"];
-
 /// Crates that need no table as long as they have fewer files than [`SMALL_FILES`].
-const SMALL: &[&str] = &["qvisor/regex/src", "test/src", "test/ring0/src"];
+const SMALL: &[&str] = &["qvisor/regex/src", "test/src", "test/ring0/src", "qvisor/testdir/src"];
 const SMALL_FILES: usize = 12;
 
 /// Shows the imports of the files under a path.
@@ -45,7 +42,7 @@ fn no_module_imports_from_above() {
             faults.push(format!("{} has two tables", table.folder));
         }
     }
-    for listed in WITHOUT_ORDER.iter().chain(SMALL) {
+    for listed in SMALL {
         if !folders.iter().any(|folder| folder == listed) {
             faults.push(format!("{listed} needs no exemption: it is no crate of the workspace"));
         }
@@ -82,12 +79,7 @@ fn no_module_imports_from_above() {
 
 /// What is wrong with the crate in `folder`: a sentence each.
 fn faults_of(folder: &str, table: Option<&Table>, graph: &Graph) -> Vec<String> {
-    let is_without_order = WITHOUT_ORDER.contains(&folder);
     let mut faults = match table {
-        Some(_) if is_without_order => {
-            return vec![format!("{folder} has a table now: take it off the list WITHOUT_ORDER")];
-        }
-        None if is_without_order => return Vec::new(),
         None if SMALL.contains(&folder) && graph.files.len() < SMALL_FILES => Vec::new(),
         None => vec![format!("{folder} has no table")],
         Some(table) => table.faults(graph),
@@ -103,10 +95,9 @@ fn faults_of(folder: &str, table: Option<&Table>, graph: &Graph) -> Vec<String> 
 /// Writes a crate's figures, and what is wrong with it.
 fn write_report(report: &mut String, folder: &str, graph: &Graph, faults: &[String]) {
     let circle = graph.largest_circle();
-    let order = if WITHOUT_ORDER.contains(&folder) { ", not in order yet" } else { "" };
     let (files, arrows) = (graph.files.len(), graph.arrows.len());
     let mut line = |text: String| writeln!(report, "{text}").expect("a string takes all");
-    line(format!("{folder}: {files} files, {arrows} arrows, largest circle {}{order}", circle.len()));
+    line(format!("{folder}: {files} files, {arrows} arrows, largest circle {}", circle.len()));
     if circle.len() > 1 {
         let paths = circle.iter().map(|&id| graph.files[id].path.as_path());
         let mut paths: Vec<_> =

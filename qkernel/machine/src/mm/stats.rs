@@ -2,6 +2,7 @@
 
 use abi::hostcall as hc;
 use abi::stats::KernelStats;
+use core::sync::atomic::Ordering;
 
 use super::{frames, residency};
 use crate::heap;
@@ -13,6 +14,11 @@ static STATS: KernelStats = KernelStats::new();
 pub fn init() {
     // Without it they are unknown, and nothing else is amiss.
     let _ = platform::call(hc::STATS, [platform::phys_of(&raw const STATS), 0, 0, 0, 0, 0]);
+}
+
+/// Counts a system call that the kernel does not have.
+pub fn count_unknown_call() {
+    STATS.unknown_calls.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Brings them up to date.

@@ -1,0 +1,298 @@
+//! `create`: from a bundle to a container that waits for its start.
+
+use std::io::{self, BufRead, BufReader};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use abi::boot::Platform;
+use vmm::boot::BootSpec;
+use vmm::descriptor_passing;
+use vmm::directory::replace_file;
+use vmm::hibernate::Wishes;
+use vmm::jail::UserNamespace;
+use vmm::jail::mitigations::Mitigations;
+use vmm::process;
+
+use super::error::ContainerError;
+use super::record::{Record, hook_state};
+use crate::cgroup::{self, Cgroups};
+use crate::control::{self, Order, Report};
+use crate::hooks;
+use crate::oci::{self, Container};
+use crate::platform::PlatformChoice;
+use crate::state::{Claim, Id, OCI_VERSION, OciState, Root};
+use crate::status::Status;
+use crate::vmm_process;
+use crate::vmm_process::plan::{Bundle, Inherited, Plan, Tree};
+
+/// How a container is to be created.
+pub struct CreateOptions {
+    pub root: Root,
+    pub id: Id,
+    pub bundle: PathBuf,
+    pub pid_file: Option<PathBuf>,
+    pub console_socket: Option<PathBuf>,
+    /// What runs the kernel; the bundle may say so as well.
+    pub platform: PlatformChoice,
+    /// Who the container's root is on the host; the bundle may say so as well.
+    pub userns: UserNamespace,
+    /// How it hibernates; the bundle may say so as well.
+    pub hibernation: Wishes,
+    pub strace: bool,
+    pub mitigations: Mitigations,
+    /// See [`vmm::boot::BootSpec::share_files`].
+    pub share_files: bool,
+    /// Least important level that reaches the log: 0 error … 3 debug.
+    pub log_level: u32,
+    /// Takes a remark about what is accepted without effect.
+    pub remark: fn(&str),
+}
+
+/// A container that waits for its start, with its front end still there.
+pub(super) struct Created {
+    pub id: Id,
+    pub vmm: i32,
+    pub channel: BufReader<UnixStream>,
+    pub state: OciState,
+    pub record: Record,
+    pub claim: Claim,
+    /// The container's streams are this process's, and a terminal that it drives.
+    pub owns_terminal: bool,
+}
+
+/// Creates a container and leaves it to whoever adopts this process's children.
+pub fn create(options: &CreateOptions) -> Result<(), ContainerError> {
+    let mut created = begin(options, true)?;
+    created.release()
+}
+
+type Failed = (&'static str, io::Error);
+
+/// Creates a container whose VMM ends with this process, until it is released. `detached`: its terminal, if it has one,
+/// is not this process's.
+pub(super) fn begin(options: &CreateOptions, detached: bool) -> Result<Created, ContainerError> {
+    let mut container = oci::load(&options.bundle)?;
+    container.remarks.iter().for_each(|remark| (options.remark)(remark));
+    let platform = options.platform.or(container.platform).choose().map_err(|error| {
+        ContainerError::Failed { id: options.id.as_str().to_owned(), message: error.to_string(), code: None }
+    })?;
+    check_terminal(options, container.terminal, detached)?;
+    (container.boot.strace, container.boot.log_level) = (options.strace, options.log_level);
+    container.boot.share_files = options.share_files;
+    let claim = options.root.claim(&options.id)?;
+    claim.left().iter().for_each(|left| (options.remark)(&left.to_string()));
+    let mut creation = Creation { claim: Some(claim), vmm: None, record: None, state: None };
+    match creation.run(options, container, platform) {
+        Ok(created) => Ok(created),
+        Err(error) => {
+            creation.undo();
+            Err(error)
+        }
+    }
+}
+
+fn check_terminal(options: &CreateOptions, terminal: bool, detached: bool) -> Result<(), ContainerError> {
+    let why = match (terminal, options.console_socket.is_some()) {
+        (true, false) if detached => {
+            "nobody would hold it; pass --console-socket, or set process.terminal to false"
+        }
+        (true, false) if process::Terminal::new(io::stdin().as_fd()).is_none() => {
+            "standard input is none; pass --console-socket, or set process.terminal to false"
+        }
+        (false, true) => "process.terminal is false; leave out --console-socket, or set it to true",
+        _ => return Ok(()),
+    };
+    Err(ContainerError::Terminal { id: options.id.as_str().to_owned(), why: why.into() })
+}
+
+/// What has been done so far, to be undone should the rest fail.
+struct Creation {
+    claim: Option<Claim>,
+    vmm: Option<(i32, OwnedFd)>,
+    record: Option<Record>,
+    /// Known to hooks.
+    state: Option<OciState>,
+}
+
+impl Creation {
+    fn run(
+        &mut self,
+        options: &CreateOptions,
+        container: Container,
+        platform: Platform,
+    ) -> Result<Created, ContainerError> {
+        let id = options.id.as_str();
+        let failed = |(what, source): Failed| ContainerError::Create { id: id.to_owned(), what, source };
+        let host_cpus =
+            std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(1));
+        let (hooks, resources) = (container.hooks.clone(), &container.resources);
+        let (cpus, memory_bytes) =
+            (resources.vcpus(host_cpus), resources.memory_bytes(process::host_memory()));
+        let cgroups = Cgroups::make(container.cgroups_path.as_deref(), id, resources, memory_bytes, cpus)?;
+        let (annotations, bundle) = (container.annotations.clone(), container.bundle.clone());
+        let status = Status::Creating;
+        let (sandbox_state, hibernate_error) = (None, None);
+        let oci_version = OCI_VERSION.into();
+        let state = OciState {
+            oci_version,
+            id: id.into(),
+            status,
+            pid: 0,
+            bundle,
+            annotations,
+            sandbox_state,
+            hibernate_error,
+        };
+        let directories = cgroups.directories().to_vec();
+        let record = Record { vmm: 0, vmm_start: None, cgroups: directories, hooks: hooks.clone() };
+        self.record = Some(record.clone());
+        self.save(&state, Some(&record)).map_err(failed)?;
+        let process = container.boot.process_records();
+        let claim = self.claim.as_ref().map_or(Ok(()), |claim| claim.write_process(&process));
+        claim.map_err(|error| failed(("writing its process", error)))?;
+        let console = self.console(options, &container)?;
+        let wishes = options.hibernation.clone().or(container.hibernation.clone());
+        let plan = Plan {
+            network: container.namespaces.network.clone(),
+            userns: match options.userns {
+                UserNamespace::Auto => container.userns,
+                asked => asked,
+            },
+            mitigations: options.mitigations,
+            platform,
+            memory_bytes,
+            cpus,
+            boot: BootSpec { idle_timeout: wishes.idle_timeout, ..container.boot.clone() },
+            swap: wishes.into(),
+            terminal: container.terminal,
+            cgroups,
+            bounds: None,
+            tree: Tree::Bundle(Box::new(Bundle { container, state: state.clone() })),
+        };
+        let owns_terminal = plan.terminal && console.is_none();
+        let channel = self.fork(plan, console).map_err(failed)?;
+        let mut channel = BufReader::with_capacity(512, channel);
+        let pid = match report(&mut channel) {
+            Some(Report::Prepared { pid }) => pid,
+            other => return Err(no_success(id, other)),
+        };
+        let state = OciState { pid, ..state };
+        self.state = Some(state.clone());
+        let vmm = self.vmm.as_ref().map_or(0, |(pid, _)| *pid);
+        let record = Record { vmm, vmm_start: process::start_time(vmm), ..record };
+        self.record = Some(record.clone());
+        self.save(&state, Some(&record)).map_err(failed)?;
+        hooks::run("prestart", hooks.prestart().as_deref(), &state)?;
+        hooks::run("createRuntime", hooks.create_runtime().as_deref(), &state)?;
+        let _ = control::send(channel.get_ref(), &Order::Proceed);
+        match report(&mut channel) {
+            Some(Report::Created) => {}
+            other => return Err(no_success(id, other)),
+        }
+        let state = hook_state(&state, Status::Created);
+        self.save(&state, None).map_err(failed)?;
+        if let Some(path) = &options.pid_file {
+            replace_file(path, pid.to_string().as_bytes())
+                .map_err(|source| ContainerError::PidFile { path: path.clone(), source })?;
+        }
+        let claim = self.claim.take().ok_or_else(|| ContainerError::Silent { id: id.to_owned() })?;
+        Ok(Created { id: options.id.clone(), vmm, channel, state, record, claim, owns_terminal })
+    }
+
+    /// Writes what others see.
+    fn save(&self, state: &OciState, record: Option<&Record>) -> Result<(), Failed> {
+        let Some(claim) = &self.claim else { return Ok(()) };
+        claim.write_state(state).map_err(|error| ("writing its state", error))?;
+        match record {
+            Some(record) => claim.write_record(record).map_err(|error| ("writing its record", error)),
+            None => Ok(()),
+        }
+    }
+
+    /// The terminal for the container's side, when the other side goes to somebody else.
+    fn console(
+        &self,
+        options: &CreateOptions,
+        container: &Container,
+    ) -> Result<Option<OwnedFd>, ContainerError> {
+        let Some(path) = &options.console_socket else { return Ok(None) };
+        let failed = |error: io::Error| ContainerError::Terminal {
+            id: options.id.as_str().to_owned(),
+            why: format!("console socket {}: {error}; pass one that is listened to", path.display()),
+        };
+        let (rows, columns) = container.boot.winsize.unwrap_or((0, 0));
+        let (controller, terminal) = process::open_terminal(rows, columns).map_err(failed)?;
+        let socket = descriptor_passing::connect_to_own(path).map_err(failed)?;
+        descriptor_passing::send(socket.as_fd(), &[controller.as_fd()], b"/dev/ptmx", 0).map_err(failed)?;
+        Ok(Some(terminal))
+    }
+
+    /// Starts the VMM; result: the channel to it.
+    fn fork(&mut self, plan: Plan, console: Option<OwnedFd>) -> Result<UnixStream, Failed> {
+        let claim = self.claim.as_ref().ok_or_else(|| ("claiming its ID", io::Error::other("lost")))?;
+        let listener = control::listen(claim.directory()).map_err(|e| ("making its control socket", e))?;
+        let lock = claim.lock().map_err(|e| ("sharing its lock", e))?;
+        let (ours, theirs) = UnixStream::pair().map_err(|e| ("making a channel", e))?;
+        let parent = process::id();
+        // Should it fail, what is left of it is ours to wait for.
+        process::adopt_orphans();
+        let Some(vmm) = process::fork().map_err(|e| ("starting its VMM", e))? else {
+            drop(ours);
+            vmm_process::main(
+                plan,
+                Inherited { channel: theirs, listener, lock: Some(lock), console },
+                parent,
+            )
+        };
+        let pidfd = process::pidfd(vmm).map_err(|e| ("watching its VMM", e))?;
+        self.vmm = Some((vmm, pidfd));
+        Ok(ours)
+    }
+
+    /// Takes everything back.
+    fn undo(&mut self) {
+        if let Some((_, pidfd)) = &self.vmm {
+            process::signal(pidfd.as_fd(), libc::SIGKILL);
+            process::end_children();
+        }
+        if let Some(record) = &self.record {
+            let _ = cgroup::remove(&record.cgroups);
+            if let Some(state) = &self.state {
+                let stopped = OciState { pid: 0, ..hook_state(state, Status::Stopped) };
+                // They are told of a container that was there for a moment; that they fail changes nothing.
+                let _ = hooks::run_all("poststop", record.hooks.poststop().as_deref(), &stopped);
+            }
+        }
+        // What stays is tried again at the next start, which says so.
+        self.claim.iter().for_each(|claim| drop(claim.remove()));
+    }
+}
+
+impl Created {
+    /// Lets go of the container: it lives on without this process.
+    pub(super) fn release(&mut self) -> Result<(), ContainerError> {
+        let id = self.id.as_str();
+        let _ = control::send(self.channel.get_ref(), &Order::Release);
+        match report(&mut self.channel) {
+            Some(Report::Released) => Ok(()),
+            other => Err(no_success(id, other)),
+        }
+    }
+}
+
+/// The VMM's next report.
+pub(super) fn report(channel: &mut impl BufRead) -> Option<Report> {
+    let mut line = Vec::new();
+    match channel.read_until(b'\n', &mut line) {
+        Ok(1..) => serde_json::from_slice(&line).ok(),
+        _ => None,
+    }
+}
+
+fn no_success(id: &str, report: Option<Report>) -> ContainerError {
+    match report {
+        Some(Report::Failed { message, code }) => ContainerError::Failed { id: id.to_owned(), message, code },
+        _ => ContainerError::Silent { id: id.to_owned() },
+    }
+}

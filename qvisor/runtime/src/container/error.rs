@@ -1,0 +1,51 @@
+//! Why a container could not be created, started or deleted.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::cgroup::CgroupError;
+use crate::control::OrderError;
+use crate::front::FrontError;
+use crate::hooks::HookError;
+use crate::oci::BundleError;
+use crate::state::StateError;
+use crate::status::Status;
+
+/// Why a container could not be created, started or deleted.
+#[derive(Debug, thiserror::Error)]
+pub enum ContainerError {
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    #[error(transparent)]
+    Hook(#[from] HookError),
+    #[error("cannot create container {id}: {what} failed: {source}; check the limits of this user")]
+    Create { id: String, what: &'static str, source: io::Error },
+    #[error("cannot give container {id} a terminal: {why}")]
+    Terminal { id: String, why: String },
+    #[error("cannot write pid file {path}: {source}; pass a writable --pid-file")]
+    PidFile { path: PathBuf, source: io::Error },
+    #[error("cannot create container {id}: {message}")]
+    Failed { id: String, message: String, code: Option<u8> },
+    #[error("cannot create container {id}: its VMM ended without a word; see the host's log")]
+    Silent { id: String },
+    #[error("cannot start container {id}: it is {status}; create it anew")]
+    NotCreated { id: String, status: Status },
+    #[error("cannot start container {id}: {why}")]
+    Start { id: String, why: String },
+    #[error("cannot send a signal to container {id}: it is {status}; start it first")]
+    NotRunning { id: String, status: Status },
+    #[error("cannot send a signal to sandbox {id}: {source}; it may just have ended")]
+    Kill { id: String, source: OrderError },
+    #[error("cannot delete container {id}: it is {status}; end it first, or pass --force")]
+    Alive { id: String, status: Status },
+    #[error("cannot delete sandbox {id}: it was started by dormouse do, and goes when it ends; end it first")]
+    NoContainer { id: String },
+    #[error("cannot delete container {id}: its VMM does not end; see the host's log")]
+    Stuck { id: String },
+    #[error(transparent)]
+    Front(#[from] FrontError),
+}

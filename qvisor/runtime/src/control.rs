@@ -1,0 +1,314 @@
+//! Orders to a running sandbox: JSON lines over its control socket, and over the channel of its front end.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use vmm::directory::Directory;
+use vmm::exec_relay::{ExecOrder, ExecPeer, ExecReport, Received};
+use vmm::hibernate::stats::Stats;
+use vmm::hibernate::{Hibernated, Reap, Woken};
+use vmm::jail::PROOF_USER;
+use vmm::{descriptor_passing, process};
+
+use crate::status::{SandboxState, Status};
+
+/// Name of the socket in a sandbox's state directory.
+pub const SOCKET: &str = "control.sock";
+/// What goes before an order and changes nothing of it.
+const GREETING: &[u8] = b" ";
+/// Longest order in bytes.
+pub(crate) const LINE_MAX: u64 = 4096;
+/// How long a peer may take to say what it wants, and an answer may take to come.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a container may take to start.
+const START_PATIENCE: Duration = Duration::from_secs(70);
+/// How long its memory may take to be written or read.
+const HIBERNATE_PATIENCE: Duration = Duration::from_secs(330);
+
+/// What a sandbox can be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "lowercase")]
+pub enum Order {
+    /// A signal for the first process, for the terminal's foreground group, or for all processes. `SIGSTOP` hibernates a
+    /// sandbox, or pauses it where that cannot be, and `SIGCONT` makes it go on.
+    Kill {
+        signal: i32,
+        #[serde(default)]
+        foreground: bool,
+        #[serde(default)]
+        all: bool,
+    },
+    /// The terminal has a new size.
+    Winsize { rows: u16, columns: u16 },
+    /// Its memory goes to its home. Answered once it is there.
+    Hibernate,
+    /// It comes back. Answered once the sandbox goes on.
+    Wake {
+        #[serde(default)]
+        reap: Option<Reap>,
+    },
+    /// How is it? And is it alive?
+    State,
+    /// What is known of its memory, and how often it hibernated.
+    Stats,
+    /// What it does from now on, a line each time, instead of an answer.
+    Events,
+    /// The front end has done its part of a container's creation.
+    Proceed,
+    /// The container's first process begins. Answered once it does.
+    Start,
+    /// The front end goes, and the container stays.
+    Release,
+    /// A further process runs: `len` bytes of records follow the line, and its streams come with it. Answered by
+    /// [`ExecReport`]s; `Kill` and `Winsize` on the same connection are for that process.
+    Exec {
+        len: u32,
+        /// Even in a sandbox that is paused, once that goes on.
+        #[serde(default)]
+        paused: bool,
+    },
+}
+
+/// The answer to an order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    pub error: Option<String>,
+    #[serde(default)]
+    pub status: Option<Status>,
+    /// What a hibernation or a wake came to.
+    #[serde(default)]
+    pub figures: Option<Figures>,
+    #[serde(default)]
+    pub sandbox_state: Option<SandboxState>,
+    /// Why its last hibernation failed.
+    #[serde(default)]
+    pub hibernate_error: Option<String>,
+    #[serde(default)]
+    pub stats: Option<Box<Stats>>,
+}
+
+/// What an order came to, in numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Figures {
+    Hibernated(Hibernated),
+    Woken(Woken),
+}
+
+/// What the VMM tells its front end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "report", rename_all = "lowercase")]
+pub enum Report {
+    /// A container's namespaces and control groups are there, and this is its leash.
+    Prepared { pid: i32 },
+    /// A container waits for its start.
+    Created,
+    /// The VMM lives on without its front end.
+    Released,
+    /// The first process runs.
+    Started,
+    /// The sandbox ended with this wait status.
+    Exited { status: i32 },
+    /// It could not start, or broke; with the exit code that a shell would give.
+    Failed { message: String, code: Option<u8> },
+}
+
+/// Writes one line; the other side may be gone.
+pub fn send<T: Serialize>(mut stream: &UnixStream, value: &T) -> io::Result<()> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    stream.write_all(&line)
+}
+
+/// Writes one line at once, or not at all; false: the other side is gone, or does not read.
+pub fn send_now<T: Serialize>(stream: &UnixStream, value: &T) -> bool {
+    let Ok(mut line) = serde_json::to_vec(value) else { return false };
+    line.push(b'\n');
+    process::send_now(stream, &line)
+}
+
+/// The next order; `None` at the end of the stream, an error when it is none.
+pub fn read_order(from: &mut impl BufRead) -> io::Result<Option<Order>> {
+    let mut line = Vec::new();
+    if from.take(LINE_MAX).read_until(b'\n', &mut line)? == 0 {
+        return Ok(None);
+    }
+    parse(&line).map(Some)
+}
+
+/// The order that a line is.
+pub fn parse(line: &[u8]) -> io::Result<Order> {
+    Ok(serde_json::from_slice(line)?)
+}
+
+/// The next order of a stream whose sender waits for an answer before it says more.
+pub fn receive(stream: &UnixStream) -> io::Result<Option<Order>> {
+    read_order(&mut BufReader::with_capacity(256, stream))
+}
+
+/// Makes a sandbox's control socket. Only its user can connect, and the credentials of whoever does are told with what it
+/// says.
+pub fn listen(sandbox: &Directory) -> io::Result<UnixListener> {
+    let listener = UnixListener::bind(sandbox.path_by_descriptor().join(SOCKET))?;
+    descriptor_passing::ask_for_senders(listener.as_fd())?;
+    Ok(listener)
+}
+
+/// Connects to the sandbox whose directory this is. Whoever listens there has to be the caller: nobody else is told
+/// anything.
+pub fn connect(sandbox: &Directory) -> io::Result<UnixStream> {
+    // This path is short enough for an address, and leads to the directory that was looked at.
+    let stream = UnixStream::connect(sandbox.path_by_descriptor().join(SOCKET))?;
+    let (user, listener) = (process::effective_user(), process::peer_user(&stream)?);
+    if listener != user || !process::is_one_user(user) {
+        let why = format!("its control socket is user {listener}'s, not user {user}'s");
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    if user == 0 {
+        // A VMM whose ids are mapped does not know the host's root. It knows an id that root alone can claim to have;
+        // where that cannot be claimed, ids cannot be mapped either.
+        let _ = descriptor_passing::send_as(stream.as_fd(), PROOF_USER, GREETING);
+    }
+    Ok(stream)
+}
+
+/// Why an order was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum OrderError {
+    /// Its VMM cannot be reached, or does not answer in time.
+    #[error(transparent)]
+    Connection(#[from] io::Error),
+    #[error("it ended meanwhile")]
+    Ended,
+    /// Its VMM says why.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Asks the sandbox whose directory this is for its events; they come as lines until its end.
+pub fn events(sandbox: &Directory) -> io::Result<impl BufRead + use<>> {
+    let stream = connect(sandbox)?;
+    send(&stream, &Order::Events)?;
+    Ok(BufReader::new(stream))
+}
+
+/// Gives an order to the sandbox whose directory this is; an answer that says no is an error.
+pub fn order(sandbox: &Directory, order: Order) -> Result<Answer, OrderError> {
+    let stream = connect(sandbox)?;
+    let patience = match order {
+        Order::Start => START_PATIENCE,
+        Order::Hibernate | Order::Wake { .. } => HIBERNATE_PATIENCE,
+        _ => PATIENCE,
+    };
+    stream.set_read_timeout(Some(patience))?;
+    send(&stream, &order)?;
+    let mut line = Vec::new();
+    BufReader::new((&stream).take(LINE_MAX)).read_until(b'\n', &mut line)?;
+    if line.is_empty() {
+        return Err(OrderError::Ended);
+    }
+    let answer: Answer = serde_json::from_slice(&line).map_err(io::Error::from)?;
+    match answer.error {
+        Some(why) => Err(OrderError::Refused(why)),
+        None => Ok(answer),
+    }
+}
+
+/// How often one connection is read from at a time.
+const READS_MAX: usize = 8;
+
+/// A connection whose [`Order::Exec`] was taken: orders for the process come as lines, and reports go back.
+#[derive(Debug)]
+pub struct ExecLine {
+    stream: UnixStream,
+    /// What has come and is no whole line yet.
+    text: Vec<u8>,
+}
+
+impl ExecLine {
+    #[must_use]
+    pub fn new(stream: UnixStream) -> Self {
+        Self { stream, text: Vec::new() }
+    }
+}
+
+impl ExecPeer for ExecLine {
+    fn descriptor(&self) -> RawFd {
+        self.stream.as_raw_fd()
+    }
+
+    fn report(&self, report: &ExecReport) {
+        send_now(&self.stream, report);
+    }
+
+    fn refuse(&self, why: String) {
+        refuse(&self.stream, why);
+    }
+
+    fn receive(&mut self) -> Received {
+        let most = usize::try_from(LINE_MAX).unwrap_or(usize::MAX);
+        let (mut bytes, mut received) = ([0; 512], Received::default());
+        // What is left is for the next time.
+        for _ in 0..READS_MAX {
+            let Some(got) = process::receive_now(&self.stream, &mut bytes) else { break };
+            self.text.extend(bytes.iter().take(got));
+            while let Some(end) = self.text.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.text.drain(..=end).collect();
+                received.orders.extend(parse(&line).ok().and_then(exec_order));
+            }
+            if got == 0 || self.text.len() > most {
+                received.is_over = true;
+                break;
+            }
+        }
+        received
+    }
+}
+
+/// The order as the process's relay takes it; `None`: it is not for a process.
+fn exec_order(order: Order) -> Option<ExecOrder> {
+    match order {
+        Order::Kill { signal, foreground, .. } => Some(ExecOrder::Signal { number: signal, foreground }),
+        Order::Winsize { rows, columns } => Some(ExecOrder::Resize { rows, columns }),
+        _ => None,
+    }
+}
+
+/// Answers that an order is not carried out, and why; the other side may be gone.
+pub fn refuse(stream: &UnixStream, why: String) {
+    send_now(stream, &Answer { error: Some(why), ..Answer::default() });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_for_a_process_come_line_by_line() {
+        let (theirs, ours) = UnixStream::pair().unwrap();
+        let mut line = ExecLine::new(theirs);
+        assert_eq!(line.receive(), Received::default());
+        send(&ours, &Order::Kill { signal: 15, foreground: true, all: false }).unwrap();
+        send(&ours, &Order::State).unwrap();
+        (&ours).write_all(b"no order\n{\"op\":\"winsize\",").unwrap();
+        let signal = ExecOrder::Signal { number: 15, foreground: true };
+        assert_eq!(line.receive(), Received { orders: vec![signal], is_over: false });
+        (&ours).write_all(b"\"rows\":2,\"columns\":3}\n").unwrap();
+        let resize = ExecOrder::Resize { rows: 2, columns: 3 };
+        assert_eq!(line.receive(), Received { orders: vec![resize], is_over: false });
+        drop(ours);
+        assert_eq!(line.receive(), Received { orders: Vec::new(), is_over: true });
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_the_end() {
+        let (theirs, ours) = UnixStream::pair().unwrap();
+        let mut line = ExecLine::new(theirs);
+        (&ours).write_all(&[b'x'; 6000]).unwrap();
+        while !line.receive().is_over {}
+        assert!(line.text.len() <= 6000);
+    }
+}

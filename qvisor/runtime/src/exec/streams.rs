@@ -1,0 +1,87 @@
+//! The streams of a process: this command's own, or a terminal that somebody else has the other side of.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use abi::boot::STREAM_TTY;
+use vmm::boot::Stream;
+use vmm::descriptor_passing;
+use vmm::process::{self, Terminal};
+
+use super::options::{ExecError, ExecOptions};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Streams {
+    /// With whether the sandbox drives it as a terminal.
+    list: Vec<(OwnedFd, bool)>,
+    is_console: bool,
+}
+
+impl Streams {
+    pub(super) fn open(options: &ExecOptions) -> Result<Self, ExecError> {
+        let failed = |source| options.system("copying its streams", source);
+        if let Some(path) = &options.console_socket {
+            let terminal = open_console(options, path)?;
+            let copy = || Ok((terminal.try_clone()?, true));
+            let list = [copy(), copy(), copy()].into_iter().collect::<io::Result<_>>().map_err(failed)?;
+            return Ok(Self { list, is_console: true });
+        }
+        let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
+        let own = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+        let open = |fd: BorrowedFd<'_>| {
+            let is_terminal = options.terminal && Terminal::new(fd).is_some();
+            Ok((process::open_without_waiting(fd)?, is_terminal))
+        };
+        let list: Vec<_> = own.into_iter().map(open).collect::<io::Result<_>>().map_err(failed)?;
+        if options.terminal && !list.first().is_some_and(|(_, is_terminal)| *is_terminal) {
+            let why = "standard input is none; leave out --tty, or pass --detach and --console-socket";
+            return Err(ExecError::Terminal { id: options.id(), why: why.into() });
+        }
+        Ok(Self { list, is_console: false })
+    }
+
+    /// What the request says of them; each is named by its place.
+    pub(super) fn records(&self) -> Vec<Stream> {
+        let record = |(at, (_, is_terminal)): (u32, &(OwnedFd, bool))| {
+            let flags = if *is_terminal { STREAM_TTY } else { 0 };
+            Stream { fd: at, handle: at, flags }
+        };
+        (0..).zip(&self.list).map(record).collect()
+    }
+
+    pub(super) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.list.iter().map(|(fd, _)| fd.as_fd()).collect()
+    }
+
+    /// The command's own terminal, if the sandbox is to drive that.
+    pub(super) fn terminal(&self) -> Option<Terminal> {
+        let (fd, _) = self.list.iter().find(|(_, is_terminal)| *is_terminal && !self.is_console)?;
+        Terminal::new(fd.as_fd())
+    }
+
+    /// Rows and columns of that terminal.
+    pub(super) fn size(&self) -> Option<(u16, u16)> {
+        self.terminal().map(|terminal| terminal.size())
+    }
+
+    /// The terminal that a leash is to have.
+    pub(super) fn console(&self) -> Option<BorrowedFd<'_>> {
+        self.list.first().filter(|_| self.is_console).map(|(fd, _)| fd.as_fd())
+    }
+}
+
+/// A terminal that somebody else gets the other side of.
+fn open_console(options: &ExecOptions, path: &Path) -> Result<OwnedFd, ExecError> {
+    let failed = |error: io::Error| ExecError::Terminal {
+        id: options.id(),
+        why: format!("console socket {}: {error}; pass one that is listened to", path.display()),
+    };
+    let (rows, columns) = options.process.winsize.unwrap_or((0, 0));
+    let (controller, terminal) = process::open_terminal(rows, columns).map_err(failed)?;
+    process::do_not_wait(terminal.as_fd()).map_err(failed)?;
+    let socket = descriptor_passing::connect_to_own(path).map_err(failed)?;
+    descriptor_passing::send(socket.as_fd(), &[controller.as_fd()], b"/dev/ptmx", 0).map_err(failed)?;
+    Ok(terminal)
+}

@@ -1,0 +1,137 @@
+//! The parent of a VMM that runs in the foreground: owns the terminal and forwards signals until the VMM has ended.
+
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+
+use vmm::footprint;
+use vmm::jail;
+use vmm::process::{self, SignalFd, Terminal};
+
+use super::error::FrontError;
+use crate::control::{self, Order, Report};
+use crate::state::Id;
+
+/// Signals that a front end passes on, and the news of its children.
+pub(crate) const FORWARDED: &[i32] = &[
+    libc::SIGINT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGWINCH,
+    libc::SIGTSTP,
+    libc::SIGCONT,
+    libc::SIGCHLD,
+];
+
+/// The front end's side of a running sandbox.
+pub(crate) struct Front {
+    vmm: i32,
+    channel: BufReader<UnixStream>,
+    signals: SignalFd,
+    pub(super) terminal: Option<Terminal>,
+    status: Option<i32>,
+}
+
+impl Front {
+    /// Of a VMM that this process has forked. The terminal is in raw mode already.
+    pub(crate) fn new(
+        vmm: i32,
+        channel: BufReader<UnixStream>,
+        signals: SignalFd,
+        terminal: Option<Terminal>,
+    ) -> Self {
+        Self { vmm, channel, signals, terminal, status: None }
+    }
+
+    /// Forwards signals until the VMM has ended.
+    pub(crate) fn wait(&mut self, id: &Id, mut started: impl FnMut()) -> Result<u8, FrontError> {
+        let mut report = None;
+        let mut channel = self.channel.get_ref().as_raw_fd();
+        while self.status.is_none() {
+            let [from_vmm, signalled] = process::wait_readable([channel, self.signals.as_raw_fd()], -1);
+            if from_vmm {
+                match self.report() {
+                    Some(Report::Started) => {
+                        started();
+                        footprint::trim();
+                    }
+                    Some(last) => report = Some(last),
+                    None => channel = -1,
+                }
+            }
+            while signalled && let Some(arrived) = self.signals.next() {
+                self.handle(arrived);
+            }
+        }
+        while !matches!(report, Some(Report::Exited { .. } | Report::Failed { .. })) {
+            match self.report() {
+                Some(next) => report = Some(next),
+                None => break,
+            }
+        }
+        let id = || id.as_str().to_owned();
+        match (report, self.status) {
+            (Some(Report::Exited { status }), _) => Ok(process::exit_code(status)),
+            (Some(Report::Failed { message, code }), _) => Err(FrontError::Failed { message, code }),
+            (_, Some(status)) if jail::has_ended_by_filter(status) => Err(FrontError::Forbidden { id: id() }),
+            (_, Some(status)) if libc::WIFSIGNALED(status) => {
+                Err(FrontError::Killed { id: id(), signal: libc::WTERMSIG(status) })
+            }
+            _ => Err(FrontError::Silent { id: id() }),
+        }
+    }
+
+    fn report(&mut self) -> Option<Report> {
+        let mut line = Vec::new();
+        match self.channel.read_until(b'\n', &mut line) {
+            Ok(1..) => serde_json::from_slice(&line).ok(),
+            _ => None,
+        }
+    }
+
+    fn handle(&mut self, arrived: process::Arrived) {
+        match arrived.signal {
+            libc::SIGCHLD => process::reap_ended(|pid, status| {
+                if pid == self.vmm {
+                    self.status = Some(status);
+                }
+            }),
+            libc::SIGWINCH => self.send_size(),
+            signal => {
+                self.send(Order::Kill { signal, foreground: arrived.from_kernel, all: false });
+                if signal == libc::SIGTSTP {
+                    self.stop();
+                }
+            }
+        }
+    }
+
+    /// Stops as the program inside does, so that the shell takes over; goes on when it is continued.
+    fn stop(&self) {
+        self.terminal.iter().for_each(Terminal::restore);
+        process::stop_self();
+        self.terminal.iter().for_each(Terminal::set_raw);
+        self.send_size();
+    }
+
+    fn send_size(&self) {
+        if let Some(terminal) = &self.terminal {
+            let (rows, columns) = terminal.size();
+            self.send(Order::Winsize { rows, columns });
+        }
+    }
+
+    fn send(&self, order: Order) {
+        let _ = control::send(self.channel.get_ref(), &order);
+    }
+
+    /// The terminal is as it was found, and no child is left.
+    pub(crate) fn close(&self) {
+        self.terminal.iter().for_each(Terminal::restore);
+        // The watcher, the leash, and stubs that are still on their way out.
+        process::end_children();
+    }
+}

@@ -1,0 +1,191 @@
+//! The front end of `dormouse do`: a small parent that owns the terminal, forwards signals and cleans up.
+//!
+//! Three processes belong to a sandbox: this one, the VMM (which dies with it), and a watcher that does nothing but
+//! wait for this one to end; should it be killed, the watcher restores the terminal and removes the directories in
+//! its stead. If the watcher is killed, this process cleans up as always; if both are, the next start does.
+
+mod error;
+pub mod foreground;
+mod options;
+mod plan;
+
+use std::io::{self, BufReader, Read};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use vmm::footprint;
+use vmm::process::{self, SignalFd, Terminal};
+
+pub use self::error::FrontError;
+use self::foreground::{FORWARDED, Front};
+pub use self::options::{DoError, DoOptions};
+use crate::cgroup::{self, Cgroups};
+use crate::control;
+use crate::state::{Claim, Id, OCI_VERSION, OciState, Root, StateError};
+use crate::status::Status;
+use crate::stderr_log::LOG_INFO;
+use crate::vmm_process;
+use crate::vmm_process::plan::{Inherited, Plan, Tree};
+
+/// Where a sandbox keeps what it needs on the host.
+struct Directories {
+    state: Claim,
+    layers: Claim,
+    cgroups: Vec<PathBuf>,
+    /// Takes a word about what could not be removed.
+    warn: fn(&str),
+}
+
+impl Directories {
+    /// Called once the VMM has ended.
+    fn remove(&self) {
+        // Stubs may be on their way out still. A group that does not go is left to the next start only if the state,
+        // which names it, stays as well; it goes all the same, since whoever takes 5 s to die is stuck in the host.
+        let _ = cgroup::remove(&self.cgroups);
+        // The layers first: as long as the state exists, so does the sandbox for others.
+        for left in [&self.layers, &self.state].into_iter().filter_map(|claim| claim.remove().err()) {
+            (self.warn)(&left.to_string());
+        }
+    }
+}
+
+/// Runs a sandbox to its end; result: the exit code. `warn` takes a word about what could not be removed.
+pub fn run(state_root: &Root, options: DoOptions, warn: fn(&str)) -> Result<u8, DoError> {
+    let id = options.id.clone();
+    let layer_root = Root::default_layers()?;
+    let plan = plan::make(options, state_root, &layer_root)?;
+    Ok(run_plan(&id, state_root, &layer_root, plan, warn)?)
+}
+
+fn run_plan(
+    id: &Id,
+    state_root: &Root,
+    layer_root: &Root,
+    mut plan: Plan,
+    warn: fn(&str),
+) -> Result<u8, FrontError> {
+    let state = state_root.claim(id)?;
+    let layers = match layer_root.claim(id) {
+        Ok(layers) => layers,
+        Err(error) => {
+            let _ = state.remove();
+            return Err(error.into());
+        }
+    };
+    state.left().iter().chain(layers.left()).for_each(|left: &StateError| warn(&left.to_string()));
+    plan.cgroups = make_groups(id, &plan);
+    let directories = Directories { state, layers, cgroups: plan.cgroups.directories().to_vec(), warn };
+    // Should nobody be left to remove the groups, the next start does.
+    let _ = cgroup::write_list(directories.state.path(), &directories.cgroups);
+    if let Tree::CopyOnWrite { layer, .. } = &mut plan.tree {
+        *layer = directories.layers.path().to_owned();
+    }
+    let result = start(id, &directories, plan).map_err(|(what, source)| {
+        directories.remove();
+        FrontError::Start { id: id.as_str().to_owned(), what, source }
+    });
+    let (mut front, _leash) = result?;
+    let end = front.wait(id, || write_running(id, &directories));
+    front.terminal.iter().for_each(Terminal::restore);
+    directories.remove();
+    front.close();
+    end
+}
+
+/// Control groups that bound the sandbox, where this user may make some; else a limit of processes stands in.
+fn make_groups(id: &Id, plan: &Plan) -> Cgroups {
+    let Some(bounds) = &plan.bounds else { return Cgroups::default() };
+    // Of this front end alone: sandboxes of different roots may have one name.
+    let name = format!("dormouse-{}.{}", id.as_str(), process::id());
+    let memory_bytes = plan.memory_bytes.saturating_add(bounds.ledger_bytes());
+    Cgroups::for_command(&name, &bounds.resources, memory_bytes, plan.cpus).unwrap_or_else(|error| {
+        if plan.boot.log_level >= LOG_INFO {
+            eprintln!("dormouse: no control groups bound sandbox {}: {error}", id.as_str());
+        }
+        Cgroups::default()
+    })
+}
+
+type Failed = (&'static str, io::Error);
+
+/// Starts the VMM and the watcher; result: with the end that the watcher waits for.
+fn start(id: &Id, directories: &Directories, plan: Plan) -> Result<(Front, OwnedFd), Failed> {
+    let bundle = match &plan.tree {
+        Tree::CopyOnWrite { root, .. } => root.clone(),
+        Tree::Bundle(bundle) => bundle.state.bundle.clone(),
+    };
+    let creating = state_of(id, &bundle, process::id());
+    directories.state.write_state(&creating).map_err(|e| ("writing its state", e))?;
+    let process = plan.boot.process_records();
+    directories.state.write_process(&process).map_err(|e| ("writing its process", e))?;
+    let listener =
+        control::listen(directories.state.directory()).map_err(|e| ("making its control socket", e))?;
+    let terminal = plan.terminal.then(|| Terminal::new(io::stdin().as_fd())).flatten();
+    let (ours, theirs) = UnixStream::pair().map_err(|e| ("making a channel", e))?;
+    let signals = SignalFd::new(FORWARDED).map_err(|e| ("collecting signals", e))?;
+    let parent = process::id();
+    // Stubs that outlive the VMM for a moment are ours to wait for.
+    process::adopt_orphans();
+    let Some(vmm) = process::fork().map_err(|e| ("starting its VMM", e))? else {
+        drop(ours);
+        vmm_process::main(plan, Inherited { channel: theirs, listener, lock: None, console: None }, parent)
+    };
+    drop((theirs, listener));
+    // Made after the fork, so that only this process holds the writing end.
+    let started = process::pidfd(vmm).and_then(|pidfd| Ok((pidfd, io::pipe()?)));
+    let started = started.and_then(|(pidfd, (reader, writer))| match process::fork()? {
+        None => {
+            drop((writer, ours));
+            watch(reader, &pidfd, terminal.as_ref(), directories)
+        }
+        Some(_watcher) => Ok((writer, ours)),
+    });
+    let (leash, ours) = started.map_err(|e| ("starting its watcher", e))?;
+    let _ = directories.state.write_state(&state_of(id, &bundle, vmm));
+    drop(plan);
+    if let Some(terminal) = &terminal {
+        terminal.set_raw();
+    }
+    let channel = BufReader::with_capacity(512, ours);
+    Ok((Front::new(vmm, channel, signals, terminal), leash.into()))
+}
+
+fn write_running(id: &Id, directories: &Directories) {
+    if let Some(known) = directories.state.state().filter(|state| state.id == id.as_str()) {
+        let _ = directories.state.write_state(&OciState { status: Status::Running, ..known });
+    }
+}
+
+fn state_of(id: &Id, bundle: &Path, pid: i32) -> OciState {
+    OciState {
+        oci_version: OCI_VERSION.into(),
+        id: id.as_str().into(),
+        status: Status::Creating,
+        pid,
+        bundle: bundle.to_owned(),
+        annotations: std::collections::BTreeMap::new(),
+        sandbox_state: None,
+        hibernate_error: None,
+    }
+}
+
+/// The watcher: waits until the front end has ended, then does what it can no longer do.
+fn watch(
+    mut leash: io::PipeReader,
+    vmm: &OwnedFd,
+    terminal: Option<&Terminal>,
+    directories: &Directories,
+) -> ! {
+    process::set_name(c"dormouse-watch");
+    process::leave_session();
+    footprint::trim();
+    let mut byte = [0];
+    let _ = leash.read(&mut byte);
+    terminal.iter().for_each(|terminal| terminal.restore());
+    process::signal(vmm.as_fd(), libc::SIGKILL);
+    // Its mounts and files are closed once it has ended.
+    let _ = process::wait_readable([vmm.as_raw_fd()], 10_000);
+    directories.remove();
+    process::exit_now(0)
+}

@@ -1,0 +1,79 @@
+//! What `do` is asked for, and why that could not be.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use vmm::hibernate::Wishes;
+use vmm::jail::UserNamespace;
+use vmm::jail::mitigations::Mitigations;
+use vmm::mounts::{MountError, Volume};
+use vmm::net::Network;
+
+use super::error::FrontError;
+use crate::platform::{PlatformChoice, PlatformChoiceError};
+use crate::resources::MEMORY_MIN;
+use crate::state::{Id, StateError};
+
+/// A program, and the sandbox it is to run in.
+#[derive(Clone, Debug)]
+pub struct DoOptions {
+    pub id: Id,
+    /// The host's directory that becomes the root file system.
+    pub rootfs: PathBuf,
+    pub platform: PlatformChoice,
+    /// Memory limit; `None`: 2 GiB, or the host's memory if less.
+    pub memory_bytes: Option<u64>,
+    /// `None`: the host's, at most 16.
+    pub cpus: Option<u32>,
+    /// Most processes and threads.
+    pub pids: u32,
+    /// What the sandbox may write to its copy-on-write view.
+    pub disk_bytes: u64,
+    /// `NAME=value`, or a name alone, which stands for the caller's value and for nothing if there is none.
+    pub env: Vec<OsString>,
+    /// The caller's whole environment is handed over.
+    pub env_all: bool,
+    /// Working directory; `None`: the current one if it exists inside, else `/`.
+    pub cwd: Option<PathBuf>,
+    pub volumes: Vec<Volume>,
+    pub network: Network,
+    pub userns: UserNamespace,
+    /// The terminal is driven even if standard output is none.
+    pub terminal: bool,
+    pub hibernation: Wishes,
+    pub mitigations: Mitigations,
+    /// See [`vmm::boot::BootSpec::share_files`].
+    pub share_files: bool,
+    pub strace: bool,
+    /// Least important level that reaches the log: 0 error … 3 debug.
+    pub log_level: u32,
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+}
+
+/// Why a program could not be run in a sandbox of its own.
+#[derive(Debug, thiserror::Error)]
+pub enum DoError {
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    #[error(transparent)]
+    Platform(#[from] PlatformChoiceError),
+    #[error("cannot drive the terminal: standard input is not one; leave out --tty")]
+    NoTerminal,
+    #[error(
+        "cannot give a sandbox {bytes} bytes of memory: it needs at least {} MiB; pass a larger --memory",
+        MEMORY_MIN >> 20
+    )]
+    TooLittleMemory { bytes: u64 },
+    #[error(
+        "cannot give a sandbox {bytes} bytes of memory: at most {} GiB are possible; pass a smaller --memory",
+        (abi::layout::USER_PHYS_MAX - abi::layout::USER_PHYS) >> 30
+    )]
+    TooMuchMemory { bytes: u64 },
+    #[error("cannot start in {}: it is not an absolute path; pass one with --cwd", path.display())]
+    RelativeCwd { path: PathBuf },
+    #[error(transparent)]
+    Front(#[from] FrontError),
+}

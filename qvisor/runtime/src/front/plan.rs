@@ -1,0 +1,197 @@
+//! From the options of `do` to what its VMM is given.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use vmm::boot::{BootSpec, Creds, Rlimit};
+use vmm::mounts;
+use vmm::process::{self, Terminal};
+
+use super::options::{DoError, DoOptions};
+use crate::cgroup::Cgroups;
+use crate::environment::set_variables;
+use crate::resources::{MEMORY_MIN, Resources};
+use crate::state::Root;
+use crate::vmm_process::plan::{Bounds, Plan, Tree};
+
+/// Memory of a sandbox when nothing else is asked for.
+const MEMORY_DEFAULT: u64 = 2 << 30;
+const CPUS_MAX: usize = abi::layout::MAX_CPUS as usize;
+
+pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> Result<Plan, DoError> {
+    let memory_bytes = memory(options.memory_bytes)?;
+    let root = root_directory(&options.rootfs)?;
+    let platform = options.platform.choose()?;
+    for volume in &options.volumes {
+        std::fs::metadata(&volume.source)
+            .map_err(|source| mounts::MountError::Volume { path: volume.source.clone(), source })?;
+    }
+    let terminal = options.terminal || io::stdin().is_terminal() && io::stdout().is_terminal();
+    let size = Terminal::new(io::stdin().as_fd()).map(|terminal| terminal.size());
+    if options.terminal && size.is_none() {
+        return Err(DoError::NoTerminal);
+    }
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+    let wishes = options.hibernation;
+    let boot = BootSpec {
+        idle_timeout: wishes.idle_timeout,
+        args: options.command.into_iter().map(OsString::into_vec).collect(),
+        env: environment(std::env::vars_os(), &options.env, options.env_all),
+        cwd: mounts::bytes_of(&working_directory(options.cwd, &root)?),
+        hostname: hostname(),
+        creds: Creds { uid: 0, gid: 0, groups: groups() },
+        rlimits: limits(),
+        umask: process::umask(),
+        winsize: size.filter(|_| terminal),
+        strace: options.strace,
+        tasks_max: Some(u64::from(options.pids)),
+        share_files: options.share_files,
+        log_level: options.log_level,
+        ..BootSpec::default()
+    };
+    let tree = Tree::CopyOnWrite {
+        hidden: vec![layer_root.path().to_owned(), state_root.path().to_owned()],
+        root,
+        layer: PathBuf::new(),
+        volumes: options.volumes,
+    };
+    let cpus = options.cpus.unwrap_or_else(|| u32::try_from(cores.min(CPUS_MAX)).unwrap_or(1));
+    let resources = Resources::for_command(memory_bytes, options.pids, cpus, platform);
+    Ok(Plan {
+        tree,
+        network: options.network,
+        userns: options.userns,
+        mitigations: options.mitigations,
+        platform,
+        memory_bytes,
+        cpus,
+        boot,
+        swap: wishes.into(),
+        cgroups: Cgroups::default(),
+        bounds: Some(Bounds { resources, disk_bytes: options.disk_bytes }),
+        terminal,
+    })
+}
+
+fn root_directory(path: &Path) -> Result<PathBuf, mounts::MountError> {
+    let failed = |source| mounts::MountError::Root { path: path.to_owned(), source };
+    let root = std::fs::canonicalize(path).map_err(failed)?;
+    if !root.is_dir() {
+        return Err(failed(io::Error::from_raw_os_error(libc::ENOTDIR)));
+    }
+    Ok(root)
+}
+
+fn memory(asked_bytes: Option<u64>) -> Result<u64, DoError> {
+    match asked_bytes {
+        None => Ok(MEMORY_DEFAULT.min(process::host_memory())),
+        Some(bytes) if bytes < MEMORY_MIN => Err(DoError::TooLittleMemory { bytes }),
+        Some(bytes) if bytes > abi::layout::USER_PHYS_MAX - abi::layout::USER_PHYS => {
+            Err(DoError::TooMuchMemory { bytes })
+        }
+        Some(bytes) => Ok(bytes),
+    }
+}
+
+/// Variables that a program gets from the caller without being asked for: where things are, who the user is, what the
+/// terminal and the language are, and which programs the user likes. None of them is known to hold a secret; the rest of
+/// an environment often does (tokens, passwords in proxies' and data bases' addresses, sockets of agents).
+const HANDED_OVER: &[&str] = &[
+    "COLORTERM",
+    "COLUMNS",
+    "EDITOR",
+    "HOME",
+    "LANG",
+    "LANGUAGE",
+    "LINES",
+    "LOGNAME",
+    "NO_COLOR",
+    "PAGER",
+    "PATH",
+    "SHELL",
+    "TERM",
+    "TMPDIR",
+    "TZ",
+    "USER",
+    "VISUAL",
+];
+
+fn is_handed_over(name: &[u8]) -> bool {
+    name.starts_with(b"LC_") || HANDED_OVER.iter().any(|known| known.as_bytes() == name)
+}
+
+/// What the program gets of the caller's environment, with what was asked for on the command line: `NAME=value`, or a
+/// name alone, which stands for the caller's value and for nothing if there is none.
+fn environment(
+    caller: impl IntoIterator<Item = (OsString, OsString)>,
+    asked: &[OsString],
+    all: bool,
+) -> Vec<Vec<u8>> {
+    let (names, set): (Vec<_>, Vec<_>) = asked.iter().partition(|word| !word.as_bytes().contains(&b'='));
+    let wanted = |name: &OsString| all || is_handed_over(name.as_bytes()) || names.contains(&name);
+    let caller = caller.into_iter().filter(|(name, _)| wanted(name));
+    let mut env: Vec<Vec<u8>> =
+        caller.map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat()).collect();
+    set_variables(&mut env, set);
+    env
+}
+
+fn working_directory(asked: Option<PathBuf>, root: &Path) -> Result<PathBuf, DoError> {
+    if let Some(asked) = asked {
+        return if asked.is_absolute() { Ok(asked) } else { Err(DoError::RelativeCwd { path: asked }) };
+    }
+    let Ok(current) = std::env::current_dir() else { return Ok("/".into()) };
+    let inside = current.strip_prefix("/").map(|path| root.join(path));
+    if inside.is_ok_and(|path| path.is_dir()) { Ok(current) } else { Ok("/".into()) }
+}
+
+fn hostname() -> Vec<u8> {
+    let name = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_else(|_| b"dormouse".to_vec());
+    name.trim_ascii().to_vec()
+}
+
+/// The caller's groups; an unprivileged caller is root in its sandbox and nothing else.
+fn groups() -> Vec<u32> {
+    if process::effective_user() == 0 { process::groups() } else { Vec::new() }
+}
+
+fn limits() -> Vec<Rlimit> {
+    process::limits().into_iter().map(|(resource, soft, hard)| Rlimit { resource, soft, hard }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(asked: &[&str], all: bool) -> Vec<String> {
+        let caller = [("PATH", "/bin"), ("LC_TIME", "C"), ("TOKEN", "secret"), ("LCX", "1"), ("KEEP", "a=b")];
+        let caller = caller.map(|(name, value)| (name.into(), value.into()));
+        let asked: Vec<OsString> = asked.iter().map(Into::into).collect();
+        let env = environment(caller, &asked, all).into_iter();
+        env.map(|pair| String::from_utf8(pair).unwrap()).collect()
+    }
+
+    #[test]
+    fn secrets_of_the_environment_stay_with_the_caller() {
+        assert_eq!(chosen(&[], false), ["PATH=/bin", "LC_TIME=C"]);
+        assert_eq!(chosen(&["KEEP", "GONE"], false), ["PATH=/bin", "LC_TIME=C", "KEEP=a=b"]);
+        assert_eq!(chosen(&[], true).len(), 5);
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_environment() {
+        let all = chosen(&["PATH=/x", "NEW=1=2", "NEW=3", "KEEP=1", "KEEP"], false);
+        assert_eq!(all, ["LC_TIME=C", "PATH=/x", "NEW=3", "KEEP=1"]);
+    }
+
+    #[test]
+    fn memory_has_bounds() {
+        assert!(memory(Some(1024)).unwrap_err().to_string().contains("16 MiB"));
+        assert!(memory(Some(1 << 50)).is_err());
+        assert_eq!(memory(Some(64 << 20)).unwrap(), 64 << 20);
+        assert!(memory(None).unwrap() <= MEMORY_DEFAULT);
+    }
+}

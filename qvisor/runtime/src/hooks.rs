@@ -1,0 +1,127 @@
+//! Hooks: programs of the host that a bundle wants run at the turns of a container's life.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use oci_spec::runtime::Hook;
+use vmm::process;
+
+use crate::state::OciState;
+
+/// Bytes of a hook's own words that are kept for the message.
+const WORDS_MAX: usize = 2048;
+
+/// A hook that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot go on after {kind} hook {path}: {what}; correct it or take it out of config.json")]
+pub struct HookError {
+    kind: &'static str,
+    path: PathBuf,
+    what: String,
+}
+
+/// Runs hooks one after the other, in this process's namespaces, the state on their standard input. The first that
+/// fails ends the series.
+pub fn run(kind: &'static str, hooks: Option<&[Hook]>, state: &OciState) -> Result<(), HookError> {
+    hooks.unwrap_or_default().iter().try_for_each(|hook| {
+        run_one(hook, state).map_err(|what| HookError { kind, path: hook.path().clone(), what })
+    })
+}
+
+/// As [`run`], for hooks whose failure changes nothing; result: what went wrong.
+#[must_use]
+pub fn run_all(kind: &'static str, hooks: Option<&[Hook]>, state: &OciState) -> Vec<HookError> {
+    let run = |hook: &Hook| {
+        let result = run_one(hook, state);
+        result.err().map(|what| HookError { kind, path: hook.path().clone(), what })
+    };
+    hooks.unwrap_or_default().iter().filter_map(run).collect()
+}
+
+fn run_one(hook: &Hook, state: &OciState) -> Result<(), String> {
+    let cannot = |error: io::Error| format!("it cannot be started ({error})");
+    let (mut words, theirs) = io::pipe().map_err(cannot)?;
+    let mut command = Command::new(hook.path());
+    if let Some((name, rest)) = hook.args().as_deref().and_then(<[String]>::split_first) {
+        command.arg0(name).args(rest);
+    }
+    command.env_clear();
+    for pair in hook.env().as_deref().unwrap_or_default() {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        command.env(name, value);
+    }
+    command.stdin(state_file(state).map_err(cannot)?);
+    command.stdout(theirs.try_clone().map_err(cannot)?).stderr(theirs);
+    let mut child = command.spawn().map_err(cannot)?;
+    // The command holds the pipe's other end.
+    drop(command);
+    let limit = hook.timeout().and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs);
+    let (status, said) = wait(&mut child, &mut words, limit)?;
+    if status.success() {
+        return Ok(());
+    }
+    let how = match (status.code(), status.signal()) {
+        (Some(code), _) => format!("it ended with exit code {code}"),
+        (None, signal) => format!("it was killed by signal {}", signal.unwrap_or(0)),
+    };
+    let said = String::from_utf8_lossy(&said);
+    let said = said.trim().replace('\n', ", ");
+    Err(if said.is_empty() { how } else { format!("{how} ({said})") })
+}
+
+/// A file that holds the state, at its beginning.
+fn state_file(state: &OciState) -> io::Result<Stdio> {
+    let mut file = File::from(process::memory_file(c"dormouse-state")?);
+    file.write_all(&serde_json::to_vec(state)?)?;
+    file.rewind()?;
+    Ok(file.into())
+}
+
+/// Waits for the end of the hook itself; what it leaves running may hold the pipe for as long as it likes.
+fn wait(
+    child: &mut Child,
+    words: &mut io::PipeReader,
+    limit: Option<Duration>,
+) -> Result<(ExitStatus, Vec<u8>), String> {
+    let failed = |error: io::Error| format!("it cannot be waited for ({error})");
+    let pidfd = process::pidfd(child.id().cast_signed()).map_err(failed)?;
+    let start = Instant::now();
+    let mut said = Vec::new();
+    let mut pipe = words.as_raw_fd();
+    loop {
+        let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
+        if left.is_some_and(|left| left.is_zero()) {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(format!("it took longer than {} s", limit.unwrap_or_default().as_secs()));
+        }
+        let timeout = left.map_or(-1, |left| i32::try_from(left.as_millis()).unwrap_or(i32::MAX).max(1));
+        let [ended, spoke] = process::wait_readable([pidfd.as_raw_fd(), pipe], timeout);
+        if spoke && !take_words(words, &mut said) {
+            pipe = -1;
+        }
+        if ended {
+            while pipe >= 0 && process::wait_readable([pipe], 0)[0] && take_words(words, &mut said) {}
+            return Ok((child.wait().map_err(failed)?, said));
+        }
+    }
+}
+
+/// Takes what is there; false at the end.
+fn take_words(words: &mut io::PipeReader, said: &mut Vec<u8>) -> bool {
+    let mut buffer = [0; 1024];
+    match words.read(&mut buffer) {
+        Ok(len @ 1..) => {
+            said.extend_from_slice(&buffer[..len]);
+            let excess = said.len().saturating_sub(WORDS_MAX);
+            said.drain(..excess);
+            true
+        }
+        _ => false,
+    }
+}

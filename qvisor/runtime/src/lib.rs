@@ -1,0 +1,22 @@
+//! What surrounds the VMM of a sandbox: bundles, state, the control protocol, control groups, hooks, the steps of a
+//! container's life, and the supervisor in the VMM's own process.
+#![deny(unsafe_code)]
+
+pub mod cgroup;
+pub mod container;
+pub mod control;
+pub mod environment;
+pub mod exec;
+pub mod front;
+pub mod hooks;
+pub mod oci;
+pub mod orders;
+pub mod platform;
+pub mod removal;
+pub mod resources;
+pub mod state;
+pub mod status;
+pub mod stderr_log;
+pub mod supervisor;
+pub mod units;
+pub mod vmm_process;

@@ -1,0 +1,140 @@
+//! Namespaces: which of the host's are joined, and what the others are replaced by.
+//!
+//! Processes, mounts, ids, host name and IPC of a sandbox are its own kernel's, so only the network namespace is one of
+//! the host's kernel.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceType as Type, Spec};
+use vmm::net::Network;
+use vmm::process;
+
+use super::error::{BundleError, Result};
+use super::file::open_without_waiting;
+
+/// What a sandbox shares with the host.
+#[derive(Clone, Debug)]
+pub struct Namespaces {
+    pub network: Network,
+    uts: Uts,
+}
+
+#[derive(Clone, Debug)]
+enum Uts {
+    New,
+    Host,
+    Path(PathBuf),
+}
+
+/// As messages name it, and `CLONE_NEW…`.
+fn describe(kind: Type) -> (&'static str, i32) {
+    match kind {
+        Type::Mount => ("mount", libc::CLONE_NEWNS),
+        Type::Cgroup => ("cgroup", libc::CLONE_NEWCGROUP),
+        Type::Uts => ("uts", libc::CLONE_NEWUTS),
+        Type::Ipc => ("ipc", libc::CLONE_NEWIPC),
+        Type::User => ("user", libc::CLONE_NEWUSER),
+        Type::Pid => ("pid", libc::CLONE_NEWPID),
+        Type::Network => ("network", libc::CLONE_NEWNET),
+        Type::Time => ("time", 0x80),
+    }
+}
+
+impl Namespaces {
+    pub(super) fn new(spec: &Spec) -> Result<Self> {
+        let list = spec.linux().as_ref().and_then(|linux| linux.namespaces().clone()).unwrap_or_default();
+        for (at, namespace) in list.iter().enumerate() {
+            if list[..at].iter().any(|other| other.typ() == namespace.typ()) {
+                let (name, _) = describe(namespace.typ());
+                return Err(BundleError::invalid("linux.namespaces", name, "which is there twice"));
+            }
+            check(namespace)?;
+        }
+        let find = |kind| list.iter().find(|namespace| namespace.typ() == kind);
+        for kind in [Type::Pid, Type::Mount, Type::Ipc] {
+            if find(kind).is_none() {
+                let (name, _) = describe(kind);
+                let why = "a sandbox has its own; add it to linux.namespaces";
+                return Err(BundleError::refused_because(format!("the host's {name} namespace"), why));
+            }
+        }
+        let network = match find(Type::Network).map(LinuxNamespace::path) {
+            None => Network::Host,
+            Some(None) => Network::None,
+            Some(Some(path)) => Network::Path(path.clone()),
+        };
+        let uts = match find(Type::Uts).map(LinuxNamespace::path) {
+            None => Uts::Host,
+            Some(None) => Uts::New,
+            Some(Some(path)) => Uts::Path(path.clone()),
+        };
+        Ok(Self { network, uts })
+    }
+
+    /// The sandbox's host name: the configuration's, or that of the namespace it names.
+    pub(super) fn hostname(&self, asked: Option<&str>) -> Result<Vec<u8>> {
+        let asked = asked.filter(|name| !name.is_empty());
+        match (&self.uts, asked) {
+            (_, Some(name)) if name.len() > 64 || name.contains('\0') => {
+                Err(BundleError::invalid("hostname", name, "which is longer than 64 bytes"))
+            }
+            (Uts::New, Some(name)) => Ok(name.as_bytes().to_vec()),
+            (_, Some(_)) => {
+                let why = "add a new uts namespace to linux.namespaces";
+                Err(BundleError::refused_because("a hostname in another's uts namespace", why))
+            }
+            (Uts::New | Uts::Host, None) => Ok(process::host_name()),
+            (Uts::Path(path), None) => process::host_name_of(path).map_err(|error| BundleError::Namespace {
+                what: "uts",
+                path: path.clone(),
+                why: error.to_string(),
+            }),
+        }
+    }
+
+    /// Settings of the network namespace; all others are the sandbox's kernel's own.
+    pub(super) fn sysctls(&self, asked: Option<&HashMap<String, String>>) -> Result<Vec<(String, String)>> {
+        let mut settings = Vec::new();
+        for (name, value) in asked.into_iter().flatten() {
+            let path = name.replace('.', "/");
+            if !path.starts_with("net/") || path.split('/').any(|part| part.is_empty() || part == "..") {
+                let why = "only net.* is applied; the rest is the sandbox's kernel's own";
+                return Err(BundleError::refused_because(format!("linux.sysctl {name}"), why));
+            }
+            if matches!(self.network, Network::Host) {
+                let why = "it would change the host; add a network namespace";
+                return Err(BundleError::refused_because(format!("linux.sysctl {name}"), why));
+            }
+            settings.push((path, value.clone()));
+        }
+        settings.sort();
+        Ok(settings)
+    }
+}
+
+fn check(namespace: &LinuxNamespace) -> Result<()> {
+    let (name, kind) = describe(namespace.typ());
+    if namespace.typ() == Type::User {
+        let why = "the sandbox's ids are its own already";
+        return Err(BundleError::refused_because("a user namespace", why));
+    }
+    let Some(path) = namespace.path() else { return Ok(()) };
+    if matches!(namespace.typ(), Type::Pid | Type::Mount | Type::Cgroup | Type::Time) {
+        return Err(BundleError::refused_because(
+            format!("{name} namespace {}", path.display()),
+            "a sandbox's is its own",
+        ));
+    }
+    is_namespace(path, kind).map_err(|why| BundleError::Namespace { what: name, path: path.clone(), why })
+}
+
+/// Whether `path` is a namespace of this kind.
+fn is_namespace(path: &Path, kind: i32) -> std::result::Result<(), String> {
+    let file = open_without_waiting(path).map_err(|error| error.to_string())?;
+    match process::namespace_kind(&file) {
+        Some(found) if found == kind => Ok(()),
+        Some(_) => Err("it is another kind of namespace".into()),
+        None => Err("it is no namespace".into()),
+    }
+}

@@ -1,0 +1,95 @@
+//! What Dormouse does not do, by name; and what there is nothing to do about.
+
+use oci_spec::runtime::{Linux, LinuxDevice, LinuxDeviceType, Process, Spec};
+
+use super::error::{BundleError, Result};
+
+/// Devices that the guest kernel has: type, major, minor.
+const VIRTUAL_DEVICES: &[(i64, i64)] = &[(1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 1), (5, 2)];
+
+/// Refuses what is not done, and remarks on what is accepted without effect.
+pub(super) fn check(spec: &Spec, remarks: &mut Vec<String>) -> Result<()> {
+    let foreign = [
+        ("solaris", spec.solaris().is_some()),
+        ("windows", spec.windows().is_some()),
+        ("vm", spec.vm().is_some()),
+        ("zos", spec.zos().is_some()),
+    ];
+    refuse_any(&foreign)?;
+    if let Some(process) = spec.process() {
+        check_process(process, remarks)?;
+    }
+    match spec.linux() {
+        Some(linux) => check_linux(linux, remarks),
+        None => Ok(()),
+    }
+}
+
+fn refuse_any(list: &[(&str, bool)]) -> Result<()> {
+    match list.iter().find(|(_, present)| *present) {
+        Some((name, _)) => Err(BundleError::refused(*name)),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn check_process(process: &Process, remarks: &mut Vec<String>) -> Result<()> {
+    if process.user().username().is_some() {
+        let why = "names of users are for Windows; give uid and gid";
+        return Err(BundleError::refused_because("process.user.username", why));
+    }
+    refuse_any(&[
+        ("process.ioPriority", process.io_priority().is_some()),
+        ("process.scheduler", process.scheduler().is_some()),
+        ("process.execCPUAffinity", process.exec_cpu_affinity().is_some()),
+        ("process.commandLine", process.command_line().is_some()),
+    ])?;
+    let labels = [("apparmorProfile", process.apparmor_profile()), ("selinuxLabel", process.selinux_label())];
+    for (name, label) in labels {
+        if label.as_ref().is_some_and(|label| !label.is_empty()) {
+            remarks.push(unneeded(&format!("process.{name}")));
+        }
+    }
+    Ok(())
+}
+
+/// The host's kernel is not what the guest's system calls reach, so what filters or labels them has nothing to work on.
+fn unneeded(what: &str) -> String {
+    format!("{what} is not applied: system calls of the sandbox do not reach the host's kernel")
+}
+
+fn check_linux(linux: &Linux, remarks: &mut Vec<String>) -> Result<()> {
+    let has = |list: Option<usize>| list.is_some_and(|len| len > 0);
+    refuse_any(&[
+        ("linux.netDevices", has(linux.net_devices().as_ref().map(|map| map.len()))),
+        ("linux.uidMappings", has(linux.uid_mappings().as_ref().map(Vec::len))),
+        ("linux.gidMappings", has(linux.gid_mappings().as_ref().map(Vec::len))),
+        ("linux.intelRdt", linux.intel_rdt().is_some()),
+        ("linux.memoryPolicy", linux.memory_policy().is_some()),
+        ("linux.personality", linux.personality().is_some()),
+        ("linux.timeOffsets", has(linux.time_offsets().as_ref().map(|map| map.len()))),
+    ])?;
+    if linux.mount_label().as_ref().is_some_and(|label| !label.is_empty()) {
+        remarks.push(unneeded("linux.mountLabel"));
+    }
+    if let Some(filter) = linux.seccomp() {
+        // A listener is a program that answers calls: that is more than a filter.
+        refuse_any(&[("linux.seccomp.listenerPath", filter.listener_path().is_some())])?;
+        remarks.push(unneeded("linux.seccomp"));
+    }
+    match linux.rootfs_propagation().as_deref() {
+        None | Some("" | "private" | "rprivate" | "slave" | "rslave") => {}
+        Some(other) => return Err(BundleError::refused(format!("linux.rootfsPropagation {other}"))),
+    }
+    linux.devices().as_deref().unwrap_or_default().iter().try_for_each(check_device)
+}
+
+fn check_device(device: &LinuxDevice) -> Result<()> {
+    let is_virtual = matches!(device.typ(), LinuxDeviceType::C | LinuxDeviceType::U)
+        && VIRTUAL_DEVICES.contains(&(device.major(), device.minor()));
+    if is_virtual {
+        return Ok(());
+    }
+    let (path, kind) = (device.path().display(), device.typ());
+    let what = format!("device {path} ({} {}:{})", kind.as_str(), device.major(), device.minor());
+    Err(BundleError::refused_because(what, "devices of the host do not go into a sandbox"))
+}

@@ -1,0 +1,188 @@
+use serde_json::{Value, json};
+use testdir::TempDir;
+
+use super::*;
+
+/// A bundle whose configuration is the default one, changed.
+fn bundle(change: impl FnOnce(&mut Value)) -> TempDir {
+    let dir = TempDir::new();
+    std::fs::create_dir(dir.path().join("rootfs")).unwrap();
+    let mut config: Value = serde_json::from_str(spec::DEFAULT).unwrap();
+    change(&mut config);
+    std::fs::write(dir.path().join(CONFIG), config.to_string()).unwrap();
+    dir
+}
+
+fn refusal(change: impl FnOnce(&mut Value)) -> String {
+    let error = load(bundle(change).path()).unwrap_err().to_string();
+    assert!(error.starts_with("cannot "), "{error}");
+    assert!(error.contains("; "), "{error}");
+    error
+}
+
+#[test]
+fn the_default_configuration_is_accepted() {
+    let dir = bundle(|_| {});
+    let container = load(dir.path()).unwrap();
+    assert!(container.terminal && container.root_read_only && container.boot.no_new_privs);
+    assert_eq!(container.boot.args, [b"sh".to_vec()]);
+    assert_eq!(container.boot.hostname, b"dormouse");
+    assert_eq!(container.mounts.len(), 7);
+    let caps = container.boot.capabilities.unwrap();
+    assert_eq!((caps.bounding, caps.ambient), (1 << 29 | 1 << 5 | 1 << 10, 0));
+    assert!(container.remarks.is_empty(), "{:?}", container.remarks);
+}
+
+#[test]
+fn what_is_not_done_is_refused_by_name() {
+    let cases: &[(&str, Value, &str)] = &[
+        ("/process/scheduler", json!({"policy": "SCHED_FIFO"}), "process.scheduler"),
+        ("/process/user", json!({"uid": 0, "gid": 0, "username": "x"}), "process.user.username"),
+        ("/linux/uidMappings", json!([{"containerID": 0, "hostID": 1, "size": 1}]), "linux.uidMappings"),
+        ("/linux/rootfsPropagation", json!("shared"), "linux.rootfsPropagation shared"),
+        (
+            "/linux/devices",
+            json!([{"path": "/dev/kvm", "type": "c", "major": 10, "minor": 232}]),
+            "device /dev/kvm",
+        ),
+        ("/linux/sysctl", json!({"kernel.shmmax": "1"}), "linux.sysctl kernel.shmmax"),
+        ("/linux/timeOffsets", json!({"boottime": {"secs": 1, "nanosecs": 0}}), "linux.timeOffsets"),
+        ("/linux/personality", json!({"domain": "LINUX32"}), "linux.personality"),
+        ("/linux/intelRdt", json!({"closID": "x"}), "linux.intelRdt"),
+        ("/linux/resources", json!({"blockIO": {"weight": 10}}), "linux.resources.blockIO"),
+        ("/linux/resources", json!({"memory": {"disableOOMKiller": true}}), "disableOOMKiller"),
+        ("/linux/resources", json!({"unified": {"memory.max": "1"}}), "linux.resources.unified memory.max"),
+        ("/linux/namespaces", json!([{"type": "pid"}, {"type": "ipc"}]), "the host's mount namespace"),
+        (
+            "/linux/namespaces",
+            json!([{"type": "pid", "path": "/proc/1/ns/pid"}]),
+            "pid namespace /proc/1/ns/pid",
+        ),
+        ("/linux/namespaces", json!([{"type": "user"}]), "a user namespace"),
+        ("/hooks", json!({"startContainer": [{"path": "/bin/true"}]}), "hooks.startContainer"),
+        ("/annotations", json!({"dev.dormouse.fly": "1"}), "annotation dev.dormouse.fly"),
+        ("/mounts", json!([{"destination": "/x", "type": "nfs"}]), "mount /x of type \"nfs\""),
+        ("/mounts", json!([{"destination": "/x", "type": "proc", "options": ["rshared"]}]), "\"rshared\""),
+        ("/windows", json!({"layerFolders": []}), "windows"),
+    ];
+    for (place, value, words) in cases {
+        let error = refusal(|config| put(config, place, value.clone()));
+        assert!(error.contains(words) && error.contains("does not do"), "{place}: {error}");
+    }
+}
+
+/// Sets a member, whether or not it is there.
+fn put(config: &mut Value, place: &str, value: Value) {
+    let (parent, name) = place.rsplit_once('/').unwrap();
+    config.pointer_mut(parent).unwrap()[name] = value;
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    let cases: &[(&str, Value, &str)] = &[
+        ("/ociVersion", json!("9.0"), "ociVersion"),
+        ("/ociVersion", json!(""), "ociVersion is missing"),
+        ("/root", Value::Null, "root is missing"),
+        ("/process", Value::Null, "process is missing"),
+        ("/process/args", json!([]), "process.args is missing"),
+        ("/process/args", json!("sh"), "expected a sequence"),
+        ("/process/cwd", json!("x"), "process.cwd"),
+        ("/process/env", json!(["x"]), "NAME=value"),
+        ("/process/user", json!({"uid": -1, "gid": 0}), "invalid value"),
+        ("/process/user", json!({"uid": 4_294_967_295_u32, "gid": 0}), "no user or group"),
+        ("/process/user", json!({"uid": 0, "gid": 0, "umask": 512}), "umask"),
+        ("/process/rlimits", json!([{"type": "RLIMIT_NOFILE", "soft": 2, "hard": 1}]), "soft limit"),
+        ("/process/rlimits", json!([{"type": "RLIMIT_FUN", "soft": 1, "hard": 1}]), "RLIMIT_FUN"),
+        ("/process/capabilities", json!({"bounding": ["CAP_FLY"]}), "CAP_FLY"),
+        ("/process/oomScoreAdj", json!(2000), "oomScoreAdj"),
+        ("/root/path", json!("nowhere"), "root file system"),
+        ("/root/path", json!("config.json"), "Not a directory"),
+        (
+            "/mounts",
+            json!([{"destination": "/x", "type": "bind", "source": "/nowhere"}]),
+            "cannot mount /nowhere",
+        ),
+        ("/mounts", json!([{"destination": "/", "type": "tmpfs"}]), "the root itself"),
+        ("/mounts", json!([{"destination": "/a/../b", "type": "tmpfs"}]), "leads upwards"),
+        ("/mounts", json!([{"destination": "/x", "type": "tmpfs", "options": ["size=much"]}]), "size=much"),
+        ("/linux/maskedPaths", json!(["x"]), "maskedPaths"),
+        ("/linux/namespaces", json!([{"type": "network", "path": "/dev/null"}]), "it is no namespace"),
+        ("/linux/namespaces", json!([{"type": "network", "path": "/proc/self/ns/uts"}]), "another kind"),
+        (
+            "/linux/namespaces",
+            json!([{"type": "network", "path": "/nowhere"}]),
+            "cannot join network namespace",
+        ),
+        ("/linux/namespaces", json!([{"type": "fun"}]), "fun"),
+        ("/linux/namespaces", json!([{"type": "pid"}, {"type": "pid"}]), "twice"),
+        ("/linux/resources", json!({"memory": {"limit": 1024}}), "at least 16 MiB"),
+        ("/linux/resources", json!({"memory": {"limit": 1 << 30, "swap": 1 << 20}}), "less than memory"),
+        ("/linux/resources", json!({"cpu": {"cpus": "x"}}), "list like 0-3,5"),
+        ("/hooks", json!({"prestart": [{"path": "x"}]}), "path of a hook"),
+        ("/hooks", json!({"prestart": [{"path": "/x", "timeout": 0}]}), "timeout of a hook"),
+        ("/hostname", json!("x".repeat(65)), "hostname"),
+        ("/annotations", json!({"dev.dormouse.platform": "xen"}), "neither auto, kvm nor systrap"),
+        ("/annotations", json!({"dev.dormouse.userns": "x"}), "neither auto, mapped, identity nor host"),
+    ];
+    for (place, value, words) in cases {
+        let error = refusal(|config| put(config, place, value.clone()));
+        assert!(error.contains(words), "{place}: {words:?} is missing in: {error}");
+    }
+    let empty = TempDir::new();
+    assert!(load(empty.path()).unwrap_err().to_string().contains("config.json"));
+    std::fs::write(empty.path().join(CONFIG), "{").unwrap();
+    assert!(load(empty.path()).unwrap_err().to_string().contains("EOF"));
+    assert!(load(Path::new("/nowhere")).unwrap_err().to_string().contains("cannot use bundle /nowhere"));
+}
+
+#[test]
+fn what_needs_no_doing_is_remarked() {
+    let dir = bundle(|config| {
+        config["linux"]["seccomp"] = json!({"defaultAction": "SCMP_ACT_ERRNO"});
+        config["process"]["apparmorProfile"] = json!("docker-default");
+        config["linux"]["devices"] = json!([{"path": "/dev/null", "type": "c", "major": 1, "minor": 3}]);
+        config["linux"]["resources"] = json!({"devices": [{"allow": true}], "blockIO": {"weight": 0}});
+    });
+    let remarks = load(dir.path()).unwrap().remarks;
+    assert_eq!(remarks.len(), 3, "{remarks:?}");
+    assert!(remarks.iter().any(|remark| remark.contains("linux.seccomp")));
+}
+
+#[test]
+fn mounts_keep_their_order_and_their_meaning() {
+    let dir = bundle(|config| {
+        config["mounts"] = json!([
+            {"destination": "/a/b", "type": "bind", "source": "/etc", "options": ["rbind", "ro", "nosuid"]},
+            {"destination": "a", "type": "tmpfs", "source": "shm", "options": ["size=64k", "mode=700", "noexec"]},
+            {"destination": "/f", "source": "rootfs", "options": ["bind", "ro", "rw"]},
+        ]);
+    });
+    let mounts = load(dir.path()).unwrap().mounts;
+    assert_eq!(
+        mounts.iter().map(|mount| mount.path.to_str().unwrap()).collect::<Vec<_>>(),
+        ["/dev", "/a/b", "/a", "/f"]
+    );
+    assert_eq!(mounts[1].source, Source::Host { path: "/etc".into(), recursive: true });
+    assert_eq!(mounts[1].flags, abi::boot::MOUNT_READ_ONLY | abi::boot::MOUNT_NO_SUID);
+    let Source::Virtual { kind, options, .. } = &mounts[2].source else { panic!("tmpfs") };
+    assert_eq!((kind.as_str(), options.as_str()), ("tmpfs", "size=65536,mode=700"));
+    assert_eq!((mounts[2].flags, mounts[3].flags), (abi::boot::MOUNT_NO_EXEC, 0));
+}
+
+#[test]
+fn a_fifo_holds_nobody_up() {
+    let fifo = |dir: &TempDir, name: &str| {
+        let path = dir.path().join(name);
+        let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        path
+    };
+    let dir = TempDir::new();
+    fifo(&dir, CONFIG);
+    assert!(load(dir.path()).unwrap_err().to_string().contains("it is no file"));
+    let dir = TempDir::new();
+    let path = fifo(&dir, "net");
+    let namespaces = json!([{"type": "network", "path": path}]);
+    let error = refusal(|config| put(config, "/linux/namespaces", namespaces));
+    assert!(error.contains("it is no namespace"), "{error}");
+}

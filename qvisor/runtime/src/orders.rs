@@ -1,0 +1,128 @@
+//! Orders to a sandbox that runs, whoever made it: to hibernate, to wake, to tell of itself.
+
+use std::io::BufRead;
+
+use vmm::hibernate::stats::Stats;
+use vmm::hibernate::{Hibernated, Reap, Woken};
+
+use crate::control::{self, Answer, Figures, Order, OrderError};
+use crate::state::{Id, Root, StateError};
+use crate::status::Status;
+
+/// Why a sandbox did not do what it was told.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxOrderError {
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error("cannot hibernate sandbox {id}: {why}{}", if why.has_ended() { "" } else { "; the sandbox stays warm" })]
+    Hibernate { id: String, why: Why },
+    #[error("cannot wake sandbox {id}: {why}; see dormouse state {id}")]
+    Wake { id: String, why: Why },
+    #[error("cannot read statistics of sandbox {id}: {why}; see dormouse list")]
+    Stats { id: String, why: Why },
+    #[error("cannot read events of sandbox {id}: {why}; see dormouse list")]
+    Events { id: String, why: Why },
+}
+
+/// The cause of a [`SandboxOrderError`].
+#[derive(Debug, thiserror::Error)]
+pub enum Why {
+    #[error("it has ended")]
+    Ended,
+    #[error(transparent)]
+    Order(#[from] OrderError),
+    /// The answer lacks what it is about.
+    #[error("its VMM did not {0}")]
+    Silent(&'static str),
+}
+
+impl Why {
+    fn has_ended(&self) -> bool {
+        match self {
+            Self::Ended | Self::Order(OrderError::Ended) => true,
+            // The last words of its VMM.
+            Self::Order(OrderError::Refused(why)) => why.contains("ended"),
+            _ => false,
+        }
+    }
+}
+
+const HOW_IT_WENT: &str = "say how it went";
+
+/// Puts a sandbox's memory on disk; returns once it is there.
+pub fn hibernate(root: &Root, id: &Id) -> Result<Hibernated, SandboxOrderError> {
+    let failed = |why| SandboxOrderError::Hibernate { id: id.as_str().to_owned(), why };
+    match order(root, id, Order::Hibernate)?.map_err(failed)?.figures {
+        Some(Figures::Hibernated(done)) => Ok(done),
+        _ => Err(failed(Why::Silent(HOW_IT_WENT))),
+    }
+}
+
+/// Wakes a sandbox that is hibernated; returns once it goes on. `reap`: how the working set comes back; `None`: as the
+/// sandbox was started.
+pub fn wake(root: &Root, id: &Id, reap: Option<Reap>) -> Result<Woken, SandboxOrderError> {
+    let failed = |why| SandboxOrderError::Wake { id: id.as_str().to_owned(), why };
+    match order(root, id, Order::Wake { reap })?.map_err(failed)?.figures {
+        Some(Figures::Woken(done)) => Ok(done),
+        _ => Err(failed(Why::Silent(HOW_IT_WENT))),
+    }
+}
+
+/// What is known of a sandbox's memory. Does not wake it.
+pub fn stats(root: &Root, id: &Id) -> Result<Stats, SandboxOrderError> {
+    let failed = |why| SandboxOrderError::Stats { id: id.as_str().to_owned(), why };
+    let stats = order(root, id, Order::Stats)?.map_err(failed)?.stats;
+    stats.map(|stats| *stats).ok_or_else(|| failed(Why::Silent("give any")))
+}
+
+/// What a sandbox is, and from then on each hibernation and wake: lines of JSON, until its end.
+pub fn events(root: &Root, id: &Id) -> Result<Events, SandboxOrderError> {
+    let failed = |why| SandboxOrderError::Events { id: id.as_str().to_owned(), why };
+    if root.state(id)?.status == Status::Stopped {
+        return Err(failed(Why::Ended));
+    }
+    let lines =
+        control::events(&root.sandbox(id)?).map_err(|error| failed(OrderError::from(error).into()))?;
+    Ok(Events { id: id.clone(), lines: Box::new(lines) })
+}
+
+/// See [`events`].
+pub struct Events {
+    id: Id,
+    lines: Box<dyn BufRead>,
+}
+
+impl Iterator for Events {
+    /// A line without its end.
+    type Item = Result<Vec<u8>, SandboxOrderError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut line = Vec::new();
+        // A line that cannot be read is the last.
+        if !matches!(self.lines.read_until(b'\n', &mut line), Ok(1..)) {
+            return None;
+        }
+        line.pop_if(|last| *last == b'\n');
+        Some(match refusal(&line) {
+            Some(why) => {
+                let why = OrderError::Refused(why).into();
+                Err(SandboxOrderError::Events { id: self.id.as_str().to_owned(), why })
+            }
+            None => Ok(line),
+        })
+    }
+}
+
+/// Why there are no events, if that is what the line says: an event says what the sandbox is, an answer does not.
+fn refusal(line: &[u8]) -> Option<String> {
+    let line: serde_json::Value = serde_json::from_slice(line).ok()?;
+    line.get("to").is_none().then(|| line.get("error")?.as_str().map(str::to_owned))?
+}
+
+/// Gives an order that is answered by figures, or by statistics.
+fn order(root: &Root, id: &Id, order: Order) -> Result<Result<Answer, Why>, StateError> {
+    if root.state(id)?.status == Status::Stopped {
+        return Ok(Err(Why::Ended));
+    }
+    Ok(control::order(&root.sandbox(id)?, order).map_err(Why::from))
+}

@@ -1,0 +1,415 @@
+//! Sandboxes on this host: who exists, who owns which directory, and what dead ones left behind.
+//!
+//! Two roots hold one directory a sandbox: the *state root* (on `/run`: `state.json`, the control socket) and the
+//! *layer root* (on a disk: the layers of its file systems). In both, an owner holds a lock on the directory's `lock`
+//! file as long as it lives; a directory whose lock is free belongs to nobody and is removed at the next start.
+//!
+//! Roots belong to the caller and nobody else may write them, or they are refused ([`vmm::directory`]). There is no
+//! default in a directory that users share: another user could have made it first.
+
+mod error;
+mod id;
+mod oci_state;
+mod places;
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use vmm::directory::Directory;
+
+use crate::cgroup;
+use crate::control::{self, Order};
+use crate::removal;
+use crate::status::Status;
+pub use error::StateError;
+pub use id::Id;
+pub use oci_state::{OCI_VERSION, OciState};
+
+/// Its presence makes a directory a sandbox's; nothing else under the root is ours to remove.
+const LOCK: &str = "dormouse.lock";
+/// What it is called until it is held: a lock that can be seen has been held from the beginning.
+const NEW_LOCK: &str = ".dormouse.lock";
+/// Guards creation and removal of directories below a root.
+const ROOT_LOCK: &str = ".lock";
+const STATE: &str = "state.json";
+/// What the first process is made of.
+const PROCESS: &str = "process";
+/// What a container's directory has and others have not: it stays until it is deleted.
+const RECORD: &str = "container.json";
+
+/// A directory that holds one directory a sandbox.
+#[derive(Clone, Debug)]
+pub struct Root(PathBuf);
+
+/// A sandbox's directory, owned by this process and those that share its lock.
+#[derive(Debug)]
+pub struct Claim {
+    root: Directory,
+    name: OsString,
+    directory: Directory,
+    lock: File,
+    /// What dead sandboxes left that could not be removed.
+    left: Vec<StateError>,
+}
+
+/// The directory of a dead sandbox, with its lock held.
+struct Dead {
+    name: OsString,
+    directory: Directory,
+    _lock: File,
+}
+
+impl Root {
+    #[must_use]
+    pub fn new(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    /// Where state lives when nothing else is asked for.
+    pub fn default_state() -> Result<Self, StateError> {
+        places::state().map(Self)
+    }
+
+    /// Where layers live: on a disk, so that what a sandbox writes does not eat memory.
+    pub fn default_layers() -> Result<Self, StateError> {
+        places::layers().map(Self)
+    }
+
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn error(&self, source: io::Error) -> StateError {
+        StateError::Root { path: self.0.clone(), source }
+    }
+
+    /// The directory itself; `None` while there is none.
+    fn open(&self) -> Result<Option<Directory>, StateError> {
+        match Directory::open(&self.0) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            result => result.map(Some).map_err(|source| self.error(source)),
+        }
+    }
+
+    /// Creates the directory of a new sandbox, and removes what dead ones left.
+    pub fn claim(&self, id: &Id) -> Result<Claim, StateError> {
+        let failed = |source| self.error(source);
+        let root = Directory::make(&self.0).map_err(failed)?;
+        let guard = guard(&root).map_err(failed)?;
+        let name = OsString::from(id.as_str());
+        let dead = dead(&root);
+        dead.iter().for_each(|dead| cgroup::remove_listed(&dead.directory.path_by_descriptor()));
+        let (same, others): (Vec<_>, Vec<_>) = dead.into_iter().partition(|dead| dead.name == name);
+        // Held by us now, so a directory of this name that is free can go at once.
+        same.iter().try_for_each(|dead| remove(&root, &dead.name, &dead.directory))?;
+        drop(same);
+        // One without a lock was left before it got one; it goes if it is empty.
+        let _ = root.remove_directory(&name);
+        let directory = match root.make_directory(&name) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(StateError::InUse { id: id.as_str().to_owned() });
+            }
+            result => result.map_err(failed)?,
+        };
+        let lock = new_lock(&directory).map_err(|source| {
+            let _ = remove(&root, &name, &directory);
+            self.error(source)
+        })?;
+        drop(guard);
+        let left = others.iter().filter_map(|dead| remove(&root, &dead.name, &dead.directory).err());
+        let left = left.collect();
+        Ok(Claim { root, name, directory, lock, left })
+    }
+
+    /// The directory of a sandbox that may live, or of a container.
+    pub fn sandbox(&self, id: &Id) -> Result<Directory, StateError> {
+        let unknown = || StateError::Unknown { id: id.as_str().to_owned() };
+        match self.open()?.ok_or_else(unknown)?.directory(OsStr::new(id.as_str())) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(unknown()),
+            result => result.map_err(|source| StateError::Root { path: self.0.join(id.as_str()), source }),
+        }
+    }
+
+    /// The record of a container.
+    #[must_use]
+    pub fn record<T: serde::de::DeserializeOwned>(&self, id: &Id) -> Option<T> {
+        serde_json::from_slice(&self.sandbox(id).ok()?.read(RECORD).ok()?).ok()
+    }
+
+    /// Whether it is a container's, made from a bundle.
+    #[must_use]
+    pub fn is_container(&self, id: &Id) -> bool {
+        self.sandbox(id).is_ok_and(|sandbox| sandbox.has(RECORD))
+    }
+
+    /// What a sandbox's first process was made of, as boot records.
+    pub fn process(&self, id: &Id) -> io::Result<Vec<u8>> {
+        self.sandbox(id).map_err(io::Error::other)?.read(PROCESS)
+    }
+
+    /// Removes the directory of a container that has ended.
+    pub fn remove(&self, id: &Id) -> Result<(), StateError> {
+        let Some(root) = self.open()? else { return Ok(()) };
+        let _guard = guard(&root).map_err(|source| self.error(source))?;
+        match self.sandbox(id) {
+            Err(StateError::Unknown { .. }) => Ok(()),
+            sandbox => remove(&root, OsStr::new(id.as_str()), &sandbox?),
+        }
+    }
+
+    /// States of the sandboxes that live, and of containers that are not deleted, by ID.
+    pub fn states(&self) -> Result<Vec<OciState>, StateError> {
+        let Some(root) = self.open()? else { return Ok(Vec::new()) };
+        let names = root.names().map_err(|source| self.error(source))?;
+        let sandboxes = names.iter().filter_map(|name| root.directory(name).ok());
+        let mut states: Vec<_> = sandboxes.filter_map(|sandbox| read_any(&sandbox)).collect();
+        states.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(states)
+    }
+
+    /// The state of one sandbox that lives, or of a container.
+    pub fn state(&self, id: &Id) -> Result<OciState, StateError> {
+        read_any(&self.sandbox(id)?).ok_or_else(|| StateError::Unknown { id: id.as_str().to_owned() })
+    }
+}
+
+impl Claim {
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    #[must_use]
+    pub fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// What dead sandboxes left that could not be removed, and why.
+    #[must_use]
+    pub fn left(&self) -> &[StateError] {
+        &self.left
+    }
+
+    /// Writes `state.json` so that a reader sees the old or the new one, never half of it.
+    pub fn write_state(&self, state: &OciState) -> io::Result<()> {
+        self.directory.write(STATE, &serde_json::to_vec(state)?)
+    }
+
+    /// What was written last.
+    #[must_use]
+    pub fn state(&self) -> Option<OciState> {
+        serde_json::from_slice(&self.directory.read(STATE).ok()?).ok()
+    }
+
+    /// Writes what makes it a container's directory.
+    pub fn write_record(&self, record: &impl Serialize) -> io::Result<()> {
+        self.directory.write(RECORD, &serde_json::to_vec(record)?)
+    }
+
+    /// Writes what its first process is made of, for those that come in later.
+    pub fn write_process(&self, records: &[u8]) -> io::Result<()> {
+        self.directory.write(PROCESS, records)
+    }
+
+    /// The lock, for a process that shares it.
+    pub fn lock(&self) -> io::Result<std::os::fd::OwnedFd> {
+        Ok(self.lock.try_clone()?.into())
+    }
+
+    /// Removes the directory with everything in it. What stays is removed at the next start.
+    pub fn remove(&self) -> Result<(), StateError> {
+        remove(&self.root, &self.name, &self.directory)
+    }
+}
+
+/// Held while directories below a root are made or removed.
+fn guard(root: &Directory) -> io::Result<File> {
+    let guard = root.make_file(ROOT_LOCK)?;
+    guard.lock()?;
+    Ok(guard)
+}
+
+/// The lock of a new sandbox, held.
+fn new_lock(directory: &Directory) -> io::Result<File> {
+    let lock = directory.make_file(NEW_LOCK)?;
+    lock.try_lock()?;
+    directory.rename(NEW_LOCK, LOCK)?;
+    Ok(lock)
+}
+
+/// Directories of dead sandboxes, with their locks held. The root's guard is held.
+fn dead(root: &Directory) -> Vec<Dead> {
+    let names = root.names().unwrap_or_default().into_iter();
+    let dead = names.filter_map(|name| {
+        let directory = root.directory(&name).ok()?;
+        // No sandbox's name begins with a dot.
+        if name.as_encoded_bytes().starts_with(b".") || directory.has(RECORD) {
+            return None;
+        }
+        // Whoever was about to make it held the guard, and so lives no more.
+        let _ = directory.rename(NEW_LOCK, LOCK);
+        let lock = directory.file(LOCK).ok()?;
+        lock.try_lock().ok()?;
+        Some(Dead { name, directory, _lock: lock })
+    });
+    dead.collect()
+}
+
+/// A container's state: what was written, what its VMM says meanwhile, or that it has ended.
+fn read_any(sandbox: &Directory) -> Option<OciState> {
+    if !sandbox.has(RECORD) {
+        return read_live(sandbox);
+    }
+    let state: OciState = serde_json::from_slice(&sandbox.read(STATE).ok()?).ok()?;
+    let stopped = || OciState { status: Status::Stopped, pid: 0, ..state.clone() };
+    if sandbox.file(LOCK).ok()?.try_lock_shared().is_ok() {
+        return Some(stopped());
+    }
+    if state.status == Status::Creating {
+        return Some(state);
+    }
+    match control::order(sandbox, Order::State) {
+        Ok(answer) => Some(state.with(answer)),
+        // It ended just now.
+        Err(_) if sandbox.file(LOCK).ok()?.try_lock_shared().is_ok() => Some(stopped()),
+        Err(_) => Some(state),
+    }
+}
+
+fn read_live(sandbox: &Directory) -> Option<OciState> {
+    let lock = sandbox.file(LOCK).ok()?;
+    if lock.try_lock_shared().is_ok() {
+        return None;
+    }
+    let state: OciState = serde_json::from_slice(&sandbox.read(STATE).ok()?).ok()?;
+    // One that does not answer is about to begin, or to end.
+    Some(match control::order(sandbox, Order::State) {
+        Ok(answer) => state.with(answer),
+        Err(_) => state,
+    })
+}
+
+/// Removes a sandbox's directory. The lock goes last: whatever ends this before it is done, the rest can still be told
+/// from the directories of others.
+fn remove(root: &Directory, name: &OsStr, directory: &Directory) -> Result<(), StateError> {
+    let failed = |why: String| StateError::Left { path: directory.path().to_owned(), why };
+    removal::empty(directory.as_fd(), LOCK).map_err(|left| failed(left.to_string()))?;
+    let gone = |result: io::Result<()>| match result {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error.to_string())),
+        _ => Ok(()),
+    };
+    gone(directory.remove_file(LOCK))?;
+    gone(root.remove_directory(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use testdir::TempDir;
+
+    /// A directory that no file-mode creation mask makes writable to others.
+    pub(super) fn private(path: &Path) {
+        std::os::unix::fs::DirBuilderExt::mode(&mut fs::DirBuilder::new(), 0o700).create(path).unwrap();
+    }
+
+    fn state(id: &Id) -> OciState {
+        OciState {
+            oci_version: OCI_VERSION.into(),
+            id: id.as_str().into(),
+            status: Status::Running,
+            pid: 1,
+            bundle: "/".into(),
+            annotations: std::collections::BTreeMap::new(),
+            sandbox_state: None,
+            hibernate_error: None,
+        }
+    }
+
+    #[test]
+    fn ids_are_file_names() {
+        for good in ["a", "web-1", "A.b_c-9", &"x".repeat(64)] {
+            assert!(Id::new(good).is_ok(), "{good}");
+        }
+        for bad in ["", ".", "..", ".lock", "a/b", "a b", "é", "a\n", &"x".repeat(65)] {
+            assert!(Id::new(bad).is_err(), "{bad}");
+        }
+        assert!(Id::new(Id::random().as_str()).is_ok());
+    }
+
+    #[test]
+    fn directories_of_others_stay() {
+        let dir = TempDir::new();
+        let root = Root::new(dir.path().to_owned());
+        for (name, file) in [("theirs", "state.json"), ("precious", "lock"), ("dead", LOCK)] {
+            private(&dir.path().join(name));
+            fs::write(dir.path().join(name).join(file), "").unwrap();
+        }
+        private(&dir.path().join("begun"));
+        root.claim(&Id::new("begun").unwrap()).unwrap();
+        assert!(matches!(root.claim(&Id::new("theirs").unwrap()), Err(StateError::InUse { .. })));
+        assert!(dir.path().join("theirs/state.json").exists() && dir.path().join("precious/lock").exists());
+        assert!(!dir.path().join("dead").exists());
+    }
+
+    #[test]
+    fn an_id_is_claimed_once() {
+        let dir = TempDir::new();
+        let root = Root::new(dir.path().join("deep/root"));
+        let id = Id::new("one").unwrap();
+        let claim = root.claim(&id).unwrap();
+        assert!(matches!(root.claim(&id), Err(StateError::InUse { .. })));
+        assert!(root.states().unwrap().is_empty(), "no state yet");
+        claim.write_state(&state(&id)).unwrap();
+        assert_eq!(root.state(&id).unwrap(), state(&id));
+        assert_eq!(fs::metadata(claim.path()).unwrap().permissions().mode() & 0o777, 0o700);
+        claim.remove().unwrap();
+        assert!(root.state(&id).is_err());
+        assert!(root.claim(&id).is_ok());
+    }
+
+    #[test]
+    fn locks_are_not_followed_and_do_not_hold_up() {
+        let dir = TempDir::new();
+        let (root, id) = (Root::new(dir.path().join("root")), Id::new("one").unwrap());
+        private(root.path());
+        let lock = root.path().join(ROOT_LOCK);
+        std::os::unix::fs::symlink(dir.path().join("theirs"), &lock).unwrap();
+        assert!(root.claim(&id).unwrap_err().to_string().contains("symbolic link"));
+        assert!(!dir.path().join("theirs").exists());
+        fs::remove_file(&lock).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&lock).status().unwrap().success());
+        assert!(root.claim(&id).unwrap_err().to_string().contains("no regular file"));
+        fs::remove_file(&lock).unwrap();
+        let claim = root.claim(&id).unwrap();
+        // One that was never held is the lock of somebody who is dead.
+        drop(claim.remove());
+        private(&root.path().join("half"));
+        fs::write(root.path().join("half").join(NEW_LOCK), "").unwrap();
+        let claim = root.claim(&id).unwrap();
+        assert!(claim.left().is_empty() && !root.path().join("half").exists());
+    }
+
+    #[test]
+    fn what_the_dead_left_goes_at_the_next_start() {
+        let dir = TempDir::new();
+        let root = Root::new(dir.path().to_owned());
+        let (dead, live) = (Id::new("dead").unwrap(), Id::new("live").unwrap());
+        let claim = root.claim(&dead).unwrap();
+        claim.write_state(&state(&dead)).unwrap();
+        fs::create_dir_all(claim.path().join("0/work/work")).unwrap();
+        fs::set_permissions(claim.path().join("0/work/work"), fs::Permissions::from_mode(0o000)).unwrap();
+        drop(claim);
+        assert!(root.state(&dead).is_err(), "its lock is free");
+        let _live = root.claim(&live).unwrap();
+        assert!(!dir.path().join("dead").exists());
+        assert!(root.claim(&dead).is_ok());
+    }
+}

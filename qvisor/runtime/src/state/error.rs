@@ -1,0 +1,26 @@
+//! Why a sandbox could not be registered or found.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a sandbox could not be registered or found.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    #[error(
+        "cannot use {id:?} as a sandbox's ID: only letters, digits, '_', '.' and '-' are allowed, 1 to 64 of them"
+    )]
+    BadId { id: String },
+    #[error("cannot start sandbox {id}: a sandbox with this ID exists; choose another --id, or end that one")]
+    InUse { id: String },
+    #[error("cannot find sandbox {id}: no such sandbox; see dormouse list")]
+    Unknown { id: String },
+    #[error(
+        "cannot use directory {path}: {source}; correct it or free some space, or choose another one by --root (state) or \
+         DORMOUSE_LAYERS (layers)"
+    )]
+    Root { path: PathBuf, source: io::Error },
+    #[error("cannot choose a directory for {what}: {missing}; set {remedy}")]
+    NoPlace { what: &'static str, missing: &'static str, remedy: &'static str },
+    #[error("cannot remove {path}, whose sandbox has ended: {why}; the next start tries again")]
+    Left { path: PathBuf, why: String },
+}

@@ -1,0 +1,110 @@
+//! Where state and layers live when nothing else is asked for: nowhere that another user could have been first.
+
+use std::path::{Path, PathBuf};
+
+use vmm::directory::Directory;
+use vmm::process;
+
+use super::error::StateError;
+
+/// Where state lives.
+pub(super) fn state() -> Result<PathBuf, StateError> {
+    let usual = format!("/run/user/{}", process::effective_user());
+    choose_state(process::effective_user(), Path::new(&usual), directory_of)
+}
+
+/// Where layers live.
+pub(super) fn layers() -> Result<PathBuf, StateError> {
+    if let Some(dir) = std::env::var_os("DORMOUSE_LAYERS").filter(|dir| !dir.is_empty()) {
+        // Absolute, since the working directory may change.
+        return Ok(std::path::absolute(&dir).unwrap_or(dir.into()));
+    }
+    choose_layers(process::effective_user(), directory_of)
+}
+
+/// An absolute path that the environment names.
+fn directory_of(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
+/// Where a user's state goes: beside what else of theirs goes when they log out, or else into their home. `usual`: where
+/// the directory for that is when no variable names it.
+fn choose_state(
+    user: u32,
+    usual: &Path,
+    named: impl Fn(&str) -> Option<PathBuf>,
+) -> Result<PathBuf, StateError> {
+    if user == 0 {
+        return Ok("/run/dormouse".into());
+    }
+    if let Some(runtime) = named("XDG_RUNTIME_DIR") {
+        // By the rules for it, it is its user's alone.
+        return match Directory::open(&runtime) {
+            Ok(_) => Ok(runtime.join("dormouse")),
+            Err(source) => Err(StateError::Root { path: runtime, source }),
+        };
+    }
+    if Directory::open(usual).is_ok() {
+        return Ok(usual.join("dormouse"));
+    }
+    // No sandbox's name begins with a dot.
+    home(named).map(|home| home.join(".run")).ok_or(StateError::NoPlace {
+        what: "the state of sandboxes",
+        missing: "neither XDG_RUNTIME_DIR nor HOME is set",
+        remedy: "XDG_RUNTIME_DIR, or pass --root",
+    })
+}
+
+/// Where a user's layers go.
+fn choose_layers(user: u32, named: impl Fn(&str) -> Option<PathBuf>) -> Result<PathBuf, StateError> {
+    if user == 0 {
+        return Ok("/var/lib/dormouse".into());
+    }
+    home(named).ok_or(StateError::NoPlace {
+        what: "the layers of sandboxes",
+        missing: "HOME is not set",
+        remedy: "HOME or DORMOUSE_LAYERS",
+    })
+}
+
+/// Dormouse's own in what programs keep in a user's home.
+fn home(named: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+    let usual = || Some(named("HOME")?.join(".local/state"));
+    Some(named("XDG_STATE_HOME").or_else(usual)?.join("dormouse"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::super::tests::private;
+    use super::*;
+    use testdir::TempDir;
+
+    #[test]
+    fn defaults_are_nowhere_that_others_could_have_been_first() {
+        let dir = TempDir::new();
+        let (runtime, usual, home) = (dir.path().join("run"), dir.path().join("7"), dir.path().join("home"));
+        let choose = |names: &[(&str, &Path)]| {
+            let named =
+                |name: &str| names.iter().find(|(key, _)| *key == name).map(|(_, path)| path.to_path_buf());
+            let state = choose_state(7, &usual, named).map_err(|error| error.to_string());
+            (state, choose_layers(7, named).map_err(|error| error.to_string()))
+        };
+        let (state, layers) = choose(&[]);
+        assert!(state.unwrap_err().contains("XDG_RUNTIME_DIR") && layers.unwrap_err().contains("HOME"));
+        let in_home = home.join(".local/state/dormouse");
+        assert_eq!(choose(&[("HOME", &home)]), (Ok(in_home.join(".run")), Ok(in_home.clone())));
+        private(&usual);
+        assert_eq!(choose(&[("HOME", &home)]), (Ok(usual.join("dormouse")), Ok(in_home)));
+        let both: &[(&str, &Path)] = &[("XDG_RUNTIME_DIR", &runtime), ("XDG_STATE_HOME", &home)];
+        assert!(choose(both).0.unwrap_err().contains("cannot use directory"), "it is not there");
+        private(&runtime);
+        assert_eq!(choose(both), (Ok(runtime.join("dormouse")), Ok(home.join("dormouse"))));
+        fs::set_permissions(&runtime, fs::Permissions::from_mode(0o1777)).unwrap();
+        assert!(choose(both).0.unwrap_err().contains("others than its owner may write it"));
+        fs::set_permissions(&usual, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(choose(&[]).0.is_err());
+    }
+}

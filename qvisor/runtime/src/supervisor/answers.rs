@@ -1,0 +1,68 @@
+//! Answers those whose wait for an order's outcome is over.
+
+use std::time::Instant;
+
+use vmm::hibernate::{Hibernated, Woken, micros};
+
+use super::progress::Progress;
+use super::stage::Stage;
+use super::waiters::{For, Outcome, Waiter};
+use crate::control::{self, Answer, Figures};
+
+impl Waiter {
+    /// What it is to be told; `None`: not yet.
+    fn outcome(&self, progress: &Progress) -> Option<Outcome> {
+        if progress.ending {
+            return Some(Err(progress.last_words()));
+        }
+        if self.is_overtaken(progress.wants_down) {
+            let why = match &self.what {
+                For::Wake => "a later request to hibernate it came in between",
+                _ if progress.failure.is_some() => progress.failure.as_deref().unwrap_or_default(),
+                _ => "it was woken meanwhile",
+            };
+            return Some(Err(why.into()));
+        }
+        let total_us = micros(self.since.elapsed());
+        match &self.what {
+            For::Start => match progress.stage {
+                Stage::Running => Some(Ok(None)),
+                Stage::Starting => None,
+                _ => Some(Err(progress.last_words())),
+            },
+            // Whoever is told may continue the leash at once: it has to be stopped by then.
+            For::Hibernation(Some(Figures::Hibernated(done)))
+                if !progress.has_leash || progress.leash.is_stopped || !progress.wants_down =>
+            {
+                Some(Ok(Some(Figures::Hibernated(Hibernated { total_us, ..done.clone() }))))
+            }
+            For::Hibernation(_) => None,
+            For::Wake if progress.is_asleep || progress.rise.is_some() => None,
+            For::Wake => Some(Ok(Some(Figures::Woken(Woken { total_us, ..progress.woken.clone() })))),
+        }
+    }
+}
+
+impl Progress {
+    /// Answers all whose wait is over.
+    pub(super) fn answer_waiters(&mut self) {
+        let now = Instant::now();
+        let mut waiters = std::mem::take(&mut self.waiters);
+        waiters.retain(|waiter| {
+            let late = || (waiter.deadline <= now).then(|| Err(waiter.timed_out().to_owned()));
+            let Some(outcome) = waiter.outcome(self).or_else(late) else { return true };
+            control::send_now(&waiter.peer, &self.answer(outcome));
+            false
+        });
+        self.waiters = waiters;
+    }
+
+    /// The answer to an order.
+    pub(super) fn answer(&self, outcome: Outcome) -> Answer {
+        let (figures, error) = match outcome {
+            Ok(figures) => (figures, None),
+            Err(error) => (None, Some(error)),
+        };
+        Answer { error, status: Some(self.status()), figures, ..Answer::default() }
+    }
+}

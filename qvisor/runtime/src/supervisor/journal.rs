@@ -1,0 +1,100 @@
+//! What `dormouse events` shows: a line of JSON each time a sandbox hibernates or wakes.
+
+use std::os::unix::net::UnixStream;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use vmm::hibernate::micros;
+use vmm::process;
+
+use super::stage::Cause;
+use crate::control::{self, Figures};
+use crate::status::SandboxState;
+
+/// Most readers at a time.
+const READERS_MAX: usize = 16;
+
+/// A line. What does not apply is left out.
+#[derive(Debug, Serialize)]
+pub(super) struct Transition<'a> {
+    /// Microseconds since 1970.
+    pub time_us: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<SandboxState>,
+    pub to: SandboxState,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<&'static str>,
+    /// What came, when the cause is a request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request: Option<&'static str>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub figures: Option<&'a Figures>,
+    /// Why a hibernation failed; then `from` and `to` are the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<&'a str>,
+}
+
+impl Transition<'_> {
+    pub(super) fn new(from: Option<SandboxState>, to: SandboxState, cause: Option<Cause>) -> Self {
+        let request = match cause {
+            Some(Cause::Request(what)) => Some(what),
+            _ => None,
+        };
+        let time_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros);
+        Self { time_us, from, to, cause: cause.map(Cause::name), request, figures: None, error: None }
+    }
+}
+
+/// Who reads. One that does not is dropped, never waited for.
+#[derive(Debug, Default)]
+pub(super) struct Readers(Vec<UnixStream>);
+
+impl Readers {
+    /// Tells a new one what the sandbox is now, and from now on what becomes of it.
+    pub(super) fn add(&mut self, reader: UnixStream, state: SandboxState) {
+        self.0.retain(|reader| !process::has_hung_up(reader));
+        if self.0.len() >= READERS_MAX {
+            let error = Some(format!("{READERS_MAX} others read its events already"));
+            control::send_now(&reader, &control::Answer { error, ..control::Answer::default() });
+        } else if control::send_now(&reader, &Transition::new(None, state, None)) {
+            self.0.push(reader);
+        }
+    }
+
+    pub(super) fn tell(&mut self, transition: &Transition<'_>) {
+        self.0.retain(|reader| control::send_now(reader, transition));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+
+    use super::*;
+
+    #[test]
+    fn a_reader_that_does_not_read_is_dropped_and_the_others_are_not() {
+        let mut readers = Readers::default();
+        let (ours, lazy) = UnixStream::pair().unwrap();
+        readers.add(ours, SandboxState::Warm);
+        let (ours, eager) = UnixStream::pair().unwrap();
+        readers.add(ours, SandboxState::Warm);
+        let mut eager = BufReader::new(eager);
+        let mut line = String::new();
+        eager.read_line(&mut line).unwrap();
+        assert!(line.contains("\"to\":\"warm\"") && !line.contains("from"), "{line}");
+        let transition = Transition::new(
+            Some(SandboxState::Warm),
+            SandboxState::Hibernated,
+            Some(Cause::Request("stdin")),
+        );
+        for _ in 0..10_000 {
+            readers.tell(&transition);
+            line.clear();
+            eager.read_line(&mut line).unwrap();
+            assert!(line.contains("\"request\":\"stdin\""), "{line}");
+        }
+        assert_eq!(readers.0.len(), 1);
+        drop(lazy);
+    }
+}

@@ -1,0 +1,339 @@
+//! Orders, from the control socket and from the front end.
+
+use std::io::BufReader;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use abi::hostcall::{EVENT_EXEC, EVENT_EXEC_SIGNAL, EVENT_SIGNAL, EVENT_START, EVENT_WINSIZE, Event};
+use vmm::exec_relay::ExecRequest;
+use vmm::hibernate::Reap;
+use vmm::leash::{Leash, News};
+use vmm::process::{self, ChildEvent};
+
+use super::Supervisor;
+use super::peers::{Asked, Attached, Peers};
+use super::progress::{Progress, poll_timeout};
+use super::requests::{HIBERNATE_PATIENCE, event};
+use super::stage::{Cause, Stage};
+use super::waiters::{For, Outcome, WAITERS_MAX, Waiter};
+use crate::control::{self, Answer, ExecLine, Order, Report, refuse};
+use crate::status::Status;
+
+/// How long the first program may take to be loaded.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+
+impl Supervisor {
+    /// Takes orders until the front end is gone and has not let go of the sandbox. `ids_are_mapped`: the host's root is
+    /// nobody here.
+    pub(crate) fn serve(&self, listener: &UnixListener, ids_are_mapped: bool) {
+        let mut orders = BufReader::new(&*self.channel);
+        let mut channel = self.channel.as_raw_fd();
+        let mut leash = self.leash.as_ref().map_or(-1, Leash::as_raw_fd);
+        let mut peers = Peers::new(ids_are_mapped);
+        let watched = self.sandbox();
+        let pulses = watched.as_ref().map(|sandbox| &sandbox.pulses);
+        pulses.inspect(|pulses| pulses.begin(pulses.control()));
+        loop {
+            let mut fds = vec![channel, listener.as_raw_fd(), leash, self.nudge.0.as_raw_fd()];
+            fds.extend(peers.descriptors());
+            fds.extend(self.execs.descriptors());
+            let deadline = self.lock().next_deadline().into_iter().chain(peers.next_deadline()).min();
+            let wait = || process::wait_any(&fds, poll_timeout(deadline));
+            let ready = match pulses {
+                Some(pulses) => {
+                    pulses.note_control_time();
+                    pulses.resting(Some(pulses.control()), wait)
+                }
+                None => wait(),
+            };
+            // The front end writes whole lines, so one that began will end.
+            while ready.contains(&0) && channel >= 0 {
+                match control::read_order(&mut orders) {
+                    Ok(Some(order)) => self.obey_front(order),
+                    Ok(None) if self.lock().released => channel = -1,
+                    Ok(None) => self.abandoned(),
+                    Err(_) => {}
+                }
+                if orders.buffer().is_empty() {
+                    break;
+                }
+            }
+            if ready.contains(&2) && self.leash_tells() == Some(News::Gone) {
+                leash = -1;
+            }
+            if ready.contains(&3) {
+                while process::receive_now(&self.nudge.0, &mut [0; 64]).is_some_and(|got| got > 0) {}
+            }
+            if ready.contains(&1)
+                && let Ok((peer, _)) = listener.accept()
+            {
+                peers.add(peer);
+            }
+            for Asked { peer, order, attached } in peers.orders() {
+                match order {
+                    Order::Exec { paused, .. } => self.exec(peer, attached, paused),
+                    order => self.obey_peer(peer, order),
+                }
+            }
+            self.pass_on_to_execs();
+            self.tick();
+        }
+    }
+
+    /// Has the deadlines looked at anew, by any thread.
+    pub(super) fn nudge(&self) {
+        // One that does not fit is not the first.
+        let _ = process::send_now(&self.nudge.1, &[0]);
+    }
+
+    fn leash_tells(&self) -> Option<News> {
+        let news = self.leash.as_ref().and_then(Leash::news);
+        match news {
+            Some(News::Signal(signal)) => self.deliver(&mut self.lock(), signal, 0),
+            Some(News::Resized) => self.take_size(),
+            Some(News::Gone) | None => {}
+        }
+        news
+    }
+
+    /// The front end is gone, and with it the reason to run.
+    fn abandoned(&self) -> ! {
+        if self.leash.is_some() {
+            self.finish(Ok(libc::SIGKILL));
+        }
+        process::exit_now(1)
+    }
+
+    /// Sees the leash stopped, continued and killed.
+    pub(crate) fn watch(&self) {
+        let Some(leash) = &self.leash else { return };
+        leash.watch(|seen| match seen {
+            // Its status is there for the subreaper; nothing else may run on.
+            ChildEvent::Ended => self.finish(Ok(libc::SIGKILL)),
+            ChildEvent::Stopped | ChildEvent::Continued => {
+                let progress = &mut *self.lock();
+                self.take_leash_news(progress);
+                self.settle(progress);
+            }
+        });
+    }
+
+    fn take_size(&self) {
+        if let Some((rows, columns)) = self.sandbox().and_then(|sandbox| sandbox.files.terminal_size()) {
+            self.resize(rows, columns);
+        }
+    }
+
+    fn resize(&self, rows: u16, columns: u16) {
+        self.events.post(event(EVENT_WINSIZE, 0, i64::from(rows) << 16 | i64::from(columns)));
+    }
+
+    /// The front end's orders; none is answered.
+    pub(super) fn obey_front(&self, order: Order) {
+        match (order, &self.leash) {
+            (Order::Kill { signal: libc::SIGKILL, .. }, _) => self.finish(Ok(libc::SIGKILL)),
+            // The terminal's own: the front end stops and goes on with its job.
+            (Order::Kill { signal: signal @ (libc::SIGSTOP | libc::SIGCONT), foreground, .. }, None) => {
+                self.deliver(&mut self.lock(), signal, u32::from(foreground));
+            }
+            (Order::Release, Some(_)) => {
+                self.lock().released = true;
+                let _ = control::send(&self.channel, &Report::Released);
+            }
+            _ => drop(self.obey(order)),
+        }
+    }
+
+    pub(super) fn obey_peer(&self, peer: UnixStream, order: Order) {
+        let what = match order {
+            Order::Kill { signal: libc::SIGKILL, .. } => {
+                // Nobody is left to answer afterwards.
+                control::send_now(&peer, &Answer::default());
+                self.finish(Ok(libc::SIGKILL))
+            }
+            Order::Events => {
+                let progress = &mut *self.lock();
+                let state = progress.sandbox_state();
+                return progress.readers.add(peer, state);
+            }
+            Order::Start => For::Start,
+            Order::Hibernate => For::Hibernation(None),
+            Order::Wake { .. } => For::Wake,
+            _ => {
+                let answer = self.answer(order);
+                control::send_now(&peer, &answer);
+                return;
+            }
+        };
+        self.obey_and_answer_later(peer, order, what);
+    }
+
+    fn obey_and_answer_later(&self, peer: UnixStream, order: Order, what: For) {
+        let progress = &mut *self.lock();
+        if progress.waiters.len() >= WAITERS_MAX {
+            return refuse(&peer, format!("{WAITERS_MAX} others wait for it already"));
+        }
+        let patience = if what == For::Start { START_PATIENCE } else { HIBERNATE_PATIENCE };
+        let since = Instant::now();
+        match self.begin(progress, order) {
+            Ok(()) => progress.waiters.push(Waiter { peer, what, since, deadline: since + patience }),
+            Err(error) => refuse(&peer, error),
+        }
+        self.settle(progress);
+    }
+
+    /// A process is to come in. It is answered by whoever knows what becomes of it; see [`vmm::exec_relay`].
+    pub(super) fn exec(&self, peer: UnixStream, attached: Attached, paused: bool) {
+        let Attached { body, descriptors } = attached;
+        let request = match ExecRequest::new(body, descriptors) {
+            Ok(request) => request,
+            Err(why) => return refuse(&peer, why),
+        };
+        let progress = &mut *self.lock();
+        self.take_leash_news(progress);
+        let why_not = match progress.status() {
+            _ if progress.ending => Some("it ends"),
+            Status::Paused if !paused => Some("it is paused; let it go on first, or pass --ignore-paused"),
+            _ if progress.stage != Stage::Running => {
+                Some("its first process does not run yet; start it first")
+            }
+            _ => None,
+        };
+        if let Some(why) = why_not {
+            return refuse(&peer, why.into());
+        }
+        if let Some((id, len)) = self.execs.add(Box::new(ExecLine::new(peer)), request) {
+            let sleeps = progress.is_asleep || progress.fall.is_some();
+            // It is there by then, and so does not count as idle.
+            self.events.post(Event { kind: EVENT_EXEC, flags: sleeps.into(), token: id, value: len });
+            if sleeps {
+                self.want_awake(progress, Cause::Request("exec"));
+                self.continue_leash(progress);
+            }
+        }
+        self.settle(progress);
+    }
+
+    /// What has come over the connections of processes that came in.
+    pub(super) fn pass_on_to_execs(&self) {
+        for event in self.execs.orders() {
+            let progress = &mut *self.lock();
+            self.events.post(event);
+            if event.kind == EVENT_EXEC_SIGNAL {
+                self.wake_for_signal(progress);
+            }
+            self.settle(progress);
+        }
+    }
+
+    fn stats(&self) -> Answer {
+        let cycles = self.lock().cycles.clone();
+        let Some(sandbox) = self.sandbox() else {
+            return Answer { error: Some("it is only about to begin".into()), ..Answer::default() };
+        };
+        if sandbox.cpus.busy() > 0 {
+            // The kernel's numbers are from when it was last idle; the next ones are not.
+            sandbox.kick(sandbox.cpus.any_idle());
+        }
+        let stats = sandbox.stats(&cycles);
+        Answer { stats: Some(Box::new(stats)), ..Answer::default() }
+    }
+
+    /// The answer to an order that takes no time.
+    fn answer(&self, order: Order) -> Answer {
+        if order == Order::Stats {
+            return self.stats();
+        }
+        let outcome: Outcome = self.obey(order).map(|()| None);
+        let is_busy = self.sandbox().is_some_and(|sandbox| sandbox.cpus.busy() > 0);
+        let progress = self.lock();
+        let state = progress.sandbox_state();
+        let state = if is_busy && !progress.paused { state.when_busy() } else { state };
+        Answer {
+            sandbox_state: (progress.stage == Stage::Running).then_some(state),
+            hibernate_error: progress.failure.clone(),
+            ..progress.answer(outcome)
+        }
+    }
+
+    pub(super) fn obey(&self, order: Order) -> Result<(), String> {
+        let progress = &mut *self.lock();
+        let result = self.begin(progress, order);
+        self.settle(progress);
+        result
+    }
+
+    /// Begins to carry out an order.
+    fn begin(&self, progress: &mut Progress, order: Order) -> Result<(), String> {
+        // Signals that came before it are older.
+        self.take_leash_news(progress);
+        match (order, &self.leash) {
+            (Order::Kill { signal: libc::SIGSTOP, .. }, _) => self.want_down(progress, Cause::Signal),
+            (Order::Kill { signal: libc::SIGCONT, .. }, None) if !progress.wants_down => {
+                self.deliver(progress, libc::SIGCONT, 0);
+            }
+            (Order::Kill { signal: libc::SIGCONT, .. }, _) => {
+                self.want_awake(progress, Cause::Signal);
+                self.continue_leash(progress);
+            }
+            (Order::Kill { signal, foreground, all }, _) => {
+                if !(1..=vmm::signals::SIGNAL_MAX).contains(&signal) {
+                    return Err(format!("{signal} is not a signal"));
+                }
+                self.deliver(progress, signal, if all { 2 } else { u32::from(foreground) });
+            }
+            (Order::Winsize { rows, columns }, _) => self.resize(rows, columns),
+            (Order::Start, Some(_)) => {
+                if progress.stage != Stage::Created || progress.ending {
+                    return Err("it has been started before".into());
+                }
+                progress.stage = Stage::Starting;
+                self.events.post(event(EVENT_START, 0, 0));
+            }
+            (Order::Hibernate, _) => return self.hibernate(progress),
+            (Order::Wake { reap }, _) => return self.wake(progress, reap),
+            (Order::State, _) => {}
+            _ => return Err("it is not waiting for this".into()),
+        }
+        Ok(())
+    }
+
+    fn hibernate(&self, progress: &mut Progress) -> Result<(), String> {
+        self.can_hibernate.clone()?;
+        if progress.stage != Stage::Running {
+            return Err("its first process does not run yet".into());
+        }
+        if progress.is_asleep && progress.rise.is_none() {
+            return Err("it is hibernated already".into());
+        }
+        self.want_down(progress, Cause::Order);
+        Ok(())
+    }
+
+    fn wake(&self, progress: &mut Progress, reap: Option<Reap>) -> Result<(), String> {
+        if !progress.is_asleep && progress.fall.is_none() {
+            return Err("it is not hibernated".into());
+        }
+        if progress.is_asleep && progress.rise.is_none() {
+            self.hibernation.begin_wake(reap);
+        }
+        self.want_awake(progress, Cause::Order);
+        self.continue_leash(progress);
+        Ok(())
+    }
+
+    /// A signal for the container.
+    fn deliver(&self, progress: &mut Progress, signal: i32, flags: u32) {
+        self.events.post(event(EVENT_SIGNAL, flags, i64::from(signal)));
+        self.wake_for_signal(progress);
+    }
+
+    fn wake_for_signal(&self, progress: &mut Progress) {
+        // Whom a signal is for has to run to see it. It has it by then, and so does not count as idle.
+        if progress.is_asleep || progress.fall.is_some() {
+            self.want_awake(progress, Cause::Request("signal"));
+            self.continue_leash(progress);
+        }
+    }
+}

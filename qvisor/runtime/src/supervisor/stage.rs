@@ -1,0 +1,35 @@
+//! How far a sandbox has got, and what moved it.
+
+/// How far it has got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+pub(super) enum Stage {
+    Creating,
+    Created,
+    Starting,
+    Running,
+}
+
+/// Who or what had it hibernated or woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// `dormouse hibernate` or `wake`.
+    Order,
+    /// `SIGSTOP` or `SIGCONT`, sent to the leash or by `dormouse kill`.
+    Signal,
+    /// It had nothing to do for as long as was asked for.
+    IdleTimeout,
+    /// Something came for the container; what.
+    Request(&'static str),
+}
+
+impl Cause {
+    /// As events name it.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Order => "order",
+            Self::Signal => "signal",
+            Self::IdleTimeout => "idle-timeout",
+            Self::Request(_) => "request",
+        }
+    }
+}

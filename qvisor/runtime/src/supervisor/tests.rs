@@ -1,0 +1,281 @@
+//! The supervisor without a sandbox: the kernel's part is played here.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use abi::hostcall::{
+    EVENT_EXEC, EVENT_EXEC_SIGNAL, EVENT_HIBERNATE, EVENT_PAUSE, EVENT_SIGNAL, EVENT_WAKE, Event,
+    REPORT_ASLEEP, REPORT_IDLE_TIMEOUT, REPORT_PAUSED, REPORT_RESUMED, REPORT_RUNNING, REPORT_STAYED_WARM,
+    REPORT_STIRRED, STIRRED_BY_SOCKET,
+};
+use testdir::TempDir;
+use vmm::boot::BootSpec;
+use vmm::hibernate::{Hibernation, SwapPlan};
+use vmm::hostcall::events::EventQueue;
+
+use super::Supervisor;
+use super::peers::Attached;
+use crate::control::{Answer, Order};
+use crate::status::{SandboxState, Status};
+
+struct World {
+    supervisor: Supervisor,
+    events: Arc<EventQueue>,
+    _front: UnixStream,
+    _dir: TempDir,
+}
+
+/// Of an order that takes time.
+struct Asked(BufReader<UnixStream>);
+
+impl Asked {
+    fn answer(&mut self) -> Answer {
+        let mut line = String::new();
+        self.0.get_ref().set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        self.0.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap()
+    }
+
+    fn error(&mut self) -> String {
+        self.answer().error.unwrap()
+    }
+
+    fn is_waiting(&self) -> bool {
+        vmm::process::receive_now(self.0.get_ref(), &mut [0]).is_none()
+    }
+}
+
+impl World {
+    fn new(can_hibernate: bool) -> Self {
+        let dir = TempDir::new();
+        let plan = SwapPlan { dir: Some(dir.path().to_owned()), ..SwapPlan::default() };
+        let hibernation = if can_hibernate { Hibernation::open(&plan).unwrap() } else { Hibernation::none() };
+        let events = Arc::new(EventQueue::new());
+        let (channel, front) = UnixStream::pair().unwrap();
+        let supervisor = Supervisor::new(Arc::new(channel), None, Arc::clone(&events), hibernation).unwrap();
+        supervisor.report(REPORT_RUNNING, 0);
+        Self { supervisor, events, _front: front, _dir: dir }
+    }
+
+    fn ask(&self, order: Order) -> Asked {
+        let (theirs, ours) = UnixStream::pair().unwrap();
+        self.supervisor.obey_peer(theirs, order);
+        Asked(BufReader::new(ours))
+    }
+
+    /// Somebody wants a process in it.
+    fn exec(&self, paused: bool) -> Asked {
+        let (theirs, ours) = UnixStream::pair().unwrap();
+        let body = BootSpec { args: vec![b"true".to_vec()], ..BootSpec::default() }.process_records();
+        self.supervisor.exec(theirs, Attached { body, descriptors: Vec::new() }, paused);
+        Asked(BufReader::new(ours))
+    }
+
+    fn signal(&self, signal: i32) {
+        let answer = self.ask(Order::Kill { signal, foreground: false, all: false }).answer();
+        assert_eq!(answer.error, None);
+    }
+
+    /// The kernel takes what it is told: kind, flags and number of the only event.
+    fn told(&self) -> (u32, u32, u64) {
+        let events = self.events.take(16);
+        let [Event { kind, flags, value, .. }] = events[..] else { panic!("{events:?}") };
+        (kind, flags, value.cast_unsigned())
+    }
+
+    fn state(&self) -> (Option<Status>, Option<SandboxState>) {
+        let answer = self.ask(Order::State).answer();
+        (answer.status, answer.sandbox_state)
+    }
+
+    /// Hibernates it by this request.
+    fn falls_asleep(&self, request: u64) {
+        self.supervisor.report(REPORT_PAUSED, request);
+        self.supervisor.report(REPORT_ASLEEP, request);
+        assert_eq!(self.state(), (Some(Status::Running), Some(SandboxState::Hibernated)));
+    }
+}
+
+const WAKE: Order = Order::Wake { reap: None };
+
+#[test]
+fn those_who_wait_are_answered_when_it_is_done() {
+    let world = World::new(true);
+    let (mut one, mut other) = (world.ask(Order::Hibernate), world.ask(Order::Hibernate));
+    let (kind, flags, request) = world.told();
+    assert_eq!((kind, flags), (EVENT_HIBERNATE, 1));
+    assert!(one.is_waiting() && other.is_waiting());
+    assert_eq!(world.state().1, Some(SandboxState::Warm), "nothing is held up");
+    world.falls_asleep(request);
+    assert!(one.answer().figures.is_some() && other.answer().figures.is_some());
+    assert_eq!(world.ask(Order::Hibernate).error(), "it is hibernated already");
+    let mut up = world.ask(WAKE);
+    let (kind, _, request) = world.told();
+    assert_eq!(kind, EVENT_WAKE);
+    assert!(up.is_waiting());
+    world.supervisor.report(REPORT_RESUMED, request);
+    assert!(up.answer().figures.is_some());
+    assert_eq!(world.state(), (Some(Status::Running), Some(SandboxState::WokenUp)));
+    assert_eq!(world.ask(WAKE).error(), "it is not hibernated");
+}
+
+#[test]
+fn the_last_order_counts_and_late_reports_do_not() {
+    let world = World::new(true);
+    let mut down = world.ask(Order::Hibernate);
+    let first = world.told().2;
+    let mut up = world.ask(WAKE);
+    assert_eq!(down.error(), "it was woken meanwhile");
+    let second = world.told().2;
+    assert!(second > first && up.is_waiting());
+    // The kernel was quicker, or reports in another order than it did it.
+    world.falls_asleep(first);
+    world.supervisor.report(REPORT_RESUMED, second);
+    assert!(up.answer().error.is_none());
+    world.supervisor.report(REPORT_ASLEEP, first);
+    world.supervisor.report(REPORT_STAYED_WARM, first);
+    assert_eq!(world.state().1, Some(SandboxState::WokenUp));
+    // And the other way round.
+    let mut down = world.ask(Order::Hibernate);
+    world.falls_asleep(world.told().2);
+    assert!(down.answer().error.is_none());
+    let mut up = world.ask(WAKE);
+    let wake = world.told().2;
+    world.signal(libc::SIGSTOP);
+    assert_eq!(up.error(), "a later request to hibernate it came in between");
+    let (kind, _, again) = world.told();
+    assert_eq!(kind, EVENT_HIBERNATE);
+    world.supervisor.report(REPORT_RESUMED, wake);
+    world.falls_asleep(again);
+}
+
+#[test]
+fn one_that_is_never_idle_is_stopped_where_it_is() {
+    let world = World::new(true);
+    let mut down = world.ask(Order::Hibernate);
+    let first = world.told().2;
+    world.supervisor.tick();
+    assert!(world.events.is_empty(), "not yet");
+    std::thread::sleep(Duration::from_millis(220));
+    world.supervisor.tick();
+    let (kind, flags, second) = world.told();
+    assert_eq!((kind, flags), (EVENT_HIBERNATE, 0));
+    assert_eq!(second, first, "it is the same hibernation");
+    assert!(down.is_waiting());
+    world.supervisor.report(REPORT_PAUSED, second);
+    world.supervisor.report(REPORT_STAYED_WARM, second);
+    assert_eq!(down.error(), "it was never asked to");
+    assert_eq!(world.state(), (Some(Status::Running), Some(SandboxState::Warm)));
+    let answer = world.ask(Order::State).answer();
+    assert_eq!(answer.hibernate_error.as_deref(), Some("it was never asked to"));
+}
+
+#[test]
+fn one_that_is_on_its_way_down_is_not_hastened() {
+    let world = World::new(true);
+    let mut down = world.ask(Order::Hibernate);
+    let request = world.told().2;
+    world.supervisor.report(REPORT_PAUSED, request);
+    std::thread::sleep(Duration::from_millis(220));
+    world.supervisor.tick();
+    assert!(world.events.is_empty());
+    world.supervisor.report(REPORT_ASLEEP, request);
+    assert!(down.answer().error.is_none());
+    // What comes wakes it, by no request of ours.
+    world.supervisor.report(REPORT_STIRRED, STIRRED_BY_SOCKET);
+    world.supervisor.report(REPORT_RESUMED, request);
+    assert!(world.events.is_empty());
+    assert_eq!(world.state().1, Some(SandboxState::HibernateRunning));
+}
+
+#[test]
+fn signals_wake_it_and_it_hibernates_by_itself() {
+    let world = World::new(true);
+    world.supervisor.report(REPORT_IDLE_TIMEOUT, 0);
+    world.falls_asleep(world.told().2);
+    world.supervisor.report(REPORT_IDLE_TIMEOUT, 0);
+    assert!(world.events.is_empty());
+    world.signal(libc::SIGTERM);
+    let events = world.events.take(16);
+    let kinds: Vec<_> = events.iter().map(|event| (event.kind, event.flags)).collect();
+    assert_eq!(kinds, [(EVENT_SIGNAL, 0), (EVENT_WAKE, 1)]);
+    world.supervisor.report(REPORT_RESUMED, events[1].value.cast_unsigned());
+    assert_eq!(world.state().1, Some(SandboxState::HibernateRunning));
+}
+
+#[test]
+fn one_without_swap_files_is_paused() {
+    let world = World::new(false);
+    assert_eq!(world.ask(Order::Hibernate).error(), "it has no swap files");
+    world.supervisor.report(REPORT_IDLE_TIMEOUT, 0);
+    assert!(world.events.is_empty());
+    world.signal(libc::SIGSTOP);
+    let (kind, _, request) = world.told();
+    assert_eq!(kind, EVENT_PAUSE);
+    world.supervisor.report(REPORT_PAUSED, request);
+    assert_eq!(world.state(), (Some(Status::Paused), Some(SandboxState::Warm)));
+    world.signal(libc::SIGCONT);
+    world.supervisor.report(REPORT_RESUMED, world.told().2);
+    assert_eq!(world.state(), (Some(Status::Running), Some(SandboxState::Warm)));
+}
+
+#[test]
+fn a_process_that_comes_in_wakes_it_and_keeps_it_awake_until_it_has_begun() {
+    let world = World::new(true);
+    let waiting = world.exec(false);
+    let first = world.events.take(16);
+    assert_eq!((first.len(), first[0].kind, first[0].flags), (1, EVENT_EXEC, 0));
+    assert!(waiting.is_waiting());
+    world.supervisor.report(REPORT_IDLE_TIMEOUT, 0);
+    assert!(world.events.is_empty(), "it is in use");
+    assert!(world.supervisor.execs().started(first[0].token, 7).is_empty());
+    world.supervisor.report(REPORT_IDLE_TIMEOUT, 0);
+    world.falls_asleep(world.told().2);
+    let next = world.exec(false);
+    let events = world.events.take(16);
+    let kinds: Vec<_> = events.iter().map(|event| (event.kind, event.flags)).collect();
+    assert_eq!(kinds, [(EVENT_EXEC, 1), (EVENT_WAKE, 1)]);
+    assert_ne!(events[0].token, first[0].token);
+    world.supervisor.report(REPORT_RESUMED, events[1].value.cast_unsigned());
+    assert_eq!(world.state().1, Some(SandboxState::HibernateRunning));
+    // The end of a connection is a signal for its process, which has to run to see it.
+    world.supervisor.execs().started(events[0].token, 8);
+    world.supervisor.report(REPORT_IDLE_TIMEOUT, 0);
+    world.falls_asleep(world.told().2);
+    drop(next);
+    world.supervisor.pass_on_to_execs();
+    let events = world.events.take(16);
+    let kinds: Vec<_> = events.iter().map(|event| (event.kind, event.flags)).collect();
+    assert_eq!(kinds, [(EVENT_EXEC_SIGNAL, 0), (EVENT_WAKE, 1)]);
+    assert_eq!(events[0].value, i64::from(libc::SIGKILL));
+}
+
+#[test]
+fn nothing_comes_into_a_paused_one_unless_that_is_known() {
+    let world = World::new(false);
+    world.signal(libc::SIGSTOP);
+    world.supervisor.report(REPORT_PAUSED, world.told().2);
+    assert!(world.exec(false).error().contains("it is paused"));
+    assert!(world.events.is_empty());
+    assert!(world.exec(true).is_waiting());
+    assert_eq!(world.told().0, EVENT_EXEC);
+}
+
+#[test]
+fn an_order_that_overtakes_a_wake_is_answered() {
+    let world = World::new(true);
+    let mut down = world.ask(Order::Hibernate);
+    world.falls_asleep(world.told().2);
+    assert!(down.answer().figures.is_some());
+    let up = world.exec(false);
+    assert_eq!(world.events.take(16).len(), 2);
+    // The kernel is told of the hibernation before it has seen the wake, and has nothing to do.
+    let mut again = world.ask(Order::Hibernate);
+    let request = world.told().2;
+    world.supervisor.report(REPORT_PAUSED, request);
+    world.supervisor.report(REPORT_ASLEEP, request);
+    assert!(again.answer().figures.is_some());
+    assert!(up.is_waiting());
+}

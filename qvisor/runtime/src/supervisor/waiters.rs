@@ -1,0 +1,56 @@
+//! Who waits for an order's outcome. Nobody is waited for in turn: an answer that does not fit is dropped.
+
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use crate::control::Figures;
+
+/// Most of them at a time.
+pub(super) const WAITERS_MAX: usize = 64;
+
+/// What somebody waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum For {
+    /// The first program runs, or is known not to.
+    Start,
+    /// The memory is in its home, which came to this.
+    Hibernation(Option<Figures>),
+    Wake,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub peer: UnixStream,
+    pub what: For,
+    pub since: Instant,
+    pub deadline: Instant,
+}
+
+/// How an order came out.
+pub(super) type Outcome = Result<Option<Figures>, String>;
+
+impl Waiter {
+    pub(super) fn has_fallen(&mut self, figures: &Figures) {
+        if let For::Hibernation(came_to) = &mut self.what {
+            came_to.get_or_insert_with(|| figures.clone());
+        }
+    }
+
+    /// Whether a later request for the opposite has made the wait vain.
+    pub(super) fn is_overtaken(&self, wants_down: bool) -> bool {
+        match &self.what {
+            For::Start => false,
+            For::Hibernation(came_to) => !wants_down && came_to.is_none(),
+            For::Wake => wants_down,
+        }
+    }
+
+    pub(super) fn timed_out(&self) -> &'static str {
+        match self.what {
+            For::Start => "it does not start",
+            For::Hibernation(_) => "it did not come to rest",
+            For::Wake => "it does not answer",
+        }
+    }
+}

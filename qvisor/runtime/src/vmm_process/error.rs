@@ -1,0 +1,54 @@
+//! Why a sandbox could not start, or broke.
+
+use std::io;
+
+use vmm::errno::Errno;
+use vmm::hibernate::SwapFileError;
+use vmm::jail::JailError;
+use vmm::mounts::MountError;
+use vmm::net::NetError;
+use vmm::sandbox::SandboxError;
+
+use crate::hooks::HookError;
+
+/// Why a sandbox could not start, or broke.
+#[derive(Debug, thiserror::Error)]
+pub enum VmmError {
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    #[error(transparent)]
+    Network(#[from] NetError),
+    #[error(transparent)]
+    Jail(#[from] JailError),
+    #[error("cannot prepare host files: {0}; is /proc mounted?")]
+    HostIo(Errno),
+    #[error("cannot hand over stream {fd}: {source}; redirect it to a file, a pipe or a terminal")]
+    Stream { fd: i32, source: Errno },
+    #[error("cannot start a thread: {0}; raise the limit of processes")]
+    Thread(io::Error),
+    #[error("cannot run the sandbox: {}", chain(.0))]
+    Sandbox(#[from] SandboxError),
+    #[error("cannot prepare the sandbox: {0}; run as root, or check the limits of this user")]
+    Prepare(io::Error),
+    #[error("cannot start the container's leash: {0}; raise the limit of processes")]
+    Leash(io::Error),
+    #[error("cannot set sysctl {name}: {source}; correct linux.sysctl in config.json")]
+    Sysctl { name: String, source: io::Error },
+    #[error("cannot set oomScoreAdj to {score}: {source}; leave it out, or run as root")]
+    OomScore { score: i32, source: io::Error },
+    #[error(transparent)]
+    Hook(#[from] HookError),
+    #[error(transparent)]
+    SwapFile(#[from] SwapFileError),
+}
+
+/// An error with its causes.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

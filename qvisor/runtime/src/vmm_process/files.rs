@@ -1,0 +1,266 @@
+//! What the sandbox may use of the host's files, opened before the VMM gives up the host, and the mounts the kernel is
+//! told.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use abi::boot::{MOUNT_READ_ONLY, MOUNT_SHARED, STREAM_TTY};
+use abi::hostcall::NO_HANDLE;
+use vmm::boot::{BootSpec, Mount, Stream};
+use vmm::errno::Errno;
+use vmm::hostcall::host_io::HostIo;
+use vmm::jail::landlock::Use;
+use vmm::jail::{IdMap, UserNamespace, Users};
+use vmm::mounts::{self, MountError, View, Volume};
+use vmm::process;
+use vmm::sys;
+
+use super::error::VmmError;
+use super::plan::{Plan, Tree};
+use crate::oci::{Container, Source};
+use crate::stderr_log::{self, LOG_DEBUG};
+
+/// Directories that the kernel mounts its own file systems on.
+const VIRTUAL_MOUNTS: &[(&str, &str)] = &[
+    ("proc", "/proc"),
+    ("sysfs", "/sys"),
+    ("devtmpfs", "/dev"),
+    ("devpts", "/dev/pts"),
+    ("tmpfs", "/dev/shm"),
+];
+
+/// Opens everything, and writes down what the kernel is told. Ids are mapped unless a file system cannot show them so.
+pub(super) fn prepare(plan: &Plan, io: &HostIo, users: &mut Users) -> Result<BootSpec, VmmError> {
+    let mut boot = plan.boot.clone();
+    boot.streams = streams(plan, io)?;
+    let open = |id_map: Option<IdMap<'_>>| match &plan.tree {
+        Tree::CopyOnWrite { root, layer, volumes, hidden } => {
+            copy_on_write(root, layer, volumes, hidden, id_map)
+        }
+        Tree::Bundle(bundle) => bundle_tree(&bundle.container, id_map),
+    };
+    let tree = match open(users.id_map()) {
+        Err(error @ MountError::Unmapped { .. }) if plan.userns == UserNamespace::Auto => {
+            if plan.boot.log_level >= LOG_DEBUG {
+                stderr_log::write(LOG_DEBUG, &format!("ids are not mapped: {error}"), "\n");
+            }
+            users.fall_back()?;
+            open(None)?
+        }
+        result => result?,
+    };
+    if let (Tree::Bundle(_), Some(Piece::Host(root, ..))) = (&plan.tree, tree.first()) {
+        add_home(&mut boot, root);
+    }
+    boot.mounts = tree.into_iter().map(|piece| piece.adopt(io)).collect::<Result<_, _>>()?;
+    Ok(boot)
+}
+
+/// What of the host's files the VMM may open once it is jailed, for Landlock: the views, and what its `/proc` says of itself
+/// and its stubs.
+pub(super) fn given(io: &HostIo, boot: &BootSpec) -> Result<Vec<(OwnedFd, Use)>, Errno> {
+    let mut given = vec![(io.proc_root()?, Use::ReadFiles)];
+    for mount in boot.mounts.iter().filter(|mount| mount.handle != NO_HANDLE) {
+        let view = io.files().get(mount.handle)?;
+        let what_for = if view.check_writable().is_ok() { Use::Change } else { Use::Read };
+        given.push((view.as_fd().try_clone_to_owned()?, what_for));
+    }
+    Ok(given)
+}
+
+/// A part of the tree, in the order in which the kernel mounts them.
+enum Piece {
+    /// A view of the host's files; how the kernel shows its type, and flags.
+    Host(View, &'static str, u32),
+    /// A file system of the kernel's own.
+    Kernel(Mount),
+}
+
+impl Piece {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Host(view, ..) => &view.path,
+            Self::Kernel(mount) => Path::new(std::ffi::OsStr::from_bytes(&mount.path)),
+        }
+    }
+
+    /// Hands it over to the kernel.
+    fn adopt(self, io: &HostIo) -> Result<Mount, VmmError> {
+        match self {
+            Self::Host(view, kind, flags) => adopt(io, view, kind, flags),
+            Self::Kernel(mount) => Ok(mount),
+        }
+    }
+}
+
+/// Hands a view over to the kernel.
+fn adopt(io: &HostIo, view: View, kind: &str, flags: u32) -> Result<Mount, VmmError> {
+    let bit = |set: bool, bit: u32| if set { bit } else { 0 };
+    let flags = flags | bit(view.read_only, MOUNT_READ_ONLY) | bit(view.shared, MOUNT_SHARED);
+    let files = io.files();
+    let handle = match io.quota() {
+        _ if view.read_only => files.adopt_read_only_mount(view.fd),
+        // What others see meanwhile is no layer of the sandbox's.
+        Some(quota) if !view.shared => files.adopt_counted_mount(view.fd, quota),
+        _ => files.adopt_mount(view.fd),
+    };
+    let path = mounts::bytes_of(&view.path);
+    let handle = handle.map_err(VmmError::HostIo)?;
+    Ok(Mount { handle, flags, path, kind: kind.into(), source: kind.into(), options: String::new() })
+}
+
+/// A view of the host, with the kernel's own file systems in their usual places.
+fn copy_on_write(
+    root: &Path,
+    layer: &Path,
+    volumes: &[Volume],
+    hidden: &[PathBuf],
+    id_map: Option<IdMap<'_>>,
+) -> Result<Vec<Piece>, MountError> {
+    let mut views = mounts::copy_on_write(root, layer, id_map)?;
+    for volume in volumes {
+        let view = mounts::volume(volume, id_map)?;
+        let is_dir = is_directory(view.fd.as_fd());
+        make_target(&views, &view.path, is_dir, id_map);
+        views.retain(|other| other.path != view.path);
+        views.push(view);
+    }
+    let mut pieces = Vec::new();
+    for (kind, path) in VIRTUAL_MOUNTS {
+        make_target(&views, Path::new(path), true, id_map);
+        let flags = if *kind == "sysfs" { MOUNT_READ_ONLY } else { 0 };
+        pieces.push(Piece::Kernel(Mount::of_kernel(kind, path.as_bytes().to_vec(), flags)));
+    }
+    let mut covers = Vec::new();
+    for path in hidden.iter().filter_map(|path| path.strip_prefix(root).ok()) {
+        let path = Path::new("/").join(path);
+        make_target(&views, &path, true, id_map);
+        covers.push(Piece::Kernel(Mount::of_kernel("tmpfs", mounts::bytes_of(&path), 0)));
+    }
+    for view in views {
+        let kind = if view.path == Path::new("/") { "overlay" } else { "host" };
+        pieces.push(Piece::Host(view, kind, 0));
+    }
+    pieces.append(&mut covers);
+    // Parents before children, the root first; a volume covers what the kernel has there.
+    pieces.sort_by_key(|piece| piece.path().components().count());
+    Ok(pieces)
+}
+
+/// The root file system of a bundle itself, and the mounts in their order.
+fn bundle_tree(container: &Container, id_map: Option<IdMap<'_>>) -> Result<Vec<Piece>, MountError> {
+    let read_only = container.root_read_only;
+    let fd = mounts::open_tree(&container.root, read_only, true, id_map)?;
+    let root = View { fd, path: "/".into(), read_only, shared: true };
+    let mut pieces = vec![Piece::Host(root, "dormouse", 0)];
+    for plan in &container.mounts {
+        let views = pieces.iter().filter_map(|piece| match piece {
+            Piece::Host(view, ..) => Some(view),
+            Piece::Kernel(_) => None,
+        });
+        match &plan.source {
+            Source::Host { path, recursive } => {
+                let read_only = plan.flags & MOUNT_READ_ONLY != 0;
+                let fd = mounts::open_tree(path, read_only, *recursive, id_map)?;
+                make_target(views, &plan.path, is_directory(fd.as_fd()), id_map);
+                let view = View { fd, path: plan.path.clone(), read_only, shared: true };
+                pieces.push(Piece::Host(view, "bind", plan.flags));
+            }
+            Source::Virtual { kind, name, options } => {
+                make_target(views, &plan.path, true, id_map);
+                let mut mount = Mount::of_kernel(kind, mounts::bytes_of(&plan.path), plan.flags);
+                (mount.source, mount.options) = (name.clone(), options.clone());
+                pieces.push(Piece::Kernel(mount));
+            }
+        }
+    }
+    Ok(pieces)
+}
+
+/// Programs expect `HOME`; the root file system says what it is.
+fn add_home(boot: &mut BootSpec, root: &View) {
+    if !boot.env.iter().any(|pair| pair.starts_with(b"HOME=")) {
+        let passwd = mounts::read_in_root(root.fd.as_fd(), Path::new("etc/passwd")).unwrap_or_default();
+        boot.env.push([b"HOME=", home_of(&passwd, boot.creds.uid)].concat());
+    }
+}
+
+/// The home directory of a user, by the lines of a `passwd` file; `/` when it has none.
+fn home_of(passwd: &[u8], uid: u32) -> &[u8] {
+    let home = passwd.split(|byte| *byte == b'\n').find_map(|line| {
+        let mut fields = line.split(|byte| *byte == b':');
+        let found = std::str::from_utf8(fields.nth(2)?).ok()?.parse::<u32>().ok()?;
+        fields.nth(2).filter(|home| found == uid && !home.is_empty() && !home.contains(&0))
+    });
+    home.unwrap_or(b"/")
+}
+
+#[allow(unsafe_code)]
+fn streams(plan: &Plan, io: &HostIo) -> Result<Vec<Stream>, VmmError> {
+    let mut streams = Vec::new();
+    for fd in 0..3 {
+        let failed = |source| VmmError::Stream { fd, source };
+        // SAFETY: descriptors 0 to 2 stay open as long as the process lives (the runtime opens them if need be).
+        let stream = unsafe { BorrowedFd::borrow_raw(fd) };
+        let copy = stream.try_clone_to_owned().map_err(|error| failed(error.into()))?;
+        let is_tty = sys::is_tty(stream);
+        let handle = io.adopt_stream(copy).map_err(failed)?;
+        let flags = if plan.terminal && is_tty { STREAM_TTY } else { 0 };
+        streams.push(Stream { fd: fd.cast_unsigned(), handle, flags });
+    }
+    Ok(streams)
+}
+
+fn is_directory(fd: BorrowedFd<'_>) -> bool {
+    sys::statx(fd, c"").is_ok_and(|status| u32::from(status.stx_mode) & libc::S_IFMT == libc::S_IFDIR)
+}
+
+/// Makes the directories (or the file) that something is mounted on, in the view that holds them. Best effort: a
+/// read-only view is left for the kernel to find. Links are followed inside the view, never out of it.
+fn make_target<'a>(
+    views: impl IntoIterator<Item = &'a View>,
+    path: &Path,
+    directory: bool,
+    id_map: Option<IdMap<'_>>,
+) {
+    // What is made is to be the guest's root's.
+    let _ids = id_map.map(|id_map| process::FileIds::take_on(id_map.base));
+    let holders = views.into_iter().filter(|view| path.starts_with(&view.path) && path != view.path);
+    let Some(view) = holders.max_by_key(|view| view.path.as_os_str().len()) else { return };
+    let Ok(inside) = path.strip_prefix(&view.path) else { return };
+    let mut at: Option<OwnedFd> = None;
+    let mut done = PathBuf::new();
+    let mut names = inside.components().peekable();
+    while let Some(name) = names.next() {
+        let Ok(c_name) = std::ffi::CString::new(name.as_os_str().as_encoded_bytes()) else { return };
+        let dir = at.as_ref().map_or(view.fd.as_fd(), AsFd::as_fd);
+        if names.peek().is_none() && !directory {
+            let _ = sys::mknodat(dir, &c_name, libc::S_IFREG | 0o644);
+            return;
+        }
+        let _ = sys::mkdirat(dir, &c_name, 0o755);
+        done.push(name);
+        match mounts::open_in_root(view.fd.as_fd(), &done) {
+            Ok(next) => at = Some(next),
+            Err(_) => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn homes_are_found() {
+        let passwd =
+            b"root:x:0:0:root:/root:/bin/sh\nbad\nx:x:y:0::/bad:\nme:x:7:7::/home/me:\nno:x:8:8:::\n";
+        assert_eq!(home_of(passwd, 0), b"/root");
+        assert_eq!(home_of(passwd, 7), b"/home/me");
+        assert_eq!(
+            (home_of(passwd, 8), home_of(passwd, 9), home_of(b"", 0)),
+            (&b"/"[..], &b"/"[..], &b"/"[..])
+        );
+    }
+}

@@ -1,0 +1,276 @@
+//! The VMM process of one sandbox: takes what it needs from the host, gives up the rest, runs the kernel.
+
+pub mod error;
+mod files;
+pub mod plan;
+
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+
+use abi::boot::Platform;
+use abi::hostcall::{EVENT_SIGNAL, REPORT_RUNNING};
+use vmm::boot::BootSpec;
+use vmm::footprint;
+use vmm::hibernate::Hibernation;
+use vmm::hostcall::events::EventQueue;
+use vmm::hostcall::host_io::HostIo;
+use vmm::hostcall::quota::Quota;
+use vmm::image::ImageFile;
+use vmm::jail::{self, Users, landlock, mitigations};
+use vmm::leash::Leash;
+use vmm::platform::kvm;
+use vmm::platform::machine::PlatformError;
+use vmm::sandbox::{Sandbox, SandboxConfig, SandboxError};
+use vmm::{net, process, sys, watchdog};
+
+use self::error::{VmmError, chain};
+use self::plan::{Bundle, Inherited, Plan, Tree};
+use crate::control::{self, Order, Report};
+use crate::hooks;
+use crate::state::OciState;
+use crate::stderr_log::{self, LOG_DEBUG, LOG_INFO};
+use crate::supervisor::Supervisor;
+
+/// Signals that are the front end's business; the VMM shares its process group, so it ignores them.
+const IGNORED: &[i32] = &[
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGHUP,
+    libc::SIGTERM,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+    libc::SIGWINCH,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGPIPE,
+    // A file that would get too long is an error of the call.
+    libc::SIGXFSZ,
+];
+
+/// The VMM process, from its fork to its end. `parent` is the front end.
+#[allow(unsafe_code)]
+pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
+    process::set_name(c"dormouse-vmm");
+    if !process::die_with_parent(parent) {
+        process::exit_now(1);
+    }
+    process::ignore_signals(IGNORED);
+    process::unblock_signals();
+    footprint::keep_heap_small();
+    let Inherited { channel, listener, lock, console } = inherited;
+    let early = || -> io::Result<()> {
+        if let Tree::Bundle(_) = &plan.tree {
+            process::leave_session();
+        }
+        plan.cgroups.join()?;
+        console.map_or(Ok(()), process::take_terminal)
+    };
+    let early = early();
+    // SAFETY: this process was just forked; what the front end's values own is not used here any more, and they are
+    // never dropped, since this function does not return.
+    let kept = unsafe { keep(channel, listener, lock) };
+    let Ok((channel, listener, _lock)) = kept else { process::exit_now(1) };
+    let channel = Arc::new(channel);
+    let result = early.map_err(VmmError::Prepare).and_then(|()| run(&plan, &channel, listener, parent));
+    // Whatever comes to an end later is reported by the supervisor.
+    let Err(error) = result;
+    let _ = control::send(&channel, &Report::Failed { message: error.to_string(), code: None });
+    process::exit_now(0)
+}
+
+/// What stays open of what was inherited.
+type Kept = (UnixStream, UnixListener, Option<OwnedFd>);
+
+/// Closes every other descriptor.
+///
+/// # Safety
+/// As [`process::keep_only`].
+#[allow(unsafe_code)]
+unsafe fn keep(channel: UnixStream, listener: UnixListener, lock: Option<OwnedFd>) -> io::Result<Kept> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        Ok(match lock {
+            Some(lock) => {
+                let [channel, listener, lock] = process::keep_only([channel.into(), listener.into(), lock])?;
+                (channel.into(), listener.into(), Some(lock))
+            }
+            None => {
+                let [channel, listener] = process::keep_only([channel.into(), listener.into()])?;
+                (channel.into(), listener.into(), None)
+            }
+        })
+    }
+}
+
+/// Makes the sandbox and runs it. Returns when it could not be made.
+fn run(
+    plan: &Plan,
+    channel: &Arc<UnixStream>,
+    listener: UnixListener,
+    parent: i32,
+) -> Result<std::convert::Infallible, VmmError> {
+    let events = Arc::new(EventQueue::new());
+    let sink = Arc::clone(&events);
+    let hibernation = Hibernation::open(&plan.swap)?;
+    let mut users = Users::enter_namespaces(plan.userns)?;
+    net::enter(&plan.network)?;
+    // Children of ours that share the mount namespace leave the host with us, if that is where they are.
+    std::env::set_current_dir("/").map_err(VmmError::Prepare)?;
+    let leash = match &plan.tree {
+        Tree::Bundle(bundle) => Some(begin_container(bundle, channel)?),
+        Tree::CopyOnWrite { .. } => None,
+    };
+    let proc = jail::proc_directory(&users).map_err(|error| VmmError::HostIo(error.into()))?;
+    let io =
+        HostIo::with_proc(Arc::new(move |event| sink.post(event)), proc.as_fd()).map_err(VmmError::HostIo)?;
+    drop(proc);
+    if let Some(bounds) = &plan.bounds {
+        io.set_quota(Quota::new(bounds.disk_bytes));
+    }
+    let boot = files::prepare(plan, &io, &mut users)?;
+    if let (Tree::Bundle(bundle), Some(leash)) = (&plan.tree, &leash) {
+        let state = OciState { pid: leash.pid(), ..bundle.state.clone() };
+        hooks::run("createContainer", bundle.container.hooks.create_container().as_deref(), &state)?;
+    }
+    let device = match plan.platform {
+        Platform::Kvm => {
+            Some(kvm::Device::open().map_err(|error| VmmError::Sandbox(PlatformError::from(error).into()))?)
+        }
+        Platform::Systrap => None,
+    };
+    let kernel_file = ImageFile::of_the_kernel().map(Arc::new);
+    let ids_are_mapped = users.id_map().is_some();
+    // From here on nothing is opened by its path. One thread so far: ids and capabilities are a thread's own, and the
+    // stubs' zygote, made below, is to have ours.
+    let _ = vmm::cpu::host_flags();
+    jail::enter(users)?;
+    if let Some(bounds) = plan.bounds.as_ref().filter(|_| !plan.cgroups.count_processes()) {
+        // Counted in the user namespace of these ids, so only this sandbox's own count (Linux 5.14).
+        process::limit_processes(bounds.processes(plan.cpus)).map_err(VmmError::Prepare)?;
+    }
+    let given_up = mitigations::apply(plan.mitigations);
+    // The leash, which a container has, was made outside of any domain.
+    let (keeps_files, is_scoped) =
+        landlock::restrict(files::given(&io, &boot).map_err(VmmError::HostIo)?, leash.is_none());
+    if boot.log_level >= LOG_DEBUG {
+        stderr_log::write(LOG_DEBUG, &landlock_in_words(is_scoped, keeps_files), "\n");
+        stderr_log::write(
+            LOG_DEBUG,
+            &format!("speculation given up: {}", mitigations::names(&given_up)),
+            "\n",
+        );
+    }
+    io.enter_jail().map_err(VmmError::HostIo)?;
+    if !process::die_with_parent(parent) {
+        process::exit_now(1);
+    }
+    let supervisor = Supervisor::new(Arc::clone(channel), leash, Arc::clone(&events), hibernation);
+    let supervisor = Arc::new(supervisor.map_err(VmmError::Prepare)?);
+    if cfg!(debug_assertions) && std::env::var_os("DORMOUSE_FAKE_KERNEL").is_some() {
+        leave(&supervisor, listener, ids_are_mapped)?;
+        jail::seal(plan.platform)?;
+        supervisor.finish(Ok(stand_in(&boot, &events)));
+    }
+    let sandbox = Sandbox::new(
+        SandboxConfig { kernel_file, ..config(plan, device, &supervisor) },
+        io,
+        Arc::clone(&events),
+    )?;
+    supervisor.set_sandbox(Arc::downgrade(&sandbox));
+    leave(&supervisor, listener, ids_are_mapped)?;
+    let status = sandbox.run(&boot);
+    if boot.log_level >= LOG_INFO && plan.platform == Platform::Kvm {
+        let exits: Vec<String> =
+            sandbox.exits().iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+        sandbox.log(LOG_INFO, &format!("exits: {}", exits.join(", ")));
+    }
+    if matches!(status, Err(SandboxError::Stuck(_))) {
+        watchdog::end_by_force();
+    }
+    // The process ends now, and with it all this is made of; taking it apart piece by piece would only cost time.
+    std::mem::forget(sandbox);
+    supervisor.finish(status.map(u32::cast_signed).map_err(|error| chain(&VmmError::from(error))))
+}
+
+fn landlock_in_words(is_scoped: bool, keeps_files: bool) -> String {
+    let words = |done: bool| if done { "kept in the sandbox" } else { "not restricted" };
+    let (signals, files) = (words(is_scoped), words(keeps_files));
+    format!("landlock version {}: signals are {signals}, files are {files}", landlock::version())
+}
+
+fn config(plan: &Plan, device: Option<kvm::Device>, supervisor: &Arc<Supervisor>) -> SandboxConfig {
+    let mut config = SandboxConfig::new(plan.platform, plan.cpus, plan.memory_bytes);
+    let newline = if plan.terminal { "\r\n" } else { "\n" };
+    let (teller, listening) = (Arc::clone(supervisor), Arc::clone(supervisor));
+    config.log = Arc::new(move |level, text| {
+        if !teller.keep(level, text) {
+            stderr_log::write(level, text, newline);
+        }
+    });
+    config.report = Arc::new(move |what, of| listening.report(what, of));
+    config.hibernation = Arc::clone(supervisor.hibernation());
+    config.execs = Arc::clone(supervisor.execs());
+    config.device = device;
+    config.seal = Some(jail::seal);
+    config
+}
+
+/// What a container needs while the VMM is still part of the host: settings of its network, its leash, and the hooks
+/// that the front end runs meanwhile.
+fn begin_container(bundle: &Bundle, channel: &Arc<UnixStream>) -> Result<Leash, VmmError> {
+    for (name, value) in &bundle.container.sysctls {
+        std::fs::write(Path::new("/proc/sys").join(name), value)
+            .map_err(|source| VmmError::Sysctl { name: name.replace('/', "."), source })?;
+    }
+    if let Some(score) = bundle.container.oom_score_adj {
+        std::fs::write("/proc/self/oom_score_adj", score.to_string())
+            .map_err(|source| VmmError::OomScore { score, source })?;
+    }
+    let leash = Leash::start().map_err(VmmError::Leash)?;
+    let _ = control::send(channel, &Report::Prepared { pid: leash.pid() });
+    match control::receive(channel) {
+        Ok(Some(Order::Proceed)) => Ok(leash),
+        _ => process::exit_now(1),
+    }
+}
+
+/// Starts to take orders.
+fn leave(supervisor: &Arc<Supervisor>, listener: UnixListener, ids_are_mapped: bool) -> Result<(), VmmError> {
+    if supervisor.leash().is_some() {
+        // From here on the end of the channel says that the front end is gone; a container may survive that.
+        process::survive_parent();
+    }
+    let start = |name: &str, body: Box<dyn FnOnce() + Send>| {
+        let thread = std::thread::Builder::new().name(name.into()).stack_size(128 << 10);
+        let body = move || {
+            sys::block_signals();
+            body();
+        };
+        thread.spawn(body).map(drop).map_err(VmmError::Thread)
+    };
+    let serving = Arc::clone(supervisor);
+    start("dormouse-ctl", Box::new(move || serving.serve(&listener, ids_are_mapped)))?;
+    if supervisor.leash().is_some() {
+        let watching = Arc::clone(supervisor);
+        start("dormouse-leash", Box::new(move || watching.watch()))?;
+    } else {
+        supervisor.report(REPORT_RUNNING, 0);
+    }
+    Ok(())
+}
+
+/// For tests of the command itself: stands in for the kernel, and ends with the first signal it is sent.
+fn stand_in(boot: &BootSpec, events: &EventQueue) -> i32 {
+    let _ = writeln!(io::stdout(), "{} mounts", boot.mounts.len());
+    loop {
+        let signal = events.take(16).into_iter().find(|event| event.kind == EVENT_SIGNAL);
+        if let Some(event) = signal {
+            return i32::try_from(event.value).unwrap_or(0);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,99 @@
+//! What the VMM process of a sandbox is given by whoever forks it.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+
+use abi::boot::Platform;
+use vmm::boot::BootSpec;
+use vmm::hibernate::SwapPlan;
+use vmm::hostcall::quota::Quota;
+use vmm::jail::UserNamespace;
+use vmm::jail::mitigations::Mitigations;
+use vmm::mounts::Volume;
+use vmm::net::Network;
+
+use crate::cgroup::Cgroups;
+use crate::oci::Container;
+use crate::resources::Resources;
+use crate::state::OciState;
+
+/// What a sandbox is made of.
+#[derive(Debug)]
+pub struct Plan {
+    pub tree: Tree,
+    pub network: Network,
+    /// Who the guest's root is on the host.
+    pub userns: UserNamespace,
+    pub mitigations: Mitigations,
+    pub platform: Platform,
+    pub memory_bytes: u64,
+    pub cpus: u32,
+    /// Without mounts and streams, which the VMM fills in.
+    pub boot: BootSpec,
+    pub swap: SwapPlan,
+    /// Made by the front end; joined by the VMM.
+    pub cgroups: Cgroups,
+    /// What holds a sandbox of the command line, which no configuration bounds.
+    pub bounds: Option<Bounds>,
+    /// The streams are a terminal that the sandbox drives.
+    pub terminal: bool,
+}
+
+/// What a sandbox without a bundle is held to on the host.
+#[derive(Debug)]
+pub struct Bounds {
+    /// For its control groups.
+    pub resources: Resources,
+    /// Bytes that its files on the host may take up.
+    pub disk_bytes: u64,
+}
+
+impl Bounds {
+    /// Memory in which the VMM keeps account of the files, beside what the kernel may use.
+    pub(crate) fn ledger_bytes(&self) -> u64 {
+        Quota::ledger_bytes(self.disk_bytes)
+    }
+
+    /// Most processes and threads on the host.
+    pub(super) fn processes(&self, cpus: u32) -> u64 {
+        self.resources.host_tasks(cpus).unwrap_or(u64::MAX)
+    }
+}
+
+/// What the sandbox's files are.
+#[derive(Debug)]
+pub enum Tree {
+    /// A copy-on-write view of the host's.
+    CopyOnWrite {
+        /// The directory that becomes `/`; absolute.
+        root: PathBuf,
+        /// Where its changes go.
+        layer: PathBuf,
+        volumes: Vec<Volume>,
+        /// Directories of the host's that hold sandboxes; the sandbox sees empty ones.
+        hidden: Vec<PathBuf>,
+    },
+    /// A bundle, which makes the sandbox a container: it has a leash, and may outlive its front end.
+    Bundle(Box<Bundle>),
+}
+
+/// What the VMM of a container needs beside the plan.
+#[derive(Debug)]
+pub struct Bundle {
+    pub container: Container,
+    /// Without the pid, which is the leash's.
+    pub state: OciState,
+}
+
+/// What the VMM inherits from its front end.
+#[derive(Debug)]
+pub struct Inherited {
+    /// To the front end.
+    pub channel: UnixStream,
+    pub listener: UnixListener,
+    /// Of a container's state directory: as long as it is held, the container lives.
+    pub lock: Option<OwnedFd>,
+    /// The terminal that becomes the standard streams.
+    pub console: Option<OwnedFd>,
+}

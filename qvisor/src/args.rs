@@ -1,0 +1,278 @@
+//! Arguments of the command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use runtime::state::{Root, StateError};
+use runtime::units::{parse_size, parse_time};
+use vmm::hibernate::Wishes;
+use vmm::mounts::Volume;
+
+use crate::choices::{
+    LogFormat, MitigationsChoice, NetChoice, PlatformChoice, ReapChoice, Switch, UserNamespaceChoice,
+};
+use crate::exec_args::ExecArgs;
+use crate::values::{OsParser, env_word, volume};
+
+/// Runs programs in sandboxes that hibernate.
+#[derive(Debug, Parser)]
+#[command(name = "dormouse", version, about)]
+pub struct Cli {
+    /// Directory of the sandboxes' state [default: $DORMOUSE_ROOT, or /run/dormouse for root, or $XDG_RUNTIME_DIR/dormouse]
+    #[arg(long, global = true, value_name = "DIR")]
+    root: Option<PathBuf>,
+    /// File that errors and remarks are appended to
+    #[arg(long, global = true, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+    /// Format of that file
+    #[arg(long, global = true, value_enum, default_value_t)]
+    pub log_format: LogFormat,
+    /// Log more
+    #[arg(long, global = true)]
+    pub debug: bool,
+    /// Not supported: let systemd manage control groups
+    #[arg(long, global = true)]
+    pub systemd_cgroup: bool,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a program on a copy-on-write view of the host; nothing on the host changes
+    Do(Box<DoArgs>),
+    /// Create a container from a bundle; it waits for its start
+    Create(Box<CreateArgs>),
+    /// Start the program of a created container
+    Start { id: String },
+    /// Create and start a container, wait for its end, and delete it
+    Run {
+        #[command(flatten)]
+        create: Box<CreateArgs>,
+        /// Come back once it has started
+        #[arg(long, short)]
+        detach: bool,
+    },
+    /// Delete a container that has ended
+    Delete {
+        id: String,
+        /// End it first
+        #[arg(long, short)]
+        force: bool,
+    },
+    /// Write a default config.json
+    Spec {
+        /// Where to write it
+        #[arg(long, short, value_name = "DIR", default_value = ".")]
+        bundle: PathBuf,
+    },
+    /// List the sandboxes that run, and the containers
+    List {
+        /// As a JSON array
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show a sandbox's state as the OCI runtime specification has it
+    State { id: String },
+    /// Run a further program in a running sandbox; wakes one that is hibernated
+    Exec(Box<ExecArgs>),
+    /// Send a signal to a sandbox's first process
+    Kill {
+        id: String,
+        /// Name or number
+        #[arg(default_value = "TERM")]
+        signal: String,
+        /// To every process in it
+        #[arg(long, short)]
+        all: bool,
+    },
+    /// Put a sandbox's memory on disk until it is woken
+    Hibernate {
+        id: String,
+        /// As a JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Wake a hibernated sandbox
+    Wake {
+        id: String,
+        /// As a JSON object
+        #[arg(long)]
+        json: bool,
+        /// How the working set comes back [default: as the sandbox was started]
+        #[arg(long, value_enum)]
+        reap: Option<ReapChoice>,
+    },
+    /// Show what a sandbox is, and then each time it hibernates or wakes, as lines of JSON
+    Events { id: String },
+    /// Show a sandbox's memory by class, and how often it hibernated; does not wake it
+    Stats {
+        id: String,
+        /// As a JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say what this host offers, and which platform is chosen
+    Doctor {
+        /// As a JSON object
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct CreateArgs {
+    pub id: String,
+    /// Directory with a config.json
+    #[arg(long, short, value_name = "DIR", default_value = ".")]
+    pub bundle: PathBuf,
+    /// Write the process ID that stands for the container to a file
+    #[arg(long, value_name = "FILE")]
+    pub pid_file: Option<PathBuf>,
+    /// Unix socket that gets the container's terminal
+    #[arg(long, value_name = "SOCKET")]
+    pub console_socket: Option<PathBuf>,
+    /// What runs the kernel [default: the bundle's annotation dev.dormouse.platform, or auto]
+    #[arg(long, value_enum, default_value_t)]
+    pub platform: PlatformChoice,
+    /// Who root in the container is on the host [default: the bundle's annotation dev.dormouse.userns, or auto]
+    #[arg(long, value_enum, default_value_t)]
+    pub userns: UserNamespaceChoice,
+    /// Mitigations of speculative execution for the sandbox's processes
+    #[arg(long, value_enum, default_value_t)]
+    pub mitigations: MitigationsChoice,
+    /// Whether sandboxes may have pages of the same programs and libraries in common; one can then learn from another's use
+    #[arg(long, value_enum, default_value = "off")]
+    pub share_files: Switch,
+    /// Log system calls to standard error
+    #[arg(long)]
+    pub strace: bool,
+    #[command(flatten)]
+    pub hibernation: HibernationArgs,
+    /// Accepted; a sandbox has no keyring of the host's
+    #[arg(long, hide = true)]
+    pub no_new_keyring: bool,
+}
+
+/// How a sandbox hibernates. Annotations of a bundle stand in for what is not given, but for the directory.
+#[derive(Debug, Args)]
+pub struct HibernationArgs {
+    /// Directory for the memory of the sandbox while it hibernates [default: /var/lib/dormouse/.swap]
+    #[arg(long, value_name = "DIR")]
+    pub swap_dir: Option<PathBuf>,
+    /// Most bytes there, as 512M or 2G [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub swap_limit: Option<u64>,
+    /// How the working set comes back when the sandbox wakes [default: on]
+    #[arg(long, value_enum)]
+    pub reap: Option<ReapChoice>,
+    /// Hibernate after this long without a request, as 30s or 5m [default: never]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub idle_timeout: Option<Duration>,
+}
+
+impl HibernationArgs {
+    /// What is asked for.
+    pub fn wishes(&self) -> std::io::Result<Wishes> {
+        Ok(Wishes {
+            dir: self.swap_dir.as_ref().map(std::path::absolute).transpose()?,
+            limit_bytes: self.swap_limit,
+            reap: self.reap.map(Into::into),
+            idle_timeout: self.idle_timeout,
+        })
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct DoArgs {
+    /// Directory to use as the root file system
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    pub rootfs: PathBuf,
+    /// What runs the kernel
+    #[arg(long, value_enum, default_value_t)]
+    pub platform: PlatformChoice,
+    /// Memory limit, as 512M or 2G; the kernel's own share is at most 48M more [default: 2G, or the host's memory if less]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub memory: Option<u64>,
+    /// Number of processors [default: the host's, at most 16]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(abi::layout::MAX_CPUS)))]
+    pub cpus: Option<u32>,
+    /// Most processes and threads
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=32768))]
+    pub pids: u32,
+    /// What the sandbox may write to its copy-on-write view, as 512M or 2G
+    #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = parse_size)]
+    pub disk: u64,
+    /// Set an environment variable, or take the caller's own one [default: what programs need, no secrets]
+    #[arg(long, value_name = "K[=V]", value_parser = OsParser(env_word))]
+    pub env: Vec<OsString>,
+    /// Hand over the caller's whole environment, secrets included
+    #[arg(long)]
+    pub env_all: bool,
+    /// Working directory [default: the current one if it exists inside]
+    #[arg(long, value_name = "DIR")]
+    pub cwd: Option<PathBuf>,
+    /// Mount a host file or directory
+    #[arg(long, value_name = "SRC:DST[:ro]", value_parser = OsParser(volume))]
+    pub volume: Vec<Volume>,
+    /// Network the sandbox sees. With `host` its programs reach all that the caller reaches, services that listen on the
+    /// host's loopback alone included
+    #[arg(long, value_enum, default_value_t)]
+    pub net: NetChoice,
+    /// Who root in the sandbox is on the host
+    #[arg(long, value_enum, default_value_t)]
+    pub userns: UserNamespaceChoice,
+    /// Drive the terminal [default: when standard input and output are one]
+    #[arg(long)]
+    pub tty: bool,
+    #[command(flatten)]
+    pub hibernation: HibernationArgs,
+    /// Mitigations of speculative execution for the sandbox's processes
+    #[arg(long, value_enum, default_value_t)]
+    pub mitigations: MitigationsChoice,
+    /// Whether sandboxes may have pages of the same programs and libraries in common; one can then learn from another's use
+    #[arg(long, value_enum, default_value = "off")]
+    pub share_files: Switch,
+    /// Log system calls to standard error
+    #[arg(long)]
+    pub strace: bool,
+    /// Name of the sandbox [default: a random one]
+    #[arg(long)]
+    pub id: Option<String>,
+    /// The program and its arguments
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<OsString>,
+}
+
+impl Cli {
+    /// Where state lives: `--root`, `DORMOUSE_ROOT`, or the default.
+    pub fn state_root(&self) -> Result<Root, StateError> {
+        let from_env = || std::env::var_os("DORMOUSE_ROOT").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+        let given = self.root.clone().or_else(from_env);
+        // Absolute, since the working directory may change.
+        let absolute = |dir: PathBuf| Ok(Root::new(std::path::absolute(&dir).unwrap_or(dir)));
+        given.map_or_else(Root::default_state, absolute)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn the_programs_own_options_are_its_own() {
+        let cli = Cli::try_parse_from(["dormouse", "do", "--cpus", "2", "--", "ls", "--json", "-l"]).unwrap();
+        let Command::Do(args) = cli.command else { panic!("do") };
+        assert_eq!(args.command, ["ls", "--json", "-l"]);
+        let cli = Cli::try_parse_from(["dormouse", "do", "ls", "--cpus", "99"]).unwrap();
+        let Command::Do(args) = cli.command else { panic!("do") };
+        assert_eq!((args.command.len(), args.cpus), (3, None));
+    }
+}

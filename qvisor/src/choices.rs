@@ -1,0 +1,127 @@
+//! Options that name one of several things. Their descriptions are what `--help` shows.
+
+use runtime::platform;
+use vmm::hibernate::Reap;
+use vmm::jail::UserNamespace;
+use vmm::jail::mitigations::Mitigations;
+use vmm::net::Network;
+
+/// How a log file is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    #[default]
+    Text,
+    Json,
+}
+
+/// Which platform a sandbox is to run on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum PlatformChoice {
+    /// kvm where it runs ring 0 natively, else systrap
+    #[default]
+    Auto,
+    Kvm,
+    Systrap,
+}
+
+/// Something that is on or off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Switch {
+    #[default]
+    On,
+    Off,
+}
+
+/// Which network a sandbox is to see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum NetChoice {
+    /// the caller's, loopback included
+    #[default]
+    Host,
+    /// one of its own with nothing but a loopback interface
+    None,
+}
+
+impl From<PlatformChoice> for platform::PlatformChoice {
+    fn from(choice: PlatformChoice) -> Self {
+        match choice {
+            PlatformChoice::Auto => Self::Auto,
+            PlatformChoice::Kvm => Self::Kvm,
+            PlatformChoice::Systrap => Self::Systrap,
+        }
+    }
+}
+
+impl From<NetChoice> for Network {
+    fn from(choice: NetChoice) -> Self {
+        match choice {
+            NetChoice::Host => Self::Host,
+            NetChoice::None => Self::None,
+        }
+    }
+}
+
+/// What to do about user namespaces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum UserNamespaceChoice {
+    /// mapped where the file systems allow it, else identity
+    #[default]
+    Auto,
+    /// Root in the sandbox is nobody on the host
+    Mapped,
+    /// Root in the sandbox owns files as the host's root does, and has no power beyond files
+    Identity,
+    /// No user namespace
+    Host,
+}
+
+impl From<UserNamespaceChoice> for UserNamespace {
+    fn from(choice: UserNamespaceChoice) -> Self {
+        match choice {
+            UserNamespaceChoice::Auto => Self::Auto,
+            UserNamespaceChoice::Mapped => Self::Mapped,
+            UserNamespaceChoice::Identity => Self::Identity,
+            UserNamespaceChoice::Host => Self::Host,
+        }
+    }
+}
+
+/// Mitigations of speculative execution.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum MitigationsChoice {
+    /// all that the host lets a process choose
+    #[default]
+    Auto,
+    /// those only that the host imposes
+    Off,
+}
+
+impl From<MitigationsChoice> for Mitigations {
+    fn from(choice: MitigationsChoice) -> Self {
+        match choice {
+            MitigationsChoice::Auto => Self::Auto,
+            MitigationsChoice::Off => Self::Off,
+        }
+    }
+}
+
+/// How the working set comes back when a sandbox wakes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum ReapChoice {
+    /// Page by page, as it is touched
+    Off,
+    /// As a whole, before anything runs
+    On,
+    /// As a whole, while programs run already
+    Stream,
+}
+
+impl From<ReapChoice> for Reap {
+    fn from(choice: ReapChoice) -> Self {
+        match choice {
+            ReapChoice::Off => Self::Off,
+            ReapChoice::On => Self::On,
+            ReapChoice::Stream => Self::Stream,
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! `dormouse exec`.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use runtime::environment::set_variables;
+use runtime::exec::{self, ExecError, ExecOptions};
+use runtime::oci;
+use runtime::state::{Id, Root};
+use vmm::boot::{BootSpec, Capabilities};
+use vmm::mounts::bytes_of;
+
+use crate::exec_args::ExecArgs;
+use crate::failure::{Failure, complain, remark};
+
+pub fn run_in(root: &Root, args: ExecArgs) -> Result<u8, Failure> {
+    let id = Id::new(&args.id)?;
+    // One that is not there is better said so than that something of it is missing.
+    root.state(&id)?;
+    refuse(&args)?;
+    let (process, terminal) = match &args.process {
+        Some(path) => whole(path)?,
+        None => (merged(root, &id, &args)?, args.tty),
+    };
+    check_terminal(&args, terminal)?;
+    let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+    let options = ExecOptions {
+        root: root.clone(),
+        id,
+        process,
+        terminal,
+        detach: args.detach,
+        pid_file: args.pid_file.map(absolute),
+        console_socket: args.console_socket.map(absolute),
+        ignore_paused: args.ignore_paused,
+    };
+    match exec::run(&options) {
+        Err(error @ ExecError::Failed { code, .. }) => {
+            complain(&error);
+            Ok(code)
+        }
+        result => Ok(result?),
+    }
+}
+
+fn refuse(args: &ExecArgs) -> Result<(), Failure> {
+    let id = &args.id;
+    let not_done = [("--preserve-fds", args.preserve_fds > 0), ("--cgroup", !args.cgroup.is_empty())];
+    if let Some((name, _)) = not_done.iter().find(|(_, given)| *given) {
+        return Err(
+            format!("cannot run a process in sandbox {id}: {name} is not supported; leave it out").into()
+        );
+    }
+    let unneeded =
+        [("--apparmor", args.apparmor.is_some()), ("--process-label", args.process_label.is_some())];
+    for (name, _) in unneeded.iter().filter(|(_, given)| *given) {
+        let words =
+            format!("{name} is not applied: system calls of the sandbox do not reach the host's kernel");
+        remark(&words);
+    }
+    if args.process.is_none() && args.command.is_empty() {
+        return Err(format!(
+            "cannot run a process in sandbox {id}: no command is given; add one, or pass --process"
+        )
+        .into());
+    }
+    Ok(())
+}
+
+fn check_terminal(args: &ExecArgs, terminal: bool) -> Result<(), Failure> {
+    let why = match (terminal, args.detach, args.console_socket.is_some()) {
+        (true, true, false) => "nobody would hold it; pass --console-socket, or leave out --tty or --detach",
+        (true, false, true) => {
+            "the command stays and has its own; pass --detach, or leave out --console-socket"
+        }
+        (false, _, true) => "none is asked for; pass --tty, or leave out --console-socket",
+        _ => return Ok(()),
+    };
+    Err(format!("cannot give a process in sandbox {} a terminal: {why}", args.id).into())
+}
+
+/// The process that a file describes, and whether it is to have a terminal.
+fn whole(path: &Path) -> Result<(BootSpec, bool), Failure> {
+    let (process, terminal, remarks) = oci::read_process(path)?;
+    remarks.iter().for_each(|words| remark(words));
+    Ok((process, terminal))
+}
+
+/// The first process, with what was asked for.
+fn merged(root: &Root, id: &Id, args: &ExecArgs) -> Result<BootSpec, Failure> {
+    let failed = |why: String| {
+        format!(
+            "cannot run a process in sandbox {}: what its first one was made of is not known: {why}; pass --process",
+            id.as_str()
+        )
+    };
+    let records = root.process(id).map_err(|error| failed(error.to_string()))?;
+    let mut spec = BootSpec::of_process(&records).ok_or_else(|| failed("its record is damaged".into()))?;
+    spec.args = args.command.iter().cloned().map(OsString::into_vec).collect();
+    spec.winsize = None;
+    set_variables(&mut spec.env, &args.env);
+    if let Some(cwd) = &args.cwd {
+        if !cwd.is_absolute() {
+            let shown = cwd.display();
+            return Err(
+                format!("cannot start in {shown}: it is not an absolute path; pass one with --cwd").into()
+            );
+        }
+        spec.cwd = bytes_of(cwd);
+    }
+    if let Some(user) = args.user {
+        let first = std::mem::replace(&mut spec.creds.uid, user.uid);
+        spec.creds.gid = user.gid.unwrap_or(spec.creds.gid);
+        if user.uid != first {
+            // Another user's home is another one.
+            spec.env.retain(|pair| {
+                !pair.starts_with(b"HOME=") || args.env.iter().any(|set| set.as_encoded_bytes() == pair)
+            });
+        }
+    }
+    spec.creds.groups.extend(&args.additional_gids);
+    spec.no_new_privs |= args.no_new_privs;
+    let more = args.cap.iter().fold(0, |bits, cap| bits | cap);
+    if let Some(sets) = &mut spec.capabilities {
+        add_capabilities(sets, more);
+    }
+    Ok(spec)
+}
+
+/// Users without a set of their own have what their id gives them: root everything, others nothing.
+fn add_capabilities(sets: &mut Capabilities, more: u64) {
+    for set in [&mut sets.bounding, &mut sets.effective, &mut sets.permitted, &mut sets.ambient] {
+        *set |= more;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+    use crate::exec_args::User;
+
+    fn parsed(args: &[&str]) -> ExecArgs {
+        let cli = Cli::try_parse_from([&["dormouse", "exec"], args].concat()).unwrap();
+        let Command::Exec(args) = cli.command else { panic!("exec") };
+        *args
+    }
+
+    #[test]
+    fn options_end_with_the_name() {
+        let args = parsed(&["-t", "-e", "A=1", "--env", "B=2", "-u", "5:6", "c1", "ls", "-t", "--json"]);
+        assert!(args.tty && args.id == "c1" && args.env.len() == 2);
+        assert_eq!(args.command, ["ls", "-t", "--json"]);
+        assert_eq!(args.user, Some(User { uid: 5, gid: Some(6) }));
+        assert_eq!(parsed(&["c1", "--", "sh", "-c", "x"]).command, ["sh", "-c", "x"]);
+        let args = parsed(&["--process", "p.json", "--detach", "--pid-file", "p", "c1"]);
+        assert!(args.command.is_empty() && args.detach);
+    }
+
+    #[test]
+    fn a_terminal_needs_somebody_who_holds_it() {
+        let refused = |args: &[&str], terminal| check_terminal(&parsed(args), terminal).is_err();
+        assert!(!refused(&["c", "sh"], false) && !refused(&["-t", "c", "sh"], true));
+        assert!(!refused(&["-t", "-d", "--console-socket", "s", "c", "sh"], true));
+        assert!(refused(&["-t", "-d", "c", "sh"], true));
+        assert!(refused(&["-t", "--console-socket", "s", "c", "sh"], true));
+        assert!(refused(&["-d", "--console-socket", "s", "c", "sh"], false));
+    }
+}

@@ -1,0 +1,111 @@
+//! The log file that callers name with `--log`, and what they read from it: errors and remarks.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::json;
+
+use crate::choices::LogFormat;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    Error,
+    Warning,
+    Info,
+}
+
+#[derive(Debug)]
+struct Log {
+    path: Option<PathBuf>,
+    format: LogFormat,
+    /// To standard error as well.
+    loudest: Level,
+}
+
+static LOG: OnceLock<Log> = OnceLock::new();
+
+/// Sets where the log goes. `debug`: remarks go to standard error as well, if there is no file.
+pub fn open(path: Option<PathBuf>, format: LogFormat, debug: bool) {
+    // Absolute, since the working directory may change.
+    let path = path.map(|path| std::path::absolute(&path).unwrap_or(path));
+    let loudest = if debug || level_of_sandboxes() >= 2 { Level::Info } else { Level::Warning };
+    let _ = LOG.set(Log { path, format, loudest });
+}
+
+/// What sandboxes log, by `DORMOUSE_LOG`: error, warn, info or debug; errors alone by default.
+pub fn level_of_sandboxes() -> u32 {
+    match std::env::var("DORMOUSE_LOG").as_deref() {
+        Ok("warn") => 1,
+        Ok("info") => 2,
+        Ok("debug") => 3,
+        _ => 0,
+    }
+}
+
+/// Writes a line: errors to standard error and to the file, the rest to the file or else to standard error.
+pub fn write(level: Level, text: &str) {
+    let Some(log) = LOG.get() else { return };
+    let in_file = log.path.as_ref().is_some_and(|path| append(path, &line(log.format, level, text)));
+    if level == Level::Error || (!in_file && level <= log.loudest) {
+        // Standard error may be closed; that is no reason to panic.
+        let _ = writeln!(std::io::stderr(), "dormouse: {text}");
+    }
+}
+
+fn append(path: &PathBuf, line: &str) -> bool {
+    let file = std::fs::File::options().create(true).append(true).open(path);
+    file.and_then(|mut file| file.write_all(line.as_bytes())).is_ok()
+}
+
+/// As shims know it from other runtimes.
+fn line(format: LogFormat, level: Level, text: &str) -> String {
+    let level = match level {
+        Level::Error => "error",
+        Level::Warning => "warning",
+        Level::Info => "info",
+    };
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let time = date(since.as_secs());
+    match format {
+        LogFormat::Json => format!("{}\n", json!({"level": level, "msg": text, "time": time})),
+        LogFormat::Text => format!("time={time:?} level={level} msg={text:?}\n"),
+    }
+}
+
+/// RFC 3339, in UTC.
+fn date(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Civil from days; eras of 400 years that begin in March.
+    let shifted = days + 719_468;
+    let (era, day) = (shifted / 146_097, shifted % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+    let year = year + era * 400 + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_right() {
+        assert_eq!(date(0), "1970-01-01T00:00:00Z");
+        assert_eq!(date(951_782_399), "2000-02-28T23:59:59Z");
+        assert_eq!(date(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(date(1_735_689_599), "2024-12-31T23:59:59Z");
+    }
+
+    #[test]
+    fn lines_are_what_shims_read() {
+        let text = line(LogFormat::Json, Level::Error, "a \"b\"");
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((value["level"].as_str(), value["msg"].as_str()), (Some("error"), Some("a \"b\"")));
+        assert!(line(LogFormat::Text, Level::Info, "x").contains("level=info msg=\"x\""));
+    }
+}

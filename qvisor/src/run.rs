@@ -1,0 +1,35 @@
+//! `dormouse do`.
+
+use runtime::front::{self, DoOptions};
+use runtime::state::{Id, Root};
+
+use crate::args::DoArgs;
+use crate::choices::Switch;
+use crate::failure::{Failure, warn};
+use crate::log;
+
+pub fn run(state_root: &Root, args: DoArgs) -> Result<u8, Failure> {
+    let options = DoOptions {
+        id: args.id.as_deref().map_or_else(|| Ok(Id::random()), Id::new)?,
+        rootfs: args.rootfs,
+        platform: args.platform.into(),
+        memory_bytes: args.memory,
+        cpus: args.cpus,
+        pids: args.pids,
+        disk_bytes: args.disk,
+        env: args.env,
+        env_all: args.env_all,
+        cwd: args.cwd,
+        volumes: args.volume,
+        network: args.net.into(),
+        userns: args.userns.into(),
+        terminal: args.tty,
+        hibernation: args.hibernation.wishes()?,
+        mitigations: args.mitigations.into(),
+        share_files: args.share_files == Switch::On,
+        strace: args.strace,
+        log_level: log::level_of_sandboxes(),
+        command: args.command,
+    };
+    Ok(front::run(state_root, options, warn)?)
+}

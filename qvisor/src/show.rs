@@ -1,0 +1,128 @@
+//! `dormouse list`, `state`, `kill`, `hibernate`, `wake`, `events` and `stats`.
+
+use std::fmt::Write;
+use std::io::Write as _;
+
+use runtime::state::{Id, Root};
+use runtime::{container, orders};
+use vmm::hibernate::Reap;
+use vmm::signals;
+
+use crate::failure::{Failure, say};
+
+pub fn list(root: &Root, json: bool) -> Result<u8, Failure> {
+    let states = root.states()?;
+    if json {
+        return say(&(serde_json::to_string_pretty(&states)? + "\n"));
+    }
+    let width = states.iter().map(|state| state.id.len()).max().unwrap_or(0).max(12);
+    let mut text = format!("{:width$}  {:>8}  {:9}  {:17}  BUNDLE\n", "ID", "PID", "STATUS", "STATE");
+    for state in states {
+        let (status, bundle) = (state.status.to_string(), state.bundle.display());
+        let does = state.sandbox_state.map_or_else(|| "-".into(), |state| state.to_string());
+        writeln!(text, "{:width$}  {:>8}  {status:9}  {does:17}  {bundle}", state.id, state.pid)?;
+    }
+    say(&text)
+}
+
+pub fn state(root: &Root, id: &str) -> Result<u8, Failure> {
+    let state = root.state(&Id::new(id)?)?;
+    say(&(serde_json::to_string_pretty(&state)? + "\n"))
+}
+
+pub fn kill(root: &Root, id: &str, signal: &str, all: bool) -> Result<u8, Failure> {
+    let id = Id::new(id)?;
+    let signal = signals::parse(signal).ok_or_else(|| {
+        format!("cannot send signal {signal:?}: no such signal; pass a name or a number from 1 to 64")
+    })?;
+    container::kill(root, &id, signal, all)?;
+    Ok(0)
+}
+
+pub fn hibernate(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
+    let done = orders::hibernate(root, &Id::new(id)?)?;
+    if json {
+        return say(&(serde_json::to_string_pretty(&done)? + "\n"));
+    }
+    let written = done.swap_bytes + done.reap_bytes;
+    let mut text = format!("{id}: hibernated in {} ms\n", millis(done.total_us));
+    writeln!(text, "pages    {} stored, {} of them the working set", done.pages, done.working_set_pages)?;
+    writeln!(
+        text,
+        "written  {written} bytes; {} pages of one word, {} kept",
+        done.word_pages, done.kept_pages
+    )?;
+    writeln!(text, "freed    {} bytes of memory, {} of the kernel's", done.freed_bytes, done.heap_bytes)?;
+    let [pause, collect, write, release] =
+        [done.pause_us, done.collect_us, done.write_us, done.release_us].map(millis);
+    writeln!(
+        text,
+        "times    pause {pause} ms, collect {collect} ms, write {write} ms, release {release} ms"
+    )?;
+    say(&text)
+}
+
+pub fn wake(root: &Root, id: &str, json: bool, reap: Option<Reap>) -> Result<u8, Failure> {
+    let done = orders::wake(root, &Id::new(id)?, reap)?;
+    if json {
+        return say(&(serde_json::to_string_pretty(&done)? + "\n"));
+    }
+    let (total, prefetch) = (millis(done.total_us), millis(done.prefetch_us));
+    let (pages, bytes) = (done.pages, done.bytes);
+    say(&format!("{id}: woken in {total} ms\nprefetch {pages} pages, {bytes} bytes read in {prefetch} ms\n"))
+}
+
+pub fn stats(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
+    let stats = orders::stats(root, &Id::new(id)?)?;
+    if json {
+        return say(&(serde_json::to_string_pretty(&stats)? + "\n"));
+    }
+    let memory = &stats.memory;
+    let lines = [
+        ("applications, in memory", memory.user_resident_bytes),
+        ("applications, swapped", memory.swapped_bytes),
+        ("working set", memory.working_set_bytes),
+        ("files, mapped", memory.file_mapped_bytes),
+        ("kernel heap", memory.kernel_heap_bytes),
+        ("VMM, resident", memory.vmm_rss_bytes),
+        ("VMM, proportional", memory.vmm_pss_bytes),
+        ("in the swap file", memory.swap_file_bytes),
+        ("in the REAP file", memory.reap_file_bytes),
+        ("read", stats.read_bytes),
+        ("written", stats.written_bytes),
+    ];
+    let mut text = String::new();
+    for (what, bytes) in lines {
+        writeln!(text, "{what:24} {bytes:>14} bytes")?;
+    }
+    let lines = [
+        ("faults served", stats.swap_in_faults),
+        ("pages by faults", stats.swap_in_pages),
+        ("hibernations", stats.hibernations),
+        ("failed hibernations", stats.failed_hibernations),
+        ("wakes", stats.wakes),
+        ("unknown system calls", stats.unknown_calls),
+    ];
+    for (what, count) in lines {
+        writeln!(text, "{what:24} {count:>14}")?;
+    }
+    for class in &stats.wake_times {
+        writeln!(text, "  below {:>10} µs      {:>14}", class.below_us, class.wakes)?;
+    }
+    say(&text)
+}
+
+pub fn events(root: &Root, id: &str) -> Result<u8, Failure> {
+    let mut out = std::io::stdout();
+    for line in orders::events(root, &Id::new(id)?)? {
+        // Whoever reads this has gone, or wants each line when it comes.
+        if out.write_all(&[&line?[..], b"\n"].concat()).and_then(|()| out.flush()).is_err() {
+            break;
+        }
+    }
+    Ok(0)
+}
+
+fn millis(us: u64) -> String {
+    format!("{}.{:03}", us / 1000, us % 1000)
+}

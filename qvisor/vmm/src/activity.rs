@@ -1,0 +1,42 @@
+//! What a thread does, as the host's `/proc` says (proc(5): `stat` and `schedstat`).
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::BorrowedFd;
+
+use crate::sys;
+
+/// What was seen of a thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// It waits neither for a disk nor to be continued.
+    pub could_run: bool,
+    /// It neither runs nor waits for a core.
+    pub sleeps: bool,
+    /// How long it has run, in nanoseconds.
+    pub ran_ns: u64,
+    /// How long it had waited for a core when it got one last, in nanoseconds.
+    pub waited_ns: u64,
+    /// How often it got one.
+    pub slices: u64,
+}
+
+impl Activity {
+    /// Looks at the thread whose directory in `/proc` is `task`, below `directory`.
+    pub fn of(directory: BorrowedFd<'_>, task: &str) -> Option<Self> {
+        let read = |name: &str| {
+            let path = CString::new(format!("{task}/{name}")).ok()?;
+            let file = sys::openat(directory, &path, libc::O_RDONLY, 0).ok()?;
+            let mut text = String::new();
+            File::from(file).read_to_string(&mut text).ok()?;
+            Some(text)
+        };
+        // The name before the state may hold anything, also `)`.
+        let state = read("stat")?.rsplit_once(") ")?.1.chars().next()?;
+        let schedstat = read("schedstat")?;
+        let mut numbers = schedstat.split_whitespace().map(|number| number.parse().ok());
+        let (ran_ns, waited_ns, slices) = (numbers.next()??, numbers.next()??, numbers.next()??);
+        Some(Self { could_run: matches!(state, 'R' | 'S'), sleeps: state == 'S', ran_ns, waited_ns, slices })
+    }
+}

@@ -1,0 +1,308 @@
+//! What the kernel asks of the VMM: which call is whose, and the calls on the sandbox, its CPUs and its memory.
+#![deny(unsafe_code)]
+
+use abi::HostCall;
+use abi::hostcall::{
+    AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, BEGIN_WAKE, CLOCK, CPU_TIME, EVENTS, EXEC_TAKE,
+    EXIT, Event, HIBERNATED, IDLE, KICK, LOG, OPEN, PANIC, RANDOM, RELEASE, REPORT, REPORT_ASLEEP,
+    REPORT_EXEC_ENDED, REPORT_EXEC_FAILED, REPORT_EXEC_STARTED, REPORT_IDLE, REPORT_RESUMED,
+    REPORT_STAYED_WARM, REPORT_STIRRED, SET_DEADLINE, STATS, SWAP_IN, SWAP_OUT, WINDOW_COPY, WINDOW_MAP,
+    WINDOW_UNMAP, YIELD,
+};
+use abi::layout::{WINDOW_CHUNK, WINDOW_CHUNKS, WINDOW_PHYS};
+use abi::socket::ROUTE_QUERY;
+
+use crate::cpu;
+use crate::footprint;
+use crate::hibernate::CameOut;
+use crate::hibernate::injection::{self, Point};
+use crate::hostcall::file::FileKind;
+use crate::hostcall::route;
+use crate::memory::SandboxMemory;
+use crate::platform::machine::{Reply, Upcalls};
+use crate::sandbox::{Outcome, Sandbox};
+use crate::vcpu::Cpus;
+
+/// Longest text of one log line or of a panic, in bytes.
+const TEXT_MAX: u64 = 4096;
+/// Most events taken at once.
+const EVENTS_MAX: u64 = 1024;
+
+impl Upcalls for Sandbox {
+    fn cpus(&self) -> &Cpus {
+        &self.cpus
+    }
+
+    fn memory(&self) -> &SandboxMemory {
+        &self.memory
+    }
+
+    fn hostcall(&self, cpu: u32, call: &HostCall) -> Reply {
+        dispatch(self, cpu, call)
+    }
+
+    fn set_pending(&self, cpu: u32) {
+        self.cpus.set_pending(cpu, self.files.io());
+    }
+
+    fn kernel_failed(&self, why: String) {
+        self.finish(Outcome::Panicked(why));
+    }
+}
+
+/// Carries out one call of vCPU `cpu`. `call` is the VMM's own copy.
+fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
+    if sandbox.cpus.is_stopping() {
+        return Reply::Leave;
+    }
+    let [a, b, c, ..] = call.args;
+    let pulse = sandbox.pulses.cpu(cpu);
+    // Waiting for a lock is no progress.
+    let pulse = pulse.filter(|_| call.number != YIELD);
+    pulse.inspect(|pulse| pulse.enter(call.number));
+    let result = match call.number {
+        AS_CREATE | AS_DESTROY | AS_RUN | AS_SYNC | AS_SAVE_FPU => {
+            sandbox.machine.address_space(&sandbox.cpus, cpu, call)
+        }
+        LOG => log(sandbox, a, b, c),
+        EXIT => {
+            sandbox.finish(Outcome::Exited(low(a)));
+            return Reply::Leave;
+        }
+        PANIC => {
+            let text = sandbox.memory.copy_in(a, b.min(TEXT_MAX)).unwrap_or_default();
+            sandbox.finish(Outcome::Panicked(String::from_utf8_lossy(&text).into_owned()));
+            return Reply::Leave;
+        }
+        IDLE => sandbox.pulses.resting(pulse, || idle(sandbox, cpu, a, b)),
+        KICK => {
+            sandbox.kick(low(a));
+            0
+        }
+        SET_DEADLINE => sandbox.machine.set_deadline(&sandbox.cpus, cpu, a),
+        YIELD => {
+            cpu::yield_core();
+            0
+        }
+        CLOCK => clock(sandbox, a),
+        CPU_TIME => cpu_time(sandbox).cast_signed(),
+        EVENTS => take_events(sandbox, a, b),
+        RANDOM => random(sandbox, a, b),
+        EXEC_TAKE => take_exec(sandbox, a, b, c),
+        REPORT if matches!(a, REPORT_EXEC_STARTED..=REPORT_EXEC_ENDED) => report_exec(sandbox, &call.args),
+        // The others are the VMM's own.
+        REPORT if !matches!(a, 0..=REPORT_RESUMED | REPORT_IDLE..=REPORT_STIRRED) => -i64::from(libc::EINVAL),
+        REPORT => {
+            injection::reported(a);
+            sandbox.report(a, b);
+            0
+        }
+        HIBERNATED => hibernated(sandbox, a, b),
+        STATS if sandbox.kernel_stats.set(&sandbox.memory, a) => 0,
+        STATS => -i64::from(libc::EFAULT),
+        SWAP_OUT => sandbox.hibernation().swap_out(&sandbox.memory, a),
+        SWAP_IN => swap_in(sandbox, call.args),
+        BEGIN_WAKE => sandbox.hibernation().wake_mode(),
+        RELEASE => {
+            injection::releases();
+            answer(sandbox.memory.release(a, b))
+        }
+        WINDOW_MAP => window_map(sandbox, &call.args),
+        WINDOW_UNMAP => window_unmap(sandbox, a),
+        WINDOW_COPY => answer(sandbox.memory.window_copy(a, b, c)),
+        ROUTE_QUERY => route::query(call, &*sandbox.memory),
+        OPEN.. => sandbox.files.serve(call, &*sandbox.memory),
+        _ => -i64::from(libc::ENOSYS),
+    };
+    pulse.inspect(|pulse| pulse.leave());
+    if sandbox.cpus.is_stopping() { Reply::Leave } else { Reply::Result(result) }
+}
+
+fn answer(result: Result<(), i32>) -> i64 {
+    result.map_or_else(|errno| -i64::from(errno), |()| 0)
+}
+
+/// The low half: arguments that are `u32` on the wire.
+fn low(value: u64) -> u32 {
+    u32::try_from(value & 0xffff_ffff).unwrap_or(u32::MAX)
+}
+
+fn log(sandbox: &Sandbox, phys: u64, len: u64, level: u64) -> i64 {
+    match sandbox.memory.copy_in(phys, len.min(TEXT_MAX)) {
+        Some(text) => {
+            sandbox.log(low(level), &String::from_utf8_lossy(&text));
+            0
+        }
+        None => -i64::from(libc::EFAULT),
+    }
+}
+
+fn clock(sandbox: &Sandbox, phys: u64) -> i64 {
+    // The kernel takes the middle of the call for the time of the first.
+    let realtime = cpu::clock_ns(libc::CLOCK_REALTIME);
+    let times = [cpu::clock_ns(libc::CLOCK_MONOTONIC), realtime, cpu::clock_ns(libc::CLOCK_BOOTTIME)];
+    sandbox.memory.write(phys, &times).map_or(-i64::from(libc::EFAULT), |()| 0)
+}
+
+/// Processor time of the sandbox's processes, in nanoseconds, without what it takes to answer questions about the sandbox:
+/// who looks at it does not keep it busy.
+fn cpu_time(sandbox: &Sandbox) -> u64 {
+    let all = cpu::clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID) + sandbox.machine.cpu_ns();
+    all.saturating_sub(sandbox.pulses.control_cpu_ns())
+}
+
+/// Where events go in guest memory.
+struct EventRoom<'a> {
+    sandbox: &'a Sandbox,
+    at: u64,
+    room: usize,
+    count: i64,
+}
+
+impl<'a> EventRoom<'a> {
+    fn new(sandbox: &'a Sandbox, phys: u64, most: u64) -> Option<Self> {
+        let most = most.min(EVENTS_MAX);
+        if most > 0 {
+            sandbox.memory.host_ptr(phys, most * size_of::<Event>() as u64)?;
+        }
+        Some(Self { sandbox, at: phys, room: usize::try_from(most).unwrap_or(0), count: 0 })
+    }
+
+    fn give(&mut self, event: Event) {
+        if self.sandbox.memory.write(self.at, &event).is_some() {
+            self.at += size_of::<Event>() as u64;
+            self.count += 1;
+        }
+    }
+}
+
+fn take_events(sandbox: &Sandbox, phys: u64, most: u64) -> i64 {
+    let Some(mut room) = EventRoom::new(sandbox, phys, most) else { return -i64::from(libc::EFAULT) };
+    let queued = sandbox.events.take(room.room);
+    let left = room.room - queued.len();
+    queued.into_iter().for_each(|event| room.give(event));
+    sandbox.files.io().take_edges(left, |event| room.give(event));
+    room.count
+}
+
+fn idle(sandbox: &Sandbox, cpu: u32, phys: u64, most: u64) -> i64 {
+    let Some(mut room) = EventRoom::new(sandbox, phys, most) else { return -i64::from(libc::EFAULT) };
+    let most = room.room;
+    sandbox.cpus.idle(cpu, sandbox.files.io(), most, &mut |event| room.give(event));
+    room.count
+}
+
+fn random(sandbox: &Sandbox, phys: u64, len: u64) -> i64 {
+    const ROUND: u64 = 4096;
+    if sandbox.memory.host_ptr(phys, len).is_none() {
+        return -i64::from(libc::EFAULT);
+    }
+    let mut done = 0;
+    while done < len {
+        let mut bytes = vec![0; usize::try_from((len - done).min(ROUND)).unwrap_or(0)];
+        if cpu::random(&mut bytes).is_err() {
+            return -i64::from(libc::EIO);
+        }
+        if sandbox.memory.copy_out(phys + done, &bytes).is_none() {
+            return -i64::from(libc::EFAULT);
+        }
+        done += bytes.len() as u64;
+    }
+    0
+}
+
+fn take_exec(sandbox: &Sandbox, id: u64, phys: u64, len: u64) -> i64 {
+    if sandbox.memory.host_ptr(phys, len).is_none() {
+        return -i64::from(libc::EFAULT);
+    }
+    match sandbox.execs().take(id, &sandbox.files) {
+        // They are as long as the kernel was told.
+        Ok(records) if records.len() as u64 <= len && sandbox.memory.copy_out(phys, &records).is_some() => {
+            i64::try_from(records.len()).unwrap_or(0)
+        }
+        Ok(_) => -i64::from(libc::EINVAL),
+        Err(error) => error.as_result(),
+    }
+}
+
+fn report_exec(sandbox: &Sandbox, args: &[u64; 6]) -> i64 {
+    let [what, id, value, phys, len, _] = *args;
+    match what {
+        REPORT_EXEC_STARTED => {
+            let waiting = sandbox.execs().started(id, low(value));
+            waiting.into_iter().for_each(|event| sandbox.events.post(event));
+        }
+        REPORT_EXEC_FAILED => {
+            let why = sandbox.memory.copy_in(phys, len.min(TEXT_MAX)).unwrap_or_default();
+            let code = u8::try_from(value).unwrap_or(u8::MAX);
+            sandbox.execs().failed(id, code, &String::from_utf8_lossy(&why));
+        }
+        _ => sandbox.execs().ended(id, low(value).cast_signed()),
+    }
+    0
+}
+
+fn window_map(sandbox: &Sandbox, args: &[u64; 6]) -> i64 {
+    use std::os::fd::AsFd;
+    let [chunk, handle, offset, writable, ..] = *args;
+    let file = match sandbox.files.files().get(low(handle)) {
+        Ok(file) if matches!(file.kind(), FileKind::Socket(_)) => return -i64::from(libc::ENODEV),
+        Ok(file) => file,
+        Err(error) => return error.as_result(),
+    };
+    let Some(quota) = file.quota().filter(|_| chunk < WINDOW_CHUNKS) else {
+        return answer(sandbox.memory.window_map(chunk, file.as_fd(), offset, writable != 0));
+    };
+    let show = || quota.show(chunk, file.as_fd(), writable != 0);
+    let shown = show().or_else(|_| {
+        sandbox.files.measure_all();
+        show()
+    });
+    if let Err(error) = shown {
+        return error.as_result();
+    }
+    let result = sandbox.memory.window_map(chunk, file.as_fd(), offset, writable != 0);
+    if result.is_err() {
+        quota.hide(chunk, Some(file.as_fd()));
+    }
+    answer(result)
+}
+
+fn window_unmap(sandbox: &Sandbox, chunk: u64) -> i64 {
+    use std::os::fd::AsFd;
+    let shown = chunk.checked_mul(WINDOW_CHUNK).and_then(|at| sandbox.memory.window_fd(WINDOW_PHYS + at));
+    let result = sandbox.memory.window_unmap(chunk);
+    if let (Ok(()), Some(quota)) = (&result, sandbox.files.quota()) {
+        quota.hide(chunk, shown.as_ref().map(|(file, _)| file.as_fd()));
+    }
+    answer(result)
+}
+
+/// `SWAP_IN`. A page that is lost ends the sandbox.
+fn swap_in(sandbox: &Sandbox, args: [u64; 6]) -> i64 {
+    sandbox.hibernation().swap_in(&sandbox.memory, args).unwrap_or_else(|error| {
+        sandbox.finish(Outcome::Lost(error.to_string()));
+        -i64::from(libc::EIO)
+    })
+}
+
+/// `HIBERNATED`.
+fn hibernated(sandbox: &Sandbox, phys: u64, request: u64) -> i64 {
+    match sandbox.hibernation().hibernated(&sandbox.memory, phys) {
+        None => return -i64::from(libc::EFAULT),
+        Some(CameOut::AsleepAlready) => sandbox.report(REPORT_ASLEEP, request),
+        Some(CameOut::Asleep) => {
+            sandbox.machine.trim();
+            sandbox.memory.trim();
+            footprint::trim_heap();
+            sandbox.report(REPORT_ASLEEP, request);
+            sandbox.pulses.hush();
+            injection::pass(Point::Asleep);
+        }
+        Some(CameOut::StayedWarm) => {
+            sandbox.report(REPORT_STAYED_WARM, request);
+            injection::pass(Point::Asleep);
+        }
+    }
+    0
+}

@@ -1,0 +1,443 @@
+//! Processes that `dormouse exec` brings into a running sandbox, as the VMM knows them.
+//!
+//! Each one has a connection to the control socket, for its life: the other end is the command, or its leash. Over it come
+//! signals and sizes of the terminal; what becomes of the process goes back. When it is closed the process is killed, and
+//! when the process has ended it is closed. The kernel takes a request when it gets to it; until then the request's
+//! descriptors are here.
+#![deny(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::os::fd::{OwnedFd, RawFd};
+
+use abi::boot::{
+    self, EXEC_RECORDS_MAX, TAG_ARG, TAG_CAPABILITIES, TAG_CREDS, TAG_CWD, TAG_ENV, TAG_FLAGS, TAG_RLIMIT,
+    TAG_STREAM, TAG_UMASK, TAG_WINSIZE,
+};
+use abi::hostcall::{EVENT_EXEC_SIGNAL, EVENT_WINSIZE, Event};
+use serde::{Deserialize, Serialize};
+
+use crate::boot::put;
+use crate::errno::Errno;
+use crate::hostcall::host_io::HostIo;
+use crate::lock::{Guard, Mutex, Rank};
+use crate::signals::SIGNAL_MAX;
+
+/// Most of them at a time.
+pub const EXECS_MAX: usize = 128;
+/// Most streams of one.
+pub const STREAMS_MAX: usize = 3;
+/// How much that came before the start is kept.
+const WAITING_MAX: usize = 64;
+/// What a request may say.
+const TAGS: &[u32] = &[
+    TAG_ARG,
+    TAG_ENV,
+    TAG_CWD,
+    TAG_CREDS,
+    TAG_CAPABILITIES,
+    TAG_FLAGS,
+    TAG_RLIMIT,
+    TAG_STREAM,
+    TAG_UMASK,
+    TAG_WINSIZE,
+];
+
+/// A process that is to come in.
+#[derive(Debug)]
+pub struct ExecRequest {
+    records: Vec<u8>,
+    streams: Vec<OwnedFd>,
+}
+
+impl ExecRequest {
+    /// Of records as [`boot::records`] reads them, whose streams are numbered by their place in `streams`.
+    pub fn new(records: Vec<u8>, streams: Vec<OwnedFd>) -> Result<Self, String> {
+        if u64::try_from(records.len()).map_or(true, |len| len > EXEC_RECORDS_MAX) {
+            return Err(format!("its arguments and environment take more than {EXEC_RECORDS_MAX} bytes"));
+        }
+        let mut len = 0;
+        for record in boot::records(&records) {
+            len += 8 + record.data.len();
+            let known = match record.tag {
+                TAG_STREAM => stream(record.data).is_some_and(|(_, at, _)| at < streams.len()),
+                tag => TAGS.contains(&tag),
+            };
+            if !known {
+                return Err(format!("record {} of the request is malformed", record.tag));
+            }
+        }
+        if len != records.len() {
+            return Err("the request is cut off".into());
+        }
+        if !boot::records(&records).any(|record| record.tag == TAG_ARG) {
+            return Err("no program is named".into());
+        }
+        Ok(Self { records, streams })
+    }
+
+    /// The records for the kernel, whose the streams become.
+    fn give(self, io: &HostIo) -> Result<Vec<u8>, Errno> {
+        let mut streams: Vec<Option<OwnedFd>> = self.streams.into_iter().map(Some).collect();
+        let (mut out, mut given) = (Vec::with_capacity(self.records.len()), Vec::new());
+        for record in boot::records(&self.records) {
+            let mut put = |data: &[u8]| put(&mut out, record.tag, &[data]);
+            let Some((fd, at, flags)) = stream(record.data).filter(|_| record.tag == TAG_STREAM) else {
+                put(record.data);
+                continue;
+            };
+            let taken = streams.get_mut(at).and_then(Option::take).ok_or(Errno(libc::EBADF));
+            match taken.and_then(|stream| io.adopt_own_stream(stream)) {
+                Ok(handle) => {
+                    given.push(handle);
+                    put(&[fd, handle, flags].map(u32::to_le_bytes).concat());
+                }
+                Err(error) => {
+                    given.into_iter().for_each(|handle| io.disown(handle));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(out)
+    }
+}
+
+/// Descriptor, place in the request and flags of a stream.
+fn stream(data: &[u8]) -> Option<(u32, usize, u32)> {
+    let word = |at: usize| Some(u32::from_le_bytes(*data.get(at..)?.first_chunk()?));
+    Some((word(0)?, usize::try_from(word(4)?).ok()?, word(8)?))
+}
+
+/// What becomes of a process that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "exec", rename_all = "lowercase")]
+pub enum ExecReport {
+    /// Its program runs, as this process of the sandbox.
+    Started { pid: u32 },
+    /// It does not run; with the exit code that a shell would give.
+    Failed { message: String, code: u8 },
+    /// It has ended with this wait status.
+    Exited { status: i32 },
+}
+
+/// What whoever asked for a process wants of it meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExecOrder {
+    /// A signal for it, or for its terminal's foreground group.
+    Signal { number: i32, foreground: bool },
+    /// Its terminal has a new size.
+    Resize { rows: u16, columns: u16 },
+}
+
+/// What has come over a connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    pub orders: Vec<ExecOrder>,
+    /// The other side is gone, or says what is no order.
+    pub is_over: bool,
+}
+
+/// The connection to whoever asked for a process. It is kept for the process's life, and dropped at its end. No call
+/// waits.
+pub trait ExecPeer: Debug + Send {
+    /// Readable when [`ExecPeer::receive`] has something to take.
+    fn descriptor(&self) -> RawFd;
+
+    /// Tells what becomes of the process; the other side may be gone.
+    fn report(&self, report: &ExecReport);
+
+    /// Says that the process is not taken in, and why.
+    fn refuse(&self, why: String);
+
+    /// Takes what has come, or as much of it as is good at a time.
+    fn receive(&mut self) -> Received;
+}
+
+#[derive(Debug)]
+struct Exec {
+    /// `None`: nobody is there any more, and the process is to end.
+    peer: Option<Box<dyn ExecPeer>>,
+    /// Until the kernel takes it.
+    request: Option<ExecRequest>,
+    is_started: bool,
+    /// Kept until it has started.
+    waiting: Vec<Event>,
+}
+
+impl Exec {
+    fn tell(&self, report: &ExecReport) {
+        if let Some(peer) = &self.peer {
+            peer.report(report);
+        }
+    }
+
+    /// What its peer has said; the end of the connection is a `SIGKILL`.
+    fn orders(&mut self, id: u64) -> Vec<Event> {
+        let Some(peer) = &mut self.peer else { return Vec::new() };
+        let Received { orders, is_over } = peer.receive();
+        let mut events: Vec<Event> = orders.into_iter().filter_map(|order| event(id, order)).collect();
+        if is_over {
+            self.peer = None;
+        }
+        if is_over && self.is_started {
+            events.push(signal(id, libc::SIGKILL, false));
+        }
+        events
+    }
+}
+
+fn signal(id: u64, number: i32, foreground: bool) -> Event {
+    Event { kind: EVENT_EXEC_SIGNAL, flags: foreground.into(), token: id, value: number.into() }
+}
+
+/// What the kernel is told of an order.
+fn event(id: u64, order: ExecOrder) -> Option<Event> {
+    match order {
+        ExecOrder::Signal { number: number @ 1..=SIGNAL_MAX, foreground } => {
+            Some(signal(id, number, foreground))
+        }
+        ExecOrder::Signal { .. } => None,
+        ExecOrder::Resize { rows, columns } => {
+            let value = i64::from(rows) << 16 | i64::from(columns);
+            Some(Event { kind: EVENT_WINSIZE, flags: 0, token: id, value })
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    last: u64,
+    execs: BTreeMap<u64, Exec>,
+}
+
+/// See the module. Any thread may call; nothing waits.
+#[derive(Debug)]
+pub struct ExecRelay(Mutex<Table>);
+
+impl Default for ExecRelay {
+    fn default() -> Self {
+        Self(Mutex::new(Rank::ExecRelay, Table::default()))
+    }
+}
+
+impl ExecRelay {
+    fn lock(&self) -> Guard<'_, Table> {
+        self.0.lock()
+    }
+
+    /// Takes one in; result: its id, and how many bytes its records have. `None`: there is no room, and the peer has
+    /// been told.
+    pub fn add(&self, peer: Box<dyn ExecPeer>, request: ExecRequest) -> Option<(u64, i64)> {
+        let mut table = self.lock();
+        if table.execs.len() >= EXECS_MAX {
+            peer.refuse(format!("{EXECS_MAX} others run already"));
+            return None;
+        }
+        table.last += 1;
+        let (id, len) = (table.last, i64::try_from(request.records.len()).unwrap_or(i64::MAX));
+        let exec = Exec { peer: Some(peer), request: Some(request), is_started: false, waiting: Vec::new() };
+        table.execs.insert(id, exec);
+        Some((id, len))
+    }
+
+    /// Whom to wait for.
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        self.lock()
+            .execs
+            .values()
+            .filter_map(|exec| exec.peer.as_ref().map(|peer| peer.descriptor()))
+            .collect()
+    }
+
+    /// Whether one has not begun yet.
+    pub fn is_any_starting(&self) -> bool {
+        self.lock().execs.values().any(|exec| !exec.is_started && exec.peer.is_some())
+    }
+
+    /// What the kernel is to be told of what has come from outside.
+    pub fn orders(&self) -> Vec<Event> {
+        let mut all = Vec::new();
+        self.lock().execs.retain(|id, exec| {
+            let events = exec.orders(*id);
+            if exec.is_started {
+                all.extend(events);
+            } else {
+                let room = WAITING_MAX.saturating_sub(exec.waiting.len());
+                exec.waiting.extend(events.into_iter().take(room));
+            }
+            // Nobody waits any more for what the kernel has not even seen.
+            exec.peer.is_some() || exec.request.is_none()
+        });
+        all
+    }
+
+    /// The kernel takes what it was told of; the error has been told to whoever asked for it.
+    pub fn take(&self, id: u64, io: &HostIo) -> Result<Vec<u8>, Errno> {
+        let request = self.lock().execs.get_mut(&id).and_then(|exec| exec.request.take());
+        let given = request.ok_or(Errno(libc::ESRCH))?.give(io);
+        given.map_err(|error| {
+            self.failed(id, 125, &format!("its streams cannot be handed over: {error}"));
+            Errno(libc::ESRCH)
+        })
+    }
+
+    /// Its program runs; result: what has come for it meanwhile.
+    pub fn started(&self, id: u64, pid: u32) -> Vec<Event> {
+        let mut table = self.lock();
+        let Some(exec) = table.execs.get_mut(&id) else { return Vec::new() };
+        exec.is_started = true;
+        exec.tell(&ExecReport::Started { pid });
+        let mut events = std::mem::take(&mut exec.waiting);
+        if exec.peer.is_none() {
+            events.push(signal(id, libc::SIGKILL, false));
+        }
+        events
+    }
+
+    /// It does not come to run its program.
+    pub fn failed(&self, id: u64, code: u8, message: &str) {
+        if let Some(exec) = self.lock().execs.remove(&id) {
+            exec.tell(&ExecReport::Failed { message: message.into(), code });
+        }
+    }
+
+    /// It has ended.
+    pub fn ended(&self, id: u64, status: i32) {
+        if let Some(exec) = self.lock().execs.remove(&id) {
+            exec.tell(&ExecReport::Exited { status });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+
+    use super::*;
+    use crate::boot::{BootSpec, Stream};
+
+    fn records() -> Vec<u8> {
+        let streams = (0..3).map(|fd| Stream { fd, handle: fd, flags: 0 }).collect();
+        BootSpec { args: vec![b"true".to_vec()], streams, ..BootSpec::default() }.process_records()
+    }
+
+    fn streams(count: usize) -> Vec<OwnedFd> {
+        (0..count).map(|_| std::fs::File::open("/dev/null").unwrap().into()).collect()
+    }
+
+    /// The relay's end of a connection.
+    #[derive(Debug)]
+    struct Peer {
+        orders: Receiver<ExecOrder>,
+        reports: Sender<ExecReport>,
+    }
+
+    impl ExecPeer for Peer {
+        fn descriptor(&self) -> RawFd {
+            -1
+        }
+
+        fn report(&self, report: &ExecReport) {
+            let _ = self.reports.send(report.clone());
+        }
+
+        fn refuse(&self, _why: String) {}
+
+        fn receive(&mut self) -> Received {
+            let mut received = Received::default();
+            loop {
+                match self.orders.try_recv() {
+                    Ok(order) => received.orders.push(order),
+                    Err(error) => {
+                        received.is_over = error == TryRecvError::Disconnected;
+                        return received;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The other end: what is asked of the process, and what becomes of it.
+    type Asker = (Sender<ExecOrder>, Receiver<ExecReport>);
+
+    fn connection() -> (Box<dyn ExecPeer>, Asker) {
+        let (asking, orders) = channel();
+        let (reports, told) = channel();
+        (Box::new(Peer { orders, reports }), (asking, told))
+    }
+
+    fn execs() -> (ExecRelay, u64, Asker) {
+        let (execs, (theirs, ours)) = (ExecRelay::default(), connection());
+        let (id, _) = execs.add(theirs, ExecRequest::new(records(), streams(3)).unwrap()).unwrap();
+        (execs, id, ours)
+    }
+
+    fn told((_, reports): &Asker) -> Vec<ExecReport> {
+        reports.try_iter().collect()
+    }
+
+    #[test]
+    fn a_request_says_what_a_process_is_and_nothing_else() {
+        assert!(ExecRequest::new(records(), streams(3)).is_ok());
+        assert!(ExecRequest::new(records(), streams(2)).unwrap_err().contains("record 7"));
+        let mut whole = BootSpec { args: vec![b"x".to_vec()], ..BootSpec::default() }.records();
+        assert!(ExecRequest::new(whole.clone(), Vec::new()).unwrap_err().contains("malformed"));
+        assert!(ExecRequest::new(Vec::new(), Vec::new()).unwrap_err().contains("no program"));
+        whole = records();
+        whole.pop();
+        assert!(ExecRequest::new(whole, streams(3)).unwrap_err().contains("cut off"));
+        let long = BootSpec { args: vec![vec![b'x'; 1 << 20]], ..BootSpec::default() }.process_records();
+        assert!(ExecRequest::new(long, Vec::new()).unwrap_err().contains("more than"));
+    }
+
+    #[test]
+    fn what_comes_before_the_start_is_kept_until_then() {
+        let (execs, id, peer) = execs();
+        peer.0.send(ExecOrder::Signal { number: libc::SIGTERM, foreground: false }).unwrap();
+        peer.0.send(ExecOrder::Signal { number: SIGNAL_MAX + 1, foreground: false }).unwrap();
+        assert!(execs.orders().is_empty() && execs.is_any_starting());
+        let events = execs.started(id, 7);
+        assert_eq!(events, [signal(id, libc::SIGTERM, false)]);
+        peer.0.send(ExecOrder::Resize { rows: 2, columns: 3 }).unwrap();
+        let kinds: Vec<_> = execs.orders().iter().map(|event| (event.kind, event.value)).collect();
+        assert_eq!(kinds, [(EVENT_WINSIZE, 2 << 16 | 3)]);
+        execs.ended(id, 256);
+        assert_eq!(told(&peer), [ExecReport::Started { pid: 7 }, ExecReport::Exited { status: 256 }]);
+    }
+
+    #[test]
+    fn who_goes_takes_the_process_along() {
+        let (execs, id, peer) = execs();
+        let io = HostIo::new(std::sync::Arc::new(|_| {})).unwrap();
+        execs.take(id, &io).unwrap();
+        assert_eq!((io.files().len(), execs.take(id, &io).unwrap_err()), (3, Errno(libc::ESRCH)));
+        drop(peer);
+        assert!(execs.orders().is_empty() && execs.descriptors().is_empty());
+        assert_eq!(execs.started(id, 7), [signal(id, libc::SIGKILL, false)]);
+        execs.ended(id, 9);
+        assert!(execs.lock().execs.is_empty());
+    }
+
+    #[test]
+    fn who_goes_before_the_kernel_looks_leaves_nothing() {
+        let (execs, id, peer) = execs();
+        drop(peer);
+        assert!(execs.orders().is_empty());
+        assert!(execs.lock().execs.is_empty());
+        let io = HostIo::new(std::sync::Arc::new(|_| {})).unwrap();
+        assert_eq!(execs.take(id, &io).unwrap_err(), Errno(libc::ESRCH));
+    }
+
+    #[test]
+    fn streams_that_cannot_be_handed_over_are_all_given_back() {
+        let (execs, (theirs, ours)) = (ExecRelay::default(), connection());
+        let mut bad = streams(2);
+        bad.push(std::fs::File::open("/").unwrap().into());
+        let (id, _) = execs.add(theirs, ExecRequest::new(records(), bad).unwrap()).unwrap();
+        let io = HostIo::new(std::sync::Arc::new(|_| {})).unwrap();
+        assert_eq!(execs.take(id, &io).unwrap_err(), Errno(libc::ESRCH));
+        assert!(io.files().is_empty());
+        let [ExecReport::Failed { code: 125, message }] = &told(&ours)[..] else { panic!() };
+        assert!(message.contains("streams"), "{message}");
+    }
+}

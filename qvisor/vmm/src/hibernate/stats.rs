@@ -1,0 +1,215 @@
+//! What `dormouse stats` shows. Nothing of it is asked of the kernel, so a sandbox that sleeps goes on sleeping.
+#![deny(unsafe_code)]
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use abi::PAGE_SIZE;
+use abi::layout::{USER_PHYS, WINDOW_CHUNK};
+use abi::stats::KernelStats;
+use serde::{Deserialize, Serialize};
+use swap::{Stored, SwapHome};
+
+use crate::memory::SandboxMemory;
+
+/// Classes of the histogram: the first is below 2 µs, each other one twice as far.
+pub const CLASSES: usize = 32;
+
+/// Memory by class, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryStats {
+    /// Of applications, in memory.
+    pub user_resident_bytes: u64,
+    /// Of applications, in the swap or the REAP file (pages of one repeated word included, which take no room there).
+    pub swapped_bytes: u64,
+    /// What comes back at once with the next wake.
+    pub working_set_bytes: u64,
+    /// Address space in which host files are shown; their pages are the host's page cache.
+    pub file_mapped_bytes: u64,
+    pub kernel_heap_bytes: u64,
+    /// Of the VMM's process, with all that it maps; 0 when the host does not say.
+    pub vmm_rss_bytes: u64,
+    pub vmm_pss_bytes: u64,
+    /// In use in the two files.
+    pub swap_file_bytes: u64,
+    pub reap_file_bytes: u64,
+}
+
+/// Wakes that took less than `below_us` microseconds, and not less than the class before says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WakeClass {
+    pub below_us: u64,
+    pub wakes: u64,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stats {
+    pub memory: MemoryStats,
+    /// Faults that brought pages back, and how many pages came that way, neighbours included.
+    pub swap_in_faults: u64,
+    pub swap_in_pages: u64,
+    /// From and to the two files.
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    pub hibernations: u64,
+    pub failed_hibernations: u64,
+    pub wakes: u64,
+    /// System calls that programs made and the kernel does not have.
+    #[serde(default)]
+    pub unknown_calls: u64,
+    /// Classes without any are left out.
+    pub wake_times: Vec<WakeClass>,
+}
+
+/// What the home of a sandbox's pages counts.
+#[derive(Debug, Default)]
+pub struct Counters {
+    swap_in_faults: AtomicU64,
+    swap_in_pages: AtomicU64,
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+    working_set_bytes: AtomicU64,
+    swap_file_bytes: AtomicU64,
+    reap_file_bytes: AtomicU64,
+}
+
+impl Counters {
+    pub(super) fn stored(&self, stored: &Stored, working_set: usize, home: &SwapHome) {
+        self.written_bytes.fetch_add((stored.swap_pages + stored.reap_pages) * PAGE_SIZE, Relaxed);
+        self.working_set_bytes.store(working_set as u64 * PAGE_SIZE, Relaxed);
+        let [swap, reap] = home.file_bytes();
+        self.swap_file_bytes.store(swap, Relaxed);
+        self.reap_file_bytes.store(reap, Relaxed);
+    }
+
+    pub(super) fn fetched(&self, pages: u64, bytes: u64) {
+        self.swap_in_faults.fetch_add(1, Relaxed);
+        self.swap_in_pages.fetch_add(pages, Relaxed);
+        self.read_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    pub(super) fn prefetched(&self, bytes: u64) {
+        self.read_bytes.fetch_add(bytes, Relaxed);
+    }
+}
+
+/// How often it hibernated and woke.
+#[derive(Clone, Debug, Default)]
+pub struct Cycles {
+    pub hibernations: u64,
+    pub failed: u64,
+    pub wakes: u64,
+    classes: [u64; CLASSES],
+}
+
+impl Cycles {
+    pub fn woken(&mut self, total_us: u64) {
+        self.wakes += 1;
+        let class = total_us.max(1).ilog2() as usize;
+        if let Some(count) = self.classes.get_mut(class.min(CLASSES - 1)) {
+            *count += 1;
+        }
+    }
+
+    fn wake_times(&self) -> Vec<WakeClass> {
+        let classes = (1..).zip(&self.classes).filter(|(_, wakes)| **wakes > 0);
+        classes.map(|(class, wakes)| WakeClass { below_us: 1 << class, wakes: *wakes }).collect()
+    }
+}
+
+/// Where the kernel's own numbers are; 0: it has not said.
+#[derive(Debug, Default)]
+pub struct KernelPlace(AtomicU64);
+
+impl KernelPlace {
+    /// The kernel says it; false when that is no place in its memory.
+    pub(crate) fn set(&self, memory: &SandboxMemory, phys: u64) -> bool {
+        let len = size_of::<KernelStats>() as u64;
+        let is_good = phys < USER_PHYS && phys.is_multiple_of(8) && memory.host_ptr(phys, len).is_some();
+        if is_good {
+            self.0.store(phys, Ordering::Release);
+        }
+        is_good
+    }
+
+    /// Frames in use, those of them that are elsewhere, bytes of its heap, and calls it did not know.
+    fn read(&self, memory: &SandboxMemory) -> [u64; 4] {
+        const WORDS: usize = size_of::<KernelStats>() / 8;
+        let phys = self.0.load(Ordering::Acquire);
+        let words = (phys != 0).then(|| memory.read::<[u64; WORDS]>(phys)).flatten();
+        let [frames, swapped, heap, unknown_calls] = words.unwrap_or_default();
+        // The kernel may say anything.
+        let frames = frames.min(memory.user_bytes() / PAGE_SIZE);
+        [frames, swapped.min(frames), heap, unknown_calls]
+    }
+}
+
+/// What is known of a sandbox.
+/// `vmm`: what the host says of the VMM's memory, as `/proc/PID/smaps_rollup` has it.
+pub(crate) fn collect(
+    memory: &SandboxMemory,
+    kernel: &KernelPlace,
+    counters: &Counters,
+    vmm: &str,
+    cycles: &Cycles,
+) -> Stats {
+    let [frames, swapped, kernel_heap_bytes, unknown_calls] = kernel.read(memory);
+    let of_vmm = |name: &str| {
+        let line = vmm.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok()).unwrap_or(0) << 10
+    };
+    let get = |counter: &AtomicU64| counter.load(Relaxed);
+    Stats {
+        memory: MemoryStats {
+            user_resident_bytes: (frames - swapped) * PAGE_SIZE,
+            swapped_bytes: swapped * PAGE_SIZE,
+            working_set_bytes: get(&counters.working_set_bytes),
+            file_mapped_bytes: memory.window_chunks() * WINDOW_CHUNK,
+            kernel_heap_bytes,
+            vmm_rss_bytes: of_vmm("Rss:"),
+            vmm_pss_bytes: of_vmm("Pss:"),
+            swap_file_bytes: get(&counters.swap_file_bytes),
+            reap_file_bytes: get(&counters.reap_file_bytes),
+        },
+        swap_in_faults: get(&counters.swap_in_faults),
+        swap_in_pages: get(&counters.swap_in_pages),
+        read_bytes: get(&counters.read_bytes),
+        written_bytes: get(&counters.written_bytes),
+        hibernations: cycles.hibernations,
+        failed_hibernations: cycles.failed,
+        wakes: cycles.wakes,
+        unknown_calls,
+        wake_times: cycles.wake_times(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abi::boot::Platform;
+
+    #[test]
+    fn wakes_are_counted_by_powers_of_two() {
+        let mut cycles = Cycles::default();
+        [0, 1, 2, 3, 4, 1000, 1024, u64::MAX].into_iter().for_each(|us| cycles.woken(us));
+        let times: Vec<_> = cycles.wake_times().iter().map(|class| (class.below_us, class.wakes)).collect();
+        assert_eq!(times, [(2, 2), (4, 2), (8, 1), (1024, 1), (2048, 1), (1 << 32, 1)]);
+        assert_eq!(cycles.wakes, 8);
+    }
+
+    #[test]
+    fn the_kernels_numbers_are_hearsay() {
+        let memory = SandboxMemory::new(Platform::Kvm, 16 << 20, 4 << 20).unwrap();
+        let place = KernelPlace::default();
+        assert_eq!(place.read(&memory), [0; 3]);
+        for bad in [1, 0x1004, USER_PHYS, USER_PHYS - 8, u64::MAX - 7] {
+            assert!(!place.set(&memory, bad), "{bad:#x}");
+        }
+        assert!(place.set(&memory, 0x1000));
+        memory.write(0x1000, &[u64::MAX, u64::MAX, 7, 0]).unwrap();
+        assert_eq!(place.read(&memory), [1024, 1024, 7]);
+        memory.write(0x1000, &[5_u64, 2, 7, 0]).unwrap();
+        assert_eq!(place.read(&memory), [5, 2, 7]);
+    }
+}

@@ -1,0 +1,228 @@
+//! Host files that are open, and the table of their handles.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::arguments::Handle;
+use super::quota::{Held, Quota};
+use super::sockets::request::SocketKind;
+use super::stream_kind::Stream;
+use crate::errno::Errno;
+use crate::lock::{Guard, Mutex, Rank};
+use crate::sys;
+
+/// Descriptors that the table leaves to the rest of the VMM.
+const RESERVED_DESCRIPTORS: u64 = 256;
+/// Most handles, whatever the limit of open files is.
+const HANDLES_MAX: u64 = 1 << 20;
+
+/// What a handle stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    Regular,
+    Directory,
+    Link,
+    /// A node that is never opened: device, pipe, socket.
+    Node,
+    /// A stream handed to the sandbox at its start.
+    Stream(Stream),
+    /// A socket that the sandbox made.
+    Socket(SocketKind),
+}
+
+/// What a file inherits from the mount it was found in.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MountTraits {
+    /// Must not change.
+    pub(super) read_only: bool,
+    /// The host opens no devices in it (`nodev`), so that opening by name does nothing else than that.
+    pub(super) no_devices: bool,
+    /// What may be written there; none: as much as the host has.
+    pub(super) quota: Option<Arc<Quota>>,
+}
+
+/// An open host file.
+#[derive(Debug)]
+pub struct HostFile {
+    fd: OwnedFd,
+    kind: FileKind,
+    /// Only names the node (`O_PATH`).
+    path_only: bool,
+    mount: MountTraits,
+    /// Held while a directory's position is moved and read from.
+    position: Mutex<()>,
+    /// Its part of the quota's account.
+    held: Option<Held>,
+}
+
+impl Drop for HostFile {
+    fn drop(&mut self) {
+        if let Some(held) = &self.held {
+            held.let_go(self.fd.as_fd());
+        }
+    }
+}
+
+impl HostFile {
+    pub(super) fn new(
+        fd: OwnedFd,
+        kind: FileKind,
+        path_only: bool,
+        mount: MountTraits,
+    ) -> Result<Self, Errno> {
+        let held = mount.quota.as_ref().map(|quota| quota.hold(fd.as_fd())).transpose()?;
+        Ok(Self { fd, kind, path_only, mount, position: Mutex::new(Rank::Position, ()), held })
+    }
+
+    /// A file that was just made in `dir`.
+    pub(super) fn made(fd: OwnedFd, dir: &Self) -> Result<Self, Errno> {
+        let file = Self::new(fd, FileKind::Regular, false, dir.mount.clone())?;
+        dir.quota().iter().for_each(|quota| quota.made(file.as_fd()));
+        Ok(file)
+    }
+
+    pub(super) fn mount(&self) -> &MountTraits {
+        &self.mount
+    }
+
+    /// Held while a directory's position is moved and read from.
+    pub(super) fn lock_position(&self) -> Guard<'_, ()> {
+        self.position.lock()
+    }
+
+    pub(crate) fn quota(&self) -> Option<&Arc<Quota>> {
+        self.mount.quota.as_ref()
+    }
+
+    pub(super) fn held(&self) -> Option<&Held> {
+        self.held.as_ref()
+    }
+
+    #[must_use]
+    pub fn kind(&self) -> FileKind {
+        self.kind
+    }
+
+    #[must_use]
+    pub fn is_path_only(&self) -> bool {
+        self.path_only
+    }
+
+    /// `EROFS` when the file comes from a mount that must not change.
+    pub fn check_writable(&self) -> Result<(), Errno> {
+        if self.mount.read_only { Err(Errno(libc::EROFS)) } else { Ok(()) }
+    }
+}
+
+impl AsFd for HostFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Handles and the files behind them.
+#[derive(Debug)]
+pub struct FileTable {
+    slots: RwLock<Slots>,
+    most: usize,
+}
+
+#[derive(Debug, Default)]
+struct Slots {
+    files: Vec<Option<Arc<HostFile>>>,
+    free: Vec<Handle>,
+}
+
+impl FileTable {
+    pub(super) fn new() -> Self {
+        let limit = sys::raise_open_files().saturating_sub(RESERVED_DESCRIPTORS).clamp(64, HANDLES_MAX);
+        Self { slots: RwLock::default(), most: usize::try_from(limit).unwrap_or(64) }
+    }
+
+    /// The file behind a handle; `EBADF` when there is none.
+    pub fn get(&self, handle: Handle) -> Result<Arc<HostFile>, Errno> {
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let slot = usize::try_from(handle).ok().and_then(|at| slots.files.get(at));
+        slot.and_then(Option::as_ref).cloned().ok_or(Errno(libc::EBADF))
+    }
+
+    /// The files whose writes are not all measured yet.
+    pub(super) fn pending(&self) -> Vec<Arc<HostFile>> {
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let is_pending = |file: &&Arc<HostFile>| file.held().is_some_and(Held::is_pending);
+        slots.files.iter().flatten().filter(is_pending).cloned().collect()
+    }
+
+    /// How many handles are in use.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        slots.files.len() - slots.free.len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Gives a directory (or a single file) that the sandbox mounts; the descriptor names it with `O_PATH`.
+    pub fn adopt_mount(&self, fd: OwnedFd) -> Result<Handle, Errno> {
+        self.adopt(fd, false, None)
+    }
+
+    /// As [`FileTable::adopt_mount`], for a view in which a quota bounds what is written.
+    pub fn adopt_counted_mount(&self, fd: OwnedFd, quota: &Arc<Quota>) -> Result<Handle, Errno> {
+        self.adopt(fd, false, Some(Arc::clone(quota)))
+    }
+
+    /// As [`FileTable::adopt_mount`], for a mount that must not change.
+    pub fn adopt_read_only_mount(&self, fd: OwnedFd) -> Result<Handle, Errno> {
+        self.adopt(fd, true, None)
+    }
+
+    fn adopt(&self, fd: OwnedFd, read_only: bool, quota: Option<Arc<Quota>>) -> Result<Handle, Errno> {
+        let path_only = sys::status_flags(fd.as_fd())? & libc::O_PATH != 0;
+        let kind = kind_of(fd.as_fd())?;
+        let mount = MountTraits { read_only, no_devices: sys::has_no_devices(fd.as_fd())?, quota };
+        self.insert(HostFile::new(fd, kind, path_only, mount)?)
+    }
+
+    pub(super) fn insert(&self, file: HostFile) -> Result<Handle, Errno> {
+        let file = Some(Arc::new(file));
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(handle) = slots.free.pop() {
+            slots.files[handle as usize] = file;
+            return Ok(handle);
+        }
+        let handle = Handle::try_from(slots.files.len()).map_err(|_| Errno(libc::ENFILE))?;
+        if slots.files.len() >= self.most {
+            return Err(Errno(libc::ENFILE));
+        }
+        slots.files.push(file);
+        Ok(handle)
+    }
+
+    pub(super) fn remove(&self, handle: Handle) -> Result<Arc<HostFile>, Errno> {
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        let slot = usize::try_from(handle).ok().and_then(|at| slots.files.get_mut(at));
+        let file = slot.and_then(Option::take).ok_or(Errno(libc::EBADF))?;
+        slots.free.push(handle);
+        Ok(file)
+    }
+}
+
+/// The type of the node behind a descriptor.
+pub(super) fn kind_of(fd: BorrowedFd<'_>) -> Result<FileKind, Errno> {
+    Ok(match u32::from(sys::statx(fd, c"")?.stx_mode) & libc::S_IFMT {
+        libc::S_IFREG => FileKind::Regular,
+        libc::S_IFDIR => FileKind::Directory,
+        libc::S_IFLNK => FileKind::Link,
+        _ => FileKind::Node,
+    })
+}
+
+/// Names a node without opening it.
+pub(crate) fn open_node(dir: BorrowedFd<'_>, name: &CStr, flags: i32) -> Result<OwnedFd, Errno> {
+    sys::openat(dir, name, flags | libc::O_PATH | libc::O_NOFOLLOW, 0)
+}

@@ -1,0 +1,168 @@
+//! The host-file half of a sandbox: what all its calls share.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::arguments::Handle;
+use super::fd_name::FdName;
+use super::file::{FileKind, FileTable, HostFile, MountTraits};
+use super::io_threads::{EventSink, IoThreads};
+use super::quota::Quota;
+use super::stream_kind::Stream;
+use crate::activity::Activity;
+use crate::errno::Errno;
+use crate::process;
+use crate::sys;
+
+/// See the module. [`HostIo::serve`] serves the calls from [`abi::hostcall::OPEN`] on.
+pub struct HostIo {
+    files: FileTable,
+    io: IoThreads,
+    /// `/proc/self/fd`, opened before the process gives up its view of the host. Descriptors are opened anew by their
+    /// names there, and by nothing else: a link of it leads to what is open already, never along a path.
+    proc_dir: OwnedFd,
+    /// `/proc` is out of reach, and the working directory is [`Self::proc_dir`].
+    jailed: AtomicBool,
+    /// The terminal behind the streams.
+    pub(crate) terminal: OnceLock<Handle>,
+    /// What bounds its views, if something does.
+    quota: OnceLock<Arc<Quota>>,
+}
+
+impl HostIo {
+    /// Prepares the process for host I/O: no creation mask, no `SIGPIPE`, as many open files as the hard limit allows.
+    /// Call it in the process that will serve the sandbox, before it leaves the host's file systems. Events of
+    /// [`abi::hostcall::POLL_ARM`] and [`abi::hostcall::SUBMIT`] go to `sink`, from threads of its own.
+    pub fn new(sink: EventSink) -> Result<Self, Errno> {
+        let flags = libc::O_PATH | libc::O_DIRECTORY;
+        let proc = sys::openat(sys::working_directory(), c"/proc", flags, 0)?;
+        Self::with_proc(sink, proc.as_fd())
+    }
+
+    /// As [`HostIo::new`], with a `/proc` that shows at least this process.
+    pub fn with_proc(sink: EventSink, proc: BorrowedFd<'_>) -> Result<Self, Errno> {
+        sys::clear_umask();
+        sys::ignore_sigpipe();
+        let flags = libc::O_PATH | libc::O_DIRECTORY;
+        let proc_dir = sys::openat(proc, c"self/fd", flags, 0)?;
+        Ok(Self {
+            files: FileTable::new(),
+            io: IoThreads::new(sink)?,
+            proc_dir,
+            jailed: AtomicBool::new(false),
+            terminal: OnceLock::new(),
+            quota: OnceLock::new(),
+        })
+    }
+
+    /// The `/proc` it was made with.
+    pub fn proc_root(&self) -> Result<OwnedFd, Errno> {
+        let flags = libc::O_PATH | libc::O_DIRECTORY;
+        sys::openat(self.proc_dir.as_fd(), c"../..", flags, 0)
+    }
+
+    /// What one of this process's threads does.
+    pub(crate) fn thread_activity(&self, tid: i32) -> Option<Activity> {
+        Activity::of(self.proc_dir.as_fd(), &format!("../task/{tid}"))
+    }
+
+    /// What the host says of this process's memory, as `/proc/PID/smaps_rollup` has it; nothing when it does not say.
+    pub(crate) fn io_memory(&self) -> String {
+        let mut text = String::new();
+        let file = sys::openat(self.proc_dir.as_fd(), c"../smaps_rollup", libc::O_RDONLY, 0);
+        if let Ok(file) = file {
+            let _ = std::io::Read::read_to_string(&mut std::fs::File::from(file), &mut text);
+        }
+        text
+    }
+
+    /// Makes `/proc/self/fd` the working directory, since no path leads to it once the process is jailed.
+    pub fn enter_jail(&self) -> Result<(), Errno> {
+        sys::fchdir(self.proc_dir.as_fd())?;
+        self.jailed.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    #[must_use]
+    pub fn files(&self) -> &FileTable {
+        &self.files
+    }
+
+    /// What bounds its views, if something does.
+    #[must_use]
+    pub fn quota(&self) -> Option<&Arc<Quota>> {
+        self.quota.get()
+    }
+
+    /// Bounds its views; the first call counts.
+    pub fn set_quota(&self, quota: Arc<Quota>) {
+        let _ = self.quota.set(quota);
+    }
+
+    /// Gives one of the sandbox's standard streams.
+    pub fn adopt_stream(&self, fd: OwnedFd) -> Result<Handle, Errno> {
+        let (handle, stream) = self.adopt_as_stream(fd, false)?;
+        if stream.is_terminal() {
+            let _ = self.terminal.set(handle);
+        }
+        Ok(handle)
+    }
+
+    /// Gives a stream of a process that comes in later. One that does not wait was opened for us alone.
+    pub(crate) fn adopt_own_stream(&self, fd: OwnedFd) -> Result<Handle, Errno> {
+        self.adopt_as_stream(fd, true).map(|(handle, _)| handle)
+    }
+
+    fn adopt_as_stream(&self, fd: OwnedFd, is_own: bool) -> Result<(Handle, Stream), Errno> {
+        let (fd, stream) = Stream::prepare(fd, self.proc_dir.as_fd(), is_own)?;
+        let file = HostFile::new(fd, FileKind::Stream(stream), false, MountTraits::default())?;
+        Ok((self.files.insert(file)?, stream))
+    }
+
+    /// Takes back what the kernel was not told of.
+    pub(crate) fn disown(&self, handle: Handle) {
+        let _ = self.close(handle);
+    }
+
+    /// Rows and columns of the terminal behind the streams.
+    pub fn terminal_size(&self) -> Option<(u16, u16)> {
+        let file = self.files.get(*self.terminal.get()?).ok()?;
+        Some(process::terminal_size(file.as_fd()))
+    }
+
+    pub(crate) fn io(&self) -> &IoThreads {
+        &self.io
+    }
+
+    pub(crate) fn proc_dir(&self) -> BorrowedFd<'_> {
+        self.proc_dir.as_fd()
+    }
+
+    /// A descriptor's name below [`Self::proc_dir`].
+    pub(crate) fn fd_name(fd: BorrowedFd<'_>) -> FdName {
+        FdName::new("", fd)
+    }
+
+    /// A path to a descriptor for calls that take no directory.
+    pub(crate) fn fd_path(&self, fd: BorrowedFd<'_>) -> FdName {
+        FdName::new(if self.jailed.load(Ordering::Acquire) { "" } else { "/proc/self/fd/" }, fd)
+    }
+
+    /// A directory that may be changed.
+    pub(super) fn parent(&self, dir: Handle) -> Result<Arc<HostFile>, Errno> {
+        let dir = self.files.get(dir)?;
+        dir.check_writable()?;
+        Ok(dir)
+    }
+
+    pub(super) fn insert(&self, file: Result<HostFile, Errno>) -> Result<i64, Errno> {
+        self.files.insert(file?).map(i64::from)
+    }
+
+    pub(super) fn close(&self, handle: Handle) -> Result<i64, Errno> {
+        let file = self.files.remove(handle)?;
+        self.io.forget(handle, &file);
+        Ok(0)
+    }
+}

@@ -1,0 +1,375 @@
+//! Threads that wait for the host in the kernel's stead: one for readiness, a few for operations that take long.
+//!
+//! They are started when first needed and use no processor time while nothing happens.
+//!
+//! Readiness of sockets does not go through the thread as a rule. Their edges gather in an `epoll` set of their own,
+//! which the kernel empties whenever it looks ([`IoThreads::take_edges`]). That set is in an outer one, where one idle
+//! vCPU waits ([`IoThreads::wait`]) as well as the thread: `epoll` wakes whoever came last, so the thread is woken only
+//! when no vCPU is idle. It gives a busy one a moment to look by itself before it has it interrupted.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use abi::hostcall::{EVENT_DONE, EVENT_LOOK, EVENT_READY, Event};
+
+use super::file::HostFile;
+use crate::cpu;
+use crate::errno::Errno;
+use crate::lock::{Mutex, Rank};
+use crate::sys;
+
+/// Where events go; called from I/O threads, must not wait.
+pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
+
+/// Most threads that carry out long operations.
+const WORKERS_MAX: usize = 4;
+/// Most operations that may wait for a worker.
+const JOBS_MAX: usize = 4096;
+const STACK_BYTES: usize = 64 << 10;
+/// `epoll` data of our own descriptors; handles with this generation never exist. The first ends the thread, the second
+/// ends an idle vCPU's wait, the third is the set of edges.
+const WAKE: u64 = u64::MAX;
+const KICK: u64 = u64::MAX - 1;
+const EDGES: u64 = u64::MAX - 2;
+/// How long busy vCPUs may take to look at edges by themselves.
+const PATIENCE: Duration = Duration::from_micros(50);
+/// How long the thread stays away when they did.
+const REST_MIN: Duration = Duration::from_millis(1);
+const REST_MAX: Duration = Duration::from_millis(4);
+/// What is watched of a socket.
+const EDGE_EVENTS: u32 = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLPRI | libc::EPOLLRDHUP) as u32;
+/// Tokens of edges are below this.
+const TOKENS: u64 = 1 << 63;
+
+/// Why [`IoThreads::wait`] ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// There are edges to take.
+    Edges,
+    /// By [`IoThreads::kick`], the deadline, or for no reason.
+    Other,
+}
+
+/// One armed handle.
+struct Arm {
+    generation: u32,
+    token: u64,
+    file: Arc<HostFile>,
+    /// Not yet reported.
+    waits: bool,
+}
+
+struct Job {
+    file: Arc<HostFile>,
+    data_only: bool,
+    token: u64,
+}
+
+#[derive(Default)]
+struct Jobs {
+    queue: VecDeque<Job>,
+    idle: usize,
+    closing: bool,
+}
+
+struct Shared {
+    /// The thread's: single handles, the edges, its end.
+    epoll: OwnedFd,
+    /// An idle vCPU's: the edges, kicks.
+    idle: OwnedFd,
+    edges: OwnedFd,
+    wake: OwnedFd,
+    kick: OwnedFd,
+    /// A vCPU is in [`IoThreads::wait`], or about to be.
+    waiting: AtomicBool,
+    /// It has been kicked and doesn't know yet.
+    kicked: AtomicBool,
+    arms: Mutex<HashMap<u32, Arm>>,
+    jobs: Mutex<Jobs>,
+    jobs_changed: Condvar,
+    sink: EventSink,
+}
+
+#[derive(Default)]
+struct Threads {
+    poller: Option<JoinHandle<()>>,
+    workers: Vec<JoinHandle<()>>,
+    generation: u32,
+}
+
+/// The threads, and what they share with the calls.
+pub struct IoThreads {
+    shared: Arc<Shared>,
+    threads: Mutex<Threads>,
+    /// Something is watched for edges.
+    watches: AtomicBool,
+}
+
+impl IoThreads {
+    /// Prepares the queues; no thread runs yet.
+    pub fn new(sink: EventSink) -> Result<Self, Errno> {
+        let (epoll, wake) = (sys::epoll_create()?, sys::eventfd()?);
+        let (idle, kick) = (sys::epoll_create()?, sys::eventfd()?);
+        let edges = sys::epoll_create()?;
+        let level = libc::EPOLLIN.cast_unsigned();
+        let edge = level | libc::EPOLLET.cast_unsigned();
+        let watched = [
+            (&epoll, &wake, level, WAKE),
+            (&epoll, &edges, edge, EDGES),
+            (&idle, &kick, edge, KICK),
+            // Also what the thread was told of already.
+            (&idle, &edges, level, EDGES),
+        ];
+        for (epoll, fd, events, data) in watched {
+            sys::epoll_ctl(epoll.as_fd(), libc::EPOLL_CTL_ADD, fd.as_fd(), events, data)?;
+        }
+        let shared = Shared {
+            epoll,
+            idle,
+            edges,
+            wake,
+            kick,
+            waiting: AtomicBool::new(false),
+            kicked: AtomicBool::new(false),
+            arms: Mutex::new(Rank::IoArms, HashMap::new()),
+            jobs: Mutex::new(Rank::IoJobs, Jobs::default()),
+            jobs_changed: Condvar::new(),
+            sink,
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+            threads: Mutex::new(Rank::IoThreads, Threads::default()),
+            watches: AtomicBool::new(false),
+        })
+    }
+
+    /// Watches `fd` for edges, until it is closed; the first tells what holds now.
+    pub fn watch(&self, fd: BorrowedFd<'_>, token: u64) -> Result<(), Errno> {
+        if token >= TOKENS {
+            return Err(Errno(libc::EINVAL));
+        }
+        self.prepare_poller()?;
+        let events = EDGE_EVENTS | libc::EPOLLET.cast_unsigned();
+        sys::epoll_ctl(self.shared.edges.as_fd(), libc::EPOLL_CTL_ADD, fd, events, token)?;
+        self.watches.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Takes up to `most` edges that have come, with what holds now. Calls `take` for each; returns how many.
+    pub fn take_edges(&self, most: usize, mut take: impl FnMut(Event)) -> usize {
+        if !self.watches() {
+            return 0;
+        }
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        let mut left = most;
+        while left > 0 {
+            let batch = left.min(events.len());
+            let Ok(count) = sys::epoll_now(self.shared.edges.as_fd(), &mut events[..batch]) else { break };
+            for event in &events[..count] {
+                let (token, value) = (event.u64, event.events);
+                take(Event { kind: EVENT_READY, flags: 0, token, value: i64::from(value) });
+            }
+            left -= count;
+            if count < batch {
+                break;
+            }
+        }
+        most - left
+    }
+
+    /// Whether anything is watched for edges.
+    pub fn watches(&self) -> bool {
+        self.watches.load(Ordering::SeqCst)
+    }
+
+    /// Waits in the kernel's stead, at most until `deadline_ns` (monotonic). For one thread at a time.
+    pub fn wait(&self, deadline_ns: u64) -> Woken {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
+        let timeout = match deadline_ns {
+            u64::MAX => None,
+            deadline => Some(deadline.saturating_sub(cpu::clock_ns(libc::CLOCK_MONOTONIC))),
+        };
+        let shared = &*self.shared;
+        shared.waiting.store(true, Ordering::SeqCst);
+        let count = if shared.kicked.load(Ordering::SeqCst) {
+            0
+        } else {
+            sys::epoll_wait_for(shared.idle.as_fd(), &mut events, timeout).unwrap_or(0)
+        };
+        shared.waiting.store(false, Ordering::SeqCst);
+        shared.kicked.store(false, Ordering::SeqCst);
+        let edges = events[..count].iter().any(|event| event.u64 == EDGES);
+        if edges { Woken::Edges } else { Woken::Other }
+    }
+
+    /// Ends the wait of the thread in [`Self::wait`], or the next one.
+    pub fn kick(&self) {
+        self.shared.kicked.store(true, Ordering::SeqCst);
+        if self.shared.waiting.load(Ordering::SeqCst) {
+            sys::eventfd_signal(self.shared.kick.as_fd());
+        }
+    }
+
+    /// Asks for one event with `token` once any of `events` holds. Replaces what was asked before for this handle;
+    /// no events: takes it back. `EPERM` for files that are always ready.
+    pub fn arm(&self, handle: u32, file: &Arc<HostFile>, events: u32, token: u64) -> Result<i64, Errno> {
+        let mut arms = self.shared.arms.lock();
+        if events == 0 {
+            if let Some(arm) = arms.remove(&handle) {
+                self.shared.unregister(&arm.file);
+            }
+            return Ok(0);
+        }
+        let generation = self.prepare_poller()?;
+        let known = arms.get(&handle).is_some_and(|arm| Arc::ptr_eq(&arm.file, file));
+        if !known && let Some(stale) = arms.remove(&handle) {
+            self.shared.unregister(&stale.file);
+        }
+        let operation = if known { libc::EPOLL_CTL_MOD } else { libc::EPOLL_CTL_ADD };
+        let data = u64::from(generation) << 32 | u64::from(handle);
+        let oneshot = events | libc::EPOLLONESHOT.cast_unsigned();
+        sys::epoll_ctl(self.shared.epoll.as_fd(), operation, file.as_fd(), oneshot, data)?;
+        arms.insert(handle, Arm { generation, token, file: Arc::clone(file), waits: true });
+        Ok(0)
+    }
+
+    /// The handle is being closed.
+    pub fn forget(&self, handle: u32, file: &Arc<HostFile>) {
+        let mut arms = self.shared.arms.lock();
+        if arms.get(&handle).is_some_and(|arm| Arc::ptr_eq(&arm.file, file)) {
+            arms.remove(&handle);
+            self.shared.unregister(file);
+        }
+    }
+
+    /// Starts `fsync` or `fdatasync`; its result comes as an event.
+    pub fn submit_fsync(&self, file: Arc<HostFile>, data_only: bool, token: u64) -> Result<i64, Errno> {
+        let mut threads = self.threads.lock();
+        let mut jobs = self.shared.jobs.lock();
+        if jobs.queue.len() >= JOBS_MAX {
+            return Err(Errno(libc::EAGAIN));
+        }
+        if jobs.idle <= jobs.queue.len() && threads.workers.len() < WORKERS_MAX {
+            match spawn("dormouse-work", &self.shared, Shared::work) {
+                Ok(worker) => threads.workers.push(worker),
+                Err(error) if threads.workers.is_empty() => return Err(error),
+                Err(_) => {}
+            }
+        }
+        jobs.queue.push_back(Job { file, data_only, token });
+        self.shared.jobs_changed.notify_one();
+        Ok(0)
+    }
+
+    /// Makes sure that the poller runs; result: a fresh generation.
+    fn prepare_poller(&self) -> Result<u32, Errno> {
+        let mut threads = self.threads.lock();
+        if threads.poller.is_none() {
+            threads.poller = Some(spawn("dormouse-io", &self.shared, Shared::poll)?);
+        }
+        threads.generation = (threads.generation + 1) % (u32::MAX - 1);
+        Ok(threads.generation)
+    }
+}
+
+impl Drop for IoThreads {
+    fn drop(&mut self) {
+        self.shared.jobs.lock().closing = true;
+        self.shared.jobs_changed.notify_all();
+        sys::eventfd_signal(self.shared.wake.as_fd());
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for thread in threads.poller.into_iter().chain(threads.workers) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn spawn(name: &str, shared: &Arc<Shared>, run: fn(&Shared)) -> Result<JoinHandle<()>, Errno> {
+    let shared = Arc::clone(shared);
+    let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
+    let thread = builder.spawn(move || {
+        sys::block_signals();
+        run(&shared);
+    });
+    Ok(thread?)
+}
+
+impl Shared {
+    fn unregister(&self, file: &HostFile) {
+        let _ = sys::epoll_ctl(self.epoll.as_fd(), libc::EPOLL_CTL_DEL, file.as_fd(), 0, 0);
+    }
+
+    /// The poller: until the wake-up counter is set.
+    fn poll(&self) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        let mut rest = Duration::ZERO;
+        loop {
+            let Ok(count) = sys::epoll_wait(self.epoll.as_fd(), &mut events) else { return };
+            for event in &events[..count] {
+                let (data, ready) = (event.u64, event.events);
+                match data {
+                    WAKE => return,
+                    EDGES if self.remind() => rest = Duration::ZERO,
+                    // A vCPU was about to look, and will be next time: keep out of its way.
+                    EDGES => {
+                        rest = (rest * 2).clamp(REST_MIN, REST_MAX);
+                        std::thread::sleep(rest);
+                    }
+                    _ => self.report(data, ready),
+                }
+            }
+        }
+    }
+
+    /// Edges came, and no vCPU was waiting for them. Whether one had to be told.
+    fn remind(&self) -> bool {
+        let remain = || {
+            std::thread::sleep(PATIENCE);
+            sys::poll_now(self.edges.as_fd(), libc::POLLIN).is_ok_and(|ready| ready != 0)
+        };
+        // Twice: at the first look it may be others that just came.
+        let untaken = remain() && remain();
+        if untaken {
+            (self.sink)(Event { kind: EVENT_LOOK, ..Event::default() });
+        }
+        untaken
+    }
+
+    fn report(&self, data: u64, ready: u32) {
+        let handle = u32::try_from(data & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+        let mut arms = self.arms.lock();
+        // A stale generation: the handle was armed anew meanwhile, and that will be reported by itself.
+        let current =
+            arms.get_mut(&handle).filter(|arm| u64::from(arm.generation) == data >> 32 && arm.waits);
+        if let Some(arm) = current {
+            arm.waits = false;
+            let event = Event { kind: EVENT_READY, flags: 0, token: arm.token, value: i64::from(ready) };
+            // While the lock is held: once a disarm has returned, no event comes any more.
+            (self.sink)(event);
+        }
+    }
+
+    /// A worker: until closing, and the queue is empty.
+    fn work(&self) {
+        let mut jobs = self.jobs.lock();
+        loop {
+            if let Some(job) = jobs.queue.pop_front() {
+                drop(jobs);
+                let result = sys::fsync(job.file.as_fd(), job.data_only).unwrap_or_else(Errno::as_result);
+                (self.sink)(Event { kind: EVENT_DONE, flags: 0, token: job.token, value: result });
+                drop(job);
+                jobs = self.jobs.lock();
+            } else if jobs.closing {
+                return;
+            } else {
+                jobs.idle += 1;
+                jobs = jobs.wait(&self.jobs_changed);
+                jobs.idle -= 1;
+            }
+        }
+    }
+}

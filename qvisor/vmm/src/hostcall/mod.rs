@@ -1,0 +1,25 @@
+//! What the kernel asks of the host's files, sockets and network, and the events that it is told.
+#![deny(unsafe_code)]
+
+mod arguments;
+mod attrs;
+mod counted;
+pub mod decode;
+pub mod events;
+mod fd_name;
+pub mod file;
+mod files;
+pub mod host_io;
+pub mod io_threads;
+pub mod quota;
+#[cfg(test)]
+mod quota_tests;
+pub mod route;
+mod serve;
+pub mod sockets;
+mod stream_kind;
+mod streams;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;

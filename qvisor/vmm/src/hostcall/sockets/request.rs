@@ -1,0 +1,57 @@
+//! Socket calls whose arguments have been checked.
+
+use abi::socket::Message;
+
+use super::super::arguments::Handle;
+use crate::guest_memory::{GuestBox, GuestBuffers, GuestSlice};
+
+/// What a socket is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketKind {
+    pub family: i32,
+    pub kind: i32,
+    pub protocol: i32,
+}
+
+/// A socket call whose arguments have been checked.
+#[derive(Debug)]
+pub enum SocketRequest<'m> {
+    Create { kind: SocketKind, token: u64 },
+    Bind { handle: Handle, address: Vec<u8> },
+    Connect { handle: Handle, address: Vec<u8> },
+    Listen { handle: Handle, backlog: i32 },
+    Accept { handle: Handle, address: GuestSlice<'m>, token: u64 },
+    Name { handle: Handle, peer: bool, address: GuestSlice<'m> },
+    Shutdown { handle: Handle, how: i32 },
+    GetOption { handle: Handle, level: i32, name: i32, value: GuestSlice<'m> },
+    SetOption { handle: Handle, level: i32, name: i32, value: Vec<u8> },
+    Send(SendRequest<'m>),
+    Receive(Box<ReceiveRequest<'m>>),
+    SendFile { handle: Handle, file: Handle, offset: i64, len: usize },
+    Query { handle: Handle, request: u64 },
+}
+
+/// A message to send.
+#[derive(Debug)]
+pub struct SendRequest<'m> {
+    pub handle: Handle,
+    pub buffers: GuestBuffers<'m>,
+    /// Copied out; empty: to the peer.
+    pub address: Vec<u8>,
+    /// Copied out, every message in it listed.
+    pub control: Vec<u8>,
+    pub flags: i32,
+}
+
+/// Room for a message.
+#[derive(Debug)]
+pub struct ReceiveRequest<'m> {
+    pub handle: Handle,
+    pub buffers: GuestBuffers<'m>,
+    pub address: GuestSlice<'m>,
+    pub control: GuestSlice<'m>,
+    pub flags: i32,
+    /// As it was read, and where lengths and flags go.
+    pub message: Message,
+    pub out: GuestBox<'m, Message>,
+}

@@ -1,0 +1,99 @@
+//! The root file system: mounts that are private, and an empty root in the host's place.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+use super::step::{JailError, step};
+use crate::process;
+
+const PRIVATE: &str = "making mounts private";
+
+/// What is mounted in this mount namespace, which is the process's own, is seen in no other from now on. Else a host whose
+/// root is shared, as systemd makes it, would keep what is mounted here, below the directory of a sandbox that has ended.
+pub(super) fn make_mounts_private() -> Result<(), JailError> {
+    match make_private() {
+        // In a chroot the root is no mount point, and only from the root of the namespace all mounts are reached.
+        Err(error) if error.is_of_chroot() => in_child(|| leave_chroot().and_then(|()| make_private())),
+        result => result,
+    }
+}
+
+fn make_private() -> Result<(), JailError> {
+    mount(PRIVATE, c"none", c"/", None, libc::MS_REC | libc::MS_PRIVATE, None)
+}
+
+/// Moves this process to the root of its mount namespace, if a chroot has it elsewhere. Only with a single thread.
+pub(super) fn leave_chroot() -> Result<(), JailError> {
+    let name = "leaving the chroot";
+    let namespace =
+        File::open("/proc/self/ns/mnt").map_err(|source| JailError::Step { step: name, source })?;
+    // SAFETY: integers only.
+    step(name, || unsafe { i64::from(libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNS)) })
+}
+
+/// Does something in a child, which has a root and a working directory of its own.
+fn in_child(run: impl FnOnce() -> Result<(), JailError>) -> Result<(), JailError> {
+    let failed = |source| JailError::Step { step: PRIVATE, source };
+    let Some(child) = process::fork().map_err(failed)? else {
+        let errno = match run() {
+            Ok(()) => 0,
+            Err(JailError::Step { source, .. }) => source.raw_os_error().unwrap_or(libc::EIO),
+            Err(_) => libc::EIO,
+        };
+        process::exit_now(errno)
+    };
+    let mut status = 0;
+    // SAFETY: `status` is live for the call.
+    step(PRIVATE, || unsafe { i64::from(libc::waitpid(child, &raw mut status, 0)) })?;
+    match libc::WEXITSTATUS(status) {
+        0 if libc::WIFEXITED(status) => Ok(()),
+        errno => Err(failed(io::Error::from_raw_os_error(errno))),
+    }
+}
+
+/// Replaces the root of this mount namespace by an empty, read-only file system: no path leads to the host any more.
+///
+/// The namespace must be the process's own. The working directory is lost as well.
+pub(super) fn leave_host() -> Result<(), JailError> {
+    // The root that is replaced has to be a mount point.
+    make_private().or_else(|error| if error.is_of_chroot() { leave_chroot() } else { Err(error) })?;
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+    let options = Some(c"size=64k,nr_inodes=8,mode=0555");
+    mount("mounting an empty root", c"dormouse", c"/proc", Some(c"tmpfs"), flags, options)?;
+    step("entering the empty root", || {
+        // SAFETY: the path is zero-terminated.
+        unsafe { i64::from(libc::chdir(c"/proc".as_ptr())) }
+    })?;
+    // The old root is stacked on the new one, then taken away; no directory for it is needed.
+    step("pivoting", || {
+        // SAFETY: both paths are zero-terminated.
+        unsafe { libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()) }
+    })?;
+    step("unmounting the host", || {
+        // SAFETY: the path is zero-terminated.
+        unsafe { i64::from(libc::umount2(c".".as_ptr(), libc::MNT_DETACH)) }
+    })?;
+    step("entering the root", || {
+        // SAFETY: the path is zero-terminated.
+        unsafe { i64::from(libc::chdir(c"/".as_ptr())) }
+    })?;
+    mount("making the root read-only", c"none", c"/", None, flags | libc::MS_REMOUNT | libc::MS_RDONLY, None)
+}
+
+fn mount(
+    name: &'static str,
+    source: &CStr,
+    target: &CStr,
+    kind: Option<&CStr>,
+    flags: u64,
+    data: Option<&CStr>,
+) -> Result<(), JailError> {
+    let (kind, data) =
+        (kind.map_or(std::ptr::null(), CStr::as_ptr), data.map_or(std::ptr::null(), CStr::as_ptr));
+    step(name, || {
+        // SAFETY: every pointer is null or to a zero-terminated string that outlives the call.
+        unsafe { i64::from(libc::mount(source.as_ptr(), target.as_ptr(), kind, flags, data.cast())) }
+    })
+}

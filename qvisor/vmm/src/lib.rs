@@ -1,0 +1,32 @@
+//! The VMM of Dormouse: one sandbox on the host. Guest memory, vCPUs, the platforms, what the kernel asks of the host, the
+//! jail, and the home of pages while the sandbox sleeps.
+
+mod activity;
+pub mod boot;
+pub mod cpu;
+pub mod descriptor_passing;
+pub mod directory;
+mod dispatch;
+pub mod errno;
+pub mod exec_relay;
+pub mod fault_signals;
+pub mod footprint;
+pub mod futex;
+pub mod guest_memory;
+pub mod hibernate;
+pub mod hostcall;
+pub mod image;
+pub mod jail;
+pub mod leash;
+pub mod lock;
+pub mod memory;
+pub mod mounts;
+pub mod net;
+pub mod platform;
+pub mod process;
+pub mod recoverable_copy;
+pub mod sandbox;
+pub mod signals;
+pub mod sys;
+pub mod vcpu;
+pub mod watchdog;

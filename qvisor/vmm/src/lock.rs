@@ -1,0 +1,212 @@
+//! Mutexes in a declared order: a thread takes them from lower to higher ranks only, so no two threads can wait for each
+//! other. Debug builds check it at every lock; release builds have plain mutexes.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{self, Condvar, PoisonError};
+use std::time::Duration;
+
+/// The order, from outer to inner. Who holds one takes only such as stand below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    /// What is wanted of the sandbox and how far it is (`vmm::supervisor`).
+    Progress,
+    /// Processes that come in from outside (`exec_relay`).
+    ExecRelay,
+    /// The home of its pages (`hibernate`).
+    Hibernation,
+    /// How often vCPUs left the guest (kvm).
+    Exits,
+    /// What is waited for (`hostcall::io_threads`) …
+    IoArms,
+    /// … the threads that do …
+    IoThreads,
+    /// … and what they are to do.
+    IoJobs,
+    /// Events for the kernel; a vCPU may have to be interrupted for one.
+    Events,
+    /// A position in a directory (`hostcall::file`).
+    Position,
+    /// What the copy-on-write view takes up (`hostcall::quota`).
+    Quota,
+    /// The stub thread that a vCPU ran last. Held while that thread runs.
+    LastStub,
+    /// How many threads of a stub process are used. Held while one is started.
+    StubThreads,
+    /// The file that tells a new thread's id.
+    StubIds,
+    /// An order to a stub process. Held until it is answered.
+    StubOrder,
+    /// What the file window shows (`memory`).
+    Window,
+    /// The zygote. Held while it forks.
+    Zygote,
+    /// Which stub processes there are.
+    StubSlots,
+    /// Those that are ready.
+    StubsReady,
+    /// Whether a process is reaped. Held while its pid is used.
+    StubReaped,
+    /// The leash's socket.
+    Leash,
+    /// How the sandbox has ended.
+    End,
+}
+
+/// A mutex with a rank. A thread that panicked while it held the lock leaves the value as it was.
+#[derive(Debug)]
+pub struct Mutex<T> {
+    #[cfg(debug_assertions)]
+    rank: Rank,
+    inner: sync::Mutex<T>,
+}
+
+impl<T> Mutex<T> {
+    /// An unlocked mutex.
+    #[cfg_attr(not(debug_assertions), allow(unused_variables, reason = "only debug builds check the order"))]
+    pub const fn new(rank: Rank, value: T) -> Self {
+        Self {
+            #[cfg(debug_assertions)]
+            rank,
+            inner: sync::Mutex::new(value),
+        }
+    }
+
+    /// Takes the lock.
+    pub fn lock(&self) -> Guard<'_, T> {
+        #[cfg(debug_assertions)]
+        held::check(self.rank);
+        let guard = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        self.guard(guard)
+    }
+
+    /// Takes the lock if it is free. That cannot wait, so any order will do.
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        match self.inner.try_lock() {
+            Ok(guard) => Some(self.guard(guard)),
+            Err(sync::TryLockError::Poisoned(poisoned)) => Some(self.guard(poisoned.into_inner())),
+            Err(sync::TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn guard<'a>(&'a self, inner: sync::MutexGuard<'a, T>) -> Guard<'a, T> {
+        Guard {
+            inner,
+            #[cfg(debug_assertions)]
+            held: held::Held::new(self.rank),
+        }
+    }
+}
+
+/// Holds a [`Mutex`].
+#[derive(Debug)]
+pub struct Guard<'a, T> {
+    inner: sync::MutexGuard<'a, T>,
+    /// Gone after the lock.
+    #[cfg(debug_assertions)]
+    held: held::Held,
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+}
+
+impl<T> Guard<'_, T> {
+    /// Gives the lock back until `condition` is raised, and takes it again.
+    pub fn wait(self, condition: &Condvar) -> Self {
+        Self {
+            inner: condition.wait(self.inner).unwrap_or_else(PoisonError::into_inner),
+            #[cfg(debug_assertions)]
+            held: self.held,
+        }
+    }
+
+    /// The same while `goes_on`, at most for `time`. The result says whether the time is over.
+    pub fn wait_while(
+        self,
+        condition: &Condvar,
+        time: Duration,
+        goes_on: impl FnMut(&mut T) -> bool,
+    ) -> (Self, bool) {
+        let (inner, waited) =
+            condition.wait_timeout_while(self.inner, time, goes_on).unwrap_or_else(PoisonError::into_inner);
+        let guard = Self {
+            inner,
+            #[cfg(debug_assertions)]
+            held: self.held,
+        };
+        (guard, waited.timed_out())
+    }
+}
+
+/// The ranks that the calling thread holds.
+#[cfg(debug_assertions)]
+mod held {
+    use std::cell::RefCell;
+
+    use super::Rank;
+
+    thread_local! {
+        static HELD: RefCell<Vec<Rank>> = const { RefCell::new(Vec::new()) };
+    }
+
+    pub fn check(rank: Rank) {
+        let highest = HELD.with_borrow(|held| held.iter().copied().max());
+        assert!(highest.is_none_or(|held| held < rank), "takes {rank:?} while it holds {highest:?}");
+    }
+
+    /// A rank that the calling thread holds as long as the value lives.
+    #[derive(Debug)]
+    pub struct Held(Rank);
+
+    impl Held {
+        pub fn new(rank: Rank) -> Self {
+            HELD.with_borrow_mut(|held| held.push(rank));
+            Self(rank)
+        }
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            HELD.with_borrow_mut(|held| {
+                if let Some(at) = held.iter().rposition(|one| *one == self.0) {
+                    held.remove(at);
+                }
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_taken_upwards() {
+        let (outer, inner) = (Mutex::new(Rank::LastStub, ()), Mutex::new(Rank::StubOrder, ()));
+        let held = (outer.lock(), inner.lock());
+        drop(held);
+        // In any order with attempts, and again once all is given back.
+        let guard = inner.lock();
+        assert!(outer.try_lock().is_some());
+        drop(guard);
+        drop(outer.lock());
+    }
+
+    #[test]
+    #[should_panic(expected = "takes LastStub while it holds Some(StubOrder)")]
+    #[cfg(debug_assertions)]
+    fn the_other_order_is_noticed_even_if_nobody_waits() {
+        let (outer, inner) = (Mutex::new(Rank::LastStub, ()), Mutex::new(Rank::StubOrder, ()));
+        let _guard = inner.lock();
+        let _ = outer.lock();
+    }
+}

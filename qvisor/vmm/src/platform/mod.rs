@@ -1,0 +1,6 @@
+//! What runs the kernel: its vCPUs and, on systrap, the applications' address spaces.
+
+pub mod kvm;
+pub mod machine;
+pub mod probe;
+pub mod systrap;

@@ -1,0 +1,297 @@
+//! How vCPU and stub threads wait for each other: spinning on two cores, or sleeping by turns on one.
+//!
+//! A hand-over between two threads that spin takes the least time, but keeps two cores busy. So:
+//! - Threads that spin are on two cores. The host's scheduler may leave both on one for long, since neither sleeps; then
+//!   each waits for the other's time slice to end. Where the stub runs it says itself, so that is seen, and the stub is
+//!   sent to another core.
+//! - Where there are not two cores for each busy vCPU, or other load takes the second one, or user code runs longer than
+//!   anybody should spin, the stub thread follows its vCPU's core and both sleep: the host then switches from one to the
+//!   other, which costs two switches and no wake-up of an idle core.
+//! - While they share a core, one hand-over every now and then lets the host choose the stub's core: it takes an idle one
+//!   if there is one, and then they spin again.
+//!
+//! What a stub says of its core is as much worth as the rest of what it says: it can make its own vCPU wait the wrong way.
+
+/// How long either side spins for its turn, in TSC cycles: some tens of microseconds.
+pub const SPIN_FREE: u64 = 100_000;
+/// And while the sandbox itself is short of cores, before that is believed.
+const SPIN_CROWDED: u64 = 2_000;
+/// Crowded runs in a row until the threads share a core: changing costs system calls.
+const RUNS_TO_CROWD: u32 = 8;
+/// Waits in a row that outlasted the spinning until they share a core.
+const VAIN_WAITS: u32 = 4;
+/// Time over which waits that outlasted the spinning are summed up, in TSC cycles: some milliseconds …
+const WINDOW: u64 = 20_000_000;
+/// … and the part of it, 1 in so many, that they may take.
+const LOST_PART: u64 = 5;
+/// Short waits in a row, while a core is shared, until another core is looked for …
+const SHORT_WAITS: u32 = 16;
+/// … and how long until the next look, in TSC cycles: a few tenths of a millisecond.
+const LOOK_EVERY: u64 = 1_000_000;
+
+/// Where the stub thread is to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StubPlacement {
+    /// Where the host likes.
+    Anywhere,
+    /// On the vCPU thread's core.
+    SameCore,
+    /// On any but the vCPU thread's core.
+    OtherCore,
+}
+
+/// How to wait this time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handover {
+    /// In TSC cycles.
+    pub spin: u64,
+    pub place: StubPlacement,
+}
+
+/// How a wait went.
+#[derive(Clone, Copy, Debug)]
+pub struct Waited {
+    /// The time now, in TSC cycles.
+    pub now: u64,
+    /// How long the stub had its turn, in TSC cycles.
+    pub cycles: u64,
+    /// The stub says that it ran on the core where the vCPU thread is.
+    pub same_core: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Spin,
+    Share,
+}
+
+/// One vCPU's choice, and what it rests on.
+#[derive(Debug)]
+pub struct HandoverPolicy {
+    mode: Mode,
+    /// Runs in a row that spoke for the other mode.
+    streak: u32,
+    /// Spinning: waits in a row that outlasted it.
+    vain: u32,
+    /// Spinning: when the window began, and the time lost in it.
+    window: (u64, u64),
+    /// Spinning: both were on one core.
+    collided: bool,
+    /// Sharing: when another core may be looked for, and whether this run does.
+    look_at: u64,
+    looks: bool,
+}
+
+impl Default for HandoverPolicy {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Spin,
+            streak: 0,
+            vain: 0,
+            window: (0, 0),
+            collided: false,
+            look_at: 0,
+            looks: false,
+        }
+    }
+}
+
+impl HandoverPolicy {
+    /// Chooses for the next run; `crowded`: the busy vCPUs have fewer than two cores each. `now`: in TSC cycles.
+    pub fn choose(&mut self, crowded: bool, now: u64) -> Handover {
+        self.looks = false;
+        match self.mode {
+            Mode::Spin if crowded => {
+                self.streak += 1;
+                if self.streak >= RUNS_TO_CROWD {
+                    self.change(Mode::Share, now);
+                }
+            }
+            Mode::Spin => self.streak = 0,
+            Mode::Share => {
+                self.looks = !crowded && self.streak >= SHORT_WAITS && now >= self.look_at;
+                if self.looks {
+                    self.look_at = now + LOOK_EVERY;
+                }
+            }
+        }
+        match self.mode {
+            Mode::Share if self.looks => Handover { spin: 0, place: StubPlacement::Anywhere },
+            Mode::Share => Handover { spin: 0, place: StubPlacement::SameCore },
+            Mode::Spin => Handover {
+                spin: if crowded { SPIN_CROWDED } else { SPIN_FREE },
+                place: if self.collided { StubPlacement::OtherCore } else { StubPlacement::Anywhere },
+            },
+        }
+    }
+
+    fn change(&mut self, mode: Mode, now: u64) {
+        *self = Self { mode, window: (now, 0), look_at: now, ..Self::default() };
+    }
+
+    /// Notes how the wait went.
+    pub fn note(&mut self, waited: Waited) {
+        let short = waited.cycles < SPIN_FREE;
+        match self.mode {
+            Mode::Share if self.looks && !waited.same_core => self.change(Mode::Spin, waited.now),
+            Mode::Share => self.streak = if short { self.streak.saturating_add(1) } else { 0 },
+            Mode::Spin if short => self.vain = 0,
+            Mode::Spin => self.note_vain(waited),
+        }
+        if self.mode == Mode::Spin && waited.now.wrapping_sub(self.window.0) >= WINDOW {
+            self.window = (waited.now, 0);
+        }
+    }
+
+    fn note_vain(&mut self, waited: Waited) {
+        self.vain += 1;
+        self.window.1 += waited.cycles;
+        self.collided |= waited.same_core;
+        if self.vain >= VAIN_WAITS || self.window.1 > WINDOW / LOST_PART {
+            self.change(Mode::Share, waited.now);
+        }
+    }
+}
+
+/// A set of cores.
+#[derive(Clone, Copy)]
+pub struct Affinity(libc::cpu_set_t);
+
+impl Affinity {
+    /// The cores the calling thread may use.
+    pub fn of_this_thread() -> Self {
+        let mut set = Self::none();
+        // SAFETY: the set is this function's own.
+        unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set.0) };
+        set
+    }
+
+    fn none() -> Self {
+        // SAFETY: all zeros is a valid set.
+        Self(unsafe { std::mem::zeroed() })
+    }
+
+    /// The core the calling thread runs on; `None` if it has no place in a set.
+    pub fn current_core() -> Option<u32> {
+        // SAFETY: touches no memory of ours.
+        let core = u32::try_from(unsafe { libc::sched_getcpu() }).ok()?;
+        (usize::try_from(core).ok()? < 8 * size_of::<libc::cpu_set_t>()).then_some(core)
+    }
+
+    /// A core alone.
+    pub fn only(core: u32) -> Self {
+        let mut set = Self::none();
+        // SAFETY: `current_core` checked the index.
+        unsafe { libc::CPU_SET(core as usize, &mut set.0) };
+        set
+    }
+
+    /// The set without a core; the set itself if there would be none left.
+    pub fn without(mut self, core: u32) -> Self {
+        let whole = self;
+        // SAFETY: as above.
+        let left = unsafe {
+            libc::CPU_CLR(core as usize, &mut self.0);
+            libc::CPU_COUNT(&self.0)
+        };
+        if left == 0 { whole } else { self }
+    }
+
+    /// Binds a thread of a child to the cores.
+    pub fn apply(&self, tid: i32) {
+        // SAFETY: reads the set.
+        unsafe { libc::sched_setaffinity(tid, size_of::<libc::cpu_set_t>(), &raw const self.0) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHARE: Handover = Handover { spin: 0, place: StubPlacement::SameCore };
+    const SPIN: Handover = Handover { spin: SPIN_FREE, place: StubPlacement::Anywhere };
+
+    fn waited(now: u64, cycles: u64, same_core: bool) -> Waited {
+        Waited { now, cycles, same_core }
+    }
+
+    /// A policy that shares a core, at time 0.
+    fn sharing() -> HandoverPolicy {
+        let mut policy = HandoverPolicy::default();
+        for _ in 0..VAIN_WAITS {
+            assert_eq!(policy.choose(false, 0), SPIN);
+            policy.note(waited(0, SPIN_FREE, false));
+        }
+        policy
+    }
+
+    #[test]
+    fn crowding_is_believed_slowly() {
+        let mut policy = HandoverPolicy::default();
+        assert_eq!(policy.choose(false, 0), SPIN);
+        for _ in 1..RUNS_TO_CROWD {
+            assert_eq!(policy.choose(true, 0), Handover { spin: SPIN_CROWDED, ..SPIN });
+        }
+        assert_eq!(policy.choose(true, 0), SHARE);
+    }
+
+    #[test]
+    fn a_shared_core_is_left_as_soon_as_the_host_has_another() {
+        let mut policy = sharing();
+        for _ in 0..SHORT_WAITS {
+            assert_eq!(policy.choose(false, 0), SHARE);
+            policy.note(waited(0, 1, true));
+        }
+        let look = Handover { spin: 0, place: StubPlacement::Anywhere };
+        assert_eq!(policy.choose(false, 0), look);
+        policy.note(waited(1, 1, true));
+        // There was none: again a little later, and not while the sandbox itself is crowded.
+        assert_eq!(policy.choose(false, LOOK_EVERY - 1), SHARE);
+        assert_eq!(policy.choose(true, LOOK_EVERY), SHARE);
+        assert_eq!(policy.choose(false, LOOK_EVERY), look);
+        policy.note(waited(LOOK_EVERY, 1, false));
+        assert_eq!(policy.choose(false, LOOK_EVERY), SPIN);
+    }
+
+    #[test]
+    fn user_code_that_runs_long_keeps_the_shared_core() {
+        let mut policy = sharing();
+        for round in 0..1000 {
+            assert_eq!(policy.choose(false, round * LOOK_EVERY), SHARE);
+            policy.note(waited(round * LOOK_EVERY, if round % 8 == 0 { SPIN_FREE } else { 1 }, true));
+        }
+    }
+
+    #[test]
+    fn who_spins_on_the_others_core_is_sent_away() {
+        let mut policy = HandoverPolicy::default();
+        assert_eq!(policy.choose(false, 0), SPIN);
+        policy.note(waited(0, SPIN_FREE, true));
+        assert_eq!(policy.choose(false, 0), Handover { place: StubPlacement::OtherCore, ..SPIN });
+    }
+
+    #[test]
+    fn time_lost_now_and_then_counts_as_well() {
+        let mut policy = HandoverPolicy::default();
+        policy.change(Mode::Spin, 0);
+        // A fifth of each window at most.
+        for round in 0..100 {
+            let now = round * WINDOW;
+            policy.note(waited(now + 1, WINDOW / LOST_PART, false));
+            policy.note(waited(now + 2, 1, false));
+            assert_eq!(policy.choose(false, now), SPIN);
+            policy.note(waited(now + WINDOW, 1, false));
+        }
+        policy.note(waited(100 * WINDOW, WINDOW / LOST_PART, false));
+        policy.note(waited(100 * WINDOW + 1, 1, false));
+        policy.note(waited(100 * WINDOW + 2, SPIN_FREE, false));
+        assert_eq!(policy.choose(false, 100 * WINDOW), SHARE);
+    }
+
+    #[test]
+    fn the_last_core_stays() {
+        let one = Affinity::only(3);
+        // SAFETY: reads the sets.
+        assert!(unsafe { libc::CPU_ISSET(3, &one.without(3).0) && libc::CPU_ISSET(3, &one.without(2).0) });
+    }
+}

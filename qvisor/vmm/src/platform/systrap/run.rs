@@ -1,0 +1,452 @@
+//! Running user code, and changing what a stub has mapped.
+
+use std::cell::Cell;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use abi::layout::{PAGE_SIZE, USER_MAX, USER_PHYS, WINDOW_PHYS};
+use abi::run::{
+    MAP_OP_MAP, MAP_OP_PROTECT, MAP_OP_UNMAP, MAP_OP_UNMAP_ALL, MapOp, PROT_EXEC, PROT_READ, PROT_WRITE,
+    RunState, TRAP_INTERRUPT, TRAP_LOST, TrapInfo,
+};
+
+use super::area::{COMMAND_RUN, SET_FS, SET_GS};
+use super::handover::{HandoverPolicy, StubPlacement, Waited};
+use super::mapper::MapperOrder;
+use super::process::Process;
+use super::thread::{Lost, Patience, StubThread};
+use super::{CpuState, Last, Own, Systrap};
+use crate::activity::Activity;
+use crate::cpu;
+use crate::vcpu::Cpus;
+
+/// Most operations in one hostcall.
+const OPERATIONS_MAX: u64 = 1 << 20;
+
+/// Why operations stopped.
+enum Stop {
+    Lost,
+    /// It does not keep to what a stub does.
+    Odd,
+    Errno(u32),
+}
+
+impl From<Lost> for Stop {
+    fn from(_: Lost) -> Self {
+        Stop::Lost
+    }
+}
+
+/// A stub thread that this vCPU holds.
+struct HeldThread<'a> {
+    process: &'a Process,
+    thread: &'a StubThread,
+    /// The one it held before, which still spins for a turn that will not come soon.
+    former: Cell<Option<Last>>,
+}
+
+impl HeldThread<'_> {
+    /// Lets the former stub thread sleep. Only after this one was woken: so its core never becomes idle in between.
+    fn park_former(&self) {
+        if let Some(former) = self.former.take()
+            && let Some(thread) = former.process.threads.get(former.index)
+        {
+            thread.park();
+        }
+    }
+}
+
+impl Drop for HeldThread<'_> {
+    fn drop(&mut self) {
+        self.park_former();
+    }
+}
+
+/// When a vCPU wants its stub back, and what becomes of one that does not come.
+struct UntilWanted<'a> {
+    process: &'a Process,
+    tid: i32,
+    proc: Option<&'a OwnedFd>,
+    cpu: u32,
+    deadline_ns: u64,
+    pending: &'a AtomicU32,
+    /// The last look at a stub that was called back.
+    last: Cell<Option<Look>>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Look {
+    at_ns: u64,
+    seen: Activity,
+    /// Time in which it could have come.
+    idled_ns: u64,
+}
+
+/// A stub that is called back and could run comes at once; this is what is left to one whose code has other plans.
+const DEFIANT_NS: u64 = 50_000_000;
+/// Time between two looks counts up to this: what is beyond, the vCPU itself did not run, and so perhaps nobody did.
+const LOOK_NS: u64 = 15_000_000;
+/// Where nothing is known of the stub it counts as lost after this time.
+const GIVEN_UP_NS: u64 = 5_000_000_000;
+
+impl Look {
+    /// The look after this one, with what was seen of the stub.
+    fn next(self, now_ns: u64, seen: Option<Activity>) -> Self {
+        let past = now_ns.saturating_sub(self.at_ns);
+        let counts = match seen {
+            // It waits for a disk, or is stopped from outside.
+            Some(seen) if !seen.could_run => 0,
+            // It wants a core and has got none since: how long it has waited, the host says only once it gets one.
+            Some(seen) if !seen.sleeps && seen.slices == self.seen.slices => {
+                seen.ran_ns.saturating_sub(self.seen.ran_ns).min(past)
+            }
+            Some(seen) => {
+                past.min(LOOK_NS).saturating_sub(seen.waited_ns.saturating_sub(self.seen.waited_ns))
+            }
+            None => past * DEFIANT_NS / GIVEN_UP_NS,
+        };
+        Self { at_ns: now_ns, seen: seen.unwrap_or(self.seen), idled_ns: self.idled_ns + counts }
+    }
+}
+
+impl Patience for UntilWanted<'_> {
+    fn is_over(&self) -> bool {
+        self.pending.load(SeqCst) != 0
+            || self.deadline_ns != u64::MAX && cpu::clock_ns(libc::CLOCK_MONOTONIC) >= self.deadline_ns
+    }
+
+    /// A stub that is called back comes with its next instruction of user code. Only one whose code has blocked the
+    /// signal, or plays with its turn, does not; one that the host keeps from running cannot, and is waited for.
+    fn call_back(&self) -> bool {
+        self.process.interrupt_cpu(self.cpu);
+        let seen = self.proc.and_then(|proc| {
+            Activity::of(proc.as_fd(), &format!("{}/task/{}", self.process.pid(), self.tid))
+        });
+        let now_ns = cpu::clock_ns(libc::CLOCK_MONOTONIC);
+        let look = match self.last.get() {
+            Some(last) => last.next(now_ns, seen),
+            None => Look { at_ns: now_ns, seen: seen.unwrap_or_default(), idled_ns: 0 },
+        };
+        self.last.set(Some(look));
+        look.idled_ns < DEFIANT_NS
+    }
+
+    fn end_ns(&self) -> u64 {
+        self.deadline_ns
+    }
+}
+
+impl Systrap {
+    /// Calls `work` with this vCPU's stub thread of address space `id`, or answers `ESRCH`.
+    fn with_thread<R>(
+        &self,
+        cpu: u32,
+        id: u64,
+        work: impl FnOnce(&mut HandoverPolicy, &HeldThread<'_>) -> R,
+    ) -> Result<Option<R>, i32> {
+        let state = self.cpus.get(cpu as usize).ok_or(libc::EINVAL)?;
+        let Own { policy, last } = &mut *state.own.lock();
+        let mut former = None;
+        if last.as_ref().is_none_or(|last| last.id != id || last.process.id.load(Relaxed) != id) {
+            let process = self.stubs.find(id).ok_or(libc::ESRCH)?;
+            let Ok(index) = process.thread_for(cpu, &self.stubs, &state.line) else {
+                process.kill();
+                return Ok(None);
+            };
+            former = last.replace(Last { id, process, index });
+        }
+        let Some(Last { process, index, .. }) = last else { return Ok(None) };
+        let Some(thread) = process.threads.get(*index) else { return Ok(None) };
+        Ok(Some(work(policy, &HeldThread { process, thread, former: Cell::new(former) })))
+    }
+
+    /// `AS_RUN`. The FPU image is taken over even if an interrupt is pending and no user code runs.
+    pub(super) fn run(&self, cpus: &Cpus, cpu: u32, id: u64, address: u64) -> Result<i64, i32> {
+        let len = size_of::<RunState>() as u64;
+        let place = self.memory.kernel_ptr(address, len).ok_or(libc::EFAULT)?.cast::<RunState>();
+        // SAFETY: the range was checked; the structure is integers only.
+        let mut run = unsafe { ptr::read_unaligned(place) };
+        let result =
+            self.with_thread(cpu, id, |policy, held| self.run_thread(cpus, cpu, id, policy, held, &mut run))?;
+        run.trap = match result.unwrap_or(Err(Stop::Lost)) {
+            Ok(trap) => trap,
+            Err(Stop::Lost) => TrapInfo { kind: TRAP_LOST, ..TrapInfo::default() },
+            Err(Stop::Odd) => {
+                // Only now: whoever takes log lines has locks of its own.
+                (self.log)(1, "a stub's signal frame is not where it must be; its process ends");
+                TrapInfo { kind: TRAP_LOST, ..TrapInfo::default() }
+            }
+            Err(Stop::Errno(errno)) => return Err(errno.cast_signed()),
+        };
+        // SAFETY: as above.
+        unsafe { ptr::write_unaligned(place, run) };
+        Ok(0)
+    }
+
+    fn run_thread(
+        &self,
+        cpus: &Cpus,
+        cpu: u32,
+        id: u64,
+        policy: &mut HandoverPolicy,
+        held: &HeldThread<'_>,
+        run: &mut RunState,
+    ) -> Result<TrapInfo, Stop> {
+        let thread = held.thread;
+        let (Some(pending), Some(in_user), Some(deadline)) =
+            (cpus.pending(cpu), cpus.in_user(cpu), cpus.deadline(cpu))
+        else {
+            return Err(Stop::Lost);
+        };
+        if run.fpu_load != 0 {
+            let image = self.memory.kernel_ptr(run.fpu_load, self.stubs.fpu_bytes() as u64);
+            let image = image.ok_or(Stop::Errno(libc::EFAULT.cast_unsigned()))?;
+            // SAFETY: as many bytes were checked.
+            unsafe { thread.frame().load_fpu(image) };
+        }
+        // In this order against `Cpus::set_pending` and `Machine::interrupt`: either we see the request, or its
+        // sender sees that user code runs.
+        in_user.store(id, SeqCst);
+        if pending.load(SeqCst) != 0 {
+            in_user.store(0, SeqCst);
+            return Ok(TrapInfo { kind: TRAP_INTERRUPT, ..TrapInfo::default() });
+        }
+        self.set_state(thread, run);
+        self.stubs.stir();
+        let handover = policy.choose(cpus.busy() * 2 > self.cores, cpu::tsc());
+        thread.send_to(handover.place, &self.affinity);
+        thread.give_turn(COMMAND_RUN, handover.spin);
+        held.park_former();
+        let patience = UntilWanted {
+            process: held.process,
+            tid: thread.tid.load(Relaxed),
+            proc: self.stubs.proc.as_ref(),
+            cpu,
+            deadline_ns: deadline.load(Relaxed),
+            pending,
+            last: Cell::new(None),
+        };
+        let start = cpu::tsc();
+        let waited = match handover.place {
+            StubPlacement::SameCore => thread.wait_sharing(&self.affinity, &patience),
+            StubPlacement::Anywhere | StubPlacement::OtherCore => thread.wait_turn(handover.spin, &patience),
+        };
+        let now = cpu::tsc();
+        let cycles = now.wrapping_sub(start);
+        policy.note(Waited { now, cycles, same_core: thread.is_on_this_core() });
+        in_user.store(0, SeqCst);
+        if waited.is_err() {
+            held.process.kill();
+            return Err(Stop::Lost);
+        }
+        self.read_state(held, run)
+    }
+
+    /// Writes registers and bases to where the stub takes them from.
+    fn set_state(&self, thread: &StubThread, run: &RunState) {
+        let area = thread.area();
+        thread.frame().set_registers(&run.regs);
+        let (fs_base, gs_base) = (canonical(run.regs.fs_base), canonical(run.regs.gs_base));
+        let (old_fs, old_gs) = thread.bases();
+        let mut bases = 0;
+        if fs_base != old_fs {
+            area.fs_base.store(fs_base, Relaxed);
+            bases |= SET_FS;
+        }
+        if gs_base != old_gs {
+            area.gs_base.store(gs_base, Relaxed);
+            bases |= SET_GS;
+        }
+        area.bases.store(bases, Relaxed);
+        thread.set_bases(fs_base, gs_base);
+    }
+
+    /// Reads what the stub reports after it ran.
+    fn read_state(&self, held: &HeldThread<'_>, run: &mut RunState) -> Result<TrapInfo, Stop> {
+        let thread = held.thread;
+        let area = thread.area();
+        if area.errno.load(Relaxed) != 0 || area.frame.load(Relaxed) != thread.frame_address() {
+            held.process.kill();
+            return Err(Stop::Odd);
+        }
+        let signal = area.signal.load(Relaxed);
+        let (mut fs_base, mut gs_base) = thread.bases();
+        if cpu::has_fsgsbase() {
+            (fs_base, gs_base) = (area.trap_fs_base.load(Relaxed), area.trap_gs_base.load(Relaxed));
+            thread.set_bases(fs_base, gs_base);
+        }
+        let frame = thread.frame();
+        let mut regs = frame.registers();
+        (regs.fs_base, regs.gs_base) = (fs_base, gs_base);
+        let trap = frame.trap(signal, &mut regs);
+        run.regs = regs;
+        Ok(trap)
+    }
+
+    /// `AS_SYNC`.
+    pub(super) fn sync(&self, cpu: u32, id: u64, address: u64, count: u64) -> Result<i64, i32> {
+        let state = self.cpus.get(cpu as usize).ok_or(libc::EINVAL)?;
+        let process = self.stubs.find(id).ok_or(libc::ESRCH)?;
+        match self.operate(state, &process, address, count) {
+            Ok(()) => Ok(0),
+            Err(Stop::Errno(errno)) => Err(errno.cast_signed()),
+            Err(Stop::Lost | Stop::Odd) => Err(libc::ESRCH),
+        }
+    }
+
+    /// `AS_SAVE_FPU`.
+    pub(super) fn save_fpu(&self, cpu: u32, id: u64, address: u64, len: u64) -> Result<i64, i32> {
+        let bytes = self.stubs.fpu_bytes() as u64;
+        if len < bytes {
+            return Err(libc::EINVAL);
+        }
+        let to = self.memory.kernel_ptr(address, bytes).ok_or(libc::EFAULT)?;
+        // SAFETY: as many bytes were checked.
+        let saved = self.with_thread(cpu, id, |_, held| unsafe { held.thread.frame().save_fpu(to) })?;
+        saved.map(|()| 0).ok_or(libc::ESRCH)
+    }
+
+    /// Has `count` operations at `address` carried out, order by order. A process that does not confirm them is lost, and
+    /// has ended when this returns.
+    fn operate(&self, state: &CpuState, process: &Process, address: u64, count: u64) -> Result<(), Stop> {
+        if count == 0 {
+            return Ok(());
+        }
+        let len = size_of::<MapOp>() as u64;
+        if count > OPERATIONS_MAX || self.memory.kernel_ptr(address, count * len).is_none() {
+            return Err(Stop::Errno(libc::EFAULT.cast_unsigned()));
+        }
+        let line = &state.line;
+        let is_dead = || process.is_dead();
+        let result = process.mapper.begin(line, is_dead).map_err(Stop::from).and_then(|mut order| {
+            for i in 0..count {
+                let at = self.memory.kernel_ptr(address + i * len, len).ok_or(Stop::Lost)?;
+                // SAFETY: the range was checked; the structure is integers only.
+                let op = unsafe { ptr::read_unaligned(at.cast::<MapOp>()) };
+                if !order.has_room() {
+                    stop_on(order.carry_out(line, is_dead))?;
+                }
+                if let Err(errno) = self.add(state, &op, &mut order) {
+                    // What came before counts, as if one by one.
+                    stop_on(order.carry_out(line, is_dead))?;
+                    return Err(Stop::Errno(errno.cast_unsigned()));
+                }
+            }
+            stop_on(order.carry_out(line, is_dead))
+        });
+        // Whoever wanted everything unmapped relies on it, whatever the reason that it could not be.
+        let is_open = matches!(result, Err(Stop::Errno(_))) && count == 1 && self.unmaps_all(address);
+        if is_open || matches!(result, Err(Stop::Lost)) {
+            process.end();
+            return Err(Stop::Lost);
+        }
+        result
+    }
+
+    fn unmaps_all(&self, address: u64) -> bool {
+        let at = self.memory.kernel_ptr(address, size_of::<MapOp>() as u64);
+        // SAFETY: the range was checked; the structure is integers only.
+        at.is_some_and(|at| unsafe { ptr::read_unaligned(at.cast::<MapOp>()) }.kind == MAP_OP_UNMAP_ALL)
+    }
+
+    /// Checks an operation and adds it to an order: offsets of the user file, or a file sent along.
+    fn add(&self, state: &CpuState, op: &MapOp, order: &mut MapperOrder<'_>) -> Result<(), i32> {
+        if op.kind == MAP_OP_UNMAP_ALL {
+            order.add(op);
+            return Ok(());
+        }
+        let end = op.addr.checked_add(op.len).ok_or(libc::EINVAL)?;
+        let known = matches!(op.kind, MAP_OP_MAP | MAP_OP_UNMAP | MAP_OP_PROTECT);
+        let aligned = (op.addr | op.len | op.phys).is_multiple_of(PAGE_SIZE);
+        if !known
+            || !aligned
+            || op.len == 0
+            || end > USER_MAX
+            || op.prot & !(PROT_READ | PROT_WRITE | PROT_EXEC) != 0
+        {
+            return Err(libc::EINVAL);
+        }
+        if op.kind == MAP_OP_MAP && op.phys >= WINDOW_PHYS {
+            let (chunk, offset) = self.memory.window_chunk(op.phys, op.len).ok_or(libc::EFAULT)?;
+            if op.prot & PROT_WRITE != 0 && !chunk.writable {
+                return Err(libc::EACCES);
+            }
+            return order.add_file(&MapOp { phys: offset, ..*op }, &chunk.file, &state.line);
+        }
+        if op.kind == MAP_OP_MAP {
+            // User memory only: kernel memory has no file, and must never be seen by a stub.
+            if op.phys < USER_PHYS || self.memory.host_ptr(op.phys, op.len).is_none() {
+                return Err(libc::EFAULT);
+            }
+            order.add(&MapOp { phys: op.phys - USER_PHYS, ..*op });
+            return Ok(());
+        }
+        order.add(op);
+        Ok(())
+    }
+}
+
+fn stop_on(result: Result<u32, Lost>) -> Result<(), Stop> {
+    match result? {
+        0 => Ok(()),
+        errno => Err(Stop::Errno(errno)),
+    }
+}
+
+/// A base register must hold a canonical user address; anything else would be a fault in the stub's own code.
+fn canonical(base: u64) -> u64 {
+    const MASK: u64 = (1 << 47) - 1;
+    if base > MASK { 0 } else { base }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// Looks every 10 ms until the stub counts as lost; how many there were, 1000 at most.
+    fn looks(mut seen: impl FnMut(u64) -> Option<Activity>) -> u64 {
+        let mut look = Look::default();
+        for round in 1..1000 {
+            look = look.next(10 * round * MS, seen(round));
+            if look.idled_ns >= DEFIANT_NS {
+                return round;
+            }
+        }
+        1000
+    }
+
+    /// It got a core in each round.
+    fn running(round: u64, waited_ns: u64) -> Option<Activity> {
+        Some(Activity { could_run: true, slices: round, waited_ns, ..Activity::default() })
+    }
+
+    #[test]
+    fn who_could_come_and_does_not_is_lost_soon() {
+        assert_eq!(looks(|round| running(round, 0)), 5);
+        // Half of the time others had the core.
+        assert_eq!(looks(|round| running(round, 5 * round * MS)), 10);
+        let sleeps = Activity { could_run: true, sleeps: true, ..Activity::default() };
+        assert_eq!(looks(|_| Some(sleeps)), 5);
+        // It never gives the core away.
+        assert_eq!(
+            looks(|round| Some(Activity { could_run: true, ran_ns: 10 * round * MS, ..Activity::default() })),
+            5
+        );
+        assert_eq!(looks(|_| None), 500);
+    }
+
+    #[test]
+    fn who_cannot_come_is_waited_for() {
+        assert_eq!(looks(|round| running(round, 10 * round * MS)), 1000, "got a core, and lost it");
+        assert_eq!(looks(|_| running(0, 0)), 1000, "got none at all");
+        let held = |_| Some(Activity::default());
+        assert_eq!(looks(held), 1000, "waits for a disk, or stopped");
+        // The vCPU itself did not run: one late look counts little.
+        let late = Look::default().next(900 * MS, running(1, 0));
+        assert!(late.idled_ns < DEFIANT_NS / 2);
+    }
+}

@@ -1,0 +1,235 @@
+//! One stub thread as the VMM sees it: its area, and taking turns with it.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+
+use abi::layout::{STUB_AREA, STUB_AREA_SIZE};
+
+use super::area::{Area, TURN_DEAD, TURN_PARK, TURN_SLEEPS, TURN_STUB};
+use super::frame::{Frame, FrameLayout};
+use super::handover::{Affinity, StubPlacement};
+use crate::{cpu, futex};
+
+/// The stub process is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lost;
+
+/// Who a wait for the turn listens to.
+pub trait Patience {
+    /// Whether the stub is to be called back now.
+    fn is_over(&self) -> bool;
+
+    /// Calls it back, once more as a rule. False: it does not come although it could, and counts as lost.
+    fn call_back(&self) -> bool;
+
+    /// When [`Self::is_over`] becomes true by itself: monotonic time in nanoseconds; `u64::MAX`: never.
+    fn end_ns(&self) -> u64;
+}
+
+/// A wait that sleeps looks around as often as this: whoever took its wake-up holds it up no longer.
+const CHECK_NS: u64 = 20_000_000;
+/// How often a stub that is called back is looked at.
+const CALL_NS: u64 = 10_000_000;
+
+/// A stub thread, existing or to be made.
+pub struct StubThread {
+    area: *mut u8,
+    layout: FrameLayout,
+    /// Its index among the areas of its process.
+    index: u64,
+    /// Host thread id; 0 before it exists.
+    pub tid: AtomicI32,
+    fs_base: AtomicU64,
+    gs_base: AtomicU64,
+    /// Where it was sent: see [`StubThread::send_to`].
+    sent: AtomicU32,
+}
+
+// SAFETY: the area is shared memory that outlives the thread table; it is used through atomics and raw copies only.
+unsafe impl Send for StubThread {}
+// SAFETY: as above; a thread belongs to one vCPU.
+unsafe impl Sync for StubThread {}
+
+impl StubThread {
+    /// # Safety
+    /// `area` is the start of an area in the control file's mapping, which outlives the value.
+    pub unsafe fn new(area: *mut u8, index: u64, layout: FrameLayout) -> Self {
+        Self {
+            area,
+            layout,
+            index,
+            tid: AtomicI32::new(0),
+            fs_base: AtomicU64::new(0),
+            gs_base: AtomicU64::new(0),
+            sent: AtomicU32::new(0),
+        }
+    }
+
+    /// The header page.
+    pub fn area(&self) -> &Area {
+        // SAFETY: `new` was promised a mapped, aligned area; `Area` is atomics and an `UnsafeCell`.
+        unsafe { &*self.area.cast::<Area>() }
+    }
+
+    /// The signal frame.
+    pub fn frame(&self) -> Frame {
+        // SAFETY: `new` was promised a whole area.
+        unsafe { Frame::new(self.area, self.layout) }
+    }
+
+    /// The area, in the stub's addresses.
+    pub fn address(&self) -> u64 {
+        STUB_AREA + self.index * STUB_AREA_SIZE
+    }
+
+    /// Where the frame must lie, in the stub's addresses.
+    pub fn frame_address(&self) -> u64 {
+        self.address() + self.layout.frame as u64
+    }
+
+    /// Sets up the area of a thread that does not exist or is parked.
+    pub fn reset(&self, areas_len: u64) {
+        let area = self.area();
+        self.frame().reset(self.address());
+        area.frame_at.store(self.frame_address(), Relaxed);
+        area.has_fsgsbase.store(u32::from(cpu::has_fsgsbase()), Relaxed);
+        area.vmm_pid.store(std::process::id(), Relaxed);
+        area.areas_len.store(areas_len, Relaxed);
+        area.frame.store(self.frame_address(), Relaxed);
+        area.trap_fs_base.store(0, Relaxed);
+        area.trap_gs_base.store(0, Relaxed);
+        // Unknown: the next run sets both.
+        self.fs_base.store(u64::MAX, Relaxed);
+        self.gs_base.store(u64::MAX, Relaxed);
+    }
+
+    /// The FS and GS bases the stub thread has, as far as the VMM knows.
+    pub fn bases(&self) -> (u64, u64) {
+        (self.fs_base.load(Relaxed), self.gs_base.load(Relaxed))
+    }
+
+    /// Notes what the bases are.
+    pub fn set_bases(&self, fs_base: u64, gs_base: u64) {
+        self.fs_base.store(fs_base, Relaxed);
+        self.gs_base.store(gs_base, Relaxed);
+    }
+
+    /// Gives the stub its turn with a command.
+    pub fn give_turn(&self, command: u32, spin_cycles: u64) {
+        let area = self.area();
+        area.command.store(command, Relaxed);
+        area.spin_cycles.store(spin_cycles, Relaxed);
+        // A dead process stays marked.
+        let mut turn = area.turn.load(Relaxed);
+        while let Err(seen) =
+            area.turn.compare_exchange_weak(turn, turn & TURN_DEAD | TURN_STUB, AcqRel, Relaxed)
+        {
+            turn = seen;
+        }
+        if turn & TURN_SLEEPS != 0 {
+            futex::wake(&area.turn, 1, futex::Scope::Shared);
+        }
+    }
+
+    /// Tells a waiting stub to stop spinning.
+    pub fn park(&self) {
+        let turn = &self.area().turn;
+        let _ = turn.compare_exchange(0, TURN_PARK, Relaxed, Relaxed);
+    }
+
+    /// Waits until the stub gives the turn back.
+    pub fn wait_turn(&self, spin_cycles: u64, patience: &impl Patience) -> Result<(), Lost> {
+        let word = &self.area().turn;
+        let start = cpu::tsc();
+        loop {
+            let turn = word.load(Acquire);
+            if turn & TURN_STUB == 0 {
+                return if turn & TURN_DEAD == 0 { Ok(()) } else { Err(Lost) };
+            }
+            if turn & TURN_DEAD != 0 {
+                return Err(Lost);
+            }
+            if cpu::tsc().wrapping_sub(start) > spin_cycles {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        self.sleep_for_turn(word, patience)
+    }
+
+    #[cold]
+    fn sleep_for_turn(&self, word: &AtomicU32, patience: &impl Patience) -> Result<(), Lost> {
+        let mut is_called = false;
+        let mut now = cpu::clock_ns(libc::CLOCK_MONOTONIC);
+        loop {
+            let turn = word.load(Acquire);
+            if turn & TURN_DEAD != 0 {
+                return Err(Lost);
+            }
+            if turn & TURN_STUB == 0 {
+                return Ok(());
+            }
+            if patience.is_over() {
+                if !patience.call_back() {
+                    return Err(Lost);
+                }
+                is_called = true;
+            }
+            let asleep = turn | TURN_SLEEPS;
+            if turn != asleep && word.compare_exchange(turn, asleep, SeqCst, Relaxed).is_err() {
+                continue;
+            }
+            let until = if is_called { now + CALL_NS } else { patience.end_ns().min(now + CHECK_NS) };
+            futex::wait(word, asleep, until, futex::Scope::Shared);
+            now = cpu::clock_ns(libc::CLOCK_MONOTONIC);
+        }
+    }
+
+    /// Sends the thread to cores, relative to that of the calling thread; `all` are those it may have.
+    pub fn send_to(&self, place: StubPlacement, all: &Affinity) {
+        // 0 for all of them; else the core it is on, or is not on, so that nothing is done twice.
+        let core = match place {
+            StubPlacement::Anywhere => None,
+            StubPlacement::SameCore | StubPlacement::OtherCore => Affinity::current_core(),
+        };
+        let (code, set) = match (place, core) {
+            (StubPlacement::SameCore, Some(core)) => (2 * core + 1, Affinity::only(core)),
+            (StubPlacement::OtherCore, Some(core)) => (2 * core + 2, all.without(core)),
+            _ => (0, *all),
+        };
+        if self.sent.swap(code, Relaxed) != code {
+            set.apply(self.tid.load(Relaxed));
+        }
+    }
+
+    /// Whether the thread says that it stopped on the calling thread's core.
+    pub fn is_on_this_core(&self) -> bool {
+        Affinity::current_core() == Some(self.area().core.load(Relaxed))
+    }
+
+    /// Like [`Self::wait_turn`] for a thread on this core: sleeps at once, and lets the thread go elsewhere when it runs
+    /// long.
+    pub fn wait_sharing(&self, all: &Affinity, patience: &impl Patience) -> Result<(), Lost> {
+        let word = &self.area().turn;
+        let turn = word.load(Acquire);
+        let asleep = turn | TURN_SLEEPS;
+        if turn & (TURN_STUB | TURN_DEAD) == TURN_STUB
+            && word.compare_exchange(turn, asleep, SeqCst, Relaxed).is_ok()
+        {
+            // Not before the host's own next tick, as a rule: a nearer timer would have to be set in hardware each time.
+            let until = cpu::clock_ns(libc::CLOCK_MONOTONIC) + CHECK_NS;
+            futex::wait(word, asleep, until.min(patience.end_ns()), futex::Scope::Shared);
+            if word.load(Acquire) & TURN_STUB != 0 {
+                self.send_to(StubPlacement::Anywhere, all);
+            }
+        }
+        self.wait_turn(0, patience)
+    }
+
+    /// Marks the thread as dead and wakes whoever waits for it.
+    pub fn mark_dead(&self) {
+        let turn = &self.area().turn;
+        turn.fetch_or(TURN_DEAD, SeqCst);
+        futex::wake(turn, i32::MAX, futex::Scope::Shared);
+    }
+}

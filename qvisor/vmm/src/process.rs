@@ -1,0 +1,539 @@
+//! Processes, signals and the terminal: the system calls of the front end, as safe functions.
+
+mod calls;
+mod terminal;
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+
+use calls::{check, signal_set};
+pub use terminal::{
+    Terminal, do_not_wait, open_terminal, open_without_waiting, own_terminal, take_terminal, terminal_size,
+};
+
+/// A wait status as `wait4` gives it, turned into the exit code a shell would show.
+#[must_use]
+pub fn exit_code(status: i32) -> u8 {
+    let code =
+        if libc::WIFSIGNALED(status) { 128 + libc::WTERMSIG(status) } else { libc::WEXITSTATUS(status) };
+    u8::try_from(code).unwrap_or(u8::MAX)
+}
+
+/// Copies this process; the child gets `None`, the parent the child's id. Only before any thread is started.
+pub fn fork() -> io::Result<Option<i32>> {
+    // SAFETY: no other thread runs yet (the callers fork before they start any), so the child may go on as usual.
+    let pid = check(unsafe { libc::fork() })?;
+    Ok((pid != 0).then_some(pid))
+}
+
+/// Names the process as `ps` shows it.
+pub fn set_name(name: &CStr) {
+    // SAFETY: the name is zero-terminated; the call copies it.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+}
+
+/// Asks for SIGKILL when the parent ends; false when it has already.
+#[must_use]
+pub fn die_with_parent(parent: i32) -> bool {
+    // SAFETY: both calls take and give integers only.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0 && libc::getppid() == parent }
+}
+
+#[must_use]
+pub fn id() -> i32 {
+    // SAFETY: the call takes nothing and cannot fail.
+    unsafe { libc::getpid() }
+}
+
+#[must_use]
+pub fn effective_user() -> u32 {
+    // SAFETY: the call takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Whether a number that the host shows stands for one user: in a user namespace, all users that it does not have are
+/// shown as the same one.
+#[must_use]
+pub fn is_one_user(user: u32) -> bool {
+    let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+    let overflow = || read("/proc/sys/kernel/overflowuid").trim().parse().unwrap_or(OVERFLOW_USER);
+    if user != OVERFLOW_USER && user != overflow() {
+        return true;
+    }
+    let map = read("/proc/self/uid_map");
+    map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
+#[must_use]
+pub fn effective_group() -> u32 {
+    // SAFETY: the call takes nothing and cannot fail.
+    unsafe { libc::getegid() }
+}
+
+/// Supplementary groups of this process.
+#[must_use]
+pub fn groups() -> Vec<u32> {
+    let mut groups = vec![0; 256];
+    // SAFETY: the array has room for 256 ids.
+    let count = unsafe { libc::getgroups(256, groups.as_mut_ptr()) };
+    groups.truncate(usize::try_from(count).unwrap_or(0));
+    groups
+}
+
+/// The file-mode creation mask. Only before any thread is started.
+#[must_use]
+pub fn umask() -> u32 {
+    // SAFETY: the calls take and give integers only; no thread creates files meanwhile.
+    unsafe {
+        let mask = libc::umask(0o77);
+        libc::umask(mask);
+        mask
+    }
+}
+
+/// Soft and hard limit of each resource.
+#[must_use]
+pub fn limits() -> Vec<(u32, u64, u64)> {
+    let limit = |resource: u32| {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: `limit` is live for the call.
+        let result = unsafe { libc::getrlimit(resource, &raw mut limit) };
+        (result == 0).then_some((resource, limit.rlim_cur, limit.rlim_max))
+    };
+    (0..=libc::RLIMIT_RTTIME).filter_map(limit).collect()
+}
+
+/// Most processes and threads of this process's owner, in its user namespace, from here on.
+pub fn limit_processes(most: u64) -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is live for both calls.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NPROC, &raw mut limit);
+        limit.rlim_max = limit.rlim_max.min(most);
+        limit.rlim_cur = limit.rlim_max;
+        if libc::setrlimit(libc::RLIMIT_NPROC, &raw const limit) == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+}
+
+/// While it exists, files are made and looked for with this id instead of root's.
+#[derive(Debug)]
+pub struct FileIds;
+
+impl FileIds {
+    /// For the calling thread, which is root.
+    #[must_use]
+    pub fn take_on(id: u32) -> Self {
+        Self::set(id);
+        Self
+    }
+
+    fn set(id: u32) {
+        // SAFETY: integers only; the calls answer the former id.
+        unsafe {
+            libc::syscall(libc::SYS_setfsgid, id);
+            libc::syscall(libc::SYS_setfsuid, id);
+        }
+    }
+}
+
+impl Drop for FileIds {
+    fn drop(&mut self) {
+        Self::set(0);
+    }
+}
+
+/// A new session: signals of the terminal and of the process group do not come here any more.
+pub fn leave_session() {
+    // SAFETY: takes nothing; fails only for group leaders, which a fresh child is not.
+    unsafe { libc::setsid() };
+}
+
+/// Ends the process without any clean-up of the runtime.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: ends the process; buffers of ours are unused or flushed.
+    unsafe { libc::_exit(code) }
+}
+
+/// A descriptor that stands for a process.
+pub fn pidfd(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: integers only.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let fd = check(RawFd::try_from(fd).unwrap_or(-1))?;
+    // SAFETY: the call just returned this descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sends a signal to the process behind `pidfd`; an ended one is no error.
+pub fn signal(pidfd: BorrowedFd<'_>, signal: i32) {
+    // SAFETY: a null siginfo is allowed.
+    unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, std::ptr::null::<u8>(), 0)
+    };
+}
+
+/// Children of children that lose their parent become children of this process, not of pid 1.
+pub fn adopt_orphans() {
+    // SAFETY: takes integers only.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
+}
+
+/// Reaps every child that has ended; gives each with its status to `seen`.
+pub fn reap_ended(mut seen: impl FnMut(i32, i32)) {
+    let mut status = 0;
+    // SAFETY: `status` is live for the call.
+    while let pid @ 1.. = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) } {
+        seen(pid, status);
+    }
+}
+
+/// Kills every child, and waits until none is left.
+pub fn end_children() {
+    let this = id();
+    let children = std::fs::read_to_string(format!("/proc/{this}/task/{this}/children")).unwrap_or_default();
+    for child in children.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()) {
+        // SAFETY: integers only; a child that is not reaped yet keeps its number.
+        unsafe { libc::kill(child, libc::SIGKILL) };
+    }
+    // SAFETY: a null status is allowed.
+    while unsafe { libc::waitpid(-1, std::ptr::null_mut(), 0) } > 0 {}
+}
+
+/// Stops this process as `SIGSTOP` does; returns when it is continued.
+pub fn stop_self() {
+    // SAFETY: integers only.
+    unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
+}
+
+/// What became of a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChildEvent {
+    Stopped,
+    Continued,
+    /// It stays to be reaped by whoever inherits it.
+    Ended,
+}
+
+/// `waitid` for one child; result: `si_code`, 0 when there is nothing to tell.
+fn wait_id(pid: i32, options: i32) -> Option<i32> {
+    let id = libc::id_t::try_from(pid).ok()?;
+    loop {
+        // SAFETY: `siginfo_t` is plain data, and live for the call.
+        let (result, info) = unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            (libc::waitid(libc::P_PID, id, &raw mut info, options), info)
+        };
+        match result {
+            0 => return Some(info.si_code),
+            _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+            _ => return None,
+        }
+    }
+}
+
+fn child_event(code: i32) -> Option<ChildEvent> {
+    match code {
+        0 => None,
+        libc::CLD_STOPPED => Some(ChildEvent::Stopped),
+        libc::CLD_CONTINUED => Some(ChildEvent::Continued),
+        _ => Some(ChildEvent::Ended),
+    }
+}
+
+/// Waits until a child stops, goes on or ends, and leaves the news to [`take_child_news`]; `None` when there is no such
+/// child.
+#[must_use]
+pub fn wait_child(pid: i32) -> Option<ChildEvent> {
+    let states = libc::WSTOPPED | libc::WCONTINUED | libc::WEXITED;
+    child_event(wait_id(pid, states | libc::WNOWAIT)?)
+}
+
+/// Whether a child has stopped or gone on since this was last asked, and which of them was the last.
+#[must_use]
+pub fn take_child_news(pid: i32) -> Option<ChildEvent> {
+    child_event(wait_id(pid, libc::WSTOPPED | libc::WCONTINUED | libc::WNOHANG)?)
+}
+
+/// Takes back [`die_with_parent`].
+pub fn survive_parent() {
+    // SAFETY: integers only.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) };
+}
+
+/// The signal does what it does by default.
+pub fn default_signal(signal: i32) {
+    // SAFETY: `SIG_DFL` runs no code of ours.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
+/// Ends this process so that its parent sees this wait status, but for a core dump.
+pub fn end_as(status: i32) -> ! {
+    if libc::WIFSIGNALED(status) {
+        let signal = libc::WTERMSIG(status);
+        let set = signal_set(&[signal]);
+        // SAFETY: live structures and integers; the signal's own action ends the process.
+        unsafe {
+            libc::prctl(libc::PR_SET_DUMPABLE, 0);
+            let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
+            libc::signal(signal, libc::SIG_DFL);
+            libc::kill(libc::getpid(), signal);
+            libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+        }
+        exit_now(128 + signal);
+    }
+    exit_now(libc::WEXITSTATUS(status))
+}
+
+/// Enters the network namespace of another process. Only while this process has a single thread.
+pub fn enter_network_of(pid: i32) -> io::Result<()> {
+    let namespace = std::fs::File::open(format!("/proc/{pid}/ns/net"))?;
+    // SAFETY: integers only.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }).map(drop)
+}
+
+/// Gives up every capability for good.
+pub fn drop_privileges() {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    const VERSION_3: u32 = 0x2008_0522;
+    let header = Header { version: VERSION_3, pid: 0 };
+    let none = [0_u32; 6];
+    // SAFETY: live structures of the sizes that this version has.
+    unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr());
+    }
+}
+
+/// Lets the processes of `user` signal this one, which keeps the user that it works as. Without the right to it nothing
+/// changes.
+pub fn be_signalled_by(user: u32) {
+    const KEEP: u32 = u32::MAX;
+    // SAFETY: integers only; the caller has one thread.
+    unsafe { libc::syscall(libc::SYS_setresuid, KEEP, KEEP, user) };
+}
+
+/// Puts the null device in place of the standard streams, or closes them.
+pub fn close_streams() {
+    // SAFETY: a zero-terminated path, and integers; nobody uses the streams any more.
+    unsafe {
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+        for fd in 0..3 {
+            if null >= 0 {
+                libc::dup2(null, fd)
+            } else {
+                libc::close(fd)
+            };
+        }
+        if null > 2 {
+            libc::close(null);
+        }
+    }
+}
+
+/// A file in memory.
+pub fn memory_file(name: &CStr) -> io::Result<OwnedFd> {
+    // SAFETY: the name is zero-terminated.
+    let fd = check(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) })?;
+    // SAFETY: the call just returned this descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The kind of namespace (`CLONE_NEW…`) that a file of `/proc/PID/ns` stands for; `None` for other files.
+#[must_use]
+pub fn namespace_kind(file: &std::fs::File) -> Option<i32> {
+    const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
+    // SAFETY: the request takes no argument; files that are no namespaces refuse it.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), NS_GET_NSTYPE) }).ok()
+}
+
+/// The host name of this process's namespace.
+#[must_use]
+pub fn host_name() -> Vec<u8> {
+    let mut name = [0_u8; 65];
+    // SAFETY: the buffer is live, and one byte longer than is told.
+    unsafe { libc::gethostname(name.as_mut_ptr().cast(), 64) };
+    name.iter().copied().take_while(|byte| *byte != 0).collect()
+}
+
+/// The host name of another namespace. Only while this process has a single thread.
+pub fn host_name_of(namespace: &std::path::Path) -> io::Result<Vec<u8>> {
+    let (own, other) = (std::fs::File::open("/proc/self/ns/uts")?, std::fs::File::open(namespace)?);
+    let enter = |file: &std::fs::File| {
+        // SAFETY: integers only.
+        check(unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWUTS) })
+    };
+    enter(&other)?;
+    let name = host_name();
+    enter(&own)?;
+    Ok(name)
+}
+
+/// Memory of the host in bytes; 2 GiB when it does not say.
+#[must_use]
+pub fn host_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = total.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.map_or(2 << 30, |kib| kib << 10)
+}
+
+/// When a process started, in ticks since the host did: with its number, that is one process for good.
+#[must_use]
+pub fn start_time(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// Ignores the signals; children inherit that, across `exec` too.
+pub fn ignore_signals(signals: &[i32]) {
+    for signal in signals {
+        // SAFETY: `SIG_IGN` runs no code of ours.
+        unsafe { libc::signal(*signal, libc::SIG_IGN) };
+    }
+}
+
+/// Lets every signal through again.
+pub fn unblock_signals() {
+    let none = signal_set(&[]);
+    // SAFETY: `none` is live for the call.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()) };
+}
+
+/// Signals that are read instead of interrupting.
+#[derive(Debug)]
+pub struct SignalFd(OwnedFd);
+
+/// A signal that came.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrived {
+    pub signal: i32,
+    /// Sent by the host's kernel (a key of the terminal), not by a process.
+    pub from_kernel: bool,
+}
+
+impl SignalFd {
+    /// Blocks the signals and collects them.
+    pub fn new(signals: &[i32]) -> io::Result<Self> {
+        let set = signal_set(signals);
+        // SAFETY: `set` is live for both calls; the descriptor is new.
+        unsafe {
+            libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+            let fd = check(libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))?;
+            Ok(Self(OwnedFd::from_raw_fd(fd)))
+        }
+    }
+
+    /// The next signal, if one came.
+    #[must_use]
+    pub fn next(&self) -> Option<Arrived> {
+        // SAFETY: `signalfd_siginfo` is plain integers, and the read is bounded by its size.
+        let (read, info) = unsafe {
+            let mut info: libc::signalfd_siginfo = std::mem::zeroed();
+            let size = size_of::<libc::signalfd_siginfo>();
+            (libc::read(self.0.as_raw_fd(), (&raw mut info).cast(), size), info)
+        };
+        let signal = i32::try_from(info.ssi_signo).ok()?;
+        (read > 0).then_some(Arrived { signal, from_kernel: info.ssi_code == libc::SI_KERNEL })
+    }
+
+    #[must_use]
+    pub fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Waits until one of the descriptors can be read or has ended; `timeout_ms` -1: for ever. Result: which of them.
+#[must_use]
+pub fn wait_readable<const N: usize>(fds: [RawFd; N], timeout_ms: i32) -> [bool; N] {
+    let ready = wait_any(&fds, timeout_ms);
+    std::array::from_fn(|at| ready.contains(&at))
+}
+
+/// The same for any number of descriptors; result: their positions.
+#[must_use]
+pub fn wait_any(fds: &[RawFd], timeout_ms: i32) -> Vec<usize> {
+    let entry = |fd: &RawFd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 };
+    let mut entries: Vec<_> = fds.iter().map(entry).collect();
+    // SAFETY: `entries` is live for the call, and as long as is told; a negative descriptor is skipped.
+    let result = unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, timeout_ms) };
+    let ready = entries.iter().enumerate().filter(|(_, entry)| result > 0 && entry.revents != 0);
+    ready.map(|(at, _)| at).collect()
+}
+
+/// Sends all of the bytes, if there is room for them; does not wait.
+#[must_use]
+pub fn send_now(socket: &UnixStream, bytes: &[u8]) -> bool {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the buffer is live and its length true.
+    let sent = unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+    usize::try_from(sent).is_ok_and(|sent| sent == bytes.len())
+}
+
+/// Takes what has come; does not wait. `Some(0)`: the other side will send no more; `None`: nothing has come.
+pub fn receive_now(socket: &UnixStream, bytes: &mut [u8]) -> Option<usize> {
+    // SAFETY: the buffer is live and its length true.
+    let got =
+        unsafe { libc::recv(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) };
+    match usize::try_from(got) {
+        Ok(got) => Some(got),
+        Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock => None,
+        Err(_) => Some(0),
+    }
+}
+
+/// Whether the other side is gone, and has left nothing to read.
+#[must_use]
+pub fn has_hung_up(socket: &UnixStream) -> bool {
+    let mut byte = 0_u8;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
+    // SAFETY: one byte is live for the call.
+    unsafe { libc::recv(socket.as_raw_fd(), (&raw mut byte).cast(), 1, flags) == 0 }
+}
+
+/// How a user namespace shows users that it does not have, unless the host's administrator chose another number.
+pub const OVERFLOW_USER: u32 = 65534;
+
+/// The user at the other end of a Unix socket.
+pub fn peer_user(socket: &UnixStream) -> io::Result<u32> {
+    let mut creds = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = libc::socklen_t::try_from(size_of::<libc::ucred>()).unwrap_or(0);
+    // SAFETY: `creds` and `len` are live, and `len` is the size of `creds`.
+    check(unsafe {
+        let option = (&raw mut creds).cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, option, &raw mut len)
+    })?;
+    Ok(creds.uid)
+}
+
+/// Puts `keep` at the numbers from 3 on, in order, and closes every other descriptor from there.
+///
+/// # Safety
+/// Nothing else in the process may own or use a descriptor above 2 afterwards.
+pub unsafe fn keep_only<const N: usize>(keep: [OwnedFd; N]) -> io::Result<[OwnedFd; N]> {
+    let first = 3 + RawFd::try_from(N).unwrap_or(0);
+    let mut kept = Vec::with_capacity(N);
+    // Out of the way first, so that no target number is still in use by another one to keep.
+    for fd in keep {
+        // SAFETY: a plain duplication of a live descriptor.
+        kept.push(check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, first) })?);
+        std::mem::forget(fd);
+    }
+    for (target, source) in (3..).zip(&kept) {
+        // SAFETY: the caller gave up every descriptor above 2.
+        check(unsafe { libc::dup3(*source, target, libc::O_CLOEXEC) })?;
+    }
+    // SAFETY: as above.
+    unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
+    // SAFETY: the numbers from 3 on are the copies made above, and nobody else owns them.
+    Ok(std::array::from_fn(|at| unsafe { OwnedFd::from_raw_fd(3 + RawFd::try_from(at).unwrap_or(0)) }))
+}

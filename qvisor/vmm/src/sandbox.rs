@@ -1,0 +1,369 @@
+//! One sandbox: its memory, its host objects, its vCPUs, and how it ends.
+#![deny(unsafe_code)]
+
+use std::fmt;
+use std::sync::{Arc, Condvar};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use abi::boot::Platform;
+use abi::layout::kernel_bytes;
+
+use crate::boot::{self, BootError, BootSpec, TscMeter};
+use crate::exec_relay::ExecRelay;
+use crate::fault_signals;
+use crate::footprint;
+use crate::hibernate::Hibernation;
+use crate::hibernate::stats::{self, Cycles, KernelPlace, Stats};
+use crate::hostcall::events::EventQueue;
+use crate::hostcall::host_io::HostIo;
+use crate::image::{self, ImageError, ImageFile};
+use crate::jail::JailError;
+use crate::lock::{Guard, Mutex, Rank};
+use crate::memory::{MemoryError, SandboxMemory, USER_BLOCK};
+use crate::platform::kvm::{self, Kvm};
+use crate::platform::machine::{LogSink, Machine, PlatformError};
+use crate::platform::systrap::Systrap;
+use crate::vcpu::Cpus;
+use crate::watchdog::{Pulses, Watchdog, Watched};
+
+/// [`SandboxConfig::patience`]: more than anything may take that waits for a stub.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Takes `REPORT_READY` … as the kernel says how far it has got, and the value of the event that this answers; must not
+/// wait.
+pub type ReportSink = Arc<dyn Fn(u64, u64) + Send + Sync>;
+
+/// How long a vCPU may take to leave once the sandbox has ended.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
+/// More than the kernel's image takes: addresses this far from its beginning are not named.
+const IMAGE_BYTES: u64 = 8 << 20;
+
+/// How a sandbox is to be made.
+#[derive(Clone)]
+pub struct SandboxConfig {
+    pub platform: Platform,
+    pub cpus: u32,
+    /// Memory the sandbox's applications may use, in bytes.
+    pub memory_bytes: u64,
+    /// Address space for kernel memory, in bytes; only what is used costs memory.
+    pub kernel_bytes: u64,
+    /// The kernel's ELF image.
+    pub kernel: &'static [u8],
+    /// The file it comes from, if it is at hand.
+    pub kernel_file: Option<Arc<ImageFile>>,
+    pub log: LogSink,
+    pub report: ReportSink,
+    /// Where its pages go while it sleeps.
+    pub hibernation: Arc<Hibernation>,
+    /// Processes that come in from outside.
+    pub execs: Arc<ExecRelay>,
+    /// How long a vCPU or the control thread may make no progress, in whole seconds.
+    pub patience: Duration,
+    /// `/dev/kvm`, if no path leads to it any more.
+    pub device: Option<kvm::Device>,
+    /// Called when all is ready, right before the kernel runs: gives up what it does not need. Threads that are started
+    /// later inherit the calling thread's restrictions.
+    pub seal: Option<fn(Platform) -> Result<(), JailError>>,
+}
+
+impl SandboxConfig {
+    /// A configuration with the built-in kernel, which logs to standard error.
+    #[must_use]
+    pub fn new(platform: Platform, cpus: u32, memory_bytes: u64) -> Self {
+        Self {
+            platform,
+            cpus,
+            memory_bytes,
+            kernel_bytes: kernel_bytes(memory_bytes),
+            kernel: image::KERNEL,
+            kernel_file: None,
+            log: Arc::new(|_, text| eprintln!("{text}")),
+            report: Arc::new(|_, _| {}),
+            hibernation: Arc::new(Hibernation::none()),
+            execs: Arc::default(),
+            patience: PATIENCE,
+            device: None,
+            seal: None,
+        }
+    }
+}
+
+impl fmt::Debug for SandboxConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SandboxConfig")
+            .field("platform", &self.platform)
+            .field("cpus", &self.cpus)
+            .field("memory_bytes", &self.memory_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a sandbox could not be made or came to an irregular end.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    #[error("cannot set up guest memory")]
+    Memory(#[from] MemoryError),
+    #[error("cannot load the kernel")]
+    Image(#[from] ImageError),
+    #[error("cannot describe the first process")]
+    Boot(#[from] BootError),
+    #[error("cannot start the platform")]
+    Platform(#[from] PlatformError),
+    #[error("a sandbox has 1 to {max} vCPUs, not {0}", max = abi::layout::MAX_CPUS)]
+    Cpus(u32),
+    #[error("cannot start a vCPU thread")]
+    Thread(#[source] std::io::Error),
+    #[error(transparent)]
+    Jail(#[from] JailError),
+    #[error("the kernel gave up: {0}")]
+    Panicked(String),
+    #[error("the sandbox is stuck and ends; please report this: {0}")]
+    Stuck(String),
+    #[error("cannot bring its memory back: {0}; check the disk of --swap-dir, and start it anew")]
+    Lost(String),
+}
+
+/// How the kernel ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// With this wait status.
+    Exited(u32),
+    /// It found itself inconsistent, or faulted.
+    Panicked(String),
+    /// One of the VMM's threads made no progress.
+    Stuck(String),
+    /// A page of its applications' memory could not come back.
+    Lost(String),
+}
+
+/// A sandbox.
+pub struct Sandbox {
+    pub memory: Arc<SandboxMemory>,
+    pub files: HostIo,
+    pub events: Arc<EventQueue>,
+    pub cpus: Cpus,
+    pub pulses: Pulses,
+    pub(crate) machine: Box<dyn Machine>,
+    pub(crate) kernel_stats: KernelPlace,
+    config: SandboxConfig,
+    tsc: TscMeter,
+    end: Mutex<End>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct End {
+    outcome: Option<Outcome>,
+    cpus_left: u32,
+}
+
+impl fmt::Debug for Sandbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sandbox").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Sandbox {
+    /// Makes a sandbox that does not run yet. On systrap the calling thread must outlive it: the stubs die with that
+    /// thread.
+    pub fn new(
+        config: SandboxConfig,
+        files: HostIo,
+        events: Arc<EventQueue>,
+    ) -> Result<Arc<Self>, SandboxError> {
+        let tsc = TscMeter::start();
+        let user_bytes = user_bytes(config.memory_bytes);
+        let memory = Arc::new(SandboxMemory::new(config.platform, config.kernel_bytes, user_bytes)?);
+        let machine: Box<dyn Machine> = match config.platform {
+            Platform::Systrap => {
+                let proc = files.proc_root().ok();
+                Box::new(Systrap::start(&memory, config.cpus, proc, Arc::clone(&config.log))?)
+            }
+            Platform::Kvm => {
+                Box::new(Kvm::new(&memory, config.cpus, config.device.as_ref()).map_err(PlatformError::from)?)
+            }
+        };
+        let cpus = Cpus::new(Arc::clone(&memory), config.cpus, machine.linear_base())
+            .ok_or(SandboxError::Cpus(config.cpus))?;
+        fault_signals::install().map_err(PlatformError::from)?;
+        let pulses = Pulses::new(config.cpus);
+        let sandbox = Arc::new(Self {
+            pulses,
+            memory,
+            files,
+            events,
+            cpus,
+            machine,
+            kernel_stats: KernelPlace::default(),
+            config,
+            tsc,
+            end: Mutex::new(Rank::End, End::default()),
+            ended: Condvar::new(),
+        });
+        let weak = Arc::downgrade(&sandbox);
+        sandbox.events.bind(Box::new(move || {
+            if let Some(sandbox) = weak.upgrade() {
+                sandbox.kick(sandbox.cpus.any_idle());
+            }
+        }));
+        Ok(sandbox)
+    }
+
+    /// Boots the kernel and waits for its end; the result is the first process's wait status. Called once.
+    pub fn run(self: &Arc<Self>, spec: &BootSpec) -> Result<u32, SandboxError> {
+        let linear_base = self.machine.linear_base();
+        let protect = self.config.platform == Platform::Systrap;
+        let image = image::load(
+            self.config.kernel,
+            self.config.kernel_file.as_deref(),
+            &self.memory,
+            linear_base,
+            protect,
+        )?;
+        let machine = boot::Machine {
+            platform: self.config.platform,
+            linear_base,
+            hostcall_entry: self.machine.hostcall_entry(),
+            heap_phys: self.machine.image_loaded(&image)?,
+            user_frames_limit: self.config.memory_bytes / abi::PAGE_SIZE,
+            cpus: self.cpus.count(),
+            tsc_hz: self.tsc.hz(),
+            xsave: self.machine.xsave(),
+        };
+        boot::write(&self.memory, spec, &machine)?;
+        if let Some(seal) = self.config.seal {
+            seal(self.config.platform)?;
+        }
+        self.lock_end().cpus_left = self.cpus.count();
+        let mut threads = Vec::new();
+        for cpu in 0..self.cpus.count() {
+            let sandbox = Arc::clone(self);
+            let body = move || sandbox.cpu_thread(cpu, image.entry);
+            match std::thread::Builder::new().name(format!("vcpu{cpu}")).spawn(body) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    self.cpus.stop(self.files.io());
+                    return Err(SandboxError::Thread(error));
+                }
+            }
+        }
+        match self.wait_for_end(threads) {
+            Outcome::Exited(status) => Ok(status),
+            Outcome::Panicked(text) => Err(SandboxError::Panicked(text)),
+            Outcome::Stuck(text) => Err(SandboxError::Stuck(text)),
+            Outcome::Lost(text) => Err(SandboxError::Lost(text)),
+        }
+    }
+
+    fn cpu_thread(&self, cpu: u32, entry: u64) {
+        self.cpus.set_running(true);
+        let pulse = self.pulses.cpu(cpu);
+        pulse.inspect(|pulse| self.pulses.begin(pulse));
+        if let Err(error) = self.machine.run_cpu(self, cpu, entry) {
+            self.finish(Outcome::Panicked(format!("vCPU {cpu} failed: {error}")));
+        }
+        self.cpus.set_running(false);
+        pulse.inspect(|pulse| self.pulses.end(pulse));
+        self.lock_end().cpus_left -= 1;
+        self.ended.notify_all();
+    }
+
+    fn wait_for_end(&self, threads: Vec<JoinHandle<()>>) -> Outcome {
+        footprint::trim();
+        // This thread has nothing else to do: it is the watchdog.
+        let mut watchdog = Watchdog::new(&self.pulses, self.config.patience);
+        let outcome = loop {
+            if let Some(outcome) = self.lock_end().outcome.clone() {
+                break outcome;
+            }
+            watchdog.rest(&self.pulses);
+            if let Some(report) = watchdog.look(&self.watched()) {
+                self.finish(Outcome::Stuck(report));
+            }
+        };
+        let end = self.lock_end();
+        // A vCPU that loops in the kernel cannot be stopped; the process's end will do that.
+        let (end, timed_out) = end.wait_while(&self.ended, LEAVE_TIMEOUT, |end| end.cpus_left > 0);
+        drop(end);
+        if !timed_out {
+            threads.into_iter().for_each(|thread| drop(thread.join()));
+        }
+        outcome
+    }
+
+    fn lock_end(&self) -> Guard<'_, End> {
+        self.end.lock()
+    }
+
+    /// Ends the sandbox: the first outcome counts, and every vCPU leaves at its next hostcall.
+    pub fn finish(&self, outcome: Outcome) {
+        self.lock_end().outcome.get_or_insert(outcome);
+        self.cpus.stop(self.files.io());
+        (0..self.cpus.count()).for_each(|cpu| self.machine.interrupt(&self.cpus, cpu));
+        self.ended.notify_all();
+        self.pulses.wake_watcher();
+    }
+
+    /// Makes vCPU `cpu` look at its timers, its run queue and the events: wakes it, or interrupts its user code.
+    pub fn kick(&self, cpu: u32) {
+        self.cpus.set_pending(cpu, self.files.io());
+        self.machine.interrupt(&self.cpus, cpu);
+    }
+
+    fn watched(&self) -> Watched<'_> {
+        let name_of = |address| self.name_of(address);
+        Watched { pulses: &self.pulses, cpus: &self.cpus, files: &self.files, name_of: Box::new(name_of) }
+    }
+
+    /// The place of an address in the kernel's image or in this program's text; `None` for any other.
+    fn name_of(&self, address: u64) -> Option<String> {
+        let kernel = self.machine.linear_base() + abi::layout::KERNEL_IMAGE_PHYS;
+        let inside = address.wrapping_sub(kernel);
+        if inside < IMAGE_BYTES && self.memory.kernel_ptr(address, 1).is_some() {
+            return Some(format!("kernel+{inside:#x}"));
+        }
+        fault_signals::offset_in_program(address).map(|offset| format!("dormouse+{offset:#x}"))
+    }
+
+    /// How often vCPUs left the guest, by reason (kvm).
+    #[must_use]
+    pub fn exits(&self) -> Vec<(&'static str, u64)> {
+        self.machine.exits()
+    }
+
+    /// The home of its pages.
+    pub(crate) fn hibernation(&self) -> &Hibernation {
+        &self.config.hibernation
+    }
+
+    /// Processes that come in from outside.
+    pub(crate) fn execs(&self) -> &ExecRelay {
+        &self.config.execs
+    }
+
+    /// What is known of its memory, and of its hibernations with `cycles`. Asks nothing of the kernel.
+    #[must_use]
+    pub fn stats(&self, cycles: &Cycles) -> Stats {
+        let counters = &self.hibernation().counters;
+        stats::collect(&self.memory, &self.kernel_stats, counters, &self.files.io_memory(), cycles)
+    }
+
+    /// Passes on how far the kernel has got.
+    pub fn report(&self, what: u64, of: u64) {
+        (self.config.report)(what, of);
+    }
+
+    /// Passes a line to the log.
+    pub fn log(&self, level: u32, text: &str) {
+        (self.config.log)(level, text);
+    }
+}
+
+/// User memory for a limit: whole blocks, with slack for what cannot be used in each (a control page on kvm) and
+/// for blocks that are partly free.
+fn user_bytes(limit: u64) -> u64 {
+    let slack = limit / 64 + 4 * USER_BLOCK;
+    let most = abi::layout::USER_PHYS_MAX - abi::layout::USER_PHYS;
+    limit.saturating_add(slack).min(most - USER_BLOCK).next_multiple_of(USER_BLOCK)
+}
