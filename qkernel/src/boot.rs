@@ -91,7 +91,7 @@ fn run_idle(idle: Arc<Task>) -> ! {
         working_set::help();
         idle::rest();
         idle::look();
-        if hibernate::is_wanted() && hibernate::attempt(exec_process::is_any_waiting) {
+        if hibernate::attempt(exec_process::is_any_waiting) {
             continue;
         }
         sched::wait_for_work(|| {
@@ -187,7 +187,7 @@ fn run_init(task: &Arc<Task>) {
 /// The VMM lets the first process begin.
 pub fn begin_init() {
     STARTED.store(true, Ordering::SeqCst);
-    idle::stirred();
+    idle::note_activity();
     START.wake_all();
 }
 

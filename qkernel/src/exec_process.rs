@@ -5,7 +5,7 @@
 //! reports once that its program runs and once that it has ended, or once that it could not be run.
 
 use abi::boot::EXEC_RECORDS_MAX;
-use abi::hostcall::{REPORT_EXEC_ENDED, REPORT_EXEC_FAILED, REPORT_EXEC_STARTED, STIRRED_BY_EXEC};
+use abi::hostcall::{REPORT_EXEC_ENDED, REPORT_EXEC_FAILED, REPORT_EXEC_STARTED, WAKE_EVENT_EXEC};
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -62,7 +62,7 @@ fn failed(what: &str, error: Errno) -> Failure {
 
 /// Lets a process in, whose records have up to `len` bytes. `is_woken`: if the sandbox sleeps, somebody else wakes it.
 pub fn admit(id: u64, len: i64, is_woken: bool) {
-    idle::stirred();
+    idle::note_activity();
     let room = if TREE.lock().tasks.len() >= limits::tasks_max() + limits::TASKS_RESERVE {
         Err(Errno::EAGAIN)
     } else {
@@ -81,7 +81,7 @@ pub fn admit(id: u64, len: i64, is_woken: bool) {
         }
     }
     if !is_woken {
-        hibernate::stir(STIRRED_BY_EXEC);
+        hibernate::wake_event(WAKE_EVENT_EXEC);
     }
 }
 

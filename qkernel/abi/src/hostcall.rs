@@ -7,6 +7,8 @@
 //! A hostcall is synchronous and runs no other task on this CPU meanwhile. Calls that could wait for a
 //! stranger (terminals, pipes) never do: they answer `-EAGAIN`, and [`POLL_ARM`] tells when to try again.
 
+use core::mem::offset_of;
+
 /// I/O port of hostcalls on kvm.
 pub const HOSTCALL_PORT: u16 = 0xd0;
 
@@ -86,12 +88,12 @@ pub const REPORT_RESUMED: u64 = 4;
 /// What the VMM makes of [`HIBERNATED`]: user memory is stored, or not.
 pub const REPORT_ASLEEP: u64 = 5;
 pub const REPORT_STAYED_WARM: u64 = 6;
-/// After [`REPORT_STIRRED`], or an [`EVENT_WAKE`] that asks for it: for the first time no task has anything to do.
+/// After [`REPORT_WAKE_EVENT`], or an [`EVENT_WAKE`] that asks for it: for the first time no task has anything to do.
 pub const REPORT_IDLE: u64 = 7;
 /// Nothing has come for the sandbox for as long as [`crate::boot::TAG_IDLE_TIMEOUT`] says.
 pub const REPORT_IDLE_TIMEOUT: u64 = 8;
-/// The sandbox wakes because something came for it: [`STIRRED_BY_SOCKET`] …, instead of an event's value.
-pub const REPORT_STIRRED: u64 = 9;
+/// A wake event wakes the sandbox: [`WAKE_EVENT_SOCKET`] …, instead of an event's value.
+pub const REPORT_WAKE_EVENT: u64 = 9;
 
 /// ([`REPORT`]: the id of [`EVENT_EXEC`], process id): its program runs.
 pub const REPORT_EXEC_STARTED: u64 = 10;
@@ -100,12 +102,13 @@ pub const REPORT_EXEC_FAILED: u64 = 11;
 /// (the same, wait status): it has ended.
 pub const REPORT_EXEC_ENDED: u64 = 12;
 
+// ---- wake events ----
 /// A connection, or data for a socket.
-pub const STIRRED_BY_SOCKET: u64 = 1;
+pub const WAKE_EVENT_SOCKET: u64 = 1;
 /// Something on one of the streams.
-pub const STIRRED_BY_STREAM: u64 = 2;
+pub const WAKE_EVENT_STREAM: u64 = 2;
 /// A process is to come in ([`EVENT_EXEC`]).
-pub const STIRRED_BY_EXEC: u64 = 3;
+pub const WAKE_EVENT_EXEC: u64 = 3;
 
 // ---- memory ----
 /// (phys, len): gives whole pages of user or kernel memory back to the host; they read as zeros afterwards.
@@ -150,6 +153,12 @@ pub struct SwapOut {
     pub kept_words: u64,
 }
 const _: () = assert!(size_of::<SwapOut>() == 48);
+const _: () = assert!(offset_of!(SwapOut, working) == 0);
+const _: () = assert!(offset_of!(SwapOut, working_count) == 8);
+const _: () = assert!(offset_of!(SwapOut, rest) == 16);
+const _: () = assert!(offset_of!(SwapOut, rest_count) == 24);
+const _: () = assert!(offset_of!(SwapOut, kept) == 32);
+const _: () = assert!(offset_of!(SwapOut, kept_words) == 40);
 
 /// How a hibernation came out; times in nanoseconds.
 #[repr(C)]
@@ -177,6 +186,18 @@ pub struct HibernateReport {
     pub pad: u64,
 }
 const _: () = assert!(size_of::<HibernateReport>() == 96);
+const _: () = assert!(offset_of!(HibernateReport, outcome) == 0);
+const _: () = assert!(offset_of!(HibernateReport, pages) == 8);
+const _: () = assert!(offset_of!(HibernateReport, working_pages) == 16);
+const _: () = assert!(offset_of!(HibernateReport, kept_pages) == 24);
+const _: () = assert!(offset_of!(HibernateReport, freed_bytes) == 32);
+const _: () = assert!(offset_of!(HibernateReport, heap_bytes) == 40);
+const _: () = assert!(offset_of!(HibernateReport, file_chunks) == 48);
+const _: () = assert!(offset_of!(HibernateReport, pause_ns) == 56);
+const _: () = assert!(offset_of!(HibernateReport, collect_ns) == 64);
+const _: () = assert!(offset_of!(HibernateReport, write_ns) == 72);
+const _: () = assert!(offset_of!(HibernateReport, release_ns) == 80);
+const _: () = assert!(offset_of!(HibernateReport, pad) == 88);
 
 pub const HIBERNATE_DONE: u64 = 0;
 /// A task did not come to rest.
@@ -185,7 +206,7 @@ pub const HIBERNATE_BUSY: u64 = 1;
 pub const HIBERNATE_NO_MEMORY: u64 = 2;
 /// [`SWAP_OUT`] failed; the VMM knows why.
 pub const HIBERNATE_STORE: u64 = 4;
-/// [`EVENT_WAKE`] came first.
+/// A later request came first.
 pub const HIBERNATE_CANCELLED: u64 = 5;
 /// It is hibernated already, by an earlier request, and nothing was to be done.
 pub const HIBERNATE_ALREADY: u64 = 6;
@@ -303,7 +324,7 @@ pub const EVENT_PAUSE: u32 = 17;
 pub const EVENT_RESUME: u32 = 18;
 /// User memory goes to its home, with everything paused as by [`EVENT_PAUSE`]. With `flags` = 1 only once every task waits
 /// for something, so that none is left in the middle of its work; with 0 and the same `value` later it is to happen
-/// wherever they are, unless it has happened. Answered by [`HIBERNATED`].
+/// wherever they are, unless it has happened. Answered by [`HIBERNATED`], once, unless it is out of date when it is taken.
 pub const EVENT_HIBERNATE: u32 = 19;
 /// As [`EVENT_RESUME`]; before, the working set comes back. With `flags` = 1 for something that has come for the
 /// sandbox: [`REPORT_IDLE`] tells when that is done with.

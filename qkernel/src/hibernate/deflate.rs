@@ -8,7 +8,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
 use crate::fs::dentry;
-use crate::hibernate::Obstacle;
+use crate::hibernate::state_machine::Obstacle;
 use crate::task::tree::TREE;
 use machine::heap;
 use machine::mm::aspace::{AddressSpace, Space};

@@ -6,7 +6,7 @@ use abi::hostcall::{
     AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, BEGIN_WAKE, CLOCK, CPU_TIME, EVENTS, EXEC_TAKE,
     EXIT, Event, HIBERNATED, IDLE, KICK, LOG, OPEN, PANIC, RANDOM, RELEASE, REPORT, REPORT_ASLEEP,
     REPORT_EXEC_ENDED, REPORT_EXEC_FAILED, REPORT_EXEC_STARTED, REPORT_IDLE, REPORT_RESUMED,
-    REPORT_STAYED_WARM, REPORT_STIRRED, SET_DEADLINE, STATS, SWAP_IN, SWAP_OUT, WINDOW_COPY, WINDOW_MAP,
+    REPORT_STAYED_WARM, REPORT_WAKE_EVENT, SET_DEADLINE, STATS, SWAP_IN, SWAP_OUT, WINDOW_COPY, WINDOW_MAP,
     WINDOW_UNMAP, YIELD,
 };
 use abi::layout::{WINDOW_CHUNK, WINDOW_CHUNKS, WINDOW_PHYS};
@@ -91,7 +91,9 @@ fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         EXEC_TAKE => take_exec(sandbox, a, b, c),
         REPORT if matches!(a, REPORT_EXEC_STARTED..=REPORT_EXEC_ENDED) => report_exec(sandbox, &call.args),
         // The others are the VMM's own.
-        REPORT if !matches!(a, 0..=REPORT_RESUMED | REPORT_IDLE..=REPORT_STIRRED) => -i64::from(libc::EINVAL),
+        REPORT if !matches!(a, 0..=REPORT_RESUMED | REPORT_IDLE..=REPORT_WAKE_EVENT) => {
+            -i64::from(libc::EINVAL)
+        }
         REPORT => {
             injection::reported(a);
             sandbox.report(a, b);

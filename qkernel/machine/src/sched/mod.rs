@@ -527,6 +527,13 @@ pub fn is_at_rest() -> bool {
 /// As long as it lives no task runs: all CPUs are in their idle loops, and stay there.
 pub struct Frozen(());
 
+impl Frozen {
+    /// Whether no task has been woken since.
+    pub fn is_undisturbed(&self) -> bool {
+        QUEUE.lock().is_empty()
+    }
+}
+
 /// Freezes the scheduler, if no task runs or is about to. For an idle CPU, which goes on alone.
 pub fn freeze() -> Option<Frozen> {
     freeze_if(VecDeque::is_empty)

@@ -15,7 +15,7 @@ impl Waiter {
         if progress.ending {
             return Some(Err(progress.last_words()));
         }
-        if self.is_overtaken(progress.wants_down) {
+        if self.is_overtaken(progress.machine.wants_down()) {
             let why = match &self.what {
                 For::Wake => "a later request to hibernate it came in between",
                 _ if progress.failure.is_some() => progress.failure.as_deref().unwrap_or_default(),
@@ -32,12 +32,12 @@ impl Waiter {
             },
             // Whoever is told may continue the leash at once: it has to be stopped by then.
             For::Hibernation(Some(Figures::Hibernated(done)))
-                if !progress.has_leash || progress.leash.is_stopped || !progress.wants_down =>
+                if !progress.has_leash || progress.leash.is_stopped || !progress.machine.wants_down() =>
             {
                 Some(Ok(Some(Figures::Hibernated(Hibernated { total_us, ..done.clone() }))))
             }
             For::Hibernation(_) => None,
-            For::Wake if progress.is_asleep || progress.rise.is_some() => None,
+            For::Wake if progress.machine.is_hibernated() || progress.machine.is_rising() => None,
             For::Wake => Some(Ok(Some(Figures::Woken(Woken { total_us, ..progress.woken.clone() })))),
         }
     }

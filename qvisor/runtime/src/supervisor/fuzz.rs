@@ -4,7 +4,7 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use abi::hostcall::{REPORT_IDLE, REPORT_READY, REPORT_RESUMED, REPORT_STIRRED};
+use abi::hostcall::{REPORT_IDLE, REPORT_READY, REPORT_RESUMED, REPORT_WAKE_EVENT};
 use vmm::exec_relay::EXECS_MAX;
 use vmm::hibernate::{Hibernation, SwapPlan};
 use vmm::hostcall::events::EventQueue;
@@ -99,7 +99,7 @@ impl World {
                 }
             }
             3 => {
-                let what = REPORT_READY + u64::from(input.byte()?) % (REPORT_STIRRED - REPORT_READY + 1);
+                let what = REPORT_READY + u64::from(input.byte()?) % (REPORT_WAKE_EVENT - REPORT_READY + 1);
                 self.supervisor.report(what, input.byte()?.into());
             }
             4 => {
@@ -140,11 +140,11 @@ impl World {
     /// However it has got here: once the kernel does what it is asked, nobody who wants it to go on is left waiting.
     fn ends_well(&self) {
         let _ = self.supervisor.obey(Order::Kill { signal: libc::SIGCONT, foreground: false, all: false });
-        let request = self.supervisor.lock().requests;
+        let request = self.supervisor.lock().machine.requests();
         self.supervisor.report(REPORT_RESUMED, request.max(u64::from(u8::MAX)));
         self.supervisor.report(REPORT_IDLE, 0);
         let progress = self.supervisor.lock();
-        assert!(!progress.wants_down && !progress.is_asleep && progress.fall.is_none());
+        assert!(!progress.machine.wants_down() && !progress.machine.is_hibernated() && progress.machine.fall().is_none());
         assert!(progress.waiters.is_empty());
     }
 }

@@ -23,7 +23,7 @@ use std::time::Instant;
 
 use abi::hostcall::{
     REPORT_ASLEEP, REPORT_IDLE, REPORT_IDLE_TIMEOUT, REPORT_PAUSED, REPORT_READY, REPORT_RESUMED,
-    REPORT_RUNNING, REPORT_STAYED_WARM, REPORT_STIRRED, STIRRED_BY_EXEC, STIRRED_BY_STREAM,
+    REPORT_RUNNING, REPORT_STAYED_WARM, REPORT_WAKE_EVENT, WAKE_EVENT_EXEC, WAKE_EVENT_STREAM,
 };
 use vmm::exec_relay::ExecRelay;
 use vmm::hibernate::{Hibernated, Hibernation, Woken, micros};
@@ -147,10 +147,10 @@ impl Supervisor {
                 let why = last.and_then(Result::err);
                 self.has_stayed_warm(progress, of, why.unwrap_or_else(|| "it was woken meanwhile".into()));
             }
-            REPORT_STIRRED if progress.is_asleep && progress.rise.is_none() => {
+            REPORT_WAKE_EVENT if progress.is_asleep && progress.rise.is_none() => {
                 let what = match of {
-                    STIRRED_BY_STREAM => "stdin",
-                    STIRRED_BY_EXEC => "exec",
+                    WAKE_EVENT_STREAM => "stdin",
+                    WAKE_EVENT_EXEC => "exec",
                     _ => "socket",
                 };
                 let cause = Cause::Request(what);

@@ -6,31 +6,11 @@ use vmm::hibernate::Woken;
 use vmm::hibernate::stats::Cycles;
 
 use super::journal::Readers;
-use super::stage::{Cause, Stage};
+use super::stage::Stage;
+use super::state_machine::{Machine, Place};
 use super::waiters::Waiter;
 use crate::control::Figures;
 use crate::status::{SandboxState, Status};
-
-/// A hibernation under way.
-#[derive(Debug)]
-pub(super) struct Fall {
-    /// Its request.
-    pub request: u64,
-    pub since: Instant,
-    /// When a sandbox that is never idle is stopped wherever it is.
-    pub strict_at: Option<Instant>,
-    /// When it is given up.
-    pub deadline: Instant,
-}
-
-/// A wake, or the end of a pause, under way.
-#[derive(Debug)]
-pub(super) struct Rise {
-    /// `None`: by the kernel itself.
-    pub request: Option<u64>,
-    pub cause: Cause,
-    pub since: Instant,
-}
 
 /// The leash as the VMM has last seen it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,25 +23,13 @@ pub(super) struct LeashState {
 /// Everything behind the lock of a [`super::Supervisor`].
 pub(super) struct Progress {
     pub stage: Stage,
-    pub paused: bool,
-    /// Its memory is in its home.
-    pub is_asleep: bool,
-    /// It is to be hibernated, or paused where it cannot be.
-    pub wants_down: bool,
-    pub down_cause: Cause,
-    pub fall: Option<Fall>,
-    pub rise: Option<Rise>,
+    /// Where it is, and where it is to be.
+    pub machine: Machine,
     /// What the last wake came to.
     pub woken: Woken,
-    /// What it is while it is awake, were it idle.
-    pub awake_as: SandboxState,
     pub cycles: Cycles,
     /// Why the last hibernation failed, if it did.
     pub failure: Option<String>,
-    /// Requests to pause, to hibernate and to go on so far: each one's number is the count with it.
-    pub requests: u64,
-    /// The last request that was answered.
-    pub answered: u64,
     pub has_leash: bool,
     pub leash: LeashState,
     /// The kernel's last words before the first program ran.
@@ -77,18 +45,10 @@ impl Progress {
     pub(super) fn new(has_leash: bool) -> Self {
         Self {
             stage: Stage::Creating,
-            paused: false,
-            is_asleep: false,
-            wants_down: false,
-            down_cause: Cause::Order,
-            fall: None,
-            rise: None,
+            machine: Machine::default(),
             woken: Woken::default(),
-            awake_as: SandboxState::Warm,
             cycles: Cycles::default(),
             failure: None,
-            requests: 0,
-            answered: 0,
             has_leash,
             leash: LeashState::default(),
             said: None,
@@ -108,7 +68,7 @@ impl Progress {
     pub(super) fn status(&self) -> Status {
         match self.stage {
             Stage::Creating => Status::Creating,
-            _ if self.paused && !self.is_asleep && self.fall.is_none() => Status::Paused,
+            _ if self.machine.place() == Place::Paused && self.machine.fall().is_none() => Status::Paused,
             Stage::Created => Status::Created,
             Stage::Starting | Stage::Running => Status::Running,
         }
@@ -116,7 +76,7 @@ impl Progress {
 
     /// Between requests; see [`SandboxState::when_busy`].
     pub(super) fn sandbox_state(&self) -> SandboxState {
-        if self.is_asleep { SandboxState::Hibernated } else { self.awake_as }
+        self.machine.sandbox_state()
     }
 
     /// Keeps what the hibernation that has just ended came to for those who wait for it.
@@ -126,7 +86,7 @@ impl Progress {
 
     /// When somebody has to look again although nothing happened.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let fall = self.fall.iter().flat_map(|fall| fall.strict_at.into_iter().chain([fall.deadline]));
+        let fall = self.machine.fall().into_iter().flat_map(|fall| fall.strict_at.into_iter().chain([fall.deadline]));
         fall.chain(self.waiters.iter().map(|waiter| waiter.deadline)).min()
     }
 }

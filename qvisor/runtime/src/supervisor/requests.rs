@@ -26,51 +26,54 @@ use super::Supervisor;
 use super::progress::{Fall, Progress, Rise};
 use super::stage::{Cause, Stage};
 
-/// How long a sandbox that is to hibernate may go on with what it does.
-const IDLE_PATIENCE: Duration = Duration::from_millis(200);
-/// How long its memory may take to be written or read.
-pub(super) const HIBERNATE_PATIENCE: Duration = Duration::from_secs(300);
-
 pub(super) fn event(kind: u32, flags: u32, value: i64) -> Event {
     Event { kind, flags, token: 0, value }
 }
 
 impl Supervisor {
-    /// Asks the kernel to pause, to hibernate or to go on. The last request counts, in whatever order they get there.
-    pub(super) fn request(&self, progress: &mut Progress, kind: u32, flags: u32) -> u64 {
-        progress.requests += 1;
-        self.events.post(event(kind, flags, progress.requests.cast_signed()));
-        progress.requests
+    /// Takes what happened, and carries out what is to be done about it.
+    pub(super) fn step(&self, progress: &mut Progress, input: Input) {
+        for action in progress.machine.step(input) {
+            self.perform(progress, action);
+        }
+    }
+
+    fn perform(&self, progress: &mut Progress, action: Action) {
+        // The last request counts, in whatever order they get there.
+        let ask = |kind, flags, request: u64| self.events.post(event(kind, flags, request.cast_signed()));
+        match action {
+            Action::Pause(request) => ask(EVENT_PAUSE, 0, request),
+            Action::Hibernate(request) => {
+                ask(EVENT_HIBERNATE, 1, request);
+                progress.failure = None;
+                self.nudge();
+            }
+            Action::Hasten(request) => ask(EVENT_HIBERNATE, 0, request),
+            Action::Wake { request, serves } => ask(EVENT_WAKE, serves.into(), request),
+            Action::Slept { from, since } => self.tell_of_sleep(progress, from, since),
+            Action::SleptAlready => progress.fallen(&Figures::Hibernated(self.slept())),
+            Action::StayedWarm => {
+                let why = self.hibernation.last().err();
+                progress.give_up(why.unwrap_or_else(|| "it was woken meanwhile".into()));
+            }
+            Action::GaveUp => progress.give_up("it did not come to rest".into()),
+            Action::Woke(rise) => self.tell_of_wake(progress, &rise),
+            Action::Rested => {
+                let (from, to) = (SandboxState::HibernateRunning, progress.sandbox_state());
+                progress.readers.tell(&Transition::new(Some(from), to, None));
+            }
+        }
     }
 
     /// It is to be hibernated; where that cannot be, to pause.
     pub(super) fn want_down(&self, progress: &mut Progress, cause: Cause) {
-        let sleeps = progress.is_asleep && progress.rise.is_none();
-        let is_down = progress.wants_down && (sleeps || progress.fall.is_some());
-        progress.wants_down = true;
-        if is_down {
-            return;
-        }
-        progress.down_cause = cause;
-        if progress.stage != Stage::Running || self.can_hibernate.is_err() {
-            self.request(progress, EVENT_PAUSE, 0);
-            return;
-        }
-        // First when nobody is in the middle of a request; a sandbox that is never idle is stopped wherever it is.
-        let (since, request) = (Instant::now(), self.request(progress, EVENT_HIBERNATE, 1));
-        let (strict_at, deadline) = (Some(since + IDLE_PATIENCE), since + HIBERNATE_PATIENCE);
-        progress.fall = Some(Fall { request, since, strict_at, deadline });
-        progress.failure = None;
-        self.nudge();
+        let hibernates = progress.stage == Stage::Running && self.can_hibernate.is_ok();
+        self.step(progress, Input::WantDown { cause, hibernates, now: Instant::now() });
     }
 
     /// It is to go on.
     pub(super) fn want_awake(&self, progress: &mut Progress, cause: Cause) {
-        (progress.wants_down, progress.fall) = (false, None);
-        let since = Instant::now();
-        let serves = matches!(cause, Cause::Request(_));
-        let request = Some(self.request(progress, EVENT_WAKE, serves.into()));
-        progress.rise = Some(Rise { request, cause, since });
+        self.step(progress, Input::WantAwake { cause, now: Instant::now() });
     }
 
     /// Makes the leash show what is wanted, and tells those whose wait is over.
@@ -85,11 +88,11 @@ impl Supervisor {
         if progress.leash.is_told || progress.ending {
             return;
         }
-        let is_down = progress.is_asleep || progress.down_cause == Cause::Signal;
-        if !progress.wants_down && progress.leash.is_stopped {
+        let is_down = progress.machine.is_hibernated() || progress.machine.down_cause() == Cause::Signal;
+        if !progress.machine.wants_down() && progress.leash.is_stopped {
             leash.resume();
             self.take_leash_news(progress);
-        } else if progress.wants_down && !progress.leash.is_stopped && is_down {
+        } else if progress.machine.wants_down() && !progress.leash.is_stopped && is_down {
             progress.leash.is_told = true;
             leash.stop();
         }
@@ -113,8 +116,8 @@ impl Supervisor {
             let is_news = progress.leash.is_stopped != is_stopped;
             progress.leash.is_stopped = is_stopped;
             match is_stopped {
-                true if !progress.wants_down && !was_told => self.want_down(progress, Cause::Signal),
-                false if progress.wants_down && (is_news || was_told) => {
+                true if !progress.machine.wants_down() && !was_told => self.want_down(progress, Cause::Signal),
+                false if progress.machine.wants_down() && (is_news || was_told) => {
                     self.want_awake(progress, Cause::Signal);
                 }
                 _ => {}
@@ -125,16 +128,7 @@ impl Supervisor {
     /// What time alone brings about.
     pub(super) fn tick(&self) {
         let progress = &mut *self.lock();
-        let now = Instant::now();
-        if progress.fall.as_ref().is_some_and(|fall| fall.deadline <= now) {
-            self.want_awake(progress, Cause::Order);
-            self.gives_up(progress, "it did not come to rest".into());
-        }
-        if let Some(fall) = progress.fall.as_mut().filter(|fall| fall.strict_at.is_some_and(|at| at <= now)) {
-            // The same request: once it is done, this means nothing.
-            self.events.post(event(EVENT_HIBERNATE, 0, fall.request.cast_signed()));
-            fall.strict_at = None;
-        }
+        self.step(progress, Input::Tick { now: Instant::now() });
         self.settle(progress);
     }
 }

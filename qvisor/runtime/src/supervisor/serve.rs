@@ -14,8 +14,9 @@ use vmm::process::{self, ChildEvent};
 use super::Supervisor;
 use super::peers::{Asked, Attached, Peers};
 use super::progress::{Progress, poll_timeout};
-use super::requests::{HIBERNATE_PATIENCE, event};
+use super::requests::event;
 use super::stage::{Cause, Stage};
+use super::state_machine::{HIBERNATE_PATIENCE, Place};
 use super::waiters::{For, Outcome, WAITERS_MAX, Waiter};
 use crate::control::{self, Answer, ExecLine, Order, Report, refuse};
 use crate::status::Status;
@@ -204,7 +205,7 @@ impl Supervisor {
             return refuse(&peer, why.into());
         }
         if let Some((id, len)) = self.execs.add(Box::new(ExecLine::new(peer)), request) {
-            let sleeps = progress.is_asleep || progress.fall.is_some();
+            let sleeps = progress.machine.is_hibernated() || progress.machine.fall().is_some();
             // It is there by then, and so does not count as idle.
             self.events.post(Event { kind: EVENT_EXEC, flags: sleeps.into(), token: id, value: len });
             if sleeps {
@@ -249,7 +250,7 @@ impl Supervisor {
         let is_busy = self.sandbox().is_some_and(|sandbox| sandbox.cpus.busy() > 0);
         let progress = self.lock();
         let state = progress.sandbox_state();
-        let state = if is_busy && !progress.paused { state.when_busy() } else { state };
+        let state = if is_busy && progress.machine.place() == Place::Running { state.when_busy() } else { state };
         Answer {
             sandbox_state: (progress.stage == Stage::Running).then_some(state),
             hibernate_error: progress.failure.clone(),
@@ -270,7 +271,7 @@ impl Supervisor {
         self.take_leash_news(progress);
         match (order, &self.leash) {
             (Order::Kill { signal: libc::SIGSTOP, .. }, _) => self.want_down(progress, Cause::Signal),
-            (Order::Kill { signal: libc::SIGCONT, .. }, None) if !progress.wants_down => {
+            (Order::Kill { signal: libc::SIGCONT, .. }, None) if !progress.machine.wants_down() => {
                 self.deliver(progress, libc::SIGCONT, 0);
             }
             (Order::Kill { signal: libc::SIGCONT, .. }, _) => {
@@ -304,7 +305,7 @@ impl Supervisor {
         if progress.stage != Stage::Running {
             return Err("its first process does not run yet".into());
         }
-        if progress.is_asleep && progress.rise.is_none() {
+        if progress.machine.is_hibernated() && !progress.machine.is_rising() {
             return Err("it is hibernated already".into());
         }
         self.want_down(progress, Cause::Order);
@@ -312,10 +313,10 @@ impl Supervisor {
     }
 
     fn wake(&self, progress: &mut Progress, reap: Option<Reap>) -> Result<(), String> {
-        if !progress.is_asleep && progress.fall.is_none() {
+        if !progress.machine.is_hibernated() && progress.machine.fall().is_none() {
             return Err("it is not hibernated".into());
         }
-        if progress.is_asleep && progress.rise.is_none() {
+        if progress.machine.is_hibernated() && !progress.machine.is_rising() {
             self.hibernation.begin_wake(reap);
         }
         self.want_awake(progress, Cause::Order);
@@ -331,7 +332,7 @@ impl Supervisor {
 
     fn wake_for_signal(&self, progress: &mut Progress) {
         // Whom a signal is for has to run to see it. It has it by then, and so does not count as idle.
-        if progress.is_asleep || progress.fall.is_some() {
+        if progress.machine.is_hibernated() || progress.machine.fall().is_some() {
             self.want_awake(progress, Cause::Request("signal"));
             self.continue_leash(progress);
         }

@@ -10,8 +10,8 @@ pub(super) enum Stage {
 }
 
 /// Who or what had it hibernated or woken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
     /// `dormouse hibernate` or `wake`.
     Order,
     /// `SIGSTOP` or `SIGCONT`, sent to the leash or by `dormouse kill`.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use abi::hostcall::{
     EVENT_EXEC, EVENT_EXEC_SIGNAL, EVENT_HIBERNATE, EVENT_PAUSE, EVENT_SIGNAL, EVENT_WAKE, Event,
     REPORT_ASLEEP, REPORT_IDLE_TIMEOUT, REPORT_PAUSED, REPORT_RESUMED, REPORT_RUNNING, REPORT_STAYED_WARM,
-    REPORT_STIRRED, STIRRED_BY_SOCKET,
+    REPORT_WAKE_EVENT, WAKE_EVENT_SOCKET,
 };
 use testdir::TempDir;
 use vmm::boot::BootSpec;
@@ -184,7 +184,7 @@ fn one_that_is_on_its_way_down_is_not_hastened() {
     world.supervisor.report(REPORT_ASLEEP, request);
     assert!(down.answer().error.is_none());
     // What comes wakes it, by no request of ours.
-    world.supervisor.report(REPORT_STIRRED, STIRRED_BY_SOCKET);
+    world.supervisor.report(REPORT_WAKE_EVENT, WAKE_EVENT_SOCKET);
     world.supervisor.report(REPORT_RESUMED, request);
     assert!(world.events.is_empty());
     assert_eq!(world.state().1, Some(SandboxState::HibernateRunning));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use abi::PAGE_SIZE;
 use abi::layout::{USER_PHYS, WINDOW_CHUNK};
-use abi::stats::KernelStats;
+use abi::stats::{KernelFigures, KernelStats};
 use serde::{Deserialize, Serialize};
 use swap::{Stored, SwapHome};
 
@@ -133,15 +133,14 @@ impl KernelPlace {
         is_good
     }
 
-    /// Frames in use, those of them that are elsewhere, bytes of its heap, and calls it did not know.
-    fn read(&self, memory: &SandboxMemory) -> [u64; 4] {
-        const WORDS: usize = size_of::<KernelStats>() / 8;
+    /// What the kernel says, within what can be; nothing if it has not said.
+    fn read(&self, memory: &SandboxMemory) -> KernelFigures {
         let phys = self.0.load(Ordering::Acquire);
-        let words = (phys != 0).then(|| memory.read::<[u64; WORDS]>(phys)).flatten();
-        let [frames, swapped, heap, unknown_calls] = words.unwrap_or_default();
+        let said: Option<KernelFigures> = (phys != 0).then(|| memory.read(phys)).flatten();
+        let said = said.unwrap_or_default();
         // The kernel may say anything.
-        let frames = frames.min(memory.user_bytes() / PAGE_SIZE);
-        [frames, swapped.min(frames), heap, unknown_calls]
+        let user_frames = said.user_frames.min(memory.user_bytes() / PAGE_SIZE);
+        KernelFigures { user_frames, swapped_frames: said.swapped_frames.min(user_frames), ..said }
     }
 }
 
@@ -154,7 +153,7 @@ pub(crate) fn collect(
     vmm: &str,
     cycles: &Cycles,
 ) -> Stats {
-    let [frames, swapped, kernel_heap_bytes, unknown_calls] = kernel.read(memory);
+    let said = kernel.read(memory);
     let of_vmm = |name: &str| {
         let line = vmm.lines().find_map(|line| line.strip_prefix(name));
         line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok()).unwrap_or(0) << 10
@@ -162,11 +161,11 @@ pub(crate) fn collect(
     let get = |counter: &AtomicU64| counter.load(Relaxed);
     Stats {
         memory: MemoryStats {
-            user_resident_bytes: (frames - swapped) * PAGE_SIZE,
-            swapped_bytes: swapped * PAGE_SIZE,
+            user_resident_bytes: (said.user_frames - said.swapped_frames) * PAGE_SIZE,
+            swapped_bytes: said.swapped_frames * PAGE_SIZE,
             working_set_bytes: get(&counters.working_set_bytes),
             file_mapped_bytes: memory.window_chunks() * WINDOW_CHUNK,
-            kernel_heap_bytes,
+            kernel_heap_bytes: said.heap_bytes,
             vmm_rss_bytes: of_vmm("Rss:"),
             vmm_pss_bytes: of_vmm("Pss:"),
             swap_file_bytes: get(&counters.swap_file_bytes),
@@ -179,7 +178,7 @@ pub(crate) fn collect(
         hibernations: cycles.hibernations,
         failed_hibernations: cycles.failed,
         wakes: cycles.wakes,
-        unknown_calls,
+        unknown_calls: said.unknown_calls,
         wake_times: cycles.wake_times(),
     }
 }
@@ -202,14 +201,21 @@ mod tests {
     fn the_kernels_numbers_are_hearsay() {
         let memory = SandboxMemory::new(Platform::Kvm, 16 << 20, 4 << 20).unwrap();
         let place = KernelPlace::default();
-        assert_eq!(place.read(&memory), [0; 4]);
+        assert_eq!(place.read(&memory), KernelFigures::default());
         for bad in [1, 0x1004, USER_PHYS, USER_PHYS - 8, u64::MAX - 7] {
             assert!(!place.set(&memory, bad), "{bad:#x}");
         }
         assert!(place.set(&memory, 0x1000));
-        memory.write(0x1000, &[u64::MAX, u64::MAX, 7, 0]).unwrap();
-        assert_eq!(place.read(&memory), [1024, 1024, 7, 0]);
-        memory.write(0x1000, &[5_u64, 2, 7, 0]).unwrap();
-        assert_eq!(place.read(&memory), [5, 2, 7, 0]);
+        let wild = KernelFigures {
+            user_frames: u64::MAX,
+            swapped_frames: u64::MAX,
+            heap_bytes: 7,
+            unknown_calls: 0,
+        };
+        memory.write(0x1000, &wild).unwrap();
+        assert_eq!(place.read(&memory), KernelFigures { user_frames: 1024, swapped_frames: 1024, ..wild });
+        let sane = KernelFigures { user_frames: 5, swapped_frames: 2, ..wild };
+        memory.write(0x1000, &sane).unwrap();
+        assert_eq!(place.read(&memory), sane);
     }
 }

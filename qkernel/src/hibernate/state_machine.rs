@@ -1,0 +1,402 @@
+//! The states of a sandbox that hibernates (Hibernate Container, section 3.1), and every transition between them.
+//!
+//! A [`Machine`] is a value: it takes an [`Input`], changes its state, and says which [`Action`]s are to be carried out.
+//! It calls nobody and keeps no time, so `test/tests/hibernation_model.rs` can try all orders of inputs.
+//!
+//! Two things make up what it knows: where the sandbox is ([`State`]), and what the last request asks for ([`Goal`]).
+//! Requests carry growing numbers. The largest number wins, in whatever order CPUs take them: a smaller one is out of
+//! date, and nobody is told of it. Each request to hibernate that is taken has exactly one outcome.
+//!
+//! Several CPUs step the machine and carry out actions at the same time. The states [`State::Hibernating`],
+//! [`State::Answering`] and [`State::Waking`] stand for a CPU that is at work and that alone ends them. So pages are
+//! never stored and brought back at the same time, and the host hears of a sleep before it hears of the wake.
+
+/// How long tasks may take to come to rest, in nanoseconds.
+pub const PATIENCE_NS: u64 = 2_000_000_000;
+
+/// Where the sandbox is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// User code may run.
+    Running,
+    /// No task enters user code. A CPU calls the others out of it on behalf of this request, and tells the host.
+    Pausing(i64),
+    /// No user code runs, and the host knows.
+    Paused,
+    /// One CPU stores the memory on behalf of this request. The scheduler is frozen.
+    Hibernating(i64),
+    /// The memory is in its home. One CPU tells the host how a request came out.
+    Answering,
+    /// The memory is in its home.
+    Hibernated,
+    /// One CPU brings the working set back on behalf of this request.
+    Waking(i64),
+}
+
+/// What the last request asks for, as far as it has not been carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Goal {
+    /// User code runs.
+    Run,
+    /// No user code runs. Memory stays where it is.
+    Pause,
+    /// The memory goes to its home.
+    Hibernate(Order),
+}
+
+/// A request to hibernate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Order {
+    pub request: i64,
+    /// When it was taken, in nanoseconds.
+    pub since_ns: u64,
+    /// Tasks are paused wherever they are. Otherwise the sandbox hibernates once every task waits for something.
+    pub is_hastened: bool,
+}
+
+/// Something that happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Input {
+    /// Requests of the host's.
+    Pause(i64),
+    Hibernate(Order),
+    /// `serves`: for something that has come for the sandbox.
+    Resume {
+        request: i64,
+        serves: bool,
+    },
+    /// Something came from outside that a task waits for: `WAKE_EVENT_SOCKET` ….
+    WakeEvent(u64),
+    /// An idle CPU froze the scheduler. No task runs or waits for a CPU.
+    Frozen,
+    /// An idle CPU could not: some task runs.
+    NotFrozen {
+        now_ns: u64,
+    },
+    /// [`Action::Pause`] was carried out.
+    CalledOut(i64),
+    /// How [`Action::Store`] came out.
+    Stored,
+    NotStored {
+        why: Obstacle,
+        now_ns: u64,
+    },
+    /// [`Action::Tell`] was carried out.
+    Told,
+    /// [`Action::BringBack`] was carried out, but for what comes while tasks run (`streams`).
+    BroughtBack {
+        streams: bool,
+    },
+    /// [`Action::Stream`] was carried out.
+    Streamed,
+}
+
+/// Why memory was not stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Obstacle {
+    /// A task holds a lock, and has to go on a little.
+    Busy,
+    NoMemory,
+    Store,
+}
+
+/// How a request to hibernate came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    Done,
+    /// The sandbox was hibernated before.
+    Already,
+    /// A later request came first.
+    Cancelled,
+    Failed(Obstacle),
+}
+
+/// Something to be done, in the order of the list, once the lock is let go of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Call the other CPUs out of user code, and tell the host. Then [`Input::CalledOut`].
+    Pause(i64),
+    /// Let tasks go on, and tell the host.
+    Resume(i64),
+    /// Tell the host, the next time that no task has anything to do.
+    TellIdle,
+    /// Store the memory. Then [`Input::Stored`] or [`Input::NotStored`].
+    Store(Order),
+    /// Tell the host how a request came out. Then [`Input::Told`].
+    Tell(i64, Outcome),
+    /// Tell the host that a wake event wakes the sandbox.
+    TellWakeEvent(u64),
+    /// Bring the working set back. Then [`Input::BroughtBack`].
+    BringBack,
+    /// Bring the rest back while tasks run. Then [`Input::Streamed`].
+    Stream,
+}
+
+/// Most actions of one step.
+const ACTIONS_MAX: usize = 4;
+
+/// The actions of one step, in their order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Actions {
+    list: [Option<Action>; ACTIONS_MAX],
+    len: usize,
+}
+
+impl Actions {
+    fn push(&mut self, action: Action) {
+        debug_assert!(self.len < ACTIONS_MAX);
+        if let Some(place) = self.list.get_mut(self.len) {
+            *place = Some(action);
+            self.len += 1;
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = Action> {
+        self.list.iter().flatten().copied()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Machine {
+    state: State,
+    goal: Goal,
+    /// The last request that was taken.
+    last: i64,
+    /// The last request that led to [`Action::Pause`] or [`Action::Resume`], which tell the host of it.
+    reported: i64,
+    /// A wake event came since the last request, while the sandbox slept or was on its way there.
+    wake_event: Option<u64>,
+    /// The last request to go on was for something that has come for the sandbox.
+    serves: bool,
+    /// A CPU brings pages back while tasks run.
+    is_streaming: bool,
+}
+
+impl Machine {
+    /// Of a sandbox that runs.
+    pub const fn new() -> Self {
+        Self {
+            state: State::Running,
+            goal: Goal::Run,
+            last: 0,
+            reported: 0,
+            wake_event: None,
+            serves: false,
+            is_streaming: false,
+        }
+    }
+
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    pub fn goal(&self) -> Goal {
+        self.goal
+    }
+
+    /// Whether tasks stay out of user code.
+    pub fn is_paused(&self) -> bool {
+        self.state != State::Running
+    }
+
+    /// Whether a hibernation is to be carried out, now or soon.
+    pub fn is_wanted(&self) -> bool {
+        let is_at_work = matches!(self.state, State::Hibernating(_) | State::Answering | State::Waking(_));
+        matches!(self.goal, Goal::Hibernate(_)) && !is_at_work
+    }
+
+    /// Whether an idle CPU should try to freeze the scheduler, and say [`Input::Frozen`] or [`Input::NotFrozen`].
+    pub fn wants_freeze(&self) -> bool {
+        self.is_wanted() && !self.is_streaming && !matches!(self.state, State::Pausing(_))
+    }
+
+    /// Takes what happened; result: what is to be done about it.
+    pub fn step(&mut self, input: Input) -> Actions {
+        let mut todo = Actions::default();
+        match (self.state, self.goal, input) {
+            // Requests. The last one wins.
+            (_, _, Input::Pause(request)) => self.take(request, Goal::Pause, false, &mut todo),
+            (_, _, Input::Resume { request, serves }) => self.take(request, Goal::Run, serves, &mut todo),
+            (_, Goal::Hibernate(order), Input::Hibernate(again)) if again.request == order.request => {
+                let is_hastened = order.is_hastened || again.is_hastened;
+                self.goal = Goal::Hibernate(Order { is_hastened, ..order });
+            }
+            (_, _, Input::Hibernate(order)) => {
+                self.take(order.request, Goal::Hibernate(order), false, &mut todo);
+            }
+
+            // Wake events. In a mere pause, and while the sandbox runs or is woken, they mean nothing.
+            (
+                State::Hibernating(_) | State::Answering | State::Hibernated,
+                Goal::Pause,
+                Input::WakeEvent(by),
+            )
+            | (_, Goal::Hibernate(_), Input::WakeEvent(by)) => self.wake_event = Some(by),
+
+            // The way down.
+            (State::Pausing(of), _, Input::CalledOut(request)) if of == request => self.state = State::Paused,
+            (State::Running | State::Paused, Goal::Hibernate(order), Input::Frozen)
+                if self.wants_freeze() =>
+            {
+                self.state = State::Hibernating(order.request);
+                self.reported = order.request;
+                todo.push(Action::Pause(order.request));
+                todo.push(Action::Store(order));
+            }
+            (State::Running | State::Paused, Goal::Hibernate(order), Input::NotFrozen { now_ns })
+                if self.wants_freeze() && order.is_overdue(now_ns) =>
+            {
+                self.fail(order.request, Outcome::Failed(Obstacle::Busy), &mut todo);
+            }
+            (State::Hibernating(request), _, Input::Stored) => {
+                self.answer(request, Outcome::Done, &mut todo);
+            }
+            (
+                State::Hibernating(request),
+                Goal::Hibernate(order),
+                Input::NotStored { why: Obstacle::Busy, now_ns },
+            ) if order.request == request && !order.is_overdue(now_ns) => self.state = State::Paused,
+            (State::Hibernating(request), goal, Input::NotStored { why, .. }) => {
+                let is_overtaken = why == Obstacle::Busy && !goal.is_for(request);
+                let outcome = if is_overtaken { Outcome::Cancelled } else { Outcome::Failed(why) };
+                self.fail(request, outcome, &mut todo);
+            }
+
+            // Asleep.
+            (State::Hibernated, Goal::Hibernate(order), Input::Frozen | Input::NotFrozen { .. }) => {
+                self.answer(order.request, Outcome::Already, &mut todo);
+            }
+            (State::Answering, _, Input::Told) => self.state = State::Hibernated,
+
+            // The way up.
+            (State::Waking(request), _, Input::BroughtBack { streams }) => {
+                self.rise(request, &mut todo);
+                if streams {
+                    self.is_streaming = true;
+                    todo.push(Action::Stream);
+                }
+            }
+            (_, _, Input::Streamed) => self.is_streaming = false,
+
+            // It came too late to mean anything.
+            _ => {}
+        }
+        self.approach(&mut todo);
+        todo
+    }
+
+    /// Takes a request, unless a later one was taken. It overtakes a hibernation that has not begun.
+    fn take(&mut self, request: i64, goal: Goal, serves: bool, todo: &mut Actions) {
+        if request <= self.last {
+            return;
+        }
+        if let Goal::Hibernate(order) = self.goal
+            && self.state != State::Hibernating(order.request)
+        {
+            todo.push(Action::Tell(order.request, Outcome::Cancelled));
+        }
+        (self.last, self.goal, self.serves) = (request, goal, serves);
+        self.wake_event = None;
+    }
+
+    /// The memory is in its home: a CPU tells the host of this request.
+    fn answer(&mut self, request: i64, outcome: Outcome, todo: &mut Actions) {
+        self.done(request, Goal::Pause);
+        self.state = State::Answering;
+        todo.push(Action::Tell(request, outcome));
+    }
+
+    /// A hibernation failed. The sandbox goes on, unless a later request says otherwise.
+    fn fail(&mut self, request: i64, outcome: Outcome, todo: &mut Actions) {
+        self.done(request, Goal::Run);
+        todo.push(Action::Tell(request, outcome));
+        self.rise(request, todo);
+    }
+
+    /// A request to hibernate has been carried out, or has failed. A later one remains.
+    fn done(&mut self, request: i64, goal: Goal) {
+        if self.goal.is_for(request) {
+            self.goal = goal;
+        }
+    }
+
+    /// The memory is there again, or still is. One that is to hibernate only when idle goes on until then.
+    fn rise(&mut self, request: i64, todo: &mut Actions) {
+        self.state = State::Paused;
+        if matches!(self.goal, Goal::Hibernate(Order { is_hastened: false, .. })) {
+            self.resume(request, todo);
+        }
+        self.approach(todo);
+    }
+
+    fn resume(&mut self, request: i64, todo: &mut Actions) {
+        self.state = State::Running;
+        self.reported = request;
+        todo.push(Action::Resume(request));
+        if core::mem::take(&mut self.serves) {
+            todo.push(Action::TellIdle);
+        }
+    }
+
+    /// Goes where the last request and wake events want it, if no CPU is at work that alone may go on.
+    fn approach(&mut self, todo: &mut Actions) {
+        let is_news = self.reported < self.last;
+        match (self.state, self.goal) {
+            (State::Pausing(_) | State::Paused, Goal::Run) => self.resume(self.last, todo),
+            (State::Running, Goal::Run) if is_news => self.resume(self.last, todo),
+            (State::Running, Goal::Pause | Goal::Hibernate(Order { is_hastened: true, .. })) => {
+                self.pause(todo);
+            }
+            (
+                State::Pausing(_) | State::Paused,
+                Goal::Pause | Goal::Hibernate(Order { is_hastened: true, .. }),
+            ) if is_news => self.pause(todo),
+            (State::Hibernated, Goal::Run) => self.wake(todo),
+            (State::Hibernated, Goal::Pause) => {
+                if let Some(by) = self.wake_event.take() {
+                    // As if nobody had asked for the sleep.
+                    (self.goal, self.serves) = (Goal::Run, true);
+                    todo.push(Action::TellWakeEvent(by));
+                    self.wake(todo);
+                }
+            }
+            _ => {}
+        }
+        let is_mere_pause = matches!(
+            (self.state, self.goal),
+            (State::Pausing(_) | State::Paused | State::Waking(_), Goal::Pause)
+        );
+        if is_mere_pause || self.goal == Goal::Run || self.state == State::Running {
+            self.wake_event = None;
+        }
+    }
+
+    fn pause(&mut self, todo: &mut Actions) {
+        self.state = State::Pausing(self.last);
+        self.reported = self.last;
+        todo.push(Action::Pause(self.last));
+    }
+
+    fn wake(&mut self, todo: &mut Actions) {
+        self.state = State::Waking(self.last);
+        todo.push(Action::BringBack);
+    }
+}
+
+impl Goal {
+    /// Whether this hibernation is still wanted.
+    fn is_for(&self, request: i64) -> bool {
+        matches!(self, Self::Hibernate(order) if order.request == request)
+    }
+}
+
+impl Order {
+    fn is_overdue(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.since_ns) >= PATIENCE_NS
+    }
+}

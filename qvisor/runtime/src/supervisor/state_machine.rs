@@ -1,0 +1,357 @@
+//! The states of a sandbox as its supervisor sees them, and every transition between them.
+//!
+//! A [`Machine`] is a value: it takes an [`Input`], changes its state, and says which [`Action`]s are to be carried out.
+//! It calls nobody and reads no clock, so `test/tests/hibernation_model.rs` can run it against the kernel's own
+//! (`qkernel::hibernate::state_machine`) and try all orders of inputs.
+//!
+//! Two things make up what it knows: where the sandbox is, as the kernel has last said ([`Place`]), and what is wanted of
+//! it ([`Course`]). Requests to the kernel carry growing numbers. Reports carry the number of the request that they
+//! answer, and may overtake one another: one with a smaller number than the last is out of date.
+
+use std::time::{Duration, Instant};
+
+use super::stage::Cause;
+use crate::status::SandboxState;
+
+/// How long a sandbox that is to hibernate may go on with what it does.
+pub const IDLE_PATIENCE: Duration = Duration::from_millis(200);
+/// How long its memory may take to be written or read.
+pub const HIBERNATE_PATIENCE: Duration = Duration::from_secs(300);
+
+/// Where the sandbox is, as the kernel has last said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    Running,
+    Paused,
+    /// Its memory is in its home.
+    Hibernated,
+}
+
+/// What is wanted of the sandbox, and whether the kernel has been asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Course {
+    /// It goes on.
+    Up,
+    /// It is to go on, and the kernel was asked.
+    Rising(Rise),
+    /// It is to be hibernated, and the kernel was asked.
+    Falling {
+        fall: Fall,
+        /// A wake that this came upon.
+        overtaken: Option<Rise>,
+    },
+    /// It is to be down, and nothing is left to be done: it is hibernated, or paused where it cannot hibernate.
+    Down,
+    /// A wake event wakes it. It is still to be down, for all that others know, until it goes on.
+    WokenByEvent(Rise),
+}
+
+/// A hibernation under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fall {
+    pub request: u64,
+    pub since: Instant,
+    /// When a sandbox that is never idle is stopped wherever it is.
+    pub strict_at: Option<Instant>,
+    /// When it is given up.
+    pub deadline: Instant,
+}
+
+/// A wake, or the end of a pause, under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rise {
+    /// `None`: by the kernel itself.
+    pub request: Option<u64>,
+    pub cause: Cause,
+    pub since: Instant,
+}
+
+impl Rise {
+    fn is_answered_by(&self, of: u64) -> bool {
+        self.request.is_none_or(|request| of >= request)
+    }
+}
+
+/// Something that happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Input {
+    /// It is to be hibernated; where that cannot be (`hibernates`), to pause.
+    WantDown {
+        cause: Cause,
+        hibernates: bool,
+        now: Instant,
+    },
+    /// It is to go on.
+    WantAwake {
+        cause: Cause,
+        now: Instant,
+    },
+    /// Time has passed.
+    Tick {
+        now: Instant,
+    },
+    /// The kernel's reports, with the number of the request that they answer.
+    Paused(u64),
+    Resumed {
+        of: u64,
+        now: Instant,
+    },
+    Asleep(u64),
+    StayedWarm(u64),
+    /// What came.
+    WakeEvent {
+        what: &'static str,
+        now: Instant,
+    },
+    /// After a wake no task has anything to do.
+    Idle,
+}
+
+/// Something to be done, in the order of the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Ask the kernel.
+    Pause(u64),
+    Hibernate(u64),
+    /// The same request again: it is stopped wherever it is.
+    Hasten(u64),
+    Wake {
+        request: u64,
+        serves: bool,
+    },
+    /// Tell those who are concerned. It hibernated, which began then.
+    Slept {
+        from: SandboxState,
+        since: Option<Instant>,
+    },
+    /// It was hibernated before.
+    SleptAlready,
+    /// The hibernation did not come about; the sandbox goes on.
+    StayedWarm,
+    /// The same: it took too long.
+    GaveUp,
+    /// It was woken.
+    Woke(Rise),
+    /// It has come to rest after a wake.
+    Rested,
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Machine {
+    place: Place,
+    course: Course,
+    down_cause: Cause,
+    /// What it is while it is awake, were it idle.
+    awake_as: SandboxState,
+    /// Requests so far: each one's number is the count with it.
+    requests: u64,
+    /// The last request that was answered.
+    answered: u64,
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self {
+            place: Place::Running,
+            course: Course::Up,
+            down_cause: Cause::Order,
+            awake_as: SandboxState::Warm,
+            requests: 0,
+            answered: 0,
+        }
+    }
+}
+
+impl Machine {
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    pub fn is_hibernated(&self) -> bool {
+        self.place == Place::Hibernated
+    }
+
+    /// Whether it is to be hibernated, or paused where it cannot be.
+    pub fn wants_down(&self) -> bool {
+        matches!(self.course, Course::Falling { .. } | Course::Down | Course::WokenByEvent(_))
+    }
+
+    /// What had it hibernated or paused the last time.
+    pub fn down_cause(&self) -> Cause {
+        self.down_cause
+    }
+
+    /// The hibernation under way.
+    pub fn fall(&self) -> Option<&Fall> {
+        match &self.course {
+            Course::Falling { fall, .. } => Some(fall),
+            _ => None,
+        }
+    }
+
+    /// Whether a wake is under way, be it one that was overtaken.
+    pub fn is_rising(&self) -> bool {
+        matches!(
+            self.course,
+            Course::Rising(_) | Course::WokenByEvent(_) | Course::Falling { overtaken: Some(_), .. }
+        )
+    }
+
+    /// The number of the last request.
+    pub fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    /// Between requests of others; see [`SandboxState::when_busy`].
+    pub fn sandbox_state(&self) -> SandboxState {
+        if self.is_hibernated() { SandboxState::Hibernated } else { self.awake_as }
+    }
+
+    /// Takes what happened; result: what is to be done about it.
+    pub fn step(&mut self, input: Input) -> Vec<Action> {
+        match (self.course, input) {
+            // What is wanted. Who wants what is so, or under way, changes nothing.
+            (Course::Falling { .. }, Input::WantDown { .. }) => vec![],
+            (Course::Down, Input::WantDown { .. }) if self.is_hibernated() => vec![],
+            (_, Input::WantDown { cause, hibernates, now }) => self.want_down(cause, hibernates, now),
+            (_, Input::WantAwake { cause, now }) => self.want_awake(cause, now),
+            (Course::Falling { fall, .. }, Input::Tick { now }) if fall.deadline <= now => {
+                let mut todo = self.want_awake(Cause::Order, now);
+                todo.push(Action::GaveUp);
+                todo
+            }
+            (Course::Falling { fall, overtaken }, Input::Tick { now })
+                if fall.strict_at.is_some_and(|at| at <= now) =>
+            {
+                self.course = Course::Falling { fall: Fall { strict_at: None, ..fall }, overtaken };
+                vec![Action::Hasten(fall.request)]
+            }
+
+            // What the kernel reports.
+            (_, Input::Paused(of) | Input::Resumed { of, .. } | Input::Asleep(of)) if of < self.answered => vec![],
+            (course, Input::Paused(of)) => {
+                self.answered = of;
+                if !self.is_hibernated() {
+                    self.place = Place::Paused;
+                }
+                if let Course::Falling { fall, overtaken } = course
+                    && of >= fall.request
+                {
+                    // It is on its way down, however long that takes.
+                    self.course = Course::Falling { fall: Fall { strict_at: None, ..fall }, overtaken };
+                }
+                vec![]
+            }
+            (_, Input::Asleep(of)) => self.has_fallen_asleep(of),
+            (Course::Falling { fall, .. }, Input::StayedWarm(of)) if of >= fall.request => {
+                // Its tasks go on in a moment; who hears of the failure sees it run.
+                if self.place == Place::Paused && of >= self.answered {
+                    self.place = Place::Running;
+                }
+                self.course = Course::Up;
+                vec![Action::StayedWarm]
+            }
+            // One that was called off is no failure.
+            (_, Input::StayedWarm(_)) => vec![],
+            (Course::Down, Input::WakeEvent { what, now }) if self.is_hibernated() => {
+                self.course = Course::WokenByEvent(Rise::by_event(what, now));
+                vec![]
+            }
+            (Course::Falling { fall, overtaken: None }, Input::WakeEvent { what, now }) if self.is_hibernated() => {
+                self.course = Course::Falling { fall, overtaken: Some(Rise::by_event(what, now)) };
+                vec![]
+            }
+            (_, Input::Resumed { of, now }) => self.has_resumed(of, now),
+            (_, Input::Idle) if self.awake_as == SandboxState::HibernateRunning => {
+                self.awake_as = SandboxState::WokenUp;
+                if self.is_hibernated() { vec![] } else { vec![Action::Rested] }
+            }
+            (_, Input::Tick { .. } | Input::WakeEvent { .. } | Input::Idle) => vec![],
+        }
+    }
+
+    fn want_down(&mut self, cause: Cause, hibernates: bool, now: Instant) -> Vec<Action> {
+        self.down_cause = cause;
+        self.requests += 1;
+        let request = self.requests;
+        if !hibernates {
+            self.course = Course::Down;
+            return vec![Action::Pause(request)];
+        }
+        // First when nobody is in the middle of a request; a sandbox that is never idle is stopped wherever it is.
+        let (strict_at, deadline) = (Some(now + IDLE_PATIENCE), now + HIBERNATE_PATIENCE);
+        let overtaken = match self.course {
+            Course::Rising(rise) | Course::WokenByEvent(rise) => Some(rise),
+            Course::Up | Course::Falling { .. } | Course::Down => None,
+        };
+        self.course = Course::Falling { fall: Fall { request, since: now, strict_at, deadline }, overtaken };
+        vec![Action::Hibernate(request)]
+    }
+
+    fn want_awake(&mut self, cause: Cause, now: Instant) -> Vec<Action> {
+        self.requests += 1;
+        let request = self.requests;
+        self.course = Course::Rising(Rise { request: Some(request), cause, since: now });
+        vec![Action::Wake { request, serves: matches!(cause, Cause::Request(_)) }]
+    }
+
+    fn has_fallen_asleep(&mut self, of: u64) -> Vec<Action> {
+        let from = self.sandbox_state();
+        self.answered = of;
+        let mut since = None;
+        if let Course::Falling { fall, .. } = self.course
+            && of >= fall.request
+        {
+            self.course = Course::Down;
+            since = Some(fall.since);
+        }
+        if self.is_hibernated() {
+            // It was told once more, by somebody who came before a wake did, and there was nothing left to do.
+            return vec![Action::SleptAlready];
+        }
+        self.place = Place::Hibernated;
+        vec![Action::Slept { from, since }]
+    }
+
+    fn has_resumed(&mut self, of: u64, now: Instant) -> Vec<Action> {
+        self.answered = of;
+        let was_hibernated = self.is_hibernated();
+        self.place = Place::Running;
+        let rise = match self.course {
+            Course::Rising(rise) if rise.is_answered_by(of) => {
+                self.course = Course::Up;
+                Some(rise)
+            }
+            Course::WokenByEvent(rise) => {
+                self.course = Course::Up;
+                Some(rise)
+            }
+            Course::Falling { fall, overtaken: Some(rise) } if rise.is_answered_by(of) => {
+                self.course = Course::Falling { fall, overtaken: None };
+                Some(rise)
+            }
+            // What came for the container woke it, and nobody has wanted it down since.
+            Course::Down if was_hibernated => {
+                self.course = Course::Up;
+                None
+            }
+            _ => None,
+        };
+        if !was_hibernated {
+            return vec![];
+        }
+        let rise = rise.unwrap_or(Rise::by_event("event", now));
+        self.awake_as = match rise.cause {
+            Cause::Request(_) => SandboxState::HibernateRunning,
+            _ => SandboxState::WokenUp,
+        };
+        vec![Action::Woke(rise)]
+    }
+}
+
+impl Rise {
+    fn by_event(what: &'static str, now: Instant) -> Self {
+        Self { request: None, cause: Cause::Request(what), since: now }
+    }
+}
