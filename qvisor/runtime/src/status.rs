@@ -15,7 +15,7 @@ pub enum Status {
 }
 
 /// What a sandbox does, and where its memory is (Hibernate Container, section 3.1).
-#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq, Hash)]
 #[serde(rename_all = "kebab-case")]
 pub enum SandboxState {
     /// All of its memory is there, and no processor has anything to do.

@@ -144,7 +144,11 @@ impl World {
         self.supervisor.report(REPORT_RESUMED, request.max(u64::from(u8::MAX)));
         self.supervisor.report(REPORT_IDLE, 0);
         let progress = self.supervisor.lock();
-        assert!(!progress.machine.wants_down() && !progress.machine.is_hibernated() && progress.machine.fall().is_none());
+        assert!(
+            !progress.machine.wants_down()
+                && !progress.machine.is_hibernated()
+                && progress.machine.fall().is_none()
+        );
         assert!(progress.waiters.is_empty());
     }
 }

@@ -12,6 +12,7 @@ mod progress;
 mod requests;
 mod serve;
 mod stage;
+pub mod state_machine;
 #[cfg(test)]
 mod tests;
 mod waiters;
@@ -26,19 +27,19 @@ use abi::hostcall::{
     REPORT_RUNNING, REPORT_STAYED_WARM, REPORT_WAKE_EVENT, WAKE_EVENT_EXEC, WAKE_EVENT_STREAM,
 };
 use vmm::exec_relay::ExecRelay;
-use vmm::hibernate::{Hibernated, Hibernation, Woken, micros};
+use vmm::hibernate::Hibernation;
 use vmm::hostcall::events::EventQueue;
 use vmm::leash::Leash;
 use vmm::lock::{Guard, Mutex, Rank};
 use vmm::process;
 use vmm::sandbox::Sandbox;
 
-use crate::control::{self, Figures, Report};
-use crate::status::SandboxState;
+use crate::control::{self, Report};
 use crate::stderr_log;
 use journal::Transition;
-use progress::{Progress, Rise};
+use progress::{News, Progress};
 use stage::{Cause, Stage};
+use state_machine::Input;
 
 /// See the module.
 pub(crate) struct Supervisor {
@@ -117,8 +118,11 @@ impl Supervisor {
     /// The kernel says how far it has got. Answers may overtake one another: the one to the latest request counts.
     pub(crate) fn report(&self, what: u64, of: u64) {
         // Not under the lock: the home may be reading pages.
-        let last = matches!(what, REPORT_ASLEEP | REPORT_STAYED_WARM).then(|| self.hibernation.last());
-        let woken = (what == REPORT_RESUMED).then(|| self.hibernation.woken());
+        let news = News {
+            last: matches!(what, REPORT_ASLEEP | REPORT_STAYED_WARM).then(|| self.hibernation.last()),
+            woken: (what == REPORT_RESUMED).then(|| self.hibernation.woken()),
+        };
+        let now = Instant::now();
         let progress = &mut *self.lock();
         match what {
             REPORT_READY => {
@@ -129,44 +133,22 @@ impl Supervisor {
                 progress.stage = Stage::Running;
                 let _ = control::send(&self.channel, &Report::Started);
             }
-            REPORT_PAUSED if of >= progress.answered => {
-                (progress.paused, progress.answered) = (true, of);
-                if let Some(fall) = progress.fall.as_mut().filter(|fall| of >= fall.request) {
-                    // It is on its way down, however long that takes.
-                    fall.strict_at = None;
-                }
-            }
-            REPORT_RESUMED if of >= progress.answered => {
-                (progress.paused, progress.answered) = (false, of);
-                self.has_resumed(progress, of, woken.unwrap_or_default());
-            }
-            REPORT_ASLEEP if of >= progress.answered => {
-                self.has_fallen_asleep(progress, of, last.and_then(Result::ok).unwrap_or_default());
-            }
-            REPORT_STAYED_WARM => {
-                let why = last.and_then(Result::err);
-                self.has_stayed_warm(progress, of, why.unwrap_or_else(|| "it was woken meanwhile".into()));
-            }
-            REPORT_WAKE_EVENT if progress.is_asleep && progress.rise.is_none() => {
+            REPORT_PAUSED => self.step(progress, Input::Paused(of), news),
+            REPORT_RESUMED => self.step(progress, Input::Resumed { of, now }, news),
+            REPORT_ASLEEP => self.step(progress, Input::Asleep(of), news),
+            REPORT_STAYED_WARM => self.step(progress, Input::StayedWarm(of), news),
+            REPORT_WAKE_EVENT => {
                 let what = match of {
                     WAKE_EVENT_STREAM => "stdin",
                     WAKE_EVENT_EXEC => "exec",
                     _ => "socket",
                 };
-                let cause = Cause::Request(what);
-                progress.rise = Some(Rise { request: None, cause, since: Instant::now() });
+                self.step(progress, Input::WakeEvent { what, now }, news);
             }
-            REPORT_IDLE if progress.awake_as == SandboxState::HibernateRunning => {
-                progress.awake_as = SandboxState::WokenUp;
-                let transition =
-                    Transition::new(Some(SandboxState::HibernateRunning), progress.awake_as, None);
-                if !progress.is_asleep {
-                    progress.readers.tell(&transition);
-                }
-            }
+            REPORT_IDLE => self.step(progress, Input::Idle, news),
             REPORT_IDLE_TIMEOUT
                 if progress.stage == Stage::Running
-                    && !progress.wants_down
+                    && !progress.machine.wants_down()
                     && self.can_hibernate.is_ok()
                     && !self.execs.is_any_starting() =>
             {
@@ -175,67 +157,6 @@ impl Supervisor {
             _ => {}
         }
         self.settle(progress);
-    }
-
-    fn has_fallen_asleep(&self, progress: &mut Progress, of: u64, done: Hibernated) {
-        let from = progress.sandbox_state();
-        let fall = progress.fall.take_if(|fall| of >= fall.request);
-        // A wake that this has overtaken.
-        progress.rise.take_if(|rise| rise.request.is_some_and(|request| request < of));
-        if progress.is_asleep {
-            // It was told once more, by somebody who came before a wake did, and there was nothing left to do.
-            progress.fallen(&Figures::Hibernated(done));
-            return;
-        }
-        (progress.is_asleep, progress.failure) = (true, None);
-        progress.cycles.hibernations += 1;
-        let total_us = fall.map_or(done.total_us, |fall| micros(fall.since.elapsed()));
-        let figures = Figures::Hibernated(Hibernated { total_us, ..done });
-        progress.fallen(&figures);
-        let transition = Transition::new(Some(from), SandboxState::Hibernated, Some(progress.down_cause));
-        progress.readers.tell(&Transition { figures: Some(&figures), ..transition });
-    }
-
-    /// The hibernation did not come about; the sandbox goes on.
-    fn has_stayed_warm(&self, progress: &mut Progress, of: u64, why: String) {
-        // One that was called off is no failure.
-        if progress.fall.take_if(|fall| of >= fall.request).is_none() {
-            return;
-        }
-        // Its tasks go on in a moment; who hears of the failure sees it run.
-        progress.paused &= of < progress.answered;
-        self.gives_up(progress, why);
-    }
-
-    fn gives_up(&self, progress: &mut Progress, why: String) {
-        progress.wants_down = false;
-        let state = progress.sandbox_state();
-        let transition = Transition::new(Some(state), state, Some(progress.down_cause));
-        progress.readers.tell(&Transition { error: Some(&why), ..transition });
-        progress.failure = Some(why);
-        progress.cycles.failed += 1;
-    }
-
-    fn has_resumed(&self, progress: &mut Progress, of: u64, woken: Woken) {
-        let rise = progress.rise.take_if(|rise| rise.request.is_none_or(|request| of >= request));
-        if !std::mem::take(&mut progress.is_asleep) {
-            return;
-        }
-        let by_itself = Rise { request: None, cause: Cause::Request("event"), since: Instant::now() };
-        let rise = rise.unwrap_or(by_itself);
-        // What came for the container woke it, and nobody has wanted it down since.
-        if rise.request.is_none() && progress.fall.is_none() {
-            progress.wants_down = false;
-        }
-        progress.awake_as = match rise.cause {
-            Cause::Request(_) => SandboxState::HibernateRunning,
-            _ => SandboxState::WokenUp,
-        };
-        progress.woken = Woken { total_us: micros(rise.since.elapsed()), ..woken };
-        progress.cycles.woken(progress.woken.total_us);
-        let transition = Transition::new(Some(SandboxState::Hibernated), progress.awake_as, Some(rise.cause));
-        let figures = Figures::Woken(progress.woken.clone());
-        progress.readers.tell(&Transition { figures: Some(&figures), ..transition });
     }
 
     /// Ends the VMM with all its threads, once everybody knows how the sandbox ended. The first call counts.

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use vmm::hibernate::Woken;
 use vmm::hibernate::stats::Cycles;
+use vmm::hibernate::{Hibernated, Woken, micros};
 
-use super::journal::Readers;
+use super::journal::{Readers, Transition};
 use super::stage::Stage;
-use super::state_machine::{Machine, Place};
+use super::state_machine::{Machine, Place, Rise};
 use super::waiters::Waiter;
 use crate::control::Figures;
 use crate::status::{SandboxState, Status};
@@ -18,6 +18,29 @@ pub(super) struct LeashState {
     pub is_stopped: bool,
     /// It was told to stop itself, and has not been seen to.
     pub is_told: bool,
+}
+
+/// What the home of pages says of a report, read before the lock is taken.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    /// How the last hibernation came out.
+    pub last: Option<Result<Hibernated, String>>,
+    pub woken: Option<Woken>,
+}
+
+impl News {
+    pub(super) fn slept(&self) -> Hibernated {
+        self.last.clone().and_then(Result::ok).unwrap_or_default()
+    }
+
+    pub(super) fn failure(&self) -> String {
+        let why = self.last.clone().and_then(Result::err);
+        why.unwrap_or_else(|| "it was woken meanwhile".into())
+    }
+
+    pub(super) fn woken(&self) -> Woken {
+        self.woken.clone().unwrap_or_default()
+    }
 }
 
 /// Everything behind the lock of a [`super::Supervisor`].
@@ -84,9 +107,44 @@ impl Progress {
         self.waiters.iter_mut().for_each(|waiter| waiter.has_fallen(figures));
     }
 
+    /// Its memory is in its home.
+    pub(super) fn tell_of_sleep(&mut self, from: SandboxState, since: Option<Instant>, done: Hibernated) {
+        self.failure = None;
+        self.cycles.hibernations += 1;
+        let total_us = since.map_or(done.total_us, |since| micros(since.elapsed()));
+        let figures = Figures::Hibernated(Hibernated { total_us, ..done });
+        self.fallen(&figures);
+        let cause = Some(self.machine.down_cause());
+        let transition = Transition::new(Some(from), SandboxState::Hibernated, cause);
+        self.readers.tell(&Transition { figures: Some(&figures), ..transition });
+    }
+
+    /// The hibernation did not come about; the sandbox goes on.
+    pub(super) fn tell_of_failure(&mut self, why: String) {
+        let state = self.machine.sandbox_state();
+        let transition = Transition::new(Some(state), state, Some(self.machine.down_cause()));
+        self.readers.tell(&Transition { error: Some(&why), ..transition });
+        self.failure = Some(why);
+        self.cycles.failed += 1;
+    }
+
+    /// It was hibernated, and goes on.
+    pub(super) fn tell_of_wake(&mut self, rise: &Rise, woken: Woken) {
+        self.woken = Woken { total_us: micros(rise.since.elapsed()), ..woken };
+        self.cycles.woken(self.woken.total_us);
+        let to = self.machine.sandbox_state();
+        let transition = Transition::new(Some(SandboxState::Hibernated), to, Some(rise.cause));
+        let figures = Figures::Woken(self.woken.clone());
+        self.readers.tell(&Transition { figures: Some(&figures), ..transition });
+    }
+
     /// When somebody has to look again although nothing happened.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let fall = self.machine.fall().into_iter().flat_map(|fall| fall.strict_at.into_iter().chain([fall.deadline]));
+        let fall = self
+            .machine
+            .fall()
+            .into_iter()
+            .flat_map(|fall| fall.strict_at.into_iter().chain([fall.deadline]));
         fall.chain(self.waiters.iter().map(|waiter| waiter.deadline)).min()
     }
 }

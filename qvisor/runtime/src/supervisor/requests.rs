@@ -17,14 +17,18 @@
 //! A `SIGSTOP` to a leash that is stopped does nothing, as to any process: it counts if it comes after the leash was
 //! continued.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use abi::hostcall::{EVENT_HIBERNATE, EVENT_PAUSE, EVENT_WAKE, Event};
 use vmm::process::ChildEvent;
 
 use super::Supervisor;
-use super::progress::{Fall, Progress, Rise};
+use super::journal::Transition;
+use super::progress::{News, Progress};
 use super::stage::{Cause, Stage};
+use super::state_machine::{Action, Input};
+use crate::control::Figures;
+use crate::status::SandboxState;
 
 pub(super) fn event(kind: u32, flags: u32, value: i64) -> Event {
     Event { kind, flags, token: 0, value }
@@ -32,13 +36,13 @@ pub(super) fn event(kind: u32, flags: u32, value: i64) -> Event {
 
 impl Supervisor {
     /// Takes what happened, and carries out what is to be done about it.
-    pub(super) fn step(&self, progress: &mut Progress, input: Input) {
+    pub(super) fn step(&self, progress: &mut Progress, input: Input, news: News) {
         for action in progress.machine.step(input) {
-            self.perform(progress, action);
+            self.perform(progress, action, &news);
         }
     }
 
-    fn perform(&self, progress: &mut Progress, action: Action) {
+    fn perform(&self, progress: &mut Progress, action: Action, news: &News) {
         // The last request counts, in whatever order they get there.
         let ask = |kind, flags, request: u64| self.events.post(event(kind, flags, request.cast_signed()));
         match action {
@@ -50,16 +54,13 @@ impl Supervisor {
             }
             Action::Hasten(request) => ask(EVENT_HIBERNATE, 0, request),
             Action::Wake { request, serves } => ask(EVENT_WAKE, serves.into(), request),
-            Action::Slept { from, since } => self.tell_of_sleep(progress, from, since),
-            Action::SleptAlready => progress.fallen(&Figures::Hibernated(self.slept())),
-            Action::StayedWarm => {
-                let why = self.hibernation.last().err();
-                progress.give_up(why.unwrap_or_else(|| "it was woken meanwhile".into()));
-            }
-            Action::GaveUp => progress.give_up("it did not come to rest".into()),
-            Action::Woke(rise) => self.tell_of_wake(progress, &rise),
+            Action::Slept { from, since } => progress.tell_of_sleep(from, since, news.slept()),
+            Action::SleptAlready => progress.fallen(&Figures::Hibernated(news.slept())),
+            Action::StayedWarm => progress.tell_of_failure(news.failure()),
+            Action::GaveUp => progress.tell_of_failure("it did not come to rest".into()),
+            Action::Woke(rise) => progress.tell_of_wake(&rise, news.woken()),
             Action::Rested => {
-                let (from, to) = (SandboxState::HibernateRunning, progress.sandbox_state());
+                let (from, to) = (SandboxState::HibernateRunning, progress.machine.sandbox_state());
                 progress.readers.tell(&Transition::new(Some(from), to, None));
             }
         }
@@ -68,12 +69,12 @@ impl Supervisor {
     /// It is to be hibernated; where that cannot be, to pause.
     pub(super) fn want_down(&self, progress: &mut Progress, cause: Cause) {
         let hibernates = progress.stage == Stage::Running && self.can_hibernate.is_ok();
-        self.step(progress, Input::WantDown { cause, hibernates, now: Instant::now() });
+        self.step(progress, Input::WantDown { cause, hibernates, now: Instant::now() }, News::default());
     }
 
     /// It is to go on.
     pub(super) fn want_awake(&self, progress: &mut Progress, cause: Cause) {
-        self.step(progress, Input::WantAwake { cause, now: Instant::now() });
+        self.step(progress, Input::WantAwake { cause, now: Instant::now() }, News::default());
     }
 
     /// Makes the leash show what is wanted, and tells those whose wait is over.
@@ -116,7 +117,9 @@ impl Supervisor {
             let is_news = progress.leash.is_stopped != is_stopped;
             progress.leash.is_stopped = is_stopped;
             match is_stopped {
-                true if !progress.machine.wants_down() && !was_told => self.want_down(progress, Cause::Signal),
+                true if !progress.machine.wants_down() && !was_told => {
+                    self.want_down(progress, Cause::Signal)
+                }
                 false if progress.machine.wants_down() && (is_news || was_told) => {
                     self.want_awake(progress, Cause::Signal);
                 }
@@ -128,7 +131,7 @@ impl Supervisor {
     /// What time alone brings about.
     pub(super) fn tick(&self) {
         let progress = &mut *self.lock();
-        self.step(progress, Input::Tick { now: Instant::now() });
+        self.step(progress, Input::Tick { now: Instant::now() }, News::default());
         self.settle(progress);
     }
 }

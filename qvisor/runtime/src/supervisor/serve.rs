@@ -250,7 +250,8 @@ impl Supervisor {
         let is_busy = self.sandbox().is_some_and(|sandbox| sandbox.cpus.busy() > 0);
         let progress = self.lock();
         let state = progress.sandbox_state();
-        let state = if is_busy && progress.machine.place() == Place::Running { state.when_busy() } else { state };
+        let state =
+            if is_busy && progress.machine.place() == Place::Running { state.when_busy() } else { state };
         Answer {
             sandbox_state: (progress.stage == Stage::Running).then_some(state),
             hibernate_error: progress.failure.clone(),

@@ -10,7 +10,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::stage::Cause;
+pub use super::stage::Cause;
 use crate::status::SandboxState;
 
 /// How long a sandbox that is to hibernate may go on with what it does.
@@ -229,7 +229,9 @@ impl Machine {
             }
 
             // What the kernel reports.
-            (_, Input::Paused(of) | Input::Resumed { of, .. } | Input::Asleep(of)) if of < self.answered => vec![],
+            (_, Input::Paused(of) | Input::Resumed { of, .. } | Input::Asleep(of)) if of < self.answered => {
+                vec![]
+            }
             (course, Input::Paused(of)) => {
                 self.answered = of;
                 if !self.is_hibernated() {
@@ -258,7 +260,9 @@ impl Machine {
                 self.course = Course::WokenByEvent(Rise::by_event(what, now));
                 vec![]
             }
-            (Course::Falling { fall, overtaken: None }, Input::WakeEvent { what, now }) if self.is_hibernated() => {
+            (Course::Falling { fall, overtaken: None }, Input::WakeEvent { what, now })
+                if self.is_hibernated() =>
+            {
                 self.course = Course::Falling { fall, overtaken: Some(Rise::by_event(what, now)) };
                 vec![]
             }
