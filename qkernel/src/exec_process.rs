@@ -60,8 +60,8 @@ fn failed(what: &str, error: Errno) -> Failure {
     (EXIT_FAILURE, format!("{what}: {}", reason(error)).into())
 }
 
-/// Lets a process in, whose records have up to `len` bytes. `is_woken`: if the sandbox sleeps, somebody else wakes it.
-pub fn admit(id: u64, len: i64, is_woken: bool) {
+/// Lets a process in, whose records have up to `len` bytes. If the sandbox sleeps, it wakes.
+pub fn admit(id: u64, len: i64) {
     idle::note_activity();
     let room = if TREE.lock().tasks.len() >= limits::tasks_max() + limits::TASKS_RESERVE {
         Err(Errno::EAGAIN)
@@ -80,9 +80,7 @@ pub fn admit(id: u64, len: i64, is_woken: bool) {
             host::report_exec(REPORT_EXEC_FAILED, id, EXIT_FAILURE.into(), why);
         }
     }
-    if !is_woken {
-        hibernate::wake_event(WAKE_EVENT_EXEC);
-    }
+    hibernate::wake_event(WAKE_EVENT_EXEC);
 }
 
 fn take_spec(id: u64, len: i64) -> Result<Spec> {

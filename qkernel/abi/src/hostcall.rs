@@ -329,8 +329,8 @@ pub const EVENT_HIBERNATE: u32 = 19;
 /// As [`EVENT_RESUME`]; before, the working set comes back. With `flags` = 1 for something that has come for the
 /// sandbox: [`REPORT_IDLE`] tells when that is done with.
 pub const EVENT_WAKE: u32 = 20;
-/// A process is to come in from outside: `token`: its id, `value`: bytes that [`EXEC_TAKE`] needs at most. With `flags` = 1
-/// the VMM has the sandbox woken for it if need be; with 0 the kernel does.
+/// A process is to come in from outside: `token`: its id, `value`: bytes that [`EXEC_TAKE`] needs at most. It is a wake
+/// event: a later [`EVENT_HIBERNATE`] may overtake the [`EVENT_WAKE`] that the VMM sends with it.
 pub const EVENT_EXEC: u32 = 21;
 /// A signal (`value`) for the process that came in with the id `token`, or with `flags` = 1 for the foreground group of its
 /// terminal. Only once it was reported to run.

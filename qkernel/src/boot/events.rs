@@ -31,7 +31,7 @@ pub(super) fn handle(event: &Event, round: u64) {
         }
         hc::EVENT_WINSIZE if event.token == 0 => console_resized(event.value),
         hc::EVENT_WINSIZE => exec_process::resize(event.token, event.value),
-        hc::EVENT_EXEC => exec_process::admit(event.token, event.value, event.flags & 1 != 0),
+        hc::EVENT_EXEC => exec_process::admit(event.token, event.value),
         hc::EVENT_EXEC_SIGNAL => {
             hibernate::idle::note_activity();
             exec_process::signal(event.token, event.value, event.flags & 1 != 0);

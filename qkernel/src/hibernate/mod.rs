@@ -164,7 +164,7 @@ impl Carrier {
             Action::Store(order) => Some(self.store(order)),
             Action::Tell(request, outcome) => {
                 self.tell(request, outcome);
-                Some(Input::Told)
+                Some(Input::Told(request))
             }
             Action::TellWakeEvent(by) => {
                 host::report(REPORT_WAKE_EVENT, by.cast_signed());

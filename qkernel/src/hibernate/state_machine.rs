@@ -25,8 +25,8 @@ pub enum State {
     Paused,
     /// One CPU stores the memory on behalf of this request. The scheduler is frozen.
     Hibernating(i64),
-    /// The memory is in its home. One CPU tells the host how a request came out.
-    Answering,
+    /// The memory is in its home. One CPU tells the host how this request came out.
+    Answering(i64),
     /// The memory is in its home.
     Hibernated,
     /// One CPU brings the working set back on behalf of this request.
@@ -82,7 +82,7 @@ pub enum Input {
         now_ns: u64,
     },
     /// [`Action::Tell`] was carried out.
-    Told,
+    Told(i64),
     /// [`Action::BringBack`] was carried out, but for what comes while tasks run (`streams`).
     BroughtBack {
         streams: bool,
@@ -206,7 +206,7 @@ impl Machine {
 
     /// Whether a hibernation is to be carried out, now or soon.
     pub fn is_wanted(&self) -> bool {
-        let is_at_work = matches!(self.state, State::Hibernating(_) | State::Answering | State::Waking(_));
+        let is_at_work = matches!(self.state, State::Hibernating(_) | State::Answering(_) | State::Waking(_));
         matches!(self.goal, Goal::Hibernate(_)) && !is_at_work
     }
 
@@ -232,7 +232,7 @@ impl Machine {
 
             // Wake events. In a mere pause, and while the sandbox runs or is woken, they mean nothing.
             (
-                State::Hibernating(_) | State::Answering | State::Hibernated,
+                State::Hibernating(_) | State::Answering(_) | State::Hibernated,
                 Goal::Pause,
                 Input::WakeEvent(by),
             )
@@ -271,7 +271,9 @@ impl Machine {
             (State::Hibernated, Goal::Hibernate(order), Input::Frozen | Input::NotFrozen { .. }) => {
                 self.answer(order.request, Outcome::Already, &mut todo);
             }
-            (State::Answering, _, Input::Told) => self.state = State::Hibernated,
+            (State::Answering(of), _, Input::Told(request)) if of == request => {
+                self.state = State::Hibernated
+            }
 
             // The way up.
             (State::Waking(request), _, Input::BroughtBack { streams }) => {
@@ -307,7 +309,7 @@ impl Machine {
     /// The memory is in its home: a CPU tells the host of this request.
     fn answer(&mut self, request: i64, outcome: Outcome, todo: &mut Actions) {
         self.done(request, Goal::Pause);
-        self.state = State::Answering;
+        self.state = State::Answering(request);
         todo.push(Action::Tell(request, outcome));
     }
 

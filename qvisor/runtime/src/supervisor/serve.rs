@@ -207,7 +207,7 @@ impl Supervisor {
         if let Some((id, len)) = self.execs.add(Box::new(ExecLine::new(peer)), request) {
             let sleeps = progress.machine.is_hibernated() || progress.machine.fall().is_some();
             // It is there by then, and so does not count as idle.
-            self.events.post(Event { kind: EVENT_EXEC, flags: sleeps.into(), token: id, value: len });
+            self.events.post(Event { kind: EVENT_EXEC, flags: 0, token: id, value: len });
             if sleeps {
                 self.want_awake(progress, Cause::Request("exec"));
                 self.continue_leash(progress);

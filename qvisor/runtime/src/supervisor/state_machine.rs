@@ -335,6 +335,8 @@ impl Machine {
                 self.course = Course::Falling { fall, overtaken: None };
                 Some(rise)
             }
+            // What came for the container woke it before the request was taken. The request is answered later.
+            Course::Rising(rise) => Some(rise),
             // What came for the container woke it, and nobody has wanted it down since.
             Course::Down if was_hibernated => {
                 self.course = Course::Up;

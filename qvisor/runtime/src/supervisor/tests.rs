@@ -236,7 +236,7 @@ fn a_process_that_comes_in_wakes_it_and_keeps_it_awake_until_it_has_begun() {
     let next = world.exec(false);
     let events = world.events.take(16);
     let kinds: Vec<_> = events.iter().map(|event| (event.kind, event.flags)).collect();
-    assert_eq!(kinds, [(EVENT_EXEC, 1), (EVENT_WAKE, 1)]);
+    assert_eq!(kinds, [(EVENT_EXEC, 0), (EVENT_WAKE, 1)]);
     assert_ne!(events[0].token, first[0].token);
     world.supervisor.report(REPORT_RESUMED, events[1].value.cast_unsigned());
     assert_eq!(world.state().1, Some(SandboxState::HibernateRunning));
