@@ -384,7 +384,7 @@ impl World {
                     }
                     next.perform(cpu, action, rules, &mut all);
                 }
-                None => self.from_idle(cpu, &mut all),
+                None => self.idle_steps(cpu, &mut all),
             }
         }
         let mut next = self.clone();
@@ -401,7 +401,7 @@ impl World {
     }
 
     /// What a CPU does that has nothing left to do.
-    fn from_idle(&self, cpu: usize, all: &mut Vec<(Step, World)>) {
+    fn idle_steps(&self, cpu: usize, all: &mut Vec<(Step, World)>) {
         if cpu > 0 && self.cpus[cpu - 1].is_empty() {
             // One idle CPU is as good as another.
             return;
