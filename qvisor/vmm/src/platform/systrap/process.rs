@@ -184,7 +184,7 @@ pub struct Stubs {
     /// It has begun to sleep, and no stub was given a turn since …
     is_still: AtomicBool,
     /// … and how often that has come to an end.
-    stirred: AtomicU64,
+    disturbed: AtomicU64,
     epoll: OwnedFd,
     wake: OwnedFd,
     stopping: AtomicBool,
@@ -197,7 +197,7 @@ pub struct Stubs {
 /// Stubs that are watched since the sandbox began to sleep, with the processor time that each had used.
 struct Restless {
     until: Instant,
-    stirred: u64,
+    disturbed: u64,
     used: Vec<(u64, Arc<Process>)>,
 }
 
@@ -251,7 +251,7 @@ impl Stubs {
             resting: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             is_still: AtomicBool::new(false),
-            stirred: AtomicU64::new(0),
+            disturbed: AtomicU64::new(0),
             epoll,
             wake,
             stopping: AtomicBool::new(false),
@@ -417,9 +417,9 @@ impl Stubs {
     }
 
     /// A stub is about to be given a turn.
-    pub fn stir(&self) {
+    pub fn note_turn(&self) {
         if self.is_still.load(Relaxed) && self.is_still.swap(false, SeqCst) {
-            self.stirred.fetch_add(1, SeqCst);
+            self.disturbed.fetch_add(1, SeqCst);
         }
     }
 
@@ -440,7 +440,7 @@ impl Stubs {
         let mut watched: Option<Restless> = None;
         while !self.stopping.load(SeqCst) {
             if self.asleep.swap(false, SeqCst) {
-                watched = Some(self.watch_restless());
+                watched = self.watch_restless();
             }
             while !self.stopping.load(SeqCst) && self.wants_ready() {
                 match self.fork() {
@@ -450,7 +450,7 @@ impl Stubs {
             }
             let until = watched.as_ref().map(|watched| watched.until);
             if until.is_some_and(|until| Instant::now() >= until) {
-                watched.take().into_iter().for_each(|watched| self.end_restless(watched));
+                watched.take().iter().for_each(|watched| self.end_restless(watched));
                 continue;
             }
             for token in spawn::wait_events(&self.epoll, until) {
@@ -463,23 +463,28 @@ impl Stubs {
         }
     }
 
-    /// What the stubs have used when the sandbox has just begun to sleep.
-    fn watch_restless(&self) -> Restless {
+    /// What the stubs have used when the sandbox has just begun to sleep; `None`: it was woken before this thread came to
+    /// it, and the stubs use their turns.
+    fn watch_restless(&self) -> Option<Restless> {
         let used = |process: Arc<Process>| (cpu::process_cpu_ns(process.pid), process);
-        Restless {
+        let watched = Restless {
             until: Instant::now() + RESTLESS_AFTER,
-            stirred: self.stirred.load(SeqCst),
+            disturbed: self.disturbed.load(SeqCst),
             used: self.slots.lock().living.values().cloned().map(used).collect(),
-        }
+        };
+        self.is_still_since(&watched).then_some(watched)
+    }
+
+    /// Whether nobody has given a stub a turn since, whether or not the sandbox sleeps again.
+    fn is_still_since(&self, watched: &Restless) -> bool {
+        self.is_still.load(SeqCst) && self.disturbed.load(SeqCst) == watched.disturbed
     }
 
     /// Ends stubs that use the processor while nobody has given them a turn: their application code has made them spin.
-    fn end_restless(&self, watched: Restless) {
-        for (before, process) in watched.used {
-            let used = cpu::process_cpu_ns(process.pid).saturating_sub(before);
-            // Whoever woke the sandbox has given them turns, whether or not it sleeps again.
-            let still = self.is_still.load(SeqCst) && self.stirred.load(SeqCst) == watched.stirred;
-            if used > RESTLESS_NS && still && !process.is_dead() {
+    fn end_restless(&self, watched: &Restless) {
+        for (before, process) in &watched.used {
+            let used = cpu::process_cpu_ns(process.pid).saturating_sub(*before);
+            if used > RESTLESS_NS && self.is_still_since(watched) && !process.is_dead() {
                 process.kill();
             }
         }

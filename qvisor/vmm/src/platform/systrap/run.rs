@@ -214,7 +214,7 @@ impl Systrap {
             return Ok(TrapInfo { kind: TRAP_INTERRUPT, ..TrapInfo::default() });
         }
         self.set_state(thread, run);
-        self.stubs.stir();
+        self.stubs.note_turn();
         let handover = policy.choose(cpus.busy() * 2 > self.cores, cpu::tsc());
         thread.send_to(handover.place, &self.affinity);
         thread.give_turn(COMMAND_RUN, handover.spin);
