@@ -1,4 +1,4 @@
-//! The lock the allocators are generic over, and a spin lock for who has none of his own.
+//! The lock the allocators are generic over, and a spin lock for users that have no lock of their own.
 
 use crate::sync::{AtomicBool, Ordering, UnsafeCell, relax};
 

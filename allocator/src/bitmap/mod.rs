@@ -96,7 +96,7 @@ impl fmt::Display for RefError {
 
 impl core::error::Error for RefError {}
 
-/// What [`BitmapAllocator::dec_refs`] did.
+/// The outcome of [`BitmapAllocator::dec_refs`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Dropped {
     /// Frames that lost their last reference and are free now.
@@ -112,7 +112,7 @@ pub struct BitmapStats {
     pub frames_in_use: usize,
     /// The most frames that may be allocated.
     pub limit_frames: usize,
-    /// Free frames that may hold host memory: what [`BitmapAllocator::reclaim`] can give back.
+    /// Free frames that may hold host memory: [`BitmapAllocator::reclaim`] can give back these and no others.
     pub dirty_free_frames: usize,
     /// Blocks with at least one allocated frame.
     pub blocks_in_use: usize,

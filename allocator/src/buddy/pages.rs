@@ -38,7 +38,7 @@ impl fmt::Display for FreeError {
 
 impl core::error::Error for FreeError {}
 
-/// What a page is. Zero: it opens no block.
+/// The state of a page. Zero: the page opens no block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct PageState(u8);
 
@@ -318,7 +318,7 @@ impl Buddy {
         self.entry(page).state()
     }
 
-    /// Sets what a page is, when it is on no list.
+    /// Sets the state of a page that is on no list.
     fn set_state(&mut self, page: usize, state: PageState) {
         self.set_entry(page, Entry::new(state, None, None));
     }
