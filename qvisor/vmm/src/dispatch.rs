@@ -1,4 +1,4 @@
-//! What the kernel asks of the VMM: which call is whose, and the calls on the sandbox, its CPUs and its memory.
+//! Dispatch of hostcalls: the family of each call, and the calls on the sandbox, its CPUs and its memory.
 #![deny(unsafe_code)]
 
 use abi::HostCall;
@@ -90,7 +90,7 @@ fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         RANDOM => random(sandbox, a, b),
         EXEC_TAKE => take_exec(sandbox, a, b, c),
         REPORT if matches!(a, REPORT_EXEC_STARTED..=REPORT_EXEC_ENDED) => report_exec(sandbox, &call.args),
-        // The others are the VMM's own.
+        // The other kinds of report are the VMM's own.
         REPORT if !matches!(a, 0..=REPORT_RESUMED | REPORT_IDLE..=REPORT_STIRRED) => -i64::from(libc::EINVAL),
         REPORT => {
             injection::reported(a);
@@ -138,14 +138,14 @@ fn log(sandbox: &Sandbox, phys: u64, len: u64, level: u64) -> i64 {
 }
 
 fn clock(sandbox: &Sandbox, phys: u64) -> i64 {
-    // The kernel takes the middle of the call for the time of the first.
+    // The kernel takes the first time for that of the middle of the call.
     let realtime = cpu::clock_ns(libc::CLOCK_REALTIME);
     let times = [cpu::clock_ns(libc::CLOCK_MONOTONIC), realtime, cpu::clock_ns(libc::CLOCK_BOOTTIME)];
     sandbox.memory.write(phys, &times).map_or(-i64::from(libc::EFAULT), |()| 0)
 }
 
-/// Processor time of the sandbox's processes, in nanoseconds, without what it takes to answer questions about the sandbox:
-/// who looks at it does not keep it busy.
+/// Processor time of the sandbox's processes, in nanoseconds, without the time that answers to questions about the
+/// sandbox take: looking at a sandbox must not keep it busy.
 fn cpu_time(sandbox: &Sandbox) -> u64 {
     let all = cpu::clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID) + sandbox.machine.cpu_ns();
     all.saturating_sub(sandbox.pulses.control_cpu_ns())
@@ -216,7 +216,7 @@ fn take_exec(sandbox: &Sandbox, id: u64, phys: u64, len: u64) -> i64 {
         return -i64::from(libc::EFAULT);
     }
     match sandbox.execs().take(id, &sandbox.files) {
-        // They are as long as the kernel was told.
+        // The records have the length that the kernel was told.
         Ok(records) if records.len() as u64 <= len && sandbox.memory.copy_out(phys, &records).is_some() => {
             i64::try_from(records.len()).unwrap_or(0)
         }
