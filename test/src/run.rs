@@ -20,7 +20,7 @@ pub enum Place<'a> {
     },
 }
 
-/// What came of it.
+/// The outcome of a command.
 pub struct Outcome {
     /// Exit code; 128 + the signal when one ended it.
     pub status: i32,
@@ -121,7 +121,7 @@ fn finish(command: &mut Command, timeout: Duration) -> io::Result<Outcome> {
         }
         if start.elapsed() > timeout {
             timed_out = true;
-            // The whole group: what the command left running as well.
+            // The whole group is killed, so that processes left running by the command end as well.
             let _ = Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).status();
             break child.wait()?;
         }

@@ -1,7 +1,7 @@
-//! Stub processes: the zygote that makes them, the ready and the used ones, and the keeper that buries them.
+//! Stub processes: the zygote that makes them, the ready and the used ones, and the keeper that reaps them.
 //!
-//! A process that has run application code never serves another address space: whatever such code has made of its threads
-//! and their areas ends with it. So fresh ones are forked ahead.
+//! A process that has run application code never serves another address space: such code may have changed its threads
+//! and their areas in any way, and all of that ends with the process. So fresh ones are forked ahead.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -80,7 +80,8 @@ impl Process {
                 .begin(line, is_dead)
                 .and_then(|mut order| order.spawn(thread, &ids, line, is_dead));
             if spawned.is_err() {
-                // Before somebody else uses the file: a mapper that is late must not tell its thread's id then.
+                // The process ends before another one uses the file: a mapper that is late must not tell its thread's
+                // id then.
                 self.end();
             }
             thread.tid.store(spawned?, Relaxed);
@@ -90,8 +91,8 @@ impl Process {
         Ok(index)
     }
 
-    /// Sends the interrupt signal to the thread that works for a vCPU. Takes no lock that is held while anybody waits for
-    /// a stub.
+    /// Sends the interrupt signal to the thread that works for a vCPU. Takes no lock that is held while any thread
+    /// waits for a stub.
     pub fn interrupt_cpu(&self, cpu: u32) {
         let index = self.of_cpu.get(cpu as usize).and_then(|place| place.load(Relaxed).checked_sub(1));
         let thread = index.and_then(|index| self.threads.get(index as usize));
@@ -140,7 +141,8 @@ impl Process {
         self.buried.store(true, SeqCst);
     }
 
-    /// Removes every mapping of the user half, whatever its threads do meanwhile; false if it does not confirm that.
+    /// Removes every mapping of the user half, whatever the process's threads do meanwhile; false if it does not
+    /// confirm that.
     fn unmap_all(&self, line: &MapperLine) -> bool {
         let is_dead = || self.is_dead();
         self.mapper.begin(line, is_dead).is_ok_and(|mut order| {
@@ -183,7 +185,7 @@ pub struct Stubs {
     asleep: AtomicBool,
     /// It has begun to sleep, and no stub was given a turn since …
     is_still: AtomicBool,
-    /// … and how often that has come to an end.
+    /// … and how often a turn has ended that.
     stirred: AtomicU64,
     epoll: OwnedFd,
     wake: OwnedFd,
@@ -399,8 +401,8 @@ impl Stubs {
         Ok(())
     }
 
-    /// Ends the processes that are kept for other address spaces, until one is made; the sandbox sleeps. A stub that goes on
-    /// using the processor is none that waits for its turn, and is ended as well.
+    /// Ends the processes that are kept for other address spaces, until one is made; the sandbox sleeps. A stub that
+    /// goes on using the processor is not waiting for its turn, and is ended as well.
     pub fn trim(&self) {
         self.is_still.store(true, SeqCst);
         self.asleep.store(true, SeqCst);
@@ -434,7 +436,7 @@ impl Stubs {
         self.dead_cpu_ns.load(Relaxed) + living
     }
 
-    /// The keeper's thread: keeps some processes ready, and buries the dead.
+    /// The keeper's thread: keeps some processes ready, and reaps the dead.
     pub fn keep(&self) {
         spawn::block_signals();
         let mut watched: Option<Restless> = None;
@@ -463,7 +465,7 @@ impl Stubs {
         }
     }
 
-    /// What the stubs have used when the sandbox has just begun to sleep.
+    /// The processor time of each stub when the sandbox has just begun to sleep.
     fn watch_restless(&self) -> Restless {
         let used = |process: Arc<Process>| (cpu::process_cpu_ns(process.pid), process);
         Restless {
@@ -473,11 +475,12 @@ impl Stubs {
         }
     }
 
-    /// Ends stubs that use the processor while nobody has given them a turn: their application code has made them spin.
+    /// Ends stubs that use the processor although no vCPU has given them a turn: their application code has made them
+    /// spin.
     fn end_restless(&self, watched: Restless) {
         for (before, process) in watched.used {
             let used = cpu::process_cpu_ns(process.pid).saturating_sub(before);
-            // Whoever woke the sandbox has given them turns, whether or not it sleeps again.
+            // If the sandbox was woken, vCPUs have given them turns, whether or not it sleeps again.
             let still = self.is_still.load(SeqCst) && self.stirred.load(SeqCst) == watched.stirred;
             if used > RESTLESS_NS && still && !process.is_dead() {
                 process.kill();

@@ -14,7 +14,7 @@ use crate::{cpu, futex};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost;
 
-/// Who a wait for the turn listens to.
+/// The rule by which a wait for the turn is given up.
 pub trait Patience {
     /// Whether the stub is to be called back now.
     fn is_over(&self) -> bool;
@@ -26,7 +26,8 @@ pub trait Patience {
     fn end_ns(&self) -> u64;
 }
 
-/// A wait that sleeps looks around as often as this: whoever took its wake-up holds it up no longer.
+/// A wait that sleeps looks at the word this often: another thread that took its wake-up holds it up no longer than
+/// this.
 const CHECK_NS: u64 = 20_000_000;
 /// How often a stub that is called back is looked at.
 const CALL_NS: u64 = 10_000_000;
@@ -226,7 +227,7 @@ impl StubThread {
         self.wait_turn(0, patience)
     }
 
-    /// Marks the thread as dead and wakes whoever waits for it.
+    /// Marks the thread as dead and wakes the vCPU that waits for it.
     pub fn mark_dead(&self) {
         let turn = &self.area().turn;
         turn.fetch_or(TURN_DEAD, SeqCst);
