@@ -2,7 +2,7 @@
 
 use crate::sync::{AtomicBool, Ordering, UnsafeCell, relax};
 
-/// Mutual exclusion without data, supplied by whoever builds an allocator.
+/// Mutual exclusion without data, supplied by the code that builds an allocator.
 ///
 /// # Safety
 /// Between a return of `lock` and the matching `unlock` no other call of `lock` on the same object returns,

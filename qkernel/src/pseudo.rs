@@ -22,7 +22,7 @@ pub use file::{DirFile, Listing, TextFile, seek_plain};
 
 /// Inode number of every pseudo file system's root.
 pub const ROOT_INO: u64 = 1;
-/// Most bytes of one text: what a program can make the kernel hold for one open file.
+/// Most bytes of one text, which the kernel holds for each open file.
 const TEXT_MAX_BYTES: usize = 16 << 20;
 
 /// One pseudo file system.

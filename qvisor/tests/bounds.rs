@@ -35,7 +35,7 @@ impl Place {
         command
     }
 
-    /// Runs a script of the shell; result: what it printed.
+    /// Runs a script of the shell; result: its output.
     fn script(&self, options: &[&str], script: &str) -> String {
         let output = self.command(&[options, &["--", "/bin/sh", "-ec", script]].concat()).output().unwrap();
         printed(&output)

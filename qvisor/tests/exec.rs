@@ -32,7 +32,7 @@ fn run(place: &Place, options: &[&str], command: &[&str]) -> Output {
     exec(place, options, command).stdin(Stdio::null()).output().unwrap()
 }
 
-/// Runs it, which must end well; result: what it said.
+/// Runs it, which must end well; result: its output.
 fn said(place: &Place, options: &[&str], command: &[&str]) -> String {
     let output = run(place, options, command);
     assert!(output.status.success(), "{command:?}: {output:?}");

@@ -7,7 +7,7 @@ use std::fs;
 
 use sleeper::{Place, guest, next_line};
 
-/// The sandbox's memory, and what the host keeps for it beside that at most, in MiB (`Resources::with_headroom`).
+/// The sandbox's memory, and the most that the host keeps for it beside that, in MiB (`Resources::with_headroom`).
 const MEMORY: &str = "64M";
 const MOST_MIB: u64 = 64 + 128;
 

@@ -1,4 +1,4 @@
-//! Runs workloads natively and in a sandbox and compares what a user would see: output and exit status.
+//! Runs workloads natively and in a sandbox and compares the results that a user would see: output and exit status.
 //!
 //! A workload that fails natively is a broken test, and is reported as such: expectations are Linux's, not ours.
 

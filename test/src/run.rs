@@ -38,7 +38,7 @@ impl Outcome {
     pub fn stdout_text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
-    /// The end of what it printed, on one line.
+    /// The end of its output, on one line.
     pub fn tail(&self) -> String {
         let text = format!("{}{}", String::from_utf8_lossy(&self.stderr), self.stdout_text());
         let chars: Vec<char> = text.trim().chars().collect();

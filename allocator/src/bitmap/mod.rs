@@ -276,7 +276,7 @@ impl<C: ControlPages, L: RawLock> BitmapAllocator<C, L> {
         self.locked(|l| l.state.limit)
     }
 
-    /// Changes the limit. A limit below what is in use takes effect as frames are freed.
+    /// Changes the limit. A limit below the number in use takes effect as frames are freed.
     pub fn set_limit_frames(&self, limit_frames: usize) {
         self.locked(|l| l.state.limit = limit_frames);
     }
@@ -298,7 +298,7 @@ impl<C: ControlPages, L: RawLock> BitmapAllocator<C, L> {
         self.base..self.base + self.blocks as u64 * BLOCK_BYTES
     }
 
-    /// Runs `f` with the lock held, and publishes what the lock-free side reads.
+    /// Runs `f` with the lock held, and publishes the numbers that are read without it.
     fn locked<R>(&self, f: impl FnOnce(&mut Locked<'_, C>) -> R) -> R {
         self.state.with(|state| {
             let mut locked = Locked { control: &self.control, state, blocks: self.blocks };

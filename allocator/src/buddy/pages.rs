@@ -142,8 +142,7 @@ impl Buddy {
         }
     }
 
-    /// Takes the range `start..start + len_bytes`, rounded inwards to pages; it replaces what was there
-    /// before.
+    /// Takes the range `start..start + len_bytes`, rounded inwards to pages; it replaces the former range.
     ///
     /// # Safety
     /// The range is mapped, writable, zero-filled, and the allocator's alone for its whole life.

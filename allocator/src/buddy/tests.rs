@@ -373,7 +373,7 @@ impl Live {
     }
 }
 
-/// The heap beside a plain list of what is allocated.
+/// The heap beside a plain list of the allocations.
 struct Machine {
     fixture: Fixture,
     live: Vec<Live>,

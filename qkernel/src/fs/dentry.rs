@@ -290,8 +290,8 @@ fn evict(dentry: &Arc<Dentry>) -> bool {
     let removed = {
         let mut children = parent.children.lock();
         match children.get(&name) {
-            // New references are made under this lock only, so the count stays while it says that nobody is there:
-            // one reference is the directory's, one ours.
+            // New references are made under this lock only, so the count stays while it says that there is no user: one
+            // reference is the directory's, one ours.
             Some(found) if Arc::ptr_eq(found, dentry) => {
                 if Arc::strong_count(dentry) > 2 || dentry.is_fixed() {
                     return false;

@@ -1,4 +1,5 @@
-//! `epoll(7)`: a set of files, and a list of those that may be ready, so that waiting costs what is ready alone.
+//! `epoll(7)`: a set of files, and a list of those that may be ready, so that the cost of a wait depends on the ready
+//! files alone.
 //!
 //! Each file in the set is an [`Item`] registered with the file's wait queues. A wake-up puts the item on the ready
 //! list; a wait takes items off, asks their files, and reports. An item holds its file weakly: closing the file ends

@@ -58,12 +58,12 @@ pub struct Pipe {
     open_queue: WaitQueue,
 }
 
-/// Where a FIFO's inode keeps its pipe while somebody has it open.
+/// The slot where a FIFO's inode keeps its pipe while it is open.
 #[derive(Default)]
 pub struct FifoSlot(SpinLock<Weak<Pipe>>);
 
 impl FifoSlot {
-    /// Nobody has it open.
+    /// A slot whose FIFO is not open.
     pub fn new() -> Self {
         Self::default()
     }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use machine::mm::account;
 use machine::sched::wait::{PollEvents, WaitQueue, Waker};
 
-/// Registers one waiter with all the queues that matter to what it polls; dropping it unregisters.
+/// Registers one waiter with all the queues that concern the files it polls; dropping it unregisters.
 pub struct PollTable {
     waker: Waker,
     events: PollEvents,

@@ -175,7 +175,7 @@ impl Readiness {
         };
         let old =
             self.state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, update).unwrap_or_else(|old| old);
-        // Room to write that was known for sure is no news, nobody waits for it; anything else may be another arrival.
+        // Room to write that was known for sure is no news, no task waits for it; anything else may be another arrival.
         let sure = old & FRESH[Direction::Send as usize] != 0;
         let known = if sure { mask(old) & PollEvents::OUT } else { PollEvents::empty() };
         self.queue.wake(spelled(events - known));
@@ -192,7 +192,7 @@ impl Readiness {
             table.add(&self.queue);
         }
         let wanted = plain(wanted) | ERRORS;
-        // An answer that an event overtook is asked for again: the event told whoever waited then.
+        // An answer that an event overtook is asked for again: the event woke only the tasks that waited then.
         let mut found = Err(PollEvents::empty());
         for _ in 0..OVERTAKEN_MAX {
             found = self.poll_once(wanted, &ask);
@@ -203,7 +203,7 @@ impl Readiness {
         found.unwrap_or_else(|overtaken| overtaken)
     }
 
-    /// One look; `Err` with what the host said when something happened meanwhile.
+    /// One look; `Err` with the host's answer when something happened meanwhile.
     fn poll_once(
         &self,
         wanted: PollEvents,

@@ -125,7 +125,7 @@ impl Alarm for Core {
                 return Some(time::monotonic_ns().saturating_add(due_ns - now_ns));
             }
         }
-        // The count is made when somebody looks; a periodic timer that nobody reads costs nothing.
+        // Expiries are counted when a reader looks; a periodic timer that nobody reads costs nothing.
         self.queue.wake(PollEvents::READABLE);
         None
     }

@@ -92,7 +92,7 @@ pub struct Inbox {
     ended: AtomicBool,
     /// The receiver is gone.
     closed: AtomicBool,
-    /// The peer went without reading what it was sent.
+    /// The peer went without reading all that was sent to it.
     reset: AtomicBool,
     /// The receiver's queue.
     wait: Arc<WaitQueue>,

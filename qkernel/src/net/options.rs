@@ -242,7 +242,7 @@ impl Options {
     }
 }
 
-/// Twice what was asked for, as Linux accounts its own overhead.
+/// Twice the size that was asked for, as Linux accounts its own overhead.
 fn buffer_size(asked: i32) -> usize {
     let asked = usize::try_from(asked).unwrap_or(usize::MAX).min(BUFFER_DEFAULT);
     (asked * 2).max(BUFFER_LEAST)

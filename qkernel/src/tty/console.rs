@@ -216,7 +216,7 @@ pub fn left(tty: &Tty) {
     release(tty);
 }
 
-/// Lets go of a console that nobody has any more and that has shown everything; not of the first process's.
+/// Frees a console that no process has any more and that has shown everything; not the first process's.
 fn release(tty: &Tty) {
     let is_first = get().is_some_and(|first| core::ptr::eq(&raw const **first, tty));
     let is_used = || tty.opens.load(Ordering::Acquire) > 0 || jobs::session_of(&TREE.lock(), tty).is_some();

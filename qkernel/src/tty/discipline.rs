@@ -74,7 +74,7 @@ impl Discipline {
     /// Bytes that may be received now.
     pub fn room(&self) -> usize {
         let left = INPUT_MAX.saturating_sub(self.input.len() + self.editing.len());
-        // A line that became too long can still be erased and ended; what is beyond is dropped.
+        // A line that became too long can still be erased and ended; further bytes are dropped.
         if left == 0 && self.canonical() && self.lines.is_empty() { 1 } else { left }
     }
 
@@ -350,7 +350,7 @@ impl Discipline {
         !self.stopped && self.output.len() < OUTPUT_MAX / 2
     }
 
-    /// Takes what a program writes; returns how many bytes of it, perhaps none.
+    /// Takes bytes that a program writes; returns how many of them, perhaps none.
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         let mut done = 0;
         while done < bytes.len() && !self.stopped && self.output.len() < OUTPUT_MAX {

@@ -111,7 +111,7 @@ pub struct Area {
     /// `struct sock_fprog` of the zygote's filter: length, address (the zygote only).
     pub filter: [AtomicU64; 2],
     _gone: [u64; 2],
-    /// Where the file of orders is, as a descriptor (of the zygote and what it forks).
+    /// The descriptor of the file of orders (for the zygote and the processes it forks).
     pub orders_fd: AtomicU32,
     /// Set once the mapper thread takes orders.
     pub mapper_ready: AtomicU32,

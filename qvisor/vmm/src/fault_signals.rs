@@ -96,7 +96,8 @@ const ANSWER_MS: u32 = 500;
 static PLACE: [AtomicU64; STACK_WORDS + 1] = [const { AtomicU64::new(0) }; STACK_WORDS + 1];
 static ANSWERED: AtomicBool = AtomicBool::new(false);
 
-/// Asks a thread of this process where it is: its instruction pointer and what lies on its stack. One asks at a time.
+/// Asks a thread of this process for its place: its instruction pointer and the words on its stack. Only one thread
+/// asks at a time.
 pub fn place_of(tid: i32) -> Option<(u64, [u64; STACK_WORDS])> {
     ANSWERED.store(false, SeqCst);
     // SAFETY: the handler only takes notes when the signal comes from this process.

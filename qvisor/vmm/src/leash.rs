@@ -134,7 +134,7 @@ impl Leash {
                 // It has said its last.
                 Ok(0) => return,
                 Ok(_) => {}
-                // Somebody may have stopped it again.
+                // The leash may have been stopped again.
                 Err(_) => self.resume(),
             }
         }

@@ -265,7 +265,7 @@ pub fn survive_parent() {
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) };
 }
 
-/// The signal does what it does by default.
+/// Sets the signal's default action.
 pub fn default_signal(signal: i32) {
     // SAFETY: `SIG_DFL` runs no code of ours.
     unsafe { libc::signal(signal, libc::SIG_DFL) };

@@ -45,7 +45,7 @@ pub struct SandboxConfig {
     pub cpus: u32,
     /// Memory the sandbox's applications may use, in bytes.
     pub memory_bytes: u64,
-    /// Address space for kernel memory, in bytes; only what is used costs memory.
+    /// Address space for kernel memory, in bytes; only memory in use costs anything.
     pub kernel_bytes: u64,
     /// The kernel's ELF image.
     pub kernel: &'static [u8],

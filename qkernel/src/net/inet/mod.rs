@@ -56,7 +56,7 @@ pub struct InetSocket {
     listening: AtomicBool,
     /// An error that came too late for the call that met it.
     late_error: AtomicU32,
-    /// The peer's address as `accept(2)` was told, until somebody asks.
+    /// The peer's address from `accept(2)`, until it is asked for.
     accepted_from: SpinLock<Option<Vec<u8>>>,
 }
 

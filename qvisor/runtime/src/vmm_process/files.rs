@@ -143,7 +143,7 @@ fn copy_on_write(
         pieces.push(Piece::Host(view, kind, 0));
     }
     pieces.append(&mut covers);
-    // Parents before children, the root first; a volume covers what the kernel has there.
+    // Parents before children, the root first; a volume covers the kernel's own file system there.
     pieces.sort_by_key(|piece| piece.path().components().count());
     Ok(pieces)
 }

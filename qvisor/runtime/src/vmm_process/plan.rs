@@ -50,7 +50,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Memory in which the VMM keeps account of the files, beside what the kernel may use.
+    /// Memory in which the VMM keeps account of the files, beside the kernel's memory.
     pub(crate) fn ledger_bytes(&self) -> u64 {
         Quota::ledger_bytes(self.disk_bytes)
     }

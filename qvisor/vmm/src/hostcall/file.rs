@@ -38,7 +38,7 @@ pub(crate) struct MountTraits {
     pub(super) read_only: bool,
     /// The host opens no devices in it (`nodev`), so that opening by name does nothing else than that.
     pub(super) no_devices: bool,
-    /// The bound of what is written there; none: as much as the host has.
+    /// The quota that bounds writes there; none: as much as the host has.
     pub(super) quota: Option<Arc<Quota>>,
 }
 

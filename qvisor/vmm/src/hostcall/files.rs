@@ -121,7 +121,7 @@ impl HostIo {
     fn reopen_handle(&self, handle: Handle, flags: i32) -> Result<i64, Errno> {
         let file = self.files().get(handle)?;
         if !file.is_path_only() {
-            // A stream must not come back with more rights than it was handed over with.
+            // A stream must not come back with more access than it was handed over with.
             return Err(Errno(libc::EBADF));
         }
         if flags & libc::O_PATH != 0 {

@@ -102,7 +102,7 @@ struct Threads {
     generation: u32,
 }
 
-/// The threads, and what they share with the calls.
+/// The threads, and the state that they share with the calls.
 pub struct IoThreads {
     shared: Arc<Shared>,
     threads: Mutex<Threads>,

@@ -120,7 +120,7 @@ fn holes_cost_nothing_until_they_are_filled() {
 fn what_is_copied_up_counts_and_gives_back() {
     let (bench, quota) = Bench::with_quota(4 * MIB);
     fs::write(bench.dir.path().join("host"), vec![1; 1 << 20]).unwrap();
-    // Known to somebody before.
+    // The file has a handle from before.
     let named = bench.handle(bench.root, "host", O_PATH);
     assert_eq!(quota.used(), (0, 0));
     let file = bench.handle(bench.root, "host", O_WRONLY);

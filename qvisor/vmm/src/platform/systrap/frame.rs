@@ -208,7 +208,7 @@ impl Frame {
         }
         let code: i32 = self.read(SI_CODE);
         if signal == INTERRUPT_SIGNAL || code <= 0 {
-            // Also a fault signal that somebody sent with `kill`.
+            // It may also be a fault signal that a process sent with `kill`.
             return TrapInfo { kind: TRAP_INTERRUPT, ..TrapInfo::default() };
         }
         let vector = u32::try_from(self.word(TRAPNO)).unwrap_or(VECTOR_GENERAL_PROTECTION);

@@ -66,7 +66,7 @@ enum Mode {
     Share,
 }
 
-/// One vCPU's choice, and what it rests on.
+/// One vCPU's choice, and the observations that it rests on.
 #[derive(Debug)]
 pub struct HandoverPolicy {
     mode: Mode,

@@ -94,7 +94,7 @@ const LOOK_NS: u64 = 15_000_000;
 const GIVEN_UP_NS: u64 = 5_000_000_000;
 
 impl Look {
-    /// The look after this one, with what was seen of the stub.
+    /// The look after this one, at which the stub's activity was `seen`.
     fn next(self, now_ns: u64, seen: Option<Activity>) -> Self {
         let past = now_ns.saturating_sub(self.at_ns);
         let counts = match seen {

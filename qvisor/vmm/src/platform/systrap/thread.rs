@@ -109,7 +109,7 @@ impl StubThread {
         (self.fs_base.load(Relaxed), self.gs_base.load(Relaxed))
     }
 
-    /// Notes what the bases are.
+    /// Notes the bases.
     pub fn set_bases(&self, fs_base: u64, gs_base: u64) {
         self.fs_base.store(fs_base, Relaxed);
         self.gs_base.store(gs_base, Relaxed);
