@@ -1,8 +1,8 @@
-//! The lock the allocators are generic over, and a spin lock for who has none of his own.
+//! The lock the allocators are generic over, and a spin lock for users that have no lock of their own.
 
 use crate::sync::{AtomicBool, Ordering, UnsafeCell, relax};
 
-/// Mutual exclusion without data, supplied by whoever builds an allocator.
+/// Mutual exclusion without data, supplied by the code that builds an allocator.
 ///
 /// # Safety
 /// Between a return of `lock` and the matching `unlock` no other call of `lock` on the same object returns,

@@ -1,8 +1,8 @@
 //! The framework of `/proc` and `/sys`: trees that are data tables, with text made when it is read.
 //!
 //! A directory is a table of [`Entry`]s, and may be extended by names that come and go ([`Dynamic`]: process ids,
-//! descriptors, CPUs). What the functions in a table are about is their [`Context`], such as one process. Inodes are
-//! made by each lookup; their numbers come from their path, so they stay the same.
+//! descriptors, CPUs). The functions in a table get a [`Context`], the object they are about, such as one process.
+//! Inodes are made by each lookup; their numbers come from their path, so they stay the same.
 
 pub mod file;
 
@@ -22,7 +22,7 @@ pub use file::{DirFile, Listing, TextFile, seek_plain};
 
 /// Inode number of every pseudo file system's root.
 pub const ROOT_INO: u64 = 1;
-/// Most bytes of one text: what a program can make the kernel hold for one open file.
+/// Most bytes of one text, which the kernel holds for each open file.
 const TEXT_MAX_BYTES: usize = 16 << 20;
 
 /// One pseudo file system.
@@ -34,20 +34,20 @@ pub struct FileSystem {
 }
 
 impl FileSystem {
-    /// What `statfs(2)` answers: nothing is stored anywhere.
+    /// The answer to `statfs(2)`: the file system stores nothing anywhere.
     pub fn statfs(&self) -> HostStatFs {
         HostStatFs { kind: self.magic, bsize: 4096, namelen: 255, frsize: 4096, ..Default::default() }
     }
 }
 
-/// What the functions of a table are about.
+/// The object that the functions of a table are about.
 pub trait Context: Clone + Send + Sync + 'static {
     fn file_system(&self) -> &'static FileSystem;
     /// User and group the files belong to.
     fn owner(&self) -> (u32, u32) {
         (0, 0)
     }
-    /// An error once what this is about is gone.
+    /// An error once the object is gone.
     fn check(&self) -> Result<()> {
         Ok(())
     }
@@ -55,7 +55,7 @@ pub trait Context: Clone + Send + Sync + 'static {
     fn guard(&self) -> Result<()> {
         Ok(())
     }
-    /// Moves when what this is about becomes something that those who were let in must be let into anew.
+    /// Changes when readers that were let in before must be checked again (see [`Self::guard`]).
     fn generation(&self) -> u32 {
         0
     }
@@ -75,7 +75,7 @@ fn start_time_ns() -> i64 {
     *START.call_once(|| machine::time::realtime_ns().cast_signed())
 }
 
-/// Text being made. Takes `write!` without an error to look at; beyond its limit it drops what comes.
+/// Text being made. `write!` to it returns no error; bytes beyond its limit are dropped.
 #[derive(Default)]
 pub struct Out {
     pub bytes: Vec<u8>,
@@ -121,10 +121,10 @@ impl core::fmt::Write for Out {
 
 /// Makes a file's text.
 pub type Show<C> = fn(&C, &mut Out) -> Result<()>;
-/// Takes what was written to a file, one `write(2)` at a time.
+/// Stores the bytes written to a file, one `write(2)` at a time.
 pub type Store<C> = fn(&C, &[u8]) -> Result<()>;
 
-/// What an entry is.
+/// The kind of an entry.
 pub enum Kind<C: 'static> {
     /// A directory, with names that come and go behind those of the table.
     Dir(&'static [Entry<C>], Option<&'static dyn Dynamic<C>>),
@@ -328,14 +328,14 @@ impl<C: Context> Inode for Node<C> {
     fn readlink(&self) -> Result<LinkTarget> {
         let Kind::Link(target) = &self.entry.kind else { return Err(Errno::EINVAL) };
         self.cx.check().map_err(|_| Errno::ENOENT)?;
-        // Whoever has no memory any more leads nowhere.
+        // A process that has given up its memory leads nowhere.
         let guard = || {
             let checked = if self.entry.guarded { self.cx.guard() } else { Ok(()) };
             checked.map_err(|error| if error == Errno::ESRCH { Errno::ENOENT } else { error })
         };
         guard()?;
         let found = target(&self.cx)?;
-        // What was found may be of a process that has become another user's since the first look.
+        // The target may belong to a process that has become another user's since the first check.
         guard()?;
         Ok(found)
     }
@@ -350,7 +350,7 @@ impl<C: Context> Inode for Node<C> {
 
     fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Box<dyn FileOps>> {
         self.cx.check()?;
-        // First, so that whatever it becomes after the guard's look shows.
+        // Taken first, so that a change after the guard's check shows.
         let generation = self.cx.generation();
         if self.entry.guarded {
             self.cx.guard()?;

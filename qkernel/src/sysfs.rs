@@ -1,4 +1,4 @@
-//! `/sys`: what programs ask about CPUs, memory and interfaces. Everything else is left out.
+//! `/sys`: the files about CPUs, memory and interfaces that programs read. Everything else is left out.
 
 mod net;
 
@@ -18,7 +18,7 @@ static SYSFS: FileSystem = FileSystem { dev: 0xf1, magic: 0x6265_6572 };
 /// The control group's files as a file system of their own, as containers have it at `/sys/fs/cgroup`.
 static CGROUP_FS: FileSystem = FileSystem { dev: 0xf2, magic: 0x6367_7270 };
 
-/// What is about the sandbox as a whole.
+/// The context of entries about the sandbox as a whole.
 #[derive(Clone, Copy)]
 struct Whole {
     file_system: &'static FileSystem,

@@ -174,7 +174,7 @@ pub struct HibernationArgs {
 }
 
 impl HibernationArgs {
-    /// What is asked for.
+    /// The wishes that the options express.
     pub fn wishes(&self) -> std::io::Result<Wishes> {
         Ok(Wishes {
             dir: self.swap_dir.as_ref().map(std::path::absolute).transpose()?,

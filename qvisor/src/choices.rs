@@ -1,4 +1,4 @@
-//! Options that name one of several things. Their descriptions are what `--help` shows.
+//! Options whose value is one of a fixed list. The descriptions of the values are shown by `--help`.
 
 use runtime::platform;
 use vmm::hibernate::Reap;
@@ -61,7 +61,7 @@ impl From<NetChoice> for Network {
     }
 }
 
-/// What to do about user namespaces.
+/// The modes of user namespaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum UserNamespaceChoice {
     /// mapped where the file systems allow it, else identity

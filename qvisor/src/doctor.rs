@@ -1,4 +1,4 @@
-//! `dormouse doctor`: what this host offers, and which platform is chosen and why.
+//! `dormouse doctor`: the host's features, and the platform that is chosen, with the reason.
 
 use std::fmt::Write;
 use std::fs;
@@ -11,7 +11,7 @@ use vmm::platform::probe::{self, KvmReport};
 
 use crate::failure::{Failure, say};
 
-/// What was found on the host.
+/// The features that were found on the host.
 #[derive(Debug, Serialize)]
 struct Findings {
     kvm: Finding,
@@ -27,7 +27,7 @@ struct Findings {
     kvm_report: KvmReport,
 }
 
-/// One feature: whether a sandbox can use it, and what was seen.
+/// One feature: whether a sandbox can use it, and the details.
 #[derive(Debug, Serialize)]
 struct Finding {
     ok: bool,
@@ -104,7 +104,8 @@ fn landlock() -> Finding {
     Finding::new(signals && files, detail)
 }
 
-/// What a process may choose; what the host imposes is in `/sys/devices/system/cpu/vulnerabilities`.
+/// The mitigations that a process may choose; those that the host imposes are in
+/// `/sys/devices/system/cpu/vulnerabilities`.
 fn mitigations() -> Finding {
     let choices = mitigations::choices();
     let detail = match choices.is_empty() {

@@ -16,7 +16,7 @@ use crate::failure::{Failure, complain, remark};
 
 pub fn run_in(root: &Root, args: ExecArgs) -> Result<u8, Failure> {
     let id = Id::new(&args.id)?;
-    // One that is not there is better said so than that something of it is missing.
+    // An unknown sandbox is reported as such, rather than by the file that is missing.
     root.state(&id)?;
     refuse(&args)?;
     let (process, terminal) = match &args.process {
@@ -87,7 +87,7 @@ fn whole(path: &Path) -> Result<(BootSpec, bool), Failure> {
     Ok((process, terminal))
 }
 
-/// The first process, with what was asked for.
+/// The description of the first process, changed by the options.
 fn merged(root: &Root, id: &Id, args: &ExecArgs) -> Result<BootSpec, Failure> {
     let failed = |why: String| {
         format!(
@@ -128,7 +128,7 @@ fn merged(root: &Root, id: &Id, args: &ExecArgs) -> Result<BootSpec, Failure> {
     Ok(spec)
 }
 
-/// Users without a set of their own have what their id gives them: root everything, others nothing.
+/// A user without capability sets of their own has those of the id: root all, others none.
 fn add_capabilities(sets: &mut Capabilities, more: u64) {
     for set in [&mut sets.bounding, &mut sets.effective, &mut sets.permitted, &mut sets.ambient] {
         *set |= more;

@@ -8,7 +8,7 @@ use runtime::oci;
 
 use crate::values::{OsParser, env_pair};
 
-/// Who a process is to be: `UID` or `UID:GID`.
+/// The user that a process runs as: `UID` or `UID:GID`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct User {
     pub uid: u32,

@@ -8,17 +8,17 @@ pub const EXIT_FAILURE: u8 = 125;
 /// An error for the command line: one sentence.
 pub type Failure = Box<dyn std::error::Error>;
 
-/// Says what went wrong, on standard error and in the log.
+/// Reports an error on standard error and in the log.
 pub fn complain(error: &dyn std::error::Error) {
     log::write(log::Level::Error, &error.to_string());
 }
 
-/// Says what did not go as it should and changes nothing, in the log or else on standard error.
+/// Reports a failure that changes nothing, in the log or else on standard error.
 pub fn warn(words: &str) {
     log::write(log::Level::Warning, words);
 }
 
-/// Makes a remark about what is accepted without effect.
+/// Writes a remark about a setting that is accepted without effect.
 pub fn remark(words: &str) {
     log::write(log::Level::Info, words);
 }

@@ -1,4 +1,4 @@
-//! The log file that callers name with `--log`, and what they read from it: errors and remarks.
+//! The log file that callers name with `--log`, with errors and remarks for them to read.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ pub fn open(path: Option<PathBuf>, format: LogFormat, debug: bool) {
     let _ = LOG.set(Log { path, format, loudest });
 }
 
-/// What sandboxes log, by `DORMOUSE_LOG`: error, warn, info or debug; errors alone by default.
+/// The level at which sandboxes log, by `DORMOUSE_LOG`: error, warn, info or debug; errors alone by default.
 pub fn level_of_sandboxes() -> u32 {
     match std::env::var("DORMOUSE_LOG").as_deref() {
         Ok("warn") => 1,
@@ -60,7 +60,7 @@ fn append(path: &PathBuf, line: &str) -> bool {
     file.and_then(|mut file| file.write_all(line.as_bytes())).is_ok()
 }
 
-/// As shims know it from other runtimes.
+/// A line in the format that shims know from other runtimes.
 fn line(format: LogFormat, level: Level, text: &str) -> String {
     let level = match level {
         Level::Error => "error",

@@ -46,9 +46,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does what the command says; result: its exit code.
+/// Carries out the command; result: its exit code.
 fn obey(cli: Cli) -> Result<u8, Failure> {
-    // Most commands need it, and say so if there is none.
+    // Most commands need the root, and report an error if there is none.
     let root = cli.state_root();
     match cli.command {
         Command::Spec { bundle } => bundle::write_spec(&bundle),

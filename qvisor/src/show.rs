@@ -115,7 +115,7 @@ pub fn stats(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
 pub fn events(root: &Root, id: &str) -> Result<u8, Failure> {
     let mut out = std::io::stdout();
     for line in orders::events(root, &Id::new(id)?)? {
-        // Whoever reads this has gone, or wants each line when it comes.
+        // Flushed at each line, since readers want it when it comes. An error means that the reader has gone.
         if out.write_all(&[&line?[..], b"\n"].concat()).and_then(|()| out.flush()).is_err() {
             break;
         }

@@ -1,5 +1,5 @@
-//! What holds a sandbox of `dormouse do` on the host, and what it gets of its caller: control groups or a limit of
-//! processes, the quota of its layer, the environment.
+//! Bounds of a sandbox of `dormouse do` on the host: control groups or a limit of processes, the quota of its layer;
+//! and the environment that it gets of its caller.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -17,7 +17,7 @@ impl Place {
     fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("dormouse-bounds-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        // Not in memory: the quota is of a disk's blocks.
+        // The place is not in memory: the quota counts a disk's blocks.
         let dir = Path::new("/var/tmp").join(name);
         fs::create_dir(&dir).unwrap();
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
@@ -35,7 +35,7 @@ impl Place {
         command
     }
 
-    /// Runs a script of the shell; result: what it printed.
+    /// Runs a script of the shell; result: its output.
     fn script(&self, options: &[&str], script: &str) -> String {
         let output = self.command(&[options, &["--", "/bin/sh", "-ec", script]].concat()).output().unwrap();
         printed(&output)
@@ -191,7 +191,7 @@ fn groups_of_a_killed_sandbox_go() {
     let groups = sleeper.groups();
     sleeper.end(libc::SIGKILL);
     until("the watcher leaves groups behind", || groups.iter().all(|group| !group.exists()));
-    // With nobody left, the next start removes them.
+    // With neither front end nor watcher left, the next start removes the groups.
     let sleeper = place.sleeper(place.command(&[]));
     let (groups, vmm) = (sleeper.groups(), sleeper.vmm);
     kill(sleeper.watcher, libc::SIGKILL);

@@ -390,7 +390,7 @@ fn orders_of_garbage_do_no_harm() {
     let host = Host::new();
     let sandbox = host.start(&["--id", "g"]);
     for garbage in [&b"\xff\xfe\n"[..], b"{}\n", &[b'x'; 100_000]] {
-        // As who may give orders, or it is not looked at.
+        // The connection is made with the credentials of a user who may give orders, or it would be refused.
         let sandbox = Root::new(host.state()).sandbox(&Id::new("g").unwrap()).unwrap();
         let mut stream = runtime::control::connect(&sandbox).unwrap();
         let _ = stream.write_all(garbage);

@@ -32,7 +32,7 @@ fn run(place: &Place, options: &[&str], command: &[&str]) -> Output {
     exec(place, options, command).stdin(Stdio::null()).output().unwrap()
 }
 
-/// Runs it, which must end well; result: what it said.
+/// Runs it, which must end well; result: its output.
 fn said(place: &Place, options: &[&str], command: &[&str]) -> String {
     let output = run(place, options, command);
     assert!(output.status.success(), "{command:?}: {output:?}");
@@ -232,7 +232,7 @@ fn the_sandboxes_end_is_its_own() {
     for by_itself in [true, false] {
         let mut place = waiting(&[]);
         let child = start(&place, &[], "echo up; exec sleep 1000");
-        // Whose streams nobody waits for.
+        // Its streams are `/dev/null`, so that no reader waits for their end.
         let mut detached = exec(&place, &["-d"], &["sleep", "1000"]);
         detached.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         assert!(detached.status().unwrap().success());
@@ -268,7 +268,7 @@ fn nobody_inside_waits_for_it_and_nothing_is_left() {
         assert_eq!(command.status().unwrap().code(), Some(1), "{round}");
     }
     wait_for("descriptors are left", || !holds(&place, path.to_str().unwrap()));
-    // What it has inherited from ours it waits for.
+    // The first process waits for the children that it inherited from the exec'd processes.
     place.says_line();
     // Besides the first process there are the shell, `ls` and `wc`.
     let count = || script(&place, "ls -d /proc/[0-9]* | wc -l").trim().parse::<usize>().unwrap();
@@ -375,7 +375,8 @@ fn none_is_lost_while_the_sandbox_falls_asleep_and_wakes() {
         }
         assert_eq!(code_of(child.take().unwrap()), i32::try_from(round).ok());
     }
-    // One that runs already may be stopped on its way, where the machine is slow or busy; one that has not begun never is.
+    // A process that runs already may be stopped on its way, where the machine is slow or busy; one that has not begun
+    // never is.
     assert!(late < 20, "{late} had to wait for another wake");
 }
 
@@ -582,7 +583,7 @@ fn the_leash_of_a_detached_one_stands_for_it() {
     wait_for("it goes on", || {
         !script(&place, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").contains("sleep 1234 ")
     });
-    // What cannot be run leaves neither a leash nor a file.
+    // A program that cannot be run leaves neither a leash nor a file.
     fs::remove_file(&pid_file).unwrap();
     let output = run(&place, &["-d", "--pid-file", pid_file.to_str().unwrap()], &["/nowhere"]);
     assert_eq!((output.status.code(), pid_file.exists()), (Some(127), false));

@@ -1,4 +1,4 @@
-//! `dormouse hibernate` and `wake` on real programs: content, memory, and who wakes it.
+//! `dormouse hibernate` and `wake` on real programs: content, memory, and wake events.
 
 mod sleeper;
 
@@ -133,7 +133,7 @@ fn standard_input_wakes_it_and_time_does_not() {
     let mut place = Place::new();
     place.start(&[], &[], &["/bin/sh", "-c", "while sleep 0.05; do :; done & echo ready; cat"]);
     for line in ["one\n", "two\n"] {
-        // A stream wakes only who waits for it already.
+        // Data on a stream wakes the sandbox only if a task waits for it already.
         sleep(Duration::from_millis(300));
         place.sleeps();
         let front = place.front.as_mut().unwrap();

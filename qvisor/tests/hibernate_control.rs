@@ -1,4 +1,4 @@
-//! Who may tell a sandbox to hibernate, how it does so by itself, and what it tells of it.
+//! Orders to hibernate and who may give them, hibernation by the idle timeout, and the reports of both.
 
 mod sleeper;
 
@@ -51,7 +51,7 @@ fn cpu_ns(pid: u32) -> u64 {
     if known { time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned() } else { 0 }
 }
 
-/// The sandbox's events so far, until one of them is what is waited for.
+/// The sandbox's events so far, until `done` holds for one of them.
 fn events_until(place: &Place, done: impl Fn(&Value) -> bool) -> Vec<Value> {
     let mut command = place.command(&["events", "s"]).stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(command.stdout.take().unwrap()).lines();
@@ -169,7 +169,7 @@ while True:
     start(&mut place, &["--idle-timeout", "700ms"], &program);
     let events = events_until(&place, |event| event["to"] == "hibernated");
     assert_eq!(events.last().unwrap()["cause"], "idle-timeout", "{events:?}");
-    // As long as somebody asks for something in time it stays.
+    // A request within each idle timeout keeps the sandbox awake.
     let mut client = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
     client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     for _ in 0..8 {
@@ -218,7 +218,7 @@ while True: pass";
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
     let mut error = String::new();
     down.stderr.take().unwrap().read_to_string(&mut error).unwrap();
-    // Whoever waited for the hibernation hears of the end, unless the disk was that fast.
+    // The client that waited for the hibernation is told of the end, unless the disk was that fast.
     assert!(down.wait().unwrap().success() || error.contains("it ended"), "{error}");
 }
 
@@ -243,7 +243,7 @@ fn peers_that_say_nothing_hold_up_nobody() {
     place.order(&["wake"]);
     assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
     for garbage in ["\n", "{}\n", "x", "{\"op\":\"kill\",\"signal\":1e99}\n", "{\"op\":\"fly\"}\n"] {
-        // As who may give orders, or it is not looked at.
+        // The connection is made with the credentials of a user who may give orders, or it would be refused.
         let sandbox = Root::new(place.dir.join("state")).sandbox(&Id::new("s").unwrap()).unwrap();
         let mut peer = runtime::control::connect(&sandbox).unwrap();
         peer.write_all(garbage.as_bytes()).unwrap();

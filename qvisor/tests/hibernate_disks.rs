@@ -25,7 +25,7 @@ fn on_a_disk(mib: u32) -> Option<(Place, PathBuf)> {
         eprintln!("skipped: needs root");
         return None;
     }
-    // SAFETY: integers only; the namespace is this thread's and that of what it starts.
+    // SAFETY: integers only; the namespace is this thread's, and that of the processes it starts.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNS) }, 0);
     run("mount", &["--make-rprivate", "/"]);
     let mut place = Place::new();
@@ -104,7 +104,7 @@ fn a_disk_that_turns_read_only_leaves_it_warm() {
         assert_eq!(place.status(), "running");
         sleep(Duration::from_millis(20));
     }
-    // What it has not touched since is still there, and can be read.
+    // The pages it has not touched since are still there, and can be read.
     ends_well(place, &disk);
 }
 

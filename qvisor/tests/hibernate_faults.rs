@@ -1,5 +1,5 @@
-//! Hibernation when things go wrong: what fails on the way out leaves the sandbox warm, what fails on the way in ends it
-//! with a sentence, and a VMM that is killed leaves nothing behind. No other sandbox notices.
+//! Hibernation with errors: an error while memory is stored leaves the sandbox warm, one while it comes back ends the
+//! sandbox with a sentence, and a VMM that is killed leaves nothing behind. No other sandbox notices.
 
 mod sleeper;
 
@@ -34,7 +34,7 @@ fn a_full_swap_limit_leaves_it_warm() {
     place.ends_well();
 }
 
-/// A sandbox whose pages come back wrong ends with a sentence, whoever asks for them first.
+/// A sandbox whose pages come back wrong ends with a sentence, whichever task touches them first.
 fn ends_with_the_loss(fault: &str, words: &str) {
     let mut place = Place::new();
     place.start_pattern(&[], &[("DORMOUSE_SWAP_FAULT", fault)]);
@@ -128,7 +128,7 @@ fn damage_in_one_file_alone_ends_it() {
     }
 }
 
-/// What is in a directory but the lock that all sandboxes share.
+/// The files of a directory, without the lock that all sandboxes share.
 fn files_in(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());

@@ -32,7 +32,7 @@ fn goes_on(place: &mut Place) {
         sleep(Duration::from_millis(20));
         place.order(&["wake", "--reap", if cycle % 2 == 1 { "on" } else { "off" }]);
     }
-    // A stream wakes only who waits for it already.
+    // Data on a stream wakes the sandbox only if a task waits for it already.
     sleep(Duration::from_millis(100));
     place.order(&["hibernate"]);
     place.says_line();
@@ -60,7 +60,7 @@ fn many_threads_want_one_processor() {
     let program = [guest("midst").to_str().unwrap().to_owned(), "busy".into(), "300".into()];
     place.start(&["--memory", "64M", "--cpus", "1"], &[], &program.each_ref().map(String::as_str));
     let down = place.order(&["hibernate"]);
-    // Would each of them run for one more time slice before it rests, that were two to three seconds.
+    // Should each of them run for one more time slice before it rests, that would take two to three seconds.
     assert!(down["pause_us"].as_u64().unwrap() < 1_000_000, "{down}");
     place.order(&["wake"]);
     place.says_line();
@@ -90,7 +90,7 @@ fn a_timer_is_due() {
     assert_eq!(place.status(), "hibernated", "time wakes nobody");
     let start = Instant::now();
     place.order(&["wake"]);
-    // What is left of it is one rest of 200 ms; then it waits for the line.
+    // The program has one sleep of 200 ms left; then it waits for the line.
     place.says_line();
     place.ends_well();
     assert!(start.elapsed() < PATIENCE / 2, "{:?}", start.elapsed());
@@ -170,7 +170,7 @@ fn ask(port: &str, number: u64) {
     assert_eq!(u64::from_ne_bytes(answer), word(6, number % (256 * 512)), "the answer to {number}");
 }
 
-/// A port that nobody has now.
+/// A port that no socket is bound to now.
 fn free_port() -> String {
     host_server().1
 }
@@ -206,7 +206,7 @@ fn a_health_check_comes_again_and_again() {
     place.ends_well();
 }
 
-/// Tells the others that it is over, whatever ended it.
+/// Tells the other threads that the test is over, by whatever reason.
 struct AtEnd<'a>(&'a AtomicBool);
 
 impl Drop for AtEnd<'_> {

@@ -1,5 +1,5 @@
-//! What other users of the host could do to a sandbox's directories and sockets, what a guest could leave behind, and
-//! hosts whose mounts are not as usual. Most of it needs root, which can be other users and make mounts.
+//! Attempts of other users of the host on a sandbox's directories and sockets, remains that a guest could leave behind,
+//! and hosts whose mounts are not as usual. Most of it needs root, which can be other users and make mounts.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,7 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Somebody else.
+/// Another user.
 const STRANGER: u32 = 1234;
 
 /// State and layers of one test, away from all others.
@@ -47,7 +47,7 @@ impl Place {
         self.command(args).output().unwrap()
     }
 
-    /// Starts `dormouse do`, and waits for the first line of what runs in it.
+    /// Starts `dormouse do`, and waits for the first line of the program in it.
     fn start(&self, command: &mut Command) -> Running {
         let mut front = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
@@ -70,7 +70,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // Not by the standard library: where a test fails, more may be left than that can take away.
+        // Not by the standard library: after a failed test there may be more left than it can remove.
         let _ = Command::new("rm").arg("-rf").arg(&self.0).status();
     }
 }
@@ -95,7 +95,7 @@ impl Running {
         }
     }
 
-    /// Kills it so that nobody cleans up.
+    /// Kills it so that no process cleans up.
     fn kill_without_a_trace(mut self) {
         let (watcher, vmm) = (self.child("dormouse-watch"), self.child("dormouse-vmm"));
         signal(watcher, libc::SIGSTOP);
@@ -135,7 +135,7 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Does something as another user, in a thread that is nobody else any more.
+/// Does something as another user, in a thread that keeps no other id.
 fn as_user<T: Send>(user: u32, run: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -155,7 +155,7 @@ fn assert_refused(output: &Output, words: &[&str]) {
     assert_eq!(text.trim_end().lines().count(), 1, "{text}");
 }
 
-/// What a listener hears, without waiting for anybody.
+/// The bytes that a listener has received, without waiting.
 fn heard(listener: &UnixListener) -> Vec<u8> {
     listener.set_nonblocking(true).unwrap();
     let mut all = Vec::new();
@@ -246,7 +246,7 @@ fn a_sandbox_takes_orders_from_its_owner_alone() {
         let place = Place::new();
         let mut command = place.command(&["do", "--id", "s", "--userns", userns, "--", "true"]);
         let _running = place.start(command.env("DORMOUSE_FAKE_KERNEL", "1"));
-        // Somebody has opened what is closed by itself.
+        // A user has opened the directory, which is closed by default.
         let socket = place.path("state/s/control.sock");
         [place.path("state"), place.path("state/s")].iter().for_each(|dir| set_mode(dir, 0o755));
         set_mode(&socket, 0o777);
@@ -267,7 +267,7 @@ fn a_sandbox_takes_orders_from_its_owner_alone() {
     }
 }
 
-/// Makes what is hard to take away, says so, and sleeps if it is to.
+/// Makes files that are hard to remove, says so, and sleeps if `$1` says so.
 const HARD: &str = "
 import os, sys, time
 os.chdir('/tmp')
@@ -306,7 +306,7 @@ fn nothing_is_left_of_what_a_guest_made() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!((output.status.code(), &*errors), (Some(0), ""));
     assert_eq!(place.left(), Vec::<PathBuf>::new());
-    // The next start takes away what nobody could.
+    // The next start removes what no process could.
     place.start(&mut guest("1000")).kill_without_a_trace();
     assert_eq!(place.left().len(), 2);
     let output = place.run(&["do", "--platform", "systrap", "--", "true"]);

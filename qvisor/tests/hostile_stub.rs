@@ -45,7 +45,7 @@ impl Attack {
         Self(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
     }
 
-    /// How it ended, and what it said.
+    /// The exit code, and the output.
     fn end(&mut self) -> (Option<i32>, String) {
         let start = Instant::now();
         while self.0.try_wait().unwrap().is_none() {
@@ -58,7 +58,7 @@ impl Attack {
         (self.0.wait().unwrap().code(), text)
     }
 
-    /// It was made, and came to nothing.
+    /// The attack was made, and had no effect.
     fn fails(&mut self) {
         let (code, text) = self.end();
         assert_eq!(code, Some(0), "{text}");
@@ -150,7 +150,7 @@ fn a_stub_of_a_hibernated_sandbox_uses_no_processor_time() {
     let mut attack = Attack::start(&place, "1", &["restless"]);
     assert_eq!(next_line(&mut attack.0), "ready\n");
     let vmm = vmm_of(attack.0.id());
-    // It says so before it sleeps.
+    // The program writes its line before it sleeps.
     sleep(Duration::from_millis(500));
     let output = place.run(&["hibernate", "h"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -269,7 +269,8 @@ fn move_threads(pid: u32, all: &libc::cpu_set_t, round: usize) {
     }
 }
 
-/// An unprivileged caller's sandbox writes the id of another process of that caller's wherever the stub notes one.
+/// The sandbox of an unprivileged caller writes the id of another process of that caller's in each place where the stub
+/// notes one.
 fn ids_are_not_believed(how: &str, cpus: &str) {
     if !is_root() {
         return;
@@ -296,7 +297,7 @@ fn ids_are_not_believed(how: &str, cpus: &str) {
         if touched || attack.0.try_wait().unwrap().is_some() {
             break;
         }
-        // What the VMM does with an id, it does when its own threads move.
+        // The VMM's own threads move, so that it uses the thread ids of its stubs to move these as well.
         move_threads(vmm, &before, round);
         sleep(Duration::from_millis(5));
         // SAFETY: both are valid sets.

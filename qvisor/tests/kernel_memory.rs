@@ -1,5 +1,5 @@
-//! Programs that make the kernel keep as much for them as it will: what they get is bounded, nobody else pays, and a sandbox
-//! that is full can still be looked into, put to sleep, woken and ended.
+//! Programs that make the kernel keep as much for them as it will: the amount is bounded, no other program pays, and a
+//! sandbox that is full can still be looked into, put to sleep, woken and ended.
 
 mod sleeper;
 
@@ -7,11 +7,11 @@ use std::fs;
 
 use sleeper::{Place, guest, next_line};
 
-/// The sandbox's memory, and what the host keeps for it beside that at most, in MiB (`Resources::with_headroom`).
+/// The sandbox's memory, and the most that the host keeps for it beside that, in MiB (`Resources::with_headroom`).
 const MEMORY: &str = "64M";
 const MOST_MIB: u64 = 64 + 128;
 
-/// Starts a sandbox in which one attack has got as far as it gets: it holds what it has, or was killed.
+/// Starts a sandbox in which one attack has got as far as it gets: it still holds its memory, or was killed.
 fn attacked(what: &str) -> Place {
     let mut place = Place::new();
     let program = guest("kernelmem");
@@ -84,7 +84,7 @@ bounded! {
     texts_of_proc_are_bounded: "texts",
 }
 
-/// Whoever takes most goes, not who asks last.
+/// The process that holds most is killed, not the one that asks last.
 #[test]
 fn the_largest_process_is_killed() {
     let mut place = Place::new();

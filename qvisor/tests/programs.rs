@@ -278,7 +278,7 @@ fn no_byte_of_input_is_overlooked() {
         if turn % 1000 == 0 {
             progress.send(()).unwrap();
         }
-        // Whatever the time between its answer and its wait, some turns hit it.
+        // Whatever time the program takes between its answer and its wait, some rounds hit it.
         (0..turn % 127 * 8).for_each(|_| std::hint::spin_loop());
     }
     drop((progress, input));

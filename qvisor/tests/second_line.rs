@@ -1,5 +1,5 @@
-//! The second line around a VMM that has been taken over: what its filter sees of arguments, and what Landlock keeps it
-//! to. Needs root, to be other users as well.
+//! The second line around a VMM that has been taken over: the arguments that its filter checks, and the limits that
+//! Landlock sets. Needs root, to be other users as well.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use vmm::jail::landlock;
 
-/// A user of the host who is nobody special.
+/// A user of the host without privileges.
 const USER: u32 = 65534;
 const MODES: [&str; 3] = ["mapped", "identity", "host"];
 
 /// State, layers and files of one test; removed at the end.
 struct Place {
     dir: PathBuf,
-    /// Whoever starts sandboxes here is this user, or root.
+    /// The user who starts sandboxes here; `None`: root.
     user: Option<u32>,
 }
 
@@ -41,7 +41,8 @@ impl Place {
         Self { dir, user }
     }
 
-    /// What a VMM that is taken over once its jail is closed says of an attempt, and how its sandbox ended.
+    /// The output of a VMM that makes an attempt once its jail is closed, as if it had been taken over, and its
+    /// sandbox's end.
     fn attempt(&self, options: &[&str], what: &str, stdin: Stdio) -> String {
         let mut command = Command::new(self.dir.join("dormouse"));
         command
@@ -64,7 +65,7 @@ impl Drop for Place {
     }
 }
 
-/// A process of somebody's that has nothing to do with any sandbox; ended at the end.
+/// A process of another user's that has nothing to do with any sandbox; ended at the end.
 struct Bystander(Child);
 
 impl Bystander {
@@ -109,7 +110,7 @@ fn a_taken_over_vmm_signals_nobody_of_its_session() {
     if !can_run(true) {
         return;
     }
-    // Whoever is of one session may continue whom they like, whatever their owners are.
+    // A process may continue any other of its session, whatever their owners are.
     let place = Place::new(None);
     let bystander = Bystander::new(0);
     for mode in MODES {
@@ -176,7 +177,7 @@ fn what_was_handed_over_to_be_read_is_not_written() {
     let place = Place::new(None);
     let input = place.dir.join("input");
     fs::write(&input, "as it was").unwrap();
-    // Anybody may write it who can open it: no owner keeps the VMM from that.
+    // Anybody may write it who can open it: its owner and mode do not keep the VMM from that.
     fs::set_permissions(&input, fs::Permissions::from_mode(0o666)).unwrap();
     for mode in MODES {
         let stdin = fs::File::open(&input).unwrap();
@@ -191,7 +192,7 @@ fn speculation(pid: &str) -> Vec<String> {
     lines.filter_map(|line| line.split_once(':')).map(|(_, state)| state.trim().to_owned()).collect()
 }
 
-/// What becomes of a state when a process gives it up for good.
+/// The line of a state after a process gave the feature up for good.
 fn given_up(state: &str) -> String {
     match state {
         "thread vulnerable" => "thread force mitigated".into(),
@@ -303,7 +304,7 @@ fn a_listed_call_is_bound_by_its_arguments() {
         let text = place.attempt(&[], &format!("call:{}", words.join(",")), Stdio::null());
         assert!(text.contains("made a forbidden call"), "{name}: {text}");
     }
-    // Nobody else's processors are asked for.
+    // The arguments name no other process's processors.
     for process in [1, std::process::id()] {
         let what = format!("call:{},{process},8,0", libc::SYS_sched_getaffinity);
         is_refused(&place, &[], &what, Stdio::null(), &["Function not implemented"]);

@@ -1,5 +1,5 @@
-//! What `docs/security.md` claims, tried: a VMM that has been taken over, a stub that has been taken over, and the lines
-//! of the VMM's list of system calls. Needs root, as the claims are about root.
+//! Tests of the claims in `docs/security.md`: a VMM that has been taken over, a stub that has been taken over, and the
+//! lines of the VMM's list of system calls. Needs root, as the claims are about root.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -180,7 +180,8 @@ fn no_two_sandboxes_share_an_owner() {
     assert_ne!(status(one.vmm, "Uid")[0], status(two.vmm, "Uid")[0]);
 }
 
-/// Runs a VMM that is taken over once its jail is closed; what it did, and how it ended. Its sandbox has an empty root.
+/// Runs a VMM that makes an attempt once its jail is closed, as if it had been taken over; its output and its end. Its
+/// sandbox has an empty root.
 fn attempt(place: &Place, options: &[&str], what: &str) -> String {
     let root = place.0.join("empty");
     let _ = fs::create_dir(&root);
@@ -295,7 +296,7 @@ fn a_taken_over_vmm_makes_no_call_that_is_not_listed() {
     }
 }
 
-/// Who owns what in a volume, inside and on the host.
+/// Owners of files in a volume, inside and on the host.
 fn owners(userns: &str) {
     let place = Place::new();
     let volume = place.directory("volume");

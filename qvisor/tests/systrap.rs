@@ -54,7 +54,7 @@ impl Run {
     }
 }
 
-/// Runs a case; `react` sees each log line.
+/// Runs a case; `react` gets each log line.
 fn run_with(case: &str, cpus: u32, react: impl Fn(&Sandbox, &str) + Send + Sync + 'static) -> Run {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let lines = Arc::new(Mutex::new(Vec::new()));
@@ -237,7 +237,7 @@ fn a_stuck_vcpu_is_noticed() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("result: the sandbox is stuck"), "{text}");
     assert!(text.contains("vCPU 0 made no progress for 2 s"), "{text}");
-    // Where it is, and what the other one does.
+    // The report says where it is, and what the other vCPU does.
     assert!(text.contains("vCPU 0 is in code of its own, at kernel+0x"), "{text}");
     assert!(text.contains("vCPU 1 "), "{text}");
 }

@@ -1,4 +1,4 @@
-//! What becomes of the terminal: raw while the sandbox drives it, and always as it was found afterwards.
+//! The terminal's settings: raw while the sandbox drives it, and always as before afterwards.
 
 use std::fs::{self, File};
 use std::io::Read;

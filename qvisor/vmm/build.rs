@@ -69,7 +69,7 @@ fn build(command: &mut Command) {
     assert!(status.success(), "{command:?} failed: {status}");
 }
 
-/// What is loaded of an ELF file: headers and segments, without sections and debug information behind them.
+/// The part of an ELF file that is loaded: headers and segments, without sections and debug information behind them.
 fn loaded_part(from: &Path) -> Vec<u8> {
     let mut bytes = fs::read(from).unwrap_or_else(|e| panic!("cannot read {}: {e}", from.display()));
     let end = program_headers(&bytes).map(|header| header.offset + header.len).max();
@@ -83,7 +83,8 @@ fn write(to: &Path, bytes: &[u8]) {
     fs::write(to, bytes).unwrap_or_else(|e| panic!("cannot write {}: {e}", to.display()));
 }
 
-/// Writes what the relocations would for an image whose first byte is loaded at `base`. They stay for other places.
+/// Writes the values that the relocations would write for an image whose first byte is loaded at `base`. The
+/// relocations stay, for other places.
 fn relocate(bytes: &mut [u8], base: u64) {
     const DT_RELA: usize = 7;
     const DT_RELASZ: usize = 8;

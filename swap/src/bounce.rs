@@ -1,4 +1,4 @@
-//! Memory in one piece: a disk takes pages from it with far fewer requests than from where they are, each by itself.
+//! Memory in one piece: a disk takes pages from it by far fewer requests than from scattered places, each by itself.
 
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
@@ -30,7 +30,7 @@ impl Bounce {
         NonNull::new(start.cast()).map(|start| Self { start, pages })
     }
 
-    /// Copies the page to place `at`; where it is then. `None`: there is no such place.
+    /// Copies the page to place `at`; returns the copy's address. `None`: there is no such place.
     pub fn put(&mut self, at: usize, page: &Page) -> Option<*mut u8> {
         if at >= self.pages {
             return None;
@@ -51,7 +51,7 @@ impl Drop for Bounce {
     }
 }
 
-/// Those of the threads of one store, used again and again.
+/// The bounce buffers of the threads of one store, used again and again.
 pub struct Bounces {
     pages: usize,
     free: Mutex<Vec<Bounce>>,

@@ -14,7 +14,8 @@ use crate::table::{PageLocation, PageLocations, Slots};
 
 /// A place for pages. Calls are made by one thread at a time.
 pub trait Home: Send {
-    /// Stores pages: `working_set` to come back together, in this order, and `rest` to come back one by one. Replaces what was stored under the same numbers. After an error nothing has changed.
+    /// Stores pages: `working_set` to come back together, in this order, and `rest` to come back one by one. Replaces
+    /// the pages stored under the same numbers. After an error nothing has changed.
     fn store(&mut self, working_set: &[Page], rest: &[Page]) -> Result<Stored, SwapError>;
     /// Brings pages back, one or a whole set, in any order; neighbours in the file are read together. The pages stay
     /// stored. After an error the content of the pages is undefined. Result: bytes read.
@@ -42,7 +43,7 @@ const READ_PAGES: usize = 128;
 /// How far from a touched page's slot others are read along.
 const AROUND_SLOTS: u32 = 32;
 
-/// What a [`Home::store`] came to.
+/// The outcome of a [`Home::store`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stored {
     /// Pages written to the swap file and to the REAP file.
@@ -56,7 +57,7 @@ struct PageFile {
     name: &'static str,
     device: Box<dyn Device>,
     slots: Slots,
-    /// How long it is, as far as this has made it so.
+    /// Its length, as far as this object has set it.
     len: AtomicU64,
 }
 
@@ -117,7 +118,7 @@ pub struct SwapHome {
     /// Words of the pages that are one repeated word, unless it is zero.
     words: HashMap<PageId, u64>,
     limit_bytes: u64,
-    /// Where slots go that are read only because they lie between others.
+    /// The place that slots are read to which are read only because they lie between others.
     scratch: Box<AlignedPage>,
 }
 
@@ -198,7 +199,7 @@ impl SwapHome {
         [&self.swap, &self.reap].map(|file| u64::from(file.slots.count()) * PAGE_BYTES as u64)
     }
 
-    /// Writes pages to free slots of a file, in about their order; a part is looked at while another one is written.
+    /// Writes pages to free slots of a file, in about their order; one part is checked while another one is written.
     fn put_all(
         &self,
         file: &PageFile,
@@ -231,7 +232,7 @@ impl SwapHome {
 
     /// Writes everything; nothing else changes.
     fn put(&self, working_set: &[Page], rest: &[Page]) -> Result<[Vec<Put>; 2], SwapError> {
-        // What is replaced is freed only afterwards.
+        // The slots of replaced pages are freed only afterwards.
         let free = self.limit_bytes.saturating_sub(self.stored_bytes());
         let budget = AtomicU64::new(free / PAGE_BYTES as u64);
         // The working set in one piece, so that it comes back by few large reads.
@@ -286,7 +287,7 @@ impl SwapHome {
         Ok((addrs.len() * PAGE_BYTES) as u64)
     }
 
-    /// The page that nobody reads.
+    /// The page that receives unwanted slots; nobody reads it.
     fn scratch(&mut self) -> Page {
         // SAFETY: the box lives as long as the home, whose calls are over before it goes; its content means nothing.
         unsafe { Page::new(PageId::MAX, NonNull::from(&mut self.scratch.0).cast()) }
@@ -300,7 +301,8 @@ fn repeated_word(page: &Page) -> Option<u64> {
     words.iter().all(|word| word == first).then(|| u64::from_ne_bytes(*first))
 }
 
-/// Looks at pages: which are a word, and the others' checksums; and where the others are to be written from.
+/// Looks at pages: returns those that are one repeated word, the others with their checksums, and the addresses from
+/// which the others are to be written.
 fn stage(pages: &[Page], mut bounce: Option<&mut Bounce>) -> (Put, Vec<*mut u8>) {
     let mut put = Put { staged: Vec::with_capacity(pages.len()), ..Put::default() };
     let mut addrs = Vec::with_capacity(pages.len());
@@ -320,7 +322,7 @@ fn stage(pages: &[Page], mut bounce: Option<&mut Bounce>) -> (Put, Vec<*mut u8>)
 impl Home for SwapHome {
     fn store(&mut self, working_set: &[Page], rest: &[Page]) -> Result<Stored, SwapError> {
         let [reap, swap] = self.put(working_set, rest).inspect_err(|_| {
-            // What was written in vain takes no room.
+            // Pages that were written in vain take no room.
             self.reap.drop_tail();
             self.swap.drop_tail();
         })?;

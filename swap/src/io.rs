@@ -17,7 +17,7 @@ pub trait Device: Send + Sync {
     fn read(&self, pieces: &[libc::iovec], offset: u64) -> io::Result<usize>;
     /// Gives the file's blocks in `[offset, offset + len)` back; best effort.
     fn discard(&self, offset: u64, len: u64);
-    /// Makes the file so long, without blocks; best effort. Writes behind the end of a file go one after the other.
+    /// Makes the file so long, without blocks; best effort. The host serialises writes that lengthen a file.
     fn lengthen(&self, len: u64);
 }
 
@@ -68,7 +68,7 @@ fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
     }
 }
 
-/// Which way bytes go.
+/// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     Write,
@@ -101,7 +101,7 @@ pub fn transfer(device: &dyn Device, direction: Direction, addrs: &[*mut u8], of
     Ok(())
 }
 
-/// One call, and what it left over.
+/// Makes one call, and repeats it for the bytes that it left over.
 fn whole(
     device: &dyn Device,
     direction: Direction,

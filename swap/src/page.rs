@@ -15,7 +15,7 @@ pub struct Page {
     addr: NonNull<u8>,
 }
 
-// SAFETY: an address and a number; what is done with the memory behind it is bound by the promise of `Page::new`.
+// SAFETY: an address and a number; the promise of `Page::new` bounds the use of the memory behind it.
 unsafe impl Send for Page {}
 // SAFETY: as above.
 unsafe impl Sync for Page {}
@@ -25,7 +25,7 @@ impl Page {
     ///
     /// # Safety
     /// `addr` is page-aligned, and the page stays mapped, readable and writable as long as the value is used. Nobody
-    /// relies on it not being written meanwhile: what others write to it only spoils its own content or checksum.
+    /// relies on it not being written meanwhile: a write by others only spoils its own content or checksum.
     #[must_use]
     pub unsafe fn new(id: PageId, addr: NonNull<u8>) -> Self {
         Self { id, addr }

@@ -1,4 +1,4 @@
-//! A few threads for one piece of work: while some of them wait for the disk, others find, check and fill pages.
+//! A small thread pool for one piece of work: while some threads wait for the disk, others find, check and fill pages.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};

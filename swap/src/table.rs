@@ -1,8 +1,9 @@
-//! Where each page is, at most four bytes a page; and which slots of a file are in use, one bit and a checksum each.
+//! The location of each page, at most four bytes a page; and the slots of a file that are in use, one bit and a
+//! checksum each.
 
 use crate::page::PageId;
 
-/// Where a page is.
+/// The location of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageLocation {
     /// One word repeated, zero mostly; not in any file.
@@ -41,7 +42,7 @@ impl PageLocation {
 const CHUNK: usize = 1024;
 type Codes = [u32; CHUNK];
 
-/// Where the pages of one block of 1024 are.
+/// The locations of the pages of one block of 1024.
 #[derive(Debug)]
 enum Chunk {
     /// A code for each.
@@ -74,7 +75,7 @@ impl Chunk {
         }
     }
 
-    /// Takes up less memory, if that is how the pages lie.
+    /// Takes up less memory, if the locations of the pages allow it.
     fn pack(&mut self) {
         let Self::Open(codes) = self else { return };
         let begins = |at: usize| at == 0 || codes[at] != follows(codes[at - 1], 1);
@@ -94,7 +95,7 @@ fn follows(code: u32, pages: usize) -> u32 {
     code.wrapping_add(step * u32::try_from(pages).unwrap_or(0))
 }
 
-/// PageLocations by page number. Memory goes by the blocks of 1024 pages that hold any.
+/// Locations by page number. Memory goes by the blocks of 1024 pages that hold any.
 #[derive(Debug, Default)]
 pub struct PageLocations {
     chunks: Vec<Option<Chunk>>,
@@ -106,7 +107,7 @@ impl PageLocations {
         PageLocation::decode(self.chunks.get(chunk)?.as_ref()?.code(at))
     }
 
-    /// Sets a place; the former one is returned.
+    /// Sets a location; the former one is returned.
     pub fn set(&mut self, id: PageId, place: PageLocation) -> Option<PageLocation> {
         let (chunk, at) = split(id);
         if chunk >= self.chunks.len() {
@@ -116,7 +117,7 @@ impl PageLocations {
         PageLocation::decode(std::mem::replace(&mut chunk.open()[at], place.encode()))
     }
 
-    /// Drops the pages that are not `kept`, telling where they were.
+    /// Drops the pages that are not `kept`, and passes on their locations.
     pub fn retain(
         &mut self,
         kept: &mut dyn FnMut(PageId) -> bool,
@@ -166,7 +167,7 @@ impl Slots {
         self.count
     }
 
-    /// Behind the last slot that was ever in use since all were free.
+    /// The slot behind the last one that was ever in use since all were free.
     pub fn end(&self) -> u32 {
         u32::try_from(self.sums.len()).unwrap_or(u32::MAX)
     }
@@ -199,13 +200,13 @@ impl Slots {
             self.count -= 1;
         }
         if self.count == 0 {
-            // Whoever begins anew begins at the front, and sequentially.
+            // A file without used slots begins again at the front, and is written sequentially.
             self.used.clear();
             self.sums.clear();
         }
     }
 
-    /// Gives back what the tables took to grow.
+    /// Frees the memory that the tables took to grow.
     pub fn trim(&mut self) {
         self.used.shrink_to_fit();
         self.sums.shrink_to_fit();
@@ -233,7 +234,7 @@ impl Slots {
                 runs.push((first, len));
                 left -= len;
             } else if at == end {
-                // Open to the end: what is missing goes behind it.
+                // The last run is open to the end of the file: slots still missing go behind it.
                 runs.push((first, left));
                 left = 0;
             }

@@ -120,7 +120,7 @@ fn what_was_stored_comes_back() {
     assert_eq!(stored, Stored { swap_pages: 86, reap_pages: 10, word_pages: 4 });
     let before = Memory(memory.0.iter().map(|page| Box::new(AlignedPage(page.0))).collect());
     (0..100).for_each(|id| memory.wipe(id));
-    // What lies between wanted slots is read along.
+    // Slots between wanted ones are read along.
     let mut set: Vec<Page> = (10..20).filter(|id| *id != 15).map(|id| memory.page(id)).collect();
     assert_eq!(home.fetch(&mut set).unwrap(), 10 * PAGE_BYTES as u64);
     let mut rest: Vec<Page> = (0..10).chain([15]).chain(20..100).map(|id| memory.page(id)).collect();
@@ -248,7 +248,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Against a map of what each page held when it was last stored.
+    /// Compares the home with a map of each page's content when it was last stored.
     #[test]
     fn as_a_plain_model(steps in prop::collection::vec(step(), 1..30)) {
         let failing = || Arc::new(Faulty { calls_left: AtomicU64::new(u64::MAX), errno: libc::EIO, at_most: usize::MAX, ..Faulty::default() });

@@ -95,7 +95,7 @@ static uint64_t argument(void)
     }
 }
 
-/* What would end or hide the test rather than try the kernel. */
+/* Calls that would end or hide the test rather than try the kernel. */
 static int is_left_out(long number)
 {
     static const int OUT[] = {SYS_exit, SYS_exit_group, SYS_rt_sigreturn, SYS_fork, SYS_vfork, SYS_clone, SYS_clone3,
@@ -137,7 +137,7 @@ int main(int argc, char **argv)
     for (uint64_t seed = 1; time(NULL) < end; seed++) {
         pid_t child = fork();
         if (child == 0) {
-            /* What it writes to any descriptor is nobody's to read. */
+            /* Nobody reads the bytes that it writes to a descriptor. */
             int null = open("/dev/null", O_RDWR);
             for (int fd = 0; fd < 3; fd++)
                 dup2(null, fd);

@@ -117,7 +117,7 @@ static void deep(void)
         CHECK(pid >= 0);
         if (pid > 0) {
             JOIN(pid);
-            /* What the descendants wrote is not seen here. */
+            /* The descendants' writes are not seen here. */
             for (int p = 0; p < PAGES; p++) {
                 long want = level / PAGES + (p >= 1 && p <= level % PAGES);
                 CHECK_EQ(data[p * PAGE / 4], want);

@@ -21,7 +21,7 @@
 
 enum { PAGE = 4096, WORDS = PAGE / 8, USER = 1000 };
 
-/* What the processes of a run share. */
+/* The memory that the processes of a run share. */
 static struct shared {
     volatile uint64_t stop;        /* everything ends */
     volatile uint64_t attacker;    /* process id, while it may be stopped */
@@ -320,8 +320,8 @@ static void leaving_attacker(const char *name)
 }
 
 /*
- * What a child or a seal rests on: the process claims to fork, or to unmap a file, and goes on writing to its memory;
- * the child, or who sealed the file, must see nothing of that.
+ * Writes that must not be seen: the process claims to fork, or to unmap a file, and goes on writing to its memory; the
+ * child, or the process that sealed the file, must see nothing of that.
  */
 __attribute__((noinline)) static void write_on(volatile uint64_t *memory, uint64_t pages)
 {
@@ -800,7 +800,7 @@ static void thief(void)
 static void deaf(void)
 {
     uint64_t word = 0;
-    /* What is not there yet would be a fault, and that is fatal where its signal is blocked. */
+    /* Touches the page first: a fault later would be fatal, since its signal is blocked then. */
     shared->looks++;
     hs_mask = ~0ul;
     hs_gate(claim.block, hs_mine(), SYS_futex, (uint64_t)&word, FUTEX_WAKE, 1);

@@ -1,5 +1,5 @@
 /*
- * What a program can do to the stub that it runs in (systrap): the library of hostile_stub.c.
+ * Attacks of a program on the stub that it runs in (systrap): the library of hostile_stub.c.
  *
  * A program shares its address space with the stub's text and with the hand-over areas of the stub's threads. It can jump
  * to any byte of the text, and write any word of the areas. The pieces here:
@@ -77,10 +77,10 @@ _Static_assert(offsetof(struct hs_context, r11) == offsetof(struct hs_area, comm
 /* Every signal but those that a stub handles. */
 #define HS_MASK (~((1ul << 3) | (1ul << 4) | (1ul << 6) | (1ul << 7) | (1ul << 9) | (1ul << 10) | (1ul << 30)))
 
-/* What the contexts here block. */
+/* The signals that the contexts here block. */
 static uint64_t hs_mask = HS_MASK;
 
-/* What survives a call. */
+/* The registers that survive a call. */
 struct hs_registers {
     uint64_t rbx, rbp, r12, r13, r14, r15, rsp, rip, result;
 };

@@ -640,7 +640,7 @@ static void options(void)
     OK(getsockopt(ends[0], IPPROTO_TCP, TCP_INFO, &info, &length));
     CHECK_EQ(info.tcpi_state, TCP_ESTABLISHED);
     CHECK(get(ends[0], IPPROTO_TCP, TCP_MAXSEG) > 500);
-    /* What is held back comes when it is let go. */
+    /* Bytes that TCP_CORK holds back come when it is switched off. */
     char bytes[16];
     set(ends[0], IPPROTO_TCP, TCP_CORK, 1);
     CHECK_EQ(send(ends[0], "held", 4, 0), 4);

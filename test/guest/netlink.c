@@ -188,7 +188,7 @@ static void options(void)
     OK(setsockopt(fd, SOL_NETLINK, NETLINK_GET_STRICT_CHK, &on, sizeof on));
     OK(getsockopt(fd, SOL_NETLINK, NETLINK_GET_STRICT_CHK, &found, &len));
     CHECK_EQ(found, 1);
-    /* What is strict looks at the index. */
+    /* With strict checking the index counts. */
     found = 0;
     ask(fd, RTM_GETADDR, NLM_F_REQUEST | NLM_F_DUMP, 5, sizeof(struct ifaddrmsg), 1);
     CHECK_EQ(answers(fd, 5, count, &found), 0);

@@ -1,5 +1,5 @@
 /*
- * Who may become whom, and who sees what: set-id programs, what is left to others of a process, names from within a
+ * Changes of users, and what users see of each other: set-id programs, another user's processes, names from within a
  * chroot, set-id bits of files. Most of it needs root, and a second user (1000), and is left out otherwise.
  */
 #include "check.h"
@@ -22,7 +22,7 @@
 
 #define USER 1000
 
-/* What a program finds of itself; written to descriptor 1 by `privileges --report`. */
+/* The privileges that a program finds it has; written to descriptor 1 by `privileges --report`. */
 struct report {
     uid_t uid[3];
     gid_t gid[3];
@@ -111,7 +111,7 @@ static struct report read_report(pid_t pid)
     return found;
 }
 
-/* What `program` finds when a child runs it behind these statements. */
+/* The report of `program` when a child runs it after these statements. */
 #define REPORT(program, ...) read_report(CHILD(__VA_ARGS__; run_report(program)))
 
 static int sleeper(void *arg)
@@ -169,7 +169,7 @@ static void set_id_programs(void)
     CHECK(found.uid[0] == USER && found.uid[1] == 1001 && found.uid[2] == 1001 && found.secure == 1);
     CHECK_EQ(found.permitted, 0);
 
-    /* Whoever may get no new privileges does not. */
+    /* A process with PR_SET_NO_NEW_PRIVS gets none. */
     found = REPORT("./set_uid", become(USER); OK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)));
     CHECK(found.uid[1] == USER && found.uid[2] == USER);
     CHECK_EQ(found.permitted, 0);
@@ -327,7 +327,7 @@ static pid_t wait_for_pid(int fd)
     return pid;
 }
 
-/* What was opened of a process before it ran a set-id program tells nothing of that. */
+/* A file of /proc that was opened before its process ran a set-id program tells nothing of that program. */
 static void looking_from_before(void)
 {
     NEEDS_USERS();
@@ -397,7 +397,7 @@ static void signals_of_children(void)
     JOIN(pid);
 }
 
-/* What a user can do to another's process: nothing. */
+/* A user can do nothing to another's process. */
 static void other_peoples_processes(void)
 {
     NEEDS_USERS();
@@ -493,7 +493,7 @@ static void forged_senders(void)
     }));
 }
 
-/* What only root may do. */
+/* Calls that only root may make. */
 static void privileged_calls(void)
 {
     NEEDS_USERS();
@@ -576,7 +576,7 @@ static mode_t mode_of(int fd)
     return info.st_mode & 07777;
 }
 
-/* Whoever changes a program's content does not leave it set-id. */
+/* A change of a program's content clears its set-id bits. */
 static void set_id_bits_of_files(const char *dir)
 {
     char path[128];

@@ -372,7 +372,7 @@ def ping(side):
     check("2 packets transmitted, 2 received" in text, text)
 
 
-# What Linux counts, or measures, between one look and the next.
+# Values that Linux counts, or measures, between one look and the next.
 CHANGING = re.compile(r"valid_lft \S+ preferred_lft \S+|used \S+|\b[RT]X.*(\n.*)?|STALE|REACHABLE|DELAY")
 
 

@@ -12,7 +12,7 @@ from measure import is_served
 TOP = Path(__file__).resolve().parent.parent.parent
 INSIDE = TOP / "test/net/inside"
 DNS_ADDRESS = "127.0.0.53"
-# What the sandbox's kernel or VMM says when it broke.
+# Words that the sandbox's kernel or VMM prints when it broke.
 BROKEN = ("the kernel gave up", "cannot run the sandbox", "panicked at", "vCPU ")
 SEARCH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 PYTHON = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}

@@ -19,10 +19,10 @@ const OPERATIONS_A_VMM_EXIT: u64 = 100;
 /// The same of exits of any kind; the host's timer alone makes some.
 const OPERATIONS_AN_EXIT: u64 = 4;
 
-/// What is repeated: a bench of `guest/bench.c`, its operations a round, and percent of that to run.
+/// The benches that are repeated: a bench of `guest/bench.c`, its operations a round, and percent of that to run.
 const CASES: &[(&str, u64, u64)] = &[("null", 100_000, 10), ("touch", 16_384, 100)];
 
-/// Compares runs of few and of many rounds; the sentence says what was seen.
+/// Compares runs of few and of many rounds; the sentence reports the numbers.
 pub fn check(options: &Options) -> Result<String, String> {
     let mut seen = Vec::new();
     for &(bench, operations, percent) in CASES {

@@ -1,4 +1,4 @@
-//! Runs workloads natively and in a sandbox and compares what a user would see: output and exit status.
+//! Runs workloads natively and in a sandbox and compares the results that a user would see: output and exit status.
 //!
 //! A workload that fails natively is a broken test, and is reported as such: expectations are Linux's, not ours.
 
@@ -127,8 +127,8 @@ fn check(options: &Options, workload: &Workload) -> Verdict {
     }
 }
 
-/// What it does without a sandbox. In the lab it may try twice: the emulated machine itself loses an event now and then,
-/// and what hangs there natively tells nothing of Dormouse.
+/// The outcome without a sandbox. In the lab it may try twice: the emulated machine itself loses an event now and then,
+/// and a program that hangs there natively tells nothing of Dormouse.
 fn natively(
     options: &Options,
     workload: &Workload,
@@ -148,7 +148,7 @@ fn natively(
     }
 }
 
-/// Whether an outcome is what was expected; natively when there is nothing to compare with yet.
+/// Whether an outcome is the expected one; natively when there is nothing to compare with yet.
 fn matches(expect: &Expect, outcome: &Outcome, native: Option<&Outcome>) -> Result<(), String> {
     if outcome.timed_out {
         return Err(format!("still running after {:.0} s; so far: {}", outcome.seconds(), outcome.tail()));

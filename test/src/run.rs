@@ -20,7 +20,7 @@ pub enum Place<'a> {
     },
 }
 
-/// What came of it.
+/// The outcome of a command.
 pub struct Outcome {
     /// Exit code; 128 + the signal when one ended it.
     pub status: i32,
@@ -38,7 +38,7 @@ impl Outcome {
     pub fn stdout_text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
-    /// The end of what it printed, on one line.
+    /// The end of its output, on one line.
     pub fn tail(&self) -> String {
         let text = format!("{}{}", String::from_utf8_lossy(&self.stderr), self.stdout_text());
         let chars: Vec<char> = text.trim().chars().collect();
@@ -121,7 +121,7 @@ fn finish(command: &mut Command, timeout: Duration) -> io::Result<Outcome> {
         }
         if start.elapsed() > timeout {
             timed_out = true;
-            // The whole group: what the command left running as well.
+            // The whole group is killed, so that processes left running by the command end as well.
             let _ = Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).status();
             break child.wait()?;
         }

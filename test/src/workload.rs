@@ -5,13 +5,13 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What must come out.
+/// The expected outcome.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Expect {
     /// Any of these exit codes, or with `forbidden` any but these.
     pub codes: Vec<i32>,
     pub forbidden: bool,
-    /// The exact output; `None`: what came out natively.
+    /// The exact output; `None`: the same output as natively.
     pub stdout: Option<Vec<u8>>,
     /// Whether the output counts at all.
     pub any_output: bool,

@@ -1,4 +1,4 @@
-//! What happens under the global lock: block lists, and taking and giving frames.
+//! The part that runs under the global lock: block lists, and taking and giving frames.
 
 use super::control::{BLOCK_FRAMES, Bits, ControlPages, Maps, USABLE_FRAMES, WORDS, word_masks};
 use crate::sync::Ordering;
@@ -25,7 +25,7 @@ impl List {
     }
 }
 
-/// What the lock guards, apart from the maps in the control pages.
+/// The state that the lock guards, apart from the maps in the control pages.
 pub(super) struct State {
     /// Head of each list: a block plus one, or zero.
     heads: [u32; 2],

@@ -60,7 +60,7 @@ impl Default for ControlPage {
 
 /// Finds the control page of a block.
 ///
-/// What the pages must be is said at [`super::BitmapAllocator::new`], which is where it is promised.
+/// [`super::BitmapAllocator::new`] states the rules for the pages, since its caller promises to keep them.
 pub trait ControlPages {
     /// The control page of block `block`, always the same for the same block.
     fn page(&self, block: usize) -> NonNull<ControlPage>;

@@ -96,7 +96,7 @@ impl fmt::Display for RefError {
 
 impl core::error::Error for RefError {}
 
-/// What [`BitmapAllocator::dec_refs`] did.
+/// The outcome of [`BitmapAllocator::dec_refs`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Dropped {
     /// Frames that lost their last reference and are free now.
@@ -112,7 +112,7 @@ pub struct BitmapStats {
     pub frames_in_use: usize,
     /// The most frames that may be allocated.
     pub limit_frames: usize,
-    /// Free frames that may hold host memory: what [`BitmapAllocator::reclaim`] can give back.
+    /// Free frames that may hold host memory: [`BitmapAllocator::reclaim`] can give back these and no others.
     pub dirty_free_frames: usize,
     /// Blocks with at least one allocated frame.
     pub blocks_in_use: usize,
@@ -276,7 +276,7 @@ impl<C: ControlPages, L: RawLock> BitmapAllocator<C, L> {
         self.locked(|l| l.state.limit)
     }
 
-    /// Changes the limit. A limit below what is in use takes effect as frames are freed.
+    /// Changes the limit. A limit below the number in use takes effect as frames are freed.
     pub fn set_limit_frames(&self, limit_frames: usize) {
         self.locked(|l| l.state.limit = limit_frames);
     }
@@ -298,7 +298,7 @@ impl<C: ControlPages, L: RawLock> BitmapAllocator<C, L> {
         self.base..self.base + self.blocks as u64 * BLOCK_BYTES
     }
 
-    /// Runs `f` with the lock held, and publishes what the lock-free side reads.
+    /// Runs `f` with the lock held, and publishes the numbers that are read without it.
     fn locked<R>(&self, f: impl FnOnce(&mut Locked<'_, C>) -> R) -> R {
         self.state.with(|state| {
             let mut locked = Locked { control: &self.control, state, blocks: self.blocks };

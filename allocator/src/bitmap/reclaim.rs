@@ -45,8 +45,8 @@ impl<C: ControlPages, L: RawLock> BitmapAllocator<C, L> {
     /// Shows all free frames that may hold host memory, range by range: physical address and length, both in
     /// bytes.
     ///
-    /// The lock is held throughout, so `f` must not call the allocator, and what was shown may be allocated
-    /// right after; to release memory while others run use [`BitmapAllocator::reclaim`].
+    /// The lock is held throughout, so `f` must not call the allocator. A range that was shown may be allocated right
+    /// after; to release memory while others run use [`BitmapAllocator::reclaim`].
     pub fn for_each_free_range(&self, mut f: impl FnMut(u64, u64)) {
         self.locked(|l| {
             for block in 0..l.state.opened {
@@ -80,8 +80,8 @@ impl<C: ControlPages, L: RawLock> BitmapAllocator<C, L> {
         Ok(())
     }
 
-    /// Forgets the blocks at the top of what was ever used that are empty and clean, and tells `closed` each
-    /// of their numbers: their control pages are all zeros now and may be released too. Call it after
+    /// Forgets the blocks at the top of those ever used that are empty and clean, and tells `closed` each of their
+    /// numbers: their control pages are all zeros now and may be released too. Call it after
     /// [`BitmapAllocator::reclaim`]. The lock is held throughout, so `closed` must not call the allocator.
     pub fn close_top_blocks(&self, mut closed: impl FnMut(usize)) {
         self.locked(|l| {

@@ -271,7 +271,7 @@ fn threads_share_frames_without_losing_any() {
     assert_eq!(drain(&frames).len(), 2 * USABLE_FRAMES);
 }
 
-/// What a random sequence is made of. Indices are taken modulo what there is.
+/// A step of a random sequence. Indices are taken modulo the number of frames held.
 #[derive(Clone, Debug)]
 enum Op {
     Alloc,

@@ -27,7 +27,7 @@ impl<L: RawLock> LockedHeap<L> {
         }
     }
 
-    /// Runs `f` with the lock held, and publishes what is read without it.
+    /// Runs `f` with the lock held, and publishes the numbers that are read without it.
     fn locked<R>(&self, f: impl FnOnce(&mut Heap) -> R) -> R {
         self.heap.with(|heap| {
             let result = f(heap);

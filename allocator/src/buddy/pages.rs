@@ -38,7 +38,7 @@ impl fmt::Display for FreeError {
 
 impl core::error::Error for FreeError {}
 
-/// What a page is. Zero: it opens no block.
+/// The state of a page. Zero: the page opens no block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct PageState(u8);
 
@@ -142,8 +142,7 @@ impl Buddy {
         }
     }
 
-    /// Takes the range `start..start + len_bytes`, rounded inwards to pages; it replaces what was there
-    /// before.
+    /// Takes the range `start..start + len_bytes`, rounded inwards to pages; it replaces the former range.
     ///
     /// # Safety
     /// The range is mapped, writable, zero-filled, and the allocator's alone for its whole life.
@@ -318,7 +317,7 @@ impl Buddy {
         self.entry(page).state()
     }
 
-    /// Sets what a page is, when it is on no list.
+    /// Sets the state of a page that is on no list.
     fn set_state(&mut self, page: usize, state: PageState) {
         self.set_entry(page, Entry::new(state, None, None));
     }

@@ -277,7 +277,7 @@ fn realloc_stays_in_place_within_its_class_and_copies_beyond() {
         assert_ne!(moved, start);
         assert!(std::slice::from_raw_parts(moved, 130).iter().all(|&byte| byte == 7));
         assert_eq!(fixture.heap.realloc(moved, layout(9000, 8), 16384), moved);
-        // What cannot be served leaves the old block alone.
+        // A `realloc` that cannot be served leaves the old block alone.
         assert!(fixture.heap.realloc(moved, layout(16384, 8), 1 << 30).is_null());
         assert_eq!(*moved, 7);
         fixture.heap.dealloc(moved, layout(16384, 8));
@@ -321,7 +321,7 @@ fn threads_use_one_heap() {
     assert_eq!(fixture.heap.stats().used_bytes, 0);
 }
 
-/// What a random sequence is made of. Indices are taken modulo what there is.
+/// A step of a random sequence. Indices are taken modulo the number of live allocations.
 #[derive(Clone, Debug)]
 enum Op {
     Alloc { size: usize, align: usize, zeroed: bool },
@@ -348,7 +348,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 #[derive(Clone, Copy)]
 struct Live {
     start: NonNull<u8>,
-    /// What to free it with: a layout, or an order if it came from `alloc_pages`.
+    /// The layout to free it with, or the order if it came from `alloc_pages`.
     layout: Layout,
     order: Option<u32>,
     fill: u8,
@@ -373,7 +373,7 @@ impl Live {
     }
 }
 
-/// The heap beside a plain list of what is allocated.
+/// The heap beside a plain list of the allocations.
 struct Machine {
     fixture: Fixture,
     live: Vec<Live>,

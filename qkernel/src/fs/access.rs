@@ -1,4 +1,4 @@
-//! Who may do what: permission bits, ownership and capabilities.
+//! Access checks of files: permission bits, ownership and capabilities.
 
 use alloc::sync::Arc;
 use bitflags::bitflags;
@@ -12,7 +12,7 @@ use crate::fs::path::{FsContext, Path};
 use machine::errno::{Errno, Result};
 
 bitflags! {
-    /// What is wanted of a node; the bits of `access(2)`.
+    /// The kinds of access to a node that are asked for; the bits of `access(2)`.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Want: u32 {
         const EXEC = 1;
@@ -93,7 +93,7 @@ pub fn check_change(creds: &Creds, dir: &Path) -> Result<()> {
     permitted(creds, &dir.inode.protection()?, Want::WRITE | Want::EXEC)
 }
 
-/// Whether `creds` own the node, or may act as if.
+/// Whether `creds` own the node, or hold the capability that makes them count as its owner.
 pub fn is_owner(creds: &Creds, stat: &Stat) -> bool {
     stat.uid == creds.fsuid || creds.has(CAP_FOWNER)
 }
@@ -110,7 +110,7 @@ pub fn check_sticky(creds: &Creds, dir: &Path, victim: &Arc<dyn Inode>) -> Resul
     Err(Errno::EPERM)
 }
 
-/// Whether `dir` is one in which everybody may make names, and nobody remove another's.
+/// Whether `dir` is sticky and writable for everybody, so that users make names there but cannot remove each other's.
 fn is_shared_dir(dir: &Stat) -> bool {
     const S_IWOTH: u32 = 0o002;
     dir.mode & (S_ISVTX | S_IWOTH) == S_ISVTX | S_IWOTH

@@ -1,4 +1,4 @@
-//! What files without a file system have in common: inode numbers and attributes.
+//! Inode numbers and attributes of files that belong to no file system.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,8 @@ use machine::errno::Result;
 use machine::mm::account;
 use machine::time;
 
-/// What an object and the descriptors' tables that lead to it take, at most; queues and buffers are charged as they grow.
+/// Most bytes of kernel memory that an object takes with the entries of descriptor tables that lead to it. Queues and
+/// buffers are charged as they grow.
 const OBJECT_BYTES: usize = 4096;
 
 static NEXT_INO: AtomicU64 = AtomicU64::new(1);

@@ -1,4 +1,4 @@
-//! Changing attributes, with the rules of who may.
+//! Changing attributes, with the permission rules for each change.
 
 use crate::creds::{CAP_CHOWN, CAP_FSETID};
 use crate::fs::access;
@@ -63,7 +63,7 @@ pub fn truncate(actor: &Actor, path: &Path, size: u64) -> Result<()> {
         _ => return Err(Errno::EINVAL),
     }
     access::check(&actor.creds, path, Want::WRITE)?;
-    // Also when the bits stay: the host takes them away by its own rules.
+    // The rule is passed even where the bits stay: the host would clear them by its own rules.
     let set_id = Some(access::mode_after_write as SetIdRule);
     path.inode.set_attr(&AttrChange { size: Some(size), set_id, ..AttrChange::default() })
 }

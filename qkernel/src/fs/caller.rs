@@ -19,7 +19,7 @@ use crate::signals::Source;
 pub trait Caller: Run {
     /// Its process's id.
     fn pid(&self) -> u32;
-    /// Who it is.
+    /// Its credentials.
     fn creds(&self) -> Arc<Creds>;
     /// Its root, working directory and creation mask.
     fn fs(&self) -> Arc<FsContext>;
@@ -35,7 +35,7 @@ pub trait Caller: Run {
 
 static CURRENT: Once<fn() -> Arc<dyn Caller>> = Once::new();
 
-/// Names what finds the task that runs on the calling CPU. The first call counts.
+/// Registers the function that finds the task running on the calling CPU. The first call counts.
 pub fn register(current: fn() -> Arc<dyn Caller>) {
     CURRENT.call_once(|| current);
 }

@@ -84,7 +84,7 @@ impl Dentry {
         self.linkable.store(false, Ordering::Relaxed);
     }
 
-    /// What it names; `None` when it is absent.
+    /// The inode that the name refers to; `None` when the name is known to be absent.
     pub fn inode(&self) -> Option<Arc<dyn Inode>> {
         self.inode.lock().clone()
     }
@@ -136,7 +136,7 @@ impl Dentry {
         self.pinned.store(true, Ordering::Release);
     }
 
-    /// Whether the cache is right about it without asking.
+    /// Whether the cached entry is valid without asking the file system.
     pub fn is_fixed(&self) -> bool {
         self.is_mountpoint() || self.pinned.load(Ordering::Acquire)
     }
@@ -148,7 +148,7 @@ impl Dentry {
         Some(child)
     }
 
-    /// Makes `name` known, replacing what was known of it. The caller holds [`Self::changes`].
+    /// Makes `name` known, replacing the cached entry of that name. The caller holds [`Self::changes`].
     pub fn insert(self: &Arc<Self>, name: &[u8], inode: Option<Arc<dyn Inode>>) -> Arc<Dentry> {
         let is_dir = inode.as_ref().is_some_and(|inode| inode.kind() == S_IFDIR);
         let child = Self::with(Some(self.clone()), name, inode);
@@ -176,12 +176,12 @@ impl Dentry {
             }
         };
         drop((removed, kept));
-        // What was known below it is of no use any more.
+        // The cached names below a removed directory are of no use any more.
         let below = core::mem::take(&mut *child.children.lock());
         drop(below);
     }
 
-    /// Forgets what is known of `name` without calling it deleted (the host may have changed it).
+    /// Drops the cached entry of `name` without calling it deleted (the host may have changed it).
     pub fn forget(&self, name: &[u8]) {
         let removed = self.children.lock().remove(name);
         drop(removed);
@@ -222,7 +222,7 @@ impl Dentry {
         drop((old_a, old_b));
     }
 
-    /// How many users besides the cache it has; `held` references are the caller's own.
+    /// How many users it has besides the cache; `held` references are the caller's own.
     pub fn is_used_beyond(self: &Arc<Self>, held: usize) -> bool {
         Arc::strong_count(self) > held + 1
     }
@@ -259,7 +259,7 @@ fn remember(dentry: &Arc<Dentry>, is_dir: bool) {
     }
 }
 
-/// Drops whatever the cache may drop; for when the host has no more handles.
+/// Drops all entries that nobody uses; for when the host has no more handles.
 pub fn shrink() {
     for queue in [&LEAVES, &DIRS] {
         let len = queue.dentries.lock().len();
@@ -290,8 +290,8 @@ fn evict(dentry: &Arc<Dentry>) -> bool {
     let removed = {
         let mut children = parent.children.lock();
         match children.get(&name) {
-            // New references are made under this lock only, so the count stays while it says that nobody is there:
-            // one reference is the directory's, one ours.
+            // New references are made under this lock only, so the count stays while it says that there is no user: one
+            // reference is the directory's, one ours.
             Some(found) if Arc::ptr_eq(found, dentry) => {
                 if Arc::strong_count(dentry) > 2 || dentry.is_fixed() {
                     return false;

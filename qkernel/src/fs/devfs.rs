@@ -182,7 +182,7 @@ impl FileOps for MemoryDevice {
         if self.kind == Memory::Full {
             return Err(Errno::ENOSPC);
         }
-        // What programs write to the random devices is welcome, but changes nothing.
+        // As on Linux, programs may write to the random devices; here the bytes change nothing.
         let len = buf.remaining();
         buf.truncate(0);
         Ok(len)

@@ -1,4 +1,5 @@
-//! `epoll(7)`: a set of files, and a list of those that may be ready, so that waiting costs what is ready alone.
+//! `epoll(7)`: a set of files, and a list of those that may be ready, so that the cost of a wait depends on the ready
+//! files alone.
 //!
 //! Each file in the set is an [`Item`] registered with the file's wait queues. A wake-up puts the item on the ready
 //! list; a wait takes items off, asks their files, and reports. An item holds its file weakly: closing the file ends
@@ -29,23 +30,23 @@ pub const EPOLLEXCLUSIVE: u32 = 1 << 28;
 pub const EPOLLWAKEUP: u32 = 1 << 29;
 pub const EPOLLONESHOT: u32 = 1 << 30;
 pub const EPOLLET: u32 = 1 << 31;
-/// Bits that say how, not what.
+/// Bits that say how an event is reported, not which events are reported.
 const HOW: u32 = EPOLLEXCLUSIVE | EPOLLWAKEUP | EPOLLONESHOT | EPOLLET;
-/// Sets in sets in sets.
+/// Most levels to which sets may contain sets.
 const NESTING_MAX: usize = 5;
 /// Most files in one set.
 const ITEMS_MAX: usize = 1 << 17;
-/// What one takes of kernel memory, more or less.
+/// Bytes of kernel memory one item takes, more or less.
 const ITEM_BYTES: u64 = 1024;
-/// Most events that one call reports: those left over are reported by the next.
+/// Most events that one call reports; the next call reports the rest.
 const EVENTS_MAX: usize = 8192;
 
-/// What is on the ready list, and who waits for it.
+/// The ready list, and the tasks that wait for it.
 struct Ready {
     list: SpinLock<VecDeque<Arc<Item>>>,
     /// Tasks in `epoll_wait(2)`: one event wakes one of them.
     waiters: WaitQueue,
-    /// Who polls the set itself.
+    /// Tasks that poll the set itself.
     pollers: Arc<WaitQueue>,
 }
 
@@ -65,7 +66,7 @@ impl Ready {
 
     fn pop(&self) -> Option<Arc<Item>> {
         let item = self.list.lock().pop_front()?;
-        // Whoever saw it listed has changed the file's state before; what is looked at next includes that.
+        // A waker that saw the item listed changed the file's state before that; the look that follows sees the change.
         item.listed.swap(false, Ordering::AcqRel);
         Some(item)
     }
@@ -142,7 +143,7 @@ impl Item {
         PollEvents::from_bits_truncate(events) | PollEvents::ERR | PollEvents::HUP
     }
 
-    /// What of it holds now; `None` when the file is closed.
+    /// The events that hold now; `None` when the file is closed.
     fn look(&self) -> Option<PollEvents> {
         let file = self.file.upgrade()?;
         let interest = self.interest();
@@ -452,7 +453,7 @@ impl Drop for Epoll {
 
 impl FileOps for Epoll {
     fn held_bytes(&self) -> u64 {
-        // Whoever has the lock is about to change it anyway.
+        // The holder of the lock is about to change the number anyway.
         self.items.try_lock().map_or(0, |items| items.len() as u64 * ITEM_BYTES)
     }
 

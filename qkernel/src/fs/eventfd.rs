@@ -90,7 +90,7 @@ impl FileOps for EventFile {
             buf.rewind(start);
             return Err(error);
         }
-        // What is behind the first eight bytes is ignored.
+        // Bytes of the buffer after the first eight are ignored.
         buf.truncate(0);
         Ok(8)
     }

@@ -53,10 +53,10 @@ impl OpenFlags {
     pub fn writable(self) -> bool {
         !self.contains(Self::PATH) && self.intersects(Self::WRONLY.union(Self::RDWR))
     }
-    /// What `F_SETFL` may change.
+    /// Flags that `F_SETFL` may change.
     pub const SETTABLE: Self =
         Self::APPEND.union(Self::NONBLOCK).union(Self::ASYNC).union(Self::DIRECT).union(Self::NOATIME);
-    /// What a description keeps (`F_GETFL` shows): not the flags that only matter while opening.
+    /// Flags that a description keeps and `F_GETFL` shows: all but those that only matter while opening.
     pub const KEPT: Self = Self::all()
         .difference(Self::CREAT)
         .difference(Self::EXCL)
@@ -94,8 +94,9 @@ pub struct DirEntry<'a> {
     pub kind: u8,
 }
 
-/// What an open file can do. Every call is one attempt that doesn't wait for others: where it would, it answers
-/// `EAGAIN`, and [`FileOps::poll`] tells when to try again. The waiting is done in one place, [`File::blocking`].
+/// The operations of an open file. Every call is one attempt that doesn't wait for others: where it would have to wait,
+/// it answers `EAGAIN`, and [`FileOps::poll`] tells when to try again. The waiting is done in one place,
+/// [`File::blocking`].
 pub trait FileOps: Send + Sync + Any {
     /// Reads into `buf`; 0 is the end.
     fn read(&self, _file: &File, _buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
@@ -105,7 +106,7 @@ pub trait FileOps: Send + Sync + Any {
     fn write(&self, _file: &File, _buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
         Err(Errno::EINVAL)
     }
-    /// What is ready now. With a table, registers for changes first.
+    /// The events that hold now. With a table, registers for changes first.
     fn poll(&self, _file: &File, _table: Option<&mut PollTable>) -> PollEvents {
         PollEvents::READABLE | PollEvents::WRITABLE
     }
@@ -128,7 +129,7 @@ pub trait FileOps: Send + Sync + Any {
     fn read_dir(&self, _file: &File, _sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
         Err(Errno::ENOTDIR)
     }
-    /// What `mmap(2)` maps. `shared_write`: a shared mapping that may become writable.
+    /// The object that `mmap(2)` maps. `shared_write`: for a shared mapping that may become writable.
     fn mapping(&self, _file: &File, _shared_write: bool) -> Result<MemoryObject> {
         Err(Errno::ENODEV)
     }
@@ -151,7 +152,7 @@ pub trait FileOps: Send + Sync + Any {
     fn deadline_ns(&self, _events: PollEvents) -> Option<u64> {
         None
     }
-    /// What `/proc/PID/fd/N` shows for files without a path, such as `pipe:[12]`.
+    /// The text that `/proc/PID/fd/N` shows for files without a path, such as `pipe:[12]`.
     fn describe(&self) -> Vec<u8> {
         b"anon_inode:[file]".to_vec()
     }
@@ -179,7 +180,7 @@ pub trait FileOps: Send + Sync + Any {
     fn flush(&self, _file: &File, _owner: &crate::fs::file::FileTable) {}
     /// `close(2)` took away the last descriptor of it; may sleep (`SO_LINGER`).
     fn last_close(&self) {}
-    /// Bytes that it holds for its readers, or on behalf of others: they come back when it is closed.
+    /// Bytes that it holds for its readers, or on behalf of others: they are freed when it is closed.
     fn held_bytes(&self) -> u64 {
         0
     }
@@ -248,7 +249,7 @@ impl File {
         let deadline = self.ops.deadline_ns(events);
         let result = crate::fs::block::block_on(self, events, self.is_nonblocking(), deadline, attempt);
         if deadline.is_some() && matches!(result, Err(Errno::RESTART)) {
-            // Made again, the wait would begin anew.
+            // A call that is restarted would begin its time-out anew.
             return Err(Errno::EINTR);
         }
         result
@@ -319,7 +320,7 @@ impl Slots {
     }
 }
 
-/// What an open file takes of kernel memory, without what it holds for its readers.
+/// Bytes of kernel memory an open file takes, without those it holds for its readers.
 const FILE_BYTES: u64 = 1024;
 
 /// Makes room for `len` entries; `ENOMEM`.
@@ -395,7 +396,7 @@ impl FileTable {
         Ok(fd)
     }
 
-    /// Bytes that come back when its descriptors are closed; of files that others hold as well a part.
+    /// Bytes that closing all descriptors would free. A file that other tables hold as well counts in part.
     pub fn held_bytes(&self) -> u64 {
         let slots = self.slots.lock();
         let held = |descriptor: &Descriptor| {
@@ -414,7 +415,7 @@ impl FileTable {
         if (free as u64) < limit { Ok(()) } else { Err(Errno::EMFILE) }
     }
 
-    /// Puts a file at exactly this descriptor, returning what was there (`dup2(2)`), which the caller hands to
+    /// Puts a file at exactly this descriptor (`dup2(2)`). Returns the former descriptor, which the caller hands to
     /// [`Self::closed`].
     pub fn replace(
         &self,
@@ -446,7 +447,7 @@ impl FileTable {
         Ok(())
     }
 
-    /// What closing a descriptor brings about besides the slot's being free.
+    /// Carries out the effects of a close other than freeing the slot: POSIX locks go, and the file is flushed.
     pub fn closed(&self, descriptor: Descriptor) {
         crate::fs::locks::release_posix(&descriptor.file, self.id);
         descriptor.file.ops.flush(&descriptor.file, self);
@@ -461,7 +462,7 @@ impl FileTable {
         Ok(())
     }
 
-    /// Closes what `execve(2)` closes.
+    /// Closes the descriptors with the close-on-exec flag.
     pub fn close_for_exec(&self) {
         self.close_where(|_, descriptor| descriptor.close_on_exec);
     }

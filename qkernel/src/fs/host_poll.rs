@@ -15,10 +15,10 @@ use machine::sync::SpinLock;
 
 static NEXT_TOKEN: AtomicU64 = AtomicU64::new(1);
 static TARGETS: SpinLock<BTreeMap<u64, Target>> = SpinLock::new(BTreeMap::new());
-/// There has been a socket.
+/// Set once the sandbox has had a socket.
 static EDGES: AtomicBool = AtomicBool::new(false);
 
-/// Who is told.
+/// The receiver of a registration's events.
 enum Target {
     Queue(Weak<WaitQueue>),
     Handler(Weak<dyn Wake>),
@@ -52,18 +52,18 @@ pub fn unregister(token: u64) {
     TARGETS.lock().remove(&token);
 }
 
-/// Takes what the host has to tell of sockets, before "nothing is ready" is an answer that a program gets to see. A task
-/// that goes to sleep need not: an idle CPU looks by itself.
+/// Takes the host's pending news of sockets. It is called before a program is told "nothing is ready". A task that goes
+/// to sleep need not call it: an idle CPU looks by itself.
 pub fn look() {
     if EDGES.load(Ordering::Relaxed) {
         events::take();
     }
 }
 
-/// Who was told that events hold.
+/// The kind of registration that was told that its events hold.
 pub struct Told {
     pub is_socket: bool,
-    /// It has something for whoever reads it next, whether somebody waits now or not.
+    /// The event is of use to any later reader, whether or not a task waits for it now.
     pub for_any: bool,
 }
 

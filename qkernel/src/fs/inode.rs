@@ -1,4 +1,4 @@
-//! Inodes: what names refer to.
+//! Inodes: the objects that names refer to.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -13,7 +13,7 @@ use crate::fs::path::Path;
 use machine::errno::{Errno, Result};
 use machine::sync::SpinLock;
 
-/// A place in an inode where what belongs to the node while it is used can live: a FIFO's pipe, a bound socket.
+/// A slot of an inode for an object that belongs to the node while it is used: a FIFO's pipe, a bound socket.
 pub type Attachment = SpinLock<Option<Arc<dyn Any + Send + Sync>>>;
 
 pub const S_IFMT: u32 = 0o170_000;
@@ -28,7 +28,7 @@ pub const S_ISUID: u32 = 0o4000;
 pub const S_ISGID: u32 = 0o2000;
 pub const S_ISVTX: u32 = 0o1000;
 
-/// What `stat(2)` tells. Times are nanoseconds since the epoch.
+/// The attributes that `stat(2)` shows. Times are nanoseconds since the epoch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stat {
     pub dev: u64,
@@ -70,7 +70,7 @@ pub enum SetTime {
     At(i64),
 }
 
-/// What becomes of set-id bits: the new mode, from credentials, mode and group.
+/// The rule for set-id bits: makes the new mode of credentials, mode and group.
 pub type SetIdRule = fn(&Creds, u32, u32) -> u32;
 
 impl AttrChange {
@@ -86,8 +86,9 @@ impl AttrChange {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttrChange {
     pub mode: Option<u32>,
-    /// Sets the mode of a file with set-id bits to what this makes of the current task's credentials and the file's mode
-    /// and group. The node asks it with changes of its attributes locked out, so that none made meanwhile is undone.
+    /// Sets the mode of a file with set-id bits to the rule's result for the current task's credentials and the file's
+    /// mode and group. The node calls the rule with changes of its attributes locked out, so that none made meanwhile
+    /// is undone.
     pub set_id: Option<SetIdRule>,
     pub uid: Option<u32>,
     pub gid: Option<u32>,
@@ -96,7 +97,7 @@ pub struct AttrChange {
     pub mtime: Option<SetTime>,
 }
 
-/// What kind of node `Inode::create` makes.
+/// The kind of node that `Inode::create` makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NodeKind {
     Regular,
@@ -106,7 +107,7 @@ pub enum NodeKind {
     BlockDevice(u64),
 }
 
-/// Who a new node belongs to, and its permission bits (the umask is already applied).
+/// Owner, group and permission bits of a new node (the umask is already applied).
 #[derive(Clone, Copy, Debug)]
 pub struct NewNode {
     pub mode: u32,
@@ -133,10 +134,10 @@ pub enum CachePolicy {
     Never,
 }
 
-/// A file system's node. Permission checks are the VFS's; what these do is the file system's part alone.
+/// A file system's node. The VFS checks permissions; these operations are the file system's part alone.
 pub trait Inode: Send + Sync + Any {
     fn stat(&self) -> Result<Stat>;
-    /// Attributes of which only mode and owner need be current: what permission checks ask for.
+    /// Attributes of which only mode and owner, which permission checks need, have to be current.
     fn protection(&self) -> Result<Stat> {
         self.stat()
     }
@@ -214,7 +215,7 @@ pub trait Inode: Send + Sync + Any {
     }
     /// For `statfs(2)`.
     fn statfs(&self) -> Result<abi::hostcall::HostStatFs>;
-    /// What links and tables of `/proc` show of a node that has no name anywhere, such as `pipe:[12]`.
+    /// The text that links and tables of `/proc` show for a node that has no name anywhere, such as `pipe:[12]`.
     fn shown_as(&self) -> Option<Vec<u8>> {
         None
     }

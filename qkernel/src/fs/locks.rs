@@ -17,10 +17,10 @@ pub const END: u64 = i64::MAX as u64;
 /// Most record locks of one file.
 const LOCKS_MAX: usize = 65_536;
 
-/// What a file's first lock takes of kernel memory.
+/// Bytes of kernel memory a file's first lock takes.
 const LOCK_BYTES: usize = 512;
 
-/// Who holds a lock.
+/// The holder of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Owner {
     /// A process (its descriptor table), `fcntl(2)`.
@@ -61,7 +61,7 @@ impl FileLocks {
         self.records.iter().find(|held| held.conflicts(wanted)).copied()
     }
 
-    /// Takes `range` away from `owner`'s locks, splitting what is only partly covered.
+    /// Removes `range` from `owner`'s locks, splitting locks that it covers only in part.
     fn unlock(&mut self, owner: Owner, start: u64, end: u64) -> Result<()> {
         let mut kept = account::vec(self.records.len() + 2).map_err(|_| Errno::ENOLCK)?;
         for held in self.records.drain(..) {
@@ -116,7 +116,7 @@ impl FileLocks {
 struct Table {
     /// By the inode's address. A file with locks is open, so the inode stays where it is.
     files: BTreeMap<usize, FileLocks>,
-    /// Which process (descriptor table) waits for which.
+    /// The process (descriptor table) that each waiting process waits for.
     waits: BTreeMap<u64, u64>,
 }
 

@@ -14,7 +14,7 @@ use machine::errno::{Errno, Result};
 use machine::sync::SpinLock;
 
 bitflags! {
-    /// What a mount does not allow; numbers as in boot records.
+    /// Operations that a mount does not allow; numbers as in boot records.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Limits: u32 {
         const READ_ONLY = abi::boot::MOUNT_READ_ONLY;
@@ -33,7 +33,7 @@ impl Limits {
         (Self::NO_EXEC, b"noexec", 8),
     ];
 
-    /// As `/proc/PID/mounts` writes them, with what holds of every mount.
+    /// The options as `/proc/PID/mounts` writes them, with those that every mount has.
     pub fn names(self) -> Vec<u8> {
         let mut text = if self.contains(Self::READ_ONLY) { Vec::new() } else { b"rw,".to_vec() };
         for (_, name, _) in Self::SHOWN.into_iter().filter(|(limit, ..)| self.contains(*limit)) {
@@ -44,7 +44,7 @@ impl Limits {
         text
     }
 
-    /// As `statfs(2)` tells them, with what holds of every mount.
+    /// The flags as `statfs(2)` tells them, with those that every mount has.
     pub fn statfs_flags(self) -> u64 {
         const ST_VALID: u64 = 0x20;
         const ST_RELATIME: u64 = 0x1000;
@@ -113,7 +113,7 @@ impl Mount {
         self.at.lock().clone()
     }
 
-    /// What it does not allow.
+    /// The operations that it does not allow.
     pub fn limits(&self) -> Limits {
         Limits::from_bits_truncate(self.limits.load(Ordering::Relaxed))
     }
@@ -154,7 +154,7 @@ impl Mount {
             let all = ALL.lock();
             all.iter().any(|other| other.place().is_some_and(|(mount, _)| Arc::ptr_eq(&mount, self)))
         };
-        // The table's, the list's, and the path the caller found it by.
+        // References: the table's, the list's, and the one of the path the caller found it by.
         if covered || (!lazy && Arc::strong_count(self) > 3) {
             return Err(Errno::EBUSY);
         }
@@ -167,7 +167,7 @@ impl Mount {
     }
 }
 
-/// The path seen at `path`: the root of what is mounted there, if anything is.
+/// The path that is seen at `path`: the root of the mount that covers it, if there is one.
 pub fn enter(mut path: Path) -> Path {
     while path.dentry.is_mountpoint() {
         let Some(mount) = TABLE.lock().get(&key(&path.mount, &path.dentry)).cloned() else { break };

@@ -107,7 +107,8 @@ pub fn link(actor: &Actor, node: &Path, start: Path, path: &[u8]) -> Result<()> 
     Ok(())
 }
 
-/// Whether the file may get another name. `fs.protected_hardlinks`: one may link what one owns, or could have copied.
+/// Whether the file may get another name. `fs.protected_hardlinks`: a user may link files that the user owns or could
+/// have copied.
 fn check_link_source(actor: &Actor, node: &Path) -> Result<()> {
     let stat = node.inode.stat()?;
     // A file whose last name was removed gets none again.
@@ -151,7 +152,7 @@ pub fn unlink(actor: &Actor, start: Path, path: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Whether a name that goes is used by others than the cache and the caller, who holds `path`.
+/// Whether a name that is about to be removed has users other than the cache and the caller, who holds `path`.
 fn is_used(path: &Path) -> bool {
     path.dentry.is_used_beyond(1) || Arc::strong_count(&path.inode) > 2
 }

@@ -157,7 +157,7 @@ fn create(actor: &Actor, dir: &Path, name: &[u8], mode: u32) -> Result<Path> {
     Ok(mount::enter(dir.with(dentry, inode)))
 }
 
-/// Opens what was found, once it is sure that the caller may.
+/// Opens a file that was found, after checking that the caller may open it.
 fn finish(actor: &Actor, path: Path, flags: OpenFlags, created: bool) -> Result<Arc<File>> {
     let kind = path.inode.kind();
     let truncates = flags.contains(OpenFlags::TRUNC) && kind == S_IFREG && !created;
@@ -235,7 +235,7 @@ fn check_program(actor: &Actor, file: &File) -> Result<()> {
     access::permitted(&actor.creds, &stat, Want::EXEC)
 }
 
-/// What an `O_PATH` descriptor can do: next to nothing.
+/// The operations of an `O_PATH` descriptor, which allows next to none.
 struct PathOnly;
 
 impl FileOps for PathOnly {

@@ -1,5 +1,5 @@
-//! A byte queue over user frames: what pipes, sockets and terminals hold for their readers. The frames count as the
-//! container's memory and are bounded by it; each user bounds its own queue.
+//! A byte queue over user frames, in which pipes, sockets and terminals hold bytes for their readers. The frames count
+//! as the container's memory and are bounded by it; each user bounds its own queue.
 
 use alloc::collections::VecDeque;
 

@@ -11,7 +11,7 @@ use crate::fs::mount::{Limits, Mount};
 use machine::errno::{Errno, Result};
 use machine::sync::SpinLock;
 
-/// A place in the tree that exists: a directory entry in a mount, and what it names.
+/// A place in the tree that exists: a directory entry in a mount, and the inode it refers to.
 #[derive(Clone)]
 pub struct Path {
     pub mount: Arc<Mount>,
@@ -30,8 +30,8 @@ impl Path {
         Self { mount: self.mount.clone(), dentry, inode }
     }
 
-    /// The absolute path as seen from the mount tree's root, with ` (deleted)` behind a removed name. Open files
-    /// that are nowhere in the tree are told by what they are (`pipe:[12]`).
+    /// The absolute path as seen from the mount tree's root, with ` (deleted)` behind a removed name. Open files that
+    /// are nowhere in the tree are shown by their kind (`pipe:[12]`).
     pub fn absolute(&self) -> Vec<u8> {
         if let Some(text) = self.inode.shown_as() {
             return text;
@@ -41,8 +41,8 @@ impl Path {
         text
     }
 
-    /// As links and tables of `/proc` show it to one whose root directory is `root`: from there, or, as by `d_path` of
-    /// Linux, from the tree's root what lies elsewhere. With ` (deleted)` behind a removed name.
+    /// The path as links and tables of `/proc` show it to a reader whose root directory is `root`: from there, or, for
+    /// a place elsewhere, from the tree's root, as by `d_path` of Linux. With ` (deleted)` behind a removed name.
     pub fn seen_from(&self, root: &Path) -> Vec<u8> {
         match self.below(root) {
             Some(mut text) if self.inode.shown_as().is_none() => {

@@ -32,10 +32,10 @@ const CAPACITY_MAX: usize = 1 << 20;
 const COPY_MAX: usize = 64 * 1024;
 const FIONREAD: u32 = 0x541b;
 
-/// What a pipe holds. Reads don't cross the end of a packet; bytes of plain writes form one run.
+/// The content of a pipe. Reads don't cross the end of a packet; bytes of plain writes form one run.
 struct Ring {
     data: PageQueue,
-    /// Lengths of what was written, in order; whether each is a packet.
+    /// Lengths of the writes, in order; whether each is a packet.
     runs: VecDeque<(usize, bool)>,
 }
 
@@ -58,12 +58,12 @@ pub struct Pipe {
     open_queue: WaitQueue,
 }
 
-/// Where a FIFO's inode keeps its pipe while somebody has it open.
+/// The slot where a FIFO's inode keeps its pipe while it is open.
 #[derive(Default)]
 pub struct FifoSlot(SpinLock<Weak<Pipe>>);
 
 impl FifoSlot {
-    /// Nobody has it open.
+    /// A slot whose FIFO is not open.
     pub fn new() -> Self {
         Self::default()
     }
@@ -317,7 +317,7 @@ impl Ring {
     }
 }
 
-/// The caller wrote where nobody reads.
+/// The caller wrote to a pipe that no reader has open.
 pub fn raise_sigpipe() {
     let caller = caller::current();
     let source = Source::User { pid: caller.pid(), uid: caller.creds().uid };

@@ -1,4 +1,4 @@
-//! Registration of one waiter with all that changes the readiness of a file.
+//! Registration of one waiter with all wait queues that change the readiness of a file.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use machine::mm::account;
 use machine::sched::wait::{PollEvents, WaitQueue, Waker};
 
-/// Registers one waiter with all the queues that matter to what it polls; dropping it unregisters.
+/// Registers one waiter with all the queues that concern the files it polls; dropping it unregisters.
 pub struct PollTable {
     waker: Waker,
     events: PollEvents,
@@ -15,7 +15,7 @@ pub struct PollTable {
     is_short: bool,
 }
 
-/// What a queue takes for a waiter.
+/// Bytes of kernel memory one waiter of a queue takes.
 const ENTRY_BYTES: usize = 512;
 
 impl PollTable {
@@ -39,7 +39,7 @@ impl PollTable {
         self.queues.push((queue.clone(), id));
     }
 
-    /// Whether some queue is not among those that tell: the caller must not wait.
+    /// Whether some queue could not be registered: the caller must not wait.
     pub fn is_short(&self) -> bool {
         self.is_short
     }

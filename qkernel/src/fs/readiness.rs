@@ -1,4 +1,4 @@
-//! What is known of a host socket's readiness, so that few questions go to the host.
+//! The cached readiness of a host socket, so that few questions go to the host.
 //!
 //! The host tells of every change once: an event sets bits, and begins a new generation. An attempt that would have to
 //! wait clears its bits, unless the generation changed since before the attempt. So a bit that isn't set is the truth,
@@ -20,7 +20,7 @@ const MASK: u64 = 0xffff;
 const FRESH: [u64; 2] = [1 << 16, 1 << 17];
 const GENERATION: u64 = 1 << 18;
 
-/// What a call uses up.
+/// The direction of a call that receives or sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
     Receive = 0,
@@ -28,7 +28,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// What has to hold for an attempt to be worth while, besides errors.
+    /// Events one of which must hold, besides errors, for an attempt to be worth while.
     fn events(self) -> PollEvents {
         match self {
             Self::Receive => INPUT,
@@ -39,7 +39,7 @@ impl Direction {
 
 const INPUT: PollEvents = PollEvents::IN.union(PollEvents::PRI).union(PollEvents::RDHUP);
 const ERRORS: PollEvents = PollEvents::ERR.union(PollEvents::HUP);
-/// What the host is asked about.
+/// The events that the host is asked about.
 const ASKED: PollEvents = INPUT.union(PollEvents::OUT);
 
 /// How often an answer may be overtaken by events.
@@ -140,7 +140,8 @@ impl Readiness {
         });
     }
 
-    /// Something was received or sent, or the socket's state was changed otherwise: what is set needs confirmation.
+    /// Something was received or sent, or the socket's state was changed otherwise: the bits that are set need
+    /// confirmation.
     pub fn used(&self, direction: Direction) {
         let which = direction as usize;
         // The round first: an event that is being handled now may be older than this.
@@ -164,7 +165,7 @@ impl Readiness {
         let update = |now: u64| {
             let mut new = now & !(FRESH[0] | FRESH[1]) | u64::from(events.bits());
             for direction in [Direction::Receive, Direction::Send] {
-                // What is set besides is older than this event, and not confirmed by it.
+                // Other bits that are set are older than this event, and it does not confirm them.
                 let confirmed = events.contains(mask(now) & direction.events());
                 if unused[direction as usize] && confirmed {
                     new |= FRESH[direction as usize];
@@ -174,7 +175,7 @@ impl Readiness {
         };
         let old =
             self.state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, update).unwrap_or_else(|old| old);
-        // Room to write that was known for sure is no news, nobody waits for it; anything else may be another arrival.
+        // Room to write that was known for sure is no news, no task waits for it; anything else may be another arrival.
         let sure = old & FRESH[Direction::Send as usize] != 0;
         let known = if sure { mask(old) & PollEvents::OUT } else { PollEvents::empty() };
         self.queue.wake(spelled(events - known));
@@ -191,7 +192,7 @@ impl Readiness {
             table.add(&self.queue);
         }
         let wanted = plain(wanted) | ERRORS;
-        // An answer that an event overtook is asked for again: the event told whoever waited then.
+        // An answer that an event overtook is asked for again: the event woke only the tasks that waited then.
         let mut found = Err(PollEvents::empty());
         for _ in 0..OVERTAKEN_MAX {
             found = self.poll_once(wanted, &ask);
@@ -202,7 +203,7 @@ impl Readiness {
         found.unwrap_or_else(|overtaken| overtaken)
     }
 
-    /// One look; `Err` with what the host said when something happened meanwhile.
+    /// One look; `Err` with the host's answer when something happened meanwhile.
     fn poll_once(
         &self,
         wanted: PollEvents,

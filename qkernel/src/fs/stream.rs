@@ -20,7 +20,7 @@ use machine::sched::wait::PollEvents;
 use machine::sched::wait::WaitQueue;
 use machine::sync::SpinLock;
 
-/// "At the stream's own position" of `READ` and `WRITE`.
+/// The offset that means "at the stream's own position" in `READ` and `WRITE`.
 const STREAM: u64 = u64::MAX;
 
 /// A stream of the host.
@@ -48,12 +48,13 @@ impl HostStream {
         self.kind == S_IFREG
     }
 
-    /// What holds now of what the file may do; asks the host to tell of the rest if anyone waits.
+    /// The events that hold now, of those the file is open for. If a task waits, has the host tell of the rest.
     fn ready(&self, file: &File) -> PollEvents {
         self.ready_besides(file, PollEvents::empty())
     }
 
-    /// The same; `tried` in vain before is asked for even if it holds by now, so that whoever tried hears of it.
+    /// The same; asks the host also for the events `tried` in vain before, even if they hold by now, so that the task
+    /// that tried hears of them.
     fn ready_besides(&self, file: &File, tried: PollEvents) -> PollEvents {
         let mut wanted = PollEvents::empty();
         if file.flags().readable() {
@@ -74,7 +75,7 @@ impl HostStream {
         now
     }
 
-    /// One attempt; what could not be done is asked for again, since the host tells only once.
+    /// One attempt; an event that made it fail is asked for again, since the host tells only once.
     fn attempt(
         &self,
         file: &File,
@@ -138,7 +139,7 @@ impl FileOps for HostStream {
             *file.pos.lock() = position;
         }
         let to = seek_in_file(file, offset, whence, || self.stat(file).map(|stat| stat.size))?;
-        // Asking where one is changes nothing.
+        // A seek by 0 from the current position only asks for the position.
         if whence != Whence::Current || offset != 0 {
             *self.position.lock() = Some(to);
         }
@@ -182,7 +183,8 @@ impl FileOps for HostStream {
 
 /// The open file of a stream given as descriptor `fd`.
 pub fn open(handle: Arc<Handle>, fd: u32) -> Result<Arc<File>> {
-    // The host doesn't say what a stream may do, and refuses the rest itself; what it is for is a good guess.
+    // The host doesn't say which way a stream is open, and refuses the other way itself; the stream's purpose is a good
+    // guess.
     let flags = match fd {
         0 => OpenFlags::empty(),
         1 | 2 => OpenFlags::WRONLY,

@@ -84,7 +84,7 @@ impl State {
         true
     }
 
-    /// What `timerfd_gettime(2)` shows: the time that is left.
+    /// The values that `timerfd_gettime(2)` shows: the time left, and the interval.
     fn remaining(&self, now_ns: u64) -> Setting {
         let left = self.setting.due_ns.saturating_sub(now_ns);
         let due_ns = if self.setting.due_ns == 0 { 0 } else { left.max(1) };
@@ -125,7 +125,7 @@ impl Alarm for Core {
                 return Some(time::monotonic_ns().saturating_add(due_ns - now_ns));
             }
         }
-        // The count is made when somebody looks; a periodic timer that nobody reads costs nothing.
+        // Expiries are counted when a reader looks; a periodic timer that nobody reads costs nothing.
         self.queue.wake(PollEvents::READABLE);
         None
     }
@@ -146,7 +146,8 @@ impl TimerFile {
         Ok(File::new(Box::new(Self { core, ino: anon::next_ino() }), flags | OpenFlags::RDWR, None))
     }
 
-    /// Sets the timer (`due_ns` 0 disarms; it is a time of the clock with `absolute`); returns what was left.
+    /// Sets the timer (`due_ns` 0 disarms; it is a time of the clock with `absolute`); returns the former setting with
+    /// the time that was left.
     pub fn set(&self, new: Setting, absolute: bool) -> Setting {
         let now_ns = self.core.clock.now_ns();
         let mut state = self.core.state.lock();
@@ -163,7 +164,7 @@ impl TimerFile {
         old
     }
 
-    /// What is left until the next expiry, and the interval.
+    /// The time until the next expiry, and the interval.
     pub fn get(&self) -> Setting {
         let now_ns = self.core.clock.now_ns();
         let mut state = self.core.state.lock();

@@ -184,7 +184,7 @@ impl<'a> Walker<'a> {
         if scoped && !self.at.is_below(&self.root) { Err(Errno::EAGAIN) } else { Ok(()) }
     }
 
-    /// Goes on at what a link in the current directory leads to.
+    /// Goes on at the target of a link in the current directory.
     pub fn follow(&mut self, link: &Path) -> Result<()> {
         self.links += 1;
         if self.links > SYMLINKS_MAX || self.resolve.contains(Resolve::NO_SYMLINKS) {
@@ -198,7 +198,7 @@ impl<'a> Walker<'a> {
                 if self.resolve.intersects(Resolve::BENEATH | Resolve::IN_ROOT) {
                     return Err(Errno::EXDEV);
                 }
-                // What is left of the path is walked from there.
+                // The rest of the path is walked from there.
                 self.go(path)
             }
             LinkTarget::Text(target) => {
@@ -222,7 +222,7 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// Looks `name` up in `dir` and enters what is mounted there; `None` when there is no such name.
+/// Looks `name` up in `dir` and enters the mount that covers it, if any; `None` when there is no such name.
 pub fn child(dir: &Path, name: &[u8]) -> Result<Option<Path>> {
     let policy = dir.inode.cache_policy();
     if let Some(dentry) = dir.dentry.cached(name)
@@ -234,7 +234,7 @@ pub fn child(dir: &Path, name: &[u8]) -> Result<Option<Path>> {
     Ok(child_locked(dir, name)?.map(mount::enter))
 }
 
-/// What a name in the cache takes of kernel memory, with its inode.
+/// Bytes of kernel memory a name in the cache takes, with its inode.
 const DENTRY_BYTES: usize = 2048;
 
 /// Looks `name` up in `dir`, whose [`Dentry::changes`] the caller holds; mounts aren't entered.

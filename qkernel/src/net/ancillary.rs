@@ -1,4 +1,4 @@
-//! Files on their way between processes (`SCM_RIGHTS`), and who sent a message.
+//! Descriptor passing between processes (`SCM_RIGHTS`), and senders' credentials.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -23,7 +23,7 @@ pub struct Ucred {
 }
 
 impl Ucred {
-    /// What `SO_PEERCRED` shows when there is no peer.
+    /// The credentials that `SO_PEERCRED` shows when there is no peer.
     pub const NOBODY: Self = Self { pid: 0, uid: u32::MAX, gid: u32::MAX };
 
     /// Process and effective ids of a task.
@@ -39,8 +39,8 @@ impl Ucred {
     }
 }
 
-/// Files in messages nobody has received, in the whole sandbox. Sockets sent through each other can keep each other
-/// alive unreachably; this bounds what that may cost.
+/// Files in messages that were not received yet, in the whole sandbox. Sockets sent through each other can keep each
+/// other alive unreachably; this bounds the memory that they can hold.
 static IN_FLIGHT: AtomicU64 = AtomicU64::new(0);
 
 /// Files in a message. Dropped with it when nobody receives it.
@@ -48,7 +48,8 @@ static IN_FLIGHT: AtomicU64 = AtomicU64::new(0);
 pub struct Rights(Vec<Arc<File>>);
 
 impl Rights {
-    /// Sends files on their way; `ETOOMANYREFS` when more than `limit` (the sender's `RLIMIT_NOFILE`) would be.
+    /// Puts files into a message; `ETOOMANYREFS` when more than `limit` (the sender's `RLIMIT_NOFILE`) would be on
+    /// their way.
     pub fn new(files: Vec<Arc<File>>, limit: u64) -> Result<Self> {
         let count = files.len() as u64;
         if count > 0 && IN_FLIGHT.fetch_add(count, Ordering::Relaxed) + count > limit {
@@ -83,7 +84,7 @@ impl Drop for Rights {
     }
 }
 
-/// Files to be let go of, and whether somebody is at it.
+/// Files that are still to be dropped, and whether a task is dropping them.
 static GRAVE: SpinLock<(Vec<Arc<File>>, bool)> = SpinLock::new((Vec::new(), false));
 
 /// Drops files one after the other: a socket whose messages hold sockets whose messages hold sockets would otherwise

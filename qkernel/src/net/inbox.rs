@@ -1,4 +1,4 @@
-//! What a Unix socket receives: a queue of bytes with a record for each message.
+//! The receive queue of a Unix socket: bytes, with a record for each message.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -15,10 +15,10 @@ use machine::sched::wait::PollEvents;
 use machine::sched::wait::WaitQueue;
 use machine::sync::Mutex;
 
-/// What a record costs besides its bytes, against the sender's buffer size.
+/// Bytes that a record counts against the sender's buffer size besides its content.
 const RECORD_COST: usize = 512;
 
-/// What travels with a message.
+/// Files, control messages and addresses that travel with a message.
 #[derive(Default)]
 pub struct Envelope {
     /// The sender's name; empty when it has none.
@@ -46,7 +46,7 @@ impl Queue {
     }
 }
 
-/// What was received.
+/// The result of a receive.
 #[derive(Default)]
 pub struct Received {
     /// Bytes put into the buffer.
@@ -58,7 +58,7 @@ pub struct Received {
     pub files: Vec<Arc<File>>,
     /// Control messages of the network, as `struct cmsghdr`s.
     pub control: Vec<u8>,
-    /// What the network says of the message.
+    /// Flags that the network sets on the message.
     pub flags: MsgFlags,
 }
 
@@ -92,7 +92,7 @@ pub struct Inbox {
     ended: AtomicBool,
     /// The receiver is gone.
     closed: AtomicBool,
-    /// The peer went without reading what it was sent.
+    /// The peer went without reading all that was sent to it.
     reset: AtomicBool,
     /// The receiver's queue.
     wait: Arc<WaitQueue>,
@@ -244,7 +244,7 @@ impl Inbox {
         Ok(len)
     }
 
-    /// Room that is left, not zero; `EAGAIN`, or `EPIPE` once nobody reads.
+    /// Bytes of room that are left, at least 1; `EAGAIN`, or `EPIPE` once there is no reader.
     fn check_room(&self, limit: usize) -> Result<usize> {
         if self.is_ended() {
             return Err(Errno::EPIPE);
@@ -257,7 +257,7 @@ impl Inbox {
         Ok(free)
     }
 
-    /// What an empty queue means to a reader.
+    /// A reader's result when the queue is empty.
     fn empty<T: Default>(&self) -> Result<T> {
         if self.take_reset() {
             return Err(Errno::ECONNRESET);
@@ -309,7 +309,7 @@ impl Inbox {
         Ok(out)
     }
 
-    /// One attempt to take a message; what the buffer doesn't hold is lost.
+    /// One attempt to take a message; bytes that the buffer has no room for are lost.
     pub fn receive_message(&self, buf: &mut IoBuf<'_>, how: ReceiveHow) -> Result<Received> {
         let mut queue = self.queue.lock();
         let Some(first) = queue.records.front() else { return self.empty() };
@@ -336,7 +336,7 @@ impl Inbox {
         Ok(out)
     }
 
-    /// Tells senders that found no room, once there is enough for the neediest of them.
+    /// Wakes the senders that found no room, once there is enough for the one that needs least.
     fn after_receive(&self) {
         let limit = self.starved.load(Ordering::SeqCst);
         if limit != usize::MAX && self.cost.load(Ordering::SeqCst).saturating_mul(4) <= limit {

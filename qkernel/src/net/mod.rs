@@ -1,4 +1,4 @@
-//! Sockets: what all families share, and the families.
+//! Sockets: the code that all families share, and the families.
 
 pub mod ancillary;
 pub mod inbox;
@@ -108,7 +108,7 @@ pub trait Socket: Send + Sync + Any {
     fn protocol(&self) -> u32 {
         0
     }
-    /// Bytes that wait for whoever reads it.
+    /// Bytes that wait for a reader.
     fn held_bytes(&self) -> u64 {
         0
     }
@@ -135,7 +135,7 @@ pub trait Socket: Send + Sync + Any {
     }
     /// `SHUT_RD` 0, `SHUT_WR` 1, `SHUT_RDWR` 2.
     fn shutdown(&self, how: u32) -> Result<()>;
-    /// Which events hold; those that are not `wanted` may be left out, errors never.
+    /// The events that hold; events that are not `wanted` may be left out, errors never.
     fn poll(&self, table: Option<&mut PollTable>, options: &Options, wanted: PollEvents) -> PollEvents;
     /// The pending error, which is forgotten (`SO_ERROR`).
     fn take_error(&self) -> Option<Errno> {
@@ -144,7 +144,7 @@ pub trait Socket: Send + Sync + Any {
     fn is_listening(&self) -> bool {
         false
     }
-    /// Who is at the other end (`SO_PEERCRED`).
+    /// The credentials of the peer (`SO_PEERCRED`).
     fn peer_creds(&self) -> Ucred {
         Ucred::NOBODY
     }
@@ -161,7 +161,7 @@ pub trait Socket: Send + Sync + Any {
     fn set_option(&self, _level: u32, _name: u32, _value: &[u8]) -> Result<()> {
         Err(Errno::ENOPROTOOPT)
     }
-    /// A call that returns the bytes it moved met this error after them; the next call has to tell it.
+    /// A call that returns the number of bytes it moved met this error after them; the next call has to report it.
     fn keep_error(&self, _error: Errno) {}
     /// Requests of the family.
     fn ioctl(&self, _cx: &CallerCtx<'_>, _request: u32, _arg: u64) -> Result<u64> {
@@ -230,10 +230,10 @@ impl SocketFile {
 }
 
 impl SocketFile {
-    /// Ends what is sent, and waits until it has arrived, at most until `deadline_ns` or a signal.
+    /// Shuts down sending, and waits until the peer has everything, at most until `deadline_ns` or a signal.
     fn linger(&self, deadline_ns: u64) {
         const SHUT_WR: u32 = 1;
-        /// Nobody tells when a peer acknowledges.
+        /// The socket is looked at this often: no event says that a peer has acknowledged.
         const LOOK_NS: u64 = 1_000_000;
         let sent = || self.socket.queued().map_or(0, |(_, sent)| sent);
         if !self.socket.has_host_options() || sent() == 0 || self.socket.shutdown(SHUT_WR).is_err() {

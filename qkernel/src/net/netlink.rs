@@ -168,8 +168,8 @@ impl NetlinkSocket {
     }
 }
 
-/// Makes the receiver's port that of every message, and the asker's user id that of what a route was looked up for: the
-/// host answered the VMM.
+/// Sets the port of every message to the receiver's, and the user id that a route was looked up for to the asker's: the
+/// host's answer has those of the VMM.
 fn localise(messages: &mut [u8], port: u32, uid: u32) {
     let mut at = 0;
     while let Some(message) = Messages(&messages[at..]).next() {
@@ -354,7 +354,7 @@ mod tests {
         let cut: Vec<usize> = datagrams(&answer).map(<[u8]>::len).collect();
         assert_eq!(cut, [3004, 1500, 9000, 20]);
         assert_eq!(datagrams(&[]).count(), 0);
-        // What is no message is not delivered, and does not go round for ever.
+        // A malformed message is not delivered, and does not make the loop run for ever.
         assert_eq!(datagrams(&[0; 64]).count(), 0);
     }
 

@@ -43,7 +43,7 @@ const BUFFER_LEAST: usize = 4608;
 const FOR_EVER: u64 = u64::MAX;
 const MICRO: i64 = 1_000_000;
 
-/// What `setsockopt(2)` sets.
+/// The options that `setsockopt(2)` sets.
 pub struct Options {
     /// Receive and send timeouts in nanoseconds.
     timeouts: [AtomicU64; 2],
@@ -208,14 +208,14 @@ impl Options {
         Ok(())
     }
 
-    /// How long closing waits for what was sent to arrive; `None`: not at all.
+    /// How long closing waits until all sent bytes have arrived; `None`: not at all.
     pub fn linger_ns(&self) -> Option<u64> {
         let linger = self.linger.load(Ordering::Relaxed);
         let (on, seconds) = (linger & u64::from(u32::MAX) != 0, linger >> 32);
         (on && seconds != 0).then(|| seconds.saturating_mul(time::NSEC))
     }
 
-    /// Takes over what a connection has from the socket that accepted it.
+    /// Takes over the options that a connection has from the socket that accepted it.
     pub fn inherit(&self, listener: &Self) {
         let copy =
             |to: &AtomicU64, from: &AtomicU64| to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -242,7 +242,7 @@ impl Options {
     }
 }
 
-/// Twice what was asked for, as Linux accounts its own overhead.
+/// Twice the size that was asked for, as Linux accounts its own overhead.
 fn buffer_size(asked: i32) -> usize {
     let asked = usize::try_from(asked).unwrap_or(usize::MAX).min(BUFFER_DEFAULT);
     (asked * 2).max(BUFFER_LEAST)

@@ -1,4 +1,4 @@
-//! What the network of the sandbox looks like: the host's answers to `rtnetlink(7)` questions, and what they say.
+//! The network of the sandbox: the host's answers to `rtnetlink(7)` questions, and their content.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -81,7 +81,7 @@ pub struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// What follows the header.
+    /// The part of the message after the header.
     fn body(&self) -> &'a [u8] {
         self.whole.get(HEADER_BYTES..).unwrap_or_default()
     }
@@ -156,8 +156,8 @@ pub struct Link {
     pub state: u8,
     /// The interface it is made of.
     pub below: Option<u32>,
-    /// How many ask it to take every frame, and every frame to a group. Where nobody asks by flags, but a bridge does,
-    /// these alone tell.
+    /// How many users ask the interface to take every frame, and every frame to a group. A bridge asks without setting
+    /// flags, so only these numbers tell.
     pub promiscuity: u32,
     pub all_multicast: u32,
     /// `struct rtnl_link_stats64`.
@@ -168,7 +168,7 @@ pub struct Link {
 
 impl Link {
     /// The flags that the device has, as `sysfs` shows them: without those that Linux works out when it is asked, and
-    /// with those that are in force whoever asked for them.
+    /// with those in force, whoever set them.
     pub fn device_flags(&self) -> u32 {
         const RUNNING: u32 = 0x40;
         const PROMISC: u32 = 0x100;
@@ -331,7 +331,7 @@ pub fn routes(family: u8) -> Result<Vec<Route>> {
     Ok(read.collect())
 }
 
-/// Who a neighbour's address belongs to.
+/// A neighbour's address and the hardware address that answers for it.
 #[derive(Default)]
 pub struct Neighbour {
     pub index: u32,

@@ -61,11 +61,11 @@ pub struct UnixSocket {
     /// The node of a path it is bound to, which leads back here.
     node: SpinLock<Option<Path>>,
     state: SpinLock<State>,
-    /// Whoever waits for this socket.
+    /// Tasks that wait for this socket.
     wait: Arc<WaitQueue>,
-    /// Who waits for a place in the backlog.
+    /// Tasks that wait for a place in the backlog.
     backlog_room: Arc<WaitQueue>,
-    /// Where there was no room at the last attempt: a listener's backlog, another's datagrams.
+    /// The queue that had no room at the last attempt: a listener's backlog, or another socket's datagrams.
     waits_for: SpinLock<Option<Arc<WaitQueue>>>,
     /// Where datagrams arrive.
     datagrams: Option<Arc<Inbox>>,

@@ -17,7 +17,7 @@ const PATH_BYTES: usize = 108;
 
 static ABSTRACT: SpinLock<BTreeMap<Vec<u8>, Weak<UnixSocket>>> = SpinLock::new(BTreeMap::new());
 
-/// What a `sockaddr_un` says.
+/// The content of a `sockaddr_un`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Name<'a> {
     /// None: the kernel is to choose one.
@@ -123,7 +123,7 @@ mod nodes {
     use crate::fs::walk::AT_FDCWD;
     use crate::fs::{names, walk};
 
-    /// What a node's attachment holds.
+    /// The value of a node's attachment.
     struct Node(Weak<UnixSocket>);
 
     pub fn make(cx: &CallerCtx<'_>, path: &[u8], socket: &Arc<UnixSocket>) -> Result<Path> {

@@ -1,4 +1,4 @@
-//! `/proc/cpuinfo`, from what CPUID tells, and what the host's kernel makes of it.
+//! `/proc/cpuinfo`, from CPUID and from the features that the host's kernel lists.
 
 use alloc::string::String;
 use core::arch::x86_64::{__cpuid, __cpuid_count, CpuidResult};
@@ -10,7 +10,7 @@ use machine::platform;
 use machine::sync::Once;
 use machine::time;
 
-/// What the processor says about itself.
+/// The processor's description of itself, by CPUID.
 pub struct Cpu {
     pub vendor: String,
     pub name: String,
@@ -30,7 +30,7 @@ pub struct Cpu {
 static HOST_FLAGS: Once<String> = Once::new();
 
 /// Features that the host's kernel does not list are not shown: it may know that they do not work (some processors'
-/// `rdseed`), or keep programs from them. The VMM says so at boot.
+/// `rdseed`), or keep programs from them. The VMM passes the host's list at boot.
 pub fn set_host_flags(words: String) {
     HOST_FLAGS.call_once(|| words);
 }

@@ -109,7 +109,7 @@ fn target(open: &Open) -> Result<LinkTarget> {
     Ok(LinkTarget::Direct(path_of(&open.descriptor()?.file)))
 }
 
-/// `fdinfo/`: position, flags, and what the file adds.
+/// `fdinfo/`: position, flags, and lines of the file's own.
 pub struct DescriptorFacts;
 
 static FACTS: Entry<Open> = Entry::text("", facts).guarded();

@@ -24,7 +24,7 @@ pub fn maps(subject: &Subject, out: &mut Out) -> Result<()> {
     Ok(())
 }
 
-/// `/proc/PID/smaps`: each line of `maps` with the sizes of what is in memory.
+/// `/proc/PID/smaps`: each line of `maps` with the sizes of the mapping's resident part.
 pub fn smaps(subject: &Subject, out: &mut Out) -> Result<()> {
     let Ok(aspace) = subject.aspace() else { return Ok(()) };
     let stack = aspace.with_layout(|layout| layout.start_stack);
@@ -58,19 +58,20 @@ pub fn smaps_rollup(subject: &Subject, out: &mut Out) -> Result<()> {
     Ok(())
 }
 
-/// Where the reader's root directory is. Mappings keep the name from the tree's root that they were given, so what
-/// lies below the reader's root is told by that name.
+/// The path of the reader's root directory. Mappings keep the name from the tree's root that they were given, so a file
+/// below the reader's root is shown by its name from there.
 fn own_root() -> Vec<u8> {
     task::current().fs.get().root().absolute()
 }
 
-/// A name from the tree's root as one sees it whose root is at `root`; what lies elsewhere stays as it is.
+/// A name from the tree's root as a reader sees it whose root is at `root`; the name of a file elsewhere stays as it
+/// is.
 fn seen_from<'a>(name: &'a [u8], root: &[u8]) -> &'a [u8] {
     name.strip_prefix(root).filter(|rest| root != b"/" && rest.starts_with(b"/")).unwrap_or(name)
 }
 
 fn pad(out: &mut Out, line_start: usize) {
-    // Counted before: what does not fit is dropped.
+    // The bytes are counted before they are written: bytes that do not fit are dropped.
     for _ in out.bytes.len().saturating_sub(line_start)..NAME_COLUMN {
         out.push(b" ");
     }
@@ -153,7 +154,7 @@ fn push_size(out: &mut Out, name: &str, bytes: u64) {
     writeln!(out, "{:<16}{:>8} kB", alloc::format!("{name}:"), bytes / 1024);
 }
 
-/// How many share a shared page isn't known; `Pss` counts it half.
+/// The number of processes that share a page isn't known; `Pss` counts a shared page half.
 fn push_pages(out: &mut Out, sums: &Sums) {
     let Sums { pages, anonymous, locked } = *sums;
     let lines = [

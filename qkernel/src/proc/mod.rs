@@ -28,7 +28,7 @@ pub use status::push_cpu_list;
 
 static PROC: FileSystem = FileSystem { dev: 0xf0, magic: 0x9fa0 };
 
-/// What is about the sandbox as a whole.
+/// The context of entries about the sandbox as a whole.
 #[derive(Clone, Copy)]
 pub struct Whole;
 

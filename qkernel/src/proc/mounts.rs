@@ -23,13 +23,13 @@ struct MountLine {
     /// Where, as the process sees it.
     point: Vec<u8>,
     limits: Limits,
-    /// Type of file system, and what is mounted.
+    /// Type of file system, and its source.
     kind: Vec<u8>,
     source: Vec<u8>,
 }
 
 impl MountLine {
-    /// What is seen of a mount from `root`; `None` when it lies elsewhere.
+    /// The line of a mount as seen from `root`; `None` when the mount lies elsewhere.
     fn of(mount: &Arc<Mount>, root: &Path) -> Option<Self> {
         let (parent, point) = match mount.place() {
             Some((parent, dentry)) => {

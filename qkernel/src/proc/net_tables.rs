@@ -38,7 +38,7 @@ pub enum Table {
     Neighbours,
 }
 
-/// Writes the lines of a table. What the host doesn't tell is left out.
+/// Writes the lines of a table. Facts that the host doesn't tell are left out.
 pub fn write(table: Table, out: &mut Out) {
     let _ = match table {
         Table::Tcp => sockets(u16::from(AF_INET), SOCK_STREAM, out),
@@ -62,7 +62,7 @@ struct End {
 }
 
 impl End {
-    /// Of a `sockaddr`; one that there is not is all zeros.
+    /// The end at a `sockaddr`; a missing end is all zeros.
     fn new(name: Result<Vec<u8>>, family: u16) -> Self {
         let name = name.unwrap_or_default();
         let (at, len) = if family == u16::from(AF_INET) { (4, 4) } else { (8, 16) };

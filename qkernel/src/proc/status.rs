@@ -1,4 +1,4 @@
-//! `/proc/PID/{stat,statm,status}`: what `ps` and `top` read.
+//! `/proc/PID/{stat,statm,status}`: the files that `ps` and `top` read.
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! Whom a `/proc/PID` directory is about, and who may look.
+//! The process or thread that a `/proc/PID` directory is about, and the check whether the reader may look.
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;

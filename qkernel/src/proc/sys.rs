@@ -1,4 +1,4 @@
-//! `/proc/sys`. Most values are fixed: what this kernel does, or what Linux says by default.
+//! `/proc/sys`. Most values are fixed: those that this kernel has, or Linux's defaults.
 
 use alloc::format;
 use alloc::string::String;
@@ -110,7 +110,7 @@ static VM: &[Entry<Whole>] = &[
     value("nr_overcommit_hugepages", "0\n"),
     value("oom_kill_allocating_task", "0\n"),
     value("overcommit_kbytes", "0\n"),
-    // Nothing is reserved when it is mapped, which is what "always" means.
+    // Mapping memory reserves none, which is the meaning of "always".
     value("overcommit_memory", "1\n"),
     value("overcommit_ratio", "50\n"),
     value("page-cluster", "3\n"),
@@ -293,7 +293,7 @@ fn show_host(_: &Whole, out: &mut Out) -> Result<()> {
     Ok(())
 }
 
-/// The name that was written: up to a line's end, and cut to what fits.
+/// The name that was written: up to a line's end, and cut to the longest length allowed.
 fn written_name(bytes: &[u8]) -> Result<&[u8]> {
     if !task::current().creds.get().has(CAP_SYS_ADMIN) {
         return Err(Errno::EPERM);

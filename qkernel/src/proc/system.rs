@@ -15,7 +15,7 @@ use machine::sync::SpinLock;
 use machine::time;
 use machine::time::NSEC;
 
-/// What `uname(2)` reports as the version.
+/// The version that `uname(2)` reports.
 pub const KERNEL_VERSION: &str = "#1 SMP PREEMPT_DYNAMIC";
 
 /// `/proc/devices`.
@@ -192,8 +192,8 @@ impl Load {
     }
 }
 
-/// Load averages with [`LOAD_SHIFT`] fraction bits. They are brought up to date when somebody asks, taking what runs
-/// at that moment for the time since.
+/// Load averages with [`LOAD_SHIFT`] fraction bits. They are brought up to date when they are read, on the assumption
+/// that the load has been that of this moment since the last time.
 pub fn load_averages() -> [u64; 3] {
     // The task that asks is no load.
     let running = sched::running_tasks().saturating_sub(1) as u64;

@@ -17,8 +17,8 @@ const STORE_MAX_BYTES: usize = 4096;
 
 /// An open text file. The text is made by the first read at offset 0 and stays for the reads that follow.
 ///
-/// Who opened a guarded file was let into what it was about then. Once that is something else (a process runs another
-/// program, perhaps as another user) the file is empty.
+/// Opening a guarded file checks the reader against the object at that time. Once the object is something else (a
+/// process runs another program, perhaps as another user) the file is empty.
 pub struct TextFile<C: Context> {
     node: Arc<Node<C>>,
     generation: u32,
@@ -50,7 +50,7 @@ impl<C: Context> FileOps for TextFile<C> {
             *text = None;
             *text = Some(if self.is_stale() { Vec::new() } else { self.node.show()? });
             if self.is_stale() {
-                // It may have become something else meanwhile.
+                // The object may have become something else meanwhile.
                 *text = Some(Vec::new());
             }
         }

@@ -1,8 +1,8 @@
-//! What system calls take and give.
+//! Arguments and results of system calls.
 
 use machine::errno::Result;
 
-/// What a system call returns in `rax`.
+/// The value that a system call returns in `rax`.
 pub type SyscallResult = Result<u64>;
 
 /// A raw argument as a type.

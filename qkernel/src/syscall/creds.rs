@@ -18,8 +18,8 @@ fn creds(cx: &Ctx<'_>) -> Arc<Creds> {
     cx.task.creds.get()
 }
 
-/// Replaces the caller's credentials. One who has become somebody else is no longer dumped nor told of its parent's
-/// end.
+/// Replaces the caller's credentials. A process whose ids change is no longer dumpable, and gets no signal at its
+/// parent's end.
 pub(super) fn commit(cx: &Ctx<'_>, new: Creds) {
     let old = creds(cx);
     if !set_id::stays_dumpable(&old, &new) {
@@ -199,7 +199,7 @@ const CAP_VERSION_1: u32 = 0x1998_0330;
 const CAP_VERSION_2: u32 = 0x2007_1026;
 const CAP_VERSION_3: u32 = 0x2008_0522;
 
-/// How many words a version's sets have. For an unknown version the known one is told.
+/// How many words a version's sets have. For an unknown version the supported one is written to the header.
 fn cap_words(cx: &Ctx<'_>, header: u64, version: u32) -> Result<usize> {
     match version {
         CAP_VERSION_1 => Ok(1),

@@ -110,7 +110,7 @@ pub(super) fn fcntl(cx: &Ctx<'_>, fd: i32, command: u32, arg: u64) -> SyscallRes
     }
 }
 
-/// Who is told of I/O by a signal.
+/// `F_SETOWN`, `F_SETSIG` and the like: the receiver of signals about I/O.
 fn owner(cx: &Ctx<'_>, file: &File, command: u32, arg: u64) -> SyscallResult {
     let (owner, signal) = *file.owner.lock();
     match command {
@@ -150,7 +150,7 @@ const FIONCLEX: u32 = 0x5450;
 const FIOCLEX: u32 = 0x5451;
 const FIOASYNC: u32 = 0x5452;
 
-/// `ioctl(2)`: what every file has here, the rest is the file's.
+/// `ioctl(2)`: requests that every file has are handled here, the others by the file.
 pub(super) fn ioctl(cx: &Ctx<'_>, fd: i32, request: u32, arg: u64) -> SyscallResult {
     let file = cx.file(fd)?;
     if file.flags().contains(OpenFlags::PATH) {

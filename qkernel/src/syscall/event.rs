@@ -19,7 +19,7 @@ pub fn only(flags: u32, allowed: OpenFlags) -> Result<OpenFlags> {
     OpenFlags::from_bits(flags).filter(|flags| allowed.contains(*flags)).ok_or(Errno::EINVAL)
 }
 
-/// What most of these calls take.
+/// The flags that most of these calls take.
 pub const COMMON: OpenFlags = OpenFlags::NONBLOCK.union(OpenFlags::CLOEXEC);
 
 /// Gives a file a descriptor, close-on-exec as the flags say.

@@ -81,7 +81,7 @@ pub(super) fn futex(
     Ok(done as u64)
 }
 
-/// How many to wake: as on Linux one at least, whatever the number says.
+/// How many waiters to wake: as on Linux at least one, whatever the number says.
 fn wake_count(value: u32) -> usize {
     value.cast_signed().max(1).unsigned_abs() as usize
 }

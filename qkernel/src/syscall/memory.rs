@@ -35,7 +35,7 @@ pub(super) fn mmap(
     vma_flags.set(VmaFlags::GROWS_DOWN, flags.contains(MapFlags::GROWSDOWN) && !shared);
     vma_flags.set(VmaFlags::NO_RESERVE, flags.contains(MapFlags::NORESERVE));
     vma_flags.set(VmaFlags::LOCKED, flags.contains(MapFlags::LOCKED));
-    // No mapping shows what lies beyond the largest file, however it is moved.
+    // No mapping shows an offset beyond the largest file, however it is moved.
     if offset.checked_add(len).is_none_or(|end| i64::try_from(end).is_err()) {
         return Err(Errno::EOVERFLOW);
     }
@@ -200,7 +200,7 @@ pub(super) fn mincore(cx: &Ctx<'_>, addr: u64, len: u64, vec: u64) -> SyscallRes
     Ok(0)
 }
 
-/// `madvise(2)`: what frees memory is done; advice about the future is taken note of by doing nothing.
+/// `madvise(2)`: advice that frees memory is carried out; advice about the future is accepted and has no effect.
 pub(super) fn madvise(cx: &Ctx<'_>, addr: u64, len: u64, advice: u32) -> SyscallResult {
     let len = page_up(len).ok_or(Errno::EINVAL)?;
     if !addr.is_multiple_of(PAGE) {

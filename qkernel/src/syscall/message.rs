@@ -209,7 +209,7 @@ fn read_control(cx: &Ctx<'_>, header: &MsgHdr, family: u16, message: &mut Outgoi
     Ok(())
 }
 
-/// Control messages for the network: all but those that only mean something between processes.
+/// Control messages for the network: all but those that only have a meaning between processes.
 fn network_control(control: &[u8], message: &mut Outgoing) -> Result<()> {
     for (level, kind, data) in Cmsgs(control) {
         let data = data?;
@@ -313,7 +313,7 @@ fn receive_message(
     }
 }
 
-/// What the call returns: bytes received, or all the message had if it was asked for.
+/// The number that the call returns: bytes received, or with `MSG_TRUNC` all bytes of the message.
 fn received_len(received: &Received, flags: MsgFlags) -> u64 {
     (if flags.contains(MsgFlags::TRUNC) { received.full } else { received.bytes }) as u64
 }
@@ -427,7 +427,7 @@ impl ControlWriter<'_> {
         Ok(())
     }
 
-    /// Installs files and tells their descriptors; those there is no room for are closed.
+    /// Installs files and reports their descriptors; files that there is no room for are closed.
     fn put_files(&mut self, files: Vec<Arc<File>>, close_on_exec: bool) -> Result<()> {
         if files.is_empty() {
             return Ok(());

@@ -57,13 +57,13 @@ fn find(cx: &Ctx<'_>, actor: &Actor, path: u64, follow: bool) -> Result<Path> {
     walk::resolve(cx, actor, AT_FDCWD, &name, follow)
 }
 
-/// Whether the path is where a mount begins.
+/// Whether the path is the root of a mount.
 fn check_mount_root(path: &Path) -> Result<()> {
     if alloc::sync::Arc::ptr_eq(&path.dentry, &path.mount.root) { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
-/// `mount(2)`: file systems of the kernel's own, binds, and read-only or not. All mounts are private to the sandbox, so
-/// propagation has nothing to do.
+/// `mount(2)`: the kernel's own file systems, bind mounts, and remounts read-only or writable. All mounts are private
+/// to the sandbox, so propagation has nothing to do.
 pub(super) fn mount(
     cx: &Ctx<'_>,
     source: u64,

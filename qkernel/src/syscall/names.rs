@@ -55,7 +55,7 @@ pub(super) fn mknodat(cx: &Ctx<'_>, dirfd: i32, path: u64, mode: u32, device: u6
     let (start, text) = path_argument(cx, &actor, dirfd, path)?;
     let made = names::mknod(&actor, start, &text, kind, mode & !S_IFMT)?;
     if kind == NodeKind::Regular {
-        // Whatever the file system kept for the open that usually follows goes.
+        // The file system kept a handle for the open that usually follows a creation. Opening the node here frees it.
         drop(made.inode.clone().open(OpenFlags::RDWR));
     }
     Ok(0)
@@ -148,7 +148,7 @@ pub(super) fn renameat2(
     flags: u32,
 ) -> SyscallResult {
     const BOTH: u32 = RENAME_NOREPLACE | RENAME_EXCHANGE;
-    // RENAME_WHITEOUT is for those who make overlays.
+    // RENAME_WHITEOUT is for overlay file systems, of which the sandbox makes none.
     if flags & !BOTH != 0 || flags == BOTH {
         return Err(Errno::EINVAL);
     }

@@ -29,7 +29,7 @@ struct RawHow {
     resolve: u64,
 }
 
-/// Checks flags as they come; unknown ones are ignored, as `open(2)` always did.
+/// Checks raw flags; unknown ones are ignored, as `open(2)` always did.
 fn open_flags(raw: u32) -> Result<OpenFlags> {
     let mut flags = OpenFlags::from_bits_truncate(raw);
     if flags.contains(OpenFlags::PATH) {
@@ -72,7 +72,7 @@ pub(super) fn creat(cx: &Ctx<'_>, path: u64, mode: u32) -> SyscallResult {
     openat(cx, AT_FDCWD, path, flags.bits(), mode)
 }
 
-/// `openat2(2)`: unlike `openat(2)`, refuses what it doesn't know.
+/// `openat2(2)`: unlike `openat(2)`, refuses unknown flags.
 pub(super) fn openat2(cx: &Ctx<'_>, dirfd: i32, path: u64, how: u64, size: u64) -> SyscallResult {
     let raw: RawHow = read_extensible(cx, how, size, size_of::<RawHow>() as u64)?;
     let bits = u32::try_from(raw.flags).map_err(|_| Errno::EINVAL)?;

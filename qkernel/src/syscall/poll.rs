@@ -31,7 +31,7 @@ struct PollFd {
 /// One file to wait for.
 struct Watched {
     file: Option<Arc<File>>,
-    /// What ends the wait.
+    /// The events that end the wait.
     events: PollEvents,
     found: PollEvents,
 }
@@ -128,7 +128,7 @@ pub fn with_mask<R>(cx: &Ctx<'_>, mask: u64, size: u64, call: impl FnOnce() -> R
     crate::task::signal::mask::with_temporary_mask(cx.task, mask, call)
 }
 
-/// Gives the time that is left back to the caller, as far as its memory lets us.
+/// Writes the time that is left to the caller's memory, as far as that can be written.
 fn write_rest(cx: &Ctx<'_>, addr: u64, deadline_ns: Option<u64>, unit_ns: u64) {
     if let (Some(deadline), false) = (deadline_ns, addr == 0) {
         let rest = deadline.saturating_sub(time::monotonic_ns());
@@ -206,7 +206,7 @@ struct Sets {
     bits: [Vec<u64>; 3],
 }
 
-/// What counts as an answer in each set.
+/// The events that count as an answer in each set.
 const ANSWER: [PollEvents; 3] = [
     PollEvents::READABLE.union(PollEvents::RDBAND).union(PollEvents::HUP).union(PollEvents::ERR),
     PollEvents::WRITABLE.union(PollEvents::WRBAND).union(PollEvents::ERR),

@@ -34,7 +34,7 @@ const PR_SET_THP_DISABLE: u32 = 41;
 const PR_GET_THP_DISABLE: u32 = 42;
 const PR_CAP_AMBIENT: u32 = 47;
 const PR_SET_VMA: u32 = 0x5356_4d41;
-/// What `PR_GET_TIMERSLACK` says by default, in nanoseconds.
+/// The default value that `PR_GET_TIMERSLACK` reports, in nanoseconds.
 const TIMERSLACK_NS: u64 = 50_000;
 /// All bits of `securebits` with their locks.
 const SECUREBITS_KNOWN: u32 = 0xff;
@@ -103,7 +103,7 @@ pub(super) fn prctl(cx: &Ctx<'_>, option: u32, a: u64, b: u64, c: u64, d: u64) -
 
 fn set_name(cx: &Ctx<'_>, addr: u64) -> SyscallResult {
     let mut name = [0u8; 16];
-    // Cut off rather than refused.
+    // A name that is too long is cut rather than refused.
     let given = match cx.user().read_cstr(addr, 15, Errno::ENAMETOOLONG) {
         Err(Errno::ENAMETOOLONG) => cx.user().read_array(addr, 15)?,
         given => given?,

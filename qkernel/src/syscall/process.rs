@@ -38,7 +38,7 @@ pub(super) fn clone(
     child_tid: u64,
     tls: u64,
 ) -> SyscallResult {
-    // Only the low 32 bits are flags of this call; what Linux ignores is ignored.
+    // Only the low 32 bits are flags of this call; bits that Linux ignores are ignored.
     let bits = CloneFlags::from_bits_truncate(flags & 0xffff_ff00);
     let exit_signal = (flags & 0xff) as u32;
     clone_task(
@@ -92,7 +92,8 @@ pub(super) fn clone3(cx: &Ctx<'_>, args: u64, size: u64) -> SyscallResult {
     clone_task(cx, &CloneArgs { flags, exit_signal, stack, tls, parent_tid, child_tid, pidfd })
 }
 
-/// Reads a struct that may grow: shorter ones are padded with zeros, longer ones must be zero behind what is known.
+/// Reads a struct that may grow: a shorter one is padded with zeros, and a longer one must be zero behind the known
+/// part.
 pub(super) fn read_extensible<T: Pod>(cx: &Ctx<'_>, addr: u64, size: u64, least: u64) -> Result<T> {
     if size < least {
         return Err(Errno::EINVAL);
@@ -145,7 +146,7 @@ pub(super) fn execveat(
     Err(Errno(KEEP_REGISTERS))
 }
 
-/// What scripts run by descriptor see as their name.
+/// The file name that a script run by descriptor gets as its argument.
 fn fd_name(dirfd: i32, name: &[u8]) -> alloc::vec::Vec<u8> {
     let mut path = alloc::format!("/dev/fd/{dirfd}").into_bytes();
     if !name.is_empty() {
@@ -219,7 +220,7 @@ enum Who {
     Group(u32),
 }
 
-/// What was waited for.
+/// The child that a wait has found.
 struct Waited {
     pid: u32,
     uid: u32,

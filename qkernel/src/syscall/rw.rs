@@ -82,7 +82,7 @@ fn do_write(cx: &Ctx<'_>, fd: i32, pieces: Vec<(u64, usize)>, at: At) -> Syscall
     written(cx, file.write(&mut buf, at))
 }
 
-/// What a write returns; `EPIPE` raises `SIGPIPE` as well.
+/// The result of a write; `EPIPE` raises `SIGPIPE` as well.
 pub fn written(cx: &Ctx<'_>, result: Result<usize>) -> SyscallResult {
     if result == Err(Errno::EPIPE) {
         signal::send_to_task(cx.task, SIGPIPE, Source::Kernel);
@@ -140,7 +140,7 @@ pub(super) fn pwritev(cx: &Ctx<'_>, fd: i32, iov: u64, count: u64, at: i64) -> S
     do_write(cx, fd, read_iovecs(cx, iov, count)?, offset(at)?)
 }
 
-/// Where a `preadv2(2)` happens: -1 is the position.
+/// The position of a `preadv2(2)`: -1 means the description's own.
 fn place(at: i64) -> Result<At> {
     if at == -1 { Ok(At::Position) } else { offset(at) }
 }

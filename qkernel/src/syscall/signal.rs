@@ -246,7 +246,8 @@ pub(super) fn tgkill(cx: &Ctx<'_>, tgid: i32, tid: i32, number: u32) -> SyscallR
     signal_thread(cx, Some(tgid), tid, number, thread_source(cx))
 }
 
-/// What a program says about a signal it sends; it may pretend to be the kernel or `kill(2)` only towards itself.
+/// Reads the information a program attaches to a signal it sends. Only towards itself may a process pretend that the
+/// kernel or `kill(2)` sent it.
 pub(super) fn read_info(cx: &Ctx<'_>, number: u32, info: u64, to_self: bool) -> Result<Source> {
     const SI_TKILL: i32 = -6;
     let info = SigInfo::from_user(number, &cx.user().read(info)?);

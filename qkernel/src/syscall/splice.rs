@@ -27,7 +27,7 @@ enum Stuck {
     Failed(Errno),
 }
 
-/// What an attempt's error means, given whether it was the output that wasn't ready.
+/// The side that an attempt's error means, given whether the output was the side that wasn't ready.
 fn stuck(error: Errno, output: bool) -> Stuck {
     match (error, output) {
         (Errno::EAGAIN, true) => Stuck::Output,

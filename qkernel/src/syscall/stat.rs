@@ -21,7 +21,7 @@ const AT_EACCESS: u32 = 0x200;
 const AT_NO_AUTOMOUNT: u32 = 0x800;
 const AT_STATX_SYNC_TYPE: u32 = 0x6000;
 const STATX_RESERVED: u32 = 0x8000_0000;
-/// Everything `stat(2)` tells, and the time of birth.
+/// All fields that `stat(2)` has, and the time of birth.
 const STATX_ALL: u32 = 0xfff;
 const STATX_MNT_ID: u32 = 0x1000;
 
@@ -113,7 +113,7 @@ fn device_parts(dev: u64) -> [u32; 2] {
     [major as u32, minor as u32]
 }
 
-/// The attributes of what a path names. An empty path stands for the descriptor, where `flags` permit it.
+/// The attributes of the node at a path. An empty path stands for the descriptor, where `flags` permit it.
 fn stat_path(cx: &Ctx<'_>, dirfd: i32, path: u64, flags: u32) -> Result<(Stat, Option<u64>)> {
     let name =
         if path == 0 && flags & AT_EMPTY_PATH != 0 { Vec::new() } else { cx.user().read_path(path)? };
@@ -172,7 +172,7 @@ pub(super) fn newfstatat(cx: &Ctx<'_>, dirfd: i32, path: u64, buf: u64, flags: u
     Ok(0)
 }
 
-/// `statx(2)`: answers more than was asked for, as it may.
+/// `statx(2)`: fills in more fields than were asked for, as it may.
 pub(super) fn statx(cx: &Ctx<'_>, dirfd: i32, path: u64, flags: u32, mask: u32, buf: u64) -> SyscallResult {
     let known = AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_STATX_SYNC_TYPE;
     if flags & !known != 0 || mask & STATX_RESERVED != 0 || flags & AT_STATX_SYNC_TYPE == AT_STATX_SYNC_TYPE {
@@ -234,7 +234,7 @@ pub(super) fn faccessat2(cx: &Ctx<'_>, dirfd: i32, path: u64, mode: u32, flags: 
     Ok(0)
 }
 
-/// `access(2)` asks for the real user, with the capabilities that user would have.
+/// The credentials that `access(2)` checks: the real user's, with the capabilities that user would have.
 fn real_creds(creds: &Arc<Creds>) -> Arc<Creds> {
     if creds.uid == creds.fsuid && creds.gid == creds.fsgid && creds.uid != 0 && creds.effective == 0 {
         return creds.clone();

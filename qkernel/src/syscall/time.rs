@@ -37,7 +37,7 @@ struct ItimerVal {
 }
 
 impl Timespec {
-    /// Nanoseconds; `EINVAL` when negative or not normal. What does not fit is the largest there is.
+    /// Nanoseconds; `EINVAL` when negative or not normal. A time that does not fit becomes the largest number.
     pub fn to_ns(self) -> Result<u64> {
         let sec = u64::try_from(self.sec).map_err(|_| Errno::EINVAL)?;
         let nsec = u64::try_from(self.nsec).ok().filter(|nsec| *nsec < NSEC).ok_or(Errno::EINVAL)?;
@@ -144,7 +144,8 @@ fn sleep_until_clock(clock: &Clock, ns: u64) -> SyscallResult {
     Ok(0)
 }
 
-/// Sleeps until a monotonic time. Interrupted, what is left goes to `remainder`, and the sleep may go on later.
+/// Sleeps until a monotonic time. When a signal interrupts the sleep, the time left is written to `remainder`, and the
+/// sleep may go on later.
 pub(super) fn sleep_on(cx: &Ctx<'_>, clock: i32, deadline_ns: u64, remainder: u64) -> SyscallResult {
     let slept = sched::sleep_until(sched::Sleep::Interruptible, Some(deadline_ns), || None::<()>);
     if slept.is_ok() {
@@ -169,7 +170,7 @@ fn which(which: u32) -> Result<Which> {
 }
 
 fn itimer_val(setting: Setting) -> ItimerVal {
-    // What is less than a microsecond from running out still runs.
+    // A timer with less than a microsecond left still runs.
     let value = if setting.value_ns == 0 { 0 } else { setting.value_ns.max(1000) };
     ItimerVal { interval: Timeval::from_ns(setting.interval_ns), value: Timeval::from_ns(value) }
 }

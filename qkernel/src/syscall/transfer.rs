@@ -110,7 +110,7 @@ pub(super) fn sendfile(cx: &Ctx<'_>, out: i32, input: i32, offset: u64, count: u
     written(cx, moved)
 }
 
-/// Lets the host send one of its files over one of its sockets; `None` when it is not for it.
+/// Lets the host send one of its files over one of its sockets; `None` when the files are of another kind.
 fn send_on_host(from: &mut Cursor<'_>, target: &File, count: usize) -> Option<Result<usize>> {
     let (source, socket) = (from.file.as_ops::<HostFile>()?, &SocketFile::of(target).ok()?.socket);
     let wait = !target.is_nonblocking();
@@ -207,7 +207,7 @@ pub(super) fn copy_file_range(
     Ok(moved as u64)
 }
 
-/// Lets the host copy between two of its files; `None` when it is not for it, or it can't.
+/// Lets the host copy between two of its files; `None` when the files are of another kind, or the host can't.
 fn copy_on_host(from: &Cursor<'_>, to: &Cursor<'_>, len: usize) -> Option<usize> {
     let (source, target) = (from.file.as_ops::<HostFile>()?, to.file.as_ops::<HostFile>()?);
     limit_write(to.at, &mut IoBuf::constant(&[0])).ok()?;

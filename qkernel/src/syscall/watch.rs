@@ -139,7 +139,7 @@ pub(super) fn memfd_create(cx: &Ctx<'_>, name: u64, flags: u32) -> SyscallResult
     cx.install(file, flags & CLOEXEC != 0)
 }
 
-/// `pidfd_getfd(2)`: not permitted, as by a kernel that lets nobody trace.
+/// `pidfd_getfd(2)`: not permitted, as by a kernel that allows no tracing.
 pub(super) fn pidfd_getfd(cx: &Ctx<'_>, pidfd: i32, _fd: i32, flags: u32) -> SyscallResult {
     pid_process(cx, pidfd)?;
     Err(if flags != 0 { Errno::EINVAL } else { Errno::EPERM })

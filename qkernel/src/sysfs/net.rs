@@ -29,7 +29,7 @@ impl Context for Interface {
     }
 }
 
-/// The interfaces; where nobody tells of any, there is a loopback interface.
+/// The interfaces; where the host tells of none, a loopback interface.
 fn all() -> Vec<Link> {
     route::links().unwrap_or_else(|_| alloc::vec![Link::loopback()])
 }
@@ -102,7 +102,7 @@ static INTERFACE: &[Entry<Interface>] = &[
     Entry::text("carrier", carrier),
     Entry::fixed("dev_id", "0x0\n"),
     Entry::fixed("dormant", "0\n"),
-    // Nobody tells of these.
+    // The host does not tell these.
     Entry::text("duplex", |_, _| Err(Errno::EINVAL)),
     Entry::text("flags", |interface, out| {
         out.write_fmt(format_args!("{:#x}\n", interface.0.device_flags()));

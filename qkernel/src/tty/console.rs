@@ -1,8 +1,8 @@
-//! Consoles: terminals that streams of the sandbox are on, when the host's side of them is raw. One is the first process's,
-//! and stays; those of processes that come in from outside go with whoever uses them last.
+//! Consoles: terminals on streams of the sandbox whose host's side is raw. The first process's console stays; the
+//! console of an exec'd process goes with its last user.
 //!
-//! What is typed is taken from the host as soon as it is there, whether or not a program reads: control characters are
-//! signals. What the host doesn't take at once stays in the discipline until it does.
+//! Typed bytes are taken from the host as soon as they are there, whether or not a program reads: control characters
+//! are signals. Output that the host doesn't take at once stays in the discipline until it does.
 
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
@@ -25,7 +25,7 @@ use machine::sched::wait::PollEvents;
 use machine::sched::wait::Wake;
 use machine::sync::{Once, SpinLock};
 
-/// "At the stream's own position" of `READ` and `WRITE`.
+/// The offset that means "at the stream's own position" in `READ` and `WRITE`.
 const STREAM: u64 = u64::MAX;
 /// Bytes exchanged with the host at a time.
 const CHUNK_BYTES: usize = 512;
@@ -33,11 +33,11 @@ const CHUNK_BYTES: usize = 512;
 /// The host's side of a terminal.
 pub struct Console {
     handle: Arc<Handle>,
-    /// Held from reading what was typed until the discipline has it, so that it stays in order.
+    /// Held from reading typed bytes until the discipline has them, so that they stay in order.
     typing: SpinLock<()>,
     /// Held while bytes go to the host, for the same reason.
     showing: SpinLock<()>,
-    /// What the host is asked to tell of.
+    /// The events that the host was asked to report.
     armed: SpinLock<PollEvents>,
     token: u64,
     /// Held for the registration, which is weak.
@@ -54,7 +54,7 @@ impl Wake for Listener {
         if let Some(tty) = self.tty.get().and_then(Weak::upgrade)
             && let Some(console) = &tty.host
         {
-            // The host tells once; both directions are looked at, and asked for anew.
+            // The host reports an event once; both directions are looked at, and asked for anew.
             *console.armed.lock() = PollEvents::empty();
             console.pump(&tty);
             console.flush(&tty);
@@ -63,14 +63,14 @@ impl Wake for Listener {
 }
 
 impl Console {
-    /// Takes what was typed, as much as the discipline has room for.
+    /// Takes typed bytes from the host, as many as the discipline has room for.
     pub fn pump(&self, tty: &Tty) {
         loop {
             let mut chunk = [0u8; CHUNK_BYTES];
             let typing = self.typing.lock();
             let room = tty.line.lock().room().min(CHUNK_BYTES);
             if room == 0 || tty.is_hung_up() {
-                // Whoever reads calls again.
+                // The next reader calls this again.
                 return;
             }
             match file::read(&self.handle, STREAM, &mut IoBuf::kernel(&mut chunk[..room])) {
@@ -90,7 +90,7 @@ impl Console {
         }
     }
 
-    /// Shows what is to be shown, as much as the host takes.
+    /// Writes output to the host, as much as the host takes.
     pub fn flush(&self, tty: &Tty) {
         let (mut freed, mut is_empty) = (false, false);
         {
@@ -111,7 +111,7 @@ impl Console {
                         self.arm(PollEvents::OUT);
                         break;
                     }
-                    // Nobody looks any more.
+                    // The host's side is gone: nobody sees the output any more.
                     Err(_) => {
                         tty.line.lock().flush_output();
                         (freed, is_empty) = (true, true);
@@ -131,7 +131,7 @@ impl Console {
         }
     }
 
-    /// Asks the host to tell of `events`, besides what it was asked before.
+    /// Asks the host to report `events`, besides those it was asked for before.
     fn arm(&self, events: PollEvents) {
         let mut armed = self.armed.lock();
         if !armed.contains(events) {
@@ -161,7 +161,7 @@ pub fn get() -> Option<&'static Arc<Tty>> {
     CONSOLE.get()
 }
 
-/// Makes a console on a terminal of the host, which belongs to user `uid`; with its open file.
+/// Makes a console on a terminal of the host, which belongs to user `uid`; returns it with its open file.
 pub fn open(handle: Arc<Handle>, size: Option<(u16, u16)>, uid: u32) -> Result<(Arc<Tty>, Arc<File>)> {
     let listener = Arc::new(Listener { tty: Once::new() });
     let handler: Arc<dyn Wake> = listener.clone();
@@ -216,7 +216,7 @@ pub fn left(tty: &Tty) {
     release(tty);
 }
 
-/// Lets go of a console that nobody has any more and that has shown everything; not of the first process's.
+/// Frees a console that no process has any more and that has shown everything; not the first process's.
 fn release(tty: &Tty) {
     let is_first = get().is_some_and(|first| core::ptr::eq(&raw const **first, tty));
     let is_used = || tty.opens.load(Ordering::Acquire) > 0 || jobs::session_of(&TREE.lock(), tty).is_some();

@@ -1,4 +1,4 @@
-//! The line discipline: what is between the keyboard and the program. Pure; its owner brings the lock and the waiting.
+//! The line discipline between the keyboard and the program. It is pure; its owner does the locking and the waiting.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -12,9 +12,9 @@ use machine::errno::{Errno, Result};
 
 /// Bytes typed and not read.
 const INPUT_MAX: usize = 4095;
-/// Bytes for the other side at which programs wait.
+/// Bytes for the other side at which programs have to wait.
 const OUTPUT_MAX: usize = 8192;
-/// The same with echo, which nobody waits for.
+/// The same with echo, for which no program waits.
 const ECHO_MAX: usize = 16 * 1024;
 const TAB: usize = 8;
 
@@ -22,13 +22,13 @@ const TAB: usize = 8;
 pub struct Discipline {
     pub termios: Termios,
     pub size: WinSize,
-    /// What can be read; in canonical mode as many bytes as `lines` says.
+    /// Bytes that can be read; in canonical mode the bytes of the lines in `lines`.
     input: VecDeque<u8>,
     /// Lengths of the complete lines in `input`. A line may be empty: the end of the file.
     lines: VecDeque<usize>,
     /// The line being typed.
     editing: Vec<u8>,
-    /// For the other side: what programs wrote, and echo.
+    /// Bytes for the other side: programs' output, and echo.
     output: VecDeque<u8>,
     column: usize,
     /// Column at which the line being typed began.
@@ -74,7 +74,7 @@ impl Discipline {
     /// Bytes that may be received now.
     pub fn room(&self) -> usize {
         let left = INPUT_MAX.saturating_sub(self.input.len() + self.editing.len());
-        // A line that became too long can still be erased and ended; what is beyond is dropped.
+        // A line that became too long can still be erased and ended; further bytes are dropped.
         if left == 0 && self.canonical() && self.lines.is_empty() { 1 } else { left }
     }
 
@@ -195,7 +195,7 @@ impl Discipline {
         }
     }
 
-    /// What has been typed becomes a line that can be read.
+    /// The line being typed becomes one that can be read.
     fn commit(&mut self) {
         if self.lines.len() < INPUT_MAX {
             self.lines.push_back(self.editing.len());
@@ -350,7 +350,7 @@ impl Discipline {
         !self.stopped && self.output.len() < OUTPUT_MAX / 2
     }
 
-    /// Takes what a program writes; returns how many bytes of it, perhaps none.
+    /// Takes bytes that a program writes; returns how many of them, perhaps none.
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         let mut done = 0;
         while done < bytes.len() && !self.stopped && self.output.len() < OUTPUT_MAX {
@@ -424,7 +424,7 @@ impl Discipline {
         count
     }
 
-    /// They have been shown.
+    /// The first `count` bytes have been shown.
     pub fn consume_output(&mut self, count: usize) {
         self.output.drain(..count.min(self.output.len()));
         if self.output.is_empty() {
@@ -434,7 +434,7 @@ impl Discipline {
 
     // ---- settings ----
 
-    /// Replaces the settings; what was typed stays readable.
+    /// Replaces the settings; typed bytes stay readable.
     pub fn set_termios(&mut self, new: Termios) {
         let was = self.canonical();
         self.termios = new;
@@ -456,14 +456,14 @@ impl Discipline {
         self.stopped = stopped;
     }
 
-    /// Forgets what was typed.
+    /// Drops the typed bytes that were not read.
     pub fn flush_input(&mut self) {
         self.input.clear();
         self.lines.clear();
         self.editing.clear();
     }
 
-    /// Forgets what wasn't shown.
+    /// Drops the output that was not shown.
     pub fn flush_output(&mut self) {
         self.output.clear();
     }

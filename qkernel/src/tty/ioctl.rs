@@ -180,7 +180,7 @@ fn flow(tty: &Tty, side: Side, request: u32, arg: u64) -> Result<u64> {
         (TCXONC, TCOOFF | TCOON) => tty.line.lock().set_stopped(arg == TCOOFF),
         (TCXONC, TCIOFF | TCION) | (TCSBRK | TCSBRKP, _) => return Ok(0),
         (TCFLSH, 0..=2) => {
-            // What is input to one side is output of the other.
+            // The input of one side is the output of the other.
             let controller = u64::from(side == Side::Controller);
             let mut line = tty.line.lock();
             if arg == 2 || arg == controller {

@@ -1,4 +1,4 @@
-//! Job control: which session a terminal belongs to, and who may use it.
+//! Job control: the session that a terminal belongs to, and the processes that may use it.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -47,7 +47,7 @@ pub fn controlling_terminal() -> Result<Arc<dyn Terminal>> {
 }
 
 /// Stops the caller's group with `signal` if it is in the background: then `EIO`, or `Errno::RESTART` after the stop.
-/// Who ignores or blocks `SIGTTOU` may go on.
+/// A process that ignores or blocks `SIGTTOU` may go on.
 pub fn check_background(tty: &Tty, signal: u32) -> Result<()> {
     let task = task::current();
     let foreground = tty.foreground.load(Ordering::Acquire);
@@ -71,7 +71,7 @@ pub fn check_background(tty: &Tty, signal: u32) -> Result<()> {
 }
 
 /// `TIOCSCTTY`: makes it the terminal of the caller's session. `steal`: even from another session, if the caller is
-/// privileged. `quietly`: for `open(2)`, which takes only what nobody has.
+/// privileged. `quietly`: for `open(2)`, which takes only a terminal without a session.
 pub fn take_as_controlling(tty: &Arc<Tty>, steal: bool, quietly: bool) -> Result<()> {
     let task = task::current();
     let mut tree = TREE.lock();

@@ -60,11 +60,11 @@ pub struct Tty {
     meta: SpinLock<pts::Meta>,
     /// The host's side, of the console.
     host: Option<Console>,
-    /// Told each time the console has shown all there was.
+    /// Called each time the console has shown all its output.
     pub on_drained: Once<Box<dyn Fn() + Send + Sync>>,
 }
 
-/// Whose end a file is.
+/// The side of the terminal that a file is an end of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
     Program,
@@ -111,7 +111,7 @@ impl Tty {
                     done += 1;
                 }
             }
-            // Sent without the lock, and before what was typed after it.
+            // The signal is sent without the lock, and before the bytes typed after it are handled.
             let Some(signal) = signal else { break };
             let group = self.foreground.load(Ordering::Acquire);
             if group != 0 {
@@ -189,7 +189,8 @@ pub struct TtyFile {
 }
 
 impl TtyFile {
-    /// Opens the program's side. The leader of a session without a terminal gets it as its own, unless it said not to.
+    /// Opens the program's side. The leader of a session without a terminal gets it as its own, unless `flags` say not
+    /// to.
     fn program(tty: &Arc<Tty>, flags: OpenFlags) -> Result<Self> {
         if tty.locked.load(Ordering::Relaxed) || tty.is_hung_up() {
             return Err(Errno::EIO);
@@ -233,7 +234,7 @@ impl TtyFile {
         let done = in_chunks(buf, |bytes| tty.line.lock().write(bytes))?;
         tty.output_changed();
         if done == 0 && tty.host.is_some() {
-            // The host may have taken what was in the way just now.
+            // The host may just have taken the output that was in the way.
             return in_chunks(buf, |bytes| tty.line.lock().write(bytes)).and_then(some);
         }
         some(done)

@@ -1,4 +1,4 @@
-//! Terminal settings: `struct termios` and what its bits mean.
+//! Terminal settings: `struct termios` and the meaning of its bits.
 
 use bitflags::bitflags;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -104,7 +104,7 @@ pub struct WinSize {
 }
 
 impl Termios {
-    /// What a new terminal has (`tty_std_termios`).
+    /// The settings of a new terminal (`tty_std_termios`).
     pub const fn standard() -> Self {
         const ECHOES: u32 =
             Local::ECHO.bits() | Local::ECHOE.bits() | Local::ECHOK.bits() | Local::ECHOCTL.bits();

@@ -1,4 +1,4 @@
-//! `regex-lite` in the place of `regex`, which oci-spec wants for one pattern of ASCII digits. The tables of Unicode that
-//! come with `regex` are full of addresses, so that each sandbox would have a copy of 200 KiB of its own.
+//! `regex-lite` in the place of `regex`, which oci-spec needs for one pattern of ASCII digits. The Unicode tables of
+//! `regex` are full of addresses that relocation changes, so that each sandbox would have a copy of 200 KiB of its own.
 
 pub use regex_lite::*;

@@ -95,7 +95,7 @@ impl Cgroups {
         let result = hierarchies.iter().try_for_each(|one| groups.add(one, &leaf(one), &limits));
         match result {
             Ok(()) => Ok(groups),
-            // Who may not make groups, and asked for none, runs without.
+            // A caller who may not make groups, and asked for none, runs without.
             Err(_) if !wanted && process::effective_user() != 0 => {
                 groups.undo();
                 Ok(Self::default())
@@ -107,8 +107,8 @@ impl Cgroups {
         }
     }
 
-    /// Makes groups for a sandbox without a bundle: of the controllers that bound it, in or beside the caller's own.
-    /// `name` is nobody else's. Where the processor time cannot be limited, memory and processes still are.
+    /// Makes groups for a sandbox without a bundle: of the controllers that bound it, in or beside the caller's own. No
+    /// other sandbox has the name `name`. Where the processor time cannot be limited, memory and processes still are.
     pub fn for_command(
         name: &str,
         resources: &Resources,
@@ -216,9 +216,9 @@ impl Hierarchy {
         BOUNDING.iter().any(|controller| self.has(controller))
     }
 
-    /// Where a group for a command may be: in the caller's own, so that its limits hold as well. Version 2 gives the
-    /// groups in one that holds processes no controllers; there it may be beside it, if nothing is limited there that
-    /// the sandbox would escape.
+    /// Possible places of a command's group. The first is in the caller's own group, so that its limits hold as well.
+    /// Version 2 gives no controllers to groups in a group that holds processes; there the group may lie beside the
+    /// caller's, unless the sandbox would escape a limit that way.
     fn places(&self) -> Vec<PathBuf> {
         let mut places = vec![self.own.clone()];
         let is_free = |file: &str| {
@@ -238,7 +238,7 @@ impl Hierarchy {
     }
 }
 
-/// Writes down the directories, in `dir`, for whoever cleans up after a sandbox that cannot do so itself.
+/// Writes down the directories, in `dir`, for the process that cleans up after a sandbox that cannot do so itself.
 pub fn write_list(dir: &Path, directories: &[PathBuf]) -> io::Result<()> {
     if directories.is_empty() {
         return Ok(());
@@ -298,7 +298,7 @@ impl Resources {
     }
 }
 
-/// What the groups are told.
+/// The limits that the groups are given.
 #[derive(Clone, Copy)]
 struct Limits<'a> {
     resources: &'a Resources,
@@ -398,7 +398,7 @@ fn weight(shares: u64) -> u64 {
     1 + (shares.clamp(2, 262_144) - 2) * 9999 / 262_142
 }
 
-/// Switches controllers on for the groups below; those that are not to be had are missed when a limit is set.
+/// Switches controllers on for the groups below; a controller that is not available is missed when a limit is set.
 fn enable(dir: &Path) {
     for controller in ENABLED {
         let _ = fs::write(dir.join("cgroup.subtree_control"), format!("+{controller}"));
@@ -548,7 +548,8 @@ mod tests {
     fn in_version_2_a_command_is_where_controllers_can_be() {
         let dir = testdir::TempDir::new();
         let one = hierarchy(dir.path(), &[]);
-        // In the caller's group, which holds processes, the limits cannot be written; beside it all but the processor's.
+        // In the caller's group, which holds processes, the limits cannot be written; beside it all but the processor's
+        // can.
         let (inside, beside) = (one.own.join("new"), dir.path().join("caller/new"));
         fs::create_dir_all(inside.join("memory.max")).unwrap();
         fs::create_dir_all(beside.join("cpu.max")).unwrap();
@@ -562,7 +563,7 @@ mod tests {
         assert!(groups.count_processes());
         assert_eq!(fs::read_to_string(beside.join("memory.max")).unwrap(), (194_u64 << 20).to_string());
         assert_eq!(fs::read_to_string(beside.join("pids.max")).unwrap(), (100 * 4 + 128).to_string());
-        // A limit of the caller's is not escaped.
+        // A group is not put beside the caller's where it would escape the caller's limit.
         fs::write(one.own.join("memory.max"), "1000000000\n").unwrap();
         assert!(Cgroups::bounding(std::slice::from_ref(&one), "new", &limits).is_err());
         assert!(Cgroups::bounding(&[], "new", &limits).is_err());

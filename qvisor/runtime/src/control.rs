@@ -17,18 +17,18 @@ use crate::status::{SandboxState, Status};
 
 /// Name of the socket in a sandbox's state directory.
 pub const SOCKET: &str = "control.sock";
-/// What goes before an order and changes nothing of it.
+/// Sent before an order to carry credentials; it changes nothing of the order.
 const GREETING: &[u8] = b" ";
 /// Longest order in bytes.
 pub(crate) const LINE_MAX: u64 = 4096;
-/// How long a peer may take to say what it wants, and an answer may take to come.
+/// How long a peer may take to send its order, and an answer may take to come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a container may take to start.
 const START_PATIENCE: Duration = Duration::from_secs(70);
 /// How long its memory may take to be written or read.
 const HIBERNATE_PATIENCE: Duration = Duration::from_secs(330);
 
-/// What a sandbox can be told.
+/// The orders that a sandbox takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
 pub enum Order {
@@ -43,18 +43,18 @@ pub enum Order {
     },
     /// The terminal has a new size.
     Winsize { rows: u16, columns: u16 },
-    /// Its memory goes to its home. Answered once it is there.
+    /// The sandbox's memory goes to its home. Answered once it is there.
     Hibernate,
-    /// It comes back. Answered once the sandbox goes on.
+    /// The sandbox's memory comes back. Answered once the sandbox goes on.
     Wake {
         #[serde(default)]
         reap: Option<Reap>,
     },
-    /// How is it? And is it alive?
+    /// Asks for the sandbox's state; the answer shows that the VMM is alive.
     State,
-    /// What is known of its memory, and how often it hibernated.
+    /// Asks for figures of its memory, and for the number of its hibernations.
     Stats,
-    /// What it does from now on, a line each time, instead of an answer.
+    /// Asks for a line for each transition from now on, instead of an answer.
     Events,
     /// The front end has done its part of a container's creation.
     Proceed,
@@ -78,7 +78,7 @@ pub struct Answer {
     pub error: Option<String>,
     #[serde(default)]
     pub status: Option<Status>,
-    /// What a hibernation or a wake came to.
+    /// Figures of a hibernation or a wake.
     #[serde(default)]
     pub figures: Option<Figures>,
     #[serde(default)]
@@ -90,7 +90,7 @@ pub struct Answer {
     pub stats: Option<Box<Stats>>,
 }
 
-/// What an order came to, in numbers.
+/// The figures of an order that was carried out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Figures {
@@ -98,7 +98,7 @@ pub enum Figures {
     Woken(Woken),
 }
 
-/// What the VMM tells its front end.
+/// Messages of the VMM to its front end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "lowercase")]
 pub enum Report {
@@ -149,18 +149,17 @@ pub fn receive(stream: &UnixStream) -> io::Result<Option<Order>> {
     read_order(&mut BufReader::with_capacity(256, stream))
 }
 
-/// Makes a sandbox's control socket. Only its user can connect, and the credentials of whoever does are told with what it
-/// says.
+/// Makes a sandbox's control socket. Only its user can connect, and each peer's credentials come with what it sends.
 pub fn listen(sandbox: &Directory) -> io::Result<UnixListener> {
     let listener = UnixListener::bind(sandbox.path_by_descriptor().join(SOCKET))?;
     descriptor_passing::ask_for_senders(listener.as_fd())?;
     Ok(listener)
 }
 
-/// Connects to the sandbox whose directory this is. Whoever listens there has to be the caller: nobody else is told
-/// anything.
+/// Connects to the sandbox whose directory this is. The listener must have the caller's credentials: nobody else is
+/// told anything.
 pub fn connect(sandbox: &Directory) -> io::Result<UnixStream> {
-    // This path is short enough for an address, and leads to the directory that was looked at.
+    // This path is short enough for an address, and leads to the directory that was checked.
     let stream = UnixStream::connect(sandbox.path_by_descriptor().join(SOCKET))?;
     let (user, listener) = (process::effective_user(), process::peer_user(&stream)?);
     if listener != user || !process::is_one_user(user) {
@@ -168,8 +167,8 @@ pub fn connect(sandbox: &Directory) -> io::Result<UnixStream> {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
     if user == 0 {
-        // A VMM whose ids are mapped does not know the host's root. It knows an id that root alone can claim to have;
-        // where that cannot be claimed, ids cannot be mapped either.
+        // A VMM whose ids are mapped cannot recognise the host's root. It recognises an id that root alone can claim;
+        // on a host where root cannot claim it, ids cannot be mapped either.
         let _ = descriptor_passing::send_as(stream.as_fd(), PROOF_USER, GREETING);
     }
     Ok(stream)
@@ -224,7 +223,7 @@ const READS_MAX: usize = 8;
 #[derive(Debug)]
 pub struct ExecLine {
     stream: UnixStream,
-    /// What has come and is no whole line yet.
+    /// Bytes received that are no whole line yet.
     text: Vec<u8>,
 }
 
@@ -251,7 +250,7 @@ impl ExecPeer for ExecLine {
     fn receive(&mut self) -> Received {
         let most = usize::try_from(LINE_MAX).unwrap_or(usize::MAX);
         let (mut bytes, mut received) = ([0; 512], Received::default());
-        // What is left is for the next time.
+        // Bytes beyond this are read the next time.
         for _ in 0..READS_MAX {
             let Some(got) = process::receive_now(&self.stream, &mut bytes) else { break };
             self.text.extend(bytes.iter().take(got));
@@ -268,7 +267,7 @@ impl ExecPeer for ExecLine {
     }
 }
 
-/// The order as the process's relay takes it; `None`: it is not for a process.
+/// The order as the exec relay takes it; `None`: it is not about a process.
 fn exec_order(order: Order) -> Option<ExecOrder> {
     match order {
         Order::Kill { signal, foreground, .. } => Some(ExecOrder::Signal { number: signal, foreground }),

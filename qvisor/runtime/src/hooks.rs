@@ -1,4 +1,4 @@
-//! Hooks: programs of the host that a bundle wants run at the turns of a container's life.
+//! Hooks: programs of the host that a bundle wants run at certain steps of a container's life.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -13,7 +13,7 @@ use vmm::process;
 
 use crate::state::OciState;
 
-/// Bytes of a hook's own words that are kept for the message.
+/// Bytes of a hook's output that are kept for the message.
 const WORDS_MAX: usize = 2048;
 
 /// A hook that failed.
@@ -33,7 +33,7 @@ pub fn run(kind: &'static str, hooks: Option<&[Hook]>, state: &OciState) -> Resu
     })
 }
 
-/// As [`run`], for hooks whose failure changes nothing; result: what went wrong.
+/// As [`run`], for hooks whose failure changes nothing; result: the failures.
 #[must_use]
 pub fn run_all(kind: &'static str, hooks: Option<&[Hook]>, state: &OciState) -> Vec<HookError> {
     let run = |hook: &Hook| {
@@ -82,7 +82,7 @@ fn state_file(state: &OciState) -> io::Result<Stdio> {
     Ok(file.into())
 }
 
-/// Waits for the end of the hook itself; what it leaves running may hold the pipe for as long as it likes.
+/// Waits for the end of the hook itself; processes that it leaves running may hold the pipe for as long as they like.
 fn wait(
     child: &mut Child,
     words: &mut io::PipeReader,
@@ -112,7 +112,7 @@ fn wait(
     }
 }
 
-/// Takes what is there; false at the end.
+/// Takes the output that has come; false at the end.
 fn take_words(words: &mut io::PipeReader, said: &mut Vec<u8>) -> bool {
     let mut buffer = [0; 1024];
     match words.read(&mut buffer) {

@@ -1,4 +1,4 @@
-//! What surrounds the VMM of a sandbox: bundles, state, the control protocol, control groups, hooks, the steps of a
+//! The surroundings of a sandbox's VMM: bundles, state, the control protocol, control groups, hooks, the steps of a
 //! container's life, and the supervisor in the VMM's own process.
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Orders to a sandbox that runs, whoever made it: to hibernate, to wake, to tell of itself.
+//! Orders to a running sandbox, made by `do` or from a bundle: to hibernate, to wake, to report.
 
 use std::io::BufRead;
 
@@ -9,7 +9,7 @@ use crate::control::{self, Answer, Figures, Order, OrderError};
 use crate::state::{Id, Root, StateError};
 use crate::status::Status;
 
-/// Why a sandbox did not do what it was told.
+/// Why a sandbox did not carry out an order.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxOrderError {
     #[error(transparent)]
@@ -31,7 +31,7 @@ pub enum Why {
     Ended,
     #[error(transparent)]
     Order(#[from] OrderError),
-    /// The answer lacks what it is about.
+    /// The answer lacks the figures it should have.
     #[error("its VMM did not {0}")]
     Silent(&'static str),
 }
@@ -68,14 +68,14 @@ pub fn wake(root: &Root, id: &Id, reap: Option<Reap>) -> Result<Woken, SandboxOr
     }
 }
 
-/// What is known of a sandbox's memory. Does not wake it.
+/// Figures of a sandbox's memory. Does not wake it.
 pub fn stats(root: &Root, id: &Id) -> Result<Stats, SandboxOrderError> {
     let failed = |why| SandboxOrderError::Stats { id: id.as_str().to_owned(), why };
     let stats = order(root, id, Order::Stats)?.map_err(failed)?.stats;
     stats.map(|stats| *stats).ok_or_else(|| failed(Why::Silent("give any")))
 }
 
-/// What a sandbox is, and from then on each hibernation and wake: lines of JSON, until its end.
+/// The sandbox's state, and from then on each hibernation and wake: lines of JSON, until its end.
 pub fn events(root: &Root, id: &Id) -> Result<Events, SandboxOrderError> {
     let failed = |why| SandboxOrderError::Events { id: id.as_str().to_owned(), why };
     if root.state(id)?.status == Status::Stopped {
@@ -113,7 +113,7 @@ impl Iterator for Events {
     }
 }
 
-/// Why there are no events, if that is what the line says: an event says what the sandbox is, an answer does not.
+/// The reason why there are no events, if the line is one: an event has a member `to`, an answer has not.
 fn refusal(line: &[u8]) -> Option<String> {
     let line: serde_json::Value = serde_json::from_slice(line).ok()?;
     line.get("to").is_none().then(|| line.get("error")?.as_str().map(str::to_owned))?

@@ -1,11 +1,11 @@
-//! Which platform runs a sandbox's kernel.
+//! The choice of the platform that runs a sandbox's kernel.
 
 use std::str::FromStr;
 
 use abi::boot::Platform;
 use vmm::platform::probe::{self, KvmReport, Verdict};
 
-/// Which platform is asked for.
+/// The platform that is asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PlatformChoice {
     /// kvm where it runs ring 0 natively, else systrap.
@@ -36,7 +36,7 @@ impl FromStr for PlatformChoice {
 }
 
 impl PlatformChoice {
-    /// With that of somebody else where this leaves it open.
+    /// This choice, or the `other` one where this one is `auto`.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         if self == Self::Auto { other } else { self }
@@ -51,7 +51,7 @@ impl PlatformChoice {
         match (report.verdict.clone(), self) {
             (Verdict::Native, _) => Ok(Platform::Kvm),
             (_, Self::Auto) => Ok(Platform::Systrap),
-            // Slow, but it works, and was asked for.
+            // Interpreted ring 0 is slow, but it works, and was asked for.
             (Verdict::Interpreted, _) if report.syscall_works == Some(true) => Ok(Platform::Kvm),
             _ => Err(PlatformChoiceError { report: Box::new(report) }),
         }

@@ -1,9 +1,9 @@
-//! Taking away what a sandbox has left, whatever its guest has made of it.
+//! Removal of a sandbox's files, whatever its guest has made of them.
 //!
-//! A guest may have nested directories deeper than any path is long, taken all permissions from them, or filled them with
-//! millions of names. So everything is reached from a directory's descriptor by a single name, no link is followed, and
-//! nothing is entered that another file system is mounted on. At most [`DEPTH`] directories are open at a time: what
-//! lies deeper is moved up to the top and taken away from there.
+//! A guest may have nested directories deeper than any path is long, taken all permissions from them, or filled them
+//! with millions of names. So every entry is reached from a directory's descriptor by a single name, no link is
+//! followed, and no directory is entered that another file system is mounted on. At most [`DEPTH`] directories are open
+//! at a time: deeper ones are moved up to the top and removed from there.
 #![deny(unsafe_code)]
 
 use std::ffi::{CStr, CString, OsStr, OsString};
@@ -19,7 +19,7 @@ const DEPTH: usize = 32;
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// What could not be taken away.
+/// Entries that could not be removed.
 #[derive(Debug, thiserror::Error)]
 #[error("{count} of the names in it stay, {name:?} among them: {source}")]
 pub struct Left {
@@ -29,7 +29,7 @@ pub struct Left {
     pub source: io::Error,
 }
 
-/// Takes away everything in `dir` but the entry called `kept`.
+/// Removes everything in `dir` but the entry called `kept`.
 pub fn empty(dir: BorrowedFd<'_>, kept: &str) -> Result<(), Left> {
     let mut moved = 0;
     loop {
@@ -38,7 +38,7 @@ pub fn empty(dir: BorrowedFd<'_>, kept: &str) -> Result<(), Left> {
             pass.keep(c".", error);
         }
         moved = pass.moved;
-        // What went may have given back the room that something else needed to be moved.
+        // The removals may have freed the room that another directory needed to be moved.
         match pass.left {
             None if pass.is_over => return Ok(()),
             Some(left) if !pass.has_removed => return Err(left),
@@ -51,15 +51,15 @@ pub fn empty(dir: BorrowedFd<'_>, kept: &str) -> Result<(), Left> {
     }
 }
 
-/// One walk through what is left.
+/// One walk through the remaining entries.
 struct Pass<'a> {
     top: BorrowedFd<'a>,
     kept: &'a str,
-    /// How many names were tried for what was moved.
+    /// How many names were tried for directories that were moved.
     moved: u64,
     left: Option<Left>,
     has_removed: bool,
-    /// Nothing was seen that another walk is needed for.
+    /// No entry was seen that needs another walk.
     is_over: bool,
 }
 
@@ -92,7 +92,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Takes away an entry of the innermost directory, or enters it.
+    /// Removes an entry of the innermost directory, or enters it.
     fn take(&mut self, levels: &mut Vec<Level>, entry: &DirEntry) {
         let name = entry.file_name();
         let result = match levels.last().map(|level| level.dir.fd()) {
@@ -125,18 +125,18 @@ impl Pass<'_> {
         let Some(Ok(parent)) = levels.last().map(|level| level.dir.fd()) else { return };
         match fs::unlinkat(parent, &name, AtFlags::REMOVEDIR) {
             Ok(()) => self.has_removed = true,
-            // Of what is in it there was word already, or it was passed over while others went.
+            // Its entries were reported already, or were passed over while others were removed.
             Err(Errno::NOTEMPTY | Errno::EXIST) => self.is_over = false,
             Err(error) => self.keep(&name, error.into()),
         }
     }
 
-    /// Gives a directory a place at the top.
+    /// Moves a directory to the top.
     fn move_up(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
         loop {
             self.moved += 1;
             match fs::renameat(parent, name, self.top, format!(".deep-{}", self.moved)) {
-                // Something has that name. An empty directory of that name would have been replaced.
+                // The name is taken. An empty directory of that name would have been replaced.
                 Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => {}
                 result => return Ok(result?),
             }
@@ -151,7 +151,7 @@ impl Pass<'_> {
     }
 }
 
-/// Takes away a file, or a directory that is empty.
+/// Removes a file, or a directory that is empty.
 fn unlink(parent: BorrowedFd<'_>, entry: &DirEntry) -> rustix::io::Result<()> {
     let name = entry.file_name();
     let kind = match entry.file_type() {
@@ -163,7 +163,7 @@ fn unlink(parent: BorrowedFd<'_>, entry: &DirEntry) -> rustix::io::Result<()> {
     fs::unlinkat(parent, name, if kind.is_dir() { AtFlags::REMOVEDIR } else { AtFlags::empty() })
 }
 
-/// Opens a directory that nothing is mounted on, with all the rights that emptying it needs.
+/// Opens a directory that is no mount point, with all the permissions that emptying it needs.
 fn enter(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
     let there = fs::openat(
         parent,
@@ -174,14 +174,15 @@ fn enter(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
     let wanted = StatxFlags::BASIC_STATS;
     let look = |fd: BorrowedFd<'_>| fs::statx(fd, c"", AtFlags::EMPTY_PATH, wanted);
     let (above, found) = (look(parent)?, look(there.as_fd())?);
-    // Hosts before 5.8 do not say what is a mount point; another device is one in any case.
+    // Hosts before 5.8 do not say whether a directory is a mount point; one on another device is a mount point in any
+    // case.
     if found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
         || (above.stx_dev_major, above.stx_dev_minor) != (found.stx_dev_major, found.stx_dev_minor)
     {
         return Err(io::Error::new(io::ErrorKind::ResourceBusy, "something is mounted on it"));
     }
     if u32::from(found.stx_mode) & 0o700 != 0o700 {
-        // Its owner may, and so may root. By the descriptor, since a name could lead elsewhere.
+        // The owner and root may change the mode. The path leads by the descriptor, since a name could lead elsewhere.
         let _ = fs::chmod(format!("/proc/self/fd/{}", there.as_raw_fd()), Mode::RWXU);
     }
     Ok(fs::openat(&there, c".", DIRECTORY, Mode::empty())?)

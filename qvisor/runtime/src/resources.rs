@@ -1,10 +1,10 @@
-//! Limits of a sandbox: what its kernel enforces, and what the host's control groups are told.
+//! Limits of a sandbox: those that its kernel enforces, and those that the host's control groups get.
 
 use abi::boot::Platform;
 
 /// Least memory that the kernel and one small program fit in.
 pub const MEMORY_MIN: u64 = 16 << 20;
-/// Memory of the VMM itself, beside what the container may use: page tables, stubs, buffers.
+/// Memory of the VMM itself, beside the container's limit: page tables, stubs, buffers.
 const HEADROOM: u64 = 128 << 20;
 /// Stub processes and threads of the VMM that are not one task's.
 const TASKS_HEADROOM: u64 = 128;
@@ -65,7 +65,7 @@ impl Resources {
         self.memory.unwrap_or(host).min(host.max(MEMORY_MIN)).min(most)
     }
 
-    /// The control group's limit for so much of the container's.
+    /// The control group's limit for a container with a limit of `bytes`.
     #[must_use]
     pub fn with_headroom(bytes: u64) -> u64 {
         bytes.saturating_add(HEADROOM).saturating_add(bytes / 32)
@@ -83,7 +83,7 @@ impl Resources {
         self.pids.map(|most| most.saturating_mul(u64::from(cpus) + 2).saturating_add(TASKS_HEADROOM))
     }
 
-    /// How many vCPUs make use of what the container may use, of `host` ones.
+    /// How many vCPUs can make use of the processor time that the container may use, of `host` ones.
     #[must_use]
     pub fn vcpus(&self, host: u32) -> u32 {
         let by_quota = match (self.cpu.quota, self.cpu.period.unwrap_or(100_000)) {

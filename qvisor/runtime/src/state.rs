@@ -1,4 +1,4 @@
-//! Sandboxes on this host: who exists, who owns which directory, and what dead ones left behind.
+//! Sandboxes on this host: their directories, the owners of these, and the remains of dead sandboxes.
 //!
 //! Two roots hold one directory a sandbox: the *state root* (on `/run`: `state.json`, the control socket) and the
 //! *layer root* (on a disk: the layers of its file systems). In both, an owner holds a lock on the directory's `lock`
@@ -31,14 +31,14 @@ pub use oci_state::{OCI_VERSION, OciState};
 
 /// Its presence makes a directory a sandbox's; nothing else under the root is ours to remove.
 const LOCK: &str = "dormouse.lock";
-/// What it is called until it is held: a lock that can be seen has been held from the beginning.
+/// The lock's name until it is held: a lock of the proper name has been held from the beginning.
 const NEW_LOCK: &str = ".dormouse.lock";
 /// Guards creation and removal of directories below a root.
 const ROOT_LOCK: &str = ".lock";
 const STATE: &str = "state.json";
-/// What the first process is made of.
+/// The boot records of the first process.
 const PROCESS: &str = "process";
-/// What a container's directory has and others have not: it stays until it is deleted.
+/// A file that only a container's directory has: such a directory stays until it is deleted.
 const RECORD: &str = "container.json";
 
 /// A directory that holds one directory a sandbox.
@@ -52,7 +52,7 @@ pub struct Claim {
     name: OsString,
     directory: Directory,
     lock: File,
-    /// What dead sandboxes left that could not be removed.
+    /// Remains of dead sandboxes that could not be removed.
     left: Vec<StateError>,
 }
 
@@ -69,12 +69,12 @@ impl Root {
         Self(path)
     }
 
-    /// Where state lives when nothing else is asked for.
+    /// The default place of state.
     pub fn default_state() -> Result<Self, StateError> {
         places::state().map(Self)
     }
 
-    /// Where layers live: on a disk, so that what a sandbox writes does not eat memory.
+    /// The default place of layers: on a disk, so that a sandbox's files do not take memory.
     pub fn default_layers() -> Result<Self, StateError> {
         places::layers().map(Self)
     }
@@ -96,7 +96,7 @@ impl Root {
         }
     }
 
-    /// Creates the directory of a new sandbox, and removes what dead ones left.
+    /// Creates the directory of a new sandbox, and removes the remains of dead ones.
     pub fn claim(&self, id: &Id) -> Result<Claim, StateError> {
         let failed = |source| self.error(source);
         let root = Directory::make(&self.0).map_err(failed)?;
@@ -105,10 +105,10 @@ impl Root {
         let dead = dead(&root);
         dead.iter().for_each(|dead| cgroup::remove_listed(&dead.directory.path_by_descriptor()));
         let (same, others): (Vec<_>, Vec<_>) = dead.into_iter().partition(|dead| dead.name == name);
-        // Held by us now, so a directory of this name that is free can go at once.
+        // This process holds the lock, so a directory of this name that is free can be removed at once.
         same.iter().try_for_each(|dead| remove(&root, &dead.name, &dead.directory))?;
         drop(same);
-        // One without a lock was left before it got one; it goes if it is empty.
+        // A directory without a lock is left from a claim that was cut short; it is removed if it is empty.
         let _ = root.remove_directory(&name);
         let directory = match root.make_directory(&name) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -147,7 +147,7 @@ impl Root {
         self.sandbox(id).is_ok_and(|sandbox| sandbox.has(RECORD))
     }
 
-    /// What a sandbox's first process was made of, as boot records.
+    /// The boot records of a sandbox's first process.
     pub fn process(&self, id: &Id) -> io::Result<Vec<u8>> {
         self.sandbox(id).map_err(io::Error::other)?.read(PROCESS)
     }
@@ -189,7 +189,7 @@ impl Claim {
         &self.directory
     }
 
-    /// What dead sandboxes left that could not be removed, and why.
+    /// Remains of dead sandboxes that could not be removed, and why.
     #[must_use]
     pub fn left(&self) -> &[StateError] {
         &self.left
@@ -200,18 +200,18 @@ impl Claim {
         self.directory.write(STATE, &serde_json::to_vec(state)?)
     }
 
-    /// What was written last.
+    /// The state that was written last.
     #[must_use]
     pub fn state(&self) -> Option<OciState> {
         serde_json::from_slice(&self.directory.read(STATE).ok()?).ok()
     }
 
-    /// Writes what makes it a container's directory.
+    /// Writes the record, which makes the directory a container's.
     pub fn write_record(&self, record: &impl Serialize) -> io::Result<()> {
         self.directory.write(RECORD, &serde_json::to_vec(record)?)
     }
 
-    /// Writes what its first process is made of, for those that come in later.
+    /// Writes the boot records of its first process, for processes that `exec` adds later.
     pub fn write_process(&self, records: &[u8]) -> io::Result<()> {
         self.directory.write(PROCESS, records)
     }
@@ -221,7 +221,7 @@ impl Claim {
         Ok(self.lock.try_clone()?.into())
     }
 
-    /// Removes the directory with everything in it. What stays is removed at the next start.
+    /// Removes the directory with everything in it. Files that cannot be removed now are removed at the next start.
     pub fn remove(&self) -> Result<(), StateError> {
         remove(&self.root, &self.name, &self.directory)
     }
@@ -251,7 +251,7 @@ fn dead(root: &Directory) -> Vec<Dead> {
         if name.as_encoded_bytes().starts_with(b".") || directory.has(RECORD) {
             return None;
         }
-        // Whoever was about to make it held the guard, and so lives no more.
+        // A process that makes a directory holds the guard meanwhile. This one holds it now, so the maker is dead.
         let _ = directory.rename(NEW_LOCK, LOCK);
         let lock = directory.file(LOCK).ok()?;
         lock.try_lock().ok()?;
@@ -260,7 +260,7 @@ fn dead(root: &Directory) -> Vec<Dead> {
     dead.collect()
 }
 
-/// A container's state: what was written, what its VMM says meanwhile, or that it has ended.
+/// A container's state: as it was written, with its VMM's answer added, or as one that has ended.
 fn read_any(sandbox: &Directory) -> Option<OciState> {
     if !sandbox.has(RECORD) {
         return read_live(sandbox);
@@ -287,15 +287,15 @@ fn read_live(sandbox: &Directory) -> Option<OciState> {
         return None;
     }
     let state: OciState = serde_json::from_slice(&sandbox.read(STATE).ok()?).ok()?;
-    // One that does not answer is about to begin, or to end.
+    // A sandbox that does not answer is about to begin, or to end.
     Some(match control::order(sandbox, Order::State) {
         Ok(answer) => state.with(answer),
         Err(_) => state,
     })
 }
 
-/// Removes a sandbox's directory. The lock goes last: whatever ends this before it is done, the rest can still be told
-/// from the directories of others.
+/// Removes a sandbox's directory. The lock goes last: should this be cut short, the directory can still be told from
+/// those of others.
 fn remove(root: &Directory, name: &OsStr, directory: &Directory) -> Result<(), StateError> {
     let failed = |why: String| StateError::Left { path: directory.path().to_owned(), why };
     removal::empty(directory.as_fd(), LOCK).map_err(|left| failed(left.to_string()))?;
@@ -389,7 +389,7 @@ mod tests {
         assert!(root.claim(&id).unwrap_err().to_string().contains("no regular file"));
         fs::remove_file(&lock).unwrap();
         let claim = root.claim(&id).unwrap();
-        // One that was never held is the lock of somebody who is dead.
+        // A lock that was never held is that of a dead process.
         drop(claim.remove());
         private(&root.path().join("half"));
         fs::write(root.path().join("half").join(NEW_LOCK), "").unwrap();

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-/// `BootSpec::log_level` from which on what a sandbox did is summed up at its end.
+/// `BootSpec::log_level` from which on a sandbox's work is summed up at its end.
 pub const LOG_INFO: u32 = 2;
 /// `BootSpec::log_level` from which everything is said.
 pub const LOG_DEBUG: u32 = 3;

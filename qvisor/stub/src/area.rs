@@ -1,4 +1,4 @@
-//! The hand-over area of one stub thread: what the VMM and a stub share. Compiled into both.
+//! The hand-over area of one stub thread, which the VMM and the stub share. Compiled into both.
 //!
 //! An area is a header page (this module's [`Area`]) and the thread's signal stack. The host kernel writes the
 //! signal frame at the stack's end, so the user registers and the XSAVE image lie in shared memory. The VMM treats
@@ -58,7 +58,7 @@ pub const CLOSE_RANGE_UNSHARE: u32 = 2;
 pub const THREAD_FLAGS: u64 = 0x0005_0f00;
 /// Of a stub process, a sibling of the zygote's: PARENT, and SIGCHLD at its end.
 pub const FORK_FLAGS: u64 = 0x8000 | 17;
-/// And of the mapper thread, which has descriptors of its own, and whose id the parent is told (PARENT_SETTID).
+/// Flags of the mapper thread, which has descriptors of its own, and whose id is written to the parent (PARENT_SETTID).
 pub const MAPPER_FLAGS: u64 = THREAD_FLAGS & !0x400 | 0x10_0000;
 
 /// The header page of an area. Each group begins a cache line of its own.
@@ -111,12 +111,12 @@ pub struct Area {
     /// `struct sock_fprog` of the zygote's filter: length, address (the zygote only).
     pub filter: [AtomicU64; 2],
     _gone: [u64; 2],
-    /// Where the file of orders is, as a descriptor (of the zygote and what it forks).
+    /// The descriptor of the file of orders (for the zygote and the processes it forks).
     pub orders_fd: AtomicU32,
     /// Set once the mapper thread takes orders.
     pub mapper_ready: AtomicU32,
 
-    /// The zygote's filter; a place for what mapper threads receive and nobody looks at.
+    /// The zygote's filter; later the buffer for bytes that mapper threads receive and do not use.
     pub scratch: UnsafeCell<[u64; SCRATCH_WORDS]>,
 }
 pub const SCRATCH_WORDS: usize = 480;
@@ -140,7 +140,7 @@ pub const CALLS_MAX: usize = 102;
 /// Most instructions of the application threads' filter, and of the mapper's.
 pub const FILTER_MAX: [usize; 2] = [50, 88];
 
-/// What the VMM tells a process's mapper thread, and the filters of its threads. Only the VMM can write it.
+/// The orders of the VMM to a process's mapper thread, and the filters of its threads. Only the VMM can write it.
 #[repr(C, align(4096))]
 pub struct Orders {
     /// Goes up with each order; the mapper waits for it to change.
@@ -149,7 +149,7 @@ pub struct Orders {
     /// Descriptor number of the pipe for the answer.
     pub answer_fd: AtomicU32,
     _pad: u32,
-    /// What to answer: all calls succeeded, one failed.
+    /// The answers to give: all calls succeeded, one failed.
     pub answers: [AtomicU64; 2],
     _group: [u64; 4],
     /// `struct msghdr`, for calls that receive a file.

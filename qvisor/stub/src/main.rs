@@ -1,8 +1,9 @@
 //! The stub: runs application code under a seccomp filter and hands every trap to the VMM.
 //!
-//! The program starts as the *zygote* (`zygote.rs`), which forks a stub process for each address space. A stub
-//! thread lives in its signal handler: user code runs between `rt_sigreturn` and the next signal. It can wait for its
-//! turn and nothing else; a further thread of each process changes what is mapped, and starts threads (`mapper.rs`).
+//! The program starts as the *zygote* (`zygote.rs`), which forks a stub process for each address space. A stub thread
+//! lives in its signal handler: user code runs between `rt_sigreturn` and the next signal. It can wait for its turn and
+//! nothing else; a further thread of each process, the mapper thread, changes the mappings and starts threads
+//! (`mapper.rs`).
 //! It has no libc, no writable data of its own and no descriptors.
 #![no_std]
 #![no_main]
@@ -67,7 +68,7 @@ unsafe extern "C" fn thread_main(area: u64) -> ! {
 #[inline(always)]
 fn give_turn(area: &Area) {
     if area.turn.swap(0, SeqCst) & TURN_SLEEPS != 0 {
-        // SAFETY: wakes whoever waits on the word: all of them, so that nobody can take the wake-up from the VMM.
+        // SAFETY: wakes all threads that wait on the word, so that none of them can take the wake-up from the VMM.
         unsafe { sys::call(sys::FUTEX, [area.turn.as_ptr() as u64, sys::FUTEX_WAKE, sys::EVERYBODY, 0, 0, 0]) };
     }
 }
@@ -155,8 +156,8 @@ fn resume(context: u64) -> ! {
     }
 }
 
-/// Last steps of a new stub process: drops the zygote's pages, starts the mapper, gives up everything but what the
-/// filter leaves, and becomes the first thread.
+/// Last steps of a new stub process: drops the zygote's pages, starts the mapper, gives up everything that the filter
+/// does not allow, and becomes the first thread.
 unsafe extern "C" fn begin_process() -> ! {
     let area = area_at(STUB_AREA);
     // SAFETY: nothing of the zygote is used from here on; the stack is in the area already. The mapper uses no stack,

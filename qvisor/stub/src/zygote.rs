@@ -1,8 +1,8 @@
 //! The zygote: set up once a sandbox, it forks stub processes on request.
 //!
 //! All of it lies in the section `.zygote`; a stub process unmaps it before it runs any application code. The zygote
-//! itself never does. Its filter allows what it and any stub needs at some time; each process adds a closer one for each
-//! of its two kinds of threads.
+//! itself never runs such code. Its filter allows every call that the zygote or a stub needs at some time; each process
+//! adds a closer filter for each of its two kinds of threads.
 
 use core::arch::{asm, naked_asm};
 use core::cell::UnsafeCell;
@@ -59,7 +59,8 @@ unsafe extern "C" fn main() -> ! {
         die();
     }
     let area = area_at(STUB_AREA);
-    // Everything but the ELF and the area goes: the initial stack, vDSO, what else the host kernel mapped.
+    // Everything but the ELF and the area is unmapped: the initial stack, the vDSO, and other mappings of the host
+    // kernel.
     unmap(0, STUB_TEXT);
     unmap(ZYGOTE_END, STUB_AREA);
     unmap(STUB_AREA + STUB_AREA_SIZE, TASK_END);

@@ -15,7 +15,7 @@ const STUB_ORDERS: u64 = STUB_TEXT + 0x800_0000;
 const THREAD_FLAGS: u64 = 0x0005_0f00;
 const X32: u64 = 0x4000_0000;
 
-/// What such code may try, with the arguments that would do harm.
+/// The calls that such code may try, with arguments that would do harm.
 const CALLS: &[(u64, [u64; 6])] = &[
     (0, [0, DATA, 8, 0, 0, 0]),                       // read
     (1, [4, DATA, 8, 0, 0, 0]),                       // write: an answer of a mapper's
@@ -135,7 +135,8 @@ fn orders_cannot_be_written() {
     }
 }
 
-/// Whatever is written to the area, where messages are received and turns are taken, an order maps what the kernel said.
+/// Whatever is written to the area, where messages are received and turns are taken, an order maps the frame that the
+/// kernel named.
 fn mappings_are_what_was_ordered() {
     let frames = user_frames(2);
     unsafe { linear::<u64>(frames).write_volatile(0x1111) };

@@ -1,4 +1,4 @@
-//! Hibernation of a container by whoever sends signals to its leash, and what others see of it.
+//! Hibernation of a container by signals to its leash, and its state as others see it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::world::{PATIENCE, World, dormouse, is_stopped, signal, wait_for};
 
-/// A script that never rests for long, and is seen to run by what it writes.
+/// A script that never rests for long, and shows by its output that it runs.
 const BUSY: &str = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.003; done";
 
 /// Reads a container's events.
@@ -164,7 +164,7 @@ fn of_many_signals_the_last_counts() {
             let mut down = false;
             for _ in 0..10 {
                 down = roll(2) == 0;
-                // Some come while the one before is being carried out, some at once, some later.
+                // Some requests come while the one before is being carried out, some at once, some later.
                 match roll(4) {
                     0 => drop(world.ok(&["kill", &id, if down { "STOP" } else { "CONT" }])),
                     _ => signal(pid, if down { libc::SIGSTOP } else { libc::SIGCONT }),

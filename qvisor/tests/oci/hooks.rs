@@ -1,4 +1,4 @@
-//! Hooks: order, namespaces, what they are told, and what becomes of the container when they fail.
+//! Hooks: their order, namespaces and input, and the end of the container when they fail.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::world::{World, both, dormouse, one_at_a_time, status_of};
 
-/// A hook that writes its name, its network namespace and the state it is told.
+/// A hook that writes its name, its network namespace and the state it gets.
 fn hook(world: &World, name: &str) -> Value {
     let log = world.dir.join("hooks");
     let text = format!(

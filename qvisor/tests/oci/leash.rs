@@ -1,4 +1,5 @@
-//! The process that stands for a container: how others reach the container by it, and what it tells at the end.
+//! The leash, the process that stands for a container: how others reach the container by it, and how it exits at the
+//! end.
 
 use std::time::Duration;
 
@@ -90,8 +91,8 @@ fn killing_any_of_them_ends_all() {
                         stubs.for_each(|pid| {
                             drop(std::process::Command::new("kill").args(["-9", &pid.to_string()]).status())
                         });
-                        // What sleeps in the sandbox's kernel does not miss them; the rest ends as before. A program
-                        // that was still on its way there has ended already.
+                        // A process that sleeps in the sandbox's kernel does not miss the signals; the others end as
+                        // before. A program that was still on its way there has ended already.
                         drop(world.command(&["kill", &world.id, "KILL"]).output());
                     }
                     _ => drop(world.ok(&["kill", &world.id, "9"])),

@@ -1,4 +1,4 @@
-//! What the container sees of files.
+//! Files as the container sees them.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -90,7 +90,8 @@ fn set_user_id_counts_unless_it_is_forbidden() {
         }
         world.set("/process/user", json!({"uid": 1000, "gid": 1000}));
         world.set("/process/noNewPrivileges", json!(false));
-        // Busybox gives the rights up for applets that need none; what the kernel gave is in the auxiliary vector.
+        // Busybox gives up its privileges for applets that need none; the ids from the kernel are in the auxiliary
+        // vector.
         world.script("/with/id >/dev/null; echo $?; /without/id -u");
         let said = world.output();
         assert!(said.ends_with("1000\n"), "{:?}: {said}", world.runtime);

@@ -1,4 +1,4 @@
-//! What the container's process is: compared word for word with runc.
+//! Attributes of the container's process, compared word for word with runc.
 
 use serde_json::json;
 
@@ -8,7 +8,7 @@ const SCRIPT: &str = "id -u; id -g; id -G; umask; pwd; env | sort; hostname; uli
                       grep -E '^(Cap|NoNewPrivs)' /proc/self/status; cat /proc/sys/kernel/domainname; \
                       tty; readlink /proc/self/ns/none";
 
-/// Runs the same bundle with both; what they say must be the same.
+/// Runs the same bundle with both runtimes; their output must be the same.
 fn same(change: impl Fn(&mut World)) -> String {
     let said = std::cell::RefCell::new(Vec::new());
     both(|world| {
@@ -89,7 +89,7 @@ fn limits_of_resources() {
 fn exit_codes_are_the_programs() {
     for (script, code) in [("exit 42", 42), ("kill -9 $$", 137), ("kill -SEGV $$", 139)] {
         both(|world| {
-            // A program of its own below the first process, which may ignore what it does not handle.
+            // The signal goes to a process below the first one, which may ignore signals that it does not handle.
             world.script(&format!("sh -c '{}'", script.replace("$$", "$PPID; kill $PPID")));
             world.script(&format!("sh -c '{script}'; exit $?"));
             let (found, ..) = world.run_container();

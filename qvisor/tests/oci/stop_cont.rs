@@ -37,7 +37,7 @@ impl Random {
     }
 }
 
-/// What the guest program answers.
+/// The guest program's answer.
 fn answer_to(number: u64) -> u64 {
     let at = number % (256 * 512);
     let mixed = 7u64.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ at.wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -89,7 +89,7 @@ fn start_server(world: &mut World) -> u16 {
     port
 }
 
-/// Says what became of a container when the test that uses it fails.
+/// Prints a container's condition when the test that uses it fails.
 struct LastWords<'a>(&'a World);
 
 impl Drop for LastWords<'_> {
@@ -135,7 +135,7 @@ fn stops_and_continues_at_random_lose_no_request() {
             done.store(true, Ordering::SeqCst);
         });
         assert!(answers.load(Ordering::SeqCst) > 200, "{answers:?} answers only");
-        // Nobody asks for anything any more: the last signal says what it is.
+        // No client asks for anything any more: the last signal decides the state.
         for last in [libc::SIGSTOP, libc::SIGCONT, libc::SIGSTOP, libc::SIGCONT] {
             for _ in 0..random.below(6) {
                 signal(leash, if random.below(2) == 0 { libc::SIGSTOP } else { libc::SIGCONT });

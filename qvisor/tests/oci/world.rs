@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 /// How long anything may take.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Who runs the bundle.
+/// The runtime that runs the bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runtime {
     Dormouse,
@@ -91,7 +91,7 @@ impl World {
             fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/runtime/src/oci/default.json")).unwrap();
         let mut config: Value = serde_json::from_str(&config).unwrap();
         config["process"]["terminal"] = json!(false);
-        // What the host's runc knows; control groups of its own where the host mounts them.
+        // A version that the host's runc knows; control groups of the test's own where the host mounts them.
         config["ociVersion"] = json!("1.0.2");
         config["root"]["readonly"] = json!(false);
         Self { dir, runtime, config, id, env: Vec::new() }
@@ -143,7 +143,7 @@ impl World {
         self.command(args).output().unwrap()
     }
 
-    /// Runs it, and it must succeed; result: what it said.
+    /// Runs it, and it must succeed; result: its output.
     pub fn ok(&self, args: &[&str]) -> String {
         let output = self.run(args);
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -209,7 +209,7 @@ impl World {
         (output.status.code(), text(&output.stdout), text(&output.stderr))
     }
 
-    /// Runs the container, which must end well; result: what it said.
+    /// Runs the container, which must end well; result: its output.
     pub fn output(&self) -> String {
         let (code, out, err) = self.run_container();
         assert_eq!(code, Some(0), "{:?}: {out} {err}", self.runtime);
@@ -258,7 +258,7 @@ impl World {
         );
     }
 
-    /// What it is, in the words of the paper.
+    /// The sandbox's state, in the words of the paper.
     pub fn sandbox_state(&self) -> String {
         self.state()["sandboxState"].as_str().unwrap_or("none").to_owned()
     }
@@ -327,7 +327,7 @@ impl Drop for World {
         }
         // A test that failed must not leave its container running.
         let _ = self.run(&["delete", "--force", &self.id]);
-        // The orphans are ours by now; those of other tests are left to them.
+        // The orphans are this process's children by now; those of other tests are left to them.
         if let Ok(pid) = self.read("pid").trim().parse::<i32>() {
             wait_pid(pid, libc::WNOHANG);
         }

@@ -1,6 +1,6 @@
 //! A sandbox named `s` that hibernates, for one test.
 //!
-//! The same tests run inside the emulated machine of `scripts/lab`, where the environment says what is where:
+//! The same tests run inside the emulated machine of `scripts/lab`, where the environment names the places:
 //! `DORMOUSE_TEST_BIN` (the command), `DORMOUSE_TEST_GUEST` (guest programs, built before), `DORMOUSE_TEST_DIR` (a
 //! directory on a disk), `DORMOUSE_TEST_PLATFORM`.
 #![allow(dead_code)]
@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// What the environment says, or `default`.
+/// The value of a variable of the environment, or `default`.
 fn given(name: &str, default: impl Into<PathBuf>) -> PathBuf {
     std::env::var_os(name).map_or_else(|| default.into(), PathBuf::from)
 }
@@ -111,7 +111,7 @@ impl Place {
         self.start(options, variables, &[guest("pattern").to_str().unwrap(), "/tmp", "0"]);
     }
 
-    /// Does it, and gives the figures.
+    /// Gives the order, which must succeed, and returns its figures.
     pub fn order(&self, args: &[&str]) -> serde_json::Value {
         let output = self.run(&[args, &["s", "--json"]].concat());
         let error = String::from_utf8_lossy(&output.stderr);
@@ -119,7 +119,7 @@ impl Place {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// Hibernates it; false: what came from outside woke it on its way down, or it has ended.
+    /// Hibernates it; false: a wake event came on its way down, or it has ended.
     pub fn hibernates_unless_woken(&self) -> bool {
         let output = self.run(&["hibernate", "s"]);
         let error = String::from_utf8_lossy(&output.stderr);
@@ -129,7 +129,7 @@ impl Place {
         output.status.success()
     }
 
-    /// Does not do it, for a reason in one sentence.
+    /// The order is refused, for a reason in one sentence.
     pub fn refuses(&self, args: &[&str], words: &str) {
         let output = self.run(&[args, &["s"]].concat());
         let error = String::from_utf8_lossy(&output.stderr);
@@ -143,12 +143,12 @@ impl Place {
         serde_json::from_slice(&self.run(&["state", "s"]).stdout).unwrap()
     }
 
-    /// What it is, in the words of the paper.
+    /// The sandbox's state, in the words of the paper.
     pub fn sandbox_state(&self) -> String {
         self.state()["sandboxState"].as_str().unwrap_or("none").to_owned()
     }
 
-    /// `hibernated`, or what the OCI runtime specification calls it.
+    /// `hibernated`, or the status by the OCI runtime specification.
     pub fn status(&self) -> String {
         let state = self.state();
         let hibernated = (state["sandboxState"] == "hibernated").then_some("hibernated");
@@ -238,7 +238,8 @@ impl Place {
         processes
     }
 
-    /// What its threads do, twice, and its figures: for whoever wonders why it does not end.
+    /// The state of its threads, twice, and its figures: for the reader of a failed test who wonders why it does not
+    /// end.
     fn condition(&self) -> String {
         let mut text = String::new();
         for _ in 0..2 {
@@ -255,7 +256,7 @@ impl Place {
         text
     }
 
-    /// Memory of the sandbox: what its processes have, shared memory by shares, in KiB.
+    /// Memory of the sandbox's processes, with shared memory counted by shares, in KiB.
     pub fn memory_kib(&self) -> u64 {
         let pss = |pid: &u32| -> u64 {
             let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What a thread does, as the host's `/proc` says (proc(5): `stat` and `schedstat`).
+//! Activity of a thread, by the host's `/proc` (proc(5): `stat` and `schedstat`).
 
 use std::ffi::CString;
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 
 use crate::sys;
 
-/// What was seen of a thread.
+/// The activity of a thread at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Activity {
     /// It waits neither for a disk nor to be continued.

@@ -1,4 +1,4 @@
-//! What the kernel is told at boot: [`BootInfo`] and the records of the first process.
+//! The information that the kernel gets at boot: [`BootInfo`] and the records of the first process.
 
 use std::time::Duration;
 
@@ -89,7 +89,7 @@ pub struct Rlimit {
     pub hard: u64,
 }
 
-/// The first process and what it sees.
+/// The first process and its view of the sandbox.
 #[derive(Clone, Debug, Default)]
 pub struct BootSpec {
     pub args: Vec<Vec<u8>>,
@@ -112,7 +112,7 @@ pub struct BootSpec {
     pub read_only: Vec<Vec<u8>>,
     /// Most tasks in the sandbox.
     pub tasks_max: Option<u64>,
-    /// After how long without anything from outside the kernel says so.
+    /// The kernel reports when nothing has come from outside for so long.
     pub idle_timeout: Option<Duration>,
     /// The first process waits until it is told to begin.
     pub hold: bool,
@@ -157,7 +157,7 @@ impl BootSpec {
         out
     }
 
-    /// Those of them that are about the process alone.
+    /// The records about the process alone.
     #[must_use]
     pub fn process_records(&self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -256,7 +256,7 @@ pub(crate) fn put(out: &mut Vec<u8>, tag: u32, parts: &[&[u8]]) {
     parts.iter().for_each(|part| out.extend(*part));
 }
 
-/// What else the kernel is told.
+/// The part of the boot information that is not about the first process.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
     pub platform: Platform,
@@ -315,7 +315,7 @@ impl TscMeter {
         Self { tsc, clock }
     }
 
-    /// The TSC's frequency in Hz: what the processor says, or else what was measured since the start.
+    /// The TSC's frequency in Hz: as the processor reports it, or else as measured since the start.
     #[must_use]
     pub fn hz(&self) -> u64 {
         const SHORTEST: Duration = Duration::from_micros(500);

@@ -1,4 +1,4 @@
-//! What the processor says of itself, clocks and random bytes.
+//! The processor's features, clocks and random bytes.
 
 use std::arch::x86_64::{__cpuid, __cpuid_count, _rdtsc};
 use std::fs::File;
@@ -37,7 +37,8 @@ pub fn host_flags() -> Option<&'static str> {
     flags.as_deref()
 }
 
-/// The image of all user state the host has enabled, AMX left out: what the host kernel puts into signal frames.
+/// The image of all user state the host has enabled, AMX left out: the image that the host kernel puts into signal
+/// frames.
 pub fn xsave_layout() -> XsaveLayout {
     static LAYOUT: OnceLock<XsaveLayout> = OnceLock::new();
     *LAYOUT.get_or_init(|| {

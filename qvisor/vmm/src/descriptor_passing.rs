@@ -1,4 +1,4 @@
-//! Descriptors on their way over Unix sockets (`SCM_RIGHTS`), and who sends what (`SCM_CREDENTIALS`).
+//! Descriptor passing over Unix sockets (`SCM_RIGHTS`), and credentials of senders (`SCM_CREDENTIALS`).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -10,7 +10,7 @@ use crate::process;
 /// Most descriptors beside one message.
 const MOST: usize = 8;
 
-/// What goes beside a message, as `cmsg(3)` lays it out.
+/// The control message with descriptors, as `cmsg(3)` lays it out.
 #[repr(C, align(8))]
 struct Ancillary {
     header: libc::cmsghdr,
@@ -28,8 +28,8 @@ impl Ancillary {
     }
 }
 
-/// Sends descriptors (at most 8), with some bytes beside them (at least one), over a Unix socket; `flags` as `sendmsg(2)`,
-/// which raises no signal. Result: how many bytes went; the descriptors are with the first.
+/// Sends descriptors (at most 8), with some bytes beside them (at least one), over a Unix socket; `flags` as
+/// `sendmsg(2)`, which raises no signal. Result: the number of bytes sent; the descriptors go with the first.
 pub fn send(socket: BorrowedFd<'_>, fds: &[BorrowedFd<'_>], bytes: &[u8], flags: i32) -> io::Result<usize> {
     if fds.len() > MOST {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -50,8 +50,8 @@ pub fn send(socket: BorrowedFd<'_>, fds: &[BorrowedFd<'_>], bytes: &[u8], flags:
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// Connects to a Unix socket that the caller or root listens to. Another user may have put theirs in its place, and is
-/// not to get what is sent there.
+/// Connects to a Unix socket that the caller or root listens to. Another user may have put a socket in its place, and
+/// must not get the bytes and descriptors that are sent there.
 pub fn connect_to_own(path: &Path) -> io::Result<UnixStream> {
     let socket = UnixStream::connect(path)?;
     let (user, listener) = (process::effective_user(), process::peer_user(&socket)?);
@@ -62,14 +62,14 @@ pub fn connect_to_own(path: &Path) -> io::Result<UnixStream> {
     Ok(socket)
 }
 
-/// What goes beside a message that says who sends it.
+/// The control message with the sender's credentials.
 #[repr(C, align(8))]
 struct Claimed {
     header: libc::cmsghdr,
     who: libc::ucred,
 }
 
-/// Sends bytes as another user, over a Unix socket. Only who may become that user can do so.
+/// Sends bytes as another user, over a Unix socket. Only a process that may become that user can do so.
 pub fn send_as(socket: BorrowedFd<'_>, user: u32, bytes: &[u8]) -> io::Result<()> {
     let who = libc::ucred { pid: process::id(), uid: user, gid: process::effective_group() };
     let len = HEADER_BYTES + size_of_val(&who);
@@ -88,7 +88,8 @@ pub fn send_as(socket: BorrowedFd<'_>, user: u32, bytes: &[u8]) -> io::Result<()
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// From now on, what comes over a Unix socket, or over the connections of one that listens, comes with who sends it.
+/// From now on, bytes that come over a Unix socket, or over the connections of one that listens, come with their
+/// sender's credentials.
 pub fn ask_for_senders(socket: BorrowedFd<'_>) -> io::Result<()> {
     let on: libc::c_int = 1;
     let len = libc::socklen_t::try_from(size_of_val(&on)).unwrap_or(0);
@@ -99,20 +100,20 @@ pub fn ask_for_senders(socket: BorrowedFd<'_>) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// What has come in one piece, all of it from one sender.
+/// Bytes that were received in one piece, all of it from one sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
     /// 0: the other side will send no more.
     pub len: usize,
-    /// The user whom the sender claims to be, rightly, if that was asked for ([`ask_for_senders`]).
+    /// The user id in the sender's credentials, which the host has checked, if it was asked for ([`ask_for_senders`]).
     pub sender: Option<u32>,
 }
 
-/// Room for what may come beside a message: a sender, and descriptors.
+/// Room for the control messages that may come: credentials, and descriptors.
 #[repr(C, align(8))]
 struct Beside([u8; size_of::<Ancillary>() + size_of::<Claimed>()]);
 
-/// Takes what has come, and the descriptors beside it; does not wait. `None`: nothing has come.
+/// Takes the bytes that have come, and the descriptors beside them; does not wait. `None`: nothing has come.
 pub fn receive_now(socket: &UnixStream, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Option<Received> {
     let mut beside = Beside([0; _]);
     let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
@@ -220,7 +221,7 @@ mod tests {
         let user = unsafe { libc::getuid() };
         let got = |len, sender| Some(Received { len, sender: Some(sender) });
         assert_eq!((receive_now(&theirs, &mut bytes, &mut fds), fds.len()), (got(1, user), 2));
-        // What two users say does not come in one piece, and only root can be somebody else.
+        // Bytes of two users do not come in one piece, and only root can send as another user.
         (&ours).write_all(b"y").unwrap();
         if send_as(ours.as_fd(), user + 77, b"zz").is_ok() {
             assert_eq!(user, 0);

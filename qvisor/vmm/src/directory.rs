@@ -1,9 +1,9 @@
-//! Directories that nobody but their owner can change, and what is in them, reached by descriptor.
+//! Directories that nobody but their owner can change, and their entries, reached by descriptor.
 //!
-//! A directory is opened once, and looked at through its descriptor: it is a directory and no link to one, it belongs to
-//! the caller, and nobody else may write it. From then on its entries are reached by that descriptor alone, so whatever
-//! becomes of the path, what was looked at is what is used. Entries are never followed if they are links, and opening
-//! one never waits, as it would for a FIFO.
+//! A directory is opened once, and checked through its descriptor: it is a directory and no link to one, it belongs to
+//! the caller, and nobody else may write it. From then on its entries are reached by that descriptor alone, so the
+//! directory that is used is the one that was checked, whatever becomes of the path. Entries are never followed if they
+//! are links, and opening one never waits, as it would for a FIFO.
 #![deny(unsafe_code)]
 
 use std::ffi::{OsStr, OsString};
@@ -21,7 +21,7 @@ use crate::process;
 
 /// Others than the owner may write it.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
-/// How a directory is opened that is to be looked at.
+/// The flags by which a directory is opened to be checked.
 const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
@@ -74,7 +74,7 @@ impl Directory {
         is_link: impl Fn() -> bool,
     ) -> io::Result<Self> {
         let fd = match found {
-            // What the host says of a link is that it is no directory.
+            // The host reports a link as something that is no directory.
             Err(rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP) if is_link() => {
                 return Err(refused("it is a symbolic link, which is not followed"));
             }
@@ -89,7 +89,7 @@ impl Directory {
         Ok(Self { fd, path })
     }
 
-    /// Where it was found.
+    /// The path at which it was found.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -99,13 +99,13 @@ impl Directory {
         Ok(fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// Whether there is something of this name.
+    /// Whether it has an entry of this name.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.stat(OsStr::new(name)).is_ok()
     }
 
-    /// The names of what is in it.
+    /// The names of its entries.
     pub fn names(&self) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
         for entry in fs::Dir::read_from(&self.fd)? {
@@ -143,35 +143,35 @@ impl Directory {
         Ok(file.into())
     }
 
-    /// What is in a file of the caller's.
+    /// The content of a file of the caller's.
     pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         self.file_with(name, OFlags::RDONLY)?.read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
-    /// Puts a file in place of whatever has this name. A reader sees the old one or the new one, never half of it.
+    /// Writes a file in place of any entry of this name. A reader sees the old one or the new one, never half of it.
     pub fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         replace(self.fd.as_fd(), OsStr::new(name), bytes, Mode::RUSR | Mode::WUSR)
     }
 
-    /// Gives what is in it another name in it.
+    /// Renames an entry within the directory.
     pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         Ok(fs::renameat(&self.fd, from, &self.fd, to)?)
     }
 
-    /// Takes away a file.
+    /// Removes a file.
     pub fn remove_file(&self, name: &str) -> io::Result<()> {
         Ok(fs::unlinkat(&self.fd, name, AtFlags::empty())?)
     }
 
-    /// Takes away an empty directory.
+    /// Removes an empty directory.
     pub fn remove_directory(&self, name: &OsStr) -> io::Result<()> {
         Ok(fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)?)
     }
 
-    /// A path to what is in it that leads there by the descriptor, and is short: for calls that take nothing else. It
-    /// holds as long as this does.
+    /// A short path to the directory's entries that leads there by the descriptor, for calls that take no descriptor.
+    /// It holds as long as this does.
     #[must_use]
     pub fn path_by_descriptor(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.fd.as_raw_fd()).into()
@@ -199,8 +199,8 @@ fn check_owner(found: &Stat) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a file that others may read in place of whatever has its name. It is made under a name of its own first, so no
-/// link that somebody has put there is followed.
+/// Writes a file that others may read in place of any file of its name. It is made under a name of its own first, so no
+/// link that another user has put there is followed.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let name = path.file_name().ok_or_else(|| io::Error::from_raw_os_error(libc::EISDIR))?;
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -218,7 +218,7 @@ fn replace(dir: BorrowedFd<'_>, name: &OsStr, bytes: &[u8], mode: Mode) -> io::R
         let start = name.as_bytes().get(..name.len().min(200)).unwrap_or_default();
         let fresh = OsString::from_vec([b".", start, ending.as_bytes()].concat());
         match fs::openat(dir, &fresh, flags, mode) {
-            // Left by a process that was killed, or put there by somebody.
+            // The name was left by a process that was killed, or made by another user.
             Err(rustix::io::Errno::EXIST) if number < 1000 => {}
             file => break (fresh, file?),
         }

@@ -34,7 +34,7 @@ impl From<std::io::Error> for Errno {
     }
 }
 
-/// A call of the host's that failed, and what it was to do.
+/// A call of the host's that failed, and its purpose.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what}")]
 pub struct HostError {

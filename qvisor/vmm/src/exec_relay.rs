@@ -1,9 +1,9 @@
-//! Processes that `dormouse exec` brings into a running sandbox, as the VMM knows them.
+//! The exec relay: the VMM's side of processes that `dormouse exec` adds to a running sandbox.
 //!
-//! Each one has a connection to the control socket, for its life: the other end is the command, or its leash. Over it come
-//! signals and sizes of the terminal; what becomes of the process goes back. When it is closed the process is killed, and
-//! when the process has ended it is closed. The kernel takes a request when it gets to it; until then the request's
-//! descriptors are here.
+//! Each exec'd process has a connection to the control socket, for its life: the other end is the command, or its
+//! leash. Signals and sizes of the terminal come over it; reports of the process's start and end go back. When the
+//! connection is closed the process is killed, and when the process has ended the connection is closed. The kernel
+//! takes a request when it gets to it; until then the request's descriptors are here.
 #![deny(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -23,13 +23,13 @@ use crate::hostcall::host_io::HostIo;
 use crate::lock::{Guard, Mutex, Rank};
 use crate::signals::SIGNAL_MAX;
 
-/// Most of them at a time.
+/// Most exec'd processes at a time.
 pub const EXECS_MAX: usize = 128;
 /// Most streams of one.
 pub const STREAMS_MAX: usize = 3;
-/// How much that came before the start is kept.
+/// Most events that are kept for a process until it has started.
 const WAITING_MAX: usize = 64;
-/// What a request may say.
+/// The records that a request may have.
 const TAGS: &[u32] = &[
     TAG_ARG,
     TAG_ENV,
@@ -43,7 +43,7 @@ const TAGS: &[u32] = &[
     TAG_WINSIZE,
 ];
 
-/// A process that is to come in.
+/// A request for a process.
 #[derive(Debug)]
 pub struct ExecRequest {
     records: Vec<u8>,
@@ -76,7 +76,7 @@ impl ExecRequest {
         Ok(Self { records, streams })
     }
 
-    /// The records for the kernel, whose the streams become.
+    /// The records for the kernel, which gets the streams with them.
     fn give(self, io: &HostIo) -> Result<Vec<u8>, Errno> {
         let mut streams: Vec<Option<OwnedFd>> = self.streams.into_iter().map(Some).collect();
         let (mut out, mut given) = (Vec::with_capacity(self.records.len()), Vec::new());
@@ -108,7 +108,7 @@ fn stream(data: &[u8]) -> Option<(u32, usize, u32)> {
     Some((word(0)?, usize::try_from(word(4)?).ok()?, word(8)?))
 }
 
-/// What becomes of a process that was asked for.
+/// A report about a process to its peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "exec", rename_all = "lowercase")]
 pub enum ExecReport {
@@ -120,7 +120,7 @@ pub enum ExecReport {
     Exited { status: i32 },
 }
 
-/// What whoever asked for a process wants of it meanwhile.
+/// An order of the peer's to its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecOrder {
     /// A signal for it, or for its terminal's foreground group.
@@ -129,33 +129,33 @@ pub enum ExecOrder {
     Resize { rows: u16, columns: u16 },
 }
 
-/// What has come over a connection.
+/// The orders that have come over a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Received {
     pub orders: Vec<ExecOrder>,
-    /// The other side is gone, or says what is no order.
+    /// The other side is gone, or sent something that is no order.
     pub is_over: bool,
 }
 
-/// The connection to whoever asked for a process. It is kept for the process's life, and dropped at its end. No call
-/// waits.
+/// The connection to the peer that asked for a process. It is kept for the process's life, and dropped at its end. No
+/// call waits.
 pub trait ExecPeer: Debug + Send {
     /// Readable when [`ExecPeer::receive`] has something to take.
     fn descriptor(&self) -> RawFd;
 
-    /// Tells what becomes of the process; the other side may be gone.
+    /// Reports on the process; the other side may be gone.
     fn report(&self, report: &ExecReport);
 
-    /// Says that the process is not taken in, and why.
+    /// Reports that the process is not started, and why.
     fn refuse(&self, why: String);
 
-    /// Takes what has come, or as much of it as is good at a time.
+    /// Takes the orders that have come, or as many of them as are good at a time.
     fn receive(&mut self) -> Received;
 }
 
 #[derive(Debug)]
 struct Exec {
-    /// `None`: nobody is there any more, and the process is to end.
+    /// `None`: the peer is gone, and the process is to end.
     peer: Option<Box<dyn ExecPeer>>,
     /// Until the kernel takes it.
     request: Option<ExecRequest>,
@@ -171,7 +171,7 @@ impl Exec {
         }
     }
 
-    /// What its peer has said; the end of the connection is a `SIGKILL`.
+    /// The orders of its peer as events; the end of the connection becomes a `SIGKILL`.
     fn orders(&mut self, id: u64) -> Vec<Event> {
         let Some(peer) = &mut self.peer else { return Vec::new() };
         let Received { orders, is_over } = peer.receive();
@@ -190,7 +190,7 @@ fn signal(id: u64, number: i32, foreground: bool) -> Event {
     Event { kind: EVENT_EXEC_SIGNAL, flags: foreground.into(), token: id, value: number.into() }
 }
 
-/// What the kernel is told of an order.
+/// The event for the kernel that an order becomes.
 fn event(id: u64, order: ExecOrder) -> Option<Event> {
     match order {
         ExecOrder::Signal { number: number @ 1..=SIGNAL_MAX, foreground } => {
@@ -225,7 +225,7 @@ impl ExecRelay {
         self.0.lock()
     }
 
-    /// Takes one in; result: its id, and how many bytes its records have. `None`: there is no room, and the peer has
+    /// Adds a process; result: its id, and how many bytes its records have. `None`: there is no room, and the peer has
     /// been told.
     pub fn add(&self, peer: Box<dyn ExecPeer>, request: ExecRequest) -> Option<(u64, i64)> {
         let mut table = self.lock();
@@ -240,7 +240,7 @@ impl ExecRelay {
         Some((id, len))
     }
 
-    /// Whom to wait for.
+    /// The descriptors of the connections, to be polled.
     pub fn descriptors(&self) -> Vec<RawFd> {
         self.lock()
             .execs
@@ -254,7 +254,7 @@ impl ExecRelay {
         self.lock().execs.values().any(|exec| !exec.is_started && exec.peer.is_some())
     }
 
-    /// What the kernel is to be told of what has come from outside.
+    /// The events for the kernel from the orders that have come.
     pub fn orders(&self) -> Vec<Event> {
         let mut all = Vec::new();
         self.lock().execs.retain(|id, exec| {
@@ -265,13 +265,13 @@ impl ExecRelay {
                 let room = WAITING_MAX.saturating_sub(exec.waiting.len());
                 exec.waiting.extend(events.into_iter().take(room));
             }
-            // Nobody waits any more for what the kernel has not even seen.
+            // A request that the kernel has not taken is dropped when its peer is gone.
             exec.peer.is_some() || exec.request.is_none()
         });
         all
     }
 
-    /// The kernel takes what it was told of; the error has been told to whoever asked for it.
+    /// The kernel takes the request that it was told of; an error has been reported to the peer.
     pub fn take(&self, id: u64, io: &HostIo) -> Result<Vec<u8>, Errno> {
         let request = self.lock().execs.get_mut(&id).and_then(|exec| exec.request.take());
         let given = request.ok_or(Errno(libc::ESRCH))?.give(io);
@@ -281,7 +281,7 @@ impl ExecRelay {
         })
     }
 
-    /// Its program runs; result: what has come for it meanwhile.
+    /// Its program runs; result: the events that have come for it meanwhile.
     pub fn started(&self, id: u64, pid: u32) -> Vec<Event> {
         let mut table = self.lock();
         let Some(exec) = table.execs.get_mut(&id) else { return Vec::new() };
@@ -357,7 +357,7 @@ mod tests {
         }
     }
 
-    /// The other end: what is asked of the process, and what becomes of it.
+    /// The peer's end: orders to the process, and reports from it.
     type Asker = (Sender<ExecOrder>, Receiver<ExecReport>);
 
     fn connection() -> (Box<dyn ExecPeer>, Asker) {

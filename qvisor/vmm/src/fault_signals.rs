@@ -96,7 +96,8 @@ const ANSWER_MS: u32 = 500;
 static PLACE: [AtomicU64; STACK_WORDS + 1] = [const { AtomicU64::new(0) }; STACK_WORDS + 1];
 static ANSWERED: AtomicBool = AtomicBool::new(false);
 
-/// Asks a thread of this process where it is: its instruction pointer and what lies on its stack. One asks at a time.
+/// Asks a thread of this process for its place: its instruction pointer and the words on its stack. Only one thread
+/// asks at a time.
 pub fn place_of(tid: i32) -> Option<(u64, [u64; STACK_WORDS])> {
     ANSWERED.store(false, SeqCst);
     // SAFETY: the handler only takes notes when the signal comes from this process.
@@ -116,7 +117,7 @@ fn say_where(fault: &Fault) {
     PLACE[0].store(fault.register(libc::REG_RIP), SeqCst);
     for (index, word) in (0..).zip(&PLACE[1..]) {
         let at = stack + 8 * index;
-        // A stack ends with a page, and whose words are used are there.
+        // A stack ends at the end of a page, and the words in use are in the stack pointer's page.
         let is_there = at >> 12 == stack >> 12;
         // SAFETY: the page of a live stack pointer is mapped.
         word.store(if is_there { unsafe { ptr::read_volatile(at as *const u64) } } else { 0 }, SeqCst);
@@ -141,7 +142,7 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut li
     // A fault in the VMM: the former handler sees it when the instruction runs again.
     let position = SIGNALS.iter().position(|known| *known == signal).unwrap_or(0);
     let former = OLD.get().and_then(|old| old.get(position)).map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: restores what was installed before; with a null pointer nothing changes.
+    // SAFETY: restores the handler that was installed before; with a null pointer nothing changes.
     unsafe { libc::sigaction(signal, former, ptr::null_mut()) };
 }
 

@@ -9,7 +9,8 @@ const STACK_MARGIN_BYTES: usize = 4 << 10;
 const STACK_BYTES: usize = 256 << 10;
 const PAGE: usize = abi::PAGE_SIZE as usize;
 
-/// Has the allocator prefer little memory to speed: one arena for all threads, in which what one frees serves another.
+/// Has the allocator prefer little memory to speed: one arena for all threads, in which memory that one frees serves
+/// another.
 pub fn keep_heap_small() {
     for (option, value) in [(libc::M_ARENA_MAX, 1), (libc::M_MMAP_THRESHOLD, MAPPED_BYTES)] {
         // SAFETY: integers only. An option that is not taken does no harm.
@@ -19,28 +20,29 @@ pub fn keep_heap_small() {
 
 /// Gives free heap memory back to the host.
 pub fn trim_heap() {
-    // SAFETY: what is in use stays.
+    // SAFETY: memory in use stays.
     unsafe { libc::malloc_trim(0) };
 }
 
-/// The same, and what the process needed until now but will hardly need again: the stack below its present calls, and
-/// pages of programs' files, which come back from the page cache as they are used. For a process's first thread.
+/// The same, and memory that the process needed until now but will hardly need again: the stack below its present
+/// calls, and pages of programs' files, which come back from the page cache as they are used. For a process's first
+/// thread.
 pub fn trim() {
     trim_heap();
     let local = 0_u8;
     let here = std::ptr::from_ref(std::hint::black_box(&local)).addr();
     let end = (here - STACK_MARGIN_BYTES) / PAGE * PAGE;
-    // SAFETY: pages below the stack pointer and what a signal handler or the kernel may have put there hold nothing
-    // that is used again; what is not mapped is refused, and stays so.
+    // SAFETY: pages below the stack pointer, and below a signal handler's or the kernel's data there, hold nothing that
+    // is used again; pages that are not mapped are refused, and stay so.
     unsafe { libc::madvise((end - STACK_BYTES) as *mut libc::c_void, STACK_BYTES, libc::MADV_DONTNEED) };
     // SAFETY: the function fits, and no library is loaded or unloaded meanwhile.
     unsafe { libc::dl_iterate_phdr(Some(drop_constant_segments), std::ptr::null_mut()) };
 }
 
-/// Lets go of the pages of a program's or library's segments that are never written.
+/// Gives back the pages of a program's or library's segments that are never written.
 ///
 /// # Safety
-/// `object` is what `dl_iterate_phdr` gives.
+/// `object` is the argument that `dl_iterate_phdr` passes.
 unsafe extern "C" fn drop_constant_segments(
     object: *mut libc::dl_phdr_info,
     _size: usize,

@@ -3,7 +3,7 @@
 use std::ptr;
 use std::sync::atomic::AtomicU32;
 
-/// Who else may sleep on or wake a word.
+/// The threads that may sleep on or wake a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Threads of this process.

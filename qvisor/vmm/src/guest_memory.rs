@@ -91,7 +91,7 @@ impl<'m> GuestSlice<'m> {
         }
     }
 
-    /// Writes the start of the range; what does not fit is left out.
+    /// Writes the start of the range; bytes that do not fit are left out.
     pub fn write(&self, bytes: &[u8]) {
         let len = self.len.min(bytes.len());
         if len > 0 {

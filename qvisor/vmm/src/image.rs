@@ -16,8 +16,8 @@ pub static KERNEL: &[u8] = &PageAligned(*include_bytes!(concat!(env!("OUT_DIR"),
 #[repr(C, align(4096))]
 struct PageAligned<B: ?Sized>(B);
 
-/// The file that an image's bytes are in, page for page: what stays as it is there need not be copied, and all
-/// sandboxes share it.
+/// The file that an image's bytes are in, page for page: pages that stay as they are in it need not be copied, and all
+/// sandboxes share them.
 #[derive(Debug)]
 pub struct ImageFile {
     file: File,
@@ -74,7 +74,7 @@ pub enum ImageError {
     Protect(#[from] MemoryError),
 }
 
-/// Whole pages of a loaded image and what may be done with them.
+/// Whole pages of a loaded image, and their protection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     pub phys: u64,
@@ -149,7 +149,8 @@ pub fn load(
     Ok(LoadedImage { entry: entry.wrapping_add(bias), parts, end_phys })
 }
 
-/// Maps the whole pages of a segment from the file. Result: which of its bytes, from and to; `None` if none could be.
+/// Maps the whole pages of a segment from the file. Result: the range of its bytes that was mapped; `None` if none
+/// could be.
 fn map(image: &ImageFile, segment: &Segment, phys: u64, memory: &SandboxMemory) -> Option<(usize, usize)> {
     let start = phys.next_multiple_of(PAGE_SIZE);
     let end = (phys + segment.file_len) / PAGE_SIZE * PAGE_SIZE;
@@ -246,7 +247,7 @@ fn relocate(
             return Err(ImageError::Relocation(info & 0xffff_ffff));
         }
         let (at, value) = (place(offset, low)?, addend.wrapping_add(bias));
-        // The build has relocated it for systrap: what is right already stays the file's, and shared.
+        // The build has relocated it for systrap: a word that is right already stays the file's, and its page shared.
         if memory.read::<u64>(at).ok_or(ImageError::Bounds)? != value {
             memory.write(at, &value).ok_or(ImageError::Bounds)?;
         }

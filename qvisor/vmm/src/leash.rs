@@ -1,13 +1,13 @@
 //! The leash: a tiny child of the VMM that stands for the container on the host.
 //!
-//! Its pid is what `state` and the pid file say. It lies in the container's network namespace and control groups, holds
-//! no capability and no descriptor but a socket to the VMM, and does four things:
+//! Its pid is the one in `state` and in the pid file. It lies in the container's network namespace and control groups,
+//! holds no capability and no descriptor but a socket to the VMM, and does four things:
 //!
 //! - Signals that are sent to it go on to the container's first process.
 //! - When it is stopped or continued, the VMM sees it and pauses or resumes the container ([`Leash::watch`]).
 //! - When the VMM dies, it dies; when it is killed, the VMM ends the sandbox.
-//! - At the container's end it is told how; the VMM ends first, and so leaves it to the subreaper above, which learns
-//!   the container's status from it.
+//! - At the container's end the VMM sends it the wait status. The VMM ends first, so that the leash becomes a child of
+//!   the subreaper above, which learns the container's status from the leash's exit.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -32,7 +32,7 @@ const RESIZED: u8 = b'W';
 /// How long the leash may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A message: what it is, and a number.
+/// A message: its kind, and a number.
 type Message = [u8; 5];
 
 fn message(kind: u8, value: i32) -> Message {
@@ -44,7 +44,7 @@ fn value_of([_, a, b, c, d]: Message) -> i32 {
     i32::from_le_bytes([a, b, c, d])
 }
 
-/// What the leash tells.
+/// News from the leash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
     /// For the container's first process.
@@ -134,19 +134,20 @@ impl Leash {
                 // It has said its last.
                 Ok(0) => return,
                 Ok(_) => {}
-                // Somebody may have stopped it again.
+                // The leash may have been stopped again.
                 Err(_) => self.resume(),
             }
         }
     }
 
-    /// Takes the news of it having been stopped or continued, of several the last; does not wait.
+    /// Takes the news of its having been stopped or continued, the last of several; does not wait.
     #[must_use]
     pub fn look(&self) -> Option<ChildEvent> {
         process::take_child_news(self.pid)
     }
 
-    /// Says whenever there may be news of it, and at last that it was killed; for a thread of its own. Who is told looks.
+    /// Calls `seen` whenever there may be news of it, and at last when it was killed; for a thread of its own. `seen`
+    /// takes the news by [`Self::look`].
     pub fn watch(&self, mut seen: impl FnMut(ChildEvent)) {
         loop {
             let Some(event) = process::wait_child(self.pid) else { return };
@@ -158,7 +159,7 @@ impl Leash {
     }
 }
 
-/// The life of the leash.
+/// The main function of the leash.
 fn live(socket: UnixStream, vmm: i32) -> ! {
     process::set_name(c"dormouse-leash");
     // SAFETY: this process was just forked, and uses nothing of its parent's but this socket.
@@ -168,7 +169,7 @@ fn live(socket: UnixStream, vmm: i32) -> ! {
     let all: Vec<i32> = (1..=crate::signals::SIGNAL_MAX).filter(|signal| !unforwarded(*signal)).collect();
     let Ok(signals) = SignalFd::new(&all) else { process::exit_now(1) };
     process::default_signal(libc::SIGCONT);
-    // The VMM's end kills this process even if it is stopped, if whom the VMM is by then may do that.
+    // The VMM's end kills this process even if it is stopped, if the VMM's user id at that time may signal it.
     process::be_signalled_by(own_id(vmm));
     process::drop_privileges();
     if !process::die_with_parent(vmm) {
@@ -192,7 +193,7 @@ fn live(socket: UnixStream, vmm: i32) -> ! {
     }
 }
 
-/// Signals that do to the leash what they do to anyone.
+/// Signals that act on the leash as on any process.
 fn unforwarded(signal: i32) -> bool {
     matches!(signal, libc::SIGKILL | libc::SIGSTOP | libc::SIGCONT)
 }

@@ -1,5 +1,5 @@
-//! The VMM of Dormouse: one sandbox on the host. Guest memory, vCPUs, the platforms, what the kernel asks of the host, the
-//! jail, and the home of pages while the sandbox sleeps.
+//! The VMM of Dormouse: one sandbox on the host. Guest memory, vCPUs, the platforms, hostcalls, the jail, and the home
+//! of pages while the sandbox sleeps.
 
 mod activity;
 pub mod boot;

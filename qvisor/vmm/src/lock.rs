@@ -5,28 +5,28 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{self, Condvar, PoisonError};
 use std::time::Duration;
 
-/// The order, from outer to inner. Who holds one takes only such as stand below it.
+/// The order, from outer to inner. A thread that holds one takes only locks listed below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
-    /// What is wanted of the sandbox and how far it is (`vmm::supervisor`).
+    /// The wanted and the present state of the sandbox (`runtime::supervisor`).
     Progress,
-    /// Processes that come in from outside (`exec_relay`).
+    /// Exec'd processes (`exec_relay`).
     ExecRelay,
     /// The home of its pages (`hibernate`).
     Hibernation,
     /// How often vCPUs left the guest (kvm).
     Exits,
-    /// What is waited for (`hostcall::io_threads`) …
+    /// The handles that are waited for (`hostcall::io_threads`) …
     IoArms,
-    /// … the threads that do …
+    /// … the threads that wait …
     IoThreads,
-    /// … and what they are to do.
+    /// … and the jobs of the thread pool.
     IoJobs,
     /// Events for the kernel; a vCPU may have to be interrupted for one.
     Events,
     /// A position in a directory (`hostcall::file`).
     Position,
-    /// What the copy-on-write view takes up (`hostcall::quota`).
+    /// The account of the copy-on-write view (`hostcall::quota`).
     Quota,
     /// The stub thread that a vCPU ran last. Held while that thread runs.
     LastStub,
@@ -36,7 +36,7 @@ pub enum Rank {
     StubIds,
     /// An order to a stub process. Held until it is answered.
     StubOrder,
-    /// What the file window shows (`memory`).
+    /// The chunks that the file window shows (`memory`).
     Window,
     /// The zygote. Held while it forks.
     Zygote,

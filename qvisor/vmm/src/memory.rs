@@ -164,7 +164,7 @@ impl SandboxMemory {
         self.user_len
     }
 
-    /// Gives back what the host keeps to find user memory; it is found again as it is touched.
+    /// Frees the page tables by which the host finds user memory; they come back as it is touched.
     pub fn trim(&self) {
         if let Some(file) = &self.user_file {
             // The same mapping once more, without the page tables of the old one. Should it fail, they stay.
@@ -231,7 +231,8 @@ impl SandboxMemory {
         Some(())
     }
 
-    /// Copies and checks `count` [`Segment`]s; what exceeds a Linux transfer is cut off. The error is an errno.
+    /// Copies and checks `count` [`Segment`]s; bytes beyond the length of a Linux transfer are cut off. The error is an
+    /// errno.
     pub fn iovecs(&self, segments_phys: u64, count: u64) -> Result<Vec<libc::iovec>, i32> {
         if count > SEGMENTS_MAX {
             return Err(libc::EINVAL);

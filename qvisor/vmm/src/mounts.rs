@@ -99,8 +99,8 @@ pub struct View {
     pub shared: bool,
 }
 
-/// Makes the views of `root` and of what is mounted below it, the root first, parents before children. `layer` is the
-/// sandbox's own directory for what it changes. With an id mapping every view is shown through it, or none is.
+/// Makes the views of `root` and of the mounts below it, the root first, parents before children. `layer` is the
+/// sandbox's own directory for its changes. With an id mapping every view is shown through it, or none is.
 pub fn copy_on_write(root: &Path, layer: &Path, id_map: Option<IdMap<'_>>) -> Result<Vec<View>, MountError> {
     let unusable = |source| MountError::Root { path: root.to_owned(), source };
     let root = fs::canonicalize(root).map_err(unusable)?;
@@ -116,7 +116,8 @@ pub fn copy_on_write(root: &Path, layer: &Path, id_map: Option<IdMap<'_>>) -> Re
     for (path, mount) in worth_showing(found, &root) {
         let inside = composer.inside(&path);
         if !VIRTUAL.iter().any(|virtual_dir| inside.starts_with(virtual_dir)) {
-            // What cannot be shown (an odd file system, a lack of rights) is left out: the directory below shows.
+            // A mount that cannot be shown (an odd file system, missing privileges) is left out: the directory below
+            // shows.
             if let Err(error @ MountError::Unmapped { .. }) = composer.show_mount(&path, &mount) {
                 return Err(error);
             }
@@ -211,8 +212,8 @@ impl Composer<'_> {
     }
 }
 
-/// Opens a volume: a copy of the mount it lies on, without what is mounted below it, or the node itself where the host
-/// lets us make no mounts. With an id mapping, files that the guest's root makes are the host's root's.
+/// Opens a volume: a copy of the mount it lies on, without the mounts below it, or the node itself where the host lets
+/// us make no mounts. With an id mapping, files that the guest's root makes are the host's root's.
 pub fn volume(volume: &Volume, id_map: Option<IdMap<'_>>) -> Result<View, MountError> {
     let failed = |source| MountError::Volume { path: volume.source.clone(), source };
     let source = fs::canonicalize(&volume.source).map_err(failed)?;
@@ -225,7 +226,7 @@ pub fn volume(volume: &Volume, id_map: Option<IdMap<'_>>) -> Result<View, MountE
     Ok(View { fd, path: volume.target.clone(), read_only: volume.read_only, shared: true })
 }
 
-/// Opens a file or directory of the host for the sandbox to mount: a copy of the mount it lies on, with what is mounted
+/// Opens a file or directory of the host for the sandbox to mount: a copy of the mount it lies on, with the mounts
 /// below it if `recursive`, or the node itself where the host lets us make no mounts. With an id mapping it is shown
 /// through that, or not at all ([`MountError::Unmapped`]).
 pub fn open_tree(
@@ -285,7 +286,7 @@ pub fn open_directory(path: &Path) -> io::Result<OwnedFd> {
 /// Fresh directories for the upper sides of overlays.
 struct Layers<'a> {
     path: PathBuf,
-    /// By descriptor: what is opened there is the directory that was looked at.
+    /// The path leads by the descriptor, so that files are opened in the directory that was checked.
     dir: PathBuf,
     _directory: Directory,
     next: u32,
@@ -333,8 +334,8 @@ fn gid_of(metadata: &fs::Metadata) -> u32 {
     std::os::unix::fs::MetadataExt::gid(metadata)
 }
 
-/// Options to try, best first. `volatile`: what is thrown away at the end need not be synced. `redirect_dir`: renaming
-/// a directory of the host's works. `userxattr`: needed in a user namespace.
+/// Options to try, best first. `volatile`: a layer that is removed at the end need not be synced. `redirect_dir`:
+/// renaming a directory of the host's works. `userxattr`: needed in a user namespace.
 const OPTIONS: &[&[(&CStr, Option<&CStr>)]] = &[
     &[
         (c"volatile", None),
@@ -398,8 +399,8 @@ fn try_overlay(
     system_call([libc::SYS_fsmount, fd, 1, attributes, 0, 0])
 }
 
-/// Gives a detached mount a place in this mount namespace: older kernels refuse overlays over detached ones. It goes
-/// with the namespace's root.
+/// Gives a detached mount a place in this mount namespace: older kernels refuse overlays over detached ones. The place
+/// goes with the namespace's root.
 fn attach(mount: BorrowedFd<'_>, place: &Path) -> io::Result<()> {
     const MOVE_MOUNT_F_EMPTY_PATH: i64 = 4;
     DirBuilder::new().mode(0o700).create(place)?;
@@ -414,7 +415,7 @@ fn clone_tree(path: &Path, read_only: bool, id_map: Option<IdMap<'_>>) -> io::Re
     clone_mounts(path, read_only, false, id_map)
 }
 
-/// [`clone_tree`], with what is mounted below it if `recursive`.
+/// [`clone_tree`], with the mounts below it if `recursive`.
 fn clone_mounts(
     path: &Path,
     read_only: bool,
@@ -458,7 +459,7 @@ fn system_call(args: [i64; 6]) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// What a line of `mountinfo` says.
+/// The facts of a line of `mountinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mounted {
     id: u64,
@@ -472,7 +473,7 @@ fn mounted() -> BTreeMap<PathBuf, Mounted> {
     text.split(|b| *b == b'\n').filter_map(parse_line).collect()
 }
 
-/// What is mounted below `root` and worth showing.
+/// The mounts below `root` that are worth showing.
 fn worth_showing(mut found: BTreeMap<PathBuf, Mounted>, root: &Path) -> BTreeMap<PathBuf, Mounted> {
     found.retain(|path, mount| {
         path != root

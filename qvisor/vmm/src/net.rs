@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// `ioctl` that answers the `CLONE_NEW*` flag of a namespace's kind.
 const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
 
-/// Which network a sandbox sees.
+/// The network that a sandbox sees.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Network {
     /// The caller's.
@@ -75,8 +75,9 @@ fn enter_path(path: &Path) -> Result<(), NetError> {
     Ok(())
 }
 
-/// In a network of the sandbox's own its kernel decides who may bind ports below 1024 and ping; the VMM, which does it,
-/// has no right of its own there. Best effort: where the settings do not exist only those calls fail.
+/// Lets anybody in a network of the sandbox's own bind ports below 1024 and ping: the sandbox's kernel decides that,
+/// and the VMM, which carries it out, has no privilege there. Best effort: where the settings do not exist only those
+/// calls fail.
 fn leave_low_ports_to_the_guest() {
     let _ = std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
     let _ = std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647");

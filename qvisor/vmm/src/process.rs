@@ -210,12 +210,12 @@ pub fn stop_self() {
     unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
 }
 
-/// What became of a child.
+/// A change of a child's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChildEvent {
     Stopped,
     Continued,
-    /// It stays to be reaped by whoever inherits it.
+    /// It stays to be reaped by the process that inherits it.
     Ended,
 }
 
@@ -245,8 +245,8 @@ fn child_event(code: i32) -> Option<ChildEvent> {
     }
 }
 
-/// Waits until a child stops, goes on or ends, and leaves the news to [`take_child_news`]; `None` when there is no such
-/// child.
+/// Waits until a child stops, goes on or ends. The change stays to be taken by [`take_child_news`]; `None` when there
+/// is no such child.
 #[must_use]
 pub fn wait_child(pid: i32) -> Option<ChildEvent> {
     let states = libc::WSTOPPED | libc::WCONTINUED | libc::WEXITED;
@@ -265,7 +265,7 @@ pub fn survive_parent() {
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) };
 }
 
-/// The signal does what it does by default.
+/// Sets the signal's default action.
 pub fn default_signal(signal: i32) {
     // SAFETY: `SIG_DFL` runs no code of ours.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
@@ -314,8 +314,8 @@ pub fn drop_privileges() {
     }
 }
 
-/// Lets the processes of `user` signal this one, which keeps the user that it works as. Without the right to it nothing
-/// changes.
+/// Lets the processes of `user` signal this one, which keeps the user that it works as. A process without the right to
+/// it changes nothing.
 pub fn be_signalled_by(user: u32) {
     const KEEP: u32 = u32::MAX;
     // SAFETY: integers only; the caller has one thread.
@@ -479,7 +479,8 @@ pub fn send_now(socket: &UnixStream, bytes: &[u8]) -> bool {
     usize::try_from(sent).is_ok_and(|sent| sent == bytes.len())
 }
 
-/// Takes what has come; does not wait. `Some(0)`: the other side will send no more; `None`: nothing has come.
+/// Takes the bytes that have come; does not wait. `Some(0)`: the other side will send no more; `None`: nothing has
+/// come.
 pub fn receive_now(socket: &UnixStream, bytes: &mut [u8]) -> Option<usize> {
     // SAFETY: the buffer is live and its length true.
     let got =

@@ -30,8 +30,7 @@ use crate::watchdog::{Pulses, Watchdog, Watched};
 /// [`SandboxConfig::patience`]: more than anything may take that waits for a stub.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Takes `REPORT_READY` … as the kernel says how far it has got, and the value of the event that this answers; must not
-/// wait.
+/// Takes the kernel's reports (`REPORT_READY` …), each with the value of the event that it answers; must not wait.
 pub type ReportSink = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
 /// How long a vCPU may take to leave once the sandbox has ended.
@@ -46,7 +45,7 @@ pub struct SandboxConfig {
     pub cpus: u32,
     /// Memory the sandbox's applications may use, in bytes.
     pub memory_bytes: u64,
-    /// Address space for kernel memory, in bytes; only what is used costs memory.
+    /// Address space for kernel memory, in bytes; only memory in use costs anything.
     pub kernel_bytes: u64,
     /// The kernel's ELF image.
     pub kernel: &'static [u8],
@@ -54,16 +53,16 @@ pub struct SandboxConfig {
     pub kernel_file: Option<Arc<ImageFile>>,
     pub log: LogSink,
     pub report: ReportSink,
-    /// Where its pages go while it sleeps.
+    /// The home of its pages while it sleeps.
     pub hibernation: Arc<Hibernation>,
-    /// Processes that come in from outside.
+    /// Exec'd processes.
     pub execs: Arc<ExecRelay>,
     /// How long a vCPU or the control thread may make no progress, in whole seconds.
     pub patience: Duration,
     /// `/dev/kvm`, if no path leads to it any more.
     pub device: Option<kvm::Device>,
-    /// Called when all is ready, right before the kernel runs: gives up what it does not need. Threads that are started
-    /// later inherit the calling thread's restrictions.
+    /// Called when all is ready, right before the kernel runs: gives up everything the sandbox does not need. Threads
+    /// that are started later inherit the calling thread's restrictions.
     pub seal: Option<fn(Platform) -> Result<(), JailError>>,
 }
 
@@ -337,12 +336,12 @@ impl Sandbox {
         &self.config.hibernation
     }
 
-    /// Processes that come in from outside.
+    /// Exec'd processes.
     pub(crate) fn execs(&self) -> &ExecRelay {
         &self.config.execs
     }
 
-    /// What is known of its memory, and of its hibernations with `cycles`. Asks nothing of the kernel.
+    /// The figures of its memory, and of its hibernations with `cycles`. Asks nothing of the kernel.
     #[must_use]
     pub fn stats(&self, cycles: &Cycles) -> Stats {
         let counters = &self.hibernation().counters;
@@ -360,8 +359,8 @@ impl Sandbox {
     }
 }
 
-/// User memory for a limit: whole blocks, with slack for what cannot be used in each (a control page on kvm) and
-/// for blocks that are partly free.
+/// User memory for a limit: whole blocks, with slack for frames that cannot be used (a control page in each block on
+/// kvm) and for blocks that are partly free.
 fn user_bytes(limit: u64) -> u64 {
     let slack = limit / 64 + 4 * USER_BLOCK;
     let most = abi::layout::USER_PHYS_MAX - abi::layout::USER_PHYS;

@@ -9,7 +9,7 @@ use crate::guest_memory::GuestSlice;
 
 /// Makes a system call, again when a signal interrupts it. Arguments are widened to registers.
 ///
-/// The callers in this file pass pointers that are valid for what the call does with them.
+/// The callers in this file pass pointers that are valid for the accesses that the call makes.
 macro_rules! sys_call {
     ($number:expr $(, $arg:expr)*) => {{
         loop {
@@ -200,7 +200,7 @@ pub fn renameat(
     sys_call!(libc::SYS_renameat2, old_dir, old.as_ptr(), new_dir, new.as_ptr(), flags)
 }
 
-/// `linkat(2)` of what the link `old` (a name in `/proc/self/fd`) leads to.
+/// `linkat(2)` of the target of the link `old` (a name in `/proc/self/fd`).
 pub fn linkat(proc_dir: BorrowedFd<'_>, old: &CStr, dir: BorrowedFd<'_>, name: &CStr) -> Result<i64, Errno> {
     let (from, to) = (proc_dir.as_raw_fd(), dir.as_raw_fd());
     sys_call!(libc::SYS_linkat, from, old.as_ptr(), to, name.as_ptr(), libc::AT_SYMLINK_FOLLOW)
@@ -361,7 +361,7 @@ pub fn epoll_wait(epoll: BorrowedFd<'_>, events: &mut [libc::epoll_event]) -> Re
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
-/// `epoll_wait(2)` that takes what there is.
+/// `epoll_wait(2)` that takes the events that have come.
 pub fn epoll_now(epoll: BorrowedFd<'_>, events: &mut [libc::epoll_event]) -> Result<usize, Errno> {
     let count = sys_call!(libc::SYS_epoll_wait, epoll.as_raw_fd(), events.as_mut_ptr(), events.len(), 0)?;
     Ok(usize::try_from(count).unwrap_or(0))

@@ -130,8 +130,8 @@ impl Cpus {
         self.in_user(cpu).is_some_and(|in_user| in_user.load(Relaxed) != 0)
     }
 
-    /// Sets `pending` and ends the vCPU's sleep, if it sleeps. Whoever calls this looks at `in_user` afterwards: the
-    /// vCPU sets that before it looks at `pending` for the last time, so one of the two sees the other.
+    /// Sets `pending` and ends the vCPU's sleep, if it sleeps. The caller looks at `in_user` afterwards: the vCPU sets
+    /// that before it looks at `pending` for the last time, so one of the two sees the other.
     pub fn set_pending(&self, cpu: u32, io: &IoThreads) {
         let (Some(pending), Some(state)) = (self.pending(cpu), self.cpus.get(cpu as usize)) else { return };
         pending.store(1, SeqCst);
@@ -159,11 +159,11 @@ impl Cpus {
         let deadline = deadline.load(Relaxed);
         let watches =
             most > 0 && io.watches() && self.watcher.compare_exchange(NOBODY, cpu, SeqCst, Relaxed).is_ok();
-        // After that: whoever sees it sleep sees how it does.
+        // After that: a thread that sees it sleep must see how it sleeps.
         state.sleeps.store(true, SeqCst);
         self.busy.fetch_sub(1, Relaxed);
         let called = || pending.load(SeqCst) != 0 || self.stopping.load(SeqCst);
-        // No spinning: whoever was just sent something waits for this core as a rule.
+        // No spinning: the receiver of what this vCPU has just sent waits for this core as a rule.
         while !called() {
             if deadline != u64::MAX && cpu::clock_ns(libc::CLOCK_MONOTONIC) >= deadline {
                 break;

@@ -1,4 +1,5 @@
-//! Notices a vCPU or the control thread that makes no progress, says where they are, and ends the watched.
+//! The watchdog: notices a vCPU or the control thread that makes no progress, reports where they are, and ends the
+//! sandbox.
 //!
 //! Progress is a hostcall, a return to user code, or a round of the control thread. Time counts against a thread only
 //! while it could have made some: not while it rests (waits for work, or runs user code), while the host keeps it from
@@ -22,10 +23,10 @@ use crate::vcpu::Cpus;
 
 /// How often it looks while a thread does not rest.
 const TICK: Duration = Duration::from_secs(1);
-/// A look that comes later than this says that the watchdog itself did not run.
+/// A look that comes later than this shows that the watchdog itself did not run.
 const LATE: Duration = Duration::from_millis(1500);
-/// A thread that wants to run and ran for less than this part of a tick was starved. How long it waits for a core is of no
-/// use: the host adds that up only once it gets one.
+/// A thread that wants to run and ran for less than this part of a tick was starved. The time that it waits for a core
+/// cannot be used: the host adds that up only once it gets one.
 const STARVED_NS: u64 = 500_000_000;
 /// How long after the verdict the process ends by itself, should the orderly end be stuck as well.
 const LAST_RESORT: Duration = Duration::from_secs(10);
@@ -44,7 +45,7 @@ const IN_CODE: u32 = 0;
 /// [`Pulse::place`]: it rests.
 const RESTS: u32 = u32::MAX;
 
-/// What one thread tells of its progress. Written by that thread alone.
+/// One thread's record of its progress. Written by that thread alone.
 #[derive(Debug)]
 pub struct Pulse {
     name: String,
@@ -79,7 +80,7 @@ impl Pulse {
     }
 }
 
-/// The watched threads of one sandbox, and who watches them.
+/// The watched threads of one sandbox, and their watcher.
 #[derive(Debug)]
 pub struct Pulses {
     cpus: Vec<Pulse>,
@@ -133,7 +134,7 @@ impl Pulses {
         pulse.tid.store(0, Relaxed);
     }
 
-    /// Calls `wait`, which waits for something that may never come.
+    /// Calls `wait`, which waits for an event that may never come.
     pub fn resting<R>(&self, pulse: Option<&Pulse>, wait: impl FnOnce() -> R) -> R {
         let Some(pulse) = pulse else { return wait() };
         let place = pulse.place.load(Relaxed);
@@ -184,7 +185,7 @@ impl Pulses {
     }
 }
 
-/// What was seen of a thread at the last look.
+/// The state of a thread at the last look.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     progress: (u64, u64),
@@ -194,11 +195,11 @@ struct Seen {
     stuck: u32,
 }
 
-/// What the watchdog looks at.
+/// The objects that the watchdog looks at.
 pub struct Watched<'a> {
     pub pulses: &'a Pulses,
     pub cpus: &'a Cpus,
-    /// Knows what a thread does.
+    /// Tells the activity of a thread.
     pub files: &'a HostIo,
     /// The place of an address in the kernel's image or in this program's text; `None` for any other.
     pub name_of: Box<dyn Fn(u64) -> Option<String> + 'a>,
@@ -232,7 +233,7 @@ impl Watchdog {
                 }
                 std::thread::park_timeout(HUSH_PAUSE);
             }
-            // Somebody may have called meanwhile: the caller looks before this thread sleeps.
+            // Another thread may have called meanwhile: the caller looks before this thread sleeps.
             return;
         }
         if self.quiet >= QUIET_LOOKS {
@@ -271,7 +272,7 @@ impl Watchdog {
     }
 }
 
-/// Ends the process by force in a while: what is stuck may hold what the orderly end needs.
+/// Ends the process by force in a while: a stuck thread may hold a lock that the orderly end needs.
 pub fn end_by_force() {
     let end = || {
         std::thread::sleep(LAST_RESORT);
@@ -295,12 +296,12 @@ fn look_at(watched: &Watched<'_>, cpu: u32, pulse: &Pulse, seen: &mut Seen, late
     false
 }
 
-/// Whether a thread is to blame if it makes no progress.
+/// Whether a thread is to blame for making no progress.
 fn could_go_on(found: Activity, starved: bool, place: u32) -> bool {
     found.could_run && if found.sleeps { !waits_for_files(place) } else { !starved }
 }
 
-/// Whether a hostcall waits for files of the host, or for whoever reads the log, which are as slow as they are.
+/// Whether a hostcall waits for files of the host, or for the reader of the log, which may take any time.
 fn waits_for_files(place: u32) -> bool {
     place >= hc::OPEN
         || matches!(

@@ -1,4 +1,4 @@
-//! What well-behaved user code meets.
+//! Traps and exceptions of well-behaved user code.
 
 use abi::run::{
     PF_FETCH, PF_PRESENT, PF_USER, PF_WRITE, TRAP_BUS, TRAP_EXCEPTION, TRAP_INTERRUPT, TRAP_PAGE_FAULT,

@@ -24,7 +24,7 @@ const IDLE: u32 = 0;
 const SPIN: u32 = 1;
 const KICK_BACK: u32 = 2;
 
-/// What the second CPU is to do, and how often it came back to the kernel.
+/// The order for the second CPU, and how often it came back to the kernel.
 static ORDER: AtomicU32 = AtomicU32::new(IDLE);
 static ROUNDS: AtomicU64 = AtomicU64::new(0);
 static IN_SPIN: AtomicU32 = AtomicU32::new(0);
@@ -44,7 +44,7 @@ fn other() -> &'static CpuHeader {
     unsafe { &*(linear(CPU_AREA_PHYS + CPU_AREA_SIZE) as *const CpuHeader) }
 }
 
-/// The second CPU: does what it is told, and counts every time it is called back.
+/// The second CPU: carries out its order, and counts every time it is called back.
 pub fn second(_cpu: u32) -> ! {
     let mut spinner = None;
     host::no_deadline();
@@ -69,7 +69,7 @@ fn is_order_to_kick() -> bool {
     ORDER.compare_exchange(KICK_BACK, IDLE, Ordering::SeqCst, Ordering::SeqCst).is_ok()
 }
 
-/// Waits until it holds, or for two seconds.
+/// Waits until the condition holds, at most two seconds.
 fn wait_for(what: &'static str, condition: impl Fn() -> bool) -> Outcome {
     let end = host::monotonic_ns() + 2_000_000_000;
     while !condition() {

@@ -1,4 +1,4 @@
-//! What user code could try to bring the kernel down.
+//! Attempts of user code to bring the kernel down.
 
 use abi::run::{TRAP_EXCEPTION, TRAP_INTERRUPT, TRAP_SYSCALL, UserRegs};
 use core::sync::atomic::Ordering;

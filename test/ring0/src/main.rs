@@ -1,5 +1,5 @@
-//! A kernel that tests ring 0 and the kvm platform from inside: every trap, every hostcall of the platform, and what
-//! hostile user code could try.
+//! A kernel that tests ring 0 and the kvm platform from inside: every trap, every hostcall of the platform, and
+//! attempts of hostile user code.
 #![no_std]
 #![no_main]
 
@@ -18,7 +18,7 @@ use abi::boot::{BootInfo, TAG_ARG};
 use abi::layout::RECORDS_PHYS;
 use core::fmt;
 
-/// What a failed check says.
+/// A failed check: its name, and both numbers.
 pub struct Failed {
     what: &'static str,
     got: u64,
@@ -28,7 +28,7 @@ pub struct Failed {
 /// Outcome of one test.
 pub type Outcome = Result<(), Failed>;
 
-/// A test and what it shows.
+/// A test: its name and its function.
 pub type Test = (&'static str, fn() -> Outcome);
 
 /// Fails unless both numbers are the same.
@@ -37,7 +37,7 @@ pub fn same(what: &'static str, got: impl Into<u64>, want: impl Into<u64>) -> Ou
     if got == want { Ok(()) } else { Err(Failed { what, got, want }) }
 }
 
-/// Fails unless it holds.
+/// Fails unless the condition holds.
 pub fn holds(what: &'static str, condition: bool) -> Outcome {
     same(what, u64::from(condition), 1u64)
 }
@@ -48,7 +48,7 @@ impl fmt::Display for Failed {
     }
 }
 
-/// What the VMM wants: a run of the tests, or one of the ways to die.
+/// The mode that the VMM asks for: a run of the tests, or one of the ways to die.
 fn mode(boot: &BootInfo) -> u8 {
     let at = (boot.linear_base + RECORDS_PHYS) as *const u8;
     // SAFETY: the VMM put so many bytes there, in kernel memory, and nobody changes them.

@@ -1,4 +1,4 @@
-//! What never leaves the guest, and how long it takes.
+//! Operations that never leave the guest, and the time they take.
 
 use abi::run::{TRAP_PAGE_FAULT, TRAP_SYSCALL};
 

@@ -18,7 +18,7 @@ use vmm::hostcall::host_io::HostIo;
 use vmm::platform::probe::{self, Verdict};
 use vmm::sandbox::{Sandbox, SandboxConfig, SandboxError};
 
-/// Ways to go wrong, and what the report must say.
+/// Ways to go wrong, and the words that the report must have.
 const DEATHS: [(&str, &str); 10] = [
     ("u", "invalid opcode in the kernel: vector 6"),
     ("p", "page fault in the kernel: vector 14 error 0x2"),
@@ -149,7 +149,7 @@ fn run_deaths(kernel: &'static [u8]) -> bool {
     all
 }
 
-/// What a system call costs in the lab without a sandbox.
+/// Logs the time of a system call in the lab without a sandbox.
 fn native_syscall() {
     let rounds = 20_000;
     let start = Instant::now();

@@ -1,8 +1,8 @@
-//! What one source file declares and imports.
+//! Declarations and imports of one source file.
 
 use crate::tokens::Token;
 
-/// What one source file declares and imports. Modules within the file are named by their path in it.
+/// The declarations and imports of one source file. Modules within the file are named by their path in it.
 #[derive(Debug, Default)]
 pub struct Contents {
     pub modules: Vec<Declared>,
@@ -24,7 +24,7 @@ pub struct Declared {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Body {
     Inline,
-    /// In the file that its name says.
+    /// In the file that has its name.
     OwnFile,
     /// In the file of a `#[path]` attribute.
     At(String),
@@ -40,7 +40,7 @@ pub struct Mention {
     pub alias: Option<String>,
 }
 
-/// Leaves out what is compiled only for tests: what a `#[cfg(test)]` or a `#[test]` stands before.
+/// Leaves out code that is compiled only for tests: items after a `#[cfg(test)]` or a `#[test]`.
 pub fn without_tests(tokens: &[Token]) -> Vec<Token> {
     let mut kept = Vec::with_capacity(tokens.len());
     let mut at = 0;
@@ -71,7 +71,7 @@ pub fn without_tests(tokens: &[Token]) -> Vec<Token> {
     kept
 }
 
-/// What is between the brackets of the attribute `#[…]` that `tokens` begin with.
+/// The tokens between the brackets of the attribute `#[…]` that `tokens` begin with.
 fn attribute(tokens: &[Token]) -> Option<&[Token]> {
     match tokens {
         [Token::Punct('#'), Token::Punct('['), ..] => Some(&tokens[2..group_end(tokens, 2)]),
@@ -191,7 +191,7 @@ fn visibility_len(tokens: &[Token]) -> usize {
     }
 }
 
-/// What `tokens` declare and import.
+/// The declarations and imports in `tokens`.
 pub fn contents(tokens: &[Token]) -> Contents {
     let mut reader = Reader { tokens, at: 0, depth: 0, inside: Vec::new(), found: Contents::default() };
     reader.read();
@@ -358,7 +358,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The name that a `use` gives to what it imports: its `own`, or the one after `as`.
+    /// The name that a `use` gives to an import: its `own`, or the one after `as`.
     fn alias(&mut self, own: Option<&String>) -> Option<String> {
         match &self.tokens[self.at..] {
             [keyword, Token::Word(name), ..] if keyword.is_word("as") => {

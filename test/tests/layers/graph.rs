@@ -17,7 +17,7 @@ pub type FileId = usize;
 pub struct Graph {
     /// The root comes first.
     pub files: Vec<File>,
-    /// What each file imports from which other one: the names, or `(module)` if only the module is.
+    /// The imports of each file from each other one: the names, or `(module)` if only the module is imported.
     pub arrows: BTreeMap<(FileId, FileId), BTreeSet<String>>,
     /// Files that no module declares.
     pub strays: Vec<PathBuf>,
@@ -121,8 +121,8 @@ impl Modules {
         Ok(modules)
     }
 
-    /// What each file imports from which other one. What a file takes through a re-export comes from the file that
-    /// re-exports it.
+    /// The imports of each file from each other one. A name that a file takes through a re-export comes from the file
+    /// that re-exports it.
     fn arrows(&self) -> BTreeMap<(FileId, FileId), BTreeSet<String>> {
         let exported: BTreeSet<_> =
             self.contents.iter().flat_map(|contents| &contents.exported_macros).collect();
@@ -137,7 +137,7 @@ impl Modules {
                 rest = &mention.path[mention.path.len() - 1..];
             }
             let to = self.homes[&target];
-            // Where an exported macro is defined, its path does not say.
+            // The path of an exported macro does not say where it is defined.
             let is_macro = target.is_empty() && rest.first().is_some_and(|name| exported.contains(name));
             if to != from && !is_macro {
                 let name = rest.first().map_or("(module)", String::as_str);

@@ -1,11 +1,11 @@
 //! The order of modules inside each crate: the tables in `docs/architecture.md`, section "Layers", hold.
 //!
-//! A module may import only what is on earlier lines of its crate's table. Imports are read from the source itself,
-//! without the compiler: paths that begin with `crate`, `super`, `self`, a child module, or a module that a
-//! `use` names lead to the file of the deepest module on them. Not seen are: methods and values that reach a module
-//! without a path, names that a glob imports, paths in strings (`#[serde(with = "…")]`), what a macro builds from
-//! parts, files that are taken in by `include!` or `#[path]`, and paths to the own crate by its name. A macro's body
-//! counts where it is written.
+//! A module may import only modules on earlier lines of its crate's table. Imports are read from the source itself,
+//! without the compiler: paths that begin with `crate`, `super`, `self`, a child module, or a module that a `use` names
+//! lead to the file of the deepest module on them. Not seen are: methods and values that reach a module without a path,
+//! names that a glob imports, paths in strings (`#[serde(with = "…")]`), code that a macro builds from parts, files
+//! that are taken in by `include!` or `#[path]`, and paths to the own crate by its name. A macro's body counts where it
+//! is written.
 
 mod contents;
 mod graph;
@@ -77,7 +77,7 @@ fn no_module_imports_from_above() {
     );
 }
 
-/// What is wrong with the crate in `folder`: a sentence each.
+/// The faults of the crate in `folder`: a sentence each.
 fn faults_of(folder: &str, table: Option<&Table>, graph: &Graph) -> Vec<String> {
     let mut faults = match table {
         None if SMALL.contains(&folder) && graph.files.len() < SMALL_FILES => Vec::new(),
@@ -92,7 +92,7 @@ fn faults_of(folder: &str, table: Option<&Table>, graph: &Graph) -> Vec<String> 
     faults
 }
 
-/// Writes a crate's figures, and what is wrong with it.
+/// Writes a crate's figures and faults.
 fn write_report(report: &mut String, folder: &str, graph: &Graph, faults: &[String]) {
     let circle = graph.largest_circle();
     let (files, arrows) = (graph.files.len(), graph.arrows.len());
@@ -110,7 +110,7 @@ fn write_report(report: &mut String, folder: &str, graph: &Graph, faults: &[Stri
     }
 }
 
-/// Writes what the files under a path import: `a/b` stands for the folder `a/b` and for the file `a/b.rs`.
+/// Writes the imports of the files under a path: `a/b` stands for the folder `a/b` and for the file `a/b.rs`.
 fn write_imports(report: &mut String, under: &Path, graph: &Graph) {
     let mut lines = Vec::new();
     for (&(from, to), imported) in &graph.arrows {
@@ -168,7 +168,7 @@ impl MadeCrate {
 
 impl Drop for MadeCrate {
     fn drop(&mut self) {
-        // What stays is under `target`.
+        // Files that cannot be removed stay under `target`.
         let _ = fs::remove_dir_all(&self.source);
     }
 }

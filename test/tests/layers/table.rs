@@ -1,4 +1,4 @@
-//! The tables of layers in `docs/architecture.md`, and what in a crate breaks its table.
+//! The tables of layers in `docs/architecture.md`, and the faults of a crate by its table.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub struct Table {
 }
 
 /// Reads the tables of a document: in its section "Layers" each fenced block is one. Its first line is the source
-/// folder, the others are layers; what follows a `#` is a comment.
+/// folder, the others are layers; text after a `#` is a comment.
 pub fn tables(document: &str) -> Vec<Table> {
     let mut tables = Vec::new();
     let mut open: Option<Vec<Vec<String>>> = None;
@@ -54,7 +54,7 @@ pub fn tables(document: &str) -> Vec<Table> {
 }
 
 impl Table {
-    /// What is wrong in the crate by this table, or in the table by the crate: a sentence each.
+    /// The faults of the crate by this table, and of the table by the crate: a sentence each.
     pub fn faults(&self, graph: &Graph) -> Vec<String> {
         let mut faults = Vec::new();
         let mut levels = BTreeMap::new();

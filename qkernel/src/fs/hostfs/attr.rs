@@ -15,10 +15,10 @@ use machine::host;
 use machine::host::Handle;
 use machine::time;
 
-/// How long what a walk has just seen counts as current where the host may change files, in nanoseconds.
+/// How long an attribute that a walk has just seen counts as current where the host may change files, in nanoseconds.
 const RECENT_NS: u64 = 1_000_000;
 
-/// What is known of a node's attributes.
+/// The cached attributes of a node.
 pub struct Attr {
     stat: HostStat,
     /// All of `stat` is as on the host.
@@ -126,8 +126,8 @@ impl HostInode {
         (stat.mode & SET_ID != 0).then_some((stat.mode & 0o7777, stat.gid))
     }
 
-    /// The current task has changed the content of a file for which [`Self::set_id`] said this before. The mode is set
-    /// even where it stays: the host goes by what the VMM may, not by what the task may.
+    /// The current task has changed the content of a file for which [`Self::set_id`] returned `before`. The mode is set
+    /// even where it stays the same: the host clears set-id bits by the VMM's privileges, not by the task's.
     pub fn content_changed(&self, before: Option<(u32, u32)>, open: &Handle) {
         if let Some((mode, gid)) = before {
             let mode = mode_after_write(&caller::current().creds(), mode, gid);
@@ -235,7 +235,7 @@ impl HostInode {
     }
 }
 
-/// Reads what has a size that must be asked for first when it is large.
+/// Reads a value whose size must be asked for first when it is large.
 fn read_sized(mut call: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
     let mut buffer = vec![0u8; 256];
     loop {

@@ -17,7 +17,7 @@ impl HostInode {
             if core::ptr::eq(Arc::as_ptr(at), dir) && **known == *name)
     }
 
-    /// A node without names or handles is no node: the host may give its number to another.
+    /// Drops an inode that has neither names nor handles: the host may give its number to another node.
     pub(super) fn forget_if_unreachable(&self) {
         if self.node_handle().is_some() || self.named().is_ok() {
             return;
@@ -95,7 +95,7 @@ impl HostInode {
     }
 }
 
-/// Gives a node the VMM has made to whom it belongs. A VMM that isn't privileged cannot; the files are then its own.
+/// Sets the owner of a node that the VMM has made. A VMM that isn't privileged cannot; the files are then its own.
 fn own(at: &Handle, name: &[u8], stat: HostStat, new: NewNode) -> Result<HostStat> {
     let is_link = stat.mode & crate::fs::inode::S_IFMT == S_IFLNK;
     let is_dir = stat.mode & crate::fs::inode::S_IFMT == S_IFDIR;

@@ -1,7 +1,8 @@
 //! Handles of files that were read lately: opening such a file again asks the host nothing.
 //!
-//! Only for files the sandbox alone changes, opened for reading. An overlay gives whoever opens a file for writing
-//! another file than those got who opened it before, so a kept handle ends with every change that may have this effect.
+//! Only for files the sandbox alone changes, opened for reading. On an overlay, opening a file for writing can copy it
+//! up, so that the new handle leads to another file than the handles opened before. A kept handle therefore ends with
+//! every change that may have this effect.
 
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
@@ -15,10 +16,10 @@ use machine::sync::SpinLock;
 /// Most handles kept.
 const MOST: usize = 64;
 
-/// Whose handles are kept, the oldest first.
+/// The inodes whose handles are kept, the oldest first.
 static RECENT: SpinLock<VecDeque<Weak<HostInode>>> = SpinLock::new(VecDeque::new());
 
-/// What a node keeps.
+/// The handle that a node keeps.
 #[derive(Default)]
 pub(super) struct Kept {
     handle: Option<Arc<Handle>>,
@@ -26,11 +27,11 @@ pub(super) struct Kept {
     changes: u64,
 }
 
-/// Found nothing kept: what may be kept afterwards.
+/// The node kept no handle: the number of changes at that moment, for [`HostInode::keep`].
 pub(super) struct Missed(u64);
 
 impl HostInode {
-    /// The kept handle; else, if one may be kept, what [`Self::keep`] needs.
+    /// The kept handle; else, if one may be kept, the value that [`Self::keep`] needs.
     pub(super) fn kept(&self, flags: OpenFlags) -> Result<Arc<Handle>, Option<Missed>> {
         let special = OpenFlags::TRUNC | OpenFlags::DSYNC | OpenFlags::SYNC_BIT;
         if self.kind != S_IFREG || self.fs.shared || flags.writable() || flags.intersects(special) {

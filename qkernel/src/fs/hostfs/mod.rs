@@ -107,7 +107,7 @@ fn with_room<R>(mut call: impl FnMut() -> Result<R>) -> Result<R> {
 }
 
 impl HostFs {
-    /// The inode of what `name` in `dir` is on the host.
+    /// The inode of the node that is called `name` in `dir` on the host.
     fn node(self: &Arc<Self>, dir: &HostInode, name: &[u8], stat: &HostStat) -> Result<Arc<HostInode>> {
         let dir = dir.me.upgrade().ok_or(Errno::ESTALE)?;
         let known = self.nodes.lock().get(&(stat.dev, stat.ino)).and_then(Weak::upgrade);
@@ -116,7 +116,8 @@ impl HostFs {
             && known.born_ns == stat.btime_ns
         {
             known.found_at(dir, name, self.shared);
-            // Where the sandbox alone changes files, what is known is newer than an answer that raced with a change.
+            // Where the sandbox alone changes files, the cached attributes are newer than an answer that raced with a
+            // change.
             if self.shared {
                 known.attr.lock().store(stat, None);
             }
@@ -195,7 +196,7 @@ impl HostInode {
         }
     }
 
-    /// Calls `f` with what leads to the node: a handle and a name below it, or a handle alone.
+    /// Calls `f` with a way to the node: a handle and a name below it, or a handle alone.
     fn reach<R>(&self, f: impl FnOnce(&Handle, &[u8]) -> Result<R>) -> Result<R> {
         if let Some(node) = self.node_handle() {
             return f(&node, b"");
@@ -215,7 +216,7 @@ impl HostInode {
         Ok(node.get_or_insert(opened).clone())
     }
 
-    /// An `O_PATH` handle of what the name leads to, which is this node.
+    /// An `O_PATH` handle of the node, opened by its name and checked to be this node.
     fn open_path(&self) -> Result<Handle> {
         let (dir, name) = self.named()?;
         let dir = dir.handle()?;
@@ -391,7 +392,7 @@ impl Inode for HostInode {
         Ok(LinkTarget::Text(self.link.call_once(|| target).clone()))
     }
     fn set_attr(&self, change: &AttrChange) -> Result<()> {
-        // A write puts the mode back that it found, and must not find an older one.
+        // A write restores the mode it found before, and must not restore one older than this change.
         let _io = self.io.lock();
         let mut change = *change;
         if change.set_id.is_some() {

@@ -17,7 +17,7 @@ use machine::sync::SpinLock;
 /// The first position behind `.` and `..`.
 const FIRST: u64 = 2;
 
-/// A name's position, what it names, and what it takes.
+/// A name's position, the inode it refers to, and the charge for its memory.
 struct Named {
     position: u64,
     node: Arc<TmpInode>,
@@ -139,7 +139,7 @@ impl TmpInode {
         }
     }
 
-    /// The VFS holds the locks of both directories' names, and has checked all that it can see.
+    /// The VFS holds the locks of both directories' names, and has made all checks that it can.
     pub(super) fn move_entry(&self, old: &[u8], new_dir: &TmpInode, new: &[u8], flags: u32) -> Result<()> {
         let source = self.find(old)?;
         let charge = charge_name(new)?;

@@ -29,7 +29,7 @@ use machine::time;
 const MAGIC: u64 = 0x0102_1994;
 const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
-/// What an extended attribute takes of kernel memory beside its bytes.
+/// Bytes of kernel memory an extended attribute takes beside its value.
 const XATTR_BYTES: usize = 256;
 /// Most bytes of all extended attributes of a node.
 const XATTRS_MAX_BYTES: usize = 64 * 1024;
@@ -49,7 +49,7 @@ impl TmpFs {
     }
 }
 
-/// What can change of a node's attributes.
+/// The attributes of a node that can change.
 struct Meta {
     mode: u32,
     uid: u32,
@@ -85,7 +85,7 @@ pub struct TmpInode {
     _charge: Charge,
 }
 
-/// What a node takes of kernel memory, with its entry in the cache of names.
+/// Bytes of kernel memory a node takes, with its entry in the cache of names.
 const NODE_BYTES: usize = 1536;
 
 /// An empty file system; `mode`: the permission bits of its root.

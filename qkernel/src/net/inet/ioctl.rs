@@ -1,4 +1,5 @@
-//! `ioctl(2)` of internet sockets: queues and the urgent mark. What they say of interfaces is in [`crate::net::interfaces`].
+//! `ioctl(2)` of internet sockets: queues and the urgent mark. Requests about interfaces are in
+//! [`crate::net::interfaces`].
 
 use crate::fs::caller::CallerCtx;
 use machine::errno::{Errno, Result};

@@ -1,7 +1,7 @@
 //! `AF_INET` and `AF_INET6`: TCP, UDP and ICMP datagrams over sockets of the host.
 //!
-//! A socket here is a handle and what is known of its readiness. Bytes go straight between the host's socket and user
-//! memory. The host's socket never waits; waiting is done here, for the edges the host tells of.
+//! A socket here is a handle and its cached readiness. Bytes go straight between the host's socket and user memory. The
+//! host's socket never waits; waiting is done here, for the edges the host tells of.
 
 mod ioctl;
 
@@ -56,7 +56,7 @@ pub struct InetSocket {
     listening: AtomicBool,
     /// An error that came too late for the call that met it.
     late_error: AtomicU32,
-    /// The peer's address as `accept(2)` was told, until somebody asks.
+    /// The peer's address from `accept(2)`, until it is asked for.
     accepted_from: SpinLock<Option<Vec<u8>>>,
 }
 
@@ -120,8 +120,8 @@ impl InetSocket {
         }
     }
 
-    /// Sends what there is room for. A stream takes less than it is offered only when it is full: programs that wait
-    /// for edges rely on that.
+    /// Sends as many bytes as there is room for. A stream takes fewer than it is offered only when it is full: programs
+    /// that wait for edges rely on that.
     fn send_all(&self, buf: &mut IoBuf<'_>, message: &Outgoing, flags: u32) -> Result<usize> {
         let address = match &message.to {
             Some(Destination::Address(address)) => &address[..],
@@ -148,7 +148,7 @@ impl InetSocket {
         }
     }
 
-    /// Sends of a host file what there is room for; 0 at its end.
+    /// Sends as many bytes of a host file as there is room for; 0 at its end.
     fn send_file_all(&self, file: &Handle, offset: u64, len: usize) -> Result<usize> {
         let mut done = 0;
         while done < len {
@@ -168,7 +168,7 @@ impl InetSocket {
         Ok(done)
     }
 
-    /// What a call returns that met an error after `done` bytes. The bytes count; the next call meets the error.
+    /// The result of a call that met an error after `done` bytes. The bytes count; the next call meets the error.
     fn stopped(&self, done: usize, error: Errno) -> Result<usize> {
         if done == 0 {
             return Err(error);
@@ -233,7 +233,7 @@ impl InetSocket {
 
 /// Flags of a receive that are the host's business.
 const HOST_RECEIVE: MsgFlags = MsgFlags::OOB.union(MsgFlags::TRUNC).union(MsgFlags::ERRQUEUE);
-/// What comes beside the stream: never waited for.
+/// Data that comes beside the stream; a receive never waits for it.
 const BESIDE: MsgFlags = MsgFlags::OOB.union(MsgFlags::ERRQUEUE);
 /// Flags of a message that are the host's business.
 const HOST_SEND: MsgFlags = MsgFlags::OOB
@@ -243,7 +243,7 @@ const HOST_SEND: MsgFlags = MsgFlags::OOB
     .union(MsgFlags::CONFIRM)
     .union(MsgFlags::FASTOPEN);
 
-/// `EACCES` for a port that is for the privileged.
+/// `EACCES` for a privileged port if the caller may not bind it.
 fn check_port(cx: &CallerCtx<'_>, address: &[u8]) -> Result<()> {
     let port = address.get(2..).and_then(<[u8]>::first_chunk).map_or(0, |port| u16::from_be_bytes(*port));
     if port == 0 || port >= FREE_PORTS || cx.caller.creds().has(CAP_NET_BIND_SERVICE) {
@@ -309,7 +309,8 @@ impl Socket for InetSocket {
         if wait && !self.readiness.may(Direction::Send) {
             return Err(Errno::EAGAIN);
         }
-        // What is known is of the unconnected socket; an event while the call runs is kept in the generation.
+        // The cached readiness is that of the unconnected socket; an event while the call runs is kept in the
+        // generation.
         let before = self.readiness.moment();
         match hs::connect(&self.handle, address) {
             Err(Errno::EINPROGRESS | Errno::EALREADY) if wait => {
@@ -345,7 +346,7 @@ impl Socket for InetSocket {
         }
         let flags = message.flags & HOST_SEND;
         match self.send_all(buf, message, flags.bits()) {
-            // The connection is being made, and the bytes were not taken: they go once it stands.
+            // The connection is still being made, and the bytes were not taken: they are sent once it stands.
             Err(Errno::EINPROGRESS) if flags.contains(MsgFlags::FASTOPEN) => {
                 self.readiness.touched();
                 if !message.wait {
@@ -442,13 +443,13 @@ impl Socket for InetSocket {
             }
         }
         hs::set_option(&self.handle, level, name, value)?;
-        // What counts as readable may have changed (urgent data in line, least amounts).
+        // The rule for readability may have changed (urgent data in line, least amounts).
         self.readiness.touched();
         Ok(())
     }
 
     fn keep_error(&self, error: Errno) {
-        // Those the host tells once.
+        // The host reports each of these errors only once.
         let told_once = [Errno::ECONNRESET, Errno::ETIMEDOUT, Errno::EHOSTUNREACH, Errno::ENETUNREACH];
         if told_once.contains(&error) {
             self.late_error.store(error.0.unsigned_abs(), Ordering::Relaxed);

@@ -33,11 +33,11 @@ pub struct CreateOptions {
     pub bundle: PathBuf,
     pub pid_file: Option<PathBuf>,
     pub console_socket: Option<PathBuf>,
-    /// What runs the kernel; the bundle may say so as well.
+    /// The platform that runs the kernel; the bundle may say so as well.
     pub platform: PlatformChoice,
-    /// Who the container's root is on the host; the bundle may say so as well.
+    /// The host user that the container's root is; the bundle may say so as well.
     pub userns: UserNamespace,
-    /// How it hibernates; the bundle may say so as well.
+    /// Options of hibernation; the bundle may say so as well.
     pub hibernation: Wishes,
     pub strace: bool,
     pub mitigations: Mitigations,
@@ -45,7 +45,7 @@ pub struct CreateOptions {
     pub share_files: bool,
     /// Least important level that reaches the log: 0 error … 3 debug.
     pub log_level: u32,
-    /// Takes a remark about what is accepted without effect.
+    /// Called with a remark for each setting that is accepted without effect.
     pub remark: fn(&str),
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Created {
     pub owns_terminal: bool,
 }
 
-/// Creates a container and leaves it to whoever adopts this process's children.
+/// Creates a container and leaves it to the subreaper that adopts this process's children.
 pub fn create(options: &CreateOptions) -> Result<(), ContainerError> {
     let mut created = begin(options, true)?;
     created.release()
@@ -106,7 +106,7 @@ fn check_terminal(options: &CreateOptions, terminal: bool, detached: bool) -> Re
     Err(ContainerError::Terminal { id: options.id.as_str().to_owned(), why: why.into() })
 }
 
-/// What has been done so far, to be undone should the rest fail.
+/// The steps done so far, to be undone should the rest fail.
 struct Creation {
     claim: Option<Claim>,
     vmm: Option<(i32, OwnedFd)>,
@@ -200,7 +200,7 @@ impl Creation {
         Ok(Created { id: options.id.clone(), vmm, channel, state, record, claim, owns_terminal })
     }
 
-    /// Writes what others see.
+    /// Writes the state and the record that other commands read.
     fn save(&self, state: &OciState, record: Option<&Record>) -> Result<(), Failed> {
         let Some(claim) = &self.claim else { return Ok(()) };
         claim.write_state(state).map_err(|error| ("writing its state", error))?;
@@ -210,7 +210,7 @@ impl Creation {
         }
     }
 
-    /// The terminal for the container's side, when the other side goes to somebody else.
+    /// The container's side of a new terminal, whose other side goes to the console socket.
     fn console(
         &self,
         options: &CreateOptions,
@@ -235,7 +235,7 @@ impl Creation {
         let lock = claim.lock().map_err(|e| ("sharing its lock", e))?;
         let (ours, theirs) = UnixStream::pair().map_err(|e| ("making a channel", e))?;
         let parent = process::id();
-        // Should it fail, what is left of it is ours to wait for.
+        // Should the VMM fail, this process waits for its remaining children.
         process::adopt_orphans();
         let Some(vmm) = process::fork().map_err(|e| ("starting its VMM", e))? else {
             drop(ours);
@@ -260,11 +260,11 @@ impl Creation {
             let _ = cgroup::remove(&record.cgroups);
             if let Some(state) = &self.state {
                 let stopped = OciState { pid: 0, ..hook_state(state, Status::Stopped) };
-                // They are told of a container that was there for a moment; that they fail changes nothing.
+                // These hooks are told of a container that existed for a moment; their failure changes nothing.
                 let _ = hooks::run_all("poststop", record.hooks.poststop().as_deref(), &stopped);
             }
         }
-        // What stays is tried again at the next start, which says so.
+        // Files that cannot be removed are tried again at the next start, which reports them.
         self.claim.iter().for_each(|claim| drop(claim.remove()));
     }
 }

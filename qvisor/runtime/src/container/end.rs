@@ -16,7 +16,7 @@ use crate::status::Status;
 /// How long a VMM that was killed may take to end, in milliseconds.
 const PATIENCE_MS: i32 = 10_000;
 
-/// Lets the first process begin; result: what went wrong with hooks, which changes nothing.
+/// Lets the first process begin; result: warnings about hooks that failed, which change nothing.
 pub fn start(root: &Root, id: &Id) -> Result<Vec<String>, ContainerError> {
     let state = root.state(id)?;
     if state.status != Status::Created {
@@ -28,7 +28,7 @@ pub fn start(root: &Root, id: &Id) -> Result<Vec<String>, ContainerError> {
     Ok(poststart(&record, &state))
 }
 
-/// The hooks after the start; result: what went wrong.
+/// Runs the hooks after the start; result: warnings about those that failed.
 pub(super) fn poststart(record: &Record, state: &OciState) -> Vec<String> {
     let state = hook_state(state, Status::Running);
     let failed = hooks::run_all("poststart", record.hooks.poststart().as_deref(), &state);
@@ -43,7 +43,7 @@ pub fn kill(root: &Root, id: &Id, signal: i32, all: bool) -> Result<(), Containe
     }
     let order = Order::Kill { signal, foreground: false, all };
     match control::order(&root.sandbox(id)?, order) {
-        // It ended while it was told to.
+        // The VMM ended before it could answer.
         Err(OrderError::Connection(error))
             if signal == libc::SIGKILL && error.kind() == io::ErrorKind::ConnectionRefused =>
         {
@@ -55,14 +55,14 @@ pub fn kill(root: &Root, id: &Id, signal: i32, all: bool) -> Result<(), Containe
     }
 }
 
-/// Removes what is left of a container; result: what went wrong with hooks, which changes nothing. `force`: ends it
-/// first, and takes it as done when there is none.
+/// Removes the state and the groups of a container; result: warnings about hooks that failed, which change nothing.
+/// `force`: ends the container first, and succeeds when there is none.
 pub fn delete(root: &Root, id: &Id, force: bool) -> Result<Vec<String>, ContainerError> {
     let state = match root.state(id) {
         Err(StateError::Unknown { .. }) if force && root.record::<Record>(id).is_none() => {
             return Ok(Vec::new());
         }
-        // Its creator was killed before it wrote much.
+        // Its creator was killed before it wrote the state.
         Err(StateError::Unknown { id: name }) => match root.record::<Record>(id) {
             Some(_) => None,
             None => return Err(StateError::Unknown { id: name }.into()),

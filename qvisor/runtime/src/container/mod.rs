@@ -1,8 +1,8 @@
 //! Containers: sandboxes made from a bundle, step by step, as the OCI runtime specification has it.
 //!
 //! `create` forks the VMM, which prepares everything and holds the first process; then the front end goes and the VMM
-//! stays. `start` lets the first process begin. What is left after the end waits for `delete`. A container's state
-//! directory holds a [`record::Record`] beside its state, and does not go by itself.
+//! stays. `start` lets the first process begin. The state stays after the container's end until `delete`. A container's
+//! state directory holds a [`record::Record`] beside its state, and is not removed by itself.
 
 mod create;
 mod end;

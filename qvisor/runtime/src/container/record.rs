@@ -1,4 +1,4 @@
-//! What is written down of a container beside its state.
+//! The record of a container that lies beside its state.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -10,10 +10,10 @@ use vmm::process;
 use crate::state::OciState;
 use crate::status::Status;
 
-/// What is needed to end a container and to clean up after it.
+/// Everything that is needed to end a container and to clean up after it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
-    /// The VMM, and when it started: together one process for good.
+    /// The VMM's pid. Together with its start time it names one process for good.
     pub(super) vmm: i32,
     pub(super) vmm_start: Option<u64>,
     /// Directories of control groups to remove, parents first.
@@ -25,7 +25,8 @@ impl Record {
     /// A descriptor that stands for the VMM; `None` when it has ended.
     pub(super) fn vmm(&self) -> Option<OwnedFd> {
         let pidfd = (self.vmm > 0).then(|| process::pidfd(self.vmm).ok())??;
-        // Looked at with the descriptor in hand: the number may be another's by now, but not from here on.
+        // Compared with the descriptor in hand: the pid may be another process's by now, but cannot become one's from
+        // here on.
         (process::start_time(self.vmm).is_some() && process::start_time(self.vmm) == self.vmm_start)
             .then_some(pidfd)
     }

@@ -12,7 +12,7 @@ use crate::control::{self, Order};
 use crate::front::foreground::{FORWARDED, Front};
 
 /// Runs a container. In the foreground: to its end, and deletes it; result: the exit code. Detached: until it has
-/// started. What hooks do wrong is told to `warn`.
+/// started. Failures of hooks are passed to `warn`.
 pub fn run(options: &CreateOptions, detach: bool, warn: fn(&str)) -> Result<u8, ContainerError> {
     let warn_all = |words: Vec<String>| words.iter().for_each(|words| warn(words));
     if detach {

@@ -1,4 +1,4 @@
-//! The connection to a sandbox's control socket that stands for one process.
+//! The connection to a sandbox's control socket that stands for one exec'd process.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -9,13 +9,13 @@ use vmm::{descriptor_passing, process};
 
 use crate::control::{self, Answer, Order};
 
-/// What the VMM has said.
+/// A message of the VMM.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Said {
     Report(ExecReport),
-    /// It does not do it; why.
+    /// The order is refused; why.
     Refused(String),
-    /// It is gone.
+    /// The sandbox is gone.
     Gone,
 }
 
@@ -23,7 +23,7 @@ pub(super) enum Said {
 #[derive(Debug)]
 pub(super) struct Connection {
     socket: UnixStream,
-    /// What has come and was not read yet.
+    /// Bytes received that were not read yet.
     text: Vec<u8>,
 }
 
@@ -32,12 +32,12 @@ impl Connection {
         Self { socket, text: Vec::new() }
     }
 
-    /// One that somebody else had, who has left this unread.
+    /// A connection taken over from another process, which left these bytes unread.
     pub(super) fn resumed(socket: UnixStream, unread: Vec<u8>) -> Self {
         Self { socket, text: unread }
     }
 
-    /// What has come and was not read.
+    /// The bytes received that were not read.
     pub(super) fn unread(&self) -> &[u8] {
         &self.text
     }
@@ -52,13 +52,13 @@ impl Connection {
         let mut line = serde_json::to_vec(&order)?;
         line.push(b'\n');
         let sent = descriptor_passing::send(self.socket.as_fd(), streams, &line, 0)?;
-        // Whoever has heard enough says why; that is what counts then.
+        // A peer that stops reading sends its reason as an answer, which is what counts then.
         let rest = [line.get(sent..).unwrap_or_default(), records].concat();
         let _ = (&self.socket).write_all(&rest);
         Ok(())
     }
 
-    /// The next that has come; `None`: nothing more for now.
+    /// The next message that has come; `None`: nothing more for now.
     pub(super) fn next(&mut self) -> Option<Said> {
         loop {
             if let Some(end) = self.text.iter().position(|byte| *byte == b'\n') {

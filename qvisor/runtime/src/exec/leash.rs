@@ -1,8 +1,8 @@
-//! The leash of a process: stands for it on the host once `dormouse exec --detach` has gone.
+//! The leash of an exec'd process: stands for it on the host once `dormouse exec --detach` has gone.
 //!
-//! As the container's own ([`vmm::leash`]) it lies in the container's network namespace and control groups, holds no
-//! capability and no descriptor but its connection, passes on signals, and ends as the process does. It is made before the
-//! process is asked for, so that whatever cannot be done is known by then.
+//! Like the container's own ([`vmm::leash`]) it lies in the container's network namespace and control groups, holds no
+//! capability and no descriptor but its connection, passes on signals, and ends as the process does. It is made before
+//! the process is asked for, so that a failure to make it is known by then.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ use vmm::process::{self, SignalFd};
 use super::connection::{Connection, Said};
 use crate::cgroup;
 
-/// From the leash: it is where it is to be. Anything else is why it is not.
+/// From the leash: it has reached its place. Any other byte begins the reason why it has not.
 const READY: u8 = b'R';
 /// To the leash: the process is its own from now on.
 const GO: u8 = b'G';
@@ -26,8 +26,8 @@ pub(super) struct ExecLeash {
     line: UnixStream,
 }
 
-/// Makes the leash of whatever is at the other end of the connection. `console`: the process's terminal; `container`: a
-/// process that lies where the leash is to lie. Only before any thread is started.
+/// Makes the leash of the process at the other end of the connection. `console`: the process's terminal; `container`: a
+/// process in the namespaces and control groups where the leash is to lie. Only before any thread is started.
 pub(super) fn start(
     connection: &Connection,
     console: Option<BorrowedFd<'_>>,
@@ -50,7 +50,7 @@ impl ExecLeash {
         self.pid
     }
 
-    /// Waits until it is where it is to be; the error says why it is not.
+    /// Waits until the leash is in its place; the error says why it is not.
     pub(super) fn is_ready(&mut self) -> Result<(), String> {
         let mut byte = [0];
         match self.line.read(&mut byte) {
@@ -63,19 +63,19 @@ impl ExecLeash {
         }
     }
 
-    /// Leaves the process to it, with what has come over the connection already.
+    /// Leaves the process to it, with the bytes that were received already.
     pub(super) fn release(mut self, connection: &Connection) {
         let _ = self.line.write_all(&[&[GO], connection.unread()].concat());
     }
 
-    /// Ends it: there is no process.
+    /// Ends the leash: there is no process for it.
     pub(super) fn end(self) {
         drop(self.line);
         process::end_children();
     }
 }
 
-/// The life of the leash.
+/// The main function of the leash.
 fn live(socket: OwnedFd, line: UnixStream, console: Option<OwnedFd>, container: Option<i32>) -> ! {
     process::set_name(c"dormouse-leash");
     process::leave_session();
@@ -101,7 +101,7 @@ fn live(socket: OwnedFd, line: UnixStream, console: Option<OwnedFd>, container: 
     serve(Connection::resumed(socket, go.split_off(1)), &signals, console.as_ref())
 }
 
-/// What stays open: the connection, the line to the command, the terminal.
+/// The descriptors that stay open: the connection, the line to the command, the terminal.
 type Kept = (UnixStream, UnixStream, Option<OwnedFd>);
 
 /// Closes every other descriptor.
@@ -125,12 +125,12 @@ unsafe fn keep(socket: OwnedFd, line: UnixStream, console: Option<OwnedFd>) -> i
     }
 }
 
-/// Goes where it is to be.
+/// Enters the container's namespaces and control groups.
 fn settle(console: Option<&OwnedFd>, container: Option<i32>) -> Result<(), String> {
     if let Some(console) = console {
         process::own_terminal(console).map_err(|error| format!("its leash gets no terminal: {error}"))?;
     }
-    // Others may not do this, and have no such container.
+    // Other users may not do this, and have no such container.
     let Some(pid) = container.filter(|_| process::effective_user() == 0) else { return Ok(()) };
     cgroup::join_those_of(pid)
         .map_err(|error| format!("its leash cannot join the container's control groups: {error}"))?;

@@ -1,8 +1,9 @@
 //! `dormouse exec`: a further process in a running sandbox.
 //!
-//! The command connects to the sandbox's control socket and sends what the process is, with the process's streams, which
-//! from then on the sandbox reads and writes by itself. The connection is kept for the process's life: signals go over it,
-//! and its end is told. In the foreground the command keeps it; detached, a [`leash`] does, which the pid file names.
+//! The command connects to the sandbox's control socket and sends a description of the process with the process's
+//! streams, which the sandbox reads and writes by itself from then on. The connection stays open for the process's
+//! life: signals and the report of its end go over it. In the foreground the command keeps it; detached, a [`leash`]
+//! does, which the pid file names.
 
 mod connection;
 mod leash;
@@ -46,7 +47,7 @@ pub fn run(options: &ExecOptions) -> Result<u8, ExecError> {
     }
 }
 
-/// Sends the request; what is wrong with it comes as an answer.
+/// Sends the request; errors in it come back as an answer.
 fn ask(options: &ExecOptions, streams: &Streams, connection: &Connection) -> Result<(), ExecError> {
     let winsize = streams.size().or(options.process.winsize).filter(|_| options.terminal);
     let process = options.process.clone();
@@ -74,20 +75,20 @@ fn attended(options: &ExecOptions, streams: Streams, mut connection: Connection)
     let watcher = watcher.map_err(|source| options.system("starting its watcher", source))?;
     terminal.iter().for_each(Terminal::set_raw);
     let end = ask(options, &streams, &connection).and_then(|()| {
-        // What this process holds besides keeps nobody from seeing the end of a stream.
+        // This process closes its copies, so that readers see the end of a stream.
         drop(streams);
         attend(options, &mut connection, &signals, terminal.as_ref())
     });
     terminal.iter().for_each(Terminal::restore);
     if watcher.is_some() {
-        // Before somebody else sets the terminal.
+        // Ends the watcher before another process sets the terminal.
         process::end_children();
     }
     end
 }
 
-/// Starts a process that restores the terminal should this one be killed; result: what tells it. Only before any thread is
-/// started.
+/// Starts a process that restores the terminal should this one be killed; result: the pipe whose closing tells it. Only
+/// before any thread is started.
 fn watch(terminal: &Terminal) -> io::Result<io::PipeWriter> {
     let (mut reader, writer) = io::pipe()?;
     if process::fork()?.is_some() {
@@ -132,7 +133,7 @@ fn attend(
                 signal => {
                     connection.signal(signal, arrived.from_kernel);
                     if signal == libc::SIGTSTP {
-                        // As the process does, so that the shell takes over.
+                        // Stops as the process inside does, so that the shell takes over.
                         terminal.iter().for_each(|terminal| terminal.restore());
                         process::stop_self();
                         terminal.iter().for_each(|terminal| terminal.set_raw());

@@ -1,4 +1,4 @@
-//! What is to be run, how, and why that could not be.
+//! Options of `dormouse exec`, and the reasons why a process could not be run.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,19 +9,19 @@ use vmm::directory::replace_file;
 use crate::container::ContainerError;
 use crate::state::{Id, Root, StateError};
 
-/// What is to be run, and how.
+/// The process that is to be run, and how.
 #[derive(Debug)]
 pub struct ExecOptions {
     pub root: Root,
     pub id: Id,
-    /// All of it, but for the streams.
+    /// The description of the process, without its streams.
     pub process: BootSpec,
     /// The streams are a terminal that the sandbox drives.
     pub terminal: bool,
     /// Come back once the program runs.
     pub detach: bool,
     pub pid_file: Option<PathBuf>,
-    /// Who gets the other side of the terminal.
+    /// The socket that gets the other side of the terminal.
     pub console_socket: Option<PathBuf>,
     /// Also in a paused sandbox, once that goes on.
     pub ignore_paused: bool,
@@ -62,7 +62,7 @@ impl ExecOptions {
         ExecError::Failed { id: self.id(), program: program.unwrap_or_default(), message, code }
     }
 
-    /// What those hear who hear nothing.
+    /// The error when the connection ended without an answer.
     pub(super) fn gone(&self) -> ExecError {
         self.refused("it ended meanwhile; see dormouse list")
     }

@@ -1,4 +1,4 @@
-//! The streams of a process: this command's own, or a terminal that somebody else has the other side of.
+//! The streams of a process: this command's own, or a terminal whose other side goes to the console socket.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -42,7 +42,7 @@ impl Streams {
         Ok(Self { list, is_console: false })
     }
 
-    /// What the request says of them; each is named by its place.
+    /// The records of the streams in the request; each stream is named by its place.
     pub(super) fn records(&self) -> Vec<Stream> {
         let record = |(at, (_, is_terminal)): (u32, &(OwnedFd, bool))| {
             let flags = if *is_terminal { STREAM_TTY } else { 0 };
@@ -72,7 +72,7 @@ impl Streams {
     }
 }
 
-/// A terminal that somebody else gets the other side of.
+/// Opens a terminal whose other side goes to the console socket.
 fn open_console(options: &ExecOptions, path: &Path) -> Result<OwnedFd, ExecError> {
     let failed = |error: io::Error| ExecError::Terminal {
         id: options.id(),

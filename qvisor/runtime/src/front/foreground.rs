@@ -12,7 +12,7 @@ use super::error::FrontError;
 use crate::control::{self, Order, Report};
 use crate::state::Id;
 
-/// Signals that a front end passes on, and the news of its children.
+/// Signals that a front end passes on, and `SIGCHLD`.
 pub(crate) const FORWARDED: &[i32] = &[
     libc::SIGINT,
     libc::SIGTERM,
@@ -128,7 +128,7 @@ impl Front {
         let _ = control::send(self.channel.get_ref(), &order);
     }
 
-    /// The terminal is as it was found, and no child is left.
+    /// Restores the terminal, and ends the remaining children.
     pub(crate) fn close(&self) {
         self.terminal.iter().for_each(Terminal::restore);
         // The watcher, the leash, and stubs that are still on their way out.

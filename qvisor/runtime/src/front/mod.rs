@@ -28,20 +28,21 @@ use crate::stderr_log::LOG_INFO;
 use crate::vmm_process;
 use crate::vmm_process::plan::{Inherited, Plan, Tree};
 
-/// Where a sandbox keeps what it needs on the host.
+/// The directories and control groups of a sandbox on the host.
 struct Directories {
     state: Claim,
     layers: Claim,
     cgroups: Vec<PathBuf>,
-    /// Takes a word about what could not be removed.
+    /// Called with a sentence for each thing that could not be removed.
     warn: fn(&str),
 }
 
 impl Directories {
     /// Called once the VMM has ended.
     fn remove(&self) {
-        // Stubs may be on their way out still. A group that does not go is left to the next start only if the state,
-        // which names it, stays as well; it goes all the same, since whoever takes 5 s to die is stuck in the host.
+        // Stubs may still be on their way out. A group that cannot be removed would be left to the next start only if
+        // the state, which names it, stayed as well. The state is removed all the same: a process that takes 5 s to die
+        // is stuck in the host.
         let _ = cgroup::remove(&self.cgroups);
         // The layers first: as long as the state exists, so does the sandbox for others.
         for left in [&self.layers, &self.state].into_iter().filter_map(|claim| claim.remove().err()) {
@@ -50,7 +51,8 @@ impl Directories {
     }
 }
 
-/// Runs a sandbox to its end; result: the exit code. `warn` takes a word about what could not be removed.
+/// Runs a sandbox to its end; result: the exit code. `warn` is called with a sentence for each thing that could not be
+/// removed.
 pub fn run(state_root: &Root, options: DoOptions, warn: fn(&str)) -> Result<u8, DoError> {
     let id = options.id.clone();
     let layer_root = Root::default_layers()?;
@@ -76,7 +78,7 @@ fn run_plan(
     state.left().iter().chain(layers.left()).for_each(|left: &StateError| warn(&left.to_string()));
     plan.cgroups = make_groups(id, &plan);
     let directories = Directories { state, layers, cgroups: plan.cgroups.directories().to_vec(), warn };
-    // Should nobody be left to remove the groups, the next start does.
+    // Should no process be left to remove the groups, the next start does.
     let _ = cgroup::write_list(directories.state.path(), &directories.cgroups);
     if let Tree::CopyOnWrite { layer, .. } = &mut plan.tree {
         *layer = directories.layers.path().to_owned();
@@ -96,7 +98,7 @@ fn run_plan(
 /// Control groups that bound the sandbox, where this user may make some; else a limit of processes stands in.
 fn make_groups(id: &Id, plan: &Plan) -> Cgroups {
     let Some(bounds) = &plan.bounds else { return Cgroups::default() };
-    // Of this front end alone: sandboxes of different roots may have one name.
+    // The front end's pid makes the name unique: sandboxes of different roots may have one name.
     let name = format!("dormouse-{}.{}", id.as_str(), process::id());
     let memory_bytes = plan.memory_bytes.saturating_add(bounds.ledger_bytes());
     Cgroups::for_command(&name, &bounds.resources, memory_bytes, plan.cpus).unwrap_or_else(|error| {
@@ -109,7 +111,7 @@ fn make_groups(id: &Id, plan: &Plan) -> Cgroups {
 
 type Failed = (&'static str, io::Error);
 
-/// Starts the VMM and the watcher; result: with the end that the watcher waits for.
+/// Starts the VMM and the watcher; result: the front end, and the end of the pipe whose closing tells the watcher.
 fn start(id: &Id, directories: &Directories, plan: Plan) -> Result<(Front, OwnedFd), Failed> {
     let bundle = match &plan.tree {
         Tree::CopyOnWrite { root, .. } => root.clone(),
@@ -170,7 +172,7 @@ fn state_of(id: &Id, bundle: &Path, pid: i32) -> OciState {
     }
 }
 
-/// The watcher: waits until the front end has ended, then does what it can no longer do.
+/// The watcher: waits until the front end has ended, then cleans up in its stead.
 fn watch(
     mut leash: io::PipeReader,
     vmm: &OwnedFd,

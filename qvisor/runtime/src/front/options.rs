@@ -1,4 +1,4 @@
-//! What `do` is asked for, and why that could not be.
+//! The options of `do`, and the reasons why a program could not be run.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ pub struct DoOptions {
     pub cpus: Option<u32>,
     /// Most processes and threads.
     pub pids: u32,
-    /// What the sandbox may write to its copy-on-write view.
+    /// Bytes that the copy-on-write view may take up on the host's disk.
     pub disk_bytes: u64,
     /// `NAME=value`, or a name alone, which stands for the caller's value and for nothing if there is none.
     pub env: Vec<OsString>,

@@ -1,4 +1,4 @@
-//! From the options of `do` to what its VMM is given.
+//! From the options of `do` to the plan that its VMM gets.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
@@ -123,8 +123,8 @@ fn is_handed_over(name: &[u8]) -> bool {
     name.starts_with(b"LC_") || HANDED_OVER.iter().any(|known| known.as_bytes() == name)
 }
 
-/// What the program gets of the caller's environment, with what was asked for on the command line: `NAME=value`, or a
-/// name alone, which stands for the caller's value and for nothing if there is none.
+/// The program's environment: variables of the caller's environment, and those asked for on the command line as
+/// `NAME=value`, or as a name alone, which stands for the caller's value and for nothing if there is none.
 fn environment(
     caller: impl IntoIterator<Item = (OsString, OsString)>,
     asked: &[OsString],

@@ -44,5 +44,5 @@ impl BundleError {
     }
 }
 
-/// What most checks answer.
+/// The result of most checks.
 pub(super) type Result<T> = std::result::Result<T, BundleError>;

@@ -1,4 +1,4 @@
-//! Reads what a bundle names.
+//! Reads the files that a bundle names.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,7 +14,7 @@ pub(super) const CONFIG_MAX: u64 = 16 << 20;
 pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
     let unusable = |source| BundleError::Bundle { path: path.to_owned(), source };
     let mut text = Vec::new();
-    // What is no file has no end, or nobody at its other one.
+    // Only regular files are read: a device may have no end, and a FIFO no writer.
     let file = open_without_waiting(path).map_err(unusable)?;
     if !file.metadata().map_err(unusable)?.is_file() {
         return Err(unusable(io::Error::other("it is no file")));
@@ -23,7 +23,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Opens what may turn out to be a FIFO or a terminal.
+/// Opens a path without waiting: it may turn out to be a FIFO or a terminal.
 pub(super) fn open_without_waiting(path: &Path) -> io::Result<File> {
     File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
 }

@@ -4,7 +4,7 @@ use oci_spec::runtime::Hooks;
 
 use super::error::BundleError;
 
-/// Checks what can be known before a hook runs.
+/// Checks as much as can be known before a hook runs.
 pub(super) fn check(hooks: Hooks) -> Result<Hooks, BundleError> {
     if hooks.start_container().as_ref().is_some_and(|list| !list.is_empty()) {
         let why = "a hook is a program of the host, and does not run inside a sandbox";

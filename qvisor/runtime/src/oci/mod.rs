@@ -1,7 +1,7 @@
-//! Bundles of the OCI runtime specification: what `config.json` asks for, checked and made into what a sandbox needs.
+//! Bundles of the OCI runtime specification: `config.json` is checked, and made into the description of a sandbox.
 //!
-//! What is not done is refused by name. What needs no doing inside a sandbox (a system call filter, say) is accepted,
-//! and said so in a [`Container::remarks`]; `docs/oci.md` has the list.
+//! An unsupported setting is refused by name. A setting that has no effect inside a sandbox (a system call filter, say)
+//! is accepted, with a sentence in [`Container::remarks`]; `docs/oci.md` has the list.
 #![deny(unsafe_code)]
 
 mod error;
@@ -40,9 +40,9 @@ pub struct Container {
     /// Absolute.
     pub bundle: PathBuf,
     pub annotations: BTreeMap<String, String>,
-    /// What runs its kernel.
+    /// The platform that runs its kernel.
     pub platform: PlatformChoice,
-    /// Who the container's root is on the host.
+    /// The host user that the container's root is.
     pub userns: UserNamespace,
     /// The root file system's directory.
     pub root: PathBuf,
@@ -55,13 +55,13 @@ pub struct Container {
     pub cgroups_path: Option<PathBuf>,
     pub resources: Resources,
     pub hooks: Hooks,
-    /// How it hibernates.
+    /// Options of hibernation.
     pub hibernation: Wishes,
     pub terminal: bool,
     pub oom_score_adj: Option<i32>,
     /// Everything of the first process; without mounts and streams.
     pub boot: BootSpec,
-    /// What was accepted although nothing is done about it, a sentence each.
+    /// A sentence for each setting that was accepted without effect.
     pub remarks: Vec<String>,
 }
 
@@ -126,8 +126,8 @@ fn parse(path: &Path, text: &[u8]) -> Result<Spec> {
     }
 }
 
-/// Reads and checks a process for `exec`, which a file describes as `process` in a configuration does; with whether it is
-/// to have a terminal, and remarks.
+/// Reads and checks a process for `exec`, from a file in the form of a configuration's `process`; returns it with
+/// whether it gets a terminal, and with remarks.
 pub fn read_process(path: &Path) -> Result<(BootSpec, bool, Vec<String>)> {
     use std::io::Read;
     let failed = |why: String| BundleError::Process { path: path.to_owned(), why };
@@ -155,7 +155,7 @@ fn paths(what: &str, list: Option<&[String]>) -> Result<Vec<Vec<u8>>> {
     list.unwrap_or_default().iter().map(absolute).collect()
 }
 
-/// Annotations go into the state as they are; those that are ours must be known.
+/// Annotations go into the state as they are; Dormouse's own must be known.
 fn annotations(spec: &Spec) -> Result<BTreeMap<String, String>> {
     const OURS: &str = "dev.dormouse.";
     let all = spec.annotations().clone().unwrap_or_default();

@@ -9,9 +9,9 @@ use super::error::{BundleError, Result};
 
 /// File systems that the sandbox's kernel makes.
 const VIRTUAL: &[&str] = &["proc", "sysfs", "tmpfs", "devpts", "mqueue", "cgroup", "cgroup2"];
-/// Options of tmpfs and devpts that the kernel is told.
+/// Options of tmpfs and devpts that the kernel gets.
 const SETTINGS: &[&str] = &["size", "mode", "uid", "gid"];
-/// Options that say what is so anyway, or that change nothing that a program could see.
+/// Options that ask for the default, or have no effect that a program could see.
 const WITHOUT_EFFECT: &[&str] = &[
     "defaults",
     "async",
@@ -43,10 +43,10 @@ pub struct MountPlan {
     pub flags: u32,
 }
 
-/// What is mounted.
+/// The source of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A file or directory of the host, with what is mounted below it or without.
+    /// A file or directory of the host, with the mounts below it if `recursive`.
     Host { path: PathBuf, recursive: bool },
     /// A file system of the sandbox's kernel.
     Virtual { kind: String, name: String, options: String },

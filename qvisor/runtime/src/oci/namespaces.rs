@@ -1,7 +1,7 @@
-//! Namespaces: which of the host's are joined, and what the others are replaced by.
+//! Namespaces: those of the host that a sandbox joins, and the replacements of the others.
 //!
 //! Processes, mounts, ids, host name and IPC of a sandbox are its own kernel's, so only the network namespace is one of
-//! the host's kernel.
+//! the host's.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use vmm::process;
 use super::error::{BundleError, Result};
 use super::file::open_without_waiting;
 
-/// What a sandbox shares with the host.
+/// The namespaces that a sandbox shares with the host.
 #[derive(Clone, Debug)]
 pub struct Namespaces {
     pub network: Network,

@@ -122,7 +122,7 @@ fn resource(kind: PosixRlimitType) -> u32 {
     }
 }
 
-/// Sets that are not there are empty: a process without `capabilities` has none.
+/// A set that is missing is empty: a process without `capabilities` has none.
 fn capabilities(sets: Option<&LinuxCapabilities>) -> Sets {
     let bits = |set: Option<&Capabilities>| {
         set.into_iter().flatten().fold(0, |bits, capability| bits | 1 << number(*capability))

@@ -1,4 +1,4 @@
-//! What Dormouse does not do, by name; and what there is nothing to do about.
+//! Settings that Dormouse does not support, by name; and settings that have no effect here.
 
 use oci_spec::runtime::{Linux, LinuxDevice, LinuxDeviceType, Process, Spec};
 
@@ -7,7 +7,7 @@ use super::error::{BundleError, Result};
 /// Devices that the guest kernel has: type, major, minor.
 const VIRTUAL_DEVICES: &[(i64, i64)] = &[(1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 1), (5, 2)];
 
-/// Refuses what is not done, and remarks on what is accepted without effect.
+/// Refuses unsupported settings, and adds a remark for each one that is accepted without effect.
 pub(super) fn check(spec: &Spec, remarks: &mut Vec<String>) -> Result<()> {
     let foreign = [
         ("solaris", spec.solaris().is_some()),
@@ -52,7 +52,8 @@ pub(super) fn check_process(process: &Process, remarks: &mut Vec<String>) -> Res
     Ok(())
 }
 
-/// The host's kernel is not what the guest's system calls reach, so what filters or labels them has nothing to work on.
+/// The guest's system calls do not reach the host's kernel, so a setting that filters or labels them there has no
+/// effect.
 fn unneeded(what: &str) -> String {
     format!("{what} is not applied: system calls of the sandbox do not reach the host's kernel")
 }
@@ -72,7 +73,7 @@ fn check_linux(linux: &Linux, remarks: &mut Vec<String>) -> Result<()> {
         remarks.push(unneeded("linux.mountLabel"));
     }
     if let Some(filter) = linux.seccomp() {
-        // A listener is a program that answers calls: that is more than a filter.
+        // A listener is a program that answers calls, which is more than a filter.
         refuse_any(&[("linux.seccomp.listenerPath", filter.listener_path().is_some())])?;
         remarks.push(unneeded("linux.seccomp"));
     }

@@ -1,4 +1,4 @@
-//! The state of a sandbox as others read it.
+//! The state of a sandbox as other programs read it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::status::{SandboxState, Status};
 /// Version of the OCI runtime specification that `state` speaks.
 pub const OCI_VERSION: &str = "1.2.0";
 
-/// What `dormouse state` shows: the state of the OCI runtime specification.
+/// The state that `dormouse state` shows: that of the OCI runtime specification.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct OciState {
@@ -30,7 +30,7 @@ pub struct OciState {
 }
 
 impl OciState {
-    /// With what its VMM says meanwhile.
+    /// The state with its VMM's answer added.
     pub(super) fn with(self, answer: Answer) -> Self {
         let Answer { status, sandbox_state, hibernate_error, .. } = answer;
         Self { status: status.unwrap_or(self.status), sandbox_state, hibernate_error, ..self }

@@ -1,4 +1,4 @@
-//! Where state and layers live when nothing else is asked for: nowhere that another user could have been first.
+//! Default places of state and layers: never a directory that another user could have made first.
 
 use std::path::{Path, PathBuf};
 
@@ -7,13 +7,13 @@ use vmm::process;
 
 use super::error::StateError;
 
-/// Where state lives.
+/// The default place of state.
 pub(super) fn state() -> Result<PathBuf, StateError> {
     let usual = format!("/run/user/{}", process::effective_user());
     choose_state(process::effective_user(), Path::new(&usual), directory_of)
 }
 
-/// Where layers live.
+/// The default place of layers.
 pub(super) fn layers() -> Result<PathBuf, StateError> {
     if let Some(dir) = std::env::var_os("DORMOUSE_LAYERS").filter(|dir| !dir.is_empty()) {
         // Absolute, since the working directory may change.
@@ -27,8 +27,8 @@ fn directory_of(variable: &str) -> Option<PathBuf> {
     std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
-/// Where a user's state goes: beside what else of theirs goes when they log out, or else into their home. `usual`: where
-/// the directory for that is when no variable names it.
+/// The place of a user's state: in the runtime directory, which is removed when they log out, or else in their home.
+/// `usual`: the runtime directory when no variable names it.
 fn choose_state(
     user: u32,
     usual: &Path,
@@ -38,7 +38,7 @@ fn choose_state(
         return Ok("/run/dormouse".into());
     }
     if let Some(runtime) = named("XDG_RUNTIME_DIR") {
-        // By the rules for it, it is its user's alone.
+        // By the rules for this directory, it is its user's alone.
         return match Directory::open(&runtime) {
             Ok(_) => Ok(runtime.join("dormouse")),
             Err(source) => Err(StateError::Root { path: runtime, source }),
@@ -67,7 +67,7 @@ fn choose_layers(user: u32, named: impl Fn(&str) -> Option<PathBuf>) -> Result<P
     })
 }
 
-/// Dormouse's own in what programs keep in a user's home.
+/// Dormouse's directory in the place where programs keep state in a user's home.
 fn home(named: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
     let usual = || Some(named("HOME")?.join(".local/state"));
     Some(named("XDG_STATE_HOME").or_else(usual)?.join("dormouse"))

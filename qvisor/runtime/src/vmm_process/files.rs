@@ -1,5 +1,5 @@
-//! What the sandbox may use of the host's files, opened before the VMM gives up the host, and the mounts the kernel is
-//! told.
+//! The host's files that the sandbox may use, opened before the VMM gives up the host, and the mounts that the kernel
+//! gets.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -30,7 +30,7 @@ const VIRTUAL_MOUNTS: &[(&str, &str)] = &[
     ("tmpfs", "/dev/shm"),
 ];
 
-/// Opens everything, and writes down what the kernel is told. Ids are mapped unless a file system cannot show them so.
+/// Opens everything, and fills in the boot records. Ids are mapped unless a file system cannot show them so.
 pub(super) fn prepare(plan: &Plan, io: &HostIo, users: &mut Users) -> Result<BootSpec, VmmError> {
     let mut boot = plan.boot.clone();
     boot.streams = streams(plan, io)?;
@@ -57,8 +57,8 @@ pub(super) fn prepare(plan: &Plan, io: &HostIo, users: &mut Users) -> Result<Boo
     Ok(boot)
 }
 
-/// What of the host's files the VMM may open once it is jailed, for Landlock: the views, and what its `/proc` says of itself
-/// and its stubs.
+/// The host's files that the VMM may open once it is jailed, for Landlock: the views, and the files of its `/proc`
+/// about itself and its stubs.
 pub(super) fn given(io: &HostIo, boot: &BootSpec) -> Result<Vec<(OwnedFd, Use)>, Errno> {
     let mut given = vec![(io.proc_root()?, Use::ReadFiles)];
     for mount in boot.mounts.iter().filter(|mount| mount.handle != NO_HANDLE) {
@@ -101,7 +101,7 @@ fn adopt(io: &HostIo, view: View, kind: &str, flags: u32) -> Result<Mount, VmmEr
     let files = io.files();
     let handle = match io.quota() {
         _ if view.read_only => files.adopt_read_only_mount(view.fd),
-        // What others see meanwhile is no layer of the sandbox's.
+        // Changes to a view that others share are not charged to the sandbox's layer.
         Some(quota) if !view.shared => files.adopt_counted_mount(view.fd, quota),
         _ => files.adopt_mount(view.fd),
     };
@@ -143,7 +143,7 @@ fn copy_on_write(
         pieces.push(Piece::Host(view, kind, 0));
     }
     pieces.append(&mut covers);
-    // Parents before children, the root first; a volume covers what the kernel has there.
+    // Parents before children, the root first; a volume covers the kernel's own file system there.
     pieces.sort_by_key(|piece| piece.path().components().count());
     Ok(pieces)
 }
@@ -178,7 +178,7 @@ fn bundle_tree(container: &Container, id_map: Option<IdMap<'_>>) -> Result<Vec<P
     Ok(pieces)
 }
 
-/// Programs expect `HOME`; the root file system says what it is.
+/// Programs expect `HOME`; the root file system's `/etc/passwd` has it.
 fn add_home(boot: &mut BootSpec, root: &View) {
     if !boot.env.iter().any(|pair| pair.starts_with(b"HOME=")) {
         let passwd = mounts::read_in_root(root.fd.as_fd(), Path::new("etc/passwd")).unwrap_or_default();
@@ -216,15 +216,15 @@ fn is_directory(fd: BorrowedFd<'_>) -> bool {
     sys::statx(fd, c"").is_ok_and(|status| u32::from(status.stx_mode) & libc::S_IFMT == libc::S_IFDIR)
 }
 
-/// Makes the directories (or the file) that something is mounted on, in the view that holds them. Best effort: a
-/// read-only view is left for the kernel to find. Links are followed inside the view, never out of it.
+/// Makes the directories (or the file) that a mount needs as its mount point, in the view that holds them. Best effort:
+/// a read-only view is left for the kernel to find. Links are followed inside the view, never out of it.
 fn make_target<'a>(
     views: impl IntoIterator<Item = &'a View>,
     path: &Path,
     directory: bool,
     id_map: Option<IdMap<'_>>,
 ) {
-    // What is made is to be the guest's root's.
+    // The new files belong to the guest's root.
     let _ids = id_map.map(|id_map| process::FileIds::take_on(id_map.base));
     let holders = views.into_iter().filter(|view| path.starts_with(&view.path) && path != view.path);
     let Some(view) = holders.max_by_key(|view| view.path.as_os_str().len()) else { return };

@@ -1,4 +1,4 @@
-//! The VMM process of one sandbox: takes what it needs from the host, gives up the rest, runs the kernel.
+//! The VMM process of one sandbox: opens everything it needs of the host, gives up the rest, runs the kernel.
 
 pub mod error;
 mod files;
@@ -76,13 +76,13 @@ pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
     let Ok((channel, listener, _lock)) = kept else { process::exit_now(1) };
     let channel = Arc::new(channel);
     let result = early.map_err(VmmError::Prepare).and_then(|()| run(&plan, &channel, listener, parent));
-    // Whatever comes to an end later is reported by the supervisor.
+    // An error that comes later is reported by the supervisor.
     let Err(error) = result;
     let _ = control::send(&channel, &Report::Failed { message: error.to_string(), code: None });
     process::exit_now(0)
 }
 
-/// What stays open of what was inherited.
+/// The inherited descriptors that stay open.
 type Kept = (UnixStream, UnixListener, Option<OwnedFd>);
 
 /// Closes every other descriptor.
@@ -118,7 +118,8 @@ fn run(
     let hibernation = Hibernation::open(&plan.swap)?;
     let mut users = Users::enter_namespaces(plan.userns)?;
     net::enter(&plan.network)?;
-    // Children of ours that share the mount namespace leave the host with us, if that is where they are.
+    // With its working directory at `/`, a child in this mount namespace (the leash) leaves the host's root together
+    // with the VMM.
     std::env::set_current_dir("/").map_err(VmmError::Prepare)?;
     let leash = match &plan.tree {
         Tree::Bundle(bundle) => Some(begin_container(bundle, channel)?),
@@ -191,7 +192,7 @@ fn run(
     if matches!(status, Err(SandboxError::Stuck(_))) {
         watchdog::end_by_force();
     }
-    // The process ends now, and with it all this is made of; taking it apart piece by piece would only cost time.
+    // The process ends now; freeing all this piece by piece would only cost time.
     std::mem::forget(sandbox);
     supervisor.finish(status.map(u32::cast_signed).map_err(|error| chain(&VmmError::from(error))))
 }
@@ -219,8 +220,8 @@ fn config(plan: &Plan, device: Option<kvm::Device>, supervisor: &Arc<Supervisor>
     config
 }
 
-/// What a container needs while the VMM is still part of the host: settings of its network, its leash, and the hooks
-/// that the front end runs meanwhile.
+/// Prepares a container while the VMM is still part of the host: settings of its network, its leash, and the hooks that
+/// the front end runs meanwhile.
 fn begin_container(bundle: &Bundle, channel: &Arc<UnixStream>) -> Result<Leash, VmmError> {
     for (name, value) in &bundle.container.sysctls {
         std::fs::write(Path::new("/proc/sys").join(name), value)

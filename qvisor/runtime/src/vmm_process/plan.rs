@@ -1,4 +1,4 @@
-//! What the VMM process of a sandbox is given by whoever forks it.
+//! The plan of a sandbox: everything that its VMM process gets from the process that forks it.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -18,12 +18,12 @@ use crate::oci::Container;
 use crate::resources::Resources;
 use crate::state::OciState;
 
-/// What a sandbox is made of.
+/// The parts that a sandbox is made of.
 #[derive(Debug)]
 pub struct Plan {
     pub tree: Tree,
     pub network: Network,
-    /// Who the guest's root is on the host.
+    /// The host user that the guest's root is.
     pub userns: UserNamespace,
     pub mitigations: Mitigations,
     pub platform: Platform,
@@ -34,13 +34,13 @@ pub struct Plan {
     pub swap: SwapPlan,
     /// Made by the front end; joined by the VMM.
     pub cgroups: Cgroups,
-    /// What holds a sandbox of the command line, which no configuration bounds.
+    /// Bounds of a sandbox of the command line, which no configuration bounds.
     pub bounds: Option<Bounds>,
     /// The streams are a terminal that the sandbox drives.
     pub terminal: bool,
 }
 
-/// What a sandbox without a bundle is held to on the host.
+/// Bounds of a sandbox without a bundle on the host.
 #[derive(Debug)]
 pub struct Bounds {
     /// For its control groups.
@@ -50,7 +50,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Memory in which the VMM keeps account of the files, beside what the kernel may use.
+    /// Memory in which the VMM keeps account of the files, beside the kernel's memory.
     pub(crate) fn ledger_bytes(&self) -> u64 {
         Quota::ledger_bytes(self.disk_bytes)
     }
@@ -61,14 +61,14 @@ impl Bounds {
     }
 }
 
-/// What the sandbox's files are.
+/// The sandbox's files.
 #[derive(Debug)]
 pub enum Tree {
-    /// A copy-on-write view of the host's.
+    /// A copy-on-write view of the host's files.
     CopyOnWrite {
         /// The directory that becomes `/`; absolute.
         root: PathBuf,
-        /// Where its changes go.
+        /// The directory that takes up its changes.
         layer: PathBuf,
         volumes: Vec<Volume>,
         /// Directories of the host's that hold sandboxes; the sandbox sees empty ones.
@@ -78,7 +78,7 @@ pub enum Tree {
     Bundle(Box<Bundle>),
 }
 
-/// What the VMM of a container needs beside the plan.
+/// The parts of a container that the VMM needs beside the plan.
 #[derive(Debug)]
 pub struct Bundle {
     pub container: Container,
@@ -86,7 +86,7 @@ pub struct Bundle {
     pub state: OciState,
 }
 
-/// What the VMM inherits from its front end.
+/// The descriptors that the VMM inherits from its front end.
 #[derive(Debug)]
 pub struct Inherited {
     /// To the front end.

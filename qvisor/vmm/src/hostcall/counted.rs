@@ -1,4 +1,4 @@
-//! Changes of views in which a quota bounds what is written.
+//! Changes of views whose size a quota bounds.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -36,7 +36,7 @@ impl HostIo {
         }
     }
 
-    /// Measures what was written and only reserved so far.
+    /// Measures the writes for which space was only reserved so far.
     pub(crate) fn measure_all(&self) {
         for file in self.files().pending() {
             file.held().iter().for_each(|held| held.measure(file.as_fd()));
@@ -77,7 +77,7 @@ impl HostIo {
         flags: u32,
     ) -> Result<i64, Errno> {
         let rename = || sys::renameat(from.as_fd(), old, to.as_fd(), new, flags);
-        // Between views, and from one to what is not counted, nothing is renamed.
+        // Between views, and between counted and uncounted files, nothing is renamed.
         let (Some(quota), Some(_)) = (from.quota(), to.quota()) else { return rename() };
         let node = open_node(from.as_fd(), old, 0)?;
         let other = open_node(to.as_fd(), new, 0).ok();
@@ -95,7 +95,8 @@ impl HostIo {
         let change = || sys::fallocate(file.as_fd(), mode, offset, len);
         let Some(quota) = file.quota() else { return change() };
         if mode & libc::FALLOC_FL_INSERT_RANGE != 0 {
-            // It makes holes where blocks were, under windows whose stores then fill them: nothing was reserved for those.
+            // The change makes holes where blocks were. Stores through windows would fill them, and nothing was
+            // reserved for those.
             return Err(Errno(libc::EOPNOTSUPP));
         }
         let gives_back = mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_COLLAPSE_RANGE) != 0;
@@ -108,7 +109,8 @@ impl HostIo {
             let size = Some(start.saturating_add(bytes));
             Need { bytes: bytes.saturating_add(2 * quota::BLOCK), size, ..Need::default() }
         };
-        // Without this mode the file gets as long as what it has; what gives back leaves nothing behind the end.
+        // Without KEEP_SIZE the file becomes as long as its blocks reach; modes that give blocks back leave none behind
+        // the end.
         let need = Need { by_blocks: mode & libc::FALLOC_FL_KEEP_SIZE != 0 && !gives_back, ..need };
         self.changing(Some(quota), &[file.as_fd()], need, change)
     }

@@ -8,7 +8,7 @@ use abi::hostcall::{EVENT_LOOK, EVENT_PAUSE, EVENT_READY, EVENT_WAKE, EVENT_WINS
 
 type Kick = Box<dyn Fn() + Send + Sync>;
 
-/// What happened on the host and the kernel has not been told yet. Any thread may post.
+/// Events of the host that the kernel has not been told yet. Any thread may post.
 ///
 /// The queue has no bound of its own: readiness and window sizes are merged, completions are as many as the kernel
 /// submitted operations, signals come from the container's owner.
@@ -31,7 +31,7 @@ impl EventQueue {
         Self { queue: Mutex::new(Rank::Events, VecDeque::new()), kick: OnceLock::new() }
     }
 
-    /// Sets what makes the kernel look at the queue; later calls change nothing.
+    /// Sets the function that makes the kernel look at the queue; later calls change nothing.
     pub(crate) fn bind(&self, kick: Kick) {
         let _ = self.kick.set(kick);
         if !self.is_empty() {

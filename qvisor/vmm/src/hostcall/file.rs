@@ -17,7 +17,7 @@ const RESERVED_DESCRIPTORS: u64 = 256;
 /// Most handles, whatever the limit of open files is.
 const HANDLES_MAX: u64 = 1 << 20;
 
-/// What a handle stands for.
+/// The object that a handle stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     Regular,
@@ -31,14 +31,14 @@ pub enum FileKind {
     Socket(SocketKind),
 }
 
-/// What a file inherits from the mount it was found in.
+/// Traits that a file inherits from the mount it was found in.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MountTraits {
     /// Must not change.
     pub(super) read_only: bool,
     /// The host opens no devices in it (`nodev`), so that opening by name does nothing else than that.
     pub(super) no_devices: bool,
-    /// What may be written there; none: as much as the host has.
+    /// The quota that bounds writes there; none: as much as the host has.
     pub(super) quota: Option<Arc<Quota>>,
 }
 
@@ -171,7 +171,7 @@ impl FileTable {
         self.adopt(fd, false, None)
     }
 
-    /// As [`FileTable::adopt_mount`], for a view in which a quota bounds what is written.
+    /// As [`FileTable::adopt_mount`], for a view whose size a quota bounds.
     pub fn adopt_counted_mount(&self, fd: OwnedFd, quota: &Arc<Quota>) -> Result<Handle, Errno> {
         self.adopt(fd, false, Some(Arc::clone(quota)))
     }

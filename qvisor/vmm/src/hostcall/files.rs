@@ -1,9 +1,9 @@
 //! Host files: opening, and changes to directories.
 //!
 //! The guest walks; the VMM opens one component at a time, never following a link. A component is a single name, so
-//! `O_NOFOLLOW` alone keeps a walk below its directory. Mount points below a mount that the guest was given are
-//! crossed as any directory is; what is mounted there is decided when the mounts are made (they are copied without
-//! what lies below them), not here.
+//! `O_NOFOLLOW` alone keeps a walk below its directory. Mount points below a mount that the guest was given are crossed
+//! as any directory is; the mounts there are chosen when the mounts are made (they are copied without the mounts below
+//! them), not here.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -97,7 +97,7 @@ impl HostIo {
     }
 
     fn open_existing(&self, dir: &HostFile, name: &CStr, flags: i32) -> Result<i64, Errno> {
-        // The host looks at the type before it opens a directory. Whatever fails is left to the careful way.
+        // The host looks at the type before it opens a directory. After any failure the careful way below is tried.
         if flags & (libc::O_DIRECTORY | libc::O_ACCMODE | libc::O_TRUNC) == libc::O_DIRECTORY
             && let Ok(fd) = sys::open_dir(dir.as_fd(), name, flags)
         {
@@ -121,7 +121,7 @@ impl HostIo {
     fn reopen_handle(&self, handle: Handle, flags: i32) -> Result<i64, Errno> {
         let file = self.files().get(handle)?;
         if !file.is_path_only() {
-            // A stream must not come back with more rights than it was handed over with.
+            // A stream must not come back with more access than it was handed over with.
             return Err(Errno(libc::EBADF));
         }
         if flags & libc::O_PATH != 0 {

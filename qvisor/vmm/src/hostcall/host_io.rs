@@ -1,4 +1,4 @@
-//! The host-file half of a sandbox: what all its calls share.
+//! The host-file half of a sandbox: the state that all its calls share.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,13 +20,13 @@ pub struct HostIo {
     files: FileTable,
     io: IoThreads,
     /// `/proc/self/fd`, opened before the process gives up its view of the host. Descriptors are opened anew by their
-    /// names there, and by nothing else: a link of it leads to what is open already, never along a path.
+    /// names there, and by nothing else: a link there leads to the open file itself, never along a path.
     proc_dir: OwnedFd,
     /// `/proc` is out of reach, and the working directory is [`Self::proc_dir`].
     jailed: AtomicBool,
     /// The terminal behind the streams.
     pub(crate) terminal: OnceLock<Handle>,
-    /// What bounds its views, if something does.
+    /// The quota that bounds its views, if there is one.
     quota: OnceLock<Arc<Quota>>,
 }
 
@@ -62,12 +62,12 @@ impl HostIo {
         sys::openat(self.proc_dir.as_fd(), c"../..", flags, 0)
     }
 
-    /// What one of this process's threads does.
+    /// The activity of one of this process's threads.
     pub(crate) fn thread_activity(&self, tid: i32) -> Option<Activity> {
         Activity::of(self.proc_dir.as_fd(), &format!("../task/{tid}"))
     }
 
-    /// What the host says of this process's memory, as `/proc/PID/smaps_rollup` has it; nothing when it does not say.
+    /// This process's memory in the form of `/proc/PID/smaps_rollup`; empty when the host does not show it.
     pub(crate) fn io_memory(&self) -> String {
         let mut text = String::new();
         let file = sys::openat(self.proc_dir.as_fd(), c"../smaps_rollup", libc::O_RDONLY, 0);
@@ -89,7 +89,7 @@ impl HostIo {
         &self.files
     }
 
-    /// What bounds its views, if something does.
+    /// The quota that bounds its views, if there is one.
     #[must_use]
     pub fn quota(&self) -> Option<&Arc<Quota>> {
         self.quota.get()
@@ -109,7 +109,7 @@ impl HostIo {
         Ok(handle)
     }
 
-    /// Gives a stream of a process that comes in later. One that does not wait was opened for us alone.
+    /// Adds a stream of an exec'd process. A stream that does not wait was opened for the sandbox alone.
     pub(crate) fn adopt_own_stream(&self, fd: OwnedFd) -> Result<Handle, Errno> {
         self.adopt_as_stream(fd, true).map(|(handle, _)| handle)
     }
@@ -120,7 +120,7 @@ impl HostIo {
         Ok((self.files.insert(file)?, stream))
     }
 
-    /// Takes back what the kernel was not told of.
+    /// Closes a handle that the kernel was not told of.
     pub(crate) fn disown(&self, handle: Handle) {
         let _ = self.close(handle);
     }

@@ -1,11 +1,12 @@
-//! Threads that wait for the host in the kernel's stead: one for readiness, a few for operations that take long.
+//! Threads that wait for the host in the kernel's stead: one for readiness, and a thread pool for operations that take
+//! long.
 //!
 //! They are started when first needed and use no processor time while nothing happens.
 //!
 //! Readiness of sockets does not go through the thread as a rule. Their edges gather in an `epoll` set of their own,
 //! which the kernel empties whenever it looks ([`IoThreads::take_edges`]). That set is in an outer one, where one idle
-//! vCPU waits ([`IoThreads::wait`]) as well as the thread: `epoll` wakes whoever came last, so the thread is woken only
-//! when no vCPU is idle. It gives a busy one a moment to look by itself before it has it interrupted.
+//! vCPU waits ([`IoThreads::wait`]) as well as the thread: `epoll` wakes the waiter that came last, so the thread is
+//! woken only when no vCPU is idle. It gives a busy one a moment to look by itself before it has it interrupted.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,7 +23,7 @@ use crate::errno::Errno;
 use crate::lock::{Mutex, Rank};
 use crate::sys;
 
-/// Where events go; called from I/O threads, must not wait.
+/// The receiver of events; called from I/O threads, must not wait.
 pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// Most threads that carry out long operations.
@@ -40,7 +41,7 @@ const PATIENCE: Duration = Duration::from_micros(50);
 /// How long the thread stays away when they did.
 const REST_MIN: Duration = Duration::from_millis(1);
 const REST_MAX: Duration = Duration::from_millis(4);
-/// What is watched of a socket.
+/// The events that are watched of a socket.
 const EDGE_EVENTS: u32 = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLPRI | libc::EPOLLRDHUP) as u32;
 /// Tokens of edges are below this.
 const TOKENS: u64 = 1 << 63;
@@ -101,7 +102,7 @@ struct Threads {
     generation: u32,
 }
 
-/// The threads, and what they share with the calls.
+/// The threads, and the state that they share with the calls.
 pub struct IoThreads {
     shared: Arc<Shared>,
     threads: Mutex<Threads>,
@@ -121,7 +122,7 @@ impl IoThreads {
             (&epoll, &wake, level, WAKE),
             (&epoll, &edges, edge, EDGES),
             (&idle, &kick, edge, KICK),
-            // Also what the thread was told of already.
+            // The set also shows edges that the thread was told of already.
             (&idle, &edges, level, EDGES),
         ];
         for (epoll, fd, events, data) in watched {
@@ -186,7 +187,7 @@ impl IoThreads {
         self.watches.load(Ordering::SeqCst)
     }
 
-    /// Waits in the kernel's stead, at most until `deadline_ns` (monotonic). For one thread at a time.
+    /// Waits in the kernel's stead, at most until `deadline_ns` (monotonic). Only one thread at a time may wait.
     pub fn wait(&self, deadline_ns: u64) -> Woken {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
         let timeout = match deadline_ns {
@@ -325,7 +326,7 @@ impl Shared {
         }
     }
 
-    /// Edges came, and no vCPU was waiting for them. Whether one had to be told.
+    /// Edges came, and no vCPU was waiting for them. Returns whether a vCPU had to be told.
     fn remind(&self) -> bool {
         let remain = || {
             std::thread::sleep(PATIENCE);

@@ -1,4 +1,4 @@
-//! What the kernel asks of the host's files, sockets and network, and the events that it is told.
+//! Hostcalls on the host's files, sockets and network, and the events that the kernel is told.
 #![deny(unsafe_code)]
 
 mod arguments;

@@ -1,14 +1,15 @@
-//! What a sandbox may write to its copy-on-write views: an account of the nodes that are its own.
+//! The quota of a sandbox's copy-on-write views: an account of the nodes that are its own.
 //!
-//! The VMM keeps it, since every change of a view is a hostcall: neither project quotas nor loop devices nor rights are
-//! needed. A node is *charged* from the change on that makes it, or copies it up from the host's files, until its last
-//! name and its last holder are gone. Its charge is what the host says it takes up. A change reserves the most it can
-//! take before it happens and is refused with `ENOSPC` if there is no room; afterwards the charge is set to what the
-//! host says then, so that no error's path can leave a wrong one. Hence `used` is never below what is really taken up,
-//! but for two things: the file system's own metadata, and directories of the host that come along with a file in them.
+//! The VMM keeps it, since every change of a view is a hostcall: neither project quotas nor loop devices nor privileges
+//! are needed. A node is *charged* from the change on that makes it, or copies it up from the host's files, until its
+//! last name and its last holder are gone. Its charge is the space it takes up by the host's count. A change first
+//! reserves the most it can take, and is refused with `ENOSPC` if there is no room; afterwards the charge is set to the
+//! host's new count, so that no error's path can leave a wrong one. Hence `used` is never below the space really taken
+//! up, but for two things: the file system's own metadata, and directories of the host that are copied up along with a
+//! file in them.
 //!
-//! Small writes are not measured one by one: what they reserved stays *pending* with their handle, up to
-//! [`PENDING_MAX`], and is measured then, when the handle is closed, or when the room runs out.
+//! Small writes are not measured one by one: their reservations stay *pending* with their handle, up to
+//! [`PENDING_MAX`], until the file is measured: at that bound, when the handle is closed, or when the room runs out.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::BorrowedFd;
@@ -27,7 +28,7 @@ pub(super) const BLOCK: u64 = 4096;
 const NODE_BYTES: u64 = 16 << 10;
 /// Files and directories that even the smallest quota has.
 const NODES_LEAST: u64 = 4096;
-/// What the account of one node takes up in the VMM at most, in bytes.
+/// Most bytes that the account of one node takes up in the VMM.
 const LEDGER_BYTES: u64 = 128;
 /// Most bytes that one handle's writes may leave to be measured.
 const PENDING_MAX: u64 = 1 << 20;
@@ -45,23 +46,23 @@ pub struct Quota {
 
 #[derive(Debug, Default)]
 struct Ledger {
-    /// Charges, reservations and what is pending, in bytes.
+    /// Charges, reservations and pending bytes, in bytes.
     used: u64,
     /// Nodes that are about to be charged.
     nodes_reserved: u64,
-    /// What each node of the sandbox's own takes up.
+    /// The charge of each node that is the sandbox's own.
     charged: HashMap<Key, u64>,
-    /// How many handles and windows hold a node, whosesoever it is.
+    /// How many handles and windows hold a node, whether it is charged or not.
     held: HashMap<Key, u32>,
     /// Charged nodes without a name that are held still.
     nameless: HashSet<Key>,
-    /// Files of which more may be there than their length says: blocks after their end, or attributes.
+    /// Files that may take up more than their length: they may have blocks after their end, or attributes.
     by_blocks: HashSet<Key>,
     /// How many writable windows show a file.
     windows: HashMap<Key, u64>,
     /// Each window's file, and whether it is writable.
     chunks: HashMap<u64, (Key, bool)>,
-    /// Nodes that got a new number when they were copied up, with their former one, which holders may know them by.
+    /// Nodes that got a new number when they were copied up, with their former one, which holders may know.
     renumbered: HashMap<Key, Key>,
 }
 
@@ -74,7 +75,7 @@ pub(super) struct Held {
     pending: AtomicU64,
 }
 
-/// What the host says of a node.
+/// Facts that the host reports of a node.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     key: Key,
@@ -108,16 +109,16 @@ fn whole_blocks(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(BLOCK).unwrap_or(u64::MAX)
 }
 
-/// What a change can take beside the nodes it copies up.
+/// The most that a change can take beside the nodes it copies up.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Need {
     pub bytes: u64,
     pub nodes: u64,
-    /// The content of files goes at once, so that it is not copied up.
+    /// The content of files is dropped at once, so that it is not copied up.
     pub truncates: bool,
     /// The length that a file is to get.
     pub size: Option<u64>,
-    /// The node may take up more than its length says.
+    /// The node may take up more than its length.
     pub by_blocks: bool,
 }
 
@@ -127,7 +128,7 @@ impl Need {
         Self { bytes: 2 * BLOCK, nodes: 1, ..Self::default() }
     }
 
-    /// Nothing but what is copied up, and perhaps a block of a directory.
+    /// Nothing but the nodes that are copied up, and perhaps a block of a directory.
     pub fn name() -> Self {
         Self::default()
     }
@@ -191,7 +192,7 @@ impl Quota {
     fn take(&self, ledger: &mut Ledger, bytes: u64, nodes: u64) -> Result<(), Errno> {
         let all_nodes = ledger.charged.len() as u64 + ledger.nodes_reserved;
         let lacks_nodes = nodes > 0 && all_nodes.saturating_add(nodes) > self.nodes_most;
-        // What takes nothing is allowed even beyond the limit, so that space can be given back.
+        // A change that takes nothing is allowed even beyond the limit, so that space can be given back.
         if lacks_nodes || bytes > 0 && bytes > self.room(ledger) {
             return Err(Errno(libc::ENOSPC));
         }
@@ -243,11 +244,11 @@ impl Quota {
         }
     }
 
-    /// After a name of `node` was removed: gives back what it takes up once nobody holds it.
+    /// After a name of `node` was removed: drops its charge if neither a name nor a holder is left.
     pub(super) fn removed(&self, node: BorrowedFd<'_>) {
         let mut ledger = self.lock();
         if let Ok(seen) = Seen::of(node) {
-            // A directory has one name, whatever its count of links says.
+            // A directory has one name, whatever its count of links.
             ledger.unnamed(&Seen { has_name: seen.has_name && seen.kind != libc::S_IFDIR, ..seen });
         }
     }
@@ -330,7 +331,7 @@ fn nodes_most(limit: u64) -> u64 {
     (limit / NODE_BYTES).max(NODES_LEAST)
 }
 
-/// What a view says of its size, in blocks and files.
+/// The size of a view, in blocks and files, as `statfs(2)` shows it.
 #[derive(Debug)]
 pub(super) struct Space {
     pub blocks: u64,
@@ -340,7 +341,7 @@ pub(super) struct Space {
 }
 
 impl Ledger {
-    /// Sets a node's charge to what it takes up.
+    /// Sets a node's charge to the space it takes up.
     fn settle(&mut self, seen: &Seen) {
         let mut bytes = seen.blocks;
         if seen.is_file() {
@@ -349,14 +350,14 @@ impl Ledger {
                 bytes = bytes.min(seen.size);
             }
             if let Some(windows) = self.windows.get(&seen.key) {
-                // Stores into what is mapped fill holes at any time.
+                // Stores into mapped pages fill holes at any time.
                 bytes += (windows * WINDOW_CHUNK).min(self.holes(seen));
             }
         }
         let before = self.charged.insert(seen.key, bytes).unwrap_or(0);
         self.used = self.used.saturating_sub(before).saturating_add(bytes);
         match (seen.has_name, seen.kind) {
-            // One that was removed does not come back, and its count of links says nothing.
+            // A directory that was removed does not come back, and its count of links means nothing.
             (true, libc::S_IFDIR) => {}
             (true, _) => _ = self.nameless.remove(&seen.key),
             (false, _) => self.unnamed(seen),
@@ -369,7 +370,7 @@ impl Ledger {
         seen.size.saturating_sub(filled)
     }
 
-    /// What growing a file that windows show may let them fill.
+    /// Bytes of new holes that windows may fill once a file that they show has grown.
     fn growth(&self, seen: &Seen, size: u64) -> u64 {
         let windows = self.windows.get(&seen.key).copied().unwrap_or(0);
         whole_blocks(size).saturating_sub(seen.size).min(windows.saturating_mul(WINDOW_CHUNK))
@@ -421,8 +422,8 @@ impl Held {
         self.pending.load(Ordering::Relaxed) > 0
     }
 
-    /// Reserves what writing `len` bytes at `offset` may take. Result: how many of them there is room for, and what was
-    /// reserved.
+    /// Reserves the space that writing `len` bytes at `offset` may take. Result: how many of them there is room for,
+    /// and the bytes reserved.
     pub(super) fn reserve(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(u64, u64), Errno> {
         let start = offset - offset % BLOCK;
         let end = whole_blocks(offset.saturating_add(len));
@@ -452,7 +453,7 @@ impl Held {
         }
     }
 
-    /// Sets the charge to what the file takes up.
+    /// Sets the charge to the space that the file takes up.
     pub(super) fn measure(&self, fd: BorrowedFd<'_>) {
         self.measure_locked(&mut self.quota.lock(), fd);
     }

@@ -1,4 +1,4 @@
-//! The quota against a temporary directory: what is in it before stands for the host's files.
+//! The quota against a temporary directory: its content at the beginning stands for the host's files.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -66,7 +66,7 @@ fn writes_end_at_the_limit_and_unlinking_gives_back() {
     assert_eq!(error, ENOSPC);
     assert!((4 * MIB - (64 << 10)..=4 * MIB).contains(&written), "{written}");
     assert!(fs::metadata(bench.dir.path().join("f")).unwrap().len() <= 4 * MIB);
-    // What is there can be written again, and nothing else.
+    // Existing blocks can be written again, and nothing else.
     assert_eq!(bench.write(file, &[8; 4096], 4096), 4096);
     let other = bench.handle_or(bench.root, "g", O_RDWR | O_CREAT);
     assert!(other.is_err() || bench.write(other.unwrap(), b"x", 0) == ENOSPC);
@@ -120,7 +120,7 @@ fn holes_cost_nothing_until_they_are_filled() {
 fn what_is_copied_up_counts_and_gives_back() {
     let (bench, quota) = Bench::with_quota(4 * MIB);
     fs::write(bench.dir.path().join("host"), vec![1; 1 << 20]).unwrap();
-    // Known to somebody before.
+    // The file has a handle from before.
     let named = bench.handle(bench.root, "host", O_PATH);
     assert_eq!(quota.used(), (0, 0));
     let file = bench.handle(bench.root, "host", O_WRONLY);
@@ -130,7 +130,7 @@ fn what_is_copied_up_counts_and_gives_back() {
     assert!(quota.used().0 >= MIB, "it is held still");
     close(&bench, named);
     assert!(is_about(quota.used().0, 0), "{:?}", quota.used());
-    // What is truncated at once is not copied.
+    // A file that is truncated at once is not copied.
     fs::write(bench.dir.path().join("other"), vec![1; 8 << 20]).unwrap();
     bench.handle(bench.root, "other", O_WRONLY | O_TRUNC);
 }

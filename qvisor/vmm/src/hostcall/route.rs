@@ -31,12 +31,13 @@ const RTA_UID: u16 = 25;
 /// A kind of question.
 struct Question {
     kind: u16,
-    /// Bytes of what follows the message's header, before the attributes.
+    /// Bytes between the message's header and the attributes.
     fixed: usize,
     attributes: &'static [u16],
 }
 
-/// What may be asked. No attribute names another namespace (`IFLA_TARGET_NETNSID`, `IFLA_NET_NS_PID`, ...).
+/// The questions that may be asked. No attribute names another namespace (`IFLA_TARGET_NETNSID`, `IFLA_NET_NS_PID`,
+/// ...).
 const QUESTIONS: &[Question] = &[
     // Links by name (IFLA_IFNAME, IFLA_ALT_IFNAME), by master or kind, with a mask of what to tell (IFLA_EXT_MASK).
     Question {
@@ -110,8 +111,8 @@ fn has(mut attributes: &[u8], wanted: u16) -> bool {
     false
 }
 
-/// Whose route is asked for: the guest's root's. Otherwise it would be that of the VMM's owner, an id which means nothing
-/// to the guest.
+/// Asks for the route of the guest's root. Otherwise it would be that of the VMM's owner, an id which means nothing to
+/// the guest.
 fn name_root(message: &mut Vec<u8>) {
     message.resize(message.len().next_multiple_of(4), 0);
     message.extend_from_slice(&8_u16.to_ne_bytes());
@@ -148,7 +149,7 @@ fn ask(message: &[u8], strict: bool, room: usize) -> Result<Vec<u8>, Errno> {
                 Some(part) if answer.len() + len <= room => answer.extend_from_slice(part),
                 _ => return Err(Errno(libc::EMSGSIZE)),
             },
-            // All has been said.
+            // The answer is complete.
             Err(Errno(libc::EAGAIN)) => return Ok(answer),
             Err(error) => return Err(error),
         }
@@ -216,7 +217,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is sent has the length it says, a listed kind, and attributes that are listed, one after another.
+        /// A request that is sent has its true length, a listed kind, and listed attributes, one after another.
         #[test]
         fn any_request_is_refused_or_harmless(
             kind in 0_u16..120, body in prop::collection::vec(any::<u8>(), 0..80), len in 0_u32..120, honest: bool,

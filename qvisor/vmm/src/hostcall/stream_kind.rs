@@ -1,4 +1,4 @@
-//! What a stream is on the host, and how it is read and written without waiting.
+//! Kinds of streams on the host, and how each is read and written without waiting.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -6,7 +6,7 @@ use super::fd_name::FdName;
 use crate::errno::Errno;
 use crate::sys;
 
-/// What a stream is on the host.
+/// The kind of a stream on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamKind {
     Pipe,
@@ -26,9 +26,9 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Finds out what `fd` is. A pipe or terminal is opened anew without waiting if the host lets us: the descriptor
-    /// we were handed is shared with strangers, whose flags must stay as they are. `is_own`: it is not, if it does not
-    /// wait.
+    /// Finds out the kind of `fd`. A pipe or terminal is opened anew without waiting if the host allows it: the
+    /// descriptor that was handed over is shared with other processes, whose flags must stay as they are. `is_own`: a
+    /// descriptor that does not wait is shared with nobody.
     pub(super) fn prepare(
         fd: OwnedFd,
         proc_dir: BorrowedFd<'_>,

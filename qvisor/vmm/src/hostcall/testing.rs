@@ -45,7 +45,7 @@ impl TestMemory {
         BASE + SIZE as u64
     }
 
-    /// Room that no earlier call was given (the upper half of the memory, round and round).
+    /// Room that no earlier call has used (the upper half of the memory, round and round).
     pub fn room(&self, len: usize) -> u64 {
         let len = (len as u64 + 15) & !15;
         let half = SIZE as u64 / 2;
@@ -92,7 +92,7 @@ impl Bench {
         Self { dir, memory: TestMemory::new(), io, events, root }
     }
 
-    /// The same with a quota for what is written.
+    /// The same with a quota.
     pub fn with_quota(bytes: u64) -> (Self, Arc<super::quota::Quota>) {
         let mut bench = Self::new();
         let quota = super::quota::Quota::new(bytes);

@@ -1,9 +1,11 @@
-//! What Landlock keeps the VMM to, where the host has it: a second line behind owners, the empty root, and the lack of
-//! paths. A domain is a thread's own and passes to what that thread starts, so it is entered while there is one thread.
+//! Landlock's restrictions of the VMM, where the host has it: a second line behind owners, the empty root, and the lack
+//! of paths. A domain is a thread's own and passes to threads and processes that it starts, so it is entered while
+//! there is one thread.
 //!
 //! One domain, entered once nothing is mounted any more and before the stubs' zygote is made:
-//! - *Files*: what is open stays usable as it was opened; what is opened anew, by name or by a link of `/proc/self/fd`, lies
-//!   below a directory that was given, and is opened with no more than what that was given for.
+//! - *Files*: open descriptors stay usable as they were opened. A file that is opened anew, by name or by a link of
+//!   `/proc/self/fd`, must lie below a directory that was given, and is opened with no more access than was given
+//!   there.
 //! - *Signals* and abstract Unix sockets stay inside. Not for a bundle: its leash is made long before, and has to be
 //!   signalled. Two domains, one for each, would not do: the host's kernel forbids moving names between directories
 //!   (`LANDLOCK_ACCESS_FS_REFER`) as soon as one of several domains does not allow it.
@@ -20,10 +22,10 @@ use landlock::{
 
 /// The version of Landlock that knows signals.
 const SIGNALS_SINCE: i64 = 6;
-/// The version that lets names move between directories. Before it, whoever is restricted at all cannot.
+/// The version that lets names move between directories. Before it, a restricted process cannot move them at all.
 const FILES_SINCE: i64 = 2;
 
-/// What the VMM does with a directory or file.
+/// The access that the VMM needs to a directory or file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// Reads all below it.
@@ -75,9 +77,10 @@ pub fn knows() -> (bool, bool) {
     (version >= SIGNALS_SINCE, version >= FILES_SINCE)
 }
 
-/// Keeps what the calling thread, and all it starts later, opens, makes and removes to what is `given`, and with `signals`
-/// its signals and abstract Unix sockets to what it starts later. Which of the two, files and signals, the host does, as far
-/// as its version knows the kinds of access. Nothing can be mounted afterwards. Needs no new privileges.
+/// Restricts the calling thread, and all that it starts later. It opens, makes and removes nothing but `given` files,
+/// and with `signals` it reaches by signals and abstract Unix sockets only processes that it starts later. Returns
+/// whether the host restricts files, and whether signals; kinds of access that its version does not know are left out.
+/// Nothing can be mounted afterwards. Needs no new privileges.
 pub fn restrict(given: impl IntoIterator<Item = (impl AsFd, Use)>, signals: bool) -> (bool, bool) {
     let (knows_signals, knows_files) = knows();
     let signals = signals && knows_signals;
@@ -91,7 +94,7 @@ pub fn restrict(given: impl IntoIterator<Item = (impl AsFd, Use)>, signals: bool
         }
         let mut rules = rules.create()?;
         for (fd, what_for) in given {
-            // Of a single file, what only directories know is left out.
+            // Of a single file, the kinds of access that only directories have are left out.
             rules = rules.add_rule(PathBeneath::new(fd, what_for.access()))?;
         }
         let status = rules.no_new_privs(false).restrict_self()?;

@@ -5,7 +5,7 @@
 
 use super::step::prctl_with;
 
-/// What is asked for.
+/// The mitigations that are asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mitigations {
     /// all that the host lets a process choose
@@ -20,8 +20,8 @@ pub enum Mitigations {
 pub enum Speculation {
     /// Loads that pass older stores. Its end (SSBD) costs nothing at a switch between processes that both gave it up.
     StoreBypass,
-    /// Branches predicted from what others did. Its end is a barrier (IBPB) at each switch to another process on the same
-    /// core, and no sharing with the core's other thread (STIBP).
+    /// Branches predicted from other code's branches. Its end is a barrier (IBPB) at each switch to another process on
+    /// the same core, and no sharing with the core's other thread (STIBP).
     IndirectBranch,
 }
 
@@ -50,7 +50,7 @@ impl Speculation {
         const PER_THREAD: i32 = 1;
         const ENABLED: i32 = 2;
         let both = PER_THREAD | ENABLED;
-        // What is not known to the host answers an error, which is negative.
+        // For a feature that the host does not know the call returns an error, which is negative.
         prctl_with(GET, self.number(), 0).is_ok_and(|state| state & both == both)
     }
 
@@ -61,13 +61,13 @@ impl Speculation {
     }
 }
 
-/// What the host lets a process choose.
+/// The features that the host lets a process give up.
 #[must_use]
 pub fn choices() -> Vec<Speculation> {
     Speculation::ALL.into_iter().filter(|one| one.is_choice()).collect()
 }
 
-/// Chooses for the calling thread and all that it starts later; what was given up.
+/// Applies the choice to the calling thread and all that it starts later; returns the features that were given up.
 pub fn apply(asked: Mitigations) -> Vec<Speculation> {
     match asked {
         Mitigations::Auto => choices().into_iter().filter(|one| one.give_up()).collect(),

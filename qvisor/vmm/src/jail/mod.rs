@@ -32,7 +32,7 @@ pub use self::step::JailError;
 pub use self::syscalls::{RULES, Rule};
 pub use self::users::{IdMap, PROOF_USER, PROOF_USER_INSIDE, UserNamespace, Users, own_id, proc_directory};
 
-/// Steps 3 to 5. Afterwards the process has no way to the host but what it has open. The calling thread is the only
+/// Steps 3 to 5. Afterwards the process has no way to the host but its open descriptors. The calling thread is the only
 /// one; its signal at the parent's death must be asked for again.
 pub fn enter(users: Users) -> Result<(), JailError> {
     root::leave_host()?;

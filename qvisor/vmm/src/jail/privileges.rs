@@ -1,4 +1,4 @@
-//! What the VMM may do beyond its ids: capabilities, limits, and that it gains nothing any more.
+//! The VMM's privileges beyond its ids: capabilities, limits, and the rule that it gains none any more.
 
 use super::step::{JailError, step};
 
@@ -13,8 +13,8 @@ pub const KEPT: &[(u32, &str)] = &[
     (CAP_SETFCAP, "file capabilities that package managers set"),
 ];
 /// Kept as well where the file-system id differs from the process's owner: `/proc` shows the sandbox's own stubs, whose
-/// threads are counted before one is used again, only to whom might trace them. In the user namespace are no others,
-/// and tracing itself is no call that the filter lets pass.
+/// threads are counted before one is used again, only to processes that might trace them. In the user namespace are no
+/// others, and tracing itself is no call that the filter lets pass.
 const FOR_OWN_STUBS: u32 = CAP_SYS_PTRACE;
 
 const CAP_CHOWN: u32 = 0;
@@ -24,7 +24,7 @@ const CAP_FSETID: u32 = 4;
 const CAP_NET_BIND_SERVICE: u32 = 10;
 const CAP_SYS_PTRACE: u32 = 19;
 const CAP_SETFCAP: u32 = 31;
-/// The host's kernel knows fewer; asking about one it does not know is how its last is found.
+/// Higher than any capability of the host's kernel, whose last one is found by asking until it knows none.
 const CAP_MOST: u32 = 63;
 
 const SECBIT_NOROOT: u64 = 1;
@@ -36,8 +36,8 @@ const fn locked(bits: u64) -> u64 {
     bits | bits << 1
 }
 
-/// Limits of the VMM, as soft and hard limit alike. Open files are as many as the host lets us have (`HostIo` asked),
-/// and what the guest's processes may use is the guest's kernel's to say.
+/// Limits of the VMM, as soft and hard limit alike. Open files are as many as the host allows (`HostIo` asked), and the
+/// guest's kernel limits the guest's processes.
 const LIMITS: &[(u32, u64, &str)] = &[
     (libc::RLIMIT_CORE, 0, "memory of a sandbox is nobody's to read after its end"),
     (libc::RLIMIT_MSGQUEUE, 0, "message queues of the host are not used"),

@@ -1,4 +1,4 @@
-//! The program file of Dormouse itself: what `/proc/self/exe` leads to, even from an empty root.
+//! The program file of Dormouse itself: the file that `/proc/self/exe` leads to, even from an empty root.
 
 use std::ffi::{CStr, CString, OsString};
 use std::io;

@@ -10,8 +10,9 @@ use crate::process;
 
 const PRIVATE: &str = "making mounts private";
 
-/// What is mounted in this mount namespace, which is the process's own, is seen in no other from now on. Else a host whose
-/// root is shared, as systemd makes it, would keep what is mounted here, below the directory of a sandbox that has ended.
+/// Makes the mounts of this mount namespace, which is the process's own, private, so that no other namespace sees them.
+/// A host whose root is shared, as systemd makes it, would otherwise keep the mounts made here, below the directory of
+/// a sandbox that has ended.
 pub(super) fn make_mounts_private() -> Result<(), JailError> {
     match make_private() {
         // In a chroot the root is no mount point, and only from the root of the namespace all mounts are reached.

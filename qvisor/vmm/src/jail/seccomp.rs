@@ -1,4 +1,4 @@
-//! The allow-list of `syscalls.rs` as seccomp filters, and what happens to a call that is not on it.
+//! The allow-list of `syscalls.rs` as seccomp filters, and the action for a call that is not on it.
 
 use std::collections::BTreeMap;
 
@@ -33,8 +33,9 @@ pub fn seal(platform: Platform) -> Result<(), JailError> {
     Ok(())
 }
 
-/// A filter has one answer for what it lists, and this one's is ENOSYS: the C library then makes threads by `clone`, whose
-/// flags can be seen, and does without the affinity of a new thread, whose number cannot be told from a stranger's.
+/// The filter of calls that answer `ENOSYS`; a filter has one action for all the calls it lists. The C library then
+/// makes threads by `clone`, whose flags can be seen, and does without the affinity of a new thread, whose id cannot be
+/// told from a stranger's.
 fn absent() -> Result<BpfProgram, JailError> {
     let not_the_caller =
         SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, 0).map_err(failed)?;
@@ -47,7 +48,7 @@ fn absent() -> Result<BpfProgram, JailError> {
     BpfProgram::try_from(filter).map_err(failed)
 }
 
-/// What a call that is not listed leads to: the end. Debug builds have a last word.
+/// The action for a call that is not listed: the end of the process. Debug builds print a last word.
 fn forbidden_action() -> SeccompAction {
     if cfg!(debug_assertions) { SeccompAction::Trap } else { SeccompAction::KillProcess }
 }
@@ -92,12 +93,12 @@ fn compile<'a>(
     Ok(program)
 }
 
-/// The call of every hand-over that sleeps. The host goes through the list call by call, and remembers only of calls
-/// without conditions that they pass.
+/// The call of every hand-over that sleeps. The host goes through the list call by call, and caches its verdict only
+/// for calls without conditions.
 const HOTTEST: i64 = libc::SYS_futex;
 
-/// Lets a call with a condition on one argument pass before the list is gone through; what it does not let pass is the
-/// list's to judge.
+/// Lets a call with a condition on one argument pass before the list is gone through; the list judges calls that this
+/// does not let pass.
 fn shortcut(rule: &Rule) -> BpfProgram {
     const LOAD: u16 = 0x20;
     const JUMP: u16 = 0x05;
@@ -229,7 +230,7 @@ mod tests {
         assert_eq!(alternatives(&When::Always), [vec![]]);
     }
 
-    /// What a program without arithmetic but `and` answers; `None`: it came to its end.
+    /// The result of a program without arithmetic but `and`; `None`: it ended without one.
     fn run(program: &[sock_filter], data: impl Fn(u32) -> u32) -> Option<u32> {
         let (mut at, mut value) = (0, 0);
         while let Some(line) = program.get(at) {

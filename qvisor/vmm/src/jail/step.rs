@@ -18,7 +18,7 @@ pub enum JailError {
 }
 
 impl JailError {
-    /// What a host says that is asked to change the mount at `/`, and there is none.
+    /// Whether this is the host's error for changing the mount at `/` where there is none, as in a chroot.
     pub(super) fn is_of_chroot(&self) -> bool {
         matches!(self, Self::Step { source, .. } if source.raw_os_error() == Some(libc::EINVAL))
     }

@@ -1,10 +1,11 @@
 //! The system calls of a VMM that runs a kernel: one line a call, with its conditions and the reason. Everything else
 //! ends the process.
 //!
-//! Conditions see registers only, never what a pointer leads to; so a call is listed only if it is harmless with any
-//! string and any buffer. Paths are bounded elsewhere: the root is empty (`super::root::leave_host`), directories are mounts of
-//! their own that nobody walks out of, and Landlock knows which may be opened (`super::landlock`). Numbers of processes
-//! are bounded by owners (`super::users`) and by Landlock's scope; `docs/security.md` says whom that leaves.
+//! Conditions see registers only, never memory behind a pointer; so a call is listed only if it is harmless with any
+//! string and any buffer. Paths are bounded elsewhere: the root is empty (`super::root::leave_host`), directories are
+//! mounts of their own that nobody walks out of, and Landlock knows which may be opened (`super::landlock`). Process
+//! ids are bounded by owners (`super::users`) and by Landlock's scope; `docs/security.md` names the processes that
+//! remain in reach.
 
 use abi::boot::Platform;
 
@@ -52,20 +53,20 @@ const fn on(platform: Platform, number: i64, name: &'static str, when: When, why
 }
 
 const NO_EXEC: When = Masked(2, libc::PROT_EXEC as u32, &[0]);
-/// `clone` as the C library starts a thread; a process of its own is nothing a VMM makes.
+/// `clone` as the C library starts a thread; a VMM makes no process by it.
 const THREAD: When = OneOf(0, &[0x003d_0f00]);
 /// No owner of signals (`F_SETOWN`), no lease, no seals.
 const FCNTL: When = OneOf(
     1,
     &[libc::F_DUPFD_CLOEXEC as u32, libc::F_GETFL as u32, libc::F_SETFL as u32, libc::F_GETFD as u32],
 );
-/// What the guest may ask for, and what gives memory back.
+/// The modes that the guest may ask for, and those that give memory back.
 const SPACE: When = Masked(1, !FALLOCATE_MODES.cast_unsigned(), &[0]);
 /// Nodes that are no devices.
 const NODE: When = Masked(2, libc::S_IFMT, &[libc::S_IFREG, libc::S_IFIFO, libc::S_IFSOCK]);
 /// Neither a whiteout, which is a device, nor a flag that the host learns later.
 const RENAME: When = Masked(4, !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE), &[0]);
-/// What a link of `/proc/self/fd` leads to.
+/// The target of a link of `/proc/self/fd`.
 const LINK: When = OneOf(4, &[libc::AT_SYMLINK_FOLLOW as u32]);
 /// A descriptor's node itself.
 const NODE_ITSELF: When = OneOf(4, &[libc::AT_EMPTY_PATH as u32]);
@@ -89,12 +90,12 @@ const SOCKET: When = Any(&[
         OneOf(2, &[libc::NETLINK_ROUTE as u32]),
     ]),
 ]);
-/// The guest's, and who asks at the control socket.
+/// The options that the guest may read, and the credentials of a peer at the control socket.
 const GET_OPTION: When = Any(&[
     SocketOption(false),
     Every(&[OneOf(1, &[libc::SOL_SOCKET as u32]), OneOf(2, &[libc::SO_PEERCRED as u32])]),
 ]);
-/// The guest's, how long a peer of the control socket may take, and NETLINK_GET_STRICT_CHK.
+/// The options that the guest may set, the time-outs of the control socket's peers, and NETLINK_GET_STRICT_CHK.
 const SET_OPTION: When = Any(&[
     SocketOption(true),
     Every(&[
@@ -113,8 +114,8 @@ const FUTEX: When = Masked(
     !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME).cast_unsigned(),
     &[libc::FUTEX_WAIT as u32, libc::FUTEX_WAKE as u32, libc::FUTEX_WAIT_BITSET as u32],
 );
-/// The host's clocks, our own processor time, and (CPUCLOCK_SCHED with a process's number in the upper bits) a stub's.
-/// Whose number it is cannot be seen; the answer is how long that process has run.
+/// The host's clocks, our own processor time, and (CPUCLOCK_SCHED with a process's id in the upper bits) a stub's. The
+/// filter cannot tell whose id it is; the answer is how long that process has run.
 const CLOCK: When = Any(&[
     OneOf(
         0,
@@ -131,7 +132,8 @@ const CLOCK: When = Any(&[
 const SLEEP: When = OneOf(0, &[libc::CLOCK_REALTIME as u32, libc::CLOCK_MONOTONIC as u32]);
 const DEADLINE: When = OneOf(0, &[libc::CLOCK_MONOTONIC as u32]);
 const TERMINAL: When = OneOf(1, &[libc::TIOCGWINSZ as u32, libc::TIOCSWINSZ as u32]);
-/// What a socket holds, in and out, and where urgent data is: SIOCINQ, SIOCOUTQ, SIOCOUTQNSD, SIOCATMARK.
+/// The bytes in a socket's queues, in and out, and whether reading stands at urgent data: SIOCINQ, SIOCOUTQ,
+/// SIOCOUTQNSD, SIOCATMARK.
 const QUEUES: When = OneOf(1, &[libc::FIONREAD as u32, libc::TIOCOUTQ as u32, 0x894b, 0x8905]);
 /// Every request of a machine and its processors that begins after the jail is entered, in the order of their numbers.
 const KVM_IOCTL: When = OneOf(
@@ -160,15 +162,15 @@ const KVM_IOCTL: When = OneOf(
         0x4018_aee3, // KVM_HAS_DEVICE_ATTR
     ],
 );
-/// A vCPU's stub is told to come back, by the one signal it handles for that; one that has no descriptor is ended. A
-/// thread of ours is asked where it is.
+/// Interrupts a vCPU's stub, by the one signal that it handles for that; a stub without a descriptor is ended. Also
+/// asks a thread of the VMM where it is.
 const INTERRUPT: When = Any(&[
     OneOf(2, &[libc::SIGUSR1 as u32, libc::SIGKILL as u32]),
     Every(&[OwnProcess(0), OneOf(2, &[libc::SIGTRAP as u32])]),
 ]);
 /// A vCPU's thread is told to leave the guest (SIGRTMIN + 2), or to say where it is.
 const KICK: When = Every(&[OwnProcess(0), OneOf(2, &[36, libc::SIGTRAP as u32])]);
-/// Stubs are ended; the leash of a container is continued. Without a made-up sender.
+/// Stubs are ended, and the leash of a container is continued; no sender can be forged.
 const END_OR_CONTINUE: When =
     Every(&[OneOf(1, &[libc::SIGKILL as u32, libc::SIGCONT as u32]), Zero(2), Zero(3)]);
 /// The leash, which is a child, by its number. Of others the host's kernel tells nothing.

@@ -1,5 +1,5 @@
-//! A VMM that has been taken over, for `tests/security.rs`: debug builds run the attempt that the environment names once
-//! the jail is closed, with everything the VMM has, and say how it went.
+//! A VMM that has been taken over, for `tests/security.rs`: debug builds run the attempt that the environment names
+//! once the jail is closed, with everything the VMM has, and print its result.
 
 use std::ffi::CString;
 use std::io;
@@ -15,7 +15,7 @@ pub fn run() {
     let read = i64::from(libc::O_RDONLY);
     let result = match name {
         "open" => call(libc::SYS_openat, [here, at, read, 0, 0]),
-        // From every descriptor, as whoever looks for a way out would.
+        // From every descriptor, as an attacker who looks for a way out would.
         "open-below" => (0..64).map(|fd| call(libc::SYS_openat, [fd, at, read, 0, 0])).max().unwrap_or(-1),
         "chmod-program" => {
             (0..64).map(|fd| call(libc::SYS_fchmodat, [fd, at, 0o755, 0, 0])).max().unwrap_or(-1)
@@ -59,7 +59,8 @@ pub fn run() {
 }
 
 fn call(number: i64, [a, b, c, d, e]: [i64; 5]) -> i64 {
-    // SAFETY: an attempt of a test, whose strings and numbers are live; what it may not do, the jail prevents.
+    // SAFETY: an attempt of a test, whose strings and numbers are live; the jail prevents it from doing more than it
+    // may.
     let result = unsafe { libc::syscall(number, a, b, c, d, e) };
     if result < 0 {
         -i64::from(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))

@@ -1,8 +1,8 @@
-//! Who the VMM is on the host: namespaces, and the ids it works with.
+//! The users that the VMM is on the host: namespaces, and the ids it works with.
 //!
-//! Two ids matter, and they differ. The *file-system id* decides who owns what the VMM makes, and is the guest's root.
-//! The *process id's owner* (real, effective and saved id) decides whom the VMM may signal and who may signal it, and is
-//! this sandbox's alone: an id that no user of the host has, with the VMM's own process number in it.
+//! Two ids matter, and they differ. The *file-system id* owns the files that the VMM makes, and is the guest's root.
+//! The *process's owner* (real, effective and saved id) decides which processes the VMM may signal and which may signal
+//! it. It is this sandbox's alone: an id that no user of the host has, with the VMM's own process id in it.
 //!
 //! | mode | the guest's root is | the rest |
 //! |---|---|---|
@@ -27,13 +27,13 @@ pub const MAPPED_COUNT: u32 = 0x2000_0000;
 /// Ids of the VMMs themselves: this plus the process number, which is below 2^22.
 const OWN_BASE: u32 = 0x6000_0000;
 
-/// Who the host's root claims to be towards a VMM whose ids are mapped: the last of its ids, which no process has, and
-/// which nobody without power over all ids of the host can claim.
+/// The user that the host's root claims to be towards a VMM whose ids are mapped: the last of its ids. No process has
+/// it, and only a process with power over all ids of the host can claim it.
 pub const PROOF_USER: u32 = MAPPED_BASE + PROOF_USER_INSIDE;
 /// That user, as such a VMM sees it.
 pub const PROOF_USER_INSIDE: u32 = MAPPED_COUNT - 1;
 
-/// What to do about user namespaces.
+/// The modes of user namespaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UserNamespace {
     /// mapped where the file systems allow it, else identity
@@ -192,7 +192,7 @@ impl Users {
         step("changing the group", || unsafe { libc::syscall(libc::SYS_setresgid, own, own, own) })?;
         // SAFETY: integers only.
         step("changing the user", || unsafe { libc::syscall(libc::SYS_setresuid, own, own, own) })?;
-        // What is made belongs to the guest's root.
+        // The files that the VMM makes belong to the guest's root.
         // SAFETY: integers only; the calls answer the former id and cannot fail otherwise.
         unsafe {
             libc::syscall(libc::SYS_setfsgid, 0);
@@ -213,12 +213,12 @@ fn unshare(flags: i32) -> Result<(), JailError> {
     step("making namespaces", || unsafe { i64::from(libc::unshare(flags)) })
 }
 
-/// A user namespace with these maps of users and groups. A child makes it, since whoever enters one has lost the right
-/// to map more than itself.
+/// A user namespace with these maps of users and groups. A child makes it, since a process that enters one has lost the
+/// right to map more than itself.
 fn make_namespace(map: &str) -> io::Result<OwnedFd> {
     let (mut ready, made) = io::pipe()?;
     let Some(child) = crate::process::fork()? else {
-        // The host lets nobody make one in a chroot. The child's root is nothing that the namespace keeps.
+        // The host lets no process in a chroot make one. The namespace does not keep the child's root.
         let _ = leave_chroot();
         // SAFETY: integers only.
         let result = unsafe { libc::unshare(libc::CLONE_NEWUSER) };
@@ -254,7 +254,7 @@ fn take_namespace(child: i32, ready: &mut impl io::Read, map: &str) -> io::Resul
 }
 
 /// A directory of `/proc` that shows this sandbox's own processes and nothing else of the host, where the host can make
-/// one: whoever walks up from a descriptor of it finds no other process and no switch of the kernel's.
+/// one: a walk up from a descriptor of it finds no other process and no switch of the kernel's.
 pub fn proc_directory(users: &Users) -> io::Result<OwnedFd> {
     own_proc(users.is_separate()).or_else(|_| {
         use std::os::unix::fs::OpenOptionsExt;

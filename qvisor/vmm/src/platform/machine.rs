@@ -1,4 +1,4 @@
-//! What every platform offers, and what it asks of the sandbox whose vCPUs it runs.
+//! The operations that every platform offers, and those that it needs of the sandbox whose vCPUs it runs.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub enum PlatformError {
     Vcpu(#[from] Failure),
 }
 
-/// What the platform does after a hostcall.
+/// The platform's next step after a hostcall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// Goes on in the kernel, with this result.
@@ -50,7 +50,7 @@ pub trait Upcalls: Send + Sync {
     /// Sets `CpuHeader::pending` of a vCPU and ends its sleep; see [`Cpus::set_pending`].
     fn set_pending(&self, cpu: u32);
 
-    /// Ends the sandbox: its kernel has done what no kernel does. Each vCPU leaves at its next hostcall.
+    /// Ends the sandbox: its kernel has done something that no kernel does. Each vCPU leaves at its next hostcall.
     fn kernel_failed(&self, why: String);
 }
 
@@ -64,7 +64,7 @@ pub trait Machine: Send + Sync {
         0
     }
 
-    /// The user state that tasks have: what the kernel saves and restores.
+    /// The user state that tasks have: the components that the kernel saves and restores.
     fn xsave(&self) -> XsaveLayout {
         cpu::xsave_layout()
     }
@@ -96,7 +96,7 @@ pub trait Machine: Send + Sync {
         Vec::new()
     }
 
-    /// Lets go of what is kept for speed only; the sandbox hibernates.
+    /// Frees memory that is kept for speed only; the sandbox hibernates.
     fn trim(&self) {}
 
     /// Processor time used outside this process, in nanoseconds.

@@ -1,4 +1,4 @@
-//! What runs the kernel: its vCPUs and, on systrap, the applications' address spaces.
+//! The platforms that run the kernel: its vCPUs and, on systrap, the applications' address spaces.
 
 pub mod kvm;
 pub mod machine;

@@ -1,4 +1,4 @@
-//! What many calls need.
+//! Helpers that many calls need.
 
 use std::io;
 

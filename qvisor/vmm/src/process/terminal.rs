@@ -1,4 +1,4 @@
-//! Terminals, and other streams that would make who reads them wait.
+//! Terminals, and other streams whose readers would have to wait.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -23,7 +23,7 @@ pub fn own_terminal(terminal: &OwnedFd) -> io::Result<()> {
     check(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSCTTY, 0) }).map(drop)
 }
 
-/// Reading and writing what is behind `fd` does not wait any more, for all who share it.
+/// Makes reads and writes of the file behind `fd` return at once, for all processes that share it.
 pub fn do_not_wait(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: integers only.
     unsafe {
@@ -96,7 +96,7 @@ impl Terminal {
         self.apply(&raw);
     }
 
-    /// As it was found.
+    /// Restores the settings that were found.
     pub fn restore(&self) {
         self.apply(&self.found);
     }
@@ -119,7 +119,7 @@ impl Terminal {
     }
 }
 
-/// Rows and columns of a terminal; zeros for what is none.
+/// Rows and columns of a terminal; zeros for any other file.
 #[must_use]
 pub fn terminal_size(fd: BorrowedFd<'_>) -> (u16, u16) {
     let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };

@@ -1,4 +1,5 @@
-//! What of the socket interface a sandbox may use. Everything else is refused here, whatever privileges the VMM has.
+//! The part of the socket interface that a sandbox may use. Everything else is refused here, whatever privileges the
+//! VMM has.
 
 use super::request::SocketKind;
 use crate::errno::Errno;

@@ -5,7 +5,7 @@ use abi::socket::Message;
 use super::super::arguments::Handle;
 use crate::guest_memory::{GuestBox, GuestBuffers, GuestSlice};
 
-/// What a socket is.
+/// Family, type and protocol of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketKind {
     pub family: i32,
@@ -51,7 +51,7 @@ pub struct ReceiveRequest<'m> {
     pub address: GuestSlice<'m>,
     pub control: GuestSlice<'m>,
     pub flags: i32,
-    /// As it was read, and where lengths and flags go.
+    /// The structure as it was read, and the place that lengths and flags are written to.
     pub message: Message,
     pub out: GuestBox<'m, Message>,
 }

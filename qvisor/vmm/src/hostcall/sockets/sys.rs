@@ -113,7 +113,7 @@ pub fn send_file(
     sys_call!(libc::SYS_sendfile, socket.as_raw_fd(), file.as_raw_fd(), &raw mut offset, len)
 }
 
-/// What a receive brought besides the bytes.
+/// The result of a receive besides the bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Received {
     pub bytes: i64,

@@ -1,4 +1,4 @@
-//! What `cpuid` tells the guest: what KVM supports, less what the kernel does not.
+//! The guest's `cpuid`: the features that KVM supports, less those that the kernel does not.
 
 use std::arch::x86_64::__cpuid;
 
@@ -56,7 +56,7 @@ fn find(cpuid: &[kvm_cpuid_entry2], function: u32, index: u32) -> Option<&kvm_cp
     cpuid.iter().find(|e| e.function == function && e.index == index)
 }
 
-/// What the processor lacks that the kernel cannot do without.
+/// A feature that the kernel cannot do without and the processor lacks.
 pub fn missing_feature(supported: &[kvm_cpuid_entry2]) -> Option<&'static str> {
     let has = |function, pick: fn(&kvm_cpuid_entry2) -> u32, bits| {
         find(supported, function, 0).is_some_and(|e| pick(e) & bits == bits)

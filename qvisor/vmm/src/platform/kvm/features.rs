@@ -1,4 +1,4 @@
-//! What KVM must offer.
+//! The features that KVM must offer.
 
 use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_cpuid_entry2};
 use kvm_ioctls::{Cap, Kvm};

@@ -1,9 +1,9 @@
 //! Calling a vCPU's attention: kicks, deadlines, idling.
 //!
-//! Whoever wants something sets it first (`CpuHeader::pending`, or that the sandbox ends), then looks where the vCPU is.
-//! In the guest: a signal makes `KVM_RUN` return, or not begin, since its handler sets `immediate_exit`. In the host:
-//! nothing is needed, because the guest's kernel looks at `pending` before it runs user code, and the vCPU loop looks
-//! before it goes back to user code.
+//! A caller that wants a vCPU first sets its request (`CpuHeader::pending`, or that the sandbox ends), then looks where
+//! the vCPU is. In the guest: a signal makes `KVM_RUN` return, or not begin, since its handler sets `immediate_exit`.
+//! In the host: nothing is needed, because the guest's kernel looks at `pending` before it runs user code, and the vCPU
+//! loop looks before it goes back to user code.
 
 use std::cell::{Cell, RefCell};
 use std::ptr::null_mut;
@@ -145,8 +145,8 @@ pub struct Kicker {
 }
 
 impl Kicker {
-    /// Makes the vCPU leave the guest if it is there. The caller has set what the vCPU looks at before it enters:
-    /// one of the two sees the other.
+    /// Makes the vCPU leave the guest if it is there. The caller has set the request that the vCPU looks at before it
+    /// enters: one of the two sees the other.
     pub fn interrupt(&self) {
         let thread = self.thread.load(Ordering::SeqCst);
         if self.in_guest.load(Ordering::SeqCst) && thread != 0 {
@@ -155,7 +155,7 @@ impl Kicker {
         }
     }
 
-    /// The vCPU is about to enter the guest. What was set before is seen by the caller; what comes later, signals.
+    /// The vCPU is about to enter the guest. It sees requests that were set before this; a later one sends a signal.
     pub fn enter_guest(&self) {
         self.in_guest.store(true, Ordering::SeqCst);
     }
@@ -215,8 +215,8 @@ pub fn follow(now_ns: u64, deadline_ns: u64, again_ns: Option<u64>) -> u64 {
     }
 }
 
-/// When a timer set to `alarm_ns` is to fire next. One that has not fired is not put off: the kernel relies on it for
-/// whatever deadline it has by then, and does not tell of one that comes later.
+/// When a timer set to `alarm_ns` is to fire next. A timer that has not fired is not put off: the kernel relies on it
+/// for any deadline it has by then, and does not report a deadline that comes later.
 fn next_alarm(alarm_ns: u64, now_ns: u64, deadline_ns: u64, again_ns: Option<u64>) -> u64 {
     let is_set = |time: &u64| *time > now_ns && *time != NEVER;
     [Some(alarm_ns), Some(deadline_ns), again_ns].into_iter().flatten().filter(is_set).min().unwrap_or(NEVER)

@@ -41,7 +41,7 @@ fn failed(action: &'static str) -> impl FnOnce(kvm_ioctls::Error) -> KvmError {
     move |error| KvmError::Kvm { action, error }
 }
 
-/// `/dev/kvm`, open: what a VMM takes along that leaves the host before it makes its machine.
+/// `/dev/kvm`, open: a VMM that leaves the host before it makes its machine takes it along.
 #[derive(Clone, Debug)]
 pub struct Device(Arc<kvm_ioctls::Kvm>);
 

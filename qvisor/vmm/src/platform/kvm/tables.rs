@@ -30,13 +30,13 @@ pub trait TableMemory {
     fn store(&mut self, phys: u64, value: u64);
 }
 
-/// What to map.
+/// The memory to map.
 pub struct LinearMap<'a> {
     /// End of kernel memory (a multiple of the page size).
     pub kernel_end: u64,
     /// End of user memory (a multiple of 2 MiB).
     pub user_end: u64,
-    /// The kernel image's pages; what lies between them is plain data. The later of two counts.
+    /// The kernel image's pages; memory between them is plain data. Where two of them overlap, the later one counts.
     pub image: &'a [Part],
 }
 

@@ -1,4 +1,4 @@
-//! The vCPU loop: into the guest, and what brought it out.
+//! The vCPU loop: entering the guest, and handling its exits.
 
 use std::mem::offset_of;
 use std::os::fd::AsRawFd;
@@ -30,7 +30,7 @@ pub struct Vcpu<'m> {
     pub(super) exits: &'m ExitCounters,
 }
 
-/// What is left to do after an exit.
+/// The step that is left to do after an exit.
 enum After {
     /// The guest's kernel runs on, and looks at `pending` by itself.
     Resume,
@@ -137,8 +137,8 @@ impl Vcpu<'_> {
         Ok(())
     }
 
-    /// The host has no page where the guest touched memory. In user code this is a mapped file that became shorter
-    /// (or a host that fails): the guest's kernel is told, and repeats of the access are told again.
+    /// The host has no page where the guest touched memory. In user code this is a mapped file that became shorter (or
+    /// a host that fails): the guest's kernel gets an interrupt, and another one for each repeat of the access.
     fn memory_fault(&mut self) -> Result<After, Failure> {
         let registers = self.registers();
         let mut events = self.fd.get_vcpu_events().map_err(Failure::Run)?;

@@ -9,7 +9,7 @@ use std::path::Path;
 use super::report::KvmReport;
 use crate::directory::Directory;
 
-/// Changes with what is measured and how it is judged.
+/// Changes with the measurement and with the rules by which it is judged.
 const VERSION: u32 = 1;
 /// Far more than a report has.
 const MAX_BYTES: u64 = 16 << 10;
@@ -46,7 +46,7 @@ pub fn load(path: &Path) -> Option<KvmReport> {
     (cached.version == VERSION && cached.boot_id == boot_id()?).then_some(cached.report)
 }
 
-/// Keeps the report; quietly does not where the directory is not ours to write.
+/// Keeps the report; does nothing where this user may not write the directory.
 pub fn store(path: &Path, report: &KvmReport) {
     let Some(boot_id) = boot_id() else { return };
     let Some(directory) = path.parent() else { return };

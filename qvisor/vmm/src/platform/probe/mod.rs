@@ -40,7 +40,7 @@ fn report_from(device: &Path, cache: &Path) -> KvmReport {
         return report;
     }
     let report = measure(kvm);
-    // What is broken may be mended, or may have been for want of memory or time.
+    // A broken KVM may be mended, or may have failed for want of memory or time.
     if matches!(report.verdict, Verdict::Native | Verdict::Interpreted) {
         cache::store(cache, &report);
     }
@@ -67,7 +67,8 @@ fn open(device: &Path) -> Result<Kvm, Box<KvmReport>> {
 pub fn measure(kvm: Kvm) -> KvmReport {
     let api_version = Some(kvm.get_api_version());
     let broken = |reason| KvmReport { api_version, ..KvmReport::new(true, Verdict::Broken(reason)) };
-    // What the processor lacks is said only if ring 0 is fast: of the two, an interpreter is the better explanation.
+    // A missing feature of the processor is reported only if ring 0 is fast: of the two, an interpreter is the better
+    // explanation.
     let lacking = match kvm::check(&kvm) {
         Ok(_) => None,
         Err(error @ kvm::Unusable::Processor(_)) => Some(error.to_string()),
@@ -155,7 +156,7 @@ mod tests {
         );
     }
 
-    /// Whatever this machine's KVM is like, the probe ends, and says something.
+    /// Whatever this machine's KVM is like, the probe ends with a report.
     #[test]
     fn the_probe_ends_on_this_machine() {
         let report = open(Path::new("/dev/kvm")).map_or_else(|report| *report, measure);

@@ -1,10 +1,10 @@
-//! What is known of a machine's KVM.
+//! The report on a machine's KVM.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What is to be thought of this machine's KVM.
+/// The verdict on this machine's KVM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -18,7 +18,7 @@ pub enum Verdict {
     Absent,
 }
 
-/// What was found out about KVM, for `dormouse doctor`.
+/// The findings about KVM, for `dormouse doctor`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KvmReport {
     /// `/dev/kvm` exists.
@@ -78,7 +78,7 @@ impl fmt::Display for KvmReport {
     }
 }
 
-/// What the trial measured.
+/// The measurements of the trial.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measured {
     pub(super) ns_per_ring0_instruction: f64,

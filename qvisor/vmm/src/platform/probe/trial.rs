@@ -183,7 +183,7 @@ fn time_loop(vcpu: &mut VcpuFd, watchdog: &GuestWatchdog) -> Result<(f64, f64), 
     Ok((best_loop, best_exit))
 }
 
-/// Whether `syscall` in ring 3 arrives where it should, with what it should.
+/// Whether `syscall` in ring 3 arrives at the right place in ring 0, with the right registers.
 fn try_syscall(vcpu: &mut VcpuFd, watchdog: &GuestWatchdog) -> bool {
     if run_to(vcpu, watchdog, PORT_SYSCALL).is_err() {
         return false;

@@ -1,4 +1,4 @@
-//! Between host code and the kernel: entering it, its hostcalls, leaving it, and what it does wrong.
+//! The border between host code and the kernel: entering it, its hostcalls, leaving it, and its faults.
 //!
 //! The kernel runs on its own stacks, with GS base at its CPU's header; the host's libc uses FS only. A hostcall
 //! switches to the host stack whose pointer is in the header.
@@ -20,7 +20,7 @@ use crate::platform::machine::{PlatformError, Reply, Upcalls};
 const HOST_SP: usize = offset_of!(CpuHeader, host_sp);
 const ARCH_SET_GS: i32 = 0x1001;
 
-/// What the calling thread runs.
+/// The sandbox and the vCPU that the calling thread runs.
 #[derive(Clone, Copy)]
 struct Current {
     sandbox: *const dyn Upcalls,
@@ -29,7 +29,7 @@ struct Current {
 
 thread_local! {
     static CURRENT: Cell<Option<Current>> = const { Cell::new(None) };
-    /// The host stack while the kernel runs: what the header has, out of the kernel's reach.
+    /// The host stack while the kernel runs: the same as in the header, but out of the kernel's reach.
     static STACK: Cell<u64> = const { Cell::new(0) };
     static FAULT: Cell<Option<Report>> = const { Cell::new(None) };
 }

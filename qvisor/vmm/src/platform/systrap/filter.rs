@@ -117,9 +117,9 @@ const FROM_STUB: [Line; 7] = [
     Line::Jump(AT_LEAST, low(ZYGOTE_TEXT), Label::Trap, Label::Next),
     Line::Jump(AT_LEAST, low(STUB_TEXT), Label::Calls, Label::Trap),
 ];
-/// The filter of the zygote, which every process begins with: what any of them needs at some time, and nothing that one
-/// without privileges and files could do harm with. It is put in place before the sandbox runs; the two closer ones come
-/// from the VMM while it does, and add to this one.
+/// The filter of the zygote, which every process begins with: it allows each call that the zygote or a stub needs at
+/// some time, and none by which a process without privileges and files could do harm. It is put in place before the
+/// sandbox runs; the two closer filters come from the VMM while it does, and add to this one.
 pub fn base() -> Vec<Instruction> {
     use Label::*;
     use Line::*;
@@ -198,7 +198,8 @@ pub fn application(cpus: u32) -> Vec<Instruction> {
         call(libc::SYS_futex, Turn),
         call(libc::SYS_arch_prctl, Bases),
         Plain(RETURN, TRAP),
-        // Words of its own process's areas: who could wait on a word of the orders would take the mapper's wake-ups.
+        // Words of its own process's areas only: a thread that could wait on a word of the orders would take the
+        // mapper's wake-ups.
         At(Turn),
         Load(arg_high(0)),
         Jump(EQUAL, high(STUB_AREA), Next, Trap),
@@ -209,8 +210,8 @@ pub fn application(cpus: u32) -> Vec<Instruction> {
     assemble(&join(&[&FROM_STUB, &calls, &BASES, &FUTEX, &ENDS]))
 }
 
-/// The filter of mapper threads, for a sandbox with `cpus` vCPUs. They do what the VMM says, so this is a second line: it
-/// keeps them to what the VMM has reason to say.
+/// The filter of mapper threads, for a sandbox with `cpus` vCPUs. They carry out the VMM's orders, so this is a second
+/// line: it allows only calls that the VMM has reason to order.
 pub fn mapper(cpus: u32) -> Vec<Instruction> {
     use Label::*;
     use Line::*;
@@ -231,7 +232,7 @@ pub fn mapper(cpus: u32) -> Vec<Instruction> {
         call(libc::SYS_lseek, Position),
         call(libc::SYS_close_range, Give),
         call(libc::SYS_seccomp, Seal),
-        // … and for what that does.
+        // … and for the calls of that thread, to which both filters apply.
         call(libc::SYS_rt_sigreturn, Allow),
         call(libc::SYS_arch_prctl, Bases),
         Plain(RETURN, TRAP),

@@ -1,4 +1,5 @@
-//! The signal frame a trap leaves in a stub thread's area: where it is, and what of it the VMM reads and writes.
+//! The signal frame a trap leaves in a stub thread's area: its place, and the fields of it that the VMM reads and
+//! writes.
 //!
 //! The host kernel writes the frame at the end of the signal stack, which is shared memory, so user code of the same
 //! address space can change it at any time. Each field is read once; nothing in it is believed but by the user code
@@ -59,7 +60,7 @@ const VECTOR_ALIGNMENT: u32 = 17;
 /// Bytes of `int 0x80`.
 const INT_80_BYTES: u64 = 2;
 
-/// Where things are in every area, given the size of the host's XSAVE image.
+/// Offsets in every area, given the size of the host's XSAVE image.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameLayout {
     xsave: XsaveLayout,
@@ -207,7 +208,7 @@ impl Frame {
         }
         let code: i32 = self.read(SI_CODE);
         if signal == INTERRUPT_SIGNAL || code <= 0 {
-            // Also a fault signal that somebody sent with `kill`.
+            // It may also be a fault signal that a process sent with `kill`.
             return TrapInfo { kind: TRAP_INTERRUPT, ..TrapInfo::default() };
         }
         let vector = u32::try_from(self.word(TRAPNO)).unwrap_or(VECTOR_GENERAL_PROTECTION);

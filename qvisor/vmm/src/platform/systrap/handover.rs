@@ -1,20 +1,21 @@
 //! How vCPU and stub threads wait for each other: spinning on two cores, or sleeping by turns on one.
 //!
 //! A hand-over between two threads that spin takes the least time, but keeps two cores busy. So:
-//! - Threads that spin are on two cores. The host's scheduler may leave both on one for long, since neither sleeps; then
-//!   each waits for the other's time slice to end. Where the stub runs it says itself, so that is seen, and the stub is
+//! - Threads that spin are on two cores. The host's scheduler may leave both on one for long, since neither sleeps;
+//!   then each waits for the other's time slice to end. The stub reports its core, so this is seen, and the stub is
 //!   sent to another core.
-//! - Where there are not two cores for each busy vCPU, or other load takes the second one, or user code runs longer than
-//!   anybody should spin, the stub thread follows its vCPU's core and both sleep: the host then switches from one to the
-//!   other, which costs two switches and no wake-up of an idle core.
+//! - Where there are not two cores for each busy vCPU, or other load takes the second one, or user code runs longer
+//!   than a thread should spin, the stub thread follows its vCPU's core and both sleep: the host then switches from one
+//!   to the other, which costs two switches and no wake-up of an idle core.
 //! - While they share a core, one hand-over every now and then lets the host choose the stub's core: it takes an idle one
 //!   if there is one, and then they spin again.
 //!
-//! What a stub says of its core is as much worth as the rest of what it says: it can make its own vCPU wait the wrong way.
+//! The core that a stub reports is no more to be believed than its other reports: by a wrong one it can make its own
+//! vCPU wait the wrong way.
 
 /// How long either side spins for its turn, in TSC cycles: some tens of microseconds.
 pub const SPIN_FREE: u64 = 100_000;
-/// And while the sandbox itself is short of cores, before that is believed.
+/// The same while the sandbox itself is short of cores, until that has held for [`RUNS_TO_CROWD`] runs.
 const SPIN_CROWDED: u64 = 2_000;
 /// Crowded runs in a row until the threads share a core: changing costs system calls.
 const RUNS_TO_CROWD: u32 = 8;
@@ -55,7 +56,7 @@ pub struct Waited {
     pub now: u64,
     /// How long the stub had its turn, in TSC cycles.
     pub cycles: u64,
-    /// The stub says that it ran on the core where the vCPU thread is.
+    /// The stub reports that it ran on the vCPU thread's core.
     pub same_core: bool,
 }
 
@@ -65,7 +66,7 @@ enum Mode {
     Share,
 }
 
-/// One vCPU's choice, and what it rests on.
+/// One vCPU's choice, and the observations that it rests on.
 #[derive(Debug)]
 pub struct HandoverPolicy {
     mode: Mode,

@@ -1,4 +1,4 @@
-//! What a stub process has mapped, and which threads it has: orders to its mapper thread, and its answers.
+//! The mappings and threads of a stub process: orders to its mapper thread, and its answers.
 //!
 //! Orders lie in pages that only the VMM can write, and answers come through pipes that only mapper threads have: code
 //! that has taken over the process's other threads can neither give an order nor pretend that one was carried out. The
@@ -75,7 +75,7 @@ impl Mapper {
     /// `orders` is the start of a process's orders in their file's mapping, all zeros, and outlives the value.
     pub unsafe fn new(orders: *mut u8, cpus: u32, filters: &[Vec<Instruction>; 2]) -> Self {
         let orders = orders.cast::<Orders>();
-        // What is received besides a descriptor goes where nobody looks.
+        // The bytes received beside a descriptor go to a place that nobody reads.
         let scratch = STUB_AREA + std::mem::offset_of!(Area, scratch) as u64;
         let place = STUB_ORDERS + std::mem::offset_of!(Orders, iovec) as u64;
         let message = [0, 0, place, 1, scratch + 64, 24, 0, 0];
@@ -208,8 +208,8 @@ impl MapperOrder<'_> {
         self.push(libc::SYS_recvmsg, [socket, message, u64::from(flags), 0, 0, 0], true);
     }
 
-    /// Has the process start the thread of an area that nobody uses; the result is its id. `ids` is the file whose
-    /// position tells it, which nobody else uses meanwhile.
+    /// Has the process start the thread of an unused area; the result is its id. `ids` is the file whose position tells
+    /// the id, which no other thread uses meanwhile.
     pub fn spawn(
         &mut self,
         thread: &StubThread,

@@ -46,14 +46,14 @@ pub struct Systrap {
     log: LogSink,
 }
 
-/// What belongs to one vCPU.
+/// The state of one vCPU.
 struct CpuState {
     /// To mapper threads.
     line: MapperLine,
     own: Mutex<Own>,
 }
 
-/// What only the vCPU itself uses.
+/// The part of it that only the vCPU itself uses.
 #[derive(Default)]
 struct Own {
     policy: HandoverPolicy,
@@ -155,7 +155,7 @@ impl Machine for Systrap {
 }
 
 impl Systrap {
-    /// Drops what the vCPUs remember of an address space, unless one of them is at work.
+    /// Drops the stub threads of an address space that vCPUs remember, unless a vCPU is at work.
     fn forget(&self, id: u64) {
         for state in &self.cpus {
             if let Some(mut own) = state.own.try_lock()

@@ -1,4 +1,4 @@
-//! Running user code, and changing what a stub has mapped.
+//! Running user code, and changing the mappings of a stub.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,7 +28,7 @@ const OPERATIONS_MAX: u64 = 1 << 20;
 /// Why operations stopped.
 enum Stop {
     Lost,
-    /// It does not keep to what a stub does.
+    /// It does something that no stub does.
     Odd,
     Errno(u32),
 }
@@ -64,7 +64,7 @@ impl Drop for HeldThread<'_> {
     }
 }
 
-/// When a vCPU wants its stub back, and what becomes of one that does not come.
+/// The rule by which a vCPU calls its stub back, and gives up one that does not come.
 struct UntilWanted<'a> {
     process: &'a Process,
     tid: i32,
@@ -84,21 +84,23 @@ struct Look {
     idled_ns: u64,
 }
 
-/// A stub that is called back and could run comes at once; this is what is left to one whose code has other plans.
+/// A stub that is called back and could run comes at once. One that has not come after so much time, in which it could,
+/// runs code that keeps it away.
 const DEFIANT_NS: u64 = 50_000_000;
-/// Time between two looks counts up to this: what is beyond, the vCPU itself did not run, and so perhaps nobody did.
+/// Most of the time between two looks that counts: beyond this the vCPU itself did not run, and so perhaps the stub did
+/// not either.
 const LOOK_NS: u64 = 15_000_000;
 /// Where nothing is known of the stub it counts as lost after this time.
 const GIVEN_UP_NS: u64 = 5_000_000_000;
 
 impl Look {
-    /// The look after this one, with what was seen of the stub.
+    /// The look after this one, at which the stub's activity was `seen`.
     fn next(self, now_ns: u64, seen: Option<Activity>) -> Self {
         let past = now_ns.saturating_sub(self.at_ns);
         let counts = match seen {
-            // It waits for a disk, or is stopped from outside.
+            // The stub waits for a disk, or is stopped from outside.
             Some(seen) if !seen.could_run => 0,
-            // It wants a core and has got none since: how long it has waited, the host says only once it gets one.
+            // The stub wants a core and has got none since: the host counts its waiting time only once it gets one.
             Some(seen) if !seen.sleeps && seen.slices == self.seen.slices => {
                 seen.ran_ns.saturating_sub(self.seen.ran_ns).min(past)
             }
@@ -117,8 +119,8 @@ impl Patience for UntilWanted<'_> {
             || self.deadline_ns != u64::MAX && cpu::clock_ns(libc::CLOCK_MONOTONIC) >= self.deadline_ns
     }
 
-    /// A stub that is called back comes with its next instruction of user code. Only one whose code has blocked the
-    /// signal, or plays with its turn, does not; one that the host keeps from running cannot, and is waited for.
+    /// A stub that is called back comes with its next instruction of user code. Only a stub whose code has blocked the
+    /// signal, or changes its turn, does not; a stub that the host keeps from running cannot, and is waited for.
     fn call_back(&self) -> bool {
         self.process.interrupt_cpu(self.cpu);
         let seen = self.proc.and_then(|proc| {
@@ -174,7 +176,7 @@ impl Systrap {
             Ok(trap) => trap,
             Err(Stop::Lost) => TrapInfo { kind: TRAP_LOST, ..TrapInfo::default() },
             Err(Stop::Odd) => {
-                // Only now: whoever takes log lines has locks of its own.
+                // Only after the lock is released: the receiver of log lines takes locks of its own.
                 (self.log)(1, "a stub's signal frame is not where it must be; its process ends");
                 TrapInfo { kind: TRAP_LOST, ..TrapInfo::default() }
             }
@@ -244,7 +246,7 @@ impl Systrap {
         self.read_state(held, run)
     }
 
-    /// Writes registers and bases to where the stub takes them from.
+    /// Writes registers and bases to the places that the stub takes them from.
     fn set_state(&self, thread: &StubThread, run: &RunState) {
         let area = thread.area();
         thread.frame().set_registers(&run.regs);
@@ -329,14 +331,14 @@ impl Systrap {
                     stop_on(order.carry_out(line, is_dead))?;
                 }
                 if let Err(errno) = self.add(state, &op, &mut order) {
-                    // What came before counts, as if one by one.
+                    // The operations before it count, as if they were carried out one by one.
                     stop_on(order.carry_out(line, is_dead))?;
                     return Err(Stop::Errno(errno.cast_unsigned()));
                 }
             }
             stop_on(order.carry_out(line, is_dead))
         });
-        // Whoever wanted everything unmapped relies on it, whatever the reason that it could not be.
+        // A caller that wanted everything unmapped relies on it, whatever the reason for the failure.
         let is_open = matches!(result, Err(Stop::Errno(_))) && count == 1 && self.unmaps_all(address);
         if is_open || matches!(result, Err(Stop::Lost)) {
             process.end();

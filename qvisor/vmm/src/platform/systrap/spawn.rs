@@ -73,7 +73,7 @@ impl Drop for Control {
     }
 }
 
-/// The ends that one vCPU has of what leads to mapper threads.
+/// One vCPU's ends of its socket and its pipe to mapper threads.
 pub struct Ends {
     /// Files to map.
     pub socket: OwnedFd,
@@ -209,8 +209,8 @@ pub fn wait_end(pidfd: &OwnedFd) {
     while unsafe { libc::poll(&raw mut poll, 1, -1) } != 1 {}
 }
 
-/// Blocks every signal for the calling thread but those that a fault raises: a handler somebody else installed must
-/// not run on a kernel stack.
+/// Blocks every signal for the calling thread but those that a fault raises: the handler of another signal must not run
+/// on a kernel stack.
 pub fn block_signals() {
     let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: fills the set before it is used; changes the calling thread's mask only.

@@ -14,7 +14,7 @@ use crate::{cpu, futex};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost;
 
-/// Who a wait for the turn listens to.
+/// The rule by which a wait for the turn is given up.
 pub trait Patience {
     /// Whether the stub is to be called back now.
     fn is_over(&self) -> bool;
@@ -26,7 +26,8 @@ pub trait Patience {
     fn end_ns(&self) -> u64;
 }
 
-/// A wait that sleeps looks around as often as this: whoever took its wake-up holds it up no longer.
+/// A wait that sleeps looks at the word this often: another thread that took its wake-up holds it up no longer than
+/// this.
 const CHECK_NS: u64 = 20_000_000;
 /// How often a stub that is called back is looked at.
 const CALL_NS: u64 = 10_000_000;
@@ -108,7 +109,7 @@ impl StubThread {
         (self.fs_base.load(Relaxed), self.gs_base.load(Relaxed))
     }
 
-    /// Notes what the bases are.
+    /// Notes the bases.
     pub fn set_bases(&self, fs_base: u64, gs_base: u64) {
         self.fs_base.store(fs_base, Relaxed);
         self.gs_base.store(gs_base, Relaxed);
@@ -226,7 +227,7 @@ impl StubThread {
         self.wait_turn(0, patience)
     }
 
-    /// Marks the thread as dead and wakes whoever waits for it.
+    /// Marks the thread as dead and wakes the vCPU that waits for it.
     pub fn mark_dead(&self) {
         let turn = &self.area().turn;
         turn.fetch_or(TURN_DEAD, SeqCst);
