@@ -416,8 +416,8 @@ impl Stubs {
         }
     }
 
-    /// A stub is about to be given a turn.
-    pub fn note_turn(&self) {
+    /// A stub process is about to be given work: a turn for a thread, or an order for its mapper.
+    pub fn note_work(&self) {
         if self.is_still.load(Relaxed) && self.is_still.swap(false, SeqCst) {
             self.disturbed.fetch_add(1, SeqCst);
         }
@@ -475,12 +475,12 @@ impl Stubs {
         self.is_still_since(&watched).then_some(watched)
     }
 
-    /// Whether nobody has given a stub a turn since, whether or not the sandbox sleeps again.
+    /// Whether nobody has given a stub work since, whether or not the sandbox sleeps again.
     fn is_still_since(&self, watched: &Restless) -> bool {
         self.is_still.load(SeqCst) && self.disturbed.load(SeqCst) == watched.disturbed
     }
 
-    /// Ends stubs that use the processor while nobody has given them a turn: their application code has made them spin.
+    /// Ends stubs that use the processor while nobody has given them work: their application code has made them spin.
     fn end_restless(&self, watched: &Restless) {
         for (before, process) in &watched.used {
             let used = cpu::process_cpu_ns(process.pid).saturating_sub(*before);

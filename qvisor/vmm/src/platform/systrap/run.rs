@@ -216,7 +216,7 @@ impl Systrap {
             return Ok(TrapInfo { kind: TRAP_INTERRUPT, ..TrapInfo::default() });
         }
         self.set_state(thread, run);
-        self.stubs.note_turn();
+        self.stubs.note_work();
         let handover = policy.choose(cpus.busy() * 2 > self.cores, cpu::tsc());
         thread.send_to(handover.place, &self.affinity);
         thread.give_turn(COMMAND_RUN, handover.spin);
@@ -320,6 +320,8 @@ impl Systrap {
         if count > OPERATIONS_MAX || self.memory.kernel_ptr(address, count * len).is_none() {
             return Err(Stop::Errno(libc::EFAULT.cast_unsigned()));
         }
+        // A mapper that shows a working set before any turn is given uses the processor, and is not restless.
+        self.stubs.note_work();
         let line = &state.line;
         let is_dead = || process.is_dead();
         let result = process.mapper.begin(line, is_dead).map_err(Stop::from).and_then(|mut order| {
