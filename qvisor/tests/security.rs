@@ -158,15 +158,16 @@ fn the_vmm_has_given_up_the_host() {
     let front = fs::read_dir(format!("/proc/{}/fd", sleeper.front.id())).unwrap().flatten();
     let mut links = front.filter_map(|entry| fs::read_link(entry.path()).ok());
     assert!(links.any(|link| link.ends_with("inherited")), "the front end did not inherit it either");
-    let stubs: Vec<_> = children(vmm);
-    assert!(!stubs.is_empty());
-    for stub in stubs {
-        assert_eq!(u64::from_str_radix(&status(stub, "CapPrm")[0], 16), Ok(0));
-        assert_eq!(
-            (status(stub, "NoNewPrivs"), status(stub, "Seccomp")),
-            (vec!["1".into()], vec!["2".into()])
-        );
-        assert_eq!(status(stub, "Uid")[0], status(vmm, "Uid")[0]);
+    // The zygote and the stub of `sleep` stay; one whose program has just ended may go while it is looked at.
+    let uid = format!("\nUid:\t{}\t", status(vmm, "Uid")[0]);
+    let texts =
+        children(vmm).into_iter().filter_map(|stub| fs::read_to_string(format!("/proc/{stub}/status")).ok());
+    let alive: Vec<String> = texts.filter(|text| !text.contains("\nState:\tZ")).collect();
+    assert!(!alive.is_empty());
+    for text in alive {
+        for line in ["\nCapPrm:\t0000000000000000\n", "\nNoNewPrivs:\t1\n", "\nSeccomp:\t2\n", &uid] {
+            assert!(text.contains(line), "{line:?} is not in {text}");
+        }
     }
 }
 
