@@ -62,13 +62,16 @@ pub static KERNEL: Kernel = Kernel {
     other_cpu: || run_idle(new_idle()),
 };
 
-fn first_cpu(boot: &BootInfo, records: &[u8]) -> ! {
+fn first_cpu(boot: &BootInfo, records: Vec<u8>) -> ! {
     caller::register(|| task::current());
     syscall::table::set_strace(boot.strace != 0);
     machine::mm::copies::share_files(boot.share_files != 0);
     let idle = new_idle();
     sched::adopt_idle(&(idle.clone() as Runnable));
-    start_init(Spec::parse(records));
+    let spec = Spec::parse(&records);
+    // This function does not return.
+    drop(records);
+    start_init(spec);
     machine::boot::release_others();
     run_idle(idle)
 }

@@ -16,7 +16,7 @@ pub struct Kernel {
     pub upcalls: Upcalls,
     /// Called on the first CPU with the records the VMM left, when memory and clock work: makes everything, and calls
     /// [`release_others`].
-    pub first_cpu: fn(&BootInfo, &[u8]) -> !,
+    pub first_cpu: fn(&BootInfo, Vec<u8>) -> !,
     /// Called on the others once everything is made.
     pub other_cpu: fn() -> !,
 }
@@ -42,8 +42,7 @@ pub unsafe fn enter(boot: *const BootInfo, cpu: u32, kernel: &'static Kernel) ->
     // SAFETY: the VMM left the heap's range free and zero-filled, and nobody else has called this.
     unsafe { init(boot) };
     upcall::register(&kernel.upcalls);
-    let records = take_records(boot);
-    (kernel.first_cpu)(boot, &records)
+    (kernel.first_cpu)(boot, take_records(boot))
 }
 
 /// Sets up memory and clock on the first CPU.

@@ -22,30 +22,26 @@ pub fn round() -> u64 {
     ROUND.load(Ordering::SeqCst)
 }
 
+/// Has a hostcall fill in events, and hands them to the kernel. Whether there may be more.
+fn take_round(number: u32) -> bool {
+    let mut events = [Event::default(); BATCH];
+    let round = begin_round();
+    let args = [phys_of(events.as_mut_ptr()), events.len() as u64, 0, 0, 0, 0];
+    let count = (call(number, args).unwrap_or(0) as usize).min(events.len());
+    events.iter().take(count).for_each(|event| upcall::host_event(event, round));
+    count == events.len()
+}
+
 /// Takes what happened on the host and hands it to the kernel.
 pub fn take() {
-    let mut events = [Event::default(); BATCH];
-    loop {
-        let round = begin_round();
-        let args = [phys_of(events.as_mut_ptr()), events.len() as u64, 0, 0, 0, 0];
-        let count = (call(hc::EVENTS, args).unwrap_or(0) as usize).min(events.len());
-        events.iter().take(count).for_each(|event| upcall::host_event(event, round));
-        if count < events.len() {
-            return;
-        }
-    }
+    while take_round(hc::EVENTS) {}
 }
 
 /// Blocks this CPU until it is kicked, `deadline_ns` (monotonic) is reached, or the host has something to tell, which it
 /// hands to the kernel.
 pub fn wait(deadline_ns: u64) {
-    let mut events = [Event::default(); BATCH];
-    let round = begin_round();
     publish_deadline(deadline_ns);
-    let args = [phys_of(events.as_mut_ptr()), events.len() as u64, 0, 0, 0, 0];
-    let count = (call(hc::IDLE, args).unwrap_or(0) as usize).min(events.len());
-    events.iter().take(count).for_each(|event| upcall::host_event(event, round));
-    if count == events.len() {
+    if take_round(hc::IDLE) {
         take();
     }
 }

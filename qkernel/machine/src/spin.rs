@@ -15,8 +15,6 @@ impl spin::RelaxStrategy for Relax {
 pub type SpinLock<T> = spin::mutex::SpinMutex<T, Relax>;
 /// The guard of a [`SpinLock`].
 pub type SpinGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;
-/// A spinning reader-writer lock.
-pub type SpinRwLock<T> = spin::rwlock::RwLock<T, Relax>;
 pub use spin::once::Once;
 
 /// A value that is replaced as a whole and read by cloning an `Arc`.

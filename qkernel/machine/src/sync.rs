@@ -4,4 +4,4 @@
 //! timers, frame allocator, heap. Nothing sleeps holding a spin lock.
 
 pub use crate::mutex::{Mutex, MutexGuard};
-pub use crate::spin::{Once, Relax, Shared, SpinGuard, SpinLock, SpinRwLock};
+pub use crate::spin::{Once, Shared, SpinLock};

@@ -97,7 +97,7 @@ impl Thread {
 
     /// See [`sched::Run::leave_cpu`].
     pub fn leave_cpu(&self) {
-        if !self.sched.is_idle() && self.aspace.lock().is_some() {
+        if !self.sched.is_idle() {
             let mut context = self.context();
             context.sync_fpu();
             context.fpu_live = false;

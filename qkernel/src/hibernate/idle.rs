@@ -46,10 +46,8 @@ impl Watch {
     /// From now on the sandbox hibernates after so long a time. A window begins.
     fn set_timeout(&mut self, timeout_ns: u64, now_ns: u64, cpu_ns: u64) {
         self.timeout_ns = timeout_ns;
-        if timeout_ns != 0 {
-            (self.active_ns, self.looked_ns, self.used_ns) = (now_ns, now_ns, cpu_ns);
-            self.look_ns = now_ns.saturating_add(timeout_ns);
-        }
+        (self.active_ns, self.looked_ns, self.used_ns) = (now_ns, now_ns, cpu_ns);
+        self.look_ns = now_ns.saturating_add(timeout_ns);
     }
 
     /// Whether the caller is the one CPU that looks now. It then calls [`Watch::look`].
@@ -98,10 +96,12 @@ pub fn rest() {
     }
 }
 
-/// From now on the sandbox hibernates after so long a time.
+/// From now on the sandbox hibernates after so long a time; 0: not by itself, as at first. Called once, at boot.
 pub fn set_timeout(timeout_ns: u64) {
-    let (now_ns, cpu_ns) = (time::monotonic_ns(), time::host_cpu_ns());
-    HIBERNATION.idle.lock().set_timeout(timeout_ns, now_ns, cpu_ns);
+    if timeout_ns != 0 {
+        let (now_ns, cpu_ns) = (time::monotonic_ns(), time::host_cpu_ns());
+        HIBERNATION.idle.lock().set_timeout(timeout_ns, now_ns, cpu_ns);
+    }
 }
 
 /// Something came from outside.
@@ -119,7 +119,7 @@ pub fn look_at_ns() -> u64 {
 
 /// Has the sandbox hibernated if nothing has come for long enough.
 pub fn look() {
-    if look_at_ns() == NEVER || !HIBERNATION.idle.lock().begin_look(time::monotonic_ns()) {
+    if pause::is_paused() || !HIBERNATION.idle.lock().begin_look(time::monotonic_ns()) {
         return;
     }
     let cpu_ns = time::host_cpu_ns();

@@ -128,7 +128,7 @@ pub(super) fn times(cx: &Ctx<'_>, to: u64) -> SyscallResult {
         process.children_user.load(Ordering::Relaxed),
         process.children_system.load(Ordering::Relaxed),
     ];
-    cx.user().write_opt(to, &counts.map(|ticks| usage::ticks_to_ns(ticks) / TICK_NS))?;
+    cx.user().write_opt(to, &counts.map(|ticks| machine::time::ticks_to_ns(ticks) / TICK_NS))?;
     Ok(machine::time::boottime_ns() / TICK_NS)
 }
 

@@ -474,6 +474,9 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     // Otherwise the table, and the record locks it owns, stay: the task and this call hold it.
     let files = cx.files().unshare(2)?;
     task.set_files(Some(files.clone()));
+    // The end of a program says nothing to the parent of another. A child may end as soon as a descriptor is closed.
+    process.exit_signal.store(crate::signals::SIGCHLD, Ordering::Relaxed);
+    process.programs.fetch_add(1, Ordering::Relaxed);
     files.close_for_exec();
     process.sighand.set(process.sighand.get().reset_for_exec());
     after_exec(task);
@@ -481,10 +484,7 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     process.timers.lock().delete_posix();
     change_creds(task, &loaded);
     task.creds.set(Arc::new(loaded.creds));
-    // The end of a program says nothing to the parent of another.
-    process.exit_signal.store(crate::signals::SIGCHLD, Ordering::Relaxed);
     *process.exe.lock() = Some(loaded.file);
-    process.programs.fetch_add(1, Ordering::Relaxed);
     set_comm(task, &loaded.name);
     task.clear_child_tid.store(0, Ordering::Relaxed);
     task.robust_list.store(0, Ordering::Relaxed);

@@ -12,7 +12,6 @@ use crate::limits::{RLIM_INFINITY, RLIMIT_CPU};
 use crate::task::clock::Clock;
 use crate::task::core::Task;
 use crate::task::process::Process;
-use crate::task::usage;
 
 /// Which timer of `setitimer(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +104,7 @@ pub fn next_period(due_ns: u64, interval_ns: u64, now_ns: u64) -> (u64, u64) {
 /// User and total processor time of a process, in nanoseconds.
 pub fn cpu_times(process: &Process) -> (u64, u64) {
     let (user, system) = process.cpu_ticks();
-    (usage::ticks_to_ns(user), usage::ticks_to_ns(user + system))
+    (time::ticks_to_ns(user), time::ticks_to_ns(user + system))
 }
 
 pub(super) fn cpu_time(process: &Process, which: Which) -> u64 {

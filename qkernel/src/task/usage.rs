@@ -13,16 +13,11 @@ const MAXRSS_KIB: usize = 4;
 const NVCSW: usize = 16;
 const NIVCSW: usize = 17;
 
-/// Nanoseconds of so many counter ticks.
-pub fn ticks_to_ns(ticks: u64) -> u64 {
-    time::ticks_to_ns(ticks)
-}
-
 /// `struct rusage` with user and system time; the rest is zero.
 pub fn rusage(ticks: (u64, u64)) -> Rusage {
     let mut usage = [0i64; 18];
     for (at, ticks) in [(0, ticks.0), (2, ticks.1)] {
-        let ns = ticks_to_ns(ticks);
+        let ns = time::ticks_to_ns(ticks);
         usage[at] = (ns / 1_000_000_000).cast_signed();
         usage[at + 1] = (ns % 1_000_000_000 / 1000).cast_signed();
     }
@@ -66,5 +61,5 @@ pub fn of_thread(task: &Task, aspace: &AddressSpace) -> Rusage {
 pub fn thread_times(task: &Task) -> (u64, u64) {
     let user = task.thread.sched.user_ticks.load(Ordering::Relaxed);
     let system = task.thread.sched.system_ticks.load(Ordering::Relaxed);
-    (ticks_to_ns(user), ticks_to_ns(user + system))
+    (time::ticks_to_ns(user), time::ticks_to_ns(user + system))
 }
