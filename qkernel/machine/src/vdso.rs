@@ -13,6 +13,7 @@ use crate::mm::map::{NewMapping, Placement};
 use crate::mm::vma::VmaFlags;
 use crate::mm::{self, AddressSpace, IoBuf, MemoryObject, PAGE, PageStore, Prot, frames};
 use crate::platform;
+use crate::rank::Rank;
 use crate::spin::SpinLock;
 use crate::time;
 
@@ -261,7 +262,7 @@ fn header(dynamic_bytes: u64) -> Vec<u8> {
     header.0
 }
 
-static STORE: SpinLock<Option<Arc<PageStore>>> = SpinLock::new(None);
+static STORE: SpinLock<Option<Arc<PageStore>>> = SpinLock::new(Rank::ClockPage, None);
 
 /// The two pages, made at first use.
 fn store() -> Result<Arc<PageStore>> {

@@ -21,7 +21,7 @@ use machine::mm::working_set;
 use machine::platform;
 use machine::sched;
 use machine::sched::pause;
-use machine::sync::SpinLock;
+use machine::sync::{Mutex, Rank, SpinLock};
 use machine::time;
 
 /// How long tasks may take to come to rest, in nanoseconds.
@@ -33,7 +33,7 @@ const AGAIN_NS: u64 = 2_000_000;
 static WANTED: AtomicI64 = AtomicI64::new(NONE);
 static WANTED_SINCE_NS: AtomicU64 = AtomicU64::new(0);
 /// The last request for a hibernation that came in.
-static SEEN: SpinLock<i64> = SpinLock::new(NONE);
+static SEEN: SpinLock<i64> = SpinLock::new(Rank::Leaf, NONE);
 /// The last request for a wake that is still to be carried out, or [`NONE`].
 static WAKE_WANTED: AtomicI64 = AtomicI64::new(NONE);
 static WAKE_SERVES: AtomicBool = AtomicBool::new(false);
@@ -43,7 +43,7 @@ static STIRRED: AtomicBool = AtomicBool::new(false);
 /// What it was: `STIRRED_BY_SOCKET` ….
 static STIRRED_BY: AtomicU64 = AtomicU64::new(0);
 /// Held by whoever hibernates or wakes the sandbox; whether it is asleep.
-static ASLEEP: SpinLock<bool> = SpinLock::new(false);
+static ASLEEP: Mutex<bool> = Mutex::new(Rank::Hibernation, false);
 
 /// Why a hibernation did not happen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -483,7 +483,8 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     task.creds.set(Arc::new(loaded.creds));
     // The end of a program says nothing to the parent of another.
     process.exit_signal.store(crate::signals::SIGCHLD, Ordering::Relaxed);
-    *process.exe.lock() = Some(loaded.file);
+    let former = process.exe.lock().replace(loaded.file);
+    drop(former);
     process.programs.fetch_add(1, Ordering::Relaxed);
     set_comm(task, &loaded.name);
     task.clear_child_tid.store(0, Ordering::Relaxed);

@@ -18,11 +18,12 @@ use super::window::HostFileMap;
 use crate::errno::Result;
 use crate::mutex::{Mutex, MutexGuard};
 use crate::platform::{self, OpBatch, UserSpace};
+use crate::rank::Rank;
 use crate::spin::SpinLock;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 /// All address spaces by their id.
-static ALL: SpinLock<BTreeMap<u64, Weak<AddressSpace>>> = SpinLock::new(BTreeMap::new());
+static ALL: SpinLock<BTreeMap<u64, Weak<AddressSpace>>> = SpinLock::new(Rank::Spaces, BTreeMap::new());
 
 /// What one process's threads see as memory.
 pub struct AddressSpace {
@@ -92,25 +93,28 @@ impl AddressSpace {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let aspace = Arc::new(Self {
             machine: UserSpace::new(id, number, table.root()),
-            mirror: Mutex::new(Vec::new()),
-            inner: Mutex::new(Space {
-                id,
-                table,
-                vmas: BTreeMap::new(),
-                batch: OpBatch::default(),
-                freed: Vec::new(),
-                removed: Vec::new(),
-                stale: false,
-                brk_start: 0,
-                brk: 0,
-                mmap_top: USER_MAX,
-                free_hint: USER_MAX,
-                next_frame: None,
-                resident_pages: 0,
-                unmapped: Vec::new(),
-                shown: Shown::new(),
-                layout: Layout::default(),
-            }),
+            mirror: Mutex::new(Rank::Mirror, Vec::new()),
+            inner: Mutex::new(
+                Rank::AddressSpace,
+                Space {
+                    id,
+                    table,
+                    vmas: BTreeMap::new(),
+                    batch: OpBatch::default(),
+                    freed: Vec::new(),
+                    removed: Vec::new(),
+                    stale: false,
+                    brk_start: 0,
+                    brk: 0,
+                    mmap_top: USER_MAX,
+                    free_hint: USER_MAX,
+                    next_frame: None,
+                    resident_pages: 0,
+                    unmapped: Vec::new(),
+                    shown: Shown::new(),
+                    layout: Layout::default(),
+                },
+            ),
         });
         ALL.lock().insert(id, Arc::downgrade(&aspace));
         Ok(aspace)

@@ -17,7 +17,7 @@ impl AddressSpace {
         let child = Self::new()?;
         {
             let mut ours = self.lock();
-            let mut theirs = child.lock();
+            let mut theirs = child.inner.lock_beside();
             let result = copy_space(&mut ours, &mut theirs);
             // The child never ran: nothing of it is mirrored or cached.
             theirs.batch.ops.clear();

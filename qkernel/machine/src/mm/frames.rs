@@ -13,6 +13,7 @@ use crate::arch;
 use crate::errno::{Errno, Result};
 use crate::heap;
 use crate::platform;
+use crate::rank::Rank;
 use crate::spin::{Once, SpinLock};
 
 type Frames = BitmapAllocator<StridedControl, SpinLock<()>>;
@@ -38,7 +39,9 @@ pub fn init(boot: &BootInfo) -> Result<()> {
     let limit = limit.saturating_add(RESERVE);
     SANDBOX.open(boot.user_frames_limit.saturating_mul(abi::PAGE_SIZE));
     // SAFETY: the VMM made the region zero-filled and 4 MiB-aligned, and the control pages are ours alone.
-    FRAMES.call_once(|| unsafe { Frames::new(USER_PHYS, len, limit, control, SpinLock::new(())) });
+    FRAMES.call_once(|| unsafe {
+        Frames::new(USER_PHYS, len, limit, control, SpinLock::new(Rank::Frames, ()))
+    });
     Ok(())
 }
 

@@ -14,6 +14,7 @@ use super::pages::Pages;
 use super::residency;
 use super::window::{self, HostFileMap};
 use crate::errno::{Errno, Result};
+use crate::rank::Rank;
 use crate::spin::{Once, SpinLock};
 
 /// What is behind a mapping.
@@ -74,13 +75,18 @@ impl MemoryObject {
 }
 
 /// The address spaces that map an object, with their ids.
-#[derive(Default)]
 pub struct Mappers(SpinLock<Vec<(u64, Weak<AddressSpace>)>>);
+
+impl Default for Mappers {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl Mappers {
     /// Nobody maps it.
     pub const fn new() -> Self {
-        Self(SpinLock::new(Vec::new()))
+        Self(SpinLock::new(Rank::Mappers, Vec::new()))
     }
 
     fn add(&self, aspace: &Arc<AddressSpace>) {
@@ -120,7 +126,7 @@ pub struct PageStore {
 }
 
 /// All stores by their address, which is theirs as long as they are listed.
-static STORES: SpinLock<BTreeMap<usize, Weak<PageStore>>> = SpinLock::new(BTreeMap::new());
+static STORES: SpinLock<BTreeMap<usize, Weak<PageStore>>> = SpinLock::new(Rank::PageStores, BTreeMap::new());
 
 /// Pages that several stores have between them (a tmpfs with a size).
 pub struct Quota {
@@ -159,7 +165,7 @@ impl PageStore {
     /// As [`Self::new`]; its pages count against `quota`.
     pub fn with_quota(size: u64, quota: Option<Arc<Quota>>) -> Arc<Self> {
         let store = Arc::new(Self {
-            pages: SpinLock::new(Pages::new()),
+            pages: SpinLock::new(Rank::Pages, Pages::new()),
             size: AtomicU64::new(size),
             mappers: Mappers::new(),
             label: Once::new(),

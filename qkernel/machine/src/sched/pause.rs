@@ -4,12 +4,13 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::wait::WaitQueue;
+use crate::rank::Rank;
 use crate::spin::SpinLock;
 use crate::{arch, host, platform};
 
 static PAUSED: AtomicBool = AtomicBool::new(false);
 /// The last request that was taken.
-static LAST: SpinLock<i64> = SpinLock::new(0);
+static LAST: SpinLock<i64> = SpinLock::new(Rank::Pause, 0);
 static RESTING: WaitQueue = WaitQueue::new();
 
 /// How often the CPUs are asked whether they have left user code, before the pause is reported all the same: one that
