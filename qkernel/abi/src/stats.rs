@@ -17,11 +17,7 @@ pub struct KernelStats {
     /// System calls that the kernel does not have and programs made, each time.
     pub unknown_calls: AtomicU64,
 }
-const _: () = assert!(size_of::<KernelStats>() == 32);
-const _: () = assert!(core::mem::offset_of!(KernelStats, user_frames) == 0);
-const _: () = assert!(core::mem::offset_of!(KernelStats, swapped_frames) == 8);
-const _: () = assert!(core::mem::offset_of!(KernelStats, heap_bytes) == 16);
-const _: () = assert!(core::mem::offset_of!(KernelStats, unknown_calls) == 24);
+pin_layout!(KernelStats, 32, user_frames: 0, swapped_frames: 8, heap_bytes: 16, unknown_calls: 24);
 
 impl KernelStats {
     #[must_use]

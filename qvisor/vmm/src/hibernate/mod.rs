@@ -293,18 +293,11 @@ const BAD: i64 = -(libc::EFAULT as i64);
 impl Hibernation {
     /// `SWAP_OUT`.
     pub(crate) fn swap_out(&self, memory: &SandboxMemory, phys: u64) -> i64 {
-        let Some([working, working_count, rest, rest_count, kept, kept_words]) =
-            memory.read::<[u64; 6]>(phys)
-        else {
-            return BAD;
-        };
-        const _: () = assert!(size_of::<SwapOut>() == size_of::<[u64; 6]>());
-        let lists = (pages(memory, working, working_count), pages(memory, rest, rest_count));
-        let ((Some(mut working), Some(mut rest)), Some(mut kept)) =
-            (lists, Bits::new(memory, kept, kept_words))
-        else {
-            return BAD;
-        };
+        let Some(order) = memory.read::<SwapOut>(phys) else { return BAD };
+        let working = pages(memory, order.working, order.working_count);
+        let rest = pages(memory, order.rest, order.rest_count);
+        let kept = Bits::new(memory, order.kept, order.kept_words);
+        let (Some(mut working), Some(mut rest), Some(mut kept)) = (working, rest, kept) else { return BAD };
         let in_set = working.len();
         let mut inner = self.lock();
         if inner.reap == Reap::Off {
@@ -378,31 +371,29 @@ impl Hibernation {
 
     /// `HIBERNATED`: takes down how a hibernation came out; `None`: `phys` is no place in memory.
     pub(crate) fn hibernated(&self, memory: &SandboxMemory, phys: u64) -> Option<CameOut> {
-        const WORDS: usize = size_of::<HibernateReport>() / 8;
-        let words = memory.read::<[u64; WORDS]>(phys)?;
-        let [outcome, pages, working, kept, freed, heap, chunks, pause, collect, write, release, _] = words;
+        let report = memory.read::<HibernateReport>(phys)?;
         injection::pass(Point::Released);
         let mut inner = self.lock();
-        if outcome == hc::HIBERNATE_ALREADY {
+        if report.outcome == hc::HIBERNATE_ALREADY {
             return Some(CameOut::AsleepAlready);
         }
         let stored = inner.stored;
         (inner.woken, inner.reap_now) = (Woken::default(), None);
-        inner.last = match outcome {
+        inner.last = match report.outcome {
             hc::HIBERNATE_DONE => Ok(Hibernated {
-                pages,
-                working_set_pages: working,
-                kept_pages: kept,
+                pages: report.pages,
+                working_set_pages: report.working_pages,
+                kept_pages: report.kept_pages,
                 word_pages: stored.word_pages,
                 swap_bytes: stored.swap_pages * PAGE_SIZE,
                 reap_bytes: stored.reap_pages * PAGE_SIZE,
-                freed_bytes: freed,
-                heap_bytes: heap,
-                file_chunks: chunks,
-                pause_us: pause / 1000,
-                collect_us: collect / 1000,
-                write_us: write / 1000,
-                release_us: release / 1000,
+                freed_bytes: report.freed_bytes,
+                heap_bytes: report.heap_bytes,
+                file_chunks: report.file_chunks,
+                pause_us: report.pause_ns / 1000,
+                collect_us: report.collect_ns / 1000,
+                write_us: report.write_ns / 1000,
+                release_us: report.release_ns / 1000,
                 total_us: 0,
             }),
             hc::HIBERNATE_BUSY => Err("a process did not come to rest in time".into()),
