@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::account::{self, SANDBOX, STUB_BYTES};
-use super::frames::{self, Frame};
+use super::frames::{self, Frame, FrameRef};
 use super::object::MemoryObject;
 use super::page::PAGE;
 use super::pagetable::{Entry, PageTable};
@@ -257,7 +257,7 @@ impl AddressSpace {
             platform::current().shoot_down(&self.machine);
         }
         let freed = core::mem::take(&mut space.freed);
-        frames::drop_refs(&freed);
+        frames::drop_refs(freed);
         drop(core::mem::take(&mut space.removed));
         space.prune_tables();
     }
@@ -325,7 +325,7 @@ impl Drop for AddressSpace {
         // On return the stub maps nothing any more, or is dead.
         platform::current().destroy_space(self.machine.number);
         SANDBOX.remove_host_side(if platform::current().mirrors() { STUB_BYTES } else { 0 });
-        frames::drop_refs(&freed);
+        frames::drop_refs(freed);
         ALL.lock().remove(&self.machine.id);
     }
 }
@@ -408,6 +408,13 @@ impl Space {
         self.table.set(addr, entry)?;
         self.resident_pages += u64::from(entry.is_frame());
         self.resident_pages -= u64::from(old.is_frame()).min(self.resident_pages);
+        Ok(())
+    }
+
+    /// Shows a frame at `addr` by an entry with these flags, which keeps the reference.
+    pub(super) fn install_frame(&mut self, addr: u64, frame: FrameRef, flags: u64) -> Result<()> {
+        self.install(addr, Entry::new(frame.addr(), flags))?;
+        frame.keep();
         Ok(())
     }
 
