@@ -52,14 +52,14 @@ impl<T: ?Sized> Mutex<T> {
     #[cfg_attr(feature = "checks", track_caller)]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         // Made only once the lock is taken: a guard unlocks when it goes. (Not by `then`, which has a caller of its own.)
-        if self.take() { Some(self.guard()) } else { None }
+        if take(&self.locked) { Some(self.guard()) } else { None }
     }
 
     #[inline(always)]
     #[cfg_attr(feature = "checks", track_caller)]
     fn wait(&self) -> MutexGuard<'_, T> {
-        if !self.take() {
-            self.waiters.wait_uninterruptible(|| self.take());
+        if !take(&self.locked) {
+            wait_to_take(&self.locked, &self.waiters);
         }
         self.guard()
     }
@@ -69,10 +69,17 @@ impl<T: ?Sized> Mutex<T> {
     fn guard(&self) -> MutexGuard<'_, T> {
         MutexGuard { mutex: self, _held: self.place.hold_mutex() }
     }
+}
 
-    fn take(&self) -> bool {
-        self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
-    }
+fn take(locked: &AtomicBool) -> bool {
+    locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+}
+
+/// The rare case, once for mutexes of all types.
+#[cold]
+#[inline(never)]
+fn wait_to_take(locked: &AtomicBool, waiters: &WaitQueue) {
+    waiters.wait_uninterruptible(|| take(locked));
 }
 
 /// Holds a [`Mutex`].
