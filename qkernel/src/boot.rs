@@ -43,7 +43,7 @@ use machine::platform::UserContext;
 use machine::sched;
 use machine::sched::Runnable;
 use machine::sched::wait::WaitQueue;
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 use machine::thread;
 use machine::upcall::Upcalls;
 
@@ -150,7 +150,7 @@ struct InitProgram {
     hold: bool,
 }
 
-static INIT_PROGRAM: SpinLock<Option<InitProgram>> = SpinLock::new(None);
+static INIT_PROGRAM: SpinLock<Option<InitProgram>> = SpinLock::new(Rank::Leaf, None);
 
 fn fail(message: &str, code: i32) -> ! {
     host::log(0, message);

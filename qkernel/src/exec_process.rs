@@ -33,7 +33,7 @@ use machine::errno::{Errno, Result};
 use machine::host;
 use machine::mm::AddressSpace;
 use machine::sched::pause;
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 
 /// Exit code of failures that are not the program's.
 const EXIT_FAILURE: u8 = 125;
@@ -51,7 +51,7 @@ struct ExecProcess {
     status: Option<i32>,
 }
 
-static PROCESSES: SpinLock<BTreeMap<u64, ExecProcess>> = SpinLock::new(BTreeMap::new());
+static PROCESSES: SpinLock<BTreeMap<u64, ExecProcess>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
 
 /// Why an exec'd process does not come to run its program: an exit code, and the reason.
 type Failure = (u8, Cow<'static, str>);

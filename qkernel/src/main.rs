@@ -8,6 +8,7 @@ use abi::boot::BootInfo;
 use core::alloc::{GlobalAlloc, Layout};
 use core::fmt::Write;
 use machine::heap::HEAP;
+use machine::host::Line;
 
 struct KernelAllocator;
 
@@ -41,25 +42,9 @@ extern "sysv64" fn _start(boot: *const BootInfo, cpu: u32) -> ! {
     unsafe { machine::boot::enter(boot, cpu, &qkernel::boot::KERNEL) }
 }
 
-/// A line built on the stack: the heap may be what broke.
-struct Line {
-    bytes: [u8; 256],
-    len: usize,
-}
-
-impl Write for Line {
-    fn write_str(&mut self, text: &str) -> core::fmt::Result {
-        let room = self.bytes.len() - self.len;
-        let take = text.len().min(room);
-        self.bytes[self.len..self.len + take].copy_from_slice(&text.as_bytes()[..take]);
-        self.len += take;
-        Ok(())
-    }
-}
-
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
-    let mut line = Line { bytes: [0; 256], len: 0 };
+    let mut line = Line::default();
     let _ = write!(line, "{info}");
-    machine::host::die(core::str::from_utf8(&line.bytes[..line.len]).unwrap_or("panic"))
+    machine::host::die(line.text())
 }

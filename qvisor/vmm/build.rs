@@ -25,10 +25,13 @@ fn main() {
         println!("cargo:rerun-if-changed={}", root.join(source).display());
     }
 
-    let kernel = target.join("kernel");
+    // Kernels with and without checks do not build over each other.
+    let (kernel, features) =
+        if has_checks() { ("kernel-checks", "kernel,checks") } else { ("kernel", "kernel") };
+    let kernel = target.join(kernel);
     build(
         cargo(&root, &kernel, "")
-            .args(["-p", "qkernel", "--bin", "qkernel", "--features", "kernel"])
+            .args(["-p", "qkernel", "--bin", "qkernel", "--features", features])
             // The target's own `core` is compiled for another code model, which link-time optimisation refuses.
             .env("CARGO_PROFILE_RELEASE_LTO", "off"),
     );
@@ -42,6 +45,17 @@ fn main() {
         format!(" -C link-arg=-T{} -C link-arg=--no-pie -C link-arg=--build-id=none", script.display());
     build(&mut cargo(&qvisor.join("stub"), &stub, &flags));
     write(&out.join("stub.elf"), &loaded_part(&stub.join(TARGET).join("release/stub")));
+}
+
+/// Whether the kernel checks the order of its locks: in debug builds, or as `DORMOUSE_KERNEL_CHECKS` says (0 or 1).
+fn has_checks() -> bool {
+    println!("cargo:rerun-if-env-changed=DORMOUSE_KERNEL_CHECKS");
+    match env::var("DORMOUSE_KERNEL_CHECKS").as_deref() {
+        Ok("0") => false,
+        Ok("1") => true,
+        Ok(other) => panic!("DORMOUSE_KERNEL_CHECKS is {other:?}, and should be 0 or 1"),
+        Err(_) => env::var("PROFILE").as_deref() == Ok("debug"),
+    }
 }
 
 /// A `cargo build` that inherits nothing of the build it runs in but the tools.

@@ -7,8 +7,6 @@
 //! A hostcall is synchronous and runs no other task on this CPU meanwhile. Calls that could wait for a
 //! stranger (terminals, pipes) never do: they answer `-EAGAIN`, and [`POLL_ARM`] tells when to try again.
 
-use core::mem::offset_of;
-
 /// I/O port of hostcalls on kvm.
 pub const HOSTCALL_PORT: u16 = 0xd0;
 
@@ -21,7 +19,7 @@ pub struct HostCall {
     pub args: [u64; 6],
     pub result: i64,
 }
-const _: () = assert!(size_of::<HostCall>() == 64);
+pin_layout!(HostCall, 64, number: 0, pad: 4, args: 8, result: 56);
 
 /// A piece of kernel or user memory, page-crossing allowed, region-crossing not.
 #[repr(C)]
@@ -30,7 +28,7 @@ pub struct Segment {
     pub phys: u64,
     pub len: u64,
 }
-const _: () = assert!(size_of::<Segment>() == 16);
+pin_layout!(Segment, 16, phys: 0, len: 8);
 
 /// Most segments in one vectored call.
 pub const SEGMENTS_MAX: u64 = 256;
@@ -56,7 +54,7 @@ pub const KICK: u32 = 5;
 pub const SET_DEADLINE: u32 = 6;
 /// (): a spin lock is contended; gives the core away.
 pub const YIELD: u32 = 7;
-/// (phys of 3 × u64: monotonic ns, realtime ns, boottime ns).
+/// ([`HostClocks`] phys).
 pub const CLOCK: u32 = 8;
 /// (phys of [`Event`]s, most): takes host events that are due; result: how many.
 pub const EVENTS: u32 = 9;
@@ -152,13 +150,7 @@ pub struct SwapOut {
     pub kept: u64,
     pub kept_words: u64,
 }
-const _: () = assert!(size_of::<SwapOut>() == 48);
-const _: () = assert!(offset_of!(SwapOut, working) == 0);
-const _: () = assert!(offset_of!(SwapOut, working_count) == 8);
-const _: () = assert!(offset_of!(SwapOut, rest) == 16);
-const _: () = assert!(offset_of!(SwapOut, rest_count) == 24);
-const _: () = assert!(offset_of!(SwapOut, kept) == 32);
-const _: () = assert!(offset_of!(SwapOut, kept_words) == 40);
+pin_layout!(SwapOut, 48, working: 0, working_count: 8, rest: 16, rest_count: 24, kept: 32, kept_words: 40);
 
 /// How a hibernation came out; times in nanoseconds.
 #[repr(C)]
@@ -185,19 +177,11 @@ pub struct HibernateReport {
     pub release_ns: u64,
     pub pad: u64,
 }
-const _: () = assert!(size_of::<HibernateReport>() == 96);
-const _: () = assert!(offset_of!(HibernateReport, outcome) == 0);
-const _: () = assert!(offset_of!(HibernateReport, pages) == 8);
-const _: () = assert!(offset_of!(HibernateReport, working_pages) == 16);
-const _: () = assert!(offset_of!(HibernateReport, kept_pages) == 24);
-const _: () = assert!(offset_of!(HibernateReport, freed_bytes) == 32);
-const _: () = assert!(offset_of!(HibernateReport, heap_bytes) == 40);
-const _: () = assert!(offset_of!(HibernateReport, file_chunks) == 48);
-const _: () = assert!(offset_of!(HibernateReport, pause_ns) == 56);
-const _: () = assert!(offset_of!(HibernateReport, collect_ns) == 64);
-const _: () = assert!(offset_of!(HibernateReport, write_ns) == 72);
-const _: () = assert!(offset_of!(HibernateReport, release_ns) == 80);
-const _: () = assert!(offset_of!(HibernateReport, pad) == 88);
+pin_layout!(
+    HibernateReport, 96,
+    outcome: 0, pages: 8, working_pages: 16, kept_pages: 24, freed_bytes: 32, heap_bytes: 40, file_chunks:
+    48, pause_ns: 56, collect_ns: 64, write_ns: 72, release_ns: 80, pad: 88,
+);
 
 pub const HIBERNATE_DONE: u64 = 0;
 /// A task did not come to rest.
@@ -302,7 +286,7 @@ pub struct Event {
     pub token: u64,
     pub value: i64,
 }
-const _: () = assert!(size_of::<Event>() == 24);
+pin_layout!(Event, 24, kind: 0, flags: 4, token: 8, value: 16);
 
 /// Nothing, but [`EVENTS`] has something to give. Never reaches the kernel.
 pub const EVENT_LOOK: u32 = 0;
@@ -336,6 +320,16 @@ pub const EVENT_EXEC: u32 = 21;
 /// terminal. Only once it was reported to run.
 pub const EVENT_EXEC_SIGNAL: u32 = 22;
 
+/// What the host's clocks say. Written by the VMM.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostClocks {
+    pub monotonic_ns: u64,
+    pub realtime_ns: u64,
+    pub boottime_ns: u64,
+}
+pin_layout!(HostClocks, 24, monotonic_ns: 0, realtime_ns: 8, boottime_ns: 16);
+
 /// Attributes of a host file.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -356,7 +350,11 @@ pub struct HostStat {
     pub ctime_ns: i64,
     pub btime_ns: i64,
 }
-const _: () = assert!(size_of::<HostStat>() == 96);
+pin_layout!(
+    HostStat, 96,
+    dev: 0, ino: 8, mode: 16, nlink: 20, uid: 24, gid: 28, rdev: 32, size: 40, blocks: 48, blksize: 56,
+    attributes: 60, atime_ns: 64, mtime_ns: 72, ctime_ns: 80, btime_ns: 88,
+);
 
 /// What [`STATFS`] answers; the fields of `statfs(2)`.
 #[repr(C)]
@@ -373,7 +371,11 @@ pub struct HostStatFs {
     pub frsize: u64,
     pub flags: u64,
 }
-const _: () = assert!(size_of::<HostStatFs>() == 80);
+pin_layout!(
+    HostStatFs, 80,
+    kind: 0, bsize: 8, blocks: 16, bfree: 24, bavail: 32, files: 40, ffree: 48, namelen: 56, frsize: 64,
+    flags: 72,
+);
 
 /// Attribute changes; `valid` says which fields count.
 #[repr(C)]
@@ -388,7 +390,7 @@ pub struct SetAttr {
     pub atime_ns: i64,
     pub mtime_ns: i64,
 }
-const _: () = assert!(size_of::<SetAttr>() == 40);
+pin_layout!(SetAttr, 40, valid: 0, mode: 4, uid: 8, gid: 12, size: 16, atime_ns: 24, mtime_ns: 32);
 
 /// `SetAttr::valid` bits.
 pub const SET_MODE: u32 = 1;

@@ -1,9 +1,23 @@
 //! What the kernel (`qkernel`) and the VMM (`qvisor`) agree on.
 //!
-//! Every type that crosses the border is `#[repr(C)]`, has no padding the compiler chose, and its size is pinned
-//! at compile time. The VMM treats all of it as hostile: it copies a request out of shared memory once, checks the
-//! copy, and never reads the original again.
+//! Every type that crosses the border is `#[repr(C)]`, has no padding the compiler chose, and its size and the
+//! offset of each field are pinned at compile time. The VMM treats all of it as hostile: it copies a request out of
+//! shared memory once, checks the copy, and never reads the original again.
 #![no_std]
+
+/// Pins a struct's size and the offsets of all its fields, in bytes.
+macro_rules! pin_layout {
+    ($name:ident, $size:literal, $($field:ident: $offset:literal),+ $(,)?) => {
+        const _: () = {
+            assert!(size_of::<$name>() == $size);
+            $(assert!(core::mem::offset_of!($name, $field) == $offset);)+
+            // A field that is not named does not compile.
+            let _ = |value: &$name| {
+                let $name { $($field: _),+ } = value;
+            };
+        };
+    };
+}
 
 pub mod boot;
 pub mod hostcall;

@@ -27,7 +27,11 @@ pub struct UserRegs {
     pub fs_base: u64,
     pub gs_base: u64,
 }
-const _: () = assert!(size_of::<UserRegs>() == 160);
+pin_layout!(
+    UserRegs, 160,
+    r15: 0, r14: 8, r13: 16, r12: 24, rbp: 32, rbx: 40, r11: 48, r10: 56, r9: 64, r8: 72, rax: 80, rcx:
+    88, rdx: 96, rsi: 104, rdi: 112, rip: 120, rflags: 128, rsp: 136, fs_base: 144, gs_base: 152,
+);
 
 /// `TrapInfo::kind`: user code executed a system call instruction; `rax` holds the number, `rip` is behind it.
 pub const TRAP_SYSCALL: u32 = 0;
@@ -60,7 +64,7 @@ pub struct TrapInfo {
     pub error: u64,
     pub addr: u64,
 }
-const _: () = assert!(size_of::<TrapInfo>() == 24);
+pin_layout!(TrapInfo, 24, kind: 0, vector: 4, error: 8, addr: 16);
 
 /// What [`crate::hostcall::AS_RUN`] works on (systrap). Lies in kernel memory; addresses in it are linear-map
 /// addresses, since on systrap the kernel is inside the VMM.
@@ -74,7 +78,7 @@ pub struct RunState {
     /// In: address of the XSAVE image to load before running, or 0: the stub thread still holds the right one.
     pub fpu_load: u64,
 }
-const _: () = assert!(size_of::<RunState>() == 192);
+pin_layout!(RunState, 192, regs: 0, trap: 160, fpu_load: 184);
 
 /// `MapOp::kind`: map `len` bytes at `addr` to guest-physical `phys` (user memory or one file-window chunk).
 pub const MAP_OP_MAP: u32 = 1;
@@ -101,7 +105,7 @@ pub struct MapOp {
     pub len: u64,
     pub phys: u64,
 }
-const _: () = assert!(size_of::<MapOp>() == 32);
+pin_layout!(MapOp, 32, kind: 0, prot: 4, addr: 8, len: 16, phys: 24);
 
 /// Opens each CPU's area; the kernel's GS base points at it while kernel code runs, on both platforms.
 ///
@@ -136,5 +140,8 @@ pub struct CpuHeader {
     /// 72: how often it has begun to run user code (kvm, where the VMM does not see it). Written by the kernel.
     pub user_entries: AtomicU64,
 }
-const _: () = assert!(size_of::<CpuHeader>() == 80);
-const _: () = assert!(core::mem::offset_of!(CpuHeader, host_sp) == 32);
+pin_layout!(
+    CpuHeader, 80,
+    this: 0, current: 8, trap_sp: 16, scratch: 24, host_sp: 32, pending: 40, cpu: 44, deadline_ns: 48,
+    in_user: 56, alarm_ns: 64, user_entries: 72,
+);

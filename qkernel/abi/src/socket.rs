@@ -52,7 +52,11 @@ pub struct Message {
     /// The same of the control data.
     pub control_len: u32,
 }
-const _: () = assert!(size_of::<Message>() == 40);
+pin_layout!(
+    Message, 40,
+    segments_phys: 0, segments: 8, flags: 12, name_phys: 16, control_phys: 24, name_len: 32, control_len:
+    36,
+);
 const _: () = assert!(size_of::<Segment>() == 16);
 
 /// Longest address in bytes (`struct sockaddr_storage`).

@@ -1,7 +1,6 @@
 //! What the kernel counts for whoever asks the VMM. The VMM reads it at any time, without the kernel's help, and takes it
 //! as hearsay.
 
-use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Lies in kernel memory for good; [`crate::hostcall::STATS`] says where. Brought up to date when a CPU goes idle, and
@@ -18,11 +17,7 @@ pub struct KernelStats {
     /// System calls that the kernel does not have and programs made, each time.
     pub unknown_calls: AtomicU64,
 }
-const _: () = assert!(size_of::<KernelStats>() == 32);
-const _: () = assert!(offset_of!(KernelStats, user_frames) == 0);
-const _: () = assert!(offset_of!(KernelStats, swapped_frames) == 8);
-const _: () = assert!(offset_of!(KernelStats, heap_bytes) == 16);
-const _: () = assert!(offset_of!(KernelStats, unknown_calls) == 24);
+pin_layout!(KernelStats, 32, user_frames: 0, swapped_frames: 8, heap_bytes: 16, unknown_calls: 24);
 
 /// What the VMM reads of [`KernelStats`].
 #[repr(C)]
@@ -33,11 +28,7 @@ pub struct KernelFigures {
     pub heap_bytes: u64,
     pub unknown_calls: u64,
 }
-const _: () = assert!(size_of::<KernelFigures>() == size_of::<KernelStats>());
-const _: () = assert!(offset_of!(KernelFigures, user_frames) == offset_of!(KernelStats, user_frames));
-const _: () = assert!(offset_of!(KernelFigures, swapped_frames) == offset_of!(KernelStats, swapped_frames));
-const _: () = assert!(offset_of!(KernelFigures, heap_bytes) == offset_of!(KernelStats, heap_bytes));
-const _: () = assert!(offset_of!(KernelFigures, unknown_calls) == offset_of!(KernelStats, unknown_calls));
+pin_layout!(KernelFigures, 32, user_frames: 0, swapped_frames: 8, heap_bytes: 16, unknown_calls: 24);
 
 impl KernelStats {
     #[must_use]

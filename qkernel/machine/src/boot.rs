@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::mm::{frames, pagetable, stats};
 use crate::upcall::{self, Upcalls};
-use crate::{heap, host, log, platform, time};
+use crate::{heap, host, lock_order, log, platform, time};
 
 static IS_READY: AtomicBool = AtomicBool::new(false);
 
@@ -57,6 +57,7 @@ pub unsafe fn init(boot: &BootInfo) {
         heap::init(boot.heap_phys, boot.heap_end_phys);
         platform::current().init_cpu(boot, 0);
     }
+    lock_order::enable();
     if boot.version != abi::ABI_VERSION {
         host::die("the VMM speaks another version of the interface");
     }

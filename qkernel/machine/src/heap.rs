@@ -8,10 +8,11 @@ use core::sync::atomic::AtomicU64;
 
 use crate::errno::{Errno, Result};
 use crate::platform;
+use crate::rank::Rank;
 use crate::spin::SpinLock;
 
 /// The heap. The image makes it the global allocator.
-pub static HEAP: LockedHeap<SpinLock<()>> = LockedHeap::new(SpinLock::new(()));
+pub static HEAP: LockedHeap<SpinLock<()>> = LockedHeap::new(SpinLock::new(Rank::Heap, ()));
 
 /// Gives the heap its memory.
 ///

@@ -6,6 +6,8 @@ use alloc::vec::Vec;
 use crate::errno::{Errno, Result};
 use crate::platform::{call, phys_of};
 
+pub use crate::platform::{Line, die};
+
 /// A file the VMM holds open for the kernel; closed when dropped.
 #[derive(Debug)]
 pub struct Handle(u32);
@@ -48,13 +50,6 @@ pub fn log(level: u32, line: &str) {
 pub fn exit(wait_status: i32) -> ! {
     loop {
         let _ = call(hc::EXIT, [wait_status as u32 as u64, 0, 0, 0, 0, 0]);
-    }
-}
-
-/// Ends the sandbox because the kernel contradicts itself.
-pub fn die(message: &str) -> ! {
-    loop {
-        let _ = call(hc::PANIC, [phys_of(message.as_ptr()), message.len() as u64, 0, 0, 0, 0]);
     }
 }
 

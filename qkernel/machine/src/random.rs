@@ -4,6 +4,7 @@
 //! what was handed out can't be computed from the state that is left. The key is renewed from the host after
 //! [`RESEED_BYTES`] or [`RESEED_NS`], and by [`reseed`] when the sandbox's memory may have been copied.
 
+use crate::rank::Rank;
 use crate::spin::SpinLock;
 use crate::time;
 
@@ -20,7 +21,8 @@ struct Generator {
     seeded_ns: u64,
 }
 
-static GENERATOR: SpinLock<Generator> = SpinLock::new(Generator { key: [0; 32], left: 0, seeded_ns: 0 });
+static GENERATOR: SpinLock<Generator> =
+    SpinLock::new(Rank::Random, Generator { key: [0; 32], left: 0, seeded_ns: 0 });
 
 /// Fills `bytes`.
 pub fn fill(bytes: &mut [u8]) {

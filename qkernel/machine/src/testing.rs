@@ -4,14 +4,13 @@
 
 use abi::HostCall;
 use abi::boot::{BootInfo, Platform};
-use abi::hostcall as hc;
+use abi::hostcall::{self as hc, HostClocks};
 use abi::layout::{CPU_AREA_PHYS, KERNEL_IMAGE_PHYS, USER_PHYS};
 use abi::run::{CpuHeader, RunState};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::platform;
 use crate::spin::Once;
-use crate::time::HostClocks;
 use crate::upcall::{self, Upcalls};
 
 /// Bytes of kernel memory: the reserve that system calls leave alone, and some.

@@ -9,6 +9,7 @@ use crate::errno::Result;
 use crate::host;
 use crate::mm::{AddressSpace, stats};
 use crate::platform::{self, Trap, UserContext};
+use crate::rank::Rank;
 use crate::sched::{self, SchedState};
 use crate::spin::SpinLock;
 
@@ -47,7 +48,7 @@ impl Thread {
             context: UnsafeCell::new(context),
             is_context_lent: AtomicBool::new(false),
             own_aspace: AtomicPtr::new(pointer_of(aspace.as_ref())),
-            aspace: SpinLock::new(aspace),
+            aspace: SpinLock::new(Rank::ThreadMemory, aspace),
         }
     }
 

@@ -5,8 +5,9 @@
 
 use crate::arch::read_tsc;
 use crate::platform;
+use crate::rank::Rank;
 use crate::spin::SpinLock;
-use abi::hostcall as hc;
+use abi::hostcall::{self as hc, HostClocks};
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Fraction bits of `mult`.
@@ -55,18 +56,9 @@ static CLOCK: ClockPage = ClockPage::new();
 /// Copies of [`CLOCK`] the vDSO sees: address of the page in the linear map, 0 when there is none yet.
 static SHARED_PAGE: AtomicU64 = AtomicU64::new(0);
 /// Held by whoever changes the parameters.
-static WRITER: SpinLock<Meter> = SpinLock::new(Meter::new(Sample::NONE, 0));
+static WRITER: SpinLock<Meter> = SpinLock::new(Rank::Clock, Meter::new(Sample::NONE, 0));
 /// The time user code has seen at most, while a [`hold`] lasts; else 0.
 static HELD_NS: AtomicU64 = AtomicU64::new(0);
-
-/// What the host's clocks say.
-#[derive(Clone, Copy, Default)]
-#[repr(C)]
-pub struct HostClocks {
-    pub monotonic_ns: u64,
-    pub realtime_ns: u64,
-    pub boottime_ns: u64,
-}
 
 /// A look at the host's clocks.
 #[derive(Clone, Copy)]

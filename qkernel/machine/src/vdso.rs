@@ -11,8 +11,9 @@ use core::arch::global_asm;
 use crate::errno::{Errno, Result};
 use crate::mm::map::{NewMapping, Placement};
 use crate::mm::vma::VmaFlags;
-use crate::mm::{self, AddressSpace, IoBuf, MemoryObject, PAGE, PageStore, Prot, frames};
+use crate::mm::{self, AddressSpace, IoBuf, MemoryObject, PAGE, PageStore, Prot};
 use crate::platform;
+use crate::rank::Rank;
 use crate::spin::SpinLock;
 use crate::time;
 
@@ -261,7 +262,7 @@ fn header(dynamic_bytes: u64) -> Vec<u8> {
     header.0
 }
 
-static STORE: SpinLock<Option<Arc<PageStore>>> = SpinLock::new(None);
+static STORE: SpinLock<Option<Arc<PageStore>>> = SpinLock::new(Rank::ClockPage, None);
 
 /// The two pages, made at first use.
 fn store() -> Result<Arc<PageStore>> {
@@ -273,9 +274,8 @@ fn store() -> Result<Arc<PageStore>> {
     let image = image();
     store.write(PAGE, &mut IoBuf::constant(&image)).map_err(|_| Errno::ENOMEM)?;
     let clock = store.frame(0)?;
-    mm::residency::pin(clock);
+    mm::residency::pin(clock.frame());
     time::share(platform::linear(clock.addr()));
-    frames::drop_ref(clock);
     *slot = Some(store.clone());
     Ok(store)
 }

@@ -12,7 +12,7 @@ use hashbrown::HashMap;
 
 use crate::fs::inode::Inode;
 use crate::fs::inode::S_IFDIR;
-use machine::sync::{Mutex, SpinLock};
+use machine::sync::{Mutex, Rank, SpinLock};
 
 /// Most cached names that aren't directories (absent ones included).
 const LEAVES_MAX: usize = 24_576;
@@ -45,10 +45,10 @@ struct Place {
 impl Dentry {
     fn with(parent: Option<Arc<Dentry>>, name: &[u8], inode: Option<Arc<dyn Inode>>) -> Arc<Self> {
         Arc::new(Self {
-            place: SpinLock::new(Place { parent, name: name.into(), gone: false }),
-            inode: SpinLock::new(inode),
-            children: SpinLock::new(HashMap::new()),
-            changes: Mutex::new(()),
+            place: SpinLock::new(Rank::Leaf, Place { parent, name: name.into(), gone: false }),
+            inode: SpinLock::new(Rank::Leaf, inode),
+            children: SpinLock::new(Rank::Leaf, HashMap::new()),
+            changes: Mutex::new(Rank::Directory, ()),
             mounts: AtomicU32::new(0),
             pinned: AtomicBool::new(false),
             used: AtomicBool::new(true),
@@ -205,7 +205,8 @@ impl Dentry {
 
     /// Exchanges two children of two directories. The caller holds [`Self::changes`] of both.
     pub fn exchange(a_dir: &Arc<Dentry>, a: &Arc<Dentry>, b_dir: &Arc<Dentry>, b: &Arc<Dentry>) {
-        let (a_name, b_name) = (a.place.lock().name.clone(), b.place.lock().name.clone());
+        let a_name = a.place.lock().name.clone();
+        let b_name = b.place.lock().name.clone();
         {
             let mut place = a.place.lock();
             place.name = b_name.clone();
@@ -243,8 +244,8 @@ struct Queue {
     most: usize,
 }
 
-static LEAVES: Queue = Queue { dentries: SpinLock::new(VecDeque::new()), most: LEAVES_MAX };
-static DIRS: Queue = Queue { dentries: SpinLock::new(VecDeque::new()), most: DIRS_MAX };
+static LEAVES: Queue = Queue { dentries: SpinLock::new(Rank::Leaf, VecDeque::new()), most: LEAVES_MAX };
+static DIRS: Queue = Queue { dentries: SpinLock::new(Rank::Leaf, VecDeque::new()), most: DIRS_MAX };
 
 /// Puts a new dentry under the cache's limit.
 fn remember(dentry: &Arc<Dentry>, is_dir: bool) {

@@ -24,7 +24,7 @@ use machine::errno::{Errno, Result};
 use machine::mm::account;
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::{WaitQueue, Wake, Waker};
-use machine::sync::{Mutex, SpinLock};
+use machine::sync::{Mutex, Rank, SpinLock};
 
 pub const EPOLLEXCLUSIVE: u32 = 1 << 28;
 pub const EPOLLWAKEUP: u32 = 1 << 29;
@@ -172,7 +172,7 @@ pub struct Epoll {
 }
 
 /// Held while a set is put into a set.
-static NESTING: Mutex<()> = Mutex::new(());
+static NESTING: Mutex<()> = Mutex::new(Rank::EpollNesting, ());
 
 /// An event as it is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,15 +185,15 @@ pub struct Reported {
 pub fn open(flags: OpenFlags) -> Result<Arc<File>> {
     anon::check_room()?;
     let ready = Ready {
-        list: SpinLock::new(VecDeque::new()),
+        list: SpinLock::new(Rank::EpollReady, VecDeque::new()),
         waiters: WaitQueue::new(),
         pollers: Arc::new(WaitQueue::new()),
     };
     let set = Epoll {
         ino: anon::next_ino(),
-        items: Mutex::new(BTreeMap::new()),
+        items: Mutex::new(Rank::Epoll, BTreeMap::new()),
         ready: Arc::new(ready),
-        parents: SpinLock::new(Vec::new()),
+        parents: SpinLock::new(Rank::Leaf, Vec::new()),
         sweep_at: AtomicUsize::new(64),
     };
     Ok(File::new(Box::new(set), flags | OpenFlags::RDWR, None))
@@ -250,10 +250,10 @@ impl Epoll {
             key: (file.id, fd),
             ready: self.ready.clone(),
             events: AtomicU32::new(events),
-            data: SpinLock::new(data),
+            data: SpinLock::new(Rank::Leaf, data),
             listed: AtomicBool::new(false),
             removed: AtomicBool::new(false),
-            table: SpinLock::new(None),
+            table: SpinLock::new(Rank::Leaf, None),
         })
     }
 
@@ -379,7 +379,8 @@ impl Epoll {
 
     /// Whether any item is ready; those that aren't leave the list.
     fn any_ready(&self) -> bool {
-        let _items = self.items.lock();
+        // Asked for by a set that watches this one, whose items are locked.
+        let _items = self.items.lock_beside();
         let turns = self.ready.list.lock().len();
         for _ in 0..turns {
             let Some(item) = self.ready.pop() else { break };

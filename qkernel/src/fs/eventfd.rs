@@ -14,7 +14,7 @@ use machine::errno::{Errno, Result};
 use machine::mm::IoBuf;
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::WaitQueue;
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 
 /// Largest value the counter takes.
 const MAX: u64 = u64::MAX - 1;
@@ -37,7 +37,7 @@ impl EventFile {
 
     fn new(initial: u64, semaphore: bool) -> Self {
         let queue = Arc::new(WaitQueue::new());
-        Self { count: SpinLock::new(initial), semaphore, queue, ino: anon::next_ino() }
+        Self { count: SpinLock::new(Rank::Leaf, initial), semaphore, queue, ino: anon::next_ino() }
     }
 
     /// Takes the counter's value (or one of it); `EAGAIN` at zero.

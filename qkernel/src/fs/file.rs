@@ -16,7 +16,7 @@ use crate::signals::{SIGXFSZ, Source};
 use machine::errno::{Errno, Result};
 use machine::mm::{IoBuf, MemoryObject, account};
 use machine::sched::wait::PollEvents;
-use machine::sync::{Mutex, SpinLock};
+use machine::sync::{Mutex, Rank, SpinLock};
 
 bitflags! {
     /// `O_*` of `open(2)`.
@@ -215,8 +215,8 @@ impl File {
             ops,
             path,
             flags: AtomicU32::new((flags & OpenFlags::KEPT).bits()),
-            pos: Mutex::new(0),
-            owner: SpinLock::new((0, 0)),
+            pos: Mutex::new(Rank::Position, 0),
+            owner: SpinLock::new(Rank::Leaf, (0, 0)),
             id: NEXT_FILE.fetch_add(1, Ordering::Relaxed),
         })
     }
@@ -345,7 +345,7 @@ impl FileTable {
 
     fn with(entries: Vec<Option<Descriptor>>, lowest: usize) -> Arc<Self> {
         let id = NEXT_TABLE.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Self { slots: SpinLock::new(Slots { entries, lowest }), id })
+        Arc::new(Self { slots: SpinLock::new(Rank::FileTable, Slots { entries, lowest }), id })
     }
 
     /// A copy with the same descriptions (`fork(2)`).

@@ -11,10 +11,10 @@ pub use crate::fs::readiness::Readiness;
 use machine::events;
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::{WaitQueue, Wake};
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 
 static NEXT_TOKEN: AtomicU64 = AtomicU64::new(1);
-static TARGETS: SpinLock<BTreeMap<u64, Target>> = SpinLock::new(BTreeMap::new());
+static TARGETS: SpinLock<BTreeMap<u64, Target>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
 /// Set once the sandbox has had a socket.
 static EDGES: AtomicBool = AtomicBool::new(false);
 

@@ -9,7 +9,7 @@ use crate::fs::inode::Inode;
 use machine::errno::{Errno, Result};
 use machine::mm::account;
 use machine::sched::wait::WaitQueue;
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 
 /// The largest offset a lock can cover: a range up to it has no end.
 pub const END: u64 = i64::MAX as u64;
@@ -120,7 +120,7 @@ struct Table {
     waits: BTreeMap<u64, u64>,
 }
 
-static TABLE: SpinLock<Option<Table>> = SpinLock::new(None);
+static TABLE: SpinLock<Option<Table>> = SpinLock::new(Rank::Leaf, None);
 static CHANGED: WaitQueue = WaitQueue::new();
 
 fn with_table<R>(f: impl FnOnce(&mut Table) -> R) -> R {

@@ -12,7 +12,7 @@ use crate::fs::mount::{Limits, Mount};
 use crate::fs::{anon, tmpfs};
 use machine::errno::{Errno, Result};
 use machine::mm::{IoBuf, MemoryObject, PageStore};
-use machine::sync::{Mutex, Once, SpinLock};
+use machine::sync::{Mutex, Once, Rank, SpinLock};
 use machine::time;
 
 pub const F_SEAL_SEAL: u32 = 1;
@@ -134,9 +134,9 @@ impl MemFile {
         let meta = Meta { mode, uid: owner.0, gid: owner.1, atime_ns: now, mtime_ns: now, ctime_ns: now };
         let node = Arc::new(MemNode {
             ino: anon::next_ino(),
-            meta: SpinLock::new(meta),
+            meta: SpinLock::new(Rank::Leaf, meta),
             store: PageStore::new(0),
-            seals: Mutex::new(seals),
+            seals: Mutex::new(Rank::Seals, seals),
         });
         let root =
             ROOT.call_once(|| Mount::of(tmpfs::new(0o755), b"tmpfs", b"memfd", Limits::empty())).path();

@@ -11,7 +11,7 @@ use crate::fs::dentry::Dentry;
 use crate::fs::inode::Inode;
 use crate::fs::path::Path;
 use machine::errno::{Errno, Result};
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 
 bitflags! {
     /// Operations that a mount does not allow; numbers as in boot records.
@@ -70,9 +70,9 @@ pub struct Mount {
 }
 
 /// Mounts by the place they cover: mount id and dentry address (which the mount keeps alive).
-static TABLE: SpinLock<BTreeMap<(u64, usize), Arc<Mount>>> = SpinLock::new(BTreeMap::new());
+static TABLE: SpinLock<BTreeMap<(u64, usize), Arc<Mount>>> = SpinLock::new(Rank::Mounts, BTreeMap::new());
 /// The root of the tree and all mounts in the order they were made.
-static ALL: SpinLock<Vec<Arc<Mount>>> = SpinLock::new(Vec::new());
+static ALL: SpinLock<Vec<Arc<Mount>>> = SpinLock::new(Rank::Mounts, Vec::new());
 
 fn key(mount: &Mount, dentry: &Arc<Dentry>) -> (u64, usize) {
     (mount.id, Arc::as_ptr(dentry) as usize)
@@ -93,7 +93,7 @@ impl Mount {
             source: source.into(),
             root,
             root_inode,
-            at: SpinLock::new(None),
+            at: SpinLock::new(Rank::Leaf, None),
             limits: AtomicU32::new(limits.bits()),
         })
     }

@@ -12,7 +12,7 @@ use crate::fs::path::Path;
 use crate::fs::walk;
 use crate::fs::walk::{Last, Resolve, Walker};
 use machine::errno::{Errno, Result};
-use machine::sync::Mutex;
+use machine::sync::{Mutex, Rank};
 
 /// `RENAME_NOREPLACE`.
 pub const RENAME_NOREPLACE: u32 = 1;
@@ -20,7 +20,7 @@ pub const RENAME_NOREPLACE: u32 = 1;
 pub const RENAME_EXCHANGE: u32 = 2;
 
 /// Only one rename at a time, so that directories don't move while they are compared.
-static RENAMES: Mutex<()> = Mutex::new(());
+static RENAMES: Mutex<()> = Mutex::new(Rank::Renames, ());
 
 /// A path's directory and last component.
 struct Target {
@@ -209,9 +209,9 @@ pub fn rename(actor: &Actor, old: (Path, &[u8]), new: (Path, &[u8]), flags: u32)
     let (a, b) = (&from.dir.dentry, &to.dir.dentry);
     let _first = if Arc::as_ptr(a) <= Arc::as_ptr(b) { a.changes.lock() } else { b.changes.lock() };
     let _second = match Arc::as_ptr(a).cmp(&Arc::as_ptr(b)) {
-        core::cmp::Ordering::Less => Some(b.changes.lock()),
+        core::cmp::Ordering::Less => Some(b.changes.lock_beside()),
         core::cmp::Ordering::Equal => None,
-        core::cmp::Ordering::Greater => Some(a.changes.lock()),
+        core::cmp::Ordering::Greater => Some(a.changes.lock_beside()),
     };
     rename_locked(actor, &from, &to, flags)
 }

@@ -5,7 +5,7 @@ use alloc::collections::VecDeque;
 
 use machine::errno::{Errno, Result};
 #[cfg(not(test))]
-use machine::mm::frames::{self, Frame};
+use machine::mm::frames::{self, FrameRef};
 use machine::mm::{IoBuf, account};
 
 /// Bytes of a page.
@@ -13,7 +13,7 @@ pub const PAGE_BYTES: usize = 4096;
 
 /// One page of data.
 #[cfg(not(test))]
-struct DataPage(Frame);
+struct DataPage(FrameRef);
 
 #[cfg(not(test))]
 impl DataPage {
@@ -21,17 +21,10 @@ impl DataPage {
         frames::alloc_any().map(Self).ok_or(Errno::ENOMEM)
     }
     fn copy_to(&self, buf: &mut IoBuf<'_>, at: usize, len: usize) -> Result<()> {
-        buf.fill_from_frame(self.0, at, len)
+        buf.fill_from_frame(self.0.frame(), at, len)
     }
     fn copy_from(&mut self, buf: &mut IoBuf<'_>, at: usize, len: usize) -> Result<()> {
-        buf.drain_to_frame(self.0, at, len)
-    }
-}
-
-#[cfg(not(test))]
-impl Drop for DataPage {
-    fn drop(&mut self) {
-        frames::drop_ref(self.0);
+        buf.drain_to_frame(self.0.frame(), at, len)
     }
 }
 

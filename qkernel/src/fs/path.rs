@@ -9,7 +9,7 @@ use crate::fs::inode::Inode;
 use crate::fs::mount;
 use crate::fs::mount::{Limits, Mount};
 use machine::errno::{Errno, Result};
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 
 /// A place in the tree that exists: a directory entry in a mount, and the inode it refers to.
 #[derive(Clone)]
@@ -108,8 +108,8 @@ impl FsContext {
     /// A context at the tree's root.
     pub fn new(root: Path, cwd: Path, umask: u32) -> Arc<Self> {
         Arc::new(Self {
-            root: SpinLock::new(root),
-            cwd: SpinLock::new(cwd),
+            root: SpinLock::new(Rank::Leaf, root),
+            cwd: SpinLock::new(Rank::Leaf, cwd),
             umask: AtomicU32::new(umask & 0o777),
         })
     }

@@ -21,7 +21,7 @@ use machine::errno::{Errno, Result};
 use machine::mm::{IoBuf, account};
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::WaitQueue;
-use machine::sync::{Mutex, SpinLock};
+use machine::sync::{Mutex, Rank, SpinLock};
 
 /// Writes of at most this many bytes go whole or not at all.
 pub const PIPE_BUF: usize = 4096;
@@ -59,8 +59,13 @@ pub struct Pipe {
 }
 
 /// The slot where a FIFO's inode keeps its pipe while it is open.
-#[derive(Default)]
 pub struct FifoSlot(SpinLock<Weak<Pipe>>);
+
+impl Default for FifoSlot {
+    fn default() -> Self {
+        Self(SpinLock::new(Rank::Leaf, Weak::new()))
+    }
+}
 
 impl FifoSlot {
     /// A slot whose FIFO is not open.
@@ -84,7 +89,7 @@ impl Pipe {
         Arc::new(Self {
             ino: anon::next_ino(),
             owner,
-            ring: Mutex::new(Ring { data: PageQueue::new(), runs: VecDeque::new() }),
+            ring: Mutex::new(Rank::Pipe, Ring { data: PageQueue::new(), runs: VecDeque::new() }),
             used: AtomicUsize::new(0),
             runs: AtomicUsize::new(0),
             capacity: AtomicUsize::new(DEFAULT_CAPACITY),
@@ -240,9 +245,10 @@ impl Pipe {
     }
 
     /// Lets `fill` put bytes into the pipe: it gets a buffer as large as there is room (at most `max` bytes) and says
-    /// how much of it counts. `EAGAIN` when there is no room.
+    /// how much of it counts. `EAGAIN` when there is no room. Who fills it from another pipe holds that one's lock, and
+    /// is the only one to work on two.
     pub fn put_with(&self, max: usize, fill: impl FnOnce(&mut [u8]) -> Result<usize>) -> Result<usize> {
-        let mut ring = self.ring.lock();
+        let mut ring = self.ring.lock_beside();
         if self.readers.load(Ordering::Acquire) == 0 {
             drop(ring);
             raise_sigpipe();

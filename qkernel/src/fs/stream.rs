@@ -18,7 +18,7 @@ use machine::host::Handle;
 use machine::mm::IoBuf;
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::WaitQueue;
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 
 /// The offset that means "at the stream's own position" in `READ` and `WRITE`.
 const STREAM: u64 = u64::MAX;
@@ -41,7 +41,7 @@ impl HostStream {
         let queue = Arc::new(WaitQueue::new());
         let token = host_poll::register(&queue);
         let kind = stat.mode & crate::fs::inode::S_IFMT;
-        Ok(Self { handle, kind, ino: stat.ino, queue, token, position: SpinLock::new(None) })
+        Ok(Self { handle, kind, ino: stat.ino, queue, token, position: SpinLock::new(Rank::Leaf, None) })
     }
 
     fn is_file(&self) -> bool {

@@ -16,7 +16,7 @@ use machine::sched::timer;
 use machine::sched::timer::{Alarm, Timer};
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::WaitQueue;
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 use machine::time;
 
 /// The clock a timer goes by.
@@ -142,7 +142,7 @@ impl TimerFile {
     pub fn open(clock: Clock, flags: OpenFlags) -> Result<Arc<File>> {
         anon::check_room()?;
         let queue = Arc::new(WaitQueue::new());
-        let core = Arc::new(Core { clock, state: SpinLock::new(State::default()), queue });
+        let core = Arc::new(Core { clock, state: SpinLock::new(Rank::Leaf, State::default()), queue });
         Ok(File::new(Box::new(Self { core, ino: anon::next_ino() }), flags | OpenFlags::RDWR, None))
     }
 

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use crate::harness::steps::{Step, Steps};
 use crate::task;
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 
 const EXIT_GROUP: u64 = 231;
 
@@ -14,8 +14,9 @@ struct Feed {
     first_pid: u32,
 }
 
-static FEED: SpinLock<Feed> = SpinLock::new(Feed { steps: Steps::new(Vec::new()), first_pid: 0 });
-static TRACE: SpinLock<Option<fn(&str)>> = SpinLock::new(None);
+static FEED: SpinLock<Feed> = SpinLock::new(Rank::Leaf, Feed { steps: Steps::new(Vec::new()), first_pid: 0 });
+/// Innermost: a line may be written under any lock.
+static TRACE: SpinLock<Option<fn(&str)>> = SpinLock::new(Rank::Heap, None);
 
 /// Gives the tasks their steps.
 pub fn feed(bytes: &[u8], first_pid: u32) {

@@ -21,7 +21,7 @@ use machine::mm::working_set;
 use machine::platform;
 use machine::sched;
 use machine::sched::{Frozen, pause};
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 use machine::time;
 use state_machine::{Action, Actions, Input, Machine, Obstacle, Order, Outcome};
 
@@ -89,7 +89,10 @@ fn take(input: Input) {
 
 impl Hibernation {
     const fn new() -> Self {
-        Self { machine: SpinLock::new(Machine::new()), idle: SpinLock::new(idle::Watch::new()) }
+        Self {
+            machine: SpinLock::new(Rank::Hibernation, Machine::new()),
+            idle: SpinLock::new(Rank::Leaf, idle::Watch::new()),
+        }
     }
 
     fn step(&self, input: Input) -> Actions {

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use crate::fs::caller::Caller;
 use crate::fs::file::File;
 use machine::errno::{Errno, Result};
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Most files in one message (`SCM_MAX_FD`).
@@ -85,7 +85,7 @@ impl Drop for Rights {
 }
 
 /// Files that are still to be dropped, and whether a task is dropping them.
-static GRAVE: SpinLock<(Vec<Arc<File>>, bool)> = SpinLock::new((Vec::new(), false));
+static GRAVE: SpinLock<(Vec<Arc<File>>, bool)> = SpinLock::new(Rank::Leaf, (Vec::new(), false));
 
 /// Drops files one after the other: a socket whose messages hold sockets whose messages hold sockets would otherwise
 /// recurse as deep as the guest likes.

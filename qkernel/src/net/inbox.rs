@@ -13,7 +13,7 @@ use machine::errno::{Errno, Result};
 use machine::mm::{IoBuf, account};
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::WaitQueue;
-use machine::sync::Mutex;
+use machine::sync::{Mutex, Rank};
 
 /// Bytes that a record counts against the sender's buffer size besides its content.
 const RECORD_COST: usize = 512;
@@ -104,7 +104,7 @@ impl Inbox {
     /// An empty inbox: `wait` hears of messages, `room` of room.
     pub fn new(wait: Arc<WaitQueue>, room: Arc<WaitQueue>) -> Arc<Self> {
         Arc::new(Self {
-            queue: Mutex::new(Queue::default()),
+            queue: Mutex::new(Rank::Inbox, Queue::default()),
             cost: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             records: AtomicUsize::new(0),

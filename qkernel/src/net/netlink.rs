@@ -24,7 +24,7 @@ use machine::errno::{Errno, Result};
 use machine::mm::IoBuf;
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::WaitQueue;
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 
 const NETLINK_ROUTE: u32 = 0;
 const SOL_NETLINK: u32 = 270;
@@ -50,7 +50,7 @@ const UNREAD_MAX: usize = 256 << 10;
 const ADDRESS_BYTES: usize = 12;
 
 /// Ports in use.
-static PORTS: SpinLock<BTreeSet<u32>> = SpinLock::new(BTreeSet::new());
+static PORTS: SpinLock<BTreeSet<u32>> = SpinLock::new(Rank::Leaf, BTreeSet::new());
 
 /// A netlink socket.
 pub struct NetlinkSocket {

@@ -5,7 +5,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
 use crate::net::Socket;
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 
 struct Entry {
     socket: Weak<dyn Socket>,
@@ -13,7 +13,7 @@ struct Entry {
 }
 
 /// By inode number.
-static OPEN: SpinLock<BTreeMap<u64, Entry>> = SpinLock::new(BTreeMap::new());
+static OPEN: SpinLock<BTreeMap<u64, Entry>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
 
 /// A socket that is open.
 pub struct Open {

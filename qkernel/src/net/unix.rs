@@ -19,13 +19,17 @@ use machine::errno::{Errno, Result};
 use machine::mm::IoBuf;
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::WaitQueue;
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 
 /// Most connections that wait for `accept(2)` (`net.core.somaxconn`).
 const BACKLOG_MAX: usize = 4096;
 
 /// A socket's address, shared with its peer; empty while it has none.
 type NameCell = Arc<SpinLock<Arc<[u8]>>>;
+
+fn nameless() -> NameCell {
+    Arc::new(SpinLock::new(Rank::Leaf, Arc::default()))
+}
 
 /// A connection, seen from one side.
 #[derive(Clone)]
@@ -86,7 +90,7 @@ impl UnixSocket {
         if protocol != 0 && protocol != u32::from(AF_UNIX) {
             return Err(Errno::EPROTONOSUPPORT);
         }
-        Ok(Self::make(kind, NameCell::default(), true))
+        Ok(Self::make(kind, nameless(), true))
     }
 
     fn make(kind: u32, name: NameCell, taken: bool) -> Arc<Self> {
@@ -96,11 +100,11 @@ impl UnixSocket {
             me: me.clone(),
             kind,
             name,
-            node: SpinLock::new(None),
-            state: SpinLock::new(State::Idle),
+            node: SpinLock::new(Rank::Leaf, None),
+            state: SpinLock::new(Rank::Leaf, State::Idle),
             wait,
             backlog_room: Arc::new(WaitQueue::new()),
-            waits_for: SpinLock::new(None),
+            waits_for: SpinLock::new(Rank::Leaf, None),
             datagrams,
             send_shut: AtomicBool::new(false),
             taken: AtomicBool::new(taken),
@@ -160,7 +164,8 @@ impl UnixSocket {
         if listener.pending.len() > listener.backlog {
             return Err(Errno::EAGAIN);
         }
-        *other.state.lock() = State::Connected(Link {
+        // Nobody else knows of it yet.
+        *other.state.lock_beside() = State::Connected(Link {
             inbox: to_other.clone(),
             outbox: to_me.clone(),
             peer_name: self.name.clone(),

@@ -10,12 +10,12 @@ use crate::fs::path::Path;
 use crate::net::AF_UNIX;
 use crate::net::unix::UnixSocket;
 use machine::errno::{Errno, Result};
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 
 /// Bytes of a name at most (`sun_path`).
 const PATH_BYTES: usize = 108;
 
-static ABSTRACT: SpinLock<BTreeMap<Vec<u8>, Weak<UnixSocket>>> = SpinLock::new(BTreeMap::new());
+static ABSTRACT: SpinLock<BTreeMap<Vec<u8>, Weak<UnixSocket>>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
 
 /// The content of a `sockaddr_un`.
 #[derive(Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use crate::pseudo::{Entry, Out};
 use crate::task;
 use crate::task::tree::PID_MAX;
 use machine::errno::{Errno, Result};
-use machine::sync::{Once, SpinLock};
+use machine::sync::{Once, Rank, SpinLock};
 
 /// Longest host or domain name.
 pub const UTS_NAME_MAX: usize = 64;
@@ -268,7 +268,7 @@ fn uuid_of(mut bytes: [u8; 16]) -> String {
     text
 }
 
-static DOMAIN: SpinLock<Vec<u8>> = SpinLock::new(Vec::new());
+static DOMAIN: SpinLock<Vec<u8>> = SpinLock::new(Rank::Leaf, Vec::new());
 
 /// The NIS domain name.
 pub fn domain_name() -> Vec<u8> {

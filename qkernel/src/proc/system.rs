@@ -11,7 +11,7 @@ use machine::heap;
 use machine::mm::{PAGE, frames};
 use machine::platform;
 use machine::sched;
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 use machine::time;
 use machine::time::NSEC;
 
@@ -173,7 +173,7 @@ struct Load {
     sampled_ns: u64,
 }
 
-static LOAD: SpinLock<Load> = SpinLock::new(Load { averages: [0; 3], sampled_ns: 0 });
+static LOAD: SpinLock<Load> = SpinLock::new(Rank::Leaf, Load { averages: [0; 3], sampled_ns: 0 });
 
 impl Load {
     /// Moves the averages towards `running` for each step since the last look.

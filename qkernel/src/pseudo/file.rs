@@ -10,7 +10,7 @@ use crate::fs::inode::{Inode, S_IFDIR, Stat};
 use crate::pseudo::{Context, Kind, Node, Place, child_ino, dirent_type};
 use machine::errno::{Errno, Result};
 use machine::mm::IoBuf;
-use machine::sync::Mutex;
+use machine::sync::{Mutex, Rank};
 
 /// Most bytes one write hands to a file.
 const STORE_MAX_BYTES: usize = 4096;
@@ -27,7 +27,7 @@ pub struct TextFile<C: Context> {
 
 impl<C: Context> TextFile<C> {
     pub(super) fn new(node: Arc<Node<C>>, generation: u32) -> Self {
-        Self { node, generation, text: Mutex::new(None) }
+        Self { node, generation, text: Mutex::new(Rank::Text, None) }
     }
 }
 

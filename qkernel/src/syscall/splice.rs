@@ -10,7 +10,7 @@ use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 use machine::mm::IoBuf;
 use machine::sched::wait::PollEvents;
-use machine::sync::Mutex;
+use machine::sync::{Mutex, Rank};
 
 /// Bytes moved in one attempt.
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -18,7 +18,7 @@ const SPLICE_F_NONBLOCK: u32 = 2;
 const FLAGS: u32 = 0xf;
 
 /// Held while two pipes are locked at once.
-static TWO_PIPES: Mutex<()> = Mutex::new(());
+static TWO_PIPES: Mutex<()> = Mutex::new(Rank::TwoPipes, ());
 
 /// Which side an attempt would have had to wait for.
 enum Stuck {

@@ -199,8 +199,10 @@ fn new_process(me: &Arc<Task>, pid: u32, args: &CloneArgs) -> Arc<Process> {
     } else {
         sighand.fork()
     };
-    let process = Process::new(pid, sighand, mine.limits.lock().clone());
-    *process.exe.lock() = mine.exe.lock().clone();
+    let limits = mine.limits.lock().clone();
+    let process = Process::new(pid, sighand, limits);
+    let exe = mine.exe.lock().clone();
+    *process.exe.lock() = exe;
     // A sister is told of as its creator is.
     let (exit_signal, parents_programs) = if args.flags.contains(CloneFlags::PARENT) {
         (mine.exit_signal.load(Ordering::Relaxed), mine.parents_programs.load(Ordering::Relaxed))

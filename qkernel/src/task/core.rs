@@ -17,7 +17,7 @@ use machine::mm::AddressSpace;
 use machine::platform::UserContext;
 use machine::sched;
 use machine::sched::{Run, Runnable, SchedState};
-use machine::sync::{Shared, SpinLock};
+use machine::sync::{Rank, Shared, SpinLock};
 use machine::thread::{ContextGuard, Thread};
 use machine::time;
 
@@ -128,18 +128,18 @@ impl Task {
             policy: SchedPolicy::default(),
             dying: AtomicBool::new(false),
             exit_status: AtomicI32::new(0),
-            vfork_wait: SpinLock::new(None),
-            start: SpinLock::new(None),
-            files: SpinLock::new(parts.files),
+            vfork_wait: SpinLock::new(Rank::Leaf, None),
+            start: SpinLock::new(Rank::Leaf, None),
+            files: SpinLock::new(Rank::Leaf, parts.files),
             fs: Shared::new(parts.fs),
             creds: Shared::new(parts.creds),
-            signals: SpinLock::new(parts.signals),
-            comm: SpinLock::new(parts.comm),
+            signals: SpinLock::new(Rank::TaskSignals, parts.signals),
+            comm: SpinLock::new(Rank::Leaf, parts.comm),
             clear_child_tid: AtomicU64::new(0),
             robust_list: AtomicU64::new(0),
-            vfork_parent: SpinLock::new(None),
+            vfork_parent: SpinLock::new(Rank::Leaf, None),
             death_signal: AtomicU32::new(0),
-            restart: SpinLock::new(None),
+            restart: SpinLock::new(Rank::Leaf, None),
             start_ns: time::boottime_ns(),
         })
     }

@@ -484,7 +484,8 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     process.timers.lock().delete_posix();
     change_creds(task, &loaded);
     task.creds.set(Arc::new(loaded.creds));
-    *process.exe.lock() = Some(loaded.file);
+    let former = process.exe.lock().replace(loaded.file);
+    drop(former);
     set_comm(task, &loaded.name);
     task.clear_child_tid.store(0, Ordering::Relaxed);
     task.robust_list.store(0, Ordering::Relaxed);

@@ -20,7 +20,8 @@ pub fn exit_task(task: &Arc<Task>, status: i32) {
     task.set_files(None);
     leave_task(task);
     let process = &task.process;
-    *process.ended_comm.lock() = *task.comm.lock();
+    let comm = *task.comm.lock();
+    *process.ended_comm.lock() = comm;
     let (last, status) = {
         let mut tasks = process.tasks.lock();
         tasks.retain(|other| !Arc::ptr_eq(other, task));
@@ -67,7 +68,9 @@ pub fn leave_memory(task: &Arc<Task>) {
 
 fn end_process(process: &Arc<Process>, status: i32) {
     process.timers.lock().disarm_all();
-    *process.exe.lock() = None;
+    // Dropped without the lock: what an open file's end does may sleep.
+    let exe = process.exe.lock().take();
+    drop(exe);
     if process.pid == 1 {
         machine::host::exit(status);
     }

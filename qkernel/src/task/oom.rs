@@ -14,7 +14,7 @@ use machine::log::RateLimit;
 use machine::mm::account::SANDBOX;
 use machine::mm::{PAGE, account, frames};
 use machine::sched;
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 use machine::time::{NSEC, monotonic_ns};
 
 /// How long a killed process may take to give its memory back before another one is killed.
@@ -33,7 +33,8 @@ struct Victim {
 /// The process whose end is the sandbox's.
 const FIRST_PID: u32 = 1;
 
-static VICTIM: SpinLock<Victim> = SpinLock::new(Victim { process: Weak::new(), until_ns: 0 });
+static VICTIM: SpinLock<Victim> =
+    SpinLock::new(Rank::OomVictim, Victim { process: Weak::new(), until_ns: 0 });
 static SAID: RateLimit = RateLimit::new();
 
 /// There is no memory for the current task: kills the largest process, unless one that was killed is still ending, and

@@ -16,10 +16,10 @@ use crate::task::tree::TREE;
 use machine::errno::Result;
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::WaitQueue;
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 
 /// Who waits for the end of processes that have such descriptors.
-static WATCHED: SpinLock<BTreeMap<u32, Weak<WaitQueue>>> = SpinLock::new(BTreeMap::new());
+static WATCHED: SpinLock<BTreeMap<u32, Weak<WaitQueue>>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
 
 /// The descriptor.
 pub struct PidFile {

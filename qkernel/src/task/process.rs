@@ -13,7 +13,7 @@ use crate::task::signal::queue::PendingSignals;
 use crate::task::signal::stop_state::StopState;
 use crate::task::timers::Timers;
 use machine::sched::wait::WaitQueue;
-use machine::sync::{Once, Shared, SpinLock};
+use machine::sync::{Once, Rank, Shared, SpinLock};
 
 /// Is told the wait status of a process that has ended.
 pub type EndWatch = Box<dyn Fn(i32) + Send + Sync>;
@@ -83,22 +83,22 @@ impl Process {
         let process = Arc::new(Self {
             pid,
             parent: AtomicU32::new(0),
-            tasks: SpinLock::new(Vec::new()),
+            tasks: SpinLock::new(Rank::Tasks, Vec::new()),
             sighand: Shared::new(sighand),
-            pending: SpinLock::new(PendingSignals::default()),
+            pending: SpinLock::new(Rank::Signals, PendingSignals::default()),
             signal_watch: Arc::new(WaitQueue::new()),
-            limits: SpinLock::new(limits),
+            limits: SpinLock::new(Rank::Limits, limits),
             child_wait: WaitQueue::new(),
-            group_exit: SpinLock::new(None),
+            group_exit: SpinLock::new(Rank::Leaf, None),
             leader_status: AtomicI32::new(0),
             stopped: AtomicBool::new(false),
             is_protected: AtomicBool::new(false),
             on_end: Once::new(),
-            stop: SpinLock::new(StopState::default()),
+            stop: SpinLock::new(Rank::Stop, StopState::default()),
             stop_wait: WaitQueue::new(),
-            timers: SpinLock::new(Timers::default()),
+            timers: SpinLock::new(Rank::ProcessTimers, Timers::default()),
             cpu_watch: AtomicBool::new(false),
-            exe: SpinLock::new(None),
+            exe: SpinLock::new(Rank::Leaf, None),
             is_subreaper: AtomicBool::new(false),
             dumpable: AtomicU32::new(1),
             programs: AtomicU32::new(0),
@@ -110,7 +110,7 @@ impl Process {
             children_user: AtomicU64::new(0),
             children_system: AtomicU64::new(0),
             start_ns: machine::time::boottime_ns(),
-            ended_comm: SpinLock::new([0; 16]),
+            ended_comm: SpinLock::new(Rank::Leaf, [0; 16]),
         });
         crate::task::timers::update_watch(&process);
         process

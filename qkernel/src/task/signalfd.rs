@@ -16,7 +16,7 @@ use crate::task;
 use machine::errno::{Errno, Result};
 use machine::mm::IoBuf;
 use machine::sched::wait::PollEvents;
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 use machine::time;
 
 /// Bytes of a `struct signalfd_siginfo`.
@@ -39,7 +39,7 @@ impl SignalFile {
     /// A descriptor for the signals of `mask` (bit 0 is signal 1).
     pub fn open(mask: u64, flags: OpenFlags) -> Result<Arc<File>> {
         anon::check_room()?;
-        let ops = Self { mask: SpinLock::new(allowed(mask)), ino: anon::next_ino() };
+        let ops = Self { mask: SpinLock::new(Rank::Leaf, allowed(mask)), ino: anon::next_ino() };
         Ok(File::new(Box::new(ops), flags | OpenFlags::RDWR, None))
     }
 

@@ -5,7 +5,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 
 use crate::task::core::Task;
 use crate::task::process::Process;
@@ -55,12 +55,10 @@ pub struct Tree {
 }
 
 /// The process tree.
-pub static TREE: SpinLock<Tree> = SpinLock::new(Tree {
-    nodes: BTreeMap::new(),
-    tasks: BTreeMap::new(),
-    terminals: BTreeMap::new(),
-    next_id: 1,
-});
+pub static TREE: SpinLock<Tree> = SpinLock::new(
+    Rank::ProcessTree,
+    Tree { nodes: BTreeMap::new(), tasks: BTreeMap::new(), terminals: BTreeMap::new(), next_id: 1 },
+);
 
 /// Largest id (`kernel.pid_max`).
 pub const PID_MAX: u32 = 4_194_304;

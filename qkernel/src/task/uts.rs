@@ -1,9 +1,9 @@
 //! The host name.
 
 use alloc::vec::Vec;
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 
-static HOSTNAME: SpinLock<Vec<u8>> = SpinLock::new(Vec::new());
+static HOSTNAME: SpinLock<Vec<u8>> = SpinLock::new(Rank::Leaf, Vec::new());
 
 /// Sets the sandbox's host name.
 pub fn set_hostname(name: &[u8]) {

@@ -23,7 +23,7 @@ use machine::host::Handle;
 use machine::mm::IoBuf;
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::Wake;
-use machine::sync::{Once, SpinLock};
+use machine::sync::{Once, Rank, SpinLock};
 
 /// The offset that means "at the stream's own position" in `READ` and `WRITE`.
 const STREAM: u64 = u64::MAX;
@@ -168,9 +168,9 @@ pub fn open(handle: Arc<Handle>, size: Option<(u16, u16)>, uid: u32) -> Result<(
     let token = host_poll::register_handler(&handler);
     let host = Console {
         handle,
-        typing: SpinLock::new(()),
-        showing: SpinLock::new(()),
-        armed: SpinLock::new(PollEvents::empty()),
+        typing: SpinLock::new(Rank::ConsoleInput, ()),
+        showing: SpinLock::new(Rank::ConsoleOutput, ()),
+        armed: SpinLock::new(Rank::Leaf, PollEvents::empty()),
         token,
         _listener: listener.clone(),
     };

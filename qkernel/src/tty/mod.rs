@@ -30,7 +30,7 @@ use machine::errno::{Errno, Result};
 use machine::mm::IoBuf;
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::WaitQueue;
-use machine::sync::{Once, SpinLock};
+use machine::sync::{Once, Rank, SpinLock};
 use machine::time;
 
 /// Bytes moved between user memory and the discipline at a time.
@@ -76,7 +76,7 @@ impl Tty {
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             number,
-            line: SpinLock::new(Discipline::default()),
+            line: SpinLock::new(Rank::Terminal, Discipline::default()),
             wait: Arc::new(WaitQueue::new()),
             controller_wait: Arc::new(WaitQueue::new()),
             foreground: AtomicU32::new(0),
@@ -85,7 +85,7 @@ impl Tty {
             hung_up: AtomicBool::new(false),
             locked: AtomicBool::new(locked),
             exclusive: AtomicBool::new(false),
-            meta: SpinLock::new(meta),
+            meta: SpinLock::new(Rank::Leaf, meta),
             host,
             on_drained: Once::new(),
         })

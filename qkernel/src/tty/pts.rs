@@ -18,7 +18,7 @@ use crate::task;
 use crate::task::terminal::Terminal;
 use crate::tty::{PTS_MAJOR, Tty, TtyFile};
 use machine::errno::{Errno, Result};
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 use machine::time;
 
 /// Most pseudo-terminals (`kernel.pty.max`).
@@ -75,7 +75,7 @@ impl Meta {
     }
 }
 
-static TTYS: SpinLock<BTreeMap<u32, Arc<Tty>>> = SpinLock::new(BTreeMap::new());
+static TTYS: SpinLock<BTreeMap<u32, Arc<Tty>>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
 
 /// The terminal with a number.
 fn find(number: u32) -> Option<Arc<Tty>> {

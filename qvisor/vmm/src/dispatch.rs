@@ -4,8 +4,8 @@
 use abi::HostCall;
 use abi::hostcall::{
     AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, BEGIN_WAKE, CLOCK, CPU_TIME, EVENTS, EXEC_TAKE,
-    EXIT, Event, HIBERNATED, IDLE, KICK, LOG, OPEN, PANIC, RANDOM, RELEASE, REPORT, REPORT_ASLEEP,
-    REPORT_EXEC_ENDED, REPORT_EXEC_FAILED, REPORT_EXEC_STARTED, REPORT_IDLE, REPORT_RESUMED,
+    EXIT, Event, HIBERNATED, HostClocks, IDLE, KICK, LOG, OPEN, PANIC, RANDOM, RELEASE, REPORT,
+    REPORT_ASLEEP, REPORT_EXEC_ENDED, REPORT_EXEC_FAILED, REPORT_EXEC_STARTED, REPORT_IDLE, REPORT_RESUMED,
     REPORT_STAYED_WARM, REPORT_WAKE_EVENT, SET_DEADLINE, STATS, SWAP_IN, SWAP_OUT, WINDOW_COPY, WINDOW_MAP,
     WINDOW_UNMAP, YIELD,
 };
@@ -140,10 +140,14 @@ fn log(sandbox: &Sandbox, phys: u64, len: u64, level: u64) -> i64 {
 }
 
 fn clock(sandbox: &Sandbox, phys: u64) -> i64 {
-    // The kernel takes the middle of the call for the time of the first.
-    let realtime = cpu::clock_ns(libc::CLOCK_REALTIME);
-    let times = [cpu::clock_ns(libc::CLOCK_MONOTONIC), realtime, cpu::clock_ns(libc::CLOCK_BOOTTIME)];
-    sandbox.memory.write(phys, &times).map_or(-i64::from(libc::EFAULT), |()| 0)
+    // The kernel takes the middle of the call for the time of the monotonic clock, which is read second of three.
+    let realtime_ns = cpu::clock_ns(libc::CLOCK_REALTIME);
+    let clocks = HostClocks {
+        realtime_ns,
+        monotonic_ns: cpu::clock_ns(libc::CLOCK_MONOTONIC),
+        boottime_ns: cpu::clock_ns(libc::CLOCK_BOOTTIME),
+    };
+    sandbox.memory.write(phys, &clocks).map_or(-i64::from(libc::EFAULT), |()| 0)
 }
 
 /// Processor time of the sandbox's processes, in nanoseconds, without what it takes to answer questions about the sandbox:

@@ -3,6 +3,9 @@
 use std::io;
 
 /// A positive Linux error number.
+///
+/// Not the kernel's type of that name: this one is made from [`io::Error`] and shows itself as one, which a type that the
+/// `no_std` kernel shares cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 

@@ -399,9 +399,14 @@ macro_rules! plain {
         unsafe impl Plain for $kind {}
     )* };
 }
-plain!(u8, u16, u32, u64, i32, i64, [u64; 3], Segment);
+plain!(u8, u16, u32, u64, i32, i64, [u64; 4], Segment);
 plain!(abi::HostCall, abi::boot::BootInfo, abi::hostcall::Event, abi::run::MapOp, abi::run::RunState);
-plain!(abi::hostcall::HibernateReport, abi::hostcall::SwapOut, abi::stats::KernelFigures);
+plain!(
+    abi::hostcall::HostClocks,
+    abi::hostcall::SwapOut,
+    abi::hostcall::HibernateReport,
+    abi::stats::KernelFigures
+);
 plain!(abi::hostcall::HostStat, abi::hostcall::HostStatFs, abi::hostcall::SetAttr);
 
 /// A free place for the reservation that begins at a multiple of 2 MiB, so that host and guest can share large pages.

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::account::{self, SANDBOX, STUB_BYTES};
-use super::frames::{self, Frame};
+use super::frames::{self, Frame, FrameRef};
 use super::object::MemoryObject;
 use super::page::PAGE;
 use super::pagetable::{Entry, PageTable};
@@ -18,11 +18,12 @@ use super::window::HostFileMap;
 use crate::errno::Result;
 use crate::mutex::{Mutex, MutexGuard};
 use crate::platform::{self, OpBatch, UserSpace};
+use crate::rank::Rank;
 use crate::spin::SpinLock;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 /// All address spaces by their id.
-static ALL: SpinLock<BTreeMap<u64, Weak<AddressSpace>>> = SpinLock::new(BTreeMap::new());
+static ALL: SpinLock<BTreeMap<u64, Weak<AddressSpace>>> = SpinLock::new(Rank::Spaces, BTreeMap::new());
 
 /// What one process's threads see as memory.
 pub struct AddressSpace {
@@ -92,25 +93,28 @@ impl AddressSpace {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let aspace = Arc::new(Self {
             machine: UserSpace::new(id, number, table.root()),
-            mirror: Mutex::new(Vec::new()),
-            inner: Mutex::new(Space {
-                id,
-                table,
-                vmas: BTreeMap::new(),
-                batch: OpBatch::default(),
-                freed: Vec::new(),
-                removed: Vec::new(),
-                stale: false,
-                brk_start: 0,
-                brk: 0,
-                mmap_top: USER_MAX,
-                free_hint: USER_MAX,
-                next_frame: None,
-                resident_pages: 0,
-                unmapped: Vec::new(),
-                shown: Shown::new(),
-                layout: Layout::default(),
-            }),
+            mirror: Mutex::new(Rank::Mirror, Vec::new()),
+            inner: Mutex::new(
+                Rank::AddressSpace,
+                Space {
+                    id,
+                    table,
+                    vmas: BTreeMap::new(),
+                    batch: OpBatch::default(),
+                    freed: Vec::new(),
+                    removed: Vec::new(),
+                    stale: false,
+                    brk_start: 0,
+                    brk: 0,
+                    mmap_top: USER_MAX,
+                    free_hint: USER_MAX,
+                    next_frame: None,
+                    resident_pages: 0,
+                    unmapped: Vec::new(),
+                    shown: Shown::new(),
+                    layout: Layout::default(),
+                },
+            ),
         });
         ALL.lock().insert(id, Arc::downgrade(&aspace));
         Ok(aspace)
@@ -253,7 +257,7 @@ impl AddressSpace {
             platform::current().shoot_down(&self.machine);
         }
         let freed = core::mem::take(&mut space.freed);
-        frames::drop_refs(&freed);
+        frames::drop_refs(freed);
         drop(core::mem::take(&mut space.removed));
         space.prune_tables();
     }
@@ -321,7 +325,7 @@ impl Drop for AddressSpace {
         // On return the stub maps nothing any more, or is dead.
         platform::current().destroy_space(self.machine.number);
         SANDBOX.remove_host_side(if platform::current().mirrors() { STUB_BYTES } else { 0 });
-        frames::drop_refs(&freed);
+        frames::drop_refs(freed);
         ALL.lock().remove(&self.machine.id);
     }
 }
@@ -404,6 +408,13 @@ impl Space {
         self.table.set(addr, entry)?;
         self.resident_pages += u64::from(entry.is_frame());
         self.resident_pages -= u64::from(old.is_frame()).min(self.resident_pages);
+        Ok(())
+    }
+
+    /// Shows a frame at `addr` by an entry with these flags, which keeps the reference.
+    pub(super) fn install_frame(&mut self, addr: u64, frame: FrameRef, flags: u64) -> Result<()> {
+        self.install(addr, Entry::new(frame.addr(), flags))?;
+        frame.keep();
         Ok(())
     }
 

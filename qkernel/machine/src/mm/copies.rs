@@ -87,13 +87,11 @@ impl Copies {
     /// Copies pages from `at` on, up to `end`; where it got to, and the frame behind the last one.
     fn copy_run(&self, file: &Handle, at: u64, end: u64, near: Option<Frame>) -> Result<(u64, Frame)> {
         let run = frames::alloc_zeroed_run((end - at) as usize, near, DIRTY_RUN_MAX);
-        let (frame, count) = run.ok_or(Errno::ENOMEM)?;
-        let read = read_whole(file, at * PAGE, frame.addr(), count as u64 * PAGE);
-        match read {
-            Ok(()) => self.0.put_run(at, frame, count),
-            Err(_) => (0..count).for_each(|i| frames::drop_ref(frame.add(i))),
-        }
-        read.map(|()| (at + count as u64, frame.add(count)))
+        let run = run.ok_or(Errno::ENOMEM)?;
+        let (first, count) = (run.next_frame(), run.left());
+        read_whole(file, at * PAGE, first.addr(), count as u64 * PAGE)?;
+        self.0.put_run(at, run);
+        Ok((at + count as u64, first.add(count)))
     }
 }
 
@@ -132,13 +130,12 @@ impl Space {
         copies.fill(file.handle(), index_of(start), index_of(end), index)?;
         let frame = copies.0.frame_if_present(index)?.ok_or(Errno::EIO)?;
         let flags = vma.entry_flags(false);
-        self.install(page, Entry::new(frame.addr(), flags)).inspect_err(|_| frames::drop_ref(frame))?;
+        self.install_frame(page, frame, flags)?;
         for addr in (start..end).step_by(PAGE as usize).filter(|addr| *addr != page) {
             if self.table.get(addr) == Entry::NONE
                 && let Some(frame) = copies.0.frame_in_memory(index_of(addr))
             {
-                self.install(addr, Entry::new(frame.addr(), flags))
-                    .inspect_err(|_| frames::drop_ref(frame))?;
+                self.install_frame(addr, frame, flags)?;
             }
         }
         Ok((start, end))
@@ -153,16 +150,14 @@ impl Space {
         copies: &Copies,
     ) -> Result<Around> {
         let own = match copies.0.frame_if_present(index)? {
-            Some(frame) => own_copy(frame)?,
+            Some(frame) => own_copy(&frame)?,
             None => {
                 let own = frames::alloc_zeroed().ok_or(Errno::ENOMEM)?;
-                read_whole(file.handle(), index * PAGE, own.addr(), PAGE)
-                    .inspect_err(|_| frames::drop_ref(own))?;
+                read_whole(file.handle(), index * PAGE, own.addr(), PAGE)?;
                 own
             }
         };
-        let entry = Entry::new(own.addr(), vma.entry_flags(true));
-        self.install(page, entry).inspect_err(|_| frames::drop_ref(own))?;
+        self.install_frame(page, own, vma.entry_flags(true))?;
         Ok((page, page + PAGE))
     }
 }

@@ -4,7 +4,7 @@ use abi::layout::{USER_MAX, USER_MIN, WINDOW_CHUNK, WINDOW_PHYS};
 use abi::run::{MAP_OP_MAP, MapOp, PF_FETCH, PF_WRITE};
 
 use super::aspace::{AddressSpace, Space};
-use super::frames::{self, Frame};
+use super::frames::{self, Frame, FrameRef, FrameRun};
 use super::object::{MemoryObject, copy_page};
 use super::page::{Access, Fault, PAGE, page_down};
 use super::pagetable::Entry;
@@ -165,11 +165,8 @@ impl Space {
             return Ok(());
         }
         let copy = frames::alloc_any().ok_or(Errno::ENOMEM)?;
-        if let Err(error) = copy_page(copy, entry.phys()) {
-            frames::drop_ref(copy);
-            return Err(error);
-        }
-        self.install(page, Entry::new(copy.addr(), vma.entry_flags(true)))?;
+        copy_page(&copy, entry.phys())?;
+        self.install_frame(page, copy, vma.entry_flags(true))?;
         if entry.is_frame() {
             self.freed.push(Frame::new(entry.phys()));
         }
@@ -201,20 +198,16 @@ impl Space {
             }
             let want = self.empty_pages(at, end);
             // The faulting page must come; the others only if they are to be had.
-            let Some((first, count)) = self.zero_run(want) else { break };
-            for i in 0..count as u64 {
-                let addr = at + i * PAGE;
-                let entry = Entry::new(first.addr() + i * PAGE, vma.entry_flags(true));
-                if let Err(error) = self.install(addr, entry) {
-                    for rest in i..count as u64 {
-                        frames::drop_ref(Frame::new(first.addr() + rest * PAGE));
-                    }
-                    return if got_page { Ok((start, at)) } else { Err(error) };
+            let Some(mut run) = self.zero_run(want) else { break };
+            let run_start = at;
+            for frame in &mut run {
+                if let Err(error) = self.install_frame(at, frame, vma.entry_flags(true)) {
+                    return if got_page { Ok((start, run_start)) } else { Err(error) };
                 }
-                got_page |= addr == page;
+                got_page |= at == page;
+                at += PAGE;
             }
-            self.next_frame = Some(first.add(count));
-            at += count as u64 * PAGE;
+            self.next_frame = Some(run.next_frame());
         }
         if got_page || self.populate_single(vma, page)? { Ok((start, end)) } else { Err(Errno::ENOMEM) }
     }
@@ -222,8 +215,7 @@ impl Space {
     /// The last resort when a whole window was not to be had.
     fn populate_single(&mut self, vma: &Vma, page: u64) -> Result<bool, Errno> {
         let Some(frame) = frames::alloc_zeroed() else { return Ok(false) };
-        self.install(page, Entry::new(frame.addr(), vma.entry_flags(true)))
-            .inspect_err(|_| frames::drop_ref(frame))?;
+        self.install_frame(page, frame, vma.entry_flags(true))?;
         Ok(true)
     }
 
@@ -256,7 +248,7 @@ impl Space {
         count as usize
     }
 
-    fn zero_run(&self, want: usize) -> Option<(Frame, usize)> {
+    fn zero_run(&self, want: usize) -> Option<FrameRun> {
         frames::alloc_zeroed_run(want, self.next_frame, DIRTY_RUN_MAX)
     }
 
@@ -268,15 +260,11 @@ impl Space {
         }
         let frame = store.frame(offset / PAGE)?;
         if vma.is_shared() {
-            let entry = Entry::new(frame.addr(), vma.entry_flags(true));
-            self.install(page, entry).inspect_err(|_| frames::drop_ref(frame))?;
+            self.install_frame(page, frame, vma.entry_flags(true))?;
         } else if access == Access::Write {
-            let copy = own_copy(frame)?;
-            let entry = Entry::new(copy.addr(), vma.entry_flags(true));
-            self.install(page, entry).inspect_err(|_| frames::drop_ref(copy))?;
+            self.install_frame(page, own_copy(&frame)?, vma.entry_flags(true))?;
         } else {
-            let entry = Entry::new(frame.addr(), vma.entry_flags(false));
-            self.install(page, entry).inspect_err(|_| frames::drop_ref(frame))?;
+            self.install_frame(page, frame, vma.entry_flags(false))?;
         }
         Ok((page, page + PAGE))
     }
@@ -290,9 +278,8 @@ impl Space {
         let (phys, _) = file.page(offset)?.ok_or(Errno::EIO)?;
         if !vma.is_shared() && access == Access::Write {
             let copy = frames::alloc_any().ok_or(Errno::ENOMEM)?;
-            copy_page(copy, phys).inspect_err(|_| frames::drop_ref(copy))?;
-            let entry = Entry::new(copy.addr(), vma.entry_flags(true));
-            self.install(page, entry).inspect_err(|_| frames::drop_ref(copy))?;
+            copy_page(&copy, phys)?;
+            self.install_frame(page, copy, vma.entry_flags(true))?;
             return Ok((page, page + PAGE));
         }
         // Everything of this chunk that the mapping shows: entries are cheap, and the host maps what is touched.
@@ -323,14 +310,11 @@ impl Space {
     }
 }
 
-/// A copy of an object's page, for the mapping that writes it; takes the caller's reference to the page.
-pub(super) fn own_copy(frame: Frame) -> Result<Frame, Errno> {
-    let copy = frames::alloc_any();
-    if let Some(copy) = copy {
-        frames::copy(copy, frame);
-    }
-    frames::drop_ref(frame);
-    copy.ok_or(Errno::ENOMEM)
+/// A copy of an object's page, for the mapping that writes it.
+pub(super) fn own_copy(frame: &FrameRef) -> Result<FrameRef, Errno> {
+    let copy = frames::alloc_any().ok_or(Errno::ENOMEM)?;
+    frames::copy(copy.frame(), frame.frame());
+    Ok(copy)
 }
 
 /// What an error while bringing in a page means to the program.

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 
 use super::account;
 use super::aspace::AddressSpace;
-use super::frames::{self, Frame};
+use super::frames::{self, Frame, FrameRef};
 use super::object::MemoryObject;
 use super::pagetable::Entry;
 use super::residency;
@@ -17,7 +17,7 @@ impl AddressSpace {
         let child = Self::new()?;
         {
             let mut ours = self.lock();
-            let mut theirs = child.lock();
+            let mut theirs = child.inner.lock_beside();
             let result = copy_space(&mut ours, &mut theirs);
             // The child never ran: nothing of it is mirrored or cached.
             theirs.batch.ops.clear();
@@ -85,12 +85,16 @@ fn copy_space(ours: &mut super::aspace::Space, theirs: &mut super::aspace::Space
 fn share_frame(table: &mut super::pagetable::PageTable, addr: u64, entry: Entry) -> Result<()> {
     let frame = Frame::new(entry.phys());
     let clean = entry.0 & !(Entry::WRITABLE | Entry::MIRRORED);
-    if frames::add_ref(frame).is_ok() {
-        return table.set(addr, Entry(clean)).inspect_err(|_| frames::drop_ref(frame));
+    if let Ok(shared) = FrameRef::share(frame) {
+        table.set(addr, Entry(clean))?;
+        shared.keep();
+        return Ok(());
     }
     residency::ensure(frame)?;
     let copy = frames::alloc_any().ok_or(Errno::ENOMEM)?;
-    frames::copy(copy, frame);
+    frames::copy(copy.frame(), frame);
     let flags = Entry(clean).brought_in().0 & !entry.phys();
-    table.set(addr, Entry(flags | copy.addr())).inspect_err(|_| frames::drop_ref(copy))
+    table.set(addr, Entry(flags | copy.addr()))?;
+    copy.keep();
+    Ok(())
 }

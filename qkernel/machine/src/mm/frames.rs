@@ -13,6 +13,7 @@ use crate::arch;
 use crate::errno::{Errno, Result};
 use crate::heap;
 use crate::platform;
+use crate::rank::Rank;
 use crate::spin::{Once, SpinLock};
 
 type Frames = BitmapAllocator<StridedControl, SpinLock<()>>;
@@ -38,7 +39,9 @@ pub fn init(boot: &BootInfo) -> Result<()> {
     let limit = limit.saturating_add(RESERVE);
     SANDBOX.open(boot.user_frames_limit.saturating_mul(abi::PAGE_SIZE));
     // SAFETY: the VMM made the region zero-filled and 4 MiB-aligned, and the control pages are ours alone.
-    FRAMES.call_once(|| unsafe { Frames::new(USER_PHYS, len, limit, control, SpinLock::new(())) });
+    FRAMES.call_once(|| unsafe {
+        Frames::new(USER_PHYS, len, limit, control, SpinLock::new(Rank::Frames, ()))
+    });
     Ok(())
 }
 
@@ -62,39 +65,116 @@ fn alloc_one() -> Option<(Frame, bool)> {
     (granted(frames, 1) == 1).then(|| frames.alloc()).flatten()
 }
 
-/// A frame of zeros with one reference.
-pub fn alloc_zeroed() -> Option<Frame> {
+/// A reference to a frame, dropped with the value; the last one frees the frame.
+///
+/// Page tables and the lists of objects keep references as plain numbers, one an entry: [`Self::keep`] and
+/// [`Self::kept`] move a reference there and back.
+#[derive(Debug)]
+pub struct FrameRef(Frame);
+
+impl FrameRef {
+    /// Another reference to a frame that has one; an error when the count is full (copy the frame instead).
+    pub fn share(frame: Frame) -> Result<Self> {
+        frames().ok_or(Errno::ENOMEM)?.inc_ref(frame).map_err(|_| Errno::ENOMEM)?;
+        Ok(Self(frame))
+    }
+
+    /// The reference that an entry kept, which is to be no more.
+    pub fn kept(frame: Frame) -> Self {
+        Self(frame)
+    }
+
+    /// Leaves the reference to an entry.
+    pub fn keep(self) -> Frame {
+        core::mem::ManuallyDrop::new(self).0
+    }
+
+    /// The frame.
+    pub fn frame(&self) -> Frame {
+        self.0
+    }
+
+    /// Its guest-physical address.
+    pub fn addr(&self) -> u64 {
+        self.0.addr()
+    }
+}
+
+impl Drop for FrameRef {
+    fn drop(&mut self) {
+        if let Some(frames) = frames() {
+            let dropped = frames.dec_ref(self.0);
+            debug_assert!(dropped.is_ok());
+        }
+    }
+}
+
+/// Frames in a row, with a reference to each. Those that are not taken out are dropped.
+#[derive(Debug)]
+pub struct FrameRun {
+    next: Frame,
+    count: usize,
+}
+
+impl FrameRun {
+    /// The first of those that are left, or the one behind the last.
+    pub fn next_frame(&self) -> Frame {
+        self.next
+    }
+
+    /// How many are left.
+    pub fn left(&self) -> usize {
+        self.count
+    }
+}
+
+impl Iterator for FrameRun {
+    type Item = FrameRef;
+    fn next(&mut self) -> Option<FrameRef> {
+        self.count = self.count.checked_sub(1)?;
+        let frame = self.next;
+        self.next = frame.add(1);
+        Some(FrameRef(frame))
+    }
+}
+
+impl Drop for FrameRun {
+    fn drop(&mut self) {
+        drop_refs((0..self.count).map(|at| self.next.add(at)));
+    }
+}
+
+/// A frame of zeros.
+pub fn alloc_zeroed() -> Option<FrameRef> {
     let (frame, clean) = alloc_one()?;
     residency::forget(frame);
     if !clean {
         zero(frame);
     }
-    Some(frame)
+    Some(FrameRef(frame))
 }
 
-/// A frame with one reference whose content the caller overwrites whole.
-pub fn alloc_any() -> Option<Frame> {
+/// A frame whose content the caller overwrites whole.
+pub fn alloc_any() -> Option<FrameRef> {
     let frame = alloc_one()?.0;
     residency::forget(frame);
-    Some(frame)
+    Some(FrameRef(frame))
 }
 
 /// Up to `max` contiguous frames of zeros, at `near` if it is free. Of frames that must be cleared first at most
 /// `dirty_max` are taken.
-pub fn alloc_zeroed_run(max: usize, near: Option<Frame>, dirty_max: usize) -> Option<(Frame, usize)> {
+pub fn alloc_zeroed_run(max: usize, near: Option<Frame>, dirty_max: usize) -> Option<FrameRun> {
     let frames = frames()?;
     let run = frames.alloc_run(granted(frames, max), near)?;
     (0..run.frames).for_each(|i| residency::forget(run.start.add(i)));
     if run.clean {
-        return Some((run.start, run.frames));
+        return Some(FrameRun { next: run.start, count: run.frames });
     }
     let keep = run.frames.min(dirty_max.max(1));
-    for extra in keep..run.frames {
-        drop_ref(run.start.add(extra));
-    }
+    drop_refs((keep..run.frames).map(|extra| run.start.add(extra)));
     // SAFETY: the run is ours and lies in user memory, which the linear map covers.
     unsafe { arch::zero_bytes(platform::ptr(run.start.addr()), keep * 4096) };
-    Some((run.start, keep))
+    Some(FrameRun { next: run.start, count: keep })
 }
 
 /// Fills a frame with zeros.
@@ -109,23 +189,11 @@ pub fn copy(to: Frame, from: Frame) {
     unsafe { arch::copy_bytes(platform::ptr(to.addr()), platform::ptr::<u8>(from.addr()), 4096) };
 }
 
-/// Adds a reference; an error when the count is full (copy the frame instead).
-pub fn add_ref(frame: Frame) -> Result<()> {
-    frames().ok_or(Errno::ENOMEM)?.inc_ref(frame).map(drop).map_err(|_| Errno::ENOMEM)
-}
-
-/// Drops a reference; the last one frees the frame.
-pub fn drop_ref(frame: Frame) {
-    if let Some(frames) = frames() {
-        let dropped = frames.dec_ref(frame);
-        debug_assert!(dropped.is_ok());
-    }
-}
-
-/// Drops a reference of each.
-pub fn drop_refs(list: &[Frame]) {
-    if let (Some(frames), false) = (frames(), list.is_empty()) {
-        let dropped = frames.dec_refs(list.iter().copied());
+/// Drops the references to many frames that entries kept.
+pub(super) fn drop_refs(list: impl IntoIterator<Item = Frame>) {
+    let mut list = list.into_iter().peekable();
+    if let (Some(frames), Some(_)) = (frames(), list.peek()) {
+        let dropped = frames.dec_refs(list);
         debug_assert_eq!(dropped.refused, 0);
     }
 }

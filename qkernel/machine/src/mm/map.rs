@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::account;
 use super::aspace::{AddressSpace, Space};
-use super::frames;
+use super::frames::{self, Frame, FrameRef};
 use super::object::MemoryObject;
 use super::page::{PAGE, page_up};
 use super::pagetable::Entry;
@@ -523,17 +523,13 @@ impl Space {
         for (addr, entry) in pages {
             // The new place gets its own reference before the old one is cleared below.
             let target = to + (addr - old);
-            if entry.is_frame() {
-                frames::add_ref(frames::Frame::new(entry.phys()))?;
-            }
+            let frame = entry.is_frame().then(|| FrameRef::share(Frame::new(entry.phys()))).transpose()?;
             if let Err(error) = self.install(target, Entry(entry.0 & !Entry::MIRRORED)) {
-                if entry.is_frame() {
-                    frames::drop_ref(frames::Frame::new(entry.phys()));
-                }
                 // What has been moved is still at the old place as well.
                 self.unmap(to, to + new_len)?;
                 return Err(error);
             }
+            frame.map(FrameRef::keep);
         }
         if old_len != 0 {
             self.unmap(old, old + old_len)?;

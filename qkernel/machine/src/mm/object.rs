@@ -7,13 +7,14 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::aspace::AddressSpace;
-use super::frames::{self, Frame};
+use super::frames::{self, Frame, FrameRef, FrameRun};
 use super::io::IoBuf;
 use super::page::PAGE;
 use super::pages::Pages;
 use super::residency;
 use super::window::{self, HostFileMap};
 use crate::errno::{Errno, Result};
+use crate::rank::Rank;
 use crate::spin::{Once, SpinLock};
 
 /// What is behind a mapping.
@@ -74,13 +75,18 @@ impl MemoryObject {
 }
 
 /// The address spaces that map an object, with their ids.
-#[derive(Default)]
 pub struct Mappers(SpinLock<Vec<(u64, Weak<AddressSpace>)>>);
+
+impl Default for Mappers {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl Mappers {
     /// Nobody maps it.
     pub const fn new() -> Self {
-        Self(SpinLock::new(Vec::new()))
+        Self(SpinLock::new(Rank::Mappers, Vec::new()))
     }
 
     fn add(&self, aspace: &Arc<AddressSpace>) {
@@ -120,7 +126,7 @@ pub struct PageStore {
 }
 
 /// All stores by their address, which is theirs as long as they are listed.
-static STORES: SpinLock<BTreeMap<usize, Weak<PageStore>>> = SpinLock::new(BTreeMap::new());
+static STORES: SpinLock<BTreeMap<usize, Weak<PageStore>>> = SpinLock::new(Rank::PageStores, BTreeMap::new());
 
 /// Pages that several stores have between them (a tmpfs with a size).
 pub struct Quota {
@@ -159,7 +165,7 @@ impl PageStore {
     /// As [`Self::new`]; its pages count against `quota`.
     pub fn with_quota(size: u64, quota: Option<Arc<Quota>>) -> Arc<Self> {
         let store = Arc::new(Self {
-            pages: SpinLock::new(Pages::new()),
+            pages: SpinLock::new(Rank::Pages, Pages::new()),
             size: AtomicU64::new(size),
             mappers: Mappers::new(),
             label: Once::new(),
@@ -187,7 +193,7 @@ impl PageStore {
 
     /// The frame of page `index` with a reference added for the caller, allocating it when it is a hole. The store
     /// keeps its own reference. `Errno::ENOMEM` when there is no frame.
-    pub fn frame(&self, index: u64) -> Result<Frame> {
+    pub fn frame(&self, index: u64) -> Result<FrameRef> {
         let mut pages = self.pages.lock();
         let frame = match pages.get(index) {
             Some(frame) => frame,
@@ -199,31 +205,33 @@ impl PageStore {
                     self.give_back(1);
                     return Err(Errno::ENOMEM);
                 };
+                // It is a hole, so the pages take over the reference.
+                let frame = frame.keep();
                 pages.fill(index, frame);
                 frame
             }
         };
-        frames::add_ref(frame)?;
+        let shared = FrameRef::share(frame)?;
         drop(pages);
-        residency::ensure(frame).inspect_err(|_| frames::drop_ref(frame))?;
-        Ok(frame)
+        residency::ensure(frame)?;
+        Ok(shared)
     }
 
     /// The frame of page `index` as [`Self::frame`] gives it; `None` for a hole.
-    pub(super) fn frame_if_present(&self, index: u64) -> Result<Option<Frame>> {
+    pub(super) fn frame_if_present(&self, index: u64) -> Result<Option<FrameRef>> {
         let pages = self.pages.lock();
         let Some(frame) = pages.get(index) else { return Ok(None) };
-        frames::add_ref(frame)?;
+        let shared = FrameRef::share(frame)?;
         drop(pages);
-        residency::ensure(frame).inspect_err(|_| frames::drop_ref(frame))?;
-        Ok(Some(frame))
+        residency::ensure(frame)?;
+        Ok(Some(shared))
     }
 
     /// The same, of a page whose content need not be brought back first; without any wait.
-    pub(super) fn frame_in_memory(&self, index: u64) -> Option<Frame> {
+    pub(super) fn frame_in_memory(&self, index: u64) -> Option<FrameRef> {
         let pages = self.pages.lock();
         let frame = pages.get(index).filter(|frame| !residency::is_swapped(*frame))?;
-        frames::add_ref(frame).ok().map(|()| frame)
+        FrameRef::share(frame).ok()
     }
 
     /// Whether page `index` is no hole.
@@ -231,13 +239,12 @@ impl PageStore {
         self.pages.lock().get(index).is_some()
     }
 
-    /// Fills the holes among `count` pages from `index` on with frames, whose references it takes over.
-    pub(super) fn put_run(&self, index: u64, first: Frame, count: usize) {
+    /// Fills the holes among the pages from `index` on with the frames of `run`.
+    pub(super) fn put_run(&self, index: u64, run: FrameRun) {
         let mut pages = self.pages.lock();
-        for at in 0..count {
-            let frame = first.add(at);
-            if !pages.fill(index + at as u64, frame) {
-                frames::drop_ref(frame);
+        for (index, frame) in (index..).zip(run) {
+            if pages.fill(index, frame.frame()) {
+                frame.keep();
             }
         }
     }
@@ -245,7 +252,7 @@ impl PageStore {
     /// Makes everything a hole; mappings keep what they show.
     pub(super) fn forget(&self) {
         let pages = core::mem::take(&mut *self.pages.lock());
-        pages.iter().for_each(|(_, frame)| frames::drop_ref(frame));
+        frames::drop_refs(pages.iter().map(|(_, frame)| frame));
     }
 
     /// The same with pages that nobody else refers to.
@@ -253,7 +260,7 @@ impl PageStore {
         self.pages.lock().remove(0, u64::MAX, |frame| {
             let unused = frames::is_exclusive(frame);
             if unused {
-                frames::drop_ref(frame);
+                drop(FrameRef::kept(frame));
             }
             unused
         });
@@ -281,11 +288,7 @@ impl PageStore {
             let inside = (at % PAGE) as usize;
             let len = buf.remaining().min(PAGE as usize - inside).min((size - at) as usize);
             let moved = match self.frame_if_present(at / PAGE) {
-                Ok(Some(frame)) => {
-                    let moved = buf.fill_from_frame(frame, inside, len);
-                    frames::drop_ref(frame);
-                    moved
-                }
+                Ok(Some(frame)) => buf.fill_from_frame(frame.frame(), inside, len),
                 Ok(None) => buf.fill_zeros(len),
                 Err(error) => Err(error),
             };
@@ -305,11 +308,8 @@ impl PageStore {
             let at = offset + done as u64;
             let inside = (at % PAGE) as usize;
             let len = buf.remaining().min(PAGE as usize - inside);
-            let moved = self.frame(at / PAGE).map_err(|_| Errno::ENOSPC).and_then(|frame| {
-                let moved = buf.drain_to_frame(frame, inside, len);
-                frames::drop_ref(frame);
-                moved
-            });
+            let frame = self.frame(at / PAGE).map_err(|_| Errno::ENOSPC);
+            let moved = frame.and_then(|frame| buf.drain_to_frame(frame.frame(), inside, len));
             match moved {
                 Ok(()) => done += len,
                 Err(error) if done == 0 => return Err(error),
@@ -329,8 +329,7 @@ impl PageStore {
             if inside != 0
                 && let Ok(Some(frame)) = self.frame_if_present(size / PAGE)
             {
-                frames::zero_tail(frame, inside);
-                frames::drop_ref(frame);
+                frames::zero_tail(frame.frame(), inside);
             }
         }
     }
@@ -350,8 +349,7 @@ impl PageStore {
             if start < end
                 && let Ok(Some(frame)) = self.frame_if_present(start / PAGE)
             {
-                frames::zero_range(frame, (start % PAGE) as usize, (end - start) as usize);
-                frames::drop_ref(frame);
+                frames::zero_range(frame.frame(), (start % PAGE) as usize, (end - start) as usize);
             }
         }
     }
@@ -367,7 +365,7 @@ impl PageStore {
         }
         self.mappers.unmap((&raw const *self).cast(), first, last);
         self.give_back(freed.len());
-        freed.into_iter().for_each(frames::drop_ref);
+        frames::drop_refs(freed);
     }
 
     /// The next offset at or after `offset` that is data (or a hole, if `hole`); the end of the store counts as a hole.
@@ -402,15 +400,15 @@ impl Drop for PageStore {
         STORES.lock().remove(&(&raw const *self as usize));
         let pages = core::mem::take(&mut *self.pages.lock());
         self.give_back(pages.count());
-        pages.iter().for_each(|(_, frame)| frames::drop_ref(frame));
+        frames::drop_refs(pages.iter().map(|(_, frame)| frame));
     }
 }
 
 /// Copies one page of an object into a fresh frame (the private copy of a file page).
-pub fn copy_page(to: Frame, from_phys: u64) -> Result<()> {
+pub fn copy_page(to: &FrameRef, from_phys: u64) -> Result<()> {
     if from_phys >= abi::layout::WINDOW_PHYS {
         return window::copy(to.addr(), from_phys, 4096);
     }
-    frames::copy(to, Frame::new(from_phys));
+    frames::copy(to.frame(), Frame::new(from_phys));
     Ok(())
 }

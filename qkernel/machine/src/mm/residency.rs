@@ -15,6 +15,7 @@ use super::touches;
 use crate::errno::{Errno, Result};
 use crate::heap;
 use crate::platform;
+use crate::rank::Rank;
 use crate::spin::{Once, SpinLock};
 
 /// Most frames one call brings in.
@@ -22,7 +23,7 @@ pub const BRING_MAX: usize = 64;
 
 static RESIDENCY: Residency = Residency::new();
 /// Frames the kernel reaches by their address alone; they never leave memory.
-static PINNED: SpinLock<Vec<Frame>> = SpinLock::new(Vec::new());
+static PINNED: SpinLock<Vec<Frame>> = SpinLock::new(Rank::WorkingSet, Vec::new());
 
 struct Residency {
     /// One bit a frame: its content is elsewhere.
@@ -40,7 +41,7 @@ impl Residency {
         Self {
             absent: Once::new(),
             untouched: Once::new(),
-            bringing: SpinLock::new(()),
+            bringing: SpinLock::new(Rank::Bringing, ()),
             count: AtomicU64::new(0),
         }
     }

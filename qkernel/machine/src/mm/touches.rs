@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::frames::{self, Frame};
 use super::page::PAGE;
+use crate::rank::Rank;
 use crate::spin::SpinLock;
 
 /// How many recorded wakes a page stays in the set without being touched.
@@ -16,7 +17,7 @@ const TOUCHES_MAX: usize = 1 << 17;
 /// The space of touches of in-memory files by system calls.
 pub(super) const NO_SPACE: u64 = 0;
 
-static SET: SpinLock<WorkingSet> = SpinLock::new(WorkingSet::new());
+static SET: SpinLock<WorkingSet> = SpinLock::new(Rank::WorkingSet, WorkingSet::new());
 /// Each entry's first use since the wake is to be seen.
 static RECORDING: AtomicBool = AtomicBool::new(false);
 /// What comes along with touched pages is in the set, too.

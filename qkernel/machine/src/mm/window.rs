@@ -14,6 +14,7 @@ use super::page::{PAGE, page_up};
 use crate::errno::{Errno, Result};
 use crate::host::{self, Handle};
 use crate::platform;
+use crate::rank::Rank;
 use crate::spin::{Once, SpinLock};
 
 struct Chunks {
@@ -23,7 +24,7 @@ struct Chunks {
     fresh: u64,
 }
 
-static CHUNKS: SpinLock<Chunks> = SpinLock::new(Chunks { free: Vec::new(), fresh: 0 });
+static CHUNKS: SpinLock<Chunks> = SpinLock::new(Rank::Window, Chunks { free: Vec::new(), fresh: 0 });
 
 fn take_chunk() -> Option<u64> {
     let mut chunks = CHUNKS.lock();
@@ -60,7 +61,7 @@ impl HostFileMap {
             handle,
             writable,
             size: AtomicU64::new(0),
-            chunks: SpinLock::new(BTreeMap::new()),
+            chunks: SpinLock::new(Rank::FileChunks, BTreeMap::new()),
             mappers: Mappers::new(),
             copies: copied.then(Copies::new),
             uncopied: AtomicBool::new(false),

@@ -17,6 +17,7 @@ use super::frames::{self, Frame};
 use super::residency;
 use super::touches::{self, NO_SPACE};
 use crate::mutex::MutexGuard;
+use crate::rank::Rank;
 use crate::spin::SpinLock;
 use crate::{platform, sched};
 
@@ -29,7 +30,7 @@ const SHARED_PAGES: usize = 4096;
 const HELP_ATTEMPTS: usize = 1000;
 
 /// Entries whose content is back, by space and page, and how many: to be made present by whichever CPU comes to it.
-static HIDDEN: SpinLock<Vec<(u64, u64)>> = SpinLock::new(Vec::new());
+static HIDDEN: SpinLock<Vec<(u64, u64)>> = SpinLock::new(Rank::WorkingSet, Vec::new());
 static HIDDEN_COUNT: AtomicUsize = AtomicUsize::new(0);
 /// The entries may be made present before their content is back: no task runs until all of it is.
 static EARLY: AtomicBool = AtomicBool::new(false);

@@ -4,6 +4,7 @@ use abi::HostCall;
 use abi::boot::BootInfo;
 use abi::hostcall as hc;
 use abi::run;
+use core::fmt::Write;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::arch::ring0;
@@ -107,4 +108,39 @@ pub fn kick(cpu: usize) {
 /// Gives whole pages back to the host; they read as zeros afterwards, unless there is an error.
 pub fn release(phys: u64, bytes: u64) -> Result<()> {
     call(hc::RELEASE, [phys, bytes, 0, 0, 0, 0]).map(drop)
+}
+
+/// Ends the sandbox because the kernel contradicts itself.
+pub fn die(message: &str) -> ! {
+    loop {
+        let _ = call(hc::PANIC, [phys_of(message.as_ptr()), message.len() as u64, 0, 0, 0, 0]);
+    }
+}
+
+/// A line for [`die`], built on the stack: the heap may be what broke. What does not fit is cut off.
+pub struct Line {
+    bytes: [u8; 256],
+    len: usize,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self { bytes: [0; 256], len: 0 }
+    }
+}
+
+impl Line {
+    /// What has been written.
+    pub fn text(&self) -> &str {
+        core::str::from_utf8(&self.bytes[..self.len]).unwrap_or("a message that is no text")
+    }
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        let take = text.floor_char_boundary(self.bytes.len() - self.len);
+        self.bytes[self.len..self.len + take].copy_from_slice(&text.as_bytes()[..take]);
+        self.len += take;
+        Ok(())
+    }
 }

@@ -13,6 +13,8 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, 
 
 use crate::config::TIME_SLICE_NS;
 use crate::errno::{Errno, Result};
+use crate::lock_order;
+use crate::rank::Rank;
 use crate::spin::SpinLock;
 use crate::{arch, events, host, platform, time};
 
@@ -66,6 +68,9 @@ pub struct SchedState {
     /// It may have memory beyond the limits.
     uses_reserve: AtomicBool,
     is_idle: bool,
+    /// The mutexes it holds.
+    #[cfg(all(feature = "checks", not(test)))]
+    locks: lock_order::Locks,
     /// What the task does, on its own stack. It ends when this returns.
     main: fn(),
 }
@@ -107,6 +112,8 @@ impl SchedState {
             attention: AtomicBool::new(false),
             uses_reserve: AtomicBool::new(false),
             is_idle: false,
+            #[cfg(all(feature = "checks", not(test)))]
+            locks: lock_order::Locks::new(),
             main,
         }
     }
@@ -192,18 +199,30 @@ struct Cpu {
     busy: AtomicBool,
 }
 
+impl Cpu {
+    /// It runs this task from now on, which `current` keeps.
+    fn run(&self, task: &SchedState) {
+        self.running.store(core::ptr::from_ref(task).cast_mut(), Ordering::Relaxed);
+        #[cfg(all(feature = "checks", not(test)))]
+        // SAFETY: `current` keeps the task until the CPU runs another.
+        unsafe {
+            lock_order::run_task(&task.locks);
+        }
+    }
+}
+
 static CPUS: [Cpu; abi::layout::MAX_CPUS as usize] = [const {
     Cpu {
-        idle_task: SpinLock::new(None),
-        previous: SpinLock::new(None),
-        current: SpinLock::new(None),
+        idle_task: SpinLock::new(Rank::CpuTask, None),
+        previous: SpinLock::new(Rank::CpuTask, None),
+        current: SpinLock::new(Rank::CpuTask, None),
         running: AtomicPtr::new(core::ptr::null_mut()),
         idle: AtomicBool::new(false),
         busy: AtomicBool::new(false),
     }
 }; abi::layout::MAX_CPUS as usize];
 
-static QUEUE: SpinLock<VecDeque<Runnable>> = SpinLock::new(VecDeque::new());
+static QUEUE: SpinLock<VecDeque<Runnable>> = SpinLock::new(Rank::RunQueue, VecDeque::new());
 /// Mirrors the queue's length, for a look without the lock.
 static QUEUED: AtomicU32 = AtomicU32::new(0);
 /// Tasks that were woken while the sandbox was paused.
@@ -285,11 +304,13 @@ fn notify(preferred: usize) {
 /// Sleeps until `ready` yields, a signal comes (interruptible sleeps), or `deadline_ns` passes (`None`).
 ///
 /// The caller has registered with whatever wakes it.
+#[cfg_attr(feature = "checks", track_caller)]
 pub fn sleep_until<R>(
     kind: Sleep,
     deadline_ns: Option<u64>,
     mut ready: impl FnMut() -> Option<R>,
 ) -> Result<Option<R>> {
+    lock_order::may_sleep();
     let task = current();
     let state = if kind == Sleep::Interruptible { SLEEPING } else { SLEEPING_UNINTERRUPTIBLE };
     let mut alarm = None;
@@ -343,7 +364,9 @@ pub fn yield_now() {
 }
 
 /// Switches to another task. The current one goes on later if it is runnable, or once it is woken.
+#[cfg_attr(feature = "checks", track_caller)]
 fn schedule() {
+    lock_order::may_sleep();
     let me = current();
     let next = {
         let mut queue = QUEUE.lock();
@@ -392,7 +415,7 @@ fn switch_to(me: Runnable, next: Runnable) {
     let save = me.sched().sp.get();
     // SAFETY: `on_cpu` of `next` is ours, so its saved stack pointer is stable and nothing runs on its stack.
     let load = unsafe { *next.sched().sp.get() };
-    cpu.running.store(core::ptr::from_ref(next.sched()).cast_mut(), Ordering::Relaxed);
+    cpu.run(next.sched());
     *cpu.current.lock() = Some(next);
     *cpu.previous.lock() = Some(me);
     // SAFETY: `save` belongs to the task kept alive by `previous`; `load` was made by `prepare_stack` or a switch.
@@ -475,7 +498,7 @@ pub fn call_attention(task: &Runnable) {
 pub fn adopt_idle(idle: &Runnable) {
     let cpu = this_cpu();
     *cpu.idle_task.lock() = Some(idle.clone());
-    cpu.running.store(core::ptr::from_ref(idle.sched()).cast_mut(), Ordering::Relaxed);
+    cpu.run(idle.sched());
     *cpu.current.lock() = Some(idle.clone());
 }
 

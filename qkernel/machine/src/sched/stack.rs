@@ -6,10 +6,11 @@ use crate::config::KERNEL_STACK_BYTES;
 use crate::errno::{Errno, Result};
 use crate::heap;
 use crate::platform;
+use crate::rank::Rank;
 use crate::spin::SpinLock;
 
 /// Stacks of ended tasks, kept for the next ones: their pages are warm.
-static POOL: SpinLock<Vec<u64>> = SpinLock::new(Vec::new());
+static POOL: SpinLock<Vec<u64>> = SpinLock::new(Rank::Stacks, Vec::new());
 const POOL_MAX: usize = 16;
 const CANARY: u64 = 0x5d0f_a1ee_7bad_c0de;
 

@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Runnable, pause};
 use crate::arch;
+use crate::rank::Rank;
 use crate::spin::SpinLock;
 use crate::time;
 
@@ -84,7 +85,7 @@ impl Queue {
 }
 
 static QUEUES: [SpinLock<Queue>; abi::layout::MAX_CPUS as usize] =
-    [const { SpinLock::new(Queue::new()) }; abi::layout::MAX_CPUS as usize];
+    [const { SpinLock::new(Rank::Timers, Queue::new()) }; abi::layout::MAX_CPUS as usize];
 /// The earliest deadline of each queue.
 static NEXT: [AtomicU64; abi::layout::MAX_CPUS as usize] =
     [const { AtomicU64::new(u64::MAX) }; abi::layout::MAX_CPUS as usize];

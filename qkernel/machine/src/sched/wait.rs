@@ -8,6 +8,8 @@ use bitflags::bitflags;
 
 use super::{Runnable, Sleep};
 use crate::errno::{Errno, Result};
+use crate::lock_order;
+use crate::rank::Rank;
 use crate::spin::SpinLock;
 
 bitflags! {
@@ -71,7 +73,7 @@ impl WaitQueue {
         Self {
             waiting: AtomicUsize::new(0),
             next_id: AtomicUsize::new(1),
-            entries: SpinLock::new(BTreeMap::new()),
+            entries: SpinLock::new(Rank::WaitQueue, BTreeMap::new()),
         }
     }
 
@@ -102,7 +104,7 @@ impl WaitQueue {
         if self.is_empty() {
             return;
         }
-        for entry in self.entries.lock().values() {
+        for entry in self.entries.lock_beside().values() {
             if entry.events.intersects(events) {
                 entry.waker.wake(events);
             }
@@ -120,7 +122,7 @@ impl WaitQueue {
             return;
         }
         let mut woken = false;
-        for entry in self.entries.lock().values() {
+        for entry in self.entries.lock_beside().values() {
             match &entry.waker {
                 Waker::Task(task) if !woken => woken = super::wake(task),
                 Waker::Task(_) => {}
@@ -138,16 +140,19 @@ impl WaitQueue {
     }
 
     /// Sleeps until `ready` holds. Signals don't end it; only for waits that end soon.
+    #[cfg_attr(feature = "checks", track_caller)]
     pub fn wait_uninterruptible(&self, mut ready: impl FnMut() -> bool) {
         let _ = self.sleep(Sleep::Uninterruptible, None, || ready().then_some(()));
     }
 
     /// Sleeps until `ready` yields a value, or a signal comes (`Errno::RESTART`).
+    #[cfg_attr(feature = "checks", track_caller)]
     pub fn wait<R>(&self, ready: impl FnMut() -> Option<R>) -> Result<R> {
         self.sleep(Sleep::Interruptible, None, ready)?.ok_or(Errno::EIO)
     }
 
     /// Like [`Self::wait`]; `None` once monotonic time reaches `deadline_ns`.
+    #[cfg_attr(feature = "checks", track_caller)]
     pub fn wait_until<R>(
         &self,
         deadline_ns: Option<u64>,
@@ -156,12 +161,14 @@ impl WaitQueue {
         self.sleep(Sleep::Interruptible, deadline_ns, ready)
     }
 
+    #[cfg_attr(feature = "checks", track_caller)]
     fn sleep<R>(
         &self,
         kind: Sleep,
         deadline_ns: Option<u64>,
         mut ready: impl FnMut() -> Option<R>,
     ) -> Result<Option<R>> {
+        lock_order::may_sleep();
         if let Some(value) = ready() {
             return Ok(Some(value));
         }

@@ -11,13 +11,13 @@ use crate::fs::file::OpenFlags;
 use crate::fs::hostfs::HostInode;
 use crate::fs::inode::S_IFREG;
 use machine::host::Handle;
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 
 /// Most handles kept.
 const MOST: usize = 64;
 
 /// The inodes whose handles are kept, the oldest first.
-static RECENT: SpinLock<VecDeque<Weak<HostInode>>> = SpinLock::new(VecDeque::new());
+static RECENT: SpinLock<VecDeque<Weak<HostInode>>> = SpinLock::new(Rank::Leaf, VecDeque::new());
 
 /// The handle that a node keeps.
 #[derive(Default)]

@@ -33,7 +33,7 @@ use machine::errno::{Errno, Result};
 use machine::host;
 use machine::host::Handle;
 use machine::mm::window::HostFileMap;
-use machine::sync::{Mutex, Once, SpinLock};
+use machine::sync::{Mutex, Once, Rank, SpinLock};
 
 const O_PATH: u32 = OpenFlags::PATH.bits();
 const O_DIRECTORY: u32 = OpenFlags::DIRECTORY.bits();
@@ -82,7 +82,7 @@ pub struct HostInode {
 
 /// The root of a mount of the node behind `handle`. `shared`: others may change files under it.
 pub fn root(handle: Handle, shared: bool) -> Result<Arc<HostInode>> {
-    let fs = Arc::new(HostFs { shared, nodes: SpinLock::new(HashMap::new()) });
+    let fs = Arc::new(HostFs { shared, nodes: SpinLock::new(Rank::Leaf, HashMap::new()) });
     let stat = host::stat_handle(&handle)?;
     let root = HostInode::new(&fs, Place::Unnamed, Some(Arc::new(handle)), false, &stat);
     fs.nodes.lock().insert(root.id, Arc::downgrade(&root));
@@ -153,17 +153,17 @@ impl HostInode {
             id: (stat.dev, stat.ino),
             born_ns: stat.btime_ns,
             kind: stat.mode & S_IFMT,
-            place: SpinLock::new(place),
-            node: SpinLock::new(node),
-            fresh: SpinLock::new(None),
-            kept: SpinLock::default(),
+            place: SpinLock::new(Rank::Leaf, place),
+            node: SpinLock::new(Rank::Leaf, node),
+            fresh: SpinLock::new(Rank::Leaf, None),
+            kept: SpinLock::new(Rank::Leaf, Kept::default()),
             unnamed_file,
-            attr: SpinLock::new(Attr::new(stat)),
-            io: Mutex::new(()),
+            attr: SpinLock::new(Rank::Leaf, Attr::new(stat)),
+            io: Mutex::new(Rank::Inode, ()),
             link: Once::new(),
-            maps: SpinLock::new([Weak::new(), Weak::new()]),
+            maps: SpinLock::new(Rank::Leaf, [Weak::new(), Weak::new()]),
             writers: AtomicU32::new(0),
-            attachment: Attachment::new(None),
+            attachment: Attachment::new(Rank::Leaf, None),
         })
     }
 

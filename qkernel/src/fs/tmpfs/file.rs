@@ -121,7 +121,7 @@ impl FileOps for TmpFile {
                     return Err(Errno::ENOSPC);
                 }
                 for index in pages {
-                    frames::drop_ref(store.frame(index).map_err(|_| Errno::ENOSPC)?);
+                    store.frame(index).map_err(|_| Errno::ENOSPC)?;
                 }
                 if mode == 0 && end > store.size() {
                     store.truncate(end);

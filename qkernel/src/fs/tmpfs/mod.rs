@@ -22,7 +22,7 @@ use crate::fs::tmpfs::dir::Entries;
 use machine::errno::{Errno, Result};
 use machine::mm::account::Charge;
 use machine::mm::{PAGE, PageStore, Quota, frames};
-use machine::sync::{Mutex, SpinLock};
+use machine::sync::{Mutex, Rank, SpinLock};
 use machine::time;
 
 /// `TMPFS_MAGIC`.
@@ -100,7 +100,13 @@ pub fn with_size(root: NewNode, size_bytes: Option<u64>) -> Arc<dyn Inode> {
     let dev = (minor & 0xff) | (minor & !0xff) << 12;
     let quota = size_bytes.map(|bytes| Quota::new(bytes.div_ceil(PAGE)));
     let fs = Arc::new(TmpFs { dev, next_ino: AtomicU64::new(1), quota });
-    TmpInode::new(&fs, S_IFDIR, Content::Dir(SpinLock::new(Entries::new(None))), root, Charge::default())
+    TmpInode::new(
+        &fs,
+        S_IFDIR,
+        Content::Dir(SpinLock::new(Rank::Leaf, Entries::new(None))),
+        root,
+        Charge::default(),
+    )
 }
 
 /// A device node that is in no directory.
@@ -130,19 +136,22 @@ impl TmpInode {
             ino: fs.next_ino.fetch_add(1, Ordering::Relaxed),
             kind,
             born_ns: now,
-            meta: SpinLock::new(Meta {
-                mode: new.mode & 0o7777,
-                uid: new.uid,
-                gid: new.gid,
-                nlink: if kind == S_IFDIR { 2 } else { 1 },
-                atime_ns: now,
-                mtime_ns: now,
-                ctime_ns: now,
-            }),
+            meta: SpinLock::new(
+                Rank::Leaf,
+                Meta {
+                    mode: new.mode & 0o7777,
+                    uid: new.uid,
+                    gid: new.gid,
+                    nlink: if kind == S_IFDIR { 2 } else { 1 },
+                    atime_ns: now,
+                    mtime_ns: now,
+                    ctime_ns: now,
+                },
+            ),
             content,
-            xattrs: SpinLock::new(BTreeMap::new()),
-            io: Mutex::new(()),
-            attachment: Attachment::new(None),
+            xattrs: SpinLock::new(Rank::Leaf, BTreeMap::new()),
+            io: Mutex::new(Rank::Inode, ()),
+            attachment: Attachment::new(Rank::Leaf, None),
             _charge: charge,
         })
     }
@@ -255,7 +264,7 @@ impl Inode for TmpInode {
     }
     fn mkdir(&self, name: &[u8], new: NewNode) -> Result<Arc<dyn Inode>> {
         let charge = Charge::lasting(NODE_BYTES)?;
-        let content = Content::Dir(SpinLock::new(Entries::new(Some(self.me.clone()))));
+        let content = Content::Dir(SpinLock::new(Rank::Leaf, Entries::new(Some(self.me.clone()))));
         let dir = self.add(name, TmpInode::new(&self.fs, S_IFDIR, content, new, charge))?;
         self.add_links(1);
         Ok(dir)

@@ -28,7 +28,7 @@ use machine::host::Handle;
 use machine::mm::IoBuf;
 use machine::sched::wait::PollEvents;
 use machine::socket as hs;
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 
 const IPPROTO_ICMP: u32 = 1;
 const IPPROTO_TCP: u32 = 6;
@@ -93,7 +93,7 @@ impl InetSocket {
             readiness,
             listening: AtomicBool::new(false),
             late_error: AtomicU32::new(0),
-            accepted_from: SpinLock::new(None),
+            accepted_from: SpinLock::new(Rank::Leaf, None),
         }
     }
 

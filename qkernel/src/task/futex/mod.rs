@@ -20,7 +20,7 @@ use machine::errno::{Errno, Result};
 use machine::mm::UserMemory;
 use machine::sched;
 use machine::sched::Runnable;
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 
 /// `FUTEX_BITSET_MATCH_ANY`.
 pub const MATCH_ANY: u32 = u32::MAX;
@@ -75,7 +75,8 @@ struct Waiter {
 
 const BUCKET_BITS: u32 = 8;
 type Bucket = SpinLock<Vec<Arc<Waiter>>>;
-static BUCKETS: [Bucket; 1 << BUCKET_BITS] = [const { SpinLock::new(Vec::new()) }; 1 << BUCKET_BITS];
+static BUCKETS: [Bucket; 1 << BUCKET_BITS] =
+    [const { SpinLock::new(Rank::Futex, Vec::new()) }; 1 << BUCKET_BITS];
 
 /// Takes up to `count` waiters that match out of a bucket, the longest waiting first.
 fn take_waiters(
@@ -190,7 +191,7 @@ pub fn wait(task: &Arc<Task>, user: &UserMemory, wait: &Wait) -> Result<()> {
     let waiter = Arc::new(Waiter {
         task: task.clone(),
         bitset: wait.bitset,
-        key: SpinLock::new(key),
+        key: SpinLock::new(Rank::Leaf, key),
         woken: AtomicBool::new(false),
     });
     enqueue(user, wait, key, &waiter)?;
@@ -236,7 +237,7 @@ pub fn requeue(
     } else {
         let (first, second) = (from_at.min(to_at), from_at.max(to_at));
         let mut first = BUCKETS[first].lock();
-        let mut second = BUCKETS[second].lock();
+        let mut second = BUCKETS[second].lock_beside();
         let (from_bucket, to_bucket) =
             if from_at < to_at { (&mut *first, &mut *second) } else { (&mut *second, &mut *first) };
         take_waiters(from_bucket, from_key, MATCH_ANY, wake_count, &mut woken);

@@ -14,7 +14,7 @@ use machine::errno::{Errno, Result};
 use machine::mm::UserMemory;
 use machine::sched;
 use machine::sched::Runnable;
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 
 const WAITING: u8 = 0;
 /// The lock is the waiter's.
@@ -32,7 +32,8 @@ struct Waiter {
 }
 
 type Bucket = SpinLock<Vec<Arc<Waiter>>>;
-static BUCKETS: [Bucket; 1 << BUCKET_BITS] = [const { SpinLock::new(Vec::new()) }; 1 << BUCKET_BITS];
+static BUCKETS: [Bucket; 1 << BUCKET_BITS] =
+    [const { SpinLock::new(Rank::Futex, Vec::new()) }; 1 << BUCKET_BITS];
 /// Waiters in all buckets, for a quick look when a task ends.
 static WAITING_TASKS: AtomicUsize = AtomicUsize::new(0);
 

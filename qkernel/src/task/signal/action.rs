@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 
 use crate::signals::{SIGCHLD, SIGCONT, SIGRTMAX, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH, bit};
-use machine::sync::SpinLock;
+use machine::sync::{Rank, SpinLock};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// `sa_handler`: the default action.
@@ -94,7 +94,7 @@ impl SigHand {
     }
 
     fn with(actions: [Action; SIGRTMAX as usize]) -> Arc<Self> {
-        Arc::new(Self { actions: SpinLock::new(actions) })
+        Arc::new(Self { actions: SpinLock::new(Rank::Leaf, actions) })
     }
 
     /// A copy for a new process.

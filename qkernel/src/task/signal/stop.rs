@@ -83,13 +83,13 @@ pub fn rest(task: &Arc<Task>) {
     let mut counted = None;
     while !over() {
         let (generation, report) = {
+            let tasks = process.tasks.lock();
             let mut stop = process.stop.lock();
             if counted != Some(stop.generation) {
                 counted = Some(stop.generation);
                 stop.at_rest += 1;
             }
-            let threads = process.tasks.lock().len();
-            let complete = stop.at_rest >= threads && !stop.reported && is_stopped(process);
+            let complete = stop.at_rest >= tasks.len() && !stop.reported && is_stopped(process);
             stop.reported |= complete;
             (stop.generation, complete.then_some(Report::Stopped(stop.signal)))
         };
@@ -97,8 +97,9 @@ pub fn rest(task: &Arc<Task>) {
             tell_parent(process, report);
         }
         process.stop_wait.wait_uninterruptible(|| {
+            let tasks = process.tasks.lock();
             let stop = process.stop.lock();
-            let due = stop.at_rest >= process.tasks.lock().len() && !stop.reported;
+            let due = stop.at_rest >= tasks.len() && !stop.reported;
             stop.generation != generation || due || over()
         });
     }

@@ -1,0 +1,121 @@
+//! The order of the kernel's locks. A task takes them from lower to higher ranks only, so no two can wait for each other.
+
+/// A lock's place in the order, from outer to inner. Who holds a lock takes only such as stand below it. First come the
+/// mutexes, then the spin locks, so whoever holds a spin lock takes no mutex.
+///
+/// Builds with the feature `checks` end the sandbox when a task takes a lock against the order, or sleeps with a spin
+/// lock held (`crate::lock_order`). An attempt (`try_lock`) cannot wait, so any order will do for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Rank {
+    // Mutexes.
+    /// Whoever works on two pipes at once.
+    TwoPipes,
+    /// What a pipe holds. Held while it is filled from a file, or read into one. Of two the outer one is read.
+    Pipe,
+    /// The text of an open file of `/proc` or `/sys`. Held while it is made, which looks at everything.
+    Text,
+    /// Which epoll sets watch each other.
+    EpollNesting,
+    /// What an epoll set watches. Of two sets the outer one watches the inner one.
+    Epoll,
+    /// One rename at a time.
+    Renames,
+    /// The names in a directory. Of two directories the one with the lower address comes first.
+    Directory,
+    /// An open file's position.
+    Position,
+    /// A file's content.
+    Inode,
+    /// What a socket has received.
+    Inbox,
+    /// What is forbidden of a memfd.
+    Seals,
+    /// An address space. Of two, as in `fork(2)`, the outer one is the parent's.
+    AddressSpace,
+    /// What an address space's stub is still to be told.
+    Mirror,
+
+    // Spin locks of the kernel proper.
+    /// The state of the hibernation.
+    Hibernation,
+    /// What the host's terminal has typed.
+    ConsoleInput,
+    /// What it is to show.
+    ConsoleOutput,
+    /// The line discipline of a terminal.
+    Terminal,
+    /// Waiters for futexes of one hash. Of two hashes the lower one comes first.
+    Futex,
+    /// All processes, with their groups and sessions.
+    ProcessTree,
+    /// The timers of a process.
+    ProcessTimers,
+    /// The resource limits of a process.
+    Limits,
+    /// Pending signals of a process: the signal lock.
+    Signals,
+    /// Whose end would free memory.
+    OomVictim,
+    /// The tasks of a process.
+    Tasks,
+    /// Pending signals of a task, and its mask.
+    TaskSignals,
+    /// How far a process is stopped.
+    Stop,
+    /// The descriptors of a process.
+    FileTable,
+    /// What is mounted where.
+    Mounts,
+    /// The state of one thing. Inside, only values as below and locks of the machine are taken.
+    Leaf,
+    /// A value that is replaced as a whole ([`crate::spin::Shared`]). Nothing is taken inside.
+    Value,
+
+    // Spin locks of the machine.
+    /// The clock page that programs see.
+    ClockPage,
+    /// Which chunks of the file window show a host file.
+    FileChunks,
+    /// The chunks of the file window.
+    Window,
+    /// Which address spaces map an object.
+    Mappers,
+    /// All address spaces.
+    Spaces,
+    /// All page stores.
+    PageStores,
+    /// The frames of a page store.
+    Pages,
+    /// Frames whose content comes back. Held while the host reads it.
+    Bringing,
+    /// The working set: what is touched, pinned and hidden of it.
+    WorkingSet,
+    /// The kernel's clock.
+    Clock,
+    /// The generator of random numbers.
+    Random,
+    /// A wait queue. Of two, the inner one is an epoll set's that watches what the outer one belongs to.
+    WaitQueue,
+    /// The items of an epoll set that are ready.
+    EpollReady,
+    /// The timers of a CPU.
+    Timers,
+    /// Tasks that wait for a CPU.
+    RunQueue,
+    /// The memory that a thread sees.
+    ThreadMemory,
+    /// The task that a CPU runs.
+    CpuTask,
+    /// Kernel stacks of tasks that have ended.
+    Stacks,
+    /// The frame allocator.
+    Frames,
+    /// The kernel's heap.
+    Heap,
+}
+
+impl Rank {
+    /// How many there are.
+    pub const COUNT: usize = Self::Heap as usize + 1;
+}
