@@ -28,7 +28,7 @@ use crate::task::core::{Task, TaskParts};
 use crate::task::process::Process;
 use crate::task::signal::action::SigHand;
 use crate::task::signal::state::TaskSignals;
-use crate::task::tree::{Node, TREE};
+use crate::task::tree::Node;
 use crate::task::{exit, signal};
 use machine::mm::map::{NewMapping, Placement};
 use machine::mm::vma::VmaFlags;
@@ -159,7 +159,7 @@ fn make_root() -> Path {
         (b"/dev/pts", b"devpts"),
         (b"/tmp", b"tmpfs"),
     ] {
-        crate::setup::attach_own(&root, &spec(path, kind)).expect("a mount");
+        crate::container::setup::attach_own(&root, &spec(path, kind)).expect("a mount");
     }
     steps::fill(&root);
     root
