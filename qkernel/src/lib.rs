@@ -9,20 +9,18 @@ extern crate alloc;
 
 pub mod boot;
 pub mod config;
+pub mod container;
 pub mod creds;
-pub mod exec_process;
 pub mod filesystems;
 pub mod fs;
 #[cfg(feature = "harness")]
 pub mod harness;
 pub mod hibernate;
-pub mod launch;
 pub mod limits;
 pub mod net;
 pub mod proc;
 pub mod pseudo;
 pub mod run;
-pub mod setup;
 pub mod signals;
 pub mod spec;
 pub mod syscall;

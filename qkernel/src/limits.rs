@@ -1,21 +1,6 @@
 //! Resource limits.
 
-use core::sync::atomic::{AtomicUsize, Ordering};
-
-use crate::config::{KERNEL_STACK_BYTES, TASKS_MAX};
-
-static MOST_TASKS: AtomicUsize = AtomicUsize::new(TASKS_MAX);
-
-/// Most tasks in this sandbox.
-pub fn tasks_max() -> usize {
-    MOST_TASKS.load(Ordering::Relaxed)
-}
-
-/// The container's own limit; never more than the kernel's.
-pub fn set_tasks_max(most: Option<u64>) {
-    let most = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(TASKS_MAX);
-    MOST_TASKS.store(most.clamp(1, TASKS_MAX), Ordering::Relaxed);
-}
+use crate::config::KERNEL_STACK_BYTES;
 
 /// What a task takes of kernel memory: its stack and descriptions, and what its system calls allocate without asking.
 pub const TASK_BYTES: usize = KERNEL_STACK_BYTES + (24 << 10);

@@ -30,6 +30,8 @@ pub struct Spec {
     /// Rows and columns.
     pub winsize: Option<(u16, u16)>,
     pub tasks_max: Option<u64>,
+    /// The container of an exec'd process.
+    pub container: u64,
     /// Nanoseconds; 0: it does not hibernate by itself.
     pub idle_timeout_ns: u64,
     /// Words: the features of the processor that the host's kernel lists.
@@ -132,6 +134,7 @@ impl Spec {
                 let word = u32_at(data, 0)?;
                 self.winsize = Some((word as u16, (word >> 16) as u16));
             }
+            ab::TAG_CONTAINER => self.container = u64_at(data, 0)?,
             ab::TAG_TASKS_MAX => self.tasks_max = Some(u64_at(data, 0)?),
             ab::TAG_IDLE_TIMEOUT => self.idle_timeout_ns = u64_at(data, 0)?,
             ab::TAG_CPU_FLAGS => self.cpu_flags = Some(core::str::from_utf8(data).ok()?.into()),

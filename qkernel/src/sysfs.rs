@@ -10,6 +10,7 @@ use crate::proc::cpuinfo::{Cache, caches};
 use crate::proc::status::push_cpu_list;
 use crate::proc::system::memory;
 use crate::pseudo::{Context, Dynamic, Entry, FileSystem, Item, Node, Out, Place, parse_id};
+use crate::task::container;
 use machine::errno::{Errno, Result};
 use machine::platform;
 
@@ -326,12 +327,12 @@ static CGROUP: &[Entry<Whole>] = &[
     Entry::text("memory.stat", memory_stat),
     Entry::fixed("memory.swap.current", "0\n"),
     Entry::fixed("memory.swap.max", "0\n"),
-    Entry::text("pids.current", |_, out| number(out, crate::task::tree::TREE.lock().tasks.len())),
-    Entry::text("pids.max", |_, out| number(out, crate::limits::tasks_max())),
+    Entry::text("pids.current", |_, out| number(out, container::current().tree.lock().tasks.len())),
+    Entry::text("pids.max", |_, out| number(out, container::current().tasks_max())),
 ];
 
 fn cgroup_procs(_: &Whole, out: &mut Out) -> Result<()> {
-    let ids: alloc::vec::Vec<u32> = crate::task::tree::TREE.lock().nodes.keys().copied().collect();
+    let ids: alloc::vec::Vec<u32> = container::current().tree.lock().nodes.keys().copied().collect();
     ids.iter().try_for_each(|pid| number(out, pid))
 }
 

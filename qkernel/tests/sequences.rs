@@ -21,7 +21,9 @@ fn sequences_leave_nothing_behind() {
         if std::env::var_os("SEQUENCES_TRACE").is_some() { Some(|line| eprintln!("{line}")) } else { None };
     for line in SEQUENCES.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         qkernel::harness::run(&bytes_of(line), trace);
+        qkernel::harness::run_in_two(&bytes_of(line), trace);
     }
+    qkernel::harness::containers::second_ends_alone(trace);
     // Random ones, so many as are asked for.
     let rounds = std::env::var("SEQUENCES_RANDOM").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(0);
     // A cheap seeded generator (xorshift64*).
@@ -38,6 +40,7 @@ fn sequences_leave_nothing_behind() {
             let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
             eprintln!("round {round}: {hex}");
         }
-        qkernel::harness::run(&bytes, trace);
+        let run = if round % 2 == 0 { qkernel::harness::run } else { qkernel::harness::run_in_two };
+        run(&bytes, trace);
     }
 }

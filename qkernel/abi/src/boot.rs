@@ -126,6 +126,8 @@ pub const BOOT_NO_NEW_PRIVS: u32 = 4;
 
 /// `TAG_MOUNT` flag: writes answer `EROFS`.
 pub const MOUNT_READ_ONLY: u32 = 1;
+/// Of an exec'd process: the id of the container it runs in (`u64`); the first one if there is no such record.
+pub const TAG_CONTAINER: u32 = 20;
 /// `TAG_MOUNT` flag: the host may change files under it, so cached names must be revalidated.
 pub const MOUNT_SHARED: u32 = 2;
 /// `TAG_MOUNT` flag: programs do not run with their set-user-id and set-group-id bits.

@@ -75,9 +75,10 @@ pub const CPU_TIME: u32 = 14;
 /// the streams in them are the kernel's from now on. Result: bytes; `-ESRCH` when nobody waits for it any more.
 pub const EXEC_TAKE: u32 = 15;
 
-/// The first process could be found, and waits for [`EVENT_START`].
+/// (container id): its first process could be found, and waits for [`EVENT_START`]. The id of the sandbox's first container
+/// is 0.
 pub const REPORT_READY: u64 = 1;
-/// The first process runs.
+/// (container id): its first process runs.
 pub const REPORT_RUNNING: u64 = 2;
 /// [`EVENT_PAUSE`] was taken: no user code runs any more.
 pub const REPORT_PAUSED: u64 = 3;
@@ -99,6 +100,12 @@ pub const REPORT_EXEC_STARTED: u64 = 10;
 pub const REPORT_EXEC_FAILED: u64 = 11;
 /// (the same, wait status): it has ended.
 pub const REPORT_EXEC_ENDED: u64 = 12;
+
+/// (container id, wait status of its first process): none of its tasks is left. The first container's end is
+/// [`EXIT`] instead.
+pub const REPORT_CONTAINER_ENDED: u64 = 13;
+/// (container id, 0, text phys, len): [`EVENT_CREATE`] failed; why.
+pub const REPORT_CONTAINER_FAILED: u64 = 14;
 
 // ---- wake events ----
 /// A connection, or data for a socket.
@@ -294,12 +301,12 @@ pub const EVENT_LOOK: u32 = 0;
 pub const EVENT_READY: u32 = 1;
 /// A submitted operation ended; `value`: its result.
 pub const EVENT_DONE: u32 = 2;
-/// A signal for the first process (`value`: the number), or with `flags` = 1 for the terminal's foreground group, or
-/// with `flags` = 2 for every process.
+/// A signal (`value`: the number) for the first process of the container `token`, or with `flags` = 1 for the foreground
+/// group of its console, or with `flags` = 2 for all its processes.
 pub const EVENT_SIGNAL: u32 = 3;
 /// A terminal's size changed; `token`: 0 for the console, or the id of [`EVENT_EXEC`]; `value`: rows << 16 | columns.
 pub const EVENT_WINSIZE: u32 = 4;
-/// The first process, held until now ([`crate::boot::BOOT_HOLD`]), begins.
+/// The first process of the container `token`, held until now ([`crate::boot::BOOT_HOLD`]), begins.
 pub const EVENT_START: u32 = 16;
 /// Every task rests at the user boundary, until [`EVENT_RESUME`]. `value`: grows with each of the two; a smaller one is
 /// out of date.
@@ -319,6 +326,9 @@ pub const EVENT_EXEC: u32 = 21;
 /// A signal (`value`) for the process that came in with the id `token`, or with `flags` = 1 for the foreground group of its
 /// terminal. Only once it was reported to run.
 pub const EVENT_EXEC_SIGNAL: u32 = 22;
+/// Another container begins beside those there are. `token`: its id, which no container and no exec'd process has; `value`:
+/// bytes that [`EXEC_TAKE`] needs at most for its records, whose mounts name roots by handles.
+pub const EVENT_CREATE: u32 = 23;
 
 /// What the host's clocks say. Written by the VMM.
 #[repr(C)]

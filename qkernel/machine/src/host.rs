@@ -64,6 +64,11 @@ pub fn exec_take(id: u64, bytes: &mut [u8]) -> Result<usize> {
     Ok((got as usize).min(bytes.len()))
 }
 
+/// Says how far a container has got: `REPORT_READY` …, `REPORT_CONTAINER_ENDED` with its value.
+pub fn report_container(what: u64, id: u64, value: u64) {
+    let _ = call(hc::REPORT, [what, id, value, 0, 0, 0]);
+}
+
 /// Says what became of a process that came in: `REPORT_EXEC_STARTED` … with its value, and why.
 pub fn report_exec(what: u64, id: u64, value: u64, why: &str) {
     let _ = call(hc::REPORT, [what, id, value, phys_of(why.as_ptr()), why.len() as u64, 0]);

@@ -4,10 +4,10 @@ use abi::hostcall as hc;
 use abi::hostcall::Event;
 use machine::sched;
 
-use crate::exec_process;
+use crate::container::{create, exec};
 use crate::fs::host_poll;
 use crate::hibernate;
-use crate::tty::console;
+use crate::task::container::{self, ContainerId};
 
 /// Hands an event on; `round`: the round in which it was told.
 pub(super) fn handle(event: &Event, round: u64) {
@@ -27,16 +27,22 @@ pub(super) fn handle(event: &Event, round: u64) {
         }
         hc::EVENT_SIGNAL => {
             hibernate::idle::note_activity();
-            crate::boot::host_signal(event.value, event.flags);
+            if let Some(container) = container::find(ContainerId(event.token)) {
+                create::signal(&container, event.value, event.flags);
+            }
         }
         hc::EVENT_WINSIZE if event.token == 0 => console_resized(event.value),
-        hc::EVENT_WINSIZE => exec_process::resize(event.token, event.value),
-        hc::EVENT_EXEC => exec_process::admit(event.token, event.value),
+        hc::EVENT_WINSIZE => exec::resize(event.token, event.value),
+        hc::EVENT_EXEC => exec::admit(event.token, event.value),
         hc::EVENT_EXEC_SIGNAL => {
             hibernate::idle::note_activity();
-            exec_process::signal(event.token, event.value, event.flags & 1 != 0);
+            exec::signal(event.token, event.value, event.flags & 1 != 0);
         }
-        hc::EVENT_START => crate::boot::begin_init(),
+        hc::EVENT_START => {
+            hibernate::idle::note_activity();
+            container::find(ContainerId(event.token)).iter().for_each(|container| container.start());
+        }
+        hc::EVENT_CREATE => exec::admit_container(event.token, event.value),
         hc::EVENT_PAUSE => hibernate::pause(event.value),
         hc::EVENT_HIBERNATE => hibernate::request(event.value, event.flags & 1 != 0),
         hc::EVENT_RESUME | hc::EVENT_WAKE => hibernate::wake(event.value, event.flags & 1 != 0),
@@ -44,9 +50,10 @@ pub(super) fn handle(event: &Event, round: u64) {
     }
 }
 
-/// The terminal that the first process's streams are on has a new size (rows << 16 | columns).
+/// The terminal that the first container's streams are on has a new size (rows << 16 | columns).
 fn console_resized(size: i64) {
-    if let Some(tty) = console::get() {
-        console::resized(tty, size);
+    let Some(container) = container::find(ContainerId::FIRST) else { return };
+    if let Some(console) = container.console.get() {
+        console.resize((size >> 16) as u16, size as u16);
     }
 }

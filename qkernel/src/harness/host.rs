@@ -1,10 +1,12 @@
 //! The host's side: "user code" is the next step of the sequence.
 
 use abi::run::{PF_USER, RunState, TRAP_INTERRUPT, TRAP_PAGE_FAULT, TRAP_SYSCALL, TrapInfo};
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use crate::harness::steps::{Step, Steps};
 use crate::task;
+use crate::task::container::ContainerId;
 use machine::sync::{Rank, SpinLock};
 
 const EXIT_GROUP: u64 = 231;
@@ -12,15 +14,22 @@ const EXIT_GROUP: u64 = 231;
 struct Feed {
     steps: Steps,
     first_pid: u32,
+    own: BTreeMap<(ContainerId, u32), VecDeque<Step>>,
 }
 
-static FEED: SpinLock<Feed> = SpinLock::new(Rank::Leaf, Feed { steps: Steps::new(Vec::new()), first_pid: 0 });
+static FEED: SpinLock<Feed> =
+    SpinLock::new(Rank::Leaf, Feed { steps: Steps::new(Vec::new()), first_pid: 0, own: BTreeMap::new() });
 /// Innermost: a line may be written under any lock.
 static TRACE: SpinLock<Option<fn(&str)>> = SpinLock::new(Rank::Heap, None);
 
 /// Gives the tasks their steps.
 pub fn feed(bytes: &[u8], first_pid: u32) {
-    *FEED.lock() = Feed { steps: Steps::new(bytes.to_vec()), first_pid };
+    *FEED.lock() = Feed { steps: Steps::new(bytes.to_vec()), first_pid, own: BTreeMap::new() };
+}
+
+/// Gives one process steps of its own.
+pub fn feed_process(container: ContainerId, pid: u32, steps: impl IntoIterator<Item = Step>) {
+    FEED.lock().own.insert((container, pid), steps.into_iter().collect());
 }
 
 /// What prints the kernel's log.
@@ -41,8 +50,11 @@ pub fn run(state: &mut RunState) {
     let task = task::current();
     let step = {
         let mut feed = FEED.lock();
-        let first_pid = feed.first_pid;
-        feed.steps.next(task.process.pid, first_pid)
+        let (first_pid, process) = (feed.first_pid, &task.process);
+        match feed.own.get_mut(&(process.container.id, process.pid)) {
+            Some(steps) => steps.pop_front().unwrap_or(Step::End),
+            None => feed.steps.next(process.pid, first_pid),
+        }
     };
     let aspace = task.aspace();
     state.trap = TrapInfo { kind: TRAP_INTERRUPT, ..TrapInfo::default() };

@@ -7,6 +7,7 @@
 //! decided by the sequence and by the kernel's own scheduler, and runs again alike. Once the steps are used up every
 //! process ends, and nothing may be left of them.
 
+pub mod containers;
 mod host;
 pub mod steps;
 
@@ -19,16 +20,17 @@ use crate::fs::file::FileTable;
 use crate::fs::mount;
 use crate::fs::mount::Mount;
 use crate::fs::path::{FsContext, Path};
-use crate::limits;
 use crate::limits::Limits;
 use crate::signals::SIGKILL;
 use crate::spec::MountSpec;
 use crate::syscall;
+use crate::task::container;
+use crate::task::container::{Container, ContainerId, FIRST_PID};
 use crate::task::core::{Task, TaskParts};
 use crate::task::process::Process;
 use crate::task::signal::action::SigHand;
 use crate::task::signal::state::TaskSignals;
-use crate::task::tree::{Node, TREE};
+use crate::task::tree::Node;
 use crate::task::{exit, signal};
 use machine::mm::map::{NewMapping, Placement};
 use machine::mm::vma::VmaFlags;
@@ -51,18 +53,22 @@ pub const HOST: Host = Host { run_user: host::run, log: host::log };
 pub fn start() {
     crate::fs::caller::register(|| crate::task::core::current());
     sched::adopt_idle(&(crate::boot::idle_task().expect("an idle task") as Runnable));
-    limits::set_tasks_max(Some(TASKS_MAX));
     make_init();
     machine::vdso::prepare();
 }
 
-/// A first process without tasks, to which those are left whose parents have ended.
+/// The first container, with a first process without tasks, to which those are left whose parents have ended.
 fn make_init() {
-    let mut tree = TREE.lock();
-    let pid = tree.new_id();
-    assert_eq!(pid, 1);
-    let process = Process::new(pid, SigHand::new(), Limits::default());
-    tree.nodes.insert(pid, node(process));
+    let first = Container::new(ContainerId::FIRST);
+    first.set_tasks_max(Some(TASKS_MAX));
+    let pid = first.tree.lock().new_id();
+    assert_eq!(pid, FIRST_PID);
+    let process = Process::new(first.clone(), pid, SigHand::new(), Limits::default());
+    first.tree.lock().nodes.insert(pid, node(process));
+}
+
+fn first_container() -> Arc<Container> {
+    container::find(ContainerId::FIRST).expect("the first container")
 }
 
 fn node(process: Arc<Process>) -> Node {
@@ -72,19 +78,39 @@ fn node(process: Arc<Process>) -> Node {
 
 /// Runs a sequence to its end, and checks that nothing is left of it. With `trace` each call is printed by it.
 pub fn run(bytes: &[u8], trace: Option<fn(&str)>) {
+    run_checked(trace, || {
+        let root = make_root();
+        let leader = make_leader(&first_container(), &root, 0);
+        host::feed(bytes, leader.process.pid);
+        leader.start();
+        drop(leader);
+        run_all();
+    });
+}
+
+/// Runs a sequence whose steps are taken by the processes of two containers with a root each, and checks that nothing
+/// is left of it.
+pub fn run_in_two(bytes: &[u8], trace: Option<fn(&str)>) {
+    run_checked(trace, || {
+        let second = containers::make(ContainerId(2));
+        let leaders =
+            [make_leader(&first_container(), &make_root(), 0), make_leader(&second, &make_root(), 0)];
+        host::feed(bytes, leaders[0].process.pid);
+        leaders.iter().for_each(|leader| leader.start());
+        drop((leaders, second));
+        run_all();
+    });
+}
+
+/// Runs `sequence`, ends the processes that are left, and checks that nothing else is.
+fn run_checked(trace: Option<fn(&str)>, sequence: impl FnOnce()) {
     let before = frames::in_use();
     let mounts = mount::list();
     host::set_trace(trace);
     syscall::table::set_strace(trace.is_some());
-    let root = make_root();
-    let leader = make_leader(&root, 0);
-    host::feed(bytes, leader.process.pid);
-    leader.start();
-    drop(leader);
-    run_all();
+    sequence();
     end_all();
     host::feed(&[], 0);
-    drop(root);
     for mount in mount::list().iter().rev().filter(|mount| !mounts.iter().any(|old| Arc::ptr_eq(old, mount)))
     {
         let _ = mount.detach(true);
@@ -96,7 +122,9 @@ pub fn run(bytes: &[u8], trace: Option<fn(&str)>) {
             break;
         }
     }
-    let tree = TREE.lock();
+    assert_eq!(container::all().len(), 1, "a container is left");
+    let first = first_container();
+    let tree = first.tree.lock();
     assert_eq!((tree.nodes.len(), tree.tasks.len()), (1, 0), "processes are left");
     assert!(tree.terminals.is_empty(), "a session's terminal is left");
     drop(tree);
@@ -117,26 +145,32 @@ fn run_all() {
 /// Ends whatever still runs or sleeps.
 fn end_all() {
     for _ in 0..ROUNDS_MAX {
-        let left: Vec<Arc<Process>> = {
-            let tree = TREE.lock();
-            tree.nodes.iter().filter(|(pid, _)| **pid != 1).map(|(_, node)| node.process.clone()).collect()
-        };
+        let left = processes_left();
         if left.is_empty() {
             return;
         }
         for process in left {
+            let container = &process.container;
             let has_ended =
-                TREE.lock().nodes.get(&process.pid).is_some_and(|node| node.exit_status.is_some());
+                container.tree.lock().nodes.get(&process.pid).is_some_and(|node| node.exit_status.is_some());
             if has_ended {
-                exit::reap(process.pid);
+                exit::reap(container, process.pid);
             } else {
                 signal::kill_process(&process, SIGKILL);
             }
         }
         run_all();
     }
-    let left: Vec<u32> = TREE.lock().nodes.keys().copied().collect();
+    let left: Vec<(ContainerId, u32)> =
+        processes_left().iter().map(|process| (process.container.id, process.pid)).collect();
     panic!("processes do not end: {left:?}");
+}
+
+/// All processes but the first container's first, which has no tasks.
+fn processes_left() -> Vec<Arc<Process>> {
+    let is_init = |process: &Process| (process.container.id, process.pid) == (ContainerId::FIRST, FIRST_PID);
+    let all = container::all();
+    all.iter().flat_map(|container| container.processes()).filter(|process| !is_init(process)).collect()
 }
 
 /// A fresh tree: a root in memory, with the kernel's own file systems where they are in a sandbox.
@@ -159,16 +193,16 @@ fn make_root() -> Path {
         (b"/dev/pts", b"devpts"),
         (b"/tmp", b"tmpfs"),
     ] {
-        crate::setup::attach_own(&root, &spec(path, kind)).expect("a mount");
+        crate::container::setup::attach_own(&root, &spec(path, kind)).expect("a mount");
     }
     steps::fill(&root);
     root
 }
 
-/// The process that begins the sequence, with its memory as [`steps`] expects it.
-fn make_leader(root: &Path, uid: u32) -> Arc<Task> {
-    let pid = TREE.lock().new_id();
-    let process = Process::new(pid, SigHand::new(), Limits::default());
+/// A process that begins the sequence, with its memory as [`steps`] expects it.
+fn make_leader(container: &Arc<Container>, root: &Path, uid: u32) -> Arc<Task> {
+    let pid = container.tree.lock().new_id();
+    let process = Process::new(container.clone(), pid, SigHand::new(), Limits::default());
     let aspace = AddressSpace::new().expect("an address space");
     aspace.set_bounds(steps::SCRATCH + (16 << 20), 0x7000_0000_0000);
     let scratch = NewMapping {
@@ -199,12 +233,12 @@ fn make_leader(root: &Path, uid: u32) -> Arc<Task> {
     };
     let task = Task::new(pid, parts).expect("a task");
     process.tasks.lock().push(task.clone());
-    process.parent.store(1, Ordering::Relaxed);
-    let mut tree = TREE.lock();
+    let mut tree = container.tree.lock();
+    if let Some(init) = tree.nodes.get_mut(&FIRST_PID) {
+        init.children.push(pid);
+        process.parent.store(FIRST_PID, Ordering::Relaxed);
+    }
     tree.tasks.insert(pid, Arc::downgrade(&task));
     tree.nodes.insert(pid, node(process));
-    if let Some(init) = tree.nodes.get_mut(&1) {
-        init.children.push(pid);
-    }
     task
 }

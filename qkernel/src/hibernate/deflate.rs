@@ -4,12 +4,12 @@
 use abi::hostcall as hc;
 use abi::hostcall::{HibernateReport, SwapOut};
 use alloc::collections::BTreeMap;
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::fs::dentry;
 use crate::hibernate::state_machine::Obstacle;
-use crate::task::tree::TREE;
+use crate::task::container;
 use machine::heap;
 use machine::mm::aspace::{AddressSpace, Space};
 use machine::mm::frames;
@@ -109,7 +109,7 @@ fn collect(
 ) -> Result<Collected, Obstacle> {
     let start = time::monotonic_ns();
     report.freed_bytes = frames::reclaim();
-    let tasks: Vec<_> = TREE.lock().tasks.values().filter_map(Weak::upgrade).collect();
+    let tasks: Vec<_> = container::all().iter().flat_map(|container| container.tasks()).collect();
     tasks.iter().for_each(|task| task.thread.sched.trim_stack(frozen));
     drop(tasks);
     stack::trim();

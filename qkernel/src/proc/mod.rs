@@ -21,7 +21,8 @@ use crate::fs::inode::{Inode, LinkTarget, S_IFDIR};
 use crate::proc::subject::Subject;
 use crate::pseudo::{Context, Dynamic, Entry, FileSystem, Item, Node, Place, parse_id};
 use crate::task;
-use crate::task::tree::{TREE, find_process, find_task};
+use crate::task::container;
+
 use machine::errno::{Errno, Result};
 
 pub use status::push_cpu_list;
@@ -118,16 +119,17 @@ struct Processes;
 impl Dynamic<Whole> for Processes {
     fn find(&self, _: &Whole, place: Place, name: &[u8]) -> Result<Arc<dyn Inode>> {
         let id = parse_id(name).ok_or(Errno::ENOENT)?;
-        let process = match find_process(id) {
+        let process = match container::current().find_process(id) {
             Some(process) => process,
-            None => find_task(id).ok_or(Errno::ENOENT)?.process.clone(),
+            None => container::current().find_task(id).ok_or(Errno::ENOENT)?.process.clone(),
         };
         Ok(Node::new(Subject::process(process, id), &pid::PROCESS, place.child(name)))
     }
 
     fn list(&self, _: &Whole, from: u64, add: &mut dyn FnMut(Item) -> bool) {
         let Ok(from) = u32::try_from(from) else { return };
-        let ids: Vec<u32> = TREE.lock().nodes.range(from..).map(|(pid, _)| *pid).collect();
+        let ids: Vec<u32> =
+            container::current().tree.lock().nodes.range(from..).map(|(pid, _)| *pid).collect();
         for pid in ids {
             let name = format!("{pid}").into_bytes();
             if !add(Item { key: u64::from(pid), name, kind: S_IFDIR }) {

@@ -368,6 +368,7 @@ mod tests {
     use super::*;
     use crate::fs::FsContext;
     use crate::limits::Limits;
+    use crate::task::container::Container;
     use crate::task::signal::{SigHand, TaskSignals};
     use crate::task::{Process, TaskParts};
     use machine::platform::UserContext;
@@ -376,7 +377,7 @@ mod tests {
     use std::vec::Vec;
 
     fn subject(with_thread: bool) -> Subject {
-        let process = Process::new(42, SigHand::new(), Limits::default());
+        let process = Process::new(Container::kernel(), 42, SigHand::new(), Limits::default());
         process.ended_comm.lock()[..4].copy_from_slice(b"gone");
         let task = Task::idle(TaskParts {
             process: process.clone(),

@@ -9,7 +9,6 @@ use crate::pseudo::{Context, FileSystem};
 use crate::task;
 use crate::task::core::Task;
 use crate::task::process::Process;
-use crate::task::tree::TREE;
 use machine::errno::{Errno, Result};
 use machine::mm::AddressSpace;
 use machine::time;
@@ -78,7 +77,7 @@ impl Subject {
     /// Its place in the tree; `ESRCH` once its parent has waited for it.
     pub fn family(&self) -> Result<Family> {
         let (mut family, terminal) = {
-            let tree = TREE.lock();
+            let tree = self.process.container.tree.lock();
             let node = tree.nodes.get(&self.process.pid).ok_or(Errno::ESRCH)?;
             let terminal = tree.terminals.get(&node.session).map(|session| session.terminal.clone());
             let family = Family {
@@ -125,7 +124,10 @@ impl Context for Subject {
                 (creds.euid, creds.egid)
             }
             Ok(_) => (0, 0),
-            Err(_) => (TREE.lock().nodes.get(&self.process.pid).map_or(0, |node| node.uid), 0),
+            Err(_) => (
+                self.process.container.tree.lock().nodes.get(&self.process.pid).map_or(0, |node| node.uid),
+                0,
+            ),
         }
     }
 
@@ -133,7 +135,7 @@ impl Context for Subject {
         if self.is_thread {
             return self.task().map(drop);
         }
-        let tree = TREE.lock();
+        let tree = self.process.container.tree.lock();
         let node = tree.nodes.get(&self.process.pid).ok_or(Errno::ESRCH)?;
         if Arc::ptr_eq(&node.process, &self.process) { Ok(()) } else { Err(Errno::ESRCH) }
     }

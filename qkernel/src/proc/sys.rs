@@ -2,7 +2,6 @@
 
 use alloc::format;
 use alloc::string::String;
-use alloc::vec::Vec;
 
 use crate::config::{KERNEL_RELEASE, NR_OPEN, TASKS_MAX, VMAS_MAX};
 use crate::creds::CAP_SYS_ADMIN;
@@ -10,9 +9,10 @@ use crate::proc::Whole;
 use crate::proc::system::KERNEL_VERSION;
 use crate::pseudo::{Entry, Out};
 use crate::task;
+use crate::task::container;
 use crate::task::tree::PID_MAX;
 use machine::errno::{Errno, Result};
-use machine::sync::{Once, Rank, SpinLock};
+use machine::sync::Once;
 
 /// Longest host or domain name.
 pub const UTS_NAME_MAX: usize = 64;
@@ -268,27 +268,14 @@ fn uuid_of(mut bytes: [u8; 16]) -> String {
     text
 }
 
-static DOMAIN: SpinLock<Vec<u8>> = SpinLock::new(Rank::Leaf, Vec::new());
-
-/// The NIS domain name.
-pub fn domain_name() -> Vec<u8> {
-    let name = DOMAIN.lock().clone();
-    if name.is_empty() { b"(none)".to_vec() } else { name }
-}
-
-/// Sets the NIS domain name.
-pub fn set_domain_name(name: &[u8]) {
-    *DOMAIN.lock() = name.to_vec();
-}
-
 fn show_domain(_: &Whole, out: &mut Out) -> Result<()> {
-    out.push(&domain_name());
+    out.push(&container::current().domain_name());
     out.push(b"\n");
     Ok(())
 }
 
 fn show_host(_: &Whole, out: &mut Out) -> Result<()> {
-    out.push(&crate::task::uts::hostname());
+    out.push(&container::current().host_name());
     out.push(b"\n");
     Ok(())
 }
@@ -303,12 +290,12 @@ fn written_name(bytes: &[u8]) -> Result<&[u8]> {
 }
 
 fn store_host(_: &Whole, bytes: &[u8]) -> Result<()> {
-    crate::task::uts::set_hostname(written_name(bytes)?);
+    container::current().set_host_name(written_name(bytes)?.to_vec());
     Ok(())
 }
 
 fn store_domain(_: &Whole, bytes: &[u8]) -> Result<()> {
-    set_domain_name(written_name(bytes)?);
+    container::current().set_domain_name(written_name(bytes)?.to_vec());
     Ok(())
 }
 

@@ -4,7 +4,8 @@ use crate::config::KERNEL_RELEASE;
 use crate::proc::Whole;
 use crate::proc::status::clock_ticks;
 use crate::pseudo::Out;
-use crate::task::tree::{TREE, find_process};
+use crate::task::container;
+
 use core::sync::atomic::Ordering;
 use machine::errno::Result;
 use machine::heap;
@@ -104,7 +105,8 @@ fn push_meminfo(out: &mut Out, memory: &Memory) {
 
 /// CPU time of the sandbox in counter ticks (user, system), and switches of the tasks that live.
 pub fn cpu_use() -> (u64, u64, u64) {
-    let tree = TREE.lock();
+    let container = container::current();
+    let tree = container.tree.lock();
     let (mut user, mut system, mut switches) = (0u64, 0u64, 0u64);
     for node in tree.nodes.values() {
         let process = &node.process;
@@ -120,7 +122,7 @@ pub fn cpu_use() -> (u64, u64, u64) {
 
 /// Nanoseconds since the sandbox's first process began.
 fn age_ns() -> u64 {
-    let start = find_process(1).map_or(0, |process| process.start_ns);
+    let start = container::current().first_process().map_or(0, |process| process.start_ns);
     time::boottime_ns().saturating_sub(start)
 }
 
@@ -143,7 +145,7 @@ pub fn stat(_: &Whole, out: &mut Out) -> Result<()> {
 
 /// The highest id in use.
 fn last_id() -> u32 {
-    TREE.lock().tasks.last_key_value().map_or(1, |(tid, _)| *tid)
+    container::current().tree.lock().tasks.last_key_value().map_or(1, |(tid, _)| *tid)
 }
 
 /// `/proc/uptime`: seconds since boot, and idle seconds of all CPUs.
@@ -208,7 +210,7 @@ pub fn loadavg(_: &Whole, out: &mut Out) -> Result<()> {
         let hundredths = (average * 100 + (1 << (LOAD_SHIFT - 1))) >> LOAD_SHIFT;
         write!(out, "{}.{:02} ", hundredths / 100, hundredths % 100);
     }
-    let tasks = TREE.lock().tasks.len();
+    let tasks = container::current().tree.lock().tasks.len();
     writeln!(out, "{}/{tasks} {}", sched::running_tasks().max(1), last_id());
     Ok(())
 }

@@ -6,7 +6,7 @@ use crate::creds::{CAP_ALL, CAP_SETGID, CAP_SETUID, Creds, id_arg};
 use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
 use crate::task::set_id;
-use crate::task::tree::{TREE, find_task};
+
 use alloc::sync::Arc;
 use machine::errno::{Errno, Result};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -26,7 +26,7 @@ pub(super) fn commit(cx: &Ctx<'_>, new: Creds) {
         cx.process().dumpable.store(0, Ordering::Relaxed);
         cx.task.death_signal.store(0, Ordering::Relaxed);
     }
-    if let Some(node) = TREE.lock().nodes.get_mut(&cx.process().pid) {
+    if let Some(node) = cx.container().tree.lock().nodes.get_mut(&cx.process().pid) {
         node.uid = new.uid;
     }
     cx.task.creds.set(Arc::new(new));
@@ -220,7 +220,7 @@ pub(super) fn capget(cx: &Ctx<'_>, header: u64, data: u64) -> SyscallResult {
     };
     let target = match u32::try_from(pid).map_err(|_| Errno::EINVAL)? {
         0 => creds(cx),
-        pid => find_task(pid).ok_or(Errno::ESRCH)?.creds.get(),
+        pid => cx.container().find_task(pid).ok_or(Errno::ESRCH)?.creds.get(),
     };
     if data == 0 {
         return Ok(0);

@@ -7,7 +7,6 @@ use crate::task::context::Ctx;
 use crate::task::futex;
 use crate::task::futex::{MATCH_ANY, Wait, WakeOp};
 use crate::task::signal::state::Restart;
-use crate::task::tree::find_task;
 use machine::errno::{Errno, Result};
 use machine::time;
 
@@ -136,7 +135,7 @@ pub(super) fn set_robust_list(cx: &Ctx<'_>, head: u64, size: u64) -> SyscallResu
 pub(super) fn get_robust_list(cx: &Ctx<'_>, tid: i32, head: u64, size: u64) -> SyscallResult {
     let task = match tid {
         0 => cx.task.clone(),
-        tid => find_task(u32::try_from(tid).map_err(|_| Errno::ESRCH)?).ok_or(Errno::ESRCH)?,
+        tid => cx.container().find_task(u32::try_from(tid).map_err(|_| Errno::ESRCH)?).ok_or(Errno::ESRCH)?,
     };
     let (me, them) = (cx.task.creds.get(), task.creds.get());
     let allowed = me.euid == them.uid || me.has(crate::creds::CAP_SYS_PTRACE);

@@ -9,7 +9,7 @@ use crate::syscall::context::SyscallResult;
 use crate::syscall::time::Timeval;
 use crate::task::context::Ctx;
 use crate::task::process::Process;
-use crate::task::tree::{find_process, find_task};
+
 use crate::task::usage;
 use core::sync::atomic::Ordering;
 use machine::errno::{Errno, Result};
@@ -77,9 +77,11 @@ pub(super) fn prlimit64(cx: &Ctx<'_>, pid: i32, number: u32, new: u64, old: u64)
     let new: Option<RLimit> = cx.user().read_opt(new)?;
     let process = match u32::try_from(pid).map_err(|_| Errno::ESRCH)? {
         0 => cx.process().clone(),
-        pid => find_task(pid)
+        pid => cx
+            .container()
+            .find_task(pid)
             .map(|task| task.process.clone())
-            .or_else(|| find_process(pid))
+            .or_else(|| cx.container().find_process(pid))
             .ok_or(Errno::ESRCH)?,
     };
     if !Arc::ptr_eq(&process, cx.process()) {

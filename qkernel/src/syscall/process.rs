@@ -8,7 +8,7 @@ use crate::task::exec;
 use crate::task::exec::Program;
 use crate::task::exit;
 use crate::task::exit::cld_code;
-use crate::task::tree::{Report, TREE, Tree};
+use crate::task::tree::{Report, Tree};
 use core::sync::atomic::Ordering;
 use machine::errno::{Errno, Result};
 use machine::mm::Pod;
@@ -266,7 +266,7 @@ fn find(tree: &mut Tree, me: u32, who: Who, options: u32) -> Result<Option<Waite
 
 fn wait(cx: &Ctx<'_>, who: Who, options: u32) -> Result<Option<Waited>> {
     let me = cx.process().pid;
-    let look = || match find(&mut TREE.lock(), me, who, options) {
+    let look = || match find(&mut cx.container().tree.lock(), me, who, options) {
         Ok(None) if options & WNOHANG == 0 => None,
         result => Some(result),
     };
@@ -275,7 +275,7 @@ fn wait(cx: &Ctx<'_>, who: Who, options: u32) -> Result<Option<Waited>> {
         && child.report.is_none()
         && options & WNOWAIT == 0
     {
-        exit::reap(child.pid);
+        exit::reap(cx.container(), child.pid);
     }
     Ok(waited)
 }
@@ -287,7 +287,7 @@ pub(super) fn wait4(cx: &Ctx<'_>, pid: i32, status: u64, options: u32, usage: u6
     }
     let who = match pid {
         -1 => Who::Any,
-        0 => Who::Group(TREE.lock().nodes.get(&cx.process().pid).map_or(0, |node| node.group)),
+        0 => Who::Group(cx.container().tree.lock().nodes.get(&cx.process().pid).map_or(0, |node| node.group)),
         i32::MIN => return Err(Errno::ESRCH),
         pid if pid < 0 => Who::Group(pid.unsigned_abs()),
         pid => Who::Pid(pid.unsigned_abs()),
@@ -314,7 +314,9 @@ pub(super) fn waitid(cx: &Ctx<'_>, kind: u32, id: u32, info: u64, options: u32, 
     let who = match kind {
         0 => Who::Any,
         1 if id != 0 => Who::Pid(id),
-        2 if id == 0 => Who::Group(TREE.lock().nodes.get(&cx.process().pid).map_or(0, |node| node.group)),
+        2 if id == 0 => {
+            Who::Group(cx.container().tree.lock().nodes.get(&cx.process().pid).map_or(0, |node| node.group))
+        }
         2 => Who::Group(id),
         3 => Who::Pid(crate::syscall::watch::pid_process(cx, id as i32)?.pid),
         _ => return Err(Errno::EINVAL),

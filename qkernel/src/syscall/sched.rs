@@ -11,7 +11,7 @@ use crate::syscall::context::SyscallResult;
 use crate::syscall::time::Timespec;
 use crate::task::context::Ctx;
 use crate::task::core::Task;
-use crate::task::tree::{TREE, find_task};
+
 use machine::errno::{Errno, Result};
 use machine::platform;
 use machine::sched;
@@ -30,7 +30,7 @@ pub(super) fn sched_yield(_cx: &Ctx<'_>) -> SyscallResult {
 fn target(cx: &Ctx<'_>, tid: i32) -> Result<Arc<Task>> {
     match u32::try_from(tid).map_err(|_| Errno::EINVAL)? {
         0 => Ok(cx.task.clone()),
-        tid => find_task(tid).ok_or(Errno::ESRCH),
+        tid => cx.container().find_task(tid).ok_or(Errno::ESRCH),
     }
 }
 
@@ -46,12 +46,14 @@ fn chosen(cx: &Ctx<'_>, which: u32, who: u32) -> Result<Vec<Arc<Task>>> {
     const PROCESS: u32 = 0;
     const GROUP: u32 = 1;
     const USER: u32 = 2;
-    let all = || TREE.lock().tasks.values().filter_map(alloc::sync::Weak::upgrade).collect::<Vec<_>>();
+    let all = || {
+        cx.container().tree.lock().tasks.values().filter_map(alloc::sync::Weak::upgrade).collect::<Vec<_>>()
+    };
     let tasks = match which {
         PROCESS if who == 0 => alloc::vec![cx.task.clone()],
-        PROCESS => find_task(who).into_iter().collect(),
+        PROCESS => cx.container().find_task(who).into_iter().collect(),
         GROUP => {
-            let tree = TREE.lock();
+            let tree = cx.container().tree.lock();
             let own = tree.nodes.get(&cx.process().pid).map_or(0, |node| node.group);
             let members = tree.group_members(if who == 0 { own } else { who });
             drop(tree);

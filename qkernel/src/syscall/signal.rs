@@ -12,7 +12,7 @@ use crate::task::signal::altstack::{StackT, change_alt_stack};
 use crate::task::signal::info::SigInfo;
 use crate::task::signal::mask::change_mask;
 use crate::task::signal::send::Sent;
-use crate::task::tree::{TREE, find_task};
+
 use alloc::sync::Arc;
 use machine::errno::{Errno, Result};
 use machine::sched;
@@ -139,12 +139,12 @@ fn check_permission(cx: &Ctx<'_>, target: &Arc<Process>, number: u32) -> Result<
             (creds.uid, creds.suid)
         }
         None => {
-            let uid = TREE.lock().nodes.get(&target.pid).map_or(0, |node| node.uid);
+            let uid = cx.container().tree.lock().nodes.get(&target.pid).map_or(0, |node| node.uid);
             (uid, uid)
         }
     };
     let same_session = || {
-        let tree = TREE.lock();
+        let tree = cx.container().tree.lock();
         let session = |pid: u32| tree.nodes.get(&pid).map(|node| node.session);
         session(target.pid) == session(cx.process().pid)
     };
@@ -195,7 +195,7 @@ pub(super) fn kill(cx: &Ctx<'_>, pid: i32, number: u32) -> SyscallResult {
         i32::MIN => Err(Errno::ESRCH),
         -1 => {
             let targets: alloc::vec::Vec<Arc<Process>> = {
-                let tree = TREE.lock();
+                let tree = cx.container().tree.lock();
                 let others = tree.nodes.iter().filter(|(pid, _)| **pid != me && **pid != 1);
                 others.map(|(_, node)| node.process.clone()).collect()
             };
@@ -203,16 +203,16 @@ pub(super) fn kill(cx: &Ctx<'_>, pid: i32, number: u32) -> SyscallResult {
         }
         pid if pid <= 0 => {
             let targets = {
-                let tree = TREE.lock();
+                let tree = cx.container().tree.lock();
                 let own = tree.nodes.get(&me).map_or(0, |node| node.group);
                 tree.group_members(if pid == 0 { own } else { pid.unsigned_abs() })
             };
             signal_many(cx, &targets, number)
         }
         pid => {
-            let target = crate::task::tree::find_process(pid.unsigned_abs()).or_else(|| {
+            let target = cx.container().find_process(pid.unsigned_abs()).or_else(|| {
                 // As on Linux a thread's id stands for its process.
-                find_task(pid.unsigned_abs()).map(|task| task.process.clone())
+                cx.container().find_task(pid.unsigned_abs()).map(|task| task.process.clone())
             });
             signal_process(cx, &target.ok_or(Errno::ESRCH)?, number, from_me(cx))?;
             Ok(0)
@@ -222,7 +222,7 @@ pub(super) fn kill(cx: &Ctx<'_>, pid: i32, number: u32) -> SyscallResult {
 
 fn signal_thread(cx: &Ctx<'_>, tgid: Option<u32>, tid: i32, number: u32, source: Source) -> SyscallResult {
     let tid = u32::try_from(tid).ok().filter(|tid| *tid != 0).ok_or(Errno::EINVAL)?;
-    let task = find_task(tid).ok_or(Errno::ESRCH)?;
+    let task = cx.container().find_task(tid).ok_or(Errno::ESRCH)?;
     if tgid.is_some_and(|tgid| tgid != task.process.pid) {
         return Err(Errno::ESRCH);
     }
@@ -261,7 +261,7 @@ pub(super) fn read_info(cx: &Ctx<'_>, number: u32, info: u64, to_self: bool) -> 
 pub(super) fn rt_sigqueueinfo(cx: &Ctx<'_>, pid: i32, number: u32, info: u64) -> SyscallResult {
     let pid = u32::try_from(pid).unwrap_or(0);
     let source = read_info(cx, number, info, pid == cx.process().pid)?;
-    let target = crate::task::tree::find_process(pid).ok_or(Errno::ESRCH)?;
+    let target = cx.container().find_process(pid).ok_or(Errno::ESRCH)?;
     signal_process(cx, &target, number, source)?;
     Ok(0)
 }

@@ -6,12 +6,10 @@ use core::sync::atomic::Ordering;
 use crate::config::{KERNEL_RELEASE, RW_MAX_BYTES};
 use crate::creds::CAP_SYS_ADMIN;
 use crate::fs::devfs;
-use crate::proc::sys::{UTS_NAME_MAX, domain_name, set_domain_name};
+use crate::proc::sys::UTS_NAME_MAX;
 use crate::proc::system::{KERNEL_VERSION, load_averages, memory};
 use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
-use crate::task::tree::TREE;
-use crate::task::uts;
 use machine::errno::{Errno, Result};
 use machine::mm::IoBuf;
 use machine::platform;
@@ -23,7 +21,7 @@ const UTS_FIELD: usize = UTS_NAME_MAX + 1;
 
 /// `uname(2)`.
 pub(super) fn uname(cx: &Ctx<'_>, to: u64) -> SyscallResult {
-    let (host, domain) = (uts::hostname(), domain_name());
+    let (host, domain) = (cx.container().host_name(), cx.container().domain_name());
     let fields: [&[u8]; 6] =
         [b"Linux", &host, KERNEL_RELEASE.as_bytes(), KERNEL_VERSION.as_bytes(), b"x86_64", &domain];
     cx.user().write_bytes(to, &uts_bytes(&fields))?;
@@ -63,7 +61,7 @@ const _: () = assert!(size_of::<SysInfo>() == 112);
 /// `sysinfo(2)`.
 pub(super) fn sysinfo(cx: &Ctx<'_>, to: u64) -> SyscallResult {
     let memory = memory();
-    let tasks = TREE.lock().tasks.len();
+    let tasks = cx.container().tree.lock().tasks.len();
     let info = SysInfo {
         uptime: time::boottime_ns() / time::NSEC,
         loads: load_averages(),
@@ -103,13 +101,13 @@ fn read_name(cx: &Ctx<'_>, name: u64, len: i32) -> Result<alloc::vec::Vec<u8>> {
 
 /// `sethostname(2)`.
 pub(super) fn sethostname(cx: &Ctx<'_>, name: u64, len: i32) -> SyscallResult {
-    uts::set_hostname(&read_name(cx, name, len)?);
+    cx.container().set_host_name(read_name(cx, name, len)?);
     Ok(0)
 }
 
 /// `setdomainname(2)`.
 pub(super) fn setdomainname(cx: &Ctx<'_>, name: u64, len: i32) -> SyscallResult {
-    set_domain_name(&read_name(cx, name, len)?);
+    cx.container().set_domain_name(read_name(cx, name, len)?);
     Ok(0)
 }
 

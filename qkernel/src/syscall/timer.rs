@@ -9,7 +9,6 @@ use crate::task::context::Ctx;
 use crate::task::posix_timer;
 use crate::task::timers::Notify;
 use crate::task::timers::Setting;
-use crate::task::tree::find_task;
 use machine::errno::{Errno, Result};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -48,7 +47,7 @@ fn notify(cx: &Ctx<'_>, event: &SigEvent) -> Result<Option<Notify>> {
         SIGEV_NONE => return Ok(None),
         SIGEV_SIGNAL | SIGEV_THREAD => None,
         SIGEV_THREAD_ID => {
-            let task = u32::try_from(event.tid).ok().and_then(find_task);
+            let task = u32::try_from(event.tid).ok().and_then(|tid| cx.container().find_task(tid));
             let task = task.filter(|task| Arc::ptr_eq(&task.process, cx.process())).ok_or(Errno::EINVAL)?;
             Some(Arc::downgrade(&task))
         }

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 
 use crate::task::core::Task;
 use crate::task::process::Process;
-use crate::task::tree::{find_process, find_task};
+
 use crate::task::usage;
 use machine::errno::{Errno, Result};
 use machine::time;
@@ -66,11 +66,16 @@ impl Clock {
         let number = (!(id >> 3)).unsigned_abs();
         let user_only = id & KIND == KIND_VIRTUAL;
         if id & PER_THREAD != 0 {
-            let found = if number == 0 { Some(task.clone()) } else { find_task(number) };
+            let found =
+                if number == 0 { Some(task.clone()) } else { task.process.container.find_task(number) };
             let found = found.filter(|found| Arc::ptr_eq(&found.process, &task.process));
             return Ok(Self::Thread(found.ok_or(Errno::EINVAL)?, user_only));
         }
-        let process = if number == 0 { Some(task.process.clone()) } else { find_process(number) };
+        let process = if number == 0 {
+            Some(task.process.clone())
+        } else {
+            task.process.container.find_process(number)
+        };
         Ok(Self::Process(process.ok_or(Errno::EINVAL)?, user_only))
     }
 

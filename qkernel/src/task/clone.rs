@@ -12,7 +12,7 @@ use crate::task::context::Ctx;
 use crate::task::core::{Task, TaskParts};
 use crate::task::pidfd::PidFile;
 use crate::task::process::Process;
-use crate::task::tree::{Node, TREE};
+use crate::task::tree::Node;
 use crate::task::vfork::VforkDone;
 use alloc::vec::Vec;
 use machine::errno::{Errno, Result};
@@ -112,7 +112,7 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
         me.signals.lock().fork(flags.contains(CloneFlags::VM) && !flags.contains(CloneFlags::VFORK));
     let comm = *me.comm.lock();
 
-    let tid = TREE.lock().new_id();
+    let tid = me.process.container.tree.lock().new_id();
     let process =
         if flags.contains(CloneFlags::THREAD) { me.process.clone() } else { new_process(me, tid, args) };
     let parts = TaskParts {
@@ -165,10 +165,10 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
 }
 
 fn check_room(cx: &Ctx<'_>) -> Result<()> {
-    let tasks = TREE.lock().tasks.len();
+    let tasks = cx.container().tree.lock().tasks.len();
     let creds = cx.task.creds.get();
     let limit = if creds.uid == 0 { u64::MAX } else { cx.limit(RLIMIT_NPROC) };
-    if tasks >= limits::tasks_max() || tasks as u64 >= limit {
+    if tasks >= cx.container().tasks_max() || tasks as u64 >= limit {
         return Err(Errno::EAGAIN);
     }
     account::check(limits::TASK_BYTES).map_err(|_| Errno::EAGAIN)
@@ -200,7 +200,7 @@ fn new_process(me: &Arc<Task>, pid: u32, args: &CloneArgs) -> Arc<Process> {
         sighand.fork()
     };
     let limits = mine.limits.lock().clone();
-    let process = Process::new(pid, sighand, limits);
+    let process = Process::new(mine.container.clone(), pid, sighand, limits);
     let exe = mine.exe.lock().clone();
     *process.exe.lock() = exe;
     // A sister is told of as its creator is.
@@ -217,7 +217,10 @@ fn new_process(me: &Arc<Task>, pid: u32, args: &CloneArgs) -> Arc<Process> {
 }
 
 fn enter_tree(me: &Arc<Task>, child: &Arc<Task>, process: &Arc<Process>, flags: CloneFlags) -> Result<()> {
-    let mut tree = TREE.lock();
+    let mut tree = process.container.tree.lock();
+    if process.container.has_ended() {
+        return Err(Errno::ENOMEM);
+    }
     if flags.contains(CloneFlags::THREAD) {
         let mut tasks = process.tasks.lock();
         if process.group_exit.lock().is_some() || me.is_dying() {

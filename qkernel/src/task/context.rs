@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use core::ops::Deref;
 
 use crate::fs::caller::CallerCtx;
+use crate::task::container::Container;
 use crate::task::core::Task;
 use crate::task::process::Process;
 
@@ -17,6 +18,11 @@ impl<'a> Ctx<'a> {
     /// The context of the current task, which still has its memory and its descriptors.
     pub fn new(task: &'a Arc<Task>) -> Self {
         Self { task, files: CallerCtx::new(&**task) }
+    }
+
+    /// The caller's container.
+    pub fn container(&self) -> &Arc<Container> {
+        &self.task.process.container
     }
 
     /// The caller's process.

@@ -1,5 +1,6 @@
 //! Tasks: threads, as programs know them.
 
+use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -54,7 +55,7 @@ pub struct Task {
 }
 
 /// What a task does in the kernel first.
-pub type Start = fn(&Arc<Task>);
+pub type Start = Box<dyn FnOnce(&Arc<Task>) + Send>;
 
 /// What a new task shares with, or copies from, its creator.
 pub struct TaskParts {

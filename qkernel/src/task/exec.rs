@@ -16,7 +16,6 @@ use crate::limits::RLIMIT_STACK;
 use crate::task::context::Ctx;
 use crate::task::core::Task;
 use crate::task::elf::{HEADER_BYTES, Header, Image};
-use crate::task::tree::TREE;
 use crate::task::{futex, set_id};
 use machine::errno::{Errno, Result};
 use machine::mm::account;
@@ -458,7 +457,7 @@ fn become_single_threaded(task: &Arc<Task>) -> Result<()> {
     }
     let old = task.tid();
     if old != process.pid {
-        let mut tree = TREE.lock();
+        let mut tree = task.process.container.tree.lock();
         tree.tasks.remove(&old);
         task.set_tid(process.pid);
         tree.tasks.insert(process.pid, Arc::downgrade(task));

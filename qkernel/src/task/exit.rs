@@ -1,15 +1,16 @@
 //! How tasks and processes end, and how parents hear of it.
 
-use crate::task::signal::send::{leave_task, send_to_process};
+use crate::task::signal::send::{kill_process, leave_task, send_to_process};
 use crate::task::signal::stop::{discards_children, leave_session, parent_died};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
+use crate::signals::SIGKILL;
+use crate::task::container::{Container, FIRST_PID};
 use crate::task::core::Task;
 use crate::task::futex;
 use crate::task::process::Process;
-use crate::task::tree::TREE;
 use machine::mm::UserMemory;
 
 /// Ends the current task: gives up what it holds and, if it is the last of its process, ends the process. The caller
@@ -38,12 +39,13 @@ pub fn exit_task(task: &Arc<Task>, status: i32) {
             (*process.group_exit.lock()).unwrap_or(process.leader_status.load(Ordering::Relaxed)),
         )
     };
-    TREE.lock().tasks.remove(&task.tid());
-    futex::owner_ended(task.tid());
+    process.container.tree.lock().tasks.remove(&task.tid());
+    futex::owner_ended(task.process.container.id, task.tid());
     process.stop_wait.wake_all();
     if last {
         end_process(process, status);
     }
+    process.container.end_if_empty();
 }
 
 /// What other threads and processes can see in user memory: the cleared tid and robust futexes.
@@ -71,13 +73,17 @@ fn end_process(process: &Arc<Process>, status: i32) {
     // Dropped without the lock: what an open file's end does may sleep.
     let exe = process.exe.lock().take();
     drop(exe);
-    if process.pid == 1 {
-        machine::host::exit(status);
+    if process.pid == FIRST_PID {
+        process.container.first_ended(status);
+        // As in a pid namespace of Linux, the others go with it.
+        for other in process.container.processes().iter().filter(|other| !Arc::ptr_eq(other, process)) {
+            kill_process(other, SIGKILL);
+        }
     }
     leave_session(process);
     let mut orphans = Vec::new();
     {
-        let mut tree = TREE.lock();
+        let mut tree = process.container.tree.lock();
         let Some(node) = tree.nodes.get_mut(&process.pid) else { return };
         node.exit_status = Some(status);
         node.report = None;
@@ -106,7 +112,7 @@ fn end_process(process: &Arc<Process>, status: i32) {
         None => tell_parent(process),
         Some(tell) => {
             // Nobody inside waits for it.
-            reap(process.pid);
+            reap(&process.container, process.pid);
             tell(status);
         }
     }
@@ -120,13 +126,13 @@ fn find_heir(tree: &crate::task::tree::Tree, mut at: u32) -> u32 {
         }
         at = node.parent();
     }
-    1
+    FIRST_PID
 }
 
 /// Tells the parent that a process has ended; forgets it at once when the parent doesn't want to know.
 fn tell_parent(process: &Arc<Process>) {
     let (parent, status, uid) = {
-        let tree = TREE.lock();
+        let tree = process.container.tree.lock();
         let Some(node) = tree.nodes.get(&process.pid) else { return };
         let Some(parent) = tree.nodes.get(&node.parent()) else { return };
         (parent.process.clone(), node.exit_status.unwrap_or(0), node.uid)
@@ -137,7 +143,7 @@ fn tell_parent(process: &Arc<Process>) {
     let exit_signal =
         if same_program { process.exit_signal.load(Ordering::Relaxed) } else { crate::signals::SIGCHLD };
     if exit_signal == crate::signals::SIGCHLD && discards_children(&parent) {
-        reap(process.pid);
+        reap(&process.container, process.pid);
     }
     if exit_signal != 0 {
         let (code, value) = cld_code(status);
@@ -168,8 +174,8 @@ pub fn cld_code(status: i32) -> (i32, i32) {
 }
 
 /// Removes an ended process from the tree; its times go to its parent's children.
-pub fn reap(pid: u32) {
-    let mut tree = TREE.lock();
+pub fn reap(container: &Container, pid: u32) {
+    let mut tree = container.tree.lock();
     let Some(node) = tree.nodes.remove(&pid) else { return };
     if let Some(parent) = tree.nodes.get_mut(&node.parent()) {
         parent.children.retain(|child| *child != pid);

@@ -3,6 +3,7 @@
 mod caller;
 pub mod clock;
 pub mod clone;
+pub mod container;
 pub mod context;
 pub mod core;
 pub mod elf;
@@ -23,7 +24,6 @@ pub mod terminal;
 pub mod timers;
 pub mod tree;
 pub mod usage;
-pub mod uts;
 pub mod vfork;
 
 pub use core::{Start, Task, TaskParts, TaskRef, current};

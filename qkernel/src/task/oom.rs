@@ -7,9 +7,10 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use crate::limits::TASK_BYTES;
+use crate::task::container;
+use crate::task::container::FIRST_PID;
 use crate::task::core::Task;
 use crate::task::process::Process;
-use crate::task::tree::TREE;
 use machine::log::RateLimit;
 use machine::mm::account::SANDBOX;
 use machine::mm::{PAGE, account, frames};
@@ -29,9 +30,6 @@ struct Victim {
     process: Weak<Process>,
     until_ns: u64,
 }
-
-/// The process whose end is the sandbox's.
-const FIRST_PID: u32 = 1;
 
 static VICTIM: SpinLock<Victim> =
     SpinLock::new(Rank::OomVictim, Victim { process: Weak::new(), until_ns: 0 });
@@ -67,7 +65,8 @@ fn is_one_ending() -> bool {
 }
 
 fn kill_largest(task: &Arc<Task>) {
-    let all: Vec<Arc<Process>> = TREE.lock().nodes.values().map(|node| node.process.clone()).collect();
+    let all: Vec<Arc<Process>> =
+        container::all().iter().flat_map(|container| container.processes()).collect();
     let candidates = all.iter().filter(|process| !process.is_exiting() && !process.tasks.lock().is_empty());
     // The largest of the user who has most in all: many small processes do not get a larger one of somebody else's killed.
     // The first process's end is the sandbox's, so it goes only if nobody else is left.

@@ -12,7 +12,6 @@ use crate::fs::file::{File, FileOps, OpenFlags};
 use crate::fs::inode::Stat;
 use crate::fs::poll::PollTable;
 use crate::task::process::Process;
-use crate::task::tree::TREE;
 use machine::errno::Result;
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::WaitQueue;
@@ -47,7 +46,7 @@ impl PidFile {
 
     /// Whether the process has ended, waited for or not.
     pub fn has_ended(&self) -> bool {
-        let tree = TREE.lock();
+        let tree = self.process.container.tree.lock();
         tree.nodes
             .get(&self.process.pid)
             .is_none_or(|node| node.exit_status.is_some() || !Arc::ptr_eq(&node.process, &self.process))

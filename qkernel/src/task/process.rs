@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use crate::fs::file::File;
 use crate::limits::Limits;
+use crate::task::container::Container;
 use crate::task::core::Task;
 use crate::task::signal::action::SigHand;
 use crate::task::signal::queue::PendingSignals;
@@ -22,6 +23,7 @@ pub type EndWatch = Box<dyn Fn(i32) + Send + Sync>;
 pub struct Process {
     /// The id of the group and of its first thread.
     pub pid: u32,
+    pub container: Arc<Container>,
     /// Its parent's id; 0 for the first process. Written under the tree's lock.
     pub parent: AtomicU32,
     /// Its threads that have not ended.
@@ -79,9 +81,10 @@ pub struct Process {
 
 impl Process {
     /// A process without threads yet.
-    pub fn new(pid: u32, sighand: Arc<SigHand>, limits: Limits) -> Arc<Self> {
+    pub fn new(container: Arc<Container>, pid: u32, sighand: Arc<SigHand>, limits: Limits) -> Arc<Self> {
         let process = Arc::new(Self {
             pid,
+            container,
             parent: AtomicU32::new(0),
             tasks: SpinLock::new(Rank::Tasks, Vec::new()),
             sighand: Shared::new(sighand),

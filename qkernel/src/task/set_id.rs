@@ -1,7 +1,7 @@
 //! Who a task is after `execve(2)`: set-user-id and set-group-id programs, and what a program gives root
 //! (`execve(2)`, `capabilities(7)`).
 
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::creds::{CAP_SETUID, Creds, SECURE_NOROOT};
@@ -10,7 +10,6 @@ use crate::fs::file::File;
 use crate::fs::inode::{S_ISGID, S_ISUID};
 use crate::fs::mount::Limits;
 use crate::task::core::Task;
-use crate::task::tree::TREE;
 use machine::errno::Result;
 
 /// Credentials behind an `execve(2)`.
@@ -81,7 +80,7 @@ fn decide(old: &Creds, given: Given, is_shared: impl FnOnce() -> bool) -> AfterE
 /// Whether a task of another process shares the task's root and working directory (`CLONE_FS`).
 pub fn shares_place(task: &Arc<Task>) -> bool {
     let place = task.fs.get();
-    let tasks: Vec<Arc<Task>> = TREE.lock().tasks.values().filter_map(Weak::upgrade).collect();
+    let tasks: Vec<Arc<Task>> = task.process.container.tasks();
     let is_other = |other: &&Arc<Task>| !Arc::ptr_eq(&other.process, &task.process);
     tasks.iter().filter(is_other).any(|other| Arc::ptr_eq(&other.fs.get(), &place))
 }

@@ -11,6 +11,8 @@ pub trait Terminal: Send + Sync {
     fn foreground(&self) -> u32;
     /// Makes a group the foreground one.
     fn set_foreground(&self, group: u32);
+    /// Its screen has a new size.
+    fn resize(&self, rows: u16, columns: u16);
     /// The session whose terminal it was is gone.
     fn left(&self) {}
     /// Its device number, for `/proc/PID/stat`.

@@ -5,8 +5,6 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use machine::sync::{Rank, SpinLock};
-
 use crate::task::core::Task;
 use crate::task::process::Process;
 use crate::task::terminal::Terminal;
@@ -54,16 +52,21 @@ pub struct Tree {
     next_id: u32,
 }
 
-/// The process tree.
-pub static TREE: SpinLock<Tree> = SpinLock::new(
-    Rank::ProcessTree,
-    Tree { nodes: BTreeMap::new(), tasks: BTreeMap::new(), terminals: BTreeMap::new(), next_id: 1 },
-);
-
 /// Largest id (`kernel.pid_max`).
 pub const PID_MAX: u32 = 4_194_304;
 
+impl Default for Tree {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Tree {
+    /// No process.
+    pub const fn new() -> Self {
+        Self { nodes: BTreeMap::new(), tasks: BTreeMap::new(), terminals: BTreeMap::new(), next_id: 1 }
+    }
+
     /// An id that no task, process, group or session uses.
     pub fn new_id(&mut self) -> u32 {
         loop {
@@ -96,14 +99,4 @@ impl Tree {
                 })
         })
     }
-}
-
-/// The task with this id.
-pub fn find_task(tid: u32) -> Option<Arc<Task>> {
-    TREE.lock().tasks.get(&tid).and_then(Weak::upgrade)
-}
-
-/// The process with this id, ended or not.
-pub fn find_process(pid: u32) -> Option<Arc<Process>> {
-    TREE.lock().nodes.get(&pid).map(|node| node.process.clone())
 }

@@ -10,8 +10,9 @@ use core::sync::atomic::Ordering;
 
 use crate::fs::file::{File, OpenFlags};
 use crate::fs::host_poll;
+use crate::task::container::Container;
 use crate::task::terminal::Terminal;
-use crate::task::tree::{SessionTerminal, TREE};
+use crate::task::tree::SessionTerminal;
 use crate::tty::pts;
 use crate::tty::pts::Meta;
 use crate::tty::termios::WinSize;
@@ -154,15 +155,13 @@ impl Drop for Console {
     }
 }
 
-static CONSOLE: Once<Arc<Tty>> = Once::new();
-
-/// The first process's console, if its streams are a terminal.
-pub fn get() -> Option<&'static Arc<Tty>> {
-    CONSOLE.get()
-}
-
 /// Makes a console on a terminal of the host, which belongs to user `uid`; returns it with its open file.
-pub fn open(handle: Arc<Handle>, size: Option<(u16, u16)>, uid: u32) -> Result<(Arc<Tty>, Arc<File>)> {
+pub fn open(
+    container: &Arc<Container>,
+    handle: Arc<Handle>,
+    size: Option<(u16, u16)>,
+    uid: u32,
+) -> Result<(Arc<Tty>, Arc<File>)> {
     let listener = Arc::new(Listener { tty: Once::new() });
     let handler: Arc<dyn Wake> = listener.clone();
     let token = host_poll::register_handler(&handler);
@@ -174,7 +173,7 @@ pub fn open(handle: Arc<Handle>, size: Option<(u16, u16)>, uid: u32) -> Result<(
         token,
         _listener: listener.clone(),
     };
-    let tty = pts::register(|number| Tty::new(number, Meta::new(uid), false, Some(host)))?;
+    let tty = pts::register(|number| Tty::new(container, number, Meta::new(uid), false, Some(host)))?;
     listener.tty.call_once(|| Arc::downgrade(&tty));
     let (rows, columns) = size.unwrap_or((24, 80));
     tty.line.lock().size = WinSize { rows, columns, ..WinSize::default() };
@@ -185,22 +184,26 @@ pub fn open(handle: Arc<Handle>, size: Option<(u16, u16)>, uid: u32) -> Result<(
     Ok((tty, file))
 }
 
-/// Makes it the first process's, which is `/dev/console`.
-pub fn become_first(tty: &Arc<Tty>) {
-    CONSOLE.call_once(|| tty.clone());
+/// Makes it the container's own, which is `/dev/console`.
+pub fn become_containers(tty: &Arc<Tty>, container: &Container) {
+    tty.is_container_console.store(true, Ordering::Release);
+    let terminal: Arc<dyn Terminal> = tty.clone();
+    container.console.call_once(|| terminal);
 }
 
 /// Makes the console the terminal of the session that `pid` leads.
 pub fn give_to_session(tty: &Arc<Tty>, pid: u32) {
     let terminal: Arc<dyn Terminal> = tty.clone();
-    TREE.lock().terminals.insert(pid, SessionTerminal { terminal });
-    tty.set_foreground(pid);
+    if let Some(container) = tty.container.upgrade() {
+        container.tree.lock().terminals.insert(pid, SessionTerminal { terminal });
+        tty.set_foreground(pid);
+    }
 }
 
 /// The host's terminal has a new size: rows << 16 | columns.
 pub fn resized(tty: &Tty, size: i64) {
     let (rows, columns) = ((size >> 16) as u16, size as u16);
-    tty.resize(WinSize { rows, columns, ..WinSize::default() });
+    tty.set_size(WinSize { rows, columns, ..WinSize::default() });
 }
 
 /// Whether the host has taken all that was written to it.
@@ -218,9 +221,9 @@ pub fn left(tty: &Tty) {
 
 /// Frees a console that no process has any more and that has shown everything; not the first process's.
 fn release(tty: &Tty) {
-    let is_first = get().is_some_and(|first| core::ptr::eq(&raw const **first, tty));
-    let is_used = || tty.opens.load(Ordering::Acquire) > 0 || jobs::session_of(&TREE.lock(), tty).is_some();
-    if is_first || is_used() || !has_shown_all(tty) {
+    let stays = tty.is_container_console.load(Ordering::Acquire);
+    let is_used = || tty.opens.load(Ordering::Acquire) > 0 || jobs::session_of(tty).is_some();
+    if stays || is_used() || !has_shown_all(tty) {
         return;
     }
     if let Some(tty) = tty.me.upgrade() {

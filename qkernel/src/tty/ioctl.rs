@@ -5,9 +5,7 @@ use core::sync::atomic::Ordering;
 
 use crate::fs::caller::CallerCtx;
 use crate::fs::file::OpenFlags;
-use crate::signals::{SIGTTOU, Source};
-use crate::task::signal;
-use crate::task::tree::TREE;
+use crate::signals::SIGTTOU;
 use crate::tty::termios::{Termios, Termios2, WinSize};
 use crate::tty::{Side, Tty, jobs, pts};
 use machine::errno::{Errno, Result};
@@ -65,7 +63,7 @@ pub fn ioctl(cx: &CallerCtx<'_>, tty: &Arc<Tty>, side: Side, request: u32, arg: 
         }
         TIOCSWINSZ => {
             let size: WinSize = cx.user().read(arg)?;
-            tty.resize(size);
+            tty.set_size(size);
             Ok(0)
         }
         FIONREAD | TIOCOUTQ => {
@@ -134,7 +132,7 @@ fn job_control(cx: &CallerCtx<'_>, tty: &Arc<Tty>, side: Side, request: u32, arg
             if side == Side::Program {
                 jobs::own_session(tty)?;
             }
-            let session = jobs::session_of(&TREE.lock(), tty).ok_or(Errno::ENOTTY)?;
+            let session = jobs::session_of(tty).ok_or(Errno::ENOTTY)?;
             cx.user().write(arg, &session)?;
         }
         TIOCSCTTY if side == Side::Controller => return Err(Errno::EIO),
@@ -161,10 +159,7 @@ fn controller(cx: &CallerCtx<'_>, tty: &Arc<Tty>, request: u32, arg: u64) -> Res
             if !matches!(signal, crate::signals::SIGINT | crate::signals::SIGQUIT | crate::signals::SIGTSTP) {
                 return Err(Errno::EINVAL);
             }
-            let group = tty.foreground.load(Ordering::Acquire);
-            if group != 0 {
-                signal::send_to_group(group, signal, Source::Kernel);
-            }
+            tty.signal_foreground(signal);
         }
     }
     Ok(0)

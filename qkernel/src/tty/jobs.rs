@@ -7,10 +7,11 @@ use core::sync::atomic::Ordering;
 use crate::creds::CAP_SYS_ADMIN;
 use crate::signals::{SIGCONT, SIGHUP, SIGTTIN, Source};
 use crate::task;
+use crate::task::container;
 use crate::task::core::Task;
 use crate::task::signal;
 use crate::task::terminal::Terminal;
-use crate::task::tree::{SessionTerminal, TREE, Tree, find_process};
+use crate::task::tree::{SessionTerminal, Tree};
 use crate::tty::Tty;
 use machine::errno::{Errno, Result};
 
@@ -25,14 +26,18 @@ fn place_of(tree: &Tree, task: &Task) -> Option<(u32, u32)> {
 }
 
 /// The session the terminal belongs to.
-pub fn session_of(tree: &Tree, tty: &Tty) -> Option<u32> {
+pub fn session_of(tty: &Tty) -> Option<u32> {
+    tty.container.upgrade().and_then(|container| session_in(&container.tree.lock(), tty))
+}
+
+fn session_in(tree: &Tree, tty: &Tty) -> Option<u32> {
     tree.terminals.iter().find(|(_, terminal)| is_same(terminal, tty)).map(|(session, _)| *session)
 }
 
 /// The caller's session, if the terminal is its own; `ENOTTY`.
 pub fn own_session(tty: &Tty) -> Result<u32> {
     let task = task::current();
-    let tree = TREE.lock();
+    let tree = task.process.container.tree.lock();
     let (_, session) = place_of(&tree, &task).ok_or(Errno::ENOTTY)?;
     let own = tree.terminals.get(&session).is_some_and(|terminal| is_same(terminal, tty));
     if own { Ok(session) } else { Err(Errno::ENOTTY) }
@@ -41,7 +46,7 @@ pub fn own_session(tty: &Tty) -> Result<u32> {
 /// The terminal of the caller's session; `ENXIO`.
 pub fn controlling_terminal() -> Result<Arc<dyn Terminal>> {
     let task = task::current();
-    let tree = TREE.lock();
+    let tree = task.process.container.tree.lock();
     let (_, session) = place_of(&tree, &task).ok_or(Errno::ENXIO)?;
     tree.terminals.get(&session).map(|found| found.terminal.clone()).ok_or(Errno::ENXIO)
 }
@@ -52,7 +57,7 @@ pub fn check_background(tty: &Tty, signal: u32) -> Result<()> {
     let task = task::current();
     let foreground = tty.foreground.load(Ordering::Acquire);
     let (group, orphaned) = {
-        let tree = TREE.lock();
+        let tree = task.process.container.tree.lock();
         let Some((group, session)) = place_of(&tree, &task) else { return Ok(()) };
         let own = tree.terminals.get(&session).is_some_and(|terminal| is_same(terminal, tty));
         if !own || foreground == 0 || group == foreground {
@@ -66,7 +71,7 @@ pub fn check_background(tty: &Tty, signal: u32) -> Result<()> {
     if orphaned {
         return Err(Errno::EIO);
     }
-    signal::send_to_group(group, signal, Source::Kernel);
+    signal::send_to_group(&task.process.container, group, signal, Source::Kernel);
     Err(Errno::RESTART)
 }
 
@@ -74,7 +79,7 @@ pub fn check_background(tty: &Tty, signal: u32) -> Result<()> {
 /// privileged. `quietly`: for `open(2)`, which takes only a terminal without a session.
 pub fn take_as_controlling(tty: &Arc<Tty>, steal: bool, quietly: bool) -> Result<()> {
     let task = task::current();
-    let mut tree = TREE.lock();
+    let mut tree = task.process.container.tree.lock();
     let (group, session) = place_of(&tree, &task).ok_or(Errno::EPERM)?;
     if let Some(present) = tree.terminals.get(&session) {
         return if is_same(present, tty) && !quietly { Ok(()) } else { Err(Errno::EPERM) };
@@ -82,7 +87,7 @@ pub fn take_as_controlling(tty: &Arc<Tty>, steal: bool, quietly: bool) -> Result
     if session != task.process.pid {
         return Err(Errno::EPERM);
     }
-    if let Some(other) = session_of(&tree, tty) {
+    if let Some(other) = session_in(&tree, tty) {
         if !steal || !task.creds.get().has(CAP_SYS_ADMIN) {
             return Err(Errno::EPERM);
         }
@@ -97,13 +102,12 @@ pub fn take_as_controlling(tty: &Arc<Tty>, steal: bool, quietly: bool) -> Result
 /// `TIOCNOTTY`: a session's leader gives the terminal up for all of it.
 pub fn give_up(tty: &Tty) -> Result<()> {
     let session = own_session(tty)?;
-    if session == task::current().process.pid {
-        let terminal = TREE.lock().terminals.remove(&session);
+    let process = task::current().process.clone();
+    if session == process.pid {
+        let terminal = process.container.tree.lock().terminals.remove(&session);
         let group = tty.foreground.swap(0, Ordering::AcqRel);
-        if group != 0 {
-            signal::send_to_group(group, SIGHUP, Source::Kernel);
-            signal::send_to_group(group, SIGCONT, Source::Kernel);
-        }
+        tty.signal_group(group, SIGHUP);
+        tty.signal_group(group, SIGCONT);
         terminal.iter().for_each(|terminal| terminal.terminal.left());
     }
     Ok(())
@@ -114,8 +118,9 @@ pub fn set_foreground(tty: &Tty, group: i32) -> Result<()> {
     check_background(tty, crate::signals::SIGTTOU)?;
     let session = own_session(tty)?;
     let group = u32::try_from(group).map_err(|_| Errno::EINVAL)?;
+    let container = container::current();
     let members: Vec<u32> = {
-        let tree = TREE.lock();
+        let tree = container.tree.lock();
         tree.nodes.values().filter(|node| node.group == group).map(|node| node.session).collect()
     };
     if members.is_empty() {
@@ -130,19 +135,18 @@ pub fn set_foreground(tty: &Tty, group: i32) -> Result<()> {
 
 /// The line is cut: the session's leader and the foreground group are told, and the session has no terminal any more.
 pub fn hang_up(tty: &Tty) {
+    let Some(container) = tty.container.upgrade() else { return };
     let (leader, terminal) = {
-        let mut tree = TREE.lock();
-        let session = session_of(&tree, tty);
+        let mut tree = container.tree.lock();
+        let session = session_in(&tree, tty);
         (session, session.and_then(|session| tree.terminals.remove(&session)))
     };
     drop(terminal);
-    if let Some(leader) = leader.and_then(find_process) {
+    if let Some(leader) = leader.and_then(|leader| container.find_process(leader)) {
         signal::send_to_process(&leader, SIGHUP, Source::Kernel);
         signal::send_to_process(&leader, SIGCONT, Source::Kernel);
     }
     let group = tty.foreground.swap(0, Ordering::AcqRel);
-    if group != 0 {
-        signal::send_to_group(group, SIGHUP, Source::Kernel);
-        signal::send_to_group(group, SIGCONT, Source::Kernel);
-    }
+    tty.signal_group(group, SIGHUP);
+    tty.signal_group(group, SIGCONT);
 }

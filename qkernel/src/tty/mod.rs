@@ -21,6 +21,8 @@ use crate::fs::file::{At, File, FileOps, OpenFlags};
 use crate::fs::inode::Stat;
 use crate::fs::poll::PollTable;
 use crate::signals::{SIGTTIN, SIGTTOU, SIGWINCH, Source};
+use crate::task::container;
+use crate::task::container::Container;
 use crate::task::signal;
 use crate::task::terminal::Terminal;
 use crate::tty::console::Console;
@@ -41,6 +43,10 @@ const PTS_MAJOR: u64 = 136;
 /// A terminal.
 pub struct Tty {
     me: Weak<Tty>,
+    /// Whose process groups and sessions its numbers mean.
+    container: Weak<Container>,
+    /// The container's console: it stays when nobody has it open.
+    is_container_console: AtomicBool,
     /// Its name in `/dev/pts`.
     pub number: u32,
     line: SpinLock<Discipline>,
@@ -72,9 +78,17 @@ pub enum Side {
 }
 
 impl Tty {
-    fn new(number: u32, meta: pts::Meta, locked: bool, host: Option<Console>) -> Arc<Self> {
+    fn new(
+        container: &Arc<Container>,
+        number: u32,
+        meta: pts::Meta,
+        locked: bool,
+        host: Option<Console>,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
+            container: Arc::downgrade(container),
+            is_container_console: AtomicBool::new(false),
             number,
             line: SpinLock::new(Rank::Terminal, Discipline::default()),
             wait: Arc::new(WaitQueue::new()),
@@ -89,6 +103,18 @@ impl Tty {
             host,
             on_drained: Once::new(),
         })
+    }
+
+    /// Sends a signal to its foreground group, if there is one.
+    fn signal_foreground(&self, signal: u32) {
+        let group = self.foreground.load(Ordering::Acquire);
+        self.signal_group(group, signal);
+    }
+
+    fn signal_group(&self, group: u32, signal: u32) {
+        if let Some(container) = self.container.upgrade().filter(|_| group != 0) {
+            signal::send_to_group(&container, group, signal, Source::Kernel);
+        }
     }
 
     fn is_hung_up(&self) -> bool {
@@ -113,10 +139,7 @@ impl Tty {
             }
             // The signal is sent without the lock, and before the bytes typed after it are handled.
             let Some(signal) = signal else { break };
-            let group = self.foreground.load(Ordering::Acquire);
-            if group != 0 {
-                signal::send_to_group(group, signal, Source::Kernel);
-            }
+            self.signal_foreground(signal);
         }
         if done > 0 {
             self.wait.wake(PollEvents::READABLE | PollEvents::WRITABLE);
@@ -142,11 +165,10 @@ impl Tty {
     }
 
     /// Changes the window size; the foreground group hears of it.
-    pub fn resize(&self, size: WinSize) {
+    pub fn set_size(&self, size: WinSize) {
         let old = core::mem::replace(&mut self.line.lock().size, size);
-        let group = self.foreground.load(Ordering::Acquire);
-        if old != size && group != 0 {
-            signal::send_to_group(group, SIGWINCH, Source::Kernel);
+        if old != size {
+            self.signal_foreground(SIGWINCH);
         }
     }
 
@@ -162,6 +184,9 @@ impl Tty {
 }
 
 impl Terminal for Tty {
+    fn resize(&self, rows: u16, columns: u16) {
+        self.set_size(WinSize { rows, columns, ..WinSize::default() });
+    }
     fn foreground(&self) -> u32 {
         self.foreground.load(Ordering::Acquire)
     }
@@ -408,7 +433,9 @@ impl FileOps for TtyFile {
 pub fn open_device(rdev: u64, flags: OpenFlags) -> Result<Box<dyn FileOps>> {
     match rdev {
         devfs::TTY => jobs::controlling_terminal()?.open(flags | OpenFlags::NOCTTY),
-        devfs::CONSOLE => console::get().ok_or(Errno::ENXIO)?.open(flags | OpenFlags::NOCTTY),
+        devfs::CONSOLE => {
+            container::current().console.get().ok_or(Errno::ENXIO)?.open(flags | OpenFlags::NOCTTY)
+        }
         devfs::PTMX => pts::open_controller(),
         _ => pts::find_device(rdev).ok_or(Errno::ENXIO)?.open(flags),
     }

@@ -111,8 +111,10 @@ pub fn release(tty: &Arc<Tty>) {
 /// Opens `/dev/ptmx`: makes a new pseudo-terminal.
 pub fn open_controller() -> Result<Box<dyn FileOps>> {
     anon::check_room()?;
-    let meta = Meta::new(task::current().creds.get().fsuid);
-    let tty = register(|number| Tty::new(number, meta, true, None))?;
+    let task = task::current();
+    let container = task.process.container.clone();
+    let meta = Meta::new(task.creds.get().fsuid);
+    let tty = register(|number| Tty::new(&container, number, meta, true, None))?;
     Ok(Box::new(TtyFile::controller(&tty)))
 }
 

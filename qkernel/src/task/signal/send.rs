@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering;
 
 use crate::limits::RLIMIT_SIGPENDING;
 use crate::signals::{SIGCONT, SIGKILL, STOPPING, Source, UNBLOCKABLE, bit, is_valid};
+use crate::task::container::{Container, FIRST_PID};
 use crate::task::core::Task;
 use crate::task::itimer;
 use crate::task::process::Process;
@@ -13,7 +14,7 @@ use crate::task::signal::action::{Action, DefaultAction, SA_KNOWN, SIG_DFL};
 use crate::task::signal::info::SigInfo;
 use crate::task::signal::queue::PendingSignals;
 use crate::task::signal::stop;
-use crate::task::tree::{TREE, find_process};
+
 use machine::errno::{Errno, Result};
 use machine::sched;
 use machine::sched::wait::WaitQueue;
@@ -48,24 +49,24 @@ pub fn send_to_task(task: &Arc<Task>, signal: u32, source: Source) {
 }
 
 /// Sends a signal to all processes of a group.
-pub fn send_to_group(group: u32, signal: u32, source: Source) {
-    let members = TREE.lock().group_members(group);
+pub fn send_to_group(container: &Container, group: u32, signal: u32, source: Source) {
+    let members = container.tree.lock().group_members(group);
     for process in members {
         send_to_process(&process, signal, source);
     }
 }
 
 /// Sends a signal to the console's foreground group, or to the first process while there is none.
-pub fn send_to_foreground(signal: u32) {
+pub fn send_to_foreground(container: &Container, signal: u32) {
     let group = {
-        let tree = TREE.lock();
-        let session = tree.nodes.get(&1).map_or(1, |node| node.session);
+        let tree = container.tree.lock();
+        let session = tree.nodes.get(&FIRST_PID).map_or(FIRST_PID, |node| node.session);
         tree.terminals.get(&session).map(|terminal| terminal.terminal.clone())
     }
     .map_or(0, |terminal| terminal.foreground());
     if group != 0 {
-        send_to_group(group, signal, Source::Kernel);
-    } else if let Some(process) = find_process(1) {
+        send_to_group(container, group, signal, Source::Kernel);
+    } else if let Some(process) = container.first_process() {
         send_to_process(&process, signal, Source::Kernel);
     }
 }

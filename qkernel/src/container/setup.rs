@@ -20,15 +20,18 @@ use crate::fs::path::{FsContext, Path};
 use crate::fs::walk::{Resolve, Walker};
 use crate::fs::{hostfs, names, stream, tmpfs};
 use crate::spec::{MountSpec, Spec, StreamSpec};
+use crate::task::container::Container;
 use crate::tty;
 use crate::tty::Tty;
 use machine::errno::{Errno, Result};
 use machine::host::Handle;
-use machine::sync::Once;
+
+/// Root and working directory of a first process, its descriptors, and the console if its streams are on one.
+pub type Made = (Arc<FsContext>, Arc<FileTable>, Option<Arc<Tty>>);
 
 /// Makes the root file system, the mounts and the standard streams from the boot records. The error is the end of a
 /// sentence.
-pub fn init(spec: &mut Spec) -> core::result::Result<(Arc<FsContext>, Arc<FileTable>), String> {
+pub fn init(container: &Arc<Container>, spec: &mut Spec) -> core::result::Result<Made, String> {
     let (first, others) = spec.mounts.split_first().ok_or("there is no root file system")?;
     let root = mount_root(first).map_err(|error| format!("the root cannot be mounted: {error:?}"))?;
     let actor = kernel_actor(&root);
@@ -44,7 +47,7 @@ pub fn init(spec: &mut Spec) -> core::result::Result<(Arc<FsContext>, Arc<FileTa
         mask(&actor, &root, path)
             .map_err(|error| format!("masked path {}: {error:?}", path.escape_ascii()))?;
     }
-    ROOT.call_once(|| root.clone());
+    container.root.call_once(|| root.clone());
     let context = FsContext::new(root.clone(), root.clone(), spec.umask.unwrap_or(0o022));
     match enter_cwd(&actor, &root, spec) {
         Ok(cwd) => context.set_cwd(cwd),
@@ -54,18 +57,14 @@ pub fn init(spec: &mut Spec) -> core::result::Result<(Arc<FsContext>, Arc<FileTa
         Err(error) => machine::warn!("working directory {}: {error:?}; / instead", spec.cwd.escape_ascii()),
     }
     devfs::set_terminal_opener(tty::open_device);
-    let (files, console) = open_streams(spec.take_streams(), spec)
+    let (files, console) = open_streams(container, spec.take_streams(), spec)
         .map_err(|error| format!("the standard streams cannot be opened: {error:?}"))?;
-    console.iter().for_each(tty::console::become_first);
-    Ok((context, files))
+    Ok((context, files, console))
 }
 
-/// The tree's root, whatever the first process has made its own since.
-static ROOT: Once<Path> = Once::new();
-
-/// Where a process that comes in begins: at the root, with its creation mask.
-pub fn context_of(spec: &Spec) -> Option<Arc<FsContext>> {
-    let root = ROOT.get()?;
+/// Where an exec'd process begins: at the container's root, with its creation mask.
+pub fn context_of(container: &Container, spec: &Spec) -> Option<Arc<FsContext>> {
+    let root = container.root.get()?;
     Some(FsContext::new(root.clone(), root.clone(), spec.umask.unwrap_or(0o022)))
 }
 
@@ -241,13 +240,17 @@ fn enter_cwd(actor: &Actor, root: &Path, spec: &Spec) -> Result<Path> {
 }
 
 /// The descriptors that a process from outside starts with, and its console, if it has one.
-pub fn open_streams(streams: Vec<StreamSpec>, spec: &Spec) -> Result<(Arc<FileTable>, Option<Arc<Tty>>)> {
+pub fn open_streams(
+    container: &Arc<Container>,
+    streams: Vec<StreamSpec>,
+    spec: &Spec,
+) -> Result<(Arc<FileTable>, Option<Arc<Tty>>)> {
     let files = FileTable::new();
     let mut console: Option<(Arc<Tty>, Arc<File>)> = None;
     for StreamSpec { fd, handle, flags } in streams {
         if flags & STREAM_TTY != 0 && console.is_none() {
             // Without one they are plain streams.
-            console = tty::console::open(handle.clone(), spec.winsize, spec.uid).ok();
+            console = tty::console::open(container, handle.clone(), spec.winsize, spec.uid).ok();
         }
         let file = match &console {
             Some((_, console)) if flags & STREAM_TTY != 0 => console.clone(),

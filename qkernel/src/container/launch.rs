@@ -13,24 +13,26 @@ use crate::fs::file::FileTable;
 use crate::fs::path::FsContext;
 use crate::run::run_task;
 use crate::spec::Spec;
+use crate::task::container::Container;
 use crate::task::context::Ctx;
 use crate::task::core::{Start, Task, TaskParts};
 use crate::task::exec::Program;
 use crate::task::process::Process;
 use crate::task::signal::action::SigHand;
 use crate::task::signal::state::TaskSignals;
-use crate::task::tree::{Node, TREE};
+use crate::task::tree::Node;
 
 /// A process that nobody has forked: the leader of its own session.
 pub fn new_leader(
+    container: &Arc<Container>,
     spec: &Spec,
     aspace: Option<Arc<AddressSpace>>,
     context: Arc<FsContext>,
     files: Arc<FileTable>,
     start: Start,
 ) -> Result<Arc<Task>> {
-    let pid = TREE.lock().new_id();
-    let process = Process::new(pid, SigHand::new(), spec.limits());
+    let pid = container.tree.lock().new_id();
+    let process = Process::new(container.clone(), pid, SigHand::new(), spec.limits());
     let creds = spec.creds();
     let uid = creds.uid;
     let parts = TaskParts {
@@ -46,7 +48,10 @@ pub fn new_leader(
     };
     let task = Task::new_in_kernel(pid, parts, start)?;
     process.tasks.lock().push(task.clone());
-    let mut tree = TREE.lock();
+    let mut tree = container.tree.lock();
+    if container.has_ended() {
+        return Err(Errno::ESRCH);
+    }
     tree.tasks.insert(pid, Arc::downgrade(&task));
     let node = Node {
         process,

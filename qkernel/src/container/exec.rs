@@ -5,7 +5,9 @@
 //! reports once that its program runs and once that it has ended, or once that it could not be run.
 
 use abi::boot::EXEC_RECORDS_MAX;
-use abi::hostcall::{REPORT_EXEC_ENDED, REPORT_EXEC_FAILED, REPORT_EXEC_STARTED, WAKE_EVENT_EXEC};
+use abi::hostcall::{
+    REPORT_CONTAINER_FAILED, REPORT_EXEC_ENDED, REPORT_EXEC_FAILED, REPORT_EXEC_STARTED, WAKE_EVENT_EXEC,
+};
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -13,20 +15,21 @@ use alloc::format;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
+use crate::container::create;
+use crate::container::launch::{find_program, new_leader, reason};
+use crate::container::setup;
 use crate::fs::file::FileTable;
 use crate::hibernate;
 use crate::hibernate::idle;
-use crate::launch::{find_program, new_leader, reason};
 use crate::limits;
-use crate::setup;
 use crate::signals::Source;
 use crate::spec::Spec;
+use crate::task::container::{self, ContainerId};
 use crate::task::context::Ctx;
 use crate::task::core::Task;
 use crate::task::process::Process;
 use crate::task::signal;
 use crate::task::terminal::Terminal;
-use crate::task::tree::TREE;
 use crate::task::{exec, oom};
 use crate::tty::{Tty, console};
 use machine::errno::{Errno, Result};
@@ -63,12 +66,7 @@ fn failed(what: &str, error: Errno) -> Failure {
 /// Lets a process in, whose records have up to `len` bytes. If the sandbox sleeps, it wakes.
 pub fn admit(id: u64, len: i64) {
     idle::note_activity();
-    let room = if TREE.lock().tasks.len() >= limits::tasks_max() + limits::TASKS_RESERVE {
-        Err(Errno::EAGAIN)
-    } else {
-        Ok(())
-    };
-    match room.and_then(|()| take_spec(id, len)).and_then(|spec| new_process(id, spec)) {
+    match take_spec(id, len).and_then(|spec| new_process(id, spec)) {
         Ok(task) => task.start(),
         // Nobody is there any more to be told.
         Err(Errno::ESRCH) => return,
@@ -83,6 +81,18 @@ pub fn admit(id: u64, len: i64) {
     hibernate::wake_event(WAKE_EVENT_EXEC);
 }
 
+/// Makes another container, whose records have up to `len` bytes.
+pub fn admit_container(id: u64, len: i64) {
+    let made = take_spec(id, len).map_err(|error| format!("its records cannot be taken: {}", reason(error)));
+    let made = match container::find(ContainerId(id)) {
+        Some(_) => Err("there is a container of this id already".into()),
+        None => made.and_then(|spec| create::create(ContainerId(id), spec)),
+    };
+    if let Err(why) = made {
+        host::report_exec(REPORT_CONTAINER_FAILED, id, 0, &why);
+    }
+}
+
 fn take_spec(id: u64, len: i64) -> Result<Spec> {
     let len = u64::try_from(len).ok().filter(|len| *len <= EXEC_RECORDS_MAX).ok_or(Errno::E2BIG)?;
     let mut bytes = Vec::new();
@@ -93,8 +103,12 @@ fn take_spec(id: u64, len: i64) -> Result<Spec> {
 }
 
 fn new_process(id: u64, spec: Spec) -> Result<Arc<Task>> {
-    let context = setup::context_of(&spec).ok_or(Errno::ENOENT)?;
-    let task = new_leader(&spec, None, context, FileTable::new(), enter)?;
+    let container = container::find(ContainerId(spec.container)).ok_or(Errno::ENOENT)?;
+    if container.tree.lock().tasks.len() >= container.tasks_max() + limits::TASKS_RESERVE {
+        return Err(Errno::EAGAIN);
+    }
+    let context = setup::context_of(&container, &spec).ok_or(Errno::ENOENT)?;
+    let task = new_leader(&container, &spec, None, context, FileTable::new(), Box::new(enter))?;
     task.process.on_end.call_once(|| Box::new(move |status| ended(id, status)));
     task.thread.sched.allow_reserve();
     let (process, spec) = (Arc::downgrade(&task.process), Some(spec));
@@ -136,8 +150,8 @@ fn begin(task: &Arc<Task>, id: u64, mut spec: Spec) -> core::result::Result<(), 
     let aspace = AddressSpace::new().map_err(|error| failed("it gets no memory", error))?;
     task.replace_aspace(Some(aspace));
     let streams = spec.take_streams();
-    let (files, console) =
-        setup::open_streams(streams, &spec).map_err(|error| failed("its streams cannot be opened", error))?;
+    let (files, console) = setup::open_streams(&task.process.container, streams, &spec)
+        .map_err(|error| failed("its streams cannot be opened", error))?;
     task.set_files(Some(files));
     if let Some(console) = console {
         console::give_to_session(&console, task.process.pid);
@@ -187,7 +201,9 @@ pub fn signal(id: u64, number: i64, to_foreground: bool) {
     let number = u32::try_from(number).ok().filter(|number| (1..=crate::signals::SIGRTMAX).contains(number));
     let (Some(number), Some((process, console))) = (number, find(id)) else { return };
     match console.map_or(0, |console| console.foreground()) {
-        group if group != 0 && to_foreground => signal::send_to_group(group, number, Source::Kernel),
+        group if group != 0 && to_foreground => {
+            signal::send_to_group(&process.container, group, number, Source::Kernel);
+        }
         _ => signal::send_to_process(&process, number, Source::User { pid: 0, uid: 0 }),
     }
 }

@@ -1,0 +1,120 @@
+//! How a container begins: its files, its first process, its program.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use abi::hostcall::{REPORT_CONTAINER_ENDED, REPORT_READY, REPORT_RUNNING};
+use machine::errno::Errno;
+use machine::host;
+use machine::mm::AddressSpace;
+
+use crate::container::launch::{find_program, new_leader, reason};
+use crate::container::setup;
+use crate::signals::{SIGRTMAX, Source};
+use crate::spec::Spec;
+use crate::task::container::{Container, ContainerId};
+use crate::task::context::Ctx;
+use crate::task::core::Task;
+use crate::task::exec;
+use crate::task::group_exit::begin_group_exit;
+use crate::task::signal::send::{send_to_foreground, send_to_process};
+use crate::tty::console;
+
+/// What the first process becomes.
+struct FirstProgram {
+    args: Vec<Vec<u8>>,
+    env: Vec<Vec<u8>>,
+    /// It begins when the VMM says so.
+    hold: bool,
+}
+
+/// Makes a container and starts its first process. The error is a sentence.
+pub fn create(id: ContainerId, mut spec: Spec) -> Result<Arc<Container>, String> {
+    let container = Container::new(id);
+    container.set_host_name(spec.hostname.clone());
+    container.set_domain_name(spec.domainname.clone());
+    container.set_tasks_max(spec.tasks_max);
+    if id != ContainerId::FIRST {
+        container.watch_end(Box::new(|id, status| {
+            host::report_container(REPORT_CONTAINER_ENDED, id.0, status.cast_unsigned().into());
+        }));
+    }
+    let made = start(&container, &mut spec);
+    if made.is_err() {
+        container.give_up();
+    }
+    made.map(|()| container)
+}
+
+fn start(container: &Arc<Container>, spec: &mut Spec) -> Result<(), String> {
+    let made = setup::init(container, spec).map_err(|error| format!("cannot set up the sandbox: {error}"))?;
+    let (context, files, console) = made;
+    let program = FirstProgram {
+        args: core::mem::take(&mut spec.args),
+        env: core::mem::take(&mut spec.env),
+        hold: spec.hold(),
+    };
+    let hold = program.hold;
+    let main = Box::new(move |task: &Arc<Task>| run_first(task, program));
+    let task = AddressSpace::new()
+        .and_then(|aspace| new_leader(container, spec, Some(aspace), context, files, main))
+        .map_err(|error| format!("the first process cannot be made: {error:?}"))?;
+    task.process.is_protected.store(hold, Ordering::Relaxed);
+    if let Some(console) = console {
+        console::become_containers(&console, container);
+        console::give_to_session(&console, task.process.pid);
+    }
+    task.start();
+    Ok(())
+}
+
+/// The first process before it is a program.
+fn run_first(task: &Arc<Task>, program: FirstProgram) {
+    let cx = Ctx::new(task);
+    let container = cx.container();
+    let name = program.args.first().cloned().unwrap_or_default();
+    if program.hold {
+        // What is wrong already is said before anybody relies on the sandbox.
+        if let Err(error) = find_program(&cx, program.args.clone(), program.env.clone()) {
+            return cannot_run(task, &name, error);
+        }
+        host::report_container(REPORT_READY, container.id.0, 0);
+        container.wait_for_start();
+    }
+    let found = find_program(&cx, program.args, program.env);
+    match found.and_then(|found| exec::execute(&cx, found)) {
+        Ok(()) => host::report_container(REPORT_RUNNING, container.id.0, 0),
+        Err(error) => cannot_run(task, &name, error),
+    }
+}
+
+fn cannot_run(task: &Arc<Task>, name: &[u8], error: Errno) {
+    host::log(0, &format!("cannot run {}: {}", name.escape_ascii(), reason(error)));
+    let status = exec::failure_status(error);
+    if task.process.container.id == ContainerId::FIRST {
+        host::exit(status);
+    }
+    begin_group_exit(&task.process, status);
+}
+
+/// A signal from outside: for the first process, for the console's foreground group (`flags` 1), or for every process
+/// (`flags` 2).
+pub fn signal(container: &Arc<Container>, number: i64, flags: u32) {
+    let Some(number) = u32::try_from(number).ok().filter(|number| (1..=SIGRTMAX).contains(number)) else {
+        return;
+    };
+    let source = Source::User { pid: 0, uid: 0 };
+    match flags {
+        1 => send_to_foreground(container, number),
+        2 => container.processes().iter().for_each(|process| send_to_process(process, number, source)),
+        _ => {
+            if let Some(process) = container.first_process() {
+                send_to_process(&process, number, source);
+            }
+        }
+    }
+}

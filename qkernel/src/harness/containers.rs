@@ -1,0 +1,96 @@
+//! A second container beside the first one.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::fs::path::Path;
+use crate::harness::host::feed_process;
+use crate::harness::steps::{SCRATCH, Step};
+use crate::harness::{TASKS_MAX, first_container, make_leader, make_root, run_all, run_checked};
+use crate::task::container;
+use crate::task::container::{Container, ContainerId, FIRST_PID};
+use machine::sync::{Rank, SpinLock};
+
+const SECOND: ContainerId = ContainerId(2);
+/// The containers that have ended, with their wait statuses.
+static ENDED: SpinLock<Vec<(ContainerId, i32)>> = SpinLock::new(Rank::Leaf, Vec::new());
+
+/// A container whose end does not end the sandbox.
+pub(super) fn make(id: ContainerId) -> Arc<Container> {
+    let made = Container::new(id);
+    made.set_tasks_max(Some(TASKS_MAX));
+    made.watch_end(Box::new(|id, status| ENDED.lock().push((id, status))));
+    made
+}
+
+fn call(number: u64, args: &[u64]) -> Step {
+    let mut all = [0; 6];
+    all[..args.len()].copy_from_slice(args);
+    Step::Call { number, args: all }
+}
+
+fn text(addr: u64, text: &[u8]) -> Step {
+    Step::Write { addr, bytes: text.to_vec() }
+}
+
+fn has(root: &Path, name: &[u8]) -> bool {
+    root.inode.lookup(name).is_ok()
+}
+
+/// Two containers have an own root, names, process ids and an own end: the second one kills all it can see, changes its
+/// names and its root, and ends with a process left, while a process of the first sleeps.
+///
+/// # Panics
+///
+/// When they are not apart.
+pub fn second_ends_alone(trace: Option<fn(&str)>) {
+    const PAUSE: u64 = 34;
+    const FORK: u64 = 57;
+    const EXIT_GROUP: u64 = 231;
+    const KILL: u64 = 62;
+    const MKDIR: u64 = 83;
+    const SETHOSTNAME: u64 = 170;
+    const SIGKILL: u64 = 9;
+    run_checked(trace, || {
+        ENDED.lock().clear();
+        let first = first_container();
+        first.set_host_name(b"first".to_vec());
+        let (root, second_root) = (make_root(), make_root());
+        let sleeper = make_leader(&first, &root, 0);
+        let second = make(SECOND);
+        let leader = make_leader(&second, &second_root, 0);
+        assert_eq!(leader.process.pid, FIRST_PID);
+        let sleepers_pid = sleeper.process.pid;
+        feed_process(ContainerId::FIRST, sleepers_pid, [call(PAUSE, &[])]);
+        for pid in [2, 3] {
+            feed_process(SECOND, pid, [call(PAUSE, &[])]);
+        }
+        let everybody = u64::MAX;
+        let steps = vec![
+            text(SCRATCH, b"/only-here\0second"),
+            call(MKDIR, &[SCRATCH, 0o755]),
+            call(SETHOSTNAME, &[SCRATCH + 11, 6]),
+            call(FORK, &[]),
+            call(KILL, &[everybody, SIGKILL]),
+            call(KILL, &[sleepers_pid.into(), SIGKILL]),
+            call(FORK, &[]),
+            call(EXIT_GROUP, &[5]),
+        ];
+        feed_process(SECOND, FIRST_PID, steps);
+        for task in [&sleeper, &leader] {
+            task.start();
+        }
+        drop((sleeper, leader));
+        run_all();
+        assert_eq!(*ENDED.lock(), [(SECOND, 5 << 8)], "the second container's end");
+        assert!(container::find(SECOND).is_none(), "the second container is listed");
+        assert!(second.processes().is_empty(), "the second container has processes");
+        let process = first.find_process(sleepers_pid).expect("the first container's process");
+        assert!(!process.is_exiting(), "the first container's process ends");
+        let names = [&first, &second].map(|container| container.host_name());
+        assert_eq!(names, [&b"first"[..], b"second"], "the host names");
+        assert!(has(&second_root, b"only-here") && !has(&root, b"only-here"), "the roots");
+    });
+}
