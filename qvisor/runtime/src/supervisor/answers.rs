@@ -25,14 +25,14 @@ impl Waiter {
         }
         let total_us = micros(self.since.elapsed());
         match &self.what {
-            For::Start => match progress.stage {
+            For::Start => match progress.containers.first().stage {
                 Stage::Running => Some(Ok(None)),
                 Stage::Starting => None,
                 _ => Some(Err(progress.last_words())),
             },
             // Whoever is told may continue the leash at once: it has to be stopped by then.
             For::Hibernation(Some(Figures::Hibernated(done)))
-                if !progress.has_leash || progress.leash.is_stopped || !progress.machine.wants_down() =>
+                if progress.containers.first().shows_stopped() || !progress.machine.wants_down() =>
             {
                 Some(Ok(Some(Figures::Hibernated(Hibernated { total_us, ..done.clone() }))))
             }

@@ -4,6 +4,7 @@
 //! but events: orders that take time leave a [`waiters::Waiter`] behind, which is answered by whoever brings the news.
 
 mod answers;
+mod containers;
 #[cfg(fuzzing)]
 pub mod fuzz;
 mod journal;
@@ -36,6 +37,7 @@ use vmm::sandbox::Sandbox;
 
 use crate::control::{self, Report};
 use crate::stderr_log;
+use containers::ContainerId;
 use journal::Transition;
 use progress::{News, Progress};
 use stage::{Cause, Stage};
@@ -46,7 +48,6 @@ pub(crate) struct Supervisor {
     progress: Mutex<Progress>,
     changed: Condvar,
     channel: Arc<UnixStream>,
-    leash: Option<Leash>,
     events: Arc<EventQueue>,
     hibernation: Arc<Hibernation>,
     execs: Arc<ExecRelay>,
@@ -65,10 +66,9 @@ impl Supervisor {
         hibernation: Hibernation,
     ) -> std::io::Result<Self> {
         Ok(Self {
-            progress: Mutex::new(Rank::Progress, Progress::new(leash.is_some())),
+            progress: Mutex::new(Rank::Progress, Progress::new(leash.map(Arc::new))),
             changed: Condvar::new(),
             channel,
-            leash,
             events,
             can_hibernate: hibernation.check(),
             hibernation: Arc::new(hibernation),
@@ -88,8 +88,9 @@ impl Supervisor {
         &self.execs
     }
 
-    pub(crate) fn leash(&self) -> Option<&Leash> {
-        self.leash.as_ref()
+    /// The first container's leash.
+    pub(crate) fn leash(&self) -> Option<Arc<Leash>> {
+        self.lock().containers.first().leash.clone()
     }
 
     /// Whose terminal it is that may change its size.
@@ -108,9 +109,10 @@ impl Supervisor {
     /// Keeps a line of the log that says why a container does not start; true: it is not for standard error.
     pub(crate) fn keep(&self, level: u32, text: &str) -> bool {
         let mut progress = self.lock();
-        let keeps = self.leash.is_some() && level == 0 && progress.stage < Stage::Running;
+        let Some(first) = progress.containers.get_mut(ContainerId::FIRST) else { return false };
+        let keeps = first.leash.is_some() && level == 0 && first.stage < Stage::Running;
         if keeps {
-            progress.said = Some(text.trim_end().to_owned());
+            first.said = Some(text.trim_end().to_owned());
         }
         keeps
     }
@@ -125,14 +127,8 @@ impl Supervisor {
         let now = Instant::now();
         let progress = &mut *self.lock();
         match what {
-            REPORT_READY => {
-                progress.stage = Stage::Created;
-                let _ = control::send(&self.channel, &Report::Created);
-            }
-            REPORT_RUNNING => {
-                progress.stage = Stage::Running;
-                let _ = control::send(&self.channel, &Report::Started);
-            }
+            REPORT_READY => self.reached(progress, ContainerId(of), Stage::Created, &Report::Created),
+            REPORT_RUNNING => self.reached(progress, ContainerId(of), Stage::Running, &Report::Started),
             REPORT_PAUSED => self.step(progress, Input::Paused(of), news),
             REPORT_RESUMED => self.step(progress, Input::Resumed { of, now }, news),
             REPORT_ASLEEP => self.step(progress, Input::Asleep(of), news),
@@ -147,7 +143,7 @@ impl Supervisor {
             }
             REPORT_IDLE => self.step(progress, Input::Idle, news),
             REPORT_IDLE_TIMEOUT
-                if progress.stage == Stage::Running
+                if progress.is_running()
                     && !progress.machine.wants_down()
                     && self.can_hibernate.is_ok()
                     && !self.execs.is_any_starting() =>
@@ -159,6 +155,14 @@ impl Supervisor {
         self.settle(progress);
     }
 
+    /// A container has got so far.
+    fn reached(&self, progress: &mut Progress, id: ContainerId, stage: Stage, report: &Report) {
+        if let Some(container) = progress.containers.get_mut(id) {
+            container.stage = stage;
+            let _ = control::send(&self.channel, report);
+        }
+    }
+
     /// Ends the VMM with all its threads, once everybody knows how the sandbox ended. The first call counts.
     pub(crate) fn finish(&self, end: Result<i32, String>) -> ! {
         let mut progress = self.lock();
@@ -166,24 +170,25 @@ impl Supervisor {
             progress = progress.wait(&self.changed);
         }
         progress.ending = true;
-        let began =
-            self.leash.is_none() || progress.stage == Stage::Running || progress.stage == Stage::Created;
+        let first = progress.containers.first();
+        let began = first.leash.is_none() || matches!(first.stage, Stage::Running | Stage::Created);
         let (status, report) = match end {
             Ok(status) if began => (status, Report::Exited { status }),
             Ok(status) => {
-                let said =
-                    progress.said.clone().unwrap_or_else(|| "the container ended before it began".into());
+                let said = first.said.clone().unwrap_or_else(|| "the container ended before it began".into());
                 let code = Some(process::exit_code(status));
                 (status, Report::Failed { message: format!("{said}; correct process in config.json"), code })
             }
             Err(message) => (125 << 8, Report::Failed { message, code: None }),
         };
-        if let Report::Failed { message, .. } = &report {
-            progress.said = Some(message.clone());
-            if progress.released {
-                // Its front end, which would say so, is gone.
-                let _ = writeln!(std::io::stderr(), "dormouse: {message}");
-            }
+        let failure = if let Report::Failed { message, .. } = &report { Some(message.clone()) } else { None };
+        if let (Some(message), true) = (&failure, progress.released) {
+            // Its front end, which would say so, is gone.
+            let _ = writeln!(std::io::stderr(), "dormouse: {message}");
+        }
+        if let Some(first) = progress.containers.get_mut(ContainerId::FIRST) {
+            first.exit = Some(status);
+            first.said = failure.or(first.said.take());
         }
         progress.answer_waiters();
         if let (Report::Failed { message, .. }, true) = (&report, progress.released) {
@@ -194,9 +199,10 @@ impl Supervisor {
                 .readers
                 .tell(&Transition { error: Some(message), ..Transition::new(Some(state), state, None) });
         }
+        let leash = progress.containers.first().leash.clone();
         drop(progress);
         // First the leash: whoever hears of the end may look at it.
-        if let Some(leash) = &self.leash {
+        if let Some(leash) = leash {
             leash.end(status);
         }
         let _ = control::send(&self.channel, &report);

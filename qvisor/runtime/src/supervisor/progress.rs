@@ -1,24 +1,20 @@
 //! What the supervisor knows of its sandbox: where it is, where it is to be, and who waits for it to get there.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use vmm::hibernate::stats::Cycles;
 use vmm::hibernate::{Hibernated, Woken, micros};
+use vmm::leash::Leash;
+use vmm::process;
 
+use super::containers::Containers;
 use super::journal::{Readers, Transition};
 use super::stage::Stage;
 use super::state_machine::{Machine, Place, Rise};
 use super::waiters::Waiter;
 use crate::control::Figures;
 use crate::status::{SandboxState, Status};
-
-/// The leash as the VMM has last seen it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LeashState {
-    pub is_stopped: bool,
-    /// It was told to stop itself, and has not been seen to.
-    pub is_told: bool,
-}
 
 /// What the home of pages says of a report, read before the lock is taken.
 #[derive(Debug, Default)]
@@ -45,7 +41,7 @@ impl News {
 
 /// Everything behind the lock of a [`super::Supervisor`].
 pub(super) struct Progress {
-    pub stage: Stage,
+    pub containers: Containers,
     /// Where it is, and where it is to be.
     pub machine: Machine,
     /// What the last wake came to.
@@ -53,10 +49,6 @@ pub(super) struct Progress {
     pub cycles: Cycles,
     /// Why the last hibernation failed, if it did.
     pub failure: Option<String>,
-    pub has_leash: bool,
-    pub leash: LeashState,
-    /// The kernel's last words before the first program ran.
-    pub said: Option<String>,
     /// The front end may go.
     pub released: bool,
     pub ending: bool,
@@ -65,16 +57,13 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn new(has_leash: bool) -> Self {
+    pub(super) fn new(leash: Option<Arc<Leash>>) -> Self {
         Self {
-            stage: Stage::Creating,
+            containers: Containers::new(leash),
             machine: Machine::default(),
             woken: Woken::default(),
             cycles: Cycles::default(),
             failure: None,
-            has_leash,
-            leash: LeashState::default(),
-            said: None,
             released: false,
             ending: false,
             waiters: Vec::new(),
@@ -82,14 +71,24 @@ impl Progress {
         }
     }
 
+    /// Whether the first container's program runs.
+    pub(super) fn is_running(&self) -> bool {
+        self.containers.first().stage == Stage::Running
+    }
+
     /// What those hear who waited for something else than its end.
     pub(super) fn last_words(&self) -> String {
-        self.said.clone().unwrap_or_else(|| "it ended".into())
+        let first = self.containers.first();
+        let ended = || match first.exit {
+            Some(status) => format!("it ended with exit code {}", process::exit_code(status)),
+            None => "it ended".into(),
+        };
+        first.said.clone().unwrap_or_else(ended)
     }
 
     /// As the OCI runtime specification has it: a sandbox that is hibernated runs, for all that others need to know.
     pub(super) fn status(&self) -> Status {
-        match self.stage {
+        match self.containers.first().stage {
             Stage::Creating => Status::Creating,
             _ if self.machine.place() == Place::Paused && self.machine.fall().is_none() => Status::Paused,
             Stage::Created => Status::Created,

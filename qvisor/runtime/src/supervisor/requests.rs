@@ -25,7 +25,7 @@ use vmm::process::ChildEvent;
 use super::Supervisor;
 use super::journal::Transition;
 use super::progress::{News, Progress};
-use super::stage::{Cause, Stage};
+use super::stage::Cause;
 use super::state_machine::{Action, Input};
 use crate::control::Figures;
 use crate::status::SandboxState;
@@ -68,7 +68,7 @@ impl Supervisor {
 
     /// It is to be hibernated; where that cannot be, to pause.
     pub(super) fn want_down(&self, progress: &mut Progress, cause: Cause) {
-        let hibernates = progress.stage == Stage::Running && self.can_hibernate.is_ok();
+        let hibernates = progress.is_running() && self.can_hibernate.is_ok();
         self.step(progress, Input::WantDown { cause, hibernates, now: Instant::now() }, News::default());
     }
 
@@ -85,24 +85,26 @@ impl Supervisor {
     }
 
     fn settle_leash(&self, progress: &mut Progress) {
-        let Some(leash) = &self.leash else { return };
-        if progress.leash.is_told || progress.ending {
+        let is_ending = progress.ending;
+        let Progress { containers, machine, .. } = progress;
+        let Some((leash, state)) = containers.leash() else { return };
+        if state.is_told || is_ending {
             return;
         }
-        let is_down = progress.machine.is_hibernated() || progress.machine.down_cause() == Cause::Signal;
-        if !progress.machine.wants_down() && progress.leash.is_stopped {
+        let is_down = machine.is_hibernated() || machine.down_cause() == Cause::Signal;
+        if !machine.wants_down() && state.is_stopped {
             leash.resume();
             self.take_leash_news(progress);
-        } else if progress.machine.wants_down() && !progress.leash.is_stopped && is_down {
-            progress.leash.is_told = true;
+        } else if machine.wants_down() && !state.is_stopped && is_down {
+            state.is_told = true;
             leash.stop();
         }
     }
 
     /// The leash is continued, even if it is only about to be stopped: by order of somebody who says so now.
     pub(super) fn continue_leash(&self, progress: &mut Progress) {
-        let Some(leash) = &self.leash else { return };
-        if !progress.leash.is_told {
+        let Some((leash, state)) = progress.containers.leash() else { return };
+        if !state.is_told {
             leash.resume();
             self.take_leash_news(progress);
         }
@@ -110,12 +112,13 @@ impl Supervisor {
 
     /// Takes what became of the leash since it was last seen.
     pub(super) fn take_leash_news(&self, progress: &mut Progress) {
-        let Some(leash) = &self.leash else { return };
-        while let Some(seen) = leash.look() {
+        while let Some((leash, state)) = progress.containers.leash()
+            && let Some(seen) = leash.look()
+        {
             let is_stopped = seen == ChildEvent::Stopped;
-            let was_told = std::mem::take(&mut progress.leash.is_told);
-            let is_news = progress.leash.is_stopped != is_stopped;
-            progress.leash.is_stopped = is_stopped;
+            let was_told = std::mem::take(&mut state.is_told);
+            let is_news = state.is_stopped != is_stopped;
+            state.is_stopped = is_stopped;
             match is_stopped {
                 true if !progress.machine.wants_down() && !was_told => {
                     self.want_down(progress, Cause::Signal)

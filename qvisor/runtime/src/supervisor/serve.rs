@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use abi::hostcall::{EVENT_EXEC, EVENT_EXEC_SIGNAL, EVENT_SIGNAL, EVENT_START, EVENT_WINSIZE, Event};
 use vmm::exec_relay::ExecRequest;
 use vmm::hibernate::Reap;
-use vmm::leash::{Leash, News};
+use vmm::leash::News;
 use vmm::process::{self, ChildEvent};
 
 use super::Supervisor;
+use super::containers::ContainerId;
 use super::peers::{Asked, Attached, Peers};
 use super::progress::{Progress, poll_timeout};
 use super::requests::event;
@@ -30,7 +31,7 @@ impl Supervisor {
     pub(crate) fn serve(&self, listener: &UnixListener, ids_are_mapped: bool) {
         let mut orders = BufReader::new(&*self.channel);
         let mut channel = self.channel.as_raw_fd();
-        let mut leash = self.leash.as_ref().map_or(-1, Leash::as_raw_fd);
+        let mut leash = self.leash().map_or(-1, |leash| leash.as_raw_fd());
         let mut peers = Peers::new(ids_are_mapped);
         let watched = self.sandbox();
         let pulses = watched.as_ref().map(|sandbox| &sandbox.pulses);
@@ -89,7 +90,7 @@ impl Supervisor {
     }
 
     fn leash_tells(&self) -> Option<News> {
-        let news = self.leash.as_ref().and_then(Leash::news);
+        let news = self.leash().and_then(|leash| leash.news());
         match news {
             Some(News::Signal(signal)) => self.deliver(&mut self.lock(), signal, 0),
             Some(News::Resized) => self.take_size(),
@@ -100,7 +101,7 @@ impl Supervisor {
 
     /// The front end is gone, and with it the reason to run.
     fn abandoned(&self) -> ! {
-        if self.leash.is_some() {
+        if self.leash().is_some() {
             self.finish(Ok(libc::SIGKILL));
         }
         process::exit_now(1)
@@ -108,7 +109,7 @@ impl Supervisor {
 
     /// Sees the leash stopped, continued and killed.
     pub(crate) fn watch(&self) {
-        let Some(leash) = &self.leash else { return };
+        let Some(leash) = self.leash() else { return };
         leash.watch(|seen| match seen {
             // Its status is there for the subreaper; nothing else may run on.
             ChildEvent::Ended => self.finish(Ok(libc::SIGKILL)),
@@ -132,7 +133,7 @@ impl Supervisor {
 
     /// The front end's orders; none is answered.
     pub(super) fn obey_front(&self, order: Order) {
-        match (order, &self.leash) {
+        match (order, self.leash()) {
             (Order::Kill { signal: libc::SIGKILL, .. }, _) => self.finish(Ok(libc::SIGKILL)),
             // The terminal's own: the front end stops and goes on with its job.
             (Order::Kill { signal: signal @ (libc::SIGSTOP | libc::SIGCONT), foreground, .. }, None) => {
@@ -196,9 +197,7 @@ impl Supervisor {
         let why_not = match progress.status() {
             _ if progress.ending => Some("it ends"),
             Status::Paused if !paused => Some("it is paused; let it go on first, or pass --ignore-paused"),
-            _ if progress.stage != Stage::Running => {
-                Some("its first process does not run yet; start it first")
-            }
+            _ if !progress.is_running() => Some("its first process does not run yet; start it first"),
             _ => None,
         };
         if let Some(why) = why_not {
@@ -253,7 +252,7 @@ impl Supervisor {
         let state =
             if is_busy && progress.machine.place() == Place::Running { state.when_busy() } else { state };
         Answer {
-            sandbox_state: (progress.stage == Stage::Running).then_some(state),
+            sandbox_state: progress.is_running().then_some(state),
             hibernate_error: progress.failure.clone(),
             ..progress.answer(outcome)
         }
@@ -270,9 +269,10 @@ impl Supervisor {
     fn begin(&self, progress: &mut Progress, order: Order) -> Result<(), String> {
         // Signals that came before it are older.
         self.take_leash_news(progress);
-        match (order, &self.leash) {
+        let has_leash = progress.containers.first().leash.is_some();
+        match (order, has_leash) {
             (Order::Kill { signal: libc::SIGSTOP, .. }, _) => self.want_down(progress, Cause::Signal),
-            (Order::Kill { signal: libc::SIGCONT, .. }, None) if !progress.machine.wants_down() => {
+            (Order::Kill { signal: libc::SIGCONT, .. }, false) if !progress.machine.wants_down() => {
                 self.deliver(progress, libc::SIGCONT, 0);
             }
             (Order::Kill { signal: libc::SIGCONT, .. }, _) => {
@@ -286,11 +286,13 @@ impl Supervisor {
                 self.deliver(progress, signal, if all { 2 } else { u32::from(foreground) });
             }
             (Order::Winsize { rows, columns }, _) => self.resize(rows, columns),
-            (Order::Start, Some(_)) => {
-                if progress.stage != Stage::Created || progress.ending {
+            (Order::Start, true) => {
+                let is_ending = progress.ending;
+                let Some(first) = progress.containers.get_mut(ContainerId::FIRST) else { return Ok(()) };
+                if first.stage != Stage::Created || is_ending {
                     return Err("it has been started before".into());
                 }
-                progress.stage = Stage::Starting;
+                first.stage = Stage::Starting;
                 self.events.post(event(EVENT_START, 0, 0));
             }
             (Order::Hibernate, _) => return self.hibernate(progress),
@@ -303,7 +305,7 @@ impl Supervisor {
 
     fn hibernate(&self, progress: &mut Progress) -> Result<(), String> {
         self.can_hibernate.clone()?;
-        if progress.stage != Stage::Running {
+        if !progress.is_running() {
             return Err("its first process does not run yet".into());
         }
         if progress.machine.is_hibernated() && !progress.machine.is_rising() {
