@@ -452,19 +452,34 @@ fn stubs_have_no_descriptors() {
     }
     let place = Place::new();
     let sleeper = Sleeper::start(&place);
-    let stubs = children(sleeper.vmm);
-    let descriptors = |task: &Path| fs::read_dir(task.join("fd")).map_or(0, |all| all.count());
-    let mut kinds = Vec::new();
-    for stub in stubs {
-        let tasks = fs::read_dir(format!("/proc/{stub}/task")).unwrap().flatten();
-        let mut counts: Vec<_> = tasks.map(|task| descriptors(&task.path())).collect();
-        counts.sort_unstable();
-        kinds.push(counts);
-    }
     // The zygote has one thread with everything; each process has one mapper with descriptors, and other threads.
-    let zygotes = kinds.iter().filter(|counts| counts.len() == 1).count();
-    assert_eq!(zygotes, 1, "{kinds:?}");
+    // A process that was forked just now is still like the zygote.
+    let kinds = eventually(|| {
+        let kinds: Vec<_> = children(sleeper.vmm).into_iter().filter_map(descriptors_by_thread).collect();
+        if kinds.iter().filter(|counts| counts.len() == 1).count() == 1 { Ok(kinds) } else { Err(kinds) }
+    });
     for counts in kinds.iter().filter(|counts| counts.len() > 1) {
         assert_eq!(counts.iter().filter(|count| **count != 0).count(), 1, "{kinds:?}");
+    }
+}
+
+/// How many descriptors each thread of a process has, in rising order; `None`: it has ended.
+fn descriptors_by_thread(process: u32) -> Option<Vec<usize>> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).ok()?.flatten();
+    let descriptors = |task: PathBuf| fs::read_dir(task.join("fd")).map_or(0, |all| all.count());
+    let mut counts: Vec<_> = tasks.map(|task| descriptors(task.path())).collect();
+    counts.sort_unstable();
+    Some(counts)
+}
+
+/// What `look` finds within ten seconds.
+fn eventually<T, E: std::fmt::Debug>(mut look: impl FnMut() -> Result<T, E>) -> T {
+    let start = Instant::now();
+    loop {
+        match look() {
+            Ok(found) => return found,
+            Err(found) => assert!(start.elapsed() < Duration::from_secs(10), "{found:?}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
