@@ -205,11 +205,13 @@ impl Steps {
             )
             | ("old" | "new", "i32") => self.descriptor(),
             ("first" | "last", _) => self.descriptor(),
-            ("path" | "source" | "target" | "name" | "kind", "u64") => self.path(),
-            ("old" | "new", "u64") if self.byte() & 1 == 0 => self.path(),
+            ("path" | "source" | "target" | "name" | "kind", "u64" | "UserAddr") => self.path(),
+            ("old" | "new", "u64" | "UserAddr") if self.byte() & 1 == 0 => self.path(),
             ("len" | "size" | "count" | "old_len" | "new_len" | "max" | "room", _) => self.length(),
             ("offset" | "at" | "backlog" | "timeout_ms" | "seconds", _) => self.length(),
-            ("pid" | "tid" | "tgid" | "who" | "group" | "id", _) if kind != "u64" => self.id(pid, first_pid),
+            ("pid" | "tid" | "tgid" | "who" | "group" | "id", _) if !matches!(kind, "u64" | "UserAddr") => {
+                self.id(pid, first_pid)
+            }
             ("signal" | "number", _) => u64::from(self.byte() % 66),
             (_, "u32" | "i32" | "usize") => self.flags(),
             ("flags", _) => self.flags(),

@@ -16,7 +16,7 @@ use crate::syscall::poll::read_deadline;
 use crate::syscall::socket::{attempt, read_address, socket_file};
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
-use machine::mm::IoBuf;
+use machine::mm::{IoBuf, UserAddr};
 use machine::sched::wait::PollEvents;
 use machine::time;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -62,7 +62,7 @@ struct CmsgHdr {
 const CMSG_BYTES: usize = size_of::<CmsgHdr>();
 
 /// Reads the pieces of a vectored call.
-pub fn read_pieces(cx: &Ctx<'_>, iov: u64, count: u64) -> Result<Vec<(u64, usize)>> {
+pub fn read_pieces(cx: &Ctx<'_>, iov: u64, count: u64) -> Result<Vec<(UserAddr, usize)>> {
     if count > PIECES_MAX {
         return Err(Errno::EMSGSIZE);
     }
@@ -74,7 +74,7 @@ pub fn read_pieces(cx: &Ctx<'_>, iov: u64, count: u64) -> Result<Vec<(u64, usize
             usize::try_from(len).ok().filter(|len| isize::try_from(*len).is_ok()).ok_or(Errno::EINVAL)?;
         let len = len.min(left);
         left -= len;
-        pieces.push((addr, len));
+        pieces.push((UserAddr::new(addr), len));
     }
     Ok(pieces)
 }

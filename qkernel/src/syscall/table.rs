@@ -14,6 +14,7 @@ use crate::syscall::{
 };
 use crate::task::context::Ctx;
 use crate::task::core::Task;
+use machine::mm::UserAddr;
 
 static STRACE: AtomicBool = AtomicBool::new(false);
 
@@ -260,8 +261,8 @@ syscalls! {
     307 => message::sendmmsg(fd: i32, headers: u64, count: u32, flags: u32);
 
     // files
-    0 => rw::read(fd: i32, addr: u64, len: usize);
-    1 => rw::write(fd: i32, addr: u64, len: usize);
+    0 => rw::read(fd: i32, addr: UserAddr, len: usize);
+    1 => rw::write(fd: i32, addr: UserAddr, len: usize);
     2 => open::open(path: u64, flags: u32, mode: u32);
     3 => open::close(fd: i32);
     4 => stat::stat(path: u64, buf: u64);
@@ -269,10 +270,10 @@ syscalls! {
     6 => stat::lstat(path: u64, buf: u64);
     8 => rw::lseek(fd: i32, offset: i64, whence: u32);
     16 => descriptor::ioctl(fd: i32, request: u32, arg: u64);
-    17 => rw::pread64(fd: i32, addr: u64, len: usize, at: i64);
-    18 => rw::pwrite64(fd: i32, addr: u64, len: usize, at: i64);
-    19 => rw::readv(fd: i32, iov: u64, count: u64);
-    20 => rw::writev(fd: i32, iov: u64, count: u64);
+    17 => rw::pread64(fd: i32, addr: UserAddr, len: usize, at: i64);
+    18 => rw::pwrite64(fd: i32, addr: UserAddr, len: usize, at: i64);
+    19 => rw::readv(fd: i32, iov: UserAddr, count: u64);
+    20 => rw::writev(fd: i32, iov: UserAddr, count: u64);
     21 => stat::access(path: u64, mode: u32);
     32 => descriptor::dup(fd: i32);
     33 => descriptor::dup2(old: i32, new: i32);
@@ -306,11 +307,11 @@ syscalls! {
     267 => stat::readlinkat(dirfd: i32, path: u64, buf: u64, len: i32);
     269 => stat::faccessat(dirfd: i32, path: u64, mode: u32);
     292 => descriptor::dup3(old: i32, new: i32, flags: u32);
-    295 => rw::preadv(fd: i32, iov: u64, count: u64, at: i64);
-    296 => rw::pwritev(fd: i32, iov: u64, count: u64, at: i64);
+    295 => rw::preadv(fd: i32, iov: UserAddr, count: u64, at: i64);
+    296 => rw::pwritev(fd: i32, iov: UserAddr, count: u64, at: i64);
     316 => names::renameat2(old_dirfd: i32, old: u64, new_dirfd: i32, new: u64, flags: u32);
-    327 => rw::preadv2(fd: i32, iov: u64, count: u64, at: i64, high: u64, flags: u32);
-    328 => rw::pwritev2(fd: i32, iov: u64, count: u64, at: i64, high: u64, flags: u32);
+    327 => rw::preadv2(fd: i32, iov: UserAddr, count: u64, at: i64, high: u64, flags: u32);
+    328 => rw::pwritev2(fd: i32, iov: UserAddr, count: u64, at: i64, high: u64, flags: u32);
     332 => stat::statx(dirfd: i32, path: u64, flags: u32, mask: u32, buf: u64);
     436 => open::close_range(first: u32, last: u32, flags: u32);
     437 => open::openat2(dirfd: i32, path: u64, how: u64, size: u64);
