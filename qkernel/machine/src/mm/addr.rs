@@ -74,13 +74,6 @@ impl UserAddr {
     }
 }
 
-impl From<u64> for UserAddr {
-    #[inline]
-    fn from(addr: u64) -> Self {
-        Self(addr)
-    }
-}
-
 impl fmt::LowerHex for UserAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::LowerHex::fmt(&self.0, f)

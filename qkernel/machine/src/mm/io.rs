@@ -41,8 +41,8 @@ pub struct Mark {
 
 impl<'a> IoBuf<'a> {
     /// One user buffer.
-    pub fn user(aspace: &'a AddressSpace, addr: impl Into<UserAddr>, len: usize) -> Self {
-        Self::user_pieces(aspace, vec![(addr.into(), len)])
+    pub fn user(aspace: &'a AddressSpace, addr: UserAddr, len: usize) -> Self {
+        Self::user_pieces(aspace, vec![(addr, len)])
     }
 
     /// Several user buffers, filled in order.

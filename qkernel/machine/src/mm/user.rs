@@ -37,54 +37,46 @@ impl UserMemory {
     }
 
     /// Reads a value.
-    pub fn read<T: Pod>(&self, addr: impl Into<UserAddr>) -> Result<T> {
-        let addr = addr.into();
+    pub fn read<T: Pod>(&self, addr: UserAddr) -> Result<T> {
         let mut value = T::new_zeroed();
         self.aspace.copy_in(addr, value.as_mut_bytes())?;
         Ok(value)
     }
 
     /// Reads a value unless the address is null.
-    pub fn read_opt<T: Pod>(&self, addr: impl Into<UserAddr>) -> Result<Option<T>> {
-        let addr = addr.into();
+    pub fn read_opt<T: Pod>(&self, addr: UserAddr) -> Result<Option<T>> {
         if addr.is_null() { Ok(None) } else { self.read(addr).map(Some) }
     }
 
     /// Writes a value.
-    pub fn write<T: Pod>(&self, addr: impl Into<UserAddr>, value: &T) -> Result<()> {
-        let addr = addr.into();
+    pub fn write<T: Pod>(&self, addr: UserAddr, value: &T) -> Result<()> {
         self.aspace.copy_out(addr, value.as_bytes())
     }
 
     /// Writes a value unless the address is null.
-    pub fn write_opt<T: Pod>(&self, addr: impl Into<UserAddr>, value: &T) -> Result<()> {
-        let addr = addr.into();
+    pub fn write_opt<T: Pod>(&self, addr: UserAddr, value: &T) -> Result<()> {
         if addr.is_null() { Ok(()) } else { self.write(addr, value) }
     }
 
     /// Fills `to`.
-    pub fn read_bytes(&self, addr: impl Into<UserAddr>, to: &mut [u8]) -> Result<()> {
-        let addr = addr.into();
+    pub fn read_bytes(&self, addr: UserAddr, to: &mut [u8]) -> Result<()> {
         self.aspace.copy_in(addr, to)
     }
 
     /// Writes all of `from`.
-    pub fn write_bytes(&self, addr: impl Into<UserAddr>, from: &[u8]) -> Result<()> {
-        let addr = addr.into();
+    pub fn write_bytes(&self, addr: UserAddr, from: &[u8]) -> Result<()> {
         self.aspace.copy_out(addr, from)
     }
 
     /// Reads `count` values; the caller has bounded `count`.
-    pub fn read_array<T: Pod>(&self, addr: impl Into<UserAddr>, count: usize) -> Result<Vec<T>> {
-        let addr = addr.into();
+    pub fn read_array<T: Pod>(&self, addr: UserAddr, count: usize) -> Result<Vec<T>> {
         let mut values = account::filled(T::new_zeroed(), count)?;
         self.aspace.copy_in(addr, values.as_mut_bytes())?;
         Ok(values)
     }
 
     /// Reads a string up to its NUL (not included); `too_long` when there is none in `max` bytes.
-    pub fn read_cstr(&self, addr: impl Into<UserAddr>, max: usize, too_long: Errno) -> Result<Vec<u8>> {
-        let addr = addr.into();
+    pub fn read_cstr(&self, addr: UserAddr, max: usize, too_long: Errno) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         let mut at = addr;
         while out.len() < max {
@@ -102,18 +94,17 @@ impl UserMemory {
     }
 
     /// Reads a path.
-    pub fn read_path(&self, addr: impl Into<UserAddr>) -> Result<Vec<u8>> {
+    pub fn read_path(&self, addr: UserAddr) -> Result<Vec<u8>> {
         self.read_cstr(addr, PATH_MAX, Errno::ENAMETOOLONG)
     }
 
     /// The word at `addr` as an atomic, for futexes: `f` gets a reference into the frame, which stays mapped meanwhile.
     pub fn with_atomic<R>(
         &self,
-        addr: impl Into<UserAddr>,
+        addr: UserAddr,
         write: bool,
         f: impl FnOnce(&core::sync::atomic::AtomicU32) -> R,
     ) -> Result<R> {
-        let addr = addr.into();
         if !addr.is_aligned(4) {
             return Err(Errno::EINVAL);
         }
@@ -140,8 +131,7 @@ impl UserMemory {
 
 impl AddressSpace {
     /// Copies from user memory; `EFAULT` where the mapping doesn't permit it.
-    pub fn copy_in(&self, addr: impl Into<UserAddr>, to: &mut [u8]) -> Result<()> {
-        let addr = addr.into();
+    pub fn copy_in(&self, addr: UserAddr, to: &mut [u8]) -> Result<()> {
         let base = to.as_mut_ptr();
         self.walk(addr, to.len(), Access::Read, |phys, done, len| {
             // SAFETY: `done + len` never exceeds the slice's length.
@@ -156,8 +146,7 @@ impl AddressSpace {
     }
 
     /// Copies to user memory.
-    pub fn copy_out(&self, addr: impl Into<UserAddr>, from: &[u8]) -> Result<()> {
-        let addr = addr.into();
+    pub fn copy_out(&self, addr: UserAddr, from: &[u8]) -> Result<()> {
         let base = from.as_ptr();
         self.walk(addr, from.len(), Access::Write, |phys, done, len| {
             // SAFETY: `done + len` never exceeds the slice's length.
@@ -172,8 +161,7 @@ impl AddressSpace {
     }
 
     /// Fills user memory with zeros.
-    pub fn zero_out(&self, addr: impl Into<UserAddr>, len: usize) -> Result<()> {
-        let addr = addr.into();
+    pub fn zero_out(&self, addr: UserAddr, len: usize) -> Result<()> {
         static ZEROS: [u8; 4096] = [0; 4096];
         let mut done = 0;
         while done < len {
