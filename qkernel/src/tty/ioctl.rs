@@ -53,7 +53,7 @@ pub fn ioctl(cx: &CallerCtx<'_>, tty: &Arc<Tty>, side: Side, request: u32, arg: 
         return Err(Errno::EIO);
     }
     match request {
-        TCGETS | TCGETS2 | TCSETS..=TCSETSF | TCSETS2..=TCSETSF2 => settings(cx, tty, request, arg),
+        TCGETS | TCGETS2 | TCSETS..=TCSETSF | TCSETS2..=TCSETSF2 => settings(cx, tty, request, at),
         TIOCGPGRP | TIOCSPGRP | TIOCGSID | TIOCSCTTY | TIOCNOTTY => job_control(cx, tty, side, request, arg),
         TIOCGPTN | TIOCSPTLCK | TIOCGPTLCK | TIOCGPTPEER | TIOCSIG if side == Side::Controller => {
             controller(cx, tty, request, arg)
@@ -91,8 +91,7 @@ pub fn ioctl(cx: &CallerCtx<'_>, tty: &Arc<Tty>, side: Side, request: u32, arg: 
     }
 }
 
-fn settings(cx: &CallerCtx<'_>, tty: &Tty, request: u32, arg: u64) -> Result<u64> {
-    let at = UserAddr::new(arg);
+fn settings(cx: &CallerCtx<'_>, tty: &Tty, request: u32, at: UserAddr) -> Result<u64> {
     let now = tty.line.lock().termios;
     let new: Termios = match request {
         TCGETS => return cx.user().write(at, &now).map(|()| 0),
