@@ -12,7 +12,7 @@ use crate::fs::file::{At, File, FileOps, OpenFlags, Whence};
 use crate::fs::inode::{Inode, NewNode, NodeKind, S_IFCHR, Stat};
 use crate::fs::poll::PollTable;
 use machine::errno::{Errno, Result};
-use machine::mm::{IoBuf, MemoryObject, PageStore};
+use machine::mm::{IoBuf, MemoryObject, PageStore, UserAddr};
 use machine::sched;
 use machine::sched::wait::PollEvents;
 use machine::sync::Once;
@@ -210,7 +210,7 @@ impl FileOps for MemoryDevice {
     ) -> Result<u64> {
         const RNDGETENTCNT: u32 = 0x8004_5200;
         match (self.kind, request) {
-            (Memory::Random, RNDGETENTCNT) => cx.user().write(arg, &256u32).map(|()| 0),
+            (Memory::Random, RNDGETENTCNT) => cx.user().write(UserAddr::new(arg), &256u32).map(|()| 0),
             _ => Err(Errno::ENOTTY),
         }
     }

@@ -18,7 +18,7 @@ use crate::fs::pages::PageQueue;
 use crate::fs::poll::PollTable;
 use crate::signals::{SIGPIPE, Source};
 use machine::errno::{Errno, Result};
-use machine::mm::{IoBuf, account};
+use machine::mm::{IoBuf, UserAddr, account};
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::WaitQueue;
 use machine::sync::{Mutex, Rank, SpinLock};
@@ -464,7 +464,7 @@ impl FileOps for PipeEnd {
             return Err(Errno::ENOTTY);
         }
         let used = self.pipe.used.load(Ordering::Acquire);
-        cx.user().write(arg, &i32::try_from(used).unwrap_or(i32::MAX))?;
+        cx.user().write(UserAddr::new(arg), &i32::try_from(used).unwrap_or(i32::MAX))?;
         Ok(0)
     }
 

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use crate::harness::steps::{Step, Steps};
 use crate::task;
 use crate::task::container::ContainerId;
+use machine::mm::UserAddr;
 use machine::sync::{Rank, SpinLock};
 
 const EXIT_GROUP: u64 = 231;
@@ -67,7 +68,7 @@ pub fn run(state: &mut RunState) {
         }
         Step::Write { addr, bytes } => {
             // A page that cannot be written stays as it is.
-            let _ = aspace.map(|aspace| aspace.copy_out(addr, &bytes));
+            let _ = aspace.map(|aspace| aspace.copy_out(UserAddr::new(addr), &bytes));
         }
         Step::Fault { addr, error } => {
             state.trap = TrapInfo { kind: TRAP_PAGE_FAULT, vector: 14, error: error | PF_USER, addr };

@@ -10,7 +10,7 @@ use crate::fs::path::{FsContext, Path};
 use crate::fs::{names, walk};
 use crate::syscall::table::{ARGUMENTS, IMPLEMENTED};
 use alloc::sync::Arc;
-use machine::mm::AddressSpace;
+use machine::mm::{AddressSpace, UserAddr};
 
 /// Memory of the programs, for whatever calls read and write.
 pub const SCRATCH: u64 = 0x10_0000;
@@ -205,11 +205,13 @@ impl Steps {
             )
             | ("old" | "new", "i32") => self.descriptor(),
             ("first" | "last", _) => self.descriptor(),
-            ("path" | "source" | "target" | "name" | "kind", "u64") => self.path(),
-            ("old" | "new", "u64") if self.byte() & 1 == 0 => self.path(),
+            ("path" | "source" | "target" | "name" | "kind", "UserAddr") => self.path(),
+            ("old" | "new", "UserAddr") if self.byte() & 1 == 0 => self.path(),
             ("len" | "size" | "count" | "old_len" | "new_len" | "max" | "room", _) => self.length(),
             ("offset" | "at" | "backlog" | "timeout_ms" | "seconds", _) => self.length(),
-            ("pid" | "tid" | "tgid" | "who" | "group" | "id", _) if kind != "u64" => self.id(pid, first_pid),
+            ("pid" | "tid" | "tgid" | "who" | "group" | "id", _) if kind != "UserAddr" => {
+                self.id(pid, first_pid)
+            }
             ("signal" | "number", _) => u64::from(self.byte() % 66),
             (_, "u32" | "i32" | "usize") => self.flags(),
             ("flags", _) => self.flags(),
@@ -325,6 +327,6 @@ pub fn fill(root: &Path) {
 /// Writes the paths to where arguments point.
 pub fn write_paths(aspace: &AddressSpace) {
     for (at, path) in (0..).zip(PATHS) {
-        aspace.copy_out(PATHS_AT + at * PATH_BYTES, path).expect("scratch memory");
+        aspace.copy_out(UserAddr::new(PATHS_AT + at * PATH_BYTES), path).expect("scratch memory");
     }
 }

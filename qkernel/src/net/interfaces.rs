@@ -6,6 +6,7 @@ use crate::fs::caller::CallerCtx;
 use crate::net::route;
 use crate::net::route::{AF_INET, Address, Link};
 use machine::errno::{Errno, Result};
+use machine::mm::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const SIOCADDRT: u32 = 0x890b;
@@ -42,7 +43,7 @@ const _: () = assert!(size_of::<IfReq>() == 40);
 struct IfConf {
     len: i32,
     pad: u32,
-    at: u64,
+    at: UserAddr,
 }
 
 impl IfReq {
@@ -75,7 +76,7 @@ fn netmask(prefix: u8) -> [u8; 4] {
 }
 
 /// Serves a request on a socket of this family; `ENOTTY` for one that isn't about interfaces.
-pub fn ioctl(cx: &CallerCtx<'_>, family: u16, request: u32, arg: u64) -> Result<u64> {
+pub fn ioctl(cx: &CallerCtx<'_>, family: u16, request: u32, arg: UserAddr) -> Result<u64> {
     match request {
         SIOCGIFCONF => list(cx, arg)?,
         SIOCGIFNAME => {
@@ -160,7 +161,7 @@ fn of_address(request: u32, address: &Address) -> Vec<u8> {
 }
 
 /// `SIOCGIFCONF`: names and addresses of the interfaces that have one, as many as fit.
-fn list(cx: &CallerCtx<'_>, arg: u64) -> Result<()> {
+fn list(cx: &CallerCtx<'_>, arg: UserAddr) -> Result<()> {
     let mut asked: IfConf = cx.user().read(arg)?;
     let links = route::links()?;
     let mut found = Vec::new();
@@ -170,10 +171,10 @@ fn list(cx: &CallerCtx<'_>, arg: u64) -> Result<()> {
         found.push(IfReq::new(name, &sockaddr(&address.local)));
     }
     let size = size_of::<IfReq>();
-    if asked.at != 0 {
+    if !asked.at.is_null() {
         found.truncate(usize::try_from(asked.len).map_err(|_| Errno::EINVAL)? / size);
         for (at, entry) in found.iter().enumerate() {
-            cx.user().write(asked.at.wrapping_add((at * size) as u64), entry)?;
+            cx.user().write(asked.at.offset((at * size) as u64), entry)?;
         }
     }
     asked.len = i32::try_from(found.len() * size).unwrap_or(i32::MAX);

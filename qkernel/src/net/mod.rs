@@ -31,7 +31,7 @@ use crate::net::inbox::{ReceiveHow, Received};
 use crate::net::options::Options;
 use machine::errno::{Errno, Result};
 use machine::host::Handle;
-use machine::mm::IoBuf;
+use machine::mm::{IoBuf, UserAddr};
 use machine::sched;
 use machine::sched::wait::PollEvents;
 use machine::time;
@@ -305,10 +305,10 @@ impl FileOps for SocketFile {
         const SIOCOUTQ: u32 = 0x5411;
         let (input, output) = match request {
             SIOCINQ | SIOCOUTQ => self.socket.queued()?,
-            _ => return interfaces::ioctl(cx, self.socket.family(), request, arg),
+            _ => return interfaces::ioctl(cx, self.socket.family(), request, UserAddr::new(arg)),
         };
         let bytes = if request == SIOCINQ { input } else { output };
-        cx.user().write(arg, &i32::try_from(bytes).unwrap_or(i32::MAX))?;
+        cx.user().write(UserAddr::new(arg), &i32::try_from(bytes).unwrap_or(i32::MAX))?;
         Ok(0)
     }
 

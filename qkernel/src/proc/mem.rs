@@ -12,7 +12,7 @@ use crate::proc::subject::Subject;
 use crate::pseudo::Context;
 use crate::pseudo::file::seek_plain;
 use machine::errno::{Errno, Result};
-use machine::mm::{AddressSpace, IoBuf, PAGE};
+use machine::mm::{AddressSpace, IoBuf, PAGE, UserAddr};
 
 /// Opens the memory of a process; the table's guard has let the caller in.
 pub fn open(subject: &Subject, _flags: OpenFlags) -> Result<Box<dyn FileOps>> {
@@ -48,8 +48,8 @@ impl MemFile {
         let mut page = alloc::vec![0u8; PAGE as usize];
         let mut done = 0usize;
         while !buf.is_empty() {
-            let addr = start.wrapping_add(done as u64);
-            let part = ((PAGE - addr % PAGE) as usize).min(buf.remaining());
+            let addr = UserAddr::new(start.wrapping_add(done as u64));
+            let part = (addr.left_in_page() as usize).min(buf.remaining());
             let bytes = &mut page[..part];
             let moved = match way {
                 Way::Out => {

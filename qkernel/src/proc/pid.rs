@@ -19,7 +19,7 @@ use crate::task;
 use crate::task::core::Task;
 use machine::errno::{Errno, Result};
 use machine::mm::aspace::Layout;
-use machine::mm::{AddressSpace, PAGE, frames};
+use machine::mm::{AddressSpace, PAGE, UserAddr, frames};
 use machine::time;
 
 /// A process's directory.
@@ -184,8 +184,8 @@ fn user_bytes(aspace: &AddressSpace, start: u64, end: u64) -> Vec<u8> {
     let mut bytes = vec![0u8; len];
     let mut done = 0;
     while done < len {
-        let at = start + done as u64;
-        let part = ((PAGE - at % PAGE) as usize).min(len - done);
+        let at = UserAddr::new(start).offset(done as u64);
+        let part = (at.left_in_page() as usize).min(len - done);
         if aspace.copy_in(at, &mut bytes[done..done + part]).is_err() {
             break;
         }

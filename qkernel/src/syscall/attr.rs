@@ -14,11 +14,12 @@ use crate::task::signal;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use machine::errno::{Errno, Result};
+use machine::mm::UserAddr;
 
 const UTIME_NOW: i64 = 0x3fff_ffff;
 const UTIME_OMIT: i64 = 0x3fff_fffe;
 
-fn place_at(cx: &Ctx<'_>, actor: &Actor, dirfd: i32, path: u64, flags: u32) -> Result<Path> {
+fn place_at(cx: &Ctx<'_>, actor: &Actor, dirfd: i32, path: UserAddr, flags: u32) -> Result<Path> {
     if flags & !(AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) != 0 {
         return Err(Errno::EINVAL);
     }
@@ -39,19 +40,19 @@ fn place_of(cx: &Ctx<'_>, fd: i32) -> Result<Path> {
 }
 
 /// `fchmodat2(2)`.
-pub(super) fn fchmodat2(cx: &Ctx<'_>, dirfd: i32, path: u64, mode: u32, flags: u32) -> SyscallResult {
+pub(super) fn fchmodat2(cx: &Ctx<'_>, dirfd: i32, path: UserAddr, mode: u32, flags: u32) -> SyscallResult {
     let actor = Actor::of(cx);
     let place = place_at(cx, &actor, dirfd, path, flags)?;
     attr::chmod(&actor, &place, mode).map(|()| 0)
 }
 
 /// `fchmodat(2)`, the raw call without flags.
-pub(super) fn fchmodat(cx: &Ctx<'_>, dirfd: i32, path: u64, mode: u32) -> SyscallResult {
+pub(super) fn fchmodat(cx: &Ctx<'_>, dirfd: i32, path: UserAddr, mode: u32) -> SyscallResult {
     fchmodat2(cx, dirfd, path, mode, 0)
 }
 
 /// `chmod(2)`.
-pub(super) fn chmod(cx: &Ctx<'_>, path: u64, mode: u32) -> SyscallResult {
+pub(super) fn chmod(cx: &Ctx<'_>, path: UserAddr, mode: u32) -> SyscallResult {
     fchmodat2(cx, AT_FDCWD, path, mode, 0)
 }
 
@@ -66,19 +67,26 @@ fn id(raw: u32) -> Option<u32> {
 }
 
 /// `fchownat(2)`.
-pub(super) fn fchownat(cx: &Ctx<'_>, dirfd: i32, path: u64, uid: u32, gid: u32, flags: u32) -> SyscallResult {
+pub(super) fn fchownat(
+    cx: &Ctx<'_>,
+    dirfd: i32,
+    path: UserAddr,
+    uid: u32,
+    gid: u32,
+    flags: u32,
+) -> SyscallResult {
     let actor = Actor::of(cx);
     let place = place_at(cx, &actor, dirfd, path, flags)?;
     attr::chown(&actor, &place, id(uid), id(gid)).map(|()| 0)
 }
 
 /// `chown(2)`.
-pub(super) fn chown(cx: &Ctx<'_>, path: u64, uid: u32, gid: u32) -> SyscallResult {
+pub(super) fn chown(cx: &Ctx<'_>, path: UserAddr, uid: u32, gid: u32) -> SyscallResult {
     fchownat(cx, AT_FDCWD, path, uid, gid, 0)
 }
 
 /// `lchown(2)`.
-pub(super) fn lchown(cx: &Ctx<'_>, path: u64, uid: u32, gid: u32) -> SyscallResult {
+pub(super) fn lchown(cx: &Ctx<'_>, path: UserAddr, uid: u32, gid: u32) -> SyscallResult {
     fchownat(cx, AT_FDCWD, path, uid, gid, AT_SYMLINK_NOFOLLOW)
 }
 
@@ -93,9 +101,15 @@ pub(super) fn umask(cx: &Ctx<'_>, mask: u32) -> SyscallResult {
     Ok(u64::from(old))
 }
 
-fn set_times(cx: &Ctx<'_>, dirfd: i32, path: u64, times: [Option<SetTime>; 2], flags: u32) -> SyscallResult {
+fn set_times(
+    cx: &Ctx<'_>,
+    dirfd: i32,
+    path: UserAddr,
+    times: [Option<SetTime>; 2],
+    flags: u32,
+) -> SyscallResult {
     let actor = Actor::of(cx);
-    let place = if path == 0 && dirfd != AT_FDCWD {
+    let place = if path.is_null() && dirfd != AT_FDCWD {
         place_of(cx, dirfd)?
     } else {
         place_at(cx, &actor, dirfd, path, flags)?
@@ -113,7 +127,13 @@ fn time(sec: i64, part: i64, parts: i64) -> Result<Option<SetTime>> {
 }
 
 /// `utimensat(2)`.
-pub(super) fn utimensat(cx: &Ctx<'_>, dirfd: i32, path: u64, times: u64, flags: u32) -> SyscallResult {
+pub(super) fn utimensat(
+    cx: &Ctx<'_>,
+    dirfd: i32,
+    path: UserAddr,
+    times: UserAddr,
+    flags: u32,
+) -> SyscallResult {
     let mut set = [Some(SetTime::Now); 2];
     if let Some(raw) = cx.user().read_opt::<[[i64; 2]; 2]>(times)? {
         for (set, [sec, nsec]) in set.iter_mut().zip(raw) {
@@ -128,7 +148,7 @@ pub(super) fn utimensat(cx: &Ctx<'_>, dirfd: i32, path: u64, times: u64, flags: 
 }
 
 /// `futimesat(2)`.
-pub(super) fn futimesat(cx: &Ctx<'_>, dirfd: i32, path: u64, times: u64) -> SyscallResult {
+pub(super) fn futimesat(cx: &Ctx<'_>, dirfd: i32, path: UserAddr, times: UserAddr) -> SyscallResult {
     let mut set = [Some(SetTime::Now); 2];
     if let Some(raw) = cx.user().read_opt::<[[i64; 2]; 2]>(times)? {
         for (set, [sec, usec]) in set.iter_mut().zip(raw) {
@@ -139,12 +159,12 @@ pub(super) fn futimesat(cx: &Ctx<'_>, dirfd: i32, path: u64, times: u64) -> Sysc
 }
 
 /// `utimes(2)`.
-pub(super) fn utimes(cx: &Ctx<'_>, path: u64, times: u64) -> SyscallResult {
+pub(super) fn utimes(cx: &Ctx<'_>, path: UserAddr, times: UserAddr) -> SyscallResult {
     futimesat(cx, AT_FDCWD, path, times)
 }
 
 /// `utime(2)`.
-pub(super) fn utime(cx: &Ctx<'_>, path: u64, times: u64) -> SyscallResult {
+pub(super) fn utime(cx: &Ctx<'_>, path: UserAddr, times: UserAddr) -> SyscallResult {
     let mut set = [Some(SetTime::Now); 2];
     if let Some(raw) = cx.user().read_opt::<[i64; 2]>(times)? {
         set = [time(raw[0], 0, 1)?, time(raw[1], 0, 1)?];
@@ -163,7 +183,7 @@ fn size(cx: &Ctx<'_>, raw: i64) -> Result<u64> {
 }
 
 /// `truncate(2)`.
-pub(super) fn truncate(cx: &Ctx<'_>, path: u64, len: i64) -> SyscallResult {
+pub(super) fn truncate(cx: &Ctx<'_>, path: UserAddr, len: i64) -> SyscallResult {
     if len < 0 {
         return Err(Errno::EINVAL);
     }

@@ -1,6 +1,7 @@
 //! Arguments and results of system calls.
 
 use machine::errno::Result;
+use machine::mm::UserAddr;
 
 /// The value that a system call returns in `rax`.
 pub type SyscallResult = Result<u64>;
@@ -12,6 +13,11 @@ pub trait FromArg {
 impl FromArg for u64 {
     fn from_arg(arg: u64) -> Self {
         arg
+    }
+}
+impl FromArg for UserAddr {
+    fn from_arg(arg: u64) -> Self {
+        Self::new(arg)
     }
 }
 impl FromArg for i64 {

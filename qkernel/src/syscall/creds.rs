@@ -9,6 +9,7 @@ use crate::task::set_id;
 
 use alloc::sync::Arc;
 use machine::errno::{Errno, Result};
+use machine::mm::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Most supplementary groups.
@@ -61,7 +62,7 @@ pub(super) fn getegid(cx: &Ctx<'_>) -> SyscallResult {
 }
 
 /// `getresuid(2)`.
-pub(super) fn getresuid(cx: &Ctx<'_>, real: u64, effective: u64, saved: u64) -> SyscallResult {
+pub(super) fn getresuid(cx: &Ctx<'_>, real: UserAddr, effective: UserAddr, saved: UserAddr) -> SyscallResult {
     let creds = creds(cx);
     cx.user().write(real, &creds.uid)?;
     cx.user().write(effective, &creds.euid)?;
@@ -70,7 +71,7 @@ pub(super) fn getresuid(cx: &Ctx<'_>, real: u64, effective: u64, saved: u64) -> 
 }
 
 /// `getresgid(2)`.
-pub(super) fn getresgid(cx: &Ctx<'_>, real: u64, effective: u64, saved: u64) -> SyscallResult {
+pub(super) fn getresgid(cx: &Ctx<'_>, real: UserAddr, effective: UserAddr, saved: UserAddr) -> SyscallResult {
     let creds = creds(cx);
     cx.user().write(real, &creds.gid)?;
     cx.user().write(effective, &creds.egid)?;
@@ -151,7 +152,7 @@ pub(super) fn setfsgid(cx: &Ctx<'_>, id: u32) -> SyscallResult {
 }
 
 /// `getgroups(2)`.
-pub(super) fn getgroups(cx: &Ctx<'_>, size: i32, to: u64) -> SyscallResult {
+pub(super) fn getgroups(cx: &Ctx<'_>, size: i32, to: UserAddr) -> SyscallResult {
     let groups = creds(cx).groups.clone();
     let size = usize::try_from(size).map_err(|_| Errno::EINVAL)?;
     if size != 0 {
@@ -165,7 +166,7 @@ pub(super) fn getgroups(cx: &Ctx<'_>, size: i32, to: u64) -> SyscallResult {
 }
 
 /// `setgroups(2)`.
-pub(super) fn setgroups(cx: &Ctx<'_>, size: u32, from: u64) -> SyscallResult {
+pub(super) fn setgroups(cx: &Ctx<'_>, size: u32, from: UserAddr) -> SyscallResult {
     change(cx, |creds| {
         if !creds.has(CAP_SETGID) {
             return Err(Errno::EPERM);
@@ -200,7 +201,7 @@ const CAP_VERSION_2: u32 = 0x2007_1026;
 const CAP_VERSION_3: u32 = 0x2008_0522;
 
 /// How many words a version's sets have. For an unknown version the supported one is written to the header.
-fn cap_words(cx: &Ctx<'_>, header: u64, version: u32) -> Result<usize> {
+fn cap_words(cx: &Ctx<'_>, header: UserAddr, version: u32) -> Result<usize> {
     match version {
         CAP_VERSION_1 => Ok(1),
         CAP_VERSION_2 | CAP_VERSION_3 => Ok(2),
@@ -212,17 +213,17 @@ fn cap_words(cx: &Ctx<'_>, header: u64, version: u32) -> Result<usize> {
 }
 
 /// `capget(2)`.
-pub(super) fn capget(cx: &Ctx<'_>, header: u64, data: u64) -> SyscallResult {
+pub(super) fn capget(cx: &Ctx<'_>, header: UserAddr, data: UserAddr) -> SyscallResult {
     let CapHeader { version, pid } = cx.user().read(header)?;
     let words = match cap_words(cx, header, version) {
-        Err(Errno::EINVAL) if data == 0 => return Ok(0),
+        Err(Errno::EINVAL) if data.is_null() => return Ok(0),
         words => words?,
     };
     let target = match u32::try_from(pid).map_err(|_| Errno::EINVAL)? {
         0 => creds(cx),
         pid => cx.container().find_task(pid).ok_or(Errno::ESRCH)?.creds.get(),
     };
-    if data == 0 {
+    if data.is_null() {
         return Ok(0);
     }
     let mut sets = [CapData::default(); 2];
@@ -235,13 +236,13 @@ pub(super) fn capget(cx: &Ctx<'_>, header: u64, data: u64) -> SyscallResult {
         };
     }
     for (at, half) in sets.iter().take(words).enumerate() {
-        cx.user().write(data + (at * size_of::<CapData>()) as u64, half)?;
+        cx.user().write(data.offset((at * size_of::<CapData>()) as u64), half)?;
     }
     Ok(0)
 }
 
 /// `capset(2)`: of the caller alone.
-pub(super) fn capset(cx: &Ctx<'_>, header: u64, data: u64) -> SyscallResult {
+pub(super) fn capset(cx: &Ctx<'_>, header: UserAddr, data: UserAddr) -> SyscallResult {
     let CapHeader { version, pid } = cx.user().read(header)?;
     let words = cap_words(cx, header, version)?;
     if pid != 0 && pid.cast_unsigned() != cx.task.tid() {

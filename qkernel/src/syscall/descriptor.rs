@@ -9,6 +9,7 @@ use crate::syscall::context::SyscallResult;
 use crate::syscall::lock;
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
+use machine::mm::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 fn limit(cx: &Ctx<'_>) -> u64 {
@@ -106,7 +107,7 @@ pub(super) fn fcntl(cx: &Ctx<'_>, fd: i32, command: u32, arg: u64) -> SyscallRes
         F_ADD_SEALS if !file.flags().writable() => Err(Errno::EPERM),
         F_ADD_SEALS => file.ops.add_seals(arg as u32).map(|()| 0),
         F_GET_SEALS => file.ops.seals().map(u64::from),
-        _ => lock::fcntl_lock(cx, file, command, arg),
+        _ => lock::fcntl_lock(cx, file, command, UserAddr::new(arg)),
     }
 }
 
@@ -128,7 +129,7 @@ fn owner(cx: &Ctx<'_>, file: &File, command: u32, arg: u64) -> SyscallResult {
         }
         F_GETSIG => return Ok(u64::from(signal)),
         F_SETOWN_EX => {
-            let new: OwnerEx = cx.user().read(arg)?;
+            let new: OwnerEx = cx.user().read(UserAddr::new(arg))?;
             file.owner.lock().0 = match new.kind {
                 0 | 1 if new.id < 0 => return Err(Errno::EINVAL),
                 0 | 1 => new.id,
@@ -138,7 +139,7 @@ fn owner(cx: &Ctx<'_>, file: &File, command: u32, arg: u64) -> SyscallResult {
         }
         _ => {
             let (kind, id) = if owner < 0 { (2, owner.wrapping_neg()) } else { (1, owner) };
-            cx.user().write(arg, &OwnerEx { kind, id })?;
+            cx.user().write(UserAddr::new(arg), &OwnerEx { kind, id })?;
         }
     }
     Ok(0)
@@ -158,8 +159,8 @@ pub(super) fn ioctl(cx: &Ctx<'_>, fd: i32, request: u32, arg: u64) -> SyscallRes
     }
     match request {
         FIOCLEX | FIONCLEX => cx.files().set_close_on_exec(fd, request == FIOCLEX)?,
-        FIONBIO => switch_flag(cx, &file, OpenFlags::NONBLOCK, arg)?,
-        FIOASYNC => switch_flag(cx, &file, OpenFlags::ASYNC, arg)?,
+        FIONBIO => switch_flag(cx, &file, OpenFlags::NONBLOCK, UserAddr::new(arg))?,
+        FIOASYNC => switch_flag(cx, &file, OpenFlags::ASYNC, UserAddr::new(arg))?,
         FIONREAD if file.ops.is_seekable() => {
             let stat = file.ops.stat(&file)?;
             if stat.kind() != S_IFREG {
@@ -167,15 +168,15 @@ pub(super) fn ioctl(cx: &Ctx<'_>, fd: i32, request: u32, arg: u64) -> SyscallRes
             }
             let position = file.ops.seek(&file, 0, Whence::Current)?;
             let left = stat.size.saturating_sub(position);
-            cx.user().write(arg, &i32::try_from(left).unwrap_or(i32::MAX))?;
+            cx.user().write(UserAddr::new(arg), &i32::try_from(left).unwrap_or(i32::MAX))?;
         }
         _ => return file.ops.ioctl(cx, &file, request, arg),
     }
     Ok(0)
 }
 
-fn switch_flag(cx: &Ctx<'_>, file: &File, flag: OpenFlags, arg: u64) -> Result<()> {
-    let on: i32 = cx.user().read(arg)?;
+fn switch_flag(cx: &Ctx<'_>, file: &File, flag: OpenFlags, from: UserAddr) -> Result<()> {
+    let on: i32 = cx.user().read(from)?;
     let mut flags = file.flags();
     flags.set(flag, on != 0);
     file.set_flags(flags)

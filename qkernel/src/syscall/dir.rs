@@ -14,12 +14,18 @@ use crate::fs::walk::AT_FDCWD;
 use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
-use machine::mm::account;
+use machine::mm::{UserAddr, account};
 
 /// Most bytes gathered in the kernel by one listing.
 const LISTING_MAX: usize = 256 * 1024;
 
-fn list(cx: &Ctx<'_>, fd: i32, buf: u64, len: u32, put: fn(&mut Vec<u8>, &DirEntry<'_>)) -> SyscallResult {
+fn list(
+    cx: &Ctx<'_>,
+    fd: i32,
+    buf: UserAddr,
+    len: u32,
+    put: fn(&mut Vec<u8>, &DirEntry<'_>),
+) -> SyscallResult {
     let file = cx.file(fd)?;
     let (Some(path), true) = (&file.path, file.flags().readable()) else {
         return Err(if file.flags().readable() { Errno::ENOTDIR } else { Errno::EBADF });
@@ -80,17 +86,17 @@ fn put_old(out: &mut Vec<u8>, entry: &DirEntry<'_>) {
 }
 
 /// `getdents64(2)`.
-pub(super) fn getdents64(cx: &Ctx<'_>, fd: i32, buf: u64, len: u32) -> SyscallResult {
+pub(super) fn getdents64(cx: &Ctx<'_>, fd: i32, buf: UserAddr, len: u32) -> SyscallResult {
     list(cx, fd, buf, len, put_new)
 }
 
 /// `getdents(2)`.
-pub(super) fn getdents(cx: &Ctx<'_>, fd: i32, buf: u64, len: u32) -> SyscallResult {
+pub(super) fn getdents(cx: &Ctx<'_>, fd: i32, buf: UserAddr, len: u32) -> SyscallResult {
     list(cx, fd, buf, len, put_old)
 }
 
 /// `getcwd(2)`: the raw call returns the length, its NUL included.
-pub(super) fn getcwd(cx: &Ctx<'_>, buf: u64, size: u64) -> SyscallResult {
+pub(super) fn getcwd(cx: &Ctx<'_>, buf: UserAddr, size: u64) -> SyscallResult {
     let fs = cx.task.fs.get();
     let cwd = fs.cwd();
     if cwd.dentry.is_gone() {
@@ -116,7 +122,7 @@ fn check_dir(actor: &Actor, path: &Path) -> Result<()> {
 }
 
 /// `chdir(2)`.
-pub(super) fn chdir(cx: &Ctx<'_>, path: u64) -> SyscallResult {
+pub(super) fn chdir(cx: &Ctx<'_>, path: UserAddr) -> SyscallResult {
     let name = cx.user().read_path(path)?;
     let actor = Actor::of(cx);
     let place = walk::resolve(cx, &actor, AT_FDCWD, &name, true)?;
@@ -135,7 +141,7 @@ pub(super) fn fchdir(cx: &Ctx<'_>, fd: i32) -> SyscallResult {
 }
 
 /// `chroot(2)`.
-pub(super) fn chroot(cx: &Ctx<'_>, path: u64) -> SyscallResult {
+pub(super) fn chroot(cx: &Ctx<'_>, path: UserAddr) -> SyscallResult {
     let name = cx.user().read_path(path)?;
     let actor = Actor::of(cx);
     let place = walk::resolve(cx, &actor, AT_FDCWD, &name, true)?;

@@ -12,6 +12,7 @@ use crate::syscall::context::SyscallResult;
 use crate::syscall::poll::{deadline_of_ms, read_deadline, with_mask};
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
+use machine::mm::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// `O_*` flags out of `flags`; `EINVAL` for any that aren't `allowed`.
@@ -32,7 +33,7 @@ pub fn install_pair(
     cx: &Ctx<'_>,
     pair: (Arc<File>, Arc<File>),
     close_on_exec: bool,
-    addr: u64,
+    addr: UserAddr,
 ) -> SyscallResult {
     let first = cx.install(pair.0, close_on_exec)? as u32 as i32;
     let second = match cx.install(pair.1, close_on_exec) {
@@ -51,12 +52,12 @@ pub fn install_pair(
 }
 
 /// `pipe(2)`.
-pub(super) fn pipe(cx: &Ctx<'_>, ends: u64) -> SyscallResult {
+pub(super) fn pipe(cx: &Ctx<'_>, ends: UserAddr) -> SyscallResult {
     pipe2(cx, ends, 0)
 }
 
 /// `pipe2(2)`.
-pub(super) fn pipe2(cx: &Ctx<'_>, ends: u64, flags: u32) -> SyscallResult {
+pub(super) fn pipe2(cx: &Ctx<'_>, ends: UserAddr, flags: u32) -> SyscallResult {
     let flags = only(flags, COMMON | OpenFlags::DIRECT)?;
     let creds = cx.task.creds.get();
     let pair = pipe::new_pipe((creds.fsuid, creds.fsgid), flags)?;
@@ -105,7 +106,7 @@ fn can_be_watched(file: &File) -> bool {
 }
 
 /// `epoll_ctl(2)`.
-pub(super) fn epoll_ctl(cx: &Ctx<'_>, set: i32, operation: u32, fd: i32, event: u64) -> SyscallResult {
+pub(super) fn epoll_ctl(cx: &Ctx<'_>, set: i32, operation: u32, fd: i32, event: UserAddr) -> SyscallResult {
     const ADD: u32 = 1;
     const DELETE: u32 = 2;
     const MODIFY: u32 = 3;
@@ -129,7 +130,7 @@ pub(super) fn epoll_ctl(cx: &Ctx<'_>, set: i32, operation: u32, fd: i32, event: 
     Ok(0)
 }
 
-fn wait(cx: &Ctx<'_>, set: i32, events: u64, max: i32, deadline_ns: Option<u64>) -> SyscallResult {
+fn wait(cx: &Ctx<'_>, set: i32, events: UserAddr, max: i32, deadline_ns: Option<u64>) -> SyscallResult {
     const EVENT_BYTES: usize = size_of::<EpollEvent>();
     let most = i32::MAX as usize / EVENT_BYTES;
     let max = usize::try_from(max).ok().filter(|max| (1..=most).contains(max)).ok_or(Errno::EINVAL)?;
@@ -138,13 +139,19 @@ fn wait(cx: &Ctx<'_>, set: i32, events: u64, max: i32, deadline_ns: Option<u64>)
     let found = epoll.wait(max, deadline_ns)?;
     for (at, event) in found.iter().enumerate() {
         let out = EpollEvent { events: event.events, data: event.data };
-        cx.user().write(events + (at * EVENT_BYTES) as u64, &out)?;
+        cx.user().write(events.offset((at * EVENT_BYTES) as u64), &out)?;
     }
     Ok(found.len() as u64)
 }
 
 /// `epoll_wait(2)`.
-pub(super) fn epoll_wait(cx: &Ctx<'_>, set: i32, events: u64, max: i32, timeout_ms: i32) -> SyscallResult {
+pub(super) fn epoll_wait(
+    cx: &Ctx<'_>,
+    set: i32,
+    events: UserAddr,
+    max: i32,
+    timeout_ms: i32,
+) -> SyscallResult {
     wait(cx, set, events, max, deadline_of_ms(timeout_ms))
 }
 
@@ -152,10 +159,10 @@ pub(super) fn epoll_wait(cx: &Ctx<'_>, set: i32, events: u64, max: i32, timeout_
 pub(super) fn epoll_pwait(
     cx: &Ctx<'_>,
     set: i32,
-    events: u64,
+    events: UserAddr,
     max: i32,
     timeout_ms: i32,
-    mask: u64,
+    mask: UserAddr,
     mask_size: u64,
 ) -> SyscallResult {
     with_mask(cx, mask, mask_size, || wait(cx, set, events, max, deadline_of_ms(timeout_ms)))
@@ -165,10 +172,10 @@ pub(super) fn epoll_pwait(
 pub(super) fn epoll_pwait2(
     cx: &Ctx<'_>,
     set: i32,
-    events: u64,
+    events: UserAddr,
     max: i32,
-    timeout: u64,
-    mask: u64,
+    timeout: UserAddr,
+    mask: UserAddr,
     mask_size: u64,
 ) -> SyscallResult {
     let deadline_ns = read_deadline(cx, timeout)?;

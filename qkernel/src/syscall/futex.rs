@@ -8,6 +8,7 @@ use crate::task::futex;
 use crate::task::futex::{MATCH_ANY, Wait, WakeOp};
 use crate::task::signal::state::Restart;
 use machine::errno::{Errno, Result};
+use machine::mm::UserAddr;
 use machine::time;
 
 const FUTEX_WAIT: u32 = 0;
@@ -29,11 +30,11 @@ const ROBUST_HEAD_BYTES: u64 = 24;
 /// `futex(2)`.
 pub(super) fn futex(
     cx: &Ctx<'_>,
-    addr: u64,
+    addr: UserAddr,
     op: u32,
     value: u32,
     timeout: u64,
-    second: u64,
+    second: UserAddr,
     third: u32,
 ) -> SyscallResult {
     let private = op & FUTEX_PRIVATE_FLAG != 0;
@@ -44,14 +45,16 @@ pub(super) fn futex(
     }
     let user = cx.user();
     let words = (addr, second);
+    // The fourth argument is a number for some commands; for the others it is where their timeout lies.
+    let limit = UserAddr::new(timeout);
     let counts = || -> Result<(usize, usize)> { Ok((count(value)?, count(timeout as u32)?)) };
     let done = match command {
         FUTEX_WAIT => {
-            let deadline = deadline(cx, timeout, false, realtime)?;
+            let deadline = deadline(cx, limit, false, realtime)?;
             return wait(cx, Wait { addr, private, value, bitset: MATCH_ANY, deadline_ns: deadline });
         }
         FUTEX_WAIT_BITSET => {
-            let deadline = deadline(cx, timeout, true, realtime)?;
+            let deadline = deadline(cx, limit, true, realtime)?;
             return wait(cx, Wait { addr, private, value, bitset: third, deadline_ns: deadline });
         }
         FUTEX_WAKE => futex::wake(user, addr, private, wake_count(value), MATCH_ANY)?,
@@ -63,7 +66,7 @@ pub(super) fn futex(
             futex::wake_op(user, words, private, counts, WakeOp::decode(third)?)?
         }
         FUTEX_LOCK_PI | FUTEX_LOCK_PI2 => {
-            let deadline = deadline(cx, timeout, true, realtime || command == FUTEX_LOCK_PI)?;
+            let deadline = deadline(cx, limit, true, realtime || command == FUTEX_LOCK_PI)?;
             futex::lock_pi(cx.task, user, addr, private, false, deadline)?;
             0
         }
@@ -90,7 +93,7 @@ fn count(value: u32) -> Result<usize> {
 }
 
 /// A timeout argument as monotonic time.
-fn deadline(cx: &Ctx<'_>, addr: u64, absolute: bool, realtime: bool) -> Result<Option<u64>> {
+fn deadline(cx: &Ctx<'_>, addr: UserAddr, absolute: bool, realtime: bool) -> Result<Option<u64>> {
     let Some(ns) = crate::syscall::time::read_timespec_opt(cx, addr)? else { return Ok(None) };
     Ok(Some(match (absolute, realtime) {
         (false, _) => time::monotonic_ns().saturating_add(ns),
@@ -113,7 +116,7 @@ fn wait(cx: &Ctx<'_>, wait: Wait) -> SyscallResult {
 /// Goes on with an interrupted wait.
 pub(super) fn wait_again(
     cx: &Ctx<'_>,
-    addr: u64,
+    addr: UserAddr,
     value: u32,
     deadline_ns: u64,
     bitset: u32,
@@ -123,16 +126,16 @@ pub(super) fn wait_again(
 }
 
 /// `set_robust_list(2)`.
-pub(super) fn set_robust_list(cx: &Ctx<'_>, head: u64, size: u64) -> SyscallResult {
+pub(super) fn set_robust_list(cx: &Ctx<'_>, head: UserAddr, size: u64) -> SyscallResult {
     if size != ROBUST_HEAD_BYTES {
         return Err(Errno::EINVAL);
     }
-    cx.task.robust_list.store(head, Ordering::Relaxed);
+    cx.task.robust_list.store(head.get(), Ordering::Relaxed);
     Ok(0)
 }
 
 /// `get_robust_list(2)`.
-pub(super) fn get_robust_list(cx: &Ctx<'_>, tid: i32, head: u64, size: u64) -> SyscallResult {
+pub(super) fn get_robust_list(cx: &Ctx<'_>, tid: i32, head: UserAddr, size: UserAddr) -> SyscallResult {
     let task = match tid {
         0 => cx.task.clone(),
         tid => cx.container().find_task(u32::try_from(tid).map_err(|_| Errno::ESRCH)?).ok_or(Errno::ESRCH)?,

@@ -13,6 +13,7 @@ use crate::task::process::Process;
 use crate::task::usage;
 use core::sync::atomic::Ordering;
 use machine::errno::{Errno, Result};
+use machine::mm::UserAddr;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 /// `struct rlimit`.
@@ -58,21 +59,21 @@ fn exchange(cx: &Ctx<'_>, process: &Arc<Process>, resource: usize, new: Option<R
 }
 
 /// `getrlimit(2)`.
-pub(super) fn getrlimit(cx: &Ctx<'_>, number: u32, to: u64) -> SyscallResult {
+pub(super) fn getrlimit(cx: &Ctx<'_>, number: u32, to: UserAddr) -> SyscallResult {
     let limit = exchange(cx, cx.process(), resource(number)?, None)?;
     cx.user().write(to, &limit)?;
     Ok(0)
 }
 
 /// `setrlimit(2)`.
-pub(super) fn setrlimit(cx: &Ctx<'_>, number: u32, from: u64) -> SyscallResult {
+pub(super) fn setrlimit(cx: &Ctx<'_>, number: u32, from: UserAddr) -> SyscallResult {
     let new: RLimit = cx.user().read(from)?;
     exchange(cx, cx.process(), resource(number)?, Some(new))?;
     Ok(0)
 }
 
 /// `prlimit64(2)`.
-pub(super) fn prlimit64(cx: &Ctx<'_>, pid: i32, number: u32, new: u64, old: u64) -> SyscallResult {
+pub(super) fn prlimit64(cx: &Ctx<'_>, pid: i32, number: u32, new: UserAddr, old: UserAddr) -> SyscallResult {
     let resource = resource(number)?;
     let new: Option<RLimit> = cx.user().read_opt(new)?;
     let process = match u32::try_from(pid).map_err(|_| Errno::ESRCH)? {
@@ -101,7 +102,7 @@ fn check_access(cx: &Ctx<'_>, process: &Process) -> Result<()> {
 }
 
 /// `getrusage(2)`.
-pub(super) fn getrusage(cx: &Ctx<'_>, who: i32, to: u64) -> SyscallResult {
+pub(super) fn getrusage(cx: &Ctx<'_>, who: i32, to: UserAddr) -> SyscallResult {
     const SELF: i32 = 0;
     const CHILDREN: i32 = -1;
     const THREAD: i32 = 1;
@@ -120,7 +121,7 @@ pub(super) fn getrusage(cx: &Ctx<'_>, who: i32, to: u64) -> SyscallResult {
 }
 
 /// `times(2)`, in hundredths of a second.
-pub(super) fn times(cx: &Ctx<'_>, to: u64) -> SyscallResult {
+pub(super) fn times(cx: &Ctx<'_>, to: UserAddr) -> SyscallResult {
     const TICK_NS: u64 = 10_000_000;
     let process = cx.process();
     let (user, system) = process.cpu_ticks();
@@ -156,7 +157,7 @@ struct Timex {
 const _: () = assert!(size_of::<Timex>() == 208);
 
 /// `adjtimex(2)`: may be read; the clocks are the host's.
-pub(super) fn adjtimex(cx: &Ctx<'_>, buf: u64) -> SyscallResult {
+pub(super) fn adjtimex(cx: &Ctx<'_>, buf: UserAddr) -> SyscallResult {
     const STA_UNSYNC: u32 = 0x40;
     const TIME_ERROR: u64 = 5;
     const TICK_US: i64 = 10_000;
@@ -179,7 +180,7 @@ pub(super) fn adjtimex(cx: &Ctx<'_>, buf: u64) -> SyscallResult {
 }
 
 /// `clock_adjtime(2)`: of the real-time clock, as [`adjtimex`].
-pub(super) fn clock_adjtime(cx: &Ctx<'_>, clock: i32, buf: u64) -> SyscallResult {
+pub(super) fn clock_adjtime(cx: &Ctx<'_>, clock: i32, buf: UserAddr) -> SyscallResult {
     if clock == 0 { adjtimex(cx, buf) } else { Err(Errno::EOPNOTSUPP) }
 }
 

@@ -6,6 +6,7 @@ use crate::fs::locks::{END, Lock, Owner};
 use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
+use machine::mm::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const F_GETLK: u32 = 5;
@@ -51,7 +52,7 @@ fn range(file: &File, raw: &RawLock) -> Result<(u64, u64)> {
 }
 
 /// The lock commands of `fcntl(2)`; `EINVAL` for any other.
-pub(super) fn fcntl_lock(cx: &Ctx<'_>, file: &File, command: u32, arg: u64) -> SyscallResult {
+pub(super) fn fcntl_lock(cx: &Ctx<'_>, file: &File, command: u32, arg: UserAddr) -> SyscallResult {
     let by_description = matches!(command, F_OFD_GETLK | F_OFD_SETLK | F_OFD_SETLKW);
     if !by_description && !matches!(command, F_GETLK | F_SETLK | F_SETLKW) {
         return Err(Errno::EINVAL);

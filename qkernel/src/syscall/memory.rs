@@ -9,12 +9,12 @@ use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 use machine::mm::map::{NewMapping, Placement, Remap};
 use machine::mm::vma::VmaFlags;
-use machine::mm::{MapFlags, MemoryObject, PAGE, PageStore, Prot, page_up};
+use machine::mm::{MapFlags, MemoryObject, PAGE, PageStore, Prot, UserAddr, page_down, page_up};
 
 /// `mmap(2)`.
 pub(super) fn mmap(
     cx: &Ctx<'_>,
-    addr: u64,
+    addr: UserAddr,
     len: u64,
     prot: u32,
     flags: u32,
@@ -61,7 +61,8 @@ pub(super) fn mmap(
     Ok(start)
 }
 
-fn placement(addr: u64, flags: MapFlags) -> Placement {
+fn placement(addr: UserAddr, flags: MapFlags) -> Placement {
+    let addr = addr.get();
     if flags.contains(MapFlags::FIXED_NOREPLACE) {
         Placement::FixedNoReplace(addr)
     } else if flags.contains(MapFlags::FIXED) {
@@ -110,20 +111,21 @@ fn check_limit(cx: &Ctx<'_>, len: u64) -> Result<()> {
 }
 
 /// `munmap(2)`.
-pub(super) fn munmap(cx: &Ctx<'_>, addr: u64, len: u64) -> SyscallResult {
-    cx.aspace().unmap(addr, len).map(|()| 0)
+pub(super) fn munmap(cx: &Ctx<'_>, addr: UserAddr, len: u64) -> SyscallResult {
+    cx.aspace().unmap(addr.get(), len).map(|()| 0)
 }
 
 /// `mprotect(2)`.
-pub(super) fn mprotect(cx: &Ctx<'_>, addr: u64, len: u64, prot: u32) -> SyscallResult {
+pub(super) fn mprotect(cx: &Ctx<'_>, addr: UserAddr, len: u64, prot: u32) -> SyscallResult {
     const GROWSDOWN: u32 = 0x0100_0000;
     let grows_down = prot & GROWSDOWN != 0;
     let prot = Prot::from_bits(prot & !GROWSDOWN).ok_or(Errno::EINVAL)?;
-    cx.aspace().protect(addr, len, prot, grows_down).map(|()| 0)
+    cx.aspace().protect(addr.get(), len, prot, grows_down).map(|()| 0)
 }
 
 /// `brk(2)`: returns the heap's end, moved or not.
-pub(super) fn brk(cx: &Ctx<'_>, addr: u64) -> SyscallResult {
+pub(super) fn brk(cx: &Ctx<'_>, addr: UserAddr) -> SyscallResult {
+    let addr = addr.get();
     let now = cx.aspace().set_brk(0, 0);
     if addr > now && check_limit(cx, addr - now).is_err() {
         return Ok(now);
@@ -134,40 +136,41 @@ pub(super) fn brk(cx: &Ctx<'_>, addr: u64) -> SyscallResult {
 /// `mremap(2)`.
 pub(super) fn mremap(
     cx: &Ctx<'_>,
-    old: u64,
+    old: UserAddr,
     old_len: u64,
     new_len: u64,
     flags: u32,
-    new: u64,
+    new: UserAddr,
 ) -> SyscallResult {
     const MAYMOVE: u32 = 1;
     const FIXED: u32 = 2;
-    if flags & !(MAYMOVE | FIXED) != 0 || !old.is_multiple_of(PAGE) {
+    if flags & !(MAYMOVE | FIXED) != 0 || !old.is_aligned(PAGE) {
         return Err(Errno::EINVAL);
     }
     let how = match flags {
         0 => Remap::InPlace,
         MAYMOVE => Remap::MayMove,
-        flags if flags == MAYMOVE | FIXED => Remap::Fixed(new),
+        flags if flags == MAYMOVE | FIXED => Remap::Fixed(new.get()),
         _ => return Err(Errno::EINVAL),
     };
     if new_len > old_len {
         check_limit(cx, new_len - old_len)?;
     }
-    cx.aspace().remap(old, old_len, new_len, how)
+    cx.aspace().remap(old.get(), old_len, new_len, how)
 }
 
 /// `msync(2)`: shared mappings are the host's page cache (or memory); a synchronous flush goes to the host's file.
-pub(super) fn msync(cx: &Ctx<'_>, addr: u64, len: u64, flags: u32) -> SyscallResult {
+pub(super) fn msync(cx: &Ctx<'_>, addr: UserAddr, len: u64, flags: u32) -> SyscallResult {
     const ASYNC: u32 = 1;
     const INVALIDATE: u32 = 2;
     const SYNC: u32 = 4;
     if flags & !(ASYNC | INVALIDATE | SYNC) != 0
         || flags & (ASYNC | SYNC) == ASYNC | SYNC
-        || !addr.is_multiple_of(PAGE)
+        || !addr.is_aligned(PAGE)
     {
         return Err(Errno::EINVAL);
     }
+    let addr = addr.get();
     let end = page_up(len).and_then(|len| addr.checked_add(len)).ok_or(Errno::ENOMEM)?;
     let mut hosts = alloc::vec::Vec::new();
     let covered = cx.aspace().for_each_in(addr, end, |vma, _, _| {
@@ -184,10 +187,11 @@ pub(super) fn msync(cx: &Ctx<'_>, addr: u64, len: u64, flags: u32) -> SyscallRes
 }
 
 /// `mincore(2)`.
-pub(super) fn mincore(cx: &Ctx<'_>, addr: u64, len: u64, vec: u64) -> SyscallResult {
-    if !addr.is_multiple_of(PAGE) {
+pub(super) fn mincore(cx: &Ctx<'_>, addr: UserAddr, len: u64, vec: UserAddr) -> SyscallResult {
+    if !addr.is_aligned(PAGE) {
         return Err(Errno::EINVAL);
     }
+    let addr = addr.get();
     let mut at = addr;
     let end = page_up(len).and_then(|len| addr.checked_add(len)).ok_or(Errno::ENOMEM)?;
     while at < end {
@@ -201,11 +205,12 @@ pub(super) fn mincore(cx: &Ctx<'_>, addr: u64, len: u64, vec: u64) -> SyscallRes
 }
 
 /// `madvise(2)`: advice that frees memory is carried out; advice about the future is accepted and has no effect.
-pub(super) fn madvise(cx: &Ctx<'_>, addr: u64, len: u64, advice: u32) -> SyscallResult {
+pub(super) fn madvise(cx: &Ctx<'_>, addr: UserAddr, len: u64, advice: u32) -> SyscallResult {
     let len = page_up(len).ok_or(Errno::EINVAL)?;
-    if !addr.is_multiple_of(PAGE) {
+    if !addr.is_aligned(PAGE) {
         return Err(Errno::EINVAL);
     }
+    let addr = addr.get();
     let aspace = cx.aspace();
     let set = |on: VmaFlags, off: VmaFlags| aspace.set_flags(addr, len, |flags| (flags | on) - off);
     match advice {
@@ -230,19 +235,19 @@ pub(super) fn madvise(cx: &Ctx<'_>, addr: u64, len: u64, advice: u32) -> Syscall
 }
 
 /// The pages that a range touches: start and length; `EINVAL`.
-fn whole_pages(addr: u64, len: u64) -> Result<(u64, u64)> {
-    let start = addr & !(PAGE - 1);
-    let len = len.checked_add(addr - start).and_then(page_up).ok_or(Errno::EINVAL)?;
+fn whole_pages(addr: UserAddr, len: u64) -> Result<(u64, u64)> {
+    let start = page_down(addr.get());
+    let len = len.checked_add(addr.get() - start).and_then(page_up).ok_or(Errno::EINVAL)?;
     Ok((start, len))
 }
 
 /// `mlock(2)`: memory is never swapped behind the program's back except by hibernation; pages are brought in.
-pub(super) fn mlock(cx: &Ctx<'_>, addr: u64, len: u64) -> SyscallResult {
+pub(super) fn mlock(cx: &Ctx<'_>, addr: UserAddr, len: u64) -> SyscallResult {
     mlock2(cx, addr, len, 0)
 }
 
 /// `mlock2(2)`.
-pub(super) fn mlock2(cx: &Ctx<'_>, addr: u64, len: u64, flags: u32) -> SyscallResult {
+pub(super) fn mlock2(cx: &Ctx<'_>, addr: UserAddr, len: u64, flags: u32) -> SyscallResult {
     const ONFAULT: u32 = 1;
     if flags & !ONFAULT != 0 {
         return Err(Errno::EINVAL);
@@ -256,7 +261,7 @@ pub(super) fn mlock2(cx: &Ctx<'_>, addr: u64, len: u64, flags: u32) -> SyscallRe
 }
 
 /// `munlock(2)`.
-pub(super) fn munlock(cx: &Ctx<'_>, addr: u64, len: u64) -> SyscallResult {
+pub(super) fn munlock(cx: &Ctx<'_>, addr: UserAddr, len: u64) -> SyscallResult {
     let (start, len) = whole_pages(addr, len)?;
     cx.aspace().set_flags(start, len, |vma| vma - VmaFlags::LOCKED).map(|()| 0)
 }

@@ -16,7 +16,7 @@ use crate::syscall::poll::read_deadline;
 use crate::syscall::socket::{attempt, read_address, socket_file};
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
-use machine::mm::IoBuf;
+use machine::mm::{IoBuf, UserAddr};
 use machine::sched::wait::PollEvents;
 use machine::time;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -34,12 +34,12 @@ const MESSAGES_MAX: u32 = 1024;
 #[repr(C)]
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 struct MsgHdr {
-    name: u64,
+    name: UserAddr,
     name_len: u32,
     pad: u32,
-    iov: u64,
+    iov: UserAddr,
     iov_len: u64,
-    control: u64,
+    control: UserAddr,
     control_len: u64,
     flags: u32,
     pad2: u32,
@@ -62,7 +62,7 @@ struct CmsgHdr {
 const CMSG_BYTES: usize = size_of::<CmsgHdr>();
 
 /// Reads the pieces of a vectored call.
-pub fn read_pieces(cx: &Ctx<'_>, iov: u64, count: u64) -> Result<Vec<(u64, usize)>> {
+pub fn read_pieces(cx: &Ctx<'_>, iov: UserAddr, count: u64) -> Result<Vec<(UserAddr, usize)>> {
     if count > PIECES_MAX {
         return Err(Errno::EMSGSIZE);
     }
@@ -74,7 +74,7 @@ pub fn read_pieces(cx: &Ctx<'_>, iov: u64, count: u64) -> Result<Vec<(u64, usize
             usize::try_from(len).ok().filter(|len| isize::try_from(*len).is_ok()).ok_or(Errno::EINVAL)?;
         let len = len.min(left);
         left -= len;
-        pieces.push((addr, len));
+        pieces.push((UserAddr::new(addr), len));
     }
     Ok(pieces)
 }
@@ -121,15 +121,15 @@ fn send_message(file: &File, buf: &mut IoBuf<'_>, message: &mut Outgoing, flags:
 pub(super) fn sendto(
     cx: &Ctx<'_>,
     fd: i32,
-    addr: u64,
+    addr: UserAddr,
     len: usize,
     flags: u32,
-    to: u64,
+    to: UserAddr,
     to_len: u32,
 ) -> SyscallResult {
     let file = socket_file(cx, fd)?;
     let mut message = Outgoing { creds: Ucred::real(cx.caller), ..Outgoing::default() };
-    if to != 0 {
+    if !to.is_null() {
         message.to = SocketFile::of(&file)?.socket.destination(cx, &read_address(cx, to, to_len)?)?;
     }
     let mut buf = IoBuf::user(cx.aspace(), addr, len.min(RW_MAX_BYTES));
@@ -137,17 +137,17 @@ pub(super) fn sendto(
 }
 
 /// `sendmsg(2)`.
-pub(super) fn sendmsg(cx: &Ctx<'_>, fd: i32, header: u64, flags: u32) -> SyscallResult {
+pub(super) fn sendmsg(cx: &Ctx<'_>, fd: i32, header: UserAddr, flags: u32) -> SyscallResult {
     let file = socket_file(cx, fd)?;
     send_header(cx, &file, header, flags_of(flags))
 }
 
-fn send_header(cx: &Ctx<'_>, file: &File, header: u64, flags: MsgFlags) -> SyscallResult {
+fn send_header(cx: &Ctx<'_>, file: &File, header: UserAddr, flags: MsgFlags) -> SyscallResult {
     let header: MsgHdr = cx.user().read(header)?;
     let mut message = Outgoing { creds: Ucred::real(cx.caller), ..Outgoing::default() };
     let family = SocketFile::of(file)?.socket.family();
     read_control(cx, &header, family, &mut message)?;
-    if header.name != 0 && header.name_len != 0 {
+    if !header.name.is_null() && header.name_len != 0 {
         let address = read_address(cx, header.name, header.name_len)?;
         message.to = SocketFile::of(file)?.socket.destination(cx, &address)?;
     }
@@ -157,13 +157,13 @@ fn send_header(cx: &Ctx<'_>, file: &File, header: u64, flags: MsgFlags) -> Sysca
 }
 
 /// `sendmmsg(2)`.
-pub(super) fn sendmmsg(cx: &Ctx<'_>, fd: i32, headers: u64, count: u32, flags: u32) -> SyscallResult {
+pub(super) fn sendmmsg(cx: &Ctx<'_>, fd: i32, headers: UserAddr, count: u32, flags: u32) -> SyscallResult {
     let file = socket_file(cx, fd)?;
     let mut done = 0;
     for at in 0..count.min(MESSAGES_MAX) {
-        let header = headers + u64::from(at) * MMSG_BYTES;
+        let header = headers.offset(u64::from(at) * MMSG_BYTES);
         let sent = send_header(cx, &file, header, flags_of(flags))
-            .and_then(|sent| cx.user().write(header + MMSG_LEN_AT, &(sent as u32)));
+            .and_then(|sent| cx.user().write(header.offset(MMSG_LEN_AT), &(sent as u32)));
         match sent {
             Ok(()) => done += 1,
             Err(error) if done == 0 => return Err(error),
@@ -175,7 +175,7 @@ pub(super) fn sendmmsg(cx: &Ctx<'_>, fd: i32, headers: u64, count: u32, flags: u
 
 /// Reads the control data of a message to be sent.
 fn read_control(cx: &Ctx<'_>, header: &MsgHdr, family: u16, message: &mut Outgoing) -> Result<()> {
-    if header.control == 0 || header.control_len == 0 {
+    if header.control.is_null() || header.control_len == 0 {
         return Ok(());
     }
     if header.control_len > CONTROL_MAX {
@@ -322,17 +322,17 @@ fn received_len(received: &Received, flags: MsgFlags) -> u64 {
 pub(super) fn recvfrom(
     cx: &Ctx<'_>,
     fd: i32,
-    addr: u64,
+    addr: UserAddr,
     len: usize,
     flags: u32,
-    from: u64,
-    from_len: u64,
+    from: UserAddr,
+    from_len: UserAddr,
 ) -> SyscallResult {
     let file = socket_file(cx, fd)?;
     let flags = flags_of(flags);
     let mut buf = IoBuf::user(cx.aspace(), addr, len.min(RW_MAX_BYTES));
-    let received = receive_message(&file, &mut buf, flags, from != 0, 0)?;
-    if from != 0 {
+    let received = receive_message(&file, &mut buf, flags, !from.is_null(), 0)?;
+    if !from.is_null() {
         let room: i32 = cx.user().read(from_len)?;
         let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;
         let name = sender_name(&received);
@@ -348,28 +348,28 @@ fn sender_name(received: &Received) -> Arc<[u8]> {
 }
 
 /// `recvmsg(2)`.
-pub(super) fn recvmsg(cx: &Ctx<'_>, fd: i32, header: u64, flags: u32) -> SyscallResult {
+pub(super) fn recvmsg(cx: &Ctx<'_>, fd: i32, header: UserAddr, flags: u32) -> SyscallResult {
     let file = socket_file(cx, fd)?;
     receive_header(cx, &file, header, flags_of(flags))
 }
 
-fn receive_header(cx: &Ctx<'_>, file: &File, at: u64, flags: MsgFlags) -> SyscallResult {
+fn receive_header(cx: &Ctx<'_>, file: &File, at: UserAddr, flags: MsgFlags) -> SyscallResult {
     let header: MsgHdr = cx.user().read(at)?;
     let pieces = read_pieces(cx, header.iov, header.iov_len)?;
     let mut buf = IoBuf::user_pieces(cx.aspace(), pieces);
-    let control_room = if header.control == 0 { 0 } else { header.control_len };
+    let control_room = if header.control.is_null() { 0 } else { header.control_len };
     let control_room = usize::try_from(control_room).unwrap_or(usize::MAX);
-    let received = receive_message(file, &mut buf, flags, header.name != 0, control_room)?;
+    let received = receive_message(file, &mut buf, flags, !header.name.is_null(), control_room)?;
     let len = received_len(&received, flags);
     let mut shown = (flags & MsgFlags::CMSG_CLOEXEC) | received.flags;
     if received.full > received.bytes {
         shown |= MsgFlags::TRUNC;
     }
-    if header.name != 0 {
+    if !header.name.is_null() {
         let name = sender_name(&received);
         let room = name.len().min(header.name_len as usize);
         cx.user().write_bytes(header.name, &name[..room])?;
-        cx.user().write(at + NAME_LEN_AT, &(name.len() as u32))?;
+        cx.user().write(at.offset(NAME_LEN_AT), &(name.len() as u32))?;
     }
     let mut control = ControlWriter { cx, at: header.control, left: header.control_len, used: 0, cut: false };
     if SocketFile::of(file)?.options.passes_creds() {
@@ -380,15 +380,15 @@ fn receive_header(cx: &Ctx<'_>, file: &File, at: u64, flags: MsgFlags) -> Syscal
     if control.cut {
         shown |= MsgFlags::CTRUNC;
     }
-    cx.user().write(at + CONTROL_LEN_AT, &control.used)?;
-    cx.user().write(at + FLAGS_AT, &shown.bits())?;
+    cx.user().write(at.offset(CONTROL_LEN_AT), &control.used)?;
+    cx.user().write(at.offset(FLAGS_AT), &shown.bits())?;
     Ok(len)
 }
 
 /// Writes control messages to user memory.
 struct ControlWriter<'a> {
     cx: &'a Ctx<'a>,
-    at: u64,
+    at: UserAddr,
     left: u64,
     used: u64,
     /// Something didn't fit.
@@ -398,7 +398,7 @@ struct ControlWriter<'a> {
 impl ControlWriter<'_> {
     /// Writes one control message, cut to the room there is.
     fn put(&mut self, kind: u32, data: &[u8]) -> Result<()> {
-        if self.at == 0 || self.left < CMSG_BYTES as u64 {
+        if self.at.is_null() || self.left < CMSG_BYTES as u64 {
             self.cut = true;
             return Ok(());
         }
@@ -408,9 +408,9 @@ impl ControlWriter<'_> {
         let len = (CMSG_BYTES + data.len()) as u64;
         let header = CmsgHdr { len, level: SOL_SOCKET, kind };
         self.cx.user().write(self.at, &header)?;
-        self.cx.user().write_bytes(self.at + CMSG_BYTES as u64, data)?;
+        self.cx.user().write_bytes(self.at.offset(CMSG_BYTES as u64), data)?;
         let step = len.next_multiple_of(8).min(self.left);
-        self.at += step;
+        self.at = self.at.offset(step);
         self.left -= step;
         self.used += step;
         Ok(())
@@ -421,7 +421,7 @@ impl ControlWriter<'_> {
         let fit = messages.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         self.cut |= fit < messages.len();
         self.cx.user().write_bytes(self.at, &messages[..fit])?;
-        self.at += fit as u64;
+        self.at = self.at.offset(fit as u64);
         self.left -= fit as u64;
         self.used += fit as u64;
         Ok(())
@@ -433,7 +433,7 @@ impl ControlWriter<'_> {
             return Ok(());
         }
         let room = self.left.saturating_sub(CMSG_BYTES as u64) / 4;
-        let room = if self.at == 0 { 0 } else { usize::try_from(room).unwrap_or(usize::MAX) };
+        let room = if self.at.is_null() { 0 } else { usize::try_from(room).unwrap_or(usize::MAX) };
         let wanted = files.len();
         let mut fds: Vec<u8> = Vec::new();
         for file in files.into_iter().take(room) {
@@ -449,19 +449,19 @@ impl ControlWriter<'_> {
 pub(super) fn recvmmsg(
     cx: &Ctx<'_>,
     fd: i32,
-    headers: u64,
+    headers: UserAddr,
     count: u32,
     flags: u32,
-    timeout: u64,
+    timeout: UserAddr,
 ) -> SyscallResult {
     let file = socket_file(cx, fd)?;
     let mut flags = flags_of(flags);
     let deadline_ns = read_deadline(cx, timeout)?;
     let mut done = 0;
     for at in 0..count.min(MESSAGES_MAX) {
-        let header = headers + u64::from(at) * MMSG_BYTES;
+        let header = headers.offset(u64::from(at) * MMSG_BYTES);
         let received = receive_header(cx, &file, header, flags)
-            .and_then(|len| cx.user().write(header + MMSG_LEN_AT, &(len as u32)));
+            .and_then(|len| cx.user().write(header.offset(MMSG_LEN_AT), &(len as u32)));
         match received {
             Ok(()) => done += 1,
             Err(error) if done == 0 => return Err(error),

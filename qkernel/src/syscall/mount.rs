@@ -12,6 +12,7 @@ use crate::fs::walk::AT_FDCWD;
 use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
+use machine::mm::UserAddr;
 
 bitflags! {
     /// `MS_*` that matter here.
@@ -52,7 +53,7 @@ bitflags! {
     }
 }
 
-fn find(cx: &Ctx<'_>, actor: &Actor, path: u64, follow: bool) -> Result<Path> {
+fn find(cx: &Ctx<'_>, actor: &Actor, path: UserAddr, follow: bool) -> Result<Path> {
     let name = cx.user().read_path(path)?;
     walk::resolve(cx, actor, AT_FDCWD, &name, follow)
 }
@@ -66,11 +67,11 @@ fn check_mount_root(path: &Path) -> Result<()> {
 /// to the sandbox, so propagation has nothing to do.
 pub(super) fn mount(
     cx: &Ctx<'_>,
-    source: u64,
-    target: u64,
-    kind: u64,
+    source: UserAddr,
+    target: UserAddr,
+    kind: UserAddr,
     flags: u64,
-    _data: u64,
+    _data: UserAddr,
 ) -> SyscallResult {
     let actor = Actor::of(cx);
     if !actor.creds.has(CAP_SYS_ADMIN) {
@@ -104,13 +105,13 @@ pub(super) fn mount(
     if place.inode.kind() != S_IFDIR {
         return Err(Errno::ENOTDIR);
     }
-    let name = if source == 0 { b"none".to_vec() } else { cx.user().read_path(source)? };
+    let name = if source.is_null() { b"none".to_vec() } else { cx.user().read_path(source)? };
     Mount::of(root, &kind, &name, flags.limits()).attach(&place);
     Ok(0)
 }
 
 /// `umount2(2)`.
-pub(super) fn umount2(cx: &Ctx<'_>, target: u64, flags: u32) -> SyscallResult {
+pub(super) fn umount2(cx: &Ctx<'_>, target: UserAddr, flags: u32) -> SyscallResult {
     let flags = UmountFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
     let actor = Actor::of(cx);
     if !actor.creds.has(CAP_SYS_ADMIN) {
@@ -125,6 +126,6 @@ pub(super) fn umount2(cx: &Ctx<'_>, target: u64, flags: u32) -> SyscallResult {
 }
 
 /// `pivot_root(2)`: the sandbox's root is the VMM's choice.
-pub(super) fn pivot_root(_cx: &Ctx<'_>, _new: u64, _old: u64) -> SyscallResult {
+pub(super) fn pivot_root(_cx: &Ctx<'_>, _new: UserAddr, _old: UserAddr) -> SyscallResult {
     Err(Errno::EPERM)
 }

@@ -13,12 +13,13 @@ use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
 use alloc::vec::Vec;
 use machine::errno::{Errno, Result};
+use machine::mm::UserAddr;
 
 const AT_REMOVEDIR: u32 = 0x200;
 const AT_SYMLINK_FOLLOW: u32 = 0x400;
 
 /// A path argument: where it starts, and its text.
-fn path_argument(cx: &Ctx<'_>, actor: &Actor, dirfd: i32, addr: u64) -> Result<(Path, Vec<u8>)> {
+fn path_argument(cx: &Ctx<'_>, actor: &Actor, dirfd: i32, addr: UserAddr) -> Result<(Path, Vec<u8>)> {
     let text = cx.user().read_path(addr)?;
     if text.is_empty() {
         return Err(Errno::ENOENT);
@@ -27,19 +28,19 @@ fn path_argument(cx: &Ctx<'_>, actor: &Actor, dirfd: i32, addr: u64) -> Result<(
 }
 
 /// `mkdirat(2)`.
-pub(super) fn mkdirat(cx: &Ctx<'_>, dirfd: i32, path: u64, mode: u32) -> SyscallResult {
+pub(super) fn mkdirat(cx: &Ctx<'_>, dirfd: i32, path: UserAddr, mode: u32) -> SyscallResult {
     let actor = Actor::of(cx);
     let (start, text) = path_argument(cx, &actor, dirfd, path)?;
     names::mkdir(&actor, start, &text, mode).map(|()| 0)
 }
 
 /// `mkdir(2)`.
-pub(super) fn mkdir(cx: &Ctx<'_>, path: u64, mode: u32) -> SyscallResult {
+pub(super) fn mkdir(cx: &Ctx<'_>, path: UserAddr, mode: u32) -> SyscallResult {
     mkdirat(cx, AT_FDCWD, path, mode)
 }
 
 /// `mknodat(2)`.
-pub(super) fn mknodat(cx: &Ctx<'_>, dirfd: i32, path: u64, mode: u32, device: u64) -> SyscallResult {
+pub(super) fn mknodat(cx: &Ctx<'_>, dirfd: i32, path: UserAddr, mode: u32, device: u64) -> SyscallResult {
     let actor = Actor::of(cx);
     let device = u64::from(device as u32);
     let kind = match mode & S_IFMT {
@@ -62,12 +63,12 @@ pub(super) fn mknodat(cx: &Ctx<'_>, dirfd: i32, path: u64, mode: u32, device: u6
 }
 
 /// `mknod(2)`.
-pub(super) fn mknod(cx: &Ctx<'_>, path: u64, mode: u32, device: u64) -> SyscallResult {
+pub(super) fn mknod(cx: &Ctx<'_>, path: UserAddr, mode: u32, device: u64) -> SyscallResult {
     mknodat(cx, AT_FDCWD, path, mode, device)
 }
 
 /// `unlinkat(2)`.
-pub(super) fn unlinkat(cx: &Ctx<'_>, dirfd: i32, path: u64, flags: u32) -> SyscallResult {
+pub(super) fn unlinkat(cx: &Ctx<'_>, dirfd: i32, path: UserAddr, flags: u32) -> SyscallResult {
     if flags & !AT_REMOVEDIR != 0 {
         return Err(Errno::EINVAL);
     }
@@ -82,17 +83,17 @@ pub(super) fn unlinkat(cx: &Ctx<'_>, dirfd: i32, path: u64, flags: u32) -> Sysca
 }
 
 /// `unlink(2)`.
-pub(super) fn unlink(cx: &Ctx<'_>, path: u64) -> SyscallResult {
+pub(super) fn unlink(cx: &Ctx<'_>, path: UserAddr) -> SyscallResult {
     unlinkat(cx, AT_FDCWD, path, 0)
 }
 
 /// `rmdir(2)`.
-pub(super) fn rmdir(cx: &Ctx<'_>, path: u64) -> SyscallResult {
+pub(super) fn rmdir(cx: &Ctx<'_>, path: UserAddr) -> SyscallResult {
     unlinkat(cx, AT_FDCWD, path, AT_REMOVEDIR)
 }
 
 /// `symlinkat(2)`.
-pub(super) fn symlinkat(cx: &Ctx<'_>, target: u64, dirfd: i32, path: u64) -> SyscallResult {
+pub(super) fn symlinkat(cx: &Ctx<'_>, target: UserAddr, dirfd: i32, path: UserAddr) -> SyscallResult {
     let actor = Actor::of(cx);
     let target = cx.user().read_path(target)?;
     if target.is_empty() {
@@ -103,7 +104,7 @@ pub(super) fn symlinkat(cx: &Ctx<'_>, target: u64, dirfd: i32, path: u64) -> Sys
 }
 
 /// `symlink(2)`.
-pub(super) fn symlink(cx: &Ctx<'_>, target: u64, path: u64) -> SyscallResult {
+pub(super) fn symlink(cx: &Ctx<'_>, target: UserAddr, path: UserAddr) -> SyscallResult {
     symlinkat(cx, target, AT_FDCWD, path)
 }
 
@@ -111,9 +112,9 @@ pub(super) fn symlink(cx: &Ctx<'_>, target: u64, path: u64) -> SyscallResult {
 pub(super) fn linkat(
     cx: &Ctx<'_>,
     old_dirfd: i32,
-    old: u64,
+    old: UserAddr,
     new_dirfd: i32,
-    new: u64,
+    new: UserAddr,
     flags: u32,
 ) -> SyscallResult {
     if flags & !(AT_SYMLINK_FOLLOW | AT_EMPTY_PATH) != 0 {
@@ -134,7 +135,7 @@ pub(super) fn linkat(
 }
 
 /// `link(2)`.
-pub(super) fn link(cx: &Ctx<'_>, old: u64, new: u64) -> SyscallResult {
+pub(super) fn link(cx: &Ctx<'_>, old: UserAddr, new: UserAddr) -> SyscallResult {
     linkat(cx, AT_FDCWD, old, AT_FDCWD, new, 0)
 }
 
@@ -142,9 +143,9 @@ pub(super) fn link(cx: &Ctx<'_>, old: u64, new: u64) -> SyscallResult {
 pub(super) fn renameat2(
     cx: &Ctx<'_>,
     old_dirfd: i32,
-    old: u64,
+    old: UserAddr,
     new_dirfd: i32,
-    new: u64,
+    new: UserAddr,
     flags: u32,
 ) -> SyscallResult {
     const BOTH: u32 = RENAME_NOREPLACE | RENAME_EXCHANGE;
@@ -159,11 +160,17 @@ pub(super) fn renameat2(
 }
 
 /// `renameat(2)`.
-pub(super) fn renameat(cx: &Ctx<'_>, old_dirfd: i32, old: u64, new_dirfd: i32, new: u64) -> SyscallResult {
+pub(super) fn renameat(
+    cx: &Ctx<'_>,
+    old_dirfd: i32,
+    old: UserAddr,
+    new_dirfd: i32,
+    new: UserAddr,
+) -> SyscallResult {
     renameat2(cx, old_dirfd, old, new_dirfd, new, 0)
 }
 
 /// `rename(2)`.
-pub(super) fn rename(cx: &Ctx<'_>, old: u64, new: u64) -> SyscallResult {
+pub(super) fn rename(cx: &Ctx<'_>, old: UserAddr, new: UserAddr) -> SyscallResult {
     renameat2(cx, AT_FDCWD, old, AT_FDCWD, new, 0)
 }

@@ -10,6 +10,7 @@ use crate::syscall::process::read_extensible;
 use crate::task::context::Ctx;
 use bitflags::bitflags;
 use machine::errno::{Errno, Result};
+use machine::mm::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 bitflags! {
@@ -48,7 +49,7 @@ fn open_flags(raw: u32) -> Result<OpenFlags> {
     Ok(flags | OpenFlags::LARGEFILE)
 }
 
-fn do_open(cx: &Ctx<'_>, dirfd: i32, path: u64, how: How) -> SyscallResult {
+fn do_open(cx: &Ctx<'_>, dirfd: i32, path: UserAddr, how: How) -> SyscallResult {
     let path = cx.user().read_path(path)?;
     let close_on_exec = how.flags.contains(OpenFlags::CLOEXEC);
     let file = open::open_how(cx, dirfd, &path, how)?;
@@ -56,24 +57,24 @@ fn do_open(cx: &Ctx<'_>, dirfd: i32, path: u64, how: How) -> SyscallResult {
 }
 
 /// `openat(2)`.
-pub(super) fn openat(cx: &Ctx<'_>, dirfd: i32, path: u64, flags: u32, mode: u32) -> SyscallResult {
+pub(super) fn openat(cx: &Ctx<'_>, dirfd: i32, path: UserAddr, flags: u32, mode: u32) -> SyscallResult {
     let how = How { flags: open_flags(flags)?, mode: mode & 0o7777, resolve: Resolve::empty() };
     do_open(cx, dirfd, path, how)
 }
 
 /// `open(2)`.
-pub(super) fn open(cx: &Ctx<'_>, path: u64, flags: u32, mode: u32) -> SyscallResult {
+pub(super) fn open(cx: &Ctx<'_>, path: UserAddr, flags: u32, mode: u32) -> SyscallResult {
     openat(cx, AT_FDCWD, path, flags, mode)
 }
 
 /// `creat(2)`.
-pub(super) fn creat(cx: &Ctx<'_>, path: u64, mode: u32) -> SyscallResult {
+pub(super) fn creat(cx: &Ctx<'_>, path: UserAddr, mode: u32) -> SyscallResult {
     let flags = OpenFlags::CREAT | OpenFlags::WRONLY | OpenFlags::TRUNC;
     openat(cx, AT_FDCWD, path, flags.bits(), mode)
 }
 
 /// `openat2(2)`: unlike `openat(2)`, refuses unknown flags.
-pub(super) fn openat2(cx: &Ctx<'_>, dirfd: i32, path: u64, how: u64, size: u64) -> SyscallResult {
+pub(super) fn openat2(cx: &Ctx<'_>, dirfd: i32, path: UserAddr, how: UserAddr, size: u64) -> SyscallResult {
     let raw: RawHow = read_extensible(cx, how, size, size_of::<RawHow>() as u64)?;
     let bits = u32::try_from(raw.flags).map_err(|_| Errno::EINVAL)?;
     let known = OpenFlags::from_bits(bits).ok_or(Errno::EINVAL)?;

@@ -11,7 +11,7 @@ use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
 use crate::task::signal::state::Restart;
 use machine::errno::{Errno, Result};
-use machine::mm::account;
+use machine::mm::{UserAddr, account};
 use machine::sched;
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::Waker;
@@ -105,7 +105,7 @@ pub fn duration_ns(spec: [i64; 2]) -> Result<u64> {
 }
 
 /// Reads an optional `struct timespec` and turns it into a deadline.
-pub fn read_deadline(cx: &Ctx<'_>, addr: u64) -> Result<Option<u64>> {
+pub fn read_deadline(cx: &Ctx<'_>, addr: UserAddr) -> Result<Option<u64>> {
     let spec: Option<[i64; 2]> = cx.user().read_opt(addr)?;
     spec.map(|spec| duration_ns(spec).map(deadline)).transpose()
 }
@@ -117,8 +117,8 @@ pub fn deadline_of_ms(timeout_ms: i32) -> Option<u64> {
 
 /// Runs a waiting call with a signal mask read from the user (null: the present one). When the call is interrupted
 /// the mask stays until the handler has run, so that the signal that ended the wait is delivered.
-pub fn with_mask<R>(cx: &Ctx<'_>, mask: u64, size: u64, call: impl FnOnce() -> Result<R>) -> Result<R> {
-    let mask: Option<u64> = if mask == 0 {
+pub fn with_mask<R>(cx: &Ctx<'_>, mask: UserAddr, size: u64, call: impl FnOnce() -> Result<R>) -> Result<R> {
+    let mask: Option<u64> = if mask.is_null() {
         None
     } else if size == 8 {
         Some(cx.user().read(mask)?)
@@ -129,8 +129,8 @@ pub fn with_mask<R>(cx: &Ctx<'_>, mask: u64, size: u64, call: impl FnOnce() -> R
 }
 
 /// Writes the time that is left to the caller's memory, as far as that can be written.
-fn write_rest(cx: &Ctx<'_>, addr: u64, deadline_ns: Option<u64>, unit_ns: u64) {
-    if let (Some(deadline), false) = (deadline_ns, addr == 0) {
+fn write_rest(cx: &Ctx<'_>, addr: UserAddr, deadline_ns: Option<u64>, unit_ns: u64) {
+    if let (Some(deadline), false) = (deadline_ns, addr.is_null()) {
         let rest = deadline.saturating_sub(time::monotonic_ns());
         let parts = [(rest / NSEC).cast_signed(), (rest % NSEC / unit_ns).cast_signed()];
         let _ = cx.user().write(addr, &parts);
@@ -138,7 +138,7 @@ fn write_rest(cx: &Ctx<'_>, addr: u64, deadline_ns: Option<u64>, unit_ns: u64) {
 }
 
 /// Polls `count` files from user memory and writes the answers back.
-fn poll_files(cx: &Ctx<'_>, fds: u64, count: u32, deadline_ns: Option<u64>) -> SyscallResult {
+fn poll_files(cx: &Ctx<'_>, fds: UserAddr, count: u32, deadline_ns: Option<u64>) -> SyscallResult {
     if u64::from(count) > cx.limit(RLIMIT_NOFILE) {
         return Err(Errno::EINVAL);
     }
@@ -150,7 +150,7 @@ fn poll_files(cx: &Ctx<'_>, fds: u64, count: u32, deadline_ns: Option<u64>) -> S
     }
     for (at, entry) in list.iter().enumerate() {
         // Only this field: others may change the rest meanwhile. The array was read, so its addresses do not overflow.
-        cx.user().write(fds.wrapping_add(at as u64 * 8 + 6), &entry.revents)?;
+        cx.user().write(fds.offset(at as u64 * 8 + 6), &entry.revents)?;
     }
     Ok(ready as u64)
 }
@@ -165,12 +165,12 @@ fn watch(cx: &Ctx<'_>, entry: &PollFd) -> Watched {
 }
 
 /// `poll(2)`.
-pub(super) fn poll(cx: &Ctx<'_>, fds: u64, count: u32, timeout_ms: i32) -> SyscallResult {
+pub(super) fn poll(cx: &Ctx<'_>, fds: UserAddr, count: u32, timeout_ms: i32) -> SyscallResult {
     poll_until(cx, fds, count, deadline_of_ms(timeout_ms))
 }
 
 /// `poll(2)` until a monotonic time; also what `restart_syscall(2)` does for [`Restart::Poll`].
-pub fn poll_until(cx: &Ctx<'_>, fds: u64, count: u32, deadline_ns: Option<u64>) -> SyscallResult {
+pub fn poll_until(cx: &Ctx<'_>, fds: UserAddr, count: u32, deadline_ns: Option<u64>) -> SyscallResult {
     poll_files(cx, fds, count, deadline_ns).map_err(|error| {
         if error != Errno::RESTART {
             return error;
@@ -183,10 +183,10 @@ pub fn poll_until(cx: &Ctx<'_>, fds: u64, count: u32, deadline_ns: Option<u64>) 
 /// `ppoll(2)`.
 pub(super) fn ppoll(
     cx: &Ctx<'_>,
-    fds: u64,
+    fds: UserAddr,
     count: u32,
-    timeout: u64,
-    mask: u64,
+    timeout: UserAddr,
+    mask: UserAddr,
     mask_size: u64,
 ) -> SyscallResult {
     let deadline_ns = read_deadline(cx, timeout)?;
@@ -202,7 +202,7 @@ fn nohand(error: Errno) -> Errno {
 
 /// The three sets of `select(2)`.
 struct Sets {
-    addrs: [u64; 3],
+    addrs: [UserAddr; 3],
     bits: [Vec<u64>; 3],
 }
 
@@ -214,11 +214,15 @@ const ANSWER: [PollEvents; 3] = [
 ];
 
 impl Sets {
-    fn read(cx: &Ctx<'_>, count: usize, addrs: [u64; 3]) -> Result<Self> {
+    fn read(cx: &Ctx<'_>, count: usize, addrs: [UserAddr; 3]) -> Result<Self> {
         let mut bits = [const { Vec::new() }; 3];
         for (set, addr) in bits.iter_mut().zip(addrs) {
             let words = count.div_ceil(64);
-            *set = if addr == 0 { account::filled(0, words)? } else { cx.user().read_array(addr, words)? };
+            *set = if addr.is_null() {
+                account::filled(0, words)?
+            } else {
+                cx.user().read_array(addr, words)?
+            };
         }
         Ok(Self { addrs, bits })
     }
@@ -253,9 +257,9 @@ impl Sets {
 
     fn write(&self, cx: &Ctx<'_>) -> Result<()> {
         for (set, addr) in self.bits.iter().zip(self.addrs) {
-            if addr != 0 {
+            if !addr.is_null() {
                 for (at, word) in set.iter().enumerate() {
-                    cx.user().write(addr.wrapping_add(at as u64 * 8), word)?;
+                    cx.user().write(addr.offset(at as u64 * 8), word)?;
                 }
             }
         }
@@ -263,7 +267,7 @@ impl Sets {
     }
 }
 
-fn select_files(cx: &Ctx<'_>, count: i32, addrs: [u64; 3], deadline_ns: Option<u64>) -> SyscallResult {
+fn select_files(cx: &Ctx<'_>, count: i32, addrs: [UserAddr; 3], deadline_ns: Option<u64>) -> SyscallResult {
     let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
     // No descriptor lies beyond the table: bits there mean nothing.
     let count = count.min(usize::try_from(cx.limit(RLIMIT_NOFILE)).unwrap_or(count)).min(1 << 20);
@@ -287,10 +291,10 @@ fn select_files(cx: &Ctx<'_>, count: i32, addrs: [u64; 3], deadline_ns: Option<u
 pub(super) fn select(
     cx: &Ctx<'_>,
     count: i32,
-    read: u64,
-    write: u64,
-    except: u64,
-    timeout: u64,
+    read: UserAddr,
+    write: UserAddr,
+    except: UserAddr,
+    timeout: UserAddr,
 ) -> SyscallResult {
     let limit: Option<[i64; 2]> = cx.user().read_opt(timeout)?;
     let limit = match limit {
@@ -311,16 +315,16 @@ pub(super) fn select(
 pub(super) fn pselect6(
     cx: &Ctx<'_>,
     count: i32,
-    read: u64,
-    write: u64,
-    except: u64,
-    timeout: u64,
-    mask: u64,
+    read: UserAddr,
+    write: UserAddr,
+    except: UserAddr,
+    timeout: UserAddr,
+    mask: UserAddr,
 ) -> SyscallResult {
     let limit = read_deadline(cx, timeout)?;
     let [mask, size] = cx.user().read_opt::<[u64; 2]>(mask)?.unwrap_or([0, 8]);
     let sets = [read, write, except];
-    let result = with_mask(cx, mask, size, || select_files(cx, count, sets, limit));
+    let result = with_mask(cx, UserAddr::new(mask), size, || select_files(cx, count, sets, limit));
     write_rest(cx, timeout, limit, 1);
     result.map_err(nohand)
 }
@@ -340,7 +344,7 @@ mod tests {
     #[test]
     fn sets_report_what_was_asked() {
         let bits = [alloc::vec![0b11], alloc::vec![0b10], alloc::vec![0]];
-        let mut sets = Sets { addrs: [0; 3], bits };
+        let mut sets = Sets { addrs: [UserAddr::NULL; 3], bits };
         assert_eq!(sets.events(0), ANSWER[0]);
         assert_eq!(sets.events(1), ANSWER[0] | ANSWER[1]);
         let one = |found| Watched { file: None, events: PollEvents::empty(), found };

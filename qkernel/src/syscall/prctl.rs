@@ -9,6 +9,7 @@ use crate::signals::SIGRTMAX;
 use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
+use machine::mm::UserAddr;
 
 const PR_SET_PDEATHSIG: u32 = 1;
 const PR_GET_PDEATHSIG: u32 = 2;
@@ -52,7 +53,7 @@ pub(super) fn prctl(cx: &Ctx<'_>, option: u32, a: u64, b: u64, c: u64, d: u64) -
             Ok(0)
         }
         PR_GET_PDEATHSIG => {
-            cx.user().write(a, &cx.task.death_signal.load(Ordering::Relaxed))?;
+            cx.user().write(UserAddr::new(a), &cx.task.death_signal.load(Ordering::Relaxed))?;
             Ok(0)
         }
         PR_GET_DUMPABLE => Ok(u64::from(process.dumpable.load(Ordering::Relaxed))),
@@ -61,10 +62,10 @@ pub(super) fn prctl(cx: &Ctx<'_>, option: u32, a: u64, b: u64, c: u64, d: u64) -
             process.dumpable.store(a as u32, Ordering::Relaxed);
             Ok(0)
         }
-        PR_SET_NAME => set_name(cx, a),
+        PR_SET_NAME => set_name(cx, UserAddr::new(a)),
         PR_GET_NAME => {
             let name = *cx.task.comm.lock();
-            cx.user().write(a, &name)?;
+            cx.user().write(UserAddr::new(a), &name)?;
             Ok(0)
         }
         PR_GET_TIMING | PR_GET_SECCOMP => Ok(0),
@@ -75,7 +76,7 @@ pub(super) fn prctl(cx: &Ctx<'_>, option: u32, a: u64, b: u64, c: u64, d: u64) -
             Ok(0)
         }
         PR_GET_CHILD_SUBREAPER => {
-            cx.user().write(a, &u32::from(process.is_subreaper.load(Ordering::Relaxed)))?;
+            cx.user().write(UserAddr::new(a), &u32::from(process.is_subreaper.load(Ordering::Relaxed)))?;
             Ok(0)
         }
         PR_SET_NO_NEW_PRIVS => {
@@ -101,7 +102,7 @@ pub(super) fn prctl(cx: &Ctx<'_>, option: u32, a: u64, b: u64, c: u64, d: u64) -
     }
 }
 
-fn set_name(cx: &Ctx<'_>, addr: u64) -> SyscallResult {
+fn set_name(cx: &Ctx<'_>, addr: UserAddr) -> SyscallResult {
     let mut name = [0u8; 16];
     // A name that is too long is cut rather than refused.
     let given = match cx.user().read_cstr(addr, 15, Errno::ENAMETOOLONG) {

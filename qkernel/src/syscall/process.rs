@@ -11,7 +11,7 @@ use crate::task::exit::cld_code;
 use crate::task::tree::{Report, Tree};
 use core::sync::atomic::Ordering;
 use machine::errno::{Errno, Result};
-use machine::mm::Pod;
+use machine::mm::{Pod, UserAddr};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// `getpid(2)`.
@@ -33,9 +33,9 @@ pub(super) fn getppid(cx: &Ctx<'_>) -> SyscallResult {
 pub(super) fn clone(
     cx: &Ctx<'_>,
     flags: u64,
-    stack: u64,
-    parent_tid: u64,
-    child_tid: u64,
+    stack: UserAddr,
+    parent_tid: UserAddr,
+    child_tid: UserAddr,
     tls: u64,
 ) -> SyscallResult {
     // Only the low 32 bits are flags of this call; bits that Linux ignores are ignored.
@@ -49,13 +49,20 @@ pub(super) fn clone(
 
 /// `fork(2)`.
 pub(super) fn fork(cx: &Ctx<'_>) -> SyscallResult {
-    clone(cx, u64::from(crate::signals::SIGCHLD), 0, 0, 0, 0)
+    clone(cx, u64::from(crate::signals::SIGCHLD), UserAddr::NULL, UserAddr::NULL, UserAddr::NULL, 0)
 }
 
 /// `vfork(2)`.
 pub(super) fn vfork(cx: &Ctx<'_>) -> SyscallResult {
     let flags = CloneFlags::VM | CloneFlags::VFORK;
-    clone(cx, flags.bits() | u64::from(crate::signals::SIGCHLD), 0, 0, 0, 0)
+    clone(
+        cx,
+        flags.bits() | u64::from(crate::signals::SIGCHLD),
+        UserAddr::NULL,
+        UserAddr::NULL,
+        UserAddr::NULL,
+        0,
+    )
 }
 
 /// `struct clone_args`.
@@ -63,11 +70,11 @@ pub(super) fn vfork(cx: &Ctx<'_>) -> SyscallResult {
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 struct Clone3Args {
     flags: u64,
-    pidfd: u64,
-    child_tid: u64,
-    parent_tid: u64,
+    pidfd: UserAddr,
+    child_tid: UserAddr,
+    parent_tid: UserAddr,
     exit_signal: u64,
-    stack: u64,
+    stack: UserAddr,
     stack_size: u64,
     tls: u64,
     set_tid: u64,
@@ -76,13 +83,13 @@ struct Clone3Args {
 }
 
 /// `clone3(2)`.
-pub(super) fn clone3(cx: &Ctx<'_>, args: u64, size: u64) -> SyscallResult {
+pub(super) fn clone3(cx: &Ctx<'_>, args: UserAddr, size: u64) -> SyscallResult {
     let args = read_extensible::<Clone3Args>(cx, args, size, 64)?;
     let flags = CloneFlags::from_bits(args.flags).ok_or(Errno::EINVAL)?;
     if args.set_tid_size != 0
         || args.set_tid != 0
         || args.exit_signal > 64
-        || (args.stack == 0) != (args.stack_size == 0)
+        || args.stack.is_null() != (args.stack_size == 0)
     {
         return Err(Errno::EINVAL);
     }
@@ -94,7 +101,7 @@ pub(super) fn clone3(cx: &Ctx<'_>, args: u64, size: u64) -> SyscallResult {
 
 /// Reads a struct that may grow: a shorter one is padded with zeros, and a longer one must be zero behind the known
 /// part.
-pub(super) fn read_extensible<T: Pod>(cx: &Ctx<'_>, addr: u64, size: u64, least: u64) -> Result<T> {
+pub(super) fn read_extensible<T: Pod>(cx: &Ctx<'_>, addr: UserAddr, size: u64, least: u64) -> Result<T> {
     if size < least {
         return Err(Errno::EINVAL);
     }
@@ -106,7 +113,7 @@ pub(super) fn read_extensible<T: Pod>(cx: &Ctx<'_>, addr: u64, size: u64, least:
     let known = size.min(size_of::<T>());
     cx.user().read_bytes(addr, &mut value.as_mut_bytes()[..known])?;
     if size > known {
-        let rest: alloc::vec::Vec<u8> = cx.user().read_array(addr + known as u64, size - known)?;
+        let rest: alloc::vec::Vec<u8> = cx.user().read_array(addr.offset(known as u64), size - known)?;
         if rest.iter().any(|byte| *byte != 0) {
             return Err(Errno::E2BIG);
         }
@@ -115,7 +122,7 @@ pub(super) fn read_extensible<T: Pod>(cx: &Ctx<'_>, addr: u64, size: u64, least:
 }
 
 /// `execve(2)`.
-pub(super) fn execve(cx: &Ctx<'_>, path: u64, argv: u64, envp: u64) -> SyscallResult {
+pub(super) fn execve(cx: &Ctx<'_>, path: UserAddr, argv: UserAddr, envp: UserAddr) -> SyscallResult {
     execveat(cx, AT_FDCWD, path, argv, envp, 0)
 }
 
@@ -123,9 +130,9 @@ pub(super) fn execve(cx: &Ctx<'_>, path: u64, argv: u64, envp: u64) -> SyscallRe
 pub(super) fn execveat(
     cx: &Ctx<'_>,
     dirfd: i32,
-    path: u64,
-    argv: u64,
-    envp: u64,
+    path: UserAddr,
+    argv: UserAddr,
+    envp: UserAddr,
     flags: u32,
 ) -> SyscallResult {
     const ALLOWED: u32 = crate::fs::walk::AT_EMPTY_PATH | crate::fs::walk::AT_SYMLINK_NOFOLLOW;
@@ -171,13 +178,13 @@ pub(super) fn exit_group(cx: &Ctx<'_>, status: i32) -> SyscallResult {
 }
 
 /// `set_tid_address(2)`.
-pub(super) fn set_tid_address(cx: &Ctx<'_>, addr: u64) -> SyscallResult {
-    cx.task.clear_child_tid.store(addr, Ordering::Relaxed);
+pub(super) fn set_tid_address(cx: &Ctx<'_>, addr: UserAddr) -> SyscallResult {
+    cx.task.clear_child_tid.store(addr.get(), Ordering::Relaxed);
     Ok(u64::from(cx.task.tid()))
 }
 
 /// `arch_prctl(2)`.
-pub(super) fn arch_prctl(cx: &Ctx<'_>, code: u32, addr: u64) -> SyscallResult {
+pub(super) fn arch_prctl(cx: &Ctx<'_>, code: u32, addr: UserAddr) -> SyscallResult {
     const SET_GS: u32 = 0x1001;
     const SET_FS: u32 = 0x1002;
     const GET_FS: u32 = 0x1003;
@@ -187,9 +194,9 @@ pub(super) fn arch_prctl(cx: &Ctx<'_>, code: u32, addr: u64) -> SyscallResult {
     let bases = {
         let regs = &mut cx.task.context().run.regs;
         match code {
-            SET_FS | SET_GS if addr >= abi::layout::USER_MAX => return Err(Errno::EPERM),
-            SET_FS => regs.fs_base = addr,
-            SET_GS => regs.gs_base = addr,
+            SET_FS | SET_GS if !addr.is_user() => return Err(Errno::EPERM),
+            SET_FS => regs.fs_base = addr.get(),
+            SET_GS => regs.gs_base = addr.get(),
             _ => {}
         }
         (regs.fs_base, regs.gs_base)
@@ -281,7 +288,13 @@ fn wait(cx: &Ctx<'_>, who: Who, options: u32) -> Result<Option<Waited>> {
 }
 
 /// `wait4(2)`.
-pub(super) fn wait4(cx: &Ctx<'_>, pid: i32, status: u64, options: u32, usage: u64) -> SyscallResult {
+pub(super) fn wait4(
+    cx: &Ctx<'_>,
+    pid: i32,
+    status: UserAddr,
+    options: u32,
+    usage: UserAddr,
+) -> SyscallResult {
     if options & !(WNOHANG | WUNTRACED | WCONTINUED | WNOTHREAD | WALL | WCLONE) != 0 {
         return Err(Errno::EINVAL);
     }
@@ -299,14 +312,21 @@ pub(super) fn wait4(cx: &Ctx<'_>, pid: i32, status: u64, options: u32, usage: u6
         None => child.status,
     };
     cx.user().write_opt(status, &word)?;
-    if usage != 0 {
+    if !usage.is_null() {
         cx.user().write(usage, &crate::task::usage::rusage(child.ticks))?;
     }
     Ok(u64::from(child.pid))
 }
 
 /// `waitid(2)`.
-pub(super) fn waitid(cx: &Ctx<'_>, kind: u32, id: u32, info: u64, options: u32, usage: u64) -> SyscallResult {
+pub(super) fn waitid(
+    cx: &Ctx<'_>,
+    kind: u32,
+    id: u32,
+    info: UserAddr,
+    options: u32,
+    usage: UserAddr,
+) -> SyscallResult {
     let known = WNOHANG | WNOWAIT | WEXITED | WUNTRACED | WCONTINUED | WNOTHREAD | WALL | WCLONE;
     if options & !known != 0 || options & (WEXITED | WUNTRACED | WCONTINUED) == 0 {
         return Err(Errno::EINVAL);
@@ -322,10 +342,10 @@ pub(super) fn waitid(cx: &Ctx<'_>, kind: u32, id: u32, info: u64, options: u32, 
         _ => return Err(Errno::EINVAL),
     };
     let child = wait(cx, who, options)?;
-    if info != 0 {
+    if !info.is_null() {
         cx.user().write(info, &child_info(child.as_ref()))?;
     }
-    if let (Some(child), true) = (&child, usage != 0) {
+    if let (Some(child), true) = (&child, !usage.is_null()) {
         cx.user().write(usage, &crate::task::usage::rusage(child.ticks))?;
     }
     Ok(0)

@@ -9,7 +9,7 @@ use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
 use crate::task::signal;
 use machine::errno::{Errno, Result};
-use machine::mm::IoBuf;
+use machine::mm::{IoBuf, UserAddr};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Most pieces of one vectored call (`UIO_MAXIOV`).
@@ -19,7 +19,7 @@ pub const IOV_MAX: usize = 1024;
 #[repr(C)]
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 pub struct IoVec {
-    base: u64,
+    base: UserAddr,
     len: u64,
 }
 
@@ -31,7 +31,7 @@ const RWF_NOWAIT: u32 = 8;
 const RWF_APPEND: u32 = 16;
 
 /// The pieces of a vectored call, cut to what one call may move.
-pub fn read_iovecs(cx: &Ctx<'_>, addr: u64, count: u64) -> Result<Vec<(u64, usize)>> {
+pub fn read_iovecs(cx: &Ctx<'_>, addr: UserAddr, count: u64) -> Result<Vec<(UserAddr, usize)>> {
     let count = usize::try_from(count).ok().filter(|count| *count <= IOV_MAX).ok_or(Errno::EINVAL)?;
     let vectors: Vec<IoVec> = cx.user().read_array(addr, count)?;
     let mut left = RW_MAX_BYTES;
@@ -47,12 +47,8 @@ pub fn read_iovecs(cx: &Ctx<'_>, addr: u64, count: u64) -> Result<Vec<(u64, usiz
 }
 
 /// A buffer that reaches out of user memory is bad before a byte moves.
-fn check_range(addr: u64, len: u64) -> Result<()> {
-    match addr.checked_add(len) {
-        Some(end) if end <= abi::layout::USER_MAX => Ok(()),
-        _ if len == 0 => Ok(()),
-        _ => Err(Errno::EFAULT),
-    }
+fn check_range(addr: UserAddr, len: u64) -> Result<()> {
+    if len == 0 || addr.has_room(len) { Ok(()) } else { Err(Errno::EFAULT) }
 }
 
 fn offset(value: i64) -> Result<At> {
@@ -68,14 +64,14 @@ fn check_offset(at: At, len: usize) -> Result<()> {
     }
 }
 
-fn do_read(cx: &Ctx<'_>, fd: i32, pieces: Vec<(u64, usize)>, at: At) -> SyscallResult {
+fn do_read(cx: &Ctx<'_>, fd: i32, pieces: Vec<(UserAddr, usize)>, at: At) -> SyscallResult {
     let file = cx.file(fd)?;
     let mut buf = IoBuf::user_pieces(cx.aspace(), pieces);
     check_offset(at, buf.remaining())?;
     file.read(&mut buf, at).map(|moved| moved as u64)
 }
 
-fn do_write(cx: &Ctx<'_>, fd: i32, pieces: Vec<(u64, usize)>, at: At) -> SyscallResult {
+fn do_write(cx: &Ctx<'_>, fd: i32, pieces: Vec<(UserAddr, usize)>, at: At) -> SyscallResult {
     let file = cx.file(fd)?;
     let mut buf = IoBuf::user_pieces(cx.aspace(), pieces);
     check_offset(at, buf.remaining())?;
@@ -90,7 +86,7 @@ pub fn written(cx: &Ctx<'_>, result: Result<usize>) -> SyscallResult {
     result.map(|moved| moved as u64)
 }
 
-fn one(addr: u64, len: usize) -> Result<Vec<(u64, usize)>> {
+fn one(addr: UserAddr, len: usize) -> Result<Vec<(UserAddr, usize)>> {
     if i64::try_from(len).is_err() {
         return Err(Errno::EINVAL);
     }
@@ -99,44 +95,44 @@ fn one(addr: u64, len: usize) -> Result<Vec<(u64, usize)>> {
 }
 
 /// `read(2)`.
-pub(super) fn read(cx: &Ctx<'_>, fd: i32, addr: u64, len: usize) -> SyscallResult {
+pub(super) fn read(cx: &Ctx<'_>, fd: i32, addr: UserAddr, len: usize) -> SyscallResult {
     cx.file(fd)?;
     do_read(cx, fd, one(addr, len)?, At::Position)
 }
 
 /// `write(2)`.
-pub(super) fn write(cx: &Ctx<'_>, fd: i32, addr: u64, len: usize) -> SyscallResult {
+pub(super) fn write(cx: &Ctx<'_>, fd: i32, addr: UserAddr, len: usize) -> SyscallResult {
     cx.file(fd)?;
     do_write(cx, fd, one(addr, len)?, At::Position)
 }
 
 /// `pread64(2)`.
-pub(super) fn pread64(cx: &Ctx<'_>, fd: i32, addr: u64, len: usize, at: i64) -> SyscallResult {
+pub(super) fn pread64(cx: &Ctx<'_>, fd: i32, addr: UserAddr, len: usize, at: i64) -> SyscallResult {
     do_read(cx, fd, one(addr, len)?, offset(at)?)
 }
 
 /// `pwrite64(2)`.
-pub(super) fn pwrite64(cx: &Ctx<'_>, fd: i32, addr: u64, len: usize, at: i64) -> SyscallResult {
+pub(super) fn pwrite64(cx: &Ctx<'_>, fd: i32, addr: UserAddr, len: usize, at: i64) -> SyscallResult {
     do_write(cx, fd, one(addr, len)?, offset(at)?)
 }
 
 /// `readv(2)`.
-pub(super) fn readv(cx: &Ctx<'_>, fd: i32, iov: u64, count: u64) -> SyscallResult {
+pub(super) fn readv(cx: &Ctx<'_>, fd: i32, iov: UserAddr, count: u64) -> SyscallResult {
     do_read(cx, fd, read_iovecs(cx, iov, count)?, At::Position)
 }
 
 /// `writev(2)`.
-pub(super) fn writev(cx: &Ctx<'_>, fd: i32, iov: u64, count: u64) -> SyscallResult {
+pub(super) fn writev(cx: &Ctx<'_>, fd: i32, iov: UserAddr, count: u64) -> SyscallResult {
     do_write(cx, fd, read_iovecs(cx, iov, count)?, At::Position)
 }
 
 /// `preadv(2)`. On x86-64 the offset is whole in the low word.
-pub(super) fn preadv(cx: &Ctx<'_>, fd: i32, iov: u64, count: u64, at: i64) -> SyscallResult {
+pub(super) fn preadv(cx: &Ctx<'_>, fd: i32, iov: UserAddr, count: u64, at: i64) -> SyscallResult {
     do_read(cx, fd, read_iovecs(cx, iov, count)?, offset(at)?)
 }
 
 /// `pwritev(2)`.
-pub(super) fn pwritev(cx: &Ctx<'_>, fd: i32, iov: u64, count: u64, at: i64) -> SyscallResult {
+pub(super) fn pwritev(cx: &Ctx<'_>, fd: i32, iov: UserAddr, count: u64, at: i64) -> SyscallResult {
     do_write(cx, fd, read_iovecs(cx, iov, count)?, offset(at)?)
 }
 
@@ -149,7 +145,7 @@ fn place(at: i64) -> Result<At> {
 pub(super) fn preadv2(
     cx: &Ctx<'_>,
     fd: i32,
-    iov: u64,
+    iov: UserAddr,
     count: u64,
     at: i64,
     _high: u64,
@@ -175,7 +171,7 @@ fn readable(cx: &Ctx<'_>, fd: i32) -> Result<alloc::sync::Arc<File>> {
 pub(super) fn pwritev2(
     cx: &Ctx<'_>,
     fd: i32,
-    iov: u64,
+    iov: UserAddr,
     count: u64,
     at: i64,
     _high: u64,

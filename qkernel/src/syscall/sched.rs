@@ -13,6 +13,7 @@ use crate::task::context::Ctx;
 use crate::task::core::Task;
 
 use machine::errno::{Errno, Result};
+use machine::mm::UserAddr;
 use machine::platform;
 use machine::sched;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -103,7 +104,7 @@ fn all_cpus() -> u64 {
 }
 
 /// `sched_getaffinity(2)`, the raw call: returns the bytes written.
-pub(super) fn sched_getaffinity(cx: &Ctx<'_>, tid: i32, size: u32, mask: u64) -> SyscallResult {
+pub(super) fn sched_getaffinity(cx: &Ctx<'_>, tid: i32, size: u32, mask: UserAddr) -> SyscallResult {
     if size < 8 || !size.is_multiple_of(8) {
         return Err(Errno::EINVAL);
     }
@@ -113,7 +114,7 @@ pub(super) fn sched_getaffinity(cx: &Ctx<'_>, tid: i32, size: u32, mask: u64) ->
 }
 
 /// `sched_setaffinity(2)`: kept and reported, not followed.
-pub(super) fn sched_setaffinity(cx: &Ctx<'_>, tid: i32, size: u32, mask: u64) -> SyscallResult {
+pub(super) fn sched_setaffinity(cx: &Ctx<'_>, tid: i32, size: u32, mask: UserAddr) -> SyscallResult {
     let mut bytes = [0u8; 8];
     let given = (size as usize).min(bytes.len());
     cx.user().read_bytes(mask, &mut bytes[..given])?;
@@ -165,7 +166,7 @@ fn set_policy(cx: &Ctx<'_>, task: &Task, policy: u32, priority: u32) -> Result<(
 }
 
 /// `sched_setscheduler(2)`.
-pub(super) fn sched_setscheduler(cx: &Ctx<'_>, tid: i32, policy: u32, param: u64) -> SyscallResult {
+pub(super) fn sched_setscheduler(cx: &Ctx<'_>, tid: i32, policy: u32, param: UserAddr) -> SyscallResult {
     let priority: u32 = cx.user().read(param)?;
     set_policy(cx, &*target(cx, tid)?, policy, priority)?;
     Ok(0)
@@ -177,7 +178,7 @@ pub(super) fn sched_getscheduler(cx: &Ctx<'_>, tid: i32) -> SyscallResult {
 }
 
 /// `sched_setparam(2)`.
-pub(super) fn sched_setparam(cx: &Ctx<'_>, tid: i32, param: u64) -> SyscallResult {
+pub(super) fn sched_setparam(cx: &Ctx<'_>, tid: i32, param: UserAddr) -> SyscallResult {
     let priority: u32 = cx.user().read(param)?;
     let task = target(cx, tid)?;
     let policy = task.policy.policy.load(Ordering::Relaxed);
@@ -186,7 +187,7 @@ pub(super) fn sched_setparam(cx: &Ctx<'_>, tid: i32, param: u64) -> SyscallResul
 }
 
 /// `sched_getparam(2)`.
-pub(super) fn sched_getparam(cx: &Ctx<'_>, tid: i32, param: u64) -> SyscallResult {
+pub(super) fn sched_getparam(cx: &Ctx<'_>, tid: i32, param: UserAddr) -> SyscallResult {
     let priority = target(cx, tid)?.policy.rt_priority.load(Ordering::Relaxed);
     cx.user().write(param, &priority)?;
     Ok(0)
@@ -211,7 +212,7 @@ pub(super) fn sched_get_priority_min(_cx: &Ctx<'_>, policy: u32) -> SyscallResul
 }
 
 /// `sched_rr_get_interval(2)`.
-pub(super) fn sched_rr_get_interval(cx: &Ctx<'_>, tid: i32, to: u64) -> SyscallResult {
+pub(super) fn sched_rr_get_interval(cx: &Ctx<'_>, tid: i32, to: UserAddr) -> SyscallResult {
     let policy = target(cx, tid)?.policy.policy.load(Ordering::Relaxed) & !SCHED_RESET_ON_FORK;
     let slice = if policy == SCHED_FIFO { 0 } else { TIME_SLICE_NS };
     cx.user().write(to, &Timespec::from_ns(slice))?;
@@ -236,7 +237,7 @@ const _: () = assert!(size_of::<SchedAttr>() == ATTR_BYTES as usize);
 const SCHED_FLAG_RESET_ON_FORK: u64 = 1;
 
 /// `sched_setattr(2)`.
-pub(super) fn sched_setattr(cx: &Ctx<'_>, tid: i32, attr: u64, flags: u32) -> SyscallResult {
+pub(super) fn sched_setattr(cx: &Ctx<'_>, tid: i32, attr: UserAddr, flags: u32) -> SyscallResult {
     let attr: SchedAttr = cx.user().read(attr)?;
     if flags != 0 || attr.flags & !SCHED_FLAG_RESET_ON_FORK != 0 || (attr.size != 0 && attr.size < ATTR_BYTES)
     {
@@ -253,7 +254,7 @@ pub(super) fn sched_setattr(cx: &Ctx<'_>, tid: i32, attr: u64, flags: u32) -> Sy
 }
 
 /// `sched_getattr(2)`.
-pub(super) fn sched_getattr(cx: &Ctx<'_>, tid: i32, attr: u64, size: u32, flags: u32) -> SyscallResult {
+pub(super) fn sched_getattr(cx: &Ctx<'_>, tid: i32, attr: UserAddr, size: u32, flags: u32) -> SyscallResult {
     if flags != 0 || !(ATTR_BYTES..=4096).contains(&size) {
         return Err(Errno::EINVAL);
     }

@@ -15,6 +15,7 @@ use crate::task::signal::send::Sent;
 
 use alloc::sync::Arc;
 use machine::errno::{Errno, Result};
+use machine::mm::UserAddr;
 use machine::sched;
 use machine::time;
 
@@ -26,7 +27,13 @@ fn check_set_size(size: u64) -> Result<()> {
 }
 
 /// `rt_sigaction(2)`.
-pub(super) fn rt_sigaction(cx: &Ctx<'_>, number: u32, new: u64, old: u64, size: u64) -> SyscallResult {
+pub(super) fn rt_sigaction(
+    cx: &Ctx<'_>,
+    number: u32,
+    new: UserAddr,
+    old: UserAddr,
+    size: u64,
+) -> SyscallResult {
     check_set_size(size)?;
     let new: Option<Action> = cx.user().read_opt(new)?;
     let caught = new.is_some() && number <= SIGRTMAX && crate::signals::bit(number.max(1)) & UNBLOCKABLE != 0;
@@ -42,7 +49,13 @@ pub(super) fn rt_sigaction(cx: &Ctx<'_>, number: u32, new: u64, old: u64, size: 
 }
 
 /// `rt_sigprocmask(2)`.
-pub(super) fn rt_sigprocmask(cx: &Ctx<'_>, how: u32, new: u64, old: u64, size: u64) -> SyscallResult {
+pub(super) fn rt_sigprocmask(
+    cx: &Ctx<'_>,
+    how: u32,
+    new: UserAddr,
+    old: UserAddr,
+    size: u64,
+) -> SyscallResult {
     check_set_size(size)?;
     let former = cx.task.signals.lock().blocked;
     if let Some(set) = cx.user().read_opt::<u64>(new)? {
@@ -53,7 +66,7 @@ pub(super) fn rt_sigprocmask(cx: &Ctx<'_>, how: u32, new: u64, old: u64, size: u
 }
 
 /// `rt_sigpending(2)`.
-pub(super) fn rt_sigpending(cx: &Ctx<'_>, set: u64, size: u64) -> SyscallResult {
+pub(super) fn rt_sigpending(cx: &Ctx<'_>, set: UserAddr, size: u64) -> SyscallResult {
     if size > SET_BYTES {
         return Err(Errno::EINVAL);
     }
@@ -63,7 +76,7 @@ pub(super) fn rt_sigpending(cx: &Ctx<'_>, set: u64, size: u64) -> SyscallResult 
 }
 
 /// `rt_sigsuspend(2)`.
-pub(super) fn rt_sigsuspend(cx: &Ctx<'_>, mask: u64, size: u64) -> SyscallResult {
+pub(super) fn rt_sigsuspend(cx: &Ctx<'_>, mask: UserAddr, size: u64) -> SyscallResult {
     check_set_size(size)?;
     let mask: u64 = cx.user().read(mask)?;
     signal::with_temporary_mask(cx.task, Some(mask), sleep_for_signal)
@@ -80,13 +93,19 @@ fn sleep_for_signal() -> SyscallResult {
 }
 
 /// `rt_sigtimedwait(2)`.
-pub(super) fn rt_sigtimedwait(cx: &Ctx<'_>, set: u64, info: u64, timeout: u64, size: u64) -> SyscallResult {
+pub(super) fn rt_sigtimedwait(
+    cx: &Ctx<'_>,
+    set: UserAddr,
+    info: UserAddr,
+    timeout: UserAddr,
+    size: u64,
+) -> SyscallResult {
     check_set_size(size)?;
     let set: u64 = cx.user().read(set)?;
     let timeout = crate::syscall::time::read_timespec_opt(cx, timeout)?;
     let deadline = timeout.map(|ns| time::monotonic_ns().saturating_add(ns));
     let taken = signal::wait_for_signal(cx.task, set & !UNBLOCKABLE, deadline)?;
-    if info != 0 {
+    if !info.is_null() {
         cx.user().write_bytes(info, &taken.to_bytes())?;
     }
     Ok(u64::from(taken.signal))
@@ -101,7 +120,7 @@ pub(super) fn rt_sigreturn(cx: &Ctx<'_>) -> SyscallResult {
 }
 
 /// `sigaltstack(2)`.
-pub(super) fn sigaltstack(cx: &Ctx<'_>, new: u64, old: u64) -> SyscallResult {
+pub(super) fn sigaltstack(cx: &Ctx<'_>, new: UserAddr, old: UserAddr) -> SyscallResult {
     let new: Option<StackT> = cx.user().read_opt(new)?;
     // SAFETY: the caller is current and its context isn't borrowed elsewhere.
     let sp = cx.task.context().run.regs.rsp;
@@ -248,7 +267,7 @@ pub(super) fn tgkill(cx: &Ctx<'_>, tgid: i32, tid: i32, number: u32) -> SyscallR
 
 /// Reads the information a program attaches to a signal it sends. Only towards itself may a process pretend that the
 /// kernel or `kill(2)` sent it.
-pub(super) fn read_info(cx: &Ctx<'_>, number: u32, info: u64, to_self: bool) -> Result<Source> {
+pub(super) fn read_info(cx: &Ctx<'_>, number: u32, info: UserAddr, to_self: bool) -> Result<Source> {
     const SI_TKILL: i32 = -6;
     let info = SigInfo::from_user(number, &cx.user().read(info)?);
     if (info.code() >= 0 || info.code() == SI_TKILL) && !to_self {
@@ -258,7 +277,7 @@ pub(super) fn read_info(cx: &Ctx<'_>, number: u32, info: u64, to_self: bool) -> 
 }
 
 /// `rt_sigqueueinfo(2)`.
-pub(super) fn rt_sigqueueinfo(cx: &Ctx<'_>, pid: i32, number: u32, info: u64) -> SyscallResult {
+pub(super) fn rt_sigqueueinfo(cx: &Ctx<'_>, pid: i32, number: u32, info: UserAddr) -> SyscallResult {
     let pid = u32::try_from(pid).unwrap_or(0);
     let source = read_info(cx, number, info, pid == cx.process().pid)?;
     let target = cx.container().find_process(pid).ok_or(Errno::ESRCH)?;
@@ -267,7 +286,13 @@ pub(super) fn rt_sigqueueinfo(cx: &Ctx<'_>, pid: i32, number: u32, info: u64) ->
 }
 
 /// `rt_tgsigqueueinfo(2)`.
-pub(super) fn rt_tgsigqueueinfo(cx: &Ctx<'_>, tgid: i32, tid: i32, number: u32, info: u64) -> SyscallResult {
+pub(super) fn rt_tgsigqueueinfo(
+    cx: &Ctx<'_>,
+    tgid: i32,
+    tid: i32,
+    number: u32,
+    info: UserAddr,
+) -> SyscallResult {
     let tgid = u32::try_from(tgid).ok().filter(|tgid| *tgid != 0).ok_or(Errno::EINVAL)?;
     let source = read_info(cx, number, info, tgid == cx.process().pid)?;
     signal_thread(cx, Some(tgid), tid, number, source)

@@ -13,6 +13,7 @@ use crate::syscall::context::SyscallResult;
 use crate::syscall::event::install_pair;
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
+use machine::mm::UserAddr;
 use machine::sched::wait::PollEvents;
 
 /// Most bytes of an address (`struct sockaddr_storage`).
@@ -35,7 +36,13 @@ pub(super) fn socket(cx: &Ctx<'_>, family: u32, kind: u32, protocol: u32) -> Sys
 }
 
 /// `socketpair(2)`.
-pub(super) fn socketpair(cx: &Ctx<'_>, family: u32, kind: u32, protocol: u32, ends: u64) -> SyscallResult {
+pub(super) fn socketpair(
+    cx: &Ctx<'_>,
+    family: u32,
+    kind: u32,
+    protocol: u32,
+    ends: UserAddr,
+) -> SyscallResult {
     let (kind, flags) = kind_and_flags(kind)?;
     let [a, b] = net::new_pair(family, kind, protocol, Ucred::of(cx.caller))?;
     let pair = (SocketFile::open(cx, a, flags), SocketFile::open(cx, b, flags));
@@ -53,14 +60,14 @@ pub fn socket_file(cx: &Ctx<'_>, fd: i32) -> Result<Arc<File>> {
 }
 
 /// Reads an address.
-pub fn read_address(cx: &Ctx<'_>, addr: u64, len: u32) -> Result<Vec<u8>> {
+pub fn read_address(cx: &Ctx<'_>, addr: UserAddr, len: u32) -> Result<Vec<u8>> {
     let len = usize::try_from(len).ok().filter(|len| *len <= ADDRESS_MAX).ok_or(Errno::EINVAL)?;
     cx.user().read_array(addr, len)
 }
 
 /// Writes an address, cut to the room the caller has, and its real length.
-fn write_address(cx: &Ctx<'_>, addr: u64, len_at: u64, address: &[u8]) -> Result<()> {
-    if addr == 0 {
+fn write_address(cx: &Ctx<'_>, addr: UserAddr, len_at: UserAddr, address: &[u8]) -> Result<()> {
+    if addr.is_null() {
         return Ok(());
     }
     let room: i32 = cx.user().read(len_at)?;
@@ -70,7 +77,7 @@ fn write_address(cx: &Ctx<'_>, addr: u64, len_at: u64, address: &[u8]) -> Result
 }
 
 /// `bind(2)`.
-pub(super) fn bind(cx: &Ctx<'_>, fd: i32, addr: u64, len: u32) -> SyscallResult {
+pub(super) fn bind(cx: &Ctx<'_>, fd: i32, addr: UserAddr, len: u32) -> SyscallResult {
     let file = socket_file(cx, fd)?;
     let address = read_address(cx, addr, len)?;
     SocketFile::of(&file)?.socket.bind(cx, &address).map(|()| 0)
@@ -84,12 +91,12 @@ pub(super) fn listen(cx: &Ctx<'_>, fd: i32, backlog: i32) -> SyscallResult {
 }
 
 /// `accept(2)`.
-pub(super) fn accept(cx: &Ctx<'_>, fd: i32, addr: u64, len_at: u64) -> SyscallResult {
+pub(super) fn accept(cx: &Ctx<'_>, fd: i32, addr: UserAddr, len_at: UserAddr) -> SyscallResult {
     accept4(cx, fd, addr, len_at, 0)
 }
 
 /// `accept4(2)`.
-pub(super) fn accept4(cx: &Ctx<'_>, fd: i32, addr: u64, len_at: u64, flags: u32) -> SyscallResult {
+pub(super) fn accept4(cx: &Ctx<'_>, fd: i32, addr: UserAddr, len_at: UserAddr, flags: u32) -> SyscallResult {
     let (rest, flags) = kind_and_flags(flags)?;
     if rest != 0 {
         return Err(Errno::EINVAL);
@@ -103,7 +110,7 @@ pub(super) fn accept4(cx: &Ctx<'_>, fd: i32, addr: u64, len_at: u64, flags: u32)
     let connection = accepted.clone();
     let accepted = SocketFile::open(cx, accepted, flags);
     SocketFile::of(&accepted)?.options.inherit(&SocketFile::of(&file)?.options);
-    if addr != 0 {
+    if !addr.is_null() {
         // The peer may be gone already; it has no name then.
         let peer = connection.peer_name().unwrap_or_else(|_| socket.family().to_ne_bytes().to_vec());
         write_address(cx, addr, len_at, &peer)?;
@@ -112,7 +119,7 @@ pub(super) fn accept4(cx: &Ctx<'_>, fd: i32, addr: u64, len_at: u64, flags: u32)
 }
 
 /// `connect(2)`.
-pub(super) fn connect(cx: &Ctx<'_>, fd: i32, addr: u64, len: u32) -> SyscallResult {
+pub(super) fn connect(cx: &Ctx<'_>, fd: i32, addr: UserAddr, len: u32) -> SyscallResult {
     let file = socket_file(cx, fd)?;
     let open = SocketFile::of(&file)?;
     let address = read_address(cx, addr, len)?;
@@ -136,25 +143,25 @@ pub(super) fn shutdown(cx: &Ctx<'_>, fd: i32, how: u32) -> SyscallResult {
 fn write_name(
     cx: &Ctx<'_>,
     fd: i32,
-    addr: u64,
-    len_at: u64,
+    addr: UserAddr,
+    len_at: UserAddr,
     name: impl FnOnce(&dyn Socket) -> Result<Vec<u8>>,
 ) -> SyscallResult {
     let file = socket_file(cx, fd)?;
     let name = name(&*SocketFile::of(&file)?.socket)?;
-    if addr == 0 {
+    if addr.is_null() {
         return Err(Errno::EFAULT);
     }
     write_address(cx, addr, len_at, &name).map(|()| 0)
 }
 
 /// `getsockname(2)`.
-pub(super) fn getsockname(cx: &Ctx<'_>, fd: i32, addr: u64, len_at: u64) -> SyscallResult {
+pub(super) fn getsockname(cx: &Ctx<'_>, fd: i32, addr: UserAddr, len_at: UserAddr) -> SyscallResult {
     write_name(cx, fd, addr, len_at, |socket| socket.local_name())
 }
 
 /// `getpeername(2)`.
-pub(super) fn getpeername(cx: &Ctx<'_>, fd: i32, addr: u64, len_at: u64) -> SyscallResult {
+pub(super) fn getpeername(cx: &Ctx<'_>, fd: i32, addr: UserAddr, len_at: UserAddr) -> SyscallResult {
     write_name(cx, fd, addr, len_at, |socket| socket.peer_name())
 }
 
@@ -164,7 +171,7 @@ pub(super) fn setsockopt(
     fd: i32,
     level: u32,
     name: u32,
-    value: u64,
+    value: UserAddr,
     len: i32,
 ) -> SyscallResult {
     let file = socket_file(cx, fd)?;
@@ -185,8 +192,8 @@ pub(super) fn getsockopt(
     fd: i32,
     level: u32,
     name: u32,
-    value: u64,
-    len_at: u64,
+    value: UserAddr,
+    len_at: UserAddr,
 ) -> SyscallResult {
     let file = socket_file(cx, fd)?;
     let open = SocketFile::of(&file)?;

@@ -8,7 +8,7 @@ use crate::fs::pipe::{Pipe, PipeEnd};
 use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
-use machine::mm::IoBuf;
+use machine::mm::{IoBuf, UserAddr};
 use machine::sched::wait::PollEvents;
 use machine::sync::{Mutex, Rank};
 
@@ -71,8 +71,8 @@ fn files(cx: &Ctx<'_>, input: i32, output: i32) -> Result<(Arc<File>, Arc<File>)
 }
 
 /// A file's position for a call that may bring its own offset.
-fn position(cx: &Ctx<'_>, file: &File, offset: u64) -> Result<Option<u64>> {
-    if offset == 0 {
+fn position(cx: &Ctx<'_>, file: &File, offset: UserAddr) -> Result<Option<u64>> {
+    if offset.is_null() {
         return Ok(None);
     }
     if !file.ops.is_seekable() {
@@ -90,9 +90,9 @@ fn at(position: Option<u64>) -> At {
 pub(super) fn splice(
     cx: &Ctx<'_>,
     input: i32,
-    input_offset: u64,
+    input_offset: UserAddr,
     output: i32,
-    output_offset: u64,
+    output_offset: UserAddr,
     len: usize,
     flags: u32,
 ) -> SyscallResult {
@@ -191,7 +191,7 @@ pub(super) fn tee(cx: &Ctx<'_>, input: i32, output: i32, len: usize, flags: u32)
 }
 
 /// `vmsplice(2)`: a vectored write to, or read from, a pipe.
-pub(super) fn vmsplice(cx: &Ctx<'_>, fd: i32, iov: u64, count: u64, flags: u32) -> SyscallResult {
+pub(super) fn vmsplice(cx: &Ctx<'_>, fd: i32, iov: UserAddr, count: u64, flags: u32) -> SyscallResult {
     if flags & !FLAGS != 0 {
         return Err(Errno::EINVAL);
     }

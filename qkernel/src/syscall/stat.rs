@@ -15,6 +15,7 @@ use crate::fs::walk::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW};
 use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
+use machine::mm::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const AT_EACCESS: u32 = 0x200;
@@ -114,9 +115,9 @@ fn device_parts(dev: u64) -> [u32; 2] {
 }
 
 /// The attributes of the node at a path. An empty path stands for the descriptor, where `flags` permit it.
-fn stat_path(cx: &Ctx<'_>, dirfd: i32, path: u64, flags: u32) -> Result<(Stat, Option<u64>)> {
+fn stat_path(cx: &Ctx<'_>, dirfd: i32, path: UserAddr, flags: u32) -> Result<(Stat, Option<u64>)> {
     let name =
-        if path == 0 && flags & AT_EMPTY_PATH != 0 { Vec::new() } else { cx.user().read_path(path)? };
+        if path.is_null() && flags & AT_EMPTY_PATH != 0 { Vec::new() } else { cx.user().read_path(path)? };
     let actor = Actor::of(cx);
     match walk::resolve_at(cx, &actor, dirfd, &name, flags)? {
         Some(place) => {
@@ -146,24 +147,30 @@ fn stat_file(file: &File) -> Result<Stat> {
 }
 
 /// `stat(2)`.
-pub(super) fn stat(cx: &Ctx<'_>, path: u64, buf: u64) -> SyscallResult {
+pub(super) fn stat(cx: &Ctx<'_>, path: UserAddr, buf: UserAddr) -> SyscallResult {
     newfstatat(cx, AT_FDCWD, path, buf, 0)
 }
 
 /// `lstat(2)`.
-pub(super) fn lstat(cx: &Ctx<'_>, path: u64, buf: u64) -> SyscallResult {
+pub(super) fn lstat(cx: &Ctx<'_>, path: UserAddr, buf: UserAddr) -> SyscallResult {
     newfstatat(cx, AT_FDCWD, path, buf, AT_SYMLINK_NOFOLLOW)
 }
 
 /// `fstat(2)`.
-pub(super) fn fstat(cx: &Ctx<'_>, fd: i32, buf: u64) -> SyscallResult {
+pub(super) fn fstat(cx: &Ctx<'_>, fd: i32, buf: UserAddr) -> SyscallResult {
     let file = cx.file(fd)?;
     cx.user().write(buf, &raw_stat(&stat_file(&file)?))?;
     Ok(0)
 }
 
 /// `newfstatat(2)`.
-pub(super) fn newfstatat(cx: &Ctx<'_>, dirfd: i32, path: u64, buf: u64, flags: u32) -> SyscallResult {
+pub(super) fn newfstatat(
+    cx: &Ctx<'_>,
+    dirfd: i32,
+    path: UserAddr,
+    buf: UserAddr,
+    flags: u32,
+) -> SyscallResult {
     if flags & !(AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_STATX_SYNC_TYPE) != 0 {
         return Err(Errno::EINVAL);
     }
@@ -173,7 +180,14 @@ pub(super) fn newfstatat(cx: &Ctx<'_>, dirfd: i32, path: u64, buf: u64, flags: u
 }
 
 /// `statx(2)`: fills in more fields than were asked for, as it may.
-pub(super) fn statx(cx: &Ctx<'_>, dirfd: i32, path: u64, flags: u32, mask: u32, buf: u64) -> SyscallResult {
+pub(super) fn statx(
+    cx: &Ctx<'_>,
+    dirfd: i32,
+    path: UserAddr,
+    flags: u32,
+    mask: u32,
+    buf: UserAddr,
+) -> SyscallResult {
     let known = AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_STATX_SYNC_TYPE;
     if flags & !known != 0 || mask & STATX_RESERVED != 0 || flags & AT_STATX_SYNC_TYPE == AT_STATX_SYNC_TYPE {
         return Err(Errno::EINVAL);
@@ -204,17 +218,17 @@ pub(super) fn statx(cx: &Ctx<'_>, dirfd: i32, path: u64, flags: u32, mask: u32, 
 }
 
 /// `access(2)`.
-pub(super) fn access(cx: &Ctx<'_>, path: u64, mode: u32) -> SyscallResult {
+pub(super) fn access(cx: &Ctx<'_>, path: UserAddr, mode: u32) -> SyscallResult {
     faccessat2(cx, AT_FDCWD, path, mode, 0)
 }
 
 /// `faccessat(2)`, the raw call without flags.
-pub(super) fn faccessat(cx: &Ctx<'_>, dirfd: i32, path: u64, mode: u32) -> SyscallResult {
+pub(super) fn faccessat(cx: &Ctx<'_>, dirfd: i32, path: UserAddr, mode: u32) -> SyscallResult {
     faccessat2(cx, dirfd, path, mode, 0)
 }
 
 /// `faccessat2(2)`.
-pub(super) fn faccessat2(cx: &Ctx<'_>, dirfd: i32, path: u64, mode: u32, flags: u32) -> SyscallResult {
+pub(super) fn faccessat2(cx: &Ctx<'_>, dirfd: i32, path: UserAddr, mode: u32, flags: u32) -> SyscallResult {
     let want = Want::from_bits(mode).ok_or(Errno::EINVAL)?;
     if flags & !(AT_EACCESS | AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) != 0 {
         return Err(Errno::EINVAL);
@@ -263,7 +277,7 @@ struct RawStatFs {
     spare: [u64; 4],
 }
 
-fn put_statfs(cx: &Ctx<'_>, place: &Path, buf: u64) -> SyscallResult {
+fn put_statfs(cx: &Ctx<'_>, place: &Path, buf: UserAddr) -> SyscallResult {
     let stat = place.inode.statfs()?;
     let raw = RawStatFs {
         kind: stat.kind,
@@ -284,14 +298,14 @@ fn put_statfs(cx: &Ctx<'_>, place: &Path, buf: u64) -> SyscallResult {
 }
 
 /// `statfs(2)`.
-pub(super) fn statfs(cx: &Ctx<'_>, path: u64, buf: u64) -> SyscallResult {
+pub(super) fn statfs(cx: &Ctx<'_>, path: UserAddr, buf: UserAddr) -> SyscallResult {
     let name = cx.user().read_path(path)?;
     let place = walk::resolve(cx, &Actor::of(cx), AT_FDCWD, &name, true)?;
     put_statfs(cx, &place, buf)
 }
 
 /// `fstatfs(2)`.
-pub(super) fn fstatfs(cx: &Ctx<'_>, fd: i32, buf: u64) -> SyscallResult {
+pub(super) fn fstatfs(cx: &Ctx<'_>, fd: i32, buf: UserAddr) -> SyscallResult {
     const PIPEFS_MAGIC: u64 = 0x5049_5045;
     let file = cx.file(fd)?;
     if let Some(place) = &file.path {
@@ -316,12 +330,12 @@ pub(super) fn fstatfs(cx: &Ctx<'_>, fd: i32, buf: u64) -> SyscallResult {
 }
 
 /// `readlink(2)`.
-pub(super) fn readlink(cx: &Ctx<'_>, path: u64, buf: u64, len: i32) -> SyscallResult {
+pub(super) fn readlink(cx: &Ctx<'_>, path: UserAddr, buf: UserAddr, len: i32) -> SyscallResult {
     readlinkat(cx, AT_FDCWD, path, buf, len)
 }
 
 /// `readlinkat(2)`.
-pub(super) fn readlinkat(cx: &Ctx<'_>, dirfd: i32, path: u64, buf: u64, len: i32) -> SyscallResult {
+pub(super) fn readlinkat(cx: &Ctx<'_>, dirfd: i32, path: UserAddr, buf: UserAddr, len: i32) -> SyscallResult {
     let len = usize::try_from(len).ok().filter(|len| *len > 0).ok_or(Errno::EINVAL)?;
     let name = cx.user().read_path(path)?;
     let empty = name.is_empty();

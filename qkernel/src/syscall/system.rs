@@ -11,7 +11,7 @@ use crate::proc::system::{KERNEL_VERSION, load_averages, memory};
 use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
-use machine::mm::IoBuf;
+use machine::mm::{IoBuf, UserAddr};
 use machine::platform;
 use machine::time;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -20,7 +20,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 const UTS_FIELD: usize = UTS_NAME_MAX + 1;
 
 /// `uname(2)`.
-pub(super) fn uname(cx: &Ctx<'_>, to: u64) -> SyscallResult {
+pub(super) fn uname(cx: &Ctx<'_>, to: UserAddr) -> SyscallResult {
     let (host, domain) = (cx.container().host_name(), cx.container().domain_name());
     let fields: [&[u8]; 6] =
         [b"Linux", &host, KERNEL_RELEASE.as_bytes(), KERNEL_VERSION.as_bytes(), b"x86_64", &domain];
@@ -59,7 +59,7 @@ struct SysInfo {
 const _: () = assert!(size_of::<SysInfo>() == 112);
 
 /// `sysinfo(2)`.
-pub(super) fn sysinfo(cx: &Ctx<'_>, to: u64) -> SyscallResult {
+pub(super) fn sysinfo(cx: &Ctx<'_>, to: UserAddr) -> SyscallResult {
     let memory = memory();
     let tasks = cx.container().tree.lock().tasks.len();
     let info = SysInfo {
@@ -76,7 +76,7 @@ pub(super) fn sysinfo(cx: &Ctx<'_>, to: u64) -> SyscallResult {
 }
 
 /// `getrandom(2)`: the generator is always ready, so the flags change nothing.
-pub(super) fn getrandom(cx: &Ctx<'_>, buf: u64, len: usize, flags: u32) -> SyscallResult {
+pub(super) fn getrandom(cx: &Ctx<'_>, buf: UserAddr, len: usize, flags: u32) -> SyscallResult {
     const NONBLOCK: u32 = 1;
     const RANDOM: u32 = 2;
     const INSECURE: u32 = 4;
@@ -87,7 +87,7 @@ pub(super) fn getrandom(cx: &Ctx<'_>, buf: u64, len: usize, flags: u32) -> Sysca
     devfs::fill_random(&mut buf).map(|filled| filled as u64)
 }
 
-fn read_name(cx: &Ctx<'_>, name: u64, len: i32) -> Result<alloc::vec::Vec<u8>> {
+fn read_name(cx: &Ctx<'_>, name: UserAddr, len: i32) -> Result<alloc::vec::Vec<u8>> {
     if !cx.task.creds.get().has(CAP_SYS_ADMIN) {
         return Err(Errno::EPERM);
     }
@@ -100,19 +100,19 @@ fn read_name(cx: &Ctx<'_>, name: u64, len: i32) -> Result<alloc::vec::Vec<u8>> {
 }
 
 /// `sethostname(2)`.
-pub(super) fn sethostname(cx: &Ctx<'_>, name: u64, len: i32) -> SyscallResult {
+pub(super) fn sethostname(cx: &Ctx<'_>, name: UserAddr, len: i32) -> SyscallResult {
     cx.container().set_host_name(read_name(cx, name, len)?);
     Ok(0)
 }
 
 /// `setdomainname(2)`.
-pub(super) fn setdomainname(cx: &Ctx<'_>, name: u64, len: i32) -> SyscallResult {
+pub(super) fn setdomainname(cx: &Ctx<'_>, name: UserAddr, len: i32) -> SyscallResult {
     cx.container().set_domain_name(read_name(cx, name, len)?);
     Ok(0)
 }
 
 /// `syslog(2)`: the kernel's messages go to the host; programs see an empty log.
-pub(super) fn syslog(cx: &Ctx<'_>, kind: i32, buf: u64, len: i32) -> SyscallResult {
+pub(super) fn syslog(cx: &Ctx<'_>, kind: i32, buf: UserAddr, len: i32) -> SyscallResult {
     const CAP_SYSLOG: u32 = 34;
     const READ: i32 = 2;
     const READ_ALL: i32 = 3;
@@ -121,7 +121,7 @@ pub(super) fn syslog(cx: &Ctx<'_>, kind: i32, buf: u64, len: i32) -> SyscallResu
         return Err(Errno::EPERM);
     }
     match kind {
-        READ | READ_ALL | READ_CLEAR if buf == 0 || len < 0 => Err(Errno::EINVAL),
+        READ | READ_ALL | READ_CLEAR if buf.is_null() || len < 0 => Err(Errno::EINVAL),
         0..=10 => Ok(0),
         _ => Err(Errno::EINVAL),
     }
@@ -137,7 +137,7 @@ pub(super) fn personality(_cx: &Ctx<'_>, persona: u32) -> SyscallResult {
 }
 
 /// `getcpu(2)`.
-pub(super) fn getcpu(cx: &Ctx<'_>, cpu: u64, node: u64) -> SyscallResult {
+pub(super) fn getcpu(cx: &Ctx<'_>, cpu: UserAddr, node: UserAddr) -> SyscallResult {
     let index = u32::try_from(machine::arch::cpu_index()).unwrap_or(0);
     cx.user().write_opt(cpu, &index)?;
     cx.user().write_opt(node, &0u32)?;

@@ -7,6 +7,7 @@ use crate::task::itimer;
 use crate::task::signal::state::Restart;
 use crate::task::timers::{Setting, Which};
 use machine::errno::{Errno, Result};
+use machine::mm::UserAddr;
 use machine::sched;
 use machine::time;
 use machine::time::NSEC;
@@ -65,19 +66,19 @@ impl Timeval {
 }
 
 /// Reads a `struct timespec` as nanoseconds unless the address is null.
-pub(super) fn read_timespec_opt(cx: &Ctx<'_>, addr: u64) -> Result<Option<u64>> {
+pub(super) fn read_timespec_opt(cx: &Ctx<'_>, addr: UserAddr) -> Result<Option<u64>> {
     cx.user().read_opt::<Timespec>(addr)?.map(Timespec::to_ns).transpose()
 }
 
 /// `clock_gettime(2)`.
-pub(super) fn clock_gettime(cx: &Ctx<'_>, id: i32, to: u64) -> SyscallResult {
+pub(super) fn clock_gettime(cx: &Ctx<'_>, id: i32, to: UserAddr) -> SyscallResult {
     let clock = Clock::from_id(cx.task, id)?;
     cx.user().write(to, &Timespec::from_ns(clock.now()))?;
     Ok(0)
 }
 
 /// `clock_getres(2)`.
-pub(super) fn clock_getres(cx: &Ctx<'_>, id: i32, to: u64) -> SyscallResult {
+pub(super) fn clock_getres(cx: &Ctx<'_>, id: i32, to: UserAddr) -> SyscallResult {
     const COARSE_NS: u64 = 4_000_000;
     Clock::from_id(cx.task, id)?;
     let resolution = if matches!(id, 5 | 6) { COARSE_NS } else { 1 };
@@ -86,14 +87,14 @@ pub(super) fn clock_getres(cx: &Ctx<'_>, id: i32, to: u64) -> SyscallResult {
 }
 
 /// `clock_settime(2)`: the clocks are the host's.
-pub(super) fn clock_settime(cx: &Ctx<'_>, id: i32, from: u64) -> SyscallResult {
+pub(super) fn clock_settime(cx: &Ctx<'_>, id: i32, from: UserAddr) -> SyscallResult {
     let clock = Clock::from_id(cx.task, id)?;
     cx.user().read::<Timespec>(from)?.to_ns()?;
     Err(if matches!(clock, Clock::Real) && id == 0 { Errno::EPERM } else { Errno::EINVAL })
 }
 
 /// `gettimeofday(2)`.
-pub(super) fn gettimeofday(cx: &Ctx<'_>, to: u64, zone: u64) -> SyscallResult {
+pub(super) fn gettimeofday(cx: &Ctx<'_>, to: UserAddr, zone: UserAddr) -> SyscallResult {
     cx.user().write_opt(to, &Timeval::from_ns(time::realtime_ns()))?;
     cx.user().write_opt(zone, &[0u32; 2])?;
     Ok(0)
@@ -105,20 +106,26 @@ pub(super) fn settimeofday(_cx: &Ctx<'_>) -> SyscallResult {
 }
 
 /// `time(2)`.
-pub(super) fn time(cx: &Ctx<'_>, to: u64) -> SyscallResult {
+pub(super) fn time(cx: &Ctx<'_>, to: UserAddr) -> SyscallResult {
     let seconds = time::realtime_ns() / NSEC;
     cx.user().write_opt(to, &seconds)?;
     Ok(seconds)
 }
 
 /// `nanosleep(2)`.
-pub(super) fn nanosleep(cx: &Ctx<'_>, from: u64, remainder: u64) -> SyscallResult {
+pub(super) fn nanosleep(cx: &Ctx<'_>, from: UserAddr, remainder: UserAddr) -> SyscallResult {
     let ns = cx.user().read::<Timespec>(from)?.to_ns()?;
     sleep_on(cx, 1, time::monotonic_ns().saturating_add(ns), remainder)
 }
 
 /// `clock_nanosleep(2)`.
-pub(super) fn clock_nanosleep(cx: &Ctx<'_>, id: i32, flags: u32, from: u64, remainder: u64) -> SyscallResult {
+pub(super) fn clock_nanosleep(
+    cx: &Ctx<'_>,
+    id: i32,
+    flags: u32,
+    from: UserAddr,
+    remainder: UserAddr,
+) -> SyscallResult {
     const TIMER_ABSTIME: u32 = 1;
     let clock = Clock::from_id(cx.task, id)?;
     if matches!(clock, Clock::Thread(..)) {
@@ -146,7 +153,7 @@ fn sleep_until_clock(clock: &Clock, ns: u64) -> SyscallResult {
 
 /// Sleeps until a monotonic time. When a signal interrupts the sleep, the time left is written to `remainder`, and the
 /// sleep may go on later.
-pub(super) fn sleep_on(cx: &Ctx<'_>, clock: i32, deadline_ns: u64, remainder: u64) -> SyscallResult {
+pub(super) fn sleep_on(cx: &Ctx<'_>, clock: i32, deadline_ns: u64, remainder: UserAddr) -> SyscallResult {
     let slept = sched::sleep_until(sched::Sleep::Interruptible, Some(deadline_ns), || None::<()>);
     if slept.is_ok() {
         return Ok(0);
@@ -176,7 +183,7 @@ fn itimer_val(setting: Setting) -> ItimerVal {
 }
 
 /// `setitimer(2)`.
-pub(super) fn setitimer(cx: &Ctx<'_>, timer: u32, new: u64, old: u64) -> SyscallResult {
+pub(super) fn setitimer(cx: &Ctx<'_>, timer: u32, new: UserAddr, old: UserAddr) -> SyscallResult {
     let new: ItimerVal = cx.user().read_opt(new)?.unwrap_or_default();
     let setting = Setting { value_ns: new.value.to_ns()?, interval_ns: new.interval.to_ns()? };
     let former = itimer::set(cx.process(), which(timer)?, setting);
@@ -185,7 +192,7 @@ pub(super) fn setitimer(cx: &Ctx<'_>, timer: u32, new: u64, old: u64) -> Syscall
 }
 
 /// `getitimer(2)`.
-pub(super) fn getitimer(cx: &Ctx<'_>, timer: u32, to: u64) -> SyscallResult {
+pub(super) fn getitimer(cx: &Ctx<'_>, timer: u32, to: UserAddr) -> SyscallResult {
     let setting = itimer::get(cx.process(), which(timer)?);
     cx.user().write(to, &itimer_val(setting))?;
     Ok(0)

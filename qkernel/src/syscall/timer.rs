@@ -10,6 +10,7 @@ use crate::task::posix_timer;
 use crate::task::timers::Notify;
 use crate::task::timers::Setting;
 use machine::errno::{Errno, Result};
+use machine::mm::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// `struct sigevent`.
@@ -60,7 +61,7 @@ fn notify(cx: &Ctx<'_>, event: &SigEvent) -> Result<Option<Notify>> {
 }
 
 /// `timer_create(2)`.
-pub(super) fn timer_create(cx: &Ctx<'_>, clock: i32, event: u64, id: u64) -> SyscallResult {
+pub(super) fn timer_create(cx: &Ctx<'_>, clock: i32, event: UserAddr, id: UserAddr) -> SyscallResult {
     let clock = Clock::for_timer(cx.task, clock)?;
     let notify = match cx.user().read_opt::<SigEvent>(event)? {
         Some(event) => notify(cx, &event)?,
@@ -74,7 +75,13 @@ pub(super) fn timer_create(cx: &Ctx<'_>, clock: i32, event: u64, id: u64) -> Sys
 }
 
 /// `timer_settime(2)`.
-pub(super) fn timer_settime(cx: &Ctx<'_>, id: u32, flags: u32, new: u64, old: u64) -> SyscallResult {
+pub(super) fn timer_settime(
+    cx: &Ctx<'_>,
+    id: u32,
+    flags: u32,
+    new: UserAddr,
+    old: UserAddr,
+) -> SyscallResult {
     const TIMER_ABSTIME: u32 = 1;
     let new: ItimerSpec = cx.user().read(new)?;
     let setting = Setting { value_ns: new.value.to_ns()?, interval_ns: new.interval.to_ns()? };
@@ -84,7 +91,7 @@ pub(super) fn timer_settime(cx: &Ctx<'_>, id: u32, flags: u32, new: u64, old: u6
 }
 
 /// `timer_gettime(2)`.
-pub(super) fn timer_gettime(cx: &Ctx<'_>, id: u32, to: u64) -> SyscallResult {
+pub(super) fn timer_gettime(cx: &Ctx<'_>, id: u32, to: UserAddr) -> SyscallResult {
     let setting = posix_timer::get(cx.process(), id)?;
     cx.user().write(to, &ItimerSpec::from(setting))?;
     Ok(0)

@@ -16,7 +16,7 @@ use crate::syscall::rw::written;
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 use machine::host;
-use machine::mm::IoBuf;
+use machine::mm::{IoBuf, UserAddr};
 use machine::sched::wait::PollEvents;
 
 /// Bytes of the kernel buffer that copies go through.
@@ -38,12 +38,12 @@ fn is_stream(file: &File) -> bool {
 /// A file position that a call takes from, and leaves at, a user address; or the description's own.
 struct Cursor<'a> {
     file: &'a File,
-    addr: u64,
+    addr: UserAddr,
     at: u64,
 }
 
 impl<'a> Cursor<'a> {
-    fn new(cx: &Ctx<'_>, file: &'a File, addr: u64) -> Result<Self> {
+    fn new(cx: &Ctx<'_>, file: &'a File, addr: UserAddr) -> Result<Self> {
         let at = match cx.user().read_opt::<i64>(addr)? {
             Some(at) => u64::try_from(at).map_err(|_| Errno::EINVAL)?,
             None => file.ops.seek(file, 0, Whence::Current)?,
@@ -52,7 +52,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn finish(self, cx: &Ctx<'_>) -> Result<()> {
-        if self.addr == 0 {
+        if self.addr.is_null() {
             return self.file.ops.seek(self.file, self.at.cast_signed(), Whence::Set).map(drop);
         }
         cx.user().write(self.addr, &self.at)
@@ -91,11 +91,15 @@ fn copy(
 }
 
 /// `sendfile(2)`.
-pub(super) fn sendfile(cx: &Ctx<'_>, out: i32, input: i32, offset: u64, count: usize) -> SyscallResult {
+pub(super) fn sendfile(cx: &Ctx<'_>, out: i32, input: i32, offset: UserAddr, count: usize) -> SyscallResult {
     let source = readable(cx, input)?;
     let target = writable(cx, out)?;
     if !source.ops.is_seekable() || source.ops.stat(&source)?.kind() == S_IFDIR {
-        return Err(if offset != 0 && !source.ops.is_seekable() { Errno::ESPIPE } else { Errno::EINVAL });
+        return Err(if !offset.is_null() && !source.ops.is_seekable() {
+            Errno::ESPIPE
+        } else {
+            Errno::EINVAL
+        });
     }
     if target.flags().contains(OpenFlags::APPEND) || is_stream(&source) {
         return Err(Errno::EINVAL);
@@ -156,9 +160,9 @@ fn check_regular(file: &File) -> Result<u64> {
 pub(super) fn copy_file_range(
     cx: &Ctx<'_>,
     input: i32,
-    input_offset: u64,
+    input_offset: UserAddr,
     out: i32,
-    out_offset: u64,
+    out_offset: UserAddr,
     len: usize,
     flags: u32,
 ) -> SyscallResult {

@@ -15,6 +15,7 @@ use crate::task::process::Process;
 use crate::task::signalfd::SignalFile;
 
 use machine::errno::{Errno, Result};
+use machine::mm::UserAddr;
 use machine::time::NSEC;
 
 /// `timerfd_create(2)`.
@@ -32,7 +33,13 @@ fn to_spec(setting: Setting) -> ItimerSpec {
 }
 
 /// `timerfd_settime(2)`.
-pub(super) fn timerfd_settime(cx: &Ctx<'_>, fd: i32, flags: u32, new: u64, old: u64) -> SyscallResult {
+pub(super) fn timerfd_settime(
+    cx: &Ctx<'_>,
+    fd: i32,
+    flags: u32,
+    new: UserAddr,
+    old: UserAddr,
+) -> SyscallResult {
     const ABSTIME: u32 = 1;
     const CANCEL_ON_SET: u32 = 2;
     if flags & !(ABSTIME | CANCEL_ON_SET) != 0 {
@@ -49,7 +56,7 @@ pub(super) fn timerfd_settime(cx: &Ctx<'_>, fd: i32, flags: u32, new: u64, old: 
 }
 
 /// `timerfd_gettime(2)`.
-pub(super) fn timerfd_gettime(cx: &Ctx<'_>, fd: i32, to: u64) -> SyscallResult {
+pub(super) fn timerfd_gettime(cx: &Ctx<'_>, fd: i32, to: UserAddr) -> SyscallResult {
     let file = cx.file(fd)?;
     let timer = file.as_ops::<TimerFile>().ok_or(Errno::EINVAL)?;
     cx.user().write(to, &to_spec(timer.get()))?;
@@ -57,12 +64,12 @@ pub(super) fn timerfd_gettime(cx: &Ctx<'_>, fd: i32, to: u64) -> SyscallResult {
 }
 
 /// `signalfd(2)`.
-pub(super) fn signalfd(cx: &Ctx<'_>, fd: i32, mask: u64, size: u64) -> SyscallResult {
+pub(super) fn signalfd(cx: &Ctx<'_>, fd: i32, mask: UserAddr, size: u64) -> SyscallResult {
     signalfd4(cx, fd, mask, size, 0)
 }
 
 /// `signalfd4(2)`.
-pub(super) fn signalfd4(cx: &Ctx<'_>, fd: i32, mask: u64, size: u64, flags: u32) -> SyscallResult {
+pub(super) fn signalfd4(cx: &Ctx<'_>, fd: i32, mask: UserAddr, size: u64, flags: u32) -> SyscallResult {
     let flags = only(flags, COMMON)?;
     if size != 8 {
         return Err(Errno::EINVAL);
@@ -91,14 +98,14 @@ pub(super) fn pidfd_send_signal(
     cx: &Ctx<'_>,
     pidfd: i32,
     number: u32,
-    info: u64,
+    info: UserAddr,
     flags: u32,
 ) -> SyscallResult {
     if flags != 0 {
         return Err(Errno::EINVAL);
     }
     let target = pid_process(cx, pidfd)?;
-    let source = if info == 0 {
+    let source = if info.is_null() {
         Source::User { pid: cx.process().pid, uid: cx.task.creds.get().uid }
     } else {
         crate::syscall::signal::read_info(cx, number, info, Arc::ptr_eq(&target, cx.process()))?
@@ -118,7 +125,7 @@ pub fn pid_process(cx: &Ctx<'_>, fd: i32) -> Result<Arc<Process>> {
 }
 
 /// `memfd_create(2)`.
-pub(super) fn memfd_create(cx: &Ctx<'_>, name: u64, flags: u32) -> SyscallResult {
+pub(super) fn memfd_create(cx: &Ctx<'_>, name: UserAddr, flags: u32) -> SyscallResult {
     const CLOEXEC: u32 = 1;
     const ALLOW_SEALING: u32 = 2;
     const NOEXEC_SEAL: u32 = 8;

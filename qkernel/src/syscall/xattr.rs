@@ -14,6 +14,7 @@ use crate::fs::walk::AT_FDCWD;
 use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
+use machine::mm::UserAddr;
 
 const NAME_MAX_BYTES: usize = 255;
 const VALUE_MAX_BYTES: usize = 65_536;
@@ -22,7 +23,7 @@ const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
 const CAP_SETFCAP: u32 = 31;
 
-fn by_path(cx: &Ctx<'_>, path: u64, follow: bool) -> Result<Path> {
+fn by_path(cx: &Ctx<'_>, path: UserAddr, follow: bool) -> Result<Path> {
     let name = cx.user().read_path(path)?;
     walk::resolve(cx, &Actor::of(cx), AT_FDCWD, &name, follow)
 }
@@ -35,7 +36,7 @@ fn by_fd(cx: &Ctx<'_>, fd: i32) -> Result<Path> {
     file.path.clone().ok_or(Errno::EOPNOTSUPP)
 }
 
-fn read_name(cx: &Ctx<'_>, addr: u64) -> Result<Vec<u8>> {
+fn read_name(cx: &Ctx<'_>, addr: UserAddr) -> Result<Vec<u8>> {
     let name = cx.user().read_cstr(addr, NAME_MAX_BYTES + 1, Errno::ERANGE)?;
     if name.is_empty() {
         return Err(Errno::ERANGE);
@@ -76,7 +77,7 @@ fn check(creds: &Creds, place: &Path, name: &[u8], changes: bool) -> Result<()> 
 }
 
 /// Gives the caller `value`, or its size when there is no room at all.
-fn give(cx: &Ctx<'_>, value: &[u8], addr: u64, size: usize) -> SyscallResult {
+fn give(cx: &Ctx<'_>, value: &[u8], addr: UserAddr, size: usize) -> SyscallResult {
     if size != 0 {
         if value.len() > size {
             return Err(Errno::ERANGE);
@@ -86,13 +87,13 @@ fn give(cx: &Ctx<'_>, value: &[u8], addr: u64, size: usize) -> SyscallResult {
     Ok(value.len() as u64)
 }
 
-fn get(cx: &Ctx<'_>, place: &Path, name: u64, addr: u64, size: usize) -> SyscallResult {
+fn get(cx: &Ctx<'_>, place: &Path, name: UserAddr, addr: UserAddr, size: usize) -> SyscallResult {
     let name = read_name(cx, name)?;
     check(&cx.task.creds.get(), place, &name, false)?;
     give(cx, &place.inode.get_xattr(&name)?, addr, size)
 }
 
-fn set(cx: &Ctx<'_>, place: &Path, name: u64, addr: u64, size: usize, flags: u32) -> SyscallResult {
+fn set(cx: &Ctx<'_>, place: &Path, name: UserAddr, addr: UserAddr, size: usize, flags: u32) -> SyscallResult {
     if flags & !(XATTR_CREATE | XATTR_REPLACE) != 0 {
         return Err(Errno::EINVAL);
     }
@@ -106,7 +107,7 @@ fn set(cx: &Ctx<'_>, place: &Path, name: u64, addr: u64, size: usize, flags: u32
     place.inode.set_xattr(&name, &value, flags).map(|()| 0)
 }
 
-fn list(cx: &Ctx<'_>, place: &Path, addr: u64, size: usize) -> SyscallResult {
+fn list(cx: &Ctx<'_>, place: &Path, addr: UserAddr, size: usize) -> SyscallResult {
     let mut names = place.inode.list_xattr()?;
     if !cx.task.creds.get().has(CAP_SYS_ADMIN) {
         let shown = names.split_inclusive(|byte| *byte == 0).filter(|name| !name.starts_with(b"trusted."));
@@ -118,33 +119,51 @@ fn list(cx: &Ctx<'_>, place: &Path, addr: u64, size: usize) -> SyscallResult {
     give(cx, &names, addr, size)
 }
 
-fn remove(cx: &Ctx<'_>, place: &Path, name: u64) -> SyscallResult {
+fn remove(cx: &Ctx<'_>, place: &Path, name: UserAddr) -> SyscallResult {
     let name = read_name(cx, name)?;
     check(&cx.task.creds.get(), place, &name, true)?;
     place.inode.remove_xattr(&name).map(|()| 0)
 }
 
 /// `getxattr(2)`.
-pub(super) fn getxattr(cx: &Ctx<'_>, path: u64, name: u64, value: u64, size: usize) -> SyscallResult {
+pub(super) fn getxattr(
+    cx: &Ctx<'_>,
+    path: UserAddr,
+    name: UserAddr,
+    value: UserAddr,
+    size: usize,
+) -> SyscallResult {
     get(cx, &by_path(cx, path, true)?, name, value, size)
 }
 
 /// `lgetxattr(2)`.
-pub(super) fn lgetxattr(cx: &Ctx<'_>, path: u64, name: u64, value: u64, size: usize) -> SyscallResult {
+pub(super) fn lgetxattr(
+    cx: &Ctx<'_>,
+    path: UserAddr,
+    name: UserAddr,
+    value: UserAddr,
+    size: usize,
+) -> SyscallResult {
     get(cx, &by_path(cx, path, false)?, name, value, size)
 }
 
 /// `fgetxattr(2)`.
-pub(super) fn fgetxattr(cx: &Ctx<'_>, fd: i32, name: u64, value: u64, size: usize) -> SyscallResult {
+pub(super) fn fgetxattr(
+    cx: &Ctx<'_>,
+    fd: i32,
+    name: UserAddr,
+    value: UserAddr,
+    size: usize,
+) -> SyscallResult {
     get(cx, &by_fd(cx, fd)?, name, value, size)
 }
 
 /// `setxattr(2)`.
 pub(super) fn setxattr(
     cx: &Ctx<'_>,
-    path: u64,
-    name: u64,
-    value: u64,
+    path: UserAddr,
+    name: UserAddr,
+    value: UserAddr,
     size: usize,
     flags: u32,
 ) -> SyscallResult {
@@ -154,9 +173,9 @@ pub(super) fn setxattr(
 /// `lsetxattr(2)`.
 pub(super) fn lsetxattr(
     cx: &Ctx<'_>,
-    path: u64,
-    name: u64,
-    value: u64,
+    path: UserAddr,
+    name: UserAddr,
+    value: UserAddr,
     size: usize,
     flags: u32,
 ) -> SyscallResult {
@@ -167,8 +186,8 @@ pub(super) fn lsetxattr(
 pub(super) fn fsetxattr(
     cx: &Ctx<'_>,
     fd: i32,
-    name: u64,
-    value: u64,
+    name: UserAddr,
+    value: UserAddr,
     size: usize,
     flags: u32,
 ) -> SyscallResult {
@@ -176,31 +195,31 @@ pub(super) fn fsetxattr(
 }
 
 /// `listxattr(2)`.
-pub(super) fn listxattr(cx: &Ctx<'_>, path: u64, names: u64, size: usize) -> SyscallResult {
+pub(super) fn listxattr(cx: &Ctx<'_>, path: UserAddr, names: UserAddr, size: usize) -> SyscallResult {
     list(cx, &by_path(cx, path, true)?, names, size)
 }
 
 /// `llistxattr(2)`.
-pub(super) fn llistxattr(cx: &Ctx<'_>, path: u64, names: u64, size: usize) -> SyscallResult {
+pub(super) fn llistxattr(cx: &Ctx<'_>, path: UserAddr, names: UserAddr, size: usize) -> SyscallResult {
     list(cx, &by_path(cx, path, false)?, names, size)
 }
 
 /// `flistxattr(2)`.
-pub(super) fn flistxattr(cx: &Ctx<'_>, fd: i32, names: u64, size: usize) -> SyscallResult {
+pub(super) fn flistxattr(cx: &Ctx<'_>, fd: i32, names: UserAddr, size: usize) -> SyscallResult {
     list(cx, &by_fd(cx, fd)?, names, size)
 }
 
 /// `removexattr(2)`.
-pub(super) fn removexattr(cx: &Ctx<'_>, path: u64, name: u64) -> SyscallResult {
+pub(super) fn removexattr(cx: &Ctx<'_>, path: UserAddr, name: UserAddr) -> SyscallResult {
     remove(cx, &by_path(cx, path, true)?, name)
 }
 
 /// `lremovexattr(2)`.
-pub(super) fn lremovexattr(cx: &Ctx<'_>, path: u64, name: u64) -> SyscallResult {
+pub(super) fn lremovexattr(cx: &Ctx<'_>, path: UserAddr, name: UserAddr) -> SyscallResult {
     remove(cx, &by_path(cx, path, false)?, name)
 }
 
 /// `fremovexattr(2)`.
-pub(super) fn fremovexattr(cx: &Ctx<'_>, fd: i32, name: u64) -> SyscallResult {
+pub(super) fn fremovexattr(cx: &Ctx<'_>, fd: i32, name: UserAddr) -> SyscallResult {
     remove(cx, &by_fd(cx, fd)?, name)
 }

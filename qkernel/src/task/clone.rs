@@ -16,7 +16,7 @@ use crate::task::tree::Node;
 use crate::task::vfork::VforkDone;
 use alloc::vec::Vec;
 use machine::errno::{Errno, Result};
-use machine::mm::account;
+use machine::mm::{UserAddr, account};
 use machine::platform::{FpuArea, UserContext};
 
 bitflags! {
@@ -65,12 +65,12 @@ pub struct CloneArgs {
     pub flags: CloneFlags,
     pub exit_signal: u32,
     /// Stack pointer of the new task; 0: the caller's.
-    pub stack: u64,
+    pub stack: UserAddr,
     pub tls: u64,
-    pub parent_tid: u64,
-    pub child_tid: u64,
+    pub parent_tid: UserAddr,
+    pub child_tid: UserAddr,
     /// Where the descriptor of `CLONE_PIDFD` goes.
-    pub pidfd: u64,
+    pub pidfd: UserAddr,
 }
 
 fn check(args: &CloneArgs) -> Result<()> {
@@ -149,7 +149,7 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
         let _ = aspace.copy_out(args.child_tid, &tid.to_ne_bytes());
     }
     if flags.contains(CloneFlags::CHILD_CLEARTID) {
-        child.clear_child_tid.store(args.child_tid, Ordering::Relaxed);
+        child.clear_child_tid.store(args.child_tid.get(), Ordering::Relaxed);
     }
     let vfork = flags.contains(CloneFlags::VFORK).then(VforkDone::new);
     *child.vfork_parent.lock() = vfork.clone();
@@ -180,8 +180,8 @@ fn child_context(cx: &Ctx<'_>, args: &CloneArgs) -> UserContext {
     mine.sync_fpu();
     let mut context = UserContext { run: mine.run, fpu: Box::new(FpuArea(mine.fpu.0)), fpu_live: false };
     context.run.regs.rax = 0;
-    if args.stack != 0 {
-        context.run.regs.rsp = args.stack;
+    if !args.stack.is_null() {
+        context.run.regs.rsp = args.stack.get();
     }
     if args.flags.contains(CloneFlags::SETTLS) {
         context.run.regs.fs_base = args.tls;

@@ -22,7 +22,7 @@ use machine::mm::account;
 use machine::mm::aspace::Layout;
 use machine::mm::map::{NewMapping, Placement};
 use machine::mm::vma::VmaFlags;
-use machine::mm::{AddressSpace, MemoryObject, PAGE, Prot, page_down, page_up};
+use machine::mm::{AddressSpace, MemoryObject, PAGE, Prot, UserAddr, page_down, page_up};
 use machine::platform::FpuArea;
 use machine::sched;
 
@@ -45,12 +45,12 @@ pub struct Program {
 const STRING_BYTES: usize = 64;
 
 /// Reads a null-terminated array of string pointers.
-pub fn read_strings(cx: &Ctx<'_>, addr: u64, budget: &mut usize) -> Result<Vec<Vec<u8>>> {
+pub fn read_strings(cx: &Ctx<'_>, addr: UserAddr, budget: &mut usize) -> Result<Vec<Vec<u8>>> {
     let mut strings = Vec::new();
     let mut at = addr;
-    while at != 0 {
-        let pointer: u64 = cx.user().read(at)?;
-        if pointer == 0 {
+    while !at.is_null() {
+        let pointer: UserAddr = cx.user().read(at)?;
+        if pointer.is_null() {
             break;
         }
         let string = cx.user().read_cstr(pointer, ARG_STRLEN_MAX, Errno::E2BIG)?;
@@ -266,7 +266,7 @@ fn map_image(aspace: &Arc<AddressSpace>, file: &Arc<File>, image: &Image, base: 
         let tail = anonymous.saturating_sub(file_end);
         if segment.memory_bytes > segment.file_bytes && tail > 0 && segment.prot.contains(Prot::WRITE) {
             // A short file leaves no page to clear; it gets SIGBUS when it runs, as on Linux.
-            let _ = aspace.zero_out(file_end, tail as usize);
+            let _ = aspace.zero_out(UserAddr::new(file_end), tail as usize);
         }
     }
     Ok(bias)
@@ -351,7 +351,7 @@ fn build_stack(aspace: &Arc<AddressSpace>, program: &Program, facts: &Facts<'_>,
     table.extend(&auxv);
     let sp = (writer.next() - table.len() as u64 * 8) & !15;
     let table_bytes: Vec<u8> = table.iter().flat_map(|word| word.to_le_bytes()).collect();
-    aspace.copy_out(sp, &table_bytes)?;
+    aspace.copy_out(UserAddr::new(sp), &table_bytes)?;
     writer.finish(aspace)?;
     fill_layout(aspace, layout, facts, sp, auxv);
     Ok(sp)
@@ -430,7 +430,7 @@ impl StackWriter {
     fn finish(mut self, aspace: &AddressSpace) -> Result<()> {
         let start = self.next();
         self.bytes.reverse();
-        aspace.copy_out(start, &self.bytes)
+        aspace.copy_out(UserAddr::new(start), &self.bytes)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::task::container::{Container, FIRST_PID};
 use crate::task::core::Task;
 use crate::task::futex;
 use crate::task::process::Process;
-use machine::mm::UserMemory;
+use machine::mm::{UserAddr, UserMemory};
 
 /// Ends the current task: gives up what it holds and, if it is the last of its process, ends the process. The caller
 /// leaves for the scheduler afterwards.
@@ -53,8 +53,8 @@ fn release_user_state(task: &Arc<Task>) {
     let Some(aspace) = task.aspace() else { return };
     let user = UserMemory::new(aspace);
     futex::release_robust_list(task, &user);
-    let clear = task.clear_child_tid.swap(0, Ordering::Relaxed);
-    if clear != 0 && user.write(clear, &0u32).is_ok() {
+    let clear = UserAddr::new(task.clear_child_tid.swap(0, Ordering::Relaxed));
+    if !clear.is_null() && user.write(clear, &0u32).is_ok() {
         futex::wake_address(&user, clear, 1);
     }
 }

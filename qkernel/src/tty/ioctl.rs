@@ -9,6 +9,7 @@ use crate::signals::SIGTTOU;
 use crate::tty::termios::{Termios, Termios2, WinSize};
 use crate::tty::{Side, Tty, jobs, pts};
 use machine::errno::{Errno, Result};
+use machine::mm::UserAddr;
 use machine::sched::wait::PollEvents;
 
 const TCGETS: u32 = 0x5401;
@@ -47,11 +48,12 @@ const SPEED: u32 = 38_400;
 
 /// Performs a request on an end of a terminal.
 pub fn ioctl(cx: &CallerCtx<'_>, tty: &Arc<Tty>, side: Side, request: u32, arg: u64) -> Result<u64> {
+    let at = UserAddr::new(arg);
     if tty.is_hung_up() {
         return Err(Errno::EIO);
     }
     match request {
-        TCGETS | TCGETS2 | TCSETS..=TCSETSF | TCSETS2..=TCSETSF2 => settings(cx, tty, request, arg),
+        TCGETS | TCGETS2 | TCSETS..=TCSETSF | TCSETS2..=TCSETSF2 => settings(cx, tty, request, at),
         TIOCGPGRP | TIOCSPGRP | TIOCGSID | TIOCSCTTY | TIOCNOTTY => job_control(cx, tty, side, request, arg),
         TIOCGPTN | TIOCSPTLCK | TIOCGPTLCK | TIOCGPTPEER | TIOCSIG if side == Side::Controller => {
             controller(cx, tty, request, arg)
@@ -59,10 +61,10 @@ pub fn ioctl(cx: &CallerCtx<'_>, tty: &Arc<Tty>, side: Side, request: u32, arg: 
         TCSBRK | TCSBRKP | TCXONC | TCFLSH => flow(tty, side, request, arg),
         TIOCGWINSZ => {
             let size = tty.line.lock().size;
-            cx.user().write(arg, &size).map(|()| 0)
+            cx.user().write(at, &size).map(|()| 0)
         }
         TIOCSWINSZ => {
-            let size: WinSize = cx.user().read(arg)?;
+            let size: WinSize = cx.user().read(at)?;
             tty.set_size(size);
             Ok(0)
         }
@@ -72,35 +74,32 @@ pub fn ioctl(cx: &CallerCtx<'_>, tty: &Arc<Tty>, side: Side, request: u32, arg: 
             drop(line);
             let of_input = (request == FIONREAD) == (side == Side::Program);
             let bytes = if of_input { input } else { output };
-            cx.user().write(arg, &i32::try_from(bytes).unwrap_or(i32::MAX)).map(|()| 0)
+            cx.user().write(at, &i32::try_from(bytes).unwrap_or(i32::MAX)).map(|()| 0)
         }
         TIOCSTI => Err(Errno::EPERM),
         TIOCEXCL | TIOCNXCL => {
             tty.exclusive.store(request == TIOCEXCL, Ordering::Relaxed);
             Ok(0)
         }
-        TIOCGEXCL => cx.user().write(arg, &i32::from(tty.exclusive.load(Ordering::Relaxed))).map(|()| 0),
-        TIOCGETD => cx.user().write(arg, &0i32).map(|()| 0),
+        TIOCGEXCL => cx.user().write(at, &i32::from(tty.exclusive.load(Ordering::Relaxed))).map(|()| 0),
+        TIOCGETD => cx.user().write(at, &0i32).map(|()| 0),
         TIOCSETD => {
-            let number: i32 = cx.user().read(arg)?;
+            let number: i32 = cx.user().read(at)?;
             if number == 0 { Ok(0) } else { Err(Errno::EINVAL) }
         }
         _ => Err(Errno::ENOTTY),
     }
 }
 
-fn settings(cx: &CallerCtx<'_>, tty: &Tty, request: u32, arg: u64) -> Result<u64> {
+fn settings(cx: &CallerCtx<'_>, tty: &Tty, request: u32, at: UserAddr) -> Result<u64> {
     let now = tty.line.lock().termios;
     let new: Termios = match request {
-        TCGETS => return cx.user().write(arg, &now).map(|()| 0),
+        TCGETS => return cx.user().write(at, &now).map(|()| 0),
         TCGETS2 => {
-            return cx
-                .user()
-                .write(arg, &Termios2 { termios: now, ispeed: SPEED, ospeed: SPEED })
-                .map(|()| 0);
+            return cx.user().write(at, &Termios2 { termios: now, ispeed: SPEED, ospeed: SPEED }).map(|()| 0);
         }
-        TCSETS..=TCSETSF => cx.user().read(arg)?,
-        _ => cx.user().read::<Termios2>(arg)?.termios,
+        TCSETS..=TCSETSF => cx.user().read(at)?,
+        _ => cx.user().read::<Termios2>(at)?.termios,
     };
     jobs::check_background(tty, SIGTTOU)?;
     {
@@ -116,16 +115,17 @@ fn settings(cx: &CallerCtx<'_>, tty: &Tty, request: u32, arg: u64) -> Result<u64
 }
 
 fn job_control(cx: &CallerCtx<'_>, tty: &Arc<Tty>, side: Side, request: u32, arg: u64) -> Result<u64> {
+    let at = UserAddr::new(arg);
     match request {
         TIOCGPGRP => {
             if side == Side::Program {
                 jobs::own_session(tty)?;
             }
             let group = tty.foreground.load(Ordering::Acquire);
-            cx.user().write(arg, &group)?;
+            cx.user().write(at, &group)?;
         }
         TIOCSPGRP => {
-            let group: i32 = cx.user().read(arg)?;
+            let group: i32 = cx.user().read(at)?;
             jobs::set_foreground(tty, group)?;
         }
         TIOCGSID => {
@@ -133,7 +133,7 @@ fn job_control(cx: &CallerCtx<'_>, tty: &Arc<Tty>, side: Side, request: u32, arg
                 jobs::own_session(tty)?;
             }
             let session = jobs::session_of(tty).ok_or(Errno::ENOTTY)?;
-            cx.user().write(arg, &session)?;
+            cx.user().write(at, &session)?;
         }
         TIOCSCTTY if side == Side::Controller => return Err(Errno::EIO),
         TIOCSCTTY => jobs::take_as_controlling(tty, arg == 1, false)?,
@@ -143,13 +143,14 @@ fn job_control(cx: &CallerCtx<'_>, tty: &Arc<Tty>, side: Side, request: u32, arg
 }
 
 fn controller(cx: &CallerCtx<'_>, tty: &Arc<Tty>, request: u32, arg: u64) -> Result<u64> {
+    let at = UserAddr::new(arg);
     match request {
-        TIOCGPTN => cx.user().write(arg, &tty.number)?,
+        TIOCGPTN => cx.user().write(at, &tty.number)?,
         TIOCSPTLCK => {
-            let locked: i32 = cx.user().read(arg)?;
+            let locked: i32 = cx.user().read(at)?;
             tty.locked.store(locked != 0, Ordering::Relaxed);
         }
-        TIOCGPTLCK => cx.user().write(arg, &i32::from(tty.locked.load(Ordering::Relaxed)))?,
+        TIOCGPTLCK => cx.user().write(at, &i32::from(tty.locked.load(Ordering::Relaxed)))?,
         TIOCGPTPEER => {
             let flags = OpenFlags::from_bits_truncate(arg as u32);
             return cx.install(pts::open_peer(tty, flags)?, flags.contains(OpenFlags::CLOEXEC));

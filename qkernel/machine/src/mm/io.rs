@@ -5,6 +5,7 @@ use abi::layout::WINDOW_PHYS;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use super::addr::UserAddr;
 use super::aspace::{AddressSpace, Space};
 use super::frames::Frame;
 use super::page::{Access, PAGE};
@@ -15,7 +16,7 @@ use crate::platform;
 const MESSAGE_MAX: usize = 128 * 1024;
 
 enum Memory<'a> {
-    User { aspace: &'a AddressSpace, pieces: Vec<(u64, usize)>, piece: usize },
+    User { aspace: &'a AddressSpace, pieces: Vec<(UserAddr, usize)>, piece: usize },
     Kernel(&'a mut [u8]),
     Constant(&'a [u8]),
 }
@@ -40,12 +41,12 @@ pub struct Mark {
 
 impl<'a> IoBuf<'a> {
     /// One user buffer.
-    pub fn user(aspace: &'a AddressSpace, addr: u64, len: usize) -> Self {
+    pub fn user(aspace: &'a AddressSpace, addr: UserAddr, len: usize) -> Self {
         Self::user_pieces(aspace, vec![(addr, len)])
     }
 
     /// Several user buffers, filled in order.
-    pub fn user_pieces(aspace: &'a AddressSpace, pieces: Vec<(u64, usize)>) -> Self {
+    pub fn user_pieces(aspace: &'a AddressSpace, pieces: Vec<(UserAddr, usize)>) -> Self {
         let total = pieces.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.1));
         Self { memory: Memory::User { aspace, pieces, piece: 0 }, used: 0, remaining: total, total }
     }
@@ -107,7 +108,7 @@ impl<'a> IoBuf<'a> {
             let len = from.len().min(self.front_len());
             match &mut self.memory {
                 Memory::User { aspace, pieces, piece } => {
-                    aspace.copy_out(pieces[*piece].0.wrapping_add(self.used as u64), &from[..len])?;
+                    aspace.copy_out(pieces[*piece].0.offset(self.used as u64), &from[..len])?;
                 }
                 Memory::Kernel(bytes) => bytes[self.used..self.used + len].copy_from_slice(&from[..len]),
                 Memory::Constant(_) => return Err(Errno::EFAULT),
@@ -129,7 +130,7 @@ impl<'a> IoBuf<'a> {
             let (now, later) = to.split_at_mut(len);
             match &self.memory {
                 Memory::User { aspace, pieces, piece } => {
-                    aspace.copy_in(pieces[*piece].0.wrapping_add(self.used as u64), now)?;
+                    aspace.copy_in(pieces[*piece].0.offset(self.used as u64), now)?;
                 }
                 Memory::Kernel(bytes) => now.copy_from_slice(&bytes[self.used..self.used + len]),
                 Memory::Constant(bytes) => now.copy_from_slice(&bytes[self.used..self.used + len]),
@@ -287,7 +288,7 @@ impl<'a> IoBuf<'a> {
         let front = self.front_len();
         let (offered, moved) = match &mut self.memory {
             Memory::User { aspace, pieces, piece } => {
-                let addr = pieces[*piece].0.wrapping_add(self.used as u64);
+                let addr = pieces[*piece].0.offset(self.used as u64);
                 aspace.with_user_segments(addr, front, write_memory, |segments, len| {
                     Ok((len, call(segments, done)?))
                 })?
@@ -341,18 +342,18 @@ impl SegmentList {
     fn add(
         &mut self,
         space: &mut Space,
-        addr: u64,
+        addr: UserAddr,
         len: usize,
         write_memory: bool,
     ) -> core::result::Result<(), Obstacle> {
         let access = if write_memory { Access::Write } else { Access::Read };
         let mut done = 0usize;
         while done < len {
-            let at = addr.wrapping_add(done as u64);
-            if at >= abi::layout::USER_MAX {
+            let at = addr.offset(done as u64);
+            if !at.is_user() {
                 return Err(Obstacle::Fault);
             }
-            let part = ((PAGE - at % PAGE) as usize).min(len - done);
+            let part = (at.left_in_page() as usize).min(len - done);
             let phys = space.reach(at, access).map_err(|_| Obstacle::Fault)?;
             let full = self.segments.len() as u64 == SEGMENTS_MAX;
             match self.segments.last_mut() {
@@ -373,7 +374,7 @@ impl AddressSpace {
     /// locked meanwhile, so the pages stay. A page of a mapped host file is bounced through kernel memory.
     fn with_user_segments(
         &self,
-        addr: u64,
+        addr: UserAddr,
         len: usize,
         write_memory: bool,
         f: impl FnOnce(&[Segment], usize) -> Result<(usize, usize)>,
@@ -383,11 +384,11 @@ impl AddressSpace {
         let mut space = self.lock();
         let mut total = 0usize;
         while total < len {
-            let at = addr.wrapping_add(total as u64);
-            if at >= abi::layout::USER_MAX {
+            let at = addr.offset(total as u64);
+            if !at.is_user() {
                 break;
             }
-            let part = ((PAGE - at % PAGE) as usize).min(len - total);
+            let part = (at.left_in_page() as usize).min(len - total);
             let Ok(phys) = space.reach(at, access) else { break };
             if phys >= WINDOW_PHYS {
                 break;
@@ -415,7 +416,7 @@ impl AddressSpace {
     /// `None`: they have to be copied.
     fn with_pieces<R>(
         &self,
-        pieces: &[(u64, usize)],
+        pieces: &[(UserAddr, usize)],
         used: usize,
         wanted: usize,
         write_memory: bool,
@@ -427,7 +428,7 @@ impl AddressSpace {
         let mut skip = used;
         let mut end = Ok(());
         for &(addr, len) in pieces {
-            let (addr, part) = (addr.wrapping_add(skip as u64), len.saturating_sub(skip));
+            let (addr, part) = (addr.offset(skip as u64), len.saturating_sub(skip));
             skip = 0;
             let part = part.min(wanted - list.total);
             end = list.add(&mut space, addr, part, write_memory);
@@ -453,12 +454,12 @@ impl AddressSpace {
 
     fn bounce(
         &self,
-        addr: u64,
+        addr: UserAddr,
         len: usize,
         write_memory: bool,
         f: impl FnOnce(&[Segment], usize) -> Result<(usize, usize)>,
     ) -> Result<(usize, usize)> {
-        let len = len.min((PAGE - addr % PAGE) as usize);
+        let len = len.min(addr.left_in_page() as usize);
         let mut page = vec![0u8; len];
         // Touch the target first: nothing may be consumed for a bad address.
         self.walk(addr, len, if write_memory { Access::Write } else { Access::Read }, |_, _, _| Ok(()))?;

@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::account;
+use super::addr::UserAddr;
 use super::aspace::{AddressSpace, Space};
 use super::frames::{self, Frame, FrameRef};
 use super::object::MemoryObject;
@@ -103,7 +104,7 @@ impl AddressSpace {
             let write =
                 space.find(page).is_some_and(|vma| vma.prot.contains(Prot::WRITE) && !vma.is_shared());
             let access = if write { super::Access::Write } else { super::Access::Read };
-            if space.reach(page, access).is_err() {
+            if space.reach(UserAddr::new(page), access).is_err() {
                 break;
             }
         }

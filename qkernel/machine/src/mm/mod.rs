@@ -1,6 +1,7 @@
 //! Memory: frames, page tables, address spaces, faults, and copies to and from user memory.
 
 pub mod account;
+mod addr;
 pub mod aspace;
 pub mod copies;
 mod fault;
@@ -24,6 +25,7 @@ pub mod vma;
 pub mod window;
 pub mod working_set;
 
+pub use addr::UserAddr;
 pub use aspace::AddressSpace;
 pub use io::IoBuf;
 pub use object::{MemoryObject, PageStore, Quota};

@@ -4,14 +4,15 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::account;
+use super::addr::UserAddr;
 use super::aspace::{AddressSpace, Space};
-use super::page::{Access, Fault, PAGE, page_down};
+use super::page::{Access, Fault, page_down};
 use super::window;
 use crate::arch;
 use crate::config::PATH_MAX;
 use crate::errno::{Errno, Result};
 use crate::platform;
-use abi::layout::{USER_MAX, WINDOW_PHYS};
+use abi::layout::WINDOW_PHYS;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Types that are plain bytes: any bit pattern is a value, and there is no padding.
@@ -36,50 +37,50 @@ impl UserMemory {
     }
 
     /// Reads a value.
-    pub fn read<T: Pod>(&self, addr: u64) -> Result<T> {
+    pub fn read<T: Pod>(&self, addr: UserAddr) -> Result<T> {
         let mut value = T::new_zeroed();
         self.aspace.copy_in(addr, value.as_mut_bytes())?;
         Ok(value)
     }
 
     /// Reads a value unless the address is null.
-    pub fn read_opt<T: Pod>(&self, addr: u64) -> Result<Option<T>> {
-        if addr == 0 { Ok(None) } else { self.read(addr).map(Some) }
+    pub fn read_opt<T: Pod>(&self, addr: UserAddr) -> Result<Option<T>> {
+        if addr.is_null() { Ok(None) } else { self.read(addr).map(Some) }
     }
 
     /// Writes a value.
-    pub fn write<T: Pod>(&self, addr: u64, value: &T) -> Result<()> {
+    pub fn write<T: Pod>(&self, addr: UserAddr, value: &T) -> Result<()> {
         self.aspace.copy_out(addr, value.as_bytes())
     }
 
     /// Writes a value unless the address is null.
-    pub fn write_opt<T: Pod>(&self, addr: u64, value: &T) -> Result<()> {
-        if addr == 0 { Ok(()) } else { self.write(addr, value) }
+    pub fn write_opt<T: Pod>(&self, addr: UserAddr, value: &T) -> Result<()> {
+        if addr.is_null() { Ok(()) } else { self.write(addr, value) }
     }
 
     /// Fills `to`.
-    pub fn read_bytes(&self, addr: u64, to: &mut [u8]) -> Result<()> {
+    pub fn read_bytes(&self, addr: UserAddr, to: &mut [u8]) -> Result<()> {
         self.aspace.copy_in(addr, to)
     }
 
     /// Writes all of `from`.
-    pub fn write_bytes(&self, addr: u64, from: &[u8]) -> Result<()> {
+    pub fn write_bytes(&self, addr: UserAddr, from: &[u8]) -> Result<()> {
         self.aspace.copy_out(addr, from)
     }
 
     /// Reads `count` values; the caller has bounded `count`.
-    pub fn read_array<T: Pod>(&self, addr: u64, count: usize) -> Result<Vec<T>> {
+    pub fn read_array<T: Pod>(&self, addr: UserAddr, count: usize) -> Result<Vec<T>> {
         let mut values = account::filled(T::new_zeroed(), count)?;
         self.aspace.copy_in(addr, values.as_mut_bytes())?;
         Ok(values)
     }
 
     /// Reads a string up to its NUL (not included); `too_long` when there is none in `max` bytes.
-    pub fn read_cstr(&self, addr: u64, max: usize, too_long: Errno) -> Result<Vec<u8>> {
+    pub fn read_cstr(&self, addr: UserAddr, max: usize, too_long: Errno) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         let mut at = addr;
         while out.len() < max {
-            let chunk = (PAGE - at % PAGE).min((max - out.len()) as u64).min(256) as usize;
+            let chunk = at.left_in_page().min((max - out.len()) as u64).min(256) as usize;
             let mut buf = [0u8; 256];
             self.aspace.copy_in(at, &mut buf[..chunk])?;
             if let Some(end) = buf[..chunk].iter().position(|byte| *byte == 0) {
@@ -87,24 +88,24 @@ impl UserMemory {
                 return Ok(out);
             }
             out.extend_from_slice(&buf[..chunk]);
-            at += chunk as u64;
+            at = at.offset(chunk as u64);
         }
         Err(too_long)
     }
 
     /// Reads a path.
-    pub fn read_path(&self, addr: u64) -> Result<Vec<u8>> {
+    pub fn read_path(&self, addr: UserAddr) -> Result<Vec<u8>> {
         self.read_cstr(addr, PATH_MAX, Errno::ENAMETOOLONG)
     }
 
     /// The word at `addr` as an atomic, for futexes: `f` gets a reference into the frame, which stays mapped meanwhile.
     pub fn with_atomic<R>(
         &self,
-        addr: u64,
+        addr: UserAddr,
         write: bool,
         f: impl FnOnce(&core::sync::atomic::AtomicU32) -> R,
     ) -> Result<R> {
-        if !addr.is_multiple_of(4) {
+        if !addr.is_aligned(4) {
             return Err(Errno::EINVAL);
         }
         let access = if write { Access::Write } else { Access::Read };
@@ -130,7 +131,7 @@ impl UserMemory {
 
 impl AddressSpace {
     /// Copies from user memory; `EFAULT` where the mapping doesn't permit it.
-    pub fn copy_in(&self, addr: u64, to: &mut [u8]) -> Result<()> {
+    pub fn copy_in(&self, addr: UserAddr, to: &mut [u8]) -> Result<()> {
         let base = to.as_mut_ptr();
         self.walk(addr, to.len(), Access::Read, |phys, done, len| {
             // SAFETY: `done + len` never exceeds the slice's length.
@@ -145,7 +146,7 @@ impl AddressSpace {
     }
 
     /// Copies to user memory.
-    pub fn copy_out(&self, addr: u64, from: &[u8]) -> Result<()> {
+    pub fn copy_out(&self, addr: UserAddr, from: &[u8]) -> Result<()> {
         let base = from.as_ptr();
         self.walk(addr, from.len(), Access::Write, |phys, done, len| {
             // SAFETY: `done + len` never exceeds the slice's length.
@@ -160,12 +161,12 @@ impl AddressSpace {
     }
 
     /// Fills user memory with zeros.
-    pub fn zero_out(&self, addr: u64, len: usize) -> Result<()> {
+    pub fn zero_out(&self, addr: UserAddr, len: usize) -> Result<()> {
         static ZEROS: [u8; 4096] = [0; 4096];
         let mut done = 0;
         while done < len {
             let part = (len - done).min(ZEROS.len());
-            self.copy_out(addr + done as u64, &ZEROS[..part])?;
+            self.copy_out(addr.offset(done as u64), &ZEROS[..part])?;
             done += part;
         }
         Ok(())
@@ -174,7 +175,7 @@ impl AddressSpace {
     /// Calls `f(phys, done, len)` for each piece of a user range, bringing pages in.
     pub(super) fn walk(
         &self,
-        addr: u64,
+        addr: UserAddr,
         len: usize,
         access: Access,
         mut f: impl FnMut(u64, usize, usize) -> Result<()>,
@@ -182,15 +183,15 @@ impl AddressSpace {
         if len == 0 {
             return Ok(());
         }
-        if addr.checked_add(len as u64).is_none_or(|end| end > USER_MAX) {
+        if !addr.has_room(len as u64) {
             return Err(Errno::EFAULT);
         }
         let mut space = self.lock();
         let mut done = 0;
         let mut result = Ok(());
         while done < len && result.is_ok() {
-            let at = addr + done as u64;
-            let part = ((PAGE - at % PAGE) as usize).min(len - done);
+            let at = addr.offset(done as u64);
+            let part = (at.left_in_page() as usize).min(len - done);
             result = space.reach(at, access).map_err(Errno::from).and_then(|phys| f(phys, done, part));
             done += part;
         }
@@ -202,11 +203,11 @@ impl AddressSpace {
     /// Calls `f` with the physical address of `addr`, whose page stays put meanwhile.
     pub(super) fn with_page<R>(
         &self,
-        addr: u64,
+        addr: UserAddr,
         access: Access,
         f: impl FnOnce(u64) -> Result<R>,
     ) -> Result<R> {
-        if addr >= USER_MAX {
+        if !addr.is_user() {
             return Err(Errno::EFAULT);
         }
         let mut space = self.lock();
@@ -218,8 +219,9 @@ impl AddressSpace {
 
 impl Space {
     /// The physical address of `addr` with the access permitted, bringing the page in.
-    pub(super) fn reach(&mut self, addr: u64, access: Access) -> core::result::Result<u64, Fault> {
+    pub(super) fn reach(&mut self, addr: UserAddr, access: Access) -> core::result::Result<u64, Fault> {
         use super::pagetable::Entry;
+        let addr = addr.get();
         let page = page_down(addr);
         let entry = self.table.get(page);
         let direct = entry.has(Entry::PRESENT) && (access == Access::Read || entry.has(Entry::WRITABLE));

@@ -4,6 +4,7 @@
 use crate::fs::caller::CallerCtx;
 use machine::errno::{Errno, Result};
 use machine::host::Handle;
+use machine::mm::UserAddr;
 use machine::socket as hs;
 
 const SIOCINQ: u32 = 0x541b;
@@ -16,7 +17,7 @@ pub fn ioctl(cx: &CallerCtx<'_>, socket: &Handle, request: u32, arg: u64) -> Res
     match request {
         SIOCINQ | SIOCOUTQ | SIOCATMARK | SIOCOUTQNSD => {
             let number = hs::query(socket, request)?;
-            cx.user().write(arg, &i32::try_from(number).unwrap_or(i32::MAX))?;
+            cx.user().write(UserAddr::new(arg), &i32::try_from(number).unwrap_or(i32::MAX))?;
             Ok(0)
         }
         _ => Err(Errno::ENOTTY),

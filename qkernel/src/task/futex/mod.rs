@@ -15,9 +15,8 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::task::core::Task;
-use abi::layout::USER_MAX;
 use machine::errno::{Errno, Result};
-use machine::mm::UserMemory;
+use machine::mm::{UserAddr, UserMemory};
 use machine::sched;
 use machine::sched::Runnable;
 use machine::sync::{Rank, SpinLock};
@@ -41,17 +40,17 @@ enum Key {
 }
 
 impl Key {
-    fn of(user: &UserMemory, addr: u64, private: bool) -> Result<Self> {
-        if !addr.is_multiple_of(4) {
+    fn of(user: &UserMemory, addr: UserAddr, private: bool) -> Result<Self> {
+        if !addr.is_aligned(4) {
             return Err(Errno::EINVAL);
         }
-        if addr >= USER_MAX {
+        if !addr.is_user() {
             return Err(Errno::EFAULT);
         }
-        let shared = if private { None } else { user.aspace().shared_key(addr) };
+        let shared = if private { None } else { user.aspace().shared_key(addr.get()) };
         Ok(match shared {
             Some((object, offset)) => Self::Shared(object, offset),
-            None => Self::Private(user.aspace().id(), addr),
+            None => Self::Private(user.aspace().id(), addr.get()),
         })
     }
 
@@ -113,7 +112,7 @@ fn wake_key(key: Key, count: usize, bitset: u32) -> usize {
 }
 
 /// Wakes up to `count` waiters of the futex at `addr` whose bits match.
-pub fn wake(user: &UserMemory, addr: u64, private: bool, count: usize, bitset: u32) -> Result<usize> {
+pub fn wake(user: &UserMemory, addr: UserAddr, private: bool, count: usize, bitset: u32) -> Result<usize> {
     if bitset == 0 {
         return Err(Errno::EINVAL);
     }
@@ -121,7 +120,7 @@ pub fn wake(user: &UserMemory, addr: u64, private: bool, count: usize, bitset: u
 }
 
 /// Wakes up to `count` waiters of the shared or private futex at `addr`; how many there were.
-pub fn wake_address(user: &UserMemory, addr: u64, count: usize) -> usize {
+pub fn wake_address(user: &UserMemory, addr: UserAddr, count: usize) -> usize {
     let private = wake(user, addr, true, count, MATCH_ANY).unwrap_or(0);
     if private >= count {
         return private;
@@ -132,7 +131,7 @@ pub fn wake_address(user: &UserMemory, addr: u64, count: usize) -> usize {
 /// What a waiter asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct Wait {
-    pub addr: u64,
+    pub addr: UserAddr,
     pub private: bool,
     pub value: u32,
     pub bitset: u32,
@@ -210,7 +209,7 @@ pub fn wait(task: &Arc<Task>, user: &UserMemory, wait: &Wait) -> Result<()> {
 /// With `expected`, only if the first word has that value.
 pub fn requeue(
     user: &UserMemory,
-    (from, to): (u64, u64),
+    (from, to): (UserAddr, UserAddr),
     private: bool,
     (wake_count, move_count): (usize, usize),
     expected: Option<u32>,
@@ -307,7 +306,7 @@ impl WakeOp {
 /// `FUTEX_WAKE_OP`: changes the second word, wakes waiters of the first, and of the second if its old value compares.
 pub fn wake_op(
     user: &UserMemory,
-    (first, second): (u64, u64),
+    (first, second): (UserAddr, UserAddr),
     private: bool,
     (first_count, second_count): (usize, usize),
     op: WakeOp,

@@ -11,7 +11,7 @@ use crate::task::container::{Container, ContainerId};
 use crate::task::core::Task;
 use crate::task::futex::{BUCKET_BITS, Key, OWNER_DIED, TID_MASK, WAITERS};
 use machine::errno::{Errno, Result};
-use machine::mm::UserMemory;
+use machine::mm::{UserAddr, UserMemory};
 use machine::sched;
 use machine::sched::Runnable;
 use machine::sync::{Rank, SpinLock};
@@ -122,7 +122,7 @@ fn dequeue(waiter: &Arc<Waiter>) -> bool {
 pub fn lock_pi(
     task: &Arc<Task>,
     user: &UserMemory,
-    addr: u64,
+    addr: UserAddr,
     private: bool,
     only_try: bool,
     deadline_ns: Option<u64>,
@@ -158,7 +158,7 @@ pub fn lock_pi(
 }
 
 /// `FUTEX_UNLOCK_PI`: hands the lock to the longest waiting.
-pub fn unlock_pi(task: &Arc<Task>, user: &UserMemory, addr: u64, private: bool) -> Result<()> {
+pub fn unlock_pi(task: &Arc<Task>, user: &UserMemory, addr: UserAddr, private: bool) -> Result<()> {
     let key = Key::of(user, addr, private)?;
     let tid = task.tid();
     let next = user.with_atomic(addr, true, |word| {

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use crate::task::core::Task;
 use crate::task::futex::{OWNER_DIED, TID_MASK, WAITERS, wake_address};
 use machine::errno::Result;
-use machine::mm::UserMemory;
+use machine::mm::{UserAddr, UserMemory};
 
 /// Most entries of a list that are looked at.
 const ROBUST_MAX: usize = 2048;
@@ -18,15 +18,15 @@ pub fn release_robust_list(task: &Arc<Task>, user: &UserMemory) {
         return;
     }
     // struct robust_list_head: first entry, offset of the futex word from an entry, entry being (un)locked.
-    let Ok([first, offset, pending]) = user.read::<[u64; 3]>(head) else { return };
-    let word_of = |entry: u64| (entry & !1).wrapping_add(offset);
+    let Ok([first, offset, pending]) = user.read::<[u64; 3]>(UserAddr::new(head)) else { return };
+    let word_of = |entry: u64| UserAddr::new((entry & !1).wrapping_add(offset));
     let mut entry = first;
     for _ in 0..ROBUST_MAX {
         if entry & !1 == head {
             break;
         }
         // Read on first: whoever is woken may free the entry.
-        let next = user.read::<u64>(entry & !1);
+        let next = user.read::<u64>(UserAddr::new(entry & !1));
         if entry & !1 != pending & !1
             && release(task, user, word_of(entry), Kind { pi: entry & 1 != 0, pending: false }).is_err()
         {
@@ -51,7 +51,7 @@ struct Kind {
 }
 
 /// Marks one word as left behind by its dead owner, and wakes a waiter.
-fn release(task: &Task, user: &UserMemory, addr: u64, kind: Kind) -> Result<()> {
+fn release(task: &Task, user: &UserMemory, addr: UserAddr, kind: Kind) -> Result<()> {
     let tid = task.tid();
     let wake = user.with_atomic(addr, true, |word| {
         let mut old = word.load(Ordering::SeqCst);

@@ -14,7 +14,7 @@ use crate::task::signal::info::SigInfo;
 use crate::task::signal::mask::set_blocked;
 use abi::run::UserRegs;
 use machine::errno::{Errno, Result};
-use machine::mm::UserMemory;
+use machine::mm::{UserAddr, UserMemory};
 use machine::platform;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -180,8 +180,8 @@ pub fn enter_handler(task: &Arc<Task>, info: &SigInfo, action: &Action) -> Resul
     let extended = image.len() > fpu::LEGACY_BYTES;
     let frame = build(&state, info, action.restorer, places, extended);
     let user = UserMemory::new(aspace);
-    user.write_bytes(places.fpu, &image)?;
-    user.write(places.frame, &frame)?;
+    user.write_bytes(UserAddr::new(places.fpu), &image)?;
+    user.write(UserAddr::new(places.frame), &frame)?;
 
     {
         let mut context = task.context();
@@ -211,12 +211,12 @@ pub fn enter_handler(task: &Arc<Task>, info: &SigInfo, action: &Action) -> Resul
 pub fn return_from_handler(task: &Arc<Task>, user: &UserMemory) -> Result<()> {
     let rsp = task.context().run.regs.rsp;
     // The handler's return has popped `return_to`.
-    let context: UContext = user.read(rsp.wrapping_sub(8).wrapping_add(CONTEXT_OFFSET))?;
+    let context: UContext = user.read(UserAddr::new(rsp.wrapping_sub(8).wrapping_add(CONTEXT_OFFSET)))?;
     set_blocked(task, context.mask & !UNBLOCKABLE);
     if context.machine.cs | 3 != USER_CS {
         return Err(Errno::EFAULT);
     }
-    let image = read_image(user, context.machine.fpstate)?;
+    let image = read_image(user, UserAddr::new(context.machine.fpstate))?;
     {
         let live = &mut *task.context();
         let area = &mut live.fpu.0;
@@ -236,14 +236,14 @@ pub fn return_from_handler(task: &Arc<Task>, user: &UserMemory) -> Result<()> {
 }
 
 /// The FPU image a frame points to; `None`: the initial state.
-fn read_image(user: &UserMemory, addr: u64) -> Result<Option<Vec<u8>>> {
-    if addr == 0 {
+fn read_image(user: &UserMemory, addr: UserAddr) -> Result<Option<Vec<u8>>> {
+    if addr.is_null() {
         return Ok(None);
     }
     let mut image: Vec<u8> = user.read_array(addr, fpu::LEGACY_BYTES)?;
     if let Some(bytes) = fpu::announced(&image, platform::xsave_size()) {
         let rest = bytes + fpu::TAIL_BYTES - fpu::LEGACY_BYTES;
-        image.extend(user.read_array::<u8>(addr + fpu::LEGACY_BYTES as u64, rest)?);
+        image.extend(user.read_array::<u8>(addr.offset(fpu::LEGACY_BYTES as u64), rest)?);
     }
     Ok(Some(image))
 }

@@ -1,6 +1,7 @@
 //! A task's own part of signal state.
 
 use machine::errno::Errno;
+use machine::mm::UserAddr;
 
 use crate::task::signal::altstack::AltStack;
 use crate::task::signal::facts::Facts;
@@ -10,11 +11,11 @@ use crate::task::signal::queue::PendingSignals;
 #[derive(Clone, Debug)]
 pub enum Restart {
     /// `nanosleep`, `clock_nanosleep`: until this monotonic time; the remainder goes to this address.
-    Sleep { clock: i32, deadline_ns: u64, remainder: u64 },
+    Sleep { clock: i32, deadline_ns: u64, remainder: UserAddr },
     /// `poll(2)` until this monotonic time.
-    Poll { fds: u64, count: u32, deadline_ns: Option<u64> },
+    Poll { fds: UserAddr, count: u32, deadline_ns: Option<u64> },
     /// `FUTEX_WAIT` until this monotonic time.
-    Futex { addr: u64, value: u32, deadline_ns: u64, bitset: u32, private: bool },
+    Futex { addr: UserAddr, value: u32, deadline_ns: u64, bitset: u32, private: bool },
 }
 
 /// A task's own part of signal state.
