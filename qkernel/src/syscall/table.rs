@@ -106,7 +106,7 @@ syscalls! {
     186 => process::gettid();
     218 => process::set_tid_address(addr: u64);
     231 => process::exit_group(status: i32);
-    247 => process::waitid(kind: u32, id: u32, info: u64, options: u32, usage: u64);
+    247 => process::waitid(kind: u32, id: i32, info: u64, options: u32, usage: u64);
     322 => process::execveat(dirfd: i32, path: u64, argv: u64, envp: u64, flags: u32);
     435 => process::clone3(args: u64, size: u64);
 
