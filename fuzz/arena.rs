@@ -1,5 +1,7 @@
 //! Memory and a CPU for the kernel without a VMM.
 
+use abi::word::to_usize;
+
 use machine::testing;
 use qkernel::boot::KERNEL;
 use qkernel::harness;
@@ -8,7 +10,7 @@ use qkernel::harness;
 pub fn boot() {
     const ALIGN: usize = 4 << 20;
     const ARCH_SET_GS: libc::c_int = 0x1001;
-    let bytes = testing::ARENA_BYTES as usize;
+    let bytes = to_usize(testing::ARENA_BYTES);
     // SAFETY: a new mapping. Pages take memory once they are touched.
     let start = unsafe {
         libc::mmap(

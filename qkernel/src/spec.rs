@@ -1,6 +1,7 @@
 //! What the VMM says about the first process, or one that comes in later, read from their records.
 
 use abi::boot as ab;
+use abi::word::low16;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -131,8 +132,8 @@ impl Spec {
             ab::TAG_RLIMIT => self.rlimits.push((u32_at(data, 0)?, u64_at(data, 8)?, u64_at(data, 16)?)),
             ab::TAG_UMASK => self.umask = Some(u32_at(data, 0)?),
             ab::TAG_WINSIZE => {
-                let word = u32_at(data, 0)?;
-                self.winsize = Some((word as u16, (word >> 16) as u16));
+                let word = u64::from(u32_at(data, 0)?);
+                self.winsize = Some((low16(word), low16(word >> 16)));
             }
             ab::TAG_CONTAINER => self.container = u64_at(data, 0)?,
             ab::TAG_TASKS_MAX => self.tasks_max = Some(u64_at(data, 0)?),

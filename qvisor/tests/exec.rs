@@ -98,7 +98,7 @@ fn it_runs_with_the_commands_streams_and_ends_with_its_code() {
         assert_eq!(output.status.code(), Some(code), "{name}");
     }
     // Through pipes, more than they hold, and to a file.
-    let bytes: Vec<u8> = (0..3_000_000_u32).map(|at| ((at * 7) >> 3) as u8).collect();
+    let bytes: Vec<u8> = (0..3_000_000_u32).map(|at| ((at * 7) >> 3).to_le_bytes()[0]).collect();
     let mut child = exec(&place, &[], &["cat"]).spawn().unwrap();
     let (mut input, sent) = (child.stdin.take().unwrap(), bytes.clone());
     let writer = std::thread::spawn(move || input.write_all(&sent).unwrap());

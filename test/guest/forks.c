@@ -316,6 +316,8 @@ static void waiting(void)
     CHECK_EQ(status, EXIT_CODE(1));
     pid = CHILD(_exit(0));
     OK(waitid(P_PID, pid, NULL, WEXITED | WNOWAIT));
+    for (int kind = P_PID; kind <= 3; kind++)
+        CHECK_ERR(waitid(kind, (id_t)-1, NULL, WEXITED), EINVAL);
     CHECK_ERR(syscall(SYS_wait4, pid, 8, 0, NULL), EFAULT);
     for (int code = 0; code < 256; code += 51)
         CHECK_EQ(status_of(CHILD(_exit(code))), EXIT_CODE(code));

@@ -212,6 +212,7 @@ impl<C: ControlPages> Locked<'_, C> {
     /// Puts a block at the head of a list.
     fn link(&mut self, block: usize, list: List) {
         let next = self.state.heads[list as usize];
+        #[expect(clippy::cast_possible_truncation, reason = "memory is far from u32::MAX blocks of 4 MiB")]
         let me = block as u32 + 1;
         self.with(block, |maps| (maps.next, maps.prev) = (next, 0));
         if let Some(next) = (next as usize).checked_sub(1) {

@@ -88,7 +88,7 @@ unsafe impl Sync for StridedControl {}
 impl StridedControl {
     /// Control pages that open each block; `linear` is where the kernel sees the first block (kvm).
     pub const fn in_blocks(linear: NonNull<u8>) -> Self {
-        Self { first: linear.cast(), stride_bytes: BLOCK_BYTES as usize }
+        Self { first: linear.cast(), stride_bytes: BLOCK_FRAMES * size_of::<ControlPage>() }
     }
 
     /// Control pages side by side, 4 KiB each, in memory of their own; `table` is the first (systrap).

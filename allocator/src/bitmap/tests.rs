@@ -210,14 +210,17 @@ fn top_blocks_close_when_empty_and_clean() {
 
 #[test]
 fn control_pages_may_open_their_blocks() {
-    let layout = std::alloc::Layout::from_size_align(2 * BLOCK_BYTES as usize, BLOCK_BYTES as usize).unwrap();
+    const BLOCK: usize = BLOCK_FRAMES * size_of::<ControlPage>();
+    let layout = std::alloc::Layout::from_size_align(2 * BLOCK, BLOCK).unwrap();
     // SAFETY: the layout is not empty.
     let memory = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).unwrap();
     let base = memory.addr().get() as u64;
     let control = StridedControl::in_blocks(memory);
     // SAFETY: the memory is zero-filled, aligned, and this allocator's alone.
     let frames = unsafe { BitmapAllocator::new(base, 2 * BLOCK_BYTES, usize::MAX, control, SpinLock::new()) };
-    let at = |frame: Frame| memory.as_ptr().wrapping_add((frame.addr() - base) as usize).cast::<u64>();
+    let at = |frame: Frame| {
+        memory.as_ptr().wrapping_add(usize::try_from(frame.addr() - base).unwrap()).cast::<u64>()
+    };
     let all: Vec<_> = std::iter::from_fn(|| frames.alloc()).collect();
     assert_eq!(all.len(), 2 * USABLE_FRAMES);
     for &(frame, clean) in &all {

@@ -51,11 +51,17 @@ impl PageState {
     const USED: u8 = 0x80;
 
     const fn free(order: u32, dirty: bool) -> Self {
-        Self(Self::FREE | if dirty { Self::DIRTY } else { 0 } | order as u8)
+        Self(Self::FREE | if dirty { Self::DIRTY } else { 0 } | Self::order_bits(order))
     }
 
     const fn used(order: u32) -> Self {
-        Self(Self::USED | order as u8)
+        Self(Self::USED | Self::order_bits(order))
+    }
+
+    /// `order`, at most `MAX_ORDER`, as it is kept.
+    const fn order_bits(order: u32) -> u8 {
+        const { assert!(MAX_ORDER <= Self::ORDER as u32) };
+        order.to_le_bytes()[0] & Self::ORDER
     }
 
     const fn order(self) -> u32 {
@@ -90,12 +96,17 @@ impl Entry {
         PageState((self.0 >> (2 * LINK_BITS)) as u8)
     }
 
+    /// The page that the lowest bits link to.
+    fn link(bits: u64) -> Option<usize> {
+        usize::try_from((bits & Self::LINK).checked_sub(1)?).ok()
+    }
+
     fn next(self) -> Option<usize> {
-        (self.0 >> LINK_BITS & Self::LINK).checked_sub(1).map(|page| page as usize)
+        Self::link(self.0 >> LINK_BITS)
     }
 
     fn prev(self) -> Option<usize> {
-        (self.0 & Self::LINK).checked_sub(1).map(|page| page as usize)
+        Self::link(self.0)
     }
 }
 
@@ -117,7 +128,7 @@ pub(super) struct Buddy {
     /// Pages of the table, which opens the range and has an entry for each page of it.
     table_pages: usize,
     /// The first free block of each order.
-    heads: [Option<u32>; ORDERS],
+    heads: [Option<usize>; ORDERS],
     /// Bit `k` is set when order `k` has a free block.
     occupied: u32,
     free_pages: usize,
@@ -173,7 +184,7 @@ impl Buddy {
             return None;
         }
         let found = (self.occupied >> order << order).trailing_zeros();
-        let page = (*self.heads.get(found as usize)?)? as usize;
+        let page = (*self.heads.get(found as usize)?)?;
         let dirty = self.state(page).is_dirty();
         self.unlink(page);
         for half in (order..found).rev() {
@@ -275,13 +286,13 @@ impl Buddy {
 
     /// Puts a block at the head of its order's list and marks it free.
     fn link(&mut self, page: usize, order: u32, dirty: bool) {
-        let next = self.heads[order as usize].map(|next| next as usize);
+        let next = self.heads[order as usize];
         self.set_entry(page, Entry::new(PageState::free(order, dirty), next, None));
         if let Some(next) = next {
             let entry = self.entry(next);
             self.set_entry(next, Entry::new(entry.state(), entry.next(), Some(page)));
         }
-        self.heads[order as usize] = Some(page as u32);
+        self.heads[order as usize] = Some(page);
         self.occupied |= 1 << order;
         self.free_pages += 1 << order;
         if dirty {
@@ -298,7 +309,7 @@ impl Buddy {
                 let before = self.entry(prev);
                 self.set_entry(prev, Entry::new(before.state(), entry.next(), before.prev()));
             }
-            None => self.heads[order as usize] = entry.next().map(|next| next as u32),
+            None => self.heads[order as usize] = entry.next(),
         }
         if let Some(next) = entry.next() {
             let after = self.entry(next);

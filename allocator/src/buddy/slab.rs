@@ -27,7 +27,8 @@ const CLASS_OF: [u8; MAX_OBJECT_BYTES / 16 + 1] = {
         if unit * 16 > CLASS_BYTES[class] {
             class += 1;
         }
-        table[unit] = class as u8;
+        assert!(class <= u8::MAX as usize);
+        table[unit] = class.to_le_bytes()[0];
         unit += 1;
     }
     table

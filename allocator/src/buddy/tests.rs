@@ -300,14 +300,14 @@ fn threads_use_one_heap() {
                         unsafe {
                             let start = heap.alloc(layout);
                             assert!(!start.is_null());
-                            start.write(seed as u8);
+                            start.write(u8::try_from(seed).unwrap());
                             held.push((start, layout));
                         }
                     } else {
                         let (start, layout) = held.swap_remove(step * 31 % held.len());
                         // SAFETY: it was allocated so, by this thread.
                         unsafe {
-                            assert_eq!(start.read(), seed as u8);
+                            assert_eq!(start.read(), u8::try_from(seed).unwrap());
                             heap.dealloc(start, layout);
                         }
                     }

@@ -26,9 +26,10 @@ pub mod layout;
 pub mod run;
 pub mod socket;
 pub mod stats;
+pub mod word;
 
 pub use hostcall::HostCall;
-pub use layout::{PAGE_SHIFT, PAGE_SIZE};
+pub use layout::{PAGE_BYTES, PAGE_SHIFT, PAGE_SIZE};
 
 /// Version of this interface; the VMM refuses a kernel built with another one.
 pub const ABI_VERSION: u32 = 1;

@@ -1,6 +1,7 @@
 //! What happens on the host: taken in rounds, and handed to the kernel.
 
 use abi::hostcall::{self as hc, Event};
+use abi::word::to_usize;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::platform::{self, call, phys_of};
@@ -27,7 +28,7 @@ fn take_round(number: u32) -> bool {
     let mut events = [Event::default(); BATCH];
     let round = begin_round();
     let args = [phys_of(events.as_mut_ptr()), events.len() as u64, 0, 0, 0, 0];
-    let count = (call(number, args).unwrap_or(0) as usize).min(events.len());
+    let count = to_usize(call(number, args).unwrap_or(0)).min(events.len());
     events.iter().take(count).for_each(|event| upcall::host_event(event, round));
     count == events.len()
 }

@@ -1,6 +1,7 @@
 //! Hostcalls as typed functions.
 
 use abi::hostcall::{self as hc, HostStat, HostStatFs, Segment, SetAttr};
+use abi::word::{low32, to_usize};
 use alloc::vec::Vec;
 
 use crate::errno::{Errno, Result};
@@ -49,7 +50,7 @@ pub fn log(level: u32, line: &str) {
 /// Ends the sandbox.
 pub fn exit(wait_status: i32) -> ! {
     loop {
-        let _ = call(hc::EXIT, [wait_status as u32 as u64, 0, 0, 0, 0, 0]);
+        let _ = call(hc::EXIT, [wait_status.cast_unsigned().into(), 0, 0, 0, 0, 0]);
     }
 }
 
@@ -61,7 +62,7 @@ pub fn report(what: u64, of: i64) {
 /// Takes the records of a process that comes in, into `bytes`.
 pub fn exec_take(id: u64, bytes: &mut [u8]) -> Result<usize> {
     let got = call(hc::EXEC_TAKE, [id, phys_of(bytes.as_mut_ptr()), bytes.len() as u64, 0, 0, 0])?;
-    Ok((got as usize).min(bytes.len()))
+    Ok(to_usize(got).min(bytes.len()))
 }
 
 /// Says how far a container has got: `REPORT_READY` …, `REPORT_CONTAINER_ENDED` with its value.
@@ -125,7 +126,7 @@ pub(crate) fn transfer(
 /// `READDIR`: raw `linux_dirent64` records from `position`.
 pub fn readdir(dir: &Handle, buf: &mut [u8], position: u64) -> Result<usize> {
     let got = call(hc::READDIR, [dir.arg(), phys_of(buf.as_ptr()), buf.len() as u64, position, 0, 0])?;
-    Ok((got as usize).min(buf.len()))
+    Ok(to_usize(got).min(buf.len()))
 }
 
 /// `MKDIR`.
@@ -166,7 +167,7 @@ pub fn readlink(dir: &Handle, name: &[u8]) -> Result<Vec<u8>> {
     let mut target = alloc::vec![0u8; 4096];
     let (at, len) = name_args(name);
     let got = call(hc::READLINK, [dir.arg(), at, len, phys_of(target.as_ptr()), target.len() as u64, 0])?;
-    target.truncate(got as usize);
+    target.truncate(to_usize(got));
     Ok(target)
 }
 
@@ -203,7 +204,7 @@ pub fn statfs(node: &Handle) -> Result<HostStatFs> {
 pub fn getxattr(node: &Handle, name: &[u8], value: &mut [u8]) -> Result<usize> {
     let (at, len) = name_args(name);
     let got = call(hc::GETXATTR, [node.arg(), at, len, phys_of(value.as_ptr()), value.len() as u64, 0])?;
-    Ok(got as usize)
+    Ok(to_usize(got))
 }
 
 /// `SETXATTR`.
@@ -215,7 +216,7 @@ pub fn setxattr(node: &Handle, name: &[u8], value: &[u8], flags: u32) -> Result<
 
 /// `LISTXATTR`; an empty buffer asks for the size.
 pub fn listxattr(node: &Handle, list: &mut [u8]) -> Result<usize> {
-    Ok(call(hc::LISTXATTR, [node.arg(), phys_of(list.as_ptr()), list.len() as u64, 0, 0, 0])? as usize)
+    Ok(to_usize(call(hc::LISTXATTR, [node.arg(), phys_of(list.as_ptr()), list.len() as u64, 0, 0, 0])?))
 }
 
 /// `REMOVEXATTR`.
@@ -231,7 +232,7 @@ pub fn seek(file: &Handle, offset: u64, whence: u32) -> Result<u64> {
 
 /// `COPY_RANGE` between two files of the host.
 pub fn copy_range(from: &Handle, from_at: u64, to: &Handle, to_at: u64, len: u64) -> Result<usize> {
-    Ok(call(hc::COPY_RANGE, [from.arg(), from_at, to.arg(), to_at, len, 0])? as usize)
+    Ok(to_usize(call(hc::COPY_RANGE, [from.arg(), from_at, to.arg(), to_at, len, 0])?))
 }
 
 /// `ROUTE_QUERY`: asks about the network; `EMSGSIZE` when the answer doesn't fit.
@@ -239,7 +240,7 @@ pub fn route_query(request: &[u8], reply: &mut [u8], strict: bool) -> Result<usi
     let (at, room) = (phys_of(reply.as_mut_ptr()), reply.len() as u64);
     let args = [phys_of(request.as_ptr()), request.len() as u64, at, room, u64::from(strict), 0];
     let got = call(abi::socket::ROUTE_QUERY, args)?;
-    Ok((got as usize).min(reply.len()))
+    Ok(to_usize(got).min(reply.len()))
 }
 
 /// `POLL_ARM`.
@@ -249,5 +250,5 @@ pub fn poll_arm(file: &Handle, events: u32, token: u64) -> Result<()> {
 
 /// `POLL_NOW`.
 pub fn poll_now(file: &Handle, events: u32) -> Result<u32> {
-    Ok(call(hc::POLL_NOW, [file.arg(), u64::from(events), 0, 0, 0, 0])? as u32)
+    call(hc::POLL_NOW, [file.arg(), u64::from(events), 0, 0, 0, 0]).map(low32)
 }

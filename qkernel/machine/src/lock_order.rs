@@ -110,7 +110,7 @@ mod checked {
         /// Says what is wrong beside the innermost lock of `held`.
         #[cold]
         fn complain(&self, held: u64, what: Arguments<'_>) -> ! {
-            let bit = held.ilog2() as u8;
+            let bit = held.ilog2().to_le_bytes()[0];
             // SAFETY: `add` alone sets bits, and sets those of ranks.
             let rank = unsafe { core::mem::transmute::<u8, Rank>(bit) };
             // SAFETY: `add` alone stores places, from references that live for ever.

@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn the_block_of_rfc_8439_section_2_3_2() {
-        let key = core::array::from_fn(|i| i as u8);
+        let key = core::array::from_fn(|i| u8::try_from(i).unwrap());
         let tail = [1, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0x4a, 0, 0, 0, 0];
         let block = chacha20_block(&key, &tail);
         assert_eq!(block[..8], [0x10, 0xf1, 0xe7, 0xe4, 0xd1, 0x3b, 0x59, 0x15]);

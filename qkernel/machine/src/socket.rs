@@ -1,6 +1,7 @@
 //! Hostcalls of sockets as typed functions. None of them waits: `EAGAIN`, or `EINPROGRESS` for a connection.
 
 use abi::socket::{self as nr, ADDRESS_MAX, Message, OPTION_MAX};
+use abi::word::{len32, low32, to_usize};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -47,7 +48,7 @@ pub fn name(socket: &Handle, peer: bool) -> Result<Vec<u8>> {
     let mut address = vec![0u8; ADDRESS_MAX as usize];
     let args = [socket.arg(), u64::from(peer), phys_of(address.as_ptr()), address.len() as u64, 0, 0];
     let len = call(nr::SOCK_NAME, args)?;
-    address.truncate(len as usize);
+    address.truncate(to_usize(len));
     Ok(address)
 }
 
@@ -62,7 +63,7 @@ pub fn option(socket: &Handle, level: u32, name: u32, room: usize) -> Result<Vec
     let at = phys_of(value.as_ptr());
     let args = [socket.arg(), level.into(), name.into(), at, value.len() as u64, 0];
     let len = call(nr::SOCK_GET_OPTION, args)?;
-    value.truncate(len as usize);
+    value.truncate(to_usize(len));
     Ok(value)
 }
 
@@ -75,7 +76,7 @@ pub fn set_option(socket: &Handle, level: u32, name: u32, value: &[u8]) -> Resul
 
 /// A number about a socket (`SIOCINQ` and the like).
 pub fn query(socket: &Handle, request: u32) -> Result<u32> {
-    call(nr::SOCK_QUERY, [socket.arg(), request.into(), 0, 0, 0, 0]).map(|number| number as u32)
+    call(nr::SOCK_QUERY, [socket.arg(), request.into(), 0, 0, 0, 0]).map(low32)
 }
 
 /// Sends what `buf` holds in one call: all of a message, or as much of a stream's data as there is room for
@@ -91,22 +92,22 @@ pub fn send(
     buf.with_message(false, whole, |segments, offered| {
         let message = Message {
             segments_phys: phys_of(segments.as_ptr()),
-            segments: segments.len() as u32,
+            segments: len32(segments.len()),
             flags,
             name_phys: phys_of(address.as_ptr()),
             control_phys: phys_of(control.as_ptr()),
-            name_len: address.len() as u32,
-            control_len: control.len() as u32,
+            name_len: len32(address.len()),
+            control_len: len32(control.len()),
         };
         let sent = call(nr::SOCK_SEND, [socket.arg(), phys_of(&raw const message), 0, 0, 0, 0])?;
-        Ok((sent as usize, (sent as usize, offered)))
+        Ok((to_usize(sent), (to_usize(sent), offered)))
     })
 }
 
 /// Sends up to `len` bytes of a host file from `offset` on; 0 at its end.
 pub fn send_file(socket: &Handle, file: &Handle, offset: u64, len: usize) -> Result<usize> {
     let args = [socket.arg(), file.arg(), offset, len as u64, 0, 0];
-    call(nr::SOCK_SEND_FILE, args).map(|sent| (sent as usize).min(len))
+    call(nr::SOCK_SEND_FILE, args).map(|sent| to_usize(sent).min(len))
 }
 
 /// What a receive asks for besides bytes, and what it got.
@@ -129,14 +130,14 @@ pub fn receive(socket: &Handle, buf: &mut IoBuf<'_>, whole: bool, with: &mut Rec
     buf.with_message(true, whole, |segments, offered| {
         let mut message = Message {
             segments_phys: phys_of(segments.as_ptr()),
-            segments: segments.len() as u32,
+            segments: len32(segments.len()),
             flags: with.flags,
             name_phys: phys_of(with.address.as_ptr()),
             control_phys: phys_of(with.control.as_ptr()),
-            name_len: with.address.len() as u32,
-            control_len: with.control.len() as u32,
+            name_len: len32(with.address.len()),
+            control_len: len32(with.control.len()),
         };
-        let got = call(nr::SOCK_RECEIVE, [socket.arg(), phys_of(&raw mut message), 0, 0, 0, 0])? as usize;
+        let got = to_usize(call(nr::SOCK_RECEIVE, [socket.arg(), phys_of(&raw mut message), 0, 0, 0, 0])?);
         with.flags = message.flags;
         with.address.truncate(message.name_len as usize);
         with.control.truncate(message.control_len as usize);

@@ -7,6 +7,7 @@ use abi::boot::{BootInfo, Platform};
 use abi::hostcall::{self as hc, HostClocks};
 use abi::layout::{CPU_AREA_PHYS, KERNEL_IMAGE_PHYS, USER_PHYS};
 use abi::run::{CpuHeader, RunState};
+use abi::word::{low8, to_usize};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::platform;
@@ -59,7 +60,7 @@ pub unsafe fn boot(arena: *mut u8, set_gs: impl FnOnce(u64), host: Host, upcalls
         user_entries: 0.into(),
     };
     // SAFETY: the arena is the caller's gift, and covers the CPU's area.
-    unsafe { arena.add(CPU_AREA_PHYS as usize).cast::<CpuHeader>().write(header) };
+    unsafe { arena.add(to_usize(CPU_AREA_PHYS)).cast::<CpuHeader>().write(header) };
     set_gs(base + CPU_AREA_PHYS);
     let info = BootInfo {
         version: abi::ABI_VERSION,
@@ -94,7 +95,7 @@ fn at<T>(phys: u64) -> *mut T {
 
 fn text(phys: u64, len: u64) -> &'static str {
     // SAFETY: the kernel passes a string that it holds until the call returns.
-    let bytes = unsafe { core::slice::from_raw_parts(at::<u8>(phys), len as usize) };
+    let bytes = unsafe { core::slice::from_raw_parts(at::<u8>(phys), to_usize(len)) };
     core::str::from_utf8(bytes).unwrap_or("?")
 }
 
@@ -125,13 +126,13 @@ fn answer(number: u32, args: &[u64; 6]) -> i64 {
         hc::RANDOM => {
             for i in 0..args[1] {
                 // SAFETY: the kernel passes a buffer of this length.
-                unsafe { at::<u8>(args[0]).add(i as usize).write(i as u8) };
+                unsafe { at::<u8>(args[0]).add(to_usize(i)).write(low8(i)) };
             }
             DONE
         }
         hc::RELEASE => {
             // SAFETY: the kernel releases whole pages that it does not use.
-            unsafe { at::<u8>(args[0]).write_bytes(0, args[1] as usize) };
+            unsafe { at::<u8>(args[0]).write_bytes(0, to_usize(args[1])) };
             DONE
         }
         hc::AS_CREATE => NEXT_STUB.fetch_add(1, Ordering::Relaxed).cast_signed(),

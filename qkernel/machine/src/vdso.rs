@@ -3,6 +3,7 @@
 //! Two pages shared by all address spaces: the clock parameters ([`crate::time::ClockPage`], read-only), and behind it
 //! an ELF shared object made at boot from the position-independent code below.
 
+use abi::word::len32;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -11,7 +12,7 @@ use core::arch::global_asm;
 use crate::errno::{Errno, Result};
 use crate::mm::map::{NewMapping, Placement};
 use crate::mm::vma::VmaFlags;
-use crate::mm::{self, AddressSpace, IoBuf, MemoryObject, PAGE, PageStore, Prot};
+use crate::mm::{self, AddressSpace, IoBuf, MemoryObject, PAGE, PAGE_BYTES, PageStore, Prot};
 use crate::platform;
 use crate::rank::Rank;
 use crate::spin::SpinLock;
@@ -193,7 +194,7 @@ const _: () =
 fn image() -> Vec<u8> {
     let mut strings = vec![0u8];
     let mut string = |text: &str| {
-        let at = strings.len() as u32;
+        let at = len32(strings.len());
         strings.extend_from_slice(text.as_bytes());
         strings.push(0);
         at
@@ -206,7 +207,7 @@ fn image() -> Vec<u8> {
         // Global function, default visibility, in a section that isn't listed.
         table.u32(&[string(name)]).u16(&[0x12, 1]).u64(&[value, 0]);
     }
-    let count = symbols.len() as u32 + 1;
+    let count = len32(symbols.len()) + 1;
     let mut hash = Bytes::default();
     // One bucket: symbol 1, then 2, …, then the end.
     hash.u32(&[1, count, 1, 0]);
@@ -233,7 +234,7 @@ fn image() -> Vec<u8> {
     ] {
         dynamic.u64(&[tag, value]);
     }
-    let mut page = vec![0u8; PAGE as usize];
+    let mut page = vec![0u8; PAGE_BYTES];
     let parts = [
         (0, header(dynamic.0.len() as u64)),
         (DYNAMIC, dynamic.0),
@@ -309,7 +310,7 @@ mod tests {
 
     #[test]
     fn the_image_has_room_for_its_parts() {
-        assert!(code().len() <= PAGE as usize - CODE_OFFSET);
+        assert!(code().len() <= PAGE_BYTES - CODE_OFFSET);
         let page = image();
         let strings = &page[STRINGS..CODE_OFFSET];
         assert!(strings.windows(20).any(|window| window == b"__vdso_clock_gettime"));

@@ -2,6 +2,7 @@
 
 use abi::hostcall as hc;
 use abi::hostcall::Event;
+use abi::word::low16;
 use machine::sched;
 
 use crate::container::{create, exec};
@@ -54,6 +55,7 @@ pub(super) fn handle(event: &Event, round: u64) {
 fn console_resized(size: i64) {
     let Some(container) = container::find(ContainerId::FIRST) else { return };
     if let Some(console) = container.console.get() {
-        console.resize((size >> 16) as u16, size as u16);
+        let size = size.cast_unsigned();
+        console.resize(low16(size >> 16), low16(size));
     }
 }

@@ -8,6 +8,7 @@ use abi::boot::EXEC_RECORDS_MAX;
 use abi::hostcall::{
     REPORT_CONTAINER_FAILED, REPORT_EXEC_ENDED, REPORT_EXEC_FAILED, REPORT_EXEC_STARTED, WAKE_EVENT_EXEC,
 };
+use abi::word::to_usize;
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -96,8 +97,8 @@ pub fn admit_container(id: u64, len: i64) {
 fn take_spec(id: u64, len: i64) -> Result<Spec> {
     let len = u64::try_from(len).ok().filter(|len| *len <= EXEC_RECORDS_MAX).ok_or(Errno::E2BIG)?;
     let mut bytes = Vec::new();
-    bytes.try_reserve_exact(len as usize).map_err(|_| Errno::ENOMEM)?;
-    bytes.resize(len as usize, 0);
+    bytes.try_reserve_exact(to_usize(len)).map_err(|_| Errno::ENOMEM)?;
+    bytes.resize(to_usize(len), 0);
     let got = host::exec_take(id, &mut bytes)?;
     Ok(Spec::parse(&bytes[..got]))
 }

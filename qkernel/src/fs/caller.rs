@@ -91,7 +91,7 @@ impl<'a> CallerCtx<'a> {
     /// Gives a file the lowest free descriptor.
     pub fn install(&self, file: Arc<File>, close_on_exec: bool) -> Result<u64> {
         let limit = self.limit(RLIMIT_NOFILE);
-        self.files().insert(file, close_on_exec, 0, limit).map(|fd| fd as u64)
+        self.files().insert(file, close_on_exec, 0, limit).map(|fd| u64::from(fd.cast_unsigned()))
     }
 
     /// A soft resource limit of the caller.

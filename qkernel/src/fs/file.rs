@@ -1,5 +1,6 @@
 //! Open file descriptions and descriptor tables.
 
+use abi::word::to_usize;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -376,7 +377,7 @@ impl FileTable {
 
     /// Puts a file at the lowest free descriptor from `least` on, below `limit` (`RLIMIT_NOFILE`); `EMFILE`.
     pub fn insert(&self, file: Arc<File>, close_on_exec: bool, least: usize, limit: u64) -> Result<i32> {
-        account::check(FILE_BYTES as usize)?;
+        account::check(to_usize(FILE_BYTES))?;
         let mut slots = self.slots.lock();
         let from = least.max(slots.lowest);
         let entries = &mut slots.entries;

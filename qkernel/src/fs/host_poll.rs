@@ -3,6 +3,7 @@
 //! Streams: one armed registration each, events handed to a wait queue or handler. Sockets: the host tells of every
 //! change once ([`Readiness`]).
 
+use abi::word::low32;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -69,7 +70,7 @@ pub struct Told {
 
 /// The host says, in a round, that a registration's events hold.
 pub fn ready(token: u64, events: i64, round: u64) -> Told {
-    let events = PollEvents::from_bits_truncate(events as u32);
+    let events = PollEvents::from_bits_truncate(low32(events.cast_unsigned()));
     let (queue, handler, edges) = match TARGETS.lock().get(&token) {
         Some(Target::Queue(queue)) => (queue.upgrade(), None, None),
         Some(Target::Handler(handler)) => (None, handler.upgrade(), None),

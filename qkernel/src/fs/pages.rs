@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn bytes_come_out_in_order_across_pages() {
         let mut queue = PageQueue::new();
-        let data: Vec<u8> = (0..20_000u32).map(|i| (i * 7 / 3) as u8).collect();
+        let data: Vec<u8> = (0..20_000u32).map(|i| (i * 7 / 3).to_le_bytes()[0]).collect();
         let mut out = Vec::new();
         let mut sent = 0;
         for step in [1usize, 4095, 4097, 10, 9000, 2797] {

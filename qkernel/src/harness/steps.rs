@@ -1,5 +1,6 @@
 //! What bytes mean as steps of programs: the table's calls with arguments of their types.
 
+use abi::word::to_usize;
 use alloc::vec::Vec;
 
 use crate::creds::Creds;
@@ -168,7 +169,7 @@ impl Steps {
         if self.at >= self.bytes.len() {
             return Step::End;
         }
-        let choice = self.word(2) as usize % (IMPLEMENTED.len() + 24);
+        let choice = to_usize(self.word(2)) % (IMPLEMENTED.len() + 24);
         let Some((number, arguments)) = ARGUMENTS.get(choice) else {
             return if choice.is_multiple_of(3) { self.fault() } else { self.write() };
         };

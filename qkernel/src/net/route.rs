@@ -1,5 +1,6 @@
 //! The network of the sandbox: the host's answers to `rtnetlink(7)` questions, and their content.
 
+use abi::word::to_usize;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -23,7 +24,7 @@ pub const AF_INET: u8 = 2;
 pub const AF_INET6: u8 = 10;
 /// First room for a reply; most networks fit.
 const REPLY_BYTES: usize = 32 << 10;
-const REPLY_MAX: usize = abi::socket::ROUTE_REPLY_MAX as usize;
+const REPLY_MAX: usize = to_usize(abi::socket::ROUTE_REPLY_MAX);
 
 /// Asks the host one question; result: the messages of its answer. See [`abi::socket::ROUTE_QUERY`].
 pub fn ask(request: &[u8], strict: bool) -> Result<Vec<u8>> {
@@ -369,13 +370,15 @@ mod tests {
     use super::*;
 
     fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-        let mut bytes = [&(4 + value.len() as u16).to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat();
+        let mut bytes =
+            [&(4 + u16::try_from(value.len()).unwrap()).to_ne_bytes()[..], &kind.to_ne_bytes(), value]
+                .concat();
         bytes.resize(bytes.len().next_multiple_of(4), 0);
         bytes
     }
 
     fn message(kind: u16, body: &[u8]) -> Vec<u8> {
-        let len = (HEADER_BYTES + body.len()) as u32;
+        let len = u32::try_from(HEADER_BYTES + body.len()).unwrap();
         [&len.to_ne_bytes()[..], &kind.to_ne_bytes(), &[0; 10], body].concat()
     }
 

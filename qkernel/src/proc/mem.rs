@@ -1,5 +1,6 @@
 //! `/proc/PID/mem`: a process's memory as a file.
 
+use abi::word::to_usize;
 use alloc::boxed::Box;
 use alloc::sync::Weak;
 use core::any::Any;
@@ -12,7 +13,7 @@ use crate::proc::subject::Subject;
 use crate::pseudo::Context;
 use crate::pseudo::file::seek_plain;
 use machine::errno::{Errno, Result};
-use machine::mm::{AddressSpace, IoBuf, PAGE, UserAddr};
+use machine::mm::{AddressSpace, IoBuf, PAGE_BYTES, UserAddr};
 
 /// Opens the memory of a process; the table's guard has let the caller in.
 pub fn open(subject: &Subject, _flags: OpenFlags) -> Result<Box<dyn FileOps>> {
@@ -45,11 +46,11 @@ impl MemFile {
             At::Offset(offset) => offset,
             At::Position => *file.pos.lock(),
         };
-        let mut page = alloc::vec![0u8; PAGE as usize];
+        let mut page = alloc::vec![0u8; PAGE_BYTES];
         let mut done = 0usize;
         while !buf.is_empty() {
             let addr = UserAddr::new(start.wrapping_add(done as u64));
-            let part = (addr.left_in_page() as usize).min(buf.remaining());
+            let part = to_usize(addr.left_in_page()).min(buf.remaining());
             let bytes = &mut page[..part];
             let moved = match way {
                 Way::Out => {

@@ -1,5 +1,6 @@
 //! `/proc/PID` and `/proc/PID/task/TID`.
 
+use abi::word::to_usize;
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -180,12 +181,12 @@ fn set_comm(subject: &Subject, bytes: &[u8]) -> Result<()> {
 
 /// The bytes `[start, end)` of a process's memory, as far as they are there.
 fn user_bytes(aspace: &AddressSpace, start: u64, end: u64) -> Vec<u8> {
-    let len = end.saturating_sub(start).min(ARG_MAX_BYTES as u64) as usize;
+    let len = to_usize(end.saturating_sub(start).min(ARG_MAX_BYTES as u64));
     let mut bytes = vec![0u8; len];
     let mut done = 0;
     while done < len {
         let at = UserAddr::new(start).offset(done as u64);
-        let part = (at.left_in_page() as usize).min(len - done);
+        let part = to_usize(at.left_in_page()).min(len - done);
         if aspace.copy_in(at, &mut bytes[done..done + part]).is_err() {
             break;
         }

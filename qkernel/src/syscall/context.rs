@@ -1,5 +1,7 @@
 //! Arguments and results of system calls.
 
+use abi::word::{low32, to_usize};
+
 use machine::errno::Result;
 use machine::mm::UserAddr;
 
@@ -28,17 +30,17 @@ impl FromArg for i64 {
 impl FromArg for u32 {
     /// The low half, as the ABI says for 32-bit arguments.
     fn from_arg(arg: u64) -> Self {
-        arg as u32
+        low32(arg)
     }
 }
 impl FromArg for i32 {
     fn from_arg(arg: u64) -> Self {
-        arg as u32 as i32
+        low32(arg).cast_signed()
     }
 }
 impl FromArg for usize {
     fn from_arg(arg: u64) -> Self {
-        arg as usize
+        to_usize(arg)
     }
 }
 

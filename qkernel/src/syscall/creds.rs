@@ -1,5 +1,6 @@
 //! Users, groups and capabilities.
 
+use abi::word::low32;
 use core::sync::atomic::Ordering;
 
 use crate::creds::{CAP_ALL, CAP_SETGID, CAP_SETUID, Creds, id_arg};
@@ -228,7 +229,7 @@ pub(super) fn capget(cx: &Ctx<'_>, header: UserAddr, data: UserAddr) -> SyscallR
     }
     let mut sets = [CapData::default(); 2];
     for (shift, half) in [0, 32].into_iter().zip(&mut sets) {
-        let part = |set: u64| (set >> shift) as u32;
+        let part = |set: u64| low32(set >> shift);
         *half = CapData {
             effective: part(target.effective),
             permitted: part(target.permitted),

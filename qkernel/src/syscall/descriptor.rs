@@ -1,5 +1,7 @@
 //! Descriptors: duplicating them, `fcntl(2)`, `ioctl(2)`.
 
+use abi::word::low32;
+
 use crate::config::NR_OPEN;
 use crate::creds::CAP_SYS_RESOURCE;
 use crate::fs::file::{File, OpenFlags, Whence};
@@ -87,25 +89,25 @@ pub(super) fn fcntl(cx: &Ctx<'_>, fd: i32, command: u32, arg: u64) -> SyscallRes
     }
     match command {
         F_DUPFD | F_DUPFD_CLOEXEC => {
-            let least = usize::try_from(arg as u32 as i32).map_err(|_| Errno::EINVAL)?;
+            let least = usize::try_from(low32(arg).cast_signed()).map_err(|_| Errno::EINVAL)?;
             let fd = cx.files().insert(file.clone(), command == F_DUPFD_CLOEXEC, least, limit(cx))?;
             Ok(u64::from(fd.cast_unsigned()))
         }
         F_GETFD => Ok(u64::from(descriptor.close_on_exec)),
         F_SETFD => cx.files().set_close_on_exec(fd, arg & FD_CLOEXEC != 0).map(|()| 0),
         F_GETFL => Ok(u64::from(file.flags().bits())),
-        F_SETFL => file.set_flags(OpenFlags::from_bits_truncate(arg as u32)).map(|()| 0),
+        F_SETFL => file.set_flags(OpenFlags::from_bits_truncate(low32(arg))).map(|()| 0),
         F_SETOWN..=F_GETSIG | F_SETOWN_EX | F_GETOWN_EX => owner(cx, file, command, arg),
         F_SETLEASE => Err(if arg == F_UNLCK { Errno::EAGAIN } else { Errno::EINVAL }),
         F_GETLEASE => Ok(F_UNLCK),
         F_NOTIFY => Err(Errno::EINVAL),
         F_SETPIPE_SZ => {
             let privileged = cx.task.creds.get().has(CAP_SYS_RESOURCE);
-            file.ops.set_pipe_size(u64::from(arg as u32), privileged)
+            file.ops.set_pipe_size(u64::from(low32(arg)), privileged)
         }
         F_GETPIPE_SZ => file.ops.pipe_size(),
         F_ADD_SEALS if !file.flags().writable() => Err(Errno::EPERM),
-        F_ADD_SEALS => file.ops.add_seals(arg as u32).map(|()| 0),
+        F_ADD_SEALS => file.ops.add_seals(low32(arg)).map(|()| 0),
         F_GET_SEALS => file.ops.seals().map(u64::from),
         _ => lock::fcntl_lock(cx, file, command, UserAddr::new(arg)),
     }
@@ -116,7 +118,7 @@ fn owner(cx: &Ctx<'_>, file: &File, command: u32, arg: u64) -> SyscallResult {
     let (owner, signal) = *file.owner.lock();
     match command {
         F_SETOWN => {
-            let id = arg as u32 as i32;
+            let id = low32(arg).cast_signed();
             if id == i32::MIN {
                 return Err(Errno::EINVAL);
             }

@@ -63,12 +63,17 @@ fn list(
     Ok(out.len() as u64)
 }
 
+/// `d_reclen`. A name has at most 255 bytes.
+fn record_len(len: usize) -> u16 {
+    u16::try_from(len).unwrap_or(u16::MAX)
+}
+
 /// A `linux_dirent64`.
 fn put_new(out: &mut Vec<u8>, entry: &DirEntry<'_>) {
     let len = (19 + entry.name.len() + 1).next_multiple_of(8);
     out.extend_from_slice(&entry.ino.to_le_bytes());
     out.extend_from_slice(&entry.next.to_le_bytes());
-    out.extend_from_slice(&(len as u16).to_le_bytes());
+    out.extend_from_slice(&record_len(len).to_le_bytes());
     out.push(entry.kind);
     out.extend_from_slice(entry.name);
     out.resize(len, 0);
@@ -79,7 +84,7 @@ fn put_old(out: &mut Vec<u8>, entry: &DirEntry<'_>) {
     let len = (18 + entry.name.len() + 2).next_multiple_of(8);
     out.extend_from_slice(&entry.ino.to_le_bytes());
     out.extend_from_slice(&entry.next.to_le_bytes());
-    out.extend_from_slice(&(len as u16).to_le_bytes());
+    out.extend_from_slice(&record_len(len).to_le_bytes());
     out.extend_from_slice(entry.name);
     out.resize(len - 1, 0);
     out.push(entry.kind);

@@ -1,5 +1,6 @@
 //! Pipes, and descriptors that tell of events: `pipe(2)`, `eventfd(2)`, `epoll(7)`.
 
+use abi::word::low32;
 use alloc::sync::Arc;
 
 use crate::fs::epoll;
@@ -35,9 +36,9 @@ pub fn install_pair(
     close_on_exec: bool,
     addr: UserAddr,
 ) -> SyscallResult {
-    let first = cx.install(pair.0, close_on_exec)? as u32 as i32;
+    let first = low32(cx.install(pair.0, close_on_exec)?).cast_signed();
     let second = match cx.install(pair.1, close_on_exec) {
-        Ok(second) => second as u32 as i32,
+        Ok(second) => low32(second).cast_signed(),
         Err(error) => {
             let _ = cx.files().close(first);
             return Err(error);

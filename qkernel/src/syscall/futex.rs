@@ -1,5 +1,6 @@
 //! `futex(2)` and the robust list.
 
+use abi::word::low32;
 use core::sync::atomic::Ordering;
 
 use crate::syscall::context::SyscallResult;
@@ -47,7 +48,7 @@ pub(super) fn futex(
     let words = (addr, second);
     // The fourth argument is a number for some commands; for the others it is where their timeout lies.
     let limit = UserAddr::new(timeout);
-    let counts = || -> Result<(usize, usize)> { Ok((count(value)?, count(timeout as u32)?)) };
+    let counts = || -> Result<(usize, usize)> { Ok((count(value)?, count(low32(timeout))?)) };
     let done = match command {
         FUTEX_WAIT => {
             let deadline = deadline(cx, limit, false, realtime)?;
@@ -62,7 +63,7 @@ pub(super) fn futex(
         FUTEX_REQUEUE => futex::requeue(user, words, private, counts()?, None)?,
         FUTEX_CMP_REQUEUE => futex::requeue(user, words, private, counts()?, Some(third))?,
         FUTEX_WAKE_OP => {
-            let counts = (wake_count(value), wake_count(timeout as u32));
+            let counts = (wake_count(value), wake_count(low32(timeout)));
             futex::wake_op(user, words, private, counts, WakeOp::decode(third)?)?
         }
         FUTEX_LOCK_PI | FUTEX_LOCK_PI2 => {

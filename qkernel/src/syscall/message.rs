@@ -1,5 +1,6 @@
 //! Messages: `send(2)`, `recv(2)`, `sendmsg(2)`, `recvmsg(2)` and their relatives, with their control data.
 
+use abi::word::{len32, low32, to_usize};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -66,7 +67,7 @@ pub fn read_pieces(cx: &Ctx<'_>, iov: UserAddr, count: u64) -> Result<Vec<(UserA
     if count > PIECES_MAX {
         return Err(Errno::EMSGSIZE);
     }
-    let raw: Vec<[u64; 2]> = cx.user().read_array(iov, count as usize)?;
+    let raw: Vec<[u64; 2]> = cx.user().read_array(iov, to_usize(count))?;
     let mut left = RW_MAX_BYTES;
     let mut pieces = Vec::with_capacity(raw.len());
     for [addr, len] in raw {
@@ -163,7 +164,7 @@ pub(super) fn sendmmsg(cx: &Ctx<'_>, fd: i32, headers: UserAddr, count: u32, fla
     for at in 0..count.min(MESSAGES_MAX) {
         let header = headers.offset(u64::from(at) * MMSG_BYTES);
         let sent = send_header(cx, &file, header, flags_of(flags))
-            .and_then(|sent| cx.user().write(header.offset(MMSG_LEN_AT), &(sent as u32)));
+            .and_then(|sent| cx.user().write(header.offset(MMSG_LEN_AT), &low32(sent)));
         match sent {
             Ok(()) => done += 1,
             Err(error) if done == 0 => return Err(error),
@@ -181,7 +182,7 @@ fn read_control(cx: &Ctx<'_>, header: &MsgHdr, family: u16, message: &mut Outgoi
     if header.control_len > CONTROL_MAX {
         return Err(Errno::ENOBUFS);
     }
-    let control: Vec<u8> = cx.user().read_array(header.control, header.control_len as usize)?;
+    let control: Vec<u8> = cx.user().read_array(header.control, to_usize(header.control_len))?;
     if family != AF_UNIX {
         return network_control(&control, message);
     }
@@ -337,7 +338,7 @@ pub(super) fn recvfrom(
         let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;
         let name = sender_name(&received);
         cx.user().write_bytes(from, &name[..name.len().min(room)])?;
-        cx.user().write(from_len, &(name.len() as u32))?;
+        cx.user().write(from_len, &len32(name.len()))?;
     }
     Ok(received_len(&received, flags))
 }
@@ -369,7 +370,7 @@ fn receive_header(cx: &Ctx<'_>, file: &File, at: UserAddr, flags: MsgFlags) -> S
         let name = sender_name(&received);
         let room = name.len().min(header.name_len as usize);
         cx.user().write_bytes(header.name, &name[..room])?;
-        cx.user().write(at.offset(NAME_LEN_AT), &(name.len() as u32))?;
+        cx.user().write(at.offset(NAME_LEN_AT), &len32(name.len()))?;
     }
     let mut control = ControlWriter { cx, at: header.control, left: header.control_len, used: 0, cut: false };
     if SocketFile::of(file)?.options.passes_creds() {
@@ -438,7 +439,7 @@ impl ControlWriter<'_> {
         let mut fds: Vec<u8> = Vec::new();
         for file in files.into_iter().take(room) {
             let Ok(fd) = self.cx.install(file, close_on_exec) else { break };
-            fds.extend_from_slice(&(fd as u32).to_ne_bytes());
+            fds.extend_from_slice(&low32(fd).to_ne_bytes());
         }
         self.cut |= fds.len() / 4 < wanted;
         if fds.is_empty() { Ok(()) } else { self.put(SCM_RIGHTS, &fds) }
@@ -461,7 +462,7 @@ pub(super) fn recvmmsg(
     for at in 0..count.min(MESSAGES_MAX) {
         let header = headers.offset(u64::from(at) * MMSG_BYTES);
         let received = receive_header(cx, &file, header, flags)
-            .and_then(|len| cx.user().write(header.offset(MMSG_LEN_AT), &(len as u32)));
+            .and_then(|len| cx.user().write(header.offset(MMSG_LEN_AT), &low32(len)));
         match received {
             Ok(()) => done += 1,
             Err(error) if done == 0 => return Err(error),

@@ -11,6 +11,7 @@ use crate::fs::walk;
 use crate::fs::walk::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW};
 use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
+use abi::word::low32;
 use alloc::vec::Vec;
 use machine::errno::{Errno, Result};
 use machine::mm::UserAddr;
@@ -42,7 +43,7 @@ pub(super) fn mkdir(cx: &Ctx<'_>, path: UserAddr, mode: u32) -> SyscallResult {
 /// `mknodat(2)`.
 pub(super) fn mknodat(cx: &Ctx<'_>, dirfd: i32, path: UserAddr, mode: u32, device: u64) -> SyscallResult {
     let actor = Actor::of(cx);
-    let device = u64::from(device as u32);
+    let device = u64::from(low32(device));
     let kind = match mode & S_IFMT {
         0 | S_IFREG => NodeKind::Regular,
         S_IFIFO => NodeKind::Fifo,

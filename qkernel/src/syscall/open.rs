@@ -1,5 +1,7 @@
 //! Opening and closing descriptors.
 
+use abi::word::low32;
+
 use crate::fs::file::OpenFlags;
 use crate::fs::open;
 use crate::fs::open::How;
@@ -89,7 +91,7 @@ pub(super) fn openat2(cx: &Ctx<'_>, dirfd: i32, path: UserAddr, how: UserAddr, s
     if resolve.contains(Resolve::CACHED) {
         return Err(Errno::EAGAIN);
     }
-    let how = How { flags: open_flags(bits)?, mode: raw.mode as u32, resolve };
+    let how = How { flags: open_flags(bits)?, mode: low32(raw.mode), resolve };
     do_open(cx, dirfd, path, how)
 }
 

@@ -1,5 +1,6 @@
 //! Waiting for files: `poll(2)` and `select(2)` in all their forms.
 
+use abi::word::low16;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -146,7 +147,7 @@ fn poll_files(cx: &Ctx<'_>, fds: UserAddr, count: u32, deadline_ns: Option<u64>)
     let mut watched = account::collect(list.len(), list.iter().map(|entry| watch(cx, entry)))?;
     let ready = wait_for(&mut watched, deadline_ns)?;
     for (entry, one) in list.iter_mut().zip(&watched) {
-        entry.revents = (one.found.bits() & 0xffff) as u16 as i16;
+        entry.revents = low16(one.found.bits().into()).cast_signed();
     }
     for (at, entry) in list.iter().enumerate() {
         // Only this field: others may change the rest meanwhile. The array was read, so its addresses do not overflow.
@@ -156,7 +157,7 @@ fn poll_files(cx: &Ctx<'_>, fds: UserAddr, count: u32, deadline_ns: Option<u64>)
 }
 
 fn watch(cx: &Ctx<'_>, entry: &PollFd) -> Watched {
-    let events = PollEvents::from_bits_truncate(u32::from(entry.events as u16));
+    let events = PollEvents::from_bits_truncate(u32::from(entry.events.cast_unsigned()));
     let events = events | PollEvents::ERR | PollEvents::HUP;
     let file = cx.file(entry.fd).ok().filter(|file| !file.flags().contains(OpenFlags::PATH));
     let invalid = file.is_none() && entry.fd >= 0;

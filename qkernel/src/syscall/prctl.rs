@@ -1,5 +1,6 @@
 //! `prctl(2)`.
 
+use abi::word::low32;
 use core::sync::atomic::Ordering;
 
 use crate::creds::{
@@ -49,7 +50,7 @@ pub(super) fn prctl(cx: &Ctx<'_>, option: u32, a: u64, b: u64, c: u64, d: u64) -
     match option {
         PR_SET_PDEATHSIG if a > u64::from(SIGRTMAX) => Err(Errno::EINVAL),
         PR_SET_PDEATHSIG => {
-            cx.task.death_signal.store(a as u32, Ordering::Relaxed);
+            cx.task.death_signal.store(low32(a), Ordering::Relaxed);
             Ok(0)
         }
         PR_GET_PDEATHSIG => {
@@ -59,7 +60,7 @@ pub(super) fn prctl(cx: &Ctx<'_>, option: u32, a: u64, b: u64, c: u64, d: u64) -
         PR_GET_DUMPABLE => Ok(u64::from(process.dumpable.load(Ordering::Relaxed))),
         PR_SET_DUMPABLE if a > 1 => Err(Errno::EINVAL),
         PR_SET_DUMPABLE => {
-            process.dumpable.store(a as u32, Ordering::Relaxed);
+            process.dumpable.store(low32(a), Ordering::Relaxed);
             Ok(0)
         }
         PR_SET_NAME => set_name(cx, UserAddr::new(a)),

@@ -1,5 +1,7 @@
 //! Processes and threads: making them, running programs, waiting for them.
 
+use abi::word::{low32, to_usize};
+
 use crate::fs::walk::AT_FDCWD;
 use crate::syscall::context::{KEEP_REGISTERS, SyscallResult};
 use crate::task::clone::{CloneArgs, CloneFlags, clone_task};
@@ -94,7 +96,7 @@ pub(super) fn clone3(cx: &Ctx<'_>, args: UserAddr, size: u64) -> SyscallResult {
         return Err(Errno::EINVAL);
     }
     let stack = args.stack.checked_add(args.stack_size).ok_or(Errno::EINVAL)?;
-    let exit_signal = args.exit_signal as u32;
+    let exit_signal = low32(args.exit_signal);
     let Clone3Args { tls, parent_tid, child_tid, pidfd, .. } = args;
     clone_task(cx, &CloneArgs { flags, exit_signal, stack, tls, parent_tid, child_tid, pidfd })
 }
@@ -108,7 +110,7 @@ pub(super) fn read_extensible<T: Pod>(cx: &Ctx<'_>, addr: UserAddr, size: u64, l
     if size > 4096 {
         return Err(Errno::E2BIG);
     }
-    let size = size as usize;
+    let size = to_usize(size);
     let mut value = T::new_zeroed();
     let known = size.min(size_of::<T>());
     cx.user().read_bytes(addr, &mut value.as_mut_bytes()[..known])?;
@@ -307,7 +309,7 @@ pub(super) fn wait4(
     };
     let Some(child) = wait(cx, who, options | WEXITED)? else { return Ok(0) };
     let word = match child.report {
-        Some(Report::Stopped(signal)) => (signal as i32) << 8 | 0x7f,
+        Some(Report::Stopped(signal)) => signal.cast_signed() << 8 | 0x7f,
         Some(Report::Continued) => 0xffff,
         None => child.status,
     };
@@ -318,11 +320,17 @@ pub(super) fn wait4(
     Ok(u64::from(child.pid))
 }
 
+/// What `waitid(2)` is given to wait for, a `pid_t`: nothing that it can stand for is negative. Kind 0, all children, does
+/// not look at it.
+fn id_argument(kind: u32, id: i32) -> Result<u32> {
+    if kind == 0 { Ok(0) } else { u32::try_from(id).map_err(|_| Errno::EINVAL) }
+}
+
 /// `waitid(2)`.
 pub(super) fn waitid(
     cx: &Ctx<'_>,
     kind: u32,
-    id: u32,
+    id: i32,
     info: UserAddr,
     options: u32,
     usage: UserAddr,
@@ -331,6 +339,7 @@ pub(super) fn waitid(
     if options & !known != 0 || options & (WEXITED | WUNTRACED | WCONTINUED) == 0 {
         return Err(Errno::EINVAL);
     }
+    let id = id_argument(kind, id)?;
     let who = match kind {
         0 => Who::Any,
         1 if id != 0 => Who::Pid(id),
@@ -338,7 +347,7 @@ pub(super) fn waitid(
             Who::Group(cx.container().tree.lock().nodes.get(&cx.process().pid).map_or(0, |node| node.group))
         }
         2 => Who::Group(id),
-        3 => Who::Pid(crate::syscall::watch::pid_process(cx, id as i32)?.pid),
+        3 => Who::Pid(crate::syscall::watch::pid_process(cx, id.cast_signed())?.pid),
         _ => return Err(Errno::EINVAL),
     };
     let child = wait(cx, who, options)?;
@@ -358,15 +367,30 @@ fn child_info(child: Option<&Waited>) -> [u32; 32] {
     let mut info = [0u32; 32];
     if let Some(child) = child {
         let (code, status) = match child.report {
-            Some(Report::Stopped(signal)) => (CLD_STOPPED, signal as i32),
-            Some(Report::Continued) => (CLD_CONTINUED, crate::signals::SIGCONT as i32),
+            Some(Report::Stopped(signal)) => (CLD_STOPPED, signal.cast_signed()),
+            Some(Report::Continued) => (CLD_CONTINUED, crate::signals::SIGCONT.cast_signed()),
             None => cld_code(child.status),
         };
         info[0] = crate::signals::SIGCHLD;
-        info[2] = code as u32;
+        info[2] = code.cast_unsigned();
         info[4] = child.pid;
         info[5] = child.uid;
-        info[6] = status as u32;
+        info[6] = status.cast_unsigned();
     }
     info
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_process_group_or_descriptor_is_negative() {
+        assert_eq!(id_argument(0, -1), Ok(0));
+        for kind in 1..=3 {
+            assert_eq!(id_argument(kind, 7), Ok(7));
+            assert_eq!(id_argument(kind, -1), Err(Errno::EINVAL));
+            assert_eq!(id_argument(kind, i32::MIN), Err(Errno::EINVAL));
+        }
+    }
 }

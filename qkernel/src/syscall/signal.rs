@@ -1,5 +1,7 @@
 //! Signals: dispositions, masks, sending, waiting.
 
+use abi::word::to_usize;
+
 use crate::creds::{CAP_KILL, Creds};
 use crate::signals::{SIGCONT, SIGRTMAX, Source, UNBLOCKABLE};
 use crate::syscall::context::{KEEP_REGISTERS, SyscallResult};
@@ -71,7 +73,7 @@ pub(super) fn rt_sigpending(cx: &Ctx<'_>, set: UserAddr, size: u64) -> SyscallRe
         return Err(Errno::EINVAL);
     }
     let pending = signal::pending_set(cx.task) & cx.task.signals.lock().blocked;
-    cx.user().write_bytes(set, &pending.to_le_bytes()[..size as usize])?;
+    cx.user().write_bytes(set, &pending.to_le_bytes()[..to_usize(size)])?;
     Ok(0)
 }
 

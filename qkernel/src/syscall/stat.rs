@@ -1,5 +1,6 @@
 //! Asking about files: `stat(2)`, `statx(2)`, `access(2)`, `statfs(2)` and `readlink(2)`.
 
+use abi::word::{low16, low32};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -104,14 +105,14 @@ fn raw_stat(stat: &Stat) -> RawStat {
 
 fn statx_time(ns: i64) -> StatxTime {
     let [sec, nsec] = split(ns);
-    StatxTime { sec, nsec: nsec as u32, pad: 0 }
+    StatxTime { sec, nsec: u32::try_from(nsec).unwrap_or(0), pad: 0 }
 }
 
 /// Major and minor of a device number in the form of `stat(2)`.
 fn device_parts(dev: u64) -> [u32; 2] {
     let major = ((dev >> 8) & 0xfff) | ((dev >> 32) & !0xfff);
     let minor = (dev & 0xff) | ((dev >> 12) & !0xff);
-    [major as u32, minor as u32]
+    [low32(major), low32(minor)]
 }
 
 /// The attributes of the node at a path. An empty path stands for the descriptor, where `flags` permit it.
@@ -201,7 +202,7 @@ pub(super) fn statx(
         nlink: stat.nlink,
         uid: stat.uid,
         gid: stat.gid,
-        mode: stat.mode as u16,
+        mode: low16(stat.mode.into()),
         pad: 0,
         ino: stat.ino,
         size: stat.size,

@@ -107,7 +107,7 @@ syscalls! {
     186 => process::gettid();
     218 => process::set_tid_address(addr: UserAddr);
     231 => process::exit_group(status: i32);
-    247 => process::waitid(kind: u32, id: u32, info: UserAddr, options: u32, usage: UserAddr);
+    247 => process::waitid(kind: u32, id: i32, info: UserAddr, options: u32, usage: UserAddr);
     322 => process::execveat(dirfd: i32, path: UserAddr, argv: UserAddr, envp: UserAddr, flags: u32);
     435 => process::clone3(args: UserAddr, size: u64);
 

@@ -1,5 +1,6 @@
 //! New tasks: `clone(2)`, `fork(2)`, `vfork(2)`.
 
+use abi::word::low32;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use bitflags::bitflags;
@@ -133,7 +134,7 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
     }
     if flags.contains(CloneFlags::PIDFD) {
         let file = PidFile::open(&process, OpenFlags::empty())?;
-        let fd = cx.install(file, true)? as u32 as i32;
+        let fd = low32(cx.install(file, true)?).cast_signed();
         if let Err(error) = cx.user().write(args.pidfd, &fd) {
             let _ = cx.files().close(fd);
             return Err(error);

@@ -2,6 +2,7 @@
 
 use crate::task::signal::deliver::after_exec;
 use abi::layout::USER_MAX;
+use abi::word::to_usize;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -266,7 +267,7 @@ fn map_image(aspace: &Arc<AddressSpace>, file: &Arc<File>, image: &Image, base: 
         let tail = anonymous.saturating_sub(file_end);
         if segment.memory_bytes > segment.file_bytes && tail > 0 && segment.prot.contains(Prot::WRITE) {
             // A short file leaves no page to clear; it gets SIGBUS when it runs, as on Linux.
-            let _ = aspace.zero_out(UserAddr::new(file_end), tail as usize);
+            let _ = aspace.zero_out(UserAddr::new(file_end), to_usize(tail));
         }
     }
     Ok(bias)

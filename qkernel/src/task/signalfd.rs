@@ -1,6 +1,7 @@
 //! `signalfd(2)`: takes signals by reading.
 
 use crate::task::signal::send::{pending_set, take_pending};
+use abi::word::low32;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::sync::Arc;
@@ -75,13 +76,13 @@ fn encode(signal: u32, source: Source) -> [u8; INFO_BYTES] {
         Source::Queue { pid, uid, value, .. } => {
             put(12, &pid.to_ne_bytes());
             put(16, &uid.to_ne_bytes());
-            put(44, &(value as u32).to_ne_bytes());
+            put(44, &low32(value).to_ne_bytes());
             put(48, &value.to_ne_bytes());
         }
         Source::Timer { id, overrun, value } => {
             put(24, &id.to_ne_bytes());
             put(32, &overrun.to_ne_bytes());
-            put(44, &(value as u32).to_ne_bytes());
+            put(44, &low32(value).to_ne_bytes());
             put(48, &value.to_ne_bytes());
         }
         Source::Child { pid, uid, status, user_ticks, system_ticks, .. } => {
@@ -94,7 +95,7 @@ fn encode(signal: u32, source: Source) -> [u8; INFO_BYTES] {
         Source::Fault { addr, .. } => put(72, &addr.to_ne_bytes()),
         Source::Poll { band, fd, .. } => {
             put(20, &fd.to_ne_bytes());
-            put(28, &(band as u32).to_ne_bytes());
+            put(28, &low32(band.cast_unsigned()).to_ne_bytes());
         }
         Source::Syscall { addr, number } => {
             put(84, &number.to_ne_bytes());

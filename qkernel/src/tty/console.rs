@@ -4,6 +4,7 @@
 //! Typed bytes are taken from the host as soon as they are there, whether or not a program reads: control characters
 //! are signals. Output that the host doesn't take at once stays in the discipline until it does.
 
+use abi::word::low16;
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::Ordering;
@@ -202,7 +203,8 @@ pub fn give_to_session(tty: &Arc<Tty>, pid: u32) {
 
 /// The host's terminal has a new size: rows << 16 | columns.
 pub fn resized(tty: &Tty, size: i64) {
-    let (rows, columns) = ((size >> 16) as u16, size as u16);
+    let size = size.cast_unsigned();
+    let (rows, columns) = (low16(size >> 16), low16(size));
     tty.set_size(WinSize { rows, columns, ..WinSize::default() });
 }
 

@@ -1,5 +1,6 @@
 //! `ioctl_tty(2)`.
 
+use abi::word::low32;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
@@ -152,7 +153,7 @@ fn controller(cx: &CallerCtx<'_>, tty: &Arc<Tty>, request: u32, arg: u64) -> Res
         }
         TIOCGPTLCK => cx.user().write(at, &i32::from(tty.locked.load(Ordering::Relaxed)))?,
         TIOCGPTPEER => {
-            let flags = OpenFlags::from_bits_truncate(arg as u32);
+            let flags = OpenFlags::from_bits_truncate(low32(arg));
             return cx.install(pts::open_peer(tty, flags)?, flags.contains(OpenFlags::CLOEXEC));
         }
         _ => {

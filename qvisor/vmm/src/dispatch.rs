@@ -11,6 +11,7 @@ use abi::hostcall::{
 };
 use abi::layout::{WINDOW_CHUNK, WINDOW_CHUNKS, WINDOW_PHYS};
 use abi::socket::ROUTE_QUERY;
+use abi::word::low32;
 
 use crate::cpu;
 use crate::footprint;
@@ -66,7 +67,7 @@ fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         }
         LOG => log(sandbox, a, b, c),
         EXIT => {
-            sandbox.finish(Outcome::Exited(low(a)));
+            sandbox.finish(Outcome::Exited(low32(a)));
             return Reply::Leave;
         }
         PANIC => {
@@ -76,7 +77,7 @@ fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         }
         IDLE => sandbox.pulses.resting(pulse, || idle(sandbox, cpu, a, b)),
         KICK => {
-            sandbox.kick(low(a));
+            sandbox.kick(low32(a));
             0
         }
         SET_DEADLINE => sandbox.machine.set_deadline(&sandbox.cpus, cpu, a),
@@ -124,15 +125,10 @@ fn answer(result: Result<(), i32>) -> i64 {
     result.map_or_else(|errno| -i64::from(errno), |()| 0)
 }
 
-/// The low half: arguments that are `u32` on the wire.
-fn low(value: u64) -> u32 {
-    u32::try_from(value & 0xffff_ffff).unwrap_or(u32::MAX)
-}
-
 fn log(sandbox: &Sandbox, phys: u64, len: u64, level: u64) -> i64 {
     match sandbox.memory.copy_in(phys, len.min(TEXT_MAX)) {
         Some(text) => {
-            sandbox.log(low(level), &String::from_utf8_lossy(&text));
+            sandbox.log(low32(level), &String::from_utf8_lossy(&text));
             0
         }
         None => -i64::from(libc::EFAULT),
@@ -235,7 +231,7 @@ fn report_exec(sandbox: &Sandbox, args: &[u64; 6]) -> i64 {
     let [what, id, value, phys, len, _] = *args;
     match what {
         REPORT_EXEC_STARTED => {
-            let waiting = sandbox.execs().started(id, low(value));
+            let waiting = sandbox.execs().started(id, low32(value));
             waiting.into_iter().for_each(|event| sandbox.events.post(event));
         }
         REPORT_EXEC_FAILED => {
@@ -243,7 +239,7 @@ fn report_exec(sandbox: &Sandbox, args: &[u64; 6]) -> i64 {
             let code = u8::try_from(value).unwrap_or(u8::MAX);
             sandbox.execs().failed(id, code, &String::from_utf8_lossy(&why));
         }
-        _ => sandbox.execs().ended(id, low(value).cast_signed()),
+        _ => sandbox.execs().ended(id, low32(value).cast_signed()),
     }
     0
 }
@@ -251,7 +247,7 @@ fn report_exec(sandbox: &Sandbox, args: &[u64; 6]) -> i64 {
 fn window_map(sandbox: &Sandbox, args: &[u64; 6]) -> i64 {
     use std::os::fd::AsFd;
     let [chunk, handle, offset, writable, ..] = *args;
-    let file = match sandbox.files.files().get(low(handle)) {
+    let file = match sandbox.files.files().get(low32(handle)) {
         Ok(file) if matches!(file.kind(), FileKind::Socket(_)) => return -i64::from(libc::ENODEV),
         Ok(file) => file,
         Err(error) => return error.as_result(),

@@ -1,5 +1,8 @@
 //! The memory of processes that mostly wait: there may be thousands of them.
 
+use abi::PAGE_BYTES;
+use abi::word::to_usize;
+
 /// A heap block of at least so many bytes is mapped for itself, and goes back to the host whole; the buffers of single
 /// system calls are smaller.
 const MAPPED_BYTES: libc::c_int = 256 << 10;
@@ -7,7 +10,6 @@ const MAPPED_BYTES: libc::c_int = 256 << 10;
 const STACK_MARGIN_BYTES: usize = 4 << 10;
 /// How much of a stack below that is given back; deep calls happen at the start.
 const STACK_BYTES: usize = 256 << 10;
-const PAGE: usize = abi::PAGE_SIZE as usize;
 
 /// Has the allocator prefer little memory to speed: one arena for all threads, in which memory that one frees serves
 /// another.
@@ -31,7 +33,7 @@ pub fn trim() {
     trim_heap();
     let local = 0_u8;
     let here = std::ptr::from_ref(std::hint::black_box(&local)).addr();
-    let end = (here - STACK_MARGIN_BYTES) / PAGE * PAGE;
+    let end = (here - STACK_MARGIN_BYTES) / PAGE_BYTES * PAGE_BYTES;
     // SAFETY: pages below the stack pointer, and below a signal handler's or the kernel's data there, hold nothing that
     // is used again; pages that are not mapped are refused, and stay so.
     unsafe { libc::madvise((end - STACK_BYTES) as *mut libc::c_void, STACK_BYTES, libc::MADV_DONTNEED) };
@@ -59,7 +61,7 @@ unsafe extern "C" fn drop_constant_segments(
         let start = (base + header.p_vaddr) / abi::PAGE_SIZE * abi::PAGE_SIZE;
         let end = (base + header.p_vaddr + header.p_memsz) / abi::PAGE_SIZE * abi::PAGE_SIZE;
         // SAFETY: a private mapping of a file, never written, reads the same from the file.
-        unsafe { libc::madvise(start as *mut libc::c_void, (end - start) as usize, libc::MADV_DONTNEED) };
+        unsafe { libc::madvise(start as *mut libc::c_void, to_usize(end - start), libc::MADV_DONTNEED) };
     }
     0
 }

@@ -16,6 +16,7 @@ use abi::layout::{
     KERNEL_IMAGE_PHYS, KERNEL_PHYS_MAX, LINEAR_BASE_SYSTRAP, PAGE_SIZE, USER_PHYS, USER_PHYS_MAX,
     WINDOW_CHUNK, WINDOW_CHUNKS, WINDOW_PHYS, WINDOW_PHYS_END,
 };
+use abi::word::to_usize;
 
 use crate::lock::{Mutex, Rank};
 use crate::recoverable_copy;
@@ -458,12 +459,6 @@ pub(crate) fn memory_file(name: &std::ffi::CStr) -> Result<OwnedFd, MemoryError>
 
 fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
-}
-
-/// Lengths are bounded by the 39-bit layout; this VMM runs on 64-bit hosts only.
-fn to_usize(value: u64) -> usize {
-    const _: () = assert!(size_of::<usize>() == 8);
-    usize::try_from(value).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

@@ -11,11 +11,12 @@
 //!    memory), so there is room for what all tasks together allocate between two checks, and for fragments.
 
 use abi::layout::{KERNEL_ALLOWANCE, kernel_limit};
+use abi::word::to_usize;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::frames;
-use super::page::PAGE;
+use super::page::PAGE_BYTES;
 use crate::errno::{Errno, Result};
 use crate::heap::{self, HEAP};
 use crate::platform;
@@ -110,14 +111,14 @@ impl Account {
         let kernel = self.charged().saturating_add(bytes);
         let limit = self.limit().saturating_add(more);
         let memory = self.memory.load(Ordering::Relaxed).saturating_add(more);
-        let both = beyond_allowance(kernel).saturating_add(frames.saturating_mul(PAGE as usize));
+        let both = beyond_allowance(kernel).saturating_add(frames.saturating_mul(PAGE_BYTES));
         kernel <= limit && (kernel <= ALLOWANCE.saturating_add(more) || both <= memory)
     }
 
     /// Frames that applications may have, as far as kernel memory leaves them.
     pub fn frames_limit(&self) -> usize {
         let memory = self.memory.load(Ordering::Relaxed);
-        memory.saturating_sub(beyond_allowance(self.charged())) / PAGE as usize
+        memory.saturating_sub(beyond_allowance(self.charged())) / PAGE_BYTES
     }
 
     /// The host keeps so much more for the guest.
@@ -171,7 +172,7 @@ impl Default for Account {
     }
 }
 
-const ALLOWANCE: usize = KERNEL_ALLOWANCE as usize;
+const ALLOWANCE: usize = to_usize(KERNEL_ALLOWANCE);
 
 /// The part of kernel memory that counts as the applications'.
 fn beyond_allowance(kernel: usize) -> usize {
@@ -254,7 +255,7 @@ mod tests {
     #[test]
     fn beyond_the_allowance_kernel_memory_is_taken_from_the_applications() {
         let account = account(ALLOWANCE + 64 * MIB, 64 * MIB, ALLOWANCE);
-        let frames = |mib: usize| mib * MIB / PAGE as usize;
+        let frames = |mib: usize| mib * MIB / PAGE_BYTES;
         assert_eq!(account.frames_limit(), frames(64));
         // Applications have all there is: the allowance is the kernel's nevertheless.
         assert!(account.fits(0, frames(64), 0) && !account.fits(1, frames(64), 0));

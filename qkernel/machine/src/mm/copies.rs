@@ -5,6 +5,7 @@
 //! A page is copied at its first touch, with its neighbours, and shown to every process that maps the file. What is
 //! written to the file afterwards is seen by pages that were not copied yet (mmap(2) leaves that open).
 
+use abi::word::to_usize;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,7 +13,7 @@ use super::aspace::Space;
 use super::fault::{Around, SCARCE_FRAMES, own_copy};
 use super::frames::{self, Frame};
 use super::object::PageStore;
-use super::page::{Access, PAGE};
+use super::page::{Access, PAGE, PAGE_BYTES};
 use super::pagetable::Entry;
 use super::vma::Vma;
 use super::window::HostFileMap;
@@ -22,7 +23,7 @@ use crate::host::{self, Handle};
 /// Pages that a fault copies and maps, at most; aligned.
 const AROUND_PAGES: u64 = 32;
 /// Most stale frames a fault clears for pages that it copies.
-const DIRTY_RUN_MAX: usize = AROUND_PAGES as usize;
+const DIRTY_RUN_MAX: usize = to_usize(AROUND_PAGES);
 
 static OFF: AtomicBool = AtomicBool::new(false);
 
@@ -86,7 +87,7 @@ impl Copies {
 
     /// Copies pages from `at` on, up to `end`; where it got to, and the frame behind the last one.
     fn copy_run(&self, file: &Handle, at: u64, end: u64, near: Option<Frame>) -> Result<(u64, Frame)> {
-        let run = frames::alloc_zeroed_run((end - at) as usize, near, DIRTY_RUN_MAX);
+        let run = frames::alloc_zeroed_run(to_usize(end - at), near, DIRTY_RUN_MAX);
         let run = run.ok_or(Errno::ENOMEM)?;
         let (first, count) = (run.next_frame(), run.left());
         read_whole(file, at * PAGE, first.addr(), count as u64 * PAGE)?;
@@ -131,7 +132,7 @@ impl Space {
         let frame = copies.0.frame_if_present(index)?.ok_or(Errno::EIO)?;
         let flags = vma.entry_flags(false);
         self.install_frame(page, frame, flags)?;
-        for addr in (start..end).step_by(PAGE as usize).filter(|addr| *addr != page) {
+        for addr in (start..end).step_by(PAGE_BYTES).filter(|addr| *addr != page) {
             if self.table.get(addr) == Entry::NONE
                 && let Some(frame) = copies.0.frame_in_memory(index_of(addr))
             {

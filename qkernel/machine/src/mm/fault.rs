@@ -2,11 +2,12 @@
 
 use abi::layout::{USER_MAX, USER_MIN, WINDOW_CHUNK, WINDOW_PHYS};
 use abi::run::{MAP_OP_MAP, MapOp, PF_FETCH, PF_WRITE};
+use abi::word::{low32, to_usize};
 
 use super::aspace::{AddressSpace, Space};
 use super::frames::{self, Frame, FrameRef, FrameRun};
 use super::object::{MemoryObject, copy_page};
-use super::page::{Access, Fault, PAGE, page_down};
+use super::page::{Access, Fault, PAGE, PAGE_BYTES, page_down};
 use super::pagetable::Entry;
 use super::residency;
 use super::touches;
@@ -121,7 +122,7 @@ impl Space {
         let start = page.saturating_sub(near * PAGE).max(vma.start);
         let end = (page + (near + 1) * PAGE).min(vma.end);
         let comes = |entry: &Entry| entry.has(Entry::SWAPPED) && !entry.has(Entry::KEPT);
-        let mut wanted = [Frame::new(self.table.get(page).phys()); 2 * NEIGHBOURS as usize + 1];
+        let mut wanted = [Frame::new(self.table.get(page).phys()); 2 * to_usize(NEIGHBOURS) + 1];
         let mut count = 1;
         self.table.for_each(start, end, |addr, entry| {
             if addr != page && comes(entry) {
@@ -226,7 +227,7 @@ impl Space {
         }
         let sequential = vma.next_fault == page;
         let pages = if sequential {
-            (vma.window_pages * 4).clamp(FIRST_WINDOW_PAGES, FAULT_AROUND_MAX_PAGES as u32)
+            (vma.window_pages * 4).clamp(FIRST_WINDOW_PAGES, low32(FAULT_AROUND_MAX_PAGES))
         } else {
             FIRST_WINDOW_PAGES
         };
@@ -245,7 +246,7 @@ impl Space {
         while at + count * PAGE < end && self.table.get(at + count * PAGE) == Entry::NONE {
             count += 1;
         }
-        count as usize
+        to_usize(count)
     }
 
     fn zero_run(&self, want: usize) -> Option<FrameRun> {
@@ -289,7 +290,7 @@ impl Space {
         let Some((first, bytes)) = file.page(offset - before)? else { return Err(Errno::EIO) };
         let end = (start + bytes).min(vma.end);
         let flags = vma.entry_flags(vma.is_shared() && file.is_writable());
-        for addr in (start..end).step_by(PAGE as usize) {
+        for addr in (start..end).step_by(PAGE_BYTES) {
             if self.table.get(addr) == Entry::NONE {
                 self.table.set(addr, Entry::new(first + (addr - start), flags))?;
             }

@@ -2,13 +2,14 @@
 
 use abi::hostcall::{SEGMENTS_MAX, Segment};
 use abi::layout::WINDOW_PHYS;
+use abi::word::to_usize;
 use alloc::vec;
 use alloc::vec::Vec;
 
 use super::addr::UserAddr;
 use super::aspace::{AddressSpace, Space};
 use super::frames::Frame;
-use super::page::{Access, PAGE};
+use super::page::{Access, PAGE_BYTES};
 use crate::errno::{Errno, Result};
 use crate::platform;
 
@@ -155,7 +156,7 @@ impl<'a> IoBuf<'a> {
 
     /// Fills from a frame the caller holds a reference to.
     pub fn fill_from_frame(&mut self, frame: Frame, inside: usize, len: usize) -> Result<()> {
-        if inside + len > PAGE as usize {
+        if inside + len > PAGE_BYTES {
             return Err(Errno::EINVAL);
         }
         // SAFETY: the range lies in a frame of user memory that stays allocated; the linear map covers it. Programs may
@@ -167,7 +168,7 @@ impl<'a> IoBuf<'a> {
 
     /// Drains into a frame the caller holds a reference to.
     pub fn drain_to_frame(&mut self, frame: Frame, inside: usize, len: usize) -> Result<()> {
-        if inside + len > PAGE as usize {
+        if inside + len > PAGE_BYTES {
             return Err(Errno::EINVAL);
         }
         // SAFETY: as in `fill_from_frame`.
@@ -251,7 +252,7 @@ impl<'a> IoBuf<'a> {
         if whole && !write_memory && self.remaining > MESSAGE_MAX {
             return Err(Errno::EMSGSIZE);
         }
-        let len = self.remaining.min(if whole { MESSAGE_MAX } else { PAGE as usize });
+        let len = self.remaining.min(if whole { MESSAGE_MAX } else { PAGE_BYTES });
         let mut bytes = vec![0u8; len];
         let start = self.mark();
         if !write_memory {
@@ -353,7 +354,7 @@ impl SegmentList {
             if !at.is_user() {
                 return Err(Obstacle::Fault);
             }
-            let part = (at.left_in_page() as usize).min(len - done);
+            let part = to_usize(at.left_in_page()).min(len - done);
             let phys = space.reach(at, access).map_err(|_| Obstacle::Fault)?;
             let full = self.segments.len() as u64 == SEGMENTS_MAX;
             match self.segments.last_mut() {
@@ -388,7 +389,7 @@ impl AddressSpace {
             if !at.is_user() {
                 break;
             }
-            let part = (at.left_in_page() as usize).min(len - total);
+            let part = to_usize(at.left_in_page()).min(len - total);
             let Ok(phys) = space.reach(at, access) else { break };
             if phys >= WINDOW_PHYS {
                 break;
@@ -409,7 +410,7 @@ impl AddressSpace {
         }
         self.commit(&mut space);
         drop(space);
-        self.bounce(addr, len.min(PAGE as usize), write_memory, f)
+        self.bounce(addr, len.min(PAGE_BYTES), write_memory, f)
     }
 
     /// Calls `f` with the physical pieces of the front of user ranges, at most `wanted` bytes after the first `used`.
@@ -459,7 +460,7 @@ impl AddressSpace {
         write_memory: bool,
         f: impl FnOnce(&[Segment], usize) -> Result<(usize, usize)>,
     ) -> Result<(usize, usize)> {
-        let len = len.min(addr.left_in_page() as usize);
+        let len = len.min(to_usize(addr.left_in_page()));
         let mut page = vec![0u8; len];
         // Touch the target first: nothing may be consumed for a bad address.
         self.walk(addr, len, if write_memory { Access::Write } else { Access::Read }, |_, _, _| Ok(()))?;

@@ -9,7 +9,7 @@ use super::addr::UserAddr;
 use super::aspace::{AddressSpace, Space};
 use super::frames::{self, Frame, FrameRef};
 use super::object::MemoryObject;
-use super::page::{PAGE, page_up};
+use super::page::{PAGE, PAGE_BYTES, page_up};
 use super::pagetable::Entry;
 use super::vma::{Prot, VMA_BYTES, Vma, VmaFlags};
 use crate::config::VMAS_MAX;
@@ -100,7 +100,7 @@ impl AddressSpace {
     /// Brings the pages of a range in as far as they are to be had (`MAP_POPULATE`, `mlock`).
     pub fn populate(&self, start: u64, len: u64) {
         let mut space = self.lock();
-        for page in (start..start.saturating_add(len).min(USER_MAX)).step_by(PAGE as usize) {
+        for page in (start..start.saturating_add(len).min(USER_MAX)).step_by(PAGE_BYTES) {
             let write =
                 space.find(page).is_some_and(|vma| vma.prot.contains(Prot::WRITE) && !vma.is_shared());
             let access = if write { super::Access::Write } else { super::Access::Read };
@@ -162,7 +162,7 @@ impl AddressSpace {
         if !space.is_covered(addr, end) {
             return Err(Errno::ENOMEM);
         }
-        let pages = (addr..end).step_by(PAGE as usize);
+        let pages = (addr..end).step_by(PAGE_BYTES);
         let is_resident = |entry: Entry| entry.holds_page() && !entry.has(Entry::SWAPPED);
         let residents = pages.map(|page| u8::from(is_resident(space.table.get(page))));
         account::collect(((end - addr) / PAGE) as usize, residents)

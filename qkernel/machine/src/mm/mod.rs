@@ -29,6 +29,6 @@ pub use addr::UserAddr;
 pub use aspace::AddressSpace;
 pub use io::IoBuf;
 pub use object::{MemoryObject, PageStore, Quota};
-pub use page::{Access, Fault, PAGE, page_down, page_up};
+pub use page::{Access, Fault, PAGE, PAGE_BYTES, page_down, page_up};
 pub use user::{Pod, UserMemory};
 pub use vma::{MapFlags, Prot};

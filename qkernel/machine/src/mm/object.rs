@@ -1,5 +1,6 @@
 //! What mappings and in-memory files are made of: stores of frames, and host files.
 
+use abi::word::to_usize;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -9,7 +10,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use super::aspace::AddressSpace;
 use super::frames::{self, Frame, FrameRef, FrameRun};
 use super::io::IoBuf;
-use super::page::PAGE;
+use super::page::{PAGE, PAGE_BYTES};
 use super::pages::Pages;
 use super::residency;
 use super::window::{self, HostFileMap};
@@ -286,7 +287,7 @@ impl PageStore {
                 break;
             }
             let inside = (at % PAGE) as usize;
-            let len = buf.remaining().min(PAGE as usize - inside).min((size - at) as usize);
+            let len = buf.remaining().min(PAGE_BYTES - inside).min(to_usize(size - at));
             let moved = match self.frame_if_present(at / PAGE) {
                 Ok(Some(frame)) => buf.fill_from_frame(frame.frame(), inside, len),
                 Ok(None) => buf.fill_zeros(len),
@@ -307,7 +308,7 @@ impl PageStore {
         while !buf.is_empty() {
             let at = offset + done as u64;
             let inside = (at % PAGE) as usize;
-            let len = buf.remaining().min(PAGE as usize - inside);
+            let len = buf.remaining().min(PAGE_BYTES - inside);
             let frame = self.frame(at / PAGE).map_err(|_| Errno::ENOSPC);
             let moved = frame.and_then(|frame| buf.drain_to_frame(frame.frame(), inside, len));
             match moved {
@@ -349,7 +350,7 @@ impl PageStore {
             if start < end
                 && let Ok(Some(frame)) = self.frame_if_present(start / PAGE)
             {
-                frames::zero_range(frame.frame(), (start % PAGE) as usize, (end - start) as usize);
+                frames::zero_range(frame.frame(), (start % PAGE) as usize, to_usize(end - start));
             }
         }
     }

@@ -2,6 +2,8 @@
 
 use crate::errno::Errno;
 
+pub use abi::PAGE_BYTES;
+
 pub const PAGE: u64 = abi::PAGE_SIZE;
 
 /// Rounds down to a page.

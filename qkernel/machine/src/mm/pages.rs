@@ -1,6 +1,7 @@
 //! Frames by page index, in little room: an object's pages mostly follow each other.
 #![deny(unsafe_code)]
 
+use abi::word::to_usize;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use super::frames::{self, Frame};
 const GROUP: u64 = 16;
 
 /// Numbers of frames, plus one; 0 is a hole.
-type Group = [u32; GROUP as usize];
+type Group = [u32; to_usize(GROUP)];
 
 /// The pages of one object.
 #[derive(Default)]

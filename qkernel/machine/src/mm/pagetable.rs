@@ -1,7 +1,9 @@
 //! 4-level page tables in the processor's format; the truth about user memory on both platforms.
 
+use abi::word::to_usize;
+
 use super::account::{self, SANDBOX};
-use super::page::PAGE;
+use super::page::{PAGE, PAGE_BYTES};
 use crate::arch::ring0;
 use crate::errno::{Errno, Result};
 use crate::heap;
@@ -71,7 +73,7 @@ const USER_ROOT_ENTRIES: usize = 256;
 const TABLE: u64 = Entry::PRESENT | Entry::WRITABLE | Entry::USER;
 
 fn index(addr: u64, level: u32) -> usize {
-    (addr >> (12 + 9 * level)) as usize & (ENTRIES - 1)
+    to_usize(addr >> (12 + 9 * level)) & (ENTRIES - 1)
 }
 
 fn entries(phys: u64) -> *mut u64 {
@@ -80,18 +82,18 @@ fn entries(phys: u64) -> *mut u64 {
 
 /// The host's page tables of a stub are as many as the tables they mirror, at most.
 fn host_side_bytes() -> usize {
-    if platform::current().mirrors() { PAGE as usize } else { 0 }
+    if platform::current().mirrors() { PAGE_BYTES } else { 0 }
 }
 
 fn new_table() -> Result<u64> {
-    account::check(PAGE as usize + host_side_bytes())?;
+    account::check(PAGE_BYTES + host_side_bytes())?;
     let linear = heap::alloc_zeroed_page().ok_or(Errno::ENOMEM)?;
     SANDBOX.add_host_side(host_side_bytes());
     Ok(platform::phys_of(linear as *const u8))
 }
 
 fn free_table(phys: u64) {
-    heap::free_pages(platform::linear(phys), PAGE as usize);
+    heap::free_pages(platform::linear(phys), PAGE_BYTES);
     SANDBOX.remove_host_side(host_side_bytes());
 }
 
@@ -125,7 +127,7 @@ impl PageTable {
 
     /// Bytes of kernel memory that the tables take, the host's share included.
     pub fn bytes(&self) -> usize {
-        self.tables * (PAGE as usize + host_side_bytes())
+        self.tables * (PAGE_BYTES + host_side_bytes())
     }
 
     /// The leaf entry of `addr`, if its tables exist.

@@ -13,6 +13,7 @@ use crate::config::PATH_MAX;
 use crate::errno::{Errno, Result};
 use crate::platform;
 use abi::layout::WINDOW_PHYS;
+use abi::word::to_usize;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Types that are plain bytes: any bit pattern is a value, and there is no padding.
@@ -191,7 +192,7 @@ impl AddressSpace {
         let mut result = Ok(());
         while done < len && result.is_ok() {
             let at = addr.offset(done as u64);
-            let part = (at.left_in_page() as usize).min(len - done);
+            let part = to_usize(at.left_in_page()).min(len - done);
             result = space.reach(at, access).map_err(Errno::from).and_then(|phys| f(phys, done, part));
             done += part;
         }

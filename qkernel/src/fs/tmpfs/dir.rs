@@ -1,5 +1,6 @@
 //! Directories of a tmpfs.
 
+use abi::word::low8;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -216,7 +217,7 @@ impl TmpInode {
                 return Ok(());
             }
             for (at, name, ino, kind) in batch {
-                let kind = (kind >> 12) as u8;
+                let kind = low8(u64::from(kind >> 12));
                 if !sink(&DirEntry { name: &name, ino, next: at + 1, kind }) {
                     return Ok(());
                 }

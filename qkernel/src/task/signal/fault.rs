@@ -24,7 +24,7 @@ const FPE_FLTUND: i32 = 5;
 const FPE_FLTRES: i32 = 6;
 const FPE_FLTINV: i32 = 7;
 const PAGE_FAULT: u64 = 14;
-const GENERAL_PROTECTION: u64 = 13;
+const GENERAL_PROTECTION: u32 = 13;
 
 /// A fault of the current task; `error` is the processor's error code.
 pub fn raise_fault(task: &Arc<Task>, fault: Fault, error: u64) {
@@ -69,7 +69,7 @@ pub fn raise_bad_instruction_pointer(task: &Arc<Task>, rip: u64) {
     const CANONICAL_HIGH: u64 = 0xffff_8000_0000_0000;
     const CANONICAL_LOW_END: u64 = 0x8000_0000_0000;
     if (CANONICAL_LOW_END..CANONICAL_HIGH).contains(&rip) {
-        raise_exception(task, GENERAL_PROTECTION as u32, 0);
+        raise_exception(task, GENERAL_PROTECTION, 0);
     } else {
         raise_fault(task, Fault::NotMapped { addr: rip }, 0x15);
     }

@@ -1,5 +1,7 @@
 //! The FPU image in a signal frame: an XSAVE area in standard format, described by the bytes FXSAVE leaves to software.
 
+use abi::word::len32;
+
 use machine::platform::FPU_AREA_BYTES;
 
 const MAGIC1: u32 = 0x4650_5853;
@@ -66,7 +68,7 @@ pub fn seal(image: &mut alloc::vec::Vec<u8>, state_bytes: usize, mask: u64) {
     image[SOFTWARE..LEGACY_BYTES].fill(0);
     let size = u32::try_from(state_bytes).unwrap_or(0);
     put(image, SOFTWARE, &MAGIC1.to_le_bytes());
-    put(image, SOFTWARE + 4, &(size + TAIL_BYTES as u32).to_le_bytes());
+    put(image, SOFTWARE + 4, &(size + len32(TAIL_BYTES)).to_le_bytes());
     put(image, SOFTWARE + 8, &mask.to_le_bytes());
     put(image, SOFTWARE + 16, &size.to_le_bytes());
     put(image, state_bytes, &MAGIC2.to_le_bytes());

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use abi::hostcall::{self as nr, HostStat, HostStatFs, SetAttr};
+use abi::word::low32;
 
 use super::arguments::{Handle, Name};
 use super::decode::Request;
@@ -204,7 +205,7 @@ fn host_stat(status: &libc::statx) -> HostStat {
         size: status.stx_size,
         blocks: status.stx_blocks,
         blksize: status.stx_blksize,
-        attributes: u32::try_from(status.stx_attributes & u64::from(u32::MAX)).unwrap_or(0),
+        attributes: low32(status.stx_attributes),
         atime_ns: ns(&status.stx_atime),
         mtime_ns: ns(&status.stx_mtime),
         ctime_ns: ns(&status.stx_ctime),

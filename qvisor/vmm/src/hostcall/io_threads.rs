@@ -16,6 +16,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use abi::hostcall::{EVENT_DONE, EVENT_LOOK, EVENT_READY, Event};
+use abi::word::low32;
 
 use super::file::HostFile;
 use crate::cpu;
@@ -341,7 +342,7 @@ impl Shared {
     }
 
     fn report(&self, data: u64, ready: u32) {
-        let handle = u32::try_from(data & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+        let handle = low32(data);
         let mut arms = self.arms.lock();
         // A stale generation: the handle was armed anew meanwhile, and that will be reported by itself.
         let current =

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::time::Duration;
 
 use abi::hostcall::{self as nr, HostStat, HostStatFs, NO_HANDLE, SetAttr};
+use abi::word::to_usize;
 use libc::{O_CREAT, O_DIRECTORY, O_EXCL, O_PATH, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY};
 
 use super::testing::Bench;
@@ -34,7 +35,7 @@ fn set(bench: &Bench, handle: u32, name: &str, change: SetAttr) -> i64 {
 fn list(bench: &Bench, handle: u32, buffer: u64) -> Vec<(String, u64)> {
     let (mut found, mut position) = (Vec::new(), 0);
     loop {
-        let out = bench.memory.room(buffer as usize);
+        let out = bench.memory.room(to_usize(buffer));
         let result = bench.call(nr::READDIR, &[handle.into(), out, buffer, position]);
         assert!(result >= 0, "{result}");
         let bytes = bench.memory.get(out, usize::try_from(result).unwrap());
@@ -464,7 +465,9 @@ fn an_armed_handle_reports_once() {
     let bench = Bench::new();
     let (reader, writer) = pipe();
     let (r, w) = (bench.io.adopt_stream(reader).unwrap(), bench.io.adopt_stream(writer).unwrap());
-    let arm = |events: i16, token: u64| bench.call(nr::POLL_ARM, &[r.into(), events as u64, token]);
+    let arm = |events: i16, token: u64| {
+        bench.call(nr::POLL_ARM, &[r.into(), u64::from(events.cast_unsigned()), token])
+    };
     assert_eq!(arm(libc::POLLIN, 77), 0);
     bench.write(w, b"a", u64::MAX);
     let events = wait_for_events(&bench, 1);

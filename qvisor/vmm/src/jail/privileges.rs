@@ -1,5 +1,7 @@
 //! The VMM's privileges beyond its ids: capabilities, limits, and the rule that it gains none any more.
 
+use abi::word::{high32, low32};
+
 use super::step::{JailError, step};
 
 /// The capabilities that stay, with the reason. In a user namespace they count for files whose owners it knows, and for
@@ -93,7 +95,7 @@ fn set_capabilities(kept: u64) -> Result<(), JailError> {
         // SAFETY: header and sets have the layout of version 3.
         unsafe { libc::syscall(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr()) }
     })?;
-    let (low, high) = ((kept & 0xffff_ffff) as u32, (kept >> 32) as u32);
+    let (low, high) = (low32(kept), high32(kept));
     let (low, high) = (sets[1] & low, sets[4] & high);
     let sets = [low, low, 0, high, high, 0];
     // SAFETY: as above.

@@ -8,6 +8,7 @@
 //! remain in reach.
 
 use abi::boot::Platform;
+use abi::word::low32;
 
 use crate::hostcall::decode::FALLOCATE_MODES;
 
@@ -131,10 +132,10 @@ const CLOCK: When = Any(&[
 ]);
 const SLEEP: When = OneOf(0, &[libc::CLOCK_REALTIME as u32, libc::CLOCK_MONOTONIC as u32]);
 const DEADLINE: When = OneOf(0, &[libc::CLOCK_MONOTONIC as u32]);
-const TERMINAL: When = OneOf(1, &[libc::TIOCGWINSZ as u32, libc::TIOCSWINSZ as u32]);
+const TERMINAL: When = OneOf(1, &[low32(libc::TIOCGWINSZ), low32(libc::TIOCSWINSZ)]);
 /// The bytes in a socket's queues, in and out, and whether reading stands at urgent data: SIOCINQ, SIOCOUTQ,
 /// SIOCOUTQNSD, SIOCATMARK.
-const QUEUES: When = OneOf(1, &[libc::FIONREAD as u32, libc::TIOCOUTQ as u32, 0x894b, 0x8905]);
+const QUEUES: When = OneOf(1, &[low32(libc::FIONREAD), low32(libc::TIOCOUTQ), 0x894b, 0x8905]);
 /// Every request of a machine and its processors that begins after the jail is entered, in the order of their numbers.
 const KVM_IOCTL: When = OneOf(
     1,

@@ -1,6 +1,7 @@
 //! Descriptor tables: GDT, TSS and IDT.
 
 use abi::layout::MAX_CPUS;
+use abi::word::to_usize;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -113,11 +114,11 @@ pub unsafe fn load(cpu: usize) {
     unsafe {
         let end = |stack: *mut u8, bytes: usize| stack.add(bytes) as u64;
         let mut ist = [0; 7];
-        ist[IST_DOUBLE_FAULT as usize - 1] =
+        ist[to_usize(IST_DOUBLE_FAULT) - 1] =
             end((&raw mut (*tables).double_fault_stack).cast(), FATAL_STACK_BYTES);
-        ist[IST_NMI as usize - 1] = end((&raw mut (*tables).nmi_stack).cast(), ENTRY_STACK_BYTES);
-        ist[IST_DEBUG as usize - 1] = end((&raw mut (*tables).debug_stack).cast(), ENTRY_STACK_BYTES);
-        ist[IST_MACHINE_CHECK as usize - 1] =
+        ist[to_usize(IST_NMI) - 1] = end((&raw mut (*tables).nmi_stack).cast(), ENTRY_STACK_BYTES);
+        ist[to_usize(IST_DEBUG) - 1] = end((&raw mut (*tables).debug_stack).cast(), ENTRY_STACK_BYTES);
+        ist[to_usize(IST_MACHINE_CHECK) - 1] =
             end((&raw mut (*tables).machine_check_stack).cast(), FATAL_STACK_BYTES);
         let rsp0 = end((&raw mut (*tables).entry_stack).cast(), ENTRY_STACK_BYTES);
         (*tables).task_state = TaskState {

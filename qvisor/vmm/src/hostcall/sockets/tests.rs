@@ -12,6 +12,11 @@ const INET: u64 = libc::AF_INET as u64;
 const STREAM: u64 = libc::SOCK_STREAM as u64;
 const DGRAM: u64 = libc::SOCK_DGRAM as u64;
 
+/// An `int` as the guest passes it in a register.
+fn word(value: i32) -> u64 {
+    i64::from(value).cast_unsigned()
+}
+
 fn neg(code: i32) -> i64 {
     -i64::from(code)
 }
@@ -173,7 +178,7 @@ fn files_are_sent() {
 fn only_what_is_listed_is_made() {
     let bench = Bench::new();
     let make = |family: i32, kind: i32, protocol: i32| {
-        bench.call(nr::SOCKET, &[family as u64, kind as u64, protocol as u64, 1])
+        bench.call(nr::SOCKET, &[word(family), word(kind), word(protocol), 1])
     };
     for (family, kind, protocol) in [
         (libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_ICMP),
@@ -225,7 +230,7 @@ fn options_and_control_data_are_listed() {
     assert_eq!(bench.set(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, &[0; 5000]), neg(libc::EINVAL));
     let get = |level: i32, name: i32, room: u64| {
         let at = bench.memory.room(256);
-        bench.call(nr::SOCK_GET_OPTION, &[socket, level as u64, name as u64, at, room])
+        bench.call(nr::SOCK_GET_OPTION, &[socket, word(level), word(name), at, room])
     };
     assert_eq!(get(libc::IPPROTO_TCP, libc::TCP_NODELAY, 4), 4);
     assert_eq!(get(libc::IPPROTO_TCP, libc::TCP_NODELAY, 2), 2, "cut to the room there is");

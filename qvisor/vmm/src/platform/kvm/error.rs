@@ -49,6 +49,8 @@ pub enum Failure {
     HostMemory(GuestRegisters),
     #[error("the guest made a hostcall at {0:#x}, which is not its memory")]
     Call(u64),
+    #[error("the guest made a hostcall of {bytes} bytes, not 4 ({registers})")]
+    CallSize { bytes: usize, registers: GuestRegisters },
     #[error("the guest used the unknown I/O port {port:#x} ({registers})")]
     Port { port: u16, registers: GuestRegisters },
     #[error("KVM could not enter the guest (hardware reason {reason:#x}, {registers})")]

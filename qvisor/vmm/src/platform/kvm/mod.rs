@@ -4,6 +4,7 @@
 //! or its deadline comes (a signal), and to idle; system calls and page faults of applications never leave it.
 
 mod cpuid;
+mod decision;
 pub mod error;
 mod exits;
 mod features;

@@ -4,7 +4,8 @@
 //! differs from page to page, 2 MiB pages elsewhere. All of it is global, and nothing is a user page.
 
 use abi::layout::{
-    KERNEL_IMAGE_PHYS, KERNEL_PHYS, LINEAR_BASE_KVM, PAGE_SIZE, USER_PHYS, WINDOW_PHYS, WINDOW_PHYS_END,
+    KERNEL_IMAGE_PHYS, KERNEL_PHYS, LINEAR_BASE_KVM, PAGE_BYTES, PAGE_SIZE, USER_PHYS, WINDOW_PHYS,
+    WINDOW_PHYS_END,
 };
 
 use crate::image::Part;
@@ -90,7 +91,7 @@ impl<M: TableMemory> Builder<'_, M> {
             return Ok(phys | DATA | LARGE);
         }
         let table = self.table()?;
-        for page in (phys..end.min(phys + LARGE_PAGE)).step_by(PAGE_SIZE as usize) {
+        for page in (phys..end.min(phys + LARGE_PAGE)).step_by(PAGE_BYTES) {
             let entry = if page == KERNEL_PHYS { 0 } else { page | page_flags(page, map.image) };
             self.memory.store(table + index(page, 12) * 8, entry);
         }

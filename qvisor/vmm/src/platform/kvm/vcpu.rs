@@ -5,11 +5,11 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering::SeqCst;
 
 use abi::HostCall;
-use abi::hostcall::HOSTCALL_PORT;
-use abi::kvm::{VECTOR_BUS, VECTOR_KICK};
-use kvm_bindings::{KVM_VCPUEVENT_VALID_SHADOW, kvm_interrupt};
-use kvm_ioctls::{VcpuExit, VcpuFd};
+use abi::kvm::VECTOR_KICK;
+use kvm_bindings::kvm_interrupt;
+use kvm_ioctls::VcpuFd;
 
+use super::decision::{Fatal, Step, decide, with_bus_interrupt};
 use super::error::{Failure, GuestRegisters};
 use super::exits::{ExitCounters, count};
 use super::kick::{self, Kicker};
@@ -30,7 +30,7 @@ pub struct Vcpu<'m> {
     pub(super) exits: &'m ExitCounters,
 }
 
-/// The step that is left to do after an exit.
+/// What is left to do after an exit was handled.
 enum After {
     /// The guest's kernel runs on, and looks at `pending` by itself.
     Resume,
@@ -66,59 +66,28 @@ impl Vcpu<'_> {
     fn run_once(&mut self, sandbox: &dyn Upcalls) -> Result<After, Failure> {
         let exit = self.fd.run();
         self.kicker.leave_guest();
-        match exit {
-            Ok(VcpuExit::IoOut(HOSTCALL_PORT, data)) if data.len() == 4 => {
+        match decide(exit) {
+            Step::HostCall(phys) => {
                 count(&self.exits.hostcall);
-                let phys = data.try_into().map_or(0, u32::from_le_bytes);
-                self.hostcall(sandbox, u64::from(phys))
+                hostcall(sandbox, self.cpu, phys)
             }
-            Ok(VcpuExit::IrqWindowOpen) => {
+            Step::InterruptWindow => {
                 count(&self.exits.interrupt_window);
                 self.fd.get_kvm_run().request_interrupt_window = 0;
                 Ok(After::Check)
             }
-            Ok(VcpuExit::Intr) => Ok(self.signalled(sandbox)),
-            Err(error) if error.errno() == libc::EINTR || error.errno() == libc::EAGAIN => {
-                Ok(self.signalled(sandbox))
+            Step::Signal => {
+                count(&self.exits.signal);
+                // Reset before `pending` and the deadline are looked at: a signal that comes now sets it again.
+                self.fd.set_kvm_immediate_exit(0);
+                Ok(signalled(sandbox, self.cpu))
             }
-            Err(error) if error.errno() == libc::EFAULT => self.memory_fault(),
-            Ok(VcpuExit::MemoryFault { .. }) => self.memory_fault(),
-            Err(error) => Err(Failure::Run(error)),
-            Ok(exit) => {
-                let exit = describe(&exit);
+            Step::HostMemory => self.memory_fault(),
+            Step::End(fatal) => {
                 count(&self.exits.other);
-                Err(self.failure(exit))
+                Err(self.failure(fatal))
             }
         }
-    }
-
-    /// Copies the call at `phys` out of shared memory, carries it out and writes its result back.
-    fn hostcall(&self, sandbox: &dyn Upcalls, phys: u64) -> Result<After, Failure> {
-        const RESULT: u64 = offset_of!(HostCall, result) as u64;
-        let call: HostCall = sandbox.memory().read(phys).ok_or(Failure::Call(phys))?;
-        match sandbox.hostcall(self.cpu, &call) {
-            Reply::Result(result) => {
-                sandbox.memory().write(phys + RESULT, &result).ok_or(Failure::Call(phys))?;
-                Ok(After::Resume)
-            }
-            Reply::Leave => Ok(After::Stop),
-        }
-    }
-
-    /// A kick, a deadline or any other signal made `KVM_RUN` return.
-    fn signalled(&mut self, sandbox: &dyn Upcalls) -> After {
-        count(&self.exits.signal);
-        // Reset before `pending` and the deadline are looked at: a signal that comes now sets it again.
-        self.fd.set_kvm_immediate_exit(0);
-        let deadline = sandbox.cpus().deadline(self.cpu).map_or(u64::MAX, |deadline| deadline.load(SeqCst));
-        let now = kick::now_ns();
-        if deadline <= now {
-            sandbox.set_pending(self.cpu);
-        }
-        // Again until the kernel has taken it: the interrupt, or the window for it, was seen to get lost in the emulator.
-        let again = is_pending(sandbox.cpus(), self.cpu).then_some(now + AGAIN_NS);
-        tell_alarm(sandbox.cpus(), self.cpu, kick::follow(now, deadline, again));
-        After::Check
     }
 
     /// Injects the kick interrupt, or asks KVM to tell when the guest takes interrupts.
@@ -137,22 +106,13 @@ impl Vcpu<'_> {
         Ok(())
     }
 
-    /// The host has no page where the guest touched memory. In user code this is a mapped file that became shorter (or
-    /// a host that fails): the guest's kernel gets an interrupt, and another one for each repeat of the access.
+    /// The host has no page where the guest touched memory: the guest's kernel gets an interrupt, and another one for each
+    /// repeat of the access.
     fn memory_fault(&mut self) -> Result<After, Failure> {
         let registers = self.registers();
-        let mut events = self.fd.get_vcpu_events().map_err(Failure::Run)?;
-        let delivering_exception = events.exception.injected | events.exception.pending != 0;
-        if registers.ring != 3 || delivering_exception {
-            return Err(Failure::HostMemory(registers));
-        }
+        let events = self.fd.get_vcpu_events().map_err(Failure::Run)?;
+        let events = with_bus_interrupt(events, registers.ring).ok_or(Failure::HostMemory(registers))?;
         count(&self.exits.bus);
-        // A kick that was on its way is not lost: `pending` is still set, and looked at before the next entry.
-        events.interrupt.injected = 1;
-        events.interrupt.nr = u8::try_from(VECTOR_BUS).unwrap_or(u8::MAX);
-        events.interrupt.soft = 0;
-        events.interrupt.shadow = 0;
-        events.flags |= KVM_VCPUEVENT_VALID_SHADOW;
         self.fd.set_vcpu_events(&events).map_err(Failure::Run)?;
         Ok(After::Resume)
     }
@@ -164,21 +124,42 @@ impl Vcpu<'_> {
         GuestRegisters { rip: regs.rip, rsp: regs.rsp, cr2: sregs.cr2, cr3: sregs.cr3, ring: sregs.ss.dpl }
     }
 
-    fn failure(&mut self, exit: Described) -> Failure {
-        let registers = self.registers();
-        match exit {
-            Described::Shutdown => Failure::Shutdown(registers),
-            Described::NoMemory(phys) => Failure::NoMemory { phys, registers },
-            Described::Port(port) => Failure::Port { port, registers },
-            Described::Entry(reason) => Failure::Entry { reason, registers },
-            Described::Internal => {
-                // SAFETY: the exit reason says that this member of the union was written.
-                let suberror = unsafe { self.fd.get_kvm_run().__bindgen_anon_1.internal.suberror };
-                Failure::Internal { suberror, registers }
-            }
-            Described::Other(exit) => Failure::Unexpected { exit, registers },
-        }
+    #[cold]
+    fn failure(&mut self, fatal: Fatal) -> Failure {
+        let suberror = match fatal {
+            // SAFETY: the exit reason says that this member of the union was written.
+            Fatal::Internal => unsafe { self.fd.get_kvm_run().__bindgen_anon_1.internal.suberror },
+            _ => 0,
+        };
+        fatal.failure(self.registers(), suberror)
     }
+}
+
+/// Copies the call at `phys` out of shared memory, carries it out and writes its result back.
+#[inline]
+fn hostcall(sandbox: &dyn Upcalls, cpu: u32, phys: u64) -> Result<After, Failure> {
+    const RESULT: u64 = offset_of!(HostCall, result) as u64;
+    let call: HostCall = sandbox.memory().read(phys).ok_or(Failure::Call(phys))?;
+    match sandbox.hostcall(cpu, &call) {
+        Reply::Result(result) => {
+            sandbox.memory().write(phys + RESULT, &result).ok_or(Failure::Call(phys))?;
+            Ok(After::Resume)
+        }
+        Reply::Leave => Ok(After::Stop),
+    }
+}
+
+/// A kick, a deadline or any other signal made `KVM_RUN` return.
+fn signalled(sandbox: &dyn Upcalls, cpu: u32) -> After {
+    let deadline = sandbox.cpus().deadline(cpu).map_or(u64::MAX, |deadline| deadline.load(SeqCst));
+    let now = kick::now_ns();
+    if deadline <= now {
+        sandbox.set_pending(cpu);
+    }
+    // Again until the kernel has taken it: the interrupt, or the window for it, was seen to get lost in the emulator.
+    let again = is_pending(sandbox.cpus(), cpu).then_some(now + AGAIN_NS);
+    tell_alarm(sandbox.cpus(), cpu, kick::follow(now, deadline, again));
+    After::Check
 }
 
 /// Lets the guest's kernel know when its timer fires.
@@ -193,23 +174,94 @@ fn is_pending(cpus: &Cpus, cpu: u32) -> bool {
     cpus.pending(cpu).is_some_and(|pending| pending.load(SeqCst) != 0)
 }
 
-/// A fatal exit without its borrow of the vCPU.
-enum Described {
-    Shutdown,
-    NoMemory(u64),
-    Port(u16),
-    Entry(u64),
-    Internal,
-    Other(String),
-}
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
 
-fn describe(exit: &VcpuExit<'_>) -> Described {
-    match exit {
-        VcpuExit::Shutdown => Described::Shutdown,
-        VcpuExit::MmioRead(phys, _) | VcpuExit::MmioWrite(phys, _) => Described::NoMemory(*phys),
-        VcpuExit::IoOut(port, _) | VcpuExit::IoIn(port, _) => Described::Port(*port),
-        VcpuExit::FailEntry(reason, _) => Described::Entry(*reason),
-        VcpuExit::InternalError => Described::Internal,
-        other => Described::Other(format!("{other:?}")),
+    use abi::boot::Platform;
+
+    use super::*;
+    use crate::memory::SandboxMemory;
+
+    const KERNEL: u64 = 16 << 20;
+    const PLACE: u64 = 2 << 20;
+
+    /// A sandbox that notes its calls and answers each of them alike.
+    struct Told {
+        memory: Arc<SandboxMemory>,
+        cpus: Cpus,
+        reply: Reply,
+        calls: Mutex<Vec<(u32, u32)>>,
+    }
+
+    impl Told {
+        fn new(reply: Reply) -> Self {
+            let memory = Arc::new(SandboxMemory::new(Platform::Kvm, KERNEL, 4 << 20).unwrap());
+            let cpus = Cpus::new(Arc::clone(&memory), 1, 0).unwrap();
+            Self { memory, cpus, reply, calls: Mutex::default() }
+        }
+    }
+
+    impl Upcalls for Told {
+        fn cpus(&self) -> &Cpus {
+            &self.cpus
+        }
+
+        fn memory(&self) -> &SandboxMemory {
+            &self.memory
+        }
+
+        fn hostcall(&self, cpu: u32, call: &HostCall) -> Reply {
+            self.calls.lock().unwrap().push((cpu, call.number));
+            self.reply
+        }
+
+        fn set_pending(&self, cpu: u32) {
+            self.cpus.pending(cpu).unwrap().store(1, SeqCst);
+        }
+
+        fn kernel_failed(&self, _why: String) {}
+    }
+
+    #[test]
+    fn a_call_is_carried_out_and_its_result_written_back() {
+        const RESULT: u64 = offset_of!(HostCall, result) as u64;
+        let sandbox = Told::new(Reply::Result(-42));
+        let number = 77_u32;
+        sandbox.memory.write(PLACE, &number).unwrap();
+        assert!(matches!(hostcall(&sandbox, 0, PLACE), Ok(After::Resume)));
+        assert_eq!(*sandbox.calls.lock().unwrap(), [(0, number)]);
+        assert_eq!(sandbox.memory.read::<i64>(PLACE + RESULT), Some(-42));
+        let sandbox = Told::new(Reply::Leave);
+        assert!(matches!(hostcall(&sandbox, 0, PLACE), Ok(After::Stop)));
+    }
+
+    #[test]
+    fn a_call_outside_of_memory_ends_the_sandbox() {
+        let sandbox = Told::new(Reply::Result(0));
+        for phys in [KERNEL - 8, KERNEL, u64::from(u32::MAX)] {
+            let Err(failure) = hostcall(&sandbox, 0, phys) else { panic!("a call at {phys:#x}") };
+            let sentence = format!("the guest made a hostcall at {phys:#x}, which is not its memory");
+            assert_eq!(failure.to_string(), sentence);
+        }
+        assert!(sandbox.calls.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_signal_at_the_deadline_wants_the_kernel_and_is_repeated() {
+        let sandbox = Told::new(Reply::Leave);
+        let (deadline, alarm) = (sandbox.cpus.deadline(0).unwrap(), sandbox.cpus.alarm(0).unwrap());
+        deadline.store(u64::MAX, SeqCst);
+        assert!(matches!(signalled(&sandbox, 0), After::Check));
+        assert!(!is_pending(&sandbox.cpus, 0));
+        assert_eq!(alarm.load(SeqCst), u64::MAX);
+        let now = kick::now_ns();
+        deadline.store(now, SeqCst);
+        assert!(matches!(signalled(&sandbox, 0), After::Check));
+        assert!(is_pending(&sandbox.cpus, 0));
+        let again = alarm.load(SeqCst);
+        assert!(now < again && again < u64::MAX);
+        // A vCPU that does not exist is nobody's.
+        assert!(matches!(signalled(&Told::new(Reply::Leave), 9), After::Check));
     }
 }

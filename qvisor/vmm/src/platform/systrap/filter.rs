@@ -6,6 +6,7 @@
 //! mappings and start threads. Such a thread adds the application's filter to the mapper's, so both allow what it needs.
 
 use abi::layout::{STUB_AREA, STUB_AREA_SIZE, STUB_TEXT, USER_MAX};
+use abi::word::{high32, low32};
 
 use super::area::{
     CLOSE_RANGE_UNSHARE, FD_FILE, FD_IDS, FD_SOCKETS, FD_USER, FORK_FLAGS, MAPPER_FLAGS, Orders, STUB_ORDERS,
@@ -94,14 +95,6 @@ const TO_X: u16 = 0x07;
 const ADD_X: u16 = 0x0c;
 const RETURN: u16 = 0x06;
 
-const fn high(address: u64) -> u32 {
-    (address >> 32) as u32
-}
-
-const fn low(address: u64) -> u32 {
-    (address & 0xffff_ffff) as u32
-}
-
 fn call(number: libc::c_long, target: Label) -> Line {
     Line::Jump(EQUAL, u32::try_from(number).unwrap_or(u32::MAX), target, Label::Next)
 }
@@ -112,10 +105,10 @@ const FROM_STUB: [Line; 7] = [
     Line::Load(ARCH),
     Line::Jump(EQUAL, AUDIT_ARCH_X86_64, Label::Next, Label::Trap),
     Line::Load(IP_HIGH),
-    Line::Jump(EQUAL, high(STUB_TEXT), Label::Next, Label::Trap),
+    Line::Jump(EQUAL, high32(STUB_TEXT), Label::Next, Label::Trap),
     Line::Load(IP_LOW),
-    Line::Jump(AT_LEAST, low(ZYGOTE_TEXT), Label::Trap, Label::Next),
-    Line::Jump(AT_LEAST, low(STUB_TEXT), Label::Calls, Label::Trap),
+    Line::Jump(AT_LEAST, low32(ZYGOTE_TEXT), Label::Trap, Label::Next),
+    Line::Jump(AT_LEAST, low32(STUB_TEXT), Label::Calls, Label::Trap),
 ];
 /// The filter of the zygote, which every process begins with: it allows each call that the zygote or a stub needs at
 /// some time, and none by which a process without privileges and files could do harm. It is put in place before the
@@ -127,10 +120,10 @@ pub fn base() -> Vec<Instruction> {
         Load(ARCH),
         Jump(EQUAL, AUDIT_ARCH_X86_64, Next, Trap),
         Load(IP_HIGH),
-        Jump(EQUAL, high(STUB_TEXT), Next, Trap),
+        Jump(EQUAL, high32(STUB_TEXT), Next, Trap),
         Load(IP_LOW),
-        Jump(AT_LEAST, low(ZYGOTE_TEXT_END), Trap, Next),
-        Jump(AT_LEAST, low(STUB_TEXT), Calls, Trap),
+        Jump(AT_LEAST, low32(ZYGOTE_TEXT_END), Trap, Next),
+        Jump(AT_LEAST, low32(STUB_TEXT), Calls, Trap),
         At(Calls),
         Load(NR),
         call(libc::SYS_rt_sigreturn, Allow),
@@ -151,9 +144,9 @@ pub fn base() -> Vec<Instruction> {
         Plain(RETURN, TRAP),
         At(Clone),
         Load(arg_low(0)),
-        Jump(EQUAL, low(THREAD_FLAGS), Allow, Next),
-        Jump(EQUAL, low(MAPPER_FLAGS), Allow, Next),
-        Jump(EQUAL, low(FORK_FLAGS), Allow, Trap),
+        Jump(EQUAL, low32(THREAD_FLAGS), Allow, Next),
+        Jump(EQUAL, low32(MAPPER_FLAGS), Allow, Next),
+        Jump(EQUAL, low32(FORK_FLAGS), Allow, Trap),
         At(Bases),
         Load(arg_low(0)),
         Jump(EQUAL, ARCH_SET_FS, Allow, Next),
@@ -202,10 +195,10 @@ pub fn application(cpus: u32) -> Vec<Instruction> {
         // mapper's wake-ups.
         At(Turn),
         Load(arg_high(0)),
-        Jump(EQUAL, high(STUB_AREA), Next, Trap),
+        Jump(EQUAL, high32(STUB_AREA), Next, Trap),
         Load(arg_low(0)),
-        Jump(AT_LEAST, low(areas_end), Trap, Next),
-        Jump(AT_LEAST, low(STUB_AREA), Futex, Trap),
+        Jump(AT_LEAST, low32(areas_end), Trap, Next),
+        Jump(AT_LEAST, low32(STUB_AREA), Futex, Trap),
     ];
     assemble(&join(&[&FROM_STUB, &calls, &BASES, &FUTEX, &ENDS]))
 }
@@ -238,9 +231,9 @@ pub fn mapper(cpus: u32) -> Vec<Instruction> {
         Plain(RETURN, TRAP),
         At(Clone),
         Load(arg_high(0)),
-        Jump(EQUAL, high(THREAD_FLAGS), Next, Trap),
+        Jump(EQUAL, high32(THREAD_FLAGS), Next, Trap),
         Load(arg_low(0)),
-        Jump(EQUAL, low(THREAD_FLAGS), Allow, Trap),
+        Jump(EQUAL, low32(THREAD_FLAGS), Allow, Trap),
         At(Position),
         Load(arg_low(0)),
         Jump(EQUAL, FD_IDS.cast_unsigned(), Allow, Trap),
@@ -255,9 +248,9 @@ pub fn mapper(cpus: u32) -> Vec<Instruction> {
         Load(arg_low(0)),
         Jump(EQUAL, SECCOMP_SET_MODE_FILTER, Next, Trap),
         Load(arg_high(2)),
-        Jump(EQUAL, high(application), Next, Trap),
+        Jump(EQUAL, high32(application), Next, Trap),
         Load(arg_low(2)),
-        Jump(EQUAL, low(application), Allow, Trap),
+        Jump(EQUAL, low32(application), Allow, Trap),
         // Files come by the vCPUs' sockets and are closed once mapped.
         At(Receive),
         Load(arg_low(0)),
@@ -294,19 +287,19 @@ pub fn mapper(cpus: u32) -> Vec<Instruction> {
         At(HighPart),
         Plain(STORE_SLOT, 1),
         Load(arg_high(0)),
-        Jump(GREATER, high(USER_MAX), Trap, Next),
+        Jump(GREATER, high32(USER_MAX), Trap, Next),
         Plain(TO_X, 0),
         Load(arg_high(1)),
-        Jump(GREATER, high(USER_MAX), Trap, Next),
+        Jump(GREATER, high32(USER_MAX), Trap, Next),
         Plain(ADD_X, 0),
         Plain(TO_X, 0),
         Plain(LOAD_SLOT, 1),
         Plain(ADD_X, 0),
-        Jump(GREATER, high(USER_MAX), Trap, Next),
-        Jump(EQUAL, high(USER_MAX), RangeEnd, Allow),
+        Jump(GREATER, high32(USER_MAX), Trap, Next),
+        Jump(EQUAL, high32(USER_MAX), RangeEnd, Allow),
         At(RangeEnd),
         Plain(LOAD_SLOT, 0),
-        Jump(EQUAL, low(USER_MAX), Allow, Trap),
+        Jump(EQUAL, low32(USER_MAX), Allow, Trap),
     ];
     assemble(&join(&[&FROM_STUB, &calls, &BASES, &FUTEX, &ENDS]))
 }
@@ -375,9 +368,9 @@ mod tests {
         let mut data = [0; 16];
         data[0] = u32::try_from(number).unwrap();
         data[1] = AUDIT_ARCH_X86_64;
-        (data[2], data[3]) = (low(ip), high(ip));
+        (data[2], data[3]) = (low32(ip), high32(ip));
         for (i, arg) in args.iter().enumerate() {
-            (data[4 + 2 * i], data[5 + 2 * i]) = (low(*arg), high(*arg));
+            (data[4 + 2 * i], data[5 + 2 * i]) = (low32(*arg), high32(*arg));
         }
         run(program, &data) == ALLOW
     }
@@ -393,7 +386,7 @@ mod tests {
                 }
             }
             let mut i386 = [0; 16];
-            (i386[1], i386[2], i386[3]) = (0x4000_0003, low(STUB_TEXT), high(STUB_TEXT));
+            (i386[1], i386[2], i386[3]) = (0x4000_0003, low32(STUB_TEXT), high32(STUB_TEXT));
             for number in 0..500 {
                 i386[0] = number;
                 assert_eq!(run(&program, &i386), TRAP);

@@ -249,13 +249,13 @@ pub fn unwatch(epoll: &OwnedFd, fd: &OwnedFd) {
 
 /// Waits for events, at most until then; their tokens.
 pub fn wait_events(epoll: &OwnedFd, until: Option<Instant>) -> Vec<u64> {
-    const MOST: usize = 64;
-    let mut events = [libc::epoll_event { events: 0, u64: 0 }; MOST];
+    const MOST: libc::c_int = 64;
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; MOST as usize];
     // A whole millisecond more, so that the time has come.
     let left = until.map(|until| until.saturating_duration_since(Instant::now()).as_millis() + 1);
     let timeout_ms = left.map_or(-1, |left| i32::try_from(left).unwrap_or(i32::MAX));
     // SAFETY: writes at most `MOST` structures.
-    let count = unsafe { libc::epoll_wait(epoll.as_raw_fd(), events.as_mut_ptr(), MOST as i32, timeout_ms) };
+    let count = unsafe { libc::epoll_wait(epoll.as_raw_fd(), events.as_mut_ptr(), MOST, timeout_ms) };
     events.iter().take(usize::try_from(count).unwrap_or(0)).map(|event| event.u64).collect()
 }
 
