@@ -35,7 +35,7 @@ use machine::sched::Runnable;
 use machine::thread;
 use machine::upcall::Upcalls;
 
-/// What the lower half needs of this one.
+/// The functions that the `machine` crate calls.
 pub static KERNEL: Kernel = Kernel {
     upcalls: Upcalls {
         host_event: events::handle,

@@ -24,5 +24,5 @@ pub const NR_OPEN: u64 = 1 << 20;
 pub const RW_MAX_BYTES: usize = 0x7fff_f000;
 /// Most pages a fault maps around the touched one.
 pub const FAULT_AROUND_MAX_PAGES: u64 = 512;
-/// What `uname(2)` reports as the release.
+/// The release that `uname(2)` reports.
 pub const KERNEL_RELEASE: &str = "6.1.0-dormouse";

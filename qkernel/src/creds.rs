@@ -101,7 +101,7 @@ impl Ids {
     }
 }
 
-/// Who a task is. Immutable; changes replace the whole.
+/// The credentials of a task (`credentials(7)`). Immutable; changes replace the whole.
 #[derive(Clone, Debug)]
 pub struct Creds {
     pub uid: u32,

@@ -2,7 +2,7 @@
 
 use crate::config::KERNEL_STACK_BYTES;
 
-/// What a task takes of kernel memory: its stack and descriptions, and what its system calls allocate without asking.
+/// Kernel memory of a task: its stack and descriptions, and what its system calls allocate without asking.
 pub const TASK_BYTES: usize = KERNEL_STACK_BYTES + (24 << 10);
 /// Tasks beyond the limit, for processes that come in from outside.
 pub const TASKS_RESERVE: usize = 8;
@@ -41,7 +41,7 @@ impl Limits {
 }
 
 impl Default for Limits {
-    /// What Linux gives init.
+    /// The limits that Linux gives init.
     fn default() -> Self {
         let open = Limit { soft: RLIM_INFINITY, hard: RLIM_INFINITY };
         let mut limits = [open; RLIM_COUNT];

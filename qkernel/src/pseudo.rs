@@ -212,7 +212,7 @@ pub trait Dynamic<C>: Sync {
     }
 }
 
-/// Where a node is: its inode number and its parent's.
+/// The place of a node: its inode number and its parent's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     pub ino: u64,

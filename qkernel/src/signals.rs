@@ -54,7 +54,7 @@ pub const STOPPING: u64 = bit(SIGSTOP) | bit(SIGTSTP) | bit(SIGTTIN) | bit(SIGTT
 pub const SYNCHRONOUS: u64 =
     bit(SIGSEGV) | bit(SIGBUS) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGFPE) | bit(SIGSYS);
 
-/// Where a signal comes from; becomes `siginfo_t`.
+/// The source of a signal; becomes `siginfo_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The kernel, without further facts (`SI_KERNEL`).

@@ -1,4 +1,4 @@
-//! What the VMM says about the first process, or one that comes in later, read from their records.
+//! The VMM's description of a container's first process, or of an exec'd process, read from its records.
 
 use abi::boot as ab;
 use abi::word::low16;
@@ -10,7 +10,7 @@ use crate::creds::{CAP_ALL, Creds};
 use crate::limits::{Limit, Limits, RLIM_COUNT};
 use machine::host::Handle;
 
-/// What the first process is and sees; see `abi::boot`'s tags.
+/// The description of the process and of its surroundings; see `abi::boot`'s tags.
 #[derive(Default)]
 pub struct Spec {
     pub args: Vec<Vec<u8>>,
@@ -160,7 +160,7 @@ impl Spec {
         self.flags & ab::BOOT_MAKE_CWD != 0
     }
 
-    /// Who the first process is. What it may do once its program runs follows from these by the rules of `execve(2)`.
+    /// The first process's credentials. Its capabilities once its program runs follow by the rules of `execve(2)`.
     pub fn creds(&self) -> Creds {
         let mut creds = Creds::new(self.uid, self.gid, self.groups.clone());
         if let Some([bounding, effective, permitted, inheritable, ambient]) = self.capabilities {

@@ -54,7 +54,7 @@ enum Work {
     Feed(kernel::Input),
 }
 
-/// What the last request asks for, as far as nothing has undone it.
+/// The last request's wish, as far as nothing has undone it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Asked {
     Run,
@@ -78,7 +78,7 @@ struct Rules {
     tells_wake_events_on_the_way_down: bool,
     /// The machine hears of an answer after the host has.
     tells_host_first: bool,
-    /// Whoever hibernates the sandbox looks for processes that came in before.
+    /// The CPU that hibernates the sandbox looks for processes that came in before.
     looks_for_execs: bool,
     /// The machine is told how storing came out.
     tells_failures: bool,
@@ -351,7 +351,7 @@ impl World {
 
     // ---- what can happen next ----
 
-    /// What happens by itself.
+    /// Steps that happen by themselves.
     fn internal(&self, rules: Rules) -> Vec<(Step, World)> {
         let mut all = Vec::new();
         for cpu in 0..CPUS {
@@ -400,7 +400,7 @@ impl World {
         all
     }
 
-    /// What a CPU does that has nothing left to do.
+    /// The steps of an idle CPU.
     fn idle_steps(&self, cpu: usize, all: &mut Vec<(Step, World)>) {
         if cpu > 0 && self.cpus[cpu - 1].is_empty() {
             // One idle CPU is as good as another.
@@ -421,7 +421,7 @@ impl World {
         }
     }
 
-    /// What comes from outside.
+    /// Inputs from outside.
     fn external(&self, rules: Rules) -> Vec<(Step, World)> {
         let mut all = Vec::new();
         let mut add = |step, change: &dyn Fn(&mut World)| {
@@ -486,7 +486,7 @@ impl World {
 
     // ---- what holds ----
 
-    /// What is wrong now, if anything is.
+    /// The invariant that is broken now, if any.
     fn broken_now(&self) -> Option<&'static str> {
         if self.kernel.state() == State::Running && self.is_stored {
             return Some("tasks run, and their memory is not there");
@@ -497,7 +497,7 @@ impl World {
         self.flaw
     }
 
-    /// What is wrong although nothing is left to be done.
+    /// The invariant that is broken although nothing is left to be done.
     fn broken_when_quiet(&self) -> Option<&'static str> {
         let state = self.kernel.state();
         let place = match state {
@@ -555,7 +555,7 @@ fn number_of(request: i64) -> u64 {
     request.cast_unsigned()
 }
 
-/// What a walk came to.
+/// The result of a walk.
 #[derive(Debug, Default)]
 struct Walk {
     states: usize,

@@ -1,4 +1,4 @@
-//! What the kernel is told at boot.
+//! The boot information for the kernel.
 
 /// The platform the kernel runs on.
 #[repr(u32)]
@@ -62,8 +62,8 @@ pin_layout!(
 /// Most bytes of records of a process that comes in from outside ([`crate::hostcall::EVENT_EXEC`]), its streams included.
 pub const EXEC_RECORDS_MAX: u64 = 1 << 20;
 
-/// What the first process is and what it sees, as a sequence of tagged byte strings. One that comes in from outside has
-/// those of a process alone: no mounts, names or limits of the sandbox.
+/// The first process and its surroundings, as a sequence of tagged byte strings. An exec'd process has those of a
+/// process alone: no mounts, names or limits of the sandbox.
 ///
 /// On the wire: tag (u32, little endian), length (u32, little endian), bytes; no alignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@
 /// I/O port of hostcalls on kvm.
 pub const HOSTCALL_PORT: u16 = 0xd0;
 
-/// Where a hostcall's arguments live. Written by the kernel, read once by the VMM, then validated.
+/// A hostcall's number and arguments. Written by the kernel, read once by the VMM, then validated.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostCall {
@@ -84,7 +84,7 @@ pub const REPORT_RUNNING: u64 = 2;
 pub const REPORT_PAUSED: u64 = 3;
 /// [`EVENT_RESUME`] was taken.
 pub const REPORT_RESUMED: u64 = 4;
-/// What the VMM makes of [`HIBERNATED`]: user memory is stored, or not.
+/// The VMM's answer to [`HIBERNATED`]: user memory is stored, or not.
 pub const REPORT_ASLEEP: u64 = 5;
 pub const REPORT_STAYED_WARM: u64 = 6;
 /// After [`REPORT_WAKE_EVENT`], or an [`EVENT_WAKE`] that asks for it: for the first time no task has anything to do.
@@ -143,7 +143,7 @@ pub const REAP_FIRST: u64 = 1;
 /// While tasks run already.
 pub const REAP_STREAM: u64 = 2;
 
-/// What [`SWAP_OUT`] stores. Frames go by number: `(phys - USER_PHYS) / PAGE_SIZE`.
+/// The frames that [`SWAP_OUT`] stores, by number: `(phys - USER_PHYS) / PAGE_SIZE`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwapOut {
@@ -330,7 +330,7 @@ pub const EVENT_EXEC_SIGNAL: u32 = 22;
 /// bytes that [`EXEC_TAKE`] needs at most for its records, whose mounts name roots by handles.
 pub const EVENT_CREATE: u32 = 23;
 
-/// What the host's clocks say. Written by the VMM.
+/// Readings of the host's clocks. Written by the VMM.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostClocks {
@@ -366,7 +366,7 @@ pin_layout!(
     attributes: 60, atime_ns: 64, mtime_ns: 72, ctime_ns: 80, btime_ns: 88,
 );
 
-/// What [`STATFS`] answers; the fields of `statfs(2)`.
+/// The answer of [`STATFS`]: the fields of `statfs(2)`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostStatFs {

@@ -1,4 +1,4 @@
-//! What kernel and VMM agree on for the kvm platform alone.
+//! Constants and structures of the kvm platform alone.
 
 /// Interrupt vector of a kick, a deadline or any other call for the kernel's attention.
 pub const VECTOR_KICK: u32 = 0x20;

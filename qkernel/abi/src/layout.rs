@@ -1,4 +1,4 @@
-//! Where things are: guest-physical regions, the linear map, and the user half of an address space.
+//! The layout of addresses: guest-physical regions, the linear map, and the user half of an address space.
 //!
 //! Guest-physical memory has three regions. The kernel reaches all three through its *linear map*: the byte at
 //! guest-physical `p` is at `linear_base + p`, where `linear_base` comes in [`crate::boot::BootInfo`] (it differs
@@ -39,7 +39,7 @@ pub const fn kernel_bytes(memory_bytes: u64) -> u64 {
     }
 }
 
-/// Where [`crate::boot::BootInfo`] lies.
+/// The address of [`crate::boot::BootInfo`].
 pub const BOOT_INFO_PHYS: u64 = 0x1000;
 /// Per-CPU pages: CPU `i` has `CPU_AREA_PHYS + i * CPU_AREA_SIZE`, opened by a [`crate::run::CpuHeader`].
 pub const CPU_AREA_PHYS: u64 = 0x1_0000;
@@ -52,7 +52,7 @@ pub const MAX_CPUS: u32 = 16;
 pub const RECORDS_PHYS: u64 = 0x10_0000;
 /// Most bytes of records.
 pub const RECORDS_MAX: u64 = 0x40_0000;
-/// Where the kernel's ELF image is loaded (its lowest `PT_LOAD` address is moved here).
+/// The address of the kernel's ELF image (its lowest `PT_LOAD` address is moved here).
 pub const KERNEL_IMAGE_PHYS: u64 = 0x80_0000;
 
 /// User memory: 4 MiB blocks of application frames. On systrap one sealed memory file; offset = phys - USER_PHYS.

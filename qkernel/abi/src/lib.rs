@@ -1,4 +1,4 @@
-//! What the kernel (`qkernel`) and the VMM (`qvisor`) agree on.
+//! The interface between the kernel (`qkernel`) and the VMM (`qvisor`).
 //!
 //! Every type that crosses the border is `#[repr(C)]`, has no padding the compiler chose, and its size and the
 //! offset of each field are pinned at compile time. The VMM treats all of it as hostile: it copies a request out of

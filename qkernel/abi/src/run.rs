@@ -66,7 +66,7 @@ pub struct TrapInfo {
 }
 pin_layout!(TrapInfo, 24, kind: 0, vector: 4, error: 8, addr: 16);
 
-/// What [`crate::hostcall::AS_RUN`] works on (systrap). Lies in kernel memory; addresses in it are linear-map
+/// The argument of [`crate::hostcall::AS_RUN`] (systrap). Lies in kernel memory; addresses in it are linear-map
 /// addresses, since on systrap the kernel is inside the VMM.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]

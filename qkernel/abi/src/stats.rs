@@ -1,4 +1,4 @@
-//! What the kernel counts for whoever asks the VMM. The VMM reads it at any time, without the kernel's help, and takes it
+//! Counters of the kernel that the VMM shows. The VMM reads them at any time, without the kernel's help, and takes them
 //! as hearsay.
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ pub struct KernelStats {
 }
 pin_layout!(KernelStats, 32, user_frames: 0, swapped_frames: 8, heap_bytes: 16, unknown_calls: 24);
 
-/// What the VMM reads of [`KernelStats`].
+/// The VMM's copy of [`KernelStats`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelFigures {

@@ -21,7 +21,7 @@ pub struct Kernel {
     pub other_cpu: fn() -> !,
 }
 
-/// Where every CPU enters, on its boot stack.
+/// The entry of every CPU, on its boot stack.
 ///
 /// # Safety
 /// `boot` is the VMM's boot information; called once on each CPU.

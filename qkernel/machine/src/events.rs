@@ -1,4 +1,4 @@
-//! What happens on the host: taken in rounds, and handed to the kernel.
+//! Events of the host: taken in rounds, and handed to the kernel.
 
 use abi::hostcall::{self as hc, Event};
 use abi::word::to_usize;

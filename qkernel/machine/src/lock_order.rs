@@ -61,12 +61,12 @@ mod checked {
     #[cfg(test)]
     use threads::{enabled, of_cpu, of_task, stop};
 
-    /// What a task or a CPU holds. Only it changes it, at one place at a time.
+    /// The locks that a task or a CPU holds. Only the holder changes this, at one place at a time.
     pub struct Locks {
         /// A bit for each rank of which a lock is held.
         ranks: AtomicU64,
         counts: [AtomicU32; Rank::COUNT],
-        /// Where the last of each rank was taken.
+        /// The place where the last of each rank was taken.
         places: [AtomicPtr<Location<'static>>; Rank::COUNT],
     }
 
@@ -99,7 +99,7 @@ mod checked {
         }
 
         fn remove(&self, rank: Rank) {
-            // What was taken before the checks began is not counted.
+            // Locks that were taken before the checks began are not counted.
             let less = |count: u32| count.checked_sub(1);
             let rank = rank as usize;
             if self.counts[rank].fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) == Ok(1) {
@@ -204,7 +204,7 @@ mod checked {
         enabled();
     }
 
-    /// What is held in the kernel.
+    /// The locks held in the kernel.
     #[cfg(not(test))]
     mod cpus {
         use core::fmt::{Arguments, Write};
@@ -215,7 +215,7 @@ mod checked {
         use crate::platform::{self, Line};
 
         static IS_ENABLED: AtomicBool = AtomicBool::new(false);
-        /// What the task holds that each CPU runs.
+        /// The locks of the task that each CPU runs.
         static TASKS: [AtomicPtr<Locks>; abi::layout::MAX_CPUS as usize] =
             [const { AtomicPtr::new(core::ptr::null_mut()) }; abi::layout::MAX_CPUS as usize];
         static CPUS: [Locks; abi::layout::MAX_CPUS as usize] =
@@ -257,7 +257,7 @@ mod checked {
         }
     }
 
-    /// What is held in a unit test.
+    /// The locks held in a unit test.
     #[cfg(test)]
     mod threads {
         use super::{Arguments, Locks};

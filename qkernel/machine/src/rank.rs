@@ -9,15 +9,15 @@
 #[repr(u8)]
 pub enum Rank {
     // Mutexes.
-    /// Whoever works on two pipes at once.
+    /// Work on two pipes at once.
     TwoPipes,
-    /// What a pipe holds. Held while it is filled from a file, or read into one. Of two the outer one is read.
+    /// A pipe's content. Held while it is filled from a file, or read into one. Of two the outer one is read.
     Pipe,
     /// The text of an open file of `/proc` or `/sys`. Held while it is made, which looks at everything.
     Text,
     /// Which epoll sets watch each other.
     EpollNesting,
-    /// What an epoll set watches. Of two sets the outer one watches the inner one.
+    /// The items of an epoll set. Of two sets the outer one watches the inner one.
     Epoll,
     /// One rename at a time.
     Renames,
@@ -27,21 +27,21 @@ pub enum Rank {
     Position,
     /// A file's content.
     Inode,
-    /// What a socket has received.
+    /// A socket's received messages.
     Inbox,
-    /// What is forbidden of a memfd.
+    /// The seals of a memfd.
     Seals,
     /// An address space. Of two, as in `fork(2)`, the outer one is the parent's.
     AddressSpace,
-    /// What an address space's stub is still to be told.
+    /// The queue of operations for an address space's stub.
     Mirror,
 
     // Spin locks of the kernel proper.
     /// The state of the hibernation.
     Hibernation,
-    /// What the host's terminal has typed.
+    /// Input from the host's terminal.
     ConsoleInput,
-    /// What it is to show.
+    /// Output to it.
     ConsoleOutput,
     /// The line discipline of a terminal.
     Terminal,
@@ -55,7 +55,7 @@ pub enum Rank {
     Limits,
     /// Pending signals of a process: the signal lock.
     Signals,
-    /// Whose end would free memory.
+    /// The process that was killed for its memory.
     OomVictim,
     /// The tasks of a process.
     Tasks,
@@ -65,7 +65,7 @@ pub enum Rank {
     Stop,
     /// The descriptors of a process.
     FileTable,
-    /// What is mounted where.
+    /// The tree of mounts.
     Mounts,
     /// The state of one thing. Inside, only values as below and locks of the machine are taken.
     Leaf,

@@ -110,7 +110,7 @@ pub fn send_file(socket: &Handle, file: &Handle, offset: u64, len: usize) -> Res
     call(nr::SOCK_SEND_FILE, args).map(|sent| to_usize(sent).min(len))
 }
 
-/// What a receive asks for besides bytes, and what it got.
+/// A receive's requests besides bytes, and its results.
 #[derive(Default)]
 pub struct Receive {
     /// `MSG_*` in and out.
@@ -147,7 +147,7 @@ pub fn receive(socket: &Handle, buf: &mut IoBuf<'_>, whole: bool, with: &mut Rec
     .map(|got| got.min(with.offered))
 }
 
-/// What [`receive`] of a message that was cut short means for the buffer's bad end.
+/// Handles the bad end of a buffer after [`receive`] of a message that was cut short.
 pub fn check_fault(with: &Receive, wanted: usize) -> Result<()> {
     if with.full > with.offered && with.offered < wanted { Err(Errno::EFAULT) } else { Ok(()) }
 }

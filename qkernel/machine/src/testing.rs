@@ -30,7 +30,7 @@ static NEXT_STUB: AtomicU64 = AtomicU64::new(1);
 static CLOCK_NS: AtomicU64 = AtomicU64::new(1 << 30);
 const LOOK_NS: u64 = 1000;
 
-/// What the host's side does.
+/// The functions of the host's side.
 pub struct Host {
     /// Runs user code of the current task.
     pub run_user: fn(&mut RunState),

@@ -105,7 +105,7 @@ impl Thread {
         }
     }
 
-    /// What only the thread itself may touch is touched by itself.
+    /// The state that only the thread itself may touch is touched by itself.
     fn expect_current(&self) {
         if !self.sched.is_current() {
             host::die("a thread's registers or memory are touched by another");

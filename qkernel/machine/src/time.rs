@@ -97,7 +97,7 @@ impl Sample {
 
 /// Measures the counter's rate by the host's clock.
 struct Meter {
-    /// Where it began to measure.
+    /// The reading with which the measurement began.
     start: Sample,
     /// Nanoseconds a tick, times 2^[`SHIFT`].
     rate: u64,

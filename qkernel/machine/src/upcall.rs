@@ -1,4 +1,4 @@
-//! What the lower half needs of the kernel above it, registered once at boot.
+//! Functions of the kernel above that this crate calls, registered once at boot.
 
 use abi::hostcall::Event;
 

@@ -1,4 +1,4 @@
-//! What happens on the host, handed on to those it concerns.
+//! Events of the host, handed on to the part of the kernel that each concerns.
 
 use abi::hostcall as hc;
 use abi::hostcall::Event;

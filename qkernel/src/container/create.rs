@@ -24,7 +24,7 @@ use crate::task::group_exit::begin_group_exit;
 use crate::task::signal::send::{send_to_foreground, send_to_process};
 use crate::tty::console;
 
-/// What the first process becomes.
+/// The program that the first process becomes.
 struct FirstProgram {
     args: Vec<Vec<u8>>,
     env: Vec<Vec<u8>>,
@@ -78,7 +78,7 @@ fn run_first(task: &Arc<Task>, program: FirstProgram) {
     let container = cx.container();
     let name = program.args.first().cloned().unwrap_or_default();
     if program.hold {
-        // What is wrong already is said before anybody relies on the sandbox.
+        // A program that is missing is reported before anybody relies on the sandbox.
         if let Err(error) = find_program(&cx, program.args.clone(), program.env.clone()) {
             return cannot_run(task, &name, error);
         }

@@ -41,7 +41,7 @@ use machine::sync::{Rank, SpinLock};
 
 /// Exit code of failures that are not the program's.
 const EXIT_FAILURE: u8 = 125;
-/// What a small program takes of kernel memory.
+/// Kernel memory that a small program needs.
 const PROGRAM_BYTES: usize = 1 << 20;
 /// As much of `/etc/passwd` is looked at.
 const PASSWD_MAX: usize = 256 << 10;
@@ -49,7 +49,7 @@ const PASSWD_MAX: usize = 256 << 10;
 struct ExecProcess {
     process: Weak<Process>,
     console: Option<Weak<Tty>>,
-    /// What it becomes; taken by itself.
+    /// The program it becomes; taken by the process itself.
     spec: Option<Spec>,
     /// Its wait status, while its console has still something to show.
     status: Option<i32>,
@@ -123,7 +123,7 @@ pub fn is_any_waiting() -> bool {
     PROCESSES.lock().values().any(|process| process.spec.is_some())
 }
 
-/// What an exec'd process does before it is a program.
+/// The first work of an exec'd process: it becomes its program.
 fn enter(task: &Arc<Task>) {
     // One that comes into a sleeping sandbox touches nothing until that is awake.
     while pause::rest() {}
@@ -246,7 +246,7 @@ fn id_of(process: &Arc<Process>) -> Option<u64> {
     processes.iter().find(|(_, known)| is_it(known)).map(|(id, _)| *id)
 }
 
-/// Whoever comes first reports it.
+/// The first caller reports it.
 fn report_end(id: u64) {
     let process = PROCESSES.lock().remove(&id);
     if let Some(status) = process.and_then(|process| process.status) {

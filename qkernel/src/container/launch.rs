@@ -66,7 +66,7 @@ pub fn new_leader(
     Ok(task)
 }
 
-/// What an error means to whoever started the program.
+/// Explains an error to the user who started the program.
 pub fn reason(error: Errno) -> Cow<'static, str> {
     Cow::Borrowed(match error {
         Errno::ENOENT => "no such file in the sandbox's root file system",

@@ -62,7 +62,7 @@ pub fn init(container: &Arc<Container>, spec: &mut Spec) -> core::result::Result
     Ok((context, files, console))
 }
 
-/// Where an exec'd process begins: at the container's root, with its creation mask.
+/// The root and working directory of an exec'd process: the container's root, with its creation mask.
 pub fn context_of(container: &Container, spec: &Spec) -> Option<Arc<FsContext>> {
     let root = container.root.get()?;
     Some(FsContext::new(root.clone(), root.clone(), spec.umask.unwrap_or(0o022)))

@@ -66,7 +66,7 @@ impl OpenFlags {
         .difference(Self::CLOEXEC);
 }
 
-/// Where a read or write happens.
+/// The position of a read or write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum At {
     /// At the description's position, which moves.
@@ -193,7 +193,7 @@ static NEXT_FILE: AtomicU64 = AtomicU64::new(1);
 /// An open file description.
 pub struct File {
     pub ops: Box<dyn FileOps>,
-    /// Where it was opened; `None` for pipes and the like.
+    /// The path it was opened by; `None` for pipes and the like.
     pub path: Option<Path>,
     flags: AtomicU32,
     pub pos: Mutex<u64>,

@@ -115,7 +115,7 @@ pub struct NewNode {
     pub gid: u32,
 }
 
-/// Where a symbolic link leads.
+/// The target of a symbolic link.
 pub enum LinkTarget {
     /// A path to be walked.
     Text(Vec<u8>),
@@ -182,7 +182,7 @@ pub trait Inode: Send + Sync + Any {
     fn after_unlink(&self, _dir: &Arc<dyn Inode>, _name: &[u8]) {}
     /// This node was renamed: `name` in `dir` is its name now.
     fn moved(&self, _dir: &Arc<dyn Inode>, _name: &[u8]) {}
-    /// Where a FIFO's pipe or a bound socket lives; `None` for file systems without such nodes.
+    /// The slot of a FIFO's pipe or a bound socket; `None` for file systems without such nodes.
     fn attachment(&self) -> Option<&Attachment> {
         None
     }

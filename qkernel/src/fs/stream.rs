@@ -30,7 +30,7 @@ pub struct HostStream {
     ino: u64,
     queue: Arc<WaitQueue>,
     token: u64,
-    /// Where a regular file is read and written, once the program has chosen a position; before, the host's.
+    /// The position in a regular file, once the program has chosen one; before, the host's.
     position: SpinLock<Option<u64>>,
 }
 

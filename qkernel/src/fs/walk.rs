@@ -87,7 +87,7 @@ impl<'a> Walker<'a> {
         Ok(Self { actor, root, at, text: path.to_vec(), position: 0, links: 0, resolve })
     }
 
-    /// Where the walk is.
+    /// The place that the walk has reached.
     pub fn at(&self) -> &Path {
         &self.at
     }
@@ -271,7 +271,7 @@ pub fn child_locked(dir: &Path, name: &[u8]) -> Result<Option<Path>> {
     Ok(Some(dir.with(dentry, inode)))
 }
 
-/// Where a walk of `path` relative to `dirfd` begins.
+/// The place where a walk of `path` relative to `dirfd` begins.
 pub fn start(cx: &CallerCtx<'_>, actor: &Actor, dirfd: i32, path: &[u8]) -> Result<Path> {
     if dirfd == AT_FDCWD || path.first() == Some(&b'/') {
         return Ok(actor.fs.cwd());

@@ -33,7 +33,7 @@ pub fn feed_process(container: ContainerId, pid: u32, steps: impl IntoIterator<I
     FEED.lock().own.insert((container, pid), steps.into_iter().collect());
 }
 
-/// What prints the kernel's log.
+/// Sets the function that prints the kernel's log.
 pub fn set_trace(trace: Option<fn(&str)>) {
     *TRACE.lock() = trace;
 }

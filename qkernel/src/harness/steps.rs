@@ -1,4 +1,4 @@
-//! What bytes mean as steps of programs: the table's calls with arguments of their types.
+//! Bytes read as steps of programs: the table's calls with arguments of their types.
 
 use abi::word::to_usize;
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ use machine::mm::{AddressSpace, UserAddr};
 /// Memory of the programs, for whatever calls read and write.
 pub const SCRATCH: u64 = 0x10_0000;
 pub const SCRATCH_BYTES: u64 = 0x2_0000;
-/// Where the paths stand in it.
+/// The address of the paths in it.
 const PATHS_AT: u64 = SCRATCH + SCRATCH_BYTES - 0x1000;
 const PATH_BYTES: u64 = 64;
 

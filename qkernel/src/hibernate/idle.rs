@@ -13,7 +13,7 @@ use machine::time;
 const BUSY_PART: u64 = 100;
 const NEVER: u64 = u64::MAX;
 
-/// What is known of the sandbox's idleness. Times are of the monotonic clock, in nanoseconds.
+/// Measures how long the sandbox has been idle. Times are of the monotonic clock, in nanoseconds.
 pub(super) struct Watch {
     /// Something came from outside and woke the sandbox, which has not come to rest since.
     serves: bool,
@@ -28,7 +28,7 @@ pub(super) struct Watch {
     looked_ns: u64,
 }
 
-/// What one sees who looks.
+/// The result of a look.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Idle,

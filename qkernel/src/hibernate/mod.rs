@@ -132,7 +132,7 @@ struct Carrier {
     frozen: Option<Frozen>,
     /// See [`attempt`].
     is_awaited: Option<fn() -> bool>,
-    /// What it stored.
+    /// The report on the pages it stored.
     report: HibernateReport,
 }
 

@@ -14,7 +14,7 @@
 /// How long tasks may take to come to rest, in nanoseconds.
 pub const PATIENCE_NS: u64 = 2_000_000_000;
 
-/// Where the sandbox is.
+/// The state of the sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
     /// User code may run.
@@ -33,7 +33,7 @@ pub enum State {
     Waking(i64),
 }
 
-/// What the last request asks for, as far as it has not been carried out.
+/// The part of the last request that has not been carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Goal {
     /// User code runs.

@@ -96,7 +96,7 @@ pub struct Inbox {
     reset: AtomicBool,
     /// The receiver's queue.
     wait: Arc<WaitQueue>,
-    /// Where senders wait for room; of a connection the sender's own queue.
+    /// The queue of senders that wait for room; a connection's is the sender's own.
     room: Arc<WaitQueue>,
 }
 
@@ -178,7 +178,7 @@ impl Inbox {
         roomy()
     }
 
-    /// Where senders wait.
+    /// The queue of waiting senders.
     pub fn room_queue(&self) -> &Arc<WaitQueue> {
         &self.room
     }

@@ -137,7 +137,7 @@ fn facts(open: &Open, out: &mut Out) -> Result<()> {
     Ok(())
 }
 
-/// Where an open file is. A file without a path (a pipe, a socket) gets a place of its own, whose inode opens the
+/// The path of an open file. A file without a path (a pipe, a socket) gets a place of its own, whose inode opens the
 /// same object again.
 pub fn path_of(file: &Arc<File>) -> Path {
     match &file.path {

@@ -9,7 +9,7 @@ use crate::task::usage;
 use machine::errno::{Errno, Result};
 use machine::time;
 
-/// What a clock measures.
+/// The time that a clock measures.
 #[derive(Clone)]
 pub enum Clock {
     Real,
@@ -84,7 +84,7 @@ impl Clock {
         matches!(self, Self::Process(..) | Self::Thread(..))
     }
 
-    /// What it shows, in nanoseconds.
+    /// Its time, in nanoseconds.
     pub fn now(&self) -> u64 {
         match self {
             Self::Real => time::realtime_ns(),

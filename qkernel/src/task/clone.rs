@@ -60,7 +60,7 @@ const NAMESPACES: CloneFlags = CloneFlags::NEWNS
     .union(CloneFlags::NEWPID)
     .union(CloneFlags::NEWNET);
 
-/// What `clone` and `clone3` ask for.
+/// The arguments of `clone` and `clone3`.
 #[derive(Clone, Copy, Debug)]
 pub struct CloneArgs {
     pub flags: CloneFlags,
@@ -70,7 +70,7 @@ pub struct CloneArgs {
     pub tls: u64,
     pub parent_tid: UserAddr,
     pub child_tid: UserAddr,
-    /// Where the descriptor of `CLONE_PIDFD` goes.
+    /// The address that receives the descriptor of `CLONE_PIDFD`.
     pub pidfd: UserAddr,
 }
 
@@ -231,7 +231,7 @@ fn enter_tree(me: &Arc<Task>, child: &Arc<Task>, process: &Arc<Process>, flags: 
     } else {
         process.tasks.lock().push(child.clone());
         let (parent, group, session) = match tree.nodes.get(&me.process.pid) {
-            // Whoever came in from outside has a parent that cannot be waited for; the first process has none.
+            // An exec'd process has a parent that cannot be waited for; the first process has none.
             Some(node) if flags.contains(CloneFlags::PARENT) => match node.parent() {
                 0 if me.process.pid == 1 => return Err(Errno::EINVAL),
                 parent => (parent.max(1), node.group, node.session),

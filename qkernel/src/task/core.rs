@@ -38,7 +38,7 @@ pub struct Task {
     exit_status: AtomicI32,
     /// The `vfork(2)` child this task waits for.
     pub vfork_wait: SpinLock<Option<Arc<VforkDone>>>,
-    /// What the task does in the kernel before it runs user code (the first process alone).
+    /// The task's work in the kernel before it runs user code (processes that nobody forked).
     pub start: SpinLock<Option<Start>>,
     pub comm: SpinLock<[u8; 16]>,
     /// `set_tid_address(2)`: zeroed and woken when the task ends.
@@ -49,15 +49,15 @@ pub struct Task {
     pub vfork_parent: SpinLock<Option<Arc<VforkDone>>>,
     /// `PR_SET_PDEATHSIG`.
     pub death_signal: AtomicU32,
-    /// What goes on after a restartable sleep: see `restart_syscall(2)`.
+    /// The rest of a restartable sleep: see `restart_syscall(2)`.
     pub restart: SpinLock<Option<Restart>>,
     pub start_ns: u64,
 }
 
-/// What a task does in the kernel first.
+/// A task's first work, in the kernel.
 pub type Start = Box<dyn FnOnce(&Arc<Task>) + Send>;
 
-/// What a new task shares with, or copies from, its creator.
+/// The parts that a new task shares with its creator, or has copies of.
 pub struct TaskParts {
     pub process: Arc<Process>,
     pub aspace: Option<Arc<AddressSpace>>,
@@ -67,7 +67,7 @@ pub struct TaskParts {
     pub signals: TaskSignals,
     pub context: UserContext,
     pub comm: [u8; 16],
-    /// What it does on its kernel stack: runs user code until it ends.
+    /// The task's work on its kernel stack: runs user code until it ends.
     pub main: fn(),
 }
 

@@ -41,7 +41,7 @@ pub struct Segment {
     pub prot: Prot,
 }
 
-/// What to load.
+/// The files and addresses to load from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
     pub header: Header,
@@ -153,7 +153,7 @@ impl Image {
         (start, end.unwrap_or(start))
     }
 
-    /// Where the program headers lie in memory, relative to the load bias.
+    /// The address of the program headers in memory, relative to the load bias.
     pub fn program_headers_address(&self) -> u64 {
         let offset = self.header.program_headers_offset;
         self.segments

@@ -33,7 +33,7 @@ const STACK_TOP: u64 = USER_MAX - (1 << 30);
 const PIE_BASE: u64 = 0x5555_5555_4000;
 const INITIAL_STACK_BYTES: u64 = 132 * 1024;
 
-/// What to run: the program, its arguments and environment.
+/// A program to run, with its arguments and environment.
 pub struct Program {
     pub file: Arc<File>,
     /// The path as given, for `AT_EXECFN` and scripts.
@@ -42,7 +42,7 @@ pub struct Program {
     pub env: Vec<Vec<u8>>,
 }
 
-/// What an argument takes while its program is loaded, beside its bytes: on the new stack they stand once more.
+/// Kernel memory of an argument while its program is loaded, beside its bytes, which the new stack holds once more.
 const STRING_BYTES: usize = 64;
 
 /// Reads a null-terminated array of string pointers.
@@ -123,7 +123,7 @@ fn load(cx: &Ctx<'_>, mut program: Program) -> Result<Loaded> {
 /// A script's interpreter and its optional argument.
 type Interpreter = (Vec<u8>, Option<Vec<u8>>);
 
-/// What the file's first line names, when it begins with `#!`.
+/// The interpreter that the file's first line names, when it begins with `#!`.
 fn script_interpreter(head: &[u8]) -> Result<Option<Interpreter>> {
     let Some(line) = head.strip_prefix(b"#!") else { return Ok(None) };
     let end = line.iter().position(|byte| *byte == b'\n');
@@ -505,7 +505,7 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     Ok(())
 }
 
-/// What hangs on the credentials: who may look into the process, and whether its parent's end is told to it.
+/// Updates the state that depends on credentials: whether others may inspect the process, and its parent-death signal.
 fn change_creds(task: &Task, loaded: &Loaded) {
     let new = &loaded.creds;
     let stays = set_id::stays_dumpable(&task.creds.get(), new);

@@ -48,7 +48,7 @@ pub fn exit_task(task: &Arc<Task>, status: i32) {
     process.container.end_if_empty();
 }
 
-/// What other threads and processes can see in user memory: the cleared tid and robust futexes.
+/// Does what other threads and processes see in user memory: clears the tid, and releases robust futexes.
 fn release_user_state(task: &Arc<Task>) {
     let Some(aspace) = task.aspace() else { return };
     let user = UserMemory::new(aspace);

@@ -83,7 +83,7 @@ fn set_cpu(process: &Arc<Process>, which: Which, new: Setting) -> Setting {
     old
 }
 
-/// What is left of a timer.
+/// The time that is left of a timer.
 pub fn get(process: &Process, which: Which) -> Setting {
     match which {
         Which::Real => {

@@ -25,7 +25,7 @@ const PAUSE_NS: u64 = 2_000_000;
 /// `oom_score_adj` of a process that is killed last.
 const NEVER: i32 = -1000;
 
-/// Who was killed last, and until when the others wait for its memory.
+/// The process that was killed last, and until when the others wait for its memory.
 struct Victim {
     process: Weak<Process>,
     until_ns: u64,

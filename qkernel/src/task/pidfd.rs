@@ -17,7 +17,7 @@ use machine::sched::wait::PollEvents;
 use machine::sched::wait::WaitQueue;
 use machine::sync::{Rank, SpinLock};
 
-/// Who waits for the end of processes that have such descriptors.
+/// The queue of those that wait for the end of processes that have such descriptors.
 static WATCHED: SpinLock<BTreeMap<u32, Weak<WaitQueue>>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
 
 /// The descriptor.

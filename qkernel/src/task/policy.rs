@@ -1,4 +1,4 @@
-//! What programs ask of the scheduler. It is kept, inherited and reported; the scheduler itself is round robin.
+//! Scheduling policies and priorities of programs: kept, inherited and reported. The scheduler itself is round robin.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 

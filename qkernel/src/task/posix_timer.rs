@@ -22,7 +22,7 @@ use machine::sched::timer::Alarm;
 const IGNORED_PERIOD_MIN_NS: u64 = 4_000_000;
 /// Most timers of a process, whatever its limits say.
 const TIMERS_MAX: usize = 65_536;
-/// What one takes of kernel memory, with its alarm and its signal.
+/// Kernel memory of one timer, with its alarm and its signal.
 const TIMER_BYTES: usize = 1024;
 
 struct TimerAlarm {
@@ -145,7 +145,7 @@ pub fn set(process: &Arc<Process>, id: u32, new: Setting, absolute: bool) -> Res
     Ok(old)
 }
 
-/// What is left of a timer.
+/// The time that is left of a timer.
 pub fn get(process: &Process, id: u32) -> Result<Setting> {
     process.timers.lock().posix.get(id).map(|timer| timer.setting())
 }

@@ -1,4 +1,4 @@
-//! Who a task is after `execve(2)`: set-user-id and set-group-id programs, and what a program gives root
+//! The credentials of a task after `execve(2)`: set-user-id and set-group-id programs, and what a program gives root
 //! (`execve(2)`, `capabilities(7)`).
 
 use alloc::sync::Arc;
@@ -34,7 +34,7 @@ pub fn after_exec(task: &Arc<Task>, program: &File) -> Result<AfterExec> {
     Ok(decide(&old, given, || shares_place(task)))
 }
 
-/// What the set-id bits of a program name.
+/// The owners that the set-id bits of a program name.
 #[derive(Clone, Copy, Default)]
 struct Given {
     uid: Option<u32>,

@@ -31,7 +31,7 @@ pub struct SignalFile {
     ino: u64,
 }
 
-/// What of a user's set counts.
+/// The signals of a user's set that can be received.
 fn allowed(mask: u64) -> u64 {
     mask & !(1 << (SIGKILL - 1) | 1 << (SIGSTOP - 1))
 }

@@ -21,7 +21,7 @@ pub enum Which {
     Prof,
 }
 
-/// What a timer is set to, in nanoseconds from now; `value_ns` 0: off.
+/// The setting of a timer, in nanoseconds from now; `value_ns` 0: off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Setting {
     pub value_ns: u64,
@@ -120,7 +120,7 @@ pub fn update_watch(process: &Process) {
     process.cpu_watch.store(timed || limited, Ordering::Relaxed);
 }
 
-/// What is sent when a timer runs out.
+/// The signal of a timer that runs out.
 pub struct Notify {
     pub signal: u32,
     /// `si_value`; `None`: the timer's id.

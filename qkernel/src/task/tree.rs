@@ -9,7 +9,7 @@ use crate::task::core::Task;
 use crate::task::process::Process;
 use crate::task::terminal::Terminal;
 
-/// What state change a process has to tell its parent.
+/// A change of state that a process reports to its parent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Report {
     /// Stopped by this signal.

@@ -37,7 +37,7 @@ fn max_rss(aspace: &AddressSpace) -> i64 {
     (aspace.sizes().1 / 1024).cast_signed()
 }
 
-/// What a process has used.
+/// The resources that a process has used.
 pub fn of_process(process: &Process, aspace: Option<&AddressSpace>) -> Rusage {
     let mut usage = rusage(process.cpu_ticks());
     for task in process.tasks.lock().iter() {
@@ -47,7 +47,7 @@ pub fn of_process(process: &Process, aspace: Option<&AddressSpace>) -> Rusage {
     usage
 }
 
-/// What a thread has used.
+/// The resources that a thread has used.
 pub fn of_thread(task: &Task, aspace: &AddressSpace) -> Rusage {
     let sched = &task.thread.sched;
     let mut usage =

@@ -1,4 +1,4 @@
-//! What a `vfork(2)` parent waits for.
+//! The wait of a `vfork(2)` parent for its child.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use machine::sched::wait::WaitQueue;
 
 use crate::task::core::Task;
 
-/// What a `vfork(2)` parent waits for.
+/// The event that a `vfork(2)` parent waits for: its child's `execve(2)` or end.
 pub struct VforkDone {
     done: AtomicBool,
     pub(super) queue: WaitQueue,

@@ -43,7 +43,7 @@ const PTS_MAJOR: u64 = 136;
 /// A terminal.
 pub struct Tty {
     me: Weak<Tty>,
-    /// Whose process groups and sessions its numbers mean.
+    /// The container whose process groups and sessions its numbers mean.
     container: Weak<Container>,
     /// The container's console: it stays when nobody has it open.
     is_container_console: AtomicBool,

@@ -1,4 +1,4 @@
-//! What a sandbox is doing, in words that others read.
+//! The states of a sandbox, in the words that users read.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ pub enum Status {
     Stopped,
 }
 
-/// What a sandbox does, and where its memory is (Hibernate Container, section 3.1).
+/// A sandbox's activity, and the place of its memory (Hibernate Container, section 3.1).
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq, Hash)]
 #[serde(rename_all = "kebab-case")]
 pub enum SandboxState {

@@ -1,4 +1,4 @@
-//! What the kernel asks of the VMM: which call is whose, and the calls on the sandbox, its CPUs and its memory.
+//! Dispatches the kernel's hostcalls, and serves those on the sandbox, its CPUs and its memory.
 #![deny(unsafe_code)]
 
 use abi::HostCall;
@@ -153,7 +153,7 @@ fn cpu_time(sandbox: &Sandbox) -> u64 {
     all.saturating_sub(sandbox.pulses.control_cpu_ns())
 }
 
-/// Where events go in guest memory.
+/// The place of events in guest memory.
 struct EventRoom<'a> {
     sandbox: &'a Sandbox,
     at: u64,

@@ -92,7 +92,7 @@ pub fn offset_in_program(address: u64) -> Option<u64> {
 /// How long a thread may take to say where it is.
 const ANSWER_MS: u32 = 500;
 
-/// Where a thread says that it is: instruction pointer, then its stack.
+/// A thread's place as it reports it: instruction pointer, then its stack.
 static PLACE: [AtomicU64; STACK_WORDS + 1] = [const { AtomicU64::new(0) }; STACK_WORDS + 1];
 static ANSWERED: AtomicBool = AtomicBool::new(false);
 

@@ -118,7 +118,7 @@ unsafe impl Plain for Segment {}
 // SAFETY: as above.
 unsafe impl Plain for abi::socket::Message {}
 
-/// Where one structure lies in guest memory.
+/// The place of one structure in guest memory.
 #[derive(Clone, Copy, Debug)]
 pub struct GuestBox<'m, T: Plain> {
     slice: GuestSlice<'m>,

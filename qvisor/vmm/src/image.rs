@@ -88,7 +88,7 @@ pub struct Part {
 pub struct LoadedImage {
     /// Linear address of the entry point.
     pub entry: u64,
-    /// Where two of them overlap, the later one counts.
+    /// If two of them overlap, the later one counts.
     pub parts: Vec<Part>,
     /// First guest-physical byte behind the image, at a page boundary.
     pub end_phys: u64,
@@ -184,7 +184,7 @@ fn parts(segments: &[Segment], low: u64) -> Result<Vec<Part>, ImageError> {
     Ok(parts)
 }
 
-/// Where the byte linked at `vaddr` is loaded.
+/// The address at which the byte linked at `vaddr` is loaded.
 fn place(vaddr: u64, low: u64) -> Result<u64, ImageError> {
     vaddr.checked_sub(low).and_then(|at| at.checked_add(KERNEL_IMAGE_PHYS)).ok_or(ImageError::Bounds)
 }

@@ -46,7 +46,7 @@ fn failed(what: &'static str) -> MemoryError {
 #[derive(Clone, Debug)]
 pub struct WindowChunk {
     pub file: Arc<OwnedFd>,
-    /// Where in the file the chunk begins, in bytes.
+    /// The offset of the chunk in the file, in bytes.
     pub offset: u64,
     pub writable: bool,
 }

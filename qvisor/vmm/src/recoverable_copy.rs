@@ -26,7 +26,7 @@ unsafe extern "C" {
     static dormouse_copy_end: u8;
 }
 
-/// Where to go on after a fault at `rip`, if it was in the copy.
+/// The address to go on at after a fault at `rip`, if the fault was in the copy.
 pub fn fix_up(rip: u64) -> Option<u64> {
     let (begin, end) = (&raw const dormouse_copy_begin as u64, &raw const dormouse_copy_end as u64);
     (begin..end).contains(&rip).then_some(end)

@@ -1,7 +1,7 @@
 //! The account of kernel memory: what programs make the kernel keep is bounded, together with their own memory.
 //!
-//! What is charged is what the heap has handed out, by whole pages, so that nothing is forgotten and fragments count; and
-//! beside it what the host keeps on behalf of the guest's objects (a stub's page tables, its process). Three rules make an
+//! The charge is for the memory that the heap has handed out, by whole pages, so that nothing is forgotten and fragments
+//! count; and for the host's memory for the guest's objects (a stub's page tables, its process). Three rules make an
 //! allocation behind a charge never fail:
 //! 1. Whatever a program can make many of, or can choose the size of, asks [`Account::check`] first and answers `ENOMEM`,
 //!    or goes through the fallible helpers below.
@@ -36,7 +36,7 @@ pub struct Account {
     limit: AtomicUsize,
     /// Most bytes of applications' memory and of kernel memory beyond the allowance, together.
     memory: AtomicUsize,
-    /// What the host keeps for the guest's objects.
+    /// Memory that the host keeps for the guest's objects.
     host_side: AtomicUsize,
     /// Bytes charged when caches were last dropped; 0: not since there was plenty.
     reclaimed_at: AtomicUsize,
@@ -207,7 +207,7 @@ pub fn filled<T: Clone>(value: T, len: usize) -> Result<Vec<T>> {
     Ok(vec)
 }
 
-/// What an iterator yields, of `len` values at most.
+/// Collects an iterator's values, `len` at most.
 pub fn collect<T>(len: usize, iter: impl Iterator<Item = T>) -> Result<Vec<T>> {
     let mut vec = vec(len)?;
     vec.extend(iter.take(len));

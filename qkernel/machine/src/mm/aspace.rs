@@ -25,7 +25,7 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 /// All address spaces by their id.
 static ALL: SpinLock<BTreeMap<u64, Weak<AddressSpace>>> = SpinLock::new(Rank::Spaces, BTreeMap::new());
 
-/// What one process's threads see as memory.
+/// An address space: the memory that one process's threads see.
 pub struct AddressSpace {
     machine: UserSpace,
     /// Operations that give the stub further access, to be carried out before user code runs next (systrap). Held while
@@ -50,9 +50,9 @@ pub struct Space {
     pub(super) stale: bool,
     pub(super) brk_start: u64,
     pub(super) brk: u64,
-    /// Where top-down searches for free addresses begin.
+    /// The address at which top-down searches for free addresses begin.
     pub(super) mmap_top: u64,
-    /// Where the next search begins; everything between here and `mmap_top` was full.
+    /// The address at which the next search begins; everything between here and `mmap_top` was full.
     pub(super) free_hint: u64,
     /// The frame behind the one allocated last, so that neighbours get neighbours.
     pub(super) next_frame: Option<Frame>,
@@ -60,13 +60,13 @@ pub struct Space {
     pub(super) resident_pages: u64,
     /// Ranges without mappings whose tables may go once no CPU walks them any more.
     pub(super) unmapped: Vec<(u64, u64)>,
-    /// What the stub shows (systrap).
+    /// The mappings that the stub shows (systrap).
     pub(super) shown: Shown,
     /// Facts for `/proc`.
     pub layout: Layout,
 }
 
-/// Where `execve(2)` put things.
+/// The addresses that `execve(2)` chose.
 #[derive(Clone, Default)]
 pub struct Layout {
     pub start_code: u64,
@@ -148,7 +148,7 @@ impl AddressSpace {
             return;
         }
         let mut queued = self.mirror.lock();
-        // What was still to be mapped would show frames that are about to be given back.
+        // Mappings that are still queued would show frames that are about to be given back.
         queued.clear();
         space.batch.ops.clear();
         let all = MapOp { kind: MAP_OP_UNMAP_ALL, ..Default::default() };

@@ -318,7 +318,7 @@ pub(super) fn own_copy(frame: &FrameRef) -> Result<FrameRef, Errno> {
     Ok(copy)
 }
 
-/// What an error while bringing in a page means to the program.
+/// The signal that an error while bringing in a page becomes.
 fn fault_of(error: Errno, addr: u64) -> Fault {
     match error {
         Errno::ENOMEM => Fault::NoMemory,

@@ -9,7 +9,7 @@ use std::boxed::Box;
 use std::collections::HashSet;
 use std::vec::Vec;
 
-/// Whose a frame is.
+/// The owner of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Owner {
     Nobody,
@@ -23,7 +23,7 @@ enum Op {
     Unmap,
 }
 
-/// What a CPU does next.
+/// A CPU's next step.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum At {
     /// Takes the space's lock.
@@ -50,7 +50,7 @@ enum At {
     Done,
 }
 
-/// Where a CPU is, its batch, the operations that it has taken out, what it frees.
+/// The progress of a CPU: its batch, the operations that it has taken out, the frames it frees.
 type Cpu = (At, Vec<Op>, Vec<Op>, Option<usize>);
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -58,7 +58,7 @@ struct State {
     owners: [Owner; 2],
     /// The page's entry.
     entry: Option<usize>,
-    /// What the stub has mapped at the page.
+    /// The frame that the stub has mapped at the page.
     mapped: Option<usize>,
     queued: Vec<Op>,
     cpus: [Cpu; 2],
@@ -107,7 +107,7 @@ impl State {
         };
     }
 
-    /// What can happen next.
+    /// The steps that can follow.
     fn next(&self, rules: Rules) -> Vec<State> {
         let mut all = Vec::new();
         for cpu in [FAULTS, UNMAPS] {
@@ -162,7 +162,7 @@ impl State {
                     return;
                 }
                 let mut ops = core::mem::take(batch);
-                // What only gives access waits for the next run of user code.
+                // Operations that only give access wait for the next run of user code.
                 let withdraws = freed.is_some() && rules.confirms;
                 *next = if withdraws { At::Carry } else { At::Queued };
                 state.queued.append(&mut ops);

@@ -85,7 +85,7 @@ impl<'a> IoBuf<'a> {
         self.total -= cut;
     }
 
-    /// Where the buffer is now, for [`Self::rewind`].
+    /// The buffer's present position, for [`Self::rewind`].
     pub fn mark(&self) -> Mark {
         let piece = if let Memory::User { piece, .. } = &self.memory { *piece } else { 0 };
         Mark { used: self.used, remaining: self.remaining, total: self.total, piece }

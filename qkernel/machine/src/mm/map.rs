@@ -16,7 +16,7 @@ use crate::config::VMAS_MAX;
 use crate::errno::{Errno, Result};
 use crate::platform;
 
-/// Where a new mapping goes.
+/// The placement of a new mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Placement {
     /// Anywhere, at the address if it is free.
@@ -526,7 +526,7 @@ impl Space {
             let target = to + (addr - old);
             let frame = entry.is_frame().then(|| FrameRef::share(Frame::new(entry.phys()))).transpose()?;
             if let Err(error) = self.install(target, Entry(entry.0 & !Entry::MIRRORED)) {
-                // What has been moved is still at the old place as well.
+                // Moved pages are still at the old place as well.
                 self.unmap(to, to + new_len)?;
                 return Err(error);
             }

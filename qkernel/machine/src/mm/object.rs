@@ -1,4 +1,4 @@
-//! What mappings and in-memory files are made of: stores of frames, and host files.
+//! The objects behind mappings and in-memory files: stores of frames, and host files.
 
 use abi::word::to_usize;
 use alloc::boxed::Box;
@@ -18,7 +18,7 @@ use crate::errno::{Errno, Result};
 use crate::rank::Rank;
 use crate::spin::{Once, SpinLock};
 
-/// What is behind a mapping.
+/// The object behind a mapping.
 #[derive(Clone)]
 pub enum MemoryObject {
     /// Shared anonymous memory, tmpfs and memfd files.
@@ -33,7 +33,7 @@ impl MemoryObject {
         self.address() == other.address()
     }
 
-    /// Where it is: its identity while anyone holds it.
+    /// Its address: its identity while anyone holds it.
     pub fn address(&self) -> *const () {
         match self {
             Self::Store(store) => Arc::as_ptr(store).cast(),

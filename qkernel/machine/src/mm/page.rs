@@ -32,7 +32,7 @@ pub enum Access {
 pub enum Fault {
     /// Nothing is mapped there (`SEGV_MAPERR`).
     NotMapped { addr: u64 },
-    /// What is mapped forbids it (`SEGV_ACCERR`).
+    /// The mapping forbids it (`SEGV_ACCERR`).
     Forbidden { addr: u64 },
     /// The mapped file has no such byte (`BUS_ADRERR`).
     Bus { addr: u64 },

@@ -1,4 +1,4 @@
-//! What `/proc` tells about an address space.
+//! Figures about an address space for `/proc`.
 
 use alloc::vec::Vec;
 

@@ -93,7 +93,7 @@ impl Residency {
     fn forget(&self, index: u32) {
         self.touch(index);
         if self.is_absent(index) {
-            // Whoever brings content in has looked at the bits already; afterwards the frame is its new owner's.
+            // The task that brings content in has looked at the bits already; afterwards the frame is its new owner's.
             let _bringing = self.bringing.lock();
             self.is_back(index);
         }

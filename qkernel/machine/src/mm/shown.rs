@@ -1,4 +1,4 @@
-//! What the host keeps for the mappings that a stub shows (systrap): a description for each run of pages. They are charged,
+//! The host's descriptions of the mappings that a stub shows (systrap), one for each run of pages. They are charged,
 //! and while memory is short a stub with many of them drops all it shows; faults bring back what is used.
 
 use abi::layout::{USER_MAX, USER_MIN};
@@ -38,12 +38,12 @@ impl Shown {
         self.set(0);
     }
 
-    /// What the host keeps for them.
+    /// The host's memory for them.
     pub fn bytes(&self) -> usize {
         self.runs * RUN_BYTES
     }
 
-    /// What operations leave of `runs` at most.
+    /// The most runs that operations leave of `runs`.
     fn after(runs: usize, ops: &[MapOp]) -> usize {
         ops.iter().fold(runs, |runs, op| match op.kind {
             MAP_OP_UNMAP_ALL => 0,

@@ -1,4 +1,4 @@
-//! What the kernel knows of the sandbox's memory, where the VMM can read it without asking.
+//! Counters of the sandbox's memory, in a place where the VMM can read them without asking.
 
 use abi::hostcall as hc;
 use abi::stats::KernelStats;

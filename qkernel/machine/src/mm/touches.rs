@@ -20,7 +20,7 @@ pub(super) const NO_SPACE: u64 = 0;
 static SET: SpinLock<WorkingSet> = SpinLock::new(Rank::WorkingSet, WorkingSet::new());
 /// Each entry's first use since the wake is to be seen.
 static RECORDING: AtomicBool = AtomicBool::new(false);
-/// What comes along with touched pages is in the set, too.
+/// The neighbours of touched pages are in the set, too.
 static GUESSING: AtomicBool = AtomicBool::new(true);
 
 /// A page that was used for the first time since it was stored.
@@ -39,7 +39,7 @@ impl Touch {
         Self { frame, idle_wakes: 0, space, page }
     }
 
-    /// What tells pages apart: frames change by copy-on-write.
+    /// The identity of a page: its frame changes by copy-on-write.
     pub(super) const fn key(&self) -> (u64, u64) {
         if self.space == NO_SPACE { (NO_SPACE, self.frame as u64) } else { (self.space, self.page) }
     }
@@ -174,7 +174,7 @@ pub(super) fn members() -> Vec<Touch> {
     SET.lock().members().collect()
 }
 
-/// What the next set would be; `now` says what frame a page has now, if any.
+/// The next working set; `now` says which frame a page has now, if any.
 pub(super) fn next(now: impl Fn(&Touch) -> Option<u32>) -> Vec<Touch> {
     SET.lock().next(is_recording(), now)
 }

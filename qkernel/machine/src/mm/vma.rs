@@ -62,7 +62,7 @@ bitflags! {
     }
 }
 
-/// What a mapping takes of kernel memory.
+/// Kernel memory of a mapping.
 pub const VMA_BYTES: usize = 4 * size_of::<Vma>();
 
 /// One mapping: `[start, end)` is page aligned and not empty.
@@ -71,17 +71,17 @@ pub struct Vma {
     pub start: u64,
     pub end: u64,
     pub prot: Prot,
-    /// What `mprotect(2)` may grant at most.
+    /// The most that `mprotect(2)` may grant.
     pub max_prot: Prot,
     pub flags: VmaFlags,
-    /// What is behind it; `None`: private anonymous memory.
+    /// The object behind it; `None`: private anonymous memory.
     pub object: Option<MemoryObject>,
     /// Offset of `start` in the object, in bytes.
     pub offset: u64,
-    /// Where the next sequential fault is expected, and how many pages it will map.
+    /// The page where the next sequential fault is expected, and how many pages it will map.
     pub next_fault: u64,
     pub window_pages: u32,
-    /// Where the last page came back from the swap file, and how many on each side come along with the next.
+    /// The page that came back from the swap file last, and how many on each side come along with the next.
     pub last_swap_in: u64,
     pub swap_window: u64,
 }

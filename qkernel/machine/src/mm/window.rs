@@ -45,7 +45,7 @@ pub struct HostFileMap {
     size: AtomicU64,
     chunks: SpinLock<BTreeMap<u64, u64>>,
     mappers: Mappers,
-    /// Where private mappings show copies.
+    /// The pages that private mappings show: copies.
     copies: Option<Copies>,
     /// Set while copies would not see what others write.
     uncopied: AtomicBool,
@@ -79,7 +79,7 @@ impl HostFileMap {
         &self.mappers
     }
 
-    /// Where private mappings find their pages; `None`: in the window, as shared ones do.
+    /// The copies that private mappings show; `None`: they use the window, as shared ones do.
     pub fn copies(&self) -> Option<&Copies> {
         self.copies.as_ref().filter(|_| !self.uncopied.load(Ordering::Relaxed))
     }

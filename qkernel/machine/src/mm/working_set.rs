@@ -37,7 +37,7 @@ static EARLY: AtomicBool = AtomicBool::new(false);
 /// CPUs that are at it.
 static HELPERS: AtomicUsize = AtomicUsize::new(0);
 
-/// What the next set would be, of those frames that are `here`; [`store`] makes it so.
+/// The next working set, of those frames that are `here`; [`store`] makes it so.
 pub fn next(
     spaces: &[Arc<AddressSpace>],
     locked: &[MutexGuard<'_, Space>],
@@ -115,7 +115,7 @@ fn finish() {
         }
         platform::relax();
     }
-    // What is left belongs to faults.
+    // Faults bring back the rest.
     HIDDEN.lock().clear();
     HIDDEN_COUNT.store(0, Ordering::SeqCst);
 }

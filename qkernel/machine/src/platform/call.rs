@@ -1,4 +1,4 @@
-//! What the VMM said at boot, the linear map, and hostcalls.
+//! The boot information, the linear map, and hostcalls.
 
 use abi::HostCall;
 use abi::boot::BootInfo;
@@ -130,7 +130,7 @@ impl Default for Line {
 }
 
 impl Line {
-    /// What has been written.
+    /// The bytes written so far.
     pub fn text(&self) -> &str {
         core::str::from_utf8(&self.bytes[..self.len]).unwrap_or("a message that is no text")
     }

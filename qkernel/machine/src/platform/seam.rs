@@ -65,7 +65,7 @@ impl UserSpace {
         Self { id, number, root, generation: AtomicU64::new(1) }
     }
 
-    /// What `CpuHeader::in_user` shows while a CPU runs its user code.
+    /// The value of `CpuHeader::in_user` while a CPU runs its user code.
     pub fn mark(&self) -> u64 {
         if self.number == 0 { self.id } else { self.number }
     }

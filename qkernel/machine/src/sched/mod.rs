@@ -31,7 +31,7 @@ pub enum Sleep {
     Uninterruptible,
 }
 
-/// What the scheduler runs: a task of the kernel above.
+/// A task of the kernel above, as the scheduler runs it.
 pub trait Run: Any + Send + Sync {
     /// Its part of the scheduler.
     fn sched(&self) -> &SchedState;
@@ -71,7 +71,7 @@ pub struct SchedState {
     /// The mutexes it holds.
     #[cfg(all(feature = "checks", not(test)))]
     locks: lock_order::Locks,
-    /// What the task does, on its own stack. It ends when this returns.
+    /// The task's main function, on its own stack. The task ends when it returns.
     main: fn(),
 }
 
@@ -143,7 +143,7 @@ impl SchedState {
         self.uses_reserve.store(true, Ordering::Relaxed);
     }
 
-    /// What the task does.
+    /// The task's main function.
     pub fn main(&self) -> fn() {
         self.main
     }
@@ -423,7 +423,7 @@ fn switch_to(me: Runnable, next: Runnable) {
     finish_switch();
 }
 
-/// Where new tasks start, on their own stack.
+/// The first function of a new task, on its own stack.
 extern "sysv64" fn begin_task() -> ! {
     finish_switch();
     let main = current().sched().main;

@@ -11,7 +11,7 @@ use crate::rank::Rank;
 use crate::spin::SpinLock;
 use crate::time;
 
-/// What a timer does when it is due. Runs without locks, must not sleep.
+/// The action of a timer that is due. Runs without locks, must not sleep.
 pub trait Alarm: Send + Sync {
     /// The deadline `due_ns` (monotonic) has passed. A returned time arms the timer again.
     fn fire(&self, due_ns: u64) -> Option<u64>;

@@ -45,7 +45,7 @@ pub trait Wake: Send + Sync {
     fn wake(&self, events: PollEvents);
 }
 
-/// Who is woken.
+/// The receiver of a wake-up.
 #[derive(Clone)]
 pub enum Waker {
     Task(Runnable),

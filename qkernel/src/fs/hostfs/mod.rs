@@ -45,7 +45,7 @@ pub struct HostFs {
     nodes: SpinLock<HashMap<(u64, u64), Weak<HostInode>>>,
 }
 
-/// Where the node is found.
+/// The node's directory and name.
 enum Place {
     Named {
         dir: Arc<HostInode>,

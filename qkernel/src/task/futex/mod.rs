@@ -30,7 +30,7 @@ const OWNER_DIED: u32 = 0x4000_0000;
 /// The owner's thread id.
 const TID_MASK: u32 = 0x3fff_ffff;
 
-/// What a word is known by. Private memory has one key however it is asked for.
+/// The identity of a futex word. Private memory has one key whether or not `FUTEX_PRIVATE_FLAG` is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Key {
     /// Address space and address.
@@ -128,7 +128,7 @@ pub fn wake_address(user: &UserMemory, addr: UserAddr, count: usize) -> usize {
     private + wake(user, addr, false, count - private, MATCH_ANY).unwrap_or(0)
 }
 
-/// What a waiter asks for.
+/// A waiter's request.
 #[derive(Clone, Copy, Debug)]
 pub struct Wait {
     pub addr: UserAddr,

@@ -52,7 +52,7 @@ fn position(bucket: &[Arc<Waiter>], key: Key) -> Option<usize> {
     bucket.iter().position(|waiter| waiter.key == key)
 }
 
-/// What the word says to one who wants the lock.
+/// The state of the lock that its word tells.
 #[derive(Debug, PartialEq, Eq)]
 enum Look {
     /// It is free; the new value makes it ours.

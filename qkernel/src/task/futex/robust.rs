@@ -41,7 +41,7 @@ pub fn release_robust_list(task: &Arc<Task>, user: &UserMemory) {
     crate::task::futex::pi::owner_ended(task.process.container.id, task.tid());
 }
 
-/// What kind of entry a list has.
+/// The kind of an entry of a robust list.
 #[derive(Clone, Copy)]
 struct Kind {
     /// A lock with an owner in the kernel; its waiters look for themselves.

@@ -39,7 +39,7 @@ pub struct Action {
 }
 const _: () = assert!(size_of::<Action>() == 32);
 
-/// What a signal does when nothing else was said.
+/// The default disposition of a signal (`signal(7)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DefaultAction {
     Terminate,

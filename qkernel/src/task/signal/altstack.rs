@@ -20,7 +20,7 @@ pub struct StackT {
 }
 const _: () = assert!(size_of::<StackT>() == 24);
 
-/// Where handlers with `SA_ONSTACK` run.
+/// The alternate stack of handlers with `SA_ONSTACK` (`sigaltstack(2)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AltStack {
     sp: u64,
@@ -45,7 +45,7 @@ impl AltStack {
         self.flags & SS_AUTODISARM == 0 && self.contains(sp)
     }
 
-    /// Where it begins (it grows down), when a handler that interrupts code at `sp` should switch to it.
+    /// Its highest address (it grows down), when a handler that interrupts code at `sp` should switch to it.
     pub fn entry(&self, sp: u64) -> Option<u64> {
         (self.size != 0 && !self.in_use(sp)).then(|| self.sp.wrapping_add(self.size))
     }

@@ -105,7 +105,7 @@ pub fn call_interrupted(task: &Arc<Task>, error: Errno, number: u64) {
     task.call_attention();
 }
 
-/// What an interrupted call makes of a handler, or of none.
+/// How an interrupted call goes on after a handler, or without one.
 #[derive(Debug, PartialEq, Eq)]
 enum Fate {
     Fails,

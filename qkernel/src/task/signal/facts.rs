@@ -1,6 +1,6 @@
 //! The facts of a fault.
 
-/// What a handler's context says of the last fault.
+/// The fault that a handler's context reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Facts {
     pub trap: u64,

@@ -94,7 +94,7 @@ const _: () = assert!(size_of::<Frame>() == 440);
 const CONTEXT_OFFSET: u64 = core::mem::offset_of!(Frame, context) as u64;
 const INFO_OFFSET: u64 = core::mem::offset_of!(Frame, info) as u64;
 
-/// Where the parts of a frame go.
+/// The addresses of a frame's parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Places {
     frame: u64,
@@ -113,7 +113,7 @@ fn place(sp: u64, on_alternate: bool, alt: &AltStack, fpu_bytes: usize) -> Optio
     ((!nested && entry.is_none()) || alt.contains(frame)).then_some(Places { frame, fpu })
 }
 
-/// What of a task goes into a frame.
+/// The state of a task that goes into a frame.
 struct State {
     regs: UserRegs,
     mask: u64,

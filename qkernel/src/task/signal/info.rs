@@ -81,7 +81,7 @@ impl SigInfo {
         bytes
     }
 
-    /// What a program made itself (`rt_sigqueueinfo(2)`), sent as `signal`.
+    /// A `siginfo_t` that a program made itself (`rt_sigqueueinfo(2)`), sent as `signal`.
     pub fn from_user(signal: u32, bytes: &[u8; SIGINFO_BYTES]) -> Self {
         let word = |at: usize| u32::from_le_bytes(core::array::from_fn(|i| bytes[at + i]));
         let value = u64::from(word(24)) | u64::from(word(28)) << 32;

@@ -19,7 +19,7 @@ use machine::errno::{Errno, Result};
 use machine::sched;
 use machine::sched::wait::WaitQueue;
 
-/// What became of a signal.
+/// The outcome of sending a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
     /// It is pending, or has had its effect.
@@ -30,7 +30,7 @@ pub enum Sent {
     Full,
 }
 
-/// What is left to do once the signal lock is free.
+/// Work that is due once the signal lock is free.
 #[derive(Default)]
 struct After {
     attention: Option<Arc<Task>>,
@@ -192,7 +192,7 @@ pub fn wait_for_signal(task: &Arc<Task>, set: u64, deadline_ns: Option<u64>) -> 
     task.signals.lock().waiting_for = set;
     let slept = sched::sleep_until(sched::Sleep::Interruptible, deadline_ns, || take_pending(task, set));
     task.signals.lock().waiting_for = 0;
-    // What was meant for this task and came too late is for others.
+    // A signal of the process that this task was to take goes to another task.
     retarget(&task.process, task, set);
     match slept {
         Ok(Some(info)) => Ok(info),
@@ -201,7 +201,7 @@ pub fn wait_for_signal(task: &Arc<Task>, set: u64, deadline_ns: Option<u64>) -> 
     }
 }
 
-/// What is pending for the task, blocked or not.
+/// The signals pending for the task, blocked or not.
 pub fn pending_set(task: &Task) -> u64 {
     let shared = task.process.pending.lock();
     shared.set | task.signals.lock().pending.set

@@ -7,7 +7,7 @@ use crate::task::signal::altstack::AltStack;
 use crate::task::signal::facts::Facts;
 use crate::task::signal::queue::PendingSignals;
 
-/// What goes on after an interrupted sleep (`restart_syscall(2)`).
+/// The rest of an interrupted sleep (`restart_syscall(2)`).
 #[derive(Clone, Debug)]
 pub enum Restart {
     /// `nanosleep`, `clock_nanosleep`: until this monotonic time; the remainder goes to this address.
@@ -25,7 +25,7 @@ pub struct TaskSignals {
     pub pending: PendingSignals,
     /// The mask that comes back once a call that had its own (`ppoll`, `sigsuspend`) is over.
     pub(super) saved_mask: Option<u64>,
-    /// What `sigtimedwait(2)` waits for just now, blocked or not.
+    /// The signals that `sigtimedwait(2)` waits for just now, blocked or not.
     pub(super) waiting_for: u64,
     pub alt_stack: AltStack,
     /// The call a signal interrupted: how it may be restarted, and its number.
@@ -35,7 +35,7 @@ pub struct TaskSignals {
 }
 
 impl TaskSignals {
-    /// What a clone of a task starts with: the same mask, nothing pending. A clone in the same memory
+    /// The signal state of a clone of a task: the same mask, nothing pending. A clone in the same memory
     /// (`reset_alt_stack`) starts without an alternate stack.
     pub fn fork(&self, reset_alt_stack: bool) -> Self {
         let alt_stack = if reset_alt_stack { AltStack::default() } else { self.alt_stack };

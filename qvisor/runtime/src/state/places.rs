@@ -55,7 +55,7 @@ fn choose_state(
     })
 }
 
-/// Where a user's layers go.
+/// The directory of a user's layers.
 fn choose_layers(user: u32, named: impl Fn(&str) -> Option<PathBuf>) -> Result<PathBuf, StateError> {
     if user == 0 {
         return Ok("/var/lib/dormouse".into());

@@ -10,7 +10,7 @@ use super::waiters::{For, Outcome, Waiter};
 use crate::control::{self, Answer, Figures};
 
 impl Waiter {
-    /// What it is to be told; `None`: not yet.
+    /// Its answer; `None`: not yet.
     fn outcome(&self, progress: &Progress) -> Option<Outcome> {
         if progress.ending {
             return Some(Err(progress.last_words()));
@@ -30,7 +30,7 @@ impl Waiter {
                 Stage::Starting => None,
                 _ => Some(Err(progress.last_words())),
             },
-            // Whoever is told may continue the leash at once: it has to be stopped by then.
+            // The asker may continue the leash as soon as it has the answer: the leash has to be stopped by then.
             For::Hibernation(Some(Figures::Hibernated(done)))
                 if progress.containers.first().shows_stopped() || !progress.machine.wants_down() =>
             {

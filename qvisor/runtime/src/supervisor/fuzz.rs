@@ -17,7 +17,7 @@ use crate::control::{self, Order};
 /// Most peers that stay connected while others come.
 const PEERS_MAX: usize = 200;
 
-/// What a step of the input is made of.
+/// A step of the input.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {

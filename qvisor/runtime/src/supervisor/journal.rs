@@ -1,4 +1,4 @@
-//! What `dormouse events` shows: a line of JSON each time a sandbox hibernates or wakes.
+//! The lines of `dormouse events`: JSON, one each time a sandbox hibernates or wakes.
 
 use std::os::unix::net::UnixStream;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -24,7 +24,7 @@ pub(super) struct Transition<'a> {
     pub to: SandboxState,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<&'static str>,
-    /// What came, when the cause is a request.
+    /// The kind of request, when the cause is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<&'static str>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -45,7 +45,7 @@ impl Transition<'_> {
     }
 }
 
-/// Who reads. One that does not is dropped, never waited for.
+/// The readers of events. One that does not read is dropped, never waited for.
 #[derive(Debug, Default)]
 pub(super) struct Readers(Vec<UnixStream>);
 

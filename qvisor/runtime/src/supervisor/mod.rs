@@ -93,7 +93,7 @@ impl Supervisor {
         self.lock().containers.first().leash.clone()
     }
 
-    /// Whose terminal it is that may change its size.
+    /// Sets the sandbox, whose terminal may change its size.
     pub(crate) fn set_sandbox(&self, sandbox: Weak<Sandbox>) {
         let _ = self.sandbox.set(sandbox);
     }

@@ -1,4 +1,4 @@
-//! Who is connected to the control socket and has not said yet what it wants. None can hold up the others.
+//! Connections to the control socket whose order is not complete yet. None can hold up the others.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -21,14 +21,14 @@ struct Peer {
     stream: UnixStream,
     /// It is who may give orders.
     is_known: bool,
-    /// What it has said, but for the order.
+    /// The bytes it has sent, but for the order.
     said: Attached,
     /// The order, once it is known, and how many bytes belong to it.
     order: Option<(Order, usize)>,
     deadline: Instant,
 }
 
-/// What comes with an order.
+/// The attachments of an order.
 #[derive(Debug, Default)]
 pub(super) struct Attached {
     pub body: Vec<u8>,
@@ -75,7 +75,7 @@ impl Peers {
         self.list.push(Peer { stream, is_known, said, order: None, deadline });
     }
 
-    /// Whom to wait for.
+    /// The descriptors to wait for.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
         self.list.iter().map(|peer| peer.stream.as_raw_fd())
     }

@@ -1,4 +1,4 @@
-//! What the supervisor knows of its sandbox: where it is, where it is to be, and who waits for it to get there.
+//! The supervisor's knowledge of its sandbox: its present and wanted state, and the waiters for it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use super::waiters::Waiter;
 use crate::control::Figures;
 use crate::status::{SandboxState, Status};
 
-/// What the home of pages says of a report, read before the lock is taken.
+/// The figures of the home of pages that belong to a report, read before the lock is taken.
 #[derive(Debug, Default)]
 pub(super) struct News {
     /// How the last hibernation came out.
@@ -42,9 +42,9 @@ impl News {
 /// Everything behind the lock of a [`super::Supervisor`].
 pub(super) struct Progress {
     pub containers: Containers,
-    /// Where it is, and where it is to be.
+    /// Its present and its wanted state.
     pub machine: Machine,
-    /// What the last wake came to.
+    /// Figures of the last wake.
     pub woken: Woken,
     pub cycles: Cycles,
     /// Why the last hibernation failed, if it did.
@@ -76,7 +76,7 @@ impl Progress {
         self.containers.first().stage == Stage::Running
     }
 
-    /// What those hear who waited for something else than its end.
+    /// The answer to those who waited for something else than its end.
     pub(super) fn last_words(&self) -> String {
         let first = self.containers.first();
         let ended = || match first.exit {

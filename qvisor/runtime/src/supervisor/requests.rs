@@ -1,4 +1,4 @@
-//! What is wanted of a sandbox: that it is down, or goes on. The last one who says so counts, whoever it is.
+//! Wishes for a sandbox: that it is down, or goes on. The last one counts, whoever utters it.
 //!
 //! The kernel is asked by numbered requests, and takes the one with the largest number. The leash shows others what is
 //! wanted, and is one of those who say it:
@@ -131,7 +131,7 @@ impl Supervisor {
         }
     }
 
-    /// What time alone brings about.
+    /// Carries out what is due by now.
     pub(super) fn tick(&self) {
         let progress = &mut *self.lock();
         self.step(progress, Input::Tick { now: Instant::now() }, News::default());

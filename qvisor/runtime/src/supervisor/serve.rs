@@ -215,7 +215,7 @@ impl Supervisor {
         self.settle(progress);
     }
 
-    /// What has come over the connections of processes that came in.
+    /// Passes orders on that have come over the connections of exec'd processes.
     pub(super) fn pass_on_to_execs(&self) {
         for event in self.execs.orders() {
             let progress = &mut *self.lock();
@@ -334,7 +334,7 @@ impl Supervisor {
     }
 
     fn wake_for_signal(&self, progress: &mut Progress) {
-        // Whom a signal is for has to run to see it. It has it by then, and so does not count as idle.
+        // The receiver of a signal has to run to see it. The signal is there by then, so the sandbox is not idle.
         if progress.machine.is_hibernated() || progress.machine.fall().is_some() {
             self.want_awake(progress, Cause::Request("signal"));
             self.continue_leash(progress);

@@ -9,7 +9,7 @@ pub(super) enum Stage {
     Running,
 }
 
-/// Who or what had it hibernated or woken.
+/// The cause of a hibernation or a wake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
     /// `dormouse hibernate` or `wake`.

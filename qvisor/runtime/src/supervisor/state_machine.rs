@@ -18,7 +18,7 @@ pub const IDLE_PATIENCE: Duration = Duration::from_millis(200);
 /// How long its memory may take to be written or read.
 pub const HIBERNATE_PATIENCE: Duration = Duration::from_secs(300);
 
-/// Where the sandbox is, as the kernel has last said.
+/// The sandbox's state, as the kernel last reported it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
     Running,
@@ -27,7 +27,7 @@ pub enum Place {
     Hibernated,
 }
 
-/// What is wanted of the sandbox, and whether the kernel has been asked for it.
+/// The wanted state of the sandbox, and whether the kernel has been asked for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Course {
     /// It goes on.
@@ -98,7 +98,7 @@ pub enum Input {
     },
     Asleep(u64),
     StayedWarm(u64),
-    /// What came.
+    /// The kind of wake event.
     WakeEvent {
         what: &'static str,
         now: Instant,
@@ -142,7 +142,7 @@ pub struct Machine {
     place: Place,
     course: Course,
     down_cause: Cause,
-    /// What it is while it is awake, were it idle.
+    /// Its state while it is awake, were it idle.
     awake_as: SandboxState,
     /// Requests so far: each one's number is the count with it.
     requests: u64,
@@ -177,7 +177,7 @@ impl Machine {
         matches!(self.course, Course::Falling { .. } | Course::Down | Course::WokenByEvent(_))
     }
 
-    /// What had it hibernated or paused the last time.
+    /// The cause of the last hibernation or pause.
     pub fn down_cause(&self) -> Cause {
         self.down_cause
     }
@@ -211,7 +211,7 @@ impl Machine {
     /// Takes what happened; result: what is to be done about it.
     pub fn step(&mut self, input: Input) -> Vec<Action> {
         match (self.course, input) {
-            // What is wanted. Who wants what is so, or under way, changes nothing.
+            // Wishes. A wish for the present state, or for one that is under way, changes nothing.
             (Course::Falling { .. }, Input::WantDown { .. }) => vec![],
             (Course::Down, Input::WantDown { .. }) if self.is_hibernated() => vec![],
             (_, Input::WantDown { cause, hibernates, now }) => self.want_down(cause, hibernates, now),
@@ -228,7 +228,7 @@ impl Machine {
                 vec![Action::Hasten(fall.request)]
             }
 
-            // What the kernel reports.
+            // Reports of the kernel.
             (_, Input::Paused(of) | Input::Resumed { of, .. } | Input::Asleep(of)) if of < self.answered => {
                 vec![]
             }
@@ -335,9 +335,9 @@ impl Machine {
                 self.course = Course::Falling { fall, overtaken: None };
                 Some(rise)
             }
-            // What came for the container woke it before the request was taken. The request is answered later.
+            // A wake event came before the request was taken. The request is answered later.
             Course::Rising(rise) => Some(rise),
-            // What came for the container woke it, and nobody has wanted it down since.
+            // A wake event woke it, and nobody has wanted it down since.
             Course::Down if was_hibernated => {
                 self.course = Course::Up;
                 None

@@ -1,4 +1,4 @@
-//! Who waits for an order's outcome. Nobody is waited for in turn: an answer that does not fit is dropped.
+//! Waiters for an order's outcome. The VMM does not wait for them in turn: an answer that does not fit is dropped.
 
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use crate::control::Figures;
 /// Most of them at a time.
 pub(super) const WAITERS_MAX: usize = 64;
 
-/// What somebody waits for.
+/// The event that a waiter waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum For {
     /// The first program runs, or is known not to.

@@ -1,4 +1,4 @@
-//! What goes wrong on demand, in debug builds alone: disks that fail, and a VMM that is killed in the middle of it.
+//! Fault injection, in debug builds alone: disks that fail, and a VMM that is killed in the middle of it.
 //!
 //! `DORMOUSE_SWAP_FAULT` = *kind*[`:`*file*[`:`*call*]] makes a sandbox's disk fail, its `swap` or its `reap` file or
 //! (`any`) both, from the given call of that kind on, counted from 1. `DORMOUSE_DIE_AT` names the [`Point`] at which its
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use abi::hostcall::{REPORT_PAUSED, REPORT_RESUMED};
 use swap::io::Device;
 
-/// What a disk does instead of its work.
+/// A disk's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DiskFault {
     /// `EIO` and `ENOSPC`.
@@ -26,7 +26,7 @@ enum DiskFault {
     Flip,
 }
 
-/// What goes wrong, where, and from when on.
+/// A fault to inject: its kind, its place, and its first occasion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct DiskFaultPlan {
     fault: DiskFault,
@@ -77,7 +77,7 @@ struct Faulty {
 }
 
 impl Faulty {
-    /// What this call does instead, if it is one of these.
+    /// The fault of this call, if it has one.
     fn fault(&self, kinds: &[DiskFault]) -> Option<DiskFault> {
         let plan = self.plan.as_ref().filter(|plan| kinds.contains(&plan.fault))?;
         let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;

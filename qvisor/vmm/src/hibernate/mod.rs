@@ -25,7 +25,7 @@ use self::injection::Point;
 use crate::lock::{Guard, Mutex, Rank};
 use crate::memory::SandboxMemory;
 
-/// Where swap files go when nothing else is asked for.
+/// The default directory of swap files.
 pub const DEFAULT_DIR: &str = "/var/lib/dormouse/.swap";
 
 /// How the working set comes back when a sandbox wakes.
@@ -54,7 +54,7 @@ impl FromStr for Reap {
     }
 }
 
-/// Where a sandbox's pages go, and how.
+/// The settings of a sandbox's home of pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwapPlan {
     /// `None`: [`DEFAULT_DIR`], and a sandbox that cannot have its files there cannot hibernate.
@@ -72,7 +72,7 @@ impl Default for SwapPlan {
 /// How a sandbox is to hibernate, as far as somebody has said so.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
-    /// Where its files go; absolute.
+    /// The directory of its files; absolute.
     pub dir: Option<PathBuf>,
     pub limit_bytes: Option<u64>,
     pub reap: Option<Reap>,
@@ -100,7 +100,7 @@ impl From<Wishes> for SwapPlan {
     }
 }
 
-/// What a hibernation came to. Times in microseconds.
+/// Figures of a hibernation. Times in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hibernated {
     /// Pages stored now, and those of them in the working set.
@@ -124,7 +124,7 @@ pub struct Hibernated {
     pub total_us: u64,
 }
 
-/// What a wake came to. Times in microseconds.
+/// Figures of a wake. Times in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Woken {
     /// Pages of the working set that came back before anything ran.
@@ -157,9 +157,9 @@ struct Inner {
     /// Or why there is none.
     home: Result<SwapHome, String>,
     reap: Reap,
-    /// What was asked for the wake at hand.
+    /// The mode that was asked for the wake at hand.
     reap_now: Option<Reap>,
-    /// What came of the last hibernation, and the last wake.
+    /// The results of the last hibernation and the last wake.
     last: Result<Hibernated, String>,
     stored: Stored,
     store_error: Option<String>,
@@ -226,7 +226,7 @@ impl Hibernation {
         self.lock().last.clone()
     }
 
-    /// What the last wake brought back.
+    /// Figures of the last wake.
     pub fn woken(&self) -> Woken {
         self.lock().woken.clone()
     }

@@ -1,4 +1,4 @@
-//! What `dormouse stats` shows. Nothing of it is asked of the kernel, so a sandbox that sleeps goes on sleeping.
+//! The figures of `dormouse stats`. None is asked of the kernel, so a sandbox that sleeps goes on sleeping.
 #![deny(unsafe_code)]
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -22,7 +22,7 @@ pub struct MemoryStats {
     pub user_resident_bytes: u64,
     /// Of applications, in the swap or the REAP file (pages of one repeated word included, which take no room there).
     pub swapped_bytes: u64,
-    /// What comes back at once with the next wake.
+    /// The pages that come back at once with the next wake.
     pub working_set_bytes: u64,
     /// Address space in which host files are shown; their pages are the host's page cache.
     pub file_mapped_bytes: u64,
@@ -62,7 +62,7 @@ pub struct Stats {
     pub wake_times: Vec<WakeClass>,
 }
 
-/// What the home of a sandbox's pages counts.
+/// Counters of the home of a sandbox's pages.
 #[derive(Debug, Default)]
 pub struct Counters {
     swap_in_faults: AtomicU64,
@@ -118,7 +118,7 @@ impl Cycles {
     }
 }
 
-/// Where the kernel's own numbers are; 0: it has not said.
+/// The address of the kernel's own counters; 0: it has not said.
 #[derive(Debug, Default)]
 pub struct KernelPlace(AtomicU64);
 
@@ -133,7 +133,7 @@ impl KernelPlace {
         is_good
     }
 
-    /// What the kernel says, within what can be; nothing if it has not said.
+    /// The kernel's counters, within the possible; zeros if it has not said.
     fn read(&self, memory: &SandboxMemory) -> KernelFigures {
         let phys = self.0.load(Ordering::Acquire);
         let said: Option<KernelFigures> = (phys != 0).then(|| memory.read(phys)).flatten();
@@ -144,7 +144,7 @@ impl KernelPlace {
     }
 }
 
-/// What is known of a sandbox.
+/// The figures of a sandbox.
 /// `vmm`: what the host says of the VMM's memory, as `/proc/PID/smaps_rollup` has it.
 pub(crate) fn collect(
     memory: &SandboxMemory,

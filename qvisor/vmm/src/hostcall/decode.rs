@@ -47,7 +47,7 @@ const SETATTR_BITS: u32 = nr::SET_MODE
     | nr::SET_ATIME_NOW
     | nr::SET_MTIME_NOW;
 
-/// Where a transfer starts.
+/// The position at which a transfer starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offset {
     /// At this position; not negative.

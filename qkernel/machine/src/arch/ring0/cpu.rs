@@ -54,7 +54,7 @@ pub fn init_cpu(boot: &BootInfo, cpu: u32) {
     write_msr(MSR_SFMASK, SYSCALL_FLAGS_CLEARED);
     write_msr(MSR_SYSENTER_CS, 0);
     if has_tsc_aux() {
-        // What `rdtscp` and `rdpid` tell user code; Linux puts the CPU's number there.
+        // The value that `rdtscp` and `rdpid` tell user code; Linux puts the CPU's number there.
         write_msr(MSR_TSC_AUX, u64::from(cpu));
     }
     fpu::init(boot.xsave_mask);

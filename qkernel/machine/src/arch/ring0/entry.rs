@@ -170,7 +170,7 @@ pub unsafe extern "sysv64" fn enter_user(regs: *mut UserRegs, fast: u64) -> RawT
     )
 }
 
-/// Where `syscall` arrives: user registers, the user's stack pointer and GS base, flags cleared by `SFMASK`.
+/// The entry of `syscall`: user registers, the user's stack pointer and GS base, flags cleared by `SFMASK`.
 /// Single-stepping user code raises no debug exception here, since TF is among the cleared flags.
 ///
 /// # Safety

@@ -5,7 +5,7 @@ use abi::hostcall::PANIC;
 use abi::layout::LINEAR_BASE_KVM;
 use core::fmt::{self, Write};
 
-/// What the entry code pushed.
+/// The registers that the entry code pushed.
 #[repr(C)]
 pub struct KernelFrame {
     r15: u64,

@@ -36,8 +36,8 @@ struct TaskState {
 }
 const _: () = assert!(size_of::<TaskState>() == 104);
 
-/// What one CPU's descriptor tables point at, and its stacks. In zeroed memory, so that a CPU the sandbox does not have
-/// costs nothing.
+/// The structures that one CPU's descriptor tables point at, and its stacks. In zeroed memory, so that a CPU the sandbox
+/// does not have costs nothing.
 #[repr(C, align(4096))]
 struct CpuTables {
     entry_stack: [u8; ENTRY_STACK_BYTES],
@@ -96,7 +96,7 @@ fn fill_idt() {
     }
 }
 
-/// What `lgdt` and `lidt` read.
+/// The operand of `lgdt` and `lidt`.
 #[repr(C, packed)]
 struct TablePointer {
     limit: u16,

@@ -23,7 +23,7 @@ pub use report::{KvmReport, Verdict};
 const INTERPRETED_RATIO: f64 = 60.0;
 /// How long the trial may take before KVM counts as broken.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// Where the result is kept.
+/// The file that keeps the result.
 const CACHE: &str = "/run/dormouse/kvm-probe.json";
 
 /// The report, from this boot's earlier measurement if there is one. Whether `/dev/kvm` opens is always looked at.

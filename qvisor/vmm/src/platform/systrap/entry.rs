@@ -196,7 +196,7 @@ fn on_kernel_fault(fault: &Fault) -> bool {
     true
 }
 
-/// Where a faulting kernel goes on, on the host stack and outside the signal handler.
+/// The place where a faulting kernel goes on, on the host stack and outside the signal handler.
 extern "C" fn report_fault() -> ! {
     let Some(current) = CURRENT.get() else { std::process::abort() };
     if let Some(report) = FAULT.take() {

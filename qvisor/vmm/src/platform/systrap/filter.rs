@@ -47,7 +47,7 @@ pub struct Instruction {
     pub value: u32,
 }
 
-/// Where a jump goes.
+/// The target of a jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Label {
     /// The next instruction.

@@ -30,7 +30,7 @@ const SHORT_WAITS: u32 = 16;
 /// … and how long until the next look, in TSC cycles: a few tenths of a millisecond.
 const LOOK_EVERY: u64 = 1_000_000;
 
-/// Where the stub thread is to run.
+/// The core on which the stub thread is to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StubPlacement {
     /// Where the host likes.

@@ -41,7 +41,7 @@ pub struct Systrap {
     /// One for each vCPU.
     cpus: Vec<CpuState>,
     cores: usize,
-    /// Where stub threads may run.
+    /// The cores on which stub threads may run.
     affinity: Affinity,
     log: LogSink,
 }

@@ -42,7 +42,7 @@ pub struct StubThread {
     pub tid: AtomicI32,
     fs_base: AtomicU64,
     gs_base: AtomicU64,
-    /// Where it was sent: see [`StubThread::send_to`].
+    /// The core it was sent to: see [`StubThread::send_to`].
     sent: AtomicU32,
 }
 
@@ -83,7 +83,7 @@ impl StubThread {
         STUB_AREA + self.index * STUB_AREA_SIZE
     }
 
-    /// Where the frame must lie, in the stub's addresses.
+    /// The address of the frame, in the stub's memory.
     pub fn frame_address(&self) -> u64 {
         self.address() + self.layout.frame as u64
     }
