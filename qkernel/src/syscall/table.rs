@@ -79,11 +79,11 @@ pub(super) fn trace(task: &Arc<Task>, number: u64, args: &[u64; 6], result: &Sys
 
 syscalls! {
     // memory
-    9 => memory::mmap(addr: u64, len: u64, prot: u32, flags: u32, fd: i32, offset: u64);
-    10 => memory::mprotect(addr: u64, len: u64, prot: u32);
+    9 => memory::mmap(addr: u64, len: u64, prot: u32, flags: u64, fd: i32, offset: u64);
+    10 => memory::mprotect(addr: u64, len: u64, prot: u64);
     11 => memory::munmap(addr: u64, len: u64);
     12 => memory::brk(addr: u64);
-    25 => memory::mremap(old: u64, old_len: u64, new_len: u64, flags: u32, new: u64);
+    25 => memory::mremap(old: u64, old_len: u64, new_len: u64, flags: u64, new: u64);
     26 => memory::msync(addr: u64, len: u64, flags: u32);
     27 => memory::mincore(addr: u64, len: u64, vec: u64);
     28 => memory::madvise(addr: u64, len: u64, advice: u32);
