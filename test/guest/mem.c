@@ -118,6 +118,7 @@ static void protection(void)
     STORE(area + PAGE);
     CHECK_EQ(area[3 * PAGE + 1], 1); /* contents survived PROT_NONE */
     CHECK_ERR(mprotect(area + 1, PAGE, RW), EINVAL);
+    CHECK_ERR(syscall(SYS_mprotect, area, PAGE, 1L << 32 | RW), EINVAL);
     OK(munmap(area + 5 * PAGE, PAGE));
     CHECK_ERR(mprotect(area + 4 * PAGE, 2 * PAGE, PROT_READ), ENOMEM);
     char *none = map_at(NULL, PAGE, PROT_NONE, ANON, -1, 0);
@@ -171,6 +172,7 @@ static void remapping(void)
     CHECK_EQ(room[7 * PAGE], 0);
     map_at(room + 8 * PAGE, PAGE, RW, ANON | MAP_FIXED, -1, 0)[0] = 5;
     CHECK_ERR((long)mremap(room, 8 * PAGE, 16 * PAGE, MREMAP_FIXED), EINVAL);
+    CHECK_ERR(syscall(SYS_mremap, room, 8 * PAGE, 16 * PAGE, 1L << 32 | MREMAP_MAYMOVE, NULL), EINVAL);
     /* A neighbour mapped with the same rights may merge; the range named must still move alone. */
     char *moved = mremap(room, 8 * PAGE, 32 * PAGE, MREMAP_MAYMOVE);
     CHECK(moved != MAP_FAILED && moved != room);
@@ -395,6 +397,11 @@ static void private_file(void)
     int read_only = FD(open("other", O_CREAT | O_RDONLY, 0644));
     CHECK_ERR((long)mmap(NULL, PAGE, RW, MAP_SHARED, read_only, 0), EACCES);
     CHECK_ERR((long)mmap(NULL, PAGE, PROT_READ, MAP_SHARED, read_only, 1), EINVAL);
+    /* MAP_SHARED_VALIDATE: for files, and with flags that are known. */
+    OK(munmap(map_at(NULL, PAGE, PROT_READ, 3, read_only, 0), PAGE));
+    CHECK_ERR((long)mmap(NULL, PAGE, PROT_READ, 3 | 0x2000000, read_only, 0), EOPNOTSUPP);
+    CHECK_ERR(syscall(SYS_mmap, NULL, PAGE, PROT_READ, 1L << 40 | 3, read_only, 0), EOPNOTSUPP);
+    CHECK_ERR((long)mmap(NULL, PAGE, PROT_READ, 3 | MAP_ANONYMOUS, -1, 0), EINVAL);
     int write_only = FD(open("other", O_WRONLY));
     CHECK_ERR((long)mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, write_only, 0), EACCES);
     char *fixed_rights = map_at(NULL, PAGE, PROT_READ, MAP_SHARED, read_only, 0);

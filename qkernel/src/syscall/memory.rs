@@ -1,5 +1,7 @@
 //! Memory: `mmap(2)` and its relatives.
 
+use abi::word::low32;
+
 use crate::fs::access;
 use crate::fs::file::OpenFlags;
 use crate::fs::mount::Limits;
@@ -17,17 +19,16 @@ pub(super) fn mmap(
     addr: UserAddr,
     len: u64,
     prot: u32,
-    flags: u32,
+    flags: u64,
     fd: i32,
     offset: u64,
 ) -> SyscallResult {
-    // As on Linux, protection bits without a meaning here and unknown flags of old types are ignored.
+    // As on Linux, protection bits without a meaning here are ignored.
     let prot = Prot::from_bits_truncate(prot);
-    let kind = flags & 0xf;
-    let flags = MapFlags::from_bits_truncate(flags);
-    if len == 0 || !offset.is_multiple_of(PAGE) || !(1..=3).contains(&kind) {
+    if len == 0 || !offset.is_multiple_of(PAGE) {
         return Err(Errno::EINVAL);
     }
+    let flags = map_flags(flags)?;
     let len = page_up(len).ok_or(Errno::ENOMEM)?;
     let shared = flags.contains(MapFlags::SHARED);
     let mut vma_flags = VmaFlags::empty();
@@ -59,6 +60,22 @@ pub(super) fn mmap(
         cx.aspace().populate(start, len);
     }
     Ok(start)
+}
+
+/// `flags` of `mmap(2)`. As on Linux, those without a meaning are ignored with the old types of mappings, `MAP_SHARED` and
+/// `MAP_PRIVATE`; `MAP_SHARED_VALIDATE` is for files, and refuses what came after it (`MAP_SYNC` among them).
+fn map_flags(flags: u64) -> Result<MapFlags> {
+    const SHARED_VALIDATE: u64 = 3;
+    const ANONYMOUS: u64 = 0x20;
+    /// `LEGACY_MAP_MASK`.
+    const OLD: u64 = 0x7c07_f9f3;
+    match flags & 0xf {
+        1 | 2 => Ok(MapFlags::from_bits_truncate(low32(flags))),
+        SHARED_VALIDATE if flags & ANONYMOUS != 0 => Err(Errno::EINVAL),
+        SHARED_VALIDATE if flags & !OLD != 0 => Err(Errno::EOPNOTSUPP),
+        SHARED_VALIDATE => Ok(MapFlags::from_bits_truncate(low32(flags))),
+        _ => Err(Errno::EINVAL),
+    }
 }
 
 fn placement(addr: UserAddr, flags: MapFlags) -> Placement {
@@ -115,11 +132,17 @@ pub(super) fn munmap(cx: &Ctx<'_>, addr: UserAddr, len: u64) -> SyscallResult {
     cx.aspace().unmap(addr.get(), len).map(|()| 0)
 }
 
-/// `mprotect(2)`.
-pub(super) fn mprotect(cx: &Ctx<'_>, addr: UserAddr, len: u64, prot: u32) -> SyscallResult {
+/// `prot` of `mprotect(2)`, an `unsigned long`, and whether the mapping's growth is protected too.
+fn protection(prot: u64) -> Result<(Prot, bool)> {
     const GROWSDOWN: u32 = 0x0100_0000;
-    let grows_down = prot & GROWSDOWN != 0;
-    let prot = Prot::from_bits(prot & !GROWSDOWN).ok_or(Errno::EINVAL)?;
+    let prot = u32::try_from(prot).map_err(|_| Errno::EINVAL)?;
+    let known = Prot::from_bits(prot & !GROWSDOWN).ok_or(Errno::EINVAL)?;
+    Ok((known, prot & GROWSDOWN != 0))
+}
+
+/// `mprotect(2)`.
+pub(super) fn mprotect(cx: &Ctx<'_>, addr: UserAddr, len: u64, prot: u64) -> SyscallResult {
+    let (prot, grows_down) = protection(prot)?;
     cx.aspace().protect(addr.get(), len, prot, grows_down).map(|()| 0)
 }
 
@@ -139,11 +162,11 @@ pub(super) fn mremap(
     old: UserAddr,
     old_len: u64,
     new_len: u64,
-    flags: u32,
+    flags: u64,
     new: UserAddr,
 ) -> SyscallResult {
-    const MAYMOVE: u32 = 1;
-    const FIXED: u32 = 2;
+    const MAYMOVE: u64 = 1;
+    const FIXED: u64 = 2;
     if flags & !(MAYMOVE | FIXED) != 0 || !old.is_aligned(PAGE) {
         return Err(Errno::EINVAL);
     }
@@ -274,4 +297,31 @@ pub(super) fn mlockall(_cx: &Ctx<'_>, flags: u32) -> SyscallResult {
 /// `munlockall(2)`.
 pub(super) fn munlockall(_cx: &Ctx<'_>) -> SyscallResult {
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_beyond_32_bits_are_not_cut_off() {
+        assert_eq!(protection(3), Ok((Prot::READ | Prot::WRITE, false)));
+        assert_eq!(protection(0x0100_0001), Ok((Prot::READ, true)));
+        assert_eq!(protection(1 << 32 | 3), Err(Errno::EINVAL));
+        assert_eq!(map_flags(1 << 40 | 0x22), Ok(MapFlags::PRIVATE | MapFlags::ANONYMOUS));
+        assert_eq!(map_flags(1 << 40 | 3), Err(Errno::EOPNOTSUPP));
+    }
+
+    #[test]
+    fn a_validated_mapping_refuses_what_it_does_not_know() {
+        let shared = MapFlags::SHARED | MapFlags::PRIVATE;
+        assert_eq!(map_flags(3), Ok(shared));
+        assert_eq!(map_flags(0x8003), Ok(shared | MapFlags::POPULATE));
+        for newer in [MapFlags::SYNC, MapFlags::FIXED_NOREPLACE] {
+            assert_eq!(map_flags(u64::from(newer.bits()) | 3), Err(Errno::EOPNOTSUPP));
+            assert_eq!(map_flags(u64::from(newer.bits()) | 1), Ok(newer | MapFlags::SHARED));
+        }
+        assert_eq!(map_flags(0x23), Err(Errno::EINVAL));
+        assert!([0, 4, 0x10, 0xf].into_iter().all(|kind| map_flags(kind) == Err(Errno::EINVAL)));
+    }
 }

@@ -80,11 +80,11 @@ pub(super) fn trace(task: &Arc<Task>, number: u64, args: &[u64; 6], result: &Sys
 
 syscalls! {
     // memory
-    9 => memory::mmap(addr: UserAddr, len: u64, prot: u32, flags: u32, fd: i32, offset: u64);
-    10 => memory::mprotect(addr: UserAddr, len: u64, prot: u32);
+    9 => memory::mmap(addr: UserAddr, len: u64, prot: u32, flags: u64, fd: i32, offset: u64);
+    10 => memory::mprotect(addr: UserAddr, len: u64, prot: u64);
     11 => memory::munmap(addr: UserAddr, len: u64);
     12 => memory::brk(addr: UserAddr);
-    25 => memory::mremap(old: UserAddr, old_len: u64, new_len: u64, flags: u32, new: UserAddr);
+    25 => memory::mremap(old: UserAddr, old_len: u64, new_len: u64, flags: u64, new: UserAddr);
     26 => memory::msync(addr: UserAddr, len: u64, flags: u32);
     27 => memory::mincore(addr: UserAddr, len: u64, vec: UserAddr);
     28 => memory::madvise(addr: UserAddr, len: u64, advice: u32);

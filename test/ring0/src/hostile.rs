@@ -185,7 +185,7 @@ fn random_code() -> Outcome {
     for _ in 0..400 {
         let mut code = [0u8; 128];
         for byte in &mut code {
-            *byte = random.next() as u8;
+            *byte = abi::word::low8(random.next());
         }
         for _ in 0..random.next() % 8 {
             let at = (random.next() % 120) as usize;

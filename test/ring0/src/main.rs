@@ -52,7 +52,7 @@ impl fmt::Display for Failed {
 fn mode(boot: &BootInfo) -> u8 {
     let at = (boot.linear_base + RECORDS_PHYS) as *const u8;
     // SAFETY: the VMM put so many bytes there, in kernel memory, and nobody changes them.
-    let bytes = unsafe { core::slice::from_raw_parts(at, boot.records_len as usize) };
+    let bytes = unsafe { core::slice::from_raw_parts(at, abi::word::to_usize(boot.records_len)) };
     let argument = abi::boot::records(bytes).find(|record| record.tag == TAG_ARG);
     argument.and_then(|record| record.data.first().copied()).unwrap_or(0)
 }

@@ -60,6 +60,6 @@ macro_rules! code {
         // SAFETY: the function returns the bounds of what follows it in rax and rdx.
         unsafe { core::arch::asm!("call {}", sym code, out("rax") start, out("rdx") end) };
         // SAFETY: the bytes are part of the kernel's text.
-        unsafe { core::slice::from_raw_parts(start as *const u8, (end - start) as usize) }
+        unsafe { core::slice::from_raw_parts(start as *const u8, abi::word::to_usize(end - start)) }
     }};
 }

@@ -1,6 +1,7 @@
 //! Control registers and model-specific registers.
 
 use abi::boot::BootInfo;
+use abi::word::{high32, low32};
 use core::arch::asm;
 use core::arch::x86_64::__cpuid_count;
 use core::sync::atomic::Ordering;
@@ -104,11 +105,10 @@ fn read_msr(index: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
-#[allow(clippy::cast_possible_truncation)]
 fn write_msr(index: u32, value: u64) {
     // SAFETY: callers write registers this module owns, with values the rest of it is built for.
     unsafe {
-        asm!("wrmsr", in("ecx") index, in("eax") value as u32, in("edx") (value >> 32) as u32,
+        asm!("wrmsr", in("ecx") index, in("eax") low32(value), in("edx") high32(value),
             options(nostack, preserves_flags));
     }
 }

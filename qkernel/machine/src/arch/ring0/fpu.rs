@@ -1,5 +1,6 @@
 //! Floating-point and vector state, in XSAVE's standard format.
 
+use abi::word::{high32, low32};
 use core::arch::asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -33,8 +34,7 @@ static INITIAL: InitialImage = {
 /// Enables the components in `mask` and loads their initial state. CR4.OSXSAVE is set.
 pub fn init(mask: u64) {
     MASK.store(mask, Ordering::Relaxed);
-    #[allow(clippy::cast_possible_truncation)]
-    let (low, high) = (mask as u32, (mask >> 32) as u32);
+    let (low, high) = (low32(mask), high32(mask));
     let mut legacy = InitialImage { legacy: [0; 128], header: [0; 8] };
     // SAFETY: the VMM offers only components the processor has; the image is aligned and large enough for FXSAVE.
     unsafe {
@@ -55,8 +55,7 @@ pub fn init(mask: u64) {
 /// `area` is 64-byte aligned and has `BootInfo::xsave_size` bytes.
 pub unsafe fn save_fpu(area: *mut u8) {
     let mask = MASK.load(Ordering::Relaxed);
-    #[allow(clippy::cast_possible_truncation)]
-    let (low, high) = (mask as u32, (mask >> 32) as u32);
+    let (low, high) = (low32(mask), high32(mask));
     // SAFETY: the caller vouches for the area. XSAVE writes the header's first word and leaves the rest, which must
     // be zero for XRSTOR.
     unsafe {
@@ -84,8 +83,7 @@ pub unsafe fn restore_fpu(area: *const u8) {
 /// # Safety
 /// `area` is aligned, and valid in the sense of [`fpu_image_is_valid`].
 unsafe fn load(area: *const u8, mask: u64) {
-    #[allow(clippy::cast_possible_truncation)]
-    let (low, high) = (mask as u32, (mask >> 32) as u32);
+    let (low, high) = (low32(mask), high32(mask));
     // SAFETY: the caller vouches for the image, so the instruction cannot fault.
     unsafe {
         asm!("xrstor64 [{}]", in(reg) area, in("eax") low, in("edx") high, options(nostack, preserves_flags))

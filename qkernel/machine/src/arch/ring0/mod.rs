@@ -17,6 +17,7 @@ use abi::HostCall;
 use abi::hostcall::HOSTCALL_PORT;
 use abi::layout::LINEAR_BASE_KVM;
 use abi::run::{TRAP_BUS, TRAP_EXCEPTION, TRAP_INTERRUPT, TRAP_PAGE_FAULT, TRAP_SYSCALL, TrapInfo, UserRegs};
+use abi::word::low32;
 use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -121,8 +122,7 @@ pub fn read_tsc() -> u64 {
 pub fn hostcall(call: &mut HostCall) {
     let phys = (&raw mut *call as u64).wrapping_sub(LINEAR_BASE_KVM);
     // Kernel physical addresses fit in 32 bits; the VMM checks what it gets.
-    #[allow(clippy::cast_possible_truncation)]
-    let phys = phys as u32;
+    let phys = low32(phys);
     // SAFETY: the VMM reads and writes only the call and the memory it names.
     unsafe { asm!("out dx, eax", in("dx") HOSTCALL_PORT, in("eax") phys, options(nostack, preserves_flags)) };
 }

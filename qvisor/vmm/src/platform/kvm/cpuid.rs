@@ -2,6 +2,7 @@
 
 use std::arch::x86_64::__cpuid;
 
+use abi::word::{high32, low32};
 use kvm_bindings::{CpuId, kvm_cpuid_entry2};
 
 use crate::cpu::XsaveLayout;
@@ -128,9 +129,7 @@ fn adjust(e: &mut kvm_cpuid_entry2, cpu: u32, cpus: u32, state: XsaveLayout) {
         }
         (0xb | 0x1f, _) => e.edx = cpu,
         (0xd, 0) => {
-            #[allow(clippy::cast_possible_truncation)]
-            let (low, high) = (state.mask as u32, (state.mask >> 32) as u32);
-            (e.eax, e.edx) = (low, high);
+            (e.eax, e.edx) = (low32(state.mask), high32(state.mask));
             // KVM keeps EBX in step with XCR0.
             (e.ebx, e.ecx) = (state.size, state.size);
         }

@@ -59,8 +59,7 @@ pub fn now_ns() -> u64 {
 
 fn timespec(ns: u64) -> libc::timespec {
     let second = 1_000_000_000;
-    #[allow(clippy::cast_possible_wrap)]
-    libc::timespec { tv_sec: (ns / second) as i64, tv_nsec: (ns % second) as i64 }
+    libc::timespec { tv_sec: (ns / second).cast_signed(), tv_nsec: (ns % second).cast_signed() }
 }
 
 /// A timer that sends the kick signal to the thread that made it.
