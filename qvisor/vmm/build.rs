@@ -32,9 +32,9 @@ fn main() {
     build(
         cargo(&root, &kernel, "")
             .args(["-p", "qkernel", "--bin", "qkernel", "--features", features])
-            // One unit: small functions of its modules are inlined into each other.
             // The target's own `core` is compiled for another code model, which link-time optimisation refuses.
             .env("CARGO_PROFILE_RELEASE_LTO", "off")
+            // So that functions of all modules are inlined into each other.
             .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1"),
     );
     let mut image = loaded_part(&kernel.join(TARGET).join("release/qkernel"));
