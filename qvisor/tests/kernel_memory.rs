@@ -84,6 +84,17 @@ bounded! {
     texts_of_proc_are_bounded: "texts",
 }
 
+/// The first process has no sisters; to ask for one costs nothing.
+#[test]
+fn refused_clones_leave_nothing() {
+    let place = Place::new();
+    let forks = guest("forks");
+    let output =
+        place.run(&["do", "--memory", MEMORY, forks.to_str().unwrap(), "--no-fork", "refused_sisters"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(0), &b"ok forks\n"[..]), "{said}");
+}
+
 /// The process that holds most is killed, not the one that asks last.
 #[test]
 fn the_largest_process_is_killed() {

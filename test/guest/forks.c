@@ -896,6 +896,15 @@ static void descriptors_of_processes(void)
     CHECK_ERR(syscall(SYS_pidfd_send_signal, fd, 0, NULL, 0), ESRCH);
 }
 
+/* A clone that is refused late leaves nothing, however often it is tried. Only a first process has none to be a sister to. */
+static void refused_sisters(void)
+{
+    if (getpid() != 1)
+        SKIP("not the first process");
+    for (int i = 0; i < 5000; i++)
+        CHECK_ERR(syscall(SYS_clone, CLONE_PARENT | SIGCHLD, NULL, NULL, NULL, NULL), EINVAL);
+}
+
 int main(int argc, char **argv)
 {
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -908,7 +917,7 @@ int main(int argc, char **argv)
         TEST(zombies),       TEST(waiting),    TEST(stopping),       TEST(orphans),        TEST(parent_death),
         TEST(groups),        TEST(orphaned_group), TEST(arguments),  TEST(refusals),       TEST(scripts),
         TEST(unnamed_files), TEST(close_on_exec), TEST(non_leader),  TEST(kept_over_exec), TEST(auxiliary_vector),
-        TEST(descriptors_of_processes), TEST(chosen_end_signals),
+        TEST(descriptors_of_processes), TEST(chosen_end_signals), TEST(refused_sisters),
     };
     return RUN_TESTS("forks", tests, argc, argv);
 }

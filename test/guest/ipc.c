@@ -2,6 +2,7 @@
 #include "check.h"
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -896,13 +897,59 @@ static void job_control(void)
     JOIN(leader);
 }
 
+static int outer_set;
+static atomic_bool enough;
+
+static void *look_at_set(void *unused)
+{
+    struct epoll_event got[8];
+    while (!enough)
+        epoll_wait(outer_set, got, 8, 0);
+    return unused;
+}
+
+/* A set that another one looks at loses its last descriptor meanwhile; so does one that is on its way in a message. */
+static void sets_ending(void)
+{
+    outer_set = FD(epoll_create1(0));
+    pthread_t looker;
+    CHECK_EQ(pthread_create(&looker, NULL, look_at_set, NULL), 0);
+    struct epoll_event event = {.events = EPOLLIN};
+    for (long i = scaled(20000); i > 0; i--) {
+        int ends[2], sockets[2], set = FD(epoll_create1(0));
+        OK(pipe(ends));
+        OK(epoll_ctl(set, EPOLL_CTL_ADD, ends[0], &event));
+        OK(epoll_ctl(outer_set, EPOLL_CTL_ADD, set, &event));
+        CHECK_EQ(write(ends[1], "x", 1), 1);
+        close(set);
+        OK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets));
+        OK(epoll_ctl(outer_set, EPOLL_CTL_ADD, sockets[1], &event));
+        set = FD(epoll_create1(0));
+        union control control = {0};
+        struct msghdr message = {.msg_iov = &(struct iovec){"s", 1}, .msg_iovlen = 1, .msg_control = &control};
+        message.msg_controllen = CMSG_SPACE(sizeof set);
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        *header = (struct cmsghdr){CMSG_LEN(sizeof set), SOL_SOCKET, SCM_RIGHTS};
+        memcpy(CMSG_DATA(header), &set, sizeof set);
+        CHECK_EQ(sendmsg(sockets[0], &message, 0), 1);
+        close(set);
+        close(sockets[0]);
+        close(sockets[1]);
+        close(ends[0]);
+        close(ends[1]);
+    }
+    enough = true;
+    CHECK_EQ(pthread_join(looker, NULL), 0);
+    OK(close(outer_set));
+}
+
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         TEST(pipes),          TEST(atomic_writes),   TEST(streams), TEST(splicing),       TEST(fifos),
         TEST(events),         TEST(timers),          TEST(signal_descriptors),            TEST(epolls),
         TEST(waits),          TEST(memory_files),    TEST(stream_sockets),                TEST(message_sockets),
-        TEST(passing),        TEST(sockets_ending),  TEST(terminals),                     TEST(job_control),
+        TEST(passing),        TEST(sockets_ending),  TEST(terminals),                     TEST(job_control), TEST(sets_ending),
     };
     return RUN_TESTS("ipc", tests, argc, argv);
 }

@@ -55,6 +55,11 @@ impl<T: ?Sized> Mutex<T> {
         if take(&self.locked) { Some(self.guard()) } else { None }
     }
 
+    /// The value, where nobody else can have the lock.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut()
+    }
+
     #[inline(always)]
     #[cfg_attr(feature = "checks", track_caller)]
     fn wait(&self) -> MutexGuard<'_, T> {

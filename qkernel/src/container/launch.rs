@@ -47,11 +47,12 @@ pub fn new_leader(
         main: run_task,
     };
     let task = Task::new_in_kernel(pid, parts, start)?;
-    process.tasks.lock().push(task.clone());
     let mut tree = container.tree.lock();
     if container.has_ended() {
         return Err(Errno::ESRCH);
     }
+    // They hold each other from here until the task ends.
+    process.tasks.lock().push(task.clone());
     tree.tasks.insert(pid, Arc::downgrade(&task));
     let node = Node {
         process,

@@ -443,7 +443,8 @@ fn depth(
 
 impl Drop for Epoll {
     fn drop(&mut self) {
-        for item in core::mem::take(&mut *self.items.lock()).into_values() {
+        // Not by the lock: a set may end while another one looks at its files, and holds the lock of its own.
+        for item in core::mem::take(self.items.get_mut()).into_values() {
             item.remove();
         }
         // Items hold the list and the list holds items.

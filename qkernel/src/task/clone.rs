@@ -229,7 +229,6 @@ fn enter_tree(me: &Arc<Task>, child: &Arc<Task>, process: &Arc<Process>, flags: 
         }
         tasks.push(child.clone());
     } else {
-        process.tasks.lock().push(child.clone());
         let (parent, group, session) = match tree.nodes.get(&me.process.pid) {
             // An exec'd process has a parent that cannot be waited for; the first process has none.
             Some(node) if flags.contains(CloneFlags::PARENT) => match node.parent() {
@@ -239,6 +238,8 @@ fn enter_tree(me: &Arc<Task>, child: &Arc<Task>, process: &Arc<Process>, flags: 
             Some(node) => (me.process.pid, node.group, node.session),
             None => return Err(Errno::EAGAIN),
         };
+        // Process and task hold each other from here until the task ends, so it has to begin.
+        process.tasks.lock().push(child.clone());
         process.parent.store(parent, Ordering::Relaxed);
         let node = Node {
             process: process.clone(),

@@ -191,7 +191,8 @@ impl Container {
         let (Some(status), Some(tell)) = (self.exit.get(), self.on_end.get()) else { return };
         let left = {
             let mut tree = self.tree.lock();
-            if !tree.tasks.is_empty() {
+            // Whose last task has left the tree may still have to tell others of its end, for which it needs the tree.
+            if !tree.tasks.is_empty() || tree.nodes.values().any(|node| node.exit_status.is_none()) {
                 return;
             }
             core::mem::take(&mut *tree)

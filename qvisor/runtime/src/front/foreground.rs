@@ -46,8 +46,9 @@ impl Front {
         Self { vmm, channel, signals, terminal, status: None }
     }
 
-    /// Forwards signals until the VMM has ended.
-    pub(crate) fn wait(&mut self, id: &Id, mut started: impl FnMut()) -> Result<u8, FrontError> {
+    /// Forwards signals until the VMM has ended. `started` is called once at most, whatever the VMM says.
+    pub(crate) fn wait(&mut self, id: &Id, started: impl FnOnce()) -> Result<u8, FrontError> {
+        let mut started = Some(started);
         let mut report = None;
         let mut channel = self.channel.get_ref().as_raw_fd();
         while self.status.is_none() {
@@ -55,7 +56,7 @@ impl Front {
             if from_vmm {
                 match self.report() {
                     Some(Report::Started) => {
-                        started();
+                        started.take().into_iter().for_each(|started| started());
                         footprint::trim();
                     }
                     Some(last) => report = Some(last),

@@ -155,9 +155,9 @@ impl Supervisor {
         self.settle(progress);
     }
 
-    /// A container has got so far.
+    /// A container has got so far. It gets nowhere twice, and not back, whatever the kernel says: front ends run hooks.
     fn reached(&self, progress: &mut Progress, id: ContainerId, stage: Stage, report: &Report) {
-        if let Some(container) = progress.containers.get_mut(id) {
+        if let Some(container) = progress.containers.get_mut(id).filter(|container| container.stage < stage) {
             container.stage = stage;
             let _ = control::send(&self.channel, report);
         }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use abi::hostcall::{
     EVENT_EXEC, EVENT_EXEC_SIGNAL, EVENT_HIBERNATE, EVENT_PAUSE, EVENT_SIGNAL, EVENT_WAKE, Event,
-    REPORT_ASLEEP, REPORT_IDLE_TIMEOUT, REPORT_PAUSED, REPORT_RESUMED, REPORT_RUNNING, REPORT_STAYED_WARM,
-    REPORT_WAKE_EVENT, WAKE_EVENT_SOCKET,
+    REPORT_ASLEEP, REPORT_IDLE_TIMEOUT, REPORT_PAUSED, REPORT_READY, REPORT_RESUMED, REPORT_RUNNING,
+    REPORT_STAYED_WARM, REPORT_WAKE_EVENT, WAKE_EVENT_SOCKET,
 };
 use testdir::TempDir;
 use vmm::boot::BootSpec;
@@ -23,7 +23,7 @@ use crate::status::{SandboxState, Status};
 struct World {
     supervisor: Supervisor,
     events: Arc<EventQueue>,
-    _front: UnixStream,
+    front: UnixStream,
     _dir: TempDir,
 }
 
@@ -56,7 +56,7 @@ impl World {
         let (channel, front) = UnixStream::pair().unwrap();
         let supervisor = Supervisor::new(Arc::new(channel), None, Arc::clone(&events), hibernation).unwrap();
         supervisor.report(REPORT_RUNNING, 0);
-        Self { supervisor, events, _front: front, _dir: dir }
+        Self { supervisor, events, front, _dir: dir }
     }
 
     fn ask(&self, order: Order) -> Asked {
@@ -278,4 +278,20 @@ fn an_order_that_overtakes_a_wake_is_answered() {
     world.supervisor.report(REPORT_ASLEEP, request);
     assert!(again.answer().figures.is_some());
     assert!(up.is_waiting());
+}
+
+#[test]
+fn what_the_kernel_says_again_or_too_late_is_not_passed_on() {
+    let world = World::new(true);
+    for _ in 0..1000 {
+        world.supervisor.report(REPORT_READY, 0);
+        world.supervisor.report(REPORT_RUNNING, 0);
+        world.supervisor.report(REPORT_RUNNING, 1);
+    }
+    let state = world.ask(Order::State).answer();
+    assert_eq!(state.status, Some(Status::Running));
+    assert_eq!(world.ask(Order::Start).error(), "it is not waiting for this");
+    let mut said = [0; 4096];
+    let got = vmm::process::receive_now(&world.front, &mut said).unwrap();
+    assert_eq!(std::str::from_utf8(&said[..got]).unwrap(), "{\"report\":\"started\"}\n");
 }
