@@ -913,6 +913,57 @@ static void other_peoples_terminals(void)
     CHECK_KILLED(leader, SIGKILL);
 }
 
+/* Sends a descriptor to itself; 0 or errno. */
+static int send_descriptor(int socket)
+{
+    struct {
+        struct cmsghdr header;
+        int descriptor;
+    } control = {{CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS}, socket};
+    struct iovec bytes = {"x", 1};
+    struct msghdr message = {.msg_iov = &bytes, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    return sendmsg(socket, &message, MSG_DONTWAIT) < 0 ? errno : 0;
+}
+
+/* Descriptors that a user has sent, and nobody receives, keep no other user from sending some. */
+static void descriptors_on_their_way(void)
+{
+    NEEDS_USERS();
+    int ready[2], go[2];
+    struct rlimit few = {64, 64};
+    OK(pipe(ready));
+    OK(pipe(go));
+    pid_t full = CHILD({
+        become(USER);
+        OK(setrlimit(RLIMIT_NOFILE, &few));
+        int pair[2], sent = 0, error;
+        OK(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair));
+        for (error = 0; error == 0 && sent < 1000; sent++) {
+            error = send_descriptor(pair[sent % 2]);
+            if (error == EAGAIN) {
+                OK(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair));
+                error = 0;
+            }
+        }
+        CHECK_EQ(error, ETOOMANYREFS);
+        CHECK_EQ(write(ready[1], "", 1), 1);
+        char byte;
+        close(go[1]);
+        CHECK_EQ(read(go[0], &byte, 1), 0);
+    });
+    char byte;
+    CHECK_EQ(read(ready[0], &byte, 1), 1);
+    JOIN(CHILD({
+        become(USER + 1);
+        OK(setrlimit(RLIMIT_NOFILE, &few));
+        int pair[2];
+        OK(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair));
+        CHECK_EQ(send_descriptor(pair[0]), 0);
+    }));
+    close(go[1]);
+    JOIN(full);
+}
+
 int main(int argc, char **argv)
 {
     const char *count = getenv("PRIVILEGES");
@@ -935,7 +986,7 @@ int main(int argc, char **argv)
         TEST(signals_of_children),     TEST(other_peoples_processes), TEST(forged_senders),
         TEST(privileged_calls),        TEST(sticky_directories),    TEST(changed_programs),
         TEST(modes_of_unnamed_files),  TEST(names_in_a_chroot),     TEST(limits_of_mounts),
-        TEST(mounts_without_set_id),   TEST(other_peoples_terminals),
+        TEST(mounts_without_set_id),   TEST(other_peoples_terminals), TEST(descriptors_on_their_way),
     };
     return RUN_TESTS("privileges", tests, argc, argv);
 }

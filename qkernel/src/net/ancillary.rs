@@ -1,8 +1,8 @@
 //! Descriptor passing between processes (`SCM_RIGHTS`), and senders' credentials.
 
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::fs::caller::Caller;
 use crate::fs::file::File;
@@ -39,47 +39,65 @@ impl Ucred {
     }
 }
 
-/// Files in messages that were not received yet, in the whole sandbox. Sockets sent through each other can keep each
-/// other alive unreachably; this bounds the memory that they can hold.
-static IN_FLIGHT: AtomicU64 = AtomicU64::new(0);
+/// Files in messages that were not received yet, by the user who sent them. Sockets sent through each other can keep each
+/// other alive unreachably; this bounds how many such a user can hold, and takes nothing from the others.
+static IN_FLIGHT: SpinLock<BTreeMap<u32, u64>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
 
-/// Files in a message. Dropped with it when nobody receives it.
+/// Files in a message of user `sender`. Dropped with it when nobody receives it.
 #[derive(Default)]
-pub struct Rights(Vec<Arc<File>>);
+pub struct Rights {
+    files: Vec<Arc<File>>,
+    sender: u32,
+}
+
+/// Takes files of a message back out of its sender's count.
+fn landed(sender: u32, files: usize) {
+    let mut in_flight = IN_FLIGHT.lock();
+    if let Some(count) = in_flight.get_mut(&sender) {
+        *count = count.saturating_sub(files as u64);
+        if *count == 0 {
+            in_flight.remove(&sender);
+        }
+    }
+}
 
 impl Rights {
-    /// Puts files into a message; `ETOOMANYREFS` when more than `limit` (the sender's `RLIMIT_NOFILE`) would be on
-    /// their way.
-    pub fn new(files: Vec<Arc<File>>, limit: u64) -> Result<Self> {
-        let count = files.len() as u64;
-        if count > 0 && IN_FLIGHT.fetch_add(count, Ordering::Relaxed) + count > limit {
-            IN_FLIGHT.fetch_sub(count, Ordering::Relaxed);
-            return Err(Errno::ETOOMANYREFS);
+    /// Puts files into a message of user `sender`; `ETOOMANYREFS` when more than `limit` (the sender's `RLIMIT_NOFILE`)
+    /// of the user's would be on their way.
+    pub fn new(files: Vec<Arc<File>>, sender: u32, limit: u64) -> Result<Self> {
+        if !files.is_empty() {
+            let mut in_flight = IN_FLIGHT.lock();
+            let before = in_flight.get(&sender).copied().unwrap_or(0);
+            let count = before.saturating_add(files.len() as u64);
+            if count > limit {
+                return Err(Errno::ETOOMANYREFS);
+            }
+            in_flight.insert(sender, count);
         }
-        Ok(Self(files))
+        Ok(Self { files, sender })
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.files.is_empty()
     }
 
     /// The files have arrived.
     pub fn take(mut self) -> Vec<Arc<File>> {
-        IN_FLIGHT.fetch_sub(self.0.len() as u64, Ordering::Relaxed);
-        core::mem::take(&mut self.0)
+        landed(self.sender, self.files.len());
+        core::mem::take(&mut self.files)
     }
 
     /// The files, of a message that stays (`MSG_PEEK`).
     pub fn copy(&self) -> Vec<Arc<File>> {
-        self.0.clone()
+        self.files.clone()
     }
 }
 
 impl Drop for Rights {
     fn drop(&mut self) {
-        if !self.0.is_empty() {
-            IN_FLIGHT.fetch_sub(self.0.len() as u64, Ordering::Relaxed);
-            bury(core::mem::take(&mut self.0));
+        if !self.files.is_empty() {
+            landed(self.sender, self.files.len());
+            bury(core::mem::take(&mut self.files));
         }
     }
 }

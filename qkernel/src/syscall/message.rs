@@ -205,7 +205,7 @@ fn read_control(cx: &Ctx<'_>, header: &MsgHdr, family: u16, message: &mut Outgoi
         }
     }
     if !files.is_empty() {
-        message.rights = Some(Rights::new(files, cx.limit(RLIMIT_NOFILE))?);
+        message.rights = Some(Rights::new(files, cx.task.creds.get().uid, cx.limit(RLIMIT_NOFILE))?);
     }
     Ok(())
 }

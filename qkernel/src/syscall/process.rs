@@ -191,7 +191,6 @@ pub(super) fn arch_prctl(cx: &Ctx<'_>, code: u32, addr: UserAddr) -> SyscallResu
     const SET_FS: u32 = 0x1002;
     const GET_FS: u32 = 0x1003;
     const GET_GS: u32 = 0x1004;
-    // SAFETY: the caller is current and its context isn't borrowed elsewhere.
     // The registers are let go before user memory is written, which may sleep.
     let bases = {
         let regs = &mut cx.task.context().run.regs;

@@ -124,7 +124,6 @@ pub(super) fn rt_sigreturn(cx: &Ctx<'_>) -> SyscallResult {
 /// `sigaltstack(2)`.
 pub(super) fn sigaltstack(cx: &Ctx<'_>, new: UserAddr, old: UserAddr) -> SyscallResult {
     let new: Option<StackT> = cx.user().read_opt(new)?;
-    // SAFETY: the caller is current and its context isn't borrowed elsewhere.
     let sp = cx.task.context().run.regs.rsp;
     let former = {
         let mut signals = cx.task.signals.lock();

@@ -132,17 +132,6 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
     if flags.contains(CloneFlags::THREAD) && me.thread.sched.uses_reserve() {
         child.thread.sched.allow_reserve();
     }
-    if flags.contains(CloneFlags::PIDFD) {
-        let file = PidFile::open(&process, OpenFlags::empty())?;
-        let fd = low32(cx.install(file, true)?).cast_signed();
-        if let Err(error) = cx.user().write(args.pidfd, &fd) {
-            let _ = cx.files().close(fd);
-            return Err(error);
-        }
-    }
-    if flags.contains(CloneFlags::PARENT_SETTID) {
-        cx.user().write(args.parent_tid, &tid)?;
-    }
     if flags.contains(CloneFlags::CHILD_SETTID)
         && let Some(aspace) = child.aspace()
     {
@@ -155,7 +144,15 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
     let vfork = flags.contains(CloneFlags::VFORK).then(VforkDone::new);
     *child.vfork_parent.lock() = vfork.clone();
 
-    enter_tree(me, &child, &process, flags)?;
+    let pidfd = match flags.contains(CloneFlags::PIDFD) {
+        true => Some(low32(cx.install(PidFile::open(&process, OpenFlags::empty())?, true)?).cast_signed()),
+        false => None,
+    };
+    let entered = tell_parent(cx, args, tid, pidfd).and_then(|()| enter_tree(me, &child, &process, flags));
+    if let (Err(_), Some(fd)) = (&entered, pidfd) {
+        let _ = cx.files().close(fd);
+    }
+    entered?;
     child.start();
     if let Some(vfork) = vfork {
         *me.vfork_wait.lock() = Some(vfork.clone());
@@ -163,6 +160,17 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
         *me.vfork_wait.lock() = None;
     }
     Ok(u64::from(tid))
+}
+
+/// Writes the ids of a child where its parent asked for them.
+fn tell_parent(cx: &Ctx<'_>, args: &CloneArgs, tid: u32, pidfd: Option<i32>) -> Result<()> {
+    if let Some(fd) = pidfd {
+        cx.user().write(args.pidfd, &fd)?;
+    }
+    if args.flags.contains(CloneFlags::PARENT_SETTID) {
+        cx.user().write(args.parent_tid, &tid)?;
+    }
+    Ok(())
 }
 
 fn check_room(cx: &Ctx<'_>) -> Result<()> {
