@@ -1,7 +1,6 @@
-//! `futex(2)` and the robust list.
+//! `futex(2)`.
 
 use abi::word::low32;
-use core::sync::atomic::Ordering;
 
 use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
@@ -25,8 +24,6 @@ const FUTEX_WAKE_BITSET: u32 = 10;
 const FUTEX_LOCK_PI2: u32 = 13;
 const FUTEX_PRIVATE_FLAG: u32 = 128;
 const FUTEX_CLOCK_REALTIME: u32 = 256;
-/// Bytes of `struct robust_list_head`.
-const ROBUST_HEAD_BYTES: u64 = 24;
 
 /// `futex(2)`.
 pub(super) fn futex(
@@ -95,7 +92,7 @@ fn count(value: u32) -> Result<usize> {
 
 /// A timeout argument as monotonic time.
 fn deadline(cx: &Ctx<'_>, addr: UserAddr, absolute: bool, realtime: bool) -> Result<Option<u64>> {
-    let Some(ns) = crate::syscall::time::read_timespec_opt(cx, addr)? else { return Ok(None) };
+    let Some(ns) = crate::syscall::timespec::read_timespec_opt(cx, addr)? else { return Ok(None) };
     Ok(Some(match (absolute, realtime) {
         (false, _) => time::monotonic_ns().saturating_add(ns),
         (true, false) => ns,
@@ -124,29 +121,4 @@ pub(super) fn wait_again(
     private: bool,
 ) -> SyscallResult {
     wait(cx, Wait { addr, private, value, bitset, deadline_ns: Some(deadline_ns) })
-}
-
-/// `set_robust_list(2)`.
-pub(super) fn set_robust_list(cx: &Ctx<'_>, head: UserAddr, size: u64) -> SyscallResult {
-    if size != ROBUST_HEAD_BYTES {
-        return Err(Errno::EINVAL);
-    }
-    cx.task.robust_list.store(head.get(), Ordering::Relaxed);
-    Ok(0)
-}
-
-/// `get_robust_list(2)`.
-pub(super) fn get_robust_list(cx: &Ctx<'_>, tid: i32, head: UserAddr, size: UserAddr) -> SyscallResult {
-    let task = match tid {
-        0 => cx.task.clone(),
-        tid => cx.container().find_task(u32::try_from(tid).map_err(|_| Errno::ESRCH)?).ok_or(Errno::ESRCH)?,
-    };
-    let (me, them) = (cx.task.creds.get(), task.creds.get());
-    let allowed = me.euid == them.uid || me.has(crate::creds::CAP_SYS_PTRACE);
-    if !allowed {
-        return Err(Errno::EPERM);
-    }
-    cx.user().write(size, &ROBUST_HEAD_BYTES)?;
-    cx.user().write(head, &task.robust_list.load(Ordering::Relaxed))?;
-    Ok(0)
 }

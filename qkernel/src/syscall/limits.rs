@@ -1,4 +1,4 @@
-//! Resource limits and usage.
+//! Resource limits: `getrlimit(2)` and its relatives.
 
 use alloc::sync::Arc;
 
@@ -6,15 +6,12 @@ use crate::config::NR_OPEN;
 use crate::creds::CAP_SYS_RESOURCE;
 use crate::limits::{Limit, RLIM_COUNT, RLIMIT_CPU, RLIMIT_NOFILE};
 use crate::syscall::context::SyscallResult;
-use crate::syscall::time::Timeval;
 use crate::task::context::Ctx;
 use crate::task::process::Process;
 
-use crate::task::usage;
-use core::sync::atomic::Ordering;
 use machine::errno::{Errno, Result};
 use machine::mm::UserAddr;
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// `struct rlimit`.
 #[repr(C)]
@@ -99,89 +96,6 @@ fn check_access(cx: &Ctx<'_>, process: &Process) -> Result<()> {
     let same = [them.uid, them.euid, them.suid].iter().all(|id| *id == me.uid)
         && [them.gid, them.egid, them.sgid].iter().all(|id| *id == me.gid);
     if same || me.has(CAP_SYS_RESOURCE) { Ok(()) } else { Err(Errno::EPERM) }
-}
-
-/// `getrusage(2)`.
-pub(super) fn getrusage(cx: &Ctx<'_>, who: i32, to: UserAddr) -> SyscallResult {
-    const SELF: i32 = 0;
-    const CHILDREN: i32 = -1;
-    const THREAD: i32 = 1;
-    let process = cx.process();
-    let usage = match who {
-        SELF => usage::of_process(process, Some(cx.aspace())),
-        THREAD => usage::of_thread(cx.task, cx.aspace()),
-        CHILDREN => usage::rusage((
-            process.children_user.load(Ordering::Relaxed),
-            process.children_system.load(Ordering::Relaxed),
-        )),
-        _ => return Err(Errno::EINVAL),
-    };
-    cx.user().write(to, &usage)?;
-    Ok(0)
-}
-
-/// `times(2)`, in hundredths of a second.
-pub(super) fn times(cx: &Ctx<'_>, to: UserAddr) -> SyscallResult {
-    const TICK_NS: u64 = 10_000_000;
-    let process = cx.process();
-    let (user, system) = process.cpu_ticks();
-    let counts = [
-        user,
-        system,
-        process.children_user.load(Ordering::Relaxed),
-        process.children_system.load(Ordering::Relaxed),
-    ];
-    cx.user().write_opt(to, &counts.map(|ticks| machine::time::ticks_to_ns(ticks) / TICK_NS))?;
-    Ok(machine::time::boottime_ns() / TICK_NS)
-}
-
-/// `struct timex`, as far as its layout matters; the rest is zero.
-#[repr(C)]
-#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
-struct Timex {
-    modes: u32,
-    pad: u32,
-    offset: i64,
-    freq: i64,
-    maxerror: i64,
-    esterror: i64,
-    status: u32,
-    pad2: u32,
-    constant: i64,
-    precision: i64,
-    tolerance: i64,
-    time: Timeval,
-    tick: i64,
-    rest: [u64; 14],
-}
-const _: () = assert!(size_of::<Timex>() == 208);
-
-/// `adjtimex(2)`: may be read; the clocks are the host's.
-pub(super) fn adjtimex(cx: &Ctx<'_>, buf: UserAddr) -> SyscallResult {
-    const STA_UNSYNC: u32 = 0x40;
-    const TIME_ERROR: u64 = 5;
-    const TICK_US: i64 = 10_000;
-    let mut timex: Timex = cx.user().read(buf)?;
-    if timex.modes != 0 {
-        return Err(Errno::EPERM);
-    }
-    timex = Timex {
-        maxerror: 16_000_000,
-        esterror: 16_000_000,
-        status: STA_UNSYNC,
-        precision: 1,
-        tolerance: 32_768_000,
-        time: Timeval::from_ns(machine::time::realtime_ns()),
-        tick: TICK_US,
-        ..FromZeros::new_zeroed()
-    };
-    cx.user().write(buf, &timex)?;
-    Ok(TIME_ERROR)
-}
-
-/// `clock_adjtime(2)`: of the real-time clock, as [`adjtimex`].
-pub(super) fn clock_adjtime(cx: &Ctx<'_>, clock: i32, buf: UserAddr) -> SyscallResult {
-    if clock == 0 { adjtimex(cx, buf) } else { Err(Errno::EOPNOTSUPP) }
 }
 
 #[cfg(test)]

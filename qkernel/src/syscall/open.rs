@@ -8,7 +8,7 @@ use crate::fs::open::How;
 use crate::fs::walk::AT_FDCWD;
 use crate::fs::walk::Resolve;
 use crate::syscall::context::SyscallResult;
-use crate::syscall::process::read_extensible;
+use crate::syscall::extensible::read_extensible;
 use crate::task::context::Ctx;
 use bitflags::bitflags;
 use machine::errno::{Errno, Result};

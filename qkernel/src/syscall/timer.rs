@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 
 use crate::syscall::context::SyscallResult;
-use crate::syscall::time::Timespec;
+use crate::syscall::timespec::Timespec;
 use crate::task::clock::Clock;
 use crate::task::context::Ctx;
 use crate::task::posix_timer;

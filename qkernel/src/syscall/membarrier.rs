@@ -1,0 +1,64 @@
+//! `membarrier(2)`.
+
+use core::sync::atomic::Ordering;
+
+use crate::syscall::context::SyscallResult;
+use crate::task::context::Ctx;
+use machine::errno::Errno;
+use machine::platform;
+
+const MEMBARRIER_QUERY: i32 = 0;
+const MEMBARRIER_GLOBAL: i32 = 1;
+const MEMBARRIER_GLOBAL_EXPEDITED: i32 = 1 << 1;
+const MEMBARRIER_REGISTER_GLOBAL_EXPEDITED: i32 = 1 << 2;
+const MEMBARRIER_PRIVATE_EXPEDITED: i32 = 1 << 3;
+const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
+const MEMBARRIER_PRIVATE_SYNC_CORE: i32 = 1 << 5;
+const MEMBARRIER_REGISTER_PRIVATE_SYNC_CORE: i32 = 1 << 6;
+const MEMBARRIER_ALL: i32 = (1 << 7) - 1;
+
+/// `membarrier(2)`.
+///
+/// A CPU that enters the kernel has ordered its memory accesses, and one that goes back to user code has serialised its
+/// instruction stream. So the barrier is to make every CPU that runs user code concerned leave it once; those in the
+/// kernel are past their barrier already. Registration has nothing to prepare and isn't insisted on.
+pub(super) fn membarrier(cx: &Ctx<'_>, command: i32, flags: u32, _cpu: i32) -> SyscallResult {
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    match command {
+        MEMBARRIER_QUERY => return Ok(MEMBARRIER_ALL.unsigned_abs().into()),
+        MEMBARRIER_GLOBAL | MEMBARRIER_GLOBAL_EXPEDITED => leave_user_code(|_| true),
+        MEMBARRIER_PRIVATE_EXPEDITED | MEMBARRIER_PRIVATE_SYNC_CORE => {
+            let aspace = cx.aspace();
+            let mine = aspace.machine().mark();
+            leave_user_code(|id| id == mine);
+        }
+        MEMBARRIER_REGISTER_GLOBAL_EXPEDITED
+        | MEMBARRIER_REGISTER_PRIVATE_EXPEDITED
+        | MEMBARRIER_REGISTER_PRIVATE_SYNC_CORE => {}
+        _ => return Err(Errno::EINVAL),
+    }
+    Ok(0)
+}
+
+/// Makes the other CPUs leave user code of the address spaces `concerned` says, as `platform::shoot_down` does.
+fn leave_user_code(concerned: impl Fn(u64) -> bool) {
+    let me = machine::arch::cpu_index();
+    for cpu in (0..platform::cpus()).filter(|&cpu| cpu != me) {
+        let header = platform::header_of(cpu);
+        let runs = || {
+            let id = header.in_user.load(Ordering::SeqCst);
+            id != 0 && concerned(id)
+        };
+        while runs() {
+            platform::kick(cpu);
+            for _ in 0..1000 {
+                if !runs() {
+                    break;
+                }
+                core::hint::spin_loop();
+            }
+        }
+    }
+}

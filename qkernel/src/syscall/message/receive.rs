@@ -1,0 +1,109 @@
+//! Receiving a message: `recv(2)`.
+
+use abi::word::len32;
+use alloc::sync::Arc;
+
+use crate::config::RW_MAX_BYTES;
+use crate::fs::file::File;
+use crate::net::inbox::{ReceiveHow, Received};
+use crate::net::{AF_UNIX, MsgFlags, SocketFile};
+use crate::syscall::context::SyscallResult;
+use crate::syscall::message::flags_of;
+use crate::syscall::socket::{attempt, socket_file};
+use crate::task::context::Ctx;
+use machine::errno::{Errno, Result};
+use machine::mm::{IoBuf, UserAddr};
+use machine::sched::wait::PollEvents;
+
+/// How a message is to be received.
+fn receive_how(open: &SocketFile, flags: MsgFlags) -> ReceiveHow {
+    ReceiveHow {
+        peek: flags.contains(MsgFlags::PEEK),
+        split_senders: open.options.passes_creds(),
+        flags,
+        ..ReceiveHow::default()
+    }
+}
+
+/// Receives one message, waiting for it as the flags and the file say.
+pub(super) fn receive_message(
+    file: &File,
+    buf: &mut IoBuf<'_>,
+    flags: MsgFlags,
+    name: bool,
+    control_room: usize,
+) -> Result<Received> {
+    let open = SocketFile::of(file)?;
+    let beside = MsgFlags::OOB | MsgFlags::ERRQUEUE;
+    if open.socket.family() == AF_UNIX && flags.intersects(beside) {
+        return Err(if flags.contains(MsgFlags::OOB) { Errno::EOPNOTSUPP } else { Errno::EAGAIN });
+    }
+    let dont_wait = flags.intersects(beside | MsgFlags::DONTWAIT);
+    let wait = !dont_wait && !file.is_nonblocking();
+    let how = ReceiveHow { wait, name, control_room, ..receive_how(open, flags) };
+    if open.socket.is_stream() && buf.is_empty() && !flags.intersects(beside) {
+        return Ok(Received::default());
+    }
+    let mut all: Option<Received> = None;
+    loop {
+        let got = attempt(file, PollEvents::READABLE, dont_wait, || open.socket.receive(buf, how));
+        let got = match (got, &mut all) {
+            (Ok(got), None) => {
+                let ended = got.bytes == 0;
+                let whole = !got.files.is_empty();
+                all = Some(got);
+                ended || whole
+            }
+            (Ok(more), Some(all)) => {
+                all.bytes += more.bytes;
+                all.full += more.full;
+                let ended = more.bytes == 0 || !more.files.is_empty();
+                all.files.extend(more.files);
+                ended
+            }
+            (Err(error), None) => return Err(error),
+            (Err(error), Some(_)) => {
+                open.socket.keep_error(error);
+                true
+            }
+        };
+        let wait_all = flags.contains(MsgFlags::WAITALL) && open.socket.is_stream() && !how.peek;
+        if got || !wait_all || buf.is_empty() {
+            return Ok(all.unwrap_or_default());
+        }
+    }
+}
+
+/// The number that the call returns: bytes received, or with `MSG_TRUNC` all bytes of the message.
+pub(super) fn received_len(received: &Received, flags: MsgFlags) -> u64 {
+    (if flags.contains(MsgFlags::TRUNC) { received.full } else { received.bytes }) as u64
+}
+
+/// `recvfrom(2)`.
+pub(in crate::syscall) fn recvfrom(
+    cx: &Ctx<'_>,
+    fd: i32,
+    addr: UserAddr,
+    len: usize,
+    flags: u32,
+    from: UserAddr,
+    from_len: UserAddr,
+) -> SyscallResult {
+    let file = socket_file(cx, fd)?;
+    let flags = flags_of(flags);
+    let mut buf = IoBuf::user(cx.aspace(), addr, len.min(RW_MAX_BYTES));
+    let received = receive_message(&file, &mut buf, flags, !from.is_null(), 0)?;
+    if !from.is_null() {
+        let room: i32 = cx.user().read(from_len)?;
+        let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;
+        let name = sender_name(&received);
+        cx.user().write_bytes(from, &name[..name.len().min(room)])?;
+        cx.user().write(from_len, &len32(name.len()))?;
+    }
+    Ok(received_len(&received, flags))
+}
+
+/// The sender's address as it is shown: nothing when it has no name.
+pub(super) fn sender_name(received: &Received) -> Arc<[u8]> {
+    received.from.clone().unwrap_or_default()
+}

@@ -1,0 +1,61 @@
+//! Processes as descriptors: `pidfd_open(2)`.
+
+use alloc::sync::Arc;
+
+use crate::fs::file::OpenFlags;
+use crate::signals::Source;
+use crate::syscall::context::SyscallResult;
+use crate::syscall::event::only;
+use crate::task::context::Ctx;
+use crate::task::pidfd::PidFile;
+use crate::task::process::Process;
+
+use machine::errno::{Errno, Result};
+use machine::mm::UserAddr;
+
+/// `pidfd_open(2)`.
+pub(super) fn pidfd_open(cx: &Ctx<'_>, pid: i32, flags: u32) -> SyscallResult {
+    let flags = only(flags, OpenFlags::NONBLOCK)?;
+    let pid = u32::try_from(pid).ok().filter(|pid| *pid != 0).ok_or(Errno::EINVAL)?;
+    let Some(process) = cx.container().find_process(pid) else {
+        return Err(if cx.container().find_task(pid).is_some() { Errno::EINVAL } else { Errno::ESRCH });
+    };
+    cx.install(PidFile::open(&process, flags)?, true)
+}
+
+/// `pidfd_send_signal(2)`.
+pub(super) fn pidfd_send_signal(
+    cx: &Ctx<'_>,
+    pidfd: i32,
+    number: u32,
+    info: UserAddr,
+    flags: u32,
+) -> SyscallResult {
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let target = pid_process(cx, pidfd)?;
+    let source = if info.is_null() {
+        Source::User { pid: cx.process().pid, uid: cx.task.creds.get().uid }
+    } else {
+        crate::syscall::signal::sigqueue::read_info(cx, number, info, Arc::ptr_eq(&target, cx.process()))?
+    };
+    crate::syscall::signal::permission::signal_process(cx, &target, number, source)?;
+    Ok(0)
+}
+
+/// The process of a descriptor; `EBADF` for another file, `ESRCH` once the process has been waited for.
+pub fn pid_process(cx: &Ctx<'_>, fd: i32) -> Result<Arc<Process>> {
+    let file = cx.file(fd)?;
+    let process = &file.as_ops::<PidFile>().ok_or(Errno::EBADF)?.process;
+    match cx.container().find_process(process.pid) {
+        Some(found) if Arc::ptr_eq(&found, process) => Ok(found),
+        _ => Err(Errno::ESRCH),
+    }
+}
+
+/// `pidfd_getfd(2)`: not permitted, as by a kernel that allows no tracing.
+pub(super) fn pidfd_getfd(cx: &Ctx<'_>, pidfd: i32, _fd: i32, flags: u32) -> SyscallResult {
+    pid_process(cx, pidfd)?;
+    Err(if flags != 0 { Errno::EINVAL } else { Errno::EPERM })
+}

@@ -1,0 +1,106 @@
+//! `prctl(2)`.
+
+mod privileges;
+
+use abi::word::low32;
+use core::sync::atomic::Ordering;
+
+use crate::signals::SIGRTMAX;
+use crate::syscall::context::SyscallResult;
+use crate::syscall::prctl::privileges::{capabilities, change};
+use crate::task::context::Ctx;
+use machine::errno::Errno;
+use machine::mm::UserAddr;
+
+const PR_SET_PDEATHSIG: u32 = 1;
+const PR_GET_PDEATHSIG: u32 = 2;
+const PR_GET_DUMPABLE: u32 = 3;
+const PR_SET_DUMPABLE: u32 = 4;
+const PR_GET_TIMING: u32 = 13;
+const PR_SET_NAME: u32 = 15;
+const PR_GET_NAME: u32 = 16;
+const PR_GET_SECCOMP: u32 = 21;
+const PR_SET_TIMERSLACK: u32 = 29;
+const PR_GET_TIMERSLACK: u32 = 30;
+const PR_SET_CHILD_SUBREAPER: u32 = 36;
+const PR_GET_CHILD_SUBREAPER: u32 = 37;
+const PR_SET_NO_NEW_PRIVS: u32 = 38;
+const PR_GET_NO_NEW_PRIVS: u32 = 39;
+const PR_SET_THP_DISABLE: u32 = 41;
+const PR_GET_THP_DISABLE: u32 = 42;
+const PR_SET_VMA: u32 = 0x5356_4d41;
+/// The default value that `PR_GET_TIMERSLACK` reports, in nanoseconds.
+const TIMERSLACK_NS: u64 = 50_000;
+
+/// `prctl(2)`.
+pub(super) fn prctl(cx: &Ctx<'_>, option: u32, a: u64, b: u64, c: u64, d: u64) -> SyscallResult {
+    let process = cx.process();
+    let creds = cx.task.creds.get();
+    let unused = |rest: &[u64]| if rest.iter().all(|arg| *arg == 0) { Ok(()) } else { Err(Errno::EINVAL) };
+    match option {
+        PR_SET_PDEATHSIG if a > u64::from(SIGRTMAX) => Err(Errno::EINVAL),
+        PR_SET_PDEATHSIG => {
+            cx.task.death_signal.store(low32(a), Ordering::Relaxed);
+            Ok(0)
+        }
+        PR_GET_PDEATHSIG => {
+            cx.user().write(UserAddr::new(a), &cx.task.death_signal.load(Ordering::Relaxed))?;
+            Ok(0)
+        }
+        PR_GET_DUMPABLE => Ok(u64::from(process.dumpable.load(Ordering::Relaxed))),
+        PR_SET_DUMPABLE if a > 1 => Err(Errno::EINVAL),
+        PR_SET_DUMPABLE => {
+            process.dumpable.store(low32(a), Ordering::Relaxed);
+            Ok(0)
+        }
+        PR_SET_NAME => set_name(cx, UserAddr::new(a)),
+        PR_GET_NAME => {
+            let name = *cx.task.comm.lock();
+            cx.user().write(UserAddr::new(a), &name)?;
+            Ok(0)
+        }
+        PR_GET_TIMING | PR_GET_SECCOMP => Ok(0),
+        PR_SET_TIMERSLACK => Ok(0),
+        PR_GET_TIMERSLACK => Ok(TIMERSLACK_NS),
+        PR_SET_CHILD_SUBREAPER => {
+            process.is_subreaper.store(a != 0, Ordering::Relaxed);
+            Ok(0)
+        }
+        PR_GET_CHILD_SUBREAPER => {
+            cx.user().write(UserAddr::new(a), &u32::from(process.is_subreaper.load(Ordering::Relaxed)))?;
+            Ok(0)
+        }
+        PR_SET_NO_NEW_PRIVS => {
+            unused(&[b, c, d])?;
+            if a != 1 {
+                return Err(Errno::EINVAL);
+            }
+            change(cx, |creds| {
+                creds.no_new_privs = true;
+                Ok(())
+            })
+        }
+        PR_GET_NO_NEW_PRIVS => {
+            unused(&[a, b, c, d])?;
+            Ok(u64::from(creds.no_new_privs))
+        }
+        // Huge pages are the host's affair.
+        PR_SET_THP_DISABLE => unused(&[b, c, d]).map(|()| 0),
+        PR_GET_THP_DISABLE => unused(&[a, b, c, d]).map(|()| 0),
+        // PR_SET_VMA_ANON_NAME: names of mappings are not kept.
+        PR_SET_VMA if a == 0 => Ok(0),
+        _ => capabilities(cx, &creds, option, a, b),
+    }
+}
+
+fn set_name(cx: &Ctx<'_>, addr: UserAddr) -> SyscallResult {
+    let mut name = [0u8; 16];
+    // A name that is too long is cut rather than refused.
+    let given = match cx.user().read_cstr(addr, 15, Errno::ENAMETOOLONG) {
+        Err(Errno::ENAMETOOLONG) => cx.user().read_array(addr, 15)?,
+        given => given?,
+    };
+    name[..given.len()].copy_from_slice(&given);
+    *cx.task.comm.lock() = name;
+    Ok(0)
+}

@@ -1,0 +1,74 @@
+//! Policies and priorities: `sched_setscheduler(2)`, `sched_setparam(2)` and their relatives.
+
+use core::sync::atomic::Ordering;
+
+use crate::config::TIME_SLICE_NS;
+use crate::syscall::context::SyscallResult;
+use crate::syscall::sched::{
+    RT_PRIORITY_MAX, SCHED_BATCH, SCHED_FIFO, SCHED_IDLE, SCHED_OTHER, SCHED_RESET_ON_FORK, SCHED_RR,
+    set_policy, target,
+};
+use crate::syscall::timespec::Timespec;
+use crate::task::context::Ctx;
+
+use machine::errno::Errno;
+use machine::mm::UserAddr;
+
+/// `sched_setscheduler(2)`.
+pub(in crate::syscall) fn sched_setscheduler(
+    cx: &Ctx<'_>,
+    tid: i32,
+    policy: u32,
+    param: UserAddr,
+) -> SyscallResult {
+    let priority: u32 = cx.user().read(param)?;
+    set_policy(cx, &*target(cx, tid)?, policy, priority)?;
+    Ok(0)
+}
+
+/// `sched_getscheduler(2)`.
+pub(in crate::syscall) fn sched_getscheduler(cx: &Ctx<'_>, tid: i32) -> SyscallResult {
+    Ok(u64::from(target(cx, tid)?.policy.policy.load(Ordering::Relaxed)))
+}
+
+/// `sched_setparam(2)`.
+pub(in crate::syscall) fn sched_setparam(cx: &Ctx<'_>, tid: i32, param: UserAddr) -> SyscallResult {
+    let priority: u32 = cx.user().read(param)?;
+    let task = target(cx, tid)?;
+    let policy = task.policy.policy.load(Ordering::Relaxed);
+    set_policy(cx, &task, policy, priority)?;
+    Ok(0)
+}
+
+/// `sched_getparam(2)`.
+pub(in crate::syscall) fn sched_getparam(cx: &Ctx<'_>, tid: i32, param: UserAddr) -> SyscallResult {
+    let priority = target(cx, tid)?.policy.rt_priority.load(Ordering::Relaxed);
+    cx.user().write(param, &priority)?;
+    Ok(0)
+}
+
+/// `sched_get_priority_max(2)`.
+pub(in crate::syscall) fn sched_get_priority_max(_cx: &Ctx<'_>, policy: u32) -> SyscallResult {
+    match policy {
+        SCHED_FIFO | SCHED_RR => Ok(u64::from(RT_PRIORITY_MAX)),
+        SCHED_OTHER | SCHED_BATCH | SCHED_IDLE => Ok(0),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// `sched_get_priority_min(2)`.
+pub(in crate::syscall) fn sched_get_priority_min(_cx: &Ctx<'_>, policy: u32) -> SyscallResult {
+    match policy {
+        SCHED_FIFO | SCHED_RR => Ok(1),
+        SCHED_OTHER | SCHED_BATCH | SCHED_IDLE => Ok(0),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// `sched_rr_get_interval(2)`.
+pub(in crate::syscall) fn sched_rr_get_interval(cx: &Ctx<'_>, tid: i32, to: UserAddr) -> SyscallResult {
+    let policy = target(cx, tid)?.policy.policy.load(Ordering::Relaxed) & !SCHED_RESET_ON_FORK;
+    let slice = if policy == SCHED_FIFO { 0 } else { TIME_SLICE_NS };
+    cx.user().write(to, &Timespec::from_ns(slice))?;
+    Ok(0)
+}
