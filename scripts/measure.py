@@ -102,6 +102,10 @@ class MemoryCgroup:
         if self.path:
             (self.entrance / "cgroup.procs").write_text("0")
 
+    def pids(self):
+        """The processes in it, and in the groups that they made below it."""
+        return [int(pid) for group in self.path.rglob("cgroup.procs") for pid in group.read_text().split()]
+
     def charge_bytes(self):
         return charge_bytes_of(self.path) if self.path else None
 

@@ -261,7 +261,7 @@ class Dormouse(Sleeper):
         return json.loads(run(DORMOUSE, "--root", self.place.state, "stats", self.id, "--json"))["memory"]
 
     def pids(self):
-        return [int(pid) for pid in (self.cgroup.path / "cgroup.procs").read_text().split()]
+        return self.cgroup.pids()
 
     def charge_bytes(self):
         return self.cgroup.charge_bytes()
