@@ -40,7 +40,7 @@ impl Ucred {
 }
 
 /// Files in messages that were not received yet, by the user who sent them. Sockets sent through each other can keep each
-/// other alive unreachably; this bounds how many such a user can hold, and takes nothing from the others.
+/// other alive unreachably; this bounds how many such a user can hold. Kernel memory bounds all users' together.
 static IN_FLIGHT: SpinLock<BTreeMap<u32, u64>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
 
 /// Files in a message of user `sender`. Dropped with it when nobody receives it.
@@ -83,7 +83,9 @@ impl Rights {
 
     /// The files have arrived.
     pub fn take(mut self) -> Vec<Arc<File>> {
-        landed(self.sender, self.files.len());
+        if !self.files.is_empty() {
+            landed(self.sender, self.files.len());
+        }
         core::mem::take(&mut self.files)
     }
 

@@ -132,12 +132,6 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
     if flags.contains(CloneFlags::THREAD) && me.thread.sched.uses_reserve() {
         child.thread.sched.allow_reserve();
     }
-    if flags.contains(CloneFlags::CHILD_SETTID)
-        && let Some(aspace) = child.aspace()
-    {
-        // As on Linux, a bad address is the child's problem alone.
-        let _ = aspace.copy_out(args.child_tid, &tid.to_ne_bytes());
-    }
     if flags.contains(CloneFlags::CHILD_CLEARTID) {
         child.clear_child_tid.store(args.child_tid.get(), Ordering::Relaxed);
     }
@@ -153,6 +147,12 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
         let _ = cx.files().close(fd);
     }
     entered?;
+    if flags.contains(CloneFlags::CHILD_SETTID)
+        && let Some(aspace) = child.aspace()
+    {
+        // As on Linux, a bad address is the child's problem alone.
+        let _ = aspace.copy_out(args.child_tid, &tid.to_ne_bytes());
+    }
     child.start();
     if let Some(vfork) = vfork {
         *me.vfork_wait.lock() = Some(vfork.clone());
