@@ -24,6 +24,7 @@ fn sequences_leave_nothing_behind() {
         qkernel::harness::run_in_two(&bytes_of(line), trace);
     }
     qkernel::harness::containers::second_ends_alone(trace);
+    qkernel::harness::containers::late_call_wakes_nobody(trace);
     // Random ones, so many as are asked for.
     let rounds = std::env::var("SEQUENCES_RANDOM").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(0);
     // A cheap seeded generator (xorshift64*).

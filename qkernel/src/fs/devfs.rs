@@ -145,7 +145,7 @@ fn fill(buf: &mut IoBuf<'_>, mut piece: impl FnMut(&mut IoBuf<'_>) -> Result<()>
         }
         if since_look >= CHUNK_BYTES {
             since_look = 0;
-            if sched::current().sched().wants_attention() {
+            if sched::is_interrupted(&sched::current()) {
                 break;
             }
             sched::yield_now();

@@ -94,3 +94,31 @@ pub fn second_ends_alone(trace: Option<fn(&str)>) {
         assert!(has(&second_root, b"only-here") && !has(&root, b"only-here"), "the roots");
     });
 }
+
+/// A call for attention that comes when its cause is seen to already ends no sleep: a thread that waits for a signal
+/// waits on.
+///
+/// # Panics
+///
+/// When it does not.
+pub fn late_call_wakes_nobody(trace: Option<fn(&str)>) {
+    const MKDIR: u64 = 83;
+    const SIGTIMEDWAIT: u64 = 128;
+    run_checked(trace, || {
+        let root = make_root();
+        let waiter = make_leader(&first_container(), &root, 0);
+        let steps = vec![
+            text(SCRATCH, b"\0\0\0\0\0\0\0\0/awake\0"),
+            call(SIGTIMEDWAIT, &[SCRATCH, 0, 0, 8]),
+            call(MKDIR, &[SCRATCH + 8, 0o755]),
+        ];
+        feed_process(ContainerId::FIRST, waiter.process.pid, steps);
+        waiter.start();
+        run_all();
+        for _ in 0..3 {
+            waiter.call_attention();
+            run_all();
+        }
+        assert!(!has(&root, b"awake"), "a wait ended by no signal");
+    });
+}

@@ -205,6 +205,10 @@ impl Run for Task {
     fn leave_cpu(&self) {
         self.thread.leave_cpu();
     }
+
+    fn has_cause(&self) -> bool {
+        crate::task::signal::has_pending(self) || crate::task::signal::stop::is_stopped(&self.process)
+    }
 }
 
 /// The task this CPU runs.

@@ -39,6 +39,8 @@ pub trait Run: Any + Send + Sync {
     fn enter_cpu(&self);
     /// It leaves the CPU it is current on: saves what the CPU holds of it.
     fn leave_cpu(&self);
+    /// Whether something really is there for the task to look at. Whoever gives it cause calls its attention afterwards.
+    fn has_cause(&self) -> bool;
 }
 
 /// A task, whatever the kernel above makes of it.
@@ -322,7 +324,7 @@ pub fn sleep_until<R>(
         if let Some(value) = ready() {
             break Ok(Some(value));
         }
-        if kind == Sleep::Interruptible && task.sched().wants_attention() {
+        if kind == Sleep::Interruptible && is_interrupted(&task) {
             break Err(Errno::RESTART);
         }
         if deadline_ns.is_some_and(|deadline| time::monotonic_ns() >= deadline) {
@@ -336,6 +338,22 @@ pub fn sleep_until<R>(
     // Awake for whatever reason: if a wake-up came meanwhile the task sits in the queue, and must not run twice.
     settle(&task);
     result
+}
+
+/// Whether the current task is to look at its signals, and there is cause. A call for attention that came late, when the
+/// task had seen to its cause already, is forgotten: it must not end the next sleep.
+pub fn is_interrupted(task: &Runnable) -> bool {
+    let sched = task.sched();
+    if !sched.wants_attention() {
+        return false;
+    }
+    // In this order: a cause that comes after the look calls again.
+    sched.clear_attention();
+    let has_cause = task.has_cause();
+    if has_cause {
+        sched.attention.store(true, Ordering::SeqCst);
+    }
+    has_cause
 }
 
 /// Turns "about to sleep" back into running.
