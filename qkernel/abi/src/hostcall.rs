@@ -130,10 +130,18 @@ pub const WINDOW_COPY: u32 = 19;
 /// (phys of [`SwapOut`]): stores pages of user memory in the sandbox's home of pages. All or nothing: after an error
 /// everything that was stored before can be brought back as before.
 pub const SWAP_OUT: u32 = 20;
-/// (phys of `u32` frame numbers, count, 1: of the working set): brings stored pages back to their frames; of the working
-/// set all of them, else the first, and those of the others that cost next to nothing, at most 64 in all. Result: a bit for
-/// each that came, of the latter kind. A page that cannot come back ends the sandbox.
+/// (phys of `u32` frame numbers, count, how: [`SWAP_IN_AROUND`] …): brings stored pages back to their frames. A page that
+/// cannot come back ends the sandbox.
 pub const SWAP_IN: u32 = 21;
+/// The first, and those of the others that cost next to nothing; the numbers of those that do not come are replaced by
+/// [`NO_FRAME`].
+pub const SWAP_IN_AROUND: u64 = 0;
+/// All.
+pub const SWAP_IN_ALL: u64 = 1;
+/// All: the working set of a wake.
+pub const SWAP_IN_SET: u64 = 2;
+/// No frame's number.
+pub const NO_FRAME: u32 = u32::MAX;
 /// (): a wake begins; result: how the working set comes back, a [`REAP_OFF`] ….
 pub const BEGIN_WAKE: u32 = 22;
 /// Page by page, as it is touched.
@@ -227,8 +235,9 @@ pub const CLOSE: u32 = 33;
 /// (handle, name phys, name len, phys of [`HostStat`]): of the component below a directory handle (never following
 /// links), or with name len 0 of the handle itself.
 pub const STAT: u32 = 34;
-/// (handle, phys of [`Segment`]s, count, offset): result: bytes. Offset `u64::MAX`: the stream position (pipes,
-/// terminals); then the call never waits, and answers `-EAGAIN`.
+/// (handle, phys of [`Segment`]s, count, offset, 1: not from the disk): result: bytes. Offset `u64::MAX`: the stream position
+/// (pipes, terminals); then the call never waits, and answers `-EAGAIN`. So it does, or gives fewer bytes, when it would have
+/// to wait for a disk and is not to.
 pub const READ: u32 = 35;
 /// Like [`READ`]. `-EPIPE` raises no signal in the VMM.
 pub const WRITE: u32 = 36;
@@ -275,14 +284,21 @@ pub const COPY_RANGE: u32 = 55;
 pub const POLL_ARM: u32 = 56;
 /// (handle, events): which of the events hold now, without waiting.
 pub const POLL_NOW: u32 = 57;
-/// (operation, handle, argument, argument, token): starts an operation that may take long on an I/O thread; its
+/// (operation, argument, argument, argument, token): starts an operation that may take long on an I/O thread; its
 /// [`EVENT_DONE`] carries the token. Operations: [`ASYNC_FSYNC`], ….
 pub const SUBMIT: u32 = 58;
 /// (rows, columns): of the terminal behind the streams; tells the host nothing else.
 pub const TTY_WINSIZE: u32 = 59;
 
-/// `SUBMIT` operation: `fsync` (arguments: data only, unused).
+/// `SUBMIT` operation: `fsync` (handle, data only, unused).
 pub const ASYNC_FSYNC: u64 = 1;
+/// `SUBMIT` operation: [`SWAP_IN`] with its arguments; the list stays where it is until the end. After an error what has come
+/// is undefined.
+pub const ASYNC_SWAP_IN: u64 = 2;
+/// `SUBMIT` operation (handle, offset, length): has up to [`WARM_MAX_BYTES`] of a file in the host's page cache, if it keeps
+/// them.
+pub const ASYNC_WARM: u64 = 3;
+pub const WARM_MAX_BYTES: u64 = 1 << 20;
 
 /// Something that happened on the host.
 #[repr(C)]

@@ -5,7 +5,7 @@ use abi::word::to_usize;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::platform::{self, call, phys_of};
-use crate::{arch, upcall};
+use crate::{arch, in_flight, upcall};
 
 /// Most events taken at once.
 const BATCH: usize = 64;
@@ -29,7 +29,12 @@ fn take_round(number: u32) -> bool {
     let round = begin_round();
     let args = [phys_of(events.as_mut_ptr()), events.len() as u64, 0, 0, 0, 0];
     let count = to_usize(call(number, args).unwrap_or(0)).min(events.len());
-    events.iter().take(count).for_each(|event| upcall::host_event(event, round));
+    for event in events.iter().take(count) {
+        match event.kind {
+            hc::EVENT_DONE => in_flight::complete(event.token, event.value),
+            _ => upcall::host_event(event, round),
+        }
+    }
     count == events.len()
 }
 

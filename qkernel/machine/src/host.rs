@@ -104,23 +104,35 @@ pub fn stat_handle(node: &Handle) -> Result<HostStat> {
     stat(node, b"")
 }
 
-/// `READ` of up to `len` bytes at `offset` to guest-physical memory at `phys`, which is the caller's.
-pub fn read_phys(file: &Handle, offset: u64, phys: u64, len: u64) -> Result<u64> {
-    let moved = transfer(hc::READ, file, offset, &[Segment { phys, len }], 0)?;
+/// `READ` of up to `len` bytes at `offset` to guest-physical memory at `phys`, which is the caller's; `cached`: `EAGAIN`
+/// rather than wait for a disk.
+pub fn read_phys(file: &Handle, offset: u64, phys: u64, len: u64, cached: bool) -> Result<u64> {
+    let moved = read_segments(file, offset, &[Segment { phys, len }], 0, cached)?;
     Ok((moved as u64).min(len))
 }
 
-/// `READ` or `WRITE` of memory by segments, `done` bytes on from `offset` (`u64::MAX`: at the stream position).
-pub(crate) fn transfer(
-    number: u32,
+/// `READ` to memory by segments, `done` bytes on from `offset` (`u64::MAX`: at the stream position).
+pub(crate) fn read_segments(
     file: &Handle,
     offset: u64,
     segments: &[Segment],
     done: usize,
+    cached: bool,
 ) -> Result<usize> {
-    let at = if offset == u64::MAX { offset } else { offset + done as u64 };
-    let moved = call(number, [file.arg(), phys_of(segments.as_ptr()), segments.len() as u64, at, 0, 0])?;
+    let (at, list) = (behind(offset, done), phys_of(segments.as_ptr()));
+    let moved = call(hc::READ, [file.arg(), list, segments.len() as u64, at, cached.into(), 0])?;
     usize::try_from(moved).map_err(|_| Errno::EIO)
+}
+
+/// `WRITE` of memory in the same way.
+pub(crate) fn write_segments(file: &Handle, offset: u64, segments: &[Segment], done: usize) -> Result<usize> {
+    let (at, list) = (behind(offset, done), phys_of(segments.as_ptr()));
+    let moved = call(hc::WRITE, [file.arg(), list, segments.len() as u64, at, 0, 0])?;
+    usize::try_from(moved).map_err(|_| Errno::EIO)
+}
+
+fn behind(offset: u64, done: usize) -> u64 {
+    if offset == u64::MAX { offset } else { offset + done as u64 }
 }
 
 /// `READDIR`: raw `linux_dirent64` records from `position`.
@@ -188,7 +200,7 @@ pub fn fallocate(file: &Handle, mode: u32, offset: u64, len: u64) -> Result<()> 
     call(hc::FALLOCATE, [file.arg(), u64::from(mode), offset, len, 0, 0]).map(drop)
 }
 
-/// `FSYNC`.
+/// `FSYNC`, for which this CPU waits.
 pub fn fsync(file: &Handle, data_only: bool) -> Result<()> {
     call(hc::FSYNC, [file.arg(), u64::from(data_only), 0, 0, 0, 0]).map(drop)
 }

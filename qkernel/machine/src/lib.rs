@@ -7,6 +7,7 @@
 extern crate alloc;
 
 pub mod arch;
+pub mod blocking;
 pub mod boot;
 pub mod config;
 pub mod errno;
@@ -14,6 +15,7 @@ pub mod events;
 pub mod file;
 pub mod heap;
 pub mod host;
+pub mod in_flight;
 pub mod lock_order;
 pub mod log;
 pub mod mm;

@@ -73,6 +73,8 @@ pub enum Rank {
     Value,
 
     // Spin locks of the machine.
+    /// Operations that the host carries out by itself.
+    InFlight,
     /// The clock page that programs see.
     ClockPage,
     /// Which chunks of the file window show a host file.
@@ -87,8 +89,8 @@ pub enum Rank {
     PageStores,
     /// The frames of a page store.
     Pages,
-    /// Frames whose content comes back. Held while the host reads it.
-    Bringing,
+    /// Which frames' content comes back.
+    Claims,
     /// The working set: what is touched, pinned and hidden of it.
     WorkingSet,
     /// The kernel's clock.

@@ -267,18 +267,20 @@ static STORE: SpinLock<Option<Arc<PageStore>>> = SpinLock::new(Rank::ClockPage, 
 
 /// The two pages, made at first use.
 fn store() -> Result<Arc<PageStore>> {
-    let mut slot = STORE.lock();
-    if let Some(store) = &*slot {
+    if let Some(store) = &*STORE.lock() {
         return Ok(store.clone());
     }
-    let store = PageStore::new(2 * PAGE);
-    let image = image();
-    store.write(PAGE, &mut IoBuf::constant(&image)).map_err(|_| Errno::ENOMEM)?;
-    let clock = store.frame(0)?;
-    mm::residency::pin(clock.frame());
-    time::share(platform::linear(clock.addr()));
-    *slot = Some(store.clone());
-    Ok(store)
+    let made = PageStore::new(2 * PAGE);
+    made.write(PAGE, &mut IoBuf::constant(&image())).map_err(|_| Errno::ENOMEM)?;
+    let clock = made.frame(0)?;
+    let mut slot = STORE.lock();
+    // Another task may have been faster.
+    let store = slot.get_or_insert_with(|| {
+        mm::residency::pin(clock.frame());
+        time::share(platform::linear(clock.addr()));
+        made
+    });
+    Ok(store.clone())
 }
 
 /// Makes the pages now: whoever counts frames later finds them counted already.

@@ -163,7 +163,7 @@ impl FileOps for HostStream {
     }
 
     fn sync(&self, _file: &File, data_only: bool) -> Result<()> {
-        if self.is_file() { host::fsync(&self.handle, data_only) } else { Err(Errno::EINVAL) }
+        if self.is_file() { file::sync(&self.handle, data_only) } else { Err(Errno::EINVAL) }
     }
 
     fn describe(&self) -> Vec<u8> {

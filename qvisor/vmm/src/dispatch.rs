@@ -1,19 +1,22 @@
 //! Dispatches the kernel's hostcalls, and serves those on the sandbox, its CPUs and its memory.
 #![deny(unsafe_code)]
 
+use std::sync::Arc;
+
 use abi::HostCall;
 use abi::hostcall::{
-    AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, BEGIN_WAKE, CLOCK, CPU_TIME, EVENTS, EXEC_TAKE,
-    EXIT, Event, HIBERNATED, HostClocks, IDLE, KICK, LOG, OPEN, PANIC, RANDOM, RELEASE, REPORT,
+    AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, ASYNC_SWAP_IN, BEGIN_WAKE, CLOCK, CPU_TIME, EVENTS,
+    EXEC_TAKE, EXIT, Event, HIBERNATED, HostClocks, IDLE, KICK, LOG, OPEN, PANIC, RANDOM, RELEASE, REPORT,
     REPORT_ASLEEP, REPORT_EXEC_ENDED, REPORT_EXEC_FAILED, REPORT_EXEC_STARTED, REPORT_IDLE, REPORT_RESUMED,
-    REPORT_STAYED_WARM, REPORT_WAKE_EVENT, SET_DEADLINE, STATS, SWAP_IN, SWAP_OUT, WINDOW_COPY, WINDOW_MAP,
-    WINDOW_UNMAP, YIELD,
+    REPORT_STAYED_WARM, REPORT_WAKE_EVENT, SET_DEADLINE, STATS, SUBMIT, SWAP_IN, SWAP_OUT, WINDOW_COPY,
+    WINDOW_MAP, WINDOW_UNMAP, YIELD,
 };
 use abi::layout::{WINDOW_CHUNK, WINDOW_CHUNKS, WINDOW_PHYS};
 use abi::socket::ROUTE_QUERY;
 use abi::word::low32;
 
 use crate::cpu;
+use crate::errno::Errno;
 use crate::footprint;
 use crate::hibernate::CameOut;
 use crate::hibernate::injection::{self, Point};
@@ -105,6 +108,7 @@ fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         STATS => -i64::from(libc::EFAULT),
         SWAP_OUT => sandbox.hibernation().swap_out(&sandbox.memory, a),
         SWAP_IN => swap_in(sandbox, call.args),
+        SUBMIT if a == ASYNC_SWAP_IN => submit_swap_in(sandbox, call.args),
         BEGIN_WAKE => sandbox.hibernation().wake_mode(),
         RELEASE => {
             injection::releases();
@@ -281,11 +285,18 @@ fn window_unmap(sandbox: &Sandbox, chunk: u64) -> i64 {
 }
 
 /// `SWAP_IN`. A page that is lost ends the sandbox.
-fn swap_in(sandbox: &Sandbox, args: [u64; 6]) -> i64 {
-    sandbox.hibernation().swap_in(&sandbox.memory, args).unwrap_or_else(|error| {
+fn swap_in(sandbox: &Sandbox, [phys, count, how, ..]: [u64; 6]) -> i64 {
+    sandbox.hibernation().swap_in(&sandbox.memory, phys, count, how).unwrap_or_else(|error| {
         sandbox.finish(Outcome::Lost(error.to_string()));
         -i64::from(libc::EIO)
     })
+}
+
+/// `SUBMIT` of a `SWAP_IN`, whose errors the kernel meets again when it asks itself.
+fn submit_swap_in(sandbox: &Sandbox, [_, phys, count, how, token, _]: [u64; 6]) -> i64 {
+    let (home, memory) = (Arc::clone(sandbox.hibernation()), Arc::clone(&sandbox.memory));
+    let work = move || home.swap_in(&memory, phys, count, how).unwrap_or(-i64::from(libc::EIO));
+    sandbox.files.io().submit(token, Box::new(work)).unwrap_or_else(Errno::as_result)
 }
 
 /// `HIBERNATED`.

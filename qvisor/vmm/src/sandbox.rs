@@ -332,7 +332,7 @@ impl Sandbox {
     }
 
     /// The home of its pages.
-    pub(crate) fn hibernation(&self) -> &Hibernation {
+    pub(crate) fn hibernation(&self) -> &Arc<Hibernation> {
         &self.config.hibernation
     }
 

@@ -78,6 +78,24 @@ pub fn preadv(fd: BorrowedFd<'_>, buffers: &[libc::iovec], offset: i64) -> Resul
     sys_call!(libc::SYS_preadv, fd.as_raw_fd(), buffers.as_ptr(), buffers.len(), offset, 0_i64)
 }
 
+/// `preadv2(2)` with `RWF_NOWAIT`: what is in the page cache.
+pub fn preadv_cached(fd: BorrowedFd<'_>, buffers: &[libc::iovec], offset: i64) -> Result<i64, Errno> {
+    sys_call!(
+        libc::SYS_preadv2,
+        fd.as_raw_fd(),
+        buffers.as_ptr(),
+        buffers.len(),
+        offset,
+        0_i64,
+        libc::RWF_NOWAIT
+    )
+}
+
+/// `pread(2)` into memory of the VMM's own.
+pub fn pread(fd: BorrowedFd<'_>, to: &mut [u8], offset: i64) -> Result<i64, Errno> {
+    sys_call!(libc::SYS_pread64, fd.as_raw_fd(), to.as_mut_ptr(), to.len(), offset)
+}
+
 /// `pwritev(2)`.
 pub fn pwritev(fd: BorrowedFd<'_>, buffers: &[libc::iovec], offset: i64) -> Result<i64, Errno> {
     sys_call!(libc::SYS_pwritev, fd.as_raw_fd(), buffers.as_ptr(), buffers.len(), offset, 0_i64)

@@ -9,16 +9,19 @@ use abi::word::to_usize;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use super::arrival::{Away, How};
 use super::aspace::Space;
-use super::fault::{Around, SCARCE_FRAMES, own_copy};
-use super::frames::{self, Frame};
+use super::fault::{Around, SCARCE_FRAMES, Stop, own_copy};
+use super::frames::{self, Frame, FrameRef};
 use super::object::PageStore;
 use super::page::{Access, PAGE, PAGE_BYTES};
 use super::pagetable::Entry;
+use super::residency;
 use super::vma::Vma;
 use super::window::HostFileMap;
 use crate::errno::{Errno, Result};
 use crate::host::{self, Handle};
+use crate::sched;
 
 /// Pages that a fault copies and maps, at most; aligned.
 const AROUND_PAGES: u64 = 32;
@@ -61,8 +64,9 @@ impl Copies {
         self.0.forget_unused();
     }
 
-    /// Copies those pages of `[first, last)` that are not there yet; `wanted` must come, others may be missing.
-    fn fill(&self, file: &Handle, first: u64, last: u64, wanted: u64) -> Result<()> {
+    /// Copies those pages of `[first, last)` that are not there yet; `wanted` must come, others may be missing. `cached`:
+    /// `EAGAIN` rather than wait for a disk.
+    fn fill(&self, file: &Handle, first: u64, last: u64, wanted: u64, cached: bool) -> Result<()> {
         let mut near = None;
         let mut at = first;
         while at < last {
@@ -75,8 +79,9 @@ impl Copies {
                 end += 1;
             }
             let wants = (at..end).contains(&wanted);
-            match self.copy_run(file, at, end, near) {
+            match self.copy_run(file, at, end, near, cached) {
                 Ok((next, frame)) => (at, near) = (next, Some(frame)),
+                Err(Errno::EAGAIN) => return Err(Errno::EAGAIN),
                 Err(error) if wants && wanted == at => return Err(error),
                 // Closer to the page that counts, or past what nobody needs.
                 Err(_) => at = if wants { wanted } else { end },
@@ -86,21 +91,28 @@ impl Copies {
     }
 
     /// Copies pages from `at` on, up to `end`; where it got to, and the frame behind the last one.
-    fn copy_run(&self, file: &Handle, at: u64, end: u64, near: Option<Frame>) -> Result<(u64, Frame)> {
+    fn copy_run(
+        &self,
+        file: &Handle,
+        at: u64,
+        end: u64,
+        near: Option<Frame>,
+        cached: bool,
+    ) -> Result<(u64, Frame)> {
         let run = frames::alloc_zeroed_run(to_usize(end - at), near, DIRTY_RUN_MAX);
         let run = run.ok_or(Errno::ENOMEM)?;
         let (first, count) = (run.next_frame(), run.left());
-        read_whole(file, at * PAGE, first.addr(), count as u64 * PAGE)?;
+        read_whole(file, at * PAGE, first.addr(), count as u64 * PAGE, cached)?;
         self.0.put_run(at, run);
         Ok((at + count as u64, first.add(count)))
     }
 }
 
 /// Reads into frames of zeros; what is behind the file's end stays zero.
-fn read_whole(file: &Handle, offset: u64, phys: u64, len: u64) -> Result<()> {
+fn read_whole(file: &Handle, offset: u64, phys: u64, len: u64, cached: bool) -> Result<()> {
     let mut done = 0;
     while done < len {
-        match host::read_phys(file, offset + done, phys + done, len - done)? {
+        match host::read_phys(file, offset + done, phys + done, len - done, cached)? {
             0 => break,
             moved => done += moved,
         }
@@ -108,16 +120,52 @@ fn read_whole(file: &Handle, offset: u64, phys: u64, len: u64) -> Result<()> {
     Ok(())
 }
 
+/// Whether the content of a copy is there; else it is to come, with those around it.
+fn check_here(copies: &Copies, frame: &FrameRef, index: u64) -> core::result::Result<(), Stop> {
+    if let Some(away) = Away::of(frame.frame(), copies.0.absent_around(index), How::Around) {
+        return Err(Stop::Away(away));
+    }
+    residency::touched(frame.frame());
+    Ok(())
+}
+
 impl Space {
+    /// Whether a page of a file is only to be had if the host need not wait for a disk: other tasks wait for this CPU, and it
+    /// was not tried before.
+    fn may_go_cold(&self, vma: &Vma, page: u64) -> bool {
+        vma.cold_page != page && sched::has_waiting()
+    }
+
+    /// If pages from `start` on could not be had that way, they are to be waited for without the space's lock, once.
+    fn check_warm(
+        &mut self,
+        read: Result<()>,
+        cached: bool,
+        vma: &Vma,
+        page: u64,
+        file: &Arc<HostFileMap>,
+        start: u64,
+    ) -> core::result::Result<(), Stop> {
+        match read {
+            Err(Errno::EAGAIN) if cached => {
+                if let Some(vma) = self.vmas.get_mut(&vma.start) {
+                    vma.cold_page = page;
+                }
+                Err(Stop::Away(Away::InFile(file.clone(), vma.object_offset(start))))
+            }
+            read => Ok(read?),
+        }
+    }
+
     /// A fault on a private mapping of a file: its own copy for a write, or the sandbox's with those around it.
     pub(super) fn populate_copies(
         &mut self,
         vma: &Vma,
         page: u64,
         access: Access,
-        file: &HostFileMap,
+        file: &Arc<HostFileMap>,
         copies: &Copies,
-    ) -> Result<Around> {
+    ) -> core::result::Result<Around, Stop> {
         let index = vma.object_offset(page) / PAGE;
         let size = file.size_for(vma.object_offset(page))?;
         if access == Access::Write {
@@ -128,8 +176,11 @@ impl Space {
         let behind_file = vma.start.saturating_add(size.next_multiple_of(PAGE).saturating_sub(vma.offset));
         let end = ((page / PAGE / around + 1) * around * PAGE).min(vma.end).min(behind_file);
         let index_of = |addr: u64| vma.object_offset(addr) / PAGE;
-        copies.fill(file.handle(), index_of(start), index_of(end), index)?;
-        let frame = copies.0.frame_if_present(index)?.ok_or(Errno::EIO)?;
+        let cached = self.may_go_cold(vma, page);
+        let filled = copies.fill(file.handle(), index_of(start), index_of(end), index, cached);
+        self.check_warm(filled, cached, vma, page, file, start)?;
+        let frame = copies.0.frame_anywhere_if_present(index)?.ok_or(Errno::EIO)?;
+        check_here(copies, &frame, index)?;
         let flags = vma.entry_flags(false);
         self.install_frame(page, frame, flags)?;
         for addr in (start..end).step_by(PAGE_BYTES).filter(|addr| *addr != page) {
@@ -147,14 +198,19 @@ impl Space {
         vma: &Vma,
         page: u64,
         index: u64,
-        file: &HostFileMap,
+        file: &Arc<HostFileMap>,
         copies: &Copies,
-    ) -> Result<Around> {
-        let own = match copies.0.frame_if_present(index)? {
-            Some(frame) => own_copy(&frame)?,
+    ) -> core::result::Result<Around, Stop> {
+        let own = match copies.0.frame_anywhere_if_present(index)? {
+            Some(frame) => {
+                check_here(copies, &frame, index)?;
+                own_copy(&frame)?
+            }
             None => {
                 let own = frames::alloc_zeroed().ok_or(Errno::ENOMEM)?;
-                read_whole(file.handle(), index * PAGE, own.addr(), PAGE)?;
+                let cached = self.may_go_cold(vma, page);
+                let read = read_whole(file.handle(), index * PAGE, own.addr(), PAGE, cached);
+                self.check_warm(read, cached, vma, page, file, page)?;
                 own
             }
         };

@@ -3,17 +3,21 @@
 use abi::layout::{USER_MAX, USER_MIN, WINDOW_CHUNK, WINDOW_PHYS};
 use abi::run::{MAP_OP_MAP, MapOp, PF_FETCH, PF_WRITE};
 use abi::word::{low32, to_usize};
+use alloc::vec::Vec;
 
+use super::arrival::{Arrival, Away, How};
 use super::aspace::{AddressSpace, Space};
 use super::frames::{self, Frame, FrameRef, FrameRun};
 use super::object::{MemoryObject, copy_page};
 use super::page::{Access, Fault, PAGE, PAGE_BYTES, page_down};
 use super::pagetable::Entry;
-use super::residency;
+use super::residency::{self, Residence};
+use super::swap_window::Extent;
 use super::touches;
 use super::vma::{Vma, VmaFlags, mirror_prot};
 use crate::config::FAULT_AROUND_MAX_PAGES;
 use crate::errno::Errno;
+use crate::lock_order;
 use crate::platform;
 use crate::upcall;
 
@@ -21,8 +25,8 @@ use crate::upcall;
 const FIRST_WINDOW_PAGES: u32 = 4;
 /// Pages on each side that a mirror miss or a copy-on-write looks at.
 const NEIGHBOURS: u64 = 31;
-/// Touches that are no further apart than this belong together.
-const CLOSE_PAGES: u64 = 64;
+/// Pages of a scan that the host brings back by one operation (512 KiB); it carries out several at once.
+const SCAN_PAGES: usize = 128;
 /// Pages kept free between a growing stack and the mapping below it.
 const STACK_GUARD_PAGES: u64 = 256;
 /// When fewer frames are left, faults take one at a time.
@@ -38,15 +42,71 @@ impl AddressSpace {
             error if error & PF_FETCH != 0 => Access::Execute,
             _ => Access::Read,
         };
-        let mut space = self.lock();
-        let result = space.fault(addr, access).map(|range| {
+        self.attempt(|space| {
+            let range = space.fault(addr, access)?;
             if platform::current().mirrors() {
                 space.mirror(page_down(addr), range);
             }
-        });
-        self.commit(&mut space);
-        result
+            Ok(())
+        })
     }
+
+    /// Has `f` use the space. Where it meets a page whose content is away, the space's lock is given back until the content
+    /// has come, and `f` begins anew: the mappings may be others by then.
+    pub(super) fn attempt<R>(
+        &self,
+        mut f: impl FnMut(&mut Space) -> core::result::Result<R, Stop>,
+    ) -> core::result::Result<R, Fault> {
+        lock_order::may_sleep();
+        loop {
+            let mut space = self.lock();
+            let result = f(&mut space);
+            self.commit(&mut space);
+            drop(space);
+            match result {
+                Ok(value) => return Ok(value),
+                Err(Stop::Fault(fault)) => return Err(fault),
+                Err(Stop::Failed(error)) => return Err(fault_of(error, 0)),
+                Err(Stop::Away(away)) => away.come(),
+            }
+        }
+    }
+}
+
+/// Why a page cannot be reached, or not yet.
+pub(super) enum Stop {
+    Fault(Fault),
+    /// For the address that is being touched.
+    Failed(Errno),
+    /// Its content is away.
+    Away(Away),
+}
+
+impl From<Errno> for Stop {
+    fn from(error: Errno) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl Stop {
+    /// The same of a touch of `addr`.
+    fn at(self, addr: u64) -> Self {
+        match self {
+            Self::Failed(error) => Self::Fault(fault_of(error, addr)),
+            other => other,
+        }
+    }
+}
+
+/// Whether the entry is one that becomes present with its content.
+fn comes(entry: &Entry) -> bool {
+    entry.has(Entry::SWAPPED) && !entry.has(Entry::KEPT)
 }
 
 /// The pages `[start, end)` a fault brought in, or looked at.
@@ -54,33 +114,36 @@ pub(super) type Around = (u64, u64);
 
 impl Space {
     /// Makes the page of `addr` present with the access permitted.
-    pub(super) fn fault(&mut self, addr: u64, access: Access) -> Result<Around, Fault> {
+    pub(super) fn fault(&mut self, addr: u64, access: Access) -> Result<Around, Stop> {
         let page = page_down(addr);
         let vma = self.vma_for(addr)?;
         if !vma.permits(access) {
-            return Err(Fault::Forbidden { addr });
+            return Err(Fault::Forbidden { addr }.into());
         }
         if access == Access::Write && !vma.is_shared() && vma.object.is_some() {
             self.mark_own(&vma);
         }
+        self.make_present(&vma, page, access).map_err(|stop| stop.at(addr))
+    }
+
+    fn make_present(&mut self, vma: &Vma, page: u64, access: Access) -> Result<Around, Stop> {
+        let mut near = (page.saturating_sub(NEIGHBOURS * PAGE), page + NEIGHBOURS * PAGE);
         let mut entry = self.table.get(page);
         if entry.has(Entry::SWAPPED) {
-            self.swap_in(&vma, page).map_err(|error| fault_of(error, addr))?;
+            near = self.swap_in(vma, page)?;
             entry = self.table.get(page);
         }
         if entry.has(Entry::PRESENT) {
             if access == Access::Write && !entry.has(Entry::WRITABLE) {
-                self.make_writable(&vma, page, entry).map_err(|error| fault_of(error, addr))?;
+                self.make_writable(vma, page, entry)?;
             }
-            let near = (page.saturating_sub(NEIGHBOURS * PAGE), page + NEIGHBOURS * PAGE);
             return Ok((near.0.max(vma.start), near.1.min(vma.end)));
         }
         match &vma.object {
-            None => self.populate_anonymous(&vma, page),
-            Some(MemoryObject::Store(_)) => self.populate_store(&vma, page, access),
-            Some(MemoryObject::Host(_)) => self.populate_host(&vma, page, access),
+            None => Ok(self.populate_anonymous(vma, page)?),
+            Some(MemoryObject::Store(_)) => self.populate_store(vma, page, access),
+            Some(MemoryObject::Host(_)) => self.populate_host(vma, page, access),
         }
-        .map_err(|error| fault_of(error, addr))
     }
 
     /// The mapping of `addr`, growing a stack down to it if that is what is above.
@@ -114,46 +177,69 @@ impl Space {
         }
     }
 
-    /// Brings back the content of a page and of its neighbours that the swap file holds, with one call to the host
-    /// (Hibernate Container, section 3.4.1). Entries whose frame has come back before only become present; while the
-    /// working set is recorded the neighbours wait for their own fault.
-    fn swap_in(&mut self, vma: &Vma, page: u64) -> Result<(), Errno> {
-        let near = self.swap_window(vma, page);
-        let start = page.saturating_sub(near * PAGE).max(vma.start);
-        let end = (page + (near + 1) * PAGE).min(vma.end);
-        let comes = |entry: &Entry| entry.has(Entry::SWAPPED) && !entry.has(Entry::KEPT);
-        let mut wanted = [Frame::new(self.table.get(page).phys()); 2 * to_usize(NEIGHBOURS) + 1];
-        let mut count = 1;
-        self.table.for_each(start, end, |addr, entry| {
-            if addr != page && comes(entry) {
-                wanted[count] = Frame::new(entry.phys());
-                count += 1;
+    /// Makes the swapped entry of a page present, with those around it whose content is there, too (Hibernate Container,
+    /// section 3.4.1). While its own content is away it is claimed, with its neighbours', and the caller has it come. While
+    /// the working set is recorded the neighbours wait for their own fault.
+    fn swap_in(&mut self, vma: &Vma, page: u64) -> Result<Around, Stop> {
+        let extent = self.swap_extent(vma, page);
+        let frame = Frame::new(self.table.get(page).phys());
+        if residency::residence(frame) != Residence::Resident {
+            let end =
+                if extent.is_scan() { (page + SCAN_PAGES as u64 * PAGE).min(extent.end) } else { extent.end };
+            let how = if extent.is_scan() { How::All } else { How::Around };
+            let others = self.absent_frames(extent.start, end, page);
+            if let Some(away) = Away::of(frame, others.into_iter(), how) {
+                self.read_ahead(&extent);
+                return Err(Stop::Away(away));
             }
-        });
-        residency::bring_in(&wanted[..count])?;
+        }
+        self.read_ahead(&extent);
         let (alone, id) = (touches::is_recording(), self.id);
-        self.table.for_each(start, end, |addr, entry| {
+        self.table.for_each(extent.start, extent.end, |addr, entry| {
             let is_here = || !residency::is_swapped(Frame::new(entry.phys()));
             if comes(entry) && (addr == page || !alone && is_here()) {
                 *entry = entry.brought_in();
                 touches::came(id, addr, Frame::new(entry.phys()), addr == page);
             }
         });
-        Ok(())
+        Ok((extent.start, extent.end))
     }
 
-    /// How many pages on each side of `page` come back with it: more while touches stay close together, none where they
-    /// jump.
-    fn swap_window(&mut self, vma: &Vma, page: u64) -> u64 {
-        let Some(vma) = self.vmas.get_mut(&vma.start) else { return 0 };
-        vma.swap_window = match vma.last_swap_in {
-            0 => NEIGHBOURS,
-            last if last.abs_diff(page) <= CLOSE_PAGES * PAGE => (2 * vma.swap_window).clamp(1, NEIGHBOURS),
-            // Many touches jump between places that are each worth their neighbours.
-            _ => vma.swap_window - vma.swap_window.div_ceil(8),
-        };
-        vma.last_swap_in = page;
-        vma.swap_window
+    /// The pages of the mapping that come back with `page`.
+    fn swap_extent(&mut self, vma: &Vma, page: u64) -> Extent {
+        let wanted = self.vmas.get_mut(&vma.start).map(|vma| vma.swap_window.touch(page));
+        let wanted = wanted.unwrap_or(Extent { start: page, end: page + PAGE, ahead: page + PAGE });
+        let inside = |addr: u64| addr.clamp(vma.start, vma.end);
+        Extent { start: inside(wanted.start), end: inside(wanted.end), ahead: inside(wanted.ahead) }
+    }
+
+    /// The frames of swapped entries in a range whose content is absent, but that of `page`.
+    fn absent_frames(&mut self, start: u64, end: u64, page: u64) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        self.table.for_each(start, end, |addr, entry| {
+            let frame = Frame::new(entry.phys());
+            if addr != page
+                && comes(entry)
+                && residency::residence(frame) == Residence::Absent
+                && frames.try_reserve(1).is_ok()
+            {
+                frames.push(frame);
+            }
+        });
+        frames
+    }
+
+    /// Has the host begin to bring back what a scan will touch next.
+    fn read_ahead(&mut self, extent: &Extent) {
+        if !extent.is_scan() || touches::is_recording() {
+            return;
+        }
+        let frames = self.absent_frames(extent.start, extent.ahead, 0);
+        for part in frames.chunks(SCAN_PAGES) {
+            if let Some(arrival) = Arrival::claim_all(part.iter().copied()) {
+                arrival.begin(How::All);
+            }
+        }
     }
 
     /// A write to a present page that isn't writable: copy it, or take it over if nobody else refers to it.
@@ -253,13 +339,18 @@ impl Space {
         frames::alloc_zeroed_run(want, self.next_frame, DIRTY_RUN_MAX)
     }
 
-    fn populate_store(&mut self, vma: &Vma, page: u64, access: Access) -> Result<Around, Errno> {
-        let Some(MemoryObject::Store(store)) = &vma.object else { return Err(Errno::EFAULT) };
+    fn populate_store(&mut self, vma: &Vma, page: u64, access: Access) -> Result<Around, Stop> {
+        let Some(MemoryObject::Store(store)) = &vma.object else { return Err(Errno::EFAULT.into()) };
         let offset = vma.object_offset(page);
         if offset >= store.size().next_multiple_of(PAGE) {
-            return Err(Errno::EIO);
+            return Err(Errno::EIO.into());
         }
-        let frame = store.frame(offset / PAGE)?;
+        let index = offset / PAGE;
+        let frame = store.frame_anywhere(index)?;
+        if let Some(away) = Away::of(frame.frame(), store.absent_around(index), How::Around) {
+            return Err(Stop::Away(away));
+        }
+        residency::touched(frame.frame());
         if vma.is_shared() {
             self.install_frame(page, frame, vma.entry_flags(true))?;
         } else if access == Access::Write {
@@ -270,8 +361,8 @@ impl Space {
         Ok((page, page + PAGE))
     }
 
-    fn populate_host(&mut self, vma: &Vma, page: u64, access: Access) -> Result<Around, Errno> {
-        let Some(MemoryObject::Host(file)) = &vma.object else { return Err(Errno::EFAULT) };
+    fn populate_host(&mut self, vma: &Vma, page: u64, access: Access) -> Result<Around, Stop> {
+        let Some(MemoryObject::Host(file)) = &vma.object else { return Err(Errno::EFAULT.into()) };
         if let Some(copies) = file.copies().filter(|_| !vma.is_shared()) {
             return self.populate_copies(vma, page, access, file, copies);
         }
@@ -287,7 +378,7 @@ impl Space {
         let inside = (phys - WINDOW_PHYS) % WINDOW_CHUNK;
         let before = inside.min(page - vma.start);
         let start = page - before;
-        let Some((first, bytes)) = file.page(offset - before)? else { return Err(Errno::EIO) };
+        let Some((first, bytes)) = file.page(offset - before)? else { return Err(Errno::EIO.into()) };
         let end = (start + bytes).min(vma.end);
         let flags = vma.entry_flags(vma.is_shared() && file.is_writable());
         for addr in (start..end).step_by(PAGE_BYTES) {

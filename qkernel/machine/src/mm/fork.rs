@@ -90,7 +90,7 @@ fn share_frame(table: &mut super::pagetable::PageTable, addr: u64, entry: Entry)
         shared.keep();
         return Ok(());
     }
-    residency::ensure(frame)?;
+    residency::ensure(frame);
     let copy = frames::alloc_any().ok_or(Errno::ENOMEM)?;
     frames::copy(copy.frame(), frame);
     let flags = Entry(clean).brought_in().0 & !entry.phys();

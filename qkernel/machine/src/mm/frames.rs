@@ -147,8 +147,7 @@ impl Drop for FrameRun {
 /// A frame of zeros.
 pub fn alloc_zeroed() -> Option<FrameRef> {
     let (frame, clean) = alloc_one()?;
-    residency::forget(frame);
-    if !clean {
+    if residency::forget(frame) || !clean {
         zero(frame);
     }
     Some(FrameRef(frame))
@@ -157,7 +156,7 @@ pub fn alloc_zeroed() -> Option<FrameRef> {
 /// A frame whose content the caller overwrites whole.
 pub fn alloc_any() -> Option<FrameRef> {
     let frame = alloc_one()?.0;
-    residency::forget(frame);
+    let _ = residency::forget(frame);
     Some(FrameRef(frame))
 }
 
@@ -166,8 +165,8 @@ pub fn alloc_any() -> Option<FrameRef> {
 pub fn alloc_zeroed_run(max: usize, near: Option<Frame>, dirty_max: usize) -> Option<FrameRun> {
     let frames = frames()?;
     let run = frames.alloc_run(granted(frames, max), near)?;
-    (0..run.frames).for_each(|i| residency::forget(run.start.add(i)));
-    if run.clean {
+    let spoiled = (0..run.frames).filter(|i| residency::forget(run.start.add(*i))).count();
+    if run.clean && spoiled == 0 {
         return Some(FrameRun { next: run.start, count: run.frames });
     }
     let keep = run.frames.min(dirty_max.max(1));

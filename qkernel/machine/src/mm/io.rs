@@ -7,7 +7,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::addr::UserAddr;
+use super::arrival::Away;
 use super::aspace::{AddressSpace, Space};
+use super::fault::Stop;
 use super::frames::Frame;
 use super::page::{Access, PAGE_BYTES};
 use crate::errno::{Errno, Result};
@@ -327,6 +329,7 @@ impl<'a> IoBuf<'a> {
 }
 
 /// Physical pieces of user memory.
+#[derive(Default)]
 struct SegmentList {
     segments: Vec<Segment>,
     total: usize,
@@ -337,6 +340,8 @@ enum Obstacle {
     Fault,
     /// A page of a mapped host file, or too many pieces.
     Copy,
+    /// A page's content.
+    Away(Away),
 }
 
 impl SegmentList {
@@ -355,7 +360,11 @@ impl SegmentList {
                 return Err(Obstacle::Fault);
             }
             let part = to_usize(at.left_in_page()).min(len - done);
-            let phys = space.reach(at, access).map_err(|_| Obstacle::Fault)?;
+            let phys = match space.reach(at, access) {
+                Ok(phys) => phys,
+                Err(Stop::Away(away)) => return Err(Obstacle::Away(away)),
+                Err(_) => return Err(Obstacle::Fault),
+            };
             let full = self.segments.len() as u64 == SEGMENTS_MAX;
             match self.segments.last_mut() {
                 _ if phys >= WINDOW_PHYS => return Err(Obstacle::Copy),
@@ -365,6 +374,27 @@ impl SegmentList {
             }
             done += part;
             self.total += part;
+        }
+        Ok(())
+    }
+
+    /// Lists ranges, at most `wanted` bytes after the first `used`.
+    fn add_pieces(
+        &mut self,
+        space: &mut Space,
+        pieces: &[(UserAddr, usize)],
+        used: usize,
+        wanted: usize,
+        write_memory: bool,
+    ) -> core::result::Result<(), Obstacle> {
+        let mut skip = used;
+        for &(addr, len) in pieces {
+            let (addr, part) = (addr.offset(skip as u64), len.saturating_sub(skip));
+            skip = 0;
+            self.add(space, addr, part.min(wanted - self.total), write_memory)?;
+            if self.total == wanted {
+                break;
+            }
         }
         Ok(())
     }
@@ -380,37 +410,21 @@ impl AddressSpace {
         write_memory: bool,
         f: impl FnOnce(&[Segment], usize) -> Result<(usize, usize)>,
     ) -> Result<(usize, usize)> {
-        let access = if write_memory { Access::Write } else { Access::Read };
-        let mut segments: Vec<Segment> = Vec::new();
-        let mut space = self.lock();
-        let mut total = 0usize;
-        while total < len {
-            let at = addr.offset(total as u64);
-            if !at.is_user() {
-                break;
+        let mut f = Some(f);
+        let called = self.attempt(|space| {
+            let mut list = SegmentList::default();
+            if let Err(Obstacle::Away(away)) = list.add(space, addr, len, write_memory) {
+                return Err(Stop::Away(away));
             }
-            let part = to_usize(at.left_in_page()).min(len - total);
-            let Ok(phys) = space.reach(at, access) else { break };
-            if phys >= WINDOW_PHYS {
-                break;
-            }
-            let full = segments.len() as u64 == SEGMENTS_MAX;
-            match segments.last_mut() {
-                Some(last) if last.phys + last.len == phys => last.len += part as u64,
-                _ if full => break,
-                _ => segments.push(Segment { phys, len: part as u64 }),
-            }
-            total += part;
-        }
-        if total > 0 {
             // The mirror may not lag behind while the host writes; the commit order is the same either way.
-            let result = f(&segments, total);
-            self.commit(&mut space);
-            return result;
+            let f = if list.total > 0 { f.take() } else { None };
+            Ok(f.map(|f| f(&list.segments, list.total)))
+        })?;
+        match (called, f) {
+            (Some(result), _) => result,
+            (None, Some(f)) => self.bounce(addr, len.min(PAGE_BYTES), write_memory, f),
+            (None, None) => Err(Errno::EFAULT),
         }
-        self.commit(&mut space);
-        drop(space);
-        self.bounce(addr, len.min(PAGE_BYTES), write_memory, f)
     }
 
     /// Calls `f` with the physical pieces of the front of user ranges, at most `wanted` bytes after the first `used`.
@@ -424,33 +438,22 @@ impl AddressSpace {
         whole: bool,
         f: impl FnOnce(&[Segment], usize) -> Result<(usize, R)>,
     ) -> Result<Option<(usize, R)>> {
-        let mut list = SegmentList { segments: Vec::new(), total: 0 };
-        let mut space = self.lock();
-        let mut skip = used;
-        let mut end = Ok(());
-        for &(addr, len) in pieces {
-            let (addr, part) = (addr.offset(skip as u64), len.saturating_sub(skip));
-            skip = 0;
-            let part = part.min(wanted - list.total);
-            end = list.add(&mut space, addr, part, write_memory);
-            if end.is_err() || list.total == wanted {
-                break;
-            }
-        }
-        let usable = match end {
-            Ok(()) => Ok(true),
-            Err(Obstacle::Fault) if list.total == 0 || (whole && !write_memory) => Err(Errno::EFAULT),
-            Err(Obstacle::Fault) => Ok(true),
-            Err(Obstacle::Copy) => Ok(!whole && list.total > 0),
-        };
-        // The mirror may not lag behind while the host writes; the commit order is the same either way.
-        let result = match usable {
-            Ok(true) => f(&list.segments, list.total).map(Some),
-            Ok(false) => Ok(None),
-            Err(error) => Err(error),
-        };
-        self.commit(&mut space);
-        result
+        let mut f = Some(f);
+        self.attempt(|space| {
+            let mut list = SegmentList::default();
+            let usable = match list.add_pieces(space, pieces, used, wanted, write_memory) {
+                Ok(()) => true,
+                Err(Obstacle::Away(away)) => return Err(Stop::Away(away)),
+                Err(Obstacle::Fault) if list.total == 0 || (whole && !write_memory) => {
+                    return Ok(Err(Errno::EFAULT));
+                }
+                Err(Obstacle::Fault) => true,
+                Err(Obstacle::Copy) => !whole && list.total > 0,
+            };
+            // The mirror may not lag behind while the host writes; the commit order is the same either way.
+            let f = if usable { f.take() } else { None };
+            Ok(f.map(|f| f(&list.segments, list.total)).transpose())
+        })?
     }
 
     fn bounce(

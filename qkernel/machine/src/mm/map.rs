@@ -11,6 +11,7 @@ use super::frames::{self, Frame, FrameRef};
 use super::object::MemoryObject;
 use super::page::{PAGE, PAGE_BYTES, page_up};
 use super::pagetable::Entry;
+use super::swap_window::SwapWindow;
 use super::vma::{Prot, VMA_BYTES, Vma, VmaFlags};
 use crate::config::VMAS_MAX;
 use crate::errno::{Errno, Result};
@@ -99,16 +100,17 @@ impl AddressSpace {
 
     /// Brings the pages of a range in as far as they are to be had (`MAP_POPULATE`, `mlock`).
     pub fn populate(&self, start: u64, len: u64) {
-        let mut space = self.lock();
-        for page in (start..start.saturating_add(len).min(USER_MAX)).step_by(PAGE_BYTES) {
-            let write =
-                space.find(page).is_some_and(|vma| vma.prot.contains(Prot::WRITE) && !vma.is_shared());
-            let access = if write { super::Access::Write } else { super::Access::Read };
-            if space.reach(UserAddr::new(page), access).is_err() {
-                break;
+        let mut pages = (start..start.saturating_add(len).min(USER_MAX)).step_by(PAGE_BYTES).peekable();
+        let _ = self.attempt(|space| {
+            while let Some(page) = pages.peek().copied() {
+                let write =
+                    space.find(page).is_some_and(|vma| vma.prot.contains(Prot::WRITE) && !vma.is_shared());
+                let access = if write { super::Access::Write } else { super::Access::Read };
+                space.reach(UserAddr::new(page), access)?;
+                pages.next();
             }
-        }
-        self.commit(&mut space);
+            Ok(())
+        });
     }
 
     /// `MADV_REMOVE`: frees the pages of shared memory under a range, for everyone.
@@ -234,8 +236,8 @@ impl Space {
             offset: new.offset,
             next_fault: 0,
             window_pages: 0,
-            last_swap_in: 0,
-            swap_window: 0,
+            swap_window: SwapWindow::default(),
+            cold_page: 0,
         };
         self.insert(vma)?;
         Ok(start)
@@ -568,8 +570,8 @@ mod tests {
             offset: 0,
             next_fault: 0,
             window_pages: 0,
-            last_swap_in: 0,
-            swap_window: 0,
+            swap_window: SwapWindow::default(),
+            cold_page: 0,
         };
         let all = vma(Prot::READ | Prot::WRITE);
         let entry = Entry::new(abi::layout::USER_PHYS, all.entry_flags(true)).swapped();

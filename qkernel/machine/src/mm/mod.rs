@@ -2,6 +2,9 @@
 
 pub mod account;
 mod addr;
+mod arrival;
+#[cfg(test)]
+mod arrival_life;
 pub mod aspace;
 pub mod copies;
 mod fault;
@@ -19,6 +22,7 @@ pub mod report;
 pub mod residency;
 mod shown;
 pub mod stats;
+mod swap_window;
 mod touches;
 pub mod user;
 pub mod vma;

@@ -116,6 +116,9 @@ impl Mappers {
     }
 }
 
+/// Pages of an object that come back together; aligned.
+const AROUND_PAGES: u64 = 32;
+
 /// Frames by page index: the content of a tmpfs file, a memfd, or shared anonymous memory. Holes read as zeros.
 pub struct PageStore {
     pages: SpinLock<Pages>,
@@ -195,6 +198,13 @@ impl PageStore {
     /// The frame of page `index` with a reference added for the caller, allocating it when it is a hole. The store
     /// keeps its own reference. `Errno::ENOMEM` when there is no frame.
     pub fn frame(&self, index: u64) -> Result<FrameRef> {
+        let frame = self.frame_anywhere(index)?;
+        residency::ensure(frame.frame());
+        Ok(frame)
+    }
+
+    /// The same, whose content may be away.
+    pub(super) fn frame_anywhere(&self, index: u64) -> Result<FrameRef> {
         let mut pages = self.pages.lock();
         let frame = match pages.get(index) {
             Some(frame) => frame,
@@ -212,20 +222,30 @@ impl PageStore {
                 frame
             }
         };
-        let shared = FrameRef::share(frame)?;
-        drop(pages);
-        residency::ensure(frame)?;
-        Ok(shared)
+        FrameRef::share(frame)
     }
 
     /// The frame of page `index` as [`Self::frame`] gives it; `None` for a hole.
     pub(super) fn frame_if_present(&self, index: u64) -> Result<Option<FrameRef>> {
+        let frame = self.frame_anywhere_if_present(index)?;
+        frame.iter().for_each(|frame| residency::ensure(frame.frame()));
+        Ok(frame)
+    }
+
+    /// The same, whose content may be away.
+    pub(super) fn frame_anywhere_if_present(&self, index: u64) -> Result<Option<FrameRef>> {
+        self.pages.lock().get(index).map(FrameRef::share).transpose()
+    }
+
+    /// The frames of the pages around page `index` whose content is away.
+    pub(super) fn absent_around(&self, index: u64) -> impl Iterator<Item = Frame> {
+        let first = index / AROUND_PAGES * AROUND_PAGES;
         let pages = self.pages.lock();
-        let Some(frame) = pages.get(index) else { return Ok(None) };
-        let shared = FrameRef::share(frame)?;
-        drop(pages);
-        residency::ensure(frame)?;
-        Ok(Some(shared))
+        let around = pages.from(first).take_while(|(page, _)| *page < first + AROUND_PAGES);
+        let absent = around.filter(|(page, frame)| *page != index && residency::is_swapped(*frame));
+        let mut frames = [None; to_usize(AROUND_PAGES)];
+        frames.iter_mut().zip(absent).for_each(|(to, (_, frame))| *to = Some(frame));
+        frames.into_iter().flatten()
     }
 
     /// The same, of a page whose content need not be brought back first; without any wait.

@@ -1,37 +1,50 @@
 //! Which user frames have their content in the sandbox's home of pages instead of in memory (Hibernate Container,
 //! section 3.4). The frame stays allocated meanwhile, with all its references; so a shared page comes back once, for all.
 //!
-//! Bits are set while nothing else runs ([`mark`]), and cleared under one lock together with the content's return: an
-//! entry that is made present finds its frame's content there, and content never comes back over a newer one.
+//! A frame is *resident*, *absent* or *arriving*: its content is elsewhere, and the host is at work on bringing it back
+//! ([`super::arrival`]). Frames become absent while nothing else runs ([`mark`]). A claim makes an absent one arriving, under
+//! one lock, so content is fetched once and never comes back over a newer one; its landing makes it resident. Whoever
+//! claims a frame has a reference to it until it has landed: a frame that the host still writes to is nobody else's.
+//! `super::arrival_life` goes through all orders.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use abi::hostcall as hc;
-
+use super::arrival::{Arrival, How};
 use super::frames::{self, Frame};
 use super::touches;
-use crate::errno::{Errno, Result};
+use crate::errno::Result;
 use crate::heap;
+use crate::lock_order;
 use crate::platform;
 use crate::rank::Rank;
+use crate::sched::wait::WaitQueue;
 use crate::spin::{Once, SpinLock};
-
-/// Most frames one call brings in.
-pub const BRING_MAX: usize = 64;
 
 static RESIDENCY: Residency = Residency::new();
 /// Frames the kernel reaches by their address alone; they never leave memory.
 static PINNED: SpinLock<Vec<Frame>> = SpinLock::new(Rank::WorkingSet, Vec::new());
+/// Tasks that wait for frames on their way, by the frames' numbers.
+static WAITING: [WaitQueue; 16] = [const { WaitQueue::new() }; 16];
+
+/// Where the content of a frame is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Residence {
+    Resident,
+    Absent,
+    Arriving,
+}
 
 struct Residency {
     /// One bit a frame: its content is elsewhere.
     absent: Once<Box<[AtomicU64]>>,
+    /// One bit a frame: of the absent ones, those that the host is bringing back.
+    arriving: Once<Box<[AtomicU64]>>,
     /// One bit a frame: its content was stored, and has not been reached since but by entries.
     untouched: Once<Box<[AtomicU64]>>,
-    /// Held while content comes back.
-    bringing: SpinLock<()>,
+    /// Held while frames are claimed, and while they land.
+    claims: SpinLock<()>,
     /// How many frames are absent.
     count: AtomicU64,
 }
@@ -40,15 +53,16 @@ impl Residency {
     const fn new() -> Self {
         Self {
             absent: Once::new(),
+            arriving: Once::new(),
             untouched: Once::new(),
-            bringing: SpinLock::new(Rank::Bringing, ()),
+            claims: SpinLock::new(Rank::Claims, ()),
             count: AtomicU64::new(0),
         }
     }
 
     /// Makes room for the bits of `frames` frames.
     fn prepare(&self, frames: usize) -> Result<()> {
-        for place in [&self.untouched, &self.absent] {
+        for place in [&self.arriving, &self.untouched, &self.absent] {
             if place.get().is_none() {
                 let bits = heap::zeroed(frames.div_ceil(64))?;
                 place.call_once(|| bits.into_boxed_slice());
@@ -57,8 +71,15 @@ impl Residency {
         Ok(())
     }
 
-    fn is_absent(&self, index: u32) -> bool {
-        is_set(&self.absent, index)
+    fn of(&self, index: u32) -> Residence {
+        // In this order: what lands is no longer absent before it is no longer on its way.
+        if is_set(&self.arriving, index) {
+            Residence::Arriving
+        } else if is_set(&self.absent, index) {
+            Residence::Absent
+        } else {
+            Residence::Resident
+        }
     }
 
     /// True once for each frame after it was stored.
@@ -66,54 +87,55 @@ impl Residency {
         is_set(&self.untouched, index) && clear(&self.untouched, index)
     }
 
-    /// Has `fetch` bring in the first of `wanted` if it is absent, and those others that it likes of the absent ones: it
-    /// says which, by a bit each. How many came.
-    fn bring_in(&self, wanted: &[u32], fetch: impl FnOnce(&[u32]) -> Result<u64>) -> Result<usize> {
-        if !wanted.first().is_some_and(|index| self.is_absent(*index)) {
-            return Ok(0);
+    /// Makes those frames arriving that are absent and that `holds` gets hold of, and calls `claimed` for them.
+    fn claim<R>(
+        &self,
+        wanted: impl Iterator<Item = u32>,
+        holds: impl Fn(u32) -> Option<R>,
+        mut claimed: impl FnMut(u32, R),
+    ) {
+        let _claims = self.claims.lock();
+        for index in wanted.filter(|index| self.of(*index) == Residence::Absent) {
+            let held = holds(index);
+            // It may have been released and allocated anew before it was held.
+            if let Some(held) = held.filter(|_| is_set(&self.absent, index)) {
+                set(&self.arriving, index);
+                claimed(index, held);
+            }
         }
-        let _bringing = self.bringing.lock();
-        let mut absent = [0; BRING_MAX];
-        let mut count = 0;
-        for index in wanted.iter().copied().filter(|index| self.is_absent(*index)) {
-            let Some(slot) = absent.get_mut(count) else { return Err(Errno::EINVAL) };
-            *slot = index;
-            count += 1;
-        }
-        // It may have come meanwhile.
-        if absent[..count].first() != wanted.first() {
-            return Ok(0);
-        }
-        let came = fetch(&absent[..count])? | 1;
-        let came = absent[..count].iter().enumerate().filter(|(at, _)| came >> at & 1 != 0);
-        Ok(came.map(|(_, index)| self.is_back(*index)).count())
     }
 
-    /// A frame gets new content: what was stored of it doesn't count any more.
-    fn forget(&self, index: u32) {
+    /// What was claimed came, or did not and is absent still.
+    fn land(&self, landed: impl Iterator<Item = (u32, bool)>) {
+        let _claims = self.claims.lock();
+        for (index, came) in landed {
+            if came && clear(&self.absent, index) {
+                self.count.fetch_sub(1, Ordering::Relaxed);
+            }
+            clear(&self.arriving, index);
+        }
+    }
+
+    /// A frame gets new content: what was stored of it doesn't count any more. True: old content may have come meanwhile.
+    fn forget(&self, index: u32) -> bool {
         self.touch(index);
-        if self.is_absent(index) {
-            // The task that brings content in has looked at the bits already; afterwards the frame is its new owner's.
-            let _bringing = self.bringing.lock();
-            self.is_back(index);
+        if self.of(index) == Residence::Resident {
+            return false;
         }
-    }
-
-    fn is_back(&self, index: u32) {
-        if clear(&self.absent, index) {
-            self.count.fetch_sub(1, Ordering::Relaxed);
+        let mut spoiled = false;
+        loop {
+            let claims = self.claims.lock();
+            if self.of(index) != Residence::Arriving {
+                if clear(&self.absent, index) {
+                    self.count.fetch_sub(1, Ordering::Relaxed);
+                }
+                return spoiled;
+            }
+            // Claimed by its number just when it was allocated. The host is at work on it for another CPU.
+            drop(claims);
+            spoiled = true;
+            platform::relax();
         }
-    }
-
-    /// The same for a list of any length, which is cut down to those that came.
-    fn bring_list(&self, list: &mut Vec<u32>, fetch: impl FnOnce(&[u32]) -> Result<()>) -> Result<()> {
-        let _bringing = self.bringing.lock();
-        list.retain(|index| self.is_absent(*index));
-        if !list.is_empty() {
-            fetch(list)?;
-            list.iter().for_each(|index| self.is_back(*index));
-        }
-        Ok(())
     }
 
     /// The absent frames are those of `bits`, and no others. Nothing else runs.
@@ -142,6 +164,12 @@ fn is_set(bits: &Once<Box<[AtomicU64]>>, index: u32) -> bool {
     word_of(bits, index).is_some_and(|word| word.load(Ordering::Acquire) & bit(index) != 0)
 }
 
+fn set(bits: &Once<Box<[AtomicU64]>>, index: u32) {
+    if let Some(word) = word_of(bits, index) {
+        word.fetch_or(bit(index), Ordering::AcqRel);
+    }
+}
+
 /// Whether it was set before.
 fn clear(bits: &Once<Box<[AtomicU64]>>, index: u32) -> bool {
     let word = word_of(bits, index);
@@ -152,58 +180,79 @@ const fn bit(index: u32) -> u64 {
     1 << (index % 64)
 }
 
+fn queue_of(index: u32) -> &'static WaitQueue {
+    &WAITING[index as usize % WAITING.len()]
+}
+
 /// How many frames have their content elsewhere.
 pub fn swapped() -> u64 {
     RESIDENCY.count.load(Ordering::Relaxed)
 }
 
-/// Whether the frame's content is elsewhere.
+/// Whether the frame's content is elsewhere, or on its way.
 pub fn is_swapped(frame: Frame) -> bool {
-    frames::index(frame).is_some_and(|index| RESIDENCY.is_absent(index))
+    residence(frame) != Residence::Resident
 }
 
-/// Brings the frame's content back if it is elsewhere. The caller holds a reference to the frame. There is no error in
-/// practice: a page that cannot come back ends the sandbox.
-pub fn ensure(frame: Frame) -> Result<()> {
-    bring_in(&[frame])?;
+/// Where the frame's content is.
+pub(super) fn residence(frame: Frame) -> Residence {
+    if RESIDENCY.absent.get().is_none() {
+        return Residence::Resident;
+    }
+    frames::index(frame).map_or(Residence::Resident, |index| RESIDENCY.of(index))
+}
+
+/// Claims those of `wanted` that are absent and that `holds` gets hold of.
+pub(super) fn claim<R>(
+    wanted: impl Iterator<Item = u32>,
+    holds: impl Fn(u32) -> Option<R>,
+    claimed: impl FnMut(u32, R),
+) {
+    RESIDENCY.claim(wanted, holds, claimed);
+}
+
+/// What was claimed has come, or not. The claims are over; [`wake`] tells those who wait.
+pub(super) fn land(landed: impl Iterator<Item = (u32, bool)>) {
+    RESIDENCY.land(landed);
+}
+
+/// Wakes the tasks that wait for frames that have landed.
+pub(super) fn wake(landed: impl Iterator<Item = u32>) {
+    let queues = landed.fold(0_u64, |queues, index| queues | 1 << (index as usize % WAITING.len()));
+    let woken = WAITING.iter().enumerate().filter(|(at, _)| queues & 1 << at != 0);
+    woken.for_each(|(_, queue)| queue.wake_all());
+}
+
+/// Sleeps until the frame is not on its way.
+pub(super) fn wait_for(frame: Frame) {
+    let Some(index) = frames::index(frame) else { return };
+    queue_of(index).wait_uninterruptible(|| RESIDENCY.of(index) != Residence::Arriving);
+}
+
+/// Brings the frame's content back if it is elsewhere. The caller holds a reference to the frame, and may sleep. There is
+/// no error: a page that cannot come back ends the sandbox.
+pub fn ensure(frame: Frame) {
+    lock_order::may_sleep();
+    while residence(frame) != Residence::Resident {
+        match Arrival::of_held(frame) {
+            Some(arrival) => arrival.fetch(How::All),
+            None => wait_for(frame),
+        }
+    }
+    touched(frame);
+}
+
+/// A system call has reached the frame without an entry.
+pub(super) fn touched(frame: Frame) {
     if let Some(index) = frames::index(frame).filter(|index| RESIDENCY.touch(*index)) {
         touches::touched_in_store(index);
     }
-    Ok(())
 }
 
-/// The same for the first of up to [`BRING_MAX`] frames; those of the others come along that the host finds next to it. None
-/// counts as touched.
-pub fn bring_in(wanted: &[Frame]) -> Result<()> {
-    if RESIDENCY.absent.get().is_none() {
-        return Ok(());
-    }
-    let mut list = [0; BRING_MAX];
-    let mut count = 0;
-    for index in wanted.iter().take(BRING_MAX).filter_map(|frame| frames::index(*frame)) {
-        list[count] = index;
-        count += 1;
-    }
-    RESIDENCY.bring_in(&list[..count], |absent| swap_in(absent, false)).map(drop)
-}
-
-/// The allocator gives the frame to somebody new.
-pub fn forget(frame: Frame) {
-    if RESIDENCY.absent.get().is_some()
-        && let Some(index) = frames::index(frame)
-    {
-        RESIDENCY.forget(index);
-    }
-}
-
-/// Brings those of a part of the working set back that are absent, with one call to the host. Each frame is there once.
-pub fn bring_set(mut list: Vec<u32>) -> Result<()> {
-    RESIDENCY.bring_list(&mut list, |list| swap_in(list, true).map(drop))
-}
-
-fn swap_in(list: &[u32], of_set: bool) -> Result<u64> {
-    let args = [platform::phys_of(list.as_ptr()), list.len() as u64, of_set.into(), 0, 0, 0];
-    platform::call(hc::SWAP_IN, args)
+/// The allocator gives the frame to somebody new. True: old content may have come into it.
+#[must_use]
+pub(super) fn forget(frame: Frame) -> bool {
+    RESIDENCY.absent.get().is_some() && frames::index(frame).is_some_and(|index| RESIDENCY.forget(index))
 }
 
 /// Makes room for the bits; before the first [`mark`].
@@ -238,39 +287,47 @@ mod tests {
         residency
     }
 
-    #[test]
-    fn only_what_is_absent_is_fetched_and_only_once() {
-        let residency = absent(&[0b1010, 1]);
-        let mut fetched = Vec::new();
-        let mut bring = |wanted: &[u32]| {
-            residency.bring_in(wanted, |list| {
-                fetched.extend_from_slice(list);
-                Ok(1)
-            })
-        };
-        assert_eq!(bring(&[0, 1, 64]), Ok(0));
-        assert_eq!(bring(&[1, 2, 64]), Ok(1));
-        assert_eq!(bring(&[1, 64]), Ok(0));
-        assert_eq!(bring(&[3, 500]), Ok(1));
-        assert_eq!(fetched, [1, 64, 3]);
-        assert!(residency.is_absent(64));
-        assert_eq!(residency.bring_in(&[64, 2], |_| Ok(0b11)), Ok(1));
-        assert!(!residency.is_absent(64));
+    fn claim(residency: &Residency, wanted: &[u32]) -> Vec<u32> {
+        let mut claimed = Vec::new();
+        residency.claim(wanted.iter().copied(), |_| Some(()), |index, ()| claimed.push(index));
+        claimed
     }
 
     #[test]
-    fn a_failed_fetch_leaves_the_frames_absent() {
+    fn only_what_is_absent_is_claimed_and_only_once() {
+        let residency = absent(&[0b1010, 1]);
+        assert_eq!(claim(&residency, &[0, 1, 64, 1, 500]), [1, 64]);
+        assert_eq!(claim(&residency, &[1, 3, 64]), [3]);
+        assert_eq!(
+            [0, 1, 3].map(|index| residency.of(index)),
+            [Residence::Resident, Residence::Arriving, Residence::Arriving]
+        );
+        residency.land([(1, true), (3, false)].into_iter());
+        assert_eq!([1, 3].map(|index| residency.of(index)), [Residence::Resident, Residence::Absent]);
+        assert_eq!(residency.count.load(Ordering::Relaxed), 2);
+        assert_eq!(claim(&residency, &[1, 3, 64]), [3]);
+    }
+
+    #[test]
+    fn a_frame_that_nobody_gets_hold_of_stays_absent() {
         let residency = absent(&[2]);
-        assert_eq!(residency.bring_in(&[1], |_| Err(Errno::EIO)), Err(Errno::EIO));
-        assert!(residency.is_absent(1));
+        residency.claim([1].into_iter(), |_| None::<()>, |_, ()| panic!("claimed"));
+        assert_eq!(residency.of(1), Residence::Absent);
+        // Allocated anew between the look and the hold.
+        let holds = |_| {
+            clear(&residency.absent, 1);
+            Some(())
+        };
+        residency.claim([1].into_iter(), holds, |_, ()| panic!("claimed"));
+        assert_eq!(residency.of(1), Residence::Resident);
     }
 
     #[test]
     fn a_frame_that_is_allocated_anew_is_not_fetched() {
         let residency = absent(&[6]);
-        residency.forget(1);
-        assert_eq!(residency.bring_in(&[1], |_| panic!("fetched")), Ok(0));
-        assert!(residency.is_absent(2));
+        assert!(!residency.forget(1));
+        assert_eq!(claim(&residency, &[1, 2]), [2]);
+        assert_eq!(residency.count.load(Ordering::Relaxed), 1);
     }
 
     #[test]
@@ -282,20 +339,12 @@ mod tests {
     }
 
     #[test]
-    fn of_a_list_what_is_absent_comes() {
-        let residency = absent(&[0b1110]);
-        let mut list = vec![3, 0, 1];
-        assert_eq!(residency.bring_list(&mut list, |_| Err(Errno::EIO)), Err(Errno::EIO));
-        assert!(residency.is_absent(3));
-        let mut list = vec![3, 0, 1];
-        residency.bring_list(&mut list, |list| (list == [3, 1]).then_some(()).ok_or(Errno::EINVAL)).unwrap();
-        assert!(!residency.is_absent(1) && residency.is_absent(2) && !residency.is_absent(3));
-    }
-
-    #[test]
     fn marking_anew_drops_what_was_marked() {
         let residency = absent(&[1, 1]);
         residency.replace([2].into_iter());
-        assert!(!residency.is_absent(0) && residency.is_absent(1) && !residency.is_absent(64));
+        assert_eq!(
+            [0, 1, 64].map(|index| residency.of(index)),
+            [Residence::Resident, Residence::Absent, Residence::Resident]
+        );
     }
 }

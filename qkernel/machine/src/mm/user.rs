@@ -6,7 +6,8 @@ use alloc::vec::Vec;
 use super::account;
 use super::addr::UserAddr;
 use super::aspace::{AddressSpace, Space};
-use super::page::{Access, Fault, page_down};
+use super::fault::Stop;
+use super::page::{Access, page_down};
 use super::window;
 use crate::arch;
 use crate::config::PATH_MAX;
@@ -187,18 +188,20 @@ impl AddressSpace {
         if !addr.has_room(len as u64) {
             return Err(Errno::EFAULT);
         }
-        let mut space = self.lock();
         let mut done = 0;
-        let mut result = Ok(());
-        while done < len && result.is_ok() {
-            let at = addr.offset(done as u64);
-            let part = to_usize(at.left_in_page()).min(len - done);
-            result = space.reach(at, access).map_err(Errno::from).and_then(|phys| f(phys, done, part));
-            done += part;
-        }
-        self.commit(&mut space);
         // A fault while the kernel copies is EFAULT even when memory ran out, as the copy itself can't be restarted.
-        result
+        self.attempt(|space| {
+            while done < len {
+                let at = addr.offset(done as u64);
+                let part = to_usize(at.left_in_page()).min(len - done);
+                let phys = space.reach(at, access)?;
+                if let Err(error) = f(phys, done, part) {
+                    return Ok(Err(error));
+                }
+                done += part;
+            }
+            Ok(Ok(()))
+        })?
     }
 
     /// Calls `f` with the physical address of `addr`, whose page stays put meanwhile.
@@ -211,16 +214,17 @@ impl AddressSpace {
         if !addr.is_user() {
             return Err(Errno::EFAULT);
         }
-        let mut space = self.lock();
-        let result = space.reach(addr, access).map_err(Errno::from).and_then(f);
-        self.commit(&mut space);
-        result
+        let mut f = Some(f);
+        self.attempt(|space| {
+            let phys = space.reach(addr, access)?;
+            Ok(f.take().map_or(Err(Errno::EFAULT), |f| f(phys)))
+        })?
     }
 }
 
 impl Space {
     /// The physical address of `addr` with the access permitted, bringing the page in.
-    pub(super) fn reach(&mut self, addr: UserAddr, access: Access) -> core::result::Result<u64, Fault> {
+    pub(super) fn reach(&mut self, addr: UserAddr, access: Access) -> core::result::Result<u64, Stop> {
         use super::pagetable::Entry;
         let addr = addr.get();
         let page = page_down(addr);

@@ -5,6 +5,7 @@ use bitflags::bitflags;
 use super::object::MemoryObject;
 use super::page::{Access, PAGE};
 use super::pagetable::Entry;
+use super::swap_window::SwapWindow;
 use abi::run;
 
 bitflags! {
@@ -81,9 +82,10 @@ pub struct Vma {
     /// The page where the next sequential fault is expected, and how many pages it will map.
     pub next_fault: u64,
     pub window_pages: u32,
-    /// The page that came back from the swap file last, and how many on each side come along with the next.
-    pub last_swap_in: u64,
-    pub swap_window: u64,
+    /// How much comes back with a page whose content is away.
+    pub swap_window: SwapWindow,
+    /// The page that was waited for last because a disk had to bring it.
+    pub cold_page: u64,
 }
 
 impl Vma {

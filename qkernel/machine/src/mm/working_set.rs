@@ -12,6 +12,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use super::arrival;
 use super::aspace::{AddressSpace, Space};
 use super::frames::{self, Frame};
 use super::residency;
@@ -77,12 +78,7 @@ pub fn bring_back(streams: bool) {
             shared && sched::rouse_another()
         };
         let mut helped = early && present();
-        if residency::bring_set(once_each(members)).is_err() {
-            if early {
-                crate::host::die("the working set did not come back");
-            }
-            return;
-        }
+        arrival::bring_set(once_each(members), early);
         if !early {
             helped = present();
         }

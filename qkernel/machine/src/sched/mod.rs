@@ -16,7 +16,7 @@ use crate::errno::{Errno, Result};
 use crate::lock_order;
 use crate::rank::Rank;
 use crate::spin::SpinLock;
-use crate::{arch, events, host, platform, time};
+use crate::{arch, events, host, in_flight, platform, time};
 
 const RUNNING: u8 = 0;
 const RUNNABLE: u8 = 1;
@@ -559,13 +559,20 @@ fn has_work() -> bool {
     QUEUED.load(Ordering::SeqCst) != 0 && !FROZEN.load(Ordering::SeqCst)
 }
 
+/// Whether tasks wait for a CPU.
+pub fn has_waiting() -> bool {
+    QUEUED.load(Ordering::SeqCst) != 0
+}
+
 /// Whether no task runs or is about to.
 pub fn is_at_rest() -> bool {
     let queue = QUEUE.lock();
-    queue.is_empty() && !(0..platform::cpus()).any(|cpu| CPUS[cpu].busy.load(Ordering::SeqCst))
+    queue.is_empty()
+        && !in_flight::any()
+        && !(0..platform::cpus()).any(|cpu| CPUS[cpu].busy.load(Ordering::SeqCst))
 }
 
-/// As long as it lives no task runs: all CPUs are in their idle loops, and stay there.
+/// As long as it lives no task runs: all CPUs are in their idle loops, and stay there. The host is at work on nothing.
 pub struct Frozen(());
 
 impl Frozen {
@@ -587,8 +594,10 @@ pub fn freeze_queue() -> Option<Frozen> {
 
 fn freeze_if(may: impl FnOnce(&VecDeque<Runnable>) -> bool) -> Option<Frozen> {
     let queue = QUEUE.lock();
+    // Looked at before the CPUs: what ends makes its task wait for one.
+    let in_flight = in_flight::any();
     let is_busy = |cpu: usize| CPUS[cpu].busy.load(Ordering::SeqCst);
-    if FROZEN.load(Ordering::SeqCst) || !may(&queue) || (0..platform::cpus()).any(is_busy) {
+    if in_flight || FROZEN.load(Ordering::SeqCst) || !may(&queue) || (0..platform::cpus()).any(is_busy) {
         return None;
     }
     FROZEN.store(true, Ordering::SeqCst);

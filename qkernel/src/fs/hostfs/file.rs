@@ -229,7 +229,7 @@ impl FileOps for HostFile {
     }
 
     fn sync(&self, _file: &File, data_only: bool) -> Result<()> {
-        host::fsync(&self.handle, data_only)
+        file::sync(&self.handle, data_only)
     }
 
     fn as_any(&self) -> &dyn Any {

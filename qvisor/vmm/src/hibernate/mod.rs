@@ -7,6 +7,7 @@
 pub mod injection;
 pub mod stats;
 
+use std::collections::HashSet;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -326,19 +327,23 @@ impl Hibernation {
     pub(crate) fn swap_in(
         &self,
         memory: &SandboxMemory,
-        [phys, count, of_set, ..]: [u64; 6],
+        phys: u64,
+        count: u64,
+        how: u64,
     ) -> Result<i64, SwapError> {
         let Some(wanted) = numbers(memory, phys, count) else { return Ok(BAD) };
         let pages: Option<Vec<Page>> = wanted.iter().map(|id| page_of(memory, *id)).collect();
-        let Some(mut pages) = pages.filter(|_| of_set != 0 || count <= 64) else { return Ok(BAD) };
-        injection::pass(if of_set != 0 { Point::Prefetching } else { Point::Fetching });
+        let Some(mut pages) = pages else { return Ok(BAD) };
+        let of_set = how == hc::SWAP_IN_SET;
+        injection::pass(if of_set { Point::Prefetching } else { Point::Fetching });
         let counters = &self.counters;
         let mut inner = self.lock();
         let start = Instant::now();
         let Ok(home) = &mut inner.home else { return Ok(-i64::from(libc::ENODEV)) };
-        let result = if of_set != 0 { home.fetch(&mut pages) } else { home.fetch_around(&mut pages) };
+        let result =
+            if how == hc::SWAP_IN_AROUND { home.fetch_around(&mut pages) } else { home.fetch(&mut pages) };
         match result {
-            Ok(bytes) if of_set != 0 => {
+            Ok(bytes) if of_set => {
                 injection::pass(Point::Prefetched);
                 counters.prefetched(bytes);
                 let woken = &mut inner.woken;
@@ -349,9 +354,11 @@ impl Hibernation {
             }
             Ok(bytes) => {
                 counters.fetched(pages.len() as u64, bytes);
-                let came =
-                    |(at, id): (usize, &PageId)| u64::from(pages.iter().any(|page| page.id == *id)) << at;
-                Ok(wanted.iter().enumerate().map(came).sum::<u64>().cast_signed())
+                let came: HashSet<PageId> = pages.iter().map(|page| page.id).collect();
+                for (at, _) in (0..).zip(&wanted).filter(|(_, id)| !came.contains(*id)) {
+                    let _ = memory.write(phys + 4 * at, &hc::NO_FRAME);
+                }
+                Ok(0)
             }
             Err(error) => Err(error),
         }

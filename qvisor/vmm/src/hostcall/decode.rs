@@ -62,7 +62,7 @@ pub enum Request<'m> {
     Open { dir: Handle, name: Option<Name>, flags: i32, mode: u32 },
     Close { handle: Handle },
     Stat { handle: Handle, name: Option<Name>, out: GuestBox<'m, HostStat> },
-    Read { handle: Handle, buffers: GuestBuffers<'m>, offset: Offset },
+    Read { handle: Handle, buffers: GuestBuffers<'m>, offset: Offset, cached: bool },
     Write { handle: Handle, buffers: GuestBuffers<'m>, offset: Offset },
     ReadDir { dir: Handle, out: GuestSlice<'m>, position: i64 },
     MkDir { dir: Handle, name: Name, mode: u32 },
@@ -86,6 +86,7 @@ pub enum Request<'m> {
     PollArm { handle: Handle, events: u32, token: u64 },
     PollNow { handle: Handle, events: u32 },
     SubmitFsync { handle: Handle, data_only: bool, token: u64 },
+    SubmitWarm { handle: Handle, offset: i64, len: u64, token: u64 },
     TtyWinsize { rows: u16, columns: u16 },
     Socket(SocketRequest<'m>),
 }
@@ -168,7 +169,12 @@ impl<'m, M: GuestMemory + ?Sized> Args<'_, 'm, M> {
     fn contents(&self, number: u32) -> Result<Request<'m>, Errno> {
         let handle = self.handle(0)?;
         Ok(match number {
-            nr::READ => Request::Read { handle, buffers: self.buffers(1)?, offset: self.stream_offset(3)? },
+            nr::READ => Request::Read {
+                handle,
+                buffers: self.buffers(1)?,
+                offset: self.stream_offset(3)?,
+                cached: self.args[4] != 0,
+            },
             nr::WRITE => Request::Write { handle, buffers: self.buffers(1)?, offset: self.stream_offset(3)? },
             nr::READDIR => {
                 let out = self.slice(1, self.args[2].min(READDIR_MAX))?;
@@ -268,6 +274,12 @@ impl<'m, M: GuestMemory + ?Sized> Args<'_, 'm, M> {
             nr::SUBMIT if self.args[0] == nr::ASYNC_FSYNC => Request::SubmitFsync {
                 handle: self.handle(1)?,
                 data_only: self.args[2] != 0,
+                token: self.args[4],
+            },
+            nr::SUBMIT if self.args[0] == nr::ASYNC_WARM => Request::SubmitWarm {
+                handle: self.handle(1)?,
+                offset: self.offset(2)?,
+                len: self.args[3].min(nr::WARM_MAX_BYTES),
                 token: self.args[4],
             },
             nr::TTY_WINSIZE => {

@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use super::arguments::Handle;
 use super::quota::{Held, Quota};
+use super::reads::Reads;
 use super::sockets::request::SocketKind;
 use super::stream_kind::Stream;
 use crate::errno::Errno;
@@ -54,6 +55,8 @@ pub struct HostFile {
     position: Mutex<()>,
     /// Its part of the quota's account.
     held: Option<Held>,
+    /// What is known of how it is read.
+    pub(super) reads: Reads,
 }
 
 impl Drop for HostFile {
@@ -72,7 +75,15 @@ impl HostFile {
         mount: MountTraits,
     ) -> Result<Self, Errno> {
         let held = mount.quota.as_ref().map(|quota| quota.hold(fd.as_fd())).transpose()?;
-        Ok(Self { fd, kind, path_only, mount, position: Mutex::new(Rank::Position, ()), held })
+        Ok(Self {
+            fd,
+            kind,
+            path_only,
+            mount,
+            position: Mutex::new(Rank::Position, ()),
+            held,
+            reads: Reads::default(),
+        })
     }
 
     /// A file that was just made in `dir`.

@@ -27,8 +27,10 @@ use crate::sys;
 /// The receiver of events; called from I/O threads, must not wait.
 pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
 
-/// Most threads that carry out long operations.
-const WORKERS_MAX: usize = 4;
+/// Most threads that carry out long operations, and how long one waits for another before it ends: a sandbox at rest has
+/// none.
+const WORKERS_MAX: usize = 8;
+const WORKER_REST: Duration = Duration::from_millis(100);
 /// Most operations that may wait for a worker.
 const JOBS_MAX: usize = 4096;
 const STACK_BYTES: usize = 64 << 10;
@@ -65,15 +67,19 @@ struct Arm {
     waits: bool,
 }
 
+/// An operation that takes long; result: as a hostcall's.
+pub type Work = Box<dyn FnOnce() -> i64 + Send>;
+
 struct Job {
-    file: Arc<HostFile>,
-    data_only: bool,
+    work: Work,
     token: u64,
 }
 
 #[derive(Default)]
 struct Jobs {
     queue: VecDeque<Job>,
+    /// Workers there are, and those that wait for a job.
+    workers: usize,
     idle: usize,
     closing: bool,
 }
@@ -248,22 +254,42 @@ impl IoThreads {
         }
     }
 
-    /// Starts `fsync` or `fdatasync`; its result comes as an event.
-    pub fn submit_fsync(&self, file: Arc<HostFile>, data_only: bool, token: u64) -> Result<i64, Errno> {
-        let mut threads = self.threads.lock();
+    /// Has a worker carry out an operation; its result comes as an event with this token.
+    pub fn submit(&self, token: u64, work: Work) -> Result<i64, Errno> {
         let mut jobs = self.shared.jobs.lock();
         if jobs.queue.len() >= JOBS_MAX {
             return Err(Errno(libc::EAGAIN));
         }
-        if jobs.idle <= jobs.queue.len() && threads.workers.len() < WORKERS_MAX {
-            match spawn("dormouse-work", &self.shared, Shared::work) {
-                Ok(worker) => threads.workers.push(worker),
-                Err(error) if threads.workers.is_empty() => return Err(error),
-                Err(_) => {}
+        jobs.queue.push_back(Job { work, token });
+        if jobs.idle >= jobs.queue.len() || jobs.workers == WORKERS_MAX {
+            self.shared.jobs_changed.notify_one();
+            return Ok(0);
+        }
+        // It counts from here on, and takes the job.
+        jobs.workers += 1;
+        drop(jobs);
+        self.start_worker(token)
+    }
+
+    /// Starts a worker that is counted already, for the job with this token among others.
+    fn start_worker(&self, token: u64) -> Result<i64, Errno> {
+        let mut threads = self.threads.lock();
+        threads.workers.retain(|worker| !worker.is_finished());
+        match spawn("dormouse-work", &self.shared, Shared::work) {
+            Ok(worker) => threads.workers.push(worker),
+            Err(error) => {
+                drop(threads);
+                let mut jobs = self.shared.jobs.lock();
+                jobs.workers -= 1;
+                // The others take it; without any it is not taken on.
+                let place = jobs.queue.iter().position(|job| job.token == token);
+                if let (0, Some(place)) = (jobs.workers, place) {
+                    jobs.queue.remove(place);
+                    return Err(error);
+                }
+                self.shared.jobs_changed.notify_one();
             }
         }
-        jobs.queue.push_back(Job { file, data_only, token });
-        self.shared.jobs_changed.notify_one();
         Ok(0)
     }
 
@@ -355,22 +381,26 @@ impl Shared {
         }
     }
 
-    /// A worker: until closing, and the queue is empty.
+    /// A worker: until the queue has been empty for a while, or for good.
     fn work(&self) {
         let mut jobs = self.jobs.lock();
         loop {
-            if let Some(job) = jobs.queue.pop_front() {
+            if let Some(Job { work, token }) = jobs.queue.pop_front() {
                 drop(jobs);
-                let result = sys::fsync(job.file.as_fd(), job.data_only).unwrap_or_else(Errno::as_result);
-                (self.sink)(Event { kind: EVENT_DONE, flags: 0, token: job.token, value: result });
-                drop(job);
+                let value = work();
+                (self.sink)(Event { kind: EVENT_DONE, flags: 0, token, value });
                 jobs = self.jobs.lock();
-            } else if jobs.closing {
-                return;
-            } else {
+                continue;
+            }
+            if !jobs.closing {
                 jobs.idle += 1;
-                jobs = jobs.wait(&self.jobs_changed);
+                let nothing = |jobs: &mut Jobs| jobs.queue.is_empty() && !jobs.closing;
+                (jobs, _) = jobs.wait_while(&self.jobs_changed, WORKER_REST, nothing);
                 jobs.idle -= 1;
+            }
+            if jobs.queue.is_empty() {
+                jobs.workers -= 1;
+                return;
             }
         }
     }

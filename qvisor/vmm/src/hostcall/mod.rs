@@ -14,6 +14,7 @@ pub mod io_threads;
 pub mod quota;
 #[cfg(test)]
 mod quota_tests;
+mod reads;
 pub mod route;
 mod serve;
 pub mod sockets;

@@ -21,6 +21,7 @@ impl HostIo {
             | Request::PollArm { .. }
             | Request::PollNow { .. }
             | Request::SubmitFsync { .. }
+            | Request::SubmitWarm { .. }
             | Request::TtyWinsize { .. } => self.carry_out_stream(request),
             Request::Stat { .. }
             | Request::ReadLink { .. }

@@ -18,9 +18,12 @@ const TTY_CHUNK: usize = 256;
 impl HostIo {
     pub(super) fn carry_out_stream(&self, request: Request<'_>) -> Result<i64, Errno> {
         match request {
-            Request::Read { handle, buffers, offset } => {
+            Request::Read { handle, buffers, offset, cached } => {
                 let file = self.files().get(handle)?;
                 match (offset, file.kind()) {
+                    (Offset::At(offset), FileKind::Regular) if cached => {
+                        file.reads.read_cached(file.as_fd(), &buffers, offset)
+                    }
                     (Offset::At(offset), _) => sys::preadv(file.as_fd(), buffers.iovecs(), offset),
                     (Offset::Stream, FileKind::Stream(stream)) => read_stream(&file, stream, &buffers),
                     (Offset::Stream, _) => Err(Errno(libc::EINVAL)),
@@ -50,7 +53,15 @@ impl HostIo {
                 poll(&file, events)
             }
             Request::SubmitFsync { handle, data_only, token } => {
-                self.io().submit_fsync(self.files().get(handle)?, data_only, token)
+                let file = self.files().get(handle)?;
+                let sync = move || sys::fsync(file.as_fd(), data_only).unwrap_or_else(Errno::as_result);
+                self.io().submit(token, Box::new(sync))
+            }
+            Request::SubmitWarm { handle, offset, len, token } => {
+                let file = self.files().get(handle)?;
+                let warm =
+                    move || file.reads.warm(file.as_fd(), offset, len).unwrap_or_else(Errno::as_result);
+                self.io().submit(token, Box::new(warm))
             }
             Request::TtyWinsize { rows, columns } => {
                 let handle = self.terminal.get().ok_or(Errno(libc::ENOTTY))?;

@@ -504,6 +504,28 @@ fn a_closed_handle_reports_no_more() {
 }
 
 #[test]
+fn what_is_cached_is_read_at_once_and_the_rest_is_brought_by_a_thread() {
+    let bench = Bench::new();
+    let file = bench.handle(bench.root, "f", O_RDWR | O_CREAT);
+    bench.write(file, &[7; 10_000], 0);
+    let room = bench.memory.room(4096);
+    let segment = bench.memory.put(&[room.to_ne_bytes(), 4096_u64.to_ne_bytes()].concat());
+    // It was written just now. A file system that does not tell may wait for it.
+    assert_eq!(bench.call(nr::READ, &[file.into(), segment, 1, 8192, 1]), 1808);
+    assert_eq!(bench.memory.get(room, 1808), [7; 1808]);
+    assert_eq!(bench.call(nr::READ, &[file.into(), segment, 1, 10_000, 1]), 0);
+    for (token, handle) in [(1, file), (2, bench.root)] {
+        let warm = [nr::ASYNC_WARM, handle.into(), 0, u64::MAX, token];
+        assert_eq!(bench.call(nr::SUBMIT, &warm), 0);
+    }
+    let mut events = wait_for_events(&bench, 2);
+    events.sort_by_key(|event| event.token);
+    assert_eq!(events.iter().map(|event| event.value).collect::<Vec<_>>()[0], 0);
+    assert!(events[1].value < 0, "a directory was read");
+    assert_eq!(bench.call(nr::SUBMIT, &[nr::ASYNC_WARM, file.into(), u64::MAX, 1, 3]), neg(libc::EINVAL));
+}
+
+#[test]
 fn long_operations_end_with_an_event() {
     let bench = Bench::new();
     let file = bench.handle(bench.root, "f", O_RDWR | O_CREAT);

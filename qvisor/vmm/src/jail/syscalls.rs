@@ -229,7 +229,7 @@ pub const RULES: &[Rule] = &[
     rule(libc::SYS_write, "write", Always, "event counters; the log; reports to the front end"),
     rule(libc::SYS_readv, "readv", Always, "standard input"),
     rule(libc::SYS_writev, "writev", Always, "standard output"),
-    rule(libc::SYS_preadv2, "preadv2", Always, "reads streams of strangers without waiting"),
+    rule(libc::SYS_preadv2, "preadv2", Always, "reads without waiting, streams of strangers and files"),
     rule(libc::SYS_pwritev2, "pwritev2", Always, "writes them without waiting"),
     rule(libc::SYS_poll, "poll", Always, "whether something can be read"),
     rule(libc::SYS_ioctl, "ioctl", TERMINAL, "a terminal's size"),

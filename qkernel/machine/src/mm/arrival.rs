@@ -1,0 +1,199 @@
+//! Content on its way: what the host is asked to bring back, and what becomes of it when it has come.
+//!
+//! An [`Arrival`] is a claim on absent frames (`super::residency`) together with a reference to each, so that munmap(2),
+//! exit or exec meanwhile release nothing that the host still writes to: the frame is freed when it has landed.
+
+use abi::hostcall as hc;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::frames::{self, Frame, FrameRef};
+use super::residency::{self, Residence};
+use super::window::HostFileMap;
+use crate::blocking;
+use crate::host;
+use crate::in_flight;
+use crate::lock_order;
+use crate::platform;
+use crate::sched;
+
+/// Bytes of a file that come with a page of it.
+const WARM_BYTES: u64 = 128 << 10;
+
+/// Which of the frames the host brings back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum How {
+    /// The first, and those of the others that cost next to nothing.
+    Around,
+    All,
+    /// All: the working set of a wake.
+    Set,
+}
+
+impl How {
+    const fn word(self) -> u64 {
+        match self {
+            Self::Around => hc::SWAP_IN_AROUND,
+            Self::All => hc::SWAP_IN_ALL,
+            Self::Set => hc::SWAP_IN_SET,
+        }
+    }
+}
+
+/// Frames that were claimed. Dropped before the host is asked, it gives the claims back.
+pub(super) struct Arrival {
+    /// Their numbers.
+    claimed: Vec<u32>,
+    /// The same, for the host, which overwrites those that do not come.
+    list: Vec<u32>,
+    /// References that are held until the frames have landed.
+    held: Vec<FrameRef>,
+}
+
+impl Arrival {
+    /// Claims `first`, and those of `others` that are absent, too. `None`: `first` is not to be had, as it is not absent any
+    /// more, there is no kernel memory, or its references are full.
+    pub fn claim(first: Frame, others: impl Iterator<Item = Frame>) -> Option<Self> {
+        let arrival = Self::claim_all(core::iter::once(first).chain(others))?;
+        (arrival.claimed.first().copied() == frames::index(first)).then_some(arrival)
+    }
+
+    /// Claims those of `wanted` that are absent; `None`: none is.
+    pub fn claim_all(wanted: impl Iterator<Item = Frame>) -> Option<Self> {
+        Self::made(wanted.filter_map(frames::index), |index| {
+            FrameRef::share(frames::at(index)).ok().map(Some)
+        })
+    }
+
+    /// Claims a frame to which the caller has a reference and keeps it.
+    pub fn of_held(frame: Frame) -> Option<Self> {
+        Self::made(frames::index(frame).into_iter(), |_| Some(None))
+    }
+
+    /// As [`Self::claim_all`], by number, where no task runs that could release one.
+    fn of_set(list: Vec<u32>) -> Option<Self> {
+        Self::made(list.into_iter(), |_| Some(None))
+    }
+
+    fn made(
+        wanted: impl Iterator<Item = u32>,
+        holds: impl Fn(u32) -> Option<Option<FrameRef>>,
+    ) -> Option<Self> {
+        let is_absent = |index: &u32| residency::residence(frames::at(*index)) == Residence::Absent;
+        let mut list = Vec::new();
+        for index in wanted.filter(is_absent) {
+            list.try_reserve(1).ok()?;
+            list.push(index);
+        }
+        let mut arrival = Self { claimed: Vec::new(), list: Vec::new(), held: Vec::new() };
+        // Before the lock: nothing may fail under it.
+        arrival.claimed.try_reserve_exact(list.len()).ok()?;
+        arrival.held.try_reserve_exact(list.len()).ok()?;
+        residency::claim(list.iter().copied(), holds, |index, held| {
+            arrival.claimed.push(index);
+            arrival.held.extend(held);
+        });
+        list.clear();
+        list.extend_from_slice(&arrival.claimed);
+        arrival.list = list;
+        (!arrival.claimed.is_empty()).then_some(arrival)
+    }
+
+    /// Has the host bring the content back at once; this CPU waits for it.
+    pub fn fetch(mut self, how: How) {
+        lock_order::may_sleep();
+        self.fetch_now(how);
+    }
+
+    fn fetch_now(&mut self, how: How) {
+        let args = [platform::phys_of(self.list.as_mut_ptr()), self.list.len() as u64, how.word(), 0, 0, 0];
+        if platform::call(hc::SWAP_IN, args).is_err() {
+            host::die("stored pages do not come back");
+        }
+        self.land(true);
+    }
+
+    /// Has the host bring the content back by itself.
+    pub fn begin(mut self, how: How) {
+        let args = [platform::phys_of(self.list.as_mut_ptr()), self.list.len() as u64, how.word()];
+        let landed = move |result: i64| match result {
+            0.. => self.land(true),
+            // This way an error ends the sandbox, and says why.
+            _ => self.fetch_now(how),
+        };
+        if let Err((_, landed)) = in_flight::submit(hc::ASYNC_SWAP_IN, args, Box::new(landed)) {
+            landed(-1);
+        }
+    }
+
+    fn land(&mut self, came: bool) {
+        let claimed = core::mem::take(&mut self.claimed);
+        residency::land(claimed.iter().zip(&self.list).map(|(index, told)| (*index, came && index == told)));
+        // Before anybody wakes: a frame with a reference too many is copied when it is written.
+        self.held.clear();
+        residency::wake(claimed.into_iter());
+    }
+}
+
+impl Drop for Arrival {
+    fn drop(&mut self) {
+        if !self.claimed.is_empty() {
+            self.land(false);
+        }
+    }
+}
+
+/// A page whose content is not there. Whoever meets it gives the space's lock back, has it come ([`Away::come`]), and
+/// looks at the mapping again.
+pub(super) enum Away {
+    /// It is stored, and claimed by the one who met it.
+    Stored(Frame, Arrival, How),
+    /// It is on its way.
+    Arriving(Frame),
+    /// It is in a file, from this offset on, and the host would have to bring it from a disk.
+    InFile(Arc<HostFileMap>, u64),
+}
+
+impl Away {
+    /// Of a frame that the caller has a reference to; `None`: it is there. `others` may come along.
+    pub fn of(frame: Frame, others: impl Iterator<Item = Frame>, how: How) -> Option<Self> {
+        if residency::residence(frame) == Residence::Absent {
+            if let Some(arrival) = Arrival::claim(frame, others) {
+                return Some(Self::Stored(frame, arrival, how));
+            }
+            if residency::residence(frame) == Residence::Absent {
+                // No reference more is to be had: it comes while the caller keeps its own.
+                residency::ensure(frame);
+            }
+        }
+        (residency::residence(frame) == Residence::Arriving).then_some(Self::Arriving(frame))
+    }
+
+    /// Sleeps until the content has come. The host is asked on this CPU if no task waits for it, which is soonest.
+    pub fn come(self) {
+        lock_order::may_sleep();
+        match self {
+            Self::Stored(_, arrival, how) if !sched::has_waiting() => arrival.fetch(how),
+            Self::Stored(frame, arrival, how) => {
+                arrival.begin(how);
+                residency::wait_for(frame);
+            }
+            Self::Arriving(frame) => residency::wait_for(frame),
+            Self::InFile(file, offset) => {
+                // Whatever comes of it: the page is read then, and if the host has to wait for it, so has this CPU.
+                let _ = blocking::call(hc::ASYNC_WARM, [file.handle().arg(), offset, WARM_BYTES]);
+            }
+        }
+    }
+}
+
+/// Brings those of a part of the working set back that are absent, with one call to the host, on this CPU. `alone`: no task
+/// runs.
+pub(super) fn bring_set(list: Vec<u32>, alone: bool) {
+    let arrival =
+        if alone { Arrival::of_set(list) } else { Arrival::claim_all(list.into_iter().map(frames::at)) };
+    if let Some(mut arrival) = arrival {
+        arrival.fetch_now(How::Set);
+    }
+}
