@@ -165,6 +165,13 @@ impl Task {
         self.thread.context()
     }
 
+    /// Whether a signal that is not blocked waits for the task, or its end.
+    pub fn has_pending(&self) -> bool {
+        let shared = self.process.pending.lock();
+        let own = self.signals.lock();
+        (shared.set | own.pending.set) & !own.blocked != 0 || self.process.is_exiting() || self.is_dying()
+    }
+
     /// Whether the task should look at its signals (a hint that may be stale in the true direction).
     pub fn wants_attention(&self) -> bool {
         self.thread.sched.wants_attention()
@@ -207,7 +214,7 @@ impl Run for Task {
     }
 
     fn has_cause(&self) -> bool {
-        crate::task::signal::has_pending(self) || crate::task::signal::stop::is_stopped(&self.process)
+        self.has_pending() || self.process.stopped.load(Ordering::SeqCst)
     }
 }
 

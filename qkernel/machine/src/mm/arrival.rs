@@ -5,21 +5,14 @@
 
 use abi::hostcall as hc;
 use alloc::boxed::Box;
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::frames::{self, Frame, FrameRef};
 use super::residency::{self, Residence};
-use super::window::HostFileMap;
-use crate::blocking;
 use crate::host;
 use crate::in_flight;
 use crate::lock_order;
 use crate::platform;
-use crate::sched;
-
-/// Bytes of a file that come with a page of it.
-const WARM_BYTES: u64 = 128 << 10;
 
 /// Which of the frames the host brings back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -144,48 +137,17 @@ impl Drop for Arrival {
     }
 }
 
-/// A page whose content is not there. Whoever meets it gives the space's lock back, has it come ([`Away::come`]), and
-/// looks at the mapping again.
-pub(super) enum Away {
-    /// It is stored, and claimed by the one who met it.
-    Stored(Frame, Arrival, How),
-    /// It is on its way.
-    Arriving(Frame),
-    /// It is in a file, from this offset on, and the host would have to bring it from a disk.
-    InFile(Arc<HostFileMap>, u64),
-}
-
-impl Away {
-    /// Of a frame that the caller has a reference to; `None`: it is there. `others` may come along.
-    pub fn of(frame: Frame, others: impl Iterator<Item = Frame>, how: How) -> Option<Self> {
-        if residency::residence(frame) == Residence::Absent {
-            if let Some(arrival) = Arrival::claim(frame, others) {
-                return Some(Self::Stored(frame, arrival, how));
-            }
-            if residency::residence(frame) == Residence::Absent {
-                // No reference more is to be had: it comes while the caller keeps its own.
-                residency::ensure(frame);
-            }
-        }
-        (residency::residence(frame) == Residence::Arriving).then_some(Self::Arriving(frame))
-    }
-
-    /// Sleeps until the content has come. The host is asked on this CPU if no task waits for it, which is soonest.
-    pub fn come(self) {
-        lock_order::may_sleep();
-        match self {
-            Self::Stored(_, arrival, how) if !sched::has_waiting() => arrival.fetch(how),
-            Self::Stored(frame, arrival, how) => {
-                arrival.begin(how);
-                residency::wait_for(frame);
-            }
-            Self::Arriving(frame) => residency::wait_for(frame),
-            Self::InFile(file, offset) => {
-                // Whatever comes of it: the page is read then, and if the host has to wait for it, so has this CPU.
-                let _ = blocking::call(hc::ASYNC_WARM, [file.handle().arg(), offset, WARM_BYTES]);
-            }
+/// Brings the frame's content back if it is elsewhere. The caller holds a reference to the frame, and may sleep. There is
+/// no error: a page that cannot come back ends the sandbox.
+pub(super) fn ensure(frame: Frame) {
+    lock_order::may_sleep();
+    while residency::residence(frame) != Residence::Resident {
+        match Arrival::of_held(frame) {
+            Some(arrival) => arrival.fetch(How::All),
+            None => residency::wait_for(frame),
         }
     }
+    residency::touched(frame);
 }
 
 /// Brings those of a part of the working set back that are absent, with one call to the host, on this CPU. `alone`: no task

@@ -5,13 +5,16 @@
 //! A page is copied at its first touch, with its neighbours, and shown to every process that maps the file. What is
 //! written to the file afterwards is seen by pages that were not copied yet (mmap(2) leaves that open).
 
+use abi::hostcall as hc;
 use abi::word::to_usize;
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use super::arrival::{Away, How};
+use super::arrival::How;
 use super::aspace::Space;
-use super::fault::{Around, SCARCE_FRAMES, Stop, own_copy};
+use super::away::{Away, Stop};
+use super::fault::{Around, SCARCE_FRAMES, own_copy};
 use super::frames::{self, Frame, FrameRef};
 use super::object::PageStore;
 use super::page::{Access, PAGE, PAGE_BYTES};
@@ -19,6 +22,7 @@ use super::pagetable::Entry;
 use super::residency;
 use super::vma::Vma;
 use super::window::HostFileMap;
+use crate::blocking;
 use crate::errno::{Errno, Result};
 use crate::host::{self, Handle};
 use crate::sched;
@@ -151,7 +155,13 @@ impl Space {
                 if let Some(vma) = self.vmas.get_mut(&vma.start) {
                     vma.cold_page = page;
                 }
-                Err(Stop::Away(Away::InFile(file.clone(), vma.object_offset(start))))
+                let (file, offset) = (file.clone(), vma.object_offset(start));
+                // Whatever comes of it: the page is read then, and if the host has to wait for it, so has this CPU.
+                let warm = move || {
+                    let _ =
+                        blocking::call(hc::ASYNC_WARM, [file.handle().arg(), offset, AROUND_PAGES * PAGE]);
+                };
+                Err(Stop::Away(Away::Elsewhere(Box::new(warm))))
             }
             read => Ok(read?),
         }

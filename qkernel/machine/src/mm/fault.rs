@@ -5,8 +5,9 @@ use abi::run::{MAP_OP_MAP, MapOp, PF_FETCH, PF_WRITE};
 use abi::word::{low32, to_usize};
 use alloc::vec::Vec;
 
-use super::arrival::{Arrival, Away, How};
+use super::arrival::{Arrival, How};
 use super::aspace::{AddressSpace, Space};
+use super::away::{Away, Stop};
 use super::frames::{self, Frame, FrameRef, FrameRun};
 use super::object::{MemoryObject, copy_page};
 use super::page::{Access, Fault, PAGE, PAGE_BYTES, page_down};
@@ -17,7 +18,6 @@ use super::touches;
 use super::vma::{Vma, VmaFlags, mirror_prot};
 use crate::config::FAULT_AROUND_MAX_PAGES;
 use crate::errno::Errno;
-use crate::lock_order;
 use crate::platform;
 use crate::upcall;
 
@@ -49,58 +49,6 @@ impl AddressSpace {
             }
             Ok(())
         })
-    }
-
-    /// Has `f` use the space. Where it meets a page whose content is away, the space's lock is given back until the content
-    /// has come, and `f` begins anew: the mappings may be others by then.
-    pub(super) fn attempt<R>(
-        &self,
-        mut f: impl FnMut(&mut Space) -> core::result::Result<R, Stop>,
-    ) -> core::result::Result<R, Fault> {
-        lock_order::may_sleep();
-        loop {
-            let mut space = self.lock();
-            let result = f(&mut space);
-            self.commit(&mut space);
-            drop(space);
-            match result {
-                Ok(value) => return Ok(value),
-                Err(Stop::Fault(fault)) => return Err(fault),
-                Err(Stop::Failed(error)) => return Err(fault_of(error, 0)),
-                Err(Stop::Away(away)) => away.come(),
-            }
-        }
-    }
-}
-
-/// Why a page cannot be reached, or not yet.
-pub(super) enum Stop {
-    Fault(Fault),
-    /// For the address that is being touched.
-    Failed(Errno),
-    /// Its content is away.
-    Away(Away),
-}
-
-impl From<Errno> for Stop {
-    fn from(error: Errno) -> Self {
-        Self::Failed(error)
-    }
-}
-
-impl From<Fault> for Stop {
-    fn from(fault: Fault) -> Self {
-        Self::Fault(fault)
-    }
-}
-
-impl Stop {
-    /// The same of a touch of `addr`.
-    fn at(self, addr: u64) -> Self {
-        match self {
-            Self::Failed(error) => Self::Fault(fault_of(error, addr)),
-            other => other,
-        }
     }
 }
 
@@ -407,12 +355,4 @@ pub(super) fn own_copy(frame: &FrameRef) -> Result<FrameRef, Errno> {
     let copy = frames::alloc_any().ok_or(Errno::ENOMEM)?;
     frames::copy(copy.frame(), frame.frame());
     Ok(copy)
-}
-
-/// The signal that an error while bringing in a page becomes.
-fn fault_of(error: Errno, addr: u64) -> Fault {
-    match error {
-        Errno::ENOMEM => Fault::NoMemory,
-        _ => Fault::Bus { addr },
-    }
 }

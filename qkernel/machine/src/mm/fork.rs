@@ -3,11 +3,11 @@
 use alloc::sync::Arc;
 
 use super::account;
+use super::arrival;
 use super::aspace::AddressSpace;
 use super::frames::{self, Frame, FrameRef};
 use super::object::MemoryObject;
 use super::pagetable::Entry;
-use super::residency;
 use super::vma::{VMA_BYTES, VmaFlags};
 use crate::errno::{Errno, Result};
 
@@ -90,7 +90,7 @@ fn share_frame(table: &mut super::pagetable::PageTable, addr: u64, entry: Entry)
         shared.keep();
         return Ok(());
     }
-    residency::ensure(frame);
+    arrival::ensure(frame);
     let copy = frames::alloc_any().ok_or(Errno::ENOMEM)?;
     frames::copy(copy.frame(), frame);
     let flags = Entry(clean).brought_in().0 & !entry.phys();

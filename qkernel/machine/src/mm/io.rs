@@ -7,9 +7,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::addr::UserAddr;
-use super::arrival::Away;
 use super::aspace::{AddressSpace, Space};
-use super::fault::Stop;
+use super::away::{Away, Stop};
 use super::frames::Frame;
 use super::page::{Access, PAGE_BYTES};
 use crate::errno::{Errno, Result};

@@ -7,6 +7,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use super::arrival;
 use super::aspace::AddressSpace;
 use super::frames::{self, Frame, FrameRef, FrameRun};
 use super::io::IoBuf;
@@ -199,7 +200,7 @@ impl PageStore {
     /// keeps its own reference. `Errno::ENOMEM` when there is no frame.
     pub fn frame(&self, index: u64) -> Result<FrameRef> {
         let frame = self.frame_anywhere(index)?;
-        residency::ensure(frame.frame());
+        arrival::ensure(frame.frame());
         Ok(frame)
     }
 
@@ -228,7 +229,7 @@ impl PageStore {
     /// The frame of page `index` as [`Self::frame`] gives it; `None` for a hole.
     pub(super) fn frame_if_present(&self, index: u64) -> Result<Option<FrameRef>> {
         let frame = self.frame_anywhere_if_present(index)?;
-        frame.iter().for_each(|frame| residency::ensure(frame.frame()));
+        frame.iter().for_each(|frame| arrival::ensure(frame.frame()));
         Ok(frame)
     }
 

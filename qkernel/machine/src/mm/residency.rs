@@ -11,12 +11,10 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::arrival::{Arrival, How};
 use super::frames::{self, Frame};
 use super::touches;
 use crate::errno::Result;
 use crate::heap;
-use crate::lock_order;
 use crate::platform;
 use crate::rank::Rank;
 use crate::sched::wait::WaitQueue;
@@ -227,19 +225,6 @@ pub(super) fn wake(landed: impl Iterator<Item = u32>) {
 pub(super) fn wait_for(frame: Frame) {
     let Some(index) = frames::index(frame) else { return };
     queue_of(index).wait_uninterruptible(|| RESIDENCY.of(index) != Residence::Arriving);
-}
-
-/// Brings the frame's content back if it is elsewhere. The caller holds a reference to the frame, and may sleep. There is
-/// no error: a page that cannot come back ends the sandbox.
-pub fn ensure(frame: Frame) {
-    lock_order::may_sleep();
-    while residence(frame) != Residence::Resident {
-        match Arrival::of_held(frame) {
-            Some(arrival) => arrival.fetch(How::All),
-            None => wait_for(frame),
-        }
-    }
-    touched(frame);
 }
 
 /// A system call has reached the frame without an entry.

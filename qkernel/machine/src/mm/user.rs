@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::account;
 use super::addr::UserAddr;
 use super::aspace::{AddressSpace, Space};
-use super::fault::Stop;
+use super::away::Stop;
 use super::page::{Access, page_down};
 use super::window;
 use crate::arch;

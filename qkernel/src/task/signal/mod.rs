@@ -28,7 +28,7 @@ pub use info::SigInfo;
 pub use mask::{change_mask, restore_mask, set_blocked, set_temporary_mask, with_temporary_mask};
 pub use queue::PendingSignals;
 pub use send::{
-    Sent, forget_signals, has_pending, is_blocked_or_ignored, kill_process, leave_task, pending_set, send,
+    Sent, forget_signals, is_blocked_or_ignored, kill_process, leave_task, pending_set, send,
     send_to_foreground, send_to_group, send_to_process, send_to_task, set_action, signal_queue, take_pending,
     wait_for_signal,
 };

@@ -212,13 +212,6 @@ pub fn signal_queue(task: &Task) -> &WaitQueue {
     &task.process.signal_watch
 }
 
-/// Whether a signal that is not blocked waits for the task.
-pub fn has_pending(task: &Task) -> bool {
-    let shared = task.process.pending.lock();
-    let own = task.signals.lock();
-    (shared.set | own.pending.set) & !own.blocked != 0 || task.process.is_exiting() || task.is_dying()
-}
-
 /// Whether the task would not notice this signal (job control asks before it sends `SIGTTIN` and `SIGTTOU`).
 pub fn is_blocked_or_ignored(task: &Task, signal: u32) -> bool {
     task.signals.lock().blocked & bit(signal) != 0 || task.process.sighand.get().get(signal).ignores(signal)

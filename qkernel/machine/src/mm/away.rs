@@ -1,0 +1,114 @@
+//! Pages whose content is not there: who meets one gives the space's lock back, has it come, and begins anew.
+
+use alloc::boxed::Box;
+
+use super::arrival::{self, Arrival, How};
+use super::aspace::{AddressSpace, Space};
+use super::frames::Frame;
+use super::page::Fault;
+use super::residency::{self, Residence};
+use crate::errno::Errno;
+use crate::lock_order;
+use crate::sched;
+
+/// A page whose content is not there.
+pub(super) enum Away {
+    /// It is stored, and claimed by the one who met it.
+    Stored(Frame, Arrival, How),
+    /// It is on its way.
+    Arriving(Frame),
+    /// It is to be had once this has been called, which sleeps.
+    Elsewhere(Box<dyn FnOnce()>),
+}
+
+impl Away {
+    /// Of a frame that the caller has a reference to; `None`: it is there. `others` may come along.
+    pub fn of(frame: Frame, others: impl Iterator<Item = Frame>, how: How) -> Option<Self> {
+        if residency::residence(frame) == Residence::Absent {
+            if let Some(arrival) = Arrival::claim(frame, others) {
+                return Some(Self::Stored(frame, arrival, how));
+            }
+            if residency::residence(frame) == Residence::Absent {
+                // No reference more is to be had: it comes while the caller keeps its own.
+                arrival::ensure(frame);
+            }
+        }
+        (residency::residence(frame) == Residence::Arriving).then_some(Self::Arriving(frame))
+    }
+
+    /// Sleeps until the content has come. The host is asked on this CPU if no task waits for it, which is soonest.
+    fn come(self) {
+        lock_order::may_sleep();
+        match self {
+            Self::Stored(_, arrival, how) if !sched::has_waiting() => arrival.fetch(how),
+            Self::Stored(frame, arrival, how) => {
+                arrival.begin(how);
+                residency::wait_for(frame);
+            }
+            Self::Arriving(frame) => residency::wait_for(frame),
+            Self::Elsewhere(fetch) => fetch(),
+        }
+    }
+}
+
+/// Why a page cannot be reached, or not yet.
+pub(super) enum Stop {
+    Fault(Fault),
+    /// For the address that is being touched.
+    Failed(Errno),
+    /// Its content is away.
+    Away(Away),
+}
+
+impl From<Errno> for Stop {
+    fn from(error: Errno) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl Stop {
+    /// The same of a touch of `addr`.
+    pub fn at(self, addr: u64) -> Self {
+        match self {
+            Self::Failed(error) => Self::Fault(fault_of(error, addr)),
+            other => other,
+        }
+    }
+}
+
+/// The signal that an error while bringing in a page becomes.
+fn fault_of(error: Errno, addr: u64) -> Fault {
+    match error {
+        Errno::ENOMEM => Fault::NoMemory,
+        _ => Fault::Bus { addr },
+    }
+}
+
+impl AddressSpace {
+    /// Has `f` use the space. Where it meets a page whose content is away, the space's lock is given back until the content
+    /// has come, and `f` begins anew: the mappings may be others by then.
+    pub(super) fn attempt<R>(
+        &self,
+        mut f: impl FnMut(&mut Space) -> core::result::Result<R, Stop>,
+    ) -> core::result::Result<R, Fault> {
+        lock_order::may_sleep();
+        loop {
+            let mut space = self.lock();
+            let result = f(&mut space);
+            self.commit(&mut space);
+            drop(space);
+            match result {
+                Ok(value) => return Ok(value),
+                Err(Stop::Fault(fault)) => return Err(fault),
+                Err(Stop::Failed(error)) => return Err(fault_of(error, 0)),
+                Err(Stop::Away(away)) => away.come(),
+            }
+        }
+    }
+}
