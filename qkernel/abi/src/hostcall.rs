@@ -130,9 +130,8 @@ pub const WINDOW_COPY: u32 = 19;
 /// (phys of [`SwapOut`]): stores pages of user memory in the sandbox's home of pages. All or nothing: after an error
 /// everything that was stored before can be brought back as before.
 pub const SWAP_OUT: u32 = 20;
-/// (phys of `u32` frame numbers, count, 1: of the working set): brings stored pages back to their frames; of the working
-/// set all of them, else the first, and those of the others that cost next to nothing, at most 64 in all. Result: a bit for
-/// each that came, of the latter kind. A page that cannot come back ends the sandbox.
+/// (phys of [`SwapIn`]): brings stored pages back to their frames. Several CPUs may do so at once. A page that cannot come
+/// back ends the sandbox.
 pub const SWAP_IN: u32 = 21;
 /// (): a wake begins; result: how the working set comes back, a [`REAP_OFF`] ….
 pub const BEGIN_WAKE: u32 = 22;
@@ -156,8 +155,47 @@ pub struct SwapOut {
     /// Bitmap of the frames stored earlier that are to stay stored, in 64-bit words. All others are forgotten.
     pub kept: u64,
     pub kept_words: u64,
+    /// The classes (`u8`, [`CLASS_FILE`] …) of the frames of the working set, and of the others.
+    pub working_classes: u64,
+    pub rest_classes: u64,
 }
-pin_layout!(SwapOut, 48, working: 0, working_count: 8, rest: 16, rest_count: 24, kept: 32, kept_words: 40);
+pin_layout!(
+    SwapOut, 64,
+    working: 0, working_count: 8, rest: 16, rest_count: 24, kept: 32, kept_words: 40, working_classes: 48,
+    rest_classes: 56,
+);
+
+/// A frame holds a copy of a file's page.
+pub const CLASS_FILE: u8 = 0;
+/// A program's own memory.
+pub const CLASS_ANONYMOUS: u8 = 1;
+/// A part of a file in memory.
+pub const CLASS_STORE: u8 = 2;
+/// The kernel's memory.
+pub const CLASS_KERNEL: u8 = 3;
+
+/// The frames that [`SWAP_IN`] brings back, by number as in [`SwapOut`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SwapIn {
+    /// Numbers (`u32`); any count of them.
+    pub frames: u64,
+    pub count: u64,
+    /// [`SWAP_IN_AROUND`] …
+    pub how: u64,
+    pub pad: u64,
+}
+pin_layout!(SwapIn, 32, frames: 0, count: 8, how: 16, pad: 24);
+
+/// The first frame, and those of the others that cost next to nothing. The numbers of those that did not come are
+/// overwritten by [`NO_FRAME`].
+pub const SWAP_IN_AROUND: u64 = 0;
+/// All of them.
+pub const SWAP_IN_ALL: u64 = 1;
+/// All of them; they are a part of the working set, and are counted as the wake's.
+pub const SWAP_IN_SET: u64 = 2;
+/// Number that stands for "no frame".
+pub const NO_FRAME: u32 = u32::MAX;
 
 /// How a hibernation came out; times in nanoseconds.
 #[repr(C)]

@@ -104,7 +104,7 @@ fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         STATS if sandbox.kernel_stats.set(&sandbox.memory, a) => 0,
         STATS => -i64::from(libc::EFAULT),
         SWAP_OUT => sandbox.hibernation().swap_out(&sandbox.memory, a),
-        SWAP_IN => swap_in(sandbox, call.args),
+        SWAP_IN => swap_in(sandbox, a),
         BEGIN_WAKE => sandbox.hibernation().wake_mode(),
         RELEASE => {
             injection::releases();
@@ -281,8 +281,8 @@ fn window_unmap(sandbox: &Sandbox, chunk: u64) -> i64 {
 }
 
 /// `SWAP_IN`. A page that is lost ends the sandbox.
-fn swap_in(sandbox: &Sandbox, args: [u64; 6]) -> i64 {
-    sandbox.hibernation().swap_in(&sandbox.memory, args).unwrap_or_else(|error| {
+fn swap_in(sandbox: &Sandbox, phys: u64) -> i64 {
+    sandbox.hibernation().swap_in(&sandbox.memory, phys).unwrap_or_else(|error| {
         sandbox.finish(Outcome::Lost(error.to_string()));
         -i64::from(libc::EIO)
     })

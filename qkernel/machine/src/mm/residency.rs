@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use abi::hostcall as hc;
+use abi::hostcall::SwapIn;
 
 use super::frames::{self, Frame};
 use super::touches;
@@ -184,7 +185,7 @@ pub fn bring_in(wanted: &[Frame]) -> Result<()> {
         list[count] = index;
         count += 1;
     }
-    RESIDENCY.bring_in(&list[..count], |absent| swap_in(absent, false)).map(drop)
+    RESIDENCY.bring_in(&list[..count], swap_in_around).map(drop)
 }
 
 /// The allocator gives the frame to somebody new.
@@ -198,12 +199,22 @@ pub fn forget(frame: Frame) {
 
 /// Brings those of a part of the working set back that are absent, with one call to the host. Each frame is there once.
 pub fn bring_set(mut list: Vec<u32>) -> Result<()> {
-    RESIDENCY.bring_list(&mut list, |list| swap_in(list, true).map(drop))
+    RESIDENCY.bring_list(&mut list, |list| swap_in(list.as_ptr(), list.len(), hc::SWAP_IN_SET))
 }
 
-fn swap_in(list: &[u32], of_set: bool) -> Result<u64> {
-    let args = [platform::phys_of(list.as_ptr()), list.len() as u64, of_set.into(), 0, 0, 0];
-    platform::call(hc::SWAP_IN, args)
+/// Says by a bit each which frames came.
+fn swap_in_around(list: &[u32]) -> Result<u64> {
+    let mut numbers = [hc::NO_FRAME; BRING_MAX];
+    let numbers = numbers.get_mut(..list.len()).ok_or(Errno::EINVAL)?;
+    numbers.copy_from_slice(list);
+    swap_in(numbers.as_mut_ptr(), numbers.len(), hc::SWAP_IN_AROUND)?;
+    let came = numbers.iter().enumerate().filter(|(_, number)| **number != hc::NO_FRAME);
+    Ok(came.map(|(at, _)| 1 << at).sum())
+}
+
+fn swap_in(frames: *const u32, count: usize, how: u64) -> Result<()> {
+    let request = SwapIn { frames: platform::phys_of(frames), count: count as u64, how, pad: 0 };
+    platform::call(hc::SWAP_IN, [platform::phys_of(&raw const request), 0, 0, 0, 0, 0]).map(drop)
 }
 
 /// Makes room for the bits; before the first [`mark`].
