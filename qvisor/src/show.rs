@@ -106,6 +106,10 @@ pub fn stats(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
     for (what, count) in lines {
         writeln!(text, "{what:24} {count:>14}")?;
     }
+    // Those of the files are above.
+    for (name, value) in stats.home.iter().filter(|(name, _)| !name.ends_with("_file_bytes")) {
+        writeln!(text, "home: {name:18} {value:>14}")?;
+    }
     for class in &stats.wake_times {
         writeln!(text, "  below {:>10} µs      {:>14}", class.below_us, class.wakes)?;
     }

@@ -326,6 +326,10 @@ while True:
     assert!(number(&asleep, "/memory/user_resident_bytes") < 1 << 20, "{asleep}");
     assert_eq!(number(&asleep, "/memory/swap_file_bytes"), number(&down, "/swap_bytes"));
     assert_eq!(number(&asleep, "/written_bytes"), number(&down, "/swap_bytes"));
+    let of_class = |class: &str| number(&asleep, &format!("/home/{class}_pages"));
+    let classes = ["file", "anonymous", "store", "kernel"].map(of_class);
+    assert_eq!(classes.iter().sum::<u64>(), number(&down, "/pages"), "{asleep}");
+    assert!(classes[0] > 100 && classes[1] > 5000 && classes[3] == 0, "{asleep}");
     assert_eq!(number(&asleep, "/memory/file_mapped_bytes"), 0, "{asleep}");
     assert_eq!((number(&asleep, "/hibernations"), number(&asleep, "/wakes")), (1, 0));
     place.order(&["wake"]);

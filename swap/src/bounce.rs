@@ -3,11 +3,12 @@
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
-use crate::page::{PAGE_BYTES, Page};
+use crate::page::{PAGE_BYTES, PageBytes};
+use crate::piece::Piece;
 
 /// Room for the pages of one write.
 pub struct Bounce {
-    start: NonNull<u8>,
+    start: NonNull<PageBytes>,
     pages: usize,
 }
 
@@ -30,17 +31,17 @@ impl Bounce {
         NonNull::new(start.cast()).map(|start| Self { start, pages })
     }
 
-    /// Copies the page to place `at`; returns the copy's address. `None`: there is no such place.
-    pub fn put(&mut self, at: usize, page: &Page) -> Option<*mut u8> {
-        if at >= self.pages {
-            return None;
-        }
-        // SAFETY: the place was checked, and is nobody else's.
-        unsafe {
-            let to = self.start.as_ptr().add(at * PAGE_BYTES);
-            to.copy_from_nonoverlapping(page.bytes().as_ptr(), PAGE_BYTES);
-            Some(to)
-        }
+    /// Its places.
+    pub fn places(&mut self) -> &mut [PageBytes] {
+        // SAFETY: the mapping is this value's own, zeros at first, and borrowed as the value is.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.pages) }
+    }
+
+    /// Its first `count` places, a piece each.
+    pub fn pieces(&mut self, count: usize) -> Vec<Piece<'_>> {
+        let places = &mut self.places()[..count];
+        // SAFETY: the places are borrowed for as long as the pieces live.
+        places.iter_mut().map(|place| unsafe { Piece::new(place.as_mut_ptr(), PAGE_BYTES) }).collect()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Why pages could not be stored or fetched.
+//! Why pages could not be stored or fetched, and why a home could not be written down or opened anew.
 
 use std::io;
 
@@ -17,4 +17,19 @@ pub enum SwapError {
     Unknown { id: PageId },
     #[error("the swap limit of {limit_bytes} bytes is reached")]
     Limit { limit_bytes: u64 },
+}
+
+/// Why a home's tables could not be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum TablesError {
+    #[error("cannot write the tables of a home of pages: {0}")]
+    Write(#[from] io::Error),
+    #[error("cannot tell how long the {file} is: {source}")]
+    Length { file: &'static str, source: io::Error },
+    #[error("the tables of a home of pages have version {found} instead of {known}")]
+    Version { found: u32, known: u32 },
+    #[error("the tables of a home of pages are damaged: {what}")]
+    Damaged { what: &'static str },
+    #[error("the tables of a home of pages are encrypted, which this version cannot read")]
+    Encrypted,
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-use crate::page::PAGE_BYTES;
+pub use crate::piece::Piece;
 
 /// Most pieces of one call (`UIO_MAXIOV` is 1024); 1 MiB when every page is a piece of its own.
 pub const PIECES_MAX: usize = 256;
@@ -13,25 +13,27 @@ pub const CALL_BYTES: usize = 4 << 20;
 
 /// Vectored, positioned I/O. May move less than asked for, as `pwritev(2)` does.
 pub trait Device: Send + Sync {
-    fn write(&self, pieces: &[libc::iovec], offset: u64) -> io::Result<usize>;
-    fn read(&self, pieces: &[libc::iovec], offset: u64) -> io::Result<usize>;
+    fn write(&self, pieces: &[Piece<'_>], offset: u64) -> io::Result<usize>;
+    fn read(&self, pieces: &[Piece<'_>], offset: u64) -> io::Result<usize>;
     /// Gives the file's blocks in `[offset, offset + len)` back; best effort.
     fn discard(&self, offset: u64, len: u64);
     /// Makes the file so long, without blocks; best effort. The host serialises writes that lengthen a file.
     fn lengthen(&self, len: u64);
+    /// How long the file is, in bytes.
+    fn file_len(&self) -> io::Result<u64>;
 }
 
 impl Device for File {
-    fn write(&self, pieces: &[libc::iovec], offset: u64) -> io::Result<usize> {
+    fn write(&self, pieces: &[Piece<'_>], offset: u64) -> io::Result<usize> {
         let (fd, count, offset) = (self.as_raw_fd(), count_of(pieces), position(offset)?);
-        // SAFETY: the pieces are pages of `crate::page::Page`, which are mapped; the kernel reports what it cannot read.
-        retry(|| unsafe { libc::pwritev(fd, pieces.as_ptr(), count, offset) })
+        // SAFETY: the promise of `Piece::new`; the kernel reports what it cannot read.
+        retry(|| unsafe { libc::pwritev(fd, Piece::as_iovecs(pieces), count, offset) })
     }
 
-    fn read(&self, pieces: &[libc::iovec], offset: u64) -> io::Result<usize> {
+    fn read(&self, pieces: &[Piece<'_>], offset: u64) -> io::Result<usize> {
         let (fd, count, offset) = (self.as_raw_fd(), count_of(pieces), position(offset)?);
-        // SAFETY: as above; the pages are writable.
-        retry(|| unsafe { libc::preadv(fd, pieces.as_ptr(), count, offset) })
+        // SAFETY: as above.
+        retry(|| unsafe { libc::preadv(fd, Piece::as_iovecs(pieces), count, offset) })
     }
 
     fn discard(&self, offset: u64, len: u64) {
@@ -44,9 +46,13 @@ impl Device for File {
     fn lengthen(&self, len: u64) {
         let _ = self.set_len(len);
     }
+
+    fn file_len(&self) -> io::Result<u64> {
+        self.metadata().map(|metadata| metadata.len())
+    }
 }
 
-fn count_of(pieces: &[libc::iovec]) -> libc::c_int {
+fn count_of(pieces: &[Piece<'_>]) -> libc::c_int {
     libc::c_int::try_from(pieces.len()).unwrap_or(libc::c_int::MAX)
 }
 
@@ -75,27 +81,29 @@ pub enum Direction {
     Read,
 }
 
-/// Moves pages that follow each other in the file from `offset` on; all of them, or an error.
-pub fn transfer(device: &dyn Device, direction: Direction, addrs: &[*mut u8], offset: u64) -> io::Result<()> {
-    let mut pieces: Vec<libc::iovec> = Vec::with_capacity(addrs.len().min(PIECES_MAX));
-    let (mut next, mut offset) = (0, offset);
-    while next < addrs.len() {
-        pieces.clear();
+/// Moves pieces that follow each other in the file from `offset` on; all of them, or an error.
+pub fn transfer(
+    device: &dyn Device,
+    direction: Direction,
+    pieces: &[Piece<'_>],
+    mut offset: u64,
+) -> io::Result<()> {
+    let mut call: Vec<Piece<'_>> = Vec::with_capacity(pieces.len().min(PIECES_MAX));
+    let mut rest = pieces;
+    while !rest.is_empty() {
+        call.clear();
         let mut bytes = 0;
-        while next < addrs.len() && bytes < CALL_BYTES {
-            let full = pieces.len() == PIECES_MAX;
-            match pieces.last_mut() {
-                // Neighbours in memory are one piece.
-                Some(last) if last.iov_base.cast::<u8>().wrapping_add(last.iov_len) == addrs[next] => {
-                    last.iov_len += PAGE_BYTES;
-                }
-                _ if full => break,
-                _ => pieces.push(libc::iovec { iov_base: addrs[next].cast(), iov_len: PAGE_BYTES }),
+        while let Some((next, later)) = rest.split_first().filter(|_| bytes < CALL_BYTES) {
+            // Neighbours in memory are one piece.
+            match call.last_mut().and_then(|last| last.joined(*next).map(|both| *last = both)) {
+                Some(()) => {}
+                None if call.len() == PIECES_MAX => break,
+                None => call.push(*next),
             }
-            bytes += PAGE_BYTES;
-            next += 1;
+            bytes += next.len();
+            rest = later;
         }
-        whole(device, direction, &mut pieces, offset)?;
+        whole(device, direction, &mut call, offset)?;
         offset += bytes as u64;
     }
     Ok(())
@@ -105,7 +113,7 @@ pub fn transfer(device: &dyn Device, direction: Direction, addrs: &[*mut u8], of
 fn whole(
     device: &dyn Device,
     direction: Direction,
-    pieces: &mut [libc::iovec],
+    pieces: &mut [Piece<'_>],
     mut offset: u64,
 ) -> io::Result<()> {
     let mut rest = pieces;
@@ -122,12 +130,11 @@ fn whole(
         }
         offset += moved as u64;
         while let Some(first) = rest.first_mut() {
-            if moved < first.iov_len {
-                first.iov_base = first.iov_base.cast::<u8>().wrapping_add(moved).cast();
-                first.iov_len -= moved;
+            if moved < first.len() {
+                *first = first.skip(moved);
                 break;
             }
-            moved -= first.iov_len;
+            moved -= first.len();
             rest = &mut rest[1..];
         }
     }

@@ -1,21 +1,42 @@
 //! Homes for the pages of a sleeping sandbox. Knows nothing of containers, of KVM, or of page tables: a page is 4 KiB at
 //! an address, named by a number that its owner gives it (a frame number).
 //!
-//! A [`Home`] takes a batch of pages, all or nothing, and gives single pages or whole sets back. [`SwapHome`] is the
-//! first one: the two files of *Hibernate Container* (section 3.4), a swap file for single pages and a REAP file for
-//! the working set. Every page carries a checksum that is verified on its way in. The files' format is in
-//! `docs/swap-format.md`.
+//! A [`Home`] takes a batch of pages, all or nothing, and gives single pages or whole sets back, to several threads at
+//! once. [`SwapHome`] is one in the two files of *Hibernate Container* (section 3.4), a swap file for single pages and a
+//! REAP file for the working set. Every page carries a checksum that is verified on its way in. [`Layered`] is a home on
+//! top of a read-only [`Base`], from which it stores only what differs. A home's tables can be written down, and the home
+//! opened anew from them. The formats are in `docs/swap-format.md`.
+//!
+//! The memory of pages may be a guest's, who writes it whenever it likes: it is copied by opaque copies alone, and what is
+//! looked at is a private copy.
 
+mod base;
+mod bits;
 mod bounce;
+mod disk;
 mod error;
 mod file;
 mod home;
 pub mod io;
+mod layered;
 mod page;
+mod page_file;
+mod persist;
+mod piece;
 mod pool;
+mod shared;
+mod slots;
+mod staging;
 mod table;
+mod tables;
+#[cfg(test)]
+mod testing;
 
-pub use error::SwapError;
+pub use base::{Base, FileBase};
+pub use bits::Bits;
+pub use disk::SwapHome;
+pub use error::{SwapError, TablesError};
 pub use file::{SwapFileError, open_unnamed};
-pub use home::{Home, Stored, SwapHome};
-pub use page::{PAGE_BYTES, Page, PageId};
+pub use home::{Home, Stat, Stored};
+pub use layered::Layered;
+pub use page::{Class, PAGE_BYTES, Page, PageBytes, PageId};

@@ -1,6 +1,8 @@
-//! Pages: memory and a number.
+//! Pages: memory, a number, and what kind of memory it is.
 
 use std::ptr::NonNull;
+
+use crate::piece::Piece;
 
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = 4096;
@@ -8,41 +10,85 @@ pub const PAGE_BYTES: usize = 4096;
 /// A page's number: its owner's, dense enough to index a table with.
 pub type PageId = u32;
 
-/// A page of memory and its number.
+/// A private copy of a page.
+pub type PageBytes = [u8; PAGE_BYTES];
+
+/// The kind of memory that a page is of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Class {
+    /// A copy of a file's page
+    File,
+    /// A program's own
+    #[default]
+    Anonymous,
+    /// Of a file in memory
+    Store,
+    /// The kernel's
+    Kernel,
+}
+
+impl Class {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 4] = [Self::File, Self::Anonymous, Self::Store, Self::Kernel];
+
+    /// The class of this number.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+
+    /// Its number, from 0.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
+}
+
+/// A page of memory, its number and its class. The memory may be shared with a guest: it is copied, and never referred to.
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
     pub id: PageId,
+    pub class: Class,
     addr: NonNull<u8>,
 }
 
-// SAFETY: an address and a number; the promise of `Page::new` bounds the use of the memory behind it.
+// SAFETY: an address and numbers; the promise of `Page::new` bounds the use of the memory behind it.
 unsafe impl Send for Page {}
 // SAFETY: as above.
 unsafe impl Sync for Page {}
 
 impl Page {
-    /// The page at `addr`.
+    /// The page at `addr`, of a program's own memory.
     ///
     /// # Safety
-    /// `addr` is page-aligned, and the page stays mapped, readable and writable as long as the value is used. Nobody
-    /// relies on it not being written meanwhile: a write by others only spoils its own content or checksum.
+    /// `addr` is page-aligned. As long as the value or a copy of it is used the page stays mapped, readable and writable,
+    /// and nobody uses a Rust reference to any of it. Others may write it meanwhile: that only spoils its own content or
+    /// checksum.
     #[must_use]
     pub unsafe fn new(id: PageId, addr: NonNull<u8>) -> Self {
-        Self { id, addr }
+        Self { id, class: Class::default(), addr }
     }
 
-    pub(crate) fn addr(&self) -> *mut u8 {
-        self.addr.as_ptr()
+    /// The same page, of another class.
+    #[must_use]
+    pub fn with_class(self, class: Class) -> Self {
+        Self { class, ..self }
     }
 
-    /// Its bytes.
-    pub(crate) fn bytes(&self) -> &[u8; PAGE_BYTES] {
-        // SAFETY: the page is mapped and readable (`new`); its owner does not write it while it is stored or fetched.
-        unsafe { &*self.addr.as_ptr().cast() }
+    /// Its memory.
+    pub(crate) fn piece(&self) -> Piece<'_> {
+        // SAFETY: the promise of `new`.
+        unsafe { Piece::new(self.addr.as_ptr(), PAGE_BYTES) }
     }
 
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8; PAGE_BYTES] {
-        // SAFETY: as above, and writable.
-        unsafe { &mut *self.addr.as_ptr().cast() }
+    /// Copies the page out of its memory.
+    pub(crate) fn copy_out(&self, to: &mut PageBytes) {
+        self.piece().copy_out(to);
+    }
+
+    /// Copies a page into its memory.
+    pub(crate) fn copy_in(&self, from: &PageBytes) {
+        self.piece().copy_in(from);
     }
 }

@@ -1,7 +1,7 @@
-//! The location of each page, at most four bytes a page; and the slots of a file that are in use, one bit and a
-//! checksum each.
+//! The location of each page, at most four bytes a page.
 
-use crate::page::PageId;
+use crate::page::{Class, PageId};
+use crate::slots::SLOTS_MAX;
 
 /// The location of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,29 +14,48 @@ pub enum PageLocation {
     Reap(u32),
 }
 
+/// The location and the class of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Located {
+    pub place: PageLocation,
+    pub class: Class,
+}
+
 const WORD: u32 = 1;
+const CLASS_SHIFT: u32 = SLOTS_MAX.ilog2();
 const SWAP: u32 = 1 << 30;
 const REAP: u32 = 1 << 31;
-/// Most slots of a file: 4 TiB.
-pub const SLOTS_MAX: u32 = 1 << 30;
 
-impl PageLocation {
+impl Located {
     fn encode(self) -> u32 {
-        match self {
-            Self::Word => WORD,
-            Self::Swap(slot) => SWAP | slot,
-            Self::Reap(slot) => REAP | slot,
-        }
+        let place = match self.place {
+            PageLocation::Word => WORD,
+            PageLocation::Swap(slot) => SWAP | slot,
+            PageLocation::Reap(slot) => REAP | slot,
+        };
+        place | u32::from(self.class.number()) << CLASS_SHIFT
     }
 
     fn decode(code: u32) -> Option<Self> {
-        match code {
-            0 => None,
-            code if code & REAP != 0 => Some(Self::Reap(code & !REAP)),
-            code if code & SWAP != 0 => Some(Self::Swap(code & !SWAP)),
-            _ => Some(Self::Word),
-        }
+        let slot = code % SLOTS_MAX;
+        let class = Class::ALL[(code >> CLASS_SHIFT & 3) as usize];
+        let place = match code {
+            0 => return None,
+            code if code & REAP != 0 => PageLocation::Reap(slot),
+            code if code & SWAP != 0 => PageLocation::Swap(slot),
+            _ => PageLocation::Word,
+        };
+        Some(Self { place, class })
     }
+}
+
+/// Pages that follow each other in a file, or are all words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    pub first: PageId,
+    pub pages: u32,
+    /// Of the first page; those of the others follow.
+    pub at: Located,
 }
 
 const CHUNK: usize = 1024;
@@ -103,37 +122,56 @@ pub struct PageLocations {
 
 impl PageLocations {
     pub fn get(&self, id: PageId) -> Option<PageLocation> {
+        Located::decode(self.code(id)).map(|found| found.place)
+    }
+
+    fn code(&self, id: PageId) -> u32 {
         let (chunk, at) = split(id);
-        PageLocation::decode(self.chunks.get(chunk)?.as_ref()?.code(at))
+        self.chunks.get(chunk).and_then(Option::as_ref).map_or(0, |chunk| chunk.code(at))
     }
 
     /// Sets a location; the former one is returned.
-    pub fn set(&mut self, id: PageId, place: PageLocation) -> Option<PageLocation> {
+    pub fn set(&mut self, id: PageId, to: Located) -> Option<Located> {
         let (chunk, at) = split(id);
         if chunk >= self.chunks.len() {
             self.chunks.resize_with(chunk + 1, || None);
         }
         let chunk = self.chunks[chunk].get_or_insert_with(|| Chunk::Open(Box::new([0; CHUNK])));
-        PageLocation::decode(std::mem::replace(&mut chunk.open()[at], place.encode()))
+        Located::decode(std::mem::replace(&mut chunk.open()[at], to.encode()))
+    }
+
+    /// The locations of all pages, in the order of their numbers.
+    pub fn runs(&self) -> Vec<Run> {
+        let mut runs: Vec<Run> = Vec::new();
+        let mut last = 0;
+        let ids = (0..self.chunks.len()).filter(|chunk| self.chunks[*chunk].is_some());
+        for id in ids.flat_map(|chunk| chunk * CHUNK..(chunk + 1) * CHUNK) {
+            let id = PageId::try_from(id).unwrap_or(PageId::MAX);
+            let code = self.code(id);
+            let Some(at) = Located::decode(code) else { continue };
+            let next = |run: &&mut Run| run.first + run.pages == id && run.at.class == at.class;
+            match runs.last_mut().filter(next) {
+                Some(run) if code == follows(last, 1) => run.pages += 1,
+                _ => runs.push(Run { first: id, pages: 1, at }),
+            }
+            last = code;
+        }
+        runs
     }
 
     /// Drops the pages that are not `kept`, and passes on their locations.
-    pub fn retain(
-        &mut self,
-        kept: &mut dyn FnMut(PageId) -> bool,
-        dropped: &mut dyn FnMut(PageId, PageLocation),
-    ) {
+    pub fn retain(&mut self, kept: &mut dyn FnMut(PageId) -> bool, dropped: &mut dyn FnMut(PageId, Located)) {
         for (index, slot) in self.chunks.iter_mut().enumerate() {
             let Some(chunk) = slot else { continue };
             let mut used = false;
             for at in 0..CHUNK {
-                let Some(place) = PageLocation::decode(chunk.code(at)) else { continue };
+                let Some(found) = Located::decode(chunk.code(at)) else { continue };
                 let id = PageId::try_from(index * CHUNK + at).unwrap_or(PageId::MAX);
                 if kept(id) {
                     used = true;
                 } else {
                     chunk.open()[at] = 0;
-                    dropped(id, place);
+                    dropped(id, found);
                 }
             }
             if !used {
@@ -153,118 +191,27 @@ fn split(id: PageId) -> (usize, usize) {
     (id as usize / CHUNK, id as usize % CHUNK)
 }
 
-/// Slots of one file.
-#[derive(Debug, Default)]
-pub struct Slots {
-    used: Vec<u64>,
-    sums: Vec<u32>,
-    count: u32,
-}
-
-impl Slots {
-    /// Slots in use.
-    pub fn count(&self) -> u32 {
-        self.count
-    }
-
-    /// The slot behind the last one that was ever in use since all were free.
-    pub fn end(&self) -> u32 {
-        u32::try_from(self.sums.len()).unwrap_or(u32::MAX)
-    }
-
-    pub fn sum(&self, slot: u32) -> u32 {
-        self.sums.get(slot as usize).copied().unwrap_or(0)
-    }
-
-    pub fn is_used(&self, slot: u32) -> bool {
-        self.used.get(slot as usize / 64).is_some_and(|word| word >> (slot % 64) & 1 != 0)
-    }
-
-    /// Takes a slot that was found free for a page with this checksum.
-    pub fn take(&mut self, slot: u32, sum: u32) {
-        let at = slot as usize;
-        if at >= self.sums.len() {
-            self.sums.resize(at + 1, 0);
-            self.used.resize(at / 64 + 1, 0);
-        }
-        self.sums[at] = sum;
-        if !self.is_used(slot) {
-            self.used[at / 64] |= 1 << (slot % 64);
-            self.count += 1;
-        }
-    }
-
-    pub fn free(&mut self, slot: u32) {
-        if self.is_used(slot) {
-            self.used[slot as usize / 64] &= !(1 << (slot % 64));
-            self.count -= 1;
-        }
-        if self.count == 0 {
-            // A file without used slots begins again at the front, and is written sequentially.
-            self.used.clear();
-            self.sums.clear();
-        }
-    }
-
-    /// Frees the memory that the tables took to grow.
-    pub fn trim(&mut self) {
-        self.used.shrink_to_fit();
-        self.sums.shrink_to_fit();
-    }
-
-    /// Free runs `(first, length)` for `wanted` slots, none shorter than `shortest` (but for the last, behind the end).
-    pub fn find(&self, wanted: u32, shortest: u32) -> Option<Vec<(u32, u32)>> {
-        let end = self.end();
-        let (mut runs, mut left, mut at) = (Vec::new(), wanted, 0);
-        while left > 0 && at < end {
-            if at % 64 == 0 && self.used[at as usize / 64] == u64::MAX {
-                at += 64;
-                continue;
-            }
-            if self.is_used(at) {
-                at += 1;
-                continue;
-            }
-            let first = at;
-            while at < end && at - first < left && !self.is_used(at) {
-                at += 1;
-            }
-            let len = at - first;
-            if at < end && (len >= shortest || len == left) {
-                runs.push((first, len));
-                left -= len;
-            } else if at == end {
-                // The last run is open to the end of the file: slots still missing go behind it.
-                runs.push((first, left));
-                left = 0;
-            }
-        }
-        if left > 0 {
-            runs.push((end, left));
-        }
-        let fits =
-            runs.iter().all(|(first, len)| first.checked_add(*len).is_some_and(|end| end <= SLOTS_MAX));
-        fits.then_some(runs)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn at(place: PageLocation) -> Located {
+        Located { place, class: Class::Store }
+    }
+
     #[test]
     fn places_come_back_and_go() {
         let mut places = PageLocations::default();
-        assert_eq!(places.set(5, PageLocation::Swap(0)), None);
-        assert_eq!(places.set(5, PageLocation::Reap(7)), Some(PageLocation::Swap(0)));
-        places.set(70_000, PageLocation::Word);
+        assert_eq!(places.set(5, at(PageLocation::Swap(0))), None);
+        assert_eq!(places.set(5, at(PageLocation::Reap(7))), Some(at(PageLocation::Swap(0))));
+        places.set(70_000, at(PageLocation::Word));
         assert_eq!(
             (places.get(5), places.get(70_000), places.get(6)),
             (Some(PageLocation::Reap(7)), Some(PageLocation::Word), None)
         );
         let mut dropped = Vec::new();
         places.retain(&mut |id| id != 5, &mut |id, place| dropped.push((id, place)));
-        assert_eq!(dropped, [(5, PageLocation::Reap(7))]);
+        assert_eq!(dropped, [(5, at(PageLocation::Reap(7)))]);
         assert_eq!(places.get(5), None);
     }
 
@@ -280,36 +227,48 @@ mod tests {
         let mut places = PageLocations::default();
         let ids = || 0..3072;
         for id in ids() {
-            of(id).map(|place| places.set(id, place));
+            of(id).map(|place| places.set(id, at(place)));
         }
         places.trim();
         assert!(matches!(&places.chunks[0], Some(Chunk::Packed(runs)) if runs.len() == 4));
         assert!(matches!(&places.chunks[2], Some(Chunk::Open(_))));
         assert!(ids().all(|id| places.get(id) == of(id)));
-        assert_eq!(places.set(1200, PageLocation::Word), of(1200));
+        assert_eq!(places.set(1200, at(PageLocation::Word)), of(1200).map(at));
         assert!(ids().all(|id| places.get(id) == if id == 1200 { Some(PageLocation::Word) } else { of(id) }));
         places.trim();
         let mut dropped = Vec::new();
         places.retain(&mut |id| id != 30, &mut |id, place| dropped.push((id, place)));
         assert_eq!(
             (dropped, places.get(30), places.get(31)),
-            (vec![(30, PageLocation::Swap(37))], None, of(31))
+            (vec![(30, at(PageLocation::Swap(37)))], None, of(31))
         );
     }
 
     #[test]
-    fn free_runs_are_found() {
-        let mut slots = Slots::default();
-        assert_eq!(slots.find(3, 1), Some(vec![(0, 3)]));
-        (0..200).for_each(|slot| slots.take(slot, slot));
-        (10..20).chain(64..140).for_each(|slot| slots.free(slot));
-        assert_eq!(slots.find(5, 5), Some(vec![(10, 5)]));
-        assert_eq!(slots.find(80, 16), Some(vec![(64, 76), (200, 4)]));
-        assert_eq!(slots.find(300, 300), Some(vec![(200, 300)]));
-        slots.free(199);
-        assert_eq!(slots.find(300, 300), Some(vec![(199, 300)]));
-        assert_eq!((slots.count(), slots.sum(150)), (113, 150));
-        (0..200).for_each(|slot| slots.free(slot));
-        assert_eq!(slots.find(1, 1), Some(vec![(0, 1)]));
+    fn runs_tell_all_locations() {
+        let mut places = PageLocations::default();
+        let all = [
+            (1000..1100, PageLocation::Swap(40), Class::File),
+            (1100..1200, PageLocation::Swap(140), Class::Anonymous),
+            (1200..1210, PageLocation::Word, Class::Kernel),
+            (5000..5001, PageLocation::Reap(SLOTS_MAX - 1), Class::File),
+            (5001..5002, PageLocation::Reap(0), Class::Anonymous),
+        ];
+        for (ids, place, class) in all.clone() {
+            for (on, id) in (0..).zip(ids) {
+                let place = match place {
+                    PageLocation::Swap(slot) => PageLocation::Swap(slot + on),
+                    place => place,
+                };
+                places.set(id, Located { place, class });
+            }
+        }
+        let expected = all.map(|(ids, place, class)| {
+            let pages = ids.end - ids.start;
+            Run { first: ids.start, pages, at: Located { place, class } }
+        });
+        assert_eq!(places.runs(), expected);
+        places.trim();
+        assert_eq!(places.runs(), expected);
     }
 }

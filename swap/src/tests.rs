@@ -1,113 +1,13 @@
 use std::collections::BTreeMap;
-use std::io;
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Barrier};
+use std::thread;
 
 use proptest::prelude::*;
 
 use super::*;
-
-/// A file in memory that fails when told to.
-#[derive(Default)]
-struct Faulty {
-    bytes: Mutex<Vec<u8>>,
-    /// Calls that still succeed.
-    calls_left: AtomicU64,
-    errno: i32,
-    /// Every call moves at most so many bytes.
-    at_most: usize,
-}
-
-impl Faulty {
-    fn good() -> Arc<Self> {
-        Arc::new(Self { calls_left: AtomicU64::new(u64::MAX), at_most: usize::MAX, ..Self::default() })
-    }
-
-    fn allowed(&self) -> io::Result<()> {
-        let left = self.calls_left.load(Ordering::Relaxed);
-        if left == 0 {
-            return Err(io::Error::from_raw_os_error(self.errno));
-        }
-        self.calls_left.store(left - 1, Ordering::Relaxed);
-        Ok(())
-    }
-}
-
-struct Handle(Arc<Faulty>);
-
-impl Device for Handle {
-    fn write(&self, pieces: &[libc::iovec], offset: u64) -> io::Result<usize> {
-        self.0.allowed()?;
-        let mut bytes = self.0.bytes.lock().unwrap();
-        let mut at = usize::try_from(offset).unwrap();
-        let mut left = self.0.at_most;
-        for piece in pieces {
-            let len = piece.iov_len.min(left);
-            if bytes.len() < at + len {
-                bytes.resize(at + len, 0);
-            }
-            // SAFETY: the piece is a page of the test's.
-            let from = unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), len) };
-            bytes[at..at + len].copy_from_slice(from);
-            (at, left) = (at + len, left - len);
-        }
-        Ok(at - usize::try_from(offset).unwrap())
-    }
-
-    fn read(&self, pieces: &[libc::iovec], offset: u64) -> io::Result<usize> {
-        self.0.allowed()?;
-        let bytes = self.0.bytes.lock().unwrap();
-        let start = usize::try_from(offset).unwrap().min(bytes.len());
-        let (mut at, mut left) = (start, self.0.at_most);
-        for piece in pieces {
-            let len = piece.iov_len.min(bytes.len() - at).min(left);
-            // SAFETY: as above.
-            let to = unsafe { std::slice::from_raw_parts_mut(piece.iov_base.cast::<u8>(), len) };
-            to.copy_from_slice(&bytes[at..at + len]);
-            (at, left) = (at + len, left - len);
-        }
-        Ok(at - start)
-    }
-
-    fn discard(&self, _offset: u64, _len: u64) {}
-
-    fn lengthen(&self, _len: u64) {}
-}
-
-/// Pages of a sandbox.
-struct Memory(Vec<Box<AlignedPage>>);
-
-impl Memory {
-    fn new(pages: usize) -> Self {
-        Self((0..pages).map(|_| Box::new(AlignedPage([0; PAGE_BYTES]))).collect())
-    }
-
-    fn page(&mut self, id: PageId) -> Page {
-        let addr = NonNull::from(&mut self.0[id as usize].0).cast();
-        // SAFETY: the page lives as long as the test uses it.
-        unsafe { Page::new(id, addr) }
-    }
-
-    fn set(&mut self, id: PageId, seed: u64) {
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        for word in self.0[id as usize].0.as_chunks_mut::<8>().0 {
-            // Seeds below 4 make pages of one word.
-            if seed >= 4 {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            }
-            *word = state.to_ne_bytes();
-        }
-    }
-
-    fn wipe(&mut self, id: PageId) {
-        self.0[id as usize].0.fill(0);
-    }
-}
-
-fn home(swap: &Arc<Faulty>, reap: &Arc<Faulty>) -> SwapHome {
-    SwapHome::new(Box::new(Handle(swap.clone())), Box::new(Handle(reap.clone())), u64::MAX)
-}
+use crate::staging::{BOUNCED_PARTS, WRITE_PAGES};
+use crate::testing::{Faulty, Handle, Memory, home};
 
 #[test]
 fn what_was_stored_comes_back() {
@@ -117,14 +17,14 @@ fn what_was_stored_comes_back() {
     let set: Vec<Page> = (10..20).rev().map(|id| memory.page(id)).collect();
     let rest: Vec<Page> = (0..10).chain(20..100).map(|id| memory.page(id)).collect();
     let stored = home.store(&set, &rest).unwrap();
-    assert_eq!(stored, Stored { swap_pages: 86, reap_pages: 10, word_pages: 4 });
-    let before = Memory(memory.0.iter().map(|page| Box::new(AlignedPage(page.0))).collect());
+    assert_eq!(stored, Stored { swap_pages: 86, reap_pages: 10, word_pages: 4, base_pages: 0 });
+    let before = memory.clone();
     (0..100).for_each(|id| memory.wipe(id));
     // Slots between wanted ones are read along.
-    let mut set: Vec<Page> = (10..20).filter(|id| *id != 15).map(|id| memory.page(id)).collect();
-    assert_eq!(home.fetch(&mut set).unwrap(), 10 * PAGE_BYTES as u64);
-    let mut rest: Vec<Page> = (0..10).chain([15]).chain(20..100).map(|id| memory.page(id)).collect();
-    home.fetch(&mut rest).unwrap();
+    let set: Vec<Page> = (10..20).filter(|id| *id != 15).map(|id| memory.page(id)).collect();
+    assert_eq!(home.fetch(&set).unwrap(), 10 * PAGE_BYTES as u64);
+    let rest: Vec<Page> = (0..10).chain([15]).chain(20..100).map(|id| memory.page(id)).collect();
+    home.fetch(&rest).unwrap();
     for (id, (a, b)) in memory.0.iter().zip(&before.0).enumerate() {
         assert!(a.0 == b.0, "page {id}");
     }
@@ -140,9 +40,10 @@ fn a_store_so_large_that_pages_are_gathered_first_is_no_other() {
     let all: Vec<Page> = (0..count).map(|id| memory.page(id)).collect();
     let words = u64::from(count.div_ceil(7));
     let stored = home.store(&[], &all).unwrap();
-    assert_eq!(stored, Stored { swap_pages: u64::from(count) - words, reap_pages: 0, word_pages: words });
+    let swap_pages = u64::from(count) - words;
+    assert_eq!(stored, Stored { swap_pages, word_pages: words, ..Stored::default() });
     (0..count).for_each(|id| memory.wipe(id));
-    home.fetch(&mut (0..count).map(|id| memory.page(id)).collect::<Vec<_>>()).unwrap();
+    home.fetch(&memory.pages(0..count)).unwrap();
     let mut expected = Memory::new(1);
     for id in 0..count {
         expected.set(0, seed(id));
@@ -182,25 +83,25 @@ fn a_damaged_page_is_told() {
     swap.bytes.lock().unwrap()[77] ^= 4;
     reap.bytes.lock().unwrap()[4095] ^= 1;
     let damaged = |error| matches!(error, SwapError::Damaged { .. });
-    assert!(damaged(home.fetch(&mut [pages[1]]).unwrap_err()));
-    assert!(damaged(home.fetch(&mut [pages[0]]).unwrap_err()));
+    assert!(damaged(home.fetch(&[pages[1]]).unwrap_err()));
+    assert!(damaged(home.fetch(&[pages[0]]).unwrap_err()));
     reap.bytes.lock().unwrap().truncate(100);
-    assert!(matches!(home.fetch(&mut [pages[0]]).unwrap_err(), SwapError::Read { .. }));
+    assert!(matches!(home.fetch(&[pages[0]]).unwrap_err(), SwapError::Read { .. }));
 }
 
 #[test]
 fn short_transfers_go_on() {
     let (swap, reap) = (
-        Arc::new(Faulty { calls_left: AtomicU64::new(u64::MAX), at_most: 5000, ..Faulty::default() }),
+        Arc::new(Faulty { calls_left: u64::MAX.into(), at_most: 5000, ..Faulty::default() }),
         Faulty::good(),
     );
     let (mut home, mut memory) = (home(&swap, &reap), Memory::new(50));
     (0..50).for_each(|id| memory.set(id, 100 + u64::from(id)));
-    let mut pages: Vec<Page> = (0..50).map(|id| memory.page(id)).collect();
+    let pages: Vec<Page> = (0..50).map(|id| memory.page(id)).collect();
     home.store(&[], &pages).unwrap();
     let before: Vec<[u8; PAGE_BYTES]> = memory.0.iter().map(|page| page.0).collect();
     (0..50).for_each(|id| memory.wipe(id));
-    home.fetch(&mut pages).unwrap();
+    home.fetch(&pages).unwrap();
     assert!(memory.0.iter().zip(before).all(|(page, before)| page.0 == before));
 }
 
@@ -216,7 +117,50 @@ fn the_limit_counts_both_files() {
     assert_eq!(home.stored_bytes(), 3 * PAGE_BYTES as u64);
     home.retain(&mut |id| id == 0);
     assert_eq!(home.stored_bytes(), PAGE_BYTES as u64);
-    assert!(matches!(home.fetch(&mut [pages[1]]), Err(SwapError::Unknown { id: 1 })));
+    assert!(matches!(home.fetch(&[pages[1]]), Err(SwapError::Unknown { id: 1 })));
+}
+
+#[test]
+fn pages_are_counted_by_class() {
+    let (swap, reap) = (Faulty::good(), Faulty::good());
+    let (mut home, mut memory) = (home(&swap, &reap), Memory::new(6));
+    (0..6).for_each(|id| memory.set(id, u64::from(id) * 3));
+    let classes = [Class::File, Class::File, Class::Anonymous, Class::Store, Class::Kernel, Class::Kernel];
+    let pages = memory.pages(0..6);
+    let pages: Vec<Page> =
+        pages.into_iter().zip(classes).map(|(page, class)| page.with_class(class)).collect();
+    home.store(&pages[..2], &pages[2..]).unwrap();
+    let count = |home: &SwapHome| home.stats().iter().skip(2).map(|stat| stat.value).collect::<Vec<_>>();
+    assert_eq!(count(&home), [2, 1, 1, 2]);
+    home.store(&[], &[pages[0].with_class(Class::Anonymous)]).unwrap();
+    home.retain(&mut |id| id != 5);
+    assert_eq!(count(&home), [1, 2, 1, 1]);
+    let used = home.stats()[..2].iter().map(|stat| stat.value).sum::<u64>();
+    assert_eq!(used, home.stored_bytes());
+}
+
+#[test]
+fn several_threads_fetch_at_once() {
+    let (swap, reap) = (Faulty::good(), Faulty::good());
+    let (mut home, mut memory) = (home(&swap, &reap), Memory::new(256));
+    (0..256).for_each(|id| memory.set(id, 9 + u64::from(id)));
+    let pages = memory.pages(0..256);
+    home.store(&pages[..128], &pages[128..]).unwrap();
+    let before = memory.clone();
+    (0..256).for_each(|id| memory.wipe(id));
+    let pages = memory.pages(0..256);
+    let (home, all_there) = (&home, &Barrier::new(4));
+    thread::scope(|scope| {
+        for part in pages.chunks(64) {
+            scope.spawn(move || {
+                all_there.wait();
+                for page in part {
+                    home.fetch(&[*page]).unwrap();
+                }
+            });
+        }
+    });
+    assert!(memory.0.iter().zip(&before.0).all(|(page, before)| page.0 == before.0));
 }
 
 #[derive(Clone, Debug)]
@@ -251,7 +195,7 @@ proptest! {
     /// Compares the home with a map of each page's content when it was last stored.
     #[test]
     fn as_a_plain_model(steps in prop::collection::vec(step(), 1..30)) {
-        let failing = || Arc::new(Faulty { calls_left: AtomicU64::new(u64::MAX), errno: libc::EIO, at_most: usize::MAX, ..Faulty::default() });
+        let failing = || Arc::new(Faulty { calls_left: u64::MAX.into(), errno: libc::EIO, at_most: usize::MAX, ..Faulty::default() });
         let (swap, reap) = (failing(), failing());
         let (mut home, mut memory) = (home(&swap, &reap), Memory::new(64));
         let mut model: BTreeMap<PageId, [u8; PAGE_BYTES]> = BTreeMap::new();
@@ -285,7 +229,7 @@ proptest! {
                 Step::Fetch(ids) => {
                     for id in ids.into_iter().map(PageId::from) {
                         memory.wipe(id);
-                        let result = home.fetch(&mut [memory.page(id)]);
+                        let result = home.fetch(&[memory.page(id)]);
                         match model.get(&id) {
                             Some(stored) => {
                                 prop_assert!(result.is_ok());
@@ -298,8 +242,8 @@ proptest! {
                 Step::FetchAll => {
                     let wanted: Vec<PageId> = model.keys().copied().collect();
                     wanted.iter().for_each(|id| memory.wipe(*id));
-                    let mut pages: Vec<Page> = wanted.iter().map(|id| memory.page(*id)).collect();
-                    prop_assert!(home.fetch(&mut pages).is_ok());
+                    let pages: Vec<Page> = wanted.iter().map(|id| memory.page(*id)).collect();
+                    prop_assert!(home.fetch(&pages).is_ok());
                     for id in wanted {
                         prop_assert!(memory.0[id as usize].0 == model[&id]);
                     }

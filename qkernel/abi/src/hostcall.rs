@@ -130,8 +130,8 @@ pub const WINDOW_COPY: u32 = 19;
 /// (phys of [`SwapOut`]): stores pages of user memory in the sandbox's home of pages. All or nothing: after an error
 /// everything that was stored before can be brought back as before.
 pub const SWAP_OUT: u32 = 20;
-/// (phys of `u32` frame numbers, count, how: [`SWAP_IN_AROUND`] …): brings stored pages back to their frames. A page that
-/// cannot come back ends the sandbox.
+/// (phys of `u32` frame numbers, count, how: [`SWAP_IN_AROUND`] …): brings stored pages back to their frames. Several CPUs may
+/// do so at once. A page that cannot come back ends the sandbox.
 pub const SWAP_IN: u32 = 21;
 /// The first, and those of the others that cost next to nothing; the numbers of those that do not come are replaced by
 /// [`NO_FRAME`].
@@ -164,8 +164,24 @@ pub struct SwapOut {
     /// Bitmap of the frames stored earlier that are to stay stored, in 64-bit words. All others are forgotten.
     pub kept: u64,
     pub kept_words: u64,
+    /// The classes (`u8`, [`CLASS_FILE`] …) of the frames of the working set, and of the others.
+    pub working_classes: u64,
+    pub rest_classes: u64,
 }
-pin_layout!(SwapOut, 48, working: 0, working_count: 8, rest: 16, rest_count: 24, kept: 32, kept_words: 40);
+pin_layout!(
+    SwapOut, 64,
+    working: 0, working_count: 8, rest: 16, rest_count: 24, kept: 32, kept_words: 40, working_classes: 48,
+    rest_classes: 56,
+);
+
+/// A frame holds a copy of a file's page.
+pub const CLASS_FILE: u8 = 0;
+/// A program's own memory.
+pub const CLASS_ANONYMOUS: u8 = 1;
+/// A part of a file in memory.
+pub const CLASS_STORE: u8 = 2;
+/// The kernel's memory.
+pub const CLASS_KERNEL: u8 = 3;
 
 /// How a hibernation came out; times in nanoseconds.
 #[repr(C)]

@@ -85,6 +85,9 @@ struct Collected {
     /// Those in memory, in the order in which they were found: neighbours in memory are neighbours in the file.
     frames: Vec<u32>,
     listed: Bits,
+    /// The frames of copies of files, and those of other stores. All others are programs' own.
+    of_files: Bits,
+    of_stores: Bits,
     /// Those stored already.
     kept: Bits,
     kept_pages: u64,
@@ -98,6 +101,35 @@ impl Collected {
         } else if self.frames.len() < self.frames.capacity() && self.listed.set(index) {
             self.frames.push(index);
         }
+    }
+
+    /// Adds the frames of a store.
+    fn add_store(&mut self, store: &PageStore) {
+        let is_of_file = store.class() == hc::CLASS_FILE;
+        store.for_each_frame(|frame| {
+            if let Some(index) = frames::index(frame) {
+                let members = if is_of_file { &mut self.of_files } else { &mut self.of_stores };
+                members.set(index);
+            }
+            self.add(frame);
+        });
+    }
+
+    /// The classes of frames, in the same order.
+    fn classes(&self, frames: &[u32]) -> Result<Vec<u8>, Obstacle> {
+        let class = |frame: u32| {
+            if self.of_files.has(frame) {
+                hc::CLASS_FILE
+            } else if self.of_stores.has(frame) {
+                hc::CLASS_STORE
+            } else {
+                hc::CLASS_ANONYMOUS
+            }
+        };
+        let mut classes = Vec::new();
+        classes.try_reserve_exact(frames.len()).map_err(|_| Obstacle::NoMemory)?;
+        classes.extend(frames.iter().map(|frame| class(*frame)));
+        Ok(classes)
     }
 }
 
@@ -117,7 +149,14 @@ fn collect(
     residency::prepare().map_err(|_| Obstacle::NoMemory)?;
     let mut list = Vec::new();
     list.try_reserve_exact(frames::stats().frames_in_use).map_err(|_| Obstacle::NoMemory)?;
-    let mut collected = Collected { frames: list, listed: Bits::new()?, kept: Bits::new()?, kept_pages: 0 };
+    let mut collected = Collected {
+        frames: list,
+        listed: Bits::new()?,
+        of_files: Bits::new()?,
+        of_stores: Bits::new()?,
+        kept: Bits::new()?,
+        kept_pages: 0,
+    };
     let pinned = residency::pinned();
     // Marked before, the pinned ones are never listed; the bits go before anybody asks for them.
     let pinned = || pinned.iter().filter_map(|frame| frames::index(*frame));
@@ -128,7 +167,7 @@ fn collect(
         space.for_each_frame(|frame| collected.add(frame));
     }
     for store in stores {
-        store.for_each_frame(|frame| collected.add(frame));
+        collected.add_store(store);
     }
     for index in pinned() {
         if let Some(word) = collected.listed.0.get_mut(index as usize / 64) {
@@ -149,6 +188,7 @@ fn store(collected: &Collected, members: &[Touch], report: &mut HibernateReport)
     rest.try_reserve_exact(collected.frames.len()).map_err(|_| Obstacle::NoMemory)?;
     working.extend(members.iter().map(|member| member.frame).filter(|frame| in_set.set(*frame)));
     rest.extend(collected.frames.iter().copied().filter(|frame| !in_set.has(*frame)));
+    let (working_classes, rest_classes) = (collected.classes(&working)?, collected.classes(&rest)?);
     let request = SwapOut {
         working: platform::phys_of(working.as_ptr()),
         working_count: working.len() as u64,
@@ -156,6 +196,8 @@ fn store(collected: &Collected, members: &[Touch], report: &mut HibernateReport)
         rest_count: rest.len() as u64,
         kept: platform::phys_of(collected.kept.0.as_ptr()),
         kept_words: collected.kept.0.len() as u64,
+        working_classes: platform::phys_of(working_classes.as_ptr()),
+        rest_classes: platform::phys_of(rest_classes.as_ptr()),
     };
     platform::call(hc::SWAP_OUT, [platform::phys_of(&raw const request), 0, 0, 0, 0, 0])
         .map_err(|_| Obstacle::Store)?;

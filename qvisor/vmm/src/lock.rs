@@ -1,5 +1,5 @@
-//! Mutexes in a declared order: a thread takes them from lower to higher ranks only, so no two threads can wait for each
-//! other. Debug builds check it at every lock; release builds have plain mutexes.
+//! Locks in a declared order: a thread takes them from lower to higher ranks only, so no two threads can wait for each
+//! other. Debug builds check it at every lock; release builds have plain locks.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{self, Condvar, PoisonError};
@@ -12,8 +12,10 @@ pub enum Rank {
     Progress,
     /// Exec'd processes (`exec_relay`).
     ExecRelay,
-    /// The home of its pages (`hibernate`).
+    /// The home of its pages (`hibernate`). Held while the disk is read or written.
     Hibernation,
+    /// Figures of its hibernations and wakes.
+    HibernationFigures,
     /// How often vCPUs left the guest (kvm).
     Exits,
     /// The handles that are waited for (`hostcall::io_threads`) …
@@ -147,6 +149,101 @@ impl<T> Guard<'_, T> {
     }
 }
 
+/// A lock with a rank that many may hold to read, or one to write. As a [`Mutex`] otherwise: a thread that holds it takes
+/// it no second time.
+#[derive(Debug)]
+pub struct RwLock<T> {
+    #[cfg(debug_assertions)]
+    rank: Rank,
+    inner: sync::RwLock<T>,
+}
+
+impl<T> RwLock<T> {
+    /// An unlocked lock.
+    #[cfg_attr(not(debug_assertions), allow(unused_variables, reason = "only debug builds check the order"))]
+    pub const fn new(rank: Rank, value: T) -> Self {
+        Self {
+            #[cfg(debug_assertions)]
+            rank,
+            inner: sync::RwLock::new(value),
+        }
+    }
+
+    /// Takes the lock to read.
+    pub fn read(&self) -> ReadGuard<'_, T> {
+        #[cfg(debug_assertions)]
+        held::check(self.rank);
+        let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
+        self.read_guard(inner)
+    }
+
+    /// Takes the lock to read if nobody writes. That cannot wait, so any order will do.
+    pub fn try_read(&self) -> Option<ReadGuard<'_, T>> {
+        match self.inner.try_read() {
+            Ok(inner) => Some(self.read_guard(inner)),
+            Err(sync::TryLockError::Poisoned(poisoned)) => Some(self.read_guard(poisoned.into_inner())),
+            Err(sync::TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Takes the lock to write.
+    pub fn write(&self) -> WriteGuard<'_, T> {
+        #[cfg(debug_assertions)]
+        held::check(self.rank);
+        WriteGuard {
+            inner: self.inner.write().unwrap_or_else(PoisonError::into_inner),
+            #[cfg(debug_assertions)]
+            _held: held::Held::new(self.rank),
+        }
+    }
+
+    fn read_guard<'a>(&'a self, inner: sync::RwLockReadGuard<'a, T>) -> ReadGuard<'a, T> {
+        ReadGuard {
+            inner,
+            #[cfg(debug_assertions)]
+            _held: held::Held::new(self.rank),
+        }
+    }
+}
+
+/// Holds a [`RwLock`] to read.
+#[derive(Debug)]
+pub struct ReadGuard<'a, T> {
+    inner: sync::RwLockReadGuard<'a, T>,
+    /// Gone after the lock.
+    #[cfg(debug_assertions)]
+    _held: held::Held,
+}
+
+impl<T> Deref for ReadGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+/// Holds a [`RwLock`] to write.
+#[derive(Debug)]
+pub struct WriteGuard<'a, T> {
+    inner: sync::RwLockWriteGuard<'a, T>,
+    /// Gone after the lock.
+    #[cfg(debug_assertions)]
+    _held: held::Held,
+}
+
+impl<T> Deref for WriteGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T> DerefMut for WriteGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+}
+
 /// The ranks that the calling thread holds.
 #[cfg(debug_assertions)]
 mod held {
@@ -208,5 +305,30 @@ mod tests {
         let (outer, inner) = (Mutex::new(Rank::LastStub, ()), Mutex::new(Rank::StubOrder, ()));
         let _guard = inner.lock();
         let _ = outer.lock();
+    }
+
+    #[test]
+    fn many_read_at_once_and_one_writes() {
+        let lock = RwLock::new(Rank::LastStub, 1);
+        let read = lock.read();
+        std::thread::scope(|scope| {
+            // Other threads' ranks are their own.
+            scope.spawn(|| assert_eq!(*lock.read(), *read)).join().unwrap();
+        });
+        drop(read);
+        *lock.write() += 1;
+        let write = lock.write();
+        assert!(lock.try_read().is_none());
+        drop(write);
+        assert_eq!(lock.try_read().map(|value| *value), Some(2));
+    }
+
+    #[test]
+    #[should_panic(expected = "takes LastStub while it holds Some(LastStub)")]
+    #[cfg(debug_assertions)]
+    fn reading_twice_is_noticed_even_if_nobody_writes() {
+        let lock = RwLock::new(Rank::LastStub, ());
+        let _guard = lock.read();
+        let _ = lock.read();
     }
 }

@@ -11,7 +11,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use abi::boot::Platform;
-use abi::hostcall::{SEGMENTS_MAX, Segment};
+use abi::hostcall::Segment;
 use abi::layout::{
     KERNEL_IMAGE_PHYS, KERNEL_PHYS_MAX, LINEAR_BASE_SYSTRAP, PAGE_SIZE, USER_PHYS, USER_PHYS_MAX,
     WINDOW_CHUNK, WINDOW_CHUNKS, WINDOW_PHYS, WINDOW_PHYS_END,
@@ -23,9 +23,6 @@ use crate::recoverable_copy;
 
 /// User memory comes in blocks of this many bytes.
 pub const USER_BLOCK: u64 = 4 << 20;
-
-/// Most bytes of one vectored call, as in Linux.
-const TRANSFER_MAX: u64 = 0x7fff_f000;
 
 /// Why guest memory could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -230,27 +227,6 @@ impl SandboxMemory {
         // SAFETY: the range was checked.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len()) };
         Some(())
-    }
-
-    /// Copies and checks `count` [`Segment`]s; bytes beyond the length of a Linux transfer are cut off. The error is an
-    /// errno.
-    pub fn iovecs(&self, segments_phys: u64, count: u64) -> Result<Vec<libc::iovec>, i32> {
-        if count > SEGMENTS_MAX {
-            return Err(libc::EINVAL);
-        }
-        let mut left = TRANSFER_MAX;
-        let mut iovecs = Vec::with_capacity(to_usize(count));
-        for i in 0..count {
-            let at = segments_phys.checked_add(i * size_of::<Segment>() as u64).ok_or(libc::EFAULT)?;
-            let segment: Segment = self.read(at).ok_or(libc::EFAULT)?;
-            let base = self.host_ptr(segment.phys, segment.len).ok_or(libc::EFAULT)?;
-            let len = segment.len.min(left);
-            left -= len;
-            if len > 0 {
-                iovecs.push(libc::iovec { iov_base: base.cast(), iov_len: to_usize(len) });
-            }
-        }
-        Ok(iovecs)
     }
 
     /// Gives whole pages back to the host; they read as zeros afterwards. The error is an errno.
@@ -484,17 +460,6 @@ mod tests {
         assert!(memory.host_ptr(USER_PHYS + USER_BLOCK - 1, 2).is_none());
         assert!(memory.host_ptr(u64::MAX - 4, 16).is_none());
         assert!(memory.host_ptr(WINDOW_PHYS, 1).is_none());
-    }
-
-    #[test]
-    fn segments_are_checked_and_bounded() {
-        let memory = memory();
-        memory.write(0x1000, &Segment { phys: USER_PHYS, len: 16 }).unwrap();
-        memory.write(0x1010, &Segment { phys: KERNEL - 8, len: 16 }).unwrap();
-        assert_eq!(memory.iovecs(0x1000, 1).unwrap().len(), 1);
-        assert_eq!(memory.iovecs(0x1000, 2).unwrap_err(), libc::EFAULT);
-        assert_eq!(memory.iovecs(0x1000, 257).unwrap_err(), libc::EINVAL);
-        assert_eq!(memory.iovecs(u64::MAX - 8, 2).unwrap_err(), libc::EFAULT);
     }
 
     #[test]

@@ -344,8 +344,8 @@ impl Sandbox {
     /// The figures of its memory, and of its hibernations with `cycles`. Asks nothing of the kernel.
     #[must_use]
     pub fn stats(&self, cycles: &Cycles) -> Stats {
-        let counters = &self.hibernation().counters;
-        stats::collect(&self.memory, &self.kernel_stats, counters, &self.files.io_memory(), cycles)
+        let vmm = self.files.io_memory();
+        stats::collect(&self.memory, &self.kernel_stats, self.hibernation(), &vmm, cycles)
     }
 
     /// Passes on how far the kernel has got.

@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::errno::Errno;
-use crate::guest_memory::GuestSlice;
+use crate::guest_memory::{GuestBuffers, GuestSlice};
 
 /// Makes a system call, again when a signal interrupts it. Arguments are widened to registers.
 ///
@@ -74,17 +74,24 @@ pub fn statx(dir: BorrowedFd<'_>, name: &CStr) -> Result<libc::statx, Errno> {
 }
 
 /// `preadv(2)`.
-pub fn preadv(fd: BorrowedFd<'_>, buffers: &[libc::iovec], offset: i64) -> Result<i64, Errno> {
-    sys_call!(libc::SYS_preadv, fd.as_raw_fd(), buffers.as_ptr(), buffers.len(), offset, 0_i64)
+pub fn preadv(fd: BorrowedFd<'_>, buffers: &GuestBuffers<'_>, offset: i64) -> Result<i64, Errno> {
+    sys_call!(
+        libc::SYS_preadv,
+        fd.as_raw_fd(),
+        buffers.iovecs().as_ptr(),
+        buffers.iovecs().len(),
+        offset,
+        0_i64
+    )
 }
 
 /// `preadv2(2)` with `RWF_NOWAIT`: what is in the page cache.
-pub fn preadv_cached(fd: BorrowedFd<'_>, buffers: &[libc::iovec], offset: i64) -> Result<i64, Errno> {
+pub fn preadv_cached(fd: BorrowedFd<'_>, buffers: &GuestBuffers<'_>, offset: i64) -> Result<i64, Errno> {
     sys_call!(
         libc::SYS_preadv2,
         fd.as_raw_fd(),
-        buffers.as_ptr(),
-        buffers.len(),
+        buffers.iovecs().as_ptr(),
+        buffers.iovecs().len(),
         offset,
         0_i64,
         libc::RWF_NOWAIT
@@ -97,58 +104,65 @@ pub fn pread(fd: BorrowedFd<'_>, to: &mut [u8], offset: i64) -> Result<i64, Errn
 }
 
 /// `pwritev(2)`.
-pub fn pwritev(fd: BorrowedFd<'_>, buffers: &[libc::iovec], offset: i64) -> Result<i64, Errno> {
-    sys_call!(libc::SYS_pwritev, fd.as_raw_fd(), buffers.as_ptr(), buffers.len(), offset, 0_i64)
+pub fn pwritev(fd: BorrowedFd<'_>, buffers: &GuestBuffers<'_>, offset: i64) -> Result<i64, Errno> {
+    sys_call!(
+        libc::SYS_pwritev,
+        fd.as_raw_fd(),
+        buffers.iovecs().as_ptr(),
+        buffers.iovecs().len(),
+        offset,
+        0_i64
+    )
 }
 
 /// `readv(2)` at the stream position; with `RWF_NOWAIT` when asked, through `preadv2(2)`.
-pub fn readv(fd: BorrowedFd<'_>, buffers: &[libc::iovec], nowait: bool) -> Result<i64, Errno> {
+pub fn readv(fd: BorrowedFd<'_>, buffers: &GuestBuffers<'_>, nowait: bool) -> Result<i64, Errno> {
     if nowait {
         return sys_call!(
             libc::SYS_preadv2,
             fd.as_raw_fd(),
-            buffers.as_ptr(),
-            buffers.len(),
+            buffers.iovecs().as_ptr(),
+            buffers.iovecs().len(),
             -1_i64,
             -1_i64,
             libc::RWF_NOWAIT
         );
     }
-    sys_call!(libc::SYS_readv, fd.as_raw_fd(), buffers.as_ptr(), buffers.len())
+    sys_call!(libc::SYS_readv, fd.as_raw_fd(), buffers.iovecs().as_ptr(), buffers.iovecs().len())
 }
 
 /// `writev(2)` at the stream position; with `RWF_NOWAIT` when asked, through `pwritev2(2)`.
-pub fn writev(fd: BorrowedFd<'_>, buffers: &[libc::iovec], nowait: bool) -> Result<i64, Errno> {
+pub fn writev(fd: BorrowedFd<'_>, buffers: &GuestBuffers<'_>, nowait: bool) -> Result<i64, Errno> {
     if nowait {
         return sys_call!(
             libc::SYS_pwritev2,
             fd.as_raw_fd(),
-            buffers.as_ptr(),
-            buffers.len(),
+            buffers.iovecs().as_ptr(),
+            buffers.iovecs().len(),
             -1_i64,
             -1_i64,
             libc::RWF_NOWAIT
         );
     }
-    sys_call!(libc::SYS_writev, fd.as_raw_fd(), buffers.as_ptr(), buffers.len())
+    sys_call!(libc::SYS_writev, fd.as_raw_fd(), buffers.iovecs().as_ptr(), buffers.iovecs().len())
 }
 
-fn message(buffers: &[libc::iovec]) -> libc::msghdr {
+fn message(buffers: &GuestBuffers<'_>) -> libc::msghdr {
     // SAFETY: `msghdr` is plain integers and pointers; null and zero mean "none".
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = buffers.as_ptr().cast_mut();
-    message.msg_iovlen = buffers.len();
+    message.msg_iov = buffers.iovecs().as_ptr().cast_mut();
+    message.msg_iovlen = buffers.iovecs().len();
     message
 }
 
 /// `recvmsg(2)` that never waits.
-pub fn receive(fd: BorrowedFd<'_>, buffers: &[libc::iovec]) -> Result<i64, Errno> {
+pub fn receive(fd: BorrowedFd<'_>, buffers: &GuestBuffers<'_>) -> Result<i64, Errno> {
     let mut message = message(buffers);
     sys_call!(libc::SYS_recvmsg, fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT)
 }
 
 /// `sendmsg(2)` that neither waits nor raises a signal.
-pub fn send(fd: BorrowedFd<'_>, buffers: &[libc::iovec]) -> Result<i64, Errno> {
+pub fn send(fd: BorrowedFd<'_>, buffers: &GuestBuffers<'_>) -> Result<i64, Errno> {
     let message = message(buffers);
     sys_call!(libc::SYS_sendmsg, fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
 }

@@ -55,7 +55,7 @@ impl Default for Copies {
 
 impl Copies {
     pub fn new() -> Self {
-        Self(PageStore::new(u64::MAX))
+        Self(PageStore::of_copies())
     }
 
     /// The file has changed: what is touched from now on is copied anew.

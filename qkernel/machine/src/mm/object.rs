@@ -1,5 +1,6 @@
 //! The objects behind mappings and in-memory files: stores of frames, and host files.
 
+use abi::hostcall as hc;
 use abi::word::to_usize;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -128,6 +129,8 @@ pub struct PageStore {
     mappers: Mappers,
     label: Once<Box<[u8]>>,
     quota: Option<Arc<Quota>>,
+    /// What it holds, as the host is told: [`hc::CLASS_STORE`], or [`hc::CLASS_FILE`].
+    class: u8,
 }
 
 /// All stores by their address, which is theirs as long as they are listed.
@@ -169,12 +172,22 @@ impl PageStore {
 
     /// As [`Self::new`]; its pages count against `quota`.
     pub fn with_quota(size: u64, quota: Option<Arc<Quota>>) -> Arc<Self> {
+        Self::of_class(hc::CLASS_STORE, size, quota)
+    }
+
+    /// An empty store for copies of a file's pages.
+    pub(super) fn of_copies() -> Arc<Self> {
+        Self::of_class(hc::CLASS_FILE, u64::MAX, None)
+    }
+
+    fn of_class(class: u8, size: u64, quota: Option<Arc<Quota>>) -> Arc<Self> {
         let store = Arc::new(Self {
             pages: SpinLock::new(Rank::Pages, Pages::new()),
             size: AtomicU64::new(size),
             mappers: Mappers::new(),
             label: Once::new(),
             quota,
+            class,
         });
         STORES.lock().insert(Arc::as_ptr(&store) as usize, Arc::downgrade(&store));
         store
@@ -184,6 +197,11 @@ impl PageStore {
         if let Some(quota) = &self.quota {
             quota.give_back(pages as u64);
         }
+    }
+
+    /// What it holds: [`hc::CLASS_STORE`], or [`hc::CLASS_FILE`].
+    pub fn class(&self) -> u8 {
+        self.class
     }
 
     /// Its size in bytes.

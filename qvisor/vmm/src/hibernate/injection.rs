@@ -3,6 +3,7 @@
 //! `DORMOUSE_SWAP_FAULT` = *kind*[`:`*file*[`:`*call*]] makes a sandbox's disk fail, its `swap` or its `reap` file or
 //! (`any`) both, from the given call of that kind on, counted from 1. `DORMOUSE_DIE_AT` names the [`Point`] at which its
 //! VMM kills itself.
+#![allow(unsafe_code)]
 
 use std::io;
 use std::str::FromStr;
@@ -10,7 +11,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use abi::hostcall::{REPORT_PAUSED, REPORT_RESUMED};
-use swap::io::Device;
+use swap::io::{Device, Piece};
 
 /// A disk's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,13 +87,19 @@ impl Faulty {
 }
 
 /// The first page of the pieces.
-fn one_page(pieces: &[libc::iovec]) -> Vec<libc::iovec> {
-    let page = |piece: &libc::iovec| libc::iovec { iov_len: piece.iov_len.min(swap::PAGE_BYTES), ..*piece };
-    pieces.first().map(page).into_iter().collect()
+fn one_page<'a>(pieces: &[Piece<'a>]) -> Vec<Piece<'a>> {
+    pieces.first().map(|piece| piece.first(swap::PAGE_BYTES)).into_iter().collect()
+}
+
+/// Changes a bit of the piece.
+fn flip(piece: &Piece<'_>) {
+    let mut byte = [0];
+    piece.copy_out(&mut byte);
+    piece.copy_in(&[byte[0] ^ 1]);
 }
 
 impl Device for Faulty {
-    fn write(&self, pieces: &[libc::iovec], offset: u64) -> io::Result<usize> {
+    fn write(&self, pieces: &[Piece<'_>], offset: u64) -> io::Result<usize> {
         let moved = match self.fault(&[DiskFault::Write, DiskFault::Full, DiskFault::ShortWrite]) {
             None => self.device.write(pieces, offset),
             Some(DiskFault::ShortWrite) => self.device.write(&one_page(pieces), offset),
@@ -103,16 +110,13 @@ impl Device for Faulty {
         moved
     }
 
-    fn read(&self, pieces: &[libc::iovec], offset: u64) -> io::Result<usize> {
+    fn read(&self, pieces: &[Piece<'_>], offset: u64) -> io::Result<usize> {
         match self.fault(&[DiskFault::Read, DiskFault::ShortRead, DiskFault::Flip]) {
             None => self.device.read(pieces, offset),
             Some(DiskFault::ShortRead) => self.device.read(&one_page(pieces), offset),
             Some(DiskFault::Flip) => {
                 let moved = self.device.read(pieces, offset)?;
-                if let Some(first) = pieces.first() {
-                    // SAFETY: the piece is a page that was just read into.
-                    unsafe { *first.iov_base.cast::<u8>() ^= 1 };
-                }
+                pieces.iter().take(1).for_each(flip);
                 Ok(moved)
             }
             Some(_) => Err(io::Error::from_raw_os_error(libc::EIO)),
@@ -125,6 +129,10 @@ impl Device for Faulty {
 
     fn lengthen(&self, len: u64) {
         self.device.lengthen(len);
+    }
+
+    fn file_len(&self) -> io::Result<u64> {
+        self.device.file_len()
     }
 }
 

@@ -2,104 +2,26 @@
 //!
 //! The files are made before the jail and have no name. What the kernel asks for is checked here, and nowhere else: every
 //! frame number must be one of user memory. A page that cannot come back as it was ends the sandbox.
-#![allow(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod injection;
+mod lists;
+mod plan;
 pub mod stats;
 
-use std::collections::HashSet;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use abi::PAGE_SIZE;
-use abi::hostcall::{self as hc, HibernateReport, SwapOut};
-use abi::layout::USER_PHYS;
+use abi::hostcall::{self as hc, HibernateReport};
 use serde::{Deserialize, Serialize};
 pub use swap::SwapFileError;
-use swap::io::Device;
-use swap::{Home, Page, PageId, Stored, SwapError, SwapHome};
+use swap::{Home, Page, PageId, Stat, Stored, SwapError};
 
 use self::injection::Point;
-use crate::lock::{Guard, Mutex, Rank};
+use self::lists::Outgoing;
+pub use self::plan::{DEFAULT_DIR, Reap, SwapPlan, Wishes};
+use crate::lock::{Guard, Mutex, Rank, RwLock};
 use crate::memory::SandboxMemory;
-
-/// The default directory of swap files.
-pub const DEFAULT_DIR: &str = "/var/lib/dormouse/.swap";
-
-/// How the working set comes back when a sandbox wakes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Reap {
-    /// Page by page, as it is touched
-    Off,
-    /// As a whole, before anything runs
-    #[default]
-    On,
-    /// As a whole, while programs run already
-    Stream,
-}
-
-impl FromStr for Reap {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        match text {
-            "off" => Ok(Self::Off),
-            "on" => Ok(Self::On),
-            "stream" => Ok(Self::Stream),
-            _ => Err(()),
-        }
-    }
-}
-
-/// The settings of a sandbox's home of pages.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SwapPlan {
-    /// `None`: [`DEFAULT_DIR`], and a sandbox that cannot have its files there cannot hibernate.
-    pub dir: Option<PathBuf>,
-    pub limit_bytes: u64,
-    pub reap: Reap,
-}
-
-impl Default for SwapPlan {
-    fn default() -> Self {
-        Self { dir: None, limit_bytes: u64::MAX, reap: Reap::default() }
-    }
-}
-
-/// How a sandbox is to hibernate, as far as somebody has said so.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wishes {
-    /// The directory of its files; absolute.
-    pub dir: Option<PathBuf>,
-    pub limit_bytes: Option<u64>,
-    pub reap: Option<Reap>,
-    /// After how long without a request.
-    pub idle_timeout: Option<Duration>,
-}
-
-impl Wishes {
-    /// With those of somebody else for what is left open.
-    #[must_use]
-    pub fn or(self, other: Self) -> Self {
-        Self {
-            dir: self.dir.or(other.dir),
-            limit_bytes: self.limit_bytes.or(other.limit_bytes),
-            reap: self.reap.or(other.reap),
-            idle_timeout: self.idle_timeout.or(other.idle_timeout),
-        }
-    }
-}
-
-impl From<Wishes> for SwapPlan {
-    fn from(wishes: Wishes) -> Self {
-        let Wishes { dir, limit_bytes, reap, .. } = wishes;
-        Self { dir, limit_bytes: limit_bytes.unwrap_or(u64::MAX), reap: reap.unwrap_or_default() }
-    }
-}
 
 /// Figures of a hibernation. Times in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -147,17 +69,18 @@ pub(crate) enum CameOut {
 }
 
 /// The home of a sandbox's pages.
-#[derive(Debug)]
 pub struct Hibernation {
-    inner: Mutex<Inner>,
-    /// Apart, so that whoever reads them does not wait for a disk.
-    pub(crate) counters: stats::Counters,
+    /// Or why there is none. Held to read by all who fetch, and to write while pages are stored.
+    home: Result<RwLock<Box<dyn Home>>, String>,
+    reap: Reap,
+    /// Never held while the disk is read or written.
+    figures: Mutex<Figures>,
+    /// Apart, since page faults count in them.
+    counters: stats::Counters,
 }
 
-struct Inner {
-    /// Or why there is none.
-    home: Result<SwapHome, String>,
-    reap: Reap,
+#[derive(Debug)]
+struct Figures {
     /// The mode that was asked for the wake at hand.
     reap_now: Option<Reap>,
     /// The results of the last hibernation and the last wake.
@@ -165,22 +88,22 @@ struct Inner {
     stored: Stored,
     store_error: Option<String>,
     woken: Woken,
+    /// What the home counted when something was last stored.
+    home: Vec<Stat>,
 }
 
-impl std::fmt::Debug for Inner {
+impl std::fmt::Debug for Hibernation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inner").field("reap", &self.reap).finish_non_exhaustive()
+        f.debug_struct("Hibernation").field("reap", &self.reap).finish_non_exhaustive()
     }
 }
 
 impl Hibernation {
-    /// Makes the files of a sandbox. A directory that was not asked for may be missing.
+    /// Makes the home of a sandbox's pages. If it was not asked for, the sandbox may go without.
     pub fn open(plan: &SwapPlan) -> Result<Self, SwapFileError> {
-        let dir = plan.dir.as_deref().unwrap_or(Path::new(DEFAULT_DIR));
-        let home = match files_in(dir) {
-            Ok([swap, reap]) => Ok(SwapHome::new(swap, reap, plan.limit_bytes)),
+        let home = match plan::open_home(plan) {
             Err(error) if plan.dir.is_some() => return Err(error),
-            Err(error) => Err(error.to_string()),
+            home => home.map_err(|error| error.to_string()),
         };
         Ok(Self::new(home, plan.reap))
     }
@@ -191,133 +114,117 @@ impl Hibernation {
         Self::new(Err("it has no swap files".into()), Reap::default())
     }
 
-    fn new(home: Result<SwapHome, String>, reap: Reap) -> Self {
-        let inner = Inner {
-            home,
-            reap,
+    fn new(home: Result<Box<dyn Home>, String>, reap: Reap) -> Self {
+        let figures = Figures {
             reap_now: None,
             last: Err("it was never asked to".into()),
             stored: Stored::default(),
             store_error: None,
             woken: Woken::default(),
+            home: Vec::new(),
         };
-        Self { inner: Mutex::new(Rank::Hibernation, inner), counters: stats::Counters::default() }
+        Self {
+            home: home.map(|home| RwLock::new(Rank::Hibernation, home)),
+            reap,
+            figures: Mutex::new(Rank::HibernationFigures, figures),
+            counters: stats::Counters::default(),
+        }
     }
 
-    fn lock(&self) -> Guard<'_, Inner> {
-        self.inner.lock()
+    fn figures(&self) -> Guard<'_, Figures> {
+        self.figures.lock()
     }
 
     /// Whether it can be done at all, or why not.
     pub fn check(&self) -> Result<(), String> {
-        self.lock().home.as_ref().map(drop).map_err(Clone::clone)
+        self.home.as_ref().map(drop).map_err(Clone::clone)
     }
 
     /// A wake begins: whether it brings the working set back at once; `None`: as the sandbox was started.
     pub fn begin_wake(&self, reap: Option<Reap>) {
-        let mut inner = self.lock();
         // Nobody waits for an answer of the sandbox's, only for the end of this.
-        let usual = if inner.reap == Reap::Stream { Reap::On } else { inner.reap };
-        inner.reap_now = Some(reap.unwrap_or(usual));
+        let usual = if self.reap == Reap::Stream { Reap::On } else { self.reap };
+        self.figures().reap_now = Some(reap.unwrap_or(usual));
         injection::pass(Point::Waking);
     }
 
     /// How the last hibernation came out.
     pub fn last(&self) -> Result<Hibernated, String> {
-        self.lock().last.clone()
+        self.figures().last.clone()
     }
 
     /// Figures of the last wake.
     pub fn woken(&self) -> Woken {
-        self.lock().woken.clone()
-    }
-}
-
-fn files_in(dir: &Path) -> Result<[Box<dyn Device>; 2], SwapFileError> {
-    // A directory that cannot be made cannot be opened either, which says why.
-    let _ = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    let open = |name| swap::open_unnamed(dir).map(|file| injection::faulty(Box::new(file), name));
-    Ok([open("swap")?, open("reap")?])
-}
-
-/// The page that a frame number stands for; `None` when it is not one of user memory.
-fn page_of(memory: &SandboxMemory, id: PageId) -> Option<Page> {
-    let at = memory.host_ptr(USER_PHYS + u64::from(id) * PAGE_SIZE, PAGE_SIZE)?;
-    // SAFETY: the range was checked, and user memory is mapped, readable and writable, as long as the sandbox lives; it is
-    // shared with the guest, and a guest that writes it meanwhile only spoils its own pages.
-    NonNull::new(at).map(|at| unsafe { Page::new(id, at) })
-}
-
-/// Copies `count` numbers out of guest memory; no more than there are frames.
-fn numbers(memory: &SandboxMemory, phys: u64, count: u64) -> Option<Vec<PageId>> {
-    if count > memory.user_bytes() / PAGE_SIZE {
-        return None;
-    }
-    if count == 0 {
-        // An empty list has no place.
-        return Some(Vec::new());
-    }
-    let bytes = memory.copy_in(phys, count * 4)?;
-    Some(bytes.as_chunks().0.iter().map(|word| u32::from_ne_bytes(*word)).collect())
-}
-
-fn pages(memory: &SandboxMemory, phys: u64, count: u64) -> Option<Vec<Page>> {
-    numbers(memory, phys, count)?.into_iter().map(|id| page_of(memory, id)).collect()
-}
-
-/// A bitmap of frames, copied out of guest memory.
-struct Bits(Vec<u64>);
-
-impl Bits {
-    fn new(memory: &SandboxMemory, phys: u64, words: u64) -> Option<Self> {
-        if words > (memory.user_bytes() / PAGE_SIZE).div_ceil(64) {
-            return None;
-        }
-        let bytes = memory.copy_in(phys, words * 8)?;
-        Some(Self(bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()))
+        self.figures().woken.clone()
     }
 
-    fn has(&self, id: PageId) -> bool {
-        self.0.get(id as usize / 64).is_some_and(|word| word & 1 << (id % 64) != 0)
-    }
-
-    fn set(&mut self, id: PageId) {
-        if let Some(word) = self.0.get_mut(id as usize / 64) {
-            *word |= 1 << (id % 64);
-        }
+    /// What the home counts; while it stores pages, what it counted after it last did.
+    fn home_stats(&self) -> Vec<Stat> {
+        let home = self.home.as_ref().ok().and_then(RwLock::try_read);
+        home.map(|home| home.stats()).unwrap_or_else(|| self.figures().home.clone())
     }
 }
 
 const BAD: i64 = -(libc::EFAULT as i64);
+const NONE: i64 = -(libc::ENODEV as i64);
+
+/// Which of the pages that are named come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fetch {
+    /// The first, and those of the others that cost next to nothing
+    Around,
+    All,
+    /// All, as a part of the working set
+    Set,
+}
+
+impl Fetch {
+    fn from_number(number: u64) -> Option<Self> {
+        match number {
+            hc::SWAP_IN_AROUND => Some(Self::Around),
+            hc::SWAP_IN_ALL => Some(Self::All),
+            hc::SWAP_IN_SET => Some(Self::Set),
+            _ => None,
+        }
+    }
+}
+
+/// Overwrites the numbers of pages that did not come.
+fn strike(numbers: &mut [PageId], came: &[Page]) {
+    let mut came: Vec<PageId> = came.iter().map(|page| page.id).collect();
+    came.sort_unstable();
+    for number in numbers.iter_mut().filter(|number| came.binary_search(number).is_err()) {
+        *number = hc::NO_FRAME;
+    }
+}
 
 /// What the kernel asks for.
 impl Hibernation {
     /// `SWAP_OUT`.
     pub(crate) fn swap_out(&self, memory: &SandboxMemory, phys: u64) -> i64 {
-        let Some(list) = memory.read::<SwapOut>(phys) else { return BAD };
-        let working = pages(memory, list.working, list.working_count);
-        let rest = pages(memory, list.rest, list.rest_count);
-        let kept = Bits::new(memory, list.kept, list.kept_words);
-        let (Some(mut working), Some(mut rest), Some(mut kept)) = (working, rest, kept) else { return BAD };
+        let Some(Outgoing { mut working, mut rest, mut kept }) = Outgoing::read(memory, phys) else {
+            return BAD;
+        };
         let in_set = working.len();
-        let mut inner = self.lock();
-        if inner.reap == Reap::Off {
+        if self.reap == Reap::Off {
             // Neighbours in memory are neighbours in the file, for page faults.
             rest.append(&mut working);
             rest.sort_unstable_by_key(|page| page.id);
         }
-        let Ok(home) = &mut inner.home else { return -i64::from(libc::ENODEV) };
+        let Ok(home) = &self.home else { return NONE };
+        let mut home = home.write();
         match home.store(&working, &rest) {
             Ok(stored) => {
                 working.iter().chain(&rest).for_each(|page| kept.set(page.id));
                 home.retain(&mut |id| kept.has(id));
-                self.counters.stored(&stored, in_set, home);
-                (inner.stored, inner.store_error) = (stored, None);
+                self.counters.stored(&stored, in_set);
+                let mut figures = self.figures();
+                (figures.stored, figures.store_error, figures.home) = (stored, None, home.stats());
                 injection::stored();
                 0
             }
             Err(error) => {
-                inner.store_error = Some(error.to_string());
+                self.figures().store_error = Some(error.to_string());
                 -i64::from(libc::EIO)
             }
         }
@@ -331,44 +238,55 @@ impl Hibernation {
         count: u64,
         how: u64,
     ) -> Result<i64, SwapError> {
-        let Some(wanted) = numbers(memory, phys, count) else { return Ok(BAD) };
-        let pages: Option<Vec<Page>> = wanted.iter().map(|id| page_of(memory, *id)).collect();
-        let Some(mut pages) = pages else { return Ok(BAD) };
-        let of_set = how == hc::SWAP_IN_SET;
-        injection::pass(if of_set { Point::Prefetching } else { Point::Fetching });
-        let counters = &self.counters;
-        let mut inner = self.lock();
+        let Some(how) = Fetch::from_number(how) else { return Ok(-i64::from(libc::EINVAL)) };
+        let Some(mut numbers) = lists::numbers(memory, phys, count) else { return Ok(BAD) };
+        let result = self.fetch(memory, &mut numbers, how)?;
+        if result == 0 && how == Fetch::Around {
+            let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
+            // The list was just read from there.
+            let _ = memory.copy_out(phys, &bytes);
+        }
+        Ok(result)
+    }
+
+    /// Brings pages back to their frames. Any threads may do so at once. With [`Fetch::Around`] the numbers of those that
+    /// did not come become [`hc::NO_FRAME`]. Result: 0 or a negative errno; an error says that a page is lost.
+    pub(crate) fn fetch(
+        &self,
+        memory: &SandboxMemory,
+        numbers: &mut [PageId],
+        how: Fetch,
+    ) -> Result<i64, SwapError> {
+        let Some(mut pages) = lists::pages_of(memory, numbers) else { return Ok(BAD) };
+        let Ok(home) = &self.home else { return Ok(NONE) };
+        injection::pass(if how == Fetch::Set { Point::Prefetching } else { Point::Fetching });
         let start = Instant::now();
-        let Ok(home) = &mut inner.home else { return Ok(-i64::from(libc::ENODEV)) };
-        let result =
-            if how == hc::SWAP_IN_AROUND { home.fetch_around(&mut pages) } else { home.fetch(&mut pages) };
-        match result {
-            Ok(bytes) if of_set => {
+        let bytes = match how {
+            Fetch::Around => home.read().fetch_around(&mut pages)?,
+            Fetch::All | Fetch::Set => home.read().fetch(&pages)?,
+        };
+        match how {
+            Fetch::Set => {
                 injection::pass(Point::Prefetched);
-                counters.prefetched(bytes);
-                let woken = &mut inner.woken;
-                woken.pages += count;
+                self.counters.prefetched(bytes);
+                let woken = &mut self.figures().woken;
+                woken.pages += pages.len() as u64;
                 woken.bytes += bytes;
                 woken.prefetch_us += micros(start.elapsed());
-                Ok(0)
             }
-            Ok(bytes) => {
-                counters.fetched(pages.len() as u64, bytes);
-                let came: HashSet<PageId> = pages.iter().map(|page| page.id).collect();
-                for (at, _) in (0..).zip(&wanted).filter(|(_, id)| !came.contains(*id)) {
-                    let _ = memory.write(phys + 4 * at, &hc::NO_FRAME);
-                }
-                Ok(0)
-            }
-            Err(error) => Err(error),
+            Fetch::Around | Fetch::All => self.counters.fetched(pages.len() as u64, bytes),
         }
+        if how == Fetch::Around {
+            strike(numbers, &pages);
+        }
+        Ok(0)
     }
 
     /// `BEGIN_WAKE`: forgets the last wake; result: how the working set comes back now.
     pub(crate) fn wake_mode(&self) -> i64 {
-        let mut inner = self.lock();
-        inner.woken = Woken::default();
-        let how = match inner.reap_now.take().unwrap_or(inner.reap) {
+        let mut figures = self.figures();
+        figures.woken = Woken::default();
+        let how = match figures.reap_now.take().unwrap_or(self.reap) {
             Reap::Off => hc::REAP_OFF,
             Reap::On => hc::REAP_FIRST,
             Reap::Stream => hc::REAP_STREAM,
@@ -380,9 +298,9 @@ impl Hibernation {
     pub(crate) fn hibernated(&self, memory: &SandboxMemory, phys: u64) -> Option<CameOut> {
         let report: HibernateReport = memory.read(phys)?;
         injection::pass(Point::Released);
-        let mut inner = self.lock();
-        let stored = inner.stored;
-        inner.last = match report.outcome {
+        let mut figures = self.figures();
+        let stored = figures.stored;
+        figures.last = match report.outcome {
             hc::HIBERNATE_ALREADY => return Some(CameOut::AsleepAlready),
             // A later request came first, which has an outcome of its own.
             hc::HIBERNATE_CANCELLED => return Some(CameOut::StayedWarm),
@@ -404,12 +322,12 @@ impl Hibernation {
             }),
             hc::HIBERNATE_BUSY => Err("a process did not come to rest in time".into()),
             hc::HIBERNATE_NO_MEMORY => Err("the kernel has no memory left for its lists".into()),
-            _ => Err(inner.store_error.take().unwrap_or_else(|| "its pages could not be stored".into())),
+            _ => Err(figures.store_error.take().unwrap_or_else(|| "its pages could not be stored".into())),
         };
-        if inner.last.is_err() {
+        if figures.last.is_err() {
             return Some(CameOut::StayedWarm);
         }
-        (inner.woken, inner.reap_now) = (Woken::default(), None);
+        (figures.woken, figures.reap_now) = (Woken::default(), None);
         Some(CameOut::Asleep)
     }
 }
@@ -420,24 +338,4 @@ pub fn micros(time: Duration) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use abi::boot::Platform;
-
-    #[test]
-    fn only_frames_of_user_memory_are_taken() {
-        let memory = SandboxMemory::new(Platform::Kvm, 16 << 20, 4 << 20).unwrap();
-        let put = |list: &[u32]| {
-            let bytes: Vec<u8> = list.iter().flat_map(|id| id.to_ne_bytes()).collect();
-            memory.copy_out(0x1000, &bytes).unwrap();
-            pages(&memory, 0x1000, list.len() as u64)
-        };
-        assert_eq!(put(&[0, 1023]).unwrap().len(), 2);
-        assert!(put(&[0, 1024]).is_none());
-        assert!(put(&[u32::MAX]).is_none());
-        assert!(pages(&memory, 0x1000, 1025).is_none());
-        assert!(pages(&memory, 0x1000, u64::MAX).is_none());
-        assert!(pages(&memory, u64::MAX - 4, 2).is_none());
-        assert!(Bits::new(&memory, 0x1000, 17).is_none() && Bits::new(&memory, 0x1000, 16).is_some());
-    }
-}
+mod tests;

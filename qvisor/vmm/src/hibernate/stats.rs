@@ -1,6 +1,7 @@
 //! The figures of `dormouse stats`. None is asked of the kernel, so a sandbox that sleeps goes on sleeping.
 #![deny(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,8 +9,9 @@ use abi::PAGE_SIZE;
 use abi::layout::{USER_PHYS, WINDOW_CHUNK};
 use abi::stats::{KernelFigures, KernelStats};
 use serde::{Deserialize, Serialize};
-use swap::{Stored, SwapHome};
+use swap::Stored;
 
+use super::Hibernation;
 use crate::memory::SandboxMemory;
 
 /// Classes of the histogram: the first is below 2 µs, each other one twice as far.
@@ -58,6 +60,9 @@ pub struct Stats {
     /// System calls that programs made and the kernel does not have.
     #[serde(default)]
     pub unknown_calls: u64,
+    /// What the home of its pages counts, by name.
+    #[serde(default)]
+    pub home: BTreeMap<String, u64>,
     /// Classes without any are left out.
     pub wake_times: Vec<WakeClass>,
 }
@@ -70,17 +75,12 @@ pub struct Counters {
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
     working_set_bytes: AtomicU64,
-    swap_file_bytes: AtomicU64,
-    reap_file_bytes: AtomicU64,
 }
 
 impl Counters {
-    pub(super) fn stored(&self, stored: &Stored, working_set: usize, home: &SwapHome) {
+    pub(super) fn stored(&self, stored: &Stored, working_set: usize) {
         self.written_bytes.fetch_add((stored.swap_pages + stored.reap_pages) * PAGE_SIZE, Relaxed);
         self.working_set_bytes.store(working_set as u64 * PAGE_SIZE, Relaxed);
-        let [swap, reap] = home.file_bytes();
-        self.swap_file_bytes.store(swap, Relaxed);
-        self.reap_file_bytes.store(reap, Relaxed);
     }
 
     pub(super) fn fetched(&self, pages: u64, bytes: u64) {
@@ -149,7 +149,7 @@ impl KernelPlace {
 pub(crate) fn collect(
     memory: &SandboxMemory,
     kernel: &KernelPlace,
-    counters: &Counters,
+    hibernation: &Hibernation,
     vmm: &str,
     cycles: &Cycles,
 ) -> Stats {
@@ -158,7 +158,11 @@ pub(crate) fn collect(
         let line = vmm.lines().find_map(|line| line.strip_prefix(name));
         line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok()).unwrap_or(0) << 10
     };
+    let counters = &hibernation.counters;
     let get = |counter: &AtomicU64| counter.load(Relaxed);
+    let stats = hibernation.home_stats();
+    let home: BTreeMap<String, u64> = stats.iter().map(|stat| (stat.name.into(), stat.value)).collect();
+    let of_home = |name| home.get(name).copied().unwrap_or(0);
     Stats {
         memory: MemoryStats {
             user_resident_bytes: (said.user_frames - said.swapped_frames) * PAGE_SIZE,
@@ -168,8 +172,8 @@ pub(crate) fn collect(
             kernel_heap_bytes: said.heap_bytes,
             vmm_rss_bytes: of_vmm("Rss:"),
             vmm_pss_bytes: of_vmm("Pss:"),
-            swap_file_bytes: get(&counters.swap_file_bytes),
-            reap_file_bytes: get(&counters.reap_file_bytes),
+            swap_file_bytes: of_home("swap_file_bytes"),
+            reap_file_bytes: of_home("reap_file_bytes"),
         },
         swap_in_faults: get(&counters.swap_in_faults),
         swap_in_pages: get(&counters.swap_in_pages),
@@ -180,6 +184,7 @@ pub(crate) fn collect(
         wakes: cycles.wakes,
         unknown_calls: said.unknown_calls,
         wake_times: cycles.wake_times(),
+        home,
     }
 }
 

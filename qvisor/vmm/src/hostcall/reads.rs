@@ -36,7 +36,7 @@ impl Reads {
         offset: i64,
     ) -> Result<i64, Errno> {
         if !self.is_blind.load(Ordering::Relaxed) {
-            match sys::preadv_cached(fd, buffers.iovecs(), offset) {
+            match sys::preadv_cached(fd, buffers, offset) {
                 Err(Errno(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL)) => {
                     self.is_blind.store(true, Ordering::Relaxed);
                 }
@@ -47,7 +47,7 @@ impl Reads {
             return Err(Errno(libc::EAGAIN));
         }
         let start = Instant::now();
-        let result = sys::preadv(fd, buffers.iovecs(), offset);
+        let result = sys::preadv(fd, buffers, offset);
         self.are_slow.store(start.elapsed() > LONG, Ordering::Relaxed);
         result
     }

@@ -24,7 +24,7 @@ impl HostIo {
                     (Offset::At(offset), FileKind::Regular) if cached => {
                         file.reads.read_cached(file.as_fd(), &buffers, offset)
                     }
-                    (Offset::At(offset), _) => sys::preadv(file.as_fd(), buffers.iovecs(), offset),
+                    (Offset::At(offset), _) => sys::preadv(file.as_fd(), &buffers, offset),
                     (Offset::Stream, FileKind::Stream(stream)) => read_stream(&file, stream, &buffers),
                     (Offset::Stream, _) => Err(Errno(libc::EINVAL)),
                 }
@@ -37,7 +37,7 @@ impl HostIo {
                         let mut buffers = buffers;
                         self.writing(&file, at, total as u64, |len| {
                             buffers.truncate(usize::try_from(len).unwrap_or(total));
-                            sys::pwritev(file.as_fd(), buffers.iovecs(), offset)
+                            sys::pwritev(file.as_fd(), &buffers, offset)
                         })
                     }
                     (Offset::Stream, FileKind::Stream(stream)) => write_stream(&file, stream, buffers),
@@ -85,16 +85,14 @@ fn check_ready(file: &HostFile, events: i16) -> Result<(), Errno> {
 fn read_stream(file: &HostFile, stream: Stream, buffers: &GuestBuffers<'_>) -> Result<i64, Errno> {
     let fd = file.as_fd();
     match stream.kind {
-        StreamKind::Socket => sys::receive(fd, buffers.iovecs()),
-        StreamKind::File => sys::readv(fd, buffers.iovecs(), false),
-        _ if stream.nonblocking => sys::readv(fd, buffers.iovecs(), false),
+        StreamKind::Socket => sys::receive(fd, buffers),
+        StreamKind::File => sys::readv(fd, buffers, false),
+        _ if stream.nonblocking => sys::readv(fd, buffers, false),
         _ => {
             check_ready(file, libc::POLLIN)?;
-            match sys::readv(fd, buffers.iovecs(), true) {
+            match sys::readv(fd, buffers, true) {
                 // Not known to this kind of stream. Another reader may now be faster than we are; we would wait then.
-                Err(Errno(libc::EOPNOTSUPP | libc::ENOSYS | libc::ESPIPE)) => {
-                    sys::readv(fd, buffers.iovecs(), false)
-                }
+                Err(Errno(libc::EOPNOTSUPP | libc::ENOSYS | libc::ESPIPE)) => sys::readv(fd, buffers, false),
                 result => result,
             }
         }
@@ -104,12 +102,12 @@ fn read_stream(file: &HostFile, stream: Stream, buffers: &GuestBuffers<'_>) -> R
 fn write_stream(file: &HostFile, stream: Stream, mut buffers: GuestBuffers<'_>) -> Result<i64, Errno> {
     let fd = file.as_fd();
     match stream.kind {
-        StreamKind::Socket => sys::send(fd, buffers.iovecs()),
-        StreamKind::File => sys::writev(fd, buffers.iovecs(), false),
-        _ if stream.nonblocking => sys::writev(fd, buffers.iovecs(), false),
+        StreamKind::Socket => sys::send(fd, &buffers),
+        StreamKind::File => sys::writev(fd, &buffers, false),
+        _ if stream.nonblocking => sys::writev(fd, &buffers, false),
         kind => {
             check_ready(file, libc::POLLOUT)?;
-            match sys::writev(fd, buffers.iovecs(), true) {
+            match sys::writev(fd, &buffers, true) {
                 Err(Errno(libc::EOPNOTSUPP | libc::ENOSYS | libc::ESPIPE)) => {}
                 result => return result,
             }
@@ -118,7 +116,7 @@ fn write_stream(file: &HostFile, stream: Stream, mut buffers: GuestBuffers<'_>) 
                 StreamKind::Terminal => buffers.truncate(TTY_CHUNK),
                 _ => {}
             }
-            sys::writev(fd, buffers.iovecs(), false)
+            sys::writev(fd, &buffers, false)
         }
     }
 }

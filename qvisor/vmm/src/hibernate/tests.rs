@@ -1,0 +1,95 @@
+use super::*;
+use abi::boot::Platform;
+use abi::hostcall::SwapOut;
+use abi::layout::USER_PHYS;
+
+const LIST: u64 = 0x1000;
+const CLASSES: u64 = 0x8000;
+const REQUEST: u64 = 0x9000;
+
+fn begin() -> (SandboxMemory, Hibernation) {
+    let memory = SandboxMemory::new(Platform::Kvm, 16 << 20, 4 << 20).unwrap();
+    let plan = SwapPlan { dir: Some(std::env::temp_dir()), ..SwapPlan::default() };
+    (memory, Hibernation::open(&plan).unwrap())
+}
+
+fn phys(id: PageId) -> u64 {
+    USER_PHYS + u64::from(id) * PAGE_SIZE
+}
+
+/// Stores the pages, each with words of its number and their offset, and releases them.
+fn sleep(memory: &SandboxMemory, hibernation: &Hibernation, ids: &[PageId]) {
+    let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_ne_bytes()).collect();
+    memory.copy_out(LIST, &bytes).unwrap();
+    for id in ids {
+        memory.write(phys(*id), id).unwrap();
+    }
+    let (rest_count, kept) = (ids.len() as u64, 0x100);
+    let list = SwapOut { rest: LIST, rest_count, kept, rest_classes: CLASSES, ..SwapOut::default() };
+    memory.write(REQUEST, &list).unwrap();
+    assert_eq!(hibernation.swap_out(memory, REQUEST), 0);
+    ids.iter().for_each(|id| memory.release(phys(*id), PAGE_SIZE).unwrap());
+}
+
+fn swap_in(
+    memory: &SandboxMemory,
+    hibernation: &Hibernation,
+    ids: &[PageId],
+    how: u64,
+) -> (i64, Vec<PageId>) {
+    let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_ne_bytes()).collect();
+    memory.copy_out(LIST, &bytes).unwrap();
+    let result = hibernation.swap_in(memory, LIST, ids.len() as u64, how).unwrap();
+    (result, lists::numbers(memory, LIST, ids.len() as u64).unwrap())
+}
+
+#[test]
+fn what_did_not_come_is_struck_out_of_any_batch() {
+    let (memory, hibernation) = begin();
+    let ids: Vec<PageId> = (1..500).collect();
+    sleep(&memory, &hibernation, &ids);
+    let wanted: Vec<PageId> = (100..400).collect();
+    let (result, came) = swap_in(&memory, &hibernation, &wanted, hc::SWAP_IN_AROUND);
+    let expected: Vec<PageId> = wanted.iter().map(|id| if *id <= 132 { *id } else { hc::NO_FRAME }).collect();
+    assert_eq!((result, came), (0, expected));
+    assert_eq!((memory.read(phys(132)), memory.read(phys(133))), (Some(132_u32), Some(0_u32)));
+    assert_eq!(swap_in(&memory, &hibernation, &wanted, hc::SWAP_IN_ALL), (0, wanted.clone()));
+    assert!(wanted.iter().all(|id| memory.read(phys(*id)) == Some(*id)));
+    assert_eq!(hibernation.woken().pages, 0);
+    assert_eq!(swap_in(&memory, &hibernation, &ids, hc::SWAP_IN_SET).0, 0);
+    assert_eq!(hibernation.woken().pages, 499);
+}
+
+#[test]
+fn bad_requests_are_refused() {
+    let (memory, hibernation) = begin();
+    let errno = |ids: &[PageId], how| swap_in(&memory, &hibernation, ids, how).0;
+    assert_eq!(errno(&[1], 3), -i64::from(libc::EINVAL));
+    assert_eq!(errno(&[1024], hc::SWAP_IN_ALL), BAD);
+    assert_eq!(hibernation.swap_in(&memory, u64::MAX, 1, hc::SWAP_IN_ALL).unwrap(), BAD);
+    // A page that is nowhere is lost.
+    memory.write(LIST, &5_u32).unwrap();
+    assert!(hibernation.swap_in(&memory, LIST, 1, hc::SWAP_IN_ALL).is_err());
+    assert_eq!(hibernation.swap_in(&memory, 0, 0, hc::SWAP_IN_ALL).unwrap(), 0);
+    assert_eq!(Hibernation::none().fetch(&memory, &mut [1], Fetch::All).unwrap(), NONE);
+}
+
+#[test]
+fn threads_fetch_at_once() {
+    let (memory, hibernation) = begin();
+    let ids: Vec<PageId> = (1..801).collect();
+    sleep(&memory, &hibernation, &ids);
+    let all_there = std::sync::Barrier::new(4);
+    std::thread::scope(|scope| {
+        for part in ids.chunks(200) {
+            let (memory, hibernation, all_there) = (&memory, &hibernation, &all_there);
+            scope.spawn(move || {
+                all_there.wait();
+                for id in part {
+                    assert_eq!(hibernation.fetch(memory, &mut [*id], Fetch::All).unwrap(), 0);
+                }
+            });
+        }
+    });
+    assert!(ids.iter().all(|id| memory.read(phys(*id)) == Some(*id)));
+}

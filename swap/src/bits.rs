@@ -1,0 +1,72 @@
+//! Sets of pages.
+
+use crate::page::PageId;
+
+/// A set of page numbers, one bit each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bits(Vec<u64>);
+
+impl Bits {
+    /// The set whose members are the bits of `words`.
+    #[must_use]
+    pub fn from_words(words: Vec<u64>) -> Self {
+        Self(words)
+    }
+
+    /// Its members as bits; behind the last word there is none.
+    #[must_use]
+    pub fn words(&self) -> &[u64] {
+        &self.0
+    }
+
+    #[must_use]
+    pub fn has(&self, id: PageId) -> bool {
+        self.0.get(id as usize / 64).is_some_and(|word| word >> (id % 64) & 1 != 0)
+    }
+
+    pub fn set(&mut self, id: PageId) {
+        let at = id as usize / 64;
+        if at >= self.0.len() {
+            self.0.resize(at + 1, 0);
+        }
+        self.0[at] |= 1 << (id % 64);
+    }
+
+    pub fn clear(&mut self, id: PageId) {
+        if let Some(word) = self.0.get_mut(id as usize / 64) {
+            *word &= !(1 << (id % 64));
+        }
+    }
+
+    /// The number behind the last member.
+    #[must_use]
+    pub fn end(&self) -> PageId {
+        let last = self.0.iter().rposition(|word| *word != 0);
+        let end = last.map_or(0, |at| at as u64 * 64 + u64::from(self.0[at].ilog2()) + 1);
+        PageId::try_from(end).unwrap_or(PageId::MAX)
+    }
+}
+
+impl FromIterator<PageId> for Bits {
+    fn from_iter<I: IntoIterator<Item = PageId>>(ids: I) -> Self {
+        let mut bits = Self::default();
+        ids.into_iter().for_each(|id| bits.set(id));
+        bits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_come_and_go() {
+        let mut bits: Bits = [3, 64, 130].into_iter().collect();
+        assert!(bits.has(3) && bits.has(130) && !bits.has(4) && !bits.has(PageId::MAX));
+        assert_eq!(bits.end(), 131);
+        bits.clear(130);
+        bits.clear(9999);
+        assert_eq!((bits.end(), bits.words().len()), (65, 3));
+        assert_eq!((Bits::default().end(), Bits::from_words(vec![0, 0]).end()), (0, 0));
+    }
+}

@@ -1,0 +1,256 @@
+//! The home of *Hibernate Container*: the swap file and the REAP file.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::sync::atomic::AtomicU64;
+
+use crate::error::{SwapError, TablesError};
+use crate::home::{Home, Stat, Stored};
+use crate::io::{Device, Piece};
+use crate::page::{Class, PAGE_BYTES, Page, PageBytes, PageId};
+use crate::page_file::{PageFile, gap};
+use crate::persist;
+use crate::pool;
+use crate::staging::{Put, put_all};
+use crate::table::{Located, PageLocation, PageLocations};
+
+const SWAP_FILE: &str = "swap file";
+const REAP_FILE: &str = "REAP file";
+/// Shorter free runs of the swap file are passed over: writes stay large.
+const SHORTEST_RUN: u32 = 64;
+/// Most unwanted slots between two wanted ones that are read rather than skipped.
+const GAP_MAX: u32 = 4;
+/// Pages that one thread reads at a time: 512 KiB.
+const READ_PAGES: usize = 128;
+/// How far from a touched page's slot others are read along.
+const AROUND_SLOTS: u32 = 32;
+
+/// Two files of a sandbox's own.
+pub struct SwapHome {
+    swap: PageFile,
+    reap: PageFile,
+    places: PageLocations,
+    /// Words of the pages that are one repeated word, unless it is zero.
+    words: HashMap<PageId, u64>,
+    /// Pages by class.
+    pages: [u64; Class::ALL.len()],
+    limit_bytes: u64,
+}
+
+impl SwapHome {
+    /// A home in two files, which may hold `limit_bytes` together.
+    #[must_use]
+    pub fn new(swap: Box<dyn Device>, reap: Box<dyn Device>, limit_bytes: u64) -> Self {
+        Self::of(PageFile::new(SWAP_FILE, swap), PageFile::new(REAP_FILE, reap), limit_bytes)
+    }
+
+    fn of(swap: PageFile, reap: PageFile, limit_bytes: u64) -> Self {
+        Self {
+            swap,
+            reap,
+            places: PageLocations::default(),
+            words: HashMap::new(),
+            pages: Default::default(),
+            limit_bytes,
+        }
+    }
+
+    /// The home that had these two files and wrote down `tables` ([`Home::persist`]). Its pages have numbers below `end`.
+    /// The tables may come from anybody: what contradicts itself or the files is refused.
+    pub fn reopen(
+        [swap, reap]: [Box<dyn Device>; 2],
+        tables: &[u8],
+        end: PageId,
+        limit_bytes: u64,
+    ) -> Result<Self, TablesError> {
+        let open = |name, device| {
+            PageFile::existing(name, device).map_err(|source| TablesError::Length { file: name, source })
+        };
+        let mut home = Self::of(open(SWAP_FILE, swap)?, open(REAP_FILE, reap)?, limit_bytes);
+        let room = [home.swap.room(), home.reap.room()];
+        persist::read(tables, end, room, &mut |entry| {
+            match entry.at.place {
+                PageLocation::Swap(slot) => home.swap.slots.take(slot, entry.sum),
+                PageLocation::Reap(slot) => home.reap.slots.take(slot, entry.sum),
+                PageLocation::Word => home.set_word(entry.id, entry.word),
+            }
+            home.settle(entry.id, entry.at);
+        })?;
+        home.trim();
+        Ok(home)
+    }
+
+    /// Writes everything; nothing else changes.
+    fn put(&self, working_set: &[Page], rest: &[Page]) -> Result<[Vec<Put>; 2], SwapError> {
+        // The slots of replaced pages are freed only afterwards.
+        let free = self.limit_bytes.saturating_sub(self.stored_bytes());
+        let budget = AtomicU64::new(free / PAGE_BYTES as u64);
+        let full = || SwapError::Limit { limit_bytes: self.limit_bytes };
+        // The working set in one piece, so that it comes back by few large reads.
+        let reap = put_all(&self.reap, working_set, u32::MAX, &budget)?.ok_or_else(full)?;
+        let swap = put_all(&self.swap, rest, SHORTEST_RUN, &budget)?.ok_or_else(full)?;
+        Ok([reap, swap])
+    }
+
+    fn settle(&mut self, id: PageId, to: Located) {
+        self.pages[usize::from(to.class.number())] += 1;
+        if let Some(old) = self.places.set(id, to) {
+            self.free(id, old, to.place == PageLocation::Word);
+        }
+    }
+
+    fn free(&mut self, id: PageId, from: Located, keep_word: bool) {
+        self.pages[usize::from(from.class.number())] -= 1;
+        match from.place {
+            PageLocation::Swap(slot) => self.swap.free(slot),
+            PageLocation::Reap(slot) => self.reap.free(slot),
+            PageLocation::Word if keep_word => {}
+            PageLocation::Word => {
+                self.words.remove(&id);
+            }
+        }
+    }
+
+    fn word(&self, id: PageId) -> u64 {
+        self.words.get(&id).copied().unwrap_or(0)
+    }
+
+    fn set_word(&mut self, id: PageId, word: u64) {
+        match word {
+            0 => self.words.remove(&id),
+            word => self.words.insert(id, word),
+        };
+    }
+
+    /// Takes up as little memory as it can until the next change.
+    fn trim(&mut self) {
+        self.places.trim();
+        self.swap.slots.trim();
+        self.reap.slots.trim();
+    }
+}
+
+/// Reads pages that lie in one file; sorts them by slot. Result: bytes read.
+fn fetch_from(file: &PageFile, found: &mut [(u32, Page)]) -> Result<u64, SwapError> {
+    found.sort_unstable_by_key(|(slot, _)| *slot);
+    let runs = found.chunk_by(|(a, _), (b, _)| b - a <= 1 + GAP_MAX);
+    let parts: Vec<&[(u32, Page)]> = runs.flat_map(|run| run.chunks(READ_PAGES)).collect();
+    let read = pool::map(&parts, |part| read_part(file, part));
+    read.into_iter().sum()
+}
+
+/// Reads pages whose slots are next to each other, but for small gaps.
+fn read_part(file: &PageFile, part: &[(u32, Page)]) -> Result<u64, SwapError> {
+    let Some((first, _)) = part.first() else { return Ok(0) };
+    let mut pieces: Vec<Piece<'_>> = Vec::with_capacity(part.len());
+    for (slot, page) in part {
+        pieces.resize((slot - first) as usize, gap());
+        pieces.push(page.piece());
+    }
+    file.read(&pieces, *first)?;
+    let mut copy: PageBytes = [0; PAGE_BYTES];
+    for (slot, page) in part {
+        page.copy_out(&mut copy);
+        file.check(page.id, &copy, *slot)?;
+    }
+    Ok((pieces.len() * PAGE_BYTES) as u64)
+}
+
+impl Home for SwapHome {
+    fn store(&mut self, working_set: &[Page], rest: &[Page]) -> Result<Stored, SwapError> {
+        let [reap, swap] = self.put(working_set, rest).inspect_err(|_| {
+            // Pages that were written in vain take no room.
+            self.reap.drop_tail();
+            self.swap.drop_tail();
+        })?;
+        // All is written: from here on nothing can fail.
+        let mut stored = Stored::default();
+        for (slot, staged) in reap.iter().flat_map(Put::placed) {
+            self.reap.slots.take(slot, staged.sum);
+            let place = PageLocation::Reap(slot);
+            self.settle(staged.page.id, Located { place, class: staged.page.class });
+            stored.reap_pages += 1;
+        }
+        for (slot, staged) in swap.iter().flat_map(Put::placed) {
+            self.swap.slots.take(slot, staged.sum);
+            let place = PageLocation::Swap(slot);
+            self.settle(staged.page.id, Located { place, class: staged.page.class });
+            stored.swap_pages += 1;
+        }
+        for &(page, word) in reap.iter().chain(&swap).flat_map(|put| &put.words) {
+            self.set_word(page.id, word);
+            self.settle(page.id, Located { place: PageLocation::Word, class: page.class });
+            stored.word_pages += 1;
+        }
+        self.trim();
+        Ok(stored)
+    }
+
+    fn fetch(&self, pages: &[Page]) -> Result<u64, SwapError> {
+        let (mut swap, mut reap) = (Vec::new(), Vec::new());
+        for page in pages {
+            match self.places.get(page.id) {
+                Some(PageLocation::Word) => page.piece().fill(self.word(page.id)),
+                Some(PageLocation::Swap(slot)) => swap.push((slot, *page)),
+                Some(PageLocation::Reap(slot)) => reap.push((slot, *page)),
+                None => return Err(SwapError::Unknown { id: page.id }),
+            }
+        }
+        Ok(fetch_from(&self.reap, &mut reap)? + fetch_from(&self.swap, &mut swap)?)
+    }
+
+    fn fetch_around(&self, pages: &mut Vec<Page>) -> Result<u64, SwapError> {
+        let Some(first) = pages.first().map(|page| page.id) else { return Ok(0) };
+        let near = match self.places.get(first) {
+            Some(PageLocation::Swap(slot)) => Some((slot, false)),
+            Some(PageLocation::Reap(slot)) => Some((slot, true)),
+            Some(PageLocation::Word) | None => None,
+        };
+        let is_near = |slot: u32, reap: bool| {
+            near.is_some_and(|(at, is_reap)| is_reap == reap && at.abs_diff(slot) <= AROUND_SLOTS)
+        };
+        pages.retain(|page| match self.places.get(page.id) {
+            Some(PageLocation::Word) => true,
+            Some(PageLocation::Swap(slot)) => is_near(slot, false),
+            Some(PageLocation::Reap(slot)) => is_near(slot, true),
+            None => page.id == first,
+        });
+        self.fetch(pages)
+    }
+
+    fn retain(&mut self, kept: &mut dyn FnMut(PageId) -> bool) {
+        let mut dropped = Vec::new();
+        self.places.retain(kept, &mut |id, from| dropped.push((id, from)));
+        for (id, from) in dropped {
+            self.free(id, from, false);
+        }
+    }
+
+    fn stored_bytes(&self) -> u64 {
+        self.swap.used_bytes() + self.reap.used_bytes()
+    }
+
+    fn stats(&self) -> Vec<Stat> {
+        let stat = |name, value| Stat { name, value };
+        let [file, anonymous, store, kernel] = self.pages;
+        vec![
+            stat("swap_file_bytes", self.swap.used_bytes()),
+            stat("reap_file_bytes", self.reap.used_bytes()),
+            stat("file_pages", file),
+            stat("anonymous_pages", anonymous),
+            stat("store_pages", store),
+            stat("kernel_pages", kernel),
+        ]
+    }
+
+    fn persist(&self, to: &mut dyn Write) -> Result<(), TablesError> {
+        let runs = self.places.runs();
+        let words = |id| self.word(id);
+        let tables = persist::tables(&runs, [&self.swap.slots, &self.reap.slots], words);
+        to.write_all(&tables).map_err(TablesError::from)
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

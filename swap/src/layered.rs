@@ -1,0 +1,195 @@
+//! A home on top of a base: what a page has in common with the base is not stored again.
+//!
+//! A page is in the base, or in the home's own storage, or unknown. It is in the base as long as the base has it and it is
+//! not *gone*. It goes when it is stored with another content, and when it is forgotten: its number may then get a new
+//! owner, who must never see what the base has there. Only being stored with the base's very content brings it back.
+
+use std::io::Write;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::base::Base;
+use crate::bits::Bits;
+use crate::error::{SwapError, TablesError};
+use crate::home::{Home, Stat, Stored};
+use crate::page::{PAGE_BYTES, Page, PageBytes, PageId};
+use crate::pool;
+use crate::tables;
+
+const KIND: &[u8; 8] = b"DORMLAYR";
+const VERSION: u32 = 1;
+/// Most pages of the base that are read at once: 128 KiB.
+const RUN_PAGES: usize = 32;
+/// Pages that one thread compares at a time.
+const PART_PAGES: usize = 512;
+/// How far from a touched page others are read along.
+const AROUND_PAGES: u32 = 32;
+
+/// See the module.
+pub struct Layered {
+    base: Option<Arc<dyn Base>>,
+    /// Pages that are not in the base any more.
+    gone: Bits,
+    own: Box<dyn Home>,
+}
+
+impl Layered {
+    /// The pages of `base`, with whatever is stored later in `own`, which is empty.
+    #[must_use]
+    pub fn new(base: Option<Arc<dyn Base>>, own: Box<dyn Home>) -> Self {
+        Self { base, gone: Bits::default(), own }
+    }
+
+    /// The home that had this base and wrote down `tables` ([`Home::persist`]). `own` opens the home whose tables follow
+    /// in them. Which base it was the owner knows: the tables do not say.
+    pub fn reopen(
+        base: Option<Arc<dyn Base>>,
+        tables: &[u8],
+        own: impl FnOnce(&[u8]) -> Result<Box<dyn Home>, TablesError>,
+    ) -> Result<Self, TablesError> {
+        let mut from = tables::open(tables, KIND, VERSION)?;
+        let count = from.u64()?;
+        let bytes = count.checked_mul(8).ok_or(TablesError::Damaged { what: "a count is too large" })?;
+        let gone = from.bytes(bytes)?.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        let len = from.u64()?;
+        let own = own(from.bytes(len)?)?;
+        if !from.is_empty() {
+            return Err(TablesError::Damaged { what: "there is more than they say" });
+        }
+        Ok(Self { base, gone: Bits::from_words(gone), own })
+    }
+
+    /// The base, if the page is in it.
+    fn base_of(&self, id: PageId) -> Option<&dyn Base> {
+        self.base.as_deref().filter(|base| base.has(id) && !self.gone.has(id))
+    }
+
+    /// The pages that are in the base.
+    fn in_base(&self) -> impl Iterator<Item = PageId> {
+        let end = self.base.as_deref().map_or(0, Base::end);
+        (0..end).filter(|id| self.base_of(*id).is_some())
+    }
+}
+
+/// Whether the pages, each of which comes behind the one before, equal those of the base. A page that the base cannot
+/// give differs.
+fn compare(base: &dyn Base, run: &[Page], room: &mut Vec<PageBytes>) -> Vec<bool> {
+    let Some(first) = run.first().filter(|page| base.has(page.id)) else { return vec![false; run.len()] };
+    room.resize(run.len(), [0; PAGE_BYTES]);
+    if base.read(first.id, room).is_err() {
+        return vec![false; run.len()];
+    }
+    let mut copy: PageBytes = [0; PAGE_BYTES];
+    let is_same = |(page, of_base): (&Page, &PageBytes)| {
+        page.copy_out(&mut copy);
+        copy == *of_base
+    };
+    run.iter().zip(&*room).map(is_same).collect()
+}
+
+/// Runs of pages that follow each other in the base, or are not in it.
+fn runs<'a>(base: &dyn Base, pages: &'a [Page]) -> impl Iterator<Item = &'a [Page]> {
+    let follows = |a: &Page, b: &Page| a.id.checked_add(1) == Some(b.id) && base.has(a.id) == base.has(b.id);
+    pages.chunk_by(follows).flat_map(|run| run.chunks(RUN_PAGES))
+}
+
+/// Tells the pages that equal those of the base from the others.
+fn split(base: &dyn Base, pages: &[Page]) -> (Vec<Page>, Vec<Page>) {
+    let parts: Vec<&[Page]> = pages.chunks(PART_PAGES).collect();
+    let compared = pool::map(&parts, |part| {
+        let mut room = Vec::new();
+        runs(base, part).flat_map(|run| compare(base, run, &mut room)).collect::<Vec<_>>()
+    });
+    let (mut same, mut others) = (Vec::new(), Vec::new());
+    for (page, is_same) in pages.iter().zip(compared.into_iter().flatten()) {
+        if is_same { same.push(*page) } else { others.push(*page) }
+    }
+    (same, others)
+}
+
+/// Reads pages that are in the base. Result: bytes read.
+fn fetch_from(base: &dyn Base, mut pages: Vec<Page>) -> Result<u64, SwapError> {
+    pages.sort_unstable_by_key(|page| page.id);
+    let runs: Vec<&[Page]> = runs(base, &pages).collect();
+    let ranges: Vec<Range<PageId>> =
+        runs.iter().filter_map(|run| Some(run.first()?.id..run.last()?.id + 1)).collect();
+    base.hint(&ranges);
+    let read = pool::map(&runs, |run| {
+        let Some(first) = run.first() else { return Ok(0) };
+        let mut room = vec![[0; PAGE_BYTES]; run.len()];
+        base.read(first.id, &mut room)?;
+        run.iter().zip(&room).for_each(|(page, content)| page.copy_in(content));
+        Ok(size_of_val(&room[..]) as u64)
+    });
+    read.into_iter().sum()
+}
+
+impl Home for Layered {
+    fn store(&mut self, working_set: &[Page], rest: &[Page]) -> Result<Stored, SwapError> {
+        let Some(base) = self.base.clone() else { return self.own.store(working_set, rest) };
+        let (mut same, set) = split(&*base, working_set);
+        let (same_of_rest, rest) = split(&*base, rest);
+        same.extend(same_of_rest);
+        let stored = self.own.store(&set, &rest)?;
+        // From here on nothing can fail.
+        for page in set.iter().chain(&rest).filter(|page| base.has(page.id)) {
+            self.gone.set(page.id);
+        }
+        let back: Bits = same.iter().map(|page| page.id).filter(|id| self.gone.has(*id)).collect();
+        if back.end() > 0 {
+            self.own.retain(&mut |id| !back.has(id));
+        }
+        same.iter().for_each(|page| self.gone.clear(page.id));
+        Ok(Stored { base_pages: same.len() as u64, ..stored })
+    }
+
+    fn fetch(&self, pages: &[Page]) -> Result<u64, SwapError> {
+        let Some(base) = &self.base else { return self.own.fetch(pages) };
+        let (of_base, own): (Vec<Page>, Vec<Page>) =
+            pages.iter().copied().partition(|page| self.base_of(page.id).is_some());
+        Ok(fetch_from(&**base, of_base)? + self.own.fetch(&own)?)
+    }
+
+    fn fetch_around(&self, pages: &mut Vec<Page>) -> Result<u64, SwapError> {
+        let Some(first) = pages.first().copied() else { return Ok(0) };
+        if self.base_of(first.id).is_some() {
+            pages
+                .retain(|page| first.id.abs_diff(page.id) <= AROUND_PAGES && self.base_of(page.id).is_some());
+            return self.fetch(pages);
+        }
+        pages.retain(|page| self.base_of(page.id).is_none());
+        self.own.fetch_around(pages)
+    }
+
+    fn retain(&mut self, kept: &mut dyn FnMut(PageId) -> bool) {
+        let forgotten: Vec<PageId> = self.in_base().filter(|id| !kept(*id)).collect();
+        forgotten.into_iter().for_each(|id| self.gone.set(id));
+        self.own.retain(kept);
+    }
+
+    fn stored_bytes(&self) -> u64 {
+        self.own.stored_bytes()
+    }
+
+    fn stats(&self) -> Vec<Stat> {
+        let base_pages = Stat { name: "base_pages", value: self.in_base().count() as u64 };
+        [self.own.stats(), vec![base_pages]].concat()
+    }
+
+    fn persist(&self, to: &mut dyn Write) -> Result<(), TablesError> {
+        let mut own = Vec::new();
+        self.own.persist(&mut own)?;
+        let mut out = tables::begin(KIND, VERSION);
+        let gone = self.gone.words();
+        out.extend_from_slice(&(gone.len() as u64).to_le_bytes());
+        gone.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
+        out.extend_from_slice(&(own.len() as u64).to_le_bytes());
+        out.extend_from_slice(&own);
+        tables::seal(&mut out);
+        to.write_all(&out).map_err(TablesError::from)
+    }
+}
+
+#[cfg(test)]
+#[path = "layered_tests.rs"]
+mod tests;

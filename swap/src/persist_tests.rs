@@ -1,0 +1,151 @@
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::disk::SwapHome;
+use crate::home::Home;
+use crate::io::Device;
+use crate::page::PAGE_BYTES;
+use crate::testing::{Faulty, Handle, Memory, home};
+
+const PAGES: PageId = 3000;
+
+fn devices(swap: &Arc<Faulty>, reap: &Arc<Faulty>) -> [Box<dyn Device>; 2] {
+    [Box::new(Handle(swap.clone())), Box::new(Handle(reap.clone()))]
+}
+
+fn persisted(home: &SwapHome) -> Vec<u8> {
+    let mut tables = Vec::new();
+    home.persist(&mut tables).unwrap();
+    tables
+}
+
+/// A home with pages of all sorts, its files, and its pages' contents.
+fn sample() -> (SwapHome, [Arc<Faulty>; 2], Memory, Vec<PageId>) {
+    let (swap, reap) = (Faulty::good(), Faulty::good());
+    let (mut home, mut memory) = (home(&swap, &reap), Memory::new(PAGES as usize));
+    (0..PAGES).for_each(|id| memory.set(id, u64::from(if id.is_multiple_of(5) { id % 4 } else { id + 4 })));
+    let class = |id: PageId| Class::ALL[id as usize / 7 % 4];
+    let mut pages = |ids: std::ops::Range<PageId>| {
+        ids.step_by(3).map(|id| memory.page(id).with_class(class(id))).collect::<Vec<_>>()
+    };
+    let (set, rest) = (pages(102..201), pages(300..PAGES));
+    home.store(&set, &rest).unwrap();
+    home.store(&[], &pages(120..141)).unwrap();
+    home.retain(&mut |id| !(1500..1520).contains(&id));
+    let ids = (102..201).step_by(3).chain((300..PAGES).step_by(3)).filter(|id| !(1500..1520).contains(id));
+    (home, [swap, reap], memory, ids.collect())
+}
+
+#[test]
+fn a_home_opened_anew_is_the_same_one() {
+    let (home, [swap, reap], memory, ids) = sample();
+    let tables = persisted(&home);
+    let mut again = SwapHome::reopen(devices(&swap, &reap), &tables, PAGES, u64::MAX).unwrap();
+    assert_eq!((again.stats(), again.stored_bytes()), (home.stats(), home.stored_bytes()));
+    assert_eq!(persisted(&again), tables);
+    let mut fetched = Memory::new(PAGES as usize);
+    again.fetch(&fetched.pages(ids.iter().copied())).unwrap();
+    assert!(ids.iter().all(|id| fetched.0[*id as usize].0 == memory.0[*id as usize].0));
+    // It goes on as a home: free slots are used again, those in use are not.
+    let new: Vec<PageId> = (1..PAGES).step_by(3).collect();
+    new.iter().for_each(|id| fetched.set(*id, 7000 + u64::from(*id)));
+    again.store(&[], &fetched.pages(new)).unwrap();
+    let mut once_more = Memory::new(PAGES as usize);
+    again.fetch(&once_more.pages(ids.iter().copied())).unwrap();
+    assert!(ids.iter().all(|id| once_more.0[*id as usize].0 == memory.0[*id as usize].0));
+    assert!(again.fetch(&once_more.pages([1500])).is_err());
+}
+
+#[test]
+fn an_empty_home_is_opened_anew() {
+    let (swap, reap) = (Faulty::good(), Faulty::good());
+    let tables = persisted(&home(&swap, &reap));
+    let again = SwapHome::reopen(devices(&swap, &reap), &tables, 0, u64::MAX).unwrap();
+    assert_eq!(again.stored_bytes(), 0);
+}
+
+/// Reads tables whose checksum is right whatever they say; the pages in them by their numbers.
+fn read_sealed(content: &[u8], room: [u64; 2]) -> Result<BTreeMap<PageId, PageLocation>, TablesError> {
+    let mut tables = content.to_vec();
+    tables::seal(&mut tables);
+    let mut found = BTreeMap::new();
+    read(&tables, PAGES, room, &mut |entry| assert!(found.insert(entry.id, entry.at.place).is_none()))?;
+    Ok(found)
+}
+
+/// Tables without their checksum, and how many slots their files are long enough for.
+static SAMPLE: LazyLock<(Vec<u8>, [u64; 2])> = LazyLock::new(|| {
+    let (home, files, ..) = sample();
+    let mut content = persisted(&home);
+    content.truncate(content.len() - 4);
+    (content, files.map(|file| file.bytes.lock().unwrap().len() as u64 / PAGE_BYTES as u64))
+});
+
+#[test]
+fn what_contradicts_itself_or_the_files_is_refused() {
+    let (content, room) = SAMPLE.clone();
+    read_sealed(&content, room).unwrap();
+    let error = |content: &[u8], room| read_sealed(content, room).unwrap_err().to_string();
+    assert!(error(&content, [room[0] - 1, room[1]]).ends_with("a file is shorter than they say"));
+    assert!(error(&content[..content.len() - 1], room).ends_with("they are too short"));
+    assert!(error(&[&content[..], &[0]].concat(), room).ends_with("there is more than they say"));
+    let changed = |at: usize, byte: u8| {
+        let mut content = content.clone();
+        content[at] = byte;
+        error(&content, room)
+    };
+    assert!(changed(0, 0).ends_with("they are of another kind"));
+    assert_eq!(changed(8, 9), "the tables of a home of pages have version 9 instead of 1");
+    assert!(changed(40, 1).contains("encrypted"));
+    // The counts of runs and of words.
+    assert!(changed(19, 255).ends_with("a count is too large") && changed(27, 255).contains("too large"));
+    // The first run: its pages, its slot, its kind, its class.
+    let run = 28 + 2 * (4 + SEAL_BYTES);
+    assert!(changed(run + 3, 1).ends_with("a run of pages is out of place"));
+    assert!(changed(run + 4, 0).ends_with("a run of pages is out of place"));
+    assert!(changed(run + 11, 1).ends_with("a slot is behind the file's last one"));
+    assert!(changed(run + 12, 0).ends_with("a run is nowhere"));
+    assert!(changed(run + 13, 4).ends_with("a class is unknown"));
+    let mut unsealed = persisted(&sample().0);
+    *unsealed.last_mut().unwrap() ^= 1;
+    let swapped = SwapHome::reopen(devices(&Faulty::good(), &Faulty::good()), &unsealed, PAGES, 0);
+    assert!(swapped.err().unwrap().to_string().ends_with("their checksum is wrong"));
+}
+
+proptest! {
+    /// Nothing that tables can say makes two pages of one slot, or a page out of bounds, or panics.
+    #[test]
+    fn hostile_tables_do_no_harm(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        len in prop::option::weighted(0.2, any::<prop::sample::Index>()),
+    ) {
+        let (mut content, room) = SAMPLE.clone();
+        for (at, byte) in changes {
+            let at = at.index(content.len());
+            content[at] = byte;
+        }
+        content.truncate(len.map_or(content.len(), |len| len.index(content.len())));
+        if let Ok(found) = read_sealed(&content, room) {
+            let mut slots = [Bits::default(), Bits::default()];
+            for (id, place) in found {
+                prop_assert!(id < PAGES);
+                let (slot, file) = match place {
+                    PageLocation::Word => continue,
+                    PageLocation::Swap(slot) => (slot, 0),
+                    PageLocation::Reap(slot) => (slot, 1),
+                };
+                prop_assert!(u64::from(slot) < room[file] && !slots[file].has(slot));
+                slots[file].set(slot);
+            }
+        }
+    }
+
+    #[test]
+    fn noise_is_no_table(noise in prop::collection::vec(any::<u8>(), 0..300)) {
+        let content = [tables::begin(KIND, VERSION), noise].concat();
+        let _ = read_sealed(&content, [10, 10]);
+    }
+}
