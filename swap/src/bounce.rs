@@ -39,9 +39,9 @@ impl Bounce {
 
     /// Its first `count` places, a piece each.
     pub fn pieces(&mut self, count: usize) -> Vec<Piece<'_>> {
-        let places = &mut self.places()[..count];
-        // SAFETY: the places are borrowed for as long as the pieces live.
-        places.iter_mut().map(|place| unsafe { Piece::new(place.as_mut_ptr(), PAGE_BYTES) }).collect()
+        let places = self.places()[..count].as_mut_ptr();
+        // SAFETY: there are so many places, and they are borrowed for as long as the pieces live.
+        (0..count).map(|at| unsafe { Piece::new(places.add(at).cast(), PAGE_BYTES) }).collect()
     }
 }
 

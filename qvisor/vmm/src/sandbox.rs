@@ -344,8 +344,9 @@ impl Sandbox {
     /// The figures of its memory, and of its hibernations with `cycles`. Asks nothing of the kernel.
     #[must_use]
     pub fn stats(&self, cycles: &Cycles) -> Stats {
+        let (counters, home) = (&self.hibernation().counters, self.hibernation().home_stats());
         let vmm = self.files.io_memory();
-        stats::collect(&self.memory, &self.kernel_stats, self.hibernation(), &vmm, cycles)
+        stats::collect(&self.memory, &self.kernel_stats, counters, &home, &vmm, cycles)
     }
 
     /// Passes on how far the kernel has got.

@@ -76,7 +76,7 @@ pub struct Hibernation {
     /// Never held while the disk is read or written.
     figures: Mutex<Figures>,
     /// Apart, since page faults count in them.
-    counters: stats::Counters,
+    pub(crate) counters: stats::Counters,
 }
 
 #[derive(Debug)]
@@ -159,7 +159,7 @@ impl Hibernation {
     }
 
     /// What the home counts; while it stores pages, what it counted after it last did.
-    fn home_stats(&self) -> Vec<Stat> {
+    pub(crate) fn home_stats(&self) -> Vec<Stat> {
         let home = self.home.as_ref().ok().and_then(RwLock::try_read);
         home.map(|home| home.stats()).unwrap_or_else(|| self.figures().home.clone())
     }

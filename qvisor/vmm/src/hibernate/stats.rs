@@ -9,9 +9,8 @@ use abi::PAGE_SIZE;
 use abi::layout::{USER_PHYS, WINDOW_CHUNK};
 use abi::stats::{KernelFigures, KernelStats};
 use serde::{Deserialize, Serialize};
-use swap::Stored;
+use swap::{Stat, Stored};
 
-use super::Hibernation;
 use crate::memory::SandboxMemory;
 
 /// Classes of the histogram: the first is below 2 µs, each other one twice as far.
@@ -145,11 +144,13 @@ impl KernelPlace {
 }
 
 /// The figures of a sandbox.
+/// `home`: what the home of its pages counts.
 /// `vmm`: what the host says of the VMM's memory, as `/proc/PID/smaps_rollup` has it.
 pub(crate) fn collect(
     memory: &SandboxMemory,
     kernel: &KernelPlace,
-    hibernation: &Hibernation,
+    counters: &Counters,
+    home: &[Stat],
     vmm: &str,
     cycles: &Cycles,
 ) -> Stats {
@@ -158,10 +159,8 @@ pub(crate) fn collect(
         let line = vmm.lines().find_map(|line| line.strip_prefix(name));
         line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok()).unwrap_or(0) << 10
     };
-    let counters = &hibernation.counters;
     let get = |counter: &AtomicU64| counter.load(Relaxed);
-    let stats = hibernation.home_stats();
-    let home: BTreeMap<String, u64> = stats.iter().map(|stat| (stat.name.into(), stat.value)).collect();
+    let home: BTreeMap<String, u64> = home.iter().map(|stat| (stat.name.into(), stat.value)).collect();
     let of_home = |name| home.get(name).copied().unwrap_or(0);
     Stats {
         memory: MemoryStats {

@@ -1,7 +1,14 @@
-use super::*;
+use std::fs::File;
+use std::sync::{self, Condvar};
+use std::{io, thread};
+
 use abi::boot::Platform;
 use abi::hostcall::SwapOut;
 use abi::layout::USER_PHYS;
+use swap::SwapHome;
+use swap::io::{Device, Piece};
+
+use super::*;
 
 const LIST: u64 = 0x1000;
 const CLASSES: u64 = 0x8000;
@@ -17,7 +24,7 @@ fn phys(id: PageId) -> u64 {
     USER_PHYS + u64::from(id) * PAGE_SIZE
 }
 
-/// Stores the pages, each with words of its number and their offset, and releases them.
+/// Stores the pages, each of which begins with its number, and gives their memory back.
 fn sleep(memory: &SandboxMemory, hibernation: &Hibernation, ids: &[PageId]) {
     let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_ne_bytes()).collect();
     memory.copy_out(LIST, &bytes).unwrap();
@@ -74,19 +81,62 @@ fn bad_requests_are_refused() {
     assert_eq!(Hibernation::none().fetch(&memory, &mut [1], Fetch::All).unwrap(), NONE);
 }
 
+/// A file whose first two reads wait for each other.
+struct Meeting {
+    file: File,
+    reads: sync::Mutex<u32>,
+    met: Condvar,
+}
+
+impl Meeting {
+    fn new() -> Box<Self> {
+        let file = swap::open_unnamed(&std::env::temp_dir()).unwrap();
+        Box::new(Self { file, reads: sync::Mutex::new(0), met: Condvar::new() })
+    }
+}
+
+impl Device for Meeting {
+    fn write(&self, pieces: &[Piece<'_>], offset: u64) -> io::Result<usize> {
+        self.file.write(pieces, offset)
+    }
+
+    fn read(&self, pieces: &[Piece<'_>], offset: u64) -> io::Result<usize> {
+        let mut reads = self.reads.lock().unwrap();
+        *reads += 1;
+        self.met.notify_all();
+        let waited = self.met.wait_timeout_while(reads, Duration::from_secs(20), |reads| *reads < 2);
+        assert!(!waited.unwrap().1.timed_out(), "nobody else reads");
+        self.file.read(pieces, offset)
+    }
+
+    fn discard(&self, offset: u64, len: u64) {
+        self.file.discard(offset, len);
+    }
+
+    fn lengthen(&self, len: u64) {
+        self.file.lengthen(len);
+    }
+
+    fn file_len(&self) -> io::Result<u64> {
+        self.file.file_len()
+    }
+}
+
 #[test]
 fn threads_fetch_at_once() {
-    let (memory, hibernation) = begin();
+    let memory = begin().0;
+    let home = SwapHome::new(Meeting::new(), Meeting::new(), u64::MAX);
+    let hibernation = Hibernation::new(Ok(Box::new(home)), Reap::On);
     let ids: Vec<PageId> = (1..801).collect();
     sleep(&memory, &hibernation, &ids);
-    let all_there = std::sync::Barrier::new(4);
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for part in ids.chunks(200) {
-            let (memory, hibernation, all_there) = (&memory, &hibernation, &all_there);
+            let (memory, hibernation) = (&memory, &hibernation);
             scope.spawn(move || {
-                all_there.wait();
                 for id in part {
                     assert_eq!(hibernation.fetch(memory, &mut [*id], Fetch::All).unwrap(), 0);
+                    // Figures are there for all meanwhile.
+                    assert_eq!(hibernation.woken(), Woken::default());
                 }
             });
         }
