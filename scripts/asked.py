@@ -9,6 +9,7 @@ import time
 from sleepers import TOP, Failure, copy_python, copy_with_libraries
 
 HEAP = TOP / "target/guest/static/heap"
+COLD = TOP / "target/guest/static/cold"
 SERVER = TOP / "test/guest/servers/answer.py"
 
 
@@ -123,6 +124,30 @@ class Heap:
         # The server itself has checked what each page holds.
         looked = 256 if self.name == "sparse" else self.megabytes * 256 // 4 * 3
         return answer.startswith(b"%d " % looked)
+
+
+class Cold:
+    """A heap of incompressible data that is touched page by page while its own clock runs."""
+
+    name = "cold"
+
+    def __init__(self, megabytes):
+        self.megabytes = megabytes
+
+    def fill(self, root):
+        shutil.copy2(COLD, root)
+
+    def command(self, port):
+        return ["/cold", port, self.megabytes]
+
+    def request(self, number):
+        return b"single 1\n"
+
+    def is_loading(self, answer):
+        return False
+
+    def is_answer(self, answer, number):
+        return answer.startswith(b"1 ")
 
 
 def all_workloads(directory):

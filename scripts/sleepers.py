@@ -13,7 +13,7 @@ from pathlib import Path
 from measure import MemoryCgroup, pss_bytes
 
 TOP = Path(__file__).resolve().parent.parent
-DORMOUSE = TOP / "target/release/dormouse"
+DORMOUSE = Path(os.environ.get("DORMOUSE") or TOP / "target/release/dormouse")
 PATIENCE = 60
 CGROUPS = []
 CAPABILITIES = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_SETGID", "CAP_SETUID", "CAP_NET_BIND_SERVICE"]
@@ -178,13 +178,17 @@ class Sleeper:
         request = self.workload.request(self.asked)
         begin = time.perf_counter_ns()
         self.rouse()
-        answer = answer_of((self.host, self.port), request)
+        answer = self.say(request)
         end = time.perf_counter_ns()
         if self.workload.is_loading(answer):
             raise Loading
         if not self.workload.is_answer(answer, self.asked):
             raise Failure(f"{self.workload.name} in {type(self).__name__} answered {answer[:100]!r}")
         return end - begin
+
+    def say(self, request):
+        """Any request; result: the whole answer."""
+        return answer_of((self.host, self.port), request)
 
     def rouse(self):
         """What must be done for it to answer a request."""
@@ -220,13 +224,13 @@ class Sleeper:
 
 
 class Dormouse(Sleeper):
-    """`dormouse do`; `reap` and `share` (of files' pages) as its options."""
+    """`dormouse do`; `reap`, `share` (of files' pages) and `memory` as its options."""
 
     process = None
 
-    def __init__(self, place, workload, root, reap="on", share=False):
+    def __init__(self, place, workload, root, reap="on", share=False, memory="2G"):
         super().__init__(place, workload, root)
-        self.options = ["--reap", reap, "--share-files", "on" if share else "off"]
+        self.options = ["--reap", reap, "--share-files", "on" if share else "off", "--memory", memory]
 
     def launch(self):
         self.cgroup = own_cgroup(self.id)
