@@ -115,8 +115,8 @@ impl Space {
     }
 
     /// Brings back the content of a page and of its neighbours that the swap file holds, with one call to the host
-    /// (Hibernate Container, section 3.4.1). Entries whose frame has come back before only become present; while the
-    /// working set is recorded the neighbours wait for their own fault.
+    /// (Hibernate Container, section 3.4.1). Entries whose frame has come back before only become present; neighbours
+    /// that are probed in this wake wait for their own fault.
     fn swap_in(&mut self, vma: &Vma, page: u64) -> Result<(), Errno> {
         let near = self.swap_window(vma, page);
         let start = page.saturating_sub(near * PAGE).max(vma.start);
@@ -131,10 +131,10 @@ impl Space {
             }
         });
         residency::bring_in(&wanted[..count])?;
-        let (alone, id) = (touches::is_recording(), self.id);
+        let (id, along) = (self.id, touches::Along::with(self.id, page));
         self.table.for_each(start, end, |addr, entry| {
             let is_here = || !residency::is_swapped(Frame::new(entry.phys()));
-            if comes(entry) && (addr == page || !alone && is_here()) {
+            if comes(entry) && (addr == page || along.includes(addr) && is_here()) {
                 *entry = entry.brought_in();
                 touches::came(id, addr, Frame::new(entry.phys()), addr == page);
             }
