@@ -35,7 +35,7 @@ pub(super) const NO_SPACE: u64 = 0;
 static SET: SpinLock<WorkingSet> = SpinLock::new(Rank::WorkingSet, WorkingSet::new());
 /// The [`Probe`] of the current wake.
 static PROBE: AtomicU64 = AtomicU64::new(Probe::NONE.word());
-/// The neighbours of touched pages are in the set, too.
+/// There is no set yet, and neighbours that become present with touched pages join it, too.
 static GUESSING: AtomicBool = AtomicBool::new(true);
 
 /// A page that was used for the first time since it was stored.
@@ -79,17 +79,38 @@ impl Run {
     }
 }
 
-/// In runs.
-fn packed(touches: impl Iterator<Item = Touch>) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
-    for touch in touches {
-        match runs.last_mut() {
-            Some(last) if last.first.after(last.len) == touch => last.len += 1,
-            _ => runs.push(Run { first: touch, len: 1 }),
-        }
+/// The set while it waits.
+struct Members {
+    runs: Vec<Run>,
+    /// Of each member, apart from the runs: neighbours are probed in different wakes.
+    idle_probes: Vec<u8>,
+}
+
+impl Members {
+    const fn new() -> Self {
+        Self { runs: Vec::new(), idle_probes: Vec::new() }
     }
-    runs.shrink_to_fit();
-    runs
+
+    fn of(touches: &[Touch]) -> Self {
+        let mut runs: Vec<Run> = Vec::new();
+        for touch in touches.iter().map(|touch| Touch { idle_probes: 0, ..*touch }) {
+            match runs.last_mut() {
+                Some(last) if last.first.after(last.len) == touch => last.len += 1,
+                _ => runs.push(Run { first: touch, len: 1 }),
+            }
+        }
+        runs.shrink_to_fit();
+        Self { runs, idle_probes: touches.iter().map(|touch| touch.idle_probes).collect() }
+    }
+
+    fn len(&self) -> usize {
+        self.idle_probes.len()
+    }
+
+    fn touches(&self) -> impl Iterator<Item = Touch> {
+        let touches = self.runs.iter().flat_map(|run| run.touches()).zip(&self.idle_probes);
+        touches.map(|(touch, idle_probes)| Touch { idle_probes: *idle_probes, ..touch })
+    }
 }
 
 /// The part of all pages whose first uses in a wake are to be seen.
@@ -159,12 +180,12 @@ impl Along {
 }
 
 struct WorkingSet {
-    /// Sequences of touches in a wake without a set, the last one that began last.
+    /// Sequences of touches in a wake without a set, that which went on last comes last.
     sequences: [Sequence; SEQUENCES],
     /// Since the set was stored, in order.
     touched: Vec<Touch>,
     /// The set that is stored.
-    members: Vec<Run>,
+    members: Members,
     /// Wakes with a set since the last quick round began; a wake that shows every page does for a round.
     wakes: u32,
     /// Touches in the set when the last quick round was over.
@@ -176,14 +197,10 @@ impl WorkingSet {
         Self {
             sequences: [Sequence::NONE; SEQUENCES],
             touched: Vec::new(),
-            members: Vec::new(),
+            members: Members::new(),
             wakes: 0,
             recorded: 0,
         }
-    }
-
-    fn members(&self) -> impl Iterator<Item = Touch> {
-        self.members.iter().flat_map(|run| run.touches())
     }
 
     fn touch(&mut self, touch: Touch) {
@@ -210,11 +227,11 @@ impl WorkingSet {
 
     /// What the wake that begins probes.
     fn next_probe(&mut self) -> Probe {
-        if self.members.is_empty() {
+        let len = self.members.len();
+        if len == 0 {
             self.wakes = QUICK_PARTS;
             return Probe::ALL;
         }
-        let len = self.members.iter().map(|run| run.len as usize).sum::<usize>();
         if self.wakes == QUICK_PARTS {
             self.recorded = len;
         } else if self.wakes > QUICK_PARTS && len > self.recorded + self.recorded / 2 {
@@ -235,7 +252,7 @@ impl WorkingSet {
         // The place of each touch among the members, from 1 on; 0 if it is new.
         let mut places = alloc::vec![0; self.touched.len()];
         let mut next = Vec::new();
-        for (member, place) in self.members().zip(1_usize..) {
+        for (member, place) in self.members.touches().zip(1_usize..) {
             let key = member.key();
             let first = by_key.partition_point(|(other, _)| *other < key);
             let touches = by_key[first..].iter().take_while(|(other, _)| *other == key);
@@ -282,22 +299,22 @@ pub fn is_probed(space: u64, page: u64) -> bool {
 }
 
 /// The set was stored; touches count from here on.
-pub fn store(members: Vec<Touch>) {
+pub fn store(members: &[Touch]) {
     let mut set = SET.lock();
-    (set.members, set.touched) = (packed(members.into_iter()), Vec::new());
+    (set.members, set.touched) = (Members::of(members), Vec::new());
 }
 
 /// A wake begins. Without REAP nobody asks for the set, and nothing is probed.
 pub fn begin_wake(with_reap: bool) {
     let mut set = SET.lock();
-    GUESSING.store(set.members.is_empty(), Ordering::Relaxed);
+    GUESSING.store(set.members.len() == 0, Ordering::Relaxed);
     let probe = if with_reap { set.next_probe() } else { Probe::NONE };
     PROBE.store(probe.word(), Ordering::Relaxed);
 }
 
 /// The set that is stored, in order.
 pub(super) fn members() -> Vec<Touch> {
-    SET.lock().members().collect()
+    SET.lock().members.touches().collect()
 }
 
 /// The next working set; `now` says which frame a page has now, if any.
@@ -327,7 +344,7 @@ mod tests {
         /// What storing the next set does; result: its frames.
         fn turn(&mut self, probe: Probe) -> Vec<u32> {
             let next = self.next(probe, same);
-            (self.members, self.touched) = (packed(next.iter().copied()), Vec::new());
+            (self.members, self.touched) = (Members::of(&next), Vec::new());
             frames_of(&next)
         }
 
@@ -335,7 +352,7 @@ mod tests {
         /// probed.
         fn wake(&mut self, used: &[u64]) -> Probe {
             let probe = self.next_probe();
-            let members: Vec<_> = self.members().map(|member| member.key()).collect();
+            let members: Vec<_> = self.members.touches().map(|member| member.key()).collect();
             for page in used {
                 let key = (1, *page);
                 if probe.includes(key) || !members.contains(&key) {
@@ -361,10 +378,11 @@ mod tests {
     fn neighbours_take_the_room_of_one() {
         let set = set_of(&[(0x1000, 7), (0x2000, 8), (0x3000, 9), (0x5000, 10), (0x6000, 12)]);
         let store = [4, 5].map(|frame| Touch::new(NO_SPACE, 0, frame));
-        let all: Vec<Touch> = set.touched.iter().chain(&store).copied().collect();
-        let runs = packed(all.iter().copied());
-        assert_eq!(runs.len(), 4);
-        assert_eq!(runs.into_iter().flat_map(Run::touches).collect::<Vec<_>>(), all);
+        let mut all: Vec<Touch> = set.touched.iter().chain(&store).copied().collect();
+        all[1].idle_probes = 0;
+        let members = Members::of(&all);
+        assert_eq!((members.runs.len(), members.len()), (4, 7));
+        assert_eq!(members.touches().collect::<Vec<_>>(), all);
     }
 
     #[test]
@@ -433,7 +451,7 @@ mod tests {
         for left in [vec![7, 7], vec![7, 7], vec![7]] {
             assert_eq!(set.turn(of_first), left);
         }
-        assert_eq!(set.members().next().map(|member| member.space), Some(2));
+        assert_eq!(set.members.touches().next().map(|member| member.space), Some(2));
     }
 
     #[test]
@@ -456,12 +474,12 @@ mod tests {
         let mut last = 400;
         for _ in 0..QUICK_PARTS {
             set.wake(&used);
-            let len = set.members().count();
+            let len = set.members.len();
             assert!((20..80).contains(&(last - len)), "{last} {len}");
             last = len;
         }
         let used: Vec<u32> = (100..200).collect();
-        assert_eq!(frames_of(&set.members().collect::<Vec<_>>()), used);
+        assert_eq!(frames_of(&set.members.touches().collect::<Vec<_>>()), used);
         assert_eq!(set.next_probe(), Probe { part: QUICK_PARTS, parts: PARTS });
     }
 
@@ -471,7 +489,7 @@ mod tests {
         assert_eq!(set.turn(Probe::NONE), [7, 3]);
         // Its uses while it is not probed nobody sees; when it is probed it is used the first time, and then no more.
         let (mut probes, mut used) = (0, vec![0x3000, 0x7000]);
-        while set.members().count() == 2 {
+        while set.members.len() == 2 {
             if set.wake(&used).includes((1, 0x7000)) {
                 probes += 1;
                 used.truncate(1);
@@ -480,7 +498,7 @@ mod tests {
         assert_eq!(probes, 1 + KEEP_PROBES);
         // It faults then, and is back.
         set.wake(&[0x3000, 0x7000]);
-        assert_eq!(set.members().count(), 2);
+        assert_eq!(set.members.len(), 2);
     }
 
     #[test]
@@ -504,7 +522,8 @@ mod tests {
 
     #[test]
     fn a_set_that_grew_by_half_is_probed_quickly_again() {
-        let of_pages = |count: u64| packed((1..=count).map(|page| Touch::new(1, page * 0x5000, 1)));
+        let page = |page| Touch::new(1, page * 0x5000, 1);
+        let of_pages = |count: u64| Members::of(&(1..=count).map(page).collect::<Vec<_>>());
         let mut set = WorkingSet { members: of_pages(40), ..WorkingSet::new() };
         let quick = |set: &mut WorkingSet| set.next_probe().parts == QUICK_PARTS;
         assert!((0..QUICK_PARTS).all(|_| quick(&mut set)));

@@ -1,10 +1,11 @@
 //! The working set: which pages were touched since the last wake, in the order of touch (Hibernate Container, section
 //! 3.4.2). It comes back as a whole with the next wake.
 //!
-//! A touch is a fault on an entry whose content was stored. The first wake has no set; neighbours that come along with
-//! touched pages are its first guess. Later wakes make the entries of the set present with its content ([`bring_back`]), so
-//! that only pages new to it fault, and join. The entries of a small part, another one in each wake, are *probed*: their
-//! content comes back, but they fault at their first use ([`touches`]); pages that were probed in vain leave.
+//! A touch is a fault on an entry whose content was stored. The first wake has no set: it brings in content with its
+//! neighbours', but makes entries present one at a time, but for those touched one after the other. Later wakes make the
+//! entries of the set present with its content ([`bring_back`]), so that only pages new to it fault, and join. The entries
+//! of a small part, another one in each wake, are *probed*: their content comes back, but they fault at their first use
+//! ([`touches`]); pages that were probed in vain leave.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
