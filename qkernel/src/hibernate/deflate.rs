@@ -47,7 +47,7 @@ pub(super) fn run(frozen: &Frozen) -> Result<HibernateReport, Obstacle> {
         let stored = time::monotonic_ns();
         // Nothing fails from here on.
         mark(&spaces, &mut locked, &collected);
-        working_set::store(members);
+        working_set::store(&members);
         release(collected.frames);
         report.file_chunks = files.values().map(|file| file.drop_chunks() as u64).sum();
         report.release_ns = time::monotonic_ns() - stored;

@@ -126,8 +126,8 @@ impl Space {
     }
 
     /// Makes the swapped entry of a page present, with those around it whose content is there, too (Hibernate Container,
-    /// section 3.4.1). While its own content is away it is claimed, with its neighbours', and the caller has it come. While
-    /// the working set is recorded the neighbours wait for their own fault.
+    /// section 3.4.1). While its own content is away it is claimed, with its neighbours', and the caller has it come.
+    /// Neighbours that are probed in this wake wait for their own fault.
     fn swap_in(&mut self, vma: &Vma, page: u64) -> Result<Around, Stop> {
         let extent = self.swap_extent(vma, page);
         let frame = Frame::new(self.table.get(page).phys());
@@ -142,10 +142,10 @@ impl Space {
             }
         }
         self.read_ahead(&extent);
-        let (alone, id) = (touches::is_recording(), self.id);
+        let (id, along) = (self.id, touches::Along::with(self.id, page));
         self.table.for_each(extent.start, extent.end, |addr, entry| {
             let is_here = || !residency::is_swapped(Frame::new(entry.phys()));
-            if comes(entry) && (addr == page || !alone && is_here()) {
+            if comes(entry) && (addr == page || along.includes(addr) && is_here()) {
                 *entry = entry.brought_in();
                 touches::came(id, addr, Frame::new(entry.phys()), addr == page);
             }
@@ -179,7 +179,7 @@ impl Space {
 
     /// Has the host begin to bring back what a scan will touch next.
     fn read_ahead(&mut self, extent: &Extent) {
-        if !extent.is_scan() || touches::is_recording() {
+        if !extent.is_scan() {
             return;
         }
         let frames = self.absent_frames(extent.start, extent.ahead, 0);

@@ -1,34 +1,49 @@
 //! Touches: which stored pages were used, in order, and the working set made of them.
+//!
+//! The set is recorded a part at a time. In each wake the members of one part are *probed*: their content comes back with
+//! that of the others, but their entries fault at their first use, and so show whether they are used at all. Which part a
+//! page belongs to depends on nothing but the page, so each is probed once in a round of wakes.
 
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use abi::word::{high32, low32};
 
 use super::frames::{self, Frame};
 use super::page::PAGE;
 use crate::rank::Rank;
 use crate::spin::SpinLock;
 
-/// How many recorded wakes a page stays in the set without being touched.
-const KEEP_WAKES: u8 = 2;
-/// A set is recorded anew after so many wakes.
-const RECORD_EVERY: u32 = 16;
+/// A page leaves the set when it was probed so many times in a row without being touched.
+const KEEP_PROBES: u8 = 2;
+/// A page that is new has that many behind it: most pages that are used once are not used again.
+const NEW_PROBES: u8 = KEEP_PROBES - 1;
+/// Each member is probed in one of so many wakes: a small part costs a wake little.
+const PARTS: u32 = 64;
+/// The same in a round of wakes with a set that was made of faults without REAP, or that has grown by half: the sooner it
+/// shrinks, the fewer wakes bring back what nobody uses.
+const QUICK_PARTS: u32 = 8;
+/// Sequences of touches that are followed at the same time, and most bytes that come with one touch of them.
+const SEQUENCES: usize = 8;
+const SEQUENCE_MAX: u64 = 32 * PAGE;
 /// Most touches that are written down (512 MiB); a set this large comes back as fast by faults.
 const TOUCHES_MAX: usize = 1 << 17;
 /// The space of touches of in-memory files by system calls.
 pub(super) const NO_SPACE: u64 = 0;
 
 static SET: SpinLock<WorkingSet> = SpinLock::new(Rank::WorkingSet, WorkingSet::new());
-/// Each entry's first use since the wake is to be seen.
-static RECORDING: AtomicBool = AtomicBool::new(false);
-/// The neighbours of touched pages are in the set, too.
+/// The [`Probe`] of the current wake.
+static PROBE: AtomicU64 = AtomicU64::new(Probe::NONE.word());
+/// There is no set yet, and neighbours that become present with touched pages join it, too.
 static GUESSING: AtomicBool = AtomicBool::new(true);
 
 /// A page that was used for the first time since it was stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Touch {
     pub frame: u32,
-    /// Recorded wakes after which it was not touched.
-    idle_wakes: u8,
+    /// How many times in a row it was probed and not touched.
+    idle_probes: u8,
     /// The address space and the page's address in it, by which it was touched.
     pub(super) space: u64,
     pub(super) page: u64,
@@ -36,7 +51,7 @@ pub struct Touch {
 
 impl Touch {
     const fn new(space: u64, page: u64, frame: u32) -> Self {
-        Self { frame, idle_wakes: 0, space, page }
+        Self { frame, idle_probes: NEW_PROBES, space, page }
     }
 
     /// The identity of a page: its frame changes by copy-on-write.
@@ -64,36 +79,128 @@ impl Run {
     }
 }
 
-/// In runs.
-fn packed(touches: impl Iterator<Item = Touch>) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
-    for touch in touches {
-        match runs.last_mut() {
-            Some(last) if last.first.after(last.len) == touch => last.len += 1,
-            _ => runs.push(Run { first: touch, len: 1 }),
-        }
+/// The set while it waits.
+struct Members {
+    runs: Vec<Run>,
+    /// Of each member, apart from the runs: neighbours are probed in different wakes.
+    idle_probes: Vec<u8>,
+}
+
+impl Members {
+    const fn new() -> Self {
+        Self { runs: Vec::new(), idle_probes: Vec::new() }
     }
-    runs.shrink_to_fit();
-    runs
+
+    fn of(touches: &[Touch]) -> Self {
+        let mut runs: Vec<Run> = Vec::new();
+        for touch in touches.iter().map(|touch| Touch { idle_probes: 0, ..*touch }) {
+            match runs.last_mut() {
+                Some(last) if last.first.after(last.len) == touch => last.len += 1,
+                _ => runs.push(Run { first: touch, len: 1 }),
+            }
+        }
+        runs.shrink_to_fit();
+        Self { runs, idle_probes: touches.iter().map(|touch| touch.idle_probes).collect() }
+    }
+
+    fn len(&self) -> usize {
+        self.idle_probes.len()
+    }
+
+    fn touches(&self) -> impl Iterator<Item = Touch> {
+        let touches = self.runs.iter().flat_map(|run| run.touches()).zip(&self.idle_probes);
+        touches.map(|(touch, idle_probes)| Touch { idle_probes: *idle_probes, ..touch })
+    }
+}
+
+/// The part of all pages whose first uses in a wake are to be seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Probe {
+    part: u32,
+    /// How many parts there are; 0 where nothing is probed.
+    parts: u32,
+}
+
+impl Probe {
+    const NONE: Self = Self { part: 0, parts: 0 };
+    /// A wake without a set shows every page, but for those that are touched one after the other.
+    const ALL: Self = Self { part: 0, parts: 1 };
+
+    const fn word(self) -> u64 {
+        (self.part as u64) << 32 | self.parts as u64
+    }
+
+    fn current() -> Self {
+        let word = PROBE.load(Ordering::Relaxed);
+        Self { part: high32(word), parts: low32(word) }
+    }
+
+    /// Whether the page of this identity ([`Touch::key`]) is in the part.
+    fn includes(self, (space, page): (u64, u64)) -> bool {
+        // Multiplied by the golden ratio's fraction, pages next to each other are far from each other.
+        let spread = (page ^ space.rotate_right(16)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.parts != 0 && high32(u64::from(high32(spread)) * u64::from(self.parts)) == self.part
+    }
+}
+
+/// Pages that are touched one after the other.
+#[derive(Clone)]
+struct Sequence {
+    space: u64,
+    /// Those that come with the last touch of it.
+    pages: Range<u64>,
+}
+
+impl Sequence {
+    const NONE: Self = Self { space: NO_SPACE, pages: 0..0 };
+
+    /// Whether a touch of this page goes on with it.
+    fn leads_to(&self, space: u64, page: u64) -> bool {
+        self.space == space && self.pages.start < page && page <= self.pages.end
+    }
+}
+
+/// Which neighbours of a touched page may become present with it.
+pub struct Along {
+    probe: Probe,
+    space: u64,
+    sequence: Range<u64>,
+}
+
+impl Along {
+    pub fn with(space: u64, page: u64) -> Self {
+        let probe = Probe::current();
+        let sequence = if probe == Probe::ALL { SET.lock().sequence(space, page) } else { 0..0 };
+        Self { probe, space, sequence }
+    }
+
+    pub fn includes(&self, page: u64) -> bool {
+        self.sequence.contains(&page) || !self.probe.includes((self.space, page))
+    }
 }
 
 struct WorkingSet {
+    /// Sequences of touches in a wake without a set, that which went on last comes last.
+    sequences: [Sequence; SEQUENCES],
     /// Since the set was stored, in order.
     touched: Vec<Touch>,
     /// The set that is stored.
-    members: Vec<Run>,
-    /// Wakes since it was last recorded, and touches in the set then; `None`: never yet.
-    wakes: Option<u32>,
+    members: Members,
+    /// Wakes with a set since the last quick round began; a wake that shows every page does for a round.
+    wakes: u32,
+    /// Touches in the set when the last quick round was over.
     recorded: usize,
 }
 
 impl WorkingSet {
     const fn new() -> Self {
-        Self { touched: Vec::new(), members: Vec::new(), wakes: None, recorded: 0 }
-    }
-
-    fn members(&self) -> impl Iterator<Item = Touch> {
-        self.members.iter().flat_map(|run| run.touches())
+        Self {
+            sequences: [Sequence::NONE; SEQUENCES],
+            touched: Vec::new(),
+            members: Members::new(),
+            wakes: 0,
+            recorded: 0,
+        }
     }
 
     fn touch(&mut self, touch: Touch) {
@@ -102,36 +209,73 @@ impl WorkingSet {
         }
     }
 
-    /// Whether the wake that begins is to be recorded: the first one with a set, which was found by faults that bring
-    /// neighbours along, and then one in a while.
-    fn begins_to_record(&mut self) -> bool {
-        if self.members.is_empty() {
-            return false;
-        }
-        let len = self.members.iter().map(|run| run.len as usize).sum::<usize>();
-        let outgrown = len > self.recorded + self.recorded / 2;
-        let record = match self.wakes {
-            None => true,
-            // The first set after a recorded wake.
-            Some(0) => {
-                self.recorded = len;
-                false
+    /// The pages whose entries become present with the touched one: the longer it goes on page by page, the more.
+    fn sequence(&mut self, space: u64, page: u64) -> Range<u64> {
+        let found = self.sequences.iter().position(|sequence| sequence.leads_to(space, page));
+        let bytes = match found {
+            Some(at) => {
+                (2 * (self.sequences[at].pages.end - self.sequences[at].pages.start)).min(SEQUENCE_MAX)
             }
-            Some(wakes) => outgrown || wakes + 1 >= RECORD_EVERY,
+            None => PAGE,
         };
-        self.wakes = Some(if record { 0 } else { self.wakes.unwrap_or(0) + 1 });
-        record
+        let at = found.unwrap_or(0);
+        self.sequences[at] = Sequence { space, pages: page..page + bytes };
+        // Where none goes on, the next one takes the place of that which has waited longest.
+        self.sequences[at..].rotate_left(1);
+        page..page + bytes
     }
 
-    /// The next set; `now` says what frame a page has now, if any.
-    fn next(&self, recorded: bool, now: impl Fn(&Touch) -> Option<u32>) -> Vec<Touch> {
-        let mut keys: Vec<_> = self.touched.iter().map(Touch::key).collect();
-        keys.sort_unstable();
-        let untouched = self.members().filter(|member| keys.binary_search(&member.key()).is_err());
-        let idle =
-            untouched.map(|member| Touch { idle_wakes: member.idle_wakes + u8::from(recorded), ..member });
-        let both = self.touched.iter().copied().chain(idle.filter(|member| member.idle_wakes < KEEP_WAKES));
-        both.filter_map(|touch| now(&touch).map(|frame| Touch { frame, ..touch })).collect()
+    /// What the wake that begins probes.
+    fn next_probe(&mut self) -> Probe {
+        let len = self.members.len();
+        if len == 0 {
+            self.wakes = QUICK_PARTS;
+            return Probe::ALL;
+        }
+        if self.wakes == QUICK_PARTS {
+            self.recorded = len;
+        } else if self.wakes > QUICK_PARTS && len > self.recorded + self.recorded / 2 {
+            self.wakes = 0;
+        }
+        let wake = self.wakes;
+        self.wakes = wake.wrapping_add(1);
+        let parts = if wake < QUICK_PARTS { QUICK_PARTS } else { PARTS };
+        Probe { part: wake % parts, parts }
+    }
+
+    /// The next set; `now` says what frame a page has now, if any. Members keep their places, since of most nobody knows
+    /// when they were used; a page that is new comes after the member that was touched last before it.
+    fn next(&self, probe: Probe, now: impl Fn(&Touch) -> Option<u32>) -> Vec<Touch> {
+        // By identity: which touch it is.
+        let mut by_key: Vec<_> = self.touched.iter().map(Touch::key).zip(0_usize..).collect();
+        by_key.sort_unstable();
+        // The place of each touch among the members, from 1 on; 0 if it is new.
+        let mut places = alloc::vec![0; self.touched.len()];
+        let mut next = Vec::new();
+        for (member, place) in self.members.touches().zip(1_usize..) {
+            let key = member.key();
+            let first = by_key.partition_point(|(other, _)| *other < key);
+            let touches = by_key[first..].iter().take_while(|(other, _)| *other == key);
+            let mut idle_probes = member.idle_probes + u8::from(probe.includes(key));
+            for (_, touch) in touches {
+                places[*touch] = place;
+                idle_probes = 0;
+            }
+            if idle_probes < KEEP_PROBES {
+                next.push((place, Touch { idle_probes, ..member }));
+            }
+        }
+        let mut last = 0;
+        for (touch, place) in self.touched.iter().zip(places) {
+            if place == 0 {
+                next.push((last, *touch));
+            } else {
+                last = place;
+            }
+        }
+        // A stable sort: of one place the member comes first, and then those new after it, in order.
+        next.sort_by_key(|(place, _)| *place);
+        next.into_iter().filter_map(|(_, touch)| now(&touch).map(|frame| Touch { frame, ..touch })).collect()
     }
 }
 
@@ -140,9 +284,7 @@ pub fn came(space: u64, page: u64, frame: Frame, touched: bool) {
     if (touched || GUESSING.load(Ordering::Relaxed))
         && let Some(frame) = frames::index(frame)
     {
-        // A wrong guess leaves with the first wake that is recorded.
-        let idle_wakes = if touched { 0 } else { KEEP_WAKES - 1 };
-        SET.lock().touch(Touch { idle_wakes, ..Touch::new(space, page, frame) });
+        SET.lock().touch(Touch::new(space, page, frame));
     }
 }
 
@@ -151,32 +293,33 @@ pub fn touched_in_store(frame: u32) {
     SET.lock().touch(Touch::new(NO_SPACE, 0, frame));
 }
 
-/// Whether a fault may make nothing present but the page that was touched.
-pub fn is_recording() -> bool {
-    RECORDING.load(Ordering::Relaxed)
+/// Whether the first use of this page in this wake is to be seen: only its own fault may make its entry present.
+pub fn is_probed(space: u64, page: u64) -> bool {
+    Probe::current().includes((space, page))
 }
 
 /// The set was stored; touches count from here on.
-pub fn store(members: Vec<Touch>) {
+pub fn store(members: &[Touch]) {
     let mut set = SET.lock();
-    (set.members, set.touched) = (packed(members.into_iter()), Vec::new());
+    (set.members, set.touched) = (Members::of(members), Vec::new());
 }
 
-/// A wake begins; what follows is recorded or not. Without REAP nobody asks for the set.
+/// A wake begins. Without REAP nobody asks for the set, and nothing is probed.
 pub fn begin_wake(with_reap: bool) {
     let mut set = SET.lock();
-    GUESSING.store(set.members.is_empty(), Ordering::Relaxed);
-    RECORDING.store(with_reap && set.begins_to_record(), Ordering::Relaxed);
+    GUESSING.store(set.members.len() == 0, Ordering::Relaxed);
+    let probe = if with_reap { set.next_probe() } else { Probe::NONE };
+    PROBE.store(probe.word(), Ordering::Relaxed);
 }
 
 /// The set that is stored, in order.
 pub(super) fn members() -> Vec<Touch> {
-    SET.lock().members().collect()
+    SET.lock().members.touches().collect()
 }
 
 /// The next working set; `now` says which frame a page has now, if any.
 pub(super) fn next(now: impl Fn(&Touch) -> Option<u32>) -> Vec<Touch> {
-    SET.lock().next(is_recording(), now)
+    SET.lock().next(Probe::current(), now)
 }
 
 #[cfg(test)]
@@ -187,8 +330,8 @@ mod tests {
         set.iter().map(|touch| touch.frame).collect()
     }
 
-    fn unpacked(set: &WorkingSet) -> Vec<Touch> {
-        set.members().collect()
+    fn same(touch: &Touch) -> Option<u32> {
+        Some(touch.frame)
     }
 
     fn set_of(touches: &[(u64, u32)]) -> WorkingSet {
@@ -197,66 +340,199 @@ mod tests {
         set
     }
 
+    impl WorkingSet {
+        /// What storing the next set does; result: its frames.
+        fn turn(&mut self, probe: Probe) -> Vec<u32> {
+            let next = self.next(probe, same);
+            (self.members, self.touched) = (Members::of(&next), Vec::new());
+            frames_of(&next)
+        }
+
+        /// A wake in which these pages of space 1 are used: what of them faults is seen. Result: what was
+        /// probed.
+        fn wake(&mut self, used: &[u64]) -> Probe {
+            let probe = self.next_probe();
+            let members: Vec<_> = self.members.touches().map(|member| member.key()).collect();
+            for page in used {
+                let key = (1, *page);
+                if probe.includes(key) || !members.contains(&key) {
+                    self.touch(Touch::new(1, *page, low32(page / PAGE)));
+                }
+            }
+            self.turn(probe);
+            probe
+        }
+    }
+
     #[test]
-    fn the_order_of_touch_comes_first_and_what_is_gone_does_not() {
+    fn what_is_new_comes_after_what_was_touched_before_it_and_what_is_gone_does_not() {
         let mut set = set_of(&[(0x7000, 7), (0x3000, 3), (0x9000, 9)]);
-        let next = set.next(false, |touch| (touch.frame != 9).then_some(touch.frame));
+        let next = set.next(Probe::NONE, |touch| (touch.frame != 9).then_some(touch.frame));
         assert_eq!(frames_of(&next), [7, 3]);
-        set.members = packed(next.into_iter());
-        set.touched = vec![Touch::new(1, 0x5000, 5)];
-        assert_eq!(frames_of(&set.next(false, |touch| Some(touch.frame))), [5, 7, 3]);
+        assert_eq!(set.turn(Probe::NONE), [7, 3, 9]);
+        set.touched = [1, 3, 5, 4, 9, 6].map(|frame| Touch::new(1, u64::from(frame) * PAGE, frame)).to_vec();
+        assert_eq!(set.turn(Probe::NONE), [1, 7, 3, 5, 4, 9, 6]);
     }
 
     #[test]
     fn neighbours_take_the_room_of_one() {
         let set = set_of(&[(0x1000, 7), (0x2000, 8), (0x3000, 9), (0x5000, 10), (0x6000, 12)]);
         let store = [4, 5].map(|frame| Touch::new(NO_SPACE, 0, frame));
-        let all: Vec<Touch> = set.touched.iter().chain(&store).copied().collect();
-        let runs = packed(all.iter().copied());
-        assert_eq!(runs.len(), 4);
-        assert_eq!(runs.into_iter().flat_map(Run::touches).collect::<Vec<_>>(), all);
+        let mut all: Vec<Touch> = set.touched.iter().chain(&store).copied().collect();
+        all[1].idle_probes = 0;
+        let members = Members::of(&all);
+        assert_eq!((members.runs.len(), members.len()), (4, 7));
+        assert_eq!(members.touches().collect::<Vec<_>>(), all);
     }
 
     #[test]
     fn a_page_that_was_copied_is_in_the_set_with_its_new_frame() {
         let set = set_of(&[(0x7000, 7)]);
-        assert_eq!(frames_of(&set.next(false, |touch| (touch.page == 0x7000).then_some(8))), [8]);
+        assert_eq!(frames_of(&set.next(Probe::NONE, |touch| (touch.page == 0x7000).then_some(8))), [8]);
     }
 
     #[test]
-    fn the_untouched_leave_after_two_recorded_wakes() {
-        let mut set = set_of(&[(0x7000, 7), (0x3000, 3)]);
-        set.members = packed(set.next(false, |touch| Some(touch.frame)).into_iter());
-        set.touched.clear();
-        set.members = packed(set.next(false, |touch| Some(touch.frame)).into_iter());
-        assert_eq!(frames_of(&unpacked(&set)), [7, 3]);
-        for left in [vec![3, 7], vec![3]] {
-            set.touched = vec![Touch::new(1, 0x3000, 3)];
-            set.members = packed(set.next(true, |touch| Some(touch.frame)).into_iter());
-            assert_eq!(frames_of(&unpacked(&set)), left);
+    fn the_untouched_leave_after_two_probes_and_the_new_after_one() {
+        let mut set = set_of(&[(0x7000, 7), (0x3000, 3), (0x5000, 5)]);
+        assert_eq!(set.turn(Probe::NONE), [7, 3, 5]);
+        for (used, left) in [(vec![7, 3], vec![7, 3]), (vec![3], vec![7, 3]), (vec![3], vec![3])] {
+            set.touched = used.iter().map(|frame| Touch::new(1, u64::from(*frame) * PAGE, *frame)).collect();
+            assert_eq!(set.turn(Probe::ALL), left);
+            assert_eq!(set.turn(Probe::NONE), left);
         }
     }
 
     #[test]
-    fn the_first_set_is_recorded_and_then_one_in_a_while() {
-        let mut set = WorkingSet::new();
-        assert!(!set.begins_to_record());
-        set.members = packed([Touch::new(1, 0x1000, 1)].into_iter());
-        assert!(set.begins_to_record());
-        let recorded: Vec<u32> = (1..=2 * RECORD_EVERY).filter(|_| set.begins_to_record()).collect();
-        assert_eq!(recorded, [RECORD_EVERY, 2 * RECORD_EVERY]);
+    fn a_touch_makes_up_for_a_probe_in_vain() {
+        let mut set = set_of(&[(0x7000, 7)]);
+        set.turn(Probe::NONE);
+        for _ in 0..3 {
+            set.touch(Touch::new(1, 0x7000, 7));
+            assert_eq!(set.turn(Probe::ALL), [7]);
+            assert_eq!(set.turn(Probe::ALL), [7]);
+        }
+        assert_eq!(set.turn(Probe::ALL), []);
     }
 
     #[test]
-    fn a_set_that_grew_by_half_is_recorded() {
-        let of_pages = |count: u64| packed((1..=count).map(|page| Touch::new(1, page * 0x5000, 1)));
+    fn each_page_is_probed_once_in_a_round_whatever_the_order() {
+        for parts in [QUICK_PARTS, PARTS] {
+            for space in 1..4 {
+                for page in (0..300).map(|page| 0x7f12_3456_7000 + page * PAGE) {
+                    let times =
+                        (0..parts).filter(|part| Probe { part: *part, parts }.includes((space, page)));
+                    assert_eq!(times.count(), 1);
+                }
+            }
+            assert!(!Probe::NONE.includes((1, u64::from(parts) * PAGE)));
+        }
+    }
+
+    #[test]
+    fn the_parts_are_about_equal_where_pages_lie_together_and_where_they_do_not() {
+        for step in [1, 2, 16, 512, 4096] {
+            let probe = Probe { part: 5, parts: PARTS };
+            let probed =
+                (0..3200).filter(|page| probe.includes((7, 0x7f00_0000_0000 + page * step * PAGE))).count();
+            assert!((50..150).contains(&probed), "{probed} of 3200 at distance {step}");
+        }
+    }
+
+    #[test]
+    fn pages_of_two_processes_are_probed_and_leave_apart() {
+        let both = [Touch::new(1, 0x7000, 7), Touch::new(2, 0x7000, 7)];
+        let mut set = WorkingSet { touched: both.to_vec(), ..WorkingSet::new() };
+        assert_eq!(set.turn(Probe::NONE), [7, 7]);
+        let of_first =
+            (0..PARTS).map(|part| Probe { part, parts: PARTS }).find(|probe| probe.includes((1, 0x7000)));
+        let of_first = of_first.unwrap();
+        assert!(!of_first.includes((2, 0x7000)));
+        set.touch(both[0]);
+        for left in [vec![7, 7], vec![7, 7], vec![7]] {
+            assert_eq!(set.turn(of_first), left);
+        }
+        assert_eq!(set.members.touches().next().map(|member| member.space), Some(2));
+    }
+
+    #[test]
+    fn files_in_memory_leave_when_they_were_probed_in_vain() {
+        let mut set = WorkingSet::new();
+        [4, 5].into_iter().for_each(|frame| set.touch(Touch::new(NO_SPACE, 0, frame)));
+        assert_eq!(set.turn(Probe::ALL), [4, 5]);
+        set.touch(Touch::new(NO_SPACE, 0, 5));
+        assert_eq!(set.turn(Probe::ALL), [5]);
+    }
+
+    #[test]
+    fn wrong_guesses_are_gone_after_the_first_round() {
+        let pages = |range: core::ops::Range<u64>| range.map(|page| page * PAGE);
+        // By a wake without REAP.
+        let mut set = WorkingSet::new();
+        set.touched.extend(pages(100..500).map(|page| Touch::new(1, page, low32(page / PAGE))));
+        assert_eq!(set.turn(Probe::NONE).len(), 400);
+        let used: Vec<u64> = pages(100..200).collect();
+        let mut last = 400;
+        for _ in 0..QUICK_PARTS {
+            set.wake(&used);
+            let len = set.members.len();
+            assert!((20..80).contains(&(last - len)), "{last} {len}");
+            last = len;
+        }
+        let used: Vec<u32> = (100..200).collect();
+        assert_eq!(frames_of(&set.members.touches().collect::<Vec<_>>()), used);
+        assert_eq!(set.next_probe(), Probe { part: QUICK_PARTS, parts: PARTS });
+    }
+
+    #[test]
+    fn a_page_that_is_used_in_some_wakes_comes_and_goes() {
+        let mut set = set_of(&[(0x7000, 7), (0x3000, 3)]);
+        assert_eq!(set.turn(Probe::NONE), [7, 3]);
+        // Its uses while it is not probed nobody sees; when it is probed it is used the first time, and then no more.
+        let (mut probes, mut used) = (0, vec![0x3000, 0x7000]);
+        while set.members.len() == 2 {
+            if set.wake(&used).includes((1, 0x7000)) {
+                probes += 1;
+                used.truncate(1);
+            }
+        }
+        assert_eq!(probes, 1 + KEEP_PROBES);
+        // It faults then, and is back.
+        set.wake(&[0x3000, 0x7000]);
+        assert_eq!(set.members.len(), 2);
+    }
+
+    #[test]
+    fn the_longer_touches_go_on_page_by_page_the_more_come_along() {
+        let mut set = WorkingSet::new();
+        let mut touch = |space, page: u64| {
+            let along = set.sequence(space, page * PAGE);
+            assert_eq!(along.start, page * PAGE);
+            (along.end - along.start) / PAGE
+        };
+        assert_eq!(
+            [10, 11, 13, 17, 25, 41, 73, 105].map(|page| touch(1, page)),
+            [1, 2, 4, 8, 16, 32, 32, 32]
+        );
+        // Others in between do not end it, in the same process or in another one.
+        assert_eq!([touch(2, 137), touch(1, 500), touch(2, 138), touch(1, 137)], [1, 1, 2, 32]);
+        // Some of those that were to come along did not.
+        assert_eq!([touch(2, 139), touch(1, 150)], [4, 32]);
+        assert_eq!([900, 800, 700, 600].map(|page| touch(1, page)), [1; 4]);
+    }
+
+    #[test]
+    fn a_set_that_grew_by_half_is_probed_quickly_again() {
+        let page = |page| Touch::new(1, page * 0x5000, 1);
+        let of_pages = |count: u64| Members::of(&(1..=count).map(page).collect::<Vec<_>>());
         let mut set = WorkingSet { members: of_pages(40), ..WorkingSet::new() };
-        assert!(set.begins_to_record());
+        let quick = |set: &mut WorkingSet| set.next_probe().parts == QUICK_PARTS;
+        assert!((0..QUICK_PARTS).all(|_| quick(&mut set)));
         set.members = of_pages(10);
-        assert!(!set.begins_to_record());
+        assert!(!quick(&mut set));
         set.members = of_pages(15);
-        assert!(!set.begins_to_record());
+        assert!((0..2 * PARTS).all(|_| !quick(&mut set)));
         set.members = of_pages(16);
-        assert!(set.begins_to_record() && !set.begins_to_record());
+        assert!((0..QUICK_PARTS).all(|_| quick(&mut set)));
+        assert!(!quick(&mut set) && !quick(&mut set));
     }
 }

@@ -1,11 +1,11 @@
 //! The working set: which pages were touched since the last wake, in the order of touch (Hibernate Container, section
 //! 3.4.2). It comes back as a whole with the next wake.
 //!
-//! A touch is a fault on an entry whose content was stored. The first wake has no set; neighbours that come along with
-//! touched pages are its first guess. The second one *records*: content comes back, but every entry faults at its first
-//! use. Later wakes make the entries of the set present with its content ([`bring_back`]), so that only pages new to it
-//! fault, and join; now and then, or when the set has grown by half, one records anew, and pages that two of those found
-//! unused leave.
+//! A touch is a fault on an entry whose content was stored. The first wake has no set: it brings in content with its
+//! neighbours', but makes entries present one at a time, but for those touched one after the other. Later wakes make the
+//! entries of the set present with its content ([`bring_back`]), so that only pages new to it fault, and join. The entries
+//! of a small part, another one in each wake, are *probed*: their content comes back, but they fault at their first use
+//! ([`touches`]); pages that were probed in vain leave.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -59,8 +59,7 @@ pub fn next(
 /// CPU that is idle makes the entries present meanwhile. Best effort: faults do the rest.
 pub fn bring_back(streams: bool) {
     let members = touches::members();
-    let shared =
-        !streams && !touches::is_recording() && platform::current().mirrors() && platform::cpus() > 1;
+    let shared = !streams && platform::current().mirrors() && platform::cpus() > 1;
     // While no task runs, user or kernel code, nobody sees that an entry comes before its content.
     let frozen = if shared { sched::freeze_queue() } else { None };
     let early = frozen.is_some();
@@ -72,9 +71,8 @@ pub fn bring_back(streams: bool) {
     };
     for members in members.chunks(batch) {
         let present = || {
-            if !touches::is_recording() {
-                hide(members.iter().map(Touch::key).filter(|(space, _)| *space != NO_SPACE));
-            }
+            let shown = |(space, page): &(u64, u64)| *space != NO_SPACE && !touches::is_probed(*space, *page);
+            hide(members.iter().map(Touch::key).filter(shown));
             shared && sched::rouse_another()
         };
         let mut helped = early && present();
