@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::sync::atomic::AtomicU64;
 
+use crate::arena::{self, Arena, PART_PAGES, SharedArena};
 use crate::error::{SwapError, TablesError};
 use crate::home::{Home, Stat, Stored};
 use crate::io::{Device, Piece};
@@ -20,8 +21,8 @@ const REAP_FILE: &str = "REAP file";
 const SHORTEST_RUN: u32 = 64;
 /// Most unwanted slots between two wanted ones that are read rather than skipped.
 const GAP_MAX: u32 = 4;
-/// Pages that one thread reads at a time: 512 KiB.
-const READ_PAGES: usize = 128;
+/// A read of so many pages goes through the arena.
+const ARENA_PAGES: usize = 32;
 /// How far from a touched page's slot others are read along.
 const AROUND_SLOTS: u32 = 32;
 
@@ -35,6 +36,7 @@ pub struct SwapHome {
     /// Pages by class.
     pages: [u64; Class::ALL.len()],
     limit_bytes: u64,
+    arena: SharedArena,
 }
 
 impl SwapHome {
@@ -52,6 +54,7 @@ impl SwapHome {
             words: HashMap::new(),
             pages: Default::default(),
             limit_bytes,
+            arena: SharedArena::default(),
         }
     }
 
@@ -131,15 +134,36 @@ impl SwapHome {
 }
 
 /// Reads pages that lie in one file; sorts them by slot. Result: bytes read.
-fn fetch_from(file: &PageFile, found: &mut [(u32, Page)]) -> Result<u64, SwapError> {
+fn fetch_from(
+    file: &PageFile,
+    found: &mut [(u32, Page)],
+    arena: Option<&Arena>,
+) -> Result<u64, SwapError> {
     found.sort_unstable_by_key(|(slot, _)| *slot);
-    let runs = found.chunk_by(|(a, _), (b, _)| b - a <= 1 + GAP_MAX);
-    let parts: Vec<&[(u32, Page)]> = runs.flat_map(|run| run.chunks(READ_PAGES)).collect();
-    let read = pool::map(&parts, |part| read_part(file, part));
+    let read = pool::map(&parts(found), |part| {
+        match arena.filter(|_| part.len() >= ARENA_PAGES).and_then(Arena::take) {
+            Some(room) => read_through(file, part, room),
+            None => read_part(file, part),
+        }
+    });
     read.into_iter().sum()
 }
 
-/// Reads pages whose slots are next to each other, but for small gaps.
+/// Parts whose slots are next to each other, but for small gaps, and that one read takes.
+fn parts(found: &[(u32, Page)]) -> Vec<&[(u32, Page)]> {
+    let (mut parts, mut rest) = (Vec::new(), found);
+    while let Some((first, _)) = rest.first() {
+        let goes_on = |pair: &[(u32, Page)]| {
+            pair[1].0 - pair[0].0 <= 1 + GAP_MAX && ((pair[1].0 - first) as usize) < PART_PAGES
+        };
+        let (part, later) = rest.split_at(1 + rest.windows(2).take_while(|pair| goes_on(pair)).count());
+        parts.push(part);
+        rest = later;
+    }
+    parts
+}
+
+/// Reads a part to its pages.
 fn read_part(file: &PageFile, part: &[(u32, Page)]) -> Result<u64, SwapError> {
     let Some((first, _)) = part.first() else { return Ok(0) };
     let mut pieces: Vec<Piece<'_>> = Vec::with_capacity(part.len());
@@ -154,6 +178,19 @@ fn read_part(file: &PageFile, part: &[(u32, Page)]) -> Result<u64, SwapError> {
         file.check(page.id, &copy, *slot)?;
     }
     Ok((pieces.len() * PAGE_BYTES) as u64)
+}
+
+/// Reads a part to one place, and copies its pages from there.
+fn read_through(file: &PageFile, part: &[(u32, Page)], mut room: arena::Part<'_>) -> Result<u64, SwapError> {
+    let (Some((first, _)), Some((last, _))) = (part.first(), part.last()) else { return Ok(0) };
+    let slots = (last - first) as usize + 1;
+    file.read(&[room.piece(slots)], *first)?;
+    for (slot, page) in part {
+        let content = &room.pages()[(slot - first) as usize];
+        file.check(page.id, content, *slot)?;
+        page.copy_in(content);
+    }
+    Ok((slots * PAGE_BYTES) as u64)
 }
 
 impl Home for SwapHome {
@@ -196,7 +233,9 @@ impl Home for SwapHome {
                 None => return Err(SwapError::Unknown { id: page.id }),
             }
         }
-        Ok(fetch_from(&self.reap, &mut reap)? + fetch_from(&self.swap, &mut swap)?)
+        let arena = if reap.len().max(swap.len()) >= ARENA_PAGES { self.arena.get() } else { None };
+        let fetch = |file, found| fetch_from(file, found, arena.as_deref());
+        Ok(fetch(&self.reap, &mut reap)? + fetch(&self.swap, &mut swap)?)
     }
 
     fn fetch_around(&self, pages: &mut Vec<Page>) -> Result<u64, SwapError> {

@@ -10,6 +10,7 @@
 //! The memory of pages may be a guest's, who writes it whenever it likes: it is copied by opaque copies alone, and what is
 //! looked at is a private copy.
 
+mod arena;
 mod base;
 mod bits;
 mod bounce;

@@ -174,6 +174,20 @@ impl AddressSpace {
         }
     }
 
+    /// The same ahead of time, unless somebody is at it. For an idle CPU, which may not sleep.
+    pub(super) fn flush_mirror_if_free(&self) {
+        let Some(mut queued) = self.mirror.try_lock() else { return };
+        if queued.is_empty() {
+            return;
+        }
+        let result = platform::current().sync_mirror(&self.machine, &queued);
+        queued.clear();
+        if result.is_err() {
+            // Before it runs next it gives up all mappings, and faults bring back what is used.
+            queued.push(MapOp { kind: MAP_OP_UNMAP_ALL, ..Default::default() });
+        }
+    }
+
     /// Marks the entries of the frames that `is_stored` as swapped, and forgets those of the file window. Nothing runs in
     /// it, and its mirror is dropped.
     pub fn swap_entries(&self, space: &mut Space, is_stored: impl Fn(Frame) -> bool) {

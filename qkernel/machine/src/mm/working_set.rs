@@ -56,7 +56,7 @@ pub fn next(
 }
 
 /// Brings the set back and makes its entries present. While tasks run (`streams`) it comes in small batches; else another
-/// CPU that is idle makes the entries present meanwhile. Best effort: faults do the rest.
+/// CPU that is idle makes the entries present meanwhile, and has the stubs map them. Best effort: faults do the rest.
 pub fn bring_back(streams: bool) {
     let members = touches::members();
     let shared = !streams && platform::current().mirrors() && platform::cpus() > 1;
@@ -81,7 +81,7 @@ pub fn bring_back(streams: bool) {
             helped = present();
         }
         if !helped {
-            help();
+            make_present(false);
         }
     }
     finish();
@@ -103,7 +103,7 @@ fn once_each(members: &[Touch]) -> Vec<u32> {
 /// Makes present what is left, and waits for other CPUs that are at it.
 fn finish() {
     for _ in 0..HELP_ATTEMPTS {
-        help();
+        make_present(false);
         if HIDDEN_COUNT.load(Ordering::SeqCst) == 0 && HELPERS.load(Ordering::SeqCst) == 0 {
             return;
         }
@@ -120,15 +120,20 @@ fn hide(pages: impl Iterator<Item = (u64, u64)>) {
     HIDDEN_COUNT.store(hidden.len(), Ordering::SeqCst);
 }
 
-/// Makes entries present whose content is back, if there are any. For idle CPUs.
+/// Makes entries present whose content is back or on its way, if there are any, and has the stubs map them. For idle CPUs.
 pub fn help() {
+    make_present(true);
+}
+
+/// The same; `maps`: the stubs are to map them at once, and not only when they run.
+fn make_present(maps: bool) {
     if HIDDEN_COUNT.load(Ordering::SeqCst) == 0 {
         return;
     }
     HELPERS.fetch_add(1, Ordering::SeqCst);
     let hidden = core::mem::take(&mut *HIDDEN.lock());
     HIDDEN_COUNT.store(0, Ordering::SeqCst);
-    let busy = restore(hidden);
+    let busy = restore(hidden, maps);
     if !busy.is_empty() {
         hide(busy.into_iter());
     }
@@ -137,15 +142,18 @@ pub fn help() {
 
 /// Makes entries present whose content is back or on its way, and shows them to the stubs; those of spaces that are in use
 /// remain.
-fn restore(mut hidden: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+fn restore(mut hidden: Vec<(u64, u64)>, maps: bool) -> Vec<(u64, u64)> {
     hidden.sort_unstable();
     let mut busy = Vec::new();
     for of_space in hidden.chunk_by(|(a, _), (b, _)| a == b) {
         let space = of_space.first().and_then(|(id, _)| AddressSpace::find(*id));
         let pages = of_space.iter().map(|(_, page)| *page);
         let is_absent = |frame| !EARLY.load(Ordering::SeqCst) && residency::is_swapped(frame);
-        if space.is_some_and(|space| !space.bring_in_entries(pages, is_absent)) {
+        let Some(space) = space else { continue };
+        if !space.bring_in_entries(pages, is_absent) {
             busy.extend_from_slice(of_space);
+        } else if maps {
+            space.flush_mirror_if_free();
         }
     }
     busy

@@ -547,11 +547,13 @@ pub fn woken_in_pause() -> u64 {
     WOKEN_IN_PAUSE.load(Ordering::SeqCst)
 }
 
-/// Makes another CPU that is idle look around; false: none is.
+/// Makes another CPU that has nothing to do look around, whether it waits already or is about to; false: there is none.
 pub fn rouse_another() -> bool {
     let me = arch::cpu_index();
-    let idle = (0..platform::cpus()).find(|&cpu| cpu != me && CPUS[cpu].idle.swap(false, Ordering::SeqCst));
-    idle.map(platform::kick).is_some()
+    let mut others = (0..platform::cpus()).filter(|&cpu| cpu != me);
+    let waits = others.clone().find(|&cpu| CPUS[cpu].idle.swap(false, Ordering::SeqCst));
+    let is_free = |&cpu: &usize| !CPUS[cpu].busy.load(Ordering::SeqCst);
+    waits.or_else(|| others.find(is_free)).map(platform::kick).is_some()
 }
 
 /// Whether an idle CPU has a task to run.
