@@ -2,7 +2,7 @@
 //! What has been read there is nobody else's yet, so its checksum holds for what is then copied to its place.
 
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::page::{PAGE_BYTES, PageBytes};
 use crate::piece::Piece;
@@ -89,19 +89,38 @@ impl Drop for Part<'_> {
     }
 }
 
-/// The arena of a home, which is there as long as somebody reads.
+/// Reads of fewer pages do as well without.
+const PAGES_MIN: usize = 4;
+/// After so many smaller reads in a row it is worth its memory.
+const READS_MIN: u32 = 4;
+
+/// The arena of a home: made when much is read, and kept until nothing more is to be read for a while.
 #[derive(Default)]
-pub struct SharedArena(Mutex<Weak<Arena>>);
+pub struct SharedArena(Mutex<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    arena: Option<Arc<Arena>>,
+    reads: u32,
+}
 
 impl SharedArena {
-    /// The arena; `None`: there is no memory for it.
-    pub fn get(&self) -> Option<Arc<Arena>> {
+    /// The arena for a read of so many pages; `None`: it does without, as it does if there is no memory.
+    pub fn get(&self, pages: usize) -> Option<Arc<Arena>> {
+        if pages < PAGES_MIN {
+            return None;
+        }
         let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        shared.upgrade().or_else(|| {
-            let arena = Arc::new(Arena::new()?);
-            *shared = Arc::downgrade(&arena);
-            Some(arena)
-        })
+        shared.reads = shared.reads.saturating_add(1);
+        if shared.arena.is_none() && (pages >= PART_PAGES || shared.reads > READS_MIN) {
+            shared.arena = Arena::new().map(Arc::new);
+        }
+        shared.arena.clone()
+    }
+
+    /// Nothing is read for a while: gives the memory back.
+    pub fn trim(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Shared::default();
     }
 }
 
@@ -112,18 +131,32 @@ mod tests {
     #[test]
     fn parts_are_apart_and_come_back() {
         let shared = SharedArena::default();
-        let arena = shared.get().unwrap();
-        assert!(Arc::ptr_eq(&arena, &shared.get().unwrap()));
+        assert!(shared.get(PART_PAGES - 1).is_none());
+        let arena = shared.get(PART_PAGES).unwrap();
+        assert!(Arc::ptr_eq(&arena, &shared.get(PAGES_MIN).unwrap()));
         let mut parts: Vec<Part<'_>> = std::iter::from_fn(|| arena.take()).collect();
         assert_eq!(parts.len(), PARTS);
         for (number, part) in (1_u64..).zip(&mut parts) {
             part.piece(PART_PAGES).fill(number);
         }
         for (number, part) in (1_u64..).zip(&parts) {
-            let is_filled = |page: &PageBytes| page.as_chunks().0.iter().all(|word| *word == number.to_ne_bytes());
+            let is_filled =
+                |page: &PageBytes| page.as_chunks().0.iter().all(|word| *word == number.to_ne_bytes());
             assert!(part.pages().iter().all(is_filled));
         }
         drop(parts);
         assert!(arena.take().is_some());
+        shared.trim();
+        assert_eq!(Arc::strong_count(&arena), 1);
+    }
+
+    #[test]
+    fn a_few_small_reads_do_without() {
+        let shared = SharedArena::default();
+        let has = |pages| shared.get(pages).is_some();
+        assert!((0..100).all(|_| !has(PAGES_MIN - 1)));
+        assert!((0..READS_MIN).all(|_| !has(PAGES_MIN)) && has(PAGES_MIN) && !has(1));
+        shared.trim();
+        assert!(!has(PAGES_MIN));
     }
 }

@@ -21,8 +21,6 @@ const REAP_FILE: &str = "REAP file";
 const SHORTEST_RUN: u32 = 64;
 /// Most unwanted slots between two wanted ones that are read rather than skipped.
 const GAP_MAX: u32 = 4;
-/// A read of so many pages goes through the arena.
-const ARENA_PAGES: usize = 32;
 /// How far from a touched page's slot others are read along.
 const AROUND_SLOTS: u32 = 32;
 
@@ -127,6 +125,7 @@ impl SwapHome {
 
     /// Takes up as little memory as it can until the next change.
     fn trim(&mut self) {
+        self.arena.trim();
         self.places.trim();
         self.swap.slots.trim();
         self.reap.slots.trim();
@@ -134,17 +133,11 @@ impl SwapHome {
 }
 
 /// Reads pages that lie in one file; sorts them by slot. Result: bytes read.
-fn fetch_from(
-    file: &PageFile,
-    found: &mut [(u32, Page)],
-    arena: Option<&Arena>,
-) -> Result<u64, SwapError> {
+fn fetch_from(file: &PageFile, found: &mut [(u32, Page)], arena: Option<&Arena>) -> Result<u64, SwapError> {
     found.sort_unstable_by_key(|(slot, _)| *slot);
-    let read = pool::map(&parts(found), |part| {
-        match arena.filter(|_| part.len() >= ARENA_PAGES).and_then(Arena::take) {
-            Some(room) => read_through(file, part, room),
-            None => read_part(file, part),
-        }
+    let read = pool::map(&parts(found), |part| match arena.and_then(Arena::take) {
+        Some(room) => read_through(file, part, room),
+        None => read_part(file, part),
     });
     read.into_iter().sum()
 }
@@ -233,7 +226,7 @@ impl Home for SwapHome {
                 None => return Err(SwapError::Unknown { id: page.id }),
             }
         }
-        let arena = if reap.len().max(swap.len()) >= ARENA_PAGES { self.arena.get() } else { None };
+        let arena = self.arena.get(reap.len().max(swap.len()));
         let fetch = |file, found| fetch_from(file, found, arena.as_deref());
         Ok(fetch(&self.reap, &mut reap)? + fetch(&self.swap, &mut swap)?)
     }
@@ -263,6 +256,10 @@ impl Home for SwapHome {
         for (id, from) in dropped {
             self.free(id, from, false);
         }
+    }
+
+    fn rest(&self) {
+        self.arena.trim();
     }
 
     fn stored_bytes(&self) -> u64 {

@@ -18,6 +18,8 @@ pub trait Home: Send + Sync {
     fn fetch_around(&self, pages: &mut Vec<Page>) -> Result<u64, SwapError>;
     /// Forgets pages that are not `kept`.
     fn retain(&mut self, kept: &mut dyn FnMut(PageId) -> bool);
+    /// Nothing is fetched for a while: gives back memory that only makes it faster.
+    fn rest(&self);
     /// Bytes of the home's own storage in use.
     fn stored_bytes(&self) -> u64;
     /// What the home counts.

@@ -167,6 +167,10 @@ impl Home for Layered {
         self.own.retain(kept);
     }
 
+    fn rest(&self) {
+        self.own.rest();
+    }
+
     fn stored_bytes(&self) -> u64 {
         self.own.stored_bytes()
     }

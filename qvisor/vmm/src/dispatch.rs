@@ -100,6 +100,9 @@ fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         }
         REPORT => {
             injection::reported(a);
+            if a == REPORT_IDLE {
+                sandbox.hibernation().rest();
+            }
             sandbox.report(a, b);
             0
         }

@@ -8,7 +8,6 @@ use super::frames::Frame;
 use super::page::Fault;
 use super::residency::{self, Residence};
 use crate::errno::Errno;
-use crate::in_flight;
 use crate::lock_order;
 use crate::sched;
 
@@ -37,12 +36,11 @@ impl Away {
         (residency::residence(frame) == Residence::Arriving).then_some(Self::Arriving(frame))
     }
 
-    /// Sleeps until the content has come. While nothing is left to do but this, this CPU asks
-    /// the host, which is soonest.
+    /// Sleeps until the content has come. The host is asked on this CPU if no task waits for it, which is soonest.
     fn come(self) {
         lock_order::may_sleep();
         match self {
-            Self::Stored(_, arrival, how) if !sched::has_waiting() && !in_flight::any() => arrival.fetch(how),
+            Self::Stored(_, arrival, how) if !sched::has_waiting() => arrival.fetch(how),
             Self::Stored(frame, arrival, how) => {
                 arrival.begin(how);
                 residency::wait_for(frame);

@@ -26,7 +26,9 @@ const FIRST_WINDOW_PAGES: u32 = 4;
 /// Pages on each side that a mirror miss or a copy-on-write looks at.
 const NEIGHBOURS: u64 = 31;
 /// Pages of a scan that the host brings back by one operation (512 KiB); it carries out several at once.
-const SCAN_PAGES: usize = 128;
+const SCAN_PAGES: u64 = 128;
+/// Pages that are waited for with the one that is touched, while touches are scattered; the others come by themselves.
+const NEAR_PAGES: u64 = 8;
 /// Pages kept free between a growing stack and the mapping below it.
 const STACK_GUARD_PAGES: u64 = 256;
 /// When fewer frames are left, faults take one at a time.
@@ -132,16 +134,18 @@ impl Space {
         let extent = self.swap_extent(vma, page);
         let frame = Frame::new(self.table.get(page).phys());
         if residency::residence(frame) != Residence::Resident {
-            let end =
-                if extent.is_scan() { (page + SCAN_PAGES as u64 * PAGE).min(extent.end) } else { extent.end };
-            let how = if extent.is_scan() { How::All } else { How::Around };
+            let (end, how) = if extent.is_scan() {
+                ((page + SCAN_PAGES * PAGE).min(extent.end), How::All)
+            } else {
+                (extent.end, How::Around)
+            };
             let others = self.absent_frames(extent.start, end, page);
             if let Some(away) = Away::of(frame, others.into_iter(), how) {
-                self.read_ahead(&extent);
+                self.read_ahead(&extent, how);
                 return Err(Stop::Away(away));
             }
         }
-        self.read_ahead(&extent);
+        self.read_ahead(&extent, How::All);
         let (id, along) = (self.id, touches::Along::with(self.id, page));
         self.table.for_each(extent.start, extent.end, |addr, entry| {
             let is_here = || !residency::is_swapped(Frame::new(entry.phys()));
@@ -177,15 +181,15 @@ impl Space {
         frames
     }
 
-    /// Has the host begin to bring back what a scan will touch next.
-    fn read_ahead(&mut self, extent: &Extent) {
+    /// Has the host begin to bring back the other pages that are wanted, and what a scan will touch next.
+    fn read_ahead(&mut self, extent: &Extent, how: How) {
         if !extent.is_scan() {
             return;
         }
         let frames = self.absent_frames(extent.start, extent.ahead, 0);
-        for part in frames.chunks(SCAN_PAGES) {
+        for part in frames.chunks(to_usize(SCAN_PAGES)) {
             if let Some(arrival) = Arrival::claim_all(part.iter().copied()) {
-                arrival.begin(How::All);
+                arrival.begin(how);
             }
         }
     }

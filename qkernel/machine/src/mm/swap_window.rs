@@ -22,6 +22,8 @@ pub struct SwapWindow {
     around: u64,
     /// Pages of a scan's window; 0: touches are scattered.
     scan: u64,
+    /// The last touch was where a scan would have touched. One such touch is no scan yet.
+    went_on: bool,
     /// The present window.
     start: u64,
     end: u64,
@@ -46,13 +48,15 @@ impl Extent {
 impl SwapWindow {
     /// A page is touched whose content is away, or was.
     pub fn touch(&mut self, page: u64) -> Extent {
-        if self.goes_on(page) {
+        let goes_on = self.goes_on(page);
+        if goes_on && (self.went_on || self.scan > 0) {
             let pages = (self.end - self.start) / PAGE;
             self.scan = (2 * pages).clamp(SCAN_MIN, SCAN_MAX);
             (self.start, self.end) = (page, page.saturating_add(self.scan * PAGE));
         } else if self.scan == 0 || !(self.start..self.end).contains(&page) {
             self.scatter(page);
         }
+        self.went_on = goes_on || self.went_on && page == self.last;
         self.last = page;
         let ahead = self.end.saturating_add(self.scan * PAGE);
         Extent { start: self.start, end: self.end, ahead }
@@ -123,10 +127,14 @@ mod tests {
     #[test]
     fn a_scan_brings_more_and_more_and_reads_ahead() {
         let mut window = SwapWindow::default();
-        assert_eq!(pages(window.touch(at(1000))).1, 1032);
+        assert_eq!(pages(window.touch(at(968))).1, 1000);
+        for _ in 0..2 {
+            assert_eq!(pages(window.touch(at(1000))), (969, 1032, 1032));
+        }
         let first = (1032, 1158, 1284);
-        assert_eq!(pages(window.touch(at(1032))), first);
-        assert_eq!(pages(window.touch(at(1032))), first);
+        for _ in 0..2 {
+            assert_eq!(pages(window.touch(at(1032))), first);
+        }
         // A page of the window that comes later.
         assert_eq!(pages(window.touch(at(1080))), first);
         assert_eq!(pages(window.touch(at(1158))), (1158, 1410, 1662));

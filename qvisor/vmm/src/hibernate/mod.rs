@@ -282,6 +282,13 @@ impl Hibernation {
         Ok(0)
     }
 
+    /// The sandbox has come to rest after a wake.
+    pub(crate) fn rest(&self) {
+        if let Ok(home) = &self.home {
+            home.read().rest();
+        }
+    }
+
     /// `BEGIN_WAKE`: forgets the last wake; result: how the working set comes back now.
     pub(crate) fn wake_mode(&self) -> i64 {
         let mut figures = self.figures();
