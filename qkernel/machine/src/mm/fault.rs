@@ -27,8 +27,6 @@ const FIRST_WINDOW_PAGES: u32 = 4;
 const NEIGHBOURS: u64 = 31;
 /// Pages of a scan that the host brings back by one operation (512 KiB); it carries out several at once.
 const SCAN_PAGES: u64 = 128;
-/// Pages that are waited for with the one that is touched, while touches are scattered; the others come by themselves.
-const NEAR_PAGES: u64 = 8;
 /// Pages kept free between a growing stack and the mapping below it.
 const STACK_GUARD_PAGES: u64 = 256;
 /// When fewer frames are left, faults take one at a time.
