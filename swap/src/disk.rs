@@ -193,16 +193,18 @@ impl Home for SwapHome {
             self.reap.drop_tail();
             self.swap.drop_tail();
         })?;
-        // All is written: from here on nothing can fail.
+        // All is written: from here on nothing can fail. The new slots are all taken before any old one is freed: a file of
+        // which none is in use is emptied.
+        for (file, put) in [(&mut self.reap, &reap), (&mut self.swap, &swap)] {
+            put.iter().flat_map(Put::placed).for_each(|(slot, staged)| file.slots.take(slot, staged.sum));
+        }
         let mut stored = Stored::default();
         for (slot, staged) in reap.iter().flat_map(Put::placed) {
-            self.reap.slots.take(slot, staged.sum);
             let place = PageLocation::Reap(slot);
             self.settle(staged.page.id, Located { place, class: staged.page.class });
             stored.reap_pages += 1;
         }
         for (slot, staged) in swap.iter().flat_map(Put::placed) {
-            self.swap.slots.take(slot, staged.sum);
             let place = PageLocation::Swap(slot);
             self.settle(staged.page.id, Located { place, class: staged.page.class });
             stored.swap_pages += 1;

@@ -66,15 +66,22 @@ impl PageFile {
 
     /// Gives back the blocks behind the last slot in use.
     pub fn drop_tail(&self) {
-        let from = offset_of(self.slots.end());
-        self.device.discard(from, (u64::MAX >> 1) - from);
+        self.discard(offset_of(self.slots.end()));
+    }
+
+    /// Gives back the blocks from `offset` to the end. (Some file systems refuse a range that no file can have.)
+    fn discard(&self, offset: u64) {
+        let len = self.len.load(Ordering::Relaxed).saturating_sub(offset);
+        if len > 0 {
+            self.device.discard(offset, len);
+        }
     }
 
     /// Frees a slot, and with the last one all blocks.
     pub fn free(&mut self, slot: u32) {
         self.slots.free(slot);
         if self.slots.count() == 0 {
-            self.device.discard(0, u64::MAX >> 1);
+            self.discard(0);
         }
     }
 

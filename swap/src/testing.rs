@@ -67,7 +67,12 @@ impl Device for Handle {
         Ok(at - start)
     }
 
-    fn discard(&self, _offset: u64, _len: u64) {}
+    fn discard(&self, offset: u64, len: u64) {
+        let mut bytes = self.0.bytes.lock().unwrap();
+        let at = |offset: u64| usize::try_from(offset).unwrap().min(bytes.len());
+        let range = at(offset)..at(offset + len);
+        bytes[range].fill(0);
+    }
 
     fn lengthen(&self, _len: u64) {}
 

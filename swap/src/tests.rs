@@ -31,6 +31,34 @@ fn what_was_stored_comes_back() {
 }
 
 #[test]
+fn what_is_stored_while_all_of_its_file_moves_to_the_other_is_not_emptied_with_it() {
+    let (swap, reap) = (Faulty::good(), Faulty::good());
+    let (mut home, mut memory) = (home(&swap, &reap), Memory::new(20));
+    (0..20).for_each(|id| memory.set(id, 4 + u64::from(id)));
+    let before = memory.clone();
+    let [first, second] = [0..10, 10..20].map(|ids: std::ops::Range<PageId>| memory.pages(ids));
+    for (set, rest) in [(&[][..], &first), (&first, &second), (&second, &first)] {
+        home.store(set, rest).unwrap();
+        let known = [set, rest].concat();
+        known.iter().for_each(|page| memory.wipe(page.id));
+        home.fetch(&known).unwrap();
+        assert!(memory.0.iter().zip(&before.0).all(|(a, b)| a.0 == b.0));
+    }
+}
+
+#[test]
+fn a_file_of_which_nothing_is_used_is_emptied() {
+    let (swap, reap) = (Faulty::good(), Faulty::good());
+    let (mut home, mut memory) = (home(&swap, &reap), Memory::new(4));
+    (0..4).for_each(|id| memory.set(id, 4 + u64::from(id)));
+    let all = memory.pages(0..4);
+    home.store(&[], &all).unwrap();
+    assert!(swap.bytes.lock().unwrap().iter().any(|byte| *byte != 0));
+    home.retain(&mut |_| false);
+    assert!(swap.bytes.lock().unwrap().iter().all(|byte| *byte == 0));
+}
+
+#[test]
 fn a_store_so_large_that_pages_are_gathered_first_is_no_other() {
     let (swap, reap) = (Faulty::good(), Faulty::good());
     let count = PageId::try_from(BOUNCED_PARTS * WRITE_PAGES + 5).unwrap();

@@ -140,6 +140,8 @@ pub const SWAP_IN_AROUND: u64 = 0;
 pub const SWAP_IN_ALL: u64 = 1;
 /// All: the working set of a wake.
 pub const SWAP_IN_SET: u64 = 2;
+/// All, for which nobody waits yet: what somebody waits for goes first.
+pub const SWAP_IN_AHEAD: u64 = 3;
 /// No frame's number.
 pub const NO_FRAME: u32 = u32::MAX;
 /// (): a wake begins; result: how the working set comes back, a [`REAP_OFF`] ….

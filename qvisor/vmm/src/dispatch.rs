@@ -8,8 +8,8 @@ use abi::hostcall::{
     AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, ASYNC_SWAP_IN, BEGIN_WAKE, CLOCK, CPU_TIME, EVENTS,
     EXEC_TAKE, EXIT, Event, HIBERNATED, HostClocks, IDLE, KICK, LOG, OPEN, PANIC, RANDOM, RELEASE, REPORT,
     REPORT_ASLEEP, REPORT_EXEC_ENDED, REPORT_EXEC_FAILED, REPORT_EXEC_STARTED, REPORT_IDLE, REPORT_RESUMED,
-    REPORT_STAYED_WARM, REPORT_WAKE_EVENT, SET_DEADLINE, STATS, SUBMIT, SWAP_IN, SWAP_OUT, WINDOW_COPY,
-    WINDOW_MAP, WINDOW_UNMAP, YIELD,
+    REPORT_STAYED_WARM, REPORT_WAKE_EVENT, SET_DEADLINE, STATS, SUBMIT, SWAP_IN, SWAP_IN_AHEAD, SWAP_OUT,
+    WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
 };
 use abi::layout::{WINDOW_CHUNK, WINDOW_CHUNKS, WINDOW_PHYS};
 use abi::socket::ROUTE_QUERY;
@@ -21,6 +21,7 @@ use crate::footprint;
 use crate::hibernate::CameOut;
 use crate::hibernate::injection::{self, Point};
 use crate::hostcall::file::FileKind;
+use crate::hostcall::io_threads::Urgency;
 use crate::hostcall::route;
 use crate::memory::SandboxMemory;
 use crate::platform::machine::{Reply, Upcalls};
@@ -299,7 +300,8 @@ fn swap_in(sandbox: &Sandbox, [phys, count, how, ..]: [u64; 6]) -> i64 {
 fn submit_swap_in(sandbox: &Sandbox, [_, phys, count, how, token, _]: [u64; 6]) -> i64 {
     let (home, memory) = (Arc::clone(sandbox.hibernation()), Arc::clone(&sandbox.memory));
     let work = move || home.swap_in(&memory, phys, count, how).unwrap_or(-i64::from(libc::EIO));
-    sandbox.files.io().submit(token, Box::new(work)).unwrap_or_else(Errno::as_result)
+    let urgency = if how == SWAP_IN_AHEAD { Urgency::PagesAhead } else { Urgency::Page };
+    sandbox.files.io().submit(token, urgency, Box::new(work)).unwrap_or_else(Errno::as_result)
 }
 
 /// `HIBERNATED`.

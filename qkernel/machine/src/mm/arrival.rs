@@ -22,6 +22,8 @@ pub(super) enum How {
     All,
     /// All: the working set of a wake.
     Set,
+    /// All, for which nobody waits yet.
+    Ahead,
 }
 
 impl How {
@@ -30,6 +32,7 @@ impl How {
             Self::Around => hc::SWAP_IN_AROUND,
             Self::All => hc::SWAP_IN_ALL,
             Self::Set => hc::SWAP_IN_SET,
+            Self::Ahead => hc::SWAP_IN_AHEAD,
         }
     }
 }
@@ -65,8 +68,8 @@ impl Arrival {
     }
 
     /// As [`Self::claim_all`], by number, where no task runs that could release one.
-    fn of_set(list: Vec<u32>) -> Option<Self> {
-        Self::made(list.into_iter(), |_| Some(None))
+    fn of_set(list: &[u32]) -> Option<Self> {
+        Self::made(list.iter().copied(), |_| Some(None))
     }
 
     fn made(
@@ -151,11 +154,18 @@ pub(super) fn ensure(frame: Frame) {
 }
 
 /// Brings those of a part of the working set back that are absent, with one call to the host, on this CPU. `alone`: no task
-/// runs.
-pub(super) fn bring_set(list: Vec<u32>, alone: bool) {
-    let arrival =
-        if alone { Arrival::of_set(list) } else { Arrival::claim_all(list.into_iter().map(frames::at)) };
+/// runs, and all of them are to come, as their entries may be present already.
+pub(super) fn bring_set(list: &[u32], alone: bool) {
+    let arrival = if alone {
+        Arrival::of_set(list)
+    } else {
+        Arrival::claim_all(list.iter().map(|index| frames::at(*index)))
+    };
     if let Some(mut arrival) = arrival {
         arrival.fetch_now(How::Set);
+    }
+    let is_missing = |index: &u32| residency::is_swapped(frames::at(*index));
+    if alone && list.iter().any(is_missing) {
+        host::die("the working set did not come back");
     }
 }

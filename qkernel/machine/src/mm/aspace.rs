@@ -62,6 +62,8 @@ pub struct Space {
     pub(super) unmapped: Vec<(u64, u64)>,
     /// The mappings that the stub shows (systrap).
     pub(super) shown: Shown,
+    /// Who holds the lock has waited for content before, and now takes it however long that takes.
+    pub(super) has_waited: bool,
     /// Facts for `/proc`.
     pub layout: Layout,
 }
@@ -112,6 +114,7 @@ impl AddressSpace {
                     resident_pages: 0,
                     unmapped: Vec::new(),
                     shown: Shown::new(),
+                    has_waited: false,
                     layout: Layout::default(),
                 },
             ),

@@ -1,6 +1,7 @@
 //! Pages whose content is not there: who meets one gives the space's lock back, has it come, and begins anew.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use super::arrival::{self, Arrival, How};
 use super::aspace::{AddressSpace, Space};
@@ -13,8 +14,8 @@ use crate::sched;
 
 /// A page whose content is not there.
 pub(super) enum Away {
-    /// It is stored, and claimed by the one who met it.
-    Stored(Frame, Arrival, How),
+    /// It is stored, and claimed by the one who met it, who has what will be wanted next come, too.
+    Stored { frame: Frame, arrival: Arrival, how: How, ahead: Vec<Arrival> },
     /// It is on its way.
     Arriving(Frame),
     /// It is to be had once this has been called, which sleeps.
@@ -26,7 +27,7 @@ impl Away {
     pub fn of(frame: Frame, others: impl Iterator<Item = Frame>, how: How) -> Option<Self> {
         if residency::residence(frame) == Residence::Absent {
             if let Some(arrival) = Arrival::claim(frame, others) {
-                return Some(Self::Stored(frame, arrival, how));
+                return Some(Self::Stored { frame, arrival, how, ahead: Vec::new() });
             }
             if residency::residence(frame) == Residence::Absent {
                 // No reference more is to be had: it comes while the caller keeps its own.
@@ -36,19 +37,35 @@ impl Away {
         (residency::residence(frame) == Residence::Arriving).then_some(Self::Arriving(frame))
     }
 
+    /// Has these come, too, if its content is to be fetched; or else at once.
+    pub fn along_with(&mut self, others: Vec<Arrival>) {
+        match self {
+            Self::Stored { ahead, .. } => *ahead = others,
+            _ => begin_ahead(others),
+        }
+    }
+
     /// Sleeps until the content has come. The host is asked on this CPU if no task waits for it, which is soonest.
     fn come(self) {
         lock_order::may_sleep();
         match self {
-            Self::Stored(_, arrival, how) if !sched::has_waiting() => arrival.fetch(how),
-            Self::Stored(frame, arrival, how) => {
+            Self::Stored { arrival, how, ahead, .. } if !sched::has_waiting() => {
+                begin_ahead(ahead);
+                arrival.fetch(how);
+            }
+            Self::Stored { frame, arrival, how, ahead } => {
                 arrival.begin(how);
+                begin_ahead(ahead);
                 residency::wait_for(frame);
             }
             Self::Arriving(frame) => residency::wait_for(frame),
             Self::Elsewhere(fetch) => fetch(),
         }
     }
+}
+
+fn begin_ahead(ahead: Vec<Arrival>) {
+    ahead.into_iter().for_each(|arrival| arrival.begin(How::Ahead));
 }
 
 /// Why a page cannot be reached, or not yet.
@@ -98,8 +115,10 @@ impl AddressSpace {
         mut f: impl FnMut(&mut Space) -> core::result::Result<R, Stop>,
     ) -> core::result::Result<R, Fault> {
         lock_order::may_sleep();
+        let mut has_waited = false;
         loop {
             let mut space = self.lock();
+            space.has_waited = has_waited;
             let result = f(&mut space);
             self.commit(&mut space);
             drop(space);
@@ -107,7 +126,10 @@ impl AddressSpace {
                 Ok(value) => return Ok(value),
                 Err(Stop::Fault(fault)) => return Err(fault),
                 Err(Stop::Failed(error)) => return Err(fault_of(error, 0)),
-                Err(Stop::Away(away)) => away.come(),
+                Err(Stop::Away(away)) => {
+                    has_waited |= matches!(away, Away::Elsewhere(_));
+                    away.come();
+                }
             }
         }
     }

@@ -126,7 +126,8 @@ fn read_whole(file: &Handle, offset: u64, phys: u64, len: u64, cached: bool) -> 
 
 /// Whether the content of a copy is there; else it is to come, with those around it.
 fn check_here(copies: &Copies, frame: &FrameRef, index: u64) -> core::result::Result<(), Stop> {
-    if let Some(away) = Away::of(frame.frame(), copies.0.absent_around(index), How::Around) {
+    let around = copies.0.absent_around(index);
+    if let Some(away) = Away::of(frame.frame(), around.iter().map(FrameRef::frame), How::Around) {
         return Err(Stop::Away(away));
     }
     residency::touched(frame.frame());
@@ -134,27 +135,22 @@ fn check_here(copies: &Copies, frame: &FrameRef, index: u64) -> core::result::Re
 }
 
 impl Space {
-    /// Whether a page of a file is only to be had if the host need not wait for a disk: other tasks wait for this CPU, and it
-    /// was not tried before.
-    fn may_go_cold(&self, vma: &Vma, page: u64) -> bool {
-        vma.cold_page != page && sched::has_waiting()
+    /// Whether pages of a file are only to be had if the host need not wait for a disk: other tasks wait for this CPU, and this
+    /// one has not waited yet.
+    fn may_go_cold(&self) -> bool {
+        !self.has_waited && sched::has_waiting()
     }
 
     /// If pages from `start` on could not be had that way, they are to be waited for without the space's lock, once.
     fn check_warm(
-        &mut self,
         read: Result<()>,
         cached: bool,
         vma: &Vma,
-        page: u64,
         file: &Arc<HostFileMap>,
         start: u64,
     ) -> core::result::Result<(), Stop> {
         match read {
             Err(Errno::EAGAIN) if cached => {
-                if let Some(vma) = self.vmas.get_mut(&vma.start) {
-                    vma.cold_page = page;
-                }
                 let (file, offset) = (file.clone(), vma.object_offset(start));
                 // Whatever comes of it: the page is read then, and if the host has to wait for it, so has this CPU.
                 let warm = move || {
@@ -186,9 +182,9 @@ impl Space {
         let behind_file = vma.start.saturating_add(size.next_multiple_of(PAGE).saturating_sub(vma.offset));
         let end = ((page / PAGE / around + 1) * around * PAGE).min(vma.end).min(behind_file);
         let index_of = |addr: u64| vma.object_offset(addr) / PAGE;
-        let cached = self.may_go_cold(vma, page);
+        let cached = self.may_go_cold();
         let filled = copies.fill(file.handle(), index_of(start), index_of(end), index, cached);
-        self.check_warm(filled, cached, vma, page, file, start)?;
+        Self::check_warm(filled, cached, vma, file, start)?;
         let frame = copies.0.frame_anywhere_if_present(index)?.ok_or(Errno::EIO)?;
         check_here(copies, &frame, index)?;
         let flags = vma.entry_flags(false);
@@ -218,9 +214,9 @@ impl Space {
             }
             None => {
                 let own = frames::alloc_zeroed().ok_or(Errno::ENOMEM)?;
-                let cached = self.may_go_cold(vma, page);
+                let cached = self.may_go_cold();
                 let read = read_whole(file.handle(), index * PAGE, own.addr(), PAGE, cached);
-                self.check_warm(read, cached, vma, page, file, page)?;
+                Self::check_warm(read, cached, vma, file, page)?;
                 own
             }
         };

@@ -138,12 +138,12 @@ impl Space {
                 (extent.end, How::Around)
             };
             let others = self.absent_frames(extent.start, end, page);
-            if let Some(away) = Away::of(frame, others.into_iter(), how) {
-                self.read_ahead(&extent, how);
+            if let Some(mut away) = Away::of(frame, others.into_iter(), how) {
+                away.along_with(self.ahead(&extent));
                 return Err(Stop::Away(away));
             }
         }
-        self.read_ahead(&extent, How::All);
+        self.ahead(&extent).into_iter().for_each(|arrival| arrival.begin(How::Ahead));
         let (id, along) = (self.id, touches::Along::with(self.id, page));
         self.table.for_each(extent.start, extent.end, |addr, entry| {
             let is_here = || !residency::is_swapped(Frame::new(entry.phys()));
@@ -179,17 +179,14 @@ impl Space {
         frames
     }
 
-    /// Has the host begin to bring back the other pages that are wanted, and what a scan will touch next.
-    fn read_ahead(&mut self, extent: &Extent, how: How) {
+    /// Claims what else of a scan's window is absent, and what it will touch next.
+    fn ahead(&mut self, extent: &Extent) -> Vec<Arrival> {
         if !extent.is_scan() {
-            return;
+            return Vec::new();
         }
         let frames = self.absent_frames(extent.start, extent.ahead, 0);
-        for part in frames.chunks(to_usize(SCAN_PAGES)) {
-            if let Some(arrival) = Arrival::claim_all(part.iter().copied()) {
-                arrival.begin(how);
-            }
-        }
+        let parts = frames.chunks(to_usize(SCAN_PAGES));
+        parts.filter_map(|part| Arrival::claim_all(part.iter().copied())).collect()
     }
 
     /// A write to a present page that isn't writable: copy it, or take it over if nobody else refers to it.
@@ -297,7 +294,8 @@ impl Space {
         }
         let index = offset / PAGE;
         let frame = store.frame_anywhere(index)?;
-        if let Some(away) = Away::of(frame.frame(), store.absent_around(index), How::Around) {
+        let around = store.absent_around(index);
+        if let Some(away) = Away::of(frame.frame(), around.iter().map(FrameRef::frame), How::Around) {
             return Err(Stop::Away(away));
         }
         residency::touched(frame.frame());

@@ -237,7 +237,6 @@ impl Space {
             next_fault: 0,
             window_pages: 0,
             swap_window: SwapWindow::default(),
-            cold_page: 0,
         };
         self.insert(vma)?;
         Ok(start)
@@ -571,7 +570,6 @@ mod tests {
             next_fault: 0,
             window_pages: 0,
             swap_window: SwapWindow::default(),
-            cold_page: 0,
         };
         let all = vma(Prot::READ | Prot::WRITE);
         let entry = Entry::new(abi::layout::USER_PHYS, all.entry_flags(true)).swapped();

@@ -256,15 +256,19 @@ impl PageStore {
         self.pages.lock().get(index).map(FrameRef::share).transpose()
     }
 
-    /// The frames of the pages around page `index` whose content is away.
-    pub(super) fn absent_around(&self, index: u64) -> impl Iterator<Item = Frame> {
+    /// The frames of the pages around page `index` whose content is away, with a reference to each: by its number alone one
+    /// could be somebody else's by the time it is claimed.
+    pub(super) fn absent_around(&self, index: u64) -> Vec<FrameRef> {
+        let mut found = Vec::new();
+        if found.try_reserve_exact(to_usize(AROUND_PAGES)).is_err() {
+            return found;
+        }
         let first = index / AROUND_PAGES * AROUND_PAGES;
         let pages = self.pages.lock();
         let around = pages.from(first).take_while(|(page, _)| *page < first + AROUND_PAGES);
         let absent = around.filter(|(page, frame)| *page != index && residency::is_swapped(*frame));
-        let mut frames = [None; to_usize(AROUND_PAGES)];
-        frames.iter_mut().zip(absent).for_each(|(to, (_, frame))| *to = Some(frame));
-        frames.into_iter().flatten()
+        found.extend(absent.filter_map(|(_, frame)| FrameRef::share(frame).ok()));
+        found
     }
 
     /// The same, of a page whose content need not be brought back first; without any wait.

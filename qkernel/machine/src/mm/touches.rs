@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::word::{high32, low32};
 
+use super::account;
 use super::frames::{self, Frame};
 use super::page::PAGE;
 use crate::rank::Rank;
@@ -29,6 +30,10 @@ const SEQUENCES: usize = 8;
 const SEQUENCE_MAX: u64 = 32 * PAGE;
 /// Most touches that are written down (512 MiB); a set this large comes back as fast by faults.
 const TOUCHES_MAX: usize = 1 << 17;
+/// Room for so many is made first, and doubled.
+const TOUCHES_MIN: usize = 128;
+/// Kernel memory that touches leave to programs.
+const SPARE_BYTES: usize = 1 << 20;
 /// The space of touches of in-memory files by system calls.
 pub(super) const NO_SPACE: u64 = 0;
 
@@ -204,9 +209,16 @@ impl WorkingSet {
     }
 
     fn touch(&mut self, touch: Touch) {
-        if self.touched.len() < TOUCHES_MAX && self.touched.try_reserve(1).is_ok() {
-            self.touched.push(touch);
+        let len = self.touched.len();
+        if len == self.touched.capacity() {
+            let more = len.max(TOUCHES_MIN);
+            // Programs need the memory more.
+            let is_granted = account::check(more * size_of::<Touch>() + SPARE_BYTES).is_ok();
+            if len >= TOUCHES_MAX || !is_granted || self.touched.try_reserve_exact(more).is_err() {
+                return;
+            }
         }
+        self.touched.push(touch);
     }
 
     /// The pages whose entries become present with the touched one: the longer it goes on page by page, the more.
@@ -275,7 +287,9 @@ impl WorkingSet {
         }
         // A stable sort: of one place the member comes first, and then those new after it, in order.
         next.sort_by_key(|(place, _)| *place);
-        next.into_iter().filter_map(|(_, touch)| now(&touch).map(|frame| Touch { frame, ..touch })).collect()
+        let next =
+            next.into_iter().filter_map(|(_, touch)| now(&touch).map(|frame| Touch { frame, ..touch }));
+        next.take(TOUCHES_MAX).collect()
     }
 }
 

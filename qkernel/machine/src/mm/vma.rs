@@ -84,8 +84,6 @@ pub struct Vma {
     pub window_pages: u32,
     /// How much comes back with a page whose content is away.
     pub swap_window: SwapWindow,
-    /// The page that was waited for last because a disk had to bring it.
-    pub cold_page: u64,
 }
 
 impl Vma {

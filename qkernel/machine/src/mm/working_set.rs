@@ -76,7 +76,7 @@ pub fn bring_back(streams: bool) {
             shared && sched::rouse_another()
         };
         let mut helped = early && present();
-        arrival::bring_set(once_each(members), early);
+        arrival::bring_set(&once_each(members), early);
         if !early {
             helped = present();
         }

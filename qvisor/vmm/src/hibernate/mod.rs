@@ -182,7 +182,7 @@ impl Fetch {
     fn from_number(number: u64) -> Option<Self> {
         match number {
             hc::SWAP_IN_AROUND => Some(Self::Around),
-            hc::SWAP_IN_ALL => Some(Self::All),
+            hc::SWAP_IN_ALL | hc::SWAP_IN_AHEAD => Some(Self::All),
             hc::SWAP_IN_SET => Some(Self::Set),
             _ => None,
         }

@@ -30,6 +30,7 @@ pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
 /// Most threads that carry out long operations, and how long one waits for another before it ends: a sandbox at rest has
 /// none.
 const WORKERS_MAX: usize = 8;
+const FILE_WORKERS_MAX: usize = 4;
 const WORKER_REST: Duration = Duration::from_millis(100);
 /// Most operations that may wait for a worker.
 const JOBS_MAX: usize = 4096;
@@ -70,18 +71,57 @@ struct Arm {
 /// An operation that takes long; result: as a hostcall's.
 pub type Work = Box<dyn FnOnce() -> i64 + Send>;
 
+/// How soon an operation is carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    /// Before all others: a stored page that somebody waits for.
+    Page,
+    /// Stored pages that will be wanted.
+    PagesAhead,
+    /// On a file, whose disk may hang: these leave some workers to the others.
+    File,
+}
+
 struct Job {
     work: Work,
+    urgency: Urgency,
     token: u64,
 }
 
 #[derive(Default)]
 struct Jobs {
     queue: VecDeque<Job>,
-    /// Workers there are, and those that wait for a job.
+    /// Workers there are, those that wait for a job, and those that work on files.
     workers: usize,
     idle: usize,
+    on_files: usize,
     closing: bool,
+}
+
+impl Jobs {
+    fn add(&mut self, job: Job) {
+        match job.urgency {
+            Urgency::Page => self.queue.push_front(job),
+            _ => self.queue.push_back(job),
+        }
+    }
+
+    /// The place of the next job that may begin.
+    fn next(&self) -> Option<usize> {
+        let may_begin = |job: &Job| job.urgency != Urgency::File || self.on_files < FILE_WORKERS_MAX;
+        self.queue.iter().position(may_begin)
+    }
+
+    fn take(&mut self) -> Option<Job> {
+        let at = self.next()?;
+        let job = self.queue.remove(at)?;
+        self.on_files += usize::from(job.urgency == Urgency::File);
+        Some(job)
+    }
+
+    fn end(&mut self, urgency: Urgency) {
+        self.on_files -= usize::from(urgency == Urgency::File);
+    }
 }
 
 struct Shared {
@@ -255,12 +295,12 @@ impl IoThreads {
     }
 
     /// Has a worker carry out an operation; its result comes as an event with this token.
-    pub fn submit(&self, token: u64, work: Work) -> Result<i64, Errno> {
+    pub fn submit(&self, token: u64, urgency: Urgency, work: Work) -> Result<i64, Errno> {
         let mut jobs = self.shared.jobs.lock();
         if jobs.queue.len() >= JOBS_MAX {
             return Err(Errno(libc::EAGAIN));
         }
-        jobs.queue.push_back(Job { work, token });
+        jobs.add(Job { work, urgency, token });
         if jobs.idle >= jobs.queue.len() || jobs.workers == WORKERS_MAX {
             self.shared.jobs_changed.notify_one();
             return Ok(0);
@@ -275,22 +315,29 @@ impl IoThreads {
     fn start_worker(&self, token: u64) -> Result<i64, Errno> {
         let mut threads = self.threads.lock();
         threads.workers.retain(|worker| !worker.is_finished());
-        match spawn("dormouse-work", &self.shared, Shared::work) {
-            Ok(worker) => threads.workers.push(worker),
-            Err(error) => {
-                drop(threads);
-                let mut jobs = self.shared.jobs.lock();
-                jobs.workers -= 1;
-                // The others take it; without any it is not taken on.
-                let place = jobs.queue.iter().position(|job| job.token == token);
-                if let (0, Some(place)) = (jobs.workers, place) {
-                    jobs.queue.remove(place);
-                    return Err(error);
-                }
-                self.shared.jobs_changed.notify_one();
+        let error = match spawn("dormouse-work", &self.shared, Shared::work) {
+            Ok(worker) => {
+                threads.workers.push(worker);
+                return Ok(0);
             }
+            Err(error) => error,
+        };
+        drop(threads);
+        let mut jobs = self.shared.jobs.lock();
+        jobs.workers -= 1;
+        if jobs.workers > 0 {
+            // The others take it.
+            self.shared.jobs_changed.notify_one();
+            return Ok(0);
         }
-        Ok(0)
+        // Nobody is left to take any: those that were taken on already are given back.
+        let (own, others): (Vec<Job>, Vec<Job>) = jobs.queue.drain(..).partition(|job| job.token == token);
+        drop(jobs);
+        for job in others {
+            let value = -i64::from(libc::EAGAIN);
+            (self.shared.sink)(Event { kind: EVENT_DONE, flags: 0, token: job.token, value });
+        }
+        if own.is_empty() { Ok(0) } else { Err(error) }
     }
 
     /// Makes sure that the poller runs; result: a fresh generation.
@@ -381,27 +428,90 @@ impl Shared {
         }
     }
 
-    /// A worker: until the queue has been empty for a while, or for good.
+    /// A worker: until there has been nothing to do for a while, or for good.
     fn work(&self) {
         let mut jobs = self.jobs.lock();
-        loop {
-            if let Some(Job { work, token }) = jobs.queue.pop_front() {
+        while !jobs.closing {
+            if let Some(Job { work, urgency, token }) = jobs.take() {
                 drop(jobs);
                 let value = work();
                 (self.sink)(Event { kind: EVENT_DONE, flags: 0, token, value });
                 jobs = self.jobs.lock();
+                jobs.end(urgency);
                 continue;
             }
-            if !jobs.closing {
-                jobs.idle += 1;
-                let nothing = |jobs: &mut Jobs| jobs.queue.is_empty() && !jobs.closing;
-                (jobs, _) = jobs.wait_while(&self.jobs_changed, WORKER_REST, nothing);
-                jobs.idle -= 1;
-            }
-            if jobs.queue.is_empty() {
-                jobs.workers -= 1;
-                return;
+            jobs.idle += 1;
+            let nothing = |jobs: &mut Jobs| jobs.next().is_none() && !jobs.closing;
+            (jobs, _) = jobs.wait_while(&self.jobs_changed, WORKER_REST, nothing);
+            jobs.idle -= 1;
+            if jobs.next().is_none() {
+                break;
             }
         }
+        jobs.workers -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    fn threads() -> (IoThreads, mpsc::Receiver<Event>) {
+        let (told, events) = mpsc::channel();
+        let told = Mutex::new(Rank::Leash, told);
+        let sink: EventSink = Arc::new(move |event| told.lock().send(event).unwrap());
+        (IoThreads::new(sink).unwrap(), events)
+    }
+
+    #[test]
+    fn files_that_hang_do_not_keep_pages_away() {
+        let (threads, events) = threads();
+        let (release, hangs) = mpsc::channel::<()>();
+        let hangs = Arc::new(std::sync::Mutex::new(hangs));
+        for token in 0..20 {
+            let hangs = Arc::clone(&hangs);
+            let hang = move || hangs.lock().unwrap().recv().map_or(-1, |()| 0);
+            threads.submit(token, Urgency::File, Box::new(hang)).unwrap();
+        }
+        for token in 100..140 {
+            let urgency = if token % 2 == 0 { Urgency::Page } else { Urgency::PagesAhead };
+            threads.submit(token, urgency, Box::new(|| 7)).unwrap();
+        }
+        let mut pages: Vec<u64> = (0..40).map(|_| events.recv().unwrap().token).collect();
+        pages.sort_unstable();
+        assert_eq!(pages, (100..140).collect::<Vec<u64>>());
+        (0..20).for_each(|_| release.send(()).unwrap());
+        let mut files: Vec<u64> = (0..20).map(|_| events.recv().unwrap().token).collect();
+        files.sort_unstable();
+        assert_eq!(files, (0..20).collect::<Vec<u64>>());
+    }
+
+    #[test]
+    fn pages_that_are_waited_for_come_first() {
+        let mut jobs = Jobs::default();
+        let orders = [Urgency::File, Urgency::PagesAhead, Urgency::Page, Urgency::File, Urgency::Page];
+        for (token, urgency) in (0..).zip(orders) {
+            jobs.add(Job { work: Box::new(|| 0), urgency, token });
+        }
+        jobs.on_files = FILE_WORKERS_MAX - 1;
+        let order: Vec<u64> = std::iter::from_fn(|| jobs.take()).map(|job| job.token).collect();
+        assert_eq!(order, [4, 2, 0, 1]);
+        jobs.end(Urgency::File);
+        assert_eq!(jobs.take().map(|job| job.token), Some(3));
+    }
+
+    #[test]
+    fn a_worker_with_nothing_to_do_goes() {
+        let (threads, events) = threads();
+        threads.submit(1, Urgency::Page, Box::new(|| 0)).unwrap();
+        assert_eq!(events.recv().unwrap().token, 1);
+        let is_gone = || threads.shared.jobs.lock().workers == 0;
+        assert!((0..1000).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            is_gone()
+        }));
+        threads.submit(2, Urgency::Page, Box::new(|| 0)).unwrap();
+        assert_eq!(events.recv().unwrap().token, 2);
     }
 }

@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use super::decode::{Offset, Request};
 use super::file::{FileKind, HostFile};
 use super::host_io::HostIo;
+use super::io_threads::Urgency;
 use super::stream_kind::{Stream, StreamKind};
 use crate::errno::Errno;
 use crate::guest_memory::GuestBuffers;
@@ -55,13 +56,13 @@ impl HostIo {
             Request::SubmitFsync { handle, data_only, token } => {
                 let file = self.files().get(handle)?;
                 let sync = move || sys::fsync(file.as_fd(), data_only).unwrap_or_else(Errno::as_result);
-                self.io().submit(token, Box::new(sync))
+                self.io().submit(token, Urgency::File, Box::new(sync))
             }
             Request::SubmitWarm { handle, offset, len, token } => {
                 let file = self.files().get(handle)?;
                 let warm =
                     move || file.reads.warm(file.as_fd(), offset, len).unwrap_or_else(Errno::as_result);
-                self.io().submit(token, Box::new(warm))
+                self.io().submit(token, Urgency::File, Box::new(warm))
             }
             Request::TtyWinsize { rows, columns } => {
                 let handle = self.terminal.get().ok_or(Errno(libc::ENOTTY))?;
