@@ -11,6 +11,7 @@ use super::aspace::{AddressSpace, Space};
 use super::away::{Away, Stop};
 use super::frames::Frame;
 use super::page::{Access, PAGE_BYTES};
+use crate::arch;
 use crate::errno::{Errno, Result};
 use crate::platform;
 
@@ -102,43 +103,73 @@ impl<'a> IoBuf<'a> {
 
     /// Copies `from` into the buffer; all of it must fit. (The side of reads.)
     pub fn fill(&mut self, from: &[u8]) -> Result<()> {
-        let mut from = from;
-        if from.len() > self.remaining {
+        // SAFETY: the slice is readable.
+        unsafe { self.fill_from(from.as_ptr(), from.len()) }
+    }
+
+    /// The same from memory that programs may change meanwhile: it is copied, and never referred to.
+    ///
+    /// # Safety
+    /// `from` is in reach of the kernel, and readable for `len` bytes.
+    unsafe fn fill_from(&mut self, mut from: *const u8, len: usize) -> Result<()> {
+        if len > self.remaining {
             return Err(Errno::EFAULT);
         }
-        while !from.is_empty() {
-            let len = from.len().min(self.front_len());
+        let mut left = len;
+        while left > 0 {
+            let part = left.min(self.front_len());
             match &mut self.memory {
                 Memory::User { aspace, pieces, piece } => {
-                    aspace.copy_out(pieces[*piece].0.offset(self.used as u64), &from[..len])?;
+                    let addr = pieces[*piece].0.offset(self.used as u64);
+                    // SAFETY: the caller's promise; `part` bytes are left of it.
+                    unsafe { aspace.copy_from(addr, from, part)? };
                 }
-                Memory::Kernel(bytes) => bytes[self.used..self.used + len].copy_from_slice(&from[..len]),
+                Memory::Kernel(bytes) => {
+                    let to = &mut bytes[self.used..self.used + part];
+                    // SAFETY: as above; the kernel's memory is no program's.
+                    unsafe { arch::copy_bytes(to.as_mut_ptr(), from, part) };
+                }
                 Memory::Constant(_) => return Err(Errno::EFAULT),
             }
-            self.advance(len);
-            from = &from[len..];
+            self.advance(part);
+            left -= part;
+            from = from.wrapping_add(part);
         }
         Ok(())
     }
 
     /// Copies out of the buffer; `to` must not be longer than what is left. (The side of writes.)
     pub fn drain(&mut self, to: &mut [u8]) -> Result<()> {
-        let mut to = to;
-        if to.len() > self.remaining {
+        // SAFETY: the slice is writable.
+        unsafe { self.drain_to(to.as_mut_ptr(), to.len()) }
+    }
+
+    /// The same to memory that programs may see.
+    ///
+    /// # Safety
+    /// `to` is in reach of the kernel, and writable for `len` bytes.
+    unsafe fn drain_to(&mut self, mut to: *mut u8, len: usize) -> Result<()> {
+        if len > self.remaining {
             return Err(Errno::EFAULT);
         }
-        while !to.is_empty() {
-            let len = to.len().min(self.front_len());
-            let (now, later) = to.split_at_mut(len);
-            match &self.memory {
+        let mut left = len;
+        while left > 0 {
+            let part = left.min(self.front_len());
+            let bytes: &[u8] = match &self.memory {
                 Memory::User { aspace, pieces, piece } => {
-                    aspace.copy_in(pieces[*piece].0.offset(self.used as u64), now)?;
+                    let addr = pieces[*piece].0.offset(self.used as u64);
+                    // SAFETY: the caller's promise; `part` bytes are left of it.
+                    unsafe { aspace.copy_to(addr, to, part)? };
+                    &[]
                 }
-                Memory::Kernel(bytes) => now.copy_from_slice(&bytes[self.used..self.used + len]),
-                Memory::Constant(bytes) => now.copy_from_slice(&bytes[self.used..self.used + len]),
-            }
-            self.advance(len);
-            to = later;
+                Memory::Kernel(bytes) => &bytes[self.used..self.used + part],
+                Memory::Constant(bytes) => &bytes[self.used..self.used + part],
+            };
+            // SAFETY: as above; the kernel's memory is no program's.
+            unsafe { arch::copy_bytes(to, bytes.as_ptr(), bytes.len()) };
+            self.advance(part);
+            left -= part;
+            to = to.wrapping_add(part);
         }
         Ok(())
     }
@@ -160,11 +191,8 @@ impl<'a> IoBuf<'a> {
         if inside + len > PAGE_BYTES {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: the range lies in a frame of user memory that stays allocated; the linear map covers it. Programs may
-        // change it meanwhile, so it is only ever copied from.
-        let bytes =
-            unsafe { core::slice::from_raw_parts(platform::ptr::<u8>(frame.addr() + inside as u64), len) };
-        self.fill(bytes)
+        // SAFETY: the range lies in a frame of user memory that stays allocated; the linear map covers it.
+        unsafe { self.fill_from(platform::ptr::<u8>(frame.addr() + inside as u64), len) }
     }
 
     /// Drains into a frame the caller holds a reference to.
@@ -173,10 +201,7 @@ impl<'a> IoBuf<'a> {
             return Err(Errno::EINVAL);
         }
         // SAFETY: as in `fill_from_frame`.
-        let bytes = unsafe {
-            core::slice::from_raw_parts_mut(platform::ptr::<u8>(frame.addr() + inside as u64), len)
-        };
-        self.drain(bytes)
+        unsafe { self.drain_to(platform::ptr::<u8>(frame.addr() + inside as u64), len) }
     }
 
     /// Lets the host fill (`write_memory`) or drain the buffer without a copy: calls `call` with pieces of

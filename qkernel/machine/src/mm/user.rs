@@ -134,9 +134,17 @@ impl UserMemory {
 impl AddressSpace {
     /// Copies from user memory; `EFAULT` where the mapping doesn't permit it.
     pub fn copy_in(&self, addr: UserAddr, to: &mut [u8]) -> Result<()> {
-        let base = to.as_mut_ptr();
-        self.walk(addr, to.len(), Access::Read, |phys, done, len| {
-            // SAFETY: `done + len` never exceeds the slice's length.
+        // SAFETY: the slice is writable, and not a program's.
+        unsafe { self.copy_to(addr, to.as_mut_ptr(), to.len()) }
+    }
+
+    /// The same to memory that programs may see.
+    ///
+    /// # Safety
+    /// `base` is in reach of the kernel, and writable for `len` bytes.
+    pub(super) unsafe fn copy_to(&self, addr: UserAddr, base: *mut u8, len: usize) -> Result<()> {
+        self.walk(addr, len, Access::Read, |phys, done, len| {
+            // SAFETY: `done + len` never exceeds the length.
             let to = unsafe { base.add(done) };
             if phys >= WINDOW_PHYS {
                 return window::copy(platform::phys_of(to), phys, len);
@@ -149,9 +157,17 @@ impl AddressSpace {
 
     /// Copies to user memory.
     pub fn copy_out(&self, addr: UserAddr, from: &[u8]) -> Result<()> {
-        let base = from.as_ptr();
-        self.walk(addr, from.len(), Access::Write, |phys, done, len| {
-            // SAFETY: `done + len` never exceeds the slice's length.
+        // SAFETY: the slice is readable, and not a program's.
+        unsafe { self.copy_from(addr, from.as_ptr(), from.len()) }
+    }
+
+    /// The same from memory that programs may change meanwhile.
+    ///
+    /// # Safety
+    /// `base` is in reach of the kernel, and readable for `len` bytes.
+    pub(super) unsafe fn copy_from(&self, addr: UserAddr, base: *const u8, len: usize) -> Result<()> {
+        self.walk(addr, len, Access::Write, |phys, done, len| {
+            // SAFETY: `done + len` never exceeds the length.
             let from = unsafe { base.add(done) };
             if phys >= WINDOW_PHYS {
                 return window::copy(phys, platform::phys_of(from), len);
