@@ -310,6 +310,7 @@ fn hibernated(sandbox: &Sandbox, phys: u64, request: u64) -> i64 {
         None => return -i64::from(libc::EFAULT),
         Some(CameOut::AsleepAlready) => sandbox.report(REPORT_ASLEEP, request),
         Some(CameOut::Asleep) => {
+            sandbox.files.io().rest();
             sandbox.machine.trim();
             sandbox.memory.trim();
             footprint::trim_heap();

@@ -95,6 +95,8 @@ struct Jobs {
     workers: usize,
     idle: usize,
     on_files: usize,
+    /// The sandbox sleeps: who has nothing to do goes at once.
+    resting: bool,
     closing: bool,
 }
 
@@ -300,6 +302,7 @@ impl IoThreads {
         if jobs.queue.len() >= JOBS_MAX {
             return Err(Errno(libc::EAGAIN));
         }
+        jobs.resting = false;
         jobs.add(Job { work, urgency, token });
         if jobs.idle >= jobs.queue.len() || jobs.workers == WORKERS_MAX {
             self.shared.jobs_changed.notify_one();
@@ -309,6 +312,12 @@ impl IoThreads {
         jobs.workers += 1;
         drop(jobs);
         self.start_worker(token)
+    }
+
+    /// The sandbox sleeps: ends the workers, as no operation is on its way.
+    pub fn rest(&self) {
+        self.shared.jobs.lock().resting = true;
+        self.shared.jobs_changed.notify_all();
     }
 
     /// Starts a worker that is counted already, for the job with this token among others.
@@ -441,7 +450,7 @@ impl Shared {
                 continue;
             }
             jobs.idle += 1;
-            let nothing = |jobs: &mut Jobs| jobs.next().is_none() && !jobs.closing;
+            let nothing = |jobs: &mut Jobs| jobs.next().is_none() && !jobs.closing && !jobs.resting;
             (jobs, _) = jobs.wait_while(&self.jobs_changed, WORKER_REST, nothing);
             jobs.idle -= 1;
             if jobs.next().is_none() {
@@ -506,6 +515,7 @@ mod tests {
         let (threads, events) = threads();
         threads.submit(1, Urgency::Page, Box::new(|| 0)).unwrap();
         assert_eq!(events.recv().unwrap().token, 1);
+        threads.rest();
         let is_gone = || threads.shared.jobs.lock().workers == 0;
         assert!((0..1000).any(|_| {
             std::thread::sleep(Duration::from_millis(10));
