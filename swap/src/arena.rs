@@ -1,60 +1,33 @@
 //! Memory that large reads go to first: one large page, which a disk fills by far fewer requests than as many small ones.
 //! What has been read there is nobody else's yet, so its checksum holds for what is then copied to its place.
 
-use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::large::{LARGE_BYTES, Large};
 use crate::page::{PAGE_BYTES, PageBytes};
 use crate::piece::Piece;
 
-/// Bytes of a large page on x86-64.
-const LARGE_BYTES: usize = 2 << 20;
 /// Pages of a read, and so many reads at a time.
 pub const PART_PAGES: usize = 128;
 const PARTS: usize = LARGE_BYTES / PAGE_BYTES / PART_PAGES;
 
 /// One large page, in parts for a read each.
 pub struct Arena {
-    mapping: NonNull<libc::c_void>,
-    first: NonNull<PageBytes>,
-    /// Parts that nobody uses, by their numbers.
+    memory: Large,
+    /// Parts that nobody uses, by their numbers: each is one user's at a time.
     free: Mutex<Vec<usize>>,
 }
-
-// SAFETY: the memory is the value's own, and each part is one user's at a time.
-unsafe impl Send for Arena {}
-// SAFETY: as above.
-unsafe impl Sync for Arena {}
 
 impl Arena {
     /// `None`: there is no memory for it.
     fn new() -> Option<Self> {
-        let (len, access) = (2 * LARGE_BYTES, libc::PROT_READ | libc::PROT_WRITE);
-        // SAFETY: a fresh mapping, wherever there is room.
-        let mapping = unsafe {
-            libc::mmap(std::ptr::null_mut(), len, access, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
-        };
-        if mapping == libc::MAP_FAILED {
-            return None;
-        }
-        let first = mapping.wrapping_byte_add(mapping.align_offset(LARGE_BYTES));
-        // SAFETY: the range lies in the mapping. Where there are no large pages, small ones do.
-        unsafe { libc::madvise(first, LARGE_BYTES, libc::MADV_HUGEPAGE) };
-        let free = Mutex::new((0..PARTS).collect());
-        Some(Self { mapping: NonNull::new(mapping)?, first: NonNull::new(first.cast())?, free })
+        Some(Self { memory: Large::new(PARTS * PART_PAGES)?, free: Mutex::new((0..PARTS).collect()) })
     }
 
     /// A part; `None`: all are in use.
     pub fn take(&self) -> Option<Part<'_>> {
         let number = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
         Some(Part { arena: self, number })
-    }
-}
-
-impl Drop for Arena {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own, and nobody uses it any more.
-        unsafe { libc::munmap(self.mapping.as_ptr(), 2 * LARGE_BYTES) };
     }
 }
 
@@ -67,7 +40,7 @@ pub struct Part<'a> {
 impl Part<'_> {
     fn start(&self) -> *mut PageBytes {
         // SAFETY: there are so many parts in the arena.
-        unsafe { self.arena.first.as_ptr().add(self.number * PART_PAGES) }
+        unsafe { self.arena.memory.first().add(self.number * PART_PAGES) }
     }
 
     /// Its first `pages` pages, for a device to write.

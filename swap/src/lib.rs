@@ -19,6 +19,7 @@ mod error;
 mod file;
 mod home;
 pub mod io;
+mod large;
 mod layered;
 mod page;
 mod page_file;

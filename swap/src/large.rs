@@ -1,0 +1,52 @@
+//! Memory in one piece, of large pages where the host has any: a disk takes it by far fewer requests than scattered pages,
+//! each by itself.
+
+use std::ptr::NonNull;
+
+use crate::page::{PAGE_BYTES, PageBytes};
+
+/// Bytes of a large page on x86-64.
+pub const LARGE_BYTES: usize = 2 << 20;
+
+/// Pages of zeros at first, which begin where a large page does.
+pub struct Large {
+    mapping: NonNull<libc::c_void>,
+    mapped: usize,
+    first: NonNull<PageBytes>,
+}
+
+// SAFETY: the memory is the value's own; whoever reads or writes it says why that may be.
+unsafe impl Send for Large {}
+// SAFETY: as above.
+unsafe impl Sync for Large {}
+
+impl Large {
+    /// `None`: there is no memory for it.
+    pub fn new(pages: usize) -> Option<Self> {
+        let (len, access) = (pages * PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE);
+        let mapped = len + LARGE_BYTES;
+        // SAFETY: a fresh mapping, wherever there is room.
+        let mapping = unsafe {
+            libc::mmap(std::ptr::null_mut(), mapped, access, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+        };
+        if mapping == libc::MAP_FAILED {
+            return None;
+        }
+        let first = mapping.wrapping_byte_add(mapping.align_offset(LARGE_BYTES));
+        // SAFETY: the range lies in the mapping. Where there are no large pages, small ones do.
+        unsafe { libc::madvise(first, len, libc::MADV_HUGEPAGE) };
+        Some(Self { mapping: NonNull::new(mapping)?, mapped, first: NonNull::new(first.cast())? })
+    }
+
+    /// The first page; so many as were asked for follow each other.
+    pub fn first(&self) -> *mut PageBytes {
+        self.first.as_ptr()
+    }
+}
+
+impl Drop for Large {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own, and nobody uses it any more.
+        unsafe { libc::munmap(self.mapping.as_ptr(), self.mapped) };
+    }
+}
