@@ -41,12 +41,12 @@ pub fn read(file: &Handle, offset: u64, buf: &mut IoBuf<'_>) -> Result<usize> {
 }
 
 fn read_with(file: &Handle, offset: u64, buf: &mut IoBuf<'_>, cached: bool) -> Result<usize> {
-    buf.with_segments(true, |segments, done| host::read_segments(file, offset, segments, done, cached))
+    buf.with_segments(true, |segments, done| host::transfer(hc::READ, file, offset, segments, done, cached))
 }
 
 /// `WRITE` at `offset` (`u64::MAX`: the stream position) from `buf`.
 pub fn write(file: &Handle, offset: u64, buf: &mut IoBuf<'_>) -> Result<usize> {
-    buf.with_segments(false, |segments, done| host::write_segments(file, offset, segments, done))
+    buf.with_segments(false, |segments, done| host::transfer(hc::WRITE, file, offset, segments, done, false))
 }
 
 /// Writes what the host still holds of the file to its disk, or of its content alone (`data_only`); the task sleeps

@@ -107,32 +107,24 @@ pub fn stat_handle(node: &Handle) -> Result<HostStat> {
 /// `READ` of up to `len` bytes at `offset` to guest-physical memory at `phys`, which is the caller's; `cached`: `EAGAIN`
 /// rather than wait for a disk.
 pub fn read_phys(file: &Handle, offset: u64, phys: u64, len: u64, cached: bool) -> Result<u64> {
-    let moved = read_segments(file, offset, &[Segment { phys, len }], 0, cached)?;
+    let moved = transfer(hc::READ, file, offset, &[Segment { phys, len }], 0, cached)?;
     Ok((moved as u64).min(len))
 }
 
-/// `READ` to memory by segments, `done` bytes on from `offset` (`u64::MAX`: at the stream position).
-pub(crate) fn read_segments(
+/// `READ` or `WRITE` of memory by segments, `done` bytes on from `offset` (`u64::MAX`: at the stream position); `cached`: as
+/// [`read_phys`].
+pub(crate) fn transfer(
+    number: u32,
     file: &Handle,
     offset: u64,
     segments: &[Segment],
     done: usize,
     cached: bool,
 ) -> Result<usize> {
-    let (at, list) = (behind(offset, done), phys_of(segments.as_ptr()));
-    let moved = call(hc::READ, [file.arg(), list, segments.len() as u64, at, cached.into(), 0])?;
+    let at = if offset == u64::MAX { offset } else { offset + done as u64 };
+    let list = phys_of(segments.as_ptr());
+    let moved = call(number, [file.arg(), list, segments.len() as u64, at, cached.into(), 0])?;
     usize::try_from(moved).map_err(|_| Errno::EIO)
-}
-
-/// `WRITE` of memory in the same way.
-pub(crate) fn write_segments(file: &Handle, offset: u64, segments: &[Segment], done: usize) -> Result<usize> {
-    let (at, list) = (behind(offset, done), phys_of(segments.as_ptr()));
-    let moved = call(hc::WRITE, [file.arg(), list, segments.len() as u64, at, 0, 0])?;
-    usize::try_from(moved).map_err(|_| Errno::EIO)
-}
-
-fn behind(offset: u64, done: usize) -> u64 {
-    if offset == u64::MAX { offset } else { offset + done as u64 }
 }
 
 /// `READDIR`: raw `linux_dirent64` records from `position`.

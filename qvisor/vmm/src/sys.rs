@@ -73,29 +73,26 @@ pub fn statx(dir: BorrowedFd<'_>, name: &CStr) -> Result<libc::statx, Errno> {
     Ok(out)
 }
 
+/// A vectored call at `offset` (-1: the stream position, for those with flags), with `RWF_*` flags if it takes any.
+fn vectored(
+    number: libc::c_long,
+    fd: BorrowedFd<'_>,
+    buffers: &GuestBuffers<'_>,
+    offset: i64,
+    flags: i32,
+) -> Result<i64, Errno> {
+    let pieces = buffers.iovecs();
+    sys_call!(number, fd.as_raw_fd(), pieces.as_ptr(), pieces.len(), offset, 0_i64, flags)
+}
+
 /// `preadv(2)`.
 pub fn preadv(fd: BorrowedFd<'_>, buffers: &GuestBuffers<'_>, offset: i64) -> Result<i64, Errno> {
-    sys_call!(
-        libc::SYS_preadv,
-        fd.as_raw_fd(),
-        buffers.iovecs().as_ptr(),
-        buffers.iovecs().len(),
-        offset,
-        0_i64
-    )
+    vectored(libc::SYS_preadv, fd, buffers, offset, 0)
 }
 
 /// `preadv2(2)` with `RWF_NOWAIT`: what is in the page cache.
 pub fn preadv_cached(fd: BorrowedFd<'_>, buffers: &GuestBuffers<'_>, offset: i64) -> Result<i64, Errno> {
-    sys_call!(
-        libc::SYS_preadv2,
-        fd.as_raw_fd(),
-        buffers.iovecs().as_ptr(),
-        buffers.iovecs().len(),
-        offset,
-        0_i64,
-        libc::RWF_NOWAIT
-    )
+    vectored(libc::SYS_preadv2, fd, buffers, offset, libc::RWF_NOWAIT)
 }
 
 /// `pread(2)` into memory of the VMM's own.
@@ -105,28 +102,13 @@ pub fn pread(fd: BorrowedFd<'_>, to: &mut [u8], offset: i64) -> Result<i64, Errn
 
 /// `pwritev(2)`.
 pub fn pwritev(fd: BorrowedFd<'_>, buffers: &GuestBuffers<'_>, offset: i64) -> Result<i64, Errno> {
-    sys_call!(
-        libc::SYS_pwritev,
-        fd.as_raw_fd(),
-        buffers.iovecs().as_ptr(),
-        buffers.iovecs().len(),
-        offset,
-        0_i64
-    )
+    vectored(libc::SYS_pwritev, fd, buffers, offset, 0)
 }
 
 /// `readv(2)` at the stream position; with `RWF_NOWAIT` when asked, through `preadv2(2)`.
 pub fn readv(fd: BorrowedFd<'_>, buffers: &GuestBuffers<'_>, nowait: bool) -> Result<i64, Errno> {
     if nowait {
-        return sys_call!(
-            libc::SYS_preadv2,
-            fd.as_raw_fd(),
-            buffers.iovecs().as_ptr(),
-            buffers.iovecs().len(),
-            -1_i64,
-            -1_i64,
-            libc::RWF_NOWAIT
-        );
+        return vectored(libc::SYS_preadv2, fd, buffers, -1, libc::RWF_NOWAIT);
     }
     sys_call!(libc::SYS_readv, fd.as_raw_fd(), buffers.iovecs().as_ptr(), buffers.iovecs().len())
 }
@@ -134,15 +116,7 @@ pub fn readv(fd: BorrowedFd<'_>, buffers: &GuestBuffers<'_>, nowait: bool) -> Re
 /// `writev(2)` at the stream position; with `RWF_NOWAIT` when asked, through `pwritev2(2)`.
 pub fn writev(fd: BorrowedFd<'_>, buffers: &GuestBuffers<'_>, nowait: bool) -> Result<i64, Errno> {
     if nowait {
-        return sys_call!(
-            libc::SYS_pwritev2,
-            fd.as_raw_fd(),
-            buffers.iovecs().as_ptr(),
-            buffers.iovecs().len(),
-            -1_i64,
-            -1_i64,
-            libc::RWF_NOWAIT
-        );
+        return vectored(libc::SYS_pwritev2, fd, buffers, -1, libc::RWF_NOWAIT);
     }
     sys_call!(libc::SYS_writev, fd.as_raw_fd(), buffers.iovecs().as_ptr(), buffers.iovecs().len())
 }
