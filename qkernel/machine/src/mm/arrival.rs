@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 
 use super::frames::{self, Frame, FrameRef};
 use super::residency::{self, Residence};
+use super::touches;
 use crate::host;
 use crate::in_flight;
 use crate::lock_order;
@@ -150,7 +151,12 @@ pub(super) fn ensure(frame: Frame) {
             None => residency::wait_for(frame),
         }
     }
-    residency::touched(frame);
+    touched(frame);
+}
+
+/// A system call, or another mapping, has reached the frame without an entry.
+pub(super) fn touched(frame: Frame) {
+    residency::first_touch(frame).iter().for_each(|index| touches::touched_in_store(*index));
 }
 
 /// Brings those of a part of the working set back that are absent, with one call to the host, on this CPU. `alone`: no task

@@ -8,14 +8,16 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::account::{self, SANDBOX, STUB_BYTES};
+use super::away::{Away, Stop, fault_of};
 use super::frames::{self, Frame, FrameRef};
 use super::object::MemoryObject;
-use super::page::PAGE;
+use super::page::{Fault, PAGE};
 use super::pagetable::{Entry, PageTable};
 use super::shown::Shown;
 use super::vma::{VMA_BYTES, Vma, mirror_prot};
 use super::window::HostFileMap;
 use crate::errno::Result;
+use crate::lock_order;
 use crate::mutex::{Mutex, MutexGuard};
 use crate::platform::{self, OpBatch, UserSpace};
 use crate::rank::Rank;
@@ -236,6 +238,32 @@ impl AddressSpace {
     /// Locks it.
     pub(super) fn lock(&self) -> MutexGuard<'_, Space> {
         self.inner.lock()
+    }
+
+    /// Has `f` use the space. Where it meets a page whose content is away, the space's lock is given back until the content
+    /// has come, and `f` begins anew: the mappings may be others by then.
+    pub(super) fn attempt<R>(
+        &self,
+        mut f: impl FnMut(&mut Space) -> core::result::Result<R, Stop>,
+    ) -> core::result::Result<R, Fault> {
+        lock_order::may_sleep();
+        let mut has_waited = false;
+        loop {
+            let mut space = self.lock();
+            space.has_waited = has_waited;
+            let result = f(&mut space);
+            self.commit(&mut space);
+            drop(space);
+            match result {
+                Ok(value) => return Ok(value),
+                Err(Stop::Fault(fault)) => return Err(fault),
+                Err(Stop::Failed(error)) => return Err(fault_of(error, 0)),
+                Err(Stop::Away(away)) => {
+                    has_waited |= matches!(away, Away::Elsewhere(_));
+                    away.come();
+                }
+            }
+        }
     }
 
     /// Bytes of kernel memory that the space takes, the host's share included.

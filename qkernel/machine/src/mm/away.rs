@@ -4,7 +4,6 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::arrival::{self, Arrival, How};
-use super::aspace::{AddressSpace, Space};
 use super::frames::Frame;
 use super::page::Fault;
 use super::residency::{self, Residence};
@@ -46,7 +45,7 @@ impl Away {
     }
 
     /// Sleeps until the content has come. The host is asked on this CPU if no task waits for it, which is soonest.
-    fn come(self) {
+    pub fn come(self) {
         lock_order::may_sleep();
         match self {
             Self::Stored { arrival, how, ahead, .. } if !sched::has_waiting() => {
@@ -100,37 +99,9 @@ impl Stop {
 }
 
 /// The signal that an error while bringing in a page becomes.
-fn fault_of(error: Errno, addr: u64) -> Fault {
+pub(super) fn fault_of(error: Errno, addr: u64) -> Fault {
     match error {
         Errno::ENOMEM => Fault::NoMemory,
         _ => Fault::Bus { addr },
-    }
-}
-
-impl AddressSpace {
-    /// Has `f` use the space. Where it meets a page whose content is away, the space's lock is given back until the content
-    /// has come, and `f` begins anew: the mappings may be others by then.
-    pub(super) fn attempt<R>(
-        &self,
-        mut f: impl FnMut(&mut Space) -> core::result::Result<R, Stop>,
-    ) -> core::result::Result<R, Fault> {
-        lock_order::may_sleep();
-        let mut has_waited = false;
-        loop {
-            let mut space = self.lock();
-            space.has_waited = has_waited;
-            let result = f(&mut space);
-            self.commit(&mut space);
-            drop(space);
-            match result {
-                Ok(value) => return Ok(value),
-                Err(Stop::Fault(fault)) => return Err(fault),
-                Err(Stop::Failed(error)) => return Err(fault_of(error, 0)),
-                Err(Stop::Away(away)) => {
-                    has_waited |= matches!(away, Away::Elsewhere(_));
-                    away.come();
-                }
-            }
-        }
     }
 }

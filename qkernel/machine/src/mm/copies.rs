@@ -11,7 +11,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use super::arrival::How;
+use super::arrival::{self, How};
 use super::aspace::Space;
 use super::away::{Away, Stop};
 use super::fault::{Around, SCARCE_FRAMES, own_copy};
@@ -19,7 +19,6 @@ use super::frames::{self, Frame, FrameRef};
 use super::object::PageStore;
 use super::page::{Access, PAGE, PAGE_BYTES};
 use super::pagetable::Entry;
-use super::residency;
 use super::vma::Vma;
 use super::window::HostFileMap;
 use crate::blocking;
@@ -130,7 +129,7 @@ fn check_here(copies: &Copies, frame: &FrameRef, index: u64) -> core::result::Re
     if let Some(away) = Away::of(frame.frame(), around.iter().map(FrameRef::frame), How::Around) {
         return Err(Stop::Away(away));
     }
-    residency::touched(frame.frame());
+    arrival::touched(frame.frame());
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use abi::run::{MAP_OP_MAP, MapOp, PF_FETCH, PF_WRITE};
 use abi::word::{low32, to_usize};
 use alloc::vec::Vec;
 
-use super::arrival::{Arrival, How};
+use super::arrival::{self, Arrival, How};
 use super::aspace::{AddressSpace, Space};
 use super::away::{Away, Stop};
 use super::frames::{self, Frame, FrameRef, FrameRun};
@@ -298,7 +298,7 @@ impl Space {
         if let Some(away) = Away::of(frame.frame(), around.iter().map(FrameRef::frame), How::Around) {
             return Err(Stop::Away(away));
         }
-        residency::touched(frame.frame());
+        arrival::touched(frame.frame());
         if vma.is_shared() {
             self.install_frame(page, frame, vma.entry_flags(true))?;
         } else if access == Access::Write {

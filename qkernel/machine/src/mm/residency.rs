@@ -12,7 +12,6 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::frames::{self, Frame};
-use super::touches;
 use crate::errno::Result;
 use crate::heap;
 use crate::platform;
@@ -227,11 +226,9 @@ pub(super) fn wait_for(frame: Frame) {
     queue_of(index).wait_uninterruptible(|| RESIDENCY.of(index) != Residence::Arriving);
 }
 
-/// A system call has reached the frame without an entry.
-pub(super) fn touched(frame: Frame) {
-    if let Some(index) = frames::index(frame).filter(|index| RESIDENCY.touch(*index)) {
-        touches::touched_in_store(index);
-    }
+/// The number of a frame that is reached for the first time since its content was stored.
+pub(super) fn first_touch(frame: Frame) -> Option<u32> {
+    frames::index(frame).filter(|index| RESIDENCY.touch(*index))
 }
 
 /// The allocator gives the frame to somebody new. True: old content may have come into it.
