@@ -77,21 +77,16 @@ impl<T> Mutex<T> {
     pub fn lock(&self) -> Guard<'_, T> {
         #[cfg(debug_assertions)]
         held::check(self.rank);
-        let guard = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        self.guard(guard)
+        self.guard(self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Takes the lock if it is free. That cannot wait, so any order will do.
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        match self.inner.try_lock() {
-            Ok(guard) => Some(self.guard(guard)),
-            Err(sync::TryLockError::Poisoned(poisoned)) => Some(self.guard(poisoned.into_inner())),
-            Err(sync::TryLockError::WouldBlock) => None,
-        }
+        if_free(self.inner.try_lock()).map(|inner| self.guard(inner))
     }
 
     fn guard<'a>(&'a self, inner: sync::MutexGuard<'a, T>) -> Guard<'a, T> {
-        Guard {
+        Holder {
             inner,
             #[cfg(debug_assertions)]
             held: held::Held::new(self.rank),
@@ -99,24 +94,40 @@ impl<T> Mutex<T> {
     }
 }
 
-/// Holds a [`Mutex`].
+/// The guard of a lock, whether or not a thread panicked with it.
+fn if_free<G>(taken: sync::TryLockResult<G>) -> Option<G> {
+    match taken {
+        Ok(guard) => Some(guard),
+        Err(sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(sync::TryLockError::WouldBlock) => None,
+    }
+}
+
+/// Holds a lock.
 #[derive(Debug)]
-pub struct Guard<'a, T> {
-    inner: sync::MutexGuard<'a, T>,
+pub struct Holder<G> {
+    inner: G,
     /// Gone after the lock.
     #[cfg(debug_assertions)]
     held: held::Held,
 }
 
-impl<T> Deref for Guard<'_, T> {
-    type Target = T;
-    fn deref(&self) -> &T {
+/// Holds a [`Mutex`].
+pub type Guard<'a, T> = Holder<sync::MutexGuard<'a, T>>;
+/// Holds a [`RwLock`] to read.
+pub type ReadGuard<'a, T> = Holder<sync::RwLockReadGuard<'a, T>>;
+/// Holds a [`RwLock`] to write.
+pub type WriteGuard<'a, T> = Holder<sync::RwLockWriteGuard<'a, T>>;
+
+impl<G: Deref> Deref for Holder<G> {
+    type Target = G::Target;
+    fn deref(&self) -> &G::Target {
         &self.inner
     }
 }
 
-impl<T> DerefMut for Guard<'_, T> {
-    fn deref_mut(&mut self) -> &mut T {
+impl<G: DerefMut> DerefMut for Holder<G> {
+    fn deref_mut(&mut self) -> &mut G::Target {
         &mut self.inner
     }
 }
@@ -173,74 +184,28 @@ impl<T> RwLock<T> {
     pub fn read(&self) -> ReadGuard<'_, T> {
         #[cfg(debug_assertions)]
         held::check(self.rank);
-        let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
-        self.read_guard(inner)
+        self.holder(self.inner.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Takes the lock to read if nobody writes. That cannot wait, so any order will do.
     pub fn try_read(&self) -> Option<ReadGuard<'_, T>> {
-        match self.inner.try_read() {
-            Ok(inner) => Some(self.read_guard(inner)),
-            Err(sync::TryLockError::Poisoned(poisoned)) => Some(self.read_guard(poisoned.into_inner())),
-            Err(sync::TryLockError::WouldBlock) => None,
-        }
+        if_free(self.inner.try_read()).map(|inner| self.holder(inner))
     }
 
     /// Takes the lock to write.
     pub fn write(&self) -> WriteGuard<'_, T> {
         #[cfg(debug_assertions)]
         held::check(self.rank);
-        WriteGuard {
-            inner: self.inner.write().unwrap_or_else(PoisonError::into_inner),
-            #[cfg(debug_assertions)]
-            _held: held::Held::new(self.rank),
-        }
+        self.holder(self.inner.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn read_guard<'a>(&'a self, inner: sync::RwLockReadGuard<'a, T>) -> ReadGuard<'a, T> {
-        ReadGuard {
+    #[cfg_attr(not(debug_assertions), allow(clippy::unused_self, reason = "only debug builds note the rank"))]
+    fn holder<G>(&self, inner: G) -> Holder<G> {
+        Holder {
             inner,
             #[cfg(debug_assertions)]
-            _held: held::Held::new(self.rank),
+            held: held::Held::new(self.rank),
         }
-    }
-}
-
-/// Holds a [`RwLock`] to read.
-#[derive(Debug)]
-pub struct ReadGuard<'a, T> {
-    inner: sync::RwLockReadGuard<'a, T>,
-    /// Gone after the lock.
-    #[cfg(debug_assertions)]
-    _held: held::Held,
-}
-
-impl<T> Deref for ReadGuard<'_, T> {
-    type Target = T;
-    fn deref(&self) -> &T {
-        &self.inner
-    }
-}
-
-/// Holds a [`RwLock`] to write.
-#[derive(Debug)]
-pub struct WriteGuard<'a, T> {
-    inner: sync::RwLockWriteGuard<'a, T>,
-    /// Gone after the lock.
-    #[cfg(debug_assertions)]
-    _held: held::Held,
-}
-
-impl<T> Deref for WriteGuard<'_, T> {
-    type Target = T;
-    fn deref(&self) -> &T {
-        &self.inner
-    }
-}
-
-impl<T> DerefMut for WriteGuard<'_, T> {
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.inner
     }
 }
 
