@@ -4,26 +4,14 @@
 // "random N TASKS": N pages in no order, split among the tasks. The answer: pages, microseconds.
 // "scan TASKS": all pages in order, a part for each task. The answer: bytes, microseconds.
 // "single N": N pages far from each other, one at a time. The answer: pages, and nanoseconds a touch (50 %, 90 %, 99 %).
-#include <arpa/inet.h>
 #include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <time.h>
-#include <unistd.h>
+
+#include "line_server.h"
 
 enum { WORDS = 512, TASKS_MAX = 16, SINGLES_MAX = 4096 };
 static const uint64_t VERSION = 1;
-
-static uint64_t mix(uint64_t x) {
-    x += 0x9e3779b97f4a7c15;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-    return x ^ (x >> 31);
-}
 
 static uint64_t (*heap)[WORDS];
 static uint64_t pages;
@@ -154,23 +142,5 @@ int main(int argc, char **argv) {
         if (pthread_create(&thread, NULL, task, (void *)index)) return fprintf(stderr, "no thread\n"), 1;
     }
 
-    int server = socket(AF_INET, SOCK_STREAM, 0), yes = 1;
-    struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons(atoi(argv[1]))};
-    setsockopt(server, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    if (server < 0 || bind(server, (void *)&here, sizeof here) || listen(server, 16)) return perror("listen"), 1;
-    for (;;) {
-        int client = accept(server, NULL, NULL);
-        if (client < 0) return perror("accept"), 1;
-        char line[64], answer[96];
-        size_t have = 0;
-        ssize_t got;
-        while (have < sizeof line - 1 && (got = read(client, line + have, sizeof line - 1 - have)) > 0) {
-            have += got;
-            if (memchr(line, '\n', have)) break;
-        }
-        line[have] = 0;
-        int size = serve(line, answer, sizeof answer);
-        if (write(client, answer, size) != size) perror("write");
-        close(client);
-    }
+    return serve_lines(argv[1], serve);
 }

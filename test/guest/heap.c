@@ -2,23 +2,11 @@
 // usage: heap PORT MEGABYTES
 // A client connects, sends a line, and reads one. "sparse N": 256 pages, scattered, of which 16 depend on N.
 // "dense N": the first three quarters. Of the pages looked at one in four is changed. The answer: pages and a sum, or MISMATCH.
-#include <arpa/inet.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <unistd.h>
+
+#include "line_server.h"
 
 enum { WORDS = 512, SPARSE = 256, FRESH = 16 };
-
-static uint64_t mix(uint64_t x) {
-    x += 0x9e3779b97f4a7c15;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-    return x ^ (x >> 31);
-}
 
 static uint64_t (*heap)[WORDS];
 static uint64_t pages, sum;
@@ -57,23 +45,5 @@ int main(int argc, char **argv) {
     for (uint64_t page = 0; page < pages; page++)
         for (uint64_t at = 0; at < WORDS; at++) heap[page][at] = at ? mix(page * WORDS + at) : 0;
 
-    int server = socket(AF_INET, SOCK_STREAM, 0), yes = 1;
-    struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons(atoi(argv[1]))};
-    setsockopt(server, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    if (server < 0 || bind(server, (void *)&here, sizeof here) || listen(server, 16)) return perror("listen"), 1;
-    for (;;) {
-        int client = accept(server, NULL, NULL);
-        if (client < 0) return perror("accept"), 1;
-        char line[64], answer[64];
-        size_t have = 0;
-        ssize_t got;
-        while (have < sizeof line - 1 && (got = read(client, line + have, sizeof line - 1 - have)) > 0) {
-            have += got;
-            if (memchr(line, '\n', have)) break;
-        }
-        line[have] = 0;
-        int size = serve(line, answer, sizeof answer);
-        if (write(client, answer, size) != size) perror("write");
-        close(client);
-    }
+    return serve_lines(argv[1], serve);
 }
