@@ -1,0 +1,25 @@
+//! Why there is no control group.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why there is no control group.
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupError {
+    #[error(
+        "cannot make control group {path}: {source}; correct linux.cgroupsPath, or run as a user who may"
+    )]
+    Make { path: PathBuf, source: io::Error },
+    #[error("cannot use control group {path}: it holds processes; choose another linux.cgroupsPath")]
+    InUse { path: PathBuf },
+    #[error(
+        "cannot write {value:?} to {path}: {source}; correct linux.resources, or let the host have this controller"
+    )]
+    Set { path: PathBuf, value: String, source: io::Error },
+    #[error(
+        "cannot limit resources: no control groups are mounted; mount them, or leave out linux.resources"
+    )]
+    NotMounted,
+    #[error("cannot remove control group {path}: {source}; end the processes in it")]
+    Remove { path: PathBuf, source: io::Error },
+}

@@ -1,0 +1,65 @@
+//! The end of groups: with the sandbox, or after a sandbox that could not remove its own.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{fs, io};
+
+use super::error::CgroupError;
+
+/// File of a state directory that names the groups.
+const LIST: &str = "cgroups.json";
+/// How long the last processes may take to leave a group that is to go.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Writes down the directories, in `dir`, for the process that cleans up after a sandbox that cannot do so itself.
+pub fn write_list(dir: &Path, directories: &[PathBuf]) -> io::Result<()> {
+    if directories.is_empty() {
+        return Ok(());
+    }
+    fs::write(dir.join(LIST), serde_json::to_vec(directories)?)
+}
+
+/// Removes the groups that a dead sandbox wrote down in `dir`, if it did. Those that still hold processes stay.
+pub fn remove_listed(dir: &Path) {
+    let list =
+        fs::read(dir.join(LIST)).ok().and_then(|list| serde_json::from_slice::<Vec<PathBuf>>(&list).ok());
+    for path in list.unwrap_or_default().iter().rev() {
+        let _ = fs::remove_dir(path);
+    }
+}
+
+/// Removes groups that [`Cgroups::directories`] named. Those above the container's own stay if others are in them.
+pub fn remove(directories: &[PathBuf]) -> Result<(), CgroupError> {
+    let is_leaf = |path: &Path| !directories.iter().any(|other| other != path && other.starts_with(path));
+    for path in directories.iter().rev() {
+        let start = Instant::now();
+        loop {
+            match fs::remove_dir(path) {
+                Ok(()) => break,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+                Err(_) if !is_leaf(path) => break,
+                Err(source) if start.elapsed() > PATIENCE => {
+                    return Err(CgroupError::Remove { path: path.clone(), source });
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_dead_sandbox_listed_is_removed() {
+        let dir = testdir::TempDir::new();
+        let made = [dir.path().join("a"), dir.path().join("a/b")];
+        made.iter().for_each(|path| fs::create_dir(path).unwrap());
+        write_list(dir.path(), &made).unwrap();
+        remove_listed(dir.path());
+        assert!(!made[0].exists());
+        remove_listed(&dir.path().join("nothing"));
+    }
+}
