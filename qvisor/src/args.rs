@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use runtime::settings::Asked;
 use runtime::state::{Root, StateError};
 use runtime::units::{parse_size, parse_time};
 use vmm::hibernate::Wishes;
@@ -35,6 +36,9 @@ pub struct Cli {
     /// Not supported: let systemd manage control groups
     #[arg(long, global = true)]
     pub systemd_cgroup: bool,
+    /// What this node's administrator says of containers, in TOML [default: /etc/dormouse/config.toml, if there]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -134,18 +138,19 @@ pub struct CreateArgs {
     /// Unix socket that gets the container's terminal
     #[arg(long, value_name = "SOCKET")]
     pub console_socket: Option<PathBuf>,
-    /// What runs the kernel [default: the bundle's annotation dev.dormouse.platform, or auto]
+    /// What runs the kernel [default: as the annotations or the node's configuration say, or auto]
     #[arg(long, value_enum, default_value_t)]
     pub platform: PlatformChoice,
-    /// Who root in the container is on the host [default: the bundle's annotation dev.dormouse.userns, or auto]
+    /// Who root in the container is on the host [default: as the annotations or the node's configuration say, or auto]
     #[arg(long, value_enum, default_value_t)]
     pub userns: UserNamespaceChoice,
-    /// Mitigations of speculative execution for the sandbox's processes
-    #[arg(long, value_enum, default_value_t)]
-    pub mitigations: MitigationsChoice,
+    /// Mitigations of speculative execution for the sandbox's processes [default: auto]
+    #[arg(long, value_enum)]
+    pub mitigations: Option<MitigationsChoice>,
     /// Whether sandboxes may have pages of the same programs and libraries in common; one can then learn from another's use
-    #[arg(long, value_enum, default_value = "off")]
-    pub share_files: Switch,
+    /// [default: off]
+    #[arg(long, value_enum)]
+    pub share_files: Option<Switch>,
     /// Log system calls to standard error
     #[arg(long)]
     pub strace: bool,
@@ -156,7 +161,21 @@ pub struct CreateArgs {
     pub no_new_keyring: bool,
 }
 
-/// How a sandbox hibernates. Annotations of a bundle stand in for what is not given, but for the directory.
+impl CreateArgs {
+    /// What the options ask for.
+    pub fn asked(&self) -> std::io::Result<Asked> {
+        Ok(Asked {
+            platform: self.platform.into(),
+            userns: self.userns.into(),
+            mitigations: self.mitigations.map(Into::into),
+            share_files: self.share_files.map(|switch| switch == Switch::On),
+            hibernation: self.hibernation.wishes()?,
+            ..Asked::default()
+        })
+    }
+}
+
+/// How a sandbox hibernates. Annotations of a bundle and the node's configuration stand in for what is not given.
 #[derive(Debug, Args)]
 pub struct HibernationArgs {
     /// Directory for the memory of the sandbox while it hibernates [default: /var/lib/dormouse/.swap]

@@ -5,28 +5,25 @@ use std::path::{Path, PathBuf};
 use runtime::container::{self, ContainerError, CreateOptions};
 use runtime::front::FrontError;
 use runtime::oci::spec;
+use runtime::settings::NodeConfig;
 use runtime::state::{Id, Root};
 
 use crate::args::CreateArgs;
-use crate::choices::Switch;
 use crate::failure::{Failure, complain, remark, warn};
 use crate::log;
 
-fn options(root: &Root, args: CreateArgs) -> Result<CreateOptions, Failure> {
+fn options(root: &Root, config: Option<&Path>, args: CreateArgs) -> Result<CreateOptions, Failure> {
     // Absolute, since the working directory may change.
     let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
     Ok(CreateOptions {
+        asked: args.asked()?,
         root: root.clone(),
         id: Id::new(&args.id)?,
         bundle: args.bundle,
         pid_file: args.pid_file.map(absolute),
         console_socket: args.console_socket.map(absolute),
-        platform: args.platform.into(),
-        userns: args.userns.into(),
-        mitigations: args.mitigations.into(),
-        hibernation: args.hibernation.wishes()?,
+        node: NodeConfig::load(config)?,
         strace: args.strace,
-        share_files: args.share_files == Switch::On,
         log_level: log::level_of_sandboxes(),
         remark,
     })
@@ -47,8 +44,8 @@ fn coded(error: ContainerError) -> Result<u8, Failure> {
     }
 }
 
-pub fn create(root: &Root, args: CreateArgs) -> Result<u8, Failure> {
-    container::create(&options(root, args)?)?;
+pub fn create(root: &Root, config: Option<&Path>, args: CreateArgs) -> Result<u8, Failure> {
+    container::create(&options(root, config, args)?)?;
     Ok(0)
 }
 
@@ -57,8 +54,8 @@ pub fn start(root: &Root, id: &str) -> Result<u8, Failure> {
     Ok(0)
 }
 
-pub fn run(root: &Root, args: CreateArgs, detach: bool) -> Result<u8, Failure> {
-    container::run(&options(root, args)?, detach, warn).or_else(coded)
+pub fn run(root: &Root, config: Option<&Path>, args: CreateArgs, detach: bool) -> Result<u8, Failure> {
+    container::run(&options(root, config, args)?, detach, warn).or_else(coded)
 }
 
 pub fn delete(root: &Root, id: &str, force: bool) -> Result<u8, Failure> {

@@ -50,6 +50,7 @@ fn main() -> ExitCode {
 fn obey(cli: Cli) -> Result<u8, Failure> {
     // Most commands need the root, and report an error if there is none.
     let root = cli.state_root();
+    let config = cli.config.as_deref();
     match cli.command {
         Command::Spec { bundle } => bundle::write_spec(&bundle),
         Command::Doctor { json } => doctor::run(json),
@@ -62,9 +63,9 @@ fn obey(cli: Cli) -> Result<u8, Failure> {
         Command::Wake { id, json, reap } => show::wake(&root?, &id, json, reap.map(Into::into)),
         Command::Stats { id, json } => show::stats(&root?, &id, json),
         Command::Events { id } => show::events(&root?, &id),
-        Command::Create(args) => bundle::create(&root?, *args),
+        Command::Create(args) => bundle::create(&root?, config, *args),
         Command::Start { id } => bundle::start(&root?, &id),
-        Command::Run { create, detach } => bundle::run(&root?, *create, detach),
+        Command::Run { create, detach } => bundle::run(&root?, config, *create, detach),
         Command::Delete { id, force } => bundle::delete(&root?, &id, force),
     }
 }

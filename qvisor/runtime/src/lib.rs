@@ -14,6 +14,7 @@ pub mod orders;
 pub mod platform;
 pub mod removal;
 pub mod resources;
+pub mod settings;
 pub mod state;
 pub mod status;
 pub mod stderr_log;

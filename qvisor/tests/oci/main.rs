@@ -11,5 +11,6 @@ mod leash;
 mod lifecycle;
 mod mounts;
 mod process;
+mod settings;
 mod stop_cont;
 mod world;

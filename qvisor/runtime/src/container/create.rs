@@ -9,9 +9,6 @@ use abi::boot::Platform;
 use vmm::boot::BootSpec;
 use vmm::descriptor_passing;
 use vmm::directory::replace_file;
-use vmm::hibernate::Wishes;
-use vmm::jail::UserNamespace;
-use vmm::jail::mitigations::Mitigations;
 use vmm::process;
 
 use super::error::ContainerError;
@@ -20,7 +17,7 @@ use crate::cgroup::{self, Cgroups};
 use crate::control::{self, Order, Report};
 use crate::hooks;
 use crate::oci::{self, Container};
-use crate::platform::PlatformChoice;
+use crate::settings::{Asked, NodeConfig, Settings};
 use crate::state::{Claim, Id, OCI_VERSION, OciState, Root};
 use crate::status::Status;
 use crate::vmm_process;
@@ -33,16 +30,10 @@ pub struct CreateOptions {
     pub bundle: PathBuf,
     pub pid_file: Option<PathBuf>,
     pub console_socket: Option<PathBuf>,
-    /// The platform that runs the kernel; the bundle may say so as well.
-    pub platform: PlatformChoice,
-    /// The host user that the container's root is; the bundle may say so as well.
-    pub userns: UserNamespace,
-    /// Options of hibernation; the bundle may say so as well.
-    pub hibernation: Wishes,
+    /// What the command asks for; the bundle and the node say the rest.
+    pub asked: Asked,
+    pub node: NodeConfig,
     pub strace: bool,
-    pub mitigations: Mitigations,
-    /// See [`vmm::boot::BootSpec::share_files`].
-    pub share_files: bool,
     /// Least important level that reaches the log: 0 error … 3 debug.
     pub log_level: u32,
     /// Called with a remark for each setting that is accepted without effect.
@@ -74,16 +65,19 @@ type Failed = (&'static str, io::Error);
 pub(super) fn begin(options: &CreateOptions, detached: bool) -> Result<Created, ContainerError> {
     let mut container = oci::load(&options.bundle)?;
     container.remarks.iter().for_each(|remark| (options.remark)(remark));
-    let platform = options.platform.or(container.platform).choose().map_err(|error| {
-        ContainerError::Failed { id: options.id.as_str().to_owned(), message: error.to_string(), code: None }
+    let settings = Settings::settle(options.asked.clone(), &container.asked, &options.node)?;
+    let platform = settings.platform.choose().map_err(|error| ContainerError::Failed {
+        id: options.id.as_str().to_owned(),
+        message: error.to_string(),
+        code: None,
     })?;
     check_terminal(options, container.terminal, detached)?;
     (container.boot.strace, container.boot.log_level) = (options.strace, options.log_level);
-    container.boot.share_files = options.share_files;
+    container.boot.share_files = settings.share_files;
     let claim = options.root.claim(&options.id)?;
     claim.left().iter().for_each(|left| (options.remark)(&left.to_string()));
     let mut creation = Creation { claim: Some(claim), vmm: None, record: None, state: None };
-    match creation.run(options, container, platform) {
+    match creation.run(options, container, settings, platform) {
         Ok(created) => Ok(created),
         Err(error) => {
             creation.undo();
@@ -120,6 +114,7 @@ impl Creation {
         &mut self,
         options: &CreateOptions,
         container: Container,
+        settings: Settings,
         platform: Platform,
     ) -> Result<Created, ContainerError> {
         let id = options.id.as_str();
@@ -152,14 +147,11 @@ impl Creation {
         let claim = self.claim.as_ref().map_or(Ok(()), |claim| claim.write_process(&process));
         claim.map_err(|error| failed(("writing its process", error)))?;
         let console = self.console(options, &container)?;
-        let wishes = options.hibernation.clone().or(container.hibernation.clone());
+        let Settings { userns, mitigations, hibernation: wishes, .. } = settings;
         let plan = Plan {
             network: container.namespaces.network.clone(),
-            userns: match options.userns {
-                UserNamespace::Auto => container.userns,
-                asked => asked,
-            },
-            mitigations: options.mitigations,
+            userns,
+            mitigations,
             platform,
             memory_bytes,
             cpus,

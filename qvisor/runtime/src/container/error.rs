@@ -8,6 +8,7 @@ use crate::control::OrderError;
 use crate::front::FrontError;
 use crate::hooks::HookError;
 use crate::oci::BundleError;
+use crate::settings::Widening;
 use crate::state::StateError;
 use crate::status::Status;
 
@@ -18,6 +19,8 @@ pub enum ContainerError {
     Bundle(#[from] BundleError),
     #[error(transparent)]
     State(#[from] StateError),
+    #[error(transparent)]
+    Widening(#[from] Widening),
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     #[error(transparent)]

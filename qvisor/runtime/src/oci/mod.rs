@@ -14,18 +14,15 @@ mod refuse;
 mod resources;
 pub mod spec;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::{Hooks, Process, Spec};
 use vmm::boot::BootSpec;
-use vmm::hibernate::Wishes;
-use vmm::jail::UserNamespace;
 
-use crate::platform::PlatformChoice;
 use crate::resources::Resources;
-use crate::units::{parse_size, parse_time};
+use crate::settings::{Asked, SetError};
 pub use error::BundleError;
 use error::Result;
 use file::{CONFIG_MAX, read};
@@ -40,10 +37,8 @@ pub struct Container {
     /// Absolute.
     pub bundle: PathBuf,
     pub annotations: BTreeMap<String, String>,
-    /// The platform that runs its kernel.
-    pub platform: PlatformChoice,
-    /// The host user that the container's root is.
-    pub userns: UserNamespace,
+    /// What the annotations ask for.
+    pub asked: Asked,
     /// The root file system's directory.
     pub root: PathBuf,
     pub root_read_only: bool,
@@ -55,8 +50,6 @@ pub struct Container {
     pub cgroups_path: Option<PathBuf>,
     pub resources: Resources,
     pub hooks: Hooks,
-    /// Options of hibernation.
-    pub hibernation: Wishes,
     pub terminal: bool,
     pub oom_score_adj: Option<i32>,
     /// Everything of the first process; without mounts and streams.
@@ -79,6 +72,7 @@ pub fn check(bundle: PathBuf, text: &[u8]) -> Result<Container> {
     let mut remarks = Vec::new();
     refuse::check(&spec, &mut remarks)?;
     let linux = spec.linux().clone().unwrap_or_default();
+    let annotations: BTreeMap<_, _> = spec.annotations().clone().unwrap_or_default().into_iter().collect();
     let root = spec.root().as_ref().ok_or(BundleError::Missing { what: "root" })?;
     let path = bundle.join(root.path());
     let unusable = |source| BundleError::Root { path: path.clone(), source };
@@ -97,10 +91,8 @@ pub fn check(bundle: PathBuf, text: &[u8]) -> Result<Container> {
     boot.tasks_max = resources.tasks_max();
     Ok(Container {
         mounts: mounts::plan(&spec, &bundle)?,
-        platform: platform(spec.annotations().as_ref())?,
-        userns: userns(spec.annotations().as_ref())?,
-        annotations: annotations(&spec)?,
-        hibernation: hibernation(spec.annotations().as_ref())?,
+        asked: asked(&annotations)?,
+        annotations,
         sysctls: namespaces.sysctls(linux.sysctl().as_ref())?,
         cgroups_path: linux.cgroups_path().clone(),
         hooks: hooks::check(spec.hooks().clone().unwrap_or_default())?,
@@ -155,56 +147,18 @@ fn paths(what: &str, list: Option<&[String]>) -> Result<Vec<Vec<u8>>> {
     list.unwrap_or_default().iter().map(absolute).collect()
 }
 
-/// Annotations go into the state as they are; Dormouse's own must be known.
-fn annotations(spec: &Spec) -> Result<BTreeMap<String, String>> {
+/// What Dormouse's own annotations ask for; an unknown one is refused. All others go into the state as they are.
+fn asked(annotations: &BTreeMap<String, String>) -> Result<Asked> {
     const OURS: &str = "dev.dormouse.";
-    let all = spec.annotations().clone().unwrap_or_default();
-    for name in all.keys().filter(|name| name.starts_with(OURS)) {
-        match name.strip_prefix(OURS) {
-            // See `platform`, `userns` and `hibernation`.
-            Some("platform" | "userns" | "idle-timeout" | "swap-limit" | "reap") => {}
-            _ => return Err(BundleError::refused(format!("annotation {name}"))),
-        }
+    let mut asked = Asked::default();
+    for (name, value) in annotations {
+        let Some(setting) = name.strip_prefix(OURS) else { continue };
+        asked.set(setting, value).map_err(|error| match error {
+            SetError::Unknown => BundleError::refused(format!("annotation {name}")),
+            SetError::Value(why) => BundleError::invalid(name, value, format!("which is {why}")),
+        })?;
     }
-    Ok(all.into_iter().collect())
-}
-
-/// The annotation `dev.dormouse.platform`.
-fn platform(annotations: Option<&HashMap<String, String>>) -> Result<PlatformChoice> {
-    let asked = annotation(annotations, "dev.dormouse.platform", |value| {
-        value.parse().map_err(|()| "which is neither auto, kvm nor systrap".into())
-    })?;
-    Ok(asked.unwrap_or_default())
-}
-
-/// The annotation `dev.dormouse.userns`.
-fn userns(annotations: Option<&HashMap<String, String>>) -> Result<UserNamespace> {
-    let name = "dev.dormouse.userns";
-    let Some(value) = annotations.and_then(|all| all.get(name)) else { return Ok(UserNamespace::Auto) };
-    value
-        .parse()
-        .map_err(|()| BundleError::invalid(name, value, "which is neither auto, mapped, identity nor host"))
-}
-
-/// The annotations `dev.dormouse.idle-timeout`, `dev.dormouse.swap-limit` and `dev.dormouse.reap`.
-fn hibernation(annotations: Option<&HashMap<String, String>>) -> Result<Wishes> {
-    Ok(Wishes {
-        dir: None,
-        limit_bytes: annotation(annotations, "dev.dormouse.swap-limit", parse_size)?,
-        reap: annotation(annotations, "dev.dormouse.reap", |value| {
-            value.parse().map_err(|()| "which is neither on, off nor stream".into())
-        })?,
-        idle_timeout: annotation(annotations, "dev.dormouse.idle-timeout", parse_time)?,
-    })
-}
-
-fn annotation<T>(
-    annotations: Option<&HashMap<String, String>>,
-    name: &str,
-    parse: fn(&str) -> std::result::Result<T, String>,
-) -> Result<Option<T>> {
-    let Some(value) = annotations.and_then(|all| all.get(name)) else { return Ok(None) };
-    parse(value).map(Some).map_err(|why| BundleError::invalid(name, value, why))
+    Ok(asked)
 }
 
 #[cfg(test)]

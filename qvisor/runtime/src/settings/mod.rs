@@ -1,0 +1,154 @@
+//! How a container is run, beyond what its bundle describes: the options of the command, the annotations of the bundle,
+//! and the node's configuration.
+//!
+//! All three speak the same words ([`Asked::set`]). An option of the command counts before an annotation, and that before
+//! the node's default. Annotations come from strangers: an annotation may ask for less than the node's default gives, but
+//! for more only where the node's configuration allows it by name ([`NodeConfig`]).
+
+mod node;
+mod widening;
+
+#[cfg(test)]
+mod tests;
+
+use vmm::hibernate::Wishes;
+use vmm::jail::UserNamespace;
+use vmm::jail::mitigations::Mitigations;
+
+use crate::platform::PlatformChoice;
+use crate::units::{parse_size, parse_time};
+pub use node::{NodeConfig, NodeConfigError};
+pub use widening::Widening;
+
+/// What `pause` does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PauseKind {
+    /// Tasks stop where they stand; memory stays.
+    #[default]
+    Freeze,
+    /// The container hibernates, and only `resume` wakes it.
+    Hibernate,
+}
+
+/// What somebody asks for; `None` and `auto`: they did not say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    pub platform: PlatformChoice,
+    /// The host user that the container's root is.
+    pub userns: UserNamespace,
+    pub mitigations: Option<Mitigations>,
+    /// See [`vmm::boot::BootSpec::share_files`].
+    pub share_files: Option<bool>,
+    pub pause: Option<PauseKind>,
+    /// Whether programs may connect to a host's Unix sockets in volumes.
+    pub host_sockets: Option<bool>,
+    pub hibernation: Wishes,
+}
+
+/// How a container is run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    pub platform: PlatformChoice,
+    pub userns: UserNamespace,
+    pub mitigations: Mitigations,
+    pub share_files: bool,
+    pub pause: PauseKind,
+    pub host_sockets: bool,
+    pub hibernation: Wishes,
+}
+
+/// Why a setting does not count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SetError {
+    /// There is no setting of this name.
+    Unknown,
+    /// The words follow "which is".
+    Value(String),
+}
+
+fn one_of<T>(value: &str, known: &[(&str, T)]) -> Result<T, SetError>
+where
+    T: Copy,
+{
+    let found = known.iter().find(|(word, _)| *word == value).map(|(_, meaning)| *meaning);
+    found.ok_or_else(|| {
+        let words: Vec<_> = known.iter().map(|(word, _)| *word).collect();
+        let (last, rest) = words.split_last().unwrap_or((&"", &[]));
+        SetError::Value(format!("neither {} nor {last}", rest.join(", ")))
+    })
+}
+
+impl Asked {
+    /// Takes one setting, by the name that annotations (after `dev.dormouse.`) and the node's configuration have for it.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), SetError> {
+        let amount = |error: String| SetError::Value(format!("no such amount: {error}"));
+        let switch = [("on", true), ("off", false)];
+        match name {
+            "platform" => {
+                use PlatformChoice::{Auto, Kvm, Systrap};
+                self.platform = one_of(value, &[("auto", Auto), ("kvm", Kvm), ("systrap", Systrap)])?;
+            }
+            "userns" => {
+                use UserNamespace::{Auto, Host, Identity, Mapped};
+                let known = [("auto", Auto), ("mapped", Mapped), ("identity", Identity), ("host", Host)];
+                self.userns = one_of(value, &known)?;
+            }
+            "mitigations" => {
+                let known = [("auto", Mitigations::Auto), ("off", Mitigations::Off)];
+                self.mitigations = Some(one_of(value, &known)?);
+            }
+            "share-files" => self.share_files = Some(one_of(value, &switch)?),
+            "pause" => {
+                let known = [("freeze", PauseKind::Freeze), ("hibernate", PauseKind::Hibernate)];
+                self.pause = Some(one_of(value, &known)?);
+            }
+            "host-uds" => {
+                self.host_sockets = Some(one_of(value, &[("connect", true), ("off", false)])?);
+            }
+            "swap-dir" => match value.starts_with('/') {
+                true => self.hibernation.dir = Some(value.into()),
+                false => return Err(SetError::Value("no absolute path".into())),
+            },
+            "swap-limit" => self.hibernation.limit_bytes = Some(parse_size(value).map_err(amount)?),
+            "idle-timeout" => self.hibernation.idle_timeout = Some(parse_time(value).map_err(amount)?),
+            "reap" => {
+                let why = || SetError::Value("neither on, off nor stream".into());
+                self.hibernation.reap = Some(value.parse().map_err(|()| why())?);
+            }
+            _ => return Err(SetError::Unknown),
+        }
+        Ok(())
+    }
+
+    /// With what somebody else asks for where this one did not say.
+    #[must_use]
+    fn or(self, other: Self) -> Self {
+        Self {
+            platform: self.platform.or(other.platform),
+            userns: if self.userns == UserNamespace::Auto { other.userns } else { self.userns },
+            mitigations: self.mitigations.or(other.mitigations),
+            share_files: self.share_files.or(other.share_files),
+            pause: self.pause.or(other.pause),
+            host_sockets: self.host_sockets.or(other.host_sockets),
+            hibernation: self.hibernation.or(other.hibernation),
+        }
+    }
+}
+
+impl Settings {
+    /// How a container is run whose command and bundle ask for this. An annotation that asks for more than the node
+    /// allows is an error.
+    pub fn settle(command: Asked, bundle: &Asked, node: &NodeConfig) -> Result<Self, Widening> {
+        widening::check(bundle, node)?;
+        let all = command.or(bundle.clone()).or(node.default.clone());
+        Ok(Self {
+            platform: all.platform,
+            userns: all.userns,
+            mitigations: all.mitigations.unwrap_or_default(),
+            share_files: all.share_files.unwrap_or_default(),
+            pause: all.pause.unwrap_or_default(),
+            host_sockets: all.host_sockets.unwrap_or_default(),
+            hibernation: all.hibernation,
+        })
+    }
+}

@@ -1,0 +1,69 @@
+//! What annotations may ask for.
+
+use vmm::jail::UserNamespace;
+use vmm::jail::mitigations::Mitigations;
+
+use super::{Asked, NodeConfig};
+use crate::platform::PlatformChoice;
+
+/// An annotation asks for more than the node's configuration allows.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "cannot run this bundle: its annotation dev.dormouse.{name} asks for more than this node gives to strangers; leave it \
+     out, or name {name:?} under allow in the node's configuration"
+)]
+pub struct Widening {
+    pub name: &'static str,
+}
+
+/// The settings that annotations can widen, and so the names that a node's configuration may allow.
+pub(super) const NAMES: &[&str] = &[
+    "platform",
+    "userns",
+    "mitigations",
+    "share-files",
+    "host-uds",
+    "swap-dir",
+    "swap-limit",
+    "idle-timeout",
+];
+
+/// How much of the host's the modes give. `auto` may become `identity`.
+fn reach(userns: UserNamespace) -> u8 {
+    match userns {
+        UserNamespace::Mapped => 0,
+        UserNamespace::Auto => 1,
+        UserNamespace::Identity => 2,
+        UserNamespace::Host => 3,
+    }
+}
+
+/// Whether an amount is larger than one that the node has chosen.
+fn exceeds<T: Ord>(asked: Option<T>, node: Option<T>) -> bool {
+    matches!((asked, node), (Some(asked), Some(node)) if asked > node)
+}
+
+/// Checks the annotations of a bundle.
+pub(super) fn check(bundle: &Asked, node: &NodeConfig) -> Result<(), Widening> {
+    let default = &node.default;
+    let turns_on = |asked: Option<bool>, node: Option<bool>| asked == Some(true) && node != Some(true);
+    let (asks, gives) = (&bundle.hibernation, &default.hibernation);
+    let widened = [
+        ("platform", ![PlatformChoice::Auto, default.platform].contains(&bundle.platform)),
+        // One that does not say gets the node's default.
+        ("userns", bundle.userns != UserNamespace::Auto && reach(bundle.userns) > reach(default.userns)),
+        (
+            "mitigations",
+            bundle.mitigations == Some(Mitigations::Off) && default.mitigations != Some(Mitigations::Off),
+        ),
+        ("share-files", turns_on(bundle.share_files, default.share_files)),
+        ("host-uds", turns_on(bundle.host_sockets, default.host_sockets)),
+        ("swap-dir", asks.dir.is_some() && asks.dir != gives.dir),
+        ("swap-limit", exceeds(asks.limit_bytes, gives.limit_bytes)),
+        ("idle-timeout", exceeds(asks.idle_timeout, gives.idle_timeout)),
+    ];
+    match widened.iter().find(|(name, is_wider)| *is_wider && !node.allows(name)) {
+        Some((name, _)) => Err(Widening { name }),
+        None => Ok(()),
+    }
+}
