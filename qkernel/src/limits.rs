@@ -1,4 +1,6 @@
-//! Resource limits.
+//! Resource limits: those of processes, and in [`container`] those of a container.
+
+pub mod container;
 
 use crate::config::KERNEL_STACK_BYTES;
 

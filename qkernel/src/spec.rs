@@ -1,6 +1,7 @@
 //! The VMM's description of a container's first process, or of an exec'd process, read from its records.
 
 use abi::boot as ab;
+use abi::limits::ContainerLimit;
 use abi::word::low16;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -30,7 +31,8 @@ pub struct Spec {
     pub umask: Option<u32>,
     /// Rows and columns.
     pub winsize: Option<(u16, u16)>,
-    pub tasks_max: Option<u64>,
+    /// Limits of the container, with their values.
+    pub limits: Vec<(ContainerLimit, u64)>,
     /// The container of an exec'd process.
     pub container: u64,
     /// Nanoseconds; 0: it does not hibernate by itself.
@@ -136,7 +138,10 @@ impl Spec {
                 self.winsize = Some((low16(word), low16(word >> 16)));
             }
             ab::TAG_CONTAINER => self.container = u64_at(data, 0)?,
-            ab::TAG_TASKS_MAX => self.tasks_max = Some(u64_at(data, 0)?),
+            ab::TAG_LIMIT => {
+                let limit = ContainerLimit::from_number(u32_at(data, 0)?)?;
+                self.limits.push((limit, u64_at(data, 8)?));
+            }
             ab::TAG_IDLE_TIMEOUT => self.idle_timeout_ns = u64_at(data, 0)?,
             ab::TAG_CPU_FLAGS => self.cpu_flags = Some(core::str::from_utf8(data).ok()?.into()),
             ab::TAG_FLAGS => self.flags = u32_at(data, 0)?,

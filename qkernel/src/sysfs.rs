@@ -328,7 +328,7 @@ static CGROUP: &[Entry<Whole>] = &[
     Entry::fixed("memory.swap.current", "0\n"),
     Entry::fixed("memory.swap.max", "0\n"),
     Entry::text("pids.current", |_, out| number(out, container::current().tree.lock().tasks.len())),
-    Entry::text("pids.max", |_, out| number(out, container::current().tasks_max())),
+    Entry::text("pids.max", |_, out| number(out, container::current().limits.tasks_max())),
 ];
 
 fn cgroup_procs(_: &Whole, out: &mut Out) -> Result<()> {

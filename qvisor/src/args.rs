@@ -15,6 +15,7 @@ use crate::choices::{
     LogFormat, MitigationsChoice, NetChoice, PlatformChoice, ReapChoice, Switch, UserNamespaceChoice,
 };
 use crate::exec_args::ExecArgs;
+use crate::update::UpdateArgs;
 use crate::values::{OsParser, env_word, volume};
 
 /// Runs programs in sandboxes that hibernate.
@@ -92,6 +93,8 @@ pub enum Command {
         #[arg(long, short)]
         all: bool,
     },
+    /// Change limits of a running container
+    Update(Box<UpdateArgs>),
     /// Put a sandbox's memory on disk until it is woken
     Hibernate {
         id: String,

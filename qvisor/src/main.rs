@@ -10,6 +10,7 @@ mod failure;
 mod log;
 mod run;
 mod show;
+mod update;
 mod values;
 
 use std::process::ExitCode;
@@ -59,6 +60,7 @@ fn obey(cli: Cli) -> Result<u8, Failure> {
         Command::List { json } => show::list(&root?, json),
         Command::State { id } => show::state(&root?, &id),
         Command::Kill { id, signal, all } => show::kill(&root?, &id, &signal, all),
+        Command::Update(args) => update::run(&root?, &args),
         Command::Hibernate { id, json } => show::hibernate(&root?, &id, json),
         Command::Wake { id, json, reap } => show::wake(&root?, &id, json, reap.map(Into::into)),
         Command::Stats { id, json } => show::stats(&root?, &id, json),

@@ -103,8 +103,6 @@ pub const TAG_CAPABILITIES: u32 = 13;
 pub const TAG_MASKED: u32 = 14;
 /// A path that is read-only, if it exists, with what lies below it.
 pub const TAG_READ_ONLY: u32 = 15;
-/// Most tasks in the sandbox (u64).
-pub const TAG_TASKS_MAX: u32 = 16;
 /// Flags (u32): [`BOOT_HOLD`] ….
 pub const TAG_FLAGS: u32 = 17;
 
@@ -128,6 +126,8 @@ pub const BOOT_NO_NEW_PRIVS: u32 = 4;
 pub const MOUNT_READ_ONLY: u32 = 1;
 /// Of an exec'd process: the id of the container it runs in (`u64`); the first one if there is no such record.
 pub const TAG_CONTAINER: u32 = 20;
+/// A limit of the container: its number ([`crate::limits::ContainerLimit`], u32), pad (u32), value (u64).
+pub const TAG_LIMIT: u32 = 16;
 /// `TAG_MOUNT` flag: the host may change files under it, so cached names must be revalidated.
 pub const MOUNT_SHARED: u32 = 2;
 /// `TAG_MOUNT` flag: programs do not run with their set-user-id and set-group-id bits.

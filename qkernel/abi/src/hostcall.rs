@@ -107,6 +107,11 @@ pub const REPORT_CONTAINER_ENDED: u64 = 13;
 /// (container id, 0, text phys, len): [`EVENT_CREATE`] failed; why.
 pub const REPORT_CONTAINER_FAILED: u64 = 14;
 
+/// (container id): the memory limit that [`EVENT_LIMIT`] asked for holds.
+pub const REPORT_LIMIT_HOLDS: u64 = 15;
+/// (container id): the container holds more memory than the limit that [`EVENT_LIMIT`] asked for; the old one stays.
+pub const REPORT_LIMIT_REFUSED: u64 = 16;
+
 // ---- wake events ----
 /// A connection, or data for a socket.
 pub const WAKE_EVENT_SOCKET: u64 = 1;
@@ -363,6 +368,9 @@ pub const EVENT_EXEC_SIGNAL: u32 = 22;
 /// Another container begins beside those there are. `token`: its id, which no container and no exec'd process has; `value`:
 /// bytes that [`EXEC_TAKE`] needs at most for its records, whose mounts name roots by handles.
 pub const EVENT_CREATE: u32 = 23;
+/// A limit of the container `token` changes. `flags`: its number ([`crate::limits::ContainerLimit`]); `value`: the bits of
+/// its value. That of memory is answered by [`REPORT_LIMIT_HOLDS`] or [`REPORT_LIMIT_REFUSED`].
+pub const EVENT_LIMIT: u32 = 24;
 
 /// Readings of the host's clocks. Written by the VMM.
 #[repr(C)]

@@ -23,6 +23,7 @@ pub mod boot;
 pub mod hostcall;
 pub mod kvm;
 pub mod layout;
+pub mod limits;
 pub mod run;
 pub mod socket;
 pub mod stats;

@@ -54,7 +54,7 @@ pub unsafe fn init(boot: &BootInfo) {
     log::set_level(boot.log_level);
     // SAFETY: the caller's promise.
     unsafe {
-        heap::init(boot.heap_phys, boot.heap_end_phys);
+        heap::init(boot.heap_phys, frames::tables_phys(boot));
         platform::current().init_cpu(boot, 0);
     }
     lock_order::enable();

@@ -5,7 +5,7 @@ use abi::hostcall::Event;
 use abi::word::low16;
 use machine::sched;
 
-use crate::container::{create, exec};
+use crate::container::{create, exec, limits};
 use crate::fs::host_poll;
 use crate::hibernate;
 use crate::task::container::{self, ContainerId};
@@ -44,6 +44,7 @@ pub(super) fn handle(event: &Event, round: u64) {
             container::find(ContainerId(event.token)).iter().for_each(|container| container.start());
         }
         hc::EVENT_CREATE => exec::admit_container(event.token, event.value),
+        hc::EVENT_LIMIT => limits::change(event.token, event.flags, event.value.cast_unsigned()),
         hc::EVENT_PAUSE => hibernate::pause(event.value),
         hc::EVENT_HIBERNATE => hibernate::request(event.value, event.flags & 1 != 0),
         hc::EVENT_RESUME | hc::EVENT_WAKE => hibernate::wake(event.value, event.flags & 1 != 0),

@@ -37,7 +37,7 @@ pub fn create(id: ContainerId, mut spec: Spec) -> Result<Arc<Container>, String>
     let container = Container::new(id);
     container.set_host_name(spec.hostname.clone());
     container.set_domain_name(spec.domainname.clone());
-    container.set_tasks_max(spec.tasks_max);
+    spec.limits.iter().for_each(|(limit, value)| container.limits.set(*limit, *value));
     if id != ContainerId::FIRST {
         container.watch_end(Box::new(|id, status| {
             host::report_container(REPORT_CONTAINER_ENDED, id.0, status.cast_unsigned().into());

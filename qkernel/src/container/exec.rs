@@ -105,7 +105,7 @@ fn take_spec(id: u64, len: i64) -> Result<Spec> {
 
 fn new_process(id: u64, spec: Spec) -> Result<Arc<Task>> {
     let container = container::find(ContainerId(spec.container)).ok_or(Errno::ENOENT)?;
-    if container.tree.lock().tasks.len() >= container.tasks_max() + limits::TASKS_RESERVE {
+    if container.tree.lock().tasks.len() >= container.limits.tasks_max() + limits::TASKS_RESERVE {
         return Err(Errno::EAGAIN);
     }
     let context = setup::context_of(&container, &spec).ok_or(Errno::ENOENT)?;

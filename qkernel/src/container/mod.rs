@@ -4,4 +4,5 @@
 pub mod create;
 pub mod exec;
 pub mod launch;
+pub mod limits;
 pub mod setup;

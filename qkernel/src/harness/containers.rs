@@ -8,6 +8,8 @@ use alloc::vec::Vec;
 use crate::fs::path::Path;
 use crate::harness::host::feed_process;
 use crate::harness::steps::{SCRATCH, Step};
+use abi::limits::ContainerLimit;
+
 use crate::harness::{TASKS_MAX, first_container, make_leader, make_root, run_all, run_checked};
 use crate::task::container;
 use crate::task::container::{Container, ContainerId, FIRST_PID};
@@ -20,7 +22,7 @@ static ENDED: SpinLock<Vec<(ContainerId, i32)>> = SpinLock::new(Rank::Leaf, Vec:
 /// A container whose end does not end the sandbox.
 pub(super) fn make(id: ContainerId) -> Arc<Container> {
     let made = Container::new(id);
-    made.set_tasks_max(Some(TASKS_MAX));
+    made.limits.set(ContainerLimit::TasksMax, TASKS_MAX);
     made.watch_end(Box::new(|id, status| ENDED.lock().push((id, status))));
     made
 }

@@ -11,6 +11,7 @@ pub mod containers;
 mod host;
 pub mod steps;
 
+use abi::limits::ContainerLimit;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -60,7 +61,7 @@ pub fn start() {
 /// The first container, with a first process without tasks, to which those are left whose parents have ended.
 fn make_init() {
     let first = Container::new(ContainerId::FIRST);
-    first.set_tasks_max(Some(TASKS_MAX));
+    first.limits.set(ContainerLimit::TasksMax, TASKS_MAX);
     let pid = first.tree.lock().new_id();
     assert_eq!(pid, FIRST_PID);
     let process = Process::new(first.clone(), pid, SigHand::new(), Limits::default());

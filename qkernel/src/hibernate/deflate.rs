@@ -63,7 +63,7 @@ struct Bits(Vec<u64>);
 
 impl Bits {
     fn new() -> Result<Self, Obstacle> {
-        heap::zeroed(frames::total().div_ceil(64)).map(Self).map_err(|_| Obstacle::NoMemory)
+        heap::zeroed(frames::reach().div_ceil(64)).map(Self).map_err(|_| Obstacle::NoMemory)
     }
 
     fn has(&self, index: u32) -> bool {

@@ -177,7 +177,7 @@ fn check_room(cx: &Ctx<'_>) -> Result<()> {
     let tasks = cx.container().tree.lock().tasks.len();
     let creds = cx.task.creds.get();
     let limit = if creds.uid == 0 { u64::MAX } else { cx.limit(RLIMIT_NPROC) };
-    if tasks >= cx.container().tasks_max() || tasks as u64 >= limit {
+    if tasks >= cx.container().limits.tasks_max() || tasks as u64 >= limit {
         return Err(Errno::EAGAIN);
     }
     account::check(limits::TASK_BYTES).map_err(|_| Errno::EAGAIN)

@@ -4,14 +4,14 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use machine::host;
 use machine::sched::wait::WaitQueue;
 use machine::sync::{Once, Rank, SpinLock};
 
-use crate::config::TASKS_MAX;
 use crate::fs::path::Path;
+use crate::limits::container::ContainerLimits;
 use crate::task::core::{Task, current as current_task};
 use crate::task::process::Process;
 use crate::task::terminal::Terminal;
@@ -51,7 +51,7 @@ pub struct Container {
     pub root: Once<Path>,
     /// `/dev/console`: the terminal that its first process's streams are on.
     pub console: Once<Arc<dyn Terminal>>,
-    tasks_max: AtomicUsize,
+    pub limits: ContainerLimits,
     /// The VMM lets the first process begin.
     is_started: AtomicBool,
     start: WaitQueue,
@@ -83,7 +83,7 @@ impl Container {
             names: SpinLock::new(Rank::Leaf, UtsNames::default()),
             root: Once::new(),
             console: Once::new(),
-            tasks_max: AtomicUsize::new(TASKS_MAX),
+            limits: ContainerLimits::new(),
             is_started: AtomicBool::new(false),
             start: WaitQueue::new(),
             exit: Once::new(),
@@ -110,17 +110,6 @@ impl Container {
     pub fn domain_name(&self) -> Vec<u8> {
         let names = self.names.lock();
         if names.domain.is_empty() { b"(none)".to_vec() } else { names.domain.clone() }
-    }
-
-    /// Most tasks it may have.
-    pub fn tasks_max(&self) -> usize {
-        self.tasks_max.load(Ordering::Relaxed)
-    }
-
-    /// Sets [`Self::tasks_max`]; never more than the kernel's own limit.
-    pub fn set_tasks_max(&self, most: Option<u64>) {
-        let most = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(TASKS_MAX);
-        self.tasks_max.store(most.clamp(1, TASKS_MAX), Ordering::Relaxed);
     }
 
     /// The task with this id.

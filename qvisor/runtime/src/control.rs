@@ -11,6 +11,7 @@ use vmm::exec_relay::{ExecOrder, ExecPeer, ExecReport, Received};
 use vmm::hibernate::stats::Stats;
 use vmm::hibernate::{Hibernated, Reap, Woken};
 use vmm::jail::PROOF_USER;
+use vmm::limits::ContainerLimits;
 use vmm::{descriptor_passing, process};
 
 use crate::status::{SandboxState, Status};
@@ -54,6 +55,8 @@ pub enum Order {
     State,
     /// Asks for figures of its memory, and for the number of its hibernations.
     Stats,
+    /// Limits change. Answered once the kernel holds to that of memory, or refuses it.
+    Update { limits: ContainerLimits },
     /// Asks for a line for each transition from now on, instead of an answer.
     Events,
     /// The front end has done its part of a container's creation.

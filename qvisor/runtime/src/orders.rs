@@ -1,13 +1,18 @@
 //! Orders to a running sandbox, made by `do` or from a bundle: to hibernate, to wake, to report.
 
+mod update;
+
 use std::io::BufRead;
 
 use vmm::hibernate::stats::Stats;
 use vmm::hibernate::{Hibernated, Reap, Woken};
 
+use crate::cgroup::CgroupError;
 use crate::control::{self, Answer, Figures, Order, OrderError};
+use crate::oci::BundleError;
 use crate::state::{Id, Root, StateError};
 use crate::status::Status;
+pub use update::{LimitsRecord, update};
 
 /// Why a sandbox did not carry out an order.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +25,8 @@ pub enum SandboxOrderError {
     Wake { id: String, why: Why },
     #[error("cannot read statistics of sandbox {id}: {why}; see dormouse list")]
     Stats { id: String, why: Why },
+    #[error("cannot change limits of container {id}: {why}")]
+    Update { id: String, why: Why },
     #[error("cannot read events of sandbox {id}: {why}; see dormouse list")]
     Events { id: String, why: Why },
 }
@@ -29,6 +36,19 @@ pub enum SandboxOrderError {
 pub enum Why {
     #[error("it has ended")]
     Ended,
+    /// containerd and Docker look for these words.
+    #[error("container not running")]
+    NotRunning,
+    #[error("it was started by dormouse do; its limits are those it was started with")]
+    NoContainer,
+    #[error("its limits cannot be read: {0}; correct them")]
+    Limits(String),
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    #[error(transparent)]
+    State(#[from] StateError),
     #[error(transparent)]
     Order(#[from] OrderError),
     /// The answer lacks the figures it should have.

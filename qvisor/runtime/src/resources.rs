@@ -1,16 +1,29 @@
 //! Limits of a sandbox: those that its kernel enforces, and those that the host's control groups get.
 
 use abi::boot::Platform;
+use abi::limits::NO_LIMIT;
+use vmm::limits::ContainerLimits;
 
-/// Least memory that the kernel and one small program fit in.
-pub const MEMORY_MIN: u64 = 16 << 20;
+/// Least memory that one very small program fits in; less is a mistake. A bundle may ask for less, and hears from the kernel
+/// what does not fit.
+pub const MEMORY_MIN: u64 = 1 << 20;
 /// Memory of the VMM itself, beside the container's limit: page tables, stubs, buffers.
 const HEADROOM: u64 = 128 << 20;
 /// Stub processes and threads of the VMM that are not one task's.
 const TASKS_HEADROOM: u64 = 128;
 
+/// Period of processor time in microseconds where nobody chose one.
+const PERIOD_US: u64 = 100_000;
+/// Weight of version 2 where nobody chose shares.
+const WEIGHT: u64 = 100;
+
+/// Shares of version 1 (2 to 262144) as a weight of version 2 (1 to 10000).
+pub(crate) fn weight(shares: u64) -> u64 {
+    1 + (shares.clamp(2, 262_144) - 2) * 9999 / 262_142
+}
+
 /// Limits of a container.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
     /// Bytes; `None`: as much as the host has.
     pub memory: Option<u64>,
@@ -26,7 +39,7 @@ pub struct Resources {
 }
 
 /// Processor time.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cpu {
     pub shares: Option<u64>,
     /// Microseconds; negative: no limit.
@@ -45,14 +58,13 @@ impl Resources {
     /// by spinning, which takes two processors for a moment; on kvm the VMM's other threads get one.
     #[must_use]
     pub fn for_command(memory_bytes: u64, pids: u32, cpus: u32, platform: Platform) -> Self {
-        const PERIOD_US: i64 = 100_000;
         let processors = match platform {
             Platform::Systrap => 2 * i64::from(cpus),
             Platform::Kvm => i64::from(cpus) + 1,
         };
         let cpu = Cpu {
-            quota: Some(PERIOD_US * processors),
-            period: Some(PERIOD_US.cast_unsigned()),
+            quota: Some(PERIOD_US.cast_signed() * processors),
+            period: Some(PERIOD_US),
             ..Cpu::default()
         };
         Self { memory: Some(memory_bytes), pids: Some(u64::from(pids)), cpu, ..Self::default() }
@@ -61,8 +73,13 @@ impl Resources {
     /// Memory that the sandbox's kernel hands out, in bytes.
     #[must_use]
     pub fn memory_bytes(&self, host: u64) -> u64 {
-        let most = abi::layout::USER_PHYS_MAX - abi::layout::USER_PHYS;
-        self.memory.unwrap_or(host).min(host.max(MEMORY_MIN)).min(most)
+        self.memory.unwrap_or(host).min(Self::memory_most_bytes(host))
+    }
+
+    /// The most memory that a container on a host with `host` bytes can ever be given.
+    #[must_use]
+    pub fn memory_most_bytes(host: u64) -> u64 {
+        host.clamp(MEMORY_MIN, abi::layout::USER_PHYS_MAX - abi::layout::USER_PHYS)
     }
 
     /// The control group's limit for a container with a limit of `bytes`.
@@ -71,10 +88,23 @@ impl Resources {
         bytes.saturating_add(HEADROOM).saturating_add(bytes / 32)
     }
 
-    /// Most tasks in the sandbox.
+    /// The limits as the container's kernel is told them: all of them, so that what is not limited has no limit.
     #[must_use]
-    pub fn tasks_max(&self) -> Option<u64> {
-        self.pids
+    pub fn container_limits(&self) -> ContainerLimits {
+        let swap = match (self.memory_and_swap.flatten(), self.memory) {
+            (Some(both), Some(memory)) => both.saturating_sub(memory),
+            _ => NO_LIMIT,
+        };
+        let quota = self.cpu.quota.and_then(|quota| u64::try_from(quota).ok()).filter(|quota| *quota > 0);
+        ContainerLimits {
+            memory_max: Some(self.memory.unwrap_or(NO_LIMIT)),
+            memory_low: Some(self.reservation.unwrap_or(0)),
+            swap_max: Some(swap),
+            tasks_max: Some(self.pids.unwrap_or(NO_LIMIT)),
+            cpu_quota_us: Some(quota.unwrap_or(NO_LIMIT)),
+            cpu_period_us: Some(self.cpu.period.unwrap_or(PERIOD_US)),
+            cpu_weight: Some(self.cpu.shares.map_or(WEIGHT, weight)),
+        }
     }
 
     /// The control group's limit of processes: on systrap a task may be a stub process with a thread for each vCPU.

@@ -38,6 +38,9 @@ const ROOT_LOCK: &str = ".lock";
 const STATE: &str = "state.json";
 /// The boot records of the first process.
 const PROCESS: &str = "process";
+/// The limits of a container as they are now, and the lock of whoever changes them.
+const LIMITS: &str = "limits.json";
+const LIMITS_LOCK: &str = "limits.lock";
 /// A file that only a container's directory has: such a directory stays until it is deleted.
 const RECORD: &str = "container.json";
 
@@ -152,6 +155,26 @@ impl Root {
         self.sandbox(id).map_err(io::Error::other)?.read(PROCESS)
     }
 
+    /// The limits of a container as they are now; `None`: it is no container.
+    #[must_use]
+    pub fn limits<T: serde::de::DeserializeOwned>(&self, id: &Id) -> Option<T> {
+        serde_json::from_slice(&self.sandbox(id).ok()?.read(LIMITS).ok()?).ok()
+    }
+
+    /// Writes the limits down after a change.
+    pub fn write_limits(&self, id: &Id, limits: &impl Serialize) -> Result<(), StateError> {
+        let written = serde_json::to_vec(limits).map_err(io::Error::from);
+        let written =
+            written.and_then(|limits| self.sandbox(id).map_err(io::Error::other)?.write(LIMITS, &limits));
+        written.map_err(|source| self.error(source))
+    }
+
+    /// Held while limits are changed.
+    pub fn lock_limits(&self, id: &Id) -> Result<File, StateError> {
+        let lock = self.sandbox(id)?.make_file(LIMITS_LOCK).and_then(|lock| lock.lock().map(|()| lock));
+        lock.map_err(|source| self.error(source))
+    }
+
     /// Removes the directory of a container that has ended.
     pub fn remove(&self, id: &Id) -> Result<(), StateError> {
         let Some(root) = self.open()? else { return Ok(()) };
@@ -214,6 +237,11 @@ impl Claim {
     /// Writes the boot records of its first process, for processes that `exec` adds later.
     pub fn write_process(&self, records: &[u8]) -> io::Result<()> {
         self.directory.write(PROCESS, records)
+    }
+
+    /// Writes the limits of a container, for those who change them later.
+    pub fn write_limits(&self, limits: &impl Serialize) -> io::Result<()> {
+        self.directory.write(LIMITS, &serde_json::to_vec(limits)?)
     }
 
     /// The lock, for a process that shares it.

@@ -13,4 +13,5 @@ mod mounts;
 mod process;
 mod settings;
 mod stop_cont;
+mod update;
 mod world;

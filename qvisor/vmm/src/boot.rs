@@ -5,12 +5,13 @@ use std::time::Duration;
 use abi::boot::{
     BOOT_HOLD, BOOT_MAKE_CWD, BOOT_NO_NEW_PRIVS, BootInfo, Platform, TAG_ARG, TAG_CAPABILITIES,
     TAG_CPU_FLAGS, TAG_CREDS, TAG_CWD, TAG_DOMAINNAME, TAG_ENV, TAG_FLAGS, TAG_HOSTNAME, TAG_IDLE_TIMEOUT,
-    TAG_MASKED, TAG_MOUNT, TAG_READ_ONLY, TAG_RLIMIT, TAG_STREAM, TAG_TASKS_MAX, TAG_UMASK, TAG_WINSIZE,
+    TAG_LIMIT, TAG_MASKED, TAG_MOUNT, TAG_READ_ONLY, TAG_RLIMIT, TAG_STREAM, TAG_UMASK, TAG_WINSIZE,
 };
 use abi::hostcall::NO_HANDLE;
 use abi::layout::{BOOT_INFO_PHYS, RECORDS_MAX, RECORDS_PHYS, USER_PHYS};
 
 use crate::cpu::{self, XsaveLayout};
+use crate::limits::ContainerLimits;
 use crate::memory::SandboxMemory;
 
 /// Why the boot information could not be written.
@@ -110,8 +111,8 @@ pub struct BootSpec {
     pub masked: Vec<Vec<u8>>,
     /// Paths that are read-only.
     pub read_only: Vec<Vec<u8>>,
-    /// Most tasks in the sandbox.
-    pub tasks_max: Option<u64>,
+    /// Limits of the container.
+    pub limits: ContainerLimits,
     /// The kernel reports when nothing has come from outside for so long.
     pub idle_timeout: Option<Duration>,
     /// The first process waits until it is told to begin.
@@ -147,8 +148,8 @@ impl BootSpec {
         }
         self.masked.iter().for_each(|path| put(TAG_MASKED, &[path]));
         self.read_only.iter().for_each(|path| put(TAG_READ_ONLY, &[path]));
-        if let Some(most) = self.tasks_max {
-            put(TAG_TASKS_MAX, &[&most.to_le_bytes()]);
+        for (limit, value) in self.limits.each() {
+            put(TAG_LIMIT, &[&u64::from(limit.number()).to_le_bytes(), &value.to_le_bytes()]);
         }
         if let Some(timeout) = self.idle_timeout {
             let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);

@@ -18,6 +18,7 @@ pub mod hostcall;
 pub mod image;
 pub mod jail;
 pub mod leash;
+pub mod limits;
 pub mod lock;
 pub mod memory;
 pub mod mounts;

@@ -45,6 +45,8 @@ pub struct SandboxConfig {
     pub cpus: u32,
     /// Memory the sandbox's applications may use, in bytes.
     pub memory_bytes: u64,
+    /// The most that this limit may ever become, in bytes: address space, of which only memory in use costs anything.
+    pub memory_most_bytes: u64,
     /// Address space for kernel memory, in bytes; only memory in use costs anything.
     pub kernel_bytes: u64,
     /// The kernel's ELF image.
@@ -74,6 +76,7 @@ impl SandboxConfig {
             platform,
             cpus,
             memory_bytes,
+            memory_most_bytes: memory_bytes,
             kernel_bytes: kernel_bytes(memory_bytes),
             kernel: image::KERNEL,
             kernel_file: None,
@@ -172,7 +175,7 @@ impl Sandbox {
         events: Arc<EventQueue>,
     ) -> Result<Arc<Self>, SandboxError> {
         let tsc = TscMeter::start();
-        let user_bytes = user_bytes(config.memory_bytes);
+        let user_bytes = user_bytes(config.memory_most_bytes.max(config.memory_bytes));
         let memory = Arc::new(SandboxMemory::new(config.platform, config.kernel_bytes, user_bytes)?);
         let machine: Box<dyn Machine> = match config.platform {
             Platform::Systrap => {

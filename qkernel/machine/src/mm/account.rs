@@ -121,6 +121,13 @@ impl Account {
         memory.saturating_sub(beyond_allowance(self.charged())) / PAGE_BYTES
     }
 
+    /// Bytes that count for the limit of memory: the frames of applications, and kernel memory beyond its allowance.
+    pub fn used(&self) -> u64 {
+        let both =
+            frames::in_use().saturating_mul(PAGE_BYTES).saturating_add(beyond_allowance(self.charged()));
+        both as u64
+    }
+
     /// The host keeps so much more for the guest.
     pub fn add_host_side(&self, bytes: usize) {
         self.host_side.fetch_add(bytes, Ordering::Relaxed);

@@ -1,17 +1,20 @@
 //! User frames: the paper's bitmap allocator (Hibernate Container, section 3.3) over the sandbox's user memory.
 
+use abi::PAGE_SIZE;
 use abi::boot::BootInfo;
 use abi::layout::USER_PHYS;
+use abi::word::to_usize;
 use allocator::bitmap::{BitmapAllocator, BitmapStats, StridedControl};
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 pub use allocator::bitmap::Frame;
 
 use super::account::{self, RESERVE_BYTES, SANDBOX};
+use super::page::PAGE_BYTES;
 use super::residency;
 use crate::arch;
 use crate::errno::{Errno, Result};
-use crate::heap;
 use crate::platform;
 use crate::rank::Rank;
 use crate::spin::{Once, SpinLock};
@@ -19,29 +22,88 @@ use crate::spin::{Once, SpinLock};
 type Frames = BitmapAllocator<StridedControl, SpinLock<()>>;
 
 static FRAMES: Once<Frames> = Once::new();
+/// The first byte of the tables with a bit for each frame.
+static BITS_PHYS: Once<u64> = Once::new();
+/// log2 of the bytes of a block.
+const BLOCK_SHIFT: u32 = 22;
+/// Tables with a bit for each frame.
+const BIT_TABLES: u64 = 3;
 /// Frames beyond the limit, for processes that come in from outside.
 const RESERVE: usize = RESERVE_BYTES / 4096;
+
+/// Blocks of user memory.
+fn blocks(boot: &BootInfo) -> u64 {
+    boot.user_end_phys.saturating_sub(USER_PHYS) >> BLOCK_SHIFT
+}
+
+/// Where kernel memory holds the tables with an entry for each block or frame of user memory: at its end, behind the heap.
+/// There may be much more user memory than the limit allows, and only the tables' pages in use cost anything; in the heap
+/// they would count as a whole.
+pub(crate) fn tables_phys(boot: &BootInfo) -> u64 {
+    let control = if platform::current().mirrors() { blocks(boot) * PAGE_SIZE } else { 0 };
+    let bits = (BIT_TABLES * bit_table_bytes(blocks(boot))).next_multiple_of(PAGE_SIZE);
+    boot.heap_end_phys.saturating_sub(control + bits)
+}
+
+/// Bytes of a table with a bit for each frame.
+const fn bit_table_bytes(blocks: u64) -> u64 {
+    blocks << (BLOCK_SHIFT - abi::PAGE_SHIFT) >> 3
+}
+
+/// The table of this number with a bit for each frame, all of them 0 at first. The same each time. Small numbers only.
+pub(super) fn bit_table(number: u64) -> Option<&'static [AtomicU64]> {
+    debug_assert!(number < BIT_TABLES);
+    let bytes = bit_table_bytes(total() as u64 >> (BLOCK_SHIFT - abi::PAGE_SHIFT));
+    let start = BITS_PHYS.get()? + number * bytes;
+    // SAFETY: (1) the range lies in kernel memory behind the heap, which nobody else uses, and is never freed; (2) it begins as
+    // zeros and is reached by atomics alone; (3) tables of different numbers do not overlap, and begin at multiples of 128.
+    Some(unsafe { core::slice::from_raw_parts(platform::ptr(start), to_usize(bytes / 8)) })
+}
 
 /// Sets the allocator up. Control pages open each block on kvm; on systrap, where user memory is in reach of
 /// applications, they stand in kernel memory at the block's index.
 pub fn init(boot: &BootInfo) -> Result<()> {
     let len = boot.user_end_phys.saturating_sub(USER_PHYS);
-    let blocks = usize::try_from(len >> 22).map_err(|_| Errno::EINVAL)?;
-    let control = if platform::current().mirrors() {
-        let table = heap::HEAP
-            .alloc_zeroed_pages(blocks.next_power_of_two().trailing_zeros())
-            .ok_or(Errno::ENOMEM)?;
-        StridedControl::in_table(table)
+    let tables = tables_phys(boot);
+    if tables <= boot.heap_phys {
+        return Err(Errno::ENOMEM);
+    }
+    let mirrors = platform::current().mirrors();
+    BITS_PHYS.call_once(|| tables + if mirrors { blocks(boot) * PAGE_SIZE } else { 0 });
+    let control = if mirrors {
+        StridedControl::in_table(NonNull::new(platform::ptr(tables)).ok_or(Errno::EINVAL)?)
     } else {
         StridedControl::in_blocks(NonNull::new(platform::ptr(USER_PHYS)).ok_or(Errno::EINVAL)?)
     };
-    let limit = usize::try_from(boot.user_frames_limit).map_err(|_| Errno::EINVAL)?;
-    let limit = limit.saturating_add(RESERVE);
-    SANDBOX.open(boot.user_frames_limit.saturating_mul(abi::PAGE_SIZE));
+    let limit = limit_with_reserve(boot.user_frames_limit)?;
+    SANDBOX.open(boot.user_frames_limit.saturating_mul(PAGE_SIZE));
     // SAFETY: the VMM made the region zero-filled and 4 MiB-aligned, and the control pages are ours alone.
     FRAMES.call_once(|| unsafe {
         Frames::new(USER_PHYS, len, limit, control, SpinLock::new(Rank::Frames, ()))
     });
+    Ok(())
+}
+
+fn limit_with_reserve(frames: u64) -> Result<usize> {
+    Ok(usize::try_from(frames).map_err(|_| Errno::EINVAL)?.saturating_add(RESERVE))
+}
+
+/// From now on programs may have so many bytes, and no more than there are. Memory in use is not taken away: what can be
+/// dropped is dropped, and `EBUSY` says that the rest is more than that; then the old limit stays. No lock is held.
+pub fn set_limit(bytes: u64) -> Result<()> {
+    let frames = frames().ok_or(Errno::ENOMEM)?;
+    let bytes = bytes.min((total() * PAGE_BYTES) as u64);
+    let holds_more = || SANDBOX.used() > bytes;
+    if holds_more() {
+        crate::upcall::shrink_caches();
+        crate::sched::stack::trim();
+        if holds_more() {
+            return Err(Errno::EBUSY);
+        }
+    }
+    let limit = limit_with_reserve(bytes / PAGE_SIZE)?;
+    SANDBOX.open(bytes);
+    frames.set_limit_frames(limit);
     Ok(())
 }
 
@@ -208,6 +270,14 @@ pub fn total() -> usize {
         let range = frames.range();
         ((range.end - range.start) / 4096) as usize
     })
+}
+
+/// Frames of the blocks that are in use, from the first on, or were when this was asked before: it only grows. Every frame
+/// that is allocated is one of them.
+pub fn reach() -> usize {
+    static REACH: AtomicUsize = AtomicUsize::new(0);
+    let now = stats().blocks_opened << (BLOCK_SHIFT - abi::PAGE_SHIFT);
+    now.max(REACH.fetch_max(now, Ordering::Relaxed))
 }
 
 /// The frame's number; `None` for what is no frame of user memory.

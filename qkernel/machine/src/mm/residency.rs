@@ -7,13 +7,11 @@
 //! claims a frame has a reference to it until it has landed: a frame that the host still writes to is nobody else's.
 //! `super::arrival_life` goes through all orders.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::frames::{self, Frame};
-use crate::errno::Result;
-use crate::heap;
+use crate::errno::{Errno, Result};
 use crate::platform;
 use crate::rank::Rank;
 use crate::sched::wait::WaitQueue;
@@ -35,11 +33,11 @@ pub(super) enum Residence {
 
 struct Residency {
     /// One bit a frame: its content is elsewhere.
-    absent: Once<Box<[AtomicU64]>>,
+    absent: Once<&'static [AtomicU64]>,
     /// One bit a frame: of the absent ones, those that the host is bringing back.
-    arriving: Once<Box<[AtomicU64]>>,
+    arriving: Once<&'static [AtomicU64]>,
     /// One bit a frame: its content was stored, and has not been reached since but by entries.
-    untouched: Once<Box<[AtomicU64]>>,
+    untouched: Once<&'static [AtomicU64]>,
     /// Held while frames are claimed, and while they land.
     claims: SpinLock<()>,
     /// How many frames are absent.
@@ -57,13 +55,11 @@ impl Residency {
         }
     }
 
-    /// Makes room for the bits of `frames` frames.
-    fn prepare(&self, frames: usize) -> Result<()> {
-        for place in [&self.arriving, &self.untouched, &self.absent] {
-            if place.get().is_none() {
-                let bits = heap::zeroed(frames.div_ceil(64))?;
-                place.call_once(|| bits.into_boxed_slice());
-            }
+    /// Takes the tables for the bits.
+    fn prepare(&self, table: impl Fn(u64) -> Option<&'static [AtomicU64]>) -> Result<()> {
+        for (number, place) in (0..).zip([&self.arriving, &self.untouched, &self.absent]) {
+            let bits = table(number).ok_or(Errno::ENOMEM)?;
+            place.call_once(|| bits);
         }
         Ok(())
     }
@@ -135,12 +131,12 @@ impl Residency {
         }
     }
 
-    /// The absent frames are those of `bits`, and no others. Nothing else runs.
+    /// The absent frames are those of `bits`, and no others. Nothing else runs. `bits` is at least as long as ever before.
     fn replace(&self, bits: impl Iterator<Item = u64>) {
         let (Some(absent), Some(untouched)) = (self.absent.get(), self.untouched.get()) else { return };
         let words = absent.iter().zip(untouched.iter());
         let mut count = 0;
-        for ((absent, untouched), bits) in words.zip(bits.chain(core::iter::repeat(0))) {
+        for ((absent, untouched), bits) in words.zip(bits) {
             // Most are 0 and stay so; written they would take up memory.
             for word in [untouched, absent] {
                 if word.load(Ordering::Relaxed) != bits {
@@ -153,22 +149,22 @@ impl Residency {
     }
 }
 
-fn word_of(bits: &Once<Box<[AtomicU64]>>, index: u32) -> Option<&AtomicU64> {
+fn word_of(bits: &Once<&'static [AtomicU64]>, index: u32) -> Option<&'static AtomicU64> {
     bits.get()?.get(index as usize / 64)
 }
 
-fn is_set(bits: &Once<Box<[AtomicU64]>>, index: u32) -> bool {
+fn is_set(bits: &Once<&'static [AtomicU64]>, index: u32) -> bool {
     word_of(bits, index).is_some_and(|word| word.load(Ordering::Acquire) & bit(index) != 0)
 }
 
-fn set(bits: &Once<Box<[AtomicU64]>>, index: u32) {
+fn set(bits: &Once<&'static [AtomicU64]>, index: u32) {
     if let Some(word) = word_of(bits, index) {
         word.fetch_or(bit(index), Ordering::AcqRel);
     }
 }
 
 /// Whether it was set before.
-fn clear(bits: &Once<Box<[AtomicU64]>>, index: u32) -> bool {
+fn clear(bits: &Once<&'static [AtomicU64]>, index: u32) -> bool {
     let word = word_of(bits, index);
     word.is_some_and(|word| word.fetch_and(!bit(index), Ordering::AcqRel) & bit(index) != 0)
 }
@@ -239,7 +235,7 @@ pub(super) fn forget(frame: Frame) -> bool {
 
 /// Makes room for the bits; before the first [`mark`].
 pub fn prepare() -> Result<()> {
-    RESIDENCY.prepare(frames::total())
+    RESIDENCY.prepare(frames::bit_table)
 }
 
 /// From now on the content of exactly the frames in `bits` is elsewhere. Nothing else runs, and every entry of theirs is
@@ -264,7 +260,11 @@ mod tests {
 
     fn absent(words: &[u64]) -> Residency {
         let residency = Residency::new();
-        residency.prepare(words.len() * 64).unwrap();
+        let table = |_| {
+            let bits: Vec<AtomicU64> = words.iter().map(|_| AtomicU64::new(0)).collect();
+            Some(&*bits.leak())
+        };
+        residency.prepare(table).unwrap();
         residency.replace(words.iter().copied());
         residency
     }
@@ -323,7 +323,7 @@ mod tests {
     #[test]
     fn marking_anew_drops_what_was_marked() {
         let residency = absent(&[1, 1]);
-        residency.replace([2].into_iter());
+        residency.replace([2, 0].into_iter());
         assert_eq!(
             [0, 1, 64].map(|index| residency.of(index)),
             [Residence::Resident, Residence::Absent, Residence::Resident]

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::{fs, io};
 
 use super::error::CgroupError;
-use crate::resources::Resources;
+use crate::resources::{Resources, weight};
 
 /// The limits that the groups are given.
 #[derive(Clone, Copy)]
@@ -28,7 +28,7 @@ impl Resources {
     }
 }
 
-fn write(dir: &Path, file: &str, value: impl ToString) -> Result<(), CgroupError> {
+pub(super) fn write(dir: &Path, file: &str, value: impl ToString) -> Result<(), CgroupError> {
     let (path, value) = (dir.join(file), value.to_string());
     fs::write(&path, &value).map_err(|source| CgroupError::Set { path, value, source })
 }
@@ -113,11 +113,6 @@ impl Limits<'_> {
         write_some(dir, "pids.max", resources.host_tasks(self.cpus))?;
         resources.unified.iter().try_for_each(|(file, value)| write(dir, file, value))
     }
-}
-
-/// Shares of version 1 (2 to 262144) as a weight of version 2 (1 to 10000).
-fn weight(shares: u64) -> u64 {
-    1 + (shares.clamp(2, 262_144) - 2) * 9999 / 262_142
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod error;
 mod hierarchy;
 mod limits;
 mod removal;
+mod update;
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -18,6 +19,7 @@ pub use self::error::CgroupError;
 use self::hierarchy::{Hierarchy, find_hierarchies, hierarchies};
 use self::limits::Limits;
 pub use self::removal::{remove, remove_listed, write_list};
+pub use self::update::update;
 use crate::resources::{Cpu, Resources};
 
 /// Controllers of version 2 that are switched on for it.

@@ -17,6 +17,8 @@ use crate::cgroup::{self, Cgroups};
 use crate::control::{self, Order, Report};
 use crate::hooks;
 use crate::oci::{self, Container};
+use crate::orders::LimitsRecord;
+use crate::resources::Resources;
 use crate::settings::{Asked, NodeConfig, Settings};
 use crate::state::{Claim, Id, OCI_VERSION, OciState, Root};
 use crate::status::Status;
@@ -146,6 +148,10 @@ impl Creation {
         let process = container.boot.process_records();
         let claim = self.claim.as_ref().map_or(Ok(()), |claim| claim.write_process(&process));
         claim.map_err(|error| failed(("writing its process", error)))?;
+        let resources = serde_json::to_value(&container.asked_resources).unwrap_or_default();
+        let limits = LimitsRecord { resources, cpus, groups: record.cgroups.clone() };
+        let claim = self.claim.as_ref().map_or(Ok(()), |claim| claim.write_limits(&limits));
+        claim.map_err(|error| failed(("writing its limits", error)))?;
         let console = self.console(options, &container)?;
         let Settings { userns, mitigations, hibernation: wishes, .. } = settings;
         let plan = Plan {
@@ -154,6 +160,7 @@ impl Creation {
             mitigations,
             platform,
             memory_bytes,
+            memory_most_bytes: Resources::memory_most_bytes(process::host_memory()).max(memory_bytes),
             cpus,
             boot: BootSpec { idle_timeout: wishes.idle_timeout, ..container.boot.clone() },
             swap: wishes.into(),

@@ -36,6 +36,8 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
     }
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
     let wishes = options.hibernation;
+    let cpus = options.cpus.unwrap_or_else(|| u32::try_from(cores.min(CPUS_MAX)).unwrap_or(1));
+    let resources = Resources::for_command(memory_bytes, options.pids, cpus, platform);
     let boot = BootSpec {
         idle_timeout: wishes.idle_timeout,
         args: options.command.into_iter().map(OsString::into_vec).collect(),
@@ -47,7 +49,7 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
         umask: process::umask(),
         winsize: size.filter(|_| terminal),
         strace: options.strace,
-        tasks_max: Some(u64::from(options.pids)),
+        limits: resources.container_limits(),
         share_files: options.share_files,
         log_level: options.log_level,
         ..BootSpec::default()
@@ -58,8 +60,6 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
         layer: PathBuf::new(),
         volumes: options.volumes,
     };
-    let cpus = options.cpus.unwrap_or_else(|| u32::try_from(cores.min(CPUS_MAX)).unwrap_or(1));
-    let resources = Resources::for_command(memory_bytes, options.pids, cpus, platform);
     Ok(Plan {
         tree,
         network: options.network,
@@ -67,6 +67,7 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
         mitigations: options.mitigations,
         platform,
         memory_bytes,
+        memory_most_bytes: memory_bytes,
         cpus,
         boot,
         swap: wishes.into(),
@@ -189,7 +190,7 @@ mod tests {
 
     #[test]
     fn memory_has_bounds() {
-        assert!(memory(Some(1024)).unwrap_err().to_string().contains("16 MiB"));
+        assert!(memory(Some(1024)).unwrap_err().to_string().contains("1 MiB"));
         assert!(memory(Some(1 << 50)).is_err());
         assert_eq!(memory(Some(64 << 20)).unwrap(), 64 << 20);
         assert!(memory(None).unwrap() <= MEMORY_DEFAULT);

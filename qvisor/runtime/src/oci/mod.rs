@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use oci_spec::runtime::{Hooks, Process, Spec};
+use oci_spec::runtime::{Hooks, LinuxResources, Process, Spec};
 use vmm::boot::BootSpec;
 
 use crate::resources::Resources;
@@ -30,6 +30,11 @@ pub use mounts::{MountPlan, Source};
 pub use namespaces::Namespaces;
 pub use process::capability;
 use spec::CONFIG;
+
+/// The limits that `linux.resources` asks for, checked.
+pub fn resources(asked: Option<&LinuxResources>) -> Result<Resources> {
+    resources::resources(asked, &mut Vec::new())
+}
 
 /// A bundle that can be run.
 #[derive(Debug)]
@@ -49,6 +54,8 @@ pub struct Container {
     pub sysctls: Vec<(String, String)>,
     pub cgroups_path: Option<PathBuf>,
     pub resources: Resources,
+    /// What they come from.
+    pub asked_resources: Option<LinuxResources>,
     pub hooks: Hooks,
     pub terminal: bool,
     pub oom_score_adj: Option<i32>,
@@ -88,7 +95,7 @@ pub fn check(bundle: PathBuf, text: &[u8]) -> Result<Container> {
     boot.masked = paths("linux.maskedPaths", linux.masked_paths().as_deref())?;
     boot.read_only = paths("linux.readonlyPaths", linux.readonly_paths().as_deref())?;
     let resources = resources::resources(linux.resources().as_ref(), &mut remarks)?;
-    boot.tasks_max = resources.tasks_max();
+    boot.limits = resources.container_limits();
     Ok(Container {
         mounts: mounts::plan(&spec, &bundle)?,
         asked: asked(&annotations)?,
@@ -103,6 +110,7 @@ pub fn check(bundle: PathBuf, text: &[u8]) -> Result<Container> {
         bundle,
         namespaces,
         resources,
+        asked_resources: linux.resources().clone(),
         boot,
         remarks,
     })

@@ -3,7 +3,7 @@
 use oci_spec::runtime::{LinuxCpu, LinuxMemory, LinuxResources};
 
 use super::error::{BundleError, Result};
-use crate::resources::{Cpu, MEMORY_MIN, Resources, count_set};
+use crate::resources::{Cpu, Resources, count_set};
 
 pub(super) fn resources(asked: Option<&LinuxResources>, remarks: &mut Vec<String>) -> Result<Resources> {
     let Some(asked) = asked else { return Ok(Resources::default()) };
@@ -44,10 +44,6 @@ fn take_memory(resources: &mut Resources, memory: &LinuxMemory) -> Result<()> {
         return Err(BundleError::refused("linux.resources.memory.kernel"));
     }
     resources.memory = memory.limit().and_then(positive);
-    if let Some(limit) = resources.memory.filter(|limit| *limit < MEMORY_MIN) {
-        let why = "and a sandbox needs at least 16 MiB";
-        return Err(BundleError::invalid("linux.resources.memory.limit", limit, why));
-    }
     let swap = memory.swap().filter(|limit| *limit != 0).map(positive);
     if let (Some(Some(both)), Some(limit)) = (swap, resources.memory)
         && both < limit

@@ -115,7 +115,6 @@ fn what_is_wrong_is_said() {
         ),
         ("/linux/namespaces", json!([{"type": "fun"}]), "fun"),
         ("/linux/namespaces", json!([{"type": "pid"}, {"type": "pid"}]), "twice"),
-        ("/linux/resources", json!({"memory": {"limit": 1024}}), "at least 16 MiB"),
         ("/linux/resources", json!({"memory": {"limit": 1 << 30, "swap": 1 << 20}}), "less than memory"),
         ("/linux/resources", json!({"cpu": {"cpus": "x"}}), "list like 0-3,5"),
         ("/hooks", json!({"prestart": [{"path": "x"}]}), "path of a hook"),

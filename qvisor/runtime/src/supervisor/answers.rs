@@ -30,6 +30,7 @@ impl Waiter {
                 Stage::Starting => None,
                 _ => Some(Err(progress.last_words())),
             },
+            For::Limits => progress.limits.clone().map(|outcome| outcome.map(|()| None)),
             // The asker may continue the leash as soon as it has the answer: the leash has to be stopped by then.
             For::Hibernation(Some(Figures::Hibernated(done)))
                 if progress.containers.first().shows_stopped() || !progress.machine.wants_down() =>

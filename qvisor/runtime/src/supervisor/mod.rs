@@ -24,8 +24,9 @@ use std::sync::{Arc, Condvar, OnceLock, Weak};
 use std::time::Instant;
 
 use abi::hostcall::{
-    REPORT_ASLEEP, REPORT_IDLE, REPORT_IDLE_TIMEOUT, REPORT_PAUSED, REPORT_READY, REPORT_RESUMED,
-    REPORT_RUNNING, REPORT_STAYED_WARM, REPORT_WAKE_EVENT, WAKE_EVENT_EXEC, WAKE_EVENT_STREAM,
+    REPORT_ASLEEP, REPORT_IDLE, REPORT_IDLE_TIMEOUT, REPORT_LIMIT_HOLDS, REPORT_LIMIT_REFUSED, REPORT_PAUSED,
+    REPORT_READY, REPORT_RESUMED, REPORT_RUNNING, REPORT_STAYED_WARM, REPORT_WAKE_EVENT, WAKE_EVENT_EXEC,
+    WAKE_EVENT_STREAM,
 };
 use vmm::exec_relay::ExecRelay;
 use vmm::hibernate::Hibernation;
@@ -140,6 +141,11 @@ impl Supervisor {
                     _ => "socket",
                 };
                 self.step(progress, Input::WakeEvent { what, now }, news);
+            }
+            REPORT_LIMIT_HOLDS => progress.limits = Some(Ok(())),
+            REPORT_LIMIT_REFUSED => {
+                let why = "device or resource busy: it holds more memory than that; have it free some first";
+                progress.limits = Some(Err(why.into()));
             }
             REPORT_IDLE => self.step(progress, Input::Idle, news),
             REPORT_IDLE_TIMEOUT

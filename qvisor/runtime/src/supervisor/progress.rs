@@ -52,6 +52,8 @@ pub(super) struct Progress {
     /// The front end may go.
     pub released: bool,
     pub ending: bool,
+    /// How the last change of limits came out; `None`: the kernel has not said yet.
+    pub limits: Option<Result<(), String>>,
     pub waiters: Vec<Waiter>,
     pub readers: Readers,
 }
@@ -66,6 +68,7 @@ impl Progress {
             failure: None,
             released: false,
             ending: false,
+            limits: None,
             waiters: Vec::new(),
             readers: Readers::default(),
         }

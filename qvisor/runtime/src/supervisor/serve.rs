@@ -9,6 +9,7 @@ use abi::hostcall::{EVENT_EXEC, EVENT_EXEC_SIGNAL, EVENT_SIGNAL, EVENT_START, EV
 use vmm::exec_relay::ExecRequest;
 use vmm::hibernate::Reap;
 use vmm::leash::News;
+use vmm::limits::ContainerLimits;
 use vmm::process::{self, ChildEvent};
 
 use super::Supervisor;
@@ -162,6 +163,7 @@ impl Supervisor {
             Order::Start => For::Start,
             Order::Hibernate => For::Hibernation(None),
             Order::Wake { .. } => For::Wake,
+            Order::Update { .. } => For::Limits,
             _ => {
                 let answer = self.answer(order);
                 control::send_now(&peer, &answer);
@@ -297,9 +299,21 @@ impl Supervisor {
             }
             (Order::Hibernate, _) => return self.hibernate(progress),
             (Order::Wake { reap }, _) => return self.wake(progress, reap),
+            (Order::Update { limits }, _) => return self.change_limits(progress, &limits),
             (Order::State, _) => {}
             _ => return Err("it is not waiting for this".into()),
         }
+        Ok(())
+    }
+
+    /// Tells the kernel of limits; its answer is kept for whoever asked.
+    fn change_limits(&self, progress: &mut Progress, limits: &ContainerLimits) -> Result<(), String> {
+        if progress.waiters.iter().any(|waiter| waiter.what == For::Limits) {
+            return Err("somebody else changes its limits just now".into());
+        }
+        // Without a limit of memory there is nothing that the kernel could refuse.
+        progress.limits = limits.memory_max.is_none().then_some(Ok(()));
+        limits.events(ContainerId::FIRST.0).for_each(|event| self.events.post(event));
         Ok(())
     }
 

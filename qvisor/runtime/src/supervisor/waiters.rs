@@ -16,6 +16,8 @@ pub(super) enum For {
     /// The memory is in its home, which came to this.
     Hibernation(Option<Figures>),
     Wake,
+    /// The kernel holds to a limit of memory, or does not.
+    Limits,
 }
 
 /// See the module.
@@ -40,7 +42,7 @@ impl Waiter {
     /// Whether a later request for the opposite has made the wait vain.
     pub(super) fn is_overtaken(&self, wants_down: bool) -> bool {
         match &self.what {
-            For::Start => false,
+            For::Start | For::Limits => false,
             For::Hibernation(came_to) => !wants_down && came_to.is_none(),
             For::Wake => wants_down,
         }
@@ -50,7 +52,7 @@ impl Waiter {
         match self.what {
             For::Start => "it does not start",
             For::Hibernation(_) => "it did not come to rest",
-            For::Wake => "it does not answer",
+            For::Wake | For::Limits => "it does not answer",
         }
     }
 }

@@ -205,6 +205,8 @@ fn landlock_in_words(is_scoped: bool, keeps_files: bool) -> String {
 
 fn config(plan: &Plan, device: Option<kvm::Device>, supervisor: &Arc<Supervisor>) -> SandboxConfig {
     let mut config = SandboxConfig::new(plan.platform, plan.cpus, plan.memory_bytes);
+    config.memory_most_bytes = plan.memory_most_bytes;
+    config.kernel_bytes = abi::layout::kernel_bytes(plan.memory_most_bytes);
     let newline = if plan.terminal { "\r\n" } else { "\n" };
     let (teller, listening) = (Arc::clone(supervisor), Arc::clone(supervisor));
     config.log = Arc::new(move |level, text| {

@@ -28,6 +28,8 @@ pub struct Plan {
     pub mitigations: Mitigations,
     pub platform: Platform,
     pub memory_bytes: u64,
+    /// See [`vmm::sandbox::SandboxConfig::memory_most_bytes`].
+    pub memory_most_bytes: u64,
     pub cpus: u32,
     /// Without mounts and streams, which the VMM fills in.
     pub boot: BootSpec,

@@ -1,0 +1,63 @@
+//! The limits of a container that its kernel knows of.
+
+/// A limit, by its number on the wire: in the records at boot ([`crate::boot::TAG_LIMIT`]), and changed while the container
+/// runs ([`crate::hostcall::EVENT_LIMIT`]). Its value is a `u64`; [`NO_LIMIT`]: there is none.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ContainerLimit {
+    /// Bytes of memory. The kernel enforces it.
+    MemoryMax = 0,
+    /// Bytes of memory that are protected where the host's memory is short. The host's affair; only shown.
+    MemoryLow = 1,
+    /// Bytes that the host may swap out. The host's affair; only shown.
+    SwapMax = 2,
+    /// Tasks. The kernel enforces it.
+    TasksMax = 3,
+    /// Processor time in microseconds in each period. The host's affair; only shown.
+    CpuQuota = 4,
+    /// The period in microseconds.
+    CpuPeriod = 5,
+    /// The part of the processors against others, 1 to 10000. The host's affair; only shown.
+    CpuWeight = 6,
+}
+
+/// A limit's value where there is none.
+pub const NO_LIMIT: u64 = u64::MAX;
+
+impl ContainerLimit {
+    /// All of them, each at the place of its number.
+    pub const ALL: [Self; 7] = [
+        Self::MemoryMax,
+        Self::MemoryLow,
+        Self::SwapMax,
+        Self::TasksMax,
+        Self::CpuQuota,
+        Self::CpuPeriod,
+        Self::CpuWeight,
+    ];
+
+    /// The limit with this number.
+    #[must_use]
+    pub fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.get(number as usize).copied()
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_found_by_its_number() {
+        for limit in ContainerLimit::ALL {
+            assert_eq!(ContainerLimit::from_number(limit.number()), Some(limit));
+        }
+        assert_eq!(ContainerLimit::from_number(7), None);
+    }
+}

@@ -1,0 +1,24 @@
+//! Limits of a container that change while it runs.
+
+use abi::hostcall::{REPORT_LIMIT_HOLDS, REPORT_LIMIT_REFUSED};
+use abi::limits::ContainerLimit;
+
+use crate::task::container::{self, ContainerId};
+use machine::host;
+use machine::mm::frames;
+
+/// The limit with this number becomes `value`. As with version 1 of Linux's control groups, memory that is in use is not
+/// taken away: what can be dropped is dropped, and a limit below the rest is refused.
+pub fn change(id: u64, number: u32, value: u64) {
+    let limit = ContainerLimit::from_number(number);
+    let (Some(limit), Some(container)) = (limit, container::find(ContainerId(id))) else { return };
+    if limit != ContainerLimit::MemoryMax {
+        return container.limits.set(limit, value);
+    }
+    // The first container's limit is the sandbox's: all programs have their memory from one account.
+    let holds = container.id != ContainerId::FIRST || frames::set_limit(value).is_ok();
+    if holds {
+        container.limits.set(limit, value);
+    }
+    host::report_container(if holds { REPORT_LIMIT_HOLDS } else { REPORT_LIMIT_REFUSED }, id, 0);
+}
