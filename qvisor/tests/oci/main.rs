@@ -14,4 +14,5 @@ mod process;
 mod settings;
 mod stop_cont;
 mod update;
+mod users;
 mod world;

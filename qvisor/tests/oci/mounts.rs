@@ -244,3 +244,54 @@ fn a_terminal_needs_somebody_to_hold_it() {
         world.assert_gone();
     });
 }
+
+/// A directory that is a shared mount, until the test ends.
+struct SharedMount(std::path::PathBuf);
+
+impl SharedMount {
+    fn new(path: std::path::PathBuf) -> Self {
+        std::fs::create_dir_all(&path).unwrap();
+        let at = path.to_str().unwrap();
+        mount(&["--bind", at, at]);
+        mount(&["--make-shared", at]);
+        Self(path)
+    }
+}
+
+fn mount(words: &[&str]) {
+    assert!(std::process::Command::new("mount").args(words).status().unwrap().success(), "{words:?}");
+}
+
+impl Drop for SharedMount {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("--recursive").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn mounts_that_the_host_makes_later_are_seen_if_asked_for() {
+    both(|world| {
+        let _one = super::world::one_at_a_time();
+        let data = SharedMount::new(world.dir.join("data"));
+        std::fs::create_dir(data.0.join("later")).unwrap();
+        world.mount(
+            json!({"destination": "/slave", "type": "bind", "source": data.0, "options": ["rbind", "rslave"]}),
+        );
+        world.mount(
+            json!({"destination": "/own", "type": "bind", "source": data.0, "options": ["rbind", "rprivate"]}),
+        );
+        world.set("/linux/rootfsPropagation", json!("rslave"));
+        world.script(
+            "echo up; until [ -e /slave/later/file ]; do sleep 0.02; done; cat /slave/later/file; ls /own/later; \
+             echo done",
+        );
+        world.create().start().wait_output("up");
+        let later = data.0.join("later");
+        mount(&["-t", "tmpfs", "tmpfs", later.to_str().unwrap()]);
+        std::fs::write(later.join("file"), "seen\n").unwrap();
+        world.wait_output("done");
+        assert_eq!(world.read("out"), "up\nseen\ndone\n", "{:?}", world.runtime);
+        world.wait_status("stopped");
+        world.ok(&["delete", &world.id]);
+    });
+}

@@ -15,7 +15,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::directory::Directory;
-use crate::jail::IdMap;
+use crate::jail::{IdMap, attach};
 
 /// File systems that hold no files of their own, or that an overlay cannot hold: not shown to a sandbox.
 const LEFT_OUT: &[&str] = &[
@@ -356,7 +356,9 @@ fn overlay(lower: BorrowedFd<'_>, path: &Path, layers: &mut Layers) -> Result<Ow
         let failed = |source| MountError::Layer { path: layers.path.clone(), source };
         let (upper, work) = made.map_err(failed)?;
         if layers.id_map.is_some() && at == first {
-            attach(lower, &upper.with_file_name("lower")).map_err(failed)?;
+            // Older kernels refuse overlays over detached mounts.
+            let place = c_path(&upper.with_file_name("lower")).map_err(failed)?;
+            attach(lower, &place).map_err(failed)?;
         }
         match try_overlay(lower, &upper, &work, options) {
             Ok(fd) => {
@@ -397,17 +399,6 @@ fn try_overlay(
     call([libc::SYS_fsconfig, fd, i64::from(FSCONFIG_CMD_CREATE), 0, 0, 0])?;
     let attributes = (MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV).cast_signed();
     system_call([libc::SYS_fsmount, fd, 1, attributes, 0, 0])
-}
-
-/// Gives a detached mount a place in this mount namespace: older kernels refuse overlays over detached ones. The place
-/// goes with the namespace's root.
-fn attach(mount: BorrowedFd<'_>, place: &Path) -> io::Result<()> {
-    const MOVE_MOUNT_F_EMPTY_PATH: i64 = 4;
-    DirBuilder::new().mode(0o700).create(place)?;
-    let place = c_path(place)?;
-    let (from, here) = (i64::from(mount.as_raw_fd()), i64::from(libc::AT_FDCWD));
-    let (empty, place) = (c"".as_ptr() as i64, place.as_ptr() as i64);
-    call([libc::SYS_move_mount, from, empty, here, place, MOVE_MOUNT_F_EMPTY_PATH]).map(drop)
 }
 
 /// A detached copy of the mount at `path`, with `path` as its root, whose ids are mapped if asked for.

@@ -128,23 +128,23 @@ pub struct FileIds;
 impl FileIds {
     /// For the calling thread, which is root.
     #[must_use]
-    pub fn take_on(id: u32) -> Self {
-        Self::set(id);
+    pub fn take_on(user: u32, group: u32) -> Self {
+        Self::set(user, group);
         Self
     }
 
-    fn set(id: u32) {
+    fn set(user: u32, group: u32) {
         // SAFETY: integers only; the calls answer the former id.
         unsafe {
-            libc::syscall(libc::SYS_setfsgid, id);
-            libc::syscall(libc::SYS_setfsuid, id);
+            libc::syscall(libc::SYS_setfsgid, group);
+            libc::syscall(libc::SYS_setfsuid, user);
         }
     }
 }
 
 impl Drop for FileIds {
     fn drop(&mut self) {
-        Self::set(0);
+        Self::set(0, 0);
     }
 }
 

@@ -4,9 +4,11 @@
 //! is accepted, with a sentence in [`Container::remarks`]; `docs/oci.md` has the list.
 #![deny(unsafe_code)]
 
+mod accounts;
 mod error;
 mod file;
 mod hooks;
+mod id_maps;
 mod mounts;
 mod namespaces;
 mod process;
@@ -20,9 +22,12 @@ use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::{Hooks, LinuxResources, Process, Spec};
 use vmm::boot::BootSpec;
+use vmm::jail::IdMaps;
+use vmm::mounts as mounts_of_host;
 
 use crate::resources::Resources;
 use crate::settings::{Asked, SetError};
+pub use accounts::Accounts;
 pub use error::BundleError;
 use error::Result;
 use file::{CONFIG_MAX, read};
@@ -50,6 +55,8 @@ pub struct Container {
     /// In the order of the configuration, the root not among them.
     pub mounts: Vec<MountPlan>,
     pub namespaces: Namespaces,
+    /// The ids of its user namespace, if it describes one.
+    pub id_maps: Option<IdMaps>,
     /// Settings of the network namespace: name below `/proc/sys`, value.
     pub sysctls: Vec<(String, String)>,
     pub cgroups_path: Option<PathBuf>,
@@ -90,6 +97,10 @@ pub fn check(bundle: PathBuf, text: &[u8]) -> Result<Container> {
     let namespaces = Namespaces::new(&spec)?;
     let process = spec.process().as_ref().ok_or(BundleError::Missing { what: "process" })?;
     let mut boot = process::boot(process)?;
+    if let Some(name) = process.user().username() {
+        let root = mounts_of_host::open_directory(&directory).map_err(unusable)?;
+        Accounts::read(root).log_in(name, &mut boot.creds)?;
+    }
     boot.hostname = namespaces.hostname(spec.hostname().as_deref())?;
     boot.domainname = spec.domainname().clone().unwrap_or_default().into_bytes();
     boot.masked = paths("linux.maskedPaths", linux.masked_paths().as_deref())?;
@@ -102,6 +113,7 @@ pub fn check(bundle: PathBuf, text: &[u8]) -> Result<Container> {
         annotations,
         sysctls: namespaces.sysctls(linux.sysctl().as_ref())?,
         cgroups_path: linux.cgroups_path().clone(),
+        id_maps: id_maps::of_container(&spec)?,
         hooks: hooks::check(spec.hooks().clone().unwrap_or_default())?,
         terminal: process.terminal().unwrap_or(false),
         oom_score_adj: process::oom_score_adj(process)?,
@@ -137,6 +149,9 @@ pub fn read_process(path: &Path) -> Result<(BootSpec, bool, Vec<String>)> {
         .map_err(|error| failed(error.to_string()))?;
     let process: Process = serde_json::from_slice(&text).map_err(|error| failed(error.to_string()))?;
     let mut remarks = Vec::new();
+    if process.user().username().is_some() {
+        return Err(failed("process.user.username is a name, and this process is given ids alone".into()));
+    }
     let checked = refuse::check_process(&process, &mut remarks).and_then(|()| process::boot(&process));
     let boot = checked.map_err(|error| match error {
         BundleError::Missing { what } => failed(format!("{what} is missing")),

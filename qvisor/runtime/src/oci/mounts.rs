@@ -5,7 +5,10 @@ use std::path::{Component, Path, PathBuf};
 use abi::boot::{MOUNT_NO_DEV, MOUNT_NO_EXEC, MOUNT_NO_SUID, MOUNT_READ_ONLY};
 use oci_spec::runtime::{Mount, Spec};
 
+use vmm::jail::IdMaps;
+
 use super::error::{BundleError, Result};
+use super::id_maps;
 
 /// File systems that the sandbox's kernel makes.
 const VIRTUAL: &[&str] = &["proc", "sysfs", "tmpfs", "devpts", "mqueue", "cgroup", "cgroup2"];
@@ -28,6 +31,8 @@ const WITHOUT_EFFECT: &[&str] = &[
     "nomand",
     "private",
     "rprivate",
+    "unbindable",
+    "runbindable",
     "newinstance",
     "nsdelegate",
     "tmpcopyup",
@@ -41,6 +46,10 @@ pub struct MountPlan {
     pub source: Source,
     /// `MOUNT_READ_ONLY` ….
     pub flags: u32,
+    /// Mounts that the host makes below the source later are seen.
+    pub follows_host: bool,
+    /// How ids on disk are shown.
+    pub id_maps: Option<IdMaps>,
 }
 
 /// The source of a mount.
@@ -62,16 +71,23 @@ pub(super) fn plan(spec: &Spec, bundle: &Path) -> Result<Vec<MountPlan>> {
             name: "tmpfs".into(),
             options: "mode=755,size=65536".into(),
         };
-        plans.insert(0, MountPlan { path: "/dev".into(), source, flags: MOUNT_NO_SUID });
+        plans.insert(
+            0,
+            MountPlan {
+                path: "/dev".into(),
+                source,
+                flags: MOUNT_NO_SUID,
+                follows_host: false,
+                id_maps: None,
+            },
+        );
     }
     Ok(plans)
 }
 
 fn plan_one(mount: &Mount, bundle: &Path) -> Result<MountPlan> {
     let path = destination(mount.destination())?;
-    if mount.uid_mappings().is_some() || mount.gid_mappings().is_some() {
-        return Err(BundleError::refused(format!("id mappings of mount {}", path.display())));
-    }
+    let id_maps = id_maps::of_mount(mount)?;
     let options = mount.options().as_deref().unwrap_or_default();
     let kind = mount.typ().as_deref().unwrap_or_default();
     let bind = options.iter().rev().find(|option| ["bind", "rbind"].contains(&option.as_str()));
@@ -97,7 +113,23 @@ fn plan_one(mount: &Mount, bundle: &Path) -> Result<MountPlan> {
         let what = format!("mount {} of type {kind:?}", path.display());
         return Err(BundleError::refused_because(what, why));
     };
-    Ok(MountPlan { path, source, flags })
+    if id_maps.is_some() && !is_bind {
+        return Err(BundleError::refused(format!(
+            "id mappings of mount {}, which is no bind mount",
+            path.display()
+        )));
+    }
+    let follows_host = is_bind && options.iter().rev().find_map(follows).unwrap_or(false);
+    Ok(MountPlan { path, source, flags, follows_host, id_maps })
+}
+
+/// What an option of propagation says of mounts that the host makes later. None that the sandbox makes is seen outside.
+fn follows(option: &String) -> Option<bool> {
+    match option.as_str() {
+        "slave" | "rslave" | "shared" | "rshared" => Some(true),
+        "private" | "rprivate" | "unbindable" | "runbindable" => Some(false),
+        _ => None,
+    }
 }
 
 fn destination(path: &Path) -> Result<PathBuf> {
@@ -133,6 +165,10 @@ fn take_option(
         "suid" => *flags &= !MOUNT_NO_SUID,
         "dev" => *flags &= !MOUNT_NO_DEV,
         "exec" => *flags &= !MOUNT_NO_EXEC,
+        // See `follows`.
+        "slave" | "rslave" | "shared" | "rshared" if is_bind => {}
+        // The mappings say so already.
+        "idmap" | "ridmap" if is_bind => {}
         "bind" | "rbind" => {}
         _ if WITHOUT_EFFECT.contains(&name) => {}
         "size" if !is_bind => settings.push(format!("size={}", size(value, path)?)),

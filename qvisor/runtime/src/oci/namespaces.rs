@@ -1,7 +1,8 @@
 //! Namespaces: those of the host that a sandbox joins, and the replacements of the others.
 //!
 //! Processes, mounts, ids, host name and IPC of a sandbox are its own kernel's, so only the network namespace is one of
-//! the host's.
+//! the host's. A user namespace says which ids of the host those of the sandbox are (`id_maps`); one by path is not
+//! joined, since the configuration has the same mappings.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -52,11 +53,19 @@ impl Namespaces {
             check(namespace)?;
         }
         let find = |kind| list.iter().find(|namespace| namespace.typ() == kind);
-        for kind in [Type::Pid, Type::Mount, Type::Ipc] {
+        let own = [
+            (Type::Pid, "its processes run on a kernel of their own, which knows no others"),
+            (Type::Mount, "its kernel makes its mounts itself"),
+            (
+                Type::Ipc,
+                "its shared memory, semaphores and queues are its own kernel's, and no process of the host's can use them",
+            ),
+        ];
+        for (kind, why) in own {
             if find(kind).is_none() {
                 let (name, _) = describe(kind);
-                let why = "a sandbox has its own; add it to linux.namespaces";
-                return Err(BundleError::refused_because(format!("the host's {name} namespace"), why));
+                let why = format!("{why}; add a new one to linux.namespaces");
+                return Err(BundleError::refused_because(format!("the host's {name} namespace"), &why));
             }
         }
         let network = match find(Type::Network).map(LinuxNamespace::path) {
@@ -115,10 +124,6 @@ impl Namespaces {
 
 fn check(namespace: &LinuxNamespace) -> Result<()> {
     let (name, kind) = describe(namespace.typ());
-    if namespace.typ() == Type::User {
-        let why = "the sandbox's ids are its own already";
-        return Err(BundleError::refused_because("a user namespace", why));
-    }
     let Some(path) = namespace.path() else { return Ok(()) };
     if matches!(namespace.typ(), Type::Pid | Type::Mount | Type::Cgroup | Type::Time) {
         return Err(BundleError::refused_because(

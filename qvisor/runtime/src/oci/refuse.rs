@@ -1,6 +1,6 @@
 //! Settings that Dormouse does not support, by name; and settings that have no effect here.
 
-use oci_spec::runtime::{Linux, LinuxDevice, LinuxDeviceType, Process, Spec};
+use oci_spec::runtime::{Linux, LinuxDevice, LinuxDeviceCgroup, LinuxDeviceType, Process, Spec};
 
 use super::error::{BundleError, Result};
 
@@ -33,10 +33,6 @@ fn refuse_any(list: &[(&str, bool)]) -> Result<()> {
 }
 
 pub(super) fn check_process(process: &Process, remarks: &mut Vec<String>) -> Result<()> {
-    if process.user().username().is_some() {
-        let why = "names of users are for Windows; give uid and gid";
-        return Err(BundleError::refused_because("process.user.username", why));
-    }
     refuse_any(&[
         ("process.ioPriority", process.io_priority().is_some()),
         ("process.scheduler", process.scheduler().is_some()),
@@ -62,8 +58,6 @@ fn check_linux(linux: &Linux, remarks: &mut Vec<String>) -> Result<()> {
     let has = |list: Option<usize>| list.is_some_and(|len| len > 0);
     refuse_any(&[
         ("linux.netDevices", has(linux.net_devices().as_ref().map(|map| map.len()))),
-        ("linux.uidMappings", has(linux.uid_mappings().as_ref().map(Vec::len))),
-        ("linux.gidMappings", has(linux.gid_mappings().as_ref().map(Vec::len))),
         ("linux.intelRdt", linux.intel_rdt().is_some()),
         ("linux.memoryPolicy", linux.memory_policy().is_some()),
         ("linux.personality", linux.personality().is_some()),
@@ -78,19 +72,45 @@ fn check_linux(linux: &Linux, remarks: &mut Vec<String>) -> Result<()> {
         remarks.push(unneeded("linux.seccomp"));
     }
     match linux.rootfs_propagation().as_deref() {
-        None | Some("" | "private" | "rprivate" | "slave" | "rslave") => {}
-        Some(other) => return Err(BundleError::refused(format!("linux.rootfsPropagation {other}"))),
+        // Mounts that a sandbox makes are its kernel's, and are seen by nobody else.
+        None
+        | Some("" | "private" | "rprivate" | "slave" | "rslave" | "shared" | "rshared" | "unbindable") => {}
+        Some(other) => {
+            return Err(BundleError::invalid("linux.rootfsPropagation", other, "which is no propagation"));
+        }
     }
-    linux.devices().as_deref().unwrap_or_default().iter().try_for_each(check_device)
+    let rules = linux.resources().as_ref().and_then(|resources| resources.devices().as_ref());
+    let gets_all = rules.is_some_and(|rules| rules.iter().any(allows_all));
+    let devices = linux.devices().as_deref().unwrap_or_default();
+    let strange: Vec<_> = devices.iter().filter(|device| !is_virtual(device)).collect();
+    match strange.first() {
+        // A privileged container is given all devices that the host happens to have.
+        Some(_) if gets_all => {
+            let names: Vec<_> = strange.iter().map(|device| device.path().display().to_string()).collect();
+            remarks.push(format!("devices of the host do not go into a sandbox: {}", names.join(", ")));
+        }
+        Some(device) => return Err(no_device(device)),
+        None => {}
+    }
+    Ok(())
 }
 
-fn check_device(device: &LinuxDevice) -> Result<()> {
-    let is_virtual = matches!(device.typ(), LinuxDeviceType::C | LinuxDeviceType::U)
-        && VIRTUAL_DEVICES.contains(&(device.major(), device.minor()));
-    if is_virtual {
-        return Ok(());
-    }
+/// Whether a rule gives all devices.
+fn allows_all(rule: &LinuxDeviceCgroup) -> bool {
+    let all = |number: Option<i64>| number.is_none_or(|number| number < 0);
+    rule.allow()
+        && rule.typ().is_none_or(|kind| kind == LinuxDeviceType::A)
+        && all(rule.major())
+        && all(rule.minor())
+}
+
+fn is_virtual(device: &LinuxDevice) -> bool {
+    matches!(device.typ(), LinuxDeviceType::C | LinuxDeviceType::U)
+        && VIRTUAL_DEVICES.contains(&(device.major(), device.minor()))
+}
+
+fn no_device(device: &LinuxDevice) -> BundleError {
     let (path, kind) = (device.path().display(), device.typ());
     let what = format!("device {path} ({} {}:{})", kind.as_str(), device.major(), device.minor());
-    Err(BundleError::refused_because(what, "devices of the host do not go into a sandbox"))
+    BundleError::refused_because(what, "devices of the host do not go into a sandbox")
 }

@@ -37,9 +37,6 @@ fn the_default_configuration_is_accepted() {
 fn what_is_not_done_is_refused_by_name() {
     let cases: &[(&str, Value, &str)] = &[
         ("/process/scheduler", json!({"policy": "SCHED_FIFO"}), "process.scheduler"),
-        ("/process/user", json!({"uid": 0, "gid": 0, "username": "x"}), "process.user.username"),
-        ("/linux/uidMappings", json!([{"containerID": 0, "hostID": 1, "size": 1}]), "linux.uidMappings"),
-        ("/linux/rootfsPropagation", json!("shared"), "linux.rootfsPropagation shared"),
         (
             "/linux/devices",
             json!([{"path": "/dev/kvm", "type": "c", "major": 10, "minor": 232}]),
@@ -58,7 +55,6 @@ fn what_is_not_done_is_refused_by_name() {
             json!([{"type": "pid", "path": "/proc/1/ns/pid"}]),
             "pid namespace /proc/1/ns/pid",
         ),
-        ("/linux/namespaces", json!([{"type": "user"}]), "a user namespace"),
         ("/hooks", json!({"startContainer": [{"path": "/bin/true"}]}), "hooks.startContainer"),
         ("/annotations", json!({"dev.dormouse.fly": "1"}), "annotation dev.dormouse.fly"),
         ("/mounts", json!([{"destination": "/x", "type": "nfs"}]), "mount /x of type \"nfs\""),
@@ -91,6 +87,18 @@ fn what_is_wrong_is_said() {
         ("/process/user", json!({"uid": -1, "gid": 0}), "invalid value"),
         ("/process/user", json!({"uid": 4_294_967_295_u32, "gid": 0}), "no user or group"),
         ("/process/user", json!({"uid": 0, "gid": 0, "umask": 512}), "umask"),
+        ("/process/user", json!({"uid": 0, "gid": 0, "username": "x"}), "etc/passwd does not have"),
+        (
+            "/linux/uidMappings",
+            json!([{"containerID": 0, "hostID": 1, "size": 1}]),
+            "users and groups must be mapped both",
+        ),
+        (
+            "/linux/namespaces",
+            json!([{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}, {"type": "user"}]),
+            "linux.uidMappings, for the user namespace",
+        ),
+        ("/linux/rootfsPropagation", json!("wild"), "no propagation"),
         ("/process/rlimits", json!([{"type": "RLIMIT_NOFILE", "soft": 2, "hard": 1}]), "soft limit"),
         ("/process/rlimits", json!([{"type": "RLIMIT_FUN", "soft": 1, "hard": 1}]), "RLIMIT_FUN"),
         ("/process/capabilities", json!({"bounding": ["CAP_FLY"]}), "CAP_FLY"),
@@ -184,4 +192,35 @@ fn a_fifo_holds_nobody_up() {
     let namespaces = json!([{"type": "network", "path": path}]);
     let error = refusal(|config| put(config, "/linux/namespaces", namespaces));
     assert!(error.contains("it is no namespace"), "{error}");
+}
+
+#[test]
+fn devices_of_the_host_are_left_out_of_privileged_containers_alone() {
+    let kvm = json!({"path": "/dev/kvm", "type": "c", "major": 10, "minor": 232});
+    let set = |config: &mut Value, rules: Value| {
+        config["linux"]["devices"] = json!([kvm.clone()]);
+        config["linux"]["resources"] = json!({"devices": rules});
+    };
+    let all = json!({"allow": true, "access": "rwm"});
+    let dir = bundle(|config| set(config, json!([{"allow": false}, all])));
+    let remarks = load(dir.path()).unwrap().remarks;
+    assert!(remarks.iter().any(|remark| remark.contains("/dev/kvm")), "{remarks:?}");
+    for rules in [
+        json!([]),
+        json!([{"allow": false, "access": "rwm"}]),
+        json!([{"allow": true, "type": "c", "access": "rwm"}]),
+        json!([{"allow": true, "type": "a", "major": 10, "access": "rwm"}]),
+    ] {
+        assert!(refusal(|config| set(config, rules.clone())).contains("/dev/kvm"), "{rules}");
+    }
+}
+
+#[test]
+fn the_last_word_on_propagation_counts() {
+    let follows = |options: Value| {
+        let mount = json!([{"destination": "/x", "type": "bind", "source": "/etc", "options": options}]);
+        load(bundle(|config| config["mounts"] = mount).path()).unwrap().mounts[1].follows_host
+    };
+    assert!(follows(json!(["rbind", "rslave"])) && follows(json!(["private", "shared"])));
+    assert!(!follows(json!(["rbind"])) && !follows(json!(["rslave", "rprivate"])));
 }

@@ -11,14 +11,14 @@ use vmm::boot::{BootSpec, Mount, Stream};
 use vmm::errno::Errno;
 use vmm::hostcall::host_io::HostIo;
 use vmm::jail::landlock::Use;
-use vmm::jail::{IdMap, UserNamespace, Users};
+use vmm::jail::{IdMap, IdMaps, UserNamespace, Users};
 use vmm::mounts::{self, MountError, View, Volume};
 use vmm::process;
 use vmm::sys;
 
 use super::error::VmmError;
 use super::plan::{Plan, Tree};
-use crate::oci::{Container, Source};
+use crate::oci::{Accounts, Container, MountPlan, Source};
 use crate::stderr_log::{self, LOG_DEBUG};
 
 /// Directories that the kernel mounts its own file systems on.
@@ -30,31 +30,37 @@ const VIRTUAL_MOUNTS: &[(&str, &str)] = &[
     ("tmpfs", "/dev/shm"),
 ];
 
-/// Opens everything, and fills in the boot records. Ids are mapped unless a file system cannot show them so.
-pub(super) fn prepare(plan: &Plan, io: &HostIo, users: &mut Users) -> Result<BootSpec, VmmError> {
+/// Opens everything, and fills in the boot records; result: these, and the trees that show mounts which the host makes
+/// later. Ids are mapped unless a file system cannot show them so.
+pub(super) fn prepare(
+    plan: &Plan,
+    io: &HostIo,
+    users: &mut Users,
+) -> Result<(BootSpec, Vec<OwnedFd>), VmmError> {
     let mut boot = plan.boot.clone();
     boot.streams = streams(plan, io)?;
-    let open = |id_map: Option<IdMap<'_>>| match &plan.tree {
+    let open = |users: &Users| match &plan.tree {
         Tree::CopyOnWrite { root, layer, volumes, hidden } => {
-            copy_on_write(root, layer, volumes, hidden, id_map)
+            copy_on_write(root, layer, volumes, hidden, users)
         }
-        Tree::Bundle(bundle) => bundle_tree(&bundle.container, id_map),
+        Tree::Bundle(bundle) => bundle_tree(&bundle.container, users),
     };
-    let tree = match open(users.id_map()) {
+    let tree = match open(users) {
         Err(error @ MountError::Unmapped { .. }) if plan.userns == UserNamespace::Auto => {
             if plan.boot.log_level >= LOG_DEBUG {
                 stderr_log::write(LOG_DEBUG, &format!("ids are not mapped: {error}"), "\n");
             }
             users.fall_back()?;
-            open(None)?
+            open(users)?
         }
         result => result?,
     };
     if let (Tree::Bundle(_), Some(Piece::Host(root, ..))) = (&plan.tree, tree.first()) {
-        add_home(&mut boot, root);
+        add_home(&mut boot, &Accounts::read(&root.fd));
     }
+    let following = following(plan, &tree)?;
     boot.mounts = tree.into_iter().map(|piece| piece.adopt(io)).collect::<Result<_, _>>()?;
-    Ok(boot)
+    Ok((boot, following))
 }
 
 /// The host's files that the VMM may open once it is jailed, for Landlock: the views, and the files of its `/proc`
@@ -116,26 +122,27 @@ fn copy_on_write(
     layer: &Path,
     volumes: &[Volume],
     hidden: &[PathBuf],
-    id_map: Option<IdMap<'_>>,
+    users: &Users,
 ) -> Result<Vec<Piece>, MountError> {
+    let (id_map, owner) = (users.id_map(), users.file_owner());
     let mut views = mounts::copy_on_write(root, layer, id_map)?;
     for volume in volumes {
         let view = mounts::volume(volume, id_map)?;
         let is_dir = is_directory(view.fd.as_fd());
-        make_target(&views, &view.path, is_dir, id_map);
+        make_target(&views, &view.path, is_dir, owner);
         views.retain(|other| other.path != view.path);
         views.push(view);
     }
     let mut pieces = Vec::new();
     for (kind, path) in VIRTUAL_MOUNTS {
-        make_target(&views, Path::new(path), true, id_map);
+        make_target(&views, Path::new(path), true, owner);
         let flags = if *kind == "sysfs" { MOUNT_READ_ONLY } else { 0 };
         pieces.push(Piece::Kernel(Mount::of_kernel(kind, path.as_bytes().to_vec(), flags)));
     }
     let mut covers = Vec::new();
     for path in hidden.iter().filter_map(|path| path.strip_prefix(root).ok()) {
         let path = Path::new("/").join(path);
-        make_target(&views, &path, true, id_map);
+        make_target(&views, &path, true, owner);
         covers.push(Piece::Kernel(Mount::of_kernel("tmpfs", mounts::bytes_of(&path), 0)));
     }
     for view in views {
@@ -149,7 +156,8 @@ fn copy_on_write(
 }
 
 /// The root file system of a bundle itself, and the mounts in their order.
-fn bundle_tree(container: &Container, id_map: Option<IdMap<'_>>) -> Result<Vec<Piece>, MountError> {
+fn bundle_tree(container: &Container, users: &Users) -> Result<Vec<Piece>, MountError> {
+    let (id_map, owner) = (users.id_map(), users.file_owner());
     let read_only = container.root_read_only;
     let fd = mounts::open_tree(&container.root, read_only, true, id_map)?;
     let root = View { fd, path: "/".into(), read_only, shared: true };
@@ -162,13 +170,15 @@ fn bundle_tree(container: &Container, id_map: Option<IdMap<'_>>) -> Result<Vec<P
         match &plan.source {
             Source::Host { path, recursive } => {
                 let read_only = plan.flags & MOUNT_READ_ONLY != 0;
-                let fd = mounts::open_tree(path, read_only, *recursive, id_map)?;
-                make_target(views, &plan.path, is_directory(fd.as_fd()), id_map);
+                let own_map = own_map(plan, users)?;
+                let map = own_map.as_ref().map(|namespace| IdMap { namespace: namespace.as_fd() });
+                let fd = mounts::open_tree(path, read_only, *recursive, map.or(id_map))?;
+                make_target(views, &plan.path, is_directory(fd.as_fd()), owner);
                 let view = View { fd, path: plan.path.clone(), read_only, shared: true };
                 pieces.push(Piece::Host(view, "bind", plan.flags));
             }
             Source::Virtual { kind, name, options } => {
-                make_target(views, &plan.path, true, id_map);
+                make_target(views, &plan.path, true, owner);
                 let mut mount = Mount::of_kernel(kind, mounts::bytes_of(&plan.path), plan.flags);
                 (mount.source, mount.options) = (name.clone(), options.clone());
                 pieces.push(Piece::Kernel(mount));
@@ -178,22 +188,33 @@ fn bundle_tree(container: &Container, id_map: Option<IdMap<'_>>) -> Result<Vec<P
     Ok(pieces)
 }
 
-/// Programs expect `HOME`; the root file system's `/etc/passwd` has it.
-fn add_home(boot: &mut BootSpec, root: &View) {
-    if !boot.env.iter().any(|pair| pair.starts_with(b"HOME=")) {
-        let passwd = mounts::read_in_root(root.fd.as_fd(), Path::new("etc/passwd")).unwrap_or_default();
-        boot.env.push([b"HOME=", home_of(&passwd, boot.creds.uid)].concat());
-    }
+/// The directories among the mounts that are to show mounts which the host makes later.
+fn following(plan: &Plan, tree: &[Piece]) -> Result<Vec<OwnedFd>, VmmError> {
+    let Tree::Bundle(bundle) = &plan.tree else { return Ok(Vec::new()) };
+    let follows = |view: &View| {
+        let mounts = &bundle.container.mounts;
+        let found = mounts.iter().rev().find(|mount| mount.path == view.path);
+        found.is_some_and(|mount| mount.follows_host) && is_directory(view.fd.as_fd())
+    };
+    let trees = tree.iter().filter_map(|piece| match piece {
+        Piece::Host(view, ..) if follows(view) => Some(view.fd.try_clone().map_err(VmmError::Prepare)),
+        _ => None,
+    });
+    trees.collect()
 }
 
-/// The home directory of a user, by the lines of a `passwd` file; `/` when it has none.
-fn home_of(passwd: &[u8], uid: u32) -> &[u8] {
-    let home = passwd.split(|byte| *byte == b'\n').find_map(|line| {
-        let mut fields = line.split(|byte| *byte == b':');
-        let found = std::str::from_utf8(fields.nth(2)?).ok()?.parse::<u32>().ok()?;
-        fields.nth(2).filter(|home| found == uid && !home.is_empty() && !home.contains(&0))
-    });
-    home.unwrap_or(b"/")
+/// The user namespace of a mount whose ids the bundle maps.
+fn own_map(plan: &MountPlan, users: &Users) -> Result<Option<OwnedFd>, MountError> {
+    let make = |maps: &IdMaps| maps.namespace_of_mounts(users.base());
+    let made = plan.id_maps.as_ref().map(make).transpose();
+    made.map_err(|source| MountError::Bind { path: plan.path.clone(), source })
+}
+
+/// Programs expect `HOME`.
+fn add_home(boot: &mut BootSpec, accounts: &Accounts) {
+    if !boot.env.iter().any(|pair| pair.starts_with(b"HOME=")) {
+        boot.env.push([b"HOME=", accounts.home_of(boot.creds.uid)].concat());
+    }
 }
 
 #[allow(unsafe_code)]
@@ -222,10 +243,10 @@ fn make_target<'a>(
     views: impl IntoIterator<Item = &'a View>,
     path: &Path,
     directory: bool,
-    id_map: Option<IdMap<'_>>,
+    owner: Option<(u32, u32)>,
 ) {
     // The new files belong to the guest's root.
-    let _ids = id_map.map(|id_map| process::FileIds::take_on(id_map.base));
+    let _ids = owner.map(|(user, group)| process::FileIds::take_on(user, group));
     let holders = views.into_iter().filter(|view| path.starts_with(&view.path) && path != view.path);
     let Some(view) = holders.max_by_key(|view| view.path.as_os_str().len()) else { return };
     let Ok(inside) = path.strip_prefix(&view.path) else { return };
@@ -245,22 +266,5 @@ fn make_target<'a>(
             Ok(next) => at = Some(next),
             Err(_) => return,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn homes_are_found() {
-        let passwd =
-            b"root:x:0:0:root:/root:/bin/sh\nbad\nx:x:y:0::/bad:\nme:x:7:7::/home/me:\nno:x:8:8:::\n";
-        assert_eq!(home_of(passwd, 0), b"/root");
-        assert_eq!(home_of(passwd, 7), b"/home/me");
-        assert_eq!(
-            (home_of(passwd, 8), home_of(passwd, 9), home_of(b"", 0)),
-            (&b"/"[..], &b"/"[..], &b"/"[..])
-        );
     }
 }

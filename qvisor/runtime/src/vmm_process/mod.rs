@@ -19,7 +19,7 @@ use vmm::hostcall::events::EventQueue;
 use vmm::hostcall::host_io::HostIo;
 use vmm::hostcall::quota::Quota;
 use vmm::image::ImageFile;
-use vmm::jail::{self, Users, landlock, mitigations};
+use vmm::jail::{self, IdMaps, Propagation, Users, landlock, mitigations};
 use vmm::leash::Leash;
 use vmm::platform::kvm;
 use vmm::platform::machine::PlatformError;
@@ -106,6 +106,24 @@ unsafe fn keep(channel: UnixStream, listener: UnixListener, lock: Option<OwnedFd
     }
 }
 
+/// The ids of the user namespace that a bundle describes.
+fn id_maps(plan: &Plan) -> Option<&IdMaps> {
+    match &plan.tree {
+        Tree::Bundle(bundle) => bundle.container.id_maps.as_ref(),
+        Tree::CopyOnWrite { .. } => None,
+    }
+}
+
+/// What becomes of mounts that the host makes later.
+fn propagation(plan: &Plan) -> Propagation {
+    match &plan.tree {
+        Tree::Bundle(bundle) if bundle.container.mounts.iter().any(|mount| mount.follows_host) => {
+            Propagation::Slave
+        }
+        _ => Propagation::Private,
+    }
+}
+
 /// Makes the sandbox and runs it. Returns when it could not be made.
 fn run(
     plan: &Plan,
@@ -116,7 +134,7 @@ fn run(
     let events = Arc::new(EventQueue::new());
     let sink = Arc::clone(&events);
     let hibernation = Hibernation::open(&plan.swap)?;
-    let mut users = Users::enter_namespaces(plan.userns)?;
+    let mut users = Users::enter_namespaces(plan.userns, id_maps(plan), propagation(plan))?;
     net::enter(&plan.network)?;
     // With its working directory at `/`, a child in this mount namespace (the leash) leaves the host's root together
     // with the VMM.
@@ -132,7 +150,7 @@ fn run(
     if let Some(bounds) = &plan.bounds {
         io.set_quota(Quota::new(bounds.disk_bytes));
     }
-    let boot = files::prepare(plan, &io, &mut users)?;
+    let (boot, following) = files::prepare(plan, &io, &mut users)?;
     if let (Tree::Bundle(bundle), Some(leash)) = (&plan.tree, &leash) {
         let state = OciState { pid: leash.pid(), ..bundle.state.clone() };
         hooks::run("createContainer", bundle.container.hooks.create_container().as_deref(), &state)?;
@@ -144,11 +162,12 @@ fn run(
         Platform::Systrap => None,
     };
     let kernel_file = ImageFile::of_the_kernel().map(Arc::new);
-    let ids_are_mapped = users.id_map().is_some();
+    let ids_are_mapped = users.hide_hosts_root();
     // From here on nothing is opened by its path. One thread so far: ids and capabilities are a thread's own, and the
     // stubs' zygote, made below, is to have ours.
     let _ = vmm::cpu::host_flags();
-    jail::enter(users)?;
+    jail::enter(users, &following)?;
+    drop(following);
     if let Some(bounds) = plan.bounds.as_ref().filter(|_| !plan.cgroups.count_processes()) {
         // Counted in the user namespace of these ids, so only this sandbox's own count (Linux 5.14).
         process::limit_processes(bounds.processes(plan.cpus)).map_err(VmmError::Prepare)?;

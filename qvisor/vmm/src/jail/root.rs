@@ -1,28 +1,43 @@
-//! The root file system: mounts that are private, and an empty root in the host's place.
+//! The root file system: mounts that no other namespace sees, and an empty root in the host's place.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use super::step::{JailError, step};
 use crate::process;
 
 const PRIVATE: &str = "making mounts private";
 
-/// Makes the mounts of this mount namespace, which is the process's own, private, so that no other namespace sees them.
-/// A host whose root is shared, as systemd makes it, would otherwise keep the mounts made here, below the directory of
-/// a sandbox that has ended.
-pub(super) fn make_mounts_private() -> Result<(), JailError> {
-    match make_private() {
+/// What becomes of mounts of the host that are made later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Propagation {
+    /// They are not seen here.
+    Private,
+    /// They are seen here, below mounts of the host's that are shared there.
+    Slave,
+}
+
+/// Makes the mounts of this mount namespace, which is the process's own, private or slaves, so that no other namespace
+/// sees what is mounted here. A host whose root is shared, as systemd makes it, would otherwise keep the mounts made
+/// here, below the directory of a sandbox that has ended.
+pub(super) fn set_propagation(propagation: Propagation) -> Result<(), JailError> {
+    match propagate(propagation) {
         // In a chroot the root is no mount point, and only from the root of the namespace all mounts are reached.
-        Err(error) if error.is_of_chroot() => in_child(|| leave_chroot().and_then(|()| make_private())),
+        Err(error) if error.is_of_chroot() => {
+            in_child(|| leave_chroot().and_then(|()| propagate(propagation)))
+        }
         result => result,
     }
 }
 
-fn make_private() -> Result<(), JailError> {
-    mount(PRIVATE, c"none", c"/", None, libc::MS_REC | libc::MS_PRIVATE, None)
+fn propagate(propagation: Propagation) -> Result<(), JailError> {
+    let flag = match propagation {
+        Propagation::Private => libc::MS_PRIVATE,
+        Propagation::Slave => libc::MS_SLAVE,
+    };
+    mount(PRIVATE, c"none", c"/", None, libc::MS_REC | flag, None)
 }
 
 /// Moves this process to the root of its mount namespace, if a chroot has it elsewhere. Only with a single thread.
@@ -56,13 +71,16 @@ fn in_child(run: impl FnOnce() -> Result<(), JailError>) -> Result<(), JailError
 
 /// Replaces the root of this mount namespace by an empty, read-only file system: no path leads to the host any more.
 ///
-/// The namespace must be the process's own. The working directory is lost as well.
-pub(super) fn leave_host() -> Result<(), JailError> {
+/// The namespace must be the process's own. The working directory is lost as well. The mounts in `kept`, which are
+/// detached, get a place in the new root: only there are they reached by mounts that the host makes below them later.
+pub(super) fn leave_host(kept: &[OwnedFd]) -> Result<(), JailError> {
     // The root that is replaced has to be a mount point.
-    make_private().or_else(|error| if error.is_of_chroot() { leave_chroot() } else { Err(error) })?;
+    propagate(Propagation::Private)
+        .or_else(|error| if error.is_of_chroot() { leave_chroot() } else { Err(error) })?;
     let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-    let options = Some(c"size=64k,nr_inodes=8,mode=0555");
-    mount("mounting an empty root", c"dormouse", c"/proc", Some(c"tmpfs"), flags, options)?;
+    let options =
+        CString::new(format!("size=64k,nr_inodes={},mode=0555", 8 + kept.len())).unwrap_or_default();
+    mount("mounting an empty root", c"dormouse", c"/proc", Some(c"tmpfs"), flags, Some(&options))?;
     step("entering the empty root", || {
         // SAFETY: the path is zero-terminated.
         unsafe { i64::from(libc::chdir(c"/proc".as_ptr())) }
@@ -80,7 +98,27 @@ pub(super) fn leave_host() -> Result<(), JailError> {
         // SAFETY: the path is zero-terminated.
         unsafe { i64::from(libc::chdir(c"/".as_ptr())) }
     })?;
+    for (at, tree) in kept.iter().enumerate() {
+        let place = CString::new(format!("/{at}")).unwrap_or_default();
+        attach(tree.as_fd(), &place)
+            .map_err(|source| JailError::Step { step: "giving a volume its place", source })?;
+    }
     mount("making the root read-only", c"none", c"/", None, flags | libc::MS_REMOUNT | libc::MS_RDONLY, None)
+}
+
+/// Gives a detached mount, whose root is a directory, a place in this mount namespace. The place goes with the
+/// namespace's root.
+pub fn attach(tree: BorrowedFd<'_>, place: &CStr) -> io::Result<()> {
+    const MOVE_MOUNT_F_EMPTY_PATH: u32 = 4;
+    // SAFETY: the path is zero-terminated.
+    if unsafe { libc::mkdir(place.as_ptr(), 0o700) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let (from, here, flags) = (tree.as_raw_fd(), libc::AT_FDCWD, MOVE_MOUNT_F_EMPTY_PATH);
+    // SAFETY: a live descriptor, and two zero-terminated paths.
+    let result =
+        unsafe { libc::syscall(libc::SYS_move_mount, from, c"".as_ptr(), here, place.as_ptr(), flags) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn mount(

@@ -13,6 +13,10 @@ pub enum JailError {
         "cannot choose the sandbox's user namespace: only root may; leave out --userns, or run dormouse as root"
     )]
     NeedsRoot,
+    #[error(
+        "cannot make the sandbox's user namespace: its id 0 is none of the host's; map it, for users and groups"
+    )]
+    NoRoot,
     #[error("cannot restrict the VMM's system calls: {0}; the host's kernel needs seccomp filters")]
     Filter(String),
 }

@@ -9,6 +9,7 @@
 //! | mapped | id [`MAPPED_BASE`] on the host: nobody. Files are shown through id-mapped mounts | needs file systems that can be id-mapped |
 //! | identity | id 0, for files only: capabilities count inside a user namespace, which has no other power | |
 //! | host | id 0 with the kept capabilities, in the host's user namespace | only when asked for, or where user namespaces are off |
+//! | given | the id on the host that a bundle's user namespace gives it | files lie on disk with the host's ids |
 //! | caller | the unprivileged user who started it | no choice |
 
 use std::fs::File;
@@ -17,7 +18,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::str::FromStr;
 
 use super::privileges;
-use super::root::{leave_chroot, make_mounts_private};
+use super::root::{Propagation, leave_chroot, set_propagation};
 use super::step::{JailError, step};
 
 /// The guest's id 0 on the host when ids are mapped.
@@ -66,8 +67,51 @@ enum Mode {
     Mapped,
     Identity,
     Host,
+    /// As a bundle describes it. The ids on the host that the guest's root is for files.
+    Given {
+        user: u32,
+        group: u32,
+    },
     /// An unprivileged caller's own namespace, entered already.
     Caller,
+}
+
+/// Ids of a namespace: the `count` ones from `inside` on are those of the host from `host` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    pub inside: u32,
+    pub host: u32,
+    pub count: u32,
+}
+
+/// The ids of a user namespace that a bundle describes: none beyond [`IdMaps::INSIDE_MAX`] inside, and id 0 among them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IdMaps {
+    pub users: Vec<Extent>,
+    pub groups: Vec<Extent>,
+}
+
+impl IdMaps {
+    /// The largest id that they may know inside. The ones above are the VMM's own.
+    pub const INSIDE_MAX: u32 = PROOF_USER_INSIDE - 1;
+
+    /// A user namespace for mounts: an id on disk becomes its id on the host plus `base`.
+    pub fn namespace_of_mounts(&self, base: u32) -> io::Result<OwnedFd> {
+        let lines = |extents: &[Extent]| -> io::Result<String> {
+            let line = |extent: &Extent| {
+                let host = extent.host.checked_add(base).ok_or(io::ErrorKind::InvalidInput)?;
+                Ok(format!("{} {host} {}\n", extent.inside, extent.count))
+            };
+            extents.iter().map(line).collect()
+        };
+        make_namespace(&lines(&self.users)?, &lines(&self.groups)?)
+    }
+}
+
+/// The id on the host that 0 inside is.
+fn host_root(extents: &[Extent]) -> Result<u32, JailError> {
+    let root = extents.iter().find(|extent| extent.inside == 0 && extent.count > 0);
+    root.map(|extent| extent.host).ok_or(JailError::NoRoot)
 }
 
 /// The ids of one sandbox.
@@ -77,25 +121,30 @@ pub struct Users {
     namespace: Option<OwnedFd>,
 }
 
-/// An id mapping for mounts: ids on disk, plus `base`, are the ids in memory.
+/// An id mapping for mounts: ids on disk are shown as the namespace maps them.
 #[derive(Clone, Copy, Debug)]
 pub struct IdMap<'a> {
     pub namespace: BorrowedFd<'a>,
-    pub base: u32,
 }
 
 impl Users {
     /// Leaves the host's mount, ipc and uts namespaces, and prepares the user namespace. An unprivileged caller enters
     /// one at once, since it has no right to mount anything otherwise. Only before any thread is started.
-    pub fn enter_namespaces(wanted: UserNamespace) -> Result<Self, JailError> {
+    ///
+    /// `given`: the user namespace that a bundle describes, which then counts instead of what is `wanted`.
+    pub fn enter_namespaces(
+        wanted: UserNamespace,
+        given: Option<&IdMaps>,
+        propagation: Propagation,
+    ) -> Result<Self, JailError> {
         let plain = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
         let (user, group) = (crate::process::effective_user(), crate::process::effective_group());
         if user != 0 {
-            if matches!(wanted, UserNamespace::Mapped | UserNamespace::Host) {
+            if matches!(wanted, UserNamespace::Mapped | UserNamespace::Host) || given.is_some() {
                 return Err(JailError::NeedsRoot);
             }
             unshare(plain | libc::CLONE_NEWUSER)?;
-            make_mounts_private()?;
+            set_propagation(propagation)?;
             let map = |file: &str, text: String| {
                 std::fs::write(format!("/proc/self/{file}"), text)
                     .map_err(|source| JailError::Step { step: "mapping the caller's ids", source })
@@ -106,7 +155,10 @@ impl Users {
             return Ok(Self { mode: Mode::Caller, namespace: None });
         }
         unshare(plain)?;
-        make_mounts_private()?;
+        set_propagation(propagation)?;
+        if let Some(maps) = given {
+            return Self::make_given(maps);
+        }
         match wanted {
             UserNamespace::Host => Ok(Self { mode: Mode::Host, namespace: None }),
             UserNamespace::Identity => Self::make(Mode::Identity),
@@ -126,8 +178,19 @@ impl Users {
             }
             _ => format!("0 0 {}\n", u32::MAX),
         };
-        let namespace = make_namespace(&map)
-            .map_err(|source| JailError::Step { step: "making a user namespace", source })?;
+        let namespace = make_namespace(&map, &map).map_err(no_namespace)?;
+        Ok(Self { mode, namespace: Some(namespace) })
+    }
+
+    fn make_given(maps: &IdMaps) -> Result<Self, JailError> {
+        let mode = Mode::Given { user: host_root(&maps.users)?, group: host_root(&maps.groups)? };
+        let own = own_id(crate::process::id());
+        let lines = |extents: &[Extent]| -> String {
+            let line = |extent: &Extent| format!("{} {} {}\n", extent.inside, extent.host, extent.count);
+            let given: String = extents.iter().map(line).collect();
+            format!("{given}{PROOF_USER_INSIDE} {PROOF_USER} 1\n{MAPPED_COUNT} {own} 1\n")
+        };
+        let namespace = make_namespace(&lines(&maps.users), &lines(&maps.groups)).map_err(no_namespace)?;
         Ok(Self { mode, namespace: Some(namespace) })
     }
 
@@ -141,7 +204,29 @@ impl Users {
     #[must_use]
     pub fn id_map(&self) -> Option<IdMap<'_>> {
         let namespace = self.namespace.as_ref().filter(|_| self.mode == Mode::Mapped)?;
-        Some(IdMap { namespace: namespace.as_fd(), base: MAPPED_BASE })
+        Some(IdMap { namespace: namespace.as_fd() })
+    }
+
+    /// What is added to an id to show it to the guest: the first id on the host, if ids are mapped by mounts.
+    #[must_use]
+    pub fn base(&self) -> u32 {
+        if self.mode == Mode::Mapped { MAPPED_BASE } else { 0 }
+    }
+
+    /// User and group on the host, as files are to be made with that belong to the guest's root; `None`: root's own.
+    #[must_use]
+    pub fn file_owner(&self) -> Option<(u32, u32)> {
+        match self.mode {
+            Mode::Mapped => Some((MAPPED_BASE, MAPPED_BASE)),
+            Mode::Given { user, group } => Some((user, group)),
+            _ => None,
+        }
+    }
+
+    /// Whether the host's root is shown to the VMM as nobody it knows.
+    #[must_use]
+    pub fn hide_hosts_root(&self) -> bool {
+        matches!(self.mode, Mode::Mapped | Mode::Given { .. })
     }
 
     /// Whether the VMM will be in a user namespace that it does not share with the host.
@@ -163,6 +248,7 @@ impl Users {
             Mode::Mapped => "mapped",
             Mode::Identity => "identity",
             Mode::Host => "host",
+            Mode::Given { .. } => "given",
             Mode::Caller => "caller",
         }
     }
@@ -180,7 +266,7 @@ impl Users {
         privileges::keep_capabilities_across_ids()?;
         let own = match self.mode {
             Mode::Caller => return Ok(()),
-            Mode::Mapped => MAPPED_COUNT,
+            Mode::Mapped | Mode::Given { .. } => MAPPED_COUNT,
             Mode::Identity | Mode::Host => own_id(pid),
         };
         // The C library's wrappers would do the same for every thread; there is one.
@@ -213,9 +299,13 @@ fn unshare(flags: i32) -> Result<(), JailError> {
     step("making namespaces", || unsafe { i64::from(libc::unshare(flags)) })
 }
 
+fn no_namespace(source: io::Error) -> JailError {
+    JailError::Step { step: "making a user namespace", source }
+}
+
 /// A user namespace with these maps of users and groups. A child makes it, since a process that enters one has lost the
 /// right to map more than itself.
-fn make_namespace(map: &str) -> io::Result<OwnedFd> {
+fn make_namespace(users: &str, groups: &str) -> io::Result<OwnedFd> {
     let (mut ready, made) = io::pipe()?;
     let Some(child) = crate::process::fork()? else {
         // The host lets no process in a chroot make one. The namespace does not keep the child's root.
@@ -231,7 +321,7 @@ fn make_namespace(map: &str) -> io::Result<OwnedFd> {
         }
     };
     drop(made);
-    let result = take_namespace(child, &mut ready, map);
+    let result = take_namespace(child, &mut ready, users, groups);
     // SAFETY: a child that is not reaped yet keeps its number; a null status is allowed.
     unsafe {
         libc::kill(child, libc::SIGKILL);
@@ -240,14 +330,14 @@ fn make_namespace(map: &str) -> io::Result<OwnedFd> {
     result
 }
 
-fn take_namespace(child: i32, ready: &mut impl io::Read, map: &str) -> io::Result<OwnedFd> {
+fn take_namespace(child: i32, ready: &mut impl io::Read, users: &str, groups: &str) -> io::Result<OwnedFd> {
     let mut word = [0; 4];
     ready.read_exact(&mut word)?;
     match i32::from_le_bytes(word) {
         0 => {}
         errno => return Err(io::Error::from_raw_os_error(errno)),
     }
-    for file in ["gid_map", "uid_map"] {
+    for (file, map) in [("gid_map", groups), ("uid_map", users)] {
         std::fs::write(format!("/proc/{child}/{file}"), map)?;
     }
     Ok(File::open(format!("/proc/{child}/ns/user"))?.into())
