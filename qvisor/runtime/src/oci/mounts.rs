@@ -119,13 +119,13 @@ fn plan_one(mount: &Mount, bundle: &Path) -> Result<MountPlan> {
             path.display()
         )));
     }
-    let follows_host = is_bind && options.iter().rev().find_map(follows).unwrap_or(false);
+    let follows_host = is_bind && options.iter().rev().find_map(|option| follows(option)).unwrap_or(false);
     Ok(MountPlan { path, source, flags, follows_host, id_maps })
 }
 
 /// What an option of propagation says of mounts that the host makes later. None that the sandbox makes is seen outside.
-fn follows(option: &String) -> Option<bool> {
-    match option.as_str() {
+fn follows(option: &str) -> Option<bool> {
+    match option {
         "slave" | "rslave" | "shared" | "rshared" => Some(true),
         "private" | "rprivate" | "unbindable" | "runbindable" => Some(false),
         _ => None,
