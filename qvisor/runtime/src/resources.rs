@@ -1,8 +1,12 @@
 //! Limits of a sandbox: those that its kernel enforces, and those that the host's control groups get.
 
+pub mod block_io;
+
 use abi::boot::Platform;
 use abi::limits::NO_LIMIT;
 use vmm::limits::ContainerLimits;
+
+use block_io::BlockIo;
 
 /// Least memory that one very small program fits in; less is a mistake. A bundle may ask for less, and hears from the kernel
 /// what does not fit.
@@ -34,6 +38,7 @@ pub struct Resources {
     pub cpu: Cpu,
     /// Most tasks.
     pub pids: Option<u64>,
+    pub block_io: BlockIo,
     /// File names and values of `linux.resources.unified` (version 2).
     pub unified: Vec<(String, String)>,
 }

@@ -105,8 +105,9 @@ impl Root {
         let root = Directory::make(&self.0).map_err(failed)?;
         let guard = guard(&root).map_err(failed)?;
         let name = OsString::from(id.as_str());
-        let dead = dead(&root);
-        dead.iter().for_each(|dead| cgroup::remove_listed(&dead.directory.path_by_descriptor()));
+        let mut dead = dead(&root);
+        // One whose groups still hold processes stays listed for the next start.
+        dead.retain(|dead| cgroup::remove_listed(&dead.directory.path_by_descriptor()) || dead.name == name);
         let (same, others): (Vec<_>, Vec<_>) = dead.into_iter().partition(|dead| dead.name == name);
         // This process holds the lock, so a directory of this name that is free can be removed at once.
         same.iter().try_for_each(|dead| remove(&root, &dead.name, &dead.directory))?;

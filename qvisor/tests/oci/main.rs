@@ -11,6 +11,7 @@ mod leash;
 mod lifecycle;
 mod mounts;
 mod process;
+mod resources;
 mod settings;
 mod stop_cont;
 mod update;

@@ -87,9 +87,8 @@ impl World {
         for name in names.split_whitespace() {
             symlink("busybox", bin.join(name)).unwrap();
         }
-        let config =
-            fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/runtime/src/oci/default.json")).unwrap();
-        let mut config: Value = serde_json::from_str(&config).unwrap();
+        let config = include_str!("../../runtime/src/oci/default.json");
+        let mut config: Value = serde_json::from_str(config).unwrap();
         config["process"]["terminal"] = json!(false);
         // A version that the host's runc knows; control groups of the test's own where the host mounts them.
         config["ociVersion"] = json!("1.0.2");
@@ -131,7 +130,10 @@ impl World {
     /// A command of the runtime.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = match self.runtime {
-            Runtime::Dormouse => Command::new(env!("CARGO_BIN_EXE_dormouse")),
+            // In the lab the command lies elsewhere.
+            Runtime::Dormouse => Command::new(
+                std::env::var_os("DORMOUSE_TEST_BIN").unwrap_or(env!("CARGO_BIN_EXE_dormouse").into()),
+            ),
             Runtime::Runc => Command::new("runc"),
         };
         command.arg("--root").arg(self.state_root()).args(args).stdin(Stdio::null());

@@ -20,6 +20,10 @@ pub enum CgroupError {
         "cannot limit resources: no control groups are mounted; mount them, or leave out linux.resources"
     )]
     NotMounted,
+    #[error(
+        "cannot limit block devices: the host has no controller blkio; mount it, or leave out linux.resources.blockIO"
+    )]
+    NoBlockIo,
     #[error("cannot remove control group {path}: {source}; end the processes in it")]
     Remove { path: PathBuf, source: io::Error },
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::{fs, io};
 
+use super::block_io;
 use super::error::CgroupError;
 use crate::resources::{Resources, weight};
 
@@ -24,13 +25,18 @@ impl Resources {
             || cpu.quota.is_some()
             || cpu.cpus.is_some()
             || cpu.mems.is_some()
+            || !self.block_io.is_empty()
             || !self.unified.is_empty()
     }
 }
 
 pub(super) fn write(dir: &Path, file: &str, value: impl ToString) -> Result<(), CgroupError> {
     let (path, value) = (dir.join(file), value.to_string());
-    fs::write(&path, &value).map_err(|source| CgroupError::Set { path, value, source })
+    fs::write(&path, &value).map_err(|source| {
+        // Control groups answer the wish to make a file with other errors.
+        let source = if path.exists() { source } else { io::ErrorKind::NotFound.into() };
+        CgroupError::Set { path, value, source }
+    })
 }
 
 fn write_some(dir: &Path, file: &str, value: Option<impl ToString>) -> Result<(), CgroupError> {
@@ -75,6 +81,9 @@ impl Limits<'_> {
         if has("pids") {
             write_some(dir, "pids.max", resources.host_tasks(self.cpus))?;
         }
+        if has("blkio") {
+            block_io::set_v1(dir, &resources.block_io)?;
+        }
         match resources.unified.first() {
             Some((file, value)) => Err(CgroupError::Set {
                 path: dir.join(file),
@@ -111,6 +120,7 @@ impl Limits<'_> {
         write_some(dir, "cpuset.cpus", cpu.cpus.as_ref())?;
         write_some(dir, "cpuset.mems", cpu.mems.as_ref())?;
         write_some(dir, "pids.max", resources.host_tasks(self.cpus))?;
+        block_io::set_v2(dir, &resources.block_io)?;
         resources.unified.iter().try_for_each(|(file, value)| write(dir, file, value))
     }
 }

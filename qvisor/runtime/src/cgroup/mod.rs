@@ -3,11 +3,13 @@
 //! The sandbox's kernel enforces the container's own limits; the groups get them with headroom for the VMM, so that they
 //! are a second line, and account for everything.
 
+mod block_io;
 mod error;
 mod hierarchy;
 mod limits;
 mod removal;
 mod update;
+mod usage;
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -20,6 +22,7 @@ use self::hierarchy::{Hierarchy, find_hierarchies, hierarchies};
 use self::limits::Limits;
 pub use self::removal::{remove, remove_listed, write_list};
 pub use self::update::update;
+pub use self::usage::{BlockUsage, CpuUsage, MemoryCount, MemoryUsage, PidsUsage, Usage, groups_of, usage};
 use crate::resources::{Cpu, Resources};
 
 /// Controllers of version 2 that are switched on for it.
@@ -49,6 +52,9 @@ impl Cgroups {
         let hierarchies = hierarchies();
         if hierarchies.is_empty() && wanted {
             return Err(CgroupError::NotMounted);
+        }
+        if !resources.block_io.is_empty() && !hierarchies.iter().any(|one| one.has("blkio")) {
+            return Err(CgroupError::NoBlockIo);
         }
         let limits = Limits { resources, memory_bytes, cpus };
         let mut groups = Self::default();

@@ -19,25 +19,33 @@ pub fn write_list(dir: &Path, directories: &[PathBuf]) -> io::Result<()> {
     fs::write(dir.join(LIST), serde_json::to_vec(directories)?)
 }
 
-/// Removes the groups that a dead sandbox wrote down in `dir`, if it did. Those that still hold processes stay.
-pub fn remove_listed(dir: &Path) {
+/// Removes the groups that a dead sandbox wrote down in `dir`, if it did; false: some still hold processes, which may be
+/// about to end. Those above the sandbox's own stay if others are in them.
+#[must_use]
+pub fn remove_listed(dir: &Path) -> bool {
     let list =
         fs::read(dir.join(LIST)).ok().and_then(|list| serde_json::from_slice::<Vec<PathBuf>>(&list).ok());
-    for path in list.unwrap_or_default().iter().rev() {
-        let _ = fs::remove_dir(path);
-    }
+    let list = list.unwrap_or_default();
+    list.iter().rev().fold(true, |all, path| {
+        let gone = fs::remove_dir(path).is_ok() || !path.exists() || !is_leaf(&list, path);
+        all && gone
+    })
+}
+
+/// Whether none of the others is below this one.
+fn is_leaf(directories: &[PathBuf], path: &Path) -> bool {
+    !directories.iter().any(|other| other != path && other.starts_with(path))
 }
 
 /// Removes groups that [`Cgroups::directories`] named. Those above the container's own stay if others are in them.
 pub fn remove(directories: &[PathBuf]) -> Result<(), CgroupError> {
-    let is_leaf = |path: &Path| !directories.iter().any(|other| other != path && other.starts_with(path));
     for path in directories.iter().rev() {
         let start = Instant::now();
         loop {
             match fs::remove_dir(path) {
                 Ok(()) => break,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => break,
-                Err(_) if !is_leaf(path) => break,
+                Err(_) if !is_leaf(directories, path) => break,
                 Err(source) if start.elapsed() > PATIENCE => {
                     return Err(CgroupError::Remove { path: path.clone(), source });
                 }
@@ -58,8 +66,11 @@ mod tests {
         let made = [dir.path().join("a"), dir.path().join("a/b")];
         made.iter().for_each(|path| fs::create_dir(path).unwrap());
         write_list(dir.path(), &made).unwrap();
-        remove_listed(dir.path());
-        assert!(!made[0].exists());
-        remove_listed(&dir.path().join("nothing"));
+        // As a group that still holds a process.
+        fs::create_dir(made[1].join("busy")).unwrap();
+        assert!(!remove_listed(dir.path()));
+        fs::remove_dir(made[1].join("busy")).unwrap();
+        assert!(remove_listed(dir.path()) && !made[0].exists());
+        assert!(remove_listed(&dir.path().join("nothing")));
     }
 }

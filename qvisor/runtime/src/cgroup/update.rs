@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::block_io;
 use super::error::CgroupError;
 use super::hierarchy::{Hierarchy, hierarchies};
 use super::limits::write;
@@ -105,6 +106,9 @@ impl Change<'_> {
         if has("pids") {
             self.write("pids.max", |it| or("max", it.host_tasks(self.cpus)))?;
         }
+        if has("blkio") && self.old.block_io != self.new.block_io {
+            block_io::set_v1(self.dir, &self.new.block_io)?;
+        }
         Ok(())
     }
 
@@ -121,7 +125,11 @@ impl Change<'_> {
         self.write_some("cpu.idle", |cpu| cpu.idle)?;
         self.write_some("cpuset.cpus", |cpu| cpu.cpus.clone())?;
         self.write_some("cpuset.mems", |cpu| cpu.mems.clone())?;
-        self.write("pids.max", |it| or("max", it.host_tasks(self.cpus)))
+        self.write("pids.max", |it| or("max", it.host_tasks(self.cpus)))?;
+        if self.old.block_io == self.new.block_io {
+            return Ok(());
+        }
+        block_io::set_v2(self.dir, &self.new.block_io)
     }
 }
 

@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 mod accounts;
+mod block_io;
 mod error;
 mod file;
 mod hooks;

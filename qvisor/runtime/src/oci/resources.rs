@@ -2,6 +2,7 @@
 
 use oci_spec::runtime::{LinuxCpu, LinuxMemory, LinuxResources};
 
+use super::block_io::block_io;
 use super::error::{BundleError, Result};
 use crate::resources::{Cpu, Resources, count_set};
 
@@ -19,6 +20,9 @@ pub(super) fn resources(asked: Option<&LinuxResources>, remarks: &mut Vec<String
         resources.cpu = processors(cpu)?;
     }
     resources.pids = asked.pids().as_ref().and_then(|pids| positive(pids.limit()));
+    if let Some(asked) = asked.block_io() {
+        resources.block_io = block_io(asked)?;
+    }
     let unified = asked.unified().clone().unwrap_or_default();
     if let Some(name) = unified.keys().find(|name| name.contains('/') || !name.contains('.')) {
         return Err(BundleError::invalid(
@@ -91,22 +95,12 @@ fn positive(limit: i64) -> Option<u64> {
 }
 
 fn refuse(asked: &LinuxResources) -> Result<()> {
-    let block = asked.block_io().as_ref().is_some_and(|block| {
-        let some = |devices: Option<usize>| devices.is_some_and(|len| len > 0);
-        block.weight().is_some_and(|weight| weight > 0)
-            || block.leaf_weight().is_some_and(|weight| weight > 0)
-            || some(block.weight_device().as_ref().map(Vec::len))
-            || some(block.throttle_read_bps_device().as_ref().map(Vec::len))
-            || some(block.throttle_write_bps_device().as_ref().map(Vec::len))
-            || some(block.throttle_read_iops_device().as_ref().map(Vec::len))
-            || some(block.throttle_write_iops_device().as_ref().map(Vec::len))
-    });
     let network = asked.network().as_ref().is_some_and(|network| {
         network.class_id().is_some_and(|id| id > 0)
             || network.priorities().as_ref().is_some_and(|list| !list.is_empty())
     });
     let rdma = asked.rdma().as_ref().is_some_and(|map| !map.is_empty());
-    for (name, present) in [("blockIO", block), ("network", network), ("rdma", rdma)] {
+    for (name, present) in [("network", network), ("rdma", rdma)] {
         if present {
             return Err(BundleError::refused(format!("linux.resources.{name}")));
         }
