@@ -1,0 +1,124 @@
+//! Metrics of control groups of version 2, as runc's shim sends them.
+
+use std::path::Path;
+
+use containerd_shim_protos::cgroups_v2::metrics::{
+    CPUStat, IOEntry, IOStat, MemoryEvents, MemoryStat, Metrics, PidsStat,
+};
+use containerd_shim_protos::protobuf::MessageField;
+
+use super::files::{Group, number};
+
+pub(super) fn metrics(group: &Path, hibernated_bytes: u64) -> Metrics {
+    let group = Group(group);
+    let mut metrics = Metrics::new();
+    let mut pids = PidsStat::new();
+    pids.current = group.number("pids.current");
+    pids.limit = Some(group.number("pids.max")).filter(|limit| *limit != u64::MAX).unwrap_or(0);
+    metrics.pids = MessageField::some(pids);
+    metrics.cpu = MessageField::some(cpu(group));
+    metrics.memory = MessageField::some(memory(group, hibernated_bytes));
+    metrics.memory_events = MessageField::some(events(group));
+    let mut io = IOStat::new();
+    io.usage = group.text("io.stat").lines().filter_map(io_entry).collect();
+    metrics.io = MessageField::some(io);
+    metrics
+}
+
+fn cpu(group: Group<'_>) -> CPUStat {
+    let table = group.table("cpu.stat");
+    let mut stat = CPUStat::new();
+    stat.usage_usec = table.get("usage_usec");
+    stat.user_usec = table.get("user_usec");
+    stat.system_usec = table.get("system_usec");
+    stat.nr_periods = table.get("nr_periods");
+    stat.nr_throttled = table.get("nr_throttled");
+    stat.throttled_usec = table.get("throttled_usec");
+    stat.nr_bursts = table.get("nr_bursts");
+    stat.burst_usec = table.get("burst_usec");
+    stat
+}
+
+fn memory(group: Group<'_>, hibernated_bytes: u64) -> MemoryStat {
+    let table = group.table("memory.stat");
+    let mut stat = MemoryStat::new();
+    macro_rules! copy {
+        ($($name:ident),* $(,)?) => { $(stat.$name = table.get(stringify!($name));)* };
+    }
+    copy! {
+        anon, file, kernel_stack, slab, sock, shmem, file_mapped, file_dirty, file_writeback, anon_thp,
+        inactive_anon, active_anon, inactive_file, active_file, unevictable, slab_reclaimable,
+        slab_unreclaimable, pgfault, pgmajfault, workingset_refault, workingset_activate,
+        workingset_nodereclaim, pgrefill, pgscan, pgsteal, pgactivate, pgdeactivate, pglazyfree, pglazyfreed,
+        thp_fault_alloc, thp_collapse_alloc,
+    }
+    // Newer hosts tell files from memory of programs.
+    stat.workingset_refault += table.get("workingset_refault_anon") + table.get("workingset_refault_file");
+    stat.workingset_activate += table.get("workingset_activate_anon") + table.get("workingset_activate_file");
+    stat.usage = group.number("memory.current");
+    stat.usage_limit = group.number("memory.max");
+    stat.max_usage = group.number("memory.peak");
+    // A sandbox's own files count as swap.
+    stat.swap_usage = group.number("memory.swap.current").saturating_add(hibernated_bytes);
+    stat.swap_limit = group.number("memory.swap.max");
+    stat.swap_max_usage = group.number("memory.swap.peak");
+    stat
+}
+
+fn events(group: Group<'_>) -> MemoryEvents {
+    let table = group.table("memory.events");
+    let mut events = MemoryEvents::new();
+    events.low = table.get("low");
+    events.high = table.get("high");
+    events.max = table.get("max");
+    events.oom = table.get("oom");
+    events.oom_kill = table.get("oom_kill");
+    events.oom_group_kill = table.get("oom_group_kill");
+    events
+}
+
+/// A line such as `8:0 rbytes=4096 wbytes=0 rios=1 wios=0 …`.
+fn io_entry(line: &str) -> Option<IOEntry> {
+    let mut words = line.split_whitespace();
+    let (major, minor) = words.next()?.split_once(':')?;
+    let mut entry = IOEntry::new();
+    entry.major = major.parse().ok()?;
+    entry.minor = minor.parse().ok()?;
+    for (name, value) in words.filter_map(|word| word.split_once('=')) {
+        match name {
+            "rbytes" => entry.rbytes = number(value),
+            "wbytes" => entry.wbytes = number(value),
+            "rios" => entry.rios = number(value),
+            "wios" => entry.wios = number(value),
+            _ => {}
+        }
+    }
+    Some(entry)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_become_metrics() {
+        let dir = testdir::TempDir::new();
+        let write = |file: &str, text: &str| std::fs::write(dir.path().join(file), text).unwrap();
+        write("pids.max", "40\n");
+        write("cpu.stat", "usage_usec 10\nuser_usec 6\nnr_bursts 2\n");
+        write("memory.stat", "anon 4096\nworkingset_refault_file 3\n");
+        write("memory.current", "5000\n");
+        write("memory.max", "max\n");
+        write("memory.swap.current", "100\n");
+        write("memory.events", "oom_kill 1\n");
+        write("io.stat", "8:16 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0\n");
+        let metrics = metrics(dir.path(), 1000);
+        assert_eq!((metrics.pids.limit, metrics.cpu.usage_usec, metrics.cpu.nr_bursts), (40, 10, 2));
+        let memory = &metrics.memory;
+        assert_eq!((memory.anon, memory.workingset_refault, memory.usage), (4096, 3, 5000));
+        assert_eq!((memory.usage_limit, memory.swap_usage), (u64::MAX, 1100));
+        assert_eq!(metrics.memory_events.oom_kill, 1);
+        let entry = metrics.io.usage.first().unwrap();
+        assert_eq!((entry.minor, entry.rbytes, entry.wios), (16, 1, 4));
+    }
+}

@@ -1,0 +1,61 @@
+//! `delete`: removes what a shim has left that was killed.
+
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use containerd_shim_protos::protobuf::{Message, MessageField};
+use containerd_shim_protos::shim::shim::DeleteResponse;
+use runtime::state::{Id, Root};
+
+use crate::flags::Flags;
+use crate::mounts;
+use crate::options::Options;
+use crate::start::ADDRESS;
+use crate::time;
+
+/// Exit code of a container whose own is not known.
+const KILLED: u32 = 128 + 9;
+
+/// Result: what standard output gets.
+pub fn run(flags: &Flags) -> Result<Vec<u8>, String> {
+    let bundle = bundle(flags)?;
+    let options = Options::left_in(&bundle);
+    let root = Root::new(options.state_root(&flags.namespace));
+    let id = Id::new(&flags.id).map_err(|error| error.to_string())?;
+    match runtime::container::delete(&root, &id, true) {
+        Ok(warnings) => warnings.iter().for_each(|warning| eprintln!("{warning}")),
+        // What can be removed is, and the rest is said.
+        Err(error) => eprintln!("{error}"),
+    }
+    if let Err(error) = mounts::unmount_all(&bundle.join("rootfs")) {
+        eprintln!("cannot unmount {}: {error}", bundle.join("rootfs").display());
+    }
+    remove_socket(&bundle);
+    let pid = std::fs::read_to_string(bundle.join("init.pid")).unwrap_or_default();
+    let mut response = DeleteResponse::new();
+    response.pid = pid.trim().parse().unwrap_or(0);
+    response.exit_status = KILLED;
+    response.exited_at = MessageField::some(time::now());
+    response.write_to_bytes().map_err(|error| format!("cannot write the answer: {error}"))
+}
+
+/// The bundle of the container: that of the command line, or the one beside the working directory, which may be that
+/// of another container of its pod.
+fn bundle(flags: &Flags) -> Result<PathBuf, String> {
+    if let Some(bundle) = &flags.bundle {
+        return Ok(bundle.clone());
+    }
+    let here =
+        std::env::current_dir().map_err(|error| format!("cannot find the working directory: {error}"))?;
+    Ok(here.parent().unwrap_or(&here).join(&flags.id))
+}
+
+/// Removes the shim's socket if nobody listens.
+fn remove_socket(bundle: &Path) {
+    let address = std::fs::read_to_string(bundle.join(ADDRESS)).unwrap_or_default();
+    if let Some(path) = address.trim().strip_prefix("unix://")
+        && UnixStream::connect(path).is_err()
+    {
+        let _ = std::fs::remove_file(path);
+    }
+}

@@ -1,0 +1,254 @@
+"""Where a case runs: a containerd of its own with a client, and whatever else is to end with it."""
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parent.parent.parent
+SHIM = "containerd-shim-dormouse-v1"
+RUNTIMES = {"runc": "io.containerd.runc.v2", "dormouse": "io.containerd.dormouse.v1"}
+IMAGE = "test.local/busybox:1"
+SEARCH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+
+
+class Failure(Exception):
+    """A case did not go as it should."""
+
+
+class Skip(Exception):
+    """A case cannot run here."""
+
+
+def check(holds, text):
+    if not holds:
+        raise Failure(text)
+
+
+def missing(program):
+    return shutil.which(program, path=SEARCH) is None
+
+
+def until(what, holds, patience=20):
+    """Waits until something holds; result: what it gave."""
+    end = time.monotonic() + patience
+    while True:
+        if got := holds():
+            return got
+        if time.monotonic() > end:
+            raise Failure(f"{what} did not come about in {patience} s")
+        time.sleep(0.02)
+
+
+def binaries():
+    """The directory with the shim and `dormouse`: DORMOUSE_BIN, or the newest build that has both."""
+    if given := os.environ.get("DORMOUSE_BIN"):
+        return Path(given)
+    builds = [TOP / "target" / kind for kind in ("release", "debug")]
+    both = [build for build in builds if (build / SHIM).exists() and (build / "dormouse").exists()]
+    if not both:
+        raise Skip(f"neither build has both dormouse and {SHIM}; run `make build`")
+    return max(both, key=lambda build: (build / SHIM).stat().st_mtime)
+
+
+def image_tar(path):
+    """An image of one layer, as `docker save` writes it: busybox, and what names users."""
+    busybox = next((place for place in ("/bin/busybox", "/usr/bin/busybox") if Path(place).exists()), None)
+    if not busybox:
+        raise Skip("busybox is not installed")
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        def add(name, data=None, mode=0o755, link=None, kind=None):
+            info = tarfile.TarInfo(name)
+            info.mode, info.type = mode, kind or (tarfile.SYMTYPE if link else tarfile.REGTYPE)
+            info.linkname, info.size = link or "", len(data or b"")
+            tar.addfile(info, io.BytesIO(data or b""))
+        for name in ("bin", "etc", "tmp", "proc", "sys", "dev", "root", "var"):
+            add(name, kind=tarfile.DIRTYPE, mode=0o1777 if name == "tmp" else 0o755)
+        add("bin/busybox", Path(busybox).read_bytes())
+        names = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True).stdout.split()
+        for name in names:
+            if name != "busybox":
+                add(f"bin/{name}", link="busybox")
+        add("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\n", 0o644)
+        add("etc/group", b"root:x:0:\n", 0o644)
+    layer = layer.getvalue()
+    import hashlib
+    digest = hashlib.sha256(layer).hexdigest()
+    config = json.dumps({
+        "architecture": "amd64", "os": "linux", "config": {"Env": ["PATH=/bin"], "Cmd": ["/bin/sh"]},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]}, "history": [{"created_by": "a test"}],
+    }).encode()
+    name = hashlib.sha256(config).hexdigest() + ".json"
+    manifest = json.dumps([{"Config": name, "RepoTags": [IMAGE], "Layers": ["layer.tar"]}]).encode()
+    with tarfile.open(path, "w") as tar:
+        for file, data in ((name, config), ("layer.tar", layer), ("manifest.json", manifest)):
+            info = tarfile.TarInfo(file)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+
+
+class Program:
+    """A program that runs, with what it writes in a file."""
+
+    def __init__(self, words, path, env=None, stdin=subprocess.DEVNULL):
+        self.words, self.path = [str(word) for word in words], Path(path)
+        with open(path, "ab") as out:
+            self.process = subprocess.Popen(
+                self.words, stdin=stdin, stdout=out, stderr=out, start_new_session=True,
+                env=os.environ | {"PATH": SEARCH} | (env or {}),
+            )
+
+    def text(self):
+        return self.path.read_text(errors="replace")
+
+    def end(self, patience=10):
+        """SIGTERM, and SIGKILL for who does not hear it."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self.process.poll() is None:
+                try:
+                    self.process.send_signal(number)
+                    self.process.wait(patience)
+                except subprocess.TimeoutExpired:
+                    pass
+        return self.process.poll()
+
+
+class Engine:
+    """containerd with root, state and sockets of its own."""
+
+    def __init__(self, name="containerd", cri="", containerd="containerd", ctr="ctr"):
+        self.dir = Path(tempfile.mkdtemp(prefix=f"dormouse-{name}."))
+        self.programs, self.containerd, self.ctr_program, self.cri = [], containerd, ctr, cri
+        self.address = self.dir / "c.sock"
+        self.namespace = "t"
+        # Shims lie on PATH, under the name that their runtime's type gives.
+        self.env = {"PATH": f"{binaries()}:{SEARCH}"}
+        self.snapshotter = "overlayfs"
+        self.node = self.dir / "node.toml"
+        self.state_root = self.dir / "dormouse"
+        self.process = None
+        self._sequence = 0
+
+    def configuration(self):
+        disabled = [] if self.cri else ["io.containerd.grpc.v1.cri"]
+        return f"""
+version = 2
+root = "{self.dir}/root"
+state = "{self.dir}/state"
+disabled_plugins = {json.dumps(disabled)}
+[grpc]
+  address = "{self.address}"
+{self.cri}
+"""
+
+    def start(self):
+        """Starts containerd, and waits until it answers."""
+        (self.dir / "config.toml").write_text(self.configuration())
+        words = [self.containerd, "--config", self.dir / "config.toml", "--log-level", "warn"]
+        self.process = Program(words, self.dir / "containerd.log", self.env)
+        self.programs.append(self.process)
+
+        def answers():
+            check(self.process.process.poll() is None, f"containerd ended: {self.process.text()[-500:]}")
+            return self.run_ctr("version", code=None).returncode == 0
+        until("an answer of containerd", answers, 60)
+        return self
+
+    def kill(self):
+        """Kills containerd alone, and waits for its end."""
+        self.process.process.kill()
+        self.process.process.wait(10)
+
+    def pull(self):
+        """Makes the image known."""
+        tar = self.dir / "image.tar"
+        image_tar(tar)
+        if self.run_ctr("image", "import", "--snapshotter", self.snapshotter, tar, code=None).returncode != 0:
+            self.snapshotter = "native"
+            self.run_ctr("image", "import", "--snapshotter", self.snapshotter, tar)
+        tar.unlink()
+
+    def words(self, *words):
+        return [self.ctr_program, "--address", str(self.address), "--namespace", self.namespace, *map(str, words)]
+
+    def run_ctr(self, *words, code=0, timeout=120, stdin=None):
+        """Runs `ctr` to its end. `code`: what is expected, or None."""
+        try:
+            done = subprocess.run(
+                self.words(*words), capture_output=True, text=True, errors="replace", timeout=timeout, input=stdin,
+                stdin=None if stdin is not None else subprocess.DEVNULL, env=os.environ | self.env,
+            )
+        except subprocess.TimeoutExpired as late:
+            said = " | ".join(str(text) for text in (late.stdout, late.stderr) if text)
+            raise Failure(f"ctr {' '.join(map(str, words[:5]))} … took longer than {timeout} s: {said[-300:]}") from None
+        if code is not None:
+            text = f"ctr {' '.join(map(str, words))} ended with {done.returncode}, not {code}: "
+            check(done.returncode == code, text + (done.stderr or done.stdout).strip()[-500:])
+        return done
+
+    def start_ctr(self, *words, stdin=subprocess.DEVNULL):
+        """Starts `ctr`, which goes on."""
+        self._sequence += 1
+        program = Program(self.words(*words), self.dir / f"ctr-{self._sequence}.log", self.env, stdin)
+        self.programs.append(program)
+        return program
+
+    def shims(self):
+        """Pids of the shims of this containerd."""
+        return [pid for pid, line in command_lines() if str(self.address) in line and "containerd-shim" in line[:200]]
+
+    def remains(self):
+        """What of this engine's containers is left on the host."""
+        left = [f"process {pid}: {line[:80]}" for pid, line in command_lines()
+                if "containerd-shim" in line[:200] and str(self.address) in line]
+        left += [f"mount {line.split()[4]}" for line in Path("/proc/self/mountinfo").read_text().splitlines()
+                 if f"{self.dir}/state" in line.split()[4]]
+        state = self.state_root / self.namespace
+        left += [f"state {path.name}" for path in state.glob("*") if not path.name.startswith(".")]
+        return left
+
+    def stop(self):
+        """Ends everything: containers, shims, containerd."""
+        if self.process and self.process.process.poll() is None:
+            for name in self.run_ctr("task", "ls", "-q", code=None).stdout.split():
+                self.run_ctr("task", "rm", "-f", name, code=None)
+        for pid in self.shims():
+            end_pid(pid)
+        for program in reversed(self.programs):
+            program.end()
+        points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        for point in reversed([point for point in points if point.startswith(str(self.dir))]):
+            subprocess.run(["umount", "-l", point], capture_output=True)
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def end_pid(pid):
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def command_lines():
+    """Pids and command lines of the host's processes."""
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                line = Path("/proc", entry, "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if line:
+                yield int(entry), line
+
+
+def children(pid):
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
