@@ -2,7 +2,7 @@
 //! from and to FIFOs, or to whatever keeps the log.
 
 use std::fs::File;
-use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use std::time::Duration;
 use rustix::termios::Winsize;
 use vmm::{descriptor_passing, process};
 
+use crate::streams::{Held, Input};
 use crate::thread;
 
 /// How long the terminal may take to come; the program that sends it has ended by then.
@@ -78,19 +79,26 @@ impl Drop for ConsoleSocket {
 
 impl Console {
     /// Copies until the terminal's other side is closed everywhere.
-    pub fn start(controller: OwnedFd, stdin: Option<OwnedFd>, stdout: Option<OwnedFd>) -> io::Result<Self> {
+    pub fn start(
+        controller: OwnedFd,
+        input: Option<Input>,
+        stdout: Option<OwnedFd>,
+        held: &mut Held,
+    ) -> io::Result<Self> {
         let controller = File::from(controller);
         let (drain, drained) = channel();
         let (end, ends) = io::pipe()?;
-        if let Some(stdin) = stdin {
-            let (from, to) = (File::from(stdin), controller.try_clone()?);
-            begin("input", move || feed(from, to, &end))?;
+        if let Some(input) = input {
+            held.copy(input, Some((controller.try_clone()?, end)))?;
         }
         let (mut from, to) = (controller.try_clone()?, stdout.map(File::from));
-        begin("output", move || {
+        let is_begun = thread::start("output", move || {
             show(&mut from, to);
-            drop::<(PipeWriter, _)>((ends, drain));
-        })?;
+            drop((ends, drain));
+        });
+        if !is_begun {
+            return Err(io::Error::other("no thread can be started"));
+        }
         Ok(Self { controller, drained: Mutex::new(drained) })
     }
 
@@ -103,26 +111,6 @@ impl Console {
     pub fn drain(&self) -> bool {
         let drained = self.drained.lock().unwrap_or_else(PoisonError::into_inner);
         drained.recv_timeout(DRAIN) != Err(RecvTimeoutError::Timeout)
-    }
-}
-
-fn begin(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    if thread::start(name, run) { Ok(()) } else { Err(io::Error::other("no thread can be started")) }
-}
-
-/// Copies to the terminal until its input or the process ends.
-fn feed(mut from: File, mut to: File, end: &PipeReader) {
-    let mut buffer = [0; BUFFER];
-    loop {
-        let [has_input, has_ended] = process::wait_readable([from.as_raw_fd(), end.as_raw_fd()], -1);
-        if has_ended {
-            return;
-        }
-        match from.read(&mut buffer) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock || !has_input => {}
-            Ok(got @ 1..) if to.write_all(buffer.get(..got).unwrap_or_default()).is_ok() => {}
-            _ => return,
-        }
     }
 }
 

@@ -1,19 +1,28 @@
 //! The streams of a process, as containerd names them: FIFOs, a file, or a program that keeps the log.
 //!
-//! The sandbox reads and writes them itself, so nothing is copied. The shim holds the other ends of FIFOs: a reader
-//! that goes away, as containerd does when it is restarted, must not end the process by a broken pipe, and the end of
+//! The sandbox writes to them itself, so no output is copied. The shim holds the other ends of FIFOs: a reader that
+//! goes away, as containerd does when it is restarted, must not end the process by a broken pipe, and the end of
 //! standard input comes when containerd says so, not when a client goes.
+//!
+//! Standard input is copied. Its FIFO is opened once the process is there, as runc's shim does: a client that can write
+//! before that may close its input before anybody knows the process whose input is to be closed.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
+
+use vmm::process;
 
 use crate::child;
 use crate::reaper::Reaper;
+use crate::thread;
+
+/// Bytes of standard input that are copied at a time.
+const BUFFER: usize = 4096;
 
 /// Where a process's streams go, in containerd's words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,6 +40,15 @@ pub struct Streams {
     pub stdout: Option<OwnedFd>,
     pub stderr: Option<OwnedFd>,
     pub held: Held,
+    pub input: Option<Input>,
+}
+
+/// Standard input that is to be copied.
+#[derive(Debug)]
+pub struct Input {
+    fifo: PathBuf,
+    /// Where to; none: to a terminal.
+    pipe: Option<PipeWriter>,
 }
 
 /// Ends that the shim keeps.
@@ -46,6 +64,26 @@ impl Held {
     /// Standard input ends once the client's end is closed as well.
     pub fn close_stdin(&mut self) {
         self.stdin = None;
+    }
+
+    /// Has standard input copied: to where it was meant to go, or to a terminal until `end` is closed.
+    pub fn copy(&mut self, input: Input, terminal: Option<(File, PipeReader)>) -> io::Result<()> {
+        // Neither waits: the reader is there before the writer.
+        let open = |options: &mut OpenOptions| options.custom_flags(libc::O_NONBLOCK).open(&input.fifo);
+        let from = open(OpenOptions::new().read(true))?;
+        self.stdin = Some(open(OpenOptions::new().write(true))?.into());
+        let is_begun = match (input.pipe, terminal) {
+            (Some(pipe), _) => {
+                // It can be read from once its reader is gone.
+                let end = pipe.as_raw_fd();
+                thread::start("input", move || feed(from, pipe, end))
+            }
+            (None, Some((terminal, end))) => {
+                thread::start("input", move || feed(from, terminal, end.as_raw_fd()))
+            }
+            (None, None) => true,
+        };
+        if is_begun { Ok(()) } else { Err(io::Error::other("no thread can be started")) }
     }
 }
 
@@ -68,7 +106,12 @@ impl Streams {
     pub fn open(names: &Names, container: &str, namespace: &str, reaper: &Reaper) -> Result<Self, String> {
         let mut streams = Self::default();
         if !names.stdin.is_empty() {
-            streams.open_stdin(Path::new(&names.stdin))?;
+            let mut input = Input { fifo: names.stdin.clone().into(), pipe: None };
+            if !names.terminal {
+                let (reader, writer) = io::pipe().map_err(|error| format!("cannot make a pipe: {error}"))?;
+                (streams.stdin, input.pipe) = (Some(reader.into()), Some(writer));
+            }
+            streams.input = Some(input);
         }
         let stdout = target(&names.stdout)?;
         if let Target::Program { path, arguments, strict } = &stdout {
@@ -94,16 +137,6 @@ impl Streams {
         Ok(streams)
     }
 
-    fn open_stdin(&mut self, path: &Path) -> Result<(), String> {
-        let cannot = |error| format!("cannot open stdin fifo {}: {error}", path.display());
-        // Neither waits: the reader is there before the writer.
-        let open =
-            |options: &mut OpenOptions| options.custom_flags(libc::O_NONBLOCK).open(path).map_err(cannot);
-        self.stdin = Some(open(OpenOptions::new().read(true))?.into());
-        self.held.stdin = Some(open(OpenOptions::new().write(true))?.into());
-        Ok(())
-    }
-
     fn open_output(&mut self, name: &str, target: &Target) -> Result<Option<OwnedFd>, String> {
         let cannot = |error| format!("cannot open {name}: {error}");
         match target {
@@ -121,6 +154,22 @@ impl Streams {
                 Ok(Some(file.into()))
             }
             Target::Program { .. } => Err(cannot(io::ErrorKind::Unsupported.into())),
+        }
+    }
+}
+
+/// Copies until the input is over, or `end` says something.
+fn feed(mut from: File, mut to: impl Write, end: RawFd) {
+    let mut buffer = [0; BUFFER];
+    loop {
+        let [_, has_ended] = process::wait_readable([from.as_raw_fd(), end], -1);
+        if has_ended {
+            return;
+        }
+        match from.read(&mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Ok(got @ 1..) if to.write_all(buffer.get(..got).unwrap_or_default()).is_ok() => {}
+            _ => return,
         }
     }
 }

@@ -126,12 +126,12 @@ class Engine:
         self.dir = Path(tempfile.mkdtemp(prefix=f"dormouse-{name}."))
         self.programs, self.containerd, self.ctr_program, self.cri = [], containerd, ctr, cri
         self.address = self.dir / "c.sock"
-        self.namespace = "t"
+        # The shim's state lies in a directory of this name.
+        self.namespace = f"engines-{os.getpid()}"
         # Shims lie on PATH, under the name that their runtime's type gives.
         self.env = {"PATH": f"{binaries()}:{SEARCH}"}
         self.snapshotter = "overlayfs"
-        self.node = self.dir / "node.toml"
-        self.state_root = self.dir / "dormouse"
+        self.state_root = Path("/run/containerd/dormouse")
         self.process = None
         self._sequence = 0
 
@@ -226,6 +226,7 @@ disabled_plugins = {json.dumps(disabled)}
         for point in reversed([point for point in points if point.startswith(str(self.dir))]):
             subprocess.run(["umount", "-l", point], capture_output=True)
         shutil.rmtree(self.dir, ignore_errors=True)
+        shutil.rmtree(self.state_root / self.namespace, ignore_errors=True)
 
 
 def end_pid(pid):

@@ -23,7 +23,7 @@ use crate::events::Topic;
 use crate::failure::{Failure, Result};
 use crate::mounts;
 use crate::options::Options;
-use crate::streams::{Held, Names, Streams};
+use crate::streams::{Held, Input, Names, Streams};
 
 const PID_FILE: &str = "init.pid";
 
@@ -68,7 +68,8 @@ pub fn create(around: &Surroundings, request: &CreateTaskRequest) -> Result<Cont
     let begun = Begun::new(around, &request.id, names, &bundle, "init")?;
     let ready = begun.run(around, &dormouse, arguments, sandbox.as_str())?;
     let root = Root::new(state);
-    let process = ready.process(PID_FILE).inspect_err(|_| {
+    let mut process = Process::new(ready.names());
+    ready.settle(&mut process, PID_FILE).inspect_err(|_| {
         // The failure that is told is the first one.
         let _ = runtime::container::delete(&root, &sandbox, true);
     })?;
@@ -160,8 +161,8 @@ impl Begun {
     ) -> Result<Ready> {
         let deed = arguments.first().map(|first| first.to_string_lossy().into_owned()).unwrap_or_default();
         let mut streams = self.streams;
-        // A terminal's streams are the shim's to read and write.
-        let console = self.socket.as_ref().map(|_| (streams.stdin.take(), streams.stdout.take()));
+        // What a terminal shows is the shim's to write.
+        let shown = self.socket.as_ref().and_then(|_| streams.stdout.take());
         if let Some(socket) = &self.socket {
             arguments.extend(["--console-socket".into(), socket.address().into()]);
         }
@@ -169,8 +170,8 @@ impl Begun {
         dormouse
             .run(&arguments, &self.log, &mut streams, &around.reaper)
             .map_err(|why| Failure::other(format!("OCI runtime {deed} failed: {why}")))?;
-        let (console, socket) = (console.unwrap_or_default(), self.socket.take());
-        Ok(Ready { names: self.names, held: streams.held, socket, console, bundle: self.bundle })
+        let Streams { held, input, .. } = streams;
+        Ok(Ready { names: self.names, held, input, shown, socket: self.socket.take(), bundle: self.bundle })
     }
 }
 
@@ -178,21 +179,26 @@ impl Begun {
 pub(super) struct Ready {
     names: Names,
     held: Held,
+    input: Option<Input>,
     socket: Option<ConsoleSocket>,
-    /// The streams of its terminal.
-    console: (Option<OwnedFd>, Option<OwnedFd>),
+    /// Where what its terminal shows goes.
+    shown: Option<OwnedFd>,
     bundle: PathBuf,
 }
 
 impl Ready {
-    /// The process, with its terminal, and with the pid in its pid file.
-    pub(super) fn process(self, pid_file: &str) -> Result<Process> {
-        let mut process = Process::new(self.names);
+    /// Completes the process: its terminal and input, and the pid in its pid file.
+    pub(super) fn settle(self, process: &mut Process, pid_file: &str) -> Result<()> {
         process.held = self.held;
-        let no_console = |error| Failure::other(format!("failed to retrieve console master: {error}"));
         if let Some(socket) = &self.socket {
-            let (controller, (stdin, stdout)) = (socket.receive().map_err(no_console)?, self.console);
-            process.console = Some(Console::start(controller, stdin, stdout).map_err(no_console)?.into());
+            let no_console = |error| Failure::other(format!("failed to retrieve console master: {error}"));
+            let controller = socket.receive().map_err(no_console)?;
+            let console = Console::start(controller, self.input, self.shown, &mut process.held);
+            process.console = Some(console.map_err(no_console)?.into());
+        } else if let Some(input) = self.input {
+            let no_input =
+                |error| Failure::other(format!("failed to open stdin fifo {}: {error}", self.names.stdin));
+            process.held.copy(input, None).map_err(no_input)?;
         }
         let text = std::fs::read_to_string(self.bundle.join(pid_file)).unwrap_or_default();
         process.pid = text.trim().parse().map_err(|_| {
@@ -200,7 +206,11 @@ impl Ready {
         })?;
         // An end that comes before this is told all the same.
         process.pidfd = process::pidfd(process.pid).ok();
-        Ok(process)
+        Ok(())
+    }
+
+    pub(super) fn names(&self) -> Names {
+        self.names.clone()
     }
 }
 

@@ -108,15 +108,16 @@ impl Container {
         let begun = Begun::new(around, &self.id, names, &self.bundle, &name);
         let ready =
             begun.and_then(|begun| begun.run(around, &self.dormouse, arguments, self.sandbox.as_str()));
-        let begun = ready.and_then(|ready| ready.process(&pid_file));
+        let result = ready.and_then(|ready| {
+            // Held until the process is complete, so that whoever closes its input finds it.
+            let mut processes = self.processes();
+            let process = processes.find(exec)?;
+            ready.settle(process, &pid_file)?;
+            let owner = Owner { container: self.id.clone(), exec: exec.to_owned() };
+            process.early = expectation.claim(process.pid, owner);
+            Ok(process.pid())
+        });
         let _ = (std::fs::remove_file(&file), std::fs::remove_file(&pid_path));
-        let begun = begun?;
-        let mut processes = self.processes();
-        let process = processes.find(exec)?;
-        (process.pid, process.pidfd) = (begun.pid, begun.pidfd);
-        (process.held, process.console) = (begun.held, begun.console);
-        let owner = Owner { container: self.id.clone(), exec: exec.to_owned() };
-        process.early = expectation.claim(begun.pid, owner);
-        Ok(process.pid())
+        result
     }
 }

@@ -1,0 +1,445 @@
+"""What containers do under containerd, asked by `ctr`: the same with runc's shim and with ours."""
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+from world import IMAGE, RUNTIMES, Failure, check, children, command_lines, until
+
+ALL = []
+
+
+def case(*runtimes):
+    def register(function):
+        function.runtimes = runtimes or ("runc", "dormouse")
+        ALL.append(function)
+        return function
+    return register
+
+
+class Side:
+    """One case with one runtime."""
+
+    def __init__(self, engine, runtime, name):
+        self.engine, self.runtime = engine, runtime
+        self.id = f"{name}-{runtime}".replace("_", "-")[:60]
+
+    def ctr(self, *words, **options):
+        return self.engine.run_ctr(*words, **options)
+
+    def run_words(self, *command, flags=(), id=None):
+        fixed = ["run", "--snapshotter", self.engine.snapshotter, "--runtime", RUNTIMES[self.runtime]]
+        return [*fixed, *flags, IMAGE, id or self.id, *command]
+
+    def run(self, *command, flags=(), **options):
+        """Runs a container to its end, and removes it."""
+        return self.ctr(*self.run_words(*command, flags=["--rm", *flags]), **options)
+
+    def detach(self, *command, flags=(), id=None):
+        """Starts a container that stays."""
+        self.ctr(*self.run_words(*command, flags=["-d", *flags], id=id))
+
+    def status(self, id=None):
+        for line in self.ctr("task", "ls").stdout.splitlines():
+            words = line.split()
+            if words and words[0] == (id or self.id):
+                return words[2]
+        return None
+
+    def pid(self, id=None):
+        for line in self.ctr("task", "ls").stdout.splitlines():
+            words = line.split()
+            if words and words[0] == (id or self.id):
+                return int(words[1])
+        raise Failure(f"{self.id} is no task")
+
+    def exec(self, *command, flags=(), **options):
+        exec_id = f"e{time.monotonic_ns()}"
+        return self.ctr("task", "exec", "--exec-id", exec_id, *flags, self.id, *command, **options)
+
+    def remove(self, id=None):
+        """Removes a container that has ended or not."""
+        self.ctr("task", "rm", "-f", id or self.id, code=None)
+        self.ctr("container", "rm", id or self.id)
+
+    def shim(self):
+        shims = [pid for pid, line in command_lines()
+                 if "containerd-shim" in line[:200] and f"-id {self.id} " in line + " "]
+        check(len(shims) == 1, f"{len(shims)} shims serve {self.id}")
+        return shims[0]
+
+    def vmm(self):
+        """The sandbox's VMM: the parent of the leash."""
+        status = Path(f"/proc/{self.pid()}/status").read_text()
+        return int(re.search(r"PPid:\s*(\d+)", status)[1])
+
+    def is_clean(self, also=()):
+        """Nothing is left of any container."""
+        until(f"the end of {self.engine.remains()}", lambda: not self.engine.remains())
+        for pid in also:
+            until(f"the end of process {pid}", lambda pid=pid: not Path(f"/proc/{pid}").exists())
+
+
+@case()
+def run(side):
+    done = side.run("sh", "-c", "echo out; echo err >&2; exit 7", code=7)
+    check((done.stdout, done.stderr) == ("out\n", "err\n"), f"{done.stdout!r} {done.stderr!r}")
+    side.is_clean()
+
+
+@case()
+def run_with_input(side):
+    program = side.engine.start_ctr(*side.run_words("sh", "-c", "read a; echo got $a; cat | wc -c", flags=["--rm"]),
+                                    stdin=subprocess.PIPE)
+    # ctr overlooks an end that comes before the container has been made.
+    with program.process.stdin as stdin:
+        stdin.write(b"line\n")
+        stdin.flush()
+        until("the first line", lambda: "got line" in program.text())
+        stdin.write(b"x" * 100_000)
+    check(program.process.wait(60) == 0, program.text())
+    check(program.text().split() == ["got", "line", "100000"], program.text())
+
+
+@case()
+def run_much_output(side):
+    done = side.run("sh", "-c", "yes 0123456789abcde | head -c 3000000")
+    check(len(done.stdout) == 3_000_000, f"{len(done.stdout)} bytes came")
+
+
+@case()
+def run_a_missing_program(side):
+    done = side.run("/no/such/program", code=1)
+    check("no such file" in done.stderr.lower() or "not found" in done.stderr.lower(), done.stderr)
+    side.ctr("container", "rm", side.id, code=None)
+    side.is_clean()
+
+
+@case()
+def ended_by_a_signal(side):
+    side.run("sh", "-c", "kill -9 $$; sleep 9", code=None)
+    side.detach("sleep", "1000")
+    side.ctr("task", "kill", "-s", "SIGKILL", side.id)
+    until("the end", lambda: side.status() == "STOPPED")
+    done = side.ctr("task", "rm", side.id, code=None)
+    check("137" in done.stderr or done.returncode == 137, f"{done.returncode}: {done.stderr}")
+    side.remove()
+    side.is_clean()
+
+
+@case()
+def run_detached(side):
+    side.detach("sleep", "1000")
+    check(side.status() == "RUNNING", side.status())
+    pid = side.pid()
+    check(Path(f"/proc/{pid}/ns/net").exists(), "its pid has no network namespace")
+    side.remove()
+    side.is_clean([pid])
+
+
+@case()
+def twice_the_same(side):
+    side.detach("sleep", "1000")
+    done = side.ctr("task", "start", side.id, code=1)
+    check("already exists" in done.stderr, done.stderr)
+    side.remove()
+
+
+@case()
+def exec_a_program(side):
+    side.detach("sleep", "1000")
+    done = side.exec("sh", "-c", "echo out; echo err >&2; exit 3", code=3)
+    check((done.stdout, done.stderr) == ("out\n", "err\n"), f"{done.stdout!r} {done.stderr!r}")
+    done = side.exec("sh", "-c", "cat; echo end", stdin="words\n")
+    check(done.stdout == "words\nend\n", done.stdout)
+    done = side.exec("/no/such/program", code=1)
+    check("exec" in done.stderr, done.stderr)
+    done = side.exec("sh", "-c", "pwd; echo $A", flags=["--cwd", "/tmp"])
+    check(done.stdout.split()[0] == "/tmp", done.stdout)
+    side.remove()
+    side.is_clean()
+
+
+def on_terminal(words, env, type_in, wanted):
+    """Runs a program on a terminal of 33 × 101; types; result: what it showed, up to what is wanted."""
+    controller, terminal = pty.openpty()
+    import fcntl
+    import struct
+    import termios
+    fcntl.ioctl(controller, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 101, 0, 0))
+    program = subprocess.Popen(words, stdin=terminal, stdout=terminal, stderr=terminal, env=os.environ | env,
+                               start_new_session=True)
+    os.close(terminal)
+    shown, end, typed = b"", time.monotonic() + 30, False
+    try:
+        while time.monotonic() < end:
+            if select.select([controller], [], [], 0.2)[0]:
+                try:
+                    shown += os.read(controller, 4096)
+                except OSError:
+                    break
+            if not typed and b"#" in shown:
+                os.write(controller, type_in)
+                typed = True
+            if program.poll() is not None and not select.select([controller], [], [], 0.2)[0]:
+                break
+        check(wanted in shown, f"the terminal showed {shown[-300:]!r}")
+        return program.wait(10)
+    finally:
+        program.kill()
+        program.wait()
+        os.close(controller)
+
+
+TYPED = b"stty size; tty | wc -l; exit 5\n"
+
+
+@case()
+def run_on_a_terminal(side):
+    words = side.engine.words(*side.run_words("sh", flags=["--rm", "-t"]))
+    code = on_terminal(words, side.engine.env, TYPED, b"33 101")
+    check(code == 5, f"it ended with {code}")
+    side.is_clean()
+
+
+@case()
+def exec_on_a_terminal(side):
+    side.detach("sleep", "1000")
+    words = side.engine.words("task", "exec", "-t", "--exec-id", "tty", side.id, "sh")
+    code = on_terminal(words, side.engine.env, TYPED, b"33 101")
+    check(code == 5, f"it ended with {code}")
+    side.remove()
+
+
+@case()
+def signals(side):
+    side.detach("sh", "-c", "trap 'echo got; exit 9' TERM; while :; do sleep 0.1; done")
+    time.sleep(0.5)
+    side.ctr("task", "kill", "-s", "SIGTERM", side.id)
+    until("the end", lambda: side.status() == "STOPPED")
+    done = side.ctr("task", "rm", side.id, code=None)
+    check("9" in done.stderr or done.returncode == 9, f"{done.returncode}: {done.stderr}")
+    done = side.ctr("task", "kill", side.id, code=1)
+    check("not found" in done.stderr, done.stderr)
+    side.remove()
+
+
+@case()
+def kill_one_that_has_ended(side):
+    side.detach("true")
+    until("the end", lambda: side.status() == "STOPPED")
+    done = side.ctr("task", "kill", "-s", "SIGKILL", side.id, code=None)
+    check(done.returncode == 0 or "not found" in done.stderr or "already finished" in done.stderr, done.stderr)
+    done = side.exec("true", code=1)
+    side.remove()
+    side.is_clean()
+
+
+@case()
+def processes(side):
+    side.detach("sleep", "1000")
+    pid = side.pid()
+    done = side.ctr("task", "ps", side.id)
+    check(str(pid) in done.stdout.split(), done.stdout)
+    side.remove()
+
+
+@case()
+def metrics(side):
+    side.detach("sleep", "1000")
+    done = side.ctr("task", "metrics", side.id)
+    numbers = dict(line.split()[:2] for line in done.stdout.splitlines() if len(line.split()) == 2)
+    usage = numbers.get("memory.usage_in_bytes") or numbers.get("memory.usage")
+    check(usage and int(usage) > 0, done.stdout)
+    check(any(name.startswith("cpu") for name in numbers), done.stdout)
+    side.remove()
+
+
+@case()
+def checkpoint(side):
+    side.detach("sleep", "1000")
+    done = side.ctr("task", "checkpoint", side.id, code=1)
+    if side.runtime == "dormouse":
+        check("not yet implemented" in done.stderr, done.stderr)
+    check(side.status() == "RUNNING", side.status())
+    side.remove()
+
+
+@case()
+def logs_to_a_file(side):
+    log = side.engine.dir / f"{side.id}.log"
+    side.detach("sh", "-c", "echo out; echo err >&2", flags=["--log-uri", f"file://{log}"])
+    until("the end", lambda: side.status() == "STOPPED")
+    side.remove()
+    check(sorted(log.read_text().split()) == ["err", "out"], log.read_text())
+
+
+@case()
+def logs_to_a_program(side):
+    log = side.engine.dir / f"{side.id}.log"
+    program = side.engine.dir / f"{side.id}-logger"
+    program.write_text(f"#!/bin/sh\necho $CONTAINER_ID $CONTAINER_NAMESPACE $1 $2 >{log}\nexec 5>&-\n"
+                       f"cat <&4 >>{log} &\ncat <&3 >>{log}\nwait\n")
+    program.chmod(0o755)
+    side.detach("sh", "-c", "echo out; echo err >&2", flags=["--log-uri", f"binary://{program}?tag=a%20b"])
+    until("the end", lambda: side.status() == "STOPPED")
+    until("its log", lambda: len(log.read_text().split()) == 7)
+    words = log.read_text().split()
+    check(words[:5] == [side.id, side.engine.namespace, "tag", "a", "b"] and set(words[5:]) == {"out", "err"}, words)
+    side.remove()
+    side.is_clean()
+
+
+@case()
+def events(side):
+    watcher = side.engine.start_ctr("events")
+    time.sleep(0.5)
+    side.detach("sleep", "1000")
+    side.exec("true")
+    side.ctr("task", "kill", "-s", "SIGKILL", side.id)
+    until("the end", lambda: side.status() == "STOPPED")
+    side.remove()
+    topics = ["create", "start", "exec-added", "exec-started", "exit", "exit", "delete"]
+
+    def came():
+        seen = re.findall(r"/tasks/([a-z-]+) .*" + re.escape(side.id), watcher.text())
+        return seen == topics and seen
+    try:
+        until("all events in their order", came)
+    except Failure as failure:
+        raise Failure(f"{failure}: {watcher.text()[-1500:]}") from None
+    finally:
+        watcher.end()
+
+
+@case()
+def containerd_restarts(side):
+    side.detach("sh", "-c", "trap 'exit 9' TERM; while :; do sleep 0.1; done")
+    pid = side.pid()
+    side.engine.kill()
+    side.engine.start()
+    check((side.status(), side.pid()) == ("RUNNING", pid), f"{side.status()} {side.pid()}, before it was {pid}")
+    check(side.exec("echo", "still here").stdout == "still here\n", "exec says something else")
+    side.engine.kill()
+    os.kill(pid, signal.SIGTERM)
+    until("the end", lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2])
+    side.engine.start()
+    until("the end to be told", lambda: side.status() == "STOPPED")
+    side.remove()
+    side.is_clean([pid])
+
+
+@case()
+def shim_is_killed(side):
+    side.detach("sleep", "1000")
+    pid = side.pid()
+    os.kill(side.shim(), signal.SIGKILL)
+    until("the end of its task", lambda: side.status() in (None, "STOPPED"))
+    side.remove()
+    side.is_clean([pid])
+
+
+@case()
+def shim_is_killed_while_containerd_is_away(side):
+    side.detach("sleep", "1000")
+    pid, shim = side.pid(), side.shim()
+    side.engine.kill()
+    os.kill(shim, signal.SIGKILL)
+    side.engine.start()
+    until("the end of its task", lambda: side.status() in (None, "STOPPED"))
+    side.remove()
+    side.is_clean([pid])
+
+
+@case()
+def its_pid_is_killed(side):
+    side.detach("sleep", "1000")
+    pid = side.pid()
+    os.kill(pid, signal.SIGKILL)
+    until("the end", lambda: side.status() == "STOPPED")
+    done = side.ctr("task", "rm", side.id, code=None)
+    check("137" in done.stderr or done.returncode == 137, f"{done.returncode}: {done.stderr}")
+    side.remove()
+    side.is_clean([pid])
+
+
+@case("dormouse")
+def vmm_is_killed(side):
+    side.detach("sleep", "1000")
+    pid, vmm = side.pid(), side.vmm()
+    os.kill(vmm, signal.SIGKILL)
+    until("the end", lambda: side.status() == "STOPPED")
+    side.remove()
+    side.is_clean([pid, vmm])
+
+
+@case("dormouse")
+def hibernates_and_wakes(side):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    side.detach("httpd", "-f", "-p", f"127.0.0.1:{port}", "-h", "/etc", flags=["--net-host"])
+    pid = side.pid()
+
+    def ask():
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/group", timeout=20) as answer:
+                return answer.read() == b"root:x:0:\n"
+        except OSError:
+            return False
+
+    def is_stopped():
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+
+    def resident():
+        return int(re.search(r"VmRSS:\s*(\d+)", Path(f"/proc/{side.vmm()}/status").read_text())[1])
+    until("an answer", ask)
+    before = resident()
+    side.ctr("task", "kill", "-s", "SIGSTOP", side.id)
+    until("hibernation", is_stopped)
+    check(side.status() == "RUNNING", f"a hibernated container is {side.status()}")
+    check(resident() < before, f"{resident()} KiB are resident, and {before} were")
+    check(ask(), "it does not answer")
+    until("its wake", lambda: not is_stopped())
+    side.remove()
+    side.is_clean([pid])
+
+
+@case("dormouse")
+def an_exec_wakes(side):
+    side.detach("sleep", "1000")
+    pid = side.pid()
+    side.ctr("task", "kill", "-s", "SIGSTOP", side.id)
+    until("hibernation", lambda: Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T")
+    check(side.exec("echo", "awake").stdout == "awake\n", "exec says something else")
+    side.remove()
+
+
+@case("dormouse")
+def the_shim_is_small(side):
+    """It contains no kernel, and few of its pages are its own."""
+    side.detach("sleep", "1000")
+    rollup = Path(f"/proc/{side.shim()}/smaps_rollup").read_text()
+    private = sum(int(kib) for kib in re.findall(r"Private_Dirty:\s*(\d+)", rollup))
+    check(private < 1200, f"{private} KiB are its own")
+    program = os.readlink(f"/proc/{side.shim()}/exe")
+    sections = subprocess.run(["readelf", "-SW", program], capture_output=True, text=True).stdout
+    sizes = {name: int(size, 16) for name, size in re.findall(r"\] (\.\w+)\s+\w+\s+\w+ \w+ (\w+)", sections)}
+    loaded = sum(sizes.get(name, 0) for name in (".rodata", ".data"))
+    check(0 < loaded < 2 << 20, f"its constants take {loaded} bytes: is the kernel in it?")
+    side.remove()
+
+
+@case()
+def many_at_once(side):
+    ids = [f"{side.id}-{number}" for number in range(6)]
+    programs = [side.engine.start_ctr(*side.run_words("sh", "-c", f"echo {id}", flags=["--rm"], id=id)) for id in ids]
+    for id, program in zip(ids, programs):
+        check(program.process.wait(120) == 0 and program.text() == f"{id}\n", program.text()[-300:])
+    side.is_clean()
