@@ -6,7 +6,7 @@ BIN := target/release/dormouse
 .PHONY: build deps demo test lint unit fuzz guest bench bench-net bench-hibernate lab soak clean
 
 build:
-	$(CARGO) build --release -p qvisor
+	$(CARGO) build --release -p qvisor -p shim
 
 # Installs what building, testing and the demo need; needs root only if something is missing.
 deps:

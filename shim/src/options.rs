@@ -1,6 +1,9 @@
 //! The runtime options of containerd's configuration: `runtimeoptions.v1.Options`, whose file is the node's
 //! configuration, or those of runc as far as they make sense here.
 
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use containerd_shim_protos::protobuf::Message;
@@ -77,7 +80,10 @@ impl Options {
     pub fn write(&mut self, bundle: &Path) -> std::io::Result<()> {
         if self.config.is_none() && !self.config_body.is_empty() {
             let file = bundle.join(CONFIG);
-            std::fs::write(&file, &self.config_body)?;
+            // One that others could write would be refused.
+            let mut options = OpenOptions::new();
+            options.write(true).create(true).truncate(true).mode(0o600);
+            options.open(&file)?.write_all(&self.config_body)?;
             self.config = Some(file);
         }
         self.config_body.clear();

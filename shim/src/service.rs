@@ -273,7 +273,7 @@ impl Service {
     fn update(&self, request: &UpdateTaskRequest) -> Result<Empty> {
         let container = self.container(&request.id)?;
         let resources = request.resources.as_ref().map(|any| any.value.as_slice()).unwrap_or_default();
-        container.update(resources, &self.around.reaper).map(|()| Empty::new())
+        container.update(resources).map(|()| Empty::new())
     }
 
     fn checkpoint(&self, request: &CheckpointTaskRequest) -> Result<Empty> {

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use oci_spec::runtime::LinuxResources;
 use runtime::state::{Id, Root};
 
 pub use create::create;
@@ -118,18 +119,15 @@ impl Container {
     }
 
     /// Changes limits; `resources` is JSON, as in a bundle.
-    pub fn update(&self, resources: &[u8], reaper: &Reaper) -> Result<()> {
+    pub fn update(&self, resources: &[u8]) -> Result<()> {
         let _change = self.change();
         if self.processes().init.stage == Stage::Stopped {
             return Err(Failure::precondition("cannot update a stopped container: container not running"));
         }
-        let file = self.bundle.join(self.file("resources"));
-        let failed = |why: String| Failure::other(format!("OCI runtime update failed: {why}"));
-        std::fs::write(&file, resources).map_err(|error| failed(error.to_string()))?;
-        let path = file.to_string_lossy();
-        let result = self.command(&["update", "--resources", &path, self.sandbox.as_str()], reaper);
-        let _ = std::fs::remove_file(&file);
-        result.map_err(failed)
+        let change: LinuxResources = serde_json::from_slice(resources)
+            .map_err(|error| Failure::invalid(format!("cannot read the resources to change: {error}")))?;
+        runtime::orders::update(&self.root, &self.sandbox, &change)
+            .map_err(|error| Failure::other(format!("OCI runtime update failed: {error}")))
     }
 
     /// Sends a signal to a process, or to all of them.
