@@ -93,6 +93,11 @@ def image_tar(path):
             tar.addfile(info, io.BytesIO(data))
 
 
+def plain(text):
+    """What a client says, without its remarks about the host."""
+    return "".join(line for line in text.splitlines(True) if "DEPRECATION:" not in line)
+
+
 class Program:
     """A program that runs, with what it writes in a file."""
 
@@ -105,7 +110,7 @@ class Program:
             )
 
     def text(self):
-        return self.path.read_text(errors="replace")
+        return plain(self.path.read_text(errors="replace"))
 
     def end(self, patience=10):
         """SIGTERM, and SIGKILL for who does not hear it."""
@@ -129,7 +134,8 @@ class Engine:
         # The shim's state lies in a directory of this name.
         self.namespace = f"engines-{os.getpid()}"
         # Shims lie on PATH, under the name that their runtime's type gives.
-        self.env = {"PATH": f"{binaries()}:{SEARCH}"}
+        beside = f"{Path(containerd).parent}:" if "/" in containerd else ""
+        self.env = {"PATH": f"{binaries()}:{beside}{SEARCH}"}
         self.snapshotter = "overlayfs"
         self.state_root = Path("/run/containerd/dormouse")
         self.process = None
@@ -187,6 +193,7 @@ disabled_plugins = {json.dumps(disabled)}
         except subprocess.TimeoutExpired as late:
             said = " | ".join(str(text) for text in (late.stdout, late.stderr) if text)
             raise Failure(f"ctr {' '.join(map(str, words[:5]))} … took longer than {timeout} s: {said[-300:]}") from None
+        done.stderr = plain(done.stderr)
         if code is not None:
             text = f"ctr {' '.join(map(str, words))} ended with {done.returncode}, not {code}: "
             check(done.returncode == code, text + (done.stderr or done.stdout).strip()[-500:])
