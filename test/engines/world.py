@@ -1,4 +1,5 @@
 """Where a case runs: a containerd of its own with a client, and whatever else is to end with it."""
+import hashlib
 import io
 import json
 import os
@@ -14,6 +15,7 @@ TOP = Path(__file__).resolve().parent.parent.parent
 SHIM = "containerd-shim-dormouse-v1"
 RUNTIMES = {"runc": "io.containerd.runc.v2", "dormouse": "io.containerd.dormouse.v1"}
 IMAGE = "test.local/busybox:1"
+PAUSE = "test.local/pause:1"
 SEARCH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 
 
@@ -56,38 +58,37 @@ def binaries():
     return max(both, key=lambda build: (build / SHIM).stat().st_mtime)
 
 
-def image_tar(path):
+def image_tar(path, name=IMAGE, command=("/bin/sh",)):
     """An image of one layer, as `docker save` writes it: busybox, and what names users."""
     busybox = next((place for place in ("/bin/busybox", "/usr/bin/busybox") if Path(place).exists()), None)
     if not busybox:
         raise Skip("busybox is not installed")
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
-        def add(name, data=None, mode=0o755, link=None, kind=None):
-            info = tarfile.TarInfo(name)
+        def add(file, data=None, mode=0o755, link=None, kind=None):
+            info = tarfile.TarInfo(file)
             info.mode, info.type = mode, kind or (tarfile.SYMTYPE if link else tarfile.REGTYPE)
             info.linkname, info.size = link or "", len(data or b"")
             tar.addfile(info, io.BytesIO(data or b""))
-        for name in ("bin", "etc", "tmp", "proc", "sys", "dev", "root", "var"):
-            add(name, kind=tarfile.DIRTYPE, mode=0o1777 if name == "tmp" else 0o755)
+        for place in ("bin", "etc", "tmp", "proc", "sys", "dev", "root", "var"):
+            add(place, kind=tarfile.DIRTYPE, mode=0o1777 if place == "tmp" else 0o755)
         add("bin/busybox", Path(busybox).read_bytes())
         names = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True).stdout.split()
-        for name in names:
-            if name != "busybox":
-                add(f"bin/{name}", link="busybox")
+        for applet in names:
+            if applet != "busybox":
+                add(f"bin/{applet}", link="busybox")
         add("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\n", 0o644)
         add("etc/group", b"root:x:0:\n", 0o644)
     layer = layer.getvalue()
-    import hashlib
     digest = hashlib.sha256(layer).hexdigest()
     config = json.dumps({
-        "architecture": "amd64", "os": "linux", "config": {"Env": ["PATH=/bin"], "Cmd": ["/bin/sh"]},
+        "architecture": "amd64", "os": "linux", "config": {"Env": ["PATH=/bin"], "Cmd": list(command)},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]}, "history": [{"created_by": "a test"}],
     }).encode()
-    name = hashlib.sha256(config).hexdigest() + ".json"
-    manifest = json.dumps([{"Config": name, "RepoTags": [IMAGE], "Layers": ["layer.tar"]}]).encode()
+    described = hashlib.sha256(config).hexdigest() + ".json"
+    manifest = json.dumps([{"Config": described, "RepoTags": [name], "Layers": ["layer.tar"]}]).encode()
     with tarfile.open(path, "w") as tar:
-        for file, data in ((name, config), ("layer.tar", layer), ("manifest.json", manifest)):
+        for file, data in ((described, config), ("layer.tar", layer), ("manifest.json", manifest)):
             info = tarfile.TarInfo(file)
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
@@ -233,7 +234,13 @@ disabled_plugins = {json.dumps(disabled)}
         for point in reversed([point for point in points if point.startswith(str(self.dir))]):
             subprocess.run(["umount", "-l", point], capture_output=True)
         shutil.rmtree(self.dir, ignore_errors=True)
-        shutil.rmtree(self.state_root / self.namespace, ignore_errors=True)
+        try:
+            # Only if it is empty but for its lock: others may use the namespace.
+            state = self.state_root / self.namespace
+            if all(path.name.startswith(".") for path in state.iterdir()):
+                shutil.rmtree(state, ignore_errors=True)
+        except OSError:
+            pass
 
 
 def end_pid(pid):

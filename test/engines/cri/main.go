@@ -31,6 +31,7 @@ type client struct {
 	failed               bool
 	pod                  string
 	config               *cri.PodSandboxConfig
+	namespaces           *cri.NamespaceOption
 }
 
 func main() {
@@ -76,9 +77,10 @@ func (c *client) life() {
 		Metadata:     &cri.PodSandboxMetadata{Name: name, Uid: name, Namespace: "test"},
 		LogDirectory: c.logs,
 		Linux: &cri.LinuxPodSandboxConfig{SecurityContext: &cri.LinuxSandboxSecurityContext{
-			NamespaceOptions: &cri.NamespaceOption{Network: network},
+			NamespaceOptions: &cri.NamespaceOption{Network: network, Pid: cri.NamespaceMode_CONTAINER},
 		}},
 	}
+	c.namespaces = c.config.Linux.SecurityContext.NamespaceOptions
 	pod, err := c.RunPodSandbox(c.ctx, &cri.RunPodSandboxRequest{Config: c.config, RuntimeHandler: c.handler})
 	if !c.step("RunPodSandbox", err) {
 		return
@@ -118,7 +120,11 @@ func (c *client) create(name, command string, resources *cri.LinuxContainerResou
 		Image:    &cri.ImageSpec{Image: c.image},
 		Command:  []string{"sh", "-c", command},
 		LogPath:  name + ".log",
-		Linux:    &cri.LinuxContainerConfig{Resources: resources},
+		Linux: &cri.LinuxContainerConfig{
+			Resources: resources,
+			// As the kubelet asks for it, unless processes are to be shared.
+			SecurityContext: &cri.LinuxContainerSecurityContext{NamespaceOptions: c.namespaces},
+		},
 	}
 	request := &cri.CreateContainerRequest{PodSandboxId: c.pod, Config: config, SandboxConfig: c.config}
 	created, err := c.CreateContainer(c.ctx, request)
