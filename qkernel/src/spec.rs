@@ -2,7 +2,7 @@
 
 use abi::boot as ab;
 use abi::limits::ContainerLimit;
-use abi::word::low16;
+use abi::word::{low16, to_usize};
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -29,6 +29,8 @@ pub struct Spec {
     streams: Vec<StreamSpec>,
     pub rlimits: Vec<(u32, u64, u64)>,
     pub umask: Option<u32>,
+    pub oom_score_adj: Option<i32>,
+    pub id_maps: Option<IdMaps>,
     /// Rows and columns.
     pub winsize: Option<(u16, u16)>,
     /// Limits of the container, with their values.
@@ -60,6 +62,22 @@ pub struct MountSpec {
     pub kind: Vec<u8>,
     pub source: Vec<u8>,
     pub options: Vec<u8>,
+}
+
+/// Ids of the container: first inside, first outside, count.
+pub struct IdMaps {
+    pub users: Vec<[u32; 3]>,
+    pub groups: Vec<[u32; 3]>,
+}
+
+impl IdMaps {
+    fn parse(data: &[u8]) -> Option<Self> {
+        let triple = |at: usize| Some([u32_at(data, at)?, u32_at(data, at + 4)?, u32_at(data, at + 8)?]);
+        let mut users: Vec<_> = (4..data.len()).step_by(12).map(triple).collect::<Option<_>>()?;
+        let count = to_usize(u32_at(data, 0)?.into()).min(users.len());
+        let groups = users.split_off(count);
+        Some(Self { users, groups })
+    }
 }
 
 fn u32_at(data: &[u8], at: usize) -> Option<u32> {
@@ -133,6 +151,8 @@ impl Spec {
             }
             ab::TAG_RLIMIT => self.rlimits.push((u32_at(data, 0)?, u64_at(data, 8)?, u64_at(data, 16)?)),
             ab::TAG_UMASK => self.umask = Some(u32_at(data, 0)?),
+            ab::TAG_OOM_SCORE_ADJ => self.oom_score_adj = Some(u32_at(data, 0)?.cast_signed()),
+            ab::TAG_ID_MAPS => self.id_maps = Some(IdMaps::parse(data)?),
             ab::TAG_WINSIZE => {
                 let word = u64::from(u32_at(data, 0)?);
                 self.winsize = Some((low16(word), low16(word >> 16)));

@@ -92,6 +92,11 @@ pub const TAG_STREAM: u32 = 7;
 pub const TAG_RLIMIT: u32 = 8;
 /// The file-mode creation mask (u32).
 pub const TAG_UMASK: u32 = 9;
+/// Its `oom_score_adj` (i32).
+pub const TAG_OOM_SCORE_ADJ: u32 = 23;
+/// The ids of the container on the host, for `uid_map` and `gid_map` of `/proc`: triples of u32 (first inside, first outside,
+/// count). The first word says how many triples are of users; the others are of groups.
+pub const TAG_ID_MAPS: u32 = 24;
 /// Terminal size: rows (u16), columns (u16); present when streams are a terminal the kernel drives (raw on the host).
 pub const TAG_WINSIZE: u32 = 11;
 /// The NIS domain name.

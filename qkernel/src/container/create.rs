@@ -37,6 +37,9 @@ pub fn create(id: ContainerId, mut spec: Spec) -> Result<Arc<Container>, String>
     let container = Container::new(id);
     container.set_host_name(spec.hostname.clone());
     container.set_domain_name(spec.domainname.clone());
+    if let Some(maps) = spec.id_maps.take() {
+        container.id_maps.call_once(|| maps);
+    }
     spec.limits.iter().for_each(|(limit, value)| container.limits.set(*limit, *value));
     if id != ContainerId::FIRST {
         container.watch_end(Box::new(|id, status| {

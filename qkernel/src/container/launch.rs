@@ -4,6 +4,7 @@ use alloc::borrow::Cow;
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 
 use machine::errno::{Errno, Result};
 use machine::mm::AddressSpace;
@@ -33,6 +34,9 @@ pub fn new_leader(
 ) -> Result<Arc<Task>> {
     let pid = container.tree.lock().new_id();
     let process = Process::new(container.clone(), pid, SigHand::new(), spec.limits());
+    if let Some(score) = spec.oom_score_adj {
+        process.oom_score_adj.store(score.clamp(-1000, 1000), Ordering::Relaxed);
+    }
     let creds = spec.creds();
     let uid = creds.uid;
     let parts = TaskParts {

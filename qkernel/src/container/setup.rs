@@ -123,8 +123,13 @@ fn attach(actor: &Actor, root: &Path, spec: &MountSpec) -> Result<()> {
     if (inode.kind() == S_IFDIR) != (place.inode.kind() == S_IFDIR) {
         return Err(Errno::ENOTDIR);
     }
-    Mount::of(inode, &spec.kind, &spec.source, limits_of(spec)).attach(&place);
+    Mount::of(inode, shown_kind(spec), &spec.source, limits_of(spec)).attach(&place);
     Ok(())
+}
+
+/// The type that programs see: a bundle's `/dev` is a tmpfs with devices in it.
+fn shown_kind(spec: &MountSpec) -> &[u8] {
+    if spec.kind == b"devtmpfs" && spec.source == b"tmpfs" { b"tmpfs" } else { &spec.kind }
 }
 
 /// [`attach`] by the kernel itself, of a file system of its own.

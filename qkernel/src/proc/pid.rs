@@ -49,7 +49,7 @@ macro_rules! table {
             Entry::link("exe", exe).guarded(),
             Entry::dynamic("fd", &[], &fd::Descriptors).mode(0o500).guarded(),
             Entry::dynamic("fdinfo", &[], &fd::DescriptorFacts).mode(0o555).guarded(),
-            Entry::fixed("gid_map", ALL_IDS),
+            Entry::text("gid_map", gid_map),
             own("io", 0o400, io),
             Entry::text("limits", limits),
             Entry::setting("loginuid", |_, out| { out.push(b"4294967295"); Ok(()) }, |_, _| Err(Errno::EPERM)),
@@ -75,11 +75,26 @@ macro_rules! table {
             Entry::text("statm", status::statm),
             Entry::text("status", status::status),
             own("syscall", 0o400, |_, out| { out.push(b"running\n"); Ok(()) }),
-            Entry::fixed("uid_map", ALL_IDS),
+            Entry::text("uid_map", uid_map),
             Entry::fixed("wchan", "0"),
             $($own),*
         ];
     };
+}
+
+fn uid_map(subject: &Subject, out: &mut Out) -> Result<()> {
+    id_map(subject.process.container.id_maps.get().map(|maps| &maps.users[..]), out)
+}
+
+fn gid_map(subject: &Subject, out: &mut Out) -> Result<()> {
+    id_map(subject.process.container.id_maps.get().map(|maps| &maps.groups[..]), out)
+}
+
+fn id_map(map: Option<&[[u32; 3]]>, out: &mut Out) -> Result<()> {
+    for [inside, outside, count] in map.unwrap_or(&[[0, 0, u32::MAX]]) {
+        writeln!(out, "{inside:>10} {outside:>10} {count:>10}");
+    }
+    Ok(())
 }
 
 const ALL_IDS: &str = "         0          0 4294967295\n";

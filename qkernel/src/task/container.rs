@@ -12,6 +12,7 @@ use machine::sync::{Once, Rank, SpinLock};
 
 use crate::fs::path::Path;
 use crate::limits::container::ContainerLimits;
+use crate::spec::IdMaps;
 use crate::task::core::{Task, current as current_task};
 use crate::task::process::Process;
 use crate::task::terminal::Terminal;
@@ -52,6 +53,8 @@ pub struct Container {
     /// `/dev/console`: the terminal that its first process's streams are on.
     pub console: Once<Arc<dyn Terminal>>,
     pub limits: ContainerLimits,
+    /// Its ids on the host, if they are not all as they are there.
+    pub id_maps: Once<IdMaps>,
     /// The VMM lets the first process begin.
     is_started: AtomicBool,
     start: WaitQueue,
@@ -84,6 +87,7 @@ impl Container {
             root: Once::new(),
             console: Once::new(),
             limits: ContainerLimits::new(),
+            id_maps: Once::new(),
             is_started: AtomicBool::new(false),
             start: WaitQueue::new(),
             exit: Once::new(),

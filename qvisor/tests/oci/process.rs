@@ -140,3 +140,20 @@ fn a_program_that_is_none_is_known_at_its_start() {
         world.delete();
     });
 }
+
+#[test]
+fn the_oom_score_is_inherited() {
+    both(|world| {
+        world.set("/process/oomScoreAdj", json!(321));
+        world.script("cat /proc/self/oom_score_adj; sh -c 'cat /proc/$$/oom_score_adj'");
+        assert_eq!(world.output(), "321\n321\n", "{:?}", world.runtime);
+    });
+}
+
+#[test]
+fn the_file_system_of_devices_is_a_tmpfs() {
+    both(|world| {
+        world.script("grep -c ' /dev .* - tmpfs tmpfs ' /proc/self/mountinfo");
+        assert_eq!(world.output(), "1\n", "{:?}", world.runtime);
+    });
+}

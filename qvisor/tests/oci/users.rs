@@ -46,11 +46,17 @@ fn files_belong_to_the_mapped_ids() {
         fs::write(world.rootfs().join("roots"), "x").unwrap();
         world.set("/process/capabilities", json!({}));
         world.script(
-            "id -u; stat -c '%u %g' /bin /theirs /theirs/secret /roots; echo new >/file; stat -c %u /file; \
+            "cat /proc/self/uid_map /proc/self/gid_map | tr -s ' '; id -u; stat -c '%u %g' /bin /theirs /theirs/secret /roots; echo new >/file; stat -c %u /file; \
              cat /roots >/dev/null && echo x >/roots || echo refused",
         );
         let out = world.output();
-        assert_eq!(out, "0\n0 0\n1000 1000\n1000 1000\n65534 65534\n0\nrefused\n", "{:?}", world.runtime);
+        let maps = " 0 100000 1000\n 1000 7 1\n".repeat(2);
+        assert_eq!(
+            out,
+            maps + "0\n0 0\n1000 1000\n1000 1000\n65534 65534\n0\nrefused\n",
+            "{:?}",
+            world.runtime
+        );
         let made = fs::metadata(world.rootfs().join("file")).unwrap();
         assert_eq!((made.uid(), made.gid()), (BASE, BASE), "{:?}", world.runtime);
     });

@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use abi::boot::{
     BOOT_HOLD, BOOT_MAKE_CWD, BOOT_NO_NEW_PRIVS, BootInfo, Platform, TAG_ARG, TAG_CAPABILITIES,
-    TAG_CPU_FLAGS, TAG_CREDS, TAG_CWD, TAG_DOMAINNAME, TAG_ENV, TAG_FLAGS, TAG_HOSTNAME, TAG_IDLE_TIMEOUT,
-    TAG_LIMIT, TAG_MASKED, TAG_MOUNT, TAG_READ_ONLY, TAG_RLIMIT, TAG_STREAM, TAG_UMASK, TAG_WINSIZE,
+    TAG_CPU_FLAGS, TAG_CREDS, TAG_CWD, TAG_DOMAINNAME, TAG_ENV, TAG_FLAGS, TAG_HOSTNAME, TAG_ID_MAPS,
+    TAG_IDLE_TIMEOUT, TAG_LIMIT, TAG_MASKED, TAG_MOUNT, TAG_OOM_SCORE_ADJ, TAG_READ_ONLY, TAG_RLIMIT,
+    TAG_STREAM, TAG_UMASK, TAG_WINSIZE,
 };
 use abi::hostcall::NO_HANDLE;
 use abi::layout::{BOOT_INFO_PHYS, RECORDS_MAX, RECORDS_PHYS, USER_PHYS};
 
 use crate::cpu::{self, XsaveLayout};
+use crate::ids::{Extent, IdMaps};
 use crate::limits::ContainerLimits;
 use crate::memory::SandboxMemory;
 
@@ -107,6 +109,10 @@ pub struct BootSpec {
     pub streams: Vec<Stream>,
     pub rlimits: Vec<Rlimit>,
     pub umask: u32,
+    /// Of the first process and those it makes: how likely they are ended when memory is short.
+    pub oom_score_adj: Option<i32>,
+    /// The container's ids on the host; none: all, as they are.
+    pub id_maps: Option<IdMaps>,
     /// Paths whose content is hidden.
     pub masked: Vec<Vec<u8>>,
     /// Paths that are read-only.
@@ -145,6 +151,13 @@ impl BootSpec {
             let strings =
                 [&mount.path, mount.kind.as_bytes(), mount.source.as_bytes(), mount.options.as_bytes()];
             put(TAG_MOUNT, &[&handle, &flags, &strings.join(&0)]);
+        }
+        if let Some(IdMaps { users, groups }) = &self.id_maps {
+            let count = u32::try_from(users.len()).unwrap_or(u32::MAX);
+            let words = |extent: &Extent| [extent.inside, extent.host, extent.count];
+            let extents = users.iter().chain(groups).flat_map(words);
+            let words: Vec<u8> = [count].into_iter().chain(extents).flat_map(u32::to_le_bytes).collect();
+            put(TAG_ID_MAPS, &[&words]);
         }
         self.masked.iter().for_each(|path| put(TAG_MASKED, &[path]));
         self.read_only.iter().for_each(|path| put(TAG_READ_ONLY, &[path]));
@@ -187,6 +200,9 @@ impl BootSpec {
             put(TAG_RLIMIT, &[&head, &limit.soft.to_le_bytes(), &limit.hard.to_le_bytes()]);
         }
         put(TAG_UMASK, &[&self.umask.to_le_bytes()]);
+        if let Some(score) = self.oom_score_adj {
+            put(TAG_OOM_SCORE_ADJ, &[&score.to_le_bytes()]);
+        }
         if let Some((rows, columns)) = self.winsize {
             put(TAG_WINSIZE, &[&rows.to_le_bytes(), &columns.to_le_bytes()]);
         }
@@ -239,6 +255,7 @@ impl BootSpec {
                 self.rlimits.push(Rlimit { resource, soft: longs.next()?, hard: longs.next()? });
             }
             TAG_UMASK => self.umask = words.next()?,
+            TAG_OOM_SCORE_ADJ => self.oom_score_adj = Some(words.next()?.cast_signed()),
             TAG_WINSIZE => {
                 let both = words.next()?;
                 self.winsize = Some(((both & 0xffff) as u16, (both >> 16) as u16));

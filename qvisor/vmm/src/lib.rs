@@ -15,6 +15,7 @@ pub mod futex;
 pub mod guest_memory;
 pub mod hibernate;
 pub mod hostcall;
+pub mod ids;
 pub mod image;
 pub mod jail;
 pub mod leash;

@@ -1,7 +1,7 @@
 //! Id mappings: of the container's user namespace, and of single mounts.
 
 use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType, Mount, Spec};
-use vmm::jail::{Extent, IdMaps};
+use vmm::ids::{Extent, IdMaps};
 
 use super::error::{BundleError, Result};
 

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::{Hooks, LinuxResources, Process, Spec};
 use vmm::boot::BootSpec;
-use vmm::jail::IdMaps;
+use vmm::ids::IdMaps;
 use vmm::mounts as mounts_of_host;
 
 use crate::resources::Resources;
@@ -106,6 +106,8 @@ pub fn check(bundle: PathBuf, text: &[u8]) -> Result<Container> {
     boot.domainname = spec.domainname().clone().unwrap_or_default().into_bytes();
     boot.masked = paths("linux.maskedPaths", linux.masked_paths().as_deref())?;
     boot.read_only = paths("linux.readonlyPaths", linux.readonly_paths().as_deref())?;
+    boot.id_maps = id_maps::of_container(&spec)?;
+    boot.oom_score_adj = process::oom_score_adj(process)?;
     let resources = resources::resources(linux.resources().as_ref(), &mut remarks)?;
     boot.limits = resources.container_limits();
     Ok(Container {
@@ -114,7 +116,7 @@ pub fn check(bundle: PathBuf, text: &[u8]) -> Result<Container> {
         annotations,
         sysctls: namespaces.sysctls(linux.sysctl().as_ref())?,
         cgroups_path: linux.cgroups_path().clone(),
-        id_maps: id_maps::of_container(&spec)?,
+        id_maps: boot.id_maps.clone(),
         hooks: hooks::check(spec.hooks().clone().unwrap_or_default())?,
         terminal: process.terminal().unwrap_or(false),
         oom_score_adj: process::oom_score_adj(process)?,
@@ -160,6 +162,7 @@ pub fn read_process(path: &Path) -> Result<(BootSpec, bool, Vec<String>)> {
         BundleError::Refused { what, why } => failed(format!("Dormouse does not do {what}{why}")),
         other => other,
     })?;
+    let boot = BootSpec { oom_score_adj: process::oom_score_adj(&process)?, ..boot };
     Ok((boot, process.terminal().unwrap_or(false), remarks))
 }
 

@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use abi::boot::{MOUNT_NO_DEV, MOUNT_NO_EXEC, MOUNT_NO_SUID, MOUNT_READ_ONLY};
 use oci_spec::runtime::{Mount, Spec};
 
-use vmm::jail::IdMaps;
+use vmm::ids::IdMaps;
 
 use super::error::{BundleError, Result};
 use super::id_maps;
@@ -166,7 +166,7 @@ fn take_option(
         "dev" => *flags &= !MOUNT_NO_DEV,
         "exec" => *flags &= !MOUNT_NO_EXEC,
         // See `follows`.
-        "slave" | "rslave" | "shared" | "rshared" if is_bind => {}
+        "slave" | "rslave" | "shared" | "rshared" => {}
         // The mappings say so already.
         "idmap" | "ridmap" if is_bind => {}
         "bind" | "rbind" => {}

@@ -14,7 +14,7 @@ pub(super) fn resources(asked: Option<&LinuxResources>, remarks: &mut Vec<String
     }
     let mut resources = Resources::default();
     if let Some(memory) = asked.memory() {
-        take_memory(&mut resources, memory)?;
+        take_memory(&mut resources, memory, remarks)?;
     }
     if let Some(cpu) = asked.cpu() {
         resources.cpu = processors(cpu)?;
@@ -40,12 +40,21 @@ pub(super) fn resources(asked: Option<&LinuxResources>, remarks: &mut Vec<String
     Ok(resources)
 }
 
-fn take_memory(resources: &mut Resources, memory: &LinuxMemory) -> Result<()> {
-    if memory.disable_oom_killer() == Some(true) {
-        return Err(BundleError::refused("linux.resources.memory.disableOOMKiller"));
-    }
-    if memory.kernel().is_some_and(|limit| limit > 0) || memory.kernel_tcp().is_some_and(|limit| limit > 0) {
-        return Err(BundleError::refused("linux.resources.memory.kernel"));
+fn take_memory(resources: &mut Resources, memory: &LinuxMemory, remarks: &mut Vec<String>) -> Result<()> {
+    let unneeded = [
+        (
+            "disableOOMKiller",
+            memory.disable_oom_killer() == Some(true),
+            "a sandbox's kernel ends a process that needs more than there is, rather than stop all",
+        ),
+        (
+            "kernel",
+            memory.kernel().or(memory.kernel_tcp()).is_some_and(|limit| limit > 0),
+            "a sandbox's kernel charges its own memory to the container's limit",
+        ),
+    ];
+    for (name, _, why) in unneeded.iter().filter(|(_, is_asked, _)| *is_asked) {
+        remarks.push(format!("linux.resources.memory.{name} is not applied: {why}"));
     }
     resources.memory = memory.limit().and_then(positive);
     let swap = memory.swap().filter(|limit| *limit != 0).map(positive);

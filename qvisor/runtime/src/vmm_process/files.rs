@@ -10,8 +10,9 @@ use abi::hostcall::NO_HANDLE;
 use vmm::boot::{BootSpec, Mount, Stream};
 use vmm::errno::Errno;
 use vmm::hostcall::host_io::HostIo;
+use vmm::ids::IdMaps;
 use vmm::jail::landlock::Use;
-use vmm::jail::{IdMap, IdMaps, UserNamespace, Users};
+use vmm::jail::{self, IdMap, UserNamespace, Users};
 use vmm::mounts::{self, MountError, View, Volume};
 use vmm::process;
 use vmm::sys;
@@ -205,7 +206,7 @@ fn following(plan: &Plan, tree: &[Piece]) -> Result<Vec<OwnedFd>, VmmError> {
 
 /// The user namespace of a mount whose ids the bundle maps.
 fn own_map(plan: &MountPlan, users: &Users) -> Result<Option<OwnedFd>, MountError> {
-    let make = |maps: &IdMaps| maps.namespace_of_mounts(users.base());
+    let make = |maps: &IdMaps| jail::namespace_of_mounts(maps, users.base());
     let made = plan.id_maps.as_ref().map(make).transpose();
     made.map_err(|source| MountError::Bind { path: plan.path.clone(), source })
 }

@@ -34,7 +34,7 @@ pub use self::seccomp::{has_ended_by_filter, seal};
 pub use self::step::JailError;
 pub use self::syscalls::{RULES, Rule};
 pub use self::users::{
-    Extent, IdMap, IdMaps, PROOF_USER, PROOF_USER_INSIDE, UserNamespace, Users, own_id, proc_directory,
+    IdMap, PROOF_USER, PROOF_USER_INSIDE, UserNamespace, Users, namespace_of_mounts, own_id, proc_directory,
 };
 
 /// Steps 3 to 5. Afterwards the process has no way to the host but its open descriptors, and the mounts in `kept`, which

@@ -20,6 +20,7 @@ use std::str::FromStr;
 use super::privileges;
 use super::root::{Propagation, leave_chroot, set_propagation};
 use super::step::{JailError, step};
+use crate::ids::{Extent, IdMaps};
 
 /// The guest's id 0 on the host when ids are mapped.
 pub const MAPPED_BASE: u32 = 0x4000_0000;
@@ -76,36 +77,18 @@ enum Mode {
     Caller,
 }
 
-/// Ids of a namespace: the `count` ones from `inside` on are those of the host from `host` on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
-    pub inside: u32,
-    pub host: u32,
-    pub count: u32,
-}
+const _: () = assert!(IdMaps::INSIDE_MAX < PROOF_USER_INSIDE);
 
-/// The ids of a user namespace that a bundle describes: none beyond [`IdMaps::INSIDE_MAX`] inside, and id 0 among them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct IdMaps {
-    pub users: Vec<Extent>,
-    pub groups: Vec<Extent>,
-}
-
-impl IdMaps {
-    /// The largest id that they may know inside. The ones above are the VMM's own.
-    pub const INSIDE_MAX: u32 = PROOF_USER_INSIDE - 1;
-
-    /// A user namespace for mounts: an id on disk becomes its id on the host plus `base`.
-    pub fn namespace_of_mounts(&self, base: u32) -> io::Result<OwnedFd> {
-        let lines = |extents: &[Extent]| -> io::Result<String> {
-            let line = |extent: &Extent| {
-                let host = extent.host.checked_add(base).ok_or(io::ErrorKind::InvalidInput)?;
-                Ok(format!("{} {host} {}\n", extent.inside, extent.count))
-            };
-            extents.iter().map(line).collect()
+/// A user namespace for mounts: an id on disk becomes its id on the host plus `base`.
+pub fn namespace_of_mounts(maps: &IdMaps, base: u32) -> io::Result<OwnedFd> {
+    let lines = |extents: &[Extent]| -> io::Result<String> {
+        let line = |extent: &Extent| {
+            let host = extent.host.checked_add(base).ok_or(io::ErrorKind::InvalidInput)?;
+            Ok(format!("{} {host} {}\n", extent.inside, extent.count))
         };
-        make_namespace(&lines(&self.users)?, &lines(&self.groups)?)
-    }
+        extents.iter().map(line).collect()
+    };
+    make_namespace(&lines(&maps.users)?, &lines(&maps.groups)?)
 }
 
 /// The id on the host that 0 inside is.
