@@ -173,6 +173,8 @@ fn take_option(
         _ if WITHOUT_EFFECT.contains(&name) => {}
         "size" if !is_bind => settings.push(format!("size={}", size(value, path)?)),
         "ptmxmode" | "nr_inodes" if !is_bind => {}
+        // A bind mount shows a file system that has its own.
+        "size" | "mode" | "uid" | "gid" if is_bind => {}
         _ if !is_bind && SETTINGS.contains(&name) => {
             let radix = if name == "mode" { 8 } else { 10 };
             if u32::from_str_radix(value, radix).is_err() {
