@@ -8,6 +8,7 @@ use containerd_shim_protos::shim::shim::DeleteResponse;
 use runtime::state::{Id, Root};
 
 use crate::flags::Flags;
+use crate::log;
 use crate::mounts;
 use crate::options::Options;
 use crate::start::ADDRESS;
@@ -23,12 +24,12 @@ pub fn run(flags: &Flags) -> Result<Vec<u8>, String> {
     let root = Root::new(options.state_root(&flags.namespace));
     let id = Id::new(&flags.id).map_err(|error| error.to_string())?;
     match runtime::container::delete(&root, &id, true) {
-        Ok(warnings) => warnings.iter().for_each(|warning| eprintln!("{warning}")),
+        Ok(warnings) => warnings.iter().for_each(|warning| log::note(format_args!("{warning}"))),
         // What can be removed is, and the rest is said.
-        Err(error) => eprintln!("{error}"),
+        Err(error) => log::note(format_args!("{error}")),
     }
     if let Err(error) = mounts::unmount_all(&bundle.join("rootfs")) {
-        eprintln!("cannot unmount {}: {error}", bundle.join("rootfs").display());
+        log::note(format_args!("cannot unmount {}: {error}", bundle.join("rootfs").display()));
     }
     remove_socket(&bundle);
     let pid = std::fs::read_to_string(bundle.join("init.pid")).unwrap_or_default();

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::child;
+use crate::log;
 use crate::options::Options;
 use crate::reaper::Reaper;
 use crate::streams::{Streams, stdio};
@@ -76,7 +77,7 @@ impl Dormouse {
         let said = std::fs::read_to_string(&log).unwrap_or_default();
         let _ = std::fs::remove_file(&log);
         let (errors, remarks) = sort(&said);
-        remarks.iter().for_each(|remark| eprintln!("dormouse: {remark}"));
+        remarks.iter().for_each(|remark| log::note(format_args!("dormouse: {remark}")));
         match status {
             Some(0) => Ok(()),
             status => Err(errors.last().cloned().unwrap_or_else(|| {

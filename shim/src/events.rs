@@ -12,6 +12,7 @@ use containerd_shim_protos::shim::event::Envelope;
 use containerd_shim_protos::shim::events::ForwardRequest;
 use containerd_shim_protos::ttrpc::{Request, Response};
 
+use crate::log;
 use crate::thread;
 use crate::time;
 use crate::ttrpc::frame::{Frame, Inbox, REQUEST};
@@ -138,7 +139,10 @@ impl Publisher {
                 // The connection of a containerd that has gone.
                 Err(_) if was_connected => {}
                 Err(error) if since.elapsed() > AWAY => {
-                    eprintln!("cannot send an event to {}: {error}; it is dropped", self.address);
+                    log::note(format_args!(
+                        "cannot send an event to {}: {error}; it is dropped",
+                        self.address
+                    ));
                     self.waiting().events.pop_front();
                 }
                 Err(_) => std::thread::sleep(PAUSE),
@@ -179,6 +183,6 @@ fn report(answer: &[u8]) {
     let response = Response::parse_from_bytes(answer).unwrap_or_default();
     let status = response.status.unwrap_or_default();
     if status.code.value() != 0 {
-        eprintln!("containerd refuses an event: {}", status.message);
+        log::note(format_args!("containerd refuses an event: {}", status.message));
     }
 }

@@ -16,6 +16,7 @@ mod events;
 mod failure;
 mod fields;
 mod flags;
+mod log;
 mod mounts;
 mod options;
 mod pids;
@@ -41,7 +42,7 @@ fn main() -> ExitCode {
         Ok(output) if std::io::stdout().write_all(&output).is_ok() => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(why) => {
-            eprintln!("{NAME}: {why}");
+            log::note(format_args!("{NAME}: {why}"));
             ExitCode::FAILURE
         }
     }

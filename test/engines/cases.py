@@ -1,6 +1,7 @@
 """What containers do under containerd, asked by `ctr`: the same with runc's shim and with ours."""
 import os
 import pty
+import random
 import re
 import select
 import signal
@@ -10,7 +11,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from world import IMAGE, RUNTIMES, Failure, Skip, binaries, check, command_lines, until
+from world import IMAGE, RUNTIMES, Failure, Skip, binaries, check, command_lines, end_pid, until
 
 ALL = []
 
@@ -476,3 +477,57 @@ def many_at_once(side):
     for id, program in zip(ids, programs):
         check(program.process.wait(120) == 0 and program.text() == f"{id}\n", program.text()[-300:])
     side.is_clean()
+
+
+@case("dormouse")
+def killed_at_any_moment(side):
+    """Something dies while a container is started or ended; then it can be removed, and nothing is left."""
+    random_ = random.Random(int(os.environ.get("ENGINES_SEED", "11")))
+    for round_ in range(int(os.environ.get("ENGINES_KILLS", "16"))):
+        id, victim = f"{side.id}-{round_}", random_.choice(["shim", "vmm", "leash", "dormouse", "containerd"])
+        starter = side.engine.start_ctr(*side.run_words("sleep", "1000", flags=["-d"], id=id))
+        time.sleep(random_.uniform(0.02, 0.4))
+        if random_.random() < 0.3:
+            side.ctr("task", "kill", "-s", "SIGKILL", id, code=None)
+        kill(side, id, victim)
+        try:
+            starter.process.wait(60)
+        except subprocess.TimeoutExpired:
+            raise Failure(f"round {round_}: ctr still waits after the end of the {victim}") from None
+
+        def is_removed(id=id):
+            side.ctr("task", "rm", "-f", id, code=None)
+            said = side.ctr("container", "rm", id, code=None).stderr
+            return id not in side.ctr("container", "ls", "-q").stdout.split() or not said
+        try:
+            until("its removal", is_removed, 40)
+            side.is_clean()
+        except Failure as failure:
+            raise Failure(f"round {round_}, after the end of the {victim}: {failure}") from None
+
+
+def kill(side, id, victim):
+    """Kills one of the processes that take part, if it is there."""
+    if victim == "containerd":
+        side.engine.kill()
+        side.engine.start()
+        return
+    bundle = f"{side.engine.dir}/state/io.containerd.runtime.v2.task/{side.engine.namespace}/{id}"
+    for pid, line in command_lines():
+        if victim == "shim":
+            is_it = "containerd-shim" in line[:200] and f"-id {id} " in line + " "
+        elif victim == "leash":
+            is_it = bundle in line and name_of(pid) == "dormouse-leash"
+        elif victim == "vmm":
+            is_it = bundle in line and name_of(pid) == "dormouse-vmm"
+        else:
+            is_it = bundle in line and "create" in line
+        if is_it:
+            end_pid(pid)
+
+
+def name_of(pid):
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""

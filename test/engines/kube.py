@@ -75,11 +75,6 @@ class Kube(Engine):
         done = subprocess.run([*words, *(["-network"] if network else [])], capture_output=True, text=True, timeout=300)
         return (done.stdout + done.stderr).splitlines()
 
-    def remains_of_pods(self):
-        state = self.state_root / self.namespace
-        left = [str(path) for path in state.glob("*") if not path.name.startswith(".")]
-        return left + [line for line in self.remains() if not line.startswith("state")]
-
 
 def run(chosen, tell):
     """All of it: `tell` takes a verdict, a name and a remark."""
@@ -101,7 +96,7 @@ def run(chosen, tell):
                     hint = "with runc, so the test is wrong: " if runtime == "runc" and why else ""
                     tell("ok" if verdict == "ok" else "FAILED", f"pod, {kind}, {runtime}: {name}", hint + why)
                 try:
-                    until(f"the end of {engine.remains_of_pods()}", lambda: not engine.remains_of_pods())
+                    until(f"the end of {engine.remains()}", lambda: not engine.remains())
                     tell("ok", f"pod, {kind}, {runtime}: nothing is left", "")
                 except Failure as why:
                     tell("FAILED", f"pod, {kind}, {runtime}: nothing is left", str(why))

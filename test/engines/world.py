@@ -214,12 +214,19 @@ disabled_plugins = {json.dumps(disabled)}
     def remains(self):
         """What of this engine's containers is left on the host."""
         left = [f"process {pid}: {line[:80]}" for pid, line in command_lines()
-                if "containerd-shim" in line[:200] and str(self.address) in line]
+                if "containerd-shim" in line[:200] and str(self.address) in line
+                or "dormouse" in line[:200] and f"{self.dir}/state" in line]
         left += [f"mount {line.split()[4]}" for line in Path("/proc/self/mountinfo").read_text().splitlines()
                  if f"{self.dir}/state" in line.split()[4]]
-        state = self.state_root / self.namespace
-        left += [f"state {path.name}" for path in state.glob("*") if not path.name.startswith(".")]
-        return left
+        left += [f"state {path}" for path in (self.state_root / self.namespace).glob("*")
+                 if not path.name.startswith(".")]
+        left += [f"bundle {path}" for path in (self.dir / "state").glob(f"io.containerd.runtime.v2.task/{self.namespace}/*")]
+        return left + [f"group {path}" for path in self.groups()]
+
+    def groups(self):
+        """Control groups of containers of this namespace."""
+        return [path for pattern in ("*/{}/*", "{}/*") for path in Path("/sys/fs/cgroup").glob(pattern.format(self.namespace))
+                if path.is_dir()]
 
     def stop(self):
         """Ends everything: containers, shims, containerd."""
@@ -234,6 +241,11 @@ disabled_plugins = {json.dumps(disabled)}
         for point in reversed([point for point in points if point.startswith(str(self.dir))]):
             subprocess.run(["umount", "-l", point], capture_output=True)
         shutil.rmtree(self.dir, ignore_errors=True)
+        for path in [*self.groups(), *Path("/sys/fs/cgroup").glob(f"*/{self.namespace}")]:
+            try:
+                path.rmdir()
+            except OSError:
+                pass
         try:
             # Only if it is empty but for its lock: others may use the namespace.
             state = self.state_root / self.namespace

@@ -21,6 +21,7 @@ use crate::console::{Console, ConsoleSocket};
 use crate::dormouse::Dormouse;
 use crate::events::Topic;
 use crate::failure::{Failure, Result};
+use crate::log;
 use crate::mounts;
 use crate::options::Options;
 use crate::streams::{Held, Input, Names, Streams};
@@ -118,7 +119,7 @@ impl Drop for Mounted {
         if let Some(root) = self.0.take()
             && let Err(error) = mounts::unmount_all(&root)
         {
-            eprintln!("cannot unmount {}: {error}", root.display());
+            log::note(format_args!("cannot unmount {}: {error}", root.display()));
         }
     }
 }

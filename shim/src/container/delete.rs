@@ -8,6 +8,7 @@ use super::process::End;
 use super::{Container, Stage, Surroundings};
 use crate::events::Topic;
 use crate::failure::{Failure, Result};
+use crate::log;
 use crate::mounts;
 
 /// Exit code of a container that was deleted before its start.
@@ -45,7 +46,7 @@ impl Container {
         if let Some(console) = console
             && !console.drain()
         {
-            eprintln!("failed to drain init process {} io", self.id);
+            log::note(format_args!("failed to drain init process {} io", self.id));
         }
         let failed = |why: String| Failure::other(format!("failed to delete task: {why}"));
         if self.has_hooks {
@@ -74,7 +75,7 @@ impl Container {
         if let Some(console) = console
             && !console.drain()
         {
-            eprintln!("failed to drain exec process {exec} io");
+            log::note(format_args!("failed to drain exec process {exec} io"));
         }
         let mut processes = self.processes();
         processes.specs.remove(exec);
