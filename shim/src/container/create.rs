@@ -190,6 +190,12 @@ pub(super) struct Ready {
 impl Ready {
     /// Completes the process: its terminal and input, and the pid in its pid file.
     pub(super) fn settle(self, process: &mut Process, pid_file: &str) -> Result<()> {
+        let text = std::fs::read_to_string(self.bundle.join(pid_file)).unwrap_or_default();
+        process.pid = text.trim().parse().map_err(|_| {
+            Failure::other(format!("failed to retrieve OCI runtime container pid: {pid_file} holds {text:?}"))
+        })?;
+        // An end that comes before this is told all the same.
+        process.pidfd = process::pidfd(process.pid).ok();
         process.held = self.held;
         if let Some(socket) = &self.socket {
             let no_console = |error| Failure::other(format!("failed to retrieve console master: {error}"));
@@ -201,12 +207,6 @@ impl Ready {
                 |error| Failure::other(format!("failed to open stdin fifo {}: {error}", self.names.stdin));
             process.held.copy(input, None).map_err(no_input)?;
         }
-        let text = std::fs::read_to_string(self.bundle.join(pid_file)).unwrap_or_default();
-        process.pid = text.trim().parse().map_err(|_| {
-            Failure::other(format!("failed to retrieve OCI runtime container pid: {pid_file} holds {text:?}"))
-        })?;
-        // An end that comes before this is told all the same.
-        process.pidfd = process::pidfd(process.pid).ok();
         Ok(())
     }
 

@@ -56,7 +56,6 @@ impl Container {
 
     /// Starts a process that was added; result: its pid.
     pub fn start_exec(&self, exec: &str, around: &Surroundings) -> Result<u32> {
-        let _change = self.change();
         let (names, spec) = {
             let mut processes = self.processes();
             if processes.init.stage != Stage::Running || processes.held_end.is_some() {
@@ -112,7 +111,7 @@ impl Container {
             // Held until the process is complete, so that whoever closes its input finds it.
             let mut processes = self.processes();
             let process = processes.find(exec)?;
-            ready.settle(process, &pid_file)?;
+            ready.settle(process, &pid_file).inspect_err(|_| process.signal(libc::SIGKILL))?;
             let owner = Owner { container: self.id.clone(), exec: exec.to_owned() };
             process.early = expectation.claim(process.pid, owner);
             Ok(process.pid())
