@@ -15,6 +15,7 @@ use crate::fs::path::FsContext;
 use crate::hibernate;
 use crate::hibernate::idle;
 use crate::limits::{Limits, RLIMIT_STACK};
+use crate::net::settings;
 use crate::proc;
 use crate::spec::Spec;
 use crate::syscall;
@@ -93,6 +94,7 @@ fn create_first(mut spec: Spec) {
     if let Some(flags) = spec.cpu_flags.take() {
         proc::cpuinfo::set_host_flags(flags);
     }
+    settings::take(core::mem::take(&mut spec.sysctls));
     idle::set_timeout(spec.idle_timeout_ns);
     if let Err(why) = create::create(ContainerId::FIRST, spec) {
         host::log(0, &why);

@@ -119,7 +119,6 @@ pub struct Creds {
     pub bounding: u64,
     pub ambient: u64,
     pub securebits: u32,
-    pub no_new_privs: bool,
     pub keep_caps: bool,
 }
 
@@ -143,7 +142,6 @@ impl Creds {
             bounding: CAP_ALL,
             ambient: 0,
             securebits: 0,
-            no_new_privs: false,
             keep_caps: false,
         }
     }

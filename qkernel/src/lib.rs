@@ -21,6 +21,7 @@ pub mod net;
 pub mod proc;
 pub mod pseudo;
 pub mod run;
+pub mod seccomp;
 pub mod signals;
 pub mod spec;
 pub mod syscall;

@@ -74,5 +74,5 @@ pub enum Source {
     /// I/O is possible (`POLL_*`).
     Poll { code: i32, band: i64, fd: i32 },
     /// A system call the kernel refuses (`SYS_SECCOMP`).
-    Syscall { addr: u64, number: i32 },
+    Syscall { addr: u64, number: i32, errno: u32 },
 }

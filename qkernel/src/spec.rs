@@ -2,6 +2,7 @@
 
 use abi::boot as ab;
 use abi::limits::ContainerLimit;
+use abi::seccomp::Instruction;
 use abi::word::{low16, to_usize};
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -9,6 +10,8 @@ use alloc::vec::Vec;
 
 use crate::creds::{CAP_ALL, Creds};
 use crate::limits::{Limit, Limits, RLIM_COUNT};
+use crate::seccomp::filter::{Filter, NewFilter};
+use machine::errno::{Errno, Result};
 use machine::host::Handle;
 
 /// The description of the process and of its surroundings; see `abi::boot`'s tags.
@@ -41,7 +44,10 @@ pub struct Spec {
     pub idle_timeout_ns: u64,
     /// Words: the features of the processor that the host's kernel lists.
     pub cpu_flags: Option<String>,
+    /// Settings of the host's network namespace, by name.
+    pub sysctls: Vec<(Vec<u8>, Vec<u8>)>,
     capabilities: Option<[u64; 5]>,
+    seccomp: Option<Vec<u8>>,
     flags: u32,
 }
 
@@ -142,6 +148,7 @@ impl Spec {
                 }
                 self.capabilities = Some(sets);
             }
+            ab::TAG_SECCOMP => self.seccomp = Some(data.to_vec()),
             ab::TAG_MOUNT => self.mounts.push(MountSpec::parse(data)?),
             ab::TAG_MASKED => self.masked.push(data.to_vec()),
             ab::TAG_READ_ONLY => self.read_only.push(data.to_vec()),
@@ -164,6 +171,10 @@ impl Spec {
             }
             ab::TAG_IDLE_TIMEOUT => self.idle_timeout_ns = u64_at(data, 0)?,
             ab::TAG_CPU_FLAGS => self.cpu_flags = Some(core::str::from_utf8(data).ok()?.into()),
+            ab::TAG_SYSCTL => {
+                let end = data.iter().position(|byte| *byte == 0)?;
+                self.sysctls.push((data[..end].to_vec(), data[end + 1..].to_vec()));
+            }
             ab::TAG_FLAGS => self.flags = u32_at(data, 0)?,
             _ => {}
         }
@@ -193,8 +204,21 @@ impl Spec {
             (creds.permitted, creds.inheritable) = (permitted, inheritable);
             creds.ambient = ambient & permitted & inheritable;
         }
-        creds.no_new_privs = self.flags & ab::BOOT_NO_NEW_PRIVS != 0;
         creds
+    }
+
+    /// Whether it begins with `PR_SET_NO_NEW_PRIVS`.
+    pub fn no_new_privs(&self) -> bool {
+        self.flags & ab::BOOT_NO_NEW_PRIVS != 0
+    }
+
+    /// Its filter of system calls. A damaged record is an error: without its filter no process begins.
+    pub fn seccomp(&self) -> Result<Option<Arc<Filter>>> {
+        let Some(record) = &self.seccomp else { return Ok(None) };
+        let (flags, code) = record.split_at_checked(4).ok_or(Errno::EINVAL)?;
+        let logs = u32_at(flags, 0).ok_or(Errno::EINVAL)? & ab::SECCOMP_LOG != 0;
+        let code = Instruction::all(code).ok_or(Errno::EINVAL)?.collect();
+        NewFilter::new(code, logs)?.onto(None).map(Some)
     }
 
     /// Its resource limits.
@@ -225,6 +249,19 @@ mod tests {
         assert_eq!(mount.number(b"mode", 8), Some(0o755));
         assert_eq!(mount.option(b"noatime"), Some(&b""[..]));
         assert_eq!(mount.option(b"mod"), None);
+    }
+
+    #[test]
+    fn a_damaged_filter_is_no_filter_at_all_but_an_error() {
+        let mut spec = Spec::default();
+        assert!(matches!(spec.seccomp(), Ok(None)));
+        let refuses = [&0u32.to_le_bytes()[..], &Instruction::plain(0x06, 0x5_0001).to_bytes()].concat();
+        spec.take(ab::TAG_SECCOMP, &refuses).unwrap();
+        assert_eq!(spec.seccomp().unwrap().map(|filter| filter.count()), Some(1));
+        for bad in [&refuses[..0], &refuses[..4], &refuses[..11], &[0; 12]] {
+            spec.take(ab::TAG_SECCOMP, bad).unwrap();
+            assert_eq!(spec.seccomp().err(), Some(Errno::EINVAL), "{bad:?}");
+        }
     }
 
     #[test]

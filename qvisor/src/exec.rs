@@ -20,7 +20,7 @@ pub fn run_in(root: &Root, args: ExecArgs) -> Result<u8, Failure> {
     root.state(&id)?;
     refuse(&args)?;
     let (process, terminal) = match &args.process {
-        Some(path) => whole(path)?,
+        Some(path) => whole(root, &id, path)?,
         None => (merged(root, &id, &args)?, args.tty),
     };
     check_terminal(&args, terminal)?;
@@ -81,22 +81,29 @@ fn check_terminal(args: &ExecArgs, terminal: bool) -> Result<(), Failure> {
 }
 
 /// The process that a file describes, and whether it is to have a terminal.
-fn whole(path: &Path) -> Result<(BootSpec, bool), Failure> {
-    let (process, terminal, remarks) = oci::read_process(path)?;
+fn whole(root: &Root, id: &Id, path: &Path) -> Result<(BootSpec, bool), Failure> {
+    let (mut process, terminal, remarks) = oci::read_process(path)?;
     remarks.iter().for_each(|words| remark(words));
+    // The filter is the container's, not the process's.
+    process.seccomp = first(root, id)?.seccomp;
     Ok((process, terminal))
+}
+
+/// The description of the first process.
+fn first(root: &Root, id: &Id) -> Result<BootSpec, Failure> {
+    let failed = |why: String| {
+        let id = id.as_str();
+        format!(
+            "cannot run a process in sandbox {id}: what its first one was made of is not known: {why}; start it anew"
+        )
+    };
+    let records = root.process(id).map_err(|error| failed(error.to_string()))?;
+    Ok(BootSpec::of_process(&records).ok_or_else(|| failed("its record is damaged".into()))?)
 }
 
 /// The description of the first process, changed by the options.
 fn merged(root: &Root, id: &Id, args: &ExecArgs) -> Result<BootSpec, Failure> {
-    let failed = |why: String| {
-        format!(
-            "cannot run a process in sandbox {}: what its first one was made of is not known: {why}; pass --process",
-            id.as_str()
-        )
-    };
-    let records = root.process(id).map_err(|error| failed(error.to_string()))?;
-    let mut spec = BootSpec::of_process(&records).ok_or_else(|| failed("its record is damaged".into()))?;
+    let mut spec = first(root, id)?;
     spec.args = args.command.iter().cloned().map(OsString::into_vec).collect();
     spec.winsize = None;
     set_variables(&mut spec.env, &args.env);

@@ -133,6 +133,12 @@ pub const MOUNT_READ_ONLY: u32 = 1;
 pub const TAG_CONTAINER: u32 = 20;
 /// A limit of the container: its number ([`crate::limits::ContainerLimit`], u32), pad (u32), value (u64).
 pub const TAG_LIMIT: u32 = 16;
+/// The filter of the system calls of a process: flags (u32, [`SECCOMP_LOG`]), then [`crate::seccomp::Instruction`]s.
+pub const TAG_SECCOMP: u32 = 21;
+/// A setting of the host's network namespace ([`crate::sysctl::NET`]): its name, a NUL, and its text.
+pub const TAG_SYSCTL: u32 = 22;
+/// `TAG_SECCOMP` flag: what the filter does not allow is logged.
+pub const SECCOMP_LOG: u32 = 1;
 /// `TAG_MOUNT` flag: the host may change files under it, so cached names must be revalidated.
 pub const MOUNT_SHARED: u32 = 2;
 /// `TAG_MOUNT` flag: programs do not run with their set-user-id and set-group-id bits.

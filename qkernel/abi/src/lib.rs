@@ -25,8 +25,10 @@ pub mod kvm;
 pub mod layout;
 pub mod limits;
 pub mod run;
+pub mod seccomp;
 pub mod socket;
 pub mod stats;
+pub mod sysctl;
 pub mod word;
 
 pub use hostcall::HostCall;

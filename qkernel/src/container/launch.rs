@@ -32,6 +32,7 @@ pub fn new_leader(
     files: Arc<FileTable>,
     start: Start,
 ) -> Result<Arc<Task>> {
+    let filter = spec.seccomp()?;
     let pid = container.tree.lock().new_id();
     let process = Process::new(container.clone(), pid, SigHand::new(), spec.limits());
     if let Some(score) = spec.oom_score_adj {
@@ -51,6 +52,10 @@ pub fn new_leader(
         main: run_task,
     };
     let task = Task::new_in_kernel(pid, parts, start)?;
+    if spec.no_new_privs() {
+        task.confinement.set_no_new_privs();
+    }
+    task.confinement.begin_with(filter);
     let mut tree = container.tree.lock();
     if container.has_ended() {
         return Err(Errno::ESRCH);

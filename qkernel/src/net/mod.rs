@@ -8,6 +8,7 @@ pub mod netlink;
 pub mod options;
 pub mod registry;
 pub mod route;
+pub mod settings;
 pub mod unix;
 pub mod unix_names;
 

@@ -243,6 +243,7 @@ fn push_status(out: &mut Out, subject: &Subject, family: &Family) {
     push_signals(subject, task.as_ref(), out);
     if let Some(task) = &task {
         push_rights(&task.creds.get(), out);
+        push_confinement(task, out);
     }
     push_places(task.as_ref(), out);
 }
@@ -335,8 +336,14 @@ fn push_rights(creds: &Creds, out: &mut Out) {
         ("CapAmb", creds.ambient),
     ];
     push_masks(out, &lines);
-    writeln!(out, "NoNewPrivs:\t{}", u32::from(creds.no_new_privs));
-    out.push(b"Seccomp:\t0\nSeccomp_filters:\t0\nSpeculation_Store_Bypass:\tvulnerable\n");
+}
+
+fn push_confinement(task: &Task, out: &mut Out) {
+    let confinement = &task.confinement;
+    let (mode, filters) = (confinement.mode() as u32, confinement.filters());
+    writeln!(out, "NoNewPrivs:\t{}", u32::from(confinement.no_new_privs()));
+    writeln!(out, "Seccomp:\t{mode}\nSeccomp_filters:\t{filters}");
+    out.push(b"Speculation_Store_Bypass:\tvulnerable\n");
     out.push(b"SpeculationIndirectBranch:\talways enabled\n");
 }
 

@@ -1,5 +1,7 @@
 //! `/proc/sys`. Most values are fixed: those that this kernel has, or Linux's defaults.
 
+mod net;
+
 use alloc::format;
 use alloc::string::String;
 
@@ -28,7 +30,7 @@ pub static TABLE: &[Entry<Whole>] = &[
     Entry::dir("dev", &[]),
     Entry::dir("fs", FS),
     Entry::dir("kernel", KERNEL),
-    Entry::dir("net", NET),
+    Entry::dir("net", net::Settings::<Whole>::TABLE),
     Entry::dir("user", USER),
     Entry::dir("vm", VM),
 ];
@@ -66,6 +68,7 @@ static KERNEL: &[Entry<Whole>] = &[
     value("sched_rr_timeslice_ms", "100\n"),
     value("sched_rt_period_us", "1000000\n"),
     value("sched_rt_runtime_us", "950000\n"),
+    Entry::dir("seccomp", SECCOMP),
     value("sem", "32000\t1024000000\t500\t32000\n"),
     value("shm_rmid_forced", "0\n"),
     value("shmall", "18446744073692774399\n"),
@@ -76,6 +79,12 @@ static KERNEL: &[Entry<Whole>] = &[
     value("unprivileged_bpf_disabled", "2\n"),
     Entry::text("version", |_, out| line(out, KERNEL_VERSION)),
     Entry::dir("yama", &[value("ptrace_scope", "0\n")]),
+];
+
+/// What filters of system calls can do (`seccomp(2)`).
+static SECCOMP: &[Entry<Whole>] = &[
+    value("actions_avail", "kill_process kill_thread trap errno trace log allow\n").mode(0o444),
+    value("actions_logged", "kill_process kill_thread log\n"),
 ];
 
 static RANDOM: &[Entry<Whole>] = &[
@@ -164,70 +173,6 @@ static FS: &[Entry<Whole>] = &[
     value("protected_symlinks", "1\n"),
     value("suid_dumpable", "0\n"),
 ];
-
-static NET: &[Entry<Whole>] = &[
-    Entry::dir("core", NET_CORE),
-    Entry::dir("ipv4", IPV4),
-    Entry::dir("ipv6", IPV6),
-    Entry::dir("unix", UNIX),
-];
-
-static NET_CORE: &[Entry<Whole>] = &[
-    value("default_qdisc", "pfifo_fast\n"),
-    value("netdev_max_backlog", "1000\n"),
-    value("optmem_max", "131072\n"),
-    value("rmem_default", "212992\n"),
-    value("rmem_max", "212992\n"),
-    value("somaxconn", "4096\n"),
-    value("wmem_default", "212992\n"),
-    value("wmem_max", "212992\n"),
-];
-
-static IPV4: &[Entry<Whole>] = &[
-    value("ip_default_ttl", "64\n"),
-    value("ip_forward", "0\n"),
-    value("ip_local_port_range", "32768\t60999\n"),
-    value("ip_local_reserved_ports", "\n"),
-    value("ip_nonlocal_bind", "0\n"),
-    value("ip_unprivileged_port_start", "1024\n"),
-    value("ping_group_range", "1\t0\n"),
-    value("tcp_allowed_congestion_control", "reno cubic\n"),
-    value("tcp_available_congestion_control", "reno cubic\n").mode(0o444),
-    value("tcp_congestion_control", "cubic\n"),
-    value("tcp_ecn", "2\n"),
-    value("tcp_fastopen", "1\n"),
-    value("tcp_fin_timeout", "60\n"),
-    value("tcp_keepalive_intvl", "75\n"),
-    value("tcp_keepalive_probes", "9\n"),
-    value("tcp_keepalive_time", "7200\n"),
-    value("tcp_max_syn_backlog", "512\n"),
-    value("tcp_mem", "188319\t251092\t376638\n"),
-    value("tcp_moderate_rcvbuf", "1\n"),
-    value("tcp_retries2", "15\n"),
-    value("tcp_rmem", "4096\t131072\t6291456\n"),
-    value("tcp_sack", "1\n"),
-    value("tcp_syn_retries", "6\n"),
-    value("tcp_syncookies", "1\n"),
-    value("tcp_timestamps", "1\n"),
-    value("tcp_tw_reuse", "2\n"),
-    value("tcp_window_scaling", "1\n"),
-    value("tcp_wmem", "4096\t16384\t4194304\n"),
-    value("udp_mem", "376638\t502187\t753276\n"),
-];
-
-static IPV6: &[Entry<Whole>] = &[
-    value("bindv6only", "0\n"),
-    Entry::dir(
-        "conf",
-        &[
-            Entry::dir("all", &[value("disable_ipv6", "0\n"), value("forwarding", "0\n")]),
-            Entry::dir("default", &[value("disable_ipv6", "0\n"), value("forwarding", "0\n")]),
-            Entry::dir("lo", &[value("disable_ipv6", "0\n"), value("forwarding", "0\n")]),
-        ],
-    ),
-];
-
-static UNIX: &[Entry<Whole>] = &[value("max_dgram_qlen", "512\n")];
 
 /// New namespaces are not to be had.
 static USER: &[Entry<Whole>] = &[

@@ -7,6 +7,7 @@ use machine::errno::Errno;
 use machine::mm::account::SANDBOX;
 
 use crate::syscall::context::KEEP_REGISTERS;
+use crate::syscall::seccomp::entry::filter;
 use crate::syscall::table;
 use crate::task::context::Ctx;
 use crate::task::core::Task;
@@ -50,7 +51,9 @@ pub fn dispatch(task: &Arc<Task>) {
     let cx = Ctx::new(task);
     let (number, args) = enter_call(&mut task.context().run.regs);
     SANDBOX.relieve();
-    let result = if SANDBOX.is_overdrawn() && !GIVING_BACK.contains(&number) {
+    let result = if let Some(result) = filter(task, number, &args) {
+        result
+    } else if SANDBOX.is_overdrawn() && !GIVING_BACK.contains(&number) {
         oom::relieve(task);
         Err(Errno::ENOMEM)
     } else {

@@ -38,6 +38,7 @@ mod restart;
 mod robust;
 mod rw;
 mod sched;
+mod seccomp;
 mod signal;
 mod signalfd;
 mod socket;

@@ -25,8 +25,8 @@ use crate::syscall::xattr::{getxattr, setxattr};
 use crate::syscall::{
     access, adjtimex, attr, clone, creds, dir, dup, epoll, event, exec, fcntl, futex, getdents, ioctl,
     itimer, jobs, limits, lock, membarrier, memfd, memory, mount, names, nanosleep, open, pidfd, poll, prctl,
-    process, readlink, restart, robust, rw, sched, signal, signalfd, socket, splice, stat, statfs, sync,
-    system, time, timer, timerfd, truncate, uname, usage, wait,
+    process, readlink, restart, robust, rw, sched, seccomp, signal, signalfd, socket, splice, stat, statfs,
+    sync, system, time, timer, timerfd, truncate, uname, usage, wait,
 };
 use crate::task::context::Ctx;
 use crate::task::core::Task;
@@ -193,6 +193,7 @@ syscalls! {
     125 => capabilities::capget(header: UserAddr, data: UserAddr);
     126 => capabilities::capset(header: UserAddr, data: UserAddr);
     157 => prctl::prctl(option: u32, a: u64, b: u64, c: u64, d: u64);
+    317 => seccomp::seccomp(operation: u32, flags: u32, arg: UserAddr);
 
     // limits and scheduling
     24 => sched::sched_yield();

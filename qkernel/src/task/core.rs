@@ -10,6 +10,7 @@ use crate::fs::file::FileTable;
 use crate::fs::path::FsContext;
 use crate::task::policy::SchedPolicy;
 use crate::task::process::Process;
+use crate::task::seccomp::Confinement;
 use crate::task::signal::state::{Restart, TaskSignals};
 use crate::task::vfork::VforkDone;
 use machine::errno::Result;
@@ -31,6 +32,7 @@ pub struct Task {
     files: SpinLock<Option<Arc<FileTable>>>,
     pub fs: Shared<FsContext>,
     pub creds: Shared<Creds>,
+    pub confinement: Confinement,
     pub signals: SpinLock<TaskSignals>,
     /// Set when this thread alone is to end (`exit(2)`, or another thread calls `execve(2)`).
     dying: AtomicBool,
@@ -134,6 +136,7 @@ impl Task {
             files: SpinLock::new(Rank::Leaf, parts.files),
             fs: Shared::new(parts.fs),
             creds: Shared::new(parts.creds),
+            confinement: Confinement::new(),
             signals: SpinLock::new(Rank::TaskSignals, parts.signals),
             comm: SpinLock::new(Rank::Leaf, parts.comm),
             clear_child_tid: AtomicU64::new(0),

@@ -17,6 +17,7 @@ pub mod pidfd;
 pub mod policy;
 pub mod posix_timer;
 pub mod process;
+pub mod seccomp;
 pub mod set_id;
 pub mod signal;
 pub mod signalfd;

@@ -27,11 +27,12 @@ pub fn after_exec(task: &Arc<Task>, program: &File) -> Result<AfterExec> {
     let stat = program.ops.stat(program)?;
     let ignored = program.path.as_ref().is_some_and(|path| access::forbids(path, Limits::NO_SUID));
     let mut given = Given::default();
-    if !ignored && !old.no_new_privs {
+    let is_confined = task.confinement.no_new_privs();
+    if !ignored && !is_confined {
         given.uid = (stat.mode & S_ISUID != 0).then_some(stat.uid);
         given.gid = (stat.mode & (S_ISGID | 0o010) == S_ISGID | 0o010).then_some(stat.gid);
     }
-    Ok(decide(&old, given, || shares_place(task)))
+    Ok(decide(&old, given, is_confined, || shares_place(task)))
 }
 
 /// The owners that the set-id bits of a program name.
@@ -41,9 +42,9 @@ struct Given {
     gid: Option<u32>,
 }
 
-/// `is_shared`: whether another process can change the task's root and working directory. Such a task gains nothing,
+/// `is_confined`: by `PR_SET_NO_NEW_PRIVS`. `is_shared`: whether another process can change the task's root and working directory. Such a task gains nothing,
 /// since the other would choose what the program finds under each name.
-fn decide(old: &Creds, given: Given, is_shared: impl FnOnce() -> bool) -> AfterExec {
+fn decide(old: &Creds, given: Given, is_confined: bool, is_shared: impl FnOnce() -> bool) -> AfterExec {
     let mut creds = old.clone();
     creds.euid = given.uid.unwrap_or(old.euid);
     creds.egid = given.gid.unwrap_or(old.egid);
@@ -55,9 +56,9 @@ fn decide(old: &Creds, given: Given, is_shared: impl FnOnce() -> bool) -> AfterE
     }
     let changes_ids = creds.euid != old.euid || !old.in_group(creds.egid);
     let gains = changes_ids || creds.permitted & !old.permitted != 0;
-    let is_refused = gains && (old.no_new_privs || is_shared());
+    let is_refused = gains && (is_confined || is_shared());
     if is_refused {
-        if old.no_new_privs || !old.has(CAP_SETUID) {
+        if is_confined || !old.has(CAP_SETUID) {
             (creds.euid, creds.egid) = (old.euid, old.egid);
         }
         creds.permitted &= old.permitted;
@@ -108,19 +109,19 @@ mod tests {
 
     #[test]
     fn set_id_programs_give_their_ids_for_good() {
-        let after = decide(&user(1000), ROOTS, || false);
+        let after = decide(&user(1000), ROOTS, false, || false);
         let creds = after.creds;
         assert_eq!((creds.uid, creds.euid, creds.suid, creds.fsuid), (1000, 0, 0, 0));
         assert_eq!((creds.permitted, creds.effective), (CAP_ALL, CAP_ALL));
         assert!(after.secure && after.is_elevated);
-        let after = decide(&user(1000), Given { uid: None, gid: Some(5) }, || false);
+        let after = decide(&user(1000), Given { uid: None, gid: Some(5) }, false, || false);
         assert_eq!((after.creds.gid, after.creds.egid, after.creds.sgid, after.creds.fsgid), (1000, 5, 5, 5));
         assert!(after.secure && after.is_elevated);
     }
 
     #[test]
     fn who_shares_its_place_or_may_gain_nothing_does_not() {
-        let after = decide(&user(1000), ROOTS, || true);
+        let after = decide(&user(1000), ROOTS, false, || true);
         assert_eq!(
             (after.creds.euid, after.creds.suid, after.creds.permitted, after.creds.effective),
             (1000, 1000, 0, 0)
@@ -129,17 +130,16 @@ mod tests {
         let mut few = user(0);
         few.permitted = 1 << CAP_CHOWN;
         few.effective = few.permitted;
-        assert_eq!(decide(&few, Given::default(), || true).creds.permitted, 1 << CAP_CHOWN);
-        assert_eq!(decide(&few, Given::default(), || false).creds.permitted, CAP_ALL);
-        few.no_new_privs = true;
-        assert_eq!(decide(&few, Given::default(), never).creds.effective, 1 << CAP_CHOWN);
+        assert_eq!(decide(&few, Given::default(), false, || true).creds.permitted, 1 << CAP_CHOWN);
+        assert_eq!(decide(&few, Given::default(), false, || false).creds.permitted, CAP_ALL);
+        assert_eq!(decide(&few, Given::default(), true, never).creds.effective, 1 << CAP_CHOWN);
     }
 
     #[test]
     fn plain_programs_ask_nothing_and_change_nothing() {
         for id in [0, 1000] {
             let old = user(id);
-            let after = decide(&old, Given::default(), never);
+            let after = decide(&old, Given::default(), false, never);
             assert_eq!((after.creds.euid, after.creds.permitted), (id, old.permitted));
             assert!(!after.secure && !after.is_elevated && stays_dumpable(&old, &after.creds));
         }
@@ -149,8 +149,8 @@ mod tests {
     fn ambient_capabilities_end_with_a_change_of_ids() {
         let mut old = user(1000);
         (old.permitted, old.inheritable, old.ambient) = (1, 1, 1);
-        assert_eq!(decide(&old, Given::default(), never).creds.effective, 1);
-        let after = decide(&old, Given { uid: Some(1001), gid: None }, || false);
+        assert_eq!(decide(&old, Given::default(), false, never).creds.effective, 1);
+        let after = decide(&old, Given { uid: Some(1001), gid: None }, false, || false);
         assert_eq!((after.creds.permitted, after.creds.effective, after.creds.ambient), (0, 0, 0));
     }
 
@@ -158,7 +158,7 @@ mod tests {
     fn securebits_keep_root_an_ordinary_user() {
         let mut old = user(0);
         old.securebits = SECURE_NOROOT;
-        let after = decide(&old, Given::default(), never);
+        let after = decide(&old, Given::default(), false, never);
         assert_eq!((after.creds.permitted, after.creds.effective), (0, 0));
     }
 }

@@ -97,7 +97,8 @@ fn encode(signal: u32, source: Source) -> [u8; INFO_BYTES] {
             put(20, &fd.to_ne_bytes());
             put(28, &low32(band.cast_unsigned()).to_ne_bytes());
         }
-        Source::Syscall { addr, number } => {
+        Source::Syscall { addr, number, errno } => {
+            put(4, &errno.to_ne_bytes());
             put(84, &number.to_ne_bytes());
             put(88, &addr.to_ne_bytes());
         }

@@ -162,12 +162,12 @@ fn lists_show_containers() {
 #[test]
 fn errors_and_remarks_go_to_the_log() {
     dormouse(|world| {
-        world.set("/linux/seccomp", json!({"defaultAction": "SCMP_ACT_ERRNO"})).script("true").write();
+        world.set("/linux/mountLabel", json!("label")).script("true").write();
         let log = world.dir.join("log");
         let mut args = vec!["--log", log.to_str().unwrap(), "--log-format", "json"];
         args.extend(world.with_bundle("run", &[]));
         world.ok(&args);
-        assert!(world.read("log").contains("linux.seccomp is not applied"), "{}", world.read("log"));
+        assert!(world.read("log").contains("linux.mountLabel is not applied"), "{}", world.read("log"));
         let args: Vec<String> = args.into_iter().map(str::to_owned).collect();
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         world.config["process"]["args"] = json!(["nosuch"]);

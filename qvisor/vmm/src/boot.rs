@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use abi::boot::{
-    BOOT_HOLD, BOOT_MAKE_CWD, BOOT_NO_NEW_PRIVS, BootInfo, Platform, TAG_ARG, TAG_CAPABILITIES,
+    BOOT_HOLD, BOOT_MAKE_CWD, BOOT_NO_NEW_PRIVS, BootInfo, Platform, SECCOMP_LOG, TAG_ARG, TAG_CAPABILITIES,
     TAG_CPU_FLAGS, TAG_CREDS, TAG_CWD, TAG_DOMAINNAME, TAG_ENV, TAG_FLAGS, TAG_HOSTNAME, TAG_ID_MAPS,
     TAG_IDLE_TIMEOUT, TAG_LIMIT, TAG_MASKED, TAG_MOUNT, TAG_OOM_SCORE_ADJ, TAG_READ_ONLY, TAG_RLIMIT,
-    TAG_STREAM, TAG_UMASK, TAG_WINSIZE,
+    TAG_SECCOMP, TAG_STREAM, TAG_SYSCTL, TAG_UMASK, TAG_WINSIZE,
 };
 use abi::hostcall::NO_HANDLE;
 use abi::layout::{BOOT_INFO_PHYS, RECORDS_MAX, RECORDS_PHYS, USER_PHYS};
+use abi::seccomp::Instruction;
 
 use crate::cpu::{self, XsaveLayout};
 use crate::ids::{Extent, IdMaps};
@@ -43,6 +44,14 @@ pub struct Capabilities {
     pub permitted: u64,
     pub inheritable: u64,
     pub ambient: u64,
+}
+
+/// A filter of system calls.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// What it does not allow is logged.
+    pub logs: bool,
+    pub program: Vec<Instruction>,
 }
 
 /// A mount in the guest.
@@ -104,6 +113,8 @@ pub struct BootSpec {
     /// `None`: as the user has them.
     pub capabilities: Option<Capabilities>,
     pub no_new_privs: bool,
+    /// The filter of its system calls.
+    pub seccomp: Option<Filter>,
     /// In the order they are made, the root first.
     pub mounts: Vec<Mount>,
     pub streams: Vec<Stream>,
@@ -113,6 +124,8 @@ pub struct BootSpec {
     pub oom_score_adj: Option<i32>,
     /// The container's ids on the host; none: all, as they are.
     pub id_maps: Option<IdMaps>,
+    /// Settings of the network namespace, by their names below `/proc/sys`.
+    pub sysctls: Vec<(String, Vec<u8>)>,
     /// Paths whose content is hidden.
     pub masked: Vec<Vec<u8>>,
     /// Paths that are read-only.
@@ -159,6 +172,7 @@ impl BootSpec {
             let words: Vec<u8> = [count].into_iter().chain(extents).flat_map(u32::to_le_bytes).collect();
             put(TAG_ID_MAPS, &[&words]);
         }
+        self.sysctls.iter().for_each(|(name, value)| put(TAG_SYSCTL, &[name.as_bytes(), &[0], value]));
         self.masked.iter().for_each(|path| put(TAG_MASKED, &[path]));
         self.read_only.iter().for_each(|path| put(TAG_READ_ONLY, &[path]));
         for (limit, value) in self.limits.each() {
@@ -198,6 +212,11 @@ impl BootSpec {
         for limit in &self.rlimits {
             let head = u64::from(limit.resource).to_le_bytes();
             put(TAG_RLIMIT, &[&head, &limit.soft.to_le_bytes(), &limit.hard.to_le_bytes()]);
+        }
+        if let Some(filter) = &self.seccomp {
+            let program: Vec<u8> =
+                filter.program.iter().flat_map(|instruction| instruction.to_bytes()).collect();
+            put(TAG_SECCOMP, &[&flag(filter.logs, SECCOMP_LOG).to_le_bytes(), &program]);
         }
         put(TAG_UMASK, &[&self.umask.to_le_bytes()]);
         if let Some(score) = self.oom_score_adj {
@@ -253,6 +272,11 @@ impl BootSpec {
             TAG_RLIMIT => {
                 let resource = u32::try_from(longs.next()?).ok()?;
                 self.rlimits.push(Rlimit { resource, soft: longs.next()?, hard: longs.next()? });
+            }
+            TAG_SECCOMP => {
+                let (flags, program) = data.split_at_checked(4)?;
+                let logs = u32::from_le_bytes(*flags.first_chunk()?) & SECCOMP_LOG != 0;
+                self.seccomp = Some(Filter { logs, program: Instruction::all(program)?.collect() });
             }
             TAG_UMASK => self.umask = words.next()?,
             TAG_OOM_SCORE_ADJ => self.oom_score_adj = Some(words.next()?.cast_signed()),
@@ -397,6 +421,7 @@ mod tests {
             streams: vec![Stream { fd: 0, handle: 7, flags: 1 }],
             rlimits: vec![Rlimit { resource: 7, soft: 10, hard: u64::MAX }],
             umask: 0o27,
+            seccomp: Some(Filter { logs: true, program: vec![Instruction::plain(6, 0x7fff_0000)] }),
             winsize: Some((24, 300)),
             ..BootSpec::default()
         };

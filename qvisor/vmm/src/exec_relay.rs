@@ -12,7 +12,7 @@ use std::os::fd::{OwnedFd, RawFd};
 
 use abi::boot::{
     self, EXEC_RECORDS_MAX, TAG_ARG, TAG_CAPABILITIES, TAG_CREDS, TAG_CWD, TAG_ENV, TAG_FLAGS,
-    TAG_OOM_SCORE_ADJ, TAG_RLIMIT, TAG_STREAM, TAG_UMASK, TAG_WINSIZE,
+    TAG_OOM_SCORE_ADJ, TAG_RLIMIT, TAG_SECCOMP, TAG_STREAM, TAG_UMASK, TAG_WINSIZE,
 };
 use abi::hostcall::{EVENT_EXEC_SIGNAL, EVENT_WINSIZE, Event};
 use serde::{Deserialize, Serialize};
@@ -38,6 +38,7 @@ const TAGS: &[u32] = &[
     TAG_CAPABILITIES,
     TAG_FLAGS,
     TAG_RLIMIT,
+    TAG_SECCOMP,
     TAG_STREAM,
     TAG_UMASK,
     TAG_OOM_SCORE_ADJ,

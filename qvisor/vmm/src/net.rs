@@ -78,7 +78,7 @@ fn enter_path(path: &Path) -> Result<(), NetError> {
 /// Lets anybody in a network of the sandbox's own bind ports below 1024 and ping: the sandbox's kernel decides that,
 /// and the VMM, which carries it out, has no privilege there. Best effort: where the settings do not exist only those
 /// calls fail.
-fn leave_low_ports_to_the_guest() {
+pub fn leave_low_ports_to_the_guest() {
     let _ = std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
     let _ = std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647");
 }

@@ -18,6 +18,7 @@ use crate::fs::readiness::{Direction, Moment, Readiness};
 use crate::net::ancillary::Ucred;
 use crate::net::inbox::{ReceiveHow, Received};
 use crate::net::options::Options;
+use crate::net::settings;
 use crate::net::{
     AF_INET, AF_UNSPEC, Destination, MsgFlags, Outgoing, SOCK_DGRAM, SOCK_RAW, SOCK_STREAM, SOL_SOCKET,
     Socket,
@@ -34,8 +35,6 @@ const IPPROTO_ICMP: u32 = 1;
 const IPPROTO_TCP: u32 = 6;
 const IPPROTO_UDP: u32 = 17;
 const IPPROTO_ICMPV6: u32 = 58;
-/// Ports below are for the privileged (`net.ipv4.ip_unprivileged_port_start`).
-const FREE_PORTS: u16 = 1024;
 const SO_ERROR: u32 = 4;
 const SO_DEBUG: u32 = 1;
 const SO_BINDTODEVICE: u32 = 25;
@@ -246,7 +245,7 @@ const HOST_SEND: MsgFlags = MsgFlags::OOB
 /// `EACCES` for a privileged port if the caller may not bind it.
 fn check_port(cx: &CallerCtx<'_>, address: &[u8]) -> Result<()> {
     let port = address.get(2..).and_then(<[u8]>::first_chunk).map_or(0, |port| u16::from_be_bytes(*port));
-    if port == 0 || port >= FREE_PORTS || cx.caller.creds().has(CAP_NET_BIND_SERVICE) {
+    if port == 0 || port >= settings::free_ports() || cx.caller.creds().has(CAP_NET_BIND_SERVICE) {
         return Ok(());
     }
     Err(Errno::EACCES)

@@ -7,7 +7,8 @@ use core::sync::atomic::Ordering;
 
 use crate::signals::SIGRTMAX;
 use crate::syscall::context::SyscallResult;
-use crate::syscall::prctl::privileges::{capabilities, change};
+use crate::syscall::prctl::privileges::capabilities;
+use crate::syscall::seccomp;
 use crate::task::context::Ctx;
 use machine::errno::Errno;
 use machine::mm::UserAddr;
@@ -20,6 +21,7 @@ const PR_GET_TIMING: u32 = 13;
 const PR_SET_NAME: u32 = 15;
 const PR_GET_NAME: u32 = 16;
 const PR_GET_SECCOMP: u32 = 21;
+const PR_SET_SECCOMP: u32 = 22;
 const PR_SET_TIMERSLACK: u32 = 29;
 const PR_GET_TIMERSLACK: u32 = 30;
 const PR_SET_CHILD_SUBREAPER: u32 = 36;
@@ -59,7 +61,9 @@ pub(super) fn prctl(cx: &Ctx<'_>, option: u32, a: u64, b: u64, c: u64, d: u64) -
             cx.user().write(UserAddr::new(a), &name)?;
             Ok(0)
         }
-        PR_GET_TIMING | PR_GET_SECCOMP => Ok(0),
+        PR_GET_TIMING => Ok(0),
+        PR_GET_SECCOMP => Ok(cx.task.confinement.mode() as u64),
+        PR_SET_SECCOMP => seccomp::by_prctl(cx, a, UserAddr::new(b)),
         PR_SET_TIMERSLACK => Ok(0),
         PR_GET_TIMERSLACK => Ok(TIMERSLACK_NS),
         PR_SET_CHILD_SUBREAPER => {
@@ -75,14 +79,12 @@ pub(super) fn prctl(cx: &Ctx<'_>, option: u32, a: u64, b: u64, c: u64, d: u64) -
             if a != 1 {
                 return Err(Errno::EINVAL);
             }
-            change(cx, |creds| {
-                creds.no_new_privs = true;
-                Ok(())
-            })
+            cx.task.confinement.set_no_new_privs();
+            Ok(0)
         }
         PR_GET_NO_NEW_PRIVS => {
             unused(&[a, b, c, d])?;
-            Ok(u64::from(creds.no_new_privs))
+            Ok(u64::from(cx.task.confinement.no_new_privs()))
         }
         // Huge pages are the host's affair.
         PR_SET_THP_DISABLE => unused(&[b, c, d]).map(|()| 0),

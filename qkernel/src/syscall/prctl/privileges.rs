@@ -18,7 +18,7 @@ const PR_CAP_AMBIENT: u32 = 47;
 const SECUREBITS_KNOWN: u32 = 0xff;
 const SECUREBITS_LOCKS: u32 = 0xaa;
 
-pub(super) fn change(cx: &Ctx<'_>, how: impl FnOnce(&mut Creds) -> Result<()>) -> SyscallResult {
+fn change(cx: &Ctx<'_>, how: impl FnOnce(&mut Creds) -> Result<()>) -> SyscallResult {
     let mut new = (*cx.task.creds.get()).clone();
     how(&mut new)?;
     crate::syscall::creds::commit(cx, new);

@@ -1,5 +1,7 @@
 //! `siginfo_t`.
 
+use abi::seccomp::ARCH_X86_64;
+
 use crate::signals::Source;
 use machine::time::ticks_to_ns;
 
@@ -11,7 +13,6 @@ pub const SI_KERNEL: i32 = 0x80;
 pub const SI_TIMER: i32 = -2;
 pub const SI_TKILL: i32 = -6;
 const SYS_SECCOMP: i32 = 1;
-const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 /// Nanoseconds of a tick of `times(2)` and `si_utime`.
 const CLOCK_TICK_NS: u64 = 10_000_000;
 
@@ -72,10 +73,11 @@ impl SigInfo {
                 put(16, &band.to_le_bytes());
                 put(24, &fd.to_le_bytes());
             }
-            Source::Syscall { addr, number } => {
+            Source::Syscall { addr, number, errno } => {
+                put(4, &errno.to_le_bytes());
                 put(16, &addr.to_le_bytes());
                 put(24, &number.to_le_bytes());
-                put(28, &AUDIT_ARCH_X86_64.to_le_bytes());
+                put(28, &ARCH_X86_64.to_le_bytes());
             }
         }
         bytes

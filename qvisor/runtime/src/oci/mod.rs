@@ -1,6 +1,6 @@
 //! Bundles of the OCI runtime specification: `config.json` is checked, and made into the description of a sandbox.
 //!
-//! An unsupported setting is refused by name. A setting that has no effect inside a sandbox (a system call filter, say)
+//! An unsupported setting is refused by name. A setting that has no effect inside a sandbox (a label of SELinux, say)
 //! is accepted, with a sentence in [`Container::remarks`]; `docs/oci.md` has the list.
 #![deny(unsafe_code)]
 
@@ -15,6 +15,7 @@ mod namespaces;
 mod process;
 mod refuse;
 mod resources;
+pub mod seccomp;
 pub mod spec;
 
 use std::collections::BTreeMap;
@@ -103,7 +104,8 @@ pub fn check(bundle: PathBuf, text: &[u8]) -> Result<Container> {
         Accounts::read(root).log_in(name, &mut boot.creds)?;
     }
     boot.hostname = namespaces.hostname(spec.hostname().as_deref())?;
-    boot.domainname = spec.domainname().clone().unwrap_or_default().into_bytes();
+    boot.seccomp = linux.seccomp().as_ref().map(seccomp::filter).transpose()?;
+    boot.domainname = namespaces.domainname(spec.domainname().as_deref(), linux.sysctl().as_ref())?;
     boot.masked = paths("linux.maskedPaths", linux.masked_paths().as_deref())?;
     boot.read_only = paths("linux.readonlyPaths", linux.readonly_paths().as_deref())?;
     boot.id_maps = id_maps::of_container(&spec)?;

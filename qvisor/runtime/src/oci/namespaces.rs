@@ -42,6 +42,9 @@ fn describe(kind: Type) -> (&'static str, i32) {
     }
 }
 
+/// The sysctl of the NIS domain name, which Docker sets.
+const DOMAINNAME: &str = "kernel/domainname";
+
 impl Namespaces {
     pub(super) fn new(spec: &Spec) -> Result<Self> {
         let list = spec.linux().as_ref().and_then(|linux| linux.namespaces().clone()).unwrap_or_default();
@@ -102,14 +105,37 @@ impl Namespaces {
         }
     }
 
-    /// Settings of the network namespace; all others are the sandbox's kernel's own.
+    /// The NIS domain name, which the configuration names itself or as a sysctl.
+    pub(super) fn domainname(
+        &self,
+        asked: Option<&str>,
+        sysctls: Option<&HashMap<String, String>>,
+    ) -> Result<Vec<u8>> {
+        let setting = sysctls.into_iter().flatten().find(|(name, _)| path_of(name) == DOMAINNAME);
+        let name = setting.map(|(_, value)| value.as_str()).or(asked).unwrap_or_default();
+        if name.len() > 64 || name.contains('\0') {
+            return Err(BundleError::invalid("domainname", name, "which is longer than 64 bytes"));
+        }
+        if setting.is_some() && !matches!(self.uts, Uts::New) {
+            let why = "add a new uts namespace to linux.namespaces";
+            return Err(BundleError::refused_because(
+                "linux.sysctl kernel.domainname in another's uts namespace",
+                why,
+            ));
+        }
+        Ok(name.as_bytes().to_vec())
+    }
+
+    /// Settings of the network namespace, by their names below `/proc/sys`.
     pub(super) fn sysctls(&self, asked: Option<&HashMap<String, String>>) -> Result<Vec<(String, String)>> {
         let mut settings = Vec::new();
         for (name, value) in asked.into_iter().flatten() {
-            let path = name.replace('.', "/");
+            let path = path_of(name);
+            if path == DOMAINNAME {
+                continue;
+            }
             if !path.starts_with("net/") || path.split('/').any(|part| part.is_empty() || part == "..") {
-                let why = "only net.* is applied; the rest is the sandbox's kernel's own";
-                return Err(BundleError::refused_because(format!("linux.sysctl {name}"), why));
+                return Err(BundleError::refused_because(format!("linux.sysctl {name}"), why_not(&path)));
             }
             if matches!(self.network, Network::Host) {
                 let why = "it would change the host; add a network namespace";
@@ -119,6 +145,39 @@ impl Namespaces {
         }
         settings.sort();
         Ok(settings)
+    }
+}
+
+/// A setting's path below `/proc/sys`. As for runc and sysctl(8), one that has a slash before any dot keeps its dots.
+fn path_of(name: &str) -> String {
+    match name.find(['.', '/']).map(|at| &name[at..=at]) {
+        Some("/") => name.to_owned(),
+        _ => name
+            .chars()
+            .map(|c| {
+                if c == '.' {
+                    '/'
+                } else if c == '/' {
+                    '.'
+                } else {
+                    c
+                }
+            })
+            .collect(),
+    }
+}
+
+/// Why a setting that is not the network's is not applied.
+fn why_not(path: &str) -> &'static str {
+    let is_any = |prefixes: &[&str]| prefixes.iter().any(|prefix| path.starts_with(prefix));
+    if is_any(&["kernel/shm", "kernel/msg", "kernel/sem"]) {
+        "the sandbox has no System V IPC"
+    } else if is_any(&["fs/mqueue/"]) {
+        "the sandbox has no POSIX message queues"
+    } else if path == "kernel/hostname" {
+        "use hostname"
+    } else {
+        "net.* and kernel.domainname are applied; the rest is the sandbox's kernel's own"
     }
 }
 

@@ -66,11 +66,6 @@ fn check_linux(linux: &Linux, remarks: &mut Vec<String>) -> Result<()> {
     if linux.mount_label().as_ref().is_some_and(|label| !label.is_empty()) {
         remarks.push(unneeded("linux.mountLabel"));
     }
-    if let Some(filter) = linux.seccomp() {
-        // A listener is a program that answers calls, which is more than a filter.
-        refuse_any(&[("linux.seccomp.listenerPath", filter.listener_path().is_some())])?;
-        remarks.push(unneeded("linux.seccomp"));
-    }
     match linux.rootfs_propagation().as_deref() {
         // Mounts that a sandbox makes are its kernel's, and are seen by nobody else.
         None

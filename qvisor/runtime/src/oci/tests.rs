@@ -150,14 +150,14 @@ fn what_is_wrong_is_said() {
 #[test]
 fn what_needs_no_doing_is_remarked() {
     let dir = bundle(|config| {
-        config["linux"]["seccomp"] = json!({"defaultAction": "SCMP_ACT_ERRNO"});
+        config["linux"]["mountLabel"] = json!("label");
         config["process"]["apparmorProfile"] = json!("docker-default");
         config["linux"]["devices"] = json!([{"path": "/dev/null", "type": "c", "major": 1, "minor": 3}]);
         config["linux"]["resources"] = json!({"devices": [{"allow": true}], "blockIO": {"weight": 0}, "memory": {"disableOOMKiller": true}});
     });
     let remarks = load(dir.path()).unwrap().remarks;
     assert_eq!(remarks.len(), 4, "{remarks:?}");
-    assert!(remarks.iter().any(|remark| remark.contains("linux.seccomp")));
+    assert!(remarks.iter().any(|remark| remark.contains("linux.mountLabel")));
 }
 
 #[test]

@@ -3,11 +3,11 @@
 pub mod error;
 mod files;
 pub mod plan;
+mod sysctl;
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
 use std::sync::Arc;
 
 use abi::boot::Platform;
@@ -151,7 +151,12 @@ fn run(
     if let Some(bounds) = &plan.bounds {
         io.set_quota(Quota::new(bounds.disk_bytes));
     }
-    let (boot, following) = files::prepare(plan, &io, &mut users)?;
+    let (mut boot, following) = files::prepare(plan, &io, &mut users)?;
+    let asked = match &plan.tree {
+        Tree::Bundle(bundle) => &*bundle.container.sysctls,
+        Tree::CopyOnWrite { .. } => &[],
+    };
+    boot.sysctls = sysctl::read(&plan.network, asked);
     if let (Tree::Bundle(bundle), Some(leash)) = (&plan.tree, &leash) {
         let state = OciState { pid: leash.pid(), ..bundle.state.clone() };
         hooks::run("createContainer", bundle.container.hooks.create_container().as_deref(), &state)?;
@@ -245,10 +250,7 @@ fn config(plan: &Plan, device: Option<kvm::Device>, supervisor: &Arc<Supervisor>
 /// Prepares a container while the VMM is still part of the host: settings of its network, its leash, and the hooks that
 /// the front end runs meanwhile.
 fn begin_container(bundle: &Bundle, channel: &Arc<UnixStream>) -> Result<Leash, VmmError> {
-    for (name, value) in &bundle.container.sysctls {
-        std::fs::write(Path::new("/proc/sys").join(name), value)
-            .map_err(|source| VmmError::Sysctl { name: name.replace('/', "."), source })?;
-    }
+    sysctl::write(&bundle.container.sysctls)?;
     if let Some(score) = bundle.container.oom_score_adj {
         std::fs::write("/proc/self/oom_score_adj", score.to_string())
             .map_err(|source| VmmError::OomScore { score, source })?;

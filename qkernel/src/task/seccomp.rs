@@ -1,0 +1,151 @@
+//! The confinement of a task: `PR_SET_NO_NEW_PRIVS`, and its filter of system calls (`seccomp(2)`).
+//!
+//! A task changes its own, and a thread with `SECCOMP_FILTER_FLAG_TSYNC` that of all threads of its process. So whoever
+//! changes one, or makes a thread that inherits one, holds the lock of the process's tasks.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use crate::seccomp::filter::{Filter, NewFilter, Verdict};
+use crate::seccomp::program::Data;
+use crate::task::core::Task;
+use machine::errno::{Errno, Result};
+use machine::sync::{Rank, SpinLock};
+
+/// The mode of a task (`PR_GET_SECCOMP`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Off = 0,
+    /// Only `read`, `write`, `exit` and `rt_sigreturn`.
+    Strict = 1,
+    Filter = 2,
+}
+
+/// The confinement of a task. It never gets less.
+pub struct Confinement {
+    no_new_privs: AtomicBool,
+    /// A [`Mode`].
+    mode: AtomicU32,
+    filter: SpinLock<Option<Arc<Filter>>>,
+}
+
+impl Confinement {
+    /// None.
+    pub const fn new() -> Self {
+        Self {
+            no_new_privs: AtomicBool::new(false),
+            mode: AtomicU32::new(Mode::Off as u32),
+            filter: SpinLock::new(Rank::Leaf, None),
+        }
+    }
+
+    /// Whether no program gives the task more rights than it has.
+    pub fn no_new_privs(&self) -> bool {
+        self.no_new_privs.load(Ordering::Relaxed)
+    }
+
+    /// See [`Self::no_new_privs`].
+    pub fn set_no_new_privs(&self) {
+        self.no_new_privs.store(true, Ordering::Relaxed);
+    }
+
+    /// What decides about the task's calls.
+    #[inline]
+    pub fn mode(&self) -> Mode {
+        match self.mode.load(Ordering::Acquire) {
+            0 => Mode::Off,
+            1 => Mode::Strict,
+            _ => Mode::Filter,
+        }
+    }
+
+    /// The verdict about a call of the current task, if the filter does not allow all calls of this number.
+    #[inline]
+    pub fn verdict(&self, number: u32, data: impl FnOnce() -> Data) -> Option<Verdict> {
+        let filter = match &*self.filter.lock() {
+            Some(filter) if !filter.always_allows(number) => filter.clone(),
+            _ => return None,
+        };
+        Some(filter.verdict(&data()))
+    }
+
+    /// Number of filters.
+    pub fn filters(&self) -> u32 {
+        self.filter.lock().as_ref().map_or(0, |filter| filter.count())
+    }
+
+    /// The first filter of a process that nobody has forked.
+    pub fn begin_with(&self, filter: Option<Arc<Filter>>) {
+        if filter.is_some() {
+            *self.filter.lock() = filter;
+            self.mode.store(Mode::Filter as u32, Ordering::Release);
+        }
+    }
+
+    /// A new task has what its creator has. The lock of its process's tasks is held if it is a thread.
+    pub fn inherit(&self, from: &Self) {
+        self.no_new_privs.store(from.no_new_privs(), Ordering::Relaxed);
+        let filter = from.filter.lock().clone();
+        *self.filter.lock() = filter;
+        self.mode.store(from.mode() as u32, Ordering::Release);
+    }
+}
+
+impl Default for Confinement {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The caller keeps to strict mode from now on; `EINVAL` if it has filters.
+pub fn become_strict(task: &Task) -> Result<()> {
+    let _tasks = task.process.tasks.lock();
+    match task.confinement.mode() {
+        Mode::Filter => Err(Errno::EINVAL),
+        _ => {
+            task.confinement.mode.store(Mode::Strict as u32, Ordering::Release);
+            Ok(())
+        }
+    }
+}
+
+/// What became of a new filter.
+pub enum Added {
+    Done,
+    /// A thread has filters of its own, so nothing was changed.
+    Differs {
+        tid: u32,
+    },
+}
+
+/// Gives the caller a filter more, and with `all_threads` every thread of its process the caller's chain.
+pub fn add(task: &Arc<Task>, filter: NewFilter, all_threads: bool) -> Result<Added> {
+    let tasks = task.process.tasks.lock();
+    let mine = &task.confinement;
+    if mine.mode() == Mode::Strict {
+        return Err(Errno::EINVAL);
+    }
+    let older = mine.filter.lock().clone();
+    let others = || tasks.iter().filter(|other| all_threads && !Arc::ptr_eq(other, task));
+    let follows = |other: &Task| match other.confinement.mode() {
+        Mode::Off => true,
+        Mode::Strict => false,
+        Mode::Filter => {
+            let theirs = other.confinement.filter.lock();
+            older.as_ref().is_some_and(|older| older.extends(theirs.as_deref()))
+        }
+    };
+    if let Some(other) = others().find(|other| !follows(other)) {
+        return Ok(Added::Differs { tid: other.tid() });
+    }
+    let chain = filter.onto(older)?;
+    for thread in others().chain(core::iter::once(task)) {
+        if mine.no_new_privs() {
+            thread.confinement.set_no_new_privs();
+        }
+        let former = thread.confinement.filter.lock().replace(chain.clone());
+        drop(former);
+        thread.confinement.mode.store(Mode::Filter as u32, Ordering::Release);
+    }
+    Ok(Added::Done)
+}
