@@ -72,6 +72,9 @@ pub enum Order {
         /// Even in a sandbox that is paused, once that goes on.
         #[serde(default)]
         paused: bool,
+        /// A hook of a container that has not been started.
+        #[serde(default)]
+        hook: bool,
     },
 }
 

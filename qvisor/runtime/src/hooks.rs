@@ -25,12 +25,19 @@ pub struct HookError {
     what: String,
 }
 
+impl HookError {
+    pub(crate) fn new(kind: &'static str, hook: &Hook, what: String) -> Self {
+        Self { kind, path: hook.path().clone(), what }
+    }
+}
+
 /// Runs hooks one after the other, in this process's namespaces, the state on their standard input. The first that
 /// fails ends the series.
 pub fn run(kind: &'static str, hooks: Option<&[Hook]>, state: &OciState) -> Result<(), HookError> {
-    hooks.unwrap_or_default().iter().try_for_each(|hook| {
-        run_one(hook, state).map_err(|what| HookError { kind, path: hook.path().clone(), what })
-    })
+    hooks
+        .unwrap_or_default()
+        .iter()
+        .try_for_each(|hook| run_one(hook, state).map_err(|what| HookError::new(kind, hook, what)))
 }
 
 /// As [`run`], for hooks whose failure changes nothing; result: the failures.
@@ -38,7 +45,7 @@ pub fn run(kind: &'static str, hooks: Option<&[Hook]>, state: &OciState) -> Resu
 pub fn run_all(kind: &'static str, hooks: Option<&[Hook]>, state: &OciState) -> Vec<HookError> {
     let run = |hook: &Hook| {
         let result = run_one(hook, state);
-        result.err().map(|what| HookError { kind, path: hook.path().clone(), what })
+        result.err().map(|what| HookError::new(kind, hook, what))
     };
     hooks.unwrap_or_default().iter().filter_map(run).collect()
 }

@@ -25,6 +25,47 @@ fn all_hooks(world: &mut World) {
 }
 
 #[test]
+fn a_hook_inside_runs_before_the_first_process() {
+    let _alone = one_at_a_time();
+    both(|world| {
+        let text = "cat >/state; id -u >>/log; echo $WORD $(pwd) $(ls /) >>/log";
+        let inside = json!({"path": "/bin/sh", "args": ["sh", "-c", text], "env": ["WORD=w", "PATH=/bin"]});
+        world.set("/hooks", json!({"startContainer": [inside]}));
+        world.script("cat /log; echo began").create();
+        assert!(!world.rootfs().join("log").exists(), "{:?}: it ran before the start", world.runtime);
+        world.start().wait_output("began");
+        assert!(world.read("out").starts_with("0\nw / "), "{:?}: {}", world.runtime, world.read("out"));
+        let state: Value =
+            serde_json::from_slice(&std::fs::read(world.rootfs().join("state")).unwrap()).unwrap();
+        assert_eq!(state["id"], json!(world.id), "{:?}", world.runtime);
+        world.wait_status("stopped");
+        world.ok(&["delete", &world.id]);
+    });
+}
+
+#[test]
+fn a_hook_inside_that_fails_keeps_it_from_starting() {
+    let _alone = one_at_a_time();
+    both(|world| {
+        let inside =
+            json!({"path": "/bin/sh", "args": ["sh", "-c", "echo sorry; exit 3"], "env": ["PATH=/bin"]});
+        world.set("/hooks", json!({"startContainer": [inside]}));
+        world.script("echo began").create();
+        let output = world.run(&["start", &world.id]);
+        if world.is_dormouse() {
+            let words = String::from_utf8_lossy(&output.stderr);
+            assert!(
+                words.contains("startContainer hook /bin/sh") && words.contains("code 3 (sorry)"),
+                "{words}"
+            );
+        }
+        world.ok(&["delete", "--force", &world.id]);
+        assert!(!world.read("out").contains("began"), "{:?}", world.runtime);
+        world.assert_gone();
+    });
+}
+
+#[test]
 fn they_run_in_their_order_and_their_namespaces() {
     let _alone = one_at_a_time();
     both(|world| {

@@ -9,7 +9,8 @@ use super::error::ContainerError;
 use super::record::{Record, hook_state};
 use crate::cgroup;
 use crate::control::{self, Order, OrderError};
-use crate::hooks;
+use crate::exec;
+use crate::hooks::{self, HookError};
 use crate::state::{Id, OciState, Root, StateError};
 use crate::status::Status;
 
@@ -22,10 +23,27 @@ pub fn start(root: &Root, id: &Id) -> Result<Vec<String>, ContainerError> {
     if state.status != Status::Created {
         return Err(ContainerError::NotCreated { id: id.as_str().to_owned(), status: state.status });
     }
+    if let Some(record) = root.record::<Record>(id) {
+        run_inside(root, id, &record, &state)?;
+    }
     control::order(&root.sandbox(id)?, Order::Start)
         .map_err(|error| ContainerError::Start { id: id.as_str().to_owned(), why: error.to_string() })?;
     let Some(record) = root.record::<Record>(id) else { return Ok(Vec::new()) };
     Ok(poststart(&record, &state))
+}
+
+/// Runs the hooks inside, right before the first process begins. The first that fails keeps it from doing so.
+pub(super) fn run_inside(
+    root: &Root,
+    id: &Id,
+    record: &Record,
+    state: &OciState,
+) -> Result<(), ContainerError> {
+    let state = hook_state(state, Status::Created);
+    let each = |hook| {
+        exec::run_hook(root, id, hook, &state).map_err(|what| HookError::new("startContainer", hook, what))
+    };
+    Ok(record.hooks.start_container().iter().flatten().try_for_each(each)?)
 }
 
 /// Runs the hooks after the start; result: warnings about those that failed.

@@ -6,6 +6,7 @@
 //! does, which the pid file names.
 
 mod connection;
+mod hook;
 mod leash;
 mod options;
 mod streams;
@@ -22,6 +23,7 @@ use crate::front::foreground::FORWARDED;
 use crate::state::OciState;
 use crate::status::Status;
 use connection::{Connection, Said};
+pub use hook::run_hook;
 pub use options::{ExecError, ExecOptions};
 use streams::Streams;
 
@@ -61,7 +63,7 @@ fn ask(options: &ExecOptions, streams: &Streams, connection: &Connection) -> Res
         ))
     };
     let len = u32::try_from(records.len()).ok().filter(|len| u64::from(*len) <= abi::boot::EXEC_RECORDS_MAX);
-    let order = Order::Exec { len: len.ok_or_else(too_long)?, paused: options.ignore_paused };
+    let order = Order::Exec { len: len.ok_or_else(too_long)?, paused: options.ignore_paused, hook: false };
     connection
         .ask(order, &records, &streams.descriptors())
         .map_err(|source| options.system("sending it its descriptors", source))

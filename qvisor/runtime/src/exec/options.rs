@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use vmm::boot::BootSpec;
 use vmm::directory::replace_file;
 
-use crate::container::ContainerError;
 use crate::state::{Id, Root, StateError};
 
 /// The process that is to be run, and how.
@@ -38,8 +37,8 @@ pub enum ExecError {
     Failed { id: String, program: String, message: String, code: u8 },
     #[error("cannot give a process in sandbox {id} a terminal: {why}")]
     Terminal { id: String, why: String },
-    #[error(transparent)]
-    PidFile(ContainerError),
+    #[error("cannot write pid file {path}: {source}; pass a writable --pid-file")]
+    PidFile { path: PathBuf, source: io::Error },
     #[error("cannot run a process in sandbox {id}: {what} failed: {source}; check the limits of this user")]
     System { id: String, what: &'static str, source: io::Error },
 }
@@ -70,6 +69,6 @@ impl ExecOptions {
     pub(super) fn write_pid(&self, pid: i32) -> Result<(), ExecError> {
         let Some(path) = &self.pid_file else { return Ok(()) };
         replace_file(path, pid.to_string().as_bytes())
-            .map_err(|source| ExecError::PidFile(ContainerError::PidFile { path: path.clone(), source }))
+            .map_err(|source| ExecError::PidFile { path: path.clone(), source })
     }
 }

@@ -6,14 +6,11 @@ use super::error::BundleError;
 
 /// Checks as much as can be known before a hook runs.
 pub(super) fn check(hooks: Hooks) -> Result<Hooks, BundleError> {
-    if hooks.start_container().as_ref().is_some_and(|list| !list.is_empty()) {
-        let why = "a hook is a program of the host, and does not run inside a sandbox";
-        return Err(BundleError::refused_because("hooks.startContainer", why));
-    }
     let lists = [
         hooks.prestart(),
         hooks.create_runtime(),
         hooks.create_container(),
+        hooks.start_container(),
         hooks.poststart(),
         hooks.poststop(),
     ];

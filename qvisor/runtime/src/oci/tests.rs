@@ -54,7 +54,6 @@ fn what_is_not_done_is_refused_by_name() {
             json!([{"type": "pid", "path": "/proc/1/ns/pid"}]),
             "pid namespace /proc/1/ns/pid",
         ),
-        ("/hooks", json!({"startContainer": [{"path": "/bin/true"}]}), "hooks.startContainer"),
         ("/annotations", json!({"dev.dormouse.fly": "1"}), "annotation dev.dormouse.fly"),
         ("/mounts", json!([{"destination": "/x", "type": "nfs"}]), "mount /x of type \"nfs\""),
         ("/mounts", json!([{"destination": "/x", "type": "proc", "options": ["hidepid"]}]), "\"hidepid\""),

@@ -124,7 +124,7 @@ impl World {
         for Asked { peer, order, attached } in self.peers.orders() {
             match order {
                 Order::Kill { signal: libc::SIGKILL, .. } => {}
-                Order::Exec { paused, .. } => self.supervisor.exec(peer, attached, paused),
+                Order::Exec { paused, hook, .. } => self.supervisor.exec(peer, attached, paused, hook),
                 order => self.supervisor.obey_peer(peer, order),
             }
         }

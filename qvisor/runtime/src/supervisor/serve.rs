@@ -75,7 +75,7 @@ impl Supervisor {
             }
             for Asked { peer, order, attached } in peers.orders() {
                 match order {
-                    Order::Exec { paused, .. } => self.exec(peer, attached, paused),
+                    Order::Exec { paused, hook, .. } => self.exec(peer, attached, paused, hook),
                     order => self.obey_peer(peer, order),
                 }
             }
@@ -188,7 +188,7 @@ impl Supervisor {
     }
 
     /// A process is to come in. It is answered by whoever knows what becomes of it; see [`vmm::exec_relay`].
-    pub(super) fn exec(&self, peer: UnixStream, attached: Attached, paused: bool) {
+    pub(super) fn exec(&self, peer: UnixStream, attached: Attached, paused: bool, hook: bool) {
         let Attached { body, descriptors } = attached;
         let request = match ExecRequest::new(body, descriptors) {
             Ok(request) => request,
@@ -199,6 +199,8 @@ impl Supervisor {
         let why_not = match progress.status() {
             _ if progress.ending => Some("it ends"),
             Status::Paused if !paused => Some("it is paused; let it go on first, or pass --ignore-paused"),
+            _ if hook && progress.containers.first().stage == Stage::Created => None,
+            _ if hook => Some("it has been started"),
             _ if !progress.is_running() => Some("its first process does not run yet; start it first"),
             _ => None,
         };

@@ -69,7 +69,7 @@ impl World {
     fn exec(&self, paused: bool) -> Asked {
         let (theirs, ours) = UnixStream::pair().unwrap();
         let body = BootSpec { args: vec![b"true".to_vec()], ..BootSpec::default() }.process_records();
-        self.supervisor.exec(theirs, Attached { body, descriptors: Vec::new() }, paused);
+        self.supervisor.exec(theirs, Attached { body, descriptors: Vec::new() }, paused, false);
         Asked(BufReader::new(ours))
     }
 
