@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use containerd_shim_protos::protobuf::Message;
 use containerd_shim_protos::ttrpc::{Code, Request};
@@ -24,6 +25,10 @@ use crate::service::Service;
 use crate::start::ADDRESS;
 use crate::ttrpc::frame::{Inbox, REQUEST};
 use crate::ttrpc::line::{Line, Reply};
+
+/// How long a shim without containers waits for somebody to connect. containerd may have ended between the shim's start
+/// and its first request.
+const IDLE: Duration = Duration::from_secs(15);
 
 /// A connection of containerd's.
 struct Client {
@@ -88,11 +93,21 @@ fn log_to_containerd() -> io::Result<()> {
 fn poll(service: &Arc<Service>, listener: &UnixListener, signals: &SignalFd, wakes: &PipeReader) {
     let mut clients: BTreeMap<i32, Client> = BTreeMap::new();
     let mut watches: Vec<(String, OomWatch)> = Vec::new();
+    // Since when nobody needs the shim.
+    let mut idle: Option<Instant> = None;
     while !service.is_over() {
+        let is_idle = clients.is_empty() && service.is_empty();
+        idle = is_idle.then(|| idle.unwrap_or_else(Instant::now));
+        let left = idle.map(|since| IDLE.saturating_sub(since.elapsed()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return;
+        }
+        let timeout =
+            left.map_or(-1, |left| i32::try_from(left.as_millis()).unwrap_or(i32::MAX).saturating_add(1));
         let fixed = [listener.as_raw_fd(), signals.as_raw_fd(), wakes.as_raw_fd()];
         let more = clients.keys().copied().chain(watches.iter().map(|(_, watch)| watch.as_raw_fd()));
         let descriptors: Vec<i32> = fixed.into_iter().chain(more).collect();
-        let ready: Vec<i32> = process::wait_any(&descriptors, -1)
+        let ready: Vec<i32> = process::wait_any(&descriptors, timeout)
             .into_iter()
             .filter_map(|at| descriptors.get(at).copied())
             .collect();

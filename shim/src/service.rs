@@ -67,6 +67,12 @@ impl Service {
         self.is_over.load(Ordering::Relaxed)
     }
 
+    /// Whether it has no container, nor is one on its way.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.containers().is_empty()
+    }
+
     /// Watches that are new.
     #[must_use]
     pub fn new_watches(&self) -> Vec<(String, OomWatch)> {
@@ -99,7 +105,7 @@ impl Service {
         let payload = request.payload.as_slice();
         match request.method.as_str() {
             "State" => at_once(payload, reply, |request| self.state(&request)),
-            "Connect" => at_once(payload, reply, |request| Ok(self.connect(&request))),
+            "Connect" => at_once(payload, reply, |request| self.connect(&request)),
             "Shutdown" => at_once(payload, reply, |request| Ok(self.shut_down(&request))),
             "CloseIO" => at_once(payload, reply, |request| self.close_io(&request)),
             "ResizePty" => at_once(payload, reply, |request| self.resize(&request)),
@@ -303,12 +309,17 @@ impl Service {
         Ok(Empty::new())
     }
 
-    fn connect(&self, request: &ConnectRequest) -> ConnectResponse {
+    /// A container that nobody has created is not found: containerd asks this once it is started again, and cleans up
+    /// after a shim that was started for a container which never came.
+    fn connect(&self, request: &ConnectRequest) -> Result<ConnectResponse> {
+        let container = self.containers().get(&request.id).cloned();
+        let Some(container) = container else {
+            return Err(Failure::not_found("container not created: not found"));
+        };
         let mut response = ConnectResponse::new();
         response.shim_pid = std::process::id();
-        response.task_pid =
-            self.container(&request.id).map_or(0, |container| container.processes().init.pid());
-        response
+        response.task_pid = container.map_or(0, |container| container.processes().init.pid());
+        Ok(response)
     }
 
     fn shut_down(&self, _request: &ShutdownRequest) -> Empty {

@@ -82,7 +82,7 @@ class Side:
 
     def is_clean(self, also=()):
         """Nothing is left of any container."""
-        until(f"the end of {self.engine.remains()}", lambda: not self.engine.remains())
+    XX, lambda: not self.engine.remains())
         for pid in also:
             until(f"the end of process {pid}", lambda pid=pid: not Path(f"/proc/{pid}").exists())
 
@@ -306,7 +306,7 @@ def checkpoint(side):
 @case()
 def logs_to_a_file(side):
     log = side.engine.dir / f"{side.id}.log"
-    side.detach("sh", "-c", "echo out; echo err >&2", flags=["--log-uri", f"file://{log}"])
+    side.detach("sh", "-c", "echo out; echo err >&2; sleep 0.3", flags=["--log-uri", f"file://{log}"])
     until("the end", lambda: side.status() == "STOPPED")
     side.remove()
     check(sorted(log.read_text().split()) == ["err", "out"], log.read_text())
