@@ -82,7 +82,10 @@ class Side:
 
     def is_clean(self, also=()):
         """Nothing is left of any container."""
-    XX, lambda: not self.engine.remains())
+        try:
+            until("the end of what is left", lambda: not self.engine.remains(), 40)
+        except Failure as failure:
+            raise Failure(f"{failure}: {self.engine.remains()}") from None
         for pid in also:
             until(f"the end of process {pid}", lambda pid=pid: not Path(f"/proc/{pid}").exists())
 
