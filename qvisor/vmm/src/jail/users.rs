@@ -290,6 +290,7 @@ fn no_namespace(source: io::Error) -> JailError {
 /// right to map more than itself.
 fn make_namespace(users: &str, groups: &str) -> io::Result<OwnedFd> {
     let (mut ready, made) = io::pipe()?;
+    let parent = crate::process::id();
     let Some(child) = crate::process::fork()? else {
         // The host lets no process in a chroot make one. The namespace does not keep the child's root.
         let _ = leave_chroot();
@@ -297,6 +298,11 @@ fn make_namespace(users: &str, groups: &str) -> io::Result<OwnedFd> {
         let result = unsafe { libc::unshare(libc::CLONE_NEWUSER) };
         let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
         let word = if result == 0 { 0 } else { errno };
+        // Should this process be killed, the child must not stay behind with its descriptors. Asked for now, since a change
+        // of credentials takes the wish back.
+        if !crate::process::die_with_parent(parent) {
+            crate::process::exit_now(1);
+        }
         let _ = io::Write::write_all(&mut &made, &word.to_le_bytes());
         loop {
             // SAFETY: waits for the parent's SIGKILL.
