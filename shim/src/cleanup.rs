@@ -2,9 +2,11 @@
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use containerd_shim_protos::protobuf::{Message, MessageField};
 use containerd_shim_protos::shim::shim::DeleteResponse;
+use runtime::cgroup;
 use runtime::state::{Id, Root};
 
 use crate::flags::Flags;
@@ -14,6 +16,8 @@ use crate::options::Options;
 use crate::start::ADDRESS;
 use crate::time;
 
+/// How long the end of what was killed may take. containerd waits for five seconds in all.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Exit code of a container whose own is not known.
 const KILLED: u32 = 128 + 9;
 
@@ -23,10 +27,9 @@ pub fn run(flags: &Flags) -> Result<Vec<u8>, String> {
     let options = Options::left_in(&bundle);
     let root = Root::new(options.state_root(&flags.namespace));
     let id = Id::new(&flags.id).map_err(|error| error.to_string())?;
-    match runtime::container::delete(&root, &id, true) {
-        Ok(warnings) => warnings.iter().for_each(|warning| log::note(format_args!("{warning}"))),
-        // What can be removed is, and the rest is said.
-        Err(error) => log::note(format_args!("{error}")),
+    // What can be removed is, and the rest is said.
+    if let Err(why) = remove(&root, &id) {
+        log::note(format_args!("{why}"));
     }
     if let Err(error) = mounts::unmount_all(&bundle.join("rootfs")) {
         log::note(format_args!("cannot unmount {}: {error}", bundle.join("rootfs").display()));
@@ -38,6 +41,24 @@ pub fn run(flags: &Flags) -> Result<Vec<u8>, String> {
     response.exit_status = KILLED;
     response.exited_at = MessageField::some(time::now());
     response.write_to_bytes().map_err(|error| format!("cannot write the answer: {error}"))
+}
+
+/// Ends the sandbox and removes its state, however far its creation had got when that was killed.
+fn remove(root: &Root, id: &Id) -> Result<(), String> {
+    let start = Instant::now();
+    while let Err(error) = runtime::container::delete(root, id, true) {
+        if start.elapsed() > PATIENCE {
+            return Err(error.to_string());
+        }
+        // Its creator, which ends with the shim, may not be gone yet.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    if let Ok(left) = root.sandbox(id) {
+        // It was not known to be a container's yet. Nobody holds it, or there would have been an error.
+        cgroup::remove_listed(&left.path_by_descriptor());
+        return root.remove(id).map_err(|error| error.to_string());
+    }
+    Ok(())
 }
 
 /// The bundle of the container: that of the command line, or the one beside the working directory, which may be that
