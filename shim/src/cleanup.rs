@@ -55,7 +55,8 @@ fn remove(root: &Root, id: &Id) -> Result<(), String> {
     }
     if let Ok(left) = root.sandbox(id) {
         // It was not known to be a container's yet. Nobody holds it, or there would have been an error.
-        cgroup::remove_listed(&left.path_by_descriptor());
+        // Groups that still hold processes are removed with the next start.
+        let _ = cgroup::remove_listed(&left.path_by_descriptor());
         return root.remove(id).map_err(|error| error.to_string());
     }
     Ok(())
