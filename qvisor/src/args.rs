@@ -34,7 +34,7 @@ pub struct Cli {
     /// Log more
     #[arg(long, global = true)]
     pub debug: bool,
-    /// Not supported: let systemd manage control groups
+    /// Have systemd make the control groups of containers; needs control groups of version 2
     #[arg(long, global = true)]
     pub systemd_cgroup: bool,
     /// What this node's administrator says of containers, in TOML [default: /etc/dormouse/config.toml, if there]

@@ -12,7 +12,12 @@ use crate::args::CreateArgs;
 use crate::failure::{Failure, complain, remark, warn};
 use crate::log;
 
-fn options(root: &Root, config: Option<&Path>, args: CreateArgs) -> Result<CreateOptions, Failure> {
+fn options(
+    root: &Root,
+    config: Option<&Path>,
+    systemd_cgroup: bool,
+    args: CreateArgs,
+) -> Result<CreateOptions, Failure> {
     // Absolute, since the working directory may change.
     let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
     Ok(CreateOptions {
@@ -22,6 +27,7 @@ fn options(root: &Root, config: Option<&Path>, args: CreateArgs) -> Result<Creat
         bundle: args.bundle,
         pid_file: args.pid_file.map(absolute),
         console_socket: args.console_socket.map(absolute),
+        systemd_cgroup,
         node: NodeConfig::load(config)?,
         strace: args.strace,
         log_level: log::level_of_sandboxes(),
@@ -44,8 +50,13 @@ fn coded(error: ContainerError) -> Result<u8, Failure> {
     }
 }
 
-pub fn create(root: &Root, config: Option<&Path>, args: CreateArgs) -> Result<u8, Failure> {
-    container::create(&options(root, config, args)?)?;
+pub fn create(
+    root: &Root,
+    config: Option<&Path>,
+    systemd_cgroup: bool,
+    args: CreateArgs,
+) -> Result<u8, Failure> {
+    container::create(&options(root, config, systemd_cgroup, args)?)?;
     Ok(0)
 }
 
@@ -54,8 +65,14 @@ pub fn start(root: &Root, id: &str) -> Result<u8, Failure> {
     Ok(0)
 }
 
-pub fn run(root: &Root, config: Option<&Path>, args: CreateArgs, detach: bool) -> Result<u8, Failure> {
-    container::run(&options(root, config, args)?, detach, warn).or_else(coded)
+pub fn run(
+    root: &Root,
+    config: Option<&Path>,
+    systemd_cgroup: bool,
+    args: CreateArgs,
+    detach: bool,
+) -> Result<u8, Failure> {
+    container::run(&options(root, config, systemd_cgroup, args)?, detach, warn).or_else(coded)
 }
 
 pub fn delete(root: &Root, id: &str, force: bool) -> Result<u8, Failure> {

@@ -29,12 +29,6 @@ fn main() -> ExitCode {
         }
     };
     log::open(cli.log.clone(), cli.log_format, cli.debug);
-    if cli.systemd_cgroup {
-        complain(&*Failure::from(
-            "cannot let systemd manage control groups: this is not supported; leave out --systemd-cgroup",
-        ));
-        return EXIT_FAILURE.into();
-    }
     if matches!(cli.command, Command::Do(_) | Command::Create(_) | Command::Run { .. }) {
         vmm::jail::run_from_read_only_view();
     }
@@ -52,6 +46,7 @@ fn obey(cli: Cli) -> Result<u8, Failure> {
     // Most commands need the root, and report an error if there is none.
     let root = cli.state_root();
     let config = cli.config.as_deref();
+    let systemd = cli.systemd_cgroup;
     match cli.command {
         Command::Spec { bundle } => bundle::write_spec(&bundle),
         Command::Doctor { json } => doctor::run(json),
@@ -65,9 +60,9 @@ fn obey(cli: Cli) -> Result<u8, Failure> {
         Command::Wake { id, json, reap } => show::wake(&root?, &id, json, reap.map(Into::into)),
         Command::Stats { id, json } => show::stats(&root?, &id, json),
         Command::Events { id } => show::events(&root?, &id),
-        Command::Create(args) => bundle::create(&root?, config, *args),
+        Command::Create(args) => bundle::create(&root?, config, systemd, *args),
         Command::Start { id } => bundle::start(&root?, &id),
-        Command::Run { create, detach } => bundle::run(&root?, config, *create, detach),
+        Command::Run { create, detach } => bundle::run(&root?, config, systemd, *create, detach),
         Command::Delete { id, force } => bundle::delete(&root?, &id, force),
     }
 }

@@ -112,6 +112,12 @@ impl Resources {
         }
     }
 
+    /// The same, but for the share of processor time.
+    #[must_use]
+    pub fn without_weight(&self) -> Self {
+        Self { cpu: Cpu { shares: None, ..self.cpu.clone() }, ..self.clone() }
+    }
+
     /// The control group's limit of processes: on systrap a task may be a stub process with a thread for each vCPU.
     #[must_use]
     pub fn host_tasks(&self, cpus: u32) -> Option<u64> {

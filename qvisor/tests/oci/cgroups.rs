@@ -2,13 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
+use runtime::cgroup::groups_of;
 use serde_json::json;
 
-use super::world::{both, dormouse, status_of, wait_for};
+use super::world::{World, both, dormouse, status_of, wait_for};
 
 fn v1(controller: &str) -> Option<PathBuf> {
     let path = Path::new("/sys/fs/cgroup").join(controller);
     path.join("cgroup.procs").exists().then_some(path)
+}
+
+/// The process's group, if groups are of version 2.
+fn v2(pid: i32) -> Option<PathBuf> {
+    groups_of(pid).into_iter().find(|dir| dir.join("cgroup.controllers").exists())
 }
 
 #[test]
@@ -48,6 +54,15 @@ fn groups_are_made_joined_and_removed() {
                 "{limit}"
             );
         }
+        if let Some(dir) = v2(world.pid()) {
+            let read = |file: &str| std::fs::read_to_string(dir.join(file)).unwrap().trim().to_owned();
+            // 64 MiB, 1/32 of them and 128 MiB; 20 tasks with three processes of the host each, and 128.
+            let (memory, tasks) = if world.is_dormouse() { (194 << 20, 188) } else { (64 << 20, 20) };
+            assert_eq!(read("cpu.weight"), "20");
+            assert_eq!(read("cpu.max"), "50000 100000");
+            assert_eq!((read("memory.max"), read("pids.max")), (memory.to_string(), tasks.to_string()));
+            assert!(read("cgroup.procs").lines().any(|line| line == world.pid().to_string()));
+        }
         world.ok(&["kill", &world.id, "KILL"]);
         status_of(world.pid());
         world.wait_status("stopped");
@@ -85,6 +100,26 @@ fn a_path_does_not_lead_out_of_the_hierarchy() {
         let pid = world.pid();
         world.ok(&["delete", "--force", &world.id]);
         status_of(pid);
+        world.assert_gone();
+    });
+}
+
+#[test]
+fn groups_of_systemds_are_refused_where_it_cannot_make_them() {
+    dormouse(|world| {
+        let refused = |world: &World, words: &[&str]| {
+            let mut args = vec!["--systemd-cgroup"];
+            args.extend(world.with_bundle("create", &[]));
+            world.refused(&args, words);
+        };
+        world.set("/linux/cgroupsPath", json!(format!("/{}", world.id))).write();
+        refused(world, &["slice:prefix:name", "--systemd-cgroup"]);
+        world.set("/linux/cgroupsPath", json!(format!("system.slice:test:{}", world.id))).write();
+        if v1("memory").is_some() {
+            refused(world, &["version 1", "--systemd-cgroup"]);
+        } else if !Path::new("/run/systemd/system").exists() {
+            refused(world, &["systemd does not run"]);
+        }
         world.assert_gone();
     });
 }

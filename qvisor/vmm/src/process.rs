@@ -192,6 +192,14 @@ pub fn reap_ended(mut seen: impl FnMut(i32, i32)) {
     }
 }
 
+/// Waits until a child has ended, and reaps it. One that is not there, or was reaped, is no error.
+pub fn reap(pid: i32) {
+    // SAFETY: a null status is allowed.
+    while unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) } < 0
+        && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+    {}
+}
+
 /// Kills every child, and waits until none is left.
 pub fn end_children() {
     let this = id();

@@ -106,7 +106,7 @@ pub(super) fn find_hierarchies(mounts: &str, groups: &str) -> Vec<Hierarchy> {
 }
 
 /// A process's group in the hierarchy of a controller; the empty name is version 2's.
-fn own_group<'a>(groups: &'a str, controller: &str) -> Option<&'a str> {
+pub(super) fn own_group<'a>(groups: &'a str, controller: &str) -> Option<&'a str> {
     groups.lines().find_map(|line| {
         let (_, rest) = line.split_once(':')?;
         let (names, path) = rest.split_once(':')?;

@@ -45,13 +45,18 @@ fn write_some(dir: &Path, file: &str, value: Option<impl ToString>) -> Result<()
 
 impl Limits<'_> {
     /// The container's limit with room for the VMM; `None` when there is none.
-    fn memory(&self) -> Option<u64> {
+    pub(super) fn memory(&self) -> Option<u64> {
         self.resources.memory.map(|_| Resources::with_headroom(self.memory_bytes))
     }
 
-    fn memory_and_swap(&self) -> Option<i64> {
+    pub(super) fn memory_and_swap(&self) -> Option<i64> {
         let both = self.resources.memory_and_swap?;
         Some(both.map_or(-1, |bytes| i64::try_from(Resources::with_headroom(bytes)).unwrap_or(i64::MAX)))
+    }
+
+    /// Tasks of the host: those of the container with their stubs, and those of the VMM.
+    pub(super) fn tasks(&self) -> Option<u64> {
+        self.resources.host_tasks(self.cpus)
     }
 
     pub(super) fn set_v1(&self, dir: &Path, controllers: &[String]) -> Result<(), CgroupError> {
@@ -79,7 +84,7 @@ impl Limits<'_> {
             write_some(dir, "cpuset.mems", cpu.mems.as_ref())?;
         }
         if has("pids") {
-            write_some(dir, "pids.max", resources.host_tasks(self.cpus))?;
+            write_some(dir, "pids.max", self.tasks())?;
         }
         if has("blkio") {
             block_io::set_v1(dir, &resources.block_io)?;
@@ -119,7 +124,7 @@ impl Limits<'_> {
         write_some(dir, "cpu.idle", cpu.idle)?;
         write_some(dir, "cpuset.cpus", cpu.cpus.as_ref())?;
         write_some(dir, "cpuset.mems", cpu.mems.as_ref())?;
-        write_some(dir, "pids.max", resources.host_tasks(self.cpus))?;
+        write_some(dir, "pids.max", self.tasks())?;
         block_io::set_v2(dir, &resources.block_io)?;
         resources.unified.iter().try_for_each(|(file, value)| write(dir, file, value))
     }

@@ -2,12 +2,19 @@
 //!
 //! The sandbox's kernel enforces the container's own limits; the groups get them with headroom for the VMM, so that they
 //! are a second line, and account for everything.
+//!
+//! Groups of paths are made and limited by code of our own, scopes of systemd's by the crate `libcgroups` ([`systemd`]). Its
+//! managers for paths do not carry what is needed here: a process joins by its number, where the VMM joins by a descriptor
+//! that it was given; a relative path is below the mount, and not below the caller's group; they do not say which
+//! directories they made, so that parents stay, and nothing can be written down for the clean-up after a crash; they add no
+//! headroom; a command's groups may do without a limit that cannot be set.
 
 mod block_io;
 mod error;
 mod hierarchy;
 mod limits;
 mod removal;
+mod systemd;
 mod update;
 mod usage;
 
@@ -21,6 +28,8 @@ pub use self::error::CgroupError;
 use self::hierarchy::{Hierarchy, find_hierarchies, hierarchies};
 use self::limits::Limits;
 pub use self::removal::{remove, remove_listed, write_list};
+pub use self::systemd::Holder;
+use self::systemd::Scope;
 pub use self::update::update;
 pub use self::usage::{BlockUsage, CpuUsage, MemoryCount, MemoryUsage, PidsUsage, Usage, groups_of, usage};
 use crate::resources::{Cpu, Resources};
@@ -31,15 +40,43 @@ const ENABLED: &[&str] = &["memory", "cpu", "cpuset", "pids", "io"];
 /// The groups of one sandbox.
 #[derive(Debug, Default)]
 pub struct Cgroups {
-    /// Directories that were made, parents first.
+    /// Directories that were made, parents first; after its directory a scope of systemd's by its name.
     made: Vec<PathBuf>,
     /// `cgroup.procs` of each group.
     entrances: Vec<File>,
+    /// Who keeps systemd's scope alive until somebody joins it.
+    holder: Option<Holder>,
     /// One of them limits processes.
     counts_processes: bool,
 }
 
 impl Cgroups {
+    /// Has systemd make a scope, and sets its limits. `path` is `linux.cgroupsPath`, in the form `slice:prefix:name`. Forks,
+    /// so no other thread may run yet.
+    pub fn make_scope(
+        path: Option<&Path>,
+        id: &str,
+        resources: &Resources,
+        memory_bytes: u64,
+        cpus: u32,
+    ) -> Result<Self, CgroupError> {
+        let scope = Scope::of(path, id)?;
+        let hierarchies = hierarchies();
+        let one = hierarchies.first().ok_or(CgroupError::NotMounted)?;
+        if !one.controllers.is_empty() {
+            return Err(CgroupError::NotUnified);
+        }
+        let limits = Limits { resources, memory_bytes, cpus };
+        let (group, holder) = scope.start(&one.mount, id, &limits)?;
+        let directory = one.mount.join(group);
+        let made = vec![directory.clone(), scope.entry()];
+        let mut groups = Self { made, holder: Some(holder), ..Self::default() };
+        let resources = &resources.without_weight();
+        let limited = Limits { resources, ..limits }.set_v2(&directory);
+        let entered = limited.and_then(|()| groups.add_entrance(one, &directory, resources));
+        entered.inspect_err(|_| groups.undo()).map(|()| groups)
+    }
+
     /// Makes the groups and sets their limits. `path` is `linux.cgroupsPath`, taken for a path whatever it looks like.
     pub fn make(
         path: Option<&Path>,
@@ -125,9 +162,18 @@ impl Cgroups {
         if !members.is_empty() {
             return Err(CgroupError::InUse { path: leaf.to_owned() });
         }
-        let entrance = File::options().write(true).open(&procs);
+        self.add_entrance(one, leaf, limits.resources)
+    }
+
+    fn add_entrance(
+        &mut self,
+        one: &Hierarchy,
+        leaf: &Path,
+        resources: &Resources,
+    ) -> Result<(), CgroupError> {
+        let entrance = File::options().write(true).open(leaf.join("cgroup.procs"));
         self.entrances.push(entrance.map_err(|source| CgroupError::Make { path: leaf.to_owned(), source })?);
-        self.counts_processes |= limits.resources.pids.is_some() && one.has("pids");
+        self.counts_processes |= resources.pids.is_some() && one.has("pids");
         Ok(())
     }
 
@@ -156,12 +202,19 @@ impl Cgroups {
         self.entrances.drain(..).try_for_each(|mut entrance| entrance.write_all(b"0"))
     }
 
+    /// Who stands in for the sandbox in a scope of systemd's: to be kept until the sandbox has joined.
+    #[must_use]
+    pub fn take_holder(&mut self) -> Option<Holder> {
+        self.holder.take()
+    }
+
     /// Removes the groups, after a failure: nothing is in them.
-    pub fn undo(&self) {
+    pub fn undo(&mut self) {
+        drop(self.holder.take());
         let _ = remove(&self.made);
     }
 
-    /// The directories to be removed with the sandbox.
+    /// What is to be removed with the sandbox: directories, and the names of systemd's scopes.
     #[must_use]
     pub fn directories(&self) -> &[PathBuf] {
         &self.made

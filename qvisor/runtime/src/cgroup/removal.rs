@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use super::error::CgroupError;
+use super::systemd::Scope;
 
 /// File of a state directory that names the groups.
 const LIST: &str = "cgroups.json";
@@ -27,6 +28,10 @@ pub fn remove_listed(dir: &Path) -> bool {
         fs::read(dir.join(LIST)).ok().and_then(|list| serde_json::from_slice::<Vec<PathBuf>>(&list).ok());
     let list = list.unwrap_or_default();
     list.iter().rev().fold(true, |all, path| {
+        if let Some(scope) = Scope::listed(path) {
+            scope.stop();
+            return all;
+        }
         let gone = fs::remove_dir(path).is_ok() || !path.exists() || !is_leaf(&list, path);
         all && gone
     })
@@ -40,6 +45,10 @@ fn is_leaf(directories: &[PathBuf], path: &Path) -> bool {
 /// Removes groups that [`Cgroups::directories`] named. Those above the container's own stay if others are in them.
 pub fn remove(directories: &[PathBuf]) -> Result<(), CgroupError> {
     for path in directories.iter().rev() {
+        if let Some(scope) = Scope::listed(path) {
+            scope.stop();
+            continue;
+        }
         let start = Instant::now();
         loop {
             match fs::remove_dir(path) {

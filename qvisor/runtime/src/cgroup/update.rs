@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use super::block_io;
 use super::error::CgroupError;
 use super::hierarchy::{Hierarchy, hierarchies};
-use super::limits::write;
+use super::limits::{Limits, write};
+use super::systemd::Scope;
 use crate::resources::{Cpu, Resources, weight};
 
 /// Writes the limits that differ to the groups of a sandbox, which are directories in the order in which they were made.
@@ -17,6 +18,16 @@ pub fn update(groups: &[PathBuf], old: &Resources, new: &Resources, cpus: u32) -
     if with_groups.is_empty() {
         return Err(CgroupError::NotMounted);
     }
+    // systemd first: what it rounds is written to the files after it. The processor's weight is its own.
+    let scope = groups.iter().find_map(|entry| Scope::listed(entry));
+    let (old, new) = match (scope, hierarchies.first()) {
+        (Some(scope), Some(one)) => {
+            let memory_bytes = new.memory.unwrap_or(u64::MAX);
+            scope.update(&one.mount, &Limits { resources: new, memory_bytes, cpus })?;
+            (&old.without_weight(), &new.without_weight())
+        }
+        _ => (old, new),
+    };
     for (one, dir) in with_groups {
         let change = Change { dir, old, new, cpus };
         if one.controllers.is_empty() { change.v2()? } else { change.v1(one)? }

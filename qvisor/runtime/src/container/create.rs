@@ -32,6 +32,8 @@ pub struct CreateOptions {
     pub bundle: PathBuf,
     pub pid_file: Option<PathBuf>,
     pub console_socket: Option<PathBuf>,
+    /// Control groups are made by systemd.
+    pub systemd_cgroup: bool,
     /// What the command asks for; the bundle and the node say the rest.
     pub asked: Asked,
     pub node: NodeConfig,
@@ -126,7 +128,9 @@ impl Creation {
         let (hooks, resources) = (container.hooks.clone(), &container.resources);
         let (cpus, memory_bytes) =
             (resources.vcpus(host_cpus), resources.memory_bytes(process::host_memory()));
-        let cgroups = Cgroups::make(container.cgroups_path.as_deref(), id, resources, memory_bytes, cpus)?;
+        let make = if options.systemd_cgroup { Cgroups::make_scope } else { Cgroups::make };
+        let mut cgroups = make(container.cgroups_path.as_deref(), id, resources, memory_bytes, cpus)?;
+        let holder = cgroups.take_holder();
         let (annotations, bundle) = (container.annotations.clone(), container.bundle.clone());
         let status = Status::Creating;
         let (sandbox_state, hibernate_error) = (None, None);
@@ -176,6 +180,8 @@ impl Creation {
             Some(Report::Prepared { pid }) => pid,
             other => return Err(no_success(id, other)),
         };
+        // The VMM is in its groups.
+        drop(holder);
         let state = OciState { pid, ..state };
         self.state = Some(state.clone());
         let vmm = self.vmm.as_ref().map_or(0, |(pid, _)| *pid);
