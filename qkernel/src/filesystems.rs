@@ -19,7 +19,7 @@ pub fn virtual_fs(kind: &[u8]) -> Option<Arc<dyn Inode>> {
         }
         b"proc" => Some(proc::root()),
         b"sysfs" => Some(sysfs::root()),
-        b"cgroup" | b"cgroup2" => Some(sysfs::cgroup_root()),
+        b"cgroup" | b"cgroup2" => Some(sysfs::cgroup::root()),
         _ => None,
     }
 }

@@ -1,5 +1,6 @@
 //! `/sys`: the files about CPUs, memory and interfaces that programs read. Everything else is left out.
 
+pub mod cgroup;
 mod net;
 
 use alloc::format;
@@ -10,26 +11,14 @@ use crate::proc::cpuinfo::{Cache, caches};
 use crate::proc::status::push_cpu_list;
 use crate::proc::system::memory;
 use crate::pseudo::{Context, Dynamic, Entry, FileSystem, Item, Node, Out, Place, parse_id};
-use crate::task::container;
 use machine::errno::{Errno, Result};
 use machine::platform;
 
 static SYSFS: FileSystem = FileSystem { dev: 0xf1, magic: 0x6265_6572 };
 
-/// The control group's files as a file system of their own, as containers have it at `/sys/fs/cgroup`.
-static CGROUP_FS: FileSystem = FileSystem { dev: 0xf2, magic: 0x6367_7270 };
-
 /// The context of entries about the sandbox as a whole.
 #[derive(Clone, Copy)]
-struct Whole {
-    file_system: &'static FileSystem,
-}
-
-impl Context for Whole {
-    fn file_system(&self) -> &'static FileSystem {
-        self.file_system
-    }
-}
+struct Whole;
 
 /// One CPU.
 #[derive(Clone, Copy)]
@@ -51,18 +40,12 @@ macro_rules! in_sysfs {
         }
     )*};
 }
-in_sysfs!(Cpu, CpuCache);
+in_sysfs!(Whole, Cpu, CpuCache);
 
 /// The root of `/sys`.
 pub fn root() -> Arc<dyn Inode> {
     static ROOT: Entry<Whole> = Entry::dir("", TABLE);
-    Node::new(Whole { file_system: &SYSFS }, &ROOT, Place::ROOT)
-}
-
-/// The root of a `cgroup2` file system.
-pub fn cgroup_root() -> Arc<dyn Inode> {
-    static ROOT: Entry<Whole> = Entry::dir("", CGROUP);
-    Node::new(Whole { file_system: &CGROUP_FS }, &ROOT, Place::ROOT)
+    Node::new(Whole, &ROOT, Place::ROOT)
 }
 
 static TABLE: &[Entry<Whole>] = &[
@@ -72,7 +55,8 @@ static TABLE: &[Entry<Whole>] = &[
     Entry::dir("dev", &[Entry::dir("block", &[]), Entry::dir("char", &[])]),
     Entry::dir("devices", &[Entry::dir("system", SYSTEM), Entry::dir("virtual", net::VIRTUAL)]),
     Entry::dir("firmware", &[]),
-    Entry::dir("fs", &[Entry::dir("cgroup", CGROUP)]),
+    // The place of the control group's own file system.
+    Entry::dir("fs", &[Entry::dir("cgroup", &[])]),
     Entry::dir("hypervisor", &[]),
     Entry::dir("kernel", KERNEL),
     Entry::dir("module", &[]),
@@ -295,85 +279,6 @@ impl CpuCache {
     }
 }
 
-// ---- the control group ----
-
-/// The sandbox's own group, as a container sees it with a private cgroup namespace. Read only.
-static CGROUP: &[Entry<Whole>] = &[
-    Entry::fixed("cgroup.controllers", "cpu memory pids\n"),
-    Entry::fixed("cgroup.events", "populated 1\nfrozen 0\n"),
-    Entry::fixed("cgroup.max.depth", "max\n"),
-    Entry::fixed("cgroup.max.descendants", "max\n"),
-    Entry::text("cgroup.procs", cgroup_procs),
-    Entry::fixed("cgroup.subtree_control", "\n"),
-    Entry::fixed("cgroup.type", "domain\n"),
-    Entry::text("cpu.max", cpu_max),
-    Entry::text("cpu.stat", cpu_stat),
-    Entry::fixed("cpu.weight", "100\n"),
-    Entry::text("cpuset.cpus.effective", |_, out| all_cpus(out)),
-    Entry::fixed("cpuset.mems.effective", "0\n"),
-    Entry::text("memory.current", |_, out| {
-        let memory = memory();
-        number(out, memory.total - memory.free)
-    }),
-    Entry::fixed("memory.events", "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0\n"),
-    Entry::fixed("memory.high", "max\n"),
-    Entry::fixed("memory.low", "0\n"),
-    Entry::text("memory.max", |_, out| number(out, memory().total)),
-    Entry::fixed("memory.min", "0\n"),
-    Entry::text("memory.peak", |_, out| {
-        let memory = memory();
-        number(out, memory.total - memory.free)
-    }),
-    Entry::text("memory.stat", memory_stat),
-    Entry::fixed("memory.swap.current", "0\n"),
-    Entry::fixed("memory.swap.max", "0\n"),
-    Entry::text("pids.current", |_, out| number(out, container::current().tree.lock().tasks.len())),
-    Entry::text("pids.max", |_, out| number(out, container::current().limits.tasks_max())),
-];
-
-fn cgroup_procs(_: &Whole, out: &mut Out) -> Result<()> {
-    let ids: alloc::vec::Vec<u32> = container::current().tree.lock().nodes.keys().copied().collect();
-    ids.iter().try_for_each(|pid| number(out, pid))
-}
-
-/// All vCPUs may be used all the time: a quota, if there is one, decided how many there are.
-fn cpu_max(_: &Whole, out: &mut Out) -> Result<()> {
-    writeln!(out, "{} 100000", 100_000 * platform::cpus());
-    Ok(())
-}
-
-fn cpu_stat(_: &Whole, out: &mut Out) -> Result<()> {
-    let (user, system, _) = crate::proc::system::cpu_use();
-    let [user, system] = [user, system].map(|ticks| machine::time::ticks_to_ns(ticks) / 1000);
-    writeln!(out, "usage_usec {}\nuser_usec {user}\nsystem_usec {system}", user + system);
-    writeln!(out, "nr_periods 0\nnr_throttled 0\nthrottled_usec 0");
-    Ok(())
-}
-
-fn memory_stat(_: &Whole, out: &mut Out) -> Result<()> {
-    let memory = memory();
-    let lines = [
-        ("anon", memory.total - memory.free),
-        ("file", 0),
-        ("kernel", memory.slab),
-        ("shmem", 0),
-        ("file_mapped", 0),
-        ("file_dirty", 0),
-        ("inactive_anon", 0),
-        ("active_anon", memory.total - memory.free),
-        ("inactive_file", 0),
-        ("active_file", 0),
-        ("unevictable", 0),
-        ("slab", memory.slab),
-        ("pgfault", 0),
-        ("pgmajfault", 0),
-    ];
-    for (name, value) in lines {
-        writeln!(out, "{name} {value}");
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -397,7 +302,7 @@ mod tests {
         assert_eq!(read("devices/system/cpu/online").as_deref(), Ok("0\n"));
         assert_eq!(read("devices/system/cpu/cpu0/topology/core_siblings_list").as_deref(), Ok("0\n"));
         assert_eq!(read("devices/system/node/node0/cpulist").as_deref(), Ok("0\n"));
-        assert_eq!(read("fs/cgroup/cpu.max").as_deref(), Ok("100000 100000\n"));
+        assert_eq!(read("fs/cgroup/cpu.max"), Err(Errno::ENOENT));
         assert_eq!(read("devices/system/cpu/cpu1/online"), Err(Errno::ENOENT));
         assert_eq!(read("devices/virtual/net/lo/mtu").as_deref(), Ok("65536\n"));
     }

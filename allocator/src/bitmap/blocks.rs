@@ -33,13 +33,14 @@ pub(super) struct State {
     pub(super) opened: usize,
     pub(super) limit: usize,
     pub(super) in_use: usize,
+    pub(super) peak: usize,
     pub(super) dirty_free: usize,
     pub(super) blocks_in_use: usize,
 }
 
 impl State {
     pub(super) const fn new(limit: usize) -> Self {
-        Self { heads: [0; 2], opened: 0, limit, in_use: 0, dirty_free: 0, blocks_in_use: 0 }
+        Self { heads: [0; 2], opened: 0, limit, in_use: 0, peak: 0, dirty_free: 0, blocks_in_use: 0 }
     }
 }
 
@@ -109,6 +110,7 @@ impl<C: ControlPages> Locked<'_, C> {
     pub(super) fn take(&mut self, block: usize, start: usize, frames: usize) -> usize {
         let dirty = self.claim(block, word_masks(start, frames));
         self.state.in_use += frames;
+        self.state.peak = self.state.peak.max(self.state.in_use);
         // SAFETY: as in `with`; only the atomic part of the page is used.
         let refs = unsafe { &(*self.control.page(block).as_ptr()).refs };
         for count in &refs[start..(start + frames).min(BLOCK_FRAMES)] {

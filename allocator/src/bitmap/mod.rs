@@ -110,6 +110,8 @@ pub struct Dropped {
 pub struct BitmapStats {
     /// Frames allocated.
     pub frames_in_use: usize,
+    /// The most frames that were ever allocated at a time.
+    pub frames_peak: usize,
     /// The most frames that may be allocated.
     pub limit_frames: usize,
     /// Free frames that may hold host memory: [`BitmapAllocator::reclaim`] can give back these and no others.
@@ -285,6 +287,7 @@ impl<C: ControlPages, L: RawLock> BitmapAllocator<C, L> {
     pub fn stats(&self) -> BitmapStats {
         self.locked(|l| BitmapStats {
             frames_in_use: l.state.in_use,
+            frames_peak: l.state.peak,
             limit_frames: l.state.limit,
             dirty_free_frames: l.state.dirty_free,
             blocks_in_use: l.state.blocks_in_use,

@@ -9,6 +9,7 @@ use crate::task::container;
 use core::sync::atomic::Ordering;
 use machine::errno::Result;
 use machine::heap;
+use machine::mm::account::SANDBOX;
 use machine::mm::{PAGE, frames};
 use machine::platform;
 use machine::sched;
@@ -37,12 +38,18 @@ pub struct Memory {
     pub slab: u64,
 }
 
-/// How much memory there is and how much is free.
+impl Memory {
+    /// Bytes that count for the limit.
+    pub fn used(&self) -> u64 {
+        self.total.saturating_sub(self.free)
+    }
+}
+
+/// How much memory there is and how much is free: by the limit that the container has now.
 pub fn memory() -> Memory {
-    let stats = frames::stats();
-    let total = stats.limit_frames as u64 * PAGE;
-    let used = stats.frames_in_use as u64 * PAGE;
-    Memory { total, free: total.saturating_sub(used), slab: heap::HEAP.stats().used_bytes as u64 }
+    let total = frames::stats().limit_frames as u64 * PAGE;
+    let free = total.saturating_sub(SANDBOX.used());
+    Memory { total, free, slab: heap::HEAP.stats().used_bytes as u64 }
 }
 
 /// `/proc/meminfo`.
@@ -52,7 +59,7 @@ pub fn meminfo(_: &Whole, out: &mut Out) -> Result<()> {
 }
 
 fn push_meminfo(out: &mut Out, memory: &Memory) {
-    let used = memory.total - memory.free;
+    let used = memory.used();
     let lines = [
         ("MemTotal", memory.total),
         ("MemFree", memory.free),

@@ -177,7 +177,11 @@ fn check_room(cx: &Ctx<'_>) -> Result<()> {
     let tasks = cx.container().tree.lock().tasks.len();
     let creds = cx.task.creds.get();
     let limit = if creds.uid == 0 { u64::MAX } else { cx.limit(RLIMIT_NPROC) };
-    if tasks >= cx.container().limits.tasks_max() || tasks as u64 >= limit {
+    if tasks >= cx.container().limits.tasks_max() {
+        cx.container().events.forks_refused.fetch_add(1, Ordering::Relaxed);
+        return Err(Errno::EAGAIN);
+    }
+    if tasks as u64 >= limit {
         return Err(Errno::EAGAIN);
     }
     account::check(limits::TASK_BYTES).map_err(|_| Errno::EAGAIN)

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use machine::host;
 use machine::sched::wait::WaitQueue;
@@ -42,6 +42,17 @@ struct UtsNames {
     domain: Vec<u8>,
 }
 
+/// How often a limit was reached.
+#[derive(Default)]
+pub struct Events {
+    /// There was no memory, and a process had to be killed.
+    pub out_of_memory: AtomicU64,
+    /// A process of this container was killed for its memory.
+    pub oom_kills: AtomicU64,
+    /// A task was refused, since there were as many as may be.
+    pub forks_refused: AtomicU64,
+}
+
 /// A container.
 pub struct Container {
     pub id: ContainerId,
@@ -55,6 +66,7 @@ pub struct Container {
     pub limits: ContainerLimits,
     /// Its ids on the host, if they are not all as they are there.
     pub id_maps: Once<IdMaps>,
+    pub events: Events,
     /// The VMM lets the first process begin.
     is_started: AtomicBool,
     start: WaitQueue,
@@ -88,6 +100,7 @@ impl Container {
             console: Once::new(),
             limits: ContainerLimits::new(),
             id_maps: Once::new(),
+            events: Events::default(),
             is_started: AtomicBool::new(false),
             start: WaitQueue::new(),
             exit: Once::new(),

@@ -80,6 +80,8 @@ fn kill_largest(task: &Arc<Task>) {
         (process.pid != FIRST_PID, *points >= 0, totals.get(owner).copied(), *points)
     };
     let (_, points, process) = rows.iter().max_by_key(rank).copied().unwrap_or((0, 0, &task.process));
+    task.process.container.events.out_of_memory.fetch_add(1, Ordering::Relaxed);
+    process.container.events.oom_kills.fetch_add(1, Ordering::Relaxed);
     if SAID.allow() {
         machine::info!(
             "out of memory: process {} is killed, {} KiB are its",

@@ -3,6 +3,7 @@
 //! They need root (namespaces, mounts, control groups), and are skipped without.
 
 mod bad;
+mod cgroup_view;
 mod cgroups;
 mod exec;
 mod hibernate;

@@ -106,7 +106,15 @@ fn plan_one(mount: &Mount, bundle: &Path) -> Result<MountPlan> {
     } else if VIRTUAL.contains(&kind) {
         let is_dev = kind == "tmpfs" && path == Path::new("/dev");
         let name = mount.source().as_ref().map_or(kind.into(), |source| source.display().to_string());
-        let kind = if is_dev { "devtmpfs" } else { kind };
+        let kind = match kind {
+            _ if is_dev => "devtmpfs",
+            // Whatever the host has: the sandbox shows its own group, in version 2, and nothing there can be changed.
+            "cgroup" | "cgroup2" => {
+                flags |= MOUNT_READ_ONLY;
+                "cgroup2"
+            }
+            kind => kind,
+        };
         Source::Virtual { kind: kind.into(), name, options: settings.join(",") }
     } else {
         let why = "bind, proc, sysfs, tmpfs, devpts, mqueue and cgroup are";

@@ -31,6 +31,9 @@ const VIRTUAL_MOUNTS: &[(&str, &str)] = &[
     ("tmpfs", "/dev/shm"),
 ];
 
+/// Where programs look for their control group. The directory is sysfs's.
+const CGROUP_MOUNT: &[u8] = b"/sys/fs/cgroup";
+
 /// Opens everything, and fills in the boot records; result: these, and the trees that show mounts which the host makes
 /// later. Ids are mapped unless a file system cannot show them so.
 pub(super) fn prepare(
@@ -140,6 +143,8 @@ fn copy_on_write(
         let flags = if *kind == "sysfs" { MOUNT_READ_ONLY } else { 0 };
         pieces.push(Piece::Kernel(Mount::of_kernel(kind, path.as_bytes().to_vec(), flags)));
     }
+    let cgroup = Mount::of_kernel("cgroup2", CGROUP_MOUNT.to_vec(), MOUNT_READ_ONLY);
+    pieces.push(Piece::Kernel(cgroup));
     let mut covers = Vec::new();
     for path in hidden.iter().filter_map(|path| path.strip_prefix(root).ok()) {
         let path = Path::new("/").join(path);

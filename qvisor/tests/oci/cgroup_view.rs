@@ -1,0 +1,130 @@
+//! `/sys/fs/cgroup` inside: the container's limits and what it uses, as programs look for them.
+
+use serde_json::{Value, json};
+
+use super::world::{World, both, dormouse, status_of};
+
+fn with_cgroup_mount(world: &mut World) -> &mut World {
+    let mounts = world.config["mounts"].as_array_mut().unwrap();
+    mounts.retain(|mount| mount["destination"] != "/sys/fs/cgroup");
+    world.mount(json!({"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup",
+        "options": ["nosuid", "noexec", "nodev", "relatime", "ro"]}))
+}
+
+fn limits() -> Value {
+    json!({"memory": {"limit": 96 << 20, "reservation": 48 << 20}, "cpu": {"quota": 150_000, "period": 50_000,
+        "shares": 512}, "pids": {"limit": 40}})
+}
+
+/// Files of the group, a line each.
+const SHOW: &str =
+    "cd /sys/fs/cgroup; for f in memory.max memory.low pids.max cpu.max; do echo $f $(cat $f); done";
+
+#[test]
+fn programs_see_the_limits_of_their_container() {
+    dormouse(|world| {
+        with_cgroup_mount(world).set("/linux/resources", limits());
+        world.script(SHOW);
+        let shown = "memory.max 100663296\nmemory.low 50331648\npids.max 40\ncpu.max 150000 50000\n";
+        assert_eq!(world.output(), shown);
+        // Half the usual shares is less than half the usual weight, by the kernel's own conversion or a line.
+        world.script("cat /sys/fs/cgroup/cpu.weight");
+        let weight: u64 = world.output().trim().parse().unwrap();
+        assert!((15..100).contains(&weight), "{weight}");
+        world.set("/linux/resources", json!({}));
+        world.script(SHOW);
+        assert_eq!(world.output(), "memory.max max\nmemory.low 0\npids.max max\ncpu.max max 100000\n");
+    });
+}
+
+#[test]
+fn what_is_used_is_counted() {
+    dormouse(|world| {
+        with_cgroup_mount(world).set("/linux/resources", limits());
+        world.script(
+            "cd /sys/fs/cgroup; a=$(cat memory.current); dd if=/dev/zero of=/dev/shm/x bs=1M count=20 2>/dev/null; \
+             b=$(cat memory.current); f=$(free -k | grep Mem); rm /dev/shm/x; c=$(cat memory.current); \
+             echo $a $b $c $(cat memory.peak) $f; cat cgroup.procs | head -1; cat pids.current; grep -c usage_usec cpu.stat",
+        );
+        let out = world.output();
+        let words: Vec<&str> = out.split_whitespace().collect();
+        let number = |at: usize| words[at].parse::<u64>().unwrap();
+        let (before, during, after, peak) = (number(0), number(1), number(2), number(3));
+        assert!(during >= before + (20 << 20) && during < before + (24 << 20), "{out}");
+        assert!(after + (18 << 20) < during && peak >= during, "{out}");
+        // `Mem: total used …` in KiB.
+        assert_eq!((words[4], number(5)), ("Mem:", 96 << 10), "{out}");
+        assert!(number(6) * 1024 >= 20 << 20, "{out}");
+        assert_eq!((words[11], words.last().copied()), ("1", Some("1")), "{out}");
+    });
+}
+
+#[test]
+fn what_reaches_a_limit_is_counted() {
+    dormouse(|world| {
+        with_cgroup_mount(world).set("/linux/resources", limits());
+        world.script(
+            "dd if=/dev/zero of=/dev/null bs=200M count=1 2>/dev/null; echo $?; grep ^oom_kill /sys/fs/cgroup/memory.events",
+        );
+        let (_, out, err) = world.run_container();
+        assert_eq!(out, "137\noom_kill 1\n", "{err}");
+        world.script(
+            "cd /sys/fs/cgroup; sh -c 'i=0; while [ $i -lt 60 ]; do sleep 2 & i=$((i+1)); done' 2>/dev/null; cat pids.events",
+        );
+        let (_, out, err) = world.run_container();
+        let refused: u64 =
+            out.trim().strip_prefix("max ").unwrap_or_else(|| panic!("{out} {err}")).parse().unwrap();
+        assert!(refused > 0, "{out} {err}");
+    });
+}
+
+#[test]
+fn changed_limits_are_seen_at_once() {
+    dormouse(|world| {
+        with_cgroup_mount(world).set("/linux/resources", limits());
+        world.script("trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done").create().start();
+        world.wait_output("ready");
+        world.ok(&[
+            "update",
+            "--pids-limit",
+            "33",
+            "--cpu-quota",
+            "20000",
+            "--memory",
+            "134217728",
+            &world.id,
+        ]);
+        let shown = "memory.max 134217728\nmemory.low 50331648\npids.max 33\ncpu.max 20000 50000\n";
+        assert_eq!(world.ok(&["exec", &world.id, "sh", "-c", SHOW]), shown);
+        assert!(
+            world.ok(&["exec", &world.id, "sh", "-c", "grep MemTotal /proc/meminfo"]).contains(" 131072 kB")
+        );
+        world.ok(&["kill", &world.id, "TERM"]);
+        status_of(world.pid());
+        world.wait_status("stopped");
+        world.delete();
+    });
+}
+
+#[test]
+fn the_group_is_a_mount_that_agrees_with_proc() {
+    dormouse(|world| {
+        with_cgroup_mount(world);
+        world.script(
+            "cat /proc/self/cgroup; grep -c ' /sys/fs/cgroup ro,.* - cgroup2 cgroup ' /proc/self/mountinfo; \
+             stat -f -c %t /sys/fs/cgroup; mkdir /sys/fs/cgroup/x 2>/dev/null || echo refused; \
+             (echo 5 > /sys/fs/cgroup/pids.max) 2>/dev/null || echo refused",
+        );
+        assert_eq!(world.output(), "0::/\n1\n63677270\nrefused\nrefused\n");
+    });
+}
+
+#[test]
+fn without_a_mount_there_is_no_group() {
+    both(|world| {
+        let mounts = world.config["mounts"].as_array_mut().unwrap();
+        mounts.retain(|mount| mount["destination"] != "/sys/fs/cgroup");
+        world.script("ls /sys/fs/cgroup | wc -l; grep -c cgroup /proc/self/mountinfo");
+        assert_eq!(world.run_container().1, "0\n0\n", "{:?}", world.runtime);
+    });
+}
