@@ -1,7 +1,8 @@
 //! The container's control group, as a container sees it with a private cgroup namespace: version 2, read only.
 //!
 //! It is a file system of its own (`cgroup2`), and there where the bundle mounts one. Limits are those that the container has
-//! now; what it uses is counted by this kernel, so it is what programs have, without the VMM around them.
+//! now. What is used is counted by this kernel, so it is what programs have, without the VMM around them. Memory and
+//! processor time are counted for the sandbox as a whole, also where it holds several containers.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

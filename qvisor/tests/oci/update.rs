@@ -73,7 +73,7 @@ fn programs_see_it_at_once() {
         world.wait_output("\n7\n");
         world.ok(&["update", "--memory", "48M", "--pids-limit", "-1", &world.id]);
         world.wait_output("49152 kB");
-        world.wait_output("\n32768\n");
+        world.wait_output("\nmax\n");
         world.ok(&["delete", "--force", &world.id]);
     });
 }
