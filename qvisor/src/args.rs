@@ -12,7 +12,8 @@ use vmm::hibernate::Wishes;
 use vmm::mounts::Volume;
 
 use crate::choices::{
-    LogFormat, MitigationsChoice, NetChoice, PlatformChoice, ReapChoice, Switch, UserNamespaceChoice,
+    ListFormat, LogFormat, MitigationsChoice, NetChoice, PlatformChoice, ReapChoice, Switch,
+    UserNamespaceChoice,
 };
 use crate::exec_args::ExecArgs;
 use crate::update::UpdateArgs;
@@ -78,6 +79,11 @@ pub enum Command {
         /// As a JSON array
         #[arg(long)]
         json: bool,
+        #[arg(long, short, value_enum, default_value_t)]
+        format: ListFormat,
+        /// The names alone
+        #[arg(long, short)]
+        quiet: bool,
     },
     /// Show a sandbox's state as the OCI runtime specification has it
     State { id: String },
@@ -92,6 +98,20 @@ pub enum Command {
         /// To every process in it
         #[arg(long, short)]
         all: bool,
+    },
+    /// Have a sandbox rest until it is resumed, whatever comes for it
+    Pause { id: String },
+    /// End a pause
+    Resume { id: String },
+    /// List the processes of a sandbox; does not wake it
+    Ps {
+        /// `table`: the processes inside; `json`: the process IDs that stand for them on the host, as runc lists them
+        #[arg(long, short, value_enum, default_value_t)]
+        format: ListFormat,
+        id: String,
+        /// Accepted, and without effect
+        #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
     },
     /// Change limits of a running container
     Update(Box<UpdateArgs>),

@@ -14,6 +14,14 @@ pub enum LogFormat {
     Json,
 }
 
+/// How a list is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum ListFormat {
+    #[default]
+    Table,
+    Json,
+}
+
 /// Which platform a sandbox is to run on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum PlatformChoice {

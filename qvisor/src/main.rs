@@ -1,4 +1,4 @@
-//! The `dormouse` command. Failures of our own end with exit code 125 and one sentence on standard error.
+//! The `dormouse` command. Failures of our own end with one sentence on standard error; `failure` has the exit codes.
 
 mod args;
 mod bundle;
@@ -8,6 +8,7 @@ mod exec;
 mod exec_args;
 mod failure;
 mod log;
+mod ps;
 mod run;
 mod show;
 mod update;
@@ -18,16 +19,19 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::args::{Cli, Command};
-use crate::failure::{EXIT_FAILURE, Failure, complain};
+use crate::choices::ListFormat;
+use crate::failure::{Failure, complain, exit_code, exit_code_of_usage};
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();
-            return if error.use_stderr() { EXIT_FAILURE.into() } else { ExitCode::SUCCESS };
+            let code = exit_code_of_usage(std::env::args_os().skip(1));
+            return if error.use_stderr() { code.into() } else { ExitCode::SUCCESS };
         }
     };
+    let code = exit_code(&cli.command);
     log::open(cli.log.clone(), cli.log_format, cli.debug);
     if matches!(cli.command, Command::Do(_) | Command::Create(_) | Command::Run { .. }) {
         vmm::jail::run_from_read_only_view();
@@ -36,7 +40,7 @@ fn main() -> ExitCode {
         Ok(code) => code.into(),
         Err(error) => {
             complain(&*error);
-            EXIT_FAILURE.into()
+            code.into()
         }
     }
 }
@@ -52,9 +56,14 @@ fn obey(cli: Cli) -> Result<u8, Failure> {
         Command::Doctor { json } => doctor::run(json),
         Command::Do(args) => run::run(&root?, *args),
         Command::Exec(args) => exec::run_in(&root?, *args),
-        Command::List { json } => show::list(&root?, json),
+        Command::List { json, format, quiet } => {
+            show::list(&root?, if json { ListFormat::Json } else { format }, quiet)
+        }
         Command::State { id } => show::state(&root?, &id),
         Command::Kill { id, signal, all } => show::kill(&root?, &id, &signal, all),
+        Command::Pause { id } => ps::pause(&root?, &id),
+        Command::Resume { id } => ps::resume(&root?, &id),
+        Command::Ps { id, format, options } => ps::ps(&root?, &id, format, &options),
         Command::Update(args) => update::run(&root?, &args),
         Command::Hibernate { id, json } => show::hibernate(&root?, &id, json),
         Command::Wake { id, json, reap } => show::wake(&root?, &id, json, reap.map(Into::into)),

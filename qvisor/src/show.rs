@@ -8,11 +8,15 @@ use runtime::{container, orders};
 use vmm::hibernate::Reap;
 use vmm::signals;
 
+use crate::choices::ListFormat;
 use crate::failure::{Failure, say};
 
-pub fn list(root: &Root, json: bool) -> Result<u8, Failure> {
+pub fn list(root: &Root, format: ListFormat, quiet: bool) -> Result<u8, Failure> {
     let states = root.states()?;
-    if json {
+    if quiet {
+        return say(&states.iter().map(|state| format!("{}\n", state.id)).collect::<String>());
+    }
+    if format == ListFormat::Json {
         return say(&(serde_json::to_string_pretty(&states)? + "\n"));
     }
     let width = states.iter().map(|state| state.id.len()).max().unwrap_or(0).max(12);
@@ -33,7 +37,7 @@ pub fn state(root: &Root, id: &str) -> Result<u8, Failure> {
 pub fn kill(root: &Root, id: &str, signal: &str, all: bool) -> Result<u8, Failure> {
     let id = Id::new(id)?;
     let signal = signals::parse(signal).ok_or_else(|| {
-        format!("cannot send signal {signal:?}: no such signal; pass a name or a number from 1 to 64")
+        format!("cannot send signal to sandbox {}: unknown signal {signal:?}; pass a name or a number from 1 to 64", id.as_str())
     })?;
     container::kill(root, &id, signal, all)?;
     Ok(0)

@@ -125,14 +125,14 @@ fn what_cannot_be_run_is_said_in_one_sentence() {
         (&[], &["no-such-program"], 127, "no such file"),
         (&[], &["/etc/passwd"], 126, "not executable"),
         (&[], &["/"], 126, "cannot run / in sandbox s"),
-        (&["--cwd", "/nowhere"], &["ls"], 125, "working directory /nowhere"),
-        (&["--cwd", "here"], &["ls"], 125, "not an absolute path"),
-        (&["--preserve-fds", "1"], &["ls"], 125, "--preserve-fds is not supported"),
-        (&["--cgroup", "a"], &["ls"], 125, "--cgroup is not supported"),
-        (&["-t"], &["ls"], 125, "standard input is none"),
-        (&["-d", "-t"], &["ls"], 125, "pass --console-socket"),
-        (&["--process", "/nowhere"], &[], 125, "cannot use process file /nowhere"),
-        (&[], &[], 125, "no command"),
+        (&["--cwd", "/nowhere"], &["ls"], 255, "working directory /nowhere"),
+        (&["--cwd", "here"], &["ls"], 255, "not an absolute path"),
+        (&["--preserve-fds", "1"], &["ls"], 255, "--preserve-fds is not supported"),
+        (&["--cgroup", "a"], &["ls"], 255, "--cgroup is not supported"),
+        (&["-t"], &["ls"], 255, "standard input is none"),
+        (&["-d", "-t"], &["ls"], 255, "pass --console-socket"),
+        (&["--process", "/nowhere"], &[], 255, "cannot use process file /nowhere"),
+        (&[], &[], 255, "no command"),
     ];
     for (options, command, code, words) in cases {
         let output = run(&place, options, command);
@@ -146,8 +146,8 @@ fn what_cannot_be_run_is_said_in_one_sentence() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("1048576 are possible"), "{output:?}");
     assert_eq!(said(&place, &[], &[&["echo"], &[&*long; 9][..]].concat()).len(), 900_009);
     let output = place.run(&["exec", "nobody", "ls"]);
-    assert_eq!(output.status.code(), Some(125));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("no such sandbox"));
+    assert_eq!(output.status.code(), Some(255));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("container does not exist"));
 }
 
 #[test]

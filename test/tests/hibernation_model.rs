@@ -24,10 +24,14 @@ const EXEC: u64 = 3;
 /// An event in the VMM's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Event {
-    Pause(i64),
+    Pause {
+        request: i64,
+        is_held: bool,
+    },
     Hibernate {
         request: i64,
         is_hastened: bool,
+        is_held: bool,
     },
     Wake {
         request: i64,
@@ -66,6 +70,8 @@ enum Asked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Budget {
     orders: u8,
+    /// Of `pause` and `resume`.
+    holds: u8,
     wake_events: u8,
     execs: u8,
     failures: u8,
@@ -97,6 +103,9 @@ const AS_IT_IS: Rules = Rules {
 enum Step {
     WantDown,
     WantAwake,
+    Holds,
+    HoldsDown,
+    Resumes,
     Starts,
     Exec,
     WakeEvent,
@@ -167,12 +176,14 @@ impl World {
         for action in self.supervisor.step(input) {
             let number = u64::cast_signed;
             match action {
-                supervisor::Action::Pause(request) => self.post(Event::Pause(number(request))),
-                supervisor::Action::Hibernate(request) => {
-                    self.post(Event::Hibernate { request: number(request), is_hastened: false });
+                supervisor::Action::Pause { request, is_held } => {
+                    self.post(Event::Pause { request: number(request), is_held });
                 }
-                supervisor::Action::Hasten(request) => {
-                    self.post(Event::Hibernate { request: number(request), is_hastened: true });
+                supervisor::Action::Hibernate { request, is_held } => {
+                    self.post(Event::Hibernate { request: number(request), is_hastened: false, is_held });
+                }
+                supervisor::Action::Hasten { request, is_held } => {
+                    self.post(Event::Hibernate { request: number(request), is_hastened: true, is_held });
                 }
                 supervisor::Action::Wake { request, serves } => {
                     self.post(Event::Wake { request: number(request), serves });
@@ -188,7 +199,7 @@ impl World {
             self.queue.retain(|old| !old.is_request());
         }
         match event {
-            Event::Pause(_) => self.asked = Asked::Pause,
+            Event::Pause { .. } => self.asked = Asked::Pause,
             Event::Hibernate { is_hastened: false, .. } => self.asked = Asked::Hibernate,
             Event::Wake { .. } => self.asked = Asked::Run,
             Event::Hibernate { .. } | Event::Exec => {}
@@ -212,7 +223,9 @@ impl World {
 
     fn handle(&mut self, cpu: usize, event: Event, rules: Rules) {
         let request = match event {
-            Event::Pause(request) | Event::Hibernate { request, .. } | Event::Wake { request, .. } => request,
+            Event::Pause { request, .. } | Event::Hibernate { request, .. } | Event::Wake { request, .. } => {
+                request
+            }
             Event::Exec => {
                 self.exec_waits = true;
                 self.wake_by(cpu, EXEC, rules);
@@ -227,9 +240,10 @@ impl World {
             }
         }
         let input = match event {
-            Event::Pause(request) => kernel::Input::Pause(request),
-            Event::Hibernate { request, is_hastened } => {
-                kernel::Input::Hibernate(Order { request, since_ns: 0, is_hastened })
+            Event::Pause { request, is_held: false } => kernel::Input::Pause(request),
+            Event::Pause { request, is_held: true } => kernel::Input::Hold(request),
+            Event::Hibernate { request, is_hastened, is_held } => {
+                kernel::Input::Hibernate(Order { request, since_ns: 0, is_hastened, is_held })
             }
             Event::Wake { request, serves } => kernel::Input::Resume { request, serves },
             Event::Exec => return,
@@ -447,6 +461,25 @@ impl World {
                 });
             }
         }
+        if self.budget.holds > 0 {
+            let hold = |next: &mut World, hibernates| {
+                next.budget.holds -= 1;
+                let (cause, now) = (Cause::Pause, start());
+                next.tell_supervisor(supervisor::Input::WantDown { cause, hibernates, now });
+            };
+            if self.supervisor.is_held() {
+                add(Step::Resumes, &|next| {
+                    next.budget.holds -= 1;
+                    let (cause, now) = (Cause::Resume, start());
+                    next.tell_supervisor(supervisor::Input::WantAwake { cause, now });
+                });
+            } else {
+                add(Step::Holds, &|next| hold(next, false));
+                if self.can_hibernate {
+                    add(Step::HoldsDown, &|next| hold(next, true));
+                }
+            }
+        }
         if self.budget.execs > 0 && self.can_hibernate {
             add(Step::Exec, &|next| {
                 next.budget.execs -= 1;
@@ -512,10 +545,10 @@ impl World {
         if self.outcomes.iter().any(|(_, count)| *count == 0) {
             return Some("a request has no outcome");
         }
-        if state == State::Hibernated && self.wake_event {
+        if state == State::Hibernated && self.wake_event && !self.supervisor.is_held() {
             return Some("a wake event is lost");
         }
-        if state == State::Hibernated && self.exec_waits {
+        if state == State::Hibernated && self.exec_waits && !self.supervisor.is_held() {
             return Some("a process that came in sleeps with the sandbox");
         }
         let is_as_asked = match self.asked {
@@ -526,6 +559,9 @@ impl World {
         };
         if !is_as_asked {
             return Some("the last request has not won");
+        }
+        if self.supervisor.is_held() && !self.supervisor.is_down() {
+            return Some("what is held goes on");
         }
         if self.supervisor.place() != place {
             return Some("the supervisor takes the sandbox to be where it is not");
@@ -656,28 +692,43 @@ fn flaw_of(rules: Rules, budget: Budget) -> &'static str {
 
 #[test]
 fn orders_and_failures() {
-    holds("orders", true, Budget { orders: 6, wake_events: 0, execs: 0, failures: 0 });
-    holds("failures", true, Budget { orders: 4, wake_events: 0, execs: 0, failures: 2 });
+    holds("orders", true, Budget { orders: 6, holds: 0, wake_events: 0, execs: 0, failures: 0 });
+    holds("failures", true, Budget { orders: 4, holds: 0, wake_events: 0, execs: 0, failures: 2 });
 }
 
 #[test]
 fn wake_events() {
-    holds("wake events", true, Budget { orders: 3, wake_events: 1, execs: 0, failures: 1 });
-    holds("two wake events", true, Budget { orders: 3, wake_events: 2, execs: 0, failures: 1 });
+    holds("wake events", true, Budget { orders: 3, holds: 0, wake_events: 1, execs: 0, failures: 1 });
+    holds("two wake events", true, Budget { orders: 3, holds: 0, wake_events: 2, execs: 0, failures: 1 });
 }
 
 #[test]
 fn processes_that_come_in() {
-    holds("exec", true, Budget { orders: 2, wake_events: 0, execs: 2, failures: 1 });
-    holds("exec and a wake event", true, Budget { orders: 2, wake_events: 1, execs: 1, failures: 1 });
+    holds("exec", true, Budget { orders: 2, holds: 0, wake_events: 0, execs: 2, failures: 1 });
+    holds(
+        "exec and a wake event",
+        true,
+        Budget { orders: 2, holds: 0, wake_events: 1, execs: 1, failures: 1 },
+    );
 }
 
 #[test]
 fn pauses() {
-    holds("pauses", false, Budget { orders: 5, wake_events: 1, execs: 0, failures: 0 });
+    holds("pauses", false, Budget { orders: 5, holds: 0, wake_events: 1, execs: 0, failures: 0 });
 }
 
-const SMALL: Budget = Budget { orders: 2, wake_events: 1, execs: 1, failures: 1 };
+#[test]
+fn what_is_held_goes_on_by_order_alone() {
+    holds("held", true, Budget { orders: 2, holds: 2, wake_events: 1, execs: 0, failures: 1 });
+    holds("held and exec", true, Budget { orders: 1, holds: 2, wake_events: 1, execs: 1, failures: 1 });
+    holds(
+        "held before its start",
+        false,
+        Budget { orders: 2, holds: 3, wake_events: 1, execs: 0, failures: 0 },
+    );
+}
+
+const SMALL: Budget = Budget { orders: 2, holds: 0, wake_events: 1, execs: 1, failures: 1 };
 
 #[test]
 fn it_finds_a_wake_event_that_is_lost_on_the_way_down() {

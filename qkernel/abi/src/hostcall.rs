@@ -112,6 +112,12 @@ pub const REPORT_LIMIT_HOLDS: u64 = 15;
 /// (container id): the container holds more memory than the limit that [`EVENT_LIMIT`] asked for; the old one stays.
 pub const REPORT_LIMIT_REFUSED: u64 = 16;
 
+/// (container id, 0, text phys, len): what [`EVENT_PROCESSES`] asked for. A line for each process: its id, its parent's, its
+/// user's, the letter of its state, its threads, KiB of memory, milliseconds of processor time, its name, with a space between
+/// each. At most [`PROCESSES_MAX_BYTES`]; what does not fit is left out.
+pub const REPORT_PROCESSES: u64 = 17;
+pub const PROCESSES_MAX_BYTES: u64 = 64 << 10;
+
 // ---- wake events ----
 /// A connection, or data for a socket.
 pub const WAKE_EVENT_SOCKET: u64 = 1;
@@ -348,14 +354,16 @@ pub const EVENT_WINSIZE: u32 = 4;
 /// The first process of the container `token`, held until now ([`crate::boot::BOOT_HOLD`]), begins.
 pub const EVENT_START: u32 = 16;
 /// Every task rests at the user boundary, until [`EVENT_RESUME`]. `value`: grows with each of the two; a smaller one is
-/// out of date.
+/// out of date. With [`EVENT_FLAG_HELD`] no wake event ends it, should the sandbox be hibernated.
 pub const EVENT_PAUSE: u32 = 17;
 /// See [`EVENT_PAUSE`].
 pub const EVENT_RESUME: u32 = 18;
 /// User memory goes to its home, with everything paused as by [`EVENT_PAUSE`]. With `flags` = 1 only once every task waits
 /// for something, so that none is left in the middle of its work; with 0 and the same `value` later it is to happen
-/// wherever they are, unless it has happened. Answered by [`HIBERNATED`], once, unless it is out of date when it is taken.
+/// wherever they are, unless it has happened. With [`EVENT_FLAG_HELD`] no wake event wakes it. Answered by [`HIBERNATED`], once, unless it is out of date when it is taken.
 pub const EVENT_HIBERNATE: u32 = 19;
+/// In the `flags` of [`EVENT_PAUSE`] and [`EVENT_HIBERNATE`]: only [`EVENT_RESUME`] and [`EVENT_WAKE`] end it.
+pub const EVENT_FLAG_HELD: u32 = 2;
 /// As [`EVENT_RESUME`]; before, the working set comes back. With `flags` = 1 for something that has come for the
 /// sandbox: [`REPORT_IDLE`] tells when that is done with.
 pub const EVENT_WAKE: u32 = 20;
@@ -371,6 +379,8 @@ pub const EVENT_CREATE: u32 = 23;
 /// A limit of the container `token` changes. `flags`: its number ([`crate::limits::ContainerLimit`]); `value`: the bits of
 /// its value. That of memory is answered by [`REPORT_LIMIT_HOLDS`] or [`REPORT_LIMIT_REFUSED`].
 pub const EVENT_LIMIT: u32 = 24;
+/// The processes of the container `token` are asked for. Answered by [`REPORT_PROCESSES`].
+pub const EVENT_PROCESSES: u32 = 25;
 
 /// Readings of the host's clocks. Written by the VMM.
 #[repr(C)]

@@ -75,6 +75,12 @@ pub fn report_exec(what: u64, id: u64, value: u64, why: &str) {
     let _ = call(hc::REPORT, [what, id, value, phys_of(why.as_ptr()), why.len() as u64, 0]);
 }
 
+/// Tells the processes of a container, in the form of `REPORT_PROCESSES`.
+pub fn report_processes(id: u64, text: &str) {
+    let args = [hc::REPORT_PROCESSES, id, 0, phys_of(text.as_ptr()), text.len() as u64, 0];
+    let _ = call(hc::REPORT, args);
+}
+
 /// Fills `bytes` with random ones.
 pub fn random(bytes: &mut [u8]) {
     let _ = call(hc::RANDOM, [phys_of(bytes.as_ptr()), bytes.len() as u64, 0, 0, 0, 0]);

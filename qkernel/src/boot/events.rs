@@ -5,13 +5,14 @@ use abi::hostcall::Event;
 use abi::word::low16;
 use machine::sched;
 
-use crate::container::{create, exec, limits};
+use crate::container::{create, exec, limits, processes};
 use crate::fs::host_poll;
 use crate::hibernate;
 use crate::task::container::{self, ContainerId};
 
 /// Hands an event on; `round`: the round in which it was told.
 pub(super) fn handle(event: &Event, round: u64) {
+    let is_held = event.flags & hc::EVENT_FLAG_HELD != 0;
     match event.kind {
         hc::EVENT_READY => {
             let woken = sched::woken_in_pause();
@@ -44,9 +45,10 @@ pub(super) fn handle(event: &Event, round: u64) {
             container::find(ContainerId(event.token)).iter().for_each(|container| container.start());
         }
         hc::EVENT_CREATE => exec::admit_container(event.token, event.value),
+        hc::EVENT_PROCESSES => processes::tell(event.token),
         hc::EVENT_LIMIT => limits::change(event.token, event.flags, event.value.cast_unsigned()),
-        hc::EVENT_PAUSE => hibernate::pause(event.value),
-        hc::EVENT_HIBERNATE => hibernate::request(event.value, event.flags & 1 != 0),
+        hc::EVENT_PAUSE => hibernate::pause(event.value, is_held),
+        hc::EVENT_HIBERNATE => hibernate::request(event.value, event.flags & 1 != 0, is_held),
         hc::EVENT_RESUME | hc::EVENT_WAKE => hibernate::wake(event.value, event.flags & 1 != 0),
         _ => {}
     }

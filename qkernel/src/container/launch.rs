@@ -79,8 +79,9 @@ pub fn new_leader(
 /// Explains an error to the user who started the program.
 pub fn reason(error: Errno) -> Cow<'static, str> {
     Cow::Borrowed(match error {
-        Errno::ENOENT => "no such file in the sandbox's root file system",
-        Errno::EACCES => "it is not executable",
+        Errno::ENOENT => "no such file or directory in the sandbox's root file system",
+        Errno::EACCES => "permission denied, it is not executable",
+        Errno::ENOTDIR => "a part of its path is not a directory",
         Errno::ENOEXEC => "it is not a program for x86-64 Linux, or it is damaged",
         Errno::EISDIR => "it is a directory",
         Errno::ENOMEM => "not enough memory; give the sandbox more with --memory",

@@ -5,4 +5,5 @@ pub mod create;
 pub mod exec;
 pub mod launch;
 pub mod limits;
+pub mod processes;
 pub mod setup;

@@ -37,15 +37,15 @@ struct Hibernation {
     idle: SpinLock<idle::Watch>,
 }
 
-/// Pauses the sandbox, unless a later request has been taken.
-pub fn pause(request: i64) {
-    take(Input::Pause(request));
+/// Pauses the sandbox, unless a later request has been taken. `is_held`: no wake event ends it, should it be hibernated.
+pub fn pause(request: i64, is_held: bool) {
+    take(if is_held { Input::Hold(request) } else { Input::Pause(request) });
 }
 
 /// Wants the sandbox hibernated, unless a later request has been taken: at once, which pauses it, or when it is `idle`.
-/// The same request may come again, no longer `idle`.
-pub fn request(request: i64, idle: bool) {
-    let order = Order { request, since_ns: time::monotonic_ns(), is_hastened: !idle };
+/// The same request may come again, no longer `idle`. `is_held`: no wake event wakes it.
+pub fn request(request: i64, idle: bool, is_held: bool) {
+    let order = Order { request, since_ns: time::monotonic_ns(), is_hastened: !idle, is_held };
     take(Input::Hibernate(order));
 }
 

@@ -52,6 +52,8 @@ pub struct Order {
     pub since_ns: u64,
     /// Tasks are paused wherever they are. Otherwise the sandbox hibernates once every task waits for something.
     pub is_hastened: bool,
+    /// No wake event ends the sleep, only a request to go on.
+    pub is_held: bool,
 }
 
 /// Something that happened.
@@ -59,6 +61,8 @@ pub struct Order {
 pub enum Input {
     /// Requests of the host's.
     Pause(i64),
+    /// As [`Input::Pause`], and should the memory be in its home, no wake event brings it back.
+    Hold(i64),
     Hibernate(Order),
     /// `serves`: for something that has come for the sandbox.
     Resume {
@@ -171,6 +175,8 @@ pub struct Machine {
     reported: i64,
     /// A wake event came since the last request, while the sandbox slept or was on its way there.
     wake_event: Option<u64>,
+    /// The last request lets no wake event end what it asks for.
+    is_held: bool,
     /// The last request to go on was for something that has come for the sandbox.
     serves: bool,
     /// A CPU brings pages back while tasks run.
@@ -192,6 +198,7 @@ impl Machine {
             last: 0,
             reported: 0,
             wake_event: None,
+            is_held: false,
             serves: false,
             is_streaming: false,
         }
@@ -226,17 +233,23 @@ impl Machine {
         let mut todo = Actions::default();
         match (self.state, self.goal, input) {
             // Requests. The last one wins.
-            (_, _, Input::Pause(request)) => self.take(request, Goal::Pause, false, &mut todo),
-            (_, _, Input::Resume { request, serves }) => self.take(request, Goal::Run, serves, &mut todo),
+            (_, _, Input::Pause(request)) => self.take(request, Goal::Pause, Manner::default(), &mut todo),
+            (_, _, Input::Hold(request)) => self.take(request, Goal::Pause, Manner::HELD, &mut todo),
+            (_, _, Input::Resume { request, serves }) => {
+                self.take(request, Goal::Run, Manner { serves, ..Manner::default() }, &mut todo);
+            }
             (_, Goal::Hibernate(order), Input::Hibernate(again)) if again.request == order.request => {
                 let is_hastened = order.is_hastened || again.is_hastened;
                 self.goal = Goal::Hibernate(Order { is_hastened, ..order });
             }
             (_, _, Input::Hibernate(order)) => {
-                self.take(order.request, Goal::Hibernate(order), false, &mut todo);
+                let manner = Manner { is_held: order.is_held, ..Manner::default() };
+                self.take(order.request, Goal::Hibernate(order), manner, &mut todo);
             }
 
-            // Wake events. In a mere pause, and while the sandbox runs or is woken, they mean nothing.
+            (_, _, Input::WakeEvent(_)) if self.is_held => {}
+
+            // Wake events. To a sandbox that is held, in a mere pause, and while the sandbox runs or is woken, they mean nothing.
             (
                 State::Hibernating(_) | State::Answering(_) | State::Hibernated,
                 Goal::Pause,
@@ -299,7 +312,7 @@ impl Machine {
     }
 
     /// Takes a request, unless a later one was taken. It overtakes a hibernation that has not begun.
-    fn take(&mut self, request: i64, goal: Goal, serves: bool, todo: &mut Actions) {
+    fn take(&mut self, request: i64, goal: Goal, manner: Manner, todo: &mut Actions) {
         if request <= self.last {
             return;
         }
@@ -308,7 +321,8 @@ impl Machine {
         {
             todo.push(Action::Tell(order.request, Outcome::Cancelled));
         }
-        (self.last, self.goal, self.serves) = (request, goal, serves);
+        (self.last, self.goal) = (request, goal);
+        (self.serves, self.is_held) = (manner.serves, manner.is_held);
         self.wake_event = None;
     }
 
@@ -321,6 +335,9 @@ impl Machine {
 
     /// A hibernation failed. The sandbox goes on, unless a later request says otherwise.
     fn fail(&mut self, request: i64, outcome: Outcome, todo: &mut Actions) {
+        if self.goal.is_for(request) {
+            self.is_held = false;
+        }
         self.done(request, Goal::Run);
         todo.push(Action::Tell(request, outcome));
         self.rise(request, todo);
@@ -396,6 +413,19 @@ impl Machine {
     }
 }
 
+/// How a request is meant, beside what it asks for.
+#[derive(Clone, Copy, Default)]
+struct Manner {
+    /// See [`Machine::serves`].
+    serves: bool,
+    /// See [`Machine::is_held`].
+    is_held: bool,
+}
+
+impl Manner {
+    const HELD: Self = Self { serves: false, is_held: true };
+}
+
 impl Goal {
     /// Whether this hibernation is still wanted.
     fn is_for(&self, request: i64) -> bool {
@@ -414,7 +444,7 @@ mod tests {
     use super::*;
 
     fn hibernate(request: i64, is_hastened: bool) -> Input {
-        Input::Hibernate(Order { request, since_ns: 0, is_hastened })
+        Input::Hibernate(Order { request, since_ns: 0, is_hastened, is_held: false })
     }
 
     fn resume(request: i64) -> Input {
@@ -437,7 +467,7 @@ mod tests {
     fn each_transition_leads_where_the_table_says() {
         use Input::{CalledOut, Frozen, Pause, Stored, Told};
         let down = [hibernate(1, false), Frozen, Stored, Told(1)];
-        let order = Order { request: 1, since_ns: 0, is_hastened: false };
+        let order = Order { request: 1, since_ns: 0, is_hastened: false, is_held: false };
         let table: &[(&[Input], State, &[Action])] = &[
             (&[Pause(1)], State::Pausing(1), &[Action::Pause(1)]),
             (&[Pause(1), CalledOut(1)], State::Paused, &[]),
@@ -502,6 +532,29 @@ mod tests {
             &[&paused[..], &[Input::CalledOut(2), Input::Frozen, Input::Stored, Input::Told(2)]].concat(),
         );
         assert_eq!(machine.state(), State::Hibernated);
+    }
+
+    #[test]
+    fn what_is_held_goes_on_by_request_alone() {
+        let held = Input::Hibernate(Order { request: 1, since_ns: 0, is_hastened: true, is_held: true });
+        let down = [held, Input::CalledOut(1), Input::Frozen, Input::Stored, Input::Told(1)];
+        for at in 0..=down.len() {
+            let mut inputs = down.to_vec();
+            inputs.insert(at, Input::WakeEvent(7));
+            assert_eq!(after(&inputs).0.state(), State::Hibernated, "{inputs:?}");
+        }
+        let later = |request| [&down[..], &[request, Input::WakeEvent(7)]].concat();
+        assert_eq!(after(&later(Input::Hold(2))).0.state(), State::Hibernated);
+        assert_eq!(after(&later(Input::Pause(2))).0.state(), State::Waking(2));
+        assert_eq!(after(&later(resume(2))).0.state(), State::Waking(2));
+        let first = [
+            hibernate(1, true),
+            Input::CalledOut(1),
+            Input::WakeEvent(7),
+            Input::Hold(2),
+            Input::CalledOut(2),
+        ];
+        assert_eq!(after(&first).0.state(), State::Paused);
     }
 
     #[test]

@@ -9,7 +9,7 @@ pub mod net;
 mod net_tables;
 mod pid;
 pub mod status;
-mod subject;
+pub mod subject;
 pub mod sys;
 pub mod system;
 

@@ -22,6 +22,8 @@ pub const SOCKET: &str = "control.sock";
 const GREETING: &[u8] = b" ";
 /// Longest order in bytes.
 pub(crate) const LINE_MAX: u64 = 4096;
+/// Longest answer in bytes.
+const ANSWER_MAX: u64 = 1 << 20;
 /// How long a peer may take to send its order, and an answer may take to come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a container may take to start.
@@ -55,6 +57,13 @@ pub enum Order {
     State,
     /// Asks for figures of its memory, and for the number of its hibernations.
     Stats,
+    /// Asks for the processes in it. Wakes nobody.
+    Processes,
+    /// Nothing of the sandbox runs until [`Order::Resume`]; its memory goes to its home if it was started so. Answered once it
+    /// rests.
+    Pause,
+    /// The end of a pause. Answered once the sandbox goes on.
+    Resume,
     /// Limits change. Answered once the kernel holds to that of memory, or refuses it.
     Update { limits: ContainerLimits },
     /// Asks for a line for each transition from now on, instead of an answer.
@@ -102,6 +111,8 @@ pub struct Answer {
 pub enum Figures {
     Hibernated(Hibernated),
     Woken(Woken),
+    /// Lines as `abi::hostcall::REPORT_PROCESSES` has them.
+    Processes(String),
 }
 
 /// Messages of the VMM to its front end.
@@ -205,13 +216,13 @@ pub fn order(sandbox: &Directory, order: Order) -> Result<Answer, OrderError> {
     let stream = connect(sandbox)?;
     let patience = match order {
         Order::Start => START_PATIENCE,
-        Order::Hibernate | Order::Wake { .. } => HIBERNATE_PATIENCE,
+        Order::Hibernate | Order::Wake { .. } | Order::Pause | Order::Resume => HIBERNATE_PATIENCE,
         _ => PATIENCE,
     };
     stream.set_read_timeout(Some(patience))?;
     send(&stream, &order)?;
     let mut line = Vec::new();
-    BufReader::new((&stream).take(LINE_MAX)).read_until(b'\n', &mut line)?;
+    BufReader::new((&stream).take(ANSWER_MAX)).read_until(b'\n', &mut line)?;
     if line.is_empty() {
         return Err(OrderError::Ended);
     }

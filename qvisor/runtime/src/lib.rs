@@ -21,3 +21,4 @@ pub mod stderr_log;
 pub mod supervisor;
 pub mod units;
 pub mod vmm_process;
+pub mod words;

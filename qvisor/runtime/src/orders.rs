@@ -1,5 +1,6 @@
 //! Orders to a running sandbox, made by `do` or from a bundle: to hibernate, to wake, to report.
 
+mod pause;
 mod update;
 
 use std::io::BufRead;
@@ -12,6 +13,8 @@ use crate::control::{self, Answer, Figures, Order, OrderError};
 use crate::oci::BundleError;
 use crate::state::{Id, Root, StateError};
 use crate::status::Status;
+use crate::words;
+pub use pause::{GuestProcess, leashes, pause, processes, resume};
 pub use update::{LimitsRecord, update};
 
 /// Why a sandbox did not carry out an order.
@@ -25,6 +28,12 @@ pub enum SandboxOrderError {
     Wake { id: String, why: Why },
     #[error("cannot read statistics of sandbox {id}: {why}; see dormouse list")]
     Stats { id: String, why: Why },
+    #[error("cannot pause sandbox {id}: {why}")]
+    Pause { id: String, why: Why },
+    #[error("cannot resume sandbox {id}: {why}")]
+    Resume { id: String, why: Why },
+    #[error("cannot list the processes of sandbox {id}: {why}; see dormouse list")]
+    Processes { id: String, why: Why },
     #[error("cannot change limits of container {id}: {why}")]
     Update { id: String, why: Why },
     #[error("cannot read events of sandbox {id}: {why}; see dormouse list")]
@@ -34,11 +43,12 @@ pub enum SandboxOrderError {
 /// The cause of a [`SandboxOrderError`].
 #[derive(Debug, thiserror::Error)]
 pub enum Why {
-    #[error("it has ended")]
+    #[error("{}: it has ended", words::NOT_RUNNING)]
     Ended,
-    /// containerd and Docker look for these words.
-    #[error("container not running")]
+    #[error("{}", words::NOT_RUNNING)]
     NotRunning,
+    #[error("{}", words::NOT_PAUSED)]
+    NotPaused,
     #[error("it was started by dormouse do; its limits are those it was started with")]
     NoContainer,
     #[error("its limits cannot be read: {0}; correct them")]

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use abi::HostCall;
 use abi::hostcall::{
     AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, ASYNC_SWAP_IN, BEGIN_WAKE, CLOCK, CPU_TIME, EVENTS,
-    EXEC_TAKE, EXIT, Event, HIBERNATED, HostClocks, IDLE, KICK, LOG, OPEN, PANIC, RANDOM, RELEASE, REPORT,
-    REPORT_ASLEEP, REPORT_EXEC_ENDED, REPORT_EXEC_FAILED, REPORT_EXEC_STARTED, REPORT_IDLE,
-    REPORT_LIMIT_HOLDS, REPORT_LIMIT_REFUSED, REPORT_RESUMED, REPORT_STAYED_WARM, REPORT_WAKE_EVENT,
-    SET_DEADLINE, STATS, SUBMIT, SWAP_IN, SWAP_IN_AHEAD, SWAP_OUT, WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP,
-    YIELD,
+    EXEC_TAKE, EXIT, Event, HIBERNATED, HostClocks, IDLE, KICK, LOG, OPEN, PANIC, PROCESSES_MAX_BYTES,
+    RANDOM, RELEASE, REPORT, REPORT_ASLEEP, REPORT_EXEC_ENDED, REPORT_EXEC_FAILED, REPORT_EXEC_STARTED,
+    REPORT_IDLE, REPORT_LIMIT_HOLDS, REPORT_LIMIT_REFUSED, REPORT_PROCESSES, REPORT_RESUMED,
+    REPORT_STAYED_WARM, REPORT_WAKE_EVENT, SET_DEADLINE, STATS, SUBMIT, SWAP_IN, SWAP_IN_AHEAD, SWAP_OUT,
+    WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
 };
 use abi::layout::{WINDOW_CHUNK, WINDOW_CHUNKS, WINDOW_PHYS};
 use abi::socket::ROUTE_QUERY;
@@ -96,6 +96,11 @@ fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         RANDOM => random(sandbox, a, b),
         EXEC_TAKE => take_exec(sandbox, a, b, c),
         REPORT if matches!(a, REPORT_EXEC_STARTED..=REPORT_EXEC_ENDED) => report_exec(sandbox, &call.args),
+        REPORT if a == REPORT_PROCESSES => {
+            let text = sandbox.memory.copy_in(call.args[3], call.args[4].min(PROCESSES_MAX_BYTES));
+            sandbox.tell_processes(&String::from_utf8_lossy(&text.unwrap_or_default()));
+            0
+        }
         // The others are the VMM's own.
         REPORT if !matches!(a, 0..=REPORT_RESUMED | REPORT_IDLE..=REPORT_WAKE_EVENT | REPORT_LIMIT_HOLDS..=REPORT_LIMIT_REFUSED) => {
             -i64::from(libc::EINVAL)

@@ -66,14 +66,15 @@ pub struct Leash {
 }
 
 impl Leash {
-    /// Forks it. Only before any thread is started; the caller's namespaces and control groups become the leash's.
-    pub fn start() -> io::Result<Self> {
+    /// Forks it; `title`: the words that lists of the host's processes show. Only before any thread is started; the caller's namespaces and control groups become the leash's.
+    pub fn start(title: &[Vec<u8>]) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         // A signal that comes before the leash looks is not lost.
         process::default_signal(libc::SIGCHLD);
         let vmm = process::id();
         let Some(pid) = process::fork()? else {
             drop(ours);
+            process::set_title(title);
             live(theirs, vmm)
         };
         Ok(Self { pid, pidfd: process::pidfd(pid)?, socket: ours, writing: Mutex::new(Rank::Leash, ()) })

@@ -32,6 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Takes the kernel's reports (`REPORT_READY` …), each with the value of the event that it answers; must not wait.
 pub type ReportSink = Arc<dyn Fn(u64, u64) + Send + Sync>;
+/// Takes a text of the kernel's.
+pub type TextSink = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// How long a vCPU may take to leave once the sandbox has ended.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -55,6 +57,8 @@ pub struct SandboxConfig {
     pub kernel_file: Option<Arc<ImageFile>>,
     pub log: LogSink,
     pub report: ReportSink,
+    /// Takes the list of processes that was asked for; must not wait.
+    pub processes: TextSink,
     /// The home of its pages while it sleeps.
     pub hibernation: Arc<Hibernation>,
     /// Exec'd processes.
@@ -82,6 +86,7 @@ impl SandboxConfig {
             kernel_file: None,
             log: Arc::new(|_, text| eprintln!("{text}")),
             report: Arc::new(|_, _| {}),
+            processes: Arc::new(|_| {}),
             hibernation: Arc::new(Hibernation::none()),
             execs: Arc::default(),
             patience: PATIENCE,
@@ -355,6 +360,11 @@ impl Sandbox {
     /// Passes on how far the kernel has got.
     pub fn report(&self, what: u64, of: u64) {
         (self.config.report)(what, of);
+    }
+
+    /// Passes on a list of processes.
+    pub(crate) fn tell_processes(&self, text: &str) {
+        (self.config.processes)(text);
     }
 
     /// Passes a line to the log.

@@ -283,6 +283,11 @@ impl AddressSpace {
         (space.vmas.values().map(Vma::len).sum(), space.resident_pages * PAGE)
     }
 
+    /// Bytes of resident user frames; `None`: somebody changes it just now.
+    pub fn resident_bytes_now(&self) -> Option<u64> {
+        self.try_lock().map(|space| space.resident_pages * PAGE)
+    }
+
     /// Calls `f` for each mapping, in order.
     pub fn for_each_vma(&self, mut f: impl FnMut(&Vma)) {
         self.lock().vmas.values().for_each(&mut f);

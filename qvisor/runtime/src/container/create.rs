@@ -19,7 +19,7 @@ use crate::hooks;
 use crate::oci::{self, Container};
 use crate::orders::LimitsRecord;
 use crate::resources::Resources;
-use crate::settings::{Asked, NodeConfig, Settings};
+use crate::settings::{Asked, NodeConfig, PauseKind, Settings};
 use crate::state::{Claim, Id, OCI_VERSION, OciState, Root};
 use crate::status::Status;
 use crate::vmm_process;
@@ -157,7 +157,7 @@ impl Creation {
         let claim = self.claim.as_ref().map_or(Ok(()), |claim| claim.write_limits(&limits));
         claim.map_err(|error| failed(("writing its limits", error)))?;
         let console = self.console(options, &container)?;
-        let Settings { userns, mitigations, hibernation: wishes, .. } = settings;
+        let Settings { userns, mitigations, hibernation: wishes, pause, .. } = settings;
         let plan = Plan {
             network: container.namespaces.network.clone(),
             userns,
@@ -168,6 +168,7 @@ impl Creation {
             cpus,
             boot: BootSpec { idle_timeout: wishes.idle_timeout, ..container.boot.clone() },
             swap: wishes.into(),
+            pause_hibernates: pause == PauseKind::Hibernate,
             terminal: container.terminal,
             cgroups,
             bounds: None,

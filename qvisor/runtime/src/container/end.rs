@@ -56,8 +56,10 @@ pub(super) fn poststart(record: &Record, state: &OciState) -> Vec<String> {
 /// Sends a signal to the first process, or to every process.
 pub fn kill(root: &Root, id: &Id, signal: i32, all: bool) -> Result<(), ContainerError> {
     let state = root.state(id)?;
+    let has_ended = || ContainerError::NotRunning { id: id.as_str().to_owned() };
+    // runc as well: of all its processes none is left that would not have got the signal.
     if state.status == Status::Stopped {
-        return Err(ContainerError::NotRunning { id: id.as_str().to_owned(), status: state.status });
+        return if all { Ok(()) } else { Err(has_ended()) };
     }
     let order = Order::Kill { signal, foreground: false, all };
     match control::order(&root.sandbox(id)?, order) {
@@ -67,9 +69,14 @@ pub fn kill(root: &Root, id: &Id, signal: i32, all: bool) -> Result<(), Containe
         {
             Ok(())
         }
-        result => {
-            result.map(drop).map_err(|source| ContainerError::Kill { id: id.as_str().to_owned(), source })
+        Ok(_) => Ok(()),
+        // Whoever asks is to hear that it has ended, not how that came to light.
+        Err(OrderError::Ended | OrderError::Connection(_))
+            if root.state(id).map_or(true, |state| state.status == Status::Stopped) =>
+        {
+            Err(has_ended())
         }
+        Err(source) => Err(ContainerError::Kill { id: id.as_str().to_owned(), source }),
     }
 }
 

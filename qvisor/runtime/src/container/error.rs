@@ -11,6 +11,7 @@ use crate::oci::BundleError;
 use crate::settings::Widening;
 use crate::state::StateError;
 use crate::status::Status;
+use crate::words;
 
 /// Why a container could not be created, started or deleted.
 #[derive(Debug, thiserror::Error)]
@@ -35,15 +36,15 @@ pub enum ContainerError {
     Failed { id: String, message: String, code: Option<u8> },
     #[error("cannot create container {id}: its VMM ended without a word; see the host's log")]
     Silent { id: String },
-    #[error("cannot start container {id}: it is {status}; create it anew")]
+    #[error("cannot start container {id}: {}; create it anew", if *status == Status::Stopped { words::START_STOPPED } else { words::STARTED })]
     NotCreated { id: String, status: Status },
     #[error("cannot start container {id}: {why}")]
     Start { id: String, why: String },
-    #[error("cannot send a signal to container {id}: it is {status}; start it first")]
-    NotRunning { id: String, status: Status },
+    #[error("cannot send a signal to container {id}: {}; it has ended", words::NOT_RUNNING)]
+    NotRunning { id: String },
     #[error("cannot send a signal to sandbox {id}: {source}; it may just have ended")]
     Kill { id: String, source: OrderError },
-    #[error("cannot delete container {id}: it is {status}; end it first, or pass --force")]
+    #[error("cannot delete container {id} that is not stopped: {status}; end it first, or pass --force")]
     Alive { id: String, status: Status },
     #[error("cannot delete sandbox {id}: it was started by dormouse do, and goes when it ends; end it first")]
     NoContainer { id: String },

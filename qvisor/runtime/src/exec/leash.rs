@@ -27,11 +27,12 @@ pub(super) struct ExecLeash {
 }
 
 /// Makes the leash of the process at the other end of the connection. `console`: the process's terminal; `container`: a
-/// process in the namespaces and control groups where the leash is to lie. Only before any thread is started.
+/// process in the namespaces and control groups where the leash is to lie; `title`: the words of its title. Only before any thread is started.
 pub(super) fn start(
     connection: &Connection,
     console: Option<BorrowedFd<'_>>,
     container: Option<i32>,
+    title: &[Vec<u8>],
 ) -> io::Result<ExecLeash> {
     let (ours, theirs) = UnixStream::pair()?;
     let (socket, console) =
@@ -40,6 +41,7 @@ pub(super) fn start(
         Some(pid) => Ok(ExecLeash { pid, line: ours }),
         None => {
             drop(ours);
+            process::set_title(title);
             live(socket, theirs, console, container)
         }
     }

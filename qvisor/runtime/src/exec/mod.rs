@@ -22,6 +22,7 @@ use crate::control::{self, Order};
 use crate::front::foreground::FORWARDED;
 use crate::state::OciState;
 use crate::status::Status;
+use crate::words;
 use connection::{Connection, Said};
 pub use hook::run_hook;
 pub use options::{ExecError, ExecOptions};
@@ -34,7 +35,7 @@ const EXIT_KILLED: u8 = 128 + 9;
 pub fn run(options: &ExecOptions) -> Result<u8, ExecError> {
     let state = options.root.state(&options.id)?;
     if state.status == Status::Stopped {
-        return Err(options.refused("it has ended; start it anew"));
+        return Err(options.refused(words::EXEC_IN_STOPPED));
     }
     let streams = Streams::open(options)?;
     let sandbox = options.root.sandbox(&options.id)?;
@@ -162,7 +163,7 @@ fn detached(
 ) -> Result<u8, ExecError> {
     // A sandbox that is no container has no place of its own on the host.
     let container = options.root.is_container(&options.id).then_some(state.pid);
-    let started = leash::start(&connection, streams.console(), container);
+    let started = leash::start(&connection, streams.console(), container, &options.process.args);
     let mut leash = started.map_err(|source| options.system("starting its leash", source))?;
     let outcome = leash.is_ready().map_err(|why| options.refused(why)).and_then(|()| {
         ask(options, &streams, &connection)?;

@@ -71,6 +71,7 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
         cpus,
         boot,
         swap: wishes.into(),
+        pause_hibernates: false,
         cgroups: Cgroups::default(),
         bounds: Some(Bounds { resources, disk_bytes: options.disk_bytes }),
         terminal,

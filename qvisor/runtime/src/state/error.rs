@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::words;
+
 /// Why a sandbox could not be registered or found.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
@@ -10,9 +12,9 @@ pub enum StateError {
         "cannot use {id:?} as a sandbox's ID: only letters, digits, '_', '.' and '-' are allowed, 1 to 64 of them"
     )]
     BadId { id: String },
-    #[error("cannot start sandbox {id}: a sandbox with this ID exists; choose another --id, or end that one")]
+    #[error("cannot start sandbox {id}: {}; choose another --id, or end that one", words::EXISTS)]
     InUse { id: String },
-    #[error("cannot find sandbox {id}: no such sandbox; see dormouse list")]
+    #[error("cannot find sandbox {id}: {}; see dormouse list", words::DOES_NOT_EXIST)]
     Unknown { id: String },
     #[error(
         "cannot use directory {path}: {source}; correct it or free some space, or choose another one by --root (state) or \

@@ -30,6 +30,9 @@ impl Waiter {
                 Stage::Starting => None,
                 _ => Some(Err(progress.last_words())),
             },
+            For::Pause if !progress.machine.is_held() => Some(Err("it was resumed meanwhile".into())),
+            For::Pause => progress.machine.is_down().then_some(Ok(None)),
+            For::Processes => progress.processes.clone().map(|list| Ok(Some(Figures::Processes(list)))),
             For::Limits => progress.limits.clone().map(|outcome| outcome.map(|()| None)),
             // The asker may continue the leash as soon as it has the answer: the leash has to be stopped by then.
             For::Hibernation(Some(Figures::Hibernated(done)))

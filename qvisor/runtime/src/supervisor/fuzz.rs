@@ -56,7 +56,8 @@ pub fn play(input: &[u8]) {
         _ => Hibernation::open(&plan).unwrap_or_else(|_| Hibernation::none()),
     };
     let events = Arc::new(EventQueue::new());
-    let supervisor = Supervisor::new(Arc::new(channel), None, Arc::clone(&events), hibernation);
+    let supervisor =
+        Supervisor::new(Arc::new(channel), None, Arc::clone(&events), hibernation, first & 2 != 0);
     let mut world = World {
         supervisor: supervisor.expect("a pair of sockets"),
         events,
@@ -139,6 +140,7 @@ impl World {
 
     /// However it has got here: once the kernel does what it is asked, nobody who wants it to go on is left waiting.
     fn ends_well(&self) {
+        let _ = self.supervisor.obey(Order::Resume);
         let _ = self.supervisor.obey(Order::Kill { signal: libc::SIGCONT, foreground: false, all: false });
         let request = self.supervisor.lock().machine.requests();
         self.supervisor.report(REPORT_RESUMED, request.max(u64::from(u8::MAX)));

@@ -54,6 +54,8 @@ pub(crate) struct Supervisor {
     execs: Arc<ExecRelay>,
     /// Whether it can hibernate at all, or why not.
     can_hibernate: Result<(), String>,
+    /// `pause` hibernates it.
+    pause_hibernates: bool,
     /// Makes [`Supervisor::serve`] look at the deadlines anew: its end, and ours.
     nudge: (UnixStream, UnixStream),
     sandbox: OnceLock<Weak<Sandbox>>,
@@ -65,6 +67,7 @@ impl Supervisor {
         leash: Option<Leash>,
         events: Arc<EventQueue>,
         hibernation: Hibernation,
+        pause_hibernates: bool,
     ) -> std::io::Result<Self> {
         Ok(Self {
             progress: Mutex::new(Rank::Progress, Progress::new(leash.map(Arc::new))),
@@ -74,6 +77,7 @@ impl Supervisor {
             can_hibernate: hibernation.check(),
             hibernation: Arc::new(hibernation),
             execs: Arc::default(),
+            pause_hibernates,
             nudge: UnixStream::pair()?,
             sandbox: OnceLock::new(),
         })
@@ -159,6 +163,14 @@ impl Supervisor {
             _ => {}
         }
         self.settle(progress);
+    }
+
+    /// The kernel lists its processes for those who asked.
+    pub(crate) fn take_processes(&self, text: &str) {
+        let progress = &mut *self.lock();
+        progress.processes = Some(text.to_owned());
+        self.settle(progress);
+        progress.processes = None;
     }
 
     /// A container has got so far. It gets nowhere twice, and not back, whatever the kernel says: front ends run hooks.

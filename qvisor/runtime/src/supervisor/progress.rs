@@ -54,6 +54,8 @@ pub(super) struct Progress {
     pub ending: bool,
     /// How the last change of limits came out; `None`: the kernel has not said yet.
     pub limits: Option<Result<(), String>>,
+    /// The list of its processes, for those who wait for it.
+    pub processes: Option<String>,
     pub waiters: Vec<Waiter>,
     pub readers: Readers,
 }
@@ -69,6 +71,7 @@ impl Progress {
             released: false,
             ending: false,
             limits: None,
+            processes: None,
             waiters: Vec::new(),
             readers: Readers::default(),
         }
@@ -93,6 +96,7 @@ impl Progress {
     pub(super) fn status(&self) -> Status {
         match self.containers.first().stage {
             Stage::Creating => Status::Creating,
+            _ if self.machine.is_held() && self.machine.is_down() => Status::Paused,
             _ if self.machine.place() == Place::Paused && self.machine.fall().is_none() => Status::Paused,
             Stage::Created => Status::Created,
             Stage::Starting | Stage::Running => Status::Running,

@@ -14,12 +14,15 @@
 //!   nothing is done to the leash, so that it cannot stop itself after it was continued. Who waits for a hibernation
 //!   hears of it only afterwards, since before that a `SIGCONT` would do nothing.
 //!
+//! While the sandbox is *held*, paused by `pause`, all of that means nothing: the leash is brought back to what is wanted, and only
+//! `resume`, or `wake` if the sandbox is hibernated, makes it go on.
+//!
 //! A `SIGSTOP` to a leash that is stopped does nothing, as to any process: it counts if it comes after the leash was
 //! continued.
 
 use std::time::Instant;
 
-use abi::hostcall::{EVENT_HIBERNATE, EVENT_PAUSE, EVENT_WAKE, Event};
+use abi::hostcall::{EVENT_FLAG_HELD, EVENT_HIBERNATE, EVENT_PAUSE, EVENT_WAKE, Event};
 use vmm::process::ChildEvent;
 
 use super::Supervisor;
@@ -45,14 +48,15 @@ impl Supervisor {
     fn perform(&self, progress: &mut Progress, action: Action, news: &News) {
         // The last request counts, in whatever order they get there.
         let ask = |kind, flags, request: u64| self.events.post(event(kind, flags, request.cast_signed()));
+        let held = |is_held| if is_held { EVENT_FLAG_HELD } else { 0 };
         match action {
-            Action::Pause(request) => ask(EVENT_PAUSE, 0, request),
-            Action::Hibernate(request) => {
-                ask(EVENT_HIBERNATE, 1, request);
+            Action::Pause { request, is_held } => ask(EVENT_PAUSE, held(is_held), request),
+            Action::Hibernate { request, is_held } => {
+                ask(EVENT_HIBERNATE, 1 | held(is_held), request);
                 progress.failure = None;
                 self.nudge();
             }
-            Action::Hasten(request) => ask(EVENT_HIBERNATE, 0, request),
+            Action::Hasten { request, is_held } => ask(EVENT_HIBERNATE, held(is_held), request),
             Action::Wake { request, serves } => ask(EVENT_WAKE, serves.into(), request),
             Action::Slept { from, since } => progress.tell_of_sleep(from, since, news.slept()),
             Action::SleptAlready => progress.fallen(&Figures::Hibernated(news.slept())),
@@ -103,6 +107,9 @@ impl Supervisor {
 
     /// The leash is continued, even if it is only about to be stopped: by order of somebody who says so now.
     pub(super) fn continue_leash(&self, progress: &mut Progress) {
+        if progress.machine.is_held() {
+            return;
+        }
         let Some((leash, state)) = progress.containers.leash() else { return };
         if !state.is_told {
             leash.resume();

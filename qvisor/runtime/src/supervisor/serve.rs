@@ -5,23 +5,26 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use abi::hostcall::{EVENT_EXEC, EVENT_EXEC_SIGNAL, EVENT_SIGNAL, EVENT_START, EVENT_WINSIZE, Event};
+use abi::hostcall::{
+    EVENT_EXEC, EVENT_EXEC_SIGNAL, EVENT_PROCESSES, EVENT_SIGNAL, EVENT_START, EVENT_WINSIZE, Event,
+};
 use vmm::exec_relay::ExecRequest;
 use vmm::hibernate::Reap;
-use vmm::leash::News;
+use vmm::leash;
 use vmm::limits::ContainerLimits;
 use vmm::process::{self, ChildEvent};
 
 use super::Supervisor;
 use super::containers::ContainerId;
 use super::peers::{Asked, Attached, Peers};
-use super::progress::{Progress, poll_timeout};
+use super::progress::{News, Progress, poll_timeout};
 use super::requests::event;
 use super::stage::{Cause, Stage};
-use super::state_machine::{HIBERNATE_PATIENCE, Place};
+use super::state_machine::{HIBERNATE_PATIENCE, Input, Place};
 use super::waiters::{For, Outcome, WAITERS_MAX, Waiter};
 use crate::control::{self, Answer, ExecLine, Order, Report, refuse};
 use crate::status::Status;
+use crate::words;
 
 /// How long the first program may take to be loaded.
 const START_PATIENCE: Duration = Duration::from_secs(60);
@@ -62,7 +65,7 @@ impl Supervisor {
                     break;
                 }
             }
-            if ready.contains(&2) && self.leash_tells() == Some(News::Gone) {
+            if ready.contains(&2) && self.leash_tells() == Some(leash::News::Gone) {
                 leash = -1;
             }
             if ready.contains(&3) {
@@ -90,12 +93,12 @@ impl Supervisor {
         let _ = process::send_now(&self.nudge.1, &[0]);
     }
 
-    fn leash_tells(&self) -> Option<News> {
+    fn leash_tells(&self) -> Option<leash::News> {
         let news = self.leash().and_then(|leash| leash.news());
         match news {
-            Some(News::Signal(signal)) => self.deliver(&mut self.lock(), signal, 0),
-            Some(News::Resized) => self.take_size(),
-            Some(News::Gone) | None => {}
+            Some(leash::News::Signal(signal)) => self.deliver(&mut self.lock(), signal, 0),
+            Some(leash::News::Resized) => self.take_size(),
+            Some(leash::News::Gone) | None => {}
         }
         news
     }
@@ -164,6 +167,9 @@ impl Supervisor {
             Order::Hibernate => For::Hibernation(None),
             Order::Wake { .. } => For::Wake,
             Order::Update { .. } => For::Limits,
+            Order::Processes => For::Processes,
+            Order::Pause => For::Pause,
+            Order::Resume => For::Wake,
             _ => {
                 let answer = self.answer(order);
                 control::send_now(&peer, &answer);
@@ -198,7 +204,7 @@ impl Supervisor {
         self.take_leash_news(progress);
         let why_not = match progress.status() {
             _ if progress.ending => Some("it ends"),
-            Status::Paused if !paused => Some("it is paused; let it go on first, or pass --ignore-paused"),
+            Status::Paused if !paused => Some(words::EXEC_IN_PAUSED),
             _ if hook && progress.containers.first().stage == Stage::Created => None,
             _ if hook => Some("it has been started"),
             _ if !progress.is_running() => Some("its first process does not run yet; start it first"),
@@ -276,6 +282,10 @@ impl Supervisor {
         let has_leash = progress.containers.first().leash.is_some();
         match (order, has_leash) {
             (Order::Kill { signal: libc::SIGSTOP, .. }, _) => self.want_down(progress, Cause::Signal),
+            // As in a frozen control group, it has an effect only afterwards.
+            (Order::Kill { signal: libc::SIGCONT, .. }, _) if progress.machine.is_held() => {
+                self.deliver(progress, libc::SIGCONT, 0);
+            }
             (Order::Kill { signal: libc::SIGCONT, .. }, false) if !progress.machine.wants_down() => {
                 self.deliver(progress, libc::SIGCONT, 0);
             }
@@ -301,6 +311,16 @@ impl Supervisor {
             }
             (Order::Hibernate, _) => return self.hibernate(progress),
             (Order::Wake { reap }, _) => return self.wake(progress, reap),
+            (Order::Processes, _) => {
+                self.events.post(Event {
+                    kind: EVENT_PROCESSES,
+                    flags: 0,
+                    token: ContainerId::FIRST.0,
+                    value: 0,
+                });
+            }
+            (Order::Pause, _) => return self.pause(progress),
+            (Order::Resume, _) => return self.resume(progress),
             (Order::Update { limits }, _) => return self.change_limits(progress, &limits),
             (Order::State, _) => {}
             _ => return Err("it is not waiting for this".into()),
@@ -316,6 +336,26 @@ impl Supervisor {
         // Without a limit of memory there is nothing that the kernel could refuse.
         progress.limits = limits.memory_max.is_none().then_some(Ok(()));
         limits.events(ContainerId::FIRST.0).for_each(|event| self.events.post(event));
+        Ok(())
+    }
+
+    /// What `pause` asks for: the sandbox rests until `resume`, in memory or hibernated, as it was started.
+    fn pause(&self, progress: &mut Progress) -> Result<(), String> {
+        if progress.machine.is_held() {
+            return Err(format!("{}; it is paused already", words::NOT_RUNNING));
+        }
+        let hibernates = self.pause_hibernates && progress.is_running() && self.can_hibernate.is_ok();
+        let (cause, now) = (Cause::Pause, Instant::now());
+        self.step(progress, Input::WantDown { cause, hibernates, now }, News::default());
+        Ok(())
+    }
+
+    fn resume(&self, progress: &mut Progress) -> Result<(), String> {
+        if !progress.machine.is_held() && progress.status() != Status::Paused {
+            return Err(words::NOT_PAUSED.into());
+        }
+        self.want_awake(progress, Cause::Resume);
+        self.continue_leash(progress);
         Ok(())
     }
 

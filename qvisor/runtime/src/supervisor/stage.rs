@@ -16,6 +16,10 @@ pub enum Cause {
     Order,
     /// `SIGSTOP` or `SIGCONT`, sent to the leash or by `dormouse kill`.
     Signal,
+    /// `pause`: only `resume`, or `wake` where it is hibernated, ends it.
+    Pause,
+    /// `resume`.
+    Resume,
     /// It had nothing to do for as long as was asked for.
     IdleTimeout,
     /// Something came for the container; what.
@@ -28,6 +32,8 @@ impl Cause {
         match self {
             Self::Order => "order",
             Self::Signal => "signal",
+            Self::Pause => "pause",
+            Self::Resume => "resume",
             Self::IdleTimeout => "idle-timeout",
             Self::Request(_) => "request",
         }

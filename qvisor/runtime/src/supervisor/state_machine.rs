@@ -110,11 +110,20 @@ pub enum Input {
 /// Something to be done, in the order of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Ask the kernel.
-    Pause(u64),
-    Hibernate(u64),
+    /// Ask the kernel. `is_held`: no wake event is to end it.
+    Pause {
+        request: u64,
+        is_held: bool,
+    },
+    Hibernate {
+        request: u64,
+        is_held: bool,
+    },
     /// The same request again: it is stopped wherever it is.
-    Hasten(u64),
+    Hasten {
+        request: u64,
+        is_held: bool,
+    },
     Wake {
         request: u64,
         serves: bool,
@@ -142,6 +151,8 @@ pub struct Machine {
     place: Place,
     course: Course,
     down_cause: Cause,
+    /// It was paused by `pause`, and only who says so makes it go on.
+    is_held: bool,
     /// Its state while it is awake, were it idle.
     awake_as: SandboxState,
     /// Requests so far: each one's number is the count with it.
@@ -156,6 +167,7 @@ impl Default for Machine {
             place: Place::Running,
             course: Course::Up,
             down_cause: Cause::Order,
+            is_held: false,
             awake_as: SandboxState::Warm,
             requests: 0,
             answered: 0,
@@ -180,6 +192,16 @@ impl Machine {
     /// The cause of the last hibernation or pause.
     pub fn down_cause(&self) -> Cause {
         self.down_cause
+    }
+
+    /// Whether it was paused by `pause`: requests, signals and wake events do not make it go on.
+    pub fn is_held(&self) -> bool {
+        self.is_held
+    }
+
+    /// Whether it is down, as is wanted, and nothing is under way.
+    pub fn is_down(&self) -> bool {
+        self.course == Course::Down && self.place != Place::Running
     }
 
     /// The hibernation under way.
@@ -212,12 +234,20 @@ impl Machine {
     pub fn step(&mut self, input: Input) -> Vec<Action> {
         match (self.course, input) {
             // Wishes. A wish for the present state, or for one that is under way, changes nothing.
+            (_, Input::WantDown { cause: Cause::Pause, hibernates, now }) => self.hold(hibernates, now),
+            (_, Input::WantDown { cause, .. }) if self.is_held && cause != Cause::Order => vec![],
+            (_, Input::WantAwake { cause, .. })
+                if self.is_held && !matches!(cause, Cause::Resume | Cause::Order) =>
+            {
+                vec![]
+            }
             (Course::Falling { .. }, Input::WantDown { .. }) => vec![],
             (Course::Down, Input::WantDown { .. }) if self.is_hibernated() => vec![],
             (_, Input::WantDown { cause, hibernates, now }) => self.want_down(cause, hibernates, now),
             (_, Input::WantAwake { cause, now }) => self.want_awake(cause, now),
             (Course::Falling { fall, .. }, Input::Tick { now }) if fall.deadline <= now => {
-                let mut todo = self.want_awake(Cause::Order, now);
+                let mut todo =
+                    if self.is_held { self.stay_paused() } else { self.want_awake(Cause::Order, now) };
                 todo.push(Action::GaveUp);
                 todo
             }
@@ -225,7 +255,7 @@ impl Machine {
                 if fall.strict_at.is_some_and(|at| at <= now) =>
             {
                 self.course = Course::Falling { fall: Fall { strict_at: None, ..fall }, overtaken };
-                vec![Action::Hasten(fall.request)]
+                vec![Action::Hasten { request: fall.request, is_held: self.is_held }]
             }
 
             // Reports of the kernel.
@@ -252,7 +282,8 @@ impl Machine {
                     self.place = Place::Running;
                 }
                 self.course = Course::Up;
-                vec![Action::StayedWarm]
+                let todo = if self.is_held { self.stay_paused() } else { vec![] };
+                [vec![Action::StayedWarm], todo].concat()
             }
             // One that was called off is no failure.
             (_, Input::StayedWarm(_)) => vec![],
@@ -281,7 +312,7 @@ impl Machine {
         let request = self.requests;
         if !hibernates {
             self.course = Course::Down;
-            return vec![Action::Pause(request)];
+            return vec![Action::Pause { request, is_held: self.is_held }];
         }
         // First when nobody is in the middle of a request; a sandbox that is never idle is stopped wherever it is.
         let (strict_at, deadline) = (Some(now + IDLE_PATIENCE), now + HIBERNATE_PATIENCE);
@@ -290,12 +321,27 @@ impl Machine {
             Course::Up | Course::Falling { .. } | Course::Down => None,
         };
         self.course = Course::Falling { fall: Fall { request, since: now, strict_at, deadline }, overtaken };
-        vec![Action::Hibernate(request)]
+        vec![Action::Hibernate { request, is_held: self.is_held }]
+    }
+
+    /// It is to pause, and to stay so whatever comes. What is hibernated, or about to be, stays that.
+    fn hold(&mut self, hibernates: bool, now: Instant) -> Vec<Action> {
+        self.is_held = true;
+        let hibernates = hibernates || self.is_hibernated() || self.fall().is_some();
+        self.want_down(Cause::Pause, hibernates, now)
+    }
+
+    /// What is held could not hibernate: it pauses.
+    fn stay_paused(&mut self) -> Vec<Action> {
+        self.requests += 1;
+        self.course = Course::Down;
+        vec![Action::Pause { request: self.requests, is_held: true }]
     }
 
     fn want_awake(&mut self, cause: Cause, now: Instant) -> Vec<Action> {
         self.requests += 1;
         let request = self.requests;
+        self.is_held = false;
         self.course = Course::Rising(Rise { request: Some(request), cause, since: now });
         vec![Action::Wake { request, serves: matches!(cause, Cause::Request(_)) }]
     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abi::hostcall::{
-    EVENT_EXEC, EVENT_EXEC_SIGNAL, EVENT_HIBERNATE, EVENT_PAUSE, EVENT_SIGNAL, EVENT_WAKE, Event,
-    REPORT_ASLEEP, REPORT_IDLE_TIMEOUT, REPORT_PAUSED, REPORT_READY, REPORT_RESUMED, REPORT_RUNNING,
+    EVENT_EXEC, EVENT_EXEC_SIGNAL, EVENT_FLAG_HELD, EVENT_HIBERNATE, EVENT_PAUSE, EVENT_SIGNAL, EVENT_WAKE,
+    Event, REPORT_ASLEEP, REPORT_IDLE_TIMEOUT, REPORT_PAUSED, REPORT_READY, REPORT_RESUMED, REPORT_RUNNING,
     REPORT_STAYED_WARM, REPORT_WAKE_EVENT, WAKE_EVENT_SOCKET,
 };
 use testdir::TempDir;
@@ -49,12 +49,18 @@ impl Asked {
 
 impl World {
     fn new(can_hibernate: bool) -> Self {
+        Self::with(can_hibernate, false)
+    }
+
+    fn with(can_hibernate: bool, pause_hibernates: bool) -> Self {
         let dir = TempDir::new();
         let plan = SwapPlan { dir: Some(dir.path().to_owned()), ..SwapPlan::default() };
         let hibernation = if can_hibernate { Hibernation::open(&plan).unwrap() } else { Hibernation::none() };
         let events = Arc::new(EventQueue::new());
         let (channel, front) = UnixStream::pair().unwrap();
-        let supervisor = Supervisor::new(Arc::new(channel), None, Arc::clone(&events), hibernation).unwrap();
+        let supervisor =
+            Supervisor::new(Arc::new(channel), None, Arc::clone(&events), hibernation, pause_hibernates)
+                .unwrap();
         supervisor.report(REPORT_RUNNING, 0);
         Self { supervisor, events, front, _dir: dir }
     }
@@ -257,7 +263,7 @@ fn nothing_comes_into_a_paused_one_unless_that_is_known() {
     let world = World::new(false);
     world.signal(libc::SIGSTOP);
     world.supervisor.report(REPORT_PAUSED, world.told().2);
-    assert!(world.exec(false).error().contains("it is paused"));
+    assert!(world.exec(false).error().contains("paused container"));
     assert!(world.events.is_empty());
     assert!(world.exec(true).is_waiting());
     assert_eq!(world.told().0, EVENT_EXEC);
@@ -294,4 +300,72 @@ fn what_the_kernel_says_again_or_too_late_is_not_passed_on() {
     let mut said = [0; 4096];
     let got = vmm::process::receive_now(&world.front, &mut said).unwrap();
     assert_eq!(std::str::from_utf8(&said[..got]).unwrap(), "{\"report\":\"started\"}\n");
+}
+
+#[test]
+fn what_is_paused_by_order_is_resumed_by_order_alone() {
+    let world = World::new(true);
+    let mut paused = world.ask(Order::Pause);
+    let (kind, flags, request) = world.told();
+    assert_eq!((kind, flags), (EVENT_PAUSE, EVENT_FLAG_HELD));
+    assert!(paused.is_waiting());
+    world.supervisor.report(REPORT_PAUSED, request);
+    assert_eq!(paused.answer().error, None);
+    assert_eq!(world.state(), (Some(Status::Paused), Some(SandboxState::Warm)));
+    assert!(world.ask(Order::Pause).error().contains("container not running"));
+    // Neither a signal, nor one that is meant to, nor a process makes it go on; the signal waits there.
+    for signal in [libc::SIGTERM, libc::SIGCONT, libc::SIGSTOP] {
+        world.signal(signal);
+        assert!(world.events.take(16).iter().all(|event| event.kind == EVENT_SIGNAL));
+    }
+    assert!(world.exec(false).error().contains("paused container"));
+    assert_eq!(world.ask(WAKE).error(), "it is not hibernated");
+    assert_eq!(world.state().0, Some(Status::Paused));
+    let mut resumed = world.ask(Order::Resume);
+    let (kind, _, request) = world.told();
+    assert_eq!(kind, EVENT_WAKE);
+    world.supervisor.report(REPORT_RESUMED, request);
+    assert_eq!(resumed.answer().error, None);
+    assert_eq!(world.state(), (Some(Status::Running), Some(SandboxState::Warm)));
+    assert_eq!(world.ask(Order::Resume).error(), "container not paused");
+}
+
+#[test]
+fn a_pause_may_hibernate_and_one_that_fails_stays_paused() {
+    let world = World::with(true, true);
+    let mut paused = world.ask(Order::Pause);
+    let (kind, flags, request) = world.told();
+    assert_eq!((kind, flags), (EVENT_HIBERNATE, 1 | EVENT_FLAG_HELD));
+    world.supervisor.report(REPORT_PAUSED, request);
+    world.supervisor.report(REPORT_ASLEEP, request);
+    assert_eq!(paused.answer().error, None);
+    assert_eq!(world.state(), (Some(Status::Paused), Some(SandboxState::Hibernated)));
+    world.signal(libc::SIGTERM);
+    assert_eq!(world.told().0, EVENT_SIGNAL);
+    let mut resumed = world.ask(WAKE);
+    world.supervisor.report(REPORT_RESUMED, world.told().2);
+    assert_eq!(resumed.answer().error, None);
+    let mut paused = world.ask(Order::Pause);
+    let request = world.told().2;
+    world.supervisor.report(REPORT_PAUSED, request);
+    world.supervisor.report(REPORT_STAYED_WARM, request);
+    let (kind, flags, request) = world.told();
+    assert_eq!((kind, flags), (EVENT_PAUSE, EVENT_FLAG_HELD));
+    assert!(paused.is_waiting());
+    world.supervisor.report(REPORT_PAUSED, request);
+    assert_eq!(paused.answer().error, None);
+    assert_eq!(world.state().0, Some(Status::Paused));
+}
+
+#[test]
+fn one_that_is_hibernated_is_held_where_it_is() {
+    let world = World::new(true);
+    world.signal(libc::SIGSTOP);
+    world.falls_asleep(world.told().2);
+    let mut paused = world.ask(Order::Pause);
+    let (kind, flags, request) = world.told();
+    assert_eq!((kind, flags), (EVENT_HIBERNATE, 1 | EVENT_FLAG_HELD));
+    world.supervisor.report(REPORT_ASLEEP, request);
+    assert_eq!(paused.answer().error, None);
+    assert_eq!(world.state(), (Some(Status::Paused), Some(SandboxState::Hibernated)));
 }

@@ -16,6 +16,10 @@ pub(super) enum For {
     /// The memory is in its home, which came to this.
     Hibernation(Option<Figures>),
     Wake,
+    /// It rests, and stays so until `resume`.
+    Pause,
+    /// The list of its processes.
+    Processes,
     /// The kernel holds to a limit of memory, or does not.
     Limits,
 }
@@ -42,7 +46,7 @@ impl Waiter {
     /// Whether a later request for the opposite has made the wait vain.
     pub(super) fn is_overtaken(&self, wants_down: bool) -> bool {
         match &self.what {
-            For::Start | For::Limits => false,
+            For::Start | For::Limits | For::Pause | For::Processes => false,
             For::Hibernation(came_to) => !wants_down && came_to.is_none(),
             For::Wake => wants_down,
         }
@@ -51,8 +55,8 @@ impl Waiter {
     pub(super) fn timed_out(&self) -> &'static str {
         match self.what {
             For::Start => "it does not start",
-            For::Hibernation(_) => "it did not come to rest",
-            For::Wake | For::Limits => "it does not answer",
+            For::Hibernation(_) | For::Pause => "it did not come to rest",
+            For::Wake | For::Limits | For::Processes => "it does not answer",
         }
     }
 }

@@ -141,7 +141,7 @@ fn run(
     // with the VMM.
     std::env::set_current_dir("/").map_err(VmmError::Prepare)?;
     let leash = match &plan.tree {
-        Tree::Bundle(bundle) => Some(begin_container(bundle, channel)?),
+        Tree::Bundle(bundle) => Some(begin_container(bundle, &plan.boot.args, channel)?),
         Tree::CopyOnWrite { .. } => None,
     };
     let proc = jail::proc_directory(&users).map_err(|error| VmmError::HostIo(error.into()))?;
@@ -194,7 +194,8 @@ fn run(
     if !process::die_with_parent(parent) {
         process::exit_now(1);
     }
-    let supervisor = Supervisor::new(Arc::clone(channel), leash, Arc::clone(&events), hibernation);
+    let supervisor =
+        Supervisor::new(Arc::clone(channel), leash, Arc::clone(&events), hibernation, plan.pause_hibernates);
     let supervisor = Arc::new(supervisor.map_err(VmmError::Prepare)?);
     if cfg!(debug_assertions) && std::env::var_os("DORMOUSE_FAKE_KERNEL").is_some() {
         leave(&supervisor, listener, ids_are_mapped)?;
@@ -240,6 +241,8 @@ fn config(plan: &Plan, device: Option<kvm::Device>, supervisor: &Arc<Supervisor>
         }
     });
     config.report = Arc::new(move |what, of| listening.report(what, of));
+    let told = Arc::clone(supervisor);
+    config.processes = Arc::new(move |text| told.take_processes(text));
     config.hibernation = Arc::clone(supervisor.hibernation());
     config.execs = Arc::clone(supervisor.execs());
     config.device = device;
@@ -249,13 +252,17 @@ fn config(plan: &Plan, device: Option<kvm::Device>, supervisor: &Arc<Supervisor>
 
 /// Prepares a container while the VMM is still part of the host: settings of its network, its leash, and the hooks that
 /// the front end runs meanwhile.
-fn begin_container(bundle: &Bundle, channel: &Arc<UnixStream>) -> Result<Leash, VmmError> {
+fn begin_container(
+    bundle: &Bundle,
+    program: &[Vec<u8>],
+    channel: &Arc<UnixStream>,
+) -> Result<Leash, VmmError> {
     sysctl::write(&bundle.container.sysctls)?;
     if let Some(score) = bundle.container.oom_score_adj {
         std::fs::write("/proc/self/oom_score_adj", score.to_string())
             .map_err(|source| VmmError::OomScore { score, source })?;
     }
-    let leash = Leash::start().map_err(VmmError::Leash)?;
+    let leash = Leash::start(program).map_err(VmmError::Leash)?;
     let _ = control::send(channel, &Report::Prepared { pid: leash.pid() });
     match control::receive(channel) {
         Ok(Some(Order::Proceed)) => Ok(leash),

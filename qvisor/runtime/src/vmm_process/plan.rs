@@ -34,6 +34,8 @@ pub struct Plan {
     /// Without mounts and streams, which the VMM fills in.
     pub boot: BootSpec,
     pub swap: SwapPlan,
+    /// `pause` hibernates the sandbox.
+    pub pause_hibernates: bool,
     /// Made by the front end; joined by the VMM.
     pub cgroups: Cgroups,
     /// Bounds of a sandbox of the command line, which no configuration bounds.
