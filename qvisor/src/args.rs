@@ -16,6 +16,7 @@ use crate::choices::{
     UserNamespaceChoice,
 };
 use crate::exec_args::ExecArgs;
+use crate::failure::{EXIT_DO, EXIT_EXEC, EXIT_FAILURE};
 use crate::update::UpdateArgs;
 use crate::values::{OsParser, env_word, volume};
 
@@ -38,6 +39,12 @@ pub struct Cli {
     /// Have systemd make the control groups of containers; needs control groups of version 2
     #[arg(long, global = true)]
     pub systemd_cgroup: bool,
+    /// Accepted, and without effect; runc's
+    #[arg(long, global = true, hide = true, value_name = "CHOICE")]
+    pub rootless: Option<String>,
+    /// Accepted, and without effect; runc's
+    #[arg(long, global = true, hide = true, value_name = "FILE")]
+    pub criu: Option<PathBuf>,
     /// What this node's administrator says of containers, in TOML [default: /etc/dormouse/config.toml, if there]
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -60,6 +67,9 @@ pub enum Command {
         /// Come back once it has started
         #[arg(long, short)]
         detach: bool,
+        /// Accepted; the container's pid becomes a child of whoever collects orphans
+        #[arg(long, hide = true)]
+        no_subreaper: bool,
     },
     /// Delete a container that has ended
     Delete {
@@ -133,7 +143,15 @@ pub enum Command {
         reap: Option<ReapChoice>,
     },
     /// Show what a sandbox is, and then each time it hibernates or wakes, as lines of JSON
-    Events { id: String },
+    Events {
+        id: String,
+        /// Statistics of now instead, in runc's form
+        #[arg(long)]
+        stats: bool,
+        /// Such statistics again and again, this far apart, as 5s
+        #[arg(long, value_name = "TIME", value_parser = parse_time)]
+        interval: Option<Duration>,
+    },
     /// Show a sandbox's memory by class, and how often it hibernated; does not wake it
     Stats {
         id: String,
@@ -141,6 +159,8 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Say what bundles may ask for, as the OCI runtime specification has it
+    Features,
     /// Say what this host offers, and which platform is chosen
     Doctor {
         /// As a JSON object
@@ -182,6 +202,12 @@ pub struct CreateArgs {
     /// Accepted; a sandbox has no keyring of the host's
     #[arg(long, hide = true)]
     pub no_new_keyring: bool,
+    /// Accepted; a sandbox does not change the root of anybody else
+    #[arg(long, hide = true)]
+    pub no_pivot: bool,
+    /// Not supported: pass on further descriptors
+    #[arg(long, hide = true, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=0))]
+    pub preserve_fds: u32,
 }
 
 impl CreateArgs {
@@ -201,7 +227,7 @@ impl CreateArgs {
 /// How a sandbox hibernates. Annotations of a bundle and the node's configuration stand in for what is not given.
 #[derive(Debug, Args)]
 pub struct HibernationArgs {
-    /// Directory for the memory of the sandbox while it hibernates [default: /var/lib/dormouse/.swap]
+    /// Directory for the memory of the sandbox while it hibernates [default: /var/lib/dormouse/.swap, or ~/.local/state/dormouse/.swap of users other than root]
     #[arg(long, value_name = "DIR")]
     pub swap_dir: Option<PathBuf>,
     /// Most bytes there, as 512M or 2G [default: no limit]
@@ -286,6 +312,17 @@ pub struct DoArgs {
     /// The program and its arguments
     #[arg(value_name = "CMD", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<OsString>,
+}
+
+impl Command {
+    /// The exit code if it fails by itself.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Do(_) => EXIT_DO,
+            Self::Exec(_) => EXIT_EXEC,
+            _ => EXIT_FAILURE,
+        }
+    }
 }
 
 impl Cli {

@@ -1,28 +1,18 @@
 //! How the command fails: with one sentence on standard error, and an exit code. The words that other programs look for in the
 //! sentence are `runtime::words`.
 
-use crate::args::Command;
 use crate::log;
 
 /// Exit code of `do` for failures that are Dormouse's own, not the program's.
 pub const EXIT_DO: u8 = 125;
 /// Of `exec`, as runc has it: no shell's code for a program, so that it says something of its own.
-const EXIT_EXEC: u8 = 255;
+pub const EXIT_EXEC: u8 = 255;
 /// Of all other commands, as runc has it.
-const EXIT_FAILURE: u8 = 1;
+pub const EXIT_FAILURE: u8 = 1;
 
-/// The exit code of a command that fails by itself.
-pub fn exit_code(command: &Command) -> u8 {
-    match command {
-        Command::Do(_) => EXIT_DO,
-        Command::Exec(_) => EXIT_EXEC,
-        _ => EXIT_FAILURE,
-    }
-}
-
-/// The same for a command line that is none: the first word that is neither an option nor its value names the command.
+/// The exit code of a command line that is none: the first word that is neither an option nor its value names the command.
 pub fn exit_code_of_usage(mut words: impl Iterator<Item = std::ffi::OsString>) -> u8 {
-    const WITH_VALUES: [&str; 4] = ["--root", "--log", "--log-format", "--config"];
+    const WITH_VALUES: [&str; 6] = ["--root", "--log", "--log-format", "--config", "--rootless", "--criu"];
     while let Some(word) = words.next() {
         if WITH_VALUES.iter().any(|option| word == *option) {
             words.next();

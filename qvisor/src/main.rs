@@ -4,9 +4,11 @@ mod args;
 mod bundle;
 mod choices;
 mod doctor;
+mod events;
 mod exec;
 mod exec_args;
 mod failure;
+mod features;
 mod log;
 mod ps;
 mod run;
@@ -20,7 +22,7 @@ use clap::Parser;
 
 use crate::args::{Cli, Command};
 use crate::choices::ListFormat;
-use crate::failure::{Failure, complain, exit_code, exit_code_of_usage};
+use crate::failure::{Failure, complain, exit_code_of_usage};
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -31,7 +33,7 @@ fn main() -> ExitCode {
             return if error.use_stderr() { code.into() } else { ExitCode::SUCCESS };
         }
     };
-    let code = exit_code(&cli.command);
+    let code = cli.command.exit_code();
     log::open(cli.log.clone(), cli.log_format, cli.debug);
     if matches!(cli.command, Command::Do(_) | Command::Create(_) | Command::Run { .. }) {
         vmm::jail::run_from_read_only_view();
@@ -68,10 +70,11 @@ fn obey(cli: Cli) -> Result<u8, Failure> {
         Command::Hibernate { id, json } => show::hibernate(&root?, &id, json),
         Command::Wake { id, json, reap } => show::wake(&root?, &id, json, reap.map(Into::into)),
         Command::Stats { id, json } => show::stats(&root?, &id, json),
-        Command::Events { id } => show::events(&root?, &id),
+        Command::Events { id, stats, interval } => events::events(&root?, &id, stats, interval),
+        Command::Features => features::show(),
         Command::Create(args) => bundle::create(&root?, config, systemd, *args),
         Command::Start { id } => bundle::start(&root?, &id),
-        Command::Run { create, detach } => bundle::run(&root?, config, systemd, *create, detach),
+        Command::Run { create, detach, .. } => bundle::run(&root?, config, systemd, *create, detach),
         Command::Delete { id, force } => bundle::delete(&root?, &id, force),
     }
 }

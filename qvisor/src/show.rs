@@ -1,7 +1,6 @@
-//! `dormouse list`, `state`, `kill`, `hibernate`, `wake`, `events` and `stats`.
+//! `dormouse list`, `state`, `kill`, `hibernate`, `wake` and `stats`.
 
 use std::fmt::Write;
-use std::io::Write as _;
 
 use runtime::state::{Id, Root};
 use runtime::{container, orders};
@@ -118,17 +117,6 @@ pub fn stats(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
         writeln!(text, "  below {:>10} µs      {:>14}", class.below_us, class.wakes)?;
     }
     say(&text)
-}
-
-pub fn events(root: &Root, id: &str) -> Result<u8, Failure> {
-    let mut out = std::io::stdout();
-    for line in orders::events(root, &Id::new(id)?)? {
-        // Flushed at each line, since readers want it when it comes. An error means that the reader has gone.
-        if out.write_all(&[&line?[..], b"\n"].concat()).and_then(|()| out.flush()).is_err() {
-            break;
-        }
-    }
-    Ok(0)
 }
 
 fn millis(us: u64) -> String {

@@ -82,6 +82,12 @@ impl Root {
         places::layers().map(Self)
     }
 
+    /// The default place of swap files where that is not the system's: a user's own.
+    #[must_use]
+    pub fn default_swap() -> Option<PathBuf> {
+        places::swap_of_user()
+    }
+
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0

@@ -256,7 +256,7 @@ fn one_that_is_hibernated_wakes_and_one_that_is_not_there_is_refused() {
         world.ok(&["kill", &world.id, "KILL"]);
         status_of(pid);
         wait_for(|| !lives(pid), || "it lives".into());
-        world.refused(&["exec", &world.id, "true"], &["it has ended"]);
+        world.refused(&["exec", &world.id, "true"], &["cannot exec in a stopped container"]);
         world.delete();
     });
 }

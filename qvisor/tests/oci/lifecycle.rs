@@ -63,10 +63,10 @@ fn messages_say_what_to_do() {
         world.refused(&["delete", &id], &["cannot find sandbox"]);
         world.config["process"]["args"] = json!(["sleep", "1000"]);
         world.create().start();
-        world.refused(&["start", &id], &["cannot start container", "it is running"]);
-        world.refused(&["delete", &id], &["cannot delete container", "it is running", "--force"]);
-        world.refused(&world.with_bundle("create", &[]), &["with this ID exists"]);
-        world.refused(&["kill", &id, "NOPE"], &["no such signal"]);
+        world.refused(&["start", &id], &["cannot start container", "already running container"]);
+        world.refused(&["delete", &id], &["cannot delete container", "not stopped: running", "--force"]);
+        world.refused(&world.with_bundle("create", &[]), &["given ID already exists"]);
+        world.refused(&["kill", &id, "NOPE"], &["unknown signal"]);
         world.ok(&["delete", "--force", &id]);
         world.assert_gone();
         world.refused(&["delete", "../x"], &["as a sandbox's ID"]);

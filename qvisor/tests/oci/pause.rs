@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::world::{World, both, dormouse, is_stopped, signal, wait_for};
+use super::world::{World, both, dormouse, is_stopped, signal, status_of, wait_for};
 
 const COUNTS: &str = "i=0; while true; do i=$((i+1)); echo $i >> /ticks; sleep 0.02; done";
 
@@ -171,6 +171,53 @@ fn processes_are_listed() {
             world.ok(&["hibernate", &world.id]);
             assert_eq!(world.ok(&["ps", &world.id]).matches("sleep").count(), 3);
             assert_eq!(world.sandbox_state(), "hibernated", "nobody was woken");
+        }
+        world.ok(&["kill", "--all", &world.id, "KILL"]);
+        status_of(world.pid());
+        world.ok(&["delete", "--force", &world.id]);
+    });
+}
+
+#[test]
+fn statistics_are_in_runcs_form() {
+    both(|world| {
+        world
+            .set("/linux/cgroupsPath", json!(format!("/{}", world.id)))
+            .set("/linux/resources", json!({"pids": {"limit": 50}}));
+        world.script("sleep 1000").create().start();
+        let line = world.ok(&["events", "--stats", &world.id]);
+        assert_eq!(line.lines().count(), 1, "{line}");
+        let stats: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!((&stats["type"], &stats["id"]), (&json!("stats"), &json!(world.id)));
+        for member in
+            ["/data/cpu/usage/total", "/data/memory/usage/usage", "/data/pids/current", "/data/pids/limit"]
+        {
+            let number = stats.pointer(member).and_then(Value::as_u64);
+            assert!(number.is_some_and(|number| number > 0), "{:?} {member}: {line}", world.runtime);
+        }
+        world.ok(&["kill", &world.id, "KILL"]);
+        world.wait_status("stopped");
+        let output = world.run(&["events", "--stats", &world.id]);
+        assert_eq!(output.status.code(), Some(1));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(&format!("container with id {} is not running", world.id)), "{said}");
+    });
+}
+
+#[test]
+fn lists_and_features_are_in_runcs_form() {
+    both(|world| {
+        world.script("sleep 1000").create();
+        let list: Value = serde_json::from_str(&world.ok(&["list", "--format", "json"])).unwrap();
+        assert_eq!((&list[0]["id"], &list[0]["status"]), (&json!(world.id), &json!("created")));
+        assert_eq!(world.ok(&["list", "-q"]).trim(), world.id);
+        let features: Value = serde_json::from_str(&world.ok(&["features"])).unwrap();
+        assert_eq!(features["ociVersionMin"], "1.0.0");
+        for (place, member) in
+            [("/mountOptions", "nosuid"), ("/hooks", "poststop"), ("/linux/capabilities", "CAP_KILL")]
+        {
+            let list = features.pointer(place).and_then(Value::as_array).unwrap();
+            assert!(list.contains(&json!(member)), "{:?} {place}", world.runtime);
         }
         world.ok(&["delete", "--force", &world.id]);
     });

@@ -9,6 +9,7 @@ use abi::boot::Platform;
 use vmm::boot::BootSpec;
 use vmm::descriptor_passing;
 use vmm::directory::replace_file;
+use vmm::hibernate::Wishes;
 use vmm::process;
 
 use super::error::ContainerError;
@@ -167,7 +168,7 @@ impl Creation {
             memory_most_bytes: Resources::memory_most_bytes(process::host_memory()).max(memory_bytes),
             cpus,
             boot: BootSpec { idle_timeout: wishes.idle_timeout, ..container.boot.clone() },
-            swap: wishes.into(),
+            swap: Wishes { dir: wishes.dir.or_else(Root::default_swap), ..wishes }.into(),
             pause_hibernates: pause == PauseKind::Hibernate,
             terminal: container.terminal,
             cgroups,

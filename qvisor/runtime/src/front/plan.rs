@@ -7,6 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use vmm::boot::{BootSpec, Creds, Rlimit};
+use vmm::hibernate::Wishes;
 use vmm::mounts;
 use vmm::process::{self, Terminal};
 
@@ -70,7 +71,7 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
         memory_most_bytes: memory_bytes,
         cpus,
         boot,
-        swap: wishes.into(),
+        swap: Wishes { dir: wishes.dir.or_else(Root::default_swap), ..wishes }.into(),
         pause_hibernates: false,
         cgroups: Cgroups::default(),
         bounds: Some(Bounds { resources, disk_bytes: options.disk_bytes }),

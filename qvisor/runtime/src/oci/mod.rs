@@ -33,7 +33,7 @@ pub use accounts::Accounts;
 pub use error::BundleError;
 use error::Result;
 use file::{CONFIG_MAX, read};
-pub use mounts::{MountPlan, Source};
+pub use mounts::{MountPlan, Source, mount_options};
 pub use namespaces::Namespaces;
 pub use process::capability;
 use spec::CONFIG;

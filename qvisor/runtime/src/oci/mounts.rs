@@ -131,6 +131,18 @@ fn plan_one(mount: &Mount, bundle: &Path) -> Result<MountPlan> {
     Ok(MountPlan { path, source, flags, follows_host, id_maps })
 }
 
+/// The options of mounts that bundles may have.
+#[must_use]
+pub fn mount_options() -> Vec<&'static str> {
+    const WITH_EFFECT: &[&str] = &[
+        "bind", "dev", "exec", "nodev", "noexec", "nosuid", "rbind", "ridmap", "idmap", "rnodev", "rnoexec",
+        "rnosuid", "ro", "rro", "rshared", "rslave", "rw", "shared", "slave", "suid",
+    ];
+    let mut all = [WITH_EFFECT, WITHOUT_EFFECT].concat();
+    all.sort_unstable();
+    all
+}
+
 /// What an option of propagation says of mounts that the host makes later. None that the sandbox makes is seen outside.
 fn follows(option: &str) -> Option<bool> {
     match option {

@@ -1,5 +1,7 @@
 //! Default places of state and layers: never a directory that another user could have made first.
 
+use std::fs::File;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use vmm::directory::Directory;
@@ -20,6 +22,20 @@ pub(super) fn layers() -> Result<PathBuf, StateError> {
         return Ok(std::path::absolute(&dir).unwrap_or(dir.into()));
     }
     choose_layers(process::effective_user(), directory_of)
+}
+
+/// The default place of swap files of a user who is not root; `None`: there is none where such files can be.
+pub(super) fn swap_of_user() -> Option<PathBuf> {
+    let dir = choose_swap(process::effective_user(), directory_of)?;
+    let _ = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
+    // A file system that has no unnamed files holds no swap files.
+    let unnamed = File::options().write(true).custom_flags(libc::O_TMPFILE).open(&dir);
+    unnamed.is_ok().then_some(dir)
+}
+
+/// The directory of a user's swap files; root's is `vmm::hibernate`'s own.
+fn choose_swap(user: u32, named: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+    if user == 0 { None } else { home(named).map(|home| home.join(".swap")) }
 }
 
 /// An absolute path that the environment names.
@@ -96,6 +112,9 @@ mod tests {
         assert!(state.unwrap_err().contains("XDG_RUNTIME_DIR") && layers.unwrap_err().contains("HOME"));
         let in_home = home.join(".local/state/dormouse");
         assert_eq!(choose(&[("HOME", &home)]), (Ok(in_home.join(".run")), Ok(in_home.clone())));
+        let user_of_home = |name: &str| (name == "HOME").then(|| home.clone());
+        assert_eq!(choose_swap(7, user_of_home), Some(in_home.join(".swap")));
+        assert_eq!((choose_swap(7, |_| None), choose_swap(0, user_of_home)), (None, None));
         private(&usual);
         assert_eq!(choose(&[("HOME", &home)]), (Ok(usual.join("dormouse")), Ok(in_home)));
         let both: &[(&str, &Path)] = &[("XDG_RUNTIME_DIR", &runtime), ("XDG_STATE_HOME", &home)];
