@@ -245,6 +245,15 @@ impl Machine {
             (Course::Down, Input::WantDown { .. }) if self.is_hibernated() => vec![],
             (_, Input::WantDown { cause, hibernates, now }) => self.want_down(cause, hibernates, now),
             (_, Input::WantAwake { cause, now }) => self.want_awake(cause, now),
+            // What is held and hibernated is as it should be; the kernel has only not said so again. A pause in its place might
+            // come upon a wake, whose end nobody would hear of.
+            (Course::Falling { fall, overtaken }, Input::Tick { now })
+                if fall.deadline <= now && self.is_held && self.is_hibernated() =>
+            {
+                let deadline = now + HIBERNATE_PATIENCE;
+                self.course = Course::Falling { fall: Fall { deadline, ..fall }, overtaken };
+                vec![]
+            }
             (Course::Falling { fall, .. }, Input::Tick { now }) if fall.deadline <= now => {
                 let mut todo =
                     if self.is_held { self.stay_paused() } else { self.want_awake(Cause::Order, now) };
