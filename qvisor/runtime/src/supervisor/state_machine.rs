@@ -272,10 +272,16 @@ impl Machine {
                 vec![]
             }
             (course, Input::Paused(of)) => {
-                self.answered = of;
-                if !self.is_hibernated() {
+                // One that answers a request after the sleep's says that its memory came back meanwhile. One of the sleep's
+                // own request may be told late.
+                let has_come_back = self.is_hibernated() && of > self.answered;
+                if has_come_back {
+                    self.awake_as = SandboxState::WokenUp;
+                }
+                if has_come_back || !self.is_hibernated() {
                     self.place = Place::Paused;
                 }
+                self.answered = of;
                 if let Course::Falling { fall, overtaken } = course
                     && of >= fall.request
                 {
@@ -296,6 +302,8 @@ impl Machine {
             }
             // One that was called off is no failure.
             (_, Input::StayedWarm(_)) => vec![],
+            // The kernel had not heard of the pause, and stops it again once its memory is back.
+            (Course::Down, Input::WakeEvent { .. }) if self.is_held => vec![],
             (Course::Down, Input::WakeEvent { what, now }) if self.is_hibernated() => {
                 self.course = Course::WokenByEvent(Rise::by_event(what, now));
                 vec![]
@@ -393,7 +401,7 @@ impl Machine {
             // A wake event came before the request was taken. The request is answered later.
             Course::Rising(rise) => Some(rise),
             // A wake event woke it, and nobody has wanted it down since.
-            Course::Down if was_hibernated => {
+            Course::Down if was_hibernated && of >= self.requests => {
                 self.course = Course::Up;
                 None
             }
