@@ -173,6 +173,8 @@ fn processes_are_listed() {
             assert_eq!(world.sandbox_state(), "hibernated", "nobody was woken");
         }
         world.ok(&["kill", "--all", &world.id, "KILL"]);
+        // The end of the container waits for those that somebody outside has to wait for.
+        status_of(i32::try_from(exec).unwrap());
         status_of(world.pid());
         world.ok(&["delete", "--force", &world.id]);
     });
