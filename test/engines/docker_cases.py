@@ -67,7 +67,7 @@ def run_answers_with_streams_and_status(side):
     side.run("true")
     side.run("/no/such/program", code=127)
     side.run("/etc/passwd", code=126)
-    side.run("sh", "-c", "sh -c 'kill -9 $$'", code=137)
+    side.run("sh", "-c", "sh -c 'kill -9 $$'; exit $?", code=137)
 
 
 @case()

@@ -40,8 +40,6 @@ pub struct Asked {
     /// See [`vmm::boot::BootSpec::share_files`].
     pub share_files: Option<bool>,
     pub pause: Option<PauseKind>,
-    /// Whether programs may connect to a host's Unix sockets in volumes.
-    pub host_sockets: Option<bool>,
     pub hibernation: Wishes,
 }
 
@@ -53,7 +51,6 @@ pub struct Settings {
     pub mitigations: Mitigations,
     pub share_files: bool,
     pub pause: PauseKind,
-    pub host_sockets: bool,
     pub hibernation: Wishes,
 }
 
@@ -102,9 +99,6 @@ impl Asked {
                 let known = [("freeze", PauseKind::Freeze), ("hibernate", PauseKind::Hibernate)];
                 self.pause = Some(one_of(value, &known)?);
             }
-            "host-uds" => {
-                self.host_sockets = Some(one_of(value, &[("connect", true), ("off", false)])?);
-            }
             "swap-dir" => match value.starts_with('/') {
                 true => self.hibernation.dir = Some(value.into()),
                 false => return Err(SetError::Value("no absolute path".into())),
@@ -129,7 +123,6 @@ impl Asked {
             mitigations: self.mitigations.or(other.mitigations),
             share_files: self.share_files.or(other.share_files),
             pause: self.pause.or(other.pause),
-            host_sockets: self.host_sockets.or(other.host_sockets),
             hibernation: self.hibernation.or(other.hibernation),
         }
     }
@@ -147,7 +140,6 @@ impl Settings {
             mitigations: all.mitigations.unwrap_or_default(),
             share_files: all.share_files.unwrap_or_default(),
             pause: all.pause.unwrap_or_default(),
-            host_sockets: all.host_sockets.unwrap_or_default(),
             hibernation: all.hibernation,
         })
     }

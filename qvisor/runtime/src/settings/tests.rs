@@ -23,7 +23,6 @@ fn strangers_may_ask_for_less() {
         ("userns", "mapped"),
         ("userns", "auto"),
         ("share-files", "off"),
-        ("host-uds", "off"),
         ("mitigations", "auto"),
         ("platform", "auto"),
         ("pause", "hibernate"),
@@ -45,7 +44,6 @@ fn strangers_ask_for_more_only_where_the_node_allows_it() {
         ("platform", "kvm", "platform = 'systrap'"),
         ("mitigations", "off", ""),
         ("share-files", "on", ""),
-        ("host-uds", "connect", "host-uds = 'off'"),
         ("swap-dir", "/elsewhere", "swap-dir = '/here'"),
         ("swap-limit", "2G", "swap-limit = '1G'"),
         ("idle-timeout", "2m", "idle-timeout = '1m'"),
@@ -66,7 +64,7 @@ fn the_nodes_default_is_not_a_widening() {
     assert_eq!((settings.userns, settings.platform), (UserNamespace::Host, PlatformChoice::Kvm));
     let settings = settle(&[], "idle-timeout = '1m'\nshare-files = 'on'").unwrap();
     assert_eq!(settings.hibernation.idle_timeout, Some(Duration::from_mins(1)));
-    assert!(settings.share_files && !settings.host_sockets);
+    assert!(settings.share_files);
 }
 
 #[test]

@@ -17,16 +17,8 @@ pub struct Widening {
 }
 
 /// The settings that annotations can widen, and so the names that a node's configuration may allow.
-pub(super) const NAMES: &[&str] = &[
-    "platform",
-    "userns",
-    "mitigations",
-    "share-files",
-    "host-uds",
-    "swap-dir",
-    "swap-limit",
-    "idle-timeout",
-];
+pub(super) const NAMES: &[&str] =
+    &["platform", "userns", "mitigations", "share-files", "swap-dir", "swap-limit", "idle-timeout"];
 
 /// How much of the host's the modes give. `auto` may become `identity`.
 fn reach(userns: UserNamespace) -> u8 {
@@ -57,7 +49,6 @@ pub(super) fn check(bundle: &Asked, node: &NodeConfig) -> Result<(), Widening> {
             bundle.mitigations == Some(Mitigations::Off) && default.mitigations != Some(Mitigations::Off),
         ),
         ("share-files", turns_on(bundle.share_files, default.share_files)),
-        ("host-uds", turns_on(bundle.host_sockets, default.host_sockets)),
         ("swap-dir", asks.dir.is_some() && asks.dir != gives.dir),
         ("swap-limit", exceeds(asks.limit_bytes, gives.limit_bytes)),
         ("idle-timeout", exceeds(asks.idle_timeout, gives.idle_timeout)),
