@@ -36,7 +36,8 @@ pub fn run_in(root: &Root, args: ExecArgs) -> Result<u8, Failure> {
         ignore_paused: args.ignore_paused,
     };
     match exec::run(&options) {
-        Err(error @ ExecError::Failed { code, .. }) => {
+        // The program is to blame; anything else is a failure of the command's.
+        Err(error @ ExecError::Failed { code: code @ (126 | 127), .. }) => {
             complain(&error);
             Ok(code)
         }

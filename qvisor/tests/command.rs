@@ -177,7 +177,7 @@ fn bad_input_is_one_sentence() {
         (&["state", "nobody"], &["cannot find sandbox nobody", "dormouse list"]),
         (&["state", ".."], &["cannot use \"..\" as a sandbox's ID"]),
         (&["kill", "nobody"], &["cannot find sandbox nobody"]),
-        (&["kill", "nobody", "SIGNOPE"], &["cannot send signal \"SIGNOPE\""]),
+        (&["kill", "nobody", "SIGNOPE"], &["unknown signal \"SIGNOPE\""]),
         (&["fly"], &["fly"]),
     ];
     for (args, words) in cases {

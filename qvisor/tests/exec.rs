@@ -245,7 +245,7 @@ fn the_sandboxes_end_is_its_own() {
         }
         assert_eq!(code_of(child), Some(137), "{by_itself}");
         let output = run(&place, &[], &["true"]);
-        assert!(String::from_utf8_lossy(&output.stderr).contains("no such sandbox"), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("container does not exist"), "{output:?}");
     }
 }
 

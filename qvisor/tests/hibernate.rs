@@ -94,7 +94,7 @@ fn signals_wake_and_kill_does_not() {
     assert_eq!(place.end().0, Some(137));
     let left = fs::read_dir(place.dir.join("swap")).unwrap().count();
     assert_eq!(left, 0, "files are left in the swap directory");
-    place.refuses(&["hibernate"], "no such sandbox");
+    place.refuses(&["hibernate"], "container does not exist");
 }
 
 #[test]

@@ -356,5 +356,5 @@ while True:
     let text = String::from_utf8(place.run(&["stats", "s"]).stdout).unwrap();
     assert!(text.contains("applications, swapped") && text.contains("µs"), "{text}");
     end(place);
-    place.refuses(&["stats"], "no such sandbox");
+    place.refuses(&["stats"], "container does not exist");
 }

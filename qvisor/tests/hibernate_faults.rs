@@ -171,7 +171,7 @@ fn a_vmm_that_is_killed_leaves_nothing_behind() {
         }
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         assert!(!mounts.contains(place.dir.to_str().unwrap()), "{name}: mounts are left");
-        place.refuses(&["state"], "no such sandbox");
+        place.refuses(&["state"], "container does not exist");
     }
     bystander.order(&["hibernate"]);
     bystander.order(&["wake"]);

@@ -124,7 +124,7 @@ impl Place {
         let output = self.run(&["hibernate", "s"]);
         let error = String::from_utf8_lossy(&output.stderr);
         let is_overtaken =
-            ["woken meanwhile", "no such sandbox", "ended"].iter().any(|why| error.contains(why));
+            ["woken meanwhile", "container does not exist", "ended"].iter().any(|why| error.contains(why));
         assert!(output.status.success() || is_overtaken, "{error}");
         output.status.success()
     }
