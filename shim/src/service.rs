@@ -1,6 +1,7 @@
 //! The task service: each request of containerd, to the container that it is about.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -146,11 +147,13 @@ impl Service {
     }
 
     fn create(&self, request: &CreateTaskRequest) -> Result<CreateTaskResponse> {
-        if self.containers().contains_key(&request.id) {
-            let why = format!("container {}: already exists", request.id);
-            return Err(Failure::new(Code::ALREADY_EXISTS, why));
-        }
-        self.containers().insert(request.id.clone(), None);
+        match self.containers().entry(request.id.clone()) {
+            Entry::Occupied(_) => {
+                let why = format!("container {}: already exists", request.id);
+                return Err(Failure::new(Code::ALREADY_EXISTS, why));
+            }
+            Entry::Vacant(place) => place.insert(None),
+        };
         let expectation = self.around.reaper.expect();
         let container = match create(&self.around, request) {
             Ok(container) => Arc::new(container),

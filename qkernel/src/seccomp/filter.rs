@@ -125,6 +125,11 @@ impl Filter {
         verdict
     }
 
+    /// Bytes of kernel memory that the chain's instructions take, of eight bytes each.
+    pub fn bytes(&self) -> u64 {
+        self.path as u64 * 8
+    }
+
     /// Number of filters in the chain.
     pub fn count(&self) -> u32 {
         self.count

@@ -74,8 +74,9 @@ pub fn argument_budget(cx: &Ctx<'_>) -> usize {
 pub fn execute(cx: &Ctx<'_>, program: Program) -> Result<()> {
     let loaded = load(cx, program)?;
     become_single_threaded(cx.task)?;
-    // A thread that has ended since may have started a process that shares the task's place.
-    if loaded.is_elevated && set_id::shares_place(cx.task) {
+    // A thread that has ended since may have started a process that shares the task's place, or have given the task a
+    // filter of its own (`SECCOMP_FILTER_FLAG_TSYNC`), which must not reach a program with more rights.
+    if loaded.is_elevated && (set_id::shares_place(cx.task) || cx.task.confinement.no_new_privs()) {
         return Err(Errno::EAGAIN);
     }
     commit(cx, loaded)

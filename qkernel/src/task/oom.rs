@@ -111,8 +111,11 @@ fn points(process: &Arc<Process>) -> i64 {
 
 /// Bytes of applications' and of kernel memory that a process holds; of what it shares with others its part.
 fn footprint(process: &Arc<Process>) -> u64 {
-    let tasks = process.tasks.lock().len() as u64;
-    let mut bytes = tasks * TASK_BYTES as u64;
+    let mut bytes = 0_u64;
+    for task in process.tasks.lock().iter() {
+        // Filters that threads have in common count for each of them.
+        bytes = bytes.saturating_add(TASK_BYTES as u64).saturating_add(task.confinement.filter_bytes());
+    }
     let Some(task) = process.any_task() else { return bytes };
     if let Some(aspace) = task.aspace() {
         bytes = bytes.saturating_add(aspace.sizes().1).saturating_add(aspace.kernel_bytes() as u64);

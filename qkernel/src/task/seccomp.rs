@@ -69,6 +69,11 @@ impl Confinement {
         Some(filter.verdict(&data()))
     }
 
+    /// Bytes of kernel memory that its filters take.
+    pub fn filter_bytes(&self) -> u64 {
+        self.filter.lock().as_ref().map_or(0, |filter| filter.bytes())
+    }
+
     /// Number of filters.
     pub fn filters(&self) -> u32 {
         self.filter.lock().as_ref().map_or(0, |filter| filter.count())
@@ -84,10 +89,11 @@ impl Confinement {
 
     /// A new task has what its creator has. The lock of its process's tasks is held if it is a thread.
     pub fn inherit(&self, from: &Self) {
-        self.no_new_privs.store(from.no_new_privs(), Ordering::Relaxed);
         let filter = from.filter.lock().clone();
         *self.filter.lock() = filter;
         self.mode.store(from.mode() as u32, Ordering::Release);
+        // Last: whoever gives a task a filter takes its new privileges first.
+        self.no_new_privs.store(from.no_new_privs(), Ordering::Relaxed);
     }
 }
 

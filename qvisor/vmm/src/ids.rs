@@ -16,6 +16,18 @@ pub struct IdMaps {
     pub groups: Vec<Extent>,
 }
 
+/// Ids of the host that are VMMs' own. A bundle must not map them.
+pub const OWN_IDS: std::ops::RangeInclusive<u32> = 0x5fff_ffff..=0x6040_0000;
+
+impl Extent {
+    /// Whether one of its ids, on the host and moved by `base`, is a VMM's own.
+    #[must_use]
+    pub fn has_own_ids(&self, base: u32) -> bool {
+        let first = u64::from(self.host) + u64::from(base);
+        first <= u64::from(*OWN_IDS.end()) && first + u64::from(self.count) > u64::from(*OWN_IDS.start())
+    }
+}
+
 impl IdMaps {
     /// The largest id that they may know inside. The ones above are the VMM's own.
     pub const INSIDE_MAX: u32 = 0x1fff_fffe;

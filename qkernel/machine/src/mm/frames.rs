@@ -93,7 +93,7 @@ fn limit_with_reserve(frames: u64) -> Result<usize> {
 pub fn set_limit(bytes: u64) -> Result<()> {
     let frames = frames().ok_or(Errno::ENOMEM)?;
     let bytes = bytes.min((total() * PAGE_BYTES) as u64);
-    let holds_more = || SANDBOX.used() > bytes;
+    let holds_more = || SANDBOX.used() > bytes || SANDBOX.charged() as u64 > abi::layout::kernel_limit(bytes);
     if holds_more() {
         crate::upcall::shrink_caches();
         crate::sched::stack::trim();

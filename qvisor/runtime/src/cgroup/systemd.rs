@@ -65,7 +65,8 @@ impl Scope {
         if prefix.is_empty()
             || name.is_empty()
             || name.ends_with(".slice")
-            || text.contains('/')
+            || !text.chars().all(|c| c.is_ascii_alphanumeric() || ":_.-\\".contains(c))
+            || prefix.starts_with('-')
             || !slice.ends_with(".slice")
         {
             return Err(wrong());
@@ -133,7 +134,7 @@ impl Scope {
         let mut parts = self.0.split(':').skip(1);
         let (prefix, name) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
         let mut command = Command::new("systemctl");
-        command.args(["--quiet", "reset-failed", &format!("{prefix}-{name}.scope")]);
+        command.args(["--quiet", "reset-failed", "--", &format!("{prefix}-{name}.scope")]);
         let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     }
 

@@ -61,6 +61,10 @@ fn extents(what: &str, list: &[LinuxIdMapping]) -> Result<Vec<Extent>> {
         {
             return bad(shown, "which is no range of ids (inside, 536870910 is the last)");
         }
+        let extent = Extent { inside, host, count };
+        if extent.has_own_ids(0) {
+            return bad(shown, "and some of these ids of the host are those of sandboxes' own processes");
+        }
         let overlap = |a: u32, b: u32, b_count: u32| a < b + b_count && b < a + count;
         if extents
             .iter()
@@ -68,7 +72,7 @@ fn extents(what: &str, list: &[LinuxIdMapping]) -> Result<Vec<Extent>> {
         {
             return bad(shown, "which overlaps another one");
         }
-        extents.push(Extent { inside, host, count });
+        extents.push(extent);
     }
     Ok(extents)
 }
@@ -97,6 +101,9 @@ mod tests {
             json!([map(0, 1, u32::MAX)]),
             json!([map(IdMaps::INSIDE_MAX, 0, 2)]),
             json!([map(IdMaps::INSIDE_MAX + 1, 0, 1)]),
+            json!([map(0, 0x5fff_ffff, 1)]),
+            json!([map(0, 0x6000_0000, 1)]),
+            json!([map(0, 0x5fff_0000, 0x10_0000)]),
             json!([map(0, 5, 10), map(9, 50, 1)]),
             json!([map(0, 5, 10), map(10, 14, 1)]),
         ] {

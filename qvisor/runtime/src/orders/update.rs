@@ -69,7 +69,10 @@ pub fn update(root: &Root, id: &Id, change: &LinuxResources) -> Result<(), Sandb
             let _ = groups(&new, &old);
             failed(error.into())
         })?;
-        kernel(new.container_limits()).map_err(failed)?;
+        kernel(new.container_limits()).map_err(|why| {
+            let _ = groups(&new, &old);
+            failed(why)
+        })?;
     }
     root.write_limits(id, &LimitsRecord { resources, ..record })?;
     Ok(())

@@ -20,7 +20,7 @@ use std::str::FromStr;
 use super::privileges;
 use super::root::{Propagation, leave_chroot, set_propagation};
 use super::step::{JailError, step};
-use crate::ids::{Extent, IdMaps};
+use crate::ids::{Extent, IdMaps, OWN_IDS};
 
 /// The guest's id 0 on the host when ids are mapped.
 pub const MAPPED_BASE: u32 = 0x4000_0000;
@@ -78,12 +78,14 @@ enum Mode {
 }
 
 const _: () = assert!(IdMaps::INSIDE_MAX < PROOF_USER_INSIDE);
+const _: () = assert!(*OWN_IDS.start() == PROOF_USER && *OWN_IDS.end() == OWN_BASE + (1 << 22));
 
 /// A user namespace for mounts: an id on disk becomes its id on the host plus `base`.
 pub fn namespace_of_mounts(maps: &IdMaps, base: u32) -> io::Result<OwnedFd> {
     let lines = |extents: &[Extent]| -> io::Result<String> {
         let line = |extent: &Extent| {
-            let host = extent.host.checked_add(base).ok_or(io::ErrorKind::InvalidInput)?;
+            let host = extent.host.checked_add(base).filter(|_| !extent.has_own_ids(base));
+            let host = host.ok_or(io::ErrorKind::InvalidInput)?;
             Ok(format!("{} {host} {}\n", extent.inside, extent.count))
         };
         extents.iter().map(line).collect()
