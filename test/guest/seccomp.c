@@ -7,6 +7,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stddef.h>
 #include <sys/ioctl.h>
 #include <sys/time.h>
@@ -365,7 +366,8 @@ static void restarts_are_seen(void)
     CHECK_ERR(read(pipes[0], &byte, 1), 44);
 }
 
-static void set_id_programs_give_nothing_to_the_confined(void)
+/* A copy of this program that belongs to root and has the set-uid bit; the caller is another user from now on. */
+static void become_a_user_with_a_set_id_program(void)
 {
     if (geteuid() != 0 || access("/proc/self/exe", X_OK) != 0)
         SKIP("left out: only root can make a set-id program");
@@ -377,14 +379,58 @@ static void set_id_programs_give_nothing_to_the_confined(void)
     char buffer[65536];
     for (ssize_t got; (got = read(from, buffer, sizeof buffer)) > 0;)
         CHECK_EQ(write(to, buffer, (size_t)got), got);
+    OK(close(from));
     OK(close(to));
     OK(chmod("suid", 04755));
     OK(chmod(".", 0755));
     if (setresuid(1000, 1000, 1000) != 0)
         SKIP("left out: there is no other user");
+}
+
+static void set_id_programs_give_nothing_to_the_confined(void)
+{
+    become_a_user_with_a_set_id_program();
     confine();
     OK(REFUSE(SYS_getppid, SECCOMP_RET_ERRNO | 55));
     JOIN(CHILD(execl("./suid", "suid", "--inherited", NULL)));
+}
+
+static volatile int racer_is_ready;
+
+static void spin(int rounds)
+{
+    for (volatile int at = 0; at < rounds; at++)
+        ;
+}
+
+static void *confine_all_at_some_time(void *rounds)
+{
+    confine();
+    racer_is_ready = 1;
+    spin((int)(long)rounds);
+    /* The other thread may be beyond it by now: then this one ends in the call. */
+    (void)INSTALL(SECCOMP_FILTER_FLAG_TSYNC, NR(), FOR(SYS_getppid), RET(SECCOMP_RET_ERRNO | 55),
+                  RET(SECCOMP_RET_ALLOW));
+    pause();
+    return NULL;
+}
+
+static void no_thread_filters_a_set_id_program(void)
+{
+    become_a_user_with_a_set_id_program();
+    unsigned dice = 1;
+    for (int attempt = 0; attempt < 100; attempt++) {
+        dice = dice * 1103515245 + 12345;
+        int thread_spins = (int)(dice >> 16) % 30000, main_spins = (int)(dice >> 8) % 30000;
+        JOIN(CHILD({
+            pthread_t racer;
+            CHECK_EQ(pthread_create(&racer, NULL, confine_all_at_some_time, (void *)(long)thread_spins), 0);
+            while (!racer_is_ready)
+                sched_yield();
+            spin(main_spins);
+            execl("./suid", "suid", "--raced", NULL);
+        }));
+    }
 }
 
 static const struct test tests[] = {
@@ -402,6 +448,7 @@ static const struct test tests[] = {
     TEST(one_thread_alone_has_its_own),
     TEST(restarts_are_seen),
     TEST(set_id_programs_give_nothing_to_the_confined),
+    TEST(no_thread_filters_a_set_id_program),
 };
 
 int main(int argc, char **argv)
@@ -409,6 +456,10 @@ int main(int argc, char **argv)
     if (argc == 2 && strcmp(argv[1], "--inherited") == 0) {
         CHECK_ERR(syscall(SYS_getppid), 55);
         CHECK_EQ(getuid(), geteuid());
+        return 0;
+    }
+    if (argc == 2 && strcmp(argv[1], "--raced") == 0) {
+        CHECK_EQ(geteuid() == 0, prctl(PR_GET_SECCOMP) == 0);
         return 0;
     }
     return RUN_TESTS("seccomp", tests, argc, argv);

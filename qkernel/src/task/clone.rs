@@ -242,7 +242,10 @@ fn enter_tree(me: &Arc<Task>, child: &Arc<Task>, process: &Arc<Process>, flags: 
         child.confinement.inherit(&me.confinement);
         tasks.push(child.clone());
     } else {
-        child.confinement.inherit(&me.confinement);
+        {
+            let _tasks = me.process.tasks.lock();
+            child.confinement.inherit(&me.confinement);
+        }
         let (parent, group, session) = match tree.nodes.get(&me.process.pid) {
             // An exec'd process has a parent that cannot be waited for; the first process has none.
             Some(node) if flags.contains(CloneFlags::PARENT) => match node.parent() {

@@ -1,7 +1,7 @@
 //! The confinement of a task: `PR_SET_NO_NEW_PRIVS`, and its filter of system calls (`seccomp(2)`).
 //!
 //! A task changes its own, and a thread with `SECCOMP_FILTER_FLAG_TSYNC` that of all threads of its process. So whoever
-//! changes one, or makes a thread that inherits one, holds the lock of the process's tasks.
+//! changes one, or makes a task that inherits one, holds the lock of the process's tasks.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -87,13 +87,12 @@ impl Confinement {
         }
     }
 
-    /// A new task has what its creator has. The lock of its process's tasks is held if it is a thread.
+    /// A new task has what its creator has. The lock of the creator's process's tasks is held.
     pub fn inherit(&self, from: &Self) {
+        self.no_new_privs.store(from.no_new_privs(), Ordering::Relaxed);
         let filter = from.filter.lock().clone();
         *self.filter.lock() = filter;
         self.mode.store(from.mode() as u32, Ordering::Release);
-        // Last: whoever gives a task a filter takes its new privileges first.
-        self.no_new_privs.store(from.no_new_privs(), Ordering::Relaxed);
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use oci_spec::runtime::Hook;
@@ -15,6 +15,9 @@ use crate::state::OciState;
 
 /// Bytes of a hook's output that are kept for the message.
 const WORDS_MAX: usize = 2048;
+const READ_LEN: usize = 1024;
+/// Reads that empty a pipe of any usual size.
+const RESTS_MAX: usize = (1 << 20) / READ_LEN;
 
 /// A hook that failed.
 #[derive(Debug, thiserror::Error)]
@@ -76,17 +79,22 @@ fn run_one(hook: &Hook, state: &OciState) -> Result<(), String> {
         (Some(code), _) => format!("it ended with exit code {code}"),
         (None, signal) => format!("it was killed by signal {}", signal.unwrap_or(0)),
     };
-    let said = String::from_utf8_lossy(&said);
+    Err(with_words(how, &said))
+}
+
+/// How a hook ended, with what it said.
+pub(crate) fn with_words(how: String, said: &[u8]) -> String {
+    let said = String::from_utf8_lossy(said);
     let said = said.trim().replace('\n', ", ");
-    Err(if said.is_empty() { how } else { format!("{how} ({said})") })
+    if said.is_empty() { how } else { format!("{how} ({said})") }
 }
 
 /// A file that holds the state, at its beginning.
-fn state_file(state: &OciState) -> io::Result<Stdio> {
+pub(crate) fn state_file(state: &OciState) -> io::Result<File> {
     let mut file = File::from(process::memory_file(c"dormouse-state")?);
     file.write_all(&serde_json::to_vec(state)?)?;
     file.rewind()?;
-    Ok(file.into())
+    Ok(file)
 }
 
 /// Waits for the end of the hook itself; processes that it leaves running may hold the pipe for as long as they like.
@@ -113,15 +121,21 @@ fn wait(
             pipe = -1;
         }
         if ended {
-            while pipe >= 0 && process::wait_readable([pipe], 0)[0] && take_words(words, &mut said) {}
+            take_rest(words, pipe, &mut said);
             return Ok((child.wait().map_err(failed)?, said));
         }
     }
 }
 
+/// Takes what a hook that has ended left in its pipe; whoever else writes there is not waited for.
+pub(crate) fn take_rest(words: &mut io::PipeReader, pipe: RawFd, said: &mut Vec<u8>) {
+    let is_there = || pipe >= 0 && process::wait_readable([pipe], 0)[0];
+    let _ = (0..RESTS_MAX).all(|_| is_there() && take_words(words, said));
+}
+
 /// Takes the output that has come; false at the end.
-fn take_words(words: &mut io::PipeReader, said: &mut Vec<u8>) -> bool {
-    let mut buffer = [0; 1024];
+pub(crate) fn take_words(words: &mut io::PipeReader, said: &mut Vec<u8>) -> bool {
+    let mut buffer = [0; READ_LEN];
     match words.read(&mut buffer) {
         Ok(len @ 1..) => {
             said.extend_from_slice(&buffer[..len]);

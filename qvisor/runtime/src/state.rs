@@ -41,6 +41,7 @@ const PROCESS: &str = "process";
 /// The limits of a container as they are now, and the lock of whoever changes them.
 const LIMITS: &str = "limits.json";
 const LIMITS_LOCK: &str = "limits.lock";
+const START_LOCK: &str = "start.lock";
 /// A file that only a container's directory has: such a directory stays until it is deleted.
 const RECORD: &str = "container.json";
 
@@ -178,7 +179,16 @@ impl Root {
 
     /// Held while limits are changed.
     pub fn lock_limits(&self, id: &Id) -> Result<File, StateError> {
-        let lock = self.sandbox(id)?.make_file(LIMITS_LOCK).and_then(|lock| lock.lock().map(|()| lock));
+        self.lock(id, LIMITS_LOCK)
+    }
+
+    /// Held while a container is started.
+    pub fn lock_start(&self, id: &Id) -> Result<File, StateError> {
+        self.lock(id, START_LOCK)
+    }
+
+    fn lock(&self, id: &Id, name: &str) -> Result<File, StateError> {
+        let lock = self.sandbox(id)?.make_file(name).and_then(|lock| lock.lock().map(|()| lock));
         lock.map_err(|source| self.error(source))
     }
 

@@ -66,6 +66,44 @@ fn a_hook_inside_that_fails_keeps_it_from_starting() {
 }
 
 #[test]
+fn a_hook_inside_may_say_any_amount() {
+    let _alone = one_at_a_time();
+    both(|world| {
+        let text = "head -c 20000000 /dev/zero | tr '\\0' x; echo; echo enough; exit 4";
+        let inside = json!({"path": "/bin/sh", "args": ["sh", "-c", text], "env": ["PATH=/bin:/usr/bin"]});
+        world.set("/hooks", json!({"startContainer": [inside]}));
+        world.script("echo began").create();
+        let output = world.run(&["start", &world.id]);
+        if world.is_dormouse() {
+            let words = String::from_utf8_lossy(&output.stderr);
+            assert!(words.contains("code 4") && words.contains("xx, enough)"), "{words}");
+            assert!(words.len() < 4000, "{}", words.len());
+        }
+        world.ok(&["delete", "--force", &world.id]);
+    });
+}
+
+#[test]
+fn of_two_starts_one_runs_the_hooks() {
+    let _alone = one_at_a_time();
+    dormouse(|world| {
+        let text = "echo once >>/log; sleep 0.3";
+        let inside = json!({"path": "/bin/sh", "args": ["sh", "-c", text], "env": ["PATH=/bin:/usr/bin"]});
+        world.set("/hooks", json!({"startContainer": [inside]}));
+        world.script("cat /log; echo began; exec sleep 100").create();
+        let world = &*world;
+        let codes: Vec<_> = std::thread::scope(|scope| {
+            let starts = [(); 3].map(|()| scope.spawn(|| world.run(&["start", &world.id]).status.success()));
+            starts.map(|start| start.join().unwrap()).into()
+        });
+        assert_eq!(codes.iter().filter(|is_ok| **is_ok).count(), 1, "{codes:?}");
+        world.wait_output("began");
+        assert_eq!(world.read("out"), "once\nbegan\n");
+        world.ok(&["delete", "--force", &world.id]);
+    });
+}
+
+#[test]
 fn they_run_in_their_order_and_their_namespaces() {
     let _alone = one_at_a_time();
     both(|world| {

@@ -19,17 +19,19 @@ const PATIENCE_MS: i32 = 10_000;
 
 /// Lets the first process begin; result: warnings about hooks that failed, which change nothing.
 pub fn start(root: &Root, id: &Id) -> Result<Vec<String>, ContainerError> {
+    let lock = root.lock_start(id)?;
     let state = root.state(id)?;
     if state.status != Status::Created {
         return Err(ContainerError::NotCreated { id: id.as_str().to_owned(), status: state.status });
     }
-    if let Some(record) = root.record::<Record>(id) {
-        run_inside(root, id, &record, &state)?;
+    let record = root.record::<Record>(id);
+    if let Some(record) = &record {
+        run_inside(root, id, record, &state)?;
     }
     control::order(&root.sandbox(id)?, Order::Start)
         .map_err(|error| ContainerError::Start { id: id.as_str().to_owned(), why: error.to_string() })?;
-    let Some(record) = root.record::<Record>(id) else { return Ok(Vec::new()) };
-    Ok(poststart(&record, &state))
+    drop(lock);
+    Ok(record.map_or_else(Vec::new, |record| poststart(&record, &state)))
 }
 
 /// Runs the hooks inside, right before the first process begins. The first that fails keeps it from doing so.

@@ -31,6 +31,7 @@ pub fn run(options: &CreateOptions, detach: bool, warn: fn(&str)) -> Result<u8, 
         |what, source: io::Error| ContainerError::Create { id: options.id.as_str().to_owned(), what, source };
     let signals = SignalFd::new(FORWARDED).map_err(|source| failed("collecting signals", source))?;
     let created = begin(options, false)?;
+    let starting = options.root.lock_start(&options.id)?;
     if let Err(error) = end::run_inside(&options.root, &options.id, &created.record, &created.state) {
         drop(created);
         warn_all(end::delete(&options.root, &options.id, true)?);
@@ -39,6 +40,7 @@ pub fn run(options: &CreateOptions, detach: bool, warn: fn(&str)) -> Result<u8, 
     let terminal = created.owns_terminal.then(|| Terminal::new(io::stdin().as_fd())).flatten();
     terminal.iter().for_each(Terminal::set_raw);
     let _ = control::send(created.channel.get_ref(), &Order::Start);
+    drop(starting);
     let (record, state) = (created.record, created.state);
     let mut front = Front::new(created.vmm, created.channel, signals, terminal);
     let ended = front.wait(&options.id, || warn_all(end::poststart(&record, &state)));
