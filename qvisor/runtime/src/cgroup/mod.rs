@@ -44,7 +44,7 @@ const ENABLED: &[&str] = &["memory", "cpu", "cpuset", "pids", "io"];
 pub struct Cgroups {
     /// Directories that were made, parents first; after its directory a scope of systemd's by its name.
     made: Vec<PathBuf>,
-    /// `cgroup.procs` of each group.
+    /// The file of each group that takes who joins.
     entrances: Vec<File>,
     /// Who keeps systemd's scope alive until somebody joins it.
     holder: Option<Holder>,
@@ -173,7 +173,7 @@ impl Cgroups {
         leaf: &Path,
         resources: &Resources,
     ) -> Result<(), CgroupError> {
-        let entrance = File::options().write(true).open(leaf.join("cgroup.procs"));
+        let entrance = File::options().write(true).open(one.entrance(leaf));
         self.entrances.push(entrance.map_err(|source| CgroupError::Make { path: leaf.to_owned(), source })?);
         self.counts_processes |= resources.pids.is_some() && one.has("pids");
         Ok(())
@@ -199,7 +199,7 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Moves this process into the groups.
+    /// Moves this process, which has one thread, into the groups.
     pub fn join(&mut self) -> io::Result<()> {
         self.entrances.drain(..).try_for_each(|mut entrance| entrance.write_all(b"0"))
     }
@@ -229,13 +229,13 @@ impl Cgroups {
     }
 }
 
-/// Moves this process into the groups of another one.
+/// Moves this process, which has one thread, into the groups of another one.
 pub fn join_those_of(pid: i32) -> io::Result<()> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     let theirs = find_hierarchies(&mounts, &fs::read_to_string(format!("/proc/{pid}/cgroup"))?);
     let ours = hierarchies();
     let differ = |one: &&Hierarchy| !ours.iter().any(|own| own.own == one.own);
-    theirs.iter().filter(differ).try_for_each(|one| fs::write(one.own.join("cgroup.procs"), "0"))
+    theirs.iter().filter(differ).try_for_each(|one| fs::write(one.entrance(&one.own), "0"))
 }
 
 /// Switches controllers on for the groups below; a controller that is not available is missed when a limit is set.
