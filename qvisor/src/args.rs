@@ -205,9 +205,9 @@ pub struct CreateArgs {
     /// Accepted; a sandbox does not change the root of anybody else
     #[arg(long, hide = true)]
     pub no_pivot: bool,
-    /// Not supported: pass on further descriptors
-    #[arg(long, hide = true, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=0))]
-    pub preserve_fds: u32,
+    /// Further descriptors of this command's that the first process gets, from 3 on
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub preserve_fds: usize,
 }
 
 impl CreateArgs {
@@ -315,6 +315,15 @@ pub struct DoArgs {
 }
 
 impl Command {
+    /// How many descriptors of the caller's, from 3 on, are to be passed on.
+    pub fn preserved_fds(&self) -> usize {
+        match self {
+            Self::Create(create) | Self::Run { create, .. } => create.preserve_fds,
+            Self::Exec(exec) => exec.preserve_fds,
+            _ => 0,
+        }
+    }
+
     /// The exit code if it fails by itself.
     pub fn exit_code(&self) -> u8 {
         match self {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use runtime::container::{self, ContainerError, CreateOptions};
 use runtime::front::FrontError;
 use runtime::oci::spec;
+use runtime::preserved::Preserved;
 use runtime::settings::NodeConfig;
 use runtime::state::{Id, Root};
 
@@ -55,8 +56,9 @@ pub fn create(
     config: Option<&Path>,
     systemd_cgroup: bool,
     args: CreateArgs,
+    preserved: Preserved,
 ) -> Result<u8, Failure> {
-    container::create(&options(root, config, systemd_cgroup, args)?)?;
+    container::create(&options(root, config, systemd_cgroup, args)?, preserved)?;
     Ok(0)
 }
 
@@ -70,9 +72,10 @@ pub fn run(
     config: Option<&Path>,
     systemd_cgroup: bool,
     args: CreateArgs,
+    preserved: Preserved,
     detach: bool,
 ) -> Result<u8, Failure> {
-    container::run(&options(root, config, systemd_cgroup, args)?, detach, warn).or_else(coded)
+    container::run(&options(root, config, systemd_cgroup, args)?, preserved, detach, warn).or_else(coded)
 }
 
 pub fn delete(root: &Root, id: &str, force: bool) -> Result<u8, Failure> {

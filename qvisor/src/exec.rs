@@ -4,9 +4,11 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use runtime::cgroup;
 use runtime::environment::set_variables;
 use runtime::exec::{self, ExecError, ExecOptions};
 use runtime::oci;
+use runtime::preserved::Preserved;
 use runtime::state::{Id, Root};
 use vmm::boot::{BootSpec, Capabilities};
 use vmm::mounts::bytes_of;
@@ -14,7 +16,7 @@ use vmm::mounts::bytes_of;
 use crate::exec_args::ExecArgs;
 use crate::failure::{Failure, complain, remark};
 
-pub fn run_in(root: &Root, args: ExecArgs) -> Result<u8, Failure> {
+pub fn run_in(root: &Root, args: ExecArgs, preserved: Preserved) -> Result<u8, Failure> {
     let id = Id::new(&args.id)?;
     // An unknown sandbox is reported as such, rather than by the file that is missing.
     root.state(&id)?;
@@ -24,6 +26,14 @@ pub fn run_in(root: &Root, args: ExecArgs) -> Result<u8, Failure> {
         None => (merged(root, &id, &args)?, args.tty),
     };
     check_terminal(&args, terminal)?;
+    let subgroups = cgroup::parse_subgroups(&args.cgroup);
+    let subgroups =
+        subgroups.map_err(|why| format!("cannot run a process in sandbox {}: --cgroup {why}", args.id))?;
+    if !subgroups.is_empty() {
+        remark(
+            "--cgroup holds for the process on the host alone: memory and time of the program are the sandbox's",
+        );
+    }
     let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
     let options = ExecOptions {
         root: root.clone(),
@@ -34,8 +44,9 @@ pub fn run_in(root: &Root, args: ExecArgs) -> Result<u8, Failure> {
         pid_file: args.pid_file.map(absolute),
         console_socket: args.console_socket.map(absolute),
         ignore_paused: args.ignore_paused,
+        subgroups,
     };
-    match exec::run(&options) {
+    match exec::run(&options, preserved) {
         // The program is to blame; anything else is a failure of the command's.
         Err(error @ ExecError::Failed { code: code @ (126 | 127), .. }) => {
             complain(&error);
@@ -47,12 +58,6 @@ pub fn run_in(root: &Root, args: ExecArgs) -> Result<u8, Failure> {
 
 fn refuse(args: &ExecArgs) -> Result<(), Failure> {
     let id = &args.id;
-    let not_done = [("--preserve-fds", args.preserve_fds > 0), ("--cgroup", !args.cgroup.is_empty())];
-    if let Some((name, _)) = not_done.iter().find(|(_, given)| *given) {
-        return Err(
-            format!("cannot run a process in sandbox {id}: {name} is not supported; leave it out").into()
-        );
-    }
     let unneeded =
         [("--apparmor", args.apparmor.is_some()), ("--process-label", args.process_label.is_some())];
     for (name, _) in unneeded.iter().filter(|(_, given)| *given) {

@@ -59,11 +59,11 @@ pub struct ExecArgs {
     /// Accepted; system calls of the sandbox do not reach the host's kernel
     #[arg(long, hide = true, value_name = "LABEL")]
     pub process_label: Option<String>,
-    /// Not supported: pass on further descriptors
-    #[arg(long, hide = true, value_name = "N", default_value_t = 0)]
-    pub preserve_fds: u32,
-    /// Not supported: a control group below the sandbox's
-    #[arg(long, hide = true, value_name = "GROUP")]
+    /// Further descriptors of this command's that it gets, from 3 on
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub preserve_fds: usize,
+    /// A control group below the sandbox's, for the process that stands for it on the host
+    #[arg(long, value_name = "[CONTROLLER:]PATH")]
     pub cgroup: Vec<String>,
     pub id: String,
     /// The program and its arguments

@@ -19,6 +19,7 @@ mod values;
 use std::process::ExitCode;
 
 use clap::Parser;
+use runtime::preserved::Preserved;
 
 use crate::args::{Cli, Command};
 use crate::choices::ListFormat;
@@ -38,7 +39,10 @@ fn main() -> ExitCode {
     if matches!(cli.command, Command::Do(_) | Command::Create(_) | Command::Run { .. }) {
         vmm::jail::run_from_read_only_view();
     }
-    match obey(cli) {
+    // SAFETY: nothing was opened so far but files that are closed again.
+    #[allow(unsafe_code)]
+    let preserved = unsafe { Preserved::take(cli.command.preserved_fds()) };
+    match preserved.map_err(Failure::from).and_then(|preserved| obey(cli, preserved)) {
         Ok(code) => code.into(),
         Err(error) => {
             complain(&*error);
@@ -48,7 +52,7 @@ fn main() -> ExitCode {
 }
 
 /// Carries out the command; result: its exit code.
-fn obey(cli: Cli) -> Result<u8, Failure> {
+fn obey(cli: Cli, preserved: Preserved) -> Result<u8, Failure> {
     // Most commands need the root, and report an error if there is none.
     let root = cli.state_root();
     let config = cli.config.as_deref();
@@ -57,7 +61,7 @@ fn obey(cli: Cli) -> Result<u8, Failure> {
         Command::Spec { bundle } => bundle::write_spec(&bundle),
         Command::Doctor { json } => doctor::run(json),
         Command::Do(args) => run::run(&root?, *args),
-        Command::Exec(args) => exec::run_in(&root?, *args),
+        Command::Exec(args) => exec::run_in(&root?, *args, preserved),
         Command::List { json, format, quiet } => {
             show::list(&root?, if json { ListFormat::Json } else { format }, quiet)
         }
@@ -72,9 +76,11 @@ fn obey(cli: Cli) -> Result<u8, Failure> {
         Command::Stats { id, json } => show::stats(&root?, &id, json),
         Command::Events { id, stats, interval } => events::events(&root?, &id, stats, interval),
         Command::Features => features::show(),
-        Command::Create(args) => bundle::create(&root?, config, systemd, *args),
+        Command::Create(args) => bundle::create(&root?, config, systemd, *args, preserved),
         Command::Start { id } => bundle::start(&root?, &id),
-        Command::Run { create, detach, .. } => bundle::run(&root?, config, systemd, *create, detach),
+        Command::Run { create, detach, .. } => {
+            bundle::run(&root?, config, systemd, *create, preserved, detach)
+        }
         Command::Delete { id, force } => bundle::delete(&root?, &id, force),
     }
 }

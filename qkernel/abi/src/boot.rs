@@ -150,6 +150,10 @@ pub const MOUNT_NO_EXEC: u32 = 16;
 
 /// `TAG_STREAM` flag: the host side is a terminal in raw mode; the kernel runs the line discipline.
 pub const STREAM_TTY: u32 = 1;
+/// `TAG_STREAM` flag: it can be read. Without this one and the next the descriptor's number says what it is for.
+pub const STREAM_READABLE: u32 = 2;
+/// `TAG_STREAM` flag: it can be written.
+pub const STREAM_WRITABLE: u32 = 4;
 
 /// Reads the records of `bytes`; a malformed tail ends the sequence.
 pub fn records(bytes: &[u8]) -> impl Iterator<Item = Record<'_>> {

@@ -259,7 +259,7 @@ pub fn open_streams(
         }
         let file = match &console {
             Some((_, console)) if flags & STREAM_TTY != 0 => console.clone(),
-            _ => stream::open(handle, fd)?,
+            _ => stream::open(handle, fd, flags)?,
         };
         let fd = i32::try_from(fd).map_err(|_| Errno::EBADF)?;
         files.replace(fd, file, false, NR_OPEN)?;

@@ -4,6 +4,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 
+use abi::boot::{STREAM_READABLE, STREAM_WRITABLE};
+
 use crate::fs::file::seek_in_file;
 use crate::fs::file::{At, File, FileOps, OpenFlags, Whence};
 use crate::fs::host_poll;
@@ -181,17 +183,21 @@ impl FileOps for HostStream {
     }
 }
 
-/// The open file of a stream given as descriptor `fd`.
-pub fn open(handle: Arc<Handle>, fd: u32) -> Result<Arc<File>> {
-    // The host doesn't say which way a stream is open, and refuses the other way itself; the stream's purpose is a good
-    // guess.
-    let flags = match fd {
-        0 => OpenFlags::empty(),
-        1 | 2 => OpenFlags::WRONLY,
-        _ => OpenFlags::RDWR,
-    };
+/// The open file of a stream given as descriptor `fd`; `known` has the ways that it is open, if the VMM says them.
+pub fn open(handle: Arc<Handle>, fd: u32, known: u32) -> Result<Arc<File>> {
     let stream = HostStream::new(handle)?;
-    // Terminals and devices are open both ways wherever they come from.
-    let flags = if stream.kind == crate::fs::inode::S_IFCHR { OpenFlags::RDWR } else { flags };
+    let flags = match (known & STREAM_READABLE != 0, known & STREAM_WRITABLE != 0) {
+        (true, true) => OpenFlags::RDWR,
+        (false, true) => OpenFlags::WRONLY,
+        (true, false) => OpenFlags::empty(),
+        // Terminals and devices are open both ways wherever they come from.
+        _ if stream.kind == crate::fs::inode::S_IFCHR => OpenFlags::RDWR,
+        // The host refuses the other way itself; the stream's purpose is a good guess.
+        _ => match fd {
+            0 => OpenFlags::empty(),
+            1 | 2 => OpenFlags::WRONLY,
+            _ => OpenFlags::RDWR,
+        },
+    };
     Ok(File::new(alloc::boxed::Box::new(stream), flags, None))
 }

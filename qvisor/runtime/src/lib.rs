@@ -12,6 +12,7 @@ pub mod hooks;
 pub mod oci;
 pub mod orders;
 pub mod platform;
+pub mod preserved;
 pub mod removal;
 pub mod resources;
 pub mod settings;

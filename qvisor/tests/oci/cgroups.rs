@@ -77,6 +77,56 @@ fn groups_are_made_joined_and_removed() {
 }
 
 #[test]
+fn groups_below_a_containers_take_what_exec_starts() {
+    both(|world| {
+        let path = format!("/parent-{0}/child-{0}", world.id);
+        world.set("/linux/cgroupsPath", json!(path));
+        world.script("sleep 1000").create().start();
+        let (group, prefix) = match v2(world.pid()) {
+            Some(group) => (group, ""),
+            None => (v1("pids").unwrap().join(&path[1..]), "pids:"),
+        };
+        let pid_file = world.dir.join("exec-pid");
+        let exec = |option: String| {
+            let pid_file = pid_file.to_str().unwrap();
+            world
+                .command(&[
+                    "exec",
+                    "-d",
+                    "--pid-file",
+                    pid_file,
+                    "--cgroup",
+                    &option,
+                    &world.id,
+                    "sleep",
+                    "1000",
+                ])
+                .stdout(std::process::Stdio::null())
+                .stderr(std::process::Stdio::null())
+                .status()
+                .unwrap()
+        };
+        assert!(!exec(format!("{prefix}below")).success(), "{:?}: there is none yet", world.runtime);
+        assert!(!exec(format!("{prefix}../../elsewhere")).success(), "{:?}", world.runtime);
+        std::fs::create_dir(group.join("below")).unwrap();
+        assert!(exec(format!("{prefix}below")).success(), "{:?}", world.runtime);
+        let pid = std::fs::read_to_string(&pid_file).unwrap();
+        let inside = std::fs::read_to_string(group.join("below/cgroup.procs")).unwrap();
+        assert!(inside.lines().any(|line| line == pid.trim()), "{:?}: {pid} in {inside}", world.runtime);
+        world.ok(&["kill", &world.id, "KILL"]);
+        // In this order: the first process of a pid namespace ends after all others.
+        status_of(pid.trim().parse().unwrap());
+        status_of(world.pid());
+        world.wait_status("stopped");
+        world.ok(&["delete", &world.id]);
+        assert!(!group.exists(), "{:?}", world.runtime);
+        for dir in world.groups() {
+            let _ = std::fs::remove_dir(dir);
+        }
+    });
+}
+
+#[test]
 fn a_path_of_systemds_form_is_a_plain_path() {
     both(|world| {
         let name = format!("system.slice:docker:{}", world.id);

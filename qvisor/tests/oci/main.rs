@@ -6,6 +6,7 @@ mod bad;
 mod cgroup_view;
 mod cgroups;
 mod exec;
+mod handed_in;
 mod hibernate;
 mod hooks;
 mod leash;

@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::process;
 
 /// Most descriptors beside one message.
-const MOST: usize = 8;
+const MOST: usize = 128;
 
 /// The control message with descriptors, as `cmsg(3)` lays it out.
 #[repr(C, align(8))]
@@ -28,7 +28,7 @@ impl Ancillary {
     }
 }
 
-/// Sends descriptors (at most 8), with some bytes beside them (at least one), over a Unix socket; `flags` as
+/// Sends descriptors (at most 128), with some bytes beside them (at least one), over a Unix socket; `flags` as
 /// `sendmsg(2)`, which raises no signal. Result: the number of bytes sent; the descriptors go with the first.
 pub fn send(socket: BorrowedFd<'_>, fds: &[BorrowedFd<'_>], bytes: &[u8], flags: i32) -> io::Result<usize> {
     if fds.len() > MOST {

@@ -25,8 +25,10 @@ use crate::signals::SIGNAL_MAX;
 
 /// Most exec'd processes at a time.
 pub const EXECS_MAX: usize = 128;
+/// Most further descriptors that a process may get beside its standard streams.
+pub const PRESERVED_MAX: usize = 64;
 /// Most streams of one.
-pub const STREAMS_MAX: usize = 3;
+pub const STREAMS_MAX: usize = 3 + PRESERVED_MAX;
 /// Most events that are kept for a process until it has started.
 const WAITING_MAX: usize = 64;
 /// The records that a request may have.

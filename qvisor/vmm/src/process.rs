@@ -1,6 +1,7 @@
 //! Processes, signals and the terminal: the system calls of the front end, as safe functions.
 
 mod calls;
+mod descriptors;
 mod terminal;
 
 use std::ffi::CStr;
@@ -11,6 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 
 use calls::{check, signal_set};
+pub use descriptors::{Access, access, keep_all, keep_only, take_inherited};
 pub use terminal::{
     Terminal, do_not_wait, open_terminal, open_without_waiting, own_terminal, take_terminal, terminal_size,
 };
@@ -544,27 +546,4 @@ pub fn peer_user(socket: &UnixStream) -> io::Result<u32> {
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, option, &raw mut len)
     })?;
     Ok(creds.uid)
-}
-
-/// Puts `keep` at the numbers from 3 on, in order, and closes every other descriptor from there.
-///
-/// # Safety
-/// Nothing else in the process may own or use a descriptor above 2 afterwards.
-pub unsafe fn keep_only<const N: usize>(keep: [OwnedFd; N]) -> io::Result<[OwnedFd; N]> {
-    let first = 3 + RawFd::try_from(N).unwrap_or(0);
-    let mut kept = Vec::with_capacity(N);
-    // Out of the way first, so that no target number is still in use by another one to keep.
-    for fd in keep {
-        // SAFETY: a plain duplication of a live descriptor.
-        kept.push(check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, first) })?);
-        std::mem::forget(fd);
-    }
-    for (target, source) in (3..).zip(&kept) {
-        // SAFETY: the caller gave up every descriptor above 2.
-        check(unsafe { libc::dup3(*source, target, libc::O_CLOEXEC) })?;
-    }
-    // SAFETY: as above.
-    unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
-    // SAFETY: the numbers from 3 on are the copies made above, and nobody else owns them.
-    Ok(std::array::from_fn(|at| unsafe { OwnedFd::from_raw_fd(3 + RawFd::try_from(at).unwrap_or(0)) }))
 }

@@ -338,6 +338,15 @@ pub fn is_tty(fd: BorrowedFd<'_>) -> bool {
     sys_call!(libc::SYS_ioctl, fd.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size).is_ok()
 }
 
+/// Whether a socket takes connections (`SO_ACCEPTCONN`).
+pub fn is_listening(fd: BorrowedFd<'_>) -> bool {
+    let mut on: libc::c_int = 0;
+    let mut len: libc::socklen_t = 4;
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_ACCEPTCONN);
+    sys_call!(libc::SYS_getsockopt, fd.as_raw_fd(), level, option, &raw mut on, &raw mut len).is_ok()
+        && on != 0
+}
+
 /// `TIOCSWINSZ`.
 pub fn set_winsize(fd: BorrowedFd<'_>, rows: u16, columns: u16) -> Result<i64, Errno> {
     let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };

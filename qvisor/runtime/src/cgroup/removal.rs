@@ -32,7 +32,11 @@ pub fn remove_listed(dir: &Path) -> bool {
             scope.stop();
             return all;
         }
-        let gone = fs::remove_dir(path).is_ok() || !path.exists() || !is_leaf(&list, path);
+        let is_leaf = is_leaf(&list, path);
+        if is_leaf {
+            remove_below(path);
+        }
+        let gone = fs::remove_dir(path).is_ok() || !path.exists() || !is_leaf;
         all && gone
     })
 }
@@ -51,6 +55,9 @@ pub fn remove(directories: &[PathBuf]) -> Result<(), CgroupError> {
         }
         let start = Instant::now();
         loop {
+            if is_leaf(directories, path) {
+                remove_below(path);
+            }
             match fs::remove_dir(path) {
                 Ok(()) => break,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => break,
@@ -65,6 +72,16 @@ pub fn remove(directories: &[PathBuf]) -> Result<(), CgroupError> {
     Ok(())
 }
 
+/// Removes the groups below a sandbox's own, which somebody made there; those that hold processes stay.
+fn remove_below(path: &Path) {
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_below(&entry.path());
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,9 +93,10 @@ mod tests {
         made.iter().for_each(|path| fs::create_dir(path).unwrap());
         write_list(dir.path(), &made).unwrap();
         // As a group that still holds a process.
-        fs::create_dir(made[1].join("busy")).unwrap();
-        assert!(!remove_listed(dir.path()));
-        fs::remove_dir(made[1].join("busy")).unwrap();
+        fs::create_dir_all(made[1].join("below/idle")).unwrap();
+        fs::write(made[1].join("below/busy"), "").unwrap();
+        assert!(!remove_listed(dir.path()) && !made[1].join("below/idle").exists());
+        fs::remove_file(made[1].join("below/busy")).unwrap();
         assert!(remove_listed(dir.path()) && !made[0].exists());
         assert!(remove_listed(&dir.path().join("nothing")));
     }

@@ -19,6 +19,7 @@ use crate::control::{self, Order, Report};
 use crate::hooks;
 use crate::oci::{self, Container};
 use crate::orders::LimitsRecord;
+use crate::preserved::Preserved;
 use crate::resources::Resources;
 use crate::settings::{Asked, NodeConfig, PauseKind, Settings};
 use crate::state::{Claim, Id, OCI_VERSION, OciState, Root};
@@ -57,9 +58,9 @@ pub(super) struct Created {
     pub owns_terminal: bool,
 }
 
-/// Creates a container and leaves it to the subreaper that adopts this process's children.
-pub fn create(options: &CreateOptions) -> Result<(), ContainerError> {
-    let mut created = begin(options, true)?;
+/// Creates a container, whose first process gets the caller's further descriptors, and leaves it to the subreaper that adopts this process's children.
+pub fn create(options: &CreateOptions, preserved: Preserved) -> Result<(), ContainerError> {
+    let mut created = begin(options, preserved, true)?;
     created.release()
 }
 
@@ -67,7 +68,11 @@ type Failed = (&'static str, io::Error);
 
 /// Creates a container whose VMM ends with this process, until it is released. `detached`: its terminal, if it has one,
 /// is not this process's.
-pub(super) fn begin(options: &CreateOptions, detached: bool) -> Result<Created, ContainerError> {
+pub(super) fn begin(
+    options: &CreateOptions,
+    preserved: Preserved,
+    detached: bool,
+) -> Result<Created, ContainerError> {
     let mut container = oci::load(&options.bundle)?;
     container.remarks.iter().for_each(|remark| (options.remark)(remark));
     let settings = Settings::settle(options.asked.clone(), &container.asked, &options.node)?;
@@ -82,7 +87,7 @@ pub(super) fn begin(options: &CreateOptions, detached: bool) -> Result<Created, 
     let claim = options.root.claim(&options.id)?;
     claim.left().iter().for_each(|left| (options.remark)(&left.to_string()));
     let mut creation = Creation { claim: Some(claim), vmm: None, record: None, state: None };
-    match creation.run(options, container, settings, platform) {
+    match creation.run(options, preserved, container, settings, platform) {
         Ok(created) => Ok(created),
         Err(error) => {
             creation.undo();
@@ -118,6 +123,7 @@ impl Creation {
     fn run(
         &mut self,
         options: &CreateOptions,
+        preserved: Preserved,
         container: Container,
         settings: Settings,
         platform: Platform,
@@ -176,7 +182,7 @@ impl Creation {
             tree: Tree::Bundle(Box::new(Bundle { container, state: state.clone() })),
         };
         let owns_terminal = plan.terminal && console.is_none();
-        let channel = self.fork(plan, console).map_err(failed)?;
+        let channel = self.fork(plan, console, preserved).map_err(failed)?;
         let mut channel = BufReader::with_capacity(512, channel);
         let pid = match report(&mut channel) {
             Some(Report::Prepared { pid }) => pid,
@@ -236,7 +242,12 @@ impl Creation {
     }
 
     /// Starts the VMM; result: the channel to it.
-    fn fork(&mut self, plan: Plan, console: Option<OwnedFd>) -> Result<UnixStream, Failed> {
+    fn fork(
+        &mut self,
+        plan: Plan,
+        console: Option<OwnedFd>,
+        preserved: Preserved,
+    ) -> Result<UnixStream, Failed> {
         let claim = self.claim.as_ref().ok_or_else(|| ("claiming its ID", io::Error::other("lost")))?;
         let listener = control::listen(claim.directory()).map_err(|e| ("making its control socket", e))?;
         let lock = claim.lock().map_err(|e| ("sharing its lock", e))?;
@@ -248,7 +259,7 @@ impl Creation {
             drop(ours);
             vmm_process::main(
                 plan,
-                Inherited { channel: theirs, listener, lock: Some(lock), console },
+                Inherited { channel: theirs, listener, lock: Some(lock), console, preserved },
                 parent,
             )
         };

@@ -10,13 +10,19 @@ use super::end;
 use super::error::ContainerError;
 use crate::control::{self, Order};
 use crate::front::foreground::{FORWARDED, Front};
+use crate::preserved::Preserved;
 
 /// Runs a container. In the foreground: to its end, and deletes it; result: the exit code. Detached: until it has
 /// started. Failures of hooks are passed to `warn`.
-pub fn run(options: &CreateOptions, detach: bool, warn: fn(&str)) -> Result<u8, ContainerError> {
+pub fn run(
+    options: &CreateOptions,
+    preserved: Preserved,
+    detach: bool,
+    warn: fn(&str),
+) -> Result<u8, ContainerError> {
     let warn_all = |words: Vec<String>| words.iter().for_each(|words| warn(words));
     if detach {
-        let mut created = begin(options, true)?;
+        let mut created = begin(options, preserved, true)?;
         created.release()?;
         match end::start(&options.root, &options.id) {
             Ok(words) => warn_all(words),
@@ -30,7 +36,7 @@ pub fn run(options: &CreateOptions, detach: bool, warn: fn(&str)) -> Result<u8, 
     let failed =
         |what, source: io::Error| ContainerError::Create { id: options.id.as_str().to_owned(), what, source };
     let signals = SignalFd::new(FORWARDED).map_err(|source| failed("collecting signals", source))?;
-    let created = begin(options, false)?;
+    let created = begin(options, preserved, false)?;
     let starting = options.root.lock_start(&options.id)?;
     if let Err(error) = end::run_inside(&options.root, &options.id, &created.record, &created.state) {
         drop(created);

@@ -7,6 +7,7 @@
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 
 use vmm::exec_relay::ExecReport;
 use vmm::process::{self, SignalFd};
@@ -27,11 +28,12 @@ pub(super) struct ExecLeash {
 }
 
 /// Makes the leash of the process at the other end of the connection. `console`: the process's terminal; `container`: a
-/// process in the namespaces and control groups where the leash is to lie; `title`: the words of its title. Only before any thread is started.
+/// process in the namespaces and control groups where the leash is to lie; `subgroups`: groups below those; `title`: the words of its title. Only before any thread is started.
 pub(super) fn start(
     connection: &Connection,
     console: Option<BorrowedFd<'_>>,
     container: Option<i32>,
+    subgroups: &[PathBuf],
     title: &[Vec<u8>],
 ) -> io::Result<ExecLeash> {
     let (ours, theirs) = UnixStream::pair()?;
@@ -42,7 +44,7 @@ pub(super) fn start(
         None => {
             drop(ours);
             process::set_title(title);
-            live(socket, theirs, console, container)
+            live(socket, theirs, console, container, subgroups)
         }
     }
 }
@@ -78,10 +80,16 @@ impl ExecLeash {
 }
 
 /// The main function of the leash.
-fn live(socket: OwnedFd, line: UnixStream, console: Option<OwnedFd>, container: Option<i32>) -> ! {
+fn live(
+    socket: OwnedFd,
+    line: UnixStream,
+    console: Option<OwnedFd>,
+    container: Option<i32>,
+    subgroups: &[PathBuf],
+) -> ! {
     process::set_name(c"dormouse-leash");
     process::leave_session();
-    if let Err(why) = settle(console.as_ref(), container) {
+    if let Err(why) = settle(console.as_ref(), container, subgroups) {
         let _ = (&line).write_all(why.as_bytes());
         process::exit_now(1);
     }
@@ -128,16 +136,18 @@ unsafe fn keep(socket: OwnedFd, line: UnixStream, console: Option<OwnedFd>) -> i
 }
 
 /// Enters the container's namespaces and control groups.
-fn settle(console: Option<&OwnedFd>, container: Option<i32>) -> Result<(), String> {
+fn settle(console: Option<&OwnedFd>, container: Option<i32>, subgroups: &[PathBuf]) -> Result<(), String> {
     if let Some(console) = console {
         process::own_terminal(console).map_err(|error| format!("its leash gets no terminal: {error}"))?;
     }
+    let no_group = |error| format!("its leash cannot join the container's control groups: {error}");
     // Other users may not do this, and have no such container.
-    let Some(pid) = container.filter(|_| process::effective_user() == 0) else { return Ok(()) };
-    cgroup::join_those_of(pid)
-        .map_err(|error| format!("its leash cannot join the container's control groups: {error}"))?;
-    process::enter_network_of(pid)
-        .map_err(|error| format!("its leash cannot enter the container's network namespace: {error}"))
+    if let Some(pid) = container.filter(|_| process::effective_user() == 0) {
+        cgroup::join_those_of(pid).map_err(no_group)?;
+        process::enter_network_of(pid)
+            .map_err(|error| format!("its leash cannot enter the container's network namespace: {error}"))?;
+    }
+    cgroup::enter(subgroups).map_err(no_group)
 }
 
 fn serve(mut connection: Connection, signals: &SignalFd, console: Option<&OwnedFd>) -> ! {

@@ -13,13 +13,16 @@ mod streams;
 
 use std::io;
 use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 
 use vmm::boot::BootSpec;
 use vmm::exec_relay::ExecReport;
 use vmm::process::{self, SignalFd, Terminal};
 
+use crate::cgroup;
 use crate::control::{self, Order};
 use crate::front::foreground::FORWARDED;
+use crate::preserved::Preserved;
 use crate::state::OciState;
 use crate::status::Status;
 use crate::words;
@@ -31,21 +34,24 @@ use streams::Streams;
 /// Exit code of a command whose sandbox ended first: as if the process had been killed.
 const EXIT_KILLED: u8 = 128 + 9;
 
-/// Runs a process; result: the exit code.
-pub fn run(options: &ExecOptions) -> Result<u8, ExecError> {
+/// Runs a process, with the caller's further descriptors; result: the exit code.
+pub fn run(options: &ExecOptions, preserved: Preserved) -> Result<u8, ExecError> {
     let state = options.root.state(&options.id)?;
     if state.status == Status::Stopped {
         return Err(options.refused(words::EXEC_IN_STOPPED));
     }
-    let streams = Streams::open(options)?;
+    let streams = Streams::open(options, preserved)?;
     let sandbox = options.root.sandbox(&options.id)?;
     let socket = control::connect(&sandbox).map_err(|error| {
         options.refused(format!("its control socket cannot be reached: {error}; it may just have ended"))
     })?;
     let connection = Connection::new(socket);
+    let subgroups =
+        cgroup::find_subgroups(state.pid, &options.subgroups).map_err(|why| options.refused(why))?;
     if options.detach {
-        detached(options, &state, streams, connection)
+        detached(options, &state, &subgroups, streams, connection)
     } else {
+        cgroup::enter(&subgroups).map_err(|source| options.system("entering the control group", source))?;
         attended(options, streams, connection)
     }
 }
@@ -158,12 +164,13 @@ fn send_size(connection: &Connection, terminal: Option<&Terminal>) {
 fn detached(
     options: &ExecOptions,
     state: &OciState,
+    subgroups: &[PathBuf],
     streams: Streams,
     mut connection: Connection,
 ) -> Result<u8, ExecError> {
     // A sandbox that is no container has no place of its own on the host.
     let container = options.root.is_container(&options.id).then_some(state.pid);
-    let started = leash::start(&connection, streams.console(), container, &options.process.args);
+    let started = leash::start(&connection, streams.console(), container, subgroups, &options.process.args);
     let mut leash = started.map_err(|source| options.system("starting its leash", source))?;
     let outcome = leash.is_ready().map_err(|why| options.refused(why)).and_then(|()| {
         ask(options, &streams, &connection)?;

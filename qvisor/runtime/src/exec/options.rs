@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use vmm::boot::BootSpec;
 use vmm::directory::replace_file;
 
+use crate::cgroup::Subgroup;
 use crate::state::{Id, Root, StateError};
 
 /// The process that is to be run, and how.
@@ -24,6 +25,8 @@ pub struct ExecOptions {
     pub console_socket: Option<PathBuf>,
     /// Also in a paused sandbox, once that goes on.
     pub ignore_paused: bool,
+    /// Groups below the container's for the process that stands for it on the host.
+    pub subgroups: Vec<Subgroup>,
 }
 
 /// Why a process could not be run.

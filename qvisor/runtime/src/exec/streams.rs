@@ -10,21 +10,32 @@ use vmm::descriptor_passing;
 use vmm::process::{self, Terminal};
 
 use super::options::{ExecError, ExecOptions};
+use crate::preserved::{Preserved, PreservedFd};
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Streams {
-    /// With whether the sandbox drives it as a terminal.
-    list: Vec<(OwnedFd, bool)>,
+    /// With the flags of its record. They are numbered by their places.
+    list: Vec<(OwnedFd, u32)>,
     is_console: bool,
 }
 
 impl Streams {
-    pub(super) fn open(options: &ExecOptions) -> Result<Self, ExecError> {
+    /// The standard streams, and what the caller hands in beside them.
+    pub(super) fn open(options: &ExecOptions, preserved: Preserved) -> Result<Self, ExecError> {
+        let mut streams = Self::standard(options)?;
+        let preserved = preserved.0.into_iter();
+        let own = |one: PreservedFd| Ok((process::open_without_waiting(one.fd.as_fd())?, one.flags));
+        let further: io::Result<Vec<_>> = preserved.map(own).collect();
+        streams.list.extend(further.map_err(|source| options.system("copying its descriptors", source))?);
+        Ok(streams)
+    }
+
+    fn standard(options: &ExecOptions) -> Result<Self, ExecError> {
         let failed = |source| options.system("copying its streams", source);
         if let Some(path) = &options.console_socket {
             let terminal = open_console(options, path)?;
-            let copy = || Ok((terminal.try_clone()?, true));
+            let copy = || Ok((terminal.try_clone()?, STREAM_TTY));
             let list = [copy(), copy(), copy()].into_iter().collect::<io::Result<_>>().map_err(failed)?;
             return Ok(Self { list, is_console: true });
         }
@@ -32,10 +43,10 @@ impl Streams {
         let own = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
         let open = |fd: BorrowedFd<'_>| {
             let is_terminal = options.terminal && Terminal::new(fd).is_some();
-            Ok((process::open_without_waiting(fd)?, is_terminal))
+            Ok((process::open_without_waiting(fd)?, if is_terminal { STREAM_TTY } else { 0 }))
         };
         let list: Vec<_> = own.into_iter().map(open).collect::<io::Result<_>>().map_err(failed)?;
-        if options.terminal && !list.first().is_some_and(|(_, is_terminal)| *is_terminal) {
+        if options.terminal && list.first().is_none_or(|(_, flags)| flags & STREAM_TTY == 0) {
             let why = "standard input is none; leave out --tty, or pass --detach and --console-socket";
             return Err(ExecError::Terminal { id: options.id(), why: why.into() });
         }
@@ -44,10 +55,7 @@ impl Streams {
 
     /// The records of the streams in the request; each stream is named by its place.
     pub(super) fn records(&self) -> Vec<Stream> {
-        let record = |(at, (_, is_terminal)): (u32, &(OwnedFd, bool))| {
-            let flags = if *is_terminal { STREAM_TTY } else { 0 };
-            Stream { fd: at, handle: at, flags }
-        };
+        let record = |(at, (_, flags)): (u32, &(OwnedFd, u32))| Stream { fd: at, handle: at, flags: *flags };
         (0..).zip(&self.list).map(record).collect()
     }
 
@@ -57,7 +65,8 @@ impl Streams {
 
     /// The command's own terminal, if the sandbox is to drive that.
     pub(super) fn terminal(&self) -> Option<Terminal> {
-        let (fd, _) = self.list.iter().find(|(_, is_terminal)| *is_terminal && !self.is_console)?;
+        let is_own = |flags: &u32| flags & STREAM_TTY != 0 && !self.is_console;
+        let (fd, _) = self.list.iter().find(|(_, flags)| is_own(flags))?;
         Terminal::new(fd.as_fd())
     }
 

@@ -22,6 +22,7 @@ use self::foreground::{FORWARDED, Front};
 pub use self::options::{DoError, DoOptions};
 use crate::cgroup::{self, Cgroups};
 use crate::control;
+use crate::preserved::Preserved;
 use crate::state::{Claim, Id, OCI_VERSION, OciState, Root, StateError};
 use crate::status::Status;
 use crate::stderr_log::LOG_INFO;
@@ -131,7 +132,17 @@ fn start(id: &Id, directories: &Directories, plan: Plan) -> Result<(Front, Owned
     process::adopt_orphans();
     let Some(vmm) = process::fork().map_err(|e| ("starting its VMM", e))? else {
         drop(ours);
-        vmm_process::main(plan, Inherited { channel: theirs, listener, lock: None, console: None }, parent)
+        vmm_process::main(
+            plan,
+            Inherited {
+                channel: theirs,
+                listener,
+                lock: None,
+                console: None,
+                preserved: Preserved::default(),
+            },
+            parent,
+        )
     };
     drop((theirs, listener));
     // Made after the fork, so that only this process holds the writing end.

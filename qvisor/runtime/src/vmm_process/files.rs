@@ -20,6 +20,7 @@ use vmm::sys;
 use super::error::VmmError;
 use super::plan::{Plan, Tree};
 use crate::oci::{Accounts, Container, MountPlan, Source};
+use crate::preserved::{self, Preserved, PreservedFd};
 use crate::stderr_log::{self, LOG_DEBUG};
 
 /// Directories that the kernel mounts its own file systems on.
@@ -38,11 +39,12 @@ const CGROUP_MOUNT: &[u8] = b"/sys/fs/cgroup";
 /// later. Ids are mapped unless a file system cannot show them so.
 pub(super) fn prepare(
     plan: &Plan,
+    preserved: Preserved,
     io: &HostIo,
     users: &mut Users,
 ) -> Result<(BootSpec, Vec<OwnedFd>), VmmError> {
     let mut boot = plan.boot.clone();
-    boot.streams = streams(plan, io)?;
+    boot.streams = streams(plan, preserved, io)?;
     let open = |users: &Users| match &plan.tree {
         Tree::CopyOnWrite { root, layer, volumes, hidden } => {
             copy_on_write(root, layer, volumes, hidden, users)
@@ -224,7 +226,7 @@ fn add_home(boot: &mut BootSpec, accounts: &Accounts) {
 }
 
 #[allow(unsafe_code)]
-fn streams(plan: &Plan, io: &HostIo) -> Result<Vec<Stream>, VmmError> {
+fn streams(plan: &Plan, preserved: Preserved, io: &HostIo) -> Result<Vec<Stream>, VmmError> {
     let mut streams = Vec::new();
     for fd in 0..3 {
         let failed = |source| VmmError::Stream { fd, source };
@@ -235,6 +237,10 @@ fn streams(plan: &Plan, io: &HostIo) -> Result<Vec<Stream>, VmmError> {
         let handle = io.adopt_stream(copy).map_err(failed)?;
         let flags = if plan.terminal && is_tty { STREAM_TTY } else { 0 };
         streams.push(Stream { fd: fd.cast_unsigned(), handle, flags });
+    }
+    for (fd, PreservedFd { fd: file, flags }) in (preserved::FIRST..).zip(preserved.0) {
+        let failed = |source| VmmError::Stream { fd: fd.cast_signed(), source };
+        streams.push(Stream { fd, handle: io.adopt_further_stream(file).map_err(failed)?, flags });
     }
     Ok(streams)
 }

@@ -31,6 +31,7 @@ use self::error::{VmmError, chain};
 use self::plan::{Bundle, Inherited, Plan, Tree};
 use crate::control::{self, Order, Report};
 use crate::hooks;
+use crate::preserved::{Preserved, PreservedFd};
 use crate::state::OciState;
 use crate::stderr_log::{self, LOG_DEBUG, LOG_INFO};
 use crate::supervisor::Supervisor;
@@ -62,7 +63,7 @@ pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
     process::ignore_signals(IGNORED);
     process::unblock_signals();
     footprint::keep_heap_small();
-    let Inherited { channel, listener, lock, console } = inherited;
+    let Inherited { channel, listener, lock, console, preserved } = inherited;
     let early = || -> io::Result<()> {
         if let Tree::Bundle(_) = &plan.tree {
             process::leave_session();
@@ -73,10 +74,11 @@ pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
     let early = early();
     // SAFETY: this process was just forked; what the front end's values own is not used here any more, and they are
     // never dropped, since this function does not return.
-    let kept = unsafe { keep(channel, listener, lock) };
-    let Ok((channel, listener, _lock)) = kept else { process::exit_now(1) };
+    let kept = unsafe { keep(channel, listener, lock, preserved) };
+    let Ok((channel, listener, _lock, preserved)) = kept else { process::exit_now(1) };
     let channel = Arc::new(channel);
-    let result = early.map_err(VmmError::Prepare).and_then(|()| run(&plan, &channel, listener, parent));
+    let result =
+        early.map_err(VmmError::Prepare).and_then(|()| run(&plan, &channel, listener, preserved, parent));
     // An error that comes later is reported by the supervisor.
     let Err(error) = result;
     let _ = control::send(&channel, &Report::Failed { message: error.to_string(), code: None });
@@ -84,27 +86,29 @@ pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
 }
 
 /// The inherited descriptors that stay open.
-type Kept = (UnixStream, UnixListener, Option<OwnedFd>);
+type Kept = (UnixStream, UnixListener, Option<OwnedFd>, Preserved);
 
 /// Closes every other descriptor.
 ///
 /// # Safety
 /// As [`process::keep_only`].
 #[allow(unsafe_code)]
-unsafe fn keep(channel: UnixStream, listener: UnixListener, lock: Option<OwnedFd>) -> io::Result<Kept> {
+unsafe fn keep(
+    channel: UnixStream,
+    listener: UnixListener,
+    lock: Option<OwnedFd>,
+    preserved: Preserved,
+) -> io::Result<Kept> {
+    let has_lock = lock.is_some();
+    let (further, flags): (Vec<_>, Vec<_>) = preserved.0.into_iter().map(|one| (one.fd, one.flags)).unzip();
+    let all = [channel.into(), listener.into()].into_iter().chain(lock).chain(further).collect();
     // SAFETY: the caller's promise.
-    unsafe {
-        Ok(match lock {
-            Some(lock) => {
-                let [channel, listener, lock] = process::keep_only([channel.into(), listener.into(), lock])?;
-                (channel.into(), listener.into(), Some(lock))
-            }
-            None => {
-                let [channel, listener] = process::keep_only([channel.into(), listener.into()])?;
-                (channel.into(), listener.into(), None)
-            }
-        })
-    }
+    let mut kept = unsafe { process::keep_all(all) }?.into_iter();
+    let mut next = || kept.next().ok_or(io::ErrorKind::UnexpectedEof);
+    let (channel, listener) = (next()?.into(), next()?.into());
+    let lock = if has_lock { Some(next()?) } else { None };
+    let further = kept.zip(flags).map(|(fd, flags)| PreservedFd { fd, flags });
+    Ok((channel, listener, lock, Preserved(further.collect())))
 }
 
 /// The ids of the user namespace that a bundle describes.
@@ -130,6 +134,7 @@ fn run(
     plan: &Plan,
     channel: &Arc<UnixStream>,
     listener: UnixListener,
+    preserved: Preserved,
     parent: i32,
 ) -> Result<std::convert::Infallible, VmmError> {
     let events = Arc::new(EventQueue::new());
@@ -151,7 +156,7 @@ fn run(
     if let Some(bounds) = &plan.bounds {
         io.set_quota(Quota::new(bounds.disk_bytes));
     }
-    let (mut boot, following) = files::prepare(plan, &io, &mut users)?;
+    let (mut boot, following) = files::prepare(plan, preserved, &io, &mut users)?;
     let asked = match &plan.tree {
         Tree::Bundle(bundle) => &*bundle.container.sysctls,
         Tree::CopyOnWrite { .. } => &[],

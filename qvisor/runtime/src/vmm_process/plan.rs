@@ -15,6 +15,7 @@ use vmm::net::Network;
 
 use crate::cgroup::Cgroups;
 use crate::oci::Container;
+use crate::preserved::Preserved;
 use crate::resources::Resources;
 use crate::state::OciState;
 
@@ -100,4 +101,6 @@ pub struct Inherited {
     pub lock: Option<OwnedFd>,
     /// The terminal that becomes the standard streams.
     pub console: Option<OwnedFd>,
+    /// What the first process gets beside its standard streams.
+    pub preserved: Preserved,
 }

@@ -109,6 +109,11 @@ impl HostIo {
         Ok(handle)
     }
 
+    /// Gives a descriptor beside the standard streams, which the caller shares. None of them is the sandbox's terminal.
+    pub fn adopt_further_stream(&self, fd: OwnedFd) -> Result<Handle, Errno> {
+        self.adopt_as_stream(fd, false).map(|(handle, _)| handle)
+    }
+
     /// Adds a stream of an exec'd process. A stream that does not wait was opened for the sandbox alone.
     pub(crate) fn adopt_own_stream(&self, fd: OwnedFd) -> Result<Handle, Errno> {
         self.adopt_as_stream(fd, true).map(|(handle, _)| handle)
