@@ -292,6 +292,10 @@ pub struct DoArgs {
     /// Who root in the sandbox is on the host
     #[arg(long, value_enum, default_value_t)]
     pub userns: UserNamespaceChoice,
+    /// Write the ID of a process that stands for the sandbox to a file: SIGSTOP and SIGCONT to it hibernate and wake the
+    /// sandbox, other signals go to the program
+    #[arg(long, value_name = "FILE")]
+    pub pid_file: Option<PathBuf>,
     /// Drive the terminal [default: when standard input and output are one]
     #[arg(long)]
     pub tty: bool,

@@ -23,6 +23,7 @@ pub fn run(state_root: &Root, args: DoArgs) -> Result<u8, Failure> {
         volumes: args.volume,
         network: args.net.into(),
         userns: args.userns.into(),
+        pid_file: args.pid_file.map(|path| std::path::absolute(&path).unwrap_or(path)),
         terminal: args.tty,
         hibernation: args.hibernation.wishes()?,
         mitigations: args.mitigations.into(),

@@ -66,8 +66,9 @@ pub struct Leash {
 }
 
 impl Leash {
-    /// Forks it; `title`: the words that lists of the host's processes show. Only before any thread is started; the caller's namespaces and control groups become the leash's.
-    pub fn start(title: &[Vec<u8>]) -> io::Result<Self> {
+    /// Forks it; `title`: the words that lists of the host's processes show; `leads_group`: it leads a process group of its
+    /// own. Only before any thread is started; the caller's namespaces and control groups become the leash's.
+    pub fn start(title: &[Vec<u8>], leads_group: bool) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         // A signal that comes before the leash looks is not lost.
         process::default_signal(libc::SIGCHLD);
@@ -75,6 +76,9 @@ impl Leash {
         let Some(pid) = process::fork()? else {
             drop(ours);
             process::set_title(title);
+            if leads_group {
+                process::lead_group();
+            }
             live(theirs, vmm)
         };
         Ok(Self { pid, pidfd: process::pidfd(pid)?, socket: ours, writing: Mutex::new(Rank::Leash, ()) })

@@ -38,6 +38,12 @@ pub fn set_name(name: &CStr) {
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
+/// Makes this process the leader of a process group of its own, in its session.
+pub fn lead_group() {
+    // SAFETY: integers only. A process that leads a session cannot, and does not need to.
+    unsafe { libc::setpgid(0, 0) };
+}
+
 /// Asks for SIGKILL when the parent ends; false when it has already.
 #[must_use]
 pub fn die_with_parent(parent: i32) -> bool {

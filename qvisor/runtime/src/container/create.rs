@@ -177,6 +177,7 @@ impl Creation {
             swap: Wishes { dir: wishes.dir.or_else(Root::default_swap), ..wishes }.into(),
             pause_hibernates: pause == PauseKind::Hibernate,
             terminal: container.terminal,
+            has_leash: true,
             cgroups,
             bounds: None,
             tree: Tree::Bundle(Box::new(Bundle { container, state: state.clone() })),

@@ -49,7 +49,7 @@ pub fn run(
     drop(starting);
     let (record, state) = (created.record, created.state);
     let mut front = Front::new(created.vmm, created.channel, signals, terminal);
-    let ended = front.wait(&options.id, || warn_all(end::poststart(&record, &state)));
+    let ended = front.wait(&options.id, |_| Ok(()), || warn_all(end::poststart(&record, &state)));
     front.close();
     drop(created.claim);
     warn_all(end::delete(&options.root, &options.id, true)?);

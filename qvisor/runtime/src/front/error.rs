@@ -1,6 +1,7 @@
 //! Why a sandbox could not be run.
 
 use std::io;
+use std::path::PathBuf;
 
 use crate::state::StateError;
 
@@ -11,6 +12,8 @@ pub enum FrontError {
     State(#[from] StateError),
     #[error("cannot start sandbox {id}: {what} failed: {source}; check the limits of this user")]
     Start { id: String, what: &'static str, source: io::Error },
+    #[error("cannot write pid file {path}: {source}; pass a writable --pid-file")]
+    PidFile { path: PathBuf, source: io::Error },
     #[error("{message}")]
     Failed { message: String, code: Option<u8> },
     #[error("cannot go on with sandbox {id}: its VMM was killed by signal {signal}; see the host's log")]

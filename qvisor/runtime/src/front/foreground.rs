@@ -1,6 +1,7 @@
 //! The parent of a VMM that runs in the foreground: owns the terminal and forwards signals until the VMM has ended.
 
 use std::io::{BufRead, BufReader};
+use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 
@@ -46,9 +47,16 @@ impl Front {
         Self { vmm, channel, signals, terminal, status: None }
     }
 
-    /// Forwards signals until the VMM has ended. `started` is called once at most, whatever the VMM says.
-    pub(crate) fn wait(&mut self, id: &Id, started: impl FnOnce()) -> Result<u8, FrontError> {
-        let mut started = Some(started);
+    /// Forwards signals until the VMM has ended. `prepared` is called with the leash's pid, if the VMM makes one on its way,
+    /// and `started` once the sandbox runs: each once at most, whatever the VMM says.
+    pub(crate) fn wait(
+        &mut self,
+        id: &Id,
+        prepared: impl FnOnce(i32) -> Result<(), FrontError>,
+        started: impl FnOnce(),
+    ) -> Result<u8, FrontError> {
+        let (mut prepared, mut started) = (Some(prepared), Some(started));
+        let mut failure = None;
         let mut report = None;
         let mut channel = self.channel.get_ref().as_raw_fd();
         while self.status.is_none() {
@@ -59,6 +67,15 @@ impl Front {
                         started.take().into_iter().for_each(|started| started());
                         footprint::trim();
                     }
+                    Some(Report::Prepared { pid }) => match prepared.take().map(|prepared| prepared(pid)) {
+                        Some(Ok(())) => self.send(Order::Proceed),
+                        Some(Err(error)) => {
+                            failure = Some(error);
+                            // The VMM, which waits for an order, ends without one.
+                            let _ = self.channel.get_ref().shutdown(Shutdown::Both);
+                        }
+                        None => {}
+                    },
                     Some(last) => report = Some(last),
                     None => channel = -1,
                 }
@@ -72,6 +89,9 @@ impl Front {
                 Some(next) => report = Some(next),
                 None => break,
             }
+        }
+        if let Some(failure) = failure {
+            return Err(failure);
         }
         let id = || id.as_str().to_owned();
         match (report, self.status) {

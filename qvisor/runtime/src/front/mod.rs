@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use vmm::directory::replace_file;
 use vmm::footprint;
 use vmm::process::{self, SignalFd, Terminal};
 
@@ -57,8 +58,9 @@ impl Directories {
 pub fn run(state_root: &Root, options: DoOptions, warn: fn(&str)) -> Result<u8, DoError> {
     let id = options.id.clone();
     let layer_root = Root::default_layers()?;
+    let pid_file = options.pid_file.clone();
     let plan = plan::make(options, state_root, &layer_root)?;
-    Ok(run_plan(&id, state_root, &layer_root, plan, warn)?)
+    Ok(run_plan(&id, state_root, &layer_root, plan, pid_file.as_deref(), warn)?)
 }
 
 fn run_plan(
@@ -66,6 +68,7 @@ fn run_plan(
     state_root: &Root,
     layer_root: &Root,
     mut plan: Plan,
+    pid_file: Option<&Path>,
     warn: fn(&str),
 ) -> Result<u8, FrontError> {
     let state = state_root.claim(id)?;
@@ -89,7 +92,11 @@ fn run_plan(
         FrontError::Start { id: id.as_str().to_owned(), what, source }
     });
     let (mut front, _leash) = result?;
-    let end = front.wait(id, || write_running(id, &directories));
+    let end = front.wait(
+        id,
+        |leash| write_pid(id, &directories, pid_file, leash),
+        || write_running(id, &directories),
+    );
     front.terminal.iter().for_each(Terminal::restore);
     directories.remove();
     front.close();
@@ -162,6 +169,21 @@ fn start(id: &Id, directories: &Directories, plan: Plan) -> Result<(Front, Owned
     }
     let channel = BufReader::with_capacity(512, ours);
     Ok((Front::new(vmm, channel, signals, terminal), leash.into()))
+}
+
+/// The leash stands for the sandbox from now on.
+fn write_pid(
+    id: &Id,
+    directories: &Directories,
+    pid_file: Option<&Path>,
+    pid: i32,
+) -> Result<(), FrontError> {
+    let Some(path) = pid_file else { return Ok(()) };
+    if let Some(known) = directories.state.state().filter(|state| state.id == id.as_str()) {
+        let _ = directories.state.write_state(&OciState { pid, ..known });
+    }
+    replace_file(path, pid.to_string().as_bytes())
+        .map_err(|source| FrontError::PidFile { path: path.to_owned(), source })
 }
 
 fn write_running(id: &Id, directories: &Directories) {

@@ -38,6 +38,8 @@ pub struct DoOptions {
     pub volumes: Vec<Volume>,
     pub network: Network,
     pub userns: UserNamespace,
+    /// Gets the pid of a leash, which there is only then.
+    pub pid_file: Option<PathBuf>,
     /// The terminal is driven even if standard output is none.
     pub terminal: bool,
     pub hibernation: Wishes,

@@ -76,6 +76,7 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
         cgroups: Cgroups::default(),
         bounds: Some(Bounds { resources, disk_bytes: options.disk_bytes }),
         terminal,
+        has_leash: options.pid_file.is_some(),
     })
 }
 

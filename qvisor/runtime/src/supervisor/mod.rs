@@ -56,6 +56,8 @@ pub(crate) struct Supervisor {
     can_hibernate: Result<(), String>,
     /// `pause` hibernates it.
     pause_hibernates: bool,
+    /// It is a command's (`dormouse do`), with which it ends.
+    is_command: bool,
     /// Makes [`Supervisor::serve`] look at the deadlines anew: its end, and ours.
     nudge: (UnixStream, UnixStream),
     sandbox: OnceLock<Weak<Sandbox>>,
@@ -78,9 +80,19 @@ impl Supervisor {
             hibernation: Arc::new(hibernation),
             execs: Arc::default(),
             pause_hibernates,
+            is_command: false,
             nudge: UnixStream::pair()?,
             sandbox: OnceLock::new(),
         })
+    }
+
+    /// The same sandbox as one of `dormouse do`, or not.
+    pub(crate) fn of_a_command(self, is_command: bool) -> Self {
+        Self { is_command, ..self }
+    }
+
+    pub(crate) fn is_command(&self) -> bool {
+        self.is_command
     }
 
     /// The home of its pages.

@@ -137,13 +137,13 @@ impl Supervisor {
 
     /// The front end's orders; none is answered.
     pub(super) fn obey_front(&self, order: Order) {
-        match (order, self.leash()) {
+        match (order, self.is_command) {
             (Order::Kill { signal: libc::SIGKILL, .. }, _) => self.finish(Ok(libc::SIGKILL)),
             // The terminal's own: the front end stops and goes on with its job.
-            (Order::Kill { signal: signal @ (libc::SIGSTOP | libc::SIGCONT), foreground, .. }, None) => {
+            (Order::Kill { signal: signal @ (libc::SIGSTOP | libc::SIGCONT), foreground, .. }, true) => {
                 self.deliver(&mut self.lock(), signal, u32::from(foreground));
             }
-            (Order::Release, Some(_)) => {
+            (Order::Release, false) => {
                 self.lock().released = true;
                 let _ = control::send(&self.channel, &Report::Released);
             }

@@ -147,6 +147,8 @@ fn run(
     std::env::set_current_dir("/").map_err(VmmError::Prepare)?;
     let leash = match &plan.tree {
         Tree::Bundle(bundle) => Some(begin_container(bundle, &plan.boot.args, channel)?),
+        // In a group of its own, which a shell's orders to its job do not reach.
+        Tree::CopyOnWrite { .. } if plan.has_leash => Some(begin_leash(&plan.boot.args, true, channel)?),
         Tree::CopyOnWrite { .. } => None,
     };
     let proc = jail::proc_directory(&users).map_err(|error| VmmError::HostIo(error.into()))?;
@@ -201,7 +203,8 @@ fn run(
     }
     let supervisor =
         Supervisor::new(Arc::clone(channel), leash, Arc::clone(&events), hibernation, plan.pause_hibernates);
-    let supervisor = Arc::new(supervisor.map_err(VmmError::Prepare)?);
+    let is_command = matches!(plan.tree, Tree::CopyOnWrite { .. });
+    let supervisor = Arc::new(supervisor.map_err(VmmError::Prepare)?.of_a_command(is_command));
     if cfg!(debug_assertions) && std::env::var_os("DORMOUSE_FAKE_KERNEL").is_some() {
         leave(&supervisor, listener, ids_are_mapped)?;
         jail::seal(plan.platform)?;
@@ -267,7 +270,12 @@ fn begin_container(
         std::fs::write("/proc/self/oom_score_adj", score.to_string())
             .map_err(|source| VmmError::OomScore { score, source })?;
     }
-    let leash = Leash::start(program).map_err(VmmError::Leash)?;
+    begin_leash(program, false, channel)
+}
+
+/// Makes the leash, and waits until the front end has done what it does with the leash's pid.
+fn begin_leash(program: &[Vec<u8>], leads_group: bool, channel: &Arc<UnixStream>) -> Result<Leash, VmmError> {
+    let leash = Leash::start(program, leads_group).map_err(VmmError::Leash)?;
     let _ = control::send(channel, &Report::Prepared { pid: leash.pid() });
     match control::receive(channel) {
         Ok(Some(Order::Proceed)) => Ok(leash),
@@ -277,7 +285,7 @@ fn begin_container(
 
 /// Starts to take orders.
 fn leave(supervisor: &Arc<Supervisor>, listener: UnixListener, ids_are_mapped: bool) -> Result<(), VmmError> {
-    if supervisor.leash().is_some() {
+    if !supervisor.is_command() {
         // From here on the end of the channel says that the front end is gone; a container may survive that.
         process::survive_parent();
     }
@@ -294,7 +302,8 @@ fn leave(supervisor: &Arc<Supervisor>, listener: UnixListener, ids_are_mapped: b
     if supervisor.leash().is_some() {
         let watching = Arc::clone(supervisor);
         start("dormouse-leash", Box::new(move || watching.watch()))?;
-    } else {
+    }
+    if supervisor.is_command() {
         supervisor.report(REPORT_RUNNING, 0);
     }
     Ok(())

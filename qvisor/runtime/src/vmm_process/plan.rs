@@ -43,6 +43,8 @@ pub struct Plan {
     pub bounds: Option<Bounds>,
     /// The streams are a terminal that the sandbox drives.
     pub terminal: bool,
+    /// A leash stands for the sandbox on the host. A container always has one.
+    pub has_leash: bool,
 }
 
 /// Bounds of a sandbox without a bundle on the host.
