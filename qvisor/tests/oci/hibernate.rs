@@ -232,3 +232,37 @@ fn a_stop_that_fails_leaves_it_warm_and_says_why() {
         world.ok(&["delete", "--force", &world.id]);
     });
 }
+
+#[test]
+fn programs_are_the_containers_own_copies_which_hibernate() {
+    dormouse(|world| {
+        let volume = world.dir.join("volume");
+        std::fs::create_dir(&volume).unwrap();
+        let program = volume.join("busybox");
+        std::fs::copy("/bin/busybox", &program).unwrap();
+        let options = serde_json::json!(["bind"]);
+        world.mount(
+            serde_json::json!({"destination": "/v", "type": "bind", "source": volume, "options": options}),
+        );
+        std::os::unix::fs::symlink("busybox", volume.join("sleep")).unwrap();
+        world.script("exec /v/sleep 1000").create();
+        world.start().wait_status("running");
+        let banner = || world.ok(&["exec", &world.id, "/v/busybox"]);
+        assert!(banner().starts_with("BusyBox v"), "{}", banner());
+        world.ok(&["hibernate", &world.id]);
+        let stats: Value = serde_json::from_str(&world.ok(&["stats", "--json", &world.id])).unwrap();
+        let number = |name: &str| stats.pointer(name).and_then(Value::as_u64).unwrap();
+        assert!(number("/home/file_pages") > 20, "{stats}");
+        assert_eq!(number("/memory/file_mapped_bytes"), 0, "{stats}");
+        // What the host writes in place shows in the next process, though another one keeps the old copies mapped.
+        let mut bytes = std::fs::read(&program).unwrap();
+        let places: Vec<_> =
+            (0..bytes.len() - 9).filter(|at| bytes[*at..].starts_with(b"BusyBox v")).collect();
+        places.iter().for_each(|at| bytes[at + 5] = b'u');
+        let mut file = std::fs::File::options().write(true).open(&program).unwrap();
+        file.write_all(&bytes).unwrap();
+        drop(file);
+        assert!(banner().starts_with("BusyBux v"), "{}", banner());
+        world.ok(&["delete", "--force", &world.id]);
+    });
+}

@@ -49,6 +49,8 @@ pub struct HostFileMap {
     copies: Option<Copies>,
     /// Set while copies would not see what others write.
     uncopied: AtomicBool,
+    /// Of the content that is copied; 0: unknown.
+    version: AtomicU64,
     /// Path for `/proc/PID/maps`.
     pub(super) label: Once<Box<[u8]>>,
 }
@@ -65,6 +67,7 @@ impl HostFileMap {
             mappers: Mappers::new(),
             copies: copied.then(Copies::new),
             uncopied: AtomicBool::new(false),
+            version: AtomicU64::new(0),
             label: Once::new(),
         }
     }
@@ -94,6 +97,13 @@ impl HostFileMap {
     pub fn changed(&self) {
         if let Some(copies) = &self.copies {
             copies.forget();
+        }
+    }
+
+    /// The file's content is of this version. If it was of another, others have changed it.
+    pub fn is_of(&self, version: u64) {
+        if ![0, version].contains(&self.version.swap(version, Ordering::Relaxed)) {
+            self.changed();
         }
     }
 

@@ -112,13 +112,22 @@ impl HostInode {
     }
 
     fn map(&self, handle: &Arc<Handle>, writable: bool) -> Arc<HostFileMap> {
+        // Nobody can set the time of the last change.
+        let stat = self.fs.shared.then(|| host::stat_handle(handle).ok()).flatten();
+        let version = stat.map(|stat| stat.ctime_ns.cast_unsigned());
         let mut maps = self.maps.lock();
         if let Some(map) = maps[usize::from(writable)].upgrade() {
+            if let Some(version) = version {
+                map.is_of(version);
+            }
             return map;
         }
-        // Copies would not see what others write through mappings, or on the host.
-        let copied = copies::are_wanted() && !writable && !self.fs.shared;
+        // Copies would not see what others write through mappings.
+        let copied = copies::are_wanted() && !writable;
         let map = Arc::new(HostFileMap::new(handle.clone(), writable, copied));
+        if let Some(version) = version {
+            map.is_of(version);
+        }
         if writable && let Some(read_only) = maps[0].upgrade() {
             read_only.stop_copying();
         } else if maps[1].strong_count() != 0 {
