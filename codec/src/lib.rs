@@ -1,0 +1,37 @@
+//! Coders that pack the pages of a sleeping or snapshotted sandbox, after *Sabre* (section 3).
+//!
+//! Memory comes in *pieces*: a page of 4 KiB, or a partition of several. A [`Packer`] packs a piece on its own, so that each
+//! can be unpacked on its own by an [`Unpacker`]. A [`Table`] holds the codes of *canned* DEFLATE, which are made once from
+//! the [`Statistics`] of many pieces, and spare each of them a header. Checksums are the store's business: of what was
+//! changed on the way, an unpacker promises an error or bytes of the right length, and no harm.
+//!
+//! What is read may be hostile, and nothing here is `unsafe`.
+
+#![forbid(unsafe_code)]
+// Symbols, lengths and places are far below what their types hold; the codecs cut words to bytes all the time.
+#![allow(clippy::cast_possible_truncation)]
+
+mod bits;
+mod coding;
+mod error;
+mod header;
+mod huffman;
+mod inflate;
+mod lookup;
+mod matcher;
+mod measure;
+mod packer;
+mod piece;
+mod style;
+mod symbols;
+mod table;
+mod unpacker;
+mod window;
+
+pub use error::{Corrupt, StyleError};
+pub use measure::{Measured, Speed, measure};
+pub use packer::Packer;
+pub use piece::{PAGE_BYTES, PIECE_BYTES, WINDOW_BYTES};
+pub use style::Style;
+pub use table::{Statistics, Table};
+pub use unpacker::Unpacker;

@@ -1,0 +1,190 @@
+//! How well and how fast the styles pack given pages.
+
+use std::{
+    fs,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    error::Corrupt,
+    packer::Packer,
+    piece::{PAGE_BYTES, PIECE_BYTES},
+    style::Style,
+    table::{Statistics, Table},
+    unpacker::Unpacker,
+};
+
+/// What one style does to pieces of one size.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    pub style: Style,
+    pub piece_bytes: usize,
+    /// Pages given, and how many of them hold one word again and again; these are not packed but counted as nothing.
+    pub pages: usize,
+    pub word_pages: usize,
+    /// What the others take up packed, those as they are that packing makes hardly smaller.
+    pub packed_bytes: usize,
+    /// How many pieces stay as they are.
+    pub raw_pieces: usize,
+    pub pack: Speed,
+    pub unpack: Speed,
+}
+
+/// How fast pieces were packed or unpacked: megabytes (10^6) of memory a second, over some rounds.
+#[derive(Clone, Copy, Debug)]
+pub struct Speed {
+    pub median: f64,
+    pub slowest: f64,
+    pub fastest: f64,
+    /// Processor time of one round, by the kernel's accounts.
+    pub cpu: Duration,
+}
+
+impl Measured {
+    /// How many times smaller the pages get, those of one word not counted.
+    #[must_use]
+    pub fn ratio(&self) -> f64 {
+        ratio((self.pages - self.word_pages) * PAGE_BYTES, self.packed_bytes)
+    }
+
+    /// How many times smaller all pages get.
+    #[must_use]
+    pub fn ratio_of_all(&self) -> f64 {
+        ratio(self.pages * PAGE_BYTES, self.packed_bytes)
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for people")]
+fn ratio(bytes: usize, packed: usize) -> f64 {
+    bytes as f64 / packed.max(1) as f64
+}
+
+/// How much packing has to save of a piece: an eighth.
+fn room_for(piece: usize) -> usize {
+    piece - piece / 8
+}
+
+/// Packs and unpacks `memory`, whole pages, by page and by partition of 64 KiB, `rounds` times each. What comes back is compared.
+/// Canned tables come from every page.
+///
+/// # Errors
+/// Something came back different.
+pub fn measure(memory: &[u8], styles: &[Style], rounds: usize) -> Result<Vec<Measured>, Corrupt> {
+    let mut packable = Vec::with_capacity(memory.len());
+    for page in memory.chunks_exact(PAGE_BYTES) {
+        if page[8..] != page[..PAGE_BYTES - 8] {
+            packable.extend_from_slice(page);
+        }
+    }
+    let pages = memory.len() / PAGE_BYTES;
+    let mut all = Vec::new();
+    for piece_bytes in [PAGE_BYTES, PIECE_BYTES] {
+        let mut statistics = Statistics::new();
+        for piece in packable.chunks(piece_bytes) {
+            statistics.add(piece);
+        }
+        let table = Arc::new(Table::from(&statistics));
+        for &style in styles {
+            let mut one = measure_one(&packable, style, piece_bytes, &table, rounds.max(1))?;
+            one.pages = pages;
+            one.word_pages = pages - packable.len() / PAGE_BYTES;
+            all.push(one);
+        }
+    }
+    Ok(all)
+}
+
+fn measure_one(
+    memory: &[u8],
+    style: Style,
+    piece_bytes: usize,
+    table: &Arc<Table>,
+    rounds: usize,
+) -> Result<Measured, Corrupt> {
+    let mut packer = Packer::new(style, Some(Arc::clone(table)));
+    let mut unpacker = Unpacker::new(style, Some(Arc::clone(table)));
+    let mut store = vec![0; memory.len()];
+    let mut lengths: Vec<Option<usize>> = Vec::new();
+    let mut packed_bytes = 0;
+    let pack = time(rounds, memory.len(), || {
+        lengths.clear();
+        packed_bytes = 0;
+        for piece in memory.chunks(piece_bytes) {
+            let room = if style == Style::None { piece.len() } else { room_for(piece.len()) };
+            let len = packer.pack(piece, &mut store[packed_bytes..packed_bytes + room]);
+            if len.is_none() {
+                store[packed_bytes..packed_bytes + piece.len()].copy_from_slice(piece);
+            }
+            packed_bytes += len.unwrap_or(piece.len());
+            lengths.push(len);
+        }
+        Ok(())
+    })?;
+    let mut back = vec![0; memory.len()];
+    let unpack = time(rounds, memory.len(), || {
+        let mut at = 0;
+        for (piece, len) in back.chunks_mut(piece_bytes).zip(&lengths) {
+            let end = at + len.unwrap_or(piece.len());
+            match len {
+                Some(_) => unpacker.unpack(&store[at..end], piece)?,
+                None => piece.copy_from_slice(&store[at..end]),
+            }
+            at = end;
+        }
+        Ok(())
+    })?;
+    if back != memory {
+        return Err(Corrupt("it came back different"));
+    }
+    let raw_pieces = lengths.iter().filter(|len| len.is_none()).count();
+    Ok(Measured { style, piece_bytes, pages: 0, word_pages: 0, packed_bytes, raw_pieces, pack, unpack })
+}
+
+fn time(
+    rounds: usize,
+    bytes: usize,
+    mut work: impl FnMut() -> Result<(), Corrupt>,
+) -> Result<Speed, Corrupt> {
+    let mut speeds = Vec::with_capacity(rounds);
+    let cpu = cpu_time();
+    for _ in 0..rounds {
+        let start = Instant::now();
+        work()?;
+        #[expect(clippy::cast_precision_loss, reason = "for people")]
+        speeds.push(bytes as f64 / 1e6 / start.elapsed().as_secs_f64().max(1e-9));
+    }
+    let cpu = cpu_time().saturating_sub(cpu) / u32::try_from(rounds).unwrap_or(u32::MAX);
+    speeds.sort_unstable_by(f64::total_cmp);
+    Ok(Speed { median: speeds[rounds / 2], slowest: speeds[0], fastest: speeds[rounds - 1], cpu })
+}
+
+/// The processor time of this thread; zero where the kernel keeps no accounts.
+fn cpu_time() -> Duration {
+    let accounts = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    Duration::from_nanos(accounts.split(' ').next().and_then(|used| used.parse().ok()).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_one_word_count_as_nothing_and_random_ones_stay_as_they_are() {
+        let mut memory = vec![7; PAGE_BYTES];
+        memory.extend(b"nothing happens twice ".iter().cycle().take(2 * PAGE_BYTES));
+        let mut seed = 1_u64;
+        memory.extend((0..PAGE_BYTES).map(|_| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 56) as u8
+        }));
+        for one in measure(&memory, &Style::ALL, 2).unwrap() {
+            assert_eq!((one.pages, one.word_pages), (4, 1));
+            let raw = usize::from(one.style != Style::None && one.piece_bytes == PAGE_BYTES);
+            assert_eq!(one.raw_pieces, raw, "{one:?}");
+            let least = if one.style == Style::None { 3 * PAGE_BYTES } else { PAGE_BYTES };
+            assert!(one.packed_bytes >= least && one.packed_bytes <= least + 600, "{one:?}");
+            assert!(one.ratio_of_all() > one.ratio());
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! How long pieces of memory are.
+
+pub const PAGE_BYTES: usize = 4096;
+/// The longest piece.
+pub const PIECE_BYTES: usize = 64 << 10;
+/// How far back DEFLATE can go.
+pub const WINDOW_BYTES: usize = 32 << 10;
