@@ -1,7 +1,7 @@
 //! `codec_bench [--rounds N] [--peers] FILE…`: every style on the pages of each file, and zlib and libdeflate beside them.
 //! `scripts/bench-codec` makes the files.
 
-use std::{env, fs, process::ExitCode, time::Instant};
+use std::{env, fs, process::ExitCode, time::Duration};
 
 use codec::{Measured, PAGE_BYTES, PIECE_BYTES, Style, measure};
 
@@ -63,17 +63,21 @@ fn libdeflate(level: i32) -> Peer {
     }
 }
 
+fn cpu_time() -> Duration {
+    rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime).try_into().unwrap_or_default()
+}
+
 fn peer(file: &str, memory: &[u8], piece_bytes: usize, rounds: usize, mut peer: Peer) {
     let mut packed: Vec<Option<Vec<u8>>> = Vec::new();
     let mut out = vec![0; PIECE_BYTES];
     let speeds = |work: &mut dyn FnMut()| {
         let mut speeds: Vec<f64> = (0..rounds)
             .map(|_| {
-                let start = Instant::now();
+                let start = cpu_time();
                 work();
                 #[expect(clippy::cast_precision_loss, reason = "for people")]
                 let bytes = memory.len() as f64;
-                bytes / 1e6 / start.elapsed().as_secs_f64()
+                bytes / 1e6 / (cpu_time() - start).as_secs_f64()
             })
             .collect();
         speeds.sort_unstable_by(f64::total_cmp);

@@ -8,12 +8,12 @@ use crate::{
 
 /// How many bytes are hashed: a shorter repeat rarely pays among the bytes of memory.
 const HASHED: usize = 4;
-const HASH_BITS: u32 = 12;
+const HASH_BITS: u32 = 13;
 /// How many places of a chain are looked at, and how many when a match is there already.
 const DEPTH: usize = 12;
 const DEPTH_LAZY: usize = 4;
 /// A match of this length is taken without a look at the next byte.
-const GOOD: usize = 32;
+const GOOD: usize = 24;
 
 /// A literal, or a match.
 #[derive(Clone, Copy)]
@@ -108,8 +108,8 @@ impl Matcher {
             }
             self.tokens.push(Token::repeat(found));
             let after = at + found.len;
-            // Long ones are mostly of one byte or word: their middle need not be found again.
-            let insert_to = if found.len > 64 { at + 16 } else { after };
+            // What is in the middle of a long one can be found by its beginning.
+            let insert_to = if found.len > 16 { at + 8 } else { after };
             for place in at + 1..insert_to {
                 self.insert(place, end);
             }
@@ -133,9 +133,7 @@ impl Matcher {
     #[inline(always)]
     fn insert(&mut self, at: usize, end: usize) {
         if at + HASHED <= end {
-            let head = &mut self.heads[(u32::from_le_bytes(self.data[at..at + 4].try_into().expect("four"))
-                .wrapping_mul(0x9e37_79b1)
-                >> (32 - HASH_BITS)) as usize];
+            let head = &mut self.heads[self.hash(at)];
             self.before[at & (PIECE_BYTES - 1)] = *head;
             *head = at as u16 + 1;
         }
