@@ -1,6 +1,5 @@
 //! `delete`: removes what a shim has left that was killed.
 
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -13,6 +12,7 @@ use crate::flags::Flags;
 use crate::log;
 use crate::mounts;
 use crate::options::Options;
+use crate::socket::Claim;
 use crate::start::ADDRESS;
 use crate::time;
 
@@ -76,9 +76,11 @@ fn bundle(flags: &Flags) -> Result<PathBuf, String> {
 /// Removes the shim's socket if nobody listens.
 fn remove_socket(bundle: &Path) {
     let address = std::fs::read_to_string(bundle.join(ADDRESS)).unwrap_or_default();
-    if let Some(path) = address.trim().strip_prefix("unix://")
-        && UnixStream::connect(path).is_err()
+    if let Some(path) = address.trim().strip_prefix("unix://").map(Path::new)
+        && path.exists()
+        && let Ok(claim) = Claim::new(path)
+        && !claim.is_served()
     {
-        let _ = std::fs::remove_file(path);
+        claim.remove();
     }
 }

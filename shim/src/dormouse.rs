@@ -36,6 +36,12 @@ impl Dormouse {
         })
     }
 
+    /// Whether control groups are scopes of systemd's.
+    #[must_use]
+    pub fn has_scopes(&self) -> bool {
+        self.systemd_cgroup
+    }
+
     /// Runs a command to its end; the error is the last one in its log. `log`: a file name for it. `streams`: the
     /// sandbox's; what is left to it of them is closed here.
     pub fn run<I, A>(

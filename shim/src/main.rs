@@ -23,6 +23,7 @@ mod pids;
 mod reaper;
 mod serve;
 mod service;
+mod socket;
 mod start;
 mod streams;
 mod thread;

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::{self, PipeReader, Read};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,7 @@ use crate::failure::Failure;
 use crate::flags::Flags;
 use crate::reaper::Reaper;
 use crate::service::Service;
+use crate::socket::Claim;
 use crate::start::ADDRESS;
 use crate::ttrpc::frame::{Inbox, REQUEST};
 use crate::ttrpc::line::{Line, Reply};
@@ -58,11 +60,15 @@ pub fn run(flags: &Flags) -> Result<(), String> {
     let service = Arc::new(Service::new(around, wake));
     let socket = std::fs::read_to_string(ADDRESS).unwrap_or_default();
     footprint::trim();
-    poll(&service, &listener, &signals, &wakes);
-    service.around.publisher.flush();
-    if let Some(path) = socket.strip_prefix("unix://") {
-        let _ = std::fs::remove_file(path);
+    let mut server =
+        Server { service, listener, signals, wakes, clients: BTreeMap::new(), watches: Vec::new() };
+    loop {
+        server.serve_until_idle();
+        if server.ends(socket.strip_prefix("unix://").map(Path::new)) {
+            break;
+        }
     }
+    server.service.around.publisher.flush();
     Ok(())
 }
 
@@ -90,53 +96,97 @@ fn log_to_containerd() -> io::Result<()> {
     }
 }
 
-fn poll(service: &Arc<Service>, listener: &UnixListener, signals: &SignalFd, wakes: &PipeReader) {
-    let mut clients: BTreeMap<i32, Client> = BTreeMap::new();
-    let mut watches: Vec<(String, OomWatch)> = Vec::new();
-    // Since when nobody needs the shim.
-    let mut idle: Option<Instant> = None;
-    while !service.is_over() {
-        let is_idle = clients.is_empty() && service.is_empty();
-        idle = is_idle.then(|| idle.unwrap_or_else(Instant::now));
-        let left = idle.map(|since| IDLE.saturating_sub(since.elapsed()));
-        if left.is_some_and(|left| left.is_zero()) {
-            return;
+/// What one thread looks after.
+struct Server {
+    service: Arc<Service>,
+    listener: UnixListener,
+    signals: SignalFd,
+    wakes: PipeReader,
+    clients: BTreeMap<i32, Client>,
+    watches: Vec<(String, OomWatch)>,
+}
+
+impl Server {
+    /// Serves until containerd says that it needs the shim no more, or has not for some time.
+    fn serve_until_idle(&mut self) {
+        // Since when nobody needs the shim.
+        let mut idle: Option<Instant> = None;
+        while !self.service.is_over() {
+            let is_idle = self.clients.is_empty() && self.service.is_empty();
+            idle = is_idle.then(|| idle.unwrap_or_else(Instant::now));
+            let left = idle.map(|since| IDLE.saturating_sub(since.elapsed()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return;
+            }
+            let timeout =
+                left.map_or(-1, |left| i32::try_from(left.as_millis()).unwrap_or(i32::MAX).saturating_add(1));
+            self.serve_once(timeout);
         }
-        let timeout =
-            left.map_or(-1, |left| i32::try_from(left.as_millis()).unwrap_or(i32::MAX).saturating_add(1));
-        let fixed = [listener.as_raw_fd(), signals.as_raw_fd(), wakes.as_raw_fd()];
-        let more = clients.keys().copied().chain(watches.iter().map(|(_, watch)| watch.as_raw_fd()));
-        let descriptors: Vec<i32> = fixed.into_iter().chain(more).collect();
-        let ready: Vec<i32> = process::wait_any(&descriptors, timeout)
+    }
+
+    fn serve_once(&mut self, timeout_ms: i32) {
+        let fixed = [self.listener.as_raw_fd(), self.signals.as_raw_fd(), self.wakes.as_raw_fd()];
+        let watched = self.watches.iter().map(|(_, watch)| watch.as_raw_fd());
+        let descriptors: Vec<i32> =
+            fixed.into_iter().chain(self.clients.keys().copied()).chain(watched).collect();
+        let ready: Vec<i32> = process::wait_any(&descriptors, timeout_ms)
             .into_iter()
             .filter_map(|at| descriptors.get(at).copied())
             .collect();
         let is_ready = |fd: i32| ready.contains(&fd);
-        if is_ready(signals.as_raw_fd()) {
-            while signals.next().is_some() {}
-            service.reap();
+        if is_ready(self.wakes.as_raw_fd()) {
+            while self.wakes.read(&mut [0; 16]).is_ok_and(|got| got > 0) {}
+            self.watches.extend(self.service.new_watches());
         }
-        if is_ready(listener.as_raw_fd()) {
-            while let Ok((stream, _)) = listener.accept() {
-                if let Ok(line) = Line::new(stream) {
-                    let client = Client { line: Arc::new(line), inbox: Inbox::default() };
-                    clients.insert(client.line.as_raw_fd(), client);
-                }
-            }
+        if is_ready(self.signals.as_raw_fd()) {
+            while self.signals.next().is_some() {}
+            let ended = self.service.around.reaper.reap();
+            // Word of memory that ran out was there before the end that came of it, and is told before it.
+            self.look_for_oom(|_| true);
+            self.service.tell_ends(ended);
+        } else {
+            self.look_for_oom(is_ready);
         }
-        if is_ready(wakes.as_raw_fd()) {
-            while (&*wakes).read(&mut [0; 16]).is_ok_and(|got| got > 0) {}
-            watches.extend(service.new_watches());
+        if is_ready(self.listener.as_raw_fd()) {
+            self.accept();
         }
-        watches.retain_mut(|(id, watch)| match is_ready(watch.as_raw_fd()).then(|| watch.look()) {
+        let service = &self.service;
+        self.clients.retain(|fd, client| !is_ready(*fd) || client.read(service));
+    }
+
+    fn look_for_oom(&mut self, is_ready: impl Fn(RawFd) -> bool) {
+        self.watches.retain_mut(|(id, watch)| match is_ready(watch.as_raw_fd()).then(|| watch.look()) {
             None | Some(Some(false)) => true,
             Some(Some(true)) => {
-                service.tell_oom(id);
+                self.service.tell_oom(id);
                 true
             }
             Some(None) => false,
         });
-        clients.retain(|fd, client| !is_ready(*fd) || client.read(service));
+    }
+
+    /// Takes connections; result: whether there were any.
+    fn accept(&mut self) -> bool {
+        let mut is_any = false;
+        while let Ok((stream, _)) = self.listener.accept() {
+            is_any = true;
+            if let Ok(line) = Line::new(stream) {
+                let client = Client { line: Arc::new(line), inbox: Inbox::default() };
+                self.clients.insert(client.line.as_raw_fd(), client);
+            }
+        }
+        is_any
+    }
+
+    /// Removes the socket, unless somebody has found the shim by it meanwhile; then it goes on.
+    fn ends(&mut self, socket: Option<&Path>) -> bool {
+        let Some(claim) = socket.and_then(|socket| Claim::new(socket).ok()) else { return true };
+        if self.accept() {
+            self.service.go_on();
+            return false;
+        }
+        claim.remove();
+        true
     }
 }
 

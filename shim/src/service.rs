@@ -16,6 +16,7 @@ use containerd_shim_protos::shim::shim::{
 use containerd_shim_protos::ttrpc::{Code, Request};
 use containerd_shim_protos::types::empty::Empty;
 
+use crate::cgroup;
 use crate::cgroup::oom::OomWatch;
 use crate::container::{Container, Surroundings, create};
 use crate::events::Topic;
@@ -62,6 +63,11 @@ impl Service {
         found.ok_or_else(|| Failure::not_found("container not created: not found"))
     }
 
+    /// Somebody needs the shim after all.
+    pub fn go_on(&self) {
+        self.is_over.store(false, Ordering::Relaxed);
+    }
+
     /// Whether the shim is to end.
     #[must_use]
     pub fn is_over(&self) -> bool {
@@ -87,9 +93,9 @@ impl Service {
         self.around.publisher.publish(Topic::Oom, &event);
     }
 
-    /// Children have ended.
-    pub fn reap(&self) {
-        for (owner, status) in self.around.reaper.reap() {
+    /// These leashes have ended, with their wait statuses.
+    pub fn tell_ends(&self, ended: Vec<(Owner, i32)>) {
+        for (owner, status) in ended {
             let container = self.containers().get(&owner.container).cloned().flatten();
             if let Some(container) = container {
                 container.ended(&owner.exec, status, &self.around);
@@ -168,10 +174,9 @@ impl Service {
         if let Some(status) = expectation.claim(pid, owner) {
             container.ended("", status, &self.around);
         }
-        if let Some(watch) = OomWatch::new(&container.groups) {
-            self.watches.lock().unwrap_or_else(PoisonError::into_inner).push((request.id.clone(), watch));
-            let _ = std::io::Write::write(&mut &self.wake, &[0]);
-        }
+        let watches = container.oom_watches().into_iter().map(|watch| (request.id.clone(), watch));
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner).extend(watches);
+        let _ = std::io::Write::write(&mut &self.wake, &[0]);
         let mut response = CreateTaskResponse::new();
         response.pid = container.processes().init.pid();
         Ok(response)
@@ -272,7 +277,7 @@ impl Service {
 
     fn stats(&self, request: &StatsRequest) -> Result<StatsResponse> {
         let container = self.container(&request.id)?;
-        let metrics = container.groups.metrics(container.hibernated_bytes());
+        let metrics = cgroup::metrics(&container.groups, container.hibernated_bytes());
         let metrics = metrics.ok_or_else(|| Failure::not_found("cgroup does not exist: not found"))?;
         let mut response = StatsResponse::new();
         response.stats = MessageField::some(metrics.map_err(Failure::other)?);
@@ -282,7 +287,7 @@ impl Service {
     fn update(&self, request: &UpdateTaskRequest) -> Result<Empty> {
         let container = self.container(&request.id)?;
         let resources = request.resources.as_ref().map(|any| any.value.as_slice()).unwrap_or_default();
-        container.update(resources).map(|()| Empty::new())
+        container.update(resources, &self.around.reaper).map(|()| Empty::new())
     }
 
     fn checkpoint(&self, request: &CheckpointTaskRequest) -> Result<Empty> {

@@ -2,8 +2,7 @@
 
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,6 +12,7 @@ use sha2::{Digest, Sha256};
 
 use crate::bootstrap::{Bootstrap, answer};
 use crate::flags::Flags;
+use crate::socket::Claim;
 
 /// File in the bundle that holds the address of the shim's socket.
 pub const ADDRESS: &str = "address";
@@ -40,8 +40,17 @@ pub fn run(flags: &Flags) -> Result<Vec<u8>, String> {
     let socket = socket(directory, flags, group.as_deref().unwrap_or(&flags.id));
     let address = format!("unix://{}", socket.display());
     let failed = |error: io::Error| format!("cannot listen at {}: {error}", socket.display());
-    if let Some(listener) = listen(&socket).map_err(failed)? {
-        let pid = serve(flags, listener).inspect_err(|_| drop(std::fs::remove_file(&socket)))?;
+    // Held until the server has been started.
+    let claim = Claim::new(&socket).map_err(failed)?;
+    if let Some(listener) = claim.listen().map_err(failed)? {
+        let pid = match serve(flags, listener) {
+            Ok(pid) => pid,
+            Err(why) => {
+                claim.remove();
+                return Err(why);
+            }
+        };
+        drop(claim);
         if let Some(group) = &bootstrap.options.shim_cgroup {
             join(group, pid)?;
         }
@@ -69,26 +78,6 @@ fn socket(directory: &Path, flags: &Flags, group: &str) -> PathBuf {
     let name = Path::new(&flags.address).join(&flags.namespace).join(group);
     let hash = Sha256::digest(name.as_os_str().as_encoded_bytes());
     directory.join(hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
-}
-
-/// Listens; `None`: a shim does so already.
-fn listen(socket: &Path) -> io::Result<Option<UnixListener>> {
-    if let Some(directory) = socket.parent() {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-    }
-    let listener = match UnixListener::bind(socket) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            if UnixStream::connect(socket).is_ok() {
-                return Ok(None);
-            }
-            // Of a shim that was killed.
-            std::fs::remove_file(socket)?;
-            UnixListener::bind(socket)?
-        }
-        result => result?,
-    };
-    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
-    Ok(Some(listener))
 }
 
 /// Starts the server; result: its pid.
@@ -153,15 +142,5 @@ mod tests {
         let dir = Path::new("/run/s");
         assert_eq!(socket(dir, &flags("a"), "pod"), socket(dir, &flags("b"), "pod"));
         assert_ne!(socket(dir, &flags("a"), "a"), socket(dir, &flags("b"), "b"));
-    }
-
-    #[test]
-    fn the_socket_of_a_dead_shim_is_taken_over() {
-        let dir = testdir::TempDir::new();
-        let path = dir.path().join("inner/socket");
-        let first = listen(&path).unwrap().unwrap();
-        assert!(listen(&path).unwrap().is_none());
-        drop(first);
-        assert!(listen(&path).unwrap().is_some());
     }
 }

@@ -353,6 +353,49 @@ def events(side):
         watcher.end()
 
 
+GROW = ("x=0123456789abcdef; while [ ${#x} -lt 1000000 ]; do x=$x$x; done; "
+        "i=0; while :; do eval v$i=$x; i=$((i+1)); done")
+
+
+@case()
+def what_exceeds_its_memory_is_an_event(side):
+    watcher = side.engine.start_ctr("events")
+    time.sleep(0.5)
+
+    def seen(topic):
+        return re.search(f"/tasks/{topic} .*" + re.escape(side.id), watcher.text())
+    try:
+        # A process of the container, which lives on.
+        side.detach("sh", "-c", f"sh -c '{GROW}'; sleep 1000", flags=["--memory-limit", 64 << 20])
+        until("word of it", lambda: seen("oom"))
+        check(side.status() == "RUNNING" and not seen("exit"), watcher.text())
+        side.remove()
+        until("its end", lambda: seen("delete"))
+        watcher.path.write_text("")
+        # The first one: its end comes of it, and is told after it.
+        side.detach("sh", "-c", GROW, flags=["--memory-limit", 64 << 20])
+        until("its end", lambda: seen("exit"))
+        until("word of it", lambda: seen("oom"))
+        if side.runtime == "dormouse":
+            check(seen("oom").start() < seen("exit").start(), watcher.text())
+        side.remove()
+    finally:
+        watcher.end()
+    side.is_clean()
+
+
+@case()
+def a_long_id(side):
+    side.id = (side.id + "-" + "x" * 76)[:76]
+    side.detach("sh", "-c", "trap 'exit 3' TERM; while :; do sleep 0.1; done")
+    check(side.exec("echo", "inside").stdout == "inside\n", "exec says something else")
+    shown = on_terminal(side.engine.words("task", "exec", "-t", "--exec-id", "t", side.id, "sh"), side.engine.env,
+                        b"echo a$((1+1))b\nexit\n", b"a2b")
+    check(shown == 0, f"a terminal's shell ended with {shown}")
+    side.remove()
+    side.is_clean()
+
+
 @case()
 def containerd_restarts(side):
     side.detach("sh", "-c", "trap 'exit 9' TERM; while :; do sleep 0.1; done")

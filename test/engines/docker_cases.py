@@ -284,9 +284,14 @@ def a_server_sleeps_and_is_woken_by_a_request(side):
     side.remove()
 
 
+# More of them in soak tests.
+IN_A_ROW = int(os.environ.get("DOCKER_IN_A_ROW", 10))
+AT_ONCE = int(os.environ.get("DOCKER_AT_ONCE", 10))
+
+
 @case()
 def many_at_once_and_in_a_row(side):
-    for _ in range(10):
+    for _ in range(IN_A_ROW):
         check(side.run("echo", "x").stdout == "x\n", "in a row")
     failures = []
 
@@ -295,7 +300,7 @@ def many_at_once_and_in_a_row(side):
             check(side.run("echo", "y").stdout == "y\n", "at once")
         except Failure as why:
             failures.append(str(why))
-    threads = [threading.Thread(target=one) for _ in range(10)]
+    threads = [threading.Thread(target=one) for _ in range(AT_ONCE)]
     for thread in threads:
         thread.start()
     for thread in threads:

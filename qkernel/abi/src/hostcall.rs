@@ -107,9 +107,9 @@ pub const REPORT_CONTAINER_ENDED: u64 = 13;
 /// (container id, 0, text phys, len): [`EVENT_CREATE`] failed; why.
 pub const REPORT_CONTAINER_FAILED: u64 = 14;
 
-/// (container id): the memory limit that [`EVENT_LIMIT`] asked for holds.
+/// (the request's number): the memory limit that [`EVENT_LIMIT`] asked for holds.
 pub const REPORT_LIMIT_HOLDS: u64 = 15;
-/// (container id): the container holds more memory than the limit that [`EVENT_LIMIT`] asked for; the old one stays.
+/// (the request's number): the container holds more memory than the limit that [`EVENT_LIMIT`] asked for; the old one stays.
 pub const REPORT_LIMIT_REFUSED: u64 = 16;
 
 /// (container id, 0, text phys, len): what [`EVENT_PROCESSES`] asked for. A line for each process: its id, its parent's, its
@@ -117,6 +117,9 @@ pub const REPORT_LIMIT_REFUSED: u64 = 16;
 /// each. At most [`PROCESSES_MAX_BYTES`]; what does not fit is left out.
 pub const REPORT_PROCESSES: u64 = 17;
 pub const PROCESSES_MAX_BYTES: u64 = 64 << 10;
+
+/// (container id): a process of the container is killed, since there is no memory.
+pub const REPORT_OOM_KILL: u64 = 18;
 
 // ---- wake events ----
 /// A connection, or data for a socket.
@@ -376,8 +379,8 @@ pub const EVENT_EXEC_SIGNAL: u32 = 22;
 /// Another container begins beside those there are. `token`: its id, which no container and no exec'd process has; `value`:
 /// bytes that [`EXEC_TAKE`] needs at most for its records, whose mounts name roots by handles.
 pub const EVENT_CREATE: u32 = 23;
-/// A limit of the container `token` changes. `flags`: its number ([`crate::limits::ContainerLimit`]); `value`: the bits of
-/// its value. That of memory is answered by [`REPORT_LIMIT_HOLDS`] or [`REPORT_LIMIT_REFUSED`].
+/// A limit of the container `token` changes. `flags`: which one, and the request's number ([`crate::limits::event_flags`]);
+/// `value`: the bits of its value. That of memory is answered by [`REPORT_LIMIT_HOLDS`] or [`REPORT_LIMIT_REFUSED`].
 pub const EVENT_LIMIT: u32 = 24;
 /// The processes of the container `token` are asked for. Answered by [`REPORT_PROCESSES`].
 pub const EVENT_PROCESSES: u32 = 25;

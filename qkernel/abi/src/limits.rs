@@ -49,9 +49,33 @@ impl ContainerLimit {
     }
 }
 
+/// Request numbers begin again after so many.
+pub const REQUESTS: u32 = 1 << 24;
+
+/// The `flags` of an [`crate::hostcall::EVENT_LIMIT`]: the limit, and the number of the request, which is less than [`REQUESTS`].
+#[must_use]
+pub const fn event_flags(limit: ContainerLimit, request: u32) -> u32 {
+    limit.number() | (request % REQUESTS) << 8
+}
+
+/// The number of a limit, and that of the request, in such `flags`.
+#[must_use]
+pub const fn split_event_flags(flags: u32) -> (u32, u32) {
+    (flags & 0xff, flags >> 8)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn flags_name_limit_and_request() {
+        for request in [0, 1, REQUESTS - 1] {
+            let flags = event_flags(ContainerLimit::CpuWeight, request);
+            assert_eq!(split_event_flags(flags), (ContainerLimit::CpuWeight.number(), request));
+        }
+        assert_eq!(event_flags(ContainerLimit::MemoryMax, REQUESTS), 0);
+    }
 
     #[test]
     fn each_is_found_by_its_number() {

@@ -1,6 +1,7 @@
 //! Out of memory: the process that holds most is killed, be it frames or kernel memory, before the host has to act.
 
 use crate::task::signal::send::kill_process;
+use abi::hostcall::REPORT_OOM_KILL;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -11,6 +12,7 @@ use crate::task::container;
 use crate::task::container::FIRST_PID;
 use crate::task::core::Task;
 use crate::task::process::Process;
+use machine::host;
 use machine::log::RateLimit;
 use machine::mm::account::SANDBOX;
 use machine::mm::{PAGE, account, frames};
@@ -82,6 +84,8 @@ fn kill_largest(task: &Arc<Task>) {
     let (_, points, process) = rows.iter().max_by_key(rank).copied().unwrap_or((0, 0, &task.process));
     task.process.container.events.out_of_memory.fetch_add(1, Ordering::Relaxed);
     process.container.events.oom_kills.fetch_add(1, Ordering::Relaxed);
+    // Before the kill, which may be the sandbox's end.
+    host::report_container(REPORT_OOM_KILL, process.container.id.0, 0);
     if SAID.allow() {
         machine::info!(
             "out of memory: process {} is killed, {} KiB are its",

@@ -18,6 +18,8 @@ use crate::status::{SandboxState, Status};
 
 /// Name of the socket in a sandbox's state directory.
 pub const SOCKET: &str = "control.sock";
+/// The `type` of a line of events that tells of a process which was killed for lack of memory.
+pub const OOM: &str = "oom";
 /// Sent before an order to carry credentials; it changes nothing of the order.
 const GREETING: &[u8] = b" ";
 /// Longest order in bytes.
@@ -205,10 +207,10 @@ pub enum OrderError {
 }
 
 /// Asks the sandbox whose directory this is for its events; they come as lines until its end.
-pub fn events(sandbox: &Directory) -> io::Result<impl BufRead + use<>> {
+pub fn events(sandbox: &Directory) -> io::Result<UnixStream> {
     let stream = connect(sandbox)?;
     send(&stream, &Order::Events)?;
-    Ok(BufReader::new(stream))
+    Ok(stream)
 }
 
 /// Gives an order to the sandbox whose directory this is; an answer that says no is an error.

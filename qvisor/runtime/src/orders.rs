@@ -1,9 +1,11 @@
 //! Orders to a running sandbox, made by `do` or from a bundle: to hibernate, to wake, to report.
 
+mod oom;
 mod pause;
 mod update;
 
-use std::io::BufRead;
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixStream;
 
 use vmm::hibernate::stats::Stats;
 use vmm::hibernate::{Hibernated, Reap, Woken};
@@ -14,6 +16,7 @@ use crate::oci::BundleError;
 use crate::state::{Id, Root, StateError};
 use crate::status::Status;
 use crate::words;
+pub use oom::OomKills;
 pub use pause::{GuestProcess, leashes, pause, processes, resume};
 pub use update::{LimitsRecord, update};
 
@@ -113,13 +116,13 @@ pub fn events(root: &Root, id: &Id) -> Result<Events, SandboxOrderError> {
     }
     let lines =
         control::events(&root.sandbox(id)?).map_err(|error| failed(OrderError::from(error).into()))?;
-    Ok(Events { id: id.clone(), lines: Box::new(lines) })
+    Ok(Events { id: id.clone(), lines: BufReader::new(lines) })
 }
 
 /// See [`events`].
 pub struct Events {
     id: Id,
-    lines: Box<dyn BufRead>,
+    lines: BufReader<UnixStream>,
 }
 
 impl Iterator for Events {

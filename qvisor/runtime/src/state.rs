@@ -380,10 +380,10 @@ mod tests {
 
     #[test]
     fn ids_are_file_names() {
-        for good in ["a", "web-1", "A.b_c-9", &"x".repeat(64)] {
+        for good in ["a", "web-1", "A.b_c-9", &"x".repeat(255)] {
             assert!(Id::new(good).is_ok(), "{good}");
         }
-        for bad in ["", ".", "..", ".lock", "a/b", "a b", "é", "a\n", &"x".repeat(65)] {
+        for bad in ["", ".", "..", ".lock", "a/b", "a b", "é", "a\n", &"x".repeat(256)] {
             assert!(Id::new(bad).is_err(), "{bad}");
         }
         assert!(Id::new(Id::random().as_str()).is_ok());

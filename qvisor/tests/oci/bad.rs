@@ -87,3 +87,21 @@ fn what_makes_no_sense_inside_is_told_as_well() {
         world.assert_gone();
     });
 }
+
+#[test]
+fn an_id_is_as_long_as_a_file_name_can_be() {
+    both(|world| {
+        let id = format!("{}-{}", world.id, "x".repeat(255));
+        world.id = id[..255].to_owned();
+        world.script("sleep 1000").create().start();
+        assert_eq!(world.ok(&["exec", &world.id, "echo", "inside"]), "inside\n");
+        world.ok(&["kill", &world.id, "KILL"]);
+        world.wait_status("stopped");
+        world.delete();
+        world.assert_gone();
+        world.id = id[..256].to_owned();
+        world.write();
+        assert!(!world.run(&world.with_bundle("create", &[])).status.success(), "{:?}", world.runtime);
+        world.assert_gone();
+    });
+}

@@ -1,5 +1,10 @@
 //! `/sys/fs/cgroup` inside: the container's limits and what it uses, as programs look for them.
 
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::world::{World, both, dormouse, status_of};
@@ -93,6 +98,41 @@ fn what_reaches_a_limit_is_counted() {
         let refused: u64 =
             out.trim().strip_prefix("max ").unwrap_or_else(|| panic!("{out} {err}")).parse().unwrap();
         assert!(refused > 0, "{out} {err}");
+    });
+}
+
+#[test]
+fn what_is_killed_at_the_limit_is_an_event() {
+    both(|world| {
+        world.set("/linux/cgroupsPath", json!(format!("/{}", world.id)));
+        world.set("/linux/resources", json!({"memory": {"limit": 96 << 20, "swap": 96 << 20}}));
+        world.script(&format!("{GROW}; while [ ! -e /end ]; do sleep 0.05; done"));
+        world.create();
+        let mut events = world.command(&["events", &world.id]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(events.stdout.take().unwrap()).lines();
+        let is_oom = |line: String| {
+            let line: Value = serde_json::from_str(&line).unwrap();
+            line["type"] == "oom"
+        };
+        if world.is_dormouse() {
+            assert!(!is_oom(lines.next().unwrap().unwrap()), "the first line says what it is now");
+        } else {
+            // runc says nothing before.
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        world.start();
+        world.wait_output("137");
+        assert!(lines.by_ref().any(|line| is_oom(line.unwrap())), "{:?}", world.runtime);
+        fs::write(world.rootfs().join("end"), "").unwrap();
+        world.wait_status("stopped");
+        if world.is_dormouse() {
+            lines.for_each(drop);
+            assert!(events.wait().unwrap().success(), "it ends with the container");
+        } else {
+            events.kill().unwrap();
+            events.wait().unwrap();
+        }
+        world.delete();
     });
 }
 

@@ -1,7 +1,7 @@
 //! The limits of a container, as its kernel is told them.
 
 use abi::hostcall::{EVENT_LIMIT, Event};
-use abi::limits::ContainerLimit;
+use abi::limits::{ContainerLimit, event_flags};
 use serde::{Deserialize, Serialize};
 
 /// Limits by their kind; one that is not named stays as it is. [`abi::limits::NO_LIMIT`]: there is none.
@@ -43,11 +43,11 @@ impl ContainerLimits {
         all.into_iter().filter_map(|(limit, value)| Some((limit, value?)))
     }
 
-    /// The events that tell the kernel of a change of the container `container`.
-    pub fn events(&self, container: u64) -> impl Iterator<Item = Event> + use<> {
+    /// The events that tell the kernel of a change of the container `container`. `request`: the number that its answer has.
+    pub fn events(&self, container: u64, request: u32) -> impl Iterator<Item = Event> + use<> {
         self.each().map(move |(limit, value)| Event {
             kind: EVENT_LIMIT,
-            flags: limit.number(),
+            flags: event_flags(limit, request),
             token: container,
             value: value.cast_signed(),
         })

@@ -202,6 +202,28 @@ pub fn reap_ended(mut seen: impl FnMut(i32, i32)) {
     }
 }
 
+/// Reaps a child if it has ended; result: its status.
+#[must_use]
+pub fn reap_now(pid: i32) -> Option<i32> {
+    let mut status = 0;
+    // No number below stands for one child.
+    // SAFETY: `status` is live for the call.
+    let is_reaped = pid > 0 && unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } == pid;
+    is_reaped.then_some(status)
+}
+
+/// A child that has ended, and still waits to be reaped; of several always the same one.
+#[must_use]
+pub fn ended_child() -> Option<i32> {
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: `siginfo_t` is plain data, and live for the call, which sets the pid.
+    let (result, pid) = unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        (libc::waitid(libc::P_ALL, 0, &raw mut info, options), info.si_pid())
+    };
+    (result == 0 && pid > 0).then_some(pid)
+}
+
 /// Waits until a child has ended, and reaps it. One that is not there, or was reaped, is no error.
 pub fn reap(pid: i32) {
     // SAFETY: a null status is allowed.

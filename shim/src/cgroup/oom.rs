@@ -1,24 +1,51 @@
-//! Words of the host that a group has run out of memory.
+//! Word of processes that were killed for lack of memory: by the host, when a group has none left, or by the sandbox's own
+//! kernel, at the container's limit.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 
+use runtime::cgroup::Groups;
+use runtime::cgroup::files::Table;
+use runtime::orders::OomKills;
 use rustix::event::EventfdFlags;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 
-use super::Groups;
-use super::files::Table;
-
-/// Watches one group.
+/// Watches one container.
 #[derive(Debug)]
-pub struct OomWatch {
+pub enum OomWatch {
+    Group(GroupWatch),
+    Guest(OomKills),
+}
+
+impl OomWatch {
+    /// Readable when it is time to [`OomWatch::look`].
+    #[must_use]
+    pub fn as_raw_fd(&self) -> RawFd {
+        match self {
+            Self::Group(watch) => watch.notice.as_raw_fd(),
+            Self::Guest(kills) => kills.as_raw_fd(),
+        }
+    }
+
+    /// Whether a process was killed since the last look; `None`: there is nothing to watch any more.
+    pub fn look(&mut self) -> Option<bool> {
+        match self {
+            Self::Group(watch) => watch.look(),
+            Self::Guest(kills) => kills.look(),
+        }
+    }
+}
+
+/// Watches one group of the host's.
+#[derive(Debug)]
+pub struct GroupWatch {
     notice: OwnedFd,
     /// The file that has the number of processes which were killed.
     file: PathBuf,
     killed: u64,
 }
 
-impl OomWatch {
+impl GroupWatch {
     /// `None`: the host does not say.
     #[must_use]
     pub fn new(groups: &Groups) -> Option<Self> {
@@ -44,14 +71,7 @@ impl OomWatch {
         Some(Self { killed: killed(&file).unwrap_or(0), notice, file })
     }
 
-    /// Readable when it is time to [`OomWatch::look`].
-    #[must_use]
-    pub fn as_raw_fd(&self) -> RawFd {
-        self.notice.as_raw_fd()
-    }
-
-    /// Whether a process was killed since the last look; `None`: the group is gone.
-    pub fn look(&mut self) -> Option<bool> {
+    fn look(&mut self) -> Option<bool> {
         let mut notices = [0; 1024];
         while rustix::io::read(self.notice.as_fd(), &mut notices).is_ok_and(|got| got == notices.len()) {}
         let killed = killed(&self.file)?;

@@ -8,8 +8,7 @@ use containerd_shim_protos::cgroups::metrics::{
     Throttle,
 };
 use containerd_shim_protos::protobuf::MessageField;
-
-use super::files::{Group, number};
+use runtime::cgroup::files::{Group, number};
 
 pub(super) fn metrics(groups: &BTreeMap<String, PathBuf>, hibernated_bytes: u64) -> Metrics {
     let group = |controller: &str| groups.get(controller).map(|path| Group(path));
@@ -28,7 +27,7 @@ fn pids(group: Group<'_>) -> PidsStat {
     let mut stat = PidsStat::new();
     stat.current = group.number("pids.current");
     // No limit is none, not a large one.
-    stat.limit = Some(group.number("pids.max")).filter(|limit| *limit != u64::MAX).unwrap_or(0);
+    stat.limit = group.limit("pids.max").unwrap_or(0);
     stat
 }
 

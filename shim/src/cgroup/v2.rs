@@ -6,15 +6,14 @@ use containerd_shim_protos::cgroups_v2::metrics::{
     CPUStat, IOEntry, IOStat, MemoryEvents, MemoryStat, Metrics, PidsStat,
 };
 use containerd_shim_protos::protobuf::MessageField;
-
-use super::files::{Group, number};
+use runtime::cgroup::files::{Group, number};
 
 pub(super) fn metrics(group: &Path, hibernated_bytes: u64) -> Metrics {
     let group = Group(group);
     let mut metrics = Metrics::new();
     let mut pids = PidsStat::new();
     pids.current = group.number("pids.current");
-    pids.limit = Some(group.number("pids.max")).filter(|limit| *limit != u64::MAX).unwrap_or(0);
+    pids.limit = group.limit("pids.max").unwrap_or(0);
     metrics.pids = MessageField::some(pids);
     metrics.cpu = MessageField::some(cpu(group));
     metrics.memory = MessageField::some(memory(group, hibernated_bytes));

@@ -11,12 +11,12 @@ use containerd_shim_protos::events::task::{TaskCreate, TaskIO};
 use containerd_shim_protos::protobuf::MessageField;
 use containerd_shim_protos::shim::shim::CreateTaskRequest;
 use containerd_shim_protos::ttrpc::Code;
+use runtime::cgroup::Groups;
 use runtime::state::{Id, Root};
 use serde::Deserialize;
 use vmm::process;
 
 use super::{Container, Process, Processes, Surroundings};
-use crate::cgroup::Groups;
 use crate::console::{Console, ConsoleSocket};
 use crate::dormouse::Dormouse;
 use crate::events::Topic;

@@ -49,7 +49,8 @@ impl Container {
             log::note(format_args!("failed to drain init process {} io", self.id));
         }
         let failed = |why: String| Failure::other(format!("failed to delete task: {why}"));
-        if self.has_hooks {
+        // systemd is asked by children, as hooks are; see there.
+        if self.has_hooks || self.dormouse.has_scopes() {
             self.command(&["delete", "--force", self.sandbox.as_str()], &around.reaper).map_err(failed)?;
         } else {
             runtime::container::delete(&self.root, &self.sandbox, true)

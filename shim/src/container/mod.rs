@@ -13,12 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use oci_spec::runtime::LinuxResources;
+use runtime::cgroup::Groups;
+use runtime::orders::OomKills;
 use runtime::state::{Id, Root};
 
 pub use create::create;
 pub use process::{Process, Stage};
 
-use crate::cgroup::Groups;
+use crate::cgroup::oom::{GroupWatch, OomWatch};
 use crate::dormouse::Dormouse;
 use crate::events::Publisher;
 use crate::failure::{Failure, Result};
@@ -119,15 +121,30 @@ impl Container {
     }
 
     /// Changes limits; `resources` is JSON, as in a bundle.
-    pub fn update(&self, resources: &[u8]) -> Result<()> {
+    pub fn update(&self, resources: &[u8], reaper: &Reaper) -> Result<()> {
         let _change = self.change();
         if self.processes().init.stage == Stage::Stopped {
             return Err(Failure::precondition("cannot update a stopped container: container not running"));
         }
         let change: LinuxResources = serde_json::from_slice(resources)
             .map_err(|error| Failure::invalid(format!("cannot read the resources to change: {error}")))?;
-        runtime::orders::update(&self.root, &self.sandbox, &change)
-            .map_err(|error| Failure::other(format!("OCI runtime update failed: {error}")))
+        let result = if self.dormouse.has_scopes() {
+            self.update_by_command(resources, reaper)
+        } else {
+            let updated = runtime::orders::update(&self.root, &self.sandbox, &change);
+            updated.map_err(|error| error.to_string())
+        };
+        result.map_err(|why| Failure::other(format!("OCI runtime update failed: {why}")))
+    }
+
+    /// Who speaks to systemd leaks a descriptor each time, and may end with the process.
+    fn update_by_command(&self, resources: &[u8], reaper: &Reaper) -> std::result::Result<(), String> {
+        let file = self.bundle.join(self.file("update"));
+        std::fs::write(&file, resources).map_err(|error| error.to_string())?;
+        let path = file.to_string_lossy();
+        let result = self.command(&["update", "--resources", &path, self.sandbox.as_str()], reaper);
+        let _ = std::fs::remove_file(&file);
+        result
     }
 
     /// Sends a signal to a process, or to all of them.
@@ -148,6 +165,14 @@ impl Container {
         }
         runtime::container::kill(&self.root, &self.sandbox, signal, all)
             .map_err(|error| crate::failure::of_kill(error.to_string()))
+    }
+
+    /// Who says that a process in it was killed for lack of memory.
+    #[must_use]
+    pub fn oom_watches(&self) -> Vec<OomWatch> {
+        let group = GroupWatch::new(&self.groups).map(OomWatch::Group);
+        let guest = OomKills::of(&self.root, &self.sandbox).map(OomWatch::Guest);
+        group.into_iter().chain(guest).collect()
     }
 
     /// Bytes of its memory that are on disk since it hibernated.

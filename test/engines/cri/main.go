@@ -193,6 +193,7 @@ func (c *client) containers() {
 	}
 	c.step("ContainerStatus of what is removed", err)
 	c.step("a container that does not hear", c.deaf())
+	c.step("a container that is killed for its memory", c.greedy())
 }
 
 func (c *client) exec(id string) error {
@@ -267,6 +268,28 @@ func (c *client) deaf() error {
 	ended, err := c.becomes(id, cri.ContainerState_CONTAINER_EXITED)
 	if err == nil && ended.ExitCode != 137 {
 		err = fmt.Errorf("its exit code is %d", ended.ExitCode)
+	}
+	return err
+}
+
+// greedy takes more memory than it may have.
+func (c *client) greedy() error {
+	grow := "x=0123456789abcdef; while [ ${#x} -lt 1000000 ]; do x=$x$x; done; i=0; while :; do eval v$i=$x; i=$((i+1)); done"
+	id, err := c.create("greedy", grow, &cri.LinuxContainerResources{MemoryLimitInBytes: 64 << 20})
+	if err != nil {
+		return err
+	}
+	if _, err = c.StartContainer(c.ctx, &cri.StartContainerRequest{ContainerId: id}); err != nil {
+		return err
+	}
+	ended, err := c.becomes(id, cri.ContainerState_CONTAINER_EXITED)
+	for start := time.Now(); err == nil && ended.Reason != "OOMKilled" && time.Since(start) < patience; {
+		// The end and its cause are two events.
+		time.Sleep(20 * time.Millisecond)
+		ended, err = c.status(id)
+	}
+	if err == nil && (ended.ExitCode != 137 || ended.Reason != "OOMKilled") {
+		err = fmt.Errorf("it ended with %d, %s", ended.ExitCode, ended.Reason)
 	}
 	return err
 }

@@ -10,7 +10,9 @@
 //! headroom; a command's groups may do without a limit that cannot be set.
 
 mod block_io;
+mod controllers;
 mod error;
+pub mod files;
 mod hierarchy;
 mod limits;
 mod members;
@@ -26,6 +28,7 @@ use std::path::{Path, PathBuf};
 
 use vmm::process;
 
+pub use self::controllers::Groups;
 pub use self::error::CgroupError;
 use self::hierarchy::{Hierarchy, find_hierarchies, hierarchies};
 use self::limits::Limits;
@@ -64,7 +67,7 @@ impl Cgroups {
         memory_bytes: u64,
         cpus: u32,
     ) -> Result<Self, CgroupError> {
-        let scope = Scope::of(path, id)?;
+        let mut scope = Scope::of(path, id)?;
         let hierarchies = hierarchies();
         let one = hierarchies.first().ok_or(CgroupError::NotMounted)?;
         if !one.controllers.is_empty() {
@@ -99,7 +102,9 @@ impl Cgroups {
         }
         let limits = Limits { resources, memory_bytes, cpus };
         let mut groups = Self::default();
-        let name = PathBuf::from(format!("dormouse-{id}"));
+        // A file name has so many bytes. An ID that leaves no room for the rest is nobody else's either.
+        let name = if id.len() > 255 - "dormouse-".len() { id.to_owned() } else { format!("dormouse-{id}") };
+        let name = PathBuf::from(name);
         let leaf = |one: &Hierarchy| one.leaf(path.unwrap_or(&name));
         let result = hierarchies.iter().try_for_each(|one| groups.add(one, &leaf(one), &limits));
         match result {

@@ -27,18 +27,22 @@ pub fn remove_listed(dir: &Path) -> bool {
     let list =
         fs::read(dir.join(LIST)).ok().and_then(|list| serde_json::from_slice::<Vec<PathBuf>>(&list).ok());
     let list = list.unwrap_or_default();
-    list.iter().rev().fold(true, |all, path| {
-        if let Some(scope) = Scope::listed(path) {
-            scope.stop();
-            return all;
+    let mut is_all_gone = true;
+    for path in list.iter().rev() {
+        match Scope::listed(path) {
+            Some(scope) if scope.stop() => {}
+            // Nothing is the dead sandbox's any more.
+            Some(_) => break,
+            None => {
+                let is_leaf = is_leaf(&list, path);
+                if is_leaf {
+                    remove_below(path);
+                }
+                is_all_gone &= fs::remove_dir(path).is_ok() || !path.exists() || !is_leaf;
+            }
         }
-        let is_leaf = is_leaf(&list, path);
-        if is_leaf {
-            remove_below(path);
-        }
-        let gone = fs::remove_dir(path).is_ok() || !path.exists() || !is_leaf;
-        all && gone
-    })
+    }
+    is_all_gone
 }
 
 /// Whether none of the others is below this one.
@@ -49,9 +53,11 @@ fn is_leaf(directories: &[PathBuf], path: &Path) -> bool {
 /// Removes groups that [`Cgroups::directories`] named. Those above the container's own stay if others are in them.
 pub fn remove(directories: &[PathBuf]) -> Result<(), CgroupError> {
     for path in directories.iter().rev() {
-        if let Some(scope) = Scope::listed(path) {
-            scope.stop();
-            continue;
+        match Scope::listed(path) {
+            Some(scope) if scope.stop() => continue,
+            // The group is somebody else's by now.
+            Some(_) => break,
+            None => {}
         }
         let start = Instant::now();
         loop {

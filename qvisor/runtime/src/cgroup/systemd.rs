@@ -1,10 +1,14 @@
 //! Scopes: the control groups that systemd makes for containers (`--systemd-cgroup`), on hosts with version 2.
 //!
-//! The crate `libcgroups` speaks to systemd: it starts a transient scope with `Delegate=yes`, sets its properties and stops
-//! it. Around it there is some care of our own:
+//! The crate `libcgroups` speaks to systemd: it starts a transient scope with `Delegate=yes`, and sets its properties. Around
+//! it there is some care of our own:
 //! - A scope needs a process from the start, and the VMM joins its group by a descriptor, like any other. So a *holder*
 //!   stands in for it, a child of the command, until the VMM is there. It also does the talking: the crate does not close
-//!   its connection, and ends the process where systemd answers what it does not expect.
+//!   its connection, and ends the process where systemd answers what it does not expect. For the same reason [`Scope::update`]
+//!   is for commands alone, and the shim runs one.
+//! - A scope is stopped by `systemctl`, which is a process of its own, and only if it still is the one that was made: systemd
+//!   gives each life of a unit an InvocationID, which is written down beside the name. Somebody else may have made a scope of
+//!   that name since.
 //! - systemd rounds some limits and knows others not at all. After it, they are written to the group's files, as runc does
 //!   it, but for the processor's weight, for which systemd's own number counts.
 //! - Of version 1 the crate has no scopes. There `--systemd-cgroup` is refused.
@@ -22,7 +26,7 @@ use serde_json::{Map, Value, json};
 use vmm::process;
 
 use super::error::CgroupError;
-use super::hierarchy::{hierarchies, own_group};
+use super::hierarchy::own_group;
 use super::limits::Limits;
 use crate::resources::block_io::{Device, Rate, RateKind};
 
@@ -33,9 +37,17 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a process may take to be in its scope once systemd has said so.
 const ARRIVAL: Duration = Duration::from_secs(5);
 
-/// A scope by its name, in the form of `linux.cgroupsPath`: `slice:prefix:name`.
+/// Between name and InvocationID in a list of groups; no name has it.
+const OF_LIFE: char = '#';
+
+/// A scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Scope(String);
+pub(super) struct Scope {
+    /// In the form of `linux.cgroupsPath`: `slice:prefix:name`.
+    name: String,
+    /// Its InvocationID, once it was made.
+    life: Option<String>,
+}
 
 /// A process that is in a scope until the VMM is.
 #[derive(Debug)]
@@ -55,7 +67,8 @@ impl Drop for Holder {
 impl Scope {
     /// The scope of a container: by its `linux.cgroupsPath`, or one of its own.
     pub(super) fn of(path: Option<&Path>, id: &str) -> Result<Self, CgroupError> {
-        let Some(path) = path else { return Ok(Self(format!("{SLICE}:dormouse:{id}"))) };
+        let named = |name: String| Self { name, life: None };
+        let Some(path) = path else { return Ok(named(format!("{SLICE}:dormouse:{id}"))) };
         let wrong = || CgroupError::ScopePath { path: path.to_owned() };
         let text = path.to_str().ok_or_else(wrong)?;
         let parts: Vec<&str> = text.split(':').collect();
@@ -71,24 +84,29 @@ impl Scope {
         {
             return Err(wrong());
         }
-        Ok(Self(format!("{slice}:{prefix}:{name}")))
+        Ok(named(format!("{slice}:{prefix}:{name}")))
     }
 
     /// The scope that stands in a list of groups, where it has no path but its name.
     pub(super) fn listed(entry: &Path) -> Option<Self> {
-        let name = entry.to_str()?;
-        (!name.starts_with('/')).then(|| Self(name.to_owned()))
+        let entry = entry.to_str().filter(|entry| !entry.starts_with('/'))?;
+        let (name, life) = match entry.split_once(OF_LIFE) {
+            Some((name, life)) => (name, Some(life.to_owned())),
+            None => (entry, None),
+        };
+        Some(Self { name: name.to_owned(), life })
     }
 
     /// As it stands in a list of groups.
     pub(super) fn entry(&self) -> PathBuf {
-        PathBuf::from(&self.0)
+        let life = self.life.iter().map(|life| format!("{OF_LIFE}{life}"));
+        PathBuf::from(self.name.clone() + &life.collect::<String>())
     }
 
     /// Makes the scope, with the limits that systemd knows. Result: its group's path in the hierarchy, and the process
     /// that is in it.
     pub(super) fn start(
-        &self,
+        &mut self,
         mount: &Path,
         id: &str,
         limits: &Limits<'_>,
@@ -105,9 +123,13 @@ impl Scope {
         drop(theirs);
         let holder = Holder { pid, channel: Some(ours) };
         let answer = holder.answer().map_err(|error| self.failed(error))?;
-        match answer.split_once(' ') {
-            Some(("group", path)) => Ok((PathBuf::from(path.trim_start_matches('/')), holder)),
-            Some(("failed", why)) => Err(self.failed(why)),
+        let mut words = answer.splitn(3, ' ');
+        match (words.next(), words.next(), words.next()) {
+            (Some("group"), Some(life), Some(path)) => {
+                self.life = Some(life.to_owned());
+                Ok((PathBuf::from(path.trim_start_matches('/')), holder))
+            }
+            (Some("failed"), _, _) => Err(self.failed(answer.trim_start_matches("failed "))),
             _ => Err(self.failed("the process that asked systemd for it ended without a word")),
         }
     }
@@ -118,36 +140,51 @@ impl Scope {
         apply(&manager, limits).map_err(|error| self.failed(error))
     }
 
-    /// Stops the scope. One that has gone is no error: systemd removes a scope by itself once it is empty.
-    pub(super) fn stop(&self) {
-        let unified = hierarchies().into_iter().find(|one| one.controllers.is_empty());
-        if let Some(unified) = unified.filter(|_| libcgroups::systemd::booted())
-            && let Ok(manager) = self.manager(&unified.mount, "")
-        {
-            let _ = manager.remove();
-            self.forget();
+    /// Stops the scope. One that has gone is no error: systemd removes a scope by itself once it is empty. Result: false:
+    /// another one has its name by now, and its group, too.
+    pub(super) fn stop(&self) -> bool {
+        if !libcgroups::systemd::booted() {
+            return true;
         }
+        let Some(now) = self.life_now() else { return true };
+        if self.life.as_ref() != Some(&now) {
+            return false;
+        }
+        let _ = self.systemctl(&["stop", "--no-block"]).status();
+        // One that failed, as when systemd had to kill its processes, would stay known.
+        let _ = self.systemctl(&["reset-failed"]).status();
+        true
     }
 
-    /// Has systemd forget a scope that failed, as when it had to kill its processes. The crate cannot.
-    fn forget(&self) {
-        let mut parts = self.0.split(':').skip(1);
+    /// The InvocationID of the unit of this name; `None`: there is none, or it has not been started.
+    fn life_now(&self) -> Option<String> {
+        let shown =
+            self.systemctl(&["show", "--property=InvocationID", "--value"]).stdout(Stdio::piped()).output();
+        let life = String::from_utf8(shown.ok()?.stdout).ok()?.trim().to_owned();
+        let is_one = life.len() == 32 && life.bytes().all(|byte| byte.is_ascii_hexdigit());
+        (is_one && life.bytes().any(|byte| byte != b'0')).then_some(life)
+    }
+
+    /// A command of systemd's about the scope's unit.
+    fn systemctl(&self, words: &[&str]) -> Command {
+        let mut parts = self.name.split(':').skip(1);
         let (prefix, name) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
         let mut command = Command::new("systemctl");
-        command.args(["--quiet", "reset-failed", "--", &format!("{prefix}-{name}.scope")]);
-        let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        command.arg("--quiet").args(words).args(["--", &format!("{prefix}-{name}.scope")]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
     }
 
     fn manager(&self, mount: &Path, id: &str) -> Result<Manager, String> {
         let is_root = process::effective_user() == 0;
         // The crate puts "youki container" in front.
         let description = format!("{id} of Dormouse");
-        Manager::new(mount.to_owned(), self.entry(), description, is_root, ARRIVAL)
+        Manager::new(mount.to_owned(), PathBuf::from(&self.name), description, is_root, ARRIVAL)
             .map_err(|error| error.to_string())
     }
 
     fn failed(&self, why: impl ToString) -> CgroupError {
-        CgroupError::Scope { name: self.0.clone(), why: why.to_string() }
+        CgroupError::Scope { name: self.name.clone(), why: why.to_string() }
     }
 }
 
@@ -182,10 +219,12 @@ fn hold(
         enter(&manager)?;
         apply(&manager, limits).inspect_err(|_| drop(manager.remove()))?;
         let groups = std::fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
-        own_group(&groups, "").map(str::to_owned).ok_or_else(|| "it has no control group".into())
+        let group = own_group(&groups, "").ok_or("it has no control group")?;
+        let life = scope.life_now().ok_or("systemctl does not tell its InvocationID")?;
+        Ok(format!("{life} {group}"))
     });
     let line = match made {
-        Ok(path) => format!("group {path}\n"),
+        Ok(made) => format!("group {made}\n"),
         Err(why) => format!("failed {}\n", why.replace('\n', " ")),
     };
     let _ = channel.write_all(line.as_bytes());
@@ -272,9 +311,12 @@ mod tests {
                 "kubepods-burstable-pod1.slice:cri-containerd:1",
             ),
         ] {
-            let scope = Scope(scope.into());
+            let scope = Scope { name: scope.into(), life: None };
             assert_eq!(of(path).unwrap(), scope);
-            assert_eq!(Scope::listed(&scope.entry()), Some(scope));
+            for life in [None, Some("0123abcd".to_owned())] {
+                let scope = Scope { life, ..scope.clone() };
+                assert_eq!(Scope::listed(&scope.entry()), Some(scope));
+            }
         }
         for path in [
             "/docker/1",
@@ -289,7 +331,8 @@ mod tests {
             let error = of(path).unwrap_err().to_string();
             assert!(error.contains("slice:prefix:name") && error.contains(path), "{error}");
         }
-        assert_eq!(Scope::of(None, "x").unwrap(), Scope("system.slice:dormouse:x".into()));
+        assert_eq!(Scope::of(None, "x").unwrap().name, "system.slice:dormouse:x");
+        assert_eq!(Scope::listed(Path::new("a.slice:b:c#12")).unwrap().name, "a.slice:b:c");
         assert_eq!(Scope::listed(Path::new("/sys/fs/cgroup/a.scope")), None);
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::files::{Group, Table};
 use super::hierarchy::{Hierarchy, find_hierarchies, hierarchies};
 
 /// Nanoseconds of a tick of `cpuacct.stat`: Linux shows 100 of them a second on every x86 machine.
@@ -108,56 +109,57 @@ pub fn usage(groups: &[PathBuf]) -> Usage {
 
 impl Usage {
     fn add(&mut self, one: &Hierarchy, dir: &Path) {
+        let group = Group(dir);
         if one.controllers.is_empty() {
             self.is_v2 = true;
-            return self.add_v2(dir);
+            return self.add_v2(group);
         }
         if one.has("cpuacct") {
-            self.cpu.total_ns = number(dir, "cpuacct.usage").unwrap_or(0);
-            let stat = table(dir, "cpuacct.stat");
-            self.cpu.user_ns = value(&stat, "user").saturating_mul(TICK_NS);
-            self.cpu.system_ns = value(&stat, "system").saturating_mul(TICK_NS);
-            let all = read(dir, "cpuacct.usage_percpu");
+            self.cpu.total_ns = group.number("cpuacct.usage");
+            let stat = group.table("cpuacct.stat");
+            self.cpu.user_ns = stat.get("user").saturating_mul(TICK_NS);
+            self.cpu.system_ns = stat.get("system").saturating_mul(TICK_NS);
+            let all = group.text("cpuacct.usage_percpu");
             self.cpu.per_cpu_ns = all.split_whitespace().filter_map(|word| word.parse().ok()).collect();
         }
         if one.has("cpu") {
-            let stat = table(dir, "cpu.stat");
-            self.cpu.add_throttling(&stat, value(&stat, "throttled_time"));
+            let stat = group.table("cpu.stat");
+            self.cpu.add_throttling(&stat, stat.get("throttled_time"));
         }
         if one.has("memory") {
-            self.memory = memory_v1(dir);
+            self.memory = memory_v1(group);
         }
         if one.has("pids") {
-            self.pids = pids(dir);
+            self.pids = pids(group);
         }
         if one.has("blkio") {
-            self.block = block_v1(dir);
+            self.block = block_v1(group);
         }
     }
 
-    fn add_v2(&mut self, dir: &Path) {
-        let stat = table(dir, "cpu.stat");
-        let ns = |name: &str| value(&stat, name).saturating_mul(1000);
+    fn add_v2(&mut self, group: Group<'_>) {
+        let stat = group.table("cpu.stat");
+        let ns = |name: &str| stat.get(name).saturating_mul(1000);
         (self.cpu.total_ns, self.cpu.user_ns, self.cpu.system_ns) =
             (ns("usage_usec"), ns("user_usec"), ns("system_usec"));
         self.cpu.add_throttling(&stat, ns("throttled_usec"));
-        self.memory = memory_v2(dir);
-        self.pids = pids(dir);
-        self.block = block_v2(&read(dir, "io.stat"));
+        self.memory = memory_v2(group);
+        self.pids = pids(group);
+        self.block = block_v2(&group.text("io.stat"));
     }
 }
 
 impl CpuUsage {
-    fn add_throttling(&mut self, stat: &BTreeMap<String, u64>, throttled_ns: u64) {
-        self.periods = value(stat, "nr_periods");
-        self.throttled_periods = value(stat, "nr_throttled");
+    fn add_throttling(&mut self, stat: &Table, throttled_ns: u64) {
+        self.periods = stat.get("nr_periods");
+        self.throttled_periods = stat.get("nr_throttled");
         self.throttled_ns = throttled_ns;
     }
 }
 
-fn memory_v1(dir: &Path) -> MemoryUsage {
+fn memory_v1(group: Group<'_>) -> MemoryUsage {
     let count = |kind: &str| {
-        let file = |name: &str| number(dir, &format!("memory.{kind}{name}"));
+        let file = |name: &str| group.limit(&format!("memory.{kind}{name}"));
         MemoryCount {
             bytes: file("usage_in_bytes").unwrap_or(0),
             peak_bytes: file("max_usage_in_bytes").unwrap_or(0),
@@ -170,15 +172,15 @@ fn memory_v1(dir: &Path) -> MemoryUsage {
         swap: count("memsw."),
         kernel: count("kmem."),
         kernel_tcp: count("kmem.tcp."),
-        oom_kills: value(&table(dir, "memory.oom_control"), "oom_kill"),
-        stat: table(dir, "memory.stat"),
+        oom_kills: group.table("memory.oom_control").get("oom_kill"),
+        stat: group.table("memory.stat").0,
     }
 }
 
-fn memory_v2(dir: &Path) -> MemoryUsage {
-    let events = table(dir, "memory.events");
+fn memory_v2(group: Group<'_>) -> MemoryUsage {
+    let events = group.table("memory.events");
     let count = |kind: &str, failures: u64| {
-        let file = |name: &str| number(dir, &format!("memory.{kind}{name}"));
+        let file = |name: &str| group.limit(&format!("memory.{kind}{name}"));
         MemoryCount {
             bytes: file("current").unwrap_or(0),
             peak_bytes: file("peak").unwrap_or(0),
@@ -187,25 +189,25 @@ fn memory_v2(dir: &Path) -> MemoryUsage {
         }
     };
     MemoryUsage {
-        usage: count("", value(&events, "max")),
-        swap: count("swap.", value(&table(dir, "memory.swap.events"), "max")),
-        oom_kills: value(&events, "oom_kill"),
-        stat: table(dir, "memory.stat"),
+        usage: count("", events.get("max")),
+        swap: count("swap.", group.table("memory.swap.events").get("max")),
+        oom_kills: events.get("oom_kill"),
+        stat: group.table("memory.stat").0,
         ..MemoryUsage::default()
     }
 }
 
-fn pids(dir: &Path) -> PidsUsage {
-    PidsUsage { current: number(dir, "pids.current").unwrap_or(0), limit: number(dir, "pids.max") }
+fn pids(group: Group<'_>) -> PidsUsage {
+    PidsUsage { current: group.number("pids.current"), limit: group.limit("pids.max") }
 }
 
 /// The files of the throttling layer are there whatever the scheduler of the device is.
-fn block_v1(dir: &Path) -> Vec<BlockUsage> {
+fn block_v1(group: Group<'_>) -> Vec<BlockUsage> {
     let mut devices = BTreeMap::new();
     for (file, is_bytes) in
         [("blkio.throttle.io_service_bytes_recursive", true), ("blkio.throttle.io_serviced_recursive", false)]
     {
-        for line in read(dir, file).lines() {
+        for line in group.text(file).lines() {
             let mut words = line.split_whitespace();
             let (Some(device), Some(what), Some(count)) = (words.next(), words.next(), words.next()) else {
                 continue;
@@ -251,28 +253,6 @@ fn device_of<'a>(
     let (major, minor) = text.split_once(':')?;
     let (major, minor) = (major.parse().ok()?, minor.parse().ok()?);
     Some(devices.entry((major, minor)).or_insert(BlockUsage { major, minor, ..BlockUsage::default() }))
-}
-
-fn read(dir: &Path, file: &str) -> String {
-    fs::read_to_string(dir.join(file)).unwrap_or_default()
-}
-
-/// A file with one number; `None`: it is not there, or says `max`.
-fn number(dir: &Path, file: &str) -> Option<u64> {
-    read(dir, file).trim().parse().ok()
-}
-
-/// A file with a name and a number on each line.
-fn table(dir: &Path, file: &str) -> BTreeMap<String, u64> {
-    let pair = |line: &str| {
-        let (name, value) = line.split_once(' ')?;
-        Some((name.to_owned(), value.trim().parse().ok()?))
-    };
-    read(dir, file).lines().filter_map(pair).collect()
-}
-
-fn value(table: &BTreeMap<String, u64>, name: &str) -> u64 {
-    table.get(name).copied().unwrap_or(0)
 }
 
 #[cfg(test)]

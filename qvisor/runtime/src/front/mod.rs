@@ -107,7 +107,7 @@ fn run_plan(
 fn make_groups(id: &Id, plan: &Plan) -> Cgroups {
     let Some(bounds) = &plan.bounds else { return Cgroups::default() };
     // The front end's pid makes the name unique: sandboxes of different roots may have one name.
-    let name = format!("dormouse-{}.{}", id.as_str(), process::id());
+    let name = format!("dormouse-{:.200}.{}", id.as_str(), process::id());
     let memory_bytes = plan.memory_bytes.saturating_add(bounds.ledger_bytes());
     Cgroups::for_command(&name, &bounds.resources, memory_bytes, plan.cpus).unwrap_or_else(|error| {
         if plan.boot.log_level >= LOG_INFO {

@@ -9,7 +9,7 @@ use crate::words;
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     #[error(
-        "cannot use {id:?} as a sandbox's ID: only letters, digits, '_', '.' and '-' are allowed, 1 to 64 of them"
+        "cannot use {id:?} as a sandbox's ID: only letters, digits, '_', '.' and '-' are allowed, 1 to 255 of them"
     )]
     BadId { id: String },
     #[error("cannot start sandbox {id}: {}; choose another --id, or end that one", words::EXISTS)]

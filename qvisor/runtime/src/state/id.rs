@@ -5,6 +5,9 @@ use std::io;
 
 use super::error::StateError;
 
+/// Most bytes of a name: as many as a file's may have, as with runc.
+const MAX: usize = 255;
+
 /// A name for a sandbox that is safe as a file name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Id(String);
@@ -14,7 +17,7 @@ impl Id {
     pub fn new(text: &str) -> Result<Self, StateError> {
         let known = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
         let dots = text.starts_with('.');
-        if text.is_empty() || text.len() > 64 || !text.chars().all(known) || dots {
+        if text.is_empty() || text.len() > MAX || !text.chars().all(known) || dots {
             return Err(StateError::BadId { id: text.chars().take(80).collect() });
         }
         Ok(Self(text.to_owned()))

@@ -33,7 +33,10 @@ impl Waiter {
             For::Pause if !progress.machine.is_held() => Some(Err("it was resumed meanwhile".into())),
             For::Pause => progress.machine.is_down().then_some(Ok(None)),
             For::Processes => progress.processes.clone().map(|list| Ok(Some(Figures::Processes(list)))),
-            For::Limits => progress.limits.clone().map(|outcome| outcome.map(|()| None)),
+            For::Limits(request) => {
+                let answer = progress.limits.as_ref().filter(|(answered, _)| answered == request);
+                answer.map(|(_, outcome)| outcome.clone().map(|()| None))
+            }
             // The asker may continue the leash as soon as it has the answer: the leash has to be stopped by then.
             For::Hibernation(Some(Figures::Hibernated(done)))
                 if progress.containers.first().shows_stopped() || !progress.machine.wants_down() =>

@@ -1,4 +1,4 @@
-//! The lines of `dormouse events`: JSON, one each time a sandbox hibernates or wakes.
+//! The lines of `dormouse events`: JSON, one each time a sandbox hibernates or wakes, or lacks memory.
 
 use std::os::unix::net::UnixStream;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,7 +8,7 @@ use vmm::hibernate::micros;
 use vmm::process;
 
 use super::stage::Cause;
-use crate::control::{self, Figures};
+use crate::control::{self, Figures, OOM};
 use crate::status::SandboxState;
 
 /// Most readers at a time.
@@ -40,9 +40,35 @@ impl Transition<'_> {
             Some(Cause::Request(what)) => Some(what),
             _ => None,
         };
-        let time_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros);
-        Self { time_us, from, to, cause: cause.map(Cause::name), request, figures: None, error: None }
+        Self {
+            time_us: now_us(),
+            from,
+            to,
+            cause: cause.map(Cause::name),
+            request,
+            figures: None,
+            error: None,
+        }
     }
+}
+
+/// A line of another kind: the sandbox's kernel has killed a process, since there was no memory.
+#[derive(Debug, Serialize)]
+pub(super) struct OomKill {
+    time_us: u64,
+    /// As runc names it.
+    r#type: &'static str,
+}
+
+impl OomKill {
+    pub(super) fn now() -> Self {
+        Self { time_us: now_us(), r#type: OOM }
+    }
+}
+
+/// Microseconds since 1970.
+fn now_us() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros)
 }
 
 /// The readers of events. One that does not read is dropped, never waited for.
@@ -61,8 +87,8 @@ impl Readers {
         }
     }
 
-    pub(super) fn tell(&mut self, transition: &Transition<'_>) {
-        self.0.retain(|reader| control::send_now(reader, transition));
+    pub(super) fn tell(&mut self, line: &impl Serialize) {
+        self.0.retain(|reader| control::send_now(reader, line));
     }
 }
 

@@ -24,9 +24,9 @@ use std::sync::{Arc, Condvar, OnceLock, Weak};
 use std::time::Instant;
 
 use abi::hostcall::{
-    REPORT_ASLEEP, REPORT_IDLE, REPORT_IDLE_TIMEOUT, REPORT_LIMIT_HOLDS, REPORT_LIMIT_REFUSED, REPORT_PAUSED,
-    REPORT_READY, REPORT_RESUMED, REPORT_RUNNING, REPORT_STAYED_WARM, REPORT_WAKE_EVENT, WAKE_EVENT_EXEC,
-    WAKE_EVENT_STREAM,
+    REPORT_ASLEEP, REPORT_IDLE, REPORT_IDLE_TIMEOUT, REPORT_LIMIT_HOLDS, REPORT_LIMIT_REFUSED,
+    REPORT_OOM_KILL, REPORT_PAUSED, REPORT_READY, REPORT_RESUMED, REPORT_RUNNING, REPORT_STAYED_WARM,
+    REPORT_WAKE_EVENT, WAKE_EVENT_EXEC, WAKE_EVENT_STREAM,
 };
 use vmm::exec_relay::ExecRelay;
 use vmm::hibernate::Hibernation;
@@ -39,7 +39,7 @@ use vmm::sandbox::Sandbox;
 use crate::control::{self, Report};
 use crate::stderr_log;
 use containers::ContainerId;
-use journal::Transition;
+use journal::{OomKill, Transition};
 use progress::{News, Progress};
 use stage::{Cause, Stage};
 use state_machine::Input;
@@ -158,11 +158,12 @@ impl Supervisor {
                 };
                 self.step(progress, Input::WakeEvent { what, now }, news);
             }
-            REPORT_LIMIT_HOLDS => progress.limits = Some(Ok(())),
+            REPORT_LIMIT_HOLDS => progress.limits = Some((of, Ok(()))),
             REPORT_LIMIT_REFUSED => {
                 let why = "device or resource busy: it holds more memory than that; have it free some first";
-                progress.limits = Some(Err(why.into()));
+                progress.limits = Some((of, Err(why.into())));
             }
+            REPORT_OOM_KILL => progress.readers.tell(&OomKill::now()),
             REPORT_IDLE => self.step(progress, Input::Idle, news),
             REPORT_IDLE_TIMEOUT
                 if progress.is_running()

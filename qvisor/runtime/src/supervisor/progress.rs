@@ -52,8 +52,10 @@ pub(super) struct Progress {
     /// The front end may go.
     pub released: bool,
     pub ending: bool,
-    /// How the last change of limits came out; `None`: the kernel has not said yet.
-    pub limits: Option<Result<(), String>>,
+    /// The number of the last change of limits that was asked for.
+    pub limits_asked: u32,
+    /// The number of the change that was answered last, and how it came out.
+    pub limits: Option<(u64, Result<(), String>)>,
     /// The list of its processes, for those who wait for it.
     pub processes: Option<String>,
     pub waiters: Vec<Waiter>,
@@ -70,6 +72,7 @@ impl Progress {
             failure: None,
             released: false,
             ending: false,
+            limits_asked: 0,
             limits: None,
             processes: None,
             waiters: Vec::new(),

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use abi::hostcall::{
     EVENT_EXEC, EVENT_EXEC_SIGNAL, EVENT_PROCESSES, EVENT_SIGNAL, EVENT_START, EVENT_WINSIZE, Event,
 };
+use abi::limits::REQUESTS;
 use vmm::exec_relay::ExecRequest;
 use vmm::hibernate::Reap;
 use vmm::leash;
@@ -166,7 +167,7 @@ impl Supervisor {
             Order::Start => For::Start,
             Order::Hibernate => For::Hibernation(None),
             Order::Wake { .. } => For::Wake,
-            Order::Update { .. } => For::Limits,
+            Order::Update { .. } => For::Limits(0),
             Order::Processes => For::Processes,
             Order::Pause => For::Pause,
             Order::Resume => For::Wake,
@@ -187,7 +188,12 @@ impl Supervisor {
         let patience = if what == For::Start { START_PATIENCE } else { HIBERNATE_PATIENCE };
         let since = Instant::now();
         match self.begin(progress, order) {
-            Ok(()) => progress.waiters.push(Waiter { peer, what, since, deadline: since + patience }),
+            Ok(()) => {
+                // The number of a request is known once it has been made.
+                let is_limits = matches!(what, For::Limits(_));
+                let what = if is_limits { For::Limits(progress.limits_asked.into()) } else { what };
+                progress.waiters.push(Waiter { peer, what, since, deadline: since + patience });
+            }
             Err(error) => refuse(&peer, error),
         }
         self.settle(progress);
@@ -321,22 +327,22 @@ impl Supervisor {
             }
             (Order::Pause, _) => return self.pause(progress),
             (Order::Resume, _) => return self.resume(progress),
-            (Order::Update { limits }, _) => return self.change_limits(progress, &limits),
+            (Order::Update { limits }, _) => self.change_limits(progress, &limits),
             (Order::State, _) => {}
             _ => return Err("it is not waiting for this".into()),
         }
         Ok(())
     }
 
-    /// Tells the kernel of limits; its answer is kept for whoever asked.
-    fn change_limits(&self, progress: &mut Progress, limits: &ContainerLimits) -> Result<(), String> {
-        if progress.waiters.iter().any(|waiter| waiter.what == For::Limits) {
-            return Err("somebody else changes its limits just now".into());
-        }
+    /// Tells the kernel of limits. Its answer has the number of the request, so that one which comes late answers nobody else.
+    fn change_limits(&self, progress: &mut Progress, limits: &ContainerLimits) {
+        let request = progress.limits_asked.wrapping_add(1) % REQUESTS;
+        progress.limits_asked = request;
         // Without a limit of memory there is nothing that the kernel could refuse.
-        progress.limits = limits.memory_max.is_none().then_some(Ok(()));
-        limits.events(ContainerId::FIRST.0).for_each(|event| self.events.post(event));
-        Ok(())
+        if limits.memory_max.is_none() {
+            progress.limits = Some((request.into(), Ok(())));
+        }
+        limits.events(ContainerId::FIRST.0, request).for_each(|event| self.events.post(event));
     }
 
     /// What `pause` asks for: the sandbox rests until `resume`, in memory or hibernated, as it was started.

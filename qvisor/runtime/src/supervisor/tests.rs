@@ -7,13 +7,16 @@ use std::time::Duration;
 
 use abi::hostcall::{
     EVENT_EXEC, EVENT_EXEC_SIGNAL, EVENT_FLAG_HELD, EVENT_HIBERNATE, EVENT_PAUSE, EVENT_SIGNAL, EVENT_WAKE,
-    Event, REPORT_ASLEEP, REPORT_IDLE_TIMEOUT, REPORT_PAUSED, REPORT_READY, REPORT_RESUMED, REPORT_RUNNING,
-    REPORT_STAYED_WARM, REPORT_WAKE_EVENT, WAKE_EVENT_SOCKET,
+    Event, REPORT_ASLEEP, REPORT_IDLE_TIMEOUT, REPORT_LIMIT_HOLDS, REPORT_LIMIT_REFUSED, REPORT_OOM_KILL,
+    REPORT_PAUSED, REPORT_READY, REPORT_RESUMED, REPORT_RUNNING, REPORT_STAYED_WARM, REPORT_WAKE_EVENT,
+    WAKE_EVENT_SOCKET,
 };
+use abi::limits::split_event_flags;
 use testdir::TempDir;
 use vmm::boot::BootSpec;
 use vmm::hibernate::{Hibernation, SwapPlan};
 use vmm::hostcall::events::EventQueue;
+use vmm::limits::ContainerLimits;
 
 use super::Supervisor;
 use super::peers::Attached;
@@ -368,4 +371,42 @@ fn one_that_is_hibernated_is_held_where_it_is() {
     world.supervisor.report(REPORT_ASLEEP, request);
     assert_eq!(paused.answer().error, None);
     assert_eq!(world.state(), (Some(Status::Paused), Some(SandboxState::Hibernated)));
+}
+
+#[test]
+fn an_answer_about_limits_is_for_the_request_it_names() {
+    let world = World::new(false);
+    let ask = |bytes| {
+        let limits = ContainerLimits { memory_max: Some(bytes), ..ContainerLimits::default() };
+        let asked = world.ask(Order::Update { limits });
+        (asked, u64::from(split_event_flags(world.told().1).1))
+    };
+    let ((mut first, one), (mut second, two)) = (ask(1 << 20), ask(2 << 20));
+    assert_ne!(one, two);
+    world.supervisor.report(REPORT_LIMIT_HOLDS, two + 1);
+    assert!(first.is_waiting() && second.is_waiting(), "nobody has asked for that");
+    world.supervisor.report(REPORT_LIMIT_REFUSED, one);
+    assert!(first.error().contains("busy"));
+    assert!(second.is_waiting(), "it came late, and was the first one's");
+    world.supervisor.report(REPORT_LIMIT_HOLDS, two);
+    assert_eq!(second.answer().error, None);
+    // What the kernel cannot refuse it does not answer.
+    let limits = ContainerLimits { tasks_max: Some(5), ..ContainerLimits::default() };
+    assert_eq!(world.ask(Order::Update { limits }).answer().error, None);
+}
+
+#[test]
+fn a_process_that_is_killed_for_its_memory_is_an_event() {
+    let world = World::new(false);
+    let mut events = world.ask(Order::Events);
+    let mut next = || {
+        let mut line = String::new();
+        events.0.get_ref().set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        events.0.read_line(&mut line).unwrap();
+        serde_json::from_str::<serde_json::Value>(&line).unwrap()
+    };
+    assert_eq!(next()["to"], "warm");
+    world.supervisor.report(REPORT_OOM_KILL, 0);
+    let told = next();
+    assert_eq!((&told["type"], told.get("to")), (&"oom".into(), None));
 }

@@ -20,8 +20,8 @@ pub(super) enum For {
     Pause,
     /// The list of its processes.
     Processes,
-    /// The kernel holds to a limit of memory, or does not.
-    Limits,
+    /// The kernel holds to a limit of memory, or does not: the answer to the request with this number.
+    Limits(u64),
 }
 
 /// See the module.
@@ -46,7 +46,7 @@ impl Waiter {
     /// Whether a later request for the opposite has made the wait vain.
     pub(super) fn is_overtaken(&self, wants_down: bool) -> bool {
         match &self.what {
-            For::Start | For::Limits | For::Pause | For::Processes => false,
+            For::Start | For::Limits(_) | For::Pause | For::Processes => false,
             For::Hibernation(came_to) => !wants_down && came_to.is_none(),
             For::Wake => wants_down,
         }
@@ -56,7 +56,7 @@ impl Waiter {
         match self.what {
             For::Start => "it does not start",
             For::Hibernation(_) | For::Pause => "it did not come to rest",
-            For::Wake | For::Limits | For::Processes => "it does not answer",
+            For::Wake | For::Limits(_) | For::Processes => "it does not answer",
         }
     }
 }
