@@ -11,17 +11,11 @@ import time
 import urllib.request
 from pathlib import Path
 
+from runner import Cases
 from world import IMAGE, RUNTIMES, Failure, Skip, binaries, check, command_lines, end_pid, until
 
-ALL = []
-
-
-def case(*runtimes):
-    def register(function):
-        function.runtimes = runtimes or ("runc", "dormouse")
-        ALL.append(function)
-        return function
-    return register
+case = Cases()
+ALL = case.all
 
 
 class Side:

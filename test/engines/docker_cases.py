@@ -9,17 +9,11 @@ import threading
 import time
 from pathlib import Path
 
+from runner import Cases
 from world import IMAGE, Failure, check, command_lines, end_pid, until
 
-ALL = []
-
-
-def case(*runtimes):
-    def register(function):
-        function.runtimes = runtimes or ("runc", "dormouse")
-        ALL.append(function)
-        return function
-    return register
+case = Cases()
+ALL = case.all
 
 
 class Side:

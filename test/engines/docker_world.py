@@ -36,6 +36,10 @@ class Docker:
             "max-concurrent-downloads": 1,
         }))
 
+    def text(self):
+        """What dockerd wrote."""
+        return self.daemon.text() if self.daemon else ""
+
     def inside(self, *words):
         """A command in the daemon's network."""
         return ["nsenter", f"--net=/run/netns/{self.net}", *map(str, words)]

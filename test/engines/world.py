@@ -47,15 +47,20 @@ def until(what, holds, patience=20):
         time.sleep(0.02)
 
 
-def binaries():
-    """The directory with the shim and `dormouse`: DORMOUSE_BIN, or the newest build that has both."""
+def newest(*programs):
+    """The directory with these programs: DORMOUSE_BIN, or the newest build that has all of them."""
     if given := os.environ.get("DORMOUSE_BIN"):
         return Path(given)
     builds = [TOP / "target" / kind for kind in ("release", "debug")]
-    both = [build for build in builds if (build / SHIM).exists() and (build / "dormouse").exists()]
-    if not both:
-        raise Skip(f"neither build has both dormouse and {SHIM}; run `make build`")
-    return max(both, key=lambda build: (build / SHIM).stat().st_mtime)
+    whole = [build for build in builds if all((build / program).exists() for program in programs)]
+    if not whole:
+        raise Skip(f"no build has {' and '.join(programs)}; run `make build`")
+    return max(whole, key=lambda build: (build / programs[0]).stat().st_mtime)
+
+
+def binaries():
+    """The directory with the shim and `dormouse`."""
+    return newest(SHIM, "dormouse")
 
 
 def image_tar(path, name=IMAGE, command=("/bin/sh",)):
@@ -166,6 +171,10 @@ disabled_plugins = {json.dumps(disabled)}
             return self.run_ctr("version", code=None).returncode == 0
         until("an answer of containerd", answers, 60)
         return self
+
+    def text(self):
+        """What containerd wrote."""
+        return self.process.text() if self.process else ""
 
     def kill(self):
         """Kills containerd alone, and waits for its end."""

@@ -4,7 +4,26 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use serde_json::json;
 
-use super::world::{both, dormouse, wait_for};
+use super::world::{both, dormouse, one_at_a_time, wait_for};
+
+/// Mount points in file systems that are mounted there are not made in the root below.
+#[test]
+fn mount_points_are_made_where_they_are_seen() {
+    both(|world| {
+        let _alone = one_at_a_time();
+        let source = world.dir.join("source");
+        std::fs::create_dir_all(&source).unwrap();
+        std::fs::write(source.join("file"), "seen\n").unwrap();
+        world.mount(json!({"destination": "/scratch", "type": "tmpfs", "source": "tmpfs"}));
+        world.mount(json!({"destination": "/scratch/a/b", "source": source, "options": ["bind"]}));
+        world.script("cat /scratch/a/b/file; test -d /dev/mqueue && test -d /sys/fs/cgroup && echo there");
+        assert_eq!(world.output(), "seen\nthere\n", "{:?}", world.runtime);
+        for path in ["dev/mqueue", "dev/pts", "sys/fs", "scratch/a"] {
+            assert!(!world.rootfs().join(path).exists(), "{:?}: {path}", world.runtime);
+        }
+        assert!(world.rootfs().join("scratch").exists());
+    });
+}
 
 #[test]
 fn binds_are_the_hosts_files() {

@@ -12,6 +12,7 @@ mod hooks;
 mod id_maps;
 mod mounts;
 mod namespaces;
+mod newer;
 mod process;
 mod refuse;
 mod resources;
@@ -84,8 +85,7 @@ pub fn load(dir: &Path) -> Result<Container> {
 
 /// Checks the configuration of the bundle in `bundle`, which is absolute.
 pub fn check(bundle: PathBuf, text: &[u8]) -> Result<Container> {
-    let spec = parse(&bundle.join(CONFIG), text)?;
-    let mut remarks = Vec::new();
+    let (spec, mut remarks) = parse(&bundle.join(CONFIG), text)?;
     refuse::check(&spec, &mut remarks)?;
     let linux = spec.linux().clone().unwrap_or_default();
     let annotations: BTreeMap<_, _> = spec.annotations().clone().unwrap_or_default().into_iter().collect();
@@ -133,11 +133,12 @@ pub fn check(bundle: PathBuf, text: &[u8]) -> Result<Container> {
     })
 }
 
-fn parse(path: &Path, text: &[u8]) -> Result<Spec> {
-    let spec: Spec = serde_json::from_slice(text)
+/// The configuration, with remarks.
+fn parse(path: &Path, text: &[u8]) -> Result<(Spec, Vec<String>)> {
+    let (spec, remarks) = newer::read::<Spec>(text, "/process")
         .map_err(|source| BundleError::Syntax { path: path.to_owned(), source })?;
     match spec.version().split('.').next() {
-        Some("1") => Ok(spec),
+        Some("1") => Ok((spec, remarks)),
         Some("") | None => Err(BundleError::Missing { what: "ociVersion" }),
         _ => Err(BundleError::invalid("ociVersion", spec.version(), "and versions 1.x are understood")),
     }
@@ -152,8 +153,8 @@ pub fn read_process(path: &Path) -> Result<(BootSpec, bool, Vec<String>)> {
     std::fs::File::open(path)
         .and_then(|file| file.take(CONFIG_MAX).read_to_end(&mut text))
         .map_err(|error| failed(error.to_string()))?;
-    let process: Process = serde_json::from_slice(&text).map_err(|error| failed(error.to_string()))?;
-    let mut remarks = Vec::new();
+    let (process, mut remarks) =
+        newer::read::<Process>(&text, "").map_err(|error| failed(error.to_string()))?;
     if process.user().username().is_some() {
         return Err(failed("process.user.username is a name, and this process is given ids alone".into()));
     }

@@ -171,7 +171,12 @@ fn bundle_tree(container: &Container, users: &Users) -> Result<Vec<Piece>, Mount
     let root = View { fd, path: "/".into(), read_only, shared: true };
     let mut pieces = vec![Piece::Host(root, "dormouse", 0)];
     for plan in &container.mounts {
-        let views = pieces.iter().filter_map(|piece| match piece {
+        // What is mounted last of those that lie deepest has the place. In a file system of the kernel's own the kernel
+        // makes it.
+        let above =
+            pieces.iter().filter(|piece| plan.path.starts_with(piece.path()) && plan.path != piece.path());
+        let above = above.max_by_key(|piece| piece.path().as_os_str().len());
+        let views = above.and_then(|piece| match piece {
             Piece::Host(view, ..) => Some(view),
             Piece::Kernel(_) => None,
         });
