@@ -69,7 +69,11 @@ pub enum Order {
     /// Limits change. Answered once the kernel holds to that of memory, or refuses it.
     Update { limits: ContainerLimits },
     /// Asks for a line for each transition from now on, instead of an answer.
-    Events,
+    Events {
+        /// Only for processes that are killed for lack of memory.
+        #[serde(default)]
+        oom_only: bool,
+    },
     /// The front end has done its part of a container's creation.
     Proceed,
     /// The container's first process begins. Answered once it does.
@@ -207,9 +211,9 @@ pub enum OrderError {
 }
 
 /// Asks the sandbox whose directory this is for its events; they come as lines until its end.
-pub fn events(sandbox: &Directory) -> io::Result<UnixStream> {
+pub fn events(sandbox: &Directory, oom_only: bool) -> io::Result<UnixStream> {
     let stream = connect(sandbox)?;
-    send(&stream, &Order::Events)?;
+    send(&stream, &Order::Events { oom_only })?;
     Ok(stream)
 }
 

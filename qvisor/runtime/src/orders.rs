@@ -115,7 +115,7 @@ pub fn events(root: &Root, id: &Id) -> Result<Events, SandboxOrderError> {
         return Err(failed(Why::Ended));
     }
     let lines =
-        control::events(&root.sandbox(id)?).map_err(|error| failed(OrderError::from(error).into()))?;
+        control::events(&root.sandbox(id)?, false).map_err(|error| failed(OrderError::from(error).into()))?;
     Ok(Events { id: id.clone(), lines: BufReader::new(lines) })
 }
 

@@ -12,7 +12,7 @@ use crate::state::{Id, Root};
 /// Longest line in bytes; a sandbox that says a longer one is not listened to any more.
 const LINE_MAX: usize = 1 << 20;
 
-/// The events of a sandbox, read as they come.
+/// Such events of a sandbox, read as they come. Others, as of each wake, are not asked for: they would wake the reader as well.
 #[derive(Debug)]
 pub struct OomKills {
     stream: UnixStream,
@@ -24,7 +24,7 @@ impl OomKills {
     /// `None`: the sandbox cannot be asked.
     #[must_use]
     pub fn of(root: &Root, id: &Id) -> Option<Self> {
-        Some(Self { stream: control::events(&root.sandbox(id).ok()?).ok()?, text: Vec::new() })
+        Some(Self { stream: control::events(&root.sandbox(id).ok()?, true).ok()?, text: Vec::new() })
     }
 
     /// Takes what has come. Result: whether a process was killed since the last look; `None`: the sandbox has ended.

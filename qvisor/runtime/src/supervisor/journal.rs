@@ -54,16 +54,10 @@ impl Transition<'_> {
 
 /// A line of another kind: the sandbox's kernel has killed a process, since there was no memory.
 #[derive(Debug, Serialize)]
-pub(super) struct OomKill {
+struct OomKill {
     time_us: u64,
     /// As runc names it.
     r#type: &'static str,
-}
-
-impl OomKill {
-    pub(super) fn now() -> Self {
-        Self { time_us: now_us(), r#type: OOM }
-    }
 }
 
 /// Microseconds since 1970.
@@ -73,22 +67,35 @@ fn now_us() -> u64 {
 
 /// The readers of events. One that does not read is dropped, never waited for.
 #[derive(Debug, Default)]
-pub(super) struct Readers(Vec<UnixStream>);
+pub(super) struct Readers(Vec<Reader>);
+
+#[derive(Debug)]
+struct Reader {
+    stream: UnixStream,
+    /// It wants to hear of nothing else.
+    oom_only: bool,
+}
 
 impl Readers {
     /// Tells a new one what the sandbox is now, and from now on what becomes of it.
-    pub(super) fn add(&mut self, reader: UnixStream, state: SandboxState) {
-        self.0.retain(|reader| !process::has_hung_up(reader));
+    pub(super) fn add(&mut self, stream: UnixStream, state: SandboxState, oom_only: bool) {
+        self.0.retain(|reader| !process::has_hung_up(&reader.stream));
         if self.0.len() >= READERS_MAX {
             let error = Some(format!("{READERS_MAX} others read its events already"));
-            control::send_now(&reader, &control::Answer { error, ..control::Answer::default() });
-        } else if control::send_now(&reader, &Transition::new(None, state, None)) {
-            self.0.push(reader);
+            control::send_now(&stream, &control::Answer { error, ..control::Answer::default() });
+        } else if oom_only || control::send_now(&stream, &Transition::new(None, state, None)) {
+            self.0.push(Reader { stream, oom_only });
         }
     }
 
-    pub(super) fn tell(&mut self, line: &impl Serialize) {
-        self.0.retain(|reader| control::send_now(reader, line));
+    pub(super) fn tell(&mut self, transition: &Transition<'_>) {
+        self.0.retain(|reader| reader.oom_only || control::send_now(&reader.stream, transition));
+    }
+
+    /// A process was killed, since there was no memory.
+    pub(super) fn tell_of_oom(&mut self) {
+        let line = OomKill { time_us: now_us(), r#type: OOM };
+        self.0.retain(|reader| control::send_now(&reader.stream, &line));
     }
 }
 
@@ -102,9 +109,9 @@ mod tests {
     fn a_reader_that_does_not_read_is_dropped_and_the_others_are_not() {
         let mut readers = Readers::default();
         let (ours, lazy) = UnixStream::pair().unwrap();
-        readers.add(ours, SandboxState::Warm);
+        readers.add(ours, SandboxState::Warm, false);
         let (ours, eager) = UnixStream::pair().unwrap();
-        readers.add(ours, SandboxState::Warm);
+        readers.add(ours, SandboxState::Warm, false);
         let mut eager = BufReader::new(eager);
         let mut line = String::new();
         eager.read_line(&mut line).unwrap();

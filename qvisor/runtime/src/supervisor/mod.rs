@@ -39,7 +39,7 @@ use vmm::sandbox::Sandbox;
 use crate::control::{self, Report};
 use crate::stderr_log;
 use containers::ContainerId;
-use journal::{OomKill, Transition};
+use journal::Transition;
 use progress::{News, Progress};
 use stage::{Cause, Stage};
 use state_machine::Input;
@@ -163,7 +163,7 @@ impl Supervisor {
                 let why = "device or resource busy: it holds more memory than that; have it free some first";
                 progress.limits = Some((of, Err(why.into())));
             }
-            REPORT_OOM_KILL => progress.readers.tell(&OomKill::now()),
+            REPORT_OOM_KILL => progress.readers.tell_of_oom(),
             REPORT_IDLE => self.step(progress, Input::Idle, news),
             REPORT_IDLE_TIMEOUT
                 if progress.is_running()

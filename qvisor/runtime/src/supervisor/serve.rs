@@ -159,10 +159,10 @@ impl Supervisor {
                 control::send_now(&peer, &Answer::default());
                 self.finish(Ok(libc::SIGKILL))
             }
-            Order::Events => {
+            Order::Events { oom_only } => {
                 let progress = &mut *self.lock();
                 let state = progress.sandbox_state();
-                return progress.readers.add(peer, state);
+                return progress.readers.add(peer, state, oom_only);
             }
             Order::Start => For::Start,
             Order::Hibernate => For::Hibernation(None),

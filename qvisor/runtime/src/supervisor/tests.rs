@@ -398,15 +398,19 @@ fn an_answer_about_limits_is_for_the_request_it_names() {
 #[test]
 fn a_process_that_is_killed_for_its_memory_is_an_event() {
     let world = World::new(false);
-    let mut events = world.ask(Order::Events);
-    let mut next = || {
+    let mut events = world.ask(Order::Events { oom_only: false });
+    let mut kills = world.ask(Order::Events { oom_only: true });
+    let next = |reader: &mut Asked| {
         let mut line = String::new();
-        events.0.get_ref().set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        events.0.read_line(&mut line).unwrap();
+        reader.0.get_ref().set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        reader.0.read_line(&mut line).unwrap();
         serde_json::from_str::<serde_json::Value>(&line).unwrap()
     };
-    assert_eq!(next()["to"], "warm");
+    assert_eq!(next(&mut events)["to"], "warm");
+    assert!(kills.is_waiting(), "that is none");
     world.supervisor.report(REPORT_OOM_KILL, 0);
-    let told = next();
-    assert_eq!((&told["type"], told.get("to")), (&"oom".into(), None));
+    for reader in [&mut events, &mut kills] {
+        let told = next(reader);
+        assert_eq!((&told["type"], told.get("to")), (&"oom".into(), None));
+    }
 }
