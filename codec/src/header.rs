@@ -180,7 +180,8 @@ pub fn read(reader: &mut BitReader) -> Result<CodeLengths, Corrupt> {
     Ok(read)
 }
 
-fn check(lengths: &CodeLengths) -> Result<(), Corrupt> {
+/// Whether codes are complete, as far as they have to be.
+pub fn check(lengths: &CodeLengths) -> Result<(), Corrupt> {
     if lengths.litlens[END] == 0 {
         return Err(Corrupt("a block has no end"));
     }

@@ -33,5 +33,5 @@ pub use measure::{Measured, Speed, measure};
 pub use packer::Packer;
 pub use piece::{PAGE_BYTES, PIECE_BYTES, WINDOW_BYTES};
 pub use style::Style;
-pub use table::{Statistics, Table};
+pub use table::{CodeWords, Statistics, Table};
 pub use unpacker::Unpacker;

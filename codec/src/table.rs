@@ -5,7 +5,7 @@ use crate::{
     coding::{Codes, Counts},
     error::Corrupt,
     header::{self, CodeLengths, DYNAMIC, Header, MAX_HEADER_BYTES},
-    huffman::LengthMaker,
+    huffman::{LengthMaker, codes},
     inflate::Tables,
     matcher::Matcher,
     piece::{PIECE_BYTES, WINDOW_BYTES},
@@ -47,6 +47,9 @@ impl Statistics {
     }
 }
 
+/// By symbol, its code and how many bits it has.
+pub type CodeWords = Vec<(u16, u8)>;
+
 /// The codes of a set of pieces. Made once, used by any number of packers and unpackers.
 pub struct Table {
     lengths: CodeLengths,
@@ -71,16 +74,37 @@ impl From<&Statistics> for Table {
             MAX_BITS,
             &mut lengths.distances,
         );
-        let header = Header::new(&lengths, &mut maker);
-        let mut bytes = vec![0; MAX_HEADER_BYTES];
-        let mut writer = BitWriter::new(&mut bytes);
-        header.write(&mut writer);
-        let len = writer.finish().expect("no header is longer than the longest");
-        Self::new(lengths, &bytes[..len], header.bits()).expect("codes that were just made are complete")
+        Self::of(lengths).expect("codes that were just made are complete")
     }
 }
 
 impl Table {
+    /// The table of two codes: of literals and lengths (at most 286 symbols), and of distances (at most 30), each by the lengths
+    /// of its symbols' codes.
+    ///
+    /// # Errors
+    /// The codes are not what RFC 1951 allows.
+    pub fn from_code_lengths(litlens: &[u8], distances: &[u8]) -> Result<Self, Corrupt> {
+        let mut lengths = CodeLengths { litlens: [0; LITLENS], distances: [0; DISTANCES] };
+        let is_short = litlens.iter().chain(distances).all(|length| usize::from(*length) <= MAX_BITS);
+        if litlens.len() > LITLENS || distances.len() > DISTANCES || !is_short {
+            return Err(Corrupt("a code is too large"));
+        }
+        lengths.litlens[..litlens.len()].copy_from_slice(litlens);
+        lengths.distances[..distances.len()].copy_from_slice(distances);
+        header::check(&lengths)?;
+        Self::of(lengths)
+    }
+
+    fn of(lengths: CodeLengths) -> Result<Self, Corrupt> {
+        let header = Header::new(&lengths, &mut LengthMaker::default());
+        let mut bytes = vec![0; MAX_HEADER_BYTES];
+        let mut writer = BitWriter::new(&mut bytes);
+        header.write(&mut writer);
+        let len = writer.finish().expect("no header is longer than the longest");
+        Self::new(lengths, &bytes[..len], header.bits())
+    }
+
     fn new(lengths: CodeLengths, header: &[u8], header_bits: usize) -> Result<Self, Corrupt> {
         let mut tables = Tables::new();
         tables.set(&lengths.litlens, &lengths.distances)?;
@@ -120,6 +144,19 @@ impl Table {
         }
         reader.finish()?;
         Self::new(lengths, bytes, bits)
+    }
+
+    /// The codes themselves and their lengths, the first bit of a code highest: of literals and lengths, and of distances.
+    #[must_use]
+    pub fn code_words(&self) -> (CodeWords, CodeWords) {
+        let words = |lengths: &[u8]| {
+            let mut words = vec![(0, 0); lengths.len()];
+            codes(lengths, |symbol, code, length| {
+                words[symbol] = (code.reverse_bits() >> (16 - length), length);
+            });
+            words
+        };
+        (words(&self.lengths.litlens), words(&self.lengths.distances))
     }
 
     /// The lengths of the codes: of literals and lengths, and of distances.

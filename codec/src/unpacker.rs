@@ -46,6 +46,29 @@ impl Unpacker {
         Self { way }
     }
 
+    /// Unpacks a canned piece that is as long as it is, and may be followed by something. Returns how many bytes of `packed` were
+    /// read, and how many of `out` were written.
+    ///
+    /// # Errors
+    /// The bytes are not what a packer wrote, or more than `out` holds; or the style is another one.
+    ///
+    /// # Panics
+    /// If `out` is longer than [`PIECE_BYTES`].
+    pub fn unpack_prefix(&mut self, packed: &[u8], out: &mut [u8]) -> Result<(usize, usize), Corrupt> {
+        assert!(out.len() <= PIECE_BYTES, "a piece is at most {PIECE_BYTES} bytes");
+        let Way::Canned { window, table } = &mut self.way else {
+            return Err(Corrupt("its style does not say where it ends"));
+        };
+        let mut input = BitReader::new(packed);
+        let len = table.tables.inflate(&mut input, window, 0, out.len())?;
+        let read = input.position().div_ceil(8);
+        if len > out.len() || read > packed.len() {
+            return Err(Corrupt("it ends too early"));
+        }
+        out[..len].copy_from_slice(window.content(len));
+        Ok((read, len))
+    }
+
     /// Unpacks all of `packed` into all of `out`.
     ///
     /// # Errors

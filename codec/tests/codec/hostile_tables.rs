@@ -54,6 +54,32 @@ fn tables_come_back() {
 }
 
 #[test]
+fn tables_are_made_of_code_lengths() {
+    let table = table();
+    let (litlens, distances) = table.code_lengths();
+    let same = Table::from_code_lengths(litlens, distances).unwrap();
+    assert!(same.to_bytes() == table.to_bytes() && same.code_words() == table.code_words());
+    assert!(Table::from_code_lengths(&litlens[1..], distances).is_err());
+    assert!(Table::from_code_lengths(&[1; 287], distances).is_err());
+    assert!(Table::from_code_lengths(litlens, &[200]).is_err());
+    assert!(Table::from_code_lengths(litlens, &[1; 31]).is_err());
+    assert!(Table::from_code_lengths(&[], &[]).is_err());
+}
+
+#[test]
+fn a_body_ends_itself() {
+    let body = pack(&mut packer(Style::DeflateCanned), &text(PAGE_BYTES));
+    let longer = [&body[..], &[0xff; 30]].concat();
+    let mut unpacker = crate::pages::unpacker(Style::DeflateCanned);
+    let mut out = vec![0; 2 * PAGE_BYTES];
+    assert_eq!(unpacker.unpack_prefix(&longer, &mut out), Ok((body.len(), PAGE_BYTES)));
+    assert_eq!(out[..PAGE_BYTES], text(PAGE_BYTES));
+    assert!(unpacker.unpack_prefix(&body, &mut out[..PAGE_BYTES - 1]).is_err());
+    assert!(unpacker.unpack_prefix(&body[..body.len() - 2], &mut out).is_err());
+    assert!(crate::pages::unpacker(Style::DeflateDynamic).unpack_prefix(&body, &mut out).is_err());
+}
+
+#[test]
 fn only_codes_that_the_rfc_allows_are_taken() {
     let taken = |lit: &[(usize, u8)], dist: &[u8]| {
         Table::from_bytes(&header(&litlens(lit), dist)).map(|_| ()).map_err(|error| error.to_string())
