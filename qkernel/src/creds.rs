@@ -122,6 +122,12 @@ pub struct Creds {
     pub keep_caps: bool,
 }
 
+/// Supplementary groups as Linux shows them: in ascending order.
+pub fn sorted(mut groups: Vec<u32>) -> Arc<[u32]> {
+    groups.sort_unstable();
+    groups.into()
+}
+
 impl Creds {
     /// A user with these ids; root has all capabilities.
     pub fn new(uid: u32, gid: u32, groups: Vec<u32>) -> Self {
@@ -135,7 +141,7 @@ impl Creds {
             egid: gid,
             sgid: gid,
             fsgid: gid,
-            groups: groups.into(),
+            groups: sorted(groups),
             permitted: caps,
             effective: caps,
             inheritable: 0,

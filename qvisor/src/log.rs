@@ -27,12 +27,19 @@ struct Log {
 
 static LOG: OnceLock<Log> = OnceLock::new();
 
-/// Sets where the log goes. `debug`: remarks go to standard error as well, if there is no file.
-pub fn open(path: Option<PathBuf>, format: LogFormat, debug: bool) {
+/// Sets where the log goes. `debug`: remarks go to standard error as well, if there is no file. The error says that the file
+/// cannot be written; there is none then.
+pub fn open(path: Option<PathBuf>, format: LogFormat, debug: bool) -> Result<(), String> {
     // Absolute, since the working directory may change.
     let path = path.map(|path| std::path::absolute(&path).unwrap_or(path));
     let loudest = if debug || level_of_sandboxes() >= 2 { Level::Info } else { Level::Warning };
-    let _ = LOG.set(Log { path, format, loudest });
+    let tried = path.as_ref().map_or(Ok(()), |path| {
+        append(path, "").map_err(|error| {
+            format!("cannot write log file {}: {error}; pass a writable --log", path.display())
+        })
+    });
+    let _ = LOG.set(Log { path: path.filter(|_| tried.is_ok()), format, loudest });
+    tried
 }
 
 /// The level at which sandboxes log, by `DORMOUSE_LOG`: error, warn, info or debug; errors alone by default.
@@ -48,16 +55,16 @@ pub fn level_of_sandboxes() -> u32 {
 /// Writes a line: errors to standard error and to the file, the rest to the file or else to standard error.
 pub fn write(level: Level, text: &str) {
     let Some(log) = LOG.get() else { return };
-    let in_file = log.path.as_ref().is_some_and(|path| append(path, &line(log.format, level, text)));
+    let in_file = log.path.as_ref().is_some_and(|path| append(path, &line(log.format, level, text)).is_ok());
     if level == Level::Error || (!in_file && level <= log.loudest) {
         // Standard error may be closed; that is no reason to panic.
         let _ = writeln!(std::io::stderr(), "dormouse: {text}");
     }
 }
 
-fn append(path: &PathBuf, line: &str) -> bool {
+fn append(path: &PathBuf, line: &str) -> std::io::Result<()> {
     let file = std::fs::File::options().create(true).append(true).open(path);
-    file.and_then(|mut file| file.write_all(line.as_bytes())).is_ok()
+    file.and_then(|mut file| file.write_all(line.as_bytes()))
 }
 
 /// A line in the format that shims know from other runtimes.

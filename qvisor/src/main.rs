@@ -35,7 +35,10 @@ fn main() -> ExitCode {
         }
     };
     let code = cli.command.exit_code();
-    log::open(cli.log.clone(), cli.log_format, cli.debug);
+    if let Err(words) = log::open(cli.log.clone(), cli.log_format, cli.debug) {
+        complain(&*Failure::from(words));
+        return code.into();
+    }
     if matches!(cli.command, Command::Do(_) | Command::Create(_) | Command::Run { .. }) {
         vmm::jail::run_from_read_only_view();
     }

@@ -35,8 +35,9 @@ pub fn state(root: &Root, id: &str) -> Result<u8, Failure> {
 
 pub fn kill(root: &Root, id: &str, signal: &str, all: bool) -> Result<u8, Failure> {
     let id = Id::new(id)?;
-    let signal = signals::parse(signal).ok_or_else(|| {
-        format!("cannot send signal to sandbox {}: unknown signal {signal:?}; pass a name or a number from 1 to 64", id.as_str())
+    let number = if signal == "0" { Some(0) } else { signals::parse(signal) };
+    let signal = number.ok_or_else(|| {
+        format!("cannot send signal to sandbox {}: unknown signal {signal:?}; pass a name or a number from 0 to 64", id.as_str())
     })?;
     container::kill(root, &id, signal, all)?;
     Ok(0)

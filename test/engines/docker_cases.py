@@ -75,6 +75,30 @@ def options_of_run_count(side):
 
 
 @case()
+def further_options_of_run_count(side):
+    flags = ["--add-host", "other:10.1.2.3", "--dns", "10.3.2.1", "--dns-search", "a.test", "--shm-size", "8m",
+             "--group-add", "44", "--group-add", "9", "--sysctl", "net.core.somaxconn=77", "--oom-score-adj", "300",
+             "--mount", "type=tmpfs,target=/t,tmpfs-size=1m,tmpfs-mode=700", "--security-opt", "no-new-privileges",
+             "--env", "A=1", "--label", "a=b", "--stop-signal", "USR1", "--network", "none", "--entrypoint", "/bin/sh"]
+    script = ("grep -c 10.1.2.3 /etc/hosts; grep -E '^(search|nameserver)' /etc/resolv.conf; id -G; "
+              "df -k /dev/shm /t | awk 'NR > 1 { print $2 }'; cat /proc/sys/net/core/somaxconn /proc/self/oom_score_adj; "
+              "stat -c %a /t; grep NoNewPrivs /proc/self/status; ls /sys/class/net | wc -l")
+    done = side.run("-c", script, flags=flags)
+    expected = "1 nameserver 10.3.2.1 search a.test 0 9 44 8192 1024 77 300 700 NoNewPrivs: 1 1"
+    check(sorted(done.stdout.split()) == sorted(expected.split()), done.stdout)
+
+
+@case()
+def nothing_is_left_in_the_image(side):
+    """Mount points of the runtime's are not the container's files."""
+    side("run", "--runtime", side.runtime, "--name", side.name, IMAGE, "touch", "/made")
+    changed = side("diff", side.name).stdout.split("\n")
+    side.remove()
+    check("A /made" in changed, f"{changed}")
+    check(not any("mqueue" in line or "cgroup" in line for line in changed), f"{changed}")
+
+
+@case()
 def volumes_are_the_hosts_files(side):
     place = side.docker.dir / side.name
     place.mkdir()

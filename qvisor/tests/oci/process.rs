@@ -34,7 +34,7 @@ fn root_with_few_capabilities() {
 #[test]
 fn a_user_with_groups_and_a_mask() {
     let said = same(|world| {
-        let user = json!({"uid": 1000, "gid": 100, "additionalGids": [5, 27], "umask": 0o77});
+        let user = json!({"uid": 1000, "gid": 100, "additionalGids": [27, 5], "umask": 0o77});
         world.script(SCRIPT).set("/process/user", user).set("/process/cwd", json!("/made/for/it"));
         world.set("/process/noNewPrivileges", json!(false));
     });

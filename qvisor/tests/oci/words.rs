@@ -65,6 +65,7 @@ fn of_one_that_has_ended() {
         world.wait_status("stopped");
         // The words by which containerd knows that a process has ended; it would try again for ever otherwise.
         fails(world, &["kill", &world.id, "TERM"], 1, ENDED);
+        fails(world, &["kill", &world.id, "0"], 1, ENDED);
         world.ok(&["kill", "--all", &world.id, "KILL"]);
         fails(world, &["pause", &world.id], 1, ENDED);
         fails(world, &["resume", &world.id], 1, "container not paused");
@@ -90,6 +91,22 @@ fn of_programs_that_cannot_be_run() {
             "{:?}: {text}",
             world.runtime
         );
+    });
+}
+
+#[test]
+fn of_what_is_asked_of_one_that_runs() {
+    both(|world| {
+        world.script("sleep 1000").create().start();
+        // As kill(2): is it there?
+        world.ok(&["kill", &world.id, "0"]);
+        assert_eq!(world.status(), "running");
+        fails(world, &["start", &world.id], 1, "cannot start an already running container");
+        fails(world, &["--log", "/nowhere/log", "state", &world.id], 1, "o such file or directory");
+        world.ok(&["kill", &world.id, "KILL"]);
+        status_of(world.pid());
+        world.wait_status("stopped");
+        world.delete();
     });
 }
 

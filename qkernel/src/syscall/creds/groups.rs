@@ -1,6 +1,6 @@
 //! Supplementary groups: `getgroups(2)`, `setgroups(2)`.
 
-use crate::creds::CAP_SETGID;
+use crate::creds::{CAP_SETGID, sorted};
 use crate::syscall::context::SyscallResult;
 use crate::syscall::creds::{change, creds};
 use crate::task::context::Ctx;
@@ -34,7 +34,7 @@ pub(in crate::syscall) fn setgroups(cx: &Ctx<'_>, size: u32, from: UserAddr) -> 
         if size > GROUPS_MAX {
             return Err(Errno::EINVAL);
         }
-        creds.groups = cx.user().read_array::<u32>(from, size as usize)?.into();
+        creds.groups = sorted(cx.user().read_array::<u32>(from, size as usize)?);
         Ok(())
     })
 }

@@ -63,6 +63,10 @@ pub fn kill(root: &Root, id: &Id, signal: i32, all: bool) -> Result<(), Containe
     if state.status == Status::Stopped {
         return if all { Ok(()) } else { Err(has_ended()) };
     }
+    // As kill(2) has it: only whether there is somebody to be signalled.
+    if signal == 0 {
+        return Ok(());
+    }
     let order = Order::Kill { signal, foreground: false, all };
     match control::order(&root.sandbox(id)?, order) {
         // The VMM ended before it could answer.

@@ -12,7 +12,7 @@ pub enum StateError {
         "cannot use {id:?} as a sandbox's ID: only letters, digits, '_', '.' and '-' are allowed, 1 to 255 of them"
     )]
     BadId { id: String },
-    #[error("cannot start sandbox {id}: {}; choose another --id, or end that one", words::EXISTS)]
+    #[error("cannot start sandbox {id}: {}; choose another ID, or end that one", words::EXISTS)]
     InUse { id: String },
     #[error("cannot find sandbox {id}: {}; see dormouse list", words::DOES_NOT_EXIST)]
     Unknown { id: String },
