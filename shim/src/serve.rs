@@ -28,8 +28,8 @@ use crate::start::ADDRESS;
 use crate::ttrpc::frame::{Inbox, REQUEST};
 use crate::ttrpc::line::{Line, Reply};
 
-/// How long a shim without containers waits for somebody to connect. containerd may have ended between the shim's start
-/// and its first request.
+/// How long a shim without containers waits for a connection or a request. containerd may have ended between the shim's start
+/// and its first request; and one that was started again meanwhile stays connected to a shim whose container did not come about.
 const IDLE: Duration = Duration::from_secs(15);
 
 /// A connection of containerd's.
@@ -60,8 +60,15 @@ pub fn run(flags: &Flags) -> Result<(), String> {
     let service = Arc::new(Service::new(around, wake));
     let socket = std::fs::read_to_string(ADDRESS).unwrap_or_default();
     footprint::trim();
-    let mut server =
-        Server { service, listener, signals, wakes, clients: BTreeMap::new(), watches: Vec::new() };
+    let mut server = Server {
+        service,
+        listener,
+        signals,
+        wakes,
+        clients: BTreeMap::new(),
+        watches: Vec::new(),
+        needed: Instant::now(),
+    };
     loop {
         server.serve_until_idle();
         if server.ends(socket.strip_prefix("unix://").map(Path::new)) {
@@ -104,17 +111,19 @@ struct Server {
     wakes: PipeReader,
     clients: BTreeMap<i32, Client>,
     watches: Vec<(String, OomWatch)>,
+    /// When the shim was last needed: it had a container, or somebody connected or said something.
+    needed: Instant,
 }
 
 impl Server {
     /// Serves until containerd says that it needs the shim no more, or has not for some time.
     fn serve_until_idle(&mut self) {
-        // Since when nobody needs the shim.
-        let mut idle: Option<Instant> = None;
         while !self.service.is_over() {
-            let is_idle = self.clients.is_empty() && self.service.is_empty();
-            idle = is_idle.then(|| idle.unwrap_or_else(Instant::now));
-            let left = idle.map(|since| IDLE.saturating_sub(since.elapsed()));
+            let is_empty = self.service.is_empty();
+            if !is_empty {
+                self.needed = Instant::now();
+            }
+            let left = is_empty.then(|| IDLE.saturating_sub(self.needed.elapsed()));
             if left.is_some_and(|left| left.is_zero()) {
                 return;
             }
@@ -151,6 +160,9 @@ impl Server {
             self.accept();
         }
         let service = &self.service;
+        if self.clients.keys().any(|fd| is_ready(*fd)) {
+            self.needed = Instant::now();
+        }
         self.clients.retain(|fd, client| !is_ready(*fd) || client.read(service));
     }
 
@@ -170,6 +182,7 @@ impl Server {
         let mut is_any = false;
         while let Ok((stream, _)) = self.listener.accept() {
             is_any = true;
+            self.needed = Instant::now();
             if let Ok(line) = Line::new(stream) {
                 let client = Client { line: Arc::new(line), inbox: Inbox::default() };
                 self.clients.insert(client.line.as_raw_fd(), client);

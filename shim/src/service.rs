@@ -38,7 +38,7 @@ pub struct Service {
     /// Watches of groups' memory that nobody polls yet.
     watches: Mutex<Vec<(String, OomWatch)>>,
     is_over: AtomicBool,
-    /// Has the thread that polls look for watches.
+    /// Has the thread that polls look for watches, and whether the shim is needed still.
     wake: std::io::PipeWriter,
 }
 
@@ -78,6 +78,11 @@ impl Service {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.containers().is_empty()
+    }
+
+    fn nudge(&self) {
+        // One that does not fit is not the first.
+        let _ = std::io::Write::write(&mut &self.wake, &[0]);
     }
 
     /// Watches that are new.
@@ -165,6 +170,7 @@ impl Service {
             Ok(container) => Arc::new(container),
             Err(failure) => {
                 self.containers().remove(&request.id);
+                self.nudge();
                 return Err(failure);
             }
         };
@@ -176,7 +182,7 @@ impl Service {
         }
         let watches = container.oom_watches().into_iter().map(|watch| (request.id.clone(), watch));
         self.watches.lock().unwrap_or_else(PoisonError::into_inner).extend(watches);
-        let _ = std::io::Write::write(&mut &self.wake, &[0]);
+        self.nudge();
         let mut response = CreateTaskResponse::new();
         response.pid = container.processes().init.pid();
         Ok(response)
@@ -204,6 +210,7 @@ impl Service {
         }
         let deleted = container.delete(&self.around)?;
         self.containers().remove(&request.id);
+        self.nudge();
         container.tell_deleted(&deleted, &self.around);
         Ok(deleted.response())
     }

@@ -274,7 +274,9 @@ func (c *client) deaf() error {
 
 // greedy takes more memory than it may have.
 func (c *client) greedy() error {
-	grow := "x=0123456789abcdef; while [ ${#x} -lt 1000000 ]; do x=$x$x; done; i=0; while :; do eval v$i=$x; i=$((i+1)); done"
+	// Not the first process: runc's shim may overlook what is told in the moment of the container's end.
+	grow := "sh -c 'x=0123456789abcdef; while [ ${#x} -lt 1000000 ]; do x=$x$x; done; i=0; " +
+		"while :; do eval v$i=$x; i=$((i+1)); done'; code=$?; sleep 2; exit $code"
 	id, err := c.create("greedy", grow, &cri.LinuxContainerResources{MemoryLimitInBytes: 64 << 20})
 	if err != nil {
 		return err
