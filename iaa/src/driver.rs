@@ -252,9 +252,8 @@ impl<P: Portal> Driver<P> {
     /// Waits until one of the jobs in flight ends, and says which slot's; nothing if none does for too long.
     fn wait_for_one(&mut self) -> Option<(usize, Outcome)> {
         let deadline = Instant::now() + self.settings.patience;
+        let mut is_late = false;
         loop {
-            // Time is looked at before the records: who was kept from running meanwhile sees what has ended.
-            let is_late = Instant::now() > deadline;
             for (slot, Slot { memory, job }) in self.slots.iter().enumerate() {
                 if job.is_some() && memory.load(0) != 0 {
                     let mut record = Completion::default();
@@ -265,6 +264,8 @@ impl<P: Portal> Driver<P> {
             if is_late {
                 return None;
             }
+            // Records are looked at once more after the time is over: who was kept from running sees what has ended.
+            is_late = Instant::now() > deadline;
             self.portal.wait();
         }
     }

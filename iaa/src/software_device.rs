@@ -131,7 +131,8 @@ impl Portal for SoftwareDevice {
     }
 
     fn wait(&self) {
-        self.inner.borrow_mut().step();
+        let mut inner = self.inner.borrow_mut();
+        while !inner.step() && !inner.waiting.is_empty() {}
     }
 
     fn share(&self, memory: &Shared) {
@@ -143,18 +144,18 @@ impl Portal for SoftwareDevice {
 }
 
 impl Inner {
-    /// Does one of the jobs that wait.
-    fn step(&mut self) {
+    /// Does one of the jobs that wait. False if none ended.
+    fn step(&mut self) -> bool {
         if self.waiting.is_empty() {
-            return;
+            return false;
         }
         self.order = self.order.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let chosen = usize::try_from(self.order >> 33).expect("31 bits") % self.waiting.len();
-        let Some((number, bytes)) = self.waiting.remove(chosen) else { return };
+        let Some((number, bytes)) = self.waiting.remove(chosen) else { return false };
         self.seen.out_of_order += u64::from(chosen > 0);
         let fate = (self.plan)(number);
         if fate == Fate::Hang {
-            return;
+            return false;
         }
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         let record_at = word(8);
@@ -163,7 +164,7 @@ impl Inner {
         let Some((memory, at)) = self.at(record_at, 64).filter(|_| record_at % 64 == 0 && wants_record)
         else {
             self.seen.without_record += 1;
-            return;
+            return false;
         };
         let (memory, at) = (memory.clone(), at);
         let record = match self.run(&bytes, fate) {
@@ -173,6 +174,7 @@ impl Inner {
         // The status goes last: who sees it sees the rest.
         memory.write(at + 1, &record.as_bytes()[1..]);
         memory.store(at, record.status);
+        true
     }
 
     /// The memory that has a range of addresses, and where.
