@@ -279,7 +279,7 @@ pub struct DoArgs {
     /// Hand over the caller's whole environment, secrets included
     #[arg(long)]
     pub env_all: bool,
-    /// Working directory [default: the current one if it exists inside]
+    /// Working directory, made if missing [default: the current one if it exists inside]
     #[arg(long, value_name = "DIR")]
     pub cwd: Option<PathBuf>,
     /// Mount a host file or directory
@@ -314,7 +314,7 @@ pub struct DoArgs {
     #[arg(long)]
     pub id: Option<String>,
     /// The program and its arguments
-    #[arg(value_name = "CMD", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true)]
     pub command: Vec<OsString>,
 }
 
@@ -366,5 +366,10 @@ mod tests {
         let cli = Cli::try_parse_from(["dormouse", "do", "ls", "--cpus", "99"]).unwrap();
         let Command::Do(args) = cli.command else { panic!("do") };
         assert_eq!((args.command.len(), args.cpus), (3, None));
+        let cli = Cli::try_parse_from(["dormouse", "do", "--", "--odd", "-x"]).unwrap();
+        let Command::Do(args) = cli.command else { panic!("do") };
+        assert_eq!(args.command, ["--odd", "-x"]);
+        // A word that is misspelt is no program.
+        assert!(Cli::try_parse_from(["dormouse", "do", "--memroy", "1G", "ls"]).is_err());
     }
 }

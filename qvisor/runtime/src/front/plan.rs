@@ -39,7 +39,10 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
     let wishes = options.hibernation;
     let cpus = options.cpus.unwrap_or_else(|| u32::try_from(cores.min(CPUS_MAX)).unwrap_or(1));
     let resources = Resources::for_command(memory_bytes, options.pids, cpus, platform);
+    // A directory that is asked for is needed; the current one may not be there.
+    let make_cwd = options.cwd.is_some();
     let boot = BootSpec {
+        make_cwd,
         idle_timeout: wishes.idle_timeout,
         args: options.command.into_iter().map(OsString::into_vec).collect(),
         env: environment(std::env::vars_os(), &options.env, options.env_all),
