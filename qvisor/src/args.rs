@@ -12,7 +12,7 @@ use vmm::hibernate::Wishes;
 use vmm::mounts::Volume;
 
 use crate::choices::{
-    ListFormat, LogFormat, MitigationsChoice, NetChoice, PlatformChoice, ReapChoice, Switch,
+    HostUdsChoice, ListFormat, LogFormat, MitigationsChoice, NetChoice, PlatformChoice, ReapChoice, Switch,
     UserNamespaceChoice,
 };
 use crate::exec_args::ExecArgs;
@@ -194,6 +194,9 @@ pub struct CreateArgs {
     /// [default: off]
     #[arg(long, value_enum)]
     pub share_files: Option<Switch>,
+    /// What programs may do with Unix sockets of the host that volumes show [default: none]
+    #[arg(long, value_enum)]
+    pub host_uds: Option<HostUdsChoice>,
     /// Log system calls to standard error
     #[arg(long)]
     pub strace: bool,
@@ -218,6 +221,7 @@ impl CreateArgs {
             userns: self.userns.into(),
             mitigations: self.mitigations.map(Into::into),
             share_files: self.share_files.map(|switch| switch == Switch::On),
+            host_uds: self.host_uds.map(Into::into),
             hibernation: self.hibernation.wishes()?,
             ..Asked::default()
         })
@@ -307,6 +311,9 @@ pub struct DoArgs {
     /// Whether sandboxes may have pages of the same programs and libraries in common; one can then learn from another's use
     #[arg(long, value_enum, default_value = "off")]
     pub share_files: Switch,
+    /// What programs may do with Unix sockets of the host that volumes show
+    #[arg(long, value_enum, default_value_t)]
+    pub host_uds: HostUdsChoice,
     /// Log system calls to standard error
     #[arg(long)]
     pub strace: bool,

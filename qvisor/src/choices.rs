@@ -1,6 +1,7 @@
 //! Options whose value is one of a fixed list. The descriptions of the values are shown by `--help`.
 
 use runtime::platform;
+use runtime::settings::HostUds;
 use vmm::hibernate::Reap;
 use vmm::jail::UserNamespace;
 use vmm::jail::mitigations::Mitigations;
@@ -109,6 +110,25 @@ impl From<MitigationsChoice> for Mitigations {
         match choice {
             MitigationsChoice::Auto => Self::Auto,
             MitigationsChoice::Off => Self::Off,
+        }
+    }
+}
+
+/// Unix sockets of the host in volumes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum HostUdsChoice {
+    /// nothing
+    #[default]
+    None,
+    /// connect to them
+    Connect,
+}
+
+impl From<HostUdsChoice> for HostUds {
+    fn from(choice: HostUdsChoice) -> Self {
+        match choice {
+            HostUdsChoice::None => Self::None,
+            HostUdsChoice::Connect => Self::Connect,
         }
     }
 }

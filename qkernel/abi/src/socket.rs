@@ -36,6 +36,14 @@ pub const SOCK_QUERY: u32 = 75;
 /// 0 at the end of the file.
 pub const SOCK_SEND_FILE: u32 = 77;
 
+/// (`O_PATH` handle of a socket's node, type, token, ids phys, count of ids): an `AF_UNIX` socket that is connected to it.
+/// The ids (u32) are the program's: user, group, and at most [`GROUPS_MAX`] further groups. Result: a handle, for which only
+/// data, `SOCK_SHUTDOWN`, `SOCK_GET_OPTION` and `SOCK_QUERY` are. `EAGAIN`: the backlog is full; `ECONNREFUSED` as well where the
+/// sandbox may connect to no such socket.
+pub const SOCK_CONNECT_NODE: u32 = 78;
+/// Most further groups of [`SOCK_CONNECT_NODE`].
+pub const GROUPS_MAX: u64 = 32;
+
 /// A message, as `struct msghdr`. Written by the kernel, read once by the VMM.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

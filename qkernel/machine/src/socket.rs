@@ -15,6 +15,14 @@ pub fn socket(family: u32, kind: u32, protocol: u32, token: u64) -> Result<Handl
     host::handle(call(nr::SOCKET, [family.into(), kind.into(), protocol.into(), token, 0, 0])?)
 }
 
+/// A socket of the type `kind` that is connected to a Unix socket of the host, `node`, an `O_PATH` handle. `ids`: user, group and
+/// further groups of the program.
+pub fn connect_node(node: &Handle, kind: u32, token: u64, ids: &[u32]) -> Result<Handle> {
+    let ids = &ids[..ids.len().min(2 + to_usize(nr::GROUPS_MAX))];
+    let args = [node.arg(), kind.into(), token, phys_of(ids.as_ptr()), ids.len() as u64, 0];
+    host::handle(call(nr::SOCK_CONNECT_NODE, args)?)
+}
+
 fn with_bytes(number: u32, socket: &Handle, bytes: &[u8]) -> Result<()> {
     call(number, [socket.arg(), phys_of(bytes.as_ptr()), bytes.len() as u64, 0, 0, 0]).map(drop)
 }

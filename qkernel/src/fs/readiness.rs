@@ -89,14 +89,19 @@ fn plain(events: PollEvents) -> PollEvents {
 impl Readiness {
     /// Of a new socket: everything may hold, nothing is known.
     pub fn new() -> Arc<Self> {
-        Arc::new_cyclic(|me: &Weak<Self>| Self::with(host_poll::register_edges(me.clone())))
+        Self::of_queue(Arc::new(WaitQueue::new()))
     }
 
-    fn with(token: u64) -> Self {
+    /// The same, which wakes those who wait in a queue that is there already.
+    pub fn of_queue(queue: Arc<WaitQueue>) -> Arc<Self> {
+        Arc::new_cyclic(|me: &Weak<Self>| Self::with(host_poll::register_edges(me.clone()), queue))
+    }
+
+    fn with(token: u64, queue: Arc<WaitQueue>) -> Self {
         Self {
             state: AtomicU64::new(u64::from((ASKED | ERRORS).bits())),
             used: [const { AtomicU64::new(0) }; 2],
-            queue: Arc::new(WaitQueue::new()),
+            queue,
             token,
         }
     }

@@ -10,6 +10,7 @@ pub mod registry;
 pub mod route;
 pub mod settings;
 pub mod unix;
+pub mod unix_host;
 pub mod unix_names;
 
 use alloc::boxed::Box;
@@ -96,6 +97,8 @@ pub struct Outgoing {
 #[derive(Clone)]
 pub enum Destination {
     Unix(Arc<unix::UnixSocket>),
+    /// A Unix socket of the host.
+    Host(unix_host::HostTarget),
     /// As `sockaddr` bytes; the host looks at them.
     Address(Arc<[u8]>),
 }

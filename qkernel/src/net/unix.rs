@@ -11,11 +11,14 @@ use crate::fs::path::Path;
 use crate::fs::poll::PollTable;
 use crate::net::ancillary::Ucred;
 use crate::net::inbox::{Envelope, Inbox, ReceiveHow, Received};
+use crate::net::inet::InetSocket;
 use crate::net::options::Options;
+use crate::net::unix_host::HostTarget;
 use crate::net::unix_names;
 use crate::net::unix_names::Name;
 use crate::net::{AF_UNIX, Destination, Outgoing, SOCK_DGRAM, SOCK_RAW, SOCK_SEQPACKET, SOCK_STREAM, Socket};
 use machine::errno::{Errno, Result};
+use machine::host::Handle;
 use machine::mm::IoBuf;
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::WaitQueue;
@@ -54,6 +57,8 @@ enum State {
     Connecting,
     Listening(Listener),
     Connected(Link),
+    /// To a socket of the host.
+    Outside(Arc<InetSocket>),
     Closed,
 }
 
@@ -118,6 +123,42 @@ impl UnixSocket {
         }
     }
 
+    /// The connected socket of the host behind this one.
+    fn outside(&self) -> Option<Arc<InetSocket>> {
+        match &*self.state.lock() {
+            State::Outside(socket) => Some(socket.clone()),
+            _ => None,
+        }
+    }
+
+    /// Connects to a socket of the host; a datagram socket leaves its peer for it.
+    fn connect_outside(&self, target: &HostTarget, wait: bool) -> Result<()> {
+        let before = {
+            let mut state = self.state.lock();
+            match &*state {
+                State::Idle => {}
+                State::Connected(_) | State::Outside(_) if self.is_datagram() => {}
+                State::Connecting => return Err(Errno::EALREADY),
+                State::Connected(_) | State::Outside(_) => return Err(Errno::EISCONN),
+                State::Listening(_) | State::Closed => return Err(Errno::EINVAL),
+            }
+            core::mem::replace(&mut *state, State::Connecting)
+        };
+        let result = target.connect(self.kind, &self.wait, wait);
+        let (new, result) = match result {
+            Ok(socket) => (State::Outside(socket), Ok(())),
+            Err(error) => (before, Err(error)),
+        };
+        let old = {
+            let mut state = self.state.lock();
+            // It may have been closed meanwhile.
+            if matches!(&*state, State::Connecting) { core::mem::replace(&mut *state, new) } else { new }
+        };
+        drop(old);
+        self.wait.wake_all();
+        result
+    }
+
     fn is_datagram(&self) -> bool {
         self.kind == SOCK_DGRAM
     }
@@ -133,7 +174,7 @@ impl UnixSocket {
             match &*state {
                 State::Idle => *state = State::Connecting,
                 State::Connecting => return Err(Errno::EALREADY),
-                State::Connected(_) => return Err(Errno::EISCONN),
+                State::Connected(_) | State::Outside(_) => return Err(Errno::EISCONN),
                 State::Listening(_) | State::Closed => return Err(Errno::EINVAL),
             }
         }
@@ -222,7 +263,7 @@ impl UnixSocket {
         }
         let link = match to {
             Some(Destination::Unix(target)) => self.link_to(target)?,
-            Some(Destination::Address(_)) => return Err(Errno::EINVAL),
+            Some(Destination::Address(_) | Destination::Host(_)) => return Err(Errno::EINVAL),
             None => self.link().ok_or(Errno::ENOTCONN)?,
         };
         let result = link.outbox.push_message(buf, envelope, limit);
@@ -241,6 +282,24 @@ impl UnixSocket {
             }
             result => result,
         }
+    }
+
+    /// The socket of the host by which a message goes, if it is none of the sandbox's that gets it.
+    fn outside_for(&self, message: &mut Outgoing) -> Result<Option<Arc<InetSocket>>> {
+        let socket = match &message.to {
+            // A socket for this message alone.
+            Some(Destination::Host(target)) => Some(target.connect(self.kind, &self.wait, message.wait)?),
+            Some(_) => None,
+            None => self.outside(),
+        };
+        if socket.is_some() {
+            if message.rights.as_ref().is_some_and(|rights| !rights.is_empty()) {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            message.to = None;
+            message.control.clear();
+        }
+        Ok(socket)
     }
 
     fn poll_link(&self, link: &Link, limit: usize) -> PollEvents {
@@ -371,24 +430,24 @@ impl Socket for UnixSocket {
     }
 
     fn resolve(&self, cx: &CallerCtx<'_>, addr: &[u8]) -> Result<Destination> {
-        let target = unix_names::find(cx, &unix_names::parse(addr)?)?;
-        if target.kind != self.kind {
-            return Err(Errno::EPROTOTYPE);
+        match unix_names::find(cx, &unix_names::parse(addr)?)? {
+            Destination::Unix(target) if target.kind != self.kind => Err(Errno::EPROTOTYPE),
+            found => Ok(found),
         }
-        Ok(Destination::Unix(target))
     }
 
     fn destination(&self, cx: &CallerCtx<'_>, addr: &[u8]) -> Result<Option<Destination>> {
         match self.kind {
             SOCK_DGRAM => self.resolve(cx, addr).map(Some),
             SOCK_SEQPACKET => Ok(None),
-            _ if self.link().is_some() => Err(Errno::EISCONN),
+            _ if self.link().is_some() || self.outside().is_some() => Err(Errno::EISCONN),
             _ => Err(Errno::EOPNOTSUPP),
         }
     }
 
-    fn connect(&self, to: Option<&Destination>, creds: Ucred, _wait: bool) -> Result<()> {
+    fn connect(&self, to: Option<&Destination>, creds: Ucred, wait: bool) -> Result<()> {
         let target = match to {
+            Some(Destination::Host(target)) => return self.connect_outside(target, wait),
             Some(Destination::Unix(target)) => Some(target),
             Some(Destination::Address(_)) => return Err(Errno::EINVAL),
             None => None,
@@ -405,10 +464,16 @@ impl Socket for UnixSocket {
     }
 
     fn peer_name(&self) -> Result<Vec<u8>> {
-        self.link().map(|link| shown(&link.peer_name)).ok_or(Errno::ENOTCONN)
+        match self.outside() {
+            Some(socket) => socket.peer_name(),
+            None => self.link().map(|link| shown(&link.peer_name)).ok_or(Errno::ENOTCONN),
+        }
     }
 
     fn send(&self, buf: &mut IoBuf<'_>, message: &mut Outgoing, options: &Options) -> Result<usize> {
+        if let Some(socket) = self.outside_for(message)? {
+            return socket.send(buf, message, options);
+        }
         let limit = options.send_buffer();
         let from = self.name.lock().clone();
         let rights = message.rights.take().unwrap_or_default();
@@ -425,6 +490,9 @@ impl Socket for UnixSocket {
     }
 
     fn receive(&self, buf: &mut IoBuf<'_>, how: ReceiveHow) -> Result<Received> {
+        if let Some(socket) = self.outside() {
+            return socket.receive(buf, ReceiveHow { control_room: 0, ..how });
+        }
         if let Some(inbox) = &self.datagrams {
             return inbox.receive_message(buf, how);
         }
@@ -441,6 +509,9 @@ impl Socket for UnixSocket {
         const SHUT_WR: u32 = 1;
         if how > 2 {
             return Err(Errno::EINVAL);
+        }
+        if let Some(socket) = self.outside() {
+            return socket.shutdown(how);
         }
         let (receive, send) = (how != SHUT_WR, how != SHUT_RD);
         if let Some(inbox) = &self.datagrams {
@@ -472,7 +543,10 @@ impl Socket for UnixSocket {
         Ok(())
     }
 
-    fn poll(&self, table: Option<&mut PollTable>, options: &Options, _wanted: PollEvents) -> PollEvents {
+    fn poll(&self, table: Option<&mut PollTable>, options: &Options, wanted: PollEvents) -> PollEvents {
+        if let Some(socket) = self.outside() {
+            return socket.poll(table, options, wanted);
+        }
         let link = self.link();
         if let Some(table) = table {
             table.add(&self.wait);
@@ -499,7 +573,20 @@ impl Socket for UnixSocket {
         }
     }
 
+    fn send_file(&self, file: &Handle, offset: u64, len: usize, wait: bool) -> Option<Result<usize>> {
+        self.outside()?.send_file(file, offset, len, wait)
+    }
+
+    fn keep_error(&self, error: Errno) {
+        if let Some(socket) = self.outside() {
+            socket.keep_error(error);
+        }
+    }
+
     fn take_error(&self) -> Option<Errno> {
+        if let Some(socket) = self.outside() {
+            return socket.take_error();
+        }
         self.link().filter(|link| link.inbox.take_reset()).map(|_| Errno::ECONNRESET)
     }
 
@@ -516,6 +603,9 @@ impl Socket for UnixSocket {
     }
 
     fn queued(&self) -> Result<(usize, usize)> {
+        if let Some(socket) = self.outside() {
+            return socket.queued();
+        }
         let link = self.link();
         let sent = link.as_ref().map_or(0, |link| link.outbox.bytes());
         let received = match (&self.datagrams, &link) {

@@ -8,7 +8,9 @@ use alloc::vec::Vec;
 use crate::fs::caller::CallerCtx;
 use crate::fs::path::Path;
 use crate::net::AF_UNIX;
+use crate::net::Destination;
 use crate::net::unix::UnixSocket;
+use crate::net::unix_host::HostTarget;
 use machine::errno::{Errno, Result};
 use machine::sync::{Rank, SpinLock};
 
@@ -104,18 +106,21 @@ pub fn release(addr: &[u8], socket: &Weak<UnixSocket>) {
     }
 }
 
-/// The socket of a name; `ECONNREFUSED` when there is none.
-pub fn find(cx: &CallerCtx<'_>, name: &Name<'_>) -> Result<Arc<UnixSocket>> {
+/// The socket of a name, or the host's that the name leads to; `ECONNREFUSED` when there is none.
+pub fn find(cx: &CallerCtx<'_>, name: &Name<'_>) -> Result<Destination> {
     match name {
         Name::Empty => Err(Errno::EINVAL),
-        Name::Abstract(rest) => ABSTRACT.lock().get(*rest).and_then(Weak::upgrade).ok_or(Errno::ECONNREFUSED),
+        Name::Abstract(rest) => {
+            let found = ABSTRACT.lock().get(*rest).and_then(Weak::upgrade);
+            found.map(Destination::Unix).ok_or(Errno::ECONNREFUSED)
+        }
         Name::Path(path) => nodes::find(cx, path),
     }
 }
 
 /// Sockets in file systems: the node's attachment leads to the socket, and the socket keeps the node.
 mod nodes {
-    use super::{Arc, CallerCtx, Errno, Result, UnixSocket, Weak};
+    use super::{Arc, CallerCtx, Destination, Errno, HostTarget, Result, UnixSocket, Weak};
     use crate::fs::access;
     use crate::fs::access::{Actor, Want};
     use crate::fs::inode::{NodeKind, S_IFSOCK};
@@ -139,7 +144,7 @@ mod nodes {
         Ok(place)
     }
 
-    pub fn find(cx: &CallerCtx<'_>, path: &[u8]) -> Result<Arc<UnixSocket>> {
+    pub fn find(cx: &CallerCtx<'_>, path: &[u8]) -> Result<Destination> {
         let actor = Actor::of(cx);
         let place = walk::resolve(cx, &actor, AT_FDCWD, path, true)?;
         access::check(&actor.creds, &place, Want::WRITE)?;
@@ -148,7 +153,12 @@ mod nodes {
         }
         let attached = place.inode.attachment().and_then(|attachment| attachment.lock().clone());
         let node = attached.and_then(|attached| attached.downcast::<Node>().ok());
-        node.and_then(|node| node.0.upgrade()).ok_or(Errno::ECONNREFUSED)
+        match node {
+            // Its listener is, or was, in the sandbox.
+            Some(node) => node.0.upgrade().map(Destination::Unix),
+            None => HostTarget::new(cx, &place.inode).map(Destination::Host),
+        }
+        .ok_or(Errno::ECONNREFUSED)
     }
 }
 

@@ -20,6 +20,13 @@ pub struct IdMaps {
 pub const OWN_IDS: std::ops::RangeInclusive<u32> = 0x5fff_ffff..=0x6040_0000;
 
 impl Extent {
+    /// An id of the namespace as the host knows it; `None`: it is not one of these.
+    #[must_use]
+    pub fn on_the_host(&self, id: u32) -> Option<u32> {
+        let at = id.checked_sub(self.inside).filter(|at| *at < self.count)?;
+        self.host.checked_add(at)
+    }
+
     /// Whether one of its ids, on the host and moved by `base`, is a VMM's own.
     #[must_use]
     pub fn has_own_ids(&self, base: u32) -> bool {

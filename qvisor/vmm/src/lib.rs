@@ -3,6 +3,7 @@
 
 mod activity;
 pub mod boot;
+pub mod broker;
 pub mod cpu;
 pub mod descriptor_passing;
 pub mod directory;

@@ -48,6 +48,8 @@ pub enum Rank {
     StubsReady,
     /// Whether a process is reaped. Held while its pid is used.
     StubReaped,
+    /// The broker's socket. Held from a request to its answer.
+    Broker,
     /// The leash's socket.
     Leash,
     /// How the sandbox has ended.

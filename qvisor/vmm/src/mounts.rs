@@ -97,6 +97,8 @@ pub struct View {
     pub read_only: bool,
     /// The host may change it meanwhile.
     pub shared: bool,
+    /// The caller asked for it by name, so that it may lead out of the sandbox.
+    pub is_volume: bool,
 }
 
 /// Makes the views of `root` and of the mounts below it, the root first, parents before children. `layer` is the
@@ -145,7 +147,7 @@ impl Composer<'_> {
         let path = self.inside(path);
         // A mount replaces what a directory listing showed in its place.
         self.views.retain(|view| view.path != path);
-        self.views.push(View { fd, path, read_only, shared: read_only });
+        self.views.push(View { fd, path, read_only, shared: read_only, is_volume: false });
     }
 
     fn show_mount(&mut self, path: &Path, mount: &Mounted) -> Result<(), MountError> {
@@ -223,7 +225,7 @@ pub fn volume(volume: &Volume, id_map: Option<IdMap<'_>>) -> Result<View, MountE
         }
         (result, _) => result.or_else(|_| open_path(&source)).map_err(failed)?,
     };
-    Ok(View { fd, path: volume.target.clone(), read_only: volume.read_only, shared: true })
+    Ok(View { fd, path: volume.target.clone(), read_only: volume.read_only, shared: true, is_volume: true })
 }
 
 /// Opens a file or directory of the host for the sandbox to mount: a copy of the mount it lies on, with the mounts

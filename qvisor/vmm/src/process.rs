@@ -337,6 +337,25 @@ pub fn enter_network_of(pid: i32) -> io::Result<()> {
     check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }).map(drop)
 }
 
+/// No program that it executes has more privileges, and nobody looks into its memory.
+pub fn gain_nothing() {
+    // SAFETY: integers only.
+    unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+    }
+}
+
+/// Whether this process is the host's root, or the root of a namespace with all the host's ids.
+#[must_use]
+pub fn owns_all_ids() -> bool {
+    let all = |path| {
+        std::fs::read_to_string(path)
+            .is_ok_and(|map| map.split_ascii_whitespace().eq(["0", "0", "4294967295"]))
+    };
+    effective_user() == 0 && all("/proc/self/uid_map") && all("/proc/self/gid_map")
+}
+
 /// Gives up every capability for good.
 pub fn drop_privileges() {
     #[repr(C)]

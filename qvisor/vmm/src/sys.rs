@@ -73,6 +73,15 @@ pub fn statx(dir: BorrowedFd<'_>, name: &CStr) -> Result<libc::statx, Errno> {
     Ok(out)
 }
 
+/// Kind, attributes and mount of the node that a descriptor is.
+pub fn statx_mount(fd: BorrowedFd<'_>) -> Result<libc::statx, Errno> {
+    // SAFETY: `statx` is plain integers.
+    let mut out: libc::statx = unsafe { std::mem::zeroed() };
+    let (flags, mask) = (libc::AT_EMPTY_PATH, libc::STATX_TYPE | libc::STATX_MNT_ID);
+    sys_call!(libc::SYS_statx, fd.as_raw_fd(), c"".as_ptr(), flags, mask, &raw mut out)?;
+    Ok(out)
+}
+
 /// A vectored call at `offset` (-1: the stream position, for those with flags), with `RWF_*` flags if it takes any.
 fn vectored(
     number: libc::c_long,

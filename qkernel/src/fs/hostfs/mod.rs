@@ -216,6 +216,11 @@ impl HostInode {
         Ok(node.get_or_insert(opened).clone())
     }
 
+    /// A handle by which a socket is connected to.
+    pub fn socket_handle(&self) -> Result<Arc<Handle>> {
+        self.handle()
+    }
+
     /// An `O_PATH` handle of the node, opened by its name and checked to be this node.
     fn open_path(&self) -> Result<Handle> {
         let (dir, name) = self.named()?;

@@ -83,6 +83,11 @@ impl InetSocket {
         Ok(Arc::new(Self::with(handle, readiness, family, kind, protocol)))
     }
 
+    /// A socket of another family, which the host has connected.
+    pub fn connected(handle: Handle, readiness: Arc<Readiness>, family: u16, kind: u32) -> Self {
+        Self::with(handle, readiness, family, kind, 0)
+    }
+
     fn with(handle: Handle, readiness: Arc<Readiness>, family: u16, kind: u32, protocol: u32) -> Self {
         Self {
             handle,
@@ -302,7 +307,7 @@ impl Socket for InetSocket {
         nowhere[..2].copy_from_slice(&unspec);
         let address = match to {
             Some(Destination::Address(address)) => &address[..],
-            Some(Destination::Unix(_)) => return Err(Errno::EAFNOSUPPORT),
+            Some(Destination::Unix(_) | Destination::Host(_)) => return Err(Errno::EAFNOSUPPORT),
             None => &nowhere,
         };
         if wait && !self.readiness.may(Direction::Send) {

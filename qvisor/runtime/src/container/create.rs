@@ -21,7 +21,7 @@ use crate::oci::{self, Container};
 use crate::orders::LimitsRecord;
 use crate::preserved::Preserved;
 use crate::resources::Resources;
-use crate::settings::{Asked, NodeConfig, PauseKind, Settings};
+use crate::settings::{Asked, HostUds, NodeConfig, PauseKind, Settings};
 use crate::state::{Claim, Id, OCI_VERSION, OciState, Root};
 use crate::status::Status;
 use crate::vmm_process;
@@ -164,7 +164,7 @@ impl Creation {
         let claim = self.claim.as_ref().map_or(Ok(()), |claim| claim.write_limits(&limits));
         claim.map_err(|error| failed(("writing its limits", error)))?;
         let console = self.console(options, &container)?;
-        let Settings { userns, mitigations, hibernation: wishes, pause, .. } = settings;
+        let Settings { userns, mitigations, hibernation: wishes, pause, host_uds, .. } = settings;
         let plan = Plan {
             network: container.namespaces.network.clone(),
             userns,
@@ -176,6 +176,7 @@ impl Creation {
             boot: BootSpec { idle_timeout: wishes.idle_timeout, ..container.boot.clone() },
             swap: Wishes { dir: wishes.dir.or_else(Root::default_swap), ..wishes }.into(),
             pause_hibernates: pause == PauseKind::Hibernate,
+            host_uds: host_uds == HostUds::Connect,
             terminal: container.terminal,
             has_leash: true,
             cgroups,

@@ -12,6 +12,7 @@ use vmm::net::Network;
 use super::error::FrontError;
 use crate::platform::{PlatformChoice, PlatformChoiceError};
 use crate::resources::MEMORY_MIN;
+use crate::settings::HostUds;
 use crate::state::{Id, StateError};
 
 /// A program, and the sandbox it is to run in.
@@ -46,6 +47,7 @@ pub struct DoOptions {
     pub mitigations: Mitigations,
     /// See [`vmm::boot::BootSpec::share_files`].
     pub share_files: bool,
+    pub host_uds: HostUds,
     pub strace: bool,
     /// Least important level that reaches the log: 0 error … 3 debug.
     pub log_level: u32,

@@ -15,6 +15,7 @@ use super::options::{DoError, DoOptions};
 use crate::cgroup::Cgroups;
 use crate::environment::set_variables;
 use crate::resources::{MEMORY_MIN, Resources};
+use crate::settings::HostUds;
 use crate::state::Root;
 use crate::vmm_process::plan::{Bounds, Plan, Tree};
 
@@ -76,6 +77,7 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
         boot,
         swap: Wishes { dir: wishes.dir.or_else(Root::default_swap), ..wishes }.into(),
         pause_hibernates: false,
+        host_uds: options.host_uds == HostUds::Connect,
         cgroups: Cgroups::default(),
         bounds: Some(Bounds { resources, disk_bytes: options.disk_bytes }),
         terminal,

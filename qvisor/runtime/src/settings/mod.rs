@@ -30,6 +30,15 @@ pub enum PauseKind {
     Hibernate,
 }
 
+/// What programs may do with Unix sockets of the host that volumes show.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HostUds {
+    #[default]
+    None,
+    /// Connect to them ([`vmm::broker`]).
+    Connect,
+}
+
 /// What somebody asks for; `None` and `auto`: they did not say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
@@ -39,6 +48,8 @@ pub struct Asked {
     pub mitigations: Option<Mitigations>,
     /// See [`vmm::boot::BootSpec::share_files`].
     pub share_files: Option<bool>,
+    /// Whether programs connect to Unix sockets of the host in volumes.
+    pub host_uds: Option<HostUds>,
     pub pause: Option<PauseKind>,
     pub hibernation: Wishes,
 }
@@ -50,6 +61,7 @@ pub struct Settings {
     pub userns: UserNamespace,
     pub mitigations: Mitigations,
     pub share_files: bool,
+    pub host_uds: HostUds,
     pub pause: PauseKind,
     pub hibernation: Wishes,
 }
@@ -95,6 +107,10 @@ impl Asked {
                 self.mitigations = Some(one_of(value, &known)?);
             }
             "share-files" => self.share_files = Some(one_of(value, &switch)?),
+            "host-uds" => {
+                let known = [("none", HostUds::None), ("connect", HostUds::Connect)];
+                self.host_uds = Some(one_of(value, &known)?);
+            }
             "pause" => {
                 let known = [("freeze", PauseKind::Freeze), ("hibernate", PauseKind::Hibernate)];
                 self.pause = Some(one_of(value, &known)?);
@@ -122,6 +138,7 @@ impl Asked {
             userns: if self.userns == UserNamespace::Auto { other.userns } else { self.userns },
             mitigations: self.mitigations.or(other.mitigations),
             share_files: self.share_files.or(other.share_files),
+            host_uds: self.host_uds.or(other.host_uds),
             pause: self.pause.or(other.pause),
             hibernation: self.hibernation.or(other.hibernation),
         }
@@ -139,6 +156,7 @@ impl Settings {
             userns: all.userns,
             mitigations: all.mitigations.unwrap_or_default(),
             share_files: all.share_files.unwrap_or_default(),
+            host_uds: all.host_uds.unwrap_or_default(),
             pause: all.pause.unwrap_or_default(),
             hibernation: all.hibernation,
         })

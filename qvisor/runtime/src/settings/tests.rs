@@ -44,6 +44,7 @@ fn strangers_ask_for_more_only_where_the_node_allows_it() {
         ("platform", "kvm", "platform = 'systrap'"),
         ("mitigations", "off", ""),
         ("share-files", "on", ""),
+        ("host-uds", "connect", "host-uds = 'none'"),
         ("swap-dir", "/elsewhere", "swap-dir = '/here'"),
         ("swap-limit", "2G", "swap-limit = '1G'"),
         ("idle-timeout", "2m", "idle-timeout = '1m'"),

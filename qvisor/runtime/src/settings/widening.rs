@@ -3,7 +3,7 @@
 use vmm::jail::UserNamespace;
 use vmm::jail::mitigations::Mitigations;
 
-use super::{Asked, NodeConfig};
+use super::{Asked, HostUds, NodeConfig};
 use crate::platform::PlatformChoice;
 
 /// An annotation asks for more than the node's configuration allows.
@@ -17,8 +17,16 @@ pub struct Widening {
 }
 
 /// The settings that annotations can widen, and so the names that a node's configuration may allow.
-pub(super) const NAMES: &[&str] =
-    &["platform", "userns", "mitigations", "share-files", "swap-dir", "swap-limit", "idle-timeout"];
+pub(super) const NAMES: &[&str] = &[
+    "platform",
+    "userns",
+    "mitigations",
+    "share-files",
+    "host-uds",
+    "swap-dir",
+    "swap-limit",
+    "idle-timeout",
+];
 
 /// How much of the host's the modes give. `auto` may become `identity`.
 fn reach(userns: UserNamespace) -> u8 {
@@ -49,6 +57,7 @@ pub(super) fn check(bundle: &Asked, node: &NodeConfig) -> Result<(), Widening> {
             bundle.mitigations == Some(Mitigations::Off) && default.mitigations != Some(Mitigations::Off),
         ),
         ("share-files", turns_on(bundle.share_files, default.share_files)),
+        ("host-uds", bundle.host_uds == Some(HostUds::Connect) && default.host_uds != Some(HostUds::Connect)),
         ("swap-dir", asks.dir.is_some() && asks.dir != gives.dir),
         ("swap-limit", exceeds(asks.limit_bytes, gives.limit_bytes)),
         ("idle-timeout", exceeds(asks.idle_timeout, gives.idle_timeout)),

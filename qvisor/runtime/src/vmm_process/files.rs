@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use abi::boot::{MOUNT_READ_ONLY, MOUNT_SHARED, STREAM_TTY};
 use abi::hostcall::NO_HANDLE;
 use vmm::boot::{BootSpec, Mount, Stream};
+use vmm::broker;
 use vmm::errno::Errno;
 use vmm::hostcall::host_io::HostIo;
 use vmm::ids::IdMaps;
@@ -35,14 +36,22 @@ const VIRTUAL_MOUNTS: &[(&str, &str)] = &[
 /// Where programs look for their control group. The directory is sysfs's.
 const CGROUP_MOUNT: &[u8] = b"/sys/fs/cgroup";
 
-/// Opens everything, and fills in the boot records; result: these, and the trees that show mounts which the host makes
-/// later. Ids are mapped unless a file system cannot show them so.
+/// What was opened beside the files that the kernel got.
+pub(super) struct Prepared {
+    pub(super) boot: BootSpec,
+    /// The trees that show mounts which the host makes later.
+    pub(super) following: Vec<OwnedFd>,
+    /// The mounts that the volumes are.
+    pub(super) volumes: Vec<u64>,
+}
+
+/// Opens everything, and fills in the boot records. Ids are mapped unless a file system cannot show them so.
 pub(super) fn prepare(
     plan: &Plan,
     preserved: Preserved,
     io: &HostIo,
     users: &mut Users,
-) -> Result<(BootSpec, Vec<OwnedFd>), VmmError> {
+) -> Result<Prepared, VmmError> {
     let mut boot = plan.boot.clone();
     boot.streams = streams(plan, preserved, io)?;
     let open = |users: &Users| match &plan.tree {
@@ -65,8 +74,13 @@ pub(super) fn prepare(
         add_home(&mut boot, &Accounts::read(&root.fd));
     }
     let following = following(plan, &tree)?;
+    let volumes = tree.iter().filter_map(|piece| match piece {
+        Piece::Host(view, ..) if view.is_volume => broker::mount_of_root(view.fd.as_fd()),
+        _ => None,
+    });
+    let volumes = volumes.collect();
     boot.mounts = tree.into_iter().map(|piece| piece.adopt(io)).collect::<Result<_, _>>()?;
-    Ok((boot, following))
+    Ok(Prepared { boot, following, volumes })
 }
 
 /// The host's files that the VMM may open once it is jailed, for Landlock: the views, and the files of its `/proc`
@@ -168,7 +182,7 @@ fn bundle_tree(container: &Container, users: &Users) -> Result<Vec<Piece>, Mount
     let (id_map, owner) = (users.id_map(), users.file_owner());
     let read_only = container.root_read_only;
     let fd = mounts::open_tree(&container.root, read_only, true, id_map)?;
-    let root = View { fd, path: "/".into(), read_only, shared: true };
+    let root = View { fd, path: "/".into(), read_only, shared: true, is_volume: false };
     let mut pieces = vec![Piece::Host(root, "dormouse", 0)];
     for plan in &container.mounts {
         // What is mounted last of those that lie deepest has the place. In a file system of the kernel's own the kernel
@@ -187,7 +201,7 @@ fn bundle_tree(container: &Container, users: &Users) -> Result<Vec<Piece>, Mount
                 let map = own_map.as_ref().map(|namespace| IdMap { namespace: namespace.as_fd() });
                 let fd = mounts::open_tree(path, read_only, *recursive, map.or(id_map))?;
                 make_target(views, &plan.path, is_directory(fd.as_fd()), owner);
-                let view = View { fd, path: plan.path.clone(), read_only, shared: true };
+                let view = View { fd, path: plan.path.clone(), read_only, shared: true, is_volume: true };
                 pieces.push(Piece::Host(view, "bind", plan.flags));
             }
             Source::Virtual { kind, name, options } => {

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use abi::boot::Platform;
 use abi::hostcall::{EVENT_SIGNAL, REPORT_RUNNING};
 use vmm::boot::BootSpec;
+use vmm::broker::Broker;
 use vmm::footprint;
 use vmm::hibernate::Hibernation;
 use vmm::hostcall::events::EventQueue;
@@ -158,7 +159,10 @@ fn run(
     if let Some(bounds) = &plan.bounds {
         io.set_quota(Quota::new(bounds.disk_bytes));
     }
-    let (mut boot, following) = files::prepare(plan, preserved, &io, &mut users)?;
+    let files::Prepared { mut boot, following, volumes } = files::prepare(plan, preserved, &io, &mut users)?;
+    if plan.host_uds && !volumes.is_empty() {
+        io.set_broker(Broker::start(volumes, id_maps(plan)).map_err(VmmError::Prepare)?);
+    }
     let asked = match &plan.tree {
         Tree::Bundle(bundle) => &*bundle.container.sysctls,
         Tree::CopyOnWrite { .. } => &[],

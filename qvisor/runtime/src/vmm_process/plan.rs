@@ -37,6 +37,8 @@ pub struct Plan {
     pub swap: SwapPlan,
     /// `pause` hibernates the sandbox.
     pub pause_hibernates: bool,
+    /// Programs connect to Unix sockets of the host in volumes.
+    pub host_uds: bool,
     /// Made by the front end; joined by the VMM.
     pub cgroups: Cgroups,
     /// Bounds of a sandbox of the command line, which no configuration bounds.

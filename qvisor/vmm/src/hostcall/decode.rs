@@ -96,7 +96,7 @@ pub enum Request<'m> {
 pub fn is_file_call(number: u32) -> bool {
     matches!(
         number,
-        nr::OPEN..=nr::TTY_WINSIZE | socket::SOCKET..=socket::SOCK_QUERY | socket::SOCK_SEND_FILE
+        nr::OPEN..=nr::TTY_WINSIZE | socket::SOCKET..=socket::SOCK_QUERY | socket::SOCK_SEND_FILE | socket::SOCK_CONNECT_NODE
     )
 }
 
@@ -111,7 +111,7 @@ pub fn decode<'m, M: GuestMemory + ?Sized>(call: &HostCall, memory: &'m M) -> Re
         nr::MKDIR..=nr::SYMLINK | nr::MKNOD => args.names(call.number),
         nr::STATFS..=nr::REMOVEXATTR => args.attributes(call.number),
         nr::POLL_ARM..=nr::TTY_WINSIZE => args.streams(call.number),
-        socket::SOCKET..=socket::SOCK_QUERY | socket::SOCK_SEND_FILE => {
+        socket::SOCKET..=socket::SOCK_QUERY | socket::SOCK_SEND_FILE | socket::SOCK_CONNECT_NODE => {
             sockets::decode::decode(call, memory).map(Request::Socket)
         }
         _ => Err(Errno(libc::ENOSYS)),

@@ -11,6 +11,7 @@ use super::io_threads::{EventSink, IoThreads};
 use super::quota::Quota;
 use super::stream_kind::Stream;
 use crate::activity::Activity;
+use crate::broker::Broker;
 use crate::errno::Errno;
 use crate::process;
 use crate::sys;
@@ -28,6 +29,8 @@ pub struct HostIo {
     pub(crate) terminal: OnceLock<Handle>,
     /// The quota that bounds its views, if there is one.
     quota: OnceLock<Arc<Quota>>,
+    /// Who connects to Unix sockets of the host, if the sandbox may.
+    broker: OnceLock<Broker>,
 }
 
 impl HostIo {
@@ -53,6 +56,7 @@ impl HostIo {
             jailed: AtomicBool::new(false),
             terminal: OnceLock::new(),
             quota: OnceLock::new(),
+            broker: OnceLock::new(),
         })
     }
 
@@ -98,6 +102,15 @@ impl HostIo {
     /// Bounds its views; the first call counts.
     pub fn set_quota(&self, quota: Arc<Quota>) {
         let _ = self.quota.set(quota);
+    }
+
+    pub(crate) fn broker(&self) -> Option<&Broker> {
+        self.broker.get()
+    }
+
+    /// Has Unix sockets of the host connected to; the first call counts.
+    pub fn set_broker(&self, broker: Broker) {
+        let _ = self.broker.set(broker);
     }
 
     /// Gives one of the sandbox's standard streams.

@@ -6,6 +6,7 @@ use abi::socket::{self as nr, ADDRESS_MAX, CONTROL_MAX, Message, OPTION_MAX};
 use super::super::arguments::{Handle, handle};
 use super::allow;
 use super::request::{ReceiveRequest, SendRequest, SocketRequest};
+use crate::broker::Ids;
 use crate::errno::Errno;
 use crate::guest_memory::{GuestBox, GuestBuffers, GuestMemory, GuestSlice, TRANSFER_MAX};
 
@@ -25,6 +26,7 @@ pub fn decode<'m, M: GuestMemory + ?Sized>(
         nr::SOCK_GET_OPTION | nr::SOCK_SET_OPTION => return args.option(call.number),
         nr::SOCK_QUERY => return args.query(),
         nr::SOCK_SEND_FILE => return args.send_file(),
+        nr::SOCK_CONNECT_NODE => return args.connect_node(),
         _ => {}
     }
     let handle = args.handle()?;
@@ -107,6 +109,22 @@ impl<'m, M: GuestMemory + ?Sized> Args<'_, 'm, M> {
         let offset = i64::try_from(self.args[2]).map_err(|_| Errno(libc::EINVAL))?;
         let len = usize::try_from(self.args[3].min(TRANSFER_MAX)).unwrap_or(0);
         Ok(SocketRequest::SendFile { handle, file, offset, len })
+    }
+
+    fn connect_node(&self) -> Result<SocketRequest<'m>, Errno> {
+        let invalid = Errno(libc::EINVAL);
+        let (node, kind, token) = (self.handle()?, self.number(1)?, self.args[2]);
+        if !matches!(kind, libc::SOCK_STREAM | libc::SOCK_DGRAM | libc::SOCK_SEQPACKET) {
+            return Err(invalid);
+        }
+        let count = self.args[4];
+        if !(2..=2 + nr::GROUPS_MAX).contains(&count) {
+            return Err(invalid);
+        }
+        let bytes = GuestSlice::new(self.memory, self.args[3], 4 * count)?.copy_in();
+        let mut ids = bytes.as_chunks().0.iter().map(|chunk| u32::from_ne_bytes(*chunk));
+        let (user, group) = (ids.next().ok_or(invalid)?, ids.next().ok_or(invalid)?);
+        Ok(SocketRequest::ConnectNode { node, kind, token, ids: Ids { user, group, groups: ids.collect() } })
     }
 
     /// The message behind argument 1, read once, and its buffers.

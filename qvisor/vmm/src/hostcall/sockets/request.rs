@@ -3,6 +3,7 @@
 use abi::socket::Message;
 
 use super::super::arguments::Handle;
+use crate::broker::Ids;
 use crate::guest_memory::{GuestBox, GuestBuffers, GuestSlice};
 
 /// Family, type and protocol of a socket.
@@ -29,6 +30,7 @@ pub enum SocketRequest<'m> {
     Receive(Box<ReceiveRequest<'m>>),
     SendFile { handle: Handle, file: Handle, offset: i64, len: usize },
     Query { handle: Handle, request: u64 },
+    ConnectNode { node: Handle, kind: i32, token: u64, ids: Ids },
 }
 
 /// A message to send.

@@ -8,6 +8,7 @@ use super::super::file::{FileKind, HostFile, MountTraits};
 use super::super::host_io::HostIo;
 use super::request::{ReceiveRequest, SendRequest, SocketKind, SocketRequest};
 use super::sys;
+use crate::broker::Ids;
 use crate::errno::Errno;
 
 impl HostIo {
@@ -17,13 +18,17 @@ impl HostIo {
                 let fd = sys::socket(kind)?;
                 self.insert_socket(fd, kind, token).map(i64::from)
             }
-            SocketRequest::Bind { handle, address } => sys::bind(self.socket(handle)?.0.as_fd(), &address),
-            SocketRequest::Connect { handle, address } => {
-                sys::connect(self.socket(handle)?.0.as_fd(), &address)
+            SocketRequest::Bind { handle, address } => {
+                sys::bind(self.net_socket(handle)?.0.as_fd(), &address)
             }
-            SocketRequest::Listen { handle, backlog } => sys::listen(self.socket(handle)?.0.as_fd(), backlog),
+            SocketRequest::Connect { handle, address } => {
+                sys::connect(self.net_socket(handle)?.0.as_fd(), &address)
+            }
+            SocketRequest::Listen { handle, backlog } => {
+                sys::listen(self.net_socket(handle)?.0.as_fd(), backlog)
+            }
             SocketRequest::Accept { handle, address, token } => {
-                let (file, kind) = self.socket(handle)?;
+                let (file, kind) = self.net_socket(handle)?;
                 let (fd, len) = sys::accept(file.as_fd(), address)?;
                 let accepted = self.insert_socket(fd, kind, token)?;
                 Ok(i64::from(accepted) | i64::from(len) << 32)
@@ -36,7 +41,7 @@ impl HostIo {
                 sys::get_option(self.socket(handle)?.0.as_fd(), level, name, value)
             }
             SocketRequest::SetOption { handle, level, name, value } => {
-                sys::set_option(self.socket(handle)?.0.as_fd(), level, name, &value)
+                sys::set_option(self.net_socket(handle)?.0.as_fd(), level, name, &value)
             }
             SocketRequest::Send(request) => self.send(&request),
             SocketRequest::Receive(request) => self.receive(*request),
@@ -44,6 +49,9 @@ impl HostIo {
                 self.send_file(handle, file, offset, len)
             }
             SocketRequest::Query { handle, request } => sys::query(self.socket(handle)?.0.as_fd(), request),
+            SocketRequest::ConnectNode { node, kind, token, ids } => {
+                self.connect_node(node, kind, token, ids)
+            }
         }
     }
 
@@ -54,6 +62,19 @@ impl HostIo {
             FileKind::Socket(kind) => Ok((file, kind)),
             _ => Err(Errno(libc::ENOTSOCK)),
         }
+    }
+
+    /// The same of a network family: what a connection to the host's Unix sockets may not do, names a place of the host.
+    fn net_socket(&self, handle: Handle) -> Result<(Arc<HostFile>, SocketKind), Errno> {
+        let (file, kind) = self.socket(handle)?;
+        if kind.family == libc::AF_UNIX { Err(Errno(libc::EOPNOTSUPP)) } else { Ok((file, kind)) }
+    }
+
+    fn connect_node(&self, node: Handle, kind: i32, token: u64, ids: Ids) -> Result<i64, Errno> {
+        let broker = self.broker().ok_or(Errno(libc::ECONNREFUSED))?;
+        let node = self.files().get(node)?;
+        let fd = broker.connect(node.as_fd(), kind, ids)?;
+        self.insert_socket(fd, SocketKind { family: libc::AF_UNIX, kind, protocol: 0 }, token).map(i64::from)
     }
 
     fn insert_socket(&self, fd: OwnedFd, kind: SocketKind, token: u64) -> Result<Handle, Errno> {
@@ -69,7 +90,12 @@ impl HostIo {
     }
 
     fn send(&self, request: &SendRequest<'_>) -> Result<i64, Errno> {
-        sys::send(self.socket(request.handle)?.0.as_fd(), request)
+        let (file, kind) = self.socket(request.handle)?;
+        // A place of the host, or descriptors of the VMM's.
+        if kind.family == libc::AF_UNIX && !(request.address.is_empty() && request.control.is_empty()) {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        sys::send(file.as_fd(), request)
     }
 
     fn send_file(&self, handle: Handle, file: Handle, offset: i64, len: usize) -> Result<i64, Errno> {
@@ -82,7 +108,11 @@ impl HostIo {
     }
 
     fn receive(&self, mut request: ReceiveRequest<'_>) -> Result<i64, Errno> {
-        let (file, _) = self.socket(request.handle)?;
+        let (file, kind) = self.socket(request.handle)?;
+        // Descriptors that the peer sends must not become the VMM's: without room the host closes them.
+        if kind.family == libc::AF_UNIX && !request.control.is_empty() {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
         let received = sys::receive(file.as_fd(), &request)?;
         let message = &mut request.message;
         message.flags = received.flags;

@@ -295,3 +295,48 @@ fn closed_sockets_leave_nothing() {
     bench.io.io().take_edges(16, |event| late.push(event));
     assert!(late.is_empty(), "{late:?}");
 }
+
+#[test]
+fn connections_of_the_host_name_no_other_place() {
+    let bench = Bench::new();
+    let listener = std::os::unix::net::UnixListener::bind(bench.dir.path().join("s")).unwrap();
+    let name = bench.memory.put(b"s");
+    let node = bench.call(hc::OPEN, &[u64::from(bench.root), name, 1, libc::O_PATH as u64, 0]);
+    let node = u64::try_from(node).expect("a node");
+    let own: Vec<u8> = own_ids().iter().flat_map(|id| id.to_ne_bytes()).collect();
+    let connect = |node: u64, kind: u64, count: u64| {
+        bench.call(nr::SOCK_CONNECT_NODE, &[node, kind, 7, bench.memory.put(&own), count])
+    };
+    assert_eq!(connect(node, STREAM, 2), neg(libc::ECONNREFUSED), "there is no broker");
+    let file = bench.io.files().get(u32::try_from(node).unwrap()).unwrap();
+    let mount = crate::sys::statx_mount(std::os::fd::AsFd::as_fd(&*file)).unwrap().stx_mnt_id;
+    bench.io.set_broker(crate::broker::Broker::start(vec![mount], None).unwrap());
+    for (kind, count) in
+        [(libc::SOCK_RAW as u64, 2), (STREAM, 1), (STREAM, 0), (STREAM, 35), (STREAM, u64::MAX)]
+    {
+        assert_eq!(connect(node, kind, count), neg(libc::EINVAL), "{kind} {count}");
+    }
+    assert_eq!(connect(u64::from(bench.root), STREAM, 2), neg(libc::ECONNREFUSED));
+    assert_eq!(connect(9999, STREAM, 2), neg(libc::EBADF));
+    let socket = u64::try_from(connect(node, STREAM, 2)).expect("a connection");
+    let (mut theirs, _) = listener.accept().unwrap();
+    assert_eq!(bench.send(socket, b"data", &[], &[], 0), 4);
+    let mut got = [0; 4];
+    std::io::Read::read_exact(&mut theirs, &mut got).unwrap();
+    let refused = neg(libc::EOPNOTSUPP);
+    let address = b"\x01\0/dev/log\0";
+    assert_eq!(bench.with_address(nr::SOCK_BIND, socket, address), refused);
+    assert_eq!(bench.with_address(nr::SOCK_CONNECT, socket, address), refused);
+    assert_eq!(bench.call(nr::SOCK_LISTEN, &[socket, 1]), refused);
+    assert_eq!(bench.call(nr::SOCK_ACCEPT, &[socket, bench.memory.room(128), 128, 8]), refused);
+    assert_eq!(bench.send(socket, b"data", address, &[], 0), refused);
+    assert_eq!(bench.send(socket, b"data", &[], &[0; 24], 0), neg(libc::EINVAL));
+    assert_eq!(bench.set(socket, libc::SOL_SOCKET, libc::SO_SNDBUF, &[0; 4]), refused);
+    // Its room for control data would take in descriptors.
+    assert_eq!(bench.receive(socket, 4, 0).0, refused);
+}
+
+/// The ids of this process.
+fn own_ids() -> [u32; 2] {
+    [crate::process::effective_user(), crate::process::effective_group()]
+}

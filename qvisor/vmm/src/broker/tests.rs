@@ -1,0 +1,78 @@
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixDatagram, UnixListener};
+
+use super::*;
+
+fn ids(user: u32) -> Ids {
+    Ids { user, group: user, groups: vec![user] }
+}
+
+#[test]
+fn requests_are_read_as_they_were_written() {
+    let request = Request { kind: libc::SOCK_STREAM, ids: Ids { user: 1, group: 2, groups: vec![3, 4] } };
+    assert_eq!(Request::of(&request.to_bytes()), Some(request.clone()));
+    let many = Request { ids: Ids { groups: vec![7; 99], ..request.ids.clone() }, ..request.clone() };
+    assert_eq!(Request::of(&many.to_bytes()).unwrap().ids.groups.len(), GROUPS_MAX);
+    let mut bytes = request.to_bytes();
+    assert_eq!(Request::of(&bytes[..bytes.len() - 1]), None);
+    bytes[12] = 200;
+    assert_eq!(Request::of(&bytes), None);
+    let raw = Request { kind: libc::SOCK_RAW, ..request };
+    assert_eq!(Request::of(&raw.to_bytes()), None);
+}
+
+#[test]
+fn ids_are_those_of_the_host() {
+    let extent = |inside, host, count| Extent { inside, host, count };
+    let maps =
+        IdMaps { users: vec![extent(0, 100_000, 10)], groups: vec![extent(0, 7, 1), extent(1, 50, 2)] };
+    let serving = |maps| Serving { mounts: Vec::new(), maps, may_change_ids: true };
+    let asked = Ids { user: 3, group: 2, groups: vec![0, 9, 1] };
+    let found = serving(Some(maps)).on_the_host(&asked);
+    assert_eq!(found, Some(Ids { user: 100_003, group: 51, groups: vec![7, 50] }));
+    assert_eq!(serving(None).on_the_host(&asked), Some(asked));
+}
+
+/// A bind mount's root is what [`mount_of_root`] tells; without the right to mount, a node of another one does.
+fn node(path: &std::path::Path) -> OwnedFd {
+    let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+    sys::openat(sys::working_directory(), &path, libc::O_PATH | libc::O_CLOEXEC, 0).unwrap()
+}
+
+#[test]
+fn nodes_of_the_mounts_are_connected_to_and_no_others() {
+    let dir = testdir::TempDir::new();
+    let path = dir.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    let log = UnixDatagram::bind(dir.path().join("log")).unwrap();
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    let mount = sys::statx_mount(node(&path).as_fd()).unwrap().stx_mnt_id;
+    let us = process::effective_user();
+    let broker = Broker::start(vec![mount], None).unwrap();
+    let mut ours = UnixStream::from(broker.connect(node(&path).as_fd(), libc::SOCK_STREAM, ids(us)).unwrap());
+    let (mut theirs, _) = listener.accept().unwrap();
+    ours.write_all(b"hello").unwrap();
+    let mut got = [0; 5];
+    theirs.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"hello");
+    let one = broker.connect(node(&dir.path().join("log")).as_fd(), libc::SOCK_DGRAM, ids(us)).unwrap();
+    UnixDatagram::from(one).send(b"line").unwrap();
+    assert_eq!(log.recv(&mut got).unwrap(), 4);
+    let refused =
+        |name: &str, kind| broker.connect(node(&dir.path().join(name)).as_fd(), kind, ids(us)).unwrap_err();
+    assert_eq!(refused("file", libc::SOCK_STREAM), Errno(libc::ECONNREFUSED));
+    assert_eq!(refused("", libc::SOCK_STREAM), Errno(libc::ECONNREFUSED));
+    assert_eq!(refused("log", libc::SOCK_STREAM), Errno(libc::EPROTOTYPE));
+    assert_eq!(refused("socket", libc::SOCK_RAW), Errno(libc::EINVAL));
+    // It goes on after each.
+    if us == 0 {
+        broker.connect(node(&path).as_fd(), libc::SOCK_STREAM, ids(1234)).unwrap_err();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        let _ours = broker.connect(node(&path).as_fd(), libc::SOCK_STREAM, ids(1234)).unwrap();
+        let (theirs, _) = listener.accept().unwrap();
+        assert_eq!(process::peer_user(&theirs).unwrap(), 1234);
+    }
+    let elsewhere = Broker::start(vec![mount + 1], None).unwrap();
+    let error = elsewhere.connect(node(&path).as_fd(), libc::SOCK_STREAM, ids(us)).unwrap_err();
+    assert_eq!(error, Errno(libc::ECONNREFUSED));
+}
