@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn nothing_is_asked_when_nothing_came() {
-        let it = Readiness::with(0);
+        let it = Readiness::with(0, Arc::new(WaitQueue::new()));
         assert_eq!(poll(&it, OUT), (false, true), "new: asks once");
         assert_eq!(poll(&it, OUT), (false, false));
         assert!(!it.may(Receive) && it.may(Send));
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn an_event_during_an_attempt_is_not_lost() {
-        let it = Readiness::with(0);
+        let it = Readiness::with(0, Arc::new(WaitQueue::new()));
         let before = it.moment();
         it.changed(IN, events::begin_round());
         it.would_wait(before, Receive);
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_an_event_overtook_is_asked_for_again() {
-        let it = Readiness::with(0);
+        let it = Readiness::with(0, Arc::new(WaitQueue::new()));
         let first = core::cell::Cell::new(true);
         let found = it.poll(None, IN, |_| {
             if first.replace(false) {
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn an_event_older_than_a_use_is_not_trusted() {
-        let it = Readiness::with(0);
+        let it = Readiness::with(0, Arc::new(WaitQueue::new()));
         assert_eq!(poll(&it, PollEvents::empty()), (false, true));
         let round = events::begin_round();
         it.used(Receive);
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn an_event_confirms_nothing_but_itself() {
-        let it = Readiness::with(0);
+        let it = Readiness::with(0, Arc::new(WaitQueue::new()));
         // A new socket whose buffer is full: the end of its input was assumed, and never looked for.
         it.would_wait(it.moment(), Send);
         it.changed(PollEvents::OUT, events::begin_round());
@@ -322,11 +322,11 @@ mod tests {
 
     #[test]
     fn the_end_of_a_stream_outlives_a_short_read() {
-        let it = Readiness::with(0);
+        let it = Readiness::with(0, Arc::new(WaitQueue::new()));
         it.changed(IN | PollEvents::RDHUP, events::begin_round());
         it.done(it.moment(), Receive, true);
         assert!(it.may(Receive));
-        let it = Readiness::with(0);
+        let it = Readiness::with(0, Arc::new(WaitQueue::new()));
         poll(&it, IN);
         it.done(it.moment(), Receive, true);
         assert!(!it.may(Receive));
