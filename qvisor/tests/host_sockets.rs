@@ -86,10 +86,10 @@ fn peer(stream: &UnixStream) -> (u32, u32) {
 }
 
 #[test]
-fn streams_and_messages_go_both_ways() {
+fn streams_go_both_ways_and_datagrams_do_not() {
     let mut sockets = Sockets::new();
     let listener = sockets.listen("stream");
-    let log = UnixDatagram::bind(sockets.volume.join("log")).unwrap();
+    let _log = UnixDatagram::bind(sockets.volume.join("log")).unwrap();
     let program = "
 import socket, select, os
 print('ready')
@@ -119,9 +119,9 @@ p.modify(s, select.EPOLLIN | select.EPOLLRDHUP)
 assert p.poll(10)[0][1] & select.EPOLLRDHUP
 assert s.recv(1) == b''
 d = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-d.sendto(b'one', '/v/log')
-d.connect('/v/log')
-d.send(b'two')
+for act in (lambda: d.connect('/v/log'), lambda: d.sendto(b'x', '/v/log')):
+    try: act(); assert False
+    except ConnectionRefusedError: pass
 print('ok')
 ";
     sockets.start(CONNECT, program);
@@ -136,10 +136,6 @@ print('ok')
     stream.write_all(b"tock").unwrap();
     assert_eq!(stream.read(&mut back).unwrap(), 0);
     drop(stream);
-    for word in ["one", "two"] {
-        let len = log.recv(&mut back).unwrap();
-        assert_eq!(&back[..len], word.as_bytes());
-    }
     sockets.ends_well();
 }
 

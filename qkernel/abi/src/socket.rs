@@ -36,7 +36,7 @@ pub const SOCK_QUERY: u32 = 75;
 /// 0 at the end of the file.
 pub const SOCK_SEND_FILE: u32 = 77;
 
-/// (`O_PATH` handle of a socket's node, type, token, ids phys, count of ids): an `AF_UNIX` socket that is connected to it.
+/// (`O_PATH` handle of a socket's node, type, token, ids phys, count of ids): an `AF_UNIX` socket, a stream or packet stream, that is connected to it.
 /// The ids (u32) are the program's: user, group, and at most [`GROUPS_MAX`] further groups. Result: a handle, for which only
 /// data, `SOCK_SHUTDOWN`, `SOCK_GET_OPTION` and `SOCK_QUERY` are. `EAGAIN`: the backlog is full; `ECONNREFUSED` as well where the
 /// sandbox may connect to no such socket.

@@ -131,23 +131,13 @@ impl UnixSocket {
         }
     }
 
-    /// Connects to a socket of the host; a datagram socket leaves its peer for it.
+    /// Connects to a socket of the host.
     fn connect_outside(&self, target: &HostTarget, wait: bool) -> Result<()> {
-        let before = {
-            let mut state = self.state.lock();
-            match &*state {
-                State::Idle => {}
-                State::Connected(_) | State::Outside(_) if self.is_datagram() => {}
-                State::Connecting => return Err(Errno::EALREADY),
-                State::Connected(_) | State::Outside(_) => return Err(Errno::EISCONN),
-                State::Listening(_) | State::Closed => return Err(Errno::EINVAL),
-            }
-            core::mem::replace(&mut *state, State::Connecting)
-        };
+        self.begin_to_connect()?;
         let result = target.connect(self.kind, &self.wait, wait);
         let (new, result) = match result {
             Ok(socket) => (State::Outside(socket), Ok(())),
-            Err(error) => (before, Err(error)),
+            Err(error) => (State::Idle, Err(error)),
         };
         let old = {
             let mut state = self.state.lock();
@@ -167,17 +157,21 @@ impl UnixSocket {
         self.me.upgrade().ok_or(Errno::EBADF)
     }
 
+    /// From now on nobody else may connect it.
+    fn begin_to_connect(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        match &*state {
+            State::Idle => *state = State::Connecting,
+            State::Connecting => return Err(Errno::EALREADY),
+            State::Connected(_) | State::Outside(_) => return Err(Errno::EISCONN),
+            State::Listening(_) | State::Closed => return Err(Errno::EINVAL),
+        }
+        Ok(())
+    }
+
     /// Connects to a listener: makes the other end and puts it into the backlog.
     fn connect_stream(&self, target: &Arc<UnixSocket>, creds: Ucred) -> Result<()> {
-        {
-            let mut state = self.state.lock();
-            match &*state {
-                State::Idle => *state = State::Connecting,
-                State::Connecting => return Err(Errno::EALREADY),
-                State::Connected(_) | State::Outside(_) => return Err(Errno::EISCONN),
-                State::Listening(_) | State::Closed => return Err(Errno::EINVAL),
-            }
-        }
+        self.begin_to_connect()?;
         // No two sockets' states are locked at once.
         let result = self.enter_backlog(target, creds);
         *self.waits_for.lock() =
@@ -282,24 +276,6 @@ impl UnixSocket {
             }
             result => result,
         }
-    }
-
-    /// The socket of the host by which a message goes, if it is none of the sandbox's that gets it.
-    fn outside_for(&self, message: &mut Outgoing) -> Result<Option<Arc<InetSocket>>> {
-        let socket = match &message.to {
-            // A socket for this message alone.
-            Some(Destination::Host(target)) => Some(target.connect(self.kind, &self.wait, message.wait)?),
-            Some(_) => None,
-            None => self.outside(),
-        };
-        if socket.is_some() {
-            if message.rights.as_ref().is_some_and(|rights| !rights.is_empty()) {
-                return Err(Errno::EOPNOTSUPP);
-            }
-            message.to = None;
-            message.control.clear();
-        }
-        Ok(socket)
     }
 
     fn poll_link(&self, link: &Link, limit: usize) -> PollEvents {
@@ -432,6 +408,8 @@ impl Socket for UnixSocket {
     fn resolve(&self, cx: &CallerCtx<'_>, addr: &[u8]) -> Result<Destination> {
         match unix_names::find(cx, &unix_names::parse(addr)?)? {
             Destination::Unix(target) if target.kind != self.kind => Err(Errno::EPROTOTYPE),
+            // Such a socket could send anywhere on the host.
+            Destination::Host(_) if self.is_datagram() => Err(Errno::ECONNREFUSED),
             found => Ok(found),
         }
     }
@@ -471,7 +449,11 @@ impl Socket for UnixSocket {
     }
 
     fn send(&self, buf: &mut IoBuf<'_>, message: &mut Outgoing, options: &Options) -> Result<usize> {
-        if let Some(socket) = self.outside_for(message)? {
+        if let Some(socket) = self.outside() {
+            if message.rights.as_ref().is_some_and(|rights| !rights.is_empty()) {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            message.control.clear();
             return socket.send(buf, message, options);
         }
         let limit = options.send_buffer();

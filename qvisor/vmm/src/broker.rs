@@ -17,6 +17,8 @@ use crate::ids::{Extent, IdMaps};
 use crate::lock::{Mutex, Rank};
 use crate::{footprint, process, sys};
 
+/// `CAP_DAC_OVERRIDE`, which root has when it connects, `CAP_SETGID` and `CAP_SETUID`.
+const CAPABILITIES: u32 = 1 << 1 | 1 << 6 | 1 << 7;
 /// Most supplementary groups that a connection is made with.
 pub const GROUPS_MAX: usize = 32;
 /// How long the VMM waits for an answer, which takes some 50 µs, in milliseconds.
@@ -33,19 +35,29 @@ pub struct Ids {
 /// A connection of type `kind` (`SOCK_STREAM` …) by somebody.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Request {
+    /// Its answer has the same.
+    number: u32,
     kind: i32,
     ids: Ids,
 }
 
-const WORDS: usize = 4 + GROUPS_MAX;
+/// Whether sockets of a type go nowhere else once they are connected. A datagram socket's holder can name any address with each
+/// message, abstract ones of the host among them; the VMM makes no such socket, and is not to get one.
+#[must_use]
+pub fn is_connected_for_good(kind: i32) -> bool {
+    matches!(kind, libc::SOCK_STREAM | libc::SOCK_SEQPACKET)
+}
+
+const WORDS: usize = 5 + GROUPS_MAX;
 const REQUEST_BYTES: usize = 4 * WORDS;
-const ANSWER_BYTES: usize = 4;
+/// The request's number, and an error or 0.
+const ANSWER_BYTES: usize = 8;
 
 impl Request {
     fn to_bytes(&self) -> [u8; REQUEST_BYTES] {
         let groups = &self.ids.groups[..self.ids.groups.len().min(GROUPS_MAX)];
         let count = u32::try_from(groups.len()).unwrap_or(0);
-        let head = [self.kind.cast_unsigned(), self.ids.user, self.ids.group, count];
+        let head = [self.number, self.kind.cast_unsigned(), self.ids.user, self.ids.group, count];
         let mut bytes = [0; REQUEST_BYTES];
         let words = head.iter().chain(groups);
         bytes
@@ -59,14 +71,15 @@ impl Request {
     fn of(bytes: &[u8]) -> Option<Self> {
         let (chunks, []) = bytes.as_chunks() else { return None };
         let mut words = chunks.iter().map(|chunk| u32::from_le_bytes(*chunk));
-        let (kind, user, group, count) = (words.next()?, words.next()?, words.next()?, words.next()?);
+        let (number, kind) = (words.next()?, words.next()?);
+        let (user, group, count) = (words.next()?, words.next()?, words.next()?);
         let kind = kind.cast_signed();
-        if !matches!(kind, libc::SOCK_STREAM | libc::SOCK_DGRAM | libc::SOCK_SEQPACKET) {
+        if !is_connected_for_good(kind) {
             return None;
         }
         let count = usize::try_from(count).ok().filter(|count| *count <= GROUPS_MAX)?;
         let groups: Vec<u32> = words.take(count).collect();
-        (groups.len() == count).then_some(Self { kind, ids: Ids { user, group, groups } })
+        (groups.len() == count).then_some(Self { number, kind, ids: Ids { user, group, groups } })
     }
 }
 
@@ -75,15 +88,23 @@ impl Request {
 pub fn mount_of_root(fd: BorrowedFd<'_>) -> Option<u64> {
     const ATTR_MOUNT_ROOT: u64 = libc::STATX_ATTR_MOUNT_ROOT.cast_unsigned() as u64;
     let status = sys::statx_mount(fd).ok()?;
-    let known = status.stx_mask & libc::STATX_MNT_ID != 0;
+    let known = status.stx_mask & sys::MOUNT_KNOWN != 0;
     (known && status.stx_attributes & ATTR_MOUNT_ROOT != 0).then_some(status.stx_mnt_id)
 }
 
 /// The VMM's end of it.
 #[derive(Debug)]
 pub struct Broker {
-    /// Held from a request to its answer. `None`: it is gone, or has broken the rules.
-    socket: Mutex<Option<UnixStream>>,
+    /// Held from a request to its answer.
+    asking: Mutex<Option<Asking>>,
+}
+
+/// Who asks.
+#[derive(Debug)]
+struct Asking {
+    socket: UnixStream,
+    /// Of the last request.
+    number: u32,
 }
 
 impl Broker {
@@ -93,41 +114,66 @@ impl Broker {
         let (ours, theirs) = UnixStream::pair()?;
         let (mut is_ready, ready) = io::pipe()?;
         let vmm = process::id();
+        let vmm_life = process::pidfd(vmm)?;
         if process::fork()?.is_none() {
             drop((ours, is_ready));
-            let broker = Serving { mounts, maps: maps.cloned(), may_change_ids: process::owns_all_ids() };
-            broker.live(theirs, ready, vmm)
+            Serving { mounts, maps: maps.cloned() }.live(theirs, ready, vmm_life, vmm)
         }
         drop(ready);
         // It needs the host's /proc, which the VMM is about to leave.
         io::Read::read_exact(&mut is_ready, &mut [0])?;
-        Ok(Self { socket: Mutex::new(Rank::Broker, Some(ours)) })
+        let asking = Asking { socket: ours, number: 0 };
+        Ok(Self { asking: Mutex::new(Rank::Broker, Some(asking)) })
     }
 
     /// Connects to the socket that `node`, an `O_PATH` descriptor, is; does not wait for a place in its backlog (`EAGAIN`).
     pub fn connect(&self, node: BorrowedFd<'_>, kind: i32, ids: Ids) -> Result<OwnedFd, Errno> {
-        let mut held = self.socket.lock();
-        let Some(socket) = &*held else { return Err(Errno(libc::ECONNREFUSED)) };
-        match ask(socket, node, &Request { kind, ids }) {
-            Some(answer) => answer,
-            None => {
-                // A late answer would be taken for the next one's.
-                *held = None;
-                Err(Errno(libc::ECONNREFUSED))
-            }
-        }
+        let mut held = self.asking.lock();
+        let asking = held.as_mut().ok_or(Errno(libc::ECONNREFUSED))?;
+        asking.number = asking.number.wrapping_add(1);
+        let request = Request { number: asking.number, kind, ids };
+        asking.ask(node, &request).unwrap_or_else(|Gone| {
+            *held = None;
+            Err(Errno(libc::ECONNREFUSED))
+        })
     }
 }
 
-fn ask(socket: &UnixStream, node: BorrowedFd<'_>, request: &Request) -> Option<Result<OwnedFd, Errno>> {
-    send(socket.as_fd(), &[node], &request.to_bytes(), 0).ok()?;
-    let [true] = process::wait_readable([socket.as_raw_fd()], PATIENCE_MS) else { return None };
-    let (mut bytes, mut fds) = ([0; ANSWER_BYTES], Vec::new());
-    let received = receive_now(socket, &mut bytes, &mut fds)?;
-    match (received.len, i32::from_le_bytes(bytes), fds.pop()) {
-        (ANSWER_BYTES, 0, Some(fd)) => Some(Ok(fd)),
-        (ANSWER_BYTES, error @ 1..=4095, None) => Some(Err(Errno(error))),
-        _ => None,
+/// The broker is not there any more, or does not keep to the rules.
+struct Gone;
+
+impl Asking {
+    fn ask(&self, node: BorrowedFd<'_>, request: &Request) -> Result<Result<OwnedFd, Errno>, Gone> {
+        let bytes = request.to_bytes();
+        match send(self.socket.as_fd(), &[node], &bytes, libc::MSG_DONTWAIT) {
+            Ok(sent) if sent == bytes.len() => {}
+            // It has been stopped, and many have asked since.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Ok(Err(Errno(libc::ETIMEDOUT)));
+            }
+            _ => return Err(Gone),
+        }
+        loop {
+            let [true] = process::wait_readable([self.socket.as_raw_fd()], PATIENCE_MS) else {
+                // It has been stopped. Its answer is passed over when it comes.
+                return Ok(Err(Errno(libc::ETIMEDOUT)));
+            };
+            let (mut bytes, mut fds) = ([0; ANSWER_BYTES], Vec::new());
+            let Some(received) = receive_now(&self.socket, &mut bytes, &mut fds) else { continue };
+            if received.len != ANSWER_BYTES {
+                return Err(Gone);
+            }
+            let [number, error] =
+                [0, 4].map(|at| u32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[at + byte])));
+            if number != request.number {
+                continue;
+            }
+            return match (error, fds.pop()) {
+                (0, Some(fd)) => Ok(Ok(fd)),
+                (error @ 1..=4095, None) => Ok(Err(Errno(error.cast_signed()))),
+                _ => Err(Gone),
+            };
+        }
     }
 }
 
@@ -135,59 +181,68 @@ fn ask(socket: &UnixStream, node: BorrowedFd<'_>, request: &Request) -> Option<R
 struct Serving {
     mounts: Vec<u64>,
     maps: Option<IdMaps>,
-    /// The ids of the host are its to take on. Else it connects as who it is, as the sandbox's files are opened.
-    may_change_ids: bool,
 }
 
 impl Serving {
-    fn live(&self, socket: UnixStream, ready: io::PipeWriter, vmm: i32) -> ! {
+    fn live(&self, socket: UnixStream, ready: io::PipeWriter, vmm_life: OwnedFd, vmm: i32) -> ! {
         process::set_name(c"dormouse-broker");
         // A descriptor's name here leads to its node, along no path.
         let Ok(names) = std::fs::File::open("/proc/self/fd") else { process::exit_now(1) };
-        let keep = [socket.into(), ready.into(), names.into()];
+        let keep = [socket.into(), ready.into(), names.into(), vmm_life];
         // SAFETY: this process was just forked, and uses nothing of its parent's but these.
-        let Ok([socket, ready, names]) = (unsafe { process::keep_only(keep) }) else { process::exit_now(1) };
+        let Ok([socket, ready, names, vmm_life]) = (unsafe { process::keep_only(keep) }) else {
+            process::exit_now(1)
+        };
         process::close_streams();
         if !process::die_with_parent(vmm) || sys::fchdir(names.as_fd()).is_err() {
             process::exit_now(1);
         }
         drop(names);
         process::gain_nothing();
+        process::keep_capabilities(CAPABILITIES);
         footprint::trim();
         let told = io::Write::write_all(&mut std::fs::File::from(ready), &[1]);
         if told.is_err() || bound_calls().is_err() {
             process::exit_now(1);
         }
         let socket = UnixStream::from(socket);
-        while self.serve_one(&socket).is_some() {}
+        // A process that changes its ids is no longer told of its parent's death by a signal.
+        while let [asked, false] = process::wait_readable([socket.as_raw_fd(), vmm_life.as_raw_fd()], -1) {
+            if asked && self.serve_one(&socket).is_none() {
+                break;
+            }
+        }
         process::exit_now(0)
     }
 
-    /// `None`: nobody asks any more.
+    /// `None`: nobody asks any more, or takes no answers.
     fn serve_one(&self, socket: &UnixStream) -> Option<()> {
-        let [true] = process::wait_readable([socket.as_raw_fd()], -1) else { return Some(()) };
         let (mut bytes, mut fds) = ([0; REQUEST_BYTES], Vec::new());
         let Some(received) = receive_now(socket, &mut bytes, &mut fds) else { return Some(()) };
         if received.len == 0 {
             return None;
         }
-        let request = Request::of(&bytes[..received.len]);
-        let connected = match (request, fds.as_slice()) {
-            (Some(request), [node]) => self.connect(node.as_fd(), &request),
+        // Who asks otherwise than agreed is not the VMM's program any more.
+        let request = Request::of(&bytes[..received.len])?;
+        let connected = match fds.as_slice() {
+            [node] => self.connect(node.as_fd(), &request),
             _ => Err(Errno(libc::EINVAL)),
         };
         let (error, fd) = match &connected {
             Ok(fd) => (0, Some(fd.as_fd())),
-            Err(Errno(error)) => (*error, None),
+            Err(Errno(error)) => (error.cast_unsigned(), None),
         };
-        send(socket.as_fd(), fd.as_slice(), &error.to_le_bytes(), 0).ok().map(drop)
+        let mut answer = [0; ANSWER_BYTES];
+        answer[..4].copy_from_slice(&request.number.to_le_bytes());
+        answer[4..].copy_from_slice(&error.to_le_bytes());
+        let sent = send(socket.as_fd(), fd.as_slice(), &answer, libc::MSG_DONTWAIT);
+        sent.is_ok_and(|sent| sent == answer.len()).then_some(())
     }
 
     fn connect(&self, node: BorrowedFd<'_>, request: &Request) -> Result<OwnedFd, Errno> {
         let status = sys::statx_mount(node)?;
         let is_socket = u32::from(status.stx_mode) & libc::S_IFMT == libc::S_IFSOCK;
-        let is_volumes =
-            status.stx_mask & libc::STATX_MNT_ID != 0 && self.mounts.contains(&status.stx_mnt_id);
+        let is_volumes = status.stx_mask & sys::MOUNT_KNOWN != 0 && self.mounts.contains(&status.stx_mnt_id);
         if !is_socket || !is_volumes {
             return Err(Errno(libc::ECONNREFUSED));
         }
@@ -200,7 +255,8 @@ impl Serving {
         }
         // SAFETY: it was just made, and is in nobody else's hands.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-        if !self.may_change_ids {
+        // Which an unprivileged caller's broker can always do.
+        if (ids.user, ids.group) == (process::effective_user(), process::effective_group()) {
             return connect_by_name(&socket, node).map(|()| socket);
         }
         take_on(&ids)?;
@@ -285,6 +341,8 @@ fn bound_calls() -> Result<(), seccompiler::Error> {
         libc::SYS_close,
         // Debug builds look before they close.
         libc::SYS_fcntl,
+        libc::SYS_geteuid,
+        libc::SYS_getegid,
         libc::SYS_setresuid,
         libc::SYS_setresgid,
         libc::SYS_setgroups,

@@ -346,30 +346,30 @@ pub fn gain_nothing() {
     }
 }
 
-/// Whether this process is the host's root, or the root of a namespace with all the host's ids.
-#[must_use]
-pub fn owns_all_ids() -> bool {
-    let all = |path| {
-        std::fs::read_to_string(path)
-            .is_ok_and(|map| map.split_ascii_whitespace().eq(["0", "0", "4294967295"]))
-    };
-    effective_user() == 0 && all("/proc/self/uid_map") && all("/proc/self/gid_map")
-}
-
 /// Gives up every capability for good.
 pub fn drop_privileges() {
+    keep_capabilities(0);
+    // SAFETY: integers only.
+    unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+}
+
+/// Gives up every capability but those of `kept`, bit by number, as far as this thread has them.
+pub fn keep_capabilities(kept: u32) {
     #[repr(C)]
     struct Header {
         version: u32,
         pid: i32,
     }
     const VERSION_3: u32 = 0x2008_0522;
-    let header = Header { version: VERSION_3, pid: 0 };
-    let none = [0_u32; 6];
+    let mut header = Header { version: VERSION_3, pid: 0 };
+    // Effective, permitted and inheritable: the low words, then the high ones.
+    let mut sets = [0_u32; 6];
     // SAFETY: live structures of the sizes that this version has.
     unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr());
+        libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr());
+        let kept = sets[1] & kept;
+        let sets = [kept, kept, 0, 0, 0, 0];
+        libc::syscall(libc::SYS_capset, &raw const header, sets.as_ptr());
     }
 }
 

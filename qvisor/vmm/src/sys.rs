@@ -73,11 +73,14 @@ pub fn statx(dir: BorrowedFd<'_>, name: &CStr) -> Result<libc::statx, Errno> {
     Ok(out)
 }
 
-/// Kind, attributes and mount of the node that a descriptor is.
+/// Either bit of `stx_mask` says that `stx_mnt_id` is filled in: `STATX_MNT_ID`, `STATX_MNT_ID_UNIQUE`.
+pub const MOUNT_KNOWN: u32 = 0x1000 | 0x4000;
+
+/// Kind, attributes and mount of the node that a descriptor is. From Linux 6.8 on no other mount ever has the same number.
 pub fn statx_mount(fd: BorrowedFd<'_>) -> Result<libc::statx, Errno> {
     // SAFETY: `statx` is plain integers.
     let mut out: libc::statx = unsafe { std::mem::zeroed() };
-    let (flags, mask) = (libc::AT_EMPTY_PATH, libc::STATX_TYPE | libc::STATX_MNT_ID);
+    let (flags, mask) = (libc::AT_EMPTY_PATH, libc::STATX_TYPE | MOUNT_KNOWN);
     sys_call!(libc::SYS_statx, fd.as_raw_fd(), c"".as_ptr(), flags, mask, &raw mut out)?;
     Ok(out)
 }

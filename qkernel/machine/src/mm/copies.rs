@@ -28,6 +28,9 @@ use crate::sched;
 
 /// Pages that a fault copies and maps, at most; aligned.
 const AROUND_PAGES: u64 = 32;
+/// Most of a sandbox's memory that copies take up is a part of this size: nobody takes them back when memory is short. Beyond
+/// it mappings show the host's page cache.
+const COPIES_PART: usize = 4;
 /// Most stale frames a fault clears for pages that it copies.
 const DIRTY_RUN_MAX: usize = to_usize(AROUND_PAGES);
 
@@ -65,6 +68,11 @@ impl Copies {
     /// Lets go of what no process maps.
     pub fn trim(&self) {
         self.0.forget_unused();
+    }
+
+    /// Whether a page is there, or may be copied: the content of larger files is the host's to keep or to drop.
+    pub(super) fn may_hold(&self, index: u64) -> bool {
+        PageStore::copies() < (frames::in_use() + frames::available()) / COPIES_PART || self.0.holds(index)
     }
 
     /// Copies those pages of `[first, last)` that are not there yet; `wanted` must come, others may be missing. `cached`:

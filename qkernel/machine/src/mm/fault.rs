@@ -311,10 +311,12 @@ impl Space {
 
     fn populate_host(&mut self, vma: &Vma, page: u64, access: Access) -> Result<Around, Stop> {
         let Some(MemoryObject::Host(file)) = &vma.object else { return Err(Errno::EFAULT.into()) };
-        if let Some(copies) = file.copies().filter(|_| !vma.is_shared()) {
+        let offset = vma.object_offset(page);
+        if let Some(copies) = file.copies().filter(|_| !vma.is_shared())
+            && copies.may_hold(offset / PAGE)
+        {
             return self.populate_copies(vma, page, access, file, copies);
         }
-        let offset = vma.object_offset(page);
         let (phys, _) = file.page(offset)?.ok_or(Errno::EIO)?;
         if !vma.is_shared() && access == Access::Write {
             let copy = frames::alloc_any().ok_or(Errno::ENOMEM)?;

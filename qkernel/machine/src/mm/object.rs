@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::arrival;
 use super::aspace::AddressSpace;
@@ -132,6 +132,8 @@ pub struct PageStore {
     /// What it holds, as the host is told: [`hc::CLASS_STORE`], or [`hc::CLASS_FILE`].
     class: u8,
 }
+
+static COPIES: AtomicUsize = AtomicUsize::new(0);
 
 /// All stores by their address, which is theirs as long as they are listed.
 static STORES: SpinLock<BTreeMap<usize, Weak<PageStore>>> = SpinLock::new(Rank::PageStores, BTreeMap::new());
@@ -286,28 +288,45 @@ impl PageStore {
     /// Fills the holes among the pages from `index` on with the frames of `run`.
     pub(super) fn put_run(&self, index: u64, run: FrameRun) {
         let mut pages = self.pages.lock();
+        let before = pages.count();
         for (index, frame) in (index..).zip(run) {
             if pages.fill(index, frame.frame()) {
                 frame.keep();
             }
         }
+        self.counted().fetch_add(pages.count() - before, Ordering::Relaxed);
+    }
+
+    /// Counts the copies of files' pages in all stores; of other pages nobody asks how many there are.
+    fn counted(&self) -> &'static AtomicUsize {
+        static OTHERS: AtomicUsize = AtomicUsize::new(0);
+        if self.class == hc::CLASS_FILE { &COPIES } else { &OTHERS }
+    }
+
+    /// Copies of files' pages in all stores.
+    pub(super) fn copies() -> usize {
+        COPIES.load(Ordering::Relaxed)
     }
 
     /// Makes everything a hole; mappings keep what they show.
     pub(super) fn forget(&self) {
         let pages = core::mem::take(&mut *self.pages.lock());
+        self.counted().fetch_sub(pages.count(), Ordering::Relaxed);
         frames::drop_refs(pages.iter().map(|(_, frame)| frame));
     }
 
     /// The same with pages that nobody else refers to.
     pub(super) fn forget_unused(&self) {
-        self.pages.lock().remove(0, u64::MAX, |frame| {
+        let mut pages = self.pages.lock();
+        let before = pages.count();
+        pages.remove(0, u64::MAX, |frame| {
             let unused = frames::is_exclusive(frame);
             if unused {
                 drop(FrameRef::kept(frame));
             }
             unused
         });
+        self.counted().fetch_sub(before - pages.count(), Ordering::Relaxed);
     }
 
     /// All stores there are.
@@ -443,6 +462,7 @@ impl Drop for PageStore {
     fn drop(&mut self) {
         STORES.lock().remove(&(&raw const *self as usize));
         let pages = core::mem::take(&mut *self.pages.lock());
+        self.counted().fetch_sub(pages.count(), Ordering::Relaxed);
         self.give_back(pages.count());
         frames::drop_refs(pages.iter().map(|(_, frame)| frame));
     }

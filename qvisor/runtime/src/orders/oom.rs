@@ -9,6 +9,8 @@ use vmm::process;
 use crate::control::{self, OOM};
 use crate::state::{Id, Root};
 
+/// Reads of one look.
+const READS_MAX: usize = 16;
 /// Longest line in bytes; a sandbox that says a longer one is not listened to any more.
 const LINE_MAX: usize = 1 << 20;
 
@@ -30,7 +32,9 @@ impl OomKills {
     /// Takes what has come. Result: whether a process was killed since the last look; `None`: the sandbox has ended.
     pub fn look(&mut self) -> Option<bool> {
         let (mut bytes, mut is_killed, mut is_over) = ([0; 4096], false, false);
-        while let Some(got) = process::receive_now(&self.stream, &mut bytes) {
+        // A sandbox that never stops talking is heard again at the next look.
+        for _ in 0..READS_MAX {
+            let Some(got) = process::receive_now(&self.stream, &mut bytes) else { break };
             self.text.extend(bytes.iter().take(got));
             while let Some(end) = self.text.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.text.drain(..=end).collect();

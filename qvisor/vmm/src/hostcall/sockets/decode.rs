@@ -6,7 +6,7 @@ use abi::socket::{self as nr, ADDRESS_MAX, CONTROL_MAX, Message, OPTION_MAX};
 use super::super::arguments::{Handle, handle};
 use super::allow;
 use super::request::{ReceiveRequest, SendRequest, SocketRequest};
-use crate::broker::Ids;
+use crate::broker::{Ids, is_connected_for_good};
 use crate::errno::Errno;
 use crate::guest_memory::{GuestBox, GuestBuffers, GuestMemory, GuestSlice, TRANSFER_MAX};
 
@@ -114,7 +114,7 @@ impl<'m, M: GuestMemory + ?Sized> Args<'_, 'm, M> {
     fn connect_node(&self) -> Result<SocketRequest<'m>, Errno> {
         let invalid = Errno(libc::EINVAL);
         let (node, kind, token) = (self.handle()?, self.number(1)?, self.args[2]);
-        if !matches!(kind, libc::SOCK_STREAM | libc::SOCK_DGRAM | libc::SOCK_SEQPACKET) {
+        if !is_connected_for_good(kind) {
             return Err(invalid);
         }
         let count = self.args[4];

@@ -312,7 +312,7 @@ fn connections_of_the_host_name_no_other_place() {
     let mount = crate::sys::statx_mount(std::os::fd::AsFd::as_fd(&*file)).unwrap().stx_mnt_id;
     bench.io.set_broker(crate::broker::Broker::start(vec![mount], None).unwrap());
     for (kind, count) in
-        [(libc::SOCK_RAW as u64, 2), (STREAM, 1), (STREAM, 0), (STREAM, 35), (STREAM, u64::MAX)]
+        [(libc::SOCK_RAW as u64, 2), (DGRAM, 2), (STREAM, 1), (STREAM, 0), (STREAM, 35), (STREAM, u64::MAX)]
     {
         assert_eq!(connect(node, kind, count), neg(libc::EINVAL), "{kind} {count}");
     }
