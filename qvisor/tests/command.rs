@@ -225,7 +225,10 @@ fn a_sandbox_is_listed_shown_and_killed() {
     assert_eq!(state["pid"], sandbox.vmm);
     assert_eq!(state["ociVersion"], "1.2.0");
     assert!(String::from_utf8_lossy(&host.run(&["list"]).stdout).contains("web.1"));
-    assert_refused(&host.run(&["do", "--id", "web.1", "true"]), &["cannot start sandbox web.1", "--id"]);
+    assert_refused(
+        &host.run(&["do", "--id", "web.1", "true"]),
+        &["cannot start sandbox web.1", "already exists; choose another ID"],
+    );
     assert_eq!(host.run(&["kill", "web.1", "SIGUSR1"]).status.code(), Some(0));
     assert_eq!(sandbox.end().0, Some(128 + libc::SIGUSR1));
     assert!(host.is_clean());
