@@ -99,7 +99,6 @@ fn what_is_wrong_is_said() {
         ("/linux/rootfsPropagation", json!("wild"), "no propagation"),
         ("/process/rlimits", json!([{"type": "RLIMIT_NOFILE", "soft": 2, "hard": 1}]), "soft limit"),
         ("/process/rlimits", json!([{"type": "RLIMIT_FUN", "soft": 1, "hard": 1}]), "RLIMIT_FUN"),
-        ("/process/capabilities", json!({"bounding": ["CAP_FLY"]}), "CAP_FLY"),
         ("/process/oomScoreAdj", json!(2000), "oomScoreAdj"),
         ("/root/path", json!("nowhere"), "root file system"),
         ("/root/path", json!("config.json"), "Not a directory"),
