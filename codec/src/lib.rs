@@ -12,6 +12,7 @@
 #![allow(clippy::cast_possible_truncation)]
 
 mod bits;
+mod choice;
 mod coding;
 mod error;
 mod header;
@@ -28,6 +29,7 @@ mod table;
 mod unpacker;
 mod window;
 
+pub use choice::{Candidate, Choice, Host, choose};
 pub use error::{Corrupt, StyleError};
 pub use measure::{Measured, Speed, measure};
 pub use packer::Packer;
