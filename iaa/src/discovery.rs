@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rustix::fs::{Access, access};
+
 /// A work queue of an accelerator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
@@ -42,6 +44,8 @@ pub enum Missing {
     Queue { device: String, queue: String },
     #[error("queue {queue} has no node {}; run: udevadm trigger --subsystem-match=dsa", node.display())]
     Node { queue: String, node: PathBuf },
+    #[error("queue {queue} may not be used by this user; run: chgrp GROUP {0}; chmod g+rw {0}", node.display())]
+    Permission { queue: String, node: PathBuf },
 }
 
 /// What was found.
@@ -51,6 +55,21 @@ pub struct Found {
     pub devices: Vec<String>,
     /// Queues that have a size, those of the first device first.
     pub queues: Vec<Queue>,
+    /// PCI addresses of accelerators that no driver has taken.
+    pub without_driver: Vec<String>,
+}
+
+impl Queue {
+    /// What would make a queue that can be used a better one, with the command that does it.
+    #[must_use]
+    pub fn advice(&self) -> Option<String> {
+        let path = format!("{}/{}", self.device, self.name);
+        (self.missing.is_none() && !self.blocks_on_fault).then(|| {
+            format!(
+                "a job that meets a page fault begins anew; run: accel-config disable-wq {path}; accel-config config-wq {path} --block-on-fault=1; accel-config enable-wq {path}"
+            )
+        })
+    }
 }
 
 impl Found {
@@ -65,9 +84,10 @@ impl Found {
             (Some(device), None) => format!(
                 "the accelerator {device} has no work queue; run: accel-config config-wq {device}/wq0.0 --group-id=0 --mode=shared --type=user --driver-name=user --name=dormouse --wq-size=16"
             ),
-            (None, None) => {
-                "there is no accelerator; run: modprobe idxd, on a processor that has one".to_owned()
-            }
+            (None, None) => match self.without_driver.first() {
+                Some(address) => format!("the accelerator at {address} has no driver; run: modprobe idxd"),
+                None => "there is no accelerator; use a processor that has one, such as a Xeon since Sapphire Rapids".to_owned(),
+            },
         };
         Some(format!("cannot use IAA: {why}"))
     }
@@ -95,6 +115,22 @@ pub fn find(sysfs: &Path, dev: &Path) -> Found {
             .extend(queues.into_iter().filter_map(|(_, name)| queue(&directory, &device, &name, dev)));
         found.devices.push(device);
     }
+    found.without_driver = without_driver(&sysfs.join("bus/pci/devices"));
+    found
+}
+
+/// What Intel calls its accelerators on PCI (Linux, `drivers/dma/idxd`).
+const PCI_DEVICES: [&str; 4] = ["0x0cfe", "0x1216", "0xb02d", "0xfd2d"];
+
+fn without_driver(pci: &Path) -> Vec<String> {
+    let is_one = |address: &String| {
+        let directory = pci.join(address);
+        text(&directory, "vendor") == "0x8086"
+            && PCI_DEVICES.contains(&text(&directory, "device").as_str())
+            && !directory.join("driver").exists()
+    };
+    let mut found: Vec<String> = names(pci).into_iter().filter(is_one).collect();
+    found.sort_unstable();
     found
 }
 
@@ -125,6 +161,9 @@ fn queue(device_directory: &Path, device: &str, name: &str, dev: &Path) -> Optio
         Some(Missing::Queue { device: device.clone(), queue })
     } else if !node.exists() {
         Some(Missing::Node { queue, node: node.clone() })
+    } else if access(&node, Access::READ_OK | Access::WRITE_OK).is_err() {
+        // To open a node takes it up, so that is not tried.
+        Some(Missing::Permission { queue, node: node.clone() })
     } else {
         None
     };
@@ -142,6 +181,8 @@ fn queue(device_directory: &Path, device: &str, name: &str, dev: &Path) -> Optio
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use testdir::TempDir;
 
     use super::*;
@@ -228,8 +269,62 @@ mod tests {
     #[test]
     fn a_host_without_any_is_told() {
         let root = TempDir::new();
-        assert!(look(&root).problem().unwrap().contains("modprobe idxd"));
+        assert!(look(&root).problem().unwrap().contains("no accelerator; use a processor"));
         let root = tree(&[("iax1/wq1.0/size", "0"), ("iax3/wq3.0/size", "x")]);
         assert!(look(&root).problem().unwrap().contains("has no work queue"));
+    }
+
+    #[test]
+    fn an_accelerator_without_a_driver_is_told_apart() {
+        let root = TempDir::new();
+        for (address, vendor, device) in [
+            ("0000:00:1f.0", "0x8086", "0x0001"),
+            ("0000:75:02.0", "0x8086", "0x0cfe"),
+            ("0000:76:00.0", "0x1234", "0x0cfe"),
+        ] {
+            let path = root.path().join("sys/bus/pci/devices").join(address);
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join("vendor"), format!("{vendor}\n")).unwrap();
+            fs::write(path.join("device"), format!("{device}\n")).unwrap();
+        }
+        let found = look(&root);
+        assert_eq!(found.without_driver, ["0000:75:02.0"]);
+        assert_eq!(
+            found.problem().unwrap(),
+            "cannot use IAA: the accelerator at 0000:75:02.0 has no driver; run: modprobe idxd"
+        );
+        fs::create_dir(root.path().join("sys/bus/pci/devices/0000:75:02.0/driver")).unwrap();
+        assert!(look(&root).without_driver.is_empty());
+    }
+
+    #[test]
+    fn a_queue_that_does_not_wait_for_page_faults_gets_advice() {
+        let root = tree(&[("iax1/wq1.0/block_on_fault", "0")]);
+        let found = look(&root);
+        assert_eq!(found.problem(), None);
+        assert!(found.queues[0].advice().unwrap().contains("config-wq iax1/wq1.0 --block-on-fault=1"));
+        assert_eq!(found.queues[1].advice(), None);
+    }
+
+    #[test]
+    fn a_node_of_somebody_else_is_told() {
+        let root = tree(&[("iax3/wq3.0/size", "0")]);
+        fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let node = root.path().join("dev/iax/wq1.0");
+        fs::set_permissions(&node, fs::Permissions::from_mode(0o600)).unwrap();
+        // A thread of its own, since it gives its user up.
+        let problem = std::thread::scope(|scope| {
+            let looker = scope.spawn(|| {
+                if rustix::process::getuid().is_root() {
+                    rustix::thread::set_thread_uid(rustix::thread::Uid::from_raw(65534)).unwrap();
+                } else {
+                    fs::set_permissions(&node, fs::Permissions::from_mode(0o400)).unwrap();
+                }
+                look(&root).problem()
+            });
+            looker.join().unwrap()
+        });
+        let problem = problem.unwrap();
+        assert!(problem.contains("queue wq1.0 may not be used by this user; run: chgrp"), "{problem}");
     }
 }

@@ -15,6 +15,7 @@ use crate::choices::{
     HostUdsChoice, ListFormat, LogFormat, MitigationsChoice, NetChoice, PlatformChoice, ReapChoice, Switch,
     UserNamespaceChoice,
 };
+use crate::codec_args::CodecCommand;
 use crate::exec_args::ExecArgs;
 use crate::failure::{EXIT_DO, EXIT_EXEC, EXIT_FAILURE};
 use crate::update::UpdateArgs;
@@ -158,6 +159,11 @@ pub enum Command {
         /// As a JSON object
         #[arg(long)]
         json: bool,
+    },
+    /// Measure the codecs that pack the memory of sleeping sandboxes
+    Codec {
+        #[command(subcommand)]
+        command: CodecCommand,
     },
     /// Say what bundles may ask for, as the OCI runtime specification has it
     Features,

@@ -9,6 +9,7 @@ use vmm::jail::{landlock, mitigations};
 use vmm::mounts;
 use vmm::platform::probe::{self, KvmReport};
 
+use crate::accelerator::{self, Accelerator};
 use crate::failure::{Failure, say};
 
 /// The features that were found on the host.
@@ -22,6 +23,7 @@ struct Findings {
     overlayfs: Finding,
     cgroup: Finding,
     fsgsbase: Finding,
+    iaa: Accelerator,
     platform: &'static str,
     reason: String,
     kvm_report: KvmReport,
@@ -56,8 +58,11 @@ pub fn run(json: bool) -> Result<u8, Failure> {
         ("cgroup", &findings.cgroup),
         ("fsgsbase", &findings.fsgsbase),
     ];
-    for (name, finding) in lines {
-        writeln!(text, "{name:16} {:4} {}", if finding.ok { "ok" } else { "no" }, finding.detail)?;
+    let iaa = &findings.iaa;
+    let lines = lines.into_iter().map(|(name, finding)| (name, finding.ok, &finding.detail));
+    let queues = iaa.queues.iter().map(|queue| (queue.name.as_str(), queue.ok, &queue.detail));
+    for (name, ok, detail) in lines.chain([("iaa", iaa.ok, &iaa.detail)]).chain(queues) {
+        writeln!(text, "{name:16} {:4} {detail}", if ok { "ok" } else { "no" })?;
     }
     writeln!(text, "{:16}      {}: {}", "platform", findings.platform, findings.reason)?;
     say(&text)
@@ -75,6 +80,7 @@ fn examine() -> Findings {
         overlayfs: Finding::new(mounts::knows_overlay(), "copy-on-write views"),
         cgroup: cgroup(),
         fsgsbase: fsgsbase(),
+        iaa: accelerator::examine(Path::new("/sys"), Path::new("/dev")),
         platform,
         reason: report.to_string(),
         kvm_report: report,

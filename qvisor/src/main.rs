@@ -1,8 +1,11 @@
 //! The `dormouse` command. Failures of our own end with one sentence on standard error; `failure` has the exit codes.
 
+mod accelerator;
 mod args;
 mod bundle;
 mod choices;
+mod codec_args;
+mod codec_bench;
 mod doctor;
 mod events;
 mod exec;
@@ -23,6 +26,7 @@ use runtime::preserved::Preserved;
 
 use crate::args::{Cli, Command};
 use crate::choices::ListFormat;
+use crate::codec_args::CodecCommand;
 use crate::failure::{Failure, complain, exit_code_of_usage};
 
 fn main() -> ExitCode {
@@ -78,6 +82,7 @@ fn obey(cli: Cli, preserved: Preserved) -> Result<u8, Failure> {
         Command::Wake { id, json, reap } => show::wake(&root?, &id, json, reap.map(Into::into)),
         Command::Stats { id, json } => show::stats(&root?, &id, json),
         Command::Events { id, stats, interval } => events::events(&root?, &id, stats, interval),
+        Command::Codec { command: CodecCommand::Bench(args) } => codec_bench::run(&root?, config, &args),
         Command::Features => features::show(),
         Command::Create(args) => bundle::create(&root?, config, systemd, *args, preserved),
         Command::Start { id } => bundle::start(&root?, &id),

@@ -200,11 +200,12 @@ fn an_empty_host_has_an_empty_list() {
 fn the_doctor_speaks_json() {
     let output = Host::new().run(&["doctor", "--json"]);
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    for feature in ["kvm", "seccomp", "user_namespaces", "overlayfs", "cgroup", "fsgsbase"] {
+    for feature in ["kvm", "seccomp", "user_namespaces", "overlayfs", "cgroup", "fsgsbase", "iaa"] {
         assert!(found[feature]["ok"].is_boolean() && found[feature]["detail"].is_string(), "{feature}");
     }
     assert!(["kvm", "systrap"].contains(&found["platform"].as_str().unwrap()));
     assert!(!found["reason"].as_str().unwrap().is_empty());
+    assert!(found["iaa"]["queues"].is_array() && found["iaa"]["devices"].is_array());
 }
 
 #[test]
