@@ -3,7 +3,7 @@
 CARGO ?= cargo
 BIN := target/release/dormouse
 
-.PHONY: build deps demo test lint unit fuzz guest bench bench-net bench-hibernate lab soak clean
+.PHONY: build deps demo test lint unit fuzz guest bench bench-net bench-hibernate bench-functions lab soak clean
 
 build:
 	$(CARGO) build --release -p qvisor -p shim
@@ -45,6 +45,10 @@ bench-net: deps build guest
 # Figures of sandboxes that hibernate, beside frozen and reclaimed containers.
 bench-hibernate: deps build guest
 	@scripts/bench-hibernate
+
+# Figures of functions in Python, Node and Java that hibernate, their memory packed in several ways.
+bench-functions: deps build
+	@scripts/bench-functions
 
 # The integration tests on the kvm platform, inside an emulated machine.
 lab: deps build guest

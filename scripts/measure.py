@@ -5,6 +5,7 @@ import ctypes
 import os
 import re
 import signal
+import socket
 import statistics
 import subprocess
 import time
@@ -166,6 +167,11 @@ def own_network():
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     return ""
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
 
 
 def is_served(port):

@@ -223,24 +223,63 @@ class Sleeper:
             return "it said nothing"
 
 
+class Events:
+    """What `dormouse events` says of a sandbox from now on, while it is open."""
+
+    def __init__(self, sleeper):
+        words = [DORMOUSE, "--root", sleeper.place.state, "events", sleeper.id]
+        self.id = sleeper.id
+        self.process = subprocess.Popen([str(word) for word in words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                        text=True)
+        self.timer = threading.Timer(PATIENCE, self.process.kill)
+
+    def __enter__(self):
+        self.timer.start()
+        # The first line is what the sandbox is now.
+        self.process.stdout.readline()
+        return self
+
+    def __exit__(self, *_):
+        self.timer.cancel()
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+    def until(self, figures):
+        """The next event that has such figures: `hibernated` or `woken`."""
+        for line in self.process.stdout:
+            event = json.loads(line)
+            if figures in event:
+                return event
+        raise Failure(f"no event of {self.id} told what {figures} is")
+
+
 class Dormouse(Sleeper):
-    """`dormouse do`; `reap`, `share` (of files' pages) and `memory` as its options."""
+    """`dormouse do`; `reap`, `share` (of files' pages) and `memory` as its options, `more` by their names."""
 
     process = None
 
-    def __init__(self, place, workload, root, reap="on", share=False, memory="2G"):
+    def __init__(self, place, workload, root, reap="on", share=False, memory="2G", more=()):
         super().__init__(place, workload, root)
-        self.options = ["--reap", reap, "--share-files", "on" if share else "off", "--memory", memory]
+        options = {"--reap": reap, "--share-files": "on" if share else "off", "--memory": memory} | dict(more)
+        self.options = [word for pair in options.items() for word in pair]
+
+    def enter(self):
+        """Done by the process that becomes the front end."""
+        self.cgroup.enter()
+
+    def make_groups(self):
+        self.cgroup = own_cgroup(self.id)
 
     def launch(self):
-        self.cgroup = own_cgroup(self.id)
+        self.make_groups()
         program = self.workload.command(self.port)
         words = [DORMOUSE, "--root", self.place.state, "do", "--platform", self.place.platform, "--id", self.id,
                  "--rootfs", self.root, "--swap-dir", self.place.swap, "--cwd", "/",
                  *self.options, "--", *program]
         with open(self.output, "ab") as log:
             self.process = subprocess.Popen([str(word) for word in words], stdin=subprocess.DEVNULL, stdout=log,
-                                            stderr=log, preexec_fn=self.cgroup.enter, start_new_session=True)
+                                            stderr=log, preexec_fn=self.enter, start_new_session=True)
 
     def is_alive(self):
         return self.process is not None and self.process.poll() is None
@@ -260,9 +299,12 @@ class Dormouse(Sleeper):
         """Wakes it without a request; result: what `dormouse wake` says."""
         return json.loads(run(DORMOUSE, "--root", self.place.state, "wake", self.id, "--json"))
 
+    def stats(self):
+        """What `dormouse stats` says; does not wake it."""
+        return json.loads(run(DORMOUSE, "--root", self.place.state, "stats", self.id, "--json"))
+
     def memory_by_class(self):
-        """What `dormouse stats` says of its memory; does not wake it."""
-        return json.loads(run(DORMOUSE, "--root", self.place.state, "stats", self.id, "--json"))["memory"]
+        return self.stats()["memory"]
 
     def pids(self):
         return self.cgroup.pids()
@@ -299,22 +341,11 @@ class Container(Dormouse):
 
     def sleep(self):
         """Stops its leash; result: nanoseconds until it was hibernated, and what `dormouse events` says of it."""
-        words = [str(word) for word in (DORMOUSE, "--root", self.place.state, "events", self.id)]
-        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as events:
-            timer = threading.Timer(PATIENCE, events.kill)
-            timer.start()
-            try:
-                events.stdout.readline()
-                begin = time.time_ns()
-                os.kill(self.pid, signal.SIGSTOP)
-                for line in events.stdout:
-                    event = json.loads(line)
-                    if event["to"] == "hibernated":
-                        return event["time_us"] * 1000 - begin, event["hibernated"]
-                raise Failure(f"{self.id} did not hibernate when its leash was stopped")
-            finally:
-                timer.cancel()
-                events.kill()
+        with Events(self) as events:
+            begin = time.time_ns()
+            os.kill(self.pid, signal.SIGSTOP)
+            event = events.until("hibernated")
+        return event["time_us"] * 1000 - begin, event["hibernated"]
 
     def end(self):
         words = [DORMOUSE, "--root", self.place.state, "delete", "--force", self.id]
