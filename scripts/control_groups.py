@@ -66,24 +66,39 @@ class SlowReads:
     """A group whose processes together read so many bytes a second from the disk of a directory."""
 
     def __init__(self, name, directory, bytes_per_second):
-        self.rate, self.directory = bytes_per_second, directory
+        self.rate, self.disk = bytes_per_second, disk_of(directory)
         old = TOP / "blkio"
-        self.path = (old if old.is_dir() else TOP) / f"dormouse-{name}-{os.getpid()}"
-        limit = f"{disk_of(directory)} {'' if old.is_dir() else 'rbps='}{bytes_per_second}"
+        self.is_old = old.is_dir()
+        self.path = (old if self.is_old else TOP) / f"dormouse-{name}-{os.getpid()}"
         try:
-            if not old.is_dir():
+            if not self.is_old:
                 (TOP / "cgroup.subtree_control").write_text("+io")
             self.path.mkdir()
-            (self.path / ("blkio.throttle.read_bps_device" if old.is_dir() else "io.max")).write_text(limit)
+            if self.is_old:
+                (self.path / "blkio.throttle.read_bps_device").write_text(f"{self.disk} {self.rate}")
+            else:
+                self.limit(self.path)
         except OSError as error:
             raise Failure(f"cannot slow down reads by control groups: {error}; the kernel needs CONFIG_BLK_DEV_THROTTLING"
                           ) from None
 
+    def limit(self, group):
+        (group / "io.max").write_text(f"{self.disk} rbps={self.rate}")
+
     def enter(self):
         (self.path / "cgroup.procs").write_text("0")
 
+    def take_in(self, cgroup):
+        """Slows down this process, which is in a sandbox's memory cgroup. A group of version 2 is for every controller."""
+        if self.is_old:
+            self.enter()
+        else:
+            self.limit(cgroup.path)
+
     def must_hold(self, pids):
-        """Fails if one of the processes is elsewhere."""
+        """Fails if one of a sandbox's processes reads as fast as it likes. In version 2 its own group is limited."""
+        if not self.is_old:
+            return
         inside = {int(pid) for group in self.path.rglob("cgroup.procs") for pid in group.read_text().split()}
         if outside := set(pids) - inside:
             raise Failure(f"processes {outside} are not in the group that slows down reads")

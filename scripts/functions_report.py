@@ -36,7 +36,7 @@ def of_function(rows, base):
         wake, store = states.get("wake", {}), states.get("asleep", {})
         if not wake or not store:
             continue
-        line = [label, str(store["codec"][-1])]
+        line = [label, ", ".join(sorted(set(store["codec"])))]
         line += [f"{median(store[name]):.2f}" for name, _ in RATIOS]
         line += [f"{median(store[name]) / unit:.{digits}f}" for name, _, unit, digits in STORE]
         for name, _, unit, digits in WAKE:
@@ -73,19 +73,26 @@ def around_mean(values):
 
 
 def packing(found, labels):
-    """What packing and unpacking cost, as the sandboxes count it: means over the functions, of all their rounds."""
+    """What packing and unpacking cost, as the sandboxes count it: means over the functions, of all that each packed."""
     lines = []
     for label in labels:
         own = [rows.get(label, {}) for rows in found.values()]
         stores = [states["asleep"] for states in own if "pack_cpu_us" in states.get("asleep", {})]
         wakes = [states["wake"] for states in own if "unpack_us" in states.get("wake", {})]
         if stores:
-            line = [label] + [f"{mean(median(store[name]) for store in stores):.{digits}f}"
-                              for name, digits in (("packings", 0), ("packings_cancelled", 0))]
-            line += [f"{mean(median(store[name]) for store in stores) / 1e3:.1f}" for name in ("pack_us", "pack_cpu_us")]
+            # They are sums since the start.
+            line = [label] + [f"{mean(store[name][-1] for store in stores):.1f}" for name in ("packings", "packings_cancelled")]
+            line += [f"{mean(store[name][-1] for store in stores) / 1e3:.1f}" for name in ("pack_us", "pack_cpu_us")]
+            line.append(packed_ratio([store["home"][-1] for store in stores]))
             lines.append([*line, f"{mean(median(wake['unpack_us']) for wake in wakes) / 1e3:.2f}" if wakes else "–"])
-    titles = ["options", "packings", "cancelled", "packing, ms", "… CPU, ms", "unpacking in a wake, ms of all threads"]
+    titles = ["options", "packings", "cancelled", "packing, ms", "… CPU, ms", "ratio of all packed",
+              "unpacking in a wake, ms of all threads"]
     return table(titles, lines) if lines else "Nothing was packed."
+
+
+def packed_ratio(homes):
+    return around_mean([home["packed_input_bytes"] / home["packed_output_bytes"] for home in homes
+                        if home.get("packed_output_bytes")])
 
 
 def page(raw):
