@@ -94,9 +94,9 @@ impl Matcher {
                 at += 1;
                 continue;
             };
-            // A match one byte later may be worth a literal.
+            // A match one byte later may be worth a literal: a longer one, or one as long that is nearer.
             while found.len < GOOD {
-                match self.find(at + 1, end, window, DEPTH_LAZY, found.len) {
+                match self.find(at + 1, end, window, DEPTH_LAZY, found.len - 1) {
                     Some(next) if is_better(next, found) => {
                         self.tokens.push(Token::literal(piece[at]));
                         at += 1;
@@ -191,4 +191,29 @@ fn is_better(next: Match, found: Match) -> bool {
     4 * next.len + cost(found) as usize > 4 * found.len + cost(next) as usize + 2
 }
 
+// What is looked for is longer than three bytes, also where it may be as long as a match that was found.
 const _: () = assert!(HASHED > MIN_MATCH && PIECE_BYTES <= 1 << 16);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Matches by length and distance.
+    fn matches(piece: &[u8]) -> Vec<(usize, u32)> {
+        let mut matcher = Matcher::new();
+        let tokens = matcher.tokens(piece, PIECE_BYTES / 2);
+        let matches = tokens.iter().filter(|token| token.as_literal().is_none());
+        matches.map(|token| (token.len(), token.distance())).collect()
+    }
+
+    #[test]
+    fn of_two_matches_of_one_length_the_nearer_one_is_taken_a_byte_later() {
+        let filler: Vec<u8> =
+            (0..1000_u16).flat_map(|number| [0x80 | number as u8, (number >> 4) as u8]).collect();
+        // "abcde" far away, "bcdef" near by; then "abcdef", which no place has.
+        let piece = [b"abcde".as_slice(), &filler[..1000], b"bcdef", b"__abcdef"].concat();
+        assert_eq!(matches(&piece).last(), Some(&(5, 8)));
+        let piece = [b"abcdefgh".as_slice(), &filler[..1000], b"bcdef", b"__abcdefgh"].concat();
+        assert!(matches(&piece).last().unwrap().0 == 8);
+    }
+}
