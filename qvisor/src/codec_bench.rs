@@ -192,6 +192,10 @@ fn vmm_memory(pid: i32) -> std::io::Result<Option<(i32, Source)>> {
 
 /// Pages of the awake sandbox with the most memory; where there is none, of one that is started for it.
 fn of_any(root: &Root) -> Result<Pages, Failure> {
+    if process::effective_user() != 0 {
+        let why = "only root may read its memory; run it as root, or pass --data FILE";
+        return Err(format!("cannot measure codecs on a sandbox: {why}").into());
+    }
     let mut most: Option<(u64, Id, OciState)> = None;
     for state in root.states()? {
         let is_awake = state.status == Status::Running
