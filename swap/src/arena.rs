@@ -49,6 +49,12 @@ impl Part<'_> {
         unsafe { Piece::new(self.start().cast(), pages.min(PART_PAGES) * PAGE_BYTES) }
     }
 
+    /// Its pages, to be changed.
+    pub fn pages_mut(&mut self) -> &mut [PageBytes] {
+        // SAFETY: as below, and the part is borrowed for this alone.
+        unsafe { std::slice::from_raw_parts_mut(self.start(), PART_PAGES) }
+    }
+
     /// Its pages.
     pub fn pages(&self) -> &[PageBytes] {
         // SAFETY: the part is in the mapping, zeros at first, and borrowed; nobody writes it meanwhile.

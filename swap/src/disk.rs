@@ -1,22 +1,27 @@
-//! The home of *Hibernate Container*: the swap file and the REAP file.
+//! The home of *Hibernate Container*: the swap file and the REAP file. With a file of packed pages beside them (*Sabre*) they
+//! are where pages lie until there is time to pack them (`packing.rs`).
 
 use std::collections::HashMap;
 use std::io::Write;
 use std::sync::atomic::AtomicU64;
+use std::time::Instant;
 
 use crate::arena::{self, Arena, PART_PAGES, SharedArena};
 use crate::error::{SwapError, TablesError};
 use crate::home::{Home, Stat, Stored};
 use crate::io::{Device, Piece};
+use crate::packed::{Key, PackedFile, slot_of};
+use crate::packing::{Packing, Progress, Repacked, WrittenSet};
 use crate::page::{Class, PAGE_BYTES, Page, PageBytes, PageId};
 use crate::page_file::{PageFile, gap};
-use crate::persist;
+use crate::persist::{self, Said};
 use crate::pool;
 use crate::staging::{Put, put_all};
 use crate::table::{Located, PageLocation, PageLocations};
 
 const SWAP_FILE: &str = "swap file";
 const REAP_FILE: &str = "REAP file";
+const PACKED_FILE: &str = "packed file";
 /// Shorter free runs of the swap file are passed over: writes stay large.
 const SHORTEST_RUN: u32 = 64;
 /// Most unwanted slots between two wanted ones that are read rather than skipped.
@@ -26,15 +31,19 @@ const AROUND_SLOTS: u32 = 32;
 
 /// Two files of a sandbox's own.
 pub struct SwapHome {
-    swap: PageFile,
-    reap: PageFile,
-    places: PageLocations,
+    pub(crate) swap: PageFile,
+    pub(crate) reap: PageFile,
+    /// Packed pages; `None`: none ever are.
+    pub(crate) packed: Option<PackedFile>,
+    pub(crate) packing: Packing,
+    pub(crate) progress: Progress,
+    pub(crate) places: PageLocations,
     /// Words of the pages that are one repeated word, unless it is zero.
     words: HashMap<PageId, u64>,
     /// Pages by class.
     pages: [u64; Class::ALL.len()],
-    limit_bytes: u64,
-    arena: SharedArena,
+    pub(crate) limit_bytes: u64,
+    pub(crate) arena: SharedArena,
 }
 
 impl SwapHome {
@@ -48,6 +57,9 @@ impl SwapHome {
         Self {
             swap,
             reap,
+            packed: None,
+            packing: Packing::default(),
+            progress: Progress::default(),
             places: PageLocations::default(),
             words: HashMap::new(),
             pages: Default::default(),
@@ -56,10 +68,19 @@ impl SwapHome {
         }
     }
 
-    /// The home that had these two files and wrote down `tables` ([`Home::persist`]). Its pages have numbers below `end`.
-    /// The tables may come from anybody: what contradicts itself or the files is refused.
+    /// The same home, with a file for packed pages; it is empty yet. `None`: there is no randomness for a key.
+    #[must_use]
+    pub fn with_packing(self, file: Box<dyn Device>, packing: Packing) -> Option<Self> {
+        let key = if packing.encrypt { Some(Key::new()?) } else { None };
+        let packed = PackedFile::new(PageFile::new(PACKED_FILE, file), key);
+        Some(Self { packed: Some(packed), packing, ..self })
+    }
+
+    /// The home that had these files, its packed one last, and wrote down `tables` ([`Home::persist`]). Its pages have numbers
+    /// below `end`. The tables may come from anybody: what contradicts itself or the files is refused.
     pub fn reopen(
-        [swap, reap]: [Box<dyn Device>; 2],
+        [swap, reap, packed]: [Box<dyn Device>; 3],
+        packing: Packing,
         tables: &[u8],
         end: PageId,
         limit_bytes: u64,
@@ -67,16 +88,24 @@ impl SwapHome {
         let open = |name, device| {
             PageFile::existing(name, device).map_err(|source| TablesError::Length { file: name, source })
         };
+        let key = if packing.encrypt { Some(Key::new().ok_or(TablesError::NoKey)?) } else { None };
+        let mut packed = PackedFile::new(open(PACKED_FILE, packed)?, key);
         let mut home = Self::of(open(SWAP_FILE, swap)?, open(REAP_FILE, reap)?, limit_bytes);
-        let room = [home.swap.room(), home.reap.room()];
-        persist::read(tables, end, room, &mut |entry| {
-            match entry.at.place {
-                PageLocation::Swap(slot) => home.swap.slots.take(slot, entry.sum),
-                PageLocation::Reap(slot) => home.reap.slots.take(slot, entry.sum),
-                PageLocation::Word => home.set_word(entry.id, entry.word),
+        let room = [home.swap.room(), home.reap.room(), packed.room()];
+        persist::read(tables, end, room, &mut |said| match said {
+            Said::Set(number, set) => packed.restore(number, set),
+            Said::Page(entry) => {
+                match entry.at.place {
+                    PageLocation::Swap(slot) => home.swap.slots.take(slot, entry.sum),
+                    PageLocation::Reap(slot) => home.reap.slots.take(slot, entry.sum),
+                    PageLocation::Packed(slot) => packed.take(slot, entry.sum),
+                    PageLocation::Word => home.set_word(entry.id, entry.word),
+                }
+                home.settle(entry.id, entry.at);
             }
-            home.settle(entry.id, entry.at);
         })?;
+        packed.drop_unused();
+        (home.packed, home.packing) = (Some(packed), packing);
         home.trim();
         Ok(home)
     }
@@ -93,7 +122,7 @@ impl SwapHome {
         Ok([reap, swap])
     }
 
-    fn settle(&mut self, id: PageId, to: Located) {
+    pub(crate) fn settle(&mut self, id: PageId, to: Located) {
         self.pages[usize::from(to.class.number())] += 1;
         if let Some(old) = self.places.set(id, to) {
             self.free(id, old, to.place == PageLocation::Word);
@@ -103,6 +132,11 @@ impl SwapHome {
     fn free(&mut self, id: PageId, from: Located, keep_word: bool) {
         self.pages[usize::from(from.class.number())] -= 1;
         match from.place {
+            PageLocation::Packed(slot) => {
+                if let Some(packed) = &mut self.packed {
+                    packed.free(slot);
+                }
+            }
             PageLocation::Swap(slot) => self.swap.free(slot),
             PageLocation::Reap(slot) => self.reap.free(slot),
             PageLocation::Word if keep_word => {}
@@ -116,17 +150,51 @@ impl SwapHome {
         self.words.get(&id).copied().unwrap_or(0)
     }
 
-    fn set_word(&mut self, id: PageId, word: u64) {
+    pub(crate) fn set_word(&mut self, id: PageId, word: u64) {
         match word {
             0 => self.words.remove(&id),
             word => self.words.insert(id, word),
         };
     }
 
+    /// Brings pages back. Result: bytes read, and whether none of the pages is packed.
+    pub(crate) fn fetch_all(&self, pages: &[Page]) -> Result<(u64, bool), SwapError> {
+        let (mut swap, mut reap, mut packed) = (Vec::new(), Vec::new(), Vec::new());
+        for page in pages {
+            match self.places.get(page.id) {
+                Some(PageLocation::Word) => page.piece().fill(self.word(page.id)),
+                Some(PageLocation::Swap(slot)) => swap.push((slot, *page)),
+                Some(PageLocation::Packed(slot)) => packed.push((slot, *page)),
+                Some(PageLocation::Reap(slot)) => reap.push((slot, *page)),
+                None => return Err(SwapError::Unknown { id: page.id }),
+            }
+        }
+        let arena = self.arena.get(reap.len().max(swap.len()).max(packed.len()));
+        let fetch = |file, found| fetch_from(file, found, arena.as_deref());
+        let raw = fetch(&self.reap, &mut reap)? + fetch(&self.swap, &mut swap)?;
+        match &self.packed {
+            Some(file) if !packed.is_empty() => Ok((raw + file.fetch(&mut packed, arena.as_deref())?, false)),
+            _ => Ok((raw, true)),
+        }
+    }
+
+    /// Takes over a set and its pages, and frees the places where they were.
+    pub(crate) fn take_set(&mut self, written: WrittenSet) {
+        let Some(packed) = &mut self.packed else { return };
+        let number = packed.add(written.set);
+        for (place, (id, class)) in (0..).zip(written.pages) {
+            let place = PageLocation::Packed(slot_of(number, place));
+            self.settle(id, Located { place, class });
+        }
+    }
+
     /// Takes up as little memory as it can until the next change.
-    fn trim(&mut self) {
+    pub(crate) fn trim(&mut self) {
         self.arena.trim();
         self.places.trim();
+        if let Some(packed) = &mut self.packed {
+            packed.trim();
+        }
         self.swap.slots.trim();
         self.reap.slots.trim();
     }
@@ -188,11 +256,21 @@ fn read_through(file: &PageFile, part: &[(u32, Page)], mut room: arena::Part<'_>
 
 impl Home for SwapHome {
     fn store(&mut self, working_set: &[Page], rest: &[Page]) -> Result<Stored, SwapError> {
-        let [reap, swap] = self.put(working_set, rest).inspect_err(|_| {
+        self.progress.change();
+        if self.stores_packed() {
+            return self.store_packed(working_set, rest, false);
+        }
+        let put = self.put(working_set, rest).inspect_err(|_| {
             // Pages that were written in vain take no room.
             self.reap.drop_tail();
             self.swap.drop_tail();
-        })?;
+        });
+        let [reap, swap] = match put {
+            Err(SwapError::Limit { .. }) if self.can_pack() => {
+                return self.store_packed(working_set, rest, true);
+            }
+            put => put?,
+        };
         // All is written: from here on nothing can fail. The new slots are all taken before any old one is freed: a file of
         // which none is in use is emptied.
         for (file, put) in [(&mut self.reap, &reap), (&mut self.swap, &swap)] {
@@ -219,40 +297,35 @@ impl Home for SwapHome {
     }
 
     fn fetch(&self, pages: &[Page]) -> Result<u64, SwapError> {
-        let (mut swap, mut reap) = (Vec::new(), Vec::new());
-        for page in pages {
-            match self.places.get(page.id) {
-                Some(PageLocation::Word) => page.piece().fill(self.word(page.id)),
-                Some(PageLocation::Swap(slot)) => swap.push((slot, *page)),
-                Some(PageLocation::Reap(slot)) => reap.push((slot, *page)),
-                None => return Err(SwapError::Unknown { id: page.id }),
-            }
+        let start = Instant::now();
+        let (bytes, is_raw) = self.fetch_all(pages)?;
+        if is_raw {
+            self.progress.read(bytes, start.elapsed());
         }
-        let arena = self.arena.get(reap.len().max(swap.len()));
-        let fetch = |file, found| fetch_from(file, found, arena.as_deref());
-        Ok(fetch(&self.reap, &mut reap)? + fetch(&self.swap, &mut swap)?)
+        Ok(bytes)
     }
 
     fn fetch_around(&self, pages: &mut Vec<Page>) -> Result<u64, SwapError> {
         let Some(first) = pages.first().map(|page| page.id) else { return Ok(0) };
         let near = match self.places.get(first) {
-            Some(PageLocation::Swap(slot)) => Some((slot, false)),
-            Some(PageLocation::Reap(slot)) => Some((slot, true)),
             Some(PageLocation::Word) | None => None,
+            place => place,
         };
-        let is_near = |slot: u32, reap: bool| {
-            near.is_some_and(|(at, is_reap)| is_reap == reap && at.abs_diff(slot) <= AROUND_SLOTS)
+        let is_near = |place: PageLocation| match (near, place) {
+            (_, PageLocation::Word) => true,
+            (Some(PageLocation::Swap(at)), PageLocation::Swap(slot))
+            | (Some(PageLocation::Reap(at)), PageLocation::Reap(slot))
+            | (Some(PageLocation::Packed(at)), PageLocation::Packed(slot)) => {
+                at.abs_diff(slot) <= AROUND_SLOTS
+            }
+            _ => false,
         };
-        pages.retain(|page| match self.places.get(page.id) {
-            Some(PageLocation::Word) => true,
-            Some(PageLocation::Swap(slot)) => is_near(slot, false),
-            Some(PageLocation::Reap(slot)) => is_near(slot, true),
-            None => page.id == first,
-        });
+        pages.retain(|page| self.places.get(page.id).map_or(page.id == first, is_near));
         self.fetch(pages)
     }
 
     fn retain(&mut self, kept: &mut dyn FnMut(PageId) -> bool) {
+        self.progress.change();
         let mut dropped = Vec::new();
         self.places.retain(kept, &mut |id, from| dropped.push((id, from)));
         for (id, from) in dropped {
@@ -265,13 +338,14 @@ impl Home for SwapHome {
     }
 
     fn stored_bytes(&self) -> u64 {
-        self.swap.used_bytes() + self.reap.used_bytes()
+        let packed = self.packed.as_ref().map_or(0, PackedFile::used_bytes);
+        self.swap.used_bytes() + self.reap.used_bytes() + packed
     }
 
     fn stats(&self) -> Vec<Stat> {
         let stat = |name, value| Stat { name, value };
         let [file, anonymous, store, kernel] = self.pages;
-        vec![
+        [
             stat("swap_file_bytes", self.swap.used_bytes()),
             stat("reap_file_bytes", self.reap.used_bytes()),
             stat("file_pages", file),
@@ -279,12 +353,28 @@ impl Home for SwapHome {
             stat("store_pages", store),
             stat("kernel_pages", kernel),
         ]
+        .into_iter()
+        .chain(self.packing_stats())
+        .collect()
+    }
+
+    fn pack(&self, goes_on: &dyn Fn() -> bool) -> Result<Option<Repacked>, SwapError> {
+        self.pack_all(goes_on)
+    }
+
+    fn adopt(&mut self, packed: Repacked) -> bool {
+        self.adopt_all(packed)
+    }
+
+    fn packing(&self) -> String {
+        self.packing_name()
     }
 
     fn persist(&self, to: &mut dyn Write) -> Result<(), TablesError> {
         let runs = self.places.runs();
         let words = |id| self.word(id);
-        let tables = persist::tables(&runs, [&self.swap.slots, &self.reap.slots], words);
+        let slots = [&self.swap.slots, &self.reap.slots];
+        let tables = persist::tables(&runs, slots, self.packed.as_ref(), words)?;
         to.write_all(&tables).map_err(TablesError::from)
     }
 }

@@ -13,6 +13,10 @@ pub enum SwapError {
     Read { file: &'static str, source: io::Error },
     #[error("page {id} came back from the {file} damaged: checksum {found:#010x} instead of {stored:#010x}")]
     Damaged { file: &'static str, id: PageId, stored: u32, found: u32 },
+    #[error("page {id} came back from the {file} damaged: {source}")]
+    Unpack { file: &'static str, id: PageId, source: codec::Corrupt },
+    #[error("page {id} came back from the {file} damaged: its seal is broken")]
+    Forged { file: &'static str, id: PageId },
     #[error("page {id} was never stored")]
     Unknown { id: PageId },
     #[error("the swap limit of {limit_bytes} bytes is reached")]
@@ -30,6 +34,10 @@ pub enum TablesError {
     Version { found: u32, known: u32 },
     #[error("the tables of a home of pages are damaged: {what}")]
     Damaged { what: &'static str },
+    #[error("cannot make a key to seal pages with: the host has no randomness to give")]
+    NoKey,
+    #[error("cannot write the tables of a home of pages: the pages are sealed with a key that ends with it")]
+    Sealed,
     #[error("the tables of a home of pages are encrypted, which this version cannot read")]
     Encrypted,
 }

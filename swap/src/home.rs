@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use crate::error::{SwapError, TablesError};
+use crate::packing::Repacked;
 use crate::page::{Page, PageId};
 
 /// A place for the pages of one sandbox. Several threads may fetch at once.
@@ -20,6 +21,13 @@ pub trait Home: Send + Sync {
     fn retain(&mut self, kept: &mut dyn FnMut(PageId) -> bool);
     /// Nothing is fetched for a while: gives back memory that only makes it faster.
     fn rest(&self);
+    /// Packs what is stored, as far as that is worth it; `None`: it is not. Nothing changes but for the storage in use. It may
+    /// take long, by this thread alone, and ends early when `goes_on` says no. No second thread may call it meanwhile.
+    fn pack(&self, goes_on: &dyn Fn() -> bool) -> Result<Option<Repacked>, SwapError>;
+    /// Takes over what was packed, unless pages were stored or forgotten since. Result: whether it did.
+    fn adopt(&mut self, packed: Repacked) -> bool;
+    /// How pages are packed, by the names that users give.
+    fn packing(&self) -> String;
     /// Bytes of the home's own storage in use.
     fn stored_bytes(&self) -> u64;
     /// What the home counts.
@@ -38,6 +46,9 @@ pub struct Stored {
     pub word_pages: u64,
     /// Pages that equal the base's, which were only recorded.
     pub base_pages: u64,
+    /// Pages that were packed at once, and the bytes that they take packed.
+    pub packed_pages: u64,
+    pub packed_bytes: u64,
 }
 
 /// A number that a home counts.

@@ -12,6 +12,7 @@ use crate::base::Base;
 use crate::bits::Bits;
 use crate::error::{SwapError, TablesError};
 use crate::home::{Home, Stat, Stored};
+use crate::packing::Repacked;
 use crate::page::{PAGE_BYTES, Page, PageBytes, PageId};
 use crate::pool;
 use crate::tables;
@@ -47,7 +48,7 @@ impl Layered {
         tables: &[u8],
         own: impl FnOnce(&[u8]) -> Result<Box<dyn Home>, TablesError>,
     ) -> Result<Self, TablesError> {
-        let mut from = tables::open(tables, KIND, VERSION)?;
+        let (_, mut from) = tables::open(tables, KIND, VERSION..=VERSION)?;
         let count = from.u64()?;
         let bytes = count.checked_mul(8).ok_or(TablesError::Damaged { what: "a count is too large" })?;
         let gone = from.bytes(bytes)?.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
@@ -169,6 +170,18 @@ impl Home for Layered {
 
     fn rest(&self) {
         self.own.rest();
+    }
+
+    fn pack(&self, goes_on: &dyn Fn() -> bool) -> Result<Option<Repacked>, SwapError> {
+        self.own.pack(goes_on)
+    }
+
+    fn adopt(&mut self, packed: Repacked) -> bool {
+        self.own.adopt(packed)
+    }
+
+    fn packing(&self) -> String {
+        self.own.packing()
     }
 
     fn stored_bytes(&self) -> u64 {

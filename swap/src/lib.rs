@@ -10,6 +10,7 @@
 //! The memory of pages may be a guest's, who writes it whenever it likes: it is copied by opaque copies alone, and what is
 //! looked at is a private copy.
 
+mod aligned;
 mod arena;
 mod base;
 mod bits;
@@ -21,11 +22,15 @@ mod home;
 pub mod io;
 mod large;
 mod layered;
+mod packed;
+mod packing;
 mod page;
 mod page_file;
 mod persist;
+mod persist_sets;
 mod piece;
 mod pool;
+mod sampling;
 mod shared;
 mod slots;
 mod staging;
@@ -41,4 +46,5 @@ pub use error::{SwapError, TablesError};
 pub use file::{SwapFileError, open_unnamed};
 pub use home::{Home, Stat, Stored};
 pub use layered::Layered;
+pub use packing::{Codec, CodecError, Packing, Repacked};
 pub use page::{Class, PAGE_BYTES, Page, PageBytes, PageId};

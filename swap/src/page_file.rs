@@ -2,6 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::SwapError;
@@ -74,6 +75,13 @@ impl PageFile {
         let len = self.len.load(Ordering::Relaxed).saturating_sub(offset);
         if len > 0 {
             self.device.discard(offset, len);
+        }
+    }
+
+    /// Gives back the blocks of these pages.
+    pub fn discard_pages(&self, pages: Range<u32>) {
+        if !pages.is_empty() {
+            self.device.discard(offset_of(pages.start), offset_of(pages.end - pages.start));
         }
     }
 

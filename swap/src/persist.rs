@@ -1,14 +1,18 @@
-//! The tables of a home in two files as bytes: `docs/swap-format.md`, section "Tables".
+//! The tables of a home in its files as bytes: `docs/swap-format.md`, section "Tables".
 
 use crate::bits::Bits;
 use crate::error::TablesError;
+use crate::packed::{PackedFile, PackedSet, split};
 use crate::page::{Class, PageId};
+use crate::persist_sets;
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::table::{Located, PageLocation, Run};
 use crate::tables::{self, Reader};
 
 const KIND: &[u8; 8] = b"DORMHOME";
-const VERSION: u32 = 1;
+/// With sets; one without them has version 1.
+const VERSION: u32 = 2;
+const VERSION_WITHOUT_SETS: u32 = 1;
 /// What a file's partition has room for: the nonce and the tag of an authenticated cipher.
 const SEAL_BYTES: usize = 12 + 16;
 const RUN_BYTES: u64 = 16;
@@ -18,6 +22,7 @@ const WORD_BYTES: u64 = 12;
 const WORD: u8 = 1;
 const SWAP: u8 = 2;
 const REAP: u8 = 3;
+const PACKED: u8 = 4;
 
 /// A page as the tables have it.
 pub struct Entry {
@@ -29,15 +34,22 @@ pub struct Entry {
     pub word: u64,
 }
 
-/// The tables of the pages in `runs`, whose numbers ascend; `slots` are those of the swap file and of the REAP file, and
-/// `word` says which word a page repeats.
-pub fn tables(runs: &[Run], slots: [&Slots; 2], word: impl Fn(PageId) -> u64) -> Vec<u8> {
+/// The tables of the pages in `runs`, whose numbers ascend; `slots` are those of the swap file and of the REAP file, `packed` is
+/// the packed file, and `word` says which word a page repeats.
+pub fn tables(
+    runs: &[Run],
+    slots: [&Slots; 2],
+    packed: Option<&PackedFile>,
+    word: impl Fn(PageId) -> u64,
+) -> Result<Vec<u8>, TablesError> {
     let pages = |run: &Run| run.first..run.first + run.pages;
     let is_word = |run: &&Run| run.at.place == PageLocation::Word;
     let of_words = runs.iter().filter(is_word).flat_map(pages);
     let words: Vec<(PageId, u64)> =
         of_words.map(|id| (id, word(id))).filter(|(_, word)| *word != 0).collect();
-    let mut out = tables::begin(KIND, VERSION);
+    let sets = packed.map_or(Ok(Vec::new()), persist_sets::sets)?;
+    let version = if sets.is_empty() { VERSION_WITHOUT_SETS } else { VERSION };
+    let mut out = tables::begin(KIND, version);
     let mut put = |bytes: &[u8]| out.extend_from_slice(bytes);
     for count in [runs.len(), words.len()] {
         put(&(count as u64).to_le_bytes());
@@ -46,8 +58,13 @@ pub fn tables(runs: &[Run], slots: [&Slots; 2], word: impl Fn(PageId) -> u64) ->
         put(&slots.end().to_le_bytes());
         put(&[0; SEAL_BYTES]);
     }
+    if !sets.is_empty() {
+        put(&(sets.len() as u64).to_le_bytes());
+        put(&sets);
+    }
     for run in runs {
         let (kind, slot) = match run.at.place {
+            PageLocation::Packed(slot) => (PACKED, slot),
             PageLocation::Word => (WORD, 0),
             PageLocation::Swap(slot) => (SWAP, slot),
             PageLocation::Reap(slot) => (REAP, slot),
@@ -56,20 +73,27 @@ pub fn tables(runs: &[Run], slots: [&Slots; 2], word: impl Fn(PageId) -> u64) ->
         put(&[kind, run.at.class.number(), 0, 0]);
     }
     let [swap, reap] = slots;
+    let packed_sum = |slot: u32| {
+        let (number, place) = split(slot);
+        packed.and_then(|packed| packed.set(number)).map_or(0, |set| set.sum(place))
+    };
     for run in runs {
-        let (slots, first) = match run.at.place {
-            PageLocation::Word => continue,
-            PageLocation::Swap(slot) => (swap, slot),
-            PageLocation::Reap(slot) => (reap, slot),
-        };
-        (first..first + run.pages).for_each(|slot| put(&slots.sum(slot).to_le_bytes()));
+        for on in 0..run.pages {
+            let sum = match run.at.place {
+                PageLocation::Word => continue,
+                PageLocation::Swap(slot) => swap.sum(slot + on),
+                PageLocation::Reap(slot) => reap.sum(slot + on),
+                PageLocation::Packed(slot) => packed_sum(slot + on),
+            };
+            put(&sum.to_le_bytes());
+        }
     }
     for (id, word) in words {
         put(&id.to_le_bytes());
         put(&word.to_le_bytes());
     }
     tables::seal(&mut out);
-    out
+    Ok(out)
 }
 
 fn damaged(what: &'static str) -> TablesError {
@@ -86,7 +110,7 @@ struct Header {
 
 impl Header {
     /// `room` says how many slots the files are long enough for.
-    fn read(from: &mut Reader<'_>, room: [u64; 2]) -> Result<Self, TablesError> {
+    fn read(from: &mut Reader<'_>, room: [u64; 3]) -> Result<Self, TablesError> {
         let (runs, words) = (from.u64()?, from.u64()?);
         let mut ends = [0; 2];
         for (end, room) in ends.iter_mut().zip(room) {
@@ -117,30 +141,44 @@ fn read_run(from: &mut Reader<'_>, next: PageId, end: PageId) -> Result<Run, Tab
         WORD if slot == 0 => PageLocation::Word,
         SWAP => PageLocation::Swap(slot),
         REAP => PageLocation::Reap(slot),
+        PACKED if slot < SLOTS_MAX => PageLocation::Packed(slot),
         _ => return Err(damaged("a run is nowhere")),
     };
     let class = Class::from_number(class).filter(|_| zero == 0).ok_or(damaged("a class is unknown"))?;
     Ok(Run { first, pages, at: Located { place, class } })
 }
 
-/// Reads tables and passes on each page. Pages have numbers below `end`, and the files are long enough for `room` slots.
-/// Whoever made the tables may be hostile.
+/// What tables say, the sets first.
+pub enum Said {
+    Set(usize, PackedSet),
+    Page(Entry),
+}
+
+/// Reads tables and passes on sets and pages. Pages have numbers below `end`, and the files are long enough for `room` slots,
+/// the packed file last. Whoever made the tables may be hostile.
 pub fn read(
     tables: &[u8],
     end: PageId,
-    room: [u64; 2],
-    entry: &mut dyn FnMut(Entry),
+    room: [u64; 3],
+    said: &mut dyn FnMut(Said),
 ) -> Result<(), TablesError> {
-    let mut from = tables::open(tables, KIND, VERSION)?;
+    let (version, mut from) = tables::open(tables, KIND, VERSION_WITHOUT_SETS..=VERSION)?;
     let header = Header::read(&mut from, room)?;
+    let sets = if version == VERSION {
+        let bytes = from.u64()?;
+        persist_sets::read(from.part(bytes)?, room[2])?
+    } else {
+        Vec::new()
+    };
     let mut runs = records(&mut from, header.runs, RUN_BYTES)?;
-    let (checked, stored) = check_runs(runs, end, header.ends)?;
+    let (checked, stored) = check_runs(runs, end, header.ends, &sets)?;
     let mut sums = records(&mut from, stored, SUM_BYTES)?;
     let mut words = Words::new(records(&mut from, header.words, WORD_BYTES)?)?;
     if !from.is_empty() {
         return Err(damaged("there is more than they say"));
     }
     let mut next = 0;
+    sets.into_iter().for_each(|(number, set)| said(Said::Set(number, set)));
     for _ in 0..checked {
         let run = read_run(&mut runs, next, end)?;
         next = run.first + run.pages;
@@ -150,8 +188,9 @@ pub fn read(
                 PageLocation::Word => (PageLocation::Word, 0, words.take(id)?),
                 PageLocation::Swap(slot) => (PageLocation::Swap(slot + on), sums.u32()?, 0),
                 PageLocation::Reap(slot) => (PageLocation::Reap(slot + on), sums.u32()?, 0),
+                PageLocation::Packed(slot) => (PageLocation::Packed(slot + on), sums.u32()?, 0),
             };
-            entry(Entry { id, at: Located { place, ..run.at }, sum, word });
+            said(Said::Page(Entry { id, at: Located { place, ..run.at }, sum, word }));
         }
     }
     if words.next.is_some() {
@@ -162,18 +201,29 @@ pub fn read(
 
 /// Checks that the runs agree with each other and with the files. Result: how many they are, and how many pages of theirs
 /// have a slot.
-fn check_runs(mut runs: Reader<'_>, end: PageId, ends: [u32; 2]) -> Result<(u64, u64), TablesError> {
+fn check_runs(
+    mut runs: Reader<'_>,
+    end: PageId,
+    ends: [u32; 2],
+    sets: &[(usize, PackedSet)],
+) -> Result<(u64, u64), TablesError> {
     let (mut next, mut count, mut stored) = (0, 0, 0);
-    let mut used = [Bits::default(), Bits::default()];
+    let mut used = vec![Bits::default(); 2 + sets.len()];
     while !runs.is_empty() {
         let run = read_run(&mut runs, next, end)?;
         (next, count) = (run.first + run.pages, count + 1);
-        let (slot, file) = match run.at.place {
+        let (slot, file, end) = match run.at.place {
             PageLocation::Word => continue,
-            PageLocation::Swap(slot) => (slot, 0),
-            PageLocation::Reap(slot) => (slot, 1),
+            PageLocation::Swap(slot) => (slot, 0, ends[0]),
+            PageLocation::Reap(slot) => (slot, 1, ends[1]),
+            PageLocation::Packed(slot) => {
+                let (number, place) = split(slot);
+                let at =
+                    sets.iter().position(|(at, _)| *at == number).ok_or(damaged("there is no such set"))?;
+                (place, 2 + at, sets[at].1.pages())
+            }
         };
-        let behind = slot.checked_add(run.pages).filter(|behind| *behind <= ends[file]);
+        let behind = slot.checked_add(run.pages).filter(|behind| *behind <= end);
         for slot in slot..behind.ok_or(damaged("a slot is behind the file's last one"))? {
             if used[file].has(slot) {
                 return Err(damaged("two pages have one slot"));

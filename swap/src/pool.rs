@@ -9,6 +9,14 @@ const HELPERS: usize = 2;
 /// A helper's stack, in bytes; it calls nothing deep.
 const STACK_BYTES: usize = 64 << 10;
 
+/// How many threads work at a time, on as many processors as there are for this process.
+pub fn threads() -> f64 {
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    #[expect(clippy::cast_precision_loss, reason = "a handful")]
+    let threads = processors.min(1 + HELPERS) as f64;
+    threads
+}
+
 /// Calls `work` for each item, the calling thread and helpers taking turns; the results are in the items' order. Without
 /// a second item, or a second thread, the caller does it all.
 pub fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {

@@ -72,7 +72,7 @@ impl Put {
 }
 
 /// The word that the page repeats.
-fn repeated_word(page: &PageBytes) -> Option<u64> {
+pub fn repeated_word(page: &PageBytes) -> Option<u64> {
     let (words, _) = page.as_chunks::<8>();
     let first = words.first()?;
     words.iter().all(|word| word == first).then(|| u64::from_ne_bytes(*first))

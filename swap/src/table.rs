@@ -12,6 +12,8 @@ pub enum PageLocation {
     Swap(u32),
     /// Slot of the REAP file.
     Reap(u32),
+    /// Set of the packed file, and place in it.
+    Packed(u32),
 }
 
 /// The location and the class of a page.
@@ -25,6 +27,7 @@ const WORD: u32 = 1;
 const CLASS_SHIFT: u32 = SLOTS_MAX.ilog2();
 const SWAP: u32 = 1 << 30;
 const REAP: u32 = 1 << 31;
+const PACKED: u32 = SWAP | REAP;
 
 impl Located {
     fn encode(self) -> u32 {
@@ -32,6 +35,7 @@ impl Located {
             PageLocation::Word => WORD,
             PageLocation::Swap(slot) => SWAP | slot,
             PageLocation::Reap(slot) => REAP | slot,
+            PageLocation::Packed(slot) => PACKED | slot,
         };
         place | u32::from(self.class.number()) << CLASS_SHIFT
     }
@@ -41,6 +45,7 @@ impl Located {
         let class = Class::ALL[(code >> CLASS_SHIFT & 3) as usize];
         let place = match code {
             0 => return None,
+            code if code & PACKED == PACKED => PageLocation::Packed(slot),
             code if code & REAP != 0 => PageLocation::Reap(slot),
             code if code & SWAP != 0 => PageLocation::Swap(slot),
             _ => PageLocation::Word,
@@ -110,7 +115,7 @@ impl Chunk {
 
 /// The code that continues a run `pages` on.
 fn follows(code: u32, pages: usize) -> u32 {
-    let step = u32::from(code & (SWAP | REAP) != 0);
+    let step = u32::from(code & PACKED != 0);
     code.wrapping_add(step * u32::try_from(pages).unwrap_or(0))
 }
 
@@ -122,7 +127,11 @@ pub struct PageLocations {
 
 impl PageLocations {
     pub fn get(&self, id: PageId) -> Option<PageLocation> {
-        Located::decode(self.code(id)).map(|found| found.place)
+        self.located(id).map(|found| found.place)
+    }
+
+    pub fn located(&self, id: PageId) -> Option<Located> {
+        Located::decode(self.code(id))
     }
 
     fn code(&self, id: PageId) -> u32 {
@@ -220,6 +229,7 @@ mod tests {
         let of = |id: PageId| match id {
             0..40 => Some(PageLocation::Swap(7 + id)),
             40..90 => Some(PageLocation::Word),
+            90..95 => Some(PageLocation::Packed(3 << 20 | id)),
             100..1500 => Some(PageLocation::Reap(2000 + id)),
             2048..3072 if id.is_multiple_of(2) => Some(PageLocation::Swap(id * 5)),
             _ => None,
@@ -230,7 +240,7 @@ mod tests {
             of(id).map(|place| places.set(id, at(place)));
         }
         places.trim();
-        assert!(matches!(&places.chunks[0], Some(Chunk::Packed(runs)) if runs.len() == 4));
+        assert!(matches!(&places.chunks[0], Some(Chunk::Packed(runs)) if runs.len() == 5));
         assert!(matches!(&places.chunks[2], Some(Chunk::Open(_))));
         assert!(ids().all(|id| places.get(id) == of(id)));
         assert_eq!(places.set(1200, at(PageLocation::Word)), of(1200).map(at));
@@ -251,6 +261,7 @@ mod tests {
             (1000..1100, PageLocation::Swap(40), Class::File),
             (1100..1200, PageLocation::Swap(140), Class::Anonymous),
             (1200..1210, PageLocation::Word, Class::Kernel),
+            (1300..1400, PageLocation::Packed(SLOTS_MAX - 100), Class::Store),
             (5000..5001, PageLocation::Reap(SLOTS_MAX - 1), Class::File),
             (5001..5002, PageLocation::Reap(0), Class::Anonymous),
         ];
@@ -258,6 +269,7 @@ mod tests {
             for (on, id) in (0..).zip(ids) {
                 let place = match place {
                     PageLocation::Swap(slot) => PageLocation::Swap(slot + on),
+                    PageLocation::Packed(slot) => PageLocation::Packed(slot + on),
                     place => place,
                 };
                 places.set(id, Located { place, class });

@@ -1,6 +1,8 @@
 //! What the tables of all homes have in common as bytes: a kind, a version, and a checksum of the whole. All numbers are
 //! little-endian.
 
+use std::ops::RangeInclusive;
+
 use crate::error::TablesError;
 
 /// Tables of this kind and version, with nothing in them yet.
@@ -14,21 +16,26 @@ pub fn seal(tables: &mut Vec<u8>) {
     tables.extend_from_slice(&sum.to_le_bytes());
 }
 
-/// Reads tables from behind their version on; their checksum is right.
-pub fn open<'a>(tables: &'a [u8], kind: &[u8; 8], known: u32) -> Result<Reader<'a>, TablesError> {
+/// Reads tables from behind their version on, which is one of the known ones; their checksum is right. Result: the version, and
+/// what follows it.
+pub fn open<'a>(
+    tables: &'a [u8],
+    kind: &[u8; 8],
+    known: RangeInclusive<u32>,
+) -> Result<(u32, Reader<'a>), TablesError> {
     let (content, sum) = tables.split_last_chunk::<4>().ok_or(SHORT)?;
     let mut reader = Reader(content);
     if reader.bytes(kind.len() as u64)? != kind {
         return Err(TablesError::Damaged { what: "they are of another kind" });
     }
     let found = reader.u32()?;
-    if found != known {
-        return Err(TablesError::Version { found, known });
+    if !known.contains(&found) {
+        return Err(TablesError::Version { found, known: *known.end() });
     }
     if crc32c::crc32c(content) != u32::from_le_bytes(*sum) {
         return Err(TablesError::Damaged { what: "their checksum is wrong" });
     }
-    Ok(reader)
+    Ok((found, reader))
 }
 
 const SHORT: TablesError = TablesError::Damaged { what: "they are too short" };

@@ -5,9 +5,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::aligned::AlignedPage;
 use crate::disk::SwapHome;
 use crate::io::{Device, Piece};
-use crate::page::{PAGE_BYTES, Page, PageBytes, PageId};
+use crate::page::{PAGE_BYTES, Page, PageId};
 
 /// A file in memory that fails when told to.
 #[derive(Default)]
@@ -85,10 +86,6 @@ impl Device for Handle {
 #[derive(Clone)]
 pub struct Memory(pub Vec<Box<AlignedPage>>);
 
-#[derive(Clone)]
-#[repr(align(4096))]
-pub struct AlignedPage(pub PageBytes);
-
 impl Memory {
     pub fn new(pages: usize) -> Self {
         Self((0..pages).map(|_| Box::new(AlignedPage([0; PAGE_BYTES]))).collect())
@@ -109,6 +106,18 @@ impl Memory {
             }
             *word = state.to_ne_bytes();
         }
+    }
+
+    /// Makes a page that packs well, and unlike all others.
+    pub fn set_text(&mut self, id: PageId, seed: u64) {
+        let mut state = seed | 1;
+        let words = ["the ", "dormouse ", "sleeps ", "in ", "a ", "hollow ", "tree, ", "and "];
+        let mut text = format!("{seed} ").into_bytes();
+        while text.len() < PAGE_BYTES {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            text.extend_from_slice(words[(state >> 61) as usize].as_bytes());
+        }
+        self.0[id as usize].0.copy_from_slice(&text[..PAGE_BYTES]);
     }
 
     pub fn pages(&mut self, ids: impl IntoIterator<Item = PageId>) -> Vec<Page> {

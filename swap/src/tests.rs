@@ -17,7 +17,7 @@ fn what_was_stored_comes_back() {
     let set: Vec<Page> = (10..20).rev().map(|id| memory.page(id)).collect();
     let rest: Vec<Page> = (0..10).chain(20..100).map(|id| memory.page(id)).collect();
     let stored = home.store(&set, &rest).unwrap();
-    assert_eq!(stored, Stored { swap_pages: 86, reap_pages: 10, word_pages: 4, base_pages: 0 });
+    assert_eq!(stored, Stored { swap_pages: 86, reap_pages: 10, word_pages: 4, ..Stored::default() });
     let before = memory.clone();
     (0..100).for_each(|id| memory.wipe(id));
     // Slots between wanted ones are read along.

@@ -1,0 +1,152 @@
+//! Reading pages of sets: large reads, several at once, and one is unpacked while another comes from the disk.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use codec::{PIECE_BYTES, Unpacker};
+
+use super::set::{PackedSet, Partition};
+use super::{PackedFile, split};
+use crate::aligned::AlignedPage;
+use crate::arena::{Arena, PART_PAGES};
+use crate::error::SwapError;
+use crate::page::{PAGE_BYTES, Page};
+use crate::pool;
+
+/// Shortest and longest read of many, in bytes: with several of them all threads have work.
+const SHORT_READ: u64 = 128 << 10;
+const LONG_READ: u64 = ((PART_PAGES - 1) * PAGE_BYTES) as u64;
+/// Most unwanted bytes between two partitions that are read rather than skipped.
+const GAP_MAX: u64 = 16 << 10;
+/// So many reads are wanted at least, if there is enough to read.
+const READS: u64 = 8;
+
+/// A partition of which pages are wanted.
+struct Wanted<'a> {
+    set: &'a PackedSet,
+    number: u32,
+    partition: Partition,
+    pages: &'a [(u32, Page)],
+}
+
+impl PackedFile {
+    /// Reads pages to their places; sorts them by slot. Result: bytes read.
+    pub fn fetch(&self, found: &mut [(u32, Page)], arena: Option<&Arena>) -> Result<u64, SwapError> {
+        found.sort_unstable_by_key(|(slot, _)| *slot);
+        let wanted = self.wanted(found)?;
+        let read = pool::map(&reads(&wanted), |read| self.read(read, arena));
+        read.into_iter().sum()
+    }
+
+    fn wanted<'a>(&'a self, found: &'a [(u32, Page)]) -> Result<Vec<Wanted<'a>>, SwapError> {
+        let key = |slot: u32| {
+            let (set, place) = split(slot);
+            (set, self.set(set).map_or(0, |set| set.partition_of(place)))
+        };
+        let of = |pages: &'a [(u32, Page)]| {
+            let (slot, page) = pages.first()?;
+            let (number, place) = split(*slot);
+            let set =
+                self.set(number).filter(|set| place < set.pages()).ok_or(SwapError::Unknown { id: page.id });
+            Some(set.map(|set| {
+                let number = set.partition_of(place);
+                Wanted { set, number, partition: set.partition(number), pages }
+            }))
+        };
+        found.chunk_by(|a, b| key(a.0) == key(b.0)).filter_map(of).collect()
+    }
+
+    fn read(&self, wanted: &[Wanted<'_>], arena: Option<&Arena>) -> Result<u64, SwapError> {
+        let range = span(wanted);
+        let (first, end) = (range.start / PAGE_BYTES as u64, range.end.div_ceil(PAGE_BYTES as u64));
+        let pages = usize::try_from(end - first).unwrap_or(usize::MAX);
+        let at = u32::try_from(first).unwrap_or(u32::MAX);
+        match arena.and_then(Arena::take).filter(|_| pages <= PART_PAGES) {
+            Some(mut room) => {
+                self.file.read(&[room.piece(pages)], at)?;
+                self.unpack(wanted, first, room.pages_mut().as_flattened_mut())?;
+            }
+            None => {
+                let mut room = vec![AlignedPage::ZERO; pages];
+                self.file.read(&[AlignedPage::piece(&mut room)], at)?;
+                self.unpack(wanted, first, AlignedPage::bytes_mut(&mut room))?;
+            }
+        }
+        Ok((pages * PAGE_BYTES) as u64)
+    }
+
+    /// Unpacks partitions from `bytes`, which begin with page `first` of the file.
+    fn unpack(&self, wanted: &[Wanted<'_>], first: u64, bytes: &mut [u8]) -> Result<(), SwapError> {
+        let start = Instant::now();
+        let mut scratch = vec![0; PIECE_BYTES];
+        let mut unpacker: Option<(*const PackedSet, Unpacker)> = None;
+        for one in wanted {
+            let Some((_, page)) = one.pages.first() else { continue };
+            let (name, id) = (self.file.name, page.id);
+            let at = |offset: u64| usize::try_from(offset - first * PAGE_BYTES as u64).unwrap_or(usize::MAX);
+            let stored = &mut bytes[at(one.partition.bytes.start)..at(one.partition.bytes.end)];
+            let stored: &[u8] = match (&self.key, one.set.seal) {
+                (Some(key), Some(set)) => {
+                    key.open(set, one.number, stored).ok_or(SwapError::Forged { file: name, id })?
+                }
+                _ => stored,
+            };
+            let len = one.partition.places.len() * PAGE_BYTES;
+            let content = if one.partition.is_packed {
+                let current = unpacker.take().filter(|(of, _)| std::ptr::eq(*of, one.set));
+                let (_, unpacker) = unpacker.insert(current.unwrap_or_else(|| {
+                    (std::ptr::from_ref(one.set), Unpacker::new(one.set.layout.style, one.set.table.clone()))
+                }));
+                unpacker.unpack(stored, &mut scratch[..len]).map_err(|source| SwapError::Unpack {
+                    file: name,
+                    id,
+                    source,
+                })?;
+                &scratch[..len]
+            } else {
+                stored
+            };
+            let (pages, _) = content.as_chunks::<PAGE_BYTES>();
+            for (slot, page) in one.pages {
+                let (_, place) = split(*slot);
+                let content = &pages[(place - one.partition.places.start) as usize];
+                let (stored, found) = (one.set.sum(place), crc32c::crc32c(content));
+                if stored != found {
+                    return Err(SwapError::Damaged { file: name, id: page.id, stored, found });
+                }
+                page.copy_in(content);
+            }
+        }
+        let took = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.unpack_ns.fetch_add(took, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// The bytes of the file from the first partition to the last.
+fn span(wanted: &[Wanted<'_>]) -> Range<u64> {
+    match (wanted.first(), wanted.last()) {
+        (Some(first), Some(last)) => first.partition.bytes.start..last.partition.bytes.end,
+        _ => 0..0,
+    }
+}
+
+/// Partitions that one read brings: next to each other, but for small gaps.
+fn reads<'a, 'b>(wanted: &'a [Wanted<'b>]) -> Vec<&'a [Wanted<'b>]> {
+    let len = |one: &Wanted<'_>| one.partition.bytes.end - one.partition.bytes.start;
+    let most = (wanted.iter().map(len).sum::<u64>() / READS).clamp(SHORT_READ, LONG_READ);
+    let (mut reads, mut rest) = (Vec::new(), wanted);
+    while let Some(first) = rest.first() {
+        let goes_on = |pair: &[Wanted<'_>]| {
+            let gap = pair[1].partition.bytes.start.checked_sub(pair[0].partition.bytes.end);
+            std::ptr::eq(pair[0].set, pair[1].set)
+                && gap.is_some_and(|gap| gap <= GAP_MAX)
+                && pair[1].partition.bytes.end - first.partition.bytes.start <= most
+        };
+        let (read, later) = rest.split_at(1 + rest.windows(2).take_while(|pair| goes_on(pair)).count());
+        reads.push(read);
+        rest = later;
+    }
+    reads
+}

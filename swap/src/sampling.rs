@@ -1,0 +1,123 @@
+//! What `auto` chooses: from a sample of the pages, the speed of the disk, and that of the processors.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use codec::{Packer, Statistics, Style, Table, Unpacker};
+
+use crate::aligned::AlignedPage;
+use crate::error::SwapError;
+use crate::packed::Source;
+use crate::page::PAGE_BYTES;
+use crate::pool;
+
+/// Pages of a run of the sample, and how many runs.
+const RUN_PAGES: usize = 256;
+const RUNS: usize = 4;
+/// Of each so many pieces one is packed.
+const PIECE_STEP: usize = 4;
+/// Pages of a piece.
+const PIECE_PAGES: usize = 16;
+/// Fewer pages are not worth a look.
+const PAGES_MIN: usize = 16;
+/// What is tried.
+const STYLES: [Style; 3] = [Style::Lz4, Style::Zstd(Style::ZSTD_LEVEL), Style::DeflateCanned];
+
+/// What is known of the host and the pages.
+pub struct Host {
+    /// The fastest that pages were seen to come from the disk; 0: not seen.
+    pub read_bytes_s: u64,
+    /// Processors that may be used, if not all.
+    pub cpus: Option<f64>,
+    /// Whether the pages come back together, so that several threads unpack them.
+    pub is_working: bool,
+}
+
+/// The style for the pages of `source`.
+pub fn choose(
+    host: &Host,
+    pages: usize,
+    source: &mut dyn Source,
+    goes_on: &dyn Fn() -> bool,
+) -> Result<Style, SwapError> {
+    if pages < PAGES_MIN {
+        return Ok(Style::None);
+    }
+    let (sample, seen) = sample(pages, source)?;
+    let read_bytes_s = host.read_bytes_s.max(seen);
+    let mut candidates = Vec::new();
+    for style in STYLES {
+        if !goes_on() {
+            return Ok(Style::None);
+        }
+        candidates.extend(try_out(style, &sample));
+    }
+    let threads = if host.is_working { pool::threads() } else { 1.0 };
+    let cores = host.cpus.unwrap_or(f64::MAX).min(threads);
+    #[expect(clippy::cast_precision_loss, reason = "a speed")]
+    let read_bytes_s = read_bytes_s as f64;
+    Ok(codec::choose(&codec::Host { read_bytes_s, cores }, &candidates).style)
+}
+
+/// Pages from several places, and how many bytes a second they came with.
+fn sample(pages: usize, source: &mut dyn Source) -> Result<(Vec<AlignedPage>, u64), SwapError> {
+    let run = RUN_PAGES.min(pages);
+    let runs = RUNS.min(pages / run);
+    let mut sample = vec![AlignedPage::ZERO; run * runs];
+    let start = Instant::now();
+    for (number, into) in sample.chunks_mut(run).enumerate() {
+        let first = (pages - run) * number / runs.max(2).saturating_sub(1).max(1);
+        let first = first.min(pages - run);
+        source.read(first..first + run, into)?;
+    }
+    let micros = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX).max(1);
+    let bytes = size_of_val(&sample[..]) as u64;
+    Ok((sample, bytes.saturating_mul(1_000_000) / micros))
+}
+
+/// What a style does to the sample; `None`: nothing that can be measured.
+fn try_out(style: Style, sample: &[AlignedPage]) -> Option<codec::Candidate> {
+    let mut pages = sample.to_vec();
+    let bytes: &[u8] = AlignedPage::bytes_mut(&mut pages);
+    let step = if bytes.len() > PIECE_STEP * PIECE_PAGES * PAGE_BYTES { PIECE_STEP } else { 1 };
+    let pieces: Vec<&[u8]> = bytes.chunks(PIECE_PAGES * PAGE_BYTES).step_by(step).collect();
+    let table = (style == Style::DeflateCanned).then(|| {
+        let mut statistics = Statistics::new();
+        pieces.iter().for_each(|piece| statistics.add(piece));
+        Arc::new(Table::from(&statistics))
+    });
+    let mut packer = Packer::new(style, table.clone());
+    let packed: Vec<(usize, Vec<u8>)> = pieces
+        .iter()
+        .filter_map(|piece| {
+            let mut out = vec![0; piece.len() - piece.len() / 8];
+            let len = packer.pack(piece, &mut out)?;
+            out.truncate(len);
+            Some((piece.len(), out))
+        })
+        .collect();
+    let taken = pieces.iter().map(|piece| piece.len()).sum::<usize>();
+    let (input, output): (Vec<usize>, Vec<usize>) =
+        packed.iter().map(|(input, out)| (*input, out.len())).unzip();
+    let (input, output) = (input.iter().sum::<usize>(), output.iter().sum::<usize>());
+    let mut unpacker = Unpacker::new(style, table);
+    let mut out = vec![0; PIECE_PAGES * PAGE_BYTES];
+    let start = thread_time();
+    for (len, packed) in &packed {
+        unpacker.unpack(packed, &mut out[..*len]).ok()?;
+    }
+    let time = thread_time().saturating_sub(start).as_secs_f64();
+    // Pieces that packing makes hardly smaller stay as they are.
+    #[expect(clippy::cast_precision_loss, reason = "measured")]
+    let (ratio, speed) = (taken as f64 / (taken - input + output) as f64, input as f64 / time);
+    (input > 0 && time > 0.0).then_some(codec::Candidate { style, ratio, unpack_bytes_s: speed })
+}
+
+/// The processor time of this thread.
+pub fn thread_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the place is this function's own.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    let (seconds, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
+    Duration::new(seconds.unwrap_or(0), nanos.unwrap_or(0))
+}
