@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use runtime::settings::Asked;
 use runtime::state::{Root, StateError};
 use runtime::units::{parse_size, parse_time};
-use vmm::hibernate::Wishes;
+use vmm::hibernate::{Codec, Wishes};
 use vmm::mounts::Volume;
 
 use crate::choices::{
@@ -246,6 +246,15 @@ pub struct HibernationArgs {
     /// How the working set comes back when the sandbox wakes [default: on]
     #[arg(long, value_enum)]
     pub reap: Option<ReapChoice>,
+    /// How the memory is packed on the disk: none, lz4, zstd[:LEVEL], deflate-fixed, deflate-dynamic, deflate-canned or auto [default: auto]
+    #[arg(long, value_name = "CODEC")]
+    pub codec: Option<Codec>,
+    /// Pack it after this long asleep, as 30s or 5m [default: 10s]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub settle: Option<Duration>,
+    /// Encrypt it with a key that ends with the sandbox [default: off]
+    #[arg(long, value_enum)]
+    pub encrypt: Option<Switch>,
     /// Hibernate after this long without a request, as 30s or 5m [default: never]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub idle_timeout: Option<Duration>,
@@ -258,6 +267,9 @@ impl HibernationArgs {
             dir: self.swap_dir.as_ref().map(std::path::absolute).transpose()?,
             limit_bytes: self.swap_limit,
             reap: self.reap.map(Into::into),
+            codec: self.codec,
+            settle: self.settle,
+            encrypt: self.encrypt.map(|switch| switch == Switch::On),
             idle_timeout: self.idle_timeout,
         })
     }

@@ -48,7 +48,7 @@ pub fn hibernate(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
     if json {
         return say(&(serde_json::to_string_pretty(&done)? + "\n"));
     }
-    let written = done.swap_bytes + done.reap_bytes;
+    let written = done.swap_bytes + done.reap_bytes + done.packed_bytes;
     let mut text = format!("{id}: hibernated in {} ms\n", millis(done.total_us));
     writeln!(text, "pages    {} stored, {} of them the working set", done.pages, done.working_set_pages)?;
     writeln!(
@@ -92,6 +92,7 @@ pub fn stats(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
         ("VMM, proportional", memory.vmm_pss_bytes),
         ("in the swap file", memory.swap_file_bytes),
         ("in the REAP file", memory.reap_file_bytes),
+        ("in the packed file", memory.packed_file_bytes),
         ("read", stats.read_bytes),
         ("written", stats.written_bytes),
     ];
@@ -109,6 +110,18 @@ pub fn stats(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
     ];
     for (what, count) in lines {
         writeln!(text, "{what:24} {count:>14}")?;
+    }
+    writeln!(text, "{:24} {:>14}", "codec", stats.codec)?;
+    let [input, output, set_input, set_output] =
+        ["packed_input_bytes", "packed_output_bytes", "set_input_bytes", "set_output_bytes"]
+            .map(|name| stats.home.get(name).copied().unwrap_or(0));
+    for (what, input, output) in
+        [("packed to one of", input, output), ("the working set", set_input, set_output)]
+    {
+        if output > 0 {
+            let tenths = input * 10 / output;
+            writeln!(text, "{what:24} {:>14}", format!("{}.{}", tenths / 10, tenths % 10))?;
+        }
     }
     // Those of the files are above.
     for (name, value) in stats.home.iter().filter(|(name, _)| !name.ends_with("_file_bytes")) {

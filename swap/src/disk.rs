@@ -358,6 +358,10 @@ impl Home for SwapHome {
         .collect()
     }
 
+    fn packs(&self) -> bool {
+        self.can_pack()
+    }
+
     fn pack(&self, goes_on: &dyn Fn() -> bool) -> Result<Option<Repacked>, SwapError> {
         self.pack_all(goes_on)
     }

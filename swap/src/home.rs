@@ -21,6 +21,8 @@ pub trait Home: Send + Sync {
     fn retain(&mut self, kept: &mut dyn FnMut(PageId) -> bool);
     /// Nothing is fetched for a while: gives back memory that only makes it faster.
     fn rest(&self);
+    /// Whether [`Self::pack`] may have anything to do.
+    fn packs(&self) -> bool;
     /// Packs what is stored, as far as that is worth it; `None`: it is not. Nothing changes but for the storage in use. It may
     /// take long, by this thread alone, and ends early when `goes_on` says no. No second thread may call it meanwhile.
     fn pack(&self, goes_on: &dyn Fn() -> bool) -> Result<Option<Repacked>, SwapError>;

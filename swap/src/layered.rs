@@ -172,6 +172,10 @@ impl Home for Layered {
         self.own.rest();
     }
 
+    fn packs(&self) -> bool {
+        self.own.packs()
+    }
+
     fn pack(&self, goes_on: &dyn Fn() -> bool) -> Result<Option<Repacked>, SwapError> {
         self.own.pack(goes_on)
     }

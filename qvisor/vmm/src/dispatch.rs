@@ -20,6 +20,7 @@ use crate::cpu;
 use crate::errno::Errno;
 use crate::footprint;
 use crate::hibernate::CameOut;
+use crate::hibernate::Hibernation;
 use crate::hibernate::injection::{self, Point};
 use crate::hostcall::file::FileKind;
 use crate::hostcall::io_threads::Urgency;
@@ -330,6 +331,7 @@ fn hibernated(sandbox: &Sandbox, phys: u64, request: u64) -> i64 {
             footprint::trim_heap();
             sandbox.report(REPORT_ASLEEP, request);
             sandbox.pulses.hush();
+            Hibernation::settle(sandbox.hibernation());
             injection::pass(Point::Asleep);
         }
         Some(CameOut::StayedWarm) => {

@@ -16,6 +16,8 @@ pub enum Rank {
     Hibernation,
     /// Figures of its hibernations and wakes.
     HibernationFigures,
+    /// Waiting for the time to pack its pages.
+    Settling,
     /// How often vCPUs left the guest (kvm).
     Exits,
     /// The handles that are waited for (`hostcall::io_threads`) …

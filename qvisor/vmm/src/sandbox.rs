@@ -354,7 +354,8 @@ impl Sandbox {
     pub fn stats(&self, cycles: &Cycles) -> Stats {
         let (counters, home) = (&self.hibernation().counters, self.hibernation().home_stats());
         let vmm = self.files.io_memory();
-        stats::collect(&self.memory, &self.kernel_stats, counters, &home, &vmm, cycles)
+        let home = (home.0.as_slice(), home.1);
+        stats::collect(&self.memory, &self.kernel_stats, counters, home, &vmm, cycles)
     }
 
     /// Passes on how far the kernel has got.

@@ -9,7 +9,7 @@ use abi::boot::Platform;
 use vmm::boot::BootSpec;
 use vmm::descriptor_passing;
 use vmm::directory::replace_file;
-use vmm::hibernate::Wishes;
+use vmm::hibernate::{SwapPlan, Wishes};
 use vmm::process;
 
 use super::error::ContainerError;
@@ -165,6 +165,7 @@ impl Creation {
         claim.map_err(|error| failed(("writing its limits", error)))?;
         let console = self.console(options, &container)?;
         let Settings { userns, mitigations, hibernation: wishes, pause, host_uds, .. } = settings;
+        let quota = (container.boot.limits.cpu_quota_us, container.boot.limits.cpu_period_us);
         let plan = Plan {
             network: container.namespaces.network.clone(),
             userns,
@@ -174,7 +175,8 @@ impl Creation {
             memory_most_bytes: Resources::memory_most_bytes(process::host_memory()).max(memory_bytes),
             cpus,
             boot: BootSpec { idle_timeout: wishes.idle_timeout, ..container.boot.clone() },
-            swap: Wishes { dir: wishes.dir.or_else(Root::default_swap), ..wishes }.into(),
+            swap: SwapPlan::from(Wishes { dir: wishes.dir.or_else(Root::default_swap), ..wishes })
+                .with_cpu_quota(quota.0, quota.1),
             pause_hibernates: pause == PauseKind::Hibernate,
             host_uds: host_uds == HostUds::Connect,
             terminal: container.terminal,

@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use vmm::boot::{BootSpec, Creds, Rlimit};
-use vmm::hibernate::Wishes;
+use vmm::hibernate::{SwapPlan, Wishes};
 use vmm::mounts;
 use vmm::process::{self, Terminal};
 
@@ -65,6 +65,7 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
         layer: PathBuf::new(),
         volumes: options.volumes,
     };
+    let quota = (boot.limits.cpu_quota_us, boot.limits.cpu_period_us);
     Ok(Plan {
         tree,
         network: options.network,
@@ -75,7 +76,8 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
         memory_most_bytes: memory_bytes,
         cpus,
         boot,
-        swap: Wishes { dir: wishes.dir.or_else(Root::default_swap), ..wishes }.into(),
+        swap: SwapPlan::from(Wishes { dir: wishes.dir.or_else(Root::default_swap), ..wishes })
+            .with_cpu_quota(quota.0, quota.1),
         pause_hibernates: false,
         host_uds: options.host_uds == HostUds::Connect,
         cgroups: Cgroups::default(),

@@ -11,7 +11,7 @@ mod widening;
 #[cfg(test)]
 mod tests;
 
-use vmm::hibernate::Wishes;
+use vmm::hibernate::{CodecError, Wishes};
 use vmm::jail::UserNamespace;
 use vmm::jail::mitigations::Mitigations;
 
@@ -120,6 +120,12 @@ impl Asked {
                 false => return Err(SetError::Value("no absolute path".into())),
             },
             "swap-limit" => self.hibernation.limit_bytes = Some(parse_size(value).map_err(amount)?),
+            "codec" => {
+                let why = |error: CodecError| SetError::Value(format!("no codec: {error}"));
+                self.hibernation.codec = Some(value.parse().map_err(why)?);
+            }
+            "settle" => self.hibernation.settle = Some(parse_time(value).map_err(amount)?),
+            "encrypt" => self.hibernation.encrypt = Some(one_of(value, &switch)?),
             "idle-timeout" => self.hibernation.idle_timeout = Some(parse_time(value).map_err(amount)?),
             "reap" => {
                 let why = || SetError::Value("neither on, off nor stream".into());

@@ -26,6 +26,7 @@ pub(super) const NAMES: &[&str] = &[
     "swap-dir",
     "swap-limit",
     "idle-timeout",
+    "encrypt",
 ];
 
 /// How much of the host's the modes give. `auto` may become `identity`.
@@ -60,6 +61,8 @@ pub(super) fn check(bundle: &Asked, node: &NodeConfig) -> Result<(), Widening> {
         ("host-uds", bundle.host_uds == Some(HostUds::Connect) && default.host_uds != Some(HostUds::Connect)),
         ("swap-dir", asks.dir.is_some() && asks.dir != gives.dir),
         ("swap-limit", exceeds(asks.limit_bytes, gives.limit_bytes)),
+        // Nobody takes away from a container what its node gives to all.
+        ("encrypt", asks.encrypt == Some(false) && gives.encrypt == Some(true)),
         ("idle-timeout", exceeds(asks.idle_timeout, gives.idle_timeout)),
     ];
     match widened.iter().find(|(name, is_wider)| *is_wider && !node.allows(name)) {

@@ -1,7 +1,7 @@
 //! Fault injection, in debug builds alone: disks that fail, and a VMM that is killed in the middle of it.
 //!
-//! `DORMOUSE_SWAP_FAULT` = *kind*[`:`*file*[`:`*call*]] makes a sandbox's disk fail, its `swap` or its `reap` file or
-//! (`any`) both, from the given call of that kind on, counted from 1. `DORMOUSE_DIE_AT` names the [`Point`] at which its
+//! `DORMOUSE_SWAP_FAULT` = *kind*[`:`*file*[`:`*call*]] makes a sandbox's disk fail, its `swap`, `reap` or `packed` file or
+//! (`any`) all of them, from the given call of that kind on, counted from 1. `DORMOUSE_DIE_AT` names the [`Point`] at which its
 //! VMM kills itself.
 #![allow(unsafe_code)]
 
@@ -53,6 +53,7 @@ impl FromStr for DiskFaultPlan {
             None | Some("any") => None,
             Some("swap") => Some("swap"),
             Some("reap") => Some("reap"),
+            Some("packed") => Some("packed"),
             Some(_) => return Err(()),
         };
         let from_call = words.next().map_or(Ok(1), str::parse).map_err(drop)?;
@@ -60,19 +61,22 @@ impl FromStr for DiskFaultPlan {
     }
 }
 
-/// The device of a sandbox's `swap` or `reap` file, which fails if that is wanted.
+/// The device of a sandbox's `swap`, `reap` or `packed` file, which fails if that is wanted.
 pub(super) fn faulty(device: Box<dyn Device>, file: &str) -> Box<dyn Device> {
     if !cfg!(debug_assertions) {
         return device;
     }
     let plan = std::env::var("DORMOUSE_SWAP_FAULT").ok().and_then(|text| text.parse::<DiskFaultPlan>().ok());
     let plan = plan.filter(|plan| plan.file.is_none_or(|wanted| wanted == file));
-    Box::new(Faulty { device, plan, calls: AtomicU32::new(0) })
+    let point = if file == "packed" { Point::Packing } else { Point::Storing };
+    Box::new(Faulty { device, plan, point, calls: AtomicU32::new(0) })
 }
 
 struct Faulty {
     device: Box<dyn Device>,
     plan: Option<DiskFaultPlan>,
+    /// What it is that something was written.
+    point: Point,
     /// Reads or writes so far, whichever fail.
     calls: AtomicU32,
 }
@@ -106,7 +110,7 @@ impl Device for Faulty {
             Some(DiskFault::Full) => Err(io::Error::from_raw_os_error(libc::ENOSPC)),
             Some(_) => Err(io::Error::from_raw_os_error(libc::EIO)),
         };
-        pass(Point::Storing);
+        pass(self.point);
         moved
     }
 
@@ -163,10 +167,16 @@ pub enum Point {
     Resumed,
     /// A page fault waits for its page.
     Fetching,
+    /// A part of its pages is packed and written.
+    Packing,
+    /// All of them are, and the home's tables do not know.
+    Packed,
+    /// They do.
+    Adopted,
 }
 
 /// All points, by the names that `DORMOUSE_DIE_AT` knows them by.
-pub const POINTS: [(&str, Point); 12] = [
+pub const POINTS: [(&str, Point); 15] = [
     ("pausing", Point::Pausing),
     ("collecting", Point::Collecting),
     ("storing", Point::Storing),
@@ -179,6 +189,9 @@ pub const POINTS: [(&str, Point); 12] = [
     ("prefetched", Point::Prefetched),
     ("resumed", Point::Resumed),
     ("fetching", Point::Fetching),
+    ("packing", Point::Packing),
+    ("packed", Point::Packed),
+    ("adopted", Point::Adopted),
 ];
 
 /// The sandbox gets to this point; its VMM may be killed there.

@@ -7,6 +7,7 @@
 pub mod injection;
 mod lists;
 mod plan;
+mod settling;
 pub mod stats;
 
 use std::time::{Duration, Instant};
@@ -19,7 +20,8 @@ use swap::{Home, Page, PageId, Stat, Stored, SwapError};
 
 use self::injection::Point;
 use self::lists::Outgoing;
-pub use self::plan::{DEFAULT_DIR, Reap, SwapPlan, Wishes};
+pub use self::plan::{Codec, CodecError, DEFAULT_DIR, Reap, SwapPlan, Wishes};
+use self::settling::Settling;
 use crate::lock::{Guard, Mutex, Rank, RwLock};
 use crate::memory::SandboxMemory;
 
@@ -35,6 +37,9 @@ pub struct Hibernated {
     pub word_pages: u64,
     pub swap_bytes: u64,
     pub reap_bytes: u64,
+    /// Packed at once: because they are sealed, or the limit left no room.
+    #[serde(default)]
+    pub packed_bytes: u64,
     /// Free memory and free kernel heap given back.
     pub freed_bytes: u64,
     pub heap_bytes: u64,
@@ -73,6 +78,7 @@ pub struct Hibernation {
     /// Or why there is none. Held to read by all who fetch, and to write while pages are stored.
     home: Result<RwLock<Box<dyn Home>>, String>,
     reap: Reap,
+    settling: Settling,
     /// Never held while the disk is read or written.
     figures: Mutex<Figures>,
     /// Apart, since page faults count in them.
@@ -90,6 +96,7 @@ struct Figures {
     woken: Woken,
     /// What the home counted when something was last stored.
     home: Vec<Stat>,
+    packing: String,
 }
 
 impl std::fmt::Debug for Hibernation {
@@ -105,7 +112,7 @@ impl Hibernation {
             Err(error) if plan.dir.is_some() => return Err(error),
             home => home.map_err(|error| error.to_string()),
         };
-        Ok(Self::new(home, plan.reap))
+        Ok(Self { settling: Settling::new(plan.settle, plan::open_turn(plan)), ..Self::new(home, plan.reap) })
     }
 
     /// Of a sandbox that never hibernates.
@@ -122,10 +129,12 @@ impl Hibernation {
             store_error: None,
             woken: Woken::default(),
             home: Vec::new(),
+            packing: String::new(),
         };
         Self {
             home: home.map(|home| RwLock::new(Rank::Hibernation, home)),
             reap,
+            settling: Settling::default(),
             figures: Mutex::new(Rank::HibernationFigures, figures),
             counters: stats::Counters::default(),
         }
@@ -145,6 +154,7 @@ impl Hibernation {
         // Nobody waits for an answer of the sandbox's, only for the end of this.
         let usual = if self.reap == Reap::Stream { Reap::On } else { self.reap };
         self.figures().reap_now = Some(reap.unwrap_or(usual));
+        self.settling.awake();
         injection::pass(Point::Waking);
     }
 
@@ -159,9 +169,12 @@ impl Hibernation {
     }
 
     /// What the home counts; while it stores pages, what it counted after it last did.
-    pub(crate) fn home_stats(&self) -> Vec<Stat> {
+    pub(crate) fn home_stats(&self) -> (Vec<Stat>, String) {
         let home = self.home.as_ref().ok().and_then(RwLock::try_read);
-        home.map(|home| home.stats()).unwrap_or_else(|| self.figures().home.clone())
+        home.map(|home| (home.stats(), home.packing())).unwrap_or_else(|| {
+            let figures = self.figures();
+            (figures.home.clone(), figures.packing.clone())
+        })
     }
 }
 
@@ -219,7 +232,8 @@ impl Hibernation {
                 home.retain(&mut |id| kept.has(id));
                 self.counters.stored(&stored, in_set);
                 let mut figures = self.figures();
-                (figures.stored, figures.store_error, figures.home) = (stored, None, home.stats());
+                (figures.stored, figures.store_error) = (stored, None);
+                (figures.home, figures.packing) = (home.stats(), home.packing());
                 injection::stored();
                 0
             }
@@ -291,6 +305,7 @@ impl Hibernation {
 
     /// `BEGIN_WAKE`: forgets the last wake; result: how the working set comes back now.
     pub(crate) fn wake_mode(&self) -> i64 {
+        self.settling.awake();
         let mut figures = self.figures();
         figures.woken = Woken::default();
         let how = match figures.reap_now.take().unwrap_or(self.reap) {
@@ -318,6 +333,7 @@ impl Hibernation {
                 word_pages: stored.word_pages,
                 swap_bytes: stored.swap_pages * PAGE_SIZE,
                 reap_bytes: stored.reap_pages * PAGE_SIZE,
+                packed_bytes: stored.packed_bytes,
                 freed_bytes: report.freed_bytes,
                 heap_bytes: report.heap_bytes,
                 file_chunks: report.file_chunks,

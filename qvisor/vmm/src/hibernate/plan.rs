@@ -1,19 +1,26 @@
 //! How a sandbox is to hibernate, and the home of its pages that follows from it.
 #![deny(unsafe_code)]
 
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use swap::io::Device;
-use swap::{Home, SwapFileError, SwapHome};
+pub use swap::{Codec, CodecError};
+use swap::{Home, Packing, SwapFileError, SwapHome};
 
 use super::injection;
 
 /// The default directory of swap files.
 pub const DEFAULT_DIR: &str = "/var/lib/dormouse/.swap";
+
+/// After how long asleep pages are packed, if nobody says.
+const SETTLE: Duration = Duration::from_secs(10);
+/// The file by whose lock sandboxes pack one after the other.
+const TURN: &str = ".packing";
 
 /// How the working set comes back when a sandbox wakes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,17 +49,20 @@ impl FromStr for Reap {
 }
 
 /// The settings of a sandbox's home of pages.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SwapPlan {
     /// `None`: [`DEFAULT_DIR`], and a sandbox that cannot have its files there cannot hibernate.
     pub dir: Option<PathBuf>,
     pub limit_bytes: u64,
     pub reap: Reap,
+    pub packing: Packing,
+    /// After how long asleep its pages are packed.
+    pub settle: Duration,
 }
 
 impl Default for SwapPlan {
     fn default() -> Self {
-        Self { dir: None, limit_bytes: u64::MAX, reap: Reap::default() }
+        Wishes::default().into()
     }
 }
 
@@ -63,6 +73,11 @@ pub struct Wishes {
     pub dir: Option<PathBuf>,
     pub limit_bytes: Option<u64>,
     pub reap: Option<Reap>,
+    /// How its pages are packed, and after how long asleep.
+    pub codec: Option<Codec>,
+    pub settle: Option<Duration>,
+    /// Whether nothing is stored in the clear.
+    pub encrypt: Option<bool>,
     /// After how long without a request.
     pub idle_timeout: Option<Duration>,
 }
@@ -75,6 +90,9 @@ impl Wishes {
             dir: self.dir.or(other.dir),
             limit_bytes: self.limit_bytes.or(other.limit_bytes),
             reap: self.reap.or(other.reap),
+            codec: self.codec.or(other.codec),
+            settle: self.settle.or(other.settle),
+            encrypt: self.encrypt.or(other.encrypt),
             idle_timeout: self.idle_timeout.or(other.idle_timeout),
         }
     }
@@ -82,20 +100,54 @@ impl Wishes {
 
 impl From<Wishes> for SwapPlan {
     fn from(wishes: Wishes) -> Self {
-        let Wishes { dir, limit_bytes, reap, .. } = wishes;
-        Self { dir, limit_bytes: limit_bytes.unwrap_or(u64::MAX), reap: reap.unwrap_or_default() }
+        let Wishes { dir, limit_bytes, reap, codec, settle, encrypt, idle_timeout: _ } = wishes;
+        Self {
+            dir,
+            limit_bytes: limit_bytes.unwrap_or(u64::MAX),
+            reap: reap.unwrap_or_default(),
+            packing: Packing {
+                codec: codec.unwrap_or_default(),
+                encrypt: encrypt.unwrap_or_default(),
+                cpus: None,
+            },
+            settle: settle.unwrap_or(SETTLE),
+        }
+    }
+}
+
+impl SwapPlan {
+    /// For a sandbox that may use so much of a processor in each period.
+    #[must_use]
+    pub fn with_cpu_quota(mut self, quota_us: Option<u64>, period_us: Option<u64>) -> Self {
+        if let (Some(quota), Some(period @ 1..)) = (quota_us.filter(|quota| *quota < u64::MAX), period_us) {
+            #[expect(clippy::cast_precision_loss, reason = "a share of a handful of processors")]
+            let share = quota as f64 / period as f64;
+            self.packing.cpus = Some(share);
+        }
+        self
     }
 }
 
 /// Makes the home that a sandbox with this plan has. A directory that was not asked for may be missing.
 pub(super) fn open_home(plan: &SwapPlan) -> Result<Box<dyn Home>, SwapFileError> {
-    let [swap, reap] = files_in(plan.dir.as_deref().unwrap_or(Path::new(DEFAULT_DIR)))?;
-    Ok(Box::new(SwapHome::new(swap, reap, plan.limit_bytes)))
+    let dir = plan.dir.as_deref().unwrap_or(Path::new(DEFAULT_DIR));
+    let [swap, reap, packed] = files_in(dir)?;
+    let home = SwapHome::new(swap, reap, plan.limit_bytes).with_packing(packed, plan.packing.clone());
+    home.map(|home| Box::new(home) as Box<dyn Home>).ok_or_else(|| SwapFileError::no_key(dir))
 }
 
-fn files_in(dir: &Path) -> Result<[Box<dyn Device>; 2], SwapFileError> {
+/// The file of the turn in this plan's directory; `None`: there can be none.
+pub(super) fn open_turn(plan: &SwapPlan) -> Option<File> {
+    let dir = plan.dir.as_deref().unwrap_or(Path::new(DEFAULT_DIR));
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    // Whoever can write to the directory cannot make this open anything else.
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK).open(dir.join(TURN)).ok()
+}
+
+fn files_in(dir: &Path) -> Result<[Box<dyn Device>; 3], SwapFileError> {
     // A directory that cannot be made cannot be opened either, which says why.
     let _ = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
     let open = |name| swap::open_unnamed(dir).map(|file| injection::faulty(Box::new(file), name));
-    Ok([open("swap")?, open("reap")?])
+    Ok([open("swap")?, open("reap")?, open("packed")?])
 }

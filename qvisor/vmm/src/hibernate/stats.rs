@@ -31,9 +31,11 @@ pub struct MemoryStats {
     /// Of the VMM's process, with all that it maps; 0 when the host does not say.
     pub vmm_rss_bytes: u64,
     pub vmm_pss_bytes: u64,
-    /// In use in the two files.
+    /// In use in the files.
     pub swap_file_bytes: u64,
     pub reap_file_bytes: u64,
+    #[serde(default)]
+    pub packed_file_bytes: u64,
 }
 
 /// Wakes that took less than `below_us` microseconds, and not less than the class before says.
@@ -59,6 +61,9 @@ pub struct Stats {
     /// System calls that programs made and the kernel does not have.
     #[serde(default)]
     pub unknown_calls: u64,
+    /// How its pages are packed.
+    #[serde(default)]
+    pub codec: String,
     /// What the home of its pages counts, by name.
     #[serde(default)]
     pub home: BTreeMap<String, u64>,
@@ -78,7 +83,8 @@ pub struct Counters {
 
 impl Counters {
     pub(super) fn stored(&self, stored: &Stored, working_set: usize) {
-        self.written_bytes.fetch_add((stored.swap_pages + stored.reap_pages) * PAGE_SIZE, Relaxed);
+        self.written_bytes
+            .fetch_add((stored.swap_pages + stored.reap_pages) * PAGE_SIZE + stored.packed_bytes, Relaxed);
         self.working_set_bytes.store(working_set as u64 * PAGE_SIZE, Relaxed);
     }
 
@@ -144,13 +150,13 @@ impl KernelPlace {
 }
 
 /// The figures of a sandbox.
-/// `home`: what the home of its pages counts.
+/// `home`: what the home of its pages counts, and how it packs.
 /// `vmm`: what the host says of the VMM's memory, as `/proc/PID/smaps_rollup` has it.
 pub(crate) fn collect(
     memory: &SandboxMemory,
     kernel: &KernelPlace,
     counters: &Counters,
-    home: &[Stat],
+    (home, codec): (&[Stat], String),
     vmm: &str,
     cycles: &Cycles,
 ) -> Stats {
@@ -173,6 +179,7 @@ pub(crate) fn collect(
             vmm_pss_bytes: of_vmm("Pss:"),
             swap_file_bytes: of_home("swap_file_bytes"),
             reap_file_bytes: of_home("reap_file_bytes"),
+            packed_file_bytes: of_home("packed_file_bytes"),
         },
         swap_in_faults: get(&counters.swap_in_faults),
         swap_in_pages: get(&counters.swap_in_pages),
@@ -183,6 +190,7 @@ pub(crate) fn collect(
         wakes: cycles.wakes,
         unknown_calls: said.unknown_calls,
         wake_times: cycles.wake_times(),
+        codec,
         home,
     }
 }

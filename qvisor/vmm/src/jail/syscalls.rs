@@ -130,6 +130,10 @@ const CLOCK: When = Any(&[
     ),
     Masked(0, 0x8000_0007, &[0x8000_0002]),
 ]);
+/// The caller's own thread, and only downwards.
+const IDLE: When = Every(&[Zero(0), OneOf(1, &[libc::SCHED_IDLE as u32])]);
+/// Without waiting.
+const TURN: When = OneOf(1, &[(libc::LOCK_EX | libc::LOCK_NB) as u32, libc::LOCK_UN as u32]);
 const SLEEP: When = OneOf(0, &[libc::CLOCK_REALTIME as u32, libc::CLOCK_MONOTONIC as u32]);
 const DEADLINE: When = OneOf(0, &[libc::CLOCK_MONOTONIC as u32]);
 const TERMINAL: When = OneOf(1, &[low32(libc::TIOCGWINSZ), low32(libc::TIOCSWINSZ)]);
@@ -274,6 +278,8 @@ pub const RULES: &[Rule] = &[
     rule(libc::SYS_rt_sigreturn, "rt_sigreturn", Always, "after a fault that was expected"),
     rule(libc::SYS_prctl, "prctl", SET_NAME, "names of threads"),
     rule(libc::SYS_sched_getaffinity, "sched_getaffinity", Always, "how many processors; of anyone but the caller it is answered ENOSYS, as clone3"),
+    rule(libc::SYS_sched_setscheduler, "sched_setscheduler", IDLE, "a sleeping sandbox's pages are packed in idle time"),
+    rule(libc::SYS_flock, "flock", TURN, "and those of one sandbox after the other"),
     rule(libc::SYS_sched_yield, "sched_yield", Always, "lets another thread run"),
     rule(libc::SYS_futex, "futex", FUTEX, "locks; taking turns with stubs"),
     rule(libc::SYS_clock_gettime, "clock_gettime", CLOCK, "processor time of the sandbox"),

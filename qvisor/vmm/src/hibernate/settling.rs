@@ -1,0 +1,154 @@
+//! Packing the pages of a sandbox that has been asleep for a while (Sabre, section 3): in idle time, by one thread, and only
+//! while the sandbox sleeps. Sandboxes with one swap directory take turns, so that all of them together use one processor.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar};
+use std::time::{Duration, Instant};
+use std::{io, thread};
+
+use swap::Repacked;
+
+use super::Hibernation;
+use super::injection::{self, Point};
+use crate::footprint;
+use crate::lock::{Mutex, Rank};
+
+/// The stacks of the threads, in bytes.
+const WAITING_STACK: usize = 32 << 10;
+const PACKING_STACK: usize = 128 << 10;
+/// How often a turn is asked for, and how long at most: somebody who keeps it only delays the others.
+const TURN_EVERY: Duration = Duration::from_millis(100);
+const TURN_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whether it is time to pack.
+pub struct Settling {
+    after: Duration,
+    turn: Option<File>,
+    /// Counts sleeps and wakes.
+    changes: AtomicU64,
+    /// Held by who waits for the time to come.
+    waiting: Mutex<()>,
+    woken: Condvar,
+}
+
+impl Default for Settling {
+    fn default() -> Self {
+        Self::new(Duration::MAX, None)
+    }
+}
+
+impl Settling {
+    pub fn new(after: Duration, turn: Option<File>) -> Self {
+        let waiting = Mutex::new(Rank::Settling, ());
+        Self { after, turn, changes: AtomicU64::new(0), waiting, woken: Condvar::new() }
+    }
+
+    /// The sandbox wakes: whatever packs gives up soon.
+    pub fn awake(&self) {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        self.woken.notify_all();
+    }
+
+    /// Waits so long; false: the sandbox woke.
+    fn wait(&self, time: Duration, sleep: u64) -> bool {
+        let waiting = self.waiting.lock();
+        // A wake that comes between is seen the next time.
+        let (_guard, _) = waiting.wait_while(&self.woken, time, |_| self.is(sleep));
+        self.is(sleep)
+    }
+
+    fn is(&self, sleep: u64) -> bool {
+        self.changes.load(Ordering::Relaxed) == sleep
+    }
+
+    /// Waits for the turn; `None`: the sandbox woke.
+    fn turn(&self, sleep: u64) -> Option<Turn<'_>> {
+        let begin = Instant::now();
+        loop {
+            let Some(file) = &self.turn else { return Some(Turn(None)) };
+            // SAFETY: the descriptor is this value's.
+            if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+                return Some(Turn(Some(file)));
+            }
+            if io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock
+                || begin.elapsed() > TURN_PATIENCE
+            {
+                return Some(Turn(None));
+            }
+            if !self.wait(TURN_EVERY, sleep) {
+                return None;
+            }
+        }
+    }
+}
+
+/// The turn to pack.
+struct Turn<'a>(Option<&'a File>);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if let Some(file) = self.0 {
+            // SAFETY: the descriptor is the settings'.
+            unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
+        }
+    }
+}
+
+impl Hibernation {
+    /// The sandbox sleeps: its pages are packed when the time has come, unless it wakes before. Without a thread to be had
+    /// they stay as they are.
+    pub(crate) fn settle(this: &Arc<Self>) {
+        let settling = &this.settling;
+        let sleep = settling.changes.fetch_add(1, Ordering::Relaxed) + 1;
+        let packs = this.home.as_ref().is_ok_and(|home| home.read().packs());
+        if settling.after == Duration::MAX || !packs {
+            return;
+        }
+        let this = Arc::clone(this);
+        let waiting = move || {
+            let settling = &this.settling;
+            if settling.after > Duration::ZERO && !settling.wait(settling.after, sleep) {
+                return;
+            }
+            let Some(_turn) = settling.turn(sleep) else { return };
+            this.pack(sleep);
+        };
+        let _ = thread::Builder::new().name("settle".into()).stack_size(WAITING_STACK).spawn(waiting);
+    }
+
+    /// Packs, in idle time, and takes over what was packed. That is done by this thread, which others may have to wait for.
+    fn pack(&self, sleep: u64) {
+        let Ok(home) = &self.home else { return };
+        let packed = thread::scope(|scope| {
+            let pack = || {
+                be_idle();
+                let home = home.read();
+                // What fails stays as it is, and the next sleep tries again.
+                home.pack(&|| self.settling.is(sleep)).ok().flatten()
+            };
+            let thread = thread::Builder::new().name("pack".into()).stack_size(PACKING_STACK);
+            let packed: Option<Repacked> =
+                thread.spawn_scoped(scope, pack).ok().and_then(|thread| thread.join().ok()).flatten();
+            packed
+        });
+        if let Some(packed) = packed.filter(|_| self.settling.is(sleep)) {
+            injection::pass(Point::Packed);
+            let mut home = home.write();
+            home.adopt(packed);
+            let mut figures = self.figures();
+            (figures.home, figures.packing) = (home.stats(), home.packing());
+            injection::pass(Point::Adopted);
+        }
+        footprint::trim_heap();
+    }
+}
+
+/// Runs only when nobody else wants to.
+fn be_idle() {
+    let none = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameters are this function's own. Where it is refused the thread is one like others.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) };
+}
