@@ -6,8 +6,8 @@ use std::thread;
 
 /// Threads beside the caller's. Between calls they find, check and fill pages; with these the disk always has work.
 const HELPERS: usize = 2;
-/// A helper's stack, in bytes; it calls nothing deep.
-const STACK_BYTES: usize = 64 << 10;
+/// A helper's stack, in bytes: coders keep tables there.
+pub const STACK_BYTES: usize = 256 << 10;
 
 /// How many threads work at a time, on as many processors as there are for this process.
 pub fn threads() -> f64 {

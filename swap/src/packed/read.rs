@@ -150,3 +150,33 @@ fn reads<'a, 'b>(wanted: &'a [Wanted<'b>]) -> Vec<&'a [Wanted<'b>]> {
     }
     reads
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread;
+
+    use codec::{Packer, Statistics, Style, Table};
+
+    use super::*;
+
+    /// Threads that pack and unpack have [`pool::STACK_BYTES`]; half of that is enough.
+    #[test]
+    fn coders_need_little_stack() {
+        let work = |style: Style| {
+            let piece: Vec<u8> = (0..PIECE_BYTES).map(|at| b"sleep, dormouse"[at * at % 15]).collect();
+            let mut statistics = Statistics::new();
+            statistics.add(&piece);
+            let table = Arc::new(Table::from(&statistics));
+            let mut packed = vec![0; PIECE_BYTES];
+            let len = Packer::new(style, Some(table.clone())).pack(&piece, &mut packed).unwrap();
+            let mut back = vec![0; PIECE_BYTES];
+            Unpacker::new(style, Some(table)).unpack(&packed[..len], &mut back).unwrap();
+            assert!(piece == back);
+        };
+        for style in Style::ALL {
+            let thread = thread::Builder::new().stack_size(pool::STACK_BYTES / 2);
+            thread.spawn(move || work(style)).unwrap().join().unwrap();
+        }
+    }
+}

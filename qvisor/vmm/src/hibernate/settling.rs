@@ -18,7 +18,7 @@ use crate::lock::{Mutex, Rank};
 
 /// The stacks of the threads, in bytes.
 const WAITING_STACK: usize = 32 << 10;
-const PACKING_STACK: usize = 128 << 10;
+const PACKING_STACK: usize = 256 << 10;
 /// How often a turn is asked for, and how long at most: somebody who keeps it only delays the others.
 const TURN_EVERY: Duration = Duration::from_millis(100);
 const TURN_PATIENCE: Duration = Duration::from_secs(60);

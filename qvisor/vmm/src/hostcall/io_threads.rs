@@ -34,7 +34,7 @@ const FILE_WORKERS_MAX: usize = 4;
 const WORKER_REST: Duration = Duration::from_millis(100);
 /// Most operations that may wait for a worker.
 const JOBS_MAX: usize = 4096;
-const STACK_BYTES: usize = 64 << 10;
+const STACK_BYTES: usize = 256 << 10;
 /// `epoll` data of our own descriptors; handles with this generation never exist. The first ends the thread, the second
 /// ends an idle vCPU's wait, the third is the set of edges.
 const WAKE: u64 = u64::MAX;
