@@ -1,0 +1,203 @@
+//! Packed sleepers: what was packed comes back, whatever happens meanwhile, and nothing lies on the disk in the clear.
+
+mod sleeper;
+
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use sleeper::{Place, next_line};
+
+/// Text that only this test has, in a memory of some megabytes that packs well.
+const PROGRAM: &str = "import sys\n\
+    secret = 'the dormouse sleeps in the hollow tree '\n\
+    x = [(secret * 200 + str(i)).encode() for i in range(2000)]\n\
+    print('ready', flush=True)\n\
+    for line in sys.stdin:\n\
+    \x20   ok = all(x[i] == (secret * 200 + str(i)).encode() for i in range(0, 2000, 7))\n\
+    \x20   print('whole' if ok else 'broken', flush=True)\n";
+
+fn start(place: &mut Place, options: &[&str], variables: &[(&str, &str)]) {
+    place.start(&[&["--settle", "50ms"], options].concat(), variables, &["python3", "-c", PROGRAM]);
+}
+
+fn of_home(stats: &Value, name: &str) -> u64 {
+    stats["home"][name].as_u64().unwrap_or(0)
+}
+
+/// Figures as soon as they are so.
+fn until(place: &Place, is: impl Fn(&Value) -> bool) -> Value {
+    let begin = Instant::now();
+    loop {
+        let stats = place.order(&["stats"]);
+        if is(&stats) {
+            return stats;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "{stats}");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+fn packings(stats: &Value) -> u64 {
+    of_home(stats, "packings")
+}
+
+/// Bytes that the VMM's files without names take on the disk.
+fn on_disk(place: &Place) -> u64 {
+    let fds = std::fs::read_dir(format!("/proc/{}/fd", place.processes()[1])).unwrap().flatten();
+    let files =
+        fds.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|name| name.starts_with(&place.swap)));
+    files.map(|fd| std::fs::metadata(fd.path()).unwrap().blocks() * 512).sum()
+}
+
+fn is_whole(place: &mut Place) {
+    let _ = place.run(&["wake", "s"]);
+    let front = place.front.as_mut().unwrap();
+    front.stdin.as_mut().unwrap().write_all(b"go on\n").unwrap();
+    assert_eq!(next_line(front), "whole\n");
+}
+
+/// Closes its standard input, after which it ends.
+fn ends(mut place: Place) {
+    drop(place.front.as_mut().unwrap().stdin.take());
+    let (code, out, err) = place.end();
+    assert!(code == Some(0), "{code:?} {out:?} {err:?}");
+}
+
+#[test]
+fn what_was_packed_comes_back() {
+    for codec in ["lz4", "zstd:3", "deflate-fixed", "deflate-dynamic", "deflate-canned"] {
+        let mut place = Place::new();
+        start(&mut place, &["--codec", codec], &[]);
+        for turn in 1..4 {
+            place.order(&["hibernate"]);
+            let stats = until(&place, |stats| packings(stats) == turn);
+            assert_eq!(stats["codec"], codec);
+            assert_eq!((of_home(&stats, "swap_file_bytes"), of_home(&stats, "reap_file_bytes")), (0, 0));
+            assert!(of_home(&stats, "packed_output_bytes") < of_home(&stats, "packed_input_bytes") / 2);
+            // What the figures say is what the disk has, to a few blocks.
+            assert!(on_disk(&place) <= of_home(&stats, "packed_file_bytes") + (1 << 20), "{stats}");
+            is_whole(&mut place);
+        }
+        ends(place);
+    }
+}
+
+#[test]
+fn a_wake_ends_packing() {
+    let mut place = Place::new();
+    start(&mut place, &["--codec", "zstd:9"], &[]);
+    for turn in 0..10 {
+        place.order(&["hibernate"]);
+        sleep(Duration::from_millis(turn * 20));
+        is_whole(&mut place);
+    }
+    place.order(&["hibernate"]);
+    until(&place, |stats| packings(stats) > 0);
+    is_whole(&mut place);
+    ends(place);
+}
+
+#[test]
+fn a_sealed_home_says_nothing() {
+    let mut place = Place::new();
+    start(&mut place, &["--encrypt", "on", "--codec", "lz4"], &[]);
+    for turn in 1..3 {
+        place.order(&["hibernate"]);
+        let look = |place: &Place| {
+            let fds = std::fs::read_dir(format!("/proc/{}/fd", place.processes()[1])).unwrap().flatten();
+            let mut read = 0;
+            for fd in
+                fds.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to.starts_with(&place.swap)))
+            {
+                let content = std::fs::read(fd.path()).unwrap_or_default();
+                assert!(!content.windows(12).any(|part| part == b"the dormouse" || part == b" hollow tree"));
+                read += content.len();
+            }
+            assert!(read > 1 << 20, "{read} bytes");
+        };
+        look(&place);
+        until(&place, |stats| packings(stats) == turn);
+        look(&place);
+        is_whole(&mut place);
+    }
+    ends(place);
+}
+
+#[test]
+fn the_limit_counts_packed_bytes() {
+    let mut place = Place::new();
+    start(&mut place, &["--codec", "zstd", "--swap-limit", "12M"], &[]);
+    let done = place.order(&["hibernate"]);
+    assert_eq!((&done["swap_bytes"], &done["reap_bytes"]), (&0.into(), &0.into()));
+    assert!(done["packed_bytes"].as_u64().unwrap() <= 12 << 20);
+    is_whole(&mut place);
+    ends(place);
+    let mut place = Place::new();
+    start(&mut place, &["--codec", "none", "--swap-limit", "12M"], &[]);
+    place.refuses(&["hibernate"], "the swap limit of 12582912 bytes is reached; the sandbox stays warm");
+    is_whole(&mut place);
+    ends(place);
+}
+
+/// Whatever the disk does while pages are packed, they stay where they were.
+#[test]
+fn a_disk_that_fails_packing_changes_nothing() {
+    for fault in ["write:packed", "write:packed:3", "full:packed:2", "short-write:packed"] {
+        let mut place = Place::new();
+        start(&mut place, &["--codec", "deflate-canned"], &[("DORMOUSE_SWAP_FAULT", fault)]);
+        place.order(&["hibernate"]);
+        let stats = until(&place, |stats| packings(stats) + of_home(stats, "packings_cancelled") > 0);
+        assert_eq!(packings(&stats), u64::from(fault.starts_with("short")), "{stats}");
+        is_whole(&mut place);
+        ends(place);
+    }
+}
+
+/// Errors of the disk while packed pages come back end the sandbox with a sentence, and short reads do nothing at all.
+#[test]
+fn a_disk_that_fails_unpacking_is_told() {
+    for (fault, options, words) in [
+        ("read:packed", ["--encrypt", "off"], "cannot read pages from the packed file: Input/output error"),
+        ("flip:packed", ["--encrypt", "off"], "from the packed file damaged"),
+        ("flip:packed", ["--encrypt", "on"], "its seal is broken"),
+    ] {
+        let mut place = Place::new();
+        let options = [&["--codec", "zstd"][..], &options].concat();
+        start(&mut place, &options, &[("DORMOUSE_SWAP_FAULT", fault)]);
+        place.order(&["hibernate"]);
+        if options[3] == "off" {
+            until(&place, |stats| packings(stats) == 1);
+        }
+        let _ = place.run(&["wake", "s"]);
+        // It may have met the loss by then.
+        let _ = place.front.as_mut().unwrap().stdin.as_mut().unwrap().write_all(b"go on\n");
+        let (code, out, err) = place.end();
+        assert_eq!(code, Some(125), "{out} {err}");
+        assert!(err.contains("cannot bring its memory back") && err.contains(words), "{err}");
+        assert_eq!(err.trim_end().lines().count(), 1, "{err}");
+    }
+    let mut place = Place::new();
+    start(&mut place, &["--codec", "zstd"], &[("DORMOUSE_SWAP_FAULT", "short-read:packed")]);
+    place.order(&["hibernate"]);
+    until(&place, |stats| packings(stats) == 1);
+    is_whole(&mut place);
+    ends(place);
+}
+
+#[test]
+fn bad_words_are_refused() {
+    let place = Place::new();
+    for (options, words) in [
+        (["--codec", "snappy"], "cannot use the codec"),
+        (["--codec", "zstd:99"], "not a number from 1 to 19"),
+        (["--settle", "soon"], "--settle"),
+        (["--encrypt", "maybe"], "--encrypt"),
+    ] {
+        let output = place.run(&[&["do"], &options[..], &["--", "true"]].concat());
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && text.contains(words), "{text}");
+    }
+}
