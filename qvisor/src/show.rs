@@ -118,8 +118,7 @@ pub fn stats(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
     for (what, input, output) in
         [("packed to one of", input, output), ("the working set", set_input, set_output)]
     {
-        if output > 0 {
-            let tenths = input * 10 / output;
+        if let Some(tenths) = (input * 10).checked_div(output) {
             writeln!(text, "{what:24} {:>14}", format!("{}.{}", tenths / 10, tenths % 10))?;
         }
     }

@@ -1,6 +1,8 @@
 //! The home of *Hibernate Container*: the swap file and the REAP file. With a file of packed pages beside them (*Sabre*) they
 //! are where pages lie until there is time to pack them (`packing.rs`).
 
+mod repack;
+
 use std::collections::HashMap;
 use std::io::Write;
 use std::sync::atomic::AtomicU64;

@@ -1,31 +1,15 @@
-//! Packing of what a home stores: when there is time for it, all or nothing; or at once, where pages are sealed or the limit
-//! leaves no room for them as they are.
+//! How a home packs, and what it counts of it.
 
 use std::fmt;
-use std::ops::Range;
-use std::ptr::NonNull;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use codec::Style;
 
-use crate::aligned::AlignedPage;
-use crate::disk::SwapHome;
-use crate::error::SwapError;
-use crate::home::{Stat, Stored};
-use crate::packed::{
-    Layout, Outcome, PackedFile, PackedSet, SET_PAGES_MAX, SetPlan, Source, split, write_set,
-};
-use crate::page::{Class, PAGE_BYTES, Page, PageBytes, PageId};
+use crate::packed::PackedSet;
+use crate::page::{Class, PageId};
 use crate::sampling;
-use crate::staging::repeated_word;
-use crate::table::{Located, PageLocation};
-
-/// Pages of a partition, as Sabre has them for a working set, which comes back as a whole.
-const PARTITION_PAGES: u32 = 16;
-/// A home with more sets packs all of them anew.
-const SETS_MAX: usize = 8;
 
 /// Which coder packs pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,14 +66,14 @@ impl Default for Packing {
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Stores and the like, and packings that were begun; what was packed before one of them is stale.
-    changes: AtomicU64,
-    packings: u64,
+    pub changes: AtomicU64,
+    pub packings: u64,
     /// Begun, and ended without a result.
-    cancelled: AtomicU64,
-    pack_us: AtomicU64,
-    pack_cpu_us: AtomicU64,
+    pub cancelled: AtomicU64,
+    pub pack_us: AtomicU64,
+    pub pack_cpu_us: AtomicU64,
     /// The fastest that pages came from the disk as they are, in bytes a second.
-    read_bytes_s: AtomicU64,
+    pub read_bytes_s: AtomicU64,
 }
 
 /// Reads of fewer bytes say nothing of the disk's speed.
@@ -109,7 +93,7 @@ impl Progress {
         }
     }
 
-    fn took(&self, begin: &Clock) {
+    pub fn took(&self, begin: &Clock) {
         let (wall, cpu) = begin.elapsed();
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.pack_us.fetch_add(micros(wall), Ordering::Relaxed);
@@ -118,13 +102,13 @@ impl Progress {
 }
 
 /// Time that goes by, and this thread's share of a processor.
-struct Clock {
+pub struct Clock {
     wall: Instant,
     cpu: Duration,
 }
 
 impl Clock {
-    fn start() -> Self {
+    pub fn start() -> Self {
         Self { wall: Instant::now(), cpu: sampling::thread_time() }
     }
 
@@ -139,356 +123,10 @@ pub struct WrittenSet {
     pub pages: Vec<(PageId, Class)>,
 }
 
-/// What [`crate::Home::pack`] made of a home's pages, for [`crate::Home::adopt`].
+/// What `Home::pack` made of a home's pages, for `Home::adopt`.
 pub struct Repacked {
-    changes: u64,
-    written: Vec<WrittenSet>,
+    pub(crate) changes: u64,
+    pub(crate) written: Vec<WrittenSet>,
     /// Sets that stay as they are for good.
-    settled: Vec<usize>,
+    pub(crate) settled: Vec<usize>,
 }
-
-/// Pages of a home, in the order of a list.
-struct OfHome<'a> {
-    home: &'a SwapHome,
-    ids: &'a [(PageId, Class)],
-}
-
-impl Source for OfHome<'_> {
-    fn read(&mut self, pages: Range<usize>, into: &mut [AlignedPage]) -> Result<(), SwapError> {
-        let first: *mut AlignedPage = into.as_mut_ptr();
-        let place = |at: usize| NonNull::new(first.wrapping_add(at).cast::<u8>());
-        let pages: Vec<Page> = (0..into.len())
-            .zip(&self.ids[pages])
-            // SAFETY: the place is one of `into`, which is borrowed for this alone and not used until the pages are there.
-            .filter_map(|(at, (id, _))| Some(unsafe { Page::new(*id, place(at)?) }))
-            .collect();
-        self.home.fetch_all(&pages).map(drop)
-    }
-}
-
-/// Pages in memory.
-struct InMemory<'a>(&'a [Page]);
-
-impl Source for InMemory<'_> {
-    fn read(&mut self, pages: Range<usize>, into: &mut [AlignedPage]) -> Result<(), SwapError> {
-        self.0[pages].iter().zip(into).for_each(|(page, to)| page.copy_out(&mut to.0));
-        Ok(())
-    }
-}
-
-/// The pages of a partition in this style. A canned page has no header, so that each can stand by itself.
-fn partition_pages(style: Style, is_working: bool) -> u32 {
-    match style {
-        Style::None | Style::DeflateCanned | Style::DeflateFixed if !is_working => 1,
-        _ => PARTITION_PAGES,
-    }
-}
-
-fn layout(style: Style, is_working: bool, is_settled: bool) -> Layout {
-    Layout { style, partition_pages: partition_pages(style, is_working), is_working, is_settled }
-}
-
-impl SwapHome {
-    /// Whether pages may be packed at all.
-    pub(crate) fn can_pack(&self) -> bool {
-        self.packed.is_some() && self.packing.codec != Codec::Style(Style::None)
-    }
-
-    /// Whether no page may be stored as it is.
-    pub(crate) fn stores_packed(&self) -> bool {
-        self.packed.as_ref().is_some_and(|packed| packed.key.is_some())
-    }
-
-    /// What is left of the limit.
-    fn free_bytes(&self) -> u64 {
-        self.limit_bytes.saturating_sub(crate::Home::stored_bytes(self))
-    }
-
-    /// Stores pages as sets. `is_full`: they don't fit as they are.
-    pub(crate) fn store_packed(
-        &mut self,
-        working_set: &[Page],
-        rest: &[Page],
-        is_full: bool,
-    ) -> Result<Stored, SwapError> {
-        let style = match self.packing.codec {
-            _ if !is_full => Style::None,
-            Codec::Style(style) => style,
-            // The best ratio of those that are quick enough to be waited for.
-            Codec::Auto => Style::Zstd(Style::ZSTD_LEVEL),
-        };
-        let result = self.write_packed(working_set, rest, style, is_full);
-        match result {
-            Err(SwapError::Limit { .. }) if !is_full && self.can_pack() => {
-                self.store_packed(working_set, rest, true)
-            }
-            result => result,
-        }
-    }
-
-    fn write_packed(
-        &mut self,
-        working_set: &[Page],
-        rest: &[Page],
-        style: Style,
-        is_settled: bool,
-    ) -> Result<Stored, SwapError> {
-        let mut words = Vec::new();
-        let (mut written, mut regions) = (Vec::new(), Vec::new());
-        let mut budget = self.free_bytes();
-        for (pages, is_working) in [(working_set, true), (rest, false)] {
-            let pages = without_words(pages, &mut words);
-            let layout = layout(style, is_working, is_settled);
-            for pages in pages.chunks(SET_PAGES_MAX) {
-                let plan = SetPlan {
-                    layout,
-                    pages: pages.len(),
-                    budget,
-                    in_parallel: true,
-                    beside: &regions,
-                    goes_on: &|| true,
-                };
-                let outcome = self.write_set(&plan, &mut InMemory(pages));
-                let Ok(Outcome::Done(set)) = outcome else {
-                    self.give_up(&regions);
-                    return Err(outcome.err().unwrap_or(SwapError::Limit { limit_bytes: self.limit_bytes }));
-                };
-                budget = budget.saturating_sub(set.region().len() as u64 * PAGE_BYTES as u64);
-                regions.push(set.region());
-                let pages = pages.iter().map(|page| (page.id, page.class)).collect();
-                written.push(WrittenSet { set, pages });
-            }
-        }
-        // All is written: from here on nothing can fail.
-        let mut stored = Stored { word_pages: words.len() as u64, ..Stored::default() };
-        for one in written {
-            stored.packed_pages += u64::from(one.set.pages());
-            stored.packed_bytes += one.set.bytes();
-            self.take_set(one);
-        }
-        for (page, word) in words {
-            self.set_word(page.id, word);
-            self.settle(page.id, Located { place: PageLocation::Word, class: page.class });
-        }
-        self.trim();
-        Ok(stored)
-    }
-
-    fn write_set(&self, plan: &SetPlan<'_>, source: &mut dyn Source) -> Result<Outcome, SwapError> {
-        match &self.packed {
-            Some(packed) if packed.numbers_left() > plan.beside.len() => write_set(packed, plan, source),
-            _ => Ok(Outcome::NoRoom),
-        }
-    }
-
-    fn give_up(&self, regions: &[Range<u32>]) {
-        if let Some(packed) = &self.packed {
-            regions.iter().for_each(|region| packed.give_up(region.clone()));
-        }
-    }
-
-    /// [`crate::Home::pack`].
-    pub(crate) fn pack_all(&self, goes_on: &dyn Fn() -> bool) -> Result<Option<Repacked>, SwapError> {
-        if !self.can_pack() {
-            return Ok(None);
-        }
-        let begin = Clock::start();
-        let result = self.repack(goes_on);
-        self.arena.trim();
-        self.progress.took(&begin);
-        if !matches!(&result, Ok(Some(_))) {
-            self.progress.cancelled.fetch_add(1, Ordering::Relaxed);
-        }
-        // That nothing was to be done is no failure.
-        result.map(|packed| packed.filter(|packed| !packed.written.is_empty() || !packed.settled.is_empty()))
-    }
-
-    fn repack(&self, goes_on: &dyn Fn() -> bool) -> Result<Option<Repacked>, SwapError> {
-        let mut repacked =
-            Repacked { changes: self.progress.change(), written: Vec::new(), settled: Vec::new() };
-        let mut regions: Vec<Range<u32>> = Vec::new();
-        let mut budget = self.free_bytes();
-        for Group { is_working, pages, fresh } in self.groups() {
-            let style = match self.packing.codec {
-                Codec::Style(style) => style,
-                Codec::Auto => self.chosen(is_working, &pages, goes_on)?,
-            };
-            if style == Style::None {
-                repacked.settled.extend(fresh);
-                continue;
-            }
-            for pages in pages.chunks(SET_PAGES_MAX) {
-                let plan = SetPlan {
-                    layout: layout(style, is_working, true),
-                    pages: pages.len(),
-                    budget,
-                    in_parallel: false,
-                    beside: &regions,
-                    goes_on,
-                };
-                let outcome = self.write_set(&plan, &mut OfHome { home: self, ids: pages });
-                let Ok(Outcome::Done(set)) = outcome else {
-                    self.give_up(&regions);
-                    return outcome.map(|_| None);
-                };
-                budget = budget.saturating_sub(set.region().len() as u64 * PAGE_BYTES as u64);
-                regions.push(set.region());
-                repacked.written.push(WrittenSet { set, pages: pages.to_vec() });
-            }
-        }
-        Ok(Some(repacked))
-    }
-
-    /// The style that `auto` means for these pages.
-    fn chosen(
-        &self,
-        is_working: bool,
-        pages: &[(PageId, Class)],
-        goes_on: &dyn Fn() -> bool,
-    ) -> Result<Style, SwapError> {
-        let mut source = OfHome { home: self, ids: pages };
-        let read_bytes_s = self.progress.read_bytes_s.load(Ordering::Relaxed);
-        let host = sampling::Host { read_bytes_s, cpus: self.packing.cpus, is_working };
-        sampling::choose(&host, pages.len(), &mut source, goes_on)
-    }
-
-    /// Pages that are to be packed: the working set, and the rest.
-    fn groups(&self) -> Vec<Group> {
-        let is_many = self.packed.as_ref().is_some_and(|packed| packed.sets().count() > SETS_MAX);
-        let mut groups = [Group::new(true), Group::new(false)];
-        let mut found: Vec<(PageLocation, PageId, Class)> = Vec::new();
-        for run in self.places.runs() {
-            let ids = run.first..run.first + run.pages;
-            found.extend(ids.filter_map(|id| Some((self.places.get(id)?, id, run.at.class))));
-        }
-        found.sort_unstable_by_key(|(place, ..)| order(*place));
-        for (place, id, class) in found {
-            let group = match place {
-                PageLocation::Word => continue,
-                PageLocation::Reap(_) => 0,
-                PageLocation::Swap(_) => 1,
-                PageLocation::Packed(slot) => {
-                    let (number, _) = split(slot);
-                    let Some(set) = self.packed.as_ref().and_then(|packed| packed.set(number)) else {
-                        continue;
-                    };
-                    // Sets of which most pages are gone only take up room.
-                    if set.layout.is_settled && set.live() * 2 >= set.pages() && !is_many {
-                        continue;
-                    }
-                    let group = usize::from(!set.layout.is_working);
-                    if !set.layout.is_settled && !groups[group].fresh.contains(&number) {
-                        groups[group].fresh.push(number);
-                    }
-                    group
-                }
-            };
-            groups[group].pages.push((id, class));
-        }
-        groups.into_iter().filter(|group| !group.pages.is_empty()).collect()
-    }
-
-    /// [`crate::Home::adopt`].
-    pub(crate) fn adopt_all(&mut self, packed: Repacked) -> bool {
-        if packed.changes != self.progress.changes.load(Ordering::Relaxed) {
-            // What was stored since may have its regions.
-            self.progress.cancelled.fetch_add(1, Ordering::Relaxed);
-            return false;
-        }
-        self.progress.change();
-        for set in packed.written {
-            self.take_set(set);
-        }
-        if let Some(file) = &mut self.packed {
-            for number in packed.settled {
-                if let Some(set) = file.set_mut(number) {
-                    set.layout.is_settled = true;
-                }
-            }
-        }
-        self.progress.packings += 1;
-        self.trim();
-        true
-    }
-
-    /// What is counted of packing; nothing, if there is none.
-    pub(crate) fn packing_stats(&self) -> Vec<Stat> {
-        let Some(packed) = &self.packed else { return Vec::new() };
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let sum = |of: &dyn Fn(&PackedSet) -> u64| packed.sets().map(|(_, set)| of(set)).sum::<u64>();
-        let of_set = |set: &PackedSet, value: u64| if set.layout.is_working { value } else { 0 };
-        let input = |set: &PackedSet| u64::from(set.pages()) * PAGE_BYTES as u64;
-        let stat = |name, value| Stat { name, value };
-        vec![
-            stat("packed_file_bytes", packed.used_bytes()),
-            stat("packed_pages", sum(&|set| u64::from(set.live()))),
-            stat("packed_input_bytes", sum(&input)),
-            stat("packed_output_bytes", sum(&PackedSet::bytes)),
-            stat("set_input_bytes", sum(&|set| of_set(set, input(set)))),
-            stat("set_output_bytes", sum(&|set| of_set(set, set.bytes()))),
-            stat("raw_partitions", sum(&PackedSet::raw_partitions)),
-            stat("packings", self.progress.packings),
-            stat("packings_cancelled", get(&self.progress.cancelled)),
-            stat("pack_us", get(&self.progress.pack_us)),
-            stat("pack_cpu_us", get(&self.progress.pack_cpu_us)),
-            stat("unpack_us", packed.unpack_us()),
-            stat("read_bytes_s", get(&self.progress.read_bytes_s)),
-        ]
-    }
-
-    /// [`crate::Home::packing`].
-    pub(crate) fn packing_name(&self) -> String {
-        let set = |working: bool| {
-            let sets = self.packed.iter().flat_map(PackedFile::sets);
-            let of = sets.filter(|(_, set)| set.layout.is_working == working && set.layout.is_settled);
-            of.last().map(|(_, set)| set.layout.style.to_string())
-        };
-        match (self.packing.codec, set(true), set(false)) {
-            (Codec::Auto, Some(working), _) => format!("auto: {working}"),
-            (Codec::Auto, None, Some(rest)) => format!("auto: {rest}"),
-            (codec, ..) => codec.to_string(),
-        }
-    }
-}
-
-/// Pages that are to be packed together.
-struct Group {
-    is_working: bool,
-    pages: Vec<(PageId, Class)>,
-    /// Sets among them whose style is not chosen yet.
-    fresh: Vec<usize>,
-}
-
-impl Group {
-    fn new(is_working: bool) -> Self {
-        Self { is_working, pages: Vec::new(), fresh: Vec::new() }
-    }
-}
-
-/// Where a page lies, in the order of the files.
-fn order(place: PageLocation) -> (u8, u32) {
-    match place {
-        PageLocation::Word => (0, 0),
-        PageLocation::Reap(slot) => (1, slot),
-        PageLocation::Swap(slot) => (2, slot),
-        PageLocation::Packed(slot) => (3, slot),
-    }
-}
-
-/// The pages that are not one repeated word; the others go to `words`.
-fn without_words(pages: &[Page], words: &mut Vec<(Page, u64)>) -> Vec<Page> {
-    let mut copy: PageBytes = [0; PAGE_BYTES];
-    let mut others = Vec::with_capacity(pages.len());
-    for page in pages {
-        page.copy_out(&mut copy);
-        match repeated_word(&copy) {
-            Some(word) => words.push((*page, word)),
-            None => others.push(*page),
-        }
-    }
-    others
-}
-
-#[cfg(test)]
-#[path = "packing_tests.rs"]
-mod tests;

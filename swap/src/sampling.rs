@@ -7,8 +7,10 @@ use codec::{Packer, Statistics, Style, Table, Unpacker};
 
 use crate::aligned::AlignedPage;
 use crate::error::SwapError;
+use crate::large::Large;
 use crate::packed::Source;
 use crate::page::PAGE_BYTES;
+use crate::piece::Piece;
 use crate::pool;
 
 /// Pages of a run of the sample, and how many runs.
@@ -20,6 +22,9 @@ const PIECE_STEP: usize = 4;
 const PIECE_PAGES: usize = 16;
 /// Fewer pages are not worth a look.
 const PAGES_MIN: usize = 16;
+/// Most time that packed pages may be predicted to take, of what they take as they are. The prediction knows nothing of
+/// threads that are started, of the first read that all wait for, and of caches that others use: a third of a wake.
+const WORTH: f64 = 0.6;
 /// What is tried.
 const STYLES: [Style; 3] = [Style::Lz4, Style::Zstd(Style::ZSTD_LEVEL), Style::DeflateCanned];
 
@@ -43,20 +48,22 @@ pub fn choose(
     if pages < PAGES_MIN {
         return Ok(Style::None);
     }
-    let (sample, seen) = sample(pages, source)?;
+    let (mut sample, seen) = sample(pages, source)?;
     let read_bytes_s = host.read_bytes_s.max(seen);
     let mut candidates = Vec::new();
     for style in STYLES {
         if !goes_on() {
             return Ok(Style::None);
         }
-        candidates.extend(try_out(style, &sample));
+        candidates.extend(try_out(style, &mut sample));
     }
     let threads = if host.is_working { pool::threads() } else { 1.0 };
     let cores = host.cpus.unwrap_or(f64::MAX).min(threads);
     #[expect(clippy::cast_precision_loss, reason = "a speed")]
     let read_bytes_s = read_bytes_s as f64;
-    Ok(codec::choose(&codec::Host { read_bytes_s, cores }, &candidates).style)
+    let choice = codec::choose(&codec::Host { read_bytes_s, cores }, &candidates);
+    let is_worth = choice.seconds_per_byte <= choice.raw_seconds_per_byte * WORTH;
+    Ok(if is_worth { choice.style } else { Style::None })
 }
 
 /// Pages from several places, and how many bytes a second they came with.
@@ -66,8 +73,7 @@ fn sample(pages: usize, source: &mut dyn Source) -> Result<(Vec<AlignedPage>, u6
     let mut sample = vec![AlignedPage::ZERO; run * runs];
     let start = Instant::now();
     for (number, into) in sample.chunks_mut(run).enumerate() {
-        let first = (pages - run) * number / runs.max(2).saturating_sub(1).max(1);
-        let first = first.min(pages - run);
+        let first = if runs > 1 { (pages - run) * number / (runs - 1) } else { 0 };
         source.read(first..first + run, into)?;
     }
     let micros = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX).max(1);
@@ -76,9 +82,8 @@ fn sample(pages: usize, source: &mut dyn Source) -> Result<(Vec<AlignedPage>, u6
 }
 
 /// What a style does to the sample; `None`: nothing that can be measured.
-fn try_out(style: Style, sample: &[AlignedPage]) -> Option<codec::Candidate> {
-    let mut pages = sample.to_vec();
-    let bytes: &[u8] = AlignedPage::bytes_mut(&mut pages);
+fn try_out(style: Style, sample: &mut [AlignedPage]) -> Option<codec::Candidate> {
+    let bytes: &[u8] = AlignedPage::bytes_mut(sample);
     let step = if bytes.len() > PIECE_STEP * PIECE_PAGES * PAGE_BYTES { PIECE_STEP } else { 1 };
     let pieces: Vec<&[u8]> = bytes.chunks(PIECE_PAGES * PAGE_BYTES).step_by(step).collect();
     let table = (style == Style::DeflateCanned).then(|| {
@@ -100,11 +105,20 @@ fn try_out(style: Style, sample: &[AlignedPage]) -> Option<codec::Candidate> {
     let (input, output): (Vec<usize>, Vec<usize>) =
         packed.iter().map(|(input, out)| (*input, out.len())).unzip();
     let (input, output) = (input.iter().sum::<usize>(), output.iter().sum::<usize>());
+    // As when they come back: unpacked, checked, and copied to pages that nobody has touched yet.
     let mut unpacker = Unpacker::new(style, table);
     let mut out = vec![0; PIECE_PAGES * PAGE_BYTES];
+    let fresh = Large::new(input.div_ceil(PAGE_BYTES))?;
     let start = thread_time();
+    let mut place = 0;
     for (len, packed) in &packed {
         unpacker.unpack(packed, &mut out[..*len]).ok()?;
+        for page in out[..*len].as_chunks::<PAGE_BYTES>().0 {
+            std::hint::black_box(crc32c::crc32c(page));
+            // SAFETY: the mapping has room for as many pages as were packed, and nobody has a reference to any of them.
+            unsafe { Piece::new(fresh.first().add(place).cast(), PAGE_BYTES) }.copy_in(page);
+            place += 1;
+        }
     }
     let time = thread_time().saturating_sub(start).as_secs_f64();
     // Pieces that packing makes hardly smaller stay as they are.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use proptest::prelude::*;
 
 use super::*;
-use crate::home::Home;
+use crate::packing::Packing;
 use crate::testing::{Faulty, Handle, Memory, home};
 
 const PAGES: PageId = 400;
