@@ -337,6 +337,9 @@ impl Home for SwapHome {
 
     fn rest(&self) {
         self.arena.trim();
+        if let Some(packed) = &self.packed {
+            packed.rest();
+        }
     }
 
     fn stored_bytes(&self) -> u64 {

@@ -172,7 +172,7 @@ impl SwapHome {
         }
         let begin = Clock::start();
         let result = self.repack(goes_on);
-        self.arena.trim();
+        self.rest();
         self.progress.took(&begin);
         if !matches!(&result, Ok(Some(_))) {
             self.progress.cancelled.fetch_add(1, Ordering::Relaxed);

@@ -9,6 +9,7 @@ mod write;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 pub use self::seal::Key;
 pub use self::set::{Layout, PackedSet};
@@ -31,6 +32,8 @@ pub struct PackedFile {
     sets: Vec<Option<PackedSet>>,
     pub key: Option<Key>,
     unpack_ns: AtomicU64,
+    /// Those that no thread uses.
+    benches: Mutex<Vec<read::Bench>>,
 }
 
 /// A page in a packed file by one number: that of its set, and its place there.
@@ -45,7 +48,7 @@ pub fn split(slot: u32) -> (usize, u32) {
 
 impl PackedFile {
     pub fn new(file: PageFile, key: Option<Key>) -> Self {
-        Self { file, sets: Vec::new(), key, unpack_ns: AtomicU64::new(0) }
+        Self { file, sets: Vec::new(), key, unpack_ns: AtomicU64::new(0), benches: Mutex::default() }
     }
 
     /// How many pages the file is long enough for.
@@ -146,7 +149,13 @@ impl PackedFile {
         self.unpack_ns.load(Ordering::Relaxed) / 1000
     }
 
+    /// Nothing is unpacked for a while.
+    pub fn rest(&self) {
+        *self.benches.lock().unwrap_or_else(PoisonError::into_inner) = Vec::new();
+    }
+
     pub fn trim(&mut self) {
+        self.rest();
         self.sets.iter_mut().flatten().for_each(PackedSet::trim);
     }
 }

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-use codec::{PIECE_BYTES, Unpacker};
+use codec::{PIECE_BYTES, Style, Table, Unpacker};
 
 use super::set::{PackedSet, Partition};
 use super::{PackedFile, split};
@@ -21,6 +22,31 @@ const LONG_READ: u64 = ((PART_PAGES - 1) * PAGE_BYTES) as u64;
 const GAP_MAX: u64 = 16 << 10;
 /// So many reads are wanted at least, if there is enough to read.
 const READS: u64 = 8;
+
+/// A coder and room for a partition, which one thread after the other uses: to make them takes as long as to unpack some
+/// pages.
+pub struct Bench {
+    style: Style,
+    table: Option<Arc<Table>>,
+    unpacker: Unpacker,
+    room: Vec<u8>,
+}
+
+impl Bench {
+    fn new(set: &PackedSet) -> Self {
+        let (style, table) = (set.layout.style, set.table.clone());
+        let unpacker = Unpacker::new(style, table.clone());
+        Self { style, table, unpacker, room: vec![0; PIECE_BYTES] }
+    }
+
+    fn fits(&self, set: &PackedSet) -> bool {
+        let has_its_table = match (&self.table, &set.table) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            (a, b) => a.is_none() && b.is_none(),
+        };
+        self.style == set.layout.style && has_its_table
+    }
+}
 
 /// A partition of which pages are wanted.
 struct Wanted<'a> {
@@ -76,11 +102,18 @@ impl PackedFile {
         Ok((pages * PAGE_BYTES) as u64)
     }
 
+    /// What unpacks this set's partitions.
+    fn bench(&self, set: &PackedSet) -> Bench {
+        let mut benches = self.benches.lock().unwrap_or_else(PoisonError::into_inner);
+        let idle = benches.iter().position(|bench| bench.fits(set)).map(|at| benches.swap_remove(at));
+        drop(benches);
+        idle.unwrap_or_else(|| Bench::new(set))
+    }
+
     /// Unpacks partitions from `bytes`, which begin with page `first` of the file.
     fn unpack(&self, wanted: &[Wanted<'_>], first: u64, bytes: &mut [u8]) -> Result<(), SwapError> {
         let start = Instant::now();
-        let mut scratch = vec![0; PIECE_BYTES];
-        let mut unpacker: Option<(*const PackedSet, Unpacker)> = None;
+        let mut bench: Option<Bench> = None;
         for one in wanted {
             let Some((_, page)) = one.pages.first() else { continue };
             let (name, id) = (self.file.name, page.id);
@@ -94,16 +127,12 @@ impl PackedFile {
             };
             let len = one.partition.places.len() * PAGE_BYTES;
             let content = if one.partition.is_packed {
-                let current = unpacker.take().filter(|(of, _)| std::ptr::eq(*of, one.set));
-                let (_, unpacker) = unpacker.insert(current.unwrap_or_else(|| {
-                    (std::ptr::from_ref(one.set), Unpacker::new(one.set.layout.style, one.set.table.clone()))
-                }));
-                unpacker.unpack(stored, &mut scratch[..len]).map_err(|source| SwapError::Unpack {
-                    file: name,
-                    id,
-                    source,
-                })?;
-                &scratch[..len]
+                let fitting = bench.take().filter(|bench| bench.fits(one.set));
+                let Bench { unpacker, room, .. } =
+                    bench.insert(fitting.unwrap_or_else(|| self.bench(one.set)));
+                let unpacked = unpacker.unpack(stored, &mut room[..len]);
+                unpacked.map_err(|source| SwapError::Unpack { file: name, id, source })?;
+                &room[..len]
             } else {
                 stored
             };
@@ -118,6 +147,7 @@ impl PackedFile {
                 page.copy_in(content);
             }
         }
+        self.benches.lock().unwrap_or_else(PoisonError::into_inner).extend(bench);
         let took = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.unpack_ns.fetch_add(took, Ordering::Relaxed);
         Ok(())
@@ -153,10 +183,9 @@ fn reads<'a, 'b>(wanted: &'a [Wanted<'b>]) -> Vec<&'a [Wanted<'b>]> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::thread;
 
-    use codec::{Packer, Statistics, Style, Table};
+    use codec::{Packer, Statistics};
 
     use super::*;
 
