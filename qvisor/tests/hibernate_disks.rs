@@ -112,7 +112,7 @@ fn a_disk_that_turns_read_only_leaves_it_warm() {
 fn a_directory_that_goes_is_not_missed() {
     let mut place = Place::new();
     place.start_pattern(&[], &[]);
-    fs::remove_dir(&place.swap).unwrap();
+    fs::remove_dir_all(&place.swap).unwrap();
     for reap in ["off", "on", "on"] {
         place.order(&["hibernate"]);
         place.order(&["wake", "--reap", reap]);

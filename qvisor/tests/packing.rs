@@ -101,6 +101,24 @@ fn a_wake_ends_packing() {
 }
 
 #[test]
+fn sandboxes_take_turns() {
+    let mut place = Place::new();
+    start(&mut place, &["--codec", "lz4"], &[]);
+    let turn = std::fs::File::open(place.swap.join(".packing")).unwrap();
+    turn.lock().unwrap();
+    place.order(&["hibernate"]);
+    sleep(Duration::from_millis(500));
+    let stats = place.order(&["stats"]);
+    assert_eq!((packings(&stats), of_home(&stats, "pack_us")), (0, 0));
+    turn.unlock().unwrap();
+    until(&place, |stats| packings(stats) == 1);
+    // The turn is given back.
+    turn.lock().unwrap();
+    is_whole(&mut place);
+    ends(place);
+}
+
+#[test]
 fn a_sealed_home_says_nothing() {
     let mut place = Place::new();
     start(&mut place, &["--encrypt", "on", "--codec", "lz4"], &[]);

@@ -136,8 +136,11 @@ pub(super) fn open_home(plan: &SwapPlan) -> Result<Box<dyn Home>, SwapFileError>
     home.map(|home| Box::new(home) as Box<dyn Home>).ok_or_else(|| SwapFileError::no_key(dir))
 }
 
-/// The file of the turn in this plan's directory; `None`: there can be none.
+/// The file of the turn in this plan's directory; `None`: there can be none, or none is needed.
 pub(super) fn open_turn(plan: &SwapPlan) -> Option<File> {
+    if plan.packing == Packing::default() {
+        return None;
+    }
     let dir = plan.dir.as_deref().unwrap_or(Path::new(DEFAULT_DIR));
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
