@@ -16,6 +16,7 @@ use machine::mm::{UserAddr, UserMemory};
 /// Ends the current task: gives up what it holds and, if it is the last of its process, ends the process. The caller
 /// leaves for the scheduler afterwards.
 pub fn exit_task(task: &Arc<Task>, status: i32) {
+    task.confinement.end();
     release_user_state(task);
     leave_memory(task);
     task.set_files(None);

@@ -27,6 +27,8 @@ pub struct Confinement {
     /// A [`Mode`].
     mode: AtomicU32,
     filter: SpinLock<Option<Arc<Filter>>>,
+    /// The task runs no user code any more.
+    is_over: AtomicBool,
 }
 
 impl Confinement {
@@ -36,6 +38,7 @@ impl Confinement {
             no_new_privs: AtomicBool::new(false),
             mode: AtomicU32::new(Mode::Off as u32),
             filter: SpinLock::new(Rank::Leaf, None),
+            is_over: AtomicBool::new(false),
         }
     }
 
@@ -47,6 +50,16 @@ impl Confinement {
     /// See [`Self::no_new_privs`].
     pub fn set_no_new_privs(&self) {
         self.no_new_privs.store(true, Ordering::Relaxed);
+    }
+
+    /// The task ends, and runs no user code any more: its filters concern nobody (as since Linux 6.11). Said before others can
+    /// see that it ends.
+    pub fn end(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
     }
 
     /// What decides about the task's calls.
@@ -131,7 +144,8 @@ pub fn add(task: &Arc<Task>, filter: NewFilter, all_threads: bool) -> Result<Add
         return Err(Errno::EINVAL);
     }
     let older = mine.filter.lock().clone();
-    let others = || tasks.iter().filter(|other| all_threads && !Arc::ptr_eq(other, task));
+    let is_other = |other: &&Arc<Task>| !Arc::ptr_eq(other, task) && !other.confinement.is_over();
+    let others = || tasks.iter().filter(|other| all_threads && is_other(other));
     let follows = |other: &Task| match other.confinement.mode() {
         Mode::Off => true,
         Mode::Strict => false,
