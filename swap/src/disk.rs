@@ -12,7 +12,7 @@ use crate::arena::{self, Arena, PART_PAGES, SharedArena};
 use crate::error::{SwapError, TablesError};
 use crate::home::{Home, Stat, Stored};
 use crate::io::{Device, Piece};
-use crate::packed::{Key, PackedFile, slot_of};
+use crate::packed::{PackedFile, slot_of};
 use crate::packing::{Packing, Progress, Repacked, WrittenSet};
 use crate::page::{Class, PAGE_BYTES, Page, PageBytes, PageId};
 use crate::page_file::{PageFile, gap};
@@ -70,12 +70,11 @@ impl SwapHome {
         }
     }
 
-    /// The same home, with a file for packed pages; it is empty yet. `None`: there is no randomness for a key.
+    /// The same home, with a file for packed pages; it is empty yet.
     #[must_use]
-    pub fn with_packing(self, file: Box<dyn Device>, packing: Packing) -> Option<Self> {
-        let key = if packing.encrypt { Some(Key::new()?) } else { None };
-        let packed = PackedFile::new(PageFile::new(PACKED_FILE, file), key);
-        Some(Self { packed: Some(packed), packing, ..self })
+    pub fn with_packing(self, file: Box<dyn Device>, packing: Packing) -> Self {
+        let packed = PackedFile::new(PageFile::new(PACKED_FILE, file), packing.encrypt);
+        Self { packed: Some(packed), packing, ..self }
     }
 
     /// The home that had these files, its packed one last, and wrote down `tables` ([`Home::persist`]). Its pages have numbers
@@ -90,8 +89,7 @@ impl SwapHome {
         let open = |name, device| {
             PageFile::existing(name, device).map_err(|source| TablesError::Length { file: name, source })
         };
-        let key = if packing.encrypt { Some(Key::new().ok_or(TablesError::NoKey)?) } else { None };
-        let mut packed = PackedFile::new(open(PACKED_FILE, packed)?, key);
+        let mut packed = PackedFile::new(open(PACKED_FILE, packed)?, packing.encrypt);
         let mut home = Self::of(open(SWAP_FILE, swap)?, open(REAP_FILE, reap)?, limit_bytes);
         let room = [home.swap.room(), home.reap.room(), packed.room()];
         persist::read(tables, end, room, &mut |said| match said {
@@ -262,17 +260,17 @@ impl Home for SwapHome {
         if self.stores_packed() {
             return self.store_packed(working_set, rest, false);
         }
-        let put = self.put(working_set, rest).inspect_err(|_| {
+        if self.is_short_of((working_set.len() + rest.len()) as u64 * PAGE_BYTES as u64) {
+            match self.store_packed(working_set, rest, true) {
+                Err(SwapError::Limit { .. }) => {}
+                result => return result,
+            }
+        }
+        let [reap, swap] = self.put(working_set, rest).inspect_err(|_| {
             // Pages that were written in vain take no room.
             self.reap.drop_tail();
             self.swap.drop_tail();
-        });
-        let [reap, swap] = match put {
-            Err(SwapError::Limit { .. }) if self.can_pack() => {
-                return self.store_packed(working_set, rest, true);
-            }
-            put => put?,
-        };
+        })?;
         // All is written: from here on nothing can fail. The new slots are all taken before any old one is freed: a file of
         // which none is in use is emptied.
         for (file, put) in [(&mut self.reap, &reap), (&mut self.swap, &swap)] {
@@ -371,8 +369,8 @@ impl Home for SwapHome {
         self.pack_all(goes_on)
     }
 
-    fn adopt(&mut self, packed: Repacked) -> bool {
-        self.adopt_all(packed)
+    fn adopt(&mut self, packed: Repacked, is_wanted: bool) -> bool {
+        self.adopt_all(packed, is_wanted)
     }
 
     fn packing(&self) -> String {
@@ -380,6 +378,9 @@ impl Home for SwapHome {
     }
 
     fn persist(&self, to: &mut dyn Write) -> Result<(), TablesError> {
+        if self.stores_packed() {
+            return Err(TablesError::Sealed);
+        }
         let runs = self.places.runs();
         let words = |id| self.word(id);
         let slots = [&self.swap.slots, &self.reap.slots];

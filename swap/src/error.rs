@@ -17,6 +17,8 @@ pub enum SwapError {
     Unpack { file: &'static str, id: PageId, source: codec::Corrupt },
     #[error("page {id} came back from the {file} damaged: its seal is broken")]
     Forged { file: &'static str, id: PageId },
+    #[error("cannot make a key to seal pages with: the host has no randomness to give")]
+    NoKey,
     #[error("page {id} was never stored")]
     Unknown { id: PageId },
     #[error("the swap limit of {limit_bytes} bytes is reached")]
@@ -34,8 +36,6 @@ pub enum TablesError {
     Version { found: u32, known: u32 },
     #[error("the tables of a home of pages are damaged: {what}")]
     Damaged { what: &'static str },
-    #[error("cannot make a key to seal pages with: the host has no randomness to give")]
-    NoKey,
     #[error("cannot write the tables of a home of pages: the pages are sealed with a key that ends with it")]
     Sealed,
     #[error("the tables of a home of pages are encrypted, which this version cannot read")]

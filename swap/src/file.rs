@@ -13,14 +13,6 @@ pub struct SwapFileError {
     source: io::Error,
 }
 
-impl SwapFileError {
-    /// There is no key to seal pages with.
-    #[must_use]
-    pub fn no_key(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), source: io::Error::other("the host has no randomness to give for a key") }
-    }
-}
-
 /// Makes an unnamed file in `dir` (mode 0600) that bypasses the page cache where the file system allows it.
 pub fn open_unnamed(dir: &Path) -> Result<File, SwapFileError> {
     open(dir).map_err(|source| SwapFileError { dir: dir.to_owned(), source })

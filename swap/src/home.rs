@@ -26,8 +26,9 @@ pub trait Home: Send + Sync {
     /// Packs what is stored, as far as that is worth it; `None`: it is not. Nothing changes but for the storage in use. It may
     /// take long, by this thread alone, and ends early when `goes_on` says no. No second thread may call it meanwhile.
     fn pack(&self, goes_on: &dyn Fn() -> bool) -> Result<Option<Repacked>, SwapError>;
-    /// Takes over what was packed, unless pages were stored or forgotten since. Result: whether it did.
-    fn adopt(&mut self, packed: Repacked) -> bool;
+    /// Takes over what was packed, if it is still wanted and no pages were stored or forgotten since; else gives it up.
+    /// Result: whether it did.
+    fn adopt(&mut self, packed: Repacked, is_wanted: bool) -> bool;
     /// How pages are packed, by the names that users give.
     fn packing(&self) -> String;
     /// Bytes of the home's own storage in use.

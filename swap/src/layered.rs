@@ -180,8 +180,8 @@ impl Home for Layered {
         self.own.pack(goes_on)
     }
 
-    fn adopt(&mut self, packed: Repacked) -> bool {
-        self.own.adopt(packed)
+    fn adopt(&mut self, packed: Repacked, is_wanted: bool) -> bool {
+        self.own.adopt(packed, is_wanted)
     }
 
     fn packing(&self) -> String {

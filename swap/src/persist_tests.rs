@@ -35,7 +35,7 @@ fn persisted(home: &SwapHome) -> Vec<u8> {
 fn sample() -> (SwapHome, [Arc<Faulty>; 3], Memory, Vec<PageId>) {
     let files = [Faulty::good(), Faulty::good(), Faulty::good()];
     let home = home(&files[0], &files[1]).with_packing(Box::new(Handle(files[2].clone())), packing());
-    let (mut home, mut memory) = (home.unwrap(), Memory::new(PAGES as usize));
+    let (mut home, mut memory) = (home, Memory::new(PAGES as usize));
     (0..PAGES).for_each(|id| memory.set(id, u64::from(if id.is_multiple_of(5) { id % 4 } else { id + 4 })));
     (100..1000_u32).filter(|id| !id.is_multiple_of(5)).for_each(|id| memory.set_text(id, u64::from(id)));
     let class = |id: PageId| Class::ALL[id as usize / 7 % 4];
@@ -45,7 +45,7 @@ fn sample() -> (SwapHome, [Arc<Faulty>; 3], Memory, Vec<PageId>) {
     let (set, rest) = (pages(102..201), pages(300..PAGES));
     home.store(&set, &rest[..250]).unwrap();
     let packed = home.pack(&|| true).unwrap().unwrap();
-    assert!(home.adopt(packed));
+    assert!(home.adopt(packed, true));
     home.store(&[], &rest[250..]).unwrap();
     home.store(&[], &pages(120..141)).unwrap();
     home.retain(&mut |id| !(1500..1520).contains(&id));

@@ -38,22 +38,22 @@ pub struct Host {
     pub is_working: bool,
 }
 
-/// The style for the pages of `source`.
+/// The style for the pages of `source`; `None`: stopped.
 pub fn choose(
     host: &Host,
     pages: usize,
     source: &mut dyn Source,
     goes_on: &dyn Fn() -> bool,
-) -> Result<Style, SwapError> {
+) -> Result<Option<Style>, SwapError> {
     if pages < PAGES_MIN {
-        return Ok(Style::None);
+        return Ok(Some(Style::None));
     }
     let (mut sample, seen) = sample(pages, source)?;
     let read_bytes_s = host.read_bytes_s.max(seen);
     let mut candidates = Vec::new();
     for style in STYLES {
         if !goes_on() {
-            return Ok(Style::None);
+            return Ok(None);
         }
         candidates.extend(try_out(style, &mut sample));
     }
@@ -63,7 +63,7 @@ pub fn choose(
     let read_bytes_s = read_bytes_s as f64;
     let choice = codec::choose(&codec::Host { read_bytes_s, cores }, &candidates);
     let is_worth = choice.seconds_per_byte <= choice.raw_seconds_per_byte * WORTH;
-    Ok(if is_worth { choice.style } else { Style::None })
+    Ok(Some(if is_worth { choice.style } else { Style::None }))
 }
 
 /// Pages from several places, and how many bytes a second they came with.

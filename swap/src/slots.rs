@@ -2,6 +2,8 @@
 
 /// Most slots of a file: 1 TiB.
 pub const SLOTS_MAX: u32 = 1 << 28;
+/// Bits of a slot of the packed file that number the place in its set.
+pub const PLACE_BITS: u32 = 20;
 
 /// Slots of one file.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! The location of each page, at most four bytes a page.
 
 use crate::page::{Class, PageId};
-use crate::slots::SLOTS_MAX;
+use crate::slots::{PLACE_BITS, SLOTS_MAX};
 
 /// The location of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +61,11 @@ pub struct Run {
     pub pages: u32,
     /// Of the first page; those of the others follow.
     pub at: Located,
+}
+
+/// Whether it is the first place of a set of the packed file.
+fn begins_set(code: u32) -> bool {
+    code & PACKED == PACKED && (code % SLOTS_MAX).is_multiple_of(1 << PLACE_BITS)
 }
 
 const CHUNK: usize = 1024;
@@ -160,7 +165,8 @@ impl PageLocations {
             let Some(at) = Located::decode(code) else { continue };
             let next = |run: &&mut Run| run.first + run.pages == id && run.at.class == at.class;
             match runs.last_mut().filter(next) {
-                Some(run) if code == follows(last, 1) => run.pages += 1,
+                // A set is a file of its own.
+                Some(run) if code == follows(last, 1) && !begins_set(code) => run.pages += 1,
                 _ => runs.push(Run { first: id, pages: 1, at }),
             }
             last = code;

@@ -21,7 +21,7 @@ struct World {
 fn world(packing: Packing, limit_bytes: u64) -> World {
     let files = [Faulty::good(), Faulty::good(), Faulty::good()];
     let [swap, reap, packed] = files.clone();
-    let mut home = home(&swap, &reap).with_packing(Box::new(Handle(packed)), packing).unwrap();
+    let mut home = home(&swap, &reap).with_packing(Box::new(Handle(packed)), packing);
     home.limit_bytes = limit_bytes;
     let mut memory = Memory::new(PAGES as usize);
     (0..PAGES).for_each(|id| fill(&mut memory, id, u64::from(id)));
@@ -53,7 +53,7 @@ impl World {
 
     fn pack(&mut self) -> bool {
         let packed = self.home.pack(&|| true).unwrap();
-        packed.is_some_and(|packed| self.home.adopt(packed))
+        packed.is_some_and(|packed| self.home.adopt(packed, true))
     }
 
     /// All pages come back, together and one by one, as they were.
@@ -126,11 +126,11 @@ fn what_changed_meanwhile_is_not_overwritten() {
     fill(&mut world.memory, 60, 9999);
     let page = world.memory.pages([60]);
     world.home.store(&[], &page).unwrap();
-    assert!(!world.home.adopt(stale));
+    assert!(!world.home.adopt(stale, true));
     world.comes_back();
     let stale = world.home.pack(&|| true).unwrap().unwrap();
     assert!(world.pack());
-    assert!(!world.home.adopt(stale));
+    assert!(!world.home.adopt(stale, true));
     world.comes_back();
 }
 
@@ -178,12 +178,12 @@ fn a_flipped_bit_is_never_taken_for_data() {
     for packing in Style::ALL.into_iter().skip(1).map(of).chain(sealed) {
         let files = [Faulty::good(), Faulty::good(), Faulty::good()];
         let [swap, reap, packed] = files.clone();
-        let mut home = home(&swap, &reap).with_packing(Box::new(Handle(packed)), packing.clone()).unwrap();
+        let mut home = home(&swap, &reap).with_packing(Box::new(Handle(packed)), packing.clone());
         let mut memory = Memory::new(5);
         (0..5).for_each(|id| memory.set_text(id, u64::from(id) + 4));
         home.store(&memory.pages(0..3), &memory.clone().pages(3..5)).unwrap();
         if let Some(packed) = home.pack(&|| true).unwrap() {
-            assert!(home.adopt(packed));
+            assert!(home.adopt(packed, true));
         }
         let len = files[2].bytes.lock().unwrap().len();
         let mut refused = 0;
@@ -228,6 +228,54 @@ fn the_limit_counts_packed_bytes() {
     let mut world = world(of(Style::None), limit);
     let all = world.memory.pages(0..PAGES);
     assert!(matches!(world.home.store(&[], &all), Err(SwapError::Limit { .. })));
+}
+
+/// Pages go cold one by one, and each cycle stores the others anew: what nobody needs any more keeps neither room nor numbers.
+#[test]
+fn sets_do_not_pile_up() {
+    let sealed = [Codec::Style(Style::None), Codec::Auto].map(|codec| (codec, true, u64::MAX));
+    for (codec, encrypt, limit) in
+        sealed.into_iter().chain([(Codec::Style(Style::Zstd(1)), false, 250 * 4096)])
+    {
+        let mut world = world(Packing { codec, encrypt, cpus: None }, limit);
+        (0..PAGES).for_each(|id| world.memory.set_text(id, u64::from(id)));
+        world.store_all();
+        for cycle in 0..350 {
+            let warm = world.memory.pages(cycle + 1..PAGES);
+            world.home.store(&warm, &[]).unwrap_or_else(|error| panic!("{codec} {cycle}: {error}"));
+            assert!(world.home.stored_bytes() <= limit.min(4 * u64::from(PAGES) * 4096), "{cycle}");
+        }
+        assert!(world.stat("packed_file_bytes") <= 3 * u64::from(PAGES) * 4096);
+        world.comes_back();
+    }
+}
+
+/// Blocks of a file that are not given back.
+fn blocks(file: &Faulty) -> usize {
+    let bytes = file.bytes.lock().unwrap();
+    bytes.chunks(4096).filter(|page| page.iter().any(|byte| *byte != 0)).count()
+}
+
+#[test]
+fn what_is_packed_in_vain_takes_no_room() {
+    let mut world = world(of(Style::Lz4), u64::MAX);
+    world.store_all();
+    let packed = world.home.pack(&|| true).unwrap().unwrap();
+    assert!(blocks(&world.files[2]) > 50);
+    assert!(!world.home.adopt(packed, false));
+    assert_eq!(blocks(&world.files[2]), 0);
+    let stale = world.home.pack(&|| true).unwrap().unwrap();
+    world.home.retain(&mut |_| true);
+    assert!(!world.home.adopt(stale, true));
+    assert_eq!(blocks(&world.files[2]), 0);
+    // A disk that fails late.
+    for calls in 1..12 {
+        world.files[1].calls_left.store(calls, Ordering::Relaxed);
+        let is_failed = world.home.pack(&|| true).is_err();
+        world.files[1].calls_left.store(u64::MAX, Ordering::Relaxed);
+        assert!(!is_failed || blocks(&world.files[2]) == 0, "{calls}");
+    }
+    world.comes_back();
 }
 
 #[test]
@@ -357,13 +405,13 @@ proptest! {
                 }
                 Step::Pack => {
                     if let Some(packed) = world.home.pack(&|| true).unwrap() {
-                        prop_assert!(world.home.adopt(packed));
+                        prop_assert!(world.home.adopt(packed, true));
                     }
                 }
                 Step::PackLate => {
                     let next = world.home.pack(&|| true).unwrap();
                     if let Some(packed) = std::mem::replace(&mut late, next) {
-                        world.home.adopt(packed);
+                        world.home.adopt(packed, true);
                     }
                 }
             }

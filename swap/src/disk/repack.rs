@@ -22,8 +22,9 @@ use crate::table::{Located, PageLocation};
 
 /// Pages of a partition, as Sabre has them for a working set, which comes back as a whole.
 const PARTITION_PAGES: u32 = 16;
-/// A home with more sets packs all of them anew.
+/// A home with more sets packs all of them anew when there is time, and with many at once.
 const SETS_MAX: usize = 8;
+const SETS_MANY: usize = 32;
 
 /// Pages of a home, in the order of a list.
 struct OfHome<'a> {
@@ -74,7 +75,15 @@ impl SwapHome {
 
     /// Whether no page may be stored as it is.
     pub(crate) fn stores_packed(&self) -> bool {
-        self.packed.as_ref().is_some_and(|packed| packed.key.is_some())
+        self.packed.as_ref().is_some_and(PackedFile::is_sealed)
+    }
+
+    /// Whether so many bytes, as they are, are to be packed at once: together with what is stored they would take more than half
+    /// of the limit, and the next store needs room beside them.
+    pub(crate) fn is_short_of(&self, bytes: u64) -> bool {
+        self.can_pack()
+            && self.limit_bytes < u64::MAX
+            && Home::stored_bytes(self).saturating_add(bytes) > self.limit_bytes / 2
     }
 
     /// What is left of the limit.
@@ -95,6 +104,7 @@ impl SwapHome {
             // The best ratio of those that are quick enough to be waited for.
             Codec::Auto => Style::Zstd(Style::ZSTD_LEVEL),
         };
+        self.compact();
         let result = self.write_packed(working_set, rest, style, is_full);
         match result {
             Err(SwapError::Limit { .. }) if !is_full && self.can_pack() => {
@@ -152,6 +162,49 @@ impl SwapHome {
         Ok(stored)
     }
 
+    /// Copies the pages of sets that are mostly gone, and of all sets if there are many, so that nothing keeps the room of the
+    /// others. What fails stays.
+    fn compact(&mut self) {
+        let Some(packed) = &self.packed else { return };
+        let is_many = packed.sets().count() > SETS_MANY;
+        let is_wanted = |set: &PackedSet| is_many || set.live() * 2 < set.pages();
+        if !packed.sets().any(|(_, set)| is_wanted(set)) {
+            return;
+        }
+        let mut found: Vec<(u32, PageId, Class)> = Vec::new();
+        for run in self.places.runs() {
+            let PageLocation::Packed(first) = run.at.place else { continue };
+            if packed.set(split(first).0).is_some_and(is_wanted) {
+                found.extend((0..run.pages).map(|on| (first + on, run.first + on, run.at.class)));
+            }
+        }
+        found.sort_unstable_by_key(|(slot, ..)| *slot);
+        let layout_of = |slot: u32| packed.set(split(slot).0).map(|set| set.layout);
+        let mut groups: Vec<(Layout, Vec<(PageId, Class)>)> = Vec::new();
+        for (slot, id, class) in found {
+            let Some(layout) = layout_of(slot) else { continue };
+            match groups.iter_mut().find(|(known, _)| *known == layout) {
+                Some((_, pages)) => pages.push((id, class)),
+                None => groups.push((layout, vec![(id, class)])),
+            }
+        }
+        for (layout, pages) in groups {
+            for pages in pages.chunks(SET_PAGES_MAX) {
+                let plan = SetPlan {
+                    layout,
+                    pages: pages.len(),
+                    budget: self.free_bytes(),
+                    in_parallel: true,
+                    beside: &[],
+                    goes_on: &|| true,
+                };
+                let outcome = self.write_set(&plan, &mut OfHome { home: self, ids: pages });
+                let Ok(Outcome::Done(set)) = outcome else { return };
+                self.take_set(WrittenSet { set, pages: pages.to_vec() });
+            }
+        }
+    }
+
     fn write_set(&self, plan: &SetPlan<'_>, source: &mut dyn Source) -> Result<Outcome, SwapError> {
         match &self.packed {
             Some(packed) if packed.numbers_left() > plan.beside.len() => write_set(packed, plan, source),
@@ -184,12 +237,29 @@ impl SwapHome {
     fn repack(&self, goes_on: &dyn Fn() -> bool) -> Result<Option<Repacked>, SwapError> {
         let mut repacked =
             Repacked { changes: self.progress.change(), written: Vec::new(), settled: Vec::new() };
+        let result = self.repack_into(&mut repacked, goes_on);
+        if !matches!(result, Ok(true)) {
+            self.abandon(&repacked);
+        }
+        result.map(|is_done| is_done.then_some(repacked))
+    }
+
+    /// Gives up what was packed.
+    fn abandon(&self, packed: &Repacked) {
+        self.give_up(&packed.written.iter().map(|one| one.set.region()).collect::<Vec<_>>());
+    }
+
+    /// False: it was stopped, or there is no room.
+    fn repack_into(&self, repacked: &mut Repacked, goes_on: &dyn Fn() -> bool) -> Result<bool, SwapError> {
         let mut regions: Vec<Range<u32>> = Vec::new();
         let mut budget = self.free_bytes();
         for Group { is_working, pages, fresh } in self.groups() {
             let style = match self.packing.codec {
                 Codec::Style(style) => style,
-                Codec::Auto => self.chosen(is_working, &pages, goes_on)?,
+                Codec::Auto => match self.chosen(is_working, &pages, goes_on)? {
+                    Some(style) => style,
+                    None => return Ok(false),
+                },
             };
             if style == Style::None {
                 repacked.settled.extend(fresh);
@@ -205,16 +275,13 @@ impl SwapHome {
                     goes_on,
                 };
                 let outcome = self.write_set(&plan, &mut OfHome { home: self, ids: pages });
-                let Ok(Outcome::Done(set)) = outcome else {
-                    self.give_up(&regions);
-                    return outcome.map(|_| None);
-                };
+                let Outcome::Done(set) = outcome? else { return Ok(false) };
                 budget = budget.saturating_sub(set.region().len() as u64 * PAGE_BYTES as u64);
                 regions.push(set.region());
                 repacked.written.push(WrittenSet { set, pages: pages.to_vec() });
             }
         }
-        Ok(Some(repacked))
+        Ok(true)
     }
 
     /// The style that `auto` means for these pages.
@@ -223,7 +290,7 @@ impl SwapHome {
         is_working: bool,
         pages: &[(PageId, Class)],
         goes_on: &dyn Fn() -> bool,
-    ) -> Result<Style, SwapError> {
+    ) -> Result<Option<Style>, SwapError> {
         let mut source = OfHome { home: self, ids: pages };
         let read_bytes_s = self.progress.read_bytes_s.load(Ordering::Relaxed);
         let host = sampling::Host { read_bytes_s, cpus: self.packing.cpus, is_working };
@@ -267,9 +334,10 @@ impl SwapHome {
     }
 
     /// [`Home::adopt`].
-    pub(crate) fn adopt_all(&mut self, packed: Repacked) -> bool {
-        if packed.changes != self.progress.changes.load(Ordering::Relaxed) {
+    pub(crate) fn adopt_all(&mut self, packed: Repacked, is_wanted: bool) -> bool {
+        if !is_wanted || packed.changes != self.progress.changes.load(Ordering::Relaxed) {
             // What was stored since may have its regions.
+            self.abandon(&packed);
             self.progress.cancelled.fetch_add(1, Ordering::Relaxed);
             return false;
         }

@@ -9,17 +9,16 @@ mod write;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-pub use self::seal::Key;
+use self::seal::Key;
 pub use self::set::{Layout, PackedSet};
 pub use self::write::{Outcome, SetPlan, Source, write_set};
+use crate::error::SwapError;
 use crate::page::PAGE_BYTES;
 use crate::page_file::PageFile;
-use crate::slots::SLOTS_MAX;
+use crate::slots::{PLACE_BITS, SLOTS_MAX};
 
-/// Bits of a slot that number the place in its set.
-const PLACE_BITS: u32 = 20;
 /// Most pages of a set: 4 GiB.
 pub const SET_PAGES_MAX: usize = 1 << PLACE_BITS;
 /// Most sets.
@@ -30,7 +29,9 @@ pub struct PackedFile {
     file: PageFile,
     /// By their numbers.
     sets: Vec<Option<PackedSet>>,
-    pub key: Option<Key>,
+    /// The key to seal with, if the pages are sealed. It is made when it is first needed: by then nobody else is forked, who
+    /// would have it, too.
+    key: Option<OnceLock<Key>>,
     unpack_ns: AtomicU64,
     /// Those that no thread uses.
     benches: Mutex<Vec<read::Bench>>,
@@ -47,8 +48,23 @@ pub fn split(slot: u32) -> (usize, u32) {
 }
 
 impl PackedFile {
-    pub fn new(file: PageFile, key: Option<Key>) -> Self {
+    pub fn new(file: PageFile, is_sealed: bool) -> Self {
+        let key = is_sealed.then(OnceLock::new);
         Self { file, sets: Vec::new(), key, unpack_ns: AtomicU64::new(0), benches: Mutex::default() }
+    }
+
+    /// Whether no page is ever stored in the clear.
+    pub fn is_sealed(&self) -> bool {
+        self.key.is_some()
+    }
+
+    fn key(&self) -> Result<Option<&Key>, SwapError> {
+        let Some(key) = &self.key else { return Ok(None) };
+        if key.get().is_none() {
+            // Of two that are made at once one stays, and nothing was sealed by the other.
+            let _ = key.set(Key::new().ok_or(SwapError::NoKey)?);
+        }
+        Ok(key.get())
     }
 
     /// How many pages the file is long enough for.
@@ -134,9 +150,16 @@ impl PackedFile {
         first.checked_add(pages).map(|_| first)
     }
 
-    /// What was written to a region that no set has, in vain.
+    /// What was written to a region in vain: gives back what of it no set has.
     pub fn give_up(&self, region: Range<u32>) {
-        self.file.discard_pages(region);
+        let mut taken: Vec<Range<u32>> = self.sets().map(|(_, set)| set.region()).collect();
+        taken.sort_unstable_by_key(|region| region.start);
+        let mut first = region.start;
+        for other in taken {
+            self.file.discard_pages(first..other.start.clamp(first, region.end));
+            first = first.max(other.end.min(region.end));
+        }
+        self.file.discard_pages(first..region.end);
     }
 
     /// Bytes of the regions of all sets.

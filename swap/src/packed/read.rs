@@ -119,7 +119,7 @@ impl PackedFile {
             let (name, id) = (self.file.name, page.id);
             let at = |offset: u64| usize::try_from(offset - first * PAGE_BYTES as u64).unwrap_or(usize::MAX);
             let stored = &mut bytes[at(one.partition.bytes.start)..at(one.partition.bytes.end)];
-            let stored: &[u8] = match (&self.key, one.set.seal) {
+            let stored: &[u8] = match (self.key()?, one.set.seal) {
                 (Some(key), Some(set)) => {
                     key.open(set, one.number, stored).ok_or(SwapError::Forged { file: name, id })?
                 }

@@ -57,11 +57,15 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn push(&mut self, mut pressed: Pressed) -> Result<(), SwapError> {
-        if let (Some(key), Some(set)) = (&self.file.key, self.set.seal) {
+    /// Adds a partition; false: the set takes more than `budget` then.
+    fn push(&mut self, mut pressed: Pressed, budget: u64) -> Result<bool, SwapError> {
+        if let (Some(key), Some(set)) = (self.file.key()?, self.set.seal) {
             key.seal(set, u32::try_from(self.set.lens().len()).unwrap_or(u32::MAX), &mut pressed.bytes);
         }
         self.set.push(pressed.packed, &pressed.sums);
+        if self.set.region().len() as u64 * PAGE_BYTES as u64 > budget {
+            return Ok(false);
+        }
         let mut rest = pressed.bytes.as_slice();
         while !rest.is_empty() {
             let room = &mut AlignedPage::bytes_mut(&mut self.buffer)[self.filled..];
@@ -73,7 +77,7 @@ impl Writer<'_> {
                 self.flush()?;
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Writes the buffer, to a whole page.
@@ -85,8 +89,9 @@ impl Writer<'_> {
             let count = u32::try_from(pages).unwrap_or(u32::MAX);
             self.file.file.lengthen(at.saturating_add(count));
             let piece: Piece<'_> = AlignedPage::piece(&mut self.buffer[..pages]);
-            self.file.file.write(&[piece], at)?;
+            // What fails may have been written in part.
             self.written += count;
+            self.file.file.write(&[piece], at)?;
         }
         self.filled = 0;
         Ok(())
@@ -100,14 +105,14 @@ pub fn write_set(
     source: &mut dyn Source,
 ) -> Result<Outcome, SwapError> {
     let partition = plan.layout.partition_pages as usize;
-    let tags = if file.key.is_some() { plan.pages.div_ceil(partition) * TAG_BYTES } else { 0 };
+    let tags = if file.is_sealed() { plan.pages.div_ceil(partition) * TAG_BYTES } else { 0 };
     let most = (plan.pages * PAGE_BYTES + tags).div_ceil(PAGE_BYTES);
     let place = u32::try_from(most).ok().and_then(|most| file.place(most, plan.beside));
     let Some(first) = place.filter(|_| plan.pages <= SET_PAGES_MAX) else { return Ok(Outcome::NoRoom) };
     let batch = if plan.in_parallel { LARGE_BATCH_PAGES } else { BATCH_PAGES };
     let mut pages = vec![AlignedPage::ZERO; batch.min(plan.pages)];
     let Some(table) = table_of(plan, source, &mut pages)? else { return Ok(Outcome::Stopped) };
-    let seal = file.key.as_ref().map(super::Key::next_set);
+    let seal = file.key()?.map(super::Key::next_set);
     let mut writer = Writer {
         file,
         set: PackedSet::new(plan.layout, table, seal, first),
@@ -155,10 +160,9 @@ fn fill(
         let pressed: Vec<Pressed> =
             if plan.in_parallel { pool::map(&pieces, press) } else { pieces.iter().map(press).collect() };
         for pressed in pressed {
-            writer.push(pressed)?;
-        }
-        if writer.set.region().len() as u64 * PAGE_BYTES as u64 > plan.budget {
-            return Ok(Some(Outcome::NoRoom));
+            if !writer.push(pressed, plan.budget)? {
+                return Ok(Some(Outcome::NoRoom));
+            }
         }
     }
     writer.flush()?;

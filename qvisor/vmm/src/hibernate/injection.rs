@@ -141,7 +141,7 @@ impl Device for Faulty {
 }
 
 /// A moment in a sandbox's way to its home and back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Point {
     /// Its tasks have been told to rest.

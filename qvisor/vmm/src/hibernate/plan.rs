@@ -133,7 +133,7 @@ pub(super) fn open_home(plan: &SwapPlan) -> Result<Box<dyn Home>, SwapFileError>
     let dir = plan.dir.as_deref().unwrap_or(Path::new(DEFAULT_DIR));
     let [swap, reap, packed] = files_in(dir)?;
     let home = SwapHome::new(swap, reap, plan.limit_bytes).with_packing(packed, plan.packing.clone());
-    home.map(|home| Box::new(home) as Box<dyn Home>).ok_or_else(|| SwapFileError::no_key(dir))
+    Ok(Box::new(home))
 }
 
 /// The file of the turn in this plan's directory; `None`: there can be none, or none is needed.
@@ -143,9 +143,10 @@ pub(super) fn open_turn(plan: &SwapPlan) -> Option<File> {
     }
     let dir = plan.dir.as_deref().unwrap_or(Path::new(DEFAULT_DIR));
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    // Whoever can write to the directory cannot make this open anything else.
-    options.custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK).open(dir.join(TURN)).ok()
+    // To be read only: a VMM that was taken over can leave nothing in it. Whoever can write to the directory cannot make this
+    // open anything else.
+    let flags = libc::O_CREAT | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    options.read(true).mode(0o600).custom_flags(flags).open(dir.join(TURN)).ok()
 }
 
 fn files_in(dir: &Path) -> Result<[Box<dyn Device>; 3], SwapFileError> {

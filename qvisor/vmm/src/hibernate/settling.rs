@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar};
 use std::time::{Duration, Instant};
 use std::{io, thread};
@@ -19,9 +19,9 @@ use crate::lock::{Mutex, Rank};
 /// The stacks of the threads, in bytes.
 const WAITING_STACK: usize = 32 << 10;
 const PACKING_STACK: usize = 256 << 10;
-/// How often a turn is asked for, and how long at most: somebody who keeps it only delays the others.
-const TURN_EVERY: Duration = Duration::from_millis(100);
-const TURN_PATIENCE: Duration = Duration::from_secs(60);
+/// How often a turn is asked for, and how long at most; the next sleep asks again.
+const TURN_EVERY: Duration = Duration::from_millis(200);
+const TURN_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Whether it is time to pack.
 pub struct Settling {
@@ -32,6 +32,8 @@ pub struct Settling {
     /// Held by who waits for the time to come.
     waiting: Mutex<()>,
     woken: Condvar,
+    /// One thread packs; its turn keeps others out, but not another one of the same process.
+    packs: AtomicBool,
 }
 
 impl Default for Settling {
@@ -43,7 +45,14 @@ impl Default for Settling {
 impl Settling {
     pub fn new(after: Duration, turn: Option<File>) -> Self {
         let waiting = Mutex::new(Rank::Settling, ());
-        Self { after, turn, changes: AtomicU64::new(0), waiting, woken: Condvar::new() }
+        Self {
+            after,
+            turn,
+            changes: AtomicU64::new(0),
+            waiting,
+            woken: Condvar::new(),
+            packs: AtomicBool::new(false),
+        }
     }
 
     /// The sandbox wakes: whatever packs gives up soon.
@@ -64,7 +73,7 @@ impl Settling {
         self.changes.load(Ordering::Relaxed) == sleep
     }
 
-    /// Waits for the turn; `None`: the sandbox woke.
+    /// Waits for the turn; `None`: the sandbox woke, or it does not come.
     fn turn(&self, sleep: u64) -> Option<Turn<'_>> {
         let begin = Instant::now();
         loop {
@@ -73,12 +82,10 @@ impl Settling {
             if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
                 return Some(Turn(Some(file)));
             }
-            if io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock
-                || begin.elapsed() > TURN_PATIENCE
-            {
+            if io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock {
                 return Some(Turn(None));
             }
-            if !self.wait(TURN_EVERY, sleep) {
+            if begin.elapsed() > TURN_PATIENCE || !self.wait(TURN_EVERY, sleep) {
                 return None;
             }
         }
@@ -103,6 +110,8 @@ impl Hibernation {
     pub(crate) fn settle(this: &Arc<Self>) {
         let settling = &this.settling;
         let sleep = settling.changes.fetch_add(1, Ordering::Relaxed) + 1;
+        // Whoever waits for an earlier sleep's time.
+        settling.woken.notify_all();
         let packs = this.home.as_ref().is_ok_and(|home| home.read().packs());
         if settling.after == Duration::MAX || !packs {
             return;
@@ -114,7 +123,10 @@ impl Hibernation {
                 return;
             }
             let Some(_turn) = settling.turn(sleep) else { return };
-            this.pack(sleep);
+            if !settling.packs.swap(true, Ordering::Acquire) {
+                this.pack(sleep);
+                settling.packs.store(false, Ordering::Release);
+            }
         };
         let _ = thread::Builder::new().name("settle".into()).stack_size(WAITING_STACK).spawn(waiting);
     }
@@ -134,15 +146,17 @@ impl Hibernation {
                 thread.spawn_scoped(scope, pack).ok().and_then(|thread| thread.join().ok()).flatten();
             packed
         });
-        if let Some(packed) = packed.filter(|_| self.settling.is(sleep)) {
+        if let Some(packed) = packed {
             injection::pass(Point::Packed);
             let mut home = home.write();
-            home.adopt(packed);
+            home.adopt(packed, self.settling.is(sleep));
             let mut figures = self.figures();
             (figures.home, figures.packing) = (home.stats(), home.packing());
             injection::pass(Point::Adopted);
         }
-        footprint::trim_heap();
+        if self.settling.is(sleep) {
+            footprint::trim_heap();
+        }
     }
 }
 
