@@ -14,8 +14,8 @@ use crate::piece::Piece;
 use crate::pool;
 
 /// Pages of a run of the sample, and how many runs.
-const RUN_PAGES: usize = 256;
-const RUNS: usize = 4;
+const RUN_PAGES: usize = 512;
+const RUNS: usize = 2;
 /// Of each so many pieces one is packed.
 const PIECE_STEP: usize = 4;
 /// Pages of a piece.
@@ -71,14 +71,16 @@ fn sample(pages: usize, source: &mut dyn Source) -> Result<(Vec<AlignedPage>, u6
     let run = RUN_PAGES.min(pages);
     let runs = RUNS.min(pages / run);
     let mut sample = vec![AlignedPage::ZERO; run * runs];
-    let start = Instant::now();
+    let mut fastest = 0;
     for (number, into) in sample.chunks_mut(run).enumerate() {
         let first = if runs > 1 { (pages - run) * number / (runs - 1) } else { 0 };
+        let start = Instant::now();
         source.read(first..first + run, into)?;
+        let micros = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX).max(1);
+        // A thread that others may interrupt at any time sees the disk's speed by chance alone.
+        fastest = fastest.max((size_of_val(into) as u64).saturating_mul(1_000_000) / micros);
     }
-    let micros = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX).max(1);
-    let bytes = size_of_val(&sample[..]) as u64;
-    Ok((sample, bytes.saturating_mul(1_000_000) / micros))
+    Ok((sample, fastest))
 }
 
 /// What a style does to the sample; `None`: nothing that can be measured.
