@@ -348,7 +348,11 @@ def whoever_is_killed_leaves_nothing(side):
         thread = threading.Thread(target=kill)
         thread.start()
         if number % 2:
-            side("exec", name, "true", code=None, timeout=60)
+            try:
+                side("exec", name, "true", code=None, timeout=20 if victim == shim else 60)
+            except Failure:
+                # Docker waits for ever for an exec whose shim (containerd's own here) was killed before it told of its end.
+                check(victim == shim, f"exec {number} waits, and its shim was not killed")
         else:
             side("stop", "--time", "1", name, code=None, timeout=60)
         thread.join()
