@@ -14,6 +14,7 @@
 mod bits;
 mod choice;
 mod coding;
+mod engine;
 mod error;
 mod header;
 mod huffman;
@@ -30,10 +31,11 @@ mod unpacker;
 mod window;
 
 pub use choice::{Candidate, Choice, Host, choose};
+pub use engine::{Engine, Work};
 pub use error::{Corrupt, StyleError};
 pub use measure::{Measured, Speed, measure};
 pub use packer::Packer;
-pub use piece::{PAGE_BYTES, PIECE_BYTES, WINDOW_BYTES};
+pub use piece::{ENGINE_WINDOW_BYTES, PAGE_BYTES, PIECE_BYTES, WINDOW_BYTES};
 pub use style::Style;
 pub use table::{CodeWords, Statistics, Table};
 pub use unpacker::Unpacker;

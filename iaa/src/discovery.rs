@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use codec::PIECE_BYTES;
 use rustix::fs::{Access, access};
 
 /// A work queue of an accelerator.
@@ -42,6 +43,11 @@ pub enum Missing {
     NotForPrograms { device: String, queue: String },
     #[error("queue {device}/{queue} is off; run: accel-config enable-wq {device}/{queue}")]
     Queue { device: String, queue: String },
+    #[error(
+        "queue {device}/{queue} takes less than {} KiB a job; run: accel-config disable-wq {device}/{queue}; accel-config config-wq {device}/{queue} --max-transfer-size=2097152; accel-config enable-wq {device}/{queue}",
+        PIECE_BYTES >> 10
+    )]
+    Transfer { device: String, queue: String },
     #[error("queue {queue} has no node {}; run: udevadm trigger --subsystem-match=dsa", node.display())]
     Node { queue: String, node: PathBuf },
     #[error("queue {queue} may not be used by this user; run: chgrp GROUP {0}; chmod g+rw {0}", node.display())]
@@ -150,6 +156,7 @@ fn queue(device_directory: &Path, device: &str, name: &str, dev: &Path) -> Optio
     let node = dev.join("iax").join(name);
     let (device, queue) = (device.to_owned(), name.to_owned());
     let driver = text(&directory, "driver_name");
+    let max_transfer_bytes = text(&directory, "max_transfer_size").parse().unwrap_or(2 << 20);
     let missing = if text(device_directory, "state") != "enabled" {
         Some(Missing::Device(device.clone()))
     } else if text(device_directory, "pasid_enabled") != "1" {
@@ -159,6 +166,8 @@ fn queue(device_directory: &Path, device: &str, name: &str, dev: &Path) -> Optio
         Some(Missing::NotForPrograms { device: device.clone(), queue })
     } else if text(&directory, "state") != "enabled" {
         Some(Missing::Queue { device: device.clone(), queue })
+    } else if max_transfer_bytes < PIECE_BYTES as u64 {
+        Some(Missing::Transfer { device: device.clone(), queue })
     } else if !node.exists() {
         Some(Missing::Node { queue, node: node.clone() })
     } else if access(&node, Access::READ_OK | Access::WRITE_OK).is_err() {
@@ -174,7 +183,7 @@ fn queue(device_directory: &Path, device: &str, name: &str, dev: &Path) -> Optio
         size,
         is_shared: text(&directory, "mode") == "shared",
         blocks_on_fault: text(&directory, "block_on_fault") == "1",
-        max_transfer_bytes: text(&directory, "max_transfer_size").parse().unwrap_or(2 << 20),
+        max_transfer_bytes,
         missing,
     })
 }
@@ -252,6 +261,7 @@ mod tests {
             ("wq1.0/type", "kernel", "config-wq iax1/wq1.0 --type=user"),
             ("wq1.0/driver_name", "crypto", "driver-name=user"),
             ("wq1.0/state", "disabled", "enable-wq iax1/wq1.0"),
+            ("wq1.0/max_transfer_size", "4096", "--max-transfer-size=2097152"),
         ];
         for (attribute, value, mends) in cases {
             let root = tree(&[(&format!("iax1/{attribute}"), value), ("iax3/wq3.0/size", "0")]);

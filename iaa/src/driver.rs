@@ -1,8 +1,8 @@
 //! Keeps many jobs in flight on one queue, and does by the processor what the device does not.
 
-use std::{collections::VecDeque, sync::Arc, time::Instant};
+use std::{collections::VecDeque, mem, sync::Arc, time::Instant};
 
-use codec::{Corrupt, PIECE_BYTES, Packer, Style, Table, Unpacker};
+use codec::{Corrupt, PIECE_BYTES, Packer, Style, Table, Unpacker, Work};
 use zerocopy::IntoBytes;
 
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     },
     memory::Shared,
     portal::{Portal, Submitted},
-    work::{Counters, Settings, Work},
+    work::{Counters, Settings},
 };
 
 /// Memory of one job in flight.
@@ -40,10 +40,15 @@ pub struct Driver<P: Portal> {
     settings: Settings,
     slots: Vec<Slot>,
     states: Shared,
-    /// The device takes jobs, and has read the table.
-    is_up: bool,
+    /// The device takes jobs.
+    takes_jobs: bool,
+    /// It has read the table.
+    has_table: bool,
+    table: Arc<Table>,
     packer: Packer,
     unpacker: Unpacker,
+    /// What was packed is unpacked to here, and compared.
+    proof: Vec<u8>,
     counters: Counters,
 }
 
@@ -51,27 +56,67 @@ impl<P: Portal> Driver<P> {
     /// Makes one for a table, which the device reads at once.
     #[must_use]
     pub fn new(portal: P, table: &Arc<Table>, settings: Settings) -> Self {
-        let states = Shared::new(STATES_BYTES);
-        portal.share(&states);
-        states.write(FOR_PACKING, &job::compress_state(table));
-        let slots = (0..settings.in_flight.max(1)).map(|_| {
-            let memory = Shared::new(SLOT_BYTES);
-            portal.share(&memory);
-            Slot { memory, job: None }
-        });
-        let slots = slots.collect();
-        let packer = Packer::new(Style::DeflateCanned, Some(Arc::clone(table))).with_window(WINDOW_BYTES);
-        let unpacker = Unpacker::new(Style::DeflateCanned, Some(Arc::clone(table)));
-        let counters = Counters::default();
-        let mut driver = Self { portal, settings, slots, states, is_up: true, packer, unpacker, counters };
-        driver.is_up = driver.read_table(table);
+        let mut driver = Self::without_device(portal, table, settings);
+        driver.slots = (0..settings.in_flight.max(1)).map(|_| driver.new_slot()).collect();
+        driver.takes_jobs = true;
+        driver.send_table();
         driver
     }
 
-    /// Whether the device is used. It no more is once its queue refused a job, or none of its jobs ends.
+    /// Makes one that has the processor do everything.
+    #[must_use]
+    pub fn without_device(portal: P, table: &Arc<Table>, settings: Settings) -> Self {
+        let states = new_states(&portal);
+        let (packer, unpacker) = coders(table);
+        Self {
+            portal,
+            settings,
+            slots: Vec::new(),
+            states,
+            takes_jobs: false,
+            has_table: false,
+            table: Arc::clone(table),
+            packer,
+            unpacker,
+            proof: Vec::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    fn new_slot(&self) -> Slot {
+        let memory = Shared::new(SLOT_BYTES);
+        self.portal.share(&memory);
+        Slot { memory, job: None }
+    }
+
+    /// Changes the table, which the device reads at once.
+    pub fn set_table(&mut self, table: &Arc<Table>) {
+        self.table = Arc::clone(table);
+        (self.packer, self.unpacker) = coders(table);
+        self.send_table();
+    }
+
+    /// Whether the device works by this table, or the processor does since the device is lost.
+    #[must_use]
+    pub fn is_ready_for(&self, table: &Arc<Table>) -> bool {
+        Arc::ptr_eq(&self.table, table) && (self.has_table || !self.takes_jobs)
+    }
+
+    /// Whether the device is used: it takes jobs, and has read the table.
     #[must_use]
     pub fn is_up(&self) -> bool {
-        self.is_up
+        self.takes_jobs && self.has_table
+    }
+
+    /// Whether the device is no more used, by whatever table: its queue refused a job, or none of its jobs ends.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        !self.takes_jobs
+    }
+
+    /// Does without the device from now on.
+    pub fn leave_device(&mut self) {
+        self.takes_jobs = false;
     }
 
     #[must_use]
@@ -79,25 +124,39 @@ impl<P: Portal> Driver<P> {
         self.counters
     }
 
+    /// What was counted since this was last asked.
+    pub fn take_counters(&mut self) -> Counters {
+        mem::take(&mut self.counters)
+    }
+
     pub fn portal(&self) -> &P {
         &self.portal
     }
 
+    /// Puts the table's codes into the state for packing, and has the device make the one for unpacking.
+    fn send_table(&mut self) {
+        self.states.write(FOR_PACKING, &job::compress_state(&self.table));
+        self.has_table = self.takes_jobs && self.read_table();
+    }
+
     /// Has the device read the table's header into the state for unpacking.
-    fn read_table(&mut self, table: &Table) -> bool {
+    fn read_table(&mut self) -> bool {
+        let table = Arc::clone(&self.table);
         for attempt in 1..=self.settings.attempts {
             let Some(slot) = self.free_slot() else { return false };
             let places = self.places(slot, table.to_bytes(), 0, FOR_UNPACKING);
             let descriptor = job::read_header(places, table.header_bits());
             let deadline = Instant::now() + self.settings.patience;
             while !self.submit(slot, &descriptor, (0, attempt)) {
-                if !self.is_up || Instant::now() > deadline {
+                if !self.takes_jobs || Instant::now() > deadline {
                     return false;
                 }
                 self.portal.wait();
             }
             let Some((_, outcome)) = self.wait_for_one() else {
                 self.give_up();
+                // The device may yet write to the state, which another table's must not be.
+                self.states = new_states(&self.portal);
                 return false;
             };
             self.slots[slot].job = None;
@@ -135,7 +194,7 @@ impl<P: Portal> Driver<P> {
         let mut deadline = Instant::now() + self.settings.patience;
         loop {
             self.fill(&mut waiting, work);
-            if !self.is_up {
+            if !self.is_up() {
                 // What is in flight still ends, or hangs.
                 for (index, _) in waiting.drain(..) {
                     note(index, self.by_software(&mut work[index]));
@@ -183,7 +242,7 @@ impl<P: Portal> Driver<P> {
 
     /// Submits what waits, as far as there is room.
     fn fill(&mut self, waiting: &mut VecDeque<(usize, u32)>, work: &[Work]) {
-        while self.is_up
+        while self.is_up()
             && let Some(slot) = self.free_slot()
             && let Some((index, attempts)) = waiting.pop_front()
         {
@@ -235,7 +294,7 @@ impl<P: Portal> Driver<P> {
                 false
             }
             Submitted::Refused => {
-                self.is_up = false;
+                self.takes_jobs = false;
                 false
             }
         }
@@ -273,7 +332,7 @@ impl<P: Portal> Driver<P> {
     /// Takes leave of the jobs in flight. The device may yet write to their memory, so that it is kept for ever.
     fn give_up(&mut self) -> Vec<usize> {
         let mut pieces = Vec::new();
-        for slot in std::mem::take(&mut self.slots) {
+        for slot in mem::take(&mut self.slots) {
             match slot.job {
                 None => self.slots.push(slot),
                 Some((index, _)) => {
@@ -285,7 +344,7 @@ impl<P: Portal> Driver<P> {
             }
         }
         if self.slots.is_empty() {
-            self.is_up = false;
+            self.takes_jobs = false;
         }
         pieces
     }
@@ -306,7 +365,8 @@ impl<P: Portal> Driver<P> {
         }
     }
 
-    /// Takes over what the device did. False if it did not, or not rightly.
+    /// Takes over what the device did. False if it did not, or not rightly: what it packed is unpacked again, as Linux's driver
+    /// does by default.
     fn take(&mut self, slot: usize, work: &mut Work, outcome: Outcome) -> bool {
         let memory = &self.slots[slot].memory;
         let (read, written, crc) = match outcome {
@@ -342,7 +402,11 @@ impl<P: Portal> Driver<P> {
                     memory.read(OUTPUT, &mut out[..written]);
                     *packed_bytes = Some(written);
                 }
-                is_whole && crc32fast::hash(piece) == crc
+                self.proof.resize(piece.len(), 0);
+                is_whole
+                    && crc32fast::hash(piece) == crc
+                    && self.unpacker.unpack(&out[..written], &mut self.proof).is_ok()
+                    && self.proof == *piece
             }
         };
         if !is_right {
@@ -368,6 +432,18 @@ impl<P: Portal> Driver<P> {
     }
 }
 
+fn new_states<P: Portal>(portal: &P) -> Shared {
+    let states = Shared::new(STATES_BYTES);
+    portal.share(&states);
+    states
+}
+
+/// What the processor packs and unpacks with.
+fn coders(table: &Arc<Table>) -> (Packer, Unpacker) {
+    let packer = Packer::new(Style::DeflateCanned, Some(Arc::clone(table))).with_window(WINDOW_BYTES);
+    (packer, Unpacker::new(Style::DeflateCanned, Some(Arc::clone(table))))
+}
+
 impl<P: Portal> Drop for Driver<P> {
     fn drop(&mut self) {
         // Whoever unwound out of `run` may have left jobs behind.
@@ -375,4 +451,4 @@ impl<P: Portal> Drop for Driver<P> {
     }
 }
 
-const _: () = assert!(PIECE_BYTES <= 2 << 20, "a job is at most 2 MiB by default");
+const _: () = assert!(WINDOW_BYTES == codec::ENGINE_WINDOW_BYTES, "what is packed for a device is packed so");

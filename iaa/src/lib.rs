@@ -11,15 +11,19 @@
 
 pub mod discovery;
 mod driver;
+mod engine;
 mod job;
 pub mod layout;
 mod memory;
+mod open;
 mod portal;
 mod software_device;
 mod work;
 
 pub use driver::Driver;
+pub use engine::QueueEngine;
 pub use memory::Shared;
+pub use open::{Unusable, open};
 pub use portal::{MappedPortal, Portal, Submitted, WritePortal};
 pub use software_device::{Fate, Seen, SoftwareDevice};
-pub use work::{Counters, Settings, Work};
+pub use work::{Counters, Settings};

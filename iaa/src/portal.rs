@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use std::{arch::asm, fs::File, io, io::Write, os::fd::AsFd, ptr};
+use std::{arch::asm, fs::File, io, io::Write, os::fd::AsFd, ptr, sync::Arc};
 
 use rustix::{
     io::Errno,
@@ -34,6 +34,20 @@ pub trait Portal {
 
     /// Tells of memory that descriptors will name. A device that shares the process's address space needs no telling.
     fn share(&self, _memory: &Shared) {}
+}
+
+impl<P: Portal + ?Sized> Portal for Arc<P> {
+    fn submit(&self, descriptor: &Descriptor) -> Submitted {
+        (**self).submit(descriptor)
+    }
+
+    fn wait(&self) {
+        (**self).wait();
+    }
+
+    fn share(&self, memory: &Shared) {
+        (**self).share(memory);
+    }
 }
 
 /// A queue's device node that is written to: the kernel submits. It takes descriptors from the process that opened it alone,
@@ -73,6 +87,8 @@ pub struct MappedPortal {
 
 // SAFETY: the page is the device's, and each submission is one instruction.
 unsafe impl Send for MappedPortal {}
+// SAFETY: as above; the device takes the submissions of any processors one after the other.
+unsafe impl Sync for MappedPortal {}
 
 const PAGE_BYTES: usize = 4096;
 

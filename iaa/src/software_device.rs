@@ -3,7 +3,10 @@
 //! It does a job whenever somebody waits, in an order of its own. Where a real one would take what this driver never says
 //! (other operations, filters, streams in parts), it reports an error: what is taken is what the driver means.
 
-use std::{cell::RefCell, collections::VecDeque, sync::Arc};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use codec::{PIECE_BYTES, Packer, Style, Table, Unpacker};
 use zerocopy::{FromBytes, IntoBytes};
@@ -52,11 +55,11 @@ pub struct Seen {
     pub bytes_written: u64,
 }
 
-type Plan = Box<dyn FnMut(u64) -> Fate>;
+type Plan = Box<dyn FnMut(u64) -> Fate + Send>;
 
 /// A work queue with one engine.
 pub struct SoftwareDevice {
-    inner: RefCell<Inner>,
+    inner: Mutex<Inner>,
 }
 
 struct Inner {
@@ -80,7 +83,7 @@ fn fail(status: u8) -> Failure {
 impl SoftwareDevice {
     /// A queue that holds `room` jobs. `plan` says what becomes of each, counted from 0.
     #[must_use]
-    pub fn new(room: usize, plan: impl FnMut(u64) -> Fate + 'static) -> Self {
+    pub fn new(room: usize, plan: impl FnMut(u64) -> Fate + Send + 'static) -> Self {
         let inner = Inner {
             room,
             blocks_on_fault: false,
@@ -91,30 +94,34 @@ impl SoftwareDevice {
             order: 0x9e37_79b9_7f4a_7c15,
             seen: Seen::default(),
         };
-        Self { inner: RefCell::new(inner) }
+        Self { inner: Mutex::new(inner) }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A queue whose engine waits for pages.
     #[must_use]
     pub fn with_block_on_fault(self) -> Self {
-        self.inner.borrow_mut().blocks_on_fault = true;
+        self.inner().blocks_on_fault = true;
         self
     }
 
     #[must_use]
     pub fn seen(&self) -> Seen {
-        self.inner.borrow().seen
+        self.inner().seen
     }
 
     /// Takes no further job.
     pub fn close(&self) {
-        self.inner.borrow_mut().is_closed = true;
+        self.inner().is_closed = true;
     }
 }
 
 impl Portal for SoftwareDevice {
     fn submit(&self, descriptor: &Descriptor) -> Submitted {
-        let mut inner = self.inner.borrow_mut();
+        let mut inner = self.inner();
         if inner.is_closed {
             return Submitted::Refused;
         }
@@ -131,12 +138,12 @@ impl Portal for SoftwareDevice {
     }
 
     fn wait(&self) {
-        let mut inner = self.inner.borrow_mut();
+        let mut inner = self.inner();
         while !inner.step() && !inner.waiting.is_empty() {}
     }
 
     fn share(&self, memory: &Shared) {
-        let mut inner = self.inner.borrow_mut();
+        let mut inner = self.inner();
         if !inner.memory.iter().any(|known| known.addresses() == memory.addresses()) {
             inner.memory.push(memory.clone());
         }

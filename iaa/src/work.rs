@@ -1,4 +1,4 @@
-//! What a driver is asked for, how it goes about it, and what it tells of it.
+//! How a driver goes about its work, and what it tells of it.
 
 use std::time::Duration;
 
@@ -7,6 +7,8 @@ use std::time::Duration;
 pub struct Settings {
     /// How many jobs may be in flight; of a dedicated queue not more than its size.
     pub in_flight: usize,
+    /// The queue is one process's alone, and drops what it has no room for.
+    pub is_dedicated: bool,
     /// The engine waits for pages that are not there, as the queue allows.
     pub blocks_on_fault: bool,
     /// A device that finishes no job for so long has hung.
@@ -17,7 +19,13 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { in_flight: 32, blocks_on_fault: false, patience: Duration::from_secs(1), attempts: 4 }
+        Self {
+            in_flight: 32,
+            is_dedicated: false,
+            blocks_on_fault: false,
+            patience: Duration::from_secs(1),
+            attempts: 4,
+        }
     }
 }
 
@@ -49,26 +57,46 @@ pub struct Counters {
     pub unpacked_bytes: u64,
 }
 
-/// A piece to be packed or unpacked.
-#[derive(Debug)]
-pub enum Work<'a> {
-    /// All of `packed` into all of `out`.
-    Unpack { packed: &'a [u8], out: &'a mut [u8] },
-    /// `piece` to the front of `out`. `packed_bytes` is how much it takes there, or nothing if it does not fit.
-    Pack { piece: &'a [u8], out: &'a mut [u8], packed_bytes: Option<usize> },
-}
-
-impl Work<'_> {
-    pub(crate) fn input(&self) -> &[u8] {
-        match self {
-            Work::Unpack { packed, .. } => packed,
-            Work::Pack { piece, .. } => piece,
-        }
+impl Counters {
+    /// Adds what another driver, or the same one later, did.
+    pub fn add(&mut self, other: &Self) {
+        let sums = [
+            (&mut self.submitted, other.submitted),
+            (&mut self.full, other.full),
+            (&mut self.by_device, other.by_device),
+            (&mut self.by_software, other.by_software),
+            (&mut self.page_faults, other.page_faults),
+            (&mut self.partial_bytes, other.partial_bytes),
+            (&mut self.overflows, other.overflows),
+            (&mut self.bad_data, other.bad_data),
+            (&mut self.failed, other.failed),
+            (&mut self.bad_checksums, other.bad_checksums),
+            (&mut self.hung, other.hung),
+            (&mut self.packed_bytes, other.packed_bytes),
+            (&mut self.unpacked_bytes, other.unpacked_bytes),
+        ];
+        sums.into_iter().for_each(|(sum, value)| *sum += value);
+        self.most_in_flight = self.most_in_flight.max(other.most_in_flight);
     }
 
-    pub(crate) fn room(&self) -> usize {
-        match self {
-            Work::Unpack { out, .. } | Work::Pack { out, .. } => out.len(),
-        }
+    /// All of them, by the names that `dormouse stats` shows.
+    #[must_use]
+    pub fn by_name(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("iaa_jobs", self.submitted),
+            ("iaa_most_in_flight", self.most_in_flight as u64),
+            ("iaa_by_device", self.by_device),
+            ("iaa_by_software", self.by_software),
+            ("iaa_page_faults", self.page_faults),
+            ("iaa_partial_bytes", self.partial_bytes),
+            ("iaa_full", self.full),
+            ("iaa_overflows", self.overflows),
+            ("iaa_bad_data", self.bad_data),
+            ("iaa_failed", self.failed),
+            ("iaa_bad_checksums", self.bad_checksums),
+            ("iaa_hung", self.hung),
+            ("iaa_packed_bytes", self.packed_bytes),
+            ("iaa_unpacked_bytes", self.unpacked_bytes),
+        ]
     }
 }

@@ -1,40 +1,17 @@
 //! The driver on the software device: jobs in flight, and everything that goes wrong.
 
+mod pieces;
+
 use std::{
     cell::{Cell, RefCell},
     sync::Arc,
     time::Duration,
 };
 
-use codec::{PAGE_BYTES, PIECE_BYTES, Packer, Statistics, Style, Table};
-use iaa::{
-    Counters, Driver, Fate, Portal, Settings, Shared, SoftwareDevice, Submitted, Work, layout::Descriptor,
-};
+use codec::{PAGE_BYTES, PIECE_BYTES, Table, Work};
+use iaa::{Counters, Driver, Fate, Portal, Settings, Shared, SoftwareDevice, Submitted, layout::Descriptor};
 
-/// Words near each other, as a heap has them.
-fn piece(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed;
-    let mut words = Vec::new();
-    while words.len() < len {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let word = if state >> 62 == 0 { 0 } else { 0x7f3a_9c00_0000 + (state >> 40) % 3000 * 16 };
-        words.extend_from_slice(&word.to_le_bytes());
-    }
-    words.truncate(len);
-    words
-}
-
-fn table() -> Arc<Table> {
-    let mut statistics = Statistics::new().with_window(PAGE_BYTES);
-    (0..4).for_each(|seed| statistics.add(&piece(PAGE_BYTES, seed)));
-    Arc::new(Table::from(&statistics))
-}
-
-fn packed(table: &Arc<Table>, pieces: &[Vec<u8>]) -> Vec<Vec<u8>> {
-    let mut packer = Packer::new(Style::DeflateCanned, Some(Arc::clone(table))).with_window(PAGE_BYTES);
-    let mut out = vec![0; 2 * PIECE_BYTES];
-    pieces.iter().map(|piece| packer.pack(piece, &mut out).map(|len| out[..len].to_vec()).unwrap()).collect()
-}
+use pieces::{packed, piece, table};
 
 fn settings() -> Settings {
     Settings { in_flight: 8, patience: Duration::from_millis(20), ..Settings::default() }
@@ -53,7 +30,7 @@ fn unpack<P: Portal>(driver: &mut Driver<P>, table: &Arc<Table>) -> Counters {
 }
 
 /// A driver on a device with room for 32, on which jobs have this fate; job 0 reads the table.
-fn on_device(fate: impl FnMut(u64) -> Fate + 'static) -> (Driver<SoftwareDevice>, Arc<Table>) {
+fn on_device(fate: impl FnMut(u64) -> Fate + Send + 'static) -> (Driver<SoftwareDevice>, Arc<Table>) {
     let table = table();
     (Driver::new(SoftwareDevice::new(32, fate), &table, settings()), table)
 }
