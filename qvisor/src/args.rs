@@ -246,7 +246,7 @@ pub struct HibernationArgs {
     /// How the working set comes back when the sandbox wakes [default: on]
     #[arg(long, value_enum)]
     pub reap: Option<ReapChoice>,
-    /// How the memory is packed on the disk: none, lz4, zstd[:LEVEL], deflate-fixed, deflate-dynamic, deflate-canned or auto [default: auto]
+    /// How the memory is packed on the disk: none, lz4, zstd[:LEVEL], deflate-fixed, deflate-dynamic, deflate-canned, iaa (by an accelerator) or auto [default: auto]
     #[arg(long, value_name = "CODEC")]
     pub codec: Option<Codec>,
     /// Pack it after this long asleep, as 30s or 5m [default: 10s]

@@ -85,6 +85,59 @@ fn what_was_packed_comes_back() {
     }
 }
 
+/// A device of software in a debug build; whatever it does, nothing is lost, and who did what is told.
+#[test]
+fn an_accelerator_packs() {
+    for (device, counter) in [
+        ("good", "iaa_by_device"),
+        ("full", "iaa_full"),
+        ("faults", "iaa_page_faults"),
+        ("fails", "iaa_failed"),
+        ("lies", "iaa_bad_checksums"),
+        ("hangs:100", "iaa_hung"),
+    ] {
+        let mut place = Place::new();
+        start(&mut place, &["--codec", "iaa"], &[("DORMOUSE_IAA", device)]);
+        let mut jobs = 0;
+        for turn in 1..3 {
+            place.order(&["hibernate"]);
+            let stats = until(&place, |stats| packings(stats) == turn);
+            assert_eq!(stats["codec"], "iaa");
+            assert_eq!((of_home(&stats, "swap_file_bytes"), of_home(&stats, "reap_file_bytes")), (0, 0));
+            assert!(of_home(&stats, "packed_output_bytes") < of_home(&stats, "packed_input_bytes") / 2);
+            is_whole(&mut place);
+            let stats = place.order(&["stats"]);
+            let by_software = of_home(&stats, "iaa_by_software");
+            assert!(of_home(&stats, "iaa_jobs") > jobs || device == "hangs:100", "{device}: {stats}");
+            assert!(of_home(&stats, "iaa_most_in_flight") > 1 || device == "full", "{device}: {stats}");
+            assert!(of_home(&stats, counter) > 0, "{device}: {stats}");
+            match device {
+                "good" | "full" => assert_eq!(by_software, 0, "{device}: {stats}"),
+                // A job may meet a page fault as often as it is tried.
+                "faults" => assert!(by_software < of_home(&stats, "iaa_by_device") / 10, "{device}: {stats}"),
+                _ => assert!(by_software > 0, "{device}: {stats}"),
+            }
+            jobs = of_home(&stats, "iaa_jobs");
+        }
+        ends(place);
+    }
+}
+
+#[test]
+fn an_accelerator_that_is_not_there_is_told() {
+    let mut place = Place::new();
+    let doctor: Value = serde_json::from_slice(&place.run(&["doctor", "--json"]).stdout).unwrap();
+    if doctor["iaa"]["ok"] == true {
+        start(&mut place, &["--codec", "iaa"], &[]);
+        return ends(place);
+    }
+    let output = place.run(&["do", "--codec", "iaa", "--", "true"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    let why = doctor["iaa"]["detail"].as_str().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    assert_eq!(text, format!("dormouse: cannot use IAA: {why} (or choose another codec)\n"));
+}
+
 #[test]
 fn a_wake_ends_packing() {
     let mut place = Place::new();

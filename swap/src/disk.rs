@@ -5,8 +5,11 @@ mod repack;
 
 use std::collections::HashMap;
 use std::io::Write;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
+
+use codec::Engine;
 
 use crate::arena::{self, Arena, PART_PAGES, SharedArena};
 use crate::error::{SwapError, TablesError};
@@ -75,6 +78,14 @@ impl SwapHome {
     pub fn with_packing(self, file: Box<dyn Device>, packing: Packing) -> Self {
         let packed = PackedFile::new(PageFile::new(PACKED_FILE, file), packing.encrypt);
         Self { packed: Some(packed), packing, ..self }
+    }
+
+    /// The same home, whose pages an engine packs and unpacks if the codec is [`Codec::Iaa`](crate::Codec::Iaa). Without one the
+    /// processor does.
+    #[must_use]
+    pub fn with_engine(mut self, engine: Arc<dyn Engine>) -> Self {
+        self.packed = self.packed.map(|packed| packed.with_engine(engine));
+        self
     }
 
     /// The home that had these files, its packed one last, and wrote down `tables` ([`Home::persist`]). Its pages have numbers

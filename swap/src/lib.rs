@@ -39,6 +39,8 @@ mod tables;
 #[cfg(test)]
 mod testing;
 
+pub use codec::Engine;
+
 pub use base::{Base, FileBase};
 pub use bits::Bits;
 pub use disk::SwapHome;

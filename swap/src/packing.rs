@@ -18,11 +18,20 @@ pub enum Codec {
     #[default]
     Auto,
     Style(Style),
+    /// Canned DEFLATE as an accelerator packs and unpacks it (Intel's IAA)
+    Iaa,
+}
+
+impl Codec {
+    /// Whether what it packs is for a [`codec::Engine`].
+    pub(crate) fn is_for_engine(self) -> bool {
+        self == Self::Iaa
+    }
 }
 
 /// A name that is no codec's.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0}, or auto")]
+#[error("{0}; or iaa, or auto")]
 pub struct CodecError(codec::StyleError);
 
 impl FromStr for Codec {
@@ -31,6 +40,7 @@ impl FromStr for Codec {
     fn from_str(text: &str) -> Result<Self, CodecError> {
         match text {
             "auto" => Ok(Self::Auto),
+            "iaa" => Ok(Self::Iaa),
             _ => text.parse().map(Self::Style).map_err(CodecError),
         }
     }
@@ -40,6 +50,7 @@ impl fmt::Display for Codec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto => f.write_str("auto"),
+            Self::Iaa => f.write_str("iaa"),
             Self::Style(style) => style.fmt(f),
         }
     }

@@ -14,6 +14,7 @@ use crate::tables::Reader;
 /// The flags of a set.
 const WORKING: u8 = 1;
 const SETTLED: u8 = 2;
+const FOR_ENGINE: u8 = 4;
 
 fn damaged(what: &'static str) -> TablesError {
     TablesError::Damaged { what }
@@ -51,7 +52,8 @@ pub fn sets(file: &PackedFile) -> Result<Vec<u8>, TablesError> {
             return Err(TablesError::Sealed);
         }
         let layout = set.layout;
-        let flags = [(layout.is_working, WORKING), (layout.is_settled, SETTLED)];
+        let flags =
+            [(layout.is_working, WORKING), (layout.is_settled, SETTLED), (layout.for_engine, FOR_ENGINE)];
         let flags = flags.iter().filter(|(is, _)| *is).map(|(_, flag)| flag).sum::<u8>();
         let table = set.table.as_ref().map_or(&[][..], |table| table.to_bytes());
         let small = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
@@ -78,7 +80,8 @@ pub fn read(mut from: Reader<'_>, room: u64) -> Result<Vec<(usize, PackedSet)>, 
         let (first, pages) = (from.u32()?, from.u32()?);
         let style = style(of_style).ok_or(damaged("a set is packed in an unknown way"))?;
         let is_good = matches!(partition_pages, 1 | 16)
-            && flags & !(WORKING | SETTLED) == 0
+            && flags & !(WORKING | SETTLED | FOR_ENGINE) == 0
+            && (flags & FOR_ENGINE == 0 || style == Style::DeflateCanned)
             && zero == 0
             && pages as usize <= SET_PAGES_MAX
             && sets.last().is_none_or(|(before, _)| *before < usize::from(at));
@@ -98,6 +101,7 @@ pub fn read(mut from: Reader<'_>, room: u64) -> Result<Vec<(usize, PackedSet)>, 
             partition_pages: partition_pages.into(),
             is_working: flags & WORKING != 0,
             is_settled: flags & SETTLED != 0,
+            for_engine: flags & FOR_ENGINE != 0,
         };
         let mut set = PackedSet::new(layout, table, None, first);
         let mut left = pages as usize;

@@ -127,6 +127,14 @@ fn what_contradicts_itself_or_the_files_is_refused() {
     let run = sets + 8 + bytes;
     // The first set: its flags, its style, its first page, how many there are.
     assert!(changed(sets + 9, 9).ends_with("a set is out of place"));
+    let for_engine = |style: u8| {
+        let mut content = content.clone();
+        content[sets + 9] |= 4;
+        content[sets + 12] = style;
+        read_sealed(&content, room)
+    };
+    assert!(for_engine(5).is_ok());
+    assert!(for_engine(1).unwrap_err().to_string().ends_with("a set is out of place"));
     assert!(changed(sets + 12, 9).ends_with("a set is packed in an unknown way"));
     assert!(changed(sets + 12, 1).ends_with("a set has codes that it cannot use"));
     assert!(changed(sets + 18, 1).ends_with("a set is not where it can be"));

@@ -9,16 +9,16 @@ use super::*;
 use crate::packing::Packing;
 use crate::testing::{Faulty, Handle, Memory, home};
 
-const PAGES: PageId = 400;
+pub const PAGES: PageId = 400;
 
 /// A home, its files, and memory whose pages are of all sorts: words, text, and noise.
-struct World {
-    home: SwapHome,
-    files: [Arc<Faulty>; 3],
-    memory: Memory,
+pub struct World {
+    pub home: SwapHome,
+    pub files: [Arc<Faulty>; 3],
+    pub memory: Memory,
 }
 
-fn world(packing: Packing, limit_bytes: u64) -> World {
+pub fn world(packing: Packing, limit_bytes: u64) -> World {
     let files = [Faulty::good(), Faulty::good(), Faulty::good()];
     let [swap, reap, packed] = files.clone();
     let mut home = home(&swap, &reap).with_packing(Box::new(Handle(packed)), packing);
@@ -28,7 +28,7 @@ fn world(packing: Packing, limit_bytes: u64) -> World {
     World { home, files, memory }
 }
 
-fn fill(memory: &mut Memory, id: PageId, seed: u64) {
+pub fn fill(memory: &mut Memory, id: PageId, seed: u64) {
     match seed % 8 {
         0 => memory.set(id, seed / 8 % 4),
         1 => memory.set(id, seed + 4),
@@ -37,7 +37,7 @@ fn fill(memory: &mut Memory, id: PageId, seed: u64) {
 }
 
 fn styles() -> impl Iterator<Item = Packing> {
-    let codecs = Style::ALL.into_iter().map(Codec::Style).chain([Codec::Auto]);
+    let codecs = Style::ALL.into_iter().map(Codec::Style).chain([Codec::Auto, Codec::Iaa]);
     codecs.flat_map(|codec| [false, true].map(|encrypt| Packing { codec, encrypt, cpus: None }))
 }
 
@@ -46,18 +46,18 @@ fn of(codec: Style) -> Packing {
 }
 
 impl World {
-    fn store_all(&mut self) {
+    pub fn store_all(&mut self) {
         let (set, rest) = (self.memory.pages(50..200), self.memory.pages((0..50).chain(200..PAGES)));
         self.home.store(&set, &rest).unwrap();
     }
 
-    fn pack(&mut self) -> bool {
+    pub fn pack(&mut self) -> bool {
         let packed = self.home.pack(&|| true).unwrap();
         packed.is_some_and(|packed| self.home.adopt(packed, true))
     }
 
     /// All pages come back, together and one by one, as they were.
-    fn comes_back(&mut self) {
+    pub fn comes_back(&mut self) {
         let mut fetched = Memory::new(PAGES as usize);
         self.home.fetch(&fetched.pages(0..PAGES)).unwrap();
         assert!(self.memory.0.iter().zip(&fetched.0).all(|(a, b)| a.0 == b.0));
@@ -71,7 +71,7 @@ impl World {
         }
     }
 
-    fn stat(&self, name: &str) -> u64 {
+    pub fn stat(&self, name: &str) -> u64 {
         self.home.stats().iter().find(|stat| stat.name == name).unwrap().value
     }
 }
@@ -205,7 +205,7 @@ fn a_flipped_bit_is_never_taken_for_data() {
 fn the_limit_counts_packed_bytes() {
     // There are 50 pages of noise, 50 of words and 300 of text, which fit in only if they are packed.
     let limit = 130 * 4096;
-    for codec in [Codec::Style(Style::Zstd(1)), Codec::Style(Style::DeflateCanned), Codec::Auto] {
+    for codec in [Codec::Style(Style::Zstd(1)), Codec::Style(Style::DeflateCanned), Codec::Auto, Codec::Iaa] {
         for encrypt in [false, true] {
             let mut world = world(Packing { codec, encrypt, cpus: None }, limit);
             world.store_all();
@@ -334,7 +334,7 @@ fn equal_pages_are_not_equal_when_sealed() {
 
 #[test]
 fn names_are_read_as_they_are_written() {
-    for codec in [Codec::Auto, Codec::Style(Style::Zstd(7)), Codec::Style(Style::None)] {
+    for codec in [Codec::Auto, Codec::Iaa, Codec::Style(Style::Zstd(7)), Codec::Style(Style::None)] {
         assert_eq!(codec.to_string().parse(), Ok(codec));
     }
     let error = "snappy".parse::<Codec>().unwrap_err().to_string();

@@ -63,8 +63,10 @@ fn partition_pages(style: Style, is_working: bool) -> u32 {
     }
 }
 
-fn layout(style: Style, is_working: bool, is_settled: bool) -> Layout {
-    Layout { style, partition_pages: partition_pages(style, is_working), is_working, is_settled }
+fn layout(codec: Codec, style: Style, is_working: bool, is_settled: bool) -> Layout {
+    let partition_pages = partition_pages(style, is_working);
+    let for_engine = codec.is_for_engine() && style == Style::DeflateCanned;
+    Layout { style, partition_pages, is_working, is_settled, for_engine }
 }
 
 impl SwapHome {
@@ -101,6 +103,7 @@ impl SwapHome {
         let style = match self.packing.codec {
             _ if !is_full => Style::None,
             Codec::Style(style) => style,
+            Codec::Iaa => Style::DeflateCanned,
             // The best ratio of those that are quick enough to be waited for.
             Codec::Auto => Style::Zstd(Style::ZSTD_LEVEL),
         };
@@ -126,7 +129,7 @@ impl SwapHome {
         let mut budget = self.free_bytes();
         for (pages, is_working) in [(working_set, true), (rest, false)] {
             let pages = without_words(pages, &mut words);
-            let layout = layout(style, is_working, is_settled);
+            let layout = layout(self.packing.codec, style, is_working, is_settled);
             for pages in pages.chunks(SET_PAGES_MAX) {
                 let plan = SetPlan {
                     layout,
@@ -256,6 +259,7 @@ impl SwapHome {
         for Group { is_working, pages, fresh } in self.groups() {
             let style = match self.packing.codec {
                 Codec::Style(style) => style,
+                Codec::Iaa => Style::DeflateCanned,
                 Codec::Auto => match self.chosen(is_working, &pages, goes_on)? {
                     Some(style) => style,
                     None => return Ok(false),
@@ -267,7 +271,7 @@ impl SwapHome {
             }
             for pages in pages.chunks(SET_PAGES_MAX) {
                 let plan = SetPlan {
-                    layout: layout(style, is_working, true),
+                    layout: layout(self.packing.codec, style, is_working, true),
                     pages: pages.len(),
                     budget,
                     in_parallel: false,
@@ -365,7 +369,7 @@ impl SwapHome {
         let of_set = |set: &PackedSet, value: u64| if set.layout.is_working { value } else { 0 };
         let input = |set: &PackedSet| u64::from(set.pages()) * PAGE_BYTES as u64;
         let stat = |name, value| Stat { name, value };
-        vec![
+        let mut stats = vec![
             stat("packed_file_bytes", packed.used_bytes()),
             stat("packed_pages", sum(&|set| u64::from(set.live()))),
             stat("packed_input_bytes", sum(&input)),
@@ -379,7 +383,9 @@ impl SwapHome {
             stat("pack_cpu_us", get(&self.progress.pack_cpu_us)),
             stat("unpack_us", packed.unpack_us()),
             stat("read_bytes_s", get(&self.progress.read_bytes_s)),
-        ]
+        ];
+        stats.extend(packed.engine_counters().into_iter().map(|(name, value)| stat(name, value)));
+        stats
     }
 
     /// [`Home::packing`].
@@ -438,3 +444,7 @@ fn without_words(pages: &[Page], words: &mut Vec<(Page, u64)>) -> Vec<Page> {
 #[cfg(test)]
 #[path = "packing_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "engine_tests.rs"]
+mod engine_tests;

@@ -9,7 +9,9 @@ mod write;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use codec::Engine;
 
 use self::seal::Key;
 pub use self::set::{Layout, PackedSet};
@@ -33,6 +35,10 @@ pub struct PackedFile {
     /// would have it, too.
     key: Option<OnceLock<Key>>,
     unpack_ns: AtomicU64,
+    /// What packs and unpacks sets that are packed for it; `None`: the processor does.
+    engine: Option<Arc<dyn Engine>>,
+    /// Partitions that the processor unpacked again, since what the engine made of them had other checksums.
+    redone: AtomicU64,
     /// Those that no thread uses.
     benches: Mutex<Vec<read::Bench>>,
 }
@@ -50,7 +56,24 @@ pub fn split(slot: u32) -> (usize, u32) {
 impl PackedFile {
     pub fn new(file: PageFile, is_sealed: bool) -> Self {
         let key = is_sealed.then(OnceLock::new);
-        Self { file, sets: Vec::new(), key, unpack_ns: AtomicU64::new(0), benches: Mutex::default() }
+        let (unpack_ns, benches) = (AtomicU64::new(0), Mutex::default());
+        Self { file, sets: Vec::new(), key, unpack_ns, engine: None, redone: AtomicU64::new(0), benches }
+    }
+
+    pub fn with_engine(self, engine: Arc<dyn Engine>) -> Self {
+        Self { engine: Some(engine), ..self }
+    }
+
+    /// The engine for sets of this layout.
+    fn engine_for(&self, layout: &Layout) -> Option<&dyn Engine> {
+        self.engine.as_deref().filter(|_| layout.for_engine)
+    }
+
+    /// What the engine counts, if there is one.
+    pub fn engine_counters(&self) -> Vec<(&'static str, u64)> {
+        let Some(engine) = &self.engine else { return Vec::new() };
+        let redone = ("iaa_redone", self.redone.load(Ordering::Relaxed));
+        engine.counters().into_iter().chain([redone]).collect()
     }
 
     /// Whether no page is ever stored in the clear.
@@ -175,6 +198,9 @@ impl PackedFile {
     /// Nothing is unpacked for a while.
     pub fn rest(&self) {
         *self.benches.lock().unwrap_or_else(PoisonError::into_inner) = Vec::new();
+        if let Some(engine) = &self.engine {
+            engine.rest();
+        }
     }
 
     pub fn trim(&mut self) {

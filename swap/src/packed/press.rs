@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use codec::{Packer, Style, Table};
+use codec::{Engine, Packer, Style, Table, Work};
 
+use super::set::Layout;
 use crate::page::PAGE_BYTES;
 
 /// Packs pieces for a set, with memory that is used for one after the other.
@@ -22,22 +23,50 @@ pub struct Pressed {
 }
 
 impl Press {
-    pub fn new(style: Style, table: Option<&Arc<Table>>) -> Self {
-        let packer = (style != Style::None).then(|| Packer::new(style, table.cloned()));
+    pub fn new(layout: &Layout, table: Option<&Arc<Table>>) -> Self {
+        let packer = || Packer::new(layout.style, table.cloned()).with_window(layout.window_bytes());
+        let packer = (layout.style != Style::None).then(packer);
         Self { packer, room: Vec::new() }
     }
 
     /// Packs a piece, unless that saves less than an eighth of it.
     pub fn press(&mut self, piece: &[u8]) -> Pressed {
-        let sums = piece.chunks(PAGE_BYTES).map(crc32c::crc32c).collect();
-        self.room.resize(piece.len() - piece.len() / 8, 0);
+        self.room.resize(room_for(piece), 0);
         let len = self.packer.as_mut().and_then(|packer| packer.pack(piece, &mut self.room));
-        // No length is 0, and seven eighths of the longest piece are below the largest.
-        let packed = len.and_then(|len| u16::try_from(len).ok()).filter(|len| *len > 0);
-        let bytes = match packed {
-            Some(len) => self.room[..usize::from(len)].to_vec(),
-            None => piece.to_vec(),
-        };
-        Pressed { bytes, packed, sums }
+        pressed(piece, &self.room, len)
     }
+}
+
+/// Has an engine pack pieces.
+pub fn press_all(engine: &dyn Engine, table: &Arc<Table>, pieces: &[&[u8]]) -> Vec<Pressed> {
+    let mut rooms: Vec<Vec<u8>> = pieces.iter().map(|piece| vec![0; room_for(piece)]).collect();
+    let mut work: Vec<Work<'_>> = pieces
+        .iter()
+        .zip(&mut rooms)
+        .map(|(piece, out)| Work::Pack { piece, out, packed_bytes: None })
+        .collect();
+    // Only what is unpacked can be damaged.
+    let _ = engine.run(table, &mut work);
+    let press = |work: Work<'_>| match work {
+        Work::Pack { piece, out, packed_bytes } => Some(pressed(piece, out, packed_bytes)),
+        Work::Unpack { .. } => None,
+    };
+    work.into_iter().filter_map(press).collect()
+}
+
+/// Packing is worth an eighth of a piece.
+fn room_for(piece: &[u8]) -> usize {
+    piece.len() - piece.len() / 8
+}
+
+/// A piece that was packed to the first `len` bytes of `room`, or not.
+fn pressed(piece: &[u8], room: &[u8], len: Option<usize>) -> Pressed {
+    let sums = piece.chunks(PAGE_BYTES).map(crc32c::crc32c).collect();
+    // No length is 0, and seven eighths of the longest piece are below the largest.
+    let packed = len.and_then(|len| u16::try_from(len).ok()).filter(|len| *len > 0);
+    let bytes = match packed {
+        Some(len) => room[..usize::from(len)].to_vec(),
+        None => piece.to_vec(),
+    };
+    Pressed { bytes, packed, sums }
 }

@@ -5,14 +5,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-use codec::{PIECE_BYTES, Style, Table, Unpacker};
+use codec::{Corrupt, Engine, PIECE_BYTES, Style, Table, Unpacker, Work};
 
 use super::set::{PackedSet, Partition};
 use super::{PackedFile, split};
 use crate::aligned::AlignedPage;
 use crate::arena::{Arena, PART_PAGES};
 use crate::error::SwapError;
-use crate::page::{PAGE_BYTES, Page};
+use crate::page::{PAGE_BYTES, Page, PageId};
 use crate::pool;
 
 /// Shortest and longest read of many, in bytes: with several of them all threads have work.
@@ -54,6 +54,23 @@ struct Wanted<'a> {
     number: u32,
     partition: Partition,
     pages: &'a [(u32, Page)],
+}
+
+impl Wanted<'_> {
+    /// A page for errors to name.
+    fn id(&self) -> PageId {
+        self.pages.first().map_or(0, |(_, page)| page.id)
+    }
+
+    /// Bytes of its pages.
+    fn len(&self) -> usize {
+        self.partition.places.len() * PAGE_BYTES
+    }
+
+    /// Where it is unpacked to, if it is packed.
+    fn room(&self) -> Vec<u8> {
+        vec![0; if self.partition.is_packed { self.len() } else { 0 }]
+    }
 }
 
 impl PackedFile {
@@ -113,44 +130,112 @@ impl PackedFile {
     /// Unpacks partitions from `bytes`, which begin with page `first` of the file.
     fn unpack(&self, wanted: &[Wanted<'_>], first: u64, bytes: &mut [u8]) -> Result<(), SwapError> {
         let start = Instant::now();
-        let mut bench: Option<Bench> = None;
-        for one in wanted {
-            let Some((_, page)) = one.pages.first() else { continue };
-            let (name, id) = (self.file.name, page.id);
-            let at = |offset: u64| usize::try_from(offset - first * PAGE_BYTES as u64).unwrap_or(usize::MAX);
-            let stored = &mut bytes[at(one.partition.bytes.start)..at(one.partition.bytes.end)];
-            let stored: &[u8] = match (self.key()?, one.set.seal) {
-                (Some(key), Some(set)) => {
-                    key.open(set, one.number, stored).ok_or(SwapError::Forged { file: name, id })?
+        let begin = first * PAGE_BYTES as u64;
+        let engine = wanted.first().and_then(|one| self.engine_for(&one.set.layout));
+        match engine {
+            Some(engine) => self.unpack_by(engine, wanted, begin, bytes)?,
+            None => {
+                let mut bench = None;
+                for one in wanted {
+                    let stored = self.open(one, begin, bytes)?;
+                    self.unpack_one(one, stored, &mut bench)?;
                 }
-                _ => stored,
-            };
-            let len = one.partition.places.len() * PAGE_BYTES;
-            let content = if one.partition.is_packed {
-                let fitting = bench.take().filter(|bench| bench.fits(one.set));
-                let Bench { unpacker, room, .. } =
-                    bench.insert(fitting.unwrap_or_else(|| self.bench(one.set)));
-                let unpacked = unpacker.unpack(stored, &mut room[..len]);
-                unpacked.map_err(|source| SwapError::Unpack { file: name, id, source })?;
-                &room[..len]
-            } else {
-                stored
-            };
-            let (pages, _) = content.as_chunks::<PAGE_BYTES>();
-            for (slot, page) in one.pages {
-                let (_, place) = split(*slot);
-                let content = &pages[(place - one.partition.places.start) as usize];
-                let (stored, found) = (one.set.sum(place), crc32c::crc32c(content));
-                if stored != found {
-                    return Err(SwapError::Damaged { file: name, id: page.id, stored, found });
-                }
-                page.copy_in(content);
+                self.give_back(bench);
             }
         }
-        self.benches.lock().unwrap_or_else(PoisonError::into_inner).extend(bench);
         let took = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.unpack_ns.fetch_add(took, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// What is stored of a partition, without its seal. `bytes` begin at `begin` of the file.
+    fn open<'a>(&self, one: &Wanted<'_>, begin: u64, bytes: &'a mut [u8]) -> Result<&'a [u8], SwapError> {
+        let at = |offset: u64| usize::try_from(offset - begin).unwrap_or(usize::MAX);
+        let stored = &mut bytes[at(one.partition.bytes.start)..at(one.partition.bytes.end)];
+        let (Some(key), Some(set)) = (self.key()?, one.set.seal) else { return Ok(stored) };
+        let forged = SwapError::Forged { file: self.file.name, id: one.id() };
+        Ok(key.open(set, one.number, stored).ok_or(forged)?)
+    }
+
+    /// Unpacks a partition. `bench`: what unpacked the last one.
+    fn unpack_one(
+        &self,
+        one: &Wanted<'_>,
+        stored: &[u8],
+        bench: &mut Option<Bench>,
+    ) -> Result<(), SwapError> {
+        if !one.partition.is_packed {
+            return self.deliver(one, stored);
+        }
+        let fitting = bench.take().filter(|bench| bench.fits(one.set));
+        let Bench { unpacker, room, .. } = bench.insert(fitting.unwrap_or_else(|| self.bench(one.set)));
+        let room = &mut room[..one.len()];
+        unpacker.unpack(stored, room).map_err(|source| self.damaged(one, source))?;
+        self.deliver(one, room)
+    }
+
+    /// Has an engine unpack partitions of one set, all together. What it unpacks wrongly the processor does, and it is counted.
+    fn unpack_by(
+        &self,
+        engine: &dyn Engine,
+        wanted: &[Wanted<'_>],
+        begin: u64,
+        bytes: &mut [u8],
+    ) -> Result<(), SwapError> {
+        let mut rest = bytes;
+        let mut begin = begin;
+        let mut stored: Vec<&[u8]> = Vec::with_capacity(wanted.len());
+        for one in wanted {
+            let end = usize::try_from(one.partition.bytes.end - begin).unwrap_or(usize::MAX);
+            let (now, later) = rest.split_at_mut(end);
+            stored.push(self.open(one, begin, now)?);
+            (rest, begin) = (later, one.partition.bytes.end);
+        }
+        let mut rooms: Vec<Vec<u8>> = wanted.iter().map(Wanted::room).collect();
+        let is_packed = |one: &&Wanted<'_>| one.partition.is_packed;
+        let packed: Vec<&Wanted<'_>> = wanted.iter().filter(is_packed).collect();
+        let mut work: Vec<Work<'_>> = wanted
+            .iter()
+            .zip(&stored)
+            .zip(&mut rooms)
+            .filter(|((one, _), _)| one.partition.is_packed)
+            .map(|((_, packed), out)| Work::Unpack { packed, out })
+            .collect();
+        if let Some(table) = wanted.first().and_then(|one| one.set.table.as_ref()) {
+            engine.run(table, &mut work).map_err(|(at, source)| self.damaged(packed[at], source))?;
+        }
+        let mut bench = None;
+        for ((one, stored), room) in wanted.iter().zip(stored).zip(&rooms) {
+            if !one.partition.is_packed || self.deliver(one, room).is_err() {
+                self.redone.fetch_add(one.partition.is_packed.into(), Ordering::Relaxed);
+                self.unpack_one(one, stored, &mut bench)?;
+            }
+        }
+        self.give_back(bench);
+        Ok(())
+    }
+
+    fn damaged(&self, one: &Wanted<'_>, source: Corrupt) -> SwapError {
+        SwapError::Unpack { file: self.file.name, id: one.id(), source }
+    }
+
+    /// Copies pages of a partition to where they are wanted, if they are what they were.
+    fn deliver(&self, one: &Wanted<'_>, content: &[u8]) -> Result<(), SwapError> {
+        let (pages, _) = content.as_chunks::<PAGE_BYTES>();
+        for (slot, page) in one.pages {
+            let (_, place) = split(*slot);
+            let content = &pages[(place - one.partition.places.start) as usize];
+            let (stored, found) = (one.set.sum(place), crc32c::crc32c(content));
+            if stored != found {
+                return Err(SwapError::Damaged { file: self.file.name, id: page.id, stored, found });
+            }
+            page.copy_in(content);
+        }
+        Ok(())
+    }
+
+    fn give_back(&self, bench: Option<Bench>) {
+        self.benches.lock().unwrap_or_else(PoisonError::into_inner).extend(bench);
     }
 }
 

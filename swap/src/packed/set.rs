@@ -22,6 +22,15 @@ pub struct Layout {
     pub is_working: bool,
     /// Whether its style was chosen for good.
     pub is_settled: bool,
+    /// Whether it is packed so that a [`codec::Engine`] can unpack it.
+    pub for_engine: bool,
+}
+
+impl Layout {
+    /// How far back DEFLATE goes.
+    pub fn window_bytes(&self) -> usize {
+        if self.for_engine { codec::ENGINE_WINDOW_BYTES } else { codec::WINDOW_BYTES }
+    }
 }
 
 /// Pages by the order in which they were packed: their *places*.
@@ -185,7 +194,8 @@ mod tests {
 
     #[test]
     fn partitions_follow_each_other() {
-        let layout = Layout { style: Style::Lz4, partition_pages: 4, is_working: true, is_settled: true };
+        let (style, partition_pages) = (Style::Lz4, 4);
+        let layout = Layout { style, partition_pages, is_working: true, is_settled: true, for_engine: false };
         for seal in [None, Some(1)] {
             let tag = if seal.is_some() { 16 } else { 0 };
             let mut set = PackedSet::new(layout, None, seal, 10);

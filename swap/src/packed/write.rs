@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use codec::{Statistics, Style, Table};
 
-use super::press::{Press, Pressed};
+use super::press::{Press, Pressed, press_all};
 use super::seal::TAG_BYTES;
 use super::set::{Layout, PackedSet};
 use super::{PackedFile, SET_PAGES_MAX};
@@ -109,7 +109,8 @@ pub fn write_set(
     let most = (plan.pages * PAGE_BYTES + tags).div_ceil(PAGE_BYTES);
     let place = u32::try_from(most).ok().and_then(|most| file.place(most, plan.beside));
     let Some(first) = place.filter(|_| plan.pages <= SET_PAGES_MAX) else { return Ok(Outcome::NoRoom) };
-    let batch = if plan.in_parallel { LARGE_BATCH_PAGES } else { BATCH_PAGES };
+    let is_large = plan.in_parallel || file.engine_for(&plan.layout).is_some();
+    let batch = if is_large { LARGE_BATCH_PAGES } else { BATCH_PAGES };
     let mut pages = vec![AlignedPage::ZERO; batch.min(plan.pages)];
     let Some(table) = table_of(plan, source, &mut pages)? else { return Ok(Outcome::Stopped) };
     let seal = file.key()?.map(super::Key::next_set);
@@ -149,16 +150,19 @@ fn fill(
         source.read(range, content)?;
         let bytes: &[u8] = AlignedPage::bytes_mut(content);
         let pieces: Vec<&[u8]> = bytes.chunks(plan.layout.partition_pages as usize * PAGE_BYTES).collect();
-        let (style, table) = (plan.layout.style, writer.set.table.clone());
+        let (layout, table) = (&plan.layout, writer.set.table.clone());
         let press = |piece: &&[u8]| {
             let idle = presses.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let mut press = idle.unwrap_or_else(|| Press::new(style, table.as_ref()));
+            let mut press = idle.unwrap_or_else(|| Press::new(layout, table.as_ref()));
             let pressed = press.press(piece);
             presses.lock().unwrap_or_else(PoisonError::into_inner).push(press);
             pressed
         };
-        let pressed: Vec<Pressed> =
-            if plan.in_parallel { pool::map(&pieces, press) } else { pieces.iter().map(press).collect() };
+        let pressed: Vec<Pressed> = match (writer.file.engine_for(layout), &table) {
+            (Some(engine), Some(table)) => press_all(engine, table, &pieces),
+            _ if plan.in_parallel => pool::map(&pieces, press),
+            _ => pieces.iter().map(press).collect(),
+        };
         for pressed in pressed {
             if !writer.push(pressed, plan.budget)? {
                 return Ok(Some(Outcome::NoRoom));
@@ -180,7 +184,7 @@ fn table_of(
     if plan.layout.style != Style::DeflateCanned {
         return Ok(Some(None));
     }
-    let mut statistics = Statistics::new();
+    let mut statistics = Statistics::new().with_window(plan.layout.window_bytes());
     for range in batches(plan.pages, pages.len()) {
         if !(plan.goes_on)() {
             return Ok(None);

@@ -3,7 +3,7 @@
 use std::io;
 
 use vmm::errno::Errno;
-use vmm::hibernate::SwapFileError;
+use vmm::hibernate::HomeError;
 use vmm::jail::JailError;
 use vmm::mounts::MountError;
 use vmm::net::NetError;
@@ -39,7 +39,7 @@ pub enum VmmError {
     #[error(transparent)]
     Hook(#[from] HookError),
     #[error(transparent)]
-    SwapFile(#[from] SwapFileError),
+    Home(#[from] HomeError),
 }
 
 /// An error with its causes.

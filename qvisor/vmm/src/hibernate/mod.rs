@@ -4,6 +4,7 @@
 //! frame number must be one of user memory. A page that cannot come back as it was ends the sandbox.
 #![deny(unsafe_code)]
 
+mod accelerator;
 pub mod injection;
 mod lists;
 mod plan;
@@ -15,8 +16,7 @@ use std::time::{Duration, Instant};
 use abi::PAGE_SIZE;
 use abi::hostcall::{self as hc, HibernateReport};
 use serde::{Deserialize, Serialize};
-pub use swap::SwapFileError;
-use swap::{Home, Page, PageId, Stat, Stored, SwapError};
+use swap::{Home, Page, PageId, Stat, Stored, SwapError, SwapFileError};
 
 use self::injection::Point;
 use self::lists::Outgoing;
@@ -24,6 +24,15 @@ pub use self::plan::{Codec, CodecError, DEFAULT_DIR, Reap, SwapPlan, Wishes};
 use self::settling::Settling;
 use crate::lock::{Guard, Mutex, Rank, RwLock};
 use crate::memory::SandboxMemory;
+
+/// Why a sandbox's pages have no home.
+#[derive(Debug, thiserror::Error)]
+pub enum HomeError {
+    #[error(transparent)]
+    File(#[from] SwapFileError),
+    #[error("{0} (or choose another codec)")]
+    Accelerator(#[from] iaa::Unusable),
+}
 
 /// Figures of a hibernation. Times in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,10 +115,12 @@ impl std::fmt::Debug for Hibernation {
 }
 
 impl Hibernation {
-    /// Makes the home of a sandbox's pages. If it was not asked for, the sandbox may go without.
-    pub fn open(plan: &SwapPlan) -> Result<Self, SwapFileError> {
-        let home = match plan::open_home(plan) {
-            Err(error) if plan.dir.is_some() => return Err(error),
+    /// Makes the home of a sandbox's pages, for the process that calls this alone. If it was not asked for, the sandbox may go
+    /// without; an accelerator is asked for.
+    pub fn open(plan: &SwapPlan) -> Result<Self, HomeError> {
+        let engine = accelerator::open(plan.packing.codec)?;
+        let home = match plan::open_home(plan, engine) {
+            Err(error) if plan.dir.is_some() => return Err(error.into()),
             home => home.map_err(|error| error.to_string()),
         };
         Ok(Self { settling: Settling::new(plan.settle, plan::open_turn(plan)), ..Self::new(home, plan.reap) })

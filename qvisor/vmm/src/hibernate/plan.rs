@@ -5,12 +5,13 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use swap::io::Device;
 pub use swap::{Codec, CodecError};
-use swap::{Home, Packing, SwapFileError, SwapHome};
+use swap::{Engine, Home, Packing, SwapFileError, SwapHome};
 
 use super::injection;
 
@@ -129,11 +130,17 @@ impl SwapPlan {
 }
 
 /// Makes the home that a sandbox with this plan has. A directory that was not asked for may be missing.
-pub(super) fn open_home(plan: &SwapPlan) -> Result<Box<dyn Home>, SwapFileError> {
+pub(super) fn open_home(
+    plan: &SwapPlan,
+    engine: Option<Arc<dyn Engine>>,
+) -> Result<Box<dyn Home>, SwapFileError> {
     let dir = plan.dir.as_deref().unwrap_or(Path::new(DEFAULT_DIR));
     let [swap, reap, packed] = files_in(dir)?;
     let home = SwapHome::new(swap, reap, plan.limit_bytes).with_packing(packed, plan.packing.clone());
-    Ok(Box::new(home))
+    Ok(Box::new(match engine {
+        Some(engine) => home.with_engine(engine),
+        None => home,
+    }))
 }
 
 /// The file of the turn in this plan's directory; `None`: there can be none, or none is needed.
