@@ -20,6 +20,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Measured {
     pub style: Style,
+    /// An [`Engine`](crate::Engine) packed and unpacked, not this processor.
+    pub by_engine: bool,
     pub piece_bytes: usize,
     /// Pages given, and how many of them hold one word again and again; these are not packed but counted as nothing.
     pub pages: usize,
@@ -63,8 +65,13 @@ fn ratio(bytes: usize, packed: usize) -> f64 {
 }
 
 /// How much packing has to save of a piece: an eighth.
-fn room_for(piece: usize) -> usize {
+pub(crate) fn room_for(piece: usize) -> usize {
     piece - piece / 8
+}
+
+/// Whether a page holds one word again and again.
+pub(crate) fn is_word(page: &[u8]) -> bool {
+    page[8..] == page[..page.len() - 8]
 }
 
 /// Packs and unpacks `memory`, whole pages, by page and by partition of 64 KiB, `rounds` times each. What comes back is compared.
@@ -75,7 +82,7 @@ fn room_for(piece: usize) -> usize {
 pub fn measure(memory: &[u8], styles: &[Style], rounds: usize) -> Result<Vec<Measured>, Corrupt> {
     let mut packable = Vec::with_capacity(memory.len());
     for page in memory.chunks_exact(PAGE_BYTES) {
-        if page[8..] != page[..PAGE_BYTES - 8] {
+        if !is_word(page) {
             packable.extend_from_slice(page);
         }
     }
@@ -140,10 +147,11 @@ fn measure_one(
         return Err(Corrupt("it came back different"));
     }
     let raw_pieces = lengths.iter().filter(|len| len.is_none()).count();
-    Ok(Measured { style, piece_bytes, pages: 0, word_pages: 0, packed_bytes, raw_pieces, pack, unpack })
+    let (by_engine, pages, word_pages) = (false, 0, 0);
+    Ok(Measured { style, by_engine, piece_bytes, pages, word_pages, packed_bytes, raw_pieces, pack, unpack })
 }
 
-fn time(
+pub(crate) fn time(
     rounds: usize,
     bytes: usize,
     mut work: impl FnMut() -> Result<(), Corrupt>,

@@ -1,8 +1,9 @@
 //! Packing and unpacking on Intel's In-Memory Analytics Accelerator (IAA), by canned DEFLATE (*Sabre*, section 3).
 //!
 //! A [`Driver`] keeps many jobs in flight on one work queue, which it reaches through a [`Portal`]: [`WritePortal`] asks the
-//! kernel, [`MappedPortal`] tells the device itself. [`discovery`] finds the queues. Whatever the device cannot do, or does
-//! wrongly, is done by the processor, a piece at a time, and counted.
+//! kernel, [`MappedPortal`] tells the device itself. A [`QueueEngine`] gives each thread a driver. [`discovery`] finds the queues,
+//! and [`open`] opens the best one. Whatever the device cannot do, or does wrongly, is done by the processor, a piece at a time,
+//! and counted.
 //!
 //! There was no such device where this was written. [`SoftwareDevice`] stands for one in the tests: it reads the very bytes of
 //! descriptors and tables. Where the bytes' meaning comes from is said at each.

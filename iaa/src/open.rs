@@ -23,12 +23,12 @@ pub enum Unusable {
     #[error("{0}")]
     Missing(String),
     #[error(
-        "cannot use IAA: {} cannot be opened: {source}; let this control group use it, and share it if another process has it",
+        "{} cannot be opened: {source}; let this control group use it, and share it if another process has it",
         node.display()
     )]
     Open { node: PathBuf, source: io::Error },
     #[error(
-        "cannot use IAA: {} can neither be mapped nor written to: {source}; use Linux 6.9.1 or later",
+        "{} can neither be mapped nor written to: {source}; use Linux 6.9.1 or later",
         node.display()
     )]
     NoPortal { node: PathBuf, source: io::Error },
@@ -147,10 +147,7 @@ mod tests {
             open(&Found { queues, ..Found::default() }).map(drop).unwrap_err().to_string()
         };
         let nowhere = at("/nowhere/wq1.0");
-        assert!(
-            nowhere.starts_with("cannot use IAA: /nowhere/wq1.0 cannot be opened: No such file"),
-            "{nowhere}"
-        );
+        assert!(nowhere.starts_with("/nowhere/wq1.0 cannot be opened: No such file"), "{nowhere}");
         let found = Found::default();
         assert_eq!(Some(open(&found).map(drop).unwrap_err().to_string()), found.problem());
         // A file that takes no writes: `write` is refused as a queue of an old kernel refuses it.

@@ -172,3 +172,16 @@ fn what_is_packed_wrongly_is_packed_again() {
     }
     assert_eq!((count(&engine, "iaa_bad_checksums"), count(&engine, "iaa_by_software")), (1, 1));
 }
+
+#[test]
+fn an_engine_is_measured() {
+    let engine = QueueEngine::new(SoftwareDevice::new(16, |_| Fate::Done), settings());
+    let mut memory: Vec<u8> = (0..40).flat_map(|seed| piece(PAGE_BYTES, seed)).collect();
+    memory.extend([7; PAGE_BYTES]);
+    let measured = codec::measure_by(&engine, &memory, 2).unwrap();
+    let sizes: Vec<_> = measured.iter().map(|one| (one.piece_bytes, one.pages, one.word_pages)).collect();
+    assert_eq!(sizes, [(4096, 41, 1), (65536, 41, 1)]);
+    assert!(measured.iter().all(|one| one.by_engine && one.raw_pieces == 0 && one.ratio() > 1.5));
+    // Two rounds each, of pages and of partitions, packed and unpacked.
+    assert_eq!((count(&engine, "iaa_by_device"), count(&engine, "iaa_by_software")), (2 * 2 * (40 + 3), 0));
+}

@@ -35,7 +35,7 @@ pub fn examine(sysfs: &Path, dev: &Path) -> Accelerator {
     let found = discovery::find(sysfs, dev);
     let problem = found.problem();
     let detail = match &problem {
-        Some(problem) => problem.trim_start_matches("cannot use IAA: ").to_owned(),
+        Some(problem) => problem.clone(),
         None => {
             let usable = found.queues.iter().filter(|queue| queue.missing.is_none()).count();
             format!("{usable} of {} work queues can be used", found.queues.len())

@@ -15,6 +15,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use codec::{PAGE_BYTES, Style};
+use iaa::discovery;
 use runtime::orders;
 use runtime::settings::NodeConfig;
 use runtime::state::{Id, OciState, Root};
@@ -61,8 +62,14 @@ pub fn run(root: &Root, config: Option<&Path>, args: &BenchArgs) -> Result<u8, F
     // Before this command itself takes a core.
     let cores = Cores::watch(pages.pid);
     let disk = disk::measure(&swap_directory(config, args.swap_dir.as_deref())?)?;
-    let measured = codec::measure(&memory, &Style::ALL, args.rounds.into())
-        .map_err(|error| failed(error.to_string()))?;
+    let wrong = |error: codec::Corrupt| failed(error.to_string());
+    let mut measured = codec::measure(&memory, &Style::ALL, args.rounds.into()).map_err(wrong)?;
+    let engine = iaa::open(&discovery::find(Path::new("/sys"), Path::new("/dev")));
+    let no_accelerator = engine.as_ref().err().map(ToString::to_string);
+    if let Ok(engine) = engine {
+        measured.extend(codec::measure_by(&*engine, &memory, args.rounds.into()).map_err(wrong)?);
+        measured.sort_by_key(|one| one.piece_bytes);
+    }
     let report = Report {
         pages_of: pages.of.clone(),
         bytes_there: pages.source.len(),
@@ -71,6 +78,7 @@ pub fn run(root: &Root, config: Option<&Path>, args: &BenchArgs) -> Result<u8, F
         measured,
         disk,
         cores,
+        no_accelerator,
     };
     if let Some(svg) = &args.svg {
         let chart = chart::draw(&report.pages_of, &report.measured);

@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use codec::{Measured, Style};
 
+use super::report::name;
+
 /// By page, and by partition.
 const COLOURS: [&str; 2] = ["#2f6f8f", "#b5651d"];
 const BAR: f64 = 17.0;
@@ -59,11 +61,11 @@ fn bars(measured: &[Measured], value: impl Fn(&Measured) -> (f64, Option<(f64, f
     sizes.dedup();
     let mut sorted: Vec<&Measured> = measured.iter().collect();
     let place = |style: Style| Style::ALL.iter().position(|one| *one == style);
-    sorted.sort_by_key(|one| (place(one.style), one.piece_bytes));
+    sorted.sort_by_key(|one| (one.by_engine, place(one.style), one.piece_bytes));
     let bar = |one: &Measured| {
         let (value, range, shown) = value(one);
         let colour = COLOURS[usize::from(sizes.first() != Some(&one.piece_bytes))];
-        Bar { label: one.style.to_string(), colour, value, range, shown }
+        Bar { label: name(one), colour, value, range, shown }
     };
     sorted.into_iter().map(bar).collect()
 }
@@ -134,6 +136,9 @@ mod tests {
     fn every_codec_has_its_bars_and_every_name_is_escaped() {
         let memory: Vec<u8> = (0..20_000_u32).flat_map(|number| (number % 700).to_le_bytes()).collect();
         let measured = codec::measure(&memory, &Style::ALL, 1).unwrap();
+        let of_engine: Vec<Measured> =
+            measured[..2].iter().map(|one| Measured { by_engine: true, ..one.clone() }).collect();
+        assert_eq!(draw("a file", &of_engine).matches(">iaa</text>").count(), 2);
         let svg = draw("a <file> & more", &measured);
         assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
         assert!(svg.contains("a &lt;file&gt; &amp; more") && !svg.contains("NaN") && !svg.contains("inf"));

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use codec::{Candidate, Choice, Host, Measured, PIECE_BYTES, Speed, choose};
 use serde_json::{Value, json};
+use vmm::hibernate::Codec;
 
 use super::cores::Cores;
 use super::disk::Disk;
@@ -18,13 +19,22 @@ pub struct Report {
     pub measured: Vec<Measured>,
     pub disk: Disk,
     pub cores: Cores,
+    /// Why no accelerator was measured, if none was.
+    pub no_accelerator: Option<String>,
+}
+
+/// The codec's name, as `--codec` takes it.
+pub fn name(one: &Measured) -> String {
+    if one.by_engine { Codec::Iaa.to_string() } else { one.style.to_string() }
 }
 
 impl Report {
     /// What `auto` would choose: working sets are packed by partition.
     pub fn choice(&self) -> Choice {
         let host = Host { read_bytes_s: self.disk.read_bytes_s, cores: self.cores.usable() };
-        let partitions = self.measured.iter().filter(|one| one.piece_bytes == PIECE_BYTES);
+        // Accelerators are not chosen by themselves.
+        let is_candidate = |one: &&Measured| one.piece_bytes == PIECE_BYTES && !one.by_engine;
+        let partitions = self.measured.iter().filter(is_candidate);
         let candidates: Vec<Candidate> = partitions
             .map(|one| Candidate {
                 style: one.style,
@@ -63,13 +73,16 @@ impl Report {
             writeln!(
                 text,
                 "{:16} {:>7.2} {:>7.2}  {:>20}  {:>20}  {:>9}",
-                one.style.to_string(),
+                name(one),
                 one.ratio(),
                 one.ratio_of_all(),
                 speed(one.pack),
                 speed(one.unpack),
                 one.raw_pieces
             )?;
+        }
+        if let Some(why) = &self.no_accelerator {
+            writeln!(text, "\niaa was not measured: {why}.")?;
         }
         let (disk, cores) = (&self.disk, &self.cores);
         write!(
@@ -100,7 +113,7 @@ impl Report {
             .iter()
             .map(|one| {
                 json!({
-                    "codec": one.style.to_string(),
+                    "codec": name(one),
                     "piece_bytes": one.piece_bytes,
                     "ratio": one.ratio(),
                     "ratio_of_all": one.ratio_of_all(),
@@ -122,6 +135,7 @@ impl Report {
             "codecs": codecs,
             "disk": self.disk,
             "cores": self.cores,
+            "no_accelerator": self.no_accelerator,
             "auto": {
                 "codec": choice.style.to_string(),
                 "why": choice.to_string(),

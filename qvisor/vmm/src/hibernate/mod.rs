@@ -30,7 +30,7 @@ use crate::memory::SandboxMemory;
 pub enum HomeError {
     #[error(transparent)]
     File(#[from] SwapFileError),
-    #[error("{0} (or choose another codec)")]
+    #[error("cannot use IAA: {0} (or choose another codec)")]
     Accelerator(#[from] iaa::Unusable),
 }
 
