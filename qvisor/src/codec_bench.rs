@@ -70,12 +70,15 @@ pub fn run(root: &Root, config: Option<&Path>, args: &BenchArgs) -> Result<u8, F
         measured.extend(codec::measure_by(&*engine, &memory, args.rounds.into()).map_err(wrong)?);
         measured.sort_by_key(|one| one.piece_bytes);
     }
+    let place_bytes_s =
+        swap::placing_bytes_s(&memory).ok_or_else(|| failed("there is no memory to put pages to".into()))?;
     let report = Report {
         pages_of: pages.of.clone(),
         bytes_there: pages.source.len(),
         bytes: memory.len(),
         rounds: args.rounds,
         measured,
+        place_bytes_s,
         disk,
         cores,
         no_accelerator,

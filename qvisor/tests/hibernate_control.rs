@@ -3,7 +3,7 @@
 mod sleeper;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use runtime::state::{Id, Root};
 use serde_json::Value;
-use sleeper::{Place, next_line};
+use sleeper::{Events, Place, next_line};
 
 /// Starts a Python program in sandbox `s`; it says when it is ready.
 fn start(place: &mut Place, options: &[&str], program: &str) {
@@ -49,22 +49,6 @@ fn cpu_ns(pid: u32) -> u64 {
             && libc::clock_gettime(clock, &raw mut time) == 0
     };
     if known { time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned() } else { 0 }
-}
-
-/// The sandbox's events so far, until `done` holds for one of them.
-fn events_until(place: &Place, done: impl Fn(&Value) -> bool) -> Vec<Value> {
-    let mut command = place.command(&["events", "s"]).stdout(Stdio::piped()).spawn().unwrap();
-    let lines = BufReader::new(command.stdout.take().unwrap()).lines();
-    let mut events = Vec::new();
-    for line in lines {
-        events.push(serde_json::from_str(&line.unwrap()).unwrap());
-        if events.last().is_some_and(&done) {
-            break;
-        }
-    }
-    command.kill().unwrap();
-    command.wait().unwrap();
-    events
 }
 
 #[test]
@@ -167,7 +151,7 @@ while True:
     while data := client.recv(100): client.sendall(data)"
     );
     start(&mut place, &["--idle-timeout", "700ms"], &program);
-    let events = events_until(&place, |event| event["to"] == "hibernated");
+    let events = Events::of(&place).until(|event| event["to"] == "hibernated");
     assert_eq!(events.last().unwrap()["cause"], "idle-timeout", "{events:?}");
     // A request within each idle timeout keeps the sandbox awake.
     let mut client = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();

@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use sleeper::{Place, next_line};
+use sleeper::{Events, Place, next_line};
 
 /// Text that only this test has, in a memory of some megabytes that packs well.
 const PROGRAM: &str = "import sys\n\
@@ -139,6 +139,29 @@ fn an_accelerator_that_is_not_there_is_told() {
 }
 
 #[test]
+fn who_reads_events_is_told_what_packing_came_to() {
+    let mut place = Place::new();
+    start(&mut place, &["--codec", "zstd"], &[]);
+    let mut events = Events::of(&place);
+    place.order(&["hibernate"]);
+    let told = events.until(|event| event["packed"].is_object()).pop().unwrap();
+    let packed = |name: &str| told["packed"][name].as_u64().unwrap();
+    assert_eq!(
+        (&told["from"], &told["to"], &told["packed"]["codec"]),
+        (&"hibernated".into(), &"hibernated".into(), &"zstd".into())
+    );
+    assert!(packed("output_bytes") > 0 && packed("output_bytes") < packed("input_bytes") / 2, "{told}");
+    assert!(packed("pack_us") > 0 && packed("pack_cpu_us") > 0, "{told}");
+    let stats = place.order(&["stats"]);
+    assert_eq!(of_home(&stats, "packed_output_bytes"), packed("output_bytes"));
+    // All was read that was packed, and written packed.
+    assert!(of_home(&stats, "pack_read_bytes") >= packed("input_bytes"), "{stats}");
+    assert!(of_home(&stats, "pack_written_bytes") >= packed("output_bytes"), "{stats}");
+    is_whole(&mut place);
+    ends(place);
+}
+
+#[test]
 fn a_wake_ends_packing() {
     let mut place = Place::new();
     start(&mut place, &["--codec", "zstd:9"], &[]);
@@ -219,9 +242,19 @@ fn a_disk_that_fails_packing_changes_nothing() {
     for fault in ["write:packed", "write:packed:3", "full:packed:2", "short-write:packed"] {
         let mut place = Place::new();
         start(&mut place, &["--codec", "deflate-canned"], &[("DORMOUSE_SWAP_FAULT", fault)]);
+        let mut events = Events::of(&place);
         place.order(&["hibernate"]);
+        let is_told = |event: &Value| event["packed"].is_object() || event["error"].is_string();
+        let told = events.until(is_told).pop().unwrap();
+        let fails = !fault.starts_with("short");
+        let why = told["error"].as_str().unwrap_or_default();
+        assert_eq!(
+            fails,
+            why.starts_with("its pages cannot be packed: cannot write pages to the packed file"),
+            "{told}"
+        );
         let stats = until(&place, |stats| packings(stats) + of_home(stats, "packings_cancelled") > 0);
-        assert_eq!(packings(&stats), u64::from(fault.starts_with("short")), "{stats}");
+        assert_eq!(packings(&stats), u64::from(!fails), "{stats}");
         is_whole(&mut place);
         ends(place);
     }

@@ -12,8 +12,14 @@ impl AlignedPage {
     pub const ZERO: Self = Self([0; PAGE_BYTES]);
 
     /// The bytes of pages.
-    pub fn bytes_mut(pages: &mut [Self]) -> &mut [u8] {
+    pub fn bytes(pages: &[Self]) -> &[u8] {
         // SAFETY: a page is its bytes and nothing else, so they follow each other, and they are borrowed as the pages are.
+        unsafe { std::slice::from_raw_parts(pages.as_ptr().cast(), size_of_val(pages)) }
+    }
+
+    /// The bytes of pages, to be changed.
+    pub fn bytes_mut(pages: &mut [Self]) -> &mut [u8] {
+        // SAFETY: as above.
         unsafe { std::slice::from_raw_parts_mut(pages.as_mut_ptr().cast(), size_of_val(pages)) }
     }
 

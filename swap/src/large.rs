@@ -23,18 +23,28 @@ unsafe impl Sync for Large {}
 impl Large {
     /// `None`: there is no memory for it.
     pub fn new(pages: usize) -> Option<Self> {
+        Self::mapped(pages, libc::MAP_PRIVATE)
+    }
+
+    /// Memory as that of a sandbox is on systrap: shared, and of small pages unless the host is set up to give it large ones.
+    pub fn shared(pages: usize) -> Option<Self> {
+        Self::mapped(pages, libc::MAP_SHARED)
+    }
+
+    fn mapped(pages: usize, kind: libc::c_int) -> Option<Self> {
         let (len, access) = (pages * PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE);
         let mapped = len + LARGE_BYTES;
+        let flags = kind | libc::MAP_ANONYMOUS;
         // SAFETY: a fresh mapping, wherever there is room.
-        let mapping = unsafe {
-            libc::mmap(std::ptr::null_mut(), mapped, access, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
-        };
+        let mapping = unsafe { libc::mmap(std::ptr::null_mut(), mapped, access, flags, -1, 0) };
         if mapping == libc::MAP_FAILED {
             return None;
         }
         let first = mapping.wrapping_byte_add(mapping.align_offset(LARGE_BYTES));
-        // SAFETY: the range lies in the mapping. Where there are no large pages, small ones do.
-        unsafe { libc::madvise(first, len, libc::MADV_HUGEPAGE) };
+        if kind == libc::MAP_PRIVATE {
+            // SAFETY: the range lies in the mapping. Where there are no large pages, small ones do.
+            unsafe { libc::madvise(first, len, libc::MADV_HUGEPAGE) };
+        }
         Some(Self { mapping: NonNull::new(mapping)?, mapped, first: NonNull::new(first.cast())? })
     }
 

@@ -50,3 +50,5 @@ pub use home::{Home, Stat, Stored};
 pub use layered::Layered;
 pub use packing::{Codec, CodecError, Packing, Repacked};
 pub use page::{Class, PAGE_BYTES, Page, PageBytes, PageId};
+pub use pool::THREADS;
+pub use sampling::placing_bytes_s;

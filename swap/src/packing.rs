@@ -83,6 +83,9 @@ pub struct Progress {
     pub cancelled: AtomicU64,
     pub pack_us: AtomicU64,
     pub pack_cpu_us: AtomicU64,
+    /// Bytes read and written to pack.
+    pub pack_read_bytes: AtomicU64,
+    pub pack_written_bytes: AtomicU64,
     /// The fastest that pages came from the disk as they are, in bytes a second.
     pub read_bytes_s: AtomicU64,
 }

@@ -9,12 +9,15 @@ const HELPERS: usize = 2;
 /// A helper's stack, in bytes: coders keep tables there.
 pub const STACK_BYTES: usize = 256 << 10;
 
-/// How many threads work at a time, on as many processors as there are for this process.
-pub fn threads() -> f64 {
+/// How many threads work at a time, the caller's included.
+pub const THREADS: f64 = 1.0 + HELPERS as f64;
+
+/// How many processors there are for this process.
+pub fn processors() -> f64 {
     let processors = thread::available_parallelism().map_or(1, usize::from);
-    #[expect(clippy::cast_precision_loss, reason = "a handful")]
-    let threads = processors.min(1 + HELPERS) as f64;
-    threads
+    #[expect(clippy::cast_precision_loss, reason = "a few thousand at most")]
+    let processors = processors as f64;
+    processors
 }
 
 /// Calls `work` for each item, the calling thread and helpers taking turns; the results are in the items' order. Without

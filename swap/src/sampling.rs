@@ -22,9 +22,6 @@ const PIECE_STEP: usize = 4;
 const PIECE_PAGES: usize = 16;
 /// Fewer pages are not worth a look.
 const PAGES_MIN: usize = 16;
-/// Most time that packed pages may be predicted to take, of what they take as they are. The prediction knows nothing of
-/// threads that are started, of the first read that all wait for, and of caches that others use: a third of a wake.
-const WORTH: f64 = 0.6;
 /// What is tried.
 const STYLES: [Style; 3] = [Style::Lz4, Style::Zstd(Style::ZSTD_LEVEL), Style::DeflateCanned];
 
@@ -49,7 +46,9 @@ pub fn choose(
         return Ok(Some(Style::None));
     }
     let (mut sample, seen) = sample(pages, source)?;
-    let read_bytes_s = host.read_bytes_s.max(seen);
+    let Some(place_bytes_s) = placing_bytes_s(AlignedPage::bytes(&sample)) else {
+        return Ok(Some(Style::None));
+    };
     let mut candidates = Vec::new();
     for style in STYLES {
         if !goes_on() {
@@ -57,13 +56,33 @@ pub fn choose(
         }
         candidates.extend(try_out(style, &mut sample));
     }
-    let threads = if host.is_working { pool::threads() } else { 1.0 };
-    let cores = host.cpus.unwrap_or(f64::MAX).min(threads);
+    let processors = pool::processors();
     #[expect(clippy::cast_precision_loss, reason = "a speed")]
-    let read_bytes_s = read_bytes_s as f64;
-    let choice = codec::choose(&codec::Host { read_bytes_s, cores }, &candidates);
-    let is_worth = choice.seconds_per_byte <= choice.raw_seconds_per_byte * WORTH;
-    Ok(Some(if is_worth { choice.style } else { Style::None }))
+    let host = codec::Host {
+        read_bytes_s: host.read_bytes_s.max(seen) as f64,
+        cores: host.cpus.unwrap_or(f64::MAX).min(processors),
+        threads: if host.is_working { pool::THREADS.min(processors) } else { 1.0 },
+        place_bytes_s,
+    };
+    Ok(Some(codec::choose(&host, &candidates).style))
+}
+
+/// How many bytes a second of this thread's processor time are checked and copied to pages that nobody has touched yet, as they
+/// are when they come back. `None`: there is no memory for it, or it took no time that can be measured.
+#[must_use]
+pub fn placing_bytes_s(content: &[u8]) -> Option<f64> {
+    let (pages, _) = content.as_chunks::<PAGE_BYTES>();
+    let fresh = Large::shared(pages.len())?;
+    let start = thread_time();
+    for (place, page) in pages.iter().enumerate() {
+        std::hint::black_box(crc32c::crc32c(page));
+        // SAFETY: the mapping has room for as many pages, and nobody has a reference to any of them.
+        unsafe { Piece::new(fresh.first().add(place).cast(), PAGE_BYTES) }.copy_in(page);
+    }
+    let time = thread_time().saturating_sub(start).as_secs_f64();
+    #[expect(clippy::cast_precision_loss, reason = "measured")]
+    let bytes = size_of_val(pages) as f64;
+    (time > 0.0 && bytes > 0.0).then(|| bytes / time)
 }
 
 /// Pages from several places, and how many bytes a second they came with.
@@ -107,20 +126,12 @@ fn try_out(style: Style, sample: &mut [AlignedPage]) -> Option<codec::Candidate>
     let (input, output): (Vec<usize>, Vec<usize>) =
         packed.iter().map(|(input, out)| (*input, out.len())).unzip();
     let (input, output) = (input.iter().sum::<usize>(), output.iter().sum::<usize>());
-    // As when they come back: unpacked, checked, and copied to pages that nobody has touched yet.
     let mut unpacker = Unpacker::new(style, table);
     let mut out = vec![0; PIECE_PAGES * PAGE_BYTES];
-    let fresh = Large::new(input.div_ceil(PAGE_BYTES))?;
     let start = thread_time();
-    let mut place = 0;
     for (len, packed) in &packed {
         unpacker.unpack(packed, &mut out[..*len]).ok()?;
-        for page in out[..*len].as_chunks::<PAGE_BYTES>().0 {
-            std::hint::black_box(crc32c::crc32c(page));
-            // SAFETY: the mapping has room for as many pages as were packed, and nobody has a reference to any of them.
-            unsafe { Piece::new(fresh.first().add(place).cast(), PAGE_BYTES) }.copy_in(page);
-            place += 1;
-        }
+        std::hint::black_box(&out);
     }
     let time = thread_time().saturating_sub(start).as_secs_f64();
     // Pieces that packing makes hardly smaller stay as they are.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use vmm::directory::Directory;
 use vmm::exec_relay::{ExecOrder, ExecPeer, ExecReport, Received};
 use vmm::hibernate::stats::Stats;
-use vmm::hibernate::{Hibernated, Reap, Woken};
+use vmm::hibernate::{Hibernated, Packed, Reap, Woken};
 use vmm::jail::PROOF_USER;
 use vmm::limits::ContainerLimits;
 use vmm::{descriptor_passing, process};
@@ -117,6 +117,7 @@ pub struct Answer {
 pub enum Figures {
     Hibernated(Hibernated),
     Woken(Woken),
+    Packed(Packed),
     /// Lines as `abi::hostcall::REPORT_PROCESSES` has them.
     Processes(String),
 }

@@ -17,6 +17,8 @@ pub struct Report {
     pub bytes: usize,
     pub rounds: u16,
     pub measured: Vec<Measured>,
+    /// Bytes that one core checks and puts to fresh places a second.
+    pub place_bytes_s: f64,
     pub disk: Disk,
     pub cores: Cores,
     /// Why no accelerator was measured, if none was.
@@ -31,7 +33,12 @@ pub fn name(one: &Measured) -> String {
 impl Report {
     /// What `auto` would choose: working sets are packed by partition.
     pub fn choice(&self) -> Choice {
-        let host = Host { read_bytes_s: self.disk.read_bytes_s, cores: self.cores.usable() };
+        let host = Host {
+            read_bytes_s: self.disk.read_bytes_s,
+            cores: self.cores.usable(),
+            threads: self.cores.online.min(swap::THREADS),
+            place_bytes_s: self.place_bytes_s,
+        };
         // Accelerators are not chosen by themselves.
         let is_candidate = |one: &&Measured| one.piece_bytes == PIECE_BYTES && !one.by_engine;
         let partitions = self.measured.iter().filter(is_candidate);
@@ -102,6 +109,7 @@ impl Report {
             }
             _ => writeln!(text, ".")?,
         }
+        writeln!(text, "One core puts {:.0} MB/s of pages to their places.", self.place_bytes_s / 1e6)?;
         writeln!(text, "auto would choose {}.", self.choice())?;
         Ok(text)
     }
@@ -136,6 +144,7 @@ impl Report {
             "disk": self.disk,
             "cores": self.cores,
             "no_accelerator": self.no_accelerator,
+            "place_bytes_s": self.place_bytes_s,
             "auto": {
                 "codec": choice.style.to_string(),
                 "why": choice.to_string(),

@@ -6,14 +6,16 @@
 #![allow(dead_code)]
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use serde_json::Value;
 
 /// The value of a variable of the environment, or `default`.
 fn given(name: &str, default: impl Into<PathBuf>) -> PathBuf {
@@ -112,7 +114,7 @@ impl Place {
     }
 
     /// Gives the order, which must succeed, and returns its figures.
-    pub fn order(&self, args: &[&str]) -> serde_json::Value {
+    pub fn order(&self, args: &[&str]) -> Value {
         let output = self.run(&[args, &["s", "--json"]].concat());
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{args:?}: {error}");
@@ -140,7 +142,7 @@ impl Place {
     }
 
     /// `dormouse state`.
-    pub fn state(&self) -> serde_json::Value {
+    pub fn state(&self) -> Value {
         serde_json::from_slice(&self.run(&["state", "s"]).stdout).unwrap()
     }
 
@@ -275,5 +277,46 @@ impl Drop for Place {
             let _ = front.wait();
         }
         let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Reads the sandbox's events.
+pub struct Events {
+    command: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    first: Option<Value>,
+}
+
+impl Events {
+    /// Those from now on; the first one says what the sandbox is.
+    pub fn of(place: &Place) -> Self {
+        let mut command = place.command(&["events", "s"]).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(command.stdout.take().unwrap()).lines();
+        let mut events = Self { command, lines, first: None };
+        events.first = events.next();
+        events
+    }
+
+    /// Events, until `done` holds for one of them, or there are no more.
+    pub fn until(&mut self, done: impl Fn(&Value) -> bool) -> Vec<Value> {
+        let mut events = Vec::new();
+        while let Some(event) = self.first.take().or_else(|| self.next()) {
+            events.push(event);
+            if events.last().is_some_and(&done) {
+                break;
+            }
+        }
+        events
+    }
+
+    fn next(&mut self) -> Option<Value> {
+        self.lines.next().map(|line| serde_json::from_str(&line.unwrap()).unwrap())
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        let _ = self.command.kill();
+        let _ = self.command.wait();
     }
 }

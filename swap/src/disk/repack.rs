@@ -41,7 +41,9 @@ impl Source for OfHome<'_> {
             // SAFETY: the place is one of `into`, which is borrowed for this alone and not used until the pages are there.
             .filter_map(|(at, (id, _))| Some(unsafe { Page::new(*id, place(at)?) }))
             .collect();
-        self.home.fetch_all(&pages).map(drop)
+        let (bytes, _) = self.home.fetch_all(&pages)?;
+        self.home.progress.pack_read_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
     }
 }
 
@@ -144,7 +146,7 @@ impl SwapHome {
                     self.give_up(&regions);
                     return Err(outcome.err().unwrap_or(SwapError::Limit { limit_bytes: self.limit_bytes }));
                 };
-                budget = budget.saturating_sub(set.region().len() as u64 * PAGE_BYTES as u64);
+                budget = budget.saturating_sub(set.region_bytes());
                 regions.push(set.region());
                 let pages = pages.iter().map(|page| (page.id, page.class)).collect();
                 written.push(WrittenSet { set, pages });
@@ -210,7 +212,13 @@ impl SwapHome {
 
     fn write_set(&self, plan: &SetPlan<'_>, source: &mut dyn Source) -> Result<Outcome, SwapError> {
         match &self.packed {
-            Some(packed) if packed.numbers_left() > plan.beside.len() => write_set(packed, plan, source),
+            Some(packed) if packed.numbers_left() > plan.beside.len() => {
+                let outcome = write_set(packed, plan, source)?;
+                if let Outcome::Done(set) = &outcome {
+                    self.progress.pack_written_bytes.fetch_add(set.region_bytes(), Ordering::Relaxed);
+                }
+                Ok(outcome)
+            }
             _ => Ok(Outcome::NoRoom),
         }
     }
@@ -280,7 +288,7 @@ impl SwapHome {
                 };
                 let outcome = self.write_set(&plan, &mut OfHome { home: self, ids: pages });
                 let Outcome::Done(set) = outcome? else { return Ok(false) };
-                budget = budget.saturating_sub(set.region().len() as u64 * PAGE_BYTES as u64);
+                budget = budget.saturating_sub(set.region_bytes());
                 regions.push(set.region());
                 repacked.written.push(WrittenSet { set, pages: pages.to_vec() });
             }
@@ -381,6 +389,8 @@ impl SwapHome {
             stat("packings_cancelled", get(&self.progress.cancelled)),
             stat("pack_us", get(&self.progress.pack_us)),
             stat("pack_cpu_us", get(&self.progress.pack_cpu_us)),
+            stat("pack_read_bytes", get(&self.progress.pack_read_bytes)),
+            stat("pack_written_bytes", get(&self.progress.pack_written_bytes)),
             stat("unpack_us", packed.unpack_us()),
             stat("read_bytes_s", get(&self.progress.read_bytes_s)),
         ];

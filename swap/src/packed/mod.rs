@@ -17,7 +17,6 @@ use self::seal::Key;
 pub use self::set::{Layout, PackedSet};
 pub use self::write::{Outcome, SetPlan, Source, write_set};
 use crate::error::SwapError;
-use crate::page::PAGE_BYTES;
 use crate::page_file::PageFile;
 use crate::slots::{PLACE_BITS, SLOTS_MAX};
 
@@ -187,7 +186,7 @@ impl PackedFile {
 
     /// Bytes of the regions of all sets.
     pub fn used_bytes(&self) -> u64 {
-        self.sets().map(|(_, set)| set.region().len() as u64 * PAGE_BYTES as u64).sum()
+        self.sets().map(|(_, set)| set.region_bytes()).sum()
     }
 
     /// How long its pages were unpacked, by all threads together.

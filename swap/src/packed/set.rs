@@ -119,6 +119,11 @@ impl PackedSet {
         self.first..self.first.saturating_add(u32::try_from(pages).unwrap_or(u32::MAX))
     }
 
+    /// Bytes of these pages.
+    pub fn region_bytes(&self) -> u64 {
+        self.region().len() as u64 * PAGE_BYTES as u64
+    }
+
     /// Lengths of its partitions, as [`Self::push`] took them.
     pub fn lens(&self) -> &[u16] {
         &self.lens

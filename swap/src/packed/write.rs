@@ -63,7 +63,7 @@ impl Writer<'_> {
             key.seal(set, u32::try_from(self.set.lens().len()).unwrap_or(u32::MAX), &mut pressed.bytes);
         }
         self.set.push(pressed.packed, &pressed.sums);
-        if self.set.region().len() as u64 * PAGE_BYTES as u64 > budget {
+        if self.set.region_bytes() > budget {
             return Ok(false);
         }
         let mut rest = pressed.bytes.as_slice();

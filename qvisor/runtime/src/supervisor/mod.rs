@@ -178,6 +178,16 @@ impl Supervisor {
         self.settle(progress);
     }
 
+    /// Tells those who read events how packing comes out.
+    pub(crate) fn watch_packing(self: &Arc<Self>) {
+        let this = Arc::downgrade(self);
+        self.hibernation.when_packed(move |result| {
+            if let Some(this) = this.upgrade() {
+                this.lock().tell_of_packing(result);
+            }
+        });
+    }
+
     /// The kernel lists its processes for those who asked.
     pub(crate) fn take_processes(&self, text: &str) {
         let progress = &mut *self.lock();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use vmm::hibernate::stats::Cycles;
-use vmm::hibernate::{Hibernated, Woken, micros};
+use vmm::hibernate::{Hibernated, Packed, Woken, micros};
 use vmm::leash::Leash;
 use vmm::process;
 
@@ -145,6 +145,19 @@ impl Progress {
         let transition = Transition::new(Some(SandboxState::Hibernated), to, Some(rise.cause));
         let figures = Figures::Woken(self.woken.clone());
         self.readers.tell(&Transition { figures: Some(&figures), ..transition });
+    }
+
+    /// Its pages were packed while it slept, or could not be.
+    pub(super) fn tell_of_packing(&mut self, result: Result<Packed, String>) {
+        let state = self.machine.sandbox_state();
+        let transition = Transition::new(Some(state), state, None);
+        match result {
+            Ok(packed) => {
+                let figures = Figures::Packed(packed);
+                self.readers.tell(&Transition { figures: Some(&figures), ..transition });
+            }
+            Err(why) => self.readers.tell(&Transition { error: Some(&why), ..transition }),
+        }
     }
 
     /// When somebody has to look again although nothing happened.

@@ -209,6 +209,7 @@ fn run(
         Supervisor::new(Arc::clone(channel), leash, Arc::clone(&events), hibernation, plan.pause_hibernates);
     let is_command = matches!(plan.tree, Tree::CopyOnWrite { .. });
     let supervisor = Arc::new(supervisor.map_err(VmmError::Prepare)?.of_a_command(is_command));
+    supervisor.watch_packing();
     if cfg!(debug_assertions) && std::env::var_os("DORMOUSE_FAKE_KERNEL").is_some() {
         leave(&supervisor, listener, ids_are_mapped)?;
         jail::seal(plan.platform)?;

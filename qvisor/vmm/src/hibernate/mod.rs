@@ -11,6 +11,7 @@ mod plan;
 mod settling;
 pub mod stats;
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use abi::PAGE_SIZE;
@@ -61,6 +62,43 @@ pub struct Hibernated {
     pub total_us: u64,
 }
 
+/// Figures of packing: of all that is packed now, and of what it took this time. Times in microseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Packed {
+    pub codec: String,
+    /// Bytes of the pages, none of which is one repeated word, and of the same packed.
+    pub input_bytes: u64,
+    pub output_bytes: u64,
+    /// Of the working set.
+    pub set_input_bytes: u64,
+    pub set_output_bytes: u64,
+    /// Partitions that stay as they are.
+    pub raw_partitions: u64,
+    pub pack_us: u64,
+    pub pack_cpu_us: u64,
+}
+
+impl Packed {
+    fn new(codec: String, before: &[Stat], now: &[Stat]) -> Self {
+        let of =
+            |stats: &[Stat], name| stats.iter().find(|stat| stat.name == name).map_or(0, |stat| stat.value);
+        let since = |name| of(now, name).saturating_sub(of(before, name));
+        Self {
+            codec,
+            input_bytes: of(now, "packed_input_bytes"),
+            output_bytes: of(now, "packed_output_bytes"),
+            set_input_bytes: of(now, "set_input_bytes"),
+            set_output_bytes: of(now, "set_output_bytes"),
+            raw_partitions: of(now, "raw_partitions"),
+            pack_us: since("pack_us"),
+            pack_cpu_us: since("pack_cpu_us"),
+        }
+    }
+}
+
+/// Told how packing came out, unless a wake ended it.
+type Listener = Box<dyn Fn(Result<Packed, String>) + Send + Sync>;
+
 /// Figures of a wake. Times in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Woken {
@@ -88,6 +126,7 @@ pub struct Hibernation {
     home: Result<RwLock<Box<dyn Home>>, String>,
     reap: Reap,
     settling: Settling,
+    listener: OnceLock<Listener>,
     /// Never held while the disk is read or written.
     figures: Mutex<Figures>,
     /// Apart, since page faults count in them.
@@ -146,6 +185,7 @@ impl Hibernation {
             home: home.map(|home| RwLock::new(Rank::Hibernation, home)),
             reap,
             settling: Settling::default(),
+            listener: OnceLock::new(),
             figures: Mutex::new(Rank::HibernationFigures, figures),
             counters: stats::Counters::default(),
         }
@@ -153,6 +193,11 @@ impl Hibernation {
 
     fn figures(&self) -> Guard<'_, Figures> {
         self.figures.lock()
+    }
+
+    /// Says who is told how packing comes out; the first counts.
+    pub fn when_packed(&self, listener: impl Fn(Result<Packed, String>) + Send + Sync + 'static) {
+        let _ = self.listener.set(Box::new(listener));
     }
 
     /// Whether it can be done at all, or why not.

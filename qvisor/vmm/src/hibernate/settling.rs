@@ -1,4 +1,4 @@
-//! Packing the pages of a sandbox that has been asleep for a while (Sabre, section 3): in idle time, by one thread, and only
+//! Packing the pages of a sandbox that has been asleep for a while (Sabre, section 3): in idle time, by one thread at a time, and only
 //! while the sandbox sleeps. Sandboxes with one swap directory take turns, so that all of them together use one processor.
 #![allow(unsafe_code)]
 
@@ -9,10 +9,10 @@ use std::sync::{Arc, Condvar};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-use swap::Repacked;
+use swap::{Repacked, Stat};
 
-use super::Hibernation;
 use super::injection::{self, Point};
+use super::{Hibernation, Packed};
 use crate::footprint;
 use crate::lock::{Mutex, Rank};
 
@@ -134,28 +134,50 @@ impl Hibernation {
     /// Packs, in idle time, and takes over what was packed. That is done by this thread, which others may have to wait for.
     fn pack(&self, sleep: u64) {
         let Ok(home) = &self.home else { return };
-        let packed = thread::scope(|scope| {
+        let before = home.read().stats();
+        let result = thread::scope(|scope| {
             let pack = || {
                 be_idle();
                 let home = home.read();
-                // What fails stays as it is, and the next sleep tries again.
-                home.pack(&|| self.settling.is(sleep)).ok().flatten()
+                home.pack(&|| self.settling.is(sleep)).map_err(|error| error.to_string())
             };
             let thread = thread::Builder::new().name("pack".into()).stack_size(PACKING_STACK);
-            let packed: Option<Repacked> =
-                thread.spawn_scoped(scope, pack).ok().and_then(|thread| thread.join().ok()).flatten();
-            packed
+            let thread = thread.spawn_scoped(scope, pack).map_err(|error| error.to_string())?;
+            thread.join().unwrap_or(Ok(None))
         });
-        if let Some(packed) = packed {
-            injection::pass(Point::Packed);
-            let mut home = home.write();
-            home.adopt(packed, self.settling.is(sleep));
-            let mut figures = self.figures();
-            (figures.home, figures.packing) = (home.stats(), home.packing());
-            injection::pass(Point::Adopted);
+        match result {
+            Ok(Some(packed)) => self.adopt(packed, sleep, &before),
+            Ok(None) => {}
+            // What fails stays as it is, and the next sleep tries again.
+            Err(why) => self.tell(Err(format!("its pages cannot be packed: {why}"))),
         }
         if self.settling.is(sleep) {
             footprint::trim_heap();
+        }
+    }
+
+    /// Takes over what was packed, and tells of it.
+    fn adopt(&self, packed: Repacked, sleep: u64, before: &[Stat]) {
+        injection::pass(Point::Packed);
+        let Ok(home) = &self.home else { return };
+        let mut home = home.write();
+        let is_adopted = home.adopt(packed, self.settling.is(sleep));
+        let (stats, packing) = (home.stats(), home.packing());
+        drop(home);
+        let told = Packed::new(packing.clone(), before, &stats);
+        {
+            let mut figures = self.figures();
+            (figures.home, figures.packing) = (stats, packing);
+        }
+        injection::pass(Point::Adopted);
+        if is_adopted {
+            self.tell(Ok(told));
+        }
+    }
+
+    fn tell(&self, result: Result<Packed, String>) {
+        if let Some(listener) = self.listener.get() {
+            listener(result);
         }
     }
 }
