@@ -131,6 +131,11 @@ impl<'a> BitReader<'a> {
         self.at * 8 - (self.count & 63) as usize
     }
 
+    /// Whether zeros behind the end were consumed.
+    pub fn is_behind_end(&self) -> bool {
+        self.position() > self.input.len() * 8
+    }
+
     /// Goes on at a byte border and gives `len` whole bytes.
     pub fn take_bytes(&mut self, len: usize) -> Result<&'a [u8], Corrupt> {
         let at = self.position().div_ceil(8);

@@ -169,7 +169,7 @@ pub fn inflate_stream(
             _ => return Err(Corrupt("a block is of no kind")),
         }
         // Zeros behind the end must not make a block that never ends.
-        if at > len || input.position() > packed.len() * 8 {
+        if at > len || input.is_behind_end() {
             return Err(Corrupt("it is longer than it should be"));
         }
         if is_last {

@@ -24,7 +24,7 @@ const MATCH: u32 = 1 << 31;
 impl Token {
     #[inline(always)]
     fn literal(byte: u8) -> Self {
-        Self(u32::from(byte))
+        Self(1 << 16 | u32::from(byte))
     }
 
     #[inline(always)]
@@ -35,10 +35,21 @@ impl Token {
     /// The byte, or nothing for a match.
     #[inline(always)]
     pub fn as_literal(self) -> Option<usize> {
-        (self.0 & MATCH == 0).then_some(self.0 as usize & 0xff)
+        self.is_literal().then_some(self.low_byte())
     }
 
-    /// Of a match, from 3 to 258.
+    #[inline(always)]
+    pub fn is_literal(self) -> bool {
+        self.0 & MATCH == 0
+    }
+
+    /// Of a literal, the byte; of a match, nothing.
+    #[inline(always)]
+    pub fn low_byte(self) -> usize {
+        self.0 as usize & 0xff
+    }
+
+    /// How many bytes it stands for: of a match from 3 to 258.
     #[inline(always)]
     pub fn len(self) -> usize {
         (self.0 >> 16 & 0x1ff) as usize

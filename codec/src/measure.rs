@@ -1,9 +1,6 @@
 //! How well and how fast the styles pack given pages.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -11,8 +8,9 @@ use crate::{
     error::Corrupt,
     packer::Packer,
     piece::{PAGE_BYTES, PIECE_BYTES},
+    statistics::Statistics,
     style::Style,
-    table::{Statistics, Table},
+    table_set::TableSet,
     unpacker::Unpacker,
 };
 
@@ -75,7 +73,7 @@ pub(crate) fn is_word(page: &[u8]) -> bool {
 }
 
 /// Packs and unpacks `memory`, whole pages, by page and by partition of 64 KiB, `rounds` times each. What comes back is compared.
-/// Canned tables come from every page.
+/// Packing makes canned tables, too.
 ///
 /// # Errors
 /// Something came back different.
@@ -89,13 +87,8 @@ pub fn measure(memory: &[u8], styles: &[Style], rounds: usize) -> Result<Vec<Mea
     let pages = memory.len() / PAGE_BYTES;
     let mut all = Vec::new();
     for piece_bytes in [PAGE_BYTES, PIECE_BYTES] {
-        let mut statistics = Statistics::new();
-        for piece in packable.chunks(piece_bytes) {
-            statistics.add(piece);
-        }
-        let table = Arc::new(Table::from(&statistics));
         for &style in styles {
-            let mut one = measure_one(&packable, style, piece_bytes, &table, rounds.max(1))?;
+            let mut one = measure_one(&packable, style, piece_bytes, rounds.max(1))?;
             one.pages = pages;
             one.word_pages = pages - packable.len() / PAGE_BYTES;
             all.push(one);
@@ -104,19 +97,21 @@ pub fn measure(memory: &[u8], styles: &[Style], rounds: usize) -> Result<Vec<Mea
     Ok(all)
 }
 
-fn measure_one(
-    memory: &[u8],
-    style: Style,
-    piece_bytes: usize,
-    table: &Arc<Table>,
-    rounds: usize,
-) -> Result<Measured, Corrupt> {
-    let mut packer = Packer::new(style, Some(Arc::clone(table)));
-    let mut unpacker = Unpacker::new(style, Some(Arc::clone(table)));
+/// Canned tables, as a store makes them.
+fn tables_of(memory: &[u8], piece_bytes: usize) -> TableSet {
+    let mut statistics = Statistics::new();
+    statistics.add_sample(memory, piece_bytes);
+    statistics.tables(TableSet::MOST)
+}
+
+fn measure_one(memory: &[u8], style: Style, piece_bytes: usize, rounds: usize) -> Result<Measured, Corrupt> {
+    let mut tables = None;
     let mut store = vec![0; memory.len()];
     let mut lengths: Vec<Option<usize>> = Vec::new();
     let mut packed_bytes = 0;
     let pack = time(rounds, memory.len(), || {
+        tables = (style == Style::DeflateCanned).then(|| tables_of(memory, piece_bytes));
+        let mut packer = Packer::new(style, tables.clone());
         lengths.clear();
         packed_bytes = 0;
         for piece in memory.chunks(piece_bytes) {
@@ -130,6 +125,7 @@ fn measure_one(
         }
         Ok(())
     })?;
+    let mut unpacker = Unpacker::new(style, tables);
     let mut back = vec![0; memory.len()];
     let unpack = time(rounds, memory.len(), || {
         let mut at = 0;

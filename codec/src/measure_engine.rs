@@ -7,8 +7,9 @@ use crate::{
     error::Corrupt,
     measure::{Measured, is_word, room_for, time},
     piece::{ENGINE_WINDOW_BYTES, PAGE_BYTES, PIECE_BYTES},
+    statistics::Statistics,
     style::Style,
-    table::{Statistics, Table},
+    table::Table,
 };
 
 /// Packs and unpacks `memory` as [`measure`](crate::measure) does, by an engine: canned, with its window. What it takes of the
@@ -34,12 +35,16 @@ fn measure_one(
     piece_bytes: usize,
     rounds: usize,
 ) -> Result<Measured, Corrupt> {
-    let mut statistics = Statistics::new().with_window(ENGINE_WINDOW_BYTES);
-    memory.chunks(piece_bytes).for_each(|piece| statistics.add(piece));
-    let table = Arc::new(Table::from(&statistics));
+    let make_table = || {
+        let mut statistics = Statistics::new().with_window(ENGINE_WINDOW_BYTES);
+        statistics.add_sample(memory, piece_bytes);
+        Arc::new(Table::from(&statistics))
+    };
+    let mut table = make_table();
     let mut store = vec![0; memory.len()];
     let mut lengths: Vec<Option<usize>> = Vec::new();
     let pack = time(rounds, memory.len(), || {
+        table = make_table();
         let mut work: Vec<Work<'_>> = memory
             .chunks(piece_bytes)
             .zip(store.chunks_mut(piece_bytes))

@@ -1,7 +1,5 @@
 //! Packing: pieces of memory to packed bytes.
 
-use std::sync::Arc;
-
 use crate::{
     bits::BitWriter,
     coding::{Codes, Counts},
@@ -11,7 +9,7 @@ use crate::{
     piece::{PIECE_BYTES, WINDOW_BYTES},
     style::Style,
     symbols::{DISTANCES, FIXED_DISTANCES, FIXED_LITLENS, LITLENS, MAX_BITS},
-    table::Table,
+    table_set::{CannedPacker, TableSet},
 };
 
 /// Packs pieces in one style, with memory that is used for one after the other.
@@ -26,14 +24,14 @@ enum Way {
     Zstd(zstd::bulk::Compressor<'static>),
     Fixed { matcher: Matcher, codes: Codes },
     Dynamic { matcher: Matcher, maker: LengthMaker, fixed: Codes },
-    Canned { matcher: Matcher, table: Arc<Table> },
+    Canned { matcher: Matcher, packer: CannedPacker },
 }
 
 impl Packer {
     /// # Panics
-    /// If the style is [`Style::DeflateCanned`] and there is no table.
+    /// If the style is [`Style::DeflateCanned`] and there are no tables.
     #[must_use]
-    pub fn new(style: Style, table: Option<Arc<Table>>) -> Self {
+    pub fn new(style: Style, tables: Option<impl Into<TableSet>>) -> Self {
         let fixed = || Codes::of(&FIXED_LITLENS, &FIXED_DISTANCES);
         let way = match style {
             Style::None => Way::None,
@@ -44,7 +42,8 @@ impl Packer {
                 Way::Dynamic { matcher: Matcher::new(), maker: LengthMaker::default(), fixed: fixed() }
             }
             Style::DeflateCanned => {
-                Way::Canned { matcher: Matcher::new(), table: table.expect("canned packing is by a table") }
+                let tables = tables.expect("canned packing is by tables").into();
+                Way::Canned { matcher: Matcher::new(), packer: CannedPacker::new(&tables) }
             }
         };
         Self { way, window: WINDOW_BYTES }
@@ -78,12 +77,7 @@ impl Packer {
             Way::Dynamic { matcher, maker, fixed } => {
                 write_dynamic(maker, fixed, matcher.tokens(piece, self.window), out)
             }
-            Way::Canned { matcher, table } => {
-                let tokens = matcher.tokens(piece, self.window);
-                let mut writer = BitWriter::new(out);
-                table.codes.write(tokens, &mut writer).then_some(())?;
-                writer.finish()
-            }
+            Way::Canned { matcher, packer } => packer.pack(matcher.tokens(piece, self.window), out),
         }
     }
 }

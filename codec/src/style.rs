@@ -16,7 +16,7 @@ pub enum Style {
     DeflateFixed,
     /// DEFLATE with codes of each piece's own, and a header that gives them.
     DeflateDynamic,
-    /// DEFLATE with the codes of one [`Table`](crate::Table) for many pieces, which have no header then (Sabre, section 3).
+    /// DEFLATE with the codes of a [`TableSet`](crate::TableSet) for many pieces, which have no header then (Sabre, section 3).
     DeflateCanned,
 }
 

@@ -1,81 +1,23 @@
-//! One pair of codes for many pieces (*canned* DEFLATE: Sabre, section 3), made from a statistics pass over them.
+//! One pair of codes for many pieces (*canned* DEFLATE: Sabre, section 3).
 
 use crate::{
     bits::{BitReader, BitWriter},
-    coding::{Codes, Counts},
+    coding::Codes,
     error::Corrupt,
     header::{self, CodeLengths, DYNAMIC, Header, MAX_HEADER_BYTES},
     huffman::{LengthMaker, codes},
     inflate::Tables,
-    matcher::Matcher,
-    piece::{PIECE_BYTES, WINDOW_BYTES},
     symbols::{DISTANCES, LITLENS, MAX_BITS},
 };
-
-/// What occurs in the pages of a set, or in a sample of them.
-pub struct Statistics {
-    matcher: Matcher,
-    counts: Counts,
-    window: usize,
-}
-
-impl Default for Statistics {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Statistics {
-    #[must_use]
-    pub fn new() -> Self {
-        Self { matcher: Matcher::new(), counts: Counts::new(), window: WINDOW_BYTES }
-    }
-
-    /// For packers with such a window: see [`Packer::with_window`](crate::Packer::with_window).
-    #[must_use]
-    pub fn with_window(self, bytes: usize) -> Self {
-        Self { window: bytes.min(WINDOW_BYTES), ..self }
-    }
-
-    /// Adds a piece, which is cut as a [`Packer`](crate::Packer) would pack it.
-    ///
-    /// # Panics
-    /// If it is longer than [`PIECE_BYTES`].
-    pub fn add(&mut self, piece: &[u8]) {
-        assert!(piece.len() <= PIECE_BYTES, "a piece is at most {PIECE_BYTES} bytes");
-        self.counts.add(self.matcher.tokens(piece, self.window));
-    }
-}
 
 /// By symbol, its code and how many bits it has.
 pub type CodeWords = Vec<(u16, u8)>;
 
-/// The codes of a set of pieces. Made once, used by any number of packers and unpackers.
+/// The codes of a set of pieces. Made once, used by any number of packers and unpackers, and small.
 pub struct Table {
     lengths: CodeLengths,
     header: Vec<u8>,
     header_bits: usize,
-    pub(crate) codes: Codes,
-    pub(crate) tables: Tables,
-}
-
-impl From<&Statistics> for Table {
-    /// Every symbol gets a code, also one that was not seen: any piece can be packed by the table.
-    fn from(statistics: &Statistics) -> Self {
-        let mut maker = LengthMaker::default();
-        let mut lengths = CodeLengths { litlens: [0; LITLENS], distances: [0; DISTANCES] };
-        maker.make(
-            &statistics.counts.litlens.map(|count| count.saturating_add(1)),
-            MAX_BITS,
-            &mut lengths.litlens,
-        );
-        maker.make(
-            &statistics.counts.distances.map(|count| count.saturating_add(1)),
-            MAX_BITS,
-            &mut lengths.distances,
-        );
-        Self::of(lengths).expect("codes that were just made are complete")
-    }
 }
 
 impl Table {
@@ -93,23 +35,31 @@ impl Table {
         lengths.litlens[..litlens.len()].copy_from_slice(litlens);
         lengths.distances[..distances.len()].copy_from_slice(distances);
         header::check(&lengths)?;
-        Self::of(lengths)
+        Ok(Self::of(lengths))
     }
 
-    fn of(lengths: CodeLengths) -> Result<Self, Corrupt> {
+    fn of(lengths: CodeLengths) -> Self {
         let header = Header::new(&lengths, &mut LengthMaker::default());
         let mut bytes = vec![0; MAX_HEADER_BYTES];
         let mut writer = BitWriter::new(&mut bytes);
         header.write(&mut writer);
         let len = writer.finish().expect("no header is longer than the longest");
-        Self::new(lengths, &bytes[..len], header.bits())
+        bytes.truncate(len);
+        bytes.shrink_to_fit();
+        Self { lengths, header: bytes, header_bits: header.bits() }
     }
 
-    fn new(lengths: CodeLengths, header: &[u8], header_bits: usize) -> Result<Self, Corrupt> {
-        let mut tables = Tables::new();
-        tables.set(&lengths.litlens, &lengths.distances)?;
+    /// Its codes, to pack by.
+    pub(crate) fn codes(&self) -> Codes {
+        Codes::new(&self.lengths)
+    }
+
+    /// Its lookup tables, to unpack by.
+    pub(crate) fn lookup(&self) -> Result<Box<Tables>, Corrupt> {
+        let mut tables = Box::new(Tables::new());
+        tables.set(&self.lengths.litlens, &self.lengths.distances)?;
         tables.pair();
-        Ok(Self { lengths, header: header.to_vec(), header_bits, codes: Codes::new(&lengths), tables })
+        Ok(tables)
     }
 
     /// The table as it is stored: the header of a last DEFLATE block (RFC 1951, section 3.2.7), in whole bytes. Its first
@@ -143,7 +93,7 @@ impl Table {
             return Err(Corrupt("something follows a table"));
         }
         reader.finish()?;
-        Self::new(lengths, bytes, bits)
+        Ok(Self { lengths, header: bytes.to_vec(), header_bits: bits })
     }
 
     /// The codes themselves and their lengths, the first bit of a code highest: of literals and lengths, and of distances.

@@ -1,14 +1,12 @@
 //! Unpacking: packed bytes to pieces of memory. What was packed may have been changed since, and no harm comes of it.
 
-use std::sync::Arc;
-
 use crate::{
     bits::BitReader,
     error::Corrupt,
     inflate::{Tables, inflate_stream},
     piece::PIECE_BYTES,
     style::Style,
-    table::Table,
+    table_set::{CannedUnpacker, TableSet},
     window::Window,
 };
 
@@ -22,14 +20,14 @@ enum Way {
     Lz4,
     Zstd(zstd::bulk::Decompressor<'static>),
     Stream { window: Window, fixed: Box<Tables>, own: Box<Tables> },
-    Canned { window: Window, table: Arc<Table> },
+    Canned { window: Window, unpacker: CannedUnpacker },
 }
 
 impl Unpacker {
     /// # Panics
-    /// If the style is [`Style::DeflateCanned`] and there is no table.
+    /// If the style is [`Style::DeflateCanned`] and there are no tables.
     #[must_use]
-    pub fn new(style: Style, table: Option<Arc<Table>>) -> Self {
+    pub fn new(style: Style, tables: Option<impl Into<TableSet>>) -> Self {
         let way = match style {
             Style::None => Way::None,
             Style::Lz4 => Way::Lz4,
@@ -40,27 +38,29 @@ impl Unpacker {
                 own: Box::new(Tables::new()),
             },
             Style::DeflateCanned => {
-                Way::Canned { window: Window::new(), table: table.expect("canned unpacking is by a table") }
+                let tables = tables.expect("canned unpacking is by tables").into();
+                Way::Canned { window: Window::new(), unpacker: CannedUnpacker::new(tables) }
             }
         };
         Self { way }
     }
 
-    /// Unpacks a canned piece that is as long as it is, and may be followed by something. Returns how many bytes of `packed` were
-    /// read, and how many of `out` were written.
+    /// Unpacks a canned piece of one table that is as long as it is, and may be followed by something. Returns how many bytes of
+    /// `packed` were read, and how many of `out` were written.
     ///
     /// # Errors
-    /// The bytes are not what a packer wrote, or more than `out` holds; or the style is another one.
+    /// The bytes are not what a packer wrote, or more than `out` holds; or the style is another one, or has several tables.
     ///
     /// # Panics
     /// If `out` is longer than [`PIECE_BYTES`].
     pub fn unpack_prefix(&mut self, packed: &[u8], out: &mut [u8]) -> Result<(usize, usize), Corrupt> {
         assert!(out.len() <= PIECE_BYTES, "a piece is at most {PIECE_BYTES} bytes");
-        let Way::Canned { window, table } = &mut self.way else {
-            return Err(Corrupt("its style does not say where it ends"));
+        let (window, unpacker) = match &mut self.way {
+            Way::Canned { window, unpacker } if unpacker.has_ends() => (window, unpacker),
+            _ => return Err(Corrupt("its style does not say where it ends")),
         };
         let mut input = BitReader::new(packed);
-        let len = table.tables.inflate(&mut input, window, 0, out.len())?;
+        let len = unpacker.unpack(&mut input, window, out.len())?;
         let read = input.position().div_ceil(8);
         if len > out.len() || read > packed.len() {
             return Err(Corrupt("it ends too early"));
@@ -103,9 +103,9 @@ impl Unpacker {
                 out.copy_from_slice(window.content(out.len()));
                 Ok(())
             }
-            Way::Canned { window, table } => {
+            Way::Canned { window, unpacker } => {
                 let mut input = BitReader::new(packed);
-                let len = table.tables.inflate(&mut input, window, 0, out.len())?;
+                let len = unpacker.unpack(&mut input, window, out.len())?;
                 if len != out.len() {
                     return Err(Corrupt("it is not as long as it should be"));
                 }

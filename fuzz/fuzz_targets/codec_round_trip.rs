@@ -3,7 +3,7 @@
 
 use std::{cell::RefCell, sync::Arc};
 
-use codec::{PIECE_BYTES, Packer, Statistics, Style, Table, Unpacker};
+use codec::{PIECE_BYTES, Packer, Statistics, Style, Table, TableSet, Unpacker};
 use libfuzzer_sys::fuzz_target;
 
 /// Bytes as they are, but 0xff with a distance and a length in the four bytes behind it, which copies.
@@ -37,10 +37,17 @@ thread_local! {
     static CODERS: RefCell<Vec<(Packer, Unpacker)>> = RefCell::new({
         let mut statistics = Statistics::new();
         statistics.add(include_bytes!("codec_round_trip.rs"));
-        let table = Arc::new(Table::from(&statistics));
-        Style::ALL.map(|style| {
-            (Packer::new(style, Some(table.clone())), Unpacker::new(style, Some(table.clone())))
-        }).into()
+        let one: TableSet = Arc::new(Table::from(&statistics)).into();
+        let several = [&b"a b c"[..], &[0; 4096], include_bytes!("codec_round_trip.rs"), &[0xff, 1, 2, 3]].map(|text| {
+            let mut statistics = Statistics::new();
+            statistics.add(text);
+            Table::from(&statistics)
+        });
+        let several = TableSet::new(several.into()).expect("four tables");
+        let ways = Style::ALL.map(|style| (style, &one)).into_iter().chain([(Style::DeflateCanned, &several)]);
+        ways.map(|(style, tables)| {
+            (Packer::new(style, Some(tables.clone())), Unpacker::new(style, Some(tables.clone())))
+        }).collect()
     });
 }
 

@@ -10,8 +10,7 @@ use crate::table::{Located, PageLocation, Run};
 use crate::tables::{self, Reader};
 
 const KIND: &[u8; 8] = b"DORMHOME";
-/// With sets; one without them has version 1.
-const VERSION: u32 = 2;
+/// Without sets; with them, theirs.
 const VERSION_WITHOUT_SETS: u32 = 1;
 /// What a file's partition has room for: the nonce and the tag of an authenticated cipher.
 const SEAL_BYTES: usize = 12 + 16;
@@ -48,7 +47,7 @@ pub fn tables(
     let words: Vec<(PageId, u64)> =
         of_words.map(|id| (id, word(id))).filter(|(_, word)| *word != 0).collect();
     let sets = packed.map_or(Ok(Vec::new()), persist_sets::sets)?;
-    let version = if sets.is_empty() { VERSION_WITHOUT_SETS } else { VERSION };
+    let version = if sets.is_empty() { VERSION_WITHOUT_SETS } else { persist_sets::VERSION };
     let mut out = tables::begin(KIND, version);
     let mut put = |bytes: &[u8]| out.extend_from_slice(bytes);
     for count in [runs.len(), words.len()] {
@@ -162,11 +161,11 @@ pub fn read(
     room: [u64; 3],
     said: &mut dyn FnMut(Said),
 ) -> Result<(), TablesError> {
-    let (version, mut from) = tables::open(tables, KIND, VERSION_WITHOUT_SETS..=VERSION)?;
+    let (version, mut from) = tables::open(tables, KIND, VERSION_WITHOUT_SETS..=persist_sets::VERSION)?;
     let header = Header::read(&mut from, room)?;
-    let sets = if version == VERSION {
+    let sets = if version >= persist_sets::OLDEST_VERSION {
         let bytes = from.u64()?;
-        persist_sets::read(from.part(bytes)?, room[2])?
+        persist_sets::read(version, from.part(bytes)?, room[2])?
     } else {
         Vec::new()
     };
@@ -267,3 +266,7 @@ impl<'a> Words<'a> {
 #[cfg(test)]
 #[path = "persist_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "persist_golden_tests.rs"]
+mod golden_tests;

@@ -3,13 +3,17 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use codec::{Style, Table};
+use codec::{Style, Table, TableSet};
 
 use crate::error::TablesError;
 use crate::packed::{Layout, PackedFile, PackedSet, SET_PAGES_MAX};
 use crate::page::PAGE_BYTES;
 use crate::slots::SLOTS_MAX;
 use crate::tables::Reader;
+
+/// The version of sets as they are written. Those of version 2 are read, too.
+pub const VERSION: u32 = 3;
+pub const OLDEST_VERSION: u32 = 2;
 
 /// The flags of a set.
 const WORKING: u8 = 1;
@@ -55,45 +59,69 @@ pub fn sets(file: &PackedFile) -> Result<Vec<u8>, TablesError> {
         let flags =
             [(layout.is_working, WORKING), (layout.is_settled, SETTLED), (layout.for_engine, FOR_ENGINE)];
         let flags = flags.iter().filter(|(is, _)| *is).map(|(_, flag)| flag).sum::<u8>();
-        let table = set.table.as_ref().map_or(&[][..], |table| table.to_bytes());
+        let tables = set.tables.as_ref().map_or(&[][..], |set| set.tables());
+        let bytes: Vec<u8> = tables.iter().flat_map(|table| of_table(table)).collect();
         let small = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
         let pages = u8::try_from(layout.partition_pages).unwrap_or(u8::MAX);
-        out.extend([small(at), flags, pages, 0]);
+        out.extend([small(at), flags, pages, small(tables.len())]);
         out.extend(number(layout.style));
-        out.extend(u16::try_from(table.len()).unwrap_or(u16::MAX).to_le_bytes());
+        out.extend(length(&bytes));
         out.extend(set.first.to_le_bytes());
         out.extend(set.pages().to_le_bytes());
-        out.extend(table);
+        out.extend(bytes);
         set.lens().iter().for_each(|len| out.extend(len.to_le_bytes()));
     }
     Ok(out)
 }
 
+fn length(bytes: &[u8]) -> [u8; 2] {
+    u16::try_from(bytes.len()).unwrap_or(u16::MAX).to_le_bytes()
+}
+
+/// A table behind its length.
+fn of_table(table: &Table) -> Vec<u8> {
+    let bytes = table.to_bytes();
+    [&length(bytes), bytes].concat()
+}
+
+/// Reads the tables of a canned set, as many as it says; before version 3 one, without its length.
+fn tables(version: u32, count: u8, mut from: Reader<'_>) -> Result<TableSet, TablesError> {
+    let is_none = || damaged("the codes of a set are none");
+    let table = |bytes: &[u8]| Table::from_bytes(bytes).map_err(|_| is_none());
+    if version < VERSION {
+        return table(from.rest()).map(TableSet::from);
+    }
+    let mut tables = Vec::new();
+    for _ in 0..count {
+        let len = from.u16()?;
+        tables.push(table(from.bytes(len.into())?)?);
+    }
+    TableSet::new(tables).filter(|_| from.is_empty()).ok_or_else(is_none)
+}
+
 /// Reads sets, with their numbers. None of their pages is in use. The file is long enough for `room` pages; whoever made the
 /// tables may be hostile.
-pub fn read(mut from: Reader<'_>, room: u64) -> Result<Vec<(usize, PackedSet)>, TablesError> {
+pub fn read(version: u32, mut from: Reader<'_>, room: u64) -> Result<Vec<(usize, PackedSet)>, TablesError> {
     let mut sets: Vec<(usize, PackedSet)> = Vec::new();
     while !from.is_empty() {
-        let (at, flags, partition_pages, zero) = (from.u8()?, from.u8()?, from.u8()?, from.u8()?);
+        let (at, flags, partition_pages, count) = (from.u8()?, from.u8()?, from.u8()?, from.u8()?);
         let of_style = [from.u8()?, from.u8()?];
-        let table_len = from.u16()?;
+        let tables_len = from.u16()?;
         let (first, pages) = (from.u32()?, from.u32()?);
         let style = style(of_style).ok_or(damaged("a set is packed in an unknown way"))?;
         let is_good = matches!(partition_pages, 1 | 16)
             && flags & !(WORKING | SETTLED | FOR_ENGINE) == 0
-            && (flags & FOR_ENGINE == 0 || style == Style::DeflateCanned)
-            && zero == 0
+            && (flags & FOR_ENGINE == 0 || style == Style::DeflateCanned && count <= 1)
+            && (version == VERSION || count == 0)
             && pages as usize <= SET_PAGES_MAX
             && sets.last().is_none_or(|(before, _)| *before < usize::from(at));
         if !is_good {
             return Err(damaged("a set is out of place"));
         }
-        let bytes = from.bytes(table_len.into())?;
-        let table = match style {
-            Style::DeflateCanned => {
-                Some(Arc::new(Table::from_bytes(bytes).map_err(|_| damaged("the codes of a set are none"))?))
-            }
-            _ if bytes.is_empty() => None,
+        let of_tables = from.part(tables_len.into())?;
+        let tables = match style {
+            Style::DeflateCanned => Some(Arc::new(tables(version, count, of_tables)?)),
+            _ if of_tables.is_empty() && count == 0 => None,
             _ => return Err(damaged("a set has codes that it cannot use")),
         };
         let layout = Layout {
@@ -103,7 +131,7 @@ pub fn read(mut from: Reader<'_>, room: u64) -> Result<Vec<(usize, PackedSet)>, 
             is_settled: flags & SETTLED != 0,
             for_engine: flags & FOR_ENGINE != 0,
         };
-        let mut set = PackedSet::new(layout, table, None, first);
+        let mut set = PackedSet::new(layout, tables, None, first);
         let mut left = pages as usize;
         let mut lens = from.part(u64::from(pages).div_ceil(partition_pages.into()) * 2)?;
         let no_sums = [0; 16];

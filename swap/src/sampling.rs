@@ -1,9 +1,8 @@
 //! What `auto` chooses: from a sample of the pages, the speed of the disk, and that of the processors.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use codec::{Packer, Statistics, Style, Table, Unpacker};
+use codec::{Packer, Statistics, Style, TableSet, Unpacker};
 
 use crate::aligned::AlignedPage;
 use crate::error::SwapError;
@@ -106,13 +105,15 @@ fn sample(pages: usize, source: &mut dyn Source) -> Result<(Vec<AlignedPage>, u6
 fn try_out(style: Style, sample: &mut [AlignedPage]) -> Option<codec::Candidate> {
     let bytes: &[u8] = AlignedPage::bytes_mut(sample);
     let step = if bytes.len() > PIECE_STEP * PIECE_PAGES * PAGE_BYTES { PIECE_STEP } else { 1 };
-    let pieces: Vec<&[u8]> = bytes.chunks(PIECE_PAGES * PAGE_BYTES).step_by(step).collect();
-    let table = (style == Style::DeflateCanned).then(|| {
+    // Not the pieces that canned tables are made from, where there are enough: most pages of a set are others, too.
+    let pieces = bytes.chunks(PIECE_PAGES * PAGE_BYTES).skip(usize::from(step > 1)).step_by(step);
+    let pieces: Vec<&[u8]> = pieces.collect();
+    let tables = (style == Style::DeflateCanned).then(|| {
         let mut statistics = Statistics::new();
-        pieces.iter().for_each(|piece| statistics.add(piece));
-        Arc::new(Table::from(&statistics))
+        statistics.add_sample(bytes, PIECE_PAGES * PAGE_BYTES);
+        statistics.tables(TableSet::MOST)
     });
-    let mut packer = Packer::new(style, table.clone());
+    let mut packer = Packer::new(style, tables.clone());
     let packed: Vec<(usize, Vec<u8>)> = pieces
         .iter()
         .filter_map(|piece| {
@@ -126,7 +127,7 @@ fn try_out(style: Style, sample: &mut [AlignedPage]) -> Option<codec::Candidate>
     let (input, output): (Vec<usize>, Vec<usize>) =
         packed.iter().map(|(input, out)| (*input, out.len())).unzip();
     let (input, output) = (input.iter().sum::<usize>(), output.iter().sum::<usize>());
-    let mut unpacker = Unpacker::new(style, table);
+    let mut unpacker = Unpacker::new(style, tables);
     let mut out = vec![0; PIECE_PAGES * PAGE_BYTES];
     let start = thread_time();
     for (len, packed) in &packed {

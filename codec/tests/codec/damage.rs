@@ -3,9 +3,14 @@
 use codec::{Corrupt, PAGE_BYTES, PIECE_BYTES, Style, Unpacker};
 use proptest::prelude::*;
 
-use crate::pages::{Random, kinds, pack, packer, pointers, text, unpacker};
+use crate::pages::{Random, Way, kinds, pack, packer, pointers, text, unpacker};
 
-const DEFLATES: [Style; 3] = [Style::DeflateFixed, Style::DeflateDynamic, Style::DeflateCanned];
+const DEFLATES: [Way; 4] = [
+    Way::Style(Style::DeflateFixed),
+    Way::Style(Style::DeflateDynamic),
+    Way::Style(Style::DeflateCanned),
+    Way::Several,
+];
 
 fn unpack(unpacker: &mut Unpacker, packed: &[u8], len: usize) -> Result<Vec<u8>, Corrupt> {
     let mut out = vec![0; len];
@@ -14,7 +19,7 @@ fn unpack(unpacker: &mut Unpacker, packed: &[u8], len: usize) -> Result<Vec<u8>,
 
 #[test]
 fn every_truncation_is_found() {
-    for style in Style::ALL {
+    for style in Way::all() {
         let (mut packer, mut unpacker) = (packer(style), unpacker(style));
         for piece in
             [text(PAGE_BYTES), pointers(PAGE_BYTES, 1), vec![0; PAGE_BYTES], text(40), Vec::from("a")]
@@ -35,14 +40,14 @@ fn every_truncation_is_found() {
 
 #[test]
 fn what_is_longer_or_shorter_than_its_room_is_found() {
-    for style in Style::ALL {
+    for style in Way::all() {
         let (mut packer, mut unpacker) = (packer(style), unpacker(style));
         let packed = pack(&mut packer, &text(PAGE_BYTES));
         for len in [0, 1, PAGE_BYTES - 1, PAGE_BYTES + 1, 2 * PAGE_BYTES, PIECE_BYTES] {
             assert!(unpack(&mut unpacker, &packed, len).is_err(), "{style}, {len}");
         }
         // zstd takes a frame of nothing, and lz4 does not end itself.
-        if !matches!(style, Style::Zstd(_)) {
+        if !style.is_zstd() {
             let longer = [packed, vec![0]].concat();
             assert!(unpack(&mut unpacker, &longer, PAGE_BYTES).is_err(), "{style}");
         }
@@ -51,7 +56,7 @@ fn what_is_longer_or_shorter_than_its_room_is_found() {
 
 #[test]
 fn every_flipped_bit_gives_an_error_or_as_many_bytes() {
-    for style in Style::ALL {
+    for style in Way::all() {
         let (mut packer, mut unpacker) = (packer(style), unpacker(style));
         for piece in [text(700), pointers(900, 1), vec![0; 500]] {
             let packed = pack(&mut packer, &piece);
@@ -61,7 +66,7 @@ fn every_flipped_bit_gives_an_error_or_as_many_bytes() {
                 changed[bit / 8] ^= 1 << (bit % 8);
                 errors += usize::from(unpack(&mut unpacker, &changed, piece.len()).is_err());
             }
-            assert!(errors > 0 || style == Style::None, "{style}: nothing was found");
+            assert!(errors > 0 || style == Way::Style(Style::None), "{style}: nothing was found");
         }
     }
 }
@@ -86,7 +91,7 @@ fn nothing_of_the_piece_before_shows() {
 #[test]
 fn many_changes_to_every_kind_do_no_harm() {
     let mut random = Random(42);
-    for style in Style::ALL {
+    for style in Way::all() {
         let (mut packer, mut unpacker) = (packer(style), unpacker(style));
         for (_, piece) in kinds(PAGE_BYTES) {
             let packed = pack(&mut packer, &piece);
@@ -105,7 +110,7 @@ fn many_changes_to_every_kind_do_no_harm() {
 proptest! {
     #[test]
     fn any_bytes_are_unpacked_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..600), len in 0..9000_usize) {
-        for style in Style::ALL {
+        for style in Way::all() {
             _ = unpack(&mut unpacker(style), &bytes, len);
         }
         // A block that begins well is read further.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use codec::{Style, Table, Unpacker};
+use codec::{Style, Table, TableSet, Unpacker};
 
 /// What was packed: small numbers, words that share bytes, a run.
 fn piece() -> Vec<u8> {
@@ -83,4 +83,52 @@ fn print_what_is_packed() {
         let mut packer = codec::Packer::new(style, Some(table.clone()));
         println!("{style:?} {}", hex(&crate::pages::pack(&mut packer, &piece())));
     }
+}
+
+/// Two parts: words, and then bytes of few values.
+fn halves() -> [Vec<u8>; 2] {
+    let few = (0..900_u32).map(|n| b"abrd"[(n.wrapping_mul(n * 2_654_435) >> 20) as usize % 4]);
+    [piece().repeat(10)[..4096].to_vec(), few.collect()]
+}
+
+const TWO_TABLES: [&str; 2] = [
+    "\
+     ed9d0540135118806f03414444a7e8068a878a8a828a222a06060606162accda904dd0098a33b0d83030b175c3eeeeeeee6e \
+     c0a2bbbbf37f7477bd77f1ddbbfbefbf7bf7eefdff7b97",
+    "\
+     ed5d03805c410cad6ddbb66ddb76a6a99ddab66ddbb66ddbb6edf63af8b3f3fff56ae1963f3b2fc97b49d602",
+];
+
+const BY_TWO_TABLES: &str = "\
+     1084168db0210806a209a223a290026452812c09a058124895028aa4816c19242f0b14c8019de4917e1a90ae00a4d0818a4a \
+     48bf32925701daaa028dd4907e0da0832690d0068a75907e5d24af0714ea039d0d907e43208309a4b280742ed2cf43f25640 \
+     8135d05880f4db0145f6c08a0b7c330ec9b130252db9a4399f64f378ea243b238a730de71a2e6be557e87059c31612528ffd \
+     1af66bb8369237f3b185c416125b485cf3c7edb5821c63cdb4902901110122106304084c1c81211132000200627613805960 \
+     240444d40e8c49305f454022e09bd2578079326d12072a308a90c073732a0c052585d00e0e7f50ab8a3f32600659c98e9059 \
+     ea40a823d0084b0e12130ec0a558089d5fc4e04014a198d46ff727e56ff19760951f64288b9d5ce552dca933e4c87272b026 \
+     8b36fe2456cd62a3510e7b750525a6c832ed00aedac9761afc3d90e36a36d9d8898699c5768413a65c556052ed7475c71c36 \
+     873a513fd314a55460d2f9053b5d6c3da86a3a98d6ae87853174545784d4bd77a813be72142cd331d9b6e8467e4bac339c30 \
+     dd00";
+
+#[test]
+fn what_several_tables_packed_is_unpacked() {
+    let tables = TWO_TABLES.map(|table| Table::from_bytes(&bytes(table)).unwrap()).into();
+    let tables = TableSet::new(tables).unwrap();
+    let mut out = vec![0; halves().concat().len()];
+    let mut unpacker = Unpacker::new(Style::DeflateCanned, Some(tables));
+    unpacker.unpack(&bytes(BY_TWO_TABLES), &mut out).unwrap();
+    assert_eq!(out, halves().concat());
+}
+
+/// Prints what this version packs, for the lines above.
+#[test]
+#[ignore = "for a new version of the format"]
+fn print_what_several_tables_pack() {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let tables = halves().map(|half| crate::pages::table_of(&[&half]));
+    tables.iter().for_each(|table| println!("TABLE {}", hex(table.to_bytes())));
+    let tables = tables.iter().map(|table| Table::from_bytes(table.to_bytes()).unwrap()).collect();
+    let tables = TableSet::new(tables).unwrap();
+    let mut packer = codec::Packer::new(Style::DeflateCanned, Some(tables));
+    println!("PACKED {}", hex(&crate::pages::pack(&mut packer, &halves().concat())));
 }

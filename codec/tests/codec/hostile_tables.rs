@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use codec::{PAGE_BYTES, Packer, Style, Table, Unpacker};
+use codec::{PAGE_BYTES, Style, Table};
 use proptest::prelude::*;
 
-use crate::pages::{pack, packer, table, table_of, text};
+use crate::pages::{by_table, pack, packer, table, table_of, text};
 
 /// Bits, the lowest first, as bytes.
 fn bytes(bits: &[(u32, usize)]) -> Vec<u8> {
@@ -46,9 +46,9 @@ fn tables_come_back() {
         let back = Table::from_bytes(table.to_bytes()).unwrap();
         assert!(back.to_bytes() == table.to_bytes() && back.code_lengths() == table.code_lengths());
         assert_eq!(back.header_bits(), table.header_bits());
-        let body = pack(&mut Packer::new(Style::DeflateCanned, Some(table)), &text(PAGE_BYTES));
+        let body = pack(&mut by_table(table).0, &text(PAGE_BYTES));
         let mut out = vec![0; PAGE_BYTES];
-        Unpacker::new(Style::DeflateCanned, Some(Arc::new(back))).unpack(&body, &mut out).unwrap();
+        by_table(Arc::new(back)).1.unpack(&body, &mut out).unwrap();
         assert_eq!(out, text(PAGE_BYTES));
     }
 }
@@ -107,13 +107,12 @@ fn only_codes_that_the_rfc_allows_are_taken() {
 #[test]
 fn a_table_without_a_symbol_packs_no_piece_that_needs_it() {
     let table = Arc::new(Table::from_bytes(&header(&litlens(&[(0, 1), (256, 2), (257, 2)]), &[1])).unwrap());
-    let mut packer = Packer::new(Style::DeflateCanned, Some(table.clone()));
+    let (mut packer, mut unpacker) = by_table(table);
     let mut out = [0; 100];
     assert_eq!(packer.pack(&[0, 0], &mut out), Some(1));
     assert_eq!(packer.pack(&[0, 1], &mut out), None);
     assert_eq!(packer.pack(&[0; 100], &mut out), None);
     // Its codes that mean nothing are refused when they are read.
-    let mut unpacker = Unpacker::new(Style::DeflateCanned, Some(table));
     assert_eq!(unpacker.unpack(&[0b0000_0110, 0b1], &mut [0; 8]), Ok(()));
     assert!(unpacker.unpack(&[0b0000_1110, 0b1], &mut [0; 8]).is_err());
     assert!(unpacker.unpack(&[0b1111_1110, 0xff], &mut [0; 8]).is_err());
@@ -135,7 +134,7 @@ fn every_flipped_bit_and_truncation_of_a_table_is_refused_or_read() {
         match Table::from_bytes(&changed) {
             Err(_) => refused += 1,
             Ok(table) => {
-                let mut unpacker = Unpacker::new(Style::DeflateCanned, Some(Arc::new(table)));
+                let (_, mut unpacker) = by_table(Arc::new(table));
                 _ = unpacker.unpack(&body, &mut vec![0; PAGE_BYTES]);
             }
         }
@@ -153,7 +152,7 @@ proptest! {
             *first = *first & !7 | 5;
         }
         if let Ok(table) = Table::from_bytes(&bytes) {
-            _ = Unpacker::new(Style::DeflateCanned, Some(Arc::new(table))).unpack(&body, &mut [0; 500]);
+            _ = by_table(Arc::new(table)).1.unpack(&body, &mut [0; 500]);
         }
     }
 }

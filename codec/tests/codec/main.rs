@@ -6,3 +6,4 @@ mod hostile_tables;
 mod oracle;
 mod pages;
 mod round_trip;
+mod several_tables;

@@ -1,8 +1,8 @@
 //! Pieces of memory of many kinds, and what packs them.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
-use codec::{PAGE_BYTES, PIECE_BYTES, Packer, Statistics, Style, Table, Unpacker};
+use codec::{PAGE_BYTES, PIECE_BYTES, Packer, Statistics, Style, Table, TableSet, Unpacker};
 
 pub struct Random(pub u64);
 
@@ -106,12 +106,69 @@ pub fn table() -> Arc<Table> {
     table_of(&[&text(4 * PAGE_BYTES), &pointers(4 * PAGE_BYTES, 1)])
 }
 
-pub fn packer(style: Style) -> Packer {
-    Packer::new(style, Some(table()))
+/// Tables of text, of pointers and of two values.
+pub fn table_set() -> TableSet {
+    let mut statistics = Statistics::new();
+    let two_values = random(PIECE_BYTES, 9).iter().map(|byte| byte & 1).collect();
+    for piece in [text(PIECE_BYTES), pointers(PIECE_BYTES, 1), two_values] {
+        statistics.add(&piece);
+    }
+    statistics.tables(TableSet::MOST)
 }
 
-pub fn unpacker(style: Style) -> Unpacker {
-    Unpacker::new(style, Some(table()))
+/// A style, canned with one table; or canned with several.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Way {
+    Style(Style),
+    Several,
+}
+
+impl Way {
+    pub fn all() -> impl Iterator<Item = Self> {
+        Style::ALL.into_iter().map(Self::Style).chain([Self::Several])
+    }
+
+    pub fn is_zstd(self) -> bool {
+        matches!(self, Self::Style(Style::Zstd(_)))
+    }
+
+    fn parts(self) -> (Style, TableSet) {
+        match self {
+            Self::Style(style) => (style, table().into()),
+            Self::Several => (Style::DeflateCanned, table_set()),
+        }
+    }
+}
+
+impl From<Style> for Way {
+    fn from(style: Style) -> Self {
+        Self::Style(style)
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Style(style) => style.fmt(f),
+            Self::Several => f.write_str("deflate-canned by several tables"),
+        }
+    }
+}
+
+pub fn packer(way: impl Into<Way>) -> Packer {
+    let (style, tables) = way.into().parts();
+    Packer::new(style, Some(tables))
+}
+
+pub fn unpacker(way: impl Into<Way>) -> Unpacker {
+    let (style, tables) = way.into().parts();
+    Unpacker::new(style, Some(tables))
+}
+
+/// What packs by one table, and what unpacks.
+pub fn by_table(table: Arc<Table>) -> (Packer, Unpacker) {
+    let packer = Packer::new(Style::DeflateCanned, Some(Arc::clone(&table)));
+    (packer, Unpacker::new(Style::DeflateCanned, Some(table)))
 }
 
 /// Packs with as much room as it may take.

@@ -3,11 +3,11 @@
 use codec::{PAGE_BYTES, PIECE_BYTES, Style};
 use proptest::prelude::*;
 
-use crate::pages::{kinds, pack, packer, random, unpacker};
+use crate::pages::{Way, kinds, pack, packer, random, unpacker};
 
 #[test]
 fn every_kind_of_piece_comes_back_from_every_style() {
-    for style in Style::ALL {
+    for style in Way::all() {
         let (mut packer, mut unpacker) = (packer(style), unpacker(style));
         for len in [PAGE_BYTES, 3 * PAGE_BYTES, PIECE_BYTES] {
             for (kind, piece) in kinds(len) {
@@ -24,7 +24,7 @@ fn every_kind_of_piece_comes_back_from_every_style() {
 
 #[test]
 fn every_length_of_a_piece_comes_back() {
-    for style in Style::ALL {
+    for style in Way::all() {
         let (mut packer, mut unpacker) = (packer(style), unpacker(style));
         for len in 0..300 {
             for piece in [vec![0; len], random(len, 1), crate::pages::periodic(len, 9)] {
@@ -41,7 +41,7 @@ fn every_length_of_a_piece_comes_back() {
 #[test]
 fn what_does_not_fit_is_not_packed_and_nothing_is_written_behind_the_room() {
     let piece = crate::pages::text(PAGE_BYTES);
-    for style in Style::ALL {
+    for style in Way::all() {
         let mut packer = packer(style);
         let whole = pack(&mut packer, &piece);
         for room in (0..whole.len()).rev().take(40).chain([0, 1, 7, 100]) {
@@ -50,7 +50,7 @@ fn what_does_not_fit_is_not_packed_and_nothing_is_written_behind_the_room() {
             assert!(out[room..].iter().all(|byte| *byte == 0xdd), "{style}, {room}");
         }
         let mut out = vec![0; whole.len()];
-        if !matches!(style, Style::Zstd(_)) {
+        if !style.is_zstd() {
             assert_eq!(packer.pack(&piece, &mut out), Some(whole.len()), "{style}");
             assert_eq!(out, whole);
         }
@@ -60,7 +60,7 @@ fn what_does_not_fit_is_not_packed_and_nothing_is_written_behind_the_room() {
 
 #[test]
 fn a_piece_is_packed_the_same_whatever_was_packed_before() {
-    for style in Style::ALL {
+    for style in Way::all() {
         let (mut packer, mut fresh) = (packer(style), packer(style));
         for (kind, piece) in kinds(2 * PAGE_BYTES) {
             pack(&mut packer, &piece);
@@ -105,7 +105,7 @@ proptest! {
 
     #[test]
     fn any_piece_comes_back(piece in piece()) {
-        for style in Style::ALL {
+        for style in Way::all() {
             let packed = pack(&mut packer(style), &piece);
             let mut back = vec![0xee; piece.len()];
             prop_assert_eq!(unpacker(style).unpack(&packed, &mut back), Ok(()), "{}", style);

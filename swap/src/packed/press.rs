@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use codec::{Engine, Packer, Style, Table, Work};
+use codec::{Engine, Packer, Style, Table, TableSet, Work};
 
 use super::set::Layout;
 use crate::page::PAGE_BYTES;
@@ -23,8 +23,8 @@ pub struct Pressed {
 }
 
 impl Press {
-    pub fn new(layout: &Layout, table: Option<&Arc<Table>>) -> Self {
-        let packer = || Packer::new(layout.style, table.cloned()).with_window(layout.window_bytes());
+    pub fn new(layout: &Layout, tables: Option<&Arc<TableSet>>) -> Self {
+        let packer = || Packer::new(layout.style, tables.cloned()).with_window(layout.window_bytes());
         let packer = (layout.style != Style::None).then(packer);
         Self { packer, room: Vec::new() }
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-use codec::{Corrupt, Engine, PIECE_BYTES, Style, Table, Unpacker, Work};
+use codec::{Corrupt, Engine, PIECE_BYTES, Style, TableSet, Unpacker, Work};
 
 use super::set::{PackedSet, Partition};
 use super::{PackedFile, split};
@@ -27,24 +27,24 @@ const READS: u64 = 8;
 /// pages.
 pub struct Bench {
     style: Style,
-    table: Option<Arc<Table>>,
+    tables: Option<Arc<TableSet>>,
     unpacker: Unpacker,
     room: Vec<u8>,
 }
 
 impl Bench {
     fn new(set: &PackedSet) -> Self {
-        let (style, table) = (set.layout.style, set.table.clone());
-        let unpacker = Unpacker::new(style, table.clone());
-        Self { style, table, unpacker, room: vec![0; PIECE_BYTES] }
+        let (style, tables) = (set.layout.style, set.tables.clone());
+        let unpacker = Unpacker::new(style, tables.clone());
+        Self { style, tables, unpacker, room: vec![0; PIECE_BYTES] }
     }
 
     fn fits(&self, set: &PackedSet) -> bool {
-        let has_its_table = match (&self.table, &set.table) {
+        let has_its_tables = match (&self.tables, &set.tables) {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b),
             (a, b) => a.is_none() && b.is_none(),
         };
-        self.style == set.layout.style && has_its_table
+        self.style == set.layout.style && has_its_tables
     }
 }
 
@@ -201,7 +201,7 @@ impl PackedFile {
             .filter(|((one, _), _)| one.partition.is_packed)
             .map(|((_, packed), out)| Work::Unpack { packed, out })
             .collect();
-        if let Some(table) = wanted.first().and_then(|one| one.set.table.as_ref()) {
+        if let Some(table) = wanted.first().and_then(|one| one.set.sole_table()) {
             engine.run(table, &mut work).map_err(|(at, source)| self.damaged(packed[at], source))?;
         }
         let mut bench = None;
@@ -280,12 +280,15 @@ mod tests {
         let work = |style: Style| {
             let piece: Vec<u8> = (0..PIECE_BYTES).map(|at| b"sleep, dormouse"[at * at % 15]).collect();
             let mut statistics = Statistics::new();
-            statistics.add(&piece);
-            let table = Arc::new(Table::from(&statistics));
+            let other: Vec<u8> = (0..PIECE_BYTES).map(|at| at.to_be_bytes()[at % 8]).collect();
+            for piece in [&piece, &other, &piece, &other] {
+                statistics.add(piece);
+            }
+            let tables = Arc::new(statistics.tables(TableSet::MOST));
             let mut packed = vec![0; PIECE_BYTES];
-            let len = Packer::new(style, Some(table.clone())).pack(&piece, &mut packed).unwrap();
+            let len = Packer::new(style, Some(tables.clone())).pack(&piece, &mut packed).unwrap();
             let mut back = vec![0; PIECE_BYTES];
-            Unpacker::new(style, Some(table)).unpack(&packed[..len], &mut back).unwrap();
+            Unpacker::new(style, Some(tables)).unpack(&packed[..len], &mut back).unwrap();
             assert!(piece == back);
         };
         for style in Style::ALL {

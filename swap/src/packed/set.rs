@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use codec::{Style, Table};
+use codec::{Style, Table, TableSet};
 
 use super::seal::TAG_BYTES;
 use crate::bits::Bits;
@@ -31,12 +31,22 @@ impl Layout {
     pub fn window_bytes(&self) -> usize {
         if self.for_engine { codec::ENGINE_WINDOW_BYTES } else { codec::WINDOW_BYTES }
     }
+
+    /// How many tables of canned codes it may have. A [`codec::Engine`] works by one.
+    pub fn tables_max(&self) -> usize {
+        match self.style {
+            Style::DeflateCanned if self.for_engine => 1,
+            Style::DeflateCanned => TableSet::MOST,
+            _ => 0,
+        }
+    }
 }
 
 /// Pages by the order in which they were packed: their *places*.
 pub struct PackedSet {
     pub layout: Layout,
-    pub table: Option<Arc<Table>>,
+    /// Those of canned codes.
+    pub tables: Option<Arc<TableSet>>,
     /// Its number for the seal, if it is sealed.
     pub seal: Option<u64>,
     /// Its first page of the file.
@@ -65,10 +75,10 @@ pub struct Partition {
 
 impl PackedSet {
     /// A set without pages, from a page of the file on.
-    pub fn new(layout: Layout, table: Option<Arc<Table>>, seal: Option<u64>, first: u32) -> Self {
+    pub fn new(layout: Layout, tables: Option<Arc<TableSet>>, seal: Option<u64>, first: u32) -> Self {
         Self {
             layout,
-            table,
+            tables,
             seal,
             first,
             bytes: 0,
@@ -92,6 +102,11 @@ impl PackedSet {
             self.sums.push(*sum);
             self.live += 1;
         }
+    }
+
+    /// Its table, if it has one and no other.
+    pub fn sole_table(&self) -> Option<&Arc<Table>> {
+        self.tables.as_ref().and_then(|tables| tables.sole())
     }
 
     /// Pages that were packed.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use codec::{Statistics, Style, Table};
+use codec::{Statistics, TableSet};
 
 use super::press::{Press, Pressed, press_all};
 use super::seal::TAG_BYTES;
@@ -112,11 +112,11 @@ pub fn write_set(
     let is_large = plan.in_parallel || file.engine_for(&plan.layout).is_some();
     let batch = if is_large { LARGE_BATCH_PAGES } else { BATCH_PAGES };
     let mut pages = vec![AlignedPage::ZERO; batch.min(plan.pages)];
-    let Some(table) = table_of(plan, source, &mut pages)? else { return Ok(Outcome::Stopped) };
+    let Some(tables) = tables_of(plan, source, &mut pages)? else { return Ok(Outcome::Stopped) };
     let seal = file.key()?.map(super::Key::next_set);
     let mut writer = Writer {
         file,
-        set: PackedSet::new(plan.layout, table, seal, first),
+        set: PackedSet::new(plan.layout, tables, seal, first),
         written: 0,
         buffer: vec![AlignedPage::ZERO; BATCH_PAGES],
         filled: 0,
@@ -150,15 +150,15 @@ fn fill(
         source.read(range, content)?;
         let bytes: &[u8] = AlignedPage::bytes_mut(content);
         let pieces: Vec<&[u8]> = bytes.chunks(plan.layout.partition_pages as usize * PAGE_BYTES).collect();
-        let (layout, table) = (&plan.layout, writer.set.table.clone());
+        let (layout, tables) = (&plan.layout, writer.set.tables.clone());
         let press = |piece: &&[u8]| {
             let idle = presses.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let mut press = idle.unwrap_or_else(|| Press::new(layout, table.as_ref()));
+            let mut press = idle.unwrap_or_else(|| Press::new(layout, tables.as_ref()));
             let pressed = press.press(piece);
             presses.lock().unwrap_or_else(PoisonError::into_inner).push(press);
             pressed
         };
-        let pressed: Vec<Pressed> = match (writer.file.engine_for(layout), &table) {
+        let pressed: Vec<Pressed> = match (writer.file.engine_for(layout), writer.set.sole_table()) {
             (Some(engine), Some(table)) => press_all(engine, table, &pieces),
             _ if plan.in_parallel => pool::map(&pieces, press),
             _ => pieces.iter().map(press).collect(),
@@ -174,18 +174,19 @@ fn fill(
     Ok(None)
 }
 
-/// The table that the style takes, from a pass over all pages; `None`: stopped.
-#[expect(clippy::option_option, reason = "stopped, or no table")]
-fn table_of(
+/// The tables that the style takes, from a sample of the pages; `None`: stopped.
+#[expect(clippy::option_option, reason = "stopped, or no tables")]
+fn tables_of(
     plan: &SetPlan<'_>,
     source: &mut dyn Source,
     pages: &mut [AlignedPage],
-) -> Result<Option<Option<Arc<Table>>>, SwapError> {
-    if plan.layout.style != Style::DeflateCanned {
+) -> Result<Option<Option<Arc<TableSet>>>, SwapError> {
+    let most = plan.layout.tables_max();
+    if most == 0 {
         return Ok(Some(None));
     }
     let mut statistics = Statistics::new().with_window(plan.layout.window_bytes());
-    for range in batches(plan.pages, pages.len()) {
+    for range in Statistics::sample(plan.pages) {
         if !(plan.goes_on)() {
             return Ok(None);
         }
@@ -196,7 +197,7 @@ fn table_of(
             .chunks(plan.layout.partition_pages as usize * PAGE_BYTES)
             .for_each(|piece| statistics.add(piece));
     }
-    Ok(Some(Some(Arc::new(Table::from(&statistics)))))
+    Ok(Some(Some(Arc::new(statistics.tables(most)))))
 }
 
 fn batches(pages: usize, batch: usize) -> impl Iterator<Item = Range<usize>> {
