@@ -14,9 +14,19 @@ pub struct Candidate {
     pub unpack_bytes_s: f64,
 }
 
-/// What the host offers to a wake.
+/// How pages come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// As a set, with a wake: some are unpacked while others are read.
+    Together,
+    /// With a fault each, and a few neighbours: nothing overlaps.
+    ByFault,
+}
+
+/// What the host offers to pages that come back.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Host {
+    pub arrival: Arrival,
     /// Bytes that the disk gives a second, read as the working set is.
     pub read_bytes_s: f64,
     /// Cores that a wake has: those that are idle, and no more than the container's quota.
@@ -31,6 +41,9 @@ pub struct Host {
 impl Host {
     /// Cores that unpack.
     fn unpacking(&self) -> f64 {
+        if self.arrival == Arrival::ByFault {
+            return self.cores.min(1.0);
+        }
         (self.cores - ELSEWHERE).max(self.cores / 2.0).min(self.threads)
     }
 
@@ -38,7 +51,10 @@ impl Host {
     fn seconds(&self, read_bytes_s: f64, unpack_seconds: f64) -> f64 {
         let read = 1.0 / read_bytes_s;
         let work = (unpack_seconds + 1.0 / self.place_bytes_s) / self.unpacking();
-        read.max(work) + read.min(work) * ALONE
+        match self.arrival {
+            Arrival::Together => read.max(work) + read.min(work) * ALONE,
+            Arrival::ByFault => FAULT_SECONDS / FAULT_BYTES + read + work,
+        }
     }
 
     fn raw_seconds(&self) -> f64 {
@@ -72,6 +88,12 @@ pub struct Choice {
 /// Packed pages have to take no more than this share of the time that raw ones take: the prediction is no better than
 /// that, and unpacking is work, which raw pages spare.
 const WORTH: f64 = 0.9;
+/// Pages that come one by one, most of which never do, are worth room on the disk: of the candidates that need no more than so much of
+/// the time, the smallest is taken.
+const WORTH_BY_FAULT: f64 = 1.2;
+/// What a fault takes beside its bytes (those of a partition, with what lies around it): the disk's answer, and two switches of tasks.
+const FAULT_SECONDS: f64 = 100e-6;
+const FAULT_BYTES: f64 = 65536.0;
 /// Candidates so much slower than the fastest are as good; the smallest of them is taken.
 const AS_GOOD: f64 = 1.03;
 /// Reading and unpacking overlap, except that nothing can be unpacked during the first read, and nothing is read during the
@@ -111,7 +133,10 @@ pub fn choose(host: &Host, candidates: &[Candidate]) -> Choice {
         return choice;
     };
     choice.nearest = Some(fastest.0);
-    let limit = (fastest.1 * AS_GOOD).min(raw * WORTH);
+    let limit = match host.arrival {
+        Arrival::Together => (fastest.1 * AS_GOOD).min(raw * WORTH),
+        Arrival::ByFault => raw * WORTH_BY_FAULT,
+    };
     let as_good = times.into_iter().filter(|one| one.1 <= limit);
     if let Some((candidate, seconds)) = as_good.max_by(smaller_then_faster) {
         choice.style = candidate.style;
@@ -181,7 +206,7 @@ mod tests {
     /// A wake that leaves so many cores, which put pages to their places in no time.
     fn host_of(read_bytes_s: f64, unpacking: f64) -> Host {
         let cores = if unpacking > ELSEWHERE { unpacking + ELSEWHERE } else { unpacking * 2.0 };
-        Host { read_bytes_s, cores, threads: 3.0, place_bytes_s: 1e13 }
+        Host { arrival: Arrival::Together, read_bytes_s, cores, threads: 3.0, place_bytes_s: 1e13 }
     }
 
     fn chosen(read_bytes_s: f64, unpacking: f64, candidates: &[Candidate]) -> Choice {
@@ -206,7 +231,13 @@ mod tests {
     /// As they were seen on the machine that the constants come from: two cores, and a working set of 6.6 MB.
     #[test]
     fn a_function_is_predicted_as_it_was_seen() {
-        let with = |read_bytes_s: f64| Host { read_bytes_s, cores: 2.0, threads: 2.0, place_bytes_s: 1.3e9 };
+        let with = |read_bytes_s: f64| Host {
+            arrival: Arrival::Together,
+            read_bytes_s,
+            cores: 2.0,
+            threads: 2.0,
+            place_bytes_s: 1.3e9,
+        };
         let lz4 = Candidate { style: Style::Lz4, ratio: 2.32, unpack_bytes_s: 2.4e9 };
         let zstd = Candidate { style: Style::Zstd(1), ratio: 3.15, unpack_bytes_s: 1.5e9 };
         let millis = |seconds: f64| seconds * 6.6e6 * 1e3;
@@ -219,6 +250,21 @@ mod tests {
         assert_eq!(choose(&with(550e6), &[lz4, zstd]).style, Style::Lz4);
         assert_eq!(choose(&with(1.3e9), &[lz4, zstd]).style, Style::None);
         assert_eq!(choose(&with(200e6), &[lz4, zstd]).style, Style::Zstd(1));
+    }
+
+    #[test]
+    fn pages_that_come_one_by_one_are_packed_small_where_that_makes_faults_hardly_slower() {
+        let arrival = Arrival::ByFault;
+        let host =
+            |read_bytes_s| Host { arrival, read_bytes_s, cores: 2.0, threads: 1.0, place_bytes_s: 1.3e9 };
+        for disk in [100e6, 550e6, 1.3e9] {
+            let choice = choose(&host(disk), &MEASURED);
+            assert_eq!(choice.style, Style::Zstd(1), "{choice}");
+            assert!(choice.seconds_per_byte <= choice.raw_seconds_per_byte * WORTH_BY_FAULT);
+        }
+        let slow = Candidate { unpack_bytes_s: 0.2e9, ..ZSTD };
+        assert_eq!(choose(&host(3e9), &[slow]).style, Style::None);
+        assert_eq!(choose(&host(3e9), &[slow, LZ4]).style, Style::Lz4);
     }
 
     #[test]
@@ -279,6 +325,7 @@ mod tests {
     fn host() -> impl Strategy<Value = Host> {
         (1e6..2e10, 0.05..64.0, 1.0..4.0, 1e8..1e11).prop_map(
             |(read_bytes_s, cores, threads, place_bytes_s)| Host {
+                arrival: Arrival::Together,
                 read_bytes_s,
                 cores,
                 threads,

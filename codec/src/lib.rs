@@ -33,7 +33,7 @@ mod table_set;
 mod unpacker;
 mod window;
 
-pub use choice::{Candidate, Choice, Host, choose};
+pub use choice::{Arrival, Candidate, Choice, Host, choose};
 pub use engine::{Engine, Work};
 pub use error::{Corrupt, StyleError};
 pub use measure::{Measured, Speed, measure};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use codec::{Packer, Statistics, Style, TableSet, Unpacker};
+use codec::{Arrival, Packer, Statistics, Style, TableSet, Unpacker};
 
 use crate::aligned::AlignedPage;
 use crate::error::SwapError;
@@ -58,9 +58,10 @@ pub fn choose(
     let processors = pool::processors();
     #[expect(clippy::cast_precision_loss, reason = "a speed")]
     let host = codec::Host {
+        arrival: if host.is_working { Arrival::Together } else { Arrival::ByFault },
         read_bytes_s: host.read_bytes_s.max(seen) as f64,
         cores: host.cpus.unwrap_or(f64::MAX).min(processors),
-        threads: if host.is_working { pool::THREADS.min(processors) } else { 1.0 },
+        threads: pool::THREADS.min(processors),
         place_bytes_s,
     };
     Ok(Some(codec::choose(&host, &candidates).style))

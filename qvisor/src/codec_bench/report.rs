@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use codec::{Candidate, Choice, Host, Measured, PIECE_BYTES, Speed, choose};
+use codec::{Arrival, Candidate, Choice, Host, Measured, PIECE_BYTES, Speed, choose};
 use serde_json::{Value, json};
 use vmm::hibernate::Codec;
 
@@ -34,6 +34,7 @@ impl Report {
     /// What `auto` would choose: working sets are packed by partition.
     pub fn choice(&self) -> Choice {
         let host = Host {
+            arrival: Arrival::Together,
             read_bytes_s: self.disk.read_bytes_s,
             cores: self.cores.usable(),
             threads: self.cores.online.min(swap::THREADS),
