@@ -78,6 +78,11 @@ impl PageFile {
         }
     }
 
+    /// Gives back the blocks of free slots, in runs no shorter than this.
+    pub fn discard_free(&self, shortest: u32) {
+        self.slots.free_runs(shortest).for_each(|(first, len)| self.discard_pages(first..first + len));
+    }
+
     /// Gives back the blocks of these pages.
     pub fn discard_pages(&self, pages: Range<u32>) {
         if !pages.is_empty() {

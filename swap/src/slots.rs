@@ -58,6 +58,22 @@ impl Slots {
         }
     }
 
+    /// Free runs `(first, length)` before the end, none shorter than `shortest`.
+    pub fn free_runs(&self, shortest: u32) -> impl Iterator<Item = (u32, u32)> {
+        let (end, mut at) = (self.end(), 0);
+        let runs = std::iter::from_fn(move || {
+            while at < end && self.is_used(at) {
+                at += 1;
+            }
+            let first = at;
+            while at < end && !self.is_used(at) {
+                at += 1;
+            }
+            (first < at).then_some((first, at - first))
+        });
+        runs.filter(move |(_, len)| *len >= shortest)
+    }
+
     /// Frees the memory that the tables took to grow.
     pub fn trim(&mut self) {
         self.used.shrink_to_fit();
@@ -113,7 +129,10 @@ mod tests {
         assert_eq!(slots.find(5, 5), Some(vec![(10, 5)]));
         assert_eq!(slots.find(80, 16), Some(vec![(64, 76), (200, 4)]));
         assert_eq!(slots.find(300, 300), Some(vec![(200, 300)]));
+        assert_eq!(slots.free_runs(1).collect::<Vec<_>>(), [(10, 10), (64, 76)]);
+        assert_eq!(slots.free_runs(11).collect::<Vec<_>>(), [(64, 76)]);
         slots.free(199);
+        assert_eq!(slots.free_runs(1).last(), Some((199, 1)));
         assert_eq!(slots.find(300, 300), Some(vec![(199, 300)]));
         assert_eq!((slots.count(), slots.sum(150)), (113, 150));
         (0..200).for_each(|slot| slots.free(slot));

@@ -422,3 +422,18 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_a_store_replaced_is_given_back_when_there_is_time() {
+    let mut world = world(of(Style::Lz4), u64::MAX);
+    world.store_all();
+    (0..PAGES).for_each(|id| fill(&mut world.memory, id, u64::from(id) + 1000));
+    world.store_all();
+    let [swap, reap, _] = world.files.clone();
+    let first = |file: &Faulty| file.bytes.lock().unwrap()[..100 * PAGE_BYTES].iter().any(|byte| *byte != 0);
+    assert!(first(&swap) && first(&reap));
+    // Also if it is over at once.
+    assert!(world.home.pack(&|| false).unwrap().is_none());
+    assert!(!first(&swap) && !first(&reap));
+    world.comes_back();
+}

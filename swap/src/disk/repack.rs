@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use codec::Style;
 
-use super::SwapHome;
+use super::{SHORTEST_RUN, SwapHome};
 use crate::aligned::AlignedPage;
 use crate::error::SwapError;
 use crate::home::{Home, Stat, Stored};
@@ -237,6 +237,8 @@ impl SwapHome {
         let begin = Clock::start();
         let result = self.repack(goes_on);
         self.rest();
+        // What a store replaced was freed when it was done: as many blocks again as it wrote. There is time to give them back.
+        [&self.swap, &self.reap].iter().for_each(|file| file.discard_free(SHORTEST_RUN));
         self.progress.took(&begin);
         if !matches!(&result, Ok(Some(_))) {
             self.progress.cancelled.fetch_add(1, Ordering::Relaxed);
