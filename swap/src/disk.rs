@@ -36,19 +36,19 @@ const AROUND_SLOTS: u32 = 32;
 
 /// Two files of a sandbox's own.
 pub struct SwapHome {
-    pub(crate) swap: PageFile,
-    pub(crate) reap: PageFile,
+    swap: PageFile,
+    reap: PageFile,
     /// Packed pages; `None`: none ever are.
-    pub(crate) packed: Option<PackedFile>,
-    pub(crate) packing: Packing,
-    pub(crate) progress: Progress,
-    pub(crate) places: PageLocations,
+    packed: Option<PackedFile>,
+    packing: Packing,
+    progress: Progress,
+    places: PageLocations,
     /// Words of the pages that are one repeated word, unless it is zero.
     words: HashMap<PageId, u64>,
     /// Pages by class.
     pages: [u64; Class::ALL.len()],
-    pub(crate) limit_bytes: u64,
-    pub(crate) arena: SharedArena,
+    limit_bytes: u64,
+    arena: SharedArena,
 }
 
 impl SwapHome {
@@ -133,7 +133,7 @@ impl SwapHome {
         Ok([reap, swap])
     }
 
-    pub(crate) fn settle(&mut self, id: PageId, to: Located) {
+    fn settle(&mut self, id: PageId, to: Located) {
         self.pages[usize::from(to.class.number())] += 1;
         if let Some(old) = self.places.set(id, to) {
             self.free(id, old, to.place == PageLocation::Word);
@@ -161,7 +161,7 @@ impl SwapHome {
         self.words.get(&id).copied().unwrap_or(0)
     }
 
-    pub(crate) fn set_word(&mut self, id: PageId, word: u64) {
+    fn set_word(&mut self, id: PageId, word: u64) {
         match word {
             0 => self.words.remove(&id),
             word => self.words.insert(id, word),
@@ -169,7 +169,7 @@ impl SwapHome {
     }
 
     /// Brings pages back. Result: bytes read, and whether none of the pages is packed.
-    pub(crate) fn fetch_all(&self, pages: &[Page]) -> Result<(u64, bool), SwapError> {
+    fn fetch_all(&self, pages: &[Page]) -> Result<(u64, bool), SwapError> {
         let (mut swap, mut reap, mut packed) = (Vec::new(), Vec::new(), Vec::new());
         for page in pages {
             match self.places.get(page.id) {
@@ -190,7 +190,7 @@ impl SwapHome {
     }
 
     /// Takes over a set and its pages, and frees the places where they were.
-    pub(crate) fn take_set(&mut self, written: WrittenSet) {
+    fn take_set(&mut self, written: WrittenSet) {
         let Some(packed) = &mut self.packed else { return };
         let number = packed.add(written.set);
         for (place, (id, class)) in (0..).zip(written.pages) {
@@ -200,7 +200,7 @@ impl SwapHome {
     }
 
     /// Takes up as little memory as it can until the next change.
-    pub(crate) fn trim(&mut self) {
+    fn trim(&mut self) {
         self.arena.trim();
         self.places.trim();
         if let Some(packed) = &mut self.packed {

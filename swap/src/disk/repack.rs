@@ -57,6 +57,58 @@ impl Source for InMemory<'_> {
     }
 }
 
+/// Pages of another source, from one of them on.
+struct Later<'a> {
+    source: &'a mut dyn Source,
+    first: usize,
+}
+
+impl Source for Later<'_> {
+    fn read(&mut self, pages: Range<usize>, into: &mut [AlignedPage]) -> Result<(), SwapError> {
+        self.source.read(self.first + pages.start..self.first + pages.end, into)
+    }
+}
+
+/// Sets that are written one after the other, to be taken over or given up together.
+struct Batch<'a> {
+    home: &'a SwapHome,
+    in_parallel: bool,
+    goes_on: &'a dyn Fn() -> bool,
+    budget: u64,
+    written: Vec<WrittenSet>,
+}
+
+impl<'a> Batch<'a> {
+    fn new(home: &'a SwapHome, in_parallel: bool, goes_on: &'a dyn Fn() -> bool) -> Self {
+        Self { home, in_parallel, goes_on, budget: home.free_bytes(), written: Vec::new() }
+    }
+
+    /// Writes the pages of `source` as sets; false: it was stopped, or there is no room for all of them.
+    fn write(
+        &mut self,
+        layout: Layout,
+        ids: &[(PageId, Class)],
+        source: &mut dyn Source,
+    ) -> Result<bool, SwapError> {
+        for (at, pages) in ids.chunks(SET_PAGES_MAX).enumerate() {
+            let beside: Vec<Range<u32>> = self.written.iter().map(|one| one.set.region()).collect();
+            let plan = SetPlan {
+                layout,
+                pages: pages.len(),
+                budget: self.budget,
+                in_parallel: self.in_parallel,
+                beside: &beside,
+                goes_on: self.goes_on,
+            };
+            let mut source = Later { source: &mut *source, first: at * SET_PAGES_MAX };
+            let Outcome::Done(set) = self.home.write_set(&plan, &mut source)? else { return Ok(false) };
+            self.budget = self.budget.saturating_sub(set.region_bytes());
+            self.written.push(WrittenSet { set, pages: pages.to_vec() });
+        }
+        Ok(true)
+    }
+}
+
 /// The pages of a partition in this style. A canned page has no header, so that each can stand by itself.
 fn partition_pages(style: Style, is_working: bool) -> u32 {
     match style {
@@ -127,31 +179,18 @@ impl SwapHome {
         is_settled: bool,
     ) -> Result<Stored, SwapError> {
         let mut words = Vec::new();
-        let (mut written, mut regions) = (Vec::new(), Vec::new());
-        let mut budget = self.free_bytes();
+        let mut batch = Batch::new(self, true, &|| true);
         for (pages, is_working) in [(working_set, true), (rest, false)] {
             let pages = without_words(pages, &mut words);
+            let ids: Vec<(PageId, Class)> = pages.iter().map(|page| (page.id, page.class)).collect();
             let layout = layout(self.packing.codec, style, is_working, is_settled);
-            for pages in pages.chunks(SET_PAGES_MAX) {
-                let plan = SetPlan {
-                    layout,
-                    pages: pages.len(),
-                    budget,
-                    in_parallel: true,
-                    beside: &regions,
-                    goes_on: &|| true,
-                };
-                let outcome = self.write_set(&plan, &mut InMemory(pages));
-                let Ok(Outcome::Done(set)) = outcome else {
-                    self.give_up(&regions);
-                    return Err(outcome.err().unwrap_or(SwapError::Limit { limit_bytes: self.limit_bytes }));
-                };
-                budget = budget.saturating_sub(set.region_bytes());
-                regions.push(set.region());
-                let pages = pages.iter().map(|page| (page.id, page.class)).collect();
-                written.push(WrittenSet { set, pages });
+            let result = batch.write(layout, &ids, &mut InMemory(&pages));
+            if !matches!(result, Ok(true)) {
+                self.give_up(&batch.written);
+                return Err(result.err().unwrap_or(SwapError::Limit { limit_bytes: self.limit_bytes }));
             }
         }
+        let written = batch.written;
         // All is written: from here on nothing can fail.
         let mut stored = Stored { word_pages: words.len() as u64, ..Stored::default() };
         for one in written {
@@ -194,18 +233,11 @@ impl SwapHome {
             }
         }
         for (layout, pages) in groups {
-            for pages in pages.chunks(SET_PAGES_MAX) {
-                let plan = SetPlan {
-                    layout,
-                    pages: pages.len(),
-                    budget: self.free_bytes(),
-                    in_parallel: true,
-                    beside: &[],
-                    goes_on: &|| true,
-                };
-                let outcome = self.write_set(&plan, &mut OfHome { home: self, ids: pages });
-                let Ok(Outcome::Done(set)) = outcome else { return };
-                self.take_set(WrittenSet { set, pages: pages.to_vec() });
+            let mut batch = Batch::new(self, true, &|| true);
+            let result = batch.write(layout, &pages, &mut OfHome { home: self, ids: &pages });
+            batch.written.into_iter().for_each(|set| self.take_set(set));
+            if !matches!(result, Ok(true)) {
+                return;
             }
         }
     }
@@ -223,9 +255,10 @@ impl SwapHome {
         }
     }
 
-    fn give_up(&self, regions: &[Range<u32>]) {
+    /// Gives back what was written in vain.
+    fn give_up(&self, written: &[WrittenSet]) {
         if let Some(packed) = &self.packed {
-            regions.iter().for_each(|region| packed.give_up(region.clone()));
+            written.iter().for_each(|one| packed.give_up(one.set.region()));
         }
     }
 
@@ -248,51 +281,35 @@ impl SwapHome {
     }
 
     fn repack(&self, goes_on: &dyn Fn() -> bool) -> Result<Option<Repacked>, SwapError> {
-        let mut repacked =
-            Repacked { changes: self.progress.change(), written: Vec::new(), settled: Vec::new() };
-        let result = self.repack_into(&mut repacked, goes_on);
+        let changes = self.progress.change();
+        let mut batch = Batch::new(self, false, goes_on);
+        let mut settled = Vec::new();
+        let result = self.repack_into(&mut batch, &mut settled);
         if !matches!(result, Ok(true)) {
-            self.abandon(&repacked);
+            self.give_up(&batch.written);
         }
-        result.map(|is_done| is_done.then_some(repacked))
+        let Batch { written, .. } = batch;
+        result.map(|is_done| is_done.then_some(Repacked { changes, written, settled }))
     }
 
-    /// Gives up what was packed.
-    fn abandon(&self, packed: &Repacked) {
-        self.give_up(&packed.written.iter().map(|one| one.set.region()).collect::<Vec<_>>());
-    }
-
-    /// False: it was stopped, or there is no room.
-    fn repack_into(&self, repacked: &mut Repacked, goes_on: &dyn Fn() -> bool) -> Result<bool, SwapError> {
-        let mut regions: Vec<Range<u32>> = Vec::new();
-        let mut budget = self.free_bytes();
+    /// False: it was stopped, or there is no room. `settled`: sets that stay as they are for good.
+    fn repack_into(&self, batch: &mut Batch<'_>, settled: &mut Vec<usize>) -> Result<bool, SwapError> {
         for Group { is_working, pages, fresh } in self.groups() {
             let style = match self.packing.codec {
                 Codec::Style(style) => style,
                 Codec::Iaa => Style::DeflateCanned,
-                Codec::Auto => match self.chosen(is_working, &pages, goes_on)? {
+                Codec::Auto => match self.chosen(is_working, &pages, batch.goes_on)? {
                     Some(style) => style,
                     None => return Ok(false),
                 },
             };
             if style == Style::None {
-                repacked.settled.extend(fresh);
+                settled.extend(fresh);
                 continue;
             }
-            for pages in pages.chunks(SET_PAGES_MAX) {
-                let plan = SetPlan {
-                    layout: layout(self.packing.codec, style, is_working, true),
-                    pages: pages.len(),
-                    budget,
-                    in_parallel: false,
-                    beside: &regions,
-                    goes_on,
-                };
-                let outcome = self.write_set(&plan, &mut OfHome { home: self, ids: pages });
-                let Outcome::Done(set) = outcome? else { return Ok(false) };
-                budget = budget.saturating_sub(set.region_bytes());
-                regions.push(set.region());
-                repacked.written.push(WrittenSet { set, pages: pages.to_vec() });
+            let layout = layout(self.packing.codec, style, is_working, true);
+            if !batch.write(layout, &pages, &mut OfHome { home: self, ids: &pages })? {
+                return Ok(false);
             }
         }
         Ok(true)
@@ -351,7 +368,7 @@ impl SwapHome {
     pub(crate) fn adopt_all(&mut self, packed: Repacked, is_wanted: bool) -> bool {
         if !is_wanted || packed.changes != self.progress.changes.load(Ordering::Relaxed) {
             // What was stored since may have its regions.
-            self.abandon(&packed);
+            self.give_up(&packed.written);
             self.progress.cancelled.fetch_add(1, Ordering::Relaxed);
             return false;
         }
