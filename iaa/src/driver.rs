@@ -42,6 +42,8 @@ pub struct Driver<P: Portal> {
     states: Shared,
     /// The device takes jobs.
     takes_jobs: bool,
+    /// Its queue was full for so long that it is not waited for, until it takes a job again.
+    is_crowded: bool,
     /// It has read the table.
     has_table: bool,
     table: Arc<Table>,
@@ -74,6 +76,7 @@ impl<P: Portal> Driver<P> {
             slots: Vec::new(),
             states,
             takes_jobs: false,
+            is_crowded: false,
             has_table: false,
             table: Arc::clone(table),
             packer,
@@ -148,7 +151,7 @@ impl<P: Portal> Driver<P> {
             let descriptor = job::read_header(places, table.header_bits());
             let deadline = Instant::now() + self.settings.patience;
             while !self.submit(slot, &descriptor, (0, attempt)) {
-                if !self.takes_jobs || Instant::now() > deadline {
+                if !self.takes_jobs || self.is_full_for_long(deadline) {
                     return false;
                 }
                 self.portal.wait();
@@ -205,7 +208,7 @@ impl<P: Portal> Driver<P> {
                     break;
                 }
                 // Others have the queue full.
-                if Instant::now() > deadline
+                if self.is_full_for_long(deadline)
                     && let Some((index, _)) = waiting.pop_front()
                 {
                     note(index, self.by_software(&mut work[index]));
@@ -285,6 +288,7 @@ impl<P: Portal> Driver<P> {
         match self.portal.submit(descriptor) {
             Submitted::Accepted => {
                 self.slots[slot].job = Some(job);
+                self.is_crowded = false;
                 self.counters.submitted += 1;
                 self.counters.most_in_flight = self.counters.most_in_flight.max(self.in_flight());
                 true
@@ -298,6 +302,12 @@ impl<P: Portal> Driver<P> {
                 false
             }
         }
+    }
+
+    /// Whether others had the queue full until the deadline, or longer.
+    fn is_full_for_long(&mut self, deadline: Instant) -> bool {
+        self.is_crowded |= Instant::now() > deadline;
+        self.is_crowded
     }
 
     fn free_slot(&self) -> Option<usize> {

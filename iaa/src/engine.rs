@@ -13,6 +13,8 @@ use crate::{
 /// Most drivers, and most jobs that all of them together keep in flight: memory for more would be hundreds of kilobytes each.
 const DRIVERS_MAX: usize = 4;
 const JOBS_MAX: usize = 32;
+/// A device is lost when so many of its jobs hung: each costs its memory, and a wait.
+const HUNG_MAX: u64 = 8;
 
 /// Drivers on one work queue.
 pub struct QueueEngine<P: Portal> {
@@ -86,7 +88,9 @@ impl<P: Portal> QueueEngine<P> {
         let mut state = self.state();
         state.counters.add(&counters);
         // A job that hung has its place in the queue for ever, and a dedicated queue is never to be given more than it holds.
-        state.is_lost |= driver.is_lost() || counters.hung > 0 && self.settings.is_dedicated;
+        state.is_lost |= driver.is_lost()
+            || counters.hung > 0 && self.settings.is_dedicated
+            || state.counters.hung >= HUNG_MAX;
         if state.is_lost {
             driver.leave_device();
             state.idle.iter_mut().for_each(Driver::leave_device);

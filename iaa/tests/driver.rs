@@ -60,12 +60,13 @@ fn a_full_queue_makes_the_driver_wait() {
 
 #[test]
 fn a_queue_that_is_full_for_ever_is_done_without() {
-    struct Full(Cell<bool>, SoftwareDevice);
+    struct Full(Cell<bool>, SoftwareDevice, Cell<u64>);
     impl Portal for Full {
         fn submit(&self, descriptor: &Descriptor) -> Submitted {
             if self.0.get() { Submitted::Retry } else { self.1.submit(descriptor) }
         }
         fn wait(&self) {
+            self.2.update(|waits| waits + 1);
             self.1.wait();
         }
         fn share(&self, memory: &Shared) {
@@ -73,13 +74,22 @@ fn a_queue_that_is_full_for_ever_is_done_without() {
         }
     }
     let table = table();
-    let full = Full(Cell::new(false), SoftwareDevice::new(32, |_| Fate::Done));
+    let full = Full(Cell::new(false), SoftwareDevice::new(32, |_| Fate::Done), Cell::new(0));
     let mut driver = Driver::new(full, &table, settings());
     driver.portal().0.set(true);
     let counters = unpack(&mut driver, &table);
     assert_eq!((counters.by_device, counters.by_software), (0, 60));
     assert!(driver.is_up());
+    // Whoever waited once for nothing does not wait again.
+    let mut waits = |work: &mut dyn FnMut(&mut Driver<Full>)| {
+        driver.portal().2.set(0);
+        work(&mut driver);
+        driver.portal().2.get()
+    };
+    assert!(waits(&mut |driver| assert_eq!(unpack(driver, &table).by_software, 120)) <= 60);
+    assert_eq!(waits(&mut |driver| driver.set_table(&table)), 0);
     driver.portal().0.set(false);
+    driver.set_table(&table);
     assert_eq!(unpack(&mut driver, &table).by_device, 60);
 }
 

@@ -137,6 +137,21 @@ fn a_hang_costs_a_dedicated_queue_and_not_a_shared_one() {
     }
 }
 
+/// Each job that hangs keeps its memory for ever.
+#[test]
+fn jobs_that_hang_now_and_then_cost_the_device_at_last() {
+    let device = SoftwareDevice::new(16, |job| if job % 5 == 4 { Fate::Hang } else { Fate::Done });
+    let settings = Settings { in_flight: 16, patience: Duration::from_millis(5), ..Settings::default() };
+    let engine = QueueEngine::new(device, settings);
+    let table = table();
+    for _ in 0..20 {
+        unpack(&engine, &table, 10);
+        engine.rest();
+    }
+    let hung = count(&engine, "iaa_hung");
+    assert!((8..16).contains(&hung), "{hung}");
+}
+
 #[test]
 fn a_queue_that_is_closed_leaves_the_rest_to_the_processor() {
     let engine = QueueEngine::new(SoftwareDevice::new(16, |_| Fate::Done), settings());
