@@ -153,7 +153,9 @@ pub(super) fn open_turn(plan: &SwapPlan) -> Option<File> {
     // To be read only: a VMM that was taken over can leave nothing in it. Whoever can write to the directory cannot make this
     // open anything else.
     let flags = libc::O_CREAT | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
-    options.read(true).mode(0o600).custom_flags(flags).open(dir.join(TURN)).ok()
+    let file = options.read(true).mode(0o600).custom_flags(flags).open(dir.join(TURN)).ok();
+    // In a directory that users share another one could have made it, and keep it locked.
+    file.filter(super::settling::is_own)
 }
 
 fn files_in(dir: &Path) -> Result<[Box<dyn Device>; 3], SwapFileError> {
@@ -161,4 +163,25 @@ fn files_in(dir: &Path) -> Result<[Box<dyn Device>; 3], SwapFileError> {
     let _ = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
     let open = |name| swap::open_unnamed(dir).map(|file| injection::faulty(Box::new(file), name));
     Ok([open("swap")?, open("reap")?, open("packed")?])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, chown};
+
+    use super::*;
+
+    #[test]
+    fn nobody_waits_for_the_turn_of_another_user() {
+        let dir = testdir::TempDir::new();
+        let plan = SwapPlan { dir: Some(dir.path().into()), ..SwapPlan::default() };
+        assert!(open_turn(&plan).is_some() && open_turn(&plan).is_some());
+        let path = dir.path().join(TURN);
+        // Only root can give it away, and nobody else could open it then.
+        if path.metadata().unwrap().uid() == 0 {
+            chown(&path, Some(1), None).unwrap();
+            assert!(open_turn(&plan).is_none());
+        }
+        assert!(!super::super::settling::is_own(&File::open("/dev/null").unwrap()));
+    }
 }

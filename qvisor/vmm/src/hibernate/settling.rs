@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar};
 use std::time::{Duration, Instant};
@@ -73,7 +74,17 @@ impl Settling {
         self.changes.load(Ordering::Relaxed) == sleep
     }
 
-    /// Waits for the turn; `None`: the sandbox woke, or it does not come.
+    /// Waits until nobody else of this process packs; `None`: the sandbox woke. Whoever does was told to end.
+    fn alone(&self, sleep: u64) -> Option<Alone<'_>> {
+        while self.packs.swap(true, Ordering::Acquire) {
+            if !self.wait(TURN_EVERY, sleep) {
+                return None;
+            }
+        }
+        Some(Alone(&self.packs))
+    }
+
+    /// Waits for the turn, which only one thread may do; `None`: the sandbox woke, or it does not come.
     fn turn(&self, sleep: u64) -> Option<Turn<'_>> {
         let begin = Instant::now();
         loop {
@@ -89,6 +100,15 @@ impl Settling {
                 return None;
             }
         }
+    }
+}
+
+/// The right to ask for the turn.
+struct Alone<'a>(&'a AtomicBool);
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 
@@ -122,11 +142,9 @@ impl Hibernation {
             if settling.after > Duration::ZERO && !settling.wait(settling.after, sleep) {
                 return;
             }
+            let Some(_alone) = settling.alone(sleep) else { return };
             let Some(_turn) = settling.turn(sleep) else { return };
-            if !settling.packs.swap(true, Ordering::Acquire) {
-                this.pack(sleep);
-                settling.packs.store(false, Ordering::Release);
-            }
+            this.pack(sleep);
         };
         let _ = thread::Builder::new().name("settle".into()).stack_size(WAITING_STACK).spawn(waiting);
     }
@@ -180,6 +198,13 @@ impl Hibernation {
             listener(result);
         }
     }
+}
+
+/// Whether it is a file of the user's who runs this process.
+pub(super) fn is_own(file: &File) -> bool {
+    // SAFETY: it takes nothing, and cannot fail.
+    let user = unsafe { libc::geteuid() };
+    file.metadata().is_ok_and(|found| found.is_file() && found.uid() == user)
 }
 
 /// Runs only when nobody else wants to.

@@ -1,12 +1,13 @@
 use std::fs::File;
-use std::sync::{self, Condvar};
+use std::os::fd::AsRawFd;
+use std::sync::{self, Arc, Condvar, mpsc};
 use std::{io, thread};
 
 use abi::boot::Platform;
 use abi::hostcall::SwapOut;
 use abi::layout::USER_PHYS;
-use swap::SwapHome;
 use swap::io::{Device, Piece};
+use swap::{Packing, SwapHome};
 
 use super::*;
 
@@ -142,4 +143,66 @@ fn threads_fetch_at_once() {
         }
     });
     assert!(ids.iter().all(|id| memory.read(phys(*id)) == Some(*id)));
+}
+
+/// A file to which nothing is written before somebody lets it.
+struct Gate {
+    file: File,
+    reached: mpsc::SyncSender<()>,
+    open: sync::Mutex<mpsc::Receiver<()>>,
+}
+
+impl Device for Gate {
+    fn write(&self, pieces: &[Piece<'_>], offset: u64) -> io::Result<usize> {
+        self.reached.send(()).unwrap();
+        // Whoever opens the gate drops the other end.
+        let _ = self.open.lock().unwrap().recv();
+        self.file.write(pieces, offset)
+    }
+
+    fn read(&self, pieces: &[Piece<'_>], offset: u64) -> io::Result<usize> {
+        self.file.read(pieces, offset)
+    }
+
+    fn discard(&self, offset: u64, len: u64) {
+        self.file.discard(offset, len);
+    }
+
+    fn lengthen(&self, len: u64) {
+        self.file.lengthen(len);
+    }
+
+    fn file_len(&self) -> io::Result<u64> {
+        self.file.file_len()
+    }
+}
+
+/// A sandbox that wakes and sleeps again while it is still packed keeps its turn, and is packed in that sleep.
+#[test]
+fn the_next_sleep_packs_after_the_last_one() {
+    let memory = begin().0;
+    let dir = std::env::temp_dir();
+    let file = || swap::open_unnamed(&dir).unwrap();
+    let ((reached, at_gate), (gate, open)) = (mpsc::sync_channel(100), mpsc::channel::<()>());
+    let packed = Gate { file: file(), reached, open: sync::Mutex::new(open) };
+    let packing = Packing { codec: "lz4".parse().unwrap(), ..Packing::default() };
+    let home = SwapHome::new(Box::new(file()), Box::new(file()), u64::MAX);
+    let home = home.with_packing(Box::new(packed), packing);
+    let turn = file();
+    let other = File::open(format!("/proc/self/fd/{}", turn.as_raw_fd())).unwrap();
+    let settling = Settling::new(Duration::ZERO, Some(turn));
+    let hibernation = Arc::new(Hibernation { settling, ..Hibernation::new(Ok(Box::new(home)), Reap::On) });
+    let (tell, told) = mpsc::channel();
+    hibernation.when_packed(move |result| tell.send(result).unwrap());
+    sleep(&memory, &hibernation, &(1..500).collect::<Vec<_>>());
+    Hibernation::settle(&hibernation);
+    at_gate.recv().unwrap();
+    hibernation.begin_wake(None);
+    Hibernation::settle(&hibernation);
+    for _ in 0..50 {
+        assert!(other.try_lock().is_err(), "it lost its turn while it packs");
+        thread::sleep(Duration::from_millis(10));
+    }
+    drop(gate);
+    assert!(told.recv_timeout(Duration::from_secs(60)).unwrap().is_ok());
 }
