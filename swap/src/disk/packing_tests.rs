@@ -153,6 +153,16 @@ fn packing_ends_when_it_is_told_to() {
     }
 }
 
+/// A thread that runs in idle time alone may take long for what is little work.
+#[test]
+fn packing_asks_before_each_partition_whether_it_goes_on() {
+    let mut world = world(of(Style::Zstd(1)), u64::MAX);
+    world.store_all();
+    let asked = Cell::new(0);
+    let packed = world.home.pack(&|| asked.replace(asked.get() + 1) < u32::MAX).unwrap();
+    assert!(packed.is_some() && asked.get() > PAGES / 16, "{}", asked.get());
+}
+
 #[test]
 fn a_disk_that_fails_changes_nothing() {
     for packing in [of(Style::DeflateCanned), Packing { encrypt: true, ..of(Style::Lz4) }] {

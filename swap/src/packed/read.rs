@@ -22,6 +22,8 @@ const LONG_READ: u64 = ((PART_PAGES - 1) * PAGE_BYTES) as u64;
 const GAP_MAX: u64 = 16 << 10;
 /// So many reads are wanted at least, if there is enough to read.
 const READS: u64 = 8;
+/// Most benches that are kept for later: each takes some 200 KB.
+const BENCHES_MAX: usize = 8;
 
 /// A coder and room for a partition, which one thread after the other uses: to make them takes as long as to unpack some
 /// pages.
@@ -122,7 +124,7 @@ impl PackedFile {
     /// What unpacks this set's partitions.
     fn bench(&self, set: &PackedSet) -> Bench {
         let mut benches = self.benches.lock().unwrap_or_else(PoisonError::into_inner);
-        let idle = benches.iter().position(|bench| bench.fits(set)).map(|at| benches.swap_remove(at));
+        let idle = benches.iter().position(|bench| bench.fits(set)).map(|at| benches.remove(at));
         drop(benches);
         idle.unwrap_or_else(|| Bench::new(set))
     }
@@ -235,7 +237,13 @@ impl PackedFile {
     }
 
     fn give_back(&self, bench: Option<Bench>) {
-        self.benches.lock().unwrap_or_else(PoisonError::into_inner).extend(bench);
+        let mut benches = self.benches.lock().unwrap_or_else(PoisonError::into_inner);
+        benches.extend(bench);
+        // The first ones were not used for longest.
+        let surplus = benches.len().saturating_sub(BENCHES_MAX);
+        let surplus: Vec<Bench> = benches.drain(..surplus).collect();
+        drop(benches);
+        drop(surplus);
     }
 }
 
@@ -273,6 +281,43 @@ mod tests {
     use codec::{Packer, Statistics};
 
     use super::*;
+    use crate::packed::{Layout, Outcome, SetPlan, Source, slot_of, write_set};
+    use crate::page_file::PageFile;
+    use crate::testing::{Faulty, Handle, Memory};
+
+    struct Text;
+
+    impl Source for Text {
+        fn read(&mut self, pages: Range<usize>, into: &mut [AlignedPage]) -> Result<(), SwapError> {
+            let mut memory = Memory::new(1);
+            for (page, to) in pages.zip(into) {
+                memory.set_text(0, page as u64);
+                to.0.copy_from_slice(&memory.0[0].0);
+            }
+            Ok(())
+        }
+    }
+
+    /// Each set has tables of its own.
+    #[test]
+    fn many_sets_leave_few_coders_behind() {
+        let mut file = PackedFile::new(PageFile::new("file", Box::new(Handle(Faulty::good()))), false);
+        let style = Style::DeflateCanned;
+        let layout =
+            Layout { style, partition_pages: 1, is_working: false, is_settled: true, for_engine: false };
+        let mut memory = Memory::new(20);
+        for number in 0..3 * BENCHES_MAX {
+            let (budget, goes_on) = (u64::MAX, &|| true);
+            let plan = SetPlan { layout, pages: 20, budget, in_parallel: false, beside: &[], goes_on };
+            let Outcome::Done(set) = write_set(&file, &plan, &mut Text).unwrap() else { panic!("no room") };
+            assert_eq!(file.add(set), number);
+            let mut found = [(slot_of(number, 7), memory.page(7))];
+            file.fetch(&mut found, None).unwrap();
+            assert!(memory.0[7].0.starts_with(b"7 "));
+            memory.wipe(7);
+        }
+        assert_eq!(file.benches.lock().unwrap().len(), BENCHES_MAX);
+    }
 
     /// Threads that pack and unpack have [`pool::STACK_BYTES`]; half of that is enough.
     #[test]

@@ -161,8 +161,11 @@ fn fill(
         let pressed: Vec<Pressed> = match (writer.file.engine_for(layout), writer.set.sole_table()) {
             (Some(engine), Some(table)) => press_all(engine, table, &pieces),
             _ if plan.in_parallel => pool::map(&pieces, press),
-            _ => pieces.iter().map(press).collect(),
+            _ => pieces.iter().map_while(|piece| (plan.goes_on)().then(|| press(piece))).collect(),
         };
+        if pressed.len() < pieces.len() {
+            return Ok(Some(Outcome::Stopped));
+        }
         for pressed in pressed {
             if !writer.push(pressed, plan.budget)? {
                 return Ok(Some(Outcome::NoRoom));
