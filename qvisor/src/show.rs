@@ -115,9 +115,12 @@ pub fn stats(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
     let [input, output, set_input, set_output] =
         ["packed_input_bytes", "packed_output_bytes", "set_input_bytes", "set_output_bytes"]
             .map(|name| stats.home.get(name).copied().unwrap_or(0));
-    for (what, input, output) in
-        [("packed to one of", input, output), ("the working set", set_input, set_output)]
-    {
+    let on_disk = memory.swap_file_bytes + memory.reap_file_bytes + memory.packed_file_bytes;
+    for (what, input, output) in [
+        ("packed to one of", input, output),
+        ("the working set", set_input, set_output),
+        ("all, with word pages", memory.swapped_bytes, on_disk),
+    ] {
         if let Some(tenths) = (input * 10).checked_div(output) {
             writeln!(text, "{what:24} {:>14}", format!("{}.{}", tenths / 10, tenths % 10))?;
         }
