@@ -17,8 +17,8 @@ use super::{Hibernation, Packed};
 use crate::footprint;
 use crate::lock::{Mutex, Rank};
 
-/// The stacks of the threads, in bytes.
-const WAITING_STACK: usize = 32 << 10;
+/// The stacks of the threads, in bytes. What waits also takes over what was packed, and writes the line that tells of it.
+const WAITING_STACK: usize = 96 << 10;
 const PACKING_STACK: usize = 256 << 10;
 /// How often a turn is asked for, and how long at most; the next sleep asks again.
 const TURN_EVERY: Duration = Duration::from_millis(200);
