@@ -17,7 +17,7 @@ use abi::hostcall::{
 };
 
 use machine::host;
-use machine::mm::working_set;
+use machine::mm::{stats, working_set};
 use machine::platform;
 use machine::sched;
 use machine::sched::{Frozen, pause};
@@ -201,6 +201,8 @@ impl Carrier {
             other => HibernateReport { outcome: code(other), ..HibernateReport::default() },
         };
         let args = [platform::phys_of(&raw const report), request.cast_unsigned(), 0, 0, 0, 0];
+        // Who is told that it sleeps may ask for figures at once.
+        stats::refresh();
         let _ = platform::call(hc::HIBERNATED, args);
         let sleeps = matches!(outcome, Outcome::Done | Outcome::Already);
         if sleeps && self.is_awaited.is_some_and(|is_awaited| is_awaited()) {
