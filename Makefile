@@ -3,7 +3,7 @@
 CARGO ?= cargo
 BIN := target/release/dormouse
 
-.PHONY: build deps demo test lint unit fuzz guest bench bench-net bench-hibernate bench-functions lab soak clean
+.PHONY: build deps demo test lint unit fuzz guest bench bench-net bench-hibernate bench-functions bench-faas lab soak clean
 
 build:
 	$(CARGO) build --release -p qvisor -p shim
@@ -49,6 +49,11 @@ bench-hibernate: deps build guest
 # Figures of functions in Python, Node and Java that hibernate, their memory packed in several ways.
 bench-functions: deps build
 	@scripts/bench-functions
+
+# A day of requests to 200 functions under a memory budget, in Dormouse and in runc.
+bench-faas: deps build
+	$(CARGO) build --release -p faas
+	@scripts/bench-faas
 
 # The integration tests on the kvm platform, inside an emulated machine.
 lab: deps build guest
