@@ -78,9 +78,10 @@ impl PageFile {
         }
     }
 
-    /// Gives back the blocks of free slots, in runs no shorter than this.
-    pub fn discard_free(&self, shortest: u32) {
-        self.slots.free_runs(shortest).for_each(|(first, len)| self.discard_pages(first..first + len));
+    /// Gives back the blocks of free slots, in runs no shorter than this, as long as `goes_on` says so.
+    pub fn discard_free(&self, shortest: u32, goes_on: &dyn Fn() -> bool) {
+        let runs = self.slots.free_runs(shortest).take_while(|_| goes_on());
+        runs.for_each(|(first, len)| self.discard_pages(first..first + len));
     }
 
     /// Gives back the blocks of these pages.

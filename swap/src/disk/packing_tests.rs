@@ -442,8 +442,12 @@ fn what_a_store_replaced_is_given_back_when_there_is_time() {
     let [swap, reap, _] = world.files.clone();
     let first = |file: &Faulty| file.bytes.lock().unwrap()[..100 * PAGE_BYTES].iter().any(|byte| *byte != 0);
     assert!(first(&swap) && first(&reap));
-    // Also if it is over at once.
+    // A wake comes first.
     assert!(world.home.pack(&|| false).unwrap().is_none());
+    assert!(first(&swap) && first(&reap));
+    // Also where there is no room to pack.
+    world.home.limit_bytes = 0;
+    assert!(world.home.pack(&|| true).unwrap().is_none());
     assert!(!first(&swap) && !first(&reap));
     world.comes_back();
 }

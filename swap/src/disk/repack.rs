@@ -270,8 +270,9 @@ impl SwapHome {
         let begin = Clock::start();
         let result = self.repack(goes_on);
         self.rest();
-        // What a store replaced was freed when it was done: as many blocks again as it wrote. There is time to give them back.
-        [&self.swap, &self.reap].iter().for_each(|file| file.discard_free(SHORTEST_RUN));
+        // What a store replaced was freed when it was done: as many blocks again as it wrote. There is time to give them back,
+        // until a wake: whoever stores next waits for this.
+        [&self.swap, &self.reap].iter().for_each(|file| file.discard_free(SHORTEST_RUN, goes_on));
         self.progress.took(&begin);
         if !matches!(&result, Ok(Some(_))) {
             self.progress.cancelled.fetch_add(1, Ordering::Relaxed);
