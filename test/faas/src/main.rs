@@ -16,7 +16,7 @@ use faas::config::{BackendKind, Config};
 use faas::gateway::Gateway;
 use faas::oci::Oci;
 use faas::proxy;
-use faas::runtimes::{Dormouse, Runc, RuncFreeze, check_swap};
+use faas::runtimes::{Containers, Dormouse, Runc, RuncFreeze, check_swap};
 
 /// A gateway whose functions sleep under a memory budget.
 #[derive(Parser)]
@@ -44,11 +44,11 @@ fn run(path: &Path) -> Result<(), Box<dyn Error>> {
     runtime.block_on(async {
         let oci = Oci::new(&config)?;
         match config.backend {
-            BackendKind::Dormouse => serve(Dormouse(oci), config).await,
-            BackendKind::Runc => serve(Runc(oci), config).await,
+            BackendKind::Dormouse => serve(Containers(oci, Dormouse), config).await,
+            BackendKind::Runc => serve(Containers(oci, Runc), config).await,
             BackendKind::RuncFreeze => {
                 check_swap(Path::new("/proc/swaps"))?;
-                serve(RuncFreeze(oci), config).await
+                serve(Containers(oci, RuncFreeze), config).await
             }
         }
     })

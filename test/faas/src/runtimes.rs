@@ -1,6 +1,7 @@
 //! The three ways in which a gateway keeps its functions.
 
 use std::fs;
+use std::future::Future;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -15,26 +16,44 @@ const FREEZE_POLL: Duration = Duration::from_millis(1);
 const RECLAIM_STEP_BYTES: u64 = 256 << 10;
 const RECLAIM_TURNS: usize = 10;
 
-/// Sandboxes that hibernate. A request wakes one by itself.
-pub struct Dormouse(pub Oci);
+/// How containers are kept that get no requests.
+pub trait Keeping: Send + Sync + 'static {
+    const CAN_SLEEP: bool;
 
-impl Backend for Dormouse {
+    /// As [`Backend::sleep`].
+    fn sleep(oci: &Oci, container: &Container) -> impl Future<Output = Result<(), BackendError>> + Send;
+
+    /// As [`Backend::wake`].
+    ///
+    /// # Errors
+    /// When it stays asleep.
+    fn wake(_container: &Container) -> Result<(), BackendError> {
+        Ok(())
+    }
+}
+
+/// Containers of an OCI runtime.
+pub struct Containers<K>(pub Oci, pub K);
+
+impl<K: Keeping> Backend for Containers<K> {
     type Container = Container;
-    const CAN_SLEEP: bool = true;
+    const CAN_SLEEP: bool = K::CAN_SLEEP;
 
     async fn start(&self, function: &FunctionConfig, id: &str) -> Result<Container, BackendError> {
         self.0.start(function, id).await
     }
 
     async fn sleep(&self, container: &Container) -> Result<(), BackendError> {
-        self.0.call("hibernate", &[&container.id]).await
+        K::sleep(&self.0, container).await
     }
 
-    fn wake(&self, _container: &Container) -> Result<(), BackendError> {
-        Ok(())
+    fn wake(&self, container: &Container) -> Result<(), BackendError> {
+        K::wake(container)
     }
 
     async fn stop(&self, container: &Container) {
+        // A frozen process of version 1 does not take SIGKILL. One that has ended has no group.
+        let _ = K::wake(container);
         self.0.stop(container).await;
     }
 
@@ -44,53 +63,38 @@ impl Backend for Dormouse {
 
     fn memory_bytes(&self, container: &Container) -> Option<u64> {
         container.memory_bytes()
+    }
+}
+
+/// Sandboxes that hibernate. A request wakes one by itself.
+pub struct Dormouse;
+
+impl Keeping for Dormouse {
+    const CAN_SLEEP: bool = true;
+
+    async fn sleep(oci: &Oci, container: &Container) -> Result<(), BackendError> {
+        oci.call("hibernate", &[&container.id]).await
     }
 }
 
 /// Containers that are kept as long as there is room.
-pub struct Runc(pub Oci);
+pub struct Runc;
 
-impl Backend for Runc {
-    type Container = Container;
+impl Keeping for Runc {
     const CAN_SLEEP: bool = false;
 
-    async fn start(&self, function: &FunctionConfig, id: &str) -> Result<Container, BackendError> {
-        self.0.start(function, id).await
-    }
-
-    async fn sleep(&self, _container: &Container) -> Result<(), BackendError> {
+    async fn sleep(_oci: &Oci, _container: &Container) -> Result<(), BackendError> {
         Err(BackendError("there is no sleep".to_owned()))
-    }
-
-    fn wake(&self, _container: &Container) -> Result<(), BackendError> {
-        Ok(())
-    }
-
-    async fn stop(&self, container: &Container) {
-        self.0.stop(container).await;
-    }
-
-    async fn ended(&self, container: &Container) {
-        container.ended().await;
-    }
-
-    fn memory_bytes(&self, container: &Container) -> Option<u64> {
-        container.memory_bytes()
     }
 }
 
 /// Containers that are frozen, and whose memory goes to the host's swap space.
-pub struct RuncFreeze(pub Oci);
+pub struct RuncFreeze;
 
-impl Backend for RuncFreeze {
-    type Container = Container;
+impl Keeping for RuncFreeze {
     const CAN_SLEEP: bool = true;
 
-    async fn start(&self, function: &FunctionConfig, id: &str) -> Result<Container, BackendError> {
-        self.0.start(function, id).await
-    }
-
-    async fn sleep(&self, container: &Container) -> Result<(), BackendError> {
+    async fn sleep(_oci: &Oci, container: &Container) -> Result<(), BackendError> {
         container.groups.set_frozen(true)?;
         let begin = Instant::now();
         while !container.groups.is_frozen() {
@@ -109,22 +113,8 @@ impl Backend for RuncFreeze {
         reclaimed
     }
 
-    fn wake(&self, container: &Container) -> Result<(), BackendError> {
+    fn wake(container: &Container) -> Result<(), BackendError> {
         container.groups.set_frozen(false)
-    }
-
-    async fn stop(&self, container: &Container) {
-        // A frozen process of version 1 does not take SIGKILL. One that has ended has no group.
-        let _ = container.groups.set_frozen(false);
-        self.0.stop(container).await;
-    }
-
-    async fn ended(&self, container: &Container) {
-        container.ended().await;
-    }
-
-    fn memory_bytes(&self, container: &Container) -> Option<u64> {
-        container.memory_bytes()
     }
 }
 
