@@ -16,6 +16,10 @@ fuzz_target!(|sequence: &[u8]| {
     if !BOOTED.replace(true) {
         arena::boot();
     }
-    let run = if sequence.len() % 4 == 3 { qkernel::harness::run_in_two } else { qkernel::harness::run };
+    let run = match sequence.len() % 8 {
+        3 => qkernel::harness::run_in_joined,
+        7 => qkernel::harness::run_in_two,
+        _ => qkernel::harness::run,
+    };
     run(sequence, None);
 });

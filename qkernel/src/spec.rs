@@ -40,6 +40,8 @@ pub struct Spec {
     pub limits: Vec<(ContainerLimit, u64)>,
     /// The container of an exec'd process.
     pub container: u64,
+    /// The container whose process ids a container shares.
+    pub pid_space: Option<u64>,
     /// Nanoseconds; 0: it does not hibernate by itself.
     pub idle_timeout_ns: u64,
     /// Words: the features of the processor that the host's kernel lists.
@@ -165,6 +167,7 @@ impl Spec {
                 self.winsize = Some((low16(word), low16(word >> 16)));
             }
             ab::TAG_CONTAINER => self.container = u64_at(data, 0)?,
+            ab::TAG_PID_SPACE => self.pid_space = Some(u64_at(data, 0)?),
             ab::TAG_LIMIT => {
                 let limit = ContainerLimit::from_number(u32_at(data, 0)?)?;
                 self.limits.push((limit, u64_at(data, 8)?));
@@ -249,6 +252,16 @@ mod tests {
         assert_eq!(mount.number(b"mode", 8), Some(0o755));
         assert_eq!(mount.option(b"noatime"), Some(&b""[..]));
         assert_eq!(mount.option(b"mod"), None);
+    }
+
+    #[test]
+    fn process_ids_are_shared_with_nobody_unless_a_record_says_so() {
+        let mut spec = Spec::default();
+        assert_eq!(spec.pid_space, None);
+        assert!(spec.take(ab::TAG_PID_SPACE, &[0; 7]).is_none());
+        assert_eq!(spec.pid_space, None);
+        spec.take(ab::TAG_PID_SPACE, &7_u64.to_le_bytes()).unwrap();
+        assert_eq!(spec.pid_space, Some(7));
     }
 
     #[test]

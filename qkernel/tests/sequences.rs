@@ -22,7 +22,9 @@ fn sequences_leave_nothing_behind() {
     for line in SEQUENCES.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         qkernel::harness::run(&bytes_of(line), trace);
         qkernel::harness::run_in_two(&bytes_of(line), trace);
+        qkernel::harness::run_in_joined(&bytes_of(line), trace);
     }
+    qkernel::harness::pid_spaces::run_all_scenarios(trace);
     qkernel::harness::containers::second_ends_alone(trace);
     qkernel::harness::containers::late_call_wakes_nobody(trace);
     // Random ones, so many as are asked for.
@@ -41,7 +43,7 @@ fn sequences_leave_nothing_behind() {
             let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
             eprintln!("round {round}: {hex}");
         }
-        let run = if round % 2 == 0 { qkernel::harness::run } else { qkernel::harness::run_in_two };
-        run(&bytes, trace);
+        let runs = [qkernel::harness::run, qkernel::harness::run_in_two, qkernel::harness::run_in_joined];
+        runs[round % runs.len()](&bytes, trace);
     }
 }

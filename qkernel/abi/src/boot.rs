@@ -131,6 +131,9 @@ pub const BOOT_NO_NEW_PRIVS: u32 = 4;
 pub const MOUNT_READ_ONLY: u32 = 1;
 /// Of an exec'd process: the id of the container it runs in (`u64`); the first one if there is no such record.
 pub const TAG_CONTAINER: u32 = 20;
+/// The id (`u64`) of the container whose pid space another one joins: the processes of both see each other, as in one pid
+/// namespace of Linux. Without this record a container has a pid space of its own.
+pub const TAG_PID_SPACE: u32 = 25;
 /// A limit of the container: its number ([`crate::limits::ContainerLimit`], u32), pad (u32), value (u64).
 pub const TAG_LIMIT: u32 = 16;
 /// The filter of the system calls of a process: flags (u32, [`SECCOMP_LOG`]), then [`crate::seccomp::Instruction`]s.

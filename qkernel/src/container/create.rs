@@ -14,14 +14,15 @@ use machine::mm::AddressSpace;
 
 use crate::container::launch::{find_program, new_leader, reason};
 use crate::container::setup;
-use crate::signals::{SIGRTMAX, Source};
+use crate::signals::{SIGKILL, SIGRTMAX, Source};
 use crate::spec::Spec;
 use crate::task::container::{Container, ContainerId};
 use crate::task::context::Ctx;
 use crate::task::core::Task;
 use crate::task::exec;
 use crate::task::group_exit::begin_group_exit;
-use crate::task::signal::send::{send_to_foreground, send_to_process};
+use crate::task::process::Process;
+use crate::task::signal::send::{kill_process, send_to_foreground, send_to_process};
 use crate::tty::console;
 
 /// The program that the first process becomes.
@@ -34,7 +35,11 @@ struct FirstProgram {
 
 /// Makes a container and starts its first process. The error is a sentence.
 pub fn create(id: ContainerId, mut spec: Spec) -> Result<Arc<Container>, String> {
-    let container = Container::new(id);
+    let container = match spec.pid_space.map(ContainerId) {
+        None => Container::new(id),
+        Some(other) => Container::joining(id, other)
+            .ok_or_else(|| format!("there is no container {} to share process ids with", other.0))?,
+    };
     container.set_host_name(spec.hostname.clone());
     container.set_domain_name(spec.domainname.clone());
     if let Some(maps) = spec.id_maps.take() {
@@ -66,13 +71,24 @@ fn start(container: &Arc<Container>, spec: &mut Spec) -> Result<(), String> {
     let task = AddressSpace::new()
         .and_then(|aspace| new_leader(container, spec, Some(aspace), context, files, main))
         .map_err(|error| format!("the first process cannot be made: {error:?}"))?;
-    task.process.is_protected.store(hold, Ordering::Relaxed);
+    become_first(container, &task.process, hold);
     if let Some(console) = console {
         console::become_containers(&console, container);
         console::give_to_session(&console, task.process.pid);
     }
     task.start();
     Ok(())
+}
+
+/// Makes a process the first one of its container; with `hold` it is process 1 as `BOOT_HOLD` says.
+pub fn become_first(container: &Container, process: &Arc<Process>, hold: bool) {
+    container.set_first(process);
+    if container.has_own_pids() {
+        process.is_protected.store(hold, Ordering::Relaxed);
+    } else {
+        // Nobody inside waits for it.
+        process.on_end.call_once(|| Box::new(|_| {}));
+    }
 }
 
 /// The first process before it is a program.
@@ -110,14 +126,14 @@ pub fn signal(container: &Arc<Container>, number: i64, flags: u32) {
     let Some(number) = u32::try_from(number).ok().filter(|number| (1..=SIGRTMAX).contains(number)) else {
         return;
     };
-    let source = Source::User { pid: 0, uid: 0 };
+    // As on Linux, one from outside that cannot be caught ends even process 1.
+    let send = |process: &Arc<Process>, number| match number {
+        SIGKILL => kill_process(process, SIGKILL),
+        _ => send_to_process(process, number, Source::User { pid: 0, uid: 0 }),
+    };
     match flags {
         1 => send_to_foreground(container, number),
-        2 => container.processes().iter().for_each(|process| send_to_process(process, number, source)),
-        _ => {
-            if let Some(process) = container.first_process() {
-                send_to_process(&process, number, source);
-            }
-        }
+        2 => container.processes().iter().for_each(|process| send(process, number)),
+        _ => container.first_process().iter().for_each(|process| send(process, number)),
     }
 }

@@ -105,7 +105,7 @@ fn take_spec(id: u64, len: i64) -> Result<Spec> {
 
 fn new_process(id: u64, spec: Spec) -> Result<Arc<Task>> {
     let container = container::find(ContainerId(spec.container)).ok_or(Errno::ENOENT)?;
-    if container.tree.lock().tasks.len() >= container.limits.tasks_max() + limits::TASKS_RESERVE {
+    if container.task_count() >= container.limits.tasks_max() + limits::TASKS_RESERVE {
         return Err(Errno::EAGAIN);
     }
     let context = setup::context_of(&container, &spec).ok_or(Errno::ENOENT)?;
@@ -203,7 +203,7 @@ pub fn signal(id: u64, number: i64, to_foreground: bool) {
     let (Some(number), Some((process, console))) = (number, find(id)) else { return };
     match console.map_or(0, |console| console.foreground()) {
         group if group != 0 && to_foreground => {
-            signal::send_to_group(&process.container, group, number, Source::Kernel);
+            signal::send_to_group(&process.container.pids, group, number, Source::Kernel);
         }
         _ => signal::send_to_process(&process, number, Source::User { pid: 0, uid: 0 }),
     }

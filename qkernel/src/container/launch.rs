@@ -33,7 +33,7 @@ pub fn new_leader(
     start: Start,
 ) -> Result<Arc<Task>> {
     let filter = spec.seccomp()?;
-    let pid = container.tree.lock().new_id();
+    let pid = container.pids.tree.lock().new_id();
     let process = Process::new(container.clone(), pid, SigHand::new(), spec.limits());
     if let Some(score) = spec.oom_score_adj {
         process.oom_score_adj.store(score.clamp(-1000, 1000), Ordering::Relaxed);
@@ -56,13 +56,13 @@ pub fn new_leader(
         task.confinement.set_no_new_privs();
     }
     task.confinement.begin_with(filter);
-    let mut tree = container.tree.lock();
-    if container.has_ended() {
+    let mut tree = container.pids.tree.lock();
+    if !tree.admits(container) {
         return Err(Errno::ESRCH);
     }
     // They hold each other from here until the task ends.
     process.tasks.lock().push(task.clone());
-    tree.tasks.insert(pid, Arc::downgrade(&task));
+    tree.add_task(&task);
     let node = Node {
         process,
         children: Vec::new(),

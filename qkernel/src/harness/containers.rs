@@ -2,17 +2,16 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::fs::path::Path;
 use crate::harness::host::feed_process;
-use crate::harness::steps::{SCRATCH, Step};
-use abi::limits::ContainerLimit;
-
+use crate::harness::script::*;
+use crate::harness::steps::SCRATCH;
 use crate::harness::{TASKS_MAX, first_container, make_leader, make_root, run_all, run_checked};
+use crate::signals::SIGKILL;
 use crate::task::container;
 use crate::task::container::{Container, ContainerId, FIRST_PID};
+use abi::limits::ContainerLimit;
 use machine::sync::{Rank, SpinLock};
 
 const SECOND: ContainerId = ContainerId(2);
@@ -21,24 +20,23 @@ static ENDED: SpinLock<Vec<(ContainerId, i32)>> = SpinLock::new(Rank::Leaf, Vec:
 
 /// A container whose end does not end the sandbox.
 pub(super) fn make(id: ContainerId) -> Arc<Container> {
-    let made = Container::new(id);
+    prepare(Container::new(id))
+}
+
+/// The same, which shares the process ids of another one.
+pub(super) fn make_joined(id: ContainerId, other: ContainerId) -> Arc<Container> {
+    prepare(Container::joining(id, other).expect("a container with a process"))
+}
+
+/// The containers that have ended since the last question, with their wait statuses.
+pub(super) fn take_ended() -> Vec<(ContainerId, i32)> {
+    core::mem::take(&mut *ENDED.lock())
+}
+
+fn prepare(made: Arc<Container>) -> Arc<Container> {
     made.limits.set(ContainerLimit::TasksMax, TASKS_MAX);
     made.watch_end(Box::new(|id, status| ENDED.lock().push((id, status))));
     made
-}
-
-fn call(number: u64, args: &[u64]) -> Step {
-    let mut all = [0; 6];
-    all[..args.len()].copy_from_slice(args);
-    Step::Call { number, args: all }
-}
-
-fn text(addr: u64, text: &[u8]) -> Step {
-    Step::Write { addr, bytes: text.to_vec() }
-}
-
-fn has(root: &Path, name: &[u8]) -> bool {
-    root.inode.lookup(name).is_ok()
 }
 
 /// Two containers have an own root, names, process ids and an own end: the second one kills all it can see, changes its
@@ -48,15 +46,8 @@ fn has(root: &Path, name: &[u8]) -> bool {
 ///
 /// When they are not apart.
 pub fn second_ends_alone(trace: Option<fn(&str)>) {
-    const PAUSE: u64 = 34;
-    const FORK: u64 = 57;
-    const EXIT_GROUP: u64 = 231;
-    const KILL: u64 = 62;
-    const MKDIR: u64 = 83;
-    const SETHOSTNAME: u64 = 170;
-    const SIGKILL: u64 = 9;
     run_checked(trace, || {
-        ENDED.lock().clear();
+        take_ended();
         let first = first_container();
         first.set_host_name(b"first".to_vec());
         let (root, second_root) = (make_root(), make_root());
@@ -69,14 +60,13 @@ pub fn second_ends_alone(trace: Option<fn(&str)>) {
         for pid in [2, 3] {
             feed_process(SECOND, pid, [call(PAUSE, &[])]);
         }
-        let everybody = u64::MAX;
-        let steps = vec![
+        let steps = [
             text(SCRATCH, b"/only-here\0second"),
             call(MKDIR, &[SCRATCH, 0o755]),
             call(SETHOSTNAME, &[SCRATCH + 11, 6]),
             call(FORK, &[]),
-            call(KILL, &[everybody, SIGKILL]),
-            call(KILL, &[sleepers_pid.into(), SIGKILL]),
+            call(KILL, &[EVERYBODY, SIGKILL.into()]),
+            call(KILL, &[sleepers_pid.into(), SIGKILL.into()]),
             call(FORK, &[]),
             call(EXIT_GROUP, &[5]),
         ];
@@ -86,10 +76,10 @@ pub fn second_ends_alone(trace: Option<fn(&str)>) {
         }
         drop((sleeper, leader));
         run_all();
-        assert_eq!(*ENDED.lock(), [(SECOND, 5 << 8)], "the second container's end");
+        assert_eq!(take_ended(), [(SECOND, 5 << 8)], "the second container's end");
         assert!(container::find(SECOND).is_none(), "the second container is listed");
         assert!(second.processes().is_empty(), "the second container has processes");
-        let process = first.find_process(sleepers_pid).expect("the first container's process");
+        let process = first.pids.find_process(sleepers_pid).expect("the first container's process");
         assert!(!process.is_exiting(), "the first container's process ends");
         let names = [&first, &second].map(|container| container.host_name());
         assert_eq!(names, [&b"first"[..], b"second"], "the host names");
@@ -104,12 +94,10 @@ pub fn second_ends_alone(trace: Option<fn(&str)>) {
 ///
 /// When it does not.
 pub fn late_call_wakes_nobody(trace: Option<fn(&str)>) {
-    const MKDIR: u64 = 83;
-    const SIGTIMEDWAIT: u64 = 128;
     run_checked(trace, || {
         let root = make_root();
         let waiter = make_leader(&first_container(), &root, 0);
-        let steps = vec![
+        let steps = [
             text(SCRATCH, b"\0\0\0\0\0\0\0\0/awake\0"),
             call(SIGTIMEDWAIT, &[SCRATCH, 0, 0, 8]),
             call(MKDIR, &[SCRATCH + 8, 0o755]),

@@ -15,7 +15,27 @@ const EXIT_GROUP: u64 = 231;
 struct Feed {
     steps: Steps,
     first_pid: u32,
-    own: BTreeMap<(ContainerId, u32), VecDeque<Step>>,
+    own: BTreeMap<(ContainerId, u32), Own>,
+}
+
+/// The steps of one process, and what its calls have come to.
+#[derive(Default)]
+struct Own {
+    steps: VecDeque<Step>,
+    calls: bool,
+    results: Vec<i64>,
+}
+
+impl Own {
+    /// The next step; `result` is of the former one, if that was a call.
+    fn next(&mut self, result: u64) -> Step {
+        if self.calls {
+            self.results.push(result.cast_signed());
+        }
+        let step = self.steps.pop_front().unwrap_or(Step::End);
+        self.calls = matches!(step, Step::Call { .. });
+        step
+    }
 }
 
 static FEED: SpinLock<Feed> =
@@ -30,7 +50,13 @@ pub fn feed(bytes: &[u8], first_pid: u32) {
 
 /// Gives one process steps of its own.
 pub fn feed_process(container: ContainerId, pid: u32, steps: impl IntoIterator<Item = Step>) {
-    FEED.lock().own.insert((container, pid), steps.into_iter().collect());
+    let own = Own { steps: steps.into_iter().collect(), ..Own::default() };
+    FEED.lock().own.insert((container, pid), own);
+}
+
+/// What the calls of a process with steps of its own have come to, in order.
+pub fn results(container: ContainerId, pid: u32) -> Vec<i64> {
+    FEED.lock().own.get(&(container, pid)).map_or_else(Vec::new, |own| own.results.clone())
 }
 
 /// Sets the function that prints the kernel's log.
@@ -53,7 +79,7 @@ pub fn run(state: &mut RunState) {
         let mut feed = FEED.lock();
         let (first_pid, process) = (feed.first_pid, &task.process);
         match feed.own.get_mut(&(process.container.id, process.pid)) {
-            Some(steps) => steps.pop_front().unwrap_or(Step::End),
+            Some(own) => own.next(state.regs.rax),
             None => feed.steps.next(process.pid, first_pid),
         }
     };

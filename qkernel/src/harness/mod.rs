@@ -9,6 +9,8 @@
 
 pub mod containers;
 mod host;
+pub mod pid_spaces;
+mod script;
 pub mod steps;
 
 use abi::limits::ContainerLimit;
@@ -16,6 +18,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
+use crate::container::create::become_first;
 use crate::creds::Creds;
 use crate::fs::file::FileTable;
 use crate::fs::mount;
@@ -62,10 +65,11 @@ pub fn start() {
 fn make_init() {
     let first = Container::new(ContainerId::FIRST);
     first.limits.set(ContainerLimit::TasksMax, TASKS_MAX);
-    let pid = first.tree.lock().new_id();
+    let pid = first.pids.tree.lock().new_id();
     assert_eq!(pid, FIRST_PID);
     let process = Process::new(first.clone(), pid, SigHand::new(), Limits::default());
-    first.tree.lock().nodes.insert(pid, node(process));
+    become_first(&first, &process, false);
+    first.pids.tree.lock().nodes.insert(pid, node(process));
 }
 
 fn first_container() -> Arc<Container> {
@@ -103,6 +107,20 @@ pub fn run_in_two(bytes: &[u8], trace: Option<fn(&str)>) {
     });
 }
 
+/// The same, of two containers beside the first that share their process ids.
+pub fn run_in_joined(bytes: &[u8], trace: Option<fn(&str)>) {
+    run_checked(trace, || {
+        let pod = containers::make(ContainerId(2));
+        let pause = make_leader(&pod, &make_root(), 0);
+        let app = containers::make_joined(ContainerId(3), pod.id);
+        let leaders = [pause, make_leader(&app, &make_root(), 0)];
+        host::feed(bytes, leaders[0].process.pid);
+        leaders.iter().for_each(|leader| leader.start());
+        drop((leaders, pod, app));
+        run_all();
+    });
+}
+
 /// Runs `sequence`, ends the processes that are left, and checks that nothing else is.
 fn run_checked(trace: Option<fn(&str)>, sequence: impl FnOnce()) {
     let before = frames::in_use();
@@ -125,7 +143,7 @@ fn run_checked(trace: Option<fn(&str)>, sequence: impl FnOnce()) {
     }
     assert_eq!(container::all().len(), 1, "a container is left");
     let first = first_container();
-    let tree = first.tree.lock();
+    let tree = first.pids.tree.lock();
     assert_eq!((tree.nodes.len(), tree.tasks.len()), (1, 0), "processes are left");
     assert!(tree.terminals.is_empty(), "a session's terminal is left");
     drop(tree);
@@ -152,10 +170,15 @@ fn end_all() {
         }
         for process in left {
             let container = &process.container;
-            let has_ended =
-                container.tree.lock().nodes.get(&process.pid).is_some_and(|node| node.exit_status.is_some());
+            let has_ended = container
+                .pids
+                .tree
+                .lock()
+                .nodes
+                .get(&process.pid)
+                .is_some_and(|node| node.exit_status.is_some());
             if has_ended {
-                exit::reap(container, process.pid);
+                exit::reap(&container.pids, process.pid);
             } else {
                 signal::kill_process(&process, SIGKILL);
             }
@@ -200,9 +223,10 @@ fn make_root() -> Path {
     root
 }
 
-/// A process that begins the sequence, with its memory as [`steps`] expects it.
+/// A process that begins the sequence, with its memory as [`steps`] expects it: its container's first one, or else a child
+/// of that.
 fn make_leader(container: &Arc<Container>, root: &Path, uid: u32) -> Arc<Task> {
-    let pid = container.tree.lock().new_id();
+    let pid = container.pids.tree.lock().new_id();
     let process = Process::new(container.clone(), pid, SigHand::new(), Limits::default());
     let aspace = AddressSpace::new().expect("an address space");
     aspace.set_bounds(steps::SCRATCH + (16 << 20), 0x7000_0000_0000);
@@ -234,12 +258,16 @@ fn make_leader(container: &Arc<Container>, root: &Path, uid: u32) -> Arc<Task> {
     };
     let task = Task::new(pid, parts).expect("a task");
     process.tasks.lock().push(task.clone());
-    let mut tree = container.tree.lock();
-    if let Some(init) = tree.nodes.get_mut(&FIRST_PID) {
+    let is_first = container.first_process().is_none();
+    if is_first {
+        become_first(container, &process, true);
+    }
+    let mut tree = container.pids.tree.lock();
+    if let Some(init) = tree.nodes.get_mut(&FIRST_PID).filter(|_| !is_first) {
         init.children.push(pid);
         process.parent.store(FIRST_PID, Ordering::Relaxed);
     }
-    tree.tasks.insert(pid, Arc::downgrade(&task));
+    tree.add_task(&task);
     tree.nodes.insert(pid, node(process));
     task
 }

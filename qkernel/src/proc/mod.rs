@@ -119,9 +119,9 @@ struct Processes;
 impl Dynamic<Whole> for Processes {
     fn find(&self, _: &Whole, place: Place, name: &[u8]) -> Result<Arc<dyn Inode>> {
         let id = parse_id(name).ok_or(Errno::ENOENT)?;
-        let process = match container::current().find_process(id) {
+        let process = match container::current().pids.find_process(id) {
             Some(process) => process,
-            None => container::current().find_task(id).ok_or(Errno::ENOENT)?.process.clone(),
+            None => container::current().pids.find_task(id).ok_or(Errno::ENOENT)?.process.clone(),
         };
         Ok(Node::new(Subject::process(process, id), &pid::PROCESS, place.child(name)))
     }
@@ -129,7 +129,7 @@ impl Dynamic<Whole> for Processes {
     fn list(&self, _: &Whole, from: u64, add: &mut dyn FnMut(Item) -> bool) {
         let Ok(from) = u32::try_from(from) else { return };
         let ids: Vec<u32> =
-            container::current().tree.lock().nodes.range(from..).map(|(pid, _)| *pid).collect();
+            container::current().pids.tree.lock().nodes.range(from..).map(|(pid, _)| *pid).collect();
         for pid in ids {
             let name = format!("{pid}").into_bytes();
             if !add(Item { key: u64::from(pid), name, kind: S_IFDIR }) {

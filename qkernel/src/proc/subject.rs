@@ -77,7 +77,7 @@ impl Subject {
     /// Its place in the tree; `ESRCH` once its parent has waited for it.
     pub fn family(&self) -> Result<Family> {
         let (mut family, terminal) = {
-            let tree = self.process.container.tree.lock();
+            let tree = self.process.container.pids.tree.lock();
             let node = tree.nodes.get(&self.process.pid).ok_or(Errno::ESRCH)?;
             let terminal = tree.terminals.get(&node.session).map(|session| session.terminal.clone());
             let family = Family {
@@ -125,7 +125,14 @@ impl Context for Subject {
             }
             Ok(_) => (0, 0),
             Err(_) => (
-                self.process.container.tree.lock().nodes.get(&self.process.pid).map_or(0, |node| node.uid),
+                self.process
+                    .container
+                    .pids
+                    .tree
+                    .lock()
+                    .nodes
+                    .get(&self.process.pid)
+                    .map_or(0, |node| node.uid),
                 0,
             ),
         }
@@ -135,7 +142,7 @@ impl Context for Subject {
         if self.is_thread {
             return self.task().map(drop);
         }
-        let tree = self.process.container.tree.lock();
+        let tree = self.process.container.pids.tree.lock();
         let node = tree.nodes.get(&self.process.pid).ok_or(Errno::ESRCH)?;
         if Arc::ptr_eq(&node.process, &self.process) { Ok(()) } else { Err(Errno::ESRCH) }
     }

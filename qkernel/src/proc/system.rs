@@ -110,13 +110,10 @@ fn push_meminfo(out: &mut Out, memory: &Memory) {
     out.push(b"HugePages_Surp:        0\nHugepagesize:       2048 kB\nHugetlb:               0 kB\n");
 }
 
-/// CPU time of the sandbox in counter ticks (user, system), and switches of the tasks that live.
+/// CPU time of the container in counter ticks (user, system), and switches of the tasks that live.
 pub fn cpu_use() -> (u64, u64, u64) {
-    let container = container::current();
-    let tree = container.tree.lock();
     let (mut user, mut system, mut switches) = (0u64, 0u64, 0u64);
-    for node in tree.nodes.values() {
-        let process = &node.process;
+    for process in container::current().processes() {
         let (own_user, own_system) = process.cpu_ticks();
         user += own_user + process.children_user.load(Ordering::Relaxed);
         system += own_system + process.children_system.load(Ordering::Relaxed);
@@ -152,7 +149,7 @@ pub fn stat(_: &Whole, out: &mut Out) -> Result<()> {
 
 /// The highest id in use.
 fn last_id() -> u32 {
-    container::current().tree.lock().tasks.last_key_value().map_or(1, |(tid, _)| *tid)
+    container::current().pids.tree.lock().tasks.last_key_value().map_or(1, |(tid, _)| *tid)
 }
 
 /// `/proc/uptime`: seconds since boot, and idle seconds of all CPUs.
@@ -217,7 +214,7 @@ pub fn loadavg(_: &Whole, out: &mut Out) -> Result<()> {
         let hundredths = (average * 100 + (1 << (LOAD_SHIFT - 1))) >> LOAD_SHIFT;
         write!(out, "{}.{:02} ", hundredths / 100, hundredths % 100);
     }
-    let tasks = container::current().tree.lock().tasks.len();
+    let tasks = container::current().pids.tree.lock().tasks.len();
     writeln!(out, "{}/{tasks} {}", sched::running_tasks().max(1), last_id());
     Ok(())
 }

@@ -13,7 +13,7 @@ fn ask(cx: &Ctx<'_>, pid: i32, field: impl Fn(&Node) -> u32) -> SyscallResult {
         0 => cx.process().pid,
         pid => u32::try_from(pid).map_err(|_| Errno::ESRCH)?,
     };
-    let tree = cx.container().tree.lock();
+    let tree = cx.pids().tree.lock();
     let node = tree.nodes.get(&pid).or_else(|| {
         let task = tree.tasks.get(&pid)?.upgrade()?;
         tree.nodes.get(&task.process.pid)
@@ -45,7 +45,7 @@ pub(super) fn setpgid(cx: &Ctx<'_>, pid: i32, group: i32) -> SyscallResult {
         pid => pid,
     };
     let group = if group == 0 { pid } else { group };
-    let mut tree = cx.container().tree.lock();
+    let mut tree = cx.pids().tree.lock();
     let session = tree.nodes.get(&me).ok_or(Errno::ESRCH)?.session;
     let node = tree.nodes.get(&pid).ok_or(Errno::ESRCH)?;
     check_mover(node, pid, me, session)?;
@@ -78,7 +78,7 @@ fn check_mover(node: &Node, pid: u32, me: u32, session: u32) -> Result<()> {
 /// `setsid(2)`.
 pub(super) fn setsid(cx: &Ctx<'_>) -> SyscallResult {
     let me = cx.process().pid;
-    let mut tree = cx.container().tree.lock();
+    let mut tree = cx.pids().tree.lock();
     if tree.nodes.values().any(|node| node.group == me) {
         return Err(Errno::EPERM);
     }

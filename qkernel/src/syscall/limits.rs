@@ -76,10 +76,10 @@ pub(super) fn prlimit64(cx: &Ctx<'_>, pid: i32, number: u32, new: UserAddr, old:
     let process = match u32::try_from(pid).map_err(|_| Errno::ESRCH)? {
         0 => cx.process().clone(),
         pid => cx
-            .container()
+            .pids()
             .find_task(pid)
             .map(|task| task.process.clone())
-            .or_else(|| cx.container().find_process(pid))
+            .or_else(|| cx.pids().find_process(pid))
             .ok_or(Errno::ESRCH)?,
     };
     if !Arc::ptr_eq(&process, cx.process()) {

@@ -17,8 +17,8 @@ use machine::mm::UserAddr;
 pub(super) fn pidfd_open(cx: &Ctx<'_>, pid: i32, flags: u32) -> SyscallResult {
     let flags = only(flags, OpenFlags::NONBLOCK)?;
     let pid = u32::try_from(pid).ok().filter(|pid| *pid != 0).ok_or(Errno::EINVAL)?;
-    let Some(process) = cx.container().find_process(pid) else {
-        return Err(if cx.container().find_task(pid).is_some() { Errno::EINVAL } else { Errno::ESRCH });
+    let Some(process) = cx.pids().find_process(pid) else {
+        return Err(if cx.pids().find_task(pid).is_some() { Errno::EINVAL } else { Errno::ESRCH });
     };
     cx.install(PidFile::open(&process, flags)?, true)
 }
@@ -48,7 +48,7 @@ pub(super) fn pidfd_send_signal(
 pub fn pid_process(cx: &Ctx<'_>, fd: i32) -> Result<Arc<Process>> {
     let file = cx.file(fd)?;
     let process = &file.as_ops::<PidFile>().ok_or(Errno::EBADF)?.process;
-    match cx.container().find_process(process.pid) {
+    match cx.pids().find_process(process.pid) {
         Some(found) if Arc::ptr_eq(&found, process) => Ok(found),
         _ => Err(Errno::ESRCH),
     }

@@ -23,7 +23,7 @@ pub(super) fn set_robust_list(cx: &Ctx<'_>, head: UserAddr, size: u64) -> Syscal
 pub(super) fn get_robust_list(cx: &Ctx<'_>, tid: i32, head: UserAddr, size: UserAddr) -> SyscallResult {
     let task = match tid {
         0 => cx.task.clone(),
-        tid => cx.container().find_task(u32::try_from(tid).map_err(|_| Errno::ESRCH)?).ok_or(Errno::ESRCH)?,
+        tid => cx.pids().find_task(u32::try_from(tid).map_err(|_| Errno::ESRCH)?).ok_or(Errno::ESRCH)?,
     };
     let (me, them) = (cx.task.creds.get(), task.creds.get());
     let allowed = me.euid == them.uid || me.has(crate::creds::CAP_SYS_PTRACE);

@@ -34,7 +34,7 @@ const _: () = assert!(size_of::<SysInfo>() == 112);
 /// `sysinfo(2)`.
 pub(super) fn sysinfo(cx: &Ctx<'_>, to: UserAddr) -> SyscallResult {
     let memory = memory();
-    let tasks = cx.container().tree.lock().tasks.len();
+    let tasks = cx.pids().tree.lock().tasks.len();
     let info = SysInfo {
         uptime: time::boottime_ns() / time::NSEC,
         loads: load_averages(),

@@ -48,7 +48,7 @@ fn notify(cx: &Ctx<'_>, event: &SigEvent) -> Result<Option<Notify>> {
         SIGEV_NONE => return Ok(None),
         SIGEV_SIGNAL | SIGEV_THREAD => None,
         SIGEV_THREAD_ID => {
-            let task = u32::try_from(event.tid).ok().and_then(|tid| cx.container().find_task(tid));
+            let task = u32::try_from(event.tid).ok().and_then(|tid| cx.pids().find_task(tid));
             let task = task.filter(|task| Arc::ptr_eq(&task.process, cx.process())).ok_or(Errno::EINVAL)?;
             Some(Arc::downgrade(&task))
         }

@@ -81,7 +81,7 @@ static TABLE: &[Entry<Group>] = &[
     Entry::fixed("memory.swap.events", "high 0\nmax 0\nfail 0\n"),
     Entry::fixed("memory.swap.high", "max\n"),
     Entry::text("memory.swap.max", |_, out| limit(out, ContainerLimit::SwapMax)),
-    Entry::text("pids.current", |_, out| number(out, container::current().tree.lock().tasks.len())),
+    Entry::text("pids.current", |_, out| number(out, container::current().task_count())),
     Entry::text("pids.events", |_, out| {
         let refused = container::current().events.forks_refused.load(Ordering::Relaxed);
         number(out, format_args!("max {refused}"))
@@ -109,15 +109,13 @@ fn lines<T: Display>(out: &mut Out, values: &[T]) -> Result<()> {
 /// The processes that still run.
 fn processes(_: &Group, out: &mut Out) -> Result<()> {
     let container = container::current();
-    let ids: Vec<u32> = {
-        let tree = container.tree.lock();
-        tree.nodes.iter().filter(|(_, node)| node.exit_status.is_none()).map(|(pid, _)| *pid).collect()
-    };
+    let ids: Vec<u32> = container.pids.tree.lock().living(&container).map(|process| process.pid).collect();
     lines(out, &ids)
 }
 
 fn threads(_: &Group, out: &mut Out) -> Result<()> {
-    let ids: Vec<u32> = container::current().tree.lock().tasks.keys().copied().collect();
+    let mut ids: Vec<u32> = container::current().tasks().iter().map(|task| task.tid()).collect();
+    ids.sort_unstable();
     lines(out, &ids)
 }
 

@@ -67,14 +67,14 @@ impl Clock {
         let user_only = id & KIND == KIND_VIRTUAL;
         if id & PER_THREAD != 0 {
             let found =
-                if number == 0 { Some(task.clone()) } else { task.process.container.find_task(number) };
+                if number == 0 { Some(task.clone()) } else { task.process.container.pids.find_task(number) };
             let found = found.filter(|found| Arc::ptr_eq(&found.process, &task.process));
             return Ok(Self::Thread(found.ok_or(Errno::EINVAL)?, user_only));
         }
         let process = if number == 0 {
             Some(task.process.clone())
         } else {
-            task.process.container.find_process(number)
+            task.process.container.pids.find_process(number)
         };
         Ok(Self::Process(process.ok_or(Errno::EINVAL)?, user_only))
     }

@@ -9,6 +9,7 @@ use core::sync::atomic::Ordering;
 use crate::fs::file::OpenFlags;
 use crate::limits;
 use crate::limits::RLIMIT_NPROC;
+use crate::task::container::FIRST_PID;
 use crate::task::context::Ctx;
 use crate::task::core::{Task, TaskParts};
 use crate::task::pidfd::PidFile;
@@ -113,7 +114,7 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
         me.signals.lock().fork(flags.contains(CloneFlags::VM) && !flags.contains(CloneFlags::VFORK));
     let comm = *me.comm.lock();
 
-    let tid = me.process.container.tree.lock().new_id();
+    let tid = me.process.container.pids.tree.lock().new_id();
     let process =
         if flags.contains(CloneFlags::THREAD) { me.process.clone() } else { new_process(me, tid, args) };
     let parts = TaskParts {
@@ -174,7 +175,7 @@ fn tell_parent(cx: &Ctx<'_>, args: &CloneArgs, tid: u32, pidfd: Option<i32>) -> 
 }
 
 fn check_room(cx: &Ctx<'_>) -> Result<()> {
-    let tasks = cx.container().tree.lock().tasks.len();
+    let tasks = cx.container().task_count();
     let creds = cx.task.creds.get();
     let limit = if creds.uid == 0 { u64::MAX } else { cx.limit(RLIMIT_NPROC) };
     if tasks >= cx.container().limits.tasks_max() {
@@ -230,8 +231,8 @@ fn new_process(me: &Arc<Task>, pid: u32, args: &CloneArgs) -> Arc<Process> {
 }
 
 fn enter_tree(me: &Arc<Task>, child: &Arc<Task>, process: &Arc<Process>, flags: CloneFlags) -> Result<()> {
-    let mut tree = process.container.tree.lock();
-    if process.container.has_ended() {
+    let mut tree = process.container.pids.tree.lock();
+    if !tree.admits(&process.container) {
         return Err(Errno::ENOMEM);
     }
     if flags.contains(CloneFlags::THREAD) {
@@ -247,10 +248,10 @@ fn enter_tree(me: &Arc<Task>, child: &Arc<Task>, process: &Arc<Process>, flags: 
             child.confinement.inherit(&me.confinement);
         }
         let (parent, group, session) = match tree.nodes.get(&me.process.pid) {
-            // An exec'd process has a parent that cannot be waited for; the first process has none.
+            // A process from outside has a parent that cannot be waited for; process 1 has none.
             Some(node) if flags.contains(CloneFlags::PARENT) => match node.parent() {
-                0 if me.process.pid == 1 => return Err(Errno::EINVAL),
-                parent => (parent.max(1), node.group, node.session),
+                0 if me.process.pid == FIRST_PID => return Err(Errno::EINVAL),
+                parent => (parent.max(FIRST_PID), node.group, node.session),
             },
             Some(node) => (me.process.pid, node.group, node.session),
             None => return Err(Errno::EAGAIN),
@@ -272,6 +273,6 @@ fn enter_tree(me: &Arc<Task>, child: &Arc<Task>, process: &Arc<Process>, flags: 
             parent.children.push(process.pid);
         }
     }
-    tree.tasks.insert(child.tid(), Arc::downgrade(child));
+    tree.add_task(child);
     Ok(())
 }

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use machine::host;
 use machine::sched::wait::WaitQueue;
@@ -14,9 +14,9 @@ use crate::fs::path::Path;
 use crate::limits::container::ContainerLimits;
 use crate::spec::IdMaps;
 use crate::task::core::{Task, current as current_task};
+use crate::task::pid_space::PidSpace;
 use crate::task::process::Process;
 use crate::task::terminal::Terminal;
-use crate::task::tree::Tree;
 
 /// The number by which the VMM and the kernel know a container. That of the sandbox's first is 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -29,7 +29,7 @@ impl ContainerId {
     const KERNEL: Self = Self(u64::MAX);
 }
 
-/// The id of a container's first process.
+/// The id of a pid space's first process.
 pub const FIRST_PID: u32 = 1;
 
 /// Is told the wait status of a container's first process once no task of the container is left.
@@ -56,8 +56,12 @@ pub struct Events {
 /// A container.
 pub struct Container {
     pub id: ContainerId,
-    /// Its processes, by the ids they see.
-    pub tree: SpinLock<Tree>,
+    /// The ids that its processes see, its own or also those of other containers' processes.
+    pub pids: Arc<PidSpace>,
+    has_own_pids: bool,
+    first: Once<Weak<Process>>,
+    /// Written under the tree's lock.
+    pub(super) task_count: AtomicUsize,
     names: SpinLock<UtsNames>,
     /// The root of its mounts, whatever its first process has made its own root since.
     pub root: Once<Path>,
@@ -79,22 +83,35 @@ pub struct Container {
 static ALL: SpinLock<BTreeMap<ContainerId, Arc<Container>>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
 
 impl Container {
-    /// A container without processes. It is listed until it has ended.
+    /// A container without processes, with a pid space of its own. It is listed until it has ended.
     pub fn new(id: ContainerId) -> Arc<Self> {
-        let container = Self::unlisted(id);
+        Self::listed(id, None)
+    }
+
+    /// The same, in the pid space of another container. `None`: that has no process, or has ended.
+    pub fn joining(id: ContainerId, other: ContainerId) -> Option<Arc<Self>> {
+        let other = find(other).filter(|other| other.first_process().is_some())?;
+        Some(Self::listed(id, Some(other.pids.clone())))
+    }
+
+    fn listed(id: ContainerId, pids: Option<Arc<PidSpace>>) -> Arc<Self> {
+        let container = Self::unlisted(id, pids);
         ALL.lock().insert(id, container.clone());
         container
     }
 
     /// The container of the kernel's own tasks.
     pub fn kernel() -> Arc<Self> {
-        Self::unlisted(ContainerId::KERNEL)
+        Self::unlisted(ContainerId::KERNEL, None)
     }
 
-    fn unlisted(id: ContainerId) -> Arc<Self> {
+    fn unlisted(id: ContainerId, shared: Option<Arc<PidSpace>>) -> Arc<Self> {
         Arc::new(Self {
             id,
-            tree: SpinLock::new(Rank::ProcessTree, Tree::new()),
+            has_own_pids: shared.is_none(),
+            pids: shared.unwrap_or_else(PidSpace::new),
+            first: Once::new(),
+            task_count: AtomicUsize::new(0),
             names: SpinLock::new(Rank::Leaf, UtsNames::default()),
             root: Once::new(),
             console: Once::new(),
@@ -129,29 +146,41 @@ impl Container {
         if names.domain.is_empty() { b"(none)".to_vec() } else { names.domain.clone() }
     }
 
-    /// The task with this id.
-    pub fn find_task(&self, tid: u32) -> Option<Arc<Task>> {
-        self.tree.lock().tasks.get(&tid).and_then(Weak::upgrade)
+    /// Makes a process its first one. The first call counts.
+    pub fn set_first(&self, process: &Arc<Process>) {
+        self.first.call_once(|| Arc::downgrade(process));
     }
 
-    /// The process with this id, ended or not.
-    pub fn find_process(&self, pid: u32) -> Option<Arc<Process>> {
-        self.tree.lock().nodes.get(&pid).map(|node| node.process.clone())
-    }
-
-    /// Its first process, ended or not.
+    /// Its first process, ended or not; `None` once it is forgotten.
     pub fn first_process(&self) -> Option<Arc<Process>> {
-        self.find_process(FIRST_PID)
+        self.first.get().and_then(Weak::upgrade)
+    }
+
+    /// Whether this is its first process.
+    pub fn is_first(&self, process: &Process) -> bool {
+        self.first.get().is_some_and(|first| core::ptr::eq(first.as_ptr(), process))
+    }
+
+    /// Whether nobody else has its process ids, so that its first process is process 1.
+    pub fn has_own_pids(&self) -> bool {
+        self.has_own_pids
     }
 
     /// All its processes, ended ones that nobody has waited for included.
     pub fn processes(&self) -> Vec<Arc<Process>> {
-        self.tree.lock().nodes.values().map(|node| node.process.clone()).collect()
+        let tree = self.pids.tree.lock();
+        let all = tree.nodes.values().map(|node| &node.process);
+        all.filter(|process| core::ptr::eq(&*process.container, self)).cloned().collect()
     }
 
-    /// All its tasks.
+    /// All its tasks, each after those of processes with smaller ids.
     pub fn tasks(&self) -> Vec<Arc<Task>> {
-        self.tree.lock().tasks.values().filter_map(Weak::upgrade).collect()
+        self.processes().iter().flat_map(|process| process.tasks.lock().clone()).collect()
+    }
+
+    /// How many tasks it has.
+    pub fn task_count(&self) -> usize {
+        self.task_count.load(Ordering::Relaxed)
     }
 
     /// Waits until the VMM lets the first process begin.
@@ -173,8 +202,10 @@ impl Container {
     /// It could not begin: it is listed no more.
     pub fn give_up(&self) {
         ALL.lock().remove(&self.id);
-        let left = core::mem::take(&mut *self.tree.lock());
-        drop(left);
+        if self.has_own_pids {
+            let left = core::mem::take(&mut *self.pids.tree.lock());
+            drop(left);
+        }
     }
 
     /// Whether its first process has ended. No task is added any more then.
@@ -188,24 +219,22 @@ impl Container {
             host::exit(status);
         }
         // Under the lock, so that whoever adds a task has seen it, or is seen.
-        let _tree = self.tree.lock();
+        let _tree = self.pids.tree.lock();
         self.exit.call_once(|| status);
     }
 
-    /// Ends the container if its first process and all its tasks have ended. Called by each task that ends.
+    /// Ends the container if its first process and all its tasks have ended, and what is left of the pid space with the
+    /// last container in it. Called by each task that ends.
     pub fn end_if_empty(&self) {
         let (Some(status), Some(tell)) = (self.exit.get(), self.on_end.get()) else { return };
-        let left = {
-            let mut tree = self.tree.lock();
-            // Whose last task has left the tree may still have to tell others of its end, for which it needs the tree.
-            if !tree.tasks.is_empty() || tree.nodes.values().any(|node| node.exit_status.is_none()) {
-                return;
-            }
-            core::mem::take(&mut *tree)
+        let (is_empty, left) = {
+            let mut tree = self.pids.tree.lock();
+            let is_empty = self.task_count() == 0 && tree.living(self).next().is_none();
+            (is_empty, tree.take_if_over())
         };
-        // Processes and container hold each other until here.
+        // Processes and containers hold each other until here.
         drop(left);
-        if ALL.lock().remove(&self.id).is_some() {
+        if is_empty && ALL.lock().remove(&self.id).is_some() {
             tell(self.id, *status);
         }
     }

@@ -6,6 +6,7 @@ use core::ops::Deref;
 use crate::fs::caller::CallerCtx;
 use crate::task::container::Container;
 use crate::task::core::Task;
+use crate::task::pid_space::PidSpace;
 use crate::task::process::Process;
 
 /// A system call's view of its caller: the task, and its files and memory.
@@ -23,6 +24,11 @@ impl<'a> Ctx<'a> {
     /// The caller's container.
     pub fn container(&self) -> &Arc<Container> {
         &self.task.process.container
+    }
+
+    /// The process ids that the caller sees.
+    pub fn pids(&self) -> &Arc<PidSpace> {
+        &self.task.process.container.pids
     }
 
     /// The caller's process.

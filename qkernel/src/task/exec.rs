@@ -459,10 +459,10 @@ fn become_single_threaded(task: &Arc<Task>) -> Result<()> {
     }
     let old = task.tid();
     if old != process.pid {
-        let mut tree = task.process.container.tree.lock();
-        tree.tasks.remove(&old);
+        let mut tree = task.process.container.pids.tree.lock();
+        tree.remove_task(task);
         task.set_tid(process.pid);
-        tree.tasks.insert(process.pid, Arc::downgrade(task));
+        tree.add_task(task);
     }
     Ok(())
 }

@@ -7,9 +7,10 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use crate::signals::SIGKILL;
-use crate::task::container::{Container, FIRST_PID};
+use crate::task::container::FIRST_PID;
 use crate::task::core::Task;
 use crate::task::futex;
+use crate::task::pid_space::PidSpace;
 use crate::task::process::Process;
 use machine::mm::{UserAddr, UserMemory};
 
@@ -40,8 +41,8 @@ pub fn exit_task(task: &Arc<Task>, status: i32) {
             (*process.group_exit.lock()).unwrap_or(process.leader_status.load(Ordering::Relaxed)),
         )
     };
-    process.container.tree.lock().tasks.remove(&task.tid());
-    futex::owner_ended(task.process.container.id, task.tid());
+    process.container.pids.tree.lock().remove_task(task);
+    futex::owner_ended(&process.container.pids, task.tid());
     process.stop_wait.wake_all();
     if last {
         end_process(process, status);
@@ -74,17 +75,11 @@ fn end_process(process: &Arc<Process>, status: i32) {
     // Dropped without the lock: what an open file's end does may sleep.
     let exe = process.exe.lock().take();
     drop(exe);
-    if process.pid == FIRST_PID {
-        process.container.first_ended(status);
-        // As in a pid namespace of Linux, the others go with it.
-        for other in process.container.processes().iter().filter(|other| !Arc::ptr_eq(other, process)) {
-            kill_process(other, SIGKILL);
-        }
-    }
+    end_others(process, status);
     leave_session(process);
     let mut orphans = Vec::new();
     {
-        let mut tree = process.container.tree.lock();
+        let mut tree = process.container.pids.tree.lock();
         let Some(node) = tree.nodes.get_mut(&process.pid) else { return };
         node.exit_status = Some(status);
         node.report = None;
@@ -108,18 +103,36 @@ fn end_process(process: &Arc<Process>, status: i32) {
             tell_parent(&orphan);
         }
     }
-    crate::task::pidfd::process_ended(process.pid);
+    crate::task::pidfd::process_ended(process);
     match process.on_end.get() {
         None => tell_parent(process),
         Some(tell) => {
             // Nobody inside waits for it.
-            reap(&process.container, process.pid);
+            reap(&process.container.pids, process.pid);
             tell(status);
         }
     }
 }
 
-/// The nearest subreaper above, or the first process.
+/// With the first process of a container the others of the container go, and with process 1, as in a pid namespace of
+/// Linux, those of all containers that share its ids.
+fn end_others(process: &Arc<Process>, status: i32) {
+    let container = &process.container;
+    let mut others = Vec::new();
+    if container.is_first(process) {
+        container.first_ended(status);
+        others = container.processes();
+    }
+    if process.pid == FIRST_PID {
+        container.pids.close();
+        others = container.pids.processes();
+    }
+    for other in others.iter().filter(|other| !Arc::ptr_eq(other, process)) {
+        kill_process(other, SIGKILL);
+    }
+}
+
+/// The nearest subreaper above, or process 1.
 fn find_heir(tree: &crate::task::tree::Tree, mut at: u32) -> u32 {
     while let Some(node) = tree.nodes.get(&at) {
         if node.process.is_subreaper.load(Ordering::Relaxed) && node.exit_status.is_none() {
@@ -133,7 +146,7 @@ fn find_heir(tree: &crate::task::tree::Tree, mut at: u32) -> u32 {
 /// Tells the parent that a process has ended; forgets it at once when the parent doesn't want to know.
 fn tell_parent(process: &Arc<Process>) {
     let (parent, status, uid) = {
-        let tree = process.container.tree.lock();
+        let tree = process.container.pids.tree.lock();
         let Some(node) = tree.nodes.get(&process.pid) else { return };
         let Some(parent) = tree.nodes.get(&node.parent()) else { return };
         (parent.process.clone(), node.exit_status.unwrap_or(0), node.uid)
@@ -144,7 +157,7 @@ fn tell_parent(process: &Arc<Process>) {
     let exit_signal =
         if same_program { process.exit_signal.load(Ordering::Relaxed) } else { crate::signals::SIGCHLD };
     if exit_signal == crate::signals::SIGCHLD && discards_children(&parent) {
-        reap(&process.container, process.pid);
+        reap(&process.container.pids, process.pid);
     }
     if exit_signal != 0 {
         let (code, value) = cld_code(status);
@@ -175,8 +188,8 @@ pub fn cld_code(status: i32) -> (i32, i32) {
 }
 
 /// Removes an ended process from the tree; its times go to its parent's children.
-pub fn reap(container: &Container, pid: u32) {
-    let mut tree = container.tree.lock();
+pub fn reap(pids: &PidSpace, pid: u32) {
+    let mut tree = pids.tree.lock();
     let Some(node) = tree.nodes.remove(&pid) else { return };
     if let Some(parent) = tree.nodes.get_mut(&node.parent()) {
         parent.children.retain(|child| *child != pid);

@@ -24,7 +24,7 @@ pub struct Process {
     /// The id of the group and of its first thread.
     pub pid: u32,
     pub container: Arc<Container>,
-    /// Its parent's id; 0 for the first process. Written under the tree's lock.
+    /// Its parent's id; 0 for the first process of a container, and for one that came from outside. Written under the tree's lock.
     pub parent: AtomicU32,
     /// Its threads that have not ended.
     pub tasks: SpinLock<Vec<Arc<Task>>>,
@@ -42,11 +42,13 @@ pub struct Process {
     pub leader_status: AtomicI32,
     /// Stopped by job control: its tasks sleep at the user boundary.
     pub stopped: AtomicBool,
-    /// The first process of a container: signals that it does not handle do nothing to it, as in a pid namespace of
+    /// Process 1 of a container that was held: signals that it does not handle do nothing to it, as in a pid namespace of
     /// Linux, but for those of its own faults.
     pub is_protected: AtomicBool,
-    /// Set for one that an exec from outside made: it has no parent that waits for it, and its end is told to this.
+    /// Set for one that came from outside, other than process 1: it has no parent that waits for it, and its end is told to this.
     pub on_end: Once<EndWatch>,
+    /// Woken when it has ended, once somebody has polled a descriptor of it.
+    pub end_watch: Once<Arc<WaitQueue>>,
     /// How far a stop has got.
     pub stop: SpinLock<StopState>,
     /// Woken when the group continues, or ends.
@@ -97,6 +99,7 @@ impl Process {
             stopped: AtomicBool::new(false),
             is_protected: AtomicBool::new(false),
             on_end: Once::new(),
+            end_watch: Once::new(),
             stop: SpinLock::new(Rank::Stop, StopState::default()),
             stop_wait: WaitQueue::new(),
             timers: SpinLock::new(Rank::ProcessTimers, Timers::default()),

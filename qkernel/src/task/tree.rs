@@ -5,6 +5,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
+use crate::task::container::Container;
 use crate::task::core::Task;
 use crate::task::process::Process;
 use crate::task::terminal::Terminal;
@@ -50,6 +51,8 @@ pub struct Tree {
     pub tasks: BTreeMap<u32, Weak<Task>>,
     pub terminals: BTreeMap<u32, SessionTerminal>,
     next_id: u32,
+    /// Process 1 has ended: no task is added any more.
+    pub is_closed: bool,
 }
 
 /// Largest id (`kernel.pid_max`).
@@ -64,7 +67,13 @@ impl Default for Tree {
 impl Tree {
     /// No process.
     pub const fn new() -> Self {
-        Self { nodes: BTreeMap::new(), tasks: BTreeMap::new(), terminals: BTreeMap::new(), next_id: 1 }
+        Self {
+            nodes: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            terminals: BTreeMap::new(),
+            next_id: 1,
+            is_closed: false,
+        }
     }
 
     /// An id that no task, process, group or session uses.
@@ -81,6 +90,41 @@ impl Tree {
                 return id;
             }
         }
+    }
+
+    /// Whether the container may have another task.
+    pub fn admits(&self, container: &Container) -> bool {
+        !self.is_closed && !container.has_ended()
+    }
+
+    /// Adds a task, which its container counts.
+    pub fn add_task(&mut self, task: &Arc<Task>) {
+        // `execve(2)` in a thread takes the id of a thread that may just be ending.
+        if self.tasks.insert(task.tid(), Arc::downgrade(task)).is_none() {
+            task.process.container.task_count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Removes a task that ends.
+    pub fn remove_task(&mut self, task: &Task) {
+        if self.tasks.get(&task.tid()).is_some_and(|known| core::ptr::eq(known.as_ptr(), task)) {
+            self.tasks.remove(&task.tid());
+            task.process.container.task_count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The processes of a container that have not ended.
+    pub fn living(&self, container: &Container) -> impl Iterator<Item = &Arc<Process>> {
+        let living = self.nodes.values().filter(|node| node.exit_status.is_none());
+        living.map(|node| &node.process).filter(|process| core::ptr::eq(&*process.container, container))
+    }
+
+    /// Takes what is left once process 1 and all others have ended. The caller drops it without the lock.
+    pub fn take_if_over(&mut self) -> Option<Self> {
+        // Whose last task has left the tree may still have to tell others of its end, for which it needs the tree.
+        let lives = |node: &Node| node.exit_status.is_none();
+        let is_over = self.is_closed && self.tasks.is_empty() && !self.nodes.values().any(lives);
+        is_over.then(|| core::mem::replace(self, Self { is_closed: true, ..Self::new() }))
     }
 
     /// The processes of a group.

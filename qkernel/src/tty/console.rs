@@ -195,8 +195,8 @@ pub fn become_containers(tty: &Arc<Tty>, container: &Container) {
 /// Makes the console the terminal of the session that `pid` leads.
 pub fn give_to_session(tty: &Arc<Tty>, pid: u32) {
     let terminal: Arc<dyn Terminal> = tty.clone();
-    if let Some(container) = tty.container.upgrade() {
-        container.tree.lock().terminals.insert(pid, SessionTerminal { terminal });
+    if let Some(pids) = tty.pids.upgrade() {
+        pids.tree.lock().terminals.insert(pid, SessionTerminal { terminal });
         tty.set_foreground(pid);
     }
 }

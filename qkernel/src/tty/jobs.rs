@@ -27,7 +27,7 @@ fn place_of(tree: &Tree, task: &Task) -> Option<(u32, u32)> {
 
 /// The session the terminal belongs to.
 pub fn session_of(tty: &Tty) -> Option<u32> {
-    tty.container.upgrade().and_then(|container| session_in(&container.tree.lock(), tty))
+    tty.pids.upgrade().and_then(|pids| session_in(&pids.tree.lock(), tty))
 }
 
 fn session_in(tree: &Tree, tty: &Tty) -> Option<u32> {
@@ -37,7 +37,7 @@ fn session_in(tree: &Tree, tty: &Tty) -> Option<u32> {
 /// The caller's session, if the terminal is its own; `ENOTTY`.
 pub fn own_session(tty: &Tty) -> Result<u32> {
     let task = task::current();
-    let tree = task.process.container.tree.lock();
+    let tree = task.process.container.pids.tree.lock();
     let (_, session) = place_of(&tree, &task).ok_or(Errno::ENOTTY)?;
     let own = tree.terminals.get(&session).is_some_and(|terminal| is_same(terminal, tty));
     if own { Ok(session) } else { Err(Errno::ENOTTY) }
@@ -46,7 +46,7 @@ pub fn own_session(tty: &Tty) -> Result<u32> {
 /// The terminal of the caller's session; `ENXIO`.
 pub fn controlling_terminal() -> Result<Arc<dyn Terminal>> {
     let task = task::current();
-    let tree = task.process.container.tree.lock();
+    let tree = task.process.container.pids.tree.lock();
     let (_, session) = place_of(&tree, &task).ok_or(Errno::ENXIO)?;
     tree.terminals.get(&session).map(|found| found.terminal.clone()).ok_or(Errno::ENXIO)
 }
@@ -57,7 +57,7 @@ pub fn check_background(tty: &Tty, signal: u32) -> Result<()> {
     let task = task::current();
     let foreground = tty.foreground.load(Ordering::Acquire);
     let (group, orphaned) = {
-        let tree = task.process.container.tree.lock();
+        let tree = task.process.container.pids.tree.lock();
         let Some((group, session)) = place_of(&tree, &task) else { return Ok(()) };
         let own = tree.terminals.get(&session).is_some_and(|terminal| is_same(terminal, tty));
         if !own || foreground == 0 || group == foreground {
@@ -71,7 +71,7 @@ pub fn check_background(tty: &Tty, signal: u32) -> Result<()> {
     if orphaned {
         return Err(Errno::EIO);
     }
-    signal::send_to_group(&task.process.container, group, signal, Source::Kernel);
+    signal::send_to_group(&task.process.container.pids, group, signal, Source::Kernel);
     Err(Errno::RESTART)
 }
 
@@ -79,7 +79,7 @@ pub fn check_background(tty: &Tty, signal: u32) -> Result<()> {
 /// privileged. `quietly`: for `open(2)`, which takes only a terminal without a session.
 pub fn take_as_controlling(tty: &Arc<Tty>, steal: bool, quietly: bool) -> Result<()> {
     let task = task::current();
-    let mut tree = task.process.container.tree.lock();
+    let mut tree = task.process.container.pids.tree.lock();
     let (group, session) = place_of(&tree, &task).ok_or(Errno::EPERM)?;
     if let Some(present) = tree.terminals.get(&session) {
         return if is_same(present, tty) && !quietly { Ok(()) } else { Err(Errno::EPERM) };
@@ -104,7 +104,7 @@ pub fn give_up(tty: &Tty) -> Result<()> {
     let session = own_session(tty)?;
     let process = task::current().process.clone();
     if session == process.pid {
-        let terminal = process.container.tree.lock().terminals.remove(&session);
+        let terminal = process.container.pids.tree.lock().terminals.remove(&session);
         let group = tty.foreground.swap(0, Ordering::AcqRel);
         tty.signal_group(group, SIGHUP);
         tty.signal_group(group, SIGCONT);
@@ -120,7 +120,7 @@ pub fn set_foreground(tty: &Tty, group: i32) -> Result<()> {
     let group = u32::try_from(group).map_err(|_| Errno::EINVAL)?;
     let container = container::current();
     let members: Vec<u32> = {
-        let tree = container.tree.lock();
+        let tree = container.pids.tree.lock();
         tree.nodes.values().filter(|node| node.group == group).map(|node| node.session).collect()
     };
     if members.is_empty() {
@@ -135,14 +135,14 @@ pub fn set_foreground(tty: &Tty, group: i32) -> Result<()> {
 
 /// The line is cut: the session's leader and the foreground group are told, and the session has no terminal any more.
 pub fn hang_up(tty: &Tty) {
-    let Some(container) = tty.container.upgrade() else { return };
+    let Some(pids) = tty.pids.upgrade() else { return };
     let (leader, terminal) = {
-        let mut tree = container.tree.lock();
+        let mut tree = pids.tree.lock();
         let session = session_in(&tree, tty);
         (session, session.and_then(|session| tree.terminals.remove(&session)))
     };
     drop(terminal);
-    if let Some(leader) = leader.and_then(|leader| container.find_process(leader)) {
+    if let Some(leader) = leader.and_then(|leader| pids.find_process(leader)) {
         signal::send_to_process(&leader, SIGHUP, Source::Kernel);
         signal::send_to_process(&leader, SIGCONT, Source::Kernel);
     }

@@ -23,6 +23,7 @@ use crate::fs::poll::PollTable;
 use crate::signals::{SIGTTIN, SIGTTOU, SIGWINCH, Source};
 use crate::task::container;
 use crate::task::container::Container;
+use crate::task::pid_space::PidSpace;
 use crate::task::signal;
 use crate::task::terminal::Terminal;
 use crate::tty::console::Console;
@@ -43,8 +44,8 @@ const PTS_MAJOR: u64 = 136;
 /// A terminal.
 pub struct Tty {
     me: Weak<Tty>,
-    /// The container whose process groups and sessions its numbers mean.
-    container: Weak<Container>,
+    /// The ids that its numbers of process groups and sessions are.
+    pids: Weak<PidSpace>,
     /// The container's console: it stays when nobody has it open.
     is_container_console: AtomicBool,
     /// Its name in `/dev/pts`.
@@ -87,7 +88,7 @@ impl Tty {
     ) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
-            container: Arc::downgrade(container),
+            pids: Arc::downgrade(&container.pids),
             is_container_console: AtomicBool::new(false),
             number,
             line: SpinLock::new(Rank::Terminal, Discipline::default()),
@@ -112,8 +113,8 @@ impl Tty {
     }
 
     fn signal_group(&self, group: u32, signal: u32) {
-        if let Some(container) = self.container.upgrade().filter(|_| group != 0) {
-            signal::send_to_group(&container, group, signal, Source::Kernel);
+        if let Some(pids) = self.pids.upgrade().filter(|_| group != 0) {
+            signal::send_to_group(&pids, group, signal, Source::Kernel);
         }
     }
 

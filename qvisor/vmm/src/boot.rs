@@ -5,8 +5,8 @@ use std::time::Duration;
 use abi::boot::{
     BOOT_HOLD, BOOT_MAKE_CWD, BOOT_NO_NEW_PRIVS, BootInfo, Platform, SECCOMP_LOG, TAG_ARG, TAG_CAPABILITIES,
     TAG_CPU_FLAGS, TAG_CREDS, TAG_CWD, TAG_DOMAINNAME, TAG_ENV, TAG_FLAGS, TAG_HOSTNAME, TAG_ID_MAPS,
-    TAG_IDLE_TIMEOUT, TAG_LIMIT, TAG_MASKED, TAG_MOUNT, TAG_OOM_SCORE_ADJ, TAG_READ_ONLY, TAG_RLIMIT,
-    TAG_SECCOMP, TAG_STREAM, TAG_SYSCTL, TAG_UMASK, TAG_WINSIZE,
+    TAG_IDLE_TIMEOUT, TAG_LIMIT, TAG_MASKED, TAG_MOUNT, TAG_OOM_SCORE_ADJ, TAG_PID_SPACE, TAG_READ_ONLY,
+    TAG_RLIMIT, TAG_SECCOMP, TAG_STREAM, TAG_SYSCTL, TAG_UMASK, TAG_WINSIZE,
 };
 use abi::hostcall::NO_HANDLE;
 use abi::layout::{BOOT_INFO_PHYS, RECORDS_MAX, RECORDS_PHYS, USER_PHYS};
@@ -132,6 +132,8 @@ pub struct BootSpec {
     pub read_only: Vec<Vec<u8>>,
     /// Limits of the container.
     pub limits: ContainerLimits,
+    /// The container whose pid space a further one joins; none: it has its own.
+    pub pid_space: Option<u64>,
     /// The kernel reports when nothing has come from outside for so long.
     pub idle_timeout: Option<Duration>,
     /// The first process waits until it is told to begin.
@@ -177,6 +179,9 @@ impl BootSpec {
         self.read_only.iter().for_each(|path| put(TAG_READ_ONLY, &[path]));
         for (limit, value) in self.limits.each() {
             put(TAG_LIMIT, &[&u64::from(limit.number()).to_le_bytes(), &value.to_le_bytes()]);
+        }
+        if let Some(container) = self.pid_space {
+            put(TAG_PID_SPACE, &[&container.to_le_bytes()]);
         }
         if let Some(timeout) = self.idle_timeout {
             let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
@@ -393,6 +398,7 @@ mod tests {
             ],
             capabilities: Some(Capabilities { bounding: 3, ..Capabilities::default() }),
             hold: true,
+            pid_space: Some(9),
             rlimits: vec![Rlimit { resource: 7, soft: 10, hard: 20 }],
             winsize: Some((24, 80)),
             ..BootSpec::default()
@@ -406,6 +412,8 @@ mod tests {
         assert_eq!(find(TAG_MOUNT)[1], b"\xff\xff\xff\xff\0\0\0\0/proc\0proc\0proc\0");
         assert_eq!((find(TAG_CAPABILITIES)[0].len(), find(TAG_FLAGS)), (40, vec![vec![1, 0, 0, 0]]));
         assert_eq!(find(TAG_RLIMIT)[0].len(), 24);
+        assert_eq!(find(TAG_PID_SPACE), [[9, 0, 0, 0, 0, 0, 0, 0]]);
+        assert!(records(&BootSpec::default().records()).all(|record| record.tag != TAG_PID_SPACE));
         assert_eq!(find(TAG_WINSIZE), [[24, 0, 80, 0]]);
     }
 

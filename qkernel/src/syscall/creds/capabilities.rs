@@ -53,7 +53,7 @@ pub(in crate::syscall) fn capget(cx: &Ctx<'_>, header: UserAddr, data: UserAddr)
     };
     let target = match u32::try_from(pid).map_err(|_| Errno::EINVAL)? {
         0 => creds(cx),
-        pid => cx.container().find_task(pid).ok_or(Errno::ESRCH)?.creds.get(),
+        pid => cx.pids().find_task(pid).ok_or(Errno::ESRCH)?.creds.get(),
     };
     if data.is_null() {
         return Ok(0);

@@ -27,7 +27,7 @@ pub(super) fn commit(cx: &Ctx<'_>, new: Creds) {
         cx.process().dumpable.store(0, Ordering::Relaxed);
         cx.task.death_signal.store(0, Ordering::Relaxed);
     }
-    if let Some(node) = cx.container().tree.lock().nodes.get_mut(&cx.process().pid) {
+    if let Some(node) = cx.pids().tree.lock().nodes.get_mut(&cx.process().pid) {
         node.uid = new.uid;
     }
     cx.task.creds.set(Arc::new(new));

@@ -31,7 +31,7 @@ pub(super) fn sched_yield(_cx: &Ctx<'_>) -> SyscallResult {
 fn target(cx: &Ctx<'_>, tid: i32) -> Result<Arc<Task>> {
     match u32::try_from(tid).map_err(|_| Errno::EINVAL)? {
         0 => Ok(cx.task.clone()),
-        tid => cx.container().find_task(tid).ok_or(Errno::ESRCH),
+        tid => cx.pids().find_task(tid).ok_or(Errno::ESRCH),
     }
 }
 

@@ -16,14 +16,13 @@ pub(super) fn chosen(cx: &Ctx<'_>, which: u32, who: u32) -> Result<Vec<Arc<Task>
     const PROCESS: u32 = 0;
     const GROUP: u32 = 1;
     const USER: u32 = 2;
-    let all = || {
-        cx.container().tree.lock().tasks.values().filter_map(alloc::sync::Weak::upgrade).collect::<Vec<_>>()
-    };
+    let all =
+        || cx.pids().tree.lock().tasks.values().filter_map(alloc::sync::Weak::upgrade).collect::<Vec<_>>();
     let tasks = match which {
         PROCESS if who == 0 => alloc::vec![cx.task.clone()],
-        PROCESS => cx.container().find_task(who).into_iter().collect(),
+        PROCESS => cx.pids().find_task(who).into_iter().collect(),
         GROUP => {
-            let tree = cx.container().tree.lock();
+            let tree = cx.pids().tree.lock();
             let own = tree.nodes.get(&cx.process().pid).map_or(0, |node| node.group);
             let members = tree.group_members(if who == 0 { own } else { who });
             drop(tree);

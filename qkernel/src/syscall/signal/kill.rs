@@ -3,6 +3,7 @@
 use crate::signals::Source;
 use crate::syscall::context::SyscallResult;
 use crate::syscall::signal::permission::{check_permission, send, signal_process};
+use crate::task::container::FIRST_PID;
 use crate::task::context::Ctx;
 use crate::task::process::Process;
 
@@ -33,24 +34,24 @@ pub(in crate::syscall) fn kill(cx: &Ctx<'_>, pid: i32, number: u32) -> SyscallRe
         i32::MIN => Err(Errno::ESRCH),
         -1 => {
             let targets: alloc::vec::Vec<Arc<Process>> = {
-                let tree = cx.container().tree.lock();
-                let others = tree.nodes.iter().filter(|(pid, _)| **pid != me && **pid != 1);
+                let tree = cx.pids().tree.lock();
+                let others = tree.nodes.iter().filter(|(pid, _)| **pid != me && **pid != FIRST_PID);
                 others.map(|(_, node)| node.process.clone()).collect()
             };
             signal_many(cx, &targets, number)
         }
         pid if pid <= 0 => {
             let targets = {
-                let tree = cx.container().tree.lock();
+                let tree = cx.pids().tree.lock();
                 let own = tree.nodes.get(&me).map_or(0, |node| node.group);
                 tree.group_members(if pid == 0 { own } else { pid.unsigned_abs() })
             };
             signal_many(cx, &targets, number)
         }
         pid => {
-            let target = cx.container().find_process(pid.unsigned_abs()).or_else(|| {
+            let target = cx.pids().find_process(pid.unsigned_abs()).or_else(|| {
                 // As on Linux a thread's id stands for its process.
-                cx.container().find_task(pid.unsigned_abs()).map(|task| task.process.clone())
+                cx.pids().find_task(pid.unsigned_abs()).map(|task| task.process.clone())
             });
             signal_process(cx, &target.ok_or(Errno::ESRCH)?, number, from_me(cx))?;
             Ok(0)
@@ -66,7 +67,7 @@ pub(super) fn signal_thread(
     source: Source,
 ) -> SyscallResult {
     let tid = u32::try_from(tid).ok().filter(|tid| *tid != 0).ok_or(Errno::EINVAL)?;
-    let task = cx.container().find_task(tid).ok_or(Errno::ESRCH)?;
+    let task = cx.pids().find_task(tid).ok_or(Errno::ESRCH)?;
     if tgid.is_some_and(|tgid| tgid != task.process.pid) {
         return Err(Errno::ESRCH);
     }

@@ -34,12 +34,12 @@ pub(super) fn check_permission(cx: &Ctx<'_>, target: &Arc<Process>, number: u32)
             (creds.uid, creds.suid)
         }
         None => {
-            let uid = cx.container().tree.lock().nodes.get(&target.pid).map_or(0, |node| node.uid);
+            let uid = cx.pids().tree.lock().nodes.get(&target.pid).map_or(0, |node| node.uid);
             (uid, uid)
         }
     };
     let same_session = || {
-        let tree = cx.container().tree.lock();
+        let tree = cx.pids().tree.lock();
         let session = |pid: u32| tree.nodes.get(&pid).map(|node| node.session);
         session(target.pid) == session(cx.process().pid)
     };

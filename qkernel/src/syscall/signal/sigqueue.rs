@@ -35,7 +35,7 @@ pub(in crate::syscall) fn rt_sigqueueinfo(
 ) -> SyscallResult {
     let pid = u32::try_from(pid).unwrap_or(0);
     let source = read_info(cx, number, info, pid == cx.process().pid)?;
-    let target = cx.container().find_process(pid).ok_or(Errno::ESRCH)?;
+    let target = cx.pids().find_process(pid).ok_or(Errno::ESRCH)?;
     signal_process(cx, &target, number, source)?;
     Ok(0)
 }

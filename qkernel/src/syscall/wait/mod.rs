@@ -73,7 +73,7 @@ fn find(tree: &mut Tree, me: u32, who: Who, options: u32) -> Result<Option<Waite
 
 fn wait(cx: &Ctx<'_>, who: Who, options: u32) -> Result<Option<Waited>> {
     let me = cx.process().pid;
-    let look = || match find(&mut cx.container().tree.lock(), me, who, options) {
+    let look = || match find(&mut cx.pids().tree.lock(), me, who, options) {
         Ok(None) if options & WNOHANG == 0 => None,
         result => Some(result),
     };
@@ -82,7 +82,7 @@ fn wait(cx: &Ctx<'_>, who: Who, options: u32) -> Result<Option<Waited>> {
         && child.report.is_none()
         && options & WNOWAIT == 0
     {
-        exit::reap(cx.container(), child.pid);
+        exit::reap(cx.pids(), child.pid);
     }
     Ok(waited)
 }
@@ -100,7 +100,7 @@ pub(super) fn wait4(
     }
     let who = match pid {
         -1 => Who::Any,
-        0 => Who::Group(cx.container().tree.lock().nodes.get(&cx.process().pid).map_or(0, |node| node.group)),
+        0 => Who::Group(cx.pids().tree.lock().nodes.get(&cx.process().pid).map_or(0, |node| node.group)),
         i32::MIN => return Err(Errno::ESRCH),
         pid if pid < 0 => Who::Group(pid.unsigned_abs()),
         pid => Who::Pid(pid.unsigned_abs()),

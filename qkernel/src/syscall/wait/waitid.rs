@@ -34,7 +34,7 @@ pub(in crate::syscall) fn waitid(
         0 => Who::Any,
         1 if id != 0 => Who::Pid(id),
         2 if id == 0 => {
-            Who::Group(cx.container().tree.lock().nodes.get(&cx.process().pid).map_or(0, |node| node.group))
+            Who::Group(cx.pids().tree.lock().nodes.get(&cx.process().pid).map_or(0, |node| node.group))
         }
         2 => Who::Group(id),
         3 => Who::Pid(crate::syscall::pidfd::pid_process(cx, id.cast_signed())?.pid),

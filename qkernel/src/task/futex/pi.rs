@@ -7,9 +7,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
-use crate::task::container::{Container, ContainerId};
 use crate::task::core::Task;
 use crate::task::futex::{BUCKET_BITS, Key, OWNER_DIED, TID_MASK, WAITERS};
+use crate::task::pid_space::PidSpace;
 use machine::errno::{Errno, Result};
 use machine::mm::{UserAddr, UserMemory};
 use machine::sched;
@@ -25,8 +25,8 @@ const RETRY: u8 = 2;
 struct Waiter {
     task: Runnable,
     tid: u32,
-    /// Thread ids mean threads of this container.
-    container: ContainerId,
+    /// The space of all thread ids here.
+    pids: Arc<PidSpace>,
     key: Key,
     /// The thread it waits for.
     owner: AtomicU32,
@@ -73,19 +73,13 @@ fn look(word: u32, tid: u32, others_wait: bool, ended: u32) -> Look {
     }
 }
 
-/// Whether the caller's container has such a thread.
-fn exists(container: &Container, tid: u32) -> bool {
-    container.tree.lock().tasks.contains_key(&tid)
+/// Whether there is such a thread.
+fn exists(pids: &PidSpace, tid: u32) -> bool {
+    pids.tree.lock().tasks.contains_key(&tid)
 }
 
 /// Takes the lock if it is free, else queues the caller unless it only tries. `ended` is a thread known to have ended.
-fn take_or_queue(
-    word: &AtomicU32,
-    waiter: &Arc<Waiter>,
-    container: &Container,
-    only_try: bool,
-    ended: u32,
-) -> Result<bool> {
+fn take_or_queue(word: &AtomicU32, waiter: &Arc<Waiter>, only_try: bool, ended: u32) -> Result<bool> {
     let mut bucket = BUCKETS[waiter.key.bucket()].lock();
     loop {
         let old = word.load(Ordering::SeqCst);
@@ -94,7 +88,7 @@ fn take_or_queue(
             Look::Ours => return Err(Errno::EDEADLK),
             Look::Free(new) => (new, None),
             Look::Owned(_) if only_try => return Err(Errno::EAGAIN),
-            Look::Owned(owner) if !exists(container, owner) => return Err(Errno::ESRCH),
+            Look::Owned(owner) if !exists(&waiter.pids, owner) => return Err(Errno::ESRCH),
             Look::Owned(owner) => (old | WAITERS, Some(owner)),
         };
         if word.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).is_err() {
@@ -128,18 +122,17 @@ pub fn lock_pi(
     deadline_ns: Option<u64>,
 ) -> Result<()> {
     let key = Key::of(user, addr, private)?;
-    let container = &task.process.container;
     let mut ended = 0;
     loop {
         let waiter = Arc::new(Waiter {
             task: task.clone(),
             tid: task.tid(),
-            container: container.id,
+            pids: task.process.container.pids.clone(),
             key,
             owner: AtomicU32::new(0),
             state: AtomicU8::new(WAITING),
         });
-        if user.with_atomic(addr, true, |word| take_or_queue(word, &waiter, container, only_try, ended))?? {
+        if user.with_atomic(addr, true, |word| take_or_queue(word, &waiter, only_try, ended))?? {
             return Ok(());
         }
         let news = || Some(waiter.state.load(Ordering::SeqCst)).filter(|state| *state != WAITING);
@@ -151,7 +144,7 @@ pub fn lock_pi(
             return Ok(());
         }
         ended = waiter.owner.load(Ordering::SeqCst);
-        if exists(container, ended) {
+        if exists(&waiter.pids, ended) {
             ended = 0; // it has only left its locks behind, by execve
         }
     }
@@ -190,14 +183,14 @@ pub fn unlock_pi(task: &Arc<Task>, user: &UserMemory, addr: UserAddr, private: b
 }
 
 /// A thread has ended, or left its locks behind: those who wait for it try anew.
-pub fn owner_ended(container: ContainerId, tid: u32) {
+pub fn owner_ended(pids: &Arc<PidSpace>, tid: u32) {
     if WAITING_TASKS.load(Ordering::SeqCst) == 0 {
         return;
     }
     let mut waiting = Vec::new();
     for bucket in &BUCKETS {
         bucket.lock().retain(|waiter| {
-            let keep = waiter.container != container || waiter.owner.load(Ordering::SeqCst) != tid;
+            let keep = !Arc::ptr_eq(&waiter.pids, pids) || waiter.owner.load(Ordering::SeqCst) != tid;
             if !keep {
                 waiting.push(waiter.clone());
             }

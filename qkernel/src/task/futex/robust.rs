@@ -38,7 +38,7 @@ pub fn release_robust_list(task: &Arc<Task>, user: &UserMemory) {
     if pending & !1 != 0 {
         let _ = release(task, user, word_of(pending), Kind { pi: pending & 1 != 0, pending: true });
     }
-    crate::task::futex::pi::owner_ended(task.process.container.id, task.tid());
+    crate::task::futex::pi::owner_ended(&task.process.container.pids, task.tid());
 }
 
 /// The kind of an entry of a robust list.

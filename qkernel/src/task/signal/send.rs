@@ -6,9 +6,10 @@ use core::sync::atomic::Ordering;
 
 use crate::limits::RLIMIT_SIGPENDING;
 use crate::signals::{SIGCONT, SIGKILL, STOPPING, Source, UNBLOCKABLE, bit, is_valid};
-use crate::task::container::{Container, FIRST_PID};
+use crate::task::container::Container;
 use crate::task::core::Task;
 use crate::task::itimer;
+use crate::task::pid_space::PidSpace;
 use crate::task::process::Process;
 use crate::task::signal::action::{Action, DefaultAction, SA_KNOWN, SIG_DFL};
 use crate::task::signal::info::SigInfo;
@@ -49,8 +50,8 @@ pub fn send_to_task(task: &Arc<Task>, signal: u32, source: Source) {
 }
 
 /// Sends a signal to all processes of a group.
-pub fn send_to_group(container: &Container, group: u32, signal: u32, source: Source) {
-    let members = container.tree.lock().group_members(group);
+pub fn send_to_group(pids: &PidSpace, group: u32, signal: u32, source: Source) {
+    let members = pids.tree.lock().group_members(group);
     for process in members {
         send_to_process(&process, signal, source);
     }
@@ -58,16 +59,15 @@ pub fn send_to_group(container: &Container, group: u32, signal: u32, source: Sou
 
 /// Sends a signal to the console's foreground group, or to the first process while there is none.
 pub fn send_to_foreground(container: &Container, signal: u32) {
-    let group = {
-        let tree = container.tree.lock();
-        let session = tree.nodes.get(&FIRST_PID).map_or(FIRST_PID, |node| node.session);
+    let Some(process) = container.first_process() else { return };
+    let terminal = {
+        let tree = container.pids.tree.lock();
+        let session = tree.nodes.get(&process.pid).map_or(process.pid, |node| node.session);
         tree.terminals.get(&session).map(|terminal| terminal.terminal.clone())
-    }
-    .map_or(0, |terminal| terminal.foreground());
-    if group != 0 {
-        send_to_group(container, group, signal, Source::Kernel);
-    } else if let Some(process) = container.first_process() {
-        send_to_process(&process, signal, Source::Kernel);
+    };
+    match terminal.map_or(0, |terminal| terminal.foreground()) {
+        0 => send_to_process(&process, signal, Source::Kernel),
+        group => send_to_group(&container.pids, group, signal, Source::Kernel),
     }
 }
 

@@ -4,8 +4,8 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
 use crate::signals::{SIGCHLD, SIGCONT, SIGHUP, SIGSTOP, Source};
-use crate::task::container::Container;
 use crate::task::core::Task;
+use crate::task::pid_space::PidSpace;
 use crate::task::process::Process;
 use crate::task::process::call_attention;
 use crate::task::signal::action::{SA_NOCLDSTOP, SA_NOCLDWAIT, SIG_IGN};
@@ -53,7 +53,7 @@ pub fn begin(process: &Arc<Process>, signal: u32) {
 }
 
 fn is_in_orphaned_group(process: &Process) -> bool {
-    let tree = process.container.tree.lock();
+    let tree = process.container.pids.tree.lock();
     tree.nodes.get(&process.pid).is_none_or(|node| tree.is_orphaned(node.group, 0))
 }
 
@@ -113,7 +113,7 @@ pub fn rest(task: &Arc<Task>) {
 /// Leaves a report of a stop or continue for `wait(2)`, and sends `SIGCHLD`.
 fn tell_parent(process: &Arc<Process>, report: Report) {
     let (parent, uid) = {
-        let mut tree = process.container.tree.lock();
+        let mut tree = process.container.pids.tree.lock();
         let Some(node) = tree.nodes.get_mut(&process.pid).filter(|node| node.exit_status.is_none()) else {
             return;
         };
@@ -142,9 +142,9 @@ pub fn discards_children(process: &Arc<Process>) -> bool {
 }
 
 /// Wakes a stopped group that nobody could continue any more.
-fn wake_orphans(container: &Container, group: u32) {
-    send_to_group(container, group, SIGHUP, Source::Kernel);
-    send_to_group(container, group, SIGCONT, Source::Kernel);
+fn wake_orphans(pids: &PidSpace, group: u32) {
+    send_to_group(pids, group, SIGHUP, Source::Kernel);
+    send_to_group(pids, group, SIGCONT, Source::Kernel);
 }
 
 fn has_stopped(tree: &Tree, group: u32) -> bool {
@@ -156,7 +156,7 @@ fn has_stopped(tree: &Tree, group: u32) -> bool {
 pub fn leave_session(process: &Arc<Process>) {
     let pid = process.pid;
     let (terminal, orphaned) = {
-        let mut tree = process.container.tree.lock();
+        let mut tree = process.container.pids.tree.lock();
         let Some(node) = tree.nodes.get(&pid) else { return };
         let (group, session, parent) = (node.group, node.session, node.parent());
         let terminal = if session == pid { tree.terminals.remove(&session) } else { None };
@@ -168,13 +168,13 @@ pub fn leave_session(process: &Arc<Process>) {
     if let Some(terminal) = terminal {
         let foreground = terminal.terminal.foreground();
         if foreground != 0 {
-            wake_orphans(&process.container, foreground);
+            wake_orphans(&process.container.pids, foreground);
         }
         terminal.terminal.set_foreground(0);
         terminal.terminal.left();
     }
     if let Some(group) = orphaned {
-        wake_orphans(&process.container, group);
+        wake_orphans(&process.container.pids, group);
     }
 }
 
@@ -189,7 +189,7 @@ pub fn parent_died(child: &Arc<Process>, parent: &Arc<Process>) {
         }
     }
     let orphaned = {
-        let tree = child.container.tree.lock();
+        let tree = child.container.pids.tree.lock();
         let (Some(node), Some(old)) = (tree.nodes.get(&child.pid), tree.nodes.get(&parent.pid)) else {
             return;
         };
@@ -198,6 +198,6 @@ pub fn parent_died(child: &Arc<Process>, parent: &Arc<Process>) {
         (cut && tree.is_orphaned(group, 0) && has_stopped(&tree, group)).then_some(group)
     };
     if let Some(group) = orphaned {
-        wake_orphans(&child.container, group);
+        wake_orphans(&child.container.pids, group);
     }
 }

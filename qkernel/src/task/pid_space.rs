@@ -1,0 +1,44 @@
+//! Pid spaces: a process tree with ids of its own, as a pid namespace of Linux. A container has one alone, or together
+//! with others. It ends with its process 1.
+
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+
+use machine::sync::{Rank, SpinLock};
+
+use crate::task::core::Task;
+use crate::task::process::Process;
+use crate::task::tree::Tree;
+
+/// A pid space.
+pub struct PidSpace {
+    /// Its processes, by the ids they see.
+    pub tree: SpinLock<Tree>,
+}
+
+impl PidSpace {
+    /// A space without processes.
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { tree: SpinLock::new(Rank::ProcessTree, Tree::new()) })
+    }
+
+    /// The task with this id.
+    pub fn find_task(&self, tid: u32) -> Option<Arc<Task>> {
+        self.tree.lock().tasks.get(&tid).and_then(Weak::upgrade)
+    }
+
+    /// The process with this id, ended or not.
+    pub fn find_process(&self, pid: u32) -> Option<Arc<Process>> {
+        self.tree.lock().nodes.get(&pid).map(|node| node.process.clone())
+    }
+
+    /// All its processes, ended ones that nobody has waited for included.
+    pub fn processes(&self) -> Vec<Arc<Process>> {
+        self.tree.lock().nodes.values().map(|node| node.process.clone()).collect()
+    }
+
+    /// Its process 1 has ended: no task is added any more. The caller kills the others.
+    pub fn close(&self) {
+        self.tree.lock().is_closed = true;
+    }
+}
