@@ -104,7 +104,7 @@ pub const REPORT_EXEC_ENDED: u64 = 12;
 /// (container id, wait status of its first process): none of its tasks is left. The first container's end is
 /// [`EXIT`] instead.
 pub const REPORT_CONTAINER_ENDED: u64 = 13;
-/// (container id, 0, text phys, len): [`EVENT_CREATE`] failed; why.
+/// (container id, wait status, text phys, len): [`EVENT_CREATE`] failed, or the container's program does not run; why.
 pub const REPORT_CONTAINER_FAILED: u64 = 14;
 
 /// (the request's number): the memory limit that [`EVENT_LIMIT`] asked for holds.
@@ -120,6 +120,9 @@ pub const PROCESSES_MAX_BYTES: u64 = 64 << 10;
 
 /// (container id): a process of the container is killed, since there is no memory.
 pub const REPORT_OOM_KILL: u64 = 18;
+
+/// (container id, the request's number): every task of the container rests, as [`EVENT_PAUSE_CONTAINER`] asked for.
+pub const REPORT_CONTAINER_RESTED: u64 = 20;
 
 // ---- wake events ----
 /// A connection, or data for a socket.
@@ -352,7 +355,7 @@ pub const EVENT_DONE: u32 = 2;
 /// A signal (`value`: the number) for the first process of the container `token`, or with `flags` = 1 for the foreground
 /// group of its console, or with `flags` = 2 for all its processes.
 pub const EVENT_SIGNAL: u32 = 3;
-/// A terminal's size changed; `token`: 0 for the console, or the id of [`EVENT_EXEC`]; `value`: rows << 16 | columns.
+/// A terminal's size changed; `token`: a container for its console, or the id of [`EVENT_EXEC`]; `value`: rows << 16 | columns.
 pub const EVENT_WINSIZE: u32 = 4;
 /// The first process of the container `token`, held until now ([`crate::boot::BOOT_HOLD`]), begins.
 pub const EVENT_START: u32 = 16;
@@ -384,6 +387,9 @@ pub const EVENT_CREATE: u32 = 23;
 pub const EVENT_LIMIT: u32 = 24;
 /// The processes of the container `token` are asked for. Answered by [`REPORT_PROCESSES`].
 pub const EVENT_PROCESSES: u32 = 25;
+/// The tasks of the container `token` rest at the user boundary (`flags` = 1), or go on (0). `value`: the request's number; the
+/// last one counts. Answered by [`REPORT_CONTAINER_RESTED`] once they rest.
+pub const EVENT_PAUSE_CONTAINER: u32 = 27;
 
 /// Readings of the host's clocks. Written by the VMM.
 #[repr(C)]

@@ -8,7 +8,7 @@ use machine::sched;
 use crate::container::{create, exec, limits, processes};
 use crate::fs::host_poll;
 use crate::hibernate;
-use crate::task::container::{self, ContainerId};
+use crate::task::container::{self, Container, ContainerId};
 
 /// Hands an event on; `round`: the round in which it was told.
 pub(super) fn handle(event: &Event, round: u64) {
@@ -33,8 +33,10 @@ pub(super) fn handle(event: &Event, round: u64) {
                 create::signal(&container, event.value, event.flags);
             }
         }
-        hc::EVENT_WINSIZE if event.token == 0 => console_resized(event.value),
-        hc::EVENT_WINSIZE => exec::resize(event.token, event.value),
+        hc::EVENT_WINSIZE => match container::find(ContainerId(event.token)) {
+            Some(container) => console_resized(&container, event.value),
+            None => exec::resize(event.token, event.value),
+        },
         hc::EVENT_EXEC => exec::admit(event.token, event.value),
         hc::EVENT_EXEC_SIGNAL => {
             hibernate::idle::note_activity();
@@ -54,9 +56,8 @@ pub(super) fn handle(event: &Event, round: u64) {
     }
 }
 
-/// The terminal that the first container's streams are on has a new size (rows << 16 | columns).
-fn console_resized(size: i64) {
-    let Some(container) = container::find(ContainerId::FIRST) else { return };
+/// The terminal that a container's streams are on has a new size (rows << 16 | columns).
+fn console_resized(container: &Container, size: i64) {
     if let Some(console) = container.console.get() {
         let size = size.cast_unsigned();
         console.resize(low16(size >> 16), low16(size));

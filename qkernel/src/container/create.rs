@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use abi::hostcall::{REPORT_CONTAINER_ENDED, REPORT_READY, REPORT_RUNNING};
+use abi::hostcall::{REPORT_CONTAINER_ENDED, REPORT_CONTAINER_FAILED, REPORT_READY, REPORT_RUNNING};
 use machine::errno::Errno;
 use machine::host;
 use machine::mm::AddressSpace;
@@ -16,7 +16,7 @@ use crate::container::launch::{find_program, new_leader, reason};
 use crate::container::setup;
 use crate::signals::{SIGKILL, SIGRTMAX, Source};
 use crate::spec::Spec;
-use crate::task::container::{Container, ContainerId};
+use crate::task::container::{self, Container, ContainerId};
 use crate::task::context::Ctx;
 use crate::task::core::Task;
 use crate::task::exec;
@@ -40,7 +40,9 @@ pub fn create(id: ContainerId, mut spec: Spec) -> Result<Arc<Container>, String>
         Some(other) => Container::joining(id, other)
             .ok_or_else(|| format!("there is no container {} to share process ids with", other.0))?,
     };
-    container.set_host_name(spec.hostname.clone());
+    // Containers of a pod may have one host name.
+    let shared = spec.hostname.is_empty().then(|| container::find(ContainerId::FIRST)).flatten();
+    container.set_host_name(shared.map_or_else(|| spec.hostname.clone(), |first| first.host_name()));
     container.set_domain_name(spec.domainname.clone());
     if let Some(maps) = spec.id_maps.take() {
         container.id_maps.call_once(|| maps);
@@ -112,11 +114,14 @@ fn run_first(task: &Arc<Task>, program: FirstProgram) {
 }
 
 fn cannot_run(task: &Arc<Task>, name: &[u8], error: Errno) {
-    host::log(0, &format!("cannot run {}: {}", name.escape_ascii(), reason(error)));
+    let why = format!("cannot run {}: {}", name.escape_ascii(), reason(error));
     let status = exec::failure_status(error);
-    if task.process.container.id == ContainerId::FIRST {
+    let id = task.process.container.id;
+    if id == ContainerId::FIRST {
+        host::log(0, &why);
         host::exit(status);
     }
+    host::report_exec(REPORT_CONTAINER_FAILED, id.0, status.cast_unsigned().into(), &why);
     begin_group_exit(&task.process, status);
 }
 

@@ -82,16 +82,19 @@ pub fn admit(id: u64, len: i64) {
     hibernate::wake_event(WAKE_EVENT_EXEC);
 }
 
-/// Makes another container, whose records have up to `len` bytes.
+/// Makes another container, whose records have up to `len` bytes. If the sandbox sleeps, it wakes.
 pub fn admit_container(id: u64, len: i64) {
+    idle::note_activity();
     let made = take_spec(id, len).map_err(|error| format!("its records cannot be taken: {}", reason(error)));
     let made = match container::find(ContainerId(id)) {
         Some(_) => Err("there is a container of this id already".into()),
         None => made.and_then(|spec| create::create(ContainerId(id), spec)),
     };
     if let Err(why) = made {
-        host::report_exec(REPORT_CONTAINER_FAILED, id, 0, &why);
+        let status = crate::task::group_exit::exited(EXIT_FAILURE.into());
+        host::report_exec(REPORT_CONTAINER_FAILED, id, status.cast_unsigned().into(), &why);
     }
+    hibernate::wake_event(WAKE_EVENT_EXEC);
 }
 
 fn take_spec(id: u64, len: i64) -> Result<Spec> {

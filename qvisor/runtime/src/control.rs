@@ -1,7 +1,7 @@
 //! Orders to a running sandbox: JSON lines over its control socket, and over the channel of its front end.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
@@ -80,6 +80,10 @@ pub enum Order {
     Start,
     /// The front end goes, and the container stays.
     Release,
+    /// Another container begins in this sandbox, a pod's: `len` bytes of records follow the line. With it come the listener
+    /// of the container's own control socket, its streams, and its views of the host's files. The connection stays open for
+    /// the container's life: [`Report`]s come back, and orders go to the container. When it is closed the container ends.
+    Create { len: u32 },
     /// A further process runs: `len` bytes of records follow the line, and its streams come with it. Answered by
     /// [`ExecReport`]s; `Kill` and `Winsize` on the same connection are for that process.
     Exec {
@@ -128,14 +132,19 @@ pub enum Figures {
 pub enum Report {
     /// A container's namespaces and control groups are there, and this is its leash.
     Prepared { pid: i32 },
-    /// A container waits for its start.
-    Created,
+    /// A container waits for its start. In a pod its kernel knows it by this number.
+    Created {
+        #[serde(default)]
+        number: u64,
+    },
     /// The VMM lives on without its front end.
     Released,
     /// The first process runs.
     Started,
     /// The sandbox ended with this wait status.
     Exited { status: i32 },
+    /// The leash of a pod's further container is to be stopped, or to go on: somebody has asked for that at the control socket.
+    Leash { stops: bool },
     /// It could not start, or broke; with the exit code that a shell would give.
     Failed { message: String, code: Option<u8> },
 }
@@ -211,6 +220,22 @@ pub enum OrderError {
     Refused(String),
 }
 
+/// Sends an order that has records and descriptors.
+pub fn ask(
+    socket: &UnixStream,
+    order: Order,
+    records: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let mut line = serde_json::to_vec(&order)?;
+    line.push(b'\n');
+    let sent = descriptor_passing::send(socket.as_fd(), descriptors, &line, 0)?;
+    // A peer that stops reading sends its reason as an answer, which is what counts then.
+    let rest = [line.get(sent..).unwrap_or_default(), records].concat();
+    let _ = (&mut &*socket).write_all(&rest);
+    Ok(())
+}
+
 /// Asks the sandbox whose directory this is for its events; they come as lines until its end.
 pub fn events(sandbox: &Directory, oom_only: bool) -> io::Result<UnixStream> {
     let stream = connect(sandbox)?;
@@ -243,51 +268,80 @@ pub fn order(sandbox: &Directory, order: Order) -> Result<Answer, OrderError> {
 /// How often one connection is read from at a time.
 const READS_MAX: usize = 8;
 
-/// A connection whose [`Order::Exec`] was taken: orders for the process come as lines, and reports go back.
+/// A connection over which values come as lines of JSON, without waiting for them.
 #[derive(Debug)]
-pub struct ExecLine {
+pub struct Lines {
     stream: UnixStream,
     /// Bytes received that are no whole line yet.
     text: Vec<u8>,
 }
 
-impl ExecLine {
+impl Lines {
     #[must_use]
     pub fn new(stream: UnixStream) -> Self {
         Self { stream, text: Vec::new() }
     }
-}
 
-impl ExecPeer for ExecLine {
-    fn descriptor(&self) -> RawFd {
-        self.stream.as_raw_fd()
+    /// The connection itself.
+    #[must_use]
+    pub fn stream(&self) -> &UnixStream {
+        &self.stream
     }
 
-    fn report(&self, report: &ExecReport) {
-        send_now(&self.stream, report);
-    }
-
-    fn refuse(&self, why: String) {
-        refuse(&self.stream, why);
-    }
-
-    fn receive(&mut self) -> Received {
+    /// Takes the lines that have come, or as many as are good at a time; and whether the other side is gone, or sends what
+    /// is no line.
+    pub fn receive(&mut self) -> (Vec<Vec<u8>>, bool) {
         let most = usize::try_from(LINE_MAX).unwrap_or(usize::MAX);
-        let (mut bytes, mut received) = ([0; 512], Received::default());
+        let (mut bytes, mut lines) = ([0; 512], Vec::new());
         // Bytes beyond this are read the next time.
         for _ in 0..READS_MAX {
             let Some(got) = process::receive_now(&self.stream, &mut bytes) else { break };
             self.text.extend(bytes.iter().take(got));
             while let Some(end) = self.text.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.text.drain(..=end).collect();
-                received.orders.extend(parse(&line).ok().and_then(exec_order));
+                lines.push(self.text.drain(..=end).collect());
             }
             if got == 0 || self.text.len() > most {
-                received.is_over = true;
-                break;
+                return (lines, true);
             }
         }
-        received
+        (lines, false)
+    }
+}
+
+impl AsRawFd for Lines {
+    fn as_raw_fd(&self) -> RawFd {
+        self.stream.as_raw_fd()
+    }
+}
+
+/// A connection whose [`Order::Exec`] was taken: orders for the process come as lines, and reports go back.
+#[derive(Debug)]
+pub struct ExecLine(Lines);
+
+impl ExecLine {
+    #[must_use]
+    pub fn new(stream: UnixStream) -> Self {
+        Self(Lines::new(stream))
+    }
+}
+
+impl ExecPeer for ExecLine {
+    fn descriptor(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    fn report(&self, report: &ExecReport) {
+        send_now(self.0.stream(), report);
+    }
+
+    fn refuse(&self, why: String) {
+        refuse(self.0.stream(), why);
+    }
+
+    fn receive(&mut self) -> Received {
+        let (lines, is_over) = self.0.receive();
+        let orders = lines.iter().filter_map(|line| parse(line).ok().and_then(exec_order)).collect();
+        Received { orders, is_over }
     }
 }
 
@@ -332,6 +386,6 @@ mod tests {
         let mut line = ExecLine::new(theirs);
         (&ours).write_all(&[b'x'; 6000]).unwrap();
         while !line.receive().is_over {}
-        assert!(line.text.len() <= 6000);
+        assert!(line.0.text.len() <= 6000);
     }
 }

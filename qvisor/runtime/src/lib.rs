@@ -9,6 +9,7 @@ pub mod environment;
 pub mod exec;
 pub mod front;
 pub mod hooks;
+pub mod keeper;
 pub mod oci;
 pub mod orders;
 pub mod platform;

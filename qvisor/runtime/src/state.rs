@@ -225,6 +225,11 @@ impl Claim {
     }
 
     #[must_use]
+    pub fn name(&self) -> &OsStr {
+        &self.name
+    }
+
+    #[must_use]
     pub fn directory(&self) -> &Directory {
         &self.directory
     }

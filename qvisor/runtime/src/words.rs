@@ -27,3 +27,6 @@ pub const START_STOPPED: &str = "cannot start a container that has stopped";
 /// A process was to come in.
 pub const EXEC_IN_STOPPED: &str = "cannot exec in a stopped container";
 pub const EXEC_IN_PAUSED: &str = "cannot exec in a paused container (use --ignore-paused to override)";
+/// A further container was to begin in it.
+pub const NO_POD: &str = "it is the sandbox of one container alone; set pods to shared for all containers of the pod, or \
+    to separate (the annotation dev.dormouse.pods, or the node's configuration)";

@@ -154,11 +154,24 @@ impl BootSpec {
     /// The records on the wire.
     #[must_use]
     pub fn records(&self) -> Vec<u8> {
-        let mut out = self.process_records();
+        let mut out = self.container_records();
         let mut put = |tag, parts: &[&[u8]]| put(&mut out, tag, parts);
         if let Some(flags) = cpu::host_flags() {
             put(TAG_CPU_FLAGS, &[flags.as_bytes()]);
         }
+        self.sysctls.iter().for_each(|(name, value)| put(TAG_SYSCTL, &[name.as_bytes(), &[0], value]));
+        if let Some(timeout) = self.idle_timeout {
+            let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+            put(TAG_IDLE_TIMEOUT, &[&timeout_ns.to_le_bytes()]);
+        }
+        out
+    }
+
+    /// The records about a container, without those about the sandbox.
+    #[must_use]
+    pub fn container_records(&self) -> Vec<u8> {
+        let mut out = self.process_records();
+        let mut put = |tag, parts: &[&[u8]]| put(&mut out, tag, parts);
         put(TAG_HOSTNAME, &[&self.hostname]);
         put(TAG_DOMAINNAME, &[&self.domainname]);
         for mount in &self.mounts {
@@ -174,7 +187,6 @@ impl BootSpec {
             let words: Vec<u8> = [count].into_iter().chain(extents).flat_map(u32::to_le_bytes).collect();
             put(TAG_ID_MAPS, &[&words]);
         }
-        self.sysctls.iter().for_each(|(name, value)| put(TAG_SYSCTL, &[name.as_bytes(), &[0], value]));
         self.masked.iter().for_each(|path| put(TAG_MASKED, &[path]));
         self.read_only.iter().for_each(|path| put(TAG_READ_ONLY, &[path]));
         for (limit, value) in self.limits.each() {
@@ -182,10 +194,6 @@ impl BootSpec {
         }
         if let Some(container) = self.pid_space {
             put(TAG_PID_SPACE, &[&container.to_le_bytes()]);
-        }
-        if let Some(timeout) = self.idle_timeout {
-            let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-            put(TAG_IDLE_TIMEOUT, &[&timeout_ns.to_le_bytes()]);
         }
         out
     }

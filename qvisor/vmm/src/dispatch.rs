@@ -7,8 +7,9 @@ use abi::HostCall;
 use abi::hostcall::{
     AS_CREATE, AS_DESTROY, AS_RUN, AS_SAVE_FPU, AS_SYNC, ASYNC_SWAP_IN, BEGIN_WAKE, CLOCK, CPU_TIME, EVENTS,
     EXEC_TAKE, EXIT, Event, HIBERNATED, HostClocks, IDLE, KICK, LOG, OPEN, PANIC, PROCESSES_MAX_BYTES,
-    RANDOM, RELEASE, REPORT, REPORT_ASLEEP, REPORT_EXEC_ENDED, REPORT_EXEC_FAILED, REPORT_EXEC_STARTED,
-    REPORT_IDLE, REPORT_LIMIT_HOLDS, REPORT_LIMIT_REFUSED, REPORT_OOM_KILL, REPORT_PROCESSES, REPORT_RESUMED,
+    RANDOM, RELEASE, REPORT, REPORT_ASLEEP, REPORT_CONTAINER_ENDED, REPORT_CONTAINER_FAILED,
+    REPORT_CONTAINER_RESTED, REPORT_EXEC_ENDED, REPORT_EXEC_FAILED, REPORT_EXEC_STARTED, REPORT_IDLE,
+    REPORT_LIMIT_HOLDS, REPORT_LIMIT_REFUSED, REPORT_OOM_KILL, REPORT_PROCESSES, REPORT_RESUMED,
     REPORT_STAYED_WARM, REPORT_WAKE_EVENT, SET_DEADLINE, STATS, SUBMIT, SWAP_IN, SWAP_IN_AHEAD, SWAP_OUT,
     WINDOW_COPY, WINDOW_MAP, WINDOW_UNMAP, YIELD,
 };
@@ -27,7 +28,7 @@ use crate::hostcall::io_threads::Urgency;
 use crate::hostcall::route;
 use crate::memory::SandboxMemory;
 use crate::platform::machine::{Reply, Upcalls};
-use crate::sandbox::{Outcome, Sandbox};
+use crate::sandbox::{ContainerNews, Outcome, Sandbox};
 use crate::vcpu::Cpus;
 
 /// Longest text of one log line or of a panic, in bytes.
@@ -97,9 +98,13 @@ fn dispatch(sandbox: &Sandbox, cpu: u32, call: &HostCall) -> Reply {
         RANDOM => random(sandbox, a, b),
         EXEC_TAKE => take_exec(sandbox, a, b, c),
         REPORT if matches!(a, REPORT_EXEC_STARTED..=REPORT_EXEC_ENDED) => report_exec(sandbox, &call.args),
-        REPORT if a == REPORT_PROCESSES => {
-            let text = sandbox.memory.copy_in(call.args[3], call.args[4].min(PROCESSES_MAX_BYTES));
-            sandbox.tell_processes(&String::from_utf8_lossy(&text.unwrap_or_default()));
+        REPORT
+            if matches!(
+                a,
+                REPORT_PROCESSES | REPORT_CONTAINER_ENDED | REPORT_CONTAINER_FAILED | REPORT_CONTAINER_RESTED
+            ) =>
+        {
+            report_container(sandbox, &call.args);
             0
         }
         // The others are the VMM's own.
@@ -265,6 +270,22 @@ fn report_exec(sandbox: &Sandbox, args: &[u64; 6]) -> i64 {
         _ => sandbox.execs().ended(id, low32(value).cast_signed()),
     }
     0
+}
+
+fn report_container(sandbox: &Sandbox, args: &[u64; 6]) {
+    let [what, id, value, phys, len, _] = *args;
+    let text = |most: u64| {
+        let bytes = sandbox.memory.copy_in(phys, len.min(most)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    let status = low32(value).cast_signed();
+    let news = match what {
+        REPORT_PROCESSES => ContainerNews::Processes(text(PROCESSES_MAX_BYTES)),
+        REPORT_CONTAINER_RESTED => ContainerNews::Rested(value),
+        REPORT_CONTAINER_FAILED => ContainerNews::Failed { why: text(TEXT_MAX), status },
+        _ => ContainerNews::Ended(status),
+    };
+    sandbox.tell_of_container(id, news);
 }
 
 fn window_map(sandbox: &Sandbox, args: &[u64; 6]) -> i64 {

@@ -4,24 +4,24 @@
 //! leash. Signals and sizes of the terminal come over it; reports of the process's start and end go back. When the
 //! connection is closed the process is killed, and when the process has ended the connection is closed. The kernel
 //! takes a request when it gets to it; until then the request's descriptors are here.
+//!
+//! Further containers of a sandbox take the same way in: their requests wait here, under ids that no process has.
 #![deny(unsafe_code)]
+
+mod request;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::RawFd;
 
-use abi::boot::{
-    self, EXEC_RECORDS_MAX, TAG_ARG, TAG_CAPABILITIES, TAG_CREDS, TAG_CWD, TAG_ENV, TAG_FLAGS,
-    TAG_OOM_SCORE_ADJ, TAG_RLIMIT, TAG_SECCOMP, TAG_STREAM, TAG_UMASK, TAG_WINSIZE,
-};
 use abi::hostcall::{EVENT_EXEC_SIGNAL, EVENT_WINSIZE, Event};
 use serde::{Deserialize, Serialize};
 
-use crate::boot::put;
 use crate::errno::Errno;
 use crate::hostcall::host_io::HostIo;
 use crate::lock::{Guard, Mutex, Rank};
 use crate::signals::SIGNAL_MAX;
+pub use request::{Request, VIEWS_MAX};
 
 /// Most exec'd processes at a time.
 pub const EXECS_MAX: usize = 128;
@@ -31,87 +31,6 @@ pub const PRESERVED_MAX: usize = 64;
 pub const STREAMS_MAX: usize = 3 + PRESERVED_MAX;
 /// Most events that are kept for a process until it has started.
 const WAITING_MAX: usize = 64;
-/// The records that a request may have.
-const TAGS: &[u32] = &[
-    TAG_ARG,
-    TAG_ENV,
-    TAG_CWD,
-    TAG_CREDS,
-    TAG_CAPABILITIES,
-    TAG_FLAGS,
-    TAG_RLIMIT,
-    TAG_SECCOMP,
-    TAG_STREAM,
-    TAG_UMASK,
-    TAG_OOM_SCORE_ADJ,
-    TAG_WINSIZE,
-];
-
-/// A request for a process.
-#[derive(Debug)]
-pub struct ExecRequest {
-    records: Vec<u8>,
-    streams: Vec<OwnedFd>,
-}
-
-impl ExecRequest {
-    /// Of records as [`boot::records`] reads them, whose streams are numbered by their place in `streams`.
-    pub fn new(records: Vec<u8>, streams: Vec<OwnedFd>) -> Result<Self, String> {
-        if u64::try_from(records.len()).map_or(true, |len| len > EXEC_RECORDS_MAX) {
-            return Err(format!("its arguments and environment take more than {EXEC_RECORDS_MAX} bytes"));
-        }
-        let mut len = 0;
-        for record in boot::records(&records) {
-            len += 8 + record.data.len();
-            let known = match record.tag {
-                TAG_STREAM => stream(record.data).is_some_and(|(_, at, _)| at < streams.len()),
-                tag => TAGS.contains(&tag),
-            };
-            if !known {
-                return Err(format!("record {} of the request is malformed", record.tag));
-            }
-        }
-        if len != records.len() {
-            return Err("the request is cut off".into());
-        }
-        if !boot::records(&records).any(|record| record.tag == TAG_ARG) {
-            return Err("no program is named".into());
-        }
-        Ok(Self { records, streams })
-    }
-
-    /// The records for the kernel, which gets the streams with them.
-    fn give(self, io: &HostIo) -> Result<Vec<u8>, Errno> {
-        let mut streams: Vec<Option<OwnedFd>> = self.streams.into_iter().map(Some).collect();
-        let (mut out, mut given) = (Vec::with_capacity(self.records.len()), Vec::new());
-        for record in boot::records(&self.records) {
-            let mut put = |data: &[u8]| put(&mut out, record.tag, &[data]);
-            let Some((fd, at, flags)) = stream(record.data).filter(|_| record.tag == TAG_STREAM) else {
-                put(record.data);
-                continue;
-            };
-            let taken = streams.get_mut(at).and_then(Option::take).ok_or(Errno(libc::EBADF));
-            match taken.and_then(|stream| io.adopt_own_stream(stream)) {
-                Ok(handle) => {
-                    given.push(handle);
-                    put(&[fd, handle, flags].map(u32::to_le_bytes).concat());
-                }
-                Err(error) => {
-                    given.into_iter().for_each(|handle| io.disown(handle));
-                    return Err(error);
-                }
-            }
-        }
-        Ok(out)
-    }
-}
-
-/// Descriptor, place in the request and flags of a stream.
-fn stream(data: &[u8]) -> Option<(u32, usize, u32)> {
-    let word = |at: usize| Some(u32::from_le_bytes(*data.get(at..)?.first_chunk()?));
-    Some((word(0)?, usize::try_from(word(4)?).ok()?, word(8)?))
-}
-
 /// A report about a process to its peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "exec", rename_all = "lowercase")]
@@ -162,7 +81,7 @@ struct Exec {
     /// `None`: the peer is gone, and the process is to end.
     peer: Option<Box<dyn ExecPeer>>,
     /// Until the kernel takes it.
-    request: Option<ExecRequest>,
+    request: Option<Request>,
     is_started: bool,
     /// Kept until it has started.
     waiting: Vec<Event>,
@@ -212,6 +131,15 @@ fn event(id: u64, order: ExecOrder) -> Option<Event> {
 struct Table {
     last: u64,
     execs: BTreeMap<u64, Exec>,
+    /// Containers that the kernel has not taken yet.
+    containers: BTreeMap<u64, Request>,
+}
+
+impl Table {
+    fn new_id(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
 }
 
 /// See the module. Any thread may call; nothing waits.
@@ -231,17 +159,29 @@ impl ExecRelay {
 
     /// Adds a process; result: its id, and how many bytes its records have. `None`: there is no room, and the peer has
     /// been told.
-    pub fn add(&self, peer: Box<dyn ExecPeer>, request: ExecRequest) -> Option<(u64, i64)> {
+    pub fn add(&self, peer: Box<dyn ExecPeer>, request: Request) -> Option<(u64, i64)> {
         let mut table = self.lock();
         if table.execs.len() >= EXECS_MAX {
             peer.refuse(format!("{EXECS_MAX} others run already"));
             return None;
         }
-        table.last += 1;
-        let (id, len) = (table.last, i64::try_from(request.records.len()).unwrap_or(i64::MAX));
+        let (id, len) = (table.new_id(), i64::try_from(request.len()).unwrap_or(i64::MAX));
         let exec = Exec { peer: Some(peer), request: Some(request), is_started: false, waiting: Vec::new() };
         table.execs.insert(id, exec);
         Some((id, len))
+    }
+
+    /// Adds a container; result: its id, and how many bytes its records have.
+    pub fn add_container(&self, request: Request) -> (u64, i64) {
+        let mut table = self.lock();
+        let (id, len) = (table.new_id(), i64::try_from(request.len()).unwrap_or(i64::MAX));
+        table.containers.insert(id, request);
+        (id, len)
+    }
+
+    /// Drops the request for a container that is wanted no more, if the kernel has not taken it.
+    pub fn drop_container(&self, id: u64) {
+        self.lock().containers.remove(&id);
     }
 
     /// The descriptors of the connections, to be polled.
@@ -275,8 +215,12 @@ impl ExecRelay {
         all
     }
 
-    /// The kernel takes the request that it was told of; an error has been reported to the peer.
+    /// The kernel takes the request that it was told of; an error has been reported to the peer, if it is a process's.
     pub fn take(&self, id: u64, io: &HostIo) -> Result<Vec<u8>, Errno> {
+        let container = self.lock().containers.remove(&id);
+        if let Some(request) = container {
+            return request.give(io);
+        }
         let request = self.lock().execs.get_mut(&id).and_then(|exec| exec.request.take());
         let given = request.ok_or(Errno(libc::ESRCH))?.give(io);
         given.map_err(|error| {
@@ -372,7 +316,7 @@ mod tests {
 
     fn execs() -> (ExecRelay, u64, Asker) {
         let (execs, (theirs, ours)) = (ExecRelay::default(), connection());
-        let (id, _) = execs.add(theirs, ExecRequest::new(records(), streams(3)).unwrap()).unwrap();
+        let (id, _) = execs.add(theirs, Request::for_process(records(), streams(3)).unwrap()).unwrap();
         (execs, id, ours)
     }
 
@@ -382,16 +326,16 @@ mod tests {
 
     #[test]
     fn a_request_says_what_a_process_is_and_nothing_else() {
-        assert!(ExecRequest::new(records(), streams(3)).is_ok());
-        assert!(ExecRequest::new(records(), streams(2)).unwrap_err().contains("record 7"));
+        assert!(Request::for_process(records(), streams(3)).is_ok());
+        assert!(Request::for_process(records(), streams(2)).unwrap_err().contains("record 7"));
         let mut whole = BootSpec { args: vec![b"x".to_vec()], ..BootSpec::default() }.records();
-        assert!(ExecRequest::new(whole.clone(), Vec::new()).unwrap_err().contains("malformed"));
-        assert!(ExecRequest::new(Vec::new(), Vec::new()).unwrap_err().contains("no program"));
+        assert!(Request::for_process(whole.clone(), Vec::new()).unwrap_err().contains("malformed"));
+        assert!(Request::for_process(Vec::new(), Vec::new()).unwrap_err().contains("no program"));
         whole = records();
         whole.pop();
-        assert!(ExecRequest::new(whole, streams(3)).unwrap_err().contains("cut off"));
+        assert!(Request::for_process(whole, streams(3)).unwrap_err().contains("cut off"));
         let long = BootSpec { args: vec![vec![b'x'; 1 << 20]], ..BootSpec::default() }.process_records();
-        assert!(ExecRequest::new(long, Vec::new()).unwrap_err().contains("more than"));
+        assert!(Request::for_process(long, Vec::new()).unwrap_err().contains("more than"));
     }
 
     #[test]
@@ -437,7 +381,7 @@ mod tests {
         let (execs, (theirs, ours)) = (ExecRelay::default(), connection());
         let mut bad = streams(2);
         bad.push(std::fs::File::open("/").unwrap().into());
-        let (id, _) = execs.add(theirs, ExecRequest::new(records(), bad).unwrap()).unwrap();
+        let (id, _) = execs.add(theirs, Request::for_process(records(), bad).unwrap()).unwrap();
         let io = HostIo::new(std::sync::Arc::new(|_| {})).unwrap();
         assert_eq!(execs.take(id, &io).unwrap_err(), Errno(libc::ESRCH));
         assert!(io.files().is_empty());

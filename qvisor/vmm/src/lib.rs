@@ -26,6 +26,7 @@ pub mod memory;
 pub mod mounts;
 pub mod net;
 pub mod platform;
+pub mod pod_place;
 pub mod process;
 pub mod recoverable_copy;
 pub mod sandbox;

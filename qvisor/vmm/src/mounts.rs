@@ -434,6 +434,17 @@ fn clone_mounts(
     Ok(fd)
 }
 
+/// Has a detached mount, and those below it, show nothing that is mounted elsewhere, nor elsewhere what is mounted in it.
+pub fn make_private(tree: BorrowedFd<'_>) -> io::Result<()> {
+    const AT_RECURSIVE: i64 = 0x8000;
+    // struct mount_attr: set, clear, propagation, namespace.
+    let attributes = [0, 0, libc::MS_PRIVATE, 0];
+    let (at, size) = (tree.as_raw_fd().into(), i64::try_from(size_of_val(&attributes)).unwrap_or(0));
+    let flags = i64::from(libc::AT_EMPTY_PATH) | AT_RECURSIVE;
+    call([libc::SYS_mount_setattr, at, c"".as_ptr() as i64, flags, attributes.as_ptr() as i64, size])
+        .map(drop)
+}
+
 fn c_path(path: &Path) -> io::Result<CString> {
     Ok(CString::new(path.as_os_str().as_bytes())?)
 }

@@ -437,6 +437,12 @@ pub fn host_name_of(namespace: &std::path::Path) -> io::Result<Vec<u8>> {
     Ok(name)
 }
 
+/// Names the uts namespace that this process is in, if it may.
+pub fn set_host_name(name: &[u8]) {
+    // SAFETY: a live slice with its length.
+    unsafe { libc::sethostname(name.as_ptr().cast(), name.len()) };
+}
+
 /// Memory of the host in bytes; 2 GiB when it does not say.
 #[must_use]
 pub fn host_memory() -> u64 {

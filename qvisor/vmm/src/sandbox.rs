@@ -32,8 +32,21 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Takes the kernel's reports (`REPORT_READY` …), each with the value of the event that it answers; must not wait.
 pub type ReportSink = Arc<dyn Fn(u64, u64) + Send + Sync>;
-/// Takes a text of the kernel's.
-pub type TextSink = Arc<dyn Fn(&str) + Send + Sync>;
+/// News of one container, by its id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ContainerNews {
+    /// The list of its processes that was asked for.
+    Processes(String),
+    /// It cannot begin; why. With the wait status that a shell would give, if its program is the reason.
+    Failed { why: String, status: i32 },
+    /// All its tasks rest, as the request with this number asked for.
+    Rested(u64),
+    /// None of its tasks is left; the wait status of its first process.
+    Ended(i32),
+}
+
+/// Takes news of containers; must not wait.
+pub type ContainerSink = Arc<dyn Fn(u64, ContainerNews) + Send + Sync>;
 
 /// How long a vCPU may take to leave once the sandbox has ended.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -57,8 +70,7 @@ pub struct SandboxConfig {
     pub kernel_file: Option<Arc<ImageFile>>,
     pub log: LogSink,
     pub report: ReportSink,
-    /// Takes the list of processes that was asked for; must not wait.
-    pub processes: TextSink,
+    pub containers: ContainerSink,
     /// The home of its pages while it sleeps.
     pub hibernation: Arc<Hibernation>,
     /// Exec'd processes.
@@ -86,7 +98,7 @@ impl SandboxConfig {
             kernel_file: None,
             log: Arc::new(|_, text| eprintln!("{text}")),
             report: Arc::new(|_, _| {}),
-            processes: Arc::new(|_| {}),
+            containers: Arc::new(|_, _| {}),
             hibernation: Arc::new(Hibernation::none()),
             execs: Arc::default(),
             patience: PATIENCE,
@@ -363,9 +375,9 @@ impl Sandbox {
         (self.config.report)(what, of);
     }
 
-    /// Passes on a list of processes.
-    pub(crate) fn tell_processes(&self, text: &str) {
-        (self.config.processes)(text);
+    /// Passes on news of a container.
+    pub(crate) fn tell_of_container(&self, id: u64, news: ContainerNews) {
+        (self.config.containers)(id, news);
     }
 
     /// Passes a line to the log.

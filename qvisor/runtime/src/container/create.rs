@@ -1,5 +1,6 @@
 //! `create`: from a bundle to a container that waits for its start.
 
+use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -13,15 +14,17 @@ use vmm::hibernate::{SwapPlan, Wishes};
 use vmm::process;
 
 use super::error::ContainerError;
-use super::record::{Record, hook_state};
+use super::membership::Membership;
+use super::record::{PodRecord, Record, hook_state};
 use crate::cgroup::{self, Cgroups};
 use crate::control::{self, Order, Report};
 use crate::hooks;
-use crate::oci::{self, Container};
+use crate::keeper::{self, KeeperPlan};
+use crate::oci::{self, Container, Pod};
 use crate::orders::LimitsRecord;
 use crate::preserved::Preserved;
 use crate::resources::Resources;
-use crate::settings::{Asked, HostUds, NodeConfig, PauseKind, Settings};
+use crate::settings::{Asked, HostUds, NodeConfig, PauseKind, Pods, Settings};
 use crate::state::{Claim, Id, OCI_VERSION, OciState, Root};
 use crate::status::Status;
 use crate::vmm_process;
@@ -76,6 +79,7 @@ pub(super) fn begin(
     let mut container = oci::load(&options.bundle)?;
     container.remarks.iter().for_each(|remark| (options.remark)(remark));
     let settings = Settings::settle(options.asked.clone(), &container.asked, &options.node)?;
+    let pod = Membership::of(options, &mut container, settings.pods)?;
     let platform = settings.platform.choose().map_err(|error| ContainerError::Failed {
         id: options.id.as_str().to_owned(),
         message: error.to_string(),
@@ -87,7 +91,7 @@ pub(super) fn begin(
     let claim = options.root.claim(&options.id)?;
     claim.left().iter().for_each(|left| (options.remark)(&left.to_string()));
     let mut creation = Creation { claim: Some(claim), vmm: None, record: None, state: None };
-    match creation.run(options, preserved, container, settings, platform) {
+    match creation.run(options, preserved, container, settings, platform, pod) {
         Ok(created) => Ok(created),
         Err(error) => {
             creation.undo();
@@ -110,6 +114,51 @@ fn check_terminal(options: &CreateOptions, terminal: bool, detached: bool) -> Re
     Err(ContainerError::Terminal { id: options.id.as_str().to_owned(), why: why.into() })
 }
 
+/// What is forked for a container.
+enum ForkPlan {
+    Vmm(Plan),
+    Keeper(KeeperPlan),
+}
+
+/// How large a sandbox is.
+struct Sizes {
+    cpus: u32,
+    memory_bytes: u64,
+}
+
+/// The plan of a sandbox that begins with this container.
+fn sandbox_plan(
+    Sizes { cpus, memory_bytes }: Sizes,
+    bundle: Bundle,
+    settings: Settings,
+    platform: Platform,
+    cgroups: Cgroups,
+) -> Plan {
+    let Settings { userns, mitigations, hibernation: wishes, pause, host_uds, .. } = settings;
+    let container = &bundle.container;
+    let quota = (container.boot.limits.cpu_quota_us, container.boot.limits.cpu_period_us);
+    Plan {
+        network: container.namespaces.network.clone(),
+        userns,
+        mitigations,
+        platform,
+        memory_bytes,
+        memory_most_bytes: Resources::memory_most_bytes(process::host_memory()).max(memory_bytes),
+        cpus,
+        boot: BootSpec { idle_timeout: wishes.idle_timeout, ..container.boot.clone() },
+        swap: SwapPlan::from(Wishes { dir: wishes.dir.or_else(Root::default_swap), ..wishes })
+            .with_cpu_quota(quota.0, quota.1),
+        pause_hibernates: pause == PauseKind::Hibernate,
+        host_uds: host_uds == HostUds::Connect,
+        terminal: container.terminal,
+        has_leash: true,
+        is_pod: matches!(container.pod, Pod::First(_)) && settings.pods == Pods::Shared,
+        cgroups,
+        bounds: None,
+        tree: Tree::Bundle(Box::new(bundle)),
+    }
+}
+
 /// The steps done so far, to be undone should the rest fail.
 struct Creation {
     claim: Option<Claim>,
@@ -127,12 +176,13 @@ impl Creation {
         container: Container,
         settings: Settings,
         platform: Platform,
+        pod: Membership,
     ) -> Result<Created, ContainerError> {
         let id = options.id.as_str();
         let failed = |(what, source): Failed| ContainerError::Create { id: id.to_owned(), what, source };
         let host_cpus =
             std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(1));
-        let (hooks, resources) = (container.hooks.clone(), &container.resources);
+        let (hooks, resources) = (container.hooks.clone(), &pod.resources(&container));
         let (cpus, memory_bytes) =
             (resources.vcpus(host_cpus), resources.memory_bytes(process::host_memory()));
         let make = if options.systemd_cgroup { Cgroups::make_scope } else { Cgroups::make };
@@ -153,7 +203,14 @@ impl Creation {
             hibernate_error,
         };
         let directories = cgroups.directories().to_vec();
-        let record = Record { vmm: 0, vmm_start: None, cgroups: directories, hooks: hooks.clone() };
+        let record = Record {
+            vmm: 0,
+            vmm_start: None,
+            cgroups: directories,
+            hooks: hooks.clone(),
+            is_pod: pod.is_first(),
+            pod: pod.record(),
+        };
         self.record = Some(record.clone());
         self.save(&state, Some(&record)).map_err(failed)?;
         let process = container.boot.process_records();
@@ -164,28 +221,14 @@ impl Creation {
         let claim = self.claim.as_ref().map_or(Ok(()), |claim| claim.write_limits(&limits));
         claim.map_err(|error| failed(("writing its limits", error)))?;
         let console = self.console(options, &container)?;
-        let Settings { userns, mitigations, hibernation: wishes, pause, host_uds, .. } = settings;
-        let quota = (container.boot.limits.cpu_quota_us, container.boot.limits.cpu_period_us);
-        let plan = Plan {
-            network: container.namespaces.network.clone(),
-            userns,
-            mitigations,
-            platform,
-            memory_bytes,
-            memory_most_bytes: Resources::memory_most_bytes(process::host_memory()).max(memory_bytes),
-            cpus,
-            boot: BootSpec { idle_timeout: wishes.idle_timeout, ..container.boot.clone() },
-            swap: SwapPlan::from(Wishes { dir: wishes.dir.or_else(Root::default_swap), ..wishes })
-                .with_cpu_quota(quota.0, quota.1),
-            pause_hibernates: pause == PauseKind::Hibernate,
-            host_uds: host_uds == HostUds::Connect,
-            terminal: container.terminal,
-            has_leash: true,
-            cgroups,
-            bounds: None,
-            tree: Tree::Bundle(Box::new(Bundle { container, state: state.clone() })),
+        let owns_terminal = container.terminal && console.is_none();
+        let bundle = Bundle { container, state: state.clone() };
+        let plan = match pod {
+            Membership::Further(further) => ForkPlan::Keeper(further.plan(id, bundle, cgroups)),
+            _ => {
+                ForkPlan::Vmm(sandbox_plan(Sizes { cpus, memory_bytes }, bundle, settings, platform, cgroups))
+            }
         };
-        let owns_terminal = plan.terminal && console.is_none();
         let channel = self.fork(plan, console, preserved).map_err(failed)?;
         let mut channel = BufReader::with_capacity(512, channel);
         let pid = match report(&mut channel) {
@@ -197,14 +240,19 @@ impl Creation {
         let state = OciState { pid, ..state };
         self.state = Some(state.clone());
         let vmm = self.vmm.as_ref().map_or(0, |(pid, _)| *pid);
-        let record = Record { vmm, vmm_start: process::start_time(vmm), ..record };
+        let mut record = Record { vmm, vmm_start: process::start_time(vmm), ..record };
         self.record = Some(record.clone());
         self.save(&state, Some(&record)).map_err(failed)?;
         hooks::run("prestart", hooks.prestart().as_deref(), &state)?;
         hooks::run("createRuntime", hooks.create_runtime().as_deref(), &state)?;
         let _ = control::send(channel.get_ref(), &Order::Proceed);
         match report(&mut channel) {
-            Some(Report::Created) => {}
+            Some(Report::Created { number }) => {
+                if let Some(pod) = record.pod.clone() {
+                    record.pod = Some(PodRecord { number, ..pod });
+                    self.save(&state, Some(&record)).map_err(failed)?;
+                }
+            }
             other => return Err(no_success(id, other)),
         }
         let state = hook_state(&state, Status::Created);
@@ -248,7 +296,7 @@ impl Creation {
     /// Starts the VMM; result: the channel to it.
     fn fork(
         &mut self,
-        plan: Plan,
+        plan: ForkPlan,
         console: Option<OwnedFd>,
         preserved: Preserved,
     ) -> Result<UnixStream, Failed> {
@@ -261,11 +309,11 @@ impl Creation {
         process::adopt_orphans();
         let Some(vmm) = process::fork().map_err(|e| ("starting its VMM", e))? else {
             drop(ours);
-            vmm_process::main(
-                plan,
-                Inherited { channel: theirs, listener, lock: Some(lock), console, preserved },
-                parent,
-            )
+            let inherited = Inherited { channel: theirs, listener, lock: Some(lock), console, preserved };
+            match plan {
+                ForkPlan::Vmm(plan) => vmm_process::main(plan, inherited, parent),
+                ForkPlan::Keeper(plan) => keeper::main(plan, inherited, parent),
+            }
         };
         let pidfd = process::pidfd(vmm).map_err(|e| ("watching its VMM", e))?;
         self.vmm = Some((vmm, pidfd));
@@ -279,6 +327,7 @@ impl Creation {
             process::end_children();
         }
         if let Some(record) = &self.record {
+            record.take_files_away(self.claim.as_ref().map_or(OsStr::new(""), Claim::name));
             let _ = cgroup::remove(&record.cgroups);
             if let Some(state) = &self.state {
                 let stopped = OciState { pid: 0, ..hook_state(state, Status::Stopped) };

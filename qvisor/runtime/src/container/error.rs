@@ -16,6 +16,8 @@ use crate::words;
 /// Why a container could not be created, started or deleted.
 #[derive(Debug, thiserror::Error)]
 pub enum ContainerError {
+    #[error("cannot create container {id}: {why}")]
+    Pod { id: String, why: String },
     #[error(transparent)]
     Bundle(#[from] BundleError),
     #[error(transparent)]

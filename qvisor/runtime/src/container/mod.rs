@@ -7,6 +7,7 @@
 mod create;
 mod end;
 mod error;
+mod membership;
 mod record;
 mod run;
 

@@ -1,12 +1,14 @@
 //! The record of a container that lies beside its state.
 
-use std::os::fd::OwnedFd;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use oci_spec::runtime::Hooks;
 use serde::{Deserialize, Serialize};
 use vmm::process;
 
+use crate::keeper;
 use crate::state::OciState;
 use crate::status::Status;
 
@@ -19,17 +21,55 @@ pub struct Record {
     /// Directories of control groups to remove, parents first.
     pub(super) cgroups: Vec<PathBuf>,
     pub(super) hooks: Hooks,
+    /// Its sandbox is a pod's.
+    #[serde(default)]
+    pub(super) is_pod: bool,
+    /// It is a further container of a pod; then [`Record::vmm`] is its keeper.
+    #[serde(default)]
+    pub(super) pod: Option<PodRecord>,
+}
+
+/// The pod of a further container.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PodRecord {
+    /// The id of its first container.
+    pub(super) first: String,
+    /// The VMM's pid and start time.
+    pub(super) vmm: i32,
+    pub(super) vmm_start: Option<u64>,
+    /// The number by which the pod's kernel knows the container.
+    pub(super) number: u64,
 }
 
 impl Record {
     /// A descriptor that stands for the VMM; `None` when it has ended.
     pub(super) fn vmm(&self) -> Option<OwnedFd> {
-        let pidfd = (self.vmm > 0).then(|| process::pidfd(self.vmm).ok())??;
-        // Compared with the descriptor in hand: the pid may be another process's by now, but cannot become one's from
-        // here on.
-        (process::start_time(self.vmm).is_some() && process::start_time(self.vmm) == self.vmm_start)
-            .then_some(pidfd)
+        living(self.vmm, self.vmm_start)
     }
+}
+
+impl Record {
+    /// Takes the files of a further container of a pod away from the pod's VMM.
+    pub(super) fn take_files_away(&self, name: &OsStr) {
+        let vmm = self.pod.as_ref().and_then(PodRecord::vmm);
+        if let (Some(vmm), Some(name)) = (vmm, name.to_str()) {
+            keeper::take_files_away(vmm.as_fd(), name);
+        }
+    }
+}
+
+impl PodRecord {
+    /// A descriptor that stands for the pod's VMM; `None` when it has ended.
+    pub(super) fn vmm(&self) -> Option<OwnedFd> {
+        living(self.vmm, self.vmm_start)
+    }
+}
+
+/// The process with this pid, if it is the one that started then.
+fn living(pid: i32, start: Option<u64>) -> Option<OwnedFd> {
+    let pidfd = (pid > 0).then(|| process::pidfd(pid).ok())??;
+    // Compared with the descriptor in hand: the pid may be another process's by now, but cannot become one's from here on.
+    (process::start_time(pid).is_some() && process::start_time(pid) == start).then_some(pidfd)
 }
 
 /// The state as hooks are told, with a status of its own.

@@ -1,11 +1,11 @@
 //! The connection to a sandbox's control socket that stands for one exec'd process.
 
-use std::io::{self, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 
 use vmm::exec_relay::ExecReport;
-use vmm::{descriptor_passing, process};
+use vmm::process;
 
 use crate::control::{self, Answer, Order};
 
@@ -49,13 +49,7 @@ impl Connection {
 
     /// Asks for a process with these records and streams.
     pub(super) fn ask(&self, order: Order, records: &[u8], streams: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let mut line = serde_json::to_vec(&order)?;
-        line.push(b'\n');
-        let sent = descriptor_passing::send(self.socket.as_fd(), streams, &line, 0)?;
-        // A peer that stops reading sends its reason as an answer, which is what counts then.
-        let rest = [line.get(sent..).unwrap_or_default(), records].concat();
-        let _ = (&self.socket).write_all(&rest);
-        Ok(())
+        control::ask(&self.socket, order, records, streams)
     }
 
     /// The next message that has come; `None`: nothing more for now.

@@ -79,6 +79,7 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
         swap: SwapPlan::from(Wishes { dir: wishes.dir.or_else(Root::default_swap), ..wishes })
             .with_cpu_quota(quota.0, quota.1),
         pause_hibernates: false,
+        is_pod: false,
         host_uds: options.host_uds == HostUds::Connect,
         cgroups: Cgroups::default(),
         bounds: Some(Bounds { resources, disk_bytes: options.disk_bytes }),

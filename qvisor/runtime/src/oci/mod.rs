@@ -13,6 +13,7 @@ mod id_maps;
 mod mounts;
 mod namespaces;
 mod newer;
+mod pod;
 mod process;
 mod refuse;
 mod resources;
@@ -36,6 +37,7 @@ use error::Result;
 use file::{CONFIG_MAX, read};
 pub use mounts::{MountPlan, Source, mount_options};
 pub use namespaces::Namespaces;
+pub use pod::{Pod, PodSize};
 pub use process::capability;
 use spec::CONFIG;
 
@@ -58,6 +60,7 @@ pub struct Container {
     /// In the order of the configuration, the root not among them.
     pub mounts: Vec<MountPlan>,
     pub namespaces: Namespaces,
+    pub pod: Pod,
     /// The ids of its user namespace, if it describes one.
     pub id_maps: Option<IdMaps>,
     /// Settings of the network namespace: name below `/proc/sys`, value.
@@ -115,6 +118,7 @@ pub fn check(bundle: PathBuf, text: &[u8]) -> Result<Container> {
     Ok(Container {
         mounts: mounts::plan(&spec, &bundle)?,
         asked: asked(&annotations)?,
+        pod: Pod::of(&annotations)?,
         annotations,
         sysctls: namespaces.sysctls(linux.sysctl().as_ref())?,
         cgroups_path: linux.cgroups_path().clone(),

@@ -18,6 +18,8 @@ use super::file::open_without_waiting;
 #[derive(Clone, Debug)]
 pub struct Namespaces {
     pub network: Network,
+    /// The process whose pid namespace it shares. The sandbox of a pod knows it as one of its own containers.
+    pub pids_of: Option<i32>,
     uts: Uts,
 }
 
@@ -81,7 +83,14 @@ impl Namespaces {
             Some(None) => Uts::New,
             Some(Some(path)) => Uts::Path(path.clone()),
         };
-        Ok(Self { network, uts })
+        let pids_of = find(Type::Pid).and_then(|namespace| process_of(namespace.path().as_deref()?));
+        Ok(Self { network, pids_of, uts })
+    }
+
+    /// Whether its host name is that of others, whose namespace it names.
+    #[must_use]
+    pub fn shares_host_name(&self) -> bool {
+        matches!(self.uts, Uts::Path(_))
     }
 
     /// The sandbox's host name: the configuration's, or that of the namespace it names.
@@ -181,9 +190,19 @@ fn why_not(path: &str) -> &'static str {
     }
 }
 
+/// The process whose pid namespace a path names, as `/proc/PID/ns/pid`.
+fn process_of(path: &Path) -> Option<i32> {
+    let pid = path.to_str()?.strip_prefix("/proc/")?.strip_suffix("/ns/pid")?;
+    pid.parse().ok().filter(|pid| *pid > 0)
+}
+
 fn check(namespace: &LinuxNamespace) -> Result<()> {
     let (name, kind) = describe(namespace.typ());
     let Some(path) = namespace.path() else { return Ok(()) };
+    if namespace.typ() == Type::Pid && process_of(path).is_some() {
+        // A container of a pod may share those of another; whether it is one is known later.
+        return Ok(());
+    }
     if matches!(namespace.typ(), Type::Pid | Type::Mount | Type::Cgroup | Type::Time) {
         return Err(BundleError::refused_because(
             format!("{name} namespace {}", path.display()),

@@ -30,6 +30,16 @@ pub enum PauseKind {
     Hibernate,
 }
 
+/// Where the containers of a pod run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pods {
+    /// In one sandbox, with one kernel.
+    #[default]
+    Shared,
+    /// In a sandbox each.
+    Separate,
+}
+
 /// What programs may do with Unix sockets of the host that volumes show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HostUds {
@@ -51,6 +61,7 @@ pub struct Asked {
     /// Whether programs connect to Unix sockets of the host in volumes.
     pub host_uds: Option<HostUds>,
     pub pause: Option<PauseKind>,
+    pub pods: Option<Pods>,
     pub hibernation: Wishes,
 }
 
@@ -63,6 +74,7 @@ pub struct Settings {
     pub share_files: bool,
     pub host_uds: HostUds,
     pub pause: PauseKind,
+    pub pods: Pods,
     pub hibernation: Wishes,
 }
 
@@ -115,6 +127,10 @@ impl Asked {
                 let known = [("freeze", PauseKind::Freeze), ("hibernate", PauseKind::Hibernate)];
                 self.pause = Some(one_of(value, &known)?);
             }
+            "pods" => {
+                let known = [("shared", Pods::Shared), ("separate", Pods::Separate)];
+                self.pods = Some(one_of(value, &known)?);
+            }
             "swap-dir" => match value.starts_with('/') {
                 true => self.hibernation.dir = Some(value.into()),
                 false => return Err(SetError::Value("no absolute path".into())),
@@ -146,6 +162,7 @@ impl Asked {
             share_files: self.share_files.or(other.share_files),
             host_uds: self.host_uds.or(other.host_uds),
             pause: self.pause.or(other.pause),
+            pods: self.pods.or(other.pods),
             hibernation: self.hibernation.or(other.hibernation),
         }
     }
@@ -164,6 +181,7 @@ impl Settings {
             share_files: all.share_files.unwrap_or_default(),
             host_uds: all.host_uds.unwrap_or_default(),
             pause: all.pause.unwrap_or_default(),
+            pods: all.pods.unwrap_or_default(),
             hibernation: all.hibernation,
         })
     }

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use vmm::hibernate::{Hibernated, Woken, micros};
 
+use super::containers::{ContainerId, Rest};
 use super::progress::Progress;
 use super::stage::Stage;
 use super::waiters::{For, Outcome, Waiter};
@@ -12,8 +13,10 @@ use crate::control::{self, Answer, Figures};
 impl Waiter {
     /// Its answer; `None`: not yet.
     fn outcome(&self, progress: &Progress) -> Option<Outcome> {
-        if progress.ending {
-            return Some(Err(progress.last_words()));
+        let of = self.of;
+        let Some(container) = progress.containers.get(of) else { return Some(Err("it ended".into())) };
+        if progress.ending || container.stage == Stage::Ended {
+            return Some(Err(progress.last_words(of)));
         }
         if self.is_overtaken(progress.machine.wants_down()) {
             let why = match &self.what {
@@ -25,14 +28,21 @@ impl Waiter {
         }
         let total_us = micros(self.since.elapsed());
         match &self.what {
-            For::Start => match progress.containers.first().stage {
+            For::Start => match container.stage {
                 Stage::Running => Some(Ok(None)),
                 Stage::Starting => None,
-                _ => Some(Err(progress.last_words())),
+                _ => Some(Err(progress.last_words(of))),
+            },
+            For::Pause if of != ContainerId::FIRST => match container.rest {
+                Rest::Held => container.rests.then_some(Ok(None)),
+                _ => Some(Err("it was resumed meanwhile".into())),
             },
             For::Pause if !progress.machine.is_held() => Some(Err("it was resumed meanwhile".into())),
             For::Pause => progress.machine.is_down().then_some(Ok(None)),
-            For::Processes => progress.processes.clone().map(|list| Ok(Some(Figures::Processes(list)))),
+            For::Processes => {
+                let list = progress.processes.as_ref().filter(|(listed, _)| *listed == of);
+                list.map(|(_, list)| Ok(Some(Figures::Processes(list.clone()))))
+            }
             For::Limits(request) => {
                 let answer = progress.limits.as_ref().filter(|(answered, _)| answered == request);
                 answer.map(|(_, outcome)| outcome.clone().map(|()| None))
@@ -58,18 +68,18 @@ impl Progress {
         waiters.retain(|waiter| {
             let late = || (waiter.deadline <= now).then(|| Err(waiter.timed_out().to_owned()));
             let Some(outcome) = waiter.outcome(self).or_else(late) else { return true };
-            control::send_now(&waiter.peer, &self.answer(outcome));
+            control::send_now(&waiter.peer, &self.answer(waiter.of, outcome));
             false
         });
         self.waiters = waiters;
     }
 
-    /// The answer to an order.
-    pub(super) fn answer(&self, outcome: Outcome) -> Answer {
+    /// The answer to an order about a container.
+    pub(super) fn answer(&self, of: ContainerId, outcome: Outcome) -> Answer {
         let (figures, error) = match outcome {
             Ok(figures) => (figures, None),
             Err(error) => (None, Some(error)),
         };
-        Answer { error, status: Some(self.status()), figures, ..Answer::default() }
+        Answer { error, status: Some(self.status(of)), figures, ..Answer::default() }
     }
 }

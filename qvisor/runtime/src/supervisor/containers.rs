@@ -1,12 +1,19 @@
 //! The containers of a sandbox: the leash of each, how far it has got, and how it ended.
+//!
+//! The first container's leash is a child of the VMM. A pod's further containers have a keeper each (`crate::keeper`), whose
+//! child the leash is; the keeper speaks for it over the connection by which it asked for the container.
 
 use std::collections::BTreeMap;
 use std::ops::Index;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
 use vmm::leash::Leash;
+use vmm::process;
 
 use super::stage::Stage;
+use crate::control::{self, Lines, Report};
 
 /// The number by which the VMM and the kernel know a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,14 +34,73 @@ pub(super) struct Container {
     pub said: Option<String>,
     /// Wait status of its first process.
     pub exit: Option<i32>,
+    /// Of a further container, as long as its keeper lives.
+    pub keeper: Option<Keeper>,
+    pub rest: Rest,
+    /// The number of the last request for it to rest or to go on.
+    pub rest_request: u64,
+    /// The kernel has said that all its tasks rest, as that request asked for.
+    pub rests: bool,
+}
+
+/// The connections to and for a further container.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    pub line: Lines,
+    /// The container's control socket.
+    pub listener: UnixListener,
+}
+
+/// Why a further container rests, if it does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Rest {
+    #[default]
+    No,
+    /// Its leash is stopped. It goes on with the leash, and when the pod wakes.
+    BySignal,
+    /// By `pause`, until `resume`.
+    Held,
 }
 
 impl Container {
+    fn new(leash: Option<Arc<Leash>>, keeper: Option<Keeper>) -> Self {
+        Self {
+            leash,
+            leash_state: LeashState::default(),
+            stage: Stage::Creating,
+            said: None,
+            exit: None,
+            keeper,
+            rest: Rest::No,
+            rest_request: 0,
+            rests: false,
+        }
+    }
+
     /// Whether its leash, if it has one, is stopped.
     pub(super) fn shows_stopped(&self) -> bool {
         self.leash.is_none() || self.leash_state.is_stopped
     }
+
+    /// Tells the keeper; one that does not read is not waited for.
+    pub(super) fn tell(&self, report: &Report) {
+        if let Some(keeper) = &self.keeper {
+            control::send_now(keeper.line.stream(), report);
+        }
+    }
+
+    /// The answer to those who waited for something else than its end.
+    pub(super) fn last_words(&self) -> String {
+        let ended = || match self.exit {
+            Some(status) => format!("it ended with exit code {}", process::exit_code(status)),
+            None => "it ended".into(),
+        };
+        self.said.clone().unwrap_or_else(ended)
+    }
 }
+
+/// Most further containers of a pod.
+pub(super) const FURTHER_MAX: usize = 64;
 
 /// The leash as the VMM has last seen it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,14 +117,39 @@ pub(super) struct Containers(BTreeMap<ContainerId, Container>);
 impl Containers {
     /// With the first container, which begins.
     pub(super) fn new(leash: Option<Arc<Leash>>) -> Self {
-        let first = Container {
-            leash,
-            leash_state: LeashState::default(),
-            stage: Stage::Creating,
-            said: None,
-            exit: None,
+        Self(BTreeMap::from([(ContainerId::FIRST, Container::new(leash, None))]))
+    }
+
+    /// Adds a further container, which begins. Its id is the relay's, and so new.
+    pub(super) fn add(&mut self, id: ContainerId, keeper: Keeper) {
+        self.0.insert(id, Container::new(None, Some(keeper)));
+    }
+
+    /// Drops a further container that has ended and whose keeper is gone.
+    pub(super) fn drop_if_over(&mut self, id: ContainerId) {
+        let is_over = |one: &Container| one.stage == Stage::Ended && one.keeper.is_none();
+        if id != ContainerId::FIRST && self.get(id).is_some_and(is_over) {
+            self.0.remove(&id);
+        }
+    }
+
+    /// The further containers.
+    pub(super) fn further(&self) -> impl Iterator<Item = (ContainerId, &Container)> {
+        self.0.iter().skip(1).map(|(id, container)| (*id, container))
+    }
+
+    /// The listener and the connection of each keeper, to be polled.
+    pub(super) fn keepers(&self) -> Vec<(ContainerId, [RawFd; 2])> {
+        let of = |(id, container): (ContainerId, &Container)| {
+            let keeper = container.keeper.as_ref()?;
+            Some((id, [keeper.listener.as_raw_fd(), keeper.line.as_raw_fd()]))
         };
-        Self(BTreeMap::from([(ContainerId::FIRST, first)]))
+        self.further().filter_map(of).collect()
+    }
+
+    /// The container with this id.
+    pub(super) fn get(&self, id: ContainerId) -> Option<&Container> {
+        self.0.get(&id)
     }
 
     /// The container with this id.

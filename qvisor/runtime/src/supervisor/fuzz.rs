@@ -10,6 +10,7 @@ use vmm::hibernate::{Hibernation, SwapPlan};
 use vmm::hostcall::events::EventQueue;
 
 use super::Supervisor;
+use super::containers::ContainerId;
 use super::peers::{Asked, Peers};
 use super::waiters::WAITERS_MAX;
 use crate::control::{self, Order};
@@ -80,7 +81,7 @@ impl World {
             0 | 1 => {
                 let (theirs, ours) = UnixStream::pair().ok()?;
                 let _ = (&ours).write_all(input.bytes()?);
-                self.peers.add(theirs);
+                self.peers.add(theirs, ContainerId::FIRST);
                 self.others.push(ours);
                 if self.others.len() > PEERS_MAX {
                     self.others.remove(0);
@@ -122,11 +123,12 @@ impl World {
 
     /// As [`Supervisor::serve`], but for what ends the process.
     fn take_orders(&mut self) {
-        for Asked { peer, order, attached } in self.peers.orders() {
+        for Asked { peer, of, order, attached } in self.peers.orders() {
             match order {
                 Order::Kill { signal: libc::SIGKILL, .. } => {}
-                Order::Exec { paused, hook, .. } => self.supervisor.exec(peer, attached, paused, hook),
-                order => self.supervisor.obey_peer(peer, order),
+                Order::Exec { paused, hook, .. } => self.supervisor.exec(peer, of, attached, paused, hook),
+                Order::Create { .. } => self.supervisor.create(peer, of, attached),
+                order => self.supervisor.obey_peer(peer, of, order),
             }
         }
     }
@@ -140,8 +142,9 @@ impl World {
 
     /// However it has got here: once the kernel does what it is asked, nobody who wants it to go on is left waiting.
     fn ends_well(&self) {
-        let _ = self.supervisor.obey(Order::Resume);
-        let _ = self.supervisor.obey(Order::Kill { signal: libc::SIGCONT, foreground: false, all: false });
+        let _ = self.supervisor.obey(ContainerId::FIRST, Order::Resume);
+        let go = Order::Kill { signal: libc::SIGCONT, foreground: false, all: false };
+        let _ = self.supervisor.obey(ContainerId::FIRST, go);
         let request = self.supervisor.lock().machine.requests();
         self.supervisor.report(REPORT_RESUMED, request.max(u64::from(u8::MAX)));
         self.supervisor.report(REPORT_IDLE, 0);

@@ -7,6 +7,7 @@ use serde::Serialize;
 use vmm::hibernate::micros;
 use vmm::process;
 
+use super::containers::ContainerId;
 use super::stage::Cause;
 use crate::control::{self, Figures, OOM};
 use crate::status::SandboxState;
@@ -72,19 +73,21 @@ pub(super) struct Readers(Vec<Reader>);
 #[derive(Debug)]
 struct Reader {
     stream: UnixStream,
+    /// The container whose memory it asks about.
+    of: ContainerId,
     /// It wants to hear of nothing else.
     oom_only: bool,
 }
 
 impl Readers {
-    /// Tells a new one what the sandbox is now, and from now on what becomes of it.
-    pub(super) fn add(&mut self, stream: UnixStream, state: SandboxState, oom_only: bool) {
+    /// Tells a new one what the sandbox is now, and from now on what becomes of it, and of one of its containers.
+    pub(super) fn add(&mut self, stream: UnixStream, of: ContainerId, state: SandboxState, oom_only: bool) {
         self.0.retain(|reader| !process::has_hung_up(&reader.stream));
         if self.0.len() >= READERS_MAX {
             let error = Some(format!("{READERS_MAX} others read its events already"));
             control::send_now(&stream, &control::Answer { error, ..control::Answer::default() });
         } else if oom_only || control::send_now(&stream, &Transition::new(None, state, None)) {
-            self.0.push(Reader { stream, oom_only });
+            self.0.push(Reader { stream, of, oom_only });
         }
     }
 
@@ -92,10 +95,10 @@ impl Readers {
         self.0.retain(|reader| reader.oom_only || control::send_now(&reader.stream, transition));
     }
 
-    /// A process was killed, since there was no memory.
-    pub(super) fn tell_of_oom(&mut self) {
+    /// A process of a container was killed, since there was no memory.
+    pub(super) fn tell_of_oom(&mut self, of: ContainerId) {
         let line = OomKill { time_us: now_us(), r#type: OOM };
-        self.0.retain(|reader| control::send_now(&reader.stream, &line));
+        self.0.retain(|reader| reader.of != of || control::send_now(&reader.stream, &line));
     }
 }
 
@@ -109,9 +112,9 @@ mod tests {
     fn a_reader_that_does_not_read_is_dropped_and_the_others_are_not() {
         let mut readers = Readers::default();
         let (ours, lazy) = UnixStream::pair().unwrap();
-        readers.add(ours, SandboxState::Warm, false);
+        readers.add(ours, ContainerId::FIRST, SandboxState::Warm, false);
         let (ours, eager) = UnixStream::pair().unwrap();
-        readers.add(ours, SandboxState::Warm, false);
+        readers.add(ours, ContainerId::FIRST, SandboxState::Warm, false);
         let mut eager = BufReader::new(eager);
         let mut line = String::new();
         eager.read_line(&mut line).unwrap();

@@ -9,6 +9,7 @@ mod containers;
 pub mod fuzz;
 mod journal;
 mod peers;
+mod pod;
 mod progress;
 mod requests;
 mod serve;
@@ -34,7 +35,7 @@ use vmm::hostcall::events::EventQueue;
 use vmm::leash::Leash;
 use vmm::lock::{Guard, Mutex, Rank};
 use vmm::process;
-use vmm::sandbox::Sandbox;
+use vmm::sandbox::{ContainerNews, Sandbox};
 
 use crate::control::{self, Report};
 use crate::stderr_log;
@@ -58,6 +59,8 @@ pub(crate) struct Supervisor {
     pause_hibernates: bool,
     /// It is a command's (`dormouse do`), with which it ends.
     is_command: bool,
+    /// Further containers may begin in it.
+    is_pod: bool,
     /// Makes [`Supervisor::serve`] look at the deadlines anew: its end, and ours.
     nudge: (UnixStream, UnixStream),
     sandbox: OnceLock<Weak<Sandbox>>,
@@ -81,6 +84,7 @@ impl Supervisor {
             execs: Arc::default(),
             pause_hibernates,
             is_command: false,
+            is_pod: false,
             nudge: UnixStream::pair()?,
             sandbox: OnceLock::new(),
         })
@@ -89,6 +93,11 @@ impl Supervisor {
     /// The same sandbox as one of `dormouse do`, or not.
     pub(crate) fn of_a_command(self, is_command: bool) -> Self {
         Self { is_command, ..self }
+    }
+
+    /// The same sandbox as a pod's, or not.
+    pub(crate) fn of_a_pod(self, is_pod: bool) -> Self {
+        Self { is_pod, ..self }
     }
 
     pub(crate) fn is_command(&self) -> bool {
@@ -144,7 +153,9 @@ impl Supervisor {
         let now = Instant::now();
         let progress = &mut *self.lock();
         match what {
-            REPORT_READY => self.reached(progress, ContainerId(of), Stage::Created, &Report::Created),
+            REPORT_READY => {
+                self.reached(progress, ContainerId(of), Stage::Created, &Report::Created { number: of })
+            }
             REPORT_RUNNING => self.reached(progress, ContainerId(of), Stage::Running, &Report::Started),
             REPORT_PAUSED => self.step(progress, Input::Paused(of), news),
             REPORT_RESUMED => self.step(progress, Input::Resumed { of, now }, news),
@@ -163,7 +174,7 @@ impl Supervisor {
                 let why = "device or resource busy: it holds more memory than that; have it free some first";
                 progress.limits = Some((of, Err(why.into())));
             }
-            REPORT_OOM_KILL => progress.readers.tell_of_oom(),
+            REPORT_OOM_KILL => progress.readers.tell_of_oom(ContainerId(of)),
             REPORT_IDLE => self.step(progress, Input::Idle, news),
             REPORT_IDLE_TIMEOUT
                 if progress.is_running()
@@ -188,10 +199,15 @@ impl Supervisor {
         });
     }
 
-    /// The kernel lists its processes for those who asked.
-    pub(crate) fn take_processes(&self, text: &str) {
-        let progress = &mut *self.lock();
-        progress.processes = Some(text.to_owned());
+    /// The kernel has news of a container.
+    pub(crate) fn take_container_news(&self, of: u64, news: ContainerNews) {
+        let (of, progress) = (ContainerId(of), &mut *self.lock());
+        match news {
+            ContainerNews::Processes(list) => progress.processes = Some((of, list)),
+            ContainerNews::Failed { why, status } => self.could_not_run(progress, of, why, status),
+            ContainerNews::Rested(request) => self.rested(progress, of, request),
+            ContainerNews::Ended(status) => self.container_ended(progress, of, status),
+        }
         self.settle(progress);
         progress.processes = None;
     }
@@ -200,7 +216,11 @@ impl Supervisor {
     fn reached(&self, progress: &mut Progress, id: ContainerId, stage: Stage, report: &Report) {
         if let Some(container) = progress.containers.get_mut(id).filter(|container| container.stage < stage) {
             container.stage = stage;
-            let _ = control::send(&self.channel, report);
+            if id == ContainerId::FIRST {
+                let _ = control::send(&self.channel, report);
+            } else {
+                container.tell(report);
+            }
         }
     }
 

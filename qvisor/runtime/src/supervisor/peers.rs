@@ -6,19 +6,24 @@ use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use abi::boot::EXEC_RECORDS_MAX;
-use vmm::exec_relay::STREAMS_MAX;
+use vmm::exec_relay::{STREAMS_MAX, VIEWS_MAX};
 use vmm::jail::PROOF_USER_INSIDE;
 use vmm::{descriptor_passing, process};
 
+use super::containers::ContainerId;
 use crate::control::{self, LINE_MAX, Order, PATIENCE, refuse};
 
 const DENIED: &str = "permission denied";
 /// Most of them; a new one then takes the place of whoever has taken longest.
 const PEERS_MAX: usize = 32;
+/// Most descriptors that an order has: a container's listener, streams and views.
+const DESCRIPTORS_MAX: usize = 1 + STREAMS_MAX + VIEWS_MAX;
 
 #[derive(Debug)]
 struct Peer {
     stream: UnixStream,
+    /// The container whose socket it came to.
+    of: ContainerId,
     /// It is who may give orders.
     is_known: bool,
     /// The bytes it has sent, but for the order.
@@ -39,6 +44,8 @@ pub(super) struct Attached {
 #[derive(Debug)]
 pub(super) struct Asked {
     pub peer: UnixStream,
+    /// The container whose socket it came to.
+    pub of: ContainerId,
     pub order: Order,
     pub attached: Attached,
 }
@@ -56,12 +63,12 @@ impl Peers {
         Self { list: Vec::new(), ids_are_mapped }
     }
 
-    /// Takes one in, unless it is a stranger.
+    /// Takes one in that came to the socket of a container, unless it is a stranger.
     ///
     /// Orders come from whoever has started the sandbox. That is user 0 here, be it the host's root or an unprivileged
     /// caller in a user namespace of their own. Where ids are mapped the host's root is shown as the overflow user, as
     /// everybody else is, and so has to prove who it is by what it sends.
-    pub(super) fn add(&mut self, stream: UnixStream) {
+    pub(super) fn add(&mut self, stream: UnixStream, of: ContainerId) {
         let Ok(user) = process::peer_user(&stream) else { return };
         let is_known = user == 0 && !self.ids_are_mapped;
         if !is_known && !self.ids_are_mapped {
@@ -72,7 +79,7 @@ impl Peers {
             self.list.remove(0);
         }
         let (said, deadline) = (Attached::default(), Instant::now() + PATIENCE);
-        self.list.push(Peer { stream, is_known, said, order: None, deadline });
+        self.list.push(Peer { stream, of, is_known, said, order: None, deadline });
     }
 
     /// The descriptors to wait for.
@@ -91,7 +98,10 @@ impl Peers {
         let mut orders = Vec::new();
         for mut peer in std::mem::take(&mut self.list) {
             match peer.read() {
-                Ok(Some(order)) => orders.push(Asked { peer: peer.stream, order, attached: peer.said }),
+                Ok(Some(order)) => {
+                    let Peer { stream, of, said, .. } = peer;
+                    orders.push(Asked { peer: stream, of, order, attached: said });
+                }
                 Ok(None) if peer.deadline > now => self.list.push(peer),
                 Ok(None) => {}
                 Err(error) => refuse(&peer.stream, error.to_string()),
@@ -117,7 +127,7 @@ impl Peer {
             }
             said.body.extend(bytes.iter().take(got));
             // More than any order has is nobody's.
-            said.descriptors.truncate(STREAMS_MAX);
+            said.descriptors.truncate(DESCRIPTORS_MAX);
             if self.order.is_none() {
                 self.order = order_of(&mut said.body, got == 0)?;
             }
@@ -144,11 +154,13 @@ fn order_of(said: &mut Vec<u8>, is_over: bool) -> io::Result<Option<(Order, usiz
     let order = control::parse(said.get(..end.unwrap_or(said.len())).unwrap_or_default())?;
     said.drain(..end.map_or(said.len(), |end| end + 1));
     match order {
-        Order::Exec { len, .. } if u64::from(len) > EXEC_RECORDS_MAX => {
+        Order::Exec { len, .. } | Order::Create { len } if u64::from(len) > EXEC_RECORDS_MAX => {
             let why = format!("arguments and environment take {len} bytes, more than {EXEC_RECORDS_MAX}");
             Err(io::Error::other(why))
         }
-        Order::Exec { len, .. } => Ok(Some((order, usize::try_from(len).unwrap_or(usize::MAX)))),
+        Order::Exec { len, .. } | Order::Create { len } => {
+            Ok(Some((order, usize::try_from(len).unwrap_or(usize::MAX))))
+        }
         _ => Ok(Some((order, 0))),
     }
 }

@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 use vmm::hibernate::stats::Cycles;
 use vmm::hibernate::{Hibernated, Packed, Woken, micros};
 use vmm::leash::Leash;
-use vmm::process;
 
-use super::containers::Containers;
+use super::containers::{ContainerId, Containers, Rest};
 use super::journal::{Readers, Transition};
 use super::stage::Stage;
 use super::state_machine::{Machine, Place, Rise};
@@ -52,12 +51,16 @@ pub(super) struct Progress {
     /// The front end may go.
     pub released: bool,
     pub ending: bool,
+    /// The number of the last request for a container to rest, or to go on.
+    pub rest_asked: u64,
+    /// The pod hibernated, since all its further containers were stopped.
+    pub all_stopped: bool,
     /// The number of the last change of limits that was asked for.
     pub limits_asked: u32,
     /// The number of the change that was answered last, and how it came out.
     pub limits: Option<(u64, Result<(), String>)>,
-    /// The list of its processes, for those who wait for it.
-    pub processes: Option<String>,
+    /// The list of a container's processes, for those who wait for it.
+    pub processes: Option<(ContainerId, String)>,
     pub waiters: Vec<Waiter>,
     pub readers: Readers,
 }
@@ -72,6 +75,8 @@ impl Progress {
             failure: None,
             released: false,
             ending: false,
+            rest_asked: 0,
+            all_stopped: false,
             limits_asked: 0,
             limits: None,
             processes: None,
@@ -85,20 +90,20 @@ impl Progress {
         self.containers.first().stage == Stage::Running
     }
 
-    /// The answer to those who waited for something else than its end.
-    pub(super) fn last_words(&self) -> String {
-        let first = self.containers.first();
-        let ended = || match first.exit {
-            Some(status) => format!("it ended with exit code {}", process::exit_code(status)),
-            None => "it ended".into(),
-        };
-        first.said.clone().unwrap_or_else(ended)
+    /// The answer to those who waited for something else than the end of a container.
+    pub(super) fn last_words(&self, of: ContainerId) -> String {
+        let container = self.containers.get(of).unwrap_or(self.containers.first());
+        container.last_words()
     }
 
-    /// As the OCI runtime specification has it: a sandbox that is hibernated runs, for all that others need to know.
-    pub(super) fn status(&self) -> Status {
-        match self.containers.first().stage {
+    /// The status of a container, as the OCI runtime specification has it: one that is hibernated runs, for all that others
+    /// need to know.
+    pub(super) fn status(&self, of: ContainerId) -> Status {
+        let Some(container) = self.containers.get(of) else { return Status::Stopped };
+        match container.stage {
             Stage::Creating => Status::Creating,
+            Stage::Ended => Status::Stopped,
+            _ if container.rest != Rest::No => Status::Paused,
             _ if self.machine.is_held() && self.machine.is_down() => Status::Paused,
             _ if self.machine.place() == Place::Paused && self.machine.fall().is_none() => Status::Paused,
             Stage::Created => Status::Created,

@@ -62,7 +62,10 @@ impl Supervisor {
             Action::SleptAlready => progress.fallen(&Figures::Hibernated(news.slept())),
             Action::StayedWarm => progress.tell_of_failure(news.failure()),
             Action::GaveUp => progress.tell_of_failure("it did not come to rest".into()),
-            Action::Woke(rise) => progress.tell_of_wake(&rise, news.woken()),
+            Action::Woke(rise) => {
+                progress.tell_of_wake(&rise, news.woken());
+                progress.continue_stopped();
+            }
             Action::Rested => {
                 let (from, to) = (SandboxState::HibernateRunning, progress.machine.sandbox_state());
                 progress.readers.tell(&Transition::new(Some(from), to, None));

@@ -9,7 +9,7 @@ use abi::hostcall::{
     EVENT_EXEC, EVENT_EXEC_SIGNAL, EVENT_PROCESSES, EVENT_SIGNAL, EVENT_START, EVENT_WINSIZE, Event,
 };
 use abi::limits::REQUESTS;
-use vmm::exec_relay::ExecRequest;
+use vmm::exec_relay::Request;
 use vmm::hibernate::Reap;
 use vmm::leash;
 use vmm::limits::ContainerLimits;
@@ -19,7 +19,6 @@ use super::Supervisor;
 use super::containers::ContainerId;
 use super::peers::{Asked, Attached, Peers};
 use super::progress::{News, Progress, poll_timeout};
-use super::requests::event;
 use super::stage::{Cause, Stage};
 use super::state_machine::{HIBERNATE_PATIENCE, Input, Place};
 use super::waiters::{For, Outcome, WAITERS_MAX, Waiter};
@@ -43,6 +42,8 @@ impl Supervisor {
         pulses.inspect(|pulses| pulses.begin(pulses.control()));
         loop {
             let mut fds = vec![channel, listener.as_raw_fd(), leash, self.nudge.0.as_raw_fd()];
+            let keepers = self.lock().containers.keepers();
+            fds.extend(keepers.iter().flat_map(|(_, fds)| fds));
             fds.extend(peers.descriptors());
             fds.extend(self.execs.descriptors());
             let deadline = self.lock().next_deadline().into_iter().chain(peers.next_deadline()).min();
@@ -75,12 +76,23 @@ impl Supervisor {
             if ready.contains(&1)
                 && let Ok((peer, _)) = listener.accept()
             {
-                peers.add(peer);
+                peers.add(peer, ContainerId::FIRST);
             }
-            for Asked { peer, order, attached } in peers.orders() {
+            for (at, (id, _)) in (4..).step_by(2).zip(&keepers) {
+                if ready.contains(&at)
+                    && let Some(peer) = self.accept_for(*id)
+                {
+                    peers.add(peer, *id);
+                }
+                if ready.contains(&(at + 1)) {
+                    self.hear_keeper(*id);
+                }
+            }
+            for Asked { peer, of, order, attached } in peers.orders() {
                 match order {
-                    Order::Exec { paused, hook, .. } => self.exec(peer, attached, paused, hook),
-                    order => self.obey_peer(peer, order),
+                    Order::Exec { paused, hook, .. } => self.exec(peer, of, attached, paused, hook),
+                    Order::Create { .. } => self.create(peer, of, attached),
+                    order => self.obey_peer(peer, of, order),
                 }
             }
             self.pass_on_to_execs();
@@ -97,7 +109,9 @@ impl Supervisor {
     fn leash_tells(&self) -> Option<leash::News> {
         let news = self.leash().and_then(|leash| leash.news());
         match news {
-            Some(leash::News::Signal(signal)) => self.deliver(&mut self.lock(), signal, 0),
+            Some(leash::News::Signal(signal)) => {
+                self.deliver(&mut self.lock(), ContainerId::FIRST, signal, 0)
+            }
             Some(leash::News::Resized) => self.take_size(),
             Some(leash::News::Gone) | None => {}
         }
@@ -128,12 +142,12 @@ impl Supervisor {
 
     fn take_size(&self) {
         if let Some((rows, columns)) = self.sandbox().and_then(|sandbox| sandbox.files.terminal_size()) {
-            self.resize(rows, columns);
+            self.resize(ContainerId::FIRST, rows, columns);
         }
     }
 
-    fn resize(&self, rows: u16, columns: u16) {
-        self.events.post(event(EVENT_WINSIZE, 0, i64::from(rows) << 16 | i64::from(columns)));
+    fn resize(&self, of: ContainerId, rows: u16, columns: u16) {
+        self.post(of, EVENT_WINSIZE, 0, i64::from(rows) << 16 | i64::from(columns));
     }
 
     /// The front end's orders; none is answered.
@@ -142,19 +156,19 @@ impl Supervisor {
             (Order::Kill { signal: libc::SIGKILL, .. }, _) => self.finish(Ok(libc::SIGKILL)),
             // The terminal's own: the front end stops and goes on with its job.
             (Order::Kill { signal: signal @ (libc::SIGSTOP | libc::SIGCONT), foreground, .. }, true) => {
-                self.deliver(&mut self.lock(), signal, u32::from(foreground));
+                self.deliver(&mut self.lock(), ContainerId::FIRST, signal, u32::from(foreground));
             }
             (Order::Release, false) => {
                 self.lock().released = true;
                 let _ = control::send(&self.channel, &Report::Released);
             }
-            _ => drop(self.obey(order)),
+            _ => drop(self.obey(ContainerId::FIRST, order)),
         }
     }
 
-    pub(super) fn obey_peer(&self, peer: UnixStream, order: Order) {
+    pub(super) fn obey_peer(&self, peer: UnixStream, of: ContainerId, order: Order) {
         let what = match order {
-            Order::Kill { signal: libc::SIGKILL, .. } => {
+            Order::Kill { signal: libc::SIGKILL, .. } if of == ContainerId::FIRST => {
                 // Nobody is left to answer afterwards.
                 control::send_now(&peer, &Answer::default());
                 self.finish(Ok(libc::SIGKILL))
@@ -162,7 +176,7 @@ impl Supervisor {
             Order::Events { oom_only } => {
                 let progress = &mut *self.lock();
                 let state = progress.sandbox_state();
-                return progress.readers.add(peer, state, oom_only);
+                return progress.readers.add(peer, of, state, oom_only);
             }
             Order::Start => For::Start,
             Order::Hibernate => For::Hibernation(None),
@@ -172,27 +186,27 @@ impl Supervisor {
             Order::Pause => For::Pause,
             Order::Resume => For::Wake,
             _ => {
-                let answer = self.answer(order);
+                let answer = self.answer(of, order);
                 control::send_now(&peer, &answer);
                 return;
             }
         };
-        self.obey_and_answer_later(peer, order, what);
+        self.obey_and_answer_later(peer, of, order, what);
     }
 
-    fn obey_and_answer_later(&self, peer: UnixStream, order: Order, what: For) {
+    fn obey_and_answer_later(&self, peer: UnixStream, of: ContainerId, order: Order, what: For) {
         let progress = &mut *self.lock();
         if progress.waiters.len() >= WAITERS_MAX {
             return refuse(&peer, format!("{WAITERS_MAX} others wait for it already"));
         }
         let patience = if what == For::Start { START_PATIENCE } else { HIBERNATE_PATIENCE };
         let since = Instant::now();
-        match self.begin(progress, order) {
+        match self.begin(progress, of, order) {
             Ok(()) => {
                 // The number of a request is known once it has been made.
                 let is_limits = matches!(what, For::Limits(_));
                 let what = if is_limits { For::Limits(progress.limits_asked.into()) } else { what };
-                progress.waiters.push(Waiter { peer, what, since, deadline: since + patience });
+                progress.waiters.push(Waiter { peer, of, what, since, deadline: since + patience });
             }
             Err(error) => refuse(&peer, error),
         }
@@ -200,35 +214,50 @@ impl Supervisor {
     }
 
     /// A process is to come in. It is answered by whoever knows what becomes of it; see [`vmm::exec_relay`].
-    pub(super) fn exec(&self, peer: UnixStream, attached: Attached, paused: bool, hook: bool) {
+    pub(super) fn exec(
+        &self,
+        peer: UnixStream,
+        of: ContainerId,
+        attached: Attached,
+        paused: bool,
+        hook: bool,
+    ) {
         let Attached { body, descriptors } = attached;
-        let request = match ExecRequest::new(body, descriptors) {
-            Ok(request) => request,
+        let request = match Request::for_process(body, descriptors) {
+            Ok(request) if of == ContainerId::FIRST => request,
+            Ok(request) => request.within(of.0),
             Err(why) => return refuse(&peer, why),
         };
         let progress = &mut *self.lock();
         self.take_leash_news(progress);
-        let why_not = match progress.status() {
+        let stage = progress.containers.get(of).map_or(Stage::Ended, |container| container.stage);
+        let why_not = match progress.status(of) {
             _ if progress.ending => Some("it ends"),
             Status::Paused if !paused => Some(words::EXEC_IN_PAUSED),
-            _ if hook && progress.containers.first().stage == Stage::Created => None,
+            _ if hook && stage == Stage::Created => None,
             _ if hook => Some("it has been started"),
-            _ if !progress.is_running() => Some("its first process does not run yet; start it first"),
+            Status::Stopped => Some("it has ended"),
+            _ if stage != Stage::Running => Some("its first process does not run yet; start it first"),
             _ => None,
         };
         if let Some(why) = why_not {
             return refuse(&peer, why.into());
         }
         if let Some((id, len)) = self.execs.add(Box::new(ExecLine::new(peer)), request) {
-            let sleeps = progress.machine.is_hibernated() || progress.machine.fall().is_some();
-            // It is there by then, and so does not count as idle.
-            self.events.post(Event { kind: EVENT_EXEC, flags: 0, token: id, value: len });
-            if sleeps {
-                self.want_awake(progress, Cause::Request("exec"));
-                self.continue_leash(progress);
-            }
+            self.come_in(progress, EVENT_EXEC, id, len);
         }
         self.settle(progress);
+    }
+
+    /// Tells the kernel of something that comes in, for which a sandbox that sleeps wakes.
+    pub(super) fn come_in(&self, progress: &mut Progress, kind: u32, id: u64, len: i64) {
+        let sleeps = progress.machine.is_hibernated() || progress.machine.fall().is_some();
+        // It is there by then, and so does not count as idle.
+        self.events.post(Event { kind, flags: 0, token: id, value: len });
+        if sleeps {
+            self.want_awake(progress, Cause::Request("exec"));
+            self.continue_leash(progress);
+        }
     }
 
     /// Passes orders on that have come over the connections of exec'd processes.
@@ -257,11 +286,11 @@ impl Supervisor {
     }
 
     /// The answer to an order that takes no time.
-    fn answer(&self, order: Order) -> Answer {
+    fn answer(&self, of: ContainerId, order: Order) -> Answer {
         if order == Order::Stats {
             return self.stats();
         }
-        let outcome: Outcome = self.obey(order).map(|()| None);
+        let outcome: Outcome = self.obey(of, order).map(|()| None);
         let is_busy = self.sandbox().is_some_and(|sandbox| sandbox.cpus.busy() > 0);
         let progress = self.lock();
         let state = progress.sandbox_state();
@@ -270,79 +299,87 @@ impl Supervisor {
         Answer {
             sandbox_state: progress.is_running().then_some(state),
             hibernate_error: progress.failure.clone(),
-            ..progress.answer(outcome)
+            ..progress.answer(of, outcome)
         }
     }
 
-    pub(super) fn obey(&self, order: Order) -> Result<(), String> {
+    pub(super) fn obey(&self, of: ContainerId, order: Order) -> Result<(), String> {
         let progress = &mut *self.lock();
-        let result = self.begin(progress, order);
+        let result = self.begin(progress, of, order);
         self.settle(progress);
         result
     }
 
-    /// Begins to carry out an order.
-    fn begin(&self, progress: &mut Progress, order: Order) -> Result<(), String> {
+    /// Begins to carry out an order for a container, or for the sandbox.
+    pub(super) fn begin(&self, progress: &mut Progress, of: ContainerId, order: Order) -> Result<(), String> {
         // Signals that came before it are older.
         self.take_leash_news(progress);
-        let has_leash = progress.containers.first().leash.is_some();
-        match (order, has_leash) {
-            (Order::Kill { signal: libc::SIGSTOP, .. }, _) => self.want_down(progress, Cause::Signal),
-            // As in a frozen control group, it has an effect only afterwards.
-            (Order::Kill { signal: libc::SIGCONT, .. }, _) if progress.machine.is_held() => {
-                self.deliver(progress, libc::SIGCONT, 0);
-            }
-            (Order::Kill { signal: libc::SIGCONT, .. }, false) if !progress.machine.wants_down() => {
-                self.deliver(progress, libc::SIGCONT, 0);
-            }
-            (Order::Kill { signal: libc::SIGCONT, .. }, _) => {
-                self.want_awake(progress, Cause::Signal);
-                self.continue_leash(progress);
-            }
+        match (order, of) {
             (Order::Kill { signal, foreground, all }, _) => {
-                if !(1..=vmm::signals::SIGNAL_MAX).contains(&signal) {
-                    return Err(format!("{signal} is not a signal"));
-                }
-                self.deliver(progress, signal, if all { 2 } else { u32::from(foreground) });
+                return self.kill(progress, of, signal, if all { 2 } else { u32::from(foreground) });
             }
-            (Order::Winsize { rows, columns }, _) => self.resize(rows, columns),
-            (Order::Start, true) => {
-                let is_ending = progress.ending;
-                let Some(first) = progress.containers.get_mut(ContainerId::FIRST) else { return Ok(()) };
-                if first.stage != Stage::Created || is_ending {
-                    return Err("it has been started before".into());
-                }
-                first.stage = Stage::Starting;
-                self.events.post(event(EVENT_START, 0, 0));
-            }
+            (Order::Winsize { rows, columns }, _) => self.resize(of, rows, columns),
+            (Order::Start, _) => return self.start(progress, of),
             (Order::Hibernate, _) => return self.hibernate(progress),
             (Order::Wake { reap }, _) => return self.wake(progress, reap),
-            (Order::Processes, _) => {
-                self.events.post(Event {
-                    kind: EVENT_PROCESSES,
-                    flags: 0,
-                    token: ContainerId::FIRST.0,
-                    value: 0,
-                });
-            }
-            (Order::Pause, _) => return self.pause(progress),
-            (Order::Resume, _) => return self.resume(progress),
-            (Order::Update { limits }, _) => self.change_limits(progress, &limits),
+            (Order::Processes, _) => self.post(of, EVENT_PROCESSES, 0, 0),
+            (Order::Pause, ContainerId::FIRST) => return self.pause(progress),
+            (Order::Pause, _) => return self.pause_container(progress, of),
+            (Order::Resume, ContainerId::FIRST) => return self.resume(progress),
+            (Order::Resume, _) => return self.resume_container(progress, of),
+            (Order::Update { limits }, _) => self.change_limits(progress, of, &limits),
             (Order::State, _) => {}
             _ => return Err("it is not waiting for this".into()),
         }
         Ok(())
     }
 
+    fn start(&self, progress: &mut Progress, of: ContainerId) -> Result<(), String> {
+        let is_ending = progress.ending;
+        let container = progress.containers.get_mut(of);
+        // A sandbox of `dormouse do` starts by itself.
+        let container = container.filter(|container| container.leash.is_some() || container.keeper.is_some());
+        let container = container.ok_or("it is not waiting for this")?;
+        if container.stage != Stage::Created || is_ending {
+            return Err("it has been started before".into());
+        }
+        container.stage = Stage::Starting;
+        self.post(of, EVENT_START, 0, 0);
+        Ok(())
+    }
+
+    /// A signal for a container. `SIGSTOP` and `SIGCONT` mean the sandbox, if it is the first one's.
+    fn kill(&self, progress: &mut Progress, of: ContainerId, signal: i32, flags: u32) -> Result<(), String> {
+        if !(1..=vmm::signals::SIGNAL_MAX).contains(&signal) {
+            return Err(format!("{signal} is not a signal"));
+        }
+        let has_leash = progress.containers.first().leash.is_some();
+        match (signal, of) {
+            (libc::SIGSTOP, ContainerId::FIRST) => self.want_down(progress, Cause::Signal),
+            // As in a frozen control group, it has an effect only afterwards.
+            (libc::SIGCONT, _) if progress.machine.is_held() => self.deliver(progress, of, libc::SIGCONT, 0),
+            (libc::SIGCONT, ContainerId::FIRST) if !has_leash && !progress.machine.wants_down() => {
+                self.deliver(progress, of, libc::SIGCONT, 0);
+            }
+            (libc::SIGCONT, ContainerId::FIRST) => {
+                self.want_awake(progress, Cause::Signal);
+                self.continue_leash(progress);
+            }
+            (libc::SIGSTOP | libc::SIGCONT, _) => self.tell_leash(progress, of, signal),
+            _ => self.deliver(progress, of, signal, flags),
+        }
+        Ok(())
+    }
+
     /// Tells the kernel of limits. Its answer has the number of the request, so that one which comes late answers nobody else.
-    fn change_limits(&self, progress: &mut Progress, limits: &ContainerLimits) {
+    fn change_limits(&self, progress: &mut Progress, of: ContainerId, limits: &ContainerLimits) {
         let request = progress.limits_asked.wrapping_add(1) % REQUESTS;
         progress.limits_asked = request;
         // Without a limit of memory there is nothing that the kernel could refuse.
         if limits.memory_max.is_none() {
             progress.limits = Some((request.into(), Ok(())));
         }
-        limits.events(ContainerId::FIRST.0, request).for_each(|event| self.events.post(event));
+        limits.events(of.0, request).for_each(|event| self.events.post(event));
     }
 
     /// What `pause` asks for: the sandbox rests until `resume`, in memory or hibernated, as it was started.
@@ -357,7 +394,7 @@ impl Supervisor {
     }
 
     fn resume(&self, progress: &mut Progress) -> Result<(), String> {
-        if !progress.machine.is_held() && progress.status() != Status::Paused {
+        if !progress.machine.is_held() && progress.status(ContainerId::FIRST) != Status::Paused {
             return Err(words::NOT_PAUSED.into());
         }
         self.want_awake(progress, Cause::Resume);
@@ -390,12 +427,17 @@ impl Supervisor {
     }
 
     /// A signal for the container.
-    fn deliver(&self, progress: &mut Progress, signal: i32, flags: u32) {
-        self.events.post(event(EVENT_SIGNAL, flags, i64::from(signal)));
+    pub(super) fn deliver(&self, progress: &mut Progress, of: ContainerId, signal: i32, flags: u32) {
+        self.post(of, EVENT_SIGNAL, flags, i64::from(signal));
         self.wake_for_signal(progress);
     }
 
-    fn wake_for_signal(&self, progress: &mut Progress) {
+    /// Posts an event that is about a container.
+    pub(super) fn post(&self, of: ContainerId, kind: u32, flags: u32, value: i64) {
+        self.events.post(Event { kind, flags, token: of.0, value });
+    }
+
+    pub(super) fn wake_for_signal(&self, progress: &mut Progress) {
         // The receiver of a signal has to run to see it. The signal is there by then, so the sandbox is not idle.
         if progress.machine.is_hibernated() || progress.machine.fall().is_some() {
             self.want_awake(progress, Cause::Request("signal"));

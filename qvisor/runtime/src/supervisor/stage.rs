@@ -7,6 +7,8 @@ pub(super) enum Stage {
     Created,
     Starting,
     Running,
+    /// Of a further container: the sandbox's end is the first one's.
+    Ended,
 }
 
 /// The cause of a hibernation or a wake.

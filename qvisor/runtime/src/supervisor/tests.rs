@@ -19,6 +19,7 @@ use vmm::hostcall::events::EventQueue;
 use vmm::limits::ContainerLimits;
 
 use super::Supervisor;
+use super::containers::ContainerId;
 use super::peers::Attached;
 use crate::control::{Answer, Order};
 use crate::status::{SandboxState, Status};
@@ -70,7 +71,7 @@ impl World {
 
     fn ask(&self, order: Order) -> Asked {
         let (theirs, ours) = UnixStream::pair().unwrap();
-        self.supervisor.obey_peer(theirs, order);
+        self.supervisor.obey_peer(theirs, ContainerId::FIRST, order);
         Asked(BufReader::new(ours))
     }
 
@@ -78,7 +79,13 @@ impl World {
     fn exec(&self, paused: bool) -> Asked {
         let (theirs, ours) = UnixStream::pair().unwrap();
         let body = BootSpec { args: vec![b"true".to_vec()], ..BootSpec::default() }.process_records();
-        self.supervisor.exec(theirs, Attached { body, descriptors: Vec::new() }, paused, false);
+        self.supervisor.exec(
+            theirs,
+            ContainerId::FIRST,
+            Attached { body, descriptors: Vec::new() },
+            paused,
+            false,
+        );
         Asked(BufReader::new(ours))
     }
 

@@ -3,6 +3,7 @@
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
+use super::containers::ContainerId;
 use crate::control::Figures;
 
 /// Most of them at a time.
@@ -28,6 +29,8 @@ pub(super) enum For {
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub peer: UnixStream,
+    /// The container that was meant.
+    pub of: ContainerId,
     pub what: For,
     pub since: Instant,
     pub deadline: Instant,

@@ -36,6 +36,16 @@ pub enum VmmError {
     Sysctl { name: String, source: io::Error },
     #[error("cannot set oomScoreAdj to {score}: {source}; leave it out, or run as root")]
     OomScore { score: i32, source: io::Error },
+    #[error("cannot show its files to its pod's sandbox: {0}; see whether that still runs")]
+    PodPlace(io::Error),
+    #[error("cannot reach its pod's sandbox: {0}; see whether that still runs")]
+    PodSocket(io::Error),
+    #[error("its pod's sandbox cannot begin it: {0}")]
+    Pod(String),
+    #[error(
+        "it has {count} mounts of the host's files, and a container in a pod may have {most}; give it fewer"
+    )]
+    TooManyViews { count: usize, most: usize },
     #[error(transparent)]
     Hook(#[from] HookError),
     #[error(transparent)]
@@ -43,7 +53,7 @@ pub enum VmmError {
 }
 
 /// An error with its causes.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

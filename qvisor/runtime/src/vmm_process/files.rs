@@ -83,10 +83,14 @@ pub(super) fn prepare(
     Ok(Prepared { boot, following, volumes })
 }
 
-/// The host's files that the VMM may open once it is jailed, for Landlock: the views, and the files of its `/proc`
-/// about itself and its stubs.
-pub(super) fn given(io: &HostIo, boot: &BootSpec) -> Result<Vec<(OwnedFd, Use)>, Errno> {
+/// The host's files that the VMM may open once it is jailed, for Landlock: the views, the files of its `/proc` about
+/// itself and its stubs, and what is shown to a pod later.
+pub(super) fn given(io: &HostIo, boot: &BootSpec, is_pod: bool) -> Result<Vec<(OwnedFd, Use)>, Errno> {
     let mut given = vec![(io.proc_root()?, Use::ReadFiles)];
+    if is_pod {
+        let place = Path::new(std::ffi::OsStr::from_bytes(jail::POD_PLACE.to_bytes()));
+        given.push((mounts::open_directory(place).map_err(Errno::from)?, Use::Change));
+    }
     for mount in boot.mounts.iter().filter(|mount| mount.handle != NO_HANDLE) {
         let view = io.files().get(mount.handle)?;
         let what_for = if view.check_writable().is_ok() { Use::Change } else { Use::Read };
@@ -96,7 +100,7 @@ pub(super) fn given(io: &HostIo, boot: &BootSpec) -> Result<Vec<(OwnedFd, Use)>,
 }
 
 /// A part of the tree, in the order in which the kernel mounts them.
-enum Piece {
+pub(crate) enum Piece {
     /// A view of the host's files; how the kernel shows its type, and flags.
     Host(View, &'static str, u32),
     /// A file system of the kernel's own.
@@ -120,10 +124,17 @@ impl Piece {
     }
 }
 
-/// Hands a view over to the kernel.
-fn adopt(io: &HostIo, view: View, kind: &str, flags: u32) -> Result<Mount, VmmError> {
+/// How the kernel mounts a view that it has by this handle.
+pub(crate) fn mount_of(view: &View, handle: u32, kind: &str, flags: u32) -> Mount {
     let bit = |set: bool, bit: u32| if set { bit } else { 0 };
     let flags = flags | bit(view.read_only, MOUNT_READ_ONLY) | bit(view.shared, MOUNT_SHARED);
+    let path = mounts::bytes_of(&view.path);
+    Mount { handle, flags, path, kind: kind.into(), source: kind.into(), options: String::new() }
+}
+
+/// Hands a view over to the kernel.
+fn adopt(io: &HostIo, view: View, kind: &str, flags: u32) -> Result<Mount, VmmError> {
+    let mount = mount_of(&view, NO_HANDLE, kind, flags);
     let files = io.files();
     let handle = match io.quota() {
         _ if view.read_only => files.adopt_read_only_mount(view.fd),
@@ -131,9 +142,7 @@ fn adopt(io: &HostIo, view: View, kind: &str, flags: u32) -> Result<Mount, VmmEr
         Some(quota) if !view.shared => files.adopt_counted_mount(view.fd, quota),
         _ => files.adopt_mount(view.fd),
     };
-    let path = mounts::bytes_of(&view.path);
-    let handle = handle.map_err(VmmError::HostIo)?;
-    Ok(Mount { handle, flags, path, kind: kind.into(), source: kind.into(), options: String::new() })
+    Ok(Mount { handle: handle.map_err(VmmError::HostIo)?, ..mount })
 }
 
 /// A view of the host, with the kernel's own file systems in their usual places.
@@ -178,7 +187,7 @@ fn copy_on_write(
 }
 
 /// The root file system of a bundle itself, and the mounts in their order.
-fn bundle_tree(container: &Container, users: &Users) -> Result<Vec<Piece>, MountError> {
+pub(crate) fn bundle_tree(container: &Container, users: &Users) -> Result<Vec<Piece>, MountError> {
     let (id_map, owner) = (users.id_map(), users.file_owner());
     let read_only = container.root_read_only;
     let fd = mounts::open_tree(&container.root, read_only, true, id_map)?;
@@ -238,7 +247,7 @@ fn own_map(plan: &MountPlan, users: &Users) -> Result<Option<OwnedFd>, MountErro
 }
 
 /// Programs expect `HOME`.
-fn add_home(boot: &mut BootSpec, accounts: &Accounts) {
+pub(crate) fn add_home(boot: &mut BootSpec, accounts: &Accounts) {
     if !boot.env.iter().any(|pair| pair.starts_with(b"HOME=")) {
         boot.env.push([b"HOME=", accounts.home_of(boot.creds.uid)].concat());
     }

@@ -1,9 +1,9 @@
 //! The VMM process of one sandbox: opens everything it needs of the host, gives up the rest, runs the kernel.
 
 pub mod error;
-mod files;
+pub(crate) mod files;
 pub mod plan;
-mod sysctl;
+pub(crate) mod sysctl;
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -38,7 +38,7 @@ use crate::stderr_log::{self, LOG_DEBUG, LOG_INFO};
 use crate::supervisor::Supervisor;
 
 /// Signals that are the front end's business; the VMM shares its process group, so it ignores them.
-const IGNORED: &[i32] = &[
+pub(crate) const IGNORED: &[i32] = &[
     libc::SIGINT,
     libc::SIGQUIT,
     libc::SIGHUP,
@@ -183,7 +183,7 @@ fn run(
     // From here on nothing is opened by its path. One thread so far: ids and capabilities are a thread's own, and the
     // stubs' zygote, made below, is to have ours.
     let _ = vmm::cpu::host_flags();
-    jail::enter(users, &following)?;
+    jail::enter(users, &following, plan.is_pod)?;
     drop(following);
     if let Some(bounds) = plan.bounds.as_ref().filter(|_| !plan.cgroups.count_processes()) {
         // Counted in the user namespace of these ids, so only this sandbox's own count (Linux 5.14).
@@ -192,7 +192,7 @@ fn run(
     let given_up = mitigations::apply(plan.mitigations);
     // The leash, which a container has, was made outside of any domain.
     let (keeps_files, is_scoped) =
-        landlock::restrict(files::given(&io, &boot).map_err(VmmError::HostIo)?, leash.is_none());
+        landlock::restrict(files::given(&io, &boot, plan.is_pod).map_err(VmmError::HostIo)?, leash.is_none());
     if boot.log_level >= LOG_DEBUG {
         stderr_log::write(LOG_DEBUG, &landlock_in_words(is_scoped, keeps_files), "\n");
         stderr_log::write(
@@ -208,7 +208,8 @@ fn run(
     let supervisor =
         Supervisor::new(Arc::clone(channel), leash, Arc::clone(&events), hibernation, plan.pause_hibernates);
     let is_command = matches!(plan.tree, Tree::CopyOnWrite { .. });
-    let supervisor = Arc::new(supervisor.map_err(VmmError::Prepare)?.of_a_command(is_command));
+    let supervisor =
+        Arc::new(supervisor.map_err(VmmError::Prepare)?.of_a_command(is_command).of_a_pod(plan.is_pod));
     supervisor.watch_packing();
     if cfg!(debug_assertions) && std::env::var_os("DORMOUSE_FAKE_KERNEL").is_some() {
         leave(&supervisor, listener, ids_are_mapped)?;
@@ -255,7 +256,7 @@ fn config(plan: &Plan, device: Option<kvm::Device>, supervisor: &Arc<Supervisor>
     });
     config.report = Arc::new(move |what, of| listening.report(what, of));
     let told = Arc::clone(supervisor);
-    config.processes = Arc::new(move |text| told.take_processes(text));
+    config.containers = Arc::new(move |of, news| told.take_container_news(of, news));
     config.hibernation = Arc::clone(supervisor.hibernation());
     config.execs = Arc::clone(supervisor.execs());
     config.device = device;
@@ -271,6 +272,8 @@ fn begin_container(
     channel: &Arc<UnixStream>,
 ) -> Result<Leash, VmmError> {
     sysctl::write(&bundle.container.sysctls)?;
+    // Containers of a pod may name this namespace for their host name.
+    process::set_host_name(&bundle.container.boot.hostname);
     if let Some(score) = bundle.container.oom_score_adj {
         std::fs::write("/proc/self/oom_score_adj", score.to_string())
             .map_err(|source| VmmError::OomScore { score, source })?;
@@ -279,7 +282,11 @@ fn begin_container(
 }
 
 /// Makes the leash, and waits until the front end has done what it does with the leash's pid.
-fn begin_leash(program: &[Vec<u8>], leads_group: bool, channel: &Arc<UnixStream>) -> Result<Leash, VmmError> {
+pub(crate) fn begin_leash(
+    program: &[Vec<u8>],
+    leads_group: bool,
+    channel: &Arc<UnixStream>,
+) -> Result<Leash, VmmError> {
     let leash = Leash::start(program, leads_group).map_err(VmmError::Leash)?;
     let _ = control::send(channel, &Report::Prepared { pid: leash.pid() });
     match control::receive(channel) {

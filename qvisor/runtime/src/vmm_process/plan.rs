@@ -47,6 +47,8 @@ pub struct Plan {
     pub terminal: bool,
     /// A leash stands for the sandbox on the host. A container always has one.
     pub has_leash: bool,
+    /// It is a pod's: further containers may begin in it.
+    pub is_pod: bool,
 }
 
 /// Bounds of a sandbox without a bundle on the host.

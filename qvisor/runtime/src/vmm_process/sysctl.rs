@@ -15,7 +15,7 @@ use super::error::VmmError;
 const ROOT: &str = "/proc/sys";
 
 /// Applies settings by their names below `/proc/sys`.
-pub(super) fn write(settings: &[(String, String)]) -> Result<(), VmmError> {
+pub(crate) fn write(settings: &[(String, String)]) -> Result<(), VmmError> {
     for (name, value) in settings {
         fs::write(Path::new(ROOT).join(name), value)
             .map_err(|source| VmmError::Sysctl { name: name.replace('/', "."), source })?;

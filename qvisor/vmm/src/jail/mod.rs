@@ -29,7 +29,7 @@ use std::os::fd::OwnedFd;
 
 pub use self::privileges::KEPT;
 pub use self::program::run_from_read_only_view;
-pub use self::root::{Propagation, attach};
+pub use self::root::{POD_PLACE, Propagation, attach};
 pub use self::seccomp::{has_ended_by_filter, seal};
 pub use self::step::JailError;
 pub use self::syscalls::{RULES, Rule};
@@ -40,8 +40,8 @@ pub use self::users::{
 /// Steps 3 to 5. Afterwards the process has no way to the host but its open descriptors, and the mounts in `kept`, which
 /// lie in its root ([`root::leave_host`]). The calling thread is the only one; its signal at the parent's death must be asked
 /// for again.
-pub fn enter(users: Users, kept: &[OwnedFd]) -> Result<(), JailError> {
-    root::leave_host(kept)?;
+pub fn enter(users: Users, kept: &[OwnedFd], is_pod: bool) -> Result<(), JailError> {
+    root::leave_host(kept, is_pod)?;
     let ids_differ = users.ids_differ();
     users.become_nobody()?;
     privileges::give_up(ids_differ)

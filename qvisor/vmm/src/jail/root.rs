@@ -8,6 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use super::step::{JailError, step};
 use crate::process;
 
+/// The directory in a pod's root for the files of containers that come later ([`crate::pod_place`]).
+pub const POD_PLACE: &CStr = c"/pod";
 const PRIVATE: &str = "making mounts private";
 
 /// What becomes of mounts of the host that are made later.
@@ -72,8 +74,9 @@ fn in_child(run: impl FnOnce() -> Result<(), JailError>) -> Result<(), JailError
 /// Replaces the root of this mount namespace by an empty, read-only file system: no path leads to the host any more.
 ///
 /// The namespace must be the process's own. The working directory is lost as well. The mounts in `kept`, which are
-/// detached, get a place in the new root: only there are they reached by mounts that the host makes below them later.
-pub(super) fn leave_host(kept: &[OwnedFd]) -> Result<(), JailError> {
+/// detached, get a place in the new root: only there are they reached by mounts that the host makes below them later. A
+/// pod's root has [`POD_PLACE`], where only the host's root can change anything.
+pub(super) fn leave_host(kept: &[OwnedFd], is_pod: bool) -> Result<(), JailError> {
     // The root that is replaced has to be a mount point.
     propagate(Propagation::Private)
         .or_else(|error| if error.is_of_chroot() { leave_chroot() } else { Err(error) })?;
@@ -98,6 +101,14 @@ pub(super) fn leave_host(kept: &[OwnedFd]) -> Result<(), JailError> {
         // SAFETY: the path is zero-terminated.
         unsafe { i64::from(libc::chdir(c"/".as_ptr())) }
     })?;
+    if is_pod {
+        step("making the pod's place", || {
+            // SAFETY: the path is zero-terminated.
+            i64::from(unsafe { libc::mkdir(POD_PLACE.as_ptr(), 0o700) })
+        })?;
+        let options = c"size=1m,nr_inodes=16k,mode=0700";
+        mount("mounting the pod's place", c"dormouse", POD_PLACE, Some(c"tmpfs"), flags, Some(options))?;
+    }
     for (at, tree) in kept.iter().enumerate() {
         let place = CString::new(format!("/{at}")).unwrap_or_default();
         attach(tree.as_fd(), &place)
@@ -106,12 +117,20 @@ pub(super) fn leave_host(kept: &[OwnedFd]) -> Result<(), JailError> {
     mount("making the root read-only", c"none", c"/", None, flags | libc::MS_REMOUNT | libc::MS_RDONLY, None)
 }
 
-/// Gives a detached mount, whose root is a directory, a place in this mount namespace. The place goes with the
-/// namespace's root.
+/// Gives a detached mount a place in this mount namespace, which is made, and goes with the namespace's root.
 pub fn attach(tree: BorrowedFd<'_>, place: &CStr) -> io::Result<()> {
     const MOVE_MOUNT_F_EMPTY_PATH: u32 = 4;
+    let status = crate::sys::statx(tree, c"").map_err(|error| io::Error::from_raw_os_error(error.0))?;
+    let is_directory = u32::from(status.stx_mode) & libc::S_IFMT == libc::S_IFDIR;
     // SAFETY: the path is zero-terminated.
-    if unsafe { libc::mkdir(place.as_ptr(), 0o700) } != 0 {
+    let made = unsafe {
+        if is_directory {
+            libc::mkdir(place.as_ptr(), 0o700)
+        } else {
+            libc::mknod(place.as_ptr(), libc::S_IFREG | 0o600, 0)
+        }
+    };
+    if made != 0 {
         return Err(io::Error::last_os_error());
     }
     let (from, here, flags) = (tree.as_raw_fd(), libc::AT_FDCWD, MOVE_MOUNT_F_EMPTY_PATH);

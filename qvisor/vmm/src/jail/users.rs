@@ -179,6 +179,28 @@ impl Users {
         Ok(Self { mode, namespace: Some(namespace) })
     }
 
+    /// The ids of a VMM that runs, as the host shows them.
+    pub fn of_process(pid: i32) -> io::Result<Self> {
+        use std::os::unix::fs::MetadataExt;
+        let namespace = File::open(format!("/proc/{pid}/ns/user"))?;
+        if namespace.metadata()?.ino() == std::fs::metadata("/proc/self/ns/user")?.ino() {
+            return Ok(Self { mode: Mode::Host, namespace: None });
+        }
+        let root = |file: &str| -> io::Result<u32> {
+            let map = std::fs::read_to_string(format!("/proc/{pid}/{file}"))?;
+            let lines = map.lines().map(|line| line.split_whitespace().map(str::parse::<u32>));
+            let mut lines = lines.map(|words| words.collect::<Result<Vec<u32>, _>>().unwrap_or_default());
+            let line = lines.find(|words| words.first() == Some(&0));
+            line.and_then(|words| words.get(1).copied()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        };
+        let mode = match (root("uid_map")?, root("gid_map")?) {
+            (0, 0) => Mode::Identity,
+            (MAPPED_BASE, MAPPED_BASE) => Mode::Mapped,
+            (user, group) => Mode::Given { user, group },
+        };
+        Ok(Self { mode, namespace: Some(namespace.into()) })
+    }
+
     /// Gives up the mapping for a user namespace in which ids are as on the host.
     pub fn fall_back(&mut self) -> Result<(), JailError> {
         *self = Self::make(Mode::Identity)?;

@@ -1,0 +1,131 @@
+//! The pod that a container comes to, if it comes to one.
+
+use std::os::unix::net::UnixStream;
+
+use super::create::CreateOptions;
+use super::error::ContainerError;
+use super::record::{PodRecord, Record};
+use crate::cgroup::Cgroups;
+use crate::control;
+use crate::keeper::KeeperPlan;
+use crate::oci::{Container, Pod, PodSize};
+use crate::resources::Resources;
+use crate::settings::Pods;
+use crate::state::{Id, Root};
+use crate::vmm_process::plan::Bundle;
+use crate::words;
+
+/// What a container is to a pod.
+pub(super) enum Membership {
+    None,
+    /// The pod begins with it.
+    First(PodSize),
+    Further(Further),
+}
+
+/// A pod whose sandbox takes a further container.
+pub(super) struct Further {
+    record: PodRecord,
+    vmm: std::os::fd::OwnedFd,
+    socket: UnixStream,
+}
+
+impl Membership {
+    /// Of a container as its annotations say; with `pods` separate, of none. What a further container has in common with
+    /// others is filled in.
+    pub(super) fn of(
+        options: &CreateOptions,
+        container: &mut Container,
+        pods: Pods,
+    ) -> Result<Self, ContainerError> {
+        let failed = |why: String| ContainerError::Pod { id: options.id.as_str().to_owned(), why };
+        let shared_pids = container.namespaces.pids_of;
+        let (pod, Pods::Shared) = (container.pod.clone(), pods) else {
+            return match shared_pids {
+                Some(pid) => Err(failed(separate(pid))),
+                None => Ok(Self::None),
+            };
+        };
+        match pod {
+            Pod::None | Pod::First(_) if shared_pids.is_some() => {
+                Err(failed(separate(shared_pids.unwrap_or_default())))
+            }
+            Pod::None => Ok(Self::None),
+            Pod::First(size) => Ok(Self::First(size)),
+            Pod::Further(first) => {
+                let further = Further::find(&options.root, &first)
+                    .map_err(|why| failed(format!("its pod begins with container {first}, and {why}")))?;
+                if container.namespaces.shares_host_name() {
+                    container.boot.hostname.clear();
+                }
+                if let Some(pid) = shared_pids {
+                    let space = further.container_of(&options.root, &first, pid);
+                    container.boot.pid_space = Some(space.ok_or_else(|| {
+                        failed(format!("pid namespace /proc/{pid}/ns/pid is that of no container of its pod"))
+                    })?);
+                }
+                Ok(Self::Further(further))
+            }
+        }
+    }
+
+    pub(super) fn is_first(&self) -> bool {
+        matches!(self, Self::First(_))
+    }
+
+    /// The limits of the control groups.
+    pub(super) fn resources(&self, container: &Container) -> Resources {
+        match self {
+            Self::First(size) => size.of_sandbox(&container.resources),
+            _ => container.resources.clone(),
+        }
+    }
+
+    pub(super) fn record(&self) -> Option<PodRecord> {
+        match self {
+            Self::Further(further) => Some(further.record.clone()),
+            _ => None,
+        }
+    }
+}
+
+impl Further {
+    /// The pod that begins with the container of this id. The error follows "and".
+    fn find(root: &Root, first: &str) -> Result<Self, String> {
+        let id = Id::new(first).map_err(|error| error.to_string())?;
+        let record: Record = root.record(&id).ok_or_else(|| words::DOES_NOT_EXIST.to_owned())?;
+        if !record.is_pod {
+            return Err(words::NO_POD.into());
+        }
+        let vmm = record.vmm().ok_or("its sandbox has ended")?;
+        let sandbox = root.sandbox(&id).map_err(|error| error.to_string())?;
+        let socket = control::connect(&sandbox)
+            .map_err(|error| format!("its control socket cannot be reached: {error}"))?;
+        let (pid, start) = (record.vmm, record.vmm_start);
+        let record = PodRecord { first: first.to_owned(), vmm: pid, vmm_start: start, number: 0 };
+        Ok(Self { record, vmm, socket })
+    }
+
+    /// The number by which the pod's kernel knows the container whose leash has this pid.
+    fn container_of(&self, root: &Root, first: &str, pid: i32) -> Option<u64> {
+        let states = root.states().ok()?;
+        let state = states.iter().find(|state| state.pid == pid)?;
+        if state.id == first {
+            return Some(0);
+        }
+        let pod = root.record::<Record>(&Id::new(&state.id).ok()?)?.pod?;
+        (pod.first == first).then_some(pod.number)
+    }
+
+    pub(super) fn plan(self, id: &str, bundle: Bundle, cgroups: Cgroups) -> KeeperPlan {
+        let Self { record, vmm, socket } = self;
+        KeeperPlan { bundle, place: id.to_owned(), vmm_pid: record.vmm, vmm, socket, cgroups }
+    }
+}
+
+fn separate(pid: i32) -> String {
+    format!(
+        "it asks for pid namespace /proc/{pid}/ns/pid, and each sandbox has its own; containers share one in a pod, with \
+         pods set to shared (the annotation dev.dormouse.pods, or the node's configuration)"
+    )
+}
