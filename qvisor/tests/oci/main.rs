@@ -13,6 +13,7 @@ mod leash;
 mod lifecycle;
 mod mounts;
 mod pause;
+mod pods;
 mod process;
 mod resources;
 mod seccomp;

@@ -29,6 +29,7 @@ pub struct World {
     pub id: String,
     /// Set for the runtime.
     pub env: Vec<(&'static str, &'static str)>,
+    state_root: PathBuf,
 }
 
 /// Whether the test can run here.
@@ -93,7 +94,37 @@ impl World {
         // A version that the host's runc knows; control groups of the test's own where the host mounts them.
         config["ociVersion"] = json!("1.0.2");
         config["root"]["readonly"] = json!(false);
-        Self { dir, runtime, config, id, env: Vec::new() }
+        let state_root = dir.join("state");
+        Self { dir, runtime, config, id, env: Vec::new(), state_root }
+    }
+
+    /// It is the first container of a pod.
+    pub fn begin_pod(&mut self) -> &mut Self {
+        let id = json!(self.id);
+        self.set("/annotations", json!({"io.kubernetes.cri.container-type": "sandbox"}));
+        self.config["annotations"]["io.kubernetes.cri.sandbox-id"] = id;
+        self.script("trap : TERM; while :; do sleep 1000 & wait; done")
+    }
+
+    /// A further container of the pod that this one has begun; its namespaces are those that CRI names.
+    pub fn further(&self, script: &str) -> Self {
+        let mut further = Self::new(self.runtime);
+        further.state_root.clone_from(&self.state_root);
+        let first = self.pid();
+        let path = |kind: &str| json!(format!("/proc/{first}/ns/{kind}"));
+        for namespace in further.config["linux"]["namespaces"].as_array_mut().unwrap() {
+            match namespace["type"].as_str().unwrap() {
+                "network" => namespace["path"] = path("net"),
+                "uts" => namespace["path"] = path("uts"),
+                "ipc" => namespace["path"] = path("ipc"),
+                _ => {}
+            }
+        }
+        further.config.as_object_mut().unwrap().remove("hostname");
+        further.set("/annotations", json!({"io.kubernetes.cri.container-type": "container"}));
+        further.config["annotations"]["io.kubernetes.cri.sandbox-id"] = json!(self.id);
+        further.script(script);
+        further
     }
 
     /// The program is a shell script.
@@ -120,7 +151,7 @@ impl World {
     }
 
     pub fn state_root(&self) -> PathBuf {
-        self.dir.join("state")
+        self.state_root.clone()
     }
 
     pub fn is_dormouse(&self) -> bool {
@@ -245,6 +276,13 @@ impl World {
         let record = fs::read(self.state_root().join(&self.id).join("container.json")).unwrap();
         let record: Value = serde_json::from_slice(&record).unwrap();
         i32::try_from(record["vmm"].as_i64().unwrap()).unwrap()
+    }
+
+    /// The VMM of the pod that it is a further container of.
+    pub fn vmm_of_pod(&self) -> i64 {
+        let record = fs::read(self.state_root().join(&self.id).join("container.json")).unwrap();
+        let record: Value = serde_json::from_slice(&record).unwrap();
+        record["pod"]["vmm"].as_i64().unwrap()
     }
 
     /// All processes of the container.

@@ -1,0 +1,302 @@
+//! Pods: containers of one sandbox. `pods_memory` and `pods_at_rest` have more.
+
+use std::fs;
+use std::path::Path;
+
+use libc::{SIGKILL, SIGTERM};
+use serde_json::json;
+
+use super::world::{World, assert_ended, dormouse, lives, signal, status_of, wait_for};
+
+/// A pod, whose first container runs.
+pub fn pod(test: impl Fn(&mut World)) {
+    dormouse(|first| {
+        first.begin_pod().create().start();
+        test(first);
+    });
+}
+
+/// A further container that runs this script.
+pub fn run(first: &World, script: &str) -> World {
+    let further = first.further(script);
+    further.create().start();
+    further
+}
+
+pub fn exec(world: &World, script: &str) -> String {
+    world.ok(&["exec", &world.id, "sh", "-c", script])
+}
+
+#[test]
+fn containers_have_files_and_processes_of_their_own_and_a_network_and_a_name_in_common() {
+    dormouse(|first| {
+        first.begin_pod().set("/hostname", json!("the-pod")).create().start();
+        let one = run(first, "echo one > /file; hostname; exec sleep 1000");
+        let two = run(first, "exec sleep 1000");
+        one.wait_output("the-pod");
+        assert_eq!(one.vmm_of_pod(), two.vmm_of_pod());
+        assert_eq!(exec(&one, "cat /file"), "one\n");
+        assert_eq!(fs::read_to_string(one.rootfs().join("file")).unwrap(), "one\n");
+        exec(&two, "! test -e /file");
+        for world in [&one, &two] {
+            let processes = exec(world, "ps -o pid,args | grep sleep | grep -v grep");
+            assert_eq!(processes.trim(), "1 sleep 1000");
+        }
+        let listed: serde_json::Value =
+            serde_json::from_str(&two.ok(&["ps", "--format=json", &two.id])).unwrap();
+        assert_eq!(listed.as_array().unwrap().len(), 1);
+        exec(&two, "test ! -e /proc/2 && ! kill -0 2 2>/dev/null");
+        // The loopback is the pod's.
+        let server =
+            one.command(&["exec", &one.id, "nc", "-l", "-p", "4711", "-e", "echo", "from one"]).spawn();
+        let mut server = server.unwrap();
+        wait_for(
+            || two.run(&["exec", &two.id, "nc", "127.0.0.1", "4711"]).stdout == b"from one\n",
+            || "nothing comes over the pod's loopback".into(),
+        );
+        server.wait().unwrap();
+    });
+}
+
+#[test]
+fn a_further_containers_files_are_its_root_and_its_mounts() {
+    pod(|first| {
+        let mut one = first.further("cat /volume/greeting; echo written > /volume/back; exec sleep 1000");
+        let volume = one.dir.join("volume");
+        fs::create_dir(&volume).unwrap();
+        fs::write(volume.join("greeting"), "from the volume\n").unwrap();
+        fs::write(one.dir.join("secret"), "secret\n").unwrap();
+        std::os::unix::fs::symlink(one.dir.join("secret"), volume.join("out")).unwrap();
+        let source = volume.to_str().unwrap();
+        one.mount(
+            json!({"destination": "/volume", "type": "bind", "source": source, "options": ["bind", "rw"]}),
+        );
+        let file = one.dir.join("name");
+        fs::write(&file, "a file\n").unwrap();
+        let options = ["bind", "ro"];
+        one.mount(json!({"destination": "/etc/name", "type": "bind", "source": file, "options": options}));
+        one.create().start();
+        one.wait_output("from the volume");
+        wait_for(|| volume.join("back").exists(), || "nothing came back".into());
+        assert_eq!(exec(&one, "cat /etc/name"), "a file\n");
+        exec(&one, "! echo x 2>/dev/null > /etc/name");
+        // What leads out of a view leads nowhere, and into the container's own root.
+        exec(&one, "! cat /volume/out 2>/dev/null && ! cat /volume/../../secret 2>/dev/null");
+        exec(
+            &one,
+            "mv /volume/back /volume/moved && rm /volume/moved && mkdir /volume/dir && rmdir /volume/dir",
+        );
+    });
+}
+
+#[test]
+fn a_container_that_ends_takes_no_other_along_and_comes_back() {
+    pod(|first| {
+        let two = run(first, "exec sleep 1000");
+        let one = run(first, "trap 'exit 7' TERM; echo ready; sleep 1000 & wait; exit 7");
+        one.wait_output("ready");
+        let (pid, keeper) = (one.pid(), one.vmm());
+        one.ok(&["kill", &one.id, "TERM"]);
+        assert_eq!(status_of(pid), 7 << 8);
+        one.wait_status("stopped");
+        assert_ended(&[keeper]);
+        one.delete();
+        one.create().start();
+        one.wait_output("ready");
+        let pid = one.pid();
+        one.ok(&["kill", &one.id, "KILL"]);
+        assert_eq!(status_of(pid), SIGKILL);
+        one.delete();
+        assert_eq!(exec(&two, "echo lives"), "lives\n");
+        assert_eq!(exec(first, "echo lives"), "lives\n");
+        // Nothing of it is left with the VMM.
+        let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", first.vmm())).unwrap();
+        assert!(mounts.contains(&two.id) && !mounts.contains(&one.id), "{mounts}");
+        let held = || fs::read_dir(format!("/proc/{}/fd", first.vmm())).unwrap().flatten();
+        let holds = || held().any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to.starts_with(&one.dir)));
+        wait_for(|| !holds(), || "the VMM holds files of a container that is no more".into());
+    });
+}
+
+#[test]
+fn the_end_of_the_first_is_the_end_of_all() {
+    pod(|first| {
+        let one = run(first, "exec sleep 1000");
+        let (leash, keeper, all) = (one.pid(), one.vmm(), first.family());
+        first.ok(&["kill", &first.id, "KILL"]);
+        assert_eq!(status_of(leash), SIGKILL);
+        assert_ended(&[keeper]);
+        assert_ended(&all);
+        one.wait_status("stopped");
+        one.delete();
+        first.wait_status("stopped");
+    });
+}
+
+#[test]
+fn a_keeper_or_a_leash_that_is_killed_ends_its_container_alone() {
+    pod(|first| {
+        let two = run(first, "exec sleep 1000");
+        for kill_leash in [true, false] {
+            let one = run(first, "echo ready; exec sleep 1000");
+            one.wait_output("ready");
+            let (leash, keeper) = (one.pid(), one.vmm());
+            signal(if kill_leash { leash } else { keeper }, SIGKILL);
+            assert_eq!(status_of(leash), SIGKILL);
+            assert_ended(&[keeper]);
+            one.wait_status("stopped");
+            one.delete();
+        }
+        let count = exec(first, "ls /proc | grep -c '^[0-9]'");
+        assert!(!count.is_empty());
+        assert_eq!(exec(&two, "echo lives"), "lives\n");
+    });
+}
+
+#[test]
+fn a_pod_whose_vmm_is_killed_leaves_nothing() {
+    pod(|first| {
+        let one = run(first, "exec sleep 1000");
+        let pids = [one.pid(), one.vmm(), first.pid()];
+        signal(first.vmm(), SIGKILL);
+        wait_for(|| !pids.iter().any(|pid| lives(*pid)), || "something lives on".into());
+        one.ok(&["delete", "--force", &one.id]);
+        one.assert_gone();
+        status_of(one.pid());
+    });
+}
+
+#[test]
+fn a_program_that_does_not_run_is_the_containers_failure_alone() {
+    pod(|first| {
+        let mut one = first.further("true");
+        one.set("/process/args", json!(["no-such-program"])).write();
+        let out = one.run(&one.with_bundle("create", &[]));
+        let words = String::from_utf8_lossy(&out.stderr);
+        assert!(!out.status.success() && words.contains("no-such-program"), "{words}");
+        one.assert_gone();
+        assert_eq!(exec(first, "echo lives"), "lives\n");
+    });
+}
+
+#[test]
+fn a_further_container_runs_in_the_foreground() {
+    pod(|first| {
+        let one = first.further("echo out; echo err >&2; exit 3");
+        let (code, out, err) = one.run_container();
+        assert_eq!((code, out.as_str(), err.as_str()), (Some(3), "out\n", "err\n"));
+        one.assert_gone();
+    });
+}
+
+#[test]
+fn signals_reach_the_container_that_is_meant() {
+    pod(|first| {
+        let script = "trap 'echo got it' TERM; echo ready; while :; do sleep 0.05; done";
+        let (one, two) = (run(first, script), run(first, script));
+        one.wait_output("ready");
+        two.wait_output("ready");
+        signal(one.pid(), SIGTERM);
+        one.wait_output("got it");
+        assert!(!two.read("out").contains("got it"));
+    });
+}
+
+#[test]
+fn a_pod_hibernates_and_wakes_as_one() {
+    pod(|first| {
+        let one = run(first, "echo kept > /dev/shm/file; exec sleep 1000");
+        wait_for(|| exec(&one, "ls /dev/shm") == "file\n", || "no file".into());
+        one.ok(&["hibernate", &one.id]);
+        for world in [first as &World, &one] {
+            assert_eq!(world.sandbox_state(), "hibernated");
+            assert_eq!(world.status(), "running");
+        }
+        assert_eq!(exec(&one, "cat /dev/shm/file"), "kept\n");
+        assert_ne!(first.sandbox_state(), "hibernated");
+        signal(first.pid(), libc::SIGSTOP);
+        first.wait_state("hibernated");
+        // One that comes to a pod that sleeps wakes it.
+        let two = run(first, "echo here; exec sleep 1000");
+        two.wait_output("here");
+        first.wait_awake();
+    });
+}
+
+#[test]
+fn process_ids_are_in_common_when_asked() {
+    pod(|first| {
+        let with_pids_of = |of: &World| {
+            let mut further = first.further("exec sleep 1000");
+            for namespace in further.config["linux"]["namespaces"].as_array_mut().unwrap() {
+                if namespace["type"] == "pid" {
+                    namespace["path"] = json!(format!("/proc/{}/ns/pid", of.pid()));
+                }
+            }
+            further
+        };
+        let one = with_pids_of(first);
+        one.create().start();
+        let seen = exec(&one, "ps -o pid,args");
+        assert!(seen.contains("while :") && seen.contains("sleep 1000"), "{seen}");
+        assert_eq!(
+            exec(first, "ps -o args | grep -c '^sleep 1000'"),
+            exec(&one, "ps -o args | grep -c '^sleep 1000'")
+        );
+        // That of a container beside the first.
+        let two = run(first, "exec sleep 500");
+        let three = with_pids_of(&two);
+        three.create().start();
+        let seen = exec(&three, "ps -o pid,args");
+        assert!(seen.contains("sleep 500") && !seen.contains("while :"), "{seen}");
+        for world in [&one, &three] {
+            world.ok(&["kill", &world.id, "KILL"]);
+            world.wait_status("stopped");
+            world.delete();
+        }
+        assert_eq!(exec(&two, "echo lives"), "lives\n");
+        let stranger = with_pids_of(&two);
+        let of = json!(format!("/proc/{}/ns/pid", std::process::id()));
+        let mut stranger = stranger;
+        for namespace in stranger.config["linux"]["namespaces"].as_array_mut().unwrap() {
+            if namespace["type"] == "pid" {
+                namespace["path"] = of.clone();
+            }
+        }
+        stranger.write();
+        stranger.refused(&stranger.with_bundle("create", &[]), &["no container of its pod"]);
+    });
+}
+
+#[test]
+fn what_cannot_join_a_pod_is_told_why() {
+    pod(|first| {
+        let mut one = first.further("true");
+        one.config["annotations"]["io.kubernetes.cri.sandbox-id"] = json!("nobody");
+        one.write();
+        one.refused(&one.with_bundle("create", &[]), &["begins with container nobody", "does not exist"]);
+        // A pod whose containers have sandboxes of their own shares no process ids.
+        let mut two = first.further("true");
+        two.config["annotations"]["dev.dormouse.pods"] = json!("separate");
+        for namespace in two.config["linux"]["namespaces"].as_array_mut().unwrap() {
+            if namespace["type"] == "pid" {
+                namespace["path"] = json!(format!("/proc/{}/ns/pid", first.pid()));
+            }
+        }
+        two.write();
+        two.refused(&two.with_bundle("create", &[]), &["pods set to shared", "dev.dormouse.pods"]);
+        assert!(Path::new(&format!("/proc/{}", first.vmm())).exists());
+    });
+    dormouse(|alone| {
+        alone.begin_pod();
+        alone.config["annotations"]["dev.dormouse.pods"] = json!("separate");
+        alone.create().start();
+        let one = alone.further("true");
+        one.write();
+        one.refused(&one.with_bundle("create", &[]), &["set pods to shared"]);
+        let mut two = alone.further("hostname");
+        two.config["annotations"]["dev.dormouse.pods"] = json!("separate");
+        let (code, ..) = two.run_container();
+        assert_eq!(code, Some(0));
+    });
+}
