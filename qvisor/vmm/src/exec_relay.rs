@@ -259,6 +259,7 @@ impl ExecRelay {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::OwnedFd;
     use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
     use super::*;

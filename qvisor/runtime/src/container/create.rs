@@ -116,8 +116,8 @@ fn check_terminal(options: &CreateOptions, terminal: bool, detached: bool) -> Re
 
 /// What is forked for a container.
 enum ForkPlan {
-    Vmm(Plan),
-    Keeper(KeeperPlan),
+    Vmm(Box<Plan>),
+    Keeper(Box<KeeperPlan>),
 }
 
 /// How large a sandbox is.
@@ -224,10 +224,14 @@ impl Creation {
         let owns_terminal = container.terminal && console.is_none();
         let bundle = Bundle { container, state: state.clone() };
         let plan = match pod {
-            Membership::Further(further) => ForkPlan::Keeper(further.plan(id, bundle, cgroups)),
-            _ => {
-                ForkPlan::Vmm(sandbox_plan(Sizes { cpus, memory_bytes }, bundle, settings, platform, cgroups))
-            }
+            Membership::Further(further) => ForkPlan::Keeper(Box::new(further.plan(id, bundle, cgroups))),
+            _ => ForkPlan::Vmm(Box::new(sandbox_plan(
+                Sizes { cpus, memory_bytes },
+                bundle,
+                settings,
+                platform,
+                cgroups,
+            ))),
         };
         let channel = self.fork(plan, console, preserved).map_err(failed)?;
         let mut channel = BufReader::with_capacity(512, channel);
@@ -311,8 +315,8 @@ impl Creation {
             drop(ours);
             let inherited = Inherited { channel: theirs, listener, lock: Some(lock), console, preserved };
             match plan {
-                ForkPlan::Vmm(plan) => vmm_process::main(plan, inherited, parent),
-                ForkPlan::Keeper(plan) => keeper::main(plan, inherited, parent),
+                ForkPlan::Vmm(plan) => vmm_process::main(*plan, inherited, parent),
+                ForkPlan::Keeper(plan) => keeper::main(*plan, inherited, parent),
             }
         };
         let pidfd = process::pidfd(vmm).map_err(|e| ("watching its VMM", e))?;
