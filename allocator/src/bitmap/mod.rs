@@ -227,21 +227,37 @@ impl<C: ControlPages, L: RawLock> BitmapAllocator<C, L> {
 
     /// Drops a reference; true if it was the last, and the frame is free now. Takes the lock only then.
     pub fn dec_ref(&self, frame: Frame) -> Result<bool, RefError> {
-        let last = self.drop_ref(frame)?;
-        if last {
+        self.dec_ref_with(frame, |_| {})
+    }
+
+    /// The same; `last` is called with a frame that lost its last reference, right before it is free.
+    pub fn dec_ref_with(&self, frame: Frame, last: impl FnOnce(Frame)) -> Result<bool, RefError> {
+        let is_last = self.drop_ref(frame)?;
+        if is_last {
+            last(frame);
             self.free(&[frame]);
         }
-        Ok(last)
+        Ok(is_last)
     }
 
     /// Drops a reference to each of `frames`, and takes the lock once for every 64 that are freed.
     pub fn dec_refs(&self, frames: impl IntoIterator<Item = Frame>) -> Dropped {
+        self.dec_refs_with(frames, |_| {})
+    }
+
+    /// The same; `last` is called with each frame that lost its last reference, before it is free.
+    pub fn dec_refs_with(
+        &self,
+        frames: impl IntoIterator<Item = Frame>,
+        mut last: impl FnMut(Frame),
+    ) -> Dropped {
         let mut dropped = Dropped::default();
         let mut batch = [Frame(0); FREE_BATCH_FRAMES];
         let mut waiting = 0;
         for frame in frames {
             match self.drop_ref(frame) {
                 Ok(true) => {
+                    last(frame);
                     batch[waiting] = frame;
                     waiting += 1;
                     dropped.freed += 1;

@@ -5,6 +5,7 @@ use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::HeapStats;
+use super::ledger::{Ledger, NOBODY};
 use super::pages::{Block, FreeError, PAGE_BYTES};
 use super::slab::{Fit, Heap};
 use crate::lock::{Lock, RawLock, SpinLock};
@@ -20,8 +21,13 @@ pub struct LockedHeap<L = SpinLock> {
 impl<L: RawLock> LockedHeap<L> {
     /// Makes a heap without memory.
     pub const fn new(lock: L) -> Self {
+        Self::with_ledger(lock, &NOBODY)
+    }
+
+    /// As [`LockedHeap::new`], with a ledger of its own that tells whose its pages are.
+    pub const fn with_ledger(lock: L, ledger: &'static Ledger) -> Self {
         Self {
-            heap: Lock::new(lock, Heap::empty()),
+            heap: Lock::new(lock, Heap::empty(ledger)),
             used: AtomicUsize::new(0),
             dirty_free: AtomicUsize::new(0),
         }
@@ -69,6 +75,21 @@ impl<L: RawLock> LockedHeap<L> {
     /// Nobody uses the pages any more, and they came from `alloc_pages` or `alloc_zeroed_pages`.
     pub unsafe fn free_pages(&self, start: NonNull<u8>, order: u32) -> Result<(), FreeError> {
         self.locked(|heap| heap.buddy.free(start, order))
+    }
+
+    /// Charges the pages that start there to another owner.
+    pub fn give_pages(&self, start: NonNull<u8>, owner: u8) {
+        self.locked(|heap| heap.buddy.give(start, owner));
+    }
+
+    /// Charges all that `from` still has to `to`. The lock is given away in between: nothing is allocated for `from`
+    /// meanwhile.
+    pub fn give_all(&self, from: u8, to: u8) {
+        const BLOCKS_AT_ONCE: usize = 1024;
+        let mut next = Some(0);
+        while let Some(page) = next {
+            next = self.locked(|heap| heap.buddy.give_all(page, BLOCKS_AT_ONCE, from, to));
+        }
     }
 
     /// Bytes in pages that are allocated. One atomic load.

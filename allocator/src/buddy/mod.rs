@@ -6,12 +6,16 @@
 //! and free pages hold no header: [`LockedHeap::trim`] can give every free page back to the host.
 
 mod heap;
+mod ledger;
+#[cfg(test)]
+mod ledger_tests;
 mod pages;
 mod slab;
 #[cfg(test)]
 mod tests;
 
 pub use heap::LockedHeap;
+pub use ledger::{Ledger, OWNERS};
 pub use pages::{FreeError, MAX_ORDER, PAGE_BYTES};
 
 /// Sizes of a heap, in bytes.

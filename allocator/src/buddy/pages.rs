@@ -3,6 +3,8 @@
 use core::fmt;
 use core::ptr::{self, NonNull};
 
+use super::ledger::Ledger;
+
 /// Bytes in a page.
 pub const PAGE_BYTES: usize = 4096;
 
@@ -68,6 +70,10 @@ impl PageState {
         (self.0 & Self::ORDER) as u32
     }
 
+    const fn is_used(self) -> bool {
+        self.0 & Self::USED != 0
+    }
+
     const fn is_free(self) -> bool {
         self.0 & Self::FREE != 0
     }
@@ -90,6 +96,16 @@ impl Entry {
     fn new(state: PageState, next: Option<usize>, prev: Option<usize>) -> Self {
         let link = |page: Option<usize>| page.map_or(0, |page| page as u64 + 1);
         Self(u64::from(state.0) << (2 * LINK_BITS) | link(next) << LINK_BITS | link(prev))
+    }
+
+    /// A block that is allocated, and on no list.
+    fn used(order: u32, owner: u8) -> Self {
+        Self(u64::from(PageState::used(order).0) << (2 * LINK_BITS) | u64::from(owner))
+    }
+
+    /// The owner of an allocated block.
+    const fn owner(self) -> u8 {
+        self.0.to_le_bytes()[0]
     }
 
     const fn state(self) -> PageState {
@@ -133,6 +149,8 @@ pub(super) struct Buddy {
     occupied: u32,
     free_pages: usize,
     dirty_free_pages: usize,
+    /// Whose the allocated pages are.
+    ledger: &'static Ledger,
 }
 
 // SAFETY: its pointers lead to memory that is the allocator's alone.
@@ -140,7 +158,7 @@ unsafe impl Send for Buddy {}
 
 impl Buddy {
     /// An allocator without memory.
-    pub(super) const fn empty() -> Self {
+    pub(super) const fn empty(ledger: &'static Ledger) -> Self {
         Self {
             base: ptr::null_mut(),
             base_number: 0,
@@ -150,6 +168,7 @@ impl Buddy {
             occupied: 0,
             free_pages: 0,
             dirty_free_pages: 0,
+            ledger,
         }
     }
 
@@ -158,7 +177,7 @@ impl Buddy {
     /// # Safety
     /// The range is mapped, writable, zero-filled, and the allocator's alone for its whole life.
     pub(super) unsafe fn init(&mut self, start: NonNull<u8>, len_bytes: usize) {
-        *self = Self::empty();
+        *self = Self::empty(self.ledger);
         let skip = start.addr().get().wrapping_neg() % PAGE_BYTES;
         let pages = (len_bytes.saturating_sub(skip) / PAGE_BYTES).min(MAX_PAGES);
         let table_pages = (pages * size_of::<Entry>()).div_ceil(PAGE_BYTES);
@@ -190,7 +209,9 @@ impl Buddy {
         for half in (order..found).rev() {
             self.link(page + (1 << half), half, dirty);
         }
-        self.set_state(page, PageState::used(order));
+        let owner = self.ledger.current();
+        self.ledger.add(owner, 1 << order);
+        self.set_entry(page, Entry::used(order, owner));
         Some(Block { start: self.pointer(page), clean: !dirty })
     }
 
@@ -203,8 +224,41 @@ impl Buddy {
         if order > MAX_ORDER || self.state(page) != PageState::used(order) {
             return Err(FreeError::NotAllocated);
         }
+        self.ledger.remove(self.entry(page).owner(), 1 << order);
         self.merge(page, order, true);
         Ok(())
+    }
+
+    /// Charges an allocated block to another owner.
+    pub(super) fn give(&mut self, start: NonNull<u8>, owner: u8) {
+        let Some(page) = self.page_of(start.addr().get()) else { return };
+        let entry = self.entry(page);
+        if entry.state().is_used() {
+            let order = entry.state().order();
+            self.ledger.remove(entry.owner(), 1 << order);
+            self.ledger.add(owner, 1 << order);
+            self.set_entry(page, Entry::used(order, owner));
+        }
+    }
+
+    /// Charges the blocks of owner `from` among the next `most` ones at or after `page` to owner `to`; the page to go on
+    /// from, unless these were the last.
+    pub(super) fn give_all(&mut self, page: usize, most: usize, from: u8, to: u8) -> Option<usize> {
+        let mut page = page.max(self.table_pages);
+        for _ in 0..most {
+            if page >= self.pages {
+                return None;
+            }
+            let entry = self.entry(page);
+            if entry.state().is_used() && entry.owner() == from {
+                self.give(self.pointer(page), to);
+            }
+            page += match entry.state() {
+                PageState::INSIDE => 1,
+                state => 1 << state.order(),
+            };
+        }
+        Some(page)
     }
 
     /// Sets aside the first run of neighbouring dirty free blocks at or after page `from`, until

@@ -8,6 +8,7 @@ use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 
 use super::HeapStats;
+use super::ledger::Ledger;
 use super::pages::{Block, Buddy, MAX_ORDER, PAGE_BYTES};
 
 /// Object sizes in bytes. Each is aligned to the largest power of two that divides it.
@@ -121,6 +122,8 @@ struct Class {
     objects: usize,
 }
 
+const NO_SLABS: Class = Class { partial: ptr::null_mut(), empty: 0, slabs: 0, objects: 0 };
+
 /// Pages and small objects. Not synchronised.
 pub(super) struct Heap {
     pub(super) buddy: Buddy,
@@ -131,9 +134,8 @@ pub(super) struct Heap {
 unsafe impl Send for Heap {}
 
 impl Heap {
-    pub(super) const fn empty() -> Self {
-        let class = Class { partial: ptr::null_mut(), empty: 0, slabs: 0, objects: 0 };
-        Self { buddy: Buddy::empty(), classes: [class; CLASS_BYTES.len()] }
+    pub(super) const fn empty(ledger: &'static Ledger) -> Self {
+        Self { buddy: Buddy::empty(ledger), classes: [NO_SLABS; CLASS_BYTES.len()] }
     }
 
     /// Gives the heap its memory.
@@ -141,7 +143,7 @@ impl Heap {
     /// # Safety
     /// As for [`Buddy::init`].
     pub(super) unsafe fn init(&mut self, start: NonNull<u8>, len_bytes: usize) {
-        *self = Self::empty();
+        self.classes = [NO_SLABS; CLASS_BYTES.len()];
         // SAFETY: the caller's promise.
         unsafe { self.buddy.init(start, len_bytes) }
     }

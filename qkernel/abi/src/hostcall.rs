@@ -121,6 +121,16 @@ pub const PROCESSES_MAX_BYTES: u64 = 64 << 10;
 /// (container id): a process of the container is killed, since there is no memory.
 pub const REPORT_OOM_KILL: u64 = 18;
 
+/// (container id, the request's number, text phys, len): what [`EVENT_USAGE`] asked for. A line for each figure, its name and its
+/// value with a space between: `memory_bytes` is what counts for the limit, `frames_bytes` its programs' memory,
+/// `kernel_bytes` that of the kernel for it, `limit_bytes` its own limit ([`crate::limits::NO_LIMIT`]: none), `peak_bytes`
+/// the most there was; `out_of_memory` how often there was none, `oom_kills` how many of its processes were killed for
+/// theirs; `tasks` how many there are, `forks_refused` how often there was to be one more than the limit; `user_ns` and
+/// `system_ns` processor time of all its tasks, ended ones included. At most [`USAGE_MAX_BYTES`]; empty: there is no such
+/// container.
+pub const REPORT_USAGE: u64 = 19;
+pub const USAGE_MAX_BYTES: u64 = 4 << 10;
+
 /// (container id, the request's number): every task of the container rests, as [`EVENT_PAUSE_CONTAINER`] asked for.
 pub const REPORT_CONTAINER_RESTED: u64 = 20;
 
@@ -387,6 +397,8 @@ pub const EVENT_CREATE: u32 = 23;
 pub const EVENT_LIMIT: u32 = 24;
 /// The processes of the container `token` are asked for. Answered by [`REPORT_PROCESSES`].
 pub const EVENT_PROCESSES: u32 = 25;
+/// What the container `token` uses is asked for. `value`: the request's number. Answered by [`REPORT_USAGE`].
+pub const EVENT_USAGE: u32 = 26;
 /// The tasks of the container `token` rest at the user boundary (`flags` = 1), or go on (0). `value`: the request's number; the
 /// last one counts. Answered by [`REPORT_CONTAINER_RESTED`] once they rest.
 pub const EVENT_PAUSE_CONTAINER: u32 = 27;

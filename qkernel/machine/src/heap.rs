@@ -1,18 +1,21 @@
 //! The kernel heap: buddy pages and slabs over the kernel memory the VMM left free.
 
 use alloc::vec::Vec;
-use allocator::buddy::LockedHeap;
+use allocator::buddy::{Ledger, LockedHeap};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 
 use crate::errno::{Errno, Result};
+use crate::owner::{self, Owner};
 use crate::platform;
 use crate::rank::Rank;
 use crate::spin::SpinLock;
 
+/// Whose the heap's pages are.
+static LEDGER: Ledger = Ledger::new(|| owner::current().number());
 /// The heap. The image makes it the global allocator.
-pub static HEAP: LockedHeap<SpinLock<()>> = LockedHeap::new(SpinLock::new(Rank::Heap, ()));
+pub static HEAP: LockedHeap<SpinLock<()>> = LockedHeap::with_ledger(SpinLock::new(Rank::Heap, ()), &LEDGER);
 
 /// Gives the heap its memory.
 ///
@@ -73,6 +76,23 @@ pub fn free_pages(linear: u64, bytes: usize) {
         let freed = unsafe { HEAP.free_pages(pointer, order_of(bytes)) };
         debug_assert!(freed.is_ok());
     }
+}
+
+/// Bytes of the pages that an owner has.
+pub fn owned_bytes(owner: Owner) -> usize {
+    LEDGER.bytes(owner.number())
+}
+
+/// Makes the pages that start there another owner's.
+pub fn give_pages(linear: u64, owner: Owner) {
+    if let Some(pointer) = NonNull::new(linear as *mut u8) {
+        HEAP.give_pages(pointer, owner.number());
+    }
+}
+
+/// Makes all pages of `from`, who takes none meanwhile, those of `to`.
+pub fn give_all(from: Owner, to: Owner) {
+    HEAP.give_all(from.number(), to.number());
 }
 
 /// Gives free pages back to the host; result: bytes.

@@ -81,6 +81,12 @@ pub fn report_processes(id: u64, text: &str) {
     let _ = call(hc::REPORT, args);
 }
 
+/// Tells what a container uses, in the form of `REPORT_USAGE`.
+pub fn report_usage(id: u64, request: u64, text: &str) {
+    let args = [hc::REPORT_USAGE, id, request, phys_of(text.as_ptr()), text.len() as u64, 0];
+    let _ = call(hc::REPORT, args);
+}
+
 /// Fills `bytes` with random ones.
 pub fn random(bytes: &mut [u8]) {
     let _ = call(hc::RANDOM, [phys_of(bytes.as_ptr()), bytes.len() as u64, 0, 0, 0, 0]);

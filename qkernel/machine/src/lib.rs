@@ -20,6 +20,7 @@ pub mod lock_order;
 pub mod log;
 pub mod mm;
 pub mod mutex;
+pub mod owner;
 pub mod platform;
 pub mod random;
 pub mod rank;

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use abi::hostcall::{REPORT_CONTAINER_ENDED, REPORT_CONTAINER_FAILED, REPORT_READY, REPORT_RUNNING};
+use abi::limits::ContainerLimit;
 use machine::errno::Errno;
 use machine::host;
 use machine::mm::AddressSpace;
@@ -35,11 +36,15 @@ struct FirstProgram {
 
 /// Makes a container and starts its first process. The error is a sentence.
 pub fn create(id: ContainerId, mut spec: Spec) -> Result<Arc<Container>, String> {
-    let container = match spec.pid_space.map(ContainerId) {
+    let made = match spec.pid_space.map(ContainerId) {
         None => Container::new(id),
-        Some(other) => Container::joining(id, other)
-            .ok_or_else(|| format!("there is no container {} to share process ids with", other.0))?,
+        Some(other) => Container::joining(id, other),
     };
+    let container = made.map_err(|error| match error {
+        Errno::ESRCH => "there is no such container to share process ids with",
+        _ => "there are as many containers as may be",
+    })?;
+    let _charged = container.charge();
     // Containers of a pod may have one host name.
     let shared = spec.hostname.is_empty().then(|| container::find(ContainerId::FIRST)).flatten();
     container.set_host_name(shared.map_or_else(|| spec.hostname.clone(), |first| first.host_name()));
@@ -47,7 +52,12 @@ pub fn create(id: ContainerId, mut spec: Spec) -> Result<Arc<Container>, String>
     if let Some(maps) = spec.id_maps.take() {
         container.id_maps.call_once(|| maps);
     }
-    spec.limits.iter().for_each(|(limit, value)| container.limits.set(*limit, *value));
+    for (limit, value) in &spec.limits {
+        container.limits.set(*limit, *value);
+        if *limit == ContainerLimit::MemoryMax {
+            container.memory().begin_with_limit(*value);
+        }
+    }
     if id != ContainerId::FIRST {
         container.watch_end(Box::new(|id, status| {
             host::report_container(REPORT_CONTAINER_ENDED, id.0, status.cast_unsigned().into());

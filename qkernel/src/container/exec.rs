@@ -108,6 +108,7 @@ fn take_spec(id: u64, len: i64) -> Result<Spec> {
 
 fn new_process(id: u64, spec: Spec) -> Result<Arc<Task>> {
     let container = container::find(ContainerId(spec.container)).ok_or(Errno::ENOENT)?;
+    let _charged = container.charge();
     if container.task_count() >= container.limits.tasks_max() + limits::TASKS_RESERVE {
         return Err(Errno::EAGAIN);
     }

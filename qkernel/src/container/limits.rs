@@ -16,8 +16,11 @@ pub fn change(id: u64, flags: u32, value: u64) {
     if limit != ContainerLimit::MemoryMax {
         return container.limits.set(limit, value);
     }
-    // The first container's limit is the sandbox's: all programs have their memory from one account.
-    let holds = container.id != ContainerId::FIRST || frames::set_limit(value).is_ok();
+    // The first container's limit is the sandbox's, and bounds the others as well.
+    let holds = match container.id {
+        ContainerId::FIRST => frames::set_limit(value).is_ok(),
+        _ => container.memory().set_limit(value).is_ok(),
+    };
     if holds {
         container.limits.set(limit, value);
     }

@@ -7,3 +7,4 @@ pub mod launch;
 pub mod limits;
 pub mod processes;
 pub mod setup;
+pub mod usage;

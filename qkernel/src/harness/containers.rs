@@ -20,7 +20,7 @@ static ENDED: SpinLock<Vec<(ContainerId, i32)>> = SpinLock::new(Rank::Leaf, Vec:
 
 /// A container whose end does not end the sandbox.
 pub(super) fn make(id: ContainerId) -> Arc<Container> {
-    prepare(Container::new(id))
+    prepare(Container::new(id).expect("a container"))
 }
 
 /// The same, which shares the process ids of another one.

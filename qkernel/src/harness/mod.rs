@@ -38,7 +38,7 @@ use crate::task::tree::Node;
 use crate::task::{exit, signal};
 use machine::mm::map::{NewMapping, Placement};
 use machine::mm::vma::VmaFlags;
-use machine::mm::{AddressSpace, Prot, frames};
+use machine::mm::{AddressSpace, Prot, frames, owners};
 use machine::platform::UserContext;
 use machine::sched;
 use machine::sched::Runnable;
@@ -63,7 +63,7 @@ pub fn start() {
 
 /// The first container, with a first process without tasks, to which those are left whose parents have ended.
 fn make_init() {
-    let first = Container::new(ContainerId::FIRST);
+    let first = Container::new(ContainerId::FIRST).expect("the first container");
     first.limits.set(ContainerLimit::TasksMax, TASKS_MAX);
     let pid = first.pids.tree.lock().new_id();
     assert_eq!(pid, FIRST_PID);
@@ -149,6 +149,7 @@ fn run_checked(trace: Option<fn(&str)>, sequence: impl FnOnce()) {
     drop(tree);
     assert!(AddressSpace::all().is_empty(), "an address space is left");
     assert_eq!(frames::in_use(), before, "frames are left in use");
+    owners::check_settled();
 }
 
 /// Runs tasks until each has ended or sleeps.
@@ -226,6 +227,7 @@ fn make_root() -> Path {
 /// A process that begins the sequence, with its memory as [`steps`] expects it: its container's first one, or else a child
 /// of that.
 fn make_leader(container: &Arc<Container>, root: &Path, uid: u32) -> Arc<Task> {
+    let _charged = container.charge();
     let pid = container.pids.tree.lock().new_id();
     let process = Process::new(container.clone(), pid, SigHand::new(), Limits::default());
     let aspace = AddressSpace::new().expect("an address space");

@@ -20,7 +20,7 @@ use crate::task;
 use crate::task::core::Task;
 use machine::errno::{Errno, Result};
 use machine::mm::aspace::Layout;
-use machine::mm::{AddressSpace, PAGE, UserAddr, frames};
+use machine::mm::{AddressSpace, UserAddr, frames};
 use machine::time;
 
 /// A process's directory.
@@ -322,8 +322,8 @@ fn set_oom_adj(subject: &Subject, bytes: &[u8]) -> Result<()> {
 }
 
 fn oom_score(subject: &Subject, out: &mut Out) -> Result<()> {
-    let resident = subject.aspace().map_or(0, |aspace| aspace.sizes().1) / PAGE;
-    let share = resident * 1000 / (frames::stats().limit_frames as u64).max(1);
+    let resident = subject.aspace().map_or(0, |aspace| aspace.sizes().1);
+    let share = resident * 1000 / frames::limit_bytes().max(1);
     let adjust = i64::from(subject.process.oom_score_adj.load(Ordering::Relaxed));
     let points = if adjust == -1000 { 0 } else { (1000 + share.cast_signed() + adjust) * 2 / 3 };
     writeln!(out, "{}", points.max(0));

@@ -1,4 +1,4 @@
-//! Facts about the whole sandbox: memory, CPU time, load, uptime.
+//! Facts about the container as a whole: memory, CPU time, load, uptime.
 
 use crate::config::KERNEL_RELEASE;
 use crate::proc::Whole;
@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 use machine::errno::Result;
 use machine::heap;
 use machine::mm::account::SANDBOX;
-use machine::mm::{PAGE, frames};
+use machine::mm::{PAGE, frames, owners};
 use machine::platform;
 use machine::sched;
 use machine::sync::{Rank, SpinLock};
@@ -29,12 +29,12 @@ pub const CGROUPS: &str = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpuset
 /// `/proc/tty/drivers`.
 pub const TTY_DRIVERS: &str = "/dev/tty             /dev/tty        5       0 system:/dev/tty\n/dev/console         /dev/console    5       1 system:console\n/dev/ptmx            /dev/ptmx       5       2 system\npty_slave            /dev/pts      136 0-1048575 pty:slave\n";
 
-/// Sizes of the sandbox's memory in bytes.
+/// Sizes of the memory of a container in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
     pub total: u64,
     pub free: u64,
-    /// Heap objects of the kernel.
+    /// Kernel memory.
     pub slab: u64,
 }
 
@@ -45,11 +45,22 @@ impl Memory {
     }
 }
 
-/// How much memory there is and how much is free: by the limit that the container has now.
+/// How much memory there is and how much is free, by the limit that the current container has now: its own, or the sandbox's.
 pub fn memory() -> Memory {
-    let total = frames::stats().limit_frames as u64 * PAGE;
-    let free = total.saturating_sub(SANDBOX.used());
-    Memory { total, free, slab: heap::HEAP.stats().used_bytes as u64 }
+    let total = frames::limit_bytes();
+    let owner = container::current().memory().owner();
+    if owners::limit(owner).is_none() {
+        let free = total.saturating_sub(SANDBOX.used());
+        return Memory { total, free, slab: heap::HEAP.stats().used_bytes as u64 };
+    }
+    // What the other containers have taken of the sandbox's is not there for this one.
+    let free = total.saturating_sub(owners::used(owner)).min(sandbox_bytes().saturating_sub(SANDBOX.used()));
+    Memory { total, free, slab: heap::owned_bytes(owner) as u64 }
+}
+
+/// The sandbox's memory.
+fn sandbox_bytes() -> u64 {
+    frames::stats().limit_frames as u64 * PAGE
 }
 
 /// `/proc/meminfo`.
@@ -112,15 +123,10 @@ fn push_meminfo(out: &mut Out, memory: &Memory) {
 
 /// CPU time of the container in counter ticks (user, system), and switches of the tasks that live.
 pub fn cpu_use() -> (u64, u64, u64) {
-    let (mut user, mut system, mut switches) = (0u64, 0u64, 0u64);
-    for process in container::current().processes() {
-        let (own_user, own_system) = process.cpu_ticks();
-        user += own_user + process.children_user.load(Ordering::Relaxed);
-        system += own_system + process.children_system.load(Ordering::Relaxed);
-        for task in process.tasks.lock().iter() {
-            switches += task.thread.sched.switches.load(Ordering::Relaxed);
-        }
-    }
+    let container = container::current();
+    let (user, system) = container.cpu_ticks();
+    let tasks = container.tasks();
+    let switches = tasks.iter().map(|task| task.thread.sched.switches.load(Ordering::Relaxed)).sum();
     (user, system, switches)
 }
 

@@ -4,7 +4,7 @@ use abi::run::UserRegs;
 use alloc::sync::Arc;
 
 use machine::errno::Errno;
-use machine::mm::account::SANDBOX;
+use machine::mm::account;
 
 use crate::syscall::context::KEEP_REGISTERS;
 use crate::syscall::seccomp::entry::filter;
@@ -50,10 +50,10 @@ const GIVING_BACK: &[u64] = &[
 pub fn dispatch(task: &Arc<Task>) {
     let cx = Ctx::new(task);
     let (number, args) = enter_call(&mut task.context().run.regs);
-    SANDBOX.relieve();
+    account::relieve();
     let result = if let Some(result) = filter(task, number, &args) {
         result
-    } else if SANDBOX.is_overdrawn() && !GIVING_BACK.contains(&number) {
+    } else if account::is_overdrawn() && !GIVING_BACK.contains(&number) {
         oom::relieve(task);
         Err(Errno::ENOMEM)
     } else {

@@ -1,8 +1,7 @@
 //! The container's control group, as a container sees it with a private cgroup namespace: version 2, read only.
 //!
 //! It is a file system of its own (`cgroup2`), and there where the bundle mounts one. Limits are those that the container has
-//! now. What is used is counted by this kernel, so it is what programs have, without the VMM around them. Memory and
-//! processor time are counted for the sandbox as a whole, also where it holds several containers.
+//! now. What is used is counted by this kernel, so it is what the container's programs have, without the VMM around them.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -12,12 +11,13 @@ use core::sync::atomic::Ordering;
 use abi::limits::ContainerLimit;
 
 use crate::fs::inode::Inode;
-use crate::proc::system::{cpu_use, memory};
+use crate::proc::system::cpu_use;
 use crate::pseudo::{Context, Entry, FileSystem, Node, Out, Place};
 use crate::sysfs::{all_cpus, number};
 use crate::task::container::{self, Container};
 use machine::errno::Result;
-use machine::mm::{PAGE, frames};
+use machine::mm::owners;
+use machine::owner::Owner;
 use machine::time;
 
 static CGROUP_FS: FileSystem = FileSystem { dev: 0xf2, magic: 0x6367_7270 };
@@ -66,7 +66,7 @@ static TABLE: &[Entry<Group>] = &[
     Entry::text("io.max", |_, _| Ok(())),
     Entry::fixed("io.pressure", NO_PRESSURE),
     Entry::text("io.stat", |_, _| Ok(())),
-    Entry::text("memory.current", |_, out| number(out, memory().used())),
+    Entry::text("memory.current", |_, out| number(out, owners::used(owner()))),
     Entry::text("memory.events", memory_events),
     Entry::text("memory.events.local", memory_events),
     Entry::fixed("memory.high", "max\n"),
@@ -137,6 +137,11 @@ fn cpu_stat(_: &Group, out: &mut Out) -> Result<()> {
     Ok(())
 }
 
+/// Whose memory it is.
+fn owner() -> Owner {
+    container::current().memory().owner()
+}
+
 fn memory_events(_: &Group, out: &mut Out) -> Result<()> {
     let container = container::current();
     let [oom, killed] = [&container.events.out_of_memory, &container.events.oom_kills]
@@ -146,17 +151,15 @@ fn memory_events(_: &Group, out: &mut Out) -> Result<()> {
 }
 
 fn memory_peak(_: &Group, out: &mut Out) -> Result<()> {
-    let peak = frames::stats().frames_peak as u64 * PAGE;
-    number(out, peak.max(memory().used()))
+    number(out, owners::peak(owner()))
 }
 
 fn memory_stat(_: &Group, out: &mut Out) -> Result<()> {
-    let memory = memory();
-    let used = memory.used();
+    let (used, kernel) = (owners::used(owner()), owners::kernel(owner()) as u64);
     let values = [
         ("anon", used),
         ("file", 0),
-        ("kernel", memory.slab),
+        ("kernel", kernel),
         ("kernel_stack", 0),
         ("pagetables", 0),
         ("percpu", 0),
@@ -173,8 +176,8 @@ fn memory_stat(_: &Group, out: &mut Out) -> Result<()> {
         ("active_file", 0),
         ("unevictable", 0),
         ("slab_reclaimable", 0),
-        ("slab_unreclaimable", memory.slab),
-        ("slab", memory.slab),
+        ("slab_unreclaimable", kernel),
+        ("slab", kernel),
         ("workingset_refault_anon", 0),
         ("workingset_refault_file", 0),
         ("pgfault", 0),

@@ -6,7 +6,11 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use machine::errno::{Errno, Result};
 use machine::host;
+use machine::mm::owners::OwnerLease;
+use machine::sched;
+use machine::sched::ChargedTo;
 use machine::sched::wait::WaitQueue;
 use machine::sync::{Once, Rank, SpinLock};
 
@@ -71,6 +75,10 @@ pub struct Container {
     /// Its ids on the host, if they are not all as they are there.
     pub id_maps: Once<IdMaps>,
     pub events: Events,
+    /// What its memory is charged to.
+    memory: OwnerLease,
+    /// Processor time of its ended tasks, in counter ticks (user, system).
+    ended_ticks: [AtomicU64; 2],
     /// The VMM lets the first process begin.
     is_started: AtomicBool,
     start: WaitQueue,
@@ -83,29 +91,34 @@ pub struct Container {
 static ALL: SpinLock<BTreeMap<ContainerId, Arc<Container>>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
 
 impl Container {
-    /// A container without processes, with a pid space of its own. It is listed until it has ended.
-    pub fn new(id: ContainerId) -> Arc<Self> {
+    /// A container without processes, with a pid space of its own. It is listed until it has ended. `EAGAIN`: there are as many
+    /// as may be.
+    pub fn new(id: ContainerId) -> Result<Arc<Self>> {
         Self::listed(id, None)
     }
 
-    /// The same, in the pid space of another container. `None`: that has no process, or has ended.
-    pub fn joining(id: ContainerId, other: ContainerId) -> Option<Arc<Self>> {
-        let other = find(other).filter(|other| other.first_process().is_some())?;
-        Some(Self::listed(id, Some(other.pids.clone())))
+    /// The same, in the pid space of another container. `ESRCH`: that has no process, or has ended.
+    pub fn joining(id: ContainerId, other: ContainerId) -> Result<Arc<Self>> {
+        let other = find(other).filter(|other| other.first_process().is_some()).ok_or(Errno::ESRCH)?;
+        Self::listed(id, Some(other.pids.clone()))
     }
 
-    fn listed(id: ContainerId, pids: Option<Arc<PidSpace>>) -> Arc<Self> {
-        let container = Self::unlisted(id, pids);
+    fn listed(id: ContainerId, pids: Option<Arc<PidSpace>>) -> Result<Arc<Self>> {
+        let memory = match id {
+            ContainerId::FIRST => OwnerLease::sandbox(),
+            _ => OwnerLease::take().ok_or(Errno::EAGAIN)?,
+        };
+        let container = Self::unlisted(id, pids, memory);
         ALL.lock().insert(id, container.clone());
-        container
+        Ok(container)
     }
 
     /// The container of the kernel's own tasks.
     pub fn kernel() -> Arc<Self> {
-        Self::unlisted(ContainerId::KERNEL, None)
+        Self::unlisted(ContainerId::KERNEL, None, OwnerLease::sandbox())
     }
 
-    fn unlisted(id: ContainerId, shared: Option<Arc<PidSpace>>) -> Arc<Self> {
+    fn unlisted(id: ContainerId, shared: Option<Arc<PidSpace>>, memory: OwnerLease) -> Arc<Self> {
         Arc::new(Self {
             id,
             has_own_pids: shared.is_none(),
@@ -118,11 +131,40 @@ impl Container {
             limits: ContainerLimits::new(),
             id_maps: Once::new(),
             events: Events::default(),
+            memory,
+            ended_ticks: [const { AtomicU64::new(0) }; 2],
             is_started: AtomicBool::new(false),
             start: WaitQueue::new(),
             exit: Once::new(),
             on_end: Once::new(),
         })
+    }
+
+    /// What its memory is charged to, for as long as it lives.
+    pub fn memory(&self) -> &OwnerLease {
+        &self.memory
+    }
+
+    /// Until the result is dropped the current task, which may be any, takes memory for this container.
+    pub fn charge(&self) -> ChargedTo {
+        sched::charge_to(self.memory.owner())
+    }
+
+    /// Counts the processor time of a task that ends, in counter ticks.
+    pub fn count_ended(&self, user: u64, system: u64) {
+        for (sum, ticks) in self.ended_ticks.iter().zip([user, system]) {
+            sum.fetch_add(ticks, Ordering::Relaxed);
+        }
+    }
+
+    /// User and system time of all its tasks so far, in counter ticks.
+    pub fn cpu_ticks(&self) -> (u64, u64) {
+        let [mut user, mut system] = [0, 1].map(|of| self.ended_ticks[of].load(Ordering::Relaxed));
+        for task in self.tasks() {
+            user += task.thread.sched.user_ticks.load(Ordering::Relaxed);
+            system += task.thread.sched.system_ticks.load(Ordering::Relaxed);
+        }
+        (user, system)
     }
 
     /// Its host name.

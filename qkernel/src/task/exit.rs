@@ -25,13 +25,14 @@ pub fn exit_task(task: &Arc<Task>, status: i32) {
     let process = &task.process;
     let comm = *task.comm.lock();
     *process.ended_comm.lock() = comm;
+    let ticks = [&task.thread.sched.user_ticks, &task.thread.sched.system_ticks];
+    let [user, system] = ticks.map(|ticks| ticks.load(Ordering::Relaxed));
     let (last, status) = {
         let mut tasks = process.tasks.lock();
         tasks.retain(|other| !Arc::ptr_eq(other, task));
-        process.ended_user.fetch_add(task.thread.sched.user_ticks.load(Ordering::Relaxed), Ordering::Relaxed);
-        process
-            .ended_system
-            .fetch_add(task.thread.sched.system_ticks.load(Ordering::Relaxed), Ordering::Relaxed);
+        process.ended_user.fetch_add(user, Ordering::Relaxed);
+        process.ended_system.fetch_add(system, Ordering::Relaxed);
+        process.container.count_ended(user, system);
         let leader_status = (task.tid() == process.pid).then_some(status);
         if let Some(status) = leader_status {
             process.leader_status.store(status, Ordering::Relaxed);

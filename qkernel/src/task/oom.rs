@@ -1,4 +1,5 @@
-//! Out of memory: the process that holds most is killed, be it frames or kernel memory, before the host has to act.
+//! Out of memory: the process that holds most is killed, be it frames or kernel memory, before the host has to act. A container
+//! that has reached its own limit loses one of its own; only where the sandbox's is reached may it be any container's.
 
 use crate::task::signal::send::kill_process;
 use abi::hostcall::REPORT_OOM_KILL;
@@ -9,13 +10,14 @@ use core::sync::atomic::Ordering;
 
 use crate::limits::TASK_BYTES;
 use crate::task::container;
-use crate::task::container::FIRST_PID;
+use crate::task::container::{ContainerId, FIRST_PID};
 use crate::task::core::Task;
 use crate::task::process::Process;
 use machine::host;
 use machine::log::RateLimit;
-use machine::mm::account::SANDBOX;
-use machine::mm::{PAGE, account, frames};
+use machine::mm::account::Shortage;
+use machine::mm::{account, frames};
+use machine::owner::Owner;
 use machine::sched;
 use machine::sync::{Rank, SpinLock};
 use machine::time::{NSEC, monotonic_ns};
@@ -33,16 +35,18 @@ struct Victim {
     until_ns: u64,
 }
 
-static VICTIM: SpinLock<Victim> =
-    SpinLock::new(Rank::OomVictim, Victim { process: Weak::new(), until_ns: 0 });
+/// The last one in each container that reached its own limit, by its owner, and under the sandbox's that where the sandbox's was
+/// reached.
+static VICTIMS: SpinLock<BTreeMap<Owner, Victim>> = SpinLock::new(Rank::OomVictim, BTreeMap::new());
 static SAID: RateLimit = RateLimit::new();
 
 /// There is no memory for the current task: kills the largest process, unless one that was killed is still ending, and
 /// gives that time to end. No lock is held. Whoever calls this tries again then, or ends.
 pub fn relieve(task: &Arc<Task>) {
-    SANDBOX.relieve();
-    if !is_one_ending() {
-        kill_largest(task);
+    account::relieve();
+    let shortage = account::shortage();
+    if !is_one_ending(payer(task, shortage)) {
+        kill_largest(task, shortage);
     }
     if !task.process.is_exiting() {
         let until = Some(monotonic_ns() + PAUSE_NS);
@@ -60,28 +64,45 @@ pub fn make_room(task: &Arc<Task>, bytes: usize) {
     }
 }
 
-fn is_one_ending() -> bool {
-    let victim = VICTIM.lock();
-    let process = victim.process.upgrade();
-    monotonic_ns() < victim.until_ns && process.is_some_and(|process| !process.tasks.lock().is_empty())
+/// Whose processes are to pay for it.
+fn payer(task: &Arc<Task>, shortage: Shortage) -> Owner {
+    match shortage {
+        Shortage::Owner => task.process.container.memory().owner(),
+        Shortage::Sandbox => Owner::SANDBOX,
+    }
 }
 
-fn kill_largest(task: &Arc<Task>) {
-    let all: Vec<Arc<Process>> =
-        container::all().iter().flat_map(|container| container.processes()).collect();
+fn is_one_ending(payer: Owner) -> bool {
+    let (process, until_ns) = match VICTIMS.lock().get(&payer) {
+        Some(victim) => (victim.process.upgrade(), victim.until_ns),
+        None => return false,
+    };
+    monotonic_ns() < until_ns && process.is_some_and(|process| !process.tasks.lock().is_empty())
+}
+
+fn kill_largest(task: &Arc<Task>, shortage: Shortage) {
+    let all: Vec<Arc<Process>> = match shortage {
+        Shortage::Owner => task.process.container.processes(),
+        Shortage::Sandbox => container::all().iter().flat_map(|container| container.processes()).collect(),
+    };
     let candidates = all.iter().filter(|process| !process.is_exiting() && !process.tasks.lock().is_empty());
     // The largest of the user who has most in all: many small processes do not get a larger one of somebody else's killed.
-    // The first process's end is the sandbox's, so it goes only if nobody else is left.
-    let rows: Vec<_> = candidates.map(|process| (owner(process), points(process), process)).collect();
-    let mut totals = BTreeMap::<u32, i64>::new();
-    for (owner, points, _) in rows.iter().filter(|(.., process)| process.pid != FIRST_PID) {
-        let total = totals.entry(*owner).or_default();
+    // A process that takes others with it goes only if nobody else is left.
+    let is_spared = |process: &Arc<Process>| match shortage {
+        Shortage::Owner => process.pid == FIRST_PID,
+        Shortage::Sandbox => process.pid == FIRST_PID && process.container.id == ContainerId::FIRST,
+    };
+    let rows: Vec<_> = candidates.map(|process| (user(process), points(process), process)).collect();
+    let mut totals = BTreeMap::<User, i64>::new();
+    for (user, points, _) in rows.iter().filter(|(.., process)| !is_spared(process)) {
+        let total = totals.entry(*user).or_default();
         *total = total.saturating_add((*points).max(0));
     }
-    let rank = |(owner, points, process): &&(u32, i64, &Arc<Process>)| {
-        (process.pid != FIRST_PID, *points >= 0, totals.get(owner).copied(), *points)
+    let rank = |(user, points, process): &&(User, i64, &Arc<Process>)| {
+        (!is_spared(process), *points >= 0, totals.get(user).copied(), *points)
     };
-    let (_, points, process) = rows.iter().max_by_key(rank).copied().unwrap_or((0, 0, &task.process));
+    let largest = rows.iter().max_by_key(rank).map(|(_, points, process)| (*points, *process));
+    let (points, process) = largest.unwrap_or((0, &task.process));
     task.process.container.events.out_of_memory.fetch_add(1, Ordering::Relaxed);
     process.container.events.oom_kills.fetch_add(1, Ordering::Relaxed);
     // Before the kill, which may be the sandbox's end.
@@ -93,13 +114,17 @@ fn kill_largest(task: &Arc<Task>) {
             points.max(0) / 1024
         );
     }
-    *VICTIM.lock() =
+    let victim =
         Victim { process: Arc::downgrade(process), until_ns: monotonic_ns().saturating_add(PATIENCE_NS) };
+    VICTIMS.lock().insert(payer(task, shortage), victim);
     kill_process(process, crate::signals::SIGKILL);
 }
 
-fn owner(process: &Arc<Process>) -> u32 {
-    process.any_task().map_or(0, |task| task.creds.get().uid)
+/// A user of a container.
+type User = (ContainerId, u32);
+
+fn user(process: &Arc<Process>) -> User {
+    (process.container.id, process.any_task().map_or(0, |task| task.creds.get().uid))
 }
 
 /// Bytes that would come back with a process's end, more or less as its `oom_score_adj` says.
@@ -108,7 +133,7 @@ fn points(process: &Arc<Process>) -> i64 {
     if adjust == NEVER {
         return -1;
     }
-    let total = (frames::stats().limit_frames as u64 * PAGE).cast_signed();
+    let total = frames::limit_bytes().cast_signed();
     let bytes = i64::try_from(footprint(process)).unwrap_or(i64::MAX);
     bytes.saturating_add(total / 1000 * i64::from(adjust)).max(0)
 }

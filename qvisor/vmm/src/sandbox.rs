@@ -37,6 +37,8 @@ pub type ReportSink = Arc<dyn Fn(u64, u64) + Send + Sync>;
 pub enum ContainerNews {
     /// The list of its processes that was asked for.
     Processes(String),
+    /// What it uses, as the request with this number asked for.
+    Usage { request: u64, text: String },
     /// It cannot begin; why. With the wait status that a shell would give, if its program is the reason.
     Failed { why: String, status: i32 },
     /// All its tasks rest, as the request with this number asked for.

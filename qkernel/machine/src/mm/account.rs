@@ -9,16 +9,19 @@
 //!    overdrawn does not begin ([`Account::is_overdrawn`]), unless it gives memory back.
 //! 3. The heap is at least four times as large as the limit (`abi::layout::kernel_bytes`; only what is touched costs
 //!    memory), so there is room for what all tasks together allocate between two checks, and for fragments.
+//!
+//! Each charge is also one to the container for which it is made ([`super::owners`]), and has to fit both.
 
 use abi::layout::{KERNEL_ALLOWANCE, kernel_limit};
 use abi::word::to_usize;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::frames;
 use super::page::PAGE_BYTES;
+use super::{frames, owners};
 use crate::errno::{Errno, Result};
 use crate::heap::{self, HEAP};
+use crate::owner::{self, Owner};
 use crate::platform;
 
 /// Beyond the limits, for processes that come in from outside: one can look at, and end, a sandbox that is full.
@@ -27,6 +30,9 @@ pub const RESERVE_BYTES: usize = 8 << 20;
 const TRIM_BYTES: usize = 8 << 20;
 /// Requests up to this size need no look at the account in the helpers.
 const SMALL_BYTES: usize = 4096;
+/// Who has less than that left may be the one for whom a page fault or a small request finds no memory.
+const SHORT_BYTES: usize = 64 << 10;
+const SHORT_FRAMES: usize = 64;
 /// A stub process on the host: its kernel stacks, page tables and descriptions.
 pub const STUB_BYTES: usize = 128 << 10;
 
@@ -51,9 +57,12 @@ pub struct Charge(usize);
 
 impl Charge {
     /// Charges the sandbox; `ENOSPC`. Such things may take half of what there is, so that ending processes always helps
-    /// the other half.
+    /// the other half. They never take the last quarter of what the container may have.
     pub fn lasting(bytes: usize) -> Result<Self> {
-        SANDBOX.check(bytes).map_err(|_| Errno::ENOSPC)?;
+        check(bytes).map_err(|_| Errno::ENOSPC)?;
+        if !owners::fits_lasting(bytes) {
+            return Err(Errno::ENOSPC);
+        }
         let most = SANDBOX.limit() / 2;
         let add = |now: usize| now.checked_add(bytes).filter(|now| *now <= most);
         let added = SANDBOX.lasting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
@@ -101,10 +110,10 @@ impl Account {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Whether `bytes` more of kernel memory may be taken; `ENOMEM`. Whoever asks allocates them at once.
-    pub fn check(&self, bytes: usize) -> Result<()> {
+    /// Whether `bytes` more of kernel memory may be taken, as far as this account goes.
+    fn has_room(&self, bytes: usize) -> bool {
         let fits = |more: usize| self.fits(bytes, frames::in_use(), more);
-        if fits(0) || (uses_reserve() && fits(RESERVE_BYTES)) { Ok(()) } else { Err(Errno::ENOMEM) }
+        fits(0) || (uses_reserve() && fits(RESERVE_BYTES))
     }
 
     fn fits(&self, bytes: usize, frames: usize, more: usize) -> bool {
@@ -128,25 +137,22 @@ impl Account {
         both as u64
     }
 
-    /// The host keeps so much more for the guest.
-    pub fn add_host_side(&self, bytes: usize) {
+    fn add_host_side(&self, bytes: usize) {
         self.host_side.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// See [`Self::add_host_side`].
-    pub fn remove_host_side(&self, bytes: usize) {
+    fn remove_host_side(&self, bytes: usize) {
         self.host_side.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Whether kernel memory that nothing asked for has grown beyond the limit and the reserve: only calls that give
     /// memory back go on, and the largest process is killed.
-    pub fn is_overdrawn(&self) -> bool {
+    fn is_overdrawn(&self) -> bool {
         self.charged() > self.limit().saturating_add(2 * RESERVE_BYTES)
     }
 
-    /// Called between a task's system calls, with no lock held. While memory is short, drops caches and gives free pages
-    /// back to the host, so that what the host backs stays near what is charged.
-    pub fn relieve(&self) {
+    /// See [`relieve`].
+    fn relieve(&self) {
         let (charged, limit) = (self.charged(), self.limit());
         let high = limit - limit / 8;
         if charged.saturating_add(HEAP.dirty_free_bytes()) <= high {
@@ -182,7 +188,7 @@ impl Default for Account {
 const ALLOWANCE: usize = to_usize(KERNEL_ALLOWANCE);
 
 /// The part of kernel memory that counts as the applications'.
-fn beyond_allowance(kernel: usize) -> usize {
+pub(super) fn beyond_allowance(kernel: usize) -> usize {
     kernel.saturating_sub(ALLOWANCE)
 }
 
@@ -191,9 +197,51 @@ pub fn uses_reserve() -> bool {
     platform::is_ready() && crate::sched::current().sched().uses_reserve()
 }
 
-/// [`Account::check`] of the sandbox.
+/// Whether the current task may take `bytes` more of kernel memory: by its owner's limit, and by the sandbox's. `ENOMEM`.
+/// Whoever asks allocates them at once.
 pub fn check(bytes: usize) -> Result<()> {
-    SANDBOX.check(bytes)
+    if owners::fits(bytes) && SANDBOX.has_room(bytes) { Ok(()) } else { Err(Errno::ENOMEM) }
+}
+
+/// The host keeps so much more for an owner's objects.
+pub(super) fn add_host_side(owner: Owner, bytes: usize) {
+    SANDBOX.add_host_side(bytes);
+    owners::add_host_side(owner, bytes);
+}
+
+/// See [`add_host_side`].
+pub(super) fn remove_host_side(owner: Owner, bytes: usize) {
+    SANDBOX.remove_host_side(bytes);
+    owners::remove_host_side(owner, bytes);
+}
+
+/// Whether kernel memory that nothing asked for has grown beyond a limit and the reserve, the current owner's or the sandbox's:
+/// only calls that give memory back go on, and the largest process is killed.
+pub fn is_overdrawn() -> bool {
+    SANDBOX.is_overdrawn() || owners::is_overdrawn()
+}
+
+/// Called between a task's system calls, with no lock held. While memory is short, drops caches and gives free pages
+/// back to the host, so that what the host backs stays near what is charged.
+pub fn relieve() {
+    owners::relieve();
+    SANDBOX.relieve();
+}
+
+/// Whose limit leaves the current task nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shortage {
+    /// Its owner's alone, or nobody's any more.
+    Owner,
+    /// The sandbox's.
+    Sandbox,
+}
+
+/// See [`Shortage`]. Only if the owner has memory left and the sandbox has not is it the sandbox's.
+pub fn shortage() -> Shortage {
+    let is_owners = !owners::fits(SHORT_BYTES) || owners::available(owner::current()) < SHORT_FRAMES;
+    let is_sandboxes = !SANDBOX.has_room(SHORT_BYTES) || frames::available_to_all() < SHORT_FRAMES;
+    if is_sandboxes && !is_owners { Shortage::Sandbox } else { Shortage::Owner }
 }
 
 /// An empty vector with room for `len` values.
@@ -251,12 +299,12 @@ mod tests {
     #[test]
     fn what_reaches_the_limit_is_refused_whatever_its_size() {
         let account = account(10 * MIB, 64 * MIB, 9 * MIB);
-        assert_eq!(account.check(MIB), Ok(()));
+        assert!(account.has_room(MIB));
         for bytes in [MIB + 1, usize::MAX - MIB, usize::MAX] {
-            assert_eq!(account.check(bytes), Err(Errno::ENOMEM));
+            assert!(!account.has_room(bytes));
         }
         account.remove_host_side(9 * MIB);
-        assert_eq!(account.check(10 * MIB), Ok(()));
+        assert!(account.has_room(10 * MIB));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::account::{self, SANDBOX, STUB_BYTES};
+use super::account::{self, STUB_BYTES};
 use super::away::{Away, Stop, fault_of};
 use super::frames::{self, Frame, FrameRef};
 use super::object::MemoryObject;
@@ -19,6 +19,7 @@ use super::window::HostFileMap;
 use crate::errno::Result;
 use crate::lock_order;
 use crate::mutex::{Mutex, MutexGuard};
+use crate::owner::{self, Owner};
 use crate::platform::{self, OpBatch, UserSpace};
 use crate::rank::Rank;
 use crate::spin::SpinLock;
@@ -30,6 +31,8 @@ static ALL: SpinLock<BTreeMap<u64, Weak<AddressSpace>>> = SpinLock::new(Rank::Sp
 /// An address space: the memory that one process's threads see.
 pub struct AddressSpace {
     machine: UserSpace,
+    /// For whom the host keeps its stub.
+    owner: Owner,
     /// Operations that give the stub further access, to be carried out before user code runs next (systrap). Held while
     /// the stub carries operations out, so that none overtakes another. Inside `inner`.
     mirror: Mutex<Vec<MapOp>>,
@@ -93,9 +96,11 @@ impl AddressSpace {
         let stub_bytes = if platform::current().mirrors() { STUB_BYTES } else { 0 };
         account::check(stub_bytes)?;
         let number = platform::current().create_space()?;
-        SANDBOX.add_host_side(stub_bytes);
+        let owner = owner::current();
+        account::add_host_side(owner, stub_bytes);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let aspace = Arc::new(Self {
+            owner,
             machine: UserSpace::new(id, number, table.root()),
             mirror: Mutex::new(Rank::Mirror, Vec::new()),
             inner: Mutex::new(
@@ -115,7 +120,7 @@ impl AddressSpace {
                     next_frame: None,
                     resident_pages: 0,
                     unmapped: Vec::new(),
-                    shown: Shown::new(),
+                    shown: Shown::new(owner),
                     has_waited: false,
                     layout: Layout::default(),
                 },
@@ -374,7 +379,7 @@ impl Drop for AddressSpace {
         drop(space);
         // On return the stub maps nothing any more, or is dead.
         platform::current().destroy_space(self.machine.number);
-        SANDBOX.remove_host_side(if platform::current().mirrors() { STUB_BYTES } else { 0 });
+        account::remove_host_side(self.owner, if platform::current().mirrors() { STUB_BYTES } else { 0 });
         frames::drop_refs(freed);
         ALL.lock().remove(&self.machine.id);
     }

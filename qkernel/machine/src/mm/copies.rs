@@ -72,7 +72,8 @@ impl Copies {
 
     /// Whether a page is there, or may be copied: the content of larger files is the host's to keep or to drop.
     pub(super) fn may_hold(&self, index: u64) -> bool {
-        PageStore::copies() < (frames::in_use() + frames::available()) / COPIES_PART || self.0.holds(index)
+        PageStore::copies() < (frames::in_use() + frames::available_to_all()) / COPIES_PART
+            || self.0.holds(index)
     }
 
     /// Copies those pages of `[first, last)` that are not there yet; `wanted` must come, others may be missing. `cached`:

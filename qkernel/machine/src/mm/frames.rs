@@ -4,17 +4,20 @@ use abi::PAGE_SIZE;
 use abi::boot::BootInfo;
 use abi::layout::USER_PHYS;
 use abi::word::to_usize;
-use allocator::bitmap::{BitmapAllocator, BitmapStats, StridedControl};
+use allocator::bitmap::{BitmapAllocator, BitmapStats, MAX_RUN_FRAMES, Run, StridedControl};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 pub use allocator::bitmap::Frame;
 
 use super::account::{self, RESERVE_BYTES, SANDBOX};
+use super::frame_owners::{self, Tally};
+use super::owners;
 use super::page::PAGE_BYTES;
 use super::residency;
 use crate::arch;
 use crate::errno::{Errno, Result};
+use crate::owner::{self, Owner};
 use crate::platform;
 use crate::rank::Rank;
 use crate::spin::{Once, SpinLock};
@@ -42,7 +45,20 @@ fn blocks(boot: &BootInfo) -> u64 {
 pub(crate) fn tables_phys(boot: &BootInfo) -> u64 {
     let control = if platform::current().mirrors() { blocks(boot) * PAGE_SIZE } else { 0 };
     let bits = (BIT_TABLES * bit_table_bytes(blocks(boot))).next_multiple_of(PAGE_SIZE);
-    boot.heap_end_phys.saturating_sub(control + bits)
+    boot.heap_end_phys.saturating_sub(control + bits + owner_table_bytes(blocks(boot)))
+}
+
+/// Bytes of the table with a byte for each frame, in whole pages.
+fn owner_table_bytes(blocks: u64) -> u64 {
+    (blocks << (BLOCK_SHIFT - abi::PAGE_SHIFT)).next_multiple_of(PAGE_SIZE)
+}
+
+/// The table with a byte for each frame, all of them 0 at first: the last thing in kernel memory.
+fn owner_table(boot: &BootInfo) -> &'static [AtomicU8] {
+    let start = boot.heap_end_phys - owner_table_bytes(blocks(boot));
+    // SAFETY: (1) the range lies in kernel memory behind the heap and the other tables, and is never freed; (2) it begins as
+    // zeros and is reached by atomics alone.
+    unsafe { core::slice::from_raw_parts(platform::ptr(start), to_usize(owner_table_bytes(blocks(boot)))) }
 }
 
 /// Bytes of a table with a bit for each frame.
@@ -69,6 +85,7 @@ pub fn init(boot: &BootInfo) -> Result<()> {
         return Err(Errno::ENOMEM);
     }
     let mirrors = platform::current().mirrors();
+    frame_owners::init(owner_table(boot));
     BITS_PHYS.call_once(|| tables + if mirrors { blocks(boot) * PAGE_SIZE } else { 0 });
     let control = if mirrors {
         StridedControl::in_table(NonNull::new(platform::ptr(tables)).ok_or(Errno::EINVAL)?)
@@ -123,8 +140,41 @@ fn granted(frames: &Frames, wanted: usize) -> usize {
 }
 
 fn alloc_one() -> Option<(Frame, bool)> {
-    let frames = frames()?;
-    (granted(frames, 1) == 1).then(|| frames.alloc()).flatten()
+    let (frames, owner) = (frames()?, owner::current());
+    if charge(frames, owner, 1) == 0 {
+        return None;
+    }
+    let taken = frames.alloc();
+    match taken {
+        Some((frame, _)) => {
+            frame_owners::note(frame, owner);
+            owners::note_peak(owner);
+        }
+        None => owners::uncharge_frames(owner, 1),
+    }
+    taken
+}
+
+/// Up to `max` contiguous frames, which nobody has cleared.
+fn alloc_run(max: usize, near: Option<Frame>) -> Option<Run> {
+    let (frames, owner) = (frames()?, owner::current());
+    let charged = charge(frames, owner, max.min(MAX_RUN_FRAMES));
+    let run = frames.alloc_run(charged, near);
+    let taken = run.map_or(0, |run| run.frames);
+    owners::uncharge_frames(owner, charged - taken);
+    if let Some(run) = run {
+        (0..taken).for_each(|at| frame_owners::note(run.start.add(at), owner));
+        owners::note_peak(owner);
+    }
+    run
+}
+
+/// Charges `owner` for up to `wanted` frames; how many the current task may have.
+fn charge(frames: &Frames, owner: Owner, wanted: usize) -> usize {
+    match granted(frames, wanted) {
+        0 => 0,
+        granted => owners::charge_frames(owner, granted),
+    }
 }
 
 /// A reference to a frame, dropped with the value; the last one frees the frame.
@@ -165,7 +215,7 @@ impl FrameRef {
 impl Drop for FrameRef {
     fn drop(&mut self) {
         if let Some(frames) = frames() {
-            let dropped = frames.dec_ref(self.0);
+            let dropped = frames.dec_ref_with(self.0, |frame| Tally::new().add(frame));
             debug_assert!(dropped.is_ok());
         }
     }
@@ -225,8 +275,7 @@ pub fn alloc_any() -> Option<FrameRef> {
 /// Up to `max` contiguous frames of zeros, at `near` if it is free. Of frames that must be cleared first at most
 /// `dirty_max` are taken.
 pub fn alloc_zeroed_run(max: usize, near: Option<Frame>, dirty_max: usize) -> Option<FrameRun> {
-    let frames = frames()?;
-    let run = frames.alloc_run(granted(frames, max), near)?;
+    let run = alloc_run(max, near)?;
     let spoiled = (0..run.frames).filter(|i| residency::forget(run.start.add(*i))).count();
     if run.clean && spoiled == 0 {
         return Some(FrameRun { next: run.start, count: run.frames });
@@ -254,7 +303,8 @@ pub fn copy(to: Frame, from: Frame) {
 pub(super) fn drop_refs(list: impl IntoIterator<Item = Frame>) {
     let mut list = list.into_iter().peekable();
     if let (Some(frames), Some(_)) = (frames(), list.peek()) {
-        let dropped = frames.dec_refs(list);
+        let mut tally = Tally::new();
+        let dropped = frames.dec_refs_with(list, |frame| tally.add(frame));
         debug_assert_eq!(dropped.refused, 0);
     }
 }
@@ -309,12 +359,25 @@ pub fn in_use() -> usize {
 
 /// Whether the current task would get one.
 pub fn has_any() -> bool {
-    frames().is_some_and(|frames| granted(frames, 1) == 1 && frames.frames_in_use() < frames.limit_frames())
+    let is_left = |frames: &Frames| granted(frames, 1) == 1 && frames.frames_in_use() < frames.limit_frames();
+    let is_owners = || owners::available(owner::current()) > 0 || account::uses_reserve();
+    frames().is_some_and(is_left) && is_owners()
 }
 
-/// Frames that may still be allocated.
+/// Frames that the current task's owner may still allocate.
 pub fn available() -> usize {
+    available_to_all().min(owners::available(owner::current()))
+}
+
+/// Frames that the sandbox's limit leaves to all owners together.
+pub fn available_to_all() -> usize {
     frames().map_or(0, |frames| SANDBOX.frames_limit().saturating_sub(frames.frames_in_use()))
+}
+
+/// Bytes of memory that the current task's owner may have.
+pub fn limit_bytes() -> u64 {
+    let sandbox = stats().limit_frames as u64 * PAGE_SIZE;
+    owners::limit(owner::current()).map_or(sandbox, |own| own.min(sandbox))
 }
 
 /// Zeros a frame from byte `inside` on.

@@ -221,7 +221,7 @@ impl Space {
     fn map(&mut self, new: NewMapping, len: u64) -> Result<u64> {
         let commits = new.prot.contains(Prot::WRITE)
             && !new.flags.intersects(VmaFlags::NO_RESERVE | VmaFlags::SHARED)
-            && len / PAGE > frames::stats().limit_frames as u64;
+            && len > frames::limit_bytes();
         if commits {
             return Err(Errno::ENOMEM);
         }

@@ -12,10 +12,12 @@ mod fault;
 mod fork;
 #[cfg(test)]
 mod frame_life;
+mod frame_owners;
 pub mod frames;
 pub mod io;
 pub mod map;
 pub mod object;
+pub mod owners;
 mod page;
 pub mod pages;
 pub mod pagetable;

@@ -2,11 +2,12 @@
 
 use abi::word::to_usize;
 
-use super::account::{self, SANDBOX};
+use super::account;
 use super::page::{PAGE, PAGE_BYTES};
 use crate::arch::ring0;
 use crate::errno::{Errno, Result};
 use crate::heap;
+use crate::owner::{self, Owner};
 use crate::platform;
 
 /// A page-table entry.
@@ -65,6 +66,8 @@ pub struct PageTable {
     root: u64,
     /// Pages of tables, the root's included.
     tables: usize,
+    /// For whom the host keeps its own.
+    owner: Owner,
 }
 
 const ENTRIES: usize = 512;
@@ -85,16 +88,16 @@ fn host_side_bytes() -> usize {
     if platform::current().mirrors() { PAGE_BYTES } else { 0 }
 }
 
-fn new_table() -> Result<u64> {
+fn new_table(owner: Owner) -> Result<u64> {
     account::check(PAGE_BYTES + host_side_bytes())?;
     let linear = heap::alloc_zeroed_page().ok_or(Errno::ENOMEM)?;
-    SANDBOX.add_host_side(host_side_bytes());
+    account::add_host_side(owner, host_side_bytes());
     Ok(platform::phys_of(linear as *const u8))
 }
 
-fn free_table(phys: u64) {
-    heap::free_pages(platform::linear(phys), PAGE_BYTES);
-    SANDBOX.remove_host_side(host_side_bytes());
+/// Uncharges so many tables that were freed.
+fn uncharge(owner: Owner, tables: usize) {
+    account::remove_host_side(owner, tables * host_side_bytes());
 }
 
 /// Makes the page tables that a processor uses while no address space is entered. Called once, before the first task.
@@ -110,14 +113,15 @@ pub fn init() -> Result<()> {
 impl PageTable {
     /// An empty user half over the kernel's upper half.
     pub fn new() -> Result<Self> {
-        let root = new_table()?;
+        let owner = owner::current();
+        let root = new_table(owner)?;
         if !platform::current().mirrors() {
             for (i, entry) in ring0::kernel_page_table_template().iter().enumerate() {
                 // SAFETY: the root is a fresh table page of 512 entries.
                 unsafe { entries(root).add(USER_ROOT_ENTRIES + i).write(*entry) };
             }
         }
-        Ok(Self { root, tables: 1 })
+        Ok(Self { root, tables: 1, owner })
     }
 
     /// Guest-physical address of the root.
@@ -152,7 +156,7 @@ impl PageTable {
             // SAFETY: `table` is a table page of ours.
             let slot = unsafe { &mut *entries(table).add(index(addr, level)) };
             if !Entry(*slot).has(Entry::PRESENT) {
-                *slot = Entry::new(new_table()?, TABLE).0;
+                *slot = Entry::new(new_table(self.owner)?, TABLE).0;
                 self.tables += 1;
             }
             table = Entry(*slot).phys();
@@ -219,7 +223,9 @@ impl PageTable {
     /// The caller has cleared the entries there, and no processor walks them any more.
     pub fn prune(&mut self, start: u64, end: u64, gap: (u64, u64)) {
         if start < end {
-            self.tables -= Self::prune_level(self.root, 3, start, end, gap);
+            let freed = Self::prune_level(self.root, 3, start, end, gap);
+            uncharge(self.owner, freed);
+            self.tables -= freed;
         }
     }
 
@@ -257,14 +263,14 @@ impl PageTable {
                 freed += Self::free_level(entry.phys(), level - 1, ENTRIES);
             }
         }
-        free_table(table);
+        heap::free_pages(platform::linear(table), PAGE_BYTES);
         freed
     }
 }
 
 impl Drop for PageTable {
     fn drop(&mut self) {
-        Self::free_level(self.root, 3, USER_ROOT_ENTRIES);
+        uncharge(self.owner, Self::free_level(self.root, 3, USER_ROOT_ENTRIES));
     }
 }
 

@@ -5,10 +5,11 @@ use abi::layout::{USER_MAX, USER_MIN};
 use abi::run::{MAP_OP_PROTECT, MAP_OP_UNMAP_ALL, MapOp};
 use alloc::vec::Vec;
 
-use super::account::{self, SANDBOX};
+use super::account;
 use super::aspace::Space;
 use super::page::PAGE;
 use super::pagetable::Entry;
+use crate::owner::Owner;
 
 /// A mapping's description on the host.
 const RUN_BYTES: usize = 256;
@@ -18,18 +19,20 @@ const MANY_RUNS: usize = 4096;
 /// How many runs of pages a stub shows, at most.
 pub struct Shown {
     runs: usize,
+    /// For whom the host keeps them.
+    owner: Owner,
     /// The number from which on they are counted anew: operations tell how many come, but not how many go.
     recount_at: usize,
 }
 
 impl Shown {
-    pub const fn new() -> Self {
-        Self { runs: 0, recount_at: MANY_RUNS }
+    pub const fn new(owner: Owner) -> Self {
+        Self { runs: 0, owner, recount_at: MANY_RUNS }
     }
 
     fn set(&mut self, runs: usize) {
-        SANDBOX.add_host_side(runs * RUN_BYTES);
-        SANDBOX.remove_host_side(self.runs * RUN_BYTES);
+        account::add_host_side(self.owner, runs * RUN_BYTES);
+        account::remove_host_side(self.owner, self.runs * RUN_BYTES);
         self.runs = runs;
     }
 

@@ -1,5 +1,6 @@
 //! The scheduler: one run queue, N vCPUs, round robin with a time slice; user code is pre-empted, the kernel is not.
 
+mod charged;
 pub mod pause;
 pub mod stack;
 pub mod timer;
@@ -11,12 +12,14 @@ use core::any::Any;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+pub use charged::{ChargedTo, charge_to};
+
 use crate::config::TIME_SLICE_NS;
 use crate::errno::{Errno, Result};
 use crate::lock_order;
 use crate::rank::Rank;
 use crate::spin::SpinLock;
-use crate::{arch, events, host, in_flight, platform, time};
+use crate::{arch, events, host, in_flight, owner, platform, time};
 
 const RUNNING: u8 = 0;
 const RUNNABLE: u8 = 1;
@@ -69,6 +72,8 @@ pub struct SchedState {
     attention: AtomicBool,
     /// It may have memory beyond the limits.
     uses_reserve: AtomicBool,
+    /// The number of the owner of the memory that it takes.
+    owner: AtomicU8,
     is_idle: bool,
     /// The mutexes it holds.
     #[cfg(all(feature = "checks", not(test)))]
@@ -113,6 +118,7 @@ impl SchedState {
             involuntary_switches: AtomicU64::new(0),
             attention: AtomicBool::new(false),
             uses_reserve: AtomicBool::new(false),
+            owner: AtomicU8::new(owner::current().number()),
             is_idle: false,
             #[cfg(all(feature = "checks", not(test)))]
             locks: lock_order::Locks::new(),
@@ -205,6 +211,7 @@ impl Cpu {
     /// It runs this task from now on, which `current` keeps.
     fn run(&self, task: &SchedState) {
         self.running.store(core::ptr::from_ref(task).cast_mut(), Ordering::Relaxed);
+        owner::set_current(task.owner());
         #[cfg(all(feature = "checks", not(test)))]
         // SAFETY: `current` keeps the task until the CPU runs another.
         unsafe {

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use crate::config::KERNEL_STACK_BYTES;
 use crate::errno::{Errno, Result};
 use crate::heap;
+use crate::owner::{self, Owner};
 use crate::platform;
 use crate::rank::Rank;
 use crate::spin::SpinLock;
@@ -25,7 +26,10 @@ impl KernelStack {
     pub fn new() -> Result<Self> {
         let pooled = POOL.lock().pop();
         let base = match pooled {
-            Some(base) => base,
+            Some(base) => {
+                heap::give_pages(base, owner::current());
+                base
+            }
             None => heap::alloc_pages(KERNEL_STACK_BYTES).ok_or(Errno::ENOMEM)?,
         };
         // SAFETY: the stack's memory is ours.
@@ -54,6 +58,7 @@ impl Drop for KernelStack {
         if ![CANARY, 0].contains(&unsafe { (self.base as *const u64).read() }) {
             crate::host::die("kernel stack overflow");
         }
+        heap::give_pages(self.base, Owner::SANDBOX);
         let mut pool = POOL.lock();
         if pool.len() < POOL_MAX && pool.capacity() >= POOL_MAX {
             pool.push(self.base);

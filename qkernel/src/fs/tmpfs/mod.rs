@@ -392,7 +392,7 @@ impl Inode for TmpInode {
     }
     fn statfs(&self) -> Result<HostStatFs> {
         let mut available = frames::available() as u64;
-        let mut blocks = frames::stats().limit_frames as u64;
+        let mut blocks = frames::limit_bytes() / PAGE;
         if let Some(quota) = &self.fs.quota {
             let (most, left) = quota.room();
             (blocks, available) = (most, left.min(available));
