@@ -13,11 +13,12 @@ use machine::time;
 
 /// Tells the host what a container uses; see `REPORT_USAGE` for the form.
 pub fn tell(id: u64, request: u64) {
-    let text = container::find(ContainerId(id)).map_or_else(String::new, |container| usage(&container));
+    let text = container::find(ContainerId(id)).map_or_else(String::new, |container| of(&container));
     host::report_usage(id, request, &text);
 }
 
-fn usage(container: &Container) -> String {
+/// What a container uses, in that form.
+pub fn of(container: &Container) -> String {
     let owner = container.memory().owner();
     let (user, system) = container.cpu_ticks();
     let count = |of: &core::sync::atomic::AtomicU64| of.load(Ordering::Relaxed);
@@ -30,7 +31,7 @@ fn usage(container: &Container) -> String {
         ("peak_bytes", owners::peak(owner)),
         ("out_of_memory", count(&events.out_of_memory)),
         ("oom_kills", count(&events.oom_kills)),
-        ("tasks", container.tree.lock().tasks.len() as u64),
+        ("tasks", container.task_count() as u64),
         ("forks_refused", count(&events.forks_refused)),
         ("user_ns", time::ticks_to_ns(user)),
         ("system_ns", time::ticks_to_ns(system)),

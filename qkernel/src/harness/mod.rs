@@ -9,6 +9,7 @@
 
 pub mod containers;
 mod host;
+pub mod memory;
 pub mod pid_spaces;
 mod script;
 pub mod steps;

@@ -272,14 +272,14 @@ fn nobody_keeps_process_1_from_reaping() {
 fn nobody_joins_what_has_ended() {
     take_ended();
     let empty = make(POD);
-    assert!(Container::joining(APP, POD).is_none() && Container::joining(APP, STRANGER).is_none());
+    assert!(Container::joining(APP, POD).is_err() && Container::joining(APP, STRANGER).is_err());
     let pause = Member::new(empty);
     let late = make_joined(APP, POD);
     turn(&pause.process, [call(EXIT_GROUP, &[0])]);
     assert_eq!(take_ended(), [(POD, 0)]);
     assert!(!late.pids.tree.lock().admits(&late), "a closed space");
     late.give_up();
-    assert!(Container::joining(APP, POD).is_none());
+    assert!(Container::joining(APP, POD).is_err());
 }
 
 /// Processes that fork without end are all gone with their container, and with process 1.

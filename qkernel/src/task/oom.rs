@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 
 use crate::limits::TASK_BYTES;
 use crate::task::container;
-use crate::task::container::{ContainerId, FIRST_PID};
+use crate::task::container::ContainerId;
 use crate::task::core::Task;
 use crate::task::process::Process;
 use machine::host;
@@ -88,9 +88,9 @@ fn kill_largest(task: &Arc<Task>, shortage: Shortage) {
     let candidates = all.iter().filter(|process| !process.is_exiting() && !process.tasks.lock().is_empty());
     // The largest of the user who has most in all: many small processes do not get a larger one of somebody else's killed.
     // A process that takes others with it goes only if nobody else is left.
-    let is_spared = |process: &Arc<Process>| match shortage {
-        Shortage::Owner => process.pid == FIRST_PID,
-        Shortage::Sandbox => process.pid == FIRST_PID && process.container.id == ContainerId::FIRST,
+    let is_spared = |process: &Arc<Process>| {
+        let container = &process.container;
+        container.is_first(process) && (shortage == Shortage::Owner || container.id == ContainerId::FIRST)
     };
     let rows: Vec<_> = candidates.map(|process| (user(process), points(process), process)).collect();
     let mut totals = BTreeMap::<User, i64>::new();

@@ -349,3 +349,73 @@ pub fn check_settled() {
     assert_eq!(all.clone().map(frames).sum::<usize>(), super::frames::in_use(), "frames of all owners");
     assert_eq!(all.map(kernel).sum::<usize>(), account::SANDBOX.charged(), "kernel memory of all owners");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    const MIB: usize = 1 << 20;
+
+    fn row_with(limit: usize, frames: usize) -> Row {
+        let row = Row::new();
+        row.limit.store(limit, Ordering::Relaxed);
+        row.frames.store(frames, Ordering::Relaxed);
+        row
+    }
+
+    #[test]
+    fn the_last_frame_is_one_cpus_alone() {
+        let row = row_with(4 * MIB, 0);
+        let charged = std::thread::scope(|scope| {
+            let take = || {
+                (0..).map(|at| row.charge(1 + at % 7, 0, || false)).take_while(|got| *got > 0).sum::<usize>()
+            };
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(take)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
+        });
+        assert_eq!((charged, row.count_frames()), (1024, 1024));
+    }
+
+    #[test]
+    fn frames_and_kernel_memory_share_the_limit() {
+        let row = row_with(64 * MIB, 0);
+        assert_eq!(row.frames_limit(ALLOWANCE), 64 * MIB / PAGE_BYTES);
+        assert_eq!(row.frames_limit(ALLOWANCE + 4 * MIB), 60 * MIB / PAGE_BYTES);
+        // By itself kernel memory is bounded, too.
+        assert!(row.fits(24 * MIB, 0) && !row.fits(24 * MIB + 1, 0));
+        let row = row_with(64 * MIB, 64 * MIB / PAGE_BYTES);
+        assert!(row.fits(ALLOWANCE, 0) && !row.fits(ALLOWANCE + 1, 0) && row.fits(ALLOWANCE + 1, MIB));
+    }
+
+    #[test]
+    fn the_reserve_is_one_frame_at_a_time() {
+        let row = row_with(MIB, MIB / PAGE_BYTES);
+        assert_eq!(row.charge(9, 0, || false), 0);
+        let taken = (0..).map(|_| row.charge(9, 0, || true)).take_while(|got| *got == 1).count();
+        assert_eq!(taken, RESERVE_BYTES / PAGE_BYTES);
+    }
+
+    #[test]
+    fn without_a_limit_all_is_granted() {
+        let row = row_with(UNLIMITED, 0);
+        assert_eq!(row.charge(512, usize::MAX / 2, || false), 512);
+        assert!(row.fits(usize::MAX / 2, 0));
+        assert_eq!(kernel_limit(UNLIMITED), UNLIMITED);
+    }
+
+    #[test]
+    fn a_number_is_used_again_once_nothing_is_charged_to_it() {
+        let first = OwnerLease::take().unwrap();
+        let owner = first.owner();
+        first.begin_with_limit(5);
+        add_host_side(owner, 7);
+        drop(first);
+        assert_eq!(limit(owner), None);
+        let all: Vec<_> = std::iter::from_fn(OwnerLease::take).collect();
+        assert_eq!(all.len(), OWNERS - 2, "all but the sandbox's and the one with something left");
+        assert!(all.iter().all(|lease| ![owner, Owner::SANDBOX].contains(&lease.owner())));
+        remove_host_side(owner, 7);
+        assert_eq!(OwnerLease::take().unwrap().owner(), owner);
+    }
+}
