@@ -360,8 +360,7 @@ pub fn in_use() -> usize {
 /// Whether the current task would get one.
 pub fn has_any() -> bool {
     let is_left = |frames: &Frames| granted(frames, 1) == 1 && frames.frames_in_use() < frames.limit_frames();
-    let is_owners = || owners::available(owner::current()) > 0 || account::uses_reserve();
-    frames().is_some_and(is_left) && is_owners()
+    frames().is_some_and(is_left) && owners::would_get_frame(owner::current())
 }
 
 /// Frames that the current task's owner may still allocate.

@@ -261,6 +261,13 @@ pub(super) fn charge_frames(owner: Owner, wanted: usize) -> usize {
     row.charge(wanted, kernel, uses_reserve)
 }
 
+/// Whether the current task would get a frame, as far as its owner's limit goes.
+pub(super) fn would_get_frame(owner: Owner) -> bool {
+    let charged = charge_frames(owner, 1);
+    uncharge_frames(owner, charged);
+    charged == 1
+}
+
 /// What an owner was charged for has been allocated.
 pub(super) fn note_peak(owner: Owner) {
     row(owner).note_peak();
