@@ -5,13 +5,12 @@ use alloc::sync::Arc;
 use machine::mm::Fault;
 use machine::platform::Trap;
 use machine::sched;
-use machine::sched::pause;
 use machine::thread;
 
 use crate::signals::SIGKILL;
 use crate::syscall;
 use crate::task::core::{Task, current};
-use crate::task::{itimer, signal};
+use crate::task::{itimer, pause, signal};
 
 /// Runs the current task until it ends.
 pub fn run_task() {
@@ -22,7 +21,7 @@ pub fn run_task() {
     }
     loop {
         thread::handle_pending();
-        if pause::rest() {
+        if pause::rest(&task) {
             continue;
         }
         if task.wants_attention() && signal::deliver_pending(&task).is_break() {
@@ -30,7 +29,7 @@ pub fn run_task() {
         }
         sched::before_user(&task.thread.sched, itimer::check_deadline(&task));
         // It may have waited for the CPU just now.
-        if task.wants_attention() || pause::is_paused() {
+        if task.wants_attention() || pause::is_to_rest(&task) {
             continue;
         }
         let rip = task.context().run.regs.rip;

@@ -24,7 +24,7 @@ fn sequences_leave_nothing_behind() {
         qkernel::harness::run_in_two(&bytes_of(line), trace);
         qkernel::harness::run_in_joined(&bytes_of(line), trace);
     }
-    qkernel::harness::pid_spaces::run_all_scenarios(trace);
+    qkernel::harness::run_scenarios(trace);
     qkernel::harness::containers::second_ends_alone(trace);
     qkernel::harness::containers::late_call_wakes_nobody(trace);
     // Random ones, so many as are asked for.

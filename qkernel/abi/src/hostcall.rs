@@ -131,8 +131,10 @@ pub const REPORT_OOM_KILL: u64 = 18;
 pub const REPORT_USAGE: u64 = 19;
 pub const USAGE_MAX_BYTES: u64 = 4 << 10;
 
-/// (container id, the request's number): every task of the container rests, as [`EVENT_PAUSE_CONTAINER`] asked for.
+/// (container id, the number of [`EVENT_PAUSE_CONTAINER`]): all its tasks rest, and none runs user code before it goes on.
 pub const REPORT_CONTAINER_RESTED: u64 = 20;
+/// (the same): its tasks go on. A report of a number smaller than one reported before is out of date.
+pub const REPORT_CONTAINER_RESUMED: u64 = 21;
 
 // ---- wake events ----
 /// A connection, or data for a socket.
@@ -141,6 +143,8 @@ pub const WAKE_EVENT_SOCKET: u64 = 1;
 pub const WAKE_EVENT_STREAM: u64 = 2;
 /// A process is to come in ([`EVENT_EXEC`]).
 pub const WAKE_EVENT_EXEC: u64 = 3;
+/// A container that was paused goes on ([`EVENT_PAUSE_CONTAINER`]).
+pub const WAKE_EVENT_CONTAINER: u64 = 4;
 
 // ---- memory ----
 /// (phys, len): gives whole pages of user or kernel memory back to the host; they read as zeros afterwards.
@@ -399,8 +403,10 @@ pub const EVENT_LIMIT: u32 = 24;
 pub const EVENT_PROCESSES: u32 = 25;
 /// What the container `token` uses is asked for. `value`: the request's number. Answered by [`REPORT_USAGE`].
 pub const EVENT_USAGE: u32 = 26;
-/// The tasks of the container `token` rest at the user boundary (`flags` = 1), or go on (0). `value`: the request's number; the
-/// last one counts. Answered by [`REPORT_CONTAINER_RESTED`] once they rest.
+/// With `flags` = 1 every task of the container `token` rests at the user boundary, and nothing is done about signals but
+/// `SIGKILL`, until one with `flags` = 0. `value`: the request's number, which grows; a smaller one is out of date. Answered
+/// by [`REPORT_CONTAINER_RESTED`] and [`REPORT_CONTAINER_RESUMED`]. A sandbox that is hibernated sleeps on when a pause
+/// comes; the end of one is a wake event.
 pub const EVENT_PAUSE_CONTAINER: u32 = 27;
 
 /// Readings of the host's clocks. Written by the VMM.

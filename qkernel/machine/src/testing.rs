@@ -4,14 +4,17 @@
 
 use abi::HostCall;
 use abi::boot::{BootInfo, Platform};
-use abi::hostcall::{self as hc, HostClocks};
+use abi::hostcall::{self as hc, HibernateReport, HostClocks, SwapOut};
 use abi::layout::{CPU_AREA_PHYS, KERNEL_IMAGE_PHYS, USER_PHYS};
 use abi::run::{CpuHeader, RunState};
 use abi::word::{low8, to_usize};
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::platform;
-use crate::spin::Once;
+use crate::rank::Rank;
+use crate::spin::{Once, SpinLock};
 use crate::upcall::{self, Upcalls};
 
 /// Bytes of kernel memory: the reserve that system calls leave alone, and some.
@@ -21,6 +24,7 @@ const USER_BYTES: u64 = 64 << 20;
 /// Bytes of address space that the caller gives to [`boot`].
 pub const ARENA_BYTES: u64 = USER_PHYS + USER_BYTES;
 const ENOSYS: i64 = 38;
+const EIO: i64 = 5;
 /// Mapping operations are the stub's affair; here memory is reached by the kernel alone.
 const DONE: i64 = 0;
 
@@ -36,6 +40,10 @@ pub struct Host {
     pub run_user: fn(&mut RunState),
     /// Prints a line of the kernel's log.
     pub log: fn(&str),
+    /// Hears how far the sandbox has got: `REPORT` with its arguments.
+    pub report: fn(&[u64; 6]),
+    /// Hears how a hibernation came out: `HIBERNATE_DONE` ….
+    pub hibernated: fn(u64),
 }
 
 /// Starts the lower half on the calling thread, which becomes its only CPU.
@@ -106,6 +114,43 @@ extern "sysv64" fn enter(call: *mut HostCall) {
     call.result = answer(call.number, &call.args);
 }
 
+/// The pages of user memory that are stored, by their frames' numbers.
+static STORED: SpinLock<BTreeMap<u32, Box<[u8; PAGE]>>> = SpinLock::new(Rank::Heap, BTreeMap::new());
+const PAGE: usize = 4096;
+
+fn page(frame: u32) -> *mut [u8; PAGE] {
+    at(USER_PHYS + u64::from(frame) * PAGE as u64)
+}
+
+/// `SWAP_OUT`.
+fn store(request: &SwapOut) {
+    // SAFETY: the kernel passes lists that it holds until the call returns.
+    let list = |phys, count| unsafe { core::slice::from_raw_parts(at::<u32>(phys), to_usize(count)) };
+    let kept: &[u64] =
+        // SAFETY: as above.
+        unsafe { core::slice::from_raw_parts(at(request.kept), to_usize(request.kept_words)) };
+    let is_kept =
+        |frame: u32| kept.get(frame as usize / 64).is_some_and(|word| word >> (frame % 64) & 1 != 0);
+    let mut stored = STORED.lock();
+    stored.retain(|frame, _| is_kept(*frame));
+    let lists = [list(request.working, request.working_count), list(request.rest, request.rest_count)];
+    for frame in lists.concat() {
+        // SAFETY: a frame of user memory that nobody writes to now.
+        stored.insert(frame, Box::new(unsafe { *page(frame) }));
+    }
+}
+
+/// `SWAP_IN`: all that is asked for comes.
+fn bring_back(frames: &[u32]) -> i64 {
+    let stored = STORED.lock();
+    for frame in frames {
+        let Some(content) = stored.get(frame) else { return -EIO };
+        // SAFETY: a frame of user memory whose content the kernel waits for.
+        unsafe { page(*frame).write(**content) };
+    }
+    DONE
+}
+
 fn answer(number: u32, args: &[u64; 6]) -> i64 {
     match number {
         hc::LOG => {
@@ -145,8 +190,31 @@ fn answer(number: u32, args: &[u64; 6]) -> i64 {
             DONE
         }
         hc::AS_DESTROY | hc::AS_SYNC | hc::AS_SAVE_FPU | hc::KICK | hc::YIELD | hc::SET_DEADLINE => DONE,
-        hc::REPORT | hc::EVENTS | hc::IDLE | hc::CLOSE | hc::STATS | hc::CPU_TIME => DONE,
-        // No files, sockets or sleeping memory of the host's.
+        hc::HIBERNATED => {
+            // SAFETY: the kernel passes the report, and holds it until the call returns.
+            let report = unsafe { &*at::<HibernateReport>(args[0]) };
+            if let Some(host) = HOST.get() {
+                (host.hibernated)(report.outcome);
+            }
+            DONE
+        }
+        hc::SWAP_OUT => {
+            // SAFETY: as above.
+            store(unsafe { &*at::<SwapOut>(args[0]) });
+            DONE
+        }
+        hc::SWAP_IN => {
+            // SAFETY: as above.
+            bring_back(unsafe { core::slice::from_raw_parts(at(args[0]), to_usize(args[1])) })
+        }
+        hc::REPORT => {
+            if let Some(host) = HOST.get() {
+                (host.report)(args);
+            }
+            DONE
+        }
+        hc::EVENTS | hc::IDLE | hc::CLOSE | hc::STATS | hc::CPU_TIME => DONE,
+        // No files or sockets of the host's.
         _ => -ENOSYS,
     }
 }

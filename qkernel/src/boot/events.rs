@@ -5,7 +5,7 @@ use abi::hostcall::Event;
 use abi::word::low16;
 use machine::sched;
 
-use crate::container::{create, exec, limits, processes, usage};
+use crate::container::{create, exec, limits, pause, processes, usage};
 use crate::fs::host_poll;
 use crate::hibernate;
 use crate::task::container::{self, Container, ContainerId};
@@ -50,6 +50,7 @@ pub(super) fn handle(event: &Event, round: u64) {
         hc::EVENT_PROCESSES => processes::tell(event.token),
         hc::EVENT_USAGE => usage::tell(event.token, event.value.cast_unsigned()),
         hc::EVENT_LIMIT => limits::change(event.token, event.flags, event.value.cast_unsigned()),
+        hc::EVENT_PAUSE_CONTAINER => pause::request(event.token, event.value, event.flags & 1 != 0),
         hc::EVENT_PAUSE => hibernate::pause(event.value, is_held),
         hc::EVENT_HIBERNATE => hibernate::request(event.value, event.flags & 1 != 0, is_held),
         hc::EVENT_RESUME | hc::EVENT_WAKE => hibernate::wake(event.value, event.flags & 1 != 0),

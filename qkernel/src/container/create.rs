@@ -20,10 +20,10 @@ use crate::spec::Spec;
 use crate::task::container::{self, Container, ContainerId};
 use crate::task::context::Ctx;
 use crate::task::core::Task;
-use crate::task::exec;
 use crate::task::group_exit::begin_group_exit;
 use crate::task::process::Process;
 use crate::task::signal::send::{kill_process, send_to_foreground, send_to_process};
+use crate::task::{exec, pause};
 use crate::tty::console;
 
 /// The program that the first process becomes.
@@ -114,7 +114,11 @@ fn run_first(task: &Arc<Task>, program: FirstProgram) {
             return cannot_run(task, &name, error);
         }
         host::report_container(REPORT_READY, container.id.0, 0);
-        container.wait_for_start();
+        container.wait_for_start(&task.process);
+        while pause::rest(task) {}
+        if task.process.is_exiting() {
+            return;
+        }
     }
     let found = find_program(&cx, program.args, program.env);
     match found.and_then(|found| exec::execute(&cx, found)) {

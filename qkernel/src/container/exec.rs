@@ -31,12 +31,11 @@ use crate::task::core::Task;
 use crate::task::process::Process;
 use crate::task::signal;
 use crate::task::terminal::Terminal;
-use crate::task::{exec, oom};
+use crate::task::{exec, oom, pause};
 use crate::tty::{Tty, console};
 use machine::errno::{Errno, Result};
 use machine::host;
 use machine::mm::AddressSpace;
-use machine::sched::pause;
 use machine::sync::{Rank, SpinLock};
 
 /// Exit code of failures that are not the program's.
@@ -122,15 +121,20 @@ fn new_process(id: u64, spec: Spec) -> Result<Arc<Task>> {
     Ok(task)
 }
 
-/// Whether one has come in and not begun.
+/// Whether one has come in and not begun, though its container is not paused.
 pub fn is_any_waiting() -> bool {
-    PROCESSES.lock().values().any(|process| process.spec.is_some())
+    let waiting: Vec<Arc<Process>> = {
+        let processes = PROCESSES.lock();
+        let waiting = processes.values().filter(|process| process.spec.is_some());
+        waiting.filter_map(|process| process.process.upgrade()).collect()
+    };
+    waiting.iter().any(|process| !process.container.is_paused())
 }
 
 /// The first work of an exec'd process: it becomes its program.
 fn enter(task: &Arc<Task>) {
-    // One that comes into a sleeping sandbox touches nothing until that is awake.
-    while pause::rest() {}
+    // One that comes into a sleeping sandbox touches nothing until that is awake, nor in a container that is paused.
+    while pause::rest(task) {}
     let Some(id) = id_of(&task.process) else { return };
     let Some(spec) = PROCESSES.lock().get_mut(&id).and_then(|process| process.spec.take()) else { return };
     oom::make_room(task, PROGRAM_BYTES);

@@ -5,6 +5,7 @@ pub mod create;
 pub mod exec;
 pub mod launch;
 pub mod limits;
+pub mod pause;
 pub mod processes;
 pub mod setup;
 pub mod usage;

@@ -1,5 +1,6 @@
 //! The host's side: "user code" is the next step of the sequence.
 
+use abi::hostcall::{REPORT_CONTAINER_RESTED, REPORT_CONTAINER_RESUMED, REPORT_WAKE_EVENT};
 use abi::run::{PF_USER, RunState, TRAP_INTERRUPT, TRAP_PAGE_FAULT, TRAP_SYSCALL, TrapInfo};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -42,6 +43,34 @@ static FEED: SpinLock<Feed> =
     SpinLock::new(Rank::Leaf, Feed { steps: Steps::new(Vec::new()), first_pid: 0, own: BTreeMap::new() });
 /// Innermost: a line may be written under any lock.
 static TRACE: SpinLock<Option<fn(&str)>> = SpinLock::new(Rank::Heap, None);
+
+/// What was reported of containers: what, its id, its value.
+static REPORTS: SpinLock<Vec<[u64; 3]>> = SpinLock::new(Rank::Leaf, Vec::new());
+
+/// How hibernations came out.
+static OUTCOMES: SpinLock<Vec<u64>> = SpinLock::new(Rank::Leaf, Vec::new());
+
+/// Keeps the outcome of a hibernation.
+pub fn hibernated(outcome: u64) {
+    OUTCOMES.lock().push(outcome);
+}
+
+/// The outcomes since the last question.
+pub fn take_outcomes() -> Vec<u64> {
+    core::mem::take(&mut *OUTCOMES.lock())
+}
+
+/// Keeps a report of a container's pause, or of a wake event.
+pub fn report(args: &[u64; 6]) {
+    if matches!(args[0], REPORT_CONTAINER_RESTED | REPORT_CONTAINER_RESUMED | REPORT_WAKE_EVENT) {
+        REPORTS.lock().push([args[0], args[1], args[2]]);
+    }
+}
+
+/// The reports since the last question.
+pub fn take_reports() -> Vec<[u64; 3]> {
+    core::mem::take(&mut *REPORTS.lock())
+}
 
 /// Gives the tasks their steps.
 pub fn feed(bytes: &[u8], first_pid: u32) {
@@ -96,6 +125,7 @@ pub fn run(state: &mut RunState) {
             // A page that cannot be written stays as it is.
             let _ = aspace.map(|aspace| aspace.copy_out(UserAddr::new(addr), &bytes));
         }
+        Step::Host(happens) => happens(),
         Step::Fault { addr, error } => {
             state.trap = TrapInfo { kind: TRAP_PAGE_FAULT, vector: 14, error: error | PF_USER, addr };
         }

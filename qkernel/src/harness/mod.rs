@@ -10,7 +10,9 @@
 pub mod containers;
 mod host;
 pub mod memory;
+mod pauses;
 pub mod pid_spaces;
+mod pod;
 mod script;
 pub mod steps;
 
@@ -52,7 +54,8 @@ const TASKS_MAX: u64 = 24;
 const ROUNDS_MAX: u32 = 64;
 
 /// The host's side of a kernel in a test: user code is the steps of the sequence.
-pub const HOST: Host = Host { run_user: host::run, log: host::log };
+pub const HOST: Host =
+    Host { run_user: host::run, log: host::log, report: host::report, hibernated: host::hibernated };
 
 /// Starts the kernel, on the thread that has called `machine::testing::boot` with [`HOST`] and the kernel's upcalls.
 pub fn start() {
@@ -120,6 +123,17 @@ pub fn run_in_joined(bytes: &[u8], trace: Option<fn(&str)>) {
         drop((leaders, pod, app));
         run_all();
     });
+}
+
+/// Runs all scenarios that are written down.
+///
+/// # Panics
+///
+/// When one comes out otherwise.
+pub fn run_scenarios(trace: Option<fn(&str)>) {
+    for scenario in pid_spaces::SCENARIOS.iter().chain(pauses::SCENARIOS) {
+        run_checked(trace, scenario);
+    }
 }
 
 /// Runs `sequence`, ends the processes that are left, and checks that nothing else is.

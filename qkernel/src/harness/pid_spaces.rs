@@ -1,6 +1,5 @@
 //! Containers that share their process ids, beside one that does not.
 
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
@@ -8,86 +7,34 @@ use abi::limits::ContainerLimit;
 
 use crate::container::create::signal;
 use crate::fs::file::OpenFlags;
-use crate::fs::path::Path;
 use crate::harness::containers::{make, make_joined, take_ended};
 use crate::harness::host::feed_process;
+use crate::harness::pod::*;
+use crate::harness::run_all;
 use crate::harness::script::*;
 use crate::harness::steps::SCRATCH;
-use crate::harness::{make_leader, make_root, run_all, run_checked};
 use crate::signals::{SIGKILL, SIGSTOP, SIGTERM};
 use crate::task::container;
-use crate::task::container::{Container, ContainerId, FIRST_PID};
+use crate::task::container::{Container, FIRST_PID};
 use crate::task::pidfd::PidFile;
-use crate::task::process::Process;
 
-const POD: ContainerId = ContainerId(2);
-const APP: ContainerId = ContainerId(3);
-const OTHER: ContainerId = ContainerId(4);
-const STRANGER: ContainerId = ContainerId(5);
 const SIGKILLED: i32 = 9;
 const ENOENT: i64 = -2;
 const ESRCH: i64 = -3;
 const ECHILD: i64 = -10;
 const EAGAIN: i64 = -11;
 
-/// A container with its first process, which sleeps.
-struct Member {
-    container: Arc<Container>,
-    process: Arc<Process>,
-    root: Path,
-}
-
-impl Member {
-    fn new(container: Arc<Container>) -> Self {
-        let root = make_root();
-        let task = make_leader(&container, &root, 0);
-        let process = task.process.clone();
-        feed_process(container.id, process.pid, sleep());
-        task.start();
-        drop(task);
-        run_all();
-        Self { container, process, root }
-    }
-
-    /// Its first process forks; the child sleeps.
-    fn fork(&self) -> Arc<Process> {
-        let next = self.container.pids.tree.lock().new_id() + 1;
-        feed_process(self.container.id, next, sleep());
-        assert_eq!(turn(&self.process, [call(FORK, &[])]), [next.into()]);
-        self.container.pids.find_process(next).expect("the child")
-    }
-}
-
-/// A pod's first container, which holds the ids, and two that share them.
-fn pod() -> [Member; 3] {
-    take_ended();
-    let pause = Member::new(make(POD));
-    let app = Member::new(make_joined(APP, POD));
-    // Whoever joins a container that has joined is in the same space.
-    let other = Member::new(make_joined(OTHER, APP));
-    [pause, app, other]
-}
-
-/// All of the scenarios.
-///
-/// # Panics
-///
-/// When one comes out otherwise.
-pub fn run_all_scenarios(trace: Option<fn(&str)>) {
-    for scenario in [
-        members_see_each_other,
-        process_1_reaps_the_orphans_of_all,
-        one_member_ends_alone,
-        all_end_with_process_1,
-        what_is_of_a_container_is_its_own,
-        strangers_reach_nobody,
-        nobody_keeps_process_1_from_reaping,
-        nobody_joins_what_has_ended,
-        nothing_is_left_of_a_fork_loop,
-    ] {
-        run_checked(trace, scenario);
-    }
-}
+pub const SCENARIOS: &[fn()] = &[
+    members_see_each_other,
+    process_1_reaps_the_orphans_of_all,
+    one_member_ends_alone,
+    all_end_with_process_1,
+    what_is_of_a_container_is_its_own,
+    strangers_reach_nobody,
+    nobody_keeps_process_1_from_reaping,
+    nobody_joins_what_has_ended,
+    nothing_is_left_of_a_fork_loop,
+];
 
 /// Processes of all members are found by their ids, in calls and in `/proc`; roots and names stay apart.
 fn members_see_each_other() {

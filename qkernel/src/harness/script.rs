@@ -48,14 +48,12 @@ pub fn has(root: &Path, name: &[u8]) -> bool {
 }
 
 /// Steps to sleep until [`turn`].
-pub fn sleep() -> [Step; 3] {
+pub fn sleep() -> impl Iterator<Item = Step> {
     const SIGPROCMASK: u64 = 14;
     const SET: u64 = SCRATCH + 0x800;
-    [
-        text(SET, &(1_u64 << (SIGUSR1 - 1)).to_le_bytes()),
-        call(SIGPROCMASK, &[0, SET, 0, 8]),
-        call(SIGTIMEDWAIT, &[SET, 0, 0, 8]),
-    ]
+    let begin = [text(SET, &(1_u64 << (SIGUSR1 - 1)).to_le_bytes()), call(SIGPROCMASK, &[0, SET, 0, 8])];
+    // A stop or a pause ends the call (`signal(7)`).
+    begin.into_iter().chain((0..8).map(|_| call(SIGTIMEDWAIT, &[SET, 0, 0, 8])))
 }
 
 /// Ends a [`sleep`].

@@ -139,6 +139,8 @@ pub enum Step {
         addr: u64,
         error: u64,
     },
+    /// The host does something meanwhile.
+    Host(fn()),
     /// The sequence is over.
     End,
 }

@@ -16,6 +16,7 @@ use abi::hostcall::{
     HIBERNATE_STORE, HibernateReport, REPORT_PAUSED, REPORT_RESUMED, REPORT_WAKE_EVENT,
 };
 
+use crate::task::container;
 use machine::host;
 use machine::mm::{stats, working_set};
 use machine::platform;
@@ -157,6 +158,8 @@ impl Carrier {
             }
             Action::Resume(request) => {
                 pause::let_go();
+                // Tasks of a container that was paused meanwhile.
+                container::all().iter().for_each(|container| container.end_sleeps());
                 host::report(REPORT_RESUMED, request);
                 None
             }

@@ -157,7 +157,7 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
     child.start();
     if let Some(vfork) = vfork {
         *me.vfork_wait.lock() = Some(vfork.clone());
-        vfork.wait(me);
+        me.process.container.resting(|| vfork.wait(me));
         *me.vfork_wait.lock() = None;
     }
     Ok(u64::from(tid))

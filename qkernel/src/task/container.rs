@@ -11,13 +11,13 @@ use machine::host;
 use machine::mm::owners::OwnerLease;
 use machine::sched;
 use machine::sched::ChargedTo;
-use machine::sched::wait::WaitQueue;
 use machine::sync::{Once, Rank, SpinLock};
 
 use crate::fs::path::Path;
 use crate::limits::container::ContainerLimits;
 use crate::spec::IdMaps;
 use crate::task::core::{Task, current as current_task};
+use crate::task::pause::Pause;
 use crate::task::pid_space::PidSpace;
 use crate::task::process::Process;
 use crate::task::terminal::Terminal;
@@ -79,9 +79,9 @@ pub struct Container {
     memory: OwnerLease,
     /// Processor time of its ended tasks, in counter ticks (user, system).
     ended_ticks: [AtomicU64; 2],
+    pub(super) pause: Pause,
     /// The VMM lets the first process begin.
     is_started: AtomicBool,
-    start: WaitQueue,
     /// Wait status of its first process. Written under the tree's lock: afterwards no task is added.
     exit: Once<i32>,
     on_end: Once<ContainerWatch>,
@@ -133,8 +133,8 @@ impl Container {
             events: Events::default(),
             memory,
             ended_ticks: [const { AtomicU64::new(0) }; 2],
+            pause: Pause::new(),
             is_started: AtomicBool::new(false),
-            start: WaitQueue::new(),
             exit: Once::new(),
             on_end: Once::new(),
         })
@@ -225,15 +225,16 @@ impl Container {
         self.task_count.load(Ordering::Relaxed)
     }
 
-    /// Waits until the VMM lets the first process begin.
-    pub fn wait_for_start(&self) {
-        self.start.wait_uninterruptible(|| self.is_started.load(Ordering::SeqCst));
+    /// The first process waits until the VMM lets it begin, or until it is killed.
+    pub fn wait_for_start(&self, first: &Process) {
+        let is_over = || self.is_started.load(Ordering::SeqCst) || first.is_exiting();
+        self.resting(|| first.stop_wait.wait_uninterruptible(is_over));
     }
 
     /// Lets the first process begin.
     pub fn start(&self) {
         self.is_started.store(true, Ordering::SeqCst);
-        self.start.wake_all();
+        self.first_process().iter().for_each(|first| first.stop_wait.wake_all());
     }
 
     /// Names who is told of its end. The first call counts. The end of one that nobody watches ends the sandbox.

@@ -217,7 +217,9 @@ impl Run for Task {
     }
 
     fn has_cause(&self) -> bool {
-        self.has_pending() || self.process.stopped.load(Ordering::SeqCst)
+        self.has_pending()
+            || self.process.stopped.load(Ordering::SeqCst)
+            || self.process.container.pause.is_wanted()
     }
 }
 

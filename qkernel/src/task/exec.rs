@@ -451,6 +451,8 @@ fn become_single_threaded(task: &Arc<Task>) -> Result<()> {
     for other in &others {
         other.call_attention();
     }
+    // Some may be stopped, or paused.
+    process.stop_wait.wake_all();
     drop(others);
     // A signal for the caller waits until the others are gone; only its own end ends this.
     process.stop_wait.wait_uninterruptible(|| process.tasks.lock().len() == 1 || process.is_exiting());

@@ -48,6 +48,7 @@ pub fn exit_task(task: &Arc<Task>, status: i32) {
     if last {
         end_process(process, status);
     }
+    process.container.task_left();
     process.container.end_if_empty();
 }
 

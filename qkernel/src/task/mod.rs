@@ -13,6 +13,7 @@ pub mod futex;
 pub mod group_exit;
 pub mod itimer;
 pub mod oom;
+pub mod pause;
 pub mod pid_space;
 pub mod pidfd;
 pub mod policy;

@@ -61,6 +61,8 @@ pub enum Order {
     Stats,
     /// Asks for the processes in it. Wakes nobody.
     Processes,
+    /// Asks what a container uses, as the sandbox's kernel counts it. Wakes nobody.
+    Usage,
     /// Nothing of the sandbox runs until [`Order::Resume`]; its memory goes to its home if it was started so. Answered once it
     /// rests.
     Pause,
@@ -122,8 +124,57 @@ pub enum Figures {
     Hibernated(Hibernated),
     Woken(Woken),
     Packed(Packed),
+    Usage(ContainerUsage),
     /// Lines as `abi::hostcall::REPORT_PROCESSES` has them.
     Processes(String),
+}
+
+/// What a container uses, as the sandbox's kernel counts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ContainerUsage {
+    /// That counts for its limit and is in memory; of its programs, and of the kernel for it.
+    pub memory_bytes: u64,
+    pub frames_bytes: u64,
+    pub kernel_bytes: u64,
+    /// Of its programs' memory, on disk.
+    pub hibernated_bytes: u64,
+    /// `None`: it has none of its own.
+    pub limit_bytes: Option<u64>,
+    pub peak_bytes: u64,
+    /// How often there was no memory, and how many of its processes were killed for that.
+    pub out_of_memory: u64,
+    pub oom_kills: u64,
+    pub tasks: u64,
+    /// Processor time.
+    pub user_ns: u64,
+    pub system_ns: u64,
+}
+
+impl ContainerUsage {
+    /// Of lines as `abi::hostcall::REPORT_USAGE` has them.
+    pub(crate) fn read(text: &str) -> Self {
+        let figure = |name: &str| {
+            let mut words = text.lines().filter_map(|line| line.split_once(' '));
+            words
+                .find(|(found, _)| *found == name)
+                .and_then(|(_, value)| value.trim().parse().ok())
+                .unwrap_or(0)
+        };
+        Self {
+            memory_bytes: figure("memory_bytes"),
+            frames_bytes: figure("frames_bytes"),
+            kernel_bytes: figure("kernel_bytes"),
+            hibernated_bytes: 0,
+            limit_bytes: Some(figure("limit_bytes")).filter(|limit| *limit != abi::limits::NO_LIMIT),
+            peak_bytes: figure("peak_bytes"),
+            out_of_memory: figure("out_of_memory"),
+            oom_kills: figure("oom_kills"),
+            tasks: figure("tasks"),
+            user_ns: figure("user_ns"),
+            system_ns: figure("system_ns"),
+        }
+    }
 }
 
 /// Messages of the VMM to its front end.

@@ -11,7 +11,7 @@ use vmm::hibernate::stats::Stats;
 use vmm::hibernate::{Hibernated, Reap, Woken};
 
 use crate::cgroup::CgroupError;
-use crate::control::{self, Answer, Figures, Order, OrderError};
+use crate::control::{self, Answer, ContainerUsage, Figures, Order, OrderError};
 use crate::oci::BundleError;
 use crate::state::{Id, Root, StateError};
 use crate::status::Status;
@@ -106,6 +106,15 @@ pub fn stats(root: &Root, id: &Id) -> Result<Stats, SandboxOrderError> {
     let failed = |why| SandboxOrderError::Stats { id: id.as_str().to_owned(), why };
     let stats = order(root, id, Order::Stats)?.map_err(failed)?.stats;
     stats.map(|stats| *stats).ok_or_else(|| failed(Why::Silent("give any")))
+}
+
+/// What a container uses, as its sandbox's kernel counts it. Does not wake it.
+pub fn usage(root: &Root, id: &Id) -> Result<ContainerUsage, SandboxOrderError> {
+    let failed = |why| SandboxOrderError::Stats { id: id.as_str().to_owned(), why };
+    match order(root, id, Order::Usage)?.map_err(failed)?.figures {
+        Some(Figures::Usage(usage)) => Ok(usage),
+        _ => Err(failed(Why::Silent("give any"))),
+    }
 }
 
 /// The sandbox's state, and from then on each hibernation and wake: lines of JSON, until its end.

@@ -43,6 +43,8 @@ pub enum ContainerNews {
     Failed { why: String, status: i32 },
     /// All its tasks rest, as the request with this number asked for.
     Rested(u64),
+    /// Its tasks go on.
+    WentOn(u64),
     /// None of its tasks is left; the wait status of its first process.
     Ended(i32),
 }

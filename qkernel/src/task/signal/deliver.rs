@@ -13,7 +13,7 @@ use crate::task::signal::info::SigInfo;
 use crate::task::signal::mask::restore_mask;
 use crate::task::signal::send::kill_process;
 use crate::task::signal::{frame, stop};
-use crate::task::{exit, itimer};
+use crate::task::{exit, itimer, pause};
 use machine::errno::Errno;
 
 const RESTART_SYSCALL: u64 = 219;
@@ -32,6 +32,11 @@ pub fn deliver_pending(task: &Arc<Task>) -> ControlFlow<()> {
         if stop::is_stopped(&task.process) {
             stop::rest(task);
             continue;
+        }
+        if pause::is_to_rest(task) {
+            // It rests first, and then comes back.
+            task.call_attention();
+            return ControlFlow::Continue(());
         }
         let Some((info, action)) = next(task) else { break };
         if action.handler != SIG_DFL {

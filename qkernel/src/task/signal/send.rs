@@ -133,9 +133,10 @@ fn queue(process: &Arc<Process>, task: Option<&Arc<Task>>, info: SigInfo, after:
     }
     let Some(taker) = choose(process, task, &tasks, signal) else { return Sent::Done };
     let open = taker.signals.lock().blocked & bit(signal) == 0;
-    // A signal that ends the process does so at once, as no thread would make anything else of it.
+    // A signal that ends the process does so at once, as no thread would make anything else of it. In a pause that waits.
     after.kill = open
         && !is_protected
+        && !process.container.pause.is_wanted()
         && action.handler == SIG_DFL
         && DefaultAction::of(signal) == DefaultAction::Terminate;
     after.attention = Some(taker);

@@ -97,12 +97,13 @@ pub fn rest(task: &Arc<Task>) {
         if let Some(report) = report {
             tell_parent(process, report);
         }
-        process.stop_wait.wait_uninterruptible(|| {
+        let is_news = || {
             let tasks = process.tasks.lock();
             let stop = process.stop.lock();
             let due = stop.at_rest >= tasks.len() && !stop.reported;
             stop.generation != generation || due || over()
-        });
+        };
+        process.container.resting(|| process.stop_wait.wait_uninterruptible(is_news));
     }
     let mut stop = process.stop.lock();
     if counted == Some(stop.generation) {

@@ -8,7 +8,7 @@ use super::containers::{ContainerId, Rest};
 use super::progress::Progress;
 use super::stage::Stage;
 use super::waiters::{For, Outcome, Waiter};
-use crate::control::{self, Answer, Figures};
+use crate::control::{self, Answer, ContainerUsage, Figures};
 
 impl Waiter {
     /// Its answer; `None`: not yet.
@@ -43,6 +43,11 @@ impl Waiter {
                 let list = progress.processes.as_ref().filter(|(listed, _)| *listed == of);
                 list.map(|(_, list)| Ok(Some(Figures::Processes(list.clone()))))
             }
+            For::Usage(request) => {
+                let usage = progress.usage.as_ref().filter(|(answered, _)| answered == request);
+                let usage = usage.map(|(_, text)| ContainerUsage::read(text));
+                usage.map(|usage| Ok(Some(Figures::Usage(progress.as_it_sleeps(usage)))))
+            }
             For::Limits(request) => {
                 let answer = progress.limits.as_ref().filter(|(answered, _)| answered == request);
                 answer.map(|(_, outcome)| outcome.clone().map(|()| None))
@@ -72,6 +77,13 @@ impl Progress {
             false
         });
         self.waiters = waiters;
+    }
+
+    /// Of a container's memory, what is in memory: nothing of its programs' while the sandbox is hibernated.
+    fn as_it_sleeps(&self, usage: ContainerUsage) -> ContainerUsage {
+        let hibernated_bytes = if self.machine.is_hibernated() { usage.frames_bytes } else { 0 };
+        let memory_bytes = usage.memory_bytes.saturating_sub(hibernated_bytes);
+        ContainerUsage { memory_bytes, hibernated_bytes, ..usage }
     }
 
     /// The answer to an order about a container.

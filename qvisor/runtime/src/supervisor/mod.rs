@@ -27,7 +27,7 @@ use std::time::Instant;
 use abi::hostcall::{
     REPORT_ASLEEP, REPORT_IDLE, REPORT_IDLE_TIMEOUT, REPORT_LIMIT_HOLDS, REPORT_LIMIT_REFUSED,
     REPORT_OOM_KILL, REPORT_PAUSED, REPORT_READY, REPORT_RESUMED, REPORT_RUNNING, REPORT_STAYED_WARM,
-    REPORT_WAKE_EVENT, WAKE_EVENT_EXEC, WAKE_EVENT_STREAM,
+    REPORT_WAKE_EVENT, WAKE_EVENT_CONTAINER, WAKE_EVENT_EXEC, WAKE_EVENT_STREAM,
 };
 use vmm::exec_relay::ExecRelay;
 use vmm::hibernate::Hibernation;
@@ -165,6 +165,7 @@ impl Supervisor {
                 let what = match of {
                     WAKE_EVENT_STREAM => "stdin",
                     WAKE_EVENT_EXEC => "exec",
+                    WAKE_EVENT_CONTAINER => "container",
                     _ => "socket",
                 };
                 self.step(progress, Input::WakeEvent { what, now }, news);
@@ -205,11 +206,15 @@ impl Supervisor {
         match news {
             ContainerNews::Processes(list) => progress.processes = Some((of, list)),
             ContainerNews::Failed { why, status } => self.could_not_run(progress, of, why, status),
+            // Whoever resumed it has its answer.
+            ContainerNews::WentOn(_) => {}
+            ContainerNews::Usage { request, text } => progress.usage = Some((request, text)),
             ContainerNews::Rested(request) => self.rested(progress, of, request),
             ContainerNews::Ended(status) => self.container_ended(progress, of, status),
         }
         self.settle(progress);
         progress.processes = None;
+        progress.usage = None;
     }
 
     /// A container has got so far. It gets nowhere twice, and not back, whatever the kernel says: front ends run hooks.

@@ -61,6 +61,9 @@ pub(super) struct Progress {
     pub limits: Option<(u64, Result<(), String>)>,
     /// The list of a container's processes, for those who wait for it.
     pub processes: Option<(ContainerId, String)>,
+    /// What a container uses, for those who wait for the answer to the request with this number.
+    pub usage: Option<(u64, String)>,
+    pub usage_asked: u64,
     pub waiters: Vec<Waiter>,
     pub readers: Readers,
 }
@@ -80,6 +83,8 @@ impl Progress {
             limits_asked: 0,
             limits: None,
             processes: None,
+            usage: None,
+            usage_asked: 0,
             waiters: Vec::new(),
             readers: Readers::default(),
         }

@@ -6,7 +6,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use abi::hostcall::{
-    EVENT_EXEC, EVENT_EXEC_SIGNAL, EVENT_PROCESSES, EVENT_SIGNAL, EVENT_START, EVENT_WINSIZE, Event,
+    EVENT_EXEC, EVENT_EXEC_SIGNAL, EVENT_PROCESSES, EVENT_SIGNAL, EVENT_START, EVENT_USAGE, EVENT_WINSIZE,
+    Event,
 };
 use abi::limits::REQUESTS;
 use vmm::exec_relay::Request;
@@ -183,6 +184,7 @@ impl Supervisor {
             Order::Wake { .. } => For::Wake,
             Order::Update { .. } => For::Limits(0),
             Order::Processes => For::Processes,
+            Order::Usage => For::Usage(0),
             Order::Pause => For::Pause,
             Order::Resume => For::Wake,
             _ => {
@@ -204,8 +206,11 @@ impl Supervisor {
         match self.begin(progress, of, order) {
             Ok(()) => {
                 // The number of a request is known once it has been made.
-                let is_limits = matches!(what, For::Limits(_));
-                let what = if is_limits { For::Limits(progress.limits_asked.into()) } else { what };
+                let what = match what {
+                    For::Limits(_) => For::Limits(progress.limits_asked.into()),
+                    For::Usage(_) => For::Usage(progress.usage_asked),
+                    what => what,
+                };
                 progress.waiters.push(Waiter { peer, of, what, since, deadline: since + patience });
             }
             Err(error) => refuse(&peer, error),
@@ -323,6 +328,10 @@ impl Supervisor {
             (Order::Hibernate, _) => return self.hibernate(progress),
             (Order::Wake { reap }, _) => return self.wake(progress, reap),
             (Order::Processes, _) => self.post(of, EVENT_PROCESSES, 0, 0),
+            (Order::Usage, _) => {
+                progress.usage_asked += 1;
+                self.post(of, EVENT_USAGE, 0, progress.usage_asked.cast_signed());
+            }
             (Order::Pause, ContainerId::FIRST) => return self.pause(progress),
             (Order::Pause, _) => return self.pause_container(progress, of),
             (Order::Resume, ContainerId::FIRST) => return self.resume(progress),

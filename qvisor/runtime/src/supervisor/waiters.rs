@@ -21,6 +21,8 @@ pub(super) enum For {
     Pause,
     /// The list of its processes.
     Processes,
+    /// What a container uses: the answer to the request with this number.
+    Usage(u64),
     /// The kernel holds to a limit of memory, or does not: the answer to the request with this number.
     Limits(u64),
 }
@@ -49,7 +51,7 @@ impl Waiter {
     /// Whether a later request for the opposite has made the wait vain.
     pub(super) fn is_overtaken(&self, wants_down: bool) -> bool {
         match &self.what {
-            For::Start | For::Limits(_) | For::Pause | For::Processes => false,
+            For::Start | For::Limits(_) | For::Pause | For::Processes | For::Usage(_) => false,
             For::Hibernation(came_to) => !wants_down && came_to.is_none(),
             For::Wake => wants_down,
         }
@@ -59,7 +61,7 @@ impl Waiter {
         match self.what {
             For::Start => "it does not start",
             For::Hibernation(_) | For::Pause => "it did not come to rest",
-            For::Wake | For::Limits(_) | For::Processes => "it does not answer",
+            For::Wake | For::Limits(_) | For::Processes | For::Usage(_) => "it does not answer",
         }
     }
 }

@@ -1,0 +1,20 @@
+//! Containers that are paused, and that go on.
+
+use abi::hostcall::WAKE_EVENT_CONTAINER;
+
+use crate::hibernate;
+use crate::hibernate::idle;
+use crate::task::container::{self, ContainerId};
+
+/// A container rests from now on, or goes on, unless a later request has been taken. A pause lets a sandbox sleep that
+/// does; its end wakes it.
+pub fn request(id: u64, request: i64, rests: bool) {
+    let Some(container) = container::find(ContainerId(id)) else { return };
+    if rests {
+        return container.pause(request);
+    }
+    idle::note_activity();
+    if container.resume(request) {
+        hibernate::wake_event(WAKE_EVENT_CONTAINER);
+    }
+}
