@@ -1,6 +1,7 @@
 """Cases that go with runc first and then with Dormouse: how they are registered, chosen, run and told of, whatever the
-engine is."""
+engine is. What a case returns has to be the same with both."""
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +24,14 @@ class Cases:
             self.all.append(function)
             return function
         return register
+
+
+def difference(runc, dormouse):
+    """What of two answers is not the same."""
+    if isinstance(runc, dict) and isinstance(dormouse, dict):
+        names = [name for name in {**runc, **dormouse} if runc.get(name) != dormouse.get(name)]
+        return "; ".join(f"{name}: {runc.get(name)!r}, and here {dormouse.get(name)!r}" for name in names)
+    return f"{runc!r}, and here {dormouse!r}"
 
 
 class Runner:
@@ -71,12 +80,12 @@ class Runner:
 
     def run_case(self, case, chosen, engine):
         """What is printed about a case: verdict and remark."""
-        times = []
+        times, answers = [], []
         for runtime in [runtime for runtime in chosen["runtimes"] if runtime in case.runtimes]:
             side = self.side(engine, runtime, case.__name__)
             start = time.monotonic()
             try:
-                case(side)
+                answers.append(case(side))
                 times.append(f"{runtime} {time.monotonic() - start:.1f} s")
             except Skip as why:
                 return "skipped", str(why)
@@ -86,9 +95,13 @@ class Runner:
                 hint = "with runc, so the test is wrong: " if runtime == "runc" else ""
                 self.clean(side)
                 return "FAILED", hint + " ".join(text.split())
+        if len(answers) == 2 and answers[0] != answers[1]:
+            return "FAILED", "with runc it answers otherwise: " + difference(*answers)
         return ("ok", ", ".join(times)) if times else ("skipped", "only with the other runtime")
 
     def main(self, arguments):
+        # What a run has started ends with it, when it is told to end as well.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         chosen = self.options(arguments)
         only = chosen["only"]
         wanted = [case for case in self.cases if not only or any(name in case.__name__ for name in only)]

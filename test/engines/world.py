@@ -63,8 +63,8 @@ def binaries():
     return newest(SHIM, "dormouse")
 
 
-def image_tar(path, name=IMAGE, command=("/bin/sh",)):
-    """An image of one layer, as `docker save` writes it: busybox, and what names users."""
+def image_tar(path, name=IMAGE, command=("/bin/sh",), programs=()):
+    """An image of one layer, as `docker save` writes it: busybox, what names users, and further programs."""
     busybox = next((place for place in ("/bin/busybox", "/usr/bin/busybox") if Path(place).exists()), None)
     if not busybox:
         raise Skip("busybox is not installed")
@@ -82,6 +82,8 @@ def image_tar(path, name=IMAGE, command=("/bin/sh",)):
         for applet in names:
             if applet != "busybox":
                 add(f"bin/{applet}", link="busybox")
+        for program in programs:
+            add(f"bin/{Path(program).name}", Path(program).read_bytes())
         add("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\n", 0o644)
         add("etc/group", b"root:x:0:\n", 0o644)
     layer = layer.getvalue()
@@ -145,6 +147,8 @@ class Engine:
         self.snapshotter = "overlayfs"
         self.state_root = Path("/run/containerd/dormouse")
         self.process = None
+        # Words before containerd's own: where it runs.
+        self.inside = []
         self._sequence = 0
 
     def configuration(self):
@@ -162,7 +166,7 @@ disabled_plugins = {json.dumps(disabled)}
     def start(self):
         """Starts containerd, and waits until it answers."""
         (self.dir / "config.toml").write_text(self.configuration())
-        words = [self.containerd, "--config", self.dir / "config.toml", "--log-level", "warn"]
+        words = [*self.inside, self.containerd, "--config", self.dir / "config.toml", "--log-level", "warn"]
         self.process = Program(words, self.dir / "containerd.log", self.env)
         self.programs.append(self.process)
 

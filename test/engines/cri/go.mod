@@ -3,12 +3,13 @@ module dormouse/test/engines/cri
 go 1.19
 
 require (
+	github.com/gogo/protobuf v1.3.2
+	github.com/moby/spdystream v0.4.0
 	google.golang.org/grpc v1.58.3
 	k8s.io/cri-api v0.26.15
 )
 
 require (
-	github.com/gogo/protobuf v1.3.2 // indirect
 	github.com/golang/protobuf v1.5.4 // indirect
 	golang.org/x/net v0.17.0 // indirect
 	golang.org/x/sys v0.13.0 // indirect
