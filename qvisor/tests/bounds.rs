@@ -149,6 +149,14 @@ fn may_make_groups() -> bool {
 }
 
 #[test]
+fn more_address_space_than_memory_may_be_asked_for_but_not_used() {
+    let place = Place::new();
+    let dd = "dd if=/dev/zero of=/dev/null bs=20M count=5 2>/dev/null; echo $?";
+    assert_eq!(place.script(&["--memory", "15M"], dd), "137\n");
+    assert_eq!(place.script(&["--memory", "64M"], dd), "0\n");
+}
+
+#[test]
 fn a_sandbox_is_in_groups_of_its_own_with_its_limits() {
     if !may_make_groups() {
         return;

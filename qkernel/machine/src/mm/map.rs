@@ -221,7 +221,7 @@ impl Space {
     fn map(&mut self, new: NewMapping, len: u64) -> Result<u64> {
         let commits = new.prot.contains(Prot::WRITE)
             && !new.flags.intersects(VmaFlags::NO_RESERVE | VmaFlags::SHARED)
-            && len / PAGE > frames::stats().limit_frames as u64;
+            && len / PAGE > frames::total() as u64;
         if commits {
             return Err(Errno::ENOMEM);
         }
