@@ -76,6 +76,15 @@ impl Options {
         self.root.as_deref().unwrap_or(Path::new(ROOT)).join(namespace)
     }
 
+    /// Takes from the bundle what the options have no word for. kubelet with systemd's driver of control groups wants a scope,
+    /// but the options of runtimes other than runc cannot say so: the group's path alone does, in the form
+    /// `slice:prefix:name`. Control groups of version 1 have no scopes; there such a path stays a path.
+    pub fn complete(&mut self, cgroups_path: &str, has_scopes: bool) {
+        let mut parts = cgroups_path.split(':');
+        let is_scope = parts.next().is_some_and(|slice| slice.ends_with(".slice")) && parts.count() == 2;
+        self.systemd_cgroup |= is_scope && has_scopes;
+    }
+
     /// Leaves the options, and a configuration that came as content, in the bundle.
     pub fn write(&mut self, bundle: &Path) -> std::io::Result<()> {
         if self.config.is_none() && !self.config_body.is_empty() {
@@ -117,6 +126,22 @@ mod tests {
         assert!(Options::read("some.other.Options", b"").is_err());
         assert!(Options::read("containerd.runc.v1.Options", b"\xff").is_err());
         assert_eq!(Options::read("", b""), Ok(None));
+    }
+
+    #[test]
+    fn a_scope_is_asked_for_by_its_path() {
+        let asks = |path, has_scopes| {
+            let mut options = Options::default();
+            options.complete(path, has_scopes);
+            options.systemd_cgroup
+        };
+        assert!(asks("kubepods-burstable-pod1.slice:cri-containerd:abc", true));
+        assert!(!asks("kubepods-burstable-pod1.slice:cri-containerd:abc", false));
+        for path in
+            ["", "/kubepods/burstable/pod1/abc", "/a.slice/abc", "a.slice:b", "a:b:c", "a.slice:b:c:d"]
+        {
+            assert!(!asks(path, true), "{path}");
+        }
     }
 
     #[test]

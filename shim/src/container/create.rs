@@ -39,6 +39,8 @@ pub fn create(around: &Surroundings, request: &CreateTaskRequest) -> Result<Cont
     let any = request.options.as_ref();
     let options = any.map(|any| Options::read(&any.type_url, &any.value)).transpose();
     let mut options = options.map_err(Failure::invalid)?.flatten().unwrap_or_default();
+    let spec = Spec::of(&bundle);
+    options.complete(spec.cgroups_path(), Path::new("/sys/fs/cgroup/cgroup.controllers").exists());
     options
         .write(&bundle)
         .map_err(|error| Failure::other(format!("cannot write into bundle {}: {error}", bundle.display())))?;
@@ -91,7 +93,7 @@ pub fn create(around: &Surroundings, request: &CreateTaskRequest) -> Result<Cont
         dormouse,
         root,
         sandbox,
-        has_hooks: has_hooks(&bundle),
+        has_hooks: spec.has_hooks(),
         bundle,
         groups,
         changing: Mutex::new(()),
@@ -229,23 +231,40 @@ fn event(request: &CreateTaskRequest, pid: u32) -> TaskCreate {
     event
 }
 
-/// Whether the bundle has hooks for after the start or the end.
-fn has_hooks(bundle: &Path) -> bool {
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Hooks {
-        poststart: Option<Vec<serde::de::IgnoredAny>>,
-        poststop: Option<Vec<serde::de::IgnoredAny>>,
+/// What the shim needs to know of a bundle's configuration; nothing is there if it cannot be read.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Spec {
+    hooks: Option<Hooks>,
+    linux: Option<Linux>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Hooks {
+    poststart: Option<Vec<serde::de::IgnoredAny>>,
+    poststop: Option<Vec<serde::de::IgnoredAny>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Linux {
+    cgroups_path: Option<String>,
+}
+
+impl Spec {
+    fn of(bundle: &Path) -> Self {
+        let text = std::fs::read(bundle.join("config.json")).ok();
+        text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
     }
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Spec {
-        hooks: Option<Hooks>,
+
+    fn cgroups_path(&self) -> &str {
+        self.linux.as_ref().and_then(|linux| linux.cgroups_path.as_deref()).unwrap_or_default()
     }
-    let spec: Spec = std::fs::read(bundle.join("config.json"))
-        .ok()
-        .and_then(|text| serde_json::from_slice(&text).ok())
-        .unwrap_or_default();
-    let is_some = |list: Option<Vec<_>>| list.is_some_and(|list| !list.is_empty());
-    spec.hooks.is_some_and(|hooks| is_some(hooks.poststart) || is_some(hooks.poststop))
+
+    /// Whether the bundle has hooks for after the start or the end.
+    fn has_hooks(&self) -> bool {
+        let is_some = |list: &Option<Vec<_>>| list.as_ref().is_some_and(|list| !list.is_empty());
+        self.hooks.as_ref().is_some_and(|hooks| is_some(&hooks.poststart) || is_some(&hooks.poststop))
+    }
 }
