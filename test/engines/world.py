@@ -3,6 +3,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,8 @@ SHIM = "containerd-shim-dormouse-v1"
 RUNTIMES = {"runc": "io.containerd.runc.v2", "dormouse": "io.containerd.dormouse.v1"}
 IMAGE = "test.local/busybox:1"
 PAUSE = "test.local/pause:1"
+# Of libraries of programming languages, what no container uses.
+UNNEEDED = re.compile(r"/(__pycache__|dist-packages|test)$")
 SEARCH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 
 
@@ -63,8 +66,9 @@ def binaries():
     return newest(SHIM, "dormouse")
 
 
-def image_tar(path, name=IMAGE, command=("/bin/sh",), programs=()):
-    """An image of one layer, as `docker save` writes it: busybox, what names users, and further programs."""
+def image_tar(path, name=IMAGE, command=("/bin/sh",), programs=(), files=()):
+    """An image of one layer, as `docker save` writes it: busybox, what names users, further programs, and files of the host with
+    their places in it, links followed."""
     busybox = next((place for place in ("/bin/busybox", "/usr/bin/busybox") if Path(place).exists()), None)
     if not busybox:
         raise Skip("busybox is not installed")
@@ -86,6 +90,9 @@ def image_tar(path, name=IMAGE, command=("/bin/sh",), programs=()):
             add(f"bin/{Path(program).name}", Path(program).read_bytes())
         add("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\n", 0o644)
         add("etc/group", b"root:x:0:\n", 0o644)
+        tar.dereference = True
+        for source, place in files:
+            tar.add(source, place, filter=lambda info: None if UNNEEDED.search(info.name) else info)
     layer = layer.getvalue()
     digest = hashlib.sha256(layer).hexdigest()
     config = json.dumps({

@@ -1,0 +1,123 @@
+"""The programs of a cluster of one node, and what is asked of it."""
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import images
+import settings
+from machine import ADDRESS
+from programs import BIN, etcd
+from world import SEARCH, TOP, Failure, Program, binaries, check, until
+
+NAMESPACE = "k8s.io"
+STATE = Path("/run/containerd/dormouse", NAMESPACE)
+
+
+class Supervised(Program):
+    """A program that is started again whenever it ends, as a service manager does."""
+
+    def __init__(self, words, path, env=None):
+        loop = "trap 'kill $!; exit' TERM; while :; do \"$@\" & echo $! > /run/containerd/pid; wait $!; sleep 0.2; done"
+        super().__init__(["sh", "-c", loop, "sh", *words], path, env)
+
+
+class Cluster:
+    """A node and its control plane, with the usual directories of the machine that they are on."""
+
+    def __init__(self, machine):
+        self.machine, self.programs = machine, []
+        self.logs = machine.dir / "logs"
+        self.logs.mkdir(exist_ok=True)
+        # The shim is found where its installation puts it.
+        self.env = {"PATH": f"/usr/local/bin:{BIN}:{SEARCH}", "KUBECONFIG": str(settings.KUBECONFIG)}
+
+    def program(self, name, *words, kind=Program):
+        self.programs.append(kind([name if "/" in str(name) else BIN / name, *words], self.logs / f"{Path(name).name}.log", self.env))
+        return self.programs[-1]
+
+    def wait_for(self, name, holds, patience=120):
+        def alive():
+            for program in self.programs:
+                check(program.process.poll() is None, f"{Path(program.path).stem} ended: {program.text()[-800:]}")
+            return holds()
+        until(name, alive, patience)
+
+    def start(self):
+        settings.write(self.machine)
+        self.program("/usr/bin/containerd", "--log-level", "info", kind=Supervised)
+        self.program(etcd(), "--data-dir", "/var/lib/etcd")
+        self.program("kube-apiserver", *settings.apiserver())
+        self.wait_for("an answer of containerd", lambda: self.ctr("version", code=None).returncode == 0)
+        images.load(self)
+        self.wait_for("an answer of the API server", lambda: self.kubectl("get", "--raw", "/readyz", code=None).returncode == 0)
+        self.program("kube-controller-manager", *settings.controller_manager())
+        self.program("kube-scheduler", *settings.scheduler())
+        self.program("kubelet", *settings.kubelet())
+        self.program("kube-proxy", *settings.kube_proxy())
+        self.wait_for("a ready node", lambda: "True" in self.kubectl(
+            "get", "nodes", "-o", "jsonpath={.items[*].status.conditions[?(@.type=='Ready')].status}").stdout)
+        self.wait_for("an account for pods", lambda: self.kubectl("get", "serviceaccount", "default", code=None).returncode == 0)
+        self.apply(settings.runc_class())
+        self.install()
+
+    def install(self):
+        """Installs Dormouse as a platform does, but with the service manager that there is here."""
+        restart = "kill $(cat /run/containerd/pid)"
+        manifest = (TOP / "deploy/installer.yaml").read_text().replace("systemctl restart containerd", restart)
+        for text in ((TOP / "deploy/runtimeclass.yaml").read_text(), manifest):
+            self.apply(text)
+        self.kubectl("rollout", "status", "daemonset/installer", "-n", "dormouse", "--timeout=100s")
+        self.wait_for("the node with its runtime", lambda: "dormouse" in self.kubectl(
+            "get", "nodes", "-o", "jsonpath={.items[*].status.runtimeHandlers[*].name}").stdout
+            or "runtimes.dormouse" in Path("/etc/containerd/config.toml").read_text())
+
+    def run(self, words, code=0, timeout=120, stdin=None):
+        """Runs a program to its end. `code`: what is expected, or None."""
+        said = " ".join(map(str, words[:9]))
+        try:
+            done = subprocess.run(
+                [str(word) for word in words], capture_output=True, text=True, errors="replace", timeout=timeout,
+                input=stdin, stdin=None if stdin is not None else subprocess.DEVNULL, env=os.environ | self.env)
+        except subprocess.TimeoutExpired as late:
+            raise Failure(f"{said} … took longer than {timeout} s: {late.stderr or ''}"[:500]) from None
+        if code is not None:
+            check(done.returncode == code, f"{said} ended with {done.returncode}: {(done.stderr or done.stdout).strip()[-500:]}")
+        return done
+
+    def kubectl(self, *words, code=0, timeout=120, stdin=None):
+        return self.run([BIN / "kubectl", *words], code, timeout, stdin)
+
+    def ctr(self, *words, code=0):
+        return self.run(["ctr", "--namespace", NAMESPACE, *words], code)
+
+    def dormouse(self, *words, code=0):
+        return self.run([binaries() / "dormouse", "--root", STATE, *words], code)
+
+    def apply(self, manifest):
+        """Makes what a manifest says: an object, or a text."""
+        self.kubectl("apply", "-f", "-", stdin=manifest if isinstance(manifest, str) else json.dumps(manifest))
+
+    def get(self, *words):
+        return json.loads(self.kubectl("get", *words, "-o", "json").stdout)
+
+    def describe(self, namespace):
+        """What may explain a failure."""
+        events = self.kubectl("get", "events", "-n", namespace, "--sort-by=.lastTimestamp", "-o", "custom-columns=:.type,:.reason,:.message",
+                              code=None).stdout.splitlines()
+        return " | ".join(line for line in events if line.startswith("Warning"))[-600:]
+
+    def shell(self):
+        print(f"kubectl and ctr reach the cluster; logs: {self.logs}", file=sys.stderr)
+        return subprocess.run(["bash", "-i"], env=os.environ | self.env).returncode
+
+    def stop(self):
+        """Pods end through the cluster, so that what is left can be told; the rest ends with the machine."""
+        for program in reversed(self.programs):
+            program.end(5)
+
+
+def seconds_since(begin):
+    return time.monotonic() - begin
