@@ -19,6 +19,8 @@ use crate::signals::Source;
 pub trait Caller: Run {
     /// Its process's id.
     fn pid(&self) -> u32;
+    /// The number of the pid space that this is an id of.
+    fn pid_space(&self) -> u64;
     /// Its credentials.
     fn creds(&self) -> Arc<Creds>;
     /// Its root, working directory and creation mask.
@@ -45,6 +47,30 @@ pub fn current() -> Arc<dyn Caller> {
     match CURRENT.get() {
         Some(current) => current(),
         None => host::die("files are used before there are tasks"),
+    }
+}
+
+/// A process that others are told of, whether or not they have its id.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PidOf {
+    pid: u32,
+    space: u64,
+}
+
+impl PidOf {
+    /// The process `pid` in the caller's pid space.
+    pub fn named_by(caller: &dyn Caller, pid: u32) -> Self {
+        Self { pid, space: caller.pid_space() }
+    }
+
+    /// The caller's own process.
+    pub fn of(caller: &dyn Caller) -> Self {
+        Self::named_by(caller, caller.pid())
+    }
+
+    /// Its id as the caller knows it; 0: it is of another pid space.
+    pub fn seen_by(self, caller: &dyn Caller) -> u32 {
+        if self.space == caller.pid_space() { self.pid } else { 0 }
     }
 }
 

@@ -4,6 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use crate::fs::caller::PidOf;
 use crate::fs::file::File;
 use crate::fs::inode::Inode;
 use machine::errno::{Errno, Result};
@@ -33,7 +34,7 @@ pub enum Owner {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lock {
     pub owner: Owner,
-    pub pid: u32,
+    pub process: PidOf,
     pub start: u64,
     pub end: u64,
     pub exclusive: bool,
@@ -297,7 +298,7 @@ mod tests {
     use super::*;
 
     fn lock(owner: u64, start: u64, end: u64, exclusive: bool) -> Lock {
-        Lock { owner: Owner::Table(owner), pid: 1, start, end, exclusive }
+        Lock { owner: Owner::Table(owner), process: PidOf::default(), start, end, exclusive }
     }
 
     fn ranges(locks: &FileLocks) -> Vec<(u64, u64, bool)> {

@@ -17,6 +17,7 @@ use crate::signals::{SIGKILL, SIGSTOP, SIGTERM};
 use crate::task::container;
 use crate::task::container::{Container, FIRST_PID};
 use crate::task::pidfd::PidFile;
+use machine::mm::UserAddr;
 
 const SIGKILLED: i32 = 9;
 const ENOENT: i64 = -2;
@@ -31,6 +32,7 @@ pub const SCENARIOS: &[fn()] = &[
     all_end_with_process_1,
     what_is_of_a_container_is_its_own,
     strangers_reach_nobody,
+    peers_in_another_space_have_no_id,
     nobody_keeps_process_1_from_reaping,
     nobody_joins_what_has_ended,
     nothing_is_left_of_a_fork_loop,
@@ -189,6 +191,39 @@ fn strangers_reach_nobody() {
     for process in [&pause.process, &app.process, &other.process] {
         assert!(!process.is_exiting(), "process {} ends", process.pid);
     }
+}
+
+/// The id of the peer that a listener is shown: `client` connects to its abstract socket.
+fn peer_pid(listener: &Member, client: &Member) -> u32 {
+    const SOCKET: u64 = 41;
+    const CONNECT: u64 = 42;
+    const ACCEPT: u64 = 43;
+    const BIND: u64 = 49;
+    const LISTEN: u64 = 50;
+    const GETSOCKOPT: u64 = 55;
+    const SO_PEERCRED: u64 = 17;
+    const SHOWN: u64 = SCRATCH + 64;
+    let name = text(SCRATCH, &[1, 0, 0, listener.container.id.0.to_le_bytes()[0]]);
+    let steps = [name, call(SOCKET, &[1, 1, 0]), call(BIND, &[0, SCRATCH, 4]), call(LISTEN, &[0, 1])];
+    assert_eq!(turn(&listener.process, steps), [0, 0, 0]);
+    let name = text(SCRATCH, &[1, 0, 0, listener.container.id.0.to_le_bytes()[0]]);
+    let steps = [name, call(SOCKET, &[1, 1, 0]), call(CONNECT, &[0, SCRATCH, 4])];
+    assert_eq!(turn(&client.process, steps), [0, 0]);
+    let room = text(SHOWN + 16, &12_u32.to_le_bytes());
+    let ask = call(GETSOCKOPT, &[1, 1, SO_PEERCRED, SHOWN, SHOWN + 16]);
+    assert_eq!(turn(&listener.process, [room, call(ACCEPT, &[0, 0, 0]), ask]), [1, 0]);
+    let aspace = listener.process.any_task().and_then(|task| task.aspace()).expect("its memory");
+    let mut pid = [0xff; 4];
+    aspace.copy_in(UserAddr::new(SHOWN), &mut pid).expect("what is shown");
+    u32::from_ne_bytes(pid)
+}
+
+/// The peer of a socket has an id for those alone who could use it.
+fn peers_in_another_space_have_no_id() {
+    let [pause, app, other] = pod();
+    let stranger = Member::new(make(STRANGER));
+    assert_eq!(peer_pid(&stranger, &app), 0);
+    assert_eq!(peer_pid(&pause, &other), other.process.pid);
 }
 
 /// A member can neither end nor stop process 1, nor become its heir's.

@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::fs::caller::Caller;
+use crate::fs::caller::{Caller, PidOf};
 use crate::fs::file::File;
 use machine::errno::{Errno, Result};
 use machine::sync::{Rank, SpinLock};
@@ -23,19 +23,34 @@ pub struct Ucred {
 }
 
 impl Ucred {
-    /// The credentials that `SO_PEERCRED` shows when there is no peer.
+    /// The credentials that are shown when there is no peer.
     pub const NOBODY: Self = Self { pid: 0, uid: u32::MAX, gid: u32::MAX };
+}
 
+/// The credentials of a sender or a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SenderCreds {
+    pub process: PidOf,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl SenderCreds {
     /// Process and effective ids of a task.
     pub fn of(caller: &dyn Caller) -> Self {
         let creds = caller.creds();
-        Self { pid: caller.pid(), uid: creds.euid, gid: creds.egid }
+        Self { process: PidOf::of(caller), uid: creds.euid, gid: creds.egid }
     }
 
     /// Process and real ids, which messages carry.
     pub fn real(caller: &dyn Caller) -> Self {
         let creds = caller.creds();
-        Self { pid: caller.pid(), uid: creds.uid, gid: creds.gid }
+        Self { process: PidOf::of(caller), uid: creds.uid, gid: creds.gid }
+    }
+
+    /// What the caller is shown of them.
+    pub fn seen_by(self, caller: &dyn Caller) -> Ucred {
+        Ucred { pid: self.process.seen_by(caller), uid: self.uid, gid: self.gid }
     }
 }
 

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::fs::file::File;
 use crate::fs::pages::PageQueue;
 use crate::net::MsgFlags;
-use crate::net::ancillary::{Rights, Ucred};
+use crate::net::ancillary::{Rights, SenderCreds};
 use machine::errno::{Errno, Result};
 use machine::mm::{IoBuf, account};
 use machine::sched::wait::PollEvents;
@@ -23,7 +23,7 @@ const RECORD_COST: usize = 512;
 pub struct Envelope {
     /// The sender's name; empty when it has none.
     pub from: Arc<[u8]>,
-    pub creds: Ucred,
+    pub creds: SenderCreds,
     pub rights: Rights,
 }
 
@@ -54,7 +54,7 @@ pub struct Received {
     /// Bytes the message had.
     pub full: usize,
     pub from: Option<Arc<[u8]>>,
-    pub creds: Option<Ucred>,
+    pub creds: Option<SenderCreds>,
     pub files: Vec<Arc<File>>,
     /// Control messages of the network, as `struct cmsghdr`s.
     pub control: Vec<u8>,

@@ -28,7 +28,7 @@ use crate::fs::inode::S_IFSOCK;
 use crate::fs::inode::Stat;
 use crate::fs::pipe::raise_sigpipe;
 use crate::fs::poll::PollTable;
-use crate::net::ancillary::{Rights, Ucred};
+use crate::net::ancillary::{Rights, SenderCreds};
 use crate::net::inbox::{ReceiveHow, Received};
 use crate::net::options::Options;
 use machine::errno::{Errno, Result};
@@ -83,7 +83,7 @@ impl Default for MsgFlags {
 pub struct Outgoing {
     /// Where to; `None`: to the peer.
     pub to: Option<Destination>,
-    pub creds: Ucred,
+    pub creds: SenderCreds,
     /// Taken with the first bytes that go.
     pub rights: Option<Rights>,
     pub flags: MsgFlags,
@@ -126,7 +126,7 @@ pub trait Socket: Send + Sync + Any {
     fn destination(&self, cx: &CallerCtx<'_>, addr: &[u8]) -> Result<Option<Destination>>;
     /// Connects; `None` dissolves a connection (`AF_UNSPEC`). `wait`: the caller waits for `EAGAIN` to pass, and calls
     /// again until the connection stands.
-    fn connect(&self, to: Option<&Destination>, creds: Ucred, wait: bool) -> Result<()>;
+    fn connect(&self, to: Option<&Destination>, creds: SenderCreds, wait: bool) -> Result<()>;
     /// The address it is bound to, as `sockaddr` bytes.
     fn local_name(&self) -> Result<Vec<u8>>;
     fn peer_name(&self) -> Result<Vec<u8>>;
@@ -148,9 +148,9 @@ pub trait Socket: Send + Sync + Any {
     fn is_listening(&self) -> bool {
         false
     }
-    /// The credentials of the peer (`SO_PEERCRED`).
-    fn peer_creds(&self) -> Ucred {
-        Ucred::NOBODY
+    /// The credentials of the peer (`SO_PEERCRED`), if it has one.
+    fn peer_creds(&self) -> Option<SenderCreds> {
+        None
     }
     /// Bytes that can be read (`SIOCINQ`) and that the peer hasn't read (`SIOCOUTQ`).
     fn queued(&self) -> Result<(usize, usize)>;
@@ -193,7 +193,7 @@ pub fn new_socket(family: u32, kind: u32, protocol: u32) -> Result<Arc<dyn Socke
 }
 
 /// Two sockets connected to each other.
-pub fn new_pair(family: u32, kind: u32, protocol: u32, creds: Ucred) -> Result<[Arc<dyn Socket>; 2]> {
+pub fn new_pair(family: u32, kind: u32, protocol: u32, creds: SenderCreds) -> Result<[Arc<dyn Socket>; 2]> {
     anon::check_room()?;
     match u16::try_from(family) {
         Ok(AF_UNIX) => {
@@ -280,7 +280,8 @@ impl FileOps for SocketFile {
 
     fn write(&self, file: &File, buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
         let wait = !file.is_nonblocking();
-        let mut message = Outgoing { creds: Ucred::real(&*caller::current()), wait, ..Outgoing::default() };
+        let mut message =
+            Outgoing { creds: SenderCreds::real(&*caller::current()), wait, ..Outgoing::default() };
         let result = self.socket.send(buf, &mut message, &self.options);
         if result == Err(Errno::EPIPE) {
             raise_sigpipe();

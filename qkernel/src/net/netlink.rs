@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use crate::fs::caller;
 use crate::fs::caller::CallerCtx;
 use crate::fs::poll::PollTable;
-use crate::net::ancillary::Ucred;
+use crate::net::ancillary::SenderCreds;
 use crate::net::inbox::{Envelope, Inbox, ReceiveHow, Received};
 use crate::net::options::Options;
 use crate::net::route;
@@ -241,7 +241,7 @@ impl Socket for NetlinkSocket {
         }
     }
 
-    fn connect(&self, _to: Option<&Destination>, _creds: Ucred, _wait: bool) -> Result<()> {
+    fn connect(&self, _to: Option<&Destination>, _creds: SenderCreds, _wait: bool) -> Result<()> {
         self.take_port(0).map(drop)
     }
 

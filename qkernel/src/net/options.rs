@@ -3,7 +3,9 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use crate::fs::caller;
 use crate::net::Socket;
+use crate::net::ancillary::{SenderCreds, Ucred};
 use machine::errno::{Errno, Result};
 use machine::time;
 use zerocopy::IntoBytes;
@@ -141,7 +143,10 @@ impl Options {
             SO_RCVBUF => u32::try_from(self.receive_buffer.load(Ordering::Relaxed)).unwrap_or(u32::MAX),
             SO_PRIORITY => self.priority.load(Ordering::Relaxed),
             SO_RCVLOWAT | SO_SNDLOWAT => 1,
-            SO_PEERCRED => return Ok(socket.peer_creds().as_bytes().to_vec()),
+            SO_PEERCRED => {
+                let seen = |creds: SenderCreds| creds.seen_by(&*caller::current());
+                return Ok(socket.peer_creds().map_or(Ucred::NOBODY, seen).as_bytes().to_vec());
+            }
             SO_LINGER => return Ok(self.linger.load(Ordering::Relaxed).to_ne_bytes().to_vec()),
             SO_RCVTIMEO | SO_RCVTIMEO_NEW => return Ok(self.timeout(0)),
             SO_SNDTIMEO | SO_SNDTIMEO_NEW => return Ok(self.timeout(1)),

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use crate::fs::caller::CallerCtx;
 use crate::fs::path::Path;
 use crate::fs::poll::PollTable;
-use crate::net::ancillary::Ucred;
+use crate::net::ancillary::SenderCreds;
 use crate::net::inbox::{Envelope, Inbox, ReceiveHow, Received};
 use crate::net::inet::InetSocket;
 use crate::net::options::Options;
@@ -40,13 +40,13 @@ struct Link {
     inbox: Arc<Inbox>,
     outbox: Arc<Inbox>,
     peer_name: NameCell,
-    peer_creds: Ucred,
+    peer_creds: Option<SenderCreds>,
 }
 
 struct Listener {
     backlog: usize,
     pending: VecDeque<Arc<UnixSocket>>,
-    creds: Ucred,
+    creds: SenderCreds,
     /// No longer accepts (`shutdown(2)`).
     shut: bool,
 }
@@ -170,7 +170,7 @@ impl UnixSocket {
     }
 
     /// Connects to a listener: makes the other end and puts it into the backlog.
-    fn connect_stream(&self, target: &Arc<UnixSocket>, creds: Ucred) -> Result<()> {
+    fn connect_stream(&self, target: &Arc<UnixSocket>, creds: SenderCreds) -> Result<()> {
         self.begin_to_connect()?;
         // No two sockets' states are locked at once.
         let result = self.enter_backlog(target, creds);
@@ -183,7 +183,7 @@ impl UnixSocket {
         result.map(drop)
     }
 
-    fn enter_backlog(&self, target: &Arc<UnixSocket>, creds: Ucred) -> Result<Link> {
+    fn enter_backlog(&self, target: &Arc<UnixSocket>, creds: SenderCreds) -> Result<Link> {
         if target.kind != self.kind {
             return Err(Errno::EPROTOTYPE);
         }
@@ -204,13 +204,13 @@ impl UnixSocket {
             inbox: to_other.clone(),
             outbox: to_me.clone(),
             peer_name: self.name.clone(),
-            peer_creds: creds,
+            peer_creds: Some(creds),
         });
         let link = Link {
             inbox: to_me,
             outbox: to_other,
             peer_name: target.name.clone(),
-            peer_creds: listener.creds,
+            peer_creds: Some(listener.creds),
         };
         listener.pending.push_back(other);
         drop(state);
@@ -241,7 +241,7 @@ impl UnixSocket {
             inbox: inbox.clone(),
             outbox: outbox.clone(),
             peer_name: target.name.clone(),
-            peer_creds: Ucred::NOBODY,
+            peer_creds: None,
         })
     }
 
@@ -318,7 +318,7 @@ impl UnixSocket {
 }
 
 /// Two connected sockets.
-pub fn pair(kind: u32, protocol: u32, creds: Ucred) -> Result<[Arc<UnixSocket>; 2]> {
+pub fn pair(kind: u32, protocol: u32, creds: SenderCreds) -> Result<[Arc<UnixSocket>; 2]> {
     let (a, b) = (UnixSocket::new(kind, protocol)?, UnixSocket::new(kind, protocol)?);
     let inbox = |of: &Arc<UnixSocket>, other: &Arc<UnixSocket>| match &of.datagrams {
         Some(inbox) => inbox.clone(),
@@ -327,7 +327,7 @@ pub fn pair(kind: u32, protocol: u32, creds: Ucred) -> Result<[Arc<UnixSocket>; 
     let (to_a, to_b) = (inbox(&a, &b), inbox(&b, &a));
     let link = |inbox: &Arc<Inbox>, outbox: &Arc<Inbox>, peer: &Arc<UnixSocket>| {
         let (inbox, outbox) = (inbox.clone(), outbox.clone());
-        State::Connected(Link { inbox, outbox, peer_name: peer.name.clone(), peer_creds: creds })
+        State::Connected(Link { inbox, outbox, peer_name: peer.name.clone(), peer_creds: Some(creds) })
     };
     *a.state.lock() = link(&to_a, &to_b, &b);
     *b.state.lock() = link(&to_b, &to_a, &a);
@@ -373,7 +373,7 @@ impl Socket for UnixSocket {
             return Err(Errno::EINVAL);
         }
         let backlog = backlog.min(BACKLOG_MAX);
-        let creds = Ucred::of(cx.caller);
+        let creds = SenderCreds::of(cx.caller);
         let mut state = self.state.lock();
         match &mut *state {
             State::Idle => {
@@ -423,7 +423,7 @@ impl Socket for UnixSocket {
         }
     }
 
-    fn connect(&self, to: Option<&Destination>, creds: Ucred, wait: bool) -> Result<()> {
+    fn connect(&self, to: Option<&Destination>, creds: SenderCreds, wait: bool) -> Result<()> {
         let target = match to {
             Some(Destination::Host(target)) => return self.connect_outside(target, wait),
             Some(Destination::Unix(target)) => Some(target),
@@ -576,11 +576,11 @@ impl Socket for UnixSocket {
         matches!(&*self.state.lock(), State::Listening(_))
     }
 
-    fn peer_creds(&self) -> Ucred {
+    fn peer_creds(&self) -> Option<SenderCreds> {
         match &*self.state.lock() {
             State::Connected(link) => link.peer_creds,
-            State::Listening(listener) => listener.creds,
-            _ => Ucred::NOBODY,
+            State::Listening(listener) => Some(listener.creds),
+            _ => None,
         }
     }
 

@@ -1,5 +1,6 @@
 //! `flock(2)` and the locks of `fcntl(2)`.
 
+use crate::fs::caller::PidOf;
 use crate::fs::file::{File, OpenFlags, Whence};
 use crate::fs::locks;
 use crate::fs::locks::{END, Lock, Owner};
@@ -63,7 +64,7 @@ pub(super) fn fcntl_lock(cx: &Ctx<'_>, file: &File, command: u32, arg: UserAddr)
     }
     let (start, end) = range(file, &raw)?;
     let owner = if by_description { Owner::Description(file.id) } else { Owner::Table(cx.files().id) };
-    let lock = Lock { owner, pid: cx.process().pid, start, end, exclusive: raw.kind == F_WRLCK };
+    let lock = Lock { owner, process: PidOf::of(cx.caller), start, end, exclusive: raw.kind == F_WRLCK };
     if !matches!(raw.kind, F_RDLCK | F_WRLCK | F_UNLCK) {
         return Err(Errno::EINVAL);
     }
@@ -73,7 +74,7 @@ pub(super) fn fcntl_lock(cx: &Ctx<'_>, file: &File, command: u32, arg: UserAddr)
         }
         match locks::test(file, &lock)? {
             None => raw.kind = F_UNLCK,
-            Some(held) => show(&mut raw, &held),
+            Some(held) => show(cx, &mut raw, &held),
         }
         cx.user().write(arg, &raw)?;
         return Ok(0);
@@ -88,13 +89,13 @@ pub(super) fn fcntl_lock(cx: &Ctx<'_>, file: &File, command: u32, arg: UserAddr)
 }
 
 /// Describes a lock that is in the way.
-fn show(raw: &mut RawLock, held: &Lock) {
+fn show(cx: &Ctx<'_>, raw: &mut RawLock, held: &Lock) {
     raw.kind = if held.exclusive { F_WRLCK } else { F_RDLCK };
     raw.whence = 0;
     raw.start = held.start.cast_signed();
     raw.len = if held.end == END { 0 } else { (held.end - held.start + 1).cast_signed() };
     raw.pid = match held.owner {
-        Owner::Table(_) => held.pid.cast_signed(),
+        Owner::Table(_) => held.process.seen_by(cx.caller).cast_signed(),
         Owner::Description(_) => -1,
     };
 }

@@ -17,6 +17,10 @@ impl Caller for Task {
         self.process.pid
     }
 
+    fn pid_space(&self) -> u64 {
+        self.process.container.pids.number
+    }
+
     fn creds(&self) -> Arc<Creds> {
         self.creds.get()
     }

@@ -3,6 +3,7 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use machine::sync::{Rank, SpinLock};
 
@@ -12,6 +13,8 @@ use crate::task::tree::Tree;
 
 /// A pid space.
 pub struct PidSpace {
+    /// Unique among all spaces ever.
+    pub number: u64,
     /// Its processes, by the ids they see.
     pub tree: SpinLock<Tree>,
 }
@@ -19,7 +22,9 @@ pub struct PidSpace {
 impl PidSpace {
     /// A space without processes.
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { tree: SpinLock::new(Rank::ProcessTree, Tree::new()) })
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Self { number, tree: SpinLock::new(Rank::ProcessTree, Tree::new()) })
     }
 
     /// The task with this id.

@@ -15,7 +15,7 @@ use crate::creds::CAP_NET_BIND_SERVICE;
 use crate::fs::caller::CallerCtx;
 use crate::fs::poll::PollTable;
 use crate::fs::readiness::{Direction, Moment, Readiness};
-use crate::net::ancillary::Ucred;
+use crate::net::ancillary::SenderCreds;
 use crate::net::inbox::{ReceiveHow, Received};
 use crate::net::options::Options;
 use crate::net::settings;
@@ -301,7 +301,7 @@ impl Socket for InetSocket {
         self.resolve(cx, addr).map(Some)
     }
 
-    fn connect(&self, to: Option<&Destination>, _creds: Ucred, wait: bool) -> Result<()> {
+    fn connect(&self, to: Option<&Destination>, _creds: SenderCreds, wait: bool) -> Result<()> {
         let unspec = AF_UNSPEC.to_ne_bytes();
         let mut nowhere = [0; 16];
         nowhere[..2].copy_from_slice(&unspec);

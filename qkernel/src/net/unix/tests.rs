@@ -3,7 +3,7 @@
 use crate::net::unix::*;
 
 fn two(kind: u32) -> [Arc<UnixSocket>; 2] {
-    pair(kind, 0, Ucred { pid: 1, uid: 2, gid: 3 }).unwrap()
+    pair(kind, 0, SenderCreds { uid: 2, gid: 3, ..SenderCreds::default() }).unwrap()
 }
 
 fn send(socket: &UnixSocket, bytes: &[u8]) -> Result<usize> {

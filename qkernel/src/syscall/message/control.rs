@@ -4,8 +4,9 @@ use abi::word::to_usize;
 use alloc::vec::Vec;
 
 use crate::creds::{CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN};
+use crate::fs::caller::PidOf;
 use crate::limits::RLIMIT_NOFILE;
-use crate::net::ancillary::{FILES_MAX, Rights, Ucred};
+use crate::net::ancillary::{FILES_MAX, Rights, SenderCreds, Ucred};
 use crate::net::{AF_UNIX, Outgoing, SOL_SOCKET};
 use crate::syscall::message::{CMSG_BYTES, CmsgHdr, MsgHdr, SCM_CREDENTIALS, SCM_RIGHTS};
 use crate::task::context::Ctx;
@@ -67,7 +68,7 @@ fn network_control(control: &[u8], message: &mut Outgoing) -> Result<()> {
 }
 
 /// Credentials a sender claims to have: its own ids, or any if it has the capabilities.
-fn checked_creds(cx: &Ctx<'_>, data: &[u8]) -> Result<Ucred> {
+fn checked_creds(cx: &Ctx<'_>, data: &[u8]) -> Result<SenderCreds> {
     let data: [u8; 12] = data.try_into().map_err(|_| Errno::EINVAL)?;
     let word = |at: usize| u32::from_ne_bytes([data[at], data[at + 1], data[at + 2], data[at + 3]]);
     let claimed = Ucred { pid: word(0), uid: word(4), gid: word(8) };
@@ -75,7 +76,11 @@ fn checked_creds(cx: &Ctx<'_>, data: &[u8]) -> Result<Ucred> {
     let uid = [creds.uid, creds.euid, creds.suid].contains(&claimed.uid) || creds.has(CAP_SETUID);
     let gid = [creds.gid, creds.egid, creds.sgid].contains(&claimed.gid) || creds.has(CAP_SETGID);
     let pid = claimed.pid == cx.process().pid || creds.has(CAP_SYS_ADMIN);
-    if uid && gid && pid { Ok(claimed) } else { Err(Errno::EPERM) }
+    if !(uid && gid && pid) {
+        return Err(Errno::EPERM);
+    }
+    let process = PidOf::named_by(cx.caller, claimed.pid);
+    Ok(SenderCreds { process, uid: claimed.uid, gid: claimed.gid })
 }
 
 /// The control messages in a buffer: level, kind and data; `EINVAL` for one that isn't whole.

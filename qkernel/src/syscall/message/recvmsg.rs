@@ -45,7 +45,8 @@ fn receive_header(cx: &Ctx<'_>, file: &File, at: UserAddr, flags: MsgFlags) -> S
     }
     let mut control = ControlWriter { cx, at: header.control, left: header.control_len, used: 0, cut: false };
     if SocketFile::of(file)?.options.passes_creds() {
-        control.put(SCM_CREDENTIALS, received.creds.unwrap_or(Ucred::NOBODY).as_bytes())?;
+        let creds = received.creds.map_or(Ucred::NOBODY, |creds| creds.seen_by(cx.caller));
+        control.put(SCM_CREDENTIALS, creds.as_bytes())?;
     }
     control.put_files(received.files, flags.contains(MsgFlags::CMSG_CLOEXEC))?;
     control.put_raw(&received.control)?;

@@ -5,7 +5,7 @@ use abi::word::low32;
 use crate::config::RW_MAX_BYTES;
 use crate::fs::file::File;
 use crate::fs::pipe::raise_sigpipe;
-use crate::net::ancillary::Ucred;
+use crate::net::ancillary::SenderCreds;
 use crate::net::{AF_UNIX, MsgFlags, Outgoing, SocketFile};
 use crate::syscall::context::SyscallResult;
 use crate::syscall::message::control::read_control;
@@ -60,7 +60,7 @@ pub(in crate::syscall) fn sendto(
     to_len: u32,
 ) -> SyscallResult {
     let file = socket_file(cx, fd)?;
-    let mut message = Outgoing { creds: Ucred::real(cx.caller), ..Outgoing::default() };
+    let mut message = Outgoing { creds: SenderCreds::real(cx.caller), ..Outgoing::default() };
     if !to.is_null() {
         message.to = SocketFile::of(&file)?.socket.destination(cx, &read_address(cx, to, to_len)?)?;
     }
@@ -76,7 +76,7 @@ pub(in crate::syscall) fn sendmsg(cx: &Ctx<'_>, fd: i32, header: UserAddr, flags
 
 fn send_header(cx: &Ctx<'_>, file: &File, header: UserAddr, flags: MsgFlags) -> SyscallResult {
     let header: MsgHdr = cx.user().read(header)?;
-    let mut message = Outgoing { creds: Ucred::real(cx.caller), ..Outgoing::default() };
+    let mut message = Outgoing { creds: SenderCreds::real(cx.caller), ..Outgoing::default() };
     let family = SocketFile::of(file)?.socket.family();
     read_control(cx, &header, family, &mut message)?;
     if !header.name.is_null() && header.name_len != 0 {

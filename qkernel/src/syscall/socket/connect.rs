@@ -2,7 +2,7 @@
 
 use crate::fs::file::OpenFlags;
 use crate::limits::RLIMIT_NOFILE;
-use crate::net::ancillary::Ucred;
+use crate::net::ancillary::SenderCreds;
 use crate::net::{AF_UNSPEC, SocketFile};
 use crate::syscall::context::SyscallResult;
 use crate::syscall::socket::{kind_and_flags, read_address, socket_file, write_address};
@@ -66,7 +66,7 @@ pub(in crate::syscall) fn connect(cx: &Ctx<'_>, fd: i32, addr: UserAddr, len: u3
     let address = read_address(cx, addr, len)?;
     let family = address.first_chunk().map(|family| u16::from_ne_bytes(*family)).ok_or(Errno::EINVAL)?;
     let to = if family == AF_UNSPEC { None } else { Some(open.socket.resolve(cx, &address)?) };
-    let creds = Ucred::of(cx.caller);
+    let creds = SenderCreds::of(cx.caller);
     let wait = !file.is_nonblocking();
     match file.blocking(PollEvents::WRITABLE, || open.socket.connect(to.as_ref(), creds, wait)) {
         // Time is up (`SO_SNDTIMEO`); the network goes on by itself.

@@ -11,7 +11,7 @@ use crate::fs::block::block_on;
 use crate::fs::file::{File, OpenFlags};
 use crate::net;
 use crate::net::SocketFile;
-use crate::net::ancillary::Ucred;
+use crate::net::ancillary::SenderCreds;
 use crate::syscall::context::SyscallResult;
 use crate::syscall::event::install_pair;
 use crate::task::context::Ctx;
@@ -45,7 +45,7 @@ pub(super) fn socketpair(
     ends: UserAddr,
 ) -> SyscallResult {
     let (kind, flags) = kind_and_flags(kind)?;
-    let [a, b] = net::new_pair(family, kind, protocol, Ucred::of(cx.caller))?;
+    let [a, b] = net::new_pair(family, kind, protocol, SenderCreds::of(cx.caller))?;
     let pair = (SocketFile::open(cx, a, flags), SocketFile::open(cx, b, flags));
     install_pair(cx, pair, flags.contains(OpenFlags::CLOEXEC), ends)
 }
