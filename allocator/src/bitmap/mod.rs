@@ -230,12 +230,11 @@ impl<C: ControlPages, L: RawLock> BitmapAllocator<C, L> {
         self.dec_ref_with(frame, |_| {})
     }
 
-    /// The same; `last` is called with a frame that lost its last reference, right before it is free.
-    pub fn dec_ref_with(&self, frame: Frame, last: impl FnOnce(Frame)) -> Result<bool, RefError> {
+    /// The same; `last` is called with a frame that lost its last reference, right before it is free, with the lock held.
+    pub fn dec_ref_with(&self, frame: Frame, mut last: impl FnMut(Frame)) -> Result<bool, RefError> {
         let is_last = self.drop_ref(frame)?;
         if is_last {
-            last(frame);
-            self.free(&[frame]);
+            self.free(&[frame], &mut last);
         }
         Ok(is_last)
     }
@@ -245,7 +244,7 @@ impl<C: ControlPages, L: RawLock> BitmapAllocator<C, L> {
         self.dec_refs_with(frames, |_| {})
     }
 
-    /// The same; `last` is called with each frame that lost its last reference, before it is free.
+    /// The same; `last` is called with each frame that lost its last reference, right before it is free, with the lock held.
     pub fn dec_refs_with(
         &self,
         frames: impl IntoIterator<Item = Frame>,
@@ -257,7 +256,6 @@ impl<C: ControlPages, L: RawLock> BitmapAllocator<C, L> {
         for frame in frames {
             match self.drop_ref(frame) {
                 Ok(true) => {
-                    last(frame);
                     batch[waiting] = frame;
                     waiting += 1;
                     dropped.freed += 1;
@@ -266,11 +264,11 @@ impl<C: ControlPages, L: RawLock> BitmapAllocator<C, L> {
                 Err(_) => dropped.refused += 1,
             }
             if waiting == FREE_BATCH_FRAMES {
-                self.free(&batch);
+                self.free(&batch, &mut last);
                 waiting = 0;
             }
         }
-        self.free(&batch[..waiting]);
+        self.free(&batch[..waiting], &mut last);
         dropped
     }
 
@@ -315,6 +313,11 @@ impl<C: ControlPages, L: RawLock> BitmapAllocator<C, L> {
     /// The physical addresses that are managed, in bytes.
     pub fn range(&self) -> Range<u64> {
         self.base..self.base + self.blocks as u64 * BLOCK_BYTES
+    }
+
+    /// Runs `f`, which neither takes nor gives back frames, while nobody else does.
+    pub fn exclusively<R>(&self, f: impl FnOnce() -> R) -> R {
+        self.locked(|_| f())
     }
 
     /// Runs `f` with the lock held, and publishes the numbers that are read without it.
@@ -368,13 +371,16 @@ impl<C: ControlPages, L: RawLock> BitmapAllocator<C, L> {
     }
 
     /// Returns frames whose count this thread has just brought to zero.
-    fn free(&self, frames: &[Frame]) {
+    fn free(&self, frames: &[Frame], last: &mut impl FnMut(Frame)) {
         if frames.is_empty() {
             return;
         }
         self.locked(|l| {
-            for (block, index) in frames.iter().filter_map(|&frame| self.locate(frame).ok()) {
-                l.free(block, index);
+            for frame in frames {
+                if let Ok((block, index)) = self.locate(*frame) {
+                    last(*frame);
+                    l.free(block, index);
+                }
             }
         });
     }

@@ -14,7 +14,7 @@ pub struct Ledger {
     pages: [AtomicUsize; OWNERS],
 }
 
-/// The ledger of heaps that have no owners.
+/// The ledger of heaps that have no owners. What it says of several is anything.
 pub(super) static NOBODY: Ledger = Ledger::new(|| 0);
 
 impl Ledger {
@@ -34,10 +34,16 @@ impl Ledger {
     }
 
     pub(super) fn add(&self, owner: u8, pages: usize) {
-        self.pages[usize::from(owner)].fetch_add(pages, Ordering::Relaxed);
+        self.set(owner, |now| now.wrapping_add(pages));
     }
 
     pub(super) fn remove(&self, owner: u8, pages: usize) {
-        self.pages[usize::from(owner)].fetch_sub(pages, Ordering::Relaxed);
+        self.set(owner, |now| now.wrapping_sub(pages));
+    }
+
+    /// The heap's lock is held, so nobody else writes.
+    fn set(&self, owner: u8, change: impl FnOnce(usize) -> usize) {
+        let pages = &self.pages[usize::from(owner)];
+        pages.store(change(pages.load(Ordering::Relaxed)), Ordering::Relaxed);
     }
 }

@@ -11,6 +11,8 @@ use crate::owner::Owner;
 use crate::spin::Once;
 
 static TABLE: Once<&'static [AtomicU8]> = Once::new();
+/// Frames that are left to the sandbox at a time.
+const CHUNK_FRAMES: usize = 4096;
 /// Freed frames that are counted together.
 const TALLY_FRAMES: usize = 64;
 
@@ -23,26 +25,27 @@ fn entry(frame: Frame) -> Option<&'static AtomicU8> {
     TABLE.get()?.get(frames::index(frame)? as usize)
 }
 
-/// Notes whose a frame is that was just allocated, and charged before.
-pub(super) fn note(frame: Frame, owner: Owner) {
-    if let Some(entry) = entry(frame) {
-        entry.store(owner.number() + 1, Ordering::Relaxed);
-    }
+/// Notes whose `count` frames from `first` on are, which were just allocated, and charged before.
+pub(super) fn note(first: Frame, count: usize, owner: Owner) {
+    let Some((table, index)) = TABLE.get().zip(frames::index(first)) else { return };
+    let entries = table.iter().skip(index as usize).take(count);
+    entries.for_each(|entry| entry.store(owner.number() + 1, Ordering::Relaxed));
 }
 
 /// Gives all frames of an owner that has no tasks any more to the sandbox.
 pub(super) fn leave_to_sandbox(owner: Owner) {
     let Some(table) = TABLE.get() else { return };
     let (from, to) = (owner.number() + 1, Owner::SANDBOX.number() + 1);
-    for entry in table.iter().take(frames::reach()) {
-        if entry.load(Ordering::Relaxed) == from
-            && entry.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        {
-            owners::give_frame(owner, Owner::SANDBOX);
-            if owners::frames(owner) == 0 {
-                return;
-            }
+    for entries in table[..frames::reach().min(table.len())].chunks(CHUNK_FRAMES) {
+        if owners::frames(owner) == 0 {
+            return;
         }
+        frames::exclusively(|| {
+            for entry in entries.iter().filter(|entry| entry.load(Ordering::Relaxed) == from) {
+                owners::give_frame(owner, Owner::SANDBOX);
+                entry.store(to, Ordering::Relaxed);
+            }
+        });
     }
 }
 
@@ -57,13 +60,12 @@ impl Tally {
         Self { owner: Owner::SANDBOX, count: 0 }
     }
 
-    /// The frame's last reference went, and it is not free yet.
+    /// The frame's last reference went, and it is not free yet. The allocator's lock is held, so its owner does not leave it
+    /// to the sandbox just now.
     pub(super) fn add(&mut self, frame: Frame) {
-        // A swap: its owner may be leaving it to the sandbox just now.
-        let Some(number) = entry(frame).and_then(|entry| entry.swap(0, Ordering::Relaxed).checked_sub(1))
-        else {
-            return;
-        };
+        let Some(entry) = entry(frame) else { return };
+        let Some(number) = entry.load(Ordering::Relaxed).checked_sub(1) else { return };
+        entry.store(0, Ordering::Relaxed);
         let owner = Owner::new(number);
         if owner != self.owner || self.count == TALLY_FRAMES {
             self.settle();

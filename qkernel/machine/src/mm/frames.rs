@@ -147,7 +147,7 @@ fn alloc_one() -> Option<(Frame, bool)> {
     let taken = frames.alloc();
     match taken {
         Some((frame, _)) => {
-            frame_owners::note(frame, owner);
+            frame_owners::note(frame, 1, owner);
             owners::note_peak(owner);
         }
         None => owners::uncharge_frames(owner, 1),
@@ -163,7 +163,7 @@ fn alloc_run(max: usize, near: Option<Frame>) -> Option<Run> {
     let taken = run.map_or(0, |run| run.frames);
     owners::uncharge_frames(owner, charged - taken);
     if let Some(run) = run {
-        (0..taken).for_each(|at| frame_owners::note(run.start.add(at), owner));
+        frame_owners::note(run.start, taken, owner);
         owners::note_peak(owner);
     }
     run
@@ -306,6 +306,13 @@ pub(super) fn drop_refs(list: impl IntoIterator<Item = Frame>) {
         let mut tally = Tally::new();
         let dropped = frames.dec_refs_with(list, |frame| tally.add(frame));
         debug_assert_eq!(dropped.refused, 0);
+    }
+}
+
+/// Runs `f` while no frame is allocated or freed.
+pub(super) fn exclusively(f: impl FnOnce()) {
+    if let Some(frames) = frames() {
+        frames.exclusively(f);
     }
 }
 
