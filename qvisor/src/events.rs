@@ -4,6 +4,8 @@ use std::io::Write;
 use std::time::Duration;
 
 use runtime::cgroup::{self, Usage};
+use runtime::container;
+use runtime::control::ContainerUsage;
 use runtime::orders;
 use runtime::state::{Id, Root};
 use runtime::status::Status;
@@ -60,11 +62,26 @@ fn line(root: &Root, id: &Id) -> Result<String, Failure> {
             format!("cannot read events: container with id {id} is not running; see dormouse list").into()
         );
     }
-    let usage = cgroup::usage(&cgroup::groups_of(state.pid));
+    let mut usage = cgroup::usage(&cgroup::groups_of(state.pid));
+    if container::is_further(root, id) {
+        take(&mut usage, &orders::usage(root, id)?);
+    }
     // The sandbox's own figures are there once it runs.
     let own = orders::stats(root, id).ok();
     let data = data(&usage, own.map(|own| json!(own)));
     Ok(json!({"type": "stats", "id": id.as_str(), "data": data}).to_string() + "\n")
+}
+
+/// Puts what the kernel of a pod counts for one container in the place of what the container's groups do.
+fn take(usage: &mut Usage, own: &ContainerUsage) {
+    (usage.cpu.user_ns, usage.cpu.system_ns) = (own.user_ns, own.system_ns);
+    usage.cpu.total_ns = own.user_ns.saturating_add(own.system_ns);
+    usage.cpu.per_cpu_ns.clear();
+    let count = &mut usage.memory.usage;
+    (count.bytes, count.peak_bytes, count.failures) = (own.memory_bytes, own.peak_bytes, own.out_of_memory);
+    count.limit_bytes = own.limit_bytes;
+    usage.memory.stat.clear();
+    usage.pids.current = own.tasks;
 }
 
 fn memory(count: cgroup::MemoryCount) -> Value {

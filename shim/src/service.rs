@@ -284,7 +284,7 @@ impl Service {
 
     fn stats(&self, request: &StatsRequest) -> Result<StatsResponse> {
         let container = self.container(&request.id)?;
-        let metrics = cgroup::metrics(&container.groups, container.hibernated_bytes());
+        let metrics = cgroup::metrics(&container.groups, container.source_of_metrics());
         let metrics = metrics.ok_or_else(|| Failure::not_found("cgroup does not exist: not found"))?;
         let mut response = StatsResponse::new();
         response.stats = MessageField::some(metrics.map_err(Failure::other)?);

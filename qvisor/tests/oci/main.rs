@@ -14,6 +14,8 @@ mod lifecycle;
 mod mounts;
 mod pause;
 mod pods;
+mod pods_at_rest;
+mod pods_memory;
 mod process;
 mod resources;
 mod seccomp;

@@ -84,7 +84,7 @@ impl World {
         fs::create_dir_all(&bin).unwrap();
         fs::copy("/bin/busybox", bin.join("busybox")).unwrap();
         let names = "sh true false sleep cat echo ls id mount env umask kill dd touch mkdir stat hostname ip grep sort \
-                     head wc pwd readlink tty stty ps df chmod cp rm sync sysctl test seq";
+                     head nc wc pwd readlink tty stty ps df chmod cp rm sync sysctl test seq";
         for name in names.split_whitespace() {
             symlink("busybox", bin.join(name)).unwrap();
         }

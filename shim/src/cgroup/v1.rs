@@ -9,18 +9,49 @@ use containerd_shim_protos::cgroups::metrics::{
 };
 use containerd_shim_protos::protobuf::MessageField;
 use runtime::cgroup::files::{Group, number};
+use runtime::control::ContainerUsage;
 
-pub(super) fn metrics(groups: &BTreeMap<String, PathBuf>, hibernated_bytes: u64) -> Metrics {
+use super::Source;
+
+pub(super) fn metrics(groups: &BTreeMap<String, PathBuf>, source: Source) -> Metrics {
     let group = |controller: &str| groups.get(controller).map(|path| Group(path));
     let mut metrics = Metrics::new();
     metrics.pids = group("pids").map(pids).into();
     metrics.cpu = cpu(group("cpu"), group("cpuacct")).into();
     if let Some(memory) = group("memory") {
-        metrics.memory = MessageField::some(memory_stat(memory, hibernated_bytes));
+        metrics.memory = MessageField::some(memory_stat(memory, source.hibernated_bytes()));
         metrics.memory_oom_control = MessageField::some(oom_control(memory));
     }
     metrics.blkio = group("blkio").map(blkio).into();
+    if let Source::Kernel(usage) = source {
+        take(&mut metrics, &usage);
+    }
     metrics
+}
+
+/// Puts what the container's kernel counts in the place of what its groups do.
+fn take(metrics: &mut Metrics, usage: &ContainerUsage) {
+    metrics.pids.mut_or_insert_default().current = usage.tasks;
+    let cpu = metrics.cpu.mut_or_insert_default().usage.mut_or_insert_default();
+    (cpu.user, cpu.kernel) = (usage.user_ns, usage.system_ns);
+    cpu.total = usage.user_ns.saturating_add(usage.system_ns);
+    cpu.per_cpu.clear();
+    let memory = metrics.memory.mut_or_insert_default();
+    let resident = usage.memory_bytes.saturating_sub(usage.kernel_bytes.min(usage.memory_bytes));
+    *memory = MemoryStat {
+        rss: resident,
+        total_rss: resident,
+        hierarchical_memory_limit: memory.hierarchical_memory_limit,
+        usage: memory.usage.clone(),
+        swap: memory.swap.clone(),
+        ..MemoryStat::new()
+    };
+    let entry = memory.usage.mut_or_insert_default();
+    (entry.usage, entry.max, entry.failcnt) = (usage.memory_bytes, usage.peak_bytes, usage.out_of_memory);
+    entry.limit = usage.limit_bytes.unwrap_or(entry.limit);
+    let swap = memory.swap.mut_or_insert_default();
+    swap.usage = usage.memory_bytes.saturating_add(usage.hibernated_bytes);
+    metrics.memory_oom_control.mut_or_insert_default().oom_kill = usage.oom_kills;
 }
 
 fn pids(group: Group<'_>) -> PidsStat {
@@ -145,11 +176,21 @@ mod tests {
         write("blkio.throttle.io_service_bytes_recursive", "8:0 Read 4096\nTotal 4096\n");
         let names = ["pids", "cpu", "cpuacct", "memory", "blkio"];
         let groups = names.map(|name| (name.to_owned(), dir.path().to_owned())).into();
-        let metrics = metrics(&groups, 1000);
+        let metrics = metrics(&groups, Source::Groups { hibernated_bytes: 1000 });
         assert_eq!((metrics.pids.current, metrics.pids.limit), (7, 0));
         assert_eq!((metrics.cpu.usage.total, metrics.cpu.usage.kernel), (123_456, 40_000_000));
         assert_eq!((metrics.memory.rss, metrics.memory.total_inactive_file), (4096, 8192));
         assert_eq!((metrics.memory.usage.usage, metrics.memory.swap.usage), (5000, 7000));
         assert_eq!(metrics.blkio.io_service_bytes_recursive.len(), 1);
+        let own = ContainerUsage {
+            memory_bytes: 70,
+            user_ns: 3,
+            system_ns: 4,
+            tasks: 2,
+            ..ContainerUsage::default()
+        };
+        let metrics = super::metrics(&groups, Source::Kernel(own));
+        assert_eq!((metrics.pids.current, metrics.cpu.usage.total, metrics.memory.usage.usage), (2, 7, 70));
+        assert_eq!(metrics.memory.total_inactive_file, 0);
     }
 }

@@ -7,8 +7,11 @@ use containerd_shim_protos::cgroups_v2::metrics::{
 };
 use containerd_shim_protos::protobuf::MessageField;
 use runtime::cgroup::files::{Group, number};
+use runtime::control::ContainerUsage;
 
-pub(super) fn metrics(group: &Path, hibernated_bytes: u64) -> Metrics {
+use super::Source;
+
+pub(super) fn metrics(group: &Path, source: Source) -> Metrics {
     let group = Group(group);
     let mut metrics = Metrics::new();
     let mut pids = PidsStat::new();
@@ -16,12 +19,35 @@ pub(super) fn metrics(group: &Path, hibernated_bytes: u64) -> Metrics {
     pids.limit = group.limit("pids.max").unwrap_or(0);
     metrics.pids = MessageField::some(pids);
     metrics.cpu = MessageField::some(cpu(group));
-    metrics.memory = MessageField::some(memory(group, hibernated_bytes));
+    metrics.memory = MessageField::some(memory(group, source.hibernated_bytes()));
     metrics.memory_events = MessageField::some(events(group));
     let mut io = IOStat::new();
     io.usage = group.text("io.stat").lines().filter_map(io_entry).collect();
     metrics.io = MessageField::some(io);
+    if let Source::Kernel(usage) = source {
+        take(&mut metrics, &usage);
+    }
     metrics
+}
+
+/// Puts what the container's kernel counts in the place of what its groups do.
+fn take(metrics: &mut Metrics, usage: &ContainerUsage) {
+    metrics.pids.mut_or_insert_default().current = usage.tasks;
+    let cpu = metrics.cpu.mut_or_insert_default();
+    (cpu.user_usec, cpu.system_usec) = (usage.user_ns / 1000, usage.system_ns / 1000);
+    cpu.usage_usec = usage.user_ns.saturating_add(usage.system_ns) / 1000;
+    let old = metrics.memory.take().unwrap_or_default();
+    metrics.memory = MessageField::some(MemoryStat {
+        anon: usage.memory_bytes.saturating_sub(usage.kernel_bytes.min(usage.memory_bytes)),
+        usage: usage.memory_bytes,
+        usage_limit: usage.limit_bytes.unwrap_or(old.usage_limit),
+        max_usage: usage.peak_bytes,
+        swap_usage: usage.hibernated_bytes,
+        swap_limit: old.swap_limit,
+        ..MemoryStat::new()
+    });
+    let events = metrics.memory_events.mut_or_insert_default();
+    (events.oom, events.oom_kill) = (usage.out_of_memory, usage.oom_kills);
 }
 
 fn cpu(group: Group<'_>) -> CPUStat {
@@ -111,7 +137,7 @@ mod tests {
         write("memory.swap.current", "100\n");
         write("memory.events", "oom_kill 1\n");
         write("io.stat", "8:16 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0\n");
-        let metrics = metrics(dir.path(), 1000);
+        let metrics = metrics(dir.path(), Source::Groups { hibernated_bytes: 1000 });
         assert_eq!((metrics.pids.limit, metrics.cpu.usage_usec, metrics.cpu.nr_bursts), (40, 10, 2));
         let memory = &metrics.memory;
         assert_eq!((memory.anon, memory.workingset_refault, memory.usage), (4096, 3, 5000));
@@ -119,5 +145,9 @@ mod tests {
         assert_eq!(metrics.memory_events.oom_kill, 1);
         let entry = metrics.io.usage.first().unwrap();
         assert_eq!((entry.minor, entry.rbytes, entry.wios), (16, 1, 4));
+        let own = ContainerUsage { memory_bytes: 70, system_ns: 5000, tasks: 2, ..ContainerUsage::default() };
+        let metrics = super::metrics(dir.path(), Source::Kernel(own));
+        assert_eq!((metrics.pids.current, metrics.cpu.usage_usec, metrics.memory.usage), (2, 5, 70));
+        assert_eq!((metrics.memory.anon, metrics.memory.usage_limit), (70, u64::MAX));
     }
 }

@@ -88,6 +88,7 @@ pub fn create(around: &Surroundings, request: &CreateTaskRequest) -> Result<Cont
         specs: BTreeMap::new(),
     };
     let container = Container {
+        is_further: runtime::container::is_further(&root, &sandbox),
         id: request.id.clone(),
         rootfs,
         dormouse,

@@ -20,6 +20,7 @@ use runtime::state::{Id, Root};
 pub use create::create;
 pub use process::{Process, Stage};
 
+use crate::cgroup::Source;
 use crate::cgroup::oom::{GroupWatch, OomWatch};
 use crate::dormouse::Dormouse;
 use crate::events::Publisher;
@@ -48,6 +49,8 @@ pub struct Container {
     /// Hooks run as children, which only a command may wait for.
     has_hooks: bool,
     pub groups: Groups,
+    /// It shares the sandbox of a pod that it did not begin.
+    is_further: bool,
     /// Held by whoever starts, changes or deletes something.
     changing: Mutex<()>,
     processes: Mutex<Processes>,
@@ -175,13 +178,15 @@ impl Container {
         group.into_iter().chain(guest).collect()
     }
 
-    /// Bytes of its memory that are on disk since it hibernated.
-    #[must_use]
-    pub fn hibernated_bytes(&self) -> u64 {
+    /// Where the figures of its metrics come from.
+    pub fn source_of_metrics(&self) -> Source {
         if self.processes().init.stage != Stage::Running {
-            return 0;
+            return Source::Groups { hibernated_bytes: 0 };
+        }
+        if self.is_further {
+            return Source::Kernel(runtime::orders::usage(&self.root, &self.sandbox).unwrap_or_default());
         }
         let stats = runtime::orders::stats(&self.root, &self.sandbox);
-        stats.map_or(0, |stats| stats.memory.swapped_bytes)
+        Source::Groups { hibernated_bytes: stats.map_or(0, |stats| stats.memory.swapped_bytes) }
     }
 }

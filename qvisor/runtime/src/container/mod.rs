@@ -15,3 +15,11 @@ pub use create::{CreateOptions, create};
 pub use end::{delete, kill, start};
 pub use error::ContainerError;
 pub use run::run;
+
+use crate::state::{Id, Root};
+
+/// Whether a container shares the sandbox of a pod that began with another.
+#[must_use]
+pub fn is_further(root: &Root, id: &Id) -> bool {
+    root.record::<record::Record>(id).is_some_and(|record| record.pod.is_some())
+}

@@ -91,6 +91,11 @@ impl Readers {
         }
     }
 
+    /// A container is no more: nobody hears of it again.
+    pub(super) fn end(&mut self, of: ContainerId) {
+        self.0.retain(|reader| reader.of != of);
+    }
+
     pub(super) fn tell(&mut self, transition: &Transition<'_>) {
         self.0.retain(|reader| reader.oom_only || control::send_now(&reader.stream, transition));
     }

@@ -179,6 +179,7 @@ impl Supervisor {
         if let Some(container) = progress.containers.get_mut(id) {
             (container.exit, container.stage) = (Some(status), Stage::Ended);
         }
+        progress.readers.end(id);
         progress.containers.drop_if_over(id);
     }
 }
