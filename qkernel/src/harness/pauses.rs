@@ -164,14 +164,21 @@ fn a_parent_that_waits_for_its_vfork_child_rests() {
 /// A process that is stopped counts as resting. It goes on only once neither a stop nor a pause is left.
 fn a_stop_and_a_pause_need_both_to_end() {
     let [_pause, app, _other] = pod();
-    let [stopped, stops] = [app.fork(), app.fork()];
-    send_to_process(&stopped, SIGSTOP, Source::Kernel);
+    let [stopped, stops, ends] = [app.fork(), app.fork(), app.fork()];
+    for process in [&stopped, &ends] {
+        send_to_process(process, SIGSTOP, Source::Kernel);
+    }
     run_all();
     take_reports();
     rest(1, true);
     assert_eq!(take_reports(), [rested(1)]);
     send_to_process(&stopped, SIGCONT, Source::Kernel);
     send_to_process(&stops, SIGSTOP, Source::Kernel);
+    for signal in [SIGTERM, SIGCONT] {
+        send_to_process(&ends, signal, Source::Kernel);
+    }
+    run_all();
+    assert!(!ends.is_exiting(), "the end of a stop lets a signal through");
     for process in [&stopped, &stops] {
         give(process, mkdir());
         assert!(!has(&app.root, b"made"), "a step in the pause");
@@ -180,7 +187,7 @@ fn a_stop_and_a_pause_need_both_to_end() {
     give(&stopped, exit());
     give(&stops, exit());
     rest(2, false);
-    assert!(stopped.tasks.lock().is_empty(), "it does not go on");
+    assert!(stopped.tasks.lock().is_empty() && ends.tasks.lock().is_empty(), "it does not go on");
     assert!(!stops.tasks.lock().is_empty() && stops.stopped.load(Ordering::SeqCst), "the stop is lost");
     send_to_process(&stops, SIGCONT, Source::Kernel);
     run_all();
