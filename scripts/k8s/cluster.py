@@ -1,6 +1,7 @@
 """The programs of a cluster of one node, and what is asked of it."""
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -27,12 +28,13 @@ class Supervised(Program):
 class Cluster:
     """A node and its control plane, with the usual directories of the machine that they are on."""
 
-    def __init__(self, machine):
-        self.machine, self.programs = machine, []
+    def __init__(self, machine, containerd):
+        """`containerd`: the directory with its programs."""
+        self.machine, self.programs, self.containerd = machine, [], containerd
         self.logs = machine.dir / "logs"
         self.logs.mkdir(exist_ok=True)
         # The shim is found where its installation puts it.
-        self.env = {"PATH": f"/usr/local/bin:{BIN}:{SEARCH}", "KUBECONFIG": str(settings.KUBECONFIG)}
+        self.env = {"PATH": f"/usr/local/bin:{containerd}:{BIN}:{SEARCH}", "KUBECONFIG": str(settings.KUBECONFIG)}
 
     def program(self, name, *words, kind=Program):
         self.programs.append(kind([name if "/" in str(name) else BIN / name, *words], self.logs / f"{Path(name).name}.log", self.env))
@@ -46,8 +48,9 @@ class Cluster:
         until(name, alive, patience)
 
     def start(self):
-        settings.write(self.machine)
-        self.program("/usr/bin/containerd", "--log-level", "info", kind=Supervised)
+        version = self.run([f"{self.containerd}/containerd", "--version"]).stdout
+        settings.write(self.machine, 2 if re.search(r"\bv2\.", version) else 1)
+        self.program(f"{self.containerd}/containerd", "--log-level", "info", kind=Supervised)
         self.program(etcd(), "--data-dir", "/var/lib/etcd")
         self.program("kube-apiserver", *settings.apiserver())
         self.wait_for("an answer of containerd", lambda: self.ctr("version", code=None).returncode == 0)
@@ -91,7 +94,7 @@ class Cluster:
         return self.run([BIN / "kubectl", *words], code, timeout, stdin)
 
     def ctr(self, *words, code=0):
-        return self.run(["ctr", "--namespace", NAMESPACE, *words], code)
+        return self.run([f"{self.containerd}/ctr", "--namespace", NAMESPACE, *words], code)
 
     def dormouse(self, *words, code=0):
         return self.run([binaries() / "dormouse", "--root", STATE, *words], code)
@@ -107,7 +110,11 @@ class Cluster:
         """What may explain a failure."""
         events = self.kubectl("get", "events", "-n", namespace, "--sort-by=.lastTimestamp", "-o", "custom-columns=:.type,:.reason,:.message",
                               code=None).stdout.splitlines()
-        return " | ".join(line for line in events if line.startswith("Warning"))[-600:]
+        said = [" | ".join(line for line in events if line.startswith("Warning"))[-600:]]
+        for pod in self.kubectl("get", "pods", "-n", namespace, "-o", "name", code=None).stdout.split():
+            logs = self.kubectl("logs", "-n", namespace, pod, "--all-containers", "--tail=6", code=None)
+            said.append(f"{pod}: {logs.stdout or logs.stderr}")
+        return " | ".join(said)
 
     def shell(self):
         print(f"kubectl and ctr reach the cluster; logs: {self.logs}", file=sys.stderr)

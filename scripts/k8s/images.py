@@ -27,6 +27,6 @@ def load(cluster):
     beside += [(binaries() / name, f"/opt/dormouse/bin/{name}") for name in ("dormouse", "containerd-shim-dormouse-v1")]
     whole = ((IMAGE, python_files()), (PAUSE, []), (INSTALLER, beside))
     for name, files in whole:
-        image_tar(tar, name, ["/bin/sleep", "1000000"], files)
+        image_tar(tar, name, ["/bin/sleep", "1000000"], files=files)
         cluster.ctr("image", "import", tar)
         tar.unlink()

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 
 from programs import CACHE
@@ -69,6 +70,8 @@ class Machine:
             status = 1
             try:
                 status = work()
+            except BaseException:
+                traceback.print_exc()
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()

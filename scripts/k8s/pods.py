@@ -117,14 +117,13 @@ class Pods:
             self.ask(url).split()[1] for _ in range(10 * len(wanted))} == wanted, 40)
         return {self.ask(url) for _ in range(20 * len(wanted))}
 
-    def type_into(self, pod, *exchanges):
-        """Types into a shell with a terminal, and waits for what each line makes it show; result: its exit code."""
+    def type_into(self, command, *exchanges):
+        """Types lines into kubectl on a terminal, and waits for what each of them makes it show; result: its exit code."""
         controller, terminal = pty.openpty()
-        words = [BIN / "kubectl", "--namespace", self.side.name, "exec", "-it", pod, "--", "sh"]
+        words = [BIN / "kubectl", "--namespace", self.side.name, *command]
         process = subprocess.Popen(words, stdin=terminal, stdout=terminal, stderr=terminal, env=os.environ | self.cluster.env)
         os.close(terminal)
         try:
-            read_until(controller, "# ")
             for line, shown in exchanges:
                 os.write(controller, f"{line}\r".encode())
                 read_until(controller, shown)
@@ -154,6 +153,10 @@ class Pods:
             states = [one["sandboxState"] for name in self.names("web") for one in self.sandboxes(name).values()]
             return states and all(state == "hibernated" for state in states)
         until("pods that hibernate", all_are, 30)
+
+    def state(self, box):
+        """What the runtime says of a container."""
+        return json.loads(self.cluster.dormouse("state", box).stdout)
 
     def sandboxes(self, pod):
         """The sandboxes of a pod's containers: id to what `dormouse list` says. The pod's own first container is not among them."""

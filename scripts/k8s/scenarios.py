@@ -3,6 +3,7 @@ import hashlib
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
 import urllib.request
@@ -10,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from images import IMAGE
 from pods import PORT, Pods, container, http_probe, server, shell
-from world import until
+from world import command_lines, until
 
 __all__ = ["ALL", "Pods"]
 ALL = []
@@ -54,12 +56,31 @@ def execute(pods):
     pods.note("exit code", done.returncode)
     data = "line\n" * 100000
     pods.note("through cat", pods.kubectl("exec", "-i", "web", "--", "cat", stdin=data).stdout == data)
-    pods.note("terminal", pods.type_into("web", (
+    pods.note("terminal", pods.type_into(["exec", "-it", "web", "--", "sh"], ("", "# "), (
         "test -t 0 && echo terminal-$((1 + 1))", "terminal-2"), ("read word; echo got-$word", "\n"), ("typed", "got-typed"),
         ("stty -echo; echo quiet-$((1 + 1))", "quiet-2"), ("exit 5", "")))
     done = pods.kubectl("exec", "web", "--", "/no/such/program", code=None)
     pods.note("no such program", (done.returncode, "no such file or directory" in done.stderr.lower()))
     pods.note("processes", pods.kubectl("exec", "web", "--", "sh", "-c", "ls -d /proc/[0-9]* | head -n 1").stdout.split())
+
+
+@scenario()
+def attach(pods):
+    """`kubectl attach` to a container with standard input, with a terminal and without one; a container beside a running one"""
+    pods.pod("reads", container("reads", ["/bin/cat"], stdin=True, stdinOnce=True), restartPolicy="Never")
+    pods.ready("reads")
+    pods.note("through cat", pods.kubectl("attach", "-i", "-q", "reads", stdin="first\nsecond\n").stdout.split())
+    pods.note("its end", pods.ended("reads")["reads"]["exitCode"])
+    pods.pod("typed", container("typed", ["/bin/sh"], stdin=True, tty=True), restartPolicy="Never")
+    pods.ready("typed")
+    # The shell asked before anybody listened.
+    pods.note("terminal", pods.type_into(["attach", "-it", "typed"], ("", "# "), ("echo got-$((1 + 1))", "got-2"), ("exit 6", "")))
+    pods.note("its exit code", pods.ended("typed")["typed"]["exitCode"])
+    pods.pod("web", server(readinessProbe=http_probe("/ready")))
+    pods.ready("web")
+    pods.kubectl("debug", "web", "--image", IMAGE, "--image-pull-policy=Never", "--container=late", "--profile=general", "--",
+                 "wget", "-qO-", f"http://127.0.0.1:{PORT}/")
+    pods.note("an ephemeral container", until("its words", lambda: pods.kubectl("logs", "web", "-c", "late", code=None).stdout.strip(), 30))
 
 
 @scenario()
@@ -74,14 +95,14 @@ def logs(pods):
     # The order of two streams is nobody's promise.
     pods.note("followed", (sorted(lines[:6]), lines[6:]))
     pods.note("last line", pods.kubectl("logs", "talker", "--tail=1").stdout.strip())
-    script = "[ -e /kept/once ] || { touch /kept/once; echo first; exit 4; }; echo second; sleep 1000"
+    script = "[ -e /kept/once ] || { touch /kept/once; echo first; echo why > /dev/termination-log; exit 4; }; echo second; sleep 1000"
     pods.pod("crash", shell("crash", script, volumeMounts=[{"name": "kept", "mountPath": "/kept"}]),
              volumes=[{"name": "kept", "emptyDir": {}}])
     until("a restart", lambda: any(one["restartCount"] for one in pods.get("pod", "crash")["status"].get("containerStatuses", [])), 60)
     until("the second's log", lambda: pods.kubectl("logs", "crash", code=None).stdout == "second\n", 20)
     pods.note("of the container before", pods.kubectl("logs", "-p", "crash").stdout)
     end = pods.get("pod", "crash")["status"]["containerStatuses"][0]["lastState"]["terminated"]
-    pods.note("its end", (end["exitCode"], end["reason"]))
+    pods.note("its end", (end["exitCode"], end["reason"], end["message"]))
 
 
 @scenario()
@@ -160,8 +181,8 @@ def probes(pods):
 
 @scenario()
 def update(pods):
-    """a rolling update, during which each request is answered"""
-    sleep = {"preStop": {"exec": {"command": ["sleep", "2"]}}}
+    """a rolling update, during which each request is answered; hooks after the start and before the end"""
+    sleep = {"preStop": {"exec": {"command": ["sleep", "2"]}}, "postStart": {"exec": {"command": ["touch", "/tmp/started"]}}}
     pods.deployment("web", server(readinessProbe=http_probe("/ready"), lifecycle=sleep), replicas=2)
     url = pods.url("web")
     pods.ask(url)
@@ -182,6 +203,7 @@ def update(pods):
     finally:
         stop.set()
         asker.join()
+    pods.kubectl("exec", "deployment/web", "--", "ls", "/tmp/started")
     pods.note("answers meanwhile", sorted(set(answers)))
     until("two pods", lambda: len(pods.get("pods", "-l", "app=web")["items"]) == 2 and pods.endpoints("web") == 2, 60)
     pods.note("afterwards", sorted({answer.split()[0] for answer in pods.all_answer("web")}))
@@ -239,6 +261,25 @@ def host_name(pods):
 
 
 @scenario()
+def one_tree(pods):
+    """containers of a pod with `shareProcessNamespace` see and end each other's processes, others do not; `kubectl debug --target`"""
+    count = "grep -lsaE '^(/bin/)?sleep' /proc/[0-9]*/cmdline | wc -l"
+    for name, shared in (("shared", True), ("apart", False)):
+        pods.pod(name, shell("one", "sleep 1000 & sleep 1000; true"), container("two", ["/bin/sleep", "2000"]), shareProcessNamespace=shared)
+        pods.ready(name)
+        # The pod's own first container is one of them in this image.
+        pods.note(name, [pods.kubectl("exec", name, "-c", one, "--", "sh", "-c", count).stdout.strip() for one in ("one", "two")])
+    pods.kubectl("exec", "shared", "-c", "one", "--", "sh", "-c", "kill -9 $(grep -lsaE '^.bin.sleep.2000' /proc/[0-9]*/cmdline | cut -d/ -f3)")
+    until("a restart of the other", lambda: {one["name"]: one["restartCount"] for one in pods.get("pod", "shared")["status"][
+        "containerStatuses"]} == {"one": 0, "two": 1}, 30)
+    pods.pod("debugged", server(readinessProbe=http_probe("/ready")))
+    pods.ready("debugged")
+    pods.kubectl("debug", "debugged", "--image", IMAGE, "--image-pull-policy=Never", "--container=late", "--target=server", "--profile=general",
+                 "--", "sh", "-c", "tr '\\0' ' ' < /proc/1/cmdline; echo; sleep 1000")
+    pods.note("what a debugger sees", until("its words", lambda: pods.kubectl("logs", "debugged", "-c", "late", code=None).stdout.strip(), 30))
+
+
+@scenario()
 def volumes(pods):
     """a ConfigMap, a Secret, fields of the pod, a token, a file of the node; a change of the ConfigMap is seen"""
     def config(value):
@@ -257,10 +298,36 @@ def volumes(pods):
             {"name": "fields", "downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}},
             {"name": "hosts", "hostPath": {"path": "/etc/hostname", "type": "File"}}])
     pods.ready("volumes")
-    pods.note("said", until("eight lines", lambda: (lines := pods.kubectl("logs", "volumes").stdout.splitlines()) and len(lines) >= 8 and lines, 20))
+    pods.note("said", until("eight lines", lambda: (lines := sorted(pods.kubectl("logs", "volumes").stdout.splitlines())) and len(lines) >= 8 and lines, 20))
     config("second")
     until("the change", lambda: pods.kubectl("exec", "volumes", "--", "cat", "/config/key").stdout == "second", 120)
     pods.note("changed to", "second")
+
+
+@scenario()
+def places(pods):
+    """parts of a volume, one named by the environment; a mount that the node makes later; a volume in memory with a limit"""
+    where = pods.cluster.machine.dir / pods.side.name
+    (where / "later").mkdir(parents=True)
+    pods.pod("places", shell("places", "echo one > /part/file; echo two > /named/file; ls -R /whole; i=0; while [ ! -e /node/later/here ] && [ $i -lt 100 ]; do i=$((i+1)); sleep 0.1; done; "
+                             "cat /node/later/here; dd if=/dev/zero of=/small/file bs=1M count=8 2>&1 | tail -n 1 | cut -c1-8; "
+                             "stat -c %s /small/file; cat /one; sleep 1000",
+                             env=[{"name": "PART", "value": "b"}], volumeMounts=[
+        {"name": "whole", "mountPath": "/whole"}, {"name": "whole", "mountPath": "/part", "subPath": "a"},
+        {"name": "whole", "mountPath": "/named", "subPathExpr": "$(PART)/c"}, {"name": "node", "mountPath": "/node", "mountPropagation": "HostToContainer"},
+        {"name": "small", "mountPath": "/small"}, {"name": "config", "mountPath": "/one", "subPath": "key"}]), volumes=[
+        {"name": "whole", "emptyDir": {}}, {"name": "node", "hostPath": {"path": str(where)}},
+        {"name": "small", "emptyDir": {"medium": "Memory", "sizeLimit": "4Mi"}}, {"name": "config", "configMap": {"name": "config"}}])
+    pods.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "config"}, "data": {"key": "single\n"}})
+    pods.ready("places")
+    subprocess.run(["mount", "-t", "tmpfs", "later", where / "later"], check=True)
+    (where / "later/here").write_text("mounted later\n")
+    try:
+        pods.note("said", until("all of it", lambda: (lines := pods.kubectl("logs", "places").stdout.splitlines()) and lines[-1] == "single" and lines, 30))
+        unmounted = subprocess.run(["umount", where / "later"], capture_output=True).returncode == 0
+        pods.note("unmounted by the node while the pod runs", unmounted)
+    finally:
+        subprocess.run(["umount", "--lazy", where / "later"], stderr=subprocess.DEVNULL)
 
 
 @scenario()
@@ -277,6 +344,10 @@ def security(pods):
     pods.note("said", sorted(pods.kubectl("logs", "bound").stdout.splitlines()))
     pods.pod("network", shell("network", "hostname; sleep 1000"), hostNetwork=True)
     pods.ready("network")
+    pods.pod("privileged", shell("privileged", "grep CapEff /proc/self/status; mount -t tmpfs none /tmp && echo mounted; sleep 1000",
+                                 securityContext={"privileged": True}))
+    pods.ready("privileged")
+    pods.note("privileged", until("two lines", lambda: (lines := pods.kubectl("logs", "privileged").stdout.splitlines()) and len(lines) > 1 and lines, 20))
     pods.note("the node's network", pods.kubectl("exec", "network", "--", "sh", "-c", "ip addr show node0 | grep -c 10.99.0.1").stdout.strip())
 
 
@@ -351,32 +422,40 @@ def sleep(pods):
 
 @scenario("dormouse")
 def orders(pods):
-    """STOP by `ctr task kill`, and to the container's pid, has a pod sleep; a request, CONT, `exec` and `port-forward` wake it,
-    `logs` and kubelet's figures do not; `delete` ends a sleeper by its SIGTERM"""
+    """STOP to a pod's first container, or to all others, by `ctr task kill` or to its pid, has the pod sleep; a request, CONT,
+    `exec` and `port-forward` wake it, `logs` and kubelet's figures do not; `delete` ends a sleeper by its SIGTERM"""
     pods.deployment("web", server())
     name, url = pods.names("web")[0], pods.url("web")
     pods.ask(url)
-    box = next(iter(pods.sandboxes(name)))
-    pid = int(pods.sandboxes(name)[box]["pid"])
-    stops = {"ctr": lambda: pods.cluster.ctr("task", "kill", "-s", "SIGSTOP", box),
-             "pid": lambda: os.kill(pid, signal.SIGSTOP)}
-    wakes = {"request": lambda: pods.ask(url), "pid": lambda: os.kill(pid, signal.SIGCONT),
-             "exec": lambda: pods.kubectl("exec", name, "--", "true"), "port-forward": lambda: ask_forwarded(pods, name)}
-    for stop, sleeps in stops.items():
-        for wake, comes in wakes.items():
-            sleeps()
-            pods.asleep()
-            pods.note("phase", pods.get("pod", name)["status"]["phase"])
-            comes()
-            until("a pod that is awake", lambda: pods.sandboxes(name)[box]["sandboxState"] != "hibernated", 20)
-            pods.note("order, wake", (stop, wake))
+    own = next(iter(pods.sandboxes(name)))
+    first = pods.state(own)["annotations"]["io.kubernetes.cri.sandbox-id"]
+
+    def send(by, who, signal_name):
+        if by == "ctr":
+            pods.cluster.ctr("task", "kill", "-s", signal_name, who)
+        else:
+            os.kill(pods.state(who)["pid"], getattr(signal, signal_name))
+    wakes = {"request": lambda *_: pods.ask(url), "CONT": lambda by, who: send(by, who, "SIGCONT"),
+             "exec": lambda *_: pods.kubectl("exec", name, "--", "true"), "port-forward": lambda *_: ask_forwarded(pods, name)}
+    for who, box in (("first", first), ("other", own)):
+        for by in ("ctr", "kill"):
+            for wake, comes in wakes.items():
+                if (who, wake) == ("other", "exec"):
+                    # A container that was stopped itself takes none.
+                    continue
+                send(by, box, "SIGSTOP")
+                pods.asleep()
+                phase = pods.get("pod", name)["status"]["phase"]
+                comes(by, box)
+                until("a pod that is awake", lambda: pods.sandboxes(name)[own]["sandboxState"] != "hibernated", 20)
+                pods.note("stopped, by, woken by, phase", (who, by, wake, phase, pods.ask(url).split()[0]))
     pods.note("restarts", pods.get("pod", name)["status"]["containerStatuses"][0]["restartCount"])
-    stops["ctr"]()
+    send("ctr", first, "SIGSTOP")
     pods.asleep()
     pods.kubectl("logs", name)
     pods.kubectl("get", "--raw", "/api/v1/nodes/node/proxy/stats/summary")
-    pods.cluster.ctr("task", "metrics", box)
-    pods.note("after logs and figures", pods.sandboxes(name)[box]["sandboxState"])
+    pods.cluster.ctr("task", "metrics", own)
+    pods.note("after logs and figures", pods.sandboxes(name)[own]["sandboxState"])
     follow = pods.program("logs", "-f", name)
     pods.kubectl("delete", "deployment", "web")
     pods.note("last words", until("the last words", lambda: follow.text().split()[-1] if "ended" in follow.text() else None, 20))
@@ -424,16 +503,22 @@ def delete(pods):
 
 @scenario("dormouse")
 def installer(pods):
-    """the installer takes Dormouse away, and brings it back, while pods run"""
-    pods.deployment("web", server())
-    config, program = Path("/etc/containerd/config.toml"), Path("/usr/local/bin/dormouse")
-
+    """the installer takes Dormouse away once no pod uses it, and brings it back"""
     def install(order):
         # containerd, which carries this command's streams, is restarted.
-        pods.cluster.kubectl("exec", "-n", "dormouse", "daemonset/installer", "--", "/opt/dormouse/install", order, "/host", code=None)
+        return pods.cluster.kubectl("exec", "-n", "dormouse", "daemonset/installer", "--", "/opt/dormouse/install", order, "/host", code=None)
+    shims = lambda: [pid for pid, line in command_lines() if line.startswith("/usr/local/bin/containerd-shim-dormouse-v1")]
+    config, program = Path("/etc/containerd/config.toml"), Path("/usr/local/bin/dormouse")
+    pods.pod("web", server())
+    pods.ready("web")
+    pods.note("refused", "pods run in Dormouse; delete them first" in install("remove").stderr)
+    pods.note("there", ("dormouse" in config.read_text(), program.exists()))
+    pods.kubectl("delete", "pod", "web")
+    # Those of scenarios before may be on their way.
+    until("the end of all pods", lambda: not shims(), 60)
     install("remove")
+    until("the removal", lambda: not program.exists(), 20)
     pods.note("left", ("dormouse" in config.read_text(), program.exists()))
-    pods.note("a pod that runs answers", pods.ask(pods.url("web")).split()[0])
     until("containerd", lambda: pods.cluster.ctr("version", code=None).returncode == 0, 20)
     pods.pod("late", server())
     until("a refusal", lambda: "no runtime for \"dormouse\" is configured" in pods.cluster.describe(pods.side.name), 40)

@@ -12,16 +12,26 @@ KUBELET = KUBERNETES / "kubelet.json"
 PROXY = KUBERNETES / "proxy.json"
 TOKEN = "dormouse-check"
 PODS, SERVICES = "10.88.0.0/16", "10.96.0.0/16"
-CONTAINERD = f"""version = 2
+# By containerd's major version. This root may lack CAP_SYS_RESOURCE.
+CONTAINERD = {1: f"""version = 2
 
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{PAUSE}"
-  # This root may lack CAP_SYS_RESOURCE.
   restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
     conf_dir = "/etc/cni/net.d"
-"""
+""", 2: f"""version = 3
+
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "{PAUSE}"
+
+[plugins."io.containerd.cri.v1.runtime"]
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["/usr/lib/cni"]
+    conf_dir = "/etc/cni/net.d"
+"""}
 NETWORK = {"cniVersion": "0.4.0", "name": "pods", "plugins": [
     {"type": "bridge", "bridge": "pods0", "isGateway": True, "ipMasq": True, "hairpinMode": True,
      "ipam": {"type": "host-local", "ranges": [[{"subnet": PODS}]], "routes": [{"dst": "0.0.0.0/0"}]}},
@@ -29,11 +39,11 @@ NETWORK = {"cniVersion": "0.4.0", "name": "pods", "plugins": [
 ]}
 
 
-def write(machine):
-    """Writes all of it."""
+def write(machine, containerd):
+    """Writes all of it. `containerd`: its major version."""
     KUBERNETES.mkdir()
     Path("/etc/containerd").mkdir(exist_ok=True)
-    Path("/etc/containerd/config.toml").write_text(CONTAINERD)
+    Path("/etc/containerd/config.toml").write_text(CONTAINERD[containerd])
     Path("/etc/cni/net.d").mkdir(parents=True, exist_ok=True)
     Path("/etc/cni/net.d/10-pods.conflist").write_text(json.dumps(NETWORK))
     (KUBERNETES / "tokens").write_text(f'{TOKEN},admin,admin,"system:masters"\n')
