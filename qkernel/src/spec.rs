@@ -1,6 +1,7 @@
 //! The VMM's description of a container's first process, or of an exec'd process, read from its records.
 
 use abi::boot as ab;
+use abi::hostcall::NO_HANDLE;
 use abi::limits::ContainerLimit;
 use abi::seccomp::Instruction;
 use abi::word::{low16, to_usize};
@@ -63,8 +64,8 @@ pub struct StreamSpec {
 /// A mount to be made.
 #[derive(Default)]
 pub struct MountSpec {
-    /// `NO_HANDLE`: the kernel's own.
-    pub handle: u32,
+    /// The host's file or directory; `None`: the kernel's own file system.
+    pub handle: Option<Handle>,
     pub flags: u32,
     pub path: Vec<u8>,
     pub kind: Vec<u8>,
@@ -101,7 +102,9 @@ impl MountSpec {
         let mut strings = data.get(8..)?.split(|byte| *byte == 0).map(<[u8]>::to_vec);
         let mut next = || strings.next().unwrap_or_default();
         let (path, kind, source, options) = (next(), next(), next(), next());
-        Some(Self { handle: u32_at(data, 0)?, flags: u32_at(data, 4)?, path, kind, source, options })
+        let (handle, flags) = (u32_at(data, 0)?, u32_at(data, 4)?);
+        let handle = (handle != NO_HANDLE).then(|| Handle::from_raw(handle));
+        Some(Self { handle, flags, path, kind, source, options })
     }
 
     /// An option's value: `Some(b"")` for one without, `None` when it is not there. The last one counts.
@@ -245,8 +248,11 @@ mod tests {
     #[test]
     fn mount_options_are_found_by_their_whole_name() {
         let data = b"\x01\0\0\0\x02\0\0\0/tmp\0tmpfs\0none\0size=4096,mode=700,mode=0755,noatime";
-        let mount = MountSpec::parse(data).unwrap();
-        assert_eq!((mount.handle, mount.flags, &*mount.path), (1, 2, &b"/tmp"[..]));
+        let mut mount = MountSpec::parse(data).unwrap();
+        // There is no host to give it back to.
+        let handle = core::mem::ManuallyDrop::new(mount.handle.take());
+        assert_eq!(handle.as_ref().map(Handle::raw), Some(1));
+        assert_eq!((mount.flags, &*mount.path), (2, &b"/tmp"[..]));
         assert_eq!((&*mount.kind, &*mount.source), (&b"tmpfs"[..], &b"none"[..]));
         assert_eq!(mount.number(b"size", 10), Some(4096));
         assert_eq!(mount.number(b"mode", 8), Some(0o755));

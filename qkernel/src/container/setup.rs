@@ -2,7 +2,6 @@
 //! finds of it.
 
 use abi::boot::{MOUNT_SHARED, STREAM_TTY};
-use abi::hostcall::NO_HANDLE;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -24,7 +23,6 @@ use crate::task::container::Container;
 use crate::tty;
 use crate::tty::Tty;
 use machine::errno::{Errno, Result};
-use machine::host::Handle;
 
 /// Root and working directory of a first process, its descriptors, and the console if its streams are on one.
 pub type Made = (Arc<FsContext>, Arc<FileTable>, Option<Arc<Tty>>);
@@ -32,7 +30,7 @@ pub type Made = (Arc<FsContext>, Arc<FileTable>, Option<Arc<Tty>>);
 /// Makes the root file system, the mounts and the standard streams from the boot records. The error is the end of a
 /// sentence.
 pub fn init(container: &Arc<Container>, spec: &mut Spec) -> core::result::Result<Made, String> {
-    let (first, others) = spec.mounts.split_first().ok_or("there is no root file system")?;
+    let (first, others) = spec.mounts.split_first_mut().ok_or("there is no root file system")?;
     let root = mount_root(first).map_err(|error| format!("the root cannot be mounted: {error:?}"))?;
     let actor = kernel_actor(&root);
     for mount in others {
@@ -104,20 +102,20 @@ fn limits_of(spec: &MountSpec) -> Limits {
     Limits::from_bits_truncate(spec.flags)
 }
 
-fn root_inode(spec: &MountSpec) -> Result<Arc<dyn Inode>> {
-    if spec.handle == NO_HANDLE {
-        return crate::filesystems::virtual_fs_with(spec).ok_or(Errno::ENODEV);
+fn root_inode(spec: &mut MountSpec) -> Result<Arc<dyn Inode>> {
+    match spec.handle.take() {
+        Some(handle) => Ok(hostfs::root(handle, spec.flags & MOUNT_SHARED != 0)?),
+        None => crate::filesystems::virtual_fs_with(spec).ok_or(Errno::ENODEV),
     }
-    Ok(hostfs::root(Handle::from_raw(spec.handle), spec.flags & MOUNT_SHARED != 0)?)
 }
 
-fn mount_root(spec: &MountSpec) -> Result<Path> {
+fn mount_root(spec: &mut MountSpec) -> Result<Path> {
     let mount = Mount::of(root_inode(spec)?, &spec.kind, &spec.source, limits_of(spec));
     mount.become_root();
     Ok(mount.path())
 }
 
-fn attach(actor: &Actor, root: &Path, spec: &MountSpec) -> Result<()> {
+fn attach(actor: &Actor, root: &Path, spec: &mut MountSpec) -> Result<()> {
     let inode = root_inode(spec)?;
     let place = make_place(actor, root, &spec.path, inode.kind() == S_IFDIR)?;
     if (inode.kind() == S_IFDIR) != (place.inode.kind() == S_IFDIR) {
@@ -134,7 +132,7 @@ fn shown_kind(spec: &MountSpec) -> &[u8] {
 
 /// [`attach`] by the kernel itself, of a file system of its own.
 #[cfg(feature = "harness")]
-pub fn attach_own(root: &Path, spec: &MountSpec) -> Result<()> {
+pub fn attach_own(root: &Path, spec: &mut MountSpec) -> Result<()> {
     attach(&kernel_actor(root), root, spec)
 }
 

@@ -216,7 +216,6 @@ fn processes_left() -> Vec<Arc<Process>> {
 /// A fresh tree: a root in memory, with the kernel's own file systems where they are in a sandbox.
 fn make_root() -> Path {
     let spec = |path: &[u8], kind: &[u8]| MountSpec {
-        handle: abi::hostcall::NO_HANDLE,
         path: path.to_vec(),
         kind: kind.to_vec(),
         source: kind.to_vec(),

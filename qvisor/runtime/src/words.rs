@@ -30,3 +30,5 @@ pub const EXEC_IN_PAUSED: &str = "cannot exec in a paused container (use --ignor
 /// A further container was to begin in it.
 pub const NO_POD: &str = "it is the sandbox of one container alone; set pods to shared for all containers of the pod, or \
     to separate (the annotation dev.dormouse.pods, or the node's configuration)";
+/// The same, for one that names another network.
+pub const NOT_THE_PODS_NETWORK: &str = "its network namespace is not that pod's; name that in linux.namespaces, as CRI does (/proc/PID/ns/net of the pod)";

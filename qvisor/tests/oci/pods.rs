@@ -300,3 +300,56 @@ fn what_cannot_join_a_pod_is_told_why() {
         assert_eq!(code, Some(0));
     });
 }
+
+#[test]
+fn annotations_alone_lead_into_no_pod() {
+    pod(|first| {
+        for namespace in [json!({"type": "network"}), json!({"type": "network", "path": "/proc/1/ns/net"})] {
+            let mut stranger = first.further("true");
+            let all = stranger.config["linux"]["namespaces"].as_array_mut().unwrap();
+            all.retain(|namespace| namespace["type"] != "network");
+            all.push(namespace);
+            stranger.write();
+            stranger.refused(&stranger.with_bundle("create", &[]), &["network namespace is not that pod's"]);
+        }
+        assert_eq!(exec(first, "echo lives"), "lives\n");
+    });
+}
+
+#[test]
+fn a_hook_that_takes_its_time_holds_nobody_up() {
+    pod(|first| {
+        let mut one = first.further("echo here; exec sleep 1000");
+        let hook = json!([{"path": "/bin/sleep", "args": ["sleep", "6"]}]);
+        one.set("/hooks", json!({"prestart": hook}));
+        one.create().start();
+        one.wait_output("here");
+    });
+}
+
+#[test]
+fn a_container_that_cannot_be_made_leaves_nothing_with_the_vmm() {
+    pod(|first| {
+        let held = || fs::read_dir(format!("/proc/{}/fd", first.vmm())).unwrap().count();
+        let fail = || {
+            let mut one = first.further("true");
+            std::os::unix::fs::symlink("loop", one.rootfs().join("loop")).unwrap();
+            let source = one.rootfs();
+            for place in ["/loop/x", "/a", "/b", "/c"] {
+                one.mount(
+                    json!({"destination": place, "type": "bind", "source": source, "options": ["bind"]}),
+                );
+            }
+            one.write();
+            assert!(!one.run(&one.with_bundle("create", &[])).status.success());
+            one.assert_gone();
+        };
+        fail();
+        let before = held();
+        fail();
+        fail();
+        wait_for(|| held() <= before, || format!("{} descriptors, and before {before}", held()));
+        let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", first.vmm())).unwrap();
+        assert_eq!(mounts.lines().filter(|line| line.contains("/pod/")).count(), 0, "{mounts}");
+    });
+}

@@ -1,12 +1,14 @@
 //! The pod that a container comes to, if it comes to one.
 
-use std::os::unix::net::UnixStream;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use vmm::net::Network;
 
 use super::create::CreateOptions;
 use super::error::ContainerError;
 use super::record::{PodRecord, Record};
 use crate::cgroup::Cgroups;
-use crate::control;
 use crate::keeper::KeeperPlan;
 use crate::oci::{Container, Pod, PodSize};
 use crate::resources::Resources;
@@ -27,7 +29,7 @@ pub(super) enum Membership {
 pub(super) struct Further {
     record: PodRecord,
     vmm: std::os::fd::OwnedFd,
-    socket: UnixStream,
+    root: Root,
 }
 
 impl Membership {
@@ -53,8 +55,12 @@ impl Membership {
             Pod::None => Ok(Self::None),
             Pod::First(size) => Ok(Self::First(size)),
             Pod::Further(first) => {
-                let further = Further::find(&options.root, &first)
-                    .map_err(|why| failed(format!("its pod begins with container {first}, and {why}")))?;
+                let found = Further::find(&options.root, &first).and_then(|further| {
+                    further.is_in_its_network(&container.namespaces.network)?;
+                    Ok(further)
+                });
+                let words = |why| format!("its pod begins with container {first}, and {why}");
+                let further = found.map_err(|why| failed(words(why)))?;
                 if container.namespaces.shares_host_name() {
                     container.boot.hostname.clear();
                 }
@@ -98,12 +104,25 @@ impl Further {
             return Err(words::NO_POD.into());
         }
         let vmm = record.vmm().ok_or("its sandbox has ended")?;
-        let sandbox = root.sandbox(&id).map_err(|error| error.to_string())?;
-        let socket = control::connect(&sandbox)
-            .map_err(|error| format!("its control socket cannot be reached: {error}"))?;
         let (pid, start) = (record.vmm, record.vmm_start);
         let record = PodRecord { first: first.to_owned(), vmm: pid, vmm_start: start, number: 0 };
-        Ok(Self { record, vmm, socket })
+        Ok(Self { record, vmm, root: root.clone() })
+    }
+
+    /// Annotations come from strangers, and do not suffice: whoever has made the container must have given it the pod's
+    /// network namespace as well.
+    fn is_in_its_network(&self, network: &Network) -> Result<(), String> {
+        let asked = match network {
+            Network::Host => Path::new("/proc/self/ns/net"),
+            Network::Path(path) => path,
+            Network::None => return Err(words::NOT_THE_PODS_NETWORK.into()),
+        };
+        let which = |path: &Path| std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+        let theirs = which(Path::new(&format!("/proc/{}/ns/net", self.record.vmm)));
+        match theirs.is_some() && which(asked) == theirs {
+            true => Ok(()),
+            false => Err(words::NOT_THE_PODS_NETWORK.into()),
+        }
     }
 
     /// The number by which the pod's kernel knows the container whose leash has this pid.
@@ -118,8 +137,9 @@ impl Further {
     }
 
     pub(super) fn plan(self, id: &str, bundle: Bundle, cgroups: Cgroups) -> KeeperPlan {
-        let Self { record, vmm, socket } = self;
-        KeeperPlan { bundle, place: id.to_owned(), vmm_pid: record.vmm, vmm, socket, cgroups }
+        let Self { record, vmm, root } = self;
+        let (place, vmm_pid, first) = (id.to_owned(), record.vmm, record.first);
+        KeeperPlan { bundle, place, vmm_pid, vmm, root, first, cgroups }
     }
 }
 

@@ -17,17 +17,16 @@ use abi::boot::STREAM_TTY;
 use vmm::boot::{BootSpec, Stream};
 use vmm::exec_relay::VIEWS_MAX;
 use vmm::jail::Users;
-use vmm::leash::Leash;
 use vmm::mounts::View;
 use vmm::process::{self, Terminal};
-use vmm::{footprint, net, pod_place};
+use vmm::{footprint, pod_place};
 
 use crate::cgroup::Cgroups;
 use crate::control::{self, Order, Report};
 use crate::hooks;
 use crate::oci::Accounts;
 use crate::preserved::{self, Preserved};
-use crate::state::OciState;
+use crate::state::{Id, OciState, Root};
 use crate::vmm_process::error::{VmmError, chain};
 use crate::vmm_process::files::{self, Piece};
 use crate::vmm_process::plan::{Bundle, Inherited};
@@ -43,8 +42,9 @@ pub struct KeeperPlan {
     /// The pod's VMM.
     pub vmm_pid: i32,
     pub vmm: OwnedFd,
-    /// The pod's control socket.
-    pub socket: UnixStream,
+    /// The state root, and the id of the container that the pod began with.
+    pub root: Root,
+    pub first: String,
     pub cgroups: Cgroups,
 }
 
@@ -61,19 +61,17 @@ pub fn main(mut plan: KeeperPlan, inherited: Inherited, parent: i32) -> ! {
     let Inherited { channel, listener, lock, console, preserved } = inherited;
     process::leave_session();
     let early = plan.cgroups.join().and_then(|()| console.map_or(Ok(()), process::take_terminal));
-    let KeeperPlan { bundle, place, vmm_pid, vmm, socket, cgroups: _cgroups } = plan;
+    let KeeperPlan { bundle, place, vmm_pid, vmm, root, first, cgroups: _cgroups } = plan;
     let (further, flags): (Vec<_>, Vec<_>) = preserved.0.into_iter().map(|one| (one.fd, one.flags)).unzip();
     let has_lock = lock.is_some();
-    let own = [channel.into(), listener.into(), vmm, socket.into()];
+    let own = [channel.into(), listener.into(), vmm];
     let kept = lock.into_iter().chain(own).chain(further).collect();
     // SAFETY: this process was just forked; what the front end's values own is not used here any more, and they are
     // never dropped, since this function does not return.
     let Ok(kept) = (unsafe { process::keep_all(kept) }) else { process::exit_now(1) };
     let mut kept = kept.into_iter();
     let _lock = if has_lock { kept.next() } else { None };
-    let (Some(channel), Some(listener), Some(vmm), Some(socket)) =
-        (kept.next(), kept.next(), kept.next(), kept.next())
-    else {
+    let (Some(channel), Some(listener), Some(vmm)) = (kept.next(), kept.next(), kept.next()) else {
         process::exit_now(1)
     };
     let further = kept.zip(flags).map(|(fd, flags)| preserved::PreservedFd { fd, flags });
@@ -82,7 +80,8 @@ pub fn main(mut plan: KeeperPlan, inherited: Inherited, parent: i32) -> ! {
         place,
         vmm_pid,
         vmm,
-        socket: socket.into(),
+        root,
+        first,
         channel: Arc::new(channel.into()),
         listener: listener.into(),
         preserved: Preserved(further.collect()),
@@ -105,7 +104,8 @@ struct Keeper {
     place: String,
     vmm_pid: i32,
     vmm: OwnedFd,
-    socket: UnixStream,
+    root: Root,
+    first: String,
     channel: Arc<UnixStream>,
     listener: UnixListener,
     preserved: Preserved,
@@ -115,7 +115,8 @@ impl Keeper {
     /// Does what needs the host, and asks for the container.
     fn begin(self) -> Result<Links, VmmError> {
         let container = &self.bundle.container;
-        net::enter(&container.namespaces.network)?;
+        // That of the pod, which the container's own has been found to be.
+        process::enter_network_of(self.vmm_pid).map_err(VmmError::PodSocket)?;
         sysctl::write(&container.sysctls)?;
         if let Some(score) = container.oom_score_adj {
             std::fs::write("/proc/self/oom_score_adj", score.to_string())
@@ -131,12 +132,13 @@ impl Keeper {
         boot.mounts.iter_mut().filter(|mount| mount.handle != abi::hostcall::NO_HANDLE).for_each(|mount| {
             mount.handle += u32::try_from(streams.len()).unwrap_or(0);
         });
-        self.ask(&boot, &streams, &views)?;
+        let socket = self.connect().map_err(VmmError::PodSocket)?;
+        self.ask(&socket, &boot, &streams, &views)?;
         let terminal = Terminal::new(io::stdin().as_fd()).filter(|_| container.terminal);
         drop((streams, views));
         process::close_streams();
         process::drop_privileges();
-        self.links(leash, terminal)
+        Links::new(leash, socket, self.channel, terminal).map_err(VmmError::Prepare)
     }
 
     /// Makes the views of the container's files, and shows them to the VMM. Result: they, and the records with the mounts,
@@ -168,7 +170,19 @@ impl Keeper {
         Ok((views, boot))
     }
 
-    fn ask(&self, boot: &BootSpec, streams: &[(OwnedFd, u32)], views: &[View]) -> Result<(), VmmError> {
+    /// Connects to the pod's control socket, whose other side does not wait long for an order.
+    fn connect(&self) -> io::Result<UnixStream> {
+        let id = Id::new(&self.first).map_err(io::Error::other)?;
+        control::connect(&self.root.sandbox(&id).map_err(io::Error::other)?)
+    }
+
+    fn ask(
+        &self,
+        socket: &UnixStream,
+        boot: &BootSpec,
+        streams: &[(OwnedFd, u32)],
+        views: &[View],
+    ) -> Result<(), VmmError> {
         let records = boot.container_records();
         let len = u32::try_from(records.len()).unwrap_or(u32::MAX);
         let listener = [self.listener.as_fd()].into_iter();
@@ -176,11 +190,7 @@ impl Keeper {
             .chain(streams.iter().map(|(fd, _)| fd.as_fd()))
             .chain(views.iter().map(|view| view.fd.as_fd()));
         let descriptors: Vec<BorrowedFd<'_>> = descriptors.collect();
-        control::ask(&self.socket, Order::Create { len }, &records, &descriptors).map_err(VmmError::PodSocket)
-    }
-
-    fn links(self, leash: Leash, terminal: Option<Terminal>) -> Result<Links, VmmError> {
-        Links::new(leash, self.socket, self.channel, terminal).map_err(VmmError::Prepare)
+        control::ask(socket, Order::Create { len }, &records, &descriptors).map_err(VmmError::PodSocket)
     }
 }
 
