@@ -32,6 +32,8 @@ pub type Made = (Arc<FsContext>, Arc<FileTable>, Option<Arc<Tty>>);
 pub fn init(container: &Arc<Container>, spec: &mut Spec) -> core::result::Result<Made, String> {
     let (first, others) = spec.mounts.split_first_mut().ok_or("there is no root file system")?;
     let root = mount_root(first).map_err(|error| format!("the root cannot be mounted: {error:?}"))?;
+    // With which all its mounts go, should one fail.
+    container.root.call_once(|| root.clone());
     let actor = kernel_actor(&root);
     for mount in others {
         attach(&actor, &root, mount)
@@ -45,7 +47,6 @@ pub fn init(container: &Arc<Container>, spec: &mut Spec) -> core::result::Result
         mask(&actor, &root, path)
             .map_err(|error| format!("masked path {}: {error:?}", path.escape_ascii()))?;
     }
-    container.root.call_once(|| root.clone());
     let context = FsContext::new(root.clone(), root.clone(), spec.umask.unwrap_or(0o022));
     match enter_cwd(&actor, &root, spec) {
         Ok(cwd) => context.set_cwd(cwd),

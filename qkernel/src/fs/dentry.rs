@@ -281,6 +281,16 @@ impl Queue {
     }
 }
 
+/// Forgets everything below the root of a file system that nobody sees any more. It refers to its root, which would stay as
+/// long as the cache does.
+pub fn forget_tree(root: &Arc<Dentry>) {
+    let mut left = alloc::vec![root.clone()];
+    while let Some(dentry) = left.pop() {
+        let children = core::mem::take(&mut *dentry.children.lock());
+        left.extend(children.into_values());
+    }
+}
+
 /// Takes a dentry nobody uses out of the cache.
 fn evict(dentry: &Arc<Dentry>) -> bool {
     let (parent, name) = {

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use bitflags::bitflags;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::fs::dentry::Dentry;
+use crate::fs::dentry::{self, Dentry};
 use crate::fs::inode::Inode;
 use crate::fs::path::Path;
 use machine::errno::{Errno, Result};
@@ -184,6 +184,32 @@ pub fn leave(mut path: Path) -> Option<Path> {
         path = Path { mount, dentry, inode };
     }
     Some(path)
+}
+
+/// Takes away the root of a tree that no program sees any more, and everything that is mounted in it.
+pub fn remove_tree(root: &Arc<Mount>) {
+    let is_in_tree = |mount: &Arc<Mount>| {
+        let mut at = Some(mount.clone());
+        while let Some(mount) = at {
+            if Arc::ptr_eq(&mount, root) {
+                return true;
+            }
+            at = mount.place().map(|(parent, _)| parent);
+        }
+        false
+    };
+    let gone: Vec<Arc<Mount>> = list().into_iter().filter(is_in_tree).collect();
+    // Children before parents.
+    for mount in gone.iter().rev() {
+        if let Some((parent, dentry)) = mount.place() {
+            let removed = TABLE.lock().remove(&key(&parent, &dentry));
+            dentry.remove_mount();
+            let place = mount.at.lock().take();
+            drop((removed, place));
+        }
+        ALL.lock().retain(|other| !Arc::ptr_eq(other, mount));
+        dentry::forget_tree(&mount.root);
+    }
 }
 
 /// All mounts, parents before children.

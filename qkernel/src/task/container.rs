@@ -13,6 +13,7 @@ use machine::sched;
 use machine::sched::ChargedTo;
 use machine::sync::{Once, Rank, SpinLock};
 
+use crate::fs::mount;
 use crate::fs::path::Path;
 use crate::limits::container::ContainerLimits;
 use crate::spec::IdMaps;
@@ -245,9 +246,17 @@ impl Container {
     /// It could not begin: it is listed no more.
     pub fn give_up(&self) {
         ALL.lock().remove(&self.id);
+        self.leave_files();
         if self.has_own_pids {
             let left = core::mem::take(&mut *self.pids.tree.lock());
             drop(left);
+        }
+    }
+
+    /// None of its mounts is seen any more.
+    fn leave_files(&self) {
+        if let Some(root) = self.root.get() {
+            mount::remove_tree(&root.mount);
         }
     }
 
@@ -278,6 +287,7 @@ impl Container {
         // Processes and containers hold each other until here.
         drop(left);
         if is_empty && ALL.lock().remove(&self.id).is_some() {
+            self.leave_files();
             tell(self.id, *status);
         }
     }

@@ -304,7 +304,8 @@ fn what_cannot_join_a_pod_is_told_why() {
 #[test]
 fn annotations_alone_lead_into_no_pod() {
     pod(|first| {
-        for namespace in [json!({"type": "network"}), json!({"type": "network", "path": "/proc/1/ns/net"})] {
+        let other = format!("/proc/{}/ns/net", std::process::id());
+        for namespace in [json!({"type": "network"}), json!({"type": "network", "path": other})] {
             let mut stranger = first.further("true");
             let all = stranger.config["linux"]["namespaces"].as_array_mut().unwrap();
             all.retain(|namespace| namespace["type"] != "network");
