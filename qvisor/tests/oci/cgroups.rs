@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use runtime::cgroup::groups_of;
 use serde_json::json;
 
-use super::world::{World, both, dormouse, status_of, wait_for};
+use super::world::{HeldNetwork, World, both, dormouse, status_of, wait_for};
 
 fn v1(controller: &str) -> Option<PathBuf> {
     let path = Path::new("/sys/fs/cgroup").join(controller);
@@ -258,14 +258,9 @@ fn a_new_network_namespace_has_a_loopback_interface() {
 #[test]
 fn a_network_namespace_by_its_path() {
     both(|world| {
-        let mut holder = std::process::Command::new("unshare").args(["-n", "sleep", "1000"]).spawn().unwrap();
-        let path = format!("/proc/{}/ns/net", holder.id());
-        let own = std::fs::read_link("/proc/self/ns/net").unwrap();
-        wait_for(|| std::fs::read_link(&path).is_ok_and(|link| link != own), || "no namespace".into());
-        let namespaces = json!([
-            {"type": "pid"}, {"type": "ipc"}, {"type": "uts"}, {"type": "mount"}, {"type": "network", "path": path},
-        ]);
-        world.set("/linux/namespaces", namespaces);
+        let network = HeldNetwork::new();
+        let path = network.path();
+        world.set("/linux/namespaces", network.namespaces());
         world.set("/linux/sysctl", json!({"net.ipv4.ip_unprivileged_port_start": "77"}));
         world.script("sleep 1000").create();
         let joined = std::fs::read_link(format!("/proc/{}/ns/net", world.pid())).unwrap();
@@ -275,8 +270,6 @@ fn a_network_namespace_by_its_path() {
         assert_eq!(String::from_utf8_lossy(&sysctl.output().unwrap().stdout).trim(), "77");
         world.ok(&["delete", "--force", &world.id]);
         status_of(world.pid());
-        holder.kill().unwrap();
-        holder.wait().unwrap();
     });
 }
 

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use serde_json::json;
 
-use super::world::{World, both, dormouse};
+use super::world::{HeldNetwork, World, both, dormouse, namespaces_with_network};
 
 /// The files and their content.
 const SHOW: &str = "for name in core/somaxconn ipv4/ip_local_port_range ipv4/ip_forward ipv4/conf/all/forwarding \
@@ -45,6 +45,41 @@ fn the_first_free_port_is_the_settings() {
         assert_eq!(world.run_container().1, "1\n", "{:?}", world.runtime);
         world.set("/linux/sysctl", json!({"net.ipv4.ip_unprivileged_port_start": "70"}));
         assert_eq!(world.run_container().1, "0\n", "{:?}", world.runtime);
+    });
+}
+
+/// A pod's network: its containers join it one by one.
+#[test]
+fn low_ports_in_a_network_by_its_path_are_for_the_privileged() {
+    both(|world| {
+        let network = HeldNetwork::new();
+        world.set("/linux/namespaces", network.namespaces());
+        let script = "cat /proc/sys/net/ipv4/ip_unprivileged_port_start; \
+            busybox timeout 1 busybox nc -l -p 77 2>&1 | grep -c 'ermission denied'";
+        world.script(script);
+        let sets = json!(["CAP_NET_BIND_SERVICE"]);
+        world.set("/process/capabilities", json!({"bounding": sets, "effective": sets, "permitted": sets}));
+        // Twice: what the first one changes for itself, the second one does not see.
+        for _ in 0..2 {
+            world.set("/process/user", json!({"uid": 0, "gid": 0}));
+            assert_eq!(world.run_container().1, "1024\n0\n", "{:?}", world.runtime);
+            world.set("/process/user", json!({"uid": 1000, "gid": 1000}));
+            assert_eq!(world.run_container().1, "1024\n1\n", "{:?}", world.runtime);
+        }
+    });
+}
+
+#[test]
+fn settings_of_the_hosts_network_stay() {
+    dormouse(|world| {
+        let settings = ["ip_unprivileged_port_start", "ping_group_range"]
+            .map(|name| format!("/proc/sys/net/ipv4/{name}"))
+            .map(|path| (std::fs::read_to_string(&path).unwrap(), path));
+        world.set("/linux/namespaces", namespaces_with_network("/proc/self/ns/net")).script("true");
+        assert_eq!(world.run_container().0, Some(0));
+        for (value, path) in settings {
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), value, "{path}");
+        }
     });
 }
 

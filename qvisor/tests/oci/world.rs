@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
@@ -387,6 +387,41 @@ pub fn children(pid: i32) -> Vec<i32> {
         all.extend(text.split_whitespace().filter_map(|word| word.parse::<i32>().ok()));
     }
     all
+}
+
+/// A network namespace that no container has made, as long as it is not dropped.
+pub struct HeldNetwork(Child);
+
+impl HeldNetwork {
+    pub fn new() -> Self {
+        let held = Self(Command::new("unshare").args(["-n", "sleep", "1000"]).spawn().unwrap());
+        let own = fs::read_link("/proc/self/ns/net").unwrap();
+        wait_for(|| fs::read_link(held.path()).is_ok_and(|link| link != own), || "no namespace".into());
+        held
+    }
+
+    pub fn path(&self) -> String {
+        format!("/proc/{}/ns/net", self.0.id())
+    }
+
+    /// Namespaces of a container that joins it.
+    pub fn namespaces(&self) -> Value {
+        namespaces_with_network(&self.path())
+    }
+}
+
+impl Drop for HeldNetwork {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// Namespaces of a container in the network namespace of this path.
+pub fn namespaces_with_network(path: &str) -> Value {
+    json!([
+        {"type": "pid"}, {"type": "ipc"}, {"type": "uts"}, {"type": "mount"}, {"type": "network", "path": path},
+    ])
 }
 
 pub fn wait_for(done: impl Fn() -> bool, what: impl Fn() -> String) {

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// `ioctl` that answers the `CLONE_NEW*` flag of a namespace's kind.
@@ -19,6 +19,15 @@ pub enum Network {
     None,
     /// The network namespace that this path names.
     Path(PathBuf),
+}
+
+/// Whose settings a network has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// The host's own programs go by them.
+    Host,
+    /// Containers alone are in it.
+    Container,
 }
 
 /// Why a network could not be had.
@@ -41,15 +50,14 @@ pub enum NetError {
 }
 
 /// Moves this process into the network. Only while it has a single thread, after it entered its user namespace.
-pub fn enter(network: &Network) -> Result<(), NetError> {
+pub fn enter(network: &Network) -> Result<Owner, NetError> {
     match network {
-        Network::Host => Ok(()),
+        Network::Host => Ok(Owner::Host),
         Network::None => {
             // SAFETY: integers only.
             check(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map_err(|source| NetError::New { source })?;
             raise_loopback().map_err(|source| NetError::Loopback { source })?;
-            leave_low_ports_to_the_guest();
-            Ok(())
+            Ok(Owner::Container)
         }
         Network::Path(path) => enter_path(path),
     }
@@ -59,7 +67,7 @@ fn check(result: i32) -> io::Result<i32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-fn enter_path(path: &Path) -> Result<(), NetError> {
+fn enter_path(path: &Path) -> Result<Owner, NetError> {
     // Without waiting, should it be a FIFO, and without getting a terminal, should it be one.
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = File::options().read(true).custom_flags(flags).open(path);
@@ -69,18 +77,23 @@ fn enter_path(path: &Path) -> Result<(), NetError> {
     if kind != libc::CLONE_NEWNET {
         return Err(NetError::NotOne { path: path.to_owned() });
     }
+    // Before this process leaves its own.
+    let owner = owner_of(&file);
     // SAFETY: integers only; the descriptor is live.
     check(unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) })
         .map_err(|source| NetError::Enter { path: path.to_owned(), source })?;
-    Ok(())
+    Ok(owner)
 }
 
-/// Lets anybody in a network of the sandbox's own bind ports below 1024 and ping: the sandbox's kernel decides that,
-/// and the VMM, which carries it out, has no privilege there. Best effort: where the settings do not exist only those
-/// calls fail.
-pub fn leave_low_ports_to_the_guest() {
-    let _ = std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
-    let _ = std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647");
+/// A network is the host's if this process is in it, or the host's first one, where that may be seen.
+fn owner_of(namespace: &File) -> Owner {
+    let is_in = |known: &str| -> io::Result<bool> {
+        let (one, other) = (std::fs::metadata(known)?, namespace.metadata()?);
+        Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
+    };
+    let is_hosts =
+        ["/proc/self/ns/net", "/proc/1/ns/net"].into_iter().any(|known| is_in(known).unwrap_or(false));
+    if is_hosts { Owner::Host } else { Owner::Container }
 }
 
 /// Sets the loopback interface of the current network namespace up, which gives it its addresses.

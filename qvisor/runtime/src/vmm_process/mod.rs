@@ -142,7 +142,7 @@ fn run(
     let sink = Arc::clone(&events);
     let hibernation = Hibernation::open(&plan.swap)?;
     let mut users = Users::enter_namespaces(plan.userns, id_maps(plan), propagation(plan))?;
-    net::enter(&plan.network)?;
+    let network_owner = net::enter(&plan.network)?;
     // With its working directory at `/`, a child in this mount namespace (the leash) leaves the host's root together
     // with the VMM.
     std::env::set_current_dir("/").map_err(VmmError::Prepare)?;
@@ -167,7 +167,7 @@ fn run(
         Tree::Bundle(bundle) => &*bundle.container.sysctls,
         Tree::CopyOnWrite { .. } => &[],
     };
-    boot.sysctls = sysctl::read(&plan.network, asked);
+    boot.sysctls = sysctl::read(&plan.network, network_owner, asked);
     if let (Tree::Bundle(bundle), Some(leash)) = (&plan.tree, &leash) {
         let state = OciState { pid: leash.pid(), ..bundle.state.clone() };
         hooks::run("createContainer", bundle.container.hooks.create_container().as_deref(), &state)?;

@@ -8,11 +8,16 @@ use std::io::Read;
 use std::path::Path;
 
 use abi::sysctl::{NET, PING_GROUP_RANGE, UNPRIVILEGED_PORT_START, VALUE_MAX};
-use vmm::net::{self, Network};
+use vmm::net::{Network, Owner};
 
 use super::error::VmmError;
 
 const ROOT: &str = "/proc/sys";
+/// Anybody may ping and bind any port. The first one is no value that others set, so the next sandbox in this network
+/// knows whose they are.
+const OPENED: [(&str, &str); 2] = [(PING_GROUP_RANGE, "0 2147483646"), (UNPRIVILEGED_PORT_START, "0")];
+/// Those of a new network namespace.
+const DEFAULTS: [(&str, &str); 2] = [(PING_GROUP_RANGE, "1 0"), (UNPRIVILEGED_PORT_START, "1024")];
 
 /// Applies settings by their names below `/proc/sys`.
 pub(crate) fn write(settings: &[(String, String)]) -> Result<(), VmmError> {
@@ -24,17 +29,29 @@ pub(crate) fn write(settings: &[(String, String)]) -> Result<(), VmmError> {
 }
 
 /// The settings of the network that the sandbox is in, with their values. `asked`: those that were written.
-pub(super) fn read(network: &Network, asked: &[(String, String)]) -> Vec<(String, Vec<u8>)> {
+///
+/// In a network of containers the VMM opens low ports and pings to itself, as it has no privilege there: the sandbox's
+/// kernel decides who may. It shows what was asked, or Linux's defaults. A network by path that has others' settings
+/// of these keeps them, and they are shown.
+pub(super) fn read(network: &Network, owner: Owner, asked: &[(String, String)]) -> Vec<(String, Vec<u8>)> {
     let is_asked = |name: &str| asked.iter().any(|(asked, _)| asked == name);
-    // In a network of the sandbox's own the VMM has opened these to itself; the sandbox's kernel decides who may.
-    let is_ours =
-        |name: &str| *network == Network::None && [UNPRIVILEGED_PORT_START, PING_GROUP_RANGE].contains(&name);
-    let shown = NET.iter().filter(|name| !is_ours(name) || is_asked(name));
+    let opens = owner == Owner::Container
+        && (*network == Network::None || DEFAULTS.iter().all(has) || has(&OPENED[0]));
+    let is_opened = |name: &str| opens && OPENED.iter().any(|(opened, _)| *opened == name);
+    let shown = NET.iter().filter(|name| !is_opened(name) || is_asked(name));
     let values = shown.filter_map(|name| Some(((*name).to_owned(), value(name)?))).collect();
-    if NET.iter().any(|name| is_ours(name) && is_asked(name)) {
-        net::leave_low_ports_to_the_guest();
+    if opens {
+        for (name, value) in OPENED {
+            // Best effort: where the settings do not exist only those calls fail.
+            let _ = fs::write(Path::new(ROOT).join(name), value);
+        }
     }
     values
+}
+
+fn has((name, wanted): &(&str, &str)) -> bool {
+    let value = value(name).unwrap_or_default();
+    String::from_utf8_lossy(&value).split_ascii_whitespace().eq(wanted.split(' '))
 }
 
 /// `None`: this namespace does not have it.
