@@ -177,25 +177,29 @@ impl Server {
         });
     }
 
-    /// Takes connections; result: whether there were any.
-    fn accept(&mut self) -> bool {
-        let mut is_any = false;
+    /// Takes connections; result: their descriptors.
+    fn accept(&mut self) -> Vec<RawFd> {
+        let mut new = Vec::new();
         while let Ok((stream, _)) = self.listener.accept() {
-            is_any = true;
             self.needed = Instant::now();
             if let Ok(line) = Line::new(stream) {
                 let client = Client { line: Arc::new(line), inbox: Inbox::default() };
+                new.push(client.line.as_raw_fd());
                 self.clients.insert(client.line.as_raw_fd(), client);
             }
         }
-        is_any
+        new
     }
 
     /// Removes the socket, unless somebody has found the shim by it meanwhile; then it goes on.
     fn ends(&mut self, socket: Option<&Path>) -> bool {
         let Some(claim) = socket.and_then(|socket| Claim::new(socket).ok()) else { return true };
-        if self.accept() {
-            self.service.go_on();
+        self.service.go_on();
+        let new = self.accept();
+        let service = &self.service;
+        // A connection that is over already without a word is that of `delete`, which only looks whether the shim is there.
+        let is_alive = |fd| self.clients.get_mut(&fd).is_some_and(|client| client.read(service));
+        if new.into_iter().any(is_alive) {
             return false;
         }
         claim.remove();
@@ -229,5 +233,52 @@ impl Client {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn server(listener: UnixListener) -> Server {
+        listener.set_nonblocking(true).unwrap();
+        let (wakes, wake) = io::pipe().unwrap();
+        let around = Surroundings {
+            namespace: "test".into(),
+            reaper: Reaper::default(),
+            publisher: Publisher::new("/nowhere", "test"),
+        };
+        Server {
+            service: Arc::new(Service::new(around, wake)),
+            listener,
+            signals: SignalFd::new(&[]).unwrap(),
+            wakes,
+            clients: BTreeMap::new(),
+            watches: Vec::new(),
+            needed: Instant::now(),
+        }
+    }
+
+    /// Is the shim over, after something has happened to its socket?
+    fn ends_after(happens: impl Fn(&Path)) -> bool {
+        let dir = testdir::TempDir::new();
+        let socket = dir.path().join("socket");
+        let mut server = server(Claim::new(&socket).unwrap().listen().unwrap().unwrap());
+        happens(&socket);
+        let ends = server.ends(Some(&socket));
+        assert_eq!(socket.exists(), !ends);
+        ends
+    }
+
+    #[test]
+    fn a_shim_goes_on_for_who_needs_it_and_ends_although_somebody_has_looked_for_it() {
+        assert!(ends_after(|_| ()));
+        assert!(ends_after(|socket| assert!(Claim::new(socket).unwrap().is_served())));
+        assert!(!ends_after(|socket| assert!(Claim::new(socket).unwrap().listen().unwrap().is_none())));
+        assert!(!ends_after(|socket| std::mem::forget(UnixStream::connect(socket).unwrap())));
+        assert!(!ends_after(|socket| UnixStream::connect(socket).unwrap().write_all(&[0, 0]).unwrap()));
     }
 }

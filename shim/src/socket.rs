@@ -2,7 +2,7 @@
 //! pod one makes the shim, and none finds a shim that is about to end.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -40,17 +40,23 @@ impl Claim {
         }
     }
 
-    /// Whether a shim listens.
+    /// Whether a shim listens. A shim that is about to end does so nevertheless.
     #[must_use]
     pub fn is_served(&self) -> bool {
         UnixStream::connect(&self.socket).is_ok()
+    }
+
+    /// Whether a shim listens, which then stays for a connection to come: it reads a byte, the first one of a request that does
+    /// not go on.
+    fn holds_server(&self) -> bool {
+        UnixStream::connect(&self.socket).is_ok_and(|mut shim| shim.write_all(&[0]).is_ok())
     }
 
     /// Listens; `None`: a shim does so already.
     pub fn listen(&self) -> io::Result<Option<UnixListener>> {
         let listener = match UnixListener::bind(&self.socket) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                if self.is_served() {
+                if self.holds_server() {
                     return Ok(None);
                 }
                 // Of a shim that was killed.
