@@ -61,11 +61,12 @@ def the_first_process_of_a_pod_is_killed(side):
 def the_vmm_is_killed(side):
     pod = side.pod()
     one = pod.start("one", SLEEP)
-    vmm = parent(one.pid())
+    vmm = parent(pod.pid())
     name = Path(f"/proc/{vmm}/comm").read_text().strip()
-    check(name == "dormouse-vmm", f"the parent of its leash is {name}")
+    check(name == "dormouse-vmm", f"the parent of the pod's leash is {name}")
     end_pid(vmm)
     check(one.ending() == (137, "Error"), f"it ended with {one.ending()}")
+    until("the end of the pod", lambda: not pod.is_ready())
     other = side.pod("other").start("one", "exit 3").ending()
     check(other == (3, "Error"), f"another pod's container ends with {other}")
 

@@ -12,15 +12,15 @@ from runner import Cases
 from world import IMAGE, Failure, Program, check, until
 
 MIB = 1 << 20
-# Do containers of a pod share one sandbox? Cases that need it go with runc alone until they do.
-PODS_SHARE = os.environ.get("DORMOUSE_PODS") == "1"
+# Whether cases that Dormouse does not meet yet go with it too, and not with runc alone.
+WITH_PENDING = os.environ.get("DORMOUSE_PODS") == "1"
 
 
 class PodCases(Cases):
-    """Cases after which nothing is left. `shared`: Dormouse meets it once containers of a pod share one sandbox."""
+    """Cases after which nothing is left. `pending`: Dormouse does not meet it yet."""
 
-    def __call__(self, *runtimes, shared=False):
-        if shared and not PODS_SHARE:
+    def __call__(self, *runtimes, pending=False):
+        if pending and not WITH_PENDING:
             runtimes = ("runc",)
 
         def register(function):
@@ -173,7 +173,10 @@ class Pod:
 
     def sleepers(self, count, **more):
         """So many containers that do nothing until they are told to end."""
-        return [self.start(f"c{number}", SLEEP, **more) for number in range(count)]
+        containers = [self.start(f"c{number}", f"trap 'exit 0' TERM; echo up; {WAIT}", **more) for number in range(count)]
+        for one in containers:
+            one.logs("stdout F up")
+        return containers
 
     def stop(self):
         self.call("StopPodSandbox")
@@ -187,8 +190,9 @@ class Pod:
         return subprocess.run(self.side.engine.client("forward", url, port), input=data, capture_output=True, timeout=60)
 
 
+WAIT = "sleep 100000 & wait"
 # Ends at once when it is told to, and reaps nobody.
-SLEEP = "trap 'exit 0' TERM; sleep 100000 & wait"
+SLEEP = f"trap 'exit 0' TERM; {WAIT}"
 
 
 class Side:

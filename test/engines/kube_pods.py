@@ -4,11 +4,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from kube_calls import COUNT
-from kube_pod import PODS_SHARE, SLEEP, case
+from kube_pod import SLEEP, case
 from world import check, until
 
 # Takes 150 MiB, and ends after its child: runc's shim may overlook what is told in the moment of the container's end.
 GREEDY = "hungry 150; code=$?; sleep 0.5; exit $code"
+# Reads a block that is larger than the container's memory.
+BLOCK = "dd if=/dev/zero of=/dev/null bs=20M count=1; code=$?; sleep 0.5; exit $code"
 
 
 def serve(number):
@@ -58,10 +60,10 @@ def containers_have_their_network_in_common(side):
 @case()
 def pods_reach_each_other(side):
     first, second = side.pod("first"), side.pod("second")
-    first.start("server", "mkdir /www; echo page >/www/page; exec httpd -f -p 8080 -h /www")
+    first.start("server", "mkdir /www; echo page >/www/page; exec httpd -f -p 80 -h /www")
     one = second.start("client", SLEEP)
     check(first.address() != second.address(), "both have one address")
-    return one.sh(f"until wget -q -O - http://{first.address()}:8080/page; do sleep 0.02; done; nc 127.0.0.1 8080 || echo none")
+    return one.sh(f"until wget -q -O - http://{first.address()}/page; do sleep 0.02; done; nc 127.0.0.1 80 || echo none")
 
 
 @case()
@@ -73,13 +75,13 @@ def containers_have_files_of_shared_memory_in_common(side):
     return answers
 
 
-@case(shared=True)
+@case()
 def containers_have_their_name_in_common(side):
     return {count: [one.sh("hostname; cat /proc/sys/kernel/hostname; cat /etc/hostname; uname -n") for one in containers]
             for count, _, containers in pods_of_containers(side)}
 
 
-@case(shared=True)
+@case(pending=True)
 def containers_have_mapped_memory_in_common(side):
     """A lock and a futex in a file of `/dev/shm`."""
     first, second, third = side.pod().sleepers(3)
@@ -90,7 +92,7 @@ def containers_have_mapped_memory_in_common(side):
         return added, third.run("share", "sum", "/dev/shm/counter"), waits.result(), wakes
 
 
-@case(shared=True)
+@case(pending=True)
 def containers_have_system_v_ipc_in_common(side):
     first, second = side.pod().sleepers(2)
     other = side.pod("other").start("other", SLEEP)
@@ -110,7 +112,7 @@ def processes_are_private_unless_asked(side):
             second.sh("tr '\\0' ' ' </proc/1/cmdline")]
 
 
-@case(shared=True)
+@case()
 def processes_are_shared_when_asked(side):
     """`shareProcessNamespace` of a pod: the pod's own process is the first one of all containers."""
     pod = side.pod(namespaces={"pid": "POD"})
@@ -134,7 +136,7 @@ def processes_are_shared_when_asked(side):
     return answers
 
 
-@case(shared=True)
+@case()
 def a_container_joins_the_processes_of_another(side):
     """What `kubectl debug --target` asks for."""
     pod = side.pod()
@@ -155,17 +157,6 @@ def the_hosts_processes_and_memory_are_refused(side):
         config = side.config(namespaces={kind: "NODE"})
         said = side.refused("RunPodSandbox", "Unknown", config=config, runtime_handler=side.runtime)
         check(kind in said and "host" in said, said)
-
-
-def refused_until_pods_share(side):
-    pod = side.pod(namespaces={"pid": "POD"})
-    one = pod.create("one", SLEEP)
-    said = side.refused("StartContainer", "Unknown", container_id=one.id)
-    check("pid" in said, said)
-
-
-if not PODS_SHARE:
-    refused_until_pods_share = case("dormouse")(refused_until_pods_share)
 
 
 @case()
@@ -200,11 +191,12 @@ def a_container_out_of_memory_takes_no_other_along(side):
     stays = pod.start("stays", COUNT, memory_mib=64)
     pid = stays.pid()
     answers = {}
-    one = pod.start("greedy", GREEDY, memory_mib=64)
-    code, _ = one.ending()
-    # The end and its cause are two events.
-    until("its reason", lambda: one.status()["reason"] == "OOMKilled")
-    answers["greedy"] = code
+    for name, mib, script in (("greedy", 64, GREEDY), ("block", 15, BLOCK)):
+        one = pod.start(name, script, memory_mib=mib)
+        code, _ = one.ending()
+        # The end and its cause are two events.
+        until("its reason", lambda one=one: one.status()["reason"] == "OOMKilled")
+        answers[name] = code
     again = pod.start("greedy", "hungry 20", attempt=1, memory_mib=64)
     answers["again"] = again.ending()
     inside = pod.start("inside", SLEEP, memory_mib=64)
@@ -246,7 +238,7 @@ def a_container_is_stopped_alone(side):
     containers = pod.sleepers(3)
     pids = [one.pid() for one in containers]
     containers[1].stop()
-    states = [one.state() for one in containers]
+    states = [one.state() for one in containers] + [containers[1].ending()]
     containers[1].remove()
     until("the end of its process", lambda: not Path(f"/proc/{pids[1]}").exists())
     check([containers[0].pid(), containers[2].pid()] == [pids[0], pids[2]], "another one began anew")

@@ -141,6 +141,11 @@ class Kube(Engine):
         """Names of all calls of the runtime service."""
         return subprocess.run([CLIENT, "methods"], capture_output=True, text=True, check=True).stdout.split()
 
+    def interfaces(self):
+        """Names of the interfaces of containerd's own network, which is the host's to it."""
+        links = subprocess.run(["ip", "-json", "-n", self.net, "link"], capture_output=True, check=True).stdout
+        return sorted(link["ifname"] for link in json.loads(links))
+
     def groups(self):
         """Control groups of pods of this containerd."""
         return [path for place in ("*", ".") for path in Path("/sys/fs/cgroup").glob(f"{place}{self.cgroup_parent}/*")
