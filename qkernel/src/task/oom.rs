@@ -6,7 +6,7 @@ use abi::hostcall::REPORT_OOM_KILL;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::limits::TASK_BYTES;
 use crate::task::container;
@@ -38,15 +38,25 @@ struct Victim {
 /// The last one in each container that reached its own limit, by its owner, and under the sandbox's that where the sandbox's was
 /// reached.
 static VICTIMS: SpinLock<BTreeMap<Owner, Victim>> = SpinLock::new(Rank::OomVictim, BTreeMap::new());
+/// How often in a row there was memory again when somebody was to be killed.
+static OVER: AtomicU32 = AtomicU32::new(0);
+const OVER_MAX: u32 = 50;
 static SAID: RateLimit = RateLimit::new();
 
 /// There is no memory for the current task: kills the largest process, unless one that was killed is still ending, and
 /// gives that time to end. No lock is held. Whoever calls this tries again then, or ends.
 pub fn relieve(task: &Arc<Task>) {
     account::relieve();
-    let shortage = account::shortage();
-    if !is_one_ending(payer(task, shortage)) {
-        kill_largest(task, shortage);
+    let shortage = match account::shortage() {
+        // Something else than what was measured may be short: not for ever.
+        Shortage::Over if OVER.fetch_add(1, Ordering::Relaxed) >= OVER_MAX => Shortage::Owner,
+        shortage => shortage,
+    };
+    if shortage != Shortage::Over {
+        OVER.store(0, Ordering::Relaxed);
+        if !is_one_ending(payer(task, shortage)) {
+            kill_largest(task, shortage);
+        }
     }
     if !task.process.is_exiting() {
         let until = Some(monotonic_ns() + PAUSE_NS);
@@ -67,7 +77,7 @@ pub fn make_room(task: &Arc<Task>, bytes: usize) {
 /// Whose processes are to pay for it.
 fn payer(task: &Arc<Task>, shortage: Shortage) -> Owner {
     match shortage {
-        Shortage::Owner => task.process.container.memory().owner(),
+        Shortage::Owner | Shortage::Over => task.process.container.memory().owner(),
         Shortage::Sandbox => Owner::SANDBOX,
     }
 }
@@ -82,7 +92,7 @@ fn is_one_ending(payer: Owner) -> bool {
 
 fn kill_largest(task: &Arc<Task>, shortage: Shortage) {
     let all: Vec<Arc<Process>> = match shortage {
-        Shortage::Owner => task.process.container.processes(),
+        Shortage::Owner | Shortage::Over => task.process.container.processes(),
         Shortage::Sandbox => container::all().iter().flat_map(|container| container.processes()).collect(),
     };
     let candidates = all.iter().filter(|process| !process.is_exiting() && !process.tasks.lock().is_empty());

@@ -32,3 +32,6 @@ pub const NO_POD: &str = "it is the sandbox of one container alone; set pods to 
     to separate (the annotation dev.dormouse.pods, or the node's configuration)";
 /// The same, for one that names another network.
 pub const NOT_THE_PODS_NETWORK: &str = "its network namespace is not that pod's; name that in linux.namespaces, as CRI does (/proc/PID/ns/net of the pod)";
+/// The same, for one with other ids.
+pub const NOT_THE_PODS_IDS: &str =
+    "its user namespace is not that pod's; give all containers of a pod the same";

@@ -354,3 +354,38 @@ fn a_container_that_cannot_be_made_leaves_nothing_with_the_vmm() {
         assert_eq!(mounts.lines().filter(|line| line.contains("/pod/")).count(), 0, "{mounts}");
     });
 }
+
+#[test]
+fn what_stands_for_a_container_on_the_host_sees_nothing_of_it() {
+    pod(|first| {
+        let one = run(first, "exec sleep 1000");
+        let namespace = |pid: i32, kind: &str| fs::read_link(format!("/proc/{pid}/ns/{kind}")).unwrap();
+        for pid in [one.pid(), one.vmm()] {
+            let root = || fs::read_dir(format!("/proc/{pid}/root/")).unwrap().count();
+            wait_for(|| root() == 0, || format!("{} names in its root", root()));
+            for kind in ["net", "uts", "ipc"] {
+                assert_eq!(namespace(pid, kind), namespace(first.pid(), kind), "{kind}");
+            }
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+            let capabilities =
+                |set: &str| status.lines().find(|line| line.starts_with(set)).unwrap().to_owned();
+            assert!(capabilities("CapEff").ends_with("0000000000000000"), "{status}");
+            assert!(capabilities("CapPrm").ends_with("0000000000000000"), "{status}");
+        }
+    });
+}
+
+#[test]
+fn ids_and_scores_are_the_pods() {
+    pod(|first| {
+        let mut one = first.further("true");
+        one.config["linux"]["namespaces"].as_array_mut().unwrap().push(json!({"type": "user"}));
+        let map = json!([{"containerID": 0, "hostID": 100_000, "size": 65_536}]);
+        one.set("/linux/uidMappings", map.clone()).set("/linux/gidMappings", map).write();
+        one.refused(&one.with_bundle("create", &[]), &["user namespace is not that pod's"]);
+        let score = || fs::read_to_string(format!("/proc/{}/oom_score_adj", first.vmm())).unwrap();
+        let mut two = first.further("exec sleep 1000");
+        two.set("/process/oomScoreAdj", json!(700)).create().start();
+        assert_eq!(score().trim(), "700");
+    });
+}

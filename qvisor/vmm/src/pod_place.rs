@@ -37,10 +37,8 @@ pub fn remove(vmm: BorrowedFd<'_>, name: &str) -> io::Result<()> {
         for entry in fs::read_dir(&directory)? {
             let view = entry?.path();
             let path = c_path(&view)?;
-            // SAFETY: the path is zero-terminated.
-            if unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) } != 0 {
-                return Err(io::Error::last_os_error());
-            }
+            // SAFETY: the path is zero-terminated. One that was never attached fails, and is removed as well.
+            unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
             if view.is_dir() { fs::remove_dir(&view)? } else { fs::remove_file(&view)? }
         }
         fs::remove_dir(&directory)
@@ -53,7 +51,12 @@ fn c_path(path: &Path) -> io::Result<CString> {
 
 /// Does something with the place of a VMM, in a child that enters its mount namespace.
 fn within(vmm: BorrowedFd<'_>, run: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+    let parent = process::id();
     let Some(child) = process::fork()? else {
+        // Whoever finds the parent dead takes away what was done so far, and nothing comes after that.
+        if !process::die_with_parent(parent) {
+            process::exit_now(libc::ECHILD);
+        }
         // SAFETY: integers only.
         let entered = unsafe { libc::setns(vmm.as_fd().as_raw_fd(), libc::CLONE_NEWNS) };
         let result = if entered == 0 { run(place()) } else { Err(io::Error::last_os_error()) };

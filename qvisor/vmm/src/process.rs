@@ -337,6 +337,13 @@ pub fn enter_network_of(pid: i32) -> io::Result<()> {
     check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }).map(drop)
 }
 
+/// Enters the network, uts and ipc namespaces of another process. Only while this process has a single thread.
+pub fn enter_namespaces_of(pidfd: BorrowedFd<'_>) -> io::Result<()> {
+    let all = libc::CLONE_NEWNET | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC;
+    // SAFETY: a live descriptor.
+    check(unsafe { libc::setns(pidfd.as_raw_fd(), all) }).map(drop)
+}
+
 /// No program that it executes has more privileges, and nobody looks into its memory.
 pub fn gain_nothing() {
     // SAFETY: integers only.

@@ -235,13 +235,19 @@ pub enum Shortage {
     Owner,
     /// The sandbox's.
     Sandbox,
+    /// Nobody's any more: what was short has come back.
+    Over,
 }
 
 /// See [`Shortage`]. Only if the owner has memory left and the sandbox has not is it the sandbox's.
 pub fn shortage() -> Shortage {
     let is_owners = !owners::fits(SHORT_BYTES) || owners::available(owner::current()) < SHORT_FRAMES;
     let is_sandboxes = !SANDBOX.has_room(SHORT_BYTES) || frames::available_to_all() < SHORT_FRAMES;
-    if is_sandboxes && !is_owners { Shortage::Sandbox } else { Shortage::Owner }
+    match (is_owners, is_sandboxes) {
+        (true, _) => Shortage::Owner,
+        (false, true) => Shortage::Sandbox,
+        (false, false) => Shortage::Over,
+    }
 }
 
 /// An empty vector with room for `len` values.

@@ -3,6 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use vmm::ids::IdMaps;
+use vmm::jail::Users;
 use vmm::net::Network;
 
 use super::create::CreateOptions;
@@ -57,6 +59,7 @@ impl Membership {
             Pod::Further(first) => {
                 let found = Further::find(&options.root, &first).and_then(|further| {
                     further.is_in_its_network(&container.namespaces.network)?;
+                    further.has_its_ids(container.id_maps.as_ref())?;
                     Ok(further)
                 });
                 let words = |why| format!("its pod begins with container {first}, and {why}");
@@ -122,6 +125,15 @@ impl Further {
         match theirs.is_some() && which(asked) == theirs {
             true => Ok(()),
             false => Err(words::NOT_THE_PODS_NETWORK.into()),
+        }
+    }
+
+    /// The ids of a container are those of the pod, whose VMM makes its files.
+    fn has_its_ids(&self, asked: Option<&IdMaps>) -> Result<(), String> {
+        let is_shown = Users::are_shown_by(self.record.vmm, asked);
+        match is_shown.map_err(|error| format!("its user namespace cannot be read: {error}"))? {
+            true => Ok(()),
+            false => Err(words::NOT_THE_PODS_IDS.into()),
         }
     }
 

@@ -96,10 +96,10 @@ impl Links {
                     self.order(Order::Winsize { rows, columns });
                 }
             }
-            // Its status is there for the subreaper; nothing else may run on.
+            // Its status is there for the subreaper; nothing else may run on. The VMM sees the keeper's end.
             Some(News::Gone) => {
                 self.is_leashed = false;
-                self.order(Order::Kill { signal: libc::SIGKILL, foreground: false, all: true });
+                self.end(libc::SIGKILL, &Report::Exited { status: libc::SIGKILL });
             }
             None => {}
         }

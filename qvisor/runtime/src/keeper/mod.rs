@@ -7,6 +7,7 @@
 //! and to the front end. It ends with the container, and the container with it.
 
 mod links;
+mod oom_score;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use abi::boot::STREAM_TTY;
 use vmm::boot::{BootSpec, Stream};
 use vmm::exec_relay::VIEWS_MAX;
-use vmm::jail::Users;
+use vmm::jail::{self, Users};
 use vmm::mounts::View;
 use vmm::process::{self, Terminal};
 use vmm::{footprint, pod_place};
@@ -85,6 +86,7 @@ pub fn main(mut plan: KeeperPlan, inherited: Inherited, parent: i32) -> ! {
         channel: Arc::new(channel.into()),
         listener: listener.into(),
         preserved: Preserved(further.collect()),
+        parent,
     };
     let channel = Arc::clone(&keeper.channel);
     let begun = early.map_err(VmmError::Prepare).and_then(|()| keeper.begin());
@@ -109,18 +111,23 @@ struct Keeper {
     channel: Arc<UnixStream>,
     listener: UnixListener,
     preserved: Preserved,
+    /// The front end.
+    parent: i32,
 }
 
 impl Keeper {
     /// Does what needs the host, and asks for the container.
     fn begin(self) -> Result<Links, VmmError> {
         let container = &self.bundle.container;
-        // That of the pod, which the container's own has been found to be.
-        process::enter_network_of(self.vmm_pid).map_err(VmmError::PodSocket)?;
+        // That of the pod, which the container's own has been found to be; and its names and IPC.
+        process::enter_namespaces_of(self.vmm.as_fd()).map_err(VmmError::PodSocket)?;
+        jail::begin_apart()?;
         sysctl::write(&container.sysctls)?;
         if let Some(score) = container.oom_score_adj {
             std::fs::write("/proc/self/oom_score_adj", score.to_string())
                 .map_err(|source| VmmError::OomScore { score, source })?;
+            // Its memory is the VMM's.
+            oom_score::raise(self.vmm_pid, score);
         }
         std::env::set_current_dir("/").map_err(VmmError::Prepare)?;
         let (views, mut boot) = self.show_files()?;
@@ -137,6 +144,10 @@ impl Keeper {
         let terminal = Terminal::new(io::stdin().as_fd()).filter(|_| container.terminal);
         drop((streams, views));
         process::close_streams();
+        jail::leave_host_apart()?;
+        if !process::die_with_parent(self.parent) {
+            process::exit_now(1);
+        }
         process::drop_privileges();
         Links::new(leash, socket, self.channel, terminal).map_err(VmmError::Prepare)
     }

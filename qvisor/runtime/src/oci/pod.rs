@@ -12,6 +12,8 @@ const KINDS: [&str; 2] = ["io.kubernetes.cri.container-type", "io.kubernetes.cri
 const FIRSTS: [&str; 2] = ["io.kubernetes.cri.sandbox-id", "io.kubernetes.cri-o.SandboxID"];
 /// The size of a pod: what all its containers are to have together. 0: not limited.
 const SIZE: &str = "io.kubernetes.cri.sandbox-";
+/// The least share of processor time that a group of version 1 can have.
+const LEAST_SHARES: u64 = 2;
 
 /// The place of a container in a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,16 +66,20 @@ impl PodSize {
         })
     }
 
-    /// The limits of a sandbox that holds the whole pod, whose first container has these of its own.
+    /// The limits of a sandbox that holds the whole pod, whose first container has these of its own. Annotations come from
+    /// strangers: where the bundle has a limit they change nothing. (CRI gives a pod's first container no limit, and the least
+    /// share of processor time there is.)
     #[must_use]
     pub fn of_sandbox(&self, first: &Resources) -> Resources {
-        let cpu = Cpu {
-            shares: self.cpu_shares.or(first.cpu.shares),
-            quota: self.cpu_quota.or(first.cpu.quota),
-            period: if self.cpu_quota.is_some() { self.cpu_period } else { first.cpu.period },
-            ..first.cpu.clone()
+        let has_quota = first.cpu.quota.is_some_and(|quota| quota > 0);
+        let (quota, period) = if has_quota || self.cpu_quota.is_none() {
+            (first.cpu.quota, first.cpu.period)
+        } else {
+            (self.cpu_quota, self.cpu_period)
         };
-        Resources { memory: self.memory_bytes.or(first.memory), cpu, ..first.clone() }
+        let shares = first.cpu.shares.filter(|shares| *shares > LEAST_SHARES).or(self.cpu_shares);
+        let cpu = Cpu { shares: shares.or(first.cpu.shares), quota, period, ..first.cpu.clone() };
+        Resources { memory: first.memory.or(self.memory_bytes), cpu, ..first.clone() }
     }
 }
 
@@ -100,11 +106,14 @@ mod tests {
         let sized = pod(&[(KINDS[0], "sandbox"), (&memory, "1048576"), (&quota, "0")]).unwrap();
         let Pod::First(sized) = sized else { panic!() };
         assert_eq!((sized.memory_bytes, sized.cpu_quota), (Some(1 << 20), None));
-        let own = Cpu { shares: Some(2), quota: Some(7), period: Some(9), ..Cpu::default() };
-        let first = Resources { memory: Some(1), cpu: own, ..Resources::default() };
-        let all = PodSize { cpu_quota: Some(5), ..sized }.of_sandbox(&first);
-        assert_eq!((all.memory, all.cpu.shares, all.cpu.quota), (Some(1 << 20), Some(2), Some(5)));
+        let sized = PodSize { cpu_quota: Some(5), cpu_shares: Some(700), ..sized };
+        let own = Cpu { shares: Some(2), period: Some(9), ..Cpu::default() };
+        let all = sized.of_sandbox(&Resources { cpu: own, ..Resources::default() });
+        assert_eq!((all.memory, all.cpu.shares, all.cpu.quota), (Some(1 << 20), Some(700), Some(5)));
         assert_eq!(all.cpu.period, None);
+        let own = Cpu { shares: Some(100), quota: Some(7), period: Some(9), ..Cpu::default() };
+        let first = Resources { memory: Some(1), cpu: own, ..Resources::default() };
+        assert_eq!(sized.of_sandbox(&first), first);
         assert!(pod(&[(KINDS[0], "sandbox"), (&memory, "much")]).is_err());
     }
 }

@@ -60,6 +60,8 @@ fn strangers_ask_for_more_only_where_the_node_allows_it() {
 
 #[test]
 fn the_nodes_default_is_not_a_widening() {
+    assert!(settle(&[("pods", "shared")], "pods = 'separate'").is_err());
+    assert!(settle(&[("pods", "separate")], "").is_ok());
     let settings =
         settle(&[("userns", "host"), ("platform", "kvm")], "userns='host'\nplatform='kvm'").unwrap();
     assert_eq!((settings.userns, settings.platform), (UserNamespace::Host, PlatformChoice::Kvm));

@@ -3,7 +3,7 @@
 use vmm::jail::UserNamespace;
 use vmm::jail::mitigations::Mitigations;
 
-use super::{Asked, HostUds, NodeConfig};
+use super::{Asked, HostUds, NodeConfig, Pods};
 use crate::platform::PlatformChoice;
 
 /// An annotation asks for more than the node's configuration allows.
@@ -23,6 +23,7 @@ pub(super) const NAMES: &[&str] = &[
     "mitigations",
     "share-files",
     "host-uds",
+    "pods",
     "swap-dir",
     "swap-limit",
     "idle-timeout",
@@ -59,6 +60,8 @@ pub(super) fn check(bundle: &Asked, node: &NodeConfig) -> Result<(), Widening> {
         ),
         ("share-files", turns_on(bundle.share_files, default.share_files)),
         ("host-uds", bundle.host_uds == Some(HostUds::Connect) && default.host_uds != Some(HostUds::Connect)),
+        // Another kernel stands between containers that are separate.
+        ("pods", bundle.pods == Some(Pods::Shared) && default.pods == Some(Pods::Separate)),
         ("swap-dir", asks.dir.is_some() && asks.dir != gives.dir),
         ("swap-limit", exceeds(asks.limit_bytes, gives.limit_bytes)),
         // Nobody takes away from a container what its node gives to all.

@@ -178,6 +178,10 @@ impl Supervisor {
     fn over(&self, progress: &mut Progress, id: ContainerId, status: i32) {
         if let Some(container) = progress.containers.get_mut(id) {
             (container.exit, container.stage) = (Some(status), Stage::Ended);
+            // Even a keeper that has lost the report sees this, and ends.
+            if let Some(keeper) = &container.keeper {
+                let _ = keeper.line.stream().shutdown(std::net::Shutdown::Write);
+            }
         }
         progress.readers.end(id);
         progress.containers.drop_if_over(id);

@@ -147,7 +147,7 @@ fn run(
     // with the VMM.
     std::env::set_current_dir("/").map_err(VmmError::Prepare)?;
     let leash = match &plan.tree {
-        Tree::Bundle(bundle) => Some(begin_container(bundle, &plan.boot.args, channel)?),
+        Tree::Bundle(bundle) => Some(begin_container(bundle, plan.is_pod, &plan.boot.args, channel)?),
         // In a group of its own, which a shell's orders to its job do not reach.
         Tree::CopyOnWrite { .. } if plan.has_leash => Some(begin_leash(&plan.boot.args, true, channel)?),
         Tree::CopyOnWrite { .. } => None,
@@ -268,13 +268,16 @@ fn config(plan: &Plan, device: Option<kvm::Device>, supervisor: &Arc<Supervisor>
 /// the front end runs meanwhile.
 fn begin_container(
     bundle: &Bundle,
+    is_pod: bool,
     program: &[Vec<u8>],
     channel: &Arc<UnixStream>,
 ) -> Result<Leash, VmmError> {
     sysctl::write(&bundle.container.sysctls)?;
     // Containers of a pod may name this namespace for their host name.
     process::set_host_name(&bundle.container.boot.hostname);
-    if let Some(score) = bundle.container.oom_score_adj {
+    // A pod's first container is to outlive all others, whose memory is the VMM's as well.
+    let score = bundle.container.oom_score_adj.map(|score| if is_pod { score.max(0) } else { score });
+    if let Some(score) = score {
         std::fs::write("/proc/self/oom_score_adj", score.to_string())
             .map_err(|source| VmmError::OomScore { score, source })?;
     }

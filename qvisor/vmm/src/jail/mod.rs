@@ -37,6 +37,20 @@ pub use self::users::{
     IdMap, PROOF_USER, PROOF_USER_INSIDE, UserNamespace, Users, namespace_of_mounts, own_id, proc_directory,
 };
 
+/// For a process that stands for a container beside a VMM: mounts of its own, which nobody else sees. Only before any thread
+/// is started.
+pub fn begin_apart() -> Result<(), JailError> {
+    users::leave_mounts()?;
+    root::set_propagation(Propagation::Private)
+}
+
+/// The same later: an empty root takes the host's place, for it and its children, and its user is one that nobody else is.
+pub fn leave_host_apart() -> Result<(), JailError> {
+    root::leave_host(&[], false)?;
+    users::become_own();
+    Ok(())
+}
+
 /// Steps 3 to 5. Afterwards the process has no way to the host but its open descriptors, and the mounts in `kept`, which
 /// lie in its root ([`root::leave_host`]). The calling thread is the only one; its signal at the parent's death must be asked
 /// for again.

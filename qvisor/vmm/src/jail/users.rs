@@ -201,6 +201,19 @@ impl Users {
         Ok(Self { mode, namespace: Some(namespace.into()) })
     }
 
+    /// Whether the ids that a bundle's user namespace gives (`None`: it describes none) are those of a VMM that runs.
+    pub fn are_shown_by(pid: i32, given: Option<&IdMaps>) -> io::Result<bool> {
+        let has_own = matches!(Self::of_process(pid)?.mode, Mode::Given { .. });
+        let Some(IdMaps { users, groups }) = given else { return Ok(!has_own) };
+        let shows = |file: &str, extents: &[Extent]| -> io::Result<bool> {
+            let map = std::fs::read_to_string(format!("/proc/{pid}/{file}"))?;
+            let words = |line: &str| line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+            let lines: Vec<Vec<u32>> = map.lines().map(words).collect();
+            Ok(extents.iter().all(|one| lines.contains(&vec![one.inside, one.host, one.count])))
+        };
+        Ok(has_own && shows("uid_map", users)? && shows("gid_map", groups)?)
+    }
+
     /// Gives up the mapping for a user namespace in which ids are as on the host.
     pub fn fall_back(&mut self) -> Result<(), JailError> {
         *self = Self::make(Mode::Identity)?;
@@ -304,6 +317,22 @@ pub fn own_id(pid: i32) -> u32 {
 fn unshare(flags: i32) -> Result<(), JailError> {
     // SAFETY: takes integers only; the process is single-threaded.
     step("making namespaces", || unsafe { i64::from(libc::unshare(flags)) })
+}
+
+/// Makes a mount namespace that is this process's own.
+pub(super) fn leave_mounts() -> Result<(), JailError> {
+    unshare(libc::CLONE_NEWNS)
+}
+
+/// Takes on the id that is this process's alone, without groups. Its signal at the parent's death must be asked for again.
+pub(super) fn become_own() {
+    let own = own_id(crate::process::id());
+    // SAFETY: an empty list, and integers; the process has one thread. One that may not do so stays who it is.
+    unsafe {
+        libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>());
+        libc::syscall(libc::SYS_setresgid, own, own, own);
+        libc::syscall(libc::SYS_setresuid, own, own, own);
+    }
 }
 
 fn no_namespace(source: io::Error) -> JailError {
