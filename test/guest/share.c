@@ -1,5 +1,5 @@
 /*
- * Memory and messages in common with other containers of a pod.
+ * Memory, messages, locks and sockets in common with other containers of a pod.
  *
  *   share put KEY TEXT     a System V segment gets the text, and stays
  *   share get KEY          prints it, and removes the segment
@@ -9,16 +9,23 @@
  *   share sum FILE         prints the counter
  *   share wait FILE        waits at a futex in the mapped file until `share wake` comes
  *   share wake FILE        wakes it, and waits until there was somebody to wake
+ *   share hold FILE        locks the file, by fcntl(2) and by flock(2), makes FILE.held, and ends when that has gone
+ *   share try FILE         prints whether others hold these locks
+ *   share listen PATH      prints what comes over one connection to the socket, and removes it
+ *   share call PATH TEXT   connects to it, once it is there, and sends the text
  */
 #include "check.h"
 #include <linux/futex.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/file.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
 #include <sys/msg.h>
 #include <sys/shm.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 
 enum { SIZE = 4096, TEXT = 256 };
 
@@ -119,6 +126,64 @@ static void wake(struct page *page)
     futex(&page->wakes, FUTEX_WAKE, 1);
 }
 
+static void hold(const char *path)
+{
+    struct flock all = {.l_type = F_WRLCK};
+    char held[TEXT];
+    int file = open(path, O_RDWR | O_CREAT, 0600);
+    CHECK(file >= 0);
+    OK(fcntl(file, F_SETLKW, &all));
+    OK(flock(file, LOCK_EX));
+    snprintf(held, sizeof held, "%s.held", path);
+    CHECK(open(held, O_RDWR | O_CREAT, 0600) >= 0);
+    while (access(held, F_OK) == 0)
+        usleep(10000);
+}
+
+static void try(const char *path)
+{
+    struct flock all = {.l_type = F_RDLCK};
+    int file = open(path, O_RDONLY);
+    CHECK(file >= 0);
+    int record = fcntl(file, F_SETLK, &all);
+    CHECK(record == 0 || errno == EAGAIN || errno == EACCES);
+    int whole = flock(file, LOCK_EX | LOCK_NB);
+    CHECK(whole == 0 || errno == EWOULDBLOCK);
+    printf("fcntl %s, flock %s\n", record ? "held" : "free", whole ? "held" : "free");
+}
+
+static struct sockaddr_un address_of(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    return address;
+}
+
+static void listen_at(const char *path)
+{
+    struct sockaddr_un address = address_of(path);
+    char text[TEXT] = "";
+    int listener = socket(AF_UNIX, SOCK_STREAM, 0);
+    OK(bind(listener, (struct sockaddr *)&address, sizeof address));
+    OK(listen(listener, 1));
+    int peer = accept(listener, NULL, NULL);
+    CHECK(peer >= 0);
+    CHECK(read(peer, text, sizeof text - 1) > 0);
+    puts(text);
+    OK(unlink(path));
+}
+
+static void call(const char *path, const char *text)
+{
+    struct sockaddr_un address = address_of(path);
+    int caller = socket(AF_UNIX, SOCK_STREAM, 0);
+    while (connect(caller, (struct sockaddr *)&address, sizeof address) != 0) {
+        CHECK(errno == ENOENT || errno == ECONNREFUSED);
+        usleep(10000);
+    }
+    CHECK_EQ(write(caller, text, strlen(text)), strlen(text));
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 2 ? argv[1] : "";
@@ -135,6 +200,14 @@ int main(int argc, char **argv)
         await(map(argv[2]));
     else if (!strcmp(what, "wake"))
         wake(map(argv[2]));
+    else if (!strcmp(what, "hold"))
+        hold(argv[2]);
+    else if (!strcmp(what, "try"))
+        try(argv[2]);
+    else if (!strcmp(what, "listen"))
+        listen_at(argv[2]);
+    else if (!strcmp(what, "call") && text)
+        call(argv[2], text);
     else
         return 2;
     return 0;

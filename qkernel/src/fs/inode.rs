@@ -199,6 +199,10 @@ pub trait Inode: Send + Sync + Any {
     fn is_written(&self) -> bool {
         false
     }
+    /// A number that stands for the file where its locks are kept. It is the file's while anyone has the file open.
+    fn lock_key(&self) -> usize {
+        (&raw const *self).cast::<u8>() as usize
+    }
     fn get_xattr(&self, _name: &[u8]) -> Result<Vec<u8>> {
         Err(Errno::EOPNOTSUPP)
     }

@@ -1,12 +1,10 @@
 //! Advisory locks: POSIX record locks, open-file-description locks, and `flock(2)`.
 
 use alloc::collections::BTreeMap;
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::fs::caller::PidOf;
 use crate::fs::file::File;
-use crate::fs::inode::Inode;
 use machine::errno::{Errno, Result};
 use machine::mm::account;
 use machine::sched::wait::WaitQueue;
@@ -115,7 +113,7 @@ impl FileLocks {
 
 #[derive(Default)]
 struct Table {
-    /// By the inode's address. A file with locks is open, so the inode stays where it is.
+    /// By [`crate::fs::inode::Inode::lock_key`]. A file with locks is open, so the key stays its own.
     files: BTreeMap<usize, FileLocks>,
     /// The process (descriptor table) that each waiting process waits for.
     waits: BTreeMap<u64, u64>,
@@ -128,12 +126,8 @@ fn with_table<R>(f: impl FnOnce(&mut Table) -> R) -> R {
     f(TABLE.lock().get_or_insert_with(Table::default))
 }
 
-fn key(inode: &Arc<dyn Inode>) -> usize {
-    Arc::as_ptr(inode).cast::<u8>() as usize
-}
-
 fn inode_of(file: &File) -> Result<usize> {
-    file.path.as_ref().map(|path| key(&path.inode)).ok_or(Errno::EBADF)
+    file.path.as_ref().map(|path| path.inode.lock_key()).ok_or(Errno::EBADF)
 }
 
 impl Table {
@@ -288,7 +282,7 @@ pub fn release_file(file: &File) {
     release(file, |held| held.owner == Owner::Description(file.id), true);
 }
 
-/// Every lock, for `/proc/locks`: the inode's address stands for the file.
+/// Every lock, for `/proc/locks`.
 pub fn list() -> Vec<Lock> {
     with_table(|table| table.files.values().flat_map(|locks| locks.records.iter().copied()).collect())
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::{Child, Stdio};
 
 use libc::{SIGKILL, SIGTERM};
 use serde_json::json;
@@ -86,6 +87,93 @@ fn a_further_containers_files_are_its_root_and_its_mounts() {
             &one,
             "mv /volume/back /volume/moved && rm /volume/moved && mkdir /volume/dir && rmdir /volume/dir",
         );
+    });
+}
+
+/// A further container that sleeps and sees the host's directory `volume` at `/vol`.
+fn with_volume(first: &World, volume: &Path, option: &str) -> World {
+    let mut further = first.further("exec sleep 1000");
+    further.add_guest("share");
+    further
+        .mount(json!({"destination": "/vol", "type": "bind", "source": volume, "options": ["bind", option]}));
+    further.create().start();
+    further
+}
+
+/// A process of the container that goes on meanwhile.
+fn spawn(world: &World, script: &str) -> Child {
+    world.command(&["exec", &world.id, "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap()
+}
+
+fn output_of(child: Child) -> String {
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{:?}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_file_of_a_volume_is_one_file_to_all_containers() {
+    pod(|first| {
+        let volume = first.dir.join("volume");
+        fs::create_dir(&volume).unwrap();
+        let [one, two] = [(); 2].map(|()| with_volume(first, &volume, "rw"));
+        let reader = with_volume(first, &volume, "ro");
+
+        let holder = spawn(&one, "share hold /vol/lock");
+        wait_for(|| volume.join("lock.held").exists(), || "nobody holds the lock".into());
+        for other in [&one, &two, &reader] {
+            assert_eq!(exec(other, "share try /vol/lock"), "fcntl held, flock held\n");
+        }
+        exec(&reader, "! echo x 2>/dev/null > /vol/lock");
+        exec(&two, "rm /vol/lock.held");
+        output_of(holder);
+        assert_eq!(exec(&reader, "share try /vol/lock"), "fcntl free, flock free\n");
+
+        // A view that goes with its container takes nothing of the file along.
+        let holder = spawn(&one, "share hold /vol/lock");
+        wait_for(|| volume.join("lock.held").exists(), || "nobody holds the lock".into());
+        reader.ok(&["kill", &reader.id, "KILL"]);
+        reader.wait_status("stopped");
+        reader.delete();
+        assert_eq!(exec(&two, "share try /vol/lock"), "fcntl held, flock held\n");
+        fs::remove_file(volume.join("lock.held")).unwrap();
+        output_of(holder);
+
+        let waiter = spawn(&one, "share wait /vol/futex");
+        exec(&two, "share wake /vol/futex");
+        assert_eq!(output_of(waiter), "woken\n");
+    });
+}
+
+#[test]
+fn sockets_and_fifos_of_a_volume_lead_from_one_container_to_another() {
+    pod(|first| {
+        let volume = first.dir.join("volume");
+        fs::create_dir(&volume).unwrap();
+        let [one, two] = [(); 2].map(|()| with_volume(first, &volume, "rw"));
+        // Each time the socket's file is made anew, maybe with the number it had.
+        for (server, client) in [(&one, &two), (&two, &one), (&two, &one), (&one, &two)] {
+            let listener = spawn(server, "share listen /vol/socket");
+            exec(client, "share call /vol/socket hello");
+            assert_eq!(output_of(listener), "hello\n");
+        }
+        // One that the other removes, and makes anew.
+        let forgotten = spawn(&one, "share listen /vol/socket");
+        wait_for(|| volume.join("socket").exists(), || "no socket".into());
+        exec(&two, "test -S /vol/socket && rm /vol/socket");
+        let listener = spawn(&two, "share listen /vol/socket");
+        exec(&one, "share call /vol/socket again");
+        assert_eq!(output_of(listener), "again\n");
+        for (reader, writer) in [(&one, &two), (&two, &one)] {
+            exec(writer, "busybox mkfifo /vol/fifo");
+            let end = spawn(reader, "cat /vol/fifo");
+            exec(writer, "echo through > /vol/fifo");
+            assert_eq!(output_of(end), "through\n");
+            exec(reader, "rm /vol/fifo");
+        }
+        one.ok(&["kill", &one.id, "KILL"]);
+        one.wait_status("stopped");
+        drop(forgotten.wait_with_output());
     });
 }
 

@@ -4,8 +4,6 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
@@ -14,16 +12,6 @@ use serde_json::json;
 use vmm::hibernate::injection::{POINTS, Point};
 
 use super::world::{PATIENCE, World, assert_ended, dormouse, is_stopped, lives, signal, status_of};
-
-/// The program that is in the middle of something, for a root file system without libraries.
-fn midst() -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../test/guest/midst.c");
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("midst-static-{}", std::process::id()));
-    let status =
-        Command::new("cc").args(["-O2", "-pthread", "-static", "-o"]).arg(&program).arg(source).status();
-    assert!(status.expect("a C compiler runs").success());
-    program
-}
 
 /// Numbers without order, the same in every run.
 struct Random(u64);
@@ -80,7 +68,7 @@ fn settles(world: &World, is_down: bool) {
 /// Starts the guest program as a server of the host's loopback.
 fn start_server(world: &mut World) -> u16 {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    fs::rename(midst(), world.rootfs().join("bin/midst")).unwrap();
+    world.add_guest("midst");
     let namespaces = world.config["linux"]["namespaces"].as_array().unwrap();
     let own = namespaces.iter().filter(|one| one["type"] != "network").cloned().collect::<Vec<_>>();
     world.set("/linux/namespaces", json!(own));

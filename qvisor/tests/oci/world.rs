@@ -127,6 +127,16 @@ impl World {
         further
     }
 
+    /// Adds a guest program of `test/guest`, which needs no libraries, to `/bin`.
+    pub fn add_guest(&self, name: &str) -> &Self {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../test/guest/{name}.c"));
+        let program = self.rootfs().join("bin").join(name);
+        let status =
+            Command::new("cc").args(["-O2", "-pthread", "-static", "-o"]).arg(program).arg(source).status();
+        assert!(status.expect("a C compiler runs").success());
+        self
+    }
+
     /// The program is a shell script.
     pub fn script(&mut self, text: &str) -> &mut Self {
         self.config["process"]["args"] = json!(["sh", "-c", text]);

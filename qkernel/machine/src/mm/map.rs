@@ -187,13 +187,14 @@ impl AddressSpace {
         space.free_hint = mmap_top;
     }
 
-    /// A fork-independent key of the memory word at `addr` for futexes: the object and offset when shared.
+    /// A fork-independent key of the memory word at `addr` for futexes: the object (of a host file, what stands for
+    /// the file) and offset when shared.
     pub fn shared_key(&self, addr: u64) -> Option<(usize, u64)> {
         let space = self.lock();
         let vma = space.find(addr).filter(|vma| vma.is_shared())?;
         let object = match vma.object.as_ref()? {
             MemoryObject::Store(store) => Arc::as_ptr(store) as usize,
-            MemoryObject::Host(file) => Arc::as_ptr(file) as usize,
+            MemoryObject::Host(file) => file.file_key(),
         };
         Some((object, vma.object_offset(addr)))
     }

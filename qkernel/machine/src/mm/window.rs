@@ -6,6 +6,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::copies::Copies;
@@ -39,6 +40,8 @@ fn take_chunk() -> Option<u64> {
 
 /// A host file that is mapped: its chunks stay in the window while any mapping holds this.
 pub struct HostFileMap {
+    /// The file's own: its address stands for the file in the keys of futexes.
+    file: Arc<dyn Any + Send + Sync>,
     handle: Arc<Handle>,
     writable: bool,
     /// The file's size when last asked, in bytes.
@@ -57,9 +60,10 @@ pub struct HostFileMap {
 
 impl HostFileMap {
     /// Maps the file behind `handle` (open for reading, and for writing if `writable`). Shares the handle. `copied`: private
-    /// mappings show the sandbox's own copies of its pages.
-    pub fn new(handle: Arc<Handle>, writable: bool, copied: bool) -> Self {
+    /// mappings show the sandbox's own copies of its pages. `file` is one object for all maps of a file.
+    pub fn new(handle: Arc<Handle>, writable: bool, copied: bool, file: Arc<dyn Any + Send + Sync>) -> Self {
         Self {
+            file,
             handle,
             writable,
             size: AtomicU64::new(0),
@@ -75,6 +79,11 @@ impl HostFileMap {
     /// Device and inode number of the file; zeros when the host can't say.
     pub fn identity(&self) -> (u64, u64) {
         host::stat_handle(&self.handle).map_or((0, 0), |stat| (stat.dev, stat.ino))
+    }
+
+    /// The address of the object that all maps of the file have in common.
+    pub(super) fn file_key(&self) -> usize {
+        Arc::as_ptr(&self.file).cast::<u8>() as usize
     }
 
     /// The address spaces that map it.

@@ -107,9 +107,13 @@ impl HostInode {
 
     /// The size in bytes. The caller holds `io`.
     pub fn size(&self, open: &Handle) -> Result<u64> {
+        if self.fs.shared {
+            // Another view may have changed it since this one saw it.
+            return host::stat_handle(open).map(|stat| stat.size);
+        }
         {
             let attr = self.attr.lock();
-            if attr.size && !self.fs.shared {
+            if attr.size {
                 return Ok(attr.stat.size);
             }
         }

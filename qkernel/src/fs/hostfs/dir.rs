@@ -49,7 +49,7 @@ impl HostInode {
         let handle = with_room(|| host::open(dir, name, flags, new.mode & 0o7777))?;
         let stat = own(&handle, b"", host::stat_handle(&handle)?, new)?;
         self.invalidate();
-        let inode = self.fs.node(self, name, &stat)?;
+        let inode = self.fs.new_node(self, name, &stat)?;
         *inode.fresh.lock() = Some(Arc::new(handle));
         Ok(inode)
     }
@@ -70,7 +70,7 @@ impl HostInode {
     fn made(&self, dir: &Handle, name: &[u8], new: NewNode) -> Result<Arc<dyn Inode>> {
         self.invalidate();
         let stat = own(dir, name, host::stat(dir, name)?, new)?;
-        Ok(self.fs.node(self, name, &stat)?)
+        Ok(self.fs.new_node(self, name, &stat)?)
     }
 
     pub(super) fn make_link(&self, name: &[u8], node: &HostInode) -> Result<()> {

@@ -1,7 +1,8 @@
 //! Open host files and directories.
 
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Arc;
 use alloc::vec;
+use alloc::vec::Vec;
 use core::any::Any;
 use core::sync::atomic::Ordering;
 
@@ -33,7 +34,7 @@ pub struct HostFile {
 impl Drop for HostFile {
     fn drop(&mut self) {
         if self.writes {
-            self.inode.writers.fetch_sub(1, Ordering::Relaxed);
+            self.inode.common().writers.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -42,7 +43,7 @@ impl HostFile {
     /// The file behind an open handle, open for writing if `writes`.
     pub fn new(inode: Arc<HostInode>, handle: Arc<Handle>, writes: bool) -> Self {
         if writes {
-            inode.writers.fetch_add(1, Ordering::Relaxed);
+            inode.common().writers.fetch_add(1, Ordering::Relaxed);
         }
         Self { inode, handle, writes }
     }
@@ -58,7 +59,7 @@ impl HostFile {
         offset: u64,
         write: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        let _io = self.inode.io.lock();
+        let _io = self.inode.common().io.lock();
         self.write_by(offset, write)
     }
 
@@ -92,48 +93,38 @@ impl HostFile {
 impl HostInode {
     /// The content was written: private mappings see it in the pages that they have not read yet.
     fn maps_written(&self) {
-        let map = self.maps.lock()[0].upgrade();
-        if let Some(map) = map {
-            map.changed();
-        }
+        self.maps().iter().filter(|map| !map.is_writable()).for_each(|map| map.changed());
+    }
+
+    /// The mappings of the content in all views.
+    fn maps(&self) -> Vec<Arc<HostFileMap>> {
+        self.common.get().map_or_else(Vec::new, |common| common.all_maps())
     }
 
     /// Whether a shared mapping may change the content.
     pub(super) fn is_mapped_writable(&self) -> bool {
-        self.kind == S_IFREG && self.maps.lock()[1].strong_count() != 0
+        self.kind == S_IFREG && self.maps().iter().any(|map| map.is_writable())
     }
 
     /// The file was cut (or grown) to `size` bytes.
     pub(super) fn maps_truncated(&self, size: u64) {
-        let maps = self.maps.lock().clone();
-        for map in maps.iter().filter_map(Weak::upgrade) {
-            map.truncated(size);
-        }
+        self.maps().iter().for_each(|map| map.truncated(size));
     }
 
     fn map(&self, handle: &Arc<Handle>, writable: bool) -> Arc<HostFileMap> {
         // Nobody can set the time of the last change.
         let stat = self.fs.shared.then(|| host::stat_handle(handle).ok()).flatten();
-        let version = stat.map(|stat| stat.ctime_ns.cast_unsigned());
-        let mut maps = self.maps.lock();
-        if let Some(map) = maps[usize::from(writable)].upgrade() {
-            if let Some(version) = version {
-                map.is_of(version);
-            }
-            return map;
+        let common = self.common();
+        let map = common.map_of(&self.me, writable).unwrap_or_else(|| {
+            // Copies would not see what others write through mappings.
+            let copied = copies::are_wanted() && !writable;
+            let map = Arc::new(HostFileMap::new(handle.clone(), writable, copied, common.clone()));
+            common.add_map(&self.me, &map);
+            map
+        });
+        if let Some(stat) = stat {
+            map.is_of(stat.ctime_ns.cast_unsigned());
         }
-        // Copies would not see what others write through mappings.
-        let copied = copies::are_wanted() && !writable;
-        let map = Arc::new(HostFileMap::new(handle.clone(), writable, copied));
-        if let Some(version) = version {
-            map.is_of(version);
-        }
-        if writable && let Some(read_only) = maps[0].upgrade() {
-            read_only.stop_copying();
-        } else if maps[1].strong_count() != 0 {
-            map.stop_copying();
-        }
-        maps[usize::from(writable)] = Arc::downgrade(&map);
         map
     }
 }
@@ -157,7 +148,7 @@ impl FileOps for HostFile {
         append_position(
             file,
             at,
-            &self.inode.io,
+            &self.inode.common().io,
             || self.inode.size(&self.handle),
             |offset| self.write_at(offset, buf),
         )
@@ -212,7 +203,7 @@ impl FileOps for HostFile {
 
     fn truncate(&self, _file: &File, size: u64) -> Result<()> {
         self.check_regular().map_err(|_| Errno::EINVAL)?;
-        let _io = self.inode.io.lock();
+        let _io = self.inode.common().io.lock();
         let set_id = self.inode.set_id(&self.handle);
         if size == 0 && !self.inode.fs.shared && self.inode.size(&self.handle)? == 0 {
             self.inode.content_changed(set_id, &self.handle);
@@ -226,7 +217,7 @@ impl FileOps for HostFile {
 
     fn allocate(&self, _file: &File, mode: u32, offset: u64, len: u64) -> Result<()> {
         self.check_regular()?;
-        let _io = self.inode.io.lock();
+        let _io = self.inode.common().io.lock();
         let set_id = self.inode.set_id(&self.handle);
         let result = host::fallocate(&self.handle, mode, offset, len);
         self.inode.invalidate();
@@ -279,5 +270,4 @@ mod tests {
         assert_eq!(all, [(b"a".to_vec(), 5, 50), (b"bcd".to_vec(), 6, 60)]);
         assert_eq!(records(&bytes[..40]).count(), 1);
     }
-    use alloc::vec::Vec;
 }

@@ -2,10 +2,11 @@
 //!
 //! A directory gets an `O_PATH` handle when something below it is asked for. Other nodes are reached by their
 //! directory's handle and their name, and get an `O_PATH` handle of their own only when the name goes while they are
-//! used. Nodes are known by device and inode number, so that hard links and repeated lookups share one inode, which
-//! locks and mappings rely on.
+//! used. Nodes are known by device and inode number, so that hard links and repeated lookups share one inode. What
+//! belongs to the file itself, such as its locks, is shared by the inodes of all views (`common`).
 
 mod attr;
+mod common;
 mod dir;
 pub mod file;
 mod kept;
@@ -15,16 +16,17 @@ use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 use hashbrown::HashMap;
 
 use crate::fs::file::{FileOps, OpenFlags};
 use crate::fs::hostfs::attr::Attr;
+use crate::fs::hostfs::common::{Common, FileId, outlives_handles};
 use crate::fs::hostfs::kept::Kept;
 use crate::fs::inode::Stat;
 use crate::fs::inode::{
     Attachment, AttrChange, CachePolicy, Inode, LinkTarget, NewNode, NodeKind, S_IFBLK, S_IFCHR, S_IFDIR,
-    S_IFIFO, S_IFLNK, S_IFMT, S_IFREG,
+    S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK,
 };
 use crate::fs::{dentry, special};
 pub use attr::to_stat;
@@ -32,8 +34,7 @@ pub use file::HostFile;
 use machine::errno::{Errno, Result};
 use machine::host;
 use machine::host::Handle;
-use machine::mm::window::HostFileMap;
-use machine::sync::{Mutex, Once, Rank, SpinLock};
+use machine::sync::{Once, Rank, SpinLock};
 
 const O_PATH: u32 = OpenFlags::PATH.bits();
 const O_DIRECTORY: u32 = OpenFlags::DIRECTORY.bits();
@@ -70,14 +71,9 @@ pub struct HostInode {
     kept: SpinLock<Kept>,
     unnamed_file: bool,
     attr: SpinLock<Attr>,
-    /// Held while the content is written, so that appends know the end.
-    io: Mutex<()>,
     link: Once<Vec<u8>>,
-    /// Mappings of the content: read-only and writable ones.
-    maps: SpinLock<[Weak<HostFileMap>; 2]>,
-    /// Descriptions open for writing: such a file can't be executed.
-    writers: AtomicU32,
-    attachment: Attachment,
+    /// What other views' inodes of the file share with this one, once it is asked for.
+    common: Once<Arc<Common>>,
 }
 
 /// The root of a mount of the node behind `handle`. `shared`: others may change files under it.
@@ -114,6 +110,7 @@ impl HostFs {
         if let Some(known) = known
             && known.kind == stat.mode & S_IFMT
             && known.born_ns == stat.btime_ns
+            && !known.common.get().is_some_and(|common| common.is_gone())
         {
             known.found_at(dir, name, self.shared);
             // Where the sandbox alone changes files, the cached attributes are newer than an answer that raced with a
@@ -123,11 +120,26 @@ impl HostFs {
             }
             return Ok(known);
         }
+        Ok(self.insert(dir, name, stat))
+    }
+
+    /// The inode of a node that was just made. A node that had its number before is another one.
+    fn new_node(self: &Arc<Self>, dir: &HostInode, name: &[u8], stat: &HostStat) -> Result<Arc<HostInode>> {
+        if stat.mode & S_IFMT != S_IFSOCK {
+            return self.node(dir, name, stat);
+        }
+        let node = self.insert(dir.me.upgrade().ok_or(Errno::ESTALE)?, name, stat);
+        let common = Common::of_new(node.file_id());
+        node.common.call_once(|| common);
+        Ok(node)
+    }
+
+    fn insert(self: &Arc<Self>, dir: Arc<HostInode>, name: &[u8], stat: &HostStat) -> Arc<HostInode> {
         let place = Place::Named { dir, name: name.into() };
         let node = HostInode::new(self, place, None, false, stat);
         let replaced = self.nodes.lock().insert(node.id, Arc::downgrade(&node));
         drop(replaced);
-        Ok(node)
+        node
     }
 
     /// The inode of a new unnamed file.
@@ -159,12 +171,29 @@ impl HostInode {
             kept: SpinLock::new(Rank::Leaf, Kept::default()),
             unnamed_file,
             attr: SpinLock::new(Rank::Leaf, Attr::new(stat)),
-            io: Mutex::new(Rank::Inode, ()),
             link: Once::new(),
-            maps: SpinLock::new(Rank::Leaf, [Weak::new(), Weak::new()]),
-            writers: AtomicU32::new(0),
-            attachment: Attachment::new(Rank::Leaf, None),
+            common: Once::new(),
         })
+    }
+
+    fn file_id(&self) -> FileId {
+        let (dev, ino) = self.id;
+        FileId { dev, ino, born_ns: self.born_ns, kind: self.kind }
+    }
+
+    /// What the inodes of this file have in common.
+    fn common(&self) -> &Arc<Common> {
+        if let Some(common) = self.common.get() {
+            return common;
+        }
+        let common = Common::of(self.file_id());
+        self.common.call_once(|| common)
+    }
+
+    /// Whether the file has no name any more; its number may then soon be another's.
+    fn is_nameless(&self) -> bool {
+        let stat = self.node_handle().map(|node| host::stat_handle(&node));
+        stat.is_some_and(|stat| stat.is_ok_and(|stat| stat.nlink == 0))
     }
 
     /// A lookup found the node under this name.
@@ -363,7 +392,7 @@ impl Inode for HostInode {
         self.make_tmpfile(new)
     }
     fn before_unlink(&self, dir: &Arc<dyn Inode>, name: &[u8], used: bool) {
-        if used && self.is_at(dir, name) {
+        if (used || outlives_handles(self.kind)) && self.is_at(dir, name) {
             // Failing means that the node is out of reach later: the calls then say so.
             let _ = self.handle();
         }
@@ -375,6 +404,9 @@ impl Inode for HostInode {
         self.invalidate();
         let fresh = self.fresh.lock().take();
         drop(fresh);
+        if outlives_handles(self.kind) && self.is_nameless() {
+            self.common().forget();
+        }
         self.forget_if_unreachable();
     }
     fn moved(&self, dir: &Arc<dyn Inode>, name: &[u8]) {
@@ -384,7 +416,7 @@ impl Inode for HostInode {
         self.invalidate();
     }
     fn attachment(&self) -> Option<&Attachment> {
-        Some(&self.attachment)
+        Some(&self.common().attachment)
     }
     fn readlink(&self) -> Result<LinkTarget> {
         if self.kind != S_IFLNK {
@@ -398,7 +430,7 @@ impl Inode for HostInode {
     }
     fn set_attr(&self, change: &AttrChange) -> Result<()> {
         // A write restores the mode it found before, and must not restore one older than this change.
-        let _io = self.io.lock();
+        let _io = self.common().io.lock();
         let mut change = *change;
         if change.set_id.is_some() {
             let stat = self.host_stat(None)?;
@@ -415,7 +447,10 @@ impl Inode for HostInode {
         result
     }
     fn is_written(&self) -> bool {
-        self.writers.load(Ordering::Relaxed) != 0
+        self.common().writers.load(Ordering::Relaxed) != 0
+    }
+    fn lock_key(&self) -> usize {
+        Arc::as_ptr(self.common()) as usize
     }
     fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Box<dyn FileOps>> {
         match self.kind {
