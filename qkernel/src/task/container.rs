@@ -253,8 +253,11 @@ impl Container {
         }
     }
 
-    /// None of its mounts is seen any more.
+    /// None of its mounts is seen any more, nor its console.
     fn leave_files(&self) {
+        if let Some(console) = self.console.get() {
+            console.container_ended();
+        }
         if let Some(root) = self.root.get() {
             mount::remove_tree(&root.mount);
         }

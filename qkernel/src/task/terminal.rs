@@ -15,6 +15,8 @@ pub trait Terminal: Send + Sync {
     fn resize(&self, rows: u16, columns: u16);
     /// The session whose terminal it was is gone.
     fn left(&self) {}
+    /// The container whose console it is has ended.
+    fn container_ended(&self) {}
     /// Its device number, for `/proc/PID/stat`.
     fn device(&self) -> u64;
     /// Opens it (`/dev/tty`).

@@ -174,7 +174,8 @@ pub fn open(
         token,
         _listener: listener.clone(),
     };
-    let tty = pts::register(|number| Tty::new(container, number, Meta::new(uid), false, Some(host)))?;
+    let tty =
+        pts::register(container, |number| Tty::new(container, number, Meta::new(uid), false, Some(host)))?;
     listener.tty.call_once(|| Arc::downgrade(&tty));
     let (rows, columns) = size.unwrap_or((24, 80));
     tty.line.lock().size = WinSize { rows, columns, ..WinSize::default() };
@@ -219,6 +220,12 @@ pub fn left(tty: &Tty) {
         console.flush(tty);
     }
     release(tty);
+}
+
+/// Its container has ended: nothing keeps it any longer than it takes to show the rest.
+pub fn abandoned(tty: &Tty) {
+    tty.is_container_console.store(false, Ordering::Release);
+    left(tty);
 }
 
 /// Frees a console that no process has any more and that has shown everything; not the first process's.

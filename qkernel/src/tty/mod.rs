@@ -21,8 +21,7 @@ use crate::fs::file::{At, File, FileOps, OpenFlags};
 use crate::fs::inode::Stat;
 use crate::fs::poll::PollTable;
 use crate::signals::{SIGTTIN, SIGTTOU, SIGWINCH, Source};
-use crate::task::container;
-use crate::task::container::Container;
+use crate::task::container::{self, Container, ContainerId};
 use crate::task::pid_space::PidSpace;
 use crate::task::signal;
 use crate::task::terminal::Terminal;
@@ -48,8 +47,9 @@ pub struct Tty {
     pids: Weak<PidSpace>,
     /// The container's console: it stays when nobody has it open.
     is_container_console: AtomicBool,
-    /// Its name in `/dev/pts`.
+    /// Its name in the `/dev/pts` of its container.
     pub number: u32,
+    container: ContainerId,
     line: SpinLock<Discipline>,
     /// The program's side waits here, the controller's side there.
     wait: Arc<WaitQueue>,
@@ -91,6 +91,7 @@ impl Tty {
             pids: Arc::downgrade(&container.pids),
             is_container_console: AtomicBool::new(false),
             number,
+            container: container.id,
             line: SpinLock::new(Rank::Terminal, Discipline::default()),
             wait: Arc::new(WaitQueue::new()),
             controller_wait: Arc::new(WaitQueue::new()),
@@ -198,6 +199,9 @@ impl Terminal for Tty {
         if self.host.is_some() {
             console::left(self);
         }
+    }
+    fn container_ended(&self) {
+        console::abandoned(self);
     }
     fn device(&self) -> u64 {
         self.rdev()

@@ -15,13 +15,14 @@ use crate::fs::inode::{Inode, Stat};
 use crate::pseudo::Place;
 use crate::pseudo::file::{DirFile, Listing};
 use crate::task;
+use crate::task::container::{self, Container, ContainerId};
 use crate::task::terminal::Terminal;
 use crate::tty::{PTS_MAJOR, Tty, TtyFile};
 use machine::errno::{Errno, Result};
 use machine::sync::{Rank, SpinLock};
 use machine::time;
 
-/// Most pseudo-terminals (`kernel.pty.max`).
+/// Most pseudo-terminals of a container (`kernel.pty.max`).
 const PTYS_MAX: u32 = 4096;
 /// `st_dev` of the file system.
 const DEV: u64 = 0x18;
@@ -75,11 +76,13 @@ impl Meta {
     }
 }
 
-static TTYS: SpinLock<BTreeMap<u32, Arc<Tty>>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
+/// By the container whose they are. No other container has a name for one.
+static TTYS: SpinLock<BTreeMap<(ContainerId, u32), Arc<Tty>>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
 
-/// The terminal with a number.
+/// The terminal with a number, in the container of the task that asks.
 fn find(number: u32) -> Option<Arc<Tty>> {
-    TTYS.lock().get(&number).cloned()
+    let container = container::current().id;
+    TTYS.lock().get(&(container, number)).cloned()
 }
 
 /// The terminal with a device number.
@@ -89,12 +92,13 @@ pub fn find_device(rdev: u64) -> Option<Arc<Tty>> {
     (devfs::major(rdev) == PTS_MAJOR).then(|| find(number))?
 }
 
-/// Gives a terminal its number; `ENOSPC`.
-pub fn register(make: impl FnOnce(u32) -> Arc<Tty>) -> Result<Arc<Tty>> {
+/// Gives a terminal of a container its number; `ENOSPC`.
+pub fn register(container: &Container, make: impl FnOnce(u32) -> Arc<Tty>) -> Result<Arc<Tty>> {
     let mut ttys = TTYS.lock();
-    let number = (0..PTYS_MAX).find(|number| !ttys.contains_key(number)).ok_or(Errno::ENOSPC)?;
+    let is_free = |number: &u32| !ttys.contains_key(&(container.id, *number));
+    let number = (0..PTYS_MAX).find(is_free).ok_or(Errno::ENOSPC)?;
     let tty = make(number);
-    ttys.insert(number, tty.clone());
+    ttys.insert((container.id, number), tty.clone());
     Ok(tty)
 }
 
@@ -102,8 +106,9 @@ pub fn register(make: impl FnOnce(u32) -> Arc<Tty>) -> Result<Arc<Tty>> {
 pub fn release(tty: &Arc<Tty>) {
     let released = {
         let mut ttys = TTYS.lock();
-        let own = ttys.get(&tty.number).is_some_and(|present| Arc::ptr_eq(present, tty));
-        if own { ttys.remove(&tty.number) } else { None }
+        let key = (tty.container, tty.number);
+        let own = ttys.get(&key).is_some_and(|present| Arc::ptr_eq(present, tty));
+        if own { ttys.remove(&key) } else { None }
     };
     drop(released);
 }
@@ -114,7 +119,7 @@ pub fn open_controller() -> Result<Box<dyn FileOps>> {
     let task = task::current();
     let container = task.process.container.clone();
     let meta = Meta::new(task.creds.get().fsuid);
-    let tty = register(|number| Tty::new(&container, number, meta, true, None))?;
+    let tty = register(&container, |number| Tty::new(&container, number, meta, true, None))?;
     Ok(Box::new(TtyFile::controller(&tty)))
 }
 
@@ -206,7 +211,10 @@ impl Listing for Root {
             return Ok(());
         }
         let first = u32::try_from(from.saturating_sub(FIRST_INO)).unwrap_or(u32::MAX);
-        let numbers: alloc::vec::Vec<u32> = TTYS.lock().range(first..).map(|(number, _)| *number).collect();
+        let container = container::current().id;
+        let numbers = (container, first)..=(container, u32::MAX);
+        let numbers: alloc::vec::Vec<u32> =
+            TTYS.lock().range(numbers).map(|((_, number), _)| *number).collect();
         for number in numbers {
             let (name, ino) = (format!("{number}"), FIRST_INO + u64::from(number));
             if !add(&DirEntry { name: name.as_bytes(), ino, next: ino + 1, kind: DT_CHR }) {
