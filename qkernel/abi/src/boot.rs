@@ -50,13 +50,14 @@ pub struct BootInfo {
     pub log_level: u32,
     /// Non-zero: private mappings show the host's page cache, which sandboxes share.
     pub share_files: u32,
-    pub _pad: u32,
+    /// Most handles that programs may have at a time. The VMM refuses more, but for those it has a request come with.
+    pub handles_max: u32,
 }
 pin_layout!(
     BootInfo, 136,
     version: 0, platform: 4, linear_base: 8, heap_phys: 16, heap_end_phys: 24, user_end_phys: 32,
     user_frames_limit: 40, records_len: 48, hostcall_entry: 56, xsave_size: 64, cpus: 68, xsave_mask: 72,
-    tsc_hz: 80, random_seed: 88, strace: 120, log_level: 124, share_files: 128, _pad: 132,
+    tsc_hz: 80, random_seed: 88, strace: 120, log_level: 124, share_files: 128, handles_max: 132,
 );
 
 /// Most bytes of records of a process that comes in from outside ([`crate::hostcall::EVENT_EXEC`]), its streams included.

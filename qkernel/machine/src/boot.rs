@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::mm::{frames, pagetable, stats};
 use crate::upcall::{self, Upcalls};
-use crate::{heap, host, lock_order, log, platform, time};
+use crate::{handles, heap, host, lock_order, log, platform, time};
 
 static IS_READY: AtomicBool = AtomicBool::new(false);
 
@@ -52,6 +52,7 @@ pub unsafe fn enter(boot: *const BootInfo, cpu: u32, kernel: &'static Kernel) ->
 pub unsafe fn init(boot: &BootInfo) {
     platform::init(boot);
     log::set_level(boot.log_level);
+    handles::init(boot.handles_max);
     // SAFETY: the caller's promise.
     unsafe {
         heap::init(boot.heap_phys, frames::tables_phys(boot));

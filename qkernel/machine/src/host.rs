@@ -1,29 +1,33 @@
 //! Hostcalls as typed functions.
 
 use abi::hostcall::{self as hc, HostStat, HostStatFs, Segment, SetAttr};
-use abi::word::{low32, to_usize};
+use abi::word::{high32, low32, to_usize};
 use alloc::vec::Vec;
 
 use crate::errno::{Errno, Result};
+use crate::handles::Charge;
 use crate::platform::{call, phys_of};
 
 pub use crate::platform::{Line, die};
 
-/// A file the VMM holds open for the kernel; closed when dropped.
+/// A file the VMM holds open for the kernel; closed when dropped, and then no more of the owner's that had it opened.
 #[derive(Debug)]
-pub struct Handle(u32);
+pub struct Handle {
+    number: u32,
+    _charge: Charge,
+}
 
 impl Handle {
     /// Takes over a handle number from the boot records.
     pub fn from_raw(raw: u32) -> Self {
-        Self(raw)
+        Self { number: raw, _charge: Charge::unbounded() }
     }
     /// Its number.
     pub fn raw(&self) -> u32 {
-        self.0
+        self.number
     }
     pub(crate) fn arg(&self) -> u64 {
-        u64::from(self.0)
+        u64::from(self.number)
     }
 }
 
@@ -33,9 +37,17 @@ impl Drop for Handle {
     }
 }
 
-/// A handle that a hostcall made.
-pub(crate) fn handle(result: u64) -> Result<Handle> {
-    u32::try_from(result).map(Handle).map_err(|_| Errno::EIO)
+/// Performs a hostcall that makes a handle, for the current task; `ENFILE` when it may have none.
+pub(crate) fn open_by(number: u32, args: [u64; 6]) -> Result<Handle> {
+    let (handle, rest) = open_by_with_rest(number, args)?;
+    if rest == 0 { Ok(handle) } else { Err(Errno::EIO) }
+}
+
+/// As [`open_by`], of a call that answers something in the result's upper half beside.
+pub(crate) fn open_by_with_rest(number: u32, args: [u64; 6]) -> Result<(Handle, u32)> {
+    let charge = Charge::take()?;
+    let result = call(number, args)?;
+    Ok((Handle { number: low32(result), _charge: charge }, high32(result)))
 }
 
 fn name_args(name: &[u8]) -> (u64, u64) {
@@ -95,12 +107,12 @@ pub fn random(bytes: &mut [u8]) {
 /// `OPEN`: one component below `dir`, or `dir` itself anew when `name` is empty.
 pub fn open(dir: &Handle, name: &[u8], flags: u32, mode: u32) -> Result<Handle> {
     let (at, len) = name_args(name);
-    handle(call(hc::OPEN, [dir.arg(), at, len, u64::from(flags), u64::from(mode), 0])?)
+    open_by(hc::OPEN, [dir.arg(), at, len, u64::from(flags), u64::from(mode), 0])
 }
 
 /// `TMPFILE`: an unnamed file in `dir`.
 pub fn tmpfile(dir: &Handle, flags: u32, mode: u32) -> Result<Handle> {
-    handle(call(hc::TMPFILE, [dir.arg(), u64::from(flags), u64::from(mode), 0, 0, 0])?)
+    open_by(hc::TMPFILE, [dir.arg(), u64::from(flags), u64::from(mode), 0, 0, 0])
 }
 
 /// `STAT` of a component.

@@ -13,6 +13,7 @@ pub mod config;
 pub mod errno;
 pub mod events;
 pub mod file;
+pub mod handles;
 pub mod heap;
 pub mod host;
 pub mod in_flight;

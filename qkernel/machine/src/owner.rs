@@ -1,6 +1,6 @@
 //! Owners of memory: the containers of a sandbox. What a CPU takes belongs to the owner of the task that it runs.
 
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use crate::{arch, platform};
 
@@ -28,17 +28,22 @@ impl Owner {
 
 /// The owner for which a CPU takes memory. Written and read by this CPU alone.
 #[repr(align(64))]
-struct Slot(AtomicU8);
+struct Slot {
+    owner: AtomicU8,
+    /// Its task may go into the reserves.
+    uses_reserve: AtomicBool,
+}
 
 static CURRENT: [Slot; abi::layout::MAX_CPUS as usize] =
-    [const { Slot(AtomicU8::new(0)) }; abi::layout::MAX_CPUS as usize];
+    [const { Slot { owner: AtomicU8::new(0), uses_reserve: AtomicBool::new(false) } };
+        abi::layout::MAX_CPUS as usize];
 
 /// Whose the memory is that this CPU takes.
 #[inline]
 pub fn current() -> Owner {
     // Before there are CPUs, as in unit tests, there are no containers.
     if platform::is_ready() {
-        Owner(CURRENT[arch::cpu_index()].0.load(Ordering::Relaxed))
+        Owner(CURRENT[arch::cpu_index()].owner.load(Ordering::Relaxed))
     } else {
         Owner::SANDBOX
     }
@@ -46,5 +51,15 @@ pub fn current() -> Owner {
 
 /// From now on this CPU takes memory for `owner`.
 pub(crate) fn set_current(owner: Owner) {
-    CURRENT[arch::cpu_index()].0.store(owner.0, Ordering::Relaxed);
+    CURRENT[arch::cpu_index()].owner.store(owner.0, Ordering::Relaxed);
+}
+
+/// Whether the task that this CPU runs came in from outside, and so may go into the reserves.
+pub(crate) fn uses_reserve() -> bool {
+    platform::is_ready() && CURRENT[arch::cpu_index()].uses_reserve.load(Ordering::Relaxed)
+}
+
+/// See [`uses_reserve`].
+pub(crate) fn set_uses_reserve(may: bool) {
+    CURRENT[arch::cpu_index()].uses_reserve.store(may, Ordering::Relaxed);
 }

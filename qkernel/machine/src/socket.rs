@@ -12,7 +12,7 @@ use crate::platform::{call, phys_of};
 
 /// Makes a socket whose readiness is told by events with `token`.
 pub fn socket(family: u32, kind: u32, protocol: u32, token: u64) -> Result<Handle> {
-    host::handle(call(nr::SOCKET, [family.into(), kind.into(), protocol.into(), token, 0, 0])?)
+    host::open_by(nr::SOCKET, [family.into(), kind.into(), protocol.into(), token, 0, 0])
 }
 
 /// A socket of the type `kind` that is connected to a Unix socket of the host, `node`, an `O_PATH` handle. `ids`: user, group and
@@ -20,7 +20,7 @@ pub fn socket(family: u32, kind: u32, protocol: u32, token: u64) -> Result<Handl
 pub fn connect_node(node: &Handle, kind: u32, token: u64, ids: &[u32]) -> Result<Handle> {
     let ids = &ids[..ids.len().min(2 + to_usize(nr::GROUPS_MAX))];
     let args = [node.arg(), kind.into(), token, phys_of(ids.as_ptr()), ids.len() as u64, 0];
-    host::handle(call(nr::SOCK_CONNECT_NODE, args)?)
+    host::open_by(nr::SOCK_CONNECT_NODE, args)
 }
 
 fn with_bytes(number: u32, socket: &Handle, bytes: &[u8]) -> Result<()> {
@@ -46,9 +46,9 @@ pub fn listen(socket: &Handle, backlog: usize) -> Result<()> {
 pub fn accept(socket: &Handle, token: u64) -> Result<(Handle, Vec<u8>)> {
     let mut address = vec![0u8; ADDRESS_MAX as usize];
     let args = [socket.arg(), phys_of(address.as_ptr()), address.len() as u64, token, 0, 0];
-    let result = call(nr::SOCK_ACCEPT, args)?;
-    address.truncate((result >> 32) as usize);
-    Ok((host::handle(result & u64::from(u32::MAX))?, address))
+    let (connection, len) = host::open_by_with_rest(nr::SOCK_ACCEPT, args)?;
+    address.truncate(len as usize);
+    Ok((connection, address))
 }
 
 /// `getsockname(2)` or `getpeername(2)`.

@@ -23,6 +23,10 @@ const KERNEL_BYTES: u64 = 512 << 20;
 const USER_BYTES: u64 = 64 << 20;
 /// Bytes of address space that the caller gives to [`boot`].
 pub const ARENA_BYTES: u64 = USER_PHYS + USER_BYTES;
+/// Handles that programs may have.
+pub const HANDLES: u32 = 1024;
+/// Sockets that the host has, see [`set_sockets`].
+static SOCKETS_LEFT: AtomicU64 = AtomicU64::new(0);
 const ENOSYS: i64 = 38;
 const EIO: i64 = 5;
 /// Mapping operations are the stub's affair; here memory is reached by the kernel alone.
@@ -89,7 +93,7 @@ pub unsafe fn boot(arena: *mut u8, set_gs: impl FnOnce(u64), host: Host, upcalls
         strace: 0,
         log_level: 0,
         share_files: 0,
-        _pad: 0,
+        handles_max: HANDLES,
     };
     // SAFETY: the heap's range is zero-filled memory of the arena that nobody else uses; this is the only call.
     unsafe { crate::boot::init(&info) };
@@ -149,6 +153,17 @@ fn bring_back(frames: &[u32]) -> i64 {
         unsafe { page(*frame).write(**content) };
     }
     DONE
+}
+
+/// So many sockets can be made from now on. They do nothing. With none left, the host knows of no sockets.
+pub fn set_sockets(count: u64) {
+    SOCKETS_LEFT.store(count, Ordering::Relaxed);
+}
+
+/// `SOCKET`: a number that no other one has.
+fn socket() -> i64 {
+    let take = SOCKETS_LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+    take.map_or(-ENOSYS, u64::cast_signed)
 }
 
 fn answer(number: u32, args: &[u64; 6]) -> i64 {
@@ -214,7 +229,8 @@ fn answer(number: u32, args: &[u64; 6]) -> i64 {
             DONE
         }
         hc::EVENTS | hc::IDLE | hc::CLOSE | hc::STATS | hc::CPU_TIME => DONE,
-        // No files or sockets of the host's.
+        abi::socket::SOCKET => socket(),
+        // No files of the host's.
         _ => -ENOSYS,
     }
 }

@@ -8,6 +8,7 @@
 //! process ends, and nothing may be left of them.
 
 pub mod containers;
+mod handles;
 mod host;
 pub mod memory;
 mod pauses;
@@ -131,7 +132,7 @@ pub fn run_in_joined(bytes: &[u8], trace: Option<fn(&str)>) {
 ///
 /// When one comes out otherwise.
 pub fn run_scenarios(trace: Option<fn(&str)>) {
-    for scenario in pid_spaces::SCENARIOS.iter().chain(pauses::SCENARIOS) {
+    for scenario in pid_spaces::SCENARIOS.iter().chain(pauses::SCENARIOS).chain(handles::SCENARIOS) {
         run_checked(trace, scenario);
     }
 }
@@ -165,6 +166,8 @@ fn run_checked(trace: Option<fn(&str)>, sequence: impl FnOnce()) {
     assert!(AddressSpace::all().is_empty(), "an address space is left");
     assert_eq!(frames::in_use(), before, "frames are left in use");
     owners::check_settled();
+    machine::handles::check_settled();
+    assert_eq!(machine::handles::in_use(), 0, "handles are left");
 }
 
 /// Runs tasks until each has ended or sleeps.

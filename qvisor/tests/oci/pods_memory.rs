@@ -1,12 +1,14 @@
-//! Memory by container in a pod: limits, kills, figures.
+//! Memory and descriptors by container in a pod: limits, kills, figures.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
 use super::pods::{exec, pod, run};
-use super::world::{World, status_of};
+use super::world::{World, dormouse, status_of};
 
 fn with_limit(first: &World, mib: u64, script: &str) -> World {
     let mut world = first.further(script);
@@ -87,5 +89,58 @@ fn a_containers_figures_are_its_own() {
         holder.ok(&["hibernate", &holder.id]);
         assert!(used(&holder).0 < 8 << 20, "{:?}", used(&holder));
         assert_eq!(first.sandbox_state(), "hibernated");
+    });
+}
+
+/// The program that takes sockets, for a root file system without libraries.
+fn hoard() -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../test/guest/hoard.c");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("hoard-{}", std::process::id()));
+    let status = Command::new("cc").args(["-O2", "-static", "-o"]).arg(&program).arg(source).status();
+    assert!(status.expect("a C compiler runs").success());
+    program
+}
+
+/// How many sockets are told of.
+fn count(said: &str) -> u64 {
+    said.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_container_that_hoards_sockets_leaves_some_to_the_others_and_to_exec() {
+    const OPEN_FILES: u64 = 4096;
+    dormouse(|first| {
+        first.open_files = Some(OPEN_FILES);
+        first.begin_pod().create().start();
+        let program = hoard();
+        let further = |script: &str| {
+            let world = first.further(script);
+            fs::copy(&program, world.rootfs().join("bin/hoard")).unwrap();
+            world.create().start();
+            world
+        };
+        let neighbour = further("exec sleep 1000");
+        let hoarder = further("exec hoard");
+        hoarder.wait_output("the next one is refused");
+        // A quarter of them is the VMM's and its reserve.
+        let most = OPEN_FILES / 2;
+        let has = count(&hoarder.read("out"));
+        assert!((most / 2..most).contains(&has), "{has} sockets of one that hoards");
+        for world in [&neighbour, &hoarder, first as &World] {
+            assert_eq!(exec(world, "echo lives"), "lives\n");
+        }
+        assert_eq!(exec(&neighbour, "hoard 700"), "700 sockets\n");
+        let late = further("hoard 700; exec sleep 1000");
+        late.wait_output("700 sockets\n");
+        // A second one that hoards gets half of the rest.
+        let second = count(&exec(&neighbour, "hoard 100000"));
+        assert!((has / 3..has).contains(&second), "{second} sockets of a second one");
+        // What it had is free again.
+        hoarder.ok(&["kill", &hoarder.id, "KILL"]);
+        hoarder.wait_status("stopped");
+        hoarder.delete();
+        let again = count(&exec(&neighbour, "hoard 100000"));
+        assert!((most / 2..most).contains(&again), "{again} sockets of another one");
+        fs::remove_file(program).unwrap();
     });
 }

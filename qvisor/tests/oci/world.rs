@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -29,6 +30,8 @@ pub struct World {
     pub id: String,
     /// Set for the runtime.
     pub env: Vec<(&'static str, &'static str)>,
+    /// Most open files of the runtime, and so of what it starts on the host.
+    pub open_files: Option<u64>,
     state_root: PathBuf,
 }
 
@@ -95,7 +98,7 @@ impl World {
         config["ociVersion"] = json!("1.0.2");
         config["root"]["readonly"] = json!(false);
         let state_root = dir.join("state");
-        Self { dir, runtime, config, id, env: Vec::new(), state_root }
+        Self { dir, runtime, config, id, env: Vec::new(), open_files: None, state_root }
     }
 
     /// It is the first container of a pod.
@@ -179,6 +182,16 @@ impl World {
         };
         command.arg("--root").arg(self.state_root()).args(args).stdin(Stdio::null());
         command.envs(self.env.iter().copied());
+        if let Some(count) = self.open_files {
+            let limit = libc::rlimit { rlim_cur: count, rlim_max: count };
+            // SAFETY: `limit` is live for the call.
+            let bound = move || match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            };
+            // SAFETY: between fork and exec there is one system call, of the closure's own memory.
+            unsafe { command.pre_exec(bound) };
+        }
         command
     }
 

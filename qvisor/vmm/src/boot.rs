@@ -319,6 +319,8 @@ pub struct Machine {
     pub hostcall_entry: u64,
     pub heap_phys: u64,
     pub user_frames_limit: u64,
+    /// Most handles of the programs.
+    pub handles_max: u32,
     pub cpus: u32,
     pub tsc_hz: u64,
     pub xsave: XsaveLayout,
@@ -350,7 +352,7 @@ pub fn write(memory: &SandboxMemory, spec: &BootSpec, machine: &Machine) -> Resu
         strace: u32::from(spec.strace),
         log_level: spec.log_level,
         share_files: u32::from(spec.share_files),
-        _pad: 0,
+        handles_max: machine.handles_max,
     };
     memory.copy_out(RECORDS_PHYS, &records).ok_or(BootError::Memory)?;
     memory.write(BOOT_INFO_PHYS, &info).ok_or(BootError::Memory)

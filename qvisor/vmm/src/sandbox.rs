@@ -250,6 +250,7 @@ impl Sandbox {
             hostcall_entry: self.machine.hostcall_entry(),
             heap_phys: self.machine.image_loaded(&image)?,
             user_frames_limit: self.config.memory_bytes / abi::PAGE_SIZE,
+            handles_max: self.files.files().most_for_programs(),
             cpus: self.cpus.count(),
             tsc_hz: self.tsc.hz(),
             xsave: self.machine.xsave(),

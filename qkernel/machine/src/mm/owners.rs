@@ -10,6 +10,7 @@ use super::account::{self, RESERVE_BYTES, uses_reserve};
 use super::frame_owners;
 use super::page::PAGE_BYTES;
 use crate::errno::{Errno, Result};
+use crate::handles;
 use crate::heap;
 use crate::owner::{self, OWNERS, Owner};
 
@@ -154,6 +155,7 @@ impl OwnerLease {
             if is_empty(owner) {
                 row.frames_peak.store(0, Ordering::Relaxed);
                 row.reclaimed_at.store(0, Ordering::Relaxed);
+                handles::container_begins();
                 return Some(Self(owner));
             }
             row.is_taken.store(false, Ordering::Release);
@@ -190,6 +192,7 @@ impl Drop for OwnerLease {
     fn drop(&mut self) {
         if self.0 != Owner::SANDBOX {
             leave_to_sandbox(self.0);
+            handles::container_ends();
             row(self.0).limit.store(UNLIMITED, Ordering::Relaxed);
             row(self.0).is_taken.store(false, Ordering::Release);
         }
@@ -209,6 +212,7 @@ fn leave_to_sandbox(owner: Owner) {
     if heap::owned_bytes(owner) != 0 {
         heap::give_all(owner, Owner::SANDBOX);
     }
+    handles::leave_to_sandbox(owner);
 }
 
 fn is_empty(owner: Owner) -> bool {

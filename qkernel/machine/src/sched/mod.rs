@@ -146,7 +146,7 @@ impl SchedState {
         self.uses_reserve.load(Ordering::Relaxed)
     }
 
-    /// Lets it have memory beyond the limits.
+    /// Lets it have memory and handles beyond the limits, from when it runs next.
     pub fn allow_reserve(&self) {
         self.uses_reserve.store(true, Ordering::Relaxed);
     }
@@ -212,6 +212,7 @@ impl Cpu {
     fn run(&self, task: &SchedState) {
         self.running.store(core::ptr::from_ref(task).cast_mut(), Ordering::Relaxed);
         owner::set_current(task.owner());
+        owner::set_uses_reserve(task.uses_reserve());
         #[cfg(all(feature = "checks", not(test)))]
         // SAFETY: `current` keeps the task until the CPU runs another.
         unsafe {

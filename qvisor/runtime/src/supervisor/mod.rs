@@ -3,6 +3,7 @@
 //! One [`Progress`] behind one lock says what is wanted and what is. Nothing waits under that lock, nor for anything
 //! but events: orders that take time leave a [`waiters::Waiter`] behind, which is answered by whoever brings the news.
 
+mod accepting;
 mod answers;
 mod containers;
 #[cfg(fuzzing)]

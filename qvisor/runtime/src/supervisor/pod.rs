@@ -7,6 +7,7 @@ use vmm::exec_relay::Request;
 use vmm::process;
 
 use super::Supervisor;
+use super::accepting::Accepting;
 use super::containers::{ContainerId, FURTHER_MAX, Keeper, Rest};
 use super::peers::Attached;
 use super::progress::Progress;
@@ -52,10 +53,10 @@ impl Supervisor {
     }
 
     /// The next connection to the control socket of a container.
-    pub(super) fn accept_for(&self, id: ContainerId) -> Option<UnixStream> {
+    pub(super) fn accept_for(&self, id: ContainerId, accepting: &mut Accepting) -> Option<UnixStream> {
         let progress = self.lock();
         let keeper = progress.containers.get(id)?.keeper.as_ref()?;
-        keeper.listener.accept().ok().map(|(peer, _)| peer)
+        accepting.accept(&keeper.listener)
     }
 
     /// The keeper of a container says something, or is gone: then the container ends.

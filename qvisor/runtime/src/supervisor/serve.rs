@@ -17,6 +17,7 @@ use vmm::limits::ContainerLimits;
 use vmm::process::{self, ChildEvent};
 
 use super::Supervisor;
+use super::accepting::Accepting;
 use super::containers::ContainerId;
 use super::peers::{Asked, Attached, Peers};
 use super::progress::{News, Progress, poll_timeout};
@@ -38,16 +39,19 @@ impl Supervisor {
         let mut channel = self.channel.as_raw_fd();
         let mut leash = self.leash().map_or(-1, |leash| leash.as_raw_fd());
         let mut peers = Peers::new(ids_are_mapped);
+        let mut accepting = Accepting::default();
         let watched = self.sandbox();
         let pulses = watched.as_ref().map(|sandbox| &sandbox.pulses);
         pulses.inspect(|pulses| pulses.begin(pulses.control()));
         loop {
-            let mut fds = vec![channel, listener.as_raw_fd(), leash, self.nudge.0.as_raw_fd()];
+            let listening = accepting.polled(listener.as_raw_fd());
+            let mut fds = vec![channel, listening, leash, self.nudge.0.as_raw_fd()];
             let keepers = self.lock().containers.keepers();
-            fds.extend(keepers.iter().flat_map(|(_, fds)| fds));
+            fds.extend(keepers.iter().flat_map(|(_, fds)| accepting.polled_of_keeper(*fds)));
             fds.extend(peers.descriptors());
             fds.extend(self.execs.descriptors());
-            let deadline = self.lock().next_deadline().into_iter().chain(peers.next_deadline()).min();
+            let of_connections = peers.next_deadline().into_iter().chain(accepting.next_deadline());
+            let deadline = self.lock().next_deadline().into_iter().chain(of_connections).min();
             let wait = || process::wait_any(&fds, poll_timeout(deadline));
             let ready = match pulses {
                 Some(pulses) => {
@@ -56,6 +60,7 @@ impl Supervisor {
                 }
                 None => wait(),
             };
+            accepting.go_on(Instant::now());
             // The front end writes whole lines, so one that began will end.
             while ready.contains(&0) && channel >= 0 {
                 match control::read_order(&mut orders) {
@@ -75,13 +80,13 @@ impl Supervisor {
                 while process::receive_now(&self.nudge.0, &mut [0; 64]).is_some_and(|got| got > 0) {}
             }
             if ready.contains(&1)
-                && let Ok((peer, _)) = listener.accept()
+                && let Some(peer) = accepting.accept(listener)
             {
                 peers.add(peer, ContainerId::FIRST);
             }
             for (at, (id, _)) in (4..).step_by(2).zip(&keepers) {
                 if ready.contains(&at)
-                    && let Some(peer) = self.accept_for(*id)
+                    && let Some(peer) = self.accept_for(*id, &mut accepting)
                 {
                     peers.add(peer, *id);
                 }

@@ -15,6 +15,9 @@ use crate::sys;
 
 /// Descriptors that the table leaves to the rest of the VMM.
 const RESERVED_DESCRIPTORS: u64 = 256;
+/// Handles that programs leave to what comes in from outside: streams of exec'd processes, and views of new containers. Of
+/// a small limit of open files it is an eighth.
+const RESERVED_HANDLES: u64 = 1024;
 /// Most handles, whatever the limit of open files is.
 const HANDLES_MAX: u64 = 1 << 20;
 
@@ -137,6 +140,8 @@ impl AsFd for HostFile {
 pub struct FileTable {
     slots: RwLock<Slots>,
     most: usize,
+    /// Most handles in use with which a program still gets one.
+    most_for_programs: usize,
 }
 
 #[derive(Debug, Default)]
@@ -145,10 +150,29 @@ struct Slots {
     free: Vec<Handle>,
 }
 
+impl Slots {
+    fn in_use(&self) -> usize {
+        self.files.len() - self.free.len()
+    }
+}
+
 impl FileTable {
     pub(super) fn new() -> Self {
-        let limit = sys::raise_open_files().saturating_sub(RESERVED_DESCRIPTORS).clamp(64, HANDLES_MAX);
-        Self { slots: RwLock::default(), most: usize::try_from(limit).unwrap_or(64) }
+        Self::within(sys::raise_open_files())
+    }
+
+    /// For so many open files of the process.
+    fn within(open_files: u64) -> Self {
+        let most = open_files.saturating_sub(RESERVED_DESCRIPTORS).clamp(64, HANDLES_MAX);
+        let reserve = RESERVED_HANDLES.min(open_files / 8).min(most / 2);
+        let number = |count: u64| usize::try_from(count).unwrap_or(64);
+        Self { slots: RwLock::default(), most: number(most), most_for_programs: number(most - reserve) }
+    }
+
+    /// Most handles that are in use when a program gets another one.
+    #[must_use]
+    pub fn most_for_programs(&self) -> u32 {
+        u32::try_from(self.most_for_programs).unwrap_or(u32::MAX)
     }
 
     /// The file behind a handle; `EBADF` when there is none.
@@ -168,8 +192,7 @@ impl FileTable {
     /// How many handles are in use.
     #[must_use]
     pub fn len(&self) -> usize {
-        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
-        slots.files.len() - slots.free.len()
+        self.slots.read().unwrap_or_else(PoisonError::into_inner).in_use()
     }
 
     #[must_use]
@@ -199,17 +222,27 @@ impl FileTable {
         self.insert(HostFile::new(fd, kind, path_only, mount)?)
     }
 
+    /// Adds a file that a program has opened; `ENFILE` when only the reserve is left.
+    pub(super) fn insert_for_program(&self, file: HostFile) -> Result<Handle, Errno> {
+        self.insert_within(file, self.most_for_programs)
+    }
+
+    /// Adds a file that came from outside, for which there is a reserve.
     pub(super) fn insert(&self, file: HostFile) -> Result<Handle, Errno> {
+        self.insert_within(file, self.most)
+    }
+
+    fn insert_within(&self, file: HostFile, most: usize) -> Result<Handle, Errno> {
         let file = Some(Arc::new(file));
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        if slots.in_use() >= most {
+            return Err(Errno(libc::ENFILE));
+        }
         if let Some(handle) = slots.free.pop() {
             slots.files[handle as usize] = file;
             return Ok(handle);
         }
         let handle = Handle::try_from(slots.files.len()).map_err(|_| Errno(libc::ENFILE))?;
-        if slots.files.len() >= self.most {
-            return Err(Errno(libc::ENFILE));
-        }
         slots.files.push(file);
         Ok(handle)
     }
@@ -236,4 +269,38 @@ pub(super) fn kind_of(fd: BorrowedFd<'_>) -> Result<FileKind, Errno> {
 /// Names a node without opening it.
 pub(crate) fn open_node(dir: BorrowedFd<'_>, name: &CStr, flags: i32) -> Result<OwnedFd, Errno> {
     sys::openat(dir, name, flags | libc::O_PATH | libc::O_NOFOLLOW, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn null() -> HostFile {
+        let fd = std::fs::File::open("/dev/null").unwrap().into();
+        HostFile::new(fd, FileKind::Node, false, MountTraits::default()).unwrap()
+    }
+
+    #[test]
+    fn programs_leave_handles_to_what_comes_in_from_outside() {
+        sys::raise_open_files();
+        let files = FileTable::within(512);
+        assert_eq!((files.most, files.most_for_programs()), (256, 192));
+        let of_programs: Vec<_> = (0..192).map(|_| files.insert_for_program(null()).unwrap()).collect();
+        assert_eq!(files.insert_for_program(null()), Err(Errno(libc::ENFILE)));
+        let from_outside: Vec<_> = (0..64).map(|_| files.insert(null()).unwrap()).collect();
+        assert_eq!(files.insert(null()), Err(Errno(libc::ENFILE)));
+        // A place that is free is no more a program's than a new one.
+        files.remove(from_outside[0]).unwrap();
+        files.remove(of_programs[0]).unwrap();
+        assert_eq!(files.insert_for_program(null()), Err(Errno(libc::ENFILE)));
+        assert!(files.insert(null()).is_ok());
+    }
+
+    #[test]
+    fn of_many_open_files_the_reserve_is_a_small_part() {
+        let files = FileTable::within(20_000);
+        assert_eq!((files.most, files.most_for_programs()), (19_744, 18_720));
+        assert_eq!(FileTable::within(1 << 30).most_for_programs(), (1 << 20) - 1024);
+        assert!(FileTable::within(0).most_for_programs() > 0);
+    }
 }

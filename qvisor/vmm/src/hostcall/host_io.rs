@@ -174,8 +174,9 @@ impl HostIo {
         Ok(dir)
     }
 
+    /// The handle of a file that a program has opened.
     pub(super) fn insert(&self, file: Result<HostFile, Errno>) -> Result<i64, Errno> {
-        self.files.insert(file?).map(i64::from)
+        self.files.insert_for_program(file?).map(i64::from)
     }
 
     pub(super) fn close(&self, handle: Handle) -> Result<i64, Errno> {

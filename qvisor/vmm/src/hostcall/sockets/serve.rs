@@ -78,8 +78,12 @@ impl HostIo {
     }
 
     fn insert_socket(&self, fd: OwnedFd, kind: SocketKind, token: u64) -> Result<Handle, Errno> {
-        let handle =
-            self.files().insert(HostFile::new(fd, FileKind::Socket(kind), false, MountTraits::default())?)?;
+        let handle = self.files().insert_for_program(HostFile::new(
+            fd,
+            FileKind::Socket(kind),
+            false,
+            MountTraits::default(),
+        )?)?;
         let watched = self.files().get(handle).and_then(|file| self.io().watch(file.as_fd(), token));
         if let Err(error) = watched {
             let _ = self.files().remove(handle);
