@@ -148,7 +148,7 @@ fn a_process_comes_from_a_file_as_shims_have_it() {
 }
 
 /// Takes the descriptor that comes over the console socket.
-fn receive_console(listener: &UnixListener) -> File {
+pub fn receive_console(listener: &UnixListener) -> File {
     let (socket, _) = listener.accept().unwrap();
     let mut ancillary = [0_u64; 4];
     let mut name = [0_u8; 64];

@@ -1,12 +1,16 @@
 //! Pods: containers of one sandbox. `pods_memory` and `pods_at_rest` have more.
 
 use std::fs;
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
 use libc::{SIGKILL, SIGTERM};
 use serde_json::json;
 
+use super::exec::receive_console;
 use super::world::{World, assert_ended, dormouse, lives, signal, status_of, wait_for};
 
 /// A pod, whose first container runs.
@@ -475,5 +479,43 @@ fn ids_and_scores_are_the_pods() {
         let mut two = first.further("exec sleep 1000");
         two.set("/process/oomScoreAdj", json!(700)).create().start();
         assert_eq!(score().trim(), "700");
+    });
+}
+
+#[test]
+fn terminals_are_a_containers_own_and_go_with_it() {
+    pod(|first| {
+        let one = run(first, "exec sleep 1000");
+        let mut two = first.further("tty; exec sleep 1000");
+        two.set("/process/terminal", json!(true)).write();
+        let socket = two.dir.join("console.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let taker = std::thread::spawn(move || receive_console(&listener));
+        let pid_file = two.dir.join("pid");
+        let options =
+            ["--console-socket", socket.to_str().unwrap(), "--pid-file", pid_file.to_str().unwrap()];
+        assert!(two.command(&two.with_bundle("create", &options)).status().unwrap().success());
+        let mut console = taker.join().unwrap();
+        two.start();
+        let mut shown = String::new();
+        while !shown.contains("/dev/pts/0") {
+            let mut bytes = [0; 64];
+            let got = console.read(&mut bytes).unwrap();
+            shown += &String::from_utf8_lossy(&bytes[..got]);
+        }
+        assert_eq!(exec(&one, "ls /dev/pts"), "ptmx\n");
+        exec(&one, "! echo fake 2>/dev/null > /dev/pts/0");
+        assert_eq!(exec(&two, "ls /dev/pts"), "0\nptmx\n");
+        two.ok(&["kill", &two.id, "KILL"]);
+        status_of(two.pid());
+        // Nobody holds the other side any more.
+        let hangs_up = || {
+            let mut poll = libc::pollfd { fd: console.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one live structure.
+            unsafe { libc::poll(&raw mut poll, 1, 10) };
+            poll.revents & libc::POLLHUP != 0
+        };
+        wait_for(hangs_up, || "somebody holds its terminal".into());
+        two.delete();
     });
 }
