@@ -251,8 +251,24 @@ class Side:
     def remove_all(self):
         """Removes what the case has made."""
         for pod in self.pods():
-            self.call("StopPodSandbox", pod_sandbox_id=pod)
-            self.call("RemovePodSandbox", pod_sandbox_id=pod)
+            self.remove(pod)
+
+    def remove(self, pod):
+        """Tries again when it fails, as a kubelet does: containerd may be about to see a container's end."""
+        failures = []
+
+        def is_removed():
+            try:
+                self.call("StopPodSandbox", pod_sandbox_id=pod)
+                self.call("RemovePodSandbox", pod_sandbox_id=pod)
+                return True
+            except CallFailure as failure:
+                failures.append(failure)
+                return False
+        try:
+            until("a pod's removal", is_removed, 10)
+        except Failure:
+            raise failures[-1] from None
 
     def left(self):
         """What is left of pods, but for that of earlier cases that failed."""
