@@ -235,7 +235,7 @@ fn make_root() -> Path {
         (b"/dev/pts", b"devpts"),
         (b"/tmp", b"tmpfs"),
     ] {
-        crate::container::setup::attach_own(&root, &spec(path, kind)).expect("a mount");
+        crate::container::setup::attach_own(&root, &mut spec(path, kind)).expect("a mount");
     }
     steps::fill(&root);
     root
