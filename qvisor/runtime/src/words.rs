@@ -31,7 +31,7 @@ pub const EXEC_IN_PAUSED: &str = "cannot exec in a paused container (use --ignor
 pub const NO_POD: &str = "it is the sandbox of one container alone; set pods to shared for all containers of the pod, or \
     to separate (the annotation dev.dormouse.pods, or the node's configuration)";
 /// The same, for one that names another network.
-pub const NOT_THE_PODS_NETWORK: &str = "its network namespace is not that pod's; name that in linux.namespaces, as CRI does (/proc/PID/ns/net of the pod)";
+pub const NOT_THE_PODS_NETWORK: &str = "its network namespace is not that pod's (or, on the host's network, its IPC namespace); name that in linux.namespaces, as CRI does";
 /// The same, for one with other ids.
 pub const NOT_THE_PODS_IDS: &str =
     "its user namespace is not that pod's; give all containers of a pod the same";

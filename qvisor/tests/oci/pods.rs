@@ -519,3 +519,29 @@ fn terminals_are_a_containers_own_and_go_with_it() {
         two.delete();
     });
 }
+
+#[test]
+fn a_pod_on_the_hosts_network_takes_in_its_own_alone() {
+    dormouse(|first| {
+        let on_host = |world: &mut World| {
+            let all = world.config["linux"]["namespaces"].as_array_mut().unwrap();
+            all.retain(|namespace| namespace["type"] != "network");
+        };
+        first.begin_pod();
+        on_host(first);
+        first.create().start();
+        let mut one = first.further("echo here; exec sleep 1000");
+        on_host(&mut one);
+        one.create().start();
+        one.wait_output("here");
+        let mut stranger = first.further("true");
+        on_host(&mut stranger);
+        for namespace in stranger.config["linux"]["namespaces"].as_array_mut().unwrap() {
+            if namespace["type"] == "ipc" {
+                namespace.as_object_mut().unwrap().remove("path");
+            }
+        }
+        stranger.write();
+        stranger.refused(&stranger.with_bundle("create", &[]), &["network namespace is not that pod's"]);
+    });
+}

@@ -12,7 +12,7 @@ use super::error::ContainerError;
 use super::record::{PodRecord, Record};
 use crate::cgroup::Cgroups;
 use crate::keeper::KeeperPlan;
-use crate::oci::{Container, Pod, PodSize};
+use crate::oci::{Container, Namespaces, Pod, PodSize};
 use crate::resources::Resources;
 use crate::settings::Pods;
 use crate::state::{Id, Root};
@@ -58,7 +58,7 @@ impl Membership {
             Pod::First(size) => Ok(Self::First(size)),
             Pod::Further(first) => {
                 let found = Further::find(&options.root, &first).and_then(|further| {
-                    further.is_in_its_network(&container.namespaces.network)?;
+                    further.is_in_its_network(&container.namespaces)?;
                     further.has_its_ids(container.id_maps.as_ref())?;
                     Ok(further)
                 });
@@ -113,19 +113,22 @@ impl Further {
     }
 
     /// Annotations come from strangers, and do not suffice: whoever has made the container must have given it the pod's
-    /// network namespace as well.
-    fn is_in_its_network(&self, network: &Network) -> Result<(), String> {
-        let asked = match network {
-            Network::Host => Path::new("/proc/self/ns/net"),
-            Network::Path(path) => path,
-            Network::None => return Err(words::NOT_THE_PODS_NETWORK.into()),
-        };
+    /// network namespace as well; or, where the pod is in the host's, its IPC namespace.
+    fn is_in_its_network(&self, asked: &Namespaces) -> Result<(), String> {
         let which = |path: &Path| std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
-        let theirs = which(Path::new(&format!("/proc/{}/ns/net", self.record.vmm)));
-        match theirs.is_some() && which(asked) == theirs {
-            true => Ok(()),
-            false => Err(words::NOT_THE_PODS_NETWORK.into()),
-        }
+        let is_theirs = |path: &Path, kind: &str| {
+            let theirs = which(Path::new(&format!("/proc/{}/ns/{kind}", self.record.vmm)));
+            theirs.is_some() && which(path) == theirs
+        };
+        let is_same = match &asked.network {
+            Network::Path(path) => is_theirs(path, "net"),
+            Network::Host => {
+                is_theirs(Path::new("/proc/self/ns/net"), "net")
+                    && asked.ipc.as_ref().is_some_and(|path| is_theirs(path, "ipc"))
+            }
+            Network::None => false,
+        };
+        if is_same { Ok(()) } else { Err(words::NOT_THE_PODS_NETWORK.into()) }
     }
 
     /// The ids of a container are those of the pod, whose VMM makes its files.

@@ -20,6 +20,8 @@ pub struct Namespaces {
     pub network: Network,
     /// The process whose pid namespace it shares. The sandbox of a pod knows it as one of its own containers.
     pub pids_of: Option<i32>,
+    /// The IPC namespace that it shares with others.
+    pub ipc: Option<PathBuf>,
     uts: Uts,
 }
 
@@ -84,7 +86,8 @@ impl Namespaces {
             Some(Some(path)) => Uts::Path(path.clone()),
         };
         let pids_of = find(Type::Pid).and_then(|namespace| process_of(namespace.path().as_deref()?));
-        Ok(Self { network, pids_of, uts })
+        let ipc = find(Type::Ipc).and_then(|namespace| namespace.path().clone());
+        Ok(Self { network, pids_of, ipc, uts })
     }
 
     /// Whether its host name is that of others, whose namespace it names.
