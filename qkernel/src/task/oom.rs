@@ -49,7 +49,10 @@ pub fn relieve(task: &Arc<Task>) {
     account::relieve();
     let shortage = match account::shortage() {
         // Something else than what was measured may be short: not for ever.
-        Shortage::Over if OVER.fetch_add(1, Ordering::Relaxed) >= OVER_MAX => Shortage::Owner,
+        Shortage::Over if OVER.fetch_add(1, Ordering::Relaxed) >= OVER_MAX => {
+            OVER.store(0, Ordering::Relaxed);
+            Shortage::Owner
+        }
         shortage => shortage,
     };
     if shortage != Shortage::Over {

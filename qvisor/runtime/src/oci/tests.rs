@@ -51,8 +51,8 @@ fn what_is_not_done_is_refused_by_name() {
         ("/linux/namespaces", json!([{"type": "pid"}, {"type": "ipc"}]), "the host's mount namespace"),
         (
             "/linux/namespaces",
-            json!([{"type": "pid", "path": "/proc/1/ns/pid"}]),
-            "pid namespace /proc/1/ns/pid",
+            json!([{"type": "pid", "path": "/proc/self/ns/pid"}]),
+            "pid namespace /proc/self/ns/pid",
         ),
         ("/annotations", json!({"dev.dormouse.fly": "1"}), "annotation dev.dormouse.fly"),
         ("/mounts", json!([{"destination": "/x", "type": "nfs"}]), "mount /x of type \"nfs\""),
