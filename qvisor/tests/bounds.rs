@@ -151,7 +151,7 @@ fn may_make_groups() -> bool {
 #[test]
 fn more_address_space_than_memory_may_be_asked_for_but_not_used() {
     let place = Place::new();
-    let dd = "dd if=/dev/zero of=/dev/null bs=20M count=5 2>/dev/null; echo $?";
+    let dd = "code=0; dd if=/dev/zero of=/dev/null bs=20M count=5 2>/dev/null || code=$?; echo $code";
     assert_eq!(place.script(&["--memory", "15M"], dd), "137\n");
     assert_eq!(place.script(&["--memory", "64M"], dd), "0\n");
 }
