@@ -189,7 +189,10 @@ impl Supervisor {
             Order::Wake { .. } => For::Wake,
             Order::Update { .. } => For::Limits(0),
             Order::Processes => For::Processes,
-            Order::Usage => For::Usage(0),
+            Order::Usage => {
+                self.count_running();
+                For::Usage(0)
+            }
             Order::Pause => For::Pause,
             Order::Resume => For::Wake,
             _ => {
@@ -279,6 +282,13 @@ impl Supervisor {
                 self.wake_for_signal(progress);
             }
             self.settle(progress);
+        }
+    }
+
+    /// Has the kernel count the processor time of code that runs and calls for nothing.
+    fn count_running(&self) {
+        if let Some(sandbox) = self.sandbox().filter(|sandbox| sandbox.cpus.busy() > 0) {
+            (0..sandbox.cpus.count()).for_each(|cpu| sandbox.kick(cpu));
         }
     }
 
