@@ -41,16 +41,23 @@ pub static KERNEL: Kernel = Kernel {
     upcalls: Upcalls {
         host_event: events::handle,
         stack_limit: || task::current().process.limits.lock().soft(RLIMIT_STACK),
-        shrink_caches: fs::dentry::shrink,
+        shrink_caches,
     },
     first_cpu,
     other_cpu: || run_idle(new_idle()),
 };
 
+/// Gives back what the kernel keeps of names and attributes only to ask less.
+fn shrink_caches() {
+    fs::dentry::shrink();
+    fs::hostfs::forget_listings();
+}
+
 fn first_cpu(boot: &BootInfo, records: Vec<u8>) -> ! {
     caller::register(|| task::current());
     syscall::table::set_strace(boot.strace != 0);
     machine::mm::copies::share_files(boot.share_files != 0);
+    machine::mm::sites::patch(boot.patch_calls != 0 && machine::platform::current().mirrors());
     let idle = new_idle();
     sched::adopt_idle(&(idle.clone() as Runnable));
     let spec = Spec::parse(&records);
@@ -95,7 +102,7 @@ fn create_first(mut spec: Spec) {
         proc::cpuinfo::set_host_flags(flags);
     }
     settings::take(core::mem::take(&mut spec.sysctls));
-    idle::set_timeout(spec.idle_timeout_ns);
+    idle::set_timeout(spec.idle_timeout_ns, core::mem::take(&mut spec.idle_ignores));
     if let Err(why) = create::create(ContainerId::FIRST, spec) {
         host::log(0, &why);
         host::exit(exited(125));

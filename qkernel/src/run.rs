@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use machine::mm::Fault;
+use machine::mm::{Fault, sites};
 use machine::platform::Trap;
 use machine::sched;
 use machine::thread;
@@ -45,8 +45,20 @@ pub fn run_task() {
 }
 
 fn handle_trap(task: &Arc<Task>, trap: Trap) {
+    let is_plain = trap == Trap::PatchedSyscall || !sites::are_there();
+    let trap = if is_plain {
+        trap
+    } else {
+        signal::correct(task, |aspace, regs| aspace.correct(regs, trap)).unwrap_or(trap)
+    };
     match trap {
         Trap::Syscall => syscall::dispatch(task),
+        Trap::PatchedSyscall => {
+            syscall::dispatch(task);
+            if sites::is_slot(task.context().run.regs.rip) {
+                signal::correct(task, |aspace, regs| aspace.after_call(regs));
+            }
+        }
         Trap::Interrupt => {}
         Trap::PageFault { addr, error } => {
             let Some(aspace) = task.aspace() else { return };
@@ -55,7 +67,10 @@ fn handle_trap(task: &Arc<Task>, trap: Trap) {
                 0 => Err(Fault::Forbidden { addr }),
                 _ => aspace.handle_fault(addr, error),
             };
-            if let Err(fault) = result {
+            let rip = task.context().run.regs.rip;
+            if let Err(fault) = result
+                && !aspace.have_slots_gone(addr, rip)
+            {
                 signal::raise_fault(task, fault, error);
             }
         }

@@ -1,5 +1,6 @@
 //! The VMM's description of a container's first process, or of an exec'd process, read from its records.
 
+use abi::address::AddressPrefix;
 use abi::boot as ab;
 use abi::hostcall::NO_HANDLE;
 use abi::limits::ContainerLimit;
@@ -45,6 +46,8 @@ pub struct Spec {
     pub pid_space: Option<u64>,
     /// Nanoseconds; 0: it does not hibernate by itself.
     pub idle_timeout_ns: u64,
+    /// Who comes from these addresses counts as nobody for that.
+    pub idle_ignores: Vec<AddressPrefix>,
     /// Words: the features of the processor that the host's kernel lists.
     pub cpu_flags: Option<String>,
     /// Settings of the host's network namespace, by name.
@@ -71,6 +74,8 @@ pub struct MountSpec {
     pub kind: Vec<u8>,
     pub source: Vec<u8>,
     pub options: Vec<u8>,
+    /// The lower directory of an overlay ([`ab::TAG_MOUNT_LOWER`]).
+    pub lower: Option<Handle>,
 }
 
 /// Ids of the container: first inside, first outside, count.
@@ -104,7 +109,7 @@ impl MountSpec {
         let (path, kind, source, options) = (next(), next(), next(), next());
         let (handle, flags) = (u32_at(data, 0)?, u32_at(data, 4)?);
         let handle = (handle != NO_HANDLE).then(|| Handle::from_raw(handle));
-        Some(Self { handle, flags, path, kind, source, options })
+        Some(Self { handle, flags, path, kind, source, options, lower: None })
     }
 
     /// An option's value: `Some(b"")` for one without, `None` when it is not there. The last one counts.
@@ -155,6 +160,9 @@ impl Spec {
             }
             ab::TAG_SECCOMP => self.seccomp = Some(data.to_vec()),
             ab::TAG_MOUNT => self.mounts.push(MountSpec::parse(data)?),
+            ab::TAG_MOUNT_LOWER => {
+                self.mounts.last_mut()?.lower = Some(Handle::from_raw(u32_at(data, 0)?));
+            }
             ab::TAG_MASKED => self.masked.push(data.to_vec()),
             ab::TAG_READ_ONLY => self.read_only.push(data.to_vec()),
             ab::TAG_STREAM => {
@@ -176,6 +184,10 @@ impl Spec {
                 self.limits.push((limit, u64_at(data, 8)?));
             }
             ab::TAG_IDLE_TIMEOUT => self.idle_timeout_ns = u64_at(data, 0)?,
+            ab::TAG_IDLE_IGNORES => {
+                let prefixes = data.chunks(size_of::<AddressPrefix>()).map(AddressPrefix::from_bytes);
+                self.idle_ignores = prefixes.collect::<Option<_>>()?;
+            }
             ab::TAG_CPU_FLAGS => self.cpu_flags = Some(core::str::from_utf8(data).ok()?.into()),
             ab::TAG_SYSCTL => {
                 let end = data.iter().position(|byte| *byte == 0)?;

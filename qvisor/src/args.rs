@@ -8,12 +8,12 @@ use clap::{Args, Parser, Subcommand};
 use runtime::settings::Asked;
 use runtime::state::{Root, StateError};
 use runtime::units::{parse_size, parse_time};
-use vmm::hibernate::{Codec, Wishes};
+use vmm::hibernate::{Codec, Ignored, Wishes};
 use vmm::mounts::Volume;
 
 use crate::choices::{
-    HostUdsChoice, ListFormat, LogFormat, MitigationsChoice, NetChoice, PlatformChoice, ReapChoice, Switch,
-    UserNamespaceChoice,
+    ExecProbeChoice, HostUdsChoice, ListFormat, LogFormat, MitigationsChoice, NetChoice, PlatformChoice,
+    ReapChoice, Switch, UserNamespaceChoice,
 };
 use crate::codec_args::CodecCommand;
 use crate::exec_args::ExecArgs;
@@ -200,6 +200,10 @@ pub struct CreateArgs {
     /// [default: off]
     #[arg(long, value_enum)]
     pub share_files: Option<Switch>,
+    /// Whether calls that a program makes often are patched in its memory, which is faster; programs that read their own text
+    /// see it [default: on]
+    #[arg(long, value_enum)]
+    pub patch_calls: Option<Switch>,
     /// What programs may do with Unix sockets of the host that volumes show [default: none]
     #[arg(long, value_enum)]
     pub host_uds: Option<HostUdsChoice>,
@@ -227,6 +231,7 @@ impl CreateArgs {
             userns: self.userns.into(),
             mitigations: self.mitigations.map(Into::into),
             share_files: self.share_files.map(|switch| switch == Switch::On),
+            patch_calls: self.patch_calls.map(|switch| switch == Switch::On),
             host_uds: self.host_uds.map(Into::into),
             hibernation: self.hibernation.wishes()?,
             ..Asked::default()
@@ -258,6 +263,12 @@ pub struct HibernationArgs {
     /// Hibernate after this long without a request, as 30s or 5m [default: never]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub idle_timeout: Option<Duration>,
+    /// Who comes from these addresses does not count as a request: addresses and prefixes with commas between [default: none]
+    #[arg(long, value_name = "ADDRESSES")]
+    pub idle_ignores: Option<Ignored>,
+    /// What a probe by a command is answered that finds the sandbox hibernated [default: wake]
+    #[arg(long, value_enum)]
+    pub exec_probe: Option<ExecProbeChoice>,
 }
 
 impl HibernationArgs {
@@ -271,6 +282,8 @@ impl HibernationArgs {
             settle: self.settle,
             encrypt: self.encrypt.map(|switch| switch == Switch::On),
             idle_timeout: self.idle_timeout,
+            idle_ignores: self.idle_ignores.clone(),
+            exec_probe: self.exec_probe.map(Into::into),
         })
     }
 }
@@ -329,6 +342,10 @@ pub struct DoArgs {
     /// Whether sandboxes may have pages of the same programs and libraries in common; one can then learn from another's use
     #[arg(long, value_enum, default_value = "off")]
     pub share_files: Switch,
+    /// Whether calls that a program makes often are patched in its memory, which is faster; programs that read their own text
+    /// see it
+    #[arg(long, value_enum, default_value = "on")]
+    pub patch_calls: Switch,
     /// What programs may do with Unix sockets of the host that volumes show
     #[arg(long, value_enum, default_value_t)]
     pub host_uds: HostUdsChoice,

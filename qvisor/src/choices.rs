@@ -2,7 +2,7 @@
 
 use runtime::platform;
 use runtime::settings::HostUds;
-use vmm::hibernate::Reap;
+use vmm::hibernate::{ExecProbe, Reap};
 use vmm::jail::UserNamespace;
 use vmm::jail::mitigations::Mitigations;
 use vmm::net::Network;
@@ -129,6 +129,24 @@ impl From<HostUdsChoice> for HostUds {
         match choice {
             HostUdsChoice::None => Self::None,
             HostUdsChoice::Connect => Self::Connect,
+        }
+    }
+}
+
+/// Probes of a sandbox that is hibernated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum ExecProbeChoice {
+    /// what it runs, once the sandbox is awake
+    Wake,
+    /// exit code 0: nothing runs, and the sandbox sleeps on
+    AsleepIsAlive,
+}
+
+impl From<ExecProbeChoice> for ExecProbe {
+    fn from(choice: ExecProbeChoice) -> Self {
+        match choice {
+            ExecProbeChoice::Wake => Self::Wake,
+            ExecProbeChoice::AsleepIsAlive => Self::AsleepIsAlive,
         }
     }
 }

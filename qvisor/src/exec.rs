@@ -44,6 +44,7 @@ pub fn run_in(root: &Root, args: ExecArgs, preserved: Preserved) -> Result<u8, F
         pid_file: args.pid_file.map(absolute),
         console_socket: args.console_socket.map(absolute),
         ignore_paused: args.ignore_paused,
+        probe: args.probe,
         subgroups,
     };
     match exec::run(&options, preserved) {

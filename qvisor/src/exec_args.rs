@@ -53,6 +53,9 @@ pub struct ExecArgs {
     /// Also in a paused sandbox, once that goes on
     #[arg(long)]
     pub ignore_paused: bool,
+    /// It may be a probe: where exec-probe is asleep-is-alive, a hibernated sandbox answers exit code 0 and sleeps on
+    #[arg(long, conflicts_with = "tty")]
+    pub probe: bool,
     /// Accepted; system calls of the sandbox do not reach the host's kernel
     #[arg(long, hide = true, value_name = "PROFILE")]
     pub apparmor: Option<String>,

@@ -28,6 +28,7 @@ pub fn run(state_root: &Root, args: DoArgs) -> Result<u8, Failure> {
         hibernation: args.hibernation.wishes()?,
         mitigations: args.mitigations.into(),
         share_files: args.share_files == Switch::On,
+        patch_calls: args.patch_calls == Switch::On,
         host_uds: args.host_uds.into(),
         strace: args.strace,
         log_level: log::level_of_sandboxes(),

@@ -111,6 +111,7 @@ attacks! {
     a_thief_of_wake_ups_robs_itself: ["pays", "thief", &seconds()];
     who_blocks_the_interrupt_hinders_itself: ["pays", "deaf", &seconds()];
     who_is_never_seen_asleep_hinders_itself: ["pays", "dodger", &seconds()];
+    a_call_that_is_not_left_ends_its_process: ["pays", "stayer", &seconds()];
     who_never_gives_the_turn_back_hinders_itself: ["pays", "silent", &seconds()];
 }
 

@@ -1,10 +1,12 @@
 """Every call of CRI's runtime service, with what kubelets rely on in its answers."""
+import json
 import re
+import subprocess
 import time
 from pathlib import Path
 
 from kube_pod import SLEEP, case
-from kube_world import SUBNET
+from kube_world import NODE, SUBNET
 from world import IMAGE, Failure, check, until
 
 COUNT = "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.05; done"
@@ -162,6 +164,56 @@ def exec_sync(side):
     answers["late"] = re.sub(r"[0-9a-f]{64}", "ID", said)
     until("the end of what came late", lambda: one.sh("ps").count("sleep 50") == 0)
     return answers
+
+
+@case("dormouse")
+def exec_sync_in_a_sleeper(side):
+    """A probe by a command wakes a pod, unless it says that one asleep is alive: then it sleeps on, until a client with input."""
+    answers = {}
+    for probe in ("wake", "asleep-is-alive"):
+        pod = side.pod(probe, annotations={"dev.dormouse.exec-probe": probe})
+        one = pod.start("one", SLEEP)
+        one.sh("true")
+
+        def counts():
+            stats = json.loads(side.engine.dormouse("stats", "--json", pod.id))
+            return stats["wakes"], stats["answered_probes"]
+        for _ in range(3):
+            side.engine.dormouse("hibernate", pod.id)
+            answers.setdefault(probe, []).append((one.run("sh", "-c", "echo out; exit 3"), counts()))
+            done = one.exec("sh", "-c", "cat; exit 4", stdin="in")
+            check((done.returncode != 0, done.stdout) == (True, "in"), f"a client with input is answered {done}")
+            answers[probe].append(counts())
+    ran, not_run = (3, "out\n", ""), (0, "", "")
+    check(answers["wake"] == [(ran, (1, 0)), (1, 0), (ran, (2, 0)), (2, 0), (ran, (3, 0)), (3, 0)], f"{answers}")
+    check(answers["asleep-is-alive"] == [(not_run, (0, 1)), (1, 1), (not_run, (1, 2)), (2, 2), (not_run, (2, 3)), (3, 3)],
+          f"{answers}")
+
+
+@case("dormouse")
+def probes_of_the_node_do_not_keep_a_pod_awake(side):
+    """The node has the bridge's address for its pods. It wakes a pod that ignores it, and another pod keeps that awake."""
+    pod = side.pod(annotations={"dev.dormouse.idle-timeout": "1h", "dev.dormouse.idle-ignores": NODE})
+    pod.start("one", "mkdir /www; echo page >/www/page; exec httpd -f -p 80 -h /www")
+    other = side.pod("other").start("client", SLEEP)
+    ask = ["wget", "-q", "-O", "-", f"http://{pod.address()}/page"]
+
+    def probe():
+        done = subprocess.run([*side.engine.inside, "busybox", *ask], capture_output=True, text=True, timeout=60)
+        return done.stdout == "page\n"
+
+    def stats():
+        stats = json.loads(side.engine.dormouse("stats", "--json", pod.id))
+        return stats["hibernations"], stats["wakes"]
+    until("a server", probe)
+    side.engine.dormouse("hibernate", pod.id)
+    for count in (1, 2, 3):
+        check(probe(), "a probe is not answered")
+        until("another sleep", lambda count=count: stats() == (count + 1, count))
+    check(other.run(*ask) == (0, "page\n", ""), "a request is not answered")
+    check(probe(), "a probe is not answered")
+    time.sleep(1.5)
+    check(stats() == (4, 4), f"after a request it has slept and woken {stats()} times")
 
 
 @case()

@@ -81,7 +81,7 @@ def containers_have_their_name_in_common(side):
             for count, _, containers in pods_of_containers(side)}
 
 
-@case(pending=True)
+@case()
 def containers_have_mapped_memory_in_common(side):
     """A lock and a futex in a file of `/dev/shm`."""
     first, second, third = side.pod().sleepers(3)

@@ -13,6 +13,8 @@ CLIENT = TOP / "target/engines/cri"
 GUESTS = TOP / "target/guest"
 PROGRAMS = ("hungry", "share")
 SUBNET = "10.88.0.0/16"
+# The address of the bridge, by which the node reaches its pods.
+NODE = "10.88.0.1"
 
 
 class CallFailure(Failure):
@@ -79,6 +81,8 @@ class Kube(Engine):
         runtimes = "".join(f"""
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}]
       runtime_type = "{kind}"
+      pod_annotations = ["dev.dormouse.*"]
+      container_annotations = ["dev.dormouse.*"]
 """ for name, kind in RUNTIMES.items())
         return f"""
 [plugins."io.containerd.grpc.v1.cri"]
@@ -175,6 +179,14 @@ class Kube(Engine):
             except OSError:
                 return False
         return [path for path in Path("/run/containerd", runtime, self.namespace).glob("*") if is_own(path)]
+
+    def dormouse(self, *words):
+        """An order of Dormouse's own for one of this containerd's containers; result: what it prints."""
+        command = [binaries() / "dormouse", "--root", f"/run/containerd/dormouse/{self.namespace}", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        if done.returncode != 0:
+            raise Failure(f"dormouse {' '.join(words)}: {done.stderr.strip()}")
+        return done.stdout
 
     def end_orphans(self, runtime):
         """Ends, by the runtime's own command, containers that containerd has forgotten."""

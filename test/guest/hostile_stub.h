@@ -30,7 +30,7 @@
 #define HS_AREA_BYTES 0x8000ul
 
 enum { HS_TURN_STUB = 1, HS_TURN_SLEEPS = 2, HS_TURN_DEAD = 4, HS_TURN_PARK = 8 };
-enum { HS_RUN = 1, HS_SPAWN = 3, HS_FORK = 4 };
+enum { HS_RUN = 1, HS_LEAVE_CALL = 3, HS_SPAWN = 3, HS_FORK = 4 };
 #define HS_THREAD_FLAGS 0x50f00ul
 #define HS_SIGSYS 31
 
@@ -40,16 +40,19 @@ struct hs_area {
     volatile uint64_t fs_base, gs_base, argument, orders_at, spin_cycles;
     volatile uint32_t mapper_tid, pad2;
     volatile uint32_t signal, errno_;
-    volatile uint64_t frame, trap_fs_base, trap_gs_base, value, pad3[3];
+    volatile uint64_t frame, trap_fs_base, trap_gs_base, value;
+    volatile uint32_t core, has_call;
+    volatile uint64_t pad3[2];
     volatile uint64_t frame_at;
     volatile uint32_t has_fsgsbase, vmm_pid;
     volatile uint64_t areas_len, filter[2], mapper_filter[2];
     volatile uint32_t orders_fd, mapper_ready;
-    volatile uint64_t scratch[480];
+    volatile uint64_t call[24], scratch[456];
 };
 _Static_assert(sizeof(struct hs_area) == 4096, "an area's header is a page");
 _Static_assert(offsetof(struct hs_area, command) == 64, "as the stub has it");
 _Static_assert(offsetof(struct hs_area, frame_at) == 192, "as the stub has it");
+_Static_assert(offsetof(struct hs_area, call) == 256, "as the stub has it");
 
 /* `struct ucontext` of the host's kernel, with the `siginfo` behind it in a frame. */
 struct hs_context {

@@ -52,12 +52,16 @@ pub struct BootInfo {
     pub share_files: u32,
     /// Most handles that programs may have at a time. The VMM refuses more, but for those it has a request come with.
     pub handles_max: u32,
+    /// Non-zero: call sites that are used often are patched (systrap).
+    pub patch_calls: u32,
+    pub _pad: u32,
 }
 pin_layout!(
-    BootInfo, 136,
+    BootInfo, 144,
     version: 0, platform: 4, linear_base: 8, heap_phys: 16, heap_end_phys: 24, user_end_phys: 32,
     user_frames_limit: 40, records_len: 48, hostcall_entry: 56, xsave_size: 64, cpus: 68, xsave_mask: 72,
     tsc_hz: 80, random_seed: 88, strace: 120, log_level: 124, share_files: 128, handles_max: 132,
+    patch_calls: 136, _pad: 140,
 );
 
 /// Most bytes of records of a process that comes in from outside ([`crate::hostcall::EVENT_EXEC`]), its streams included.
@@ -87,6 +91,9 @@ pub const TAG_CREDS: u32 = 5;
 /// [`MOUNT_READ_ONLY`] …), then guest path, type (`host`, `proc`, `tmpfs`, …), source and options (`size=4096,mode=755`)
 /// with a NUL between each. Made in order; the root (`/`) is first.
 pub const TAG_MOUNT: u32 = 6;
+/// Follows the record of a mount of an overlay: the handle (u32) of its lower directory, read-only. Where the sandbox has changed
+/// nothing, the overlay shows what lies there, by the same inode numbers and with all else the same but the device number.
+pub const TAG_MOUNT_LOWER: u32 = 27;
 /// A stream: guest descriptor number (u32), handle (u32), flags (u32, [`STREAM_TTY`] …).
 pub const TAG_STREAM: u32 = 7;
 /// Resource limit: resource (u32), pad (u32), soft (u64), hard (u64).
@@ -115,6 +122,8 @@ pub const TAG_FLAGS: u32 = 17;
 /// After how many nanoseconds (u64) without anything from outside the kernel reports
 /// [`crate::hostcall::REPORT_IDLE_TIMEOUT`].
 pub const TAG_IDLE_TIMEOUT: u32 = 18;
+/// Addresses from which connections and datagrams count as nothing from outside: [`crate::address::AddressPrefix`]es, 20 bytes each.
+pub const TAG_IDLE_IGNORES: u32 = 26;
 
 /// The processor's features that the host's kernel knows and lets programs use: the words of `flags` in its
 /// `/proc/cpuinfo`. Without this record all that the processor tells of count.

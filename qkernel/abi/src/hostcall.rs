@@ -338,6 +338,10 @@ pub const POLL_NOW: u32 = 57;
 pub const SUBMIT: u32 = 58;
 /// (rows, columns): of the terminal behind the streams; tells the host nothing else.
 pub const TTY_WINSIZE: u32 = 59;
+/// (dir handle, phys of names, their bytes, phys of [`HostStat`]s, count): [`STAT`] of so many components below a directory handle, at
+/// most [`STAT_LIST_MAX`], each ended by NUL. `mode` is 0 for those of which the host tells nothing.
+pub const STAT_LIST: u32 = 60;
+pub const STAT_LIST_MAX: u64 = 64;
 
 /// `SUBMIT` operation: `fsync` (handle, data only, unused).
 pub const ASYNC_FSYNC: u64 = 1;

@@ -19,6 +19,7 @@ macro_rules! pin_layout {
     };
 }
 
+pub mod address;
 pub mod boot;
 pub mod hostcall;
 pub mod kvm;

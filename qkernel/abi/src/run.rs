@@ -35,6 +35,8 @@ pin_layout!(
 
 /// `TrapInfo::kind`: user code executed a system call instruction; `rax` holds the number, `rip` is behind it.
 pub const TRAP_SYSCALL: u32 = 0;
+/// `TrapInfo::vector` of a system call: it came from a patched call site, without a signal (systrap).
+pub const SYSCALL_PATCHED: u32 = 1;
 /// `TrapInfo::kind`: page fault; `addr` is CR2 and `error` the processor's error code ([`PF_WRITE`] …).
 pub const TRAP_PAGE_FAULT: u32 = 1;
 /// `TrapInfo::kind`: another processor exception; `vector` and `error` tell which.
@@ -77,8 +79,10 @@ pub struct RunState {
     pub trap: TrapInfo,
     /// In: address of the XSAVE image to load before running, or 0: the stub thread still holds the right one.
     pub fpu_load: u64,
+    /// In: non-zero: call sites of the address space are patched, so GS leads to the thread's area while its base is 0.
+    pub has_patches: u64,
 }
-pin_layout!(RunState, 192, regs: 0, trap: 160, fpu_load: 184);
+pin_layout!(RunState, 200, regs: 0, trap: 160, fpu_load: 184, has_patches: 192);
 
 /// `MapOp::kind`: map `len` bytes at `addr` to guest-physical `phys` (user memory or one file-window chunk).
 pub const MAP_OP_MAP: u32 = 1;

@@ -123,6 +123,14 @@ pub fn stat(dir: &Handle, name: &[u8]) -> Result<HostStat> {
     Ok(stat)
 }
 
+/// `STAT_LIST` of `count` names, each ended by NUL.
+pub fn stat_list(dir: &Handle, names: &[u8], count: usize) -> Result<Vec<HostStat>> {
+    let mut stats = alloc::vec![HostStat::default(); count];
+    let (at, len) = name_args(names);
+    call(hc::STAT_LIST, [dir.arg(), at, len, phys_of(stats.as_mut_ptr()), count as u64, 0])?;
+    Ok(stats)
+}
+
 /// `STAT` of the handle itself.
 pub fn stat_handle(node: &Handle) -> Result<HostStat> {
     stat(node, b"")

@@ -93,6 +93,8 @@ pub unsafe fn boot(arena: *mut u8, set_gs: impl FnOnce(u64), host: Host, upcalls
         strace: 0,
         log_level: 0,
         share_files: 0,
+        patch_calls: 0,
+        _pad: 0,
         handles_max: HANDLES,
     };
     // SAFETY: the heap's range is zero-filled memory of the arena that nobody else uses; this is the only call.

@@ -18,7 +18,11 @@ pub(super) fn handle(event: &Event, round: u64) {
             let woken = sched::woken_in_pause();
             // A task that rests right before it would wait is not known to wait.
             let told = host_poll::ready(event.token, event.value, round);
-            hibernate::idle::note_activity();
+            if told.counts {
+                hibernate::idle::note_activity();
+            } else {
+                hibernate::idle::note_visit();
+            }
             if told.for_any || sched::woken_in_pause() != woken {
                 hibernate::wake_event(if told.is_socket {
                     hc::WAKE_EVENT_SOCKET

@@ -84,6 +84,7 @@ pub fn admit(id: u64, len: i64) {
 /// Makes another container, whose records have up to `len` bytes. If the sandbox sleeps, it wakes.
 pub fn admit_container(id: u64, len: i64) {
     idle::note_activity();
+    machine::mm::copies::have_in_common();
     let made = take_spec(id, len).map_err(|error| format!("its records cannot be taken: {}", reason(error)));
     let made = match container::find(ContainerId(id)) {
         Some(_) => Err("there is a container of this id already".into()),

@@ -14,7 +14,7 @@ use crate::fs::devfs;
 use crate::fs::file::{File, FileTable, OpenFlags};
 use crate::fs::inode::Inode;
 use crate::fs::inode::{NodeKind, S_IFDIR, S_IFREG};
-use crate::fs::mount::{Limits, Mount};
+use crate::fs::mount::{self, Limits, Mount};
 use crate::fs::path::{FsContext, Path};
 use crate::fs::walk::{Resolve, Walker};
 use crate::fs::{hostfs, names, stream, tmpfs};
@@ -39,6 +39,7 @@ pub fn init(container: &Arc<Container>, spec: &mut Spec) -> core::result::Result
         attach(&actor, &root, mount)
             .map_err(|error| format!("mount {}: {error:?}", mount.path.escape_ascii()))?;
     }
+    mount::list().iter().for_each(|mount| hostfs::begin_lower(&mount.root_inode));
     for path in &spec.read_only {
         make_read_only(&actor, &root, path)
             .map_err(|error| format!("read-only path {}: {error:?}", path.escape_ascii()))?;
@@ -105,7 +106,7 @@ fn limits_of(spec: &MountSpec) -> Limits {
 
 fn root_inode(spec: &mut MountSpec) -> Result<Arc<dyn Inode>> {
     match spec.handle.take() {
-        Some(handle) => Ok(hostfs::root(handle, spec.flags & MOUNT_SHARED != 0)?),
+        Some(handle) => Ok(hostfs::root(handle, spec.flags & MOUNT_SHARED != 0, spec.lower.take())?),
         None => crate::filesystems::virtual_fs_with(spec).ok_or(Errno::ENODEV),
     }
 }

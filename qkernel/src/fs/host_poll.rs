@@ -66,6 +66,8 @@ pub struct Told {
     pub is_socket: bool,
     /// The event is of use to any later reader, whether or not a task waits for it now.
     pub for_any: bool,
+    /// Somebody has come. Otherwise that shows by what a program receives ([`Readiness::count`]).
+    pub counts: bool,
 }
 
 /// The host says, in a round, that a registration's events hold.
@@ -84,7 +86,7 @@ pub fn ready(token: u64, events: i64, round: u64) -> Told {
     if let Some(handler) = handler {
         handler.wake(events | always);
     }
-    let Some(edges) = edges else { return Told { is_socket: false, for_any: false } };
+    let Some(edges) = edges else { return Told { is_socket: false, for_any: false, counts: true } };
     edges.changed(events, round);
-    Told { is_socket: true, for_any: events.intersects(PollEvents::IN | always) }
+    Told { is_socket: true, for_any: events.intersects(PollEvents::IN | always), counts: edges.counts() }
 }

@@ -6,7 +6,7 @@
 //! unless it is *fresh*: nothing was consumed since the host said so.
 
 use alloc::sync::{Arc, Weak};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::fs::host_poll;
 use crate::fs::poll::PollTable;
@@ -53,6 +53,8 @@ pub struct Readiness {
     used: [AtomicU64; 2],
     queue: Arc<WaitQueue>,
     token: u64,
+    /// An event means that somebody has come.
+    counts: AtomicBool,
 }
 
 /// A moment to compare with.
@@ -103,7 +105,17 @@ impl Readiness {
             used: [const { AtomicU64::new(0) }; 2],
             queue,
             token,
+            counts: AtomicBool::new(true),
         }
+    }
+
+    /// Says whether an event means that somebody has come, as it does at first.
+    pub fn count(&self, counts: bool) {
+        self.counts.store(counts, Ordering::Relaxed);
+    }
+
+    pub(super) fn counts(&self) -> bool {
+        self.counts.load(Ordering::Relaxed)
     }
 
     /// For the hostcall that makes the socket.

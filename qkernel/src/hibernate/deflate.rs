@@ -7,7 +7,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::fs::dentry;
+use crate::fs::{dentry, hostfs};
 use crate::hibernate::state_machine::Obstacle;
 use crate::task::container;
 use machine::heap;
@@ -28,6 +28,7 @@ use machine::time;
 pub(super) fn run(frozen: &Frozen) -> Result<HibernateReport, Obstacle> {
     let mut report = HibernateReport::default();
     dentry::shrink();
+    hostfs::forget_listings();
     let spaces = AddressSpace::all();
     let stores = PageStore::all();
     {

@@ -52,6 +52,9 @@ pub fn request(request: i64, idle: bool, is_held: bool) {
 
 /// Wakes the sandbox, or ends a mere pause, unless a later request has been taken; `serves`: for something that has come.
 pub fn wake(request: i64, serves: bool) {
+    if !serves {
+        idle::note_activity();
+    }
     take(Input::Resume { request, serves });
 }
 
@@ -186,6 +189,7 @@ impl Carrier {
 
     fn store(&mut self, order: Order) -> Input {
         let pause_ns = time::monotonic_ns().saturating_sub(order.since_ns);
+        idle::sleep();
         // Only who has frozen the scheduler is told to store.
         let result = self.frozen.take().ok_or(Obstacle::Busy).and_then(|frozen| deflate::run(&frozen));
         match result {
@@ -237,6 +241,6 @@ fn bring_back() -> Input {
     if how != hc::REAP_OFF && !streams {
         working_set::bring_back(false);
     }
-    idle::note_activity();
+    idle::wake();
     Input::BroughtBack { streams }
 }

@@ -12,6 +12,7 @@ pub mod settings;
 pub mod unix;
 pub mod unix_host;
 pub mod unix_names;
+pub mod visits;
 
 use alloc::boxed::Box;
 use alloc::format;

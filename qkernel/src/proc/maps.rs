@@ -109,6 +109,7 @@ fn name_of(region: &Region, label: Option<&[u8]>, start_stack: u64) -> Vec<u8> {
         (Some(MemoryObject::Store(_)), None) => b"/dev/zero (deleted)",
         (Some(MemoryObject::Host(_)), None) => b"",
         (None, None) if region.flags.contains(VmaFlags::SPECIAL) => b"[vdso]",
+        (None, None) if region.flags.contains(VmaFlags::SLOTS) => b"[calls]",
         (None, None) if region.flags.contains(VmaFlags::HEAP) => b"[heap]",
         (None, None) if (region.start..region.end).contains(&start_stack) => b"[stack]",
         (None, None) => b"",

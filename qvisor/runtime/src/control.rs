@@ -96,6 +96,10 @@ pub enum Order {
         /// A hook of a container that has not been started.
         #[serde(default)]
         hook: bool,
+        /// Nobody would see more of it than its exit code and output: where [`vmm::hibernate::ExecProbe`] says so, a sandbox that
+        /// is hibernated answers for it.
+        #[serde(default)]
+        probe: bool,
     },
 }
 
@@ -233,9 +237,11 @@ pub fn receive(stream: &UnixStream) -> io::Result<Option<Order>> {
     read_order(&mut BufReader::with_capacity(256, stream))
 }
 
-/// Makes a sandbox's control socket. Only its user can connect, and each peer's credentials come with what it sends.
+/// Makes a sandbox's control socket. Only its user can connect, and each peer's credentials come with what it sends. Who
+/// accepts waits for nobody: a peer may be gone again.
 pub fn listen(sandbox: &Directory) -> io::Result<UnixListener> {
     let listener = UnixListener::bind(sandbox.path_by_descriptor().join(SOCKET))?;
+    listener.set_nonblocking(true)?;
     descriptor_passing::ask_for_senders(listener.as_fd())?;
     Ok(listener)
 }

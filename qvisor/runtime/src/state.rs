@@ -212,6 +212,19 @@ impl Root {
         Ok(states)
     }
 
+    /// The state of the container that has this pid now. Those that have written another are not asked.
+    #[must_use]
+    pub fn state_of_pid(&self, pid: i32) -> Option<OciState> {
+        let root = self.open().ok()??;
+        let written = |sandbox: &Directory| -> Option<OciState> {
+            serde_json::from_slice(&sandbox.read(STATE).ok()?).ok()
+        };
+        let sandboxes = root.names().ok()?.into_iter().filter_map(|name| root.directory(&name).ok());
+        let had_it = sandboxes.filter(|sandbox| written(sandbox).is_some_and(|state| state.pid == pid));
+        // One that has ended has left its state.
+        had_it.filter_map(|sandbox| read_any(&sandbox)).find(|state| state.pid == pid)
+    }
+
     /// The state of one sandbox that lives, or of a container.
     pub fn state(&self, id: &Id) -> Result<OciState, StateError> {
         read_any(&self.sandbox(id)?).ok_or_else(|| StateError::Unknown { id: id.as_str().to_owned() })
@@ -222,11 +235,6 @@ impl Claim {
     #[must_use]
     pub fn path(&self) -> &Path {
         self.directory.path()
-    }
-
-    #[must_use]
-    pub fn name(&self) -> &OsStr {
-        &self.name
     }
 
     #[must_use]

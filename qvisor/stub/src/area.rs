@@ -39,8 +39,15 @@ pub const TURN_PARK: u32 = 8;
 
 /// `Area::command`: run user code.
 pub const COMMAND_RUN: u32 = 1;
+/// `Area::command`: go on from the registers in `Area::call` (a thread that has handed over by `call.rs` only).
+pub const COMMAND_RUN_CALL: u32 = 2;
+/// `Area::command`: such a thread leaves a whole signal frame behind, and hands over by `on_signal` once more.
+pub const COMMAND_LEAVE_CALL: u32 = 3;
 /// `Area::command`: fork a stub process whose areas begin at `argument` in the control file (the zygote only).
 pub const COMMAND_FORK: u32 = 4;
+
+/// `Area::signal` of a hand-over by `call.rs`: no signal.
+pub const SIGNAL_CALL: u32 = 0;
 
 /// `Area::bases` bit: load `fs_base`.
 pub const SET_FS: u32 = 1;
@@ -72,7 +79,9 @@ pub struct Area {
     pub command: AtomicU32,
     /// `SET_*`.
     pub bases: AtomicU32,
-    _unused: [u32; 2],
+    /// The stub's own: it has handed over by `call.rs`, with all registers in `call`.
+    pub is_calling: AtomicU32,
+    _unused: u32,
     pub fs_base: AtomicU64,
     pub gs_base: AtomicU64,
     pub argument: AtomicU64,
@@ -96,7 +105,8 @@ pub struct Area {
     pub value: AtomicU64,
     /// The core that it runs on.
     pub core: AtomicU32,
-    _core: u32,
+    /// Non-zero: the registers are in `call`, not in the signal frame.
+    pub has_call: AtomicU32,
     _report: [u64; 2],
 
     // Written before the thread starts.
@@ -116,15 +126,34 @@ pub struct Area {
     /// Set once the mapper thread takes orders.
     pub mapper_ready: AtomicU32,
 
+    /// The registers of user code whose call came without a signal: `CALL_*`.
+    pub call: [AtomicU64; CALL_WORDS],
+
     /// The zygote's filter; later the buffer for bytes that mapper threads receive and do not use.
     pub scratch: UnsafeCell<[u64; SCRATCH_WORDS]>,
 }
-pub const SCRATCH_WORDS: usize = 480;
+/// Places in `Area::call`: r15 … r8 but r11, rax, rdx, rsi, rdi, rbp, rbx, the address to go on at, rflags, rsp.
+pub const CALL_WORDS: usize = 24;
+pub const CALL_RIP: usize = 13;
+pub const CALL_RFLAGS: usize = 14;
+pub const CALL_RSP: usize = 15;
+/// Where `Area::call` and `Area::is_calling` lie, for assembly.
+pub const CALL_AT: usize = 256;
+pub const IS_CALLING_AT: usize = 72;
+const _: () = assert!(core::mem::offset_of!(Area, call) == CALL_AT);
+const _: () = assert!(core::mem::offset_of!(Area, is_calling) == IS_CALLING_AT);
+/// How far below a thread's area GS leads while call sites are patched: there is nothing, so who goes by GS although its base
+/// is 0 finds no memory there, as natively.
+pub const GS_BELOW: u64 = 0xc00_0000;
+const _: () = assert!(ZYGOTE_END < STUB_AREA - GS_BELOW && STUB_AREA - GS_BELOW < STUB_ORDERS - 0x100_0000);
+/// End of the stack of a thread that hands over without a signal: the low end of its signal stack.
+pub const CALL_STACK_END: u64 = 4096 + 1024;
+pub const SCRATCH_WORDS: usize = 456;
 const _: () = assert!(size_of::<Area>() == 4096);
 const _: () = assert!(core::mem::offset_of!(Area, command) == 64);
 const _: () = assert!(core::mem::offset_of!(Area, signal) == 128);
 const _: () = assert!(core::mem::offset_of!(Area, frame_at) == 192);
-const _: () = assert!(core::mem::offset_of!(Area, scratch) == 256);
+const _: () = assert!(core::mem::offset_of!(Area, scratch) == 448);
 const _: () = assert!(STUB_AREA_SIZE > 4096 && STUB_AREA_SIZE.is_power_of_two());
 
 // SAFETY: the words are atomics; `scratch` is written before the process exists, and later by the host's kernel only.

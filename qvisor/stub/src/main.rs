@@ -9,6 +9,7 @@
 #![no_main]
 
 mod area;
+mod call;
 mod mapper;
 mod sys;
 mod zygote;
@@ -16,11 +17,13 @@ mod zygote;
 use core::arch::asm;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
-use abi::layout::{STUB_AREA, STUB_AREA_SIZE};
+use abi::layout::{STUB_AREA, STUB_AREA_SIZE, STUB_TEXT};
 
 use area::*;
 
 const EINVAL: u32 = 22;
+/// Offset of RIP in a `ucontext`.
+const CONTEXT_RIP: u64 = 168;
 const ARCH_SET_GS: u64 = 0x1001;
 const ARCH_SET_FS: u64 = 0x1002;
 
@@ -44,9 +47,25 @@ fn area_at(address: u64) -> &'static Area {
 /// Every signal's handler. Does not return: user code goes on with `rt_sigreturn` from here.
 unsafe extern "C" fn on_signal(signal: u32, _info: u64, context: u64) -> ! {
     let area = area_at(context);
+    // SAFETY: the frame is whole.
+    let address = unsafe { *((context + CONTEXT_RIP) as *const u64) };
+    if !(STUB_TEXT..ZYGOTE_TEXT).contains(&address) {
+        area.has_call.store(0, Relaxed);
+    } else if !call::interrupted(area, signal, address) {
+        resume(context);
+    }
+    area.is_calling.store(0, Relaxed);
     area.signal.store(signal, Relaxed);
     area.errno.store(0, Relaxed);
     area.frame.store(context - 8, Relaxed);
+    note_place(area);
+    give_turn(area);
+    serve(area, context)
+}
+
+/// Tells the core that this runs on, and the bases of user code.
+#[inline(always)]
+fn note_place(area: &Area) {
     area.core.store(current_core(), Relaxed);
     if area.has_fsgsbase.load(Relaxed) != 0 {
         let (fs, gs): (u64, u64);
@@ -55,8 +74,6 @@ unsafe extern "C" fn on_signal(signal: u32, _info: u64, context: u64) -> ! {
         area.trap_fs_base.store(fs, Relaxed);
         area.trap_gs_base.store(gs, Relaxed);
     }
-    give_turn(area);
-    serve(area, context)
 }
 
 /// A new thread's beginning, under its filter: it waits for its first command.

@@ -59,7 +59,7 @@ fn it_runs_as_the_first_process_but_for_what_is_asked() {
         assert_eq!(said(world, &["-u", "6"], "id -u; id -g"), "6\n4\n");
         assert_eq!(exec(world, &[], &["sh", "-c", "exit 9"]).status.code(), Some(9));
         assert_eq!(exec(world, &[], &["sh", "-c", "kill -TERM $$"]).status.code(), Some(143));
-        assert_eq!(said(world, &[], "ps -o pid,args | grep -c '[s]h -c trap'"), "1\n");
+        assert_eq!(said(world, &[], "ps -o pid,args | grep -c '^ *1 sh -c trap'"), "1\n");
         end(world);
     });
 }

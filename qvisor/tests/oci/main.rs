@@ -16,6 +16,7 @@ mod pause;
 mod pods;
 mod pods_at_rest;
 mod pods_memory;
+mod probes;
 mod process;
 mod resources;
 mod seccomp;

@@ -452,6 +452,11 @@ fn what_stands_for_a_container_on_the_host_sees_nothing_of_it() {
     pod(|first| {
         let one = run(first, "exec sleep 1000");
         let namespace = |pid: i32, kind: &str| fs::read_link(format!("/proc/{pid}/ns/{kind}")).unwrap();
+        let ids = fs::read_to_string(format!("/proc/{}/status", one.vmm())).unwrap();
+        let own = (0x6000_0000 + one.vmm()).to_string();
+        let users: Vec<_> =
+            ids.lines().find(|line| line.starts_with("Uid:")).unwrap().split_whitespace().collect();
+        assert!(users[1..].iter().all(|user| *user == own), "{users:?}");
         for pid in [one.pid(), one.vmm()] {
             let root = || fs::read_dir(format!("/proc/{pid}/root/")).unwrap().count();
             wait_for(|| root() == 0, || format!("{} names in its root", root()));

@@ -64,13 +64,14 @@ fn a_pod_whose_containers_are_all_stopped_hibernates_and_goes_on_as_one() {
         wait_ticks(&one);
         wait_ticks(&two);
         one.wait_status("running");
-        // One that goes on takes the pod along, and not the other.
+        // One that goes on wakes the pod, and with it the others.
         signal(one.pid(), SIGSTOP);
         one.wait_status("paused");
         signal(two.pid(), SIGSTOP);
         first.wait_state("hibernated");
         signal(one.pid(), SIGCONT);
         wait_ticks(&one);
+        wait_ticks(&two);
         first.wait_awake();
     });
 }

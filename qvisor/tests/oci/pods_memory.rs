@@ -144,3 +144,44 @@ fn a_container_that_hoards_sockets_leaves_some_to_the_others_and_to_exec() {
         fs::remove_file(program).unwrap();
     });
 }
+
+#[test]
+fn containers_have_the_pages_of_one_file_in_common_and_what_they_write_alone() {
+    pod(|first| {
+        let (image, copy) = (first.dir.join("image"), first.dir.join("copy"));
+        for place in [&image, &copy] {
+            fs::create_dir(place).unwrap();
+            fs::copy("/bin/busybox", place.join("busybox")).unwrap();
+        }
+        let begin = |image: &Path| {
+            let mut world = first.further("echo ready; exec /image/busybox sleep 1000");
+            let options = json!(["rbind", "ro"]);
+            world
+                .mount(json!({"destination": "/image", "type": "bind", "source": image, "options": options}));
+            world.add_guest("private_pages").create().start();
+            world.wait_output("ready");
+            world
+        };
+        let used = |world: &World| {
+            let line: Value = serde_json::from_str(&world.ok(&["events", "--stats", &world.id])).unwrap();
+            line["data"]["memory"]["usage"]["usage"].as_u64().unwrap()
+        };
+        // The shell that begins is each root's own; so is the other file, though it holds the same.
+        let (one, other, apart) = (begin(&image), begin(&image), begin(&copy));
+        let (first_has, other_has, apart_has) = (used(&one), used(&other), used(&apart));
+        assert!(other_has < first_has - (256 << 10), "{other_has} of {first_has}");
+        assert!(apart_has > other_has + (256 << 10), "{apart_has} of {other_has}");
+
+        let sums = |world: &World| exec(world, "private_pages /image/busybox");
+        let read = sums(&one);
+        let (before, after) = read.trim().split_once(' ').expect("two sums");
+        assert_ne!(before, after);
+        for world in [&other, &apart, &one] {
+            assert_eq!(sums(world), read);
+        }
+        other.ok(&["hibernate", &other.id]);
+        assert_eq!(sums(&other), read);
+        one.ok(&["delete", "--force", &one.id]);
+        assert_eq!(sums(&other), read);
+    });
+}

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use abi::address::AddressPrefix;
 use abi::boot::{
     BOOT_HOLD, BOOT_MAKE_CWD, BOOT_NO_NEW_PRIVS, BootInfo, Platform, SECCOMP_LOG, TAG_ARG, TAG_CAPABILITIES,
     TAG_CPU_FLAGS, TAG_CREDS, TAG_CWD, TAG_DOMAINNAME, TAG_ENV, TAG_FLAGS, TAG_HOSTNAME, TAG_ID_MAPS,
-    TAG_IDLE_TIMEOUT, TAG_LIMIT, TAG_MASKED, TAG_MOUNT, TAG_OOM_SCORE_ADJ, TAG_PID_SPACE, TAG_READ_ONLY,
-    TAG_RLIMIT, TAG_SECCOMP, TAG_STREAM, TAG_SYSCTL, TAG_UMASK, TAG_WINSIZE,
+    TAG_IDLE_IGNORES, TAG_IDLE_TIMEOUT, TAG_LIMIT, TAG_MASKED, TAG_MOUNT, TAG_MOUNT_LOWER, TAG_OOM_SCORE_ADJ,
+    TAG_PID_SPACE, TAG_READ_ONLY, TAG_RLIMIT, TAG_SECCOMP, TAG_STREAM, TAG_SYSCTL, TAG_UMASK, TAG_WINSIZE,
 };
 use abi::hostcall::NO_HANDLE;
 use abi::layout::{BOOT_INFO_PHYS, RECORDS_MAX, RECORDS_PHYS, USER_PHYS};
@@ -67,6 +68,8 @@ pub struct Mount {
     pub source: String,
     /// `size=4096,mode=755` and the like.
     pub options: String,
+    /// The lower directory of an overlay, for what the sandbox has not changed.
+    pub lower: Option<u32>,
 }
 
 impl Mount {
@@ -80,6 +83,7 @@ impl Mount {
             kind: kind.into(),
             source: kind.into(),
             options: String::new(),
+            lower: None,
         }
     }
 }
@@ -136,6 +140,8 @@ pub struct BootSpec {
     pub pid_space: Option<u64>,
     /// The kernel reports when nothing has come from outside for so long.
     pub idle_timeout: Option<Duration>,
+    /// Who comes from these addresses counts as nobody for that.
+    pub idle_ignores: Vec<AddressPrefix>,
     /// The first process waits until it is told to begin.
     pub hold: bool,
     /// The working directory is made if it is missing.
@@ -146,6 +152,8 @@ pub struct BootSpec {
     pub strace: bool,
     /// Private mappings of files show the host's page cache, which sandboxes share.
     pub share_files: bool,
+    /// The system calls of programs stay as they are; else those that are used often are patched (systrap).
+    pub plain_calls: bool,
     /// Least important level that reaches the host: 0 error, 1 warning, 2 information, 3 debug.
     pub log_level: u32,
 }
@@ -163,6 +171,10 @@ impl BootSpec {
         if let Some(timeout) = self.idle_timeout {
             let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
             put(TAG_IDLE_TIMEOUT, &[&timeout_ns.to_le_bytes()]);
+            let ignored: Vec<u8> = self.idle_ignores.iter().flat_map(AddressPrefix::to_bytes).collect();
+            if !ignored.is_empty() {
+                put(TAG_IDLE_IGNORES, &[&ignored]);
+            }
         }
         out
     }
@@ -179,6 +191,7 @@ impl BootSpec {
             let strings =
                 [&mount.path, mount.kind.as_bytes(), mount.source.as_bytes(), mount.options.as_bytes()];
             put(TAG_MOUNT, &[&handle, &flags, &strings.join(&0)]);
+            mount.lower.iter().for_each(|lower| put(TAG_MOUNT_LOWER, &[&lower.to_le_bytes()]));
         }
         if let Some(IdMaps { users, groups }) = &self.id_maps {
             let count = u32::try_from(users.len()).unwrap_or(u32::MAX);
@@ -353,6 +366,8 @@ pub fn write(memory: &SandboxMemory, spec: &BootSpec, machine: &Machine) -> Resu
         log_level: spec.log_level,
         share_files: u32::from(spec.share_files),
         handles_max: machine.handles_max,
+        patch_calls: u32::from(!spec.plain_calls && cpu::has_fsgsbase()),
+        _pad: 0,
     };
     memory.copy_out(RECORDS_PHYS, &records).ok_or(BootError::Memory)?;
     memory.write(BOOT_INFO_PHYS, &info).ok_or(BootError::Memory)

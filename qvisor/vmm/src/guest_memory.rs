@@ -101,6 +101,14 @@ impl<'m> GuestSlice<'m> {
     }
 }
 
+impl GuestSlice<'_> {
+    /// Writes structures one after another; bytes that do not fit are left out.
+    pub fn write_all_of<T: Plain>(&self, values: &[T]) {
+        // SAFETY: `T: Plain` has no padding, so each byte of the values is initialised.
+        self.write(unsafe { std::slice::from_raw_parts(values.as_ptr().cast::<u8>(), size_of_val(values)) });
+    }
+}
+
 /// A structure of the interface: only integers, no padding, any bit pattern is a value.
 ///
 /// # Safety

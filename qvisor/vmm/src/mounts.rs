@@ -5,6 +5,8 @@
 //! fresh directory of the sandbox's above. Mounts below the root that are read-only on the host stay so and need no
 //! layer; those the host's kernel makes up (`proc`, `sysfs`, …) are left to the sandbox's kernel.
 
+mod lower;
+
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::{self, DirBuilder, File};
@@ -99,6 +101,8 @@ pub struct View {
     pub shared: bool,
     /// The caller asked for it by name, so that it may lead out of the sandbox.
     pub is_volume: bool,
+    /// Of an overlay: its lower directory, if the overlay shows what lies there by the same inode numbers.
+    pub lower: Option<OwnedFd>,
 }
 
 /// Makes the views of `root` and of the mounts below it, the root first, parents before children. `layer` is the
@@ -147,7 +151,16 @@ impl Composer<'_> {
         let path = self.inside(path);
         // A mount replaces what a directory listing showed in its place.
         self.views.retain(|view| view.path != path);
-        self.views.push(View { fd, path, read_only, shared: read_only, is_volume: false });
+        self.views.push(View { fd, path, read_only, shared: read_only, is_volume: false, lower: None });
+    }
+
+    fn push_overlay(&mut self, fd: OwnedFd, path: &Path, lower: Option<OwnedFd>) {
+        let lower =
+            lower.filter(|lower| lower::is_shown_as_it_is(lower.as_fd(), fd.as_fd(), &self.layers.dir));
+        self.push(fd, path, false);
+        if let Some(view) = self.views.last_mut() {
+            view.lower = lower;
+        }
     }
 
     fn show_mount(&mut self, path: &Path, mount: &Mounted) -> Result<(), MountError> {
@@ -173,11 +186,12 @@ impl Composer<'_> {
             let mapped = clone_tree(path, false, Some(id_map)).map_err(unmapped)?;
             let fd = overlay(mapped.as_fd(), path, &mut self.layers)
                 .map_err(|error| unmapped(io::Error::other(error)))?;
-            self.push(fd, path, false);
+            self.push_overlay(fd, path, clone_tree(path, true, Some(id_map)).ok());
             return Ok(());
         }
         match overlay(lower.as_fd(), path, &mut self.layers) {
-            Ok(fd) => self.push(fd, path, false),
+            // By the directory itself, one would come to what is mounted below it.
+            Ok(fd) => self.push_overlay(fd, path, clone_tree(path, true, None).ok()),
             Err(error) => {
                 if !self.points.iter().any(|point| point != path && point.starts_with(path)) {
                     return Err(error);
@@ -225,7 +239,8 @@ pub fn volume(volume: &Volume, id_map: Option<IdMap<'_>>) -> Result<View, MountE
         }
         (result, _) => result.or_else(|_| open_path(&source)).map_err(failed)?,
     };
-    Ok(View { fd, path: volume.target.clone(), read_only: volume.read_only, shared: true, is_volume: true })
+    let (path, read_only) = (volume.target.clone(), volume.read_only);
+    Ok(View { fd, path, read_only, shared: true, is_volume: true, lower: None })
 }
 
 /// Opens a file or directory of the host for the sandbox to mount: a copy of the mount it lies on, with the mounts

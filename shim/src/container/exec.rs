@@ -99,10 +99,12 @@ impl Container {
         let (file, pid_file) = (self.bundle.join(format!("{name}.json")), format!("{name}.pid"));
         let failed = |why: String| Failure::other(format!("OCI runtime exec failed: {why}"));
         std::fs::write(&file, spec).map_err(|error| failed(error.to_string()))?;
-        let words = ["exec", "--detach", "--process"].map(Into::into);
+        // Who gives it neither input nor a terminal, as kubelet's probes do, may only want its exit code.
+        let probe = (names.stdin.is_empty() && !names.terminal).then_some("--probe");
+        let words = ["exec", "--detach"].into_iter().chain(probe).chain(["--process"]).map(Into::into);
         let pid_path = self.bundle.join(&pid_file);
         let rest = [file.clone().into(), "--pid-file".into(), pid_path.clone().into()];
-        let arguments = words.into_iter().chain(rest).collect();
+        let arguments = words.chain(rest).collect();
         let expectation = around.reaper.expect();
         let begun = Begun::new(around, &self.id, names, &self.bundle, &name);
         let ready =

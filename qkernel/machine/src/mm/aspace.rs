@@ -14,6 +14,7 @@ use super::object::MemoryObject;
 use super::page::{Fault, PAGE};
 use super::pagetable::{Entry, PageTable};
 use super::shown::Shown;
+use super::sites::{Hits, Sites};
 use super::vma::{VMA_BYTES, Vma, mirror_prot};
 use super::window::HostFileMap;
 use crate::errno::Result;
@@ -36,6 +37,7 @@ pub struct AddressSpace {
     /// Operations that give the stub further access, to be carried out before user code runs next (systrap). Held while
     /// the stub carries operations out, so that none overtakes another. Inside `inner`.
     mirror: Mutex<Vec<MapOp>>,
+    pub(super) hits: Hits,
     pub(super) inner: Mutex<Space>,
 }
 
@@ -69,6 +71,7 @@ pub struct Space {
     pub(super) shown: Shown,
     /// Who holds the lock has waited for content before, and now takes it however long that takes.
     pub(super) has_waited: bool,
+    pub(super) sites: Sites,
     /// Facts for `/proc`.
     pub layout: Layout,
 }
@@ -99,10 +102,13 @@ impl AddressSpace {
         let owner = owner::current();
         account::add_host_side(owner, stub_bytes);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let hits = Hits::default();
+        let sites = Sites::beside(&hits);
         let aspace = Arc::new(Self {
             owner,
             machine: UserSpace::new(id, number, table.root()),
             mirror: Mutex::new(Rank::Mirror, Vec::new()),
+            hits,
             inner: Mutex::new(
                 Rank::AddressSpace,
                 Space {
@@ -122,6 +128,7 @@ impl AddressSpace {
                     unmapped: Vec::new(),
                     shown: Shown::new(owner),
                     has_waited: false,
+                    sites,
                     layout: Layout::default(),
                 },
             ),

@@ -4,11 +4,16 @@
 //!
 //! A page is copied at its first touch, with its neighbours, and shown to every process that maps the file. What is
 //! written to the file afterwards is seen by pages that were not copied yet (mmap(2) leaves that open).
+//!
+//! Containers of a pod see the files of one image by views of their own, with copies for each view. Those of files that
+//! look the same to the host ([`Likeness`]) have one frame for each page of which both were read, and of the same content.
 
 use abi::hostcall as hc;
 use abi::word::to_usize;
 use alloc::boxed::Box;
-use alloc::sync::Arc;
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::arrival::{self, How};
@@ -24,7 +29,9 @@ use super::window::HostFileMap;
 use crate::blocking;
 use crate::errno::{Errno, Result};
 use crate::host::{self, Handle};
+use crate::rank::Rank;
 use crate::sched;
+use crate::spin::SpinLock;
 
 /// Pages that a fault copies and maps, at most; aligned.
 const AROUND_PAGES: u64 = 32;
@@ -46,34 +53,96 @@ pub fn are_wanted() -> bool {
     !OFF.load(Ordering::Relaxed)
 }
 
-/// The pages of one file that were copied.
-pub struct Copies(Arc<PageStore>);
+/// What two views of one file show alike, however they name it: overlays of the same layers show one number and one set of
+/// times, on devices of their own. Nobody can set the time of the last change, so no file can be made to look like another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Likeness {
+    pub ino: u64,
+    pub size: u64,
+    pub mtime_ns: i64,
+    pub ctime_ns: i64,
+}
 
-impl Default for Copies {
-    fn default() -> Self {
-        Self::new()
+static IN_COMMON: AtomicBool = AtomicBool::new(false);
+
+/// The stores of files that look the same, from which others may have pages.
+static ALIKE: SpinLock<BTreeMap<Likeness, Vec<Weak<PageStore>>>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
+
+/// Stores of one likeness that others look at, at most: one program cannot make faults slow with more of them.
+const ALIKE_MAX: usize = 8;
+
+/// There are several containers: from now on their copies of the same files are in common.
+pub fn have_in_common() {
+    IN_COMMON.store(true, Ordering::Relaxed);
+}
+
+/// Whether new [`Copies`] need to know what their file looks like.
+pub fn are_in_common() -> bool {
+    IN_COMMON.load(Ordering::Relaxed)
+}
+
+/// The pages of one file that were copied.
+pub struct Copies {
+    store: Arc<PageStore>,
+    likeness: Option<Likeness>,
+}
+
+impl Drop for Copies {
+    fn drop(&mut self) {
+        let Some(likeness) = self.likeness else { return };
+        let mut alike = ALIKE.lock();
+        if let Some(stores) = alike.get_mut(&likeness) {
+            stores.retain(|store| !core::ptr::eq(store.as_ptr(), Arc::as_ptr(&self.store)));
+            if stores.is_empty() {
+                alike.remove(&likeness);
+            }
+        }
     }
 }
 
 impl Copies {
-    pub fn new() -> Self {
-        Self(PageStore::of_copies())
+    /// Without pages. With a likeness they have those in common with other files of it.
+    pub fn new(likeness: Option<Likeness>) -> Self {
+        let store = PageStore::of_copies();
+        if let Some(likeness) = likeness {
+            let mut alike = ALIKE.lock();
+            let stores = alike.entry(likeness).or_default();
+            if stores.len() < ALIKE_MAX {
+                stores.push(Arc::downgrade(&store));
+            }
+        }
+        Self { store, likeness }
+    }
+
+    /// The copies of other files that look the same.
+    fn others_alike(&self) -> Vec<Arc<PageStore>> {
+        let Some(likeness) = self.likeness else { return Vec::new() };
+        let mut others = Vec::with_capacity(ALIKE_MAX);
+        let alike = ALIKE.lock();
+        let stores = alike.get(&likeness).into_iter().flatten().filter_map(Weak::upgrade);
+        others.extend(stores.filter(|store| !Arc::ptr_eq(store, &self.store)));
+        others
     }
 
     /// The file has changed: what is touched from now on is copied anew.
     pub fn forget(&self) {
-        self.0.forget();
+        self.store.forget();
     }
 
     /// Lets go of what no process maps.
     pub fn trim(&self) {
-        self.0.forget_unused();
+        self.store.forget_unused();
     }
 
     /// Whether a page is there, or may be copied: the content of larger files is the host's to keep or to drop.
     pub(super) fn may_hold(&self, index: u64) -> bool {
         PageStore::copies() < (frames::in_use() + frames::available_to_all()) / COPIES_PART
-            || self.0.holds(index)
+            || self.store.holds(index)
+    }
+
+    /// Whether `frame` is what page `index` is shown as.
+    pub(super) fn shows(&self, index: u64, frame: Frame) -> bool {
+        self.store.frame_in_memory(index).is_some_and(|shown| shown.frame() == frame)
     }
 
     /// Copies those pages of `[first, last)` that are not there yet; `wanted` must come, others may be missing. `cached`:
@@ -82,12 +151,12 @@ impl Copies {
         let mut near = None;
         let mut at = first;
         while at < last {
-            if self.0.holds(at) {
+            if self.store.holds(at) {
                 at += 1;
                 continue;
             }
             let mut end = at + 1;
-            while end < last && !self.0.holds(end) {
+            while end < last && !self.store.holds(end) {
                 end += 1;
             }
             let wants = (at..end).contains(&wanted);
@@ -115,9 +184,26 @@ impl Copies {
         let run = run.ok_or(Errno::ENOMEM)?;
         let (first, count) = (run.next_frame(), run.left());
         read_whole(file, at * PAGE, first.addr(), count as u64 * PAGE, cached)?;
-        self.0.put_run(at, run);
-        Ok((at + count as u64, first.add(count)))
+        let others = self.others_alike();
+        if others.is_empty() {
+            self.store.put_all(at, run);
+            return Ok((at + count as u64, first.add(count)));
+        }
+        let mut found = Vec::new();
+        found.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
+        found.extend((at..).zip(run).map(|(index, own)| in_common(&others, index, own)));
+        // Frames that nobody needs take the next pages.
+        let own = found.iter().filter(|frame| (0..count).any(|i| first.add(i) == frame.frame())).count();
+        self.store.put_all(at, found);
+        Ok((at + count as u64, if own == 0 { first } else { first.add(count) }))
     }
+}
+
+/// The frame that one of the others has for page `index`, if it holds what was read; else `own`.
+fn in_common(others: &[Arc<PageStore>], index: u64, own: FrameRef) -> FrameRef {
+    // A store's frames are not written, not even by who is left alone with one, while somebody has a reference.
+    let there = others.iter().filter_map(|other| other.frame_in_memory(index));
+    there.into_iter().find(|frame| frames::are_same(frame.frame(), own.frame())).unwrap_or(own)
 }
 
 /// Reads into frames of zeros; what is behind the file's end stays zero.
@@ -134,7 +220,7 @@ fn read_whole(file: &Handle, offset: u64, phys: u64, len: u64, cached: bool) -> 
 
 /// Whether the content of a copy is there; else it is to come, with those around it.
 fn check_here(copies: &Copies, frame: &FrameRef, index: u64) -> core::result::Result<(), Stop> {
-    let around = copies.0.absent_around(index);
+    let around = copies.store.absent_around(index);
     if let Some(away) = Away::of(frame.frame(), around.iter().map(FrameRef::frame), How::Around) {
         return Err(Stop::Away(away));
     }
@@ -193,13 +279,13 @@ impl Space {
         let cached = self.may_go_cold();
         let filled = copies.fill(file.handle(), index_of(start), index_of(end), index, cached);
         Self::check_warm(filled, cached, vma, file, start)?;
-        let frame = copies.0.frame_anywhere_if_present(index)?.ok_or(Errno::EIO)?;
+        let frame = copies.store.frame_anywhere_if_present(index)?.ok_or(Errno::EIO)?;
         check_here(copies, &frame, index)?;
         let flags = vma.entry_flags(false);
         self.install_frame(page, frame, flags)?;
         for addr in (start..end).step_by(PAGE_BYTES).filter(|addr| *addr != page) {
             if self.table.get(addr) == Entry::NONE
-                && let Some(frame) = copies.0.frame_in_memory(index_of(addr))
+                && let Some(frame) = copies.store.frame_in_memory(index_of(addr))
             {
                 self.install_frame(addr, frame, flags)?;
             }
@@ -215,7 +301,7 @@ impl Space {
         file: &Arc<HostFileMap>,
         copies: &Copies,
     ) -> core::result::Result<Around, Stop> {
-        let own = match copies.0.frame_anywhere_if_present(index)? {
+        let own = match copies.store.frame_anywhere_if_present(index)? {
             Some(frame) => {
                 check_here(copies, &frame, index)?;
                 own_copy(&frame)?

@@ -60,7 +60,8 @@ fn copy_space(ours: &mut super::aspace::Space, theirs: &mut super::aspace::Space
         let child_table = &mut theirs.table;
         let mut shared = 0;
         ours.table.for_each(start, end, |addr, entry| {
-            if !entry.is_frame() || failed.is_some() {
+            // The child begins with the file's own pages.
+            if !entry.is_frame() || entry.has(Entry::PATCHED) || failed.is_some() {
                 return;
             }
             failed = share_frame(child_table, addr, *entry).err();

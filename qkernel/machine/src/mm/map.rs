@@ -92,6 +92,7 @@ impl AddressSpace {
         }
         let end = range_end(addr, len)?;
         let mut space = self.lock();
+        space.unpatch(addr, end);
         let covered = space.is_covered(addr, end);
         space.clear(addr, end);
         self.commit(&mut space);
@@ -103,6 +104,10 @@ impl AddressSpace {
         let mut pages = (start..start.saturating_add(len).min(USER_MAX)).step_by(PAGE_BYTES).peekable();
         let _ = self.attempt(|space| {
             while let Some(page) = pages.peek().copied() {
+                if space.table.get(page).has(Entry::PATCHED) {
+                    pages.next();
+                    continue;
+                }
                 let write =
                     space.find(page).is_some_and(|vma| vma.prot.contains(Prot::WRITE) && !vma.is_shared());
                 let access = if write { super::Access::Write } else { super::Access::Read };
@@ -148,6 +153,7 @@ impl AddressSpace {
         }
         let end = range_end(addr, len)?;
         let mut space = self.lock();
+        space.yield_slots(addr, end);
         let covered = space.is_covered(addr, end);
         space.split_at(addr)?;
         space.split_at(end)?;
@@ -252,6 +258,7 @@ impl Space {
                 if addr < USER_MIN {
                     return Err(Errno::EPERM);
                 }
+                self.yield_slots(addr, end);
                 if placement == Placement::Fixed(addr) {
                     self.unmap(addr, end)?;
                 } else if self.overlaps(addr, end) {
@@ -262,6 +269,9 @@ impl Space {
             Placement::Hint(hint) => {
                 let hint = hint & !(PAGE - 1);
                 let fits = hint >= USER_MIN && hint.checked_add(len).is_some_and(|end| end <= USER_MAX);
+                if fits {
+                    self.yield_slots(hint, hint + len);
+                }
                 if fits && !self.overlaps(hint, hint + len) { Ok(hint) } else { self.find_free(len) }
             }
             Placement::Low => self.search_down(1 << 31, len).ok_or(Errno::ENOMEM),
@@ -317,7 +327,7 @@ impl Space {
     }
 
     /// Whether there may be another mapping; `ENOMEM`.
-    fn check_vma(&self) -> Result<()> {
+    pub(super) fn check_vma(&self) -> Result<()> {
         if self.vmas.len() < VMAS_MAX { account::check(VMA_BYTES) } else { Err(Errno::ENOMEM) }
     }
 
@@ -340,6 +350,7 @@ impl Space {
         if !self.overlaps(start, end) {
             return Ok(());
         }
+        self.unpatch(start, end);
         self.split_at(start)?;
         self.split_at(end)?;
         while let Some(key) = self.vmas.range(start..end).next().map(|(key, _)| *key) {
@@ -394,6 +405,7 @@ impl Space {
             }
             start = vma.start;
         }
+        self.unpatch(start, end);
         self.split_at(start)?;
         self.split_at(end)?;
         let mut at = start;
@@ -439,6 +451,7 @@ impl Space {
         if new_end < old_end {
             self.unmap(new_end, old_end)?;
         } else if new_end > old_end {
+            self.yield_slots(old_end, new_end + PAGE);
             if self.overlaps(old_end, new_end + PAGE) {
                 return Err(Errno::ENOMEM);
             }
@@ -460,6 +473,7 @@ impl Space {
     fn remap(&mut self, old: u64, old_len: u64, new_len: u64, how: Remap) -> Result<u64> {
         let new_len = page_up(new_len).filter(|len| *len != 0).ok_or(Errno::EINVAL)?;
         let old_len = page_up(old_len).ok_or(Errno::EINVAL)?;
+        self.unpatch(old, old.saturating_add(old_len.max(PAGE)));
         let vma = self.find(old).cloned().ok_or(Errno::EFAULT)?;
         if old_len == 0 && !vma.is_shared() {
             return Err(Errno::EINVAL);
@@ -485,6 +499,9 @@ impl Space {
             return Ok(old);
         }
         let grown_end = old.checked_add(new_len).filter(|end| *end <= USER_MAX);
+        if let Some(grown_end) = grown_end {
+            self.yield_slots(old_end, grown_end);
+        }
         if let Some(grown_end) = grown_end
             && old_len != 0
             && vma.end == old_end

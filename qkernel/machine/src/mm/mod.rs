@@ -24,6 +24,7 @@ pub mod pagetable;
 pub mod report;
 pub mod residency;
 mod shown;
+pub mod sites;
 pub mod stats;
 mod swap_window;
 mod touches;

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::arrival;
 use super::aspace::AddressSpace;
-use super::frames::{self, Frame, FrameRef, FrameRun};
+use super::frames::{self, Frame, FrameRef};
 use super::io::IoBuf;
 use super::page::{PAGE, PAGE_BYTES};
 use super::pages::Pages;
@@ -285,11 +285,11 @@ impl PageStore {
         self.pages.lock().get(index).is_some()
     }
 
-    /// Fills the holes among the pages from `index` on with the frames of `run`.
-    pub(super) fn put_run(&self, index: u64, run: FrameRun) {
+    /// Fills the holes among the pages from `index` on with these frames.
+    pub(super) fn put_all(&self, index: u64, frames: impl IntoIterator<Item = FrameRef>) {
         let mut pages = self.pages.lock();
         let before = pages.count();
-        for (index, frame) in (index..).zip(run) {
+        for (index, frame) in (index..).zip(frames) {
             if pages.fill(index, frame.frame()) {
                 frame.keep();
             }

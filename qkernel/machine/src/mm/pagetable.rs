@@ -27,6 +27,8 @@ impl Entry {
     pub const MIRRORED: u64 = 1 << 10;
     /// Not present because the mapping forbids all access, but the frame is still the mapping's.
     pub const KEPT: u64 = 1 << 11;
+    /// A copy of a file's page with patched call sites ([`super::sites`]).
+    pub const PATCHED: u64 = 1 << 52;
     pub const NO_EXECUTE: u64 = 1 << 63;
     const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 

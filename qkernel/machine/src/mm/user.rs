@@ -245,6 +245,10 @@ impl Space {
         let addr = addr.get();
         let page = page_down(addr);
         let entry = self.table.get(page);
+        if entry.has(Entry::PATCHED) {
+            self.leave_alone(page);
+        }
+        let entry = self.table.get(page);
         let direct = entry.has(Entry::PRESENT) && (access == Access::Read || entry.has(Entry::WRITABLE));
         let entry = if direct {
             entry

@@ -60,6 +60,8 @@ bitflags! {
         const SPECIAL = 256;
         /// A private mapping of an object that holds pages of its own: `fork(2)` copies its entries.
         const COPIED = 512;
+        /// The slots of patched call sites.
+        const SLOTS = 1024;
     }
 }
 

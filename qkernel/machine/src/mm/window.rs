@@ -59,9 +59,14 @@ pub struct HostFileMap {
 }
 
 impl HostFileMap {
-    /// Maps the file behind `handle` (open for reading, and for writing if `writable`). Shares the handle. `copied`: private
-    /// mappings show the sandbox's own copies of its pages. `file` is one object for all maps of a file.
-    pub fn new(handle: Arc<Handle>, writable: bool, copied: bool, file: Arc<dyn Any + Send + Sync>) -> Self {
+    /// Maps the file behind `handle` (open for reading, and for writing if `writable`). Shares the handle. With `copies`
+    /// private mappings show those of its pages. `file` is one object for all maps of a file.
+    pub fn new(
+        handle: Arc<Handle>,
+        writable: bool,
+        copies: Option<Copies>,
+        file: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
         Self {
             file,
             handle,
@@ -69,7 +74,7 @@ impl HostFileMap {
             size: AtomicU64::new(0),
             chunks: SpinLock::new(Rank::FileChunks, BTreeMap::new()),
             mappers: Mappers::new(),
-            copies: copied.then(Copies::new),
+            copies,
             uncopied: AtomicBool::new(false),
             version: AtomicU64::new(0),
             label: Once::new(),

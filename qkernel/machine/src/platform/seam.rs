@@ -3,7 +3,7 @@
 use abi::boot::BootInfo;
 use abi::run::{self, MapOp, RunState, TrapInfo};
 use alloc::boxed::Box;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::call::FPU_AREA_BYTES;
 use crate::errno::Result;
@@ -57,12 +57,14 @@ pub struct UserSpace {
     pub root: u64,
     /// Changes whenever present entries changed; CPUs that walk page tables compare it before they run user code.
     generation: AtomicU64,
+    /// Call sites in it are patched, or were.
+    pub has_patches: AtomicBool,
 }
 
 impl UserSpace {
     /// A space whose page tables begin at `root`.
     pub fn new(id: u64, number: u64, root: u64) -> Self {
-        Self { id, number, root, generation: AtomicU64::new(1) }
+        Self { id, number, root, generation: AtomicU64::new(1), has_patches: AtomicBool::new(false) }
     }
 
     /// The value of `CpuHeader::in_user` while a CPU runs its user code.
@@ -85,6 +87,8 @@ impl UserSpace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trap {
     Syscall,
+    /// A system call of a site that was patched.
+    PatchedSyscall,
     PageFault {
         addr: u64,
         error: u64,
@@ -104,6 +108,7 @@ pub enum Trap {
 impl From<TrapInfo> for Trap {
     fn from(info: TrapInfo) -> Self {
         match info.kind {
+            run::TRAP_SYSCALL if info.vector == run::SYSCALL_PATCHED => Self::PatchedSyscall,
             run::TRAP_SYSCALL => Self::Syscall,
             run::TRAP_PAGE_FAULT => Self::PageFault { addr: info.addr, error: info.error },
             run::TRAP_BUS => Self::Bus { addr: info.addr },

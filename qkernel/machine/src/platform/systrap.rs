@@ -3,6 +3,7 @@
 use abi::boot::BootInfo;
 use abi::hostcall as hc;
 use abi::run::{self, MapOp, TrapInfo};
+use core::sync::atomic::Ordering;
 
 use super::call::{call, xsave_size};
 use super::seam::{Platform, UserContext, UserSpace};
@@ -27,6 +28,7 @@ impl Platform for Systrap {
 
     fn run_user(&self, context: &mut UserContext, space: &UserSpace) -> TrapInfo {
         context.run.fpu_load = if context.fpu_live { 0 } else { context.fpu.0.as_ptr() as u64 };
+        context.run.has_patches = space.has_patches.load(Ordering::Relaxed).into();
         let result = call(hc::AS_RUN, [space.number, &raw mut context.run as u64, 0, 0, 0, 0]);
         if result.is_err() {
             return TrapInfo { kind: run::TRAP_LOST, ..Default::default() };

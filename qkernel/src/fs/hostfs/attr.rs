@@ -168,6 +168,7 @@ impl HostInode {
         if self.kind == S_IFLNK && set.valid == hc::SET_MODE {
             return Err(Errno::EOPNOTSUPP);
         }
+        self.leave_lower_above();
         let result = match open {
             Some(open) => host::set_attr(open, b"", &set),
             None => self.reach(|at, name| host::set_attr(at, name, &set)),
@@ -218,6 +219,7 @@ impl HostInode {
 
     pub(super) fn write_xattr(&self, name: &[u8], value: &[u8], flags: u32) -> Result<()> {
         self.check_xattr_kind(name)?;
+        self.leave_lower_above();
         let result = self.with_own_handle(|handle| host::setxattr(handle, name, value, flags));
         self.invalidate();
         result
@@ -225,6 +227,7 @@ impl HostInode {
 
     pub(super) fn delete_xattr(&self, name: &[u8]) -> Result<()> {
         self.check_xattr_kind(name)?;
+        self.leave_lower_above();
         let result = self.with_own_handle(|handle| host::removexattr(handle, name));
         self.invalidate();
         result

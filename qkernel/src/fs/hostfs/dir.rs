@@ -40,12 +40,14 @@ impl HostInode {
             NodeKind::Socket => S_IFSOCK,
             NodeKind::CharDevice(_) | NodeKind::BlockDevice(_) => return Err(Errno::EPERM),
         };
+        self.leave_lower();
         host::mknod(&dir, name, new.mode & 0o7777, special)?;
         self.made(&dir, name, new)
     }
 
     fn create_file(&self, dir: &Handle, name: &[u8], new: NewNode) -> Result<Arc<dyn Inode>> {
         let flags = (OpenFlags::CREAT | OpenFlags::EXCL | OpenFlags::RDWR).bits();
+        self.leave_lower();
         let handle = with_room(|| host::open(dir, name, flags, new.mode & 0o7777))?;
         let stat = own(&handle, b"", host::stat_handle(&handle)?, new)?;
         self.invalidate();
@@ -56,12 +58,16 @@ impl HostInode {
 
     pub(super) fn make_dir(&self, name: &[u8], new: NewNode) -> Result<Arc<dyn Inode>> {
         let dir = self.handle()?;
+        self.leave_lower();
         host::mkdir(&dir, name, new.mode & 0o1777)?;
-        self.made(&dir, name, new)
+        let made = self.made(&dir, name, new)?;
+        host_inode(&made)?.is_made();
+        Ok(made)
     }
 
     pub(super) fn make_symlink(&self, name: &[u8], target: &[u8], new: NewNode) -> Result<Arc<dyn Inode>> {
         let dir = self.handle()?;
+        self.leave_lower();
         host::symlink(&dir, name, target)?;
         self.made(&dir, name, new)
     }
@@ -75,6 +81,8 @@ impl HostInode {
 
     pub(super) fn make_link(&self, name: &[u8], node: &HostInode) -> Result<()> {
         let dir = self.handle()?;
+        self.leave_lower();
+        node.leave_lower_above();
         let result = node.with_own_handle(|handle| host::link(handle, &dir, name));
         self.invalidate();
         node.invalidate();
@@ -89,6 +97,7 @@ impl HostInode {
 
     pub(super) fn make_tmpfile(&self, new: NewNode) -> Result<Arc<dyn Inode>> {
         let dir = self.handle()?;
+        self.leave_lower();
         let handle = with_room(|| host::tmpfile(&dir, OpenFlags::RDWR.bits(), new.mode & 0o7777))?;
         own(&handle, b"", host::stat_handle(&handle)?, new)?;
         Ok(self.fs.unnamed(handle)?)

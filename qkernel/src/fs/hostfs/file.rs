@@ -1,5 +1,6 @@
 //! Open host files and directories.
 
+use abi::hostcall::HostStat;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -15,7 +16,7 @@ use machine::errno::{Errno, Result};
 use machine::file;
 use machine::host;
 use machine::host::Handle;
-use machine::mm::copies;
+use machine::mm::copies::{self, Copies, Likeness};
 use machine::mm::window::HostFileMap;
 use machine::mm::{IoBuf, MemoryObject};
 
@@ -116,9 +117,10 @@ impl HostInode {
         let stat = self.fs.shared.then(|| host::stat_handle(handle).ok()).flatten();
         let common = self.common();
         let map = common.map_of(&self.me, writable).unwrap_or_else(|| {
-            // Copies would not see what others write through mappings.
+            // They would not see what others write through mappings.
             let copied = copies::are_wanted() && !writable;
-            let map = Arc::new(HostFileMap::new(handle.clone(), writable, copied, common.clone()));
+            let copies = copied.then(|| Copies::new(likeness(handle, stat)));
+            let map = Arc::new(HostFileMap::new(handle.clone(), writable, copies, common.clone()));
             common.add_map(&self.me, &map);
             map
         });
@@ -127,6 +129,15 @@ impl HostInode {
         }
         map
     }
+}
+
+/// What other files' copies have to look like to be in common with this one's. `stat`: if it is known.
+fn likeness(handle: &Handle, stat: Option<HostStat>) -> Option<Likeness> {
+    if !copies::are_in_common() {
+        return None;
+    }
+    let HostStat { ino, size, mtime_ns, ctime_ns, .. } = stat.or_else(|| host::stat_handle(handle).ok())?;
+    Some(Likeness { ino, size, mtime_ns, ctime_ns })
 }
 
 impl FileOps for HostFile {
@@ -185,6 +196,7 @@ impl FileOps for HostFile {
             if !sink(&entry) {
                 break;
             }
+            self.inode.listed(*position, entry.next, entry.name);
             *position = entry.next;
         }
         Ok(())

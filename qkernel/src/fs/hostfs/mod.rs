@@ -10,6 +10,8 @@ mod common;
 mod dir;
 pub mod file;
 mod kept;
+mod listing;
+mod lower;
 
 use abi::hostcall::HostStat;
 use alloc::boxed::Box;
@@ -23,6 +25,8 @@ use crate::fs::file::{FileOps, OpenFlags};
 use crate::fs::hostfs::attr::Attr;
 use crate::fs::hostfs::common::{Common, FileId, outlives_handles};
 use crate::fs::hostfs::kept::Kept;
+use crate::fs::hostfs::listing::Listing;
+use crate::fs::hostfs::lower::{Lower, LowerSide};
 use crate::fs::inode::Stat;
 use crate::fs::inode::{
     Attachment, AttrChange, CachePolicy, Inode, LinkTarget, NewNode, NodeKind, S_IFBLK, S_IFCHR, S_IFDIR,
@@ -31,6 +35,8 @@ use crate::fs::inode::{
 use crate::fs::{dentry, special};
 pub use attr::to_stat;
 pub use file::HostFile;
+pub use listing::forget_all as forget_listings;
+pub use lower::begin as begin_lower;
 use machine::errno::{Errno, Result};
 use machine::host;
 use machine::host::Handle;
@@ -43,6 +49,8 @@ const O_DIRECTORY: u32 = OpenFlags::DIRECTORY.bits();
 pub struct HostFs {
     /// Others may change files under it.
     shared: bool,
+    /// Of an overlay: where the nodes lie that the sandbox has not changed.
+    lower: Option<LowerSide>,
     nodes: SpinLock<HashMap<(u64, u64), Weak<HostInode>>>,
 }
 
@@ -72,15 +80,22 @@ pub struct HostInode {
     unnamed_file: bool,
     attr: SpinLock<Attr>,
     link: Once<Vec<u8>>,
+    lower: Lower,
+    /// Of a directory: what comes ahead of the questions.
+    listing: SpinLock<Listing>,
     /// What other views' inodes of the file share with this one, once it is asked for.
     common: Once<Arc<Common>>,
 }
 
-/// The root of a mount of the node behind `handle`. `shared`: others may change files under it.
-pub fn root(handle: Handle, shared: bool) -> Result<Arc<HostInode>> {
-    let fs = Arc::new(HostFs { shared, nodes: SpinLock::new(Rank::Leaf, HashMap::new()) });
+/// The root of a mount of the node behind `handle`. `shared`: others may change files under it. `lower`: the lower directory, if it
+/// is an overlay.
+pub fn root(handle: Handle, shared: bool, lower: Option<Handle>) -> Result<Arc<HostInode>> {
     let stat = host::stat_handle(&handle)?;
-    let root = HostInode::new(&fs, Place::Unnamed, Some(Arc::new(handle)), false, &stat);
+    let lower = lower.filter(|_| !shared);
+    let side = lower.as_ref().map(|lower| HostInode::lower_side(&stat, lower)).transpose()?;
+    let fs = Arc::new(HostFs { shared, lower: side, nodes: SpinLock::new(Rank::Leaf, HashMap::new()) });
+    let lower = lower.map_or_else(Lower::unknown, Lower::open);
+    let root = HostInode::new(&fs, Place::Unnamed, Some(Arc::new(handle)), false, &stat, lower);
     fs.nodes.lock().insert(root.id, Arc::downgrade(&root));
     Ok(root)
 }
@@ -136,7 +151,7 @@ impl HostFs {
 
     fn insert(self: &Arc<Self>, dir: Arc<HostInode>, name: &[u8], stat: &HostStat) -> Arc<HostInode> {
         let place = Place::Named { dir, name: name.into() };
-        let node = HostInode::new(self, place, None, false, stat);
+        let node = HostInode::new(self, place, None, false, stat, Lower::unknown());
         let replaced = self.nodes.lock().insert(node.id, Arc::downgrade(&node));
         drop(replaced);
         node
@@ -145,7 +160,8 @@ impl HostFs {
     /// The inode of a new unnamed file.
     fn unnamed(self: &Arc<Self>, handle: Handle) -> Result<Arc<HostInode>> {
         let stat = host::stat_handle(&handle)?;
-        let node = HostInode::new(self, Place::Unnamed, Some(Arc::new(handle)), true, &stat);
+        let node =
+            HostInode::new(self, Place::Unnamed, Some(Arc::new(handle)), true, &stat, Lower::unknown());
         self.nodes.lock().insert(node.id, Arc::downgrade(&node));
         Ok(node)
     }
@@ -158,6 +174,7 @@ impl HostInode {
         node: Option<Arc<Handle>>,
         unnamed_file: bool,
         stat: &HostStat,
+        lower: Lower,
     ) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
@@ -172,6 +189,8 @@ impl HostInode {
             unnamed_file,
             attr: SpinLock::new(Rank::Leaf, Attr::new(stat)),
             link: Once::new(),
+            lower,
+            listing: SpinLock::new(Rank::Leaf, Listing::default()),
             common: Once::new(),
         })
     }
@@ -299,6 +318,9 @@ impl HostInode {
         };
         let known = OpenFlags::WRONLY | OpenFlags::RDWR | OpenFlags::DSYNC | OpenFlags::SYNC_BIT;
         let mut bits = (flags & known).bits();
+        if flags.writable() {
+            self.leave_lower_above();
+        }
         if self.kind == S_IFDIR {
             bits = O_DIRECTORY;
         }
@@ -314,6 +336,27 @@ impl HostInode {
     }
 }
 
+/// Asking for the attributes of names in a directory.
+impl HostInode {
+    fn stat_name(&self, name: &[u8]) -> Result<HostStat> {
+        match self.stat_below(name) {
+            Some(found) => found,
+            None => host::stat(&*self.handle()?, name),
+        }
+    }
+
+    /// The attributes of the node of this name, those of the next ones with them if it looks as if they were asked for soon.
+    fn stat_with_next(&self, name: &[u8]) -> Option<HostStat> {
+        let ahead = self.ask_ahead(name)?;
+        let stats = match self.stat_list_below(&ahead.names, ahead.count) {
+            Some(stats) => stats,
+            None => host::stat_list(&*self.handle().ok()?, &ahead.names, ahead.count).ok()?,
+        };
+        self.keep_ahead(&ahead, &stats);
+        stats.first().copied().filter(|stat| stat.mode != 0)
+    }
+}
+
 impl Drop for HostInode {
     fn drop(&mut self) {
         {
@@ -324,6 +367,9 @@ impl Drop for HostInode {
         }
         // Directories that only this node kept go one by one: a path may be deeper than the stack.
         let mut next = core::mem::replace(&mut *self.place.lock(), Place::Unnamed);
+        if let Place::Named { dir, .. } = &next {
+            dir.forget_ahead();
+        }
         while let Place::Named { dir, .. } = next {
             let Some(dir) = Arc::into_inner(dir) else { break };
             next = core::mem::replace(&mut *dir.place.lock(), Place::Unnamed);
@@ -355,7 +401,10 @@ impl Inode for HostInode {
         if self.kind != S_IFDIR {
             return Err(Errno::ENOTDIR);
         }
-        let stat = host::stat(&*self.handle()?, name)?;
+        let stat = match self.came_ahead(name).or_else(|| self.stat_with_next(name)) {
+            Some(stat) => stat,
+            None => self.stat_name(name)?,
+        };
         Ok(self.fs.node(self, name, &stat)?)
     }
     fn create(&self, name: &[u8], kind: NodeKind, new: NewNode) -> Result<Arc<dyn Inode>> {
@@ -371,18 +420,22 @@ impl Inode for HostInode {
         self.make_link(name, host_inode(node)?)
     }
     fn unlink(&self, name: &[u8]) -> Result<()> {
+        self.leave_lower();
         let result = host::unlink(&*self.handle()?, name, 0);
         self.invalidate();
         result
     }
     fn rmdir(&self, name: &[u8]) -> Result<()> {
         const AT_REMOVEDIR: u32 = 0x200;
+        self.leave_lower();
         let result = host::unlink(&*self.handle()?, name, AT_REMOVEDIR);
         self.invalidate();
         result
     }
     fn rename(&self, old: &[u8], new_dir: &Arc<dyn Inode>, new: &[u8], flags: u32) -> Result<()> {
         let new_dir = host_inode(new_dir)?;
+        self.leave_lower();
+        new_dir.leave_lower();
         let result = host::rename(&*self.handle()?, old, &*new_dir.handle()?, new, flags);
         self.invalidate();
         new_dir.invalidate();
@@ -425,7 +478,8 @@ impl Inode for HostInode {
         if let Some(target) = self.link.get() {
             return Ok(LinkTarget::Text(target.clone()));
         }
-        let target = self.reach(host::readlink)?;
+        let below = self.named().ok().and_then(|(dir, name)| dir.readlink_below(&name));
+        let target = below.map_or_else(|| self.reach(host::readlink), Ok)?;
         Ok(LinkTarget::Text(self.link.call_once(|| target).clone()))
     }
     fn set_attr(&self, change: &AttrChange) -> Result<()> {

@@ -19,6 +19,7 @@ use crate::net::ancillary::SenderCreds;
 use crate::net::inbox::{ReceiveHow, Received};
 use crate::net::options::Options;
 use crate::net::settings;
+use crate::net::visits::{self, Visit};
 use crate::net::{
     AF_INET, AF_UNSPEC, Destination, MsgFlags, Outgoing, SOCK_DGRAM, SOCK_RAW, SOCK_STREAM, SOL_SOCKET,
     Socket,
@@ -57,6 +58,8 @@ pub struct InetSocket {
     late_error: AtomicU32,
     /// The peer's address from `accept(2)`, until it is asked for.
     accepted_from: SpinLock<Option<Vec<u8>>>,
+    /// It was accepted from somebody who does not restart the idle time.
+    _visit: Option<Visit>,
 }
 
 /// The protocol that a socket of this type speaks; errors as Linux gives them.
@@ -79,16 +82,25 @@ impl InetSocket {
     pub fn new(family: u16, kind: u32, protocol: u32) -> Result<Arc<Self>> {
         let protocol = protocol_of(family, kind, protocol)?;
         let readiness = Readiness::new();
+        // Of a datagram its sender tells.
+        readiness.count(kind == SOCK_STREAM || !visits::are_told_apart());
         let handle = hs::socket(family.into(), kind, protocol, readiness.token())?;
-        Ok(Arc::new(Self::with(handle, readiness, family, kind, protocol)))
+        Ok(Arc::new(Self::with(handle, readiness, family, kind, protocol, None)))
     }
 
     /// A socket of another family, which the host has connected.
     pub fn connected(handle: Handle, readiness: Arc<Readiness>, family: u16, kind: u32) -> Self {
-        Self::with(handle, readiness, family, kind, 0)
+        Self::with(handle, readiness, family, kind, 0, None)
     }
 
-    fn with(handle: Handle, readiness: Arc<Readiness>, family: u16, kind: u32, protocol: u32) -> Self {
+    fn with(
+        handle: Handle,
+        readiness: Arc<Readiness>,
+        family: u16,
+        kind: u32,
+        protocol: u32,
+        visit: Option<Visit>,
+    ) -> Self {
         Self {
             handle,
             family,
@@ -98,6 +110,7 @@ impl InetSocket {
             listening: AtomicBool::new(false),
             late_error: AtomicU32::new(0),
             accepted_from: SpinLock::new(Rank::Leaf, None),
+            _visit: visit,
         }
     }
 
@@ -114,6 +127,12 @@ impl InetSocket {
             Ok(_) => self.readiness.used(direction),
         }
         result
+    }
+
+    fn listens_no_more(&self) {
+        if self.listening.swap(false, Ordering::Relaxed) {
+            self.readiness.count(true);
+        }
     }
 
     /// Learns from an attempt that met an error.
@@ -194,12 +213,13 @@ impl InetSocket {
         let stream = self.is_stream();
         let beside = how.flags.intersects(BESIDE);
         let once = !stream || how.peek || beside;
+        let names = how.name || !stream && visits::are_told_apart();
         let mut received = Received::default();
         loop {
             let (wanted, before) = (buf.remaining(), self.readiness.moment());
             let mut with = hs::Receive {
                 flags: (how.flags & HOST_RECEIVE).bits() | if how.peek { MsgFlags::PEEK.bits() } else { 0 },
-                address: vec![0; if how.name { abi::socket::ADDRESS_MAX as usize } else { 0 }],
+                address: vec![0; if names { abi::socket::ADDRESS_MAX as usize } else { 0 }],
                 control: vec![0; how.control_room.min(CONTROL_MAX)],
                 ..hs::Receive::default()
             };
@@ -214,6 +234,9 @@ impl InetSocket {
                     return self.stopped(received.bytes, error).map(|_| received);
                 }
             };
+            if !stream {
+                visits::received(&with.address);
+            }
             received.bytes += got;
             received.full += with.full;
             received.flags |= MsgFlags::from_bits_truncate(with.flags);
@@ -275,7 +298,9 @@ impl Socket for InetSocket {
     }
 
     fn listen(&self, _cx: &CallerCtx<'_>, backlog: usize) -> Result<()> {
-        hs::listen(&self.handle, backlog)?;
+        // Who comes shows when a connection is accepted.
+        self.readiness.count(!visits::are_told_apart());
+        hs::listen(&self.handle, backlog).inspect_err(|_| self.readiness.count(self.is_stream()))?;
         self.listening.store(true, Ordering::Relaxed);
         self.readiness.touched();
         Ok(())
@@ -286,9 +311,12 @@ impl Socket for InetSocket {
             return Err(Errno::EOPNOTSUPP);
         }
         let readiness = Readiness::new();
+        readiness.count(!visits::are_told_apart());
         let (handle, address) =
             self.attempt(Direction::Receive, wait, || hs::accept(&self.handle, readiness.token()))?;
-        let socket = Self::with(handle, readiness, self.family, self.kind, self.protocol);
+        let visit = visits::accepted(&address);
+        readiness.count(visit.is_none());
+        let socket = Self::with(handle, readiness, self.family, self.kind, self.protocol, visit);
         *socket.accepted_from.lock() = Some(address);
         Ok(Arc::new(socket))
     }
@@ -322,7 +350,7 @@ impl Socket for InetSocket {
                 Err(Errno::EAGAIN)
             }
             result => {
-                self.listening.store(false, Ordering::Relaxed);
+                self.listens_no_more();
                 *self.accepted_from.lock() = None;
                 self.readiness.touched();
                 result
@@ -390,7 +418,7 @@ impl Socket for InetSocket {
     fn shutdown(&self, how: u32) -> Result<()> {
         let result = hs::shutdown(&self.handle, how);
         if how != 1 {
-            self.listening.store(false, Ordering::Relaxed);
+            self.listens_no_more();
         }
         self.readiness.touched();
         result

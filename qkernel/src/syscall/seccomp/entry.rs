@@ -31,11 +31,20 @@ pub fn filter(task: &Arc<Task>, number: u64, args: &[u64; 6]) -> Option<SyscallR
         Mode::Strict => strict(task, number),
         Mode::Filter => {
             let call = low32(number);
-            let data = || Data::new(call, task.context().run.regs.rip, args);
+            let data = || Data::new(call, seen_address(task), args);
             let verdict = task.confinement.verdict(call, data)?;
             carry_out(task, call, verdict)
         }
     }
+}
+
+/// Where the program has called from, as it knows it.
+fn seen_address(task: &Arc<Task>) -> u64 {
+    let mut regs = task.context().run.regs;
+    if let Some(aspace) = task.aspace() {
+        aspace.hide_slots(&mut regs);
+    }
+    regs.rip
 }
 
 #[cold]

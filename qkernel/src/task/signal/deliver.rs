@@ -14,7 +14,9 @@ use crate::task::signal::mask::restore_mask;
 use crate::task::signal::send::kill_process;
 use crate::task::signal::{frame, stop};
 use crate::task::{exit, itimer, pause};
+use abi::run::UserRegs;
 use machine::errno::Errno;
+use machine::mm::AddressSpace;
 
 const RESTART_SYSCALL: u64 = 219;
 /// Bytes of the system call instruction.
@@ -22,6 +24,7 @@ const SYSCALL_BYTES: u64 = 2;
 
 /// Handles what is pending before user code runs. `Break`: the task ends.
 pub fn deliver_pending(task: &Arc<Task>) -> ControlFlow<()> {
+    correct(task, |aspace, regs| aspace.hide_slots(regs));
     loop {
         // First of all, so that whatever comes from now on is noticed.
         task.clear_attention();
@@ -57,6 +60,19 @@ pub fn deliver_pending(task: &Arc<Task>) -> ControlFlow<()> {
     settle_call(task, None);
     restore_mask(task);
     ControlFlow::Continue(())
+}
+
+/// Has `change` make registers of the current task what a program may see that knows nothing of patched call sites.
+pub fn correct<R>(task: &Task, change: impl FnOnce(&AddressSpace, &mut UserRegs) -> R) -> Option<R> {
+    let aspace = task.aspace()?;
+    // It may wait, and nobody may hold the registers then.
+    let before = task.context().run.regs;
+    let mut regs = before;
+    let result = change(&aspace, &mut regs);
+    if regs != before {
+        task.context().run.regs = regs;
+    }
+    Some(result)
 }
 
 /// Takes the next signal that isn't ignored, with what is to be done about it.

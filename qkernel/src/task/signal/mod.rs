@@ -21,7 +21,7 @@ pub mod stop_state;
 
 pub use action::{Action, DefaultAction, SIG_DFL, SIG_IGN, SigHand};
 pub use altstack::{AltStack, StackT, change_alt_stack};
-pub use deliver::{after_exec, call_interrupted, deliver_pending, refuse_frame};
+pub use deliver::{after_exec, call_interrupted, correct, deliver_pending, refuse_frame};
 pub use fault::{raise_bad_instruction_pointer, raise_exception, raise_fault};
 pub use frame::return_from_handler;
 pub use info::SigInfo;

@@ -1,6 +1,5 @@
 //! `create`: from a bundle to a container that waits for its start.
 
-use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -20,11 +19,11 @@ use crate::cgroup::{self, Cgroups};
 use crate::control::{self, Order, Report};
 use crate::hooks;
 use crate::keeper::{self, KeeperPlan};
-use crate::oci::{self, Container, Pod};
+use crate::oci::{self, Container};
 use crate::orders::LimitsRecord;
 use crate::preserved::Preserved;
 use crate::resources::Resources;
-use crate::settings::{Asked, HostUds, NodeConfig, PauseKind, Pods, Settings};
+use crate::settings::{Asked, HostUds, NodeConfig, PauseKind, Settings};
 use crate::state::{Claim, Id, OCI_VERSION, OciState, Root};
 use crate::status::Status;
 use crate::vmm_process;
@@ -88,6 +87,7 @@ pub(super) fn begin(
     check_terminal(options, container.terminal, detached)?;
     (container.boot.strace, container.boot.log_level) = (options.strace, options.log_level);
     container.boot.share_files = settings.share_files;
+    container.boot.plain_calls = !settings.patch_calls;
     let claim = options.root.claim(&options.id)?;
     claim.left().iter().for_each(|left| (options.remark)(&left.to_string()));
     let mut creation = Creation { claim: Some(claim), vmm: None, record: None, state: None };
@@ -120,15 +120,16 @@ enum ForkPlan {
     Keeper(Box<KeeperPlan>),
 }
 
-/// How large a sandbox is.
-struct Sizes {
+/// How large a sandbox is, and whether it is a pod's.
+struct Shape {
     cpus: u32,
     memory_bytes: u64,
+    is_pod: bool,
 }
 
 /// The plan of a sandbox that begins with this container.
 fn sandbox_plan(
-    Sizes { cpus, memory_bytes }: Sizes,
+    Shape { cpus, memory_bytes, is_pod }: Shape,
     bundle: Bundle,
     settings: Settings,
     platform: Platform,
@@ -145,14 +146,19 @@ fn sandbox_plan(
         memory_bytes,
         memory_most_bytes: Resources::memory_most_bytes(process::host_memory()).max(memory_bytes),
         cpus,
-        boot: BootSpec { idle_timeout: wishes.idle_timeout, ..container.boot.clone() },
+        boot: BootSpec {
+            idle_timeout: wishes.idle_timeout,
+            idle_ignores: wishes.ignored(),
+            ..container.boot.clone()
+        },
         swap: SwapPlan::from(Wishes { dir: wishes.dir.or_else(Root::default_swap), ..wishes })
             .with_cpu_quota(quota.0, quota.1),
         pause_hibernates: pause == PauseKind::Hibernate,
+        exec_probe: wishes.exec_probe.unwrap_or_default(),
         host_uds: host_uds == HostUds::Connect,
         terminal: container.terminal,
         has_leash: true,
-        is_pod: matches!(container.pod, Pod::First(_)) && settings.pods == Pods::Shared,
+        is_pod,
         cgroups,
         bounds: None,
         tree: Tree::Bundle(Box::new(bundle)),
@@ -224,9 +230,9 @@ impl Creation {
         let owns_terminal = container.terminal && console.is_none();
         let bundle = Bundle { container, state: state.clone() };
         let plan = match pod {
-            Membership::Further(further) => ForkPlan::Keeper(Box::new(further.plan(id, bundle, cgroups))),
+            Membership::Further(further) => ForkPlan::Keeper(Box::new(further.plan(bundle, cgroups))),
             _ => ForkPlan::Vmm(Box::new(sandbox_plan(
-                Sizes { cpus, memory_bytes },
+                Shape { cpus, memory_bytes, is_pod: record.is_pod },
                 bundle,
                 settings,
                 platform,
@@ -331,7 +337,7 @@ impl Creation {
             process::end_children();
         }
         if let Some(record) = &self.record {
-            record.take_files_away(self.claim.as_ref().map_or(OsStr::new(""), Claim::name));
+            record.take_files_away();
             let _ = cgroup::remove(&record.cgroups);
             if let Some(state) = &self.state {
                 let stopped = OciState { pid: 0, ..hook_state(state, Status::Stopped) };

@@ -108,7 +108,7 @@ pub fn delete(root: &Root, id: &Id, force: bool) -> Result<Vec<String>, Containe
         return Err(ContainerError::Alive { id: id.as_str().to_owned(), status });
     }
     end(root, id, &record)?;
-    record.take_files_away(std::ffi::OsStr::new(id.as_str()));
+    record.take_files_away();
     cgroup::remove(&record.cgroups)?;
     root.remove(id)?;
     let Some(state) = state else { return Ok(Vec::new()) };

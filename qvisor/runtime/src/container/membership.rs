@@ -57,7 +57,7 @@ impl Membership {
             Pod::None => Ok(Self::None),
             Pod::First(size) => Ok(Self::First(size)),
             Pod::Further(first) => {
-                let found = Further::find(&options.root, &first).and_then(|further| {
+                let found = Further::find(&options.root, &first, &options.id).and_then(|further| {
                     further.is_in_its_network(&container.namespaces)?;
                     further.has_its_ids(container.id_maps.as_ref())?;
                     Ok(further)
@@ -68,7 +68,7 @@ impl Membership {
                     container.boot.hostname.clear();
                 }
                 if let Some(pid) = shared_pids {
-                    let space = further.container_of(&options.root, &first, pid);
+                    let space = further.container_of(pid);
                     container.boot.pid_space = Some(space.ok_or_else(|| {
                         failed(format!("pid namespace /proc/{pid}/ns/pid is that of no container of its pod"))
                     })?);
@@ -99,8 +99,8 @@ impl Membership {
 }
 
 impl Further {
-    /// The pod that begins with the container of this id. The error follows "and".
-    fn find(root: &Root, first: &str) -> Result<Self, String> {
+    /// The pod that begins with the container of this id, for a container of that one. The error follows "and".
+    fn find(root: &Root, first: &str, id_of_further: &Id) -> Result<Self, String> {
         let id = Id::new(first).map_err(|error| error.to_string())?;
         let record: Record = root.record(&id).ok_or_else(|| words::DOES_NOT_EXIST.to_owned())?;
         if !record.is_pod {
@@ -108,7 +108,8 @@ impl Further {
         }
         let vmm = record.vmm().ok_or("its sandbox has ended")?;
         let (pid, start) = (record.vmm, record.vmm_start);
-        let record = PodRecord { first: first.to_owned(), vmm: pid, vmm_start: start, number: 0 };
+        let (first, place) = (first.to_owned(), id_of_further.as_str().to_owned());
+        let record = PodRecord { first, vmm: pid, vmm_start: start, place, number: 0 };
         Ok(Self { record, vmm, root: root.clone() })
     }
 
@@ -141,19 +142,17 @@ impl Further {
     }
 
     /// The number by which the pod's kernel knows the container whose leash has this pid.
-    fn container_of(&self, root: &Root, first: &str, pid: i32) -> Option<u64> {
-        let states = root.states().ok()?;
-        let state = states.iter().find(|state| state.pid == pid)?;
-        if state.id == first {
+    fn container_of(&self, pid: i32) -> Option<u64> {
+        let id = self.root.state_of_pid(pid)?.id;
+        if id == self.record.first {
             return Some(0);
         }
-        let pod = root.record::<Record>(&Id::new(&state.id).ok()?)?.pod?;
-        (pod.first == first).then_some(pod.number)
+        let pod = self.root.record::<Record>(&Id::new(&id).ok()?)?.pod?;
+        ((pod.vmm, pod.vmm_start) == (self.record.vmm, self.record.vmm_start)).then_some(pod.number)
     }
 
-    pub(super) fn plan(self, id: &str, bundle: Bundle, cgroups: Cgroups) -> KeeperPlan {
-        let Self { record, vmm, root } = self;
-        let (place, vmm_pid, first) = (id.to_owned(), record.vmm, record.first);
+    pub(super) fn plan(self, bundle: Bundle, cgroups: Cgroups) -> KeeperPlan {
+        let Self { record: PodRecord { first, vmm: vmm_pid, place, .. }, vmm, root } = self;
         KeeperPlan { bundle, place, vmm_pid, vmm, root, first, cgroups }
     }
 }

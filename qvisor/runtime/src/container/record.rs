@@ -1,14 +1,12 @@
 //! The record of a container that lies beside its state.
 
-use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use oci_spec::runtime::Hooks;
 use serde::{Deserialize, Serialize};
-use vmm::process;
+use vmm::{pod_place, process};
 
-use crate::keeper;
 use crate::state::OciState;
 use crate::status::Status;
 
@@ -37,6 +35,8 @@ pub struct PodRecord {
     /// The VMM's pid and start time.
     pub(super) vmm: i32,
     pub(super) vmm_start: Option<u64>,
+    /// The container's name in the pod's place for files.
+    pub(super) place: String,
     /// The number by which the pod's kernel knows the container.
     pub(super) number: u64,
 }
@@ -46,14 +46,14 @@ impl Record {
     pub(super) fn vmm(&self) -> Option<OwnedFd> {
         living(self.vmm, self.vmm_start)
     }
-}
 
-impl Record {
-    /// Takes the files of a further container of a pod away from the pod's VMM.
-    pub(super) fn take_files_away(&self, name: &OsStr) {
-        let vmm = self.pod.as_ref().and_then(PodRecord::vmm);
-        if let (Some(vmm), Some(name)) = (vmm, name.to_str()) {
-            keeper::take_files_away(vmm.as_fd(), name);
+    /// Takes the files of a further container of a pod away from the pod's VMM, if that lives.
+    pub(super) fn take_files_away(&self) {
+        if let Some(pod) = &self.pod
+            && let Some(vmm) = pod.vmm()
+        {
+            // One that ends meanwhile has none of them left.
+            let _ = pod_place::remove(vmm.as_fd(), &pod.place);
         }
     }
 }

@@ -31,7 +31,9 @@ pub fn run_hook(root: &Root, id: &Id, hook: &Hook, state: &OciState) -> Result<(
     let socket = root.sandbox(id).map_err(|error| error.to_string())?;
     let mut connection = Connection::new(control::connect(&socket).map_err(cannot)?);
     let streams = [input.as_fd(), theirs.as_fd(), theirs.as_fd()];
-    connection.ask(Order::Exec { len, paused: false, hook: true }, &records, &streams).map_err(cannot)?;
+    connection
+        .ask(Order::Exec { len, paused: false, hook: true, probe: false }, &records, &streams)
+        .map_err(cannot)?;
     drop(theirs);
     let limit = hook.timeout().and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs);
     // A connection that is closed ends the process.

@@ -9,7 +9,7 @@ mod connection;
 mod hook;
 mod leash;
 mod options;
-mod streams;
+pub(crate) mod streams;
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -70,7 +70,12 @@ fn ask(options: &ExecOptions, streams: &Streams, connection: &Connection) -> Res
         ))
     };
     let len = u32::try_from(records.len()).ok().filter(|len| u64::from(*len) <= abi::boot::EXEC_RECORDS_MAX);
-    let order = Order::Exec { len: len.ok_or_else(too_long)?, paused: options.ignore_paused, hook: false };
+    let order = Order::Exec {
+        len: len.ok_or_else(too_long)?,
+        paused: options.ignore_paused,
+        hook: false,
+        probe: options.probe,
+    };
     connection
         .ask(order, &records, &streams.descriptors())
         .map_err(|source| options.system("sending it its descriptors", source))

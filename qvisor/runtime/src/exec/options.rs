@@ -25,6 +25,8 @@ pub struct ExecOptions {
     pub console_socket: Option<PathBuf>,
     /// Also in a paused sandbox, once that goes on.
     pub ignore_paused: bool,
+    /// It may be a probe, which a sandbox that is hibernated answers by itself if its settings say so.
+    pub probe: bool,
     /// Groups below the container's for the process that stands for it on the host.
     pub subgroups: Vec<Subgroup>,
 }

@@ -24,9 +24,7 @@ impl Streams {
     /// The standard streams, and what the caller hands in beside them.
     pub(super) fn open(options: &ExecOptions, preserved: Preserved) -> Result<Self, ExecError> {
         let mut streams = Self::standard(options)?;
-        let preserved = preserved.0.into_iter();
-        let own = |one: PreservedFd| Ok((process::open_without_waiting(one.fd.as_fd())?, one.flags));
-        let further: io::Result<Vec<_>> = preserved.map(own).collect();
+        let further = open_further(&preserved);
         streams.list.extend(further.map_err(|source| options.system("copying its descriptors", source))?);
         Ok(streams)
     }
@@ -39,13 +37,7 @@ impl Streams {
             let list = [copy(), copy(), copy()].into_iter().collect::<io::Result<_>>().map_err(failed)?;
             return Ok(Self { list, is_console: true });
         }
-        let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
-        let own = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
-        let open = |fd: BorrowedFd<'_>| {
-            let is_terminal = options.terminal && Terminal::new(fd).is_some();
-            Ok((process::open_without_waiting(fd)?, if is_terminal { STREAM_TTY } else { 0 }))
-        };
-        let list: Vec<_> = own.into_iter().map(open).collect::<io::Result<_>>().map_err(failed)?;
+        let list = open_standard(options.terminal).map_err(failed)?;
         if options.terminal && list.first().is_none_or(|(_, flags)| flags & STREAM_TTY == 0) {
             let why = "standard input is none; leave out --tty, or pass --detach and --console-socket";
             return Err(ExecError::Terminal { id: options.id(), why: why.into() });
@@ -55,8 +47,7 @@ impl Streams {
 
     /// The records of the streams in the request; each stream is named by its place.
     pub(super) fn records(&self) -> Vec<Stream> {
-        let record = |(at, (_, flags)): (u32, &(OwnedFd, u32))| Stream { fd: at, handle: at, flags: *flags };
-        (0..).zip(&self.list).map(record).collect()
+        records(&self.list)
     }
 
     pub(super) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
@@ -79,6 +70,28 @@ impl Streams {
     pub(super) fn console(&self) -> Option<BorrowedFd<'_>> {
         self.list.first().filter(|_| self.is_console).map(|(fd, _)| fd.as_fd())
     }
+}
+
+/// This process's own standard streams, opened so that nobody waits in them, with the flags of their records.
+pub(crate) fn open_standard(has_terminal: bool) -> io::Result<Vec<(OwnedFd, u32)>> {
+    let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
+    let open = |fd: BorrowedFd<'_>| {
+        let is_terminal = has_terminal && Terminal::new(fd).is_some();
+        Ok((process::open_without_waiting(fd)?, if is_terminal { STREAM_TTY } else { 0 }))
+    };
+    [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()].into_iter().map(open).collect()
+}
+
+/// The same for what the caller hands in beside them.
+pub(crate) fn open_further(preserved: &Preserved) -> io::Result<Vec<(OwnedFd, u32)>> {
+    let open = |one: &PreservedFd| Ok((process::open_without_waiting(one.fd.as_fd())?, one.flags));
+    preserved.0.iter().map(open).collect()
+}
+
+/// The records of streams, each of which is named by its place.
+pub(crate) fn records(streams: &[(OwnedFd, u32)]) -> Vec<Stream> {
+    let record = |(at, (_, flags)): (u32, &(OwnedFd, u32))| Stream { fd: at, handle: at, flags: *flags };
+    (0..).zip(streams).map(record).collect()
 }
 
 /// Opens a terminal whose other side goes to the console socket.

@@ -47,6 +47,8 @@ pub struct DoOptions {
     pub mitigations: Mitigations,
     /// See [`vmm::boot::BootSpec::share_files`].
     pub share_files: bool,
+    /// See [`vmm::boot::BootSpec::plain_calls`].
+    pub patch_calls: bool,
     pub host_uds: HostUds,
     pub strace: bool,
     /// Least important level that reaches the log: 0 error … 3 debug.

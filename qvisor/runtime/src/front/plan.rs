@@ -45,6 +45,7 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
     let boot = BootSpec {
         make_cwd,
         idle_timeout: wishes.idle_timeout,
+        idle_ignores: wishes.ignored(),
         args: options.command.into_iter().map(OsString::into_vec).collect(),
         env: environment(std::env::vars_os(), &options.env, options.env_all),
         cwd: mounts::bytes_of(&working_directory(options.cwd, &root)?),
@@ -56,6 +57,7 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
         strace: options.strace,
         limits: resources.container_limits(),
         share_files: options.share_files,
+        plain_calls: !options.patch_calls,
         log_level: options.log_level,
         ..BootSpec::default()
     };
@@ -79,6 +81,7 @@ pub(super) fn make(options: DoOptions, state_root: &Root, layer_root: &Root) -> 
         swap: SwapPlan::from(Wishes { dir: wishes.dir.or_else(Root::default_swap), ..wishes })
             .with_cpu_quota(quota.0, quota.1),
         pause_hibernates: false,
+        exec_probe: wishes.exec_probe.unwrap_or_default(),
         is_pod: false,
         host_uds: options.host_uds == HostUds::Connect,
         cgroups: Cgroups::default(),

@@ -149,7 +149,8 @@ impl Links {
     fn refused(&self, line: &[u8]) {
         if let Ok(Answer { error: Some(why), .. }) = serde_json::from_slice(line) {
             let message = format!("its pod's sandbox cannot begin it: {why}");
-            self.end(failure_status(&Report::Exited { status: 0 }), &Report::Failed { message, code: None });
+            let report = Report::Failed { message, code: None };
+            self.end(failure_status(&report), &report);
         }
     }
 

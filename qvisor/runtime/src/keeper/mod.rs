@@ -14,24 +14,24 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 
-use abi::boot::STREAM_TTY;
-use vmm::boot::{BootSpec, Stream};
+use vmm::boot::BootSpec;
 use vmm::exec_relay::VIEWS_MAX;
 use vmm::jail::{self, Users};
 use vmm::mounts::View;
+use vmm::pod_place;
 use vmm::process::{self, Terminal};
-use vmm::{footprint, pod_place};
 
 use crate::cgroup::Cgroups;
 use crate::control::{self, Order, Report};
+use crate::exec::streams;
 use crate::hooks;
 use crate::oci::Accounts;
-use crate::preserved::{self, Preserved};
+use crate::preserved::Preserved;
 use crate::state::{Id, OciState, Root};
 use crate::vmm_process::error::{VmmError, chain};
 use crate::vmm_process::files::{self, Piece};
 use crate::vmm_process::plan::{Bundle, Inherited};
-use crate::vmm_process::{IGNORED, begin_leash, sysctl};
+use crate::vmm_process::{self, Kept, begin_leash, keep, set_oom_score, sysctl};
 use links::Links;
 
 /// Everything that the keeper of a container is told.
@@ -52,30 +52,16 @@ pub struct KeeperPlan {
 /// The keeper, from its fork to its end. `parent` is the front end.
 #[allow(unsafe_code)]
 pub fn main(mut plan: KeeperPlan, inherited: Inherited, parent: i32) -> ! {
-    process::set_name(c"dormouse-keeper");
-    if !process::die_with_parent(parent) {
-        process::exit_now(1);
-    }
-    process::ignore_signals(IGNORED);
-    process::unblock_signals();
-    footprint::keep_heap_small();
+    vmm_process::begin(c"dormouse-keeper", parent);
     let Inherited { channel, listener, lock, console, preserved } = inherited;
     process::leave_session();
     let early = plan.cgroups.join().and_then(|()| console.map_or(Ok(()), process::take_terminal));
     let KeeperPlan { bundle, place, vmm_pid, vmm, root, first, cgroups: _cgroups } = plan;
-    let (further, flags): (Vec<_>, Vec<_>) = preserved.0.into_iter().map(|one| (one.fd, one.flags)).unzip();
-    let has_lock = lock.is_some();
-    let own = [channel.into(), listener.into(), vmm];
-    let kept = lock.into_iter().chain(own).chain(further).collect();
     // SAFETY: this process was just forked; what the front end's values own is not used here any more, and they are
     // never dropped, since this function does not return.
-    let Ok(kept) = (unsafe { process::keep_all(kept) }) else { process::exit_now(1) };
-    let mut kept = kept.into_iter();
-    let _lock = if has_lock { kept.next() } else { None };
-    let (Some(channel), Some(listener), Some(vmm)) = (kept.next(), kept.next(), kept.next()) else {
-        process::exit_now(1)
-    };
-    let further = kept.zip(flags).map(|(fd, flags)| preserved::PreservedFd { fd, flags });
+    let kept = unsafe { keep(channel, listener, lock, preserved, vec![vmm]) };
+    let Ok(Kept { channel, listener, _lock, preserved, mut more }) = kept else { process::exit_now(1) };
+    let Some(vmm) = more.pop() else { process::exit_now(1) };
     let keeper = Keeper {
         bundle,
         place,
@@ -83,9 +69,9 @@ pub fn main(mut plan: KeeperPlan, inherited: Inherited, parent: i32) -> ! {
         vmm,
         root,
         first,
-        channel: Arc::new(channel.into()),
-        listener: listener.into(),
-        preserved: Preserved(further.collect()),
+        channel: Arc::new(channel),
+        listener,
+        preserved,
         parent,
     };
     let channel = Arc::clone(&keeper.channel);
@@ -123,9 +109,8 @@ impl Keeper {
         process::enter_namespaces_of(self.vmm.as_fd()).map_err(VmmError::PodSocket)?;
         jail::begin_apart()?;
         sysctl::write(&container.sysctls)?;
+        set_oom_score(container.oom_score_adj)?;
         if let Some(score) = container.oom_score_adj {
-            std::fs::write("/proc/self/oom_score_adj", score.to_string())
-                .map_err(|source| VmmError::OomScore { score, source })?;
             // Its memory is the VMM's.
             oom_score::raise(self.vmm_pid, score);
         }
@@ -134,8 +119,9 @@ impl Keeper {
         let leash = begin_leash(&container.boot.args, false, &self.channel)?;
         let state = OciState { pid: leash.pid(), ..self.bundle.state.clone() };
         hooks::run("createContainer", container.hooks.create_container().as_deref(), &state)?;
-        let streams = streams(container.terminal, &self.preserved)?;
-        boot.streams = records(&streams);
+        let mut streams = streams::open_standard(container.terminal).map_err(VmmError::Prepare)?;
+        streams.extend(streams::open_further(&self.preserved).map_err(VmmError::Prepare)?);
+        boot.streams = streams::records(&streams);
         boot.mounts.iter_mut().filter(|mount| mount.handle != abi::hostcall::NO_HANDLE).for_each(|mount| {
             mount.handle += u32::try_from(streams.len()).unwrap_or(0);
         });
@@ -203,29 +189,4 @@ impl Keeper {
         let descriptors: Vec<BorrowedFd<'_>> = descriptors.collect();
         control::ask(socket, Order::Create { len }, &records, &descriptors).map_err(VmmError::PodSocket)
     }
-}
-
-/// The descriptors of the container's first process, with the flags of their records.
-fn streams(is_terminal: bool, preserved: &Preserved) -> Result<Vec<(OwnedFd, u32)>, VmmError> {
-    let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
-    let own = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
-    let standard = own.into_iter().map(|fd| {
-        let is_tty = is_terminal && Terminal::new(fd).is_some();
-        (fd, if is_tty { STREAM_TTY } else { 0 })
-    });
-    let further = preserved.0.iter().map(|one| (one.fd.as_fd(), one.flags));
-    let open = |(fd, flags)| Ok((process::open_without_waiting(fd)?, flags));
-    standard.chain(further).map(open).collect::<io::Result<_>>().map_err(VmmError::Prepare)
-}
-
-/// The records of these streams, which are numbered by their places.
-fn records(streams: &[(OwnedFd, u32)]) -> Vec<Stream> {
-    let record = |(at, (_, flags)): (u32, &(OwnedFd, u32))| Stream { fd: at, handle: at, flags: *flags };
-    (0..).zip(streams).map(record).collect()
-}
-
-/// Takes the files of a container that is no more away from its pod's VMM, if that lives.
-pub fn take_files_away(vmm: BorrowedFd<'_>, place: &str) {
-    // A VMM that has ended has none of them left.
-    let _ = pod_place::remove(vmm, place);
 }

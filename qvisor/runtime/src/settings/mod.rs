@@ -11,7 +11,7 @@ mod widening;
 #[cfg(test)]
 mod tests;
 
-use vmm::hibernate::{CodecError, Wishes};
+use vmm::hibernate::{CodecError, ExecProbe, Wishes};
 use vmm::jail::UserNamespace;
 use vmm::jail::mitigations::Mitigations;
 
@@ -58,6 +58,8 @@ pub struct Asked {
     pub mitigations: Option<Mitigations>,
     /// See [`vmm::boot::BootSpec::share_files`].
     pub share_files: Option<bool>,
+    /// Whether [`vmm::boot::BootSpec::plain_calls`] is off.
+    pub patch_calls: Option<bool>,
     /// Whether programs connect to Unix sockets of the host in volumes.
     pub host_uds: Option<HostUds>,
     pub pause: Option<PauseKind>,
@@ -72,6 +74,7 @@ pub struct Settings {
     pub userns: UserNamespace,
     pub mitigations: Mitigations,
     pub share_files: bool,
+    pub patch_calls: bool,
     pub host_uds: HostUds,
     pub pause: PauseKind,
     pub pods: Pods,
@@ -119,6 +122,7 @@ impl Asked {
                 self.mitigations = Some(one_of(value, &known)?);
             }
             "share-files" => self.share_files = Some(one_of(value, &switch)?),
+            "patch-calls" => self.patch_calls = Some(one_of(value, &switch)?),
             "host-uds" => {
                 let known = [("none", HostUds::None), ("connect", HostUds::Connect)];
                 self.host_uds = Some(one_of(value, &known)?);
@@ -143,6 +147,14 @@ impl Asked {
             "settle" => self.hibernation.settle = Some(parse_time(value).map_err(amount)?),
             "encrypt" => self.hibernation.encrypt = Some(one_of(value, &switch)?),
             "idle-timeout" => self.hibernation.idle_timeout = Some(parse_time(value).map_err(amount)?),
+            "idle-ignores" => {
+                let why = |error: String| SetError::Value(format!("no list of addresses: {error}"));
+                self.hibernation.idle_ignores = Some(value.parse().map_err(why)?);
+            }
+            "exec-probe" => {
+                let known = [("wake", ExecProbe::Wake), ("asleep-is-alive", ExecProbe::AsleepIsAlive)];
+                self.hibernation.exec_probe = Some(one_of(value, &known)?);
+            }
             "reap" => {
                 let why = || SetError::Value("neither on, off nor stream".into());
                 self.hibernation.reap = Some(value.parse().map_err(|()| why())?);
@@ -160,6 +172,7 @@ impl Asked {
             userns: if self.userns == UserNamespace::Auto { other.userns } else { self.userns },
             mitigations: self.mitigations.or(other.mitigations),
             share_files: self.share_files.or(other.share_files),
+            patch_calls: self.patch_calls.or(other.patch_calls),
             host_uds: self.host_uds.or(other.host_uds),
             pause: self.pause.or(other.pause),
             pods: self.pods.or(other.pods),
@@ -179,6 +192,7 @@ impl Settings {
             userns: all.userns,
             mitigations: all.mitigations.unwrap_or_default(),
             share_files: all.share_files.unwrap_or_default(),
+            patch_calls: all.patch_calls.unwrap_or(true),
             host_uds: all.host_uds.unwrap_or_default(),
             pause: all.pause.unwrap_or_default(),
             pods: all.pods.unwrap_or_default(),

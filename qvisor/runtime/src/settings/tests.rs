@@ -28,6 +28,9 @@ fn strangers_may_ask_for_less() {
         ("pause", "hibernate"),
         ("reap", "stream"),
         ("idle-timeout", "1s"),
+        ("idle-ignores", "10.0.0.1,fd00::/8"),
+        ("exec-probe", "asleep-is-alive"),
+        ("exec-probe", "wake"),
         ("swap-limit", "1M"),
     ] {
         assert!(settle(&[(name, value)], "").is_ok(), "{name}={value}");
@@ -48,6 +51,9 @@ fn strangers_ask_for_more_only_where_the_node_allows_it() {
         ("swap-dir", "/elsewhere", "swap-dir = '/here'"),
         ("swap-limit", "2G", "swap-limit = '1G'"),
         ("idle-timeout", "2m", "idle-timeout = '1m'"),
+        ("idle-ignores", "", "idle-ignores = '10.0.0.1'"),
+        ("idle-ignores", "10.0.0.2", "idle-ignores = '10.0.0.0/30'"),
+        ("exec-probe", "wake", "exec-probe = 'asleep-is-alive'"),
     ] {
         let refused = settle(&[(name, value)], node);
         assert_eq!(refused, Err(Widening { name }), "{name}={value} with {node}");

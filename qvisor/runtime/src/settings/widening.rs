@@ -1,5 +1,6 @@
 //! What annotations may ask for.
 
+use vmm::hibernate::ExecProbe;
 use vmm::jail::UserNamespace;
 use vmm::jail::mitigations::Mitigations;
 
@@ -27,6 +28,8 @@ pub(super) const NAMES: &[&str] = &[
     "swap-dir",
     "swap-limit",
     "idle-timeout",
+    "idle-ignores",
+    "exec-probe",
     "encrypt",
 ];
 
@@ -67,6 +70,16 @@ pub(super) fn check(bundle: &Asked, node: &NodeConfig) -> Result<(), Widening> {
         // Nobody takes away from a container what its node gives to all.
         ("encrypt", asks.encrypt == Some(false) && gives.encrypt == Some(true)),
         ("idle-timeout", exceeds(asks.idle_timeout, gives.idle_timeout)),
+        // Whoever restarts the idle time keeps it awake.
+        (
+            "idle-ignores",
+            matches!((&asks.idle_ignores, &gives.idle_ignores), (Some(asks), Some(gives)) if !asks.covers(gives)),
+        ),
+        // What wakes it more often takes more of the node.
+        (
+            "exec-probe",
+            asks.exec_probe == Some(ExecProbe::Wake) && gives.exec_probe == Some(ExecProbe::AsleepIsAlive),
+        ),
     ];
     match widened.iter().find(|(name, is_wider)| *is_wider && !node.allows(name)) {
         Some((name, _)) => Err(Widening { name }),

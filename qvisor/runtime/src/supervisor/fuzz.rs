@@ -12,6 +12,7 @@ use vmm::hostcall::events::EventQueue;
 use super::Supervisor;
 use super::containers::ContainerId;
 use super::peers::{Asked, Peers};
+use super::serve::Terms;
 use super::waiters::WAITERS_MAX;
 use crate::control::{self, Order};
 
@@ -126,7 +127,9 @@ impl World {
         for Asked { peer, of, order, attached } in self.peers.orders() {
             match order {
                 Order::Kill { signal: libc::SIGKILL, .. } => {}
-                Order::Exec { paused, hook, .. } => self.supervisor.exec(peer, of, attached, paused, hook),
+                Order::Exec { paused, hook, probe, .. } => {
+                    self.supervisor.exec(peer, of, attached, Terms { paused, hook, probe });
+                }
                 Order::Create { .. } => self.supervisor.create(peer, of, attached),
                 order => self.supervisor.obey_peer(peer, of, order),
             }

@@ -31,7 +31,7 @@ use abi::hostcall::{
     REPORT_WAKE_EVENT, WAKE_EVENT_CONTAINER, WAKE_EVENT_EXEC, WAKE_EVENT_STREAM,
 };
 use vmm::exec_relay::ExecRelay;
-use vmm::hibernate::Hibernation;
+use vmm::hibernate::{ExecProbe, Hibernation};
 use vmm::hostcall::events::EventQueue;
 use vmm::leash::Leash;
 use vmm::lock::{Guard, Mutex, Rank};
@@ -58,6 +58,7 @@ pub(crate) struct Supervisor {
     can_hibernate: Result<(), String>,
     /// `pause` hibernates it.
     pause_hibernates: bool,
+    exec_probe: ExecProbe,
     /// It is a command's (`dormouse do`), with which it ends.
     is_command: bool,
     /// Further containers may begin in it.
@@ -84,6 +85,7 @@ impl Supervisor {
             hibernation: Arc::new(hibernation),
             execs: Arc::default(),
             pause_hibernates,
+            exec_probe: ExecProbe::default(),
             is_command: false,
             is_pod: false,
             nudge: UnixStream::pair()?,
@@ -99,6 +101,11 @@ impl Supervisor {
     /// The same sandbox as a pod's, or not.
     pub(crate) fn of_a_pod(self, is_pod: bool) -> Self {
         Self { is_pod, ..self }
+    }
+
+    /// The same sandbox, and what probes are answered that find it hibernated.
+    pub(crate) fn with_exec_probe(self, exec_probe: ExecProbe) -> Self {
+        Self { exec_probe, ..self }
     }
 
     pub(crate) fn is_command(&self) -> bool {
@@ -224,8 +231,11 @@ impl Supervisor {
             container.stage = stage;
             if id == ContainerId::FIRST {
                 let _ = control::send(&self.channel, report);
-            } else {
+            } else if container.keeper.is_some() {
                 container.tell(report);
+            } else {
+                // Its keeper went while the kernel made it, and the signal that this led to may have found nothing.
+                self.deliver(progress, id, libc::SIGKILL, pod::ALL);
             }
         }
     }

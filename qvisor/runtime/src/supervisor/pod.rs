@@ -17,7 +17,7 @@ use crate::status::Status;
 use crate::words;
 
 /// `flags` of a signal for all processes of a container.
-const ALL: u32 = 2;
+pub(super) const ALL: u32 = 2;
 
 impl Supervisor {
     /// Another container is to begin. The connection is its keeper's from now on.

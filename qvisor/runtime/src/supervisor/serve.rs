@@ -10,8 +10,8 @@ use abi::hostcall::{
     Event,
 };
 use abi::limits::REQUESTS;
-use vmm::exec_relay::Request;
-use vmm::hibernate::Reap;
+use vmm::exec_relay::{ExecPeer, ExecReport, Request};
+use vmm::hibernate::{ExecProbe, Reap};
 use vmm::leash;
 use vmm::limits::ContainerLimits;
 use vmm::process::{self, ChildEvent};
@@ -30,6 +30,14 @@ use crate::words;
 
 /// How long the first program may take to be loaded.
 const START_PATIENCE: Duration = Duration::from_secs(60);
+
+/// What an [`Order::Exec`] says of its process.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Terms {
+    pub paused: bool,
+    pub hook: bool,
+    pub probe: bool,
+}
 
 impl Supervisor {
     /// Takes orders until the front end is gone and has not let go of the sandbox. `ids_are_mapped`: the host's root is
@@ -96,7 +104,9 @@ impl Supervisor {
             }
             for Asked { peer, of, order, attached } in peers.orders() {
                 match order {
-                    Order::Exec { paused, hook, .. } => self.exec(peer, of, attached, paused, hook),
+                    Order::Exec { paused, hook, probe, .. } => {
+                        self.exec(peer, of, attached, Terms { paused, hook, probe });
+                    }
                     Order::Create { .. } => self.create(peer, of, attached),
                     order => self.obey_peer(peer, of, order),
                 }
@@ -227,14 +237,8 @@ impl Supervisor {
     }
 
     /// A process is to come in. It is answered by whoever knows what becomes of it; see [`vmm::exec_relay`].
-    pub(super) fn exec(
-        &self,
-        peer: UnixStream,
-        of: ContainerId,
-        attached: Attached,
-        paused: bool,
-        hook: bool,
-    ) {
+    pub(super) fn exec(&self, peer: UnixStream, of: ContainerId, attached: Attached, terms: Terms) {
+        let Terms { paused, hook, probe } = terms;
         let Attached { body, descriptors } = attached;
         let request = match Request::for_process(body, descriptors) {
             Ok(request) if of == ContainerId::FIRST => request,
@@ -255,6 +259,12 @@ impl Supervisor {
         };
         if let Some(why) = why_not {
             return refuse(&peer, why.into());
+        }
+        if probe && self.exec_probe == ExecProbe::AsleepIsAlive && progress.machine.is_asleep() {
+            progress.cycles.answered_probes += 1;
+            let line = ExecLine::new(peer);
+            line.report(&ExecReport::Started { pid: 0 });
+            return line.report(&ExecReport::Exited { status: 0 });
         }
         if let Some((id, len)) = self.execs.add(Box::new(ExecLine::new(peer)), request) {
             self.come_in(progress, EVENT_EXEC, id, len);

@@ -204,6 +204,11 @@ impl Machine {
         self.course == Course::Down && self.place != Place::Running
     }
 
+    /// Whether it is hibernated, as is wanted, nothing is under way, and whatever comes wakes it.
+    pub fn is_asleep(&self) -> bool {
+        self.is_hibernated() && self.is_down() && !self.is_held
+    }
+
     /// The hibernation under way.
     pub fn fall(&self) -> Option<&Fall> {
         match &self.course {

@@ -1,6 +1,6 @@
 //! The supervisor without a sandbox: the kernel's part is played here.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +14,15 @@ use abi::hostcall::{
 use abi::limits::split_event_flags;
 use testdir::TempDir;
 use vmm::boot::BootSpec;
-use vmm::hibernate::{Hibernation, SwapPlan};
+use vmm::exec_relay::ExecReport;
+use vmm::hibernate::{ExecProbe, Hibernation, SwapPlan};
 use vmm::hostcall::events::EventQueue;
 use vmm::limits::ContainerLimits;
 
 use super::Supervisor;
 use super::containers::ContainerId;
 use super::peers::Attached;
+use super::serve::Terms;
 use crate::control::{Answer, Order};
 use crate::status::{SandboxState, Status};
 
@@ -77,16 +79,26 @@ impl World {
 
     /// Somebody wants a process in it.
     fn exec(&self, paused: bool) -> Asked {
+        self.enter(Terms { paused, ..Terms::default() })
+    }
+
+    fn enter(&self, terms: Terms) -> Asked {
         let (theirs, ours) = UnixStream::pair().unwrap();
         let body = BootSpec { args: vec![b"true".to_vec()], ..BootSpec::default() }.process_records();
-        self.supervisor.exec(
-            theirs,
-            ContainerId::FIRST,
-            Attached { body, descriptors: Vec::new() },
-            paused,
-            false,
-        );
+        self.supervisor.exec(theirs, ContainerId::FIRST, Attached { body, descriptors: Vec::new() }, terms);
         Asked(BufReader::new(ours))
+    }
+
+    /// What becomes of a process is told at once, and ends there: it would seem to have run, and ended well.
+    fn is_answered(&self, terms: Terms) -> bool {
+        let mut said = String::new();
+        let Asked(mut line) = self.enter(terms);
+        line.get_ref().set_nonblocking(true).unwrap();
+        let is_over = line.read_to_string(&mut said).is_ok();
+        let lines: Vec<ExecReport> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let answer = [ExecReport::Started { pid: 0 }, ExecReport::Exited { status: 0 }];
+        assert!(lines.is_empty() || is_over && lines == answer, "{lines:?}");
+        is_over
     }
 
     fn signal(&self, signal: i32) {
@@ -266,6 +278,53 @@ fn a_process_that_comes_in_wakes_it_and_keeps_it_awake_until_it_has_begun() {
     let kinds: Vec<_> = events.iter().map(|event| (event.kind, event.flags)).collect();
     assert_eq!(kinds, [(EVENT_EXEC_SIGNAL, 0), (EVENT_WAKE, 1)]);
     assert_eq!(events[0].value, i64::from(libc::SIGKILL));
+}
+
+#[test]
+fn a_probe_is_answered_for_one_that_is_asleep_and_nobody_else() {
+    let probe = Terms { probe: true, ..Terms::default() };
+    let mut world = World::new(true);
+    world.ask(Order::Hibernate);
+    world.falls_asleep(world.told().2);
+    assert!(!world.is_answered(probe), "nobody asked for that");
+
+    world = World::new(true);
+    world.supervisor = world.supervisor.with_exec_probe(ExecProbe::AsleepIsAlive);
+    assert!(!world.is_answered(probe), "it is awake");
+    world.events.take(16);
+    world.ask(Order::Hibernate);
+    let request = world.told().2;
+    world.supervisor.report(REPORT_PAUSED, request);
+    assert!(!world.is_answered(probe), "it is about to sleep");
+    let wake = world.events.take(16).pop().unwrap();
+    world.supervisor.report(REPORT_RESUMED, wake.value.cast_unsigned());
+    world.ask(Order::Hibernate);
+    world.falls_asleep(world.told().2);
+    assert!(world.is_answered(probe) && world.is_answered(probe));
+    assert!(world.events.is_empty(), "the kernel hears of nothing");
+    assert_eq!(world.state().1, Some(SandboxState::Hibernated));
+    assert_eq!(world.supervisor.lock().cycles.answered_probes, 2);
+    // Who may be told of more than an exit code wakes it, and it is not asleep from then on.
+    assert!(!world.is_answered(Terms::default()));
+    assert_eq!(world.events.take(16).len(), 2);
+    assert!(!world.is_answered(probe), "it wakes");
+    assert_eq!(world.supervisor.lock().cycles.answered_probes, 2);
+}
+
+#[test]
+fn a_probe_of_a_paused_one_is_refused_or_waits() {
+    let mut world = World::with(true, true);
+    world.supervisor = world.supervisor.with_exec_probe(ExecProbe::AsleepIsAlive);
+    let paused = world.ask(Order::Pause);
+    let request = world.told().2;
+    world.supervisor.report(REPORT_PAUSED, request);
+    world.supervisor.report(REPORT_ASLEEP, request);
+    drop(paused);
+    assert_eq!(world.state(), (Some(Status::Paused), Some(SandboxState::Hibernated)));
+    let probe = Terms { probe: true, ..Terms::default() };
+    assert!(world.enter(probe).error().contains("paused container"));
+    assert!(!world.is_answered(Terms { paused: true, ..probe }));
+    assert_eq!(world.supervisor.lock().cycles.answered_probes, 0);
 }
 
 #[test]

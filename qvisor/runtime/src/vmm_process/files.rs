@@ -129,20 +129,21 @@ pub(crate) fn mount_of(view: &View, handle: u32, kind: &str, flags: u32) -> Moun
     let bit = |set: bool, bit: u32| if set { bit } else { 0 };
     let flags = flags | bit(view.read_only, MOUNT_READ_ONLY) | bit(view.shared, MOUNT_SHARED);
     let path = mounts::bytes_of(&view.path);
-    Mount { handle, flags, path, kind: kind.into(), source: kind.into(), options: String::new() }
+    Mount { handle, flags, path, kind: kind.into(), source: kind.into(), options: String::new(), lower: None }
 }
 
 /// Hands a view over to the kernel.
 fn adopt(io: &HostIo, view: View, kind: &str, flags: u32) -> Result<Mount, VmmError> {
     let mount = mount_of(&view, NO_HANDLE, kind, flags);
     let files = io.files();
+    let lower = view.lower.map(|fd| files.adopt_read_only_mount(fd)).transpose().map_err(VmmError::HostIo)?;
     let handle = match io.quota() {
         _ if view.read_only => files.adopt_read_only_mount(view.fd),
         // Changes to a view that others share are not charged to the sandbox's layer.
         Some(quota) if !view.shared => files.adopt_counted_mount(view.fd, quota),
         _ => files.adopt_mount(view.fd),
     };
-    Ok(Mount { handle: handle.map_err(VmmError::HostIo)?, ..mount })
+    Ok(Mount { handle: handle.map_err(VmmError::HostIo)?, lower, ..mount })
 }
 
 /// A view of the host, with the kernel's own file systems in their usual places.
@@ -191,7 +192,7 @@ pub(crate) fn bundle_tree(container: &Container, users: &Users) -> Result<Vec<Pi
     let (id_map, owner) = (users.id_map(), users.file_owner());
     let read_only = container.root_read_only;
     let fd = mounts::open_tree(&container.root, read_only, true, id_map)?;
-    let root = View { fd, path: "/".into(), read_only, shared: true, is_volume: false };
+    let root = View { fd, path: "/".into(), read_only, shared: true, is_volume: false, lower: None };
     let mut pieces = vec![Piece::Host(root, "dormouse", 0)];
     for plan in &container.mounts {
         // What is mounted last of those that lie deepest has the place. In a file system of the kernel's own the kernel
@@ -210,7 +211,8 @@ pub(crate) fn bundle_tree(container: &Container, users: &Users) -> Result<Vec<Pi
                 let map = own_map.as_ref().map(|namespace| IdMap { namespace: namespace.as_fd() });
                 let fd = mounts::open_tree(path, read_only, *recursive, map.or(id_map))?;
                 make_target(views, &plan.path, is_directory(fd.as_fd()), owner);
-                let view = View { fd, path: plan.path.clone(), read_only, shared: true, is_volume: true };
+                let path = plan.path.clone();
+                let view = View { fd, path, read_only, shared: true, is_volume: true, lower: None };
                 pieces.push(Piece::Host(view, "bind", plan.flags));
             }
             Source::Virtual { kind, name, options } => {

@@ -5,6 +5,7 @@ pub(crate) mod files;
 pub mod plan;
 pub(crate) mod sysctl;
 
+use std::ffi::CStr;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -38,7 +39,7 @@ use crate::stderr_log::{self, LOG_DEBUG, LOG_INFO};
 use crate::supervisor::Supervisor;
 
 /// Signals that are the front end's business; the VMM shares its process group, so it ignores them.
-pub(crate) const IGNORED: &[i32] = &[
+const IGNORED: &[i32] = &[
     libc::SIGINT,
     libc::SIGQUIT,
     libc::SIGHUP,
@@ -57,13 +58,7 @@ pub(crate) const IGNORED: &[i32] = &[
 /// The VMM process, from its fork to its end. `parent` is the front end.
 #[allow(unsafe_code)]
 pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
-    process::set_name(c"dormouse-vmm");
-    if !process::die_with_parent(parent) {
-        process::exit_now(1);
-    }
-    process::ignore_signals(IGNORED);
-    process::unblock_signals();
-    footprint::keep_heap_small();
+    begin(c"dormouse-vmm", parent);
     let Inherited { channel, listener, lock, console, preserved } = inherited;
     let early = || -> io::Result<()> {
         if let Tree::Bundle(_) = &plan.tree {
@@ -75,8 +70,8 @@ pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
     let early = early();
     // SAFETY: this process was just forked; what the front end's values own is not used here any more, and they are
     // never dropped, since this function does not return.
-    let kept = unsafe { keep(channel, listener, lock, preserved) };
-    let Ok((channel, listener, _lock, preserved)) = kept else { process::exit_now(1) };
+    let kept = unsafe { keep(channel, listener, lock, preserved, Vec::new()) };
+    let Ok(Kept { channel, listener, _lock, preserved, .. }) = kept else { process::exit_now(1) };
     let channel = Arc::new(channel);
     let result =
         early.map_err(VmmError::Prepare).and_then(|()| run(&plan, &channel, listener, preserved, parent));
@@ -86,30 +81,49 @@ pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
     process::exit_now(0)
 }
 
+/// The first steps of a process that was forked by the front end `parent`, and ends with it for now.
+pub(crate) fn begin(name: &CStr, parent: i32) {
+    process::set_name(name);
+    if !process::die_with_parent(parent) {
+        process::exit_now(1);
+    }
+    process::ignore_signals(IGNORED);
+    process::unblock_signals();
+    footprint::keep_heap_small();
+}
+
 /// The inherited descriptors that stay open.
-type Kept = (UnixStream, UnixListener, Option<OwnedFd>, Preserved);
+pub(crate) struct Kept {
+    pub channel: UnixStream,
+    pub listener: UnixListener,
+    pub _lock: Option<OwnedFd>,
+    pub preserved: Preserved,
+    pub more: Vec<OwnedFd>,
+}
 
 /// Closes every other descriptor.
 ///
 /// # Safety
 /// As [`process::keep_only`].
 #[allow(unsafe_code)]
-unsafe fn keep(
+pub(crate) unsafe fn keep(
     channel: UnixStream,
     listener: UnixListener,
     lock: Option<OwnedFd>,
     preserved: Preserved,
+    more: Vec<OwnedFd>,
 ) -> io::Result<Kept> {
-    let has_lock = lock.is_some();
+    let (has_lock, count) = (lock.is_some(), more.len());
     let (further, flags): (Vec<_>, Vec<_>) = preserved.0.into_iter().map(|one| (one.fd, one.flags)).unzip();
-    let all = [channel.into(), listener.into()].into_iter().chain(lock).chain(further).collect();
+    let all = [channel.into(), listener.into()].into_iter().chain(lock).chain(more).chain(further).collect();
     // SAFETY: the caller's promise.
     let mut kept = unsafe { process::keep_all(all) }?.into_iter();
     let mut next = || kept.next().ok_or(io::ErrorKind::UnexpectedEof);
     let (channel, listener) = (next()?.into(), next()?.into());
-    let lock = if has_lock { Some(next()?) } else { None };
-    let further = kept.zip(flags).map(|(fd, flags)| PreservedFd { fd, flags });
-    Ok((channel, listener, lock, Preserved(further.collect())))
+    let _lock = if has_lock { Some(next()?) } else { None };
+    let more = kept.by_ref().take(count).collect();
+    let preserved = Preserved(kept.zip(flags).map(|(fd, flags)| PreservedFd { fd, flags }).collect());
+    Ok(Kept { channel, listener, _lock, preserved, more })
 }
 
 /// The ids of the user namespace that a bundle describes.
@@ -208,8 +222,13 @@ fn run(
     let supervisor =
         Supervisor::new(Arc::clone(channel), leash, Arc::clone(&events), hibernation, plan.pause_hibernates);
     let is_command = matches!(plan.tree, Tree::CopyOnWrite { .. });
-    let supervisor =
-        Arc::new(supervisor.map_err(VmmError::Prepare)?.of_a_command(is_command).of_a_pod(plan.is_pod));
+    let supervisor = Arc::new(
+        supervisor
+            .map_err(VmmError::Prepare)?
+            .of_a_command(is_command)
+            .of_a_pod(plan.is_pod)
+            .with_exec_probe(plan.exec_probe),
+    );
     supervisor.watch_packing();
     if cfg!(debug_assertions) && std::env::var_os("DORMOUSE_FAKE_KERNEL").is_some() {
         leave(&supervisor, listener, ids_are_mapped)?;
@@ -277,11 +296,15 @@ fn begin_container(
     process::set_host_name(&bundle.container.boot.hostname);
     // A pod's first container is to outlive all others, whose memory is the VMM's as well.
     let score = bundle.container.oom_score_adj.map(|score| if is_pod { score.max(0) } else { score });
-    if let Some(score) = score {
-        std::fs::write("/proc/self/oom_score_adj", score.to_string())
-            .map_err(|source| VmmError::OomScore { score, source })?;
-    }
+    set_oom_score(score)?;
     begin_leash(program, false, channel)
+}
+
+/// How likely the host ends this process and its children when memory is short, if a bundle says so.
+pub(crate) fn set_oom_score(score: Option<i32>) -> Result<(), VmmError> {
+    let Some(score) = score else { return Ok(()) };
+    std::fs::write("/proc/self/oom_score_adj", score.to_string())
+        .map_err(|source| VmmError::OomScore { score, source })
 }
 
 /// Makes the leash, and waits until the front end has done what it does with the leash's pid.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use abi::boot::Platform;
 use vmm::boot::BootSpec;
-use vmm::hibernate::SwapPlan;
+use vmm::hibernate::{ExecProbe, SwapPlan};
 use vmm::hostcall::quota::Quota;
 use vmm::jail::UserNamespace;
 use vmm::jail::mitigations::Mitigations;
@@ -37,6 +37,7 @@ pub struct Plan {
     pub swap: SwapPlan,
     /// `pause` hibernates the sandbox.
     pub pause_hibernates: bool,
+    pub exec_probe: ExecProbe,
     /// Programs connect to Unix sockets of the host in volumes.
     pub host_uds: bool,
     /// Made by the front end; joined by the VMM.

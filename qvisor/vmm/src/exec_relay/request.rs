@@ -12,7 +12,6 @@ use abi::hostcall::NO_HANDLE;
 
 use crate::boot::put;
 use crate::errno::Errno;
-
 use crate::hostcall::host_io::HostIo;
 
 /// Most views of the host's files that a further container may have.

@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 mod accelerator;
+mod ignored;
 pub mod injection;
 mod lists;
 mod plan;
@@ -19,9 +20,10 @@ use abi::hostcall::{self as hc, HibernateReport};
 use serde::{Deserialize, Serialize};
 use swap::{Home, Page, PageId, Stat, Stored, SwapError, SwapFileError};
 
+pub use self::ignored::Ignored;
 use self::injection::Point;
 use self::lists::Outgoing;
-pub use self::plan::{Codec, CodecError, DEFAULT_DIR, Reap, SwapPlan, Wishes};
+pub use self::plan::{Codec, CodecError, DEFAULT_DIR, ExecProbe, Reap, SwapPlan, Wishes};
 use self::settling::Settling;
 use crate::lock::{Guard, Mutex, Rank, RwLock};
 use crate::memory::SandboxMemory;

@@ -8,11 +8,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use abi::address::AddressPrefix;
 use serde::{Deserialize, Serialize};
 use swap::io::Device;
 pub use swap::{Codec, CodecError};
 use swap::{Engine, Home, Packing, SwapFileError, SwapHome};
 
+use super::ignored::Ignored;
 use super::injection;
 
 /// The default directory of swap files.
@@ -49,6 +51,16 @@ impl FromStr for Reap {
     }
 }
 
+/// What a probe by a command is answered that finds the sandbox hibernated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExecProbe {
+    /// It wakes the sandbox, and runs
+    #[default]
+    Wake,
+    /// Exit code 0, by the VMM: nothing runs, and the sandbox sleeps on
+    AsleepIsAlive,
+}
+
 /// The settings of a sandbox's home of pages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwapPlan {
@@ -81,6 +93,9 @@ pub struct Wishes {
     pub encrypt: Option<bool>,
     /// After how long without a request.
     pub idle_timeout: Option<Duration>,
+    /// Who comes from these addresses does not restart the idle time.
+    pub idle_ignores: Option<Ignored>,
+    pub exec_probe: Option<ExecProbe>,
 }
 
 impl Wishes {
@@ -95,13 +110,23 @@ impl Wishes {
             settle: self.settle.or(other.settle),
             encrypt: self.encrypt.or(other.encrypt),
             idle_timeout: self.idle_timeout.or(other.idle_timeout),
+            idle_ignores: self.idle_ignores.or(other.idle_ignores),
+            exec_probe: self.exec_probe.or(other.exec_probe),
         }
+    }
+}
+
+impl Wishes {
+    /// The addresses that do not restart the idle time.
+    #[must_use]
+    pub fn ignored(&self) -> Vec<AddressPrefix> {
+        self.idle_ignores.as_ref().map_or_else(Vec::new, |ignored| ignored.prefixes().to_vec())
     }
 }
 
 impl From<Wishes> for SwapPlan {
     fn from(wishes: Wishes) -> Self {
-        let Wishes { dir, limit_bytes, reap, codec, settle, encrypt, idle_timeout: _ } = wishes;
+        let Wishes { dir, limit_bytes, reap, codec, settle, encrypt, .. } = wishes;
         Self {
             dir,
             limit_bytes: limit_bytes.unwrap_or(u64::MAX),

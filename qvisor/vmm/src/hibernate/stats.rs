@@ -58,6 +58,9 @@ pub struct Stats {
     pub hibernations: u64,
     pub failed_hibernations: u64,
     pub wakes: u64,
+    /// Probes by a command that were answered without a wake.
+    #[serde(default)]
+    pub answered_probes: u64,
     /// System calls that programs made and the kernel does not have.
     #[serde(default)]
     pub unknown_calls: u64,
@@ -105,6 +108,7 @@ pub struct Cycles {
     pub hibernations: u64,
     pub failed: u64,
     pub wakes: u64,
+    pub answered_probes: u64,
     classes: [u64; CLASSES],
 }
 
@@ -188,6 +192,7 @@ pub(crate) fn collect(
         hibernations: cycles.hibernations,
         failed_hibernations: cycles.failed,
         wakes: cycles.wakes,
+        answered_probes: cycles.answered_probes,
         unknown_calls: said.unknown_calls,
         wake_times: cycles.wake_times(),
         codec,

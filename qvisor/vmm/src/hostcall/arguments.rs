@@ -49,6 +49,30 @@ impl<const N: usize> std::fmt::Debug for Text<N> {
     }
 }
 
+/// Components of paths, each ended by NUL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Names(Vec<u8>);
+
+impl Names {
+    /// Checks that there are so many, and nothing else.
+    pub(super) fn new(bytes: Vec<u8>, count: u64) -> Result<Self, Errno> {
+        let names = Self(bytes);
+        let mut found = 0;
+        for name in names.each() {
+            match name.to_bytes() {
+                [] => return Err(Errno(libc::ENOENT)),
+                name => component(name).map(drop)?,
+            }
+            found += 1;
+        }
+        if found == count && names.0.last() == Some(&0) { Ok(names) } else { Err(Errno(libc::EINVAL)) }
+    }
+
+    pub fn each(&self) -> impl Iterator<Item = &CStr> {
+        self.0.split_inclusive(|byte| *byte == 0).filter_map(|name| CStr::from_bytes_with_nul(name).ok())
+    }
+}
+
 /// Checks a handle's number.
 pub(super) fn handle(arg: u64) -> Result<Handle, Errno> {
     match u32::try_from(arg) {

@@ -5,12 +5,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use abi::hostcall::{self as nr, HostStat, HostStatFs, SetAttr};
 use abi::word::low32;
 
-use super::arguments::{Handle, Name};
+use super::arguments::{Handle, Name, Names};
 use super::decode::Request;
 use super::file::{FileKind, open_node};
 use super::host_io::HostIo;
 use super::quota::{self, Need};
 use crate::errno::Errno;
+use crate::guest_memory::GuestSlice;
 use crate::sys::{self, XattrOf};
 
 impl HostIo {
@@ -22,6 +23,7 @@ impl HostIo {
                 out.write(&host_stat(&status));
                 Ok(0)
             }
+            Request::StatList { dir, names, out } => self.stat_list(dir, &names, out),
             Request::ReadLink { handle, name, out } => {
                 if out.is_empty() {
                     return Err(Errno(libc::EINVAL));
@@ -63,6 +65,16 @@ impl HostIo {
             }
             _ => Err(Errno(libc::ENOSYS)),
         }
+    }
+
+    fn stat_list(&self, dir: Handle, names: &Names, out: GuestSlice<'_>) -> Result<i64, Errno> {
+        let dir = self.files().get(dir)?;
+        let stat = |name| {
+            sys::statx(dir.as_fd(), name).map_or_else(|_| HostStat::default(), |seen| host_stat(&seen))
+        };
+        let stats: Vec<HostStat> = names.each().map(stat).collect();
+        out.write_all_of(&stats);
+        Ok(0)
     }
 
     fn with_xattrs(

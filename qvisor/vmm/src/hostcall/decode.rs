@@ -3,7 +3,7 @@
 use abi::hostcall::{self as nr, HostCall, HostStat, HostStatFs, NAME_MAX_BYTES, SetAttr};
 use abi::socket;
 
-use super::arguments::{Handle, Name, Text, component, handle};
+use super::arguments::{Handle, Name, Names, Text, component, handle};
 use super::sockets;
 use super::sockets::request::SocketRequest;
 use crate::errno::Errno;
@@ -62,6 +62,7 @@ pub enum Request<'m> {
     Open { dir: Handle, name: Option<Name>, flags: i32, mode: u32 },
     Close { handle: Handle },
     Stat { handle: Handle, name: Option<Name>, out: GuestBox<'m, HostStat> },
+    StatList { dir: Handle, names: Names, out: GuestSlice<'m> },
     Read { handle: Handle, buffers: GuestBuffers<'m>, offset: Offset, cached: bool },
     Write { handle: Handle, buffers: GuestBuffers<'m>, offset: Offset },
     ReadDir { dir: Handle, out: GuestSlice<'m>, position: i64 },
@@ -96,7 +97,7 @@ pub enum Request<'m> {
 pub fn is_file_call(number: u32) -> bool {
     matches!(
         number,
-        nr::OPEN..=nr::TTY_WINSIZE | socket::SOCKET..=socket::SOCK_QUERY | socket::SOCK_SEND_FILE | socket::SOCK_CONNECT_NODE
+        nr::OPEN..=nr::STAT_LIST | socket::SOCKET..=socket::SOCK_QUERY | socket::SOCK_SEND_FILE | socket::SOCK_CONNECT_NODE
     )
 }
 
@@ -110,6 +111,7 @@ pub fn decode<'m, M: GuestMemory + ?Sized>(call: &HostCall, memory: &'m M) -> Re
         }
         nr::MKDIR..=nr::SYMLINK | nr::MKNOD => args.names(call.number),
         nr::STATFS..=nr::REMOVEXATTR => args.attributes(call.number),
+        nr::STAT_LIST => args.stat_list(),
         nr::POLL_ARM..=nr::TTY_WINSIZE => args.streams(call.number),
         socket::SOCKET..=socket::SOCK_QUERY | socket::SOCK_SEND_FILE | socket::SOCK_CONNECT_NODE => {
             sockets::decode::decode(call, memory).map(Request::Socket)
@@ -164,6 +166,16 @@ impl<'m, M: GuestMemory + ?Sized> Args<'_, 'm, M> {
             }
             _ => return Err(Errno(libc::ENOSYS)),
         })
+    }
+
+    fn stat_list(&self) -> Result<Request<'m>, Errno> {
+        let count = self.args[4];
+        if count == 0 || count > nr::STAT_LIST_MAX {
+            return Err(Errno(libc::EINVAL));
+        }
+        let names = self.slice_bounded(1, count * (COMPONENT_MAX as u64 + 1))?.copy_in();
+        let out = self.slice(3, count * size_of::<HostStat>() as u64)?;
+        Ok(Request::StatList { dir: self.handle(0)?, names: Names::new(names, count)?, out })
     }
 
     fn contents(&self, number: u32) -> Result<Request<'m>, Errno> {
@@ -463,6 +475,10 @@ mod tests {
                     prop_assert!(!name.as_bytes().contains(&b'/') && !name.as_bytes().is_empty());
                     prop_assert_eq!(name.as_c_str().to_bytes(), name.as_bytes());
                     prop_assert!(flags & !OPEN_FLAGS == 0 && mode <= 0o7777);
+                }
+                Ok(Request::StatList { names, out, .. }) => {
+                    prop_assert_eq!(names.each().count() * size_of::<HostStat>(), out.len());
+                    prop_assert!(names.each().all(|name| component(name.to_bytes()).is_ok()));
                 }
                 Ok(Request::Read { buffers, offset, .. }) => {
                     prop_assert!(buffers.total() as u64 <= crate::guest_memory::TRANSFER_MAX);

@@ -24,6 +24,7 @@ impl HostIo {
             | Request::SubmitWarm { .. }
             | Request::TtyWinsize { .. } => self.carry_out_stream(request),
             Request::Stat { .. }
+            | Request::StatList { .. }
             | Request::ReadLink { .. }
             | Request::SetAttr { .. }
             | Request::StatFs { .. }

@@ -72,6 +72,39 @@ fn a_file_is_made_written_read_and_closed() {
 }
 
 #[test]
+fn many_names_are_asked_for_at_once() {
+    let bench = Bench::new();
+    for (name, bytes) in [("a", 1), ("bc", 22)] {
+        fs::write(bench.dir.path().join(name), vec![0; bytes]).unwrap();
+    }
+    symlink("a", bench.dir.path().join("l")).unwrap();
+    let size = size_of::<HostStat>();
+    let ask = |names: &[u8], count: u64| {
+        let (phys, out) = (bench.memory.put(names), bench.memory.room(size * 64));
+        (bench.call(nr::STAT_LIST, &[bench.root.into(), phys, names.len() as u64, out, count]), out)
+    };
+    let (result, out) = ask(b"bc\0none\0l\0a\0", 4);
+    assert_eq!(result, 0);
+    let seen: Vec<HostStat> =
+        (0..4).map(|at| GuestBox::new(&bench.memory, out + at * size as u64).unwrap().read()).collect();
+    assert_eq!(seen[0], stat(&bench, bench.root, "bc").unwrap());
+    assert_eq!((seen[1], seen[2].mode & libc::S_IFMT, seen[3].size), (HostStat::default(), libc::S_IFLNK, 1));
+    for (names, count) in
+        [(&b"a\0"[..], 2), (b"a\0a\0", 1), (b"a", 1), (b"a\0b", 2), (b"../x\0", 1), (b"..\0", 1)]
+    {
+        assert_eq!(ask(names, count).0, neg(libc::EINVAL), "{names:?}");
+    }
+    assert_eq!(ask(b"\0", 1).0, neg(libc::ENOENT));
+    assert_eq!(ask(b"", 0).0, neg(libc::EINVAL));
+    assert_eq!(ask(&b"a\0".repeat(65), 65).0, neg(libc::EINVAL));
+    assert_eq!(ask(&[&[b'x'; 255][..], b"\0"].concat().repeat(64), 64).0, 0);
+    assert_eq!(ask(&[&[b'x'; 256][..], b"\0a\0"].concat(), 2).0, neg(libc::ENAMETOOLONG));
+    let names = bench.memory.put(b"a\0");
+    let end = bench.memory.end() - 8;
+    assert_eq!(bench.call(nr::STAT_LIST, &[bench.root.into(), names, 2, end, 1]), neg(libc::EFAULT));
+}
+
+#[test]
 fn the_mode_is_the_guests_alone() {
     let bench = Bench::new();
     assert!(bench.open(bench.root, "f", O_WRONLY | O_CREAT, 0o666) >= 0);

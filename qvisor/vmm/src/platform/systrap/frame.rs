@@ -35,9 +35,9 @@ const UC_SIGCONTEXT_SS: u64 = 2;
 const UC_STRICT_RESTORE_SS: u64 = 4;
 const SS_AUTODISARM: u64 = 1 << 31;
 /// CF, PF, AF, ZF, SF, TF, DF, OF, RF, AC, ID.
-const USER_RFLAGS: u64 = 0x0025_0dd5;
+pub(super) const USER_RFLAGS: u64 = 0x0025_0dd5;
 /// IF, and the bit that is always set.
-const FIXED_RFLAGS: u64 = 0x202;
+pub(super) const FIXED_RFLAGS: u64 = 0x202;
 
 const SW_RESERVED: usize = 464;
 const XSAVE_HEADER: usize = 512;

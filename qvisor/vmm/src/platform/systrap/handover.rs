@@ -126,6 +126,11 @@ impl HandoverPolicy {
         }
     }
 
+    /// Whether the threads sleep in turns on one core.
+    pub fn shares_core(&self) -> bool {
+        self.mode == Mode::Share
+    }
+
     fn change(&mut self, mode: Mode, now: u64) {
         *self = Self { mode, window: (now, 0), look_at: now, ..Self::default() };
     }

@@ -6,14 +6,14 @@ use std::ptr;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use abi::layout::{PAGE_SIZE, USER_MAX, USER_PHYS, WINDOW_PHYS};
+use abi::layout::{PAGE_SIZE, STUB_TEXT, USER_MAX, USER_PHYS, WINDOW_PHYS};
 use abi::run::{
     MAP_OP_MAP, MAP_OP_PROTECT, MAP_OP_UNMAP, MAP_OP_UNMAP_ALL, MapOp, PROT_EXEC, PROT_READ, PROT_WRITE,
-    RunState, TRAP_INTERRUPT, TRAP_LOST, TrapInfo,
+    RunState, SYSCALL_PATCHED, TRAP_INTERRUPT, TRAP_LOST, TRAP_SYSCALL, TrapInfo,
 };
 
-use super::area::{COMMAND_RUN, SET_FS, SET_GS};
-use super::handover::{HandoverPolicy, StubPlacement, Waited};
+use super::area::{COMMAND_LEAVE_CALL, COMMAND_RUN, COMMAND_RUN_CALL, GS_BELOW, SET_FS, SET_GS, SIGNAL_CALL};
+use super::handover::{HandoverPolicy, SPIN_FREE, StubPlacement, Waited};
 use super::mapper::MapperOrder;
 use super::process::Process;
 use super::thread::{Lost, Patience, StubThread};
@@ -140,6 +140,27 @@ impl Patience for UntilWanted<'_> {
     }
 }
 
+/// The same for a stub that waits for its turn itself, and so has no reason to be kept from running: it is not waited for
+/// without an end.
+struct AtMost<'a> {
+    until: UntilWanted<'a>,
+    end_ns: u64,
+}
+
+impl Patience for AtMost<'_> {
+    fn is_over(&self) -> bool {
+        self.until.is_over()
+    }
+
+    fn call_back(&self) -> bool {
+        self.until.call_back() && cpu::clock_ns(libc::CLOCK_MONOTONIC) < self.end_ns
+    }
+
+    fn end_ns(&self) -> u64 {
+        self.until.end_ns()
+    }
+}
+
 impl Systrap {
     /// Calls `work` with this vCPU's stub thread of address space `id`, or answers `ESRCH`.
     fn with_thread<R>(
@@ -202,6 +223,14 @@ impl Systrap {
         else {
             return Err(Stop::Lost);
         };
+        let mut command = COMMAND_RUN;
+        if thread.is_in_call() {
+            if run.fpu_load == 0 && run.regs.gs_base == 0 && thread.set_call_registers(&run.regs) {
+                command = COMMAND_RUN_CALL;
+            } else {
+                self.leave_call(cpu, policy, held)?;
+            }
+        }
         if run.fpu_load != 0 {
             let image = self.memory.kernel_ptr(run.fpu_load, self.stubs.fpu_bytes() as u64);
             let image = image.ok_or(Stop::Errno(libc::EFAULT.cast_unsigned()))?;
@@ -215,11 +244,11 @@ impl Systrap {
             in_user.store(0, SeqCst);
             return Ok(TrapInfo { kind: TRAP_INTERRUPT, ..TrapInfo::default() });
         }
-        self.set_state(thread, run);
+        self.set_state(thread, run, command);
         self.stubs.note_work();
         let handover = policy.choose(cpus.busy() * 2 > self.cores, cpu::tsc());
         thread.send_to(handover.place, &self.affinity);
-        thread.give_turn(COMMAND_RUN, handover.spin);
+        thread.give_turn(command, handover.spin);
         held.park_former();
         let patience = UntilWanted {
             process: held.process,
@@ -246,11 +275,54 @@ impl Systrap {
         self.read_state(held, run)
     }
 
-    /// Writes registers and bases to the places that the stub takes them from.
-    fn set_state(&self, thread: &StubThread, run: &RunState) {
+    /// Has a stub thread that waits in a call leave a whole frame behind, as by a signal.
+    fn leave_call(&self, cpu: u32, policy: &HandoverPolicy, held: &HeldThread<'_>) -> Result<(), Stop> {
+        /// A stub that can run takes some microseconds.
+        const SOON_NS: u64 = 1_000_000;
+        let thread = held.thread;
+        thread.set_in_call(false);
+        self.stubs.note_work();
+        let shares = policy.shares_core();
+        let spin = if shares { 0 } else { SPIN_FREE };
+        thread.give_turn(COMMAND_LEAVE_CALL, spin);
+        let never = AtomicU32::new(0);
+        let now_ns = cpu::clock_ns(libc::CLOCK_MONOTONIC);
+        let until = UntilWanted {
+            process: held.process,
+            tid: thread.tid.load(Relaxed),
+            proc: self.stubs.proc.as_ref(),
+            cpu,
+            deadline_ns: now_ns + SOON_NS,
+            pending: &never,
+            last: Cell::new(None),
+        };
+        let patience = AtMost { until, end_ns: now_ns + GIVEN_UP_NS };
+        let waited = if shares {
+            thread.wait_sharing(&self.affinity, &patience)
+        } else {
+            thread.wait_turn(spin, &patience)
+        };
+        if waited.is_err() {
+            held.process.kill();
+            return Err(Stop::Lost);
+        }
+        if thread.area().frame.load(Relaxed) != thread.frame_address() {
+            held.process.kill();
+            return Err(Stop::Odd);
+        }
+        Ok(())
+    }
+
+    /// Writes registers and bases to the places that the stub takes them from with this command.
+    fn set_state(&self, thread: &StubThread, run: &RunState, command: u32) {
         let area = thread.area();
-        thread.frame().set_registers(&run.regs);
+        if command == COMMAND_RUN {
+            thread.frame().set_registers(&run.regs);
+        }
         let (fs_base, gs_base) = (canonical(run.regs.fs_base), canonical(run.regs.gs_base));
+        // Code that has no use for GS has it lead to the thread's area, for calls without a signal.
+        let gs_base =
+            if run.regs.gs_base == 0 && run.has_patches != 0 { thread.address() - GS_BELOW } else { gs_base };
         let (old_fs, old_gs) = thread.bases();
         let mut bases = 0;
         if fs_base != old_fs {
@@ -280,9 +352,18 @@ impl Systrap {
             thread.set_bases(fs_base, gs_base);
         }
         let frame = thread.frame();
-        let mut regs = frame.registers();
-        (regs.fs_base, regs.gs_base) = (fs_base, gs_base);
-        let trap = frame.trap(signal, &mut regs);
+        let in_call = area.has_call.load(Relaxed) != 0;
+        let mut regs = if in_call { thread.call_registers() } else { frame.registers() };
+        // What leads to an area is no base of a program's.
+        let is_area = (STUB_TEXT..1 << 47).contains(&gs_base);
+        (regs.fs_base, regs.gs_base) = (fs_base, if is_area { 0 } else { gs_base });
+        let is_call = in_call && signal == SIGNAL_CALL;
+        thread.set_in_call(is_call);
+        let trap = if is_call {
+            TrapInfo { kind: TRAP_SYSCALL, vector: SYSCALL_PATCHED, ..TrapInfo::default() }
+        } else {
+            frame.trap(signal, &mut regs)
+        };
         run.regs = regs;
         Ok(trap)
     }
@@ -305,9 +386,15 @@ impl Systrap {
             return Err(libc::EINVAL);
         }
         let to = self.memory.kernel_ptr(address, bytes).ok_or(libc::EFAULT)?;
-        // SAFETY: as many bytes were checked.
-        let saved = self.with_thread(cpu, id, |_, held| unsafe { held.thread.frame().save_fpu(to) })?;
-        saved.map(|()| 0).ok_or(libc::ESRCH)
+        let saved = self.with_thread(cpu, id, |policy, held| {
+            if held.thread.is_in_call() {
+                self.leave_call(cpu, policy, held)?;
+            }
+            // SAFETY: as many bytes were checked.
+            unsafe { held.thread.frame().save_fpu(to) };
+            Ok::<_, Stop>(())
+        })?;
+        saved.and_then(Result::ok).map(|()| 0).ok_or(libc::ESRCH)
     }
 
     /// Has `count` operations at `address` carried out, order by order. A process that does not confirm them is lost, and

@@ -1,12 +1,13 @@
 //! One stub thread as the VMM sees it: its area, and taking turns with it.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 
 use abi::layout::{STUB_AREA, STUB_AREA_SIZE};
+use abi::run::UserRegs;
 
-use super::area::{Area, TURN_DEAD, TURN_PARK, TURN_SLEEPS, TURN_STUB};
-use super::frame::{Frame, FrameLayout};
+use super::area::{Area, CALL_RFLAGS, CALL_RIP, CALL_RSP, TURN_DEAD, TURN_PARK, TURN_SLEEPS, TURN_STUB};
+use super::frame::{self, Frame, FrameLayout};
 use super::handover::{Affinity, StubPlacement};
 use crate::{cpu, futex};
 
@@ -29,6 +30,8 @@ pub trait Patience {
 /// A wait that sleeps looks at the word this often: another thread that took its wake-up holds it up no longer than
 /// this.
 const CHECK_NS: u64 = 20_000_000;
+/// Flags that a call may go on with: CF, PF, AF, ZF, SF, IF, DF, OF, ID, and the bit that is always set.
+const CALL_FLAGS: u64 = 0x0020_0ed7;
 /// How often a stub that is called back is looked at.
 const CALL_NS: u64 = 10_000_000;
 
@@ -44,6 +47,8 @@ pub struct StubThread {
     gs_base: AtomicU64,
     /// The core it was sent to: see [`StubThread::send_to`].
     sent: AtomicU32,
+    /// It handed over by a call without a signal: its FPU's registers are in no frame.
+    in_call: AtomicBool,
 }
 
 // SAFETY: the area is shared memory that outlives the thread table; it is used through atomics and raw copies only.
@@ -63,6 +68,7 @@ impl StubThread {
             fs_base: AtomicU64::new(0),
             gs_base: AtomicU64::new(0),
             sent: AtomicU32::new(0),
+            in_call: AtomicBool::new(false),
         }
     }
 
@@ -102,6 +108,7 @@ impl StubThread {
         // Unknown: the next run sets both.
         self.fs_base.store(u64::MAX, Relaxed);
         self.gs_base.store(u64::MAX, Relaxed);
+        self.in_call.store(false, Relaxed);
     }
 
     /// The FS and GS bases the stub thread has, as far as the VMM knows.
@@ -113,6 +120,60 @@ impl StubThread {
     pub fn set_bases(&self, fs_base: u64, gs_base: u64) {
         self.fs_base.store(fs_base, Relaxed);
         self.gs_base.store(gs_base, Relaxed);
+    }
+
+    /// Whether it waits in a call that came without a signal.
+    pub fn is_in_call(&self) -> bool {
+        self.in_call.load(Relaxed)
+    }
+
+    /// Notes it.
+    pub fn set_in_call(&self, is_in_call: bool) {
+        self.in_call.store(is_in_call, Relaxed);
+    }
+
+    /// The registers that a call left in the area, as the instruction it stands for would have left them. As little to be
+    /// believed as a frame's.
+    pub fn call_registers(&self) -> UserRegs {
+        let at = |index: usize| self.area().call.get(index).map_or(0, |word| word.load(Relaxed));
+        let (rip, rflags) = (at(CALL_RIP), at(CALL_RFLAGS));
+        UserRegs {
+            r15: at(0),
+            r14: at(1),
+            r13: at(2),
+            r12: at(3),
+            r11: rflags,
+            r10: at(4),
+            r9: at(5),
+            r8: at(6),
+            rax: at(7),
+            rcx: rip,
+            rdx: at(8),
+            rsi: at(9),
+            rdi: at(10),
+            rbp: at(11),
+            rbx: at(12),
+            rip,
+            rflags,
+            rsp: at(CALL_RSP),
+            fs_base: 0,
+            gs_base: 0,
+        }
+    }
+
+    /// Sets the registers that a call goes on with. False: these need a frame.
+    pub fn set_call_registers(&self, regs: &UserRegs) -> bool {
+        let rflags = regs.rflags & frame::USER_RFLAGS | frame::FIXED_RFLAGS;
+        // R11 and RCX are what a system call leaves there; no flag may stop the stub's own code.
+        if (regs.rcx, regs.r11) != (regs.rip, regs.rflags) || rflags & !CALL_FLAGS != 0 {
+            return false;
+        }
+        let words = [
+            regs.r15, regs.r14, regs.r13, regs.r12, regs.r10, regs.r9, regs.r8, regs.rax, regs.rdx, regs.rsi,
+            regs.rdi, regs.rbp, regs.rbx, regs.rip, rflags, regs.rsp,
+        ];
+        self.area().call.iter().zip(words).for_each(|(place, word)| place.store(word, Relaxed));
+        true
     }
 
     /// Gives the stub its turn with a command.
