@@ -95,11 +95,15 @@ fn one_page<'a>(pieces: &[Piece<'a>]) -> Vec<Piece<'a>> {
     pieces.first().map(|piece| piece.first(swap::PAGE_BYTES)).into_iter().collect()
 }
 
-/// Changes a bit of the piece.
+/// Changes a bit of the piece here and there: what a read is for need not begin where the read does.
 fn flip(piece: &Piece<'_>) {
-    let mut byte = [0];
-    piece.copy_out(&mut byte);
-    piece.copy_in(&[byte[0] ^ 1]);
+    const EVERY: usize = 64;
+    for at in (0..piece.len()).step_by(EVERY) {
+        let mut byte = [0];
+        let place = piece.skip(at);
+        place.copy_out(&mut byte);
+        place.copy_in(&[byte[0] ^ 1]);
+    }
 }
 
 impl Device for Faulty {
@@ -120,7 +124,7 @@ impl Device for Faulty {
             Some(DiskFault::ShortRead) => self.device.read(&one_page(pieces), offset),
             Some(DiskFault::Flip) => {
                 let moved = self.device.read(pieces, offset)?;
-                pieces.iter().take(1).for_each(flip);
+                pieces.iter().for_each(flip);
                 Ok(moved)
             }
             Some(_) => Err(io::Error::from_raw_os_error(libc::EIO)),
