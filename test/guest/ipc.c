@@ -519,6 +519,26 @@ static void memory_files(void)
     CHECK_ERR(memfd_create("x", 0x8000), EINVAL);
 }
 
+/* A write that takes long ends with its process. */
+static void long_write_ends(void)
+{
+    size_t bytes = 256 << 20;
+    int fd = FD(memfd_create("long", MFD_CLOEXEC));
+    char *zeros = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(zeros != MAP_FAILED);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0)
+        _exit(write(fd, zeros, bytes) < 0);
+    struct stat stat = {0};
+    while (stat.st_size == 0)
+        OK(fstat(fd, &stat));
+    OK(kill(child, SIGKILL));
+    CHECK_EQ(status_of(child), SIGKILL);
+    OK(fstat(fd, &stat));
+    CHECK(stat.st_size < (off_t)bytes);
+}
+
 /* --- Unix sockets --- */
 
 static socklen_t unix_address(struct sockaddr_un *address, const char *name)
@@ -948,7 +968,7 @@ int main(int argc, char **argv)
     static const struct test tests[] = {
         TEST(pipes),          TEST(atomic_writes),   TEST(streams), TEST(splicing),       TEST(fifos),
         TEST(events),         TEST(timers),          TEST(signal_descriptors),            TEST(epolls),
-        TEST(waits),          TEST(memory_files),    TEST(stream_sockets),                TEST(message_sockets),
+        TEST(waits),          TEST(memory_files), TEST(long_write_ends),    TEST(stream_sockets),                TEST(message_sockets),
         TEST(passing),        TEST(sockets_ending),  TEST(terminals),                     TEST(job_control), TEST(sets_ending),
     };
     return RUN_TESTS("ipc", tests, argc, argv);

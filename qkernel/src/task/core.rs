@@ -221,6 +221,10 @@ impl Run for Task {
             || self.process.stopped.load(Ordering::SeqCst)
             || self.process.container.pause.is_wanted()
     }
+
+    fn is_to_end(&self) -> bool {
+        self.process.is_exiting()
+    }
 }
 
 /// The task this CPU runs.

@@ -13,10 +13,12 @@ use super::frames::Frame;
 use super::page::{Access, PAGE_BYTES};
 use crate::arch;
 use crate::errno::{Errno, Result};
-use crate::platform;
+use crate::{platform, sched};
 
 /// Most bytes of a message that has to go in one call.
 const MESSAGE_MAX: usize = 128 * 1024;
+/// Bytes after which a buffer that goes page by page lets others run.
+const BREATH: usize = 1 << 20;
 
 enum Memory<'a> {
     User { aspace: &'a AddressSpace, pieces: Vec<(UserAddr, usize)>, piece: usize },
@@ -180,6 +182,7 @@ impl<'a> IoBuf<'a> {
         let mut left = len;
         while left > 0 {
             let part = left.min(ZEROS.len());
+            self.breathe(part)?;
             self.fill(&ZEROS[..part])?;
             left -= part;
         }
@@ -191,6 +194,7 @@ impl<'a> IoBuf<'a> {
         if inside + len > PAGE_BYTES {
             return Err(Errno::EINVAL);
         }
+        self.breathe(len)?;
         // SAFETY: the range lies in a frame of user memory that stays allocated; the linear map covers it.
         unsafe { self.fill_from(platform::ptr::<u8>(frame.addr() + inside as u64), len) }
     }
@@ -200,8 +204,16 @@ impl<'a> IoBuf<'a> {
         if inside + len > PAGE_BYTES {
             return Err(Errno::EINVAL);
         }
+        self.breathe(len)?;
         // SAFETY: as in `fill_from_frame`.
         unsafe { self.drain_to(platform::ptr::<u8>(frame.addr() + inside as u64), len) }
+    }
+
+    /// `len` bytes are about to be moved for a program: now and then others get a turn. `EINTR`: its task is to end.
+    fn breathe(&self, len: usize) -> Result<()> {
+        let done = self.done();
+        let is_user = matches!(self.memory, Memory::User { .. });
+        if is_user && done / BREATH != (done + len) / BREATH { sched::go_on() } else { Ok(()) }
     }
 
     /// Lets the host fill (`write_memory`) or drain the buffer without a copy: calls `call` with pieces of
@@ -214,7 +226,11 @@ impl<'a> IoBuf<'a> {
     ) -> Result<usize> {
         let mut done = 0;
         while self.remaining > 0 {
-            let (offered, moved) = match self.one_batch(write_memory, done, &mut call) {
+            let batch = match done {
+                0 => Ok(()),
+                _ => self.breathe(BREATH),
+            };
+            let (offered, moved) = match batch.and_then(|()| self.one_batch(write_memory, done, &mut call)) {
                 Ok(result) => result,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,

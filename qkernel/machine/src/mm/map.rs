@@ -15,7 +15,10 @@ use super::swap_window::SwapWindow;
 use super::vma::{Prot, VMA_BYTES, Vma, VmaFlags};
 use crate::config::VMAS_MAX;
 use crate::errno::{Errno, Result};
-use crate::platform;
+use crate::{platform, sched};
+
+/// Pages that are brought in until others are let run.
+const POPULATE_BATCH: u32 = 256;
 
 /// The placement of a new mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,20 +105,25 @@ impl AddressSpace {
     /// Brings the pages of a range in as far as they are to be had (`MAP_POPULATE`, `mlock`).
     pub fn populate(&self, start: u64, len: u64) {
         let mut pages = (start..start.saturating_add(len).min(USER_MAX)).step_by(PAGE_BYTES).peekable();
-        let _ = self.attempt(|space| {
-            while let Some(page) = pages.peek().copied() {
-                if space.table.get(page).has(Entry::PATCHED) {
+        while pages.peek().is_some() {
+            let mut batch = POPULATE_BATCH;
+            let result = self.attempt(|space| {
+                while let Some(page) = pages.peek().copied().filter(|_| batch > 0) {
+                    if !space.table.get(page).has(Entry::PATCHED) {
+                        let writes = |vma: &Vma| vma.prot.contains(Prot::WRITE) && !vma.is_shared();
+                        let write = space.find(page).is_some_and(writes);
+                        let access = if write { super::Access::Write } else { super::Access::Read };
+                        space.reach(UserAddr::new(page), access)?;
+                    }
                     pages.next();
-                    continue;
+                    batch -= 1;
                 }
-                let write =
-                    space.find(page).is_some_and(|vma| vma.prot.contains(Prot::WRITE) && !vma.is_shared());
-                let access = if write { super::Access::Write } else { super::Access::Read };
-                space.reach(UserAddr::new(page), access)?;
-                pages.next();
+                Ok(())
+            });
+            if result.is_err() || sched::go_on().is_err() {
+                return;
             }
-            Ok(())
-        });
+        }
     }
 
     /// `MADV_REMOVE`: frees the pages of shared memory under a range, for everyone.

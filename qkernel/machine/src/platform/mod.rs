@@ -32,6 +32,13 @@ pub fn relax() {
     give_way();
 }
 
+/// Shows the host that long work goes on.
+pub fn show_progress() {
+    if is_ready() {
+        let _ = call(hc::YIELD, [0; 6]);
+    }
+}
+
 /// Lets the host run the lock's holder. Where there is no host yet, as in unit tests, spinning has to do.
 fn give_way() {
     static RELAXED: AtomicU32 = AtomicU32::new(0);

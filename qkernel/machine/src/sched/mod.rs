@@ -44,6 +44,8 @@ pub trait Run: Any + Send + Sync {
     fn leave_cpu(&self);
     /// Whether something really is there for the task to look at. Whoever gives it cause calls its attention afterwards.
     fn has_cause(&self) -> bool;
+    /// Whether it has been told to end: nothing that it does is worth finishing.
+    fn is_to_end(&self) -> bool;
 }
 
 /// A task, whatever the kernel above makes of it.
@@ -205,7 +207,12 @@ struct Cpu {
     idle: AtomicBool,
     /// A task other than the idle one was picked for it. Written under the queue's lock.
     busy: AtomicBool,
+    /// When long work last showed the host that it goes on.
+    shown_ns: AtomicU64,
 }
+
+/// How often long work shows that.
+const SHOWN_EVERY_NS: u64 = 100_000_000;
 
 impl Cpu {
     /// It runs this task from now on, which `current` keeps.
@@ -229,6 +236,7 @@ static CPUS: [Cpu; abi::layout::MAX_CPUS as usize] = [const {
         running: AtomicPtr::new(core::ptr::null_mut()),
         idle: AtomicBool::new(false),
         busy: AtomicBool::new(false),
+        shown_ns: AtomicU64::new(0),
     }
 }; abi::layout::MAX_CPUS as usize];
 
@@ -387,6 +395,31 @@ pub fn yield_now() {
     if QUEUED.load(Ordering::SeqCst) != 0 {
         schedule();
     }
+}
+
+/// Work of the kernel that takes long says so now and then: others run whose turn it is, and the host sees that it goes on.
+/// `EINTR`: the task is to end. The caller may sleep.
+#[cfg_attr(feature = "checks", track_caller)]
+pub fn go_on() -> Result<()> {
+    let task = current();
+    if task.is_to_end() {
+        return Err(Errno::EINTR);
+    }
+    let state = task.sched();
+    if QUEUED.load(Ordering::SeqCst) != 0
+        && time::monotonic_ns() >= state.slice_end_ns.load(Ordering::Relaxed)
+    {
+        state.involuntary_switches.fetch_add(1, Ordering::Relaxed);
+        schedule();
+        state.slice_end_ns.store(time::monotonic_ns() + TIME_SLICE_NS, Ordering::Relaxed);
+    }
+    let now = time::monotonic_ns();
+    let shown = &this_cpu().shown_ns;
+    if now.wrapping_sub(shown.load(Ordering::Relaxed)) >= SHOWN_EVERY_NS {
+        shown.store(now, Ordering::Relaxed);
+        platform::show_progress();
+    }
+    Ok(())
 }
 
 /// Switches to another task. The current one goes on later if it is runnable, or once it is woken.

@@ -13,6 +13,7 @@ use crate::fs::stream::HostStream;
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 use machine::mm::{IoBuf, UserAddr};
+use machine::sched;
 
 /// Bytes of the kernel buffer that copies go through.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -78,7 +79,7 @@ fn copy(
         };
         from.at += moved as u64;
         done += moved;
-        if moved < got {
+        if moved < got || sched::go_on().is_err() {
             break;
         }
     }
