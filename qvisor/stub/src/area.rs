@@ -81,7 +81,8 @@ pub struct Area {
     pub bases: AtomicU32,
     /// The stub's own: it has handed over by `call.rs`, with all registers in `call`.
     pub is_calling: AtomicU32,
-    _unused: u32,
+    /// It was called back when it could not know whether that was before its turn or in it. The VMM clears it before the turn.
+    pub was_called_back: AtomicU32,
     pub fs_base: AtomicU64,
     pub gs_base: AtomicU64,
     pub argument: AtomicU64,

@@ -2,7 +2,7 @@
 //! the address to go on at in RCX; GS leads to below the thread's area, as the slot has seen. The registers go to the area, the FPU's stay
 //! where they are: no code of the stub touches them.
 //!
-//! Signals are not blocked here. One that calls the thread back does nothing while it is about to hand over or waits, and
+//! Signals are not blocked here. One that calls the thread back is only noted while it is about to hand over or waits, and
 //! takes the registers from the area once it has its turn again (`interrupted`).
 
 use core::arch::naked_asm;
@@ -88,9 +88,13 @@ unsafe extern "C" fn serve_call(area: &Area) {
         match area.command.load(Relaxed) {
             COMMAND_RUN_CALL => {
                 load_bases(area);
-                return;
+                if area.was_called_back.load(Relaxed) == 0 {
+                    return;
+                }
+                // SAFETY: the registers are in the area.
+                unsafe { leave() }
             }
-            // SAFETY: the registers are in the area.
+            // SAFETY: as above.
             COMMAND_LEAVE_CALL => unsafe { leave() },
             _ => {}
         }
@@ -105,22 +109,25 @@ unsafe extern "C" fn leave() -> ! {
     naked_asm!("ud2")
 }
 
-/// A signal came at `address` in the stub's text. Whether the handler goes on; else the thread does where it was.
-pub fn interrupted(area: &Area, signal: u32, address: u64) -> bool {
+/// A signal came at `address` in the stub's text. The signal that the handler goes on with; none: the thread goes on
+/// where it was.
+pub fn interrupted(area: &Area, signal: u32, address: u64) -> Option<u32> {
     let (last, leaves) = (call_end as *const () as u64, leave as *const () as u64);
     if signal != INTERRUPT_SIGNAL {
         // Of other signals only this one is the stub's own. Code that jumps here to raise others answers for it.
-        area.has_call.store(u32::from(address == leaves), Relaxed);
-        return true;
+        let is_ours = address == leaves;
+        area.has_call.store(u32::from(is_ours), Relaxed);
+        return Some(if is_ours { INTERRUPT_SIGNAL } else { signal });
     }
     let has_turn = area.turn.load(Acquire) & TURN_STUB != 0;
     let returns = area.is_calling.load(Acquire) != 0
         && has_turn
         && area.command.load(Relaxed) == COMMAND_RUN_CALL;
     if !returns && address != last {
-        return false;
+        area.was_called_back.store(1, Relaxed);
+        return None;
     }
     load_bases(area);
     area.has_call.store(1, Relaxed);
-    true
+    Some(signal)
 }

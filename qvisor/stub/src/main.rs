@@ -49,11 +49,14 @@ unsafe extern "C" fn on_signal(signal: u32, _info: u64, context: u64) -> ! {
     let area = area_at(context);
     // SAFETY: the frame is whole.
     let address = unsafe { *((context + CONTEXT_RIP) as *const u64) };
-    if !(STUB_TEXT..ZYGOTE_TEXT).contains(&address) {
+    let signal = if !(STUB_TEXT..ZYGOTE_TEXT).contains(&address) {
         area.has_call.store(0, Relaxed);
-    } else if !call::interrupted(area, signal, address) {
-        resume(context);
-    }
+        signal
+    } else if let Some(signal) = call::interrupted(area, signal, address) {
+        signal
+    } else {
+        resume(context)
+    };
     area.is_calling.store(0, Relaxed);
     area.signal.store(signal, Relaxed);
     area.errno.store(0, Relaxed);

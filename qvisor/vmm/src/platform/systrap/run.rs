@@ -237,6 +237,7 @@ impl Systrap {
             // SAFETY: as many bytes were checked.
             unsafe { thread.frame().load_fpu(image) };
         }
+        thread.area().was_called_back.store(0, Relaxed);
         // In this order against `Cpus::set_pending` and `Machine::interrupt`: either we see the request, or its
         // sender sees that user code runs.
         in_user.store(id, SeqCst);
