@@ -17,7 +17,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::directory::Directory;
-use crate::jail::{IdMap, attach};
+use crate::jail::{IdMap, cover};
 
 /// File systems that hold no files of their own, or that an overlay cannot hold: not shown to a sandbox.
 const LEFT_OUT: &[&str] = &[
@@ -105,17 +105,25 @@ pub struct View {
     pub lower: Option<OwnedFd>,
 }
 
-/// Makes the views of `root` and of the mounts below it, the root first, parents before children. `layer` is the
-/// sandbox's own directory for its changes. With an id mapping every view is shown through it, or none is.
-pub fn copy_on_write(root: &Path, layer: &Path, id_map: Option<IdMap<'_>>) -> Result<Vec<View>, MountError> {
+/// Opens a sandbox's own directory for its changes.
+pub fn layer(path: &Path) -> Result<Directory, MountError> {
+    Directory::open(path).map_err(|source| MountError::Layer { path: path.to_owned(), source })
+}
+
+/// Makes the views of `root` and of the mounts below it, the root first, parents before children, with the sandbox's changes in
+/// `layer`. With an id mapping every view is shown through it, or none is; no path leads to `layer` then.
+pub fn copy_on_write(
+    root: &Path,
+    layer: &Directory,
+    id_map: Option<IdMap<'_>>,
+) -> Result<Vec<View>, MountError> {
     let unusable = |source| MountError::Root { path: root.to_owned(), source };
     let root = fs::canonicalize(root).map_err(unusable)?;
     let found = mounted();
     let mut composer = Composer {
         root: root.clone(),
         points: found.keys().cloned().collect(),
-        layers: Layers::open(layer, id_map)
-            .map_err(|source| MountError::Layer { path: layer.to_owned(), source })?,
+        layers: Layers { dir: layer.path_by_descriptor(), directory: layer, next: 0, options: 0, id_map },
         views: Vec::new(),
     };
     composer.show(&root)?;
@@ -302,37 +310,29 @@ pub fn open_directory(path: &Path) -> io::Result<OwnedFd> {
 
 /// Fresh directories for the upper sides of overlays.
 struct Layers<'a> {
-    path: PathBuf,
+    directory: &'a Directory,
     /// The path leads by the descriptor, so that files are opened in the directory that was checked.
     dir: PathBuf,
-    _directory: Directory,
     next: u32,
     /// The first of [`OPTIONS`] that this host may take.
     options: usize,
     id_map: Option<IdMap<'a>>,
 }
 
-impl<'a> Layers<'a> {
-    fn open(path: &Path, id_map: Option<IdMap<'a>>) -> io::Result<Self> {
-        let directory = Directory::open(path)?;
-        let dir = directory.path_by_descriptor();
-        Ok(Self { path: path.to_owned(), dir, _directory: directory, next: 0, options: 0, id_map })
-    }
-
+impl Layers<'_> {
     fn make(&mut self, like: BorrowedFd<'_>) -> io::Result<(PathBuf, PathBuf)> {
         let mut builder = DirBuilder::new();
         builder.mode(0o700);
-        let dir = loop {
-            let dir = self.dir.join(self.next.to_string());
+        let (upper, work) = loop {
+            let at = self.next;
             self.next += 1;
-            match builder.create(&dir) {
+            let upper = self.dir.join(format!("upper{at}"));
+            match builder.create(&upper) {
                 // From a first attempt, with ids mapped.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                result => break result.map(|()| dir)?,
+                result => break result.map(|()| (upper, self.dir.join(format!("work{at}"))))?,
             }
         };
-        let (upper, work) = (dir.join("upper"), dir.join("work"));
-        builder.create(&upper)?;
         builder.create(&work)?;
         // The root of the view has the upper directory's attributes, so they must be the host's; `like` shows them as the
         // sandbox is to see them, mapped or not.
@@ -370,12 +370,12 @@ fn overlay(lower: BorrowedFd<'_>, path: &Path, layers: &mut Layers) -> Result<Ow
     for (at, options) in OPTIONS.iter().enumerate().skip(first) {
         // Fresh directories each time: a work directory remembers the options it was used with.
         let made = layers.make(lower);
-        let failed = |source| MountError::Layer { path: layers.path.clone(), source };
+        let failed = |source| MountError::Layer { path: layers.directory.path().to_owned(), source };
         let (upper, work) = made.map_err(failed)?;
         if layers.id_map.is_some() && at == first {
-            // Older kernels refuse overlays over detached mounts.
-            let place = c_path(&upper.with_file_name("lower")).map_err(failed)?;
-            attach(lower, &place).map_err(failed)?;
+            // Older kernels refuse overlays over detached mounts. What lies under this one is reached by the descriptor still.
+            let place = c_path(&layers.dir.join(".")).map_err(failed)?;
+            cover(lower, &place).map_err(failed)?;
         }
         match try_overlay(lower, &upper, &work, options) {
             Ok(fd) => {

@@ -444,6 +444,13 @@ pub fn raise_open_files() -> u64 {
     }
 }
 
+/// Has the host make its table of this process's descriptors large enough for so many. Where threads have the table in common, the
+/// host waits for all processors each time it makes a larger one, some milliseconds.
+pub fn make_room_for_descriptors(like: BorrowedFd<'_>, count: i32) {
+    // A limit that is lower does no harm.
+    let _ = sys_call!(libc::SYS_fcntl, like.as_raw_fd(), libc::F_DUPFD_CLOEXEC, count - 1).map(owned);
+}
+
 /// Blocks every signal on this thread but that of a forbidden system call.
 pub fn block_signals() {
     // SAFETY: `set` is filled before it is used; blocking signals touches no memory of ours.

@@ -9,6 +9,7 @@ use abi::boot::{MOUNT_READ_ONLY, MOUNT_SHARED, STREAM_TTY};
 use abi::hostcall::NO_HANDLE;
 use vmm::boot::{BootSpec, Mount, Stream};
 use vmm::broker;
+use vmm::directory::Directory;
 use vmm::errno::Errno;
 use vmm::hostcall::host_io::HostIo;
 use vmm::ids::IdMaps;
@@ -54,21 +55,12 @@ pub(super) fn prepare(
 ) -> Result<Prepared, VmmError> {
     let mut boot = plan.boot.clone();
     boot.streams = streams(plan, preserved, io)?;
-    let open = |users: &Users| match &plan.tree {
+    let tree = match &plan.tree {
         Tree::CopyOnWrite { root, layer, volumes, hidden } => {
-            copy_on_write(root, layer, volumes, hidden, users)
+            let layer = mounts::layer(layer)?;
+            open_mapped(plan, users, |users| copy_on_write(root, &layer, volumes, hidden, users))?
         }
-        Tree::Bundle(bundle) => bundle_tree(&bundle.container, users),
-    };
-    let tree = match open(users) {
-        Err(error @ MountError::Unmapped { .. }) if plan.userns == UserNamespace::Auto => {
-            if plan.boot.log_level >= LOG_DEBUG {
-                stderr_log::write(LOG_DEBUG, &format!("ids are not mapped: {error}"), "\n");
-            }
-            users.fall_back()?;
-            open(users)?
-        }
-        result => result?,
+        Tree::Bundle(bundle) => open_mapped(plan, users, |users| bundle_tree(&bundle.container, users))?,
     };
     if let (Tree::Bundle(_), Some(Piece::Host(root, ..))) = (&plan.tree, tree.first()) {
         add_home(&mut boot, &Accounts::read(&root.fd));
@@ -81,6 +73,24 @@ pub(super) fn prepare(
     let volumes = volumes.collect();
     boot.mounts = tree.into_iter().map(|piece| piece.adopt(io)).collect::<Result<_, _>>()?;
     Ok(Prepared { boot, following, volumes })
+}
+
+/// Opens the sandbox's files; without mapped ids if a file system cannot show them so, and nobody has asked for that.
+fn open_mapped(
+    plan: &Plan,
+    users: &mut Users,
+    open: impl Fn(&Users) -> Result<Vec<Piece>, MountError>,
+) -> Result<Vec<Piece>, VmmError> {
+    match open(users) {
+        Err(error @ MountError::Unmapped { .. }) if plan.userns == UserNamespace::Auto => {
+            if plan.boot.log_level >= LOG_DEBUG {
+                stderr_log::write(LOG_DEBUG, &format!("ids are not mapped: {error}"), "\n");
+            }
+            users.fall_back()?;
+            Ok(open(users)?)
+        }
+        result => Ok(result?),
+    }
 }
 
 /// The host's files that the VMM may open once it is jailed, for Landlock: the views, the files of its `/proc` about
@@ -149,7 +159,7 @@ fn adopt(io: &HostIo, view: View, kind: &str, flags: u32) -> Result<Mount, VmmEr
 /// A view of the host, with the kernel's own file systems in their usual places.
 fn copy_on_write(
     root: &Path,
-    layer: &Path,
+    layer: &Directory,
     volumes: &[Volume],
     hidden: &[PathBuf],
     users: &Users,

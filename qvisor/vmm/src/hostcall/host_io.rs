@@ -16,6 +16,9 @@ use crate::errno::Errno;
 use crate::process;
 use crate::sys;
 
+/// Descriptors that many programs do with, and the host's table of them takes 8 KiB for.
+const DESCRIPTORS: i32 = 1024;
+
 /// See the module. [`HostIo::serve`] serves the calls from [`abi::hostcall::OPEN`] on.
 pub struct HostIo {
     files: FileTable,
@@ -49,8 +52,10 @@ impl HostIo {
         sys::ignore_sigpipe();
         let flags = libc::O_PATH | libc::O_DIRECTORY;
         let proc_dir = sys::openat(proc, c"self/fd", flags, 0)?;
+        let files = FileTable::new();
+        sys::make_room_for_descriptors(proc_dir.as_fd(), DESCRIPTORS);
         Ok(Self {
-            files: FileTable::new(),
+            files,
             io: IoThreads::new(sink)?,
             proc_dir,
             jailed: AtomicBool::new(false),

@@ -72,6 +72,14 @@ fn a_file_is_made_written_read_and_closed() {
 }
 
 #[test]
+fn the_hosts_table_of_descriptors_is_large_before_threads_begin() {
+    let _bench = Bench::new();
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("FDSize:")).unwrap().trim();
+    assert!(size.parse::<u32>().unwrap() >= 1024, "{size}");
+}
+
+#[test]
 fn many_names_are_asked_for_at_once() {
     let bench = Bench::new();
     for (name, bytes) in [("a", 1), ("bc", 22)] {

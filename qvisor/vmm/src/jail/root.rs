@@ -119,7 +119,6 @@ pub(super) fn leave_host(kept: &[OwnedFd], is_pod: bool) -> Result<(), JailError
 
 /// Gives a detached mount a place in this mount namespace, which is made, and goes with the namespace's root.
 pub fn attach(tree: BorrowedFd<'_>, place: &CStr) -> io::Result<()> {
-    const MOVE_MOUNT_F_EMPTY_PATH: u32 = 4;
     let status = crate::sys::statx(tree, c"").map_err(|error| io::Error::from_raw_os_error(error.0))?;
     let is_directory = u32::from(status.stx_mode) & libc::S_IFMT == libc::S_IFDIR;
     // SAFETY: the path is zero-terminated.
@@ -133,6 +132,12 @@ pub fn attach(tree: BorrowedFd<'_>, place: &CStr) -> io::Result<()> {
     if made != 0 {
         return Err(io::Error::last_os_error());
     }
+    cover(tree, place)
+}
+
+/// The same, over what is there.
+pub fn cover(tree: BorrowedFd<'_>, place: &CStr) -> io::Result<()> {
+    const MOVE_MOUNT_F_EMPTY_PATH: u32 = 4;
     let (from, here, flags) = (tree.as_raw_fd(), libc::AT_FDCWD, MOVE_MOUNT_F_EMPTY_PATH);
     // SAFETY: a live descriptor, and two zero-terminated paths.
     let result =
