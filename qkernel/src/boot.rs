@@ -51,6 +51,7 @@ pub static KERNEL: Kernel = Kernel {
 fn shrink_caches() {
     fs::dentry::shrink();
     fs::hostfs::forget_listings();
+    machine::mm::copies::let_go();
 }
 
 fn first_cpu(boot: &BootInfo, records: Vec<u8>) -> ! {

@@ -12,6 +12,7 @@ use crate::hibernate::state_machine::Obstacle;
 use crate::task::container;
 use machine::heap;
 use machine::mm::aspace::{AddressSpace, Space};
+use machine::mm::copies;
 use machine::mm::frames;
 use machine::mm::frames::Frame;
 use machine::mm::window::HostFileMap;
@@ -29,6 +30,7 @@ pub(super) fn run(frozen: &Frozen) -> Result<HibernateReport, Obstacle> {
     let mut report = HibernateReport::default();
     dentry::shrink();
     hostfs::forget_listings();
+    copies::let_go();
     let spaces = AddressSpace::all();
     let stores = PageStore::all();
     {

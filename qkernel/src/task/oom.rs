@@ -16,7 +16,7 @@ use crate::task::process::Process;
 use machine::host;
 use machine::log::RateLimit;
 use machine::mm::account::Shortage;
-use machine::mm::{account, frames};
+use machine::mm::{account, copies, frames};
 use machine::owner::Owner;
 use machine::sched;
 use machine::sync::{Rank, SpinLock};
@@ -47,6 +47,9 @@ static SAID: RateLimit = RateLimit::new();
 /// gives that time to end. No lock is held. Whoever calls this tries again then, or ends.
 pub fn relieve(task: &Arc<Task>) {
     account::relieve();
+    if copies::let_go() {
+        return;
+    }
     let shortage = match account::shortage() {
         // Something else than what was measured may be short: not for ever.
         Shortage::Over if OVER.fetch_add(1, Ordering::Relaxed) >= OVER_MAX => {

@@ -5,13 +5,16 @@
 //! A page is copied at its first touch, with its neighbours, and shown to every process that maps the file. What is
 //! written to the file afterwards is seen by pages that were not copied yet (mmap(2) leaves that open).
 //!
+//! Copies of files that were mapped lately stay after their last mapping, in a small part of memory: programs start often. Whoever is
+//! short of memory has them go, and a sandbox that hibernates.
+//!
 //! Containers of a pod see the files of one image by views of their own, with copies for each view. Those of files that
 //! look the same to the host ([`Likeness`]) have one frame for each page of which both were read, and of the same content.
 
 use abi::hostcall as hc;
 use abi::word::to_usize;
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -38,6 +41,18 @@ const AROUND_PAGES: u64 = 32;
 /// Most of a sandbox's memory that copies take up is a part of this size: nobody takes them back when memory is short. Beyond
 /// it mappings show the host's page cache.
 const COPIES_PART: usize = 4;
+/// Files whose copies are kept after their last mapping, at most …
+const KEPT_FILES: usize = 64;
+/// … and of how many pages: this part of all, and no more than that.
+const KEPT_PART: usize = 16;
+const KEPT_PAGES: usize = 8192;
+/// A fault also maps what is there already of its mapping, so many pages to either side …
+const WIDE_PAGES: u64 = 512;
+/// … in so many pieces: each is an operation of the host's.
+const WIDE_PIECES: usize = 12;
+/// Pages of a private mapping's data that its first write to one of them copies; aligned. Most of it is written soon, by whoever
+/// binds a library to its place.
+const DATA_PAGES: u64 = 8;
 /// Most stale frames a fault clears for pages that it copies.
 const DIRTY_RUN_MAX: usize = to_usize(AROUND_PAGES);
 
@@ -79,6 +94,67 @@ pub fn have_in_common() {
 /// Whether new [`Copies`] need to know what their file looks like.
 pub fn are_in_common() -> bool {
     IN_COMMON.load(Ordering::Relaxed)
+}
+
+/// Files that were mapped lately, the last one at the end.
+static KEPT: SpinLock<VecDeque<Arc<HostFileMap>>> = SpinLock::new(Rank::Leaf, VecDeque::new());
+
+/// A file is mapped: its copies stay for a while when it no longer is.
+pub fn keep(map: &Arc<HostFileMap>) {
+    if map.copies().is_none() {
+        return;
+    }
+    let oldest = {
+        let mut kept = KEPT.lock();
+        if kept.back().is_some_and(|last| Arc::ptr_eq(last, map)) {
+            return;
+        }
+        kept.retain(|other| !Arc::ptr_eq(other, map));
+        let oldest = if kept.len() < KEPT_FILES { None } else { kept.pop_front() };
+        if kept.try_reserve(1).is_ok() {
+            kept.push_back(map.clone());
+        }
+        oldest
+    };
+    drop(oldest);
+    settle();
+}
+
+/// Whether nobody maps a file, but for whoever asks.
+pub fn is_only_kept(map: &Arc<HostFileMap>) -> bool {
+    Arc::strong_count(map) == 2 && KEPT.lock().iter().any(|kept| Arc::ptr_eq(kept, map))
+}
+
+/// Something is not mapped any more: of what is kept only as much stays as may.
+pub(super) fn settle() {
+    let most = ((frames::in_use() + frames::available_to_all()) / KEPT_PART).min(KEPT_PAGES);
+    while PageStore::copies() > most {
+        let oldest = {
+            let mut kept = KEPT.lock();
+            let at = kept.iter().position(|map| Arc::strong_count(map) == 1);
+            at.and_then(|at| kept.remove(at))
+        };
+        if oldest.is_none() {
+            return;
+        }
+    }
+}
+
+/// The file was removed: its copies need not stay.
+pub fn release(map: &Arc<HostFileMap>) {
+    let mut kept = KEPT.lock();
+    let at = kept.iter().position(|other| Arc::ptr_eq(other, map));
+    let known = at.and_then(|at| kept.remove(at));
+    drop(kept);
+    drop(known);
+}
+
+/// Has everything go that is kept; whether there was anything.
+pub fn let_go() -> bool {
+    let kept = core::mem::take(&mut *KEPT.lock());
+    let before = PageStore::copies();
+    drop(kept);
+    PageStore::copies() < before
 }
 
 /// The pages of one file that were copied.
@@ -290,7 +366,48 @@ impl Space {
                 self.install_frame(addr, frame, flags)?;
             }
         }
-        Ok((start, end))
+        let first = page.saturating_sub(WIDE_PAGES * PAGE).max(vma.start);
+        let last = (page + WIDE_PAGES * PAGE).min(vma.end).min(behind_file);
+        let after = self.map_there(vma, end, last, true, copies)?;
+        let before = self.map_there(vma, first, start, false, copies)?;
+        Ok((before, after))
+    }
+
+    /// Maps pages of `[start, end)` that are there already, from one side on; how far it came.
+    fn map_there(
+        &mut self,
+        vma: &Vma,
+        start: u64,
+        end: u64,
+        up: bool,
+        copies: &Copies,
+    ) -> core::result::Result<u64, Stop> {
+        let flags = vma.entry_flags(false);
+        let (mut pieces, mut last) = (0, None);
+        let mut at = if up { start } else { end };
+        while if up { at < end } else { at > start } {
+            let addr = if up { at } else { at - PAGE };
+            let there = if self.table.get(addr) == Entry::NONE {
+                copies.store.frame_in_memory(vma.object_offset(addr) / PAGE)
+            } else {
+                None
+            };
+            let phys = there.as_ref().map(|frame| frame.addr());
+            let follows = match (phys, last) {
+                (Some(phys), Some(last)) => phys == if up { last + PAGE } else { last - PAGE },
+                _ => false,
+            };
+            pieces += usize::from(phys.is_some() && !follows);
+            if pieces > WIDE_PIECES {
+                break;
+            }
+            if let Some(frame) = there {
+                self.install_frame(addr, frame, flags)?;
+            }
+            last = phys;
+            at = if up { at + PAGE } else { at - PAGE };
+        }
+        Ok(at)
     }
 
     fn populate_own(
@@ -315,6 +432,33 @@ impl Space {
             }
         };
         self.install_frame(page, own, vma.entry_flags(true))?;
-        Ok((page, page + PAGE))
+        self.own_data(vma, page, copies)
+    }
+
+    /// Makes pages around one of a private mapping's data its own, too, as far as that takes no waiting.
+    pub(super) fn own_data(
+        &mut self,
+        vma: &Vma,
+        page: u64,
+        copies: &Copies,
+    ) -> core::result::Result<Around, Stop> {
+        if frames::available() < SCARCE_FRAMES {
+            return Ok((page, page + PAGE));
+        }
+        let start = (page / PAGE / DATA_PAGES * DATA_PAGES * PAGE).max(vma.start);
+        let end = ((page / PAGE / DATA_PAGES + 1) * DATA_PAGES * PAGE).min(vma.end);
+        for addr in (start..end).step_by(PAGE_BYTES).filter(|addr| *addr != page) {
+            let entry = self.table.get(addr);
+            let Some(frame) = copies.store.frame_in_memory(vma.object_offset(addr) / PAGE) else { continue };
+            let shown =
+                entry.has(Entry::PRESENT) && !entry.has(Entry::WRITABLE) && entry.phys() == frame.addr();
+            if entry == Entry::NONE || shown {
+                self.install_frame(addr, own_copy(&frame)?, vma.entry_flags(true))?;
+                if shown {
+                    self.freed.push(frame.frame());
+                }
+            }
+        }
+        Ok((start, end))
     }
 }

@@ -84,6 +84,11 @@ impl Space {
         if entry.has(Entry::PRESENT) {
             if access == Access::Write && !entry.has(Entry::WRITABLE) {
                 self.make_writable(vma, page, entry)?;
+                if let Some(MemoryObject::Host(file)) = &vma.object
+                    && let Some(copies) = file.copies().filter(|_| !vma.is_shared())
+                {
+                    return self.own_data(vma, page, copies);
+                }
             }
             return Ok((near.0.max(vma.start), near.1.min(vma.end)));
         }

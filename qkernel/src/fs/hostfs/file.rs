@@ -113,10 +113,12 @@ impl HostInode {
     }
 
     fn map(&self, handle: &Arc<Handle>, writable: bool) -> Arc<HostFileMap> {
-        // Nobody can set the time of the last change.
-        let stat = self.fs.shared.then(|| host::stat_handle(handle).ok()).flatten();
         let common = self.common();
-        let map = common.map_of(&self.me, writable).unwrap_or_else(|| {
+        let known = common.map_of(&self.me, writable);
+        // Nobody can set the time of the last change.
+        let asks = self.fs.shared || known.as_ref().is_none_or(copies::is_only_kept);
+        let stat = asks.then(|| host::stat_handle(handle).ok()).flatten();
+        let map = known.unwrap_or_else(|| {
             // They would not see what others write through mappings.
             let copied = copies::are_wanted() && !writable;
             let copies = copied.then(|| Copies::new(likeness(handle, stat)));
@@ -127,6 +129,7 @@ impl HostInode {
         if let Some(stat) = stat {
             map.is_of(stat.ctime_ns.cast_unsigned());
         }
+        copies::keep(&map);
         map
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 
 use abi::layout::STUB_AREA;
-use abi::run::{MAP_OP_MAP, MAP_OP_PROTECT, MAP_OP_UNMAP, MapOp};
+use abi::run::{MAP_OP_MAP, MAP_OP_PROTECT, MAP_OP_UNMAP, MapOp, PROT_WRITE};
 
 use super::area::{
     Area, CALLS_MAX, Call, FD_FILE, FD_SOCKETS, FD_USER, FILTER_MAX, Orders, SCRATCH_WORDS, STUB_ORDERS,
@@ -27,6 +27,8 @@ const CALLS_OF_ONE: usize = 3;
 const _: () = assert!(2 * FILES_MAX <= CALLS_MAX);
 /// Runs longer than this are left to page faults.
 const POPULATE_MAX: u64 = 2 << 20;
+/// The same for what can only be read: the host brings neighbours in with one fault.
+const POPULATE_TO_READ: u64 = 128 << 10;
 /// How long an answer may take; on a busy host the mapper may have to wait for a core.
 const ANSWER_ROUND_MS: i32 = 100;
 const ANSWER_ROUNDS: u32 = 100;
@@ -174,7 +176,8 @@ impl MapperOrder<'_> {
         let prot = u64::from(op.prot);
         match op.kind {
             MAP_OP_MAP => {
-                let populate = if op.len <= POPULATE_MAX { libc::MAP_POPULATE } else { 0 };
+                let most = if op.prot & PROT_WRITE == 0 { POPULATE_TO_READ } else { POPULATE_MAX };
+                let populate = if op.len <= most { libc::MAP_POPULATE } else { 0 };
                 self.map(op, FD_USER, populate);
             }
             MAP_OP_UNMAP => self.push(libc::SYS_munmap, [op.addr, op.len, 0, 0, 0, 0], false),
