@@ -18,7 +18,7 @@ use crate::task::tree::Node;
 use crate::task::vfork::VforkDone;
 use alloc::vec::Vec;
 use machine::errno::{Errno, Result};
-use machine::mm::{UserAddr, account};
+use machine::mm::{Access, AddressSpace, UserAddr, account};
 use machine::platform::{FpuArea, UserContext};
 
 bitflags! {
@@ -105,7 +105,7 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
     let flags = args.flags;
     let me = cx.task;
     check_room(cx)?;
-    let aspace = if flags.contains(CloneFlags::VM) { cx.aspace().clone() } else { cx.aspace().fork()? };
+    let aspace = if flags.contains(CloneFlags::VM) { cx.aspace().clone() } else { fork_space(cx, args)? };
     let files = if flags.contains(CloneFlags::FILES) { cx.files().clone() } else { cx.files().fork()? };
     let fs = me.fs.get();
     let fs = if flags.contains(CloneFlags::FS) { fs } else { fs.fork() };
@@ -189,6 +189,15 @@ fn check_room(cx: &Ctx<'_>) -> Result<()> {
 }
 
 /// The child's registers: the caller's, with `rax` 0.
+/// A copy of the caller's memory, with what the child touches first.
+fn fork_space(cx: &Ctx<'_>, args: &CloneArgs) -> Result<Arc<AddressSpace>> {
+    let regs = cx.task.context().run.regs;
+    let stack = if args.stack.is_null() { regs.rsp } else { args.stack.get() };
+    let aspace = cx.aspace().fork(stack)?;
+    aspace.expect([(regs.rip, Access::Execute), (stack, Access::Write), (regs.fs_base, Access::Write)]);
+    Ok(aspace)
+}
+
 fn child_context(cx: &Ctx<'_>, args: &CloneArgs) -> UserContext {
     let mut mine = cx.task.context();
     mine.sync_fpu();

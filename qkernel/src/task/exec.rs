@@ -23,7 +23,7 @@ use machine::mm::account;
 use machine::mm::aspace::Layout;
 use machine::mm::map::{NewMapping, Placement};
 use machine::mm::vma::VmaFlags;
-use machine::mm::{AddressSpace, MemoryObject, PAGE, Prot, UserAddr, page_down, page_up};
+use machine::mm::{Access, AddressSpace, MemoryObject, PAGE, Prot, UserAddr, page_down, page_up};
 use machine::platform::FpuArea;
 use machine::sched;
 
@@ -85,6 +85,8 @@ pub fn execute(cx: &Ctx<'_>, program: Program) -> Result<()> {
 /// A program in its own fresh address space, ready to take over.
 struct Loaded {
     aspace: Arc<AddressSpace>,
+    /// What it touches first.
+    touches: Vec<(u64, Access)>,
     file: Arc<File>,
     name: Vec<u8>,
     entry: u64,
@@ -181,8 +183,12 @@ fn load_binary(cx: &Ctx<'_>, program: Program, head: &[u8]) -> Result<Loaded> {
     let vdso = machine::vdso::map(&aspace)?;
     let facts = Facts { image: &image, bias, base, vdso, creds: &creds, secure };
     let stack = build_stack(&aspace, &program, &facts, STACK_TOP - random.stack)?;
+    let images = interpreter.iter().map(|(_, image)| (base, image)).chain([(bias, &image)]);
+    let touches = [(entry, Access::Execute), (stack, Access::Write)].into_iter();
+    let touches = touches.chain(images.flat_map(|(bias, image)| first_touches(image, bias))).collect();
     Ok(Loaded {
         aspace,
+        touches,
         file: program.file,
         name: program.name,
         entry,
@@ -192,6 +198,13 @@ fn load_binary(cx: &Ctx<'_>, program: Program, head: &[u8]) -> Result<Loaded> {
         is_elevated,
         is_readable,
     })
+}
+
+/// What of an image is read or written as soon as it runs.
+fn first_touches(image: &Image, bias: u64) -> impl Iterator<Item = (u64, Access)> {
+    let data = image.segments.iter().filter(|segment| segment.prot.contains(Prot::WRITE));
+    let data = data.map(move |segment| (bias.wrapping_add(segment.vaddr), Access::Write));
+    image.segments.first().map(|first| (bias.wrapping_add(first.vaddr), Access::Read)).into_iter().chain(data)
 }
 
 fn open_interpreter(cx: &Ctx<'_>, file: &File, offset: u64, len: u64) -> Result<(Arc<File>, Image)> {
@@ -499,6 +512,7 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
         context.run.regs =
             abi::run::UserRegs { rip: loaded.entry, rsp: loaded.stack, rflags: 0x202, ..Default::default() };
     }
+    loaded.aspace.expect(loaded.touches);
     let old = task.replace_aspace(Some(loaded.aspace));
     drop(old);
     if let Some(parent) = task.vfork_parent.lock().take() {

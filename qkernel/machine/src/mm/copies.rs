@@ -24,10 +24,10 @@ use super::aspace::Space;
 use super::away::{Away, Stop};
 use super::fault::{Around, SCARCE_FRAMES, own_copy};
 use super::frames::{self, Frame, FrameRef};
-use super::object::PageStore;
+use super::object::{MemoryObject, PageStore};
 use super::page::{Access, PAGE, PAGE_BYTES};
 use super::pagetable::Entry;
-use super::vma::Vma;
+use super::vma::{Prot, Vma, VmaFlags};
 use super::window::HostFileMap;
 use crate::blocking;
 use crate::errno::{Errno, Result};
@@ -294,6 +294,17 @@ fn read_whole(file: &Handle, offset: u64, phys: u64, len: u64, cached: bool) -> 
     Ok(())
 }
 
+/// The pages of a mapping that are written together with one.
+fn data_around(vma: &Vma, page: u64) -> Around {
+    let first = page / PAGE / DATA_PAGES * DATA_PAGES;
+    ((first * PAGE).max(vma.start), ((first + DATA_PAGES) * PAGE).min(vma.end))
+}
+
+/// The address behind the last page of a mapping that its file, of this size, has.
+fn behind_file(vma: &Vma, size: u64) -> u64 {
+    vma.start.saturating_add(size.next_multiple_of(PAGE).saturating_sub(vma.offset))
+}
+
 /// Whether the content of a copy is there; else it is to come, with those around it.
 fn check_here(copies: &Copies, frame: &FrameRef, index: u64) -> core::result::Result<(), Stop> {
     let around = copies.store.absent_around(index);
@@ -333,7 +344,8 @@ impl Space {
         }
     }
 
-    /// A fault on a private mapping of a file: its own copy for a write, or the sandbox's with those around it.
+    /// A fault on a private mapping of a file: its own copy for a write, or the sandbox's with those around it. With the first one
+    /// comes what there is already of the file.
     pub(super) fn populate_copies(
         &mut self,
         vma: &Vma,
@@ -344,13 +356,32 @@ impl Space {
     ) -> core::result::Result<Around, Stop> {
         let index = vma.object_offset(page) / PAGE;
         let size = file.size_for(vma.object_offset(page))?;
-        if access == Access::Write {
-            return self.populate_own(vma, page, index, file, copies);
-        }
+        // Few pages of data that may be written are, and soon.
+        let is_data = vma.prot.contains(Prot::WRITE) && vma.len() <= DATA_PAGES * PAGE;
+        let is_there = || copies.store.frame_in_memory(index).is_some();
+        let around =
+            if access == Access::Write || is_data && frames::available() >= SCARCE_FRAMES && is_there() {
+                self.mark_own(vma);
+                self.populate_own(vma, page, size, file, copies)?
+            } else {
+                self.populate_shared(vma, page, size, file, copies)?
+            };
+        self.show_file(vma, around, size)
+    }
+
+    /// Shows the copy of a page, with those around it.
+    fn populate_shared(
+        &mut self,
+        vma: &Vma,
+        page: u64,
+        size: u64,
+        file: &Arc<HostFileMap>,
+        copies: &Copies,
+    ) -> core::result::Result<Around, Stop> {
         let around = if frames::available() < SCARCE_FRAMES { 1 } else { AROUND_PAGES };
         let start = (page / PAGE / around * around * PAGE).max(vma.start);
-        let behind_file = vma.start.saturating_add(size.next_multiple_of(PAGE).saturating_sub(vma.offset));
-        let end = ((page / PAGE / around + 1) * around * PAGE).min(vma.end).min(behind_file);
+        let end = ((page / PAGE / around + 1) * around * PAGE).min(vma.end).min(behind_file(vma, size));
+        let index = vma.object_offset(page) / PAGE;
         let index_of = |addr: u64| vma.object_offset(addr) / PAGE;
         let cached = self.may_go_cold();
         let filled = copies.fill(file.handle(), index_of(start), index_of(end), index, cached);
@@ -366,58 +397,108 @@ impl Space {
                 self.install_frame(addr, frame, flags)?;
             }
         }
-        let first = page.saturating_sub(WIDE_PAGES * PAGE).max(vma.start);
-        let last = (page + WIDE_PAGES * PAGE).min(vma.end).min(behind_file);
-        let after = self.map_there(vma, end, last, true, copies)?;
-        let before = self.map_there(vma, first, start, false, copies)?;
-        Ok((before, after))
+        Ok((start, end))
     }
 
-    /// Maps pages of `[start, end)` that are there already, from one side on; how far it came.
+    /// The first touch of a mapping of a file, which brought `around` in: what is there of the file already is mapped, in this
+    /// mapping and in those that follow on it and are not written.
+    fn show_file(&mut self, vma: &Vma, around: Around, size: u64) -> core::result::Result<Around, Stop> {
+        if vma.flags.contains(VmaFlags::SHOWN) || frames::available() < SCARCE_FRAMES {
+            return Ok(around);
+        }
+        self.mark_shown(vma.start);
+        let mut pieces = 0;
+        let after = (around.1 + WIDE_PAGES * PAGE).min(vma.end);
+        let mut end = self.map_there(vma, size, (around.1, after), &mut pieces)?;
+        let before = around.0.saturating_sub(WIDE_PAGES * PAGE).max(vma.start);
+        self.map_there(vma, size, (before, around.0), &mut pieces)?;
+        let mut start = before;
+        let is_beside = |other: &Vma| {
+            let is_same = match (&other.object, &vma.object) {
+                (Some(other), Some(ours)) => other.address() == ours.address(),
+                _ => false,
+            };
+            is_same
+                && !other.is_shared()
+                && !other.flags.contains(VmaFlags::SHOWN)
+                && !other.prot.contains(Prot::WRITE)
+        };
+        let mut edge = vma.start;
+        while let Some(other) =
+            edge.checked_sub(1).and_then(|addr| self.find(addr)).filter(|vma| is_beside(vma)).cloned()
+        {
+            edge = other.start;
+            self.mark_shown(other.start);
+            start = other.end.saturating_sub(WIDE_PAGES * PAGE).max(other.start);
+            self.map_there(&other, size, (start, other.end), &mut pieces)?;
+        }
+        let mut edge = vma.end;
+        while let Some(other) = self.find(edge).filter(|vma| is_beside(vma)).cloned() {
+            edge = other.end;
+            self.mark_shown(other.start);
+            end = (other.start + WIDE_PAGES * PAGE).min(other.end);
+            self.map_there(&other, size, (other.start, end), &mut pieces)?;
+        }
+        Ok((start, end))
+    }
+
+    fn mark_shown(&mut self, start: u64) {
+        if let Some(vma) = self.vmas.get_mut(&start) {
+            vma.flags |= VmaFlags::SHOWN;
+        }
+    }
+
+    /// Maps pages of a range of a mapping that are there already, as long as they are few `pieces`; how far it came.
     fn map_there(
         &mut self,
         vma: &Vma,
-        start: u64,
-        end: u64,
-        up: bool,
-        copies: &Copies,
+        size: u64,
+        (start, end): Around,
+        pieces: &mut usize,
     ) -> core::result::Result<u64, Stop> {
+        let Some(MemoryObject::Host(file)) = &vma.object else { return Ok(start) };
+        let Some(copies) = file.copies().filter(|_| vma.prot.intersects(Prot::READ | Prot::EXEC)) else {
+            return Ok(start);
+        };
         let flags = vma.entry_flags(false);
-        let (mut pieces, mut last) = (0, None);
-        let mut at = if up { start } else { end };
-        while if up { at < end } else { at > start } {
-            let addr = if up { at } else { at - PAGE };
-            let there = if self.table.get(addr) == Entry::NONE {
-                copies.store.frame_in_memory(vma.object_offset(addr) / PAGE)
-            } else {
-                None
-            };
-            let phys = there.as_ref().map(|frame| frame.addr());
-            let follows = match (phys, last) {
-                (Some(phys), Some(last)) => phys == if up { last + PAGE } else { last - PAGE },
-                _ => false,
-            };
-            pieces += usize::from(phys.is_some() && !follows);
-            if pieces > WIDE_PIECES {
-                break;
+        let mut next = None;
+        for addr in (start..end.min(behind_file(vma, size))).step_by(PAGE_BYTES) {
+            if self.table.get(addr) != Entry::NONE {
+                continue;
             }
-            if let Some(frame) = there {
-                self.install_frame(addr, frame, flags)?;
+            let Some(frame) = copies.store.frame_in_memory(vma.object_offset(addr) / PAGE) else { continue };
+            let at = (addr, frame.addr());
+            *pieces += usize::from(next != Some(at));
+            if *pieces > WIDE_PIECES {
+                return Ok(addr);
             }
-            last = phys;
-            at = if up { at + PAGE } else { at - PAGE };
+            next = Some((at.0 + PAGE, at.1 + PAGE));
+            self.install_frame(addr, frame, flags)?;
         }
-        Ok(at)
+        Ok(end)
     }
 
     fn populate_own(
         &mut self,
         vma: &Vma,
         page: u64,
-        index: u64,
+        size: u64,
         file: &Arc<HostFileMap>,
         copies: &Copies,
     ) -> core::result::Result<Around, Stop> {
+        let index = vma.object_offset(page) / PAGE;
+        if file.is_for_others_than(self.id)
+            && frames::available() >= SCARCE_FRAMES
+            && !copies.store.holds(index)
+        {
+            // Others will want it, too.
+            let (first, last) = data_around(vma, page);
+            let last = last.min(behind_file(vma, size));
+            let (first, last) = (vma.object_offset(first) / PAGE, vma.object_offset(last) / PAGE);
+            let cached = self.may_go_cold();
+            let filled = copies.fill(file.handle(), first, last, index, cached);
+            Self::check_warm(filled, cached, vma, file, page)?;
+        }
         let own = match copies.store.frame_anywhere_if_present(index)? {
             Some(frame) => {
                 check_here(copies, &frame, index)?;
@@ -445,8 +526,7 @@ impl Space {
         if frames::available() < SCARCE_FRAMES {
             return Ok((page, page + PAGE));
         }
-        let start = (page / PAGE / DATA_PAGES * DATA_PAGES * PAGE).max(vma.start);
-        let end = ((page / PAGE / DATA_PAGES + 1) * DATA_PAGES * PAGE).min(vma.end);
+        let (start, end) = data_around(vma, page);
         for addr in (start..end).step_by(PAGE_BYTES).filter(|addr| *addr != page) {
             let entry = self.table.get(addr);
             let Some(frame) = copies.store.frame_in_memory(vma.object_offset(addr) / PAGE) else { continue };

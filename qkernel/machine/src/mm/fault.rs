@@ -52,6 +52,24 @@ impl AddressSpace {
     }
 }
 
+impl AddressSpace {
+    /// User code will touch these addresses before long: what of them is to be had at once comes in, to be shown by one operation.
+    pub fn expect(&self, touches: impl IntoIterator<Item = (u64, Access)>) {
+        if !platform::current().mirrors() {
+            return;
+        }
+        let mut space = self.lock();
+        for (addr, access) in touches {
+            if !space.table.get(page_down(addr)).has(Entry::SWAPPED)
+                && let Ok(range) = space.fault(addr, access)
+            {
+                space.mirror(page_down(addr), range);
+            }
+        }
+        self.commit(&mut space);
+    }
+}
+
 /// Whether the entry is one that becomes present with its content.
 fn comes(entry: &Entry) -> bool {
     entry.has(Entry::SWAPPED) && !entry.has(Entry::KEPT)
@@ -124,7 +142,7 @@ impl Space {
     }
 
     /// A private mapping of an object is written: pages of its are not the object's any more, and a child needs its entries.
-    fn mark_own(&mut self, vma: &Vma) {
+    pub(super) fn mark_own(&mut self, vma: &Vma) {
         if let Some(vma) = self.vmas.get_mut(&vma.start) {
             vma.flags |= VmaFlags::COPIED;
         }

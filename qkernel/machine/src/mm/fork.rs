@@ -4,21 +4,22 @@ use alloc::sync::Arc;
 
 use super::account;
 use super::arrival;
-use super::aspace::AddressSpace;
+use super::aspace::{AddressSpace, Space};
 use super::frames::{self, Frame, FrameRef};
 use super::object::MemoryObject;
-use super::pagetable::Entry;
-use super::vma::{VMA_BYTES, VmaFlags};
+use super::page::page_down;
+use super::pagetable::{Entry, PageTable};
+use super::vma::{VMA_BYTES, Vma, VmaFlags};
 use crate::errno::{Errno, Result};
 
 impl AddressSpace {
-    /// A copy-on-write copy.
-    pub fn fork(self: &Arc<Self>) -> Result<Arc<Self>> {
+    /// A copy-on-write copy. The page of the address that both will write first is copied at once.
+    pub fn fork(self: &Arc<Self>, written: u64) -> Result<Arc<Self>> {
         let child = Self::new()?;
         {
             let mut ours = self.lock();
             let mut theirs = child.inner.lock_beside();
-            let result = copy_space(&mut ours, &mut theirs);
+            let result = copy_space(&mut ours, &mut theirs, page_down(written));
             // The child never ran: nothing of it is mirrored or cached.
             theirs.batch.ops.clear();
             theirs.stale = false;
@@ -34,7 +35,7 @@ impl AddressSpace {
     }
 }
 
-fn copy_space(ours: &mut super::aspace::Space, theirs: &mut super::aspace::Space) -> Result<()> {
+fn copy_space(ours: &mut Space, theirs: &mut Space, written: u64) -> Result<()> {
     theirs.brk_start = ours.brk_start;
     theirs.brk = ours.brk;
     theirs.mmap_top = ours.mmap_top;
@@ -51,7 +52,7 @@ fn copy_space(ours: &mut super::aspace::Space, theirs: &mut super::aspace::Space
         let own = vma.object.is_none() || vma.flags.contains(VmaFlags::COPIED);
         let copies = own && !vma.is_shared() && !vma.flags.contains(VmaFlags::WIPE_ON_FORK);
         account::check(VMA_BYTES)?;
-        theirs.vmas.insert(start, vma);
+        theirs.vmas.insert(start, Vma { flags: vma.flags - VmaFlags::SHOWN, ..vma });
         if !copies {
             continue;
         }
@@ -64,17 +65,16 @@ fn copy_space(ours: &mut super::aspace::Space, theirs: &mut super::aspace::Space
             if !entry.is_frame() || entry.has(Entry::PATCHED) || failed.is_some() {
                 return;
             }
-            failed = share_frame(child_table, addr, *entry).err();
+            let is_copied = addr == written && entry.has(Entry::PRESENT) && entry.has(Entry::WRITABLE);
+            let share = if is_copied { copy_frame } else { share_frame };
+            failed = share(child_table, addr, *entry).err();
             shared += 1;
         });
         theirs.resident_pages += shared;
-        ours.protect(
-            start,
-            end,
-            |entry| {
-                if entry.is_frame() { Entry(entry.0 & !Entry::WRITABLE) } else { entry }
-            },
-        );
+        ours.protect(start, end, |entry| {
+            let is_ours = entry.is_frame() && frames::is_exclusive(Frame::new(entry.phys()));
+            if entry.is_frame() && !is_ours { Entry(entry.0 & !Entry::WRITABLE) } else { entry }
+        });
         if let Some(error) = failed {
             return Err(error);
         }
@@ -83,7 +83,7 @@ fn copy_space(ours: &mut super::aspace::Space, theirs: &mut super::aspace::Space
 }
 
 /// Gives the child a read-only reference to the frame, or a copy when the frame has too many references.
-fn share_frame(table: &mut super::pagetable::PageTable, addr: u64, entry: Entry) -> Result<()> {
+fn share_frame(table: &mut PageTable, addr: u64, entry: Entry) -> Result<()> {
     let frame = Frame::new(entry.phys());
     let clean = entry.0 & !(Entry::WRITABLE | Entry::MIRRORED);
     if let Ok(shared) = FrameRef::share(frame) {
@@ -91,6 +91,13 @@ fn share_frame(table: &mut super::pagetable::PageTable, addr: u64, entry: Entry)
         shared.keep();
         return Ok(());
     }
+    copy_frame(table, addr, Entry(clean))
+}
+
+/// Gives the child a copy of the frame.
+fn copy_frame(table: &mut PageTable, addr: u64, entry: Entry) -> Result<()> {
+    let frame = Frame::new(entry.phys());
+    let clean = entry.0 & !Entry::MIRRORED;
     arrival::ensure(frame);
     let copy = frames::alloc_any().ok_or(Errno::ENOMEM)?;
     frames::copy(copy.frame(), frame);

@@ -62,6 +62,8 @@ bitflags! {
         const COPIED = 512;
         /// The slots of patched call sites.
         const SLOTS = 1024;
+        /// What there was of its file when it was first touched is mapped.
+        const SHOWN = 2048;
     }
 }
 

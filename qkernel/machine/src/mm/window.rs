@@ -54,6 +54,8 @@ pub struct HostFileMap {
     uncopied: AtomicBool,
     /// Of the content that is copied; 0: unknown.
     version: AtomicU64,
+    /// The address space that first wrote to private mappings of it; 0: none has.
+    first_writer: AtomicU64,
     /// Path for `/proc/PID/maps`.
     pub(super) label: Once<Box<[u8]>>,
 }
@@ -77,6 +79,7 @@ impl HostFileMap {
             copies,
             uncopied: AtomicBool::new(false),
             version: AtomicU64::new(0),
+            first_writer: AtomicU64::new(0),
             label: Once::new(),
         }
     }
@@ -119,6 +122,12 @@ impl HostFileMap {
         if ![0, version].contains(&self.version.swap(version, Ordering::Relaxed)) {
             self.changed();
         }
+    }
+
+    /// An address space writes to a private mapping. Whether it is another than the first one that did.
+    pub(super) fn is_for_others_than(&self, space: u64) -> bool {
+        let set = self.first_writer.compare_exchange(0, space, Ordering::Relaxed, Ordering::Relaxed);
+        set.is_err_and(|first| first != space)
     }
 
     /// Lets go of copies that nobody maps.
