@@ -77,6 +77,8 @@ fn take(usage: &mut Usage, own: &ContainerUsage) {
     (usage.cpu.user_ns, usage.cpu.system_ns) = (own.user_ns, own.system_ns);
     usage.cpu.total_ns = own.user_ns.saturating_add(own.system_ns);
     usage.cpu.per_cpu_ns.clear();
+    (usage.cpu.periods, usage.cpu.throttled_periods) = (own.periods, own.throttled_periods);
+    usage.cpu.throttled_ns = own.throttled_ns;
     let count = &mut usage.memory.usage;
     (count.bytes, count.peak_bytes, count.failures) = (own.memory_bytes, own.peak_bytes, own.out_of_memory);
     count.limit_bytes = own.limit_bytes;

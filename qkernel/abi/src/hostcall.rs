@@ -126,8 +126,9 @@ pub const REPORT_OOM_KILL: u64 = 18;
 /// `kernel_bytes` that of the kernel for it, `limit_bytes` its own limit ([`crate::limits::NO_LIMIT`]: none), `peak_bytes`
 /// the most there was; `out_of_memory` how often there was none, `oom_kills` how many of its processes were killed for
 /// theirs; `tasks` how many there are, `forks_refused` how often there was to be one more than the limit; `user_ns` and
-/// `system_ns` processor time of all its tasks, ended ones included. At most [`USAGE_MAX_BYTES`]; empty: there is no such
-/// container.
+/// `system_ns` processor time of all its tasks, ended ones included; `periods` of its quota in which it had something to do,
+/// `throttled_periods` those in which it had to wait, and `throttled_ns` for how long. At most [`USAGE_MAX_BYTES`]; empty:
+/// there is no such container.
 pub const REPORT_USAGE: u64 = 19;
 pub const USAGE_MAX_BYTES: u64 = 4 << 10;
 

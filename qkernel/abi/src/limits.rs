@@ -13,12 +13,15 @@ pub enum ContainerLimit {
     SwapMax = 2,
     /// Tasks. The kernel enforces it.
     TasksMax = 3,
-    /// Processor time in microseconds in each period. The host's affair; only shown.
+    /// Processor time in microseconds in each period. The kernel enforces it for a pod's further containers; that of the first
+    /// is the host's affair.
     CpuQuota = 4,
     /// The period in microseconds.
     CpuPeriod = 5,
-    /// The part of the processors against others, 1 to 10000. The host's affair; only shown.
+    /// The part of the processors against others, 1 to 10000. Only shown.
     CpuWeight = 6,
+    /// The same as the kernel enforces it against the pod's other containers, 2 to 262144.
+    CpuShares = 7,
 }
 
 /// A limit's value where there is none.
@@ -26,7 +29,7 @@ pub const NO_LIMIT: u64 = u64::MAX;
 
 impl ContainerLimit {
     /// All of them, each at the place of its number.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::MemoryMax,
         Self::MemoryLow,
         Self::SwapMax,
@@ -34,6 +37,7 @@ impl ContainerLimit {
         Self::CpuQuota,
         Self::CpuPeriod,
         Self::CpuWeight,
+        Self::CpuShares,
     ];
 
     /// The limit with this number.
@@ -82,6 +86,6 @@ mod tests {
         for limit in ContainerLimit::ALL {
             assert_eq!(ContainerLimit::from_number(limit.number()), Some(limit));
         }
-        assert_eq!(ContainerLimit::from_number(7), None);
+        assert_eq!(ContainerLimit::from_number(8), None);
     }
 }

@@ -49,6 +49,8 @@ pub(super) fn handle(event: &Event, round: u64) {
         hc::EVENT_START => {
             hibernate::idle::note_activity();
             container::find(ContainerId(event.token)).iter().for_each(|container| container.start());
+            // It may have been made long ago.
+            hibernate::wake_event(hc::WAKE_EVENT_CONTAINER);
         }
         hc::EVENT_CREATE => exec::admit_container(event.token, event.value),
         hc::EVENT_PROCESSES => processes::tell(event.token),

@@ -14,6 +14,7 @@ use machine::host;
 use machine::mm::AddressSpace;
 
 use crate::container::launch::{find_program, new_leader, reason};
+use crate::container::limits;
 use crate::container::setup;
 use crate::signals::{SIGKILL, SIGRTMAX, Source};
 use crate::spec::Spec;
@@ -57,6 +58,7 @@ pub fn create(id: ContainerId, mut spec: Spec) -> Result<Arc<Container>, String>
         if *limit == ContainerLimit::MemoryMax {
             container.memory().begin_with_limit(*value);
         }
+        limits::apply_cpu(&container, *limit);
     }
     if id != ContainerId::FIRST {
         container.watch_end(Box::new(|id, status| {

@@ -3,9 +3,12 @@
 use abi::hostcall::{REPORT_LIMIT_HOLDS, REPORT_LIMIT_REFUSED};
 use abi::limits::{ContainerLimit, split_event_flags};
 
-use crate::task::container::{self, ContainerId};
+use alloc::vec::Vec;
+
+use crate::task::container::{self, Container, ContainerId};
 use machine::host;
 use machine::mm::frames;
+use machine::sched::{Quota, Runnable, shares};
 
 /// The limit that the event's `flags` name becomes `value`. As with version 1 of Linux's control groups, memory that is in use is not
 /// taken away: what can be dropped is dropped, and a limit below the rest is refused.
@@ -14,7 +17,8 @@ pub fn change(id: u64, flags: u32, value: u64) {
     let limit = ContainerLimit::from_number(number);
     let (Some(limit), Some(container)) = (limit, container::find(ContainerId(id))) else { return };
     if limit != ContainerLimit::MemoryMax {
-        return container.limits.set(limit, value);
+        container.limits.set(limit, value);
+        return apply_cpu(&container, limit);
     }
     // The first container's limit is the sandbox's, and bounds the others as well.
     let holds = match container.id {
@@ -25,4 +29,18 @@ pub fn change(id: u64, flags: u32, value: u64) {
         container.limits.set(limit, value);
     }
     host::report(if holds { REPORT_LIMIT_HOLDS } else { REPORT_LIMIT_REFUSED }, request.into());
+}
+
+/// Has the limit of processor time hold that is set. The first container's quota is the sandbox's, which the host enforces.
+pub fn apply_cpu(container: &Container, limit: ContainerLimit) {
+    let owner = container.memory().owner();
+    match limit {
+        ContainerLimit::CpuShares => shares::set_shares(owner, container.limits.cpu_shares()),
+        ContainerLimit::CpuQuota | ContainerLimit::CpuPeriod if container.id != ContainerId::FIRST => {
+            let quota = container.limits.cpu_quota().map(|(quota, period)| Quota::from_us(quota, period));
+            let tasks: Vec<_> = container.tasks().into_iter().map(|task| task as Runnable).collect();
+            shares::set_quota(owner, quota, &tasks);
+        }
+        _ => {}
+    }
 }

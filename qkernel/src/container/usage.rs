@@ -9,6 +9,7 @@ use abi::limits::NO_LIMIT;
 use crate::task::container::{self, Container, ContainerId};
 use machine::host;
 use machine::mm::{PAGE, owners};
+use machine::sched::shares;
 use machine::time;
 
 /// Tells the host what a container uses; see `REPORT_USAGE` for the form.
@@ -23,6 +24,7 @@ pub fn of(container: &Container) -> String {
     let (user, system) = container.cpu_ticks();
     let count = |of: &core::sync::atomic::AtomicU64| of.load(Ordering::Relaxed);
     let events = &container.events;
+    let throttling = shares::throttling(owner);
     let values = [
         ("memory_bytes", owners::used(owner)),
         ("frames_bytes", owners::frames(owner) as u64 * PAGE),
@@ -35,6 +37,9 @@ pub fn of(container: &Container) -> String {
         ("forks_refused", count(&events.forks_refused)),
         ("user_ns", time::ticks_to_ns(user)),
         ("system_ns", time::ticks_to_ns(system)),
+        ("periods", throttling.periods),
+        ("throttled_periods", throttling.throttled_periods),
+        ("throttled_ns", throttling.throttled_ns),
     ];
     values.iter().map(|(name, value)| format!("{name} {value}\n")).collect()
 }

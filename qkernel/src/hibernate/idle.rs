@@ -231,7 +231,8 @@ pub fn look() {
     let cpu_ns = time::host_cpu_ns();
     let visits = Visits::take();
     let verdict = HIBERNATION.idle.lock().look(time::monotonic_ns(), cpu_ns, visits);
-    if verdict == Verdict::Idle {
+    // Who waits for processor time has something to do.
+    if verdict == Verdict::Idle && !sched::has_parked() {
         host::report(REPORT_IDLE_TIMEOUT, 0);
     }
 }

@@ -1,7 +1,7 @@
 //! The limits of a container, as the VMM gave them at boot and has changed them since.
 //!
-//! Memory and tasks the kernel enforces itself. The others are the host's control groups' affair; the kernel keeps them to
-//! show them to programs (`/sys/fs/cgroup`).
+//! Memory and tasks the kernel enforces itself, and processor time between the containers of a pod. The others are the host's
+//! control groups' affair; the kernel keeps them to show them to programs (`/sys/fs/cgroup`).
 
 use abi::limits::{ContainerLimit, NO_LIMIT};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +12,8 @@ use crate::config::TASKS_MAX;
 const CPU_PERIOD_US: u64 = 100_000;
 /// A container's weight where nobody chose one.
 const CPU_WEIGHT: u64 = 100;
+/// The same as shares.
+const CPU_SHARES: u64 = 1024;
 
 /// See the module.
 pub struct ContainerLimits([AtomicU64; ContainerLimit::ALL.len()]);
@@ -23,6 +25,7 @@ impl ContainerLimits {
         values[ContainerLimit::MemoryLow as usize] = AtomicU64::new(0);
         values[ContainerLimit::CpuPeriod as usize] = AtomicU64::new(CPU_PERIOD_US);
         values[ContainerLimit::CpuWeight as usize] = AtomicU64::new(CPU_WEIGHT);
+        values[ContainerLimit::CpuShares as usize] = AtomicU64::new(CPU_SHARES);
         Self(values)
     }
 
@@ -34,6 +37,17 @@ impl ContainerLimits {
     /// Sets a limit; `NO_LIMIT`: there is none.
     pub fn set(&self, limit: ContainerLimit, value: u64) {
         self.0[limit as usize].store(value, Ordering::Relaxed);
+    }
+
+    /// Microseconds of processor time in each period of so many; `None`: there is no limit.
+    pub fn cpu_quota(&self) -> Option<(u64, u64)> {
+        let period = self.get(ContainerLimit::CpuPeriod).unwrap_or(CPU_PERIOD_US);
+        self.get(ContainerLimit::CpuQuota).map(|quota| (quota, period))
+    }
+
+    /// Its part of the processors against other containers.
+    pub fn cpu_shares(&self) -> u64 {
+        self.get(ContainerLimit::CpuShares).unwrap_or(CPU_SHARES)
     }
 
     /// Most tasks; never more than the kernel's own limit.

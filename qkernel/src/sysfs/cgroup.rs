@@ -18,6 +18,7 @@ use crate::task::container::{self, Container};
 use machine::errno::Result;
 use machine::mm::owners;
 use machine::owner::Owner;
+use machine::sched::{Throttling, shares};
 use machine::time;
 
 static CGROUP_FS: FileSystem = FileSystem { dev: 0xf2, magic: 0x6367_7270 };
@@ -133,7 +134,9 @@ fn cpu_stat(_: &Group, out: &mut Out) -> Result<()> {
     let (user, system, _) = cpu_use();
     let [user, system] = [user, system].map(|ticks| time::ticks_to_ns(ticks) / 1000);
     writeln!(out, "usage_usec {}\nuser_usec {user}\nsystem_usec {system}", user + system);
-    writeln!(out, "nr_periods 0\nnr_throttled 0\nthrottled_usec 0\nnr_bursts 0\nburst_usec 0");
+    let Throttling { periods, throttled_periods, throttled_ns } = shares::throttling(owner());
+    writeln!(out, "nr_periods {periods}\nnr_throttled {throttled_periods}");
+    writeln!(out, "throttled_usec {}\nnr_bursts 0\nburst_usec 0", throttled_ns / 1000);
     Ok(())
 }
 

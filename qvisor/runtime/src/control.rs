@@ -153,6 +153,10 @@ pub struct ContainerUsage {
     /// Processor time.
     pub user_ns: u64,
     pub system_ns: u64,
+    /// Periods of the limit in which it had something to do, those in which it had to wait, and for how long.
+    pub periods: u64,
+    pub throttled_periods: u64,
+    pub throttled_ns: u64,
 }
 
 impl ContainerUsage {
@@ -177,6 +181,9 @@ impl ContainerUsage {
             tasks: figure("tasks"),
             user_ns: figure("user_ns"),
             system_ns: figure("system_ns"),
+            periods: figure("periods"),
+            throttled_periods: figure("throttled_periods"),
+            throttled_ns: figure("throttled_ns"),
         }
     }
 }

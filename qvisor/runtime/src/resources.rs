@@ -20,6 +20,8 @@ const TASKS_HEADROOM: u64 = 128;
 const PERIOD_US: u64 = 100_000;
 /// Weight of version 2 where nobody chose shares.
 const WEIGHT: u64 = 100;
+/// Shares of version 1 where nobody chose any.
+const SHARES: u64 = 1024;
 
 /// Shares of version 1 (2 to 262144) as a weight of version 2 (1 to 10000).
 pub(crate) fn weight(shares: u64) -> u64 {
@@ -101,6 +103,9 @@ impl Resources {
             _ => NO_LIMIT,
         };
         let quota = self.cpu.quota.and_then(|quota| u64::try_from(quota).ok()).filter(|quota| *quota > 0);
+        let unified = self.unified("cpu.weight").and_then(|weight| weight.trim().parse::<u64>().ok());
+        let weight = self.cpu.shares.map_or(unified.unwrap_or(WEIGHT), weight);
+        let shares = self.cpu.shares.or(unified.map(|weight| weight.saturating_mul(SHARES) / WEIGHT));
         ContainerLimits {
             memory_max: Some(self.memory.unwrap_or(NO_LIMIT)),
             memory_low: Some(self.reservation.unwrap_or(0)),
@@ -108,8 +113,14 @@ impl Resources {
             tasks_max: Some(self.pids.unwrap_or(NO_LIMIT)),
             cpu_quota_us: Some(quota.unwrap_or(NO_LIMIT)),
             cpu_period_us: Some(self.cpu.period.unwrap_or(PERIOD_US)),
-            cpu_weight: Some(self.cpu.shares.map_or(WEIGHT, weight)),
+            cpu_weight: Some(weight),
+            cpu_shares: Some(shares.unwrap_or(SHARES)),
         }
+    }
+
+    /// A file of version 2 that the bundle names.
+    fn unified(&self, name: &str) -> Option<&str> {
+        self.unified.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
     /// The same, but for the share of processor time.
@@ -157,6 +168,21 @@ mod tests {
         for bad in ["", "a", "3-1", "1-", "0-18446744073709551615"] {
             assert_eq!(count_set(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn the_kernel_is_told_shares_as_version_1_has_them() {
+        let with = |shares, unified: &[(&str, &str)]| {
+            let unified = unified.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+            let resources =
+                Resources { cpu: Cpu { shares, ..Cpu::default() }, unified, ..Resources::default() };
+            let limits = resources.container_limits();
+            (limits.cpu_shares.unwrap(), limits.cpu_weight.unwrap())
+        };
+        assert_eq!(with(None, &[]), (1024, 100));
+        assert_eq!(with(Some(2), &[]), (2, 1));
+        assert_eq!(with(Some(512), &[("cpu.weight", "7")]), (512, weight(512)));
+        assert_eq!(with(None, &[("memory.high", "1"), ("cpu.weight", "200")]), (2048, 200));
     }
 
     #[test]

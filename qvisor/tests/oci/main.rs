@@ -15,6 +15,7 @@ mod mounts;
 mod pause;
 mod pods;
 mod pods_at_rest;
+mod pods_cpu;
 mod pods_memory;
 mod probes;
 mod process;

@@ -77,6 +77,18 @@ fn a_pod_whose_containers_are_all_stopped_hibernates_and_goes_on_as_one() {
 }
 
 #[test]
+fn a_pod_that_sleeps_wakes_for_the_start_of_a_container() {
+    pod(|first| {
+        let one = first.further("echo begun; exec sleep 1000");
+        one.create();
+        first.ok(&["hibernate", &first.id]);
+        assert_eq!(first.sandbox_state(), "hibernated");
+        one.start().wait_output("begun");
+        first.wait_awake();
+    });
+}
+
+#[test]
 fn a_pause_stays_until_resume() {
     pod(|first| {
         let (one, two) = (run(first, TICKING), run(first, TICKING));

@@ -26,6 +26,9 @@ pub struct ContainerLimits {
     /// 1 to 10000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_weight: Option<u64>,
+    /// 2 to 262144.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_shares: Option<u64>,
 }
 
 impl ContainerLimits {
@@ -39,6 +42,7 @@ impl ContainerLimits {
             (ContainerLimit::CpuQuota, self.cpu_quota_us),
             (ContainerLimit::CpuPeriod, self.cpu_period_us),
             (ContainerLimit::CpuWeight, self.cpu_weight),
+            (ContainerLimit::CpuShares, self.cpu_shares),
         ];
         all.into_iter().filter_map(|(limit, value)| Some((limit, value?)))
     }

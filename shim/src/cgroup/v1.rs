@@ -32,6 +32,9 @@ pub(super) fn metrics(groups: &BTreeMap<String, PathBuf>, source: Source) -> Met
 /// Puts what the container's kernel counts in the place of what its groups do.
 fn take(metrics: &mut Metrics, usage: &ContainerUsage) {
     metrics.pids.mut_or_insert_default().current = usage.tasks;
+    let throttle = metrics.cpu.mut_or_insert_default().throttling.mut_or_insert_default();
+    (throttle.periods, throttle.throttled_periods) = (usage.periods, usage.throttled_periods);
+    throttle.throttled_time = usage.throttled_ns;
     let cpu = metrics.cpu.mut_or_insert_default().usage.mut_or_insert_default();
     (cpu.user, cpu.kernel) = (usage.user_ns, usage.system_ns);
     cpu.total = usage.user_ns.saturating_add(usage.system_ns);

@@ -36,6 +36,8 @@ fn take(metrics: &mut Metrics, usage: &ContainerUsage) {
     let cpu = metrics.cpu.mut_or_insert_default();
     (cpu.user_usec, cpu.system_usec) = (usage.user_ns / 1000, usage.system_ns / 1000);
     cpu.usage_usec = usage.user_ns.saturating_add(usage.system_ns) / 1000;
+    (cpu.nr_periods, cpu.nr_throttled) = (usage.periods, usage.throttled_periods);
+    cpu.throttled_usec = usage.throttled_ns / 1000;
     let old = metrics.memory.take().unwrap_or_default();
     metrics.memory = MessageField::some(MemoryStat {
         anon: usage.memory_bytes.saturating_sub(usage.kernel_bytes.min(usage.memory_bytes)),

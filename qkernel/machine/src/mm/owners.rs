@@ -13,6 +13,7 @@ use crate::errno::{Errno, Result};
 use crate::handles;
 use crate::heap;
 use crate::owner::{self, OWNERS, Owner};
+use crate::sched::shares;
 
 /// Kernel memory that a container has beside its limit: a sixth of the sandbox's allowance.
 const ALLOWANCE: usize = 8 << 20;
@@ -156,6 +157,7 @@ impl OwnerLease {
                 row.frames_peak.store(0, Ordering::Relaxed);
                 row.reclaimed_at.store(0, Ordering::Relaxed);
                 handles::container_begins();
+                shares::begin_owner(owner);
                 return Some(Self(owner));
             }
             row.is_taken.store(false, Ordering::Release);
@@ -193,6 +195,7 @@ impl Drop for OwnerLease {
         if self.0 != Owner::SANDBOX {
             leave_to_sandbox(self.0);
             handles::container_ends();
+            shares::end_owner(self.0);
             row(self.0).limit.store(UNLIMITED, Ordering::Relaxed);
             row(self.0).is_taken.store(false, Ordering::Release);
         }

@@ -1,18 +1,24 @@
 //! The scheduler: one run queue, N vCPUs, round robin with a time slice; user code is pre-empted, the kernel is not.
+//! Between owners the run queue divides the time ([`queue`]).
 
+mod budget;
 mod charged;
 pub mod pause;
+mod queue;
+pub mod shares;
 pub mod stack;
 pub mod timer;
 pub mod wait;
 
-use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::any::Any;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+pub use budget::{Quota, Throttling};
 pub use charged::{ChargedTo, charge_to};
+
+use queue::{Place, RunQueue};
 
 use crate::config::TIME_SLICE_NS;
 use crate::errno::{Errno, Result};
@@ -61,6 +67,14 @@ pub struct SchedState {
     /// Its memory goes with the task.
     stack: Option<stack::KernelStack>,
     slice_end_ns: AtomicU64,
+    /// The number and the lane of its entry in the run queue. Written under the queue's lock.
+    ticket: AtomicU64,
+    lane: AtomicU8,
+    /// It waits in the run queue on the way to user code, in a sandbox that has several owners.
+    is_at_boundary: AtomicBool,
+    /// Until then it may run user code without a look at its owner's budget. Written by the task itself, or under the queue's
+    /// lock to 0.
+    granted_until_ns: AtomicU64,
     /// The CPU it last ran on.
     pub last_cpu: AtomicU32,
     /// User and kernel time, in ticks of the time-stamp counter.
@@ -112,6 +126,10 @@ impl SchedState {
             sp: UnsafeCell::new(sp),
             stack,
             slice_end_ns: AtomicU64::new(0),
+            ticket: AtomicU64::new(0),
+            lane: AtomicU8::new(0),
+            is_at_boundary: AtomicBool::new(false),
+            granted_until_ns: AtomicU64::new(0),
             last_cpu: AtomicU32::new(0),
             user_ticks: AtomicU64::new(0),
             system_ticks: AtomicU64::new(0),
@@ -181,6 +199,11 @@ impl SchedState {
         ticks.store(ticks.load(Ordering::Relaxed).wrapping_add(since), Ordering::Relaxed);
     }
 
+    /// Where it stands in the run queue.
+    fn place(&self) -> (owner::Owner, u64) {
+        (owner::Owner::new(self.lane.load(Ordering::Relaxed)), self.ticket.load(Ordering::Relaxed))
+    }
+
     /// The task starts to run: nothing before counts.
     fn start_count(&self) {
         self.counted_until.store(arch::read_tsc(), Ordering::Relaxed);
@@ -240,9 +263,10 @@ static CPUS: [Cpu; abi::layout::MAX_CPUS as usize] = [const {
     }
 }; abi::layout::MAX_CPUS as usize];
 
-static QUEUE: SpinLock<VecDeque<Runnable>> = SpinLock::new(Rank::RunQueue, VecDeque::new());
-/// Mirrors the queue's length, for a look without the lock.
+static QUEUE: SpinLock<RunQueue<Runnable>> = SpinLock::new(Rank::RunQueue, RunQueue::new());
+/// How many tasks in the queue wait for a CPU, and how many for their owner's budget, for a look without the lock.
 static QUEUED: AtomicU32 = AtomicU32::new(0);
+static PARKED: AtomicU32 = AtomicU32::new(0);
 /// Tasks that were woken while the sandbox was paused.
 static WOKEN_IN_PAUSE: AtomicU64 = AtomicU64::new(0);
 /// No CPU takes a task from the queue. Written under its lock.
@@ -262,20 +286,52 @@ pub fn current() -> Runnable {
 
 /// Makes a new task runnable for the first time.
 pub fn start(task: &Runnable) {
-    wake_from(task, SLEEPING_UNINTERRUPTIBLE);
+    wake_from(task, SLEEPING_UNINTERRUPTIBLE, Place::Kernel);
 }
 
 /// Wakes a sleeping task; false when it wasn't asleep.
 pub fn wake(task: &Runnable) -> bool {
-    wake_from(task, SLEEPING) || wake_from(task, SLEEPING_UNINTERRUPTIBLE)
+    wake_interruptible(task) || wake_from(task, SLEEPING_UNINTERRUPTIBLE, Place::Urgent)
 }
 
 /// Wakes a task that sleeps interruptibly.
 pub fn wake_interruptible(task: &Runnable) -> bool {
-    wake_from(task, SLEEPING)
+    wake_from(task, SLEEPING, Place::Kernel)
 }
 
-fn wake_from(task: &Runnable, from: u8) -> bool {
+/// The time, if the queue keeps any.
+fn now_for<T>(queue: &RunQueue<T>) -> u64 {
+    if queue.keeps_time() { time::monotonic_ns() } else { 0 }
+}
+
+/// Adds a task to the queue. The caller mirrors it.
+fn add(queue: &mut RunQueue<Runnable>, task: &Runnable, place: Place, now_ns: u64) {
+    let state = task.sched();
+    let owner = state.owner();
+    let place = match place {
+        Place::Boundary if queue.keeps_time() => {
+            state.is_at_boundary.store(true, Ordering::SeqCst);
+            // In this order: whoever calls its attention afterwards finds it at the boundary.
+            if state.wants_attention() { Place::Kernel } else { Place::Boundary }
+        }
+        Place::Boundary => Place::Kernel,
+        place => place,
+    };
+    let ticket = queue.add(owner, place, task.clone(), now_ns);
+    state.ticket.store(ticket, Ordering::Relaxed);
+    state.lane.store(owner.number(), Ordering::Relaxed);
+}
+
+/// Shows others how many tasks wait.
+fn mirror(queue: &RunQueue<Runnable>) {
+    QUEUED.store(u32::try_from(queue.waiting()).unwrap_or(u32::MAX), Ordering::SeqCst);
+    let parked = u32::try_from(queue.parked()).unwrap_or(u32::MAX);
+    if PARKED.load(Ordering::Relaxed) != parked {
+        PARKED.store(parked, Ordering::SeqCst);
+    }
+}
+
+fn wake_from(task: &Runnable, from: u8, place: Place) -> bool {
     let state = &task.sched().state;
     if state.load(Ordering::SeqCst) != from {
         return false;
@@ -286,8 +342,9 @@ fn wake_from(task: &Runnable, from: u8) -> bool {
         if state.compare_exchange(from, RUNNABLE, Ordering::SeqCst, Ordering::Relaxed).is_err() {
             return false;
         }
-        queue.push_back(task.clone());
-        QUEUED.store(u32::try_from(queue.len()).unwrap_or(u32::MAX), Ordering::SeqCst);
+        let now_ns = now_for(&queue);
+        add(&mut queue, task, place, now_ns);
+        mirror(&queue);
     }
     if pause::is_paused() {
         WOKEN_IN_PAUSE.fetch_add(1, Ordering::SeqCst);
@@ -349,7 +406,7 @@ pub fn sleep_until<R>(
         if let (Some(deadline), None) = (deadline_ns, &alarm) {
             alarm = Some(timer::wake_at(deadline, &task));
         }
-        schedule();
+        schedule(Place::Kernel);
     };
     // Awake for whatever reason: if a wake-up came meanwhile the task sits in the queue, and must not run twice.
     settle(&task);
@@ -382,18 +439,20 @@ fn settle(task: &Runnable) {
     }
     if state.load(Ordering::SeqCst) == RUNNABLE {
         let mut queue = QUEUE.lock();
-        if let Some(at) = queue.iter().position(|queued| Arc::ptr_eq(queued, task)) {
-            queue.remove(at);
-            QUEUED.store(u32::try_from(queue.len()).unwrap_or(u32::MAX), Ordering::SeqCst);
-        }
+        let now_ns = now_for(&queue);
+        let (lane, ticket) = task.sched().place();
+        let removed = queue.remove(lane, ticket, now_ns);
+        mirror(&queue);
         state.store(RUNNING, Ordering::SeqCst);
+        drop(queue);
+        drop(removed);
     }
 }
 
 /// Gives the CPU to the next task if there is one; the current one stays runnable.
 pub fn yield_now() {
     if QUEUED.load(Ordering::SeqCst) != 0 {
-        schedule();
+        schedule(Place::Kernel);
     }
 }
 
@@ -410,8 +469,7 @@ pub fn go_on() -> Result<()> {
         && time::monotonic_ns() >= state.slice_end_ns.load(Ordering::Relaxed)
     {
         state.involuntary_switches.fetch_add(1, Ordering::Relaxed);
-        schedule();
-        state.slice_end_ns.store(time::monotonic_ns() + TIME_SLICE_NS, Ordering::Relaxed);
+        schedule(Place::Kernel);
     }
     let now = time::monotonic_ns();
     let shown = &this_cpu().shown_ns;
@@ -422,25 +480,38 @@ pub fn go_on() -> Result<()> {
     Ok(())
 }
 
-/// Switches to another task. The current one goes on later if it is runnable, or once it is woken.
+/// Switches to another task. The current one goes on later if it is runnable, from `place` in the queue, or once it is woken.
 #[cfg_attr(feature = "checks", track_caller)]
-fn schedule() {
+fn schedule(place: Place) {
     lock_order::may_sleep();
     let me = current();
+    let cpu = arch::cpu_index();
     let next = {
         let mut queue = QUEUE.lock();
+        let now_ns = now_for(&queue);
+        queue.leave(cpu, now_ns);
         if me.sched().state.load(Ordering::SeqCst) == RUNNING && !me.sched().is_idle() {
             me.sched().state.store(RUNNABLE, Ordering::SeqCst);
-            queue.push_back(me.clone());
+            add(&mut queue, &me, place, now_ns);
         }
         // A task that was woken while still about to sleep elsewhere is left to the CPU it is on.
         let free = |task: &Runnable| Arc::ptr_eq(task, &me) || !task.sched().on_cpu.load(Ordering::SeqCst);
-        let found = queue.iter().position(free).filter(|_| !FROZEN.load(Ordering::SeqCst));
-        let next = found.and_then(|at| queue.remove(at));
+        let next = if FROZEN.load(Ordering::SeqCst) {
+            None
+        } else {
+            queue.pick(cpu, pause::is_paused(), now_ns, free)
+        };
         this_cpu().busy.store(next.is_some(), Ordering::SeqCst);
-        QUEUED.store(u32::try_from(queue.len()).unwrap_or(u32::MAX), Ordering::SeqCst);
+        mirror(&queue);
         next
     };
+    let next = next.map(|(next, slice_ns)| {
+        next.sched().slice_end_ns.store(time::monotonic_ns() + slice_ns, Ordering::Relaxed);
+        if next.sched().is_at_boundary.load(Ordering::Relaxed) {
+            next.sched().is_at_boundary.store(false, Ordering::SeqCst);
+        }
+        next
+    });
     let next = match next {
         Some(next) => next,
         None => match &*this_cpu().idle_task.lock() {
@@ -470,7 +541,6 @@ fn switch_to(me: Runnable, next: Runnable) {
     let cpu = this_cpu();
     next.enter_cpu();
     next.sched().last_cpu.store(arch::cpu().cpu, Ordering::Relaxed);
-    next.sched().slice_end_ns.store(time::monotonic_ns() + TIME_SLICE_NS, Ordering::Relaxed);
     let save = me.sched().sp.get();
     // SAFETY: `on_cpu` of `next` is ours, so its saved stack pointer is stable and nothing runs on its stack.
     let load = unsafe { *next.sched().sp.get() };
@@ -508,7 +578,7 @@ fn exit_current() -> ! {
     let me = current();
     me.sched().state.store(DEAD, Ordering::SeqCst);
     drop(me);
-    schedule();
+    schedule(Place::Kernel);
     host::die("a dead task ran")
 }
 
@@ -521,11 +591,14 @@ pub fn before_user(state: &SchedState, watch_ns: u64) {
     if QUEUED.load(Ordering::SeqCst) != 0 {
         if time::monotonic_ns() >= state.slice_end_ns.load(Ordering::Relaxed) {
             state.involuntary_switches.fetch_add(1, Ordering::Relaxed);
-            schedule();
-            state.slice_end_ns.store(time::monotonic_ns() + TIME_SLICE_NS, Ordering::Relaxed);
+            schedule(Place::Boundary);
         }
         let slice = state.slice_end_ns.load(Ordering::Relaxed);
         deadline = timer::next_deadline().min(slice).min(watch_ns);
+    }
+    let granted = state.granted_until_ns.load(Ordering::Relaxed);
+    if granted != u64::MAX {
+        deadline = shares::within_budget(state, granted, deadline).min(watch_ns);
     }
     events::set_deadline(deadline);
 }
@@ -546,11 +619,27 @@ pub fn handle_pending() -> bool {
 pub fn call_attention(task: &Runnable) {
     task.sched().attention.store(true, Ordering::SeqCst);
     if !wake_interruptible(task) {
+        if task.sched().is_at_boundary.load(Ordering::SeqCst) {
+            bring_forward(task);
+        }
         let cpu = task.sched().last_cpu.load(Ordering::SeqCst) as usize;
         if cpu < platform::cpus() && cpu != arch::cpu_index() {
             platform::kick(cpu);
         }
     }
+}
+
+/// A task that waits on the way to user code comes before others, and whatever its owner's budget.
+#[cold]
+fn bring_forward(task: &Runnable) {
+    let mut queue = QUEUE.lock();
+    let now_ns = now_for(&queue);
+    let (lane, ticket) = task.sched().place();
+    let Some(ticket) = queue.promote(lane, ticket, now_ns) else { return };
+    task.sched().ticket.store(ticket, Ordering::Relaxed);
+    mirror(&queue);
+    drop(queue);
+    notify(task.sched().last_cpu.load(Ordering::Relaxed) as usize);
 }
 
 /// Makes the code running on this CPU's boot stack its idle task.
@@ -565,7 +654,7 @@ pub fn adopt_idle(idle: &Runnable) {
 pub fn run_others() -> bool {
     let has_work = has_work();
     if has_work {
-        schedule();
+        schedule(Place::Kernel);
     }
     has_work
 }
@@ -597,9 +686,15 @@ pub fn rouse_another() -> bool {
     waits.or_else(|| others.find(is_free)).map(platform::kick).is_some()
 }
 
-/// Whether an idle CPU has a task to run.
+/// Whether an idle CPU has a task to run. In a pause those come to rest as well that wait for a budget.
 fn has_work() -> bool {
-    QUEUED.load(Ordering::SeqCst) != 0 && !FROZEN.load(Ordering::SeqCst)
+    let has_parked = || pause::is_paused() && has_parked();
+    (QUEUED.load(Ordering::SeqCst) != 0 || has_parked()) && !FROZEN.load(Ordering::SeqCst)
+}
+
+/// Whether tasks wait for their owner's budget.
+pub fn has_parked() -> bool {
+    PARKED.load(Ordering::SeqCst) != 0
 }
 
 /// Whether tasks wait for a CPU.
@@ -627,7 +722,7 @@ impl Frozen {
 
 /// Freezes the scheduler, if no task runs or is about to. For an idle CPU, which goes on alone.
 pub fn freeze() -> Option<Frozen> {
-    freeze_if(VecDeque::is_empty)
+    freeze_if(RunQueue::is_empty)
 }
 
 /// The same though tasks may wait for a CPU: they go on waiting.
@@ -635,7 +730,7 @@ pub fn freeze_queue() -> Option<Frozen> {
     freeze_if(|_| true)
 }
 
-fn freeze_if(may: impl FnOnce(&VecDeque<Runnable>) -> bool) -> Option<Frozen> {
+fn freeze_if(may: impl FnOnce(&RunQueue<Runnable>) -> bool) -> Option<Frozen> {
     let queue = QUEUE.lock();
     // Looked at before the CPUs: what ends makes its task wait for one.
     let in_flight = in_flight::any();
@@ -663,5 +758,5 @@ impl Drop for Frozen {
 /// Tasks that run or wait for a CPU.
 pub fn running_tasks() -> usize {
     let busy = (0..platform::cpus()).filter(|&cpu| !CPUS[cpu].idle.load(Ordering::Relaxed)).count();
-    busy + QUEUED.load(Ordering::Relaxed) as usize
+    busy + (QUEUED.load(Ordering::Relaxed) + PARKED.load(Ordering::Relaxed)) as usize
 }

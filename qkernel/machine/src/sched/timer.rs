@@ -92,13 +92,19 @@ static NEXT: [AtomicU64; abi::layout::MAX_CPUS as usize] =
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 fn arm(due_ns: u64, action: Action) -> Timer {
+    let periodic = matches!(action, Action::Alarm(_));
+    let (cpu, id) = insert(due_ns, action);
+    Timer { cpu, key: (due_ns, id), periodic }
+}
+
+/// The CPU in whose queue it is, and its number there.
+fn insert(due_ns: u64, action: Action) -> (usize, u64) {
     let cpu = arch::cpu_index();
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-    let periodic = matches!(action, Action::Alarm(_));
     let mut queue = QUEUES[cpu].lock();
     queue.timers.insert((due_ns, id), action);
     update_next(cpu, &queue);
-    Timer { cpu, key: (due_ns, id), periodic }
+    (cpu, id)
 }
 
 fn update_next(cpu: usize, queue: &Queue) {
@@ -114,6 +120,11 @@ pub fn wake_at(due_ns: u64, task: &Runnable) -> Timer {
 /// Fires `alarm` at `due_ns` (monotonic).
 pub fn alarm_at(due_ns: u64, alarm: Arc<dyn Alarm>) -> Timer {
     arm(due_ns, Action::Alarm(alarm))
+}
+
+/// Fires `alarm` at `due_ns` (monotonic), which nobody can take back.
+pub(super) fn fire_at(due_ns: u64, alarm: Arc<dyn Alarm>) {
+    insert(due_ns, Action::Alarm(alarm));
 }
 
 impl Drop for Timer {

@@ -1,0 +1,116 @@
+//! What owners have of the processors: shares against others, and a limit of their own.
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+
+use super::queue::{Grant, Place};
+use super::timer::{self, Alarm};
+use super::{QUEUE, Quota, Runnable, SchedState, Throttling, current, mirror, notify, pause, schedule};
+use crate::owner::Owner;
+use crate::{arch, platform, time};
+
+/// There is an owner beside the sandbox itself, with the usual shares and no limit.
+pub(crate) fn begin_owner(owner: Owner) {
+    QUEUE.lock().begin_owner(owner, time::monotonic_ns());
+}
+
+/// There is not any more. Its tasks have ended.
+pub(crate) fn end_owner(owner: Owner) {
+    QUEUE.lock().end_owner(owner, time::monotonic_ns());
+}
+
+/// What an owner has against others that are busy (`cpu.shares` of version 1 of Linux's control groups).
+pub fn set_shares(owner: Owner, shares: u64) {
+    QUEUE.lock().set_shares(owner, shares);
+}
+
+/// Limits an owner that is not the sandbox itself, or does not any more; `tasks`: all that it has.
+pub fn set_quota(owner: Owner, quota: Option<Quota>, tasks: &[Runnable]) {
+    {
+        let mut queue = QUEUE.lock();
+        if !queue.set_quota(owner, quota, time::monotonic_ns()) {
+            return;
+        }
+        mirror(&queue);
+    }
+    // What they were told before does not hold any more. A task that asks meanwhile has the answer before the queue changed,
+    // and is in this list, or after.
+    for task in tasks {
+        task.sched().granted_until_ns.store(0, Ordering::SeqCst);
+    }
+    let me = arch::cpu_index();
+    (0..platform::cpus()).filter(|&cpu| cpu != me).for_each(platform::kick);
+}
+
+/// What became of an owner's limit.
+pub fn throttling(owner: Owner) -> Throttling {
+    let now_ns = time::monotonic_ns();
+    QUEUE.lock().throttling(owner, now_ns)
+}
+
+/// The current task is about to run user code, until `deadline`, and was granted time until `granted`. Once that is over it
+/// waits for its owner's budget. Result: when to interrupt it. It may also be called to its signals, or to rest.
+pub(super) fn within_budget(state: &SchedState, granted: u64, deadline: u64) -> u64 {
+    if time::monotonic_ns() < granted {
+        return deadline.min(granted);
+    }
+    let mut deadline = deadline;
+    loop {
+        match ask(state) {
+            Grant::Unlimited => return deadline,
+            Grant::Until(granted) => return deadline.min(granted),
+            Grant::Wait(alarm_ns) => {
+                if let Some(alarm_ns) = alarm_ns {
+                    timer::fire_at(alarm_ns, Arc::new(Refill(state.owner())));
+                }
+            }
+        }
+        if state.wants_attention() || pause::is_paused() {
+            return deadline;
+        }
+        schedule(Place::Boundary);
+        deadline = timer::next_deadline().min(state.slice_end_ns.load(Ordering::Relaxed));
+    }
+}
+
+fn ask(state: &SchedState) -> Grant {
+    let (grant, waiting) = {
+        let mut queue = QUEUE.lock();
+        let before = queue.waiting();
+        let grant = queue.ask(state.owner(), time::monotonic_ns());
+        mirror(&queue);
+        let until_ns = match grant {
+            Grant::Unlimited => u64::MAX,
+            Grant::Until(until_ns) => until_ns,
+            Grant::Wait(_) => 0,
+        };
+        // Under the lock, so that a change of the limit comes before or after.
+        state.granted_until_ns.store(until_ns, Ordering::SeqCst);
+        (grant, queue.waiting().saturating_sub(before))
+    };
+    call_for(waiting);
+    grant
+}
+
+/// So many tasks more wait for a CPU.
+fn call_for(tasks: usize) {
+    let preferred = current().sched().last_cpu.load(Ordering::Relaxed) as usize;
+    (0..tasks.min(platform::cpus())).for_each(|_| notify(preferred));
+}
+
+/// An owner's budget comes back.
+struct Refill(Owner);
+
+impl Alarm for Refill {
+    fn fire(&self, _due_ns: u64) -> Option<u64> {
+        let (again_ns, waiting) = {
+            let mut queue = QUEUE.lock();
+            let before = queue.waiting();
+            let again_ns = queue.refill(self.0, time::monotonic_ns());
+            mirror(&queue);
+            (again_ns, queue.waiting().saturating_sub(before))
+        };
+        call_for(waiting);
+        again_ns
+    }
+}
