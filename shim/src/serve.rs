@@ -25,7 +25,7 @@ use crate::reaper::Reaper;
 use crate::service::Service;
 use crate::socket::Claim;
 use crate::start::ADDRESS;
-use crate::ttrpc::frame::{Inbox, REQUEST};
+use crate::ttrpc::frame::{Inbox, REQUEST, TooLong};
 use crate::ttrpc::line::{Line, Reply};
 
 /// How long a shim without containers waits for a connection or a request. containerd may have ended between the shim's start
@@ -36,6 +36,8 @@ const IDLE: Duration = Duration::from_secs(15);
 struct Client {
     line: Arc<Line>,
     inbox: Inbox,
+    /// It was told of that the container it was made for needs the shim no more.
+    is_done: bool,
 }
 
 /// Serves until containerd says that it needs the shim no more.
@@ -67,6 +69,7 @@ pub fn run(flags: &Flags) -> Result<(), String> {
         wakes,
         clients: BTreeMap::new(),
         watches: Vec::new(),
+        announced: 0,
         needed: Instant::now(),
     };
     loop {
@@ -111,6 +114,8 @@ struct Server {
     wakes: PipeReader,
     clients: BTreeMap<i32, Client>,
     watches: Vec<(String, OomWatch)>,
+    /// Connections that are to come: somebody has found the shim and wants it to stay ([`Claim::listen`]).
+    announced: usize,
     /// When the shim was last needed: it had a container, or somebody connected or said something.
     needed: Instant,
 }
@@ -118,7 +123,7 @@ struct Server {
 impl Server {
     /// Serves until containerd says that it needs the shim no more, or has not for some time.
     fn serve_until_idle(&mut self) {
-        while !self.service.is_over() {
+        while !self.is_over() {
             let is_empty = self.service.is_empty();
             if !is_empty {
                 self.needed = Instant::now();
@@ -131,6 +136,11 @@ impl Server {
                 left.map_or(-1, |left| i32::try_from(left.as_millis()).unwrap_or(i32::MAX).saturating_add(1));
             self.serve_once(timeout);
         }
+    }
+
+    /// Whether nobody needs the shim: each connection has seen its container's end.
+    fn is_over(&self) -> bool {
+        self.announced == 0 && self.clients.values().all(|client| client.is_done) && self.service.is_over()
     }
 
     fn serve_once(&mut self, timeout_ms: i32) {
@@ -159,11 +169,24 @@ impl Server {
         if is_ready(self.listener.as_raw_fd()) {
             self.accept();
         }
-        let service = &self.service;
-        if self.clients.keys().any(|fd| is_ready(*fd)) {
+        let ready: Vec<i32> = self.clients.keys().copied().filter(|fd| is_ready(*fd)).collect();
+        for fd in ready {
             self.needed = Instant::now();
+            if let Some(client) = self.clients.remove(&fd) {
+                self.read(client);
+            }
         }
-        self.clients.retain(|fd, client| !is_ready(*fd) || client.read(service));
+    }
+
+    /// Serves what has come over a connection.
+    fn read(&mut self, mut client: Client) -> Connection {
+        let state = client.read(&self.service);
+        match state {
+            Connection::Open => drop(self.clients.insert(client.line.as_raw_fd(), client)),
+            Connection::Announces => self.announced += 1,
+            Connection::Over => {}
+        }
+        state
     }
 
     fn look_for_oom(&mut self, is_ready: impl Fn(RawFd) -> bool) {
@@ -177,29 +200,31 @@ impl Server {
         });
     }
 
-    /// Takes connections; result: their descriptors.
-    fn accept(&mut self) -> Vec<RawFd> {
-        let mut new = Vec::new();
+    /// Takes connections; result: whether one of them, or one to come, needs the shim.
+    fn accept(&mut self) -> bool {
+        let mut is_needed = false;
         while let Ok((stream, _)) = self.listener.accept() {
             self.needed = Instant::now();
-            if let Ok(line) = Line::new(stream) {
-                let client = Client { line: Arc::new(line), inbox: Inbox::default() };
-                new.push(client.line.as_raw_fd());
-                self.clients.insert(client.line.as_raw_fd(), client);
-            }
+            let Ok(line) = Line::new(stream) else { continue };
+            let client = Client { line: Arc::new(line), inbox: Inbox::default(), is_done: false };
+            // A connection comes after its announcement, which has been read by then.
+            is_needed |= match self.read(client) {
+                Connection::Open => {
+                    self.announced = self.announced.saturating_sub(1);
+                    true
+                }
+                Connection::Announces => true,
+                // `delete` only looks whether the shim is there.
+                Connection::Over => false,
+            };
         }
-        new
+        is_needed
     }
 
     /// Removes the socket, unless somebody has found the shim by it meanwhile; then it goes on.
     fn ends(&mut self, socket: Option<&Path>) -> bool {
         let Some(claim) = socket.and_then(|socket| Claim::new(socket).ok()) else { return true };
-        self.service.go_on();
-        let new = self.accept();
-        let service = &self.service;
-        // A connection that is over already without a word is that of `delete`, which only looks whether the shim is there.
-        let is_alive = |fd| self.clients.get_mut(&fd).is_some_and(|client| client.read(service));
-        if new.into_iter().any(is_alive) {
+        if self.accept() {
             return false;
         }
         claim.remove();
@@ -207,32 +232,48 @@ impl Server {
     }
 }
 
+/// What becomes of a connection.
+#[derive(Clone, Copy)]
+enum Connection {
+    Open,
+    /// It is over, with the beginning of a request: another one is to come.
+    Announces,
+    Over,
+}
+
 impl Client {
-    /// Serves what has come; false: the connection is over.
-    fn read(&mut self, service: &Arc<Service>) -> bool {
+    /// Serves what has come, to the end of the connection if that has come.
+    fn read(&mut self, service: &Arc<Service>) -> Connection {
         let mut bytes = [0; 4096];
-        match self.line.receive(&mut bytes) {
-            None => return true,
-            Some(0) => return false,
-            Some(got) => self.inbox.extend(bytes.get(..got).unwrap_or_default()),
-        }
         loop {
-            match self.inbox.next() {
-                Ok(None) => return true,
-                Err(_) => return false,
-                Ok(Some(frame)) if frame.kind != REQUEST => {}
-                Ok(Some(frame)) => {
-                    let reply = Reply::new(Arc::clone(&self.line), frame.stream);
-                    match Request::parse_from_bytes(&frame.body) {
-                        Ok(request) => service.serve(&request, reply),
-                        Err(error) => {
-                            let why = format!("cannot read the request: {error}");
-                            reply.answer::<Empty>(Err(Failure::new(Code::INVALID_ARGUMENT, why)));
-                        }
-                    }
+            match self.line.receive(&mut bytes) {
+                None => return Connection::Open,
+                Some(0) if self.inbox.is_empty() => return Connection::Over,
+                Some(0) => return Connection::Announces,
+                Some(got) => self.inbox.extend(bytes.get(..got).unwrap_or_default()),
+            }
+            if self.serve(service).is_err() {
+                return Connection::Over;
+            }
+        }
+    }
+
+    /// Serves the requests that are whole.
+    fn serve(&mut self, service: &Arc<Service>) -> std::result::Result<(), TooLong> {
+        while let Some(frame) = self.inbox.next()? {
+            if frame.kind != REQUEST {
+                continue;
+            }
+            let reply = Reply::new(Arc::clone(&self.line), frame.stream);
+            match Request::parse_from_bytes(&frame.body) {
+                Ok(request) => self.is_done = service.serve(&request, reply),
+                Err(error) => {
+                    let why = format!("cannot read the request: {error}");
+                    reply.answer::<Empty>(Err(Failure::new(Code::INVALID_ARGUMENT, why)));
                 }
             }
         }
+        Ok(())
     }
 }
 
@@ -242,6 +283,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
+    use crate::ttrpc::frame::Frame;
 
     fn server(listener: UnixListener) -> Server {
         listener.set_nonblocking(true).unwrap();
@@ -258,6 +300,7 @@ mod tests {
             wakes,
             clients: BTreeMap::new(),
             watches: Vec::new(),
+            announced: 0,
             needed: Instant::now(),
         }
     }
@@ -280,5 +323,63 @@ mod tests {
         assert!(!ends_after(|socket| assert!(Claim::new(socket).unwrap().listen().unwrap().is_none())));
         assert!(!ends_after(|socket| std::mem::forget(UnixStream::connect(socket).unwrap())));
         assert!(!ends_after(|socket| UnixStream::connect(socket).unwrap().write_all(&[0, 0]).unwrap()));
+    }
+
+    /// A server with connections, which it has taken.
+    fn served(count: usize) -> (testdir::TempDir, Server, Vec<UnixStream>) {
+        let dir = testdir::TempDir::new();
+        let socket = dir.path().join("socket");
+        let mut server = server(Claim::new(&socket).unwrap().listen().unwrap().unwrap());
+        let clients = (0..count).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+        assert!(count == 0 || server.accept());
+        (dir, server, clients)
+    }
+
+    fn shut_down(server: &mut Server, mut client: &UnixStream) {
+        let mut request = Request::new();
+        (request.service, request.method) = ("containerd.task.v2.Task".into(), "Shutdown".into());
+        let body = request.write_to_bytes().unwrap();
+        client.write_all(&Frame { stream: 1, kind: REQUEST, body }.encode().unwrap()).unwrap();
+        server.serve_once(0);
+        assert!(client.read(&mut [0; 64]).unwrap() > 0, "it is answered");
+    }
+
+    #[test]
+    fn a_shim_stays_until_each_connection_has_seen_its_end() {
+        let (_dir, mut server, mut clients) = served(3);
+        shut_down(&mut server, &clients[0]);
+        assert!(!server.is_over(), "a container may come by the others");
+        shut_down(&mut server, &clients[2]);
+        assert!(!server.is_over());
+        drop(clients.remove(1));
+        server.serve_once(0);
+        assert!(server.is_over());
+    }
+
+    #[test]
+    fn a_shim_stays_until_each_request_is_answered() {
+        let (_dir, mut server, clients) = served(1);
+        let request = server.service.begin();
+        shut_down(&mut server, &clients[0]);
+        assert!(!server.is_over());
+        drop(request);
+        assert!(server.is_over());
+    }
+
+    #[test]
+    fn a_shim_stays_for_a_connection_that_is_to_come() {
+        let (dir, mut server, clients) = served(1);
+        let socket = dir.path().join("socket");
+        assert!(Claim::new(&socket).unwrap().listen().unwrap().is_none());
+        server.serve_once(0);
+        shut_down(&mut server, &clients[0]);
+        assert!(!server.is_over());
+        assert!(Claim::new(&socket).unwrap().is_served());
+        server.serve_once(0);
+        assert!(!server.is_over(), "who only looks is not the one");
+        let client = UnixStream::connect(&socket).unwrap();
+        server.serve_once(0);
+        shut_down(&mut server, &client);
+        assert!(server.is_over());
     }
 }

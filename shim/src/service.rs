@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use containerd_shim_protos::events::task::{TaskOOM, TaskPaused, TaskResumed};
@@ -37,7 +37,10 @@ pub struct Service {
     containers: Mutex<BTreeMap<String, Option<Arc<Container>>>>,
     /// Watches of groups' memory that nobody polls yet.
     watches: Mutex<Vec<(String, OomWatch)>>,
-    is_over: AtomicBool,
+    /// Requests that threads of their own carry out, or answer.
+    in_progress: AtomicUsize,
+    /// containerd has said of a container that it needs the shim no more.
+    is_asked_to_end: AtomicBool,
     /// Has the thread that polls look for watches, and whether the shim is needed still.
     wake: std::io::PipeWriter,
 }
@@ -49,7 +52,8 @@ impl Service {
             around,
             containers: Mutex::default(),
             watches: Mutex::default(),
-            is_over: AtomicBool::new(false),
+            in_progress: AtomicUsize::new(0),
+            is_asked_to_end: AtomicBool::new(false),
             wake,
         }
     }
@@ -63,15 +67,12 @@ impl Service {
         found.ok_or_else(|| Failure::not_found("container not created: not found"))
     }
 
-    /// Somebody needs the shim after all.
-    pub fn go_on(&self) {
-        self.is_over.store(false, Ordering::Relaxed);
-    }
-
-    /// Whether the shim is to end.
+    /// Whether the shim may end: it was asked to, has no container, and every request is answered.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Relaxed)
+        self.is_asked_to_end.load(Ordering::Relaxed)
+            && self.in_progress.load(Ordering::Acquire) == 0
+            && self.is_empty()
     }
 
     /// Whether it has no container, nor is one on its way.
@@ -108,8 +109,15 @@ impl Service {
         }
     }
 
-    /// Carries out a request. What may take long has a thread of its own.
-    pub fn serve(self: &Arc<Self>, request: &Request, reply: Reply) {
+    /// Carries out a request. What may take long has a thread of its own. Result: whether this was the last one that its
+    /// connection was made for.
+    pub fn serve(self: &Arc<Self>, request: &Request, reply: Reply) -> bool {
+        let is_last = request.service == NAME && request.method == "Shutdown";
+        self.carry_out(request, reply);
+        is_last
+    }
+
+    fn carry_out(self: &Arc<Self>, request: &Request, reply: Reply) {
         if request.service != NAME {
             let why = format!("service {}: not implemented", request.service);
             return reply.answer::<Empty>(Err(Failure::new(Code::UNIMPLEMENTED, why)));
@@ -149,12 +157,19 @@ impl Service {
             Ok(request) => request,
             Err(failure) => return reply.answer::<A>(Err(failure)),
         };
-        let service = Arc::clone(self);
+        let progress = self.begin();
         // If there is no thread the reply is dropped, which answers it.
         thread::start("request", move || {
-            reply.answer(run(&service, &request));
+            reply.answer(run(&progress.0, &request));
+            drop(progress);
             vmm::footprint::trim_heap();
         });
+    }
+
+    /// The shim does not end before this does.
+    pub fn begin(self: &Arc<Self>) -> InProgress {
+        self.in_progress.fetch_add(1, Ordering::Relaxed);
+        InProgress(Arc::clone(self))
     }
 
     fn create(&self, request: &CreateTaskRequest) -> Result<CreateTaskResponse> {
@@ -338,10 +353,19 @@ impl Service {
     }
 
     fn shut_down(&self, _request: &ShutdownRequest) -> Empty {
-        if self.containers().is_empty() {
-            self.is_over.store(true, Ordering::Relaxed);
-        }
+        self.is_asked_to_end.store(true, Ordering::Relaxed);
         Empty::new()
+    }
+}
+
+/// A request that is being carried out.
+#[derive(Debug)]
+pub struct InProgress(Arc<Service>);
+
+impl Drop for InProgress {
+    fn drop(&mut self) {
+        self.0.in_progress.fetch_sub(1, Ordering::Release);
+        self.0.nudge();
     }
 }
 

@@ -42,6 +42,12 @@ impl Inbox {
         self.0.extend(bytes);
     }
 
+    /// Whether nothing has come but whole frames that were taken.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The next whole frame.
     pub fn next(&mut self) -> Result<Option<Frame>, TooLong> {
         let Some((header, rest)) = self.0.split_first_chunk::<HEADER>() else { return Ok(None) };
