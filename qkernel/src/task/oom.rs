@@ -47,9 +47,7 @@ static SAID: RateLimit = RateLimit::new();
 /// gives that time to end. No lock is held. Whoever calls this tries again then, or ends.
 pub fn relieve(task: &Arc<Task>) {
     account::relieve();
-    if copies::let_go() {
-        return;
-    }
+    copies::let_go();
     let shortage = match account::shortage() {
         // Something else than what was measured may be short: not for ever.
         Shortage::Over if OVER.fetch_add(1, Ordering::Relaxed) >= OVER_MAX => {

@@ -389,7 +389,6 @@ impl Drop for AddressSpace {
         account::remove_host_side(self.owner, if platform::current().mirrors() { STUB_BYTES } else { 0 });
         frames::drop_refs(freed);
         ALL.lock().remove(&self.machine.id);
-        super::copies::settle();
     }
 }
 

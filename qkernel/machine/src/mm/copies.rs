@@ -11,7 +11,7 @@
 //! Containers of a pod see the files of one image by views of their own, with copies for each view. Those of files that
 //! look the same to the host ([`Likeness`]) have one frame for each page of which both were read, and of the same content.
 
-use abi::hostcall as hc;
+use abi::hostcall::{self as hc, HostStat};
 use abi::word::to_usize;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -25,6 +25,7 @@ use super::away::{Away, Stop};
 use super::fault::{Around, SCARCE_FRAMES, own_copy};
 use super::frames::{self, Frame, FrameRef};
 use super::object::{MemoryObject, PageStore};
+use super::owners;
 use super::page::{Access, PAGE, PAGE_BYTES};
 use super::pagetable::Entry;
 use super::vma::{Prot, Vma, VmaFlags};
@@ -33,8 +34,8 @@ use crate::blocking;
 use crate::errno::{Errno, Result};
 use crate::host::{self, Handle};
 use crate::rank::Rank;
-use crate::sched;
 use crate::spin::SpinLock;
+use crate::{owner, sched, time};
 
 /// Pages that a fault copies and maps, at most; aligned.
 const AROUND_PAGES: u64 = 32;
@@ -46,6 +47,8 @@ const KEPT_FILES: usize = 64;
 /// … and of how many pages: this part of all, and no more than that.
 const KEPT_PART: usize = 16;
 const KEPT_PAGES: usize = 8192;
+/// A file that has not changed for so long is not taken for one that the clock of its file system cannot tell from it.
+const SETTLED_NS: i64 = 1_000_000_000;
 /// A fault also maps what is there already of its mapping, so many pages to either side …
 const WIDE_PAGES: u64 = 512;
 /// … in so many pieces: each is an operation of the host's.
@@ -78,6 +81,14 @@ pub struct Likeness {
     pub ctime_ns: i64,
 }
 
+impl Likeness {
+    /// What the host tells of a file.
+    pub fn of(stat: &HostStat) -> Self {
+        let HostStat { ino, size, mtime_ns, ctime_ns, .. } = *stat;
+        Self { ino, size, mtime_ns, ctime_ns }
+    }
+}
+
 static IN_COMMON: AtomicBool = AtomicBool::new(false);
 
 /// The stores of files that look the same, from which others may have pages.
@@ -96,65 +107,73 @@ pub fn are_in_common() -> bool {
     IN_COMMON.load(Ordering::Relaxed)
 }
 
-/// Files that were mapped lately, the last one at the end.
-static KEPT: SpinLock<VecDeque<Arc<HostFileMap>>> = SpinLock::new(Rank::Leaf, VecDeque::new());
+/// What a file was when its pages were copied: whoever changes it changes one of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version {
+    pub dev: u64,
+    pub of: Likeness,
+}
 
-/// A file is mapped: its copies stay for a while when it no longer is.
-pub fn keep(map: &Arc<HostFileMap>) {
-    if map.copies().is_none() {
+impl Version {
+    /// Of a file by what the host tells of it; `None`: it has changed just now, and may change again with the host's clock telling
+    /// the same.
+    pub fn settled(stat: &HostStat) -> Option<Self> {
+        let settled = stat.ctime_ns.saturating_add(SETTLED_NS) < time::realtime_ns().cast_signed();
+        settled.then(|| Self { dev: stat.dev, of: Likeness::of(stat) })
+    }
+}
+
+/// Copies of files that nobody maps any more, those that were mapped last at the end.
+static KEPT: SpinLock<VecDeque<Kept>> = SpinLock::new(Rank::Leaf, VecDeque::new());
+
+struct Kept {
+    version: Version,
+    copies: Copies,
+    pages: usize,
+}
+
+/// Nobody maps a file of this version any more: its copies stay for a while, if they are few.
+pub(super) fn keep(version: Version, copies: Copies) {
+    let own = owners::limit(owner::current()).map_or(usize::MAX, |limit| to_usize(limit / PAGE));
+    let most = (frames::in_use() + frames::available_to_all()).min(own) / KEPT_PART;
+    let most = most.min(KEPT_PAGES);
+    let pages = to_usize(copies.store.resident_bytes() / PAGE);
+    if pages == 0 || pages > most || frames::available() < SCARCE_FRAMES {
         return;
     }
-    let oldest = {
+    let mut gone = Vec::new();
+    {
         let mut kept = KEPT.lock();
-        if kept.back().is_some_and(|last| Arc::ptr_eq(last, map)) {
-            return;
-        }
-        kept.retain(|other| !Arc::ptr_eq(other, map));
-        let oldest = if kept.len() < KEPT_FILES { None } else { kept.pop_front() };
-        if kept.try_reserve(1).is_ok() {
-            kept.push_back(map.clone());
-        }
-        oldest
-    };
-    drop(oldest);
-    settle();
-}
-
-/// Whether nobody maps a file, but for whoever asks.
-pub fn is_only_kept(map: &Arc<HostFileMap>) -> bool {
-    Arc::strong_count(map) == 2 && KEPT.lock().iter().any(|kept| Arc::ptr_eq(kept, map))
-}
-
-/// Something is not mapped any more: of what is kept only as much stays as may.
-pub(super) fn settle() {
-    let most = ((frames::in_use() + frames::available_to_all()) / KEPT_PART).min(KEPT_PAGES);
-    while PageStore::copies() > most {
-        let oldest = {
-            let mut kept = KEPT.lock();
-            let at = kept.iter().position(|map| Arc::strong_count(map) == 1);
-            at.and_then(|at| kept.remove(at))
-        };
-        if oldest.is_none() {
-            return;
+        let mut total = pages;
+        let others = core::mem::take(&mut *kept);
+        if kept.try_reserve(KEPT_FILES).is_err() || gone.try_reserve(others.len()).is_err() {
+            gone = others.into();
+        } else {
+            for other in others.into_iter().rev() {
+                total += other.pages;
+                if other.version == version || total > most || kept.len() + 1 >= KEPT_FILES {
+                    gone.push(other);
+                } else {
+                    kept.push_front(other);
+                }
+            }
+            kept.push_back(Kept { version, copies, pages });
         }
     }
+    drop(gone);
 }
 
-/// The file was removed: its copies need not stay.
-pub fn release(map: &Arc<HostFileMap>) {
+/// The copies that were kept of a file of this version.
+pub fn revive(version: &Version) -> Option<Copies> {
     let mut kept = KEPT.lock();
-    let at = kept.iter().position(|other| Arc::ptr_eq(other, map));
-    let known = at.and_then(|at| kept.remove(at));
-    drop(kept);
-    drop(known);
+    let at = kept.iter().position(|known| known.version == *version)?;
+    kept.remove(at).map(|known| known.copies)
 }
 
-/// Has everything go that is kept; whether there was anything.
-pub fn let_go() -> bool {
+/// Has everything go that is kept.
+pub fn let_go() {
     let kept = core::mem::take(&mut *KEPT.lock());
-    let before = PageStore::copies();
     drop(kept);
-    PageStore::copies() < before
 }
 
 /// The pages of one file that were copied.
@@ -533,7 +552,9 @@ impl Space {
             let shown =
                 entry.has(Entry::PRESENT) && !entry.has(Entry::WRITABLE) && entry.phys() == frame.addr();
             if entry == Entry::NONE || shown {
-                self.install_frame(addr, own_copy(&frame)?, vma.entry_flags(true))?;
+                // The page that counts is there.
+                let Ok(own) = own_copy(&frame) else { break };
+                self.install_frame(addr, own, vma.entry_flags(true))?;
                 if shown {
                     self.freed.push(frame.frame());
                 }

@@ -66,8 +66,8 @@ fn copy_space(ours: &mut Space, theirs: &mut Space, written: u64) -> Result<()> 
                 return;
             }
             let is_copied = addr == written && entry.has(Entry::PRESENT) && entry.has(Entry::WRITABLE);
-            let share = if is_copied { copy_frame } else { share_frame };
-            failed = share(child_table, addr, *entry).err();
+            let copied = is_copied && copy_frame(child_table, addr, *entry).is_ok();
+            failed = if copied { None } else { share_frame(child_table, addr, *entry).err() };
             shared += 1;
         });
         theirs.resident_pages += shared;

@@ -144,7 +144,7 @@ impl Vma {
         self.end == next.start
             && self.prot == next.prot
             && self.max_prot == next.max_prot
-            && self.flags == next.flags
+            && self.flags - VmaFlags::SHOWN == next.flags - VmaFlags::SHOWN
             && match (&self.object, &next.object) {
                 (None, None) => true,
                 (Some(a), Some(b)) => a.same(b) && self.offset + self.len() == next.offset,

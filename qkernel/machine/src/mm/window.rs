@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::copies::Copies;
+use super::copies::{self, Copies, Version};
 use super::object::Mappers;
 use super::page::{PAGE, page_up};
 use crate::errno::{Errno, Result};
@@ -38,6 +38,9 @@ fn take_chunk() -> Option<u64> {
     })
 }
 
+/// No address space has this id.
+const NOBODY: u64 = u64::MAX;
+
 /// A host file that is mapped: its chunks stay in the window while any mapping holds this.
 pub struct HostFileMap {
     /// The file's own: its address stands for the file in the keys of futexes.
@@ -50,11 +53,15 @@ pub struct HostFileMap {
     mappers: Mappers,
     /// The pages that private mappings show: copies.
     copies: Option<Copies>,
+    /// It is not what it was at first.
+    has_changed: AtomicBool,
     /// Set while copies would not see what others write.
     uncopied: AtomicBool,
     /// Of the content that is copied; 0: unknown.
     version: AtomicU64,
-    /// The address space that first wrote to private mappings of it; 0: none has.
+    /// What the file was at first, if copies of it may be kept.
+    settled: Option<Version>,
+    /// The address space that first wrote to private mappings of it; 0: none has; [`NOBODY`]: one that is gone.
     first_writer: AtomicU64,
     /// Path for `/proc/PID/maps`.
     pub(super) label: Once<Box<[u8]>>,
@@ -62,13 +69,18 @@ pub struct HostFileMap {
 
 impl HostFileMap {
     /// Maps the file behind `handle` (open for reading, and for writing if `writable`). Shares the handle. With `copies`
-    /// private mappings show those of its pages. `file` is one object for all maps of a file.
+    /// private mappings show those of its pages, and with a `version` they are those that were kept of it, and are kept.
+    /// `file` is one object for all maps of a file.
     pub fn new(
         handle: Arc<Handle>,
         writable: bool,
         copies: Option<Copies>,
+        settled: Option<Version>,
         file: Arc<dyn Any + Send + Sync>,
     ) -> Self {
+        let revived = settled.filter(|_| copies.is_some()).and_then(|version| copies::revive(&version));
+        let first_writer = if revived.is_some() { NOBODY } else { 0 };
+        let copies = revived.or(copies);
         Self {
             file,
             handle,
@@ -77,9 +89,11 @@ impl HostFileMap {
             chunks: SpinLock::new(Rank::FileChunks, BTreeMap::new()),
             mappers: Mappers::new(),
             copies,
+            has_changed: AtomicBool::new(false),
             uncopied: AtomicBool::new(false),
             version: AtomicU64::new(0),
-            first_writer: AtomicU64::new(0),
+            settled,
+            first_writer: AtomicU64::new(first_writer),
             label: Once::new(),
         }
     }
@@ -112,6 +126,7 @@ impl HostFileMap {
 
     /// The file's content has changed.
     pub fn changed(&self) {
+        self.has_changed.store(true, Ordering::Relaxed);
         if let Some(copies) = &self.copies {
             copies.forget();
         }
@@ -120,6 +135,8 @@ impl HostFileMap {
     /// The file's content is of this version. If it was of another, others have changed it.
     pub fn is_of(&self, version: u64) {
         if ![0, version].contains(&self.version.swap(version, Ordering::Relaxed)) {
+            // Asked for again.
+            self.size.store(0, Ordering::Relaxed);
             self.changed();
         }
     }
@@ -224,6 +241,11 @@ impl Drop for HostFileMap {
     fn drop(&mut self) {
         for chunk in core::mem::take(&mut *self.chunks.lock()).into_values() {
             release_chunk(chunk);
+        }
+        if let (Some(version), Some(copies)) = (self.settled, self.copies.take())
+            && !*self.has_changed.get_mut()
+        {
+            copies::keep(version, copies);
         }
     }
 }

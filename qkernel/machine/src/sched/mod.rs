@@ -464,6 +464,8 @@ pub fn go_on() -> Result<()> {
     if task.is_to_end() {
         return Err(Errno::EINTR);
     }
+    // About to sleep until what it does now succeeds, it asks once more then.
+    settle(&task);
     let state = task.sched();
     if QUEUED.load(Ordering::SeqCst) != 0
         && time::monotonic_ns() >= state.slice_end_ns.load(Ordering::Relaxed)

@@ -11,7 +11,6 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::fs::hostfs::HostInode;
 use crate::fs::inode::{Attachment, S_IFIFO, S_IFSOCK};
-use machine::mm::copies;
 use machine::mm::window::HostFileMap;
 use machine::sync::{Mutex, Rank, SpinLock};
 
@@ -86,7 +85,6 @@ impl Common {
     pub fn forget(&self) {
         self.gone.store(true, Ordering::Relaxed);
         self.unlist();
-        self.all_maps().iter().for_each(copies::release);
     }
 
     /// Whether the file was removed.

@@ -16,7 +16,7 @@ use machine::errno::{Errno, Result};
 use machine::file;
 use machine::host;
 use machine::host::Handle;
-use machine::mm::copies::{self, Copies, Likeness};
+use machine::mm::copies::{self, Copies, Likeness, Version};
 use machine::mm::window::HostFileMap;
 use machine::mm::{IoBuf, MemoryObject};
 
@@ -116,31 +116,27 @@ impl HostInode {
         let common = self.common();
         let known = common.map_of(&self.me, writable);
         // Nobody can set the time of the last change.
-        let asks = self.fs.shared || known.as_ref().is_none_or(copies::is_only_kept);
+        let asks = self.fs.shared || known.is_none();
         let stat = asks.then(|| host::stat_handle(handle).ok()).flatten();
         let map = known.unwrap_or_else(|| {
             // They would not see what others write through mappings.
             let copied = copies::are_wanted() && !writable;
-            let copies = copied.then(|| Copies::new(likeness(handle, stat)));
-            let map = Arc::new(HostFileMap::new(handle.clone(), writable, copies, common.clone()));
+            let copies = copied.then(|| Copies::new(likeness(stat)));
+            let settled = stat.as_ref().and_then(Version::settled);
+            let map = Arc::new(HostFileMap::new(handle.clone(), writable, copies, settled, common.clone()));
             common.add_map(&self.me, &map);
             map
         });
         if let Some(stat) = stat {
             map.is_of(stat.ctime_ns.cast_unsigned());
         }
-        copies::keep(&map);
         map
     }
 }
 
-/// What other files' copies have to look like to be in common with this one's. `stat`: if it is known.
-fn likeness(handle: &Handle, stat: Option<HostStat>) -> Option<Likeness> {
-    if !copies::are_in_common() {
-        return None;
-    }
-    let HostStat { ino, size, mtime_ns, ctime_ns, .. } = stat.or_else(|| host::stat_handle(handle).ok())?;
-    Some(Likeness { ino, size, mtime_ns, ctime_ns })
+/// What other files' copies have to look like to be in common with this one's.
+fn likeness(stat: Option<HostStat>) -> Option<Likeness> {
+    stat.as_ref().filter(|_| copies::are_in_common()).map(Likeness::of)
 }
 
 impl FileOps for HostFile {
