@@ -48,3 +48,62 @@ print('ok', len(filled))";
     place.start(&options, &[], &["python3", "-u", "-c", program]);
     place.ends_well();
 }
+
+/// Copies stay after the last mapping of a file, but are never taken for what the file is not any more.
+#[test]
+fn what_is_kept_of_a_file_is_what_it_is() {
+    let mut place = Place::new();
+    let volume = place.dir.join("volume");
+    fs::create_dir(&volume).unwrap();
+    let lower = place.dir.join("lower");
+    fs::write(&lower, [b'a'; 16 * 4096]).unwrap();
+    fs::write(volume.join("cut"), [b'a'; 16 * 4096]).unwrap();
+    // Only what has not changed just now is kept.
+    std::thread::sleep(std::time::Duration::from_millis(1200));
+    let program = "
+import mmap, os, signal, sys
+def shown(path, flags):
+    file = os.open(path, os.O_RDONLY)
+    with mmap.mmap(file, 0, flags, mmap.PROT_READ) as m: seen = m[:]
+    assert seen == os.pread(file, 64 << 20, 0), (path, flags, seen[:3], os.pread(file, 3, 0))
+    os.close(file)
+    return seen[:3]
+def both(path): return {shown(path, flags) for flags in (mmap.MAP_PRIVATE, mmap.MAP_SHARED)}
+lower = sys.argv[1]
+for again in range(2): assert both(lower) == {b'aaa'} and both('/v/cut') == {b'aaa'}
+for new in b'new', b'two':
+    file = os.open(lower, os.O_RDWR)
+    os.pwrite(file, new, 0)
+    os.close(file)
+    assert both(lower) == {new}
+file = os.open(lower, os.O_RDWR)
+with mmap.mmap(file, 0, mmap.MAP_SHARED) as m: m[:3] = b'map'
+assert both(lower) == {b'map'}
+# What is removed takes no room: less than a third of it would fit.
+for number in range(4):
+    with open('/tmp/large', 'wb+') as file:
+        file.write(bytes(30 << 20))
+        file.flush()
+        shown('/tmp/large', mmap.MAP_PRIVATE)
+    os.unlink('/tmp/large')
+print('ready', flush=True)
+sys.stdin.readline()
+assert os.stat('/v/cut').st_size == 4096
+child = os.fork()
+if child == 0:
+    m = mmap.mmap(os.open('/v/cut', os.O_RDONLY), 4096, mmap.MAP_PRIVATE, mmap.PROT_READ)
+    import ctypes
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    at = libc.mmap(None, 16 * 4096, 1, 2, os.open('/v/cut', os.O_RDONLY), 0)
+    ctypes.string_at(at, 1)
+    ctypes.string_at(at + 2 * 4096, 1)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] & 127 == signal.SIGBUS
+print('ok')";
+    let options = ["--disk", "100M", "--volume", &format!("{}:/v", volume.display())];
+    place.start(&options, &[], &["python3", "-c", program, lower.to_str().unwrap()]);
+    fs::OpenOptions::new().write(true).open(volume.join("cut")).unwrap().set_len(4096).unwrap();
+    place.says_line();
+    place.ends_well();
+}

@@ -539,6 +539,48 @@ static void long_write_ends(void)
     CHECK(stat.st_size < (off_t)bytes);
 }
 
+/* Large writes to sockets come through while others want the processor. */
+static void large_writes_beside_others(void)
+{
+    enum { PAIRS = 3, HOGS = 3 };
+    size_t bytes = (size_t)scaled(8) << 20;
+    char *data = calloc(1, bytes);
+    CHECK(data != NULL);
+    pid_t hogs[HOGS], sides[2 * PAIRS];
+    for (int i = 0; i < HOGS; i++)
+        if ((hogs[i] = fork()) == 0)
+            for (;;)
+                ;
+    for (int i = 0; i < PAIRS; i++) {
+        int ends[2];
+        OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+        if ((sides[2 * i] = fork()) == 0) {
+            for (int round = 0; round < 3; round++)
+                if (write(ends[1], data, bytes) != (ssize_t)bytes)
+                    _exit(1);
+            _exit(0);
+        }
+        if ((sides[2 * i + 1] = fork()) == 0) {
+            static char part[65536];
+            for (size_t left = 3 * bytes; left > 0;) {
+                ssize_t got = read(ends[0], part, sizeof part);
+                if (got <= 0)
+                    _exit(1);
+                left -= (size_t)got;
+            }
+            _exit(0);
+        }
+        close(ends[0]);
+        close(ends[1]);
+    }
+    for (int i = 0; i < 2 * PAIRS; i++)
+        CHECK_EQ(status_of(sides[i]), 0);
+    for (int i = 0; i < HOGS; i++) {
+        OK(kill(hogs[i], SIGKILL));
+        CHECK_EQ(status_of(hogs[i]), SIGKILL);
+    }
+}
+
 /* --- Unix sockets --- */
 
 static socklen_t unix_address(struct sockaddr_un *address, const char *name)
@@ -968,7 +1010,7 @@ int main(int argc, char **argv)
     static const struct test tests[] = {
         TEST(pipes),          TEST(atomic_writes),   TEST(streams), TEST(splicing),       TEST(fifos),
         TEST(events),         TEST(timers),          TEST(signal_descriptors),            TEST(epolls),
-        TEST(waits),          TEST(memory_files), TEST(long_write_ends),    TEST(stream_sockets),                TEST(message_sockets),
+        TEST(waits),          TEST(memory_files), TEST(long_write_ends), TEST(large_writes_beside_others),    TEST(stream_sockets),                TEST(message_sockets),
         TEST(passing),        TEST(sockets_ending),  TEST(terminals),                     TEST(job_control), TEST(sets_ending),
     };
     return RUN_TESTS("ipc", tests, argc, argv);
