@@ -92,6 +92,8 @@ pub struct LoadedImage {
     pub parts: Vec<Part>,
     /// First guest-physical byte behind the image, at a page boundary.
     pub end_phys: u64,
+    /// Places and lengths of what is as it is in the file, and mapped from it.
+    pub constant: Vec<(u64, u64)>,
 }
 
 #[derive(Clone, Copy)]
@@ -118,7 +120,7 @@ pub fn load(
     let loads = || segments.iter().filter(|s| s.kind == PT_LOAD);
     let low = loads().map(|s| s.vaddr).min().ok_or(ImageError::Bounds)?;
     let low = low - low % PAGE_SIZE;
-    let mut high = 0;
+    let (mut high, mut constant) = (0, Vec::new());
     for segment in loads() {
         let bytes = range(elf, segment.offset, segment.file_len)?;
         let end = segment.vaddr.checked_add(segment.mem_len).ok_or(ImageError::Bounds)?;
@@ -130,11 +132,15 @@ pub fn load(
         memory.host_ptr(phys, segment.mem_len).ok_or(ImageError::Size(high))?;
         let mapped = file.and_then(|file| map(file, segment, phys, memory));
         let (before, after) = mapped.unwrap_or((bytes.len(), bytes.len()));
+        if before < after && segment.flags & PF_W == 0 {
+            constant.push((phys + before as u64, (after - before) as u64));
+        }
         memory.copy_out(phys, &bytes[..before]).ok_or(ImageError::Size(high))?;
         memory.copy_out(phys + after as u64, &bytes[after..]).ok_or(ImageError::Size(high))?;
     }
     let bias = linear_base.wrapping_add(KERNEL_IMAGE_PHYS).wrapping_sub(low);
-    relocate(elf, &segments, memory, low, bias)?;
+    let relocated = relocate(elf, &segments, memory, low, bias)?;
+    constant.retain(|(phys, len)| !relocated.iter().any(|at| (*phys..phys + len).contains(at)));
     let parts = parts(&segments, low)?;
     if protect {
         for part in &parts {
@@ -146,7 +152,7 @@ pub fn load(
         return Err(ImageError::Bounds);
     }
     let end_phys = (KERNEL_IMAGE_PHYS + high).next_multiple_of(PAGE_SIZE);
-    Ok(LoadedImage { entry: entry.wrapping_add(bias), parts, end_phys })
+    Ok(LoadedImage { entry: entry.wrapping_add(bias), parts, end_phys, constant })
 }
 
 /// Maps the whole pages of a segment from the file. Result: the range of its bytes that was mapped; `None` if none
@@ -218,15 +224,16 @@ fn segments(elf: &[u8]) -> Result<Vec<Segment>, ImageError> {
     Ok(found)
 }
 
-/// Applies the relocations of the dynamic section, if there is one.
+/// Applies the relocations of the dynamic section, if there is one; the places that it changed.
 fn relocate(
     elf: &[u8],
     segments: &[Segment],
     memory: &SandboxMemory,
     low: u64,
     bias: u64,
-) -> Result<(), ImageError> {
-    let Some(dynamic) = segments.iter().find(|s| s.kind == PT_DYNAMIC) else { return Ok(()) };
+) -> Result<Vec<u64>, ImageError> {
+    let mut changed = Vec::new();
+    let Some(dynamic) = segments.iter().find(|s| s.kind == PT_DYNAMIC) else { return Ok(changed) };
     let (mut table, mut len) = (None, 0);
     for entry in range(elf, dynamic.offset, dynamic.file_len)?.chunks_exact(16) {
         let (tag, value) = (u64_at(entry, 0)?, u64_at(entry, 8)?);
@@ -239,7 +246,7 @@ fn relocate(
             _ => {}
         }
     }
-    let Some(table) = table else { return Ok(()) };
+    let Some(table) = table else { return Ok(changed) };
     let rela = memory.copy_in(place(table, low)?, len).ok_or(ImageError::Bounds)?;
     for entry in rela.chunks_exact(24) {
         let (offset, info, addend) = (u64_at(entry, 0)?, u64_at(entry, 8)?, u64_at(entry, 16)?);
@@ -250,9 +257,10 @@ fn relocate(
         // The build has relocated it for systrap: a word that is right already stays the file's, and its page shared.
         if memory.read::<u64>(at).ok_or(ImageError::Bounds)? != value {
             memory.write(at, &value).ok_or(ImageError::Bounds)?;
+            changed.push(at);
         }
     }
-    Ok(())
+    Ok(changed)
 }
 
 fn range(bytes: &[u8], offset: u64, len: u64) -> Result<&[u8], ImageError> {
@@ -300,10 +308,17 @@ mod tests {
         let file = ImageFile::of_the_kernel().expect("the test's own program holds the kernel");
         let (copied, mapped) = (memory(), memory());
         let image = load(KERNEL, None, &copied, 0x1000, false).unwrap();
-        assert_eq!(load(KERNEL, Some(&file), &mapped, 0x1000, false).unwrap(), image);
+        let mut of_file = load(KERNEL, Some(&file), &mapped, 0x1000, false).unwrap();
+        let constant = std::mem::take(&mut of_file.constant);
+        assert_eq!(of_file, image);
         let bytes = |memory: &SandboxMemory| {
             memory.copy_in(KERNEL_IMAGE_PHYS, image.end_phys - KERNEL_IMAGE_PHYS).unwrap()
         };
+        assert!(bytes(&copied) == bytes(&mapped));
+        // Most of it may go at any time, and comes back.
+        let in_file: u64 = constant.iter().map(|(_, len)| len).sum();
+        assert!(in_file > KERNEL.len() as u64 / 4, "{constant:?}");
+        constant.iter().for_each(|(phys, len)| mapped.give_back_image(*phys, *len));
         assert!(bytes(&copied) == bytes(&mapped));
     }
 

@@ -339,6 +339,13 @@ impl SandboxMemory {
             .map_err(|_| failed("map the kernel image"))
     }
 
+    /// Gives pages of such a view back to the host, which reads them anew when they are used. None of them was ever written.
+    pub fn give_back_image(&self, phys: u64, len: u64) {
+        let Some(at) = self.host_ptr(phys, len) else { return };
+        // SAFETY: a private mapping of a file, never written, reads the same from the file.
+        unsafe { libc::madvise(at.cast(), to_usize(len), libc::MADV_DONTNEED) };
+    }
+
     /// Sets the protection of whole pages of kernel memory.
     pub fn protect_kernel(&self, phys: u64, len: u64, write: bool, execute: bool) -> Result<(), MemoryError> {
         let at = self.host_ptr(phys, len).ok_or(MemoryError::KernelSize(phys + len))?;

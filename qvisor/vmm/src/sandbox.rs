@@ -17,7 +17,7 @@ use crate::hibernate::Hibernation;
 use crate::hibernate::stats::{self, Cycles, KernelPlace, Stats};
 use crate::hostcall::events::EventQueue;
 use crate::hostcall::host_io::HostIo;
-use crate::image::{self, ImageError, ImageFile};
+use crate::image::{self, ImageError, ImageFile, LoadedImage};
 use crate::jail::JailError;
 use crate::lock::{Guard, Mutex, Rank};
 use crate::memory::{MemoryError, SandboxMemory, USER_BLOCK};
@@ -272,7 +272,7 @@ impl Sandbox {
                 }
             }
         }
-        match self.wait_for_end(threads) {
+        match self.wait_for_end(threads, &image) {
             Outcome::Exited(status) => Ok(status),
             Outcome::Panicked(text) => Err(SandboxError::Panicked(text)),
             Outcome::Stuck(text) => Err(SandboxError::Stuck(text)),
@@ -293,7 +293,7 @@ impl Sandbox {
         self.ended.notify_all();
     }
 
-    fn wait_for_end(&self, threads: Vec<JoinHandle<()>>) -> Outcome {
+    fn wait_for_end(&self, threads: Vec<JoinHandle<()>>, image: &LoadedImage) -> Outcome {
         footprint::trim();
         // This thread has nothing else to do: it is the watchdog.
         let mut watchdog = Watchdog::new(&self.pulses, self.config.patience);
@@ -301,7 +301,11 @@ impl Sandbox {
             if let Some(outcome) = self.lock_end().outcome.clone() {
                 break outcome;
             }
-            watchdog.rest(&self.pulses);
+            if watchdog.rest(&self.pulses) {
+                // Much of the code was needed for the start alone.
+                footprint::trim();
+                image.constant.iter().for_each(|(phys, len)| self.memory.give_back_image(*phys, *len));
+            }
             if let Some(report) = watchdog.look(&self.watched()) {
                 self.finish(Outcome::Stuck(report));
             }

@@ -38,6 +38,10 @@ const HUSH_TRIES: u32 = 5;
 const HUSH_PAUSE: Duration = Duration::from_millis(20);
 /// When it looks again whether a quiet sandbox that is doing something has come to rest.
 const STIR_PAUSE: Duration = Duration::from_millis(100);
+/// How often after the start, and how far apart, it looks whether the program waits for the first time: what the start alone
+/// needed is given back then.
+const START_TRIES: u32 = 12;
+const START_PAUSE: Duration = Duration::from_millis(250);
 /// Most callers named for one thread.
 const CALLERS: usize = 12;
 /// [`Pulse::place`]: kernel code, or the control thread's own.
@@ -212,6 +216,8 @@ pub struct Watchdog {
     patience: Duration,
     last: Instant,
     quiet: u32,
+    /// Looks for the end of the start that are left.
+    start_tries: u32,
 }
 
 impl Watchdog {
@@ -219,11 +225,13 @@ impl Watchdog {
     #[must_use]
     pub fn new(pulses: &Pulses, patience: Duration) -> Self {
         let _ = pulses.watcher.set(std::thread::current());
-        Self { seen: vec![Seen::default(); pulses.all().count()], patience, last: Instant::now(), quiet: 0 }
+        let seen = vec![Seen::default(); pulses.all().count()];
+        Self { seen, patience, last: Instant::now(), quiet: 0, start_tries: START_TRIES }
     }
 
-    /// Waits for the next look, or until [`Pulses::wake_watcher`] is called.
-    pub fn rest(&mut self, pulses: &Pulses) {
+    /// Waits for the next look, or until [`Pulses::wake_watcher`] is called. Once the start is over, and the program waits for the
+    /// first time, the result is true.
+    pub fn rest(&mut self, pulses: &Pulses) -> bool {
         if pulses.hushed.swap(false, SeqCst) {
             // The vCPU that said so is on its way to rest.
             for _ in 0..HUSH_TRIES {
@@ -234,7 +242,7 @@ impl Watchdog {
                 std::thread::park_timeout(HUSH_PAUSE);
             }
             // Another thread may have called meanwhile: the caller looks before this thread sleeps.
-            return;
+            return false;
         }
         if self.quiet >= QUIET_LOOKS {
             // Until a look finds that it is not quiet any more: a single request is no reason to stay up.
@@ -248,9 +256,16 @@ impl Watchdog {
             if !rests {
                 std::thread::park_timeout(STIR_PAUSE);
             }
-            return;
+            return false;
+        }
+        if self.start_tries > 0 {
+            std::thread::park_timeout(START_PAUSE);
+            let is_over = pulses.all_rest();
+            self.start_tries = if is_over { 0 } else { self.start_tries - 1 };
+            return is_over;
         }
         std::thread::park_timeout((self.last + TICK).saturating_duration_since(Instant::now()));
+        false
     }
 
     /// Looks at every thread, once a tick; the report about one that is stuck.
