@@ -48,11 +48,17 @@ impl Place {
         let mut line = String::new();
         BufReader::new(front.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "up\n");
+        // A process takes its name when it runs first.
         let child = |name| {
             let path = format!("/proc/{0}/task/{0}/children", front.id());
-            let children = fs::read_to_string(path).unwrap();
-            let mut pids = children.split_whitespace().map(|pid| pid.parse::<u32>().unwrap());
-            pids.find(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap().trim() == name).unwrap()
+            let named = || {
+                let children = fs::read_to_string(&path).unwrap();
+                let mut pids = children.split_whitespace().map(|pid| pid.parse::<u32>().unwrap());
+                pids.find(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap().trim() == name)
+            };
+            let tries = std::iter::repeat_with(named).take(1000);
+            let mut tries = tries.inspect(|_| std::thread::sleep(Duration::from_millis(10)));
+            tries.find_map(|found| found).unwrap()
         };
         Sleeper { vmm: child("dormouse-vmm"), watcher: child("dormouse-watch"), front }
     }
