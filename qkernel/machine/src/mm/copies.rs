@@ -39,6 +39,10 @@ use crate::{owner, sched, time};
 
 /// Pages that a fault copies and maps, at most; aligned.
 const AROUND_PAGES: u64 = 32;
+/// The same for a file that one address space uses: the faults that more would save cost no more than pages that nobody needs.
+const ALONE_PAGES: u64 = 8;
+/// Of a file with so many bytes of copies much is needed.
+const MUCH_BYTES: u64 = 2 << 20;
 /// Most of a sandbox's memory that copies take up is a part of this size: nobody takes them back when memory is short. Beyond
 /// it mappings show the host's page cache.
 const COPIES_PART: usize = 4;
@@ -52,7 +56,7 @@ const SETTLED_NS: i64 = 1_000_000_000;
 /// A fault also maps what is there already of its mapping, so many pages to either side …
 const WIDE_PAGES: u64 = 512;
 /// … in so many pieces: each is an operation of the host's.
-const WIDE_PIECES: usize = 12;
+const WIDE_PIECES: usize = 32;
 /// Pages of a private mapping's data that its first write to one of them copies; aligned. Most of it is written soon, by whoever
 /// binds a library to its place.
 const DATA_PAGES: u64 = 8;
@@ -397,7 +401,12 @@ impl Space {
         file: &Arc<HostFileMap>,
         copies: &Copies,
     ) -> core::result::Result<Around, Stop> {
-        let around = if frames::available() < SCARCE_FRAMES { 1 } else { AROUND_PAGES };
+        let is_alone = !file.is_for_others_than(self.id) && copies.store.resident_bytes() < MUCH_BYTES;
+        let around = match frames::available() {
+            ..SCARCE_FRAMES => 1,
+            _ if is_alone => ALONE_PAGES,
+            _ => AROUND_PAGES,
+        };
         let start = (page / PAGE / around * around * PAGE).max(vma.start);
         let end = ((page / PAGE / around + 1) * around * PAGE).min(vma.end).min(behind_file(vma, size));
         let index = vma.object_offset(page) / PAGE;

@@ -61,8 +61,8 @@ pub struct HostFileMap {
     version: AtomicU64,
     /// What the file was at first, if copies of it may be kept.
     settled: Option<Version>,
-    /// The address space that first wrote to private mappings of it; 0: none has; [`NOBODY`]: one that is gone.
-    first_writer: AtomicU64,
+    /// The address space that first used private mappings of it; 0: none has; [`NOBODY`]: one that is gone.
+    first_user: AtomicU64,
     /// Path for `/proc/PID/maps`.
     pub(super) label: Once<Box<[u8]>>,
 }
@@ -79,7 +79,7 @@ impl HostFileMap {
         file: Arc<dyn Any + Send + Sync>,
     ) -> Self {
         let revived = settled.filter(|_| copies.is_some()).and_then(|version| copies::revive(&version));
-        let first_writer = if revived.is_some() { NOBODY } else { 0 };
+        let first_user = if revived.is_some() { NOBODY } else { 0 };
         let copies = revived.or(copies);
         Self {
             file,
@@ -93,7 +93,7 @@ impl HostFileMap {
             uncopied: AtomicBool::new(false),
             version: AtomicU64::new(0),
             settled,
-            first_writer: AtomicU64::new(first_writer),
+            first_user: AtomicU64::new(first_user),
             label: Once::new(),
         }
     }
@@ -141,9 +141,9 @@ impl HostFileMap {
         }
     }
 
-    /// An address space writes to a private mapping. Whether it is another than the first one that did.
+    /// An address space uses a private mapping. Whether it is another than the first one that did.
     pub(super) fn is_for_others_than(&self, space: u64) -> bool {
-        let set = self.first_writer.compare_exchange(0, space, Ordering::Relaxed, Ordering::Relaxed);
+        let set = self.first_user.compare_exchange(0, space, Ordering::Relaxed, Ordering::Relaxed);
         set.is_err_and(|first| first != space)
     }
 
