@@ -41,18 +41,11 @@ pub static KERNEL: Kernel = Kernel {
     upcalls: Upcalls {
         host_event: events::handle,
         stack_limit: || task::current().process.limits.lock().soft(RLIMIT_STACK),
-        shrink_caches,
+        shrink_caches: fs::shrink_caches,
     },
     first_cpu,
     other_cpu: || run_idle(new_idle()),
 };
-
-/// Gives back what the kernel keeps of names and attributes only to ask less.
-fn shrink_caches() {
-    fs::dentry::shrink();
-    fs::hostfs::forget_listings();
-    machine::mm::copies::let_go();
-}
 
 fn first_cpu(boot: &BootInfo, records: Vec<u8>) -> ! {
     caller::register(|| task::current());

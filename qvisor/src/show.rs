@@ -95,6 +95,7 @@ pub fn stats(root: &Root, id: &str, json: bool) -> Result<u8, Failure> {
         ("in the packed file", memory.packed_file_bytes),
         ("read", stats.read_bytes),
         ("written", stats.written_bytes),
+        ("copied for patched calls", stats.patched_bytes),
     ];
     let mut text = String::new();
     for (what, bytes) in lines {

@@ -16,8 +16,12 @@ pub struct KernelStats {
     pub heap_bytes: AtomicU64,
     /// System calls that the kernel does not have and programs made, each time.
     pub unknown_calls: AtomicU64,
+    /// Pages that were copied to patch call sites in them, so far.
+    pub patched_pages: AtomicU64,
 }
-pin_layout!(KernelStats, 32, user_frames: 0, swapped_frames: 8, heap_bytes: 16, unknown_calls: 24);
+pin_layout!(
+    KernelStats, 40, user_frames: 0, swapped_frames: 8, heap_bytes: 16, unknown_calls: 24, patched_pages: 32
+);
 
 /// The VMM's copy of [`KernelStats`].
 #[repr(C)]
@@ -27,8 +31,11 @@ pub struct KernelFigures {
     pub swapped_frames: u64,
     pub heap_bytes: u64,
     pub unknown_calls: u64,
+    pub patched_pages: u64,
 }
-pin_layout!(KernelFigures, 32, user_frames: 0, swapped_frames: 8, heap_bytes: 16, unknown_calls: 24);
+pin_layout!(
+    KernelFigures, 40, user_frames: 0, swapped_frames: 8, heap_bytes: 16, unknown_calls: 24, patched_pages: 32
+);
 
 impl KernelStats {
     #[must_use]
@@ -38,6 +45,7 @@ impl KernelStats {
             swapped_frames: AtomicU64::new(0),
             heap_bytes: AtomicU64::new(0),
             unknown_calls: AtomicU64::new(0),
+            patched_pages: AtomicU64::new(0),
         }
     }
 

@@ -37,3 +37,11 @@ pub use file::{At, Descriptor, DirEntry, File, FileOps, FileTable, OpenFlags, Wh
 pub use hostfs::to_stat as hostfs_stat;
 pub use inode::{Inode, Stat};
 pub use path::{FsContext, Path};
+
+/// Gives back what the kernel keeps of files only to ask the host less: names, attributes, listings, and copies of pages that
+/// nobody maps.
+pub fn shrink_caches() {
+    dentry::shrink();
+    hostfs::forget_listings();
+    machine::mm::copies::let_go();
+}

@@ -7,12 +7,11 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::fs::{dentry, hostfs};
+use crate::fs;
 use crate::hibernate::state_machine::Obstacle;
 use crate::task::container;
 use machine::heap;
 use machine::mm::aspace::{AddressSpace, Space};
-use machine::mm::copies;
 use machine::mm::frames;
 use machine::mm::frames::Frame;
 use machine::mm::window::HostFileMap;
@@ -28,9 +27,7 @@ use machine::time;
 /// Hibernates the sandbox, which is frozen. After an error nothing has changed.
 pub(super) fn run(frozen: &Frozen) -> Result<HibernateReport, Obstacle> {
     let mut report = HibernateReport::default();
-    dentry::shrink();
-    hostfs::forget_listings();
-    copies::let_go();
+    fs::shrink_caches();
     let spaces = AddressSpace::all();
     let stores = PageStore::all();
     {

@@ -11,38 +11,23 @@
 //! Containers of a pod see the files of one image by views of their own, with copies for each view. Those of files that
 //! look the same to the host ([`Likeness`]) have one frame for each page of which both were read, and of the same content.
 
-use abi::hostcall::{self as hc, HostStat};
+use abi::hostcall::HostStat;
 use abi::word::to_usize;
-use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::arrival::{self, How};
-use super::aspace::Space;
-use super::away::{Away, Stop};
-use super::fault::{Around, SCARCE_FRAMES, own_copy};
-use super::frames::{self, Frame, FrameRef};
-use super::object::{MemoryObject, PageStore};
+use super::frames::{self, Frame, FrameRef, SCARCE_FRAMES};
+use super::object::PageStore;
 use super::owners;
-use super::page::{Access, PAGE, PAGE_BYTES};
-use super::pagetable::Entry;
-use super::vma::{Prot, Vma, VmaFlags};
-use super::window::HostFileMap;
-use crate::blocking;
+use super::page::PAGE;
 use crate::errno::{Errno, Result};
 use crate::host::{self, Handle};
 use crate::rank::Rank;
 use crate::spin::SpinLock;
-use crate::{owner, sched, time};
+use crate::{owner, time};
 
-/// Pages that a fault copies and maps, at most; aligned.
-const AROUND_PAGES: u64 = 32;
-/// The same for a file that one address space uses: the faults that more would save cost no more than pages that nobody needs.
-const ALONE_PAGES: u64 = 8;
-/// Of a file with so many bytes of copies much is needed.
-const MUCH_BYTES: u64 = 2 << 20;
 /// Most of a sandbox's memory that copies take up is a part of this size: nobody takes them back when memory is short. Beyond
 /// it mappings show the host's page cache.
 const COPIES_PART: usize = 4;
@@ -53,15 +38,8 @@ const KEPT_PART: usize = 16;
 const KEPT_PAGES: usize = 8192;
 /// A file that has not changed for so long is not taken for one that the clock of its file system cannot tell from it.
 const SETTLED_NS: i64 = 1_000_000_000;
-/// A fault also maps what is there already of its mapping, so many pages to either side …
-const WIDE_PAGES: u64 = 512;
-/// … in so many pieces: each is an operation of the host's.
-const WIDE_PIECES: usize = 32;
-/// Pages of a private mapping's data that its first write to one of them copies; aligned. Most of it is written soon, by whoever
-/// binds a library to its place.
-const DATA_PAGES: u64 = 8;
 /// Most stale frames a fault clears for pages that it copies.
-const DIRTY_RUN_MAX: usize = to_usize(AROUND_PAGES);
+const DIRTY_RUN_MAX: usize = 32;
 
 static OFF: AtomicBool = AtomicBool::new(false);
 
@@ -127,8 +105,26 @@ impl Version {
     }
 }
 
+static KEPT: SpinLock<AllKept> = SpinLock::new(Rank::Leaf, AllKept::new());
+
 /// Copies of files that nobody maps any more, those that were mapped last at the end.
-static KEPT: SpinLock<VecDeque<Kept>> = SpinLock::new(Rank::Leaf, VecDeque::new());
+struct AllKept {
+    queue: VecDeque<Kept>,
+    /// Of all of them.
+    pages: usize,
+}
+
+impl AllKept {
+    const fn new() -> Self {
+        Self { queue: VecDeque::new(), pages: 0 }
+    }
+
+    fn take(&mut self, at: usize) -> Option<Kept> {
+        let taken = self.queue.remove(at)?;
+        self.pages -= taken.pages;
+        Some(taken)
+    }
+}
 
 struct Kept {
     version: Version,
@@ -145,38 +141,40 @@ pub(super) fn keep(version: Version, copies: Copies) {
     if pages == 0 || pages > most || frames::available() < SCARCE_FRAMES {
         return;
     }
-    let mut gone = Vec::new();
-    {
-        let mut kept = KEPT.lock();
-        let mut total = pages;
-        let others = core::mem::take(&mut *kept);
-        if kept.try_reserve(KEPT_FILES).is_err() || gone.try_reserve(others.len()).is_err() {
-            gone = others.into();
-        } else {
-            for other in others.into_iter().rev() {
-                total += other.pages;
-                if other.version == version || total > most || kept.len() + 1 >= KEPT_FILES {
-                    gone.push(other);
-                } else {
-                    kept.push_front(other);
-                }
-            }
-            kept.push_back(Kept { version, copies, pages });
-        }
+    // Freed without the lock: of the same version there is one at most, and then those that were mapped longest ago.
+    let mut gone = take_kept(&version);
+    while let Some(oldest) = take_surplus(most - pages) {
+        gone = Some(oldest);
     }
     drop(gone);
+    let mut kept = KEPT.lock();
+    if kept.queue.try_reserve(1).is_ok() {
+        kept.pages += pages;
+        kept.queue.push_back(Kept { version, copies, pages });
+    }
+}
+
+/// Takes out what is kept of a file of this version.
+fn take_kept(version: &Version) -> Option<Kept> {
+    let mut kept = KEPT.lock();
+    let at = kept.queue.iter().position(|known| known.version == *version)?;
+    kept.take(at)
+}
+
+/// Takes out the oldest, if there are more pages than so many, or no room for another file.
+fn take_surplus(most: usize) -> Option<Kept> {
+    let mut kept = KEPT.lock();
+    if kept.pages > most || kept.queue.len() >= KEPT_FILES { kept.take(0) } else { None }
 }
 
 /// The copies that were kept of a file of this version.
 pub fn revive(version: &Version) -> Option<Copies> {
-    let mut kept = KEPT.lock();
-    let at = kept.iter().position(|known| known.version == *version)?;
-    kept.remove(at).map(|known| known.copies)
+    take_kept(version).map(|known| known.copies)
 }
 
 /// Has everything go that is kept.
 pub fn let_go() {
-    let kept = core::mem::take(&mut *KEPT.lock());
+    let kept = core::mem::replace(&mut *KEPT.lock(), AllKept::new());
     drop(kept);
 }
 
@@ -184,6 +182,8 @@ pub fn let_go() {
 pub struct Copies {
     store: Arc<PageStore>,
     likeness: Option<Likeness>,
+    /// The address space that used them first, which may be gone; 0: none has.
+    first_user: AtomicU64,
 }
 
 impl Drop for Copies {
@@ -210,7 +210,7 @@ impl Copies {
                 stores.push(Arc::downgrade(&store));
             }
         }
-        Self { store, likeness }
+        Self { store, likeness, first_user: AtomicU64::new(0) }
     }
 
     /// The copies of other files that look the same.
@@ -221,6 +221,12 @@ impl Copies {
         let stores = alike.get(&likeness).into_iter().flatten().filter_map(Weak::upgrade);
         others.extend(stores.filter(|store| !Arc::ptr_eq(store, &self.store)));
         others
+    }
+
+    /// An address space uses them. Whether it is another than the first one that did.
+    pub(super) fn are_for_others_than(&self, space: u64) -> bool {
+        let set = self.first_user.compare_exchange(0, space, Ordering::Relaxed, Ordering::Relaxed);
+        set.is_err_and(|first| first != space)
     }
 
     /// The file has changed: what is touched from now on is copied anew.
@@ -244,9 +250,13 @@ impl Copies {
         self.store.frame_in_memory(index).is_some_and(|shown| shown.frame() == frame)
     }
 
+    pub(super) fn store(&self) -> &PageStore {
+        &self.store
+    }
+
     /// Copies those pages of `[first, last)` that are not there yet; `wanted` must come, others may be missing. `cached`:
     /// `EAGAIN` rather than wait for a disk.
-    fn fill(&self, file: &Handle, first: u64, last: u64, wanted: u64, cached: bool) -> Result<()> {
+    pub(super) fn fill(&self, file: &Handle, first: u64, last: u64, wanted: u64, cached: bool) -> Result<()> {
         let mut near = None;
         let mut at = first;
         while at < last {
@@ -306,7 +316,7 @@ fn in_common(others: &[Arc<PageStore>], index: u64, own: FrameRef) -> FrameRef {
 }
 
 /// Reads into frames of zeros; what is behind the file's end stays zero.
-fn read_whole(file: &Handle, offset: u64, phys: u64, len: u64, cached: bool) -> Result<()> {
+pub(super) fn read_whole(file: &Handle, offset: u64, phys: u64, len: u64, cached: bool) -> Result<()> {
     let mut done = 0;
     while done < len {
         match host::read_phys(file, offset + done, phys + done, len - done, cached)? {
@@ -315,260 +325,4 @@ fn read_whole(file: &Handle, offset: u64, phys: u64, len: u64, cached: bool) -> 
         }
     }
     Ok(())
-}
-
-/// The pages of a mapping that are written together with one.
-fn data_around(vma: &Vma, page: u64) -> Around {
-    let first = page / PAGE / DATA_PAGES * DATA_PAGES;
-    ((first * PAGE).max(vma.start), ((first + DATA_PAGES) * PAGE).min(vma.end))
-}
-
-/// The address behind the last page of a mapping that its file, of this size, has.
-fn behind_file(vma: &Vma, size: u64) -> u64 {
-    vma.start.saturating_add(size.next_multiple_of(PAGE).saturating_sub(vma.offset))
-}
-
-/// Whether the content of a copy is there; else it is to come, with those around it.
-fn check_here(copies: &Copies, frame: &FrameRef, index: u64) -> core::result::Result<(), Stop> {
-    let around = copies.store.absent_around(index);
-    if let Some(away) = Away::of(frame.frame(), around.iter().map(FrameRef::frame), How::Around) {
-        return Err(Stop::Away(away));
-    }
-    arrival::touched(frame.frame());
-    Ok(())
-}
-
-impl Space {
-    /// Whether pages of a file are only to be had if the host need not wait for a disk: other tasks wait for this CPU, and this
-    /// one has not waited yet.
-    fn may_go_cold(&self) -> bool {
-        !self.has_waited && sched::has_waiting()
-    }
-
-    /// If pages from `start` on could not be had that way, they are to be waited for without the space's lock, once.
-    fn check_warm(
-        read: Result<()>,
-        cached: bool,
-        vma: &Vma,
-        file: &Arc<HostFileMap>,
-        start: u64,
-    ) -> core::result::Result<(), Stop> {
-        match read {
-            Err(Errno::EAGAIN) if cached => {
-                let (file, offset) = (file.clone(), vma.object_offset(start));
-                // Whatever comes of it: the page is read then, and if the host has to wait for it, so has this CPU.
-                let warm = move || {
-                    let _ =
-                        blocking::call(hc::ASYNC_WARM, [file.handle().arg(), offset, AROUND_PAGES * PAGE]);
-                };
-                Err(Stop::Away(Away::Elsewhere(Box::new(warm))))
-            }
-            read => Ok(read?),
-        }
-    }
-
-    /// A fault on a private mapping of a file: its own copy for a write, or the sandbox's with those around it. With the first one
-    /// comes what there is already of the file.
-    pub(super) fn populate_copies(
-        &mut self,
-        vma: &Vma,
-        page: u64,
-        access: Access,
-        file: &Arc<HostFileMap>,
-        copies: &Copies,
-    ) -> core::result::Result<Around, Stop> {
-        let index = vma.object_offset(page) / PAGE;
-        let size = file.size_for(vma.object_offset(page))?;
-        // Few pages of data that may be written are, and soon.
-        let is_data = vma.prot.contains(Prot::WRITE) && vma.len() <= DATA_PAGES * PAGE;
-        let is_there = || copies.store.frame_in_memory(index).is_some();
-        let around =
-            if access == Access::Write || is_data && frames::available() >= SCARCE_FRAMES && is_there() {
-                self.mark_own(vma);
-                self.populate_own(vma, page, size, file, copies)?
-            } else {
-                self.populate_shared(vma, page, size, file, copies)?
-            };
-        self.show_file(vma, around, size)
-    }
-
-    /// Shows the copy of a page, with those around it.
-    fn populate_shared(
-        &mut self,
-        vma: &Vma,
-        page: u64,
-        size: u64,
-        file: &Arc<HostFileMap>,
-        copies: &Copies,
-    ) -> core::result::Result<Around, Stop> {
-        let is_alone = !file.is_for_others_than(self.id) && copies.store.resident_bytes() < MUCH_BYTES;
-        let around = match frames::available() {
-            ..SCARCE_FRAMES => 1,
-            _ if is_alone => ALONE_PAGES,
-            _ => AROUND_PAGES,
-        };
-        let start = (page / PAGE / around * around * PAGE).max(vma.start);
-        let end = ((page / PAGE / around + 1) * around * PAGE).min(vma.end).min(behind_file(vma, size));
-        let index = vma.object_offset(page) / PAGE;
-        let index_of = |addr: u64| vma.object_offset(addr) / PAGE;
-        let cached = self.may_go_cold();
-        let filled = copies.fill(file.handle(), index_of(start), index_of(end), index, cached);
-        Self::check_warm(filled, cached, vma, file, start)?;
-        let frame = copies.store.frame_anywhere_if_present(index)?.ok_or(Errno::EIO)?;
-        check_here(copies, &frame, index)?;
-        let flags = vma.entry_flags(false);
-        self.install_frame(page, frame, flags)?;
-        for addr in (start..end).step_by(PAGE_BYTES).filter(|addr| *addr != page) {
-            if self.table.get(addr) == Entry::NONE
-                && let Some(frame) = copies.store.frame_in_memory(index_of(addr))
-            {
-                self.install_frame(addr, frame, flags)?;
-            }
-        }
-        Ok((start, end))
-    }
-
-    /// The first touch of a mapping of a file, which brought `around` in: what is there of the file already is mapped, in this
-    /// mapping and in those that follow on it and are not written.
-    fn show_file(&mut self, vma: &Vma, around: Around, size: u64) -> core::result::Result<Around, Stop> {
-        if vma.flags.contains(VmaFlags::SHOWN) || frames::available() < SCARCE_FRAMES {
-            return Ok(around);
-        }
-        self.mark_shown(vma.start);
-        let mut pieces = 0;
-        let after = (around.1 + WIDE_PAGES * PAGE).min(vma.end);
-        let mut end = self.map_there(vma, size, (around.1, after), &mut pieces)?;
-        let before = around.0.saturating_sub(WIDE_PAGES * PAGE).max(vma.start);
-        self.map_there(vma, size, (before, around.0), &mut pieces)?;
-        let mut start = before;
-        let is_beside = |other: &Vma| {
-            let is_same = match (&other.object, &vma.object) {
-                (Some(other), Some(ours)) => other.address() == ours.address(),
-                _ => false,
-            };
-            is_same
-                && !other.is_shared()
-                && !other.flags.contains(VmaFlags::SHOWN)
-                && !other.prot.contains(Prot::WRITE)
-        };
-        let mut edge = vma.start;
-        while let Some(other) =
-            edge.checked_sub(1).and_then(|addr| self.find(addr)).filter(|vma| is_beside(vma)).cloned()
-        {
-            edge = other.start;
-            self.mark_shown(other.start);
-            start = other.end.saturating_sub(WIDE_PAGES * PAGE).max(other.start);
-            self.map_there(&other, size, (start, other.end), &mut pieces)?;
-        }
-        let mut edge = vma.end;
-        while let Some(other) = self.find(edge).filter(|vma| is_beside(vma)).cloned() {
-            edge = other.end;
-            self.mark_shown(other.start);
-            end = (other.start + WIDE_PAGES * PAGE).min(other.end);
-            self.map_there(&other, size, (other.start, end), &mut pieces)?;
-        }
-        Ok((start, end))
-    }
-
-    fn mark_shown(&mut self, start: u64) {
-        if let Some(vma) = self.vmas.get_mut(&start) {
-            vma.flags |= VmaFlags::SHOWN;
-        }
-    }
-
-    /// Maps pages of a range of a mapping that are there already, as long as they are few `pieces`; how far it came.
-    fn map_there(
-        &mut self,
-        vma: &Vma,
-        size: u64,
-        (start, end): Around,
-        pieces: &mut usize,
-    ) -> core::result::Result<u64, Stop> {
-        let Some(MemoryObject::Host(file)) = &vma.object else { return Ok(start) };
-        let Some(copies) = file.copies().filter(|_| vma.prot.intersects(Prot::READ | Prot::EXEC)) else {
-            return Ok(start);
-        };
-        let flags = vma.entry_flags(false);
-        let mut next = None;
-        for addr in (start..end.min(behind_file(vma, size))).step_by(PAGE_BYTES) {
-            if self.table.get(addr) != Entry::NONE {
-                continue;
-            }
-            let Some(frame) = copies.store.frame_in_memory(vma.object_offset(addr) / PAGE) else { continue };
-            let at = (addr, frame.addr());
-            *pieces += usize::from(next != Some(at));
-            if *pieces > WIDE_PIECES {
-                return Ok(addr);
-            }
-            next = Some((at.0 + PAGE, at.1 + PAGE));
-            self.install_frame(addr, frame, flags)?;
-        }
-        Ok(end)
-    }
-
-    fn populate_own(
-        &mut self,
-        vma: &Vma,
-        page: u64,
-        size: u64,
-        file: &Arc<HostFileMap>,
-        copies: &Copies,
-    ) -> core::result::Result<Around, Stop> {
-        let index = vma.object_offset(page) / PAGE;
-        if file.is_for_others_than(self.id)
-            && frames::available() >= SCARCE_FRAMES
-            && !copies.store.holds(index)
-        {
-            // Others will want it, too.
-            let (first, last) = data_around(vma, page);
-            let last = last.min(behind_file(vma, size));
-            let (first, last) = (vma.object_offset(first) / PAGE, vma.object_offset(last) / PAGE);
-            let cached = self.may_go_cold();
-            let filled = copies.fill(file.handle(), first, last, index, cached);
-            Self::check_warm(filled, cached, vma, file, page)?;
-        }
-        let own = match copies.store.frame_anywhere_if_present(index)? {
-            Some(frame) => {
-                check_here(copies, &frame, index)?;
-                own_copy(&frame)?
-            }
-            None => {
-                let own = frames::alloc_zeroed().ok_or(Errno::ENOMEM)?;
-                let cached = self.may_go_cold();
-                let read = read_whole(file.handle(), index * PAGE, own.addr(), PAGE, cached);
-                Self::check_warm(read, cached, vma, file, page)?;
-                own
-            }
-        };
-        self.install_frame(page, own, vma.entry_flags(true))?;
-        self.own_data(vma, page, copies)
-    }
-
-    /// Makes pages around one of a private mapping's data its own, too, as far as that takes no waiting.
-    pub(super) fn own_data(
-        &mut self,
-        vma: &Vma,
-        page: u64,
-        copies: &Copies,
-    ) -> core::result::Result<Around, Stop> {
-        if frames::available() < SCARCE_FRAMES {
-            return Ok((page, page + PAGE));
-        }
-        let (start, end) = data_around(vma, page);
-        for addr in (start..end).step_by(PAGE_BYTES).filter(|addr| *addr != page) {
-            let entry = self.table.get(addr);
-            let Some(frame) = copies.store.frame_in_memory(vma.object_offset(addr) / PAGE) else { continue };
-            let shown =
-                entry.has(Entry::PRESENT) && !entry.has(Entry::WRITABLE) && entry.phys() == frame.addr();
-            if entry == Entry::NONE || shown {
-                // The page that counts is there.
-                let Ok(own) = own_copy(&frame) else { break };
-                self.install_frame(addr, own, vma.entry_flags(true))?;
-                if shown {
-                    self.freed.push(frame.frame());
-                }
-            }
-        }
-        Ok((start, end))
-    }
 }

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use super::arrival::{self, Arrival, How};
 use super::aspace::{AddressSpace, Space};
 use super::away::{Away, Stop};
-use super::frames::{self, Frame, FrameRef, FrameRun};
+use super::frames::{self, Frame, FrameRef, FrameRun, SCARCE_FRAMES};
 use super::object::{MemoryObject, copy_page};
 use super::page::{Access, Fault, PAGE, PAGE_BYTES, page_down};
 use super::pagetable::Entry;
@@ -29,8 +29,8 @@ const NEIGHBOURS: u64 = 31;
 const SCAN_PAGES: u64 = 128;
 /// Pages kept free between a growing stack and the mapping below it.
 const STACK_GUARD_PAGES: u64 = 256;
-/// When fewer frames are left, faults take one at a time.
-pub(super) const SCARCE_FRAMES: usize = 4096;
+/// Pages of a folio that the host may bring at once, where addresses and frames are aligned alike (64 KiB).
+const FOLIO_PAGES: u64 = 16;
 /// Most stale (not zero) frames one fault clears.
 const DIRTY_RUN_MAX: usize = 16;
 
@@ -50,9 +50,7 @@ impl AddressSpace {
             Ok(())
         })
     }
-}
 
-impl AddressSpace {
     /// User code will touch these addresses before long: what of them is to be had at once comes in, to be shown by one operation.
     pub fn expect(&self, touches: impl IntoIterator<Item = (u64, Access)>) {
         if !platform::current().mirrors() {
@@ -255,7 +253,7 @@ impl Space {
             }
             let want = self.empty_pages(at, end);
             // The faulting page must come; the others only if they are to be had.
-            let Some(mut run) = self.zero_run(want) else { break };
+            let Some(mut run) = self.zero_run(at, want) else { break };
             let run_start = at;
             for frame in &mut run {
                 if let Err(error) = self.install_frame(at, frame, vma.entry_flags(true)) {
@@ -289,11 +287,15 @@ impl Space {
         };
         let bytes = u64::from(pages) * PAGE;
         let start = if sequential { page } else { (page / bytes * bytes).max(vma.start) };
+        let mut end = start + bytes;
+        if u64::from(pages) >= FOLIO_PAGES {
+            end -= end % (FOLIO_PAGES * PAGE);
+        }
         if let Some(vma) = self.vmas.get_mut(&vma.start) {
-            vma.next_fault = start + bytes;
+            vma.next_fault = end;
             vma.window_pages = pages;
         }
-        (start, u64::from(pages))
+        (start, (end - start) / PAGE)
     }
 
     /// How many entries from `at` on are empty, up to `end`.
@@ -305,8 +307,13 @@ impl Space {
         to_usize(count)
     }
 
-    fn zero_run(&self, want: usize) -> Option<FrameRun> {
-        frames::alloc_zeroed_run(want, self.next_frame, DIRTY_RUN_MAX)
+    /// Frames for pages from `at` on: those behind the last ones. Where there are many they begin where a folio can hold them.
+    fn zero_run(&self, at: u64, want: usize) -> Option<FrameRun> {
+        let near = self.next_frame.map(|next| match want as u64 {
+            FOLIO_PAGES.. => next.add(to_usize((at.wrapping_sub(next.addr()) / PAGE) % FOLIO_PAGES)),
+            _ => next,
+        });
+        frames::alloc_zeroed_run(want, near, DIRTY_RUN_MAX)
     }
 
     fn populate_store(&mut self, vma: &Vma, page: u64, access: Access) -> Result<Around, Stop> {

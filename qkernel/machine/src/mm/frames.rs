@@ -31,6 +31,8 @@ static BITS_PHYS: Once<u64> = Once::new();
 const BLOCK_SHIFT: u32 = 22;
 /// Tables with a bit for each frame.
 const BIT_TABLES: u64 = 3;
+/// When fewer frames are left, faults take one at a time.
+pub(super) const SCARCE_FRAMES: usize = 4096;
 /// Frames beyond the limit, for processes that come in from outside.
 const RESERVE: usize = RESERVE_BYTES / 4096;
 

@@ -226,11 +226,10 @@ impl<'a> IoBuf<'a> {
     ) -> Result<usize> {
         let mut done = 0;
         while self.remaining > 0 {
-            let batch = match done {
-                0 => Ok(()),
-                _ => self.breathe(BREATH),
-            };
-            let (offered, moved) = match batch.and_then(|()| self.one_batch(write_memory, done, &mut call)) {
+            if done > 0 && self.breathe(BREATH).is_err() {
+                break;
+            }
+            let (offered, moved) = match self.one_batch(write_memory, done, &mut call) {
                 Ok(result) => result,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,

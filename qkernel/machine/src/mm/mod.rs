@@ -9,6 +9,7 @@ pub mod aspace;
 mod away;
 pub mod copies;
 mod fault;
+mod file_faults;
 mod fork;
 #[cfg(test)]
 mod frame_life;
@@ -21,6 +22,7 @@ pub mod owners;
 mod page;
 pub mod pages;
 pub mod pagetable;
+mod patches;
 pub mod report;
 pub mod residency;
 mod shown;

@@ -9,9 +9,10 @@
 //! `syscall` itself (as calls that are made again do) raises an exception there, and the call is made all the same.
 //!
 //! Nobody but running code sees a patch: where the kernel reads such a page for a program, or the mapping changes, the
-//! page goes, and the next touch brings the file's. A program that maps something at the slots' addresses has them.
+//! page goes, and the next touch brings the file's. A program that maps something at the slots' addresses has them. What an
+//! address space does with sites is in [`super::patches`]; here is what they look like.
 
-use abi::layout::{STUB_AREA, STUB_TEXT};
+use abi::layout::STUB_AREA;
 use abi::run::UserRegs;
 use abi::word::{low32, to_usize};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -19,38 +20,22 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::account;
-use super::aspace::{AddressSpace, Space};
-use super::away::Stop;
-use super::fault::own_copy;
-use super::frames::{self, Frame, FrameRef};
-use super::object::MemoryObject;
-use super::page::{Access, PAGE, page_down};
-use super::pagetable::Entry;
-use super::swap_window::SwapWindow;
-use super::vma::{Prot, Vma, VmaFlags};
-use crate::arch;
-use crate::errno::Errno;
-use crate::platform::{self, Trap};
+use super::page::{PAGE, page_down};
 
 /// Where slots lie. The third byte of each address, which is the first of a jump's last two, is no instruction.
-const SLOTS: u64 = 0x6_0000;
+pub(super) const SLOTS: u64 = 0x6_0000;
 const SLOT_PAGES: u64 = 4;
-const SLOTS_END: u64 = SLOTS + SLOT_PAGES * PAGE;
-const SLOT_BYTES: u64 = 64;
+pub(super) const SLOTS_END: u64 = SLOTS + SLOT_PAGES * PAGE;
+pub(super) const SLOT_BYTES: u64 = 64;
 /// The two slots of a page in whose midst the pointer for a site that reads lies: 0x7ff ends the number of the call that such
 /// a site makes with all ones, so that who comes to the `syscall` by another way keeps its number; and the byte before
 /// the last two (0x07, 0x17, 0x27, 0x37) is no instruction either.
-const READ_SLOT: u64 = 31;
+pub(super) const READ_SLOT: u64 = 31;
 const READ_POINTER: u64 = 0x7ff;
 /// Calls of a site, by signals, until it is patched: what a patch costs, some forty calls save.
 const CALLS: u64 = 40;
-const VECTOR_DEBUG: u32 = 1;
-const VECTOR_INVALID_OPCODE: u32 = 6;
-const VECTOR_ALIGNMENT: u32 = 17;
 
 static OFF: AtomicBool = AtomicBool::new(true);
-static PAGES: AtomicU64 = AtomicU64::new(0);
 
 /// Has call sites patched or not.
 pub fn patch(wanted: bool) {
@@ -67,11 +52,6 @@ pub fn is_slot(address: u64) -> bool {
     (SLOTS..SLOTS_END).contains(&address)
 }
 
-/// Pages that were copied for patches so far.
-pub fn patched_pages() -> u64 {
-    PAGES.load(Ordering::Relaxed)
-}
-
 /// How often sites have called lately: the address behind the instruction, and the count. One of those that meet in a place
 /// has it.
 #[derive(Default)]
@@ -83,7 +63,7 @@ pub(super) struct Hits {
 
 impl Hits {
     /// Counts a call that came from before `rip`. Whether the site is to be patched.
-    fn note(&self, rip: u64) -> bool {
+    pub fn note(&self, rip: u64) -> bool {
         let place = &self.places[to_usize(rip ^ rip >> 5 ^ rip >> 12) % self.places.len()];
         let seen = place.load(Ordering::Relaxed);
         let count = if seen >> 8 == rip { (seen & 0xff) + 1 } else { 1 };
@@ -94,7 +74,7 @@ impl Hits {
 
 /// The sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     /// An instruction of five bytes that does the same elsewhere and twice, and `syscall`.
     Before([u8; 5]),
     /// `xor eax, eax; syscall; cmp rax, -4096`.
@@ -102,11 +82,11 @@ enum Kind {
 }
 
 #[derive(Clone, Copy)]
-struct Site {
-    at: u64,
-    kind: Kind,
+pub(super) struct Site {
+    pub at: u64,
+    pub kind: Kind,
     /// The address of the pointer that it jumps by.
-    pointer: u64,
+    pub pointer: u64,
 }
 
 /// Bytes of the jump at a site.
@@ -114,7 +94,7 @@ const JUMP: usize = 7;
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// `mov r9, [rsp + 8]`.
 const STACK_BYTES: [u8; 5] = [0x4c, 0x8b, 0x4c, 0x24, 0x08];
-const READ_BYTES: [u8; 10] = [0x31, 0xc0, 0x0f, 0x05, 0x48, 0x3d, 0x00, 0xf0, 0xff, 0xff];
+pub(super) const READ_BYTES: [u8; 10] = [0x31, 0xc0, 0x0f, 0x05, 0x48, 0x3d, 0x00, 0xf0, 0xff, 0xff];
 /// Bytes of a slot's code up to and with the jump into the stub.
 const CODE: u64 = 39;
 /// Where the slot's code of a site that reads goes on after the call, and where it jumps back.
@@ -124,7 +104,7 @@ const BACK: u64 = GOES_ON + 6;
 impl Site {
     /// The site whose `syscall` ends at `end` in a page of this content, if it lies in it, and if it has called by `number`:
     /// so the bytes before are the instruction that they look like, but for what [`is_inside_another`] knows.
-    fn find(page: &[u8], end: usize, number: u64) -> Option<(usize, Kind)> {
+    pub fn find(page: &[u8], end: usize, number: u64) -> Option<(usize, Kind)> {
         let before = |bytes: usize| end.checked_sub(bytes).and_then(|at| Some((at, page.get(at..)?)));
         let (at, kind, by) = match (before(JUMP), before(4)) {
             (Some((at, [0xb8, a, b, c, d, 0x0f, 0x05, ..])), _) => {
@@ -141,7 +121,7 @@ impl Site {
     }
 
     /// Where its slot's code begins.
-    fn code(&self) -> u64 {
+    pub fn code(&self) -> u64 {
         match self.kind {
             Kind::Before(_) => self.pointer + 8,
             Kind::Read => self.pointer + 9,
@@ -149,7 +129,7 @@ impl Site {
     }
 
     /// Where it goes on after the call: behind it, or, for one that reads, in its slot.
-    fn goes_on(&self) -> u64 {
+    pub fn goes_on(&self) -> u64 {
         match self.kind {
             Kind::Before(_) => self.at + JUMP as u64,
             Kind::Read => self.code() + GOES_ON,
@@ -157,25 +137,25 @@ impl Site {
     }
 
     /// The address behind its `syscall`.
-    fn call_end(&self) -> u64 {
+    pub fn call_end(&self) -> u64 {
         self.at + if self.kind == Kind::Read { 4 } else { JUMP as u64 }
     }
 
     /// Whether these bytes are the program's own.
-    fn is_original(&self, bytes: &[u8]) -> bool {
+    pub fn is_original(&self, bytes: &[u8]) -> bool {
         match self.kind {
             Kind::Before(first) => bytes.starts_with(&first) && bytes[first.len()..].starts_with(&SYSCALL),
             Kind::Read => bytes.starts_with(&READ_BYTES),
         }
     }
 
-    fn jump(&self) -> [u8; JUMP] {
+    pub fn jump(&self) -> [u8; JUMP] {
         let [a, b, c, d, ..] = self.pointer.to_le_bytes();
         [0xff, 0x24, 0x25, a, b, c, d]
     }
 
     /// The slot's code. `entry`: the address of the pointer to the stub's; `back`: that of a pointer behind the site.
-    fn slot(&self, entry: u64, back: u64) -> Vec<u8> {
+    pub fn slot(&self, entry: u64, back: u64) -> Vec<u8> {
         let first = match self.kind {
             Kind::Before(first) => first,
             // `mov eax, 0`.
@@ -224,18 +204,18 @@ fn is_inside_another(before: &[u8]) -> bool {
 /// The patched sites of an address space.
 #[derive(Default)]
 pub(super) struct Sites {
-    by_address: BTreeMap<u64, Site>,
+    pub by_address: BTreeMap<u64, Site>,
     /// Pointers, which are never used again, with their sites.
-    pointers: BTreeMap<u64, Site>,
+    pub pointers: BTreeMap<u64, Site>,
     /// Pages that somebody has read, or that hold no site.
-    left_alone: BTreeSet<u64>,
+    pub left_alone: BTreeSet<u64>,
     numbers: u64,
     reads: u64,
-    has_slots: bool,
+    pub has_slots: bool,
     /// The program has the slots' addresses.
-    off: bool,
+    pub off: bool,
     /// See [`Hits`].
-    gone: Arc<AtomicBool>,
+    pub gone: Arc<AtomicBool>,
 }
 
 impl Sites {
@@ -243,14 +223,9 @@ impl Sites {
     pub fn beside(hits: &Hits) -> Self {
         Self { gone: Arc::clone(&hits.are_slots_gone), ..Self::default() }
     }
-}
 
-/// Most pages that are remembered as read; then no more are patched.
-const LEFT_ALONE_MAX: usize = 64;
-
-impl Sites {
     /// The address of the pointer for another site of this kind.
-    fn next_pointer(&mut self, kind: Kind) -> Option<u64> {
+    pub fn next_pointer(&mut self, kind: Kind) -> Option<u64> {
         if kind == Kind::Read {
             let page = SLOTS + self.reads * PAGE;
             self.reads += 1;
@@ -282,7 +257,7 @@ impl Sites {
     }
 
     /// Code that stopped in a slot is at its site; a call that it made there as an ordinary one ends where others do.
-    fn leave_slot(&self, regs: &mut UserRegs, has_called: bool) {
+    pub fn leave_slot(&self, regs: &mut UserRegs, has_called: bool) {
         let Some(site) = self.by_slot(regs.rip) else { return };
         let inside = regs.rip.wrapping_sub(site.code());
         if has_called {
@@ -299,262 +274,4 @@ impl Sites {
             };
         }
     }
-}
-
-impl AddressSpace {
-    /// What a program may see of registers that are about to be its signal handler's, or that another address space goes on
-    /// with: nothing of slots.
-    pub fn hide_slots(&self, regs: &mut UserRegs) {
-        if is_slot(regs.rip) {
-            self.lock().leave_slot(regs, false);
-        }
-    }
-
-    /// A patched call is over. The slot that it would go on in may have gone meanwhile.
-    pub fn after_call(&self, regs: &mut UserRegs) {
-        if is_slot(regs.rip) && self.hits.are_slots_gone.load(Ordering::Acquire) {
-            self.lock().sites.leave_slot(regs, false);
-        }
-    }
-
-    /// Whether a fault at `addr` came of slots that went while code at `rip` was about to go there: its site is as it was.
-    pub fn have_slots_gone(&self, addr: u64, rip: u64) -> bool {
-        let is_slot = is_slot(addr);
-        is_slot && {
-            let space = self.lock();
-            let site = space.sites.by_address.range(..=rip).next_back();
-            space.sites.off && site.is_some_and(|(at, _)| rip - at < READ_BYTES.len() as u64)
-        }
-    }
-
-    /// What a trap means for a program that knows nothing of patches.
-    pub fn correct(&self, regs: &mut UserRegs, trap: Trap) -> Trap {
-        let in_slots = is_slot(regs.rip);
-        match trap {
-            Trap::Syscall if !in_slots => {
-                if !OFF.load(Ordering::Relaxed) && self.hits.note(regs.rip) {
-                    let _ = self.attempt(|space| space.patch_site(regs.rip, regs.rax));
-                    self.machine().has_patches.store(true, Ordering::Relaxed);
-                }
-                trap
-            }
-            Trap::Exception { vector: VECTOR_INVALID_OPCODE, .. } if !in_slots => {
-                self.lock().correct_opcode(regs).unwrap_or(trap)
-            }
-            Trap::Exception { vector: VECTOR_DEBUG, .. } if in_slots => {
-                // It goes step by step: where it can see them there are no patches.
-                let mut space = self.lock();
-                let space = &mut *space;
-                space.leave_slot(regs, false);
-                if space.table.get(page_down(regs.rip)).has(Entry::PATCHED) {
-                    space.leave_alone(page_down(regs.rip));
-                    self.commit(space);
-                }
-                trap
-            }
-            Trap::Exception { vector: VECTOR_ALIGNMENT, .. } => {
-                let mut space = self.lock();
-                let space = &mut *space;
-                let page = page_down(regs.rip);
-                if !space.table.get(page).has(Entry::PATCHED) {
-                    return trap;
-                }
-                space.leave_alone(page);
-                self.commit(space);
-                Trap::Interrupt
-            }
-            _ if in_slots => {
-                self.lock().leave_slot(regs, trap == Trap::Syscall);
-                trap
-            }
-            _ => trap,
-        }
-    }
-}
-
-impl Space {
-    /// See [`Sites::leave_slot`]. What a program has at the slots' addresses itself is no slot.
-    fn leave_slot(&self, regs: &mut UserRegs, has_called: bool) {
-        if self.sites.has_slots || self.find(regs.rip).is_none() {
-            self.sites.leave_slot(regs, has_called);
-            if !self.sites.has_slots {
-                // Where a call that reads goes on otherwise is no more.
-                self.sites.leave_slot(regs, false);
-            }
-        }
-    }
-
-    /// An instruction that is none, perhaps in the midst of a patch: what the program meant.
-    fn correct_opcode(&self, regs: &mut UserRegs) -> Option<Trap> {
-        // From the site: where the `syscall` was, what is left of the last instruction, and where that was.
-        const WAYS: [(u64, bool, bool); 3] = [(5, false, true), (7, true, true), (4, true, false)];
-        for (inside, reads, calls) in WAYS {
-            let at = regs.rip.wrapping_sub(inside);
-            let site = self.sites.by_address.get(&at);
-            let Some(site) = site.filter(|site| (site.kind == Kind::Read) == reads) else { continue };
-            let entry = self.table.get(page_down(at));
-            if entry == Entry::NONE || entry.has(Entry::SWAPPED) {
-                // The page went meanwhile. What comes has no patch, or the same.
-                return Some(Trap::Interrupt);
-            }
-            let mut is = [0; READ_BYTES.len()];
-            let len = is.len().min(to_usize(PAGE - at % PAGE));
-            if !entry.has(Entry::PRESENT) || !entry.is_frame() {
-                continue;
-            }
-            read_frame(entry.phys() + at % PAGE, &mut is[..len]);
-            if is.starts_with(&site.jump()) {
-                regs.rip = if self.sites.has_slots { site.goes_on() } else { site.call_end() };
-                if calls {
-                    (regs.rcx, regs.r11) = (regs.rip, regs.rflags);
-                }
-                return Some(if calls { Trap::Syscall } else { Trap::Interrupt });
-            }
-            // It was one when this happened: the program begins the site anew, or goes on where it would have been.
-            if site.is_original(&is[..len]) {
-                regs.rip = if calls { site.call_end() - 2 } else { at + 4 };
-                return Some(Trap::Interrupt);
-            }
-        }
-        None
-    }
-
-    /// Patches the site whose `syscall` ends at `end`, if it is one and may be patched.
-    fn patch_site(&mut self, end: u64, number: u64) -> core::result::Result<(), Stop> {
-        let page = page_down(end.wrapping_sub(1));
-        if self.sites.off || self.sites.left_alone.contains(&page) {
-            return Ok(());
-        }
-        let Some(vma) = self.find(page).cloned() else { return Ok(()) };
-        let Some(MemoryObject::Host(file)) = &vma.object else { return Ok(()) };
-        let entry = self.table.get(page);
-        let may = !vma.is_shared() && vma.prot.contains(Prot::EXEC) && !vma.prot.contains(Prot::WRITE);
-        let is_here = entry.has(Entry::PRESENT) && entry.is_frame() && !entry.has(Entry::WRITABLE);
-        let index = vma.object_offset(page) / PAGE;
-        let is_files = file.copies().is_some_and(|copies| copies.shows(index, Frame::new(entry.phys())));
-        if !may || !is_here || !(entry.has(Entry::PATCHED) || is_files) {
-            return Ok(());
-        }
-        let mut content = account::filled(0_u8, to_usize(PAGE))?;
-        read_frame(entry.phys(), &mut content);
-        let Some((at, kind)) = Site::find(&content, to_usize(end - page), number) else { return Ok(()) };
-        let at = page + at as u64;
-        let known = self.sites.by_address.get(&at).copied().filter(|site| site.kind == kind);
-        let site = match known {
-            Some(site) => site,
-            None => match self.new_slot(at, kind)? {
-                Some(site) => site,
-                None => return Ok(()),
-            },
-        };
-        let copy = own_copy(&FrameRef::share(Frame::new(entry.phys()))?)?;
-        write_frame(copy.addr() + at % PAGE, &site.jump());
-        self.install_frame(page, copy, vma.entry_flags(false) | Entry::PATCHED)?;
-        self.freed.push(Frame::new(entry.phys()));
-        PAGES.fetch_add(u64::from(!entry.has(Entry::PATCHED)), Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// A slot for a new site; `None`: there are no more.
-    fn new_slot(&mut self, at: u64, kind: Kind) -> core::result::Result<Option<Site>, Stop> {
-        if !self.sites.has_slots && !self.make_slots()? {
-            return Ok(None);
-        }
-        let Some(pointer) = self.sites.next_pointer(kind) else { return Ok(None) };
-        let site = Site { at, kind, pointer };
-        let page = page_down(pointer);
-        // It is the kernel's alone, so nobody shares the frame.
-        if self.table.get(page) == Entry::NONE {
-            let frame = frames::alloc_zeroed().ok_or(Errno::ENOMEM)?;
-            self.install_frame(page, frame, Entry::PRESENT | Entry::USER)?;
-        }
-        self.fault(page, Access::Read)?;
-        let phys = self.table.get(page).phys();
-        let back = page + READ_SLOT * SLOT_BYTES;
-        write_frame(phys, &STUB_TEXT.to_le_bytes());
-        if kind == Kind::Read {
-            write_frame(phys + back % PAGE, &(at + READ_BYTES.len() as u64).to_le_bytes());
-        }
-        write_frame(phys + site.code() % PAGE, &site.slot(page, back));
-        write_frame(phys + pointer % PAGE, &site.code().to_le_bytes());
-        self.sites.by_address.insert(at, site);
-        self.sites.pointers.insert(pointer, site);
-        Ok(Some(site))
-    }
-
-    /// Maps the slots, unless the program has something there.
-    fn make_slots(&mut self) -> core::result::Result<bool, Stop> {
-        if self.vmas.range(..SLOTS_END).next_back().is_some_and(|(_, vma)| vma.end > SLOTS) {
-            self.sites.off = true;
-            return Ok(false);
-        }
-        self.check_vma()?;
-        let vma = Vma {
-            start: SLOTS,
-            end: SLOTS_END,
-            prot: Prot::READ | Prot::EXEC,
-            max_prot: Prot::all(),
-            flags: VmaFlags::DONT_FORK | VmaFlags::SLOTS,
-            object: None,
-            offset: 0,
-            next_fault: 0,
-            window_pages: 0,
-            swap_window: SwapWindow::default(),
-        };
-        self.vmas.insert(SLOTS, vma);
-        self.sites.has_slots = true;
-        Ok(true)
-    }
-
-    /// The mappings of a range are about to change: no patch stays in it. If the slots are in it the program has them.
-    pub(super) fn unpatch(&mut self, start: u64, end: u64) {
-        if !self.sites.has_slots {
-            return;
-        }
-        let (start, end) = if start < SLOTS_END && end > SLOTS {
-            self.sites.has_slots = false;
-            self.sites.off = true;
-            self.sites.gone.store(true, Ordering::Release);
-            // Nothing is cut: the mapping is whole.
-            let _ = self.unmap(SLOTS, SLOTS_END);
-            (0, u64::MAX)
-        } else {
-            (start, end)
-        };
-        let mut pages = Vec::new();
-        for site in self.sites.by_address.range(page_down(start)..end).map(|(_, site)| site) {
-            let page = page_down(site.at);
-            if pages.last() != Some(&page) && self.table.get(page).has(Entry::PATCHED) {
-                pages.push(page);
-            }
-        }
-        pages.into_iter().for_each(|page| self.clear(page, page + PAGE));
-    }
-
-    /// A program wants these addresses. If there are slots it has them.
-    pub(super) fn yield_slots(&mut self, start: u64, end: u64) {
-        if start < SLOTS_END && end > SLOTS {
-            self.unpatch(start, end);
-        }
-    }
-
-    /// Somebody reads a page, not to run it: what it is without patches.
-    pub(super) fn leave_alone(&mut self, page: u64) {
-        self.clear(page, page + PAGE);
-        self.sites.left_alone.insert(page);
-        self.sites.off |= self.sites.left_alone.len() > LEFT_ALONE_MAX;
-    }
-}
-
-/// Reads what lies at a guest-physical address, inside one frame that is ours to look at.
-fn read_frame(phys: u64, to: &mut [u8]) {
-    // SAFETY: (1) the callers stay inside a frame of user memory, which the linear map covers; (2) it is mapped as long as the
-    // space's lock is held.
-    unsafe { arch::copy_bytes(to.as_mut_ptr(), platform::ptr::<u8>(phys), to.len()) };
-}
-
-/// The same the other way.
-fn write_frame(phys: u64, from: &[u8]) {
-    // SAFETY: as in `read_frame`; the frame is this address space's alone.
-    unsafe { arch::copy_bytes(platform::ptr::<u8>(phys), from.as_ptr(), from.len()) };
 }

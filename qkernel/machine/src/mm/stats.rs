@@ -21,6 +21,11 @@ pub fn count_unknown_call() {
     STATS.unknown_calls.fetch_add(1, Ordering::Relaxed);
 }
 
+/// Counts a page that is copied to patch call sites in it.
+pub(super) fn count_patched_page() {
+    STATS.patched_pages.fetch_add(1, Ordering::Relaxed);
+}
+
 /// Brings them up to date.
 pub fn refresh() {
     STATS.set(frames::in_use() as u64, residency::swapped(), heap::HEAP.used_bytes() as u64);

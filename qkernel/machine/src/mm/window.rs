@@ -38,9 +38,6 @@ fn take_chunk() -> Option<u64> {
     })
 }
 
-/// No address space has this id.
-const NOBODY: u64 = u64::MAX;
-
 /// A host file that is mapped: its chunks stay in the window while any mapping holds this.
 pub struct HostFileMap {
     /// The file's own: its address stands for the file in the keys of futexes.
@@ -61,15 +58,13 @@ pub struct HostFileMap {
     version: AtomicU64,
     /// What the file was at first, if copies of it may be kept.
     settled: Option<Version>,
-    /// The address space that first used private mappings of it; 0: none has; [`NOBODY`]: one that is gone.
-    first_user: AtomicU64,
     /// Path for `/proc/PID/maps`.
     pub(super) label: Once<Box<[u8]>>,
 }
 
 impl HostFileMap {
     /// Maps the file behind `handle` (open for reading, and for writing if `writable`). Shares the handle. With `copies`
-    /// private mappings show those of its pages, and with a `version` they are those that were kept of it, and are kept.
+    /// private mappings show those of its pages, which are kept after the last mapping if the file is of a settled version.
     /// `file` is one object for all maps of a file.
     pub fn new(
         handle: Arc<Handle>,
@@ -78,9 +73,6 @@ impl HostFileMap {
         settled: Option<Version>,
         file: Arc<dyn Any + Send + Sync>,
     ) -> Self {
-        let revived = settled.filter(|_| copies.is_some()).and_then(|version| copies::revive(&version));
-        let first_user = if revived.is_some() { NOBODY } else { 0 };
-        let copies = revived.or(copies);
         Self {
             file,
             handle,
@@ -93,7 +85,6 @@ impl HostFileMap {
             uncopied: AtomicBool::new(false),
             version: AtomicU64::new(0),
             settled,
-            first_user: AtomicU64::new(first_user),
             label: Once::new(),
         }
     }
@@ -139,12 +130,6 @@ impl HostFileMap {
             self.size.store(0, Ordering::Relaxed);
             self.changed();
         }
-    }
-
-    /// An address space uses a private mapping. Whether it is another than the first one that did.
-    pub(super) fn is_for_others_than(&self, space: u64) -> bool {
-        let set = self.first_user.compare_exchange(0, space, Ordering::Relaxed, Ordering::Relaxed);
-        set.is_err_and(|first| first != space)
     }
 
     /// Lets go of copies that nobody maps.

@@ -467,11 +467,8 @@ pub fn go_on() -> Result<()> {
     // About to sleep until what it does now succeeds, it asks once more then.
     settle(&task);
     let state = task.sched();
-    if QUEUED.load(Ordering::SeqCst) != 0
-        && time::monotonic_ns() >= state.slice_end_ns.load(Ordering::Relaxed)
-    {
-        state.involuntary_switches.fetch_add(1, Ordering::Relaxed);
-        schedule(Place::Kernel);
+    if QUEUED.load(Ordering::SeqCst) != 0 {
+        let_others_in(state, Place::Kernel);
     }
     let now = time::monotonic_ns();
     let shown = &this_cpu().shown_ns;
@@ -480,6 +477,14 @@ pub fn go_on() -> Result<()> {
         platform::show_progress();
     }
     Ok(())
+}
+
+/// Gives the CPU to the next task if the current one's time slice is over.
+fn let_others_in(state: &SchedState, place: Place) {
+    if time::monotonic_ns() >= state.slice_end_ns.load(Ordering::Relaxed) {
+        state.involuntary_switches.fetch_add(1, Ordering::Relaxed);
+        schedule(place);
+    }
 }
 
 /// Switches to another task. The current one goes on later if it is runnable, from `place` in the queue, or once it is woken.
@@ -591,10 +596,7 @@ pub fn before_user(state: &SchedState, watch_ns: u64) {
     // Before the look at the queue: whoever fills it later sees that this CPU must be kicked.
     events::publish_deadline(deadline);
     if QUEUED.load(Ordering::SeqCst) != 0 {
-        if time::monotonic_ns() >= state.slice_end_ns.load(Ordering::Relaxed) {
-            state.involuntary_switches.fetch_add(1, Ordering::Relaxed);
-            schedule(Place::Boundary);
-        }
+        let_others_in(state, Place::Boundary);
         let slice = state.slice_end_ns.load(Ordering::Relaxed);
         deadline = timer::next_deadline().min(slice).min(watch_ns);
     }

@@ -121,8 +121,9 @@ impl HostInode {
         let map = known.unwrap_or_else(|| {
             // They would not see what others write through mappings.
             let copied = copies::are_wanted() && !writable;
-            let copies = copied.then(|| Copies::new(likeness(stat)));
             let settled = stat.as_ref().and_then(Version::settled);
+            let kept = || settled.as_ref().and_then(copies::revive);
+            let copies = copied.then(|| kept().unwrap_or_else(|| Copies::new(likeness(stat))));
             let map = Arc::new(HostFileMap::new(handle.clone(), writable, copies, settled, common.clone()));
             common.add_map(&self.me, &map);
             map

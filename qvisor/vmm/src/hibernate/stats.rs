@@ -64,6 +64,9 @@ pub struct Stats {
     /// System calls that programs made and the kernel does not have.
     #[serde(default)]
     pub unknown_calls: u64,
+    /// Copies of pages that were made to patch call sites in them, so far.
+    #[serde(default)]
+    pub patched_bytes: u64,
     /// How its pages are packed.
     #[serde(default)]
     pub codec: String,
@@ -194,6 +197,7 @@ pub(crate) fn collect(
         wakes: cycles.wakes,
         answered_probes: cycles.answered_probes,
         unknown_calls: said.unknown_calls,
+        patched_bytes: said.patched_pages.saturating_mul(PAGE_SIZE),
         wake_times: cycles.wake_times(),
         codec,
         home,
@@ -228,6 +232,7 @@ mod tests {
             swapped_frames: u64::MAX,
             heap_bytes: 7,
             unknown_calls: 0,
+            patched_pages: 0,
         };
         memory.write(0x1000, &wild).unwrap();
         assert_eq!(place.read(&memory), KernelFigures { user_frames: 1024, swapped_frames: 1024, ..wild });
