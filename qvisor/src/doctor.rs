@@ -7,6 +7,7 @@ use std::path::Path;
 use serde::Serialize;
 use vmm::jail::{landlock, mitigations};
 use vmm::mounts;
+use vmm::platform::folios::{self, Folios};
 use vmm::platform::probe::{self, KvmReport};
 
 use crate::accelerator::{self, Accelerator};
@@ -23,6 +24,7 @@ struct Findings {
     overlayfs: Finding,
     cgroup: Finding,
     fsgsbase: Finding,
+    large_folios: Finding,
     iaa: Accelerator,
     platform: &'static str,
     reason: String,
@@ -57,6 +59,7 @@ pub fn run(json: bool) -> Result<u8, Failure> {
         ("overlayfs", &findings.overlayfs),
         ("cgroup", &findings.cgroup),
         ("fsgsbase", &findings.fsgsbase),
+        ("large folios", &findings.large_folios),
     ];
     let iaa = &findings.iaa;
     let lines = lines.into_iter().map(|(name, finding)| (name, finding.ok, &finding.detail));
@@ -80,6 +83,7 @@ fn examine() -> Findings {
         overlayfs: Finding::new(mounts::knows_overlay(), "copy-on-write views"),
         cgroup: cgroup(),
         fsgsbase: fsgsbase(),
+        large_folios: large_folios(),
         iaa: accelerator::examine(Path::new("/sys"), Path::new("/dev")),
         platform,
         reason: report.to_string(),
@@ -145,6 +149,20 @@ fn cgroup() -> Finding {
         (_, true, true) => Finding::new(true, "version 1, hybrid"),
         (_, true, false) => Finding::new(true, "version 1"),
         _ => Finding::new(false, "not mounted"),
+    }
+}
+
+fn large_folios() -> Finding {
+    let how = "echo advise > /sys/kernel/mm/transparent_hugepage/hugepages-64kB/shmem_enabled";
+    match folios::policy() {
+        Folios::Never => Finding::new(
+            false,
+            format!(
+                "new memory comes page by page; where Linux has large folios (6.14) they are switched on by: {how}"
+            ),
+        ),
+        Folios::Asked => Finding::new(true, "shared memory has them where it is asked for"),
+        Folios::Always => Finding::new(true, "all shared memory has them"),
     }
 }
 

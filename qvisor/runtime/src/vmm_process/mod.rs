@@ -196,7 +196,7 @@ fn run(
     let ids_are_mapped = users.hide_hosts_root();
     // From here on nothing is opened by its path. One thread so far: ids and capabilities are a thread's own, and the
     // stubs' zygote, made below, is to have ours.
-    let _ = vmm::cpu::host_flags();
+    let _ = (vmm::cpu::host_flags(), vmm::platform::folios::policy());
     jail::enter(users, &following, plan.is_pod)?;
     drop(following);
     if let Some(bounds) = plan.bounds.as_ref().filter(|_| !plan.cgroups.count_processes()) {

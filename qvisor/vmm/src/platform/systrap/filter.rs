@@ -32,6 +32,8 @@ const fn arg_high(index: u32) -> u32 {
 const MAP_SHARED_FIXED: u32 = 0x11;
 const MAP_POPULATE: u32 = 0x8000;
 const FUTEX_WAKE: u32 = 1;
+const MADV_HUGEPAGE: u32 = 14;
+const MADV_POPULATE_READ: u32 = 22;
 const ARCH_SET_GS: u32 = 0x1001;
 const ARCH_SET_FS: u32 = 0x1002;
 const PR_SET_PDEATHSIG: u32 = 1;
@@ -72,6 +74,7 @@ enum Label {
     Map,
     Bases,
     DeathSignal,
+    Advice,
 }
 
 #[derive(Clone, Copy)]
@@ -133,6 +136,7 @@ pub fn base() -> Vec<Instruction> {
         call(libc::SYS_mmap, Flags),
         call(libc::SYS_mprotect, Allow),
         call(libc::SYS_munmap, Allow),
+        call(libc::SYS_madvise, Advice),
         call(libc::SYS_write, Allow),
         call(libc::SYS_recvmsg, Allow),
         call(libc::SYS_close, Allow),
@@ -155,6 +159,10 @@ pub fn base() -> Vec<Instruction> {
         Load(arg_low(3)),
         Jump(EQUAL, MAP_SHARED_FIXED, Allow, Next),
         Jump(EQUAL, MAP_SHARED_FIXED | MAP_POPULATE, Allow, Trap),
+        At(Advice),
+        Load(arg_low(2)),
+        Jump(EQUAL, MADV_HUGEPAGE, Allow, Next),
+        Jump(EQUAL, MADV_POPULATE_READ, Allow, Trap),
         At(DeathSignal),
         Load(arg_low(0)),
         Jump(EQUAL, PR_SET_PDEATHSIG, Allow, Trap),
@@ -217,6 +225,7 @@ pub fn mapper(cpus: u32) -> Vec<Instruction> {
         call(libc::SYS_mmap, Map),
         call(libc::SYS_mprotect, Range),
         call(libc::SYS_munmap, Range),
+        call(libc::SYS_madvise, Advice),
         call(libc::SYS_write, Answer),
         call(libc::SYS_recvmsg, Receive),
         call(libc::SYS_close, Close),
@@ -272,6 +281,11 @@ pub fn mapper(cpus: u32) -> Vec<Instruction> {
         Load(arg_low(3)),
         Jump(EQUAL, MAP_SHARED_FIXED, Range, Next),
         Jump(EQUAL, MAP_SHARED_FIXED | MAP_POPULATE, Range, Trap),
+        // Large folios, and pages at once.
+        At(Advice),
+        Load(arg_low(2)),
+        Jump(EQUAL, MADV_HUGEPAGE, Range, Next),
+        Jump(EQUAL, MADV_POPULATE_READ, Range, Trap),
         // Address (argument 0) plus length (argument 1) must end in the user half. Slot 0: low word of the sum.
         At(Range),
         Load(arg_low(1)),
@@ -461,6 +475,11 @@ mod tests {
         assert!(!unmap(0, USER_MAX + 0x1000));
         assert!(!unmap(STUB_TEXT, 0x1000));
         assert!(!unmap(STUB_ORDERS, 0x1000));
+        for advice in 0..128 {
+            let is_known = [MADV_HUGEPAGE, MADV_POPULATE_READ].map(u64::from).contains(&advice);
+            assert_eq!(verdict(libc::SYS_madvise, &[0x40_0000, 0x1_0000, advice]), is_known, "{advice}");
+            assert!(!verdict(libc::SYS_madvise, &[STUB_AREA, 0x1000, advice]));
+        }
         assert!(!verdict(libc::SYS_mprotect, &[STUB_ORDERS, 0x1000, 3]));
         assert!(!verdict(libc::SYS_mprotect, &[STUB_TEXT, 0x1000, 7]));
     }

@@ -21,6 +21,7 @@ use super::spawn::{self, Ends};
 use super::thread::{Lost, StubThread};
 use crate::futex;
 use crate::lock::{Guard, Mutex, Rank};
+use crate::platform::folios::{self, FOLIO_BYTES, Folios};
 
 /// Most calls of one operation: a file is received, mapped, and closed.
 const CALLS_OF_ONE: usize = 3;
@@ -175,6 +176,14 @@ impl MapperOrder<'_> {
     pub fn add(&mut self, op: &MapOp) {
         let prot = u64::from(op.prot);
         match op.kind {
+            MAP_OP_MAP if wants_folios(op) => {
+                self.map(op, FD_USER, 0);
+                for advice in [libc::MADV_HUGEPAGE, libc::MADV_POPULATE_READ] {
+                    let advice = u64::from(advice.cast_unsigned());
+                    // What is not to be had comes with faults.
+                    self.push(libc::SYS_madvise, [op.addr, op.len, advice, 0, 0, 0], true);
+                }
+            }
             MAP_OP_MAP => {
                 let most = if op.prot & PROT_WRITE == 0 { POPULATE_TO_READ } else { POPULATE_MAX };
                 let populate = if op.len <= most { libc::MAP_POPULATE } else { 0 };
@@ -278,6 +287,15 @@ impl MapperOrder<'_> {
         }
         Err(Lost)
     }
+}
+
+/// Whether an operation maps a run whose pages may come in large folios, and the host is to be asked for them.
+fn wants_folios(op: &MapOp) -> bool {
+    op.len >= FOLIO_BYTES
+        && op.len <= POPULATE_MAX
+        && op.prot & PROT_WRITE != 0
+        && op.addr % FOLIO_BYTES == op.phys % FOLIO_BYTES
+        && folios::policy() == Folios::Asked
 }
 
 fn seek(file: &OwnedFd, to: i64, whence: i32) -> Result<i32, Lost> {
