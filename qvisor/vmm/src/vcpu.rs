@@ -21,14 +21,20 @@ pub struct Cpus {
     stopping: AtomicBool,
     /// The idle vCPU that waits for the host's files as well; [`NOBODY`].
     watcher: AtomicU32,
+    /// Each vCPU that leaves the guest is to note its place.
+    wants_places: AtomicBool,
 }
 
 const NOBODY: u32 = u32::MAX;
+/// Most words of a stack that are looked at.
+const STACK_WORDS: u64 = 512;
 
 #[derive(Debug, Default)]
 struct Cpu {
     /// Sleeps on `pending`, or is about to.
     sleeps: AtomicBool,
+    /// Instruction and stack pointer in the guest when it last noted them; 0 before that.
+    place: [AtomicU64; 2],
 }
 
 impl Cpus {
@@ -65,6 +71,7 @@ impl Cpus {
             busy: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             watcher: AtomicU32::new(NOBODY),
+            wants_places: AtomicBool::new(false),
         })
     }
 
@@ -194,6 +201,36 @@ impl Cpus {
     pub fn stop(&self, io: &IoThreads) {
         self.stopping.store(true, SeqCst);
         (0..self.count()).for_each(|cpu| self.set_pending(cpu, io));
+    }
+
+    /// From now on each vCPU that leaves the guest is to [note its place](Self::note_place).
+    pub fn ask_places(&self) {
+        self.wants_places.store(true, SeqCst);
+    }
+
+    /// Whether that was asked for.
+    #[must_use]
+    pub fn wants_places(&self) -> bool {
+        self.wants_places.load(Relaxed)
+    }
+
+    /// A vCPU has left the guest with these registers.
+    pub fn note_place(&self, cpu: u32, rip: u64, rsp: u64) {
+        let Some(state) = self.cpus.get(cpu as usize) else { return };
+        state.place[1].store(rsp, SeqCst);
+        state.place[0].store(rip, SeqCst);
+    }
+
+    /// The instruction pointer that a vCPU noted, and the words on its stack in the guest's kernel, as far as they lie in
+    /// the sandbox's memory.
+    #[must_use]
+    pub fn place_in_guest(&self, cpu: u32) -> Option<(u64, Vec<u64>)> {
+        let [rip, rsp] = self.cpus.get(cpu as usize)?.place.each_ref().map(|word| word.load(SeqCst));
+        // SAFETY: the header lives as long as `self.memory`, and this word never changes.
+        let this = unsafe { (&raw const (*self.header(cpu)?).this).read_volatile() };
+        let phys = rsp.wrapping_sub(this.wrapping_sub(header_phys(cpu)));
+        let words = (0..STACK_WORDS).map_while(|index| self.memory.read(phys.wrapping_add(8 * index) & !7));
+        (rip != 0).then(|| (rip, words.collect()))
     }
 
     /// Whether the vCPUs are to end.

@@ -17,7 +17,7 @@ use abi::hostcall as hc;
 
 use crate::activity::Activity;
 use crate::cpu;
-use crate::fault_signals::{self, STACK_WORDS};
+use crate::fault_signals;
 use crate::hostcall::host_io::HostIo;
 use crate::vcpu::Cpus;
 
@@ -42,6 +42,8 @@ const STIR_PAUSE: Duration = Duration::from_millis(100);
 /// needed is given back then.
 const START_TRIES: u32 = 12;
 const START_PAUSE: Duration = Duration::from_millis(250);
+/// How long a vCPU may take to note where it was in the guest, before the report is written.
+const NOTE_PAUSE: Duration = Duration::from_millis(100);
 /// Most callers named for one thread.
 const CALLERS: usize = 12;
 /// [`Pulse::place`]: kernel code, or the control thread's own.
@@ -327,6 +329,7 @@ fn waits_for_files(place: u32) -> bool {
 
 fn report(watched: &Watched<'_>, stuck: &Pulse, patience: Duration) -> String {
     let mut text = format!("{} made no progress for {} s", stuck.name, patience.as_secs());
+    watched.cpus.ask_places();
     for pulse in watched.pulses.all() {
         let tid = pulse.tid.load(Relaxed);
         if tid == 0 {
@@ -340,12 +343,22 @@ fn report(watched: &Watched<'_>, stuck: &Pulse, patience: Duration) -> String {
         let _ = write!(text, "\n  {} {doing}", pulse.name);
         let Some((at, stack)) = fault_signals::place_of(tid) else { continue };
         let _ = write!(text, ", at {}", (watched.name_of)(at).unwrap_or_else(|| format!("{at:#x}")));
-        let words: [u64; STACK_WORDS] = stack;
-        for caller in words.into_iter().filter_map(|word| (watched.name_of)(word)).take(CALLERS) {
-            let _ = write!(text, "\n    {caller}");
-        }
+        name_callers(&mut text, watched, &stack);
+    }
+    // The signals that asked made the vCPUs leave the guest.
+    std::thread::sleep(NOTE_PAUSE);
+    for cpu in 0..watched.cpus.count() {
+        let Some((at, stack)) = watched.cpus.place_in_guest(cpu) else { continue };
+        let _ = write!(text, "\n  vCPU {cpu} was at {}", (watched.name_of)(at).unwrap_or_else(|| format!("{at:#x}")));
+        name_callers(&mut text, watched, &stack);
     }
     text
+}
+
+fn name_callers(text: &mut String, watched: &Watched<'_>, stack: &[u64]) {
+    for caller in stack.iter().filter_map(|word| (watched.name_of)(*word)).take(CALLERS) {
+        let _ = write!(text, "\n    {caller}");
+    }
 }
 
 #[cfg(test)]

@@ -80,6 +80,11 @@ impl Vcpu<'_> {
                 count(&self.exits.signal);
                 // Reset before `pending` and the deadline are looked at: a signal that comes now sets it again.
                 self.fd.set_kvm_immediate_exit(0);
+                if sandbox.cpus().wants_places()
+                    && let Ok(registers) = self.fd.get_regs()
+                {
+                    sandbox.cpus().note_place(self.cpu, registers.rip, registers.rsp);
+                }
                 Ok(signalled(sandbox, self.cpu))
             }
             Step::HostMemory => self.memory_fault(),
