@@ -200,7 +200,9 @@ fn an_empty_host_has_an_empty_list() {
 fn the_doctor_speaks_json() {
     let output = Host::new().run(&["doctor", "--json"]);
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    for feature in ["kvm", "seccomp", "user_namespaces", "overlayfs", "cgroup", "fsgsbase", "iaa"] {
+    for feature in
+        ["kvm", "seccomp", "user_namespaces", "overlayfs", "cgroup", "fsgsbase", "large_folios", "iaa"]
+    {
         assert!(found[feature]["ok"].is_boolean() && found[feature]["detail"].is_string(), "{feature}");
     }
     assert!(["kvm", "systrap"].contains(&found["platform"].as_str().unwrap()));

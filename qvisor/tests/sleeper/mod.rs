@@ -70,6 +70,15 @@ pub struct Place {
     pub swap: PathBuf,
 }
 
+/// The platform of the sandboxes under test.
+pub fn platform() -> String {
+    std::env::var("DORMOUSE_TEST_PLATFORM").unwrap_or_else(|_| {
+        let doctor = Command::new(dormouse()).args(["doctor", "--json"]).output().unwrap();
+        let found: Value = serde_json::from_slice(&doctor.stdout).unwrap();
+        found["platform"].as_str().unwrap().to_owned()
+    })
+}
+
 impl Place {
     pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -94,7 +103,7 @@ impl Place {
 
     /// Starts a sandbox named `s`, with variables for the command, and waits for its first line.
     pub fn start(&mut self, options: &[&str], variables: &[(&str, &str)], program: &[&str]) {
-        let platform = std::env::var("DORMOUSE_TEST_PLATFORM").unwrap_or("auto".into());
+        let platform = platform();
         let fixed = ["do", "--id", "s", "--platform", &platform, "--swap-dir", self.swap.to_str().unwrap()];
         let mut command = self.command(&[&fixed, options, &["--"], program].concat());
         command.envs(variables.iter().copied());

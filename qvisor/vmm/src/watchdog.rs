@@ -349,7 +349,11 @@ fn report(watched: &Watched<'_>, stuck: &Pulse, patience: Duration) -> String {
     std::thread::sleep(NOTE_PAUSE);
     for cpu in 0..watched.cpus.count() {
         let Some((at, stack)) = watched.cpus.place_in_guest(cpu) else { continue };
-        let _ = write!(text, "\n  vCPU {cpu} was at {}", (watched.name_of)(at).unwrap_or_else(|| format!("{at:#x}")));
+        let _ = write!(
+            text,
+            "\n  vCPU {cpu} was at {}",
+            (watched.name_of)(at).unwrap_or_else(|| format!("{at:#x}"))
+        );
         name_callers(&mut text, watched, &stack);
     }
     text
