@@ -4,15 +4,16 @@ use alloc::sync::Arc;
 
 use crate::fs::inode::{Inode, NewNode};
 use crate::fs::{devfs, tmpfs};
+use crate::ipc::{IpcNamespace, mqueue};
 use crate::spec::MountSpec;
 use crate::{proc, sysfs, tty};
 
-/// The root of a file system the kernel makes itself. Types nobody provides become an empty tmpfs.
-pub fn virtual_fs(kind: &[u8]) -> Option<Arc<dyn Inode>> {
+/// The root of a file system the kernel makes itself; queues are those of `ipc`. Types nobody provides become an empty tmpfs.
+pub fn virtual_fs(kind: &[u8], ipc: &Arc<IpcNamespace>) -> Option<Arc<dyn Inode>> {
     match kind {
         b"tmpfs" | b"ramfs" | b"shm" => Some(tmpfs::new(0o1777)),
         b"devpts" => Some(tty::pts::devpts_root()),
-        b"mqueue" => Some(tmpfs::new(0o1777)),
+        b"mqueue" => Some(mqueue::dir::root(ipc)),
         b"devtmpfs" => {
             let root = tmpfs::new(0o755);
             devfs::populate(&root).is_ok().then_some(root)
@@ -26,7 +27,7 @@ pub fn virtual_fs(kind: &[u8]) -> Option<Arc<dyn Inode>> {
 
 /// [`virtual_fs`] with the options that a boot record gives: `size`, `mode`, `uid` and `gid` of a tmpfs, `mode` and
 /// `gid` of terminals. Sizes are in bytes.
-pub fn virtual_fs_with(spec: &MountSpec) -> Option<Arc<dyn Inode>> {
+pub fn virtual_fs_with(spec: &MountSpec, ipc: &Arc<IpcNamespace>) -> Option<Arc<dyn Inode>> {
     let number = |name, radix| spec.number(name, radix);
     let id = |name| number(name, 10).and_then(|id| u32::try_from(id).ok());
     let mode = |otherwise| {
@@ -47,6 +48,6 @@ pub fn virtual_fs_with(spec: &MountSpec) -> Option<Arc<dyn Inode>> {
             tty::pts::set_defaults(mode(0o620), id(b"gid"));
             Some(tty::pts::devpts_root())
         }
-        kind => virtual_fs(kind),
+        kind => virtual_fs(kind, ipc),
     }
 }

@@ -16,6 +16,7 @@ pub mod fs;
 #[cfg(feature = "harness")]
 pub mod harness;
 pub mod hibernate;
+pub mod ipc;
 pub mod limits;
 pub mod net;
 pub mod proc;

@@ -19,8 +19,10 @@ pub const RLIMIT_STACK: usize = 3;
 pub const RLIMIT_CORE: usize = 4;
 pub const RLIMIT_NPROC: usize = 6;
 pub const RLIMIT_NOFILE: usize = 7;
+pub const RLIMIT_MEMLOCK: usize = 8;
 pub const RLIMIT_AS: usize = 9;
 pub const RLIMIT_SIGPENDING: usize = 11;
+pub const RLIMIT_MSGQUEUE: usize = 12;
 pub const RLIMIT_NICE: usize = 13;
 pub const RLIMIT_RTPRIO: usize = 14;
 
@@ -51,9 +53,9 @@ impl Default for Limits {
         limits[RLIMIT_CORE] = Limit { soft: 0, hard: RLIM_INFINITY };
         limits[RLIMIT_NPROC] = Limit { soft: 31_000, hard: 31_000 };
         limits[RLIMIT_NOFILE] = Limit { soft: 1024, hard: 1 << 20 };
-        limits[8] = Limit { soft: 8 << 20, hard: 8 << 20 };
+        limits[RLIMIT_MEMLOCK] = Limit { soft: 8 << 20, hard: 8 << 20 };
         limits[RLIMIT_SIGPENDING] = Limit { soft: 31_000, hard: 31_000 };
-        limits[12] = Limit { soft: 819_200, hard: 819_200 };
+        limits[RLIMIT_MSGQUEUE] = Limit { soft: 819_200, hard: 819_200 };
         limits[RLIMIT_NICE] = Limit { soft: 0, hard: 0 };
         limits[RLIMIT_RTPRIO] = Limit { soft: 0, hard: 0 };
         Self(limits)

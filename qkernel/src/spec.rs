@@ -44,6 +44,10 @@ pub struct Spec {
     pub container: u64,
     /// The container whose process ids a container shares.
     pub pid_space: Option<u64>,
+    /// The container whose System V objects and message queues a container shares.
+    pub ipc_space: Option<u64>,
+    /// Settings of its own IPC namespace, by name.
+    pub ipc_settings: Vec<(Vec<u8>, Vec<u8>)>,
     /// Nanoseconds; 0: it does not hibernate by itself.
     pub idle_timeout_ns: u64,
     /// Who comes from these addresses counts as nobody for that.
@@ -179,6 +183,11 @@ impl Spec {
             }
             ab::TAG_CONTAINER => self.container = u64_at(data, 0)?,
             ab::TAG_PID_SPACE => self.pid_space = Some(u64_at(data, 0)?),
+            ab::TAG_IPC_SPACE => self.ipc_space = Some(u64_at(data, 0)?),
+            ab::TAG_IPC_SETTING => {
+                let end = data.iter().position(|byte| *byte == 0)?;
+                self.ipc_settings.push((data[..end].to_vec(), data[end + 1..].to_vec()));
+            }
             ab::TAG_LIMIT => {
                 let limit = ContainerLimit::from_number(u32_at(data, 0)?)?;
                 self.limits.push((limit, u64_at(data, 8)?));

@@ -4,6 +4,7 @@ mod sleeper;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
@@ -70,6 +71,36 @@ fn many_threads_want_one_processor() {
 #[test]
 fn a_pipe_is_full() {
     survives(&["pipe"]);
+}
+
+/// A segment that nobody maps is stored like all else: the sandbox's files grow by it.
+#[test]
+fn ipc_objects_wait() {
+    let mut place = midst(&["ipc"]);
+    place.order(&["hibernate"]);
+    assert!(place.file_kib() >= 600 * 4, "{} KiB are on disk", place.file_kib());
+    place.order(&["wake"]);
+    goes_on(&mut place);
+}
+
+#[test]
+fn a_database_is_driven() {
+    if !Path::new("/usr/lib/postgresql").exists() {
+        eprintln!("skipped: there is no PostgreSQL");
+        return;
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../test/guest/scripts/postgres.sh");
+    let mut place = Place::new();
+    place.start(&["--memory", "512M"], &[], &["sh", script, "midst"]);
+    for _ in 0..5 {
+        sleep(Duration::from_millis(700));
+        place.order(&["hibernate"]);
+        sleep(Duration::from_millis(50));
+        place.order(&["wake"]);
+    }
+    sleep(Duration::from_millis(700));
+    place.says_line();
+    place.ends_well();
 }
 
 #[test]

@@ -2,7 +2,6 @@
 import base64
 import functools
 import json
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -12,17 +11,12 @@ from runner import Cases
 from world import IMAGE, Failure, Program, check, until
 
 MIB = 1 << 20
-# Whether cases that Dormouse does not meet yet go with it too, and not with runc alone.
-WITH_PENDING = os.environ.get("DORMOUSE_PODS") == "1"
 
 
 class PodCases(Cases):
-    """Cases after which nothing is left. `pending`: Dormouse does not meet it yet."""
+    """Cases after which nothing is left."""
 
-    def __call__(self, *runtimes, pending=False):
-        if pending and not WITH_PENDING:
-            runtimes = ("runc",)
-
+    def __call__(self, *runtimes):
         def register(function):
             @functools.wraps(function)
             def whole(side):

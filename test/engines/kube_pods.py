@@ -92,7 +92,7 @@ def containers_have_mapped_memory_in_common(side):
         return added, third.run("share", "sum", "/dev/shm/counter"), waits.result(), wakes
 
 
-@case(pending=True)
+@case()
 def containers_have_system_v_ipc_in_common(side):
     first, second = side.pod().sleepers(2)
     other = side.pod("other").start("other", SLEEP)

@@ -1,13 +1,14 @@
 // In the middle of something when its sandbox hibernates: each mode says "ready" once it waits, goes on when a line comes
 // on standard input, and says "ok" if nothing was lost.
 //
-// midst futex|epoll|child|pipe|timer|signal|vfork|unread|family|memory
+// midst futex|epoll|child|pipe|timer|signal|vfork|unread|family|ipc|memory
 // midst unread PORT | download PORT BYTES | server PORT THREADS | busy THREADS
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <mqueue.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -18,7 +19,11 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/ipc.h>
 #include <sys/mman.h>
+#include <sys/msg.h>
+#include <sys/sem.h>
+#include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -385,13 +390,77 @@ static int busy(int count) {
     return 0;
 }
 
+// System V objects and message queues: a segment that nobody maps, one that is mapped and removed, messages, and children
+// that wait for each kind.
+static int ipc(void) {
+    enum { SEGMENT_PAGES = 600, WAITERS = 3 };
+    int unmapped = shmget(IPC_PRIVATE, SEGMENT_PAGES * PAGE, 0600), removed = shmget(IPC_PRIVATE, 8 * PAGE, 0600);
+    int set = semget(IPC_PRIVATE, 2, 0600), queue = msgget(IPC_PRIVATE, 0600);
+    HOLDS(unmapped >= 0 && removed >= 0 && set >= 0 && queue >= 0);
+    uint64_t *segment = shmat(unmapped, NULL, 0), *mapped = shmat(removed, NULL, 0);
+    HOLDS(segment != (void *)-1 && mapped != (void *)-1);
+    fill(segment, SEGMENT_PAGES, 40);
+    fill(mapped, 8, 41);
+    HOLDS(shmdt(segment) == 0 && shmctl(removed, IPC_RMID, NULL) == 0);
+    char name[32];
+    snprintf(name, sizeof name, "/midst.%d", getpid());
+    struct mq_attr attr = {.mq_maxmsg = 4, .mq_msgsize = 64};
+    mqd_t waited = mq_open(name, O_CREAT | O_RDWR, 0600, &attr);
+    HOLDS(waited >= 0 && mq_unlink(name) == 0);
+    mqd_t filled = mq_open(name, O_CREAT | O_RDWR, 0600, &attr);
+    HOLDS(filled >= 0 && mq_send(filled, "low", 3, 1) == 0 && mq_send(filled, "high", 4, 9) == 0);
+    struct { long kind; char text[64]; } message = {3, "a message"};
+    HOLDS(msgsnd(queue, &message, 10, 0) == 0);
+    pid_t pids[WAITERS];
+    for (int i = 0; i < WAITERS; i++) {
+        pids[i] = fork();
+        HOLDS(pids[i] >= 0);
+        if (pids[i] != 0)
+            continue;
+        struct sembuf down[] = {{0, -1, SEM_UNDO}, {1, 2, 0}};
+        if (i == 0)
+            HOLDS(semop(set, down, 2) == 0);
+        else if (i == 1)
+            HOLDS(msgrcv(queue, &message, 64, 7, 0) == 5 && strcmp(message.text, "late") == 0);
+        else
+            HOLDS(mq_receive(waited, message.text, 64, NULL) == 6 && strcmp(message.text, "first") == 0);
+        _exit(0);
+    }
+    while (semctl(set, 0, GETNCNT) != 1)
+        usleep(1000);
+    ready();
+    await_line();
+    HOLDS(semctl(set, 0, GETNCNT) == 1 && is_filled(mapped, 8, 41));
+    struct shmid_ds facts;
+    HOLDS(shmctl(removed, IPC_STAT, &facts) == 0 && facts.shm_nattch == 4);
+    HOLDS(shmctl(unmapped, IPC_STAT, &facts) == 0 && facts.shm_nattch == 0);
+    segment = shmat(unmapped, NULL, SHM_RDONLY);
+    HOLDS(segment != (void *)-1 && is_filled(segment, SEGMENT_PAGES, 40));
+    struct sembuf up = {0, 1, 0};
+    HOLDS(semop(set, &up, 1) == 0 && mq_send(waited, "first", 6, 0) == 0);
+    struct { long kind; char text[64]; } late = {7, "late"};
+    HOLDS(msgsnd(queue, &late, 5, 0) == 0);
+    for (int i = 0; i < WAITERS; i++) {
+        int status;
+        HOLDS(waitpid(pids[i], &status, 0) == pids[i] && status == 0);
+    }
+    HOLDS(semctl(set, 0, GETVAL) == 1 && semctl(set, 1, GETVAL) == 2);
+    HOLDS(msgrcv(queue, &message, 64, 0, 0) == 10 && strcmp(message.text, "a message") == 0);
+    unsigned priority;
+    HOLDS(mq_receive(filled, message.text, 64, &priority) == 4 && priority == 9);
+    HOLDS(mq_receive(filled, message.text, 64, &priority) == 3 && priority == 1);
+    HOLDS(mq_unlink(name) == 0 && shmctl(unmapped, IPC_RMID, NULL) == 0);
+    HOLDS(semctl(set, 0, IPC_RMID) == 0 && msgctl(queue, IPC_RMID, NULL) == 0);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "", *one = argc > 2 ? argv[2] : "0", *two = argc > 3 ? argv[3] : "1";
     struct {
         const char *name;
         int (*run)(void);
     } simple[] = {{"futex", futex},          {"epoll", epoll},      {"child", child},   {"pipe", full_pipe}, {"timer", timer},
-                  {"signal", pending_signal}, {"vfork", open_vfork}, {"family", family}};
+                  {"signal", pending_signal}, {"vfork", open_vfork}, {"family", family}, {"ipc", ipc}};
     int status = 2;
     for (size_t i = 0; i < sizeof simple / sizeof *simple; i++)
         if (!strcmp(mode, simple[i].name))

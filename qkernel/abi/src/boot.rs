@@ -144,6 +144,10 @@ pub const TAG_CONTAINER: u32 = 20;
 /// The id (`u64`) of the container whose pid space another one joins: the processes of both see each other, as in one pid
 /// namespace of Linux. Without this record a container has a pid space of its own.
 pub const TAG_PID_SPACE: u32 = 25;
+/// A container whose System V objects and message queues the container shares: its number, 8 bytes.
+pub const TAG_IPC_SPACE: u32 = 28;
+/// A setting of the container's IPC namespace: its name below `/proc/sys`, NUL, its value.
+pub const TAG_IPC_SETTING: u32 = 29;
 /// A limit of the container: its number ([`crate::limits::ContainerLimit`], u32), pad (u32), value (u64).
 pub const TAG_LIMIT: u32 = 16;
 /// The filter of the system calls of a process: flags (u32, [`SECCOMP_LOG`]), then [`crate::seccomp::Instruction`]s.

@@ -68,5 +68,22 @@ pub const UNPRIVILEGED_PORT_START: &str = "net/ipv4/ip_unprivileged_port_start";
 /// The groups whose members may ping.
 pub const PING_GROUP_RANGE: &str = "net/ipv4/ping_group_range";
 
+/// Settings of an IPC namespace that a bundle may ask for, by their names below `/proc/sys`. The kernel has them itself.
+pub const IPC: &[&str] = &[
+    "fs/mqueue/msg_default",
+    "fs/mqueue/msg_max",
+    "fs/mqueue/msgsize_default",
+    "fs/mqueue/msgsize_max",
+    "fs/mqueue/queues_max",
+    "kernel/msgmax",
+    "kernel/msgmnb",
+    "kernel/msgmni",
+    "kernel/sem",
+    "kernel/shm_rmid_forced",
+    "kernel/shmall",
+    "kernel/shmmax",
+    "kernel/shmmni",
+];
+
 /// Longest value that is shown.
 pub const VALUE_MAX: usize = 4096;

@@ -67,6 +67,8 @@ pub enum Rank {
     FileTable,
     /// The tree of mounts.
     Mounts,
+    /// The System V objects of one kind, or the names of message queues.
+    Ipc,
     /// The state of one thing. Inside, only values as below and locks of the machine are taken.
     Leaf,
     /// A value that is replaced as a whole ([`crate::spin::Shared`]). Nothing is taken inside.

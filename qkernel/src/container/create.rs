@@ -46,6 +46,7 @@ pub fn create(id: ContainerId, mut spec: Spec) -> Result<Arc<Container>, String>
         _ => "there are as many containers as may be",
     })?;
     let _charged = container.charge();
+    set_ipc(&container, &spec)?;
     // Containers of a pod may have one host name.
     let shared = spec.hostname.is_empty().then(|| container::find(ContainerId::FIRST)).flatten();
     container.set_host_name(shared.map_or_else(|| spec.hostname.clone(), |first| first.host_name()));
@@ -70,6 +71,22 @@ pub fn create(id: ContainerId, mut spec: Spec) -> Result<Arc<Container>, String>
         container.give_up();
     }
     made.map(|()| container)
+}
+
+/// Gives it the IPC namespace that its records name, or the settings of its own.
+fn set_ipc(container: &Container, spec: &Spec) -> Result<(), String> {
+    if let Some(other) = spec.ipc_space {
+        let other = container::find(ContainerId(other)).ok_or("there is no such container to share IPC with");
+        container.share_ipc(&*other.inspect_err(|_| container.give_up())?);
+    }
+    for (name, value) in &spec.ipc_settings {
+        let name = String::from_utf8_lossy(name);
+        container.ipc().set(&name, value).map_err(|_| {
+            container.give_up();
+            format!("{name} cannot be {}", value.escape_ascii())
+        })?;
+    }
+    Ok(())
 }
 
 fn start(container: &Arc<Container>, spec: &mut Spec) -> Result<(), String> {

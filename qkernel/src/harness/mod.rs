@@ -28,6 +28,7 @@ use crate::fs::file::FileTable;
 use crate::fs::mount;
 use crate::fs::mount::Mount;
 use crate::fs::path::{FsContext, Path};
+use crate::ipc::IpcNamespace;
 use crate::limits::Limits;
 use crate::signals::SIGKILL;
 use crate::spec::MountSpec;
@@ -224,7 +225,8 @@ fn make_root() -> Path {
         source: kind.to_vec(),
         ..MountSpec::default()
     };
-    let root_inode = crate::filesystems::virtual_fs_with(&spec(b"/", b"tmpfs")).expect("a root");
+    let root_inode =
+        crate::filesystems::virtual_fs_with(&spec(b"/", b"tmpfs"), &IpcNamespace::new()).expect("a root");
     let mount = Mount::of(root_inode, b"tmpfs", b"none", mount::Limits::empty());
     // It is not listed, and so goes with the sequence.
     let root = mount.path();

@@ -162,7 +162,8 @@ impl NetlinkSocket {
         bytes
     }
 
-    fn deliver(&self, datagram: &[u8]) -> Result<()> {
+    /// Puts a datagram of the kernel's in for the receiver.
+    pub fn deliver(&self, datagram: &[u8]) -> Result<()> {
         let envelope = Envelope { from: sockaddr(0, 0).into(), ..Envelope::default() };
         self.inbox.push_message(&mut IoBuf::constant(datagram), &mut Some(envelope), usize::MAX).map(drop)
     }

@@ -12,6 +12,7 @@ pub mod status;
 pub mod subject;
 pub mod sys;
 pub mod system;
+mod sysvipc;
 
 use alloc::format;
 use alloc::sync::Arc;
@@ -77,7 +78,7 @@ static TABLE: &[Entry<Whole>] = &[
     Entry::text("stat", system::stat),
     Entry::fixed("swaps", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"),
     Entry::dir("sys", sys::TABLE),
-    Entry::dir("sysvipc", SYSVIPC),
+    Entry::dir("sysvipc", sysvipc::TABLE),
     Entry::link("thread-self", |_| {
         let (pid, tid) = own_ids();
         Ok(LinkTarget::Text(format!("{pid}/task/{tid}").into_bytes()))
@@ -90,21 +91,6 @@ static TABLE: &[Entry<Whole>] = &[
     Entry::text("version", system::version),
     Entry::text("vmstat", system::vmstat),
     Entry::text("zoneinfo", system::zoneinfo),
-];
-
-static SYSVIPC: &[Entry<Whole>] = &[
-    Entry::fixed(
-        "msg",
-        "       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      stime      rtime      ctime\n",
-    ),
-    Entry::fixed(
-        "sem",
-        "       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime\n",
-    ),
-    Entry::fixed(
-        "shm",
-        "       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      atime      dtime      ctime                   rss                  swap\n",
-    ),
 ];
 
 /// The current task's process and thread.

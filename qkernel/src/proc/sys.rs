@@ -1,5 +1,6 @@
 //! `/proc/sys`. Most values are fixed: those that this kernel has, or Linux's defaults.
 
+mod ipc;
 mod net;
 
 use alloc::format;
@@ -46,9 +47,10 @@ static KERNEL: &[Entry<Whole>] = &[
     value("io_uring_disabled", "2\n"),
     Entry::dir("keys", &[]),
     value("kptr_restrict", "1\n"),
-    value("msgmax", "8192\n"),
-    value("msgmnb", "16384\n"),
-    value("msgmni", "32000\n"),
+    ipc::MSG_NEXT_ID,
+    ipc::MSGMAX,
+    ipc::MSGMNB,
+    ipc::MSGMNI,
     value("ngroups_max", "65536\n").mode(0o444),
     value("numa_balancing", "0\n"),
     Entry::text("osrelease", |_, out| line(out, KERNEL_RELEASE)),
@@ -69,11 +71,13 @@ static KERNEL: &[Entry<Whole>] = &[
     value("sched_rt_period_us", "1000000\n"),
     value("sched_rt_runtime_us", "950000\n"),
     Entry::dir("seccomp", SECCOMP),
-    value("sem", "32000\t1024000000\t500\t32000\n"),
-    value("shm_rmid_forced", "0\n"),
-    value("shmall", "18446744073692774399\n"),
-    value("shmmax", "18446744073692774399\n"),
-    value("shmmni", "4096\n"),
+    ipc::SEM,
+    ipc::SEM_NEXT_ID,
+    ipc::SHM_NEXT_ID,
+    ipc::SHM_RMID_FORCED,
+    ipc::SHMALL,
+    ipc::SHMMAX,
+    ipc::SHMMNI,
     value("tainted", "0\n"),
     Entry::text("threads-max", |_, out| line(out, &format!("{TASKS_MAX}"))).mode(0o644),
     value("unprivileged_bpf_disabled", "2\n"),
@@ -151,16 +155,7 @@ static FS: &[Entry<Whole>] = &[
     value("lease-break-time", "45\n"),
     value("leases-enable", "1\n"),
     value("mount-max", "100000\n"),
-    Entry::dir(
-        "mqueue",
-        &[
-            value("msg_default", "10\n"),
-            value("msg_max", "10\n"),
-            value("msgsize_default", "8192\n"),
-            value("msgsize_max", "8192\n"),
-            value("queues_max", "256\n"),
-        ],
-    ),
+    Entry::dir("mqueue", ipc::MQUEUE),
     Entry::text("nr_open", |_, out| line(out, &format!("{NR_OPEN}"))).mode(0o644),
     value("overflowgid", "65534\n"),
     value("overflowuid", "65534\n"),

@@ -6,6 +6,7 @@ use crate::fs::epoll;
 use crate::fs::epoll::Epoll;
 use crate::fs::file::{File, OpenFlags};
 use crate::fs::inode::{S_IFDIR, S_IFREG};
+use crate::ipc::mqueue::file::QueueFile;
 use crate::syscall::context::SyscallResult;
 use crate::syscall::event::{install, only};
 use crate::syscall::timeout::{deadline_of_ms, read_deadline, with_mask};
@@ -38,7 +39,9 @@ struct EpollEvent {
 
 /// Whether waiting for a file makes sense: files and directories are always ready.
 fn can_be_watched(file: &File) -> bool {
-    file.ops.stat(file).is_ok_and(|stat| !matches!(stat.kind(), S_IFREG | S_IFDIR))
+    // A message queue is a regular file that has something to tell.
+    let is_queue = file.as_ops::<QueueFile>().is_some();
+    is_queue || file.ops.stat(file).is_ok_and(|stat| !matches!(stat.kind(), S_IFREG | S_IFDIR))
 }
 
 /// `epoll_ctl(2)`.

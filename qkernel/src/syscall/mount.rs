@@ -101,7 +101,7 @@ pub(super) fn mount(
         return Ok(0);
     }
     let kind = cx.user().read_cstr(kind, 4096, Errno::EINVAL)?;
-    let root = crate::filesystems::virtual_fs(&kind).ok_or(Errno::ENODEV)?;
+    let root = crate::filesystems::virtual_fs(&kind, &cx.container().ipc()).ok_or(Errno::ENODEV)?;
     if place.inode.kind() != S_IFDIR {
         return Err(Errno::ENOTDIR);
     }

@@ -24,9 +24,9 @@ use crate::syscall::wait::waitid;
 use crate::syscall::xattr::{getxattr, setxattr};
 use crate::syscall::{
     access, adjtimex, attr, clone, creds, dir, dup, epoll, event, exec, fcntl, futex, getdents, ioctl,
-    itimer, jobs, limits, lock, membarrier, memfd, memory, mount, names, nanosleep, open, pidfd, poll, prctl,
-    process, readlink, restart, robust, rw, sched, seccomp, signal, signalfd, socket, splice, stat, statfs,
-    sync, system, time, timer, timerfd, truncate, uname, usage, wait,
+    itimer, jobs, limits, lock, membarrier, memfd, memory, mount, mqueue, msg, names, nanosleep, open, pidfd,
+    poll, prctl, process, readlink, restart, robust, rw, sched, seccomp, sem, shm, signal, signalfd, socket,
+    splice, stat, statfs, sync, system, time, timer, timerfd, truncate, uname, usage, wait,
 };
 use crate::task::context::Ctx;
 use crate::task::core::Task;
@@ -276,6 +276,28 @@ syscalls! {
     288 => connect::accept4(fd: i32, addr: UserAddr, len: UserAddr, flags: u32);
     299 => recvmsg::recvmmsg(fd: i32, headers: UserAddr, count: u32, flags: u32, timeout: UserAddr);
     307 => send::sendmmsg(fd: i32, headers: UserAddr, count: u32, flags: u32);
+
+    // messages, semaphores and shared memory of System V
+    29 => shm::shmget(key: i32, size: u64, flags: u32);
+    30 => shm::shmat(id: i32, addr: UserAddr, flags: u32);
+    31 => shm::shmctl(id: i32, command: i32, buf: UserAddr);
+    64 => sem::semget(key: i32, size: i32, flags: u32);
+    65 => sem::semop(id: i32, ops: UserAddr, count: u32);
+    66 => sem::semctl(id: i32, number: i32, command: i32, arg: u64);
+    67 => shm::shmdt(addr: UserAddr);
+    68 => msg::msgget(key: i32, flags: u32);
+    69 => msg::msgsnd(id: i32, from: UserAddr, size: u64, flags: u32);
+    70 => msg::msgrcv(id: i32, to: UserAddr, size: u64, kind: i64, flags: u32);
+    71 => msg::msgctl(id: i32, command: i32, buf: UserAddr);
+    220 => sem::semtimedop(id: i32, ops: UserAddr, count: u32, timeout: UserAddr);
+
+    // message queues of POSIX
+    240 => mqueue::mq_open(name: UserAddr, flags: u32, mode: u32, attr: UserAddr);
+    241 => mqueue::mq_unlink(name: UserAddr);
+    242 => mqueue::mq_timedsend(fd: i32, from: UserAddr, len: usize, priority: u32, timeout: UserAddr);
+    243 => mqueue::mq_timedreceive(fd: i32, to: UserAddr, len: usize, priority: UserAddr, timeout: UserAddr);
+    244 => mqueue::mq_notify(fd: i32, event: UserAddr);
+    245 => mqueue::mq_getsetattr(fd: i32, new: UserAddr, old: UserAddr);
 
     // files
     0 => rw::read(fd: i32, addr: UserAddr, len: usize);

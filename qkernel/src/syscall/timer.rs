@@ -16,10 +16,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// `struct sigevent`.
 #[repr(C)]
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
-struct SigEvent {
-    value: u64,
-    signal: u32,
-    notify: u32,
+pub(super) struct SigEvent {
+    pub(super) value: u64,
+    pub(super) signal: u32,
+    pub(super) notify: u32,
     tid: i32,
     pad: [u32; 11],
 }

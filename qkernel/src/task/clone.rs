@@ -136,6 +136,9 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
     if flags.contains(CloneFlags::CHILD_CLEARTID) {
         child.clear_child_tid.store(args.child_tid.get(), Ordering::Relaxed);
     }
+    if flags.contains(CloneFlags::SYSVSEM) {
+        *child.sem_undo.lock() = Some(me.undo_list());
+    }
     let vfork = flags.contains(CloneFlags::VFORK).then(VforkDone::new);
     *child.vfork_parent.lock() = vfork.clone();
 

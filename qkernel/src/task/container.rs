@@ -11,10 +11,11 @@ use machine::host;
 use machine::mm::owners::OwnerLease;
 use machine::sched;
 use machine::sched::ChargedTo;
-use machine::sync::{Once, Rank, SpinLock};
+use machine::sync::{Once, Rank, Shared, SpinLock};
 
 use crate::fs::mount;
 use crate::fs::path::Path;
+use crate::ipc::IpcNamespace;
 use crate::limits::container::ContainerLimits;
 use crate::spec::IdMaps;
 use crate::task::core::{Task, current as current_task};
@@ -64,6 +65,8 @@ pub struct Container {
     /// The ids that its processes see, its own or also those of other containers' processes.
     pub pids: Arc<PidSpace>,
     has_own_pids: bool,
+    /// Its System V objects and message queues, alone or together with other containers.
+    ipc: Shared<IpcNamespace>,
     first: Once<Weak<Process>>,
     /// Written under the tree's lock.
     pub(super) task_count: AtomicUsize,
@@ -124,6 +127,7 @@ impl Container {
             id,
             has_own_pids: shared.is_none(),
             pids: shared.unwrap_or_else(PidSpace::new),
+            ipc: Shared::new(IpcNamespace::new()),
             first: Once::new(),
             task_count: AtomicUsize::new(0),
             names: SpinLock::new(Rank::Leaf, UtsNames::default()),
@@ -149,6 +153,16 @@ impl Container {
     /// Until the result is dropped the current task, which may be any, takes memory for this container.
     pub fn charge(&self) -> ChargedTo {
         sched::charge_to(self.memory.owner())
+    }
+
+    /// Its System V objects and message queues.
+    pub fn ipc(&self) -> Arc<IpcNamespace> {
+        self.ipc.get()
+    }
+
+    /// Before it begins: its System V objects and message queues are those of another container.
+    pub fn share_ipc(&self, other: &Self) {
+        self.ipc.set(other.ipc());
     }
 
     /// Counts the processor time of a task that ends, in counter ticks.

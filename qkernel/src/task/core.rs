@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use crate::creds::Creds;
 use crate::fs::file::FileTable;
 use crate::fs::path::FsContext;
+use crate::ipc::sem::undo::UndoList;
 use crate::task::policy::SchedPolicy;
 use crate::task::process::Process;
 use crate::task::seccomp::Confinement;
@@ -51,6 +52,8 @@ pub struct Task {
     pub vfork_parent: SpinLock<Option<Arc<VforkDone>>>,
     /// `PR_SET_PDEATHSIG`.
     pub death_signal: AtomicU32,
+    /// What its end, and that of the tasks that share the list, does to semaphores (`SEM_UNDO`).
+    pub sem_undo: SpinLock<Option<Arc<UndoList>>>,
     /// The rest of a restartable sleep: see `restart_syscall(2)`.
     pub restart: SpinLock<Option<Restart>>,
     pub start_ns: u64,
@@ -143,6 +146,7 @@ impl Task {
             robust_list: AtomicU64::new(0),
             vfork_parent: SpinLock::new(Rank::Leaf, None),
             death_signal: AtomicU32::new(0),
+            sem_undo: SpinLock::new(Rank::Leaf, None),
             restart: SpinLock::new(Rank::Leaf, None),
             start_ns: time::boottime_ns(),
         })
@@ -161,6 +165,11 @@ impl Task {
     /// Replaces the task's descriptors, returning the former.
     pub fn set_files(&self, files: Option<Arc<FileTable>>) -> Option<Arc<FileTable>> {
         core::mem::replace(&mut *self.files.lock(), files)
+    }
+
+    /// The list of what its end does to semaphores, made if there is none.
+    pub fn undo_list(&self) -> Arc<UndoList> {
+        self.sem_undo.lock().get_or_insert_with(UndoList::new).clone()
     }
 
     /// The user registers and FPU state, of the current task. The guard must be gone before the task sleeps.

@@ -6,6 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
+use crate::fs::caller::PidOf;
 use crate::signals::SIGKILL;
 use crate::task::container::FIRST_PID;
 use crate::task::core::Task;
@@ -20,6 +21,9 @@ pub fn exit_task(task: &Arc<Task>, status: i32) {
     task.confinement.end();
     release_user_state(task);
     leave_memory(task);
+    // What it does to semaphores is done outside of any lock.
+    let undo = task.sem_undo.lock().take();
+    drop(undo);
     task.set_files(None);
     leave_task(task);
     let process = &task.process;
@@ -46,6 +50,7 @@ pub fn exit_task(task: &Arc<Task>, status: i32) {
     futex::owner_ended(&process.container.pids, task.tid());
     process.stop_wait.wake_all();
     if last {
+        process.container.ipc().process_ended(PidOf::of(&**task));
         end_process(process, status);
     }
     process.container.task_left();

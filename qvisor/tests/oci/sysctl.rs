@@ -93,14 +93,25 @@ fn the_domain_name_may_be_a_setting() {
 }
 
 #[test]
+fn limits_of_ipc_are_the_containers() {
+    both(|world| {
+        let limits = json!({
+            "kernel.shmmax": "1000000", "kernel.sem": "100 1000 32 64", "kernel.msgmnb": "4096",
+            "kernel.shm_rmid_forced": "1", "fs.mqueue.msg_max": "20"
+        });
+        world.set("/linux/sysctl", limits);
+        world.script("cd /proc/sys; cat kernel/shmmax kernel/sem kernel/msgmnb kernel/shm_rmid_forced fs/mqueue/msg_max");
+        assert_eq!(world.output(), "1000000\n100\t1000\t32\t64\n4096\n1\n20\n", "{:?}", world.runtime);
+    });
+}
+
+#[test]
 fn other_settings_are_refused_by_name() {
     dormouse(|world: &mut World| {
         world.script("true");
         for (name, word) in [
-            ("kernel.shmmax", "System V"),
-            ("kernel.msgmax", "System V"),
-            ("kernel.sem", "System V"),
-            ("fs.mqueue.msg_max", "message queues"),
+            ("kernel.shm_next_id", "the limits of IPC"),
+            ("fs.mqueue.x", "the limits of IPC"),
             ("kernel.hostname", "hostname"),
             ("vm.swappiness", "the sandbox's kernel's own"),
             ("net.ipv4..x", "net.ipv4..x"),

@@ -6,8 +6,9 @@ use abi::address::AddressPrefix;
 use abi::boot::{
     BOOT_HOLD, BOOT_MAKE_CWD, BOOT_NO_NEW_PRIVS, BootInfo, Platform, SECCOMP_LOG, TAG_ARG, TAG_CAPABILITIES,
     TAG_CPU_FLAGS, TAG_CREDS, TAG_CWD, TAG_DOMAINNAME, TAG_ENV, TAG_FLAGS, TAG_HOSTNAME, TAG_ID_MAPS,
-    TAG_IDLE_IGNORES, TAG_IDLE_TIMEOUT, TAG_LIMIT, TAG_MASKED, TAG_MOUNT, TAG_MOUNT_LOWER, TAG_OOM_SCORE_ADJ,
-    TAG_PID_SPACE, TAG_READ_ONLY, TAG_RLIMIT, TAG_SECCOMP, TAG_STREAM, TAG_SYSCTL, TAG_UMASK, TAG_WINSIZE,
+    TAG_IDLE_IGNORES, TAG_IDLE_TIMEOUT, TAG_IPC_SETTING, TAG_IPC_SPACE, TAG_LIMIT, TAG_MASKED, TAG_MOUNT,
+    TAG_MOUNT_LOWER, TAG_OOM_SCORE_ADJ, TAG_PID_SPACE, TAG_READ_ONLY, TAG_RLIMIT, TAG_SECCOMP, TAG_STREAM,
+    TAG_SYSCTL, TAG_UMASK, TAG_WINSIZE,
 };
 use abi::hostcall::NO_HANDLE;
 use abi::layout::{BOOT_INFO_PHYS, RECORDS_MAX, RECORDS_PHYS, USER_PHYS};
@@ -138,6 +139,10 @@ pub struct BootSpec {
     pub limits: ContainerLimits,
     /// The container whose pid space a further one joins; none: it has its own.
     pub pid_space: Option<u64>,
+    /// The container whose System V objects and message queues a further one shares; none: it has its own.
+    pub ipc_space: Option<u64>,
+    /// Settings of its IPC namespace, by their names below `/proc/sys`.
+    pub ipc_settings: Vec<(String, String)>,
     /// The kernel reports when nothing has come from outside for so long.
     pub idle_timeout: Option<Duration>,
     /// Who comes from these addresses counts as nobody for that.
@@ -207,6 +212,12 @@ impl BootSpec {
         }
         if let Some(container) = self.pid_space {
             put(TAG_PID_SPACE, &[&container.to_le_bytes()]);
+        }
+        if let Some(container) = self.ipc_space {
+            put(TAG_IPC_SPACE, &[&container.to_le_bytes()]);
+        }
+        for (name, value) in &self.ipc_settings {
+            put(TAG_IPC_SETTING, &[name.as_bytes(), &[0], value.as_bytes()]);
         }
         out
     }
@@ -424,6 +435,8 @@ mod tests {
             capabilities: Some(Capabilities { bounding: 3, ..Capabilities::default() }),
             hold: true,
             pid_space: Some(9),
+            ipc_space: Some(0),
+            ipc_settings: vec![("kernel/sem".into(), "1 2 3 4".into())],
             rlimits: vec![Rlimit { resource: 7, soft: 10, hard: 20 }],
             winsize: Some((24, 80)),
             ..BootSpec::default()
@@ -439,6 +452,10 @@ mod tests {
         assert_eq!(find(TAG_RLIMIT)[0].len(), 24);
         assert_eq!(find(TAG_PID_SPACE), [[9, 0, 0, 0, 0, 0, 0, 0]]);
         assert!(records(&BootSpec::default().records()).all(|record| record.tag != TAG_PID_SPACE));
+        assert_eq!(
+            (find(TAG_IPC_SPACE), find(TAG_IPC_SETTING)),
+            (vec![vec![0; 8]], vec![b"kernel/sem\x001 2 3 4".to_vec()])
+        );
         assert_eq!(find(TAG_WINSIZE), [[24, 0, 80, 0]]);
     }
 

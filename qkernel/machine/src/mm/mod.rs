@@ -6,6 +6,7 @@ mod arrival;
 #[cfg(test)]
 mod arrival_life;
 pub mod aspace;
+mod attach;
 mod away;
 pub mod copies;
 mod fault;

@@ -195,6 +195,11 @@ impl PageStore {
         store
     }
 
+    /// The address spaces that map it.
+    pub(super) fn mappers(&self) -> &Mappers {
+        &self.mappers
+    }
+
     fn give_back(&self, pages: usize) {
         if let Some(quota) = &self.quota {
             quota.give_back(pages as u64);

@@ -64,6 +64,8 @@ bitflags! {
         const SLOTS = 1024;
         /// What there was of its file when it was first touched is mapped.
         const SHOWN = 2048;
+        /// A System V segment (`shmat(2)`).
+        const SEGMENT = 4096;
     }
 }
 

@@ -13,7 +13,7 @@ use machine::errno::{Errno, Result};
 use machine::mm::map::Remap;
 use machine::mm::{PAGE, UserAddr};
 
-fn check_limit(cx: &Ctx<'_>, len: u64) -> Result<()> {
+pub(super) fn check_limit(cx: &Ctx<'_>, len: u64) -> Result<()> {
     let limit = cx.limit(limits::RLIMIT_AS);
     if limit != limits::RLIM_INFINITY && cx.aspace().sizes().0.saturating_add(len) > limit {
         return Err(Errno::ENOMEM);
@@ -23,7 +23,9 @@ fn check_limit(cx: &Ctx<'_>, len: u64) -> Result<()> {
 
 /// `munmap(2)`.
 pub(super) fn munmap(cx: &Ctx<'_>, addr: UserAddr, len: u64) -> SyscallResult {
-    cx.aspace().unmap(addr.get(), len).map(|()| 0)
+    cx.aspace().unmap(addr.get(), len)?;
+    cx.container().ipc().drop_unattached();
+    Ok(0)
 }
 
 /// `mprotect(2)`.

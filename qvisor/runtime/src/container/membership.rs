@@ -44,6 +44,13 @@ impl Membership {
     ) -> Result<Self, ContainerError> {
         let failed = |why: String| ContainerError::Pod { id: options.id.as_str().to_owned(), why };
         let shared_pids = container.namespaces.pids_of;
+        let is_further = matches!(container.pod, Pod::Further(_));
+        if let Some(path) = container.namespaces.ipc.as_ref().filter(|_| !is_further) {
+            return Err(failed(format!(
+                "it asks for IPC namespace {}, and each sandbox has its own; containers share one in a pod",
+                path.display()
+            )));
+        }
         let (pod, Pods::Shared) = (container.pod.clone(), pods) else {
             return match shared_pids {
                 Some(pid) => Err(failed(separate(pid))),
@@ -64,6 +71,15 @@ impl Membership {
                 });
                 let words = |why| format!("its pod begins with container {first}, and {why}");
                 let further = found.map_err(|why| failed(words(why)))?;
+                if let Some(path) = &container.namespaces.ipc {
+                    if !further.is_theirs(path, "ipc") {
+                        return Err(failed(format!(
+                            "IPC namespace {} is not that of its pod",
+                            path.display()
+                        )));
+                    }
+                    container.boot.ipc_space = Some(0);
+                }
                 if container.namespaces.shares_host_name() {
                     container.boot.hostname.clear();
                 }
@@ -116,20 +132,22 @@ impl Further {
     /// Annotations come from strangers, and do not suffice: whoever has made the container must have given it the pod's
     /// network namespace as well; or, where the pod is in the host's, its IPC namespace.
     fn is_in_its_network(&self, asked: &Namespaces) -> Result<(), String> {
-        let which = |path: &Path| std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
-        let is_theirs = |path: &Path, kind: &str| {
-            let theirs = which(Path::new(&format!("/proc/{}/ns/{kind}", self.record.vmm)));
-            theirs.is_some() && which(path) == theirs
-        };
         let is_same = match &asked.network {
-            Network::Path(path) => is_theirs(path, "net"),
+            Network::Path(path) => self.is_theirs(path, "net"),
             Network::Host => {
-                is_theirs(Path::new("/proc/self/ns/net"), "net")
-                    && asked.ipc.as_ref().is_some_and(|path| is_theirs(path, "ipc"))
+                self.is_theirs(Path::new("/proc/self/ns/net"), "net")
+                    && asked.ipc.as_ref().is_some_and(|path| self.is_theirs(path, "ipc"))
             }
             Network::None => false,
         };
         if is_same { Ok(()) } else { Err(words::NOT_THE_PODS_NETWORK.into()) }
+    }
+
+    /// Whether a path is the pod's namespace of this kind.
+    fn is_theirs(&self, path: &Path, kind: &str) -> bool {
+        let which = |path: &Path| std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+        let theirs = which(Path::new(&format!("/proc/{}/ns/{kind}", self.record.vmm)));
+        theirs.is_some() && which(path) == theirs
     }
 
     /// The ids of a container are those of the pod, whose VMM makes its files.

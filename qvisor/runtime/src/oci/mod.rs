@@ -115,12 +115,14 @@ pub fn check(bundle: PathBuf, text: &[u8]) -> Result<Container> {
     boot.oom_score_adj = process::oom_score_adj(process)?;
     let resources = resources::resources(linux.resources().as_ref(), &mut remarks)?;
     boot.limits = resources.container_limits();
+    let settings = namespaces.sysctls(linux.sysctl().as_ref())?;
+    boot.ipc_settings = settings.ipc;
     Ok(Container {
         mounts: mounts::plan(&spec, &bundle)?,
         asked: asked(&annotations)?,
         pod: Pod::of(&annotations)?,
         annotations,
-        sysctls: namespaces.sysctls(linux.sysctl().as_ref())?,
+        sysctls: settings.network,
         cgroups_path: linux.cgroups_path().clone(),
         id_maps: boot.id_maps.clone(),
         hooks: hooks::check(spec.hooks().clone().unwrap_or_default())?,

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use abi::sysctl::IPC;
 use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceType as Type, Spec};
 use vmm::net::Network;
 use vmm::process;
@@ -23,6 +24,14 @@ pub struct Namespaces {
     /// The IPC namespace that it shares with others.
     pub ipc: Option<PathBuf>,
     uts: Uts,
+}
+
+/// Settings that a bundle asks for: name below `/proc/sys`, value.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Settings {
+    pub(super) network: Vec<(String, String)>,
+    /// The sandbox's kernel has them itself.
+    pub(super) ipc: Vec<(String, String)>,
 }
 
 #[derive(Clone, Debug)]
@@ -138,12 +147,16 @@ impl Namespaces {
         Ok(name.as_bytes().to_vec())
     }
 
-    /// Settings of the network namespace, by their names below `/proc/sys`.
-    pub(super) fn sysctls(&self, asked: Option<&HashMap<String, String>>) -> Result<Vec<(String, String)>> {
-        let mut settings = Vec::new();
+    /// Settings by their names below `/proc/sys`: those of the network namespace, and those of the IPC namespace.
+    pub(super) fn sysctls(&self, asked: Option<&HashMap<String, String>>) -> Result<Settings> {
+        let mut settings = Settings::default();
         for (name, value) in asked.into_iter().flatten() {
             let path = path_of(name);
             if path == DOMAINNAME {
+                continue;
+            }
+            if IPC.contains(&path.as_str()) {
+                settings.ipc.push((path, value.clone()));
                 continue;
             }
             if !path.starts_with("net/") || path.split('/').any(|part| part.is_empty() || part == "..") {
@@ -153,9 +166,10 @@ impl Namespaces {
                 let why = "it would change the host; add a network namespace";
                 return Err(BundleError::refused_because(format!("linux.sysctl {name}"), why));
             }
-            settings.push((path, value.clone()));
+            settings.network.push((path, value.clone()));
         }
-        settings.sort();
+        settings.network.sort();
+        settings.ipc.sort();
         Ok(settings)
     }
 }
@@ -181,15 +195,10 @@ fn path_of(name: &str) -> String {
 
 /// Why a setting that is not the network's is not applied.
 fn why_not(path: &str) -> &'static str {
-    let is_any = |prefixes: &[&str]| prefixes.iter().any(|prefix| path.starts_with(prefix));
-    if is_any(&["kernel/shm", "kernel/msg", "kernel/sem"]) {
-        "the sandbox has no System V IPC"
-    } else if is_any(&["fs/mqueue/"]) {
-        "the sandbox has no POSIX message queues"
-    } else if path == "kernel/hostname" {
+    if path == "kernel/hostname" {
         "use hostname"
     } else {
-        "net.* and kernel.domainname are applied; the rest is the sandbox's kernel's own"
+        "net.*, kernel.domainname and the limits of IPC are applied; the rest is the sandbox's kernel's own"
     }
 }
 

@@ -42,7 +42,7 @@ fn what_is_not_done_is_refused_by_name() {
             json!([{"path": "/dev/kvm", "type": "c", "major": 10, "minor": 232}]),
             "device /dev/kvm",
         ),
-        ("/linux/sysctl", json!({"kernel.shmmax": "1"}), "linux.sysctl kernel.shmmax"),
+        ("/linux/sysctl", json!({"kernel.panic": "1"}), "linux.sysctl kernel.panic"),
         ("/linux/timeOffsets", json!({"boottime": {"secs": 1, "nanosecs": 0}}), "linux.timeOffsets"),
         ("/linux/personality", json!({"domain": "LINUX32"}), "linux.personality"),
         ("/linux/intelRdt", json!({"closID": "x"}), "linux.intelRdt"),

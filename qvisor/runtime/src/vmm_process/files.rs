@@ -32,6 +32,7 @@ const VIRTUAL_MOUNTS: &[(&str, &str)] = &[
     ("devtmpfs", "/dev"),
     ("devpts", "/dev/pts"),
     ("tmpfs", "/dev/shm"),
+    ("mqueue", "/dev/mqueue"),
 ];
 
 /// Where programs look for their control group. The directory is sysfs's.

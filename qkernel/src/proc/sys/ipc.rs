@@ -1,0 +1,42 @@
+//! The limits of the reader's IPC namespace: some of `/proc/sys/kernel`, and `/proc/sys/fs/mqueue`.
+
+use crate::proc::Whole;
+use crate::pseudo::Entry;
+use crate::task::container;
+use machine::errno::Errno;
+
+/// A file that shows and changes a limit.
+macro_rules! limit {
+    ($name:literal, $path:literal) => {
+        Entry::setting(
+            $name,
+            |_, out| {
+                let text = container::current().ipc().setting($path).ok_or(Errno::ENOENT)?;
+                out.push(text.as_bytes());
+                Ok(())
+            },
+            |_, bytes| container::current().ipc().set($path, bytes),
+        )
+    };
+}
+
+pub(super) const MSGMAX: Entry<Whole> = limit!("msgmax", "kernel/msgmax");
+pub(super) const MSGMNB: Entry<Whole> = limit!("msgmnb", "kernel/msgmnb");
+pub(super) const MSGMNI: Entry<Whole> = limit!("msgmni", "kernel/msgmni");
+pub(super) const MSG_NEXT_ID: Entry<Whole> = limit!("msg_next_id", "kernel/msg_next_id");
+pub(super) const SEM: Entry<Whole> = limit!("sem", "kernel/sem");
+pub(super) const SEM_NEXT_ID: Entry<Whole> = limit!("sem_next_id", "kernel/sem_next_id");
+pub(super) const SHMALL: Entry<Whole> = limit!("shmall", "kernel/shmall");
+pub(super) const SHMMAX: Entry<Whole> = limit!("shmmax", "kernel/shmmax");
+pub(super) const SHMMNI: Entry<Whole> = limit!("shmmni", "kernel/shmmni");
+pub(super) const SHM_NEXT_ID: Entry<Whole> = limit!("shm_next_id", "kernel/shm_next_id");
+pub(super) const SHM_RMID_FORCED: Entry<Whole> = limit!("shm_rmid_forced", "kernel/shm_rmid_forced");
+
+/// `/proc/sys/fs/mqueue`.
+pub(super) static MQUEUE: &[Entry<Whole>] = &[
+    limit!("msg_default", "fs/mqueue/msg_default"),
+    limit!("msg_max", "fs/mqueue/msg_max"),
+    limit!("msgsize_default", "fs/mqueue/msgsize_default"),
+    limit!("msgsize_max", "fs/mqueue/msgsize_max"),
+    limit!("queues_max", "fs/mqueue/queues_max"),
+];
