@@ -235,9 +235,14 @@ impl IpcNamespace {
         (self.messages.load(Ordering::Relaxed), self.message_bytes.load(Ordering::Relaxed))
     }
 
-    fn count(&self, messages: i64, bytes: i64) {
-        self.messages.fetch_add(messages.cast_unsigned(), Ordering::Relaxed);
-        self.message_bytes.fetch_add(bytes.cast_unsigned(), Ordering::Relaxed);
+    fn count_sent(&self, bytes: usize) {
+        self.messages.fetch_add(1, Ordering::Relaxed);
+        self.message_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn count_gone(&self, messages: usize, bytes: u64) {
+        self.messages.fetch_sub(messages as u64, Ordering::Relaxed);
+        self.message_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// `IPC_RMID`: who waits is woken with `EIDRM`.
@@ -250,7 +255,7 @@ impl IpcNamespace {
         let messages = {
             let mut state = queue.state.lock();
             state.is_removed = true;
-            self.count(-(state.messages.len() as i64), -state.bytes.cast_signed());
+            self.count_gone(state.messages.len(), state.bytes);
             core::mem::take(&mut state.messages)
         };
         drop(messages);
@@ -279,7 +284,7 @@ impl IpcNamespace {
             state.messages.extend(message.take());
             state.bytes += len as u64;
             (state.sender, state.stime) = (who.pid, now());
-            self.count(1, len as i64);
+            self.count_sent(len);
             Some(Ok(()))
         })??;
         queue.receivers.wake_all();
@@ -314,7 +319,7 @@ impl IpcNamespace {
             let message = state.messages.remove(at)?;
             state.bytes -= len as u64;
             (state.receiver, state.rtime) = (who.pid, now());
-            self.count(-1, -(len as i64));
+            self.count_gone(1, len as u64);
             Some(Ok((message.kind, message.bytes.clone())))
         })??;
         queue.senders.wake_all();

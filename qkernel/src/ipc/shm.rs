@@ -216,7 +216,7 @@ impl IpcNamespace {
         {
             return Err(Errno::ENOSPC);
         }
-        if segments.len() >= limits.shmmni as usize {
+        if segments.count() >= limits.shmmni as usize {
             return Err(Errno::ENOSPC);
         }
         check_flags(flags)?;
@@ -326,7 +326,7 @@ impl IpcNamespace {
 
     /// A process has ended.
     pub fn process_ended(&self, process: PidOf) {
-        if self.segments.lock().len() == 0 {
+        if self.segments.lock().count() == 0 {
             return;
         }
         for (_, segment) in self.all_segments() {

@@ -49,7 +49,8 @@ impl<T> Table<T> {
         Self { slots: BTreeMap::new(), keys: BTreeMap::new(), sequence: 0, last_index: None, next_id: None }
     }
 
-    pub fn len(&self) -> usize {
+    /// How many objects there are.
+    pub fn count(&self) -> usize {
         self.slots.len()
     }
 
@@ -156,6 +157,12 @@ impl<T> Table<T> {
     }
 }
 
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,9 +220,9 @@ mod tests {
     fn what_cannot_be_made_leaves_no_trace() {
         let mut table: Table<i32> = Table::new();
         assert_eq!(table.insert(5, 10, |_| Err(Errno::ENOMEM)), Err(Errno::ENOMEM));
-        assert_eq!((table.len(), table.find(5)), (0, None));
+        assert_eq!((table.count(), table.find(5)), (0, None));
         assert_eq!(add(&mut table, 5, 10), Ok(0));
         table.forget_key(0);
-        assert_eq!((table.len(), table.find(5)), (1, None));
+        assert_eq!((table.count(), table.find(5)), (1, None));
     }
 }

@@ -78,7 +78,7 @@ static TABLE: &[Entry<Whole>] = &[
     Entry::text("stat", system::stat),
     Entry::fixed("swaps", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"),
     Entry::dir("sys", sys::TABLE),
-    Entry::dir("sysvipc", sysvipc::TABLE),
+    Entry::dir("sysvipc", sysvipc::Lists::TABLE),
     Entry::link("thread-self", |_| {
         let (pid, tid) = own_ids();
         Ok(LinkTarget::Text(format!("{pid}/task/{tid}").into_bytes()))

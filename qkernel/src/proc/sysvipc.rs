@@ -1,21 +1,30 @@
 //! `/proc/sysvipc`: all objects of the reader's IPC namespace (`sysvipc(7)`).
 
+use core::marker::PhantomData;
+
 use crate::fs::caller::PidOf;
-use crate::proc::Whole;
 use crate::pseudo::{Entry, Out};
 use crate::task;
 use crate::task::container;
 use machine::errno::Result;
 
-/// The directory.
-pub static TABLE: &[Entry<Whole>] =
-    &[Entry::text("msg", show_queues), Entry::text("sem", show_sets), Entry::text("shm", show_segments)];
+/// The directory, for whatever the entries around it are about.
+pub struct Lists<C>(PhantomData<C>);
+
+impl<C: 'static> Lists<C> {
+    /// Its files.
+    pub const TABLE: &'static [Entry<C>] = &[
+        Entry::text("msg", |_, out| show_queues(out)),
+        Entry::text("sem", |_, out| show_sets(out)),
+        Entry::text("shm", |_, out| show_segments(out)),
+    ];
+}
 
 fn pid(pid: PidOf) -> u32 {
     pid.seen_by(&*task::current())
 }
 
-fn show_queues(_: &Whole, out: &mut Out) -> Result<()> {
+fn show_queues(out: &mut Out) -> Result<()> {
     out.push(b"       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      stime      rtime      ctime\n");
     let creds = task::current().creds.get();
     for (id, queue) in container::current().ipc().all_message_queues().0 {
@@ -42,7 +51,7 @@ fn show_queues(_: &Whole, out: &mut Out) -> Result<()> {
     Ok(())
 }
 
-fn show_sets(_: &Whole, out: &mut Out) -> Result<()> {
+fn show_sets(out: &mut Out) -> Result<()> {
     out.push(b"       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime\n");
     let creds = task::current().creds.get();
     for (id, set) in container::current().ipc().all_sem_sets().0 {
@@ -65,7 +74,7 @@ fn show_sets(_: &Whole, out: &mut Out) -> Result<()> {
     Ok(())
 }
 
-fn show_segments(_: &Whole, out: &mut Out) -> Result<()> {
+fn show_segments(out: &mut Out) -> Result<()> {
     out.push(b"       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      atime      dtime      ctime                   rss                  swap\n");
     let creds = task::current().creds.get();
     for (id, segment) in container::current().ipc().all_segments() {

@@ -25,12 +25,17 @@ const GIVING_BACK: &[u64] = &[
     15,  // rt_sigreturn
     24,  // sched_yield
     28,  // madvise
+    31,  // shmctl
     34,  // pause
     35,  // nanosleep
     39,  // getpid
     60,  // exit
     61,  // wait4
     62,  // kill
+    66,  // semctl
+    67,  // shmdt
+    70,  // msgrcv
+    71,  // msgctl
     77,  // ftruncate
     84,  // rmdir
     87,  // unlink
@@ -41,6 +46,8 @@ const GIVING_BACK: &[u64] = &[
     231, // exit_group
     232, // epoll_wait
     234, // tgkill
+    241, // mq_unlink
+    243, // mq_timedreceive
     247, // waitid
     263, // unlinkat
     436, // close_range

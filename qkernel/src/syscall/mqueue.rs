@@ -156,7 +156,7 @@ pub(super) fn mq_getsetattr(cx: &Ctx<'_>, fd: i32, new: UserAddr, old: UserAddr)
         flags: i64::from((file.flags() & OpenFlags::NONBLOCK).bits()),
         maxmsg: capacity.messages.into(),
         msgsize: capacity.message_bytes.into(),
-        curmsgs: i64::try_from(queue.len()).unwrap_or(i64::MAX),
+        curmsgs: i64::try_from(queue.count()).unwrap_or(i64::MAX),
         reserved: [0; 4],
     };
     if let Some(new) = new {

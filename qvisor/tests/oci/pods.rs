@@ -115,6 +115,55 @@ fn output_of(child: Child) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// A further container with the guest program `share`; `own_ipc`: in a new IPC namespace.
+fn with_share(first: &World, own_ipc: bool) -> World {
+    let mut further = first.further("exec sleep 1000");
+    further.add_guest("share");
+    for namespace in further.config["linux"]["namespaces"].as_array_mut().unwrap() {
+        if own_ipc && namespace["type"] == "ipc" {
+            namespace.as_object_mut().unwrap().remove("path");
+        }
+    }
+    further.create().start();
+    further
+}
+
+#[test]
+fn containers_have_ipc_in_common_if_they_name_the_pods() {
+    pod(|first| {
+        let (one, two, apart) = (with_share(first, false), with_share(first, false), with_share(first, true));
+        exec(&one, "share put 0x55 'a text'");
+        exec(&apart, "! share get 0x55 2>/dev/null && test \"$(wc -l < /proc/sysvipc/shm)\" = 1");
+        assert_eq!(exec(&two, "share get 0x55").trim(), "a text");
+        let receiver = spawn(&two, "share receive 0x66");
+        exec(&one, "share send 0x66 'a message'");
+        assert_eq!(output_of(receiver).trim(), "a message");
+        // Objects stay when their maker's container has gone.
+        exec(&one, "share put 0x77 kept; echo 1000 > /proc/sys/kernel/msgmnb");
+        one.ok(&["kill", &one.id, "KILL"]);
+        one.wait_status("stopped");
+        one.delete();
+        assert_eq!(exec(&two, "share get 0x77; cat /proc/sys/kernel/msgmnb"), "kept\n1000\n");
+        assert_eq!(exec(&apart, "cat /proc/sys/kernel/msgmnb"), "16384\n");
+    });
+}
+
+#[test]
+fn an_ipc_namespace_of_others_is_refused() {
+    dormouse(|world| {
+        world.script("true");
+        for namespace in world.config["linux"]["namespaces"].as_array_mut().unwrap() {
+            if namespace["type"] == "ipc" {
+                namespace["path"] = json!("/proc/self/ns/ipc");
+            }
+        }
+        world.write();
+        let output = world.run(&world.with_bundle("create", &[]));
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && text.contains("IPC namespace /proc/self/ns/ipc"), "{text}");
+    });
+}
+
 #[test]
 fn a_file_of_a_volume_is_one_file_to_all_containers() {
     pod(|first| {

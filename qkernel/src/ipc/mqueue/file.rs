@@ -59,7 +59,7 @@ impl FileOps for QueueFile {
             table.add(&self.queue.filled);
             table.add(&self.queue.emptied);
         }
-        let count = self.queue.len();
+        let count = self.queue.count();
         let mut events = PollEvents::empty();
         events.set(PollEvents::READABLE, count > 0);
         events.set(PollEvents::WRITABLE, count < self.queue.capacity.messages as usize);

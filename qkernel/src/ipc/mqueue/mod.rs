@@ -139,6 +139,12 @@ impl Queues {
     }
 }
 
+impl Default for Queues {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Drop for Queue {
     fn drop(&mut self) {
         let mut users = self.namespace_bytes.0.lock();
@@ -177,7 +183,7 @@ impl Queue {
     }
 
     /// How many messages it holds.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.state.lock().count
     }
 

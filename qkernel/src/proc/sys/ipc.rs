@@ -1,6 +1,7 @@
 //! The limits of the reader's IPC namespace: some of `/proc/sys/kernel`, and `/proc/sys/fs/mqueue`.
 
-use crate::proc::Whole;
+use core::marker::PhantomData;
+
 use crate::pseudo::Entry;
 use crate::task::container;
 use machine::errno::Errno;
@@ -20,23 +21,28 @@ macro_rules! limit {
     };
 }
 
-pub(super) const MSGMAX: Entry<Whole> = limit!("msgmax", "kernel/msgmax");
-pub(super) const MSGMNB: Entry<Whole> = limit!("msgmnb", "kernel/msgmnb");
-pub(super) const MSGMNI: Entry<Whole> = limit!("msgmni", "kernel/msgmni");
-pub(super) const MSG_NEXT_ID: Entry<Whole> = limit!("msg_next_id", "kernel/msg_next_id");
-pub(super) const SEM: Entry<Whole> = limit!("sem", "kernel/sem");
-pub(super) const SEM_NEXT_ID: Entry<Whole> = limit!("sem_next_id", "kernel/sem_next_id");
-pub(super) const SHMALL: Entry<Whole> = limit!("shmall", "kernel/shmall");
-pub(super) const SHMMAX: Entry<Whole> = limit!("shmmax", "kernel/shmmax");
-pub(super) const SHMMNI: Entry<Whole> = limit!("shmmni", "kernel/shmmni");
-pub(super) const SHM_NEXT_ID: Entry<Whole> = limit!("shm_next_id", "kernel/shm_next_id");
-pub(super) const SHM_RMID_FORCED: Entry<Whole> = limit!("shm_rmid_forced", "kernel/shm_rmid_forced");
+/// The settings, for whatever the entries around them are about.
+pub(super) struct Settings<C>(PhantomData<C>);
 
-/// `/proc/sys/fs/mqueue`.
-pub(super) static MQUEUE: &[Entry<Whole>] = &[
-    limit!("msg_default", "fs/mqueue/msg_default"),
-    limit!("msg_max", "fs/mqueue/msg_max"),
-    limit!("msgsize_default", "fs/mqueue/msgsize_default"),
-    limit!("msgsize_max", "fs/mqueue/msgsize_max"),
-    limit!("queues_max", "fs/mqueue/queues_max"),
-];
+impl<C: 'static> Settings<C> {
+    pub(super) const MSGMAX: Entry<C> = limit!("msgmax", "kernel/msgmax");
+    pub(super) const MSGMNB: Entry<C> = limit!("msgmnb", "kernel/msgmnb");
+    pub(super) const MSGMNI: Entry<C> = limit!("msgmni", "kernel/msgmni");
+    pub(super) const MSG_NEXT_ID: Entry<C> = limit!("msg_next_id", "kernel/msg_next_id");
+    pub(super) const SEM: Entry<C> = limit!("sem", "kernel/sem");
+    pub(super) const SEM_NEXT_ID: Entry<C> = limit!("sem_next_id", "kernel/sem_next_id");
+    pub(super) const SHMALL: Entry<C> = limit!("shmall", "kernel/shmall");
+    pub(super) const SHMMAX: Entry<C> = limit!("shmmax", "kernel/shmmax");
+    pub(super) const SHMMNI: Entry<C> = limit!("shmmni", "kernel/shmmni");
+    pub(super) const SHM_NEXT_ID: Entry<C> = limit!("shm_next_id", "kernel/shm_next_id");
+    pub(super) const SHM_RMID_FORCED: Entry<C> = limit!("shm_rmid_forced", "kernel/shm_rmid_forced");
+
+    /// `/proc/sys/fs/mqueue`.
+    pub(super) const MQUEUE: &'static [Entry<C>] = &[
+        limit!("msg_default", "fs/mqueue/msg_default"),
+        limit!("msg_max", "fs/mqueue/msg_max"),
+        limit!("msgsize_default", "fs/mqueue/msgsize_default"),
+        limit!("msgsize_max", "fs/mqueue/msgsize_max"),
+        limit!("queues_max", "fs/mqueue/queues_max"),
+    ];
+}
