@@ -66,7 +66,6 @@ impl Perm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec;
 
     fn user(id: u32, groups: &[u32]) -> Creds {
         Creds::new(id, id, groups.to_vec())
@@ -92,7 +91,7 @@ mod tests {
         assert_eq!(perm.mode, 0o600);
         assert_eq!(perm.change(20, 20, 0o1666), Ok(()));
         assert_eq!((perm.uid, perm.cuid, perm.mode), (20, 10, 0o666));
-        for creds in vec![user(10, &[]), user(20, &[]), user(0, &[])] {
+        for creds in [user(10, &[]), user(20, &[]), user(0, &[])] {
             assert_eq!(perm.check_owner(&creds), Ok(()));
         }
         assert_eq!(perm.check_owner(&user(30, &[20])), Err(Errno::EPERM));
