@@ -3,9 +3,13 @@
 use machine::errno::{Errno, Result};
 use machine::sched;
 use machine::sched::wait::{PollEvents, Waker};
+use machine::time;
 
 use crate::fs::file::File;
 use crate::fs::poll::PollTable;
+
+/// How often a waiter looks that nobody will tell: rarely enough to cost nothing.
+const LOOK_AGAIN_NS: u64 = 20_000_000;
 
 /// Tries `attempt` until it isn't `EAGAIN`, sleeping in between until one of `events` may hold on `file`.
 ///
@@ -27,5 +31,23 @@ pub fn block_on<R>(
         Err(Errno::EAGAIN) => None,
         result => Some(result),
     };
+    if table.is_short() {
+        drop(table);
+        return look_again(deadline_ns, ready);
+    }
     sched::sleep_until(sched::Sleep::Interruptible, deadline_ns, ready)?.unwrap_or(Err(Errno::EAGAIN))
+}
+
+/// Waits without being told: of a waiter that found no memory to register with, as `read(2)` knows no error for that.
+fn look_again<R>(deadline_ns: Option<u64>, mut ready: impl FnMut() -> Option<Result<R>>) -> Result<R> {
+    loop {
+        let next = time::monotonic_ns().saturating_add(LOOK_AGAIN_NS);
+        let until = deadline_ns.map_or(next, |deadline| deadline.min(next));
+        if let Some(result) = sched::sleep_until(sched::Sleep::Interruptible, Some(until), &mut ready)? {
+            return result;
+        }
+        if deadline_ns.is_some_and(|deadline| time::monotonic_ns() >= deadline) {
+            return Err(Errno::EAGAIN);
+        }
+    }
 }

@@ -10,7 +10,7 @@ use abi::run::PF_WRITE;
 use crate::container::{limits, usage};
 use crate::fs::path::Path;
 use crate::harness::containers::make;
-use crate::harness::host::feed_process;
+use crate::harness::host::{feed_process, results};
 use crate::harness::script::{FORK, MKDIR, PAUSE, call, has, sleep, text, turn};
 use crate::harness::steps::{SCRATCH, Step};
 use crate::harness::{first_container, make_leader, make_root, run_all, run_checked};
@@ -20,6 +20,8 @@ use crate::task::core::Task;
 use crate::task::signal;
 use machine::mm::{account, frames, owners};
 use machine::owner::Owner;
+use machine::sched::timer;
+use machine::time;
 
 const SECOND: ContainerId = ContainerId(2);
 const MIB: u64 = 1 << 20;
@@ -30,7 +32,9 @@ const HEAP: u64 = 0x2000_0000;
 /// Often enough for a task that waits until memory comes free.
 const ROUNDS: u32 = 4000;
 
+const READ: u64 = 0;
 const WRITE: u64 = 1;
+const CLOSE: u64 = 3;
 const MMAP: u64 = 9;
 const SOCKETPAIR: u64 = 53;
 const FCNTL: u64 = 72;
@@ -283,5 +287,41 @@ pub fn there_is_room_to_look_into_a_full_container(trace: Option<fn(&str)>) {
         drop((leader, visitor));
         pod.check_neighbour(frames_before);
         assert!(account::check(0).is_ok());
+    });
+}
+
+/// A process that finds no memory to wait for a pipe with still hears that nobody will write any more.
+///
+/// # Panics
+///
+/// When it does not.
+pub fn a_reader_without_memory_reads_to_the_end(trace: Option<fn(&str)>) {
+    let (reader, close) = (2, |fd| call(CLOSE, &[fd]));
+    run_checked(trace, || {
+        let pod = Pod::new(LIMIT);
+        let frames_before = owners::frames(Owner::SANDBOX);
+        feed_process(SECOND, reader, core::iter::once(close(1)).chain(sleep()));
+        let leader = pod.run([call(PIPE2, &[SCRATCH, 0]), call(FORK, &[])].into_iter().chain(sleep()));
+        let child = pod.second.tasks().into_iter().find(|task| task.process.pid == reader);
+        let child = child.expect("the reader").process.clone();
+        let charged = pod.second.charge();
+        let mut hoard = Vec::new();
+        while account::check(1).is_ok() {
+            hoard.push(alloc::vec![0_u8; 4096]);
+        }
+        drop(charged);
+        assert!(turn(&child, [call(READ, &[0, SCRATCH, 1])]).is_empty(), "it reads before there is anything");
+        assert_eq!(turn(&leader.process, [close(1)]), [0]);
+        let has_read = || results(SECOND, reader).first().copied();
+        // It looks now and then; each look at the host's clock takes a moment.
+        for _ in (0..100_000).take_while(|_| has_read().is_none()) {
+            time::hold();
+            time::release();
+            timer::run_expired();
+            run_all();
+        }
+        assert_eq!(has_read(), Some(0), "what it has read");
+        drop((leader, child, hoard));
+        pod.check_neighbour(frames_before);
     });
 }
