@@ -4,6 +4,7 @@
 
 mod exits;
 mod run;
+mod stuck;
 mod workload;
 
 use std::path::PathBuf;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::Options;
+use crate::{Options, stuck};
 
 /// Characters of a failed command's output that are shown.
 const TAIL: usize = 1500;
@@ -86,7 +86,8 @@ pub fn run(place: &Place<'_>, options: &Options, command: &str, timeout: Duratio
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    finish(child.process_group(0), timeout)
+    let sandbox = matches!(place, Place::Sandbox { .. }).then_some(options);
+    finish(child.process_group(0), timeout, |group| stuck::report(sandbox, group))
 }
 
 /// A fresh directory, gone when this is.
@@ -112,7 +113,8 @@ fn absolute(path: &Path) -> io::Result<OsString> {
     Ok(std::path::absolute(path)?.into_os_string())
 }
 
-fn finish(command: &mut Command, timeout: Duration) -> io::Result<Outcome> {
+/// `report`: what is printed of a process group that is still running then.
+fn finish(command: &mut Command, timeout: Duration, report: impl Fn(u32) -> String) -> io::Result<Outcome> {
     let start = Instant::now();
     let mut child = command.spawn()?;
     let stdout = reader(child.stdout.take());
@@ -124,7 +126,7 @@ fn finish(command: &mut Command, timeout: Duration) -> io::Result<Outcome> {
         }
         if start.elapsed() > timeout {
             timed_out = true;
-            print!("{}", threads_of(child.id()));
+            print!("{}", report(child.id()));
             // The whole group is killed, so that processes left running by the command end as well.
             let _ = Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).status();
             break child.wait()?;
@@ -135,25 +137,6 @@ fn finish(command: &mut Command, timeout: Duration) -> io::Result<Outcome> {
     let collect = |thread: thread::JoinHandle<Vec<u8>>| thread.join().unwrap_or_default();
     let status = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     Ok(Outcome { status, stdout: collect(stdout), stderr: collect(stderr), elapsed, timed_out })
-}
-
-/// What the threads of a process group are at, a line each: ids, name, state, ticks in user code and for it, where it waits.
-fn threads_of(group: u32) -> String {
-    let mut text = String::new();
-    let tasks =
-        |process: io::Result<std::fs::DirEntry>| std::fs::read_dir(process.ok()?.path().join("task")).ok();
-    for task in std::fs::read_dir("/proc").into_iter().flatten().filter_map(tasks).flatten().flatten() {
-        let read = |name: &str| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
-        let stat = read("stat");
-        let Some((name, rest)) = stat.rsplit_once(") ") else { continue };
-        let fields: Vec<&str> = rest.split_whitespace().collect();
-        if fields.get(2).and_then(|of| of.parse().ok()) == Some(group) {
-            let (state, user, system) = (fields[0], fields[11], fields[12]);
-            let place = (read("wchan"), read("syscall").trim().to_owned());
-            text += &format!("        {name}) {state} {user} {system} {} {}\n", place.0, place.1);
-        }
-    }
-    text
 }
 
 fn reader(stream: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u8>> {
