@@ -28,6 +28,7 @@ pub const CAP_SYS_NICE: u32 = 23;
 pub const CAP_SYS_RESOURCE: u32 = 24;
 pub const CAP_SYS_TTY_CONFIG: u32 = 26;
 pub const CAP_MKNOD: u32 = 27;
+pub const CAP_CHECKPOINT_RESTORE: u32 = 40;
 
 /// The largest capability.
 pub const CAP_LAST: u32 = 40;

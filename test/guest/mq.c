@@ -50,6 +50,19 @@ static void names(void)
     CHECK_ERR(mq_receive(writer, text, sizeof text, NULL), EBADF);
     CHECK_ERR(mq_send(queue, text, 1, 0), EBADF);
     CHECK_ERR(mq_getattr(0, &got), EBADF);
+    CHECK_ERR(mq_open(name, O_WRONLY | O_RDWR), EINVAL);
+    /* One that cannot be opened is not made. */
+    struct rlimit files, none;
+    OK(getrlimit(RLIMIT_NOFILE, &files));
+    none = files;
+    none.rlim_cur = 0;
+    OK(setrlimit(RLIMIT_NOFILE, &none));
+    char other[64];
+    strcpy(other, name);
+    strcat(other, ".other");
+    CHECK_ERR(mq_open(other, O_CREAT | O_RDWR, 0600, NULL), EMFILE);
+    OK(setrlimit(RLIMIT_NOFILE, &files));
+    CHECK_ERR(mq_unlink(other), ENOENT);
     OK(mq_unlink(name));
     CHECK_ERR(mq_unlink(name), ENOENT);
     /* It lives while it is open. */
@@ -231,6 +244,32 @@ static void notify_signal(void)
     OK(mq_close(queue));
 }
 
+/* What a process has asked for is not for the program that it runs next, which may have more rights. */
+static void notify_and_exec(void)
+{
+    mqd_t queue = make("exec", 3, 32, O_NONBLOCK);
+    int running[2];
+    OK(pipe2(running, O_CLOEXEC));
+    pid_t child = CHILD({
+        struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGKILL};
+        OK(mq_notify(queue, &event));
+        OK(fcntl(queue, F_SETFD, 0));
+        execl("/bin/sleep", "sleep", "100", NULL);
+    });
+    OK(close(running[1]));
+    char byte, text[128] = "";
+    CHECK_EQ(read(running[0], &byte, 1), 0);
+    OK(close(running[0]));
+    lseek(queue, 0, SEEK_SET);
+    CHECK(read(queue, text, sizeof text - 1) > 0 && strstr(text, "SIGNO:9 "));
+    OK(mq_send(queue, "x", 1, 0));
+    sleep_ms(50);
+    CHECK_EQ(waitpid(child, NULL, WNOHANG), 0);
+    OK(kill(child, SIGTERM));
+    CHECK_KILLED(child, SIGTERM);
+    OK(mq_close(queue));
+}
+
 static pthread_mutex_t told_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t told_cond = PTHREAD_COND_INITIALIZER;
 static int told;
@@ -316,6 +355,48 @@ static void permissions(void)
     OK(mq_close(queue));
 }
 
+static void as_user(uid_t user)
+{
+    OK(setgroups(0, NULL));
+    OK(setresgid(user, user, user));
+    OK(setresuid(user, user, user));
+}
+
+/* Names are made, found and removed as the directory's permissions say. */
+static void directory(void)
+{
+    static const char place[] = "/dev/mqueue";
+    if (geteuid() != 0 || access(place, F_OK) < 0)
+        SKIP("not root, or nothing is mounted on /dev/mqueue");
+    umask(0);
+    char name[64], new[64];
+    strcpy(name, own_name("directory"));
+    strcpy(new, own_name("new"));
+    mqd_t queue = FD(mq_open(name, O_CREAT | O_RDWR, 0666, NULL));
+    OK(chmod(place, 0755));
+    JOIN(CHILD({
+        as_user(12345);
+        CHECK_ERR(mq_open(new, O_CREAT | O_RDWR, 0600, NULL), EACCES);
+        CHECK_ERR(mq_unlink(name), EACCES);
+        CHECK_ERR(mq_unlink(new), ENOENT);
+        OK(mq_close(mq_open(name, O_RDWR)));
+        OK(mq_close(mq_open(name, O_RDWR | O_CREAT, 0600, NULL)));
+    }));
+    OK(chmod(place, 0766));
+    JOIN(CHILD({
+        as_user(12345);
+        CHECK_ERR(mq_open(new, O_CREAT | O_RDWR, 0600, NULL), EACCES);
+        CHECK_ERR(mq_unlink(name), EACCES);
+    }));
+    OK(chmod(place, 0777)); /* not sticky */
+    JOIN(CHILD({
+        as_user(12345);
+        OK(mq_unlink(name));
+    }));
+    OK(chmod(place, 01777));
+    OK(mq_close(queue));
+}
+
 /* The file system shows the same queues. */
 static void files(void)
 {
@@ -382,8 +463,9 @@ static void stream(void)
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
-        TEST(names),         TEST(messages), TEST(waiting),     TEST(polling), TEST(notify_signal),
-        TEST(notify_thread), TEST(limits),   TEST(permissions), TEST(files),   TEST(stream),
+        TEST(names),         TEST(messages),      TEST(waiting),     TEST(polling),   TEST(notify_signal),
+        TEST(notify_thread), TEST(notify_and_exec), TEST(limits),    TEST(permissions), TEST(directory),
+        TEST(files),         TEST(stream),
     };
     return RUN_TESTS("mq", tests, argc, argv);
 }

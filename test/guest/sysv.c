@@ -2,6 +2,7 @@
 #include "check.h"
 #include <grp.h>
 #include <limits.h>
+#include <linux/capability.h>
 #include <pthread.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
@@ -10,6 +11,9 @@
 #include <sys/shm.h>
 
 #define PAGE 4096L
+
+/* The C library hides some of these. */
+enum { STAT_ANY_SHM = 15, STAT_ANY_SEM = 20, STAT_ANY_MSG = 13 };
 
 union semun {
     int val;
@@ -22,6 +26,61 @@ union semun {
 static key_t own_key(int number)
 {
     return (key_t)(getpid() << 8 | number);
+}
+
+static void as_user(uid_t user)
+{
+    OK(setgroups(0, NULL));
+    OK(setresgid(user, user, user));
+    OK(setresuid(user, user, user));
+}
+
+/* Keeps these of the capabilities alone. */
+static void keep_capabilities(uint64_t kept)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct data[2];
+    OK((int)syscall(SYS_capget, &header, data));
+    for (int half = 0; half < 2; half++)
+        data[half].effective = data[half].permitted &= (uint32_t)(kept >> 32 * half);
+    OK((int)syscall(SYS_capset, &header, data));
+}
+
+/* --- settings --- */
+
+/* Natively in a namespace of its own. False: settings cannot be changed. */
+static bool own_settings(void)
+{
+    if (geteuid() != 0)
+        return false;
+    if (unshare(CLONE_NEWIPC) < 0)
+        errno = 0;
+    return access("/proc/sys/kernel/msgmnb", W_OK) == 0;
+}
+
+static int try_setting(const char *name, const char *value)
+{
+    char path[128];
+    snprintf(path, sizeof path, "/proc/sys/%s", name);
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno;
+    int error = write(fd, value, strlen(value)) == (ssize_t)strlen(value) ? 0 : errno;
+    close(fd);
+    return error;
+}
+
+static const char *setting(const char *name)
+{
+    static char text[64];
+    char path[128];
+    snprintf(path, sizeof path, "/proc/sys/%s", name);
+    int fd = FD(open(path, O_RDONLY | O_CLOEXEC));
+    ssize_t len = read(fd, text, sizeof text - 1);
+    CHECK(len > 0);
+    text[len - 1] = 0;
+    close(fd);
+    return text;
 }
 
 /* --- shared memory --- */
@@ -215,6 +274,167 @@ static void shm_facts(void)
     CHECK_ERR(shmget(IPC_PRIVATE, PAGE, 0600 | SHM_HUGETLB | 5 << 26), EINVAL);
 }
 
+/* Pages of shared memory are not to be removed by those who cannot write to it. */
+static void removal_of_pages(void)
+{
+    int id = FD(shmget(IPC_PRIVATE, 2 * PAGE, 0600));
+    char *writable = shmat(id, NULL, 0), *readable = shmat(id, NULL, SHM_RDONLY);
+    CHECK(writable != (void *)-1 && readable != (void *)-1);
+    writable[0] = 'a';
+    writable[PAGE] = 'b';
+    CHECK_ERR(madvise(readable, PAGE, MADV_REMOVE), EACCES);
+    CHECK(readable[0] == 'a' && readable[PAGE] == 'b');
+    OK(madvise(writable, PAGE, MADV_REMOVE));
+    CHECK(readable[0] == 0 && readable[PAGE] == 'b');
+    /* A mapping that could be written to may be used, though it is not written to now. */
+    OK(mprotect(writable, 2 * PAGE, PROT_READ));
+    OK(madvise(writable + PAGE, PAGE, MADV_REMOVE));
+    CHECK_EQ(readable[PAGE], 0);
+    OK(shmctl(id, IPC_RMID, NULL));
+
+    int file = FD(memfd_create("pages", MFD_ALLOW_SEALING));
+    OK(ftruncate(file, PAGE));
+    char *shared = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    char *own = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
+    CHECK(shared != MAP_FAILED && own != MAP_FAILED);
+    shared[0] = 'c';
+    CHECK_ERR(madvise(own, PAGE, MADV_REMOVE), EACCES);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    int reader = FD(open(path, O_RDONLY));
+    char *shown = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, reader, 0);
+    CHECK(shown != MAP_FAILED);
+    CHECK_ERR(madvise(shown, PAGE, MADV_REMOVE), EACCES);
+    OK(fcntl(file, F_ADD_SEALS, F_SEAL_FUTURE_WRITE));
+    CHECK_ERR(madvise(shared, PAGE, MADV_REMOVE), EPERM);
+    CHECK_EQ(shown[0], 'c');
+    shared[0] = 'd'; /* what was mapped before may be written to */
+    CHECK_EQ(shown[0], 'd');
+    OK(munmap(shared, PAGE));
+    OK(fcntl(file, F_ADD_SEALS, F_SEAL_WRITE));
+    CHECK_ERR(madvise(shown, PAGE, MADV_REMOVE), EACCES);
+    CHECK_EQ(shown[0], 'd');
+
+    char tmp[] = "file.XXXXXX";
+    file = FD(mkstemp(tmp));
+    OK(ftruncate(file, PAGE));
+    CHECK_EQ(pwrite(file, "e", 1, 0), 1);
+    reader = FD(open(tmp, O_RDONLY));
+    shown = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, reader, 0);
+    CHECK(shown != MAP_FAILED);
+    CHECK_ERR(madvise(shown, PAGE, MADV_REMOVE), EACCES);
+    CHECK_EQ(shown[0], 'e');
+
+    shown = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK_ERR(madvise(shown, PAGE, MADV_REMOVE), EINVAL);
+}
+
+/* Segments go with their last mapping, or with their maker, where that is set. */
+static void shm_forced(void)
+{
+    if (!own_settings())
+        SKIP("settings cannot be changed");
+    struct shmid_ds now;
+    int kept = FD(shmget(IPC_PRIVATE, PAGE, 0600));
+    OK(try_setting("kernel/shm_rmid_forced", "1"));
+    int id = FD(shmget(IPC_PRIVATE, PAGE, 0600));
+    OK(shmctl(id, IPC_STAT, &now)); /* its maker lives */
+    char *first = shmat(id, NULL, 0), *second = shmat(id, NULL, 0);
+    CHECK(first != (void *)-1 && second != (void *)-1);
+    OK(shmdt(first));
+    OK(shmctl(id, IPC_STAT, &now));
+    OK(shmdt(second));
+    CHECK_ERR(shmctl(id, IPC_STAT, &now), EINVAL);
+    id = FD(shmget(IPC_PRIVATE, PAGE, 0600));
+    first = shmat(id, NULL, 0);
+    OK(munmap(first, PAGE));
+    CHECK_ERR(shmctl(id, IPC_STAT, &now), EINVAL);
+    /* By the end of a process, and by another program. */
+    for (int round = 0; round < 2; round++) {
+        int by_attacher = FD(shmget(IPC_PRIVATE, PAGE, 0600));
+        int tell[2];
+        OK(pipe(tell));
+        pid_t child = CHILD({
+            CHECK(shmat(by_attacher, NULL, 0) != (void *)-1);
+            int made = FD(shmget(IPC_PRIVATE, PAGE, 0600));
+            CHECK_EQ(write(tell[1], &made, sizeof made), sizeof made);
+            if (round) {
+                OK(fcntl(tell[1], F_SETFD, FD_CLOEXEC));
+                execl("/bin/sleep", "sleep", "100", NULL);
+            }
+        });
+        OK(close(tell[1]));
+        int made;
+        CHECK_EQ(read(tell[0], &made, sizeof made), sizeof made);
+        if (round) {
+            CHECK_EQ(read(tell[0], &made + 1, 0), 0);
+            char byte;
+            CHECK_EQ(read(tell[0], &byte, 1), 0);
+            while (shmctl(by_attacher, IPC_STAT, &now) == 0)
+                sleep_ms(1);
+            CHECK_EQ(errno, EINVAL);
+            OK(shmctl(made, IPC_STAT, &now));
+            OK(kill(child, SIGKILL));
+            CHECK_KILLED(child, SIGKILL);
+        } else {
+            JOIN(child);
+            CHECK_ERR(shmctl(by_attacher, IPC_STAT, &now), EINVAL);
+        }
+        CHECK_ERR(shmctl(made, IPC_STAT, &now), EINVAL);
+        OK(close(tell[0]));
+    }
+    OK(shmctl(kept, IPC_STAT, &now));
+    OK(try_setting("kernel/shm_rmid_forced", "0"));
+    OK(shmctl(kept, IPC_RMID, NULL));
+}
+
+static void settings(void)
+{
+    if (!own_settings())
+        SKIP("settings cannot be changed");
+    /* Nobody but root changes them. */
+    static const char *const names[] = {"kernel/shmmax",      "kernel/shmall",  "kernel/shmmni", "kernel/sem",
+                                        "kernel/msgmax",      "kernel/msgmnb",  "kernel/msgmni", "kernel/shm_rmid_forced",
+                                        "fs/mqueue/msg_max",  "fs/mqueue/queues_max"};
+    JOIN(CHILD({
+        as_user(12345);
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+            if (strcmp(names[i], "fs/mqueue/msg_max") < 0 || access("/proc/sys/fs/mqueue", F_OK) == 0)
+                CHECK_EQ(try_setting(names[i], "1\n"), EACCES);
+    }));
+    CHECK_EQ(try_setting("kernel/shm_rmid_forced", "2\n"), EINVAL);
+    OK(try_setting("kernel/msgmax", "10\n"));
+    CHECK_EQ(strcmp(setting("kernel/msgmax"), "10"), 0);
+    int queue = FD(msgget(IPC_PRIVATE, 0600));
+    struct { long kind; char text[20]; } message = {1, ""};
+    OK(msgsnd(queue, &message, 10, 0));
+    CHECK_ERR(msgsnd(queue, &message, 11, 0), EINVAL);
+    OK(msgctl(queue, IPC_RMID, NULL));
+    OK(try_setting("kernel/msgmax", "8192\n"));
+    /* The id of the next object. */
+    if (access("/proc/sys/kernel/msg_next_id", F_OK) < 0)
+        SKIP("no msg_next_id");
+    CHECK_EQ(strcmp(setting("kernel/msg_next_id"), "-1"), 0);
+    OK(try_setting("kernel/msg_next_id", "98309\n"));
+    CHECK_EQ(strcmp(setting("kernel/msg_next_id"), "98309"), 0);
+    queue = FD(msgget(IPC_PRIVATE, 0600));
+    CHECK_EQ(queue, 98309);
+    CHECK_EQ(strcmp(setting("kernel/msg_next_id"), "-1"), 0);
+    OK(msgctl(queue, IPC_RMID, NULL));
+    OK(try_setting("kernel/sem_next_id", "65543\n"));
+    int set = FD(semget(IPC_PRIVATE, 1, 0600));
+    CHECK_EQ(set, 65543);
+    OK(semctl(set, 0, IPC_RMID));
+    OK(try_setting("kernel/shm_next_id", "65543\n"));
+    int memory = FD(shmget(IPC_PRIVATE, 1, 0600));
+    CHECK_EQ(memory, 65543);
+    OK(shmctl(memory, IPC_RMID, NULL));
+    JOIN(CHILD({
+        keep_capabilities(~(1ull << CAP_SYS_ADMIN | 1ull << CAP_CHECKPOINT_RESTORE));
+        CHECK(try_setting("kernel/msg_next_id", "5\n") != 0);
+    }));
+}
+
 /* --- semaphores --- */
 
 static int value(int id, int number)
@@ -268,6 +488,8 @@ static void sem_objects(void)
     CHECK(now.sem_otime >= before);
     OK(semctl(id, 0, IPC_RMID));
     CHECK_ERR(semctl(id, 0, GETVAL), EINVAL);
+    CHECK_ERR(semctl(id, 0, SETVAL, (union semun){.val = 1}), EINVAL);
+    CHECK_ERR(semctl(id, 0, SETVAL, (union semun){.val = -1}), ERANGE);
     CHECK_ERR(change(id, 0, 1, 0), EINVAL);
 }
 
@@ -399,6 +621,82 @@ static void sem_undo(void)
         execl("/bin/true", "true", NULL);
     }));
     CHECK_EQ(value(id, 0), 0);
+    OK(semctl(id, 0, IPC_RMID));
+}
+
+static pthread_barrier_t together;
+
+static void *first_undo(void *id)
+{
+    pthread_barrier_wait(&together);
+    CHECK_EQ(change(*(int *)id, 0, -1, SEM_UNDO), 0);
+    return NULL;
+}
+
+/* Threads that are the first of their process to change a set, at once. */
+static void sem_undo_at_once(void)
+{
+    int id = FD(semget(IPC_PRIVATE, 8, 0600));
+    for (long round = 0; round < scaled(300); round++) {
+        OK(semctl(id, 0, SETVAL, (union semun){.val = 2}));
+        JOIN(CHILD({
+            pthread_t threads[2];
+            PT(pthread_barrier_init(&together, NULL, 2));
+            for (int i = 0; i < 2; i++)
+                PT(pthread_create(&threads[i], NULL, first_undo, &id));
+            for (int i = 0; i < 2; i++)
+                PT(pthread_join(threads[i], NULL));
+            CHECK_EQ(value(id, 0), 0);
+        }));
+        CHECK_EQ(value(id, 0), 2);
+    }
+    OK(semctl(id, 0, IPC_RMID));
+}
+
+enum { CROWD = 400 };
+
+struct place {
+    int id, number;
+};
+
+/* Waits for its own semaphore, and gives the one before it. */
+static void *one_of_a_chain(void *argument)
+{
+    const struct place *place = argument;
+    struct sembuf ops[] = {{(unsigned short)place->number, -1, 0}, {(unsigned short)(place->number - 1), 1, 0}};
+    CHECK_EQ(semop(place->id, ops, 2), 0);
+    return NULL;
+}
+
+static void *one_of_many(void *argument)
+{
+    const struct place *place = argument;
+    CHECK_EQ(change(place->id, place->number, -1, 0), 0);
+    return NULL;
+}
+
+/* One change lets many go on, all by itself or one after the other, last come first served. */
+static void sem_crowd(void)
+{
+    int id = FD(semget(IPC_PRIVATE, CROWD + 1, 0600));
+    static struct place places[CROWD];
+    static pthread_t threads[CROWD];
+    pthread_attr_t small;
+    PT(pthread_attr_init(&small));
+    PT(pthread_attr_setstacksize(&small, 64 << 10));
+    for (int chain = 0; chain < 2; chain++) {
+        for (int i = 0; i < CROWD; i++) {
+            places[i] = (struct place){id, chain ? i + 1 : 0};
+            PT(pthread_create(&threads[i], &small, chain ? one_of_a_chain : one_of_many, &places[i]));
+            while (semctl(id, places[i].number, GETNCNT) != (chain ? 1 : i + 1))
+                sched_yield();
+        }
+        OK(semctl(id, chain ? CROWD : 0, SETVAL, (union semun){.val = chain ? 1 : CROWD}));
+        for (int i = 0; i < CROWD; i++)
+            PT(pthread_join(threads[i], NULL));
+        CHECK_EQ(value(id, 0), chain);
+        CHECK_EQ(semctl(id, CROWD, GETNCNT), 0);
+    }
     OK(semctl(id, 0, IPC_RMID));
 }
 
@@ -580,26 +878,120 @@ static void msg_stream(void)
 
 /* --- permissions --- */
 
-static void as_user(uid_t user)
+static void msg_facts(void)
 {
-    OK(setgroups(0, NULL));
-    OK(setresgid(user, user, user));
-    OK(setresuid(user, user, user));
+    struct msginfo info;
+    struct msqid_ds now;
+    int id = FD(msgget(IPC_PRIVATE, 0600));
+    OK(put(id, 1, "four", 0));
+    OK(put(id, 1, "three", 0));
+    int last = msgctl(0, MSG_INFO, (void *)&info);
+    CHECK(last >= 0 && info.msgpool >= 1 && info.msgmap >= 2 && info.msgtql >= 9);
+    bool found = false;
+    for (int index = 0; index <= last; index++)
+        found |= msgctl(index, MSG_STAT, &now) == id && now.msg_qnum == 2 && now.__msg_cbytes == 9;
+    CHECK(found);
+    CHECK_ERR(msgctl(INT_MAX, MSG_STAT, &now), EINVAL);
+    CHECK_GOT(id, 0, 0, 1, "four");
+    CHECK_GOT(id, 0, 0, 1, "three");
+    for (int round = 0; round < 2; round++) {
+        /* What limits say, and what they follow from, do not depend on each other. */
+        CHECK(msgctl(0, IPC_INFO, (void *)&info) >= 0);
+        CHECK(info.msgpool == 512000 && info.msgmap == 16384 && info.msgtql == 16384);
+        CHECK(info.msgssz == 16 && info.msgseg == 0xffff);
+        CHECK_EQ(info.msgmax, atoi(setting("kernel/msgmax")));
+        CHECK_EQ(info.msgmnb, atoi(setting("kernel/msgmnb")));
+        CHECK_EQ(info.msgmni, atoi(setting("kernel/msgmni")));
+        CHECK(msgctl(0, MSG_INFO, (void *)&info) >= 0);
+        OK(msgctl(id, IPC_RMID, NULL));
+        if (round == 0 && !own_settings())
+            SKIP("settings cannot be changed");
+        OK(try_setting("kernel/msgmnb", round ? "16384" : "2147483647"));
+        id = FD(msgget(IPC_PRIVATE, 0600));
+    }
+    OK(msgctl(id, IPC_RMID, NULL));
+}
+
+/* Everybody sees by index what only some may see by id. */
+static void stat_any(void)
+{
+    if (geteuid() != 0)
+        SKIP("not root: no other users to be");
+    int ids[] = {FD(shmget(IPC_PRIVATE, PAGE, 0600)), FD(semget(IPC_PRIVATE, 1, 0600)), FD(msgget(IPC_PRIVATE, 0600))};
+    JOIN(CHILD({
+        as_user(12345);
+        union {
+            struct shmid_ds shm;
+            struct semid_ds sem;
+            struct msqid_ds msg;
+        } now;
+        CHECK_ERR(shmctl(ids[0] & 0x7fff, SHM_STAT, &now.shm), EACCES);
+        CHECK_EQ(shmctl(ids[0] & 0x7fff, STAT_ANY_SHM, &now.shm), ids[0]);
+        CHECK_EQ(now.shm.shm_segsz, PAGE);
+        CHECK_ERR(semctl(ids[1] & 0x7fff, 0, SEM_STAT, (union semun){.buf = &now.sem}), EACCES);
+        CHECK_EQ(syscall(SYS_semctl, ids[1] & 0x7fff, 0, STAT_ANY_SEM, &now.sem), ids[1]);
+        CHECK_EQ(now.sem.sem_nsems, 1);
+        CHECK_ERR(msgctl(ids[2] & 0x7fff, MSG_STAT, &now.msg), EACCES);
+        CHECK_EQ(msgctl(ids[2] & 0x7fff, STAT_ANY_MSG, &now.msg), ids[2]);
+        CHECK_EQ(now.msg.msg_perm.mode, 0600);
+    }));
+    OK(shmctl(ids[0], IPC_RMID, NULL));
+    OK(semctl(ids[1], 0, IPC_RMID));
+    OK(msgctl(ids[2], IPC_RMID, NULL));
+}
+
+/* Root uses others' objects by CAP_IPC_OWNER, and changes them by CAP_SYS_ADMIN, not because it is root. */
+static void capabilities(void)
+{
+    if (geteuid() != 0)
+        SKIP("not root");
+    int tell[2];
+    OK(pipe(tell));
+    pid_t child = CHILD({
+        as_user(12345);
+        int made[] = {FD(shmget(IPC_PRIVATE, PAGE, 0600)), FD(semget(IPC_PRIVATE, 1, 0600)), FD(msgget(IPC_PRIVATE, 0600))};
+        CHECK_EQ(write(tell[1], made, sizeof made), sizeof made);
+    });
+    int ids[3];
+    CHECK_EQ(read(tell[0], ids, sizeof ids), sizeof ids);
+    JOIN(child);
+    for (int has = 0; has < 2; has++)
+        JOIN(CHILD({
+            keep_capabilities(has ? 1ull << CAP_IPC_OWNER : 0);
+            errno = 0;
+            CHECK_EQ(shmat(ids[0], NULL, 0) != (void *)-1, has);
+            CHECK_EQ(errno, has ? 0 : EACCES);
+            CHECK_EQ(semctl(ids[1], 0, GETVAL), has ? 0 : -1);
+            CHECK_EQ(change(ids[1], 0, 0, 0), has ? 0 : -1);
+            CHECK_EQ(put(ids[2], 1, "x", 0), has ? 0 : -1);
+            CHECK_ERR(shmctl(ids[0], IPC_RMID, NULL), EPERM);
+            CHECK_ERR(semctl(ids[1], 0, IPC_RMID), EPERM);
+            CHECK_ERR(msgctl(ids[2], IPC_RMID, NULL), EPERM);
+        }));
+    JOIN(CHILD({
+        keep_capabilities(1ull << CAP_SYS_ADMIN);
+        CHECK_ERR((long)shmat(ids[0], NULL, 0), EACCES);
+        OK(shmctl(ids[0], IPC_RMID, NULL));
+        OK(semctl(ids[1], 0, IPC_RMID));
+        OK(msgctl(ids[2], IPC_RMID, NULL));
+    }));
 }
 
 static void permissions(void)
 {
     if (geteuid() != 0)
         SKIP("not root: no other users to be");
-    int memory = FD(shmget(own_key(4), PAGE, IPC_CREAT | 0604)), set = FD(semget(IPC_PRIVATE, 1, 0640));
+    key_t key = own_key(4);
+    int memory = FD(shmget(key, PAGE, IPC_CREAT | 0604)), set = FD(semget(IPC_PRIVATE, 1, 0640));
     int queue = FD(msgget(IPC_PRIVATE, 0622));
     struct shmid_ds segment;
     struct msqid_ds messages;
     struct message message;
     JOIN(CHILD({
-        key_t key = segment.shm_perm.__key = own_key(4);
-        (void)key;
         as_user(12345);
+        CHECK_EQ(shmget(key, 0, 0), memory);
+        CHECK_EQ(shmget(key, PAGE, 0004), memory);
+        CHECK_ERR(shmget(key, PAGE, 0006), EACCES);
         OK(shmctl(memory, IPC_STAT, &segment));
         CHECK(shmat(memory, NULL, SHM_RDONLY) != (void *)-1);
         CHECK_ERR((long)shmat(memory, NULL, 0), EACCES);
@@ -634,6 +1026,12 @@ static void permissions(void)
 
 /* --- many, and in each other's way --- */
 
+static int by_number(const void *left, const void *right)
+{
+    int a = *(const int *)left, b = *(const int *)right;
+    return (a > b) - (a < b);
+}
+
 static void many(void)
 {
     enum { COUNT = 1000 };
@@ -645,9 +1043,11 @@ static void many(void)
                                  : msgget(IPC_PRIVATE, 0600);
             CHECK(ids[i] >= 0);
         }
-        for (int i = 0; i < COUNT; i++)
-            for (int j = i + 1; j < i + 5 && j < COUNT; j++)
-                CHECK(ids[i] != ids[j]);
+        static int sorted[COUNT];
+        memcpy(sorted, ids, sizeof ids);
+        qsort(sorted, COUNT, sizeof *sorted, by_number);
+        for (int i = 1; i < COUNT; i++)
+            CHECK(sorted[i - 1] < sorted[i]);
         for (int i = 0; i < COUNT; i++)
             OK(kind == 0   ? shmctl(ids[i], IPC_RMID, NULL)
                : kind == 1 ? semctl(ids[i], 0, IPC_RMID)
@@ -697,10 +1097,11 @@ static void races(void)
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
-        TEST(shm_objects), TEST(shm_places),        TEST(shm_lives), TEST(shm_sharing),         TEST(shm_facts),
-        TEST(sem_objects), TEST(sem_waiting),       TEST(sem_undo),  TEST(sem_ends_of_waits),   TEST(sem_facts),
-        TEST(msg_objects), TEST(msg_waiting),       TEST(msg_stream), TEST(sem_lock_under_load), TEST(permissions),
-        TEST(many),        TEST(races),
+        TEST(shm_objects),       TEST(shm_places),       TEST(shm_lives),  TEST(shm_sharing),       TEST(shm_facts),
+        TEST(removal_of_pages),  TEST(shm_forced),       TEST(settings),   TEST(sem_objects),       TEST(sem_waiting),
+        TEST(sem_undo),          TEST(sem_undo_at_once), TEST(sem_crowd),  TEST(sem_ends_of_waits), TEST(sem_facts),
+        TEST(sem_lock_under_load), TEST(msg_objects),    TEST(msg_waiting), TEST(msg_stream),       TEST(msg_facts),
+        TEST(stat_any),          TEST(capabilities),     TEST(permissions), TEST(many),             TEST(races),
     };
     return RUN_TESTS("sysv", tests, argc, argv);
 }

@@ -73,7 +73,8 @@ pub fn create(id: ContainerId, mut spec: Spec) -> Result<Arc<Container>, String>
     made.map(|()| container)
 }
 
-/// Gives it the IPC namespace that its records name, or the settings of its own.
+/// Gives it the IPC namespace that its records name, and that the settings that they name. Those of a namespace that others
+/// have as well are changed for all of them, and stay if the container cannot be made after all.
 fn set_ipc(container: &Container, spec: &Spec) -> Result<(), String> {
     if let Some(other) = spec.ipc_space {
         let other = container::find(ContainerId(other)).ok_or("there is no such container to share IPC with");

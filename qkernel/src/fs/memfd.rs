@@ -157,6 +157,9 @@ impl MemFile {
             return Err(Errno::EBUSY);
         }
         *seals |= new;
+        if new & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE) != 0 {
+            self.0.store.seal();
+        }
         Ok(())
     }
 

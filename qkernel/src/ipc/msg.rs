@@ -1,6 +1,6 @@
 //! System V message queues (`msgget(2)`).
 
-use alloc::collections::VecDeque;
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering;
 use crate::creds::{CAP_SYS_RESOURCE, Creds};
 use crate::fs::caller::PidOf;
 use crate::ipc::perm::{self, IPC_NOWAIT, Perm};
-use crate::ipc::table::{Got, Table};
+use crate::ipc::table::{self, Got, Table};
 use crate::ipc::{IpcNamespace, OBJECT_BYTES, Who, now};
 use machine::errno::{Errno, Result};
 use machine::mm::account::Charge;
@@ -59,10 +59,9 @@ impl Wanted {
         }
     }
 
-    /// The position of the message among kinds.
-    fn find(self, kinds: impl Iterator<Item = i64>) -> Option<usize> {
-        let mut kinds = kinds.enumerate();
-        let position = match self {
+    /// The number of the message among numbers and kinds, in their order.
+    fn find(self, mut kinds: impl Iterator<Item = (u64, i64)>) -> Option<u64> {
+        let found = match self {
             Self::Any => kinds.next()?,
             Self::Kind(wanted) => kinds.find(|(_, kind)| *kind == wanted)?,
             Self::Except(other) => kinds.find(|(_, kind)| *kind != other)?,
@@ -70,13 +69,15 @@ impl Wanted {
             Self::UpTo(most) => kinds.filter(|(_, kind)| *kind <= most).min_by_key(|(_, kind)| *kind)?,
             Self::At(wanted) => kinds.nth(usize::try_from(wanted).ok()?)?,
         };
-        Some(position.0)
+        Some(found.0)
     }
 }
 
 struct State {
     perm: Perm,
-    messages: VecDeque<Message>,
+    /// By number, in the order they came. A tree gives the room of those that go back.
+    messages: BTreeMap<u64, Message>,
+    next_number: u64,
     bytes: u64,
     /// Most bytes that it holds.
     most_bytes: u64,
@@ -190,7 +191,8 @@ impl IpcNamespace {
                 let charge = Charge::lasting(OBJECT_BYTES)?;
                 let state = State {
                     perm,
-                    messages: VecDeque::new(),
+                    messages: BTreeMap::new(),
+                    next_number: 0,
                     bytes: 0,
                     most_bytes: limits.msgmnb.into(),
                     stime: 0,
@@ -224,10 +226,15 @@ impl IpcNamespace {
         self.message_queues.lock().at(index)
     }
 
-    /// All queues with their ids, and the largest index.
-    pub fn all_message_queues(&self) -> (Vec<(i32, Arc<MessageQueue>)>, u32) {
+    /// Calls `f` for each queue and its id; see [`table::for_each`].
+    pub fn for_each_message_queue(&self, f: impl FnMut(i32, &Arc<MessageQueue>) -> Result<()>) -> Result<()> {
+        table::for_each(&self.message_queues, f)
+    }
+
+    /// How many queues there are, and the largest index.
+    pub fn msg_usage(&self) -> (usize, u32) {
         let queues = self.message_queues.lock();
-        (queues.iter().map(|(id, queue)| (id, queue.clone())).collect(), queues.last_index())
+        (queues.count(), queues.last_index())
     }
 
     /// Messages, and their bytes, in all queues.
@@ -278,10 +285,9 @@ impl IpcNamespace {
             if !state.has_room(len) {
                 return (flags & IPC_NOWAIT != 0).then_some(Err(Errno::EAGAIN));
             }
-            if state.messages.try_reserve(1).is_err() {
-                return Some(Err(Errno::ENOMEM));
-            }
-            state.messages.extend(message.take());
+            let number = state.next_number;
+            state.next_number += 1;
+            state.messages.extend(message.take().map(|message| (number, message)));
             state.bytes += len as u64;
             (state.sender, state.stime) = (who.pid, now());
             self.count_sent(len);
@@ -306,17 +312,19 @@ impl IpcNamespace {
             if let Err(error) = may_receive {
                 return Some(Err(error));
             }
-            let Some(at) = wanted.find(state.messages.iter().map(|message| message.kind)) else {
+            let Some(at) =
+                wanted.find(state.messages.iter().map(|(number, message)| (*number, message.kind)))
+            else {
                 return (flags & IPC_NOWAIT != 0).then_some(Err(Errno::ENOMSG));
             };
-            let len = state.messages.get(at).map_or(0, |message| message.bytes.len());
+            let len = state.messages.get(&at).map_or(0, |message| message.bytes.len());
             if len > size && flags & MSG_NOERROR == 0 {
                 return Some(Err(Errno::E2BIG));
             }
             if matches!(wanted, Wanted::At(_)) {
-                return state.messages.get(at).map(|message| Ok((message.kind, message.bytes.clone())));
+                return state.messages.get(&at).map(|message| Ok((message.kind, message.bytes.clone())));
             }
-            let message = state.messages.remove(at)?;
+            let message = state.messages.remove(&at)?;
             state.bytes -= len as u64;
             (state.receiver, state.rtime) = (who.pid, now());
             self.count_gone(1, len as u64);
@@ -334,14 +342,14 @@ mod tests {
     #[test]
     fn receivers_choose_by_kind() {
         let kinds = [5, 3, 9, 3, 1];
-        let find = |kind, flags| Wanted::new(kind, flags).find(kinds.into_iter());
+        let find = |kind, flags| Wanted::new(kind, flags).find((0..).zip(kinds));
         assert_eq!(find(0, 0), Some(0));
         assert_eq!(find(3, 0), Some(1));
         assert_eq!(find(4, 0), None);
         assert_eq!(find(5, MSG_EXCEPT), Some(1));
         assert_eq!(find(-4, 0), Some(4));
         assert_eq!(find(i64::MIN, 0), Some(4));
-        assert_eq!(Wanted::new(-4, 0).find([5, 3, 9, 3].into_iter()), Some(1));
+        assert_eq!(Wanted::new(-4, 0).find((0..).zip([5, 3, 9, 3])), Some(1));
         assert_eq!(find(2, MSG_COPY), Some(2));
         assert_eq!((find(5, MSG_COPY), find(-1, MSG_COPY)), (None, None));
     }

@@ -12,7 +12,7 @@ use crate::creds::Creds;
 use crate::fs::caller::PidOf;
 use crate::ipc::IpcNamespace;
 use crate::ipc::perm::{self, Perm};
-use crate::ipc::table::{Got, IPC_PRIVATE, Table};
+use crate::ipc::table::{self, Got, IPC_PRIVATE, Table};
 use crate::ipc::{OBJECT_BYTES, Who, now};
 use machine::errno::{Errno, Result};
 use machine::mm::account::Charge;
@@ -28,6 +28,8 @@ const NORESERVE: u32 = 0o10_000;
 /// Bits of a mode: it goes with the last mapping; it is locked.
 const SHM_DEST: u32 = 0o1000;
 const SHM_LOCKED: u32 = 0o2000;
+/// Segments that are forgotten at once.
+const GONE_MAX: usize = 256;
 
 /// The pages of a segment.
 enum Pages {
@@ -94,8 +96,23 @@ impl Segment {
         }
     }
 
+    fn is_of(&self, store: &Arc<PageStore>) -> bool {
+        match &self.state.lock().pages {
+            Pages::Kept(own) => Arc::ptr_eq(own, store),
+            Pages::Mapped(own) => own.as_ptr() == Arc::as_ptr(store),
+        }
+    }
+
     fn is_gone(&self) -> bool {
         matches!(&self.state.lock().pages, Pages::Mapped(store) if store.strong_count() == 0)
+    }
+
+    /// Whether nobody maps it, who has, or whose maker has ended. Each mapping holds the pages; so does who looks at them at
+    /// this moment, and then the next one to look finds it.
+    fn is_loose(&self) -> bool {
+        let state = self.state.lock();
+        let is_unmapped = matches!(&state.pages, Pages::Kept(store) if Arc::strong_count(store) == 1);
+        is_unmapped && (state.was_attached || state.maker.is_none())
     }
 
     fn pages(&self) -> u64 {
@@ -254,22 +271,24 @@ impl IpcNamespace {
         self.with_segments(|segments| segments.at(index))
     }
 
-    /// All segments with their ids.
-    pub fn all_segments(&self) -> Vec<(i32, Arc<Segment>)> {
-        self.with_segments(|segments| segments.iter().map(|(id, segment)| (id, segment.clone())).collect())
+    /// Calls `f` for each segment and its id; see [`table::for_each`].
+    pub fn for_each_segment(&self, f: impl FnMut(i32, &Arc<Segment>) -> Result<()>) -> Result<()> {
+        table::for_each(&self.segments, f)
     }
 
     /// `SHM_INFO`.
     pub fn shm_usage(&self) -> Usage {
-        let last_index = self.with_segments(|segments| segments.last_index());
-        let all = self.all_segments();
-        let held = all.iter().filter_map(|(_, segment)| segment.store()).map(|store| store.resident_bytes());
-        Usage {
-            segments: all.len(),
-            total: all.iter().map(|(_, segment)| segment.pages()).sum(),
-            held: held.sum::<u64>() / PAGE,
-            last_index,
-        }
+        let mut usage = self.with_segments(|segments| Usage {
+            segments: segments.count(),
+            total: segments.iter().map(|(_, segment)| segment.pages()).sum(),
+            held: 0,
+            last_index: segments.last_index(),
+        });
+        let _ = self.for_each_segment(|_, segment| {
+            usage.held += segment.store().map_or(0, |store| store.resident_bytes()) / PAGE;
+            Ok(())
+        });
+        usage
     }
 
     /// `IPC_RMID`: the segment goes with its last mapping, or now.
@@ -293,35 +312,34 @@ impl IpcNamespace {
         };
         // Frees the pages if nobody maps them, without a lock held.
         drop(kept);
-        self.with_segments(|_| ());
+        self.without_gone(|_| ());
     }
 
     /// `shmdt(2)` has removed a mapping of these pages.
     pub fn shm_detached(&self, who: &Who, store: Arc<PageStore>) {
-        let is_of =
-            |segment: &&(i32, Arc<Segment>)| segment.1.store().is_some_and(|of| Arc::ptr_eq(&of, &store));
-        if let Some((_, segment)) = self.all_segments().iter().find(is_of) {
-            segment.detached(who);
-        }
+        let _ = self.for_each_segment(|_, segment| {
+            if segment.is_of(&store) {
+                segment.detached(who);
+                return Err(Errno::EEXIST);
+            }
+            Ok(())
+        });
         drop(store);
         self.drop_unattached();
     }
 
     /// Removes what nobody maps, where `kernel.shm_rmid_forced` asks for that: segments that were attached before, and those
-    /// whose maker has ended. Called by whoever may have removed a mapping.
+    /// whose maker has ended. Called by whoever may have removed a mapping, and before anybody looks at segments.
     pub fn drop_unattached(&self) {
         if self.limits().shm_rmid_forced == 0 {
             return;
         }
-        for (_, segment) in self.all_segments() {
-            let is_loose = {
-                let state = segment.state.lock();
-                matches!(state.pages, Pages::Kept(_)) && (state.was_attached || state.maker.is_none())
-            };
-            if is_loose && segment.store().is_some_and(|store| store.mappings() == 0) {
-                self.remove_segment(&segment);
+        let _ = table::for_each(&self.segments, |_, segment| {
+            if segment.is_loose() {
+                self.remove_segment(segment);
             }
-        }
+            Ok(())
+        });
     }
 
     /// A process has ended.
@@ -329,24 +347,37 @@ impl IpcNamespace {
         if self.segments.lock().count() == 0 {
             return;
         }
-        for (_, segment) in self.all_segments() {
+        let _ = self.for_each_segment(|_, segment| {
             let mut state = segment.state.lock();
             if state.maker == Some(process) {
                 state.maker = None;
             }
-        }
+            Ok(())
+        });
         self.drop_unattached();
     }
 
-    /// Calls `f` with the table, without segments that were removed and have lost their last mapping since.
+    /// Calls `f` with the table, without segments that are not to be seen any more.
     fn with_segments<R>(&self, f: impl FnOnce(&mut Segments) -> R) -> R {
+        self.drop_unattached();
+        self.without_gone(f)
+    }
+
+    /// Calls `f` with the table, without segments that were removed and have lost their last mapping since.
+    fn without_gone<R>(&self, f: impl FnOnce(&mut Segments) -> R) -> R {
         let mut segments = self.segments.lock();
-        let gone: Vec<i32> =
-            segments.iter().filter(|(_, segment)| segment.is_gone()).map(|(id, _)| id).collect();
-        for id in gone {
-            // Its pages are gone already.
-            segments.remove(id);
+        loop {
+            let gone: Vec<i32> = {
+                let gone = segments.iter().filter(|(_, segment)| segment.is_gone());
+                gone.map(|(id, _)| id).take(GONE_MAX).collect()
+            };
+            for id in &gone {
+                // Its pages are gone already.
+                segments.remove(*id);
+            }
+            if gone.len() < GONE_MAX {
+                return f(&mut segments);
+            }
         }
-        f(&mut segments)
     }
 }

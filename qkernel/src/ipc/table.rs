@@ -2,9 +2,12 @@
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use crate::ipc::perm::{IPC_CREAT, IPC_EXCL};
 use machine::errno::{Errno, Result};
+use machine::sched;
+use machine::sync::SpinLock;
 
 /// The key that names no object (`ipc(5)`).
 pub const IPC_PRIVATE: i32 = 0;
@@ -15,6 +18,8 @@ const INDEX_BITS: u32 = 15;
 const SEQUENCE_MAX: u32 = i32::MAX.unsigned_abs() >> INDEX_BITS;
 /// Indices are used again once so many have been.
 const CYCLE_MIN: u32 = 64;
+/// Objects that are looked at until others are let run.
+const SOME: usize = 128;
 
 struct Slot<T> {
     id: i32,
@@ -75,6 +80,12 @@ impl<T> Table<T> {
     /// All objects with their ids, by index.
     pub fn iter(&self) -> impl Iterator<Item = (i32, &Arc<T>)> {
         self.slots.values().map(|slot| (slot.id, &slot.object))
+    }
+
+    /// Some of the objects with their ids, by index, from one on. None: there are no more.
+    fn some_from(&self, index: u32) -> Vec<(i32, Arc<T>)> {
+        let some = self.slots.range(index..).take(SOME);
+        some.map(|(_, slot)| (slot.id, slot.object.clone())).collect()
     }
 
     /// The largest index in use; 0 if there is none.
@@ -154,6 +165,18 @@ impl<T> Table<T> {
         self.forget_key(id);
         let index = index_of(id).filter(|index| self.slots.get(index).is_some_and(|slot| slot.id == id))?;
         self.slots.remove(&index).map(|slot| slot.object)
+    }
+}
+
+/// Calls `f` for each object of a table and its id, by index, without the lock. Others run meanwhile, and objects come and go.
+pub fn for_each<T>(table: &SpinLock<Table<T>>, mut f: impl FnMut(i32, &Arc<T>) -> Result<()>) -> Result<()> {
+    let mut from = 0;
+    loop {
+        let some = table.lock().some_from(from);
+        let Some(last) = some.last().and_then(|(id, _)| index_of(*id)) else { return Ok(()) };
+        some.iter().try_for_each(|(id, object)| f(*id, object))?;
+        from = last + 1;
+        sched::let_others_go_on();
     }
 }
 

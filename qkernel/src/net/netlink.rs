@@ -162,6 +162,11 @@ impl NetlinkSocket {
         bytes
     }
 
+    /// Puts a datagram in that nobody has asked for. `ENOBUFS`: too much is unread.
+    pub fn notify(&self, datagram: &[u8]) -> Result<()> {
+        if self.inbox.bytes() > UNREAD_MAX { Err(Errno::ENOBUFS) } else { self.deliver(datagram) }
+    }
+
     /// Puts a datagram of the kernel's in for the receiver.
     pub fn deliver(&self, datagram: &[u8]) -> Result<()> {
         let envelope = Envelope { from: sockaddr(0, 0).into(), ..Envelope::default() };

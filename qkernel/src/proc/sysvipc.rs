@@ -7,6 +7,7 @@ use crate::pseudo::{Entry, Out};
 use crate::task;
 use crate::task::container;
 use machine::errno::Result;
+use machine::sched;
 
 /// The directory, for whatever the entries around it are about.
 pub struct Lists<C>(PhantomData<C>);
@@ -27,8 +28,9 @@ fn pid(pid: PidOf) -> u32 {
 fn show_queues(out: &mut Out) -> Result<()> {
     out.push(b"       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      stime      rtime      ctime\n");
     let creds = task::current().creds.get();
-    for (id, queue) in container::current().ipc().all_message_queues().0 {
-        let Ok(facts) = queue.facts(&creds, true) else { continue };
+    container::current().ipc().for_each_message_queue(|id, queue| {
+        sched::go_on()?;
+        let Ok(facts) = queue.facts(&creds, true) else { return Ok(()) };
         let perm = facts.perm;
         writeln!(
             out,
@@ -47,15 +49,16 @@ fn show_queues(out: &mut Out) -> Result<()> {
             facts.rtime,
             facts.ctime,
         );
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 fn show_sets(out: &mut Out) -> Result<()> {
     out.push(b"       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime\n");
     let creds = task::current().creds.get();
-    for (id, set) in container::current().ipc().all_sem_sets().0 {
-        let Ok(facts) = set.facts(&creds, true) else { continue };
+    container::current().ipc().for_each_sem_set(|id, set| {
+        sched::go_on()?;
+        let Ok(facts) = set.facts(&creds, true) else { return Ok(()) };
         let perm = facts.perm;
         writeln!(
             out,
@@ -70,15 +73,18 @@ fn show_sets(out: &mut Out) -> Result<()> {
             facts.otime,
             facts.ctime,
         );
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 fn show_segments(out: &mut Out) -> Result<()> {
     out.push(b"       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      atime      dtime      ctime                   rss                  swap\n");
     let creds = task::current().creds.get();
-    for (id, segment) in container::current().ipc().all_segments() {
-        let Ok(facts) = segment.facts(&creds, true) else { continue };
+    let ipc = container::current().ipc();
+    ipc.drop_unattached();
+    ipc.for_each_segment(|id, segment| {
+        sched::go_on()?;
+        let Ok(facts) = segment.facts(&creds, true) else { return Ok(()) };
         let perm = facts.perm;
         writeln!(
             out,
@@ -99,6 +105,6 @@ fn show_segments(out: &mut Out) -> Result<()> {
             facts.held,
             0,
         );
-    }
-    Ok(())
+        Ok(())
+    })
 }

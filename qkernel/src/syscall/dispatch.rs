@@ -32,6 +32,7 @@ const GIVING_BACK: &[u64] = &[
     60,  // exit
     61,  // wait4
     62,  // kill
+    65,  // semop
     66,  // semctl
     67,  // shmdt
     70,  // msgrcv
@@ -42,6 +43,7 @@ const GIVING_BACK: &[u64] = &[
     186, // gettid
     200, // tkill
     202, // futex
+    220, // semtimedop
     230, // clock_nanosleep
     231, // exit_group
     232, // epoll_wait
@@ -52,6 +54,9 @@ const GIVING_BACK: &[u64] = &[
     263, // unlinkat
     436, // close_range
 ];
+
+const EXECVE: u64 = 59;
+const EXECVEAT: u64 = 322;
 
 /// Performs the system call the current task's registers ask for.
 pub fn dispatch(task: &Arc<Task>) {
@@ -67,6 +72,10 @@ pub fn dispatch(task: &Arc<Task>) {
         table::call(&cx, number, args)
     };
     drop(cx);
+    if matches!(number, EXECVE | EXECVEAT) {
+        // The memory of the former program has gone with the call's hold on it.
+        task.process.container.ipc().drop_unattached();
+    }
     if table::strace() {
         table::trace(task, number, &args, &result);
     }

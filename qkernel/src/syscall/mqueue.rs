@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 
 use crate::fs::access::Want;
 use crate::fs::file::{File, OpenFlags};
@@ -20,6 +21,7 @@ use crate::syscall::timespec::read_timespec_opt;
 use crate::task;
 use crate::task::clock::monotonic_of_realtime;
 use crate::task::context::Ctx;
+use crate::task::process::Process;
 use crate::task::signal::send::send_to_process;
 use machine::errno::{Errno, Result};
 use machine::mm::UserAddr;
@@ -50,31 +52,41 @@ pub(super) fn mq_open(cx: &Ctx<'_>, name: UserAddr, flags: u32, mode: u32, attr:
     let attr: Option<Attr> = cx.user().read_opt(attr)?;
     let name = read_name(cx, name)?;
     let flags = OpenFlags::from_bits_truncate(flags);
-    let mut want = Want::empty();
-    want.set(Want::READ, flags.readable());
-    want.set(Want::WRITE, flags.writable());
     let kept = flags & (OpenFlags::WRONLY | OpenFlags::RDWR | OpenFlags::NONBLOCK);
     let caller = who(cx);
     let ipc = cx.container().ipc();
-    let queue = match ipc.mq_find(&caller, &name, want) {
-        Ok(_) if flags.contains(OpenFlags::CREAT | OpenFlags::EXCL) => return Err(Errno::EEXIST),
-        Err(Errno::EACCES) if flags.contains(OpenFlags::CREAT | OpenFlags::EXCL) => {
-            return Err(Errno::EEXIST);
-        }
+    let queue = match ipc.mq_find(&name) {
         Err(Errno::ENOENT) if flags.contains(OpenFlags::CREAT) => {
             let mode = mode & !cx.task.fs.get().umask();
             let most_bytes = cx.limit(RLIMIT_MSGQUEUE);
             match ipc.mq_make(&caller, &name, &NewQueue { mode, attr: attr.as_ref(), most_bytes }) {
                 // Somebody was faster.
-                Err(Errno::EEXIST) if !flags.contains(OpenFlags::EXCL) => {
-                    ipc.mq_find(&caller, &name, want)?
+                Err(Errno::EEXIST) => ipc.mq_find(&name)?,
+                made => {
+                    let queue = made?;
+                    let opened = cx.install(QueueFile::open(queue.clone(), kept), true);
+                    return opened.inspect_err(|_| ipc.mq_give_up(&name, &queue));
                 }
-                made => made?,
             }
         }
         found => found?,
     };
+    check_found(&queue, &caller, flags)?;
     cx.install(QueueFile::open(queue, kept), true)
+}
+
+/// Whether `mq_open(2)` may open a queue that there is.
+fn check_found(queue: &Queue, caller: &Who, flags: OpenFlags) -> Result<()> {
+    if flags.contains(OpenFlags::CREAT | OpenFlags::EXCL) {
+        return Err(Errno::EEXIST);
+    }
+    if flags.contains(OpenFlags::WRONLY | OpenFlags::RDWR) {
+        return Err(Errno::EINVAL);
+    }
+    let mut want = Want::empty();
+    want.set(Want::READ, flags.readable());
+    want.set(Want::WRITE, flags.writable());
+    queue.check(caller, want)
 }
 
 /// `mq_unlink(2)`.
@@ -190,8 +202,13 @@ fn notifier(cx: &Ctx<'_>, event: &SigEvent) -> Result<Notifier> {
         SIGEV_SIGNAL if event.signal == 0 => Ok(Box::new(|_| ())),
         SIGEV_SIGNAL if is_valid(event.signal) => {
             let (process, signal, value) = (Arc::downgrade(cx.process()), event.signal, event.value);
+            let programs = cx.process().programs.load(Ordering::Relaxed);
             Ok(Box::new(move |has_come| {
-                let Some(process) = process.upgrade().filter(|_| has_come) else { return };
+                // The next program of the process has not asked for it, and may be one with more rights.
+                let asked = |process: &Arc<Process>| process.programs.load(Ordering::Relaxed) == programs;
+                let Some(process) = process.upgrade().filter(|process| has_come && asked(process)) else {
+                    return;
+                };
                 let sender = task::current();
                 let pid = if Arc::ptr_eq(&sender.process.container.pids, &process.container.pids) {
                     sender.process.pid
@@ -215,7 +232,7 @@ fn notifier(cx: &Ctx<'_>, event: &SigEvent) -> Result<Notifier> {
                 cookie[COOKIE_BYTES - 1] = if has_come { NOTIFY_WOKENUP } else { NOTIFY_REMOVED };
                 if let Some(socket) = socket.as_any().downcast_ref::<NetlinkSocket>() {
                     // One whose unread messages have no room hears nothing, as on Linux.
-                    let _ = socket.deliver(&cookie);
+                    let _ = socket.notify(&cookie);
                 }
             }))
         }

@@ -15,6 +15,10 @@ const MSG_INFO: i32 = 12;
 const MSG_STAT_ANY: i32 = 13;
 /// Bytes of the kind in front of a message's text.
 const KIND_BYTES: u64 = 8;
+/// `MSGPOOL` (KiB), `MSGMAP` and `MSGTQL`: what follows from the default limits, whatever they are now.
+const POOL_KIB: i32 = 512_000;
+const MAP_ENTRIES: i32 = 16_384;
+const HEADERS: i32 = 16_384;
 /// `MSGSSZ` and `MSGSEG`, which mean nothing any more.
 const SEGMENT_BYTES: i32 = 16;
 const SEGMENTS: u16 = 0xffff;
@@ -97,12 +101,11 @@ pub(super) fn msgctl(cx: &Ctx<'_>, id: i32, command: i32, buf: UserAddr) -> Sysc
     match command {
         IPC_INFO | MSG_INFO => {
             let limits = ipc.limits();
-            let (queues, last) = ipc.all_message_queues();
+            let (queues, last) = ipc.msg_usage();
             let (messages, bytes) = ipc.messages();
-            let usage = (int(queues.len()), int(messages), int(bytes));
-            let limit =
-                (int(limits.msgmni) / 1024 * int(limits.msgmnb), int(limits.msgmnb), int(limits.msgmnb));
-            let (pool, map, headers) = if command == MSG_INFO { usage } else { limit };
+            let usage = (int(queues), int(messages), int(bytes));
+            let (pool, map, headers) =
+                if command == MSG_INFO { usage } else { (POOL_KIB, MAP_ENTRIES, HEADERS) };
             let info = MsgInfo {
                 pool,
                 map,

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::ipc::sem::ops::{SEMVMX, SemOp};
-use crate::ipc::sem::{Answer, Facts, Question};
+use crate::ipc::sem::{Answer, Facts, Question, semaphore_value};
 use crate::syscall::context::SyscallResult;
 use crate::syscall::ipc::{IPC_INFO, IPC_RMID, IPC_SET, IPC_STAT, PermView, check_id, pid_for, read, who};
 use crate::syscall::timeout::nohand;
@@ -109,9 +109,8 @@ pub(super) fn semctl(cx: &Ctx<'_>, id: i32, number: i32, command: i32, arg: u64)
     match command {
         IPC_INFO | SEM_INFO => {
             let limits = ipc.limits();
-            let (sets, last) = ipc.all_sem_sets();
+            let (sets, used, last) = ipc.sem_usage();
             let is_usage = command == SEM_INFO;
-            let used: usize = sets.iter().map(|(_, set)| set.size()).sum();
             let info = SemInfo {
                 map: int(limits.semmns),
                 sets: int(limits.semmni),
@@ -120,7 +119,7 @@ pub(super) fn semctl(cx: &Ctx<'_>, id: i32, number: i32, command: i32, arg: u64)
                 per_set: int(limits.semmsl),
                 operations: int(limits.semopm),
                 undo_entries: int(limits.semopm),
-                undo_size: if is_usage { int(sets.len()) } else { 20 },
+                undo_size: if is_usage { int(sets) } else { 20 },
                 value: SEMVMX,
                 adjustment: if is_usage { int(used) } else { SEMVMX },
             };
@@ -154,8 +153,9 @@ pub(super) fn semctl(cx: &Ctx<'_>, id: i32, number: i32, command: i32, arg: u64)
             set.set_values(&caller, &values).map(|()| 0)
         }
         SETVAL => {
-            let set = ipc.sem_set(id)?;
-            set.set_value(&caller, number, low32(arg).cast_signed()).map(|()| 0)
+            // The value is looked at first, as on Linux.
+            let value = semaphore_value(low32(arg).cast_signed())?;
+            ipc.sem_set(id)?.set_value(&caller, number, value).map(|()| 0)
         }
         _ => {
             let answer = ipc.sem_set(id)?.ask(creds, number, question(command)?)?;

@@ -515,7 +515,6 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     loaded.aspace.expect(loaded.touches);
     let old = task.replace_aspace(Some(loaded.aspace));
     drop(old);
-    task.process.container.ipc().drop_unattached();
     if let Some(parent) = task.vfork_parent.lock().take() {
         parent.complete();
     }

@@ -126,23 +126,27 @@ impl AddressSpace {
         }
     }
 
-    /// `MADV_REMOVE`: frees the pages of shared memory under a range, for everyone.
+    /// `MADV_REMOVE`: frees the pages of shared memory under a range, for everyone. `EACCES`: one of the mappings is private
+    /// or can never be written to. `EPERM`: the memory is sealed.
     pub fn remove_backing(&self, addr: u64, len: u64) -> Result<()> {
         let end = range_end(addr, len)?;
         let mut holes = Vec::new();
+        let mut may = Ok(());
         let covered = self.for_each_in(addr, end, |vma, from, to| match &vma.object {
-            Some(MemoryObject::Store(store)) if vma.is_shared() => {
-                holes.push((store.clone(), vma.object_offset(from), vma.object_offset(to)));
+            _ if may.is_err() => {}
+            None => may = Err(Errno::EINVAL),
+            Some(_) if !vma.is_shared() || !vma.max_prot.contains(Prot::WRITE) => may = Err(Errno::EACCES),
+            Some(MemoryObject::Host(_)) => may = Err(Errno::EINVAL),
+            Some(MemoryObject::Store(store)) => {
+                holes.push((store.clone(), vma.object_offset(from) / PAGE, vma.object_offset(to) / PAGE));
             }
-            _ => {}
         });
-        if !covered || holes.is_empty() {
-            return Err(Errno::EINVAL);
+        // What comes before a mapping that is not such goes, as on Linux.
+        for (store, first, last) in holes {
+            store.remove_pages(first, last)?;
         }
-        for (store, from, to) in holes {
-            store.punch_hole(from, to);
-        }
-        Ok(())
+        may?;
+        if covered { Ok(()) } else { Err(Errno::ENOMEM) }
     }
 
     /// Calls `f` for the mappings that overlap a range, cut to it; false when there are holes.

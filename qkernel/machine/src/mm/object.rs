@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::arrival;
 use super::aspace::AddressSpace;
@@ -129,6 +129,8 @@ pub struct PageStore {
     mappers: Mappers,
     label: Once<Box<[u8]>>,
     quota: Option<Arc<Quota>>,
+    /// Its content stays (`F_SEAL_WRITE`). Changed under the lock of the pages.
+    is_sealed: AtomicBool,
     /// What it holds, as the host is told: [`hc::CLASS_STORE`], or [`hc::CLASS_FILE`].
     class: u8,
 }
@@ -189,6 +191,7 @@ impl PageStore {
             mappers: Mappers::new(),
             label: Once::new(),
             quota,
+            is_sealed: AtomicBool::new(false),
             class,
         });
         STORES.lock().insert(Arc::as_ptr(&store) as usize, Arc::downgrade(&store));
@@ -422,12 +425,31 @@ impl PageStore {
         }
     }
 
+    /// From now on programs free no pages of it by a mapping.
+    pub fn seal(&self) {
+        let _pages = self.pages.lock();
+        self.is_sealed.store(true, Ordering::Relaxed);
+    }
+
+    /// Frees the pages `[first, last)` for a program that maps them. `EPERM`: it is sealed.
+    pub(super) fn remove_pages(&self, first: u64, last: u64) -> Result<()> {
+        let mut pages = self.pages.lock();
+        if self.is_sealed.load(Ordering::Relaxed) {
+            return Err(Errno::EPERM);
+        }
+        let freed = take_out(&mut pages, first, last);
+        drop(pages);
+        self.free(freed, first, last);
+        Ok(())
+    }
+
     fn punch(&self, first: u64, last: u64) {
-        let mut freed = Vec::new();
-        self.pages.lock().remove(first, last, |frame| {
-            freed.push(frame);
-            true
-        });
+        let freed = take_out(&mut self.pages.lock(), first, last);
+        self.free(freed, first, last);
+    }
+
+    /// Frees what was taken out of `[first, last)`.
+    fn free(&self, freed: Vec<Frame>, first: u64, last: u64) {
         if freed.is_empty() {
             return;
         }
@@ -461,6 +483,15 @@ impl PageStore {
         let object = (&raw const *self).cast();
         self.mappers.any_ends() || self.mappers.all().iter().any(|mapper| mapper.maps_writable(object))
     }
+}
+
+fn take_out(pages: &mut Pages, first: u64, last: u64) -> Vec<Frame> {
+    let mut freed = Vec::new();
+    pages.remove(first, last, |frame| {
+        freed.push(frame);
+        true
+    });
+    freed
 }
 
 impl Drop for PageStore {

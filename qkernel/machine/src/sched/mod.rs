@@ -464,6 +464,14 @@ pub fn go_on() -> Result<()> {
     if task.is_to_end() {
         return Err(Errno::EINTR);
     }
+    let_others_go_on();
+    Ok(())
+}
+
+/// [`go_on`] for work that a task finishes even if it is to end.
+#[cfg_attr(feature = "checks", track_caller)]
+pub fn let_others_go_on() {
+    let task = current();
     // About to sleep until what it does now succeeds, it asks once more then.
     settle(&task);
     let state = task.sched();
@@ -476,7 +484,6 @@ pub fn go_on() -> Result<()> {
         shown.store(now, Ordering::Relaxed);
         platform::show_progress();
     }
-    Ok(())
 }
 
 /// Gives the CPU to the next task if the current one's time slice is over.

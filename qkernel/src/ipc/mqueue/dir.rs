@@ -6,7 +6,6 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
 
-use crate::fs::anon;
 use crate::fs::caller;
 use crate::fs::file::{DirEntry, FileOps, OpenFlags};
 use crate::fs::inode::{AttrChange, CachePolicy, Inode, NewNode, NodeKind, S_IFDIR, S_IFREG, Stat};
@@ -14,7 +13,7 @@ use crate::ipc::mqueue::file::QueueFile;
 use crate::ipc::mqueue::{NewQueue, Queue};
 use crate::ipc::{IpcNamespace, Who};
 use crate::limits::RLIMIT_MSGQUEUE;
-use crate::pseudo::{DirFile, Listing, Place, ROOT_INO};
+use crate::pseudo::{DirFile, Listing, Place};
 use machine::errno::{Errno, Result};
 
 /// `MQUEUE_MAGIC`.
@@ -41,8 +40,7 @@ impl Root {
 
 impl Inode for Root {
     fn stat(&self) -> Result<Stat> {
-        let NewNode { mode, uid, gid } = self.namespace()?.queues.lock().root;
-        Ok(Stat { nlink: 2, ..anon::stat(S_IFDIR | mode, ROOT_INO, (uid, gid)) })
+        Ok(self.namespace()?.queues.lock().root_stat())
     }
     fn kind(&self) -> u32 {
         S_IFDIR

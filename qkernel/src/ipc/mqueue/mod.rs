@@ -12,9 +12,10 @@ use crate::creds::{CAP_SYS_RESOURCE, Creds};
 use crate::fs::access::{self, Want};
 use crate::fs::anon;
 use crate::fs::caller::PidOf;
-use crate::fs::inode::{NewNode, S_IFREG, Stat};
+use crate::fs::inode::{NewNode, S_IFDIR, S_IFREG, Stat};
 use crate::ipc::limits::{Limits, MQ_MSG_HARD_MAX, MQ_MSGSIZE_HARD_MAX};
 use crate::ipc::{IpcNamespace, OBJECT_BYTES, Who};
+use crate::pseudo::ROOT_INO;
 use machine::errno::{Errno, Result};
 use machine::mm::account::Charge;
 use machine::sched::wait::{PollEvents, WaitQueue};
@@ -108,6 +109,21 @@ struct State {
     ctime_ns: i64,
 }
 
+impl State {
+    fn pop(&mut self) -> Option<(u32, Stored)> {
+        let mut highest = self.messages.last_entry()?;
+        let priority = *highest.key();
+        let stored = highest.get_mut().pop_front()?;
+        if highest.get().is_empty() {
+            highest.remove();
+        }
+        self.count -= 1;
+        self.bytes -= stored.bytes.len() as u64;
+        self.atime_ns = time::realtime_ns().cast_signed();
+        Some((priority, stored))
+    }
+}
+
 /// A queue. It lives as long as it has a name or is open.
 pub struct Queue {
     ino: u64,
@@ -136,6 +152,16 @@ impl Queues {
     /// No queues.
     pub const fn new() -> Self {
         Self { names: BTreeMap::new(), users: None, root: NewNode { mode: 0o1777, uid: 0, gid: 0 } }
+    }
+
+    /// Whether names may be made and removed in the directory. `EACCES`.
+    fn check_change(&self, creds: &Creds) -> Result<()> {
+        access::permitted(creds, &self.root_stat(), Want::WRITE | Want::EXEC)
+    }
+
+    fn root_stat(&self) -> Stat {
+        let NewNode { mode, uid, gid } = self.root;
+        Stat { nlink: 2, ..anon::stat(S_IFDIR | mode, ROOT_INO, (uid, gid)) }
     }
 }
 
@@ -177,6 +203,11 @@ impl Queue {
         }
     }
 
+    /// Whether the caller may open it so. `EACCES`.
+    pub fn check(&self, who: &Who, want: Want) -> Result<()> {
+        access::permitted(&who.creds, &self.stat(), want)
+    }
+
     /// What it holds at most.
     pub fn capacity(&self) -> Capacity {
         self.capacity
@@ -210,19 +241,13 @@ impl Queue {
 
     /// Takes the oldest message of the highest priority. `EAGAIN`: there is none.
     fn pop(&self) -> Result<(u32, Vec<u8>)> {
-        let (priority, stored) = {
-            let mut state = self.state.lock();
-            let mut highest = state.messages.last_entry().ok_or(Errno::EAGAIN)?;
-            let priority = *highest.key();
-            let stored = highest.get_mut().pop_front().ok_or(Errno::EAGAIN)?;
-            if highest.get().is_empty() {
-                highest.remove();
-            }
-            state.count -= 1;
-            state.bytes -= stored.bytes.len() as u64;
-            state.atime_ns = time::realtime_ns().cast_signed();
-            (priority, stored)
-        };
+        let popped = self.state.lock().pop();
+        self.freed(popped)
+    }
+
+    /// Tells that a message has gone, if one has.
+    fn freed(&self, popped: Option<(u32, Stored)>) -> Result<(u32, Vec<u8>)> {
+        let (priority, stored) = popped.ok_or(Errno::EAGAIN)?;
         self.emptied.wake(PollEvents::WRITABLE);
         Ok((priority, stored.bytes))
     }
@@ -244,8 +269,13 @@ impl Queue {
         // Who waits takes the message, and nobody is told.
         self.state.lock().receivers += 1;
         let got = wait.until(&self.filled, || self.pop());
-        self.state.lock().receivers -= 1;
-        got
+        let last = {
+            let mut state = self.state.lock();
+            state.receivers -= 1;
+            // What came after the last look came for this receiver, so nobody was told of it.
+            if got.is_err() { state.pop() } else { None }
+        };
+        got.or_else(|error| self.freed(last).map_err(|_| error))
     }
 
     /// `mq_notify(2)`: registers, or withdraws what the caller has registered. `EBUSY`: somebody has.
@@ -302,11 +332,19 @@ impl Wait {
 const FILE_BYTES: u64 = 80;
 
 impl IpcNamespace {
-    /// The queue of this name, which the caller may open so. `ENOENT`.
-    pub fn mq_find(&self, who: &Who, name: &[u8], want: Want) -> Result<Arc<Queue>> {
-        let queue = self.queues.lock().names.get(name).cloned().ok_or(Errno::ENOENT)?;
-        access::permitted(&who.creds, &queue.stat(), want)?;
-        Ok(queue)
+    /// The queue of this name. `ENOENT`. Anybody may look for it, as on Linux.
+    pub fn mq_find(&self, name: &[u8]) -> Result<Arc<Queue>> {
+        self.queues.lock().names.get(name).cloned().ok_or(Errno::ENOENT)
+    }
+
+    /// Takes a queue's name away again, whose maker could not open it.
+    pub fn mq_give_up(&self, name: &[u8], queue: &Arc<Queue>) {
+        let gone = {
+            let mut queues = self.queues.lock();
+            let is_it = queues.names.get(name).is_some_and(|found| Arc::ptr_eq(found, queue));
+            if is_it { queues.names.remove(name) } else { None }
+        };
+        drop(gone);
     }
 
     /// Makes a queue. `EEXIST`: there is one of this name. `ENOSPC`: there are as many as may be. `EMFILE`: the user's queues
@@ -318,6 +356,7 @@ impl IpcNamespace {
         if queues.names.contains_key(name) {
             return Err(Errno::EEXIST);
         }
+        queues.check_change(creds)?;
         if queues.names.len() >= limits.queues_max as usize && !creds.has(CAP_SYS_RESOURCE) {
             return Err(Errno::ENOSPC);
         }
@@ -329,12 +368,12 @@ impl IpcNamespace {
         let users = users.clone();
         {
             let mut bytes = users.0.lock();
-            let now = bytes.entry(creds.uid).or_default();
+            let now = bytes.get(&creds.uid).copied().unwrap_or(0);
             let sum = now.saturating_add(capacity.charge());
             if sum > new.most_bytes {
                 return Err(Errno::EMFILE);
             }
-            *now = sum;
+            bytes.insert(creds.uid, sum);
         }
         let time_ns = time::realtime_ns().cast_signed();
         let state = State {
@@ -364,11 +403,13 @@ impl IpcNamespace {
         Ok(queue)
     }
 
-    /// `mq_unlink(2)`: takes the name away. `EACCES`: it is another's (the directory is sticky).
+    /// `mq_unlink(2)`: takes the name away. `EACCES`: the directory is not the caller's to change. `EPERM`: the queue is
+    /// another's, and the directory sticky.
     pub fn mq_unlink(&self, who: &Who, name: &[u8]) -> Result<()> {
         let gone = {
             let mut queues = self.queues.lock();
             let queue = queues.names.get(name).ok_or(Errno::ENOENT)?;
+            queues.check_change(&who.creds)?;
             let is_owner = access::is_owner(&who.creds, &queue.stat()) || queues.root.uid == who.creds.fsuid;
             if !is_owner && queues.root.mode & 0o1000 != 0 {
                 return Err(Errno::EPERM);
@@ -384,6 +425,40 @@ impl IpcNamespace {
 mod tests {
     use super::*;
     use alloc::vec;
+
+    fn user(uid: u32) -> Who {
+        Who { pid: PidOf::default(), creds: Arc::new(Creds::new(uid, uid, vec![])) }
+    }
+
+    #[test]
+    fn a_queue_that_is_too_large_leaves_no_trace_of_its_user() {
+        let ipc = IpcNamespace::new();
+        let new = |most_bytes| NewQueue { mode: 0o600, attr: None, most_bytes };
+        for uid in 1..50 {
+            assert_eq!(ipc.mq_make(&user(uid), b"q", &new(0)).map(drop), Err(Errno::EMFILE));
+        }
+        let users = || ipc.queues.lock().users.as_ref().map(|users| users.0.lock().len());
+        assert_eq!(users(), Some(0));
+        let made = ipc.mq_make(&user(7), b"q", &new(1 << 20));
+        assert_eq!((made.is_ok(), users()), (true, Some(1)));
+        drop(made);
+        assert_eq!((ipc.mq_unlink(&user(7), b"q"), users()), (Ok(()), Some(0)));
+    }
+
+    #[test]
+    fn names_are_changed_by_those_whom_the_directory_lets() {
+        let ipc = IpcNamespace::new();
+        let new = NewQueue { mode: 0o666, attr: None, most_bytes: 1 << 20 };
+        assert!(ipc.mq_make(&user(0), b"of root", &new).is_ok());
+        ipc.queues.lock().root.mode = 0o755;
+        assert_eq!(ipc.mq_make(&user(5), b"q", &new).map(drop), Err(Errno::EACCES));
+        assert_eq!(ipc.mq_unlink(&user(5), b"of root"), Err(Errno::EACCES));
+        assert_eq!(ipc.mq_unlink(&user(5), b"q"), Err(Errno::ENOENT));
+        ipc.queues.lock().root.mode = 0o1777;
+        assert_eq!(ipc.mq_unlink(&user(5), b"of root"), Err(Errno::EPERM));
+        assert!(ipc.mq_make(&user(5), b"q", &new).is_ok());
+        assert_eq!(ipc.mq_unlink(&user(0), b"q"), Ok(()));
+    }
 
     #[test]
     fn capacities_are_within_limits() {

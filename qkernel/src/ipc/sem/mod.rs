@@ -7,18 +7,20 @@ pub mod ops;
 pub mod undo;
 
 use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::Entry;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::creds::Creds;
 use crate::fs::caller::PidOf;
 use crate::ipc::perm::{self, Perm};
-use crate::ipc::sem::ops::{Attempt, SEMVMX, SemOp, Semaphore};
+use crate::ipc::sem::ops::{Attempt, Need, SEMVMX, SemOp, Semaphore};
 use crate::ipc::sem::undo::UndoList;
-use crate::ipc::table::{Got, Table};
+use crate::ipc::table::{self, Got, Table};
 use crate::ipc::{IpcNamespace, OBJECT_BYTES, Who, now};
 use machine::errno::{Errno, Result};
 use machine::mm::account::{self, Charge};
+use machine::sched;
 use machine::sched::wait::WaitQueue;
 use machine::sync::{Rank, SpinLock};
 
@@ -31,9 +33,19 @@ struct Waiter {
     pid: PidOf,
     /// The list whose adjustments it changes.
     undo: Option<u64>,
+    /// Whether it does more than wait for zero.
+    changes: bool,
     /// The position of the operation that it waits for.
     blocked: usize,
+    need: Need,
     outcome: Arc<Outcome>,
+}
+
+impl Waiter {
+    /// It waits for the operation at this position.
+    fn block(&mut self, at: usize) {
+        (self.blocked, self.need) = (at, Need::of(&self.ops, at));
+    }
 }
 
 /// How a call that waited has ended.
@@ -57,6 +69,7 @@ struct State {
     /// In the order they came.
     waiters: BTreeMap<u64, Waiter>,
     next_waiter: u64,
+    waiting_ops: usize,
     /// Adjustments by list, one a semaphore.
     undo: BTreeMap<u64, Vec<i16>>,
 }
@@ -77,6 +90,11 @@ pub struct Facts {
     pub otime: i64,
     pub ctime: i64,
     pub size: usize,
+}
+
+/// A number as a semaphore's value. `ERANGE`.
+pub fn semaphore_value(number: i32) -> Result<u16> {
+    u16::try_from(number).ok().filter(|value| i32::from(*value) <= SEMVMX).ok_or(Errno::ERANGE)
 }
 
 /// What `semctl(2)` asks about one semaphore.
@@ -108,43 +126,91 @@ impl State {
         ops::attempt(semaphores, undo, ops, pid)
     }
 
-    /// The set was changed: does what waiters can do now, those that wait for zero first, in one pass. The lock is not held
-    /// for a further one, since a program chooses how many there are.
-    fn pass(&mut self) -> Pass {
-        let only_waits = |waiter: &Waiter| waiter.ops.iter().all(|op| op.change == 0);
-        let of_kind = |zero: bool| {
-            let found = self.waiters.iter().filter(move |(_, waiter)| only_waits(waiter) == zero);
-            found.map(|(id, _)| *id)
-        };
-        let order: Vec<u64> = of_kind(true).chain(of_kind(false)).collect();
+    fn remove_waiter(&mut self, id: u64) -> Option<Waiter> {
+        let waiter = self.waiters.remove(&id)?;
+        self.waiting_ops -= waiter.ops.len();
+        Some(waiter)
+    }
+
+    /// The set was changed: does what waiters can do now, those that wait for zero first. The lock is not held for more than
+    /// a stretch of them, since a program chooses how many there are, and how long they are.
+    fn pass(&mut self, mut at: Place) -> Pass {
+        let Self { semaphores, undo, waiters, waiting_ops, otime, .. } = self;
         let mut pass = Pass::default();
-        for id in order {
-            let Some(mut waiter) = self.waiters.remove(&id) else { continue };
-            let result = match self.attempt(&waiter.ops, waiter.undo, waiter.pid) {
-                Ok(Attempt::Blocked(at)) => {
-                    waiter.blocked = at;
-                    self.waiters.insert(id, waiter);
+        let mut work = 0;
+        loop {
+            if work > STRETCH || pass.woken.len() >= WOKEN_MAX {
+                pass.rest = Some(at);
+                break;
+            }
+            let Some((id, waiter)) = waiters.range_mut(at.from..).next() else {
+                if at.changers {
+                    break;
+                }
+                at = Place { changers: true, from: 0 };
+                continue;
+            };
+            at.from = *id + 1;
+            work += 1;
+            if waiter.changes != at.changers || !waiter.need.is_met(semaphores) {
+                continue;
+            }
+            work += waiter.ops.len();
+            let adjustments = waiter.undo.and_then(|list| undo.get_mut(&list)).map(Vec::as_mut_slice);
+            let result = match ops::attempt(semaphores, adjustments, &waiter.ops, waiter.pid) {
+                Ok(Attempt::Blocked(blocked)) => {
+                    waiter.block(blocked);
                     continue;
                 }
                 Ok(Attempt::Done) => {
-                    self.otime = now();
-                    pass.has_changed |= !only_waits(&waiter);
+                    *otime = now();
+                    pass.has_changed |= waiter.changes;
                     Ok(())
                 }
                 Err(error) => Err(error),
             };
             waiter.outcome.set(result);
-            pass.woken.push(waiter.outcome);
+            let id = *id;
+            if let Some(waiter) = waiters.remove(&id) {
+                *waiting_ops -= waiter.ops.len();
+                pass.woken.push(waiter.outcome);
+            }
         }
         pass
     }
 }
 
-/// What a pass over the waiters came to.
+/// Operations of waiters under one hold of a set's lock.
+const STRETCH: usize = 1 << 15;
+/// Most waiters that are woken by one.
+const WOKEN_MAX: usize = 256;
+/// Most operations of all calls that wait for a set.
+const WAITING_OPS_MAX: usize = 1 << 20;
+
+/// Where a pass goes on.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    /// Those that only wait for zero have had their turn.
+    changers: bool,
+    /// The number of the next waiter.
+    from: u64,
+}
+
+/// What a stretch of a pass over the waiters came to.
 #[derive(Default)]
 struct Pass {
     woken: Vec<Arc<Outcome>>,
     has_changed: bool,
+    /// There are more.
+    rest: Option<Place>,
+}
+
+/// A call before it waits.
+struct Call {
+    ops: Vec<SemOp>,
+    pid: PidOf,
+    undo: Option<u64>,
+    changes: bool,
 }
 
 impl SemSet {
@@ -152,10 +218,16 @@ impl SemSet {
     fn settle(&self, mut pass: Pass) {
         loop {
             pass.woken.iter().for_each(|outcome| outcome.queue.wake_all());
-            if !pass.has_changed {
-                return;
-            }
-            pass = self.state.lock().pass();
+            let at = match pass.rest {
+                Some(rest) => rest,
+                None if pass.has_changed => Place::default(),
+                None => return,
+            };
+            // A task that is to end finishes this as well: others wait for it.
+            sched::let_others_go_on();
+            let has_changed = pass.has_changed && pass.rest.is_some();
+            pass = self.state.lock().pass(at);
+            pass.has_changed |= has_changed;
         }
     }
 
@@ -185,35 +257,53 @@ impl SemSet {
             Some(list) => Some(self.adjustments_of(list)?),
             None => None,
         };
-        account::check(WAITER_BYTES + ops.capacity() * size_of::<SemOp>())?;
+        let mut call = Some(Call { ops, pid: who.pid, undo, changes });
+        // What gives a semaphore back needs no memory, so the room of a waiter is asked for by those alone that wait.
+        if self.tries(&mut call, None)?.is_none() {
+            return Ok(());
+        }
+        let ops_bytes = call.as_ref().map_or(0, |call| call.ops.capacity()) * size_of::<SemOp>();
+        account::check(WAITER_BYTES + ops_bytes)?;
         let outcome = Arc::new(Outcome { result: SpinLock::new(Rank::Value, None), queue: WaitQueue::new() });
-        let id = {
-            let mut state = self.state.lock();
-            state.check_alive()?;
-            match state.attempt(&ops, undo, who.pid)? {
-                Attempt::Done => {
-                    state.otime = now();
-                    let pass = if changes { state.pass() } else { Pass::default() };
-                    drop(state);
-                    self.settle(pass);
-                    return Ok(());
-                }
-                Attempt::Blocked(blocked) => {
-                    let id = state.next_waiter;
-                    state.next_waiter += 1;
-                    let waiter = Waiter { ops, pid: who.pid, undo, blocked, outcome: outcome.clone() };
-                    state.waiters.insert(id, waiter);
-                    id
-                }
-            }
-        };
+        let Some(id) = self.tries(&mut call, Some(&outcome))? else { return Ok(()) };
         let slept = outcome.queue.wait_until(deadline_ns, || *outcome.result.lock());
         // Whoever is not there any more has an outcome, whatever ended the sleep.
-        if self.state.lock().waiters.remove(&id).is_some() {
+        if self.state.lock().remove_waiter(id).is_some() {
             return slept.and(Err(Errno::EAGAIN));
         }
         let result = *outcome.result.lock();
         result.unwrap_or(Err(Errno::EINTR))
+    }
+
+    /// Does a call if it can. Otherwise `Some`, and with an outcome the call waits from now on, under the number returned.
+    /// `ENOMEM`: those that wait already have too many operations.
+    fn tries(&self, call: &mut Option<Call>, outcome: Option<&Arc<Outcome>>) -> Result<Option<u64>> {
+        let Some(Call { ops, pid, undo, changes }) = call else { return Ok(None) };
+        let mut state = self.state.lock();
+        state.check_alive()?;
+        let blocked = match state.attempt(ops, *undo, *pid)? {
+            Attempt::Blocked(blocked) => blocked,
+            Attempt::Done => {
+                state.otime = now();
+                let pass = if *changes { state.pass(Place::default()) } else { Pass::default() };
+                drop(state);
+                self.settle(pass);
+                return Ok(None);
+            }
+        };
+        let Some(outcome) = outcome else { return Ok(Some(0)) };
+        if state.waiting_ops.saturating_add(ops.len()) > WAITING_OPS_MAX {
+            return Err(Errno::ENOMEM);
+        }
+        let id = state.next_waiter;
+        state.next_waiter += 1;
+        if let Some(Call { ops, pid, undo, changes }) = call.take() {
+            let need = Need::of(&ops, blocked);
+            state.waiting_ops += ops.len();
+            let waiter = Waiter { ops, pid, undo, changes, blocked, need, outcome: outcome.clone() };
+            state.waiters.insert(id, waiter);
+        }
+        Ok(Some(id))
     }
 
     /// Sees that the set holds adjustments for a list; returns the list's id.
@@ -223,9 +313,15 @@ impl SemSet {
         }
         let none = account::filled(0i16, self.size)?;
         account::check(OBJECT_BYTES)?;
+        self.begin_adjustments(list, none)
+    }
+
+    fn begin_adjustments(self: &Arc<Self>, list: &Arc<UndoList>, none: Vec<i16>) -> Result<u64> {
         let mut state = self.state.lock();
         state.check_alive()?;
-        if state.undo.insert(list.id, none).is_none() {
+        // Another thread of the process may have been faster.
+        if let Entry::Vacant(place) = state.undo.entry(list.id) {
+            place.insert(none);
             drop(state);
             list.add(self);
         }
@@ -242,7 +338,7 @@ impl SemSet {
             }
             ops::adjust(&mut state.semaphores, &adjustments, pid);
             state.otime = now();
-            state.pass()
+            state.pass(Place::default())
         };
         self.settle(pass);
     }
@@ -291,16 +387,14 @@ impl SemSet {
         }
         state.undo.values_mut().for_each(|undo| undo.fill(0));
         state.ctime = now();
-        let pass = state.pass();
+        let pass = state.pass(Place::default());
         drop(state);
         self.settle(pass);
         Ok(())
     }
 
     /// `SETVAL`.
-    pub fn set_value(&self, who: &Who, number: i32, value: i32) -> Result<()> {
-        let value = u16::try_from(value).ok().filter(|value| i32::from(*value) <= SEMVMX);
-        let value = value.ok_or(Errno::ERANGE)?;
+    pub fn set_value(&self, who: &Who, number: i32, value: u16) -> Result<()> {
         let number = self.number(number)?;
         self.check(&who.creds, perm::WRITE)?;
         let mut state = self.state.lock();
@@ -308,7 +402,7 @@ impl SemSet {
         state.semaphores[number] = Semaphore { value, pid: who.pid };
         state.undo.values_mut().for_each(|undo| undo[number] = 0);
         state.ctime = now();
-        let pass = state.pass();
+        let pass = state.pass(Place::default());
         drop(state);
         self.settle(pass);
         Ok(())
@@ -373,10 +467,15 @@ impl IpcNamespace {
         self.sets.lock().at(index)
     }
 
-    /// All sets with their ids, and the largest index.
-    pub fn all_sem_sets(&self) -> (Vec<(i32, Arc<SemSet>)>, u32) {
+    /// Calls `f` for each set and its id; see [`table::for_each`].
+    pub fn for_each_sem_set(&self, f: impl FnMut(i32, &Arc<SemSet>) -> Result<()>) -> Result<()> {
+        table::for_each(&self.sets, f)
+    }
+
+    /// How many sets there are, their semaphores, and the largest index.
+    pub fn sem_usage(&self) -> (usize, usize, u32) {
         let sets = self.sets.lock();
-        (sets.iter().map(|(id, set)| (id, set.clone())).collect(), sets.last_index())
+        (sets.count(), sets.iter().map(|(_, set)| set.size).sum(), sets.last_index())
     }
 
     /// `IPC_RMID`: waiters are woken with `EIDRM`.
@@ -389,13 +488,13 @@ impl IpcNamespace {
         let (waiters, undo) = {
             let mut state = set.state.lock();
             state.is_removed = true;
+            state.waiting_ops = 0;
+            // Whoever gives up meanwhile has to find why it is not there any more.
+            state.waiters.values().for_each(|waiter| waiter.outcome.set(Err(Errno::EIDRM)));
             (core::mem::take(&mut state.waiters), core::mem::take(&mut state.undo))
         };
         drop(undo);
-        for waiter in waiters.values() {
-            waiter.outcome.set(Err(Errno::EIDRM));
-            waiter.outcome.queue.wake_all();
-        }
+        waiters.values().for_each(|waiter| waiter.outcome.queue.wake_all());
         Ok(())
     }
 }
@@ -411,7 +510,91 @@ fn new_set(perm: Perm, size: usize) -> Result<Arc<SemSet>> {
         is_removed: false,
         waiters: BTreeMap::new(),
         next_waiter: 0,
+        waiting_ops: 0,
         undo: BTreeMap::new(),
     };
     Ok(Arc::new(SemSet { size, state: SpinLock::new(Rank::Leaf, state), _charge: charge }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    fn op(number: u16, change: i16) -> SemOp {
+        SemOp { number, change, flags: 0 }
+    }
+
+    fn a_set(size: usize) -> Arc<SemSet> {
+        new_set(Perm::new(0, 0o600, &Creds::new(0, 0, vec![])), size).unwrap()
+    }
+
+    fn waits(set: &SemSet, ops: Vec<SemOp>) -> Arc<Outcome> {
+        let outcome = Arc::new(Outcome { result: SpinLock::new(Rank::Value, None), queue: WaitQueue::new() });
+        let mut call = Some(Call { ops, pid: PidOf::default(), undo: None, changes: true });
+        assert!(set.tries(&mut call, Some(&outcome)).unwrap().is_some());
+        outcome
+    }
+
+    #[test]
+    fn the_lock_is_held_for_a_stretch_of_waiters() {
+        const COUNT: usize = 300;
+        let set = a_set(2);
+        // Each looks possible by what it waits for, and all but the last are not.
+        let mut long = vec![op(0, 0); 400];
+        long.extend([op(1, -1), op(0, -1)]);
+        let outcomes: Vec<_> = (0..COUNT).map(|_| waits(&set, long.clone())).collect();
+        let last = waits(&set, vec![op(1, -3)]);
+        let mut state = set.state.lock();
+        assert_eq!(state.waiting_ops, COUNT * 402 + 1);
+        state.semaphores[0].value = 1;
+        state.semaphores[1].value = 3;
+        let (mut stretches, mut at) = (1, Place::default());
+        while let Some(rest) = state.pass(at).rest {
+            (stretches, at) = (stretches + 1, rest);
+        }
+        assert!(stretches > 2, "{stretches}");
+        assert_eq!(*last.result.lock(), Some(Ok(())));
+        assert!(outcomes.iter().all(|outcome| outcome.result.lock().is_none()));
+        assert_eq!((state.semaphores[1].value, state.waiting_ops), (0, COUNT * 402));
+    }
+
+    #[test]
+    fn many_are_woken_in_turns() {
+        let set = a_set(1);
+        let outcomes: Vec<_> = (0..2 * WOKEN_MAX + 1).map(|_| waits(&set, vec![op(0, -1)])).collect();
+        let mut state = set.state.lock();
+        state.semaphores[0].value = 30_000;
+        let first = state.pass(Place::default());
+        assert_eq!(first.woken.len(), WOKEN_MAX);
+        let second = state.pass(first.rest.unwrap());
+        let third = state.pass(second.rest.unwrap());
+        assert_eq!((third.woken.len(), third.rest.is_some()), (1, false));
+        assert!(outcomes.iter().all(|outcome| *outcome.result.lock() == Some(Ok(()))));
+    }
+
+    #[test]
+    fn a_list_has_its_adjustments_once() {
+        let set = a_set(1);
+        let list = UndoList::new();
+        assert_eq!(set.adjustments_of(&list), Ok(list.id));
+        set.state.lock().undo.get_mut(&list.id).unwrap()[0] = 1;
+        // A second thread that has found none as well.
+        assert_eq!(set.begin_adjustments(&list, vec![0]), Ok(list.id));
+        assert_eq!(set.state.lock().undo[&list.id], [1]);
+        // Its end needs a task.
+        core::mem::forget(list);
+    }
+
+    #[test]
+    fn waiting_operations_are_bounded() {
+        let set = a_set(1);
+        let ops = vec![op(0, -1); WAITING_OPS_MAX];
+        waits(&set, ops);
+        let outcome = Arc::new(Outcome { result: SpinLock::new(Rank::Value, None), queue: WaitQueue::new() });
+        let mut one = Some(Call { ops: vec![op(0, -1)], pid: PidOf::default(), undo: None, changes: true });
+        assert_eq!(set.tries(&mut one, Some(&outcome)), Err(Errno::ENOMEM));
+        set.state.lock().remove_waiter(0);
+        assert_eq!(set.state.lock().waiting_ops, 0);
+    }
 }

@@ -45,6 +45,43 @@ pub enum Attempt {
     Blocked(usize),
 }
 
+/// What a semaphore has to be before an operation on it can go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need {
+    number: u16,
+    value: Wanted,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    Exactly(i32),
+    AtLeast(i32),
+}
+
+impl Need {
+    /// What the operation at `at` waits for, which those before it on the same semaphore change.
+    pub fn of(ops: &[SemOp], at: usize) -> Self {
+        let (number, change) = ops.get(at).map_or((0, 0), |op| (op.number, i32::from(op.change)));
+        let earlier: i32 =
+            ops.iter().take(at).filter(|op| op.number == number).map(|op| i32::from(op.change)).sum();
+        let value = match change {
+            0 => Wanted::Exactly(-earlier),
+            _ => Wanted::AtLeast(-earlier - change),
+        };
+        Self { number, value }
+    }
+
+    /// Whether it is that now.
+    pub fn is_met(self, semaphores: &[Semaphore]) -> bool {
+        let value =
+            semaphores.get(usize::from(self.number)).map_or(0, |semaphore| i32::from(semaphore.value));
+        match self.value {
+            Wanted::Exactly(wanted) => value == wanted,
+            Wanted::AtLeast(least) => value >= least,
+        }
+    }
+}
+
 /// Tries the operations in their order, for `pid`. `undo`: the process's adjustments, one a semaphore, if any operation is
 /// undone. Each number is one of the set. `ERANGE`: a value or an adjustment would be too large. `EAGAIN`: it would have
 /// to wait, and is not to.
@@ -154,6 +191,20 @@ mod tests {
         let ops = [op(0, 1, 0), op(0, 0, NO_WAIT)];
         assert_eq!(tried(&mut one, None, &ops), (Err(Errno::EAGAIN), vec![0, 0, 0]));
         assert_eq!(tried(&mut one, None, &[op(3, 1, 0)]).0, Err(Errno::EFBIG));
+    }
+
+    #[test]
+    fn a_need_counts_what_the_call_does_before() {
+        let ops = [op(1, 2, 0), op(0, -1, 0), op(1, -5, 0), op(1, -1, 0), op(1, 0, 0)];
+        let need = Need::of(&ops, 2);
+        assert!(!need.is_met(&set(&[9, 2])) && need.is_met(&set(&[0, 3])));
+        let zero = Need::of(&ops, 4);
+        assert!(zero.is_met(&set(&[0, 4])) && !zero.is_met(&set(&[0, 5])));
+        for value in 0..9 {
+            let mut one = set(&[1, value]);
+            let blocked = attempt(&mut one, None, &ops[..3], PidOf::default()) == Ok(Attempt::Blocked(2));
+            assert_eq!(need.is_met(&set(&[1, value])), !blocked, "{value}");
+        }
     }
 
     #[test]
