@@ -383,7 +383,7 @@ impl FileTable {
         let entries = &mut slots.entries;
         let free = (from..entries.len()).find(|&i| entries[i].is_none()).unwrap_or(entries.len().max(from));
         if free as u64 >= limit {
-            return Err(if least as u64 >= limit { Errno::EINVAL } else { Errno::EMFILE });
+            return Err(Errno::EMFILE);
         }
         let fd = i32::try_from(free).map_err(|_| Errno::EMFILE)?;
         if free >= entries.len() {

@@ -159,7 +159,7 @@ fn descriptors_are_the_lowest_free_ones() {
         [put(2), put(0), put(0), put(0), put(0), put(0)].to_vec(),
         [Ok(2), Ok(1), Ok(4), Ok(5), Ok(7), Err(Errno::EMFILE)]
     );
-    assert_eq!(put(8), Err(Errno::EINVAL));
+    assert_eq!(put(8), Err(Errno::EMFILE));
     let copy = files.fork().unwrap();
     files.close(0).unwrap();
     assert!(copy.get(0).is_ok() && files.get(0).is_err());

@@ -53,6 +53,9 @@ pub(super) fn fcntl(cx: &Ctx<'_>, fd: i32, command: u32, arg: u64) -> SyscallRes
     match command {
         F_DUPFD | F_DUPFD_CLOEXEC => {
             let least = usize::try_from(low32(arg).cast_signed()).map_err(|_| Errno::EINVAL)?;
+            if least as u64 >= limit(cx) {
+                return Err(Errno::EINVAL);
+            }
             let fd = cx.files().insert(file.clone(), command == F_DUPFD_CLOEXEC, least, limit(cx))?;
             Ok(u64::from(fd.cast_unsigned()))
         }
