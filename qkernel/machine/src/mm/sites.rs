@@ -52,22 +52,36 @@ pub fn is_slot(address: u64) -> bool {
     (SLOTS..SLOTS_END).contains(&address)
 }
 
-/// How often sites have called lately: the address behind the instruction, and the count. One of those that meet in a place
-/// has it.
-#[derive(Default)]
+/// Sites whose calls are counted at once. A server's loop has a dozen.
+const PLACES: usize = 64;
+
+/// How often sites have called lately: the address behind the instruction, and the count. A site that finds no place takes that
+/// of another.
 pub(super) struct Hits {
-    places: [AtomicU64; 16],
+    places: [AtomicU64; PLACES],
     /// There were slots, and the program has their addresses now.
     pub are_slots_gone: Arc<AtomicBool>,
 }
 
+impl Default for Hits {
+    fn default() -> Self {
+        Self { places: [const { AtomicU64::new(0) }; PLACES], are_slots_gone: Arc::default() }
+    }
+}
+
 impl Hits {
-    /// Counts a call that came from before `rip`. Whether the site is to be patched.
+    /// Counts a call that came from before `rip`. Whether the site is to be patched; if it is not it is asked for again later.
     pub fn note(&self, rip: u64) -> bool {
-        let place = &self.places[to_usize(rip ^ rip >> 5 ^ rip >> 12) % self.places.len()];
-        let seen = place.load(Ordering::Relaxed);
-        let count = if seen >> 8 == rip { (seen & 0xff) + 1 } else { 1 };
-        place.store(rip << 8 | count.min(0xff), Ordering::Relaxed);
+        let first = to_usize(rip ^ rip >> 5 ^ rip >> 12) % PLACES;
+        let mut places = self.places.iter().cycle().skip(first).take(PLACES);
+        // Free places are behind those that are taken: none is given back.
+        let mine = places.find_map(|place| {
+            let seen = place.load(Ordering::Relaxed);
+            (seen == 0 || seen >> 8 == rip).then_some((place, seen & 0xff))
+        });
+        let (place, before) = mine.unwrap_or((&self.places[first], 0));
+        let count = (before + 1) & 0xff;
+        place.store(rip << 8 | count, Ordering::Relaxed);
         count == CALLS
     }
 }
@@ -273,5 +287,25 @@ impl Sites {
                 _ => site.at + READ_BYTES.len() as u64,
             };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sites_that_call_by_turns_are_all_counted() {
+        let hits = Hits::default();
+        // Of two libraries, so that some share a first place.
+        let sites: Vec<u64> =
+            (0..PLACES as u64).map(|n| 0x7f12_3450_0000 + n % 7 * 0x2_0000 + n * 0x1b5).collect();
+        for call in 1..=CALLS + 256 {
+            let wanted = sites.iter().filter(|&&site| hits.note(site)).count();
+            let all_wanted = call == CALLS || call == CALLS + 256;
+            assert_eq!(wanted, if all_wanted { sites.len() } else { 0 }, "call {call}");
+        }
+        // One too many counts as well.
+        assert!((0..CALLS).any(|_| hits.note(0x40_1000)));
     }
 }
