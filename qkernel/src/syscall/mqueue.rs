@@ -83,9 +83,11 @@ fn check_found(queue: &Queue, caller: &Who, flags: OpenFlags) -> Result<()> {
     if flags.contains(OpenFlags::WRONLY | OpenFlags::RDWR) {
         return Err(Errno::EINVAL);
     }
+    // By the access mode alone: with O_PATH the description could be read all the same.
+    let mode = flags & (OpenFlags::WRONLY | OpenFlags::RDWR);
     let mut want = Want::empty();
-    want.set(Want::READ, flags.readable());
-    want.set(Want::WRITE, flags.writable());
+    want.set(Want::READ, mode.readable());
+    want.set(Want::WRITE, mode.writable());
     queue.check(caller, want)
 }
 
