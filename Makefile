@@ -3,7 +3,7 @@
 CARGO ?= cargo
 BIN := target/release/dormouse
 
-.PHONY: build deps demo test lint unit fuzz guest bench bench-net bench-hibernate bench-functions bench-faas lab soak clean
+.PHONY: build deps demo test lint unit fuzz guest bench bench-net bench-hibernate bench-functions bench-faas lab programs soak clean
 
 build:
 	$(CARGO) build --release -p qvisor -p shim
@@ -58,6 +58,10 @@ bench-faas: deps build
 # The integration tests on the kvm platform, inside an emulated machine.
 lab: deps build guest
 	@scripts/lab
+
+# Programs as people use them, in a root file system of Debian that this makes: docs/programs.md.
+programs: build
+	@scripts/programs
 
 soak: deps build guest
 	$(CARGO) build --release -p dormouse-test

@@ -12,6 +12,7 @@ use crate::creds::Creds;
 use crate::fs;
 use crate::fs::caller;
 use crate::fs::path::FsContext;
+use crate::fs::sigio;
 use crate::hibernate;
 use crate::hibernate::idle;
 use crate::limits::{Limits, RLIMIT_STACK};
@@ -40,8 +41,10 @@ use machine::upcall::Upcalls;
 pub static KERNEL: Kernel = Kernel {
     upcalls: Upcalls {
         host_event: events::handle,
+        lock_limit: || task::current().lock_limit(),
         stack_limit: || task::current().process.limits.lock().soft(RLIMIT_STACK),
         shrink_caches: fs::shrink_caches,
+        close_kept: fs::close_kept,
     },
     first_cpu,
     other_cpu: || run_idle(new_idle()),
@@ -75,6 +78,9 @@ fn run_idle(idle: Arc<Task>) -> ! {
     loop {
         thread::handle_pending();
         if sched::run_others() {
+            continue;
+        }
+        if sigio::help() {
             continue;
         }
         working_set::help();

@@ -25,4 +25,4 @@ pub const RW_MAX_BYTES: usize = 0x7fff_f000;
 /// Most pages a fault maps around the touched one.
 pub const FAULT_AROUND_MAX_PAGES: u64 = 512;
 /// The release that `uname(2)` reports.
-pub const KERNEL_RELEASE: &str = "6.1.0-dormouse";
+pub const KERNEL_RELEASE: &str = "6.12.0-dormouse";

@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use machine::errno::{Errno, Result};
 
@@ -19,6 +20,7 @@ pub const CAP_SETUID: u32 = 7;
 pub const CAP_SETPCAP: u32 = 8;
 pub const CAP_NET_BIND_SERVICE: u32 = 10;
 pub const CAP_NET_ADMIN: u32 = 12;
+pub const CAP_NET_RAW: u32 = 13;
 pub const CAP_IPC_LOCK: u32 = 14;
 pub const CAP_IPC_OWNER: u32 = 15;
 pub const CAP_SYS_CHROOT: u32 = 18;
@@ -28,6 +30,8 @@ pub const CAP_SYS_NICE: u32 = 23;
 pub const CAP_SYS_RESOURCE: u32 = 24;
 pub const CAP_SYS_TTY_CONFIG: u32 = 26;
 pub const CAP_MKNOD: u32 = 27;
+pub const CAP_LEASE: u32 = 28;
+pub const CAP_AUDIT_CONTROL: u32 = 30;
 pub const CAP_CHECKPOINT_RESTORE: u32 = 40;
 
 /// The largest capability.
@@ -104,6 +108,42 @@ impl Ids {
     }
 }
 
+/// By which of its credentials a task looks into another (`ptrace(2)`, "Ptrace access mode checking").
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Inspection {
+    /// Those of file accesses and the capabilities in effect, as by files of `/proc`.
+    Files,
+    /// The real ids and the permitted capabilities, as by calls about another process.
+    Process,
+}
+
+/// Who logged in, which stays whatever user a task becomes (`/proc/PID/loginuid`). Children inherit it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Login {
+    pub uid: u32,
+    pub session: u32,
+}
+
+impl Login {
+    /// Nobody logged in.
+    pub const UNSET: Self = Self { uid: u32::MAX, session: u32::MAX };
+
+    /// A login of a user, in a session of its own; `u32::MAX`: of nobody.
+    pub fn new(uid: u32) -> Self {
+        static SESSIONS: AtomicU32 = AtomicU32::new(1);
+        if uid == u32::MAX {
+            return Self::UNSET;
+        }
+        // The number of no session is passed over.
+        loop {
+            let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
+            if session != u32::MAX {
+                return Self { uid, session };
+            }
+        }
+    }
+}
+
 /// The credentials of a task (`credentials(7)`). Immutable; changes replace the whole.
 #[derive(Clone, Debug)]
 pub struct Creds {
@@ -123,6 +163,7 @@ pub struct Creds {
     pub ambient: u64,
     pub securebits: u32,
     pub keep_caps: bool,
+    pub login: Login,
 }
 
 /// Supplementary groups as Linux shows them: in ascending order.
@@ -152,12 +193,25 @@ impl Creds {
             ambient: 0,
             securebits: 0,
             keep_caps: false,
+            login: Login::UNSET,
         }
     }
 
     /// Whether the capability is in effect.
     pub fn has(&self, cap: u32) -> bool {
         self.effective & (1 << cap) != 0
+    }
+
+    /// Whether they cover a task with `other`; `dumpable`: its memory is not to be hidden (`PR_SET_DUMPABLE`).
+    pub fn covers(&self, other: &Self, dumpable: bool, by: Inspection) -> bool {
+        let (uid, gid, rights) = match by {
+            Inspection::Files => (self.fsuid, self.fsgid, self.effective),
+            Inspection::Process => (self.uid, self.gid, self.permitted),
+        };
+        let same_user = [other.uid, other.euid, other.suid].iter().all(|id| *id == uid);
+        let same_group = [other.gid, other.egid, other.sgid].iter().all(|id| *id == gid);
+        let no_more_rights = other.permitted & !rights == 0;
+        (same_user && same_group && no_more_rights && dumpable) || self.has(CAP_SYS_PTRACE)
     }
 
     /// Real, effective and saved user id.
@@ -267,6 +321,37 @@ mod tests {
         assert_eq!(ids.set_two(2, 1, false), Ok(Ids { real: 2, effective: 1, saved: 1 }));
         assert_eq!(ids.set_three([3, 1, 2], false), Ok(Ids { real: 3, effective: 1, saved: 2 }));
         assert_eq!(ids.set_three([9, u32::MAX, u32::MAX], false), Err(Errno::EPERM));
+    }
+
+    #[test]
+    fn others_may_look_only_with_the_same_ids_and_no_fewer_rights() {
+        let (root, own) = (user(0), user(1000));
+        let mut stranger = own.clone();
+        stranger.set_uids(Ids { real: 1001, effective: 1001, saved: 1001 });
+        let covers = |mine: &Creds, other: &Creds, dumpable| mine.covers(other, dumpable, Inspection::Files);
+        assert!(covers(&root, &own, false));
+        assert!(covers(&own, &own, true));
+        assert!(!covers(&own, &own, false));
+        assert!(!covers(&stranger, &own, true));
+        assert!(!covers(&own, &root, true));
+        let mut setuid = own.clone();
+        setuid.euid = 0;
+        assert!(!covers(&own, &setuid, true));
+        let mut capable = own.clone();
+        capable.permitted = 1;
+        assert!(!covers(&own, &capable, true));
+    }
+
+    #[test]
+    fn calls_go_by_real_ids_and_permitted_rights() {
+        let target = user(1000);
+        let mut mine = user(1000);
+        mine.set_fsuid(7);
+        assert!(mine.covers(&target, true, Inspection::Process));
+        assert!(!mine.covers(&target, true, Inspection::Files));
+        let mut other = user(7);
+        other.set_fsuid(1000);
+        assert!(!other.covers(&target, true, Inspection::Process));
     }
 
     #[test]

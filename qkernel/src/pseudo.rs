@@ -251,6 +251,11 @@ impl<C: Context> Node<C> {
         Arc::new(Self { cx, entry, place })
     }
 
+    /// Whether it is a node of this entry.
+    pub fn is(&self, entry: &'static Entry<C>) -> bool {
+        core::ptr::eq(self.entry, entry)
+    }
+
     fn is_guarded(&self) -> bool {
         self.entry.guarded
     }

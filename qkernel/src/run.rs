@@ -10,7 +10,7 @@ use machine::thread;
 use crate::signals::SIGKILL;
 use crate::syscall;
 use crate::task::core::{Task, current};
-use crate::task::{itimer, pause, signal};
+use crate::task::{itimer, pause, sequences, signal};
 
 /// Runs the current task until it ends.
 pub fn run_task() {
@@ -19,6 +19,10 @@ pub fn run_task() {
     if let Some(start) = start {
         start(&task);
     }
+    // A new thread comes from the call that made it.
+    let mut in_call = true;
+    // Since it last ran user code its sequence has ended, and it was told its CPU.
+    let mut is_fresh = false;
     loop {
         thread::handle_pending();
         if pause::rest(&task) {
@@ -27,9 +31,16 @@ pub fn run_task() {
         if task.wants_attention() && signal::deliver_pending(&task).is_break() {
             break;
         }
+        task.thread.flush_mirror();
+        if sequences::are_stale(&task, is_fresh) {
+            is_fresh = sequences::refresh(&task, in_call);
+            if task.wants_attention() {
+                continue;
+            }
+        }
         sched::before_user(&task.thread.sched, itimer::check_deadline(&task));
         // It may have waited for the CPU just now.
-        if task.wants_attention() || pause::is_to_rest(&task) {
+        if task.wants_attention() || pause::is_to_rest(&task) || sequences::are_stale(&task, is_fresh) {
             continue;
         }
         let rip = task.context().run.regs.rip;
@@ -39,6 +50,8 @@ pub fn run_task() {
             continue;
         }
         let Some(trap) = task.thread.run_user() else { break };
+        is_fresh = false;
+        in_call = matches!(trap, Trap::Syscall | Trap::PatchedSyscall);
         itimer::check(&task);
         handle_trap(&task, trap);
     }

@@ -64,7 +64,7 @@ pub enum Source {
     /// `tgkill(2)` (`SI_TKILL`).
     Thread { pid: u32, uid: u32 },
     /// `sigqueue(3)` and other user-made codes.
-    Queue { code: i32, pid: u32, uid: u32, value: u64 },
+    Queue { code: i32, errno: u32, pid: u32, uid: u32, value: u64 },
     /// A POSIX timer (`SI_TIMER`).
     Timer { id: u32, overrun: u32, value: u64 },
     /// A child changed state (`CLD_*`).

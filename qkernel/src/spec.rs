@@ -11,7 +11,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::creds::{CAP_ALL, Creds};
-use crate::limits::{Limit, Limits, RLIM_COUNT};
+use crate::limits::{Limit, Limits, RLIM_COUNT, RLIMIT_NOFILE};
 use crate::seccomp::filter::{Filter, NewFilter};
 use machine::errno::{Errno, Result};
 use machine::host::Handle;
@@ -258,6 +258,10 @@ impl Spec {
                 *limit = Limit { soft: *soft, hard: *hard };
             }
         }
+        // A process meets its own limit before the sandbox's.
+        let files = &mut limits.0[RLIMIT_NOFILE];
+        let most = machine::handles::most_for_one();
+        *files = Limit { soft: files.soft.min(most), hard: files.hard.min(most) };
         limits
     }
 }

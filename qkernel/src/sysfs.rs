@@ -129,7 +129,7 @@ static NODE: &[Entry<Whole>] = &[
 ];
 
 fn all_cpus(out: &mut Out) -> Result<()> {
-    push_cpu_list(out, platform::cpus());
+    push_cpu_list(out, every_cpu().into());
     Ok(())
 }
 

@@ -129,6 +129,32 @@ while True:
     assert_eq!(place.end().0, Some(137));
 }
 
+/// The program waits for a signal alone. What it has on its way, and its lease, are as they were.
+#[test]
+fn a_signal_about_a_connection_wakes_it() {
+    let mut place = Place::new();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let program = "import fcntl, os, signal, socket, struct, sys
+server = socket.create_server(('127.0.0.1', int(sys.argv[1])))
+sender, receiver = socket.socketpair()
+receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+leased = os.open('leased', os.O_RDONLY | os.O_CREAT)
+fcntl.fcntl(leased, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+sender.sendmsg([b'bytes'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack('i', leased))])
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
+fcntl.fcntl(server, fcntl.F_SETOWN, os.getpid())
+fcntl.fcntl(server, fcntl.F_SETFL, os.O_ASYNC)
+print('ready', flush=True)
+signal.sigwaitinfo([signal.SIGIO])
+data, messages, _, _ = receiver.recvmsg(100, 100)
+print(data.decode(), len(messages), fcntl.fcntl(leased, fcntl.F_GETLEASE), flush=True)";
+    place.start(&[], &[], &["python3", "-c", program, &port.to_string()]);
+    place.sleeps();
+    let _client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let (code, out, err) = place.end();
+    assert!(code == Some(0) && out == "bytes 2 0\n", "{code:?} {out:?} {err:?}");
+}
+
 #[test]
 fn standard_input_wakes_it_and_time_does_not() {
     let mut place = Place::new();

@@ -88,6 +88,16 @@ fn ipc_objects_wait() {
 }
 
 #[test]
+fn promises_are_kept() {
+    survives(&["promises"]);
+}
+
+#[test]
+fn files_are_watched() {
+    survives(&["inotify"]);
+}
+
+#[test]
 fn a_database_is_driven() {
     if !Path::new("/usr/lib/postgresql").exists() {
         eprintln!("skipped: there is no PostgreSQL");

@@ -269,7 +269,7 @@ fn needless_calls() -> Vec<(&'static str, Vec<i64>)> {
         ("netlink of IPsec", vec![libc::SYS_socket, 16, 3, 6]),
         ("SO_ATTACH_FILTER", vec![libc::SYS_setsockopt, 0, socket, 26]),
         ("SO_ATTACH_BPF", vec![libc::SYS_setsockopt, 0, socket, 50]),
-        ("SO_BINDTODEVICE", vec![libc::SYS_setsockopt, 0, socket, 25]),
+        ("SO_MARK", vec![libc::SYS_setsockopt, 0, socket, 36]),
         ("TCP_ULP", vec![libc::SYS_setsockopt, 0, 6, 31]),
         ("IP_TRANSPARENT", vec![libc::SYS_setsockopt, 0, 0, 19]),
         ("a packet filter's rules", vec![libc::SYS_setsockopt, 0, 0, 64]),

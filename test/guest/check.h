@@ -29,11 +29,22 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #define UNUSED __attribute__((unused))
+
+/* Whether the kernel is of this version or newer. Older ones answer otherwise here and there. */
+UNUSED static bool kernel_is(int major, int minor)
+{
+    struct utsname name;
+    int has_major = 0, has_minor = 0;
+    if (uname(&name) != 0 || sscanf(name.release, "%d.%d", &has_major, &has_minor) != 2)
+        return false;
+    return has_major > major || (has_major == major && has_minor >= minor);
+}
 
 UNUSED __attribute__((noreturn, format(printf, 3, 4))) static void fail_at(const char *file, int line,
                                                                            const char *format, ...)
@@ -56,6 +67,20 @@ UNUSED __attribute__((noreturn, format(printf, 3, 4))) static void fail_at(const
         if (!(condition))                                                                                              \
             FAIL("%s", #condition);                                                                                    \
     } while (0)
+
+/* The number behind `key` at the start of a line of a file, in its own unit; -1: there is no such line. */
+UNUSED static long number_in(const char *path, const char *key)
+{
+    char line[256];
+    FILE *file = fopen(path, "r");
+    CHECK(file != NULL);
+    long value = -1;
+    while (value < 0 && fgets(line, sizeof line, file))
+        if (!strncmp(line, key, strlen(key)))
+            value = atol(line + strlen(key));
+    fclose(file);
+    return value;
+}
 
 /* Two integers are equal; prints both when not. */
 #define CHECK_EQ(left, right)                                                                                          \
@@ -366,5 +391,18 @@ UNUSED static int run_tests(const char *program, const struct test *tests, size_
 }
 
 #define RUN_TESTS(program, tests, argc, argv) run_tests(program, tests, sizeof(tests) / sizeof *(tests), argc, argv)
+
+/* A copy of the program that runs. */
+UNUSED static void copy_program_to(const char *path)
+{
+    int from = FD(open("/proc/self/exe", O_RDONLY)), to = FD(open(path, O_WRONLY | O_CREAT | O_TRUNC, 0755));
+    char buffer[65536];
+    ssize_t got;
+    while ((got = read(from, buffer, sizeof buffer)) > 0)
+        CHECK_EQ(write(to, buffer, (size_t)got), got);
+    CHECK_EQ(got, 0);
+    close(from);
+    close(to);
+}
 
 #endif

@@ -6,7 +6,7 @@
  *
  * It removes objects that it has not made, so it runs in sandboxes alone.
  */
-#include "check.h"
+#include "random_calls.h"
 #include <limits.h>
 #include <mqueue.h>
 #include <sys/ipc.h>
@@ -16,13 +16,6 @@
 #include <sys/shm.h>
 
 enum { WORKERS = 12, KEYS = 6, PAGE = 4096, MOST_OPS = 600 };
-
-static uint64_t state;
-
-static uint64_t any(uint64_t bound)
-{
-    return next_random(&state) % bound;
-}
 
 /* A number that is often at a border. */
 static long odd(void)
@@ -285,31 +278,8 @@ static int remove_all(const char *path, int kind)
 
 int main(int argc, char **argv)
 {
-    long seconds = argc > 1 ? atol(argv[1]) : 10;
-    uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : (uint64_t)now_ns(CLOCK_REALTIME);
-    dprintf(2, "seed %llu\n", (unsigned long long)seed);
-    uint64_t chooser = seed | 1;
-    pid_t workers[WORKERS] = {0};
-    int64_t end = now_ns(CLOCK_MONOTONIC) + seconds * 1000000000LL;
-    while (now_ns(CLOCK_MONOTONIC) < end) {
-        unsigned at = (unsigned)(next_random(&chooser) % WORKERS);
-        if (workers[at]) {
-            OK(kill(workers[at], SIGKILL));
-            status_of(workers[at]);
-        }
-        workers[at] = fork();
-        CHECK(workers[at] >= 0);
-        if (workers[at] == 0) {
-            state = next_random(&chooser) | 1;
-            work();
-        }
-        sleep_ms(20);
-    }
-    for (int i = 0; i < WORKERS; i++)
-        if (workers[i]) {
-            OK(kill(workers[i], SIGKILL));
-            status_of(workers[i]);
-        }
+    struct campaign campaign = campaign_of(argc, argv, 10);
+    attack(campaign, WORKERS, work);
     static const char *const lists[] = {"/proc/sysvipc/shm", "/proc/sysvipc/sem", "/proc/sysvipc/msg"};
     for (int kind = 0; kind < 3; kind++) {
         remove_all(lists[kind], kind);

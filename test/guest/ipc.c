@@ -859,6 +859,42 @@ static void terminals(void)
     CHECK_EQ(read(terminal, text, 1), 0);
     CHECK(now_ns(CLOCK_MONOTONIC) - start >= 90000000);
     OK(tcsetattr(terminal, TCSAFLUSH, &old));
+    /* The older structure has the lower halves of the flags. */
+    struct old_settings {
+        uint16_t iflag, oflag, cflag, lflag;
+        uint8_t line, cc[8];
+    } few;
+    OK(ioctl(terminal, 0x5405 /* TCGETA */, &few));
+    CHECK(few.lflag == (uint16_t)old.c_lflag && few.oflag == (uint16_t)old.c_oflag && few.cc[VINTR] == 3);
+    few.lflag &= (uint16_t)~ECHO;
+    few.cc[VINTR] = 7;
+    for (unsigned long request = 0x5406; request <= 0x5408; request++) /* TCSETA, TCSETAW, TCSETAF */
+        OK(ioctl(terminal, request, &few));
+    OK(tcgetattr(terminal, &settings));
+    CHECK(settings.c_lflag == (old.c_lflag & ~(tcflag_t)ECHO) && settings.c_cc[VINTR] == 7);
+    CHECK_EQ(memcmp(settings.c_cc + 8, old.c_cc + 8, 9), 0);
+    /* What root has locked stays as it is. */
+    struct {
+        uint32_t iflag, oflag, cflag, lflag;
+        uint8_t line, cc[19];
+    } locked = {.lflag = ECHO, .cc = {[VINTR] = 1}}, seen;
+    OK(ioctl(terminal, 0x5456 /* TIOCGLCKTRMIOS */, &seen));
+    CHECK(seen.lflag == 0 && seen.cc[VINTR] == 0);
+    CHECK_ERR(ioctl(terminal, 0x5457 /* TIOCSLCKTRMIOS */, NULL), geteuid() == 0 ? EFAULT : EPERM);
+    if (ioctl(terminal, 0x5457, &locked) == 0) {
+        OK(tcsetattr(terminal, TCSANOW, &old));
+        OK(tcgetattr(terminal, &settings));
+        CHECK(!(settings.c_lflag & ECHO) && settings.c_lflag & ICANON && settings.c_cc[VINTR] == 7);
+        locked.lflag = 0, locked.cc[VINTR] = 0;
+        OK(ioctl(terminal, 0x5457, &locked));
+    }
+    int local = -1, wanted = 1;
+    OK(ioctl(terminal, TIOCGSOFTCAR, &local));
+    CHECK_EQ(local, 0);
+    OK(ioctl(terminal, TIOCSSOFTCAR, &wanted));
+    OK(tcgetattr(terminal, &settings));
+    CHECK(settings.c_cflag & CLOCAL);
+    OK(tcsetattr(terminal, TCSAFLUSH, &old));
     struct winsize size = {24, 80, 0, 0}, got;
     OK(ioctl(controller, TIOCSWINSZ, &size));
     OK(ioctl(terminal, TIOCGWINSZ, &got));

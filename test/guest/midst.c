@@ -1,7 +1,7 @@
 // In the middle of something when its sandbox hibernates: each mode says "ready" once it waits, goes on when a line comes
 // on standard input, and says "ok" if nothing was lost.
 //
-// midst futex|epoll|child|pipe|timer|signal|vfork|unread|family|ipc|memory
+// midst futex|epoll|child|pipe|timer|signal|vfork|unread|family|ipc|inotify|promises|memory
 // midst unread PORT | download PORT BYTES | server PORT THREADS | busy THREADS
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -13,18 +13,21 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/inotify.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
 #include <sys/msg.h>
 #include <sys/sem.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/timerfd.h>
@@ -124,6 +127,35 @@ static int epoll(void) {
     eventfd_t value;
     HOLDS(eventfd_read(event, &value) == 0 && value == 5);
     HOLDS(epoll_wait(set, &got, 1, 0) == 0);
+    pthread_join(thread, NULL);
+    return 0;
+}
+
+/* Events lie in one queue, and another is waited for; watches go on after the sleep. */
+static void *line_to_files(void *argument) {
+    (void)argument;
+    await_line();
+    HOLDS(close(open("awaited/after", O_WRONLY | O_CREAT, 0600)) == 0);
+    return NULL;
+}
+
+static int inotify(void) {
+    char directory[] = "/tmp/midst.XXXXXX", bytes[4096] __attribute__((aligned(8)));
+    const struct inotify_event *event = (struct inotify_event *)bytes;
+    HOLDS(mkdtemp(directory) && chdir(directory) == 0);
+    HOLDS(mkdir("queued", 0700) == 0 && mkdir("awaited", 0700) == 0);
+    int queued = inotify_init1(IN_NONBLOCK), awaited = inotify_init();
+    HOLDS(inotify_add_watch(queued, "queued", IN_CREATE | IN_DELETE) == 1);
+    HOLDS(inotify_add_watch(awaited, "awaited", IN_CREATE) == 1);
+    HOLDS(close(open("queued/before", O_WRONLY | O_CREAT, 0600)) == 0);
+    pthread_t thread;
+    HOLDS(pthread_create(&thread, NULL, line_to_files, NULL) == 0);
+    ready();
+    HOLDS(read(awaited, bytes, sizeof bytes) == 32 && event->mask == IN_CREATE && strcmp(event->name, "after") == 0);
+    HOLDS(unlink("queued/before") == 0);
+    HOLDS(read(queued, bytes, 32) == 32 && event->mask == IN_CREATE && strcmp(event->name, "before") == 0);
+    HOLDS(read(queued, bytes, 32) == 32 && event->mask == IN_DELETE && strcmp(event->name, "before") == 0);
+    HOLDS(read(queued, bytes, 32) == -1 && errno == EAGAIN);
     pthread_join(thread, NULL);
     return 0;
 }
@@ -390,6 +422,38 @@ static int busy(int count) {
     return 0;
 }
 
+static void nothing(int number) {
+    (void)number;
+}
+
+// Memory that is locked, sealed, or moved and kept, and a thread's word for restartable sequences, which names its processor.
+static int promises(void) {
+    enum { PAGES = 64, SEAL = 462, SIGNATURE = 0x53053053 };
+    static struct { uint32_t start, cpu; uint64_t sequence; uint32_t rest[12]; } place __attribute__((aligned(32)));
+    uint64_t *area = pages_of(PAGES, MAP_PRIVATE), *other = pages_of(PAGES, MAP_PRIVATE);
+    HOLDS(mlock(area, PAGES * PAGE) == 0);
+    fill(area, PAGES, 60);
+    fill(other, PAGES, 61);
+    uint64_t *moved = (uint64_t *)syscall(SYS_mremap, other, PAGES * PAGE, PAGES * PAGE, MREMAP_MAYMOVE | 4, NULL);
+    HOLDS(moved != MAP_FAILED && syscall(SEAL, moved, PAGES * PAGE, 0) == 0);
+    pthread_t thread = pthread_self();
+    bool own = syscall(SYS_rseq, &place, 32, 0, SIGNATURE) == 0; // or the C library has registered its own
+    signal(SIGUSR1, nothing);
+    ready();
+    await_line();
+    HOLDS(is_filled(area, PAGES, 60) && is_filled(moved, PAGES, 61));
+    HOLDS(munmap(moved, PAGE) < 0 && errno == EPERM && other[PAGE / 8] == 0);
+    HOLDS(madvise(area, PAGE, MADV_DONTNEED) < 0 && errno == EINVAL);
+    HOLDS(pthread_kill(thread, SIGUSR1) == 0);
+    for (int tries = 0; own && tries < 1000; tries++) {
+        unsigned cpu;
+        HOLDS(syscall(SYS_getcpu, &cpu, NULL, NULL) == 0);
+        if (((volatile typeof(place) *)&place)->cpu == cpu)
+            return 0;
+    }
+    return own;
+}
+
 // System V objects and message queues: a segment that nobody maps, one that is mapped and removed, messages, and children
 // that wait for each kind.
 static int ipc(void) {
@@ -460,7 +524,8 @@ int main(int argc, char **argv) {
         const char *name;
         int (*run)(void);
     } simple[] = {{"futex", futex},          {"epoll", epoll},      {"child", child},   {"pipe", full_pipe}, {"timer", timer},
-                  {"signal", pending_signal}, {"vfork", open_vfork}, {"family", family}, {"ipc", ipc}};
+                  {"signal", pending_signal}, {"vfork", open_vfork}, {"family", family}, {"ipc", ipc},     {"promises", promises},
+                  {"inotify", inotify}};
     int status = 2;
     for (size_t i = 0; i < sizeof simple / sizeof *simple; i++)
         if (!strcmp(mode, simple[i].name))

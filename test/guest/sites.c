@@ -372,6 +372,10 @@ static void move(void)
             CHECK_EQ(((long (*)(void))(code + at % 4096))(), getppid());
         OK(madvise(code, 4096, MADV_DONTNEED));
     }
+    // Beyond the end of user addresses, with patches elsewhere.
+    const int advices[] = {MADV_DONTNEED, MADV_FREE, MADV_COLD, MADV_DOFORK, 24 /* MADV_DONTNEED_LOCKED */};
+    for (unsigned i = 0; i < sizeof advices / sizeof *advices; i++)
+        CHECK_ERR(madvise((void *)0x7ffffffff000, 4096, advices[i]), ENOMEM);
     OK(munmap(code, 4096));
 }
 

@@ -174,6 +174,16 @@ static void limits(void)
         CHECK_ERR(pwrite(file, page, 1, 8192), EFBIG);
         signal(SIGXFSZ, SIG_DFL);
         CHECK_KILLED(CHILD(pwrite(file, page, 1, 8192)), SIGXFSZ);
+        CHECK_KILLED(CHILD(fallocate(file, 0, 8192, 1)), SIGXFSZ);
+        CHECK_KILLED(CHILD(ftruncate(file, 8193)), SIGXFSZ);
+        CHECK_KILLED(CHILD(truncate("limited", 8193)), SIGXFSZ);
+        CHECK_ERR(truncate(".", 8193), EISDIR);
+        /* Only a file that grows is held to the limit. */
+        size.rlim_cur = 4096;
+        OK(setrlimit(RLIMIT_FSIZE, &size));
+        OK(ftruncate(file, 8000));
+        OK(truncate("limited", 6000));
+        OK(fallocate(file, 0, 4096, 1));
     }));
     JOIN(CHILD({
         struct rlimit space = {64 << 20, 64 << 20};

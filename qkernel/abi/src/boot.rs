@@ -54,14 +54,15 @@ pub struct BootInfo {
     pub handles_max: u32,
     /// Non-zero: call sites that are used often are patched (systrap).
     pub patch_calls: u32,
-    pub _pad: u32,
+    /// The host's memory, which is what one mapping may promise at most (`vm.overcommit_memory`).
+    pub host_memory_mib: u32,
 }
 pin_layout!(
     BootInfo, 144,
     version: 0, platform: 4, linear_base: 8, heap_phys: 16, heap_end_phys: 24, user_end_phys: 32,
     user_frames_limit: 40, records_len: 48, hostcall_entry: 56, xsave_size: 64, cpus: 68, xsave_mask: 72,
     tsc_hz: 80, random_seed: 88, strace: 120, log_level: 124, share_files: 128, handles_max: 132,
-    patch_calls: 136, _pad: 140,
+    patch_calls: 136, host_memory_mib: 140,
 );
 
 /// Most bytes of records of a process that comes in from outside ([`crate::hostcall::EVENT_EXEC`]), its streams included.

@@ -271,7 +271,8 @@ pub const AS_RUN: u32 = 26;
 /// space. `-ESRCH`: its stub is dead and was waited for, so nothing is mapped there any more; other errors: that of the
 /// first operation that failed.
 pub const AS_SYNC: u32 = 27;
-/// (id, linear address to write, len): copies the XSAVE image of the last trap out of this vCPU's stub thread.
+/// (id, linear address to write, len, 0 or 1 + a vCPU): copies the XSAVE image of the last trap out of this vCPU's stub thread, or of
+/// that of another one, which is not in [`AS_RUN`] meanwhile.
 pub const AS_SAVE_FPU: u32 = 28;
 
 // ---- host files; handles are the VMM's ----
@@ -291,8 +292,10 @@ pub const STAT: u32 = 34;
 pub const READ: u32 = 35;
 /// Like [`READ`]. `-EPIPE` raises no signal in the VMM.
 pub const WRITE: u32 = 36;
-/// (dir handle, phys, len, position): fills with `linux_dirent64` records from the position (0 or a former `d_off`).
+/// (dir handle, phys, len, position): fills with `linux_dirent64` records from the position (0 or a former `d_off`). Result: bytes,
+/// with [`READDIR_END`] if nothing comes behind them.
 pub const READDIR: u32 = 37;
+pub const READDIR_END: u64 = 1 << 32;
 /// (dir handle, name phys, name len, mode)
 pub const MKDIR: u32 = 38;
 /// (dir handle, name phys, name len, flags: `AT_REMOVEDIR` or 0)

@@ -63,6 +63,8 @@ pub const NET: &[&str] = &[
     "net/unix/max_dgram_qlen",
 ];
 
+/// Stands among the settings, without a file, where the network is the sandbox's own: its kernel keeps what is written.
+pub const OWN: &str = "net/own";
 /// The first port that anybody may bind.
 pub const UNPRIVILEGED_PORT_START: &str = "net/ipv4/ip_unprivileged_port_start";
 /// The groups whose members may ping.

@@ -5,7 +5,7 @@ use abi::layout::{RECORDS_MAX, RECORDS_PHYS};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use crate::mm::{frames, pagetable, stats};
+use crate::mm::{commit, frames, pagetable, stats};
 use crate::upcall::{self, Upcalls};
 use crate::{handles, heap, host, lock_order, log, platform, time};
 
@@ -66,6 +66,7 @@ pub unsafe fn init(boot: &BootInfo) {
     if frames::init(boot).is_err() || pagetable::init().is_err() {
         host::die("user memory cannot be set up");
     }
+    commit::init(u64::from(boot.host_memory_mib) << 20);
     stats::init();
 }
 

@@ -23,12 +23,13 @@ pub fn round() -> u64 {
     ROUND.load(Ordering::SeqCst)
 }
 
-/// Has a hostcall fill in events, and hands them to the kernel. Whether there may be more.
-fn take_round(number: u32) -> bool {
+/// Has a hostcall fill in events, and hands them to the kernel. Whether there may be more. `back`: the hostcall is over.
+fn take_round(number: u32, back: impl FnOnce()) -> bool {
     let mut events = [Event::default(); BATCH];
     let round = begin_round();
     let args = [phys_of(events.as_mut_ptr()), events.len() as u64, 0, 0, 0, 0];
     let count = to_usize(call(number, args).unwrap_or(0)).min(events.len());
+    back();
     for event in events.iter().take(count) {
         match event.kind {
             hc::EVENT_DONE => in_flight::complete(event.token, event.value),
@@ -40,14 +41,14 @@ fn take_round(number: u32) -> bool {
 
 /// Takes what happened on the host and hands it to the kernel.
 pub fn take() {
-    while take_round(hc::EVENTS) {}
+    while take_round(hc::EVENTS, || {}) {}
 }
 
 /// Blocks this CPU until it is kicked, `deadline_ns` (monotonic) is reached, or the host has something to tell, which it
-/// hands to the kernel.
-pub fn wait(deadline_ns: u64) {
+/// hands to the kernel. `back` is called in between.
+pub fn wait(deadline_ns: u64, back: impl FnOnce()) {
     publish_deadline(deadline_ns);
-    if take_round(hc::IDLE) {
+    if take_round(hc::IDLE, back) {
         take();
     }
 }

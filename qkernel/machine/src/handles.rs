@@ -29,6 +29,19 @@ pub(crate) fn container_ends() {
     FURTHER.fetch_sub(1, Ordering::Relaxed);
 }
 
+/// Open files that one process may be promised: there are as many handles, if others do not take them.
+#[must_use]
+pub fn most_for_one() -> u64 {
+    let most = COUNTS.most.load(Ordering::Relaxed);
+    most.saturating_sub(4 * RESERVE).max(most / 2) as u64
+}
+
+/// Handles that programs may have in all.
+#[must_use]
+pub fn most() -> usize {
+    COUNTS.most.load(Ordering::Relaxed)
+}
+
 /// Handles in use.
 #[must_use]
 pub fn in_use() -> usize {

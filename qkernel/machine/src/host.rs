@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use crate::errno::{Errno, Result};
 use crate::handles::Charge;
 use crate::platform::{call, phys_of};
+use crate::upcall;
 
 pub use crate::platform::{Line, die};
 
@@ -45,9 +46,19 @@ pub(crate) fn open_by(number: u32, args: [u64; 6]) -> Result<Handle> {
 
 /// As [`open_by`], of a call that answers something in the result's upper half beside.
 pub(crate) fn open_by_with_rest(number: u32, args: [u64; 6]) -> Result<(Handle, u32)> {
-    let charge = Charge::take()?;
-    let result = call(number, args)?;
-    Ok((Handle { number: low32(result), _charge: charge }, high32(result)))
+    let open = || {
+        let charge = Charge::take()?;
+        let result = call(number, args)?;
+        Ok((Handle { number: low32(result), _charge: charge }, high32(result)))
+    };
+    match open() {
+        Err(Errno::ENFILE | Errno::EMFILE) => {
+            // What is kept in case it is needed comes behind what is needed.
+            upcall::close_kept();
+            open()
+        }
+        result => result,
+    }
 }
 
 fn name_args(name: &[u8]) -> (u64, u64) {
@@ -159,10 +170,11 @@ pub(crate) fn transfer(
     usize::try_from(moved).map_err(|_| Errno::EIO)
 }
 
-/// `READDIR`: raw `linux_dirent64` records from `position`.
-pub fn readdir(dir: &Handle, buf: &mut [u8], position: u64) -> Result<usize> {
+/// `READDIR`: raw `linux_dirent64` records from `position`; how many bytes of them, and whether nothing comes behind them.
+pub fn readdir(dir: &Handle, buf: &mut [u8], position: u64) -> Result<(usize, bool)> {
     let got = call(hc::READDIR, [dir.arg(), phys_of(buf.as_ptr()), buf.len() as u64, position, 0, 0])?;
-    Ok(to_usize(got).min(buf.len()))
+    let bytes = to_usize(got & !hc::READDIR_END).min(buf.len());
+    Ok((bytes, bytes == 0 || got & hc::READDIR_END != 0))
 }
 
 /// `MKDIR`.

@@ -31,6 +31,8 @@ pub enum Rank {
     Inbox,
     /// The seals of a memfd.
     Seals,
+    /// Whether a memory file may be mapped to be written.
+    Sealing,
     /// An address space. Of two, as in `fork(2)`, the outer one is the parent's.
     AddressSpace,
     /// The queue of operations for an address space's stub.
@@ -69,6 +71,8 @@ pub enum Rank {
     Mounts,
     /// The System V objects of one kind, or the names of message queues.
     Ipc,
+    /// Who watches which file.
+    Watches,
     /// The state of one thing. Inside, only values as below and locks of the machine are taken.
     Leaf,
     /// A value that is replaced as a whole ([`crate::spin::Shared`]). Nothing is taken inside.
@@ -103,6 +107,10 @@ pub enum Rank {
     WaitQueue,
     /// The items of an epoll set that are ready.
     EpollReady,
+    /// Files with signals to send.
+    NoticesDue,
+    /// The link of one of them to the next.
+    NoticeLink,
     /// The timers of a CPU.
     Timers,
     /// Tasks that wait for a CPU.

@@ -94,7 +94,7 @@ pub unsafe fn boot(arena: *mut u8, set_gs: impl FnOnce(u64), host: Host, upcalls
         log_level: 0,
         share_files: 0,
         patch_calls: 0,
-        _pad: 0,
+        host_memory_mib: 0,
         handles_max: HANDLES,
     };
     // SAFETY: the heap's range is zero-filled memory of the arena that nobody else uses; this is the only call.

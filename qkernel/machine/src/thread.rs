@@ -26,7 +26,7 @@ pub struct Thread {
 }
 
 // SAFETY: `context` is touched only by the thread itself while it is current, one borrower at a time (`context`,
-// `run_user`, `leave_cpu` check both), and by whoever makes the thread.
+// `run_user`, `leave_cpu` check both), by who fetches it while it rests (`fetch_from` checks that), and by whoever makes the thread.
 unsafe impl Sync for Thread {}
 // SAFETY: as above.
 unsafe impl Send for Thread {}
@@ -75,15 +75,23 @@ impl Thread {
         ContextGuard { thread: self }
     }
 
-    /// Runs user code of the current thread until it traps; `None`: it has no memory.
+    /// Shows the stub what the current thread's user code may touch next. It may sleep, and lose the CPU. What is queued later comes
+    /// the next time, or by a fault.
+    pub fn flush_mirror(&self) {
+        self.expect_current();
+        // SAFETY: as in `run_user`.
+        let aspace = unsafe { self.own_aspace.load(Ordering::Relaxed).as_ref() };
+        if let Some(aspace) = aspace.filter(|_| platform::current().mirrors()) {
+            aspace.flush_mirror();
+        }
+    }
+
+    /// Runs user code of the current thread until it traps; `None`: it has no memory. It neither sleeps nor loses the CPU before.
     pub fn run_user(&self) -> Option<Trap> {
         self.expect_current();
         // SAFETY: `aspace` holds what the pointer leads to, and only the thread itself changes both, which it does not do
         // before the trap: it is current, and this is what it does.
         let aspace = unsafe { self.own_aspace.load(Ordering::Relaxed).as_ref() }?;
-        if platform::current().mirrors() {
-            aspace.flush_mirror();
-        }
         let mut context = self.context();
         self.sched.count_time(false);
         let trap = platform::current().run_user(&mut context, aspace.machine());
@@ -103,6 +111,27 @@ impl Thread {
             context.sync_fpu();
             context.fpu_live = false;
         }
+    }
+
+    /// See [`sched::Run::rest_on_cpu`].
+    pub fn rest_on_cpu(&self) {
+        // The guard of the registers must be gone, as if they were saved.
+        drop(self.context());
+    }
+
+    /// See [`sched::Run::fetch_from`].
+    pub fn fetch_from(&self, cpu: usize) {
+        if !self.sched.is_fetched() || self.is_context_lent.load(Ordering::Relaxed) {
+            host::die("a thread's registers are fetched by two");
+        }
+        // SAFETY: it runs nowhere, and as long as it is being fetched nobody else comes here or has it run.
+        let context = unsafe { &mut *self.context.get() };
+        if !core::mem::take(&mut context.fpu_live) {
+            return;
+        }
+        let Some(aspace) = self.aspace() else { return };
+        // SAFETY: an `FpuArea` is aligned and large enough.
+        unsafe { platform::current().fetch_fpu(cpu, aspace.machine(), context.fpu.0.as_mut_ptr()) };
     }
 
     /// The state that only the thread itself may touch is touched by itself.

@@ -10,8 +10,12 @@ pub struct Upcalls {
     pub host_event: fn(&Event, u64),
     /// How far the current task's stack may grow (`RLIMIT_STACK`), in bytes. The address space is locked.
     pub stack_limit: fn() -> u64,
+    /// How many bytes the current task may lock (`RLIMIT_MEMLOCK`, unless it has the capability). The address space is locked.
+    pub lock_limit: fn() -> u64,
     /// Drops caches that hold kernel memory.
     pub shrink_caches: fn(),
+    /// Closes handles of the host that are only kept in case they are needed again. Mutexes may be held, and spin locks are not.
+    pub close_kept: fn(),
 }
 
 static UPCALLS: Once<&'static Upcalls> = Once::new();
@@ -30,6 +34,17 @@ pub(crate) fn host_event(event: &Event, round: u64) {
 /// No limit before the kernel is registered.
 pub(crate) fn stack_limit() -> u64 {
     UPCALLS.get().map_or(u64::MAX, |upcalls| (upcalls.stack_limit)())
+}
+
+/// The same.
+pub(crate) fn lock_limit() -> u64 {
+    UPCALLS.get().map_or(u64::MAX, |upcalls| (upcalls.lock_limit)())
+}
+
+pub(crate) fn close_kept() {
+    if let Some(upcalls) = UPCALLS.get() {
+        (upcalls.close_kept)();
+    }
 }
 
 pub(crate) fn shrink_caches() {

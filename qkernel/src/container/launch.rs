@@ -104,7 +104,7 @@ pub fn find_program(cx: &Ctx<'_>, args: Vec<Vec<u8>>, env: Vec<Vec<u8>>) -> Resu
     let mut last = Errno::ENOENT;
     for candidate in candidates {
         match crate::fs::open::open_executable(cx, crate::fs::walk::AT_FDCWD, &candidate, 0) {
-            Ok(file) => return Ok(Program { file, name: candidate, args, env }),
+            Ok(file) => return Ok(Program { file, name: candidate, args, env, is_unnamed: false }),
             Err(Errno::ENOENT | Errno::ENOTDIR) => {}
             Err(error) => last = error,
         }

@@ -2,9 +2,10 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::fs::inode::Stat;
+use crate::fs::inode::{AttrChange, Stat};
 use machine::errno::Result;
 use machine::mm::account;
+use machine::sync::{Rank, SpinLock};
 use machine::time;
 
 /// Most bytes of kernel memory that an object takes with the entries of descriptor tables that lead to it. Queues and
@@ -36,6 +37,30 @@ pub fn stat(mode: u32, ino: u64, owner: (u32, u32)) -> Stat {
         mtime_ns: now,
         ctime_ns: now,
         ..Stat::default()
+    }
+}
+
+/// Permission bits and owner of a pipe or socket, which `fchmod(2)` and `fchown(2)` change.
+pub struct Attrs(SpinLock<(u32, u32, u32)>);
+
+impl Attrs {
+    /// The bits and the owner to begin with.
+    pub const fn new(mode: u32, owner: (u32, u32)) -> Self {
+        Self(SpinLock::new(Rank::Leaf, (mode, owner.0, owner.1)))
+    }
+
+    /// Attributes of the file, of which `kind` is the type.
+    pub fn stat(&self, kind: u32, ino: u64) -> Stat {
+        let (mode, uid, gid) = *self.0.lock();
+        stat(kind | mode, ino, (uid, gid))
+    }
+
+    /// Changes what `change` names of them.
+    pub fn change(&self, change: &AttrChange) {
+        let mut held = self.0.lock();
+        held.0 = change.mode.map_or(held.0, |mode| mode & 0o7777);
+        held.1 = change.uid.unwrap_or(held.1);
+        held.2 = change.gid.unwrap_or(held.2);
     }
 }
 

@@ -7,6 +7,7 @@ use machine::time;
 
 use crate::fs::file::File;
 use crate::fs::poll::PollTable;
+use crate::fs::sigio;
 
 /// How often a waiter looks that nobody will tell: rarely enough to cost nothing.
 const LOOK_AGAIN_NS: u64 = 20_000_000;
@@ -22,9 +23,14 @@ pub fn block_on<R>(
     mut attempt: impl FnMut() -> Result<R>,
 ) -> Result<R> {
     let first = attempt();
+    if matches!(first, Err(Errno::EAGAIN)) && events.intersects(PollEvents::WRITABLE) {
+        sigio::found_full(file);
+    }
     if nonblock || !matches!(first, Err(Errno::EAGAIN)) {
         return first;
     }
+    // What it has done so far is told before it sleeps.
+    sigio::deliver();
     let mut table = PollTable::new(Waker::Task(sched::current()), events);
     file.ops.poll_for(file, Some(&mut table), events);
     let ready = || match attempt() {

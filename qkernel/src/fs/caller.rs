@@ -3,14 +3,14 @@
 use alloc::sync::Arc;
 use core::cell::OnceCell;
 
-use machine::errno::Result;
+use machine::errno::{Errno, Result};
 use machine::host;
 use machine::mm::{AddressSpace, UserMemory};
 use machine::sched::Run;
 use machine::sync::Once;
 
 use crate::creds::Creds;
-use crate::fs::file::{File, FileTable};
+use crate::fs::file::{File, FileTable, OpenFlags};
 use crate::fs::path::FsContext;
 use crate::limits::RLIMIT_NOFILE;
 use crate::signals::Source;
@@ -19,6 +19,8 @@ use crate::signals::Source;
 pub trait Caller: Run {
     /// Its process's id.
     fn pid(&self) -> u32;
+    /// A number of its process that no other has, ever.
+    fn process_serial(&self) -> u64;
     /// The number of the pid space that this is an id of.
     fn pid_space(&self) -> u64;
     /// Its credentials.
@@ -29,6 +31,8 @@ pub trait Caller: Run {
     fn files(&self) -> Option<Arc<FileTable>>;
     /// Its memory; `None` once it has ended.
     fn aspace(&self) -> Option<Arc<AddressSpace>>;
+    /// Seconds that holders of leases have for giving them up when it is in their way; 0 and less: for ever.
+    fn lease_break_seconds(&self) -> i32;
     /// A soft resource limit of its process.
     fn soft_limit(&self, resource: usize) -> u64;
     /// Sends it a signal.
@@ -112,6 +116,13 @@ impl<'a> CallerCtx<'a> {
     /// The open file of a descriptor.
     pub fn file(&self, fd: i32) -> Result<Arc<File>> {
         self.files().get(fd)
+    }
+
+    /// The same of a descriptor that does more than name a place (`O_PATH`); `EBADF`.
+    pub fn opened(&self, fd: i32) -> Result<Arc<File>> {
+        self.file(fd).and_then(|file| {
+            if file.flags().contains(OpenFlags::PATH) { Err(Errno::EBADF) } else { Ok(file) }
+        })
     }
 
     /// Gives a file the lowest free descriptor.

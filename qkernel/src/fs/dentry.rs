@@ -30,6 +30,7 @@ pub struct Dentry {
     /// Held while names below this directory are looked up at their file system, made, removed or moved.
     pub changes: Mutex<()>,
     mounts: AtomicU32,
+    watches: AtomicU32,
     pinned: AtomicBool,
     used: AtomicBool,
     /// The file never had a name, and may get one.
@@ -50,6 +51,7 @@ impl Dentry {
             children: SpinLock::new(Rank::Leaf, HashMap::new()),
             changes: Mutex::new(Rank::Directory, ()),
             mounts: AtomicU32::new(0),
+            watches: AtomicU32::new(0),
             pinned: AtomicBool::new(false),
             used: AtomicBool::new(true),
             linkable: AtomicBool::new(false),
@@ -116,6 +118,15 @@ impl Dentry {
         }
     }
 
+    /// A number that all names of its file system have in common, while they are in use.
+    pub fn tree(self: &Arc<Self>) -> usize {
+        let mut at = self.clone();
+        while let Some(parent) = at.parent() {
+            at = parent;
+        }
+        Arc::as_ptr(&at) as usize
+    }
+
     /// Whether something is mounted on it (in some mount).
     pub fn is_mountpoint(&self) -> bool {
         self.mounts.load(Ordering::Acquire) != 0
@@ -146,6 +157,17 @@ impl Dentry {
         let child = self.children.lock().get(name).cloned()?;
         child.used.store(true, Ordering::Relaxed);
         Some(child)
+    }
+
+    /// Whether lookups find this entry, as long as it is cached: it is a root or its directory knows it.
+    pub fn is_found_again(self: &Arc<Self>) -> bool {
+        let (parent, name) = {
+            let place = self.place.lock();
+            (place.parent.clone(), place.name.clone())
+        };
+        let Some(parent) = parent else { return true };
+        let known = parent.children.lock().get(&name).cloned();
+        known.is_some_and(|known| Arc::ptr_eq(&known, self))
     }
 
     /// Makes `name` known, replacing the cached entry of that name. The caller holds [`Self::changes`].
@@ -229,6 +251,22 @@ impl Dentry {
     }
 }
 
+/// What a watch keeps of a name.
+pub struct Watched(Arc<Dentry>);
+
+impl Watched {
+    pub fn new(dentry: &Arc<Dentry>) -> Self {
+        dentry.watches.fetch_add(1, Ordering::Relaxed);
+        Self(dentry.clone())
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.0.watches.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Drop for Dentry {
     /// Ancestors that only this dentry kept go one by one: a path may be deeper than the stack.
     fn drop(&mut self) {
@@ -260,7 +298,8 @@ fn remember(dentry: &Arc<Dentry>, is_dir: bool) {
     }
 }
 
-/// Drops all entries that nobody uses; for when the host has no more handles.
+/// Drops all entries that nobody uses, and handles of watched directories that can be opened again; for when the host has
+/// no more handles.
 pub fn shrink() {
     for queue in [&LEAVES, &DIRS] {
         let len = queue.dentries.lock().len();
@@ -274,7 +313,14 @@ impl Queue {
             let Some(candidate) = self.dentries.lock().pop_front() else { return };
             let Some(dentry) = candidate.upgrade() else { continue };
             let recently = dentry.used.swap(false, Ordering::Relaxed) && !even_used;
-            if recently || !evict(&dentry) {
+            let stays = recently || !evict(&dentry);
+            if stays && even_used && dentry.watches.load(Ordering::Relaxed) != 0 {
+                // Watched directories may be many, and no descriptor is counted for them.
+                if let Some(inode) = dentry.inode() {
+                    inode.spare_handle();
+                }
+            }
+            if stays {
                 self.dentries.lock().push_back(candidate);
             }
         }
@@ -315,4 +361,59 @@ fn evict(dentry: &Arc<Dentry>) -> bool {
     };
     drop(removed);
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::file::{FileOps, OpenFlags};
+    use crate::fs::tmpfs;
+    use core::any::Any;
+    use machine::errno::{Errno, Result};
+
+    /// A directory that counts how often it was asked for its handle.
+    #[derive(Default)]
+    struct Asked(AtomicU32);
+
+    impl Inode for Asked {
+        fn stat(&self) -> Result<crate::fs::inode::Stat> {
+            Err(Errno::ENOENT)
+        }
+        fn kind(&self) -> u32 {
+            S_IFDIR
+        }
+        fn open(self: Arc<Self>, _flags: OpenFlags) -> Result<Box<dyn FileOps>> {
+            Err(Errno::ENOENT)
+        }
+        fn statfs(&self) -> Result<abi::hostcall::HostStatFs> {
+            Err(Errno::ENOENT)
+        }
+        fn spare_handle(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        fn as_any(&self) -> &dyn Any {
+            self
+        }
+    }
+
+    #[test]
+    fn only_watched_directories_that_stay_are_asked_for_their_handles() {
+        let root = Dentry::root(tmpfs::new(0o755));
+        let asked = Arc::new(Asked::default());
+        let dir = root.insert(b"a", Some(asked.clone()));
+        let queue = Queue { dentries: SpinLock::new(Rank::Leaf, [Arc::downgrade(&dir)].into()), most: 1 };
+        let shrink = |even_used| {
+            queue.shrink(1, even_used);
+            (asked.0.load(Ordering::Relaxed), root.cached(b"a").is_some())
+        };
+        assert_eq!(shrink(true), (0, true), "one that is used");
+        let (watch, other) = (Watched::new(&dir), Watched::new(&dir));
+        drop(dir);
+        assert_eq!(shrink(false), (0, true), "while there are handles");
+        assert_eq!(shrink(true), (1, true));
+        drop(watch);
+        assert_eq!(shrink(true), (2, true));
+        drop(other);
+        assert_eq!(shrink(true), (2, false), "one that nobody watches any more");
+    }
 }

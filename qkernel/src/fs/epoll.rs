@@ -102,6 +102,9 @@ impl Ready {
     }
 }
 
+/// Events that are reported whether or not they were asked for.
+const ALWAYS: u32 = PollEvents::ERR.union(PollEvents::HUP).bits();
+
 /// A file in a set.
 struct Item {
     me: Weak<Item>,
@@ -140,7 +143,7 @@ impl Item {
         if events & !HOW == 0 {
             return PollEvents::empty();
         }
-        PollEvents::from_bits_truncate(events) | PollEvents::ERR | PollEvents::HUP
+        PollEvents::from_bits_truncate(events)
     }
 
     /// The events that hold now; `None` when the file is closed.
@@ -205,6 +208,7 @@ impl Epoll {
         if events & EPOLLEXCLUSIVE != 0 {
             check_exclusive(file, events)?;
         }
+        let events = events | ALWAYS;
         anon::check_room()?;
         let nested = file.as_ops::<Epoll>();
         let _nesting = nested.map(|_| NESTING.lock());
@@ -265,6 +269,7 @@ impl Epoll {
 
     /// `EPOLL_CTL_MOD`.
     pub fn modify(&self, file: &Arc<File>, fd: i32, events: u32, data: u64) -> Result<()> {
+        let events = events | ALWAYS;
         let item = {
             let items = self.items.lock();
             let item = items.get(&(file.id, fd)).ok_or(Errno::ENOENT)?;

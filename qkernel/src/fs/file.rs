@@ -10,9 +10,12 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::fs::caller;
 use crate::fs::caller::CallerCtx;
-use crate::fs::inode::Stat;
+use crate::fs::inode::{AttrChange, Stat};
+use crate::fs::notify::Mask;
+use crate::fs::opens::Opens;
 use crate::fs::path::Path;
 use crate::fs::poll::PollTable;
+use crate::fs::sigio::{self, Notice};
 use crate::signals::{SIGXFSZ, Source};
 use machine::errno::{Errno, Result};
 use machine::mm::{IoBuf, MemoryObject, account};
@@ -52,7 +55,13 @@ impl OpenFlags {
     }
     /// Whether writing is allowed.
     pub fn writable(self) -> bool {
-        !self.contains(Self::PATH) && self.intersects(Self::WRONLY.union(Self::RDWR))
+        !self.contains(Self::PATH) && self.intersects(Self::MODE) && !self.is_mode_three()
+    }
+    /// The bits of the access mode.
+    const MODE: Self = Self::WRONLY.union(Self::RDWR);
+    /// Access mode 3: opening it asks for both permissions, and it allows neither reading nor writing.
+    pub fn is_mode_three(self) -> bool {
+        self.contains(Self::MODE)
     }
     /// Flags that `F_SETFL` may change.
     pub const SETTABLE: Self =
@@ -145,9 +154,25 @@ pub trait FileOps: Send + Sync + Any {
     fn sync(&self, _file: &File, _data_only: bool) -> Result<()> {
         Err(Errno::EINVAL)
     }
+    /// How it sends signals about I/O; `None`: it does not.
+    fn signals(&self) -> Option<sigio::Kind> {
+        None
+    }
     /// Flags were changed by `fcntl(2)`.
     fn flags_changed(&self, _file: &File, _flags: OpenFlags) -> Result<()> {
         Ok(())
+    }
+    /// Whether `O_DIRECT` means anything to it.
+    fn is_direct(&self) -> bool {
+        false
+    }
+    /// A number that stands for the file where its locks are kept, for files without a path that share an object.
+    fn lock_key(&self) -> Option<usize> {
+        None
+    }
+    /// Changes mode or owner of a file without a path.
+    fn set_attr(&self, _change: &AttrChange) -> Result<()> {
+        Err(Errno::EPERM)
     }
     /// When a wait for `events` that begins now is given up with `EAGAIN` (`SO_RCVTIMEO`).
     fn deadline_ns(&self, _events: PollEvents) -> Option<u64> {
@@ -197,8 +222,10 @@ pub struct File {
     pub path: Option<Path>,
     flags: AtomicU32,
     pub pos: Mutex<u64>,
-    /// `F_SETOWN`, `F_SETSIG`: owner (negative: a group) and signal of `O_ASYNC`.
-    pub owner: SpinLock<(i32, u32)>,
+    /// What its program is to be told of by signals, once it has asked.
+    notice: SpinLock<Option<Arc<Notice>>>,
+    /// A program is run by it: nobody writes to the file meanwhile.
+    denies_writes: bool,
     /// Unique among all descriptions ever (lock owners, epoll keys).
     pub id: u64,
 }
@@ -206,20 +233,66 @@ pub struct File {
 impl Drop for File {
     fn drop(&mut self) {
         crate::fs::locks::release_file(self);
+        crate::fs::leases::release_file(self);
+        let notice = self.notice.lock().take();
+        if let Some(notice) = notice {
+            notice.close();
+        }
+        if self.denies_writes
+            && let Some(writers) = self.writers()
+        {
+            writers.allow_writes();
+        }
+        self.notify(if self.flags().writable() { Mask::CLOSE_WRITE } else { Mask::CLOSE_NOWRITE });
     }
 }
 
 impl File {
     /// A description of `ops`.
     pub fn new(ops: Box<dyn FileOps>, flags: OpenFlags, path: Option<Path>) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new(Self::with(ops, flags, path))
+    }
+
+    /// A description of a program's file, which is not written to as long as the description is there. `ETXTBSY`: somebody has it
+    /// open for that.
+    pub fn of_program(ops: Box<dyn FileOps>, path: Path) -> Result<Arc<Self>> {
+        let writers = path.inode.writers();
+        writers.map_or(Ok(()), Opens::deny_writes)?;
+        // In this order: who maps it has it open for that first.
+        if path.inode.is_mapped_writable() {
+            writers.into_iter().for_each(Opens::allow_writes);
+            return Err(Errno::ETXTBSY);
+        }
+        let denies_writes = writers.is_some();
+        let mut file = Self::with(ops, OpenFlags::empty(), Some(path));
+        file.denies_writes = denies_writes;
+        Ok(Arc::new(file))
+    }
+
+    fn writers(&self) -> Option<&Opens> {
+        self.path.as_ref()?.inode.writers()
+    }
+
+    fn with(ops: Box<dyn FileOps>, flags: OpenFlags, path: Option<Path>) -> Self {
+        Self {
             ops,
             path,
             flags: AtomicU32::new((flags & OpenFlags::KEPT).bits()),
             pos: Mutex::new(Rank::Position, 0),
-            owner: SpinLock::new(Rank::Leaf, (0, 0)),
+            notice: SpinLock::new(Rank::Leaf, None),
+            denies_writes: false,
             id: NEXT_FILE.fetch_add(1, Ordering::Relaxed),
-        })
+        }
+    }
+
+    /// Tells those of an event who watch the file, or the directory that it is in.
+    #[inline]
+    pub fn notify(&self, event: Mask) {
+        if let Some(path) = &self.path
+            && !self.flags().contains(OpenFlags::PATH)
+        {
+            path.notify(event);
+        }
     }
 
     pub fn flags(&self) -> OpenFlags {
@@ -228,11 +301,28 @@ impl File {
 
     /// `F_SETFL`: changes the settable flags.
     pub fn set_flags(&self, flags: OpenFlags) -> Result<()> {
-        let kept = self.flags() - OpenFlags::SETTABLE;
-        let new = kept | (flags & OpenFlags::SETTABLE);
+        let old = self.flags();
+        let new = (old - OpenFlags::SETTABLE) | (flags & OpenFlags::SETTABLE);
+        if (new - old).contains(OpenFlags::DIRECT) && !self.ops.is_direct() {
+            return Err(Errno::EINVAL);
+        }
         self.ops.flags_changed(self, new)?;
         self.flags.store(new.bits(), Ordering::Relaxed);
         Ok(())
+    }
+
+    /// What its program is to be told of by signals.
+    pub fn notice(&self) -> Option<Arc<Notice>> {
+        self.notice.lock().clone()
+    }
+
+    /// Makes `new` its notice, unless it has one by now; returns the one it has, and `new` if that is not it.
+    pub(super) fn keep_notice(&self, new: Arc<Notice>) -> (Arc<Notice>, Option<Arc<Notice>>) {
+        let mut notice = self.notice.lock();
+        match &*notice {
+            Some(known) => (known.clone(), Some(new)),
+            None => (notice.insert(new).clone(), None),
+        }
     }
 
     pub fn is_nonblocking(&self) -> bool {
@@ -258,19 +348,31 @@ impl File {
 
     /// Reads, waiting for data unless the file is non-blocking.
     pub fn read(&self, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
+        self.check_at(at)?;
         if !self.flags().readable() {
             return Err(Errno::EBADF);
         }
-        self.check_at(at)?;
-        self.blocking(PollEvents::READABLE, || self.ops.read(self, buf, at))
+        let moved = self.blocking(PollEvents::READABLE, || self.ops.read(self, buf, at))?;
+        if moved > 0 {
+            self.notify(Mask::ACCESS);
+        }
+        Ok(moved)
     }
 
     /// Writes everything, waiting for room unless the file is non-blocking; a partial count when it can't go on.
     pub fn write(&self, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
+        self.check_at(at)?;
         if !self.flags().writable() {
             return Err(Errno::EBADF);
         }
-        self.check_at(at)?;
+        let moved = self.write_all(buf, at)?;
+        if moved > 0 {
+            self.notify(Mask::MODIFY);
+        }
+        Ok(moved)
+    }
+
+    fn write_all(&self, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
         let mut done = 0usize;
         loop {
             let at = match at {
@@ -288,13 +390,28 @@ impl File {
         }
     }
 
+    /// Writes as much as there is room for, after waiting for some unless the file is non-blocking.
+    pub fn write_some(&self, buf: &mut IoBuf<'_>) -> Result<usize> {
+        if !self.flags().writable() {
+            return Err(Errno::EBADF);
+        }
+        self.blocking(PollEvents::WRITABLE, || self.ops.write(self, buf, At::Position))
+    }
+
     fn check_at(&self, at: At) -> Result<()> {
+        if self.flags().contains(OpenFlags::PATH) {
+            return Err(Errno::EBADF);
+        }
         if matches!(at, At::Offset(_)) && !self.ops.is_seekable() { Err(Errno::ESPIPE) } else { Ok(()) }
     }
 
     /// Reads at an offset into kernel memory, for the kernel's own use (`execve`).
     pub fn read_at(&self, offset: u64, to: &mut [u8]) -> Result<usize> {
-        self.ops.read(self, &mut IoBuf::kernel(to), At::Offset(offset))
+        let moved = self.ops.read(self, &mut IoBuf::kernel(to), At::Offset(offset))?;
+        if moved > 0 {
+            self.notify(Mask::ACCESS);
+        }
+        Ok(moved)
     }
 }
 
@@ -572,8 +689,7 @@ pub fn seek_in_file(
         Whence::End => size()?,
         Whence::Data | Whence::Hole => return Err(Errno::EINVAL),
     };
-    let target =
-        i64::try_from(base).ok().and_then(|base| base.checked_add(offset)).ok_or(Errno::EOVERFLOW)?;
+    let target = i64::try_from(base).ok().and_then(|base| base.checked_add(offset)).ok_or(Errno::EINVAL)?;
     *position = u64::try_from(target).map_err(|_| Errno::EINVAL)?;
     Ok(*position)
 }

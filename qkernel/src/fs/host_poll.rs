@@ -9,6 +9,7 @@ use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use crate::fs::readiness::Readiness;
+use crate::fs::sigio;
 use machine::events;
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::{WaitQueue, Wake};
@@ -86,7 +87,10 @@ pub fn ready(token: u64, events: i64, round: u64) -> Told {
     if let Some(handler) = handler {
         handler.wake(events | always);
     }
+    if let Some(edges) = &edges {
+        edges.changed(events, round);
+    }
+    sigio::deliver_events();
     let Some(edges) = edges else { return Told { is_socket: false, for_any: false, counts: true } };
-    edges.changed(events, round);
     Told { is_socket: true, for_any: events.intersects(PollEvents::IN | always), counts: edges.counts() }
 }

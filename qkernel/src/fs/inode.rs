@@ -9,6 +9,7 @@ use crate::creds::Creds;
 use crate::fs::access::SET_ID;
 use crate::fs::caller;
 use crate::fs::file::{FileOps, OpenFlags};
+use crate::fs::opens::Opens;
 use crate::fs::path::Path;
 use machine::errno::{Errno, Result};
 use machine::sync::SpinLock;
@@ -149,6 +150,10 @@ pub trait Inode: Send + Sync + Any {
     fn lookup(&self, _name: &[u8]) -> Result<Arc<dyn Inode>> {
         Err(Errno::ENOTDIR)
     }
+    /// The attributes of the node of this name, where they are known without an inode.
+    fn stat_listed(&self, _name: &[u8]) -> Option<Stat> {
+        None
+    }
     fn create(&self, _name: &[u8], _kind: NodeKind, _new: NewNode) -> Result<Arc<dyn Inode>> {
         Err(Errno::EPERM)
     }
@@ -195,14 +200,34 @@ pub trait Inode: Send + Sync + Any {
     /// Opens the node for I/O. The VFS has checked permissions and handled `O_CREAT`, `O_EXCL` and `O_PATH`;
     /// `O_TRUNC` comes afterwards through `set_attr`.
     fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Box<dyn FileOps>>;
-    /// Whether someone has it open for writing, so that it can't be executed (`ETXTBSY`).
-    fn is_written(&self) -> bool {
+    /// Who writes to it and who runs it, which exclude each other (`ETXTBSY`).
+    fn writers(&self) -> Option<&Opens> {
+        self.opens()
+    }
+    /// Whether others may change its content by mappings whose descriptors are closed.
+    fn is_mapped_writable(&self) -> bool {
         false
+    }
+    /// How often it is open; `None` where that is not counted, and there are no leases.
+    fn opens(&self) -> Option<&Opens> {
+        None
     }
     /// A number that stands for the file where its locks are kept. It is the file's while anyone has the file open.
     fn lock_key(&self) -> usize {
         (&raw const *self).cast::<u8>() as usize
     }
+    /// [`Self::lock_key`], if anybody may watch the file.
+    fn watch_key(&self) -> Option<usize> {
+        Some(self.lock_key())
+    }
+    /// Whether [`notify::gone`] is called when the file is no more.
+    ///
+    /// [`notify::gone`]: crate::fs::notify::gone
+    fn tells_its_end(&self) -> bool {
+        false
+    }
+    /// Gives up a host handle that the node keeps and can open again.
+    fn spare_handle(&self) {}
     fn get_xattr(&self, _name: &[u8]) -> Result<Vec<u8>> {
         Err(Errno::EOPNOTSUPP)
     }
@@ -224,4 +249,12 @@ pub trait Inode: Send + Sync + Any {
         None
     }
     fn as_any(&self) -> &dyn Any;
+}
+
+/// Changes the content of a file that is not open for that: `ETXTBSY`, if it is a program that runs.
+pub fn while_writing<R>(inode: &dyn Inode, change: impl FnOnce() -> Result<R>) -> Result<R> {
+    match inode.writers() {
+        Some(writers) => writers.while_writing(change),
+        None => change(),
+    }
 }

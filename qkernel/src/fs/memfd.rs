@@ -9,7 +9,8 @@ use crate::fs::file::{At, File, FileOps, OpenFlags, Whence};
 use crate::fs::inode::{AttrChange, S_IFREG, SetTime};
 use crate::fs::inode::{Inode, Stat};
 use crate::fs::mount::{Limits, Mount};
-use crate::fs::{anon, tmpfs};
+use crate::fs::opens::Opens;
+use crate::fs::{anon, notify, tmpfs};
 use machine::errno::{Errno, Result};
 use machine::mm::{IoBuf, MemoryObject, PageStore};
 use machine::sync::{Mutex, Once, Rank, SpinLock};
@@ -32,6 +33,7 @@ struct MemNode {
     ino: u64,
     meta: SpinLock<Meta>,
     store: Arc<PageStore>,
+    opens: Opens,
     /// Held while content or size change, so that a seal counts for all that comes after it.
     seals: Mutex<u32>,
 }
@@ -74,6 +76,12 @@ impl MemNode {
     }
 }
 
+impl Drop for MemNode {
+    fn drop(&mut self) {
+        notify::gone(self.lock_key());
+    }
+}
+
 impl Inode for MemNode {
     fn stat(&self) -> Result<Stat> {
         let meta = *self.meta.lock();
@@ -111,8 +119,14 @@ impl Inode for MemNode {
         meta.ctime_ns = now;
         Ok(())
     }
-    fn open(self: Arc<Self>, _flags: OpenFlags) -> Result<Box<dyn FileOps>> {
-        Ok(Box::new(MemFile(self)))
+    fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Box<dyn FileOps>> {
+        Ok(Box::new(MemFile::of(self, flags.writable())?))
+    }
+    fn writers(&self) -> Option<&Opens> {
+        Some(&self.opens)
+    }
+    fn tells_its_end(&self) -> bool {
+        true
     }
     fn statfs(&self) -> Result<abi::hostcall::HostStatFs> {
         ROOT.get().ok_or(Errno::ENOSYS)?.path().inode.statfs()
@@ -123,7 +137,17 @@ impl Inode for MemNode {
 }
 
 /// An open memory file.
-pub struct MemFile(Arc<MemNode>);
+pub struct MemFile {
+    node: Arc<MemNode>,
+    /// Whether it is counted as one that writes. The first description is not.
+    writes: bool,
+}
+
+impl Drop for MemFile {
+    fn drop(&mut self) {
+        self.node.opens.remove(self.writes);
+    }
+}
 
 impl MemFile {
     /// A new, empty file.
@@ -136,40 +160,44 @@ impl MemFile {
             ino: anon::next_ino(),
             meta: SpinLock::new(Rank::Leaf, meta),
             store: PageStore::new(0),
+            opens: Opens::default(),
             seals: Mutex::new(Rank::Seals, seals),
         });
         let root =
             ROOT.call_once(|| Mount::of(tmpfs::new(0o755), b"tmpfs", b"memfd", Limits::empty())).path();
         let dentry = Dentry::unnamed(&root.dentry, &[b"memfd:", name].concat(), node.clone(), false);
         let path = root.with(dentry, node.clone());
-        Ok(File::new(Box::new(Self(node)), flags | OpenFlags::RDWR, Some(path)))
+        Ok(File::new(Box::new(Self::of(node, false)?), flags | OpenFlags::RDWR, Some(path)))
+    }
+
+    fn of(node: Arc<MemNode>, writes: bool) -> Result<Self> {
+        node.opens.add(writes)?;
+        Ok(Self { node, writes })
     }
 
     fn seal(&self, new: u32) -> Result<()> {
         if new & !SEALS != 0 {
             return Err(Errno::EINVAL);
         }
-        let mut seals = self.0.seals.lock();
+        let mut seals = self.node.seals.lock();
         if *seals & F_SEAL_SEAL != 0 {
             return Err(Errno::EPERM);
         }
-        if new & F_SEAL_WRITE != 0 && *seals & F_SEAL_WRITE == 0 && self.0.store.is_mapped_writable() {
-            return Err(Errno::EBUSY);
+        if new & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE) != 0 {
+            let beside_writers = new & F_SEAL_WRITE == 0 || *seals & F_SEAL_WRITE != 0;
+            self.node.store.seal(beside_writers)?;
         }
         *seals |= new;
-        if new & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE) != 0 {
-            self.0.store.seal();
-        }
         Ok(())
     }
 
     fn write_at(&self, offset: u64, buf: &mut IoBuf<'_>) -> Result<usize> {
-        let seals = self.0.seals.lock();
+        let seals = self.node.seals.lock();
         if *seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE) != 0 {
             return Err(Errno::EPERM);
         }
         if *seals & F_SEAL_GROW != 0 {
-            let room = self.0.store.size().saturating_sub(offset);
+            let room = self.node.store.size().saturating_sub(offset);
             if room == 0 && !buf.is_empty() {
                 return Err(Errno::EPERM);
             }
@@ -179,23 +207,23 @@ impl MemFile {
             return Err(Errno::EFBIG);
         }
         buf.truncate(usize::try_from(SIZE_MAX - offset).unwrap_or(usize::MAX));
-        let done = self.0.store.write(offset, buf)?;
-        self.0.changed();
+        let done = self.node.store.write(offset, buf)?;
+        self.node.changed();
         Ok(done)
     }
 }
 
 impl FileOps for MemFile {
     fn held_bytes(&self) -> u64 {
-        self.0.store.resident_bytes()
+        self.node.store.resident_bytes()
     }
 
     fn read(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
         match at {
-            At::Offset(offset) => self.0.store.read(offset, buf),
+            At::Offset(offset) => self.node.store.read(offset, buf),
             At::Position => {
                 let mut pos = file.pos.lock();
-                let got = self.0.store.read(*pos, buf)?;
+                let got = self.node.store.read(*pos, buf)?;
                 *pos += got as u64;
                 Ok(got)
             }
@@ -205,7 +233,7 @@ impl FileOps for MemFile {
     fn write(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
         let mut pos = file.pos.lock();
         let offset = match at {
-            _ if file.flags().contains(OpenFlags::APPEND) => self.0.store.size(),
+            _ if file.flags().contains(OpenFlags::APPEND) => self.node.store.size(),
             At::Offset(offset) => offset,
             At::Position => *pos,
         };
@@ -218,14 +246,14 @@ impl FileOps for MemFile {
 
     fn seek(&self, file: &File, offset: i64, whence: Whence) -> Result<u64> {
         let mut pos = file.pos.lock();
-        let size = self.0.store.size();
+        let size = self.node.store.size();
         let base = match whence {
             Whence::Set => 0,
             Whence::Current => *pos,
             Whence::End => size,
             Whence::Data | Whence::Hole => {
                 let from = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
-                let found = self.0.store.seek(from, whence == Whence::Hole).ok_or(Errno::ENXIO)?;
+                let found = self.node.store.seek(from, whence == Whence::Hole).ok_or(Errno::ENXIO)?;
                 *pos = found;
                 return Ok(found);
             }
@@ -235,19 +263,20 @@ impl FileOps for MemFile {
         Ok(new)
     }
 
+    fn is_direct(&self) -> bool {
+        true
+    }
+
     fn is_seekable(&self) -> bool {
         true
     }
 
-    fn mapping(&self, _file: &File, shared_write: bool) -> Result<MemoryObject> {
-        if shared_write && *self.0.seals.lock() & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE) != 0 {
-            return Err(Errno::EPERM);
-        }
-        Ok(MemoryObject::Store(self.0.store.clone()))
+    fn mapping(&self, _file: &File, _shared_write: bool) -> Result<MemoryObject> {
+        Ok(MemoryObject::Store(self.node.store.clone()))
     }
 
     fn truncate(&self, _file: &File, size: u64) -> Result<()> {
-        self.0.resize(size)
+        self.node.resize(size)
     }
 
     fn allocate(&self, _file: &File, mode: u32, offset: u64, len: u64) -> Result<()> {
@@ -255,14 +284,14 @@ impl FileOps for MemFile {
         match mode {
             // Pages come when they are touched.
             FALLOC_KEEP_SIZE => Ok(()),
-            0 if end <= self.0.store.size() => Ok(()),
-            0 => self.0.resize(end),
+            0 if end <= self.node.store.size() => Ok(()),
+            0 => self.node.resize(end),
             mode if mode == FALLOC_KEEP_SIZE | FALLOC_PUNCH_HOLE => {
-                let seals = self.0.seals.lock();
+                let seals = self.node.seals.lock();
                 if *seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE) != 0 {
                     return Err(Errno::EPERM);
                 }
-                self.0.store.punch_hole(offset, end);
+                self.node.store.punch_hole(offset, end);
                 Ok(())
             }
             _ => Err(Errno::EOPNOTSUPP),
@@ -274,7 +303,7 @@ impl FileOps for MemFile {
     }
 
     fn seals(&self) -> Result<u32> {
-        Ok(*self.0.seals.lock())
+        Ok(*self.node.seals.lock())
     }
 
     fn add_seals(&self, seals: u32) -> Result<()> {
@@ -282,7 +311,7 @@ impl FileOps for MemFile {
     }
 
     fn stat(&self, _file: &File) -> Result<Stat> {
-        self.0.stat()
+        self.node.stat()
     }
 
     fn as_any(&self) -> &dyn Any {

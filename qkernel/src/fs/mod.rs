@@ -13,17 +13,22 @@ pub mod file;
 pub mod host_poll;
 pub mod hostfs;
 pub mod inode;
+pub mod inotify;
+pub mod leases;
 pub mod locks;
 pub mod memfd;
 pub mod mount;
 pub mod names;
+pub mod notify;
 pub mod open;
+pub mod opens;
 pub mod pages;
 pub mod path;
 pub mod pipe;
 pub mod poll;
 pub mod readiness;
 
+pub mod sigio;
 pub mod special;
 pub mod stream;
 pub mod timerfd;
@@ -34,14 +39,15 @@ pub mod walk;
 mod tests;
 
 pub use file::{At, Descriptor, DirEntry, File, FileOps, FileTable, OpenFlags, Whence};
-pub use hostfs::to_stat as hostfs_stat;
+pub use hostfs::{close_kept, to_stat as hostfs_stat};
 pub use inode::{Inode, Stat};
 pub use path::{FsContext, Path};
 
-/// Gives back what the kernel keeps of files only to ask the host less: names, attributes, listings, and copies of pages that
-/// nobody maps.
+/// Gives back what the kernel keeps of files only to ask the host less: names, attributes, listings, handles, and
+/// copies of pages that nobody maps.
 pub fn shrink_caches() {
     dentry::shrink();
     hostfs::forget_listings();
+    close_kept();
     machine::mm::copies::let_go();
 }

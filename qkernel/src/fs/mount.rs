@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::fs::dentry::{self, Dentry};
 use crate::fs::inode::Inode;
+use crate::fs::notify;
 use crate::fs::path::Path;
 use machine::errno::{Errno, Result};
 use machine::sync::{Rank, SpinLock};
@@ -164,6 +165,18 @@ impl Mount {
         let place = self.at.lock().take();
         drop((removed, place));
         Ok(())
+    }
+}
+
+impl Drop for Mount {
+    /// Who watches files of a file system is told when its last mount goes.
+    fn drop(&mut self) {
+        if notify::is_any() {
+            let tree = self.root.tree();
+            if !list().iter().any(|other| other.root.tree() == tree) {
+                notify::unmounted(tree);
+            }
+        }
     }
 }
 

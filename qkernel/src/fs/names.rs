@@ -8,6 +8,7 @@ use crate::fs::access;
 use crate::fs::access::{Actor, Want};
 use crate::fs::dentry::Dentry;
 use crate::fs::inode::{Inode, NewNode, NodeKind, S_IFDIR, S_IFREG, S_ISGID, S_ISUID};
+use crate::fs::notify::{self, Mask};
 use crate::fs::path::Path;
 use crate::fs::walk;
 use crate::fs::walk::{Last, Resolve, Walker};
@@ -59,6 +60,7 @@ fn make(
     let new = access::new_node(&actor.creds, &dir.inode, mode, is_dir)?;
     let inode = f(&dir.inode, &name, new)?;
     let dentry = dir.dentry.insert(&name, Some(inode.clone()));
+    dir.notify_name(Mask::CREATE, &name, is_dir, 0);
     Ok(dir.with(dentry, inode))
 }
 
@@ -104,6 +106,8 @@ pub fn link(actor: &Actor, node: &Path, start: Path, path: &[u8]) -> Result<()> 
     dir.inode.link(&name, &node.inode)?;
     node.dentry.named();
     dir.dentry.insert(&name, Some(node.inode.clone()));
+    node.notify_self(Mask::ATTRIB);
+    dir.notify_name(Mask::CREATE, &name, false, 0);
     Ok(())
 }
 
@@ -149,6 +153,9 @@ pub fn unlink(actor: &Actor, start: Path, path: &[u8]) -> Result<()> {
     dir.inode.unlink(&name)?;
     victim.inode.after_unlink(&dir.inode, &name);
     dir.dentry.remove(&victim.dentry);
+    victim.notify_self(Mask::ATTRIB);
+    name_went(victim);
+    dir.notify_name(Mask::DELETE, &name, false, 0);
     Ok(())
 }
 
@@ -181,7 +188,28 @@ pub fn rmdir(actor: &Actor, start: Path, path: &[u8]) -> Result<()> {
     dir.inode.rmdir(&name)?;
     victim.inode.after_unlink(&dir.inode, &name);
     dir.dentry.remove(&victim.dentry);
+    name_went(victim);
+    dir.notify_name(Mask::DELETE, &name, true, 0);
     Ok(())
+}
+
+/// The name is one of the node's no more. If it was the last one, those who watch the node do not keep it. The caller has no
+/// other reference, so that those are told first whose watches end with it.
+fn name_went(node: Path) {
+    if !notify::is_any() {
+        return;
+    }
+    let Some(key) = node.inode.watch_key().filter(|key| notify::is_watched(*key, Mask::all())) else {
+        return;
+    };
+    let is_left = || node.inode.stat().is_ok_and(|stat| stat.nlink > 0);
+    if node.inode.kind() != S_IFDIR && is_left() {
+        notify::release_names(key);
+    } else if node.inode.tells_its_end() {
+        notify::release(key);
+    } else {
+        notify::end(key, Mask::DELETE_SELF);
+    }
 }
 
 /// One side of a rename.
@@ -249,7 +277,7 @@ fn rename_locked(actor: &Actor, from: &Side, to: &Side, flags: u32) -> Result<()
         victim.inode.before_unlink(&to.dir.inode, &to.name, is_used(victim));
     }
     from.dir.inode.rename(&from.name, &to.dir.inode, &to.name, flags)?;
-    after_rename(from, to, &source, victim.as_ref(), exchange);
+    after_rename(from, to, &source, victim, exchange);
     Ok(())
 }
 
@@ -289,12 +317,14 @@ fn check_rename(
     if source.dentry.is_mountpoint() { Err(Errno::EBUSY) } else { Ok(()) }
 }
 
-fn after_rename(from: &Side, to: &Side, source: &Path, victim: Option<&Path>, exchange: bool) {
+fn after_rename(from: &Side, to: &Side, source: &Path, victim: Option<Path>, exchange: bool) {
     source.inode.moved(&to.dir.inode, &to.name);
-    match victim {
+    match &victim {
         Some(victim) if exchange => {
             victim.inode.moved(&from.dir.inode, &from.name);
             Dentry::exchange(&from.dir.dentry, &source.dentry, &to.dir.dentry, &victim.dentry);
+            tell_of_move(from, to, source, None);
+            tell_of_move(to, from, victim, None);
             return;
         }
         Some(victim) => {
@@ -304,4 +334,21 @@ fn after_rename(from: &Side, to: &Side, source: &Path, victim: Option<&Path>, ex
         None => {}
     }
     from.dir.dentry.move_child(&source.dentry, &to.dir.dentry, &to.name);
+    tell_of_move(from, to, source, victim.as_ref());
+    victim.into_iter().for_each(name_went);
+}
+
+/// Tells of a node that has moved, in the place of another one, if there was one.
+fn tell_of_move(from: &Side, to: &Side, node: &Path, replaced: Option<&Path>) {
+    if !notify::is_any() {
+        return;
+    }
+    let cookie = notify::next_cookie();
+    let is_dir = node.inode.kind() == S_IFDIR;
+    from.dir.notify_name(Mask::MOVED_FROM, &from.name, is_dir, cookie);
+    to.dir.notify_name(Mask::MOVED_TO, &to.name, is_dir, cookie);
+    if let Some(replaced) = replaced {
+        replaced.notify_self(Mask::ATTRIB);
+    }
+    node.notify_self(Mask::MOVE_SELF);
 }

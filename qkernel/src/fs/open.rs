@@ -10,10 +10,12 @@ use crate::fs::access::{Actor, Want};
 use crate::fs::caller::CallerCtx;
 use crate::fs::dentry::Dentry;
 use crate::fs::file::{File, FileOps, OpenFlags};
-use crate::fs::inode::Stat;
-use crate::fs::inode::{NodeKind, S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFREG};
+use crate::fs::inode::{AttrChange, NodeKind, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG};
+use crate::fs::inode::{Stat, while_writing};
+use crate::fs::leases;
 use crate::fs::mount;
 use crate::fs::mount::Limits;
+use crate::fs::notify::Mask;
 use crate::fs::path::Path;
 use crate::fs::walk;
 use crate::fs::walk::{Last, Resolve, Walker};
@@ -50,7 +52,7 @@ pub fn open_how(cx: &CallerCtx<'_>, dirfd: i32, path: &[u8], how: How) -> Result
             result => return result,
         }
     }
-    Err(Errno::ESTALE)
+    Err(if how.flags.contains(OpenFlags::CREAT) { Errno::ENOENT } else { Errno::ESTALE })
 }
 
 fn open_once(cx: &CallerCtx<'_>, actor: &Actor, dirfd: i32, path: &[u8], how: How) -> Result<Arc<File>> {
@@ -67,7 +69,9 @@ fn open_once(cx: &CallerCtx<'_>, actor: &Actor, dirfd: i32, path: &[u8], how: Ho
     }
     if flags.contains(OpenFlags::CREAT) {
         let (path, created) = find_or_create(actor, walker, flags, mode)?;
-        return finish(actor, path, flags, created);
+        // What was there may have been removed before it could be opened: it is made then.
+        return finish(actor, path, flags, created)
+            .map_err(|error| if error == Errno::ENOENT { Errno::ESTALE } else { error });
     }
     let path = walker.finish(!flags.contains(OpenFlags::NOFOLLOW))?;
     finish(actor, path, flags, false)
@@ -96,7 +100,9 @@ fn open_tmpfile(actor: &Actor, dir: &Path, flags: OpenFlags, mode: u32) -> Resul
     let dentry =
         Dentry::unnamed(&dir.dentry, name.as_bytes(), inode.clone(), !flags.contains(OpenFlags::EXCL));
     let ops = inode.clone().open(flags)?;
-    Ok(File::new(ops, flags, Some(dir.with(dentry, inode))))
+    let file = File::new(ops, flags, Some(dir.with(dentry, inode)));
+    file.notify(Mask::OPEN);
+    Ok(file)
 }
 
 /// Finds the file, or makes it; true: it was made.
@@ -154,6 +160,7 @@ fn create(actor: &Actor, dir: &Path, name: &[u8], mode: u32) -> Result<Path> {
     let new = access::new_node(&actor.creds, &dir.inode, mode & 0o7777 & !actor.fs.umask(), false)?;
     let inode = dir.inode.create(name, NodeKind::Regular, new)?;
     let dentry = dir.dentry.insert(name, Some(inode.clone()));
+    dir.notify_name(Mask::CREATE, name, false, 0);
     Ok(mount::enter(dir.with(dentry, inode)))
 }
 
@@ -164,7 +171,8 @@ fn finish(actor: &Actor, path: Path, flags: OpenFlags, created: bool) -> Result<
     match kind {
         S_IFLNK => return Err(Errno::ELOOP),
         S_IFDIR
-            if flags.writable() || flags.contains(OpenFlags::CREAT) || flags.contains(OpenFlags::TRUNC) =>
+            if flags
+                .intersects(OpenFlags::WRONLY | OpenFlags::RDWR | OpenFlags::CREAT | OpenFlags::TRUNC) =>
         {
             return Err(Errno::EISDIR);
         }
@@ -175,19 +183,44 @@ fn finish(actor: &Actor, path: Path, flags: OpenFlags, created: bool) -> Result<
     }
     if !created {
         let mut want = Want::empty();
-        want.set(Want::READ, flags.readable());
-        want.set(Want::WRITE, flags.writable() || truncates);
+        let both = flags.is_mode_three();
+        want.set(Want::READ, flags.readable() || both);
+        want.set(Want::WRITE, flags.writable() || truncates || both);
         access::check(&actor.creds, &path, want)?;
     }
     if flags.contains(OpenFlags::NOATIME) && !access::is_owner(&actor.creds, &path.inode.stat()?) {
         return Err(Errno::EPERM);
     }
-    let ops = path.inode.clone().open(flags)?;
+    if kind == S_IFIFO && flags.is_mode_three() {
+        return Err(Errno::EINVAL);
+    }
+    let ops = path.inode.clone().open(flags - mode_three(flags))?;
+    if flags.contains(OpenFlags::DIRECT) && !ops.is_direct() {
+        return Err(Errno::EINVAL);
+    }
+    leases::make_way(&*path.inode, flags.writable(), !flags.contains(OpenFlags::NONBLOCK))?;
     let file = File::new(ops, flags, Some(path));
+    file.notify(Mask::OPEN);
     if truncates {
-        file.ops.truncate(&file, 0)?;
+        truncate(&file)?;
+        file.notify(Mask::MODIFY);
     }
     Ok(file)
+}
+
+/// The bits of access mode 3 if that is the mode: the file system opens it for reading, and the file allows nothing.
+fn mode_three(flags: OpenFlags) -> OpenFlags {
+    if flags.is_mode_three() { OpenFlags::WRONLY | OpenFlags::RDWR } else { OpenFlags::empty() }
+}
+
+/// `O_TRUNC`. A file that was opened for reading alone is emptied as well.
+fn truncate(file: &File) -> Result<()> {
+    match &file.path {
+        Some(path) if !file.flags().writable() => while_writing(&*path.inode, || {
+            path.inode.set_attr(&AttrChange { size: Some(0), ..AttrChange::default() })
+        }),
+        _ => file.ops.truncate(file, 0),
+    }
 }
 
 /// Opens a place that the kernel itself has found, as the caller would (magic links, `/proc/PID/exe`).
@@ -216,12 +249,15 @@ pub fn open_executable(cx: &CallerCtx<'_>, dirfd: i32, path: &[u8], flags: u32) 
             _ => return Err(Errno::EACCES),
         }
         access::check(&actor.creds, &place, Want::EXEC)?;
-        if place.inode.is_written() {
-            return Err(Errno::ETXTBSY);
-        }
         match place.inode.clone().open(OpenFlags::empty()) {
             Err(Errno::ESTALE) => {}
-            ops => return Ok(File::new(ops?, OpenFlags::empty(), Some(place))),
+            ops => {
+                let ops = ops?;
+                leases::make_way(&*place.inode, false, true)?;
+                let file = File::of_program(ops, place)?;
+                file.notify(Mask::OPEN);
+                return Ok(file);
+            }
         }
     }
     Err(Errno::ESTALE)

@@ -5,9 +5,10 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::fs::dentry::Dentry;
-use crate::fs::inode::Inode;
+use crate::fs::inode::{Inode, S_IFDIR};
 use crate::fs::mount;
 use crate::fs::mount::{Limits, Mount};
+use crate::fs::notify::{self, Event, Mask};
 use machine::errno::{Errno, Result};
 use machine::sync::{Rank, SpinLock};
 
@@ -28,6 +29,48 @@ impl Path {
     /// The same mount's entry below this one.
     pub fn with(&self, dentry: Arc<Dentry>, inode: Arc<dyn Inode>) -> Self {
         Self { mount: self.mount.clone(), dentry, inode }
+    }
+
+    /// Tells those of an event who watch the node, or the directory that it is in.
+    #[inline]
+    pub fn notify(&self, event: Mask) {
+        if notify::is_wanted(event) {
+            self.tell(event);
+        }
+    }
+
+    #[cold]
+    fn tell(&self, event: Mask) {
+        let dir = self.dentry.parent().and_then(|parent| parent.inode());
+        let dir_key = dir.and_then(|dir| dir.watch_key());
+        if let Some(key) = dir_key.filter(|key| notify::is_watched(*key, event)) {
+            let name = self.dentry.name();
+            let (mask, is_unlinked) = (self.marked(event), self.dentry.is_gone());
+            notify::tell(key, &Event { mask, cookie: 0, name: &name, is_unlinked });
+        }
+        self.notify_self(event);
+    }
+
+    /// Tells those of an event who watch the node itself.
+    pub fn notify_self(&self, event: Mask) {
+        if notify::is_wanted(event)
+            && let Some(key) = self.inode.watch_key()
+        {
+            notify::tell(key, &Event::own(self.marked(event)));
+        }
+    }
+
+    /// Tells those who watch this directory of an event of the name, which is or was a directory's if `is_dir`.
+    pub fn notify_name(&self, event: Mask, name: &[u8], is_dir: bool, cookie: u32) {
+        if notify::is_wanted(event)
+            && let Some(key) = self.inode.watch_key()
+        {
+            notify::tell(key, &Event { mask: mark(event, is_dir), cookie, name, is_unlinked: false });
+        }
+    }
+
+    fn marked(&self, event: Mask) -> Mask {
+        mark(event, self.inode.kind() == S_IFDIR)
     }
 
     /// The absolute path as seen from the mount tree's root, with ` (deleted)` behind a removed name. Open files that
@@ -97,6 +140,11 @@ impl Path {
     }
 }
 
+/// The event as one of such a node.
+fn mark(event: Mask, is_dir: bool) -> Mask {
+    if is_dir { event | Mask::IS_DIR } else { event }
+}
+
 /// Root, working directory and umask; shared by `CLONE_FS`.
 pub struct FsContext {
     pub root: SpinLock<Path>,
@@ -154,7 +202,7 @@ impl FsContext {
 }
 
 /// An inode without anything.
-struct Nothing;
+pub(super) struct Nothing;
 
 impl Inode for Nothing {
     fn stat(&self) -> Result<crate::fs::inode::Stat> {

@@ -13,9 +13,10 @@ use crate::fs::caller;
 use crate::fs::caller::CallerCtx;
 use crate::fs::file::{At, File, FileOps, OpenFlags};
 use crate::fs::inode::S_IFIFO;
-use crate::fs::inode::Stat;
+use crate::fs::inode::{AttrChange, Stat};
 use crate::fs::pages::PageQueue;
 use crate::fs::poll::PollTable;
+use crate::fs::sigio;
 use crate::signals::{SIGPIPE, Source};
 use machine::errno::{Errno, Result};
 use machine::mm::{IoBuf, UserAddr, account};
@@ -42,7 +43,7 @@ struct Ring {
 /// The object behind both ends.
 pub struct Pipe {
     ino: u64,
-    owner: (u32, u32),
+    attrs: anon::Attrs,
     ring: Mutex<Ring>,
     /// Mirrors the ring's length, for looks without the lock.
     used: AtomicUsize,
@@ -88,7 +89,7 @@ impl Pipe {
     fn new(owner: (u32, u32)) -> Arc<Self> {
         Arc::new(Self {
             ino: anon::next_ino(),
-            owner,
+            attrs: anon::Attrs::new(0o600, owner),
             ring: Mutex::new(Rank::Pipe, Ring { data: PageQueue::new(), runs: VecDeque::new() }),
             used: AtomicUsize::new(0),
             runs: AtomicUsize::new(0),
@@ -468,8 +469,25 @@ impl FileOps for PipeEnd {
         Ok(0)
     }
 
+    fn signals(&self) -> Option<sigio::Kind> {
+        Some(sigio::Kind::Pipe)
+    }
+
     fn pipe_size(&self) -> Result<u64> {
         Ok(self.pipe.capacity() as u64)
+    }
+
+    fn is_direct(&self) -> bool {
+        true
+    }
+
+    fn lock_key(&self) -> Option<usize> {
+        Some(Arc::as_ptr(&self.pipe) as usize)
+    }
+
+    fn set_attr(&self, change: &AttrChange) -> Result<()> {
+        self.pipe.attrs.change(change);
+        Ok(())
     }
 
     fn set_pipe_size(&self, bytes: u64, privileged: bool) -> Result<u64> {
@@ -479,7 +497,7 @@ impl FileOps for PipeEnd {
     fn stat(&self, file: &File) -> Result<Stat> {
         match &file.path {
             Some(path) => path.inode.stat(),
-            None => Ok(anon::stat(S_IFIFO | 0o600, self.pipe.ino, self.pipe.owner)),
+            None => Ok(self.pipe.attrs.stat(S_IFIFO, self.pipe.ino)),
         }
     }
 

@@ -175,6 +175,11 @@ impl Readiness {
         self.state.fetch_or(u64::from((ASKED | ERRORS).bits()), Ordering::SeqCst);
     }
 
+    /// Wakes those who wait for events that the host knows nothing of.
+    pub fn tell(&self, events: PollEvents) {
+        self.queue.wake(events);
+    }
+
     /// The host says what holds.
     pub(super) fn changed(&self, events: PollEvents, round: u64) {
         let events = events & (ASKED | ERRORS);

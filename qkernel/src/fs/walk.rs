@@ -8,7 +8,7 @@ use crate::fs::access;
 use crate::fs::access::Actor;
 use crate::fs::caller::CallerCtx;
 use crate::fs::dentry::Dentry;
-use crate::fs::inode::{CachePolicy, LinkTarget, S_IFDIR, S_IFLNK};
+use crate::fs::inode::{CachePolicy, LinkTarget, S_IFDIR, S_IFLNK, S_IFMT, Stat};
 use crate::fs::mount;
 use crate::fs::path::Path;
 use machine::errno::{Errno, Result};
@@ -93,12 +93,22 @@ impl<'a> Walker<'a> {
     }
 
     /// Walks to the end; a link at the very end is followed if `follow`.
-    pub fn finish(mut self, follow: bool) -> Result<Path> {
+    pub fn finish(self, follow: bool) -> Result<Path> {
+        self.finish_unless(follow, |_, _| false)?.ok_or(Errno::ENOENT)
+    }
+
+    /// The same; `None`: `is_enough` was true of the last name and its directory, so that it was not looked up.
+    fn finish_unless(
+        mut self,
+        follow: bool,
+        mut is_enough: impl FnMut(&Path, &[u8]) -> bool,
+    ) -> Result<Option<Path>> {
         while let Some(part) = next_component(&self.text, self.position) {
             let name = self.take(&part)?;
             match name.as_slice() {
                 b"." => {}
                 b".." => self.up()?,
+                _ if part.last && !part.slash && is_enough(&self.at, &name) => return Ok(None),
                 _ => {
                     let found = self.child(&name)?.ok_or(Errno::ENOENT)?;
                     if found.inode.kind() == S_IFLNK && (follow || part.slash) {
@@ -115,7 +125,7 @@ impl<'a> Walker<'a> {
         if self.text.ends_with(b"/") {
             self.check_dir()?;
         }
-        Ok(self.at)
+        Ok(Some(self.at))
     }
 
     /// Walks to the directory of the last component, which the caller deals with.
@@ -280,6 +290,40 @@ pub fn start(cx: &CallerCtx<'_>, actor: &Actor, dirfd: i32, path: &[u8]) -> Resu
     match &file.path {
         Some(place) if path.is_empty() || place.inode.kind() == S_IFDIR => Ok(place.clone()),
         _ => Err(Errno::ENOTDIR),
+    }
+}
+
+/// What is asked for the attributes of a path.
+pub enum Named {
+    At(Path),
+    /// Known by a listing, without an inode: the attributes, and the mount.
+    Listed(Stat, u64),
+}
+
+/// Walks `path` from `dirfd` to what has its attributes; a link at the end is followed if `follow`.
+pub fn resolve_for_stat(
+    cx: &CallerCtx<'_>,
+    actor: &Actor,
+    dirfd: i32,
+    path: &[u8],
+    follow: bool,
+) -> Result<Named> {
+    let mut listed = None;
+    let walker = Walker::new(actor, start(cx, actor, dirfd, path)?, path, Resolve::empty())?;
+    let place = walker.finish_unless(follow, |dir, name| {
+        // What is in the cache counts: it may be covered by a mount.
+        let stat = dir.inode.stat_listed(name).filter(|stat| match stat.mode & S_IFMT {
+            S_IFDIR => false,
+            S_IFLNK => !follow,
+            _ => true,
+        });
+        listed = stat.filter(|_| dir.dentry.cached(name).is_none()).map(|stat| (stat, dir.mount.id));
+        listed.is_some()
+    })?;
+    match (place, listed) {
+        (Some(place), _) => Ok(Named::At(place)),
+        (None, Some((stat, mount))) => Ok(Named::Listed(stat, mount)),
+        (None, None) => Err(Errno::ENOENT),
     }
 }
 

@@ -182,7 +182,7 @@ pub fn hoarders_take_nothing_from_others(trace: Option<fn(&str)>) {
     });
     let files = (0..20_000_u32).flat_map(|at| {
         let name = alloc::format!("/{at:0240}\0");
-        [text(SCRATCH, name.as_bytes()), call(CREAT, &[SCRATCH, 0o644])]
+        [text(SCRATCH, name.as_bytes()), call(CREAT, &[SCRATCH, 0o644]), call(CLOSE, &[0])]
     });
     for steps in [bomb, pipes.collect(), sockets.collect(), files.collect()] {
         run_checked(trace, || {

@@ -28,6 +28,7 @@ use crate::fs::file::FileTable;
 use crate::fs::mount;
 use crate::fs::mount::Mount;
 use crate::fs::path::{FsContext, Path};
+use crate::fs::sigio;
 use crate::ipc::IpcNamespace;
 use crate::limits::Limits;
 use crate::signals::SIGKILL;
@@ -175,7 +176,7 @@ fn run_checked(trace: Option<fn(&str)>, sequence: impl FnOnce()) {
 fn run_all() {
     loop {
         thread::handle_pending();
-        if !sched::run_others() {
+        if !sched::run_others() && !sigio::help() {
             return;
         }
     }

@@ -9,11 +9,12 @@ use crate::fs::file::File;
 use crate::fs::pages::PageQueue;
 use crate::net::MsgFlags;
 use crate::net::ancillary::{Rights, SenderCreds};
+use crate::net::filter::Filter;
 use machine::errno::{Errno, Result};
 use machine::mm::{IoBuf, account};
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::WaitQueue;
-use machine::sync::{Mutex, Rank};
+use machine::sync::{Mutex, Rank, SpinLock};
 
 /// Bytes that a record counts against the sender's buffer size besides its content.
 const RECORD_COST: usize = 512;
@@ -23,7 +24,8 @@ const RECORD_COST: usize = 512;
 pub struct Envelope {
     /// The sender's name; empty when it has none.
     pub from: Arc<[u8]>,
-    pub creds: SenderCreds,
+    /// Whose it is; `None` where neither side had asked for that.
+    pub creds: Option<SenderCreds>,
     pub rights: Rights,
 }
 
@@ -67,6 +69,10 @@ pub struct Received {
 pub struct ReceiveHow {
     /// Leave the message.
     pub peek: bool,
+    /// With `peek`: where to begin (`SO_PEEK_OFF`).
+    pub skip: Option<usize>,
+    /// Only bytes of this sender; of another's none.
+    pub only_from: Option<Option<SenderCreds>>,
     /// Don't join bytes of different senders.
     pub split_senders: bool,
     /// The caller waits when it must, so that an attempt without a chance need not be made.
@@ -94,6 +100,10 @@ pub struct Inbox {
     closed: AtomicBool,
     /// The peer went without reading all that was sent to it.
     reset: AtomicBool,
+    /// The receiver wants to know who sent a message (`SO_PASSCRED`).
+    wants_creds: AtomicBool,
+    /// What the receiver wants to be left out.
+    filter: SpinLock<Option<Arc<Filter>>>,
     /// The receiver's queue.
     wait: Arc<WaitQueue>,
     /// The queue of senders that wait for room; a connection's is the sender's own.
@@ -112,6 +122,8 @@ impl Inbox {
             ended: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             reset: AtomicBool::new(false),
+            wants_creds: AtomicBool::new(false),
+            filter: SpinLock::new(Rank::Leaf, None),
             wait,
             room,
         })
@@ -145,6 +157,21 @@ impl Inbox {
 
     pub fn is_reset(&self) -> bool {
         self.reset.load(Ordering::Acquire)
+    }
+
+    /// Says whether the receiver wants to know who sent a message.
+    pub fn set_wants_creds(&self, wants: bool) {
+        self.wants_creds.store(wants, Ordering::Relaxed);
+    }
+
+    pub fn wants_creds(&self) -> bool {
+        self.wants_creds.load(Ordering::Relaxed)
+    }
+
+    /// Replaces the receiver's filter of messages.
+    pub fn set_filter(&self, filter: Option<Arc<Filter>>) {
+        let old = core::mem::replace(&mut *self.filter.lock(), filter);
+        drop(old);
     }
 
     /// Whether something can be received.
@@ -225,6 +252,48 @@ impl Inbox {
         if len > limit.saturating_sub(32) {
             return Err(Errno::EMSGSIZE);
         }
+        let filter = self.filter.lock().clone();
+        if let Some(filter) = filter {
+            return self.push_filtered(&filter, buf, envelope, limit);
+        }
+        self.push_whole(buf, envelope, limit)
+    }
+
+    /// Appends what a filter leaves of a message; nobody is told when that is nothing.
+    fn push_filtered(
+        &self,
+        filter: &Filter,
+        buf: &mut IoBuf<'_>,
+        envelope: &mut Option<Envelope>,
+        limit: usize,
+    ) -> Result<usize> {
+        self.check_room(limit)?;
+        let start = buf.mark();
+        let mut bytes = account::filled(0u8, buf.remaining())?;
+        buf.drain(&mut bytes)?;
+        let kept = filter.keeps(&bytes);
+        if kept == 0 {
+            let dropped = envelope.take();
+            drop(dropped);
+            return Ok(bytes.len());
+        }
+        let kept = kept.min(bytes.len());
+        match self.push_whole(&mut IoBuf::constant(&bytes[..kept]), envelope, limit) {
+            Ok(_) => Ok(bytes.len()),
+            Err(error) => {
+                buf.rewind(start);
+                Err(error)
+            }
+        }
+    }
+
+    fn push_whole(
+        &self,
+        buf: &mut IoBuf<'_>,
+        envelope: &mut Option<Envelope>,
+        limit: usize,
+    ) -> Result<usize> {
+        let len = buf.remaining();
         let mut queue = self.queue.lock();
         self.check_room(limit)?;
         queue.reserve()?;
@@ -268,19 +337,23 @@ impl Inbox {
     /// One attempt to take bytes of a stream. Nothing at the end.
     pub fn receive_stream(&self, buf: &mut IoBuf<'_>, how: ReceiveHow) -> Result<Received> {
         let mut queue = self.queue.lock();
-        let Some(first) = queue.records.front() else { return self.empty() };
+        let Some((mut at, skip, start)) = queue.first_behind(how.skip, true) else { return self.empty() };
+        let Some(first) = queue.records.get(at) else { return self.empty() };
         let creds = first.envelope.creds;
-        let mut out =
-            Received { from: Some(first.envelope.from.clone()), creds: Some(creds), ..Received::default() };
-        let mut at = 0;
+        if how.only_from.is_some_and(|only| only != creds) {
+            return Ok(Received::default());
+        }
+        let mut out = Received { from: Some(first.envelope.from.clone()), creds, ..Received::default() };
+        let mut inside = skip;
         let mut taken = Rights::default();
         while let Some(record) = queue.records.get(at) {
             if how.split_senders && record.envelope.creds != creds {
                 break;
             }
-            let len = record.len;
-            let skip = if how.peek { out.bytes } else { 0 };
-            let moved = match queue.data.peek(skip, buf, len) {
+            let len = record.len - inside;
+            inside = 0;
+            let from = if how.peek { start + skip + out.bytes } else { 0 };
+            let moved = match queue.data.peek(from, buf, len) {
                 Ok(moved) => moved,
                 Err(error) if out.bytes == 0 => return Err(error),
                 Err(_) => break,
@@ -312,13 +385,14 @@ impl Inbox {
     /// One attempt to take a message; bytes that the buffer has no room for are lost.
     pub fn receive_message(&self, buf: &mut IoBuf<'_>, how: ReceiveHow) -> Result<Received> {
         let mut queue = self.queue.lock();
-        let Some(first) = queue.records.front() else { return self.empty() };
-        let full = first.len;
-        let bytes = queue.data.peek(0, buf, full)?;
+        let Some((at, skip, start)) = queue.first_behind(how.skip, false) else { return self.empty() };
+        let Some(first) = queue.records.get(at) else { return self.empty() };
+        let full = first.len - skip;
+        let bytes = queue.data.peek(start + skip, buf, full)?;
         let mut out = Received { bytes, full, ..Received::default() };
         if how.peek {
-            if let Some(first) = queue.records.front() {
-                out.creds = Some(first.envelope.creds);
+            if let Some(first) = queue.records.get(at) {
+                out.creds = first.envelope.creds;
                 out.from = Some(first.envelope.from.clone());
                 out.files = first.envelope.rights.copy();
             }
@@ -326,7 +400,7 @@ impl Inbox {
         }
         queue.data.discard(full);
         if let Some(first) = queue.records.pop_front() {
-            out.creds = Some(first.envelope.creds);
+            out.creds = first.envelope.creds;
             out.from = Some(first.envelope.from);
             out.files = first.envelope.rights.take();
         }
@@ -359,6 +433,20 @@ impl Inbox {
 }
 
 impl Queue {
+    /// The record that a look `skip` bytes further on begins in: its place, the bytes of it that are left out, and where it begins
+    /// in the data. `None`: there is nothing that far. An empty message at the very place counts.
+    fn first_behind(&self, skip: Option<usize>, stream: bool) -> Option<(usize, usize, usize)> {
+        let (mut skip, mut start) = (skip.unwrap_or(0), 0);
+        for (at, record) in self.records.iter().enumerate() {
+            if skip < record.len || (skip == 0 && !stream) {
+                return Some((at, skip, start));
+            }
+            skip -= record.len;
+            start += record.len;
+        }
+        None
+    }
+
     fn consume(&mut self, count: usize) {
         self.data.discard(count);
         if let Some(first) = self.records.front_mut() {

@@ -1,6 +1,7 @@
 //! Sockets: the code that all families share, and the families.
 
 pub mod ancillary;
+pub mod filter;
 pub mod inbox;
 pub mod inet;
 pub mod interfaces;
@@ -26,10 +27,12 @@ use crate::fs::caller;
 use crate::fs::caller::CallerCtx;
 use crate::fs::file::{At, File, FileOps, OpenFlags};
 use crate::fs::inode::S_IFSOCK;
-use crate::fs::inode::Stat;
+use crate::fs::inode::{AttrChange, Stat};
 use crate::fs::pipe::raise_sigpipe;
 use crate::fs::poll::PollTable;
-use crate::net::ancillary::{Rights, SenderCreds};
+use crate::fs::sigio;
+use crate::net::ancillary::{PeerCreds, Rights, SenderCreds};
+use crate::net::filter::Filter;
 use crate::net::inbox::{ReceiveHow, Received};
 use crate::net::options::Options;
 use machine::errno::{Errno, Result};
@@ -68,6 +71,7 @@ bitflags! {
         const NOSIGNAL = 0x4000;
         const MORE = 0x8000;
         const WAITFORONE = 0x1_0000;
+        const ZEROCOPY = 0x400_0000;
         const FASTOPEN = 0x2000_0000;
         const CMSG_CLOEXEC = 0x4000_0000;
     }
@@ -85,6 +89,8 @@ pub struct Outgoing {
     /// Where to; `None`: to the peer.
     pub to: Option<Destination>,
     pub creds: SenderCreds,
+    /// The program has said itself whose the message is (`SCM_CREDENTIALS`).
+    pub claims: bool,
     /// Taken with the first bytes that go.
     pub rights: Option<Rights>,
     pub flags: MsgFlags,
@@ -118,6 +124,18 @@ pub trait Socket: Send + Sync + Any {
         0
     }
     fn bind(&self, cx: &CallerCtx<'_>, addr: &[u8]) -> Result<()>;
+    /// Gives it a name of the kernel's choice, unless it has one.
+    fn autobind(&self) -> Result<()> {
+        Ok(())
+    }
+    /// Its file wants to know who sends to it, or no longer.
+    fn set_wants_creds(&self, _wants: bool) {}
+    /// Replaces the filter of what it receives.
+    fn set_filter(&self, _filter: Option<Arc<Filter>>) -> Result<()> {
+        Err(Errno::ENOPROTOOPT)
+    }
+    /// A message was sent with `MSG_ZEROCOPY`.
+    fn sent_zerocopy(&self) {}
     fn listen(&self, cx: &CallerCtx<'_>, backlog: usize) -> Result<()>;
     /// `wait`: the caller waits when it must.
     fn accept(&self, wait: bool) -> Result<Arc<dyn Socket>>;
@@ -127,7 +145,7 @@ pub trait Socket: Send + Sync + Any {
     fn destination(&self, cx: &CallerCtx<'_>, addr: &[u8]) -> Result<Option<Destination>>;
     /// Connects; `None` dissolves a connection (`AF_UNSPEC`). `wait`: the caller waits for `EAGAIN` to pass, and calls
     /// again until the connection stands.
-    fn connect(&self, to: Option<&Destination>, creds: SenderCreds, wait: bool) -> Result<()>;
+    fn connect(&self, to: Option<&Destination>, creds: PeerCreds, wait: bool) -> Result<()>;
     /// The address it is bound to, as `sockaddr` bytes.
     fn local_name(&self) -> Result<Vec<u8>>;
     fn peer_name(&self) -> Result<Vec<u8>>;
@@ -150,7 +168,7 @@ pub trait Socket: Send + Sync + Any {
         false
     }
     /// The credentials of the peer (`SO_PEERCRED`), if it has one.
-    fn peer_creds(&self) -> Option<SenderCreds> {
+    fn peer_creds(&self) -> Option<PeerCreds> {
         None
     }
     /// Bytes that can be read (`SIOCINQ`) and that the peer hasn't read (`SIOCOUTQ`).
@@ -194,7 +212,7 @@ pub fn new_socket(family: u32, kind: u32, protocol: u32) -> Result<Arc<dyn Socke
 }
 
 /// Two sockets connected to each other.
-pub fn new_pair(family: u32, kind: u32, protocol: u32, creds: SenderCreds) -> Result<[Arc<dyn Socket>; 2]> {
+pub fn new_pair(family: u32, kind: u32, protocol: u32, creds: &PeerCreds) -> Result<[Arc<dyn Socket>; 2]> {
     anon::check_room()?;
     match u16::try_from(family) {
         Ok(AF_UNIX) => {
@@ -211,7 +229,7 @@ pub struct SocketFile {
     pub socket: Arc<dyn Socket>,
     pub options: Options,
     ino: u64,
-    owner: (u32, u32),
+    attrs: anon::Attrs,
 }
 
 impl SocketFile {
@@ -222,7 +240,7 @@ impl SocketFile {
             socket,
             options: Options::new(),
             ino: anon::next_ino(),
-            owner: (creds.fsuid, creds.fsgid),
+            attrs: anon::Attrs::new(0o777, (creds.fsuid, creds.fsgid)),
         };
         registry::add(ops.ino, creds.fsuid, &ops.socket);
         File::new(Box::new(ops), flags | OpenFlags::RDWR, None)
@@ -235,6 +253,20 @@ impl SocketFile {
 }
 
 impl SocketFile {
+    /// One attempt to receive; `how` says all but where a look begins.
+    pub fn receive(&self, buf: &mut IoBuf<'_>, mut how: ReceiveHow) -> Result<Received> {
+        let kept = !self.socket.has_host_options();
+        if kept && how.peek {
+            how.skip = self.options.peek_offset();
+        }
+        let received = self.socket.receive(buf, how)?;
+        if kept {
+            let taken = if self.socket.is_stream() { received.bytes } else { received.full };
+            self.options.move_peek_offset(if how.peek { Ok(received.bytes) } else { Err(taken) });
+        }
+        Ok(received)
+    }
+
     /// Shuts down sending, and waits until the peer has everything, at most until `deadline_ns` or a signal.
     fn linger(&self, deadline_ns: u64) {
         const SHUT_WR: u32 = 1;
@@ -272,11 +304,11 @@ impl FileOps for SocketFile {
             return Ok(0);
         }
         let how = ReceiveHow {
-            split_senders: self.options.passes_creds(),
+            split_senders: self.options.wants_creds(),
             wait: !file.is_nonblocking(),
             ..ReceiveHow::default()
         };
-        self.socket.receive(buf, how).map(|received| received.bytes)
+        self.receive(buf, how).map(|received| received.bytes)
     }
 
     fn write(&self, file: &File, buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
@@ -284,7 +316,7 @@ impl FileOps for SocketFile {
         let mut message =
             Outgoing { creds: SenderCreds::real(&*caller::current()), wait, ..Outgoing::default() };
         let result = self.socket.send(buf, &mut message, &self.options);
-        if result == Err(Errno::EPIPE) {
+        if result == Err(Errno::EPIPE) && self.socket.is_stream() {
             raise_sigpipe();
         }
         result
@@ -318,6 +350,10 @@ impl FileOps for SocketFile {
         Ok(0)
     }
 
+    fn signals(&self) -> Option<sigio::Kind> {
+        Some(if self.socket.has_host_options() { sigio::Kind::Network } else { sigio::Kind::Local })
+    }
+
     fn last_close(&self) {
         if let Some(linger) = self.options.linger_ns() {
             self.linger(time::monotonic_ns().saturating_add(linger));
@@ -325,7 +361,12 @@ impl FileOps for SocketFile {
     }
 
     fn stat(&self, _file: &File) -> Result<Stat> {
-        Ok(anon::stat(S_IFSOCK | 0o777, self.ino, self.owner))
+        Ok(self.attrs.stat(S_IFSOCK, self.ino))
+    }
+
+    fn set_attr(&self, change: &AttrChange) -> Result<()> {
+        self.attrs.change(change);
+        Ok(())
     }
 
     fn describe(&self) -> Vec<u8> {

@@ -14,7 +14,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use crate::fs::caller;
 use crate::fs::caller::CallerCtx;
 use crate::fs::poll::PollTable;
-use crate::net::ancillary::SenderCreds;
+use crate::net::ancillary::{PeerCreds, SenderCreds};
+use crate::net::filter::Filter;
 use crate::net::inbox::{Envelope, Inbox, ReceiveHow, Received};
 use crate::net::options::Options;
 use crate::net::route;
@@ -169,7 +170,9 @@ impl NetlinkSocket {
 
     /// Puts a datagram of the kernel's in for the receiver.
     pub fn deliver(&self, datagram: &[u8]) -> Result<()> {
-        let envelope = Envelope { from: sockaddr(0, 0).into(), ..Envelope::default() };
+        // The kernel is process 0 of user 0: who asks (`SO_PASSCRED`) believes nobody else.
+        let creds = Some(SenderCreds::default());
+        let envelope = Envelope { from: sockaddr(0, 0).into(), creds, ..Envelope::default() };
         self.inbox.push_message(&mut IoBuf::constant(datagram), &mut Some(envelope), usize::MAX).map(drop)
     }
 }
@@ -247,7 +250,7 @@ impl Socket for NetlinkSocket {
         }
     }
 
-    fn connect(&self, _to: Option<&Destination>, _creds: SenderCreds, _wait: bool) -> Result<()> {
+    fn connect(&self, _to: Option<&Destination>, _creds: PeerCreds, _wait: bool) -> Result<()> {
         self.take_port(0).map(drop)
     }
 
@@ -306,6 +309,11 @@ impl Socket for NetlinkSocket {
         Ok(u32::from(self.has(name)).to_ne_bytes().to_vec())
     }
 
+    fn set_filter(&self, filter: Option<Arc<Filter>>) -> Result<()> {
+        self.inbox.set_filter(filter);
+        Ok(())
+    }
+
     fn set_option(&self, level: u32, name: u32, value: &[u8]) -> Result<()> {
         if level != SOL_NETLINK {
             return Err(Errno::ENOPROTOOPT);
@@ -362,6 +370,15 @@ mod tests {
         assert_eq!(datagrams(&[]).count(), 0);
         // A malformed message is not delivered, and does not make the loop run for ever.
         assert_eq!(datagrams(&[0; 64]).count(), 0);
+    }
+
+    #[test]
+    fn answers_are_the_kernels() {
+        let socket = NetlinkSocket::new(SOCK_RAW, 0).unwrap();
+        socket.deliver(b"answer").unwrap();
+        let mut bytes = [0; 8];
+        let received = socket.receive(&mut IoBuf::kernel(&mut bytes), ReceiveHow::default()).unwrap();
+        assert_eq!((received.bytes, received.creds), (6, Some(SenderCreds::default())));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Unix sockets: streams, datagrams and packet streams between processes of the sandbox.
 
+mod connecting;
+
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -9,14 +11,16 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use crate::fs::caller::CallerCtx;
 use crate::fs::path::Path;
 use crate::fs::poll::PollTable;
-use crate::net::ancillary::SenderCreds;
+use crate::net::ancillary::PeerCreds;
+use crate::net::filter::Filter;
 use crate::net::inbox::{Envelope, Inbox, ReceiveHow, Received};
 use crate::net::inet::InetSocket;
 use crate::net::options::Options;
-use crate::net::unix_host::HostTarget;
 use crate::net::unix_names;
 use crate::net::unix_names::Name;
-use crate::net::{AF_UNIX, Destination, Outgoing, SOCK_DGRAM, SOCK_RAW, SOCK_SEQPACKET, SOCK_STREAM, Socket};
+use crate::net::{
+    AF_UNIX, Destination, Outgoing, SOCK_DGRAM, SOCK_RAW, SOCK_SEQPACKET, SOCK_STREAM, SOL_SOCKET, Socket,
+};
 use machine::errno::{Errno, Result};
 use machine::host::Handle;
 use machine::mm::IoBuf;
@@ -40,13 +44,13 @@ struct Link {
     inbox: Arc<Inbox>,
     outbox: Arc<Inbox>,
     peer_name: NameCell,
-    peer_creds: Option<SenderCreds>,
+    peer_creds: Option<PeerCreds>,
 }
 
 struct Listener {
     backlog: usize,
     pending: VecDeque<Arc<UnixSocket>>,
-    creds: SenderCreds,
+    creds: PeerCreds,
     /// No longer accepts (`shutdown(2)`).
     shut: bool,
 }
@@ -80,6 +84,8 @@ pub struct UnixSocket {
     datagrams: Option<Arc<Inbox>>,
     /// `SHUT_WR` of a datagram socket.
     send_shut: AtomicBool,
+    /// Its file wants to know who sent a message. So does one that has none yet, as on Linux.
+    wants_creds: AtomicBool,
     /// Belongs to a file, or did (a connection that waits for `accept(2)` doesn't).
     taken: AtomicBool,
 }
@@ -112,6 +118,7 @@ impl UnixSocket {
             waits_for: SpinLock::new(Rank::Leaf, None),
             datagrams,
             send_shut: AtomicBool::new(false),
+            wants_creds: AtomicBool::new(!taken),
             taken: AtomicBool::new(taken),
         })
     }
@@ -131,24 +138,6 @@ impl UnixSocket {
         }
     }
 
-    /// Connects to a socket of the host.
-    fn connect_outside(&self, target: &HostTarget, wait: bool) -> Result<()> {
-        self.begin_to_connect()?;
-        let result = target.connect(self.kind, &self.wait, wait);
-        let (new, result) = match result {
-            Ok(socket) => (State::Outside(socket), Ok(())),
-            Err(error) => (State::Idle, Err(error)),
-        };
-        let old = {
-            let mut state = self.state.lock();
-            // It may have been closed meanwhile.
-            if matches!(&*state, State::Connecting) { core::mem::replace(&mut *state, new) } else { new }
-        };
-        drop(old);
-        self.wait.wake_all();
-        result
-    }
-
     fn is_datagram(&self) -> bool {
         self.kind == SOCK_DGRAM
     }
@@ -157,92 +146,22 @@ impl UnixSocket {
         self.me.upgrade().ok_or(Errno::EBADF)
     }
 
-    /// From now on nobody else may connect it.
-    fn begin_to_connect(&self) -> Result<()> {
-        let mut state = self.state.lock();
-        match &*state {
-            State::Idle => *state = State::Connecting,
-            State::Connecting => return Err(Errno::EALREADY),
-            State::Connected(_) | State::Outside(_) => return Err(Errno::EISCONN),
-            State::Listening(_) | State::Closed => return Err(Errno::EINVAL),
-        }
-        Ok(())
-    }
-
-    /// Connects to a listener: makes the other end and puts it into the backlog.
-    fn connect_stream(&self, target: &Arc<UnixSocket>, creds: SenderCreds) -> Result<()> {
-        self.begin_to_connect()?;
-        // No two sockets' states are locked at once.
-        let result = self.enter_backlog(target, creds);
-        *self.waits_for.lock() =
-            (result.as_ref().err() == Some(&Errno::EAGAIN)).then(|| target.backlog_room.clone());
-        *self.state.lock() = match &result {
-            Ok(link) => State::Connected(link.clone()),
-            Err(_) => State::Idle,
+    /// Makes an address its own, unless it has one: then the address is given back.
+    fn take_name(&self, addr: Vec<u8>) -> Result<()> {
+        let addr: Arc<[u8]> = addr.into();
+        let is_first = {
+            let mut name = self.name.lock();
+            let is_first = name.is_empty();
+            if is_first {
+                *name = addr.clone();
+            }
+            is_first
         };
-        result.map(drop)
-    }
-
-    fn enter_backlog(&self, target: &Arc<UnixSocket>, creds: SenderCreds) -> Result<Link> {
-        if target.kind != self.kind {
-            return Err(Errno::EPROTOTYPE);
+        if is_first {
+            return Ok(());
         }
-        let other = Self::make(self.kind, target.name.clone(), false);
-        let to_me = Inbox::new(self.wait.clone(), other.wait.clone());
-        let to_other = Inbox::new(other.wait.clone(), self.wait.clone());
-        let mut state = target.state.lock();
-        let State::Listening(listener) = &mut *state else { return Err(Errno::ECONNREFUSED) };
-        if listener.shut {
-            return Err(Errno::ECONNREFUSED);
-        }
-        crate::fs::anon::check_room()?;
-        if listener.pending.len() > listener.backlog {
-            return Err(Errno::EAGAIN);
-        }
-        // Nobody else knows of it yet.
-        *other.state.lock_beside() = State::Connected(Link {
-            inbox: to_other.clone(),
-            outbox: to_me.clone(),
-            peer_name: self.name.clone(),
-            peer_creds: Some(creds),
-        });
-        let link = Link {
-            inbox: to_me,
-            outbox: to_other,
-            peer_name: target.name.clone(),
-            peer_creds: Some(listener.creds),
-        };
-        listener.pending.push_back(other);
-        drop(state);
-        target.wait.wake(PollEvents::READABLE);
-        Ok(link)
-    }
-
-    fn connect_datagram(&self, target: Option<&Arc<UnixSocket>>) -> Result<()> {
-        let new = match target {
-            None => State::Idle,
-            Some(target) => State::Connected(self.link_to(target)?),
-        };
-        let old = core::mem::replace(&mut *self.state.lock(), new);
-        drop(old);
-        self.wait.wake(PollEvents::WRITABLE);
-        Ok(())
-    }
-
-    /// A datagram connection to `target`, if it takes messages from us.
-    fn link_to(&self, target: &Arc<UnixSocket>) -> Result<Link> {
-        let (Some(inbox), Some(outbox)) = (&self.datagrams, &target.datagrams) else {
-            return Err(Errno::EPROTOTYPE);
-        };
-        if target.link().is_some_and(|theirs| !Arc::ptr_eq(&theirs.outbox, inbox)) {
-            return Err(Errno::EPERM);
-        }
-        Ok(Link {
-            inbox: inbox.clone(),
-            outbox: outbox.clone(),
-            peer_name: target.name.clone(),
-            peer_creds: None,
-        })
+        unix_names::release(&addr, self.kind, &self.me);
+        Err(Errno::EINVAL)
     }
 
     fn send_datagram(
@@ -318,7 +237,7 @@ impl UnixSocket {
 }
 
 /// Two connected sockets.
-pub fn pair(kind: u32, protocol: u32, creds: SenderCreds) -> Result<[Arc<UnixSocket>; 2]> {
+pub fn pair(kind: u32, protocol: u32, creds: &PeerCreds) -> Result<[Arc<UnixSocket>; 2]> {
     let (a, b) = (UnixSocket::new(kind, protocol)?, UnixSocket::new(kind, protocol)?);
     let inbox = |of: &Arc<UnixSocket>, other: &Arc<UnixSocket>| match &of.datagrams {
         Some(inbox) => inbox.clone(),
@@ -327,7 +246,12 @@ pub fn pair(kind: u32, protocol: u32, creds: SenderCreds) -> Result<[Arc<UnixSoc
     let (to_a, to_b) = (inbox(&a, &b), inbox(&b, &a));
     let link = |inbox: &Arc<Inbox>, outbox: &Arc<Inbox>, peer: &Arc<UnixSocket>| {
         let (inbox, outbox) = (inbox.clone(), outbox.clone());
-        State::Connected(Link { inbox, outbox, peer_name: peer.name.clone(), peer_creds: Some(creds) })
+        State::Connected(Link {
+            inbox,
+            outbox,
+            peer_name: peer.name.clone(),
+            peer_creds: Some(creds.clone()),
+        })
     };
     *a.state.lock() = link(&to_a, &to_b, &b);
     *b.state.lock() = link(&to_b, &to_a, &a);
@@ -360,8 +284,36 @@ impl Socket for UnixSocket {
             return if name == Name::Empty { Ok(()) } else { Err(Errno::EINVAL) };
         }
         let (addr, node) = unix_names::bind(cx, &name, &self.me()?)?;
+        self.take_name(addr)?;
         *self.node.lock() = node;
-        *self.name.lock() = addr.into();
+        Ok(())
+    }
+
+    fn autobind(&self) -> Result<()> {
+        if !self.name.lock().is_empty() {
+            return Ok(());
+        }
+        let addr = unix_names::autobind(&self.me()?)?;
+        // Somebody may have been faster; it has a name in any case.
+        let _ = self.take_name(addr);
+        Ok(())
+    }
+
+    fn set_wants_creds(&self, wants: bool) {
+        self.wants_creds.store(wants, Ordering::Relaxed);
+        let link = self.link().filter(|_| !self.is_datagram()).map(|link| link.inbox);
+        for inbox in self.datagrams.iter().chain(&link) {
+            inbox.set_wants_creds(wants);
+        }
+    }
+
+    fn set_filter(&self, filter: Option<Arc<Filter>>) -> Result<()> {
+        // As on Linux, streams take one and do not run it.
+        if let Some(inbox) = &self.datagrams {
+            inbox.set_filter(filter);
+        } else if let (SOCK_SEQPACKET, Some(link)) = (self.kind, self.link()) {
+            link.inbox.set_filter(filter);
+        }
         Ok(())
     }
 
@@ -373,7 +325,7 @@ impl Socket for UnixSocket {
             return Err(Errno::EINVAL);
         }
         let backlog = backlog.min(BACKLOG_MAX);
-        let creds = SenderCreds::of(cx.caller);
+        let creds = PeerCreds::of(cx.caller);
         let mut state = self.state.lock();
         match &mut *state {
             State::Idle => {
@@ -406,7 +358,7 @@ impl Socket for UnixSocket {
     }
 
     fn resolve(&self, cx: &CallerCtx<'_>, addr: &[u8]) -> Result<Destination> {
-        match unix_names::find(cx, &unix_names::parse(addr)?)? {
+        match unix_names::find(cx, &unix_names::parse(addr)?, self.kind)? {
             Destination::Unix(target) if target.kind != self.kind => Err(Errno::EPROTOTYPE),
             // Such a socket could send anywhere on the host.
             Destination::Host(_) if self.is_datagram() => Err(Errno::ECONNREFUSED),
@@ -423,7 +375,7 @@ impl Socket for UnixSocket {
         }
     }
 
-    fn connect(&self, to: Option<&Destination>, creds: SenderCreds, wait: bool) -> Result<()> {
+    fn connect(&self, to: Option<&Destination>, creds: PeerCreds, wait: bool) -> Result<()> {
         let target = match to {
             Some(Destination::Host(target)) => return self.connect_outside(target, wait),
             Some(Destination::Unix(target)) => Some(target),
@@ -459,8 +411,16 @@ impl Socket for UnixSocket {
         let limit = options.send_buffer();
         let from = self.name.lock().clone();
         let rights = message.rights.take().unwrap_or_default();
-        let mut envelope = Some(Envelope { from, creds: message.creds, rights });
-        let result = match (self.kind, self.link()) {
+        let link = self.link();
+        let receiver = match (&message.to, &link) {
+            (Some(Destination::Unix(target)), _) if self.is_datagram() => target.datagrams.as_ref(),
+            (_, link) => link.as_ref().map(|link| &link.outbox),
+        };
+        let noted =
+            message.claims || options.wants_creds() || receiver.is_some_and(|inbox| inbox.wants_creds());
+        let creds = noted.then_some(message.creds);
+        let mut envelope = Some(Envelope { from, creds, rights });
+        let result = match (self.kind, link) {
             (SOCK_DGRAM, _) => self.send_datagram(buf, message.to.as_ref(), &mut envelope, limit),
             (_, None) => Err(Errno::ENOTCONN),
             (SOCK_STREAM, Some(link)) => link.outbox.push_stream(buf, &mut envelope, limit),
@@ -551,7 +511,7 @@ impl Socket for UnixSocket {
                 PollEvents::READABLE
             }
             State::Listening(_) => PollEvents::empty(),
-            _ => PollEvents::WRITABLE | PollEvents::HUP,
+            _ => PollEvents::WRITABLE | PollEvents::WRBAND | PollEvents::HUP,
         }
     }
 
@@ -572,14 +532,22 @@ impl Socket for UnixSocket {
         self.link().filter(|link| link.inbox.take_reset()).map(|_| Errno::ECONNRESET)
     }
 
+    fn option(&self, level: u32, _name: u32, _room: usize) -> Result<Vec<u8>> {
+        Err(if level == SOL_SOCKET { Errno::ENOPROTOOPT } else { Errno::EOPNOTSUPP })
+    }
+
+    fn set_option(&self, level: u32, _name: u32, _value: &[u8]) -> Result<()> {
+        Err(if level == SOL_SOCKET { Errno::ENOPROTOOPT } else { Errno::EOPNOTSUPP })
+    }
+
     fn is_listening(&self) -> bool {
         matches!(&*self.state.lock(), State::Listening(_))
     }
 
-    fn peer_creds(&self) -> Option<SenderCreds> {
+    fn peer_creds(&self) -> Option<PeerCreds> {
         match &*self.state.lock() {
-            State::Connected(link) => link.peer_creds,
-            State::Listening(listener) => Some(listener.creds),
+            State::Connected(link) => link.peer_creds.clone(),
+            State::Listening(listener) => Some(listener.creds.clone()),
             _ => None,
         }
     }
@@ -592,16 +560,16 @@ impl Socket for UnixSocket {
         let sent = link.as_ref().map_or(0, |link| link.outbox.bytes());
         let received = match (&self.datagrams, &link) {
             (Some(inbox), _) => inbox.first_len(),
-            (None, Some(link)) if self.kind == SOCK_STREAM => link.inbox.bytes(),
-            (None, Some(link)) => link.inbox.first_len(),
-            (None, None) => return Err(Errno::EINVAL),
+            (None, Some(link)) => link.inbox.bytes(),
+            (None, None) if self.is_listening() => return Err(Errno::EINVAL),
+            (None, None) => 0,
         };
         Ok((received, sent))
     }
 
     fn closed(&self) {
         let name = self.name.lock().clone();
-        unix_names::release(&name, &self.me);
+        unix_names::release(&name, self.kind, &self.me);
         let node = self.node.lock().take();
         drop(node);
         let state = core::mem::replace(&mut *self.state.lock(), State::Closed);

@@ -4,20 +4,26 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::fs::caller::CallerCtx;
 use crate::fs::path::Path;
 use crate::net::AF_UNIX;
 use crate::net::Destination;
+use crate::net::Socket;
 use crate::net::unix::UnixSocket;
 use crate::net::unix_host::HostTarget;
 use machine::errno::{Errno, Result};
+use machine::sched;
 use machine::sync::{Rank, SpinLock};
 
 /// Bytes of a name at most (`sun_path`).
 const PATH_BYTES: usize = 108;
 
-static ABSTRACT: SpinLock<BTreeMap<Vec<u8>, Weak<UnixSocket>>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
+/// Abstract names by type of socket: as on Linux, sockets of two types may have the same.
+type Abstract = BTreeMap<(u32, Vec<u8>), Weak<UnixSocket>>;
+
+static ABSTRACT: SpinLock<Abstract> = SpinLock::new(Rank::Leaf, BTreeMap::new());
 
 /// The content of a `sockaddr_un`.
 #[derive(Debug, PartialEq, Eq)]
@@ -76,17 +82,29 @@ pub fn bind(
 }
 
 fn bind_abstract(name: &[u8], socket: &Arc<UnixSocket>) -> Result<()> {
+    let key = (socket.kind(), name.to_vec());
     let mut table = ABSTRACT.lock();
-    if table.get(name).is_some_and(|other| other.strong_count() != 0) {
+    if table.get(&key).is_some_and(|other| other.strong_count() != 0) {
         return Err(Errno::EADDRINUSE);
     }
-    table.insert(name.to_vec(), Arc::downgrade(socket));
+    table.insert(key, Arc::downgrade(socket));
     Ok(())
 }
 
-/// A free abstract name of five hexadecimal digits.
-fn autobind(socket: &Arc<UnixSocket>) -> Result<Vec<u8>> {
-    for number in 0..0x10_0000u32 {
+/// Names of five hexadecimal digits.
+const NUMBERS: u32 = 0x10_0000;
+/// After so many names a task lets others go on.
+const BATCH: u32 = 1024;
+/// Where the search for a free name begins: behind the one that was found last.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// Gives a socket a free abstract name of five hexadecimal digits; returns its address. The caller may sleep.
+pub fn autobind(socket: &Arc<UnixSocket>) -> Result<Vec<u8>> {
+    for step in 1..=NUMBERS {
+        if step % BATCH == 0 {
+            sched::go_on()?;
+        }
+        let number = NEXT.fetch_add(1, Ordering::Relaxed) % NUMBERS;
         let name = format!("{number:05x}").into_bytes();
         if bind_abstract(&name, socket).is_ok() {
             return Ok(to_sockaddr(&Name::Abstract(&name)));
@@ -96,22 +114,24 @@ fn autobind(socket: &Arc<UnixSocket>) -> Result<Vec<u8>> {
 }
 
 /// Gives an abstract name back. (A path stays until it is unlinked.)
-pub fn release(addr: &[u8], socket: &Weak<UnixSocket>) {
+pub fn release(addr: &[u8], kind: u32, socket: &Weak<UnixSocket>) {
     if let Ok(Name::Abstract(name)) = parse(addr) {
+        let key = (kind, name.to_vec());
         let mut table = ABSTRACT.lock();
         // The sockets a listener accepts have its name, too.
-        if table.get(name).is_some_and(|owner| owner.ptr_eq(socket)) {
-            table.remove(name);
+        if table.get(&key).is_some_and(|owner| owner.ptr_eq(socket)) {
+            table.remove(&key);
         }
     }
 }
 
-/// The socket of a name, or the host's that the name leads to; `ECONNREFUSED` when there is none.
-pub fn find(cx: &CallerCtx<'_>, name: &Name<'_>) -> Result<Destination> {
+/// The socket of a name, or the host's that the name leads to; `ECONNREFUSED` when there is none. `kind`: the type of an abstract
+/// one.
+pub fn find(cx: &CallerCtx<'_>, name: &Name<'_>, kind: u32) -> Result<Destination> {
     match name {
         Name::Empty => Err(Errno::EINVAL),
         Name::Abstract(rest) => {
-            let found = ABSTRACT.lock().get(*rest).and_then(Weak::upgrade);
+            let found = ABSTRACT.lock().get(&(kind, rest.to_vec())).and_then(Weak::upgrade);
             found.map(Destination::Unix).ok_or(Errno::ECONNREFUSED)
         }
         Name::Path(path) => nodes::find(cx, path),

@@ -1,6 +1,7 @@
 //! `/proc/PID/{maps,smaps,smaps_rollup}`.
 
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 
 use crate::proc::subject::Subject;
 use crate::pseudo::Out;
@@ -56,6 +57,56 @@ pub fn smaps_rollup(subject: &Subject, out: &mut Out) -> Result<()> {
     let sums = regions.iter().map(Sums::of).fold(Sums::default(), Sums::plus);
     push_pages(out, &sums);
     Ok(())
+}
+
+/// `/proc/PID/numa_maps`: the policy of each mapping, and its resident pages, which are all of the one node.
+pub fn numa_maps(subject: &Subject, out: &mut Out) -> Result<()> {
+    let Ok(aspace) = subject.aspace() else { return Ok(()) };
+    let stack = aspace.with_layout(|layout| layout.start_stack);
+    let own = subject.task().map_or(0, |task| task.mempolicy.load(Ordering::Relaxed));
+    let root = own_root();
+    for region in aspace.regions(true)? {
+        push_numa_line(out, &region, own, stack, &root);
+    }
+    Ok(())
+}
+
+/// `own`: the mode of the thread's policy, with its flags, which counts for mappings without one.
+fn push_numa_line(out: &mut Out, region: &Region, own: u32, start_stack: u64, root: &[u8]) {
+    const MODES: [&str; 8] = [
+        "default",
+        "prefer:0",
+        "bind:0",
+        "interleave:0",
+        "local",
+        "prefer (many):0",
+        "weighted interleave:0",
+        "default",
+    ];
+    let mode = if region.flags.policy() != 0 { region.flags.policy() } else { own };
+    write!(out, "{:08x} {}", region.start, MODES[(mode & 7) as usize]);
+    let label = region.object.as_ref().and_then(MemoryObject::label).map(|name| seen_from(name, root));
+    match &name_of(region, label, start_stack)[..] {
+        b"[heap]" if region.object.is_none() => out.push(b" heap"),
+        b"[stack]" if region.object.is_none() => out.push(b" stack"),
+        name if region.object.is_some() && !name.is_empty() => {
+            out.push(b" file=");
+            out.push_escaped(name, b"\n\t= ");
+        }
+        _ => {}
+    }
+    let Sums { pages, anonymous, .. } = Sums::of(region);
+    let resident = pages.resident();
+    if anonymous != 0 {
+        write!(out, " anon={anonymous} dirty={anonymous}");
+    }
+    if anonymous != resident {
+        write!(out, " mapped={resident}");
+    }
+    if resident != 0 {
+        write!(out, " N0={resident} kernelpagesize_kB={}", PAGE / 1024);
+    }
+    out.push(b"\n");
 }
 
 /// The path of the reader's root directory. Mappings keep the name from the tree's root that they were given, so a file
@@ -192,9 +243,12 @@ fn push_vm_flags(out: &mut Out, region: &Region) {
         (true, "mr mw me"),
         (region.flags.contains(VmaFlags::GROWS_DOWN), "gd"),
         (region.flags.contains(VmaFlags::LOCKED), "lo"),
+        (region.flags.contains(VmaFlags::LOCK_ON_FAULT), "lf"),
         (region.flags.contains(VmaFlags::DONT_FORK), "dc"),
+        (region.flags.contains(VmaFlags::DONT_DUMP), "dd"),
         (region.flags.contains(VmaFlags::NO_RESERVE), "nr"),
         (region.flags.contains(VmaFlags::WIPE_ON_FORK), "wf"),
+        (region.flags.contains(VmaFlags::SEALED), "sl"),
     ];
     out.push(b"VmFlags: ");
     for (_, name) in flags.iter().filter(|(set, _)| *set) {
@@ -229,6 +283,25 @@ mod tests {
         assert_eq!(line(&plain), "00400000-00401000 rw-p 00000000 00:00 0 \n");
         let stack = region(0x7ffe_0000_0000, 0x7ffe_0000_2000, VmaFlags::STACK);
         assert!(line(&stack).ends_with(" [stack]\n"));
+    }
+
+    #[test]
+    fn lines_of_numa_maps_are_those_of_linux() {
+        let numa = |region: &Region, own| {
+            let mut out = Out::default();
+            push_numa_line(&mut out, region, own, 0x7ffe_0000_1000, b"/");
+            alloc::string::String::from_utf8(out.bytes).unwrap()
+        };
+        let mut heap = region(0x55bd_860e_0000, 0x55bd_860e_2000, VmaFlags::HEAP);
+        assert_eq!(numa(&heap, 0), "55bd860e0000 default heap\n");
+        heap.pages.own = 3;
+        assert_eq!(
+            numa(&heap, 2 | 1 << 15),
+            "55bd860e0000 bind:0 heap anon=3 dirty=3 N0=3 kernelpagesize_kB=4\n"
+        );
+        let mut plain = region(0x40_0000, 0x40_1000, VmaFlags::empty().with_policy(1));
+        plain.pages.file = 1;
+        assert_eq!(numa(&plain, 2), "00400000 prefer:0 mapped=1 N0=1 kernelpagesize_kB=4\n");
     }
 
     #[test]

@@ -18,8 +18,12 @@ use machine::mm::{AddressSpace, IoBuf, PAGE_BYTES, UserAddr};
 /// Opens the memory of a process; the table's guard has let the caller in.
 pub fn open(subject: &Subject, _flags: OpenFlags) -> Result<Box<dyn FileOps>> {
     let aspace = subject.aspace().map_or_else(|_| Weak::new(), |aspace| alloc::sync::Arc::downgrade(&aspace));
-    // Once more: the memory may be of a program that it has begun to run since.
+    // Once more: the memory may be of a program that it has begun to run since, or of the one before.
     subject.guard()?;
+    let now = subject.aspace().map_or_else(|_| Weak::new(), |aspace| alloc::sync::Arc::downgrade(&aspace));
+    if !Weak::ptr_eq(&now, &aspace) {
+        return Err(Errno::EACCES);
+    }
     let (uid, gid) = subject.owner();
     Ok(Box::new(MemFile { aspace, uid, gid }))
 }

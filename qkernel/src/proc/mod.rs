@@ -18,11 +18,13 @@ use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use crate::fs::file::{File, OpenFlags};
 use crate::fs::inode::{Inode, LinkTarget, S_IFDIR};
 use crate::proc::subject::Subject;
 use crate::pseudo::{Context, Dynamic, Entry, FileSystem, Item, Node, Place, parse_id};
 use crate::task;
 use crate::task::container;
+use crate::task::process::Process;
 
 use machine::errno::{Errno, Result};
 
@@ -97,6 +99,13 @@ static TABLE: &[Entry<Whole>] = &[
 fn own_ids() -> (u32, u32) {
     let task = task::current();
     (task.process.pid, task.tid())
+}
+
+/// The process whose directory is open as `file`.
+pub fn process_of(file: &File) -> Option<Arc<Process>> {
+    let node = file.path.as_ref()?.inode.as_any().downcast_ref::<Node<Subject>>()?;
+    let is_whole = node.is(&pid::PROCESS) && !file.flags().contains(OpenFlags::PATH);
+    is_whole.then(|| node.cx.process.clone())
 }
 
 /// The processes by their ids. A thread's id is found as well, though not listed.

@@ -47,7 +47,8 @@ pub static TABLE: &[Entry<Subject>] = &[
     Entry::fixed("fib_trie", ""),
     Entry::fixed("icmp", RAW),
     sockets!("if_inet6", Addresses6, ""),
-    Entry::fixed("igmp", "Idx\tDevice    : Count Querier\tGroup    Users Timer\tReporter\n"),
+    sockets!("igmp", Groups, "Idx\tDevice    : Count Querier\tGroup    Users Timer\tReporter\n"),
+    sockets!("igmp6", Groups6, ""),
     sockets!("ipv6_route", Routes6, ""),
     Entry::fixed(
         "netlink",

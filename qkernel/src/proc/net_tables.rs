@@ -1,5 +1,6 @@
 //! The lines of `/proc/net`: the sandbox's own sockets, and the interfaces, routes and neighbours of its network.
 
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::net::registry;
@@ -36,6 +37,10 @@ pub enum Table {
     Routes6,
     /// `/proc/net/arp`.
     Neighbours,
+    /// `/proc/net/igmp`.
+    Groups,
+    /// `/proc/net/igmp6`.
+    Groups6,
 }
 
 /// Writes the lines of a table. Facts that the host doesn't tell are left out.
@@ -52,6 +57,8 @@ pub fn write(table: Table, out: &mut Out) {
         Table::Routes => routes(out),
         Table::Routes6 => routes6(out),
         Table::Neighbours => neighbours(out),
+        Table::Groups => groups(out),
+        Table::Groups6 => groups6(out),
     };
 }
 
@@ -184,7 +191,7 @@ fn summary(out: &mut Out) -> Result<()> {
 fn interfaces(out: &mut Out) -> Result<()> {
     for link in route::links()? {
         let s = &link.stats;
-        let name = alloc::string::String::from_utf8_lossy(&link.name).into_owned();
+        let name = String::from_utf8_lossy(&link.name);
         // As in `struct rtnl_link_stats64`; sums as Linux makes them.
         out.write_fmt(format_args!(
             "{name:>6}: {:7} {:7} {:4} {:4} {:4} {:5} {:10} {:9} {:8} {:7} {:4} {:4} {:4} {:5} {:7} {:10}\n",
@@ -235,6 +242,44 @@ fn addresses6(out: &mut Out) -> Result<()> {
         out.write_fmt(format_args!(" {index:02x} {prefix:02x} {scope:02x} {flags:02x} "));
         let name = alloc::string::String::from_utf8_lossy(name_of(&links, index)).into_owned();
         out.write_fmt(format_args!("{name:>8}\n"));
+    }
+    Ok(())
+}
+
+/// The interfaces that are up and have an address of the family.
+fn links_with(family: u8) -> Result<Vec<Link>> {
+    const IFF_UP: u32 = 1;
+    let addresses = route::addresses(family)?;
+    let mut links = route::links()?;
+    links.retain(|link| {
+        link.flags & IFF_UP != 0 && addresses.iter().any(|address| address.index == link.index)
+    });
+    Ok(links)
+}
+
+/// `/proc/net/igmp`: the group of all hosts, in which every interface is. Which others the host's sockets joined it does
+/// not tell.
+fn groups(out: &mut Out) -> Result<()> {
+    for link in links_with(AF_INET)? {
+        let name = String::from_utf8_lossy(&link.name);
+        let (index, all_hosts) = (link.index, u32::from_ne_bytes([224, 0, 0, 1]));
+        out.write_fmt(format_args!("{index}\t{name:<10}: {:5} {:>7}\n", 1, "V3"));
+        out.write_fmt(format_args!("\t\t\t\t{all_hosts:08X} {:5} 0:{:08X}\t\t0\n", 1, 0));
+    }
+    Ok(())
+}
+
+/// `/proc/net/igmp6`: the groups of all nodes of a link and of an interface, as above.
+fn groups6(out: &mut Out) -> Result<()> {
+    for link in links_with(AF_INET6)? {
+        let name = String::from_utf8_lossy(&link.name);
+        for (scope, flags) in [(2, 0x0c), (1, 0x08)] {
+            let index = link.index;
+            out.write_fmt(format_args!(
+                "{index:<4} {name:<15} ff{scope:02x}{:028x} {:5} {flags:08X} 0\n",
+                1, 1
+            ));
+        }
     }
     Ok(())
 }

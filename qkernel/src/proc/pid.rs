@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use crate::config::ARG_MAX_BYTES;
-use crate::creds::CAP_SYS_RESOURCE;
+use crate::creds::{CAP_AUDIT_CONTROL, CAP_SYS_RESOURCE, Creds, Login};
 use crate::fs::inode::{Inode, LinkTarget, S_IFDIR};
 use crate::limits::{Limit, RLIM_INFINITY};
 use crate::proc::status;
@@ -52,13 +52,14 @@ macro_rules! table {
             Entry::text("gid_map", gid_map),
             own("io", 0o400, io),
             Entry::text("limits", limits),
-            Entry::setting("loginuid", |_, out| { out.push(b"4294967295"); Ok(()) }, |_, _| Err(Errno::EPERM)),
+            Entry::setting("loginuid", login_uid, set_login_uid),
             own("maps", 0o444, maps::maps),
             memory("mem"),
             Entry::text("mountinfo", mounts::mountinfo),
             Entry::text("mounts", mounts::mounts),
             Entry::dir("net", net::TABLE),
             Entry::dir("ns", NAMESPACES).mode(0o511),
+            own("numa_maps", 0o444, maps::numa_maps),
             Entry::setting("oom_adj", oom_adj, set_oom_adj),
             Entry::text("oom_score", oom_score),
             Entry::setting("oom_score_adj", oom_score_adj, set_oom_score_adj),
@@ -67,7 +68,7 @@ macro_rules! table {
             Entry::link("root", root).guarded(),
             Entry::text("sched", sched),
             Entry::text("schedstat", schedstat),
-            Entry::fixed("sessionid", "4294967295"),
+            Entry::text("sessionid", login_session),
             own("smaps", 0o444, maps::smaps),
             own("smaps_rollup", 0o444, maps::smaps_rollup),
             own("stack", 0o400, |_, _| Ok(())),
@@ -191,6 +192,35 @@ fn set_comm(subject: &Subject, bytes: &[u8]) -> Result<()> {
     let len = bytes.len().min(15);
     comm[..len].copy_from_slice(&bytes[..len]);
     *subject.task()?.comm.lock() = comm;
+    Ok(())
+}
+
+fn login_uid(subject: &Subject, out: &mut Out) -> Result<()> {
+    write!(out, "{}", subject.task()?.creds.get().login.uid);
+    Ok(())
+}
+
+fn login_session(subject: &Subject, out: &mut Out) -> Result<()> {
+    write!(out, "{}", subject.task()?.creds.get().login.session);
+    Ok(())
+}
+
+/// Only a task itself says who logged in, and who has done so once needs a capability to change it.
+fn set_login_uid(subject: &Subject, bytes: &[u8]) -> Result<()> {
+    let task = task::current();
+    if !Arc::ptr_eq(&subject.task()?, &task) {
+        return Err(Errno::EPERM);
+    }
+    let uid = match parse_number(bytes)? {
+        ..0 => return Err(Errno::EINVAL),
+        uid => u32::try_from(uid).map_err(|_| Errno::ERANGE)?,
+    };
+    let mut creds = Creds::clone(&task.creds.get());
+    if creds.login != Login::UNSET && !creds.has(CAP_AUDIT_CONTROL) {
+        return Err(Errno::EPERM);
+    }
+    creds.login = Login::new(uid);
+    task.creds.set(Arc::new(creds));
     Ok(())
 }
 

@@ -13,6 +13,7 @@ use machine::mm::aspace::Layout;
 use machine::mm::vma::VmaFlags;
 use machine::mm::{AddressSpace, PAGE, Prot};
 use machine::platform;
+use machine::sched::CpuSet;
 use machine::time;
 
 /// Nanoseconds of one clock tick of user space (`sysconf(_SC_CLK_TCK)` is 100).
@@ -189,7 +190,9 @@ fn push_times(subject: &Subject, task: Option<&Arc<Task>>, out: &mut Out) {
     let children_user = process.children_user.load(Ordering::Relaxed);
     let children_system = process.children_system.load(Ordering::Relaxed);
     push_words(out, &[user, system, children_user, children_system].map(clock_ticks));
-    let nice = task.map_or(0, |task| task.policy.nice.load(Ordering::Relaxed));
+    let policy = task.map(|task| task.policy.clone());
+    let policy = policy.or_else(|| process.ended.lock().as_ref().map(|ended| ended.policy.clone()));
+    let nice = policy.map_or(0, |policy| policy.nice.load(Ordering::Relaxed));
     let threads = process.tasks.lock().len().max(1);
     let start = match task {
         Some(task) if subject.is_thread() => task.start_ns,
@@ -285,7 +288,7 @@ fn push_memory(aspace: &AddressSpace, out: &mut Out) {
         ("VmSize", sizes.mapped),
         ("VmLck", sizes.locked),
         ("VmPin", 0),
-        ("VmHWM", sizes.resident),
+        ("VmHWM", aspace.resident_peak()),
         ("VmRSS", sizes.resident),
         ("RssAnon", sizes.resident),
         ("RssFile", 0),
@@ -348,10 +351,10 @@ fn push_confinement(task: &Task, out: &mut Out) {
 }
 
 fn push_places(task: Option<&Arc<Task>>, out: &mut Out) {
-    let cpus = platform::cpus();
-    let mask = (1u64 << cpus) - 1;
+    let cpus = task.map_or(CpuSet::ALL, |task| task.thread.sched.cpus());
+    let mask = cpus.among(platform::cpus());
     write!(out, "Cpus_allowed:\t{mask:x}\nCpus_allowed_list:\t");
-    push_cpu_list(out, cpus);
+    push_cpu_list(out, mask);
     out.push(b"Mems_allowed:\t00000000,00000001\nMems_allowed_list:\t0\n");
     let count = |task: &Arc<Task>| {
         let all = task.thread.sched.switches.load(Ordering::Relaxed);
@@ -362,12 +365,20 @@ fn push_places(task: Option<&Arc<Task>>, out: &mut Out) {
     writeln!(out, "voluntary_ctxt_switches:\t{voluntary}\nnonvoluntary_ctxt_switches:\t{forced}");
 }
 
-/// The list of all CPUs, such as `0-3`, and a line's end.
-pub fn push_cpu_list(out: &mut Out, cpus: usize) {
-    match cpus {
-        0 | 1 => out.push(b"0\n"),
-        _ => writeln!(out, "0-{}", cpus - 1),
+/// The list of the CPUs of a mask, such as `0-1,3`, and a line's end.
+pub fn push_cpu_list(out: &mut Out, mask: u64) {
+    let has = |cpu: u32| cpu < 64 && mask & 1 << cpu != 0;
+    let mut between = "";
+    let mut at = 0;
+    while let Some(first) = (at..64).find(|cpu| has(*cpu)) {
+        let end = (first..65).find(|cpu| !has(*cpu)).unwrap_or(64);
+        match end - first {
+            1 => write!(out, "{between}{first}"),
+            _ => write!(out, "{between}{first}-{}", end - 1),
+        };
+        (between, at) = (",", end);
     }
+    out.push(b"\n");
 }
 
 #[cfg(test)]
@@ -436,6 +447,15 @@ mod tests {
         assert!(line.ends_with(" 256\n"));
         let status = text(|out| push_status(out, &subject(false), &family));
         assert!(status.contains("State:\tZ (zombie)\n") && !status.contains("VmSize"));
+    }
+
+    #[test]
+    fn cpus_are_listed_in_runs() {
+        for (mask, list) in
+            [(1, "0\n"), (3, "0-1\n"), (0b1011, "0-1,3\n"), (0b1010, "1,3\n"), (1 << 63, "63\n")]
+        {
+            assert_eq!(text(|out| push_cpu_list(out, mask)), list);
+        }
     }
 
     #[test]

@@ -3,11 +3,12 @@
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
-use crate::creds::{CAP_SYS_PTRACE, Creds};
+use crate::creds::Inspection;
 use crate::proc::PROC;
 use crate::pseudo::{Context, FileSystem};
 use crate::task;
 use crate::task::core::Task;
+use crate::task::inspect;
 use crate::task::process::Process;
 use machine::errno::{Errno, Result};
 use machine::mm::AddressSpace;
@@ -103,14 +104,6 @@ impl Subject {
     }
 }
 
-/// Whether `mine` covers a task with `other` (`ptrace(2)`, "Ptrace access mode checking").
-fn covers(mine: &Creds, other: &Creds, dumpable: bool) -> bool {
-    let same_user = [other.uid, other.euid, other.suid].iter().all(|uid| *uid == mine.fsuid);
-    let same_group = [other.gid, other.egid, other.sgid].iter().all(|gid| *gid == mine.fsgid);
-    let no_more_rights = other.permitted & !mine.effective == 0;
-    (same_user && same_group && no_more_rights && dumpable) || mine.has(CAP_SYS_PTRACE)
-}
-
 impl Context for Subject {
     fn file_system(&self) -> &'static FileSystem {
         &PROC
@@ -152,9 +145,13 @@ impl Context for Subject {
         if Arc::ptr_eq(&me.process, &self.process) {
             return Ok(());
         }
+        if let Ok(task) = self.task() {
+            return inspect::check(&me, &task, Inspection::Files).map_err(|_| Errno::EACCES);
+        }
+        let other = self.process.creds().ok_or(Errno::ESRCH)?;
         let dumpable = self.process.dumpable.load(Ordering::Relaxed) == 1;
-        let other = self.task()?.creds.get();
-        if covers(&me.creds.get(), &other, dumpable) { Ok(()) } else { Err(Errno::EACCES) }
+        let covers = me.creds.get().covers(&other, dumpable, Inspection::Files);
+        if covers { Ok(()) } else { Err(Errno::EACCES) }
     }
 
     fn generation(&self) -> u32 {
@@ -168,29 +165,5 @@ impl Context for Subject {
 
     fn is_fleeting(&self) -> bool {
         true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use alloc::vec::Vec;
-
-    #[test]
-    fn others_may_look_only_with_the_same_ids_and_no_fewer_rights() {
-        let root = Creds::new(0, 0, Vec::new());
-        let user = Creds::new(1000, 1000, Vec::new());
-        let stranger = Creds::new(1001, 1000, Vec::new());
-        assert!(covers(&root, &user, false));
-        assert!(covers(&user, &user, true));
-        assert!(!covers(&user, &user, false));
-        assert!(!covers(&stranger, &user, true));
-        assert!(!covers(&user, &root, true));
-        let mut setuid = user.clone();
-        setuid.euid = 0;
-        assert!(!covers(&user, &setuid, true));
-        let mut capable = user.clone();
-        capable.permitted = 1;
-        assert!(!covers(&user, &capable, true));
     }
 }

@@ -1,16 +1,19 @@
 //! `/proc/sys`. Most values are fixed: those that this kernel has, or Linux's defaults.
 
+mod inotify;
 mod ipc;
 mod net;
+mod vm;
 
 use alloc::format;
 use alloc::string::String;
+use core::sync::atomic::Ordering;
 
 use crate::config::{KERNEL_RELEASE, NR_OPEN, TASKS_MAX, VMAS_MAX};
 use crate::creds::CAP_SYS_ADMIN;
 use crate::proc::Whole;
 use crate::proc::system::KERNEL_VERSION;
-use crate::pseudo::{Entry, Out};
+use crate::pseudo::{Entry, Out, parse_number};
 use crate::task;
 use crate::task::container;
 use crate::task::tree::PID_MAX;
@@ -122,10 +125,9 @@ static VM: &[Entry<Whole>] = &[
     value("nr_hugepages", "0\n"),
     value("nr_overcommit_hugepages", "0\n"),
     value("oom_kill_allocating_task", "0\n"),
-    value("overcommit_kbytes", "0\n"),
-    // Mapping memory reserves none, which is the meaning of "always".
-    value("overcommit_memory", "1\n"),
-    value("overcommit_ratio", "50\n"),
+    vm::Settings::KBYTES,
+    vm::Settings::MEMORY,
+    vm::Settings::RATIO,
     value("page-cluster", "3\n"),
     value("panic_on_oom", "0\n"),
     value("swappiness", "60\n"),
@@ -144,15 +146,8 @@ static FS: &[Entry<Whole>] = &[
     value("file-nr", "0\t0\t9223372036854775807\n").mode(0o444),
     value("inode-nr", "0\t0\n").mode(0o444),
     value("inode-state", "0\t0\t0\t0\t0\t0\t0\n").mode(0o444),
-    Entry::dir(
-        "inotify",
-        &[
-            value("max_queued_events", "16384\n"),
-            value("max_user_instances", "128\n"),
-            value("max_user_watches", "65536\n"),
-        ],
-    ),
-    value("lease-break-time", "45\n"),
+    Entry::dir("inotify", inotify::Settings::TABLE),
+    Entry::setting("lease-break-time", show_lease_time, store_lease_time),
     value("leases-enable", "1\n"),
     value("mount-max", "100000\n"),
     Entry::dir("mqueue", ipc::Settings::MQUEUE),
@@ -206,6 +201,16 @@ fn uuid_of(mut bytes: [u8; 16]) -> String {
         text.push_str(&format!("{byte:02x}"));
     }
     text
+}
+
+fn show_lease_time(_: &Whole, out: &mut Out) -> Result<()> {
+    line(out, &format!("{}", container::current().lease_break_seconds.load(Ordering::Relaxed)))
+}
+
+fn store_lease_time(_: &Whole, bytes: &[u8]) -> Result<()> {
+    let seconds = i32::try_from(parse_number(bytes)?).map_err(|_| Errno::EINVAL)?;
+    container::current().lease_break_seconds.store(seconds, Ordering::Relaxed);
+    Ok(())
 }
 
 fn show_domain(_: &Whole, out: &mut Out) -> Result<()> {

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 use machine::errno::Result;
 use machine::heap;
 use machine::mm::account::SANDBOX;
-use machine::mm::{PAGE, frames, owners};
+use machine::mm::{PAGE, commit, frames, owners};
 use machine::platform;
 use machine::sched;
 use machine::sync::{Rank, SpinLock};
@@ -36,6 +36,9 @@ pub struct Memory {
     pub free: u64,
     /// Kernel memory.
     pub slab: u64,
+    /// What programs were promised, and what they may be.
+    pub promised: u64,
+    pub promises_max: u64,
 }
 
 impl Memory {
@@ -49,13 +52,14 @@ impl Memory {
 pub fn memory() -> Memory {
     let total = frames::limit_bytes();
     let owner = container::current().memory().owner();
+    let (promised, promises_max) = (commit::promised(owner), commit::limit(owner));
     if owners::limit(owner).is_none() {
         let free = total.saturating_sub(SANDBOX.used());
-        return Memory { total, free, slab: heap::HEAP.stats().used_bytes as u64 };
+        return Memory { total, free, slab: heap::HEAP.stats().used_bytes as u64, promised, promises_max };
     }
     // What the other containers have taken of the sandbox's is not there for this one.
     let free = total.saturating_sub(owners::used(owner)).min(sandbox_bytes().saturating_sub(SANDBOX.used()));
-    Memory { total, free, slab: heap::owned_bytes(owner) as u64 }
+    Memory { total, free, slab: heap::owned_bytes(owner) as u64, promised, promises_max }
 }
 
 /// The sandbox's memory.
@@ -102,8 +106,8 @@ fn push_meminfo(out: &mut Out, memory: &Memory) {
         ("NFS_Unstable", 0),
         ("Bounce", 0),
         ("WritebackTmp", 0),
-        ("CommitLimit", memory.total),
-        ("Committed_AS", used),
+        ("CommitLimit", memory.promises_max),
+        ("Committed_AS", memory.promised),
         ("VmallocTotal", 34_359_738_367 << 10),
         ("VmallocUsed", 0),
         ("VmallocChunk", 0),
@@ -311,7 +315,8 @@ mod tests {
     #[test]
     fn meminfo_has_the_columns_that_free_reads() {
         let mut out = Out::default();
-        push_meminfo(&mut out, &Memory { total: 24_684_092 << 10, free: 1 << 30, slab: 0 });
+        let (total, free) = (24_684_092 << 10, 1 << 30);
+        push_meminfo(&mut out, &Memory { total, free, slab: 0, promised: 0, promises_max: 0 });
         let text = core::str::from_utf8(&out.bytes).unwrap();
         assert!(text.starts_with("MemTotal:       24684092 kB\nMemFree:         1048576 kB\n"));
         assert!(text.contains("\nHugepagesize:       2048 kB\n"));

@@ -146,7 +146,8 @@ impl<D: Listing> FileOps for DirFile<D> {
     }
 
     fn seek(&self, file: &File, offset: i64, whence: Whence) -> Result<u64> {
-        seek_plain(file, offset, whence)
+        // Its size is 0.
+        seek_plain(file, offset, if whence == Whence::End { Whence::Set } else { whence })
     }
 
     fn is_seekable(&self) -> bool {

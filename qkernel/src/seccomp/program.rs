@@ -1,4 +1,4 @@
-//! Classic BPF as `seccomp(2)` takes it: what a program may be, and how it runs.
+//! Classic BPF as `seccomp(2)` takes it: what a program may be, and how it runs. Filters of sockets (`net::filter`) run on the same machine.
 //!
 //! Programs come from applications. One that is accepted only jumps forward and ends in a verdict, so it runs for at most
 //! [`PROGRAM_MAX`] steps whatever it looks at.
@@ -17,7 +17,7 @@ const MEMORY_WORDS: usize = 16;
 
 /// The instructions' codes (`linux/filter.h`); those of comparisons and arithmetic with `k` have a twin for the index
 /// register.
-mod code {
+pub mod code {
     pub const LD_ABS: u16 = 0x20;
     pub const LD_LEN: u16 = 0x80;
     pub const LDX_LEN: u16 = 0x81;
@@ -75,7 +75,7 @@ impl Data {
 pub struct Program(Box<[Instruction]>);
 
 /// What an instruction does next.
-enum Next {
+pub enum Next {
     Skip(u32),
     Verdict(u32),
     /// It depends on something that is not known.
@@ -83,10 +83,17 @@ enum Next {
 }
 
 /// The registers of a running program. A value that is not known is `None`.
-struct Machine {
-    a: Option<u32>,
-    x: Option<u32>,
+pub struct Machine {
+    pub a: Option<u32>,
+    pub x: Option<u32>,
     memory: [Option<u32>; MEMORY_WORDS],
+}
+
+impl Default for Machine {
+    /// At the start of a program.
+    fn default() -> Self {
+        Self { a: Some(0), x: Some(0), memory: [Some(0); MEMORY_WORDS] }
+    }
 }
 
 impl Program {
@@ -128,7 +135,7 @@ impl Program {
     }
 
     fn execute(&self, load: impl Fn(u32) -> Option<u32>) -> Option<u32> {
-        let mut machine = Machine { a: Some(0), x: Some(0), memory: [Some(0); MEMORY_WORDS] };
+        let mut machine = Machine::default();
         let mut at = 0;
         loop {
             // Every jump of a checked program stays inside of it.
@@ -143,8 +150,9 @@ impl Program {
 }
 
 impl Machine {
+    /// Carries out an instruction; `load` finds a word.
     #[inline]
-    fn step(&mut self, instruction: &Instruction, load: &impl Fn(u32) -> Option<u32>) -> Next {
+    pub fn step(&mut self, instruction: &Instruction, load: &impl Fn(u32) -> Option<u32>) -> Next {
         let Instruction { code, jt, jf, k } = *instruction;
         match code {
             code::LD_ABS => self.a = load(k),
@@ -223,7 +231,7 @@ fn compute(code: u16, a: u32, operand: u32) -> Option<u32> {
 }
 
 /// Whether an instruction with `behind` others behind it is one that Linux takes.
-fn is_sound(instruction: &Instruction, behind: usize) -> bool {
+pub fn is_sound(instruction: &Instruction, behind: usize) -> bool {
     let Instruction { code, jt, jf, k } = *instruction;
     match code {
         code::LD_ABS => k < DATA_BYTES && k.is_multiple_of(4),
@@ -250,7 +258,7 @@ fn is_sound(instruction: &Instruction, behind: usize) -> bool {
 }
 
 /// Whether there is a way to a load of a word of memory that nothing was stored to. The jumps are sound.
-fn reads_unset_memory(code: &[Instruction]) -> bool {
+pub fn reads_unset_memory(code: &[Instruction]) -> bool {
     // For each instruction the words that are set on every way to it, a bit each.
     let mut set_at = alloc::vec![u16::MAX; code.len()];
     let mut set = 0u16;

@@ -6,6 +6,7 @@ use alloc::sync::Arc;
 use machine::errno::Errno;
 use machine::mm::account;
 
+use crate::fs::sigio;
 use crate::syscall::context::KEEP_REGISTERS;
 use crate::syscall::seccomp::entry::filter;
 use crate::syscall::table;
@@ -72,6 +73,7 @@ pub fn dispatch(task: &Arc<Task>) {
         table::call(&cx, number, args)
     };
     drop(cx);
+    sigio::deliver();
     if matches!(number, EXECVE | EXECVEAT) {
         // The memory of the former program has gone with the call's hold on it.
         task.process.container.ipc().drop_unattached();

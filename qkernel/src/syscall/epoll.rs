@@ -51,8 +51,8 @@ pub(super) fn epoll_ctl(cx: &Ctx<'_>, set: i32, operation: u32, fd: i32, event: 
     const MODIFY: u32 = 3;
     let event: EpollEvent =
         if operation == DELETE { EpollEvent { events: 0, data: 0 } } else { cx.user().read(event)? };
-    let me = cx.file(set)?;
-    let file = cx.file(fd)?;
+    let me = cx.opened(set)?;
+    let file = cx.opened(fd)?;
     if operation == ADD && !can_be_watched(&file) {
         return Err(Errno::EPERM);
     }

@@ -34,9 +34,10 @@ pub(super) fn execveat(
     if args.is_empty() {
         args.push(alloc::vec::Vec::new());
     }
-    let name =
-        if name.is_empty() || (dirfd != AT_FDCWD && name[0] != b'/') { fd_name(dirfd, &name) } else { name };
-    exec::execute(cx, Program { file, name, args, env })?;
+    let by_descriptor = name.is_empty() || (dirfd != AT_FDCWD && name[0] != b'/');
+    let is_unnamed = by_descriptor && cx.files().descriptor(dirfd).is_ok_and(|from| from.close_on_exec);
+    let name = if by_descriptor { fd_name(dirfd, &name) } else { name };
+    exec::execute(cx, Program { file, name, args, env, is_unnamed })?;
     Err(Errno(KEEP_REGISTERS))
 }
 

@@ -3,26 +3,20 @@
 use abi::word::low32;
 
 use crate::creds::CAP_SYS_RESOURCE;
-use crate::fs::file::{File, OpenFlags};
+use crate::fs::file::OpenFlags;
 use crate::syscall::context::SyscallResult;
 use crate::syscall::dup::limit;
+use crate::syscall::io_signals::{self, F_GETOWN_EX, F_GETSIG, F_SETOWN, F_SETOWN_EX};
 use crate::syscall::lock;
 use crate::task::context::Ctx;
 use machine::errno::Errno;
 use machine::mm::UserAddr;
-use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const F_DUPFD: u32 = 0;
 const F_GETFD: u32 = 1;
 const F_SETFD: u32 = 2;
 const F_GETFL: u32 = 3;
 const F_SETFL: u32 = 4;
-const F_SETOWN: u32 = 8;
-const F_GETOWN: u32 = 9;
-const F_SETSIG: u32 = 10;
-const F_GETSIG: u32 = 11;
-const F_SETOWN_EX: u32 = 15;
-const F_GETOWN_EX: u32 = 16;
 const F_SETLEASE: u32 = 1024;
 const F_GETLEASE: u32 = 1025;
 const F_NOTIFY: u32 = 1026;
@@ -32,15 +26,6 @@ const F_GETPIPE_SZ: u32 = 1032;
 const F_ADD_SEALS: u32 = 1033;
 const F_GET_SEALS: u32 = 1034;
 const FD_CLOEXEC: u64 = 1;
-const F_UNLCK: u64 = 2;
-
-/// `struct f_owner_ex`.
-#[repr(C)]
-#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
-struct OwnerEx {
-    kind: i32,
-    id: i32,
-}
 
 /// `fcntl(2)`.
 pub(super) fn fcntl(cx: &Ctx<'_>, fd: i32, command: u32, arg: u64) -> SyscallResult {
@@ -62,10 +47,15 @@ pub(super) fn fcntl(cx: &Ctx<'_>, fd: i32, command: u32, arg: u64) -> SyscallRes
         F_GETFD => Ok(u64::from(descriptor.close_on_exec)),
         F_SETFD => cx.files().set_close_on_exec(fd, arg & FD_CLOEXEC != 0).map(|()| 0),
         F_GETFL => Ok(u64::from(file.flags().bits())),
-        F_SETFL => file.set_flags(OpenFlags::from_bits_truncate(low32(arg))).map(|()| 0),
-        F_SETOWN..=F_GETSIG | F_SETOWN_EX | F_GETOWN_EX => owner(cx, file, command, arg),
-        F_SETLEASE => Err(if arg == F_UNLCK { Errno::EAGAIN } else { Errno::EINVAL }),
-        F_GETLEASE => Ok(F_UNLCK),
+        F_SETFL => {
+            let mut flags = OpenFlags::from_bits_truncate(low32(arg));
+            let is_async = io_signals::switch(cx, file, fd, flags)?;
+            flags.set(OpenFlags::ASYNC, is_async);
+            file.set_flags(flags).map(|()| 0)
+        }
+        F_SETOWN..=F_GETSIG | F_SETOWN_EX | F_GETOWN_EX => io_signals::command(cx, file, command, arg),
+        F_SETLEASE => io_signals::set_lease(cx, file, fd, low32(arg)),
+        F_GETLEASE => Ok(io_signals::lease(file)),
         F_NOTIFY => Err(Errno::EINVAL),
         F_SETPIPE_SZ => {
             let privileged = cx.task.creds.get().has(CAP_SYS_RESOURCE);
@@ -77,38 +67,4 @@ pub(super) fn fcntl(cx: &Ctx<'_>, fd: i32, command: u32, arg: u64) -> SyscallRes
         F_GET_SEALS => file.ops.seals().map(u64::from),
         _ => lock::fcntl_lock(cx, file, command, UserAddr::new(arg)),
     }
-}
-
-/// `F_SETOWN`, `F_SETSIG` and the like: the receiver of signals about I/O.
-fn owner(cx: &Ctx<'_>, file: &File, command: u32, arg: u64) -> SyscallResult {
-    let (owner, signal) = *file.owner.lock();
-    match command {
-        F_SETOWN => {
-            let id = low32(arg).cast_signed();
-            if id == i32::MIN {
-                return Err(Errno::EINVAL);
-            }
-            file.owner.lock().0 = id;
-        }
-        F_GETOWN => return Ok(i64::from(owner).cast_unsigned()),
-        F_SETSIG => {
-            let signal = u32::try_from(arg).ok().filter(|signal| *signal <= 64).ok_or(Errno::EINVAL)?;
-            file.owner.lock().1 = signal;
-        }
-        F_GETSIG => return Ok(u64::from(signal)),
-        F_SETOWN_EX => {
-            let new: OwnerEx = cx.user().read(UserAddr::new(arg))?;
-            file.owner.lock().0 = match new.kind {
-                0 | 1 if new.id < 0 => return Err(Errno::EINVAL),
-                0 | 1 => new.id,
-                2 => new.id.checked_neg().ok_or(Errno::EINVAL)?,
-                _ => return Err(Errno::EINVAL),
-            };
-        }
-        _ => {
-            let (kind, id) = if owner < 0 { (2, owner.wrapping_neg()) } else { (1, owner) };
-            cx.user().write(UserAddr::new(arg), &OwnerEx { kind, id })?;
-        }
-    }
-    Ok(0)
 }

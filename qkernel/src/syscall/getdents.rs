@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use crate::config::RW_MAX_BYTES;
 use crate::fs::file::DirEntry;
 use crate::fs::inode::S_IFDIR;
+use crate::fs::notify::Mask;
 use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
 use machine::errno::Errno;
@@ -34,6 +35,7 @@ fn list(
     let mut out: Vec<u8> = account::vec(room.min(32 * 1024))?;
     let (mut cut, mut short) = (false, false);
     let mut record = Vec::new();
+    let before = *file.pos.lock();
     file.ops.read_dir(&file, &mut |entry| {
         record.clear();
         put(&mut record, entry);
@@ -47,14 +49,37 @@ fn list(
         }
         !short
     })?;
+    file.notify(Mask::ACCESS);
     if out.is_empty() && short {
         return Err(Errno::ENOMEM);
     }
     if out.is_empty() && cut {
         return Err(Errno::EINVAL);
     }
-    cx.user().write_bytes(buf, &out)?;
-    Ok(out.len() as u64)
+    if cx.user().write_bytes(buf, &out).is_ok() {
+        return Ok(out.len() as u64);
+    }
+    let (given, next) = give_some(cx, buf, &out, before);
+    *file.pos.lock() = next;
+    if given == 0 { Err(Errno::EFAULT) } else { Ok(given as u64) }
+}
+
+/// Gives the caller the entries that fit before its buffer ends in memory that is not there: their bytes, and the
+/// position behind them.
+fn give_some(cx: &Ctx<'_>, buf: UserAddr, records: &[u8], before: u64) -> (usize, u64) {
+    let (mut at, mut next) = (0, before);
+    while let Some((header, _)) = records.get(at..).and_then(|rest| rest.split_at_checked(18)) {
+        let len = usize::from(u16::from_le_bytes([header[16], header[17]]));
+        let Some(record) = records.get(at..at + len) else { break };
+        if len == 0
+            || cx.user().write_bytes(UserAddr::new(buf.get().wrapping_add(at as u64)), record).is_err()
+        {
+            break;
+        }
+        next = u64::from_le_bytes(core::array::from_fn(|i| header[8 + i]));
+        at += len;
+    }
+    (at, next)
 }
 
 /// `d_reclen`. A name has at most 255 bytes.

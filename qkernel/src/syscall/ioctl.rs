@@ -1,8 +1,11 @@
 //! `ioctl(2)`.
 
+use alloc::sync::Arc;
+
 use crate::fs::file::{File, OpenFlags, Whence};
 use crate::fs::inode::S_IFREG;
 use crate::syscall::context::SyscallResult;
+use crate::syscall::io_signals;
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 use machine::mm::UserAddr;
@@ -15,14 +18,11 @@ const FIOASYNC: u32 = 0x5452;
 
 /// `ioctl(2)`: requests that every file has are handled here, the others by the file.
 pub(super) fn ioctl(cx: &Ctx<'_>, fd: i32, request: u32, arg: u64) -> SyscallResult {
-    let file = cx.file(fd)?;
-    if file.flags().contains(OpenFlags::PATH) {
-        return Err(Errno::EBADF);
-    }
+    let file = cx.opened(fd)?;
     match request {
         FIOCLEX | FIONCLEX => cx.files().set_close_on_exec(fd, request == FIOCLEX)?,
-        FIONBIO => switch_flag(cx, &file, OpenFlags::NONBLOCK, UserAddr::new(arg))?,
-        FIOASYNC => switch_flag(cx, &file, OpenFlags::ASYNC, UserAddr::new(arg))?,
+        FIONBIO => switch_flag(cx, &file, fd, OpenFlags::NONBLOCK, UserAddr::new(arg))?,
+        FIOASYNC => switch_flag(cx, &file, fd, OpenFlags::ASYNC, UserAddr::new(arg))?,
         FIONREAD if file.ops.is_seekable() => {
             let stat = file.ops.stat(&file)?;
             if stat.kind() != S_IFREG {
@@ -32,14 +32,20 @@ pub(super) fn ioctl(cx: &Ctx<'_>, fd: i32, request: u32, arg: u64) -> SyscallRes
             let left = stat.size.saturating_sub(position);
             cx.user().write(UserAddr::new(arg), &i32::try_from(left).unwrap_or(i32::MAX))?;
         }
-        _ => return file.ops.ioctl(cx, &file, request, arg),
+        _ => {
+            let owner = io_signals::ioctl(cx, &file, request, arg);
+            return owner.unwrap_or_else(|| file.ops.ioctl(cx, &file, request, arg));
+        }
     }
     Ok(0)
 }
 
-fn switch_flag(cx: &Ctx<'_>, file: &File, flag: OpenFlags, from: UserAddr) -> Result<()> {
+fn switch_flag(cx: &Ctx<'_>, file: &Arc<File>, fd: i32, flag: OpenFlags, from: UserAddr) -> Result<()> {
     let on: i32 = cx.user().read(from)?;
     let mut flags = file.flags();
     flags.set(flag, on != 0);
+    if io_signals::switch(cx, file, fd, flags)? != flags.contains(OpenFlags::ASYNC) {
+        return Err(Errno::ENOTTY);
+    }
     file.set_flags(flags)
 }

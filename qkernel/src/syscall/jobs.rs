@@ -39,12 +39,9 @@ pub(super) fn getsid(cx: &Ctx<'_>, pid: i32) -> SyscallResult {
 /// `setpgid(2)`.
 pub(super) fn setpgid(cx: &Ctx<'_>, pid: i32, group: i32) -> SyscallResult {
     let me = cx.process().pid;
-    let group = u32::try_from(group).map_err(|_| Errno::EINVAL)?;
-    let pid = match u32::try_from(pid).map_err(|_| Errno::ESRCH)? {
-        0 => me,
-        pid => pid,
-    };
-    let group = if group == 0 { pid } else { group };
+    let pid = if pid == 0 { me.cast_signed() } else { pid };
+    let group = u32::try_from(if group == 0 { pid } else { group }).map_err(|_| Errno::EINVAL)?;
+    let pid = u32::try_from(pid).map_err(|_| Errno::ESRCH)?;
     let mut tree = cx.pids().tree.lock();
     let session = tree.nodes.get(&me).ok_or(Errno::ESRCH)?.session;
     let node = tree.nodes.get(&pid).ok_or(Errno::ESRCH)?;

@@ -71,8 +71,8 @@ pub(super) fn setrlimit(cx: &Ctx<'_>, number: u32, from: UserAddr) -> SyscallRes
 
 /// `prlimit64(2)`.
 pub(super) fn prlimit64(cx: &Ctx<'_>, pid: i32, number: u32, new: UserAddr, old: UserAddr) -> SyscallResult {
-    let resource = resource(number)?;
     let new: Option<RLimit> = cx.user().read_opt(new)?;
+    let resource = resource(number)?;
     let process = match u32::try_from(pid).map_err(|_| Errno::ESRCH)? {
         0 => cx.process().clone(),
         pid => cx
@@ -92,7 +92,7 @@ pub(super) fn prlimit64(cx: &Ctx<'_>, pid: i32, number: u32, new: UserAddr, old:
 
 fn check_access(cx: &Ctx<'_>, process: &Process) -> Result<()> {
     let me = cx.task.creds.get();
-    let them = process.any_task().ok_or(Errno::ESRCH)?.creds.get();
+    let them = process.creds().ok_or(Errno::ESRCH)?;
     let same = [them.uid, them.euid, them.suid].iter().all(|id| *id == me.uid)
         && [them.gid, them.egid, them.sgid].iter().all(|id| *id == me.gid);
     if same || me.has(CAP_SYS_RESOURCE) { Ok(()) } else { Err(Errno::EPERM) }

@@ -1,7 +1,7 @@
 //! `flock(2)` and the locks of `fcntl(2)`.
 
 use crate::fs::caller::PidOf;
-use crate::fs::file::{File, OpenFlags, Whence};
+use crate::fs::file::{File, Whence};
 use crate::fs::locks;
 use crate::fs::locks::{END, Lock, Owner};
 use crate::syscall::context::SyscallResult;
@@ -103,10 +103,7 @@ fn show(cx: &Ctx<'_>, raw: &mut RawLock, held: &Lock) {
 /// `flock(2)`.
 pub(super) fn flock(cx: &Ctx<'_>, fd: i32, operation: u32) -> SyscallResult {
     const NONBLOCK: u32 = 4;
-    let file = cx.file(fd)?;
-    if file.flags().contains(OpenFlags::PATH) {
-        return Err(Errno::EBADF);
-    }
+    let file = cx.opened(fd)?;
     let kind = match operation & !NONBLOCK {
         1 => Some(false),
         2 => Some(true),

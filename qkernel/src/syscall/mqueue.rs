@@ -119,7 +119,7 @@ pub(super) fn mq_timedsend(
     if priority >= MQ_PRIO_MAX {
         return Err(Errno::EINVAL);
     }
-    let file = cx.file(fd)?;
+    let file = cx.opened(fd)?;
     let queue = queue_of(&file)?;
     if !file.flags().writable() {
         return Err(Errno::EBADF);
@@ -142,7 +142,7 @@ pub(super) fn mq_timedreceive(
     timeout: UserAddr,
 ) -> SyscallResult {
     let timeout_ns = read_timespec_opt(cx, timeout)?;
-    let file = cx.file(fd)?;
+    let file = cx.opened(fd)?;
     let queue = queue_of(&file)?;
     if !file.flags().readable() {
         return Err(Errno::EBADF);
@@ -163,7 +163,7 @@ pub(super) fn mq_getsetattr(cx: &Ctx<'_>, fd: i32, new: UserAddr, old: UserAddr)
     if new.is_some_and(|new| new.flags & !nonblocking != 0) {
         return Err(Errno::EINVAL);
     }
-    let file = cx.file(fd)?;
+    let file = cx.opened(fd)?;
     let queue = queue_of(&file)?;
     let capacity = queue.capacity();
     let former = Attr {
@@ -193,7 +193,7 @@ pub(super) fn mq_notify(cx: &Ctx<'_>, fd: i32, event: UserAddr) -> SyscallResult
             Some(Registration { who: pid, kind: event.notify, signal, tell })
         }
     };
-    let file = cx.file(fd)?;
+    let file = cx.opened(fd)?;
     queue_of(&file)?.notify(pid, registration)?;
     Ok(0)
 }
@@ -218,7 +218,11 @@ fn notifier(cx: &Ctx<'_>, event: &SigEvent) -> Result<Notifier> {
                     0
                 };
                 let uid = sender.creds.get().uid;
-                send_to_process(&process, signal, Source::Queue { code: SI_MESGQ, pid, uid, value });
+                send_to_process(
+                    &process,
+                    signal,
+                    Source::Queue { code: SI_MESGQ, errno: 0, pid, uid, value },
+                );
             }))
         }
         SIGEV_THREAD => {

@@ -27,7 +27,7 @@ pub(super) fn clock_nanosleep(
     const TIMER_ABSTIME: u32 = 1;
     let clock = Clock::from_id(cx.task, id)?;
     if matches!(clock, Clock::Thread(..)) {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EOPNOTSUPP);
     }
     let ns = cx.user().read::<Timespec>(from)?.to_ns()?;
     if flags & TIMER_ABSTIME != 0 {

@@ -8,6 +8,7 @@ use crate::fs::open::How;
 use crate::fs::walk::AT_FDCWD;
 use crate::fs::walk::Resolve;
 use crate::syscall::context::SyscallResult;
+use crate::syscall::dup::limit;
 use crate::syscall::extensible::read_extensible;
 use crate::task::context::Ctx;
 use bitflags::bitflags;
@@ -53,6 +54,10 @@ fn open_flags(raw: u32) -> Result<OpenFlags> {
 
 fn do_open(cx: &Ctx<'_>, dirfd: i32, path: UserAddr, how: How) -> SyscallResult {
     let path = cx.user().read_path(path)?;
+    if path.is_empty() {
+        return Err(Errno::ENOENT);
+    }
+    cx.files().check_room(limit(cx))?;
     let close_on_exec = how.flags.contains(OpenFlags::CLOEXEC);
     let file = open::open_how(cx, dirfd, &path, how)?;
     cx.install(file, close_on_exec)
@@ -82,6 +87,10 @@ pub(super) fn openat2(cx: &Ctx<'_>, dirfd: i32, path: UserAddr, how: UserAddr, s
     let known = OpenFlags::from_bits(bits).ok_or(Errno::EINVAL)?;
     let resolve = Resolve::from_bits(raw.resolve).ok_or(Errno::EINVAL)?;
     let makes = known.intersects(OpenFlags::CREAT | OpenFlags::TMPFILE_BIT);
+    let of_path = OpenFlags::PATH | OpenFlags::DIRECTORY | OpenFlags::NOFOLLOW | OpenFlags::CLOEXEC;
+    if known.contains(OpenFlags::PATH) && !(known - of_path).is_empty() {
+        return Err(Errno::EINVAL);
+    }
     if raw.mode & !0o7777 != 0 || (raw.mode != 0 && !makes) {
         return Err(Errno::EINVAL);
     }

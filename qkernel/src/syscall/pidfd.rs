@@ -2,7 +2,9 @@
 
 use alloc::sync::Arc;
 
-use crate::fs::file::OpenFlags;
+use crate::fs::file::{File, OpenFlags};
+use crate::net::ancillary::SenderCreds;
+use crate::proc;
 use crate::signals::Source;
 use crate::syscall::context::SyscallResult;
 use crate::syscall::event::only;
@@ -34,20 +36,40 @@ pub(super) fn pidfd_send_signal(
     if flags != 0 {
         return Err(Errno::EINVAL);
     }
-    let target = pid_process(cx, pidfd)?;
+    let file = cx.file(pidfd)?;
+    let target = match proc::process_of(&file) {
+        Some(process) => still_there(cx, &process)?,
+        None => pid_process(cx, &file)?,
+    };
     let source = if info.is_null() {
         Source::User { pid: cx.process().pid, uid: cx.task.creds.get().uid }
     } else {
+        let sent: i32 = cx.user().read(info)?;
+        if sent != number.cast_signed() {
+            return Err(Errno::EINVAL);
+        }
         crate::syscall::signal::sigqueue::read_info(cx, number, info, Arc::ptr_eq(&target, cx.process()))?
     };
     crate::syscall::signal::permission::signal_process(cx, &target, number, source)?;
     Ok(0)
 }
 
+/// A descriptor of the process that sent a message, or is a peer. `ESRCH`: it is gone, or of another pid space.
+pub fn of_sender(cx: &Ctx<'_>, sender: SenderCreds) -> Result<Arc<File>> {
+    let process = cx.pids().find_process(sender.process.seen_by(cx.caller)).ok_or(Errno::ESRCH)?;
+    // Its id may be another process's by now.
+    if process.serial != sender.serial {
+        return Err(Errno::ESRCH);
+    }
+    PidFile::open(&process, OpenFlags::empty())
+}
+
 /// The process of a descriptor; `EBADF` for another file, `ESRCH` once the process has been waited for.
-pub fn pid_process(cx: &Ctx<'_>, fd: i32) -> Result<Arc<Process>> {
-    let file = cx.file(fd)?;
-    let process = &file.as_ops::<PidFile>().ok_or(Errno::EBADF)?.process;
+pub fn pid_process(cx: &Ctx<'_>, file: &File) -> Result<Arc<Process>> {
+    still_there(cx, &file.as_ops::<PidFile>().ok_or(Errno::EBADF)?.process)
+}
+
+fn still_there(cx: &Ctx<'_>, process: &Arc<Process>) -> Result<Arc<Process>> {
     match cx.pids().find_process(process.pid) {
         Some(found) if Arc::ptr_eq(&found, process) => Ok(found),
         _ => Err(Errno::ESRCH),
@@ -56,6 +78,9 @@ pub fn pid_process(cx: &Ctx<'_>, fd: i32) -> Result<Arc<Process>> {
 
 /// `pidfd_getfd(2)`: not permitted, as by a kernel that allows no tracing.
 pub(super) fn pidfd_getfd(cx: &Ctx<'_>, pidfd: i32, _fd: i32, flags: u32) -> SyscallResult {
-    pid_process(cx, pidfd)?;
+    let target = pid_process(cx, &*cx.file(pidfd)?)?;
+    if target.any_task().is_none() {
+        return Err(Errno::ESRCH);
+    }
     Err(if flags != 0 { Errno::EINVAL } else { Errno::EPERM })
 }

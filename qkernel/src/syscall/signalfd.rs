@@ -23,7 +23,7 @@ pub(super) fn signalfd4(cx: &Ctx<'_>, fd: i32, mask: UserAddr, size: u64, flags:
     if fd == -1 {
         return install(cx, SignalFile::open(mask, flags)?, flags);
     }
-    let file = cx.file(fd)?;
+    let file = cx.opened(fd)?;
     file.as_ops::<SignalFile>().ok_or(Errno::EINVAL)?.set_mask(mask);
     Ok(u64::from(fd.unsigned_abs()))
 }

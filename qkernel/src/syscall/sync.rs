@@ -1,15 +1,11 @@
 //! Writing files out: `fsync(2)`, `sync(2)` and their relatives.
 
-use crate::fs::file::OpenFlags;
 use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
 use machine::errno::Errno;
 
 fn sync_file(cx: &Ctx<'_>, fd: i32, data_only: bool) -> SyscallResult {
-    let file = cx.file(fd)?;
-    if file.flags().contains(OpenFlags::PATH) {
-        return Err(Errno::EBADF);
-    }
+    let file = cx.opened(fd)?;
     file.ops.sync(&file, data_only).map(|()| 0)
 }
 
@@ -30,7 +26,7 @@ pub(super) fn sync(_cx: &Ctx<'_>) -> SyscallResult {
 
 /// `syncfs(2)`: see [`sync`].
 pub(super) fn syncfs(cx: &Ctx<'_>, fd: i32) -> SyscallResult {
-    cx.file(fd).map(|_| 0)
+    cx.opened(fd).map(|_| 0)
 }
 
 /// `sync_file_range(2)`: as much as `fdatasync(2)`.

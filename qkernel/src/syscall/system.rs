@@ -5,6 +5,7 @@ use crate::fs::devfs;
 use crate::proc::system::{load_averages, memory};
 use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
+use crate::task::kernel_log;
 use machine::errno::Errno;
 use machine::mm::{IoBuf, UserAddr};
 use machine::time;
@@ -60,18 +61,38 @@ pub(super) fn getrandom(cx: &Ctx<'_>, buf: UserAddr, len: usize, flags: u32) -> 
     devfs::fill_random(&mut buf).map(|filled| filled as u64)
 }
 
-/// `syslog(2)`: the kernel's messages go to the host; programs see an empty log.
+/// `syslog(2)`: the kernel's messages go to the host; programs see those about their own container.
 pub(super) fn syslog(cx: &Ctx<'_>, kind: i32, buf: UserAddr, len: i32) -> SyscallResult {
     const CAP_SYSLOG: u32 = 34;
     const READ: i32 = 2;
     const READ_ALL: i32 = 3;
     const READ_CLEAR: i32 = 4;
+    const CLEAR: i32 = 5;
+    const CONSOLE_LEVEL: i32 = 8;
+    const SIZE_UNREAD: i32 = 9;
+    const SIZE_BUFFER: i32 = 10;
     if !cx.task.creds.get().has(CAP_SYSLOG) {
         return Err(Errno::EPERM);
     }
+    let log = &cx.container().log;
     match kind {
-        READ | READ_ALL | READ_CLEAR if buf.is_null() || len < 0 => Err(Errno::EINVAL),
-        0..=10 => Ok(0),
+        READ | READ_ALL | READ_CLEAR => {
+            let len = usize::try_from(len).map_err(|_| Errno::EINVAL)?;
+            if buf.is_null() {
+                return Err(Errno::EINVAL);
+            }
+            let text = if kind == READ { log.next(len) } else { log.last(len, kind == READ_CLEAR) };
+            cx.user().write_bytes(buf, &text)?;
+            Ok(text.len() as u64)
+        }
+        CLEAR => {
+            log.clear();
+            Ok(0)
+        }
+        CONSOLE_LEVEL if !(1..=8).contains(&len) => Err(Errno::EINVAL),
+        SIZE_UNREAD => Ok(log.unread_bytes() as u64),
+        SIZE_BUFFER => Ok(kernel_log::BUFFER_BYTES as u64),
+        0..=CONSOLE_LEVEL => Ok(0),
         _ => Err(Errno::EINVAL),
     }
 }
@@ -91,9 +112,4 @@ pub(super) fn getcpu(cx: &Ctx<'_>, cpu: UserAddr, node: UserAddr) -> SyscallResu
     cx.user().write_opt(cpu, &index)?;
     cx.user().write_opt(node, &0u32)?;
     Ok(0)
-}
-
-/// `rseq(2)`: not provided. Listed so that the C library's question at every start isn't logged.
-pub(super) fn rseq(_cx: &Ctx<'_>) -> SyscallResult {
-    Err(Errno::ENOSYS)
 }

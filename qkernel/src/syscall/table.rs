@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use crate::syscall::attr::utime;
 use crate::syscall::context::{FromArg, SyscallResult};
 use crate::syscall::creds::{capabilities, groups, setuid};
-use crate::syscall::memory::{madvise, mlock, mmap};
+use crate::syscall::memory::{madvise, mlock, mmap, numa, process_vm};
 use crate::syscall::message::{receive, recvmsg, send};
 use crate::syscall::names::{link, rename};
 use crate::syscall::poll::select;
@@ -23,10 +23,10 @@ use crate::syscall::unknown::unknown;
 use crate::syscall::wait::waitid;
 use crate::syscall::xattr::{getxattr, setxattr};
 use crate::syscall::{
-    access, adjtimex, attr, clone, creds, dir, dup, epoll, event, exec, fcntl, futex, getdents, ioctl,
-    itimer, jobs, limits, lock, membarrier, memfd, memory, mount, mqueue, msg, names, nanosleep, open, pidfd,
-    poll, prctl, process, readlink, restart, robust, rw, sched, seccomp, sem, shm, signal, signalfd, socket,
-    splice, stat, statfs, sync, system, time, timer, timerfd, truncate, uname, usage, wait,
+    access, adjtimex, attr, clone, creds, dir, dup, epoll, event, exec, fcntl, futex, getdents, inotify,
+    ioctl, itimer, jobs, limits, lock, membarrier, memfd, memory, mount, mqueue, msg, names, nanosleep, open,
+    pidfd, poll, prctl, process, readlink, restart, robust, rseq, rw, sched, seccomp, sem, shm, signal,
+    signalfd, socket, splice, stat, statfs, sync, system, time, timer, timerfd, truncate, uname, usage, wait,
 };
 use crate::task::context::Ctx;
 use crate::task::core::Task;
@@ -104,6 +104,17 @@ syscalls! {
     26 => madvise::msync(addr: UserAddr, len: u64, flags: u32);
     27 => madvise::mincore(addr: UserAddr, len: u64, vec: UserAddr);
     28 => madvise::madvise(addr: UserAddr, len: u64, advice: u32);
+    216 => mmap::remap_file_pages(addr: UserAddr, len: u64, prot: u64, page: u64, flags: u64);
+    237 => numa::mbind(addr: UserAddr, len: u64, mode: u32, nodes: UserAddr, max_node: u64, flags: u32);
+    238 => numa::set_mempolicy(mode: u32, nodes: UserAddr, max_node: u64);
+    239 => numa::get_mempolicy(mode: UserAddr, nodes: UserAddr, max_node: u64, addr: UserAddr, flags: u64);
+    256 => numa::migrate_pages(pid: i32, max_node: u64, old: UserAddr, new: UserAddr);
+    279 => numa::move_pages(pid: i32, count: u64, pages: UserAddr, nodes: UserAddr, status: UserAddr, flags: u32);
+    310 => process_vm::process_vm_readv(pid: i32, local: UserAddr, local_count: u64, remote: UserAddr, remote_count: u64, flags: u64);
+    311 => process_vm::process_vm_writev(pid: i32, local: UserAddr, local_count: u64, remote: UserAddr, remote_count: u64, flags: u64);
+    440 => madvise::process_madvise(pidfd: i32, iov: UserAddr, count: u64, advice: u32, flags: u32);
+    450 => numa::set_mempolicy_home_node(addr: UserAddr, len: u64, node: u64, flags: u64);
+    462 => memory::mseal(addr: UserAddr, len: u64, flags: u64);
     149 => mlock::mlock(addr: UserAddr, len: u64);
     150 => mlock::munlock(addr: UserAddr, len: u64);
     151 => mlock::mlockall(flags: u32);
@@ -228,7 +239,7 @@ syscalls! {
     309 => system::getcpu(cpu: UserAddr, node: UserAddr);
     318 => system::getrandom(buf: UserAddr, len: usize, flags: u32);
     324 => membarrier::membarrier(command: i32, flags: u32, cpu: i32);
-    334 => system::rseq();
+    334 => rseq::rseq(addr: UserAddr, len: u32, flags: u32, signature: u32);
     // pipes and events
     7 => poll::poll(fds: UserAddr, count: u32, timeout_ms: i32);
     22 => event::pipe(ends: UserAddr);
@@ -244,6 +255,10 @@ syscalls! {
     291 => epoll::epoll_create1(flags: u32);
     293 => event::pipe2(ends: UserAddr, flags: u32);
     441 => epoll::epoll_pwait2(set: i32, events: UserAddr, max: i32, timeout: UserAddr, mask: UserAddr, mask_size: u64);
+    253 => inotify::inotify_init();
+    254 => inotify::inotify_add_watch(fd: i32, path: UserAddr, mask: u32);
+    255 => inotify::inotify_rm_watch(fd: i32, descriptor: i32);
+    294 => inotify::inotify_init1(flags: u32);
     275 => splice::splice(input: i32, input_offset: UserAddr, output: i32, output_offset: UserAddr, len: usize, flags: u32);
     276 => tee::tee(input: i32, output: i32, len: usize, flags: u32);
     278 => tee::vmsplice(fd: i32, iov: UserAddr, count: u64, flags: u32);

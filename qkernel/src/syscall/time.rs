@@ -28,8 +28,11 @@ pub(super) fn clock_getres(cx: &Ctx<'_>, id: i32, to: UserAddr) -> SyscallResult
 /// `clock_settime(2)`: the clocks are the host's.
 pub(super) fn clock_settime(cx: &Ctx<'_>, id: i32, from: UserAddr) -> SyscallResult {
     let clock = Clock::from_id(cx.task, id)?;
+    if !matches!(clock, Clock::Real) || id != 0 {
+        return Err(Errno::EINVAL);
+    }
     cx.user().read::<Timespec>(from)?.to_ns()?;
-    Err(if matches!(clock, Clock::Real) && id == 0 { Errno::EPERM } else { Errno::EINVAL })
+    Err(Errno::EPERM)
 }
 
 /// `gettimeofday(2)`.

@@ -62,8 +62,9 @@ fn notify(cx: &Ctx<'_>, event: &SigEvent) -> Result<Option<Notify>> {
 
 /// `timer_create(2)`.
 pub(super) fn timer_create(cx: &Ctx<'_>, clock: i32, event: UserAddr, id: UserAddr) -> SyscallResult {
+    let event = cx.user().read_opt::<SigEvent>(event)?;
     let clock = Clock::for_timer(cx.task, clock)?;
-    let notify = match cx.user().read_opt::<SigEvent>(event)? {
+    let notify = match event {
         Some(event) => notify(cx, &event)?,
         None => Some(Notify { signal: crate::signals::SIGALRM, value: None, task: None }),
     };
@@ -83,6 +84,9 @@ pub(super) fn timer_settime(
     old: UserAddr,
 ) -> SyscallResult {
     const TIMER_ABSTIME: u32 = 1;
+    if new.is_null() {
+        return Err(Errno::EINVAL);
+    }
     let new: ItimerSpec = cx.user().read(new)?;
     let setting = Setting { value_ns: new.value.to_ns()?, interval_ns: new.interval.to_ns()? };
     let former = posix_timer::set(cx.process(), id, setting, flags & TIMER_ABSTIME != 0)?;

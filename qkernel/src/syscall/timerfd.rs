@@ -34,10 +34,10 @@ pub(super) fn timerfd_settime(
 ) -> SyscallResult {
     const ABSTIME: u32 = 1;
     const CANCEL_ON_SET: u32 = 2;
+    let [interval_s, interval_ns, due_s, due_ns]: ItimerSpec = cx.user().read(new)?;
     if flags & !(ABSTIME | CANCEL_ON_SET) != 0 {
         return Err(Errno::EINVAL);
     }
-    let [interval_s, interval_ns, due_s, due_ns]: ItimerSpec = cx.user().read(new)?;
     let interval_ns = duration_ns([interval_s, interval_ns])?;
     let due_ns = duration_ns([due_s, due_ns])?;
     let file = cx.file(fd)?;

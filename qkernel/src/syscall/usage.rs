@@ -17,10 +17,7 @@ pub(super) fn getrusage(cx: &Ctx<'_>, who: i32, to: UserAddr) -> SyscallResult {
     let usage = match who {
         SELF => usage::of_process(process, Some(cx.aspace())),
         THREAD => usage::of_thread(cx.task, cx.aspace()),
-        CHILDREN => usage::rusage((
-            process.children_user.load(Ordering::Relaxed),
-            process.children_system.load(Ordering::Relaxed),
-        )),
+        CHILDREN => usage::of_children(process),
         _ => return Err(Errno::EINVAL),
     };
     cx.user().write(to, &usage)?;

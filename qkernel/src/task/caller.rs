@@ -1,6 +1,7 @@
 //! A task as files see it.
 
 use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
 
 use machine::mm::AddressSpace;
 
@@ -15,6 +16,10 @@ use crate::task::signal::send::send_to_task;
 impl Caller for Task {
     fn pid(&self) -> u32 {
         self.process.pid
+    }
+
+    fn process_serial(&self) -> u64 {
+        self.process.serial
     }
 
     fn pid_space(&self) -> u64 {
@@ -35,6 +40,10 @@ impl Caller for Task {
 
     fn aspace(&self) -> Option<Arc<AddressSpace>> {
         Self::aspace(self)
+    }
+
+    fn lease_break_seconds(&self) -> i32 {
+        self.process.container.lease_break_seconds.load(Ordering::Relaxed)
     }
 
     fn soft_limit(&self, resource: usize) -> u64 {

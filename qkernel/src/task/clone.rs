@@ -18,7 +18,7 @@ use crate::task::tree::Node;
 use crate::task::vfork::VforkDone;
 use alloc::vec::Vec;
 use machine::errno::{Errno, Result};
-use machine::mm::{Access, AddressSpace, UserAddr, account};
+use machine::mm::{Access, AddressSpace, UserAddr, account, page_down};
 use machine::platform::{FpuArea, UserContext};
 
 bitflags! {
@@ -106,6 +106,13 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
     let me = cx.task;
     check_room(cx)?;
     let aspace = if flags.contains(CloneFlags::VM) { cx.aspace().clone() } else { fork_space(cx, args)? };
+    // The caller of `vfork(2)` waits; other threads of its process do not.
+    if flags.contains(CloneFlags::VM)
+        && !flags.contains(CloneFlags::THREAD)
+        && !(flags.contains(CloneFlags::VFORK) && is_alone(me))
+    {
+        aspace.share();
+    }
     let files = if flags.contains(CloneFlags::FILES) { cx.files().clone() } else { cx.files().fork()? };
     let fs = me.fs.get();
     let fs = if flags.contains(CloneFlags::FS) { fs } else { fs.fork() };
@@ -130,6 +137,11 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
     };
     let child = Task::new(tid, parts)?;
     child.policy.inherit(&me.policy);
+    child.thread.sched.inherit_cpus(&me.thread.sched);
+    child.mempolicy.store(me.mempolicy.load(Ordering::Relaxed), Ordering::Relaxed);
+    if !flags.contains(CloneFlags::VM) {
+        child.rseq.inherit(&me.rseq);
+    }
     if flags.contains(CloneFlags::THREAD) && me.thread.sched.uses_reserve() {
         child.thread.sched.allow_reserve();
     }
@@ -191,16 +203,23 @@ fn check_room(cx: &Ctx<'_>) -> Result<()> {
     account::check(limits::TASK_BYTES).map_err(|_| Errno::EAGAIN)
 }
 
-/// The child's registers: the caller's, with `rax` 0.
 /// A copy of the caller's memory, with what the child touches first.
 fn fork_space(cx: &Ctx<'_>, args: &CloneArgs) -> Result<Arc<AddressSpace>> {
     let regs = cx.task.context().run.regs;
     let stack = if args.stack.is_null() { regs.rsp } else { args.stack.get() };
-    let aspace = cx.aspace().fork(stack)?;
-    aspace.expect([(regs.rip, Access::Execute), (stack, Access::Write), (regs.fs_base, Access::Write)]);
-    Ok(aspace)
+    // The C library has the word for `rseq(2)` beside its own data.
+    let word = cx.task.rseq.addr().filter(|addr| page_down(*addr) != page_down(regs.fs_base));
+    let touches = [(regs.rip, Access::Execute), (stack, Access::Write), (regs.fs_base, Access::Write)];
+    let touches = touches.into_iter().chain(word.map(|addr| (addr, Access::Write)));
+    cx.aspace().fork(touches, is_alone(cx.task) && !cx.aspace().is_shared())
 }
 
+/// Whether the task is the only one of its process.
+fn is_alone(task: &Task) -> bool {
+    task.process.tasks.lock().len() == 1
+}
+
+/// The child's registers: the caller's, with `rax` 0.
 fn child_context(cx: &Ctx<'_>, args: &CloneArgs) -> UserContext {
     let mut mine = cx.task.context();
     mine.sync_fpu();

@@ -4,21 +4,25 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use machine::errno::{Errno, Result};
 use machine::host;
+use machine::mm::commit;
 use machine::mm::owners::OwnerLease;
 use machine::sched;
 use machine::sched::ChargedTo;
 use machine::sync::{Once, Rank, Shared, SpinLock};
 
+use crate::fs::leases::BREAK_SECONDS;
 use crate::fs::mount;
+use crate::fs::notify::limits::Limits as InotifyLimits;
 use crate::fs::path::Path;
 use crate::ipc::IpcNamespace;
 use crate::limits::container::ContainerLimits;
 use crate::spec::IdMaps;
 use crate::task::core::{Task, current as current_task};
+use crate::task::kernel_log::KernelLog;
 use crate::task::pause::Pause;
 use crate::task::pid_space::PidSpace;
 use crate::task::process::Process;
@@ -67,6 +71,10 @@ pub struct Container {
     has_own_pids: bool,
     /// Its System V objects and message queues, alone or together with other containers.
     ipc: Shared<IpcNamespace>,
+    /// How much its users may watch.
+    pub inotify: Arc<InotifyLimits>,
+    /// `fs.lease-break-time`.
+    pub lease_break_seconds: AtomicI32,
     first: Once<Weak<Process>>,
     /// Written under the tree's lock.
     pub(super) task_count: AtomicUsize,
@@ -79,6 +87,8 @@ pub struct Container {
     /// Its ids on the host, if they are not all as they are there.
     pub id_maps: Once<IdMaps>,
     pub events: Events,
+    /// What its programs are told by the kernel.
+    pub log: KernelLog,
     /// What its memory is charged to.
     memory: OwnerLease,
     /// Processor time of its ended tasks, in counter ticks (user, system).
@@ -112,6 +122,7 @@ impl Container {
             ContainerId::FIRST => OwnerLease::sandbox(),
             _ => OwnerLease::take().ok_or(Errno::EAGAIN)?,
         };
+        commit::begin_owner(memory.owner());
         let container = Self::unlisted(id, pids, memory);
         ALL.lock().insert(id, container.clone());
         Ok(container)
@@ -128,6 +139,8 @@ impl Container {
             has_own_pids: shared.is_none(),
             pids: shared.unwrap_or_else(PidSpace::new),
             ipc: Shared::new(IpcNamespace::new()),
+            inotify: InotifyLimits::new(),
+            lease_break_seconds: AtomicI32::new(BREAK_SECONDS),
             first: Once::new(),
             task_count: AtomicUsize::new(0),
             names: SpinLock::new(Rank::Leaf, UtsNames::default()),
@@ -136,6 +149,7 @@ impl Container {
             limits: ContainerLimits::new(),
             id_maps: Once::new(),
             events: Events::default(),
+            log: KernelLog::new(),
             memory,
             ended_ticks: [const { AtomicU64::new(0) }; 2],
             pause: Pause::new(),

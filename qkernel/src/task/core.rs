@@ -5,12 +5,14 @@ use alloc::sync::{Arc, Weak};
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-use crate::creds::Creds;
+use crate::creds::{CAP_IPC_LOCK, Creds};
 use crate::fs::file::FileTable;
 use crate::fs::path::FsContext;
 use crate::ipc::sem::undo::UndoList;
+use crate::limits::RLIMIT_MEMLOCK;
 use crate::task::policy::SchedPolicy;
 use crate::task::process::Process;
+use crate::task::rseq::Rseq;
 use crate::task::seccomp::Confinement;
 use crate::task::signal::state::{Restart, TaskSignals};
 use crate::task::vfork::VforkDone;
@@ -29,7 +31,7 @@ pub struct Task {
     tid: AtomicU32,
     pub process: Arc<Process>,
     pub thread: Thread,
-    pub policy: SchedPolicy,
+    pub policy: Arc<SchedPolicy>,
     files: SpinLock<Option<Arc<FileTable>>>,
     pub fs: Shared<FsContext>,
     pub creds: Shared<Creds>,
@@ -48,6 +50,10 @@ pub struct Task {
     pub clear_child_tid: AtomicU64,
     /// `set_robust_list(2)`.
     pub robust_list: AtomicU64,
+    /// `rseq(2)`.
+    pub rseq: Rseq,
+    /// The mode and flags of its memory policy (`set_mempolicy(2)`).
+    pub mempolicy: AtomicU32,
     /// Told when this `vfork(2)` child executes or ends.
     pub vfork_parent: SpinLock<Option<Arc<VforkDone>>>,
     /// `PR_SET_PDEATHSIG`.
@@ -131,7 +137,7 @@ impl Task {
             tid: AtomicU32::new(tid),
             process: parts.process,
             thread,
-            policy: SchedPolicy::default(),
+            policy: Arc::new(SchedPolicy::default()),
             dying: AtomicBool::new(false),
             exit_status: AtomicI32::new(0),
             vfork_wait: SpinLock::new(Rank::Leaf, None),
@@ -144,6 +150,8 @@ impl Task {
             comm: SpinLock::new(Rank::Leaf, parts.comm),
             clear_child_tid: AtomicU64::new(0),
             robust_list: AtomicU64::new(0),
+            rseq: Rseq::new(),
+            mempolicy: AtomicU32::new(0),
             vfork_parent: SpinLock::new(Rank::Leaf, None),
             death_signal: AtomicU32::new(0),
             sem_undo: SpinLock::new(Rank::Leaf, None),
@@ -175,6 +183,14 @@ impl Task {
     /// The user registers and FPU state, of the current task. The guard must be gone before the task sleeps.
     pub fn context(&self) -> ContextGuard<'_> {
         self.thread.context()
+    }
+
+    /// How many bytes of its memory it may lock: `RLIMIT_MEMLOCK`, which does not bind who may lock all.
+    pub fn lock_limit(&self) -> u64 {
+        if self.creds.get().has(CAP_IPC_LOCK) {
+            return u64::MAX;
+        }
+        self.process.limits.lock().soft(RLIMIT_MEMLOCK)
     }
 
     /// Whether a signal that is not blocked waits for the task, or its end.
@@ -218,11 +234,20 @@ impl Run for Task {
     }
 
     fn enter_cpu(&self) {
+        self.rseq.came_on_cpu();
         self.thread.enter_cpu();
     }
 
     fn leave_cpu(&self) {
         self.thread.leave_cpu();
+    }
+
+    fn rest_on_cpu(&self) {
+        self.thread.rest_on_cpu();
+    }
+
+    fn fetch_from(&self, cpu: usize) {
+        self.thread.fetch_from(cpu);
     }
 
     fn has_cause(&self) -> bool {

@@ -17,7 +17,7 @@ use crate::limits::RLIMIT_STACK;
 use crate::task::context::Ctx;
 use crate::task::core::Task;
 use crate::task::elf::{HEADER_BYTES, Header, Image};
-use crate::task::{futex, set_id};
+use crate::task::{futex, rseq, set_id};
 use machine::errno::{Errno, Result};
 use machine::mm::account;
 use machine::mm::aspace::Layout;
@@ -40,6 +40,8 @@ pub struct Program {
     pub name: Vec<u8>,
     pub args: Vec<Vec<u8>>,
     pub env: Vec<Vec<u8>>,
+    /// The name leads through a descriptor that is closed when the program begins.
+    pub is_unnamed: bool,
 }
 
 /// Kernel memory of an argument while its program is loaded, beside its bytes, which the new stack holds once more.
@@ -108,6 +110,8 @@ fn load(cx: &Ctx<'_>, mut program: Program) -> Result<Loaded> {
         let got = program.file.read_at(0, &mut head)?;
         match script_interpreter(&head[..got])? {
             None => return load_binary(cx, program, &head[..got]),
+            // The interpreter could not open the script by a descriptor that is closed for it.
+            Some(_) if program.is_unnamed => return Err(Errno::ENOENT),
             Some((interpreter, argument)) => {
                 let mut args = vec![interpreter.clone()];
                 args.extend(argument);
@@ -117,6 +121,7 @@ fn load(cx: &Ctx<'_>, mut program: Program) -> Result<Loaded> {
                 program.file =
                     crate::fs::open::open_executable(cx, crate::fs::walk::AT_FDCWD, &interpreter, 0)?;
                 program.name = interpreter;
+                program.is_unnamed = false;
             }
         }
     }
@@ -184,8 +189,11 @@ fn load_binary(cx: &Ctx<'_>, program: Program, head: &[u8]) -> Result<Loaded> {
     let facts = Facts { image: &image, bias, base, vdso, creds: &creds, secure };
     let stack = build_stack(&aspace, &program, &facts, STACK_TOP - random.stack)?;
     let images = interpreter.iter().map(|(_, image)| (base, image)).chain([(bias, &image)]);
-    let touches = [(entry, Access::Execute), (stack, Access::Write)].into_iter();
-    let touches = touches.chain(images.flat_map(|(bias, image)| first_touches(image, bias))).collect();
+    let below = stack.saturating_sub(PAGE);
+    let touches = [(entry, Access::Execute), (stack, Access::Write), (below, Access::Write)].into_iter();
+    let touches = touches.chain((vdso != 0).then_some((vdso, Access::Read)));
+    let of_images = images.flat_map(|(bias, image)| first_touches(image, bias)).take(TOUCHES_MAX);
+    let touches = touches.chain(of_images).collect();
     Ok(Loaded {
         aspace,
         touches,
@@ -200,11 +208,33 @@ fn load_binary(cx: &Ctx<'_>, program: Program, head: &[u8]) -> Result<Loaded> {
     })
 }
 
+/// Zeros behind a program's data of so many bytes are all written soon; of more perhaps only the first.
+const FEW_ZEROS: u64 = 8 * PAGE;
+/// Touches of a program's images, at most.
+const TOUCHES_MAX: usize = 64;
+/// A touch of new memory brings so many bytes of it.
+const TOUCH_BYTES: u64 = 4 * PAGE;
+
 /// What of an image is read or written as soon as it runs.
 fn first_touches(image: &Image, bias: u64) -> impl Iterator<Item = (u64, Access)> {
-    let data = image.segments.iter().filter(|segment| segment.prot.contains(Prot::WRITE));
-    let data = data.map(move |segment| (bias.wrapping_add(segment.vaddr), Access::Write));
-    image.segments.first().map(|first| (bias.wrapping_add(first.vaddr), Access::Read)).into_iter().chain(data)
+    image.segments.iter().flat_map(move |segment| {
+        let start = bias.wrapping_add(segment.vaddr);
+        let is_data = segment.prot.contains(Prot::WRITE);
+        let zeros = segment.memory_bytes.saturating_sub(segment.file_bytes);
+        let zeros = match zeros {
+            _ if !is_data => 0,
+            ..=FEW_ZEROS => zeros,
+            _ => 1,
+        };
+        // The beginning of data is bound to its place, and its end is where the zeros begin.
+        let ends = is_data.then(|| segment.file_bytes.saturating_sub(1));
+        let last = (zeros > 1).then(|| segment.memory_bytes - 1);
+        let zeros = (0..zeros).step_by(to_usize(TOUCH_BYTES));
+        let zeros = zeros.map(move |at| segment.file_bytes.wrapping_add(at));
+        let access = if is_data { Access::Write } else { Access::Read };
+        let touches = core::iter::once(0).chain(ends).chain(zeros).chain(last);
+        touches.map(move |at| (start.wrapping_add(at), access))
+    })
 }
 
 fn open_interpreter(cx: &Ctx<'_>, file: &File, offset: u64, len: u64) -> Result<(Arc<File>, Image)> {
@@ -323,6 +353,8 @@ const AT_HWCAP: u64 = 16;
 const AT_CLKTCK: u64 = 17;
 const AT_SECURE: u64 = 23;
 const AT_RANDOM: u64 = 25;
+const AT_RSEQ_FEATURE_SIZE: u64 = 27;
+const AT_RSEQ_ALIGN: u64 = 28;
 const AT_EXECFN: u64 = 31;
 const AT_SYSINFO_EHDR: u64 = 33;
 const AT_MINSIGSTKSZ: u64 = 51;
@@ -410,6 +442,8 @@ fn auxiliary_vector(facts: &Facts<'_>, execfn: u64, platform: u64, random: u64) 
         (AT_EGID, u64::from(creds.egid)),
         (AT_SECURE, u64::from(facts.secure)),
         (AT_RANDOM, random),
+        (AT_RSEQ_FEATURE_SIZE, u64::from(rseq::FEATURE_BYTES)),
+        (AT_RSEQ_ALIGN, u64::from(rseq::ORIGINAL_BYTES)),
         (AT_EXECFN, execfn),
         (AT_PLATFORM, platform),
         (AT_MINSIGSTKSZ, min_stack),
@@ -498,13 +532,14 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     after_exec(task);
     futex::release_robust_list(task, cx.user());
     process.timers.lock().delete_posix();
-    change_creds(task, &loaded);
+    let is_dumpable = change_creds(task, &loaded);
     task.creds.set(Arc::new(loaded.creds));
     let former = process.exe.lock().replace(loaded.file);
     drop(former);
     set_comm(task, &loaded.name);
     task.clear_child_tid.store(0, Ordering::Relaxed);
     task.robust_list.store(0, Ordering::Relaxed);
+    task.rseq.forget();
     {
         let context = &mut *task.context();
         context.fpu_live = false;
@@ -514,6 +549,10 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     }
     loaded.aspace.expect(loaded.touches);
     let old = task.replace_aspace(Some(loaded.aspace));
+    process.dumpable.store(u32::from(is_dumpable), Ordering::SeqCst);
+    if let Some(old) = &old {
+        task.process.max_rss.fetch_max(old.resident_peak(), Ordering::Relaxed);
+    }
     drop(old);
     if let Some(parent) = task.vfork_parent.lock().take() {
         parent.complete();
@@ -522,15 +561,17 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     Ok(())
 }
 
-/// Updates the state that depends on credentials: whether others may inspect the process, and its parent-death signal.
-fn change_creds(task: &Task, loaded: &Loaded) {
+/// Updates the state that depends on credentials, such as its parent-death signal. Result: whether others may inspect the process
+/// once it has the new program's memory. Until then nobody may, since it has the new credentials and the former memory.
+fn change_creds(task: &Task, loaded: &Loaded) -> bool {
     let new = &loaded.creds;
     let stays = set_id::stays_dumpable(&task.creds.get(), new);
     let dumpable = stays && loaded.is_readable && (new.uid, new.gid) == (new.euid, new.egid);
-    task.process.dumpable.store(u32::from(dumpable), Ordering::Relaxed);
+    task.process.dumpable.store(0, Ordering::SeqCst);
     if loaded.secure || !stays {
         task.death_signal.store(0, Ordering::Relaxed);
     }
+    dumpable
 }
 
 /// Whether the caller may read a program, and so the memory of a process that runs it.

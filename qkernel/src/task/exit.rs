@@ -7,12 +7,14 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use crate::fs::caller::PidOf;
+use crate::fs::sigio;
 use crate::signals::SIGKILL;
 use crate::task::container::FIRST_PID;
 use crate::task::core::Task;
 use crate::task::futex;
 use crate::task::pid_space::PidSpace;
-use crate::task::process::Process;
+use crate::task::process::{Ended, Process};
+use crate::task::usage;
 use machine::mm::{UserAddr, UserMemory};
 
 /// Ends the current task: gives up what it holds and, if it is the last of its process, ends the process. The caller
@@ -25,10 +27,15 @@ pub fn exit_task(task: &Arc<Task>, status: i32) {
     let undo = task.sem_undo.lock().take();
     drop(undo);
     task.set_files(None);
+    sigio::deliver();
     leave_task(task);
     let process = &task.process;
     let comm = *task.comm.lock();
     *process.ended_comm.lock() = comm;
+    if task.tid() == process.pid {
+        let ended = Ended { policy: task.policy.clone(), creds: task.creds.get() };
+        *process.ended.lock() = Some(ended);
+    }
     let ticks = [&task.thread.sched.user_ticks, &task.thread.sched.system_ticks];
     let [user, system] = ticks.map(|ticks| ticks.load(Ordering::Relaxed));
     let (last, status) = {
@@ -71,6 +78,9 @@ fn release_user_state(task: &Arc<Task>) {
 /// Gives up the address space, and lets a `vfork(2)` parent go on.
 pub fn leave_memory(task: &Arc<Task>) {
     let aspace = task.replace_aspace(None);
+    if let Some(aspace) = &aspace {
+        task.process.max_rss.fetch_max(aspace.resident_peak(), Ordering::Relaxed);
+    }
     drop(aspace);
     if let Some(parent) = task.vfork_parent.lock().take() {
         parent.complete();
@@ -205,5 +215,7 @@ pub fn reap(pids: &PidSpace, pid: u32) {
         let system = system + node.process.children_system.load(Ordering::Relaxed);
         parent.process.children_user.fetch_add(user, Ordering::Relaxed);
         parent.process.children_system.fetch_add(system, Ordering::Relaxed);
+        let largest = usage::max_rss_of_all(&node.process);
+        parent.process.children_max_rss.fetch_max(largest, Ordering::Relaxed);
     }
 }

@@ -1,6 +1,6 @@
 //! Interval timers: `setitimer(2)`, `alarm(2)`, and the limit on processor time.
 
-use crate::task::signal::send::send_to_process;
+use crate::task::signal::send::{send_to_own_process, send_to_process};
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::Ordering;
 
@@ -127,21 +127,21 @@ pub fn check(task: &Arc<Task>) {
     {
         let mut timers = process.timers.lock();
         if timers.virt.expire(user) {
-            send_to_process(process, SIGVTALRM, Source::Kernel);
+            send_to_own_process(task, SIGVTALRM, Source::Kernel);
         }
         if timers.prof.expire(total) {
-            send_to_process(process, SIGPROF, Source::Kernel);
+            send_to_own_process(task, SIGPROF, Source::Kernel);
         }
         posix_timer::check_cpu(process, &mut timers.posix);
     }
-    check_limit(process, total / NSEC);
+    check_limit(task, total / NSEC);
     update_watch(process);
 }
 
 /// `RLIMIT_CPU`: `SIGXCPU` at the soft limit and every second after it, `SIGKILL` at the hard one.
-fn check_limit(process: &Arc<Process>, used_seconds: u64) {
+fn check_limit(task: &Arc<Task>, used_seconds: u64) {
     let signal = {
-        let mut limits = process.limits.lock();
+        let mut limits = task.process.limits.lock();
         let limit = &mut limits.0[RLIMIT_CPU];
         if used_seconds >= limit.hard {
             SIGKILL
@@ -152,7 +152,7 @@ fn check_limit(process: &Arc<Process>, used_seconds: u64) {
             return;
         }
     };
-    send_to_process(process, signal, Source::Kernel);
+    send_to_own_process(task, signal, Source::Kernel);
 }
 
 /// A signal was taken from its queue: if it is a timer's, the timer goes on.

@@ -128,10 +128,37 @@ fn kill_largest(task: &Arc<Task>, shortage: Shortage) {
             points.max(0) / 1024
         );
     }
+    say(process);
     let victim =
         Victim { process: Arc::downgrade(process), until_ns: monotonic_ns().saturating_add(PATIENCE_NS) };
     VICTIMS.lock().insert(payer(task, shortage), victim);
     kill_process(process, crate::signals::SIGKILL);
+}
+
+/// Tells the process's container who is killed, in the words of Linux.
+fn say(process: &Arc<Process>) {
+    let kib = |bytes: u64| bytes / 1024;
+    let Some(task) = process.any_task() else { return };
+    let (mapped, resident, tables) = match task.aspace() {
+        Some(aspace) => {
+            let (mapped, resident) = aspace.sizes();
+            (mapped, resident, aspace.kernel_bytes() as u64)
+        }
+        None => (0, 0, 0),
+    };
+    let comm = *task.comm.lock();
+    let name = comm.split(|byte| *byte == 0).next().unwrap_or_default();
+    process.container.log.say(&alloc::format!(
+        "Out of memory: Killed process {} ({}) total-vm:{}kB, anon-rss:{}kB, file-rss:0kB, shmem-rss:0kB, UID:{} \
+         pgtables:{}kB oom_score_adj:{}",
+        process.pid,
+        alloc::string::String::from_utf8_lossy(name),
+        kib(mapped),
+        kib(resident),
+        task.creds.get().uid,
+        kib(tables),
+        process.oom_score_adj.load(Ordering::Relaxed),
+    ));
 }
 
 /// A user of a container.

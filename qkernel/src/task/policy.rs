@@ -10,7 +10,7 @@ pub struct SchedPolicy {
     pub policy: AtomicU32,
     pub rt_priority: AtomicU32,
     pub io_priority: AtomicU32,
-    /// The CPUs it asked for, one bit each.
+    /// The CPUs that its owner asked for, one bit each. While it lives the scheduler has them.
     pub affinity: AtomicU64,
 }
 

@@ -5,10 +5,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
+use crate::creds::Creds;
 use crate::fs::file::File;
 use crate::limits::Limits;
 use crate::task::container::Container;
 use crate::task::core::Task;
+use crate::task::policy::SchedPolicy;
 use crate::task::signal::action::SigHand;
 use crate::task::signal::queue::PendingSignals;
 use crate::task::signal::stop_state::StopState;
@@ -23,6 +25,8 @@ pub type EndWatch = Box<dyn Fn(i32) + Send + Sync>;
 pub struct Process {
     /// The id of the group and of its first thread.
     pub pid: u32,
+    /// Unique among all processes ever; 0 is none's.
+    pub serial: u64,
     pub container: Arc<Container>,
     /// Its parent's id; 0 for the first process of a container, and for one that came from outside. Written under the tree's lock.
     pub parent: AtomicU32,
@@ -79,13 +83,27 @@ pub struct Process {
     pub start_ns: u64,
     /// Name of the thread that ended last, for the zombie.
     pub ended_comm: SpinLock<[u8; 16]>,
+    /// What is left of the first thread once it has ended.
+    pub ended: SpinLock<Option<Ended>>,
+    /// The most bytes that its memory has held, that of former programs included, and the same of waited-for children.
+    pub max_rss: AtomicU64,
+    pub children_max_rss: AtomicU64,
+}
+
+/// How an ended thread was scheduled, and who it was: it may be asked until its process is waited for.
+#[derive(Clone)]
+pub struct Ended {
+    pub policy: Arc<SchedPolicy>,
+    pub creds: Arc<Creds>,
 }
 
 impl Process {
     /// A process without threads yet.
     pub fn new(container: Arc<Container>, pid: u32, sighand: Arc<SigHand>, limits: Limits) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         let process = Arc::new(Self {
             pid,
+            serial: NEXT.fetch_add(1, Ordering::Relaxed),
             container,
             parent: AtomicU32::new(0),
             tasks: SpinLock::new(Rank::Tasks, Vec::new()),
@@ -117,9 +135,18 @@ impl Process {
             children_system: AtomicU64::new(0),
             start_ns: machine::time::boottime_ns(),
             ended_comm: SpinLock::new(Rank::Leaf, [0; 16]),
+            ended: SpinLock::new(Rank::Leaf, None),
+            max_rss: AtomicU64::new(0),
+            children_max_rss: AtomicU64::new(0),
         });
         crate::task::timers::update_watch(&process);
         process
+    }
+
+    /// Who it is: as its first thread, another, or the one that ended.
+    pub fn creds(&self) -> Option<Arc<Creds>> {
+        let living = self.any_task().map(|task| task.creds.get());
+        living.or_else(|| self.ended.lock().as_ref().map(|ended| ended.creds.clone()))
     }
 
     /// The first thread, or another while the first has ended.

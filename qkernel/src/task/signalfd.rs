@@ -73,7 +73,8 @@ fn encode(signal: u32, source: Source) -> [u8; INFO_BYTES] {
             put(12, &pid.to_ne_bytes());
             put(16, &uid.to_ne_bytes());
         }
-        Source::Queue { pid, uid, value, .. } => {
+        Source::Queue { errno, pid, uid, value, .. } => {
+            put(4, &errno.to_ne_bytes());
             put(12, &pid.to_ne_bytes());
             put(16, &uid.to_ne_bytes());
             put(44, &low32(value).to_ne_bytes());
@@ -156,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_queued_value_is_where_programs_look() {
-        let info = encode(10, Source::Queue { code: -1, pid: 7, uid: 8, value: 12 });
+        let info = encode(10, Source::Queue { code: -1, errno: 0, pid: 7, uid: 8, value: 12 });
         assert_eq!((info[0], info[8], info[12], info[16], info[44], info[48]), (10, 0xff, 7, 8, 12, 12));
     }
 }

@@ -58,6 +58,9 @@ pub struct Tree {
 /// Largest id (`kernel.pid_max`).
 pub const PID_MAX: u32 = 4_194_304;
 
+/// Processes that are looked at under one hold of the lock, where a search goes on later.
+const LOOKS_AT_ONCE: usize = 1024;
+
 impl Default for Tree {
     fn default() -> Self {
         Self::new()
@@ -127,9 +130,29 @@ impl Tree {
         is_over.then(|| core::mem::replace(self, Self { is_closed: true, ..Self::new() }))
     }
 
+    /// Whether a group has any process.
+    pub fn has_group(&self, group: u32) -> bool {
+        self.nodes.values().any(|node| node.group == group)
+    }
+
     /// The processes of a group.
     pub fn group_members(&self, group: u32) -> Vec<Arc<Process>> {
         self.nodes.values().filter(|node| node.group == group).map(|node| node.process.clone()).collect()
+    }
+
+    /// At most `most` processes of a group, with ids from `from` on, found in a bounded time; and the id to go on from if there may be
+    /// more.
+    pub fn some_of_group(&self, group: u32, from: u32, most: usize) -> (Vec<Arc<Process>>, Option<u32>) {
+        let mut members = Vec::new();
+        for (step, (pid, node)) in self.nodes.range(from..).enumerate() {
+            if members.len() >= most || step >= LOOKS_AT_ONCE {
+                return (members, Some(*pid));
+            }
+            if node.group == group {
+                members.push(node.process.clone());
+            }
+        }
+        (members, None)
     }
 
     /// Whether no member of the group has a parent in another group of the same session.

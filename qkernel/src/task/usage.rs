@@ -13,8 +13,27 @@ const MAXRSS_KIB: usize = 4;
 const NVCSW: usize = 16;
 const NIVCSW: usize = 17;
 
+/// The most bytes that the memory of an ended process, or of a child that it waited for, has held.
+pub fn max_rss_of_all(process: &Process) -> u64 {
+    process.max_rss.load(Ordering::Relaxed).max(process.children_max_rss.load(Ordering::Relaxed))
+}
+
+/// What the children that `process` has waited for, and theirs, have used.
+pub fn of_children(process: &Process) -> Rusage {
+    let ticks =
+        (process.children_user.load(Ordering::Relaxed), process.children_system.load(Ordering::Relaxed));
+    with_max_rss(ticks, process.children_max_rss.load(Ordering::Relaxed))
+}
+
+/// `struct rusage` with user and system time, and the largest size in bytes; the rest is zero.
+pub fn with_max_rss(ticks: (u64, u64), max_rss: u64) -> Rusage {
+    let mut usage = rusage(ticks);
+    usage[MAXRSS_KIB] = (max_rss / 1024).cast_signed();
+    usage
+}
+
 /// `struct rusage` with user and system time; the rest is zero.
-pub fn rusage(ticks: (u64, u64)) -> Rusage {
+fn rusage(ticks: (u64, u64)) -> Rusage {
     let mut usage = [0i64; 18];
     for (at, ticks) in [(0, ticks.0), (2, ticks.1)] {
         let ns = time::ticks_to_ns(ticks);
@@ -33,8 +52,8 @@ fn add_switches(usage: &mut Rusage, task: &Task) {
 }
 
 /// Resident memory, as the largest there was; in KiB.
-fn max_rss(aspace: &AddressSpace) -> i64 {
-    (aspace.sizes().1 / 1024).cast_signed()
+fn max_rss(process: &Process, aspace: &AddressSpace) -> i64 {
+    (aspace.resident_peak().max(process.max_rss.load(Ordering::Relaxed)) / 1024).cast_signed()
 }
 
 /// The resources that a process has used.
@@ -43,7 +62,7 @@ pub fn of_process(process: &Process, aspace: Option<&AddressSpace>) -> Rusage {
     for task in process.tasks.lock().iter() {
         add_switches(&mut usage, task);
     }
-    usage[MAXRSS_KIB] = aspace.map_or(0, max_rss);
+    usage[MAXRSS_KIB] = aspace.map_or(0, |aspace| max_rss(process, aspace));
     usage
 }
 
@@ -53,7 +72,7 @@ pub fn of_thread(task: &Task, aspace: &AddressSpace) -> Rusage {
     let mut usage =
         rusage((sched.user_ticks.load(Ordering::Relaxed), sched.system_ticks.load(Ordering::Relaxed)));
     add_switches(&mut usage, task);
-    usage[MAXRSS_KIB] = max_rss(aspace);
+    usage[MAXRSS_KIB] = max_rss(&task.process, aspace);
     usage
 }
 

@@ -12,15 +12,19 @@ use machine::errno::{Errno, Result};
 
 /// Bytes typed and not read.
 const INPUT_MAX: usize = 4095;
+/// Most bytes of a controller that wait for room.
+const BEHIND_MAX: usize = 16 * 1024;
 /// Bytes for the other side at which programs have to wait.
-const OUTPUT_MAX: usize = 8192;
+const OUTPUT_MAX: usize = 16 * 1024;
 /// The same with echo, for which no program waits.
-const ECHO_MAX: usize = 16 * 1024;
+const ECHO_MAX: usize = 24 * 1024;
 const TAB: usize = 8;
 
 /// The state of one terminal.
 pub struct Discipline {
     pub termios: Termios,
+    /// What of them cannot be changed.
+    pub locked: Termios,
     pub size: WinSize,
     /// Bytes that can be read; in canonical mode the bytes of the lines in `lines`.
     input: VecDeque<u8>,
@@ -35,6 +39,8 @@ pub struct Discipline {
     line_start: usize,
     stopped: bool,
     literal_next: bool,
+    /// Bytes from the controller that wait for room in front of everything else.
+    behind: VecDeque<u8>,
     /// When a read with `VTIME` gives up.
     pub read_deadline_ns: Option<u64>,
 }
@@ -43,6 +49,7 @@ impl Default for Discipline {
     fn default() -> Self {
         Self {
             termios: Termios::standard(),
+            locked: Termios::NOTHING,
             size: WinSize::default(),
             input: VecDeque::new(),
             lines: VecDeque::new(),
@@ -52,6 +59,7 @@ impl Default for Discipline {
             line_start: 0,
             stopped: false,
             literal_next: false,
+            behind: VecDeque::new(),
             read_deadline_ns: None,
         }
     }
@@ -76,6 +84,36 @@ impl Discipline {
         let left = INPUT_MAX.saturating_sub(self.input.len() + self.editing.len());
         // A line that became too long can still be erased and ended; further bytes are dropped.
         if left == 0 && self.canonical() && self.lines.is_empty() { 1 } else { left }
+    }
+
+    /// Bytes that may be left to wait.
+    pub fn room_behind(&self) -> usize {
+        BEHIND_MAX.saturating_sub(self.behind.len())
+    }
+
+    /// Whether bytes wait, so that others have to wait behind them.
+    pub fn has_behind(&self) -> bool {
+        !self.behind.is_empty()
+    }
+
+    /// Leaves bytes to wait until there is room; how many.
+    pub fn leave_behind(&mut self, bytes: &[u8]) -> usize {
+        let count = bytes.len().min(self.room_behind());
+        if self.behind.try_reserve(count).is_err() {
+            return 0;
+        }
+        self.behind.extend(&bytes[..count]);
+        count
+    }
+
+    /// Takes the next byte that waited, when there is room for it.
+    pub fn next_behind(&mut self) -> Option<u8> {
+        if self.room() > 0 { self.behind.pop_front() } else { None }
+    }
+
+    /// Drops the bytes that wait (`TCIFLUSH`).
+    pub fn drop_behind(&mut self) {
+        self.behind = VecDeque::new();
     }
 
     /// Takes one byte from the keyboard; returns a signal for the foreground group.
@@ -434,10 +472,10 @@ impl Discipline {
 
     // ---- settings ----
 
-    /// Replaces the settings; typed bytes stay readable.
+    /// Replaces the settings that are not locked; typed bytes stay readable.
     pub fn set_termios(&mut self, new: Termios) {
         let was = self.canonical();
-        self.termios = new;
+        self.termios = new.keeping(&self.termios, &self.locked);
         match (was, self.canonical()) {
             (true, false) => {
                 self.input.extend(self.editing.drain(..));

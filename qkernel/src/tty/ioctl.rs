@@ -4,10 +4,11 @@ use abi::word::low32;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
-use crate::fs::caller::CallerCtx;
+use crate::creds::CAP_SYS_ADMIN;
+use crate::fs::caller::{self, CallerCtx};
 use crate::fs::file::OpenFlags;
 use crate::signals::SIGTTOU;
-use crate::tty::termios::{Termios, Termios2, WinSize};
+use crate::tty::termios::{CLOCAL, Termios, Termios2, WinSize};
 use crate::tty::{Side, Tty, jobs, pts};
 use machine::errno::{Errno, Result};
 use machine::mm::UserAddr;
@@ -17,6 +18,9 @@ const TCGETS: u32 = 0x5401;
 /// `TCSETSW` lies between: output is never waited for, as it is where it goes at once.
 const TCSETS: u32 = 0x5402;
 const TCSETSF: u32 = 0x5404;
+const TCGETA: u32 = 0x5405;
+const TCSETA: u32 = 0x5406;
+const TCSETAF: u32 = 0x5408;
 const TCSBRK: u32 = 0x5409;
 const TCXONC: u32 = 0x540a;
 const TCFLSH: u32 = 0x540b;
@@ -29,6 +33,8 @@ const TIOCOUTQ: u32 = 0x5411;
 const TIOCSTI: u32 = 0x5412;
 const TIOCGWINSZ: u32 = 0x5413;
 const TIOCSWINSZ: u32 = 0x5414;
+const TIOCGSOFTCAR: u32 = 0x5419;
+const TIOCSSOFTCAR: u32 = 0x541a;
 const FIONREAD: u32 = 0x541b;
 const TIOCNOTTY: u32 = 0x5422;
 const TIOCSETD: u32 = 0x5423;
@@ -44,6 +50,8 @@ const TIOCSIG: u32 = 0x4004_5436;
 const TIOCGPTLCK: u32 = 0x8004_5439;
 const TIOCGEXCL: u32 = 0x8004_5440;
 const TIOCGPTPEER: u32 = 0x5441;
+const TIOCGLCKTRMIOS: u32 = 0x5456;
+const TIOCSLCKTRMIOS: u32 = 0x5457;
 /// Speed that goes with the standard settings.
 const SPEED: u32 = 38_400;
 
@@ -54,7 +62,11 @@ pub fn ioctl(cx: &CallerCtx<'_>, tty: &Arc<Tty>, side: Side, request: u32, arg: 
         return Err(Errno::EIO);
     }
     match request {
-        TCGETS | TCGETS2 | TCSETS..=TCSETSF | TCSETS2..=TCSETSF2 => settings(cx, tty, request, at),
+        TCGETS | TCGETS2 | TCGETA | TCSETS..=TCSETSF | TCSETA..=TCSETAF | TCSETS2..=TCSETSF2 => {
+            settings(cx, tty, request, at)
+        }
+        TIOCGLCKTRMIOS | TIOCSLCKTRMIOS => locked_settings(cx, tty, request, at),
+        TIOCGSOFTCAR | TIOCSSOFTCAR => soft_carrier(cx, tty, request, at),
         TIOCGPGRP | TIOCSPGRP | TIOCGSID | TIOCSCTTY | TIOCNOTTY => job_control(cx, tty, side, request, arg),
         TIOCGPTN | TIOCSPTLCK | TIOCGPTLCK | TIOCGPTPEER | TIOCSIG if side == Side::Controller => {
             controller(cx, tty, request, arg)
@@ -96,22 +108,52 @@ fn settings(cx: &CallerCtx<'_>, tty: &Tty, request: u32, at: UserAddr) -> Result
     let now = tty.line.lock().termios;
     let new: Termios = match request {
         TCGETS => return cx.user().write(at, &now).map(|()| 0),
+        TCGETA => return cx.user().write(at, &now.old()).map(|()| 0),
         TCGETS2 => {
             return cx.user().write(at, &Termios2 { termios: now, ispeed: SPEED, ospeed: SPEED }).map(|()| 0);
         }
         TCSETS..=TCSETSF => cx.user().read(at)?,
+        TCSETA..=TCSETAF => now.with_old(&cx.user().read(at)?),
         _ => cx.user().read::<Termios2>(at)?.termios,
     };
     jobs::check_background(tty, SIGTTOU)?;
     {
         let mut line = tty.line.lock();
-        if matches!(request, TCSETSF | TCSETSF2) {
+        if matches!(request, TCSETSF | TCSETAF | TCSETSF2) {
             line.flush_input();
         }
         line.set_termios(new);
     }
     tty.wait.wake(PollEvents::READABLE | PollEvents::WRITABLE);
     tty.input_changed();
+    Ok(0)
+}
+
+fn locked_settings(cx: &CallerCtx<'_>, tty: &Tty, request: u32, at: UserAddr) -> Result<u64> {
+    if request == TIOCGLCKTRMIOS {
+        let locked = tty.line.lock().locked;
+        return cx.user().write(at, &locked).map(|()| 0);
+    }
+    if !caller::current().creds().has(CAP_SYS_ADMIN) {
+        return Err(Errno::EPERM);
+    }
+    let locked: Termios = cx.user().read(at)?;
+    tty.line.lock().locked = locked;
+    Ok(0)
+}
+
+/// Whether the terminal is used without a carrier: `CLOCAL`, by a name of its own.
+fn soft_carrier(cx: &CallerCtx<'_>, tty: &Tty, request: u32, at: UserAddr) -> Result<u64> {
+    if request == TIOCGSOFTCAR {
+        let is_local = tty.line.lock().termios.cflag & CLOCAL != 0;
+        return cx.user().write(at, &i32::from(is_local)).map(|()| 0);
+    }
+    let wanted: i32 = cx.user().read(at)?;
+    jobs::check_background(tty, SIGTTOU)?;
+    let mut line = tty.line.lock();
+    let mut new = line.termios;
+    new.cflag = if wanted == 0 { new.cflag & !CLOCAL } else { new.cflag | CLOCAL };
+    line.set_termios(new);
     Ok(0)
 }
 
@@ -182,6 +224,7 @@ fn flow(tty: &Tty, side: Side, request: u32, arg: u64) -> Result<u64> {
             let mut line = tty.line.lock();
             if arg == 2 || arg == controller {
                 line.flush_input();
+                line.drop_behind();
             }
             if arg == 2 || arg != controller {
                 line.flush_output();

@@ -20,6 +20,7 @@ use crate::fs::devfs;
 use crate::fs::file::{At, File, FileOps, OpenFlags};
 use crate::fs::inode::Stat;
 use crate::fs::poll::PollTable;
+use crate::fs::sigio;
 use crate::signals::{SIGTTIN, SIGTTOU, SIGWINCH, Source};
 use crate::task::container::{self, Container, ContainerId};
 use crate::task::pid_space::PidSpace;
@@ -29,7 +30,7 @@ use crate::tty::console::Console;
 use crate::tty::discipline::Discipline;
 use crate::tty::termios::{Local, WinSize};
 use machine::errno::{Errno, Result};
-use machine::mm::IoBuf;
+use machine::mm::{IoBuf, account};
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::WaitQueue;
 use machine::sync::{Once, Rank, SpinLock};
@@ -150,6 +151,37 @@ impl Tty {
         done
     }
 
+    /// Takes bytes of the controller. Those that there is no room for are kept until there is, in bounds.
+    fn receive_or_keep(&self, bytes: &[u8]) -> usize {
+        self.take_behind();
+        let waits = self.line.lock().has_behind();
+        let done = if waits { 0 } else { self.receive(bytes) };
+        done + self.line.lock().leave_behind(&bytes[done..])
+    }
+
+    /// Takes the bytes that were kept, as many as there is room for now.
+    fn take_behind(&self) {
+        let mut any = false;
+        loop {
+            let mut signal = None;
+            {
+                let mut line = self.line.lock();
+                while signal.is_none()
+                    && let Some(byte) = line.next_behind()
+                {
+                    signal = line.receive(byte);
+                    any = true;
+                }
+            }
+            let Some(signal) = signal else { break };
+            self.signal_foreground(signal);
+        }
+        if any {
+            self.wait.wake(PollEvents::READABLE | PollEvents::WRITABLE);
+            self.output_changed();
+        }
+    }
+
     /// There may be something for the screen.
     fn output_changed(&self) {
         match &self.host {
@@ -162,7 +194,10 @@ impl Tty {
     fn input_changed(&self) {
         match &self.host {
             Some(console) => console.pump(self),
-            None => self.controller_wait.wake(PollEvents::WRITABLE),
+            None => {
+                self.take_behind();
+                self.controller_wait.wake(PollEvents::WRITABLE);
+            }
         }
     }
 
@@ -209,6 +244,25 @@ impl Terminal for Tty {
     fn open(&self, flags: OpenFlags) -> Result<Box<dyn FileOps>> {
         let me = self.me.upgrade().ok_or(Errno::EIO)?;
         Ok(Box::new(TtyFile::program(&me, flags)?))
+    }
+}
+
+impl sigio::Look for Tty {
+    /// The events that hold for a program.
+    fn events(&self) -> PollEvents {
+        if self.is_hung_up() {
+            return PollEvents::READABLE | PollEvents::WRITABLE | PollEvents::ERR | PollEvents::HUP;
+        }
+        let line = self.line.lock();
+        let mut events = PollEvents::empty();
+        events.set(PollEvents::READABLE, line.readable());
+        events.set(PollEvents::WRITABLE, line.writable());
+        events
+    }
+
+    fn group(&self, pid_space: u64) -> u32 {
+        let is_known = self.pids.upgrade().is_some_and(|pids| pids.number == pid_space);
+        if is_known { self.foreground.load(Ordering::Acquire) } else { 0 }
     }
 }
 
@@ -261,6 +315,7 @@ impl TtyFile {
         if tty.line.lock().termios.local(Local::TOSTOP) {
             jobs::check_background(tty, SIGTTOU)?;
         }
+        account::check(buf.remaining().min(CHUNK_BYTES))?;
         let done = in_chunks(buf, |bytes| tty.line.lock().write(bytes))?;
         tty.output_changed();
         if done == 0 && tty.host.is_some() {
@@ -299,25 +354,19 @@ impl TtyFile {
     }
 
     fn write_controller(&self, buf: &mut IoBuf<'_>) -> Result<usize> {
-        in_chunks(buf, |bytes| self.tty.receive(bytes)).and_then(some)
+        account::check(buf.remaining().min(CHUNK_BYTES))?;
+        in_chunks(buf, |bytes| self.tty.receive_or_keep(bytes)).and_then(some)
     }
 
     fn poll_program(&self) -> PollEvents {
-        if self.tty.is_hung_up() {
-            return PollEvents::READABLE | PollEvents::WRITABLE | PollEvents::ERR | PollEvents::HUP;
-        }
-        let line = self.tty.line.lock();
-        let mut events = PollEvents::empty();
-        events.set(PollEvents::READABLE, line.readable());
-        events.set(PollEvents::WRITABLE, line.writable());
-        events
+        sigio::Look::events(&*self.tty)
     }
 
     fn poll_controller(&self) -> PollEvents {
         let line = self.tty.line.lock();
         let mut events = PollEvents::empty();
         events.set(PollEvents::READABLE, line.output_len() > 0);
-        events.set(PollEvents::WRITABLE, line.room() > 0);
+        events.set(PollEvents::WRITABLE, line.room_behind() > 0);
         let left = self.tty.was_opened.load(Ordering::Acquire) && self.tty.opens.load(Ordering::Acquire) == 0;
         events.set(PollEvents::HUP, left);
         events
@@ -409,6 +458,11 @@ impl FileOps for TtyFile {
             Side::Program => self.poll_program(),
             Side::Controller => self.poll_controller(),
         }
+    }
+
+    fn signals(&self) -> Option<sigio::Kind> {
+        let ours = self.side == Side::Program;
+        ours.then(|| sigio::Kind::Terminal(self.tty.clone()))
     }
 
     fn ioctl(&self, cx: &CallerCtx<'_>, _file: &File, request: u32, arg: u64) -> Result<u64> {

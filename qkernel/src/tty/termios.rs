@@ -1,5 +1,6 @@
 //! Terminal settings: `struct termios` and the meaning of its bits.
 
+use abi::word::low16;
 use bitflags::bitflags;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -54,6 +55,9 @@ bitflags! {
     }
 }
 
+/// `CLOCAL` of `c_cflag`.
+pub const CLOCAL: u32 = 0x800;
+
 /// Indices into `c_cc`.
 pub const VINTR: usize = 0;
 pub const VQUIT: usize = 1;
@@ -93,6 +97,20 @@ pub struct Termios2 {
     pub ospeed: u32,
 }
 
+/// `struct termio`: the lower halves of the flags and the first control characters.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, Immutable, IntoBytes)]
+pub struct Termio {
+    pub iflag: u16,
+    pub oflag: u16,
+    pub cflag: u16,
+    pub lflag: u16,
+    pub line: u8,
+    pub cc: [u8; 8],
+    _pad: u8,
+}
+const _: () = assert!(size_of::<Termio>() == 18);
+
 /// `struct winsize`.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, Immutable, IntoBytes)]
@@ -104,6 +122,9 @@ pub struct WinSize {
 }
 
 impl Termios {
+    /// Nothing set: what is locked in a terminal at first.
+    pub const NOTHING: Self = Self { iflag: 0, oflag: 0, cflag: 0, lflag: 0, line: 0, cc: [0; 19] };
+
     /// The settings of a new terminal (`tty_std_termios`).
     pub const fn standard() -> Self {
         const ECHOES: u32 =
@@ -121,6 +142,51 @@ impl Termios {
             line: 0,
             cc: [3, 0x1c, 0x7f, 0x15, 4, 0, 1, 0, 0x11, 0x13, 0x1a, 0, 0x12, 0xf, 0x17, 0x16, 0, 0, 0],
         }
+    }
+
+    /// The part that `struct termio` has.
+    pub fn old(&self) -> Termio {
+        let mut cc = [0; 8];
+        cc.copy_from_slice(&self.cc[..8]);
+        Termio {
+            iflag: low16(self.iflag.into()),
+            oflag: low16(self.oflag.into()),
+            cflag: low16(self.cflag.into()),
+            lflag: low16(self.lflag.into()),
+            line: self.line,
+            cc,
+            _pad: 0,
+        }
+    }
+
+    /// These settings with the part that `struct termio` has replaced.
+    pub fn with_old(mut self, old: &Termio) -> Self {
+        let join = |now: u32, low: u16| now & 0xffff_0000 | u32::from(low);
+        self.iflag = join(self.iflag, old.iflag);
+        self.oflag = join(self.oflag, old.oflag);
+        self.cflag = join(self.cflag, old.cflag);
+        self.lflag = join(self.lflag, old.lflag);
+        self.line = old.line;
+        self.cc[..8].copy_from_slice(&old.cc);
+        self
+    }
+
+    /// These settings, but what is set in `locked` as it was in `was` (`TIOCSLCKTRMIOS`).
+    pub fn keeping(mut self, was: &Self, locked: &Self) -> Self {
+        let keep = |new: u32, was: u32, locked: u32| new & !locked | was & locked;
+        self.iflag = keep(self.iflag, was.iflag, locked.iflag);
+        self.oflag = keep(self.oflag, was.oflag, locked.oflag);
+        self.cflag = keep(self.cflag, was.cflag, locked.cflag);
+        self.lflag = keep(self.lflag, was.lflag, locked.lflag);
+        if locked.line != 0 {
+            self.line = was.line;
+        }
+        for (index, new) in self.cc.iter_mut().enumerate() {
+            if locked.cc[index] != 0 {
+                *new = was.cc[index];
+            }
+        }
+        self
     }
 
     pub fn input(&self, flags: Input) -> bool {

@@ -276,12 +276,25 @@ pub fn connect(sandbox: &Directory) -> io::Result<UnixStream> {
 pub enum OrderError {
     /// Its VMM cannot be reached, or does not answer in time.
     #[error(transparent)]
-    Connection(#[from] io::Error),
+    Connection(io::Error),
     #[error("it ended meanwhile")]
     Ended,
+    /// Nobody listens at its socket any more.
+    #[error("it ended meanwhile")]
+    Gone,
     /// Its VMM says why.
     #[error("{0}")]
     Refused(String),
+}
+
+impl From<io::Error> for OrderError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            // unix(7): who is not accepted in time waits, and is not refused.
+            io::ErrorKind::ConnectionRefused => Self::Gone,
+            _ => Self::Connection(error),
+        }
+    }
 }
 
 /// Sends an order that has records and descriptors.

@@ -72,7 +72,7 @@ pub enum Why {
 impl Why {
     fn has_ended(&self) -> bool {
         match self {
-            Self::Ended | Self::Order(OrderError::Ended) => true,
+            Self::Ended | Self::Order(OrderError::Ended | OrderError::Gone) => true,
             // The last words of its VMM.
             Self::Order(OrderError::Refused(why)) => why.contains("ended"),
             _ => false,

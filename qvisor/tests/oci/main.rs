@@ -19,6 +19,8 @@ mod pods_cpu;
 mod pods_memory;
 mod probes;
 mod process;
+#[path = "../random/mod.rs"]
+mod random;
 mod resources;
 mod seccomp;
 mod settings;

@@ -11,19 +11,8 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use vmm::hibernate::injection::{POINTS, Point};
 
+use super::random::Random;
 use super::world::{PATIENCE, World, assert_ended, dormouse, is_stopped, lives, signal, status_of};
-
-/// Numbers without order, the same in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
 
 /// The guest program's answer.
 fn answer_to(number: u64) -> u64 {

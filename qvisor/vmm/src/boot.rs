@@ -18,6 +18,7 @@ use crate::cpu::{self, XsaveLayout};
 use crate::ids::{Extent, IdMaps};
 use crate::limits::ContainerLimits;
 use crate::memory::SandboxMemory;
+use crate::process;
 
 /// Why the boot information could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -378,7 +379,7 @@ pub fn write(memory: &SandboxMemory, spec: &BootSpec, machine: &Machine) -> Resu
         share_files: u32::from(spec.share_files),
         handles_max: machine.handles_max,
         patch_calls: u32::from(!spec.plain_calls && cpu::has_fsgsbase()),
-        _pad: 0,
+        host_memory_mib: process::host_memory_mib(),
     };
     memory.copy_out(RECORDS_PHYS, &records).ok_or(BootError::Memory)?;
     memory.write(BOOT_INFO_PHYS, &info).ok_or(BootError::Memory)

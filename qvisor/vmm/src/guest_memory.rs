@@ -75,6 +75,14 @@ impl<'m> GuestSlice<'m> {
         Self { len: self.len.min(len), ..self }
     }
 
+    /// The range from byte `at` on; nothing, if it ends before.
+    #[must_use]
+    pub fn from(self, at: usize) -> Self {
+        let at = at.min(self.len);
+        // SAFETY: no further than the end of the range. Of an empty one the pointer stays as it is.
+        Self { ptr: unsafe { self.ptr.add(at) }, len: self.len - at, ..self }
+    }
+
     /// Copies the range out of shared memory; later changes by the guest do not matter any more.
     #[must_use]
     pub fn copy_in(&self) -> Vec<u8> {

@@ -459,6 +459,17 @@ pub fn host_memory() -> u64 {
     kib.map_or(2 << 30, |kib| kib << 10)
 }
 
+/// The same in MiB, asked of the host's kernel, for who does not see its files any more.
+#[must_use]
+pub fn host_memory_mib() -> u32 {
+    // SAFETY: a structure of numbers, for which zeros are values.
+    let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure is live, and of the call's type.
+    unsafe { libc::sysinfo(&raw mut info) };
+    let bytes = u128::from(info.totalram) * u128::from(info.mem_unit);
+    u32::try_from(bytes >> 20).unwrap_or(u32::MAX)
+}
+
 /// Shows these words in lists of processes instead of the command line that this process was started with, as far as there is
 /// room. Should that fail, the old ones stay. One page of memory is this process's own from then on.
 pub fn set_title(words: &[Vec<u8>]) {

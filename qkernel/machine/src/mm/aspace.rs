@@ -5,17 +5,19 @@ use abi::run::{MAP_OP_MAP, MAP_OP_PROTECT, MAP_OP_UNMAP, MAP_OP_UNMAP_ALL, MapOp
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::account::{self, STUB_BYTES};
 use super::away::{Away, Stop, fault_of};
+use super::commit::Promise;
+use super::family::Family;
 use super::frames::{self, Frame, FrameRef};
 use super::object::MemoryObject;
 use super::page::{Fault, PAGE};
 use super::pagetable::{Entry, PageTable};
 use super::shown::Shown;
 use super::sites::{Hits, Sites};
-use super::vma::{VMA_BYTES, Vma, mirror_prot};
+use super::vma::{VMA_BYTES, Vma, VmaFlags, mirror_prot};
 use super::window::HostFileMap;
 use crate::errno::Result;
 use crate::lock_order;
@@ -37,6 +39,8 @@ pub struct AddressSpace {
     /// Operations that give the stub further access, to be carried out before user code runs next (systrap). Held while
     /// the stub carries operations out, so that none overtakes another. Inside `inner`.
     mirror: Mutex<Vec<MapOp>>,
+    /// Whether there are some, or the stub is carrying them out. Changed with the lock held.
+    is_queued: AtomicBool,
     pub(super) hits: Hits,
     pub(super) inner: Mutex<Space>,
 }
@@ -65,6 +69,8 @@ pub struct Space {
     pub(super) next_frame: Option<Frame>,
     /// Pages of user frames mapped.
     pub(super) resident_pages: u64,
+    /// The most there were of them.
+    pub(super) resident_peak: u64,
     /// Ranges without mappings whose tables may go once no CPU walks them any more.
     pub(super) unmapped: Vec<(u64, u64)>,
     /// The mappings that the stub shows (systrap).
@@ -72,6 +78,14 @@ pub struct Space {
     /// Who holds the lock has waited for content before, and now takes it however long that takes.
     pub(super) has_waited: bool,
     pub(super) sites: Sites,
+    /// What the program was promised.
+    pub(super) promise: Promise,
+    /// Flags of new mappings: how they are locked (`MCL_FUTURE`).
+    pub(super) future_locks: VmaFlags,
+    /// Processes run in it at the same time, or did.
+    pub(super) is_shared: bool,
+    /// Set once it was forked, or is such a copy.
+    pub(super) family: Option<Arc<Family>>,
     /// Facts for `/proc`.
     pub layout: Layout,
 }
@@ -108,6 +122,7 @@ impl AddressSpace {
             owner,
             machine: UserSpace::new(id, number, table.root()),
             mirror: Mutex::new(Rank::Mirror, Vec::new()),
+            is_queued: AtomicBool::new(false),
             hits,
             inner: Mutex::new(
                 Rank::AddressSpace,
@@ -125,10 +140,15 @@ impl AddressSpace {
                     free_hint: USER_MAX,
                     next_frame: None,
                     resident_pages: 0,
+                    resident_peak: 0,
                     unmapped: Vec::new(),
                     shown: Shown::new(owner),
                     has_waited: false,
                     sites,
+                    promise: Promise::none(owner),
+                    future_locks: VmaFlags::empty(),
+                    is_shared: false,
+                    family: None,
                     layout: Layout::default(),
                 },
             ),
@@ -172,18 +192,24 @@ impl AddressSpace {
         if platform::current().sync_mirror(&self.machine, &[all]).is_err() {
             crate::info!("address space {}: its stub is gone", self.id());
         }
+        self.is_queued.store(false, Ordering::SeqCst);
         space.shown.clear();
         space.table.for_each(USER_MIN, USER_MAX, |_, entry| entry.0 &= !Entry::MIRRORED);
     }
 
-    /// Has the stub carry out what is queued; user code runs next.
+    /// Has the stub carry out what is queued; user code runs next. Who finds nothing takes no lock: threads of one space that wait
+    /// for each other here, and come again because they have waited, would keep each other from user code.
     pub fn flush_mirror(&self) {
+        if !self.is_queued.load(Ordering::SeqCst) {
+            return;
+        }
         let mut queued = self.mirror.lock();
         if queued.is_empty() {
             return;
         }
         let result = platform::current().sync_mirror(&self.machine, &queued);
         queued.clear();
+        self.is_queued.store(false, Ordering::SeqCst);
         drop(queued);
         if result.is_err() {
             // The stub ran out of mappings: drop them all, as one drops a TLB, and let faults bring back what is used.
@@ -199,6 +225,7 @@ impl AddressSpace {
         }
         let result = platform::current().sync_mirror(&self.machine, &queued);
         queued.clear();
+        self.is_queued.store(result.is_err(), Ordering::SeqCst);
         if result.is_err() {
             // Before it runs next it gives up all mappings, and faults bring back what is used.
             queued.push(MapOp { kind: MAP_OP_UNMAP_ALL, ..Default::default() });
@@ -220,13 +247,14 @@ impl AddressSpace {
     }
 
     /// Makes the swapped entries of `pages` present whose frame's content is there, and shows them to the stub with one
-    /// order. Nothing, if the space is in use: false.
+    /// order. Nothing, if the space is in use: false. For an idle CPU as well, which may not sleep.
     pub fn bring_in_entries(
         &self,
         pages: impl Iterator<Item = u64>,
         is_absent: impl Fn(Frame) -> bool,
     ) -> bool {
         let Some(mut space) = self.try_lock() else { return false };
+        let Some(mut queued) = self.mirror.try_lock() else { return false };
         for page in pages {
             let entry = space.table.get(page);
             let comes = entry.has(Entry::SWAPPED) && !entry.has(Entry::KEPT);
@@ -234,6 +262,8 @@ impl AddressSpace {
                 space.show(page, entry.brought_in());
             }
         }
+        self.queue(&mut space, &mut queued);
+        drop(queued);
         self.commit(&mut space);
         true
     }
@@ -295,6 +325,11 @@ impl AddressSpace {
         (space.vmas.values().map(Vma::len).sum(), space.resident_pages * PAGE)
     }
 
+    /// The most bytes of user frames that were resident at once.
+    pub fn resident_peak(&self) -> u64 {
+        self.lock().resident_peak * PAGE
+    }
+
     /// Bytes of resident user frames; `None`: somebody changes it just now.
     pub fn resident_bytes_now(&self) -> Option<u64> {
         self.try_lock().map(|space| space.resident_pages * PAGE)
@@ -329,9 +364,27 @@ impl AddressSpace {
         if space.batch.ops.is_empty() {
             return;
         }
-        let ops = core::mem::take(&mut space.batch.ops);
-        let ops = space.charge_mirror(ops);
         let mut queued = self.mirror.lock();
+        self.queue(space, &mut queued);
+        if !withdraws {
+            return;
+        }
+        let result = platform::current().sync_mirror(&self.machine, &queued);
+        queued.clear();
+        self.is_queued.store(false, Ordering::SeqCst);
+        drop(queued);
+        if result.is_err() {
+            self.drop_mirror(space);
+        }
+    }
+
+    /// Queues the operations of `space` behind those that are queued.
+    fn queue(&self, space: &mut Space, queued: &mut Vec<MapOp>) {
+        let ops = core::mem::take(&mut space.batch.ops);
+        if ops.is_empty() {
+            return;
+        }
+        let ops = space.charge_mirror(ops);
         if queued.len() + ops.len() > 2 * platform::OPS_MAX {
             // It drops what it shows, and what is new comes back by faults as well.
             *queued = alloc::vec![MapOp { kind: MAP_OP_UNMAP_ALL, ..Default::default() }];
@@ -340,15 +393,17 @@ impl AddressSpace {
         } else {
             queued.extend(ops);
         }
-        if !withdraws {
-            return;
-        }
-        let result = platform::current().sync_mirror(&self.machine, &queued);
-        queued.clear();
-        drop(queued);
-        if result.is_err() {
-            self.drop_mirror(space);
-        }
+        self.is_queued.store(true, Ordering::SeqCst);
+    }
+
+    /// Processes run in it at the same time from now on.
+    pub fn share(&self) {
+        self.lock().is_shared = true;
+    }
+
+    /// Whether they do, or did.
+    pub fn is_shared(&self) -> bool {
+        self.lock().is_shared
     }
 
     /// Whether a shared mapping of `store` is writable, or may be made so.
@@ -376,6 +431,12 @@ impl AddressSpace {
         }
         self.commit(space);
     }
+}
+
+/// Whether anybody but the kernel may have seen an entry that held a page: where the stub mirrors them, only one that was given to
+/// it, or is queued to be.
+fn may_be_seen(entry: Entry) -> bool {
+    !platform::current().mirrors() || entry.has(Entry::MIRRORED)
 }
 
 impl Drop for AddressSpace {
@@ -437,8 +498,9 @@ impl Space {
     pub(super) fn clear(&mut self, start: u64, end: u64) {
         let Self { table, batch, freed, stale, resident_pages, .. } = self;
         table.for_each(start, end, |addr, entry| {
+            debug_assert!(entry.has(Entry::PRESENT) || !entry.has(Entry::MIRRORED), "what is shown is there");
             if entry.holds_page() {
-                *stale = true;
+                *stale |= may_be_seen(*entry);
                 if entry.has(Entry::MIRRORED) {
                     batch.push(MapOp { kind: MAP_OP_UNMAP, prot: 0, addr, len: PAGE, phys: 0 });
                 }
@@ -466,10 +528,11 @@ impl Space {
                 phys: entry.phys(),
             });
         }
-        self.stale |= old.has(Entry::PRESENT);
+        self.stale |= old.has(Entry::PRESENT) && may_be_seen(old);
         self.table.set(addr, entry)?;
         self.resident_pages += u64::from(entry.is_frame());
         self.resident_pages -= u64::from(old.is_frame()).min(self.resident_pages);
+        self.resident_peak = self.resident_peak.max(self.resident_pages);
         Ok(())
     }
 
@@ -488,7 +551,7 @@ impl Space {
             if changed == *entry {
                 return;
             }
-            *stale |= entry.has(Entry::PRESENT);
+            *stale |= entry.has(Entry::PRESENT) && may_be_seen(*entry);
             if entry.has(Entry::MIRRORED) {
                 if changed.has(Entry::PRESENT) {
                     let prot = mirror_prot(changed);

@@ -257,7 +257,8 @@ impl Copies {
     /// Copies those pages of `[first, last)` that are not there yet; `wanted` must come, others may be missing. `cached`:
     /// `EAGAIN` rather than wait for a disk.
     pub(super) fn fill(&self, file: &Handle, first: u64, last: u64, wanted: u64, cached: bool) -> Result<()> {
-        let mut near = None;
+        let before = first.checked_sub(1).and_then(|before| self.store.frame_in_memory(before));
+        let mut near = before.map(|before| before.frame().add(1));
         let mut at = first;
         while at < last {
             if self.store.holds(at) {

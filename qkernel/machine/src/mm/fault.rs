@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use super::arrival::{self, Arrival, How};
 use super::aspace::{AddressSpace, Space};
 use super::away::{Away, Stop};
+use super::commit;
 use super::frames::{self, Frame, FrameRef, FrameRun, SCARCE_FRAMES};
 use super::object::{MemoryObject, copy_page};
 use super::page::{Access, Fault, PAGE, PAGE_BYTES, page_down};
@@ -25,6 +26,10 @@ use crate::upcall;
 const FIRST_WINDOW_PAGES: u32 = 4;
 /// Pages on each side that a mirror miss or a copy-on-write looks at.
 const NEIGHBOURS: u64 = 31;
+/// What a mapping shows of a file is mirrored so many pages to each side …
+const WIDE_PAGES: u64 = 512;
+/// … by so many operations.
+const WIDE_PIECES: usize = 3;
 /// Pages of a scan that the host brings back by one operation (512 KiB); it carries out several at once.
 const SCAN_PAGES: u64 = 128;
 /// Pages kept free between a growing stack and the mapping below it.
@@ -53,17 +58,8 @@ impl AddressSpace {
 
     /// User code will touch these addresses before long: what of them is to be had at once comes in, to be shown by one operation.
     pub fn expect(&self, touches: impl IntoIterator<Item = (u64, Access)>) {
-        if !platform::current().mirrors() {
-            return;
-        }
         let mut space = self.lock();
-        for (addr, access) in touches {
-            if !space.table.get(page_down(addr)).has(Entry::SWAPPED)
-                && let Ok(range) = space.fault(addr, access)
-            {
-                space.mirror(page_down(addr), range);
-            }
-        }
+        space.expect(touches);
         self.commit(&mut space);
     }
 }
@@ -77,6 +73,26 @@ fn comes(entry: &Entry) -> bool {
 pub(super) type Around = (u64, u64);
 
 impl Space {
+    /// See [`AddressSpace::expect`].
+    pub(super) fn expect(&mut self, touches: impl IntoIterator<Item = (u64, Access)>) {
+        if !platform::current().mirrors() {
+            return;
+        }
+        let mut ranges = Vec::new();
+        for (addr, access) in touches {
+            if !self.table.get(page_down(addr)).has(Entry::SWAPPED)
+                && let Ok(range) = self.fault(addr, access)
+                && ranges.try_reserve(1).is_ok()
+            {
+                ranges.push((page_down(addr), range, access));
+            }
+        }
+        // All of it is there now: nothing that is shown is replaced by what is touched next.
+        for (page, range, access) in ranges {
+            self.mirror_ahead(page, range, access);
+        }
+    }
+
     /// Makes the page of `addr` present with the access permitted.
     pub(super) fn fault(&mut self, addr: u64, access: Access) -> Result<Around, Stop> {
         let page = page_down(addr);
@@ -133,6 +149,11 @@ impl Space {
                 && below + STACK_GUARD_PAGES * PAGE <= page
         });
         let Some(mut stack) = grows.cloned() else { return Err(Fault::NotMapped { addr }) };
+        let grown = Vma { end: stack.start, start: page, ..stack.clone() };
+        if !self.may_lock(&grown) || commit::check(self.promise.owner(), grown.promised_pages()).is_err() {
+            return Err(Fault::NotMapped { addr });
+        }
+        self.promise.add(grown.promised_pages());
         self.vmas.remove(&stack.start);
         stack.start = page;
         self.vmas.insert(page, stack.clone());
@@ -214,6 +235,9 @@ impl Space {
     fn make_writable(&mut self, vma: &Vma, page: u64, entry: Entry) -> Result<(), Errno> {
         if vma.is_shared() {
             return self.install(page, Entry::new(entry.phys(), vma.entry_flags(true)));
+        }
+        if let Some(family) = self.family.as_ref().filter(|_| entry.is_frame()) {
+            family.note(page);
         }
         if entry.is_frame() && frames::is_exclusive(Frame::new(entry.phys())) {
             self.take_over_around(vma, page);
@@ -369,15 +393,47 @@ impl Space {
         Ok((start, end))
     }
 
-    /// Maps the pages around `page` into the stub: those of `around` that are present and not mirrored yet.
+    /// Maps the pages around `page` into the stub: those of `around` that are present and not mirrored yet, and where it shows
+    /// a file those further around, as long as that takes few operations.
     fn mirror(&mut self, page: u64, around: Around) {
+        let around = (around.0, around.1.max(page + PAGE));
+        let is_new = !self.table.get(page).has(Entry::MIRRORED);
+        self.mirror_if(around, usize::MAX, |addr, entry| addr == page || !entry.has(Entry::MIRRORED));
+        let Some(vma) = self.find(page).filter(|_| is_new) else { return };
+        if matches!(vma.object, Some(MemoryObject::Host(_))) {
+            let start = page.saturating_sub(WIDE_PAGES * PAGE).max(vma.start);
+            let end = (page + WIDE_PAGES * PAGE).min(vma.end);
+            self.mirror_if((around.1, end), WIDE_PIECES, |_, entry| !entry.has(Entry::MIRRORED));
+            self.mirror_if((start, around.0), WIDE_PIECES, |_, entry| !entry.has(Entry::MIRRORED));
+        }
+    }
+
+    /// The same ahead of a touch: of pages around one that will be written only those that can be.
+    fn mirror_ahead(&mut self, page: u64, around: Around, access: Access) {
+        if access == Access::Write {
+            let around = (around.0, around.1.max(page + PAGE));
+            let can_be = |_, entry: Entry| entry.has(Entry::WRITABLE) && !entry.has(Entry::MIRRORED);
+            self.mirror_if(around, usize::MAX, can_be);
+        } else if !self.table.get(page).has(Entry::MIRRORED) {
+            self.mirror(page, around);
+        }
+    }
+
+    /// Maps those of a range's pages into the stub that are present and `wanted`, by so many operations.
+    fn mirror_if(&mut self, (start, end): Around, most: usize, wanted: impl Fn(u64, Entry) -> bool) {
+        if start >= end {
+            return;
+        }
         let Self { table, batch, .. } = self;
-        table.for_each(around.0, around.1.max(page + PAGE), |addr, entry| {
-            if entry.has(Entry::PRESENT) && (addr == page || !entry.has(Entry::MIRRORED)) {
-                entry.0 |= Entry::MIRRORED;
-                let prot = mirror_prot(*entry);
-                batch.push(MapOp { kind: MAP_OP_MAP, prot, addr, len: PAGE, phys: entry.phys() });
+        let (before, mut is_full) = (batch.ops.len(), false);
+        table.for_each(start, end, |addr, entry| {
+            if is_full || !entry.has(Entry::PRESENT) || !wanted(addr, *entry) {
+                return;
             }
+            entry.0 |= Entry::MIRRORED;
+            let prot = mirror_prot(*entry);
+            batch.push(MapOp { kind: MAP_OP_MAP, prot, addr, len: PAGE, phys: entry.phys() });
+            is_full = batch.ops.len() > before.saturating_add(most);
         });
     }
 }

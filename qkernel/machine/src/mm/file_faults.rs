@@ -4,12 +4,13 @@
 use abi::hostcall as hc;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use super::arrival::{self, How};
 use super::aspace::Space;
 use super::away::{Away, Stop};
 use super::copies::{self, Copies};
-use super::fault::{Around, own_copy};
+use super::fault::Around;
 use super::frames::{self, FrameRef, SCARCE_FRAMES};
 use super::object::MemoryObject;
 use super::page::{Access, PAGE, PAGE_BYTES};
@@ -102,6 +103,26 @@ fn data_around(vma: &Vma, page: u64) -> Around {
     ((first * PAGE).max(vma.start), ((first + DATA_PAGES) * PAGE).min(vma.end))
 }
 
+fn pages_of((start, end): Around) -> impl Iterator<Item = u64> {
+    (start..end).step_by(PAGE_BYTES)
+}
+
+/// Whether an entry shows this frame of a file's, which the mapping may not write.
+fn is_shown(entry: Entry, frame: &FrameRef) -> bool {
+    entry.has(Entry::PRESENT) && !entry.has(Entry::WRITABLE) && entry.phys() == frame.addr()
+}
+
+/// So many frames for pages of data, in a row if there are such; none where memory is scarce.
+fn data_frames(wanted: usize) -> Vec<FrameRef> {
+    let mut found = Vec::new();
+    if frames::available() >= SCARCE_FRAMES && found.try_reserve_exact(wanted).is_ok() {
+        while let Some(run) = frames::alloc_any_run(wanted - found.len()) {
+            found.extend(run);
+        }
+    }
+    found
+}
+
 impl Space {
     /// Whether pages of a file are only to be had if the host need not wait for a disk: other tasks wait for this CPU, and this
     /// one has not waited yet.
@@ -176,44 +197,70 @@ impl Space {
             // Others will want it, too.
             self.fill(touched, touched.group(DATA_PAGES))?;
         }
-        let own = match touched.copy()? {
-            Some(frame) => own_copy(&frame)?,
-            None => {
-                let own = frames::alloc_zeroed().ok_or(Errno::ENOMEM)?;
-                let cached = self.may_go_cold();
-                let read =
-                    copies::read_whole(file.handle(), touched.index() * PAGE, own.addr(), PAGE, cached);
-                touched.check_warm(read, cached, page)?;
-                own
-            }
+        let Some(frame) = touched.copy()? else {
+            let own = frames::alloc_zeroed().ok_or(Errno::ENOMEM)?;
+            let cached = self.may_go_cold();
+            let read = copies::read_whole(file.handle(), touched.index() * PAGE, own.addr(), PAGE, cached);
+            touched.check_warm(read, cached, page)?;
+            self.install_frame(page, own, vma.entry_flags(true))?;
+            return self.own_data(vma, page, copies);
         };
+        // What is written together lies together.
+        let around = data_around(vma, page);
+        let wanted = || pages_of(around).filter(|addr| *addr == page || self.may_be_own(vma, *addr, copies));
+        let mut frames = data_frames(wanted().count());
+        let at = wanted().take_while(|addr| *addr != page).count();
+        let own =
+            if at < frames.len() { frames.remove(at) } else { frames::alloc_any().ok_or(Errno::ENOMEM)? };
+        frames::copy(own.frame(), frame.frame());
         self.install_frame(page, own, vma.entry_flags(true))?;
-        self.own_data(vma, page, copies)
+        self.own_data_in(vma, page, copies, frames)
     }
 
     /// Makes pages around one of a private mapping's data its own, too, as far as that takes no waiting.
     pub(super) fn own_data(&mut self, vma: &Vma, page: u64, copies: &Copies) -> Result<Around, Stop> {
-        if frames::available() < SCARCE_FRAMES {
+        let around = pages_of(data_around(vma, page));
+        let wanted = around.filter(|addr| *addr != page && self.may_be_own(vma, *addr, copies)).count();
+        self.own_data_in(vma, page, copies, data_frames(wanted))
+    }
+
+    /// Whether the mapping has no page of its own there yet, and the file's is in memory.
+    fn may_be_own(&self, vma: &Vma, addr: u64, copies: &Copies) -> bool {
+        let entry = self.table.get(addr);
+        let is_there = |frame: &FrameRef| entry == Entry::NONE || is_shown(entry, frame);
+        copies.store().frame_in_memory(vma.object_offset(addr) / PAGE).is_some_and(|frame| is_there(&frame))
+    }
+
+    /// The same in these frames, one after the other; there may be fewer.
+    fn own_data_in(
+        &mut self,
+        vma: &Vma,
+        page: u64,
+        copies: &Copies,
+        frames: Vec<FrameRef>,
+    ) -> Result<Around, Stop> {
+        if frames.is_empty() {
             return Ok((page, page + PAGE));
         }
-        let (start, end) = data_around(vma, page);
-        for addr in (start..end).step_by(PAGE_BYTES).filter(|addr| *addr != page) {
+        let around = data_around(vma, page);
+        let mut frames = frames.into_iter();
+        for addr in pages_of(around).filter(|addr| *addr != page) {
             let entry = self.table.get(addr);
             let Some(frame) = copies.store().frame_in_memory(vma.object_offset(addr) / PAGE) else {
                 continue;
             };
-            let shown =
-                entry.has(Entry::PRESENT) && !entry.has(Entry::WRITABLE) && entry.phys() == frame.addr();
+            let shown = is_shown(entry, &frame);
             if entry == Entry::NONE || shown {
                 // The page that counts is there.
-                let Ok(own) = own_copy(&frame) else { break };
+                let Some(own) = frames.next() else { break };
+                frames::copy(own.frame(), frame.frame());
                 self.install_frame(addr, own, vma.entry_flags(true))?;
                 if shown {
                     self.freed.push(frame.frame());
                 }
             }
         }
-        Ok((start, end))
+        Ok(around)
     }
 
     /// The first touch of a mapping of a file, which brought `around` in: what is there of the file already is mapped, in this

@@ -1,46 +1,70 @@
 //! Copies of address spaces for `fork(2)`: frames are shared until one side writes.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use super::account;
 use super::arrival;
 use super::aspace::{AddressSpace, Space};
-use super::frames::{self, Frame, FrameRef};
-use super::object::MemoryObject;
-use super::page::page_down;
+use super::commit;
+use super::family::Family;
+use super::frames::{self, Frame, FrameRef, SCARCE_FRAMES};
+use super::page::{Access, page_down};
 use super::pagetable::{Entry, PageTable};
-use super::vma::{VMA_BYTES, Vma, VmaFlags};
+use super::vma::{Prot, VMA_BYTES, Vma, VmaFlags};
 use crate::errno::{Errno, Result};
 
+/// Flags that a child's mappings do not have.
+const NOT_INHERITED: VmaFlags = VmaFlags::SHOWN.union(VmaFlags::LOCKS);
+
 impl AddressSpace {
-    /// A copy-on-write copy. The page of the address that both will write first is copied at once.
-    pub fn fork(self: &Arc<Self>, written: u64) -> Result<Arc<Self>> {
+    /// A copy-on-write copy, of which these will be touched before long, as `expect` has it. `is_alone`: no user code runs here
+    /// meanwhile, on another CPU; then the pages that both sides will write soon are copied at once. They would not be of the same
+    /// moment otherwise.
+    pub fn fork(
+        self: &Arc<Self>,
+        touches: impl IntoIterator<Item = (u64, Access)> + Clone,
+        is_alone: bool,
+    ) -> Result<Arc<Self>> {
         let child = Self::new()?;
+        let mut written: Vec<u64>;
         {
             let mut ours = self.lock();
             let mut theirs = child.inner.lock_beside();
-            let result = copy_space(&mut ours, &mut theirs, page_down(written));
+            let family = ours.family.get_or_insert_with(Family::new).clone();
+            let writes = touches.clone().into_iter().filter(|(_, access)| *access == Access::Write);
+            let known = writes.map(|(addr, _)| page_down(addr)).chain(family.forked());
+            written = known.filter(|_| is_alone && frames::available() >= SCARCE_FRAMES).collect();
+            theirs.family = Some(family);
+            let result = copy_space(&mut ours, &mut theirs, &written);
             // The child never ran: nothing of it is mirrored or cached.
             theirs.batch.ops.clear();
             theirs.stale = false;
             self.commit(&mut ours);
             result?;
+            // Of what was written once, what has not been inherited is not to be there.
+            written.retain(|page| theirs.table.get(*page).is_frame());
+            // Before the parent can let go of an object: whoever looks for its mappings finds one of the two.
+            theirs
+                .vmas
+                .values()
+                .filter_map(|vma| vma.object.as_ref())
+                .for_each(|object| object.add_mapper(&child));
         }
-        child.for_each_object(|object| object.add_mapper(&child));
+        let written = written.into_iter().map(|page| (page, Access::Write));
+        child.expect(touches.into_iter().chain(written));
         Ok(child)
-    }
-
-    fn for_each_object(&self, f: impl Fn(&MemoryObject)) {
-        self.lock().vmas.values().filter_map(|vma| vma.object.as_ref()).for_each(f);
     }
 }
 
-fn copy_space(ours: &mut Space, theirs: &mut Space, written: u64) -> Result<()> {
+fn copy_space(ours: &mut Space, theirs: &mut Space, written: &[u64]) -> Result<()> {
     theirs.brk_start = ours.brk_start;
     theirs.brk = ours.brk;
     theirs.mmap_top = ours.mmap_top;
     theirs.free_hint = ours.free_hint;
     theirs.layout = ours.layout.clone();
+    // What is written together lies together.
+    let mut run = frames::alloc_any_run(written.len()).into_iter().flatten();
     let mut from = 0;
     while let Some(vma) = ours.vmas.range(from..).next().map(|(_, vma)| vma.clone()) {
         from = vma.end;
@@ -48,11 +72,15 @@ fn copy_space(ours: &mut Space, theirs: &mut Space, written: u64) -> Result<()> 
             continue;
         }
         let (start, end) = (vma.start, vma.end);
+        let is_written =
+            vma.prot.contains(Prot::WRITE) && written.iter().any(|page| (start..end).contains(page));
         // Pages of an object come back by faults, unless some are the mapping's own.
         let own = vma.object.is_none() || vma.flags.contains(VmaFlags::COPIED);
         let copies = own && !vma.is_shared() && !vma.flags.contains(VmaFlags::WIPE_ON_FORK);
         account::check(VMA_BYTES)?;
-        theirs.vmas.insert(start, Vma { flags: vma.flags - VmaFlags::SHOWN, ..vma });
+        commit::check(theirs.promise.owner(), vma.promised_pages())?;
+        theirs.promise.add(vma.promised_pages());
+        theirs.vmas.insert(start, Vma { flags: vma.flags - NOT_INHERITED, ..vma });
         if !copies {
             continue;
         }
@@ -65,12 +93,14 @@ fn copy_space(ours: &mut Space, theirs: &mut Space, written: u64) -> Result<()> 
             if !entry.is_frame() || entry.has(Entry::PATCHED) || failed.is_some() {
                 return;
             }
-            let is_copied = addr == written && entry.has(Entry::PRESENT) && entry.has(Entry::WRITABLE);
-            let copied = is_copied && copy_frame(child_table, addr, *entry).is_ok();
+            let is_copied = is_written && entry.has(Entry::PRESENT) && written.contains(&addr);
+            let writable = Entry(entry.0 | Entry::WRITABLE);
+            let copied = is_copied && copy_frame(child_table, addr, writable, run.next()).is_ok();
             failed = if copied { None } else { share_frame(child_table, addr, *entry).err() };
             shared += 1;
         });
         theirs.resident_pages += shared;
+        theirs.resident_peak = theirs.resident_pages;
         ours.protect(start, end, |entry| {
             let is_ours = entry.is_frame() && frames::is_exclusive(Frame::new(entry.phys()));
             if entry.is_frame() && !is_ours { Entry(entry.0 & !Entry::WRITABLE) } else { entry }
@@ -91,15 +121,15 @@ fn share_frame(table: &mut PageTable, addr: u64, entry: Entry) -> Result<()> {
         shared.keep();
         return Ok(());
     }
-    copy_frame(table, addr, Entry(clean))
+    copy_frame(table, addr, Entry(clean), None)
 }
 
-/// Gives the child a copy of the frame.
-fn copy_frame(table: &mut PageTable, addr: u64, entry: Entry) -> Result<()> {
+/// Gives the child a copy of the frame, in another one if there is one for it.
+fn copy_frame(table: &mut PageTable, addr: u64, entry: Entry, to: Option<FrameRef>) -> Result<()> {
     let frame = Frame::new(entry.phys());
     let clean = entry.0 & !Entry::MIRRORED;
     arrival::ensure(frame);
-    let copy = frames::alloc_any().ok_or(Errno::ENOMEM)?;
+    let copy = to.or_else(frames::alloc_any).ok_or(Errno::ENOMEM)?;
     frames::copy(copy.frame(), frame);
     let flags = Entry(clean).brought_in().0 & !entry.phys();
     table.set(addr, Entry(flags | copy.addr()))?;

@@ -289,6 +289,15 @@ pub fn alloc_zeroed_run(max: usize, near: Option<Frame>, dirty_max: usize) -> Op
     Some(FrameRun { next: run.start, count: keep })
 }
 
+/// Up to `max` contiguous frames whose content the caller overwrites whole.
+pub(super) fn alloc_any_run(max: usize) -> Option<FrameRun> {
+    let run = alloc_run(max, None)?;
+    for at in 0..run.frames {
+        let _ = residency::forget(run.start.add(at));
+    }
+    Some(FrameRun { next: run.start, count: run.frames })
+}
+
 /// Fills a frame with zeros.
 pub fn zero(frame: Frame) {
     // SAFETY: user memory is covered by the linear map; the caller holds a reference to the frame.
@@ -393,8 +402,13 @@ pub fn available_to_all() -> usize {
 
 /// Bytes of memory that the current task's owner may have.
 pub fn limit_bytes() -> u64 {
-    let sandbox = stats().limit_frames as u64 * PAGE_SIZE;
+    let sandbox = limit_of_sandbox();
     owners::limit(owner::current()).map_or(sandbox, |own| own.min(sandbox))
+}
+
+/// Bytes that the sandbox may have.
+pub fn limit_of_sandbox() -> u64 {
+    stats().limit_frames as u64 * PAGE_SIZE
 }
 
 /// Zeros a frame from byte `inside` on.

@@ -1,24 +1,21 @@
-//! Changing mappings: `mmap`, `munmap`, `mprotect`, `mremap`, `madvise`, `brk`.
+//! Changing mappings: `mmap`, `munmap`, `mprotect`, `mremap`, `brk`.
 
 use abi::layout::{USER_MAX, USER_MIN};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::account;
-use super::addr::UserAddr;
 use super::aspace::{AddressSpace, Space};
-use super::frames::{self, Frame, FrameRef};
+use super::commit;
+use super::frames::{Frame, FrameRef};
 use super::object::MemoryObject;
-use super::page::{PAGE, PAGE_BYTES, page_up};
+use super::page::{PAGE, page_up};
 use super::pagetable::Entry;
 use super::swap_window::SwapWindow;
 use super::vma::{Prot, VMA_BYTES, Vma, VmaFlags};
 use crate::config::VMAS_MAX;
 use crate::errno::{Errno, Result};
-use crate::{platform, sched};
-
-/// Pages that are brought in until others are let run.
-const POPULATE_BATCH: u32 = 256;
+use crate::platform;
 
 /// The placement of a new mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,12 +42,35 @@ pub struct NewMapping {
     pub offset: u64,
 }
 
+impl NewMapping {
+    /// Whether a program may write through it, now or after `mprotect(2)`, to what others see.
+    fn may_write_to_object(&self) -> bool {
+        self.flags.contains(VmaFlags::SHARED) && self.max_prot.contains(Prot::WRITE)
+    }
+
+    fn give_up_writing(&mut self) -> Result<()> {
+        if self.prot.contains(Prot::WRITE) {
+            return Err(Errno::EPERM);
+        }
+        self.max_prot -= Prot::WRITE;
+        Ok(())
+    }
+}
+
 impl AddressSpace {
-    /// `mmap(2)`: makes a mapping and returns its address.
-    pub fn map(self: &Arc<Self>, new: NewMapping) -> Result<u64> {
+    /// `mmap(2)`: makes a mapping and returns its address. `EPERM`: its object is sealed.
+    pub fn map(self: &Arc<Self>, mut new: NewMapping) -> Result<u64> {
         let len = page_up(new.len).filter(|len| *len != 0).ok_or(Errno::EINVAL)?;
-        if let Some(object) = &new.object {
+        let object = new.object.clone();
+        if let Some(object) = &object {
             object.add_mapper(self);
+        }
+        let seal = match &object {
+            Some(MemoryObject::Store(store)) if new.may_write_to_object() => Some(store.hold_seal()),
+            _ => None,
+        };
+        if matches!(seal, Some((true, _))) {
+            new.give_up_writing()?;
         }
         let mut space = self.lock();
         let result = space.map(new, len);
@@ -83,70 +103,15 @@ impl AddressSpace {
     /// `brk(2)`: moves the heap's end; returns where it is now.
     pub fn set_brk(&self, to: u64, data_limit: u64) -> u64 {
         let mut space = self.lock();
-        let _ = space.set_brk(to, data_limit);
+        let end = page_up(space.brk);
+        let grown = space.set_brk(to, data_limit).is_ok();
+        let brk = space.brk;
+        // Who asks for more of it writes there at once.
+        if let Some(end) = end.filter(|end| grown && *end < brk) {
+            space.expect([(end, super::Access::Write)]);
+        }
         self.commit(&mut space);
-        space.brk
-    }
-
-    /// Drops the pages of a range (`MADV_DONTNEED`): private ones read as zeros or the file's content again.
-    pub fn discard(&self, addr: u64, len: u64) -> Result<()> {
-        if len == 0 {
-            return Ok(());
-        }
-        let end = range_end(addr, len)?;
-        let mut space = self.lock();
-        space.unpatch(addr, end);
-        let covered = space.is_covered(addr, end);
-        space.clear(addr, end);
-        self.commit(&mut space);
-        if covered { Ok(()) } else { Err(Errno::ENOMEM) }
-    }
-
-    /// Brings the pages of a range in as far as they are to be had (`MAP_POPULATE`, `mlock`).
-    pub fn populate(&self, start: u64, len: u64) {
-        let mut pages = (start..start.saturating_add(len).min(USER_MAX)).step_by(PAGE_BYTES).peekable();
-        while pages.peek().is_some() {
-            let mut batch = POPULATE_BATCH;
-            let result = self.attempt(|space| {
-                while let Some(page) = pages.peek().copied().filter(|_| batch > 0) {
-                    if !space.table.get(page).has(Entry::PATCHED) {
-                        let writes = |vma: &Vma| vma.prot.contains(Prot::WRITE) && !vma.is_shared();
-                        let write = space.find(page).is_some_and(writes);
-                        let access = if write { super::Access::Write } else { super::Access::Read };
-                        space.reach(UserAddr::new(page), access)?;
-                    }
-                    pages.next();
-                    batch -= 1;
-                }
-                Ok(())
-            });
-            if result.is_err() || sched::go_on().is_err() {
-                return;
-            }
-        }
-    }
-
-    /// `MADV_REMOVE`: frees the pages of shared memory under a range, for everyone. `EACCES`: one of the mappings is private
-    /// or can never be written to. `EPERM`: the memory is sealed.
-    pub fn remove_backing(&self, addr: u64, len: u64) -> Result<()> {
-        let end = range_end(addr, len)?;
-        let mut holes = Vec::new();
-        let mut may = Ok(());
-        let covered = self.for_each_in(addr, end, |vma, from, to| match &vma.object {
-            _ if may.is_err() => {}
-            None => may = Err(Errno::EINVAL),
-            Some(_) if !vma.is_shared() || !vma.max_prot.contains(Prot::WRITE) => may = Err(Errno::EACCES),
-            Some(MemoryObject::Host(_)) => may = Err(Errno::EINVAL),
-            Some(MemoryObject::Store(store)) => {
-                holes.push((store.clone(), vma.object_offset(from) / PAGE, vma.object_offset(to) / PAGE));
-            }
-        });
-        // What comes before a mapping that is not such goes, as on Linux.
-        for (store, first, last) in holes {
-            store.remove_pages(first, last)?;
-        }
-        may?;
-        if covered { Ok(()) } else { Err(Errno::ENOMEM) }
+        brk
     }
 
     /// Calls `f` for the mappings that overlap a range, cut to it; false when there are holes.
@@ -156,36 +121,6 @@ impl AddressSpace {
             f(vma, vma.start.max(start), vma.end.min(end));
         }
         space.is_covered(start, end)
-    }
-
-    /// Changes the flags of the mappings of a range (`MADV_DONTFORK`, `mlock`, …).
-    pub fn set_flags(&self, addr: u64, len: u64, change: impl Fn(VmaFlags) -> VmaFlags) -> Result<()> {
-        if len == 0 {
-            return Ok(());
-        }
-        let end = range_end(addr, len)?;
-        let mut space = self.lock();
-        space.yield_slots(addr, end);
-        let covered = space.is_covered(addr, end);
-        space.split_at(addr)?;
-        space.split_at(end)?;
-        for (_, vma) in space.vmas.range_mut(addr..end) {
-            vma.flags = change(vma.flags);
-        }
-        if covered { Ok(()) } else { Err(Errno::ENOMEM) }
-    }
-
-    /// Which pages of a range are resident (`mincore(2)`); `ENOMEM` when part of it isn't mapped.
-    pub fn resident(&self, addr: u64, len: u64) -> Result<Vec<u8>> {
-        let end = if len == 0 { addr } else { range_end(addr, len)? };
-        let space = self.lock();
-        if !space.is_covered(addr, end) {
-            return Err(Errno::ENOMEM);
-        }
-        let pages = (addr..end).step_by(PAGE_BYTES);
-        let is_resident = |entry: Entry| entry.holds_page() && !entry.has(Entry::SWAPPED);
-        let residents = pages.map(|page| u8::from(is_resident(space.table.get(page))));
-        account::collect(((end - addr) / PAGE) as usize, residents)
     }
 
     /// `mremap(2)`: resizes or moves a mapping; returns its new address.
@@ -227,6 +162,16 @@ pub enum Remap {
     MayMove,
     /// Exactly there.
     Fixed(u64),
+    /// The pages move, to there if it is free; the mapping stays, empty (`MREMAP_DONTUNMAP`).
+    Kept(u64),
+    /// The same, exactly there.
+    FixedAndKept(u64),
+}
+
+impl Remap {
+    fn keeps(self) -> bool {
+        matches!(self, Self::Kept(_) | Self::FixedAndKept(_))
+    }
 }
 
 /// Checks a page-aligned, non-empty user range; returns its end.
@@ -238,25 +183,29 @@ pub(super) fn range_end(addr: u64, len: u64) -> Result<u64> {
 
 impl Space {
     fn map(&mut self, new: NewMapping, len: u64) -> Result<u64> {
-        let commits = new.prot.contains(Prot::WRITE)
-            && !new.flags.intersects(VmaFlags::NO_RESERVE | VmaFlags::SHARED)
-            && len / PAGE > frames::total() as u64;
-        if commits {
-            return Err(Errno::ENOMEM);
+        let owner = self.promise.owner();
+        let mut flags = new.flags;
+        if commit::mode(owner) == commit::Mode::Never {
+            flags -= VmaFlags::NO_RESERVE;
         }
-        let start = self.place(new.placement, len)?;
-        let vma = Vma {
-            start,
-            end: start + len,
+        if !flags.contains(VmaFlags::SPECIAL) {
+            flags |= self.future_locks;
+        }
+        let mut vma = Vma {
+            start: 0,
+            end: len,
             prot: new.prot,
             max_prot: new.max_prot,
-            flags: new.flags,
+            flags,
             object: new.object,
             offset: new.offset,
             next_fault: 0,
             window_pages: 0,
             swap_window: SwapWindow::default(),
         };
+        commit::check(owner, vma.promised_pages())?;
+        let start = self.place(new.placement, len)?;
+        (vma.start, vma.end) = (start, start + len);
         self.insert(vma)?;
         Ok(start)
     }
@@ -318,6 +267,7 @@ impl Space {
     /// Adds a mapping where nothing is mapped, merging it with its neighbours.
     fn insert(&mut self, mut vma: Vma) -> Result<()> {
         self.check_vma()?;
+        self.promise.add(vma.promised_pages());
         if let Some((_, before)) = self.vmas.range(..vma.start).next_back()
             && before.continues_with(&vma)
         {
@@ -362,11 +312,13 @@ impl Space {
         if !self.overlaps(start, end) {
             return Ok(());
         }
+        self.check_unsealed(start, end)?;
         self.unpatch(start, end);
         self.split_at(start)?;
         self.split_at(end)?;
         while let Some(key) = self.vmas.range(start..end).next().map(|(key, _)| *key) {
             if let Some(vma) = self.vmas.remove(&key) {
+                self.promise.take_back(vma.promised_pages());
                 self.clear(vma.start, vma.end);
                 let file = vma.object.filter(|object| matches!(object, MemoryObject::Host(_)));
                 let is_new = |file: &MemoryObject| self.removed.last().is_none_or(|last| !last.same(file));
@@ -417,6 +369,7 @@ impl Space {
             }
             start = vma.start;
         }
+        self.check_unsealed(start, end)?;
         self.unpatch(start, end);
         self.split_at(start)?;
         self.split_at(end)?;
@@ -426,8 +379,14 @@ impl Space {
             if !vma.max_prot.contains(prot) {
                 return Err(Errno::EACCES);
             }
+            let before = vma.promised_pages();
+            let changed = Vma { prot, ..vma.clone() };
+            let more = changed.promised_pages().saturating_sub(before);
+            commit::check(self.promise.owner(), more)?;
             vma.prot = prot;
-            let vma = vma.clone();
+            let vma = changed;
+            self.promise.add(more);
+            self.promise.take_back(before.saturating_sub(vma.promised_pages()));
             self.protect(vma.start, vma.end, |entry| reprotect(&vma, entry));
             at = vma.end;
         }
@@ -436,7 +395,7 @@ impl Space {
     }
 
     /// Joins mappings in and next to a range that continue one another.
-    fn merge_around(&mut self, start: u64, end: u64) {
+    pub(super) fn merge_around(&mut self, start: u64, end: u64) {
         let mut at = self.vmas.range(..start).next_back().map_or(start, |(key, _)| *key);
         while at < end {
             let mut here = self.vmas.range(at..=end).map(|(key, vma)| (*key, vma));
@@ -490,25 +449,31 @@ impl Space {
         if old_len == 0 && !vma.is_shared() {
             return Err(Errno::EINVAL);
         }
+        // What is cut off may be of other mappings.
+        if matches!(how, Remap::InPlace | Remap::MayMove) && new_len <= old_len {
+            let end = old.checked_add(old_len).filter(|end| *end <= USER_MAX).ok_or(Errno::EINVAL)?;
+            self.check_unsealed(old, old + PAGE)?;
+            if new_len < old_len {
+                self.unmap(old + new_len, end)?;
+            }
+            return Ok(old);
+        }
         let old_end = old.checked_add(old_len).filter(|end| *end <= vma.end).ok_or(Errno::EFAULT)?;
+        self.check_unsealed(old, old_end.max(old + PAGE))?;
         // The object's offsets stay numbers of a file's.
         let shown = vma.object_offset(old).checked_add(new_len);
         if shown.is_none_or(|end| i64::try_from(end).is_err()) {
             return Err(Errno::EINVAL);
         }
-        if let Remap::Fixed(to) = how {
-            let end = range_end(to, new_len)?;
-            if to < old_end && end > old {
-                return Err(Errno::EINVAL);
+        if new_len > old_len {
+            let more = Vma { start: old_end, end: old_end + (new_len - old_len), ..vma.clone() };
+            if !self.may_lock(&more) {
+                return Err(Errno::EAGAIN);
             }
-            self.unmap(to, end)?;
-            return self.move_mapping(old, old_len, to, new_len);
+            commit::check(self.promise.owner(), more.promised_pages())?;
         }
-        if new_len <= old_len {
-            if new_len < old_len {
-                self.unmap(old + new_len, old_end)?;
-            }
-            return Ok(old);
+        if let Some(to) = self.chosen_place(how, (old, old_end), new_len)? {
+            return self.move_mapping(old, old_len, to, new_len, how);
         }
         let grown_end = old.checked_add(new_len).filter(|end| *end <= USER_MAX);
         if let Some(grown_end) = grown_end {
@@ -530,11 +495,37 @@ impl Space {
             return Err(Errno::ENOMEM);
         }
         let to = self.find_free(new_len)?;
-        self.move_mapping(old, old_len, to, new_len)
+        self.move_mapping(old, old_len, to, new_len, how)
+    }
+
+    /// Where the caller has a mapping moved to, with room made there; `None`: it is moved only if it has to be.
+    fn chosen_place(&mut self, how: Remap, old: (u64, u64), new_len: u64) -> Result<Option<u64>> {
+        match how {
+            Remap::InPlace | Remap::MayMove => Ok(None),
+            Remap::Fixed(to) | Remap::FixedAndKept(to) => {
+                let end = range_end(to, new_len)?;
+                if to < old.1 && end > old.0 {
+                    return Err(Errno::EINVAL);
+                }
+                if to < USER_MIN {
+                    return Err(Errno::EPERM);
+                }
+                self.yield_slots(to, end);
+                self.unmap(to, end)?;
+                Ok(Some(to))
+            }
+            Remap::Kept(hint) => {
+                let end = hint.checked_add(new_len).ok_or(Errno::EINVAL)?;
+                if !hint.is_multiple_of(PAGE) || (hint < old.1 && end > old.0) {
+                    return Err(Errno::EINVAL);
+                }
+                self.place(Placement::Hint(hint), new_len).map(Some)
+            }
+        }
     }
 
     /// Moves a mapping and its pages to a free range.
-    fn move_mapping(&mut self, old: u64, old_len: u64, to: u64, new_len: u64) -> Result<u64> {
+    fn move_mapping(&mut self, old: u64, old_len: u64, to: u64, new_len: u64, how: Remap) -> Result<u64> {
         let vma = self.find(old).cloned().ok_or(Errno::EFAULT)?;
         let mut moved = vma.clone();
         moved.offset = vma.object_offset(old);
@@ -544,6 +535,9 @@ impl Space {
         if old_len != 0 {
             self.split_at(old)?;
             self.split_at(old + old_len)?;
+        }
+        if how.keeps() {
+            commit::check(self.promise.owner(), moved.promised_pages())?;
         }
         self.insert(moved)?;
         let mut pages = Vec::new();
@@ -563,7 +557,13 @@ impl Space {
             }
             frame.map(FrameRef::keep);
         }
-        if old_len != 0 {
+        if how.keeps() {
+            self.clear(old, old + old_len);
+            if let Some(left) = self.vmas.get_mut(&old) {
+                left.flags -= VmaFlags::LOCKS;
+            }
+            self.merge_around(old, old + old_len);
+        } else if old_len != 0 {
             self.unmap(old, old + old_len)?;
         }
         Ok(to)

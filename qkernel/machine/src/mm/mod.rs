@@ -2,13 +2,16 @@
 
 pub mod account;
 mod addr;
+mod advice;
 mod arrival;
 #[cfg(test)]
 mod arrival_life;
 pub mod aspace;
 mod attach;
 mod away;
+pub mod commit;
 pub mod copies;
+mod family;
 mod fault;
 mod file_faults;
 mod fork;
@@ -17,6 +20,7 @@ mod frame_life;
 mod frame_owners;
 pub mod frames;
 pub mod io;
+mod lock;
 pub mod map;
 pub mod object;
 pub mod owners;
@@ -37,6 +41,7 @@ pub mod window;
 pub mod working_set;
 
 pub use addr::UserAddr;
+pub use advice::Advice;
 pub use aspace::AddressSpace;
 pub use io::IoBuf;
 pub use object::{MemoryObject, PageStore, Quota};

@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::arrival;
 use super::aspace::AddressSpace;
+use super::commit::Promise;
 use super::frames::{self, Frame, FrameRef};
 use super::io::IoBuf;
 use super::page::{PAGE, PAGE_BYTES};
@@ -17,6 +18,7 @@ use super::pages::Pages;
 use super::residency;
 use super::window::{self, HostFileMap};
 use crate::errno::{Errno, Result};
+use crate::mutex::{Mutex, MutexGuard};
 use crate::rank::Rank;
 use crate::spin::{Once, SpinLock};
 
@@ -78,7 +80,11 @@ impl MemoryObject {
 }
 
 /// The address spaces that map an object, with their ids.
-pub struct Mappers(SpinLock<Vec<(u64, Weak<AddressSpace>)>>);
+pub struct Mappers {
+    listed: SpinLock<Vec<(u64, Weak<AddressSpace>)>>,
+    /// How many were ever added. Changed under the lock of the list.
+    added: AtomicU64,
+}
 
 impl Default for Mappers {
     fn default() -> Self {
@@ -89,14 +95,15 @@ impl Default for Mappers {
 impl Mappers {
     /// Nobody maps it.
     pub const fn new() -> Self {
-        Self(SpinLock::new(Rank::Mappers, Vec::new()))
+        Self { listed: SpinLock::new(Rank::Mappers, Vec::new()), added: AtomicU64::new(0) }
     }
 
     fn add(&self, aspace: &Arc<AddressSpace>) {
-        let mut mappers = self.0.lock();
+        let mut mappers = self.listed.lock();
         mappers.retain(|(id, mapper)| mapper.strong_count() != 0 || AddressSpace::is_listed(*id));
         if !mappers.iter().any(|(id, _)| *id == aspace.id()) {
             mappers.push((aspace.id(), Arc::downgrade(aspace)));
+            self.added.fetch_add(1, Ordering::SeqCst);
         }
     }
 
@@ -109,12 +116,30 @@ impl Mappers {
 
     /// All of them.
     pub fn all(&self) -> Vec<Arc<AddressSpace>> {
-        self.0.lock().iter().filter_map(|(_, mapper)| mapper.upgrade()).collect()
+        self.listed.lock().iter().filter_map(|(_, mapper)| mapper.upgrade()).collect()
+    }
+
+    /// Whether `found` holds for one of them. A child of one counts that was made meanwhile, while its parent let go.
+    fn any(&self, found: impl Fn(&AddressSpace) -> bool) -> bool {
+        const ROUNDS_MAX: usize = 16;
+        for _ in 0..ROUNDS_MAX {
+            let before = self.added.load(Ordering::SeqCst);
+            if self.any_ends() || self.all().iter().any(|mapper| found(mapper)) {
+                return true;
+            }
+            if self.added.load(Ordering::SeqCst) == before {
+                return false;
+            }
+        }
+        true
     }
 
     /// Whether one of them is about to end: nobody uses it any more, but its stub may not have let go of the pages yet.
     fn any_ends(&self) -> bool {
-        self.0.lock().iter().any(|(id, mapper)| mapper.strong_count() == 0 && AddressSpace::is_listed(*id))
+        self.listed
+            .lock()
+            .iter()
+            .any(|(id, mapper)| mapper.strong_count() == 0 && AddressSpace::is_listed(*id))
     }
 }
 
@@ -129,8 +154,12 @@ pub struct PageStore {
     mappers: Mappers,
     label: Once<Box<[u8]>>,
     quota: Option<Arc<Quota>>,
-    /// Its content stays (`F_SEAL_WRITE`). Changed under the lock of the pages.
+    /// Its pages, if they were promised when it was made.
+    _promise: Option<Promise>,
+    /// Its content stays (`F_SEAL_WRITE`). Changed under the next lock and that of the pages.
     is_sealed: AtomicBool,
+    /// Held while that is decided, and while a mapping is made that may be written through.
+    sealing: Mutex<()>,
     /// What it holds, as the host is told: [`hc::CLASS_STORE`], or [`hc::CLASS_FILE`].
     class: u8,
 }
@@ -176,22 +205,30 @@ impl PageStore {
 
     /// As [`Self::new`]; its pages count against `quota`.
     pub fn with_quota(size: u64, quota: Option<Arc<Quota>>) -> Arc<Self> {
-        Self::of_class(hc::CLASS_STORE, size, quota)
+        Self::of_class(hc::CLASS_STORE, size, quota, None)
+    }
+
+    /// An empty store of memory without a file, all of which is promised; `ENOMEM`.
+    pub fn promised(size: u64) -> Result<Arc<Self>> {
+        let promise = Promise::of(size.div_ceil(PAGE))?;
+        Ok(Self::of_class(hc::CLASS_STORE, size, None, Some(promise)))
     }
 
     /// An empty store for copies of a file's pages.
     pub(super) fn of_copies() -> Arc<Self> {
-        Self::of_class(hc::CLASS_FILE, u64::MAX, None)
+        Self::of_class(hc::CLASS_FILE, u64::MAX, None, None)
     }
 
-    fn of_class(class: u8, size: u64, quota: Option<Arc<Quota>>) -> Arc<Self> {
+    fn of_class(class: u8, size: u64, quota: Option<Arc<Quota>>, promise: Option<Promise>) -> Arc<Self> {
         let store = Arc::new(Self {
             pages: SpinLock::new(Rank::Pages, Pages::new()),
             size: AtomicU64::new(size),
             mappers: Mappers::new(),
             label: Once::new(),
             quota,
+            _promise: promise,
             is_sealed: AtomicBool::new(false),
+            sealing: Mutex::new(Rank::Sealing, ()),
             class,
         });
         STORES.lock().insert(Arc::as_ptr(&store) as usize, Arc::downgrade(&store));
@@ -286,6 +323,11 @@ impl PageStore {
         let pages = self.pages.lock();
         let frame = pages.get(index).filter(|frame| !residency::is_swapped(*frame))?;
         FrameRef::share(frame).ok()
+    }
+
+    /// Whether page `index` is no hole, and its content not away.
+    pub(super) fn is_in_memory(&self, index: u64) -> bool {
+        self.pages.lock().get(index).is_some_and(|frame| !residency::is_swapped(frame))
     }
 
     /// Whether page `index` is no hole.
@@ -425,10 +467,22 @@ impl PageStore {
         }
     }
 
-    /// From now on programs free no pages of it by a mapping.
-    pub fn seal(&self) {
+    /// From now on programs free no pages of it by a mapping, and make no mapping to write to it. `EBUSY`: they have one,
+    /// or may make one writable, and `beside_writers` does not allow that.
+    pub fn seal(&self, beside_writers: bool) -> Result<()> {
+        let _sealing = self.sealing.lock();
+        if !beside_writers && self.is_mapped_writable() {
+            return Err(Errno::EBUSY);
+        }
         let _pages = self.pages.lock();
         self.is_sealed.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// As long as the guard lives the store is sealed, or not, as it says.
+    pub(super) fn hold_seal(&self) -> (bool, MutexGuard<'_, ()>) {
+        let sealing = self.sealing.lock();
+        (self.is_sealed.load(Ordering::Relaxed), sealing)
     }
 
     /// Frees the pages `[first, last)` for a program that maps them. `EPERM`: it is sealed.
@@ -478,10 +532,10 @@ impl PageStore {
         }
     }
 
-    /// Whether a shared mapping of it is writable, or may be made so (`F_SEAL_WRITE` asks).
-    pub fn is_mapped_writable(&self) -> bool {
+    /// Whether a shared mapping of it is writable, or may be made so.
+    fn is_mapped_writable(&self) -> bool {
         let object = (&raw const *self).cast();
-        self.mappers.any_ends() || self.mappers.all().iter().any(|mapper| mapper.maps_writable(object))
+        self.mappers.any(|mapper| mapper.maps_writable(object))
     }
 }
 

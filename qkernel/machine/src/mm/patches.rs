@@ -251,7 +251,9 @@ impl Space {
             (start, end)
         };
         let mut pages = Vec::new();
-        for site in self.sites.by_address.range(page_down(start)..end).map(|(_, site)| site) {
+        for site in
+            self.sites.by_address.range(page_down(start)..end.max(page_down(start))).map(|(_, site)| site)
+        {
             let page = page_down(site.at);
             if pages.last() != Some(&page) && self.table.get(page).has(Entry::PATCHED) {
                 pages.push(page);

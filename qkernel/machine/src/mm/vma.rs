@@ -41,6 +41,9 @@ bitflags! {
     }
 }
 
+/// The lowest of the bits of [`VmaFlags::POLICY`].
+const POLICY_SHIFT: u32 = 16;
+
 bitflags! {
     /// Properties of a mapping beyond its protection.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,6 +69,30 @@ bitflags! {
         const SHOWN = 2048;
         /// A System V segment (`shmat(2)`).
         const SEGMENT = 4096;
+        /// Locked pages come as they are touched (`MLOCK_ONFAULT`).
+        const LOCK_ON_FAULT = 1 << 13;
+        /// Its addresses and protection stay (`mseal(2)`).
+        const SEALED = 1 << 14;
+        /// Not in core dumps (`MADV_DONTDUMP`): only told, since none are written.
+        const DONT_DUMP = 1 << 15;
+        /// The mode of its memory policy (`mbind(2)`), a number of three bits.
+        const POLICY = 7 << POLICY_SHIFT;
+    }
+}
+
+impl VmaFlags {
+    /// What `mlock(2)` sets.
+    pub const LOCKS: Self = Self::LOCKED.union(Self::LOCK_ON_FAULT);
+
+    /// The mode of the memory policy.
+    pub fn policy(self) -> u32 {
+        (self & Self::POLICY).bits() >> POLICY_SHIFT
+    }
+
+    /// The same with another mode, of which three bits count.
+    #[must_use]
+    pub fn with_policy(self, mode: u32) -> Self {
+        (self - Self::POLICY) | (Self::from_bits_retain(mode << POLICY_SHIFT) & Self::POLICY)
     }
 }
 
@@ -112,6 +139,18 @@ impl Vma {
             Access::Write => self.prot.contains(Prot::WRITE),
             Access::Execute => self.prot.contains(Prot::EXEC),
         }
+    }
+
+    /// Pages that the program was promised by it: those of its own that it may write.
+    pub fn promised_pages(&self) -> u64 {
+        let is_promised = self.prot.contains(Prot::WRITE)
+            && !self.flags.intersects(VmaFlags::SHARED | VmaFlags::NO_RESERVE);
+        if is_promised { self.len() / PAGE } else { 0 }
+    }
+
+    /// Whether the kernel made it for itself.
+    pub fn is_kernels(&self) -> bool {
+        self.flags.intersects(VmaFlags::SPECIAL | VmaFlags::SLOTS)
     }
 
     /// Flags of a present entry; writable as asked and allowed.

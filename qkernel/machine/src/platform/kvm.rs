@@ -73,6 +73,14 @@ impl Platform for Kvm {
         unsafe { ring0::save_fpu(area) };
     }
 
+    fn keeps_registers(&self) -> bool {
+        false
+    }
+
+    unsafe fn fetch_fpu(&self, _cpu: usize, _space: &UserSpace, _area: *mut u8) {
+        // Nobody rests: a processor's registers are its own.
+    }
+
     fn enter_space(&self, space: Option<&UserSpace>) {
         let tlb = &TLB[arch::cpu_index()];
         let id = space.map_or(0, |space| space.id);

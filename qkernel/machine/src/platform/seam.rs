@@ -34,6 +34,13 @@ pub trait Platform: Sync {
     /// # Safety
     /// `area` is 64-byte aligned and has `call::xsave_size()` bytes.
     unsafe fn save_fpu(&self, space: &UserSpace, area: *mut u8);
+    /// Whether a CPU that idles can leave the FPU state where it is, and any CPU can store it from there.
+    fn keeps_registers(&self) -> bool;
+    /// Stores the FPU state that a CPU holds of a task that rests on it. Called by any CPU; that one runs no user code meanwhile.
+    ///
+    /// # Safety
+    /// As for [`Self::save_fpu`].
+    unsafe fn fetch_fpu(&self, cpu: usize, space: &UserSpace, area: *mut u8);
     /// Makes this CPU use the page tables of a space, or the kernel's alone, so that others may be freed.
     fn enter_space(&self, space: Option<&UserSpace>);
     /// Makes every CPU that runs user code of the space leave it, so that it sees changed page tables when it returns.

@@ -41,6 +41,15 @@ impl Platform for Systrap {
         let _ = call(hc::AS_SAVE_FPU, [space.number, area as u64, xsave_size() as u64, 0, 0, 0]);
     }
 
+    fn keeps_registers(&self) -> bool {
+        true
+    }
+
+    unsafe fn fetch_fpu(&self, cpu: usize, space: &UserSpace, area: *mut u8) {
+        let args = [space.number, area as u64, xsave_size() as u64, cpu as u64 + 1, 0, 0];
+        let _ = call(hc::AS_SAVE_FPU, args);
+    }
+
     fn enter_space(&self, _space: Option<&UserSpace>) {}
 
     fn shoot_down(&self, _space: &UserSpace) {}

@@ -1,10 +1,13 @@
 //! The scheduler: one run queue, N vCPUs, round robin with a time slice; user code is pre-empted, the kernel is not.
 //! Between owners the run queue divides the time ([`queue`]).
 
+mod affinity;
 mod budget;
 mod charged;
+mod cpu_set;
 pub mod pause;
 mod queue;
+mod rest;
 pub mod shares;
 pub mod stack;
 pub mod timer;
@@ -15,10 +18,13 @@ use core::any::Any;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+pub use affinity::bind;
 pub use budget::{Quota, Throttling};
 pub use charged::{ChargedTo, charge_to};
+pub use cpu_set::CpuSet;
 
 use queue::{Place, RunQueue};
+use rest::Rest;
 
 use crate::config::TIME_SLICE_NS;
 use crate::errno::{Errno, Result};
@@ -48,6 +54,10 @@ pub trait Run: Any + Send + Sync {
     fn enter_cpu(&self);
     /// It leaves the CPU it is current on: saves what the CPU holds of it.
     fn leave_cpu(&self);
+    /// It sleeps, and what the CPU holds of it stays there.
+    fn rest_on_cpu(&self);
+    /// What [`Self::leave_cpu`] does for a task that rests on this CPU or another one ([`rest`]), by whoever fetches it from there.
+    fn fetch_from(&self, cpu: usize);
     /// Whether something really is there for the task to look at. Whoever gives it cause calls its attention afterwards.
     fn has_cause(&self) -> bool;
     /// Whether it has been told to end: nothing that it does is worth finishing.
@@ -60,7 +70,7 @@ pub type Runnable = Arc<dyn Run>;
 /// A task's part of the scheduler.
 pub struct SchedState {
     state: AtomicU8,
-    /// Its stack is in use by some CPU; nobody may switch to it.
+    /// Its stack is in use by some CPU, or it rests on one: nobody may switch to it before that has ended.
     on_cpu: AtomicBool,
     /// Saved stack pointer while it is switched out.
     sp: UnsafeCell<u64>,
@@ -75,6 +85,11 @@ pub struct SchedState {
     /// Until then it may run user code without a look at its owner's budget. Written by the task itself, or under the queue's
     /// lock to 0.
     granted_until_ns: AtomicU64,
+    rest: Rest,
+    /// The CPUs it may run on. Written under the queue's lock.
+    cpus: AtomicU64,
+    /// Any CPU may take it out of the run queue. Written under the queue's lock.
+    goes_on_anywhere: AtomicBool,
     /// The CPU it last ran on.
     pub last_cpu: AtomicU32,
     /// User and kernel time, in ticks of the time-stamp counter.
@@ -98,7 +113,7 @@ pub struct SchedState {
     main: fn(),
 }
 
-// SAFETY: `sp` is touched only by the CPU that switches the task in or out, and `on_cpu` orders those.
+// SAFETY: `sp` is touched only by the CPU that switches the task in or out, and `on_cpu` and `rest` order those.
 unsafe impl Sync for SchedState {}
 
 impl SchedState {
@@ -130,6 +145,9 @@ impl SchedState {
             lane: AtomicU8::new(0),
             is_at_boundary: AtomicBool::new(false),
             granted_until_ns: AtomicU64::new(0),
+            rest: Rest::new(),
+            cpus: AtomicU64::new(CpuSet::ALL.bits()),
+            goes_on_anywhere: AtomicBool::new(false),
             last_cpu: AtomicU32::new(0),
             user_ticks: AtomicU64::new(0),
             system_ticks: AtomicU64::new(0),
@@ -181,10 +199,20 @@ impl SchedState {
         core::ptr::eq(this_cpu().running.load(Ordering::Relaxed), self)
     }
 
+    /// Whether another CPU, or an idle one, is fetching what the CPU that it rests on holds of it.
+    pub fn is_fetched(&self) -> bool {
+        self.rest.is_fetched()
+    }
+
+    /// Nothing runs on its stack, and its stack pointer is stable.
+    fn is_off_stack(&self) -> bool {
+        !self.on_cpu.load(Ordering::SeqCst) || self.rest.cpu().is_some()
+    }
+
     /// Gives back what its stack does not need while it sleeps. Only while the scheduler is frozen.
     pub fn trim_stack(&self, _frozen: &Frozen) {
-        if let Some(stack) = self.stack.as_ref().filter(|_| !self.on_cpu.load(Ordering::SeqCst)) {
-            // SAFETY: it is on no CPU and, with the scheduler frozen, comes on none: its stack pointer stays.
+        if let Some(stack) = self.stack.as_ref().filter(|_| self.is_off_stack()) {
+            // SAFETY: it runs on no CPU and, with the scheduler frozen, comes on none: its stack pointer stays.
             stack.trim(unsafe { *self.sp.get() });
         }
     }
@@ -197,6 +225,11 @@ impl SchedState {
         let ticks = if in_user { &self.user_ticks } else { &self.system_ticks };
         // Nobody else writes it.
         ticks.store(ticks.load(Ordering::Relaxed).wrapping_add(since), Ordering::Relaxed);
+    }
+
+    /// It waits for a CPU.
+    fn is_runnable(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == RUNNABLE
     }
 
     /// Where it stands in the run queue.
@@ -230,6 +263,10 @@ struct Cpu {
     idle: AtomicBool,
     /// A task other than the idle one was picked for it. Written under the queue's lock.
     busy: AtomicBool,
+    /// The task that rests on it, if one does. Set by the CPU itself, and cleared by whoever takes the task away.
+    resting: SpinLock<Option<Runnable>>,
+    /// The task that was switched out last rests. Written and read by this CPU alone.
+    leaves_resting: AtomicBool,
     /// When long work last showed the host that it goes on.
     shown_ns: AtomicU64,
 }
@@ -259,6 +296,8 @@ static CPUS: [Cpu; abi::layout::MAX_CPUS as usize] = [const {
         running: AtomicPtr::new(core::ptr::null_mut()),
         idle: AtomicBool::new(false),
         busy: AtomicBool::new(false),
+        resting: SpinLock::new(Rank::CpuTask, None),
+        leaves_resting: AtomicBool::new(false),
         shown_ns: AtomicU64::new(0),
     }
 }; abi::layout::MAX_CPUS as usize];
@@ -266,6 +305,8 @@ static CPUS: [Cpu; abi::layout::MAX_CPUS as usize] = [const {
 static QUEUE: SpinLock<RunQueue<Runnable>> = SpinLock::new(Rank::RunQueue, RunQueue::new());
 /// How many tasks in the queue wait for a CPU, and how many for their owner's budget, for a look without the lock.
 static QUEUED: AtomicU32 = AtomicU32::new(0);
+/// Whether one of them may not run on every CPU.
+static HAS_BOUND: AtomicBool = AtomicBool::new(false);
 static PARKED: AtomicU32 = AtomicU32::new(0);
 /// Tasks that were woken while the sandbox was paused.
 static WOKEN_IN_PAUSE: AtomicU64 = AtomicU64::new(0);
@@ -305,8 +346,12 @@ fn now_for<T>(queue: &RunQueue<T>) -> u64 {
 }
 
 /// Adds a task to the queue. The caller mirrors it.
-fn add(queue: &mut RunQueue<Runnable>, task: &Runnable, place: Place, now_ns: u64) {
+///
+/// `is_busy`: it is in the middle of the kernel's work, and may hold a mutex there that tasks on other CPUs wait for. So any CPU may have
+/// it go on, and the one that it is bound to once it comes to user code.
+fn add(queue: &mut RunQueue<Runnable>, task: &Runnable, (place, is_busy): (Place, bool), now_ns: u64) {
     let state = task.sched();
+    state.goes_on_anywhere.store(is_busy, Ordering::SeqCst);
     let owner = state.owner();
     let place = match place {
         Place::Boundary if queue.keeps_time() => {
@@ -317,7 +362,7 @@ fn add(queue: &mut RunQueue<Runnable>, task: &Runnable, place: Place, now_ns: u6
         Place::Boundary => Place::Kernel,
         place => place,
     };
-    let ticket = queue.add(owner, place, task.clone(), now_ns);
+    let ticket = queue.add(owner, place, (task.clone(), state.cpus_in_queue()), now_ns);
     state.ticket.store(ticket, Ordering::Relaxed);
     state.lane.store(owner.number(), Ordering::Relaxed);
 }
@@ -325,6 +370,9 @@ fn add(queue: &mut RunQueue<Runnable>, task: &Runnable, place: Place, now_ns: u6
 /// Shows others how many tasks wait.
 fn mirror(queue: &RunQueue<Runnable>) {
     QUEUED.store(u32::try_from(queue.waiting()).unwrap_or(u32::MAX), Ordering::SeqCst);
+    if HAS_BOUND.load(Ordering::Relaxed) != queue.has_bound() {
+        HAS_BOUND.store(queue.has_bound(), Ordering::SeqCst);
+    }
     let parked = u32::try_from(queue.parked()).unwrap_or(u32::MAX);
     if PARKED.load(Ordering::Relaxed) != parked {
         PARKED.store(parked, Ordering::SeqCst);
@@ -336,6 +384,10 @@ fn wake_from(task: &Runnable, from: u8, place: Place) -> bool {
     if state.load(Ordering::SeqCst) != from {
         return false;
     }
+    if task.sched().is_idle() {
+        // It stands in no queue, from which another CPU could take it: its own comes back to it when it has nothing else to do.
+        return state.compare_exchange(from, RUNNING, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+    }
     {
         // State and queue change together: whoever sees a runnable task under the lock finds it in the queue.
         let mut queue = QUEUE.lock();
@@ -343,37 +395,54 @@ fn wake_from(task: &Runnable, from: u8, place: Place) -> bool {
             return false;
         }
         let now_ns = now_for(&queue);
-        add(&mut queue, task, place, now_ns);
+        add(&mut queue, task, (place, place == Place::Urgent), now_ns);
         mirror(&queue);
     }
     if pause::is_paused() {
         WOKEN_IN_PAUSE.fetch_add(1, Ordering::SeqCst);
     }
-    notify(task.sched().last_cpu.load(Ordering::Relaxed) as usize);
+    notify_of(task);
     true
 }
 
-/// Makes some CPU notice the queue: an idle one if there is one, else one that runs user code without a time limit.
-fn notify(preferred: usize) {
+/// Makes a CPU notice a task that waits.
+fn notify_of(task: &Runnable) {
+    notify(task.sched().last(), task.sched().cpus_in_queue());
+}
+
+/// Makes some CPU of a set notice the queue: an idle one if there is one, else those that run user code without a time limit.
+fn notify(preferred: usize, set: CpuSet) {
     let me = arch::cpu_index();
-    let cpus = platform::cpus();
-    if current().sched().is_idle() && QUEUED.load(Ordering::SeqCst) <= 1 {
+    if current().sched().is_idle() && set.has(me) && QUEUED.load(Ordering::SeqCst) <= 1 {
         return; // in the idle loop already, which looks at the queue again before it blocks
     }
+    let cpus = platform::cpus();
     let order = core::iter::once(preferred.min(cpus - 1)).chain(0..cpus);
-    for cpu in order.filter(|&cpu| cpu != me) {
+    for cpu in order.filter(|&cpu| cpu != me && set.has(cpu)) {
         if CPUS[cpu].idle.swap(false, Ordering::SeqCst) {
             platform::kick(cpu);
             return;
         }
     }
-    for cpu in (0..cpus).filter(|&cpu| cpu != me) {
-        let header = platform::header_of(cpu);
-        let limit = time::monotonic_ns() + TIME_SLICE_NS;
-        if header.deadline_ns.load(Ordering::SeqCst) > limit {
+    for cpu in (0..cpus).filter(|&cpu| cpu != me && set.has(cpu) && runs_without_end(cpu)) {
+        platform::kick(cpu);
+    }
+}
+
+/// Makes all other CPUs notice the queue that would not by themselves.
+fn notify_all() {
+    let me = arch::cpu_index();
+    for cpu in (0..platform::cpus()).filter(|&cpu| cpu != me) {
+        if CPUS[cpu].idle.swap(false, Ordering::SeqCst) || runs_without_end(cpu) {
             platform::kick(cpu);
         }
     }
+}
+
+/// Whether a CPU runs user code for longer than a time slice.
+fn runs_without_end(cpu: usize) -> bool {
+    let limit = time::monotonic_ns() + TIME_SLICE_NS;
+    platform::header_of(cpu).deadline_ns.load(Ordering::SeqCst) > limit
 }
 
 /// Sleeps until `ready` yields, a signal comes (interruptible sleeps), or `deadline_ns` passes (`None`).
@@ -506,10 +575,10 @@ fn schedule(place: Place) {
         queue.leave(cpu, now_ns);
         if me.sched().state.load(Ordering::SeqCst) == RUNNING && !me.sched().is_idle() {
             me.sched().state.store(RUNNABLE, Ordering::SeqCst);
-            add(&mut queue, &me, place, now_ns);
+            add(&mut queue, &me, (place, place != Place::Boundary), now_ns);
         }
         // A task that was woken while still about to sleep elsewhere is left to the CPU it is on.
-        let free = |task: &Runnable| Arc::ptr_eq(task, &me) || !task.sched().on_cpu.load(Ordering::SeqCst);
+        let free = |task: &Runnable| Arc::ptr_eq(task, &me) || task.sched().is_off_stack();
         let next = if FROZEN.load(Ordering::SeqCst) {
             None
         } else {
@@ -543,18 +612,29 @@ fn schedule(place: Place) {
 }
 
 fn switch_to(me: Runnable, next: Runnable) {
-    me.leave_cpu();
+    if me.sched().is_idle() {
+        rest::end_on(arch::cpu_index(), &next);
+    }
+    if !me.sched().is_idle() {
+        me.sched().count_time(false);
+    }
+    let rests = next.sched().is_idle() && me.sched().may_rest();
+    this_cpu().leaves_resting.store(rests, Ordering::Relaxed);
+    if rests {
+        me.rest_on_cpu();
+    } else {
+        me.leave_cpu();
+    }
+    rest::take(&next);
     while next.sched().on_cpu.swap(true, Ordering::Acquire) {
         core::hint::spin_loop();
     }
     me.sched().switches.fetch_add(1, Ordering::Relaxed);
-    if !me.sched().is_idle() {
-        me.sched().count_time(false);
-    }
     next.sched().start_count();
     let cpu = this_cpu();
     next.enter_cpu();
-    next.sched().last_cpu.store(arch::cpu().cpu, Ordering::Relaxed);
+    // In this order with a look at its CPUs before user code: see `affinity::bind`.
+    next.sched().last_cpu.store(arch::cpu().cpu, Ordering::SeqCst);
     let save = me.sched().sp.get();
     // SAFETY: `on_cpu` of `next` is ours, so its saved stack pointer is stable and nothing runs on its stack.
     let load = unsafe { *next.sched().sp.get() };
@@ -576,11 +656,20 @@ extern "sysv64" fn begin_task() -> ! {
 
 /// Runs first after a switch: lets go of the task that was left.
 fn finish_switch() {
-    let previous = this_cpu().previous.lock().take();
+    let cpu = this_cpu();
+    let previous = cpu.previous.lock().take();
     if let Some(previous) = previous {
+        if cpu.leaves_resting.swap(false, Ordering::Relaxed) {
+            // This CPU looks at the queue before it blocks, but may not run all that waits there.
+            let leaves = !previous.sched().cpus().is_all();
+            let leaves = leaves.then(|| previous.clone());
+            rest::begin(previous);
+            leaves.iter().filter(|task| task.sched().is_runnable()).for_each(notify_of);
+            return;
+        }
         previous.sched().on_cpu.store(false, Ordering::SeqCst);
-        if previous.sched().state.load(Ordering::SeqCst) == RUNNABLE {
-            notify(previous.sched().last_cpu.load(Ordering::Relaxed) as usize);
+        if previous.sched().is_runnable() {
+            notify_of(&previous);
         }
         // The last reference to a dead task may go here; its stack is not in use any more.
         drop(previous);
@@ -599,6 +688,17 @@ fn exit_current() -> ! {
 /// Called before user code runs: lets others in when the time slice is over, and says when to interrupt: at `watch_ns`
 /// (monotonic) at the latest.
 pub fn before_user(state: &SchedState, watch_ns: u64) {
+    loop {
+        affinity::move_if_misplaced(state);
+        share_cpu(state, watch_ns);
+        // It may be another CPU now, from which it was bound meanwhile.
+        if state.may_run_here() {
+            return;
+        }
+    }
+}
+
+fn share_cpu(state: &SchedState, watch_ns: u64) {
     let mut deadline = timer::next_deadline().min(watch_ns);
     // Before the look at the queue: whoever fills it later sees that this CPU must be kicked.
     events::publish_deadline(deadline);
@@ -650,7 +750,7 @@ fn bring_forward(task: &Runnable) {
     task.sched().ticket.store(ticket, Ordering::Relaxed);
     mirror(&queue);
     drop(queue);
-    notify(task.sched().last_cpu.load(Ordering::Relaxed) as usize);
+    notify_of(task);
 }
 
 /// Makes the code running on this CPU's boot stack its idle task.
@@ -678,7 +778,8 @@ pub fn wait_for_work(prepare: impl FnOnce() -> u64) {
     if !has_work() && arch::cpu().pending.load(Ordering::SeqCst) == 0 {
         time::resync();
         let limit_ns = prepare();
-        events::wait(timer::next_deadline().min(limit_ns));
+        // Who wakes a task while this CPU sees to what it was woken for tells another one, if there is one.
+        events::wait(timer::next_deadline().min(limit_ns), || cpu.idle.store(false, Ordering::SeqCst));
     }
     cpu.idle.store(false, Ordering::SeqCst);
 }
@@ -697,10 +798,15 @@ pub fn rouse_another() -> bool {
     waits.or_else(|| others.find(is_free)).map(platform::kick).is_some()
 }
 
-/// Whether an idle CPU has a task to run. In a pause those come to rest as well that wait for a budget.
+/// Whether this CPU, which is idle, has a task to run. In a pause those come to rest as well that wait for a budget.
 fn has_work() -> bool {
     let has_parked = || pause::is_paused() && has_parked();
-    (QUEUED.load(Ordering::SeqCst) != 0 || has_parked()) && !FROZEN.load(Ordering::SeqCst)
+    (QUEUED.load(Ordering::SeqCst) != 0 || has_parked()) && !FROZEN.load(Ordering::SeqCst) && has_own_work()
+}
+
+/// Whether one of those that wait may run on this CPU.
+fn has_own_work() -> bool {
+    !HAS_BOUND.load(Ordering::SeqCst) || QUEUE.lock().has_for(arch::cpu_index(), pause::is_paused())
 }
 
 /// Whether tasks wait for their owner's budget.

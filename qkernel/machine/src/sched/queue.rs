@@ -13,6 +13,8 @@
 //! A lane whose owner has used up its budget ([`Budget`]) is *throttled*: those of its tasks that are on the way to user code
 //! are *parked*, the others are not held up.
 //!
+//! A task may be bound to some of the CPUs ([`CpuSet`]): the others pass it by, wherever it waits.
+//!
 //! Nothing here knows a clock: whoever calls says what time it is (monotonic, in nanoseconds). It is looked at only if times
 //! are kept ([`RunQueue::keeps_time`]).
 
@@ -22,6 +24,7 @@ use alloc::vec::Vec;
 use abi::layout::MAX_CPUS;
 
 use super::budget::{Budget, Left, Quota, Throttling};
+use super::cpu_set::CpuSet;
 use crate::config::TIME_SLICE_NS;
 use crate::owner::Owner;
 
@@ -62,11 +65,84 @@ pub(super) enum Grant {
 struct Entry<T> {
     ticket: u64,
     owner: Owner,
+    cpus: CpuSet,
     task: T,
 }
 
 /// Entries by their tickets.
-type Line<T> = VecDeque<Entry<T>>;
+struct Line<T> {
+    entries: VecDeque<Entry<T>>,
+    /// Entries that are bound, and how many of those each CPU may run.
+    bound: usize,
+    bound_to: [usize; CPUS],
+}
+
+const CPUS: usize = MAX_CPUS as usize;
+
+impl<T> Line<T> {
+    const fn new() -> Self {
+        Self { entries: VecDeque::new(), bound: 0, bound_to: [0; CPUS] }
+    }
+
+    fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    fn push(&mut self, entry: Entry<T>) {
+        self.count(entry.cpus, 1);
+        self.entries.push_back(entry);
+    }
+
+    /// Changes the counts by one entry more, or less.
+    fn count(&mut self, cpus: CpuSet, change: isize) {
+        if cpus.is_all() {
+            return;
+        }
+        self.bound = self.bound.saturating_add_signed(change);
+        let counts = self.bound_to.iter_mut().enumerate().filter(|(cpu, _)| cpus.has(*cpu));
+        counts.for_each(|(_, count)| *count = count.saturating_add_signed(change));
+    }
+
+    /// Whether there is something for the CPU.
+    fn has_for(&self, cpu: usize) -> bool {
+        self.len() > self.bound || self.bound_to[cpu] != 0
+    }
+
+    /// Where the first entry stands that the CPU may run and for which `free` holds.
+    fn find(&self, cpu: usize, free: impl Fn(&T) -> bool) -> Option<usize> {
+        if !self.has_for(cpu) {
+            return None;
+        }
+        self.entries.iter().position(|entry| entry.cpus.has(cpu) && free(&entry.task))
+    }
+
+    fn remove(&mut self, at: usize) -> Option<Entry<T>> {
+        let entry = self.entries.remove(at)?;
+        self.count(entry.cpus, -1);
+        Some(entry)
+    }
+
+    fn place_of(&self, ticket: u64) -> Option<usize> {
+        self.entries.binary_search_by_key(&ticket, |entry| entry.ticket).ok()
+    }
+
+    fn take(&mut self, ticket: u64) -> Option<Entry<T>> {
+        self.place_of(ticket).and_then(|at| self.remove(at))
+    }
+
+    /// Binds an entry anew; result: how it was bound. `None`: it is not here.
+    fn bind(&mut self, ticket: u64, cpus: CpuSet) -> Option<CpuSet> {
+        let at = self.place_of(ticket)?;
+        let former = core::mem::replace(&mut self.entries[at].cpus, cpus);
+        self.count(former, -1);
+        self.count(cpus, 1);
+        Some(former)
+    }
+}
 
 struct Lane<T> {
     shares: u64,
@@ -83,8 +159,8 @@ impl<T> Lane<T> {
         Self {
             shares: SHARES,
             virtual_ns: 0,
-            kernel: VecDeque::new(),
-            boundary: VecDeque::new(),
+            kernel: Line::new(),
+            boundary: Line::new(),
             budget: Budget::new(),
             is_further: false,
         }
@@ -108,23 +184,34 @@ impl<T> Lane<T> {
         if self.budget.is_throttled() { self.boundary.len() } else { 0 }
     }
 
+    /// Whether those on the way to user code go on.
+    fn may_pass(&self, with_parked: bool) -> bool {
+        with_parked || !self.budget.is_throttled()
+    }
+
+    /// Whether there is something for the CPU.
+    fn has_for(&self, cpu: usize, with_parked: bool) -> bool {
+        self.kernel.has_for(cpu) || self.may_pass(with_parked) && self.boundary.has_for(cpu)
+    }
+
     /// Whose turn it is: where it stands, and its ticket.
-    fn first(&self, with_parked: bool, free: &impl Fn(&T) -> bool) -> Option<(Place, usize, u64)> {
+    fn first(
+        &self,
+        cpu: usize,
+        with_parked: bool,
+        free: &impl Fn(&T) -> bool,
+    ) -> Option<(Place, usize, u64)> {
         let find = |place, line: &Line<T>| {
-            let at = line.iter().position(|entry| free(&entry.task))?;
-            Some((place, at, line[at].ticket))
+            let at = line.find(cpu, free)?;
+            Some((place, at, line.entries[at].ticket))
         };
         let kernel = find(Place::Kernel, &self.kernel);
-        if self.boundary.is_empty() || (self.budget.is_throttled() && !with_parked) {
+        if self.boundary.is_empty() || !self.may_pass(with_parked) {
             return kernel;
         }
         let boundary = find(Place::Boundary, &self.boundary);
         kernel.into_iter().chain(boundary).min_by_key(|found| found.2)
     }
-}
-
-fn take<T>(line: &mut Line<T>, ticket: u64) -> Option<Entry<T>> {
-    line.binary_search_by_key(&ticket, |entry| entry.ticket).ok().and_then(|at| line.remove(at))
 }
 
 /// What a CPU does.
@@ -156,11 +243,13 @@ pub(super) struct RunQueue<T> {
     urgent: Line<T>,
     tickets: u64,
     len: usize,
+    /// Those that may not run on every CPU.
+    bound: usize,
     parked: usize,
     /// The latest virtual time of a lane that was served.
     present_ns: u64,
     contention: Contention,
-    stints: [Stint; MAX_CPUS as usize],
+    stints: [Stint; CPUS],
     /// Owners beside the sandbox itself.
     further: usize,
 }
@@ -171,13 +260,14 @@ impl<T> RunQueue<T> {
         Self {
             lanes: Vec::new(),
             busy: Vec::new(),
-            urgent: VecDeque::new(),
+            urgent: Line::new(),
             tickets: 0,
             len: 0,
+            bound: 0,
             parked: 0,
             present_ns: 0,
             contention: Contention { total_ns: 0, since_ns: None },
-            stints: [stint; MAX_CPUS as usize],
+            stints: [stint; CPUS],
             further: 0,
         }
     }
@@ -264,12 +354,12 @@ impl<T> RunQueue<T> {
     }
 
     /// A task waits from now on; result: its ticket.
-    pub fn add(&mut self, owner: Owner, place: Place, task: T, now_ns: u64) -> u64 {
+    pub fn add(&mut self, owner: Owner, place: Place, (task, cpus): (T, CpuSet), now_ns: u64) -> u64 {
         self.tickets += 1;
-        let entry = Entry { ticket: self.tickets, owner, task };
+        let entry = Entry { ticket: self.tickets, owner, cpus, task };
         let keeps_time = self.keeps_time();
         if keeps_time && place == Place::Urgent {
-            self.urgent.push_back(entry);
+            self.urgent.push(entry);
         } else {
             let present_ns = self.present_ns;
             let lane = self.lane(owner);
@@ -279,35 +369,65 @@ impl<T> RunQueue<T> {
                 let least_ns = present_ns.saturating_sub(lane.scale(TIME_SLICE_NS));
                 lane.virtual_ns = lane.virtual_ns.max(least_ns);
             }
-            lane.line(place).push_back(entry);
+            lane.line(place).push(entry);
             self.parked = self.parked - before + self.lane(owner).parked();
             if was_empty {
                 self.busy.push(owner);
             }
         }
         self.len += 1;
+        self.bound += usize::from(!cpus.is_all());
         self.note_contention(now_ns);
         self.tickets
     }
 
     /// A task waits no more.
     pub fn remove(&mut self, owner: Owner, ticket: u64, now_ns: u64) -> Option<T> {
-        let entry = match take(&mut self.urgent, ticket) {
+        let entry = match self.urgent.take(ticket) {
             Some(entry) => entry,
-            None => self.take_from(owner, |lane| {
-                take(&mut lane.kernel, ticket).or_else(|| take(&mut lane.boundary, ticket))
-            })?,
+            None => {
+                self.take_from(owner, |lane| lane.kernel.take(ticket).or_else(|| lane.boundary.take(ticket)))?
+            }
         };
-        self.len -= 1;
+        self.count_out(&entry);
         self.note_contention(now_ns);
         Some(entry.task)
     }
 
     /// A task on the way to user code is needed in the kernel: it comes before all others. Result: its new ticket.
     pub fn promote(&mut self, owner: Owner, ticket: u64, now_ns: u64) -> Option<u64> {
-        let entry = self.take_from(owner, |lane| take(&mut lane.boundary, ticket))?;
+        let entry = self.take_from(owner, |lane| lane.boundary.take(ticket))?;
+        self.count_out(&entry);
+        Some(self.add(owner, Place::Urgent, (entry.task, entry.cpus), now_ns))
+    }
+
+    /// A task that waits may run on these CPUs from now on. Nothing, if it does not wait.
+    pub fn bind(&mut self, owner: Owner, ticket: u64, cpus: CpuSet) {
+        let mut former = self.urgent.bind(ticket, cpus);
+        if former.is_none() {
+            let lane = self.lane(owner);
+            former = lane.kernel.bind(ticket, cpus).or_else(|| lane.boundary.bind(ticket, cpus));
+        }
+        let Some(former) = former else { return };
+        self.bound = self.bound + usize::from(!cpus.is_all()) - usize::from(!former.is_all());
+    }
+
+    /// Whether a task waits that may not run on every CPU.
+    pub fn has_bound(&self) -> bool {
+        self.bound != 0
+    }
+
+    /// Whether a task waits that the CPU may run. `with_parked`: also one that waits for a budget.
+    pub fn has_for(&self, cpu: usize, with_parked: bool) -> bool {
+        let lane_has = |owner: &Owner| {
+            self.lanes.get(usize::from(owner.number())).is_some_and(|lane| lane.has_for(cpu, with_parked))
+        };
+        self.urgent.has_for(cpu) || self.busy.iter().any(lane_has)
+    }
+
+    fn count_out(&mut self, entry: &Entry<T>) {
         self.len -= 1;
-        Some(self.add(owner, Place::Urgent, entry.task, now_ns))
+        self.bound -= usize::from(!entry.cpus.is_all());
     }
 
     fn take_from<R>(&mut self, owner: Owner, act: impl FnOnce(&mut Lane<T>) -> Option<R>) -> Option<R> {
@@ -331,24 +451,29 @@ impl<T> RunQueue<T> {
         now_ns: u64,
         free: impl Fn(&T) -> bool,
     ) -> Option<(T, u64)> {
-        let urgent = self.urgent.iter().position(|entry| free(&entry.task));
+        let urgent = self.urgent.find(cpu, &free);
         let (entry, slice_ns) = match urgent.and_then(|at| self.urgent.remove(at)) {
             Some(entry) => (entry, 0),
-            None => self.pick_from_lanes(with_parked, free)?,
+            None => self.pick_from_lanes(cpu, with_parked, free)?,
         };
-        self.len -= 1;
+        self.count_out(&entry);
         let contended_ns = self.contention.at(now_ns);
         self.stints[cpu] = Stint { owner: Some(entry.owner), charged_until_ns: now_ns, contended_ns };
         self.note_contention(now_ns);
         Some((entry.task, slice_ns))
     }
 
-    fn pick_from_lanes(&mut self, with_parked: bool, free: impl Fn(&T) -> bool) -> Option<(Entry<T>, u64)> {
+    fn pick_from_lanes(
+        &mut self,
+        cpu: usize,
+        with_parked: bool,
+        free: impl Fn(&T) -> bool,
+    ) -> Option<(Entry<T>, u64)> {
         let mut best: Option<((u64, u64), Owner, Place, usize)> = None;
         let mut most_shares = 0;
         for &owner in &self.busy {
             let lane = &self.lanes[usize::from(owner.number())];
-            let Some((place, at, ticket)) = lane.first(with_parked, &free) else { continue };
+            let Some((place, at, ticket)) = lane.first(cpu, with_parked, &free) else { continue };
             most_shares = most_shares.max(lane.shares);
             let key = (lane.virtual_ns, ticket);
             if best.as_ref().is_none_or(|best| key < best.0) {

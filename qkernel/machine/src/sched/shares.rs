@@ -5,7 +5,10 @@ use core::sync::atomic::Ordering;
 
 use super::queue::{Grant, Place};
 use super::timer::{self, Alarm};
-use super::{QUEUE, Quota, Runnable, SchedState, Throttling, current, mirror, notify, pause, schedule};
+use super::{
+    CpuSet, HAS_BOUND, QUEUE, Quota, Runnable, SchedState, Throttling, current, mirror, notify, notify_all,
+    pause, schedule,
+};
 use crate::owner::Owner;
 use crate::{arch, platform, time};
 
@@ -94,8 +97,12 @@ fn ask(state: &SchedState) -> Grant {
 
 /// So many tasks more wait for a CPU.
 fn call_for(tasks: usize) {
-    let preferred = current().sched().last_cpu.load(Ordering::Relaxed) as usize;
-    (0..tasks.min(platform::cpus())).for_each(|_| notify(preferred));
+    if tasks != 0 && HAS_BOUND.load(Ordering::SeqCst) {
+        // Who they are is not looked at, but some may be bound.
+        return notify_all();
+    }
+    let preferred = current().sched().last();
+    (0..tasks.min(platform::cpus())).for_each(|_| notify(preferred, CpuSet::ALL));
 }
 
 /// An owner's budget comes back.

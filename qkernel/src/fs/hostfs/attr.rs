@@ -195,10 +195,20 @@ impl HostInode {
         if let Some(error) = Self::absent_xattr(name) {
             return Err(error);
         }
-        if self.kind == S_IFLNK {
+        if self.kind == S_IFLNK || name.starts_with(KEPT_XATTRS) {
             return Err(Errno::ENODATA);
         }
-        self.with_own_handle(|handle| read_sized(|buffer| host::getxattr(handle, name, buffer)))
+        let read = |name: &[u8]| {
+            self.with_own_handle(|handle| read_sized(|buffer| host::getxattr(handle, name, buffer)))
+        };
+        match kept_xattr(name) {
+            // What came with the file itself is shown where the guest has set nothing.
+            Some(kept) => match read(&kept) {
+                Err(Errno::ENODATA | Errno::EOPNOTSUPP) => read(name),
+                result => result,
+            },
+            None => read(name),
+        }
     }
 
     pub(super) fn xattr_names(&self) -> Result<Vec<u8>> {
@@ -211,8 +221,14 @@ impl HostInode {
         };
         let mut list = Vec::with_capacity(names.len());
         for name in names.split(|byte| *byte == 0).filter(shown) {
-            list.extend_from_slice(name);
-            list.push(0);
+            let shown = name.strip_prefix(KEPT_XATTRS).unwrap_or(name);
+            let both = shown.len() == name.len()
+                && kept_xattr(name)
+                    .is_some_and(|kept| names.split(|byte| *byte == 0).any(|other| other == kept));
+            if !both {
+                list.extend_from_slice(shown);
+                list.push(0);
+            }
         }
         Ok(list)
     }
@@ -220,7 +236,8 @@ impl HostInode {
     pub(super) fn write_xattr(&self, name: &[u8], value: &[u8], flags: u32) -> Result<()> {
         self.check_xattr_kind(name)?;
         self.leave_lower_above();
-        let result = self.with_own_handle(|handle| host::setxattr(handle, name, value, flags));
+        let name = kept_xattr(name).unwrap_or_else(|| name.to_vec());
+        let result = self.with_own_handle(|handle| host::setxattr(handle, &name, value, flags));
         self.invalidate();
         result
     }
@@ -228,7 +245,8 @@ impl HostInode {
     pub(super) fn delete_xattr(&self, name: &[u8]) -> Result<()> {
         self.check_xattr_kind(name)?;
         self.leave_lower_above();
-        let result = self.with_own_handle(|handle| host::removexattr(handle, name));
+        let name = kept_xattr(name).unwrap_or_else(|| name.to_vec());
+        let result = self.with_own_handle(|handle| host::removexattr(handle, &name));
         self.invalidate();
         result
     }
@@ -237,9 +255,20 @@ impl HostInode {
         if name.starts_with(b"system.") {
             return Err(Errno::EOPNOTSUPP);
         }
-        let user = name.starts_with(b"user.") && !matches!(self.kind, S_IFREG | crate::fs::inode::S_IFDIR);
-        if user || self.kind == S_IFLNK { Err(Errno::EPERM) } else { Ok(()) }
+        let user = (name.starts_with(b"user.") || kept_xattr(name).is_some())
+            && !matches!(self.kind, S_IFREG | crate::fs::inode::S_IFDIR);
+        if user || self.kind == S_IFLNK || name.starts_with(KEPT_XATTRS) { Err(Errno::EPERM) } else { Ok(()) }
     }
+}
+
+/// The host keeps the guest's `trusted.*` and `security.*` attributes, which steer the host itself by their own names,
+/// behind this prefix. The guest reaches none by it.
+const KEPT_XATTRS: &[u8] = b"user.dormouse.";
+
+/// The name by which the host keeps an attribute whose own name would mean something to it.
+fn kept_xattr(name: &[u8]) -> Option<Vec<u8>> {
+    let security = name.starts_with(b"security.") && name != b"security.capability";
+    (security || name.starts_with(b"trusted.")).then(|| [KEPT_XATTRS, name].concat())
 }
 
 /// Reads a value whose size must be asked for first when it is large.

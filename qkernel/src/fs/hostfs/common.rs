@@ -7,10 +7,12 @@
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::fs::hostfs::HostInode;
 use crate::fs::inode::{Attachment, S_IFIFO, S_IFSOCK};
+use crate::fs::notify;
+use crate::fs::opens::Opens;
 use machine::mm::window::HostFileMap;
 use machine::sync::{Mutex, Rank, SpinLock};
 
@@ -39,8 +41,8 @@ pub(super) struct Common {
     pub io: Mutex<()>,
     /// Mappings of the content in all views.
     maps: SpinLock<Vec<ViewMap>>,
-    /// Descriptions open for writing: such a file can't be executed.
-    pub writers: AtomicU32,
+    /// Its descriptions. While one is open for writing the file can't be executed.
+    pub opens: Opens,
     pub attachment: Attachment,
 }
 
@@ -54,7 +56,7 @@ impl Common {
             gone: AtomicBool::new(false),
             io: Mutex::new(Rank::Inode, ()),
             maps: SpinLock::new(Rank::Leaf, Vec::new()),
-            writers: AtomicU32::new(0),
+            opens: Opens::default(),
             attachment: Attachment::new(Rank::Leaf, None),
         })
     }
@@ -69,6 +71,11 @@ impl Common {
         }
         all.insert(id, Arc::downgrade(&new));
         new
+    }
+
+    /// The state of a file, if it is in use.
+    pub fn known(id: FileId) -> Option<Arc<Self>> {
+        ALL.lock().get(&id).and_then(Weak::upgrade)
     }
 
     /// The state of a file that was just made. What a file with its number had before is forgotten.
@@ -134,6 +141,7 @@ impl Common {
 impl Drop for Common {
     fn drop(&mut self) {
         self.unlist();
+        notify::gone(&raw const *self as usize);
     }
 }
 

@@ -1,17 +1,15 @@
-//! Open host files and directories.
+//! Open host files.
 
 use abi::hostcall::HostStat;
 use alloc::sync::Arc;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::any::Any;
-use core::sync::atomic::Ordering;
 
-use crate::fs::file::{At, DirEntry, File, FileOps, Whence};
-use crate::fs::file::{append_position, seek_in_dir, seek_in_file};
+use crate::fs::file::{At, File, FileOps, Whence};
+use crate::fs::file::{append_position, seek_in_file};
 use crate::fs::hostfs::{HostInode, attr};
 use crate::fs::inode::Stat;
-use crate::fs::inode::{AttrChange, S_IFDIR, S_IFREG};
+use crate::fs::inode::{AttrChange, S_IFREG};
 use machine::errno::{Errno, Result};
 use machine::file;
 use machine::host;
@@ -20,12 +18,10 @@ use machine::mm::copies::{self, Copies, Likeness, Version};
 use machine::mm::window::HostFileMap;
 use machine::mm::{IoBuf, MemoryObject};
 
-/// Bytes of directory records asked for at once.
-const READDIR_BYTES: usize = 32 * 1024;
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
-/// An open host file or directory.
+/// An open host file.
 pub struct HostFile {
     inode: Arc<HostInode>,
     handle: Arc<Handle>,
@@ -34,19 +30,15 @@ pub struct HostFile {
 
 impl Drop for HostFile {
     fn drop(&mut self) {
-        if self.writes {
-            self.inode.common().writers.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.inode.common().opens.remove(self.writes);
     }
 }
 
 impl HostFile {
-    /// The file behind an open handle, open for writing if `writes`.
-    pub fn new(inode: Arc<HostInode>, handle: Arc<Handle>, writes: bool) -> Self {
-        if writes {
-            inode.common().writers.fetch_add(1, Ordering::Relaxed);
-        }
-        Self { inode, handle, writes }
+    /// The file behind an open handle, open for writing if `writes`: `ETXTBSY`, if it is a program that runs.
+    pub fn new(inode: Arc<HostInode>, handle: Arc<Handle>, writes: bool) -> Result<Self> {
+        inode.common().opens.add(writes)?;
+        Ok(Self { inode, handle, writes })
     }
 
     /// The VMM's handle, for calls between two host files.
@@ -78,11 +70,7 @@ impl HostFile {
     }
 
     fn check_regular(&self) -> Result<()> {
-        match self.inode.kind {
-            S_IFREG => Ok(()),
-            S_IFDIR => Err(Errno::EISDIR),
-            _ => Err(Errno::EINVAL),
-        }
+        if self.inode.kind == S_IFREG { Ok(()) } else { Err(Errno::EINVAL) }
     }
 
     fn write_at(&self, offset: u64, buf: &mut IoBuf<'_>) -> Result<usize> {
@@ -166,9 +154,6 @@ impl FileOps for HostFile {
     }
 
     fn seek(&self, file: &File, offset: i64, whence: Whence) -> Result<u64> {
-        if self.inode.kind == S_IFDIR {
-            return seek_in_dir(file, offset, whence);
-        }
         match whence {
             Whence::Data | Whence::Hole => {
                 let from = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
@@ -181,25 +166,12 @@ impl FileOps for HostFile {
         }
     }
 
-    fn is_seekable(&self) -> bool {
-        true
+    fn is_direct(&self) -> bool {
+        self.inode.kind == S_IFREG
     }
 
-    fn read_dir(&self, file: &File, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
-        if self.inode.kind != S_IFDIR {
-            return Err(Errno::ENOTDIR);
-        }
-        let mut position = file.pos.lock();
-        let mut buffer = vec![0u8; READDIR_BYTES];
-        let got = host::readdir(&self.handle, &mut buffer, *position)?;
-        for entry in records(&buffer[..got]) {
-            if !sink(&entry) {
-                break;
-            }
-            self.inode.listed(*position, entry.next, entry.name);
-            *position = entry.next;
-        }
-        Ok(())
+    fn is_seekable(&self) -> bool {
+        true
     }
 
     fn mapping(&self, _file: &File, shared_write: bool) -> Result<MemoryObject> {
@@ -246,40 +218,5 @@ impl FileOps for HostFile {
 
     fn as_any(&self) -> &dyn Any {
         self
-    }
-}
-
-/// The `linux_dirent64` records of a buffer; a malformed one ends the sequence.
-fn records(bytes: &[u8]) -> impl Iterator<Item = DirEntry<'_>> {
-    let mut rest = bytes;
-    core::iter::from_fn(move || {
-        let ino = u64::from_le_bytes(rest.get(..8)?.try_into().ok()?);
-        let next = u64::from_le_bytes(rest.get(8..16)?.try_into().ok()?);
-        let len = usize::from(u16::from_le_bytes(rest.get(16..18)?.try_into().ok()?));
-        let kind = *rest.get(18)?;
-        let text = rest.get(19..len)?;
-        let name = &text[..text.iter().position(|byte| *byte == 0)?];
-        rest = &rest[len..];
-        Some(DirEntry { name, ino, next, kind })
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn directory_records_are_read_and_a_cut_one_ends_them() {
-        let mut bytes = vec![];
-        for (ino, name) in [(5u64, b"a\0\0\0\0"), (6, b"bcd\0\0")] {
-            bytes.extend_from_slice(&ino.to_le_bytes());
-            bytes.extend_from_slice(&(ino * 10).to_le_bytes());
-            bytes.extend_from_slice(&24u16.to_le_bytes());
-            bytes.push(8);
-            bytes.extend_from_slice(name);
-        }
-        let all: Vec<_> = records(&bytes).map(|entry| (entry.name.to_vec(), entry.ino, entry.next)).collect();
-        assert_eq!(all, [(b"a".to_vec(), 5, 50), (b"bcd".to_vec(), 6, 60)]);
-        assert_eq!(records(&bytes[..40]).count(), 1);
     }
 }

@@ -6,15 +6,21 @@
 
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
+use core::mem;
+use core::sync::atomic::Ordering;
 
 use crate::fs::file::OpenFlags;
 use crate::fs::hostfs::HostInode;
-use crate::fs::inode::S_IFREG;
+use crate::fs::inode::{S_IFDIR, S_IFREG};
+use machine::handles;
 use machine::host::Handle;
 use machine::sync::{Rank, SpinLock};
 
-/// Most handles kept.
-const MOST: usize = 64;
+/// Most handles kept: a program's start, or a search of a tree, opens some hundred files, and the next one the same. For each the
+/// host keeps some 1.5 KiB. The VMM's table of descriptors has room for as many and some more before it has to grow.
+const MOST: usize = 512;
+/// … and of the handles that there may be, one of so many.
+const PART: usize = 8;
 
 /// The inodes whose handles are kept, the oldest first.
 static RECENT: SpinLock<VecDeque<Weak<HostInode>>> = SpinLock::new(Rank::Leaf, VecDeque::new());
@@ -23,6 +29,8 @@ static RECENT: SpinLock<VecDeque<Weak<HostInode>>> = SpinLock::new(Rank::Leaf, V
 #[derive(Default)]
 pub(super) struct Kept {
     handle: Option<Arc<Handle>>,
+    /// The node is among the recent ones.
+    is_listed: bool,
     /// Changes so far.
     changes: u64,
 }
@@ -49,16 +57,40 @@ impl HostInode {
                 return;
             }
             kept.handle = Some(handle.clone());
+            if mem::replace(&mut kept.is_listed, true) {
+                return;
+            }
         }
         let oldest = {
             let mut recent = RECENT.lock();
             recent.push_back(self.me.clone());
-            if recent.len() > MOST { recent.pop_front() } else { None }
+            if recent.len() > most() { recent.pop_front() } else { None }
         };
         if let Some(oldest) = oldest.and_then(|node| node.upgrade()) {
-            let handle = oldest.kept.lock().handle.take();
-            drop(handle);
+            oldest.let_go();
         }
+    }
+
+    /// It is not among the recent ones any more.
+    fn let_go(&self) {
+        let handle = {
+            let mut kept = self.kept.lock();
+            kept.is_listed = false;
+            kept.handle.take()
+        };
+        drop(handle);
+    }
+
+    /// Closes a directory's own handle, if it has a name to be opened by again.
+    pub(super) fn close_own(&self) {
+        if self.kind != S_IFDIR || self.named().is_err() {
+            return;
+        }
+        let _closed = {
+            let mut node = self.node.lock();
+            // Set before the handle is looked for whose name goes: it is still there, or is opened once more.
+            if self.loses_name.load(Ordering::SeqCst) { None } else { node.take() }
+        };
     }
 
     /// The file was, or may have been, changed.
@@ -72,11 +104,12 @@ impl HostInode {
     }
 }
 
-/// Gives all of them up.
-pub(super) fn forget_all() {
-    let recent = core::mem::take(&mut *RECENT.lock());
-    for node in recent.iter().filter_map(Weak::upgrade) {
-        let handle = node.kept.lock().handle.take();
-        drop(handle);
-    }
+fn most() -> usize {
+    MOST.min(handles::most() / PART)
+}
+
+/// Closes all of them.
+pub fn close_kept() {
+    let recent = mem::take(&mut *RECENT.lock());
+    recent.iter().filter_map(Weak::upgrade).for_each(|node| node.let_go());
 }

@@ -1,18 +1,23 @@
 //! Attributes ahead of the questions: who asks for one entry of a directory after another, in the order in which it was listed, gets
 //! those of the next entries by the same hostcall.
 //!
-//! Only where the sandbox alone changes files. What came ahead is kept until it is asked for, once, or until anything may have
+//! Only where the sandbox alone changes files. What came ahead is kept until an inode is made of it, or until anything may have
 //! changed it: a name in the directory, or the end of an inode of a node in it. While an inode lives, its own attributes count;
-//! so none that came ahead is older than a change. Of nodes with several names nothing is kept.
+//! so none that came ahead is older than a change. Of nodes with several names nothing is kept. Who asks for the attributes of a
+//! node alone is told what came ahead, and no inode is made: most programs that go through a tree ask no more of most files.
+//!
+//! An inode that ends is known by its number until the attributes that came ahead are forgotten: so whoever finds it neither there nor
+//! among them has not missed a change.
 
 use abi::hostcall::{HostStat, STAT_LIST_MAX};
 use abi::word::to_usize;
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering};
 
-use crate::fs::hostfs::HostInode;
-use crate::fs::inode::{S_IFDIR, S_IFMT};
+use crate::fs::hostfs::{HostFs, HostInode, attr};
+use crate::fs::inode::{S_IFDIR, S_IFMT, Stat};
 use machine::mm::account;
 use machine::sync::{Rank, SpinLock};
 
@@ -22,11 +27,35 @@ const NAMES_BYTES: usize = 16 << 10;
 const MOST: usize = 32;
 /// Entries that are asked for one by one before others come ahead.
 const PATIENCE: u32 = 2;
+/// What [`Habit`] counts up to.
+const HABIT: u32 = 8;
 /// Entries among which the next one is looked for.
 const NEAR: usize = 4;
 
 /// The directories with listings, the oldest first.
 static RECENT: SpinLock<VecDeque<Weak<HostInode>>> = SpinLock::new(Rank::Leaf, VecDeque::new());
+
+/// Whether what comes ahead is asked for: then all of it comes with the first entry.
+#[derive(Default)]
+pub(super) struct Habit(AtomicU32);
+
+impl Habit {
+    fn is_on(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+
+    fn was_useful(&self) {
+        let known = self.0.load(Ordering::Relaxed);
+        if known < HABIT {
+            self.0.store(known + 1, Ordering::Relaxed);
+        }
+    }
+
+    fn was_relied_on(&self) {
+        let known = self.0.load(Ordering::Relaxed);
+        self.0.store(known.saturating_sub(1), Ordering::Relaxed);
+    }
+}
 
 /// The entries that a program was given, from the beginning of the directory on.
 #[derive(Default)]
@@ -41,6 +70,8 @@ pub(super) struct Listing {
     streak: u32,
     /// What came ahead: the place of each name, and its attributes.
     ahead: VecDeque<(usize, HostStat)>,
+    /// The place in it of what is asked for next, if it is asked for in order.
+    cursor: usize,
     /// Moves when what came ahead, or is on its way, is out of date.
     version: u64,
 }
@@ -82,16 +113,37 @@ impl Listing {
         }
     }
 
-    /// The attributes of `name`, if they came ahead.
+    fn is_at(&self, at: usize, name: &[u8]) -> bool {
+        let rest = self.names.get(at..).unwrap_or(&[]);
+        !name.is_empty() && rest.starts_with(name) && rest.get(name.len()) == Some(&0)
+    }
+
+    /// The place of what came ahead of `name`.
+    fn find(&self, name: &[u8]) -> Option<usize> {
+        let count = self.ahead.len();
+        (self.cursor.min(count)..count)
+            .chain(0..self.cursor.min(count))
+            .find(|index| self.is_at(self.ahead[*index].0, name))
+    }
+
+    /// The attributes of `name`, if they came ahead, and the version at that.
+    fn peek(&mut self, name: &[u8]) -> Option<(HostStat, u64)> {
+        let index = self.find(name)?;
+        let (at, stat) = *self.ahead.get(index)?;
+        (self.next, self.cursor) = (at + name.len() + 1, index + 1);
+        Some((stat, self.version))
+    }
+
+    /// The same, for an inode that is made of them.
     fn take(&mut self, name: &[u8]) -> Option<HostStat> {
-        let index = self.ahead.iter().position(|(at, _)| self.name_at(*at) == Some(name))?;
+        let index = self.find(name)?;
         let (at, stat) = self.ahead.remove(index)?;
-        self.next = at + name.len() + 1;
+        (self.next, self.cursor) = (at + name.len() + 1, index);
         Some(stat)
     }
 
-    /// The names to ask for when `name` is; `None`: it alone.
-    fn ask(&mut self, name: &[u8]) -> Option<Ahead> {
+    /// The names to ask for when `name` is; `None`: it alone. `eager`: as many as there may be.
+    fn ask(&mut self, name: &[u8], eager: bool) -> Option<Ahead> {
         let from = self.near(self.next).chain([0]).find(|at| self.name_at(*at) == Some(name));
         let Some(from) = from else {
             self.streak = 0;
@@ -99,7 +151,7 @@ impl Listing {
         };
         self.next = from + name.len() + 1;
         self.streak += 1;
-        let growing = self.streak.checked_sub(PATIENCE)?;
+        let growing = if eager { 8 } else { self.streak.checked_sub(PATIENCE)? };
         let most = to_usize(STAT_LIST_MAX).min(8 << growing.min(8));
         let (mut to, mut count) = (from, 0);
         while let Some(name) = self.name_at(to).filter(|_| count < most) {
@@ -116,6 +168,7 @@ impl Listing {
             return;
         }
         self.ahead.clear();
+        self.cursor = 0;
         let mut at = ahead.from;
         for (name, stat) in ahead.names.split(|byte| *byte == 0).zip(stats) {
             let is_dir = stat.mode & S_IFMT == S_IFDIR;
@@ -165,14 +218,30 @@ impl HostInode {
         drop(listing);
     }
 
-    /// The attributes of the entry of this name, if they came ahead.
+    /// The attributes of the entry of this name, if they came ahead, for an inode that is made of them.
     pub(super) fn came_ahead(&self, name: &[u8]) -> Option<HostStat> {
-        self.listing.lock().take(name)
+        let stat = self.listing.lock().take(name)?;
+        self.fs.habit.was_useful();
+        // One that is about to end may be newer.
+        if self.fs.is_known(&stat, |known| known.strong_count() == 0) { None } else { Some(stat) }
+    }
+
+    /// The attributes of the entry of this name, if they came ahead and nothing else is known of the node.
+    pub(super) fn stat_ahead(&self, name: &[u8]) -> Option<Stat> {
+        let (stat, version) = self.listing.lock().peek(name)?;
+        if self.fs.is_known(&stat, |_| true) || self.listing.lock().version != version {
+            return None;
+        }
+        self.fs.habit.was_useful();
+        Some(attr::to_stat(&stat))
     }
 
     /// The names to ask for with this one; `None`: it alone.
     pub(super) fn ask_ahead(&self, name: &[u8]) -> Option<Ahead> {
-        self.listing.lock().ask(name)
+        let eager = self.fs.habit.is_on();
+        let ahead = self.listing.lock().ask(name, eager).filter(|ahead| ahead.count > 1)?;
+        self.fs.habit.was_relied_on();
+        Some(ahead)
     }
 
     /// Keeps what was asked for.
@@ -183,6 +252,13 @@ impl HostInode {
     /// A name of the directory, or a node in it, has changed or is about to.
     pub(super) fn forget_ahead(&self) {
         self.listing.lock().forget_ahead();
+    }
+}
+
+impl HostFs {
+    /// Whether there is an inode of the node, which may end just now, of which `f` holds.
+    fn is_known(&self, stat: &HostStat, f: impl FnOnce(&Weak<HostInode>) -> bool) -> bool {
+        self.nodes.lock().get(&(stat.dev, stat.ino)).is_some_and(f)
     }
 }
 
@@ -222,8 +298,8 @@ mod tests {
 
     /// Asks for the first names until others come ahead.
     fn begun(listing: &mut Listing) -> Ahead {
-        assert!(listing.ask(b"n0").is_none());
-        listing.ask(b"n1").unwrap()
+        assert!(listing.ask(b"n0", false).is_none());
+        listing.ask(b"n1", false).unwrap()
     }
 
     #[test]
@@ -238,8 +314,38 @@ mod tests {
         }
         assert!(listing.take(b"n2").is_none() && listing.take(b"n9").is_none());
         // Nobody asked for the tenth, which is known.
-        assert_eq!(listing.ask(b"n10").map(|ahead| ahead.count), Some(16));
-        assert!(listing.ask(b"n200").is_none() && listing.ask(b"n11").is_none());
+        assert_eq!(listing.ask(b"n10", false).map(|ahead| ahead.count), Some(16));
+        assert!(listing.ask(b"n200", false).is_none() && listing.ask(b"n11", false).is_none());
+    }
+
+    #[test]
+    fn who_only_asks_for_attributes_gets_them_as_often_as_wanted() {
+        let mut listing = listing(300);
+        let ahead = listing.ask(b"n0", true).unwrap();
+        assert_eq!(ahead.count, 64);
+        listing.keep(&ahead, &stats(64));
+        for name in ["n1", "n2", "n1", "n63", "n3"] {
+            let ino = name[1..].parse().ok();
+            assert_eq!(listing.peek(name.as_bytes()).map(|(stat, _)| stat.ino), ino);
+        }
+        // Names that begin like others are names of their own.
+        assert!(listing.peek(b"n").is_none() && listing.peek(b"n0").is_none() && listing.peek(b"").is_none());
+        assert!(listing.take(b"n2").is_some() && listing.peek(b"n2").is_none());
+        assert_eq!(listing.peek(b"n3").map(|(stat, _)| stat.ino), Some(3));
+        listing.forget_ahead();
+        assert!(listing.peek(b"n3").is_none());
+    }
+
+    #[test]
+    fn a_habit_is_gone_when_nothing_that_comes_ahead_is_used() {
+        let habit = Habit::default();
+        assert!(!habit.is_on());
+        (0..100).for_each(|_| habit.was_useful());
+        for _ in 0..HABIT {
+            assert!(habit.is_on());
+            habit.was_relied_on();
+        }
+        assert!(!habit.is_on());
     }
 
     #[test]

@@ -88,6 +88,19 @@ enum Below {
     /// The sandbox has made the directory.
     Made,
     Open(Arc<Handle>),
+    /// Open so that it can be listed as well.
+    Listed(Arc<Handle>),
+    /// The VMM may not list it.
+    Unlisted(Arc<Handle>),
+}
+
+impl Below {
+    fn handle(&self) -> Option<&Arc<Handle>> {
+        match self {
+            Self::Open(handle) | Self::Listed(handle) | Self::Unlisted(handle) => Some(handle),
+            Self::Unknown | Self::Absent | Self::Made => None,
+        }
+    }
 }
 
 /// A node's part in it.
@@ -154,49 +167,94 @@ impl HostInode {
     /// What `look` sees in the directory below, unless this one was left before or meanwhile.
     fn look_below<R>(&self, look: impl FnOnce(&Handle) -> Result<R>) -> Option<Result<R>> {
         let side = self.fs.lower.as_ref()?;
-        let Below::Open(dir) = self.below(side) else { return None };
+        let below = self.below(side, false);
+        let dir = below.handle()?;
+        if !self.is_as_below(side) {
+            return None;
+        }
+        let seen = look(dir);
+        if self.is_as_below(side) { Some(seen) } else { None }
+    }
+
+    /// Whether the sandbox has changed nothing in the directory, whose part below is known.
+    fn is_as_below(&self, side: &LowerSide) -> bool {
         if !side.has_begun.load(Ordering::Acquire) {
             self.leave_lower();
         }
-        if side.is_over() || self.was_left() {
-            return None;
-        }
-        let seen = look(&dir);
-        if side.is_over() || self.was_left() { None } else { Some(seen) }
+        !side.is_over() && !self.was_left()
+    }
+
+    /// A handle of the directory below that can be listed; `None`: the overlay has to be.
+    pub(super) fn listing_below(&self) -> Option<Arc<Handle>> {
+        let side = self.fs.lower.as_ref()?;
+        let Below::Listed(handle) = self.below(side, true) else { return None };
+        self.is_as_below(side).then_some(handle)
     }
 
     fn was_left(&self) -> bool {
         self.lower.is_left.load(Ordering::Acquire)
     }
 
-    /// The directory below. That of the directory above is known: a name was looked up there.
-    fn below(&self, side: &LowerSide) -> Below {
+    /// The directory below. That of the directory above is known: a name was looked up there. `lists`: it is about to be listed.
+    fn below(&self, side: &LowerSide, lists: bool) -> Below {
         let known = self.lower.known();
-        if !matches!(known, Below::Unknown) || side.is_over() {
+        if side.is_over() {
             return known;
         }
-        let Ok((dir, name)) = self.named() else { return known };
-        let found = match dir.lower.known() {
-            Below::Unknown => return known,
-            Below::Absent | Below::Made => Below::Absent,
-            Below::Open(above) => match self.open_below(side, &above, &name) {
-                Ok(handle) => Below::Open(Arc::new(handle)),
-                Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => Below::Absent,
-                Err(_) => return known,
-            },
+        let found = match &known {
+            Below::Unknown => self.find_below(side, lists),
+            Below::Open(handle) if lists && !self.was_left() => {
+                let listed = with_room(|| host::open(handle, b"", O_DIRECTORY, 0));
+                Some(
+                    listed
+                        .map_or_else(|_| Below::Unlisted(handle.clone()), |dir| Below::Listed(Arc::new(dir))),
+                )
+            }
+            _ => None,
         };
+        let Some(found) = found else { return known };
         if side.is_left(self.id.1) {
             self.lower.is_left.store(true, Ordering::Release);
         }
-        let mut below = self.lower.below.lock();
-        if matches!(&*below, Below::Unknown) {
-            *below = found;
-        }
-        below.clone()
+        let (now, old) = {
+            let mut below = self.lower.below.lock();
+            let is_better = matches!(
+                (&*below, &found),
+                (Below::Unknown, _) | (Below::Open(_), Below::Listed(_) | Below::Unlisted(_))
+            );
+            let old = is_better.then(|| core::mem::replace(&mut *below, found));
+            (below.clone(), old)
+        };
+        drop(old);
+        now
     }
 
-    fn open_below(&self, side: &LowerSide, above: &Handle, name: &[u8]) -> Result<Handle> {
-        let handle = with_room(|| host::open(above, name, O_PATH | O_DIRECTORY, 0))?;
+    fn find_below(&self, side: &LowerSide, lists: bool) -> Option<Below> {
+        let (dir, name) = self.named().ok()?;
+        let above = dir.lower.known();
+        if matches!(above, Below::Absent | Below::Made) {
+            return Some(Below::Absent);
+        }
+        let above = above.handle()?;
+        let absent =
+            |error| matches!(error, Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP).then_some(Below::Absent);
+        if lists {
+            match self.open_below(side, above, &name, O_DIRECTORY) {
+                Ok(handle) => return Some(Below::Listed(Arc::new(handle))),
+                // The VMM may be allowed to look there only.
+                Err(Errno::EACCES | Errno::EPERM) => {}
+                Err(error) => return absent(error),
+            }
+        }
+        match self.open_below(side, above, &name, O_PATH | O_DIRECTORY) {
+            Ok(handle) if lists => Some(Below::Unlisted(Arc::new(handle))),
+            Ok(handle) => Some(Below::Open(Arc::new(handle))),
+            Err(error) => absent(error),
+        }
+    }
+
+    fn open_below(&self, side: &LowerSide, above: &Handle, name: &[u8], flags: u32) -> Result<Handle> {
+        let handle = with_room(|| host::open(above, name, flags, 0))?;
         let stat = host::stat_handle(&handle)?;
         // Where the directory above was left, another one may have got the name.
         if (stat.dev, stat.ino) == (side.dev, self.id.1) { Ok(handle) } else { Err(Errno::ENOENT) }

@@ -12,34 +12,38 @@ pub mod file;
 mod kept;
 mod listing;
 mod lower;
+mod open_dir;
 
 use abi::hostcall::HostStat;
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 use hashbrown::HashMap;
 
 use crate::fs::file::{FileOps, OpenFlags};
 use crate::fs::hostfs::attr::Attr;
 use crate::fs::hostfs::common::{Common, FileId, outlives_handles};
 use crate::fs::hostfs::kept::Kept;
-use crate::fs::hostfs::listing::Listing;
+use crate::fs::hostfs::listing::{Habit, Listing};
 use crate::fs::hostfs::lower::{Lower, LowerSide};
+use crate::fs::hostfs::open_dir::HostDir;
 use crate::fs::inode::Stat;
 use crate::fs::inode::{
     Attachment, AttrChange, CachePolicy, Inode, LinkTarget, NewNode, NodeKind, S_IFBLK, S_IFCHR, S_IFDIR,
     S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK,
 };
+use crate::fs::opens::Opens;
 use crate::fs::{dentry, special};
 pub use attr::to_stat;
 pub use file::HostFile;
-pub use listing::forget_all as forget_listings;
+pub use kept::close_kept;
 pub use lower::begin as begin_lower;
 use machine::errno::{Errno, Result};
 use machine::host;
 use machine::host::Handle;
+use machine::mm::account;
 use machine::sync::{Once, Rank, SpinLock};
 
 const O_PATH: u32 = OpenFlags::PATH.bits();
@@ -52,6 +56,7 @@ pub struct HostFs {
     /// Of an overlay: where the nodes lie that the sandbox has not changed.
     lower: Option<LowerSide>,
     nodes: SpinLock<HashMap<(u64, u64), Weak<HostInode>>>,
+    habit: Habit,
 }
 
 /// The node's directory and name.
@@ -74,6 +79,8 @@ pub struct HostInode {
     place: SpinLock<Place>,
     /// An `O_PATH` handle of the node itself (or, of an unnamed file, the one it was made with).
     node: SpinLock<Option<Arc<Handle>>>,
+    /// Its name is being removed, so that this handle is the last way to it.
+    loses_name: AtomicBool,
     /// The handle a new file was made with, until it is opened.
     fresh: SpinLock<Option<Arc<Handle>>>,
     kept: SpinLock<Kept>,
@@ -93,11 +100,22 @@ pub fn root(handle: Handle, shared: bool, lower: Option<Handle>) -> Result<Arc<H
     let stat = host::stat_handle(&handle)?;
     let lower = lower.filter(|_| !shared);
     let side = lower.as_ref().map(|lower| HostInode::lower_side(&stat, lower)).transpose()?;
-    let fs = Arc::new(HostFs { shared, lower: side, nodes: SpinLock::new(Rank::Leaf, HashMap::new()) });
+    let fs = Arc::new(HostFs {
+        shared,
+        lower: side,
+        nodes: SpinLock::new(Rank::Leaf, HashMap::new()),
+        habit: Habit::default(),
+    });
     let lower = lower.map_or_else(Lower::unknown, Lower::open);
     let root = HostInode::new(&fs, Place::Unnamed, Some(Arc::new(handle)), false, &stat, lower);
     fs.nodes.lock().insert(root.id, Arc::downgrade(&root));
     Ok(root)
+}
+
+/// Gives back what is kept of listings.
+pub fn forget_listings() {
+    listing::forget_all();
+    open_dir::forget_buffer();
 }
 
 /// Whether the node is a host file.
@@ -109,7 +127,6 @@ pub fn is_host(inode: &Arc<dyn Inode>) -> bool {
 fn with_room<R>(mut call: impl FnMut() -> Result<R>) -> Result<R> {
     match call() {
         Err(Errno::ENFILE | Errno::EMFILE) => {
-            kept::forget_all();
             dentry::shrink();
             call()
         }
@@ -184,6 +201,7 @@ impl HostInode {
             kind: stat.mode & S_IFMT,
             place: SpinLock::new(Rank::Leaf, place),
             node: SpinLock::new(Rank::Leaf, node),
+            loses_name: AtomicBool::new(false),
             fresh: SpinLock::new(Rank::Leaf, None),
             kept: SpinLock::new(Rank::Leaf, Kept::default()),
             unnamed_file,
@@ -259,7 +277,26 @@ impl HostInode {
         if let Some(node) = self.node_handle() {
             return Ok(node);
         }
-        let opened = Arc::new(self.open_path()?);
+        let (mut dir, name) = self.named()?;
+        // Directories above may have given theirs up: from the nearest one that has its own, without recursion.
+        let mut without = Vec::new();
+        let mut at = loop {
+            if let Some(handle) = dir.node_handle() {
+                break handle;
+            }
+            let (above, name) = dir.named()?;
+            account::reserve(&mut without, 1)?;
+            without.push((core::mem::replace(&mut dir, above), name));
+        };
+        while let Some((dir, name)) = without.pop() {
+            at = dir.keep_opened(&at, &name)?;
+        }
+        self.keep_opened(&at, &name)
+    }
+
+    /// Opens the node by its name in the directory behind `dir`, and keeps the handle unless another came first.
+    fn keep_opened(&self, dir: &Handle, name: &[u8]) -> Result<Arc<Handle>> {
+        let opened = Arc::new(self.open_path_in(dir, name)?);
         let mut node = self.node.lock();
         Ok(node.get_or_insert(opened).clone())
     }
@@ -273,8 +310,12 @@ impl HostInode {
     fn open_path(&self) -> Result<Handle> {
         let (dir, name) = self.named()?;
         let dir = dir.handle()?;
+        self.open_path_in(&dir, &name)
+    }
+
+    fn open_path_in(&self, dir: &Handle, name: &[u8]) -> Result<Handle> {
         let flags = if self.kind == S_IFDIR { O_PATH | O_DIRECTORY } else { O_PATH };
-        let handle = with_room(|| host::open(&dir, &name, flags, 0))?;
+        let handle = with_room(|| host::open(dir, name, flags, 0))?;
         self.check_same(&handle)?;
         Ok(handle)
     }
@@ -359,6 +400,11 @@ impl HostInode {
 
 impl Drop for HostInode {
     fn drop(&mut self) {
+        let mut next = core::mem::replace(&mut *self.place.lock(), Place::Unnamed);
+        // In this order: see `listing`.
+        if let Place::Named { dir, .. } = &next {
+            dir.forget_ahead();
+        }
         {
             let mut nodes = self.fs.nodes.lock();
             if nodes.get(&self.id).is_some_and(|node| core::ptr::eq(node.as_ptr(), self)) {
@@ -366,10 +412,6 @@ impl Drop for HostInode {
             }
         }
         // Directories that only this node kept go one by one: a path may be deeper than the stack.
-        let mut next = core::mem::replace(&mut *self.place.lock(), Place::Unnamed);
-        if let Place::Named { dir, .. } = &next {
-            dir.forget_ahead();
-        }
         while let Place::Named { dir, .. } = next {
             let Some(dir) = Arc::into_inner(dir) else { break };
             next = core::mem::replace(&mut *dir.place.lock(), Place::Unnamed);
@@ -406,6 +448,9 @@ impl Inode for HostInode {
             None => self.stat_name(name)?,
         };
         Ok(self.fs.node(self, name, &stat)?)
+    }
+    fn stat_listed(&self, name: &[u8]) -> Option<Stat> {
+        self.stat_ahead(name)
     }
     fn create(&self, name: &[u8], kind: NodeKind, new: NewNode) -> Result<Arc<dyn Inode>> {
         self.create_node(name, kind, new)
@@ -446,6 +491,8 @@ impl Inode for HostInode {
     }
     fn before_unlink(&self, dir: &Arc<dyn Inode>, name: &[u8], used: bool) {
         if (used || outlives_handles(self.kind)) && self.is_at(dir, name) {
+            // Before the handle is looked for: from then on it is not given up.
+            self.loses_name.store(true, Ordering::SeqCst);
             // Failing means that the node is out of reach later: the calls then say so.
             let _ = self.handle();
         }
@@ -500,18 +547,32 @@ impl Inode for HostInode {
         self.changed();
         result
     }
-    fn is_written(&self) -> bool {
-        self.common().writers.load(Ordering::Relaxed) != 0
+    fn is_mapped_writable(&self) -> bool {
+        Self::is_mapped_writable(self)
+    }
+    fn opens(&self) -> Option<&Opens> {
+        Some(&self.common().opens)
     }
     fn lock_key(&self) -> usize {
         Arc::as_ptr(self.common()) as usize
     }
+    fn watch_key(&self) -> Option<usize> {
+        let known = self.common.get().cloned().or_else(|| Common::known(self.file_id()));
+        known.map(|common| Arc::as_ptr(&common) as usize)
+    }
+    fn tells_its_end(&self) -> bool {
+        true
+    }
+    fn spare_handle(&self) {
+        self.close_own();
+    }
     fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Box<dyn FileOps>> {
         match self.kind {
-            S_IFREG | S_IFDIR => {
+            S_IFREG => {
                 let handle = self.open_content(flags)?;
-                Ok(Box::new(HostFile::new(self, handle, flags.writable())))
+                Ok(Box::new(HostFile::new(self, handle, flags.writable())?))
             }
+            S_IFDIR => Ok(Box::new(HostDir::open(self)?)),
             S_IFIFO => special::open_fifo(&(self as Arc<dyn Inode>), flags),
             S_IFCHR | S_IFBLK => {
                 let (rdev, is_block) = (self.stat()?.rdev, self.kind == S_IFBLK);

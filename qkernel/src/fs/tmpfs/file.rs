@@ -8,7 +8,7 @@ use crate::fs::caller;
 use crate::fs::file::{At, DirEntry, File, FileOps, Whence};
 use crate::fs::file::{append_position, limit_write, seek_in_dir, seek_in_file};
 use crate::fs::inode::Stat;
-use crate::fs::inode::{Inode, S_IFDIR};
+use crate::fs::inode::{Inode, S_IFDIR, S_IFREG};
 use crate::fs::tmpfs::{Content, TmpInode};
 use machine::errno::{Errno, Result};
 use machine::mm::{IoBuf, MemoryObject, PAGE, PageStore, frames};
@@ -20,11 +20,20 @@ const ZERO_RANGE: u32 = 16;
 /// An open file or directory.
 pub struct TmpFile {
     inode: Arc<TmpInode>,
+    writes: bool,
+}
+
+impl Drop for TmpFile {
+    fn drop(&mut self) {
+        self.inode.opens.remove(self.writes);
+    }
 }
 
 impl TmpFile {
-    pub fn new(inode: Arc<TmpInode>) -> Self {
-        Self { inode }
+    /// Open for writing if `writes`: `ETXTBSY`, if it is a program that runs.
+    pub fn new(inode: Arc<TmpInode>, writes: bool) -> Result<Self> {
+        inode.opens.add(writes)?;
+        Ok(Self { inode, writes })
     }
 
     fn store(&self) -> Result<&Arc<PageStore>> {
@@ -86,6 +95,10 @@ impl FileOps for TmpFile {
             }
             _ => seek_in_file(file, offset, whence, || Ok(store.size())),
         }
+    }
+
+    fn is_direct(&self) -> bool {
+        self.inode.kind == S_IFREG
     }
 
     fn is_seekable(&self) -> bool {

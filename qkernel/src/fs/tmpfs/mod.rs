@@ -17,6 +17,8 @@ use crate::fs::inode::{
     Attachment, AttrChange, Inode, LinkTarget, NewNode, NodeKind, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO,
     S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, S_ISGID, SetTime,
 };
+use crate::fs::notify;
+use crate::fs::opens::Opens;
 use crate::fs::special;
 use crate::fs::tmpfs::dir::Entries;
 use machine::errno::{Errno, Result};
@@ -82,6 +84,7 @@ pub struct TmpInode {
     xattrs: SpinLock<Xattrs>,
     io: Mutex<()>,
     attachment: Attachment,
+    opens: Opens,
     _charge: Charge,
 }
 
@@ -152,6 +155,7 @@ impl TmpInode {
             xattrs: SpinLock::new(Rank::Leaf, BTreeMap::new()),
             io: Mutex::new(Rank::Inode, ()),
             attachment: Attachment::new(Rank::Leaf, None),
+            opens: Opens::default(),
             _charge: charge,
         })
     }
@@ -195,6 +199,7 @@ impl TmpInode {
 impl Drop for TmpInode {
     /// A tree is taken down without recursion: it may be deeper than the stack.
     fn drop(&mut self) {
+        notify::gone(self.lock_key());
         let Content::Dir(entries) = &self.content else { return };
         let mut left = entries.lock().take_all();
         while let Some(node) = left.pop() {
@@ -303,8 +308,14 @@ impl Inode for TmpInode {
         file.meta.lock().nlink = 0;
         Ok(file)
     }
+    fn tells_its_end(&self) -> bool {
+        true
+    }
     fn attachment(&self) -> Option<&Attachment> {
         Some(&self.attachment)
+    }
+    fn opens(&self) -> Option<&Opens> {
+        Some(&self.opens)
     }
     fn readlink(&self) -> Result<LinkTarget> {
         match &self.content {
@@ -340,7 +351,7 @@ impl Inode for TmpInode {
     }
     fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Box<dyn FileOps>> {
         match self.kind {
-            S_IFREG | S_IFDIR => Ok(Box::new(file::TmpFile::new(self))),
+            S_IFREG | S_IFDIR => Ok(Box::new(file::TmpFile::new(self, flags.writable())?)),
             S_IFIFO => special::open_fifo(&(self as Arc<dyn Inode>), flags),
             S_IFCHR | S_IFBLK => {
                 let rdev = if let Content::Node(rdev) = self.content { rdev } else { 0 };

@@ -3,8 +3,11 @@
 //! A socket here is a handle and its cached readiness. Bytes go straight between the host's socket and user memory. The
 //! host's socket never waits; waiting is done here, for the edges the host tells of.
 
+mod filtered;
 mod ioctl;
+mod zero_copy;
 
+use alloc::borrow::Cow;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -15,9 +18,12 @@ use crate::creds::CAP_NET_BIND_SERVICE;
 use crate::fs::caller::CallerCtx;
 use crate::fs::poll::PollTable;
 use crate::fs::readiness::{Direction, Moment, Readiness};
-use crate::net::ancillary::SenderCreds;
+use crate::net::ancillary::PeerCreds;
+use crate::net::filter::Filter;
 use crate::net::inbox::{ReceiveHow, Received};
+use crate::net::inet::zero_copy::ZeroCopy;
 use crate::net::options::Options;
+use crate::net::route;
 use crate::net::settings;
 use crate::net::visits::{self, Visit};
 use crate::net::{
@@ -30,19 +36,27 @@ use machine::host::Handle;
 use machine::mm::IoBuf;
 use machine::sched::wait::PollEvents;
 use machine::socket as hs;
-use machine::sync::{Rank, SpinLock};
+use machine::sync::{Mutex, Rank, SpinLock};
 
+/// Numbers of the ABI.
+pub const IPPROTO_IP: u32 = 0;
+pub const IPPROTO_IPV6: u32 = 41;
+const IP_UNICAST_IF: u32 = 50;
+const IPV6_UNICAST_IF: u32 = 76;
+pub const IPV6_2292PKTINFO: u32 = 2;
+pub const IPV6_PKTINFO: u32 = 50;
+const TCP_CONGESTION: u32 = 13;
 const IPPROTO_ICMP: u32 = 1;
 const IPPROTO_TCP: u32 = 6;
 const IPPROTO_UDP: u32 = 17;
 const IPPROTO_ICMPV6: u32 = 58;
 const SO_ERROR: u32 = 4;
 const SO_DEBUG: u32 = 1;
-const SO_BINDTODEVICE: u32 = 25;
 const SO_SNDBUFFORCE: u32 = 32;
 const SO_RCVBUFFORCE: u32 = 33;
-const SO_MARK: u32 = 36;
+const SO_BINDTODEVICE: u32 = 25;
 const SO_BINDTOIFINDEX: u32 = 62;
+const SO_ZEROCOPY: u32 = 60;
 /// Most control data a receive makes room for.
 const CONTROL_MAX: usize = abi::socket::CONTROL_MAX as usize;
 
@@ -54,6 +68,16 @@ pub struct InetSocket {
     protocol: u32,
     readiness: Arc<Readiness>,
     listening: AtomicBool,
+    /// `IP_UNICAST_IF` and `IPV6_UNICAST_IF`: kept, in network order, and not followed.
+    unicast_interfaces: [AtomicU32; 2],
+    /// `MSG_ZEROCOPY`.
+    zero_copy: SpinLock<ZeroCopy>,
+    /// What its program wants to be left out.
+    filter: SpinLock<Option<Arc<Filter>>>,
+    /// Held while a filter judges the next message.
+    judging: Mutex<()>,
+    /// `shutdown(2)` ended reading. The host tells that only to who waits in its own call.
+    reads_ended: AtomicBool,
     /// An error that came too late for the call that met it.
     late_error: AtomicU32,
     /// The peer's address from `accept(2)`, until it is asked for.
@@ -108,6 +132,11 @@ impl InetSocket {
             protocol,
             readiness,
             listening: AtomicBool::new(false),
+            unicast_interfaces: [const { AtomicU32::new(0) }; 2],
+            zero_copy: SpinLock::new(Rank::Leaf, ZeroCopy::default()),
+            filter: SpinLock::new(Rank::Leaf, None),
+            judging: Mutex::new(Rank::Inbox, ()),
+            reads_ended: AtomicBool::new(false),
             late_error: AtomicU32::new(0),
             accepted_from: SpinLock::new(Rank::Leaf, None),
             _visit: visit,
@@ -127,6 +156,21 @@ impl InetSocket {
             Ok(_) => self.readiness.used(direction),
         }
         result
+    }
+
+    /// Where it keeps the interface that an option names for what goes to one receiver.
+    fn unicast_interface(&self, level: u32, name: u32) -> Option<&AtomicU32> {
+        match (level, name) {
+            (IPPROTO_IP, IP_UNICAST_IF) => Some(&self.unicast_interfaces[0]),
+            (IPPROTO_IPV6, IPV6_UNICAST_IF) => Some(&self.unicast_interfaces[1]),
+            _ => None,
+        }
+    }
+
+    /// Whether options of a level may be the socket's.
+    fn knows(&self, level: u32) -> bool {
+        let is_ip = level == IPPROTO_IP || (level == IPPROTO_IPV6 && self.family != AF_INET);
+        is_ip || level == SOL_SOCKET || level == self.protocol
     }
 
     fn listens_no_more(&self) {
@@ -329,7 +373,7 @@ impl Socket for InetSocket {
         self.resolve(cx, addr).map(Some)
     }
 
-    fn connect(&self, to: Option<&Destination>, _creds: SenderCreds, wait: bool) -> Result<()> {
+    fn connect(&self, to: Option<&Destination>, _creds: PeerCreds, wait: bool) -> Result<()> {
         let unspec = AF_UNSPEC.to_ne_bytes();
         let mut nowhere = [0; 16];
         nowhere[..2].copy_from_slice(&unspec);
@@ -409,16 +453,35 @@ impl Socket for InetSocket {
         if let Some(error) = self.take_late_error() {
             return Err(error);
         }
-        if how.wait && !how.flags.intersects(BESIDE) && !self.readiness.may(Direction::Receive) {
+        if how.flags.contains(MsgFlags::ERRQUEUE)
+            && let Some(control) = self.zero_copy.lock().tell(self.family)
+        {
+            return Ok(Received { control, flags: MsgFlags::ERRQUEUE, ..Received::default() });
+        }
+        // Beside the messages that are still there, who would wait finds the end.
+        let ended = how.wait && self.reads_ended.load(Ordering::Acquire);
+        if how.wait && !ended && !how.flags.intersects(BESIDE) && !self.readiness.may(Direction::Receive) {
             return Err(Errno::EAGAIN);
         }
-        self.receive_all(buf, &how)
+        let filter = self.filter.lock().clone();
+        let result = match filter {
+            Some(filter) if !how.flags.intersects(BESIDE) => self.receive_filtered(&filter, buf, &how),
+            _ => self.receive_all(buf, &how),
+        };
+        match result {
+            Err(Errno::EAGAIN) if ended => Ok(Received::default()),
+            result => result,
+        }
     }
 
     fn shutdown(&self, how: u32) -> Result<()> {
         let result = hs::shutdown(&self.handle, how);
         if how != 1 {
             self.listens_no_more();
+        }
+        // Reading ends even if the socket is not connected, and the call fails.
+        if how != 1 && !self.is_stream() && matches!(result, Ok(()) | Err(Errno::ENOTCONN)) {
+            self.reads_ended.store(true, Ordering::Release);
         }
         self.readiness.touched();
         result
@@ -429,6 +492,9 @@ impl Socket for InetSocket {
         let mut found = self.readiness.poll(table, wanted, ask);
         if self.late_error.load(Ordering::Relaxed) != 0 {
             found |= PollEvents::ERR | PollEvents::READABLE | PollEvents::WRITABLE;
+        }
+        if self.zero_copy.lock().is_due() {
+            found |= PollEvents::ERR;
         }
         found
     }
@@ -459,22 +525,78 @@ impl Socket for InetSocket {
     }
 
     fn option(&self, level: u32, name: u32, room: usize) -> Result<Vec<u8>> {
+        if self.family == AF_INET && !self.knows(level) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if (level, name) == (SOL_SOCKET, SO_ZEROCOPY) {
+            return Ok(u32::from(self.zero_copy.lock().is_on()).to_ne_bytes().to_vec());
+        }
+        if self.knows(level)
+            && let Some(kept) = self.unicast_interface(level, name)
+        {
+            return Ok(kept.load(Ordering::Relaxed).to_ne_bytes().to_vec());
+        }
         hs::option(&self.handle, level, name, room)
+    }
+
+    fn sent_zerocopy(&self) {
+        if self.zero_copy.lock().sent() {
+            self.readiness.tell(PollEvents::ERR);
+        }
+    }
+
+    fn set_filter(&self, filter: Option<Arc<Filter>>) -> Result<()> {
+        // Of a stream the host would have to look at packets.
+        if self.protocol != IPPROTO_UDP {
+            return Err(Errno::ENOPROTOOPT);
+        }
+        let old = core::mem::replace(&mut *self.filter.lock(), filter);
+        drop(old);
+        Ok(())
     }
 
     fn set_option(&self, level: u32, name: u32, value: &[u8]) -> Result<()> {
         if level == SOL_SOCKET {
             match name {
-                SO_BINDTODEVICE | SO_BINDTOIFINDEX | SO_MARK | SO_SNDBUFFORCE | SO_RCVBUFFORCE => {
+                // A device would lead around the routes of a network that may be the host's.
+                SO_SNDBUFFORCE | SO_RCVBUFFORCE | SO_BINDTODEVICE | SO_BINDTOIFINDEX => {
                     return Err(Errno::EPERM);
                 }
+                SO_ZEROCOPY if !matches!(self.protocol, IPPROTO_TCP | IPPROTO_UDP) => {
+                    return Err(Errno::EOPNOTSUPP);
+                }
+                SO_ZEROCOPY => return self.zero_copy.lock().set(value),
                 SO_DEBUG => {
                     return if value.iter().all(|byte| *byte == 0) { Ok(()) } else { Err(Errno::EACCES) };
                 }
                 _ => {}
             }
         }
-        hs::set_option(&self.handle, level, name, value)?;
+        let is_transport = level == self.protocol && matches!(level, IPPROTO_TCP | IPPROTO_UDP);
+        if is_transport && (value.is_empty() || (value.len() < 4 && name != TCP_CONGESTION)) {
+            return Err(Errno::EINVAL);
+        }
+        if !self.knows(level) {
+            return Err(Errno::ENOPROTOOPT);
+        }
+        if let Some(kept) = self.unicast_interface(level, name) {
+            let index: [u8; 4] = *value.first_chunk().ok_or(Errno::EINVAL)?;
+            let number = u32::from_be_bytes(index);
+            if number != 0 && !route::links()?.iter().any(|link| link.index == number) {
+                return Err(Errno::EADDRNOTAVAIL);
+            }
+            kept.store(u32::from_ne_bytes(index), Ordering::Relaxed);
+            return Ok(());
+        }
+        let mut value = Cow::Borrowed(value);
+        if level == IPPROTO_IPV6
+            && matches!(name, IPV6_PKTINFO | IPV6_2292PKTINFO)
+            && let Some(index) = value.to_mut().get_mut(16..)
+        {
+            // As in messages ([`leave_to_routes`](crate::syscall::message)).
+            index.fill(0);
+        }
+        hs::set_option(&self.handle, level, name, &value)?;
         // The rule for readability may have changed (urgent data in line, least amounts).
         self.readiness.touched();
         Ok(())

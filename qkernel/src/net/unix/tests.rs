@@ -1,9 +1,11 @@
 //! Unix sockets without a guest.
 
+use crate::net::ancillary::SenderCreds;
 use crate::net::unix::*;
 
 fn two(kind: u32) -> [Arc<UnixSocket>; 2] {
-    pair(kind, 0, SenderCreds { uid: 2, gid: 3, ..SenderCreds::default() }).unwrap()
+    let creds = SenderCreds { uid: 2, gid: 3, ..SenderCreds::default() };
+    pair(kind, 0, &PeerCreds { creds, ..PeerCreds::default() }).unwrap()
 }
 
 fn send(socket: &UnixSocket, bytes: &[u8]) -> Result<usize> {

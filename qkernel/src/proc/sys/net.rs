@@ -1,12 +1,27 @@
-//! `/proc/sys/net`: the settings of the host's network namespace as they were when the sandbox was made, or Linux's defaults.
+//! `/proc/sys/net`: the settings of the host's network namespace as they were when the sandbox was made, or Linux's defaults. In a
+//! network of the sandbox's own they can be changed, and are kept.
 
 use core::marker::PhantomData;
 
 use crate::net::settings;
 use crate::pseudo::Entry;
 
-/// A file that shows a setting of the host's, or this default. They are the host's to change.
+/// A file that shows a setting of the host's, or this default, and changes it where the network is the sandbox's own.
 macro_rules! setting {
+    ($name:literal, $path:literal, $default:literal) => {
+        Entry::setting(
+            $name,
+            |_, out| {
+                out.push(&settings::shown($path, $default.as_bytes()));
+                Ok(())
+            },
+            |_, bytes| settings::store($path, $default.as_bytes(), bytes),
+        )
+    };
+}
+
+/// One that belongs to no network alone: it is the host's to change.
+macro_rules! fixed {
     ($name:literal, $path:literal, $default:literal) => {
         Entry::text($name, |_, out| {
             out.push(settings::value($path).unwrap_or($default.as_bytes()));
@@ -29,14 +44,14 @@ impl<C: 'static> Settings<C> {
     ];
 
     const CORE: &'static [Entry<C>] = &[
-        setting!("default_qdisc", "net/core/default_qdisc", "pfifo_fast\n"),
-        setting!("netdev_max_backlog", "net/core/netdev_max_backlog", "1000\n"),
+        fixed!("default_qdisc", "net/core/default_qdisc", "pfifo_fast\n"),
+        fixed!("netdev_max_backlog", "net/core/netdev_max_backlog", "1000\n"),
         setting!("optmem_max", "net/core/optmem_max", "131072\n"),
-        setting!("rmem_default", "net/core/rmem_default", "212992\n"),
-        setting!("rmem_max", "net/core/rmem_max", "212992\n"),
+        fixed!("rmem_default", "net/core/rmem_default", "212992\n"),
+        fixed!("rmem_max", "net/core/rmem_max", "212992\n"),
         setting!("somaxconn", "net/core/somaxconn", "4096\n"),
-        setting!("wmem_default", "net/core/wmem_default", "212992\n"),
-        setting!("wmem_max", "net/core/wmem_max", "212992\n"),
+        fixed!("wmem_default", "net/core/wmem_default", "212992\n"),
+        fixed!("wmem_max", "net/core/wmem_max", "212992\n"),
     ];
 
     const IPV4: &'static [Entry<C>] = &[
@@ -48,8 +63,8 @@ impl<C: 'static> Settings<C> {
         setting!("ip_nonlocal_bind", "net/ipv4/ip_nonlocal_bind", "0\n"),
         setting!("ip_unprivileged_port_start", "net/ipv4/ip_unprivileged_port_start", "1024\n"),
         setting!("ping_group_range", "net/ipv4/ping_group_range", "1\t0\n"),
-        setting!("tcp_allowed_congestion_control", "net/ipv4/tcp_allowed_congestion_control", "reno cubic\n"),
-        setting!(
+        fixed!("tcp_allowed_congestion_control", "net/ipv4/tcp_allowed_congestion_control", "reno cubic\n"),
+        fixed!(
             "tcp_available_congestion_control",
             "net/ipv4/tcp_available_congestion_control",
             "reno cubic\n"
@@ -139,7 +154,7 @@ mod tests {
             let path = std::format!("{path}/{}", entry.name);
             match &entry.kind {
                 Kind::Dir(table, _) => files(table, &path, found),
-                Kind::Text(show) => {
+                Kind::Text(show) | Kind::Setting(show, _) => {
                     let mut out = Out::default();
                     show(&(), &mut out).unwrap();
                     found.push((path, String::from_utf8(out.bytes).unwrap()));

@@ -3,7 +3,6 @@
 pub(super) mod utime;
 
 use crate::fs::access::Actor;
-use crate::fs::file::OpenFlags;
 use crate::fs::path::Path;
 use crate::fs::walk::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW};
 use crate::fs::{attr, walk};
@@ -22,15 +21,6 @@ fn place_at(cx: &Ctx<'_>, actor: &Actor, dirfd: i32, path: UserAddr, flags: u32)
         Some(place) => Ok(place),
         None => cx.file(dirfd)?.path.clone().ok_or(Errno::EPERM),
     }
-}
-
-/// The place an open file was opened at. Files without one have attributes that cannot be changed.
-fn place_of(cx: &Ctx<'_>, fd: i32) -> Result<Path> {
-    let file = cx.file(fd)?;
-    if file.flags().contains(OpenFlags::PATH) {
-        return Err(Errno::EBADF);
-    }
-    file.path.clone().ok_or(Errno::EPERM)
 }
 
 /// `fchmodat2(2)`.
@@ -52,7 +42,7 @@ pub(super) fn chmod(cx: &Ctx<'_>, path: UserAddr, mode: u32) -> SyscallResult {
 
 /// `fchmod(2)`.
 pub(super) fn fchmod(cx: &Ctx<'_>, fd: i32, mode: u32) -> SyscallResult {
-    attr::chmod(&Actor::of(cx), &place_of(cx, fd)?, mode).map(|()| 0)
+    attr::fchmod(&Actor::of(cx), &*cx.opened(fd)?, mode).map(|()| 0)
 }
 
 /// An id argument; -1 leaves the id as it is.
@@ -86,7 +76,7 @@ pub(super) fn lchown(cx: &Ctx<'_>, path: UserAddr, uid: u32, gid: u32) -> Syscal
 
 /// `fchown(2)`.
 pub(super) fn fchown(cx: &Ctx<'_>, fd: i32, uid: u32, gid: u32) -> SyscallResult {
-    attr::chown(&Actor::of(cx), &place_of(cx, fd)?, id(uid), id(gid)).map(|()| 0)
+    attr::fchown(&Actor::of(cx), &*cx.opened(fd)?, id(uid), id(gid)).map(|()| 0)
 }
 
 /// `umask(2)`.

@@ -4,7 +4,7 @@ use crate::fs::access::Actor;
 use crate::fs::attr;
 use crate::fs::inode::SetTime;
 use crate::fs::walk::AT_FDCWD;
-use crate::syscall::attr::{place_at, place_of};
+use crate::syscall::attr::place_at;
 use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
@@ -22,7 +22,12 @@ fn set_times(
 ) -> SyscallResult {
     let actor = Actor::of(cx);
     let place = if path.is_null() && dirfd != AT_FDCWD {
-        place_of(cx, dirfd)?
+        if flags != 0 {
+            return Err(Errno::EINVAL);
+        }
+        // Pipes and sockets are their maker's, and keep no times.
+        let Some(place) = cx.opened(dirfd)?.path.clone() else { return Ok(0) };
+        place
     } else {
         place_at(cx, &actor, dirfd, path, flags)?
     };

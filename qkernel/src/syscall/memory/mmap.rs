@@ -1,16 +1,20 @@
 //! `mmap(2)`.
 
+use abi::layout::USER_MAX;
+use alloc::sync::Arc;
+
 use crate::fs::access;
 use crate::fs::file::OpenFlags;
 use crate::fs::mount::Limits;
 use crate::syscall::context::SyscallResult;
 use crate::syscall::memory::check_limit;
 use crate::syscall::memory::flags::{map_flags, placement};
+use crate::syscall::memory::mlock::{check_locked, check_may_lock};
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
-use machine::mm::map::NewMapping;
+use machine::mm::map::{NewMapping, Placement};
 use machine::mm::vma::VmaFlags;
-use machine::mm::{MapFlags, MemoryObject, PAGE, PageStore, Prot, UserAddr, page_up};
+use machine::mm::{MapFlags, MemoryObject, PAGE, PageStore, Prot, UserAddr, page_down, page_up};
 
 /// `mmap(2)`.
 pub(in crate::syscall) fn mmap(
@@ -27,20 +31,31 @@ pub(in crate::syscall) fn mmap(
     if len == 0 || !offset.is_multiple_of(PAGE) {
         return Err(Errno::EINVAL);
     }
+    check_huge(flags)?;
     let flags = map_flags(flags)?;
-    let len = page_up(len).ok_or(Errno::ENOMEM)?;
+    let len = page_up(len).filter(|len| *len <= USER_MAX).ok_or(Errno::ENOMEM)?;
     let shared = flags.contains(MapFlags::SHARED);
+    let is_anonymous = flags.contains(MapFlags::ANONYMOUS);
+    if flags.contains(MapFlags::GROWSDOWN) && (shared || !is_anonymous) {
+        return Err(Errno::EINVAL);
+    }
+    if flags.contains(MapFlags::LOCKED) {
+        check_may_lock(cx)?;
+    }
     let mut vma_flags = VmaFlags::empty();
     vma_flags.set(VmaFlags::SHARED, shared);
-    vma_flags.set(VmaFlags::GROWS_DOWN, flags.contains(MapFlags::GROWSDOWN) && !shared);
+    vma_flags.set(VmaFlags::GROWS_DOWN, flags.contains(MapFlags::GROWSDOWN));
     vma_flags.set(VmaFlags::NO_RESERVE, flags.contains(MapFlags::NORESERVE));
     vma_flags.set(VmaFlags::LOCKED, flags.contains(MapFlags::LOCKED));
+    let locks = vma_flags | cx.aspace().future_locks();
+    check_locked(cx, locks, len)?;
     // No mapping shows an offset beyond the largest file, however it is moved.
+    let offset = if is_anonymous { 0 } else { offset };
     if offset.checked_add(len).is_none_or(|end| i64::try_from(end).is_err()) {
         return Err(Errno::EOVERFLOW);
     }
-    let (object, max_prot) = if flags.contains(MapFlags::ANONYMOUS) {
-        (shared.then(|| MemoryObject::Store(PageStore::new(len))), Prot::all())
+    let (object, max_prot) = if is_anonymous {
+        (if shared { Some(MemoryObject::Store(shared_memory(flags, len)?)) } else { None }, Prot::all())
     } else {
         file_object(cx, fd, prot, shared)?
     };
@@ -51,14 +66,67 @@ pub(in crate::syscall) fn mmap(
         prot,
         max_prot,
         flags: vma_flags,
-        offset: if flags.contains(MapFlags::ANONYMOUS) { 0 } else { offset },
+        offset,
         object,
     };
     let start = cx.aspace().map(new)?;
-    if flags.intersects(MapFlags::POPULATE | MapFlags::LOCKED) && !flags.contains(MapFlags::NONBLOCK) {
-        cx.aspace().populate(start, len);
+    let is_populated = flags & (MapFlags::POPULATE | MapFlags::NONBLOCK) == MapFlags::POPULATE;
+    if is_populated || locks & VmaFlags::LOCKS == VmaFlags::LOCKED {
+        // What is not to be had now is missed at its first touch.
+        let _ = cx.aspace().populate(start, len);
     }
     Ok(start)
+}
+
+/// There are no huge pages: `ENOMEM` for sizes that the processor has, `EINVAL` for others.
+fn check_huge(flags: u64) -> Result<()> {
+    const HUGETLB: u64 = 0x4_0000;
+    const SIZE_SHIFT: u32 = 26;
+    if flags & HUGETLB == 0 {
+        return Ok(());
+    }
+    // log2 of the size; 0 for the usual one.
+    let is_known = matches!(flags >> SIZE_SHIFT & 0x3f, 0 | 21 | 30);
+    let is_anonymous = flags & u64::from(MapFlags::ANONYMOUS.bits()) != 0;
+    Err(if is_known && is_anonymous { Errno::ENOMEM } else { Errno::EINVAL })
+}
+
+/// Memory without a file that processes share.
+fn shared_memory(flags: MapFlags, len: u64) -> Result<Arc<PageStore>> {
+    if flags.contains(MapFlags::NORESERVE) { Ok(PageStore::new(len)) } else { PageStore::promised(len) }
+}
+
+/// `remap_file_pages(2)`: another part of the file where a part of its shared mapping is. As Linux does it, by a mapping
+/// of its own.
+pub(in crate::syscall) fn remap_file_pages(
+    cx: &Ctx<'_>,
+    addr: UserAddr,
+    len: u64,
+    prot: u64,
+    page: u64,
+    _flags: u64,
+) -> SyscallResult {
+    let start = page_down(addr.get());
+    let len = page_down(len);
+    let end = start.checked_add(len).filter(|end| *end > start).ok_or(Errno::EINVAL)?;
+    let offset = page.checked_mul(PAGE).ok_or(Errno::EINVAL)?;
+    let last = offset.checked_add(len).is_some_and(|last| i64::try_from(last).is_ok());
+    if prot != 0 || !last {
+        return Err(Errno::EINVAL);
+    }
+    let region = cx.aspace().shared_region(start, end).ok_or(Errno::EINVAL)?;
+    let new = NewMapping {
+        placement: Placement::Fixed(start),
+        len,
+        prot: region.prot,
+        max_prot: region.max_prot,
+        flags: region.flags,
+        offset,
+        object: region.object,
+    };
+    cx.aspace().map(new)?;
+    let _ = cx.aspace().populate(start, len);
+    Ok(0)
 }
 
 fn file_object(cx: &Ctx<'_>, fd: i32, prot: Prot, shared: bool) -> Result<(Option<MemoryObject>, Prot)> {

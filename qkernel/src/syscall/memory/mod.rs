@@ -4,14 +4,18 @@ mod flags;
 pub(super) mod madvise;
 pub(super) mod mlock;
 pub(super) mod mmap;
+pub(super) mod numa;
+pub(super) mod process_vm;
 
 use crate::limits;
 use crate::syscall::context::SyscallResult;
 use crate::syscall::memory::flags::protection;
+use crate::syscall::memory::mlock::check_locked;
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 use machine::mm::map::Remap;
-use machine::mm::{PAGE, UserAddr};
+use machine::mm::vma::VmaFlags;
+use machine::mm::{PAGE, UserAddr, page_down, page_up};
 
 pub(super) fn check_limit(cx: &Ctx<'_>, len: u64) -> Result<()> {
     let limit = cx.limit(limits::RLIMIT_AS);
@@ -38,10 +42,29 @@ pub(super) fn mprotect(cx: &Ctx<'_>, addr: UserAddr, len: u64, prot: u64) -> Sys
 pub(super) fn brk(cx: &Ctx<'_>, addr: UserAddr) -> SyscallResult {
     let addr = addr.get();
     let now = cx.aspace().set_brk(0, 0);
-    if addr > now && check_limit(cx, addr - now).is_err() {
+    let locks = cx.aspace().future_locks();
+    let more = addr.saturating_sub(now);
+    if addr > now && (check_limit(cx, more).is_err() || check_locked(cx, locks, more).is_err()) {
         return Ok(now);
     }
-    Ok(cx.aspace().set_brk(addr, cx.limit(limits::RLIMIT_DATA)))
+    let end = cx.aspace().set_brk(addr, cx.limit(limits::RLIMIT_DATA));
+    if end > now && locks == VmaFlags::LOCKED {
+        let from = page_down(now);
+        let _ = cx.aspace().populate(from, end - from);
+    }
+    Ok(end)
+}
+
+/// `mseal(2)`.
+pub(super) fn mseal(cx: &Ctx<'_>, addr: UserAddr, len: u64, flags: u64) -> SyscallResult {
+    let end = page_up(len).and_then(|len| addr.get().checked_add(len)).ok_or(Errno::EINVAL)?;
+    if flags != 0 || !addr.is_aligned(PAGE) {
+        return Err(Errno::EINVAL);
+    }
+    if end == addr.get() {
+        return Ok(0);
+    }
+    cx.aspace().seal(addr.get(), len).map(|()| 0)
 }
 
 /// `mremap(2)`.
@@ -55,17 +78,27 @@ pub(super) fn mremap(
 ) -> SyscallResult {
     const MAYMOVE: u64 = 1;
     const FIXED: u64 = 2;
-    if flags & !(MAYMOVE | FIXED) != 0 || !old.is_aligned(PAGE) {
+    const DONTUNMAP: u64 = 4;
+    if flags & !(MAYMOVE | FIXED | DONTUNMAP) != 0 || !old.is_aligned(PAGE) {
         return Err(Errno::EINVAL);
     }
-    let how = match flags {
-        0 => Remap::InPlace,
-        MAYMOVE => Remap::MayMove,
-        flags if flags == MAYMOVE | FIXED => Remap::Fixed(new.get()),
+    let how = match (flags & MAYMOVE != 0, flags & FIXED != 0, flags & DONTUNMAP != 0) {
+        (false, false, false) => Remap::InPlace,
+        (true, false, false) => Remap::MayMove,
+        (true, true, false) => Remap::Fixed(new.get()),
+        (true, false, true) if old_len == new_len => Remap::Kept(new.get()),
+        (true, true, true) if old_len == new_len => Remap::FixedAndKept(new.get()),
         _ => return Err(Errno::EINVAL),
     };
-    if new_len > old_len {
+    if flags & DONTUNMAP != 0 {
+        check_limit(cx, new_len)?;
+    } else if new_len > old_len {
         check_limit(cx, new_len - old_len)?;
     }
-    cx.aspace().remap(old.get(), old_len, new_len, how)
+    let at = cx.aspace().remap(old.get(), old_len, new_len, how)?;
+    if new_len > old_len && cx.aspace().is_fully_locked(at) {
+        let from = page_down(old_len);
+        let _ = cx.aspace().populate(at + from, new_len - from);
+    }
+    Ok(at)
 }

@@ -7,14 +7,18 @@ use crate::creds::{CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN};
 use crate::fs::caller::PidOf;
 use crate::limits::RLIMIT_NOFILE;
 use crate::net::ancillary::{FILES_MAX, Rights, SenderCreds, Ucred};
-use crate::net::{AF_UNIX, Outgoing, SOL_SOCKET};
+use crate::net::inet::{IPPROTO_IP, IPPROTO_IPV6, IPV6_2292PKTINFO, IPV6_PKTINFO};
+use crate::net::options::{SO_MARK, may_steer};
+use crate::net::{AF_INET, AF_INET6, AF_UNIX, Destination, Outgoing, SOL_SOCKET};
 use crate::syscall::message::{CMSG_BYTES, CmsgHdr, MsgHdr, SCM_CREDENTIALS, SCM_RIGHTS};
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Most bytes of control data a message is sent with.
 const CONTROL_MAX: u64 = 16 * 1024;
+
+const IP_PKTINFO: u32 = 8;
 
 /// Reads the control data of a message to be sent.
 pub(super) fn read_control(cx: &Ctx<'_>, header: &MsgHdr, family: u16, message: &mut Outgoing) -> Result<()> {
@@ -26,7 +30,7 @@ pub(super) fn read_control(cx: &Ctx<'_>, header: &MsgHdr, family: u16, message: 
     }
     let control: Vec<u8> = cx.user().read_array(header.control, to_usize(header.control_len))?;
     if family != AF_UNIX {
-        return network_control(&control, message);
+        return network_control(cx, &control, message);
     }
     let mut files = Vec::new();
     for (level, kind, data) in Cmsgs(&control) {
@@ -41,7 +45,10 @@ pub(super) fn read_control(cx: &Ctx<'_>, header: &MsgHdr, family: u16, message: 
                     return Err(Errno::EINVAL);
                 }
             }
-            (SOL_SOCKET, SCM_CREDENTIALS) => message.creds = checked_creds(cx, data)?,
+            (SOL_SOCKET, SCM_CREDENTIALS) => {
+                message.creds = checked_creds(cx, data)?;
+                message.claims = true;
+            }
             (SOL_SOCKET, _) => return Err(Errno::EINVAL),
             _ => {}
         }
@@ -53,10 +60,19 @@ pub(super) fn read_control(cx: &Ctx<'_>, header: &MsgHdr, family: u16, message: 
 }
 
 /// Control messages for the network: all but those that only have a meaning between processes.
-fn network_control(control: &[u8], message: &mut Outgoing) -> Result<()> {
+fn network_control(cx: &Ctx<'_>, control: &[u8], message: &mut Outgoing) -> Result<()> {
     for (level, kind, data) in Cmsgs(control) {
         let data = data?;
         if level == SOL_SOCKET && matches!(kind, SCM_RIGHTS | SCM_CREDENTIALS) {
+            continue;
+        }
+        if (level, kind) == (SOL_SOCKET, SO_MARK) {
+            if data.len() != 4 {
+                return Err(Errno::EINVAL);
+            }
+            if !may_steer(&cx.task.creds.get()) {
+                return Err(Errno::EPERM);
+            }
             continue;
         }
         let header = CmsgHdr { len: (CMSG_BYTES + data.len()) as u64, level, kind };
@@ -65,6 +81,38 @@ fn network_control(control: &[u8], message: &mut Outgoing) -> Result<()> {
         message.control.resize(message.control.len().next_multiple_of(8), 0);
     }
     Ok(())
+}
+
+/// Leaves it to the routes through which interface a message goes: the network may be the host's. What goes to many at once goes
+/// through the interface that its sender names. Numbers of interfaces that do not exist go unnoticed.
+pub(super) fn leave_to_routes(message: &mut Outgoing) {
+    let to = match &message.to {
+        Some(Destination::Address(address)) => &address[..],
+        _ => &[],
+    };
+    let family = to.first_chunk().map_or(0, |bytes| u16::from_ne_bytes(*bytes));
+    let is_multicast = match family {
+        AF_INET => to.get(4).is_some_and(|first| first >> 4 == 0xe),
+        AF_INET6 => to.get(8) == Some(&0xff),
+        _ => false,
+    };
+    if is_multicast {
+        return;
+    }
+    let mut at = 0;
+    while let Ok((header, _)) = CmsgHdr::read_from_prefix(message.control.get(at..).unwrap_or_default()) {
+        let index = match (header.level, header.kind) {
+            (IPPROTO_IP, IP_PKTINFO) => 0,
+            (IPPROTO_IPV6, IPV6_PKTINFO | IPV6_2292PKTINFO) => 16,
+            _ => usize::MAX,
+        };
+        let len = to_usize(header.len);
+        let data = message.control.get_mut(at + CMSG_BYTES..at.saturating_add(len));
+        if let Some(index) = data.and_then(|data| data.get_mut(index..)) {
+            index.iter_mut().take(4).for_each(|byte| *byte = 0);
+        }
+        at = at.saturating_add(len.max(CMSG_BYTES)).next_multiple_of(8);
+    }
 }
 
 /// Credentials a sender claims to have: its own ids, or any if it has the capabilities.
@@ -79,8 +127,16 @@ fn checked_creds(cx: &Ctx<'_>, data: &[u8]) -> Result<SenderCreds> {
     if !(uid && gid && pid) {
         return Err(Errno::EPERM);
     }
+    let serial = if claimed.pid == cx.process().pid {
+        cx.process().serial
+    } else {
+        cx.pids().find_process(claimed.pid).ok_or(Errno::ESRCH)?.serial
+    };
+    if claimed.uid == u32::MAX || claimed.gid == u32::MAX {
+        return Err(Errno::EINVAL);
+    }
     let process = PidOf::named_by(cx.caller, claimed.pid);
-    Ok(SenderCreds { process, uid: claimed.uid, gid: claimed.gid })
+    Ok(SenderCreds { process, serial, uid: claimed.uid, gid: claimed.gid })
 }
 
 /// The control messages in a buffer: level, kind and data; `EINVAL` for one that isn't whole.

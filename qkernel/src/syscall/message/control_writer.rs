@@ -6,7 +6,9 @@ use alloc::vec::Vec;
 
 use crate::fs::file::File;
 use crate::net::SOL_SOCKET;
-use crate::syscall::message::{CMSG_BYTES, CmsgHdr, SCM_RIGHTS};
+use crate::net::ancillary::SenderCreds;
+use crate::syscall::message::{CMSG_BYTES, CmsgHdr, SCM_PIDFD, SCM_RIGHTS};
+use crate::syscall::pidfd;
 use crate::task::context::Ctx;
 use machine::errno::Result;
 use machine::mm::UserAddr;
@@ -40,6 +42,18 @@ impl ControlWriter<'_> {
         self.left -= step;
         self.used += step;
         Ok(())
+    }
+
+    /// Opens the sender's process and reports the descriptor (`SCM_PIDFD`), or the error in its place.
+    pub(super) fn put_pidfd(&mut self, sender: Option<SenderCreds>) -> Result<()> {
+        if self.at.is_null() || self.left < (CMSG_BYTES + size_of::<i32>()) as u64 {
+            self.cut = true;
+            return Ok(());
+        }
+        let Some(sender) = sender else { return Ok(()) };
+        let opened = pidfd::of_sender(self.cx, sender).and_then(|file| self.cx.install(file, true));
+        let shown = opened.map_or_else(|error| -error.0, |fd| low32(fd).cast_signed());
+        self.put(SCM_PIDFD, &shown.to_ne_bytes())
     }
 
     /// Writes whole control messages.

@@ -18,6 +18,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const SCM_RIGHTS: u32 = 1;
 const SCM_CREDENTIALS: u32 = 2;
+const SCM_PIDFD: u32 = 4;
 /// Most pieces of a vectored call (`UIO_MAXIOV`).
 const PIECES_MAX: u64 = 1024;
 /// Most messages of one `sendmmsg(2)` or `recvmmsg(2)`.

@@ -19,7 +19,7 @@ use machine::sched::wait::PollEvents;
 fn receive_how(open: &SocketFile, flags: MsgFlags) -> ReceiveHow {
     ReceiveHow {
         peek: flags.contains(MsgFlags::PEEK),
-        split_senders: open.options.passes_creds(),
+        split_senders: open.options.wants_creds(),
         flags,
         ..ReceiveHow::default()
     }
@@ -41,12 +41,18 @@ pub(super) fn receive_message(
     let dont_wait = flags.intersects(beside | MsgFlags::DONTWAIT);
     let wait = !dont_wait && !file.is_nonblocking();
     let how = ReceiveHow { wait, name, control_room, ..receive_how(open, flags) };
-    if open.socket.is_stream() && buf.is_empty() && !flags.intersects(beside) {
-        return Ok(Received::default());
-    }
+    // As many bytes as the call waits for: all, or the least amount that is set.
+    let least = match (open.socket.is_stream() && !how.peek, flags.contains(MsgFlags::WAITALL)) {
+        (false, _) => 0,
+        (true, true) => usize::MAX,
+        (true, false) if open.socket.has_host_options() => 0,
+        (true, false) => open.options.least_received(),
+    };
     let mut all: Option<Received> = None;
     loop {
-        let got = attempt(file, PollEvents::READABLE, dont_wait, || open.socket.receive(buf, how));
+        let only_from = all.as_ref().filter(|_| how.split_senders).map(|all| all.creds);
+        let how = ReceiveHow { only_from, ..how };
+        let got = attempt(file, PollEvents::READABLE, dont_wait, || open.receive(buf, how));
         let got = match (got, &mut all) {
             (Ok(got), None) => {
                 let ended = got.bytes == 0;
@@ -67,8 +73,7 @@ pub(super) fn receive_message(
                 true
             }
         };
-        let wait_all = flags.contains(MsgFlags::WAITALL) && open.socket.is_stream() && !how.peek;
-        if got || !wait_all || buf.is_empty() {
+        if got || buf.is_empty() || all.as_ref().is_some_and(|all| all.bytes >= least) {
             return Ok(all.unwrap_or_default());
         }
     }

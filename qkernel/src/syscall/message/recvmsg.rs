@@ -4,7 +4,7 @@ use abi::word::{len32, low32};
 
 use crate::fs::file::File;
 use crate::net::ancillary::Ucred;
-use crate::net::{MsgFlags, SocketFile};
+use crate::net::{AF_UNIX, MsgFlags, SocketFile};
 use crate::syscall::context::SyscallResult;
 use crate::syscall::message::control_writer::ControlWriter;
 use crate::syscall::message::receive::{receive_message, received_len, sender_name};
@@ -44,11 +44,26 @@ fn receive_header(cx: &Ctx<'_>, file: &File, at: UserAddr, flags: MsgFlags) -> S
         cx.user().write(at.offset(NAME_LEN_AT), &len32(name.len()))?;
     }
     let mut control = ControlWriter { cx, at: header.control, left: header.control_len, used: 0, cut: false };
-    if SocketFile::of(file)?.options.passes_creds() {
-        let creds = received.creds.map_or(Ucred::NOBODY, |creds| creds.seen_by(cx.caller));
+    let open = SocketFile::of(file)?;
+    let options = &open.options;
+    if open.socket.family() == AF_UNIX
+        && !open.socket.is_stream()
+        && received.from.is_some()
+        && let Some((kind, stamp)) = options.stamp(time::realtime_ns())
+    {
+        control.put(kind, stamp.as_bytes())?;
+    }
+    // At its end a stream says that it was process 0, others say nothing.
+    let is_end = received.from.is_none();
+    if options.passes_creds() && (!is_end || open.socket.is_stream()) {
+        let unknown = if is_end { Ucred::default() } else { Ucred::UNKNOWN };
+        let creds = received.creds.map_or(unknown, |creds| creds.seen_by(cx.caller));
         control.put(SCM_CREDENTIALS, creds.as_bytes())?;
     }
     control.put_files(received.files, flags.contains(MsgFlags::CMSG_CLOEXEC))?;
+    if options.passes_pidfd() {
+        control.put_pidfd(received.creds)?;
+    }
     control.put_raw(&received.control)?;
     if control.cut {
         shown |= MsgFlags::CTRUNC;

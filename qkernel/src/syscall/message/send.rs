@@ -8,7 +8,7 @@ use crate::fs::pipe::raise_sigpipe;
 use crate::net::ancillary::SenderCreds;
 use crate::net::{AF_UNIX, MsgFlags, Outgoing, SocketFile};
 use crate::syscall::context::SyscallResult;
-use crate::syscall::message::control::read_control;
+use crate::syscall::message::control::{leave_to_routes, read_control};
 use crate::syscall::message::{MESSAGES_MAX, MMSG_BYTES, MMSG_LEN_AT, MsgHdr, flags_of, read_pieces};
 use crate::syscall::socket::{attempt, read_address, socket_file};
 use crate::task::context::Ctx;
@@ -21,6 +21,9 @@ fn send_message(file: &File, buf: &mut IoBuf<'_>, message: &mut Outgoing, flags:
     let open = SocketFile::of(file)?;
     if open.socket.family() == AF_UNIX && flags.contains(MsgFlags::OOB) {
         return Err(Errno::EOPNOTSUPP);
+    }
+    if open.options.wants_creds() && !open.socket.is_stream() {
+        open.socket.autobind()?;
     }
     let dont_wait = flags.contains(MsgFlags::DONTWAIT);
     message.flags = flags;
@@ -45,6 +48,9 @@ fn send_message(file: &File, buf: &mut IoBuf<'_>, message: &mut Outgoing, flags:
         if buf.is_empty() || !open.socket.is_stream() {
             break;
         }
+    }
+    if flags.contains(MsgFlags::ZEROCOPY) && done > 0 {
+        open.socket.sent_zerocopy();
     }
     Ok(done as u64)
 }
@@ -83,6 +89,7 @@ fn send_header(cx: &Ctx<'_>, file: &File, header: UserAddr, flags: MsgFlags) -> 
         let address = read_address(cx, header.name, header.name_len)?;
         message.to = SocketFile::of(file)?.socket.destination(cx, &address)?;
     }
+    leave_to_routes(&mut message);
     let pieces = read_pieces(cx, header.iov, header.iov_len)?;
     let mut buf = IoBuf::user_pieces(cx.aspace(), pieces);
     send_message(file, &mut buf, &mut message, flags)

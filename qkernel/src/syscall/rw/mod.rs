@@ -5,7 +5,8 @@ pub(super) mod vectored;
 use alloc::vec::Vec;
 
 use crate::config::RW_MAX_BYTES;
-use crate::fs::file::{At, OpenFlags, Whence};
+use crate::fs::file::{At, Whence};
+use crate::net::SocketFile;
 use crate::signals::{SIGPIPE, Source};
 use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
@@ -42,7 +43,9 @@ fn do_write(cx: &Ctx<'_>, fd: i32, pieces: Vec<(UserAddr, usize)>, at: At) -> Sy
     let file = cx.file(fd)?;
     let mut buf = IoBuf::user_pieces(cx.aspace(), pieces);
     check_offset(at, buf.remaining())?;
-    written(cx, file.write(&mut buf, at))
+    let result = file.write(&mut buf, at);
+    // Sockets know by themselves whether they send the signal: those of datagrams and packets do not.
+    if SocketFile::of(&file).is_ok() { result.map(|moved| moved as u64) } else { written(cx, result) }
 }
 
 /// The result of a write; `EPIPE` raises `SIGPIPE` as well.
@@ -54,9 +57,6 @@ pub fn written(cx: &Ctx<'_>, result: Result<usize>) -> SyscallResult {
 }
 
 fn one(addr: UserAddr, len: usize) -> Result<Vec<(UserAddr, usize)>> {
-    if i64::try_from(len).is_err() {
-        return Err(Errno::EINVAL);
-    }
     check_range(addr, len as u64)?;
     Ok(alloc::vec![(addr, len.min(RW_MAX_BYTES))])
 }
@@ -75,20 +75,21 @@ pub(super) fn write(cx: &Ctx<'_>, fd: i32, addr: UserAddr, len: usize) -> Syscal
 
 /// `pread64(2)`.
 pub(super) fn pread64(cx: &Ctx<'_>, fd: i32, addr: UserAddr, len: usize, at: i64) -> SyscallResult {
-    do_read(cx, fd, one(addr, len)?, offset(at)?)
+    let at = offset(at)?;
+    cx.file(fd)?;
+    do_read(cx, fd, one(addr, len)?, at)
 }
 
 /// `pwrite64(2)`.
 pub(super) fn pwrite64(cx: &Ctx<'_>, fd: i32, addr: UserAddr, len: usize, at: i64) -> SyscallResult {
-    do_write(cx, fd, one(addr, len)?, offset(at)?)
+    let at = offset(at)?;
+    cx.file(fd)?;
+    do_write(cx, fd, one(addr, len)?, at)
 }
 
 /// `lseek(2)`.
 pub(super) fn lseek(cx: &Ctx<'_>, fd: i32, offset: i64, whence: u32) -> SyscallResult {
-    let file = cx.file(fd)?;
-    if file.flags().contains(OpenFlags::PATH) {
-        return Err(Errno::EBADF);
-    }
+    let file = cx.opened(fd)?;
     let whence = match whence {
         0 => Whence::Set,
         1 => Whence::Current,

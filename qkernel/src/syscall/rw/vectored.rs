@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use crate::config::RW_MAX_BYTES;
 use crate::fs::file::{At, File, OpenFlags};
+use crate::fs::notify::Mask;
 use crate::syscall::context::SyscallResult;
 use crate::syscall::rw::{check_range, do_read, do_write, offset};
 use crate::task::context::Ctx;
@@ -45,19 +46,33 @@ pub fn read_iovecs(cx: &Ctx<'_>, addr: UserAddr, count: u64) -> Result<Vec<(User
     Ok(pieces)
 }
 
+/// The pieces as they are, which another address space may have; `EINVAL` for lengths that are negative.
+pub fn read_raw_iovecs(cx: &Ctx<'_>, addr: UserAddr, count: u64) -> Result<Vec<(UserAddr, u64)>> {
+    let count = usize::try_from(count).ok().filter(|count| *count <= IOV_MAX).ok_or(Errno::EINVAL)?;
+    let vectors: Vec<IoVec> = cx.user().read_array(addr, count)?;
+    if vectors.iter().any(|vector| i64::try_from(vector.len).is_err()) {
+        return Err(Errno::EINVAL);
+    }
+    Ok(vectors.into_iter().map(|vector| (vector.base, vector.len)).collect())
+}
+
 /// `readv(2)`.
 pub(in crate::syscall) fn readv(cx: &Ctx<'_>, fd: i32, iov: UserAddr, count: u64) -> SyscallResult {
+    cx.file(fd)?;
     do_read(cx, fd, read_iovecs(cx, iov, count)?, At::Position)
 }
 
 /// `writev(2)`.
 pub(in crate::syscall) fn writev(cx: &Ctx<'_>, fd: i32, iov: UserAddr, count: u64) -> SyscallResult {
+    cx.file(fd)?;
     do_write(cx, fd, read_iovecs(cx, iov, count)?, At::Position)
 }
 
 /// `preadv(2)`. On x86-64 the offset is whole in the low word.
 pub(in crate::syscall) fn preadv(cx: &Ctx<'_>, fd: i32, iov: UserAddr, count: u64, at: i64) -> SyscallResult {
-    do_read(cx, fd, read_iovecs(cx, iov, count)?, offset(at)?)
+    let at = offset(at)?;
+    cx.file(fd)?;
+    do_read(cx, fd, read_iovecs(cx, iov, count)?, at)
 }
 
 /// `pwritev(2)`.
@@ -68,7 +83,9 @@ pub(in crate::syscall) fn pwritev(
     count: u64,
     at: i64,
 ) -> SyscallResult {
-    do_write(cx, fd, read_iovecs(cx, iov, count)?, offset(at)?)
+    let at = offset(at)?;
+    cx.file(fd)?;
+    do_write(cx, fd, read_iovecs(cx, iov, count)?, at)
 }
 
 /// The position of a `preadv2(2)`: -1 means the description's own.
@@ -95,7 +112,11 @@ pub(in crate::syscall) fn preadv2(
         return do_read(cx, fd, pieces, at);
     }
     let file = readable(cx, fd)?;
-    file.ops.read(&file, &mut IoBuf::user_pieces(cx.aspace(), pieces), at).map(|moved| moved as u64)
+    let moved = file.ops.read(&file, &mut IoBuf::user_pieces(cx.aspace(), pieces), at)?;
+    if moved > 0 {
+        file.notify(Mask::ACCESS);
+    }
+    Ok(moved as u64)
 }
 
 fn readable(cx: &Ctx<'_>, fd: i32) -> Result<alloc::sync::Arc<File>> {

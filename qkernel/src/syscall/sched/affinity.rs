@@ -3,16 +3,26 @@
 use core::sync::atomic::Ordering;
 
 use crate::syscall::context::SyscallResult;
-use crate::syscall::sched::{check_owner, target};
+use crate::syscall::sched::{Subject, check_owner, target};
 use crate::task::context::Ctx;
 
-use machine::errno::Errno;
+use machine::errno::{Errno, Result};
 use machine::mm::UserAddr;
 use machine::platform;
+use machine::sched::{self, CpuSet, Runnable};
 
-/// One bit for each vCPU.
-fn all_cpus() -> u64 {
-    u64::MAX >> (64 - platform::cpus().clamp(1, 64))
+impl Subject {
+    fn cpus(&self) -> CpuSet {
+        match &self.task {
+            Some(task) => task.thread.sched.cpus(),
+            None => CpuSet::of(self.policy.affinity.load(Ordering::Relaxed), platform::cpus()),
+        }
+    }
+}
+
+/// The thread of an id. A negative one is nobody's.
+fn by_id(cx: &Ctx<'_>, tid: i32) -> Result<Subject> {
+    if tid < 0 { Err(Errno::ESRCH) } else { target(cx, tid) }
 }
 
 /// `sched_getaffinity(2)`, the raw call: returns the bytes written.
@@ -25,12 +35,12 @@ pub(in crate::syscall) fn sched_getaffinity(
     if size < 8 || !size.is_multiple_of(8) {
         return Err(Errno::EINVAL);
     }
-    let kept = target(cx, tid)?.policy.affinity.load(Ordering::Relaxed) & all_cpus();
-    cx.user().write(mask, &kept)?;
+    let cpus = by_id(cx, tid)?.cpus().among(platform::cpus());
+    cx.user().write(mask, &cpus)?;
     Ok(8)
 }
 
-/// `sched_setaffinity(2)`: kept and reported, not followed.
+/// `sched_setaffinity(2)`: of a thread that has ended it is only kept.
 pub(in crate::syscall) fn sched_setaffinity(
     cx: &Ctx<'_>,
     tid: i32,
@@ -40,12 +50,15 @@ pub(in crate::syscall) fn sched_setaffinity(
     let mut bytes = [0u8; 8];
     let given = (size as usize).min(bytes.len());
     cx.user().read_bytes(mask, &mut bytes[..given])?;
-    let wanted = u64::from_le_bytes(bytes) & all_cpus();
-    let task = target(cx, tid)?;
-    check_owner(cx, &task)?;
-    if wanted == 0 {
+    let wanted = CpuSet::of(u64::from_le_bytes(bytes), platform::cpus());
+    let subject = by_id(cx, tid)?;
+    check_owner(cx, &subject)?;
+    if wanted.bits() == 0 {
         return Err(Errno::EINVAL);
     }
-    task.policy.affinity.store(wanted, Ordering::Relaxed);
+    subject.policy.affinity.store(wanted.bits(), Ordering::Relaxed);
+    if let Some(task) = subject.task {
+        sched::bind(&(task as Runnable), wanted);
+    }
     Ok(0)
 }

@@ -1,20 +1,18 @@
 //! `ioprio_set(2)` and `ioprio_get(2)`.
 
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use crate::creds::CAP_SYS_NICE;
 use crate::syscall::context::SyscallResult;
-use crate::syscall::sched::check_owner;
 use crate::syscall::sched::priority::chosen;
+use crate::syscall::sched::{Subject, check_owner};
 use crate::task::context::Ctx;
-use crate::task::core::Task;
 
 use machine::errno::{Errno, Result};
 
 /// The tasks `ioprio_get(2)` and `ioprio_set(2)` are about: as `setpriority(2)`, counted from 1.
-fn chosen_for_io(cx: &Ctx<'_>, which: u32, who: u32) -> Result<Vec<Arc<Task>>> {
+fn chosen_for_io(cx: &Ctx<'_>, which: u32, who: u32) -> Result<Vec<Subject>> {
     chosen(cx, which.checked_sub(1).ok_or(Errno::EINVAL)?, who)
 }
 

@@ -1,4 +1,4 @@
-//! Scheduling: kept and reported; all tasks take turns alike.
+//! Scheduling. Tasks run on the CPUs that they may run on; priorities are kept and reported, and all take turns alike.
 
 pub(super) mod affinity;
 pub(super) mod ioprio;
@@ -9,11 +9,13 @@ pub(super) mod scheduler;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
-use crate::creds::CAP_SYS_NICE;
+use crate::creds::{CAP_SYS_NICE, Creds};
 use crate::limits::{RLIMIT_NICE, RLIMIT_RTPRIO};
 use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
 use crate::task::core::Task;
+use crate::task::policy::SchedPolicy;
+use crate::task::process::{Ended, Process};
 
 use machine::errno::{Errno, Result};
 use machine::sched;
@@ -27,23 +29,49 @@ pub(super) fn sched_yield(_cx: &Ctx<'_>) -> SyscallResult {
     Ok(0)
 }
 
-/// The task of an id; 0 is the caller.
-fn target(cx: &Ctx<'_>, tid: i32) -> Result<Arc<Task>> {
-    match u32::try_from(tid).map_err(|_| Errno::EINVAL)? {
-        0 => Ok(cx.task.clone()),
-        tid => cx.pids().find_task(tid).ok_or(Errno::ESRCH),
+/// A thread as the scheduling calls see it, living or ended.
+struct Subject {
+    /// While it lives.
+    task: Option<Arc<Task>>,
+    process: Arc<Process>,
+    policy: Arc<SchedPolicy>,
+    creds: Arc<Creds>,
+}
+
+impl Subject {
+    fn of(task: &Arc<Task>) -> Self {
+        let (process, policy) = (task.process.clone(), task.policy.clone());
+        Self { task: Some(task.clone()), process, policy, creds: task.creds.get() }
+    }
+
+    /// The thread of this id. The first of a process may be asked and changed until the process is waited for.
+    fn find(cx: &Ctx<'_>, tid: u32) -> Option<Self> {
+        if let Some(task) = cx.pids().find_task(tid) {
+            return Some(Self::of(&task));
+        }
+        let process = cx.pids().find_process(tid)?;
+        let Ended { policy, creds } = process.ended.lock().clone()?;
+        Some(Self { task: None, process, policy, creds })
     }
 }
 
-/// Whether the caller may change how another task is scheduled.
-fn check_owner(cx: &Ctx<'_>, task: &Task) -> Result<()> {
-    let (me, them) = (cx.task.creds.get(), task.creds.get());
+/// The thread of an id; 0 is the caller.
+fn target(cx: &Ctx<'_>, tid: i32) -> Result<Subject> {
+    match u32::try_from(tid).map_err(|_| Errno::EINVAL)? {
+        0 => Ok(Subject::of(cx.task)),
+        tid => Subject::find(cx, tid).ok_or(Errno::ESRCH),
+    }
+}
+
+/// Whether the caller may change how another thread is scheduled.
+fn check_owner(cx: &Ctx<'_>, task: &Subject) -> Result<()> {
+    let (me, them) = (cx.task.creds.get(), &task.creds);
     let owns = me.euid == them.uid || me.euid == them.euid;
     if owns || me.has(CAP_SYS_NICE) { Ok(()) } else { Err(Errno::EPERM) }
 }
 
 /// Keeps a nice value; `refusal` when the caller may not lower it so far.
-fn set_nice(cx: &Ctx<'_>, task: &Task, nice: i32, refusal: Errno) -> Result<()> {
+fn set_nice(cx: &Ctx<'_>, task: &Subject, nice: i32, refusal: Errno) -> Result<()> {
     let floor = 20 - i32::try_from(task.process.limits.lock().soft(RLIMIT_NICE).min(40)).unwrap_or(40);
     let lowers = nice < task.policy.nice.load(Ordering::Relaxed) && nice < floor;
     if lowers && !cx.task.creds.get().has(CAP_SYS_NICE) {
@@ -76,7 +104,7 @@ fn check_policy(policy: u32, priority: u32) -> Result<()> {
 }
 
 /// Keeps a policy for a task.
-fn set_policy(cx: &Ctx<'_>, task: &Task, policy: u32, priority: u32) -> Result<()> {
+fn set_policy(cx: &Ctx<'_>, task: &Subject, policy: u32, priority: u32) -> Result<()> {
     let (flag, policy) = (policy & SCHED_RESET_ON_FORK, policy & !SCHED_RESET_ON_FORK);
     check_policy(policy, priority)?;
     check_owner(cx, task)?;

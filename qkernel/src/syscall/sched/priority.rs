@@ -1,32 +1,30 @@
 //! `getpriority(2)` and `setpriority(2)`.
 
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use crate::syscall::context::SyscallResult;
-use crate::syscall::sched::{NICE_MAX, NICE_MIN, check_owner, set_nice};
+use crate::syscall::sched::{NICE_MAX, NICE_MIN, Subject, check_owner, set_nice};
 use crate::task::context::Ctx;
-use crate::task::core::Task;
 
 use machine::errno::{Errno, Result};
 
 /// The tasks `getpriority(2)` and `setpriority(2)` are about.
-pub(super) fn chosen(cx: &Ctx<'_>, which: u32, who: u32) -> Result<Vec<Arc<Task>>> {
+pub(super) fn chosen(cx: &Ctx<'_>, which: u32, who: u32) -> Result<Vec<Subject>> {
     const PROCESS: u32 = 0;
     const GROUP: u32 = 1;
     const USER: u32 = 2;
     let all =
         || cx.pids().tree.lock().tasks.values().filter_map(alloc::sync::Weak::upgrade).collect::<Vec<_>>();
     let tasks = match which {
-        PROCESS if who == 0 => alloc::vec![cx.task.clone()],
-        PROCESS => cx.pids().find_task(who).into_iter().collect(),
+        PROCESS if who == 0 => return Ok(alloc::vec![Subject::of(cx.task)]),
+        PROCESS => return Subject::find(cx, who).map(|found| alloc::vec![found]).ok_or(Errno::ESRCH),
         GROUP => {
             let tree = cx.pids().tree.lock();
             let own = tree.nodes.get(&cx.process().pid).map_or(0, |node| node.group);
             let members = tree.group_members(if who == 0 { own } else { who });
             drop(tree);
-            members.iter().flat_map(|process| process.tasks.lock().clone()).collect()
+            members.iter().flat_map(|process| process.tasks.lock().clone()).collect::<Vec<_>>()
         }
         USER => {
             let uid = if who == 0 { cx.task.creds.get().uid } else { who };
@@ -34,7 +32,10 @@ pub(super) fn chosen(cx: &Ctx<'_>, which: u32, who: u32) -> Result<Vec<Arc<Task>
         }
         _ => return Err(Errno::EINVAL),
     };
-    if tasks.is_empty() { Err(Errno::ESRCH) } else { Ok(tasks) }
+    if tasks.is_empty() {
+        return Err(Errno::ESRCH);
+    }
+    Ok(tasks.iter().map(Subject::of).collect())
 }
 
 /// `getpriority(2)`, the raw call: 20 minus the nice value.

@@ -31,6 +31,9 @@ const SCHED_FLAG_RESET_ON_FORK: u64 = 1;
 
 /// `sched_setattr(2)`.
 pub(in crate::syscall) fn sched_setattr(cx: &Ctx<'_>, tid: i32, attr: UserAddr, flags: u32) -> SyscallResult {
+    if attr.is_null() || tid < 0 {
+        return Err(Errno::EINVAL);
+    }
     let attr: SchedAttr = cx.user().read(attr)?;
     if flags != 0 || attr.flags & !SCHED_FLAG_RESET_ON_FORK != 0 || (attr.size != 0 && attr.size < ATTR_BYTES)
     {
@@ -54,7 +57,7 @@ pub(in crate::syscall) fn sched_getattr(
     size: u32,
     flags: u32,
 ) -> SyscallResult {
-    if flags != 0 || !(ATTR_BYTES..=4096).contains(&size) {
+    if flags != 0 || attr.is_null() || !(ATTR_BYTES..=4096).contains(&size) {
         return Err(Errno::EINVAL);
     }
     let task = target(cx, tid)?;

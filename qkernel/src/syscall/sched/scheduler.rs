@@ -11,8 +11,16 @@ use crate::syscall::sched::{
 use crate::syscall::timespec::Timespec;
 use crate::task::context::Ctx;
 
-use machine::errno::Errno;
+use machine::errno::{Errno, Result};
 use machine::mm::UserAddr;
+
+/// The parameters at `param`. That there are none, or no such thread can be, is told before they are read.
+fn read_param(cx: &Ctx<'_>, tid: i32, param: UserAddr) -> Result<u32> {
+    if param.is_null() || tid < 0 {
+        return Err(Errno::EINVAL);
+    }
+    cx.user().read(param)
+}
 
 /// `sched_setscheduler(2)`.
 pub(in crate::syscall) fn sched_setscheduler(
@@ -21,8 +29,11 @@ pub(in crate::syscall) fn sched_setscheduler(
     policy: u32,
     param: UserAddr,
 ) -> SyscallResult {
-    let priority: u32 = cx.user().read(param)?;
-    set_policy(cx, &*target(cx, tid)?, policy, priority)?;
+    if policy.cast_signed() < 0 {
+        return Err(Errno::EINVAL);
+    }
+    let priority = read_param(cx, tid, param)?;
+    set_policy(cx, &target(cx, tid)?, policy, priority)?;
     Ok(0)
 }
 
@@ -33,7 +44,7 @@ pub(in crate::syscall) fn sched_getscheduler(cx: &Ctx<'_>, tid: i32) -> SyscallR
 
 /// `sched_setparam(2)`.
 pub(in crate::syscall) fn sched_setparam(cx: &Ctx<'_>, tid: i32, param: UserAddr) -> SyscallResult {
-    let priority: u32 = cx.user().read(param)?;
+    let priority = read_param(cx, tid, param)?;
     let task = target(cx, tid)?;
     let policy = task.policy.policy.load(Ordering::Relaxed);
     set_policy(cx, &task, policy, priority)?;
@@ -42,6 +53,9 @@ pub(in crate::syscall) fn sched_setparam(cx: &Ctx<'_>, tid: i32, param: UserAddr
 
 /// `sched_getparam(2)`.
 pub(in crate::syscall) fn sched_getparam(cx: &Ctx<'_>, tid: i32, param: UserAddr) -> SyscallResult {
+    if param.is_null() {
+        return Err(Errno::EINVAL);
+    }
     let priority = target(cx, tid)?.policy.rt_priority.load(Ordering::Relaxed);
     cx.user().write(param, &priority)?;
     Ok(0)

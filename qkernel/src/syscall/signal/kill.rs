@@ -67,7 +67,11 @@ pub(super) fn signal_thread(
     source: Source,
 ) -> SyscallResult {
     let tid = u32::try_from(tid).ok().filter(|tid| *tid != 0).ok_or(Errno::EINVAL)?;
-    let task = cx.pids().find_task(tid).ok_or(Errno::ESRCH)?;
+    let Some(task) = cx.pids().find_task(tid) else {
+        // The first thread of a process is there until the process is waited for.
+        let ended = cx.pids().find_process(tid).filter(|_| tgid.is_none_or(|tgid| tgid == tid));
+        return check_permission(cx, &ended.ok_or(Errno::ESRCH)?, number).map(|()| 0);
+    };
     if tgid.is_some_and(|tgid| tgid != task.process.pid) {
         return Err(Errno::ESRCH);
     }

@@ -1,8 +1,9 @@
 //! Connecting: `bind(2)`, `listen(2)`, `accept(2)`, `connect(2)`, `shutdown(2)`.
 
 use crate::fs::file::OpenFlags;
+use crate::fs::sigio;
 use crate::limits::RLIMIT_NOFILE;
-use crate::net::ancillary::SenderCreds;
+use crate::net::ancillary::PeerCreds;
 use crate::net::{AF_UNSPEC, SocketFile};
 use crate::syscall::context::SyscallResult;
 use crate::syscall::socket::{kind_and_flags, read_address, socket_file, write_address};
@@ -50,7 +51,9 @@ pub(in crate::syscall) fn accept4(
     let accepted = file.blocking(PollEvents::READABLE, || socket.accept(wait))?;
     let connection = accepted.clone();
     let accepted = SocketFile::open(cx, accepted, flags);
-    SocketFile::of(&accepted)?.options.inherit(&SocketFile::of(&file)?.options);
+    let options = &SocketFile::of(&accepted)?.options;
+    options.inherit(&SocketFile::of(&file)?.options);
+    connection.set_wants_creds(options.wants_creds());
     if !addr.is_null() {
         // The peer may be gone already; it has no name then.
         let peer = connection.peer_name().unwrap_or_else(|_| socket.family().to_ne_bytes().to_vec());
@@ -66,11 +69,18 @@ pub(in crate::syscall) fn connect(cx: &Ctx<'_>, fd: i32, addr: UserAddr, len: u3
     let address = read_address(cx, addr, len)?;
     let family = address.first_chunk().map(|family| u16::from_ne_bytes(*family)).ok_or(Errno::EINVAL)?;
     let to = if family == AF_UNSPEC { None } else { Some(open.socket.resolve(cx, &address)?) };
-    let creds = SenderCreds::of(cx.caller);
+    if open.options.wants_creds() && to.is_some() {
+        open.socket.autobind()?;
+    }
+    let creds = PeerCreds::of(cx.caller);
     let wait = !file.is_nonblocking();
-    match file.blocking(PollEvents::WRITABLE, || open.socket.connect(to.as_ref(), creds, wait)) {
+    match file.blocking(PollEvents::WRITABLE, || open.socket.connect(to.as_ref(), creds.clone(), wait)) {
         // Time is up (`SO_SNDTIMEO`); the network goes on by itself.
         Err(Errno::EAGAIN) if wait && open.socket.has_host_options() => Err(Errno::EINPROGRESS),
+        Err(Errno::EINPROGRESS) => {
+            sigio::found_full(&file);
+            Err(Errno::EINPROGRESS)
+        }
         result => result.map(|()| 0),
     }
 }

@@ -11,7 +11,7 @@ use crate::fs::block::block_on;
 use crate::fs::file::{File, OpenFlags};
 use crate::net;
 use crate::net::SocketFile;
-use crate::net::ancillary::SenderCreds;
+use crate::net::ancillary::PeerCreds;
 use crate::syscall::context::SyscallResult;
 use crate::syscall::event::install_pair;
 use crate::task::context::Ctx;
@@ -45,17 +45,14 @@ pub(super) fn socketpair(
     ends: UserAddr,
 ) -> SyscallResult {
     let (kind, flags) = kind_and_flags(kind)?;
-    let [a, b] = net::new_pair(family, kind, protocol, SenderCreds::of(cx.caller))?;
+    let [a, b] = net::new_pair(family, kind, protocol, &PeerCreds::of(cx.caller))?;
     let pair = (SocketFile::open(cx, a, flags), SocketFile::open(cx, b, flags));
     install_pair(cx, pair, flags.contains(OpenFlags::CLOEXEC), ends)
 }
 
 /// A socket's file by descriptor; `EBADF`, `ENOTSOCK`.
 pub fn socket_file(cx: &Ctx<'_>, fd: i32) -> Result<Arc<File>> {
-    let file = cx.file(fd)?;
-    if file.flags().contains(OpenFlags::PATH) {
-        return Err(Errno::EBADF);
-    }
+    let file = cx.opened(fd)?;
     SocketFile::of(&file)?;
     Ok(file)
 }

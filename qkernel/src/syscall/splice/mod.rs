@@ -6,6 +6,7 @@ pub(super) mod tee;
 use alloc::sync::Arc;
 
 use crate::fs::file::{At, File, OpenFlags};
+use crate::fs::notify::Mask;
 use crate::fs::pipe::Pipe;
 use crate::syscall::context::SyscallResult;
 use crate::syscall::splice::moving::{
@@ -44,10 +45,10 @@ pub(super) fn splice(
     if flags & !FLAGS != 0 {
         return Err(Errno::EINVAL);
     }
-    let (input, output) = files(cx, input, output)?;
     if len == 0 {
         return Ok(0);
     }
+    let (input, output) = files(cx, input, output)?;
     let from = position(cx, &input, input_offset)?;
     let to = position(cx, &output, output_offset)?;
     let nonblock = flags & SPLICE_F_NONBLOCK != 0;
@@ -66,6 +67,10 @@ pub(super) fn splice(
         }
         (None, None) => return Err(Errno::EINVAL),
     };
+    if moved > 0 {
+        input.notify(Mask::ACCESS);
+        output.notify(Mask::MODIFY);
+    }
     for (address, position) in [(input_offset, from), (output_offset, to)] {
         if let Some(position) = position {
             cx.user().write(address, &position.saturating_add(moved as u64))?;

@@ -22,10 +22,10 @@ pub(in crate::syscall) fn tee(
     if flags & !FLAGS != 0 {
         return Err(Errno::EINVAL);
     }
-    let (input, output) = files(cx, input, output)?;
     if len == 0 {
         return Ok(0);
     }
+    let (input, output) = files(cx, input, output)?;
     let (Some(from), Some(to)) = (pipe_of(&input), pipe_of(&output)) else { return Err(Errno::EINVAL) };
     if Arc::ptr_eq(from, to) {
         return Err(Errno::EINVAL);
@@ -40,7 +40,7 @@ pub(in crate::syscall) fn tee(
     Ok(moved as u64)
 }
 
-/// `vmsplice(2)`: a vectored write to, or read from, a pipe.
+/// `vmsplice(2)`: a vectored write to, or read from, a pipe. It waits for room, but not for room for all.
 pub(in crate::syscall) fn vmsplice(
     cx: &Ctx<'_>,
     fd: i32,
@@ -61,11 +61,7 @@ pub(in crate::syscall) fn vmsplice(
     let mut buf = IoBuf::user_pieces(cx.aspace(), crate::syscall::message::read_pieces(cx, iov, count)?);
     let nonblock = flags & SPLICE_F_NONBLOCK != 0;
     let moved = if file.flags().writable() {
-        if nonblock {
-            file.ops.write(&file, &mut buf, At::Position)?
-        } else {
-            file.write(&mut buf, At::Position)?
-        }
+        if nonblock { file.ops.write(&file, &mut buf, At::Position)? } else { file.write_some(&mut buf)? }
     } else if nonblock {
         file.ops.read(&file, &mut buf, At::Position)?
     } else {

@@ -9,6 +9,7 @@ use crate::fs::file::File;
 use crate::fs::inode::S_IFIFO;
 use crate::fs::inode::Stat;
 use crate::fs::walk;
+use crate::fs::walk::Named;
 use crate::fs::walk::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW};
 use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
@@ -66,18 +67,22 @@ fn stat_path(cx: &Ctx<'_>, dirfd: i32, path: UserAddr, flags: u32) -> Result<(St
     let name =
         if path.is_null() && flags & AT_EMPTY_PATH != 0 { Vec::new() } else { cx.user().read_path(path)? };
     let actor = Actor::of(cx);
+    if !name.is_empty() {
+        let follow = flags & AT_SYMLINK_NOFOLLOW == 0;
+        return match walk::resolve_for_stat(cx, &actor, dirfd, &name, follow)? {
+            Named::Listed(stat, mount) => Ok((stat, Some(mount))),
+            Named::At(place) => {
+                let stat = match place.inode.stat() {
+                    // The host replaced the file since it was looked up.
+                    Err(Errno::ESTALE) => walk::resolve(cx, &actor, dirfd, &name, follow)?.inode.stat()?,
+                    stat => stat?,
+                };
+                Ok((stat, Some(place.mount.id)))
+            }
+        };
+    }
     match walk::resolve_at(cx, &actor, dirfd, &name, flags)? {
-        Some(place) => {
-            let stat = match place.inode.stat() {
-                // The host replaced the file since it was looked up.
-                Err(Errno::ESTALE) => {
-                    let again = walk::resolve_at(cx, &actor, dirfd, &name, flags)?.ok_or(Errno::ENOENT)?;
-                    again.inode.stat()?
-                }
-                stat => stat?,
-            };
-            Ok((stat, Some(place.mount.id)))
-        }
+        Some(place) => Ok((place.inode.stat()?, Some(place.mount.id))),
         None => {
             let file = cx.file(dirfd)?;
             Ok((stat_file(&file)?, file.path.as_ref().map(|path| path.mount.id)))

@@ -1,6 +1,5 @@
 //! Advice about files: `fadvise64(2)`, `readahead(2)`.
 
-use crate::fs::file::OpenFlags;
 use crate::fs::inode::{S_IFIFO, S_IFREG, S_IFSOCK};
 use crate::syscall::context::SyscallResult;
 use crate::syscall::transfer::readable;
@@ -15,10 +14,7 @@ pub(in crate::syscall) fn fadvise64(
     len: i64,
     advice: u32,
 ) -> SyscallResult {
-    let file = cx.file(fd)?;
-    if file.flags().contains(OpenFlags::PATH) {
-        return Err(Errno::EBADF);
-    }
+    let file = cx.opened(fd)?;
     if matches!(file.ops.stat(&file)?.kind(), S_IFIFO) {
         return Err(Errno::ESPIPE);
     }

@@ -7,6 +7,7 @@ use crate::fs::file::limit_write;
 use crate::fs::file::{At, File, OpenFlags};
 use crate::fs::hostfs::file::HostFile;
 use crate::fs::inode::{S_IFDIR, S_IFREG};
+use crate::fs::notify::Mask;
 use crate::syscall::context::SyscallResult;
 use crate::syscall::transfer::{Cursor, copy, is_stream, readable, writable};
 use crate::task::context::Ctx;
@@ -33,6 +34,8 @@ pub(in crate::syscall) fn copy_file_range(
     len: usize,
     flags: u32,
 ) -> SyscallResult {
+    cx.opened(input)?;
+    cx.opened(out)?;
     if flags != 0 {
         return Err(Errno::EINVAL);
     }
@@ -61,6 +64,8 @@ pub(in crate::syscall) fn copy_file_range(
     let moved = match copy_on_host(&from, &to, len) {
         Some(moved) => {
             from.at += moved as u64;
+            source.notify(Mask::ACCESS);
+            target.notify(Mask::MODIFY);
             moved
         }
         None => {

@@ -1,8 +1,10 @@
 //! `fallocate(2)`.
 
 use crate::fs::inode::{S_IFDIR, S_IFIFO, S_IFREG};
+use crate::fs::notify::Mask;
 use crate::syscall::context::SyscallResult;
 use crate::syscall::transfer::writable;
+use crate::syscall::truncate::check_new_size;
 use crate::task::context::Ctx;
 use machine::errno::Errno;
 
@@ -27,15 +29,18 @@ pub(in crate::syscall) fn fallocate(
         return Err(Errno::EOPNOTSUPP);
     }
     let file = writable(cx, fd)?;
-    match file.ops.stat(&file)?.kind() {
+    let now = file.ops.stat(&file)?;
+    match now.kind() {
         S_IFREG => {}
         S_IFDIR => return Err(Errno::EISDIR),
         S_IFIFO => return Err(Errno::ESPIPE),
         _ => return Err(Errno::ENODEV),
     }
     let end = offset.checked_add(len).filter(|end| *end <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
-    if mode & KEEP_SIZE == 0 && end > cx.limit(crate::limits::RLIMIT_FSIZE) {
-        return Err(Errno::EFBIG);
+    if mode & KEEP_SIZE == 0 {
+        check_new_size(cx, end, || Ok(now.size))?;
     }
-    file.ops.allocate(&file, mode, offset, len).map(|()| 0)
+    file.ops.allocate(&file, mode, offset, len)?;
+    file.notify(Mask::MODIFY);
+    Ok(0)
 }

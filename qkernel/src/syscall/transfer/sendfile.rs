@@ -4,6 +4,7 @@ use crate::config::RW_MAX_BYTES;
 use crate::fs::file::{At, File, OpenFlags};
 use crate::fs::hostfs::file::HostFile;
 use crate::fs::inode::S_IFDIR;
+use crate::fs::notify::Mask;
 use crate::net::SocketFile;
 use crate::syscall::context::SyscallResult;
 use crate::syscall::rw::written;
@@ -21,7 +22,11 @@ pub(in crate::syscall) fn sendfile(
     offset: UserAddr,
     count: usize,
 ) -> SyscallResult {
+    let given = cx.user().read_opt::<i64>(offset)?;
     let source = readable(cx, input)?;
+    if i64::try_from(count).is_err() || given.is_some_and(|at| at < 0) {
+        return Err(Errno::EINVAL);
+    }
     let target = writable(cx, out)?;
     if !source.ops.is_seekable() || source.ops.stat(&source)?.kind() == S_IFDIR {
         return Err(if !offset.is_null() && !source.ops.is_seekable() {
@@ -36,7 +41,12 @@ pub(in crate::syscall) fn sendfile(
     let mut from = Cursor::new(cx, &source, offset)?;
     let count = count.min(RW_MAX_BYTES);
     let moved = match send_on_host(&mut from, &target, count) {
-        Some(moved) => moved,
+        Some(moved) => {
+            if moved.is_ok_and(|moved| moved > 0) {
+                source.notify(Mask::ACCESS);
+            }
+            moved
+        }
         None => copy(&mut from, count, |buf| target.write(buf, At::Position)),
     };
     from.finish(cx)?;

@@ -6,6 +6,7 @@ use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
 use crate::task::exit;
 use crate::task::tree::{Report, Tree};
+use crate::task::usage;
 use core::sync::atomic::Ordering;
 use machine::errno::{Errno, Result};
 use machine::mm::UserAddr;
@@ -34,6 +35,7 @@ struct Waited {
     status: i32,
     report: Option<Report>,
     ticks: (u64, u64),
+    max_rss: u64,
 }
 
 fn find(tree: &mut Tree, me: u32, who: Who, options: u32) -> Result<Option<Waited>> {
@@ -51,13 +53,17 @@ fn find(tree: &mut Tree, me: u32, who: Who, options: u32) -> Result<Option<Waite
         if !matches || !kind {
             continue;
         }
+        // One that has ended neither stops nor continues any more.
+        if node.exit_status.is_some() && options & WEXITED == 0 {
+            continue;
+        }
         any = true;
         let wanted_report = match node.report {
             Some(Report::Stopped(_)) => options & WUNTRACED != 0,
             Some(Report::Continued) => options & WCONTINUED != 0,
             None => false,
         };
-        let ended = node.exit_status.filter(|_| options & WEXITED != 0);
+        let ended = node.exit_status;
         if ended.is_none() && !wanted_report {
             continue;
         }
@@ -65,8 +71,14 @@ fn find(tree: &mut Tree, me: u32, who: Who, options: u32) -> Result<Option<Waite
         if report.is_some() && options & WNOWAIT == 0 {
             node.report = None;
         }
-        let ticks = node.process.cpu_ticks();
-        return Ok(Some(Waited { pid, uid: node.uid, status: ended.unwrap_or(0), report, ticks }));
+        let process = &node.process;
+        let (user, system) = process.cpu_ticks();
+        let ticks = (
+            user + process.children_user.load(Ordering::Relaxed),
+            system + process.children_system.load(Ordering::Relaxed),
+        );
+        let max_rss = usage::max_rss_of_all(process);
+        return Ok(Some(Waited { pid, uid: node.uid, status: ended.unwrap_or(0), report, ticks, max_rss }));
     }
     if any { Ok(None) } else { Err(Errno::ECHILD) }
 }
@@ -113,7 +125,7 @@ pub(super) fn wait4(
     };
     cx.user().write_opt(status, &word)?;
     if !usage.is_null() {
-        cx.user().write(usage, &crate::task::usage::rusage(child.ticks))?;
+        cx.user().write(usage, &usage::with_max_rss(child.ticks, child.max_rss))?;
     }
     Ok(u64::from(child.pid))
 }

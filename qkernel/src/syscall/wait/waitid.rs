@@ -7,6 +7,7 @@ use crate::syscall::wait::{
 use crate::task::context::Ctx;
 use crate::task::exit::cld_code;
 use crate::task::tree::Report;
+use crate::task::usage;
 use machine::errno::{Errno, Result};
 use machine::mm::UserAddr;
 
@@ -14,6 +15,18 @@ use machine::mm::UserAddr;
 /// not look at it.
 fn id_argument(kind: u32, id: i32) -> Result<u32> {
     if kind == 0 { Ok(0) } else { u32::try_from(id).map_err(|_| Errno::EINVAL) }
+}
+
+/// The process of a pidfd. A wait by one that does not block gives up instead of waiting.
+fn by_descriptor(cx: &Ctx<'_>, id: u32, options: &mut u32, gives_up: &mut bool) -> Result<Who> {
+    let file = cx.file(id.cast_signed())?;
+    let process = crate::syscall::pidfd::pid_process(cx, &file)
+        .map_err(|error| if error == Errno::ESRCH { Errno::ECHILD } else { error })?;
+    *gives_up = file.is_nonblocking() && *options & WNOHANG == 0;
+    if *gives_up {
+        *options |= WNOHANG;
+    }
+    Ok(Who::Pid(process.pid))
 }
 
 /// `waitid(2)`.
@@ -30,6 +43,7 @@ pub(in crate::syscall) fn waitid(
         return Err(Errno::EINVAL);
     }
     let id = id_argument(kind, id)?;
+    let (mut options, mut gives_up) = (options, false);
     let who = match kind {
         0 => Who::Any,
         1 if id != 0 => Who::Pid(id),
@@ -37,15 +51,18 @@ pub(in crate::syscall) fn waitid(
             Who::Group(cx.pids().tree.lock().nodes.get(&cx.process().pid).map_or(0, |node| node.group))
         }
         2 => Who::Group(id),
-        3 => Who::Pid(crate::syscall::pidfd::pid_process(cx, id.cast_signed())?.pid),
+        3 => by_descriptor(cx, id, &mut options, &mut gives_up)?,
         _ => return Err(Errno::EINVAL),
     };
     let child = wait(cx, who, options)?;
+    if child.is_none() && gives_up {
+        return Err(Errno::EAGAIN);
+    }
     if !info.is_null() {
         cx.user().write(info, &child_info(child.as_ref()))?;
     }
     if let (Some(child), true) = (&child, !usage.is_null()) {
-        cx.user().write(usage, &crate::task::usage::rusage(child.ticks))?;
+        cx.user().write(usage, &usage::with_max_rss(child.ticks, child.max_rss))?;
     }
     Ok(0)
 }

@@ -9,8 +9,8 @@ use alloc::vec::Vec;
 use crate::creds::{CAP_SYS_ADMIN, Creds};
 use crate::fs::access;
 use crate::fs::access::{Actor, Want};
-use crate::fs::file::OpenFlags;
 use crate::fs::inode::{S_IFDIR, S_IFREG, S_ISVTX};
+use crate::fs::notify::Mask;
 use crate::fs::path::Path;
 use crate::fs::walk;
 use crate::fs::walk::AT_FDCWD;
@@ -32,10 +32,7 @@ fn by_path(cx: &Ctx<'_>, path: UserAddr, follow: bool) -> Result<Path> {
 }
 
 fn by_fd(cx: &Ctx<'_>, fd: i32) -> Result<Path> {
-    let file = cx.file(fd)?;
-    if file.flags().contains(OpenFlags::PATH) {
-        return Err(Errno::EBADF);
-    }
+    let file = cx.opened(fd)?;
     file.path.clone().ok_or(Errno::EOPNOTSUPP)
 }
 
@@ -107,7 +104,9 @@ fn set(cx: &Ctx<'_>, place: &Path, name: UserAddr, addr: UserAddr, size: usize, 
     let mut value = vec![0u8; size];
     cx.user().read_bytes(addr, &mut value)?;
     check(&cx.task.creds.get(), place, &name, true)?;
-    place.inode.set_xattr(&name, &value, flags).map(|()| 0)
+    place.inode.set_xattr(&name, &value, flags)?;
+    place.notify(Mask::ATTRIB);
+    Ok(0)
 }
 
 fn list(cx: &Ctx<'_>, place: &Path, addr: UserAddr, size: usize) -> SyscallResult {
@@ -125,5 +124,7 @@ fn list(cx: &Ctx<'_>, place: &Path, addr: UserAddr, size: usize) -> SyscallResul
 fn remove(cx: &Ctx<'_>, place: &Path, name: UserAddr) -> SyscallResult {
     let name = read_name(cx, name)?;
     check(&cx.task.creds.get(), place, &name, true)?;
-    place.inode.remove_xattr(&name).map(|()| 0)
+    place.inode.remove_xattr(&name)?;
+    place.notify(Mask::ATTRIB);
+    Ok(0)
 }

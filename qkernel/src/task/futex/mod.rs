@@ -30,11 +30,13 @@ const OWNER_DIED: u32 = 0x4000_0000;
 /// The owner's thread id.
 const TID_MASK: u32 = 0x3fff_ffff;
 
-/// The identity of a futex word. Private memory has one key whether or not `FUTEX_PRIVATE_FLAG` is set.
+/// The identity of a futex word. With `FUTEX_PRIVATE_FLAG` a word is another futex than without.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Key {
     /// Address space and address.
     Private(u64, u64),
+    /// The same, without the flag: a word in memory that no other process shares.
+    Own(u64, u64),
     /// Memory object and offset.
     Shared(usize, u64),
 }
@@ -50,13 +52,14 @@ impl Key {
         let shared = if private { None } else { user.aspace().shared_key(addr.get()) };
         Ok(match shared {
             Some((object, offset)) => Self::Shared(object, offset),
-            None => Self::Private(user.aspace().id(), addr.get()),
+            None if private => Self::Private(user.aspace().id(), addr.get()),
+            None => Self::Own(user.aspace().id(), addr.get()),
         })
     }
 
     fn bucket(&self) -> usize {
         let (a, b) = match *self {
-            Self::Private(space, addr) => (space, addr),
+            Self::Private(space, addr) | Self::Own(space, addr) => (space, addr),
             Self::Shared(object, offset) => (object as u64, offset),
         };
         let mixed = (a.rotate_left(32) ^ (b >> 2)).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -13,7 +13,7 @@ use crate::task::signal::info::SigInfo;
 use crate::task::signal::mask::restore_mask;
 use crate::task::signal::send::kill_process;
 use crate::task::signal::{frame, stop};
-use crate::task::{exit, itimer, pause};
+use crate::task::{exit, itimer, pause, sequences};
 use abi::run::UserRegs;
 use machine::errno::Errno;
 use machine::mm::AddressSpace;
@@ -102,6 +102,9 @@ fn next(task: &Arc<Task>) -> Option<(SigInfo, Action)> {
 
 fn run_handler(task: &Arc<Task>, info: &SigInfo, action: &Action) {
     settle_call(task, Some(action));
+    if sequences::before_handler(task).is_err() {
+        return refuse_frame(task, info.signal);
+    }
     if frame::enter_handler(task, info, action).is_err() {
         refuse_frame(task, info.signal);
     }

@@ -51,7 +51,8 @@ impl SigInfo {
                 put(16, &pid.to_le_bytes());
                 put(20, &uid.to_le_bytes());
             }
-            Source::Queue { pid, uid, value, .. } => {
+            Source::Queue { errno, pid, uid, value, .. } => {
+                put(4, &errno.to_le_bytes());
                 put(16, &pid.to_le_bytes());
                 put(20, &uid.to_le_bytes());
                 put(24, &value.to_le_bytes());
@@ -87,7 +88,13 @@ impl SigInfo {
     pub fn from_user(signal: u32, bytes: &[u8; SIGINFO_BYTES]) -> Self {
         let word = |at: usize| u32::from_le_bytes(core::array::from_fn(|i| bytes[at + i]));
         let value = u64::from(word(24)) | u64::from(word(28)) << 32;
-        let source = Source::Queue { code: word(8).cast_signed(), pid: word(16), uid: word(20), value };
+        let source = Source::Queue {
+            code: word(8).cast_signed(),
+            errno: word(4),
+            pid: word(16),
+            uid: word(20),
+            value,
+        };
         Self { signal, source }
     }
 }
@@ -98,10 +105,10 @@ mod tests {
 
     #[test]
     fn a_queued_signal_survives_the_way_through_user_memory() {
-        let source = Source::Queue { code: -1, pid: 7, uid: 8, value: 0x1234_5678_9abc };
+        let source = Source::Queue { code: -1, errno: 5, pid: 7, uid: 8, value: 0x1234_5678_9abc };
         let info = SigInfo { signal: 35, source };
         let bytes = info.to_bytes();
-        assert_eq!(bytes[..12], [35, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
+        assert_eq!(bytes[..12], [35, 0, 0, 0, 5, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
         assert_eq!(SigInfo::from_user(35, &bytes), info);
     }
 

@@ -127,7 +127,7 @@ mod tests {
     use crate::signals::{SIGHUP, SIGSEGV, SIGUSR1};
 
     fn queued(signal: u32, value: u64) -> SigInfo {
-        SigInfo { signal, source: Source::Queue { code: -1, pid: 1, uid: 0, value } }
+        SigInfo { signal, source: Source::Queue { code: -1, errno: 0, pid: 1, uid: 0, value } }
     }
 
     #[test]

@@ -44,6 +44,12 @@ pub fn send_to_process(process: &Arc<Process>, signal: u32, source: Source) {
     send(process, None, SigInfo { signal, source });
 }
 
+/// Sends a signal to the current task's process because of what this task did, such as using processor time: it takes the
+/// signal unless it blocks it, since a profiler's handler looks at the thread that it runs in.
+pub fn send_to_own_process(task: &Arc<Task>, signal: u32, source: Source) {
+    deliver(&task.process, To::Process { rather: Some(task) }, SigInfo { signal, source });
+}
+
 /// Sends a signal to one task.
 pub fn send_to_task(task: &Arc<Task>, signal: u32, source: Source) {
     send(&task.process, Some(task), SigInfo { signal, source });
@@ -78,11 +84,25 @@ pub fn kill_process(process: &Arc<Process>, signal: u32) {
 
 /// Sends a signal to a process, or to one of its tasks alone.
 pub fn send(process: &Arc<Process>, task: Option<&Arc<Task>>, info: SigInfo) -> Sent {
+    deliver(process, task.map_or(To::Process { rather: None }, To::Task), info)
+}
+
+/// Whom a signal is for.
+#[derive(Clone, Copy)]
+enum To<'a> {
+    Task(&'a Arc<Task>),
+    /// Whatever thread takes it; `rather`: this one, if it can.
+    Process {
+        rather: Option<&'a Arc<Task>>,
+    },
+}
+
+fn deliver(process: &Arc<Process>, to: To<'_>, info: SigInfo) -> Sent {
     if !is_valid(info.signal) {
         return Sent::Ignored;
     }
     let mut after = After::default();
-    let sent = queue(process, task, info, &mut after);
+    let sent = queue(process, to, info, &mut after);
     if let Some(resumed) = after.resumed {
         stop::resume(process, resumed);
     }
@@ -98,7 +118,11 @@ pub fn send(process: &Arc<Process>, task: Option<&Arc<Task>>, info: SigInfo) -> 
     sent
 }
 
-fn queue(process: &Arc<Process>, task: Option<&Arc<Task>>, info: SigInfo, after: &mut After) -> Sent {
+fn queue(process: &Arc<Process>, to: To<'_>, info: SigInfo, after: &mut After) -> Sent {
+    let task = match to {
+        To::Task(task) => Some(task),
+        To::Process { .. } => None,
+    };
     let signal = info.signal;
     let limit = process.limits.lock().soft(RLIMIT_SIGPENDING);
     let sighand = process.sighand.get();
@@ -131,7 +155,7 @@ fn queue(process: &Arc<Process>, task: Option<&Arc<Task>>, info: SigInfo, after:
     if !queued {
         return Sent::Full;
     }
-    let Some(taker) = choose(process, task, &tasks, signal) else { return Sent::Done };
+    let Some(taker) = choose(process, to, &tasks, signal) else { return Sent::Done };
     let open = taker.signals.lock().blocked & bit(signal) == 0;
     // A signal that ends the process does so at once, as no thread would make anything else of it. In a pause that waits.
     after.kill = open
@@ -148,19 +172,16 @@ fn leader<'a>(process: &Process, tasks: &'a [Arc<Task>]) -> Option<&'a Arc<Task>
 }
 
 /// The thread that will take a signal; `None` while all block it or the process is stopped.
-fn choose(
-    process: &Process,
-    task: Option<&Arc<Task>>,
-    tasks: &[Arc<Task>],
-    signal: u32,
-) -> Option<Arc<Task>> {
+fn choose(process: &Process, to: To<'_>, tasks: &[Arc<Task>], signal: u32) -> Option<Arc<Task>> {
     let stopped = stop::is_stopped(process);
     let wants = |task: &&Arc<Task>| {
         let signals = task.signals.lock();
         !stopped && !task.is_dying() && (!signals.blocked | signals.waiting_for) & bit(signal) != 0
     };
-    if let Some(task) = task {
-        return Some(task).filter(wants).cloned();
+    match to {
+        To::Task(task) => return Some(task).filter(wants).cloned(),
+        To::Process { rather: Some(task) } if wants(&task) => return Some(Arc::clone(task)),
+        To::Process { .. } => {}
     }
     let first = leader(process, tasks).into_iter();
     let mut order = first.chain(tasks).filter(wants);

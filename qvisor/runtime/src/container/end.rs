@@ -1,6 +1,5 @@
 //! `start`, `kill` and `delete`: orders to a container that is there already.
 
-use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use vmm::process;
@@ -70,14 +69,10 @@ pub fn kill(root: &Root, id: &Id, signal: i32, all: bool) -> Result<(), Containe
     let order = Order::Kill { signal, foreground: false, all };
     match control::order(&root.sandbox(id)?, order) {
         // The VMM ended before it could answer.
-        Err(OrderError::Connection(error))
-            if signal == libc::SIGKILL && error.kind() == io::ErrorKind::ConnectionRefused =>
-        {
-            Ok(())
-        }
+        Err(OrderError::Gone) if signal == libc::SIGKILL => Ok(()),
         Ok(_) => Ok(()),
         // Whoever asks is to hear that it has ended, not how that came to light.
-        Err(OrderError::Ended | OrderError::Connection(_))
+        Err(OrderError::Ended | OrderError::Gone | OrderError::Connection(_))
             if root.state(id).map_or(true, |state| state.status == Status::Stopped) =>
         {
             Err(has_ended())

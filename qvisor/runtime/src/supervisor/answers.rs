@@ -58,6 +58,10 @@ impl Waiter {
             {
                 Some(Ok(Some(Figures::Hibernated(Hibernated { total_us, ..done.clone() }))))
             }
+            // One that `pause` holds stays down when it cannot hibernate, as it is wanted, so nothing overtakes the order.
+            For::Hibernation(None) if progress.machine.is_down() && !progress.machine.is_hibernated() => {
+                progress.failure.clone().map(Err)
+            }
             For::Hibernation(_) => None,
             For::Wake if progress.machine.is_hibernated() || progress.machine.is_rising() => None,
             For::Wake => Some(Ok(Some(Figures::Woken(Woken { total_us, ..progress.woken.clone() })))),

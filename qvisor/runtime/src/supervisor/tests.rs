@@ -427,6 +427,30 @@ fn a_pause_may_hibernate_and_one_that_fails_stays_paused() {
 }
 
 #[test]
+fn who_has_one_hibernated_that_is_held_hears_that_it_could_not() {
+    let world = World::new(true);
+    let mut paused = world.ask(Order::Pause);
+    let (_, _, request) = world.told();
+    world.supervisor.report(REPORT_PAUSED, request);
+    assert_eq!(paused.answer().error, None);
+    let mut down = world.ask(Order::Hibernate);
+    let (kind, _, request) = world.told();
+    assert_eq!(kind, EVENT_HIBERNATE);
+    world.supervisor.report(REPORT_STAYED_WARM, request);
+    let (kind, flags, request) = world.told();
+    assert_eq!((kind, flags), (EVENT_PAUSE, EVENT_FLAG_HELD));
+    world.supervisor.report(REPORT_PAUSED, request);
+    assert_eq!(down.error(), "it was never asked to");
+    assert_eq!(world.state().0, Some(Status::Paused));
+    let mut down = world.ask(Order::Hibernate);
+    let (_, _, request) = world.told();
+    assert!(down.is_waiting(), "what failed before is no answer");
+    world.supervisor.report(REPORT_PAUSED, request);
+    world.supervisor.report(REPORT_ASLEEP, request);
+    assert!(down.answer().figures.is_some());
+}
+
+#[test]
 fn one_that_is_hibernated_is_held_where_it_is() {
     let world = World::new(true);
     world.signal(libc::SIGSTOP);

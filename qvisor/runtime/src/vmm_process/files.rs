@@ -106,6 +106,9 @@ pub(super) fn given(io: &HostIo, boot: &BootSpec, is_pod: bool) -> Result<Vec<(O
         let view = io.files().get(mount.handle)?;
         let what_for = if view.check_writable().is_ok() { Use::Change } else { Use::Read };
         given.push((view.as_fd().try_clone_to_owned()?, what_for));
+        if let Some(lower) = mount.lower {
+            given.push((io.files().get(lower)?.as_fd().try_clone_to_owned()?, Use::List));
+        }
     }
     Ok(given)
 }

@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 
-use abi::sysctl::{NET, PING_GROUP_RANGE, UNPRIVILEGED_PORT_START, VALUE_MAX};
+use abi::sysctl::{NET, OWN, PING_GROUP_RANGE, UNPRIVILEGED_PORT_START, VALUE_MAX};
 use vmm::net::{Network, Owner};
 
 use super::error::VmmError;
@@ -39,7 +39,8 @@ pub(super) fn read(network: &Network, owner: Owner, asked: &[(String, String)]) 
         && (*network == Network::None || DEFAULTS.iter().all(has) || has(&OPENED[0]));
     let is_opened = |name: &str| opens && OPENED.iter().any(|(opened, _)| *opened == name);
     let shown = NET.iter().filter(|name| !is_opened(name) || is_asked(name));
-    let values = shown.filter_map(|name| Some(((*name).to_owned(), value(name)?))).collect();
+    let own = (*network == Network::None).then(|| (OWN.to_owned(), Vec::new()));
+    let values = shown.filter_map(|name| Some(((*name).to_owned(), value(name)?))).chain(own).collect();
     if opens {
         for (name, value) in OPENED {
             // Best effort: where the settings do not exist only those calls fail.

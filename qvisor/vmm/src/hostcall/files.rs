@@ -8,6 +8,8 @@
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use abi::hostcall::READDIR_END;
+
 use super::arguments::{Handle, Name};
 use super::decode::Request;
 use super::file::{FileKind, HostFile, MountTraits, kind_of, open_node};
@@ -21,6 +23,8 @@ use crate::sys;
 const CREATE_TRIES: u32 = 16;
 /// Most bytes one `COPY_RANGE` copies; the rest is for the next call.
 const COPY_MAX: u64 = 16 << 20;
+/// Most bytes of a directory's record.
+const RECORD_MAX: usize = 19 + 256 + 5;
 
 impl HostIo {
     pub(super) fn carry_out_node(&self, request: Request<'_>) -> Result<i64, Errno> {
@@ -168,7 +172,21 @@ impl HostIo {
         }
         let _held = dir.lock_position();
         sys::lseek(dir.as_fd(), position, libc::SEEK_SET)?;
-        sys::getdents(dir.as_fd(), out)
+        let mut got = sys::getdents(dir.as_fd(), out)?;
+        let mut more = got;
+        // Most directories fit, and what is asked for once more says so: the guest need not ask.
+        while more > 0 {
+            let rest = out.from(usize::try_from(got).unwrap_or(usize::MAX));
+            if rest.len() < RECORD_MAX {
+                return Ok(got);
+            }
+            match sys::getdents(dir.as_fd(), rest) {
+                Ok(bytes) => more = bytes,
+                Err(_) => return Ok(got),
+            }
+            got += more;
+        }
+        Ok(got | READDIR_END.cast_signed())
     }
 
     fn link(&self, node: Handle, dir: Handle, name: &Name) -> Result<i64, Errno> {

@@ -38,17 +38,19 @@ fn list(bench: &Bench, handle: u32, buffer: u64) -> Vec<(String, u64)> {
         let out = bench.memory.room(to_usize(buffer));
         let result = bench.call(nr::READDIR, &[handle.into(), out, buffer, position]);
         assert!(result >= 0, "{result}");
-        let bytes = bench.memory.get(out, usize::try_from(result).unwrap());
+        let is_end = result.cast_unsigned() & nr::READDIR_END != 0;
+        let bytes = bench.memory.get(out, to_usize(result.cast_unsigned() & !nr::READDIR_END));
         let mut rest = &bytes[..];
-        if rest.is_empty() {
-            return found;
-        }
+        assert!(!rest.is_empty() || is_end);
         while !rest.is_empty() {
             position = u64::from_le_bytes(rest[8..16].try_into().unwrap());
             let len = usize::from(u16::from_le_bytes(rest[16..18].try_into().unwrap()));
             let name = rest[19..len].split(|b| *b == 0).next().unwrap();
             found.push((String::from_utf8_lossy(name).into_owned(), position));
             rest = &rest[len..];
+        }
+        if is_end {
+            return found;
         }
     }
 }
@@ -289,6 +291,12 @@ fn listing_goes_on_where_it_stopped() {
     let first = bench.memory.get(out + 19, 256);
     assert_eq!(String::from_utf8_lossy(first.split(|b| *b == 0).next().unwrap()), all[101].0);
     assert_eq!(bench.call(nr::READDIR, &[bench.root.into(), out, 512, 1 << 63]), neg(libc::EINVAL));
+    // A buffer that takes all of them is filled, and the end is told with them.
+    let all_at_once = list(&bench, bench.root, 32 << 10);
+    assert_eq!(all_at_once.len(), 202);
+    let end = all_at_once[201].1;
+    let behind = bench.call(nr::READDIR, &[bench.root.into(), out, 512, end]);
+    assert_eq!(behind, nr::READDIR_END.cast_signed());
 }
 
 #[test]

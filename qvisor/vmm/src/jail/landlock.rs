@@ -34,6 +34,8 @@ pub enum Use {
     Change,
     /// Reads the files below it, without listing it.
     ReadFiles,
+    /// Lists the directories below it, without reading any file.
+    List,
 }
 
 impl Use {
@@ -42,6 +44,7 @@ impl Use {
         match self {
             Self::Read => read,
             Self::ReadFiles => AccessFs::ReadFile.into(),
+            Self::List => AccessFs::ReadDir.into(),
             // No program is run and no device is made or asked anything.
             Self::Change => {
                 read | AccessFs::WriteFile

@@ -61,6 +61,7 @@ const SOCKET: &[(i32, Access)] = &[
     (libc::SO_REUSEPORT, Both),
     (libc::SO_RCVLOWAT, Both),
     (libc::SO_SNDLOWAT, Get),
+    // Set, it would lead around the routes of a network that the sandbox may share with the host.
     (libc::SO_BINDTODEVICE, Get),
     (libc::SO_TIMESTAMP, Both),
     (libc::SO_ACCEPTCONN, Get),
@@ -77,6 +78,7 @@ const SOCKET: &[(i32, Access)] = &[
     (55, Get),  // SO_MEMINFO
     (56, Get),  // SO_INCOMING_NAPI_ID
     (57, Get),  // SO_COOKIE
+    (62, Get),  // SO_BINDTOIFINDEX: the same by number
     (63, Both), // SO_TIMESTAMP_NEW
     (64, Both), // SO_TIMESTAMPNS_NEW
     (65, Both), // SO_TIMESTAMPING_NEW
@@ -118,7 +120,8 @@ const IP: &[(i32, Access)] = &[
     (libc::MCAST_JOIN_SOURCE_GROUP, Both),
     (libc::MCAST_LEAVE_SOURCE_GROUP, Both),
     (libc::IP_MULTICAST_ALL, Both),
-    (libc::IP_UNICAST_IF, Both),
+    // Set, these would lead around the routes as well.
+    (libc::IP_UNICAST_IF, Get),
     (51, Both), // IP_LOCAL_PORT_RANGE
     (52, Get),  // IP_PROTOCOL
     (80, Get),  // SO_ORIGINAL_DST
@@ -159,7 +162,7 @@ const IPV6: &[(i32, Access)] = &[
     (libc::IPV6_ADDR_PREFERENCES, Both),
     (libc::IPV6_MINHOPCOUNT, Both),
     (libc::IPV6_RECVORIGDSTADDR, Both),
-    (libc::IPV6_UNICAST_IF, Both),
+    (libc::IPV6_UNICAST_IF, Get),
     (libc::IPV6_RECVFRAGSIZE, Both),
     (libc::IPV6_FREEBIND, Both),
     (80, Get), // IP6T_SO_ORIGINAL_DST
@@ -255,6 +258,11 @@ pub fn check_set(level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
         (libc::SOL_SOCKET, libc::SO_LINGER) if number(0) != Some(0) && number(4) != Some(0) => {
             Err(Errno(libc::EINVAL))
         }
+        (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO | libc::IPV6_2292PKTINFO)
+            if names_interface(level, name, value) =>
+        {
+            Err(Errno(libc::EPERM))
+        }
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
             let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
             if CONGESTION.contains(&&value[..end]) { Ok(()) } else { Err(Errno(libc::ENOENT)) }
@@ -266,8 +274,29 @@ pub fn check_set(level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
 /// Bytes of a `struct cmsghdr`.
 const CMSG_BYTES: usize = 16;
 
-/// Checks that control data consists of whole messages of kinds that may be sent; `EINVAL`.
-pub fn check_control(control: &[u8]) -> Result<(), Errno> {
+/// Whether a `struct in_pktinfo` or `in6_pktinfo` names an interface.
+fn names_interface(level: i32, kind: i32, info: &[u8]) -> bool {
+    let at = match (level, kind) {
+        (libc::IPPROTO_IP, libc::IP_PKTINFO) => 0,
+        (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO | libc::IPV6_2292PKTINFO) => 16,
+        _ => return false,
+    };
+    info.get(at..).is_some_and(|index| index.iter().take(4).any(|byte| *byte != 0))
+}
+
+/// Whether a socket address is one of many, for which routes say nothing.
+fn is_multicast(address: &[u8]) -> bool {
+    let family = address.first_chunk().map_or(0, |bytes| i32::from(u16::from_ne_bytes(*bytes)));
+    match family {
+        libc::AF_INET => address.get(4).is_some_and(|first| first >> 4 == 0xe),
+        libc::AF_INET6 => address.get(8) == Some(&0xff),
+        _ => false,
+    }
+}
+
+/// Checks that control data consists of whole messages of kinds that may be sent to this address; `EINVAL`. None leads around the
+/// routes of a network that the sandbox may share with the host.
+pub fn check_control(control: &[u8], address: &[u8]) -> Result<(), Errno> {
     let mut rest = control;
     while let Some((header, _)) = rest.split_first_chunk::<CMSG_BYTES>() {
         let word =
@@ -288,7 +317,9 @@ pub fn check_control(control: &[u8]) -> Result<(), Errno> {
             (SOL_UDP, kind) => kind == libc::UDP_SEGMENT,
             _ => false,
         };
-        if !allowed || len < CMSG_BYTES || len > rest.len() {
+        let data = rest.get(CMSG_BYTES..len).unwrap_or_default();
+        let leads_around = names_interface(word(8), word(12), data) && !is_multicast(address);
+        if !allowed || leads_around || len < CMSG_BYTES || len > rest.len() {
             return Err(Errno(libc::EINVAL));
         }
         rest = rest.get(len.next_multiple_of(8)..).unwrap_or_default();

@@ -149,7 +149,7 @@ impl<'m, M: GuestMemory + ?Sized> Args<'_, 'm, M> {
             |phys, len: u32| GuestSlice::new(self.memory, phys, u64::from(len)).map(|slice| slice.copy_in());
         let address = part(message.name_phys, message.name_len)?;
         let control = part(message.control_phys, message.control_len)?;
-        allow::check_control(&control)?;
+        allow::check_control(&control, &address)?;
         Ok(SendRequest { handle, buffers, address, control, flags })
     }
 

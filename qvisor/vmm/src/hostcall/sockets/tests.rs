@@ -209,7 +209,6 @@ fn options_and_control_data_are_listed() {
     assert_eq!(bench.set(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY, &one), 0);
     for (level, name) in [
         (libc::SOL_SOCKET, libc::SO_MARK),
-        (libc::SOL_SOCKET, libc::SO_BINDTODEVICE),
         (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
         (libc::SOL_SOCKET, libc::SO_RCVBUFFORCE),
         (libc::IPPROTO_IP, libc::IP_TRANSPARENT),
@@ -225,6 +224,13 @@ fn options_and_control_data_are_listed() {
         bench.set(socket, libc::SOL_SOCKET, libc::SO_PRIORITY, &7_i32.to_ne_bytes()),
         neg(libc::EPERM)
     );
+    // No socket goes around the host's routes.
+    for name in [libc::SO_BINDTODEVICE, 62] {
+        assert_eq!(bench.set(socket, libc::SOL_SOCKET, name, b"lo\0\0"), neg(libc::ENOPROTOOPT), "{name}");
+    }
+    assert_eq!(bench.set(socket, libc::IPPROTO_IP, libc::IP_UNICAST_IF, &one), neg(libc::ENOPROTOOPT));
+    let info = [&[0; 16][..], &one].concat();
+    assert_eq!(bench.set(socket, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info), neg(libc::EPERM));
     let linger = [one, 5_i32.to_ne_bytes()].concat();
     assert_eq!(bench.set(socket, libc::SOL_SOCKET, libc::SO_LINGER, &linger), neg(libc::EINVAL));
     assert_eq!(bench.set(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, &[0; 5000]), neg(libc::EINVAL));
@@ -339,4 +345,35 @@ fn connections_of_the_host_name_no_other_place() {
 /// The ids of this process.
 fn own_ids() -> [u32; 2] {
     [crate::process::effective_user(), crate::process::effective_group()]
+}
+
+#[test]
+fn no_message_chooses_a_device_behind_the_routes() {
+    let message = |level: i32, kind: i32, data: &[u8]| {
+        let len = 16 + data.len();
+        let mut bytes = [&len.to_ne_bytes()[..], &level.to_ne_bytes(), &kind.to_ne_bytes(), data].concat();
+        bytes.resize(len.next_multiple_of(8), 0);
+        bytes
+    };
+    let v4 = |index: u32| {
+        message(libc::IPPROTO_IP, libc::IP_PKTINFO, &[&index.to_ne_bytes()[..], &[0; 8]].concat())
+    };
+    let v6 = |kind: i32, index: u32| {
+        message(libc::IPPROTO_IPV6, kind, &[&[0; 16][..], &index.to_ne_bytes()].concat())
+    };
+    let plain = [&2_u16.to_ne_bytes()[..], &[0, 9, 127, 0, 0, 1]].concat();
+    let group = [&2_u16.to_ne_bytes()[..], &[0, 9, 224, 0, 0, 251]].concat();
+    let group6 = [&10_u16.to_ne_bytes()[..], &[0; 6], &[0xff, 2]].concat();
+    let check = super::allow::check_control;
+    let ttl = message(libc::IPPROTO_IP, libc::IP_TTL, &[9, 0, 0, 0]);
+    for address in [&plain[..], &[], &group, &group6] {
+        check(&[v4(0), ttl.clone(), v6(libc::IPV6_PKTINFO, 0)].concat(), address).unwrap();
+    }
+    for bad in
+        [v4(1), [ttl.clone(), v4(1 << 24)].concat(), v6(libc::IPV6_PKTINFO, 7), v6(libc::IPV6_2292PKTINFO, 7)]
+    {
+        assert!(check(&bad, &plain).is_err() && check(&bad, &[]).is_err() && check(&bad, &[2]).is_err());
+        check(&bad, &group).unwrap();
+        check(&bad, &group6).unwrap();
+    }
 }

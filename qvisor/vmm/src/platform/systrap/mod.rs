@@ -53,7 +53,7 @@ struct CpuState {
     own: Mutex<Own>,
 }
 
-/// The part of it that only the vCPU itself uses.
+/// The part of it that the vCPU itself uses, and who fetches registers from its stub threads while it idles.
 #[derive(Default)]
 struct Own {
     policy: HandoverPolicy,
@@ -129,7 +129,7 @@ impl Machine for Systrap {
     }
 
     fn address_space(&self, cpus: &Cpus, cpu: u32, call: &HostCall) -> i64 {
-        let [id, address, len, ..] = call.args;
+        let [id, address, len, other, ..] = call.args;
         let result = match call.number {
             AS_RUN => self.run(cpus, cpu, id, address),
             AS_CREATE => self.stubs.create().map(u64::cast_signed),
@@ -139,7 +139,10 @@ impl Machine for Systrap {
                 state.and_then(|state| self.stubs.destroy(id, &state.line)).map(|()| 0)
             }
             AS_SYNC => self.sync(cpu, id, address, len),
-            AS_SAVE_FPU => self.save_fpu(cpu, id, address, len),
+            AS_SAVE_FPU if other == 0 => self.save_fpu(cpu, id, address, len),
+            AS_SAVE_FPU => u32::try_from(other - 1)
+                .map_err(|_| libc::EINVAL)
+                .and_then(|other| self.save_fpu(other, id, address, len)),
             _ => Err(libc::ENOSYS),
         };
         result.unwrap_or_else(|errno| -i64::from(errno))

@@ -28,6 +28,8 @@ use crate::platform::machine::PlatformError;
 pub const SLOTS: usize = 8192;
 /// Fresh processes kept ready.
 const READY: usize = 2;
+/// Slots of dead processes whose memory is kept for the next ones.
+const WARM_SLOTS: usize = 4;
 /// The keeper's own wake-up and the zygote, among the process slots that its events name.
 const TOKEN_WAKE: u64 = u64::MAX;
 const TOKEN_ZYGOTE: u64 = 0;
@@ -88,6 +90,11 @@ impl Process {
         *used = index + 1;
         place.store(u32::try_from(*used).unwrap_or(0), Relaxed);
         Ok(index)
+    }
+
+    /// Whether it has a thread for a vCPU.
+    pub fn has_thread_for(&self, cpu: u32) -> bool {
+        self.of_cpu.get(cpu as usize).is_some_and(|place| place.load(Relaxed) != 0)
     }
 
     /// Sends the interrupt signal to the thread that works for a vCPU. Takes no lock that is held while anybody waits for
@@ -204,7 +211,10 @@ struct Restless {
 #[derive(Default)]
 struct Slots {
     living: HashMap<usize, Arc<Process>>,
+    /// Nothing is stored there.
     free: Vec<usize>,
+    /// Zeros are.
+    warm: Vec<usize>,
     next: usize,
 }
 
@@ -272,7 +282,7 @@ impl Stubs {
         let slot = {
             let mut slots = self.slots.lock();
             let next = slots.next;
-            match slots.free.pop() {
+            match slots.warm.pop().or_else(|| slots.free.pop()) {
                 Some(slot) => slot,
                 None if next < SLOTS => {
                     slots.next += 1;
@@ -283,7 +293,7 @@ impl Stubs {
         };
         let result = self.fork_into(slot);
         if result.is_err() {
-            self.slots.lock().free.push(slot);
+            self.give_up_slot(slot);
         }
         result
     }
@@ -303,8 +313,6 @@ impl Stubs {
         area.mapper_ready.store(0, Relaxed);
         area.mapper_tid.store(0, Relaxed);
         let orders_at = slot as u64 * ORDERS_SIZE;
-        // A process that used this slot may have left its last order.
-        self.orders.punch(orders_at, ORDERS_SIZE);
         // SAFETY: inside the file's mapping, which lives as long as `self`, and so longer than its processes.
         let mapper = unsafe { Mapper::new(self.orders.at(orders_at), self.cpus, &self.filters) };
         let zygote = self.zygote.lock();
@@ -344,7 +352,13 @@ impl Stubs {
             slot_freed: AtomicBool::new(false),
         });
         self.slots.lock().living.insert(slot, Arc::clone(&process));
-        spawn::watch(&self.epoll, &process.pidfd, slot as u64).map_err(|_| libc::ENOMEM)?;
+        if spawn::watch(&self.epoll, &process.pidfd, slot as u64).is_err() {
+            // The keeper would not hear of its end, and whoever has the slot next must not meet it there.
+            self.slots.lock().living.remove(&slot);
+            process.kill();
+            process.bury(&self.dead_cpu_ns);
+            return Err(libc::ENOMEM);
+        }
         Ok(process)
     }
 
@@ -356,12 +370,14 @@ impl Stubs {
     pub fn create(&self) -> Result<u64, i32> {
         let process = self.take()?;
         process.settle();
+        let id = self.next_id.fetch_add(1, Relaxed);
+        // In this order: either the keeper, which buries it, sees that it serves an address space, or it is seen to be dead here.
+        process.id.store(id, SeqCst);
         if process.is_dead() {
+            process.id.store(0, SeqCst);
             self.free_slot(&process);
             return Err(libc::EAGAIN);
         }
-        let id = self.next_id.fetch_add(1, Relaxed);
-        process.id.store(id, SeqCst);
         self.spaces.write().unwrap_or_else(PoisonError::into_inner).insert(id, process);
         Ok(id)
     }
@@ -410,6 +426,8 @@ impl Stubs {
             self.resting.store(true, SeqCst);
             std::mem::take(&mut *ready)
         };
+        let warm = std::mem::take(&mut self.slots.lock().warm);
+        warm.into_iter().for_each(|slot| self.give_up_slot(slot));
         for process in kept {
             process.kill();
             self.free_slot(&process);
@@ -519,9 +537,40 @@ impl Stubs {
             && process.id.load(SeqCst) == 0
             && !process.slot_freed.swap(true, SeqCst)
         {
-            self.control.punch(process.slot as u64 * self.areas_len, self.areas_len);
-            self.slots.lock().free.push(process.slot);
+            self.recycle_slot(process);
         }
+    }
+
+    /// Leaves nothing of a dead process in its slot, whose memory a few of the next ones get.
+    fn recycle_slot(&self, process: &Process) {
+        let slot = process.slot;
+        let is_kept = !self.resting.load(SeqCst) && self.slots.lock().warm.len() < WARM_SLOTS;
+        if !is_kept {
+            self.give_up_slot(slot);
+            return;
+        }
+        // Application code could write in those of threads that there never were as well; mostly there is nothing.
+        let threads = (*process.used.lock()).max(1) as u64;
+        let (start, used) = (slot as u64 * self.areas_len, threads * STUB_AREA_SIZE);
+        self.control.clear(start, used.min(self.areas_len));
+        if used < self.areas_len {
+            self.control.punch(start + used, self.areas_len - used);
+        }
+        self.orders.clear(slot as u64 * ORDERS_SIZE, ORDERS_SIZE);
+        let mut slots = self.slots.lock();
+        // Whoever takes all that are kept says before that no more are to be.
+        if !self.resting.load(SeqCst) && slots.warm.len() < WARM_SLOTS {
+            slots.warm.push(slot);
+            return;
+        }
+        drop(slots);
+        self.give_up_slot(slot);
+    }
+
+    fn give_up_slot(&self, slot: usize) {
+        self.control.punch(slot as u64 * self.areas_len, self.areas_len);
+        self.orders.punch(slot as u64 * ORDERS_SIZE, ORDERS_SIZE);
+        self.slots.lock().free.push(slot);
     }
 
     /// Whether the zygote has set itself up; waits for it.

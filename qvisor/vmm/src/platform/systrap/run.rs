@@ -380,13 +380,17 @@ impl Systrap {
         }
     }
 
-    /// `AS_SAVE_FPU`.
+    /// `AS_SAVE_FPU`, of the stub thread of any vCPU.
     pub(super) fn save_fpu(&self, cpu: u32, id: u64, address: u64, len: u64) -> Result<i64, i32> {
         let bytes = self.stubs.fpu_bytes() as u64;
         if len < bytes {
             return Err(libc::EINVAL);
         }
         let to = self.memory.kernel_ptr(address, bytes).ok_or(libc::EFAULT)?;
+        // A thread that never ran has nothing to save, and none is made by another vCPU's line to mappers.
+        if !self.stubs.find(id).is_some_and(|process| process.has_thread_for(cpu)) {
+            return Err(libc::ESRCH);
+        }
         let saved = self.with_thread(cpu, id, |policy, held| {
             if held.thread.is_in_call() {
                 self.leave_call(cpu, policy, held)?;

@@ -57,6 +57,13 @@ impl Control {
         self.base.wrapping_add(usize::try_from(at).unwrap_or(0))
     }
 
+    /// Fills a range with zeros, and keeps its memory for what comes next.
+    pub fn clear(&self, at: u64, len: u64) {
+        assert!(at.checked_add(len).is_some_and(|end| end <= self.len), "slots are counted");
+        // SAFETY: in bounds, as just checked; the range's process is gone, and no other has it yet.
+        unsafe { ptr::write_bytes(self.at(at), 0, usize::try_from(len).unwrap_or(0)) };
+    }
+
     /// Gives the memory of a range back.
     pub fn punch(&self, at: u64, len: u64) {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;

@@ -53,7 +53,7 @@ pub struct StubThread {
 
 // SAFETY: the area is shared memory that outlives the thread table; it is used through atomics and raw copies only.
 unsafe impl Send for StubThread {}
-// SAFETY: as above; a thread belongs to one vCPU.
+// SAFETY: as above; a thread belongs to one vCPU, whose `own` lock everybody has who uses it.
 unsafe impl Sync for StubThread {}
 
 impl StubThread {

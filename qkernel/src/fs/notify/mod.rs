@@ -1,0 +1,356 @@
+//! Who watches which file (`inotify(7)`), and what watchers are told.
+//!
+//! A watch belongs to a node, whatever its names. The node's key is a number that stands for the file in all views of it
+//! ([`Inode::watch_key`]). Each watch pins the node, and the name that it was found by, in its own view, so that the cache keeps
+//! both. When the last name goes, the pins go as well, and the end of the node itself ends the watches. The end of a view ends its
+//! own watches alone.
+//!
+//! Files tell of events by [`tell`], which costs one load while nobody in the sandbox wants such events. Neither telling nor
+//! forgetting looks at more than a few watches under a lock: a node may have many.
+//!
+//! [`Inode::watch_key`]: crate::fs::inode::Inode::watch_key
+
+pub mod instance;
+pub mod limits;
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use core::any::Any;
+use core::ops::Bound::{Excluded, Unbounded};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use bitflags::bitflags;
+
+use crate::fs::notify::instance::{Instance, Watch};
+use machine::errno::{Errno, Result};
+use machine::mm::account;
+use machine::sync::{Rank, SpinLock};
+
+bitflags! {
+    /// Events, and how they are asked for: `IN_*`.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Mask: u32 {
+        const ACCESS = 0x1;
+        const MODIFY = 0x2;
+        const ATTRIB = 0x4;
+        const CLOSE_WRITE = 0x8;
+        const CLOSE_NOWRITE = 0x10;
+        const OPEN = 0x20;
+        const MOVED_FROM = 0x40;
+        const MOVED_TO = 0x80;
+        const CREATE = 0x100;
+        const DELETE = 0x200;
+        const DELETE_SELF = 0x400;
+        const MOVE_SELF = 0x800;
+        const UNMOUNT = 0x2000;
+        const OVERFLOW = 0x4000;
+        const IGNORED = 0x8000;
+        const ONLY_DIR = 0x0100_0000;
+        const DONT_FOLLOW = 0x0200_0000;
+        const EXCL_UNLINK = 0x0400_0000;
+        const MASK_CREATE = 0x1000_0000;
+        const MASK_ADD = 0x2000_0000;
+        const IS_DIR = 0x4000_0000;
+        const ONE_SHOT = 0x8000_0000;
+    }
+}
+
+impl Mask {
+    /// The events that a watch can ask for.
+    pub const EVENTS: Self = Self::from_bits_truncate(0xfff);
+    /// What a watch keeps of what was asked for.
+    pub const KEPT: Self = Self::EVENTS.union(Self::EXCL_UNLINK).union(Self::ONE_SHOT);
+}
+
+/// An event of a node, as each of its watches is told of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Event<'a> {
+    pub mask: Mask,
+    /// What the two events of a rename have in common; else 0.
+    pub cookie: u32,
+    /// In a watched directory, whose event it is. Empty: the watched node's own.
+    pub name: &'a [u8],
+    /// The name is one that was removed.
+    pub is_unlinked: bool,
+}
+
+impl Event<'_> {
+    /// An event of the watched node itself.
+    pub fn own(mask: Mask) -> Self {
+        Self { mask, cookie: 0, name: b"", is_unlinked: false }
+    }
+}
+
+/// What a watch keeps of its node. Dropped without locks, since it goes together with all that it refers to.
+pub struct Pin {
+    /// The name that it was found by.
+    pub name: Option<Part>,
+    pub node: Option<Part>,
+}
+
+pub type Part = Box<dyn Any + Send + Sync>;
+
+impl Pin {
+    const NONE: Self = Self { name: None, node: None };
+}
+
+/// A node that is to be watched.
+pub struct Target {
+    pub key: usize,
+    /// Stands for the view of a file system: all nodes that are found by it have the same.
+    pub tree: usize,
+    pub is_dir: bool,
+    /// As in `/proc/PID/fdinfo`.
+    pub dev: u64,
+    pub ino: u64,
+    pub pin: Pin,
+}
+
+struct Node {
+    is_dir: bool,
+    /// All that its watches have ever asked for.
+    wanted: Mask,
+    /// By the number of their instance, which has one watch of the node at most. There is always one.
+    watches: BTreeMap<u64, Watcher>,
+}
+
+/// A watch, and the view of the node by which it was made last. Other watches may be of other views.
+struct Watcher {
+    watch: Arc<Watch>,
+    tree: usize,
+    pin: Pin,
+}
+
+struct Registry {
+    nodes: BTreeMap<usize, Node>,
+    watches: usize,
+}
+
+static REGISTRY: SpinLock<Registry> =
+    SpinLock::new(Rank::Watches, Registry { nodes: BTreeMap::new(), watches: 0 });
+
+/// All that the watches there are have asked for, and may be told of. Empty while there are none.
+static WANTED: AtomicU32 = AtomicU32::new(0);
+static NEXT_COOKIE: AtomicU32 = AtomicU32::new(1);
+
+/// Kernel memory of a watch, with the cached name and inode that it pins.
+pub const WATCH_BYTES: usize = 2560;
+/// Most watches that are looked at under the lock at a time.
+const CHUNK: usize = 16;
+
+/// Whether anybody may want to be told of such an event.
+#[inline]
+pub fn is_wanted(events: Mask) -> bool {
+    WANTED.load(Ordering::Relaxed) & events.bits() != 0
+}
+
+/// Whether there are watches at all.
+#[inline]
+pub fn is_any() -> bool {
+    WANTED.load(Ordering::Relaxed) != 0
+}
+
+/// A number that the two events of a rename have in common.
+pub fn next_cookie() -> u32 {
+    NEXT_COOKIE.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Whether the node has watches that may want to be told of such an event.
+pub fn is_watched(key: usize, events: Mask) -> bool {
+    REGISTRY.lock().nodes.get(&key).is_some_and(|node| node.wanted.intersects(events))
+}
+
+impl Registry {
+    fn removed(&mut self, watches: usize) {
+        self.watches -= watches;
+        if self.watches == 0 {
+            WANTED.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The node's watches of the instances behind `after`, as many as there is room for. `after` becomes the last one.
+    fn next_watches(
+        &self,
+        key: usize,
+        events: Mask,
+        after: &mut u64,
+        chunk: &mut [Option<Arc<Watch>>],
+    ) -> usize {
+        let Some(node) = self.nodes.get(&key).filter(|node| node.wanted.intersects(events)) else { return 0 };
+        let mut count = 0;
+        for (slot, (id, known)) in chunk.iter_mut().zip(node.watches.range((Excluded(*after), Unbounded))) {
+            *slot = Some(known.watch.clone());
+            *after = *id;
+            count += 1;
+        }
+        count
+    }
+
+    /// Removes a watch, and its node with the last one; whether that is a directory.
+    fn take(&mut self, key: usize, instance_id: u64) -> Option<(Watcher, bool)> {
+        let node = self.nodes.get_mut(&key)?;
+        let is_dir = node.is_dir;
+        let taken = node.watches.remove(&instance_id)?;
+        if node.watches.is_empty() {
+            self.nodes.remove(&key);
+        }
+        self.removed(1);
+        Some((taken, is_dir))
+    }
+
+    /// Removes the watches of a view among the next ones behind `after`, a node and an instance. `after` becomes the last one
+    /// that was looked at. `None`: there is none behind it.
+    fn take_of(&mut self, tree: usize, after: &mut (usize, u64)) -> Option<[Option<(Watcher, bool)>; CHUNK]> {
+        let mut found = [None; CHUNK];
+        let mut slots = found.iter_mut();
+        'all: for (key, node) in self.nodes.range(after.0..) {
+            let behind = if *key == after.0 { after.1 } else { 0 };
+            for (id, known) in node.watches.range((Excluded(behind), Unbounded)) {
+                let Some(slot) = slots.next() else { break 'all };
+                *slot = (known.tree == tree).then_some((*key, *id));
+                *after = (*key, *id);
+            }
+        }
+        (slots.len() < CHUNK).then(|| found.map(|place| place.and_then(|(key, id)| self.take(key, id))))
+    }
+
+    /// Takes pins, or the names alone, from the node's next watches behind `after`, as many as there is room for; how many
+    /// watches that were.
+    fn take_pins(&mut self, key: usize, only_names: bool, after: &mut u64, chunk: &mut [Pin]) -> usize {
+        let Some(node) = self.nodes.get_mut(&key) else { return 0 };
+        let mut count = 0;
+        let next = node.watches.range_mut((Excluded(*after), Unbounded));
+        for (slot, (id, known)) in chunk.iter_mut().zip(next) {
+            slot.name = known.pin.name.take();
+            if !only_names {
+                slot.node = known.pin.node.take();
+            }
+            *after = *id;
+            count += 1;
+        }
+        count
+    }
+}
+
+/// Tells all watches of a node.
+pub fn tell(key: usize, event: &Event<'_>) {
+    let mut after = 0;
+    loop {
+        let mut chunk = [const { None }; CHUNK];
+        let count = REGISTRY.lock().next_watches(key, event.mask, &mut after, &mut chunk);
+        chunk.iter().flatten().for_each(|watch| watch.tell(event));
+        if count < CHUNK {
+            return;
+        }
+    }
+}
+
+/// `inotify_add_watch(2)`: has an instance watch a node, or changes what it is told of one; its watch descriptor. `EEXIST`: it
+/// watches the node, and `MASK_CREATE` is set. `ENOSPC`: its user has as many watches as may be.
+pub fn add(instance: &Arc<Instance>, target: Target, asked: Mask) -> Result<i32> {
+    account::check(WATCH_BYTES)?;
+    let kept = asked & Mask::KEPT;
+    let Target { key, tree, is_dir, dev, ino, pin } = target;
+    // Dropped without the lock, as what this watch replaces.
+    let pin = pin;
+    let _replaced;
+    let mut registry = REGISTRY.lock();
+    let known = registry.nodes.get(&key).and_then(|node| node.watches.get(&instance.id));
+    let watch = match known.map(|known| &known.watch).filter(|watch| instance.has(watch)).cloned() {
+        Some(_) if asked.contains(Mask::MASK_CREATE) => return Err(Errno::EEXIST),
+        Some(watch) => {
+            watch.change(kept, asked.contains(Mask::MASK_ADD));
+            watch
+        }
+        None => instance.new_watch(key, kept, (dev, ino))?,
+    };
+    let node = registry.nodes.entry(key).or_insert_with(|| Node {
+        is_dir,
+        wanted: Mask::UNMOUNT | Mask::IGNORED,
+        watches: BTreeMap::new(),
+    });
+    node.wanted |= kept;
+    _replaced = node.watches.insert(instance.id, Watcher { watch: watch.clone(), tree, pin });
+    let is_new = _replaced.is_none();
+    WANTED.fetch_or((kept | Mask::UNMOUNT).bits(), Ordering::Relaxed);
+    registry.watches += usize::from(is_new);
+    drop(registry);
+    Ok(watch.descriptor)
+}
+
+/// The instance has ended the watch: its node does not know it any more.
+fn forget(watch: &Arc<Watch>) {
+    let _removed = {
+        let mut registry = REGISTRY.lock();
+        let known = registry.nodes.get(&watch.key).and_then(|node| node.watches.get(&watch.instance_id));
+        if !known.is_some_and(|known| Arc::ptr_eq(&known.watch, watch)) {
+            return;
+        }
+        registry.take(watch.key, watch.instance_id)
+    };
+}
+
+/// Watches of the node do not keep it any more. The caller does so meanwhile.
+pub fn release(key: usize) {
+    give_up_pins(key, false);
+}
+
+/// Watches of the node do not keep a name of it any more. The caller keeps the node meanwhile.
+pub fn release_names(key: usize) {
+    give_up_pins(key, true);
+}
+
+fn give_up_pins(key: usize, only_names: bool) {
+    let mut after = 0;
+    loop {
+        let mut chunk = [Pin::NONE; CHUNK];
+        let count = REGISTRY.lock().take_pins(key, only_names, &mut after, &mut chunk);
+        drop(chunk);
+        if count < CHUNK {
+            return;
+        }
+    }
+}
+
+/// Tells the watches of a node of its end, and ends them.
+pub fn end(key: usize, last: Mask) {
+    let node = {
+        let mut registry = REGISTRY.lock();
+        let Some(node) = registry.nodes.remove(&key) else { return };
+        registry.removed(node.watches.len());
+        node
+    };
+    for known in node.watches.values() {
+        finish(&known.watch, last, node.is_dir);
+    }
+}
+
+/// Tells a watch that no node knows any more of the end of what it watched.
+fn finish(watch: &Arc<Watch>, last: Mask, is_dir: bool) {
+    watch.tell(&Event::own(if is_dir { last | Mask::IS_DIR } else { last }));
+    watch.end();
+}
+
+/// The node with this key is being freed.
+#[inline]
+pub fn gone(key: usize) {
+    if is_any() {
+        end(key, Mask::DELETE_SELF);
+    }
+}
+
+/// The last mount of a view is gone. Watches of the same files by other views stay.
+pub fn unmounted(tree: usize) {
+    let mut after = (0, 0);
+    loop {
+        let taken = REGISTRY.lock().take_of(tree, &mut after);
+        let Some(taken) = taken else { return };
+        for (known, is_dir) in taken.into_iter().flatten() {
+            finish(&known.watch, Mask::UNMOUNT, is_dir);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,515 @@
+/* What calls on processes answer at their edges: waiting, executing, zombies, scheduling. */
+#include "check.h"
+#include <limits.h>
+#include <pthread.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+
+#ifndef P_PIDFD
+#define P_PIDFD 3
+#endif
+
+static int pidfd_open_(pid_t pid, unsigned flags)
+{
+    return (int)syscall(SYS_pidfd_open, pid, flags);
+}
+
+static int raw_waitid(int kind, int id, siginfo_t *info, int options)
+{
+    return (int)syscall(SYS_waitid, kind, id, info, options, NULL);
+}
+
+static pid_t zombie(void)
+{
+    pid_t pid = CHILD({});
+    siginfo_t info;
+    OK(waitid(P_PID, pid, &info, WEXITED | WNOWAIT));
+    return pid;
+}
+
+/* A zombie will neither stop nor continue: whoever waits for that alone is told that there is no child. */
+static void waiting_for_the_dead(void)
+{
+    siginfo_t info = {0};
+    pid_t pid = zombie();
+    CHECK_ERR(waitid(P_PID, pid, &info, WSTOPPED), ECHILD);
+    CHECK_ERR(waitid(P_PID, pid, &info, WCONTINUED), ECHILD);
+    CHECK_ERR(waitid(P_ALL, 0, &info, WSTOPPED | WNOHANG), ECHILD);
+    OK(waitid(P_PID, pid, &info, WEXITED | WSTOPPED));
+    CHECK_EQ(info.si_pid, pid);
+    CHECK_ERR(waitid(P_PID, pid, &info, WEXITED), ECHILD);
+    /* Beside a living child it waits, or says that nothing has come yet. */
+    pid_t living = CHILD(pause());
+    pid = zombie();
+    info.si_pid = 77;
+    OK(waitid(P_ALL, 0, &info, WSTOPPED | WNOHANG));
+    CHECK_EQ(info.si_pid, 0);
+    OK(kill(living, SIGKILL));
+    CHECK_KILLED(living, SIGKILL);
+    JOIN(pid);
+}
+
+/* A child that dies ends the wait for its stop. */
+static void dying_while_waited_for(void)
+{
+    siginfo_t info = {0};
+    pid_t pid = CHILD({ sleep_ms(50); });
+    CHECK_ERR(waitid(P_PID, pid, &info, WSTOPPED), ECHILD);
+    JOIN(pid);
+}
+
+static void waiting_by_descriptor(void)
+{
+    siginfo_t info = {0};
+    pid_t pid = CHILD(pause());
+    int fd = FD(pidfd_open_(pid, O_NONBLOCK));
+    CHECK_ERR(raw_waitid(P_PIDFD, fd, &info, WEXITED), EAGAIN);
+    OK(raw_waitid(P_PIDFD, fd, &info, WEXITED | WNOHANG));
+    CHECK_EQ(info.si_pid, 0);
+    CHECK_EQ(fcntl(fd, F_GETFL) & O_NONBLOCK, O_NONBLOCK);
+    OK(kill(pid, SIGKILL));
+    OK(fcntl(fd, F_SETFL, 0));
+    OK(raw_waitid(P_PIDFD, fd, &info, WEXITED));
+    CHECK_EQ(info.si_pid, pid);
+    CHECK_ERR(raw_waitid(P_PIDFD, fd, &info, WEXITED), ECHILD);
+    CHECK_ERR(raw_waitid(P_PIDFD, 0, &info, WEXITED), EBADF);
+    CHECK_ERR(raw_waitid(P_PIDFD, -1, &info, WEXITED), EINVAL);
+    CHECK_ERR(pidfd_open_(pid, 0), ESRCH);
+    CHECK_ERR(pidfd_open_(-1, 0), EINVAL);
+    CHECK_ERR(pidfd_open_(getpid(), 1), EINVAL);
+}
+
+static volatile sig_atomic_t keptsignal, keptcode, keptvalue;
+static void on_signal(int number, siginfo_t *info, void *context UNUSED)
+{
+    keptsignal = number;
+    keptcode = info->si_code;
+    keptvalue = info->si_value.sival_int;
+}
+
+static int pidfd_signal(int fd, int number, siginfo_t *info, unsigned flags)
+{
+    return (int)syscall(SYS_pidfd_send_signal, fd, number, info, flags);
+}
+
+static void signalling_by_descriptor(void)
+{
+    struct sigaction action = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO};
+    OK(sigaction(SIGUSR1, &action, NULL));
+    int fd = FD(pidfd_open_(getpid(), 0));
+    OK(pidfd_signal(fd, 0, NULL, 0));
+    OK(pidfd_signal(fd, SIGUSR1, NULL, 0));
+    CHECK_EQ(keptsignal, SIGUSR1);
+    CHECK_EQ(keptcode, SI_USER);
+    siginfo_t info = {.si_signo = SIGUSR1, .si_code = SI_QUEUE};
+    info.si_value.sival_int = 4711;
+    OK(pidfd_signal(fd, SIGUSR1, &info, 0));
+    CHECK_EQ(keptvalue, 4711);
+    /* To itself a process may say anything. */
+    info.si_code = SI_USER;
+    OK(pidfd_signal(fd, SIGUSR1, &info, 0));
+    info.si_code = SI_KERNEL;
+    OK(pidfd_signal(fd, SIGUSR1, &info, 0));
+    CHECK_EQ(keptcode, SI_KERNEL);
+    CHECK_ERR(pidfd_signal(fd, SIGUSR2, &info, 0), EINVAL);
+    CHECK_ERR(pidfd_signal(fd, SIGUSR1, NULL, 77), EINVAL);
+    CHECK_ERR(pidfd_signal(fd, 65, NULL, 0), EINVAL);
+    int null = FD(open("/dev/null", O_RDONLY));
+    CHECK_ERR(pidfd_signal(null, 0, NULL, 0), EBADF);
+    CHECK_ERR(pidfd_signal(-1, 0, NULL, 0), EBADF);
+    /* A process's folder in /proc is as good as a pidfd. */
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d", getpid());
+    int folder = FD(open(path, O_RDONLY | O_DIRECTORY));
+    keptsignal = 0;
+    OK(pidfd_signal(folder, SIGUSR1, NULL, 0));
+    CHECK_EQ(keptsignal, SIGUSR1);
+    int proc = FD(open("/proc", O_RDONLY | O_DIRECTORY));
+    CHECK_ERR(pidfd_signal(proc, 0, NULL, 0), EBADF);
+    pid_t pid = CHILD(pause());
+    snprintf(path, sizeof path, "/proc/%d", pid);
+    int theirs = FD(open(path, O_RDONLY | O_DIRECTORY));
+    info.si_code = SI_USER;
+    CHECK_ERR(pidfd_signal(theirs, SIGUSR1, &info, 0), EPERM);
+    OK(pidfd_signal(theirs, SIGKILL, NULL, 0));
+    CHECK_KILLED(pid, SIGKILL);
+    CHECK_ERR(pidfd_signal(theirs, SIGKILL, NULL, 0), ESRCH);
+}
+
+/* si_errno is the sender's word and arrives as it was sent. */
+static void error_numbers(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGRTMIN);
+    OK(sigprocmask(SIG_BLOCK, &set, NULL));
+    siginfo_t info = {.si_signo = SIGRTMIN, .si_errno = 1234, .si_code = SI_QUEUE}, got;
+    info.si_pid = 99;
+    info.si_uid = 98;
+    info.si_value.sival_int = 97;
+    OK(syscall(SYS_rt_sigqueueinfo, getpid(), SIGRTMIN, &info));
+    CHECK_EQ(sigwaitinfo(&set, &got), SIGRTMIN);
+    CHECK_EQ(got.si_errno, 1234);
+    CHECK_EQ(got.si_pid, 99);
+    CHECK_EQ(got.si_uid, 98);
+    CHECK_EQ(got.si_value.sival_int, 97);
+    OK(syscall(SYS_rt_tgsigqueueinfo, getpid(), getpid(), SIGRTMIN, &info));
+    CHECK_EQ(sigwaitinfo(&set, &got), SIGRTMIN);
+    CHECK_EQ(got.si_errno, 1234);
+    int fd = FD(pidfd_open_(getpid(), 0));
+    OK(pidfd_signal(fd, SIGRTMIN, &info, 0));
+    CHECK_EQ(sigwaitinfo(&set, &got), SIGRTMIN);
+    CHECK_EQ(got.si_errno, 1234);
+}
+
+static void *sleeper(void *unused UNUSED)
+{
+    pause();
+    return NULL;
+}
+
+static void *execute_from_vfork(void *unused UNUSED)
+{
+    pid_t pid = vfork();
+    if (pid == 0) {
+        execl("/bin/true", "true", NULL);
+        _exit(9);
+    }
+    JOIN(pid);
+    return NULL;
+}
+
+/* A thread that is not the leader runs a program in the place of all, and by vfork one beside them. */
+static void *execute_as_all(void *unused UNUSED)
+{
+    execl("/bin/sh", "sh", "-c", "exit 5", NULL);
+    return NULL;
+}
+
+static void executing_from_threads(void)
+{
+    pthread_t thread;
+    for (int i = 0; i < 20; i++) {
+        PT(pthread_create(&thread, NULL, execute_from_vfork, NULL));
+        PT(pthread_join(thread, NULL));
+    }
+    pid_t pid = CHILD({
+        PT(pthread_create(&thread, NULL, sleeper, NULL));
+        PT(pthread_create(&thread, NULL, execute_as_all, NULL));
+        PT(pthread_join(thread, NULL));
+    });
+    int status = status_of(pid);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 5);
+    /* The leader waits for its vfork'ed child; another thread executes meanwhile. */
+    pid = CHILD({
+        PT(pthread_create(&thread, NULL, execute_as_all, NULL));
+        pid_t inner = vfork();
+        if (inner == 0) {
+            struct timespec left = {0, 300000000};
+            syscall(SYS_nanosleep, &left, NULL);
+            _exit(0);
+        }
+        for (;;)
+            pause();
+    });
+    status = status_of(pid);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 5);
+}
+
+struct clone_stack {
+    char bytes[65536] __attribute__((aligned(16)));
+};
+
+static int thread_in_vfork(void *unused UNUSED)
+{
+    execl("/bin/sh", "sh", "-c", "exit 6", NULL);
+    _exit(9);
+}
+
+/* A vfork'ed child that is executed by one of its own threads, while its leader waits. */
+static void executing_by_a_vforked_thread(void)
+{
+    static struct clone_stack stack;
+    pid_t pid = vfork();
+    if (pid == 0) {
+        int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+        clone(thread_in_vfork, stack.bytes + sizeof stack.bytes, flags, NULL);
+        for (;;)
+            syscall(SYS_pause);
+    }
+    int status = status_of(pid);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 6);
+}
+
+static ssize_t read_of(pid_t pid, const char *name, char *text, size_t room)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/%s", pid, name);
+    int fd = open(path, O_RDONLY);
+    if (fd < 0)
+        return -errno;
+    ssize_t got = read(fd, text, room - 1);
+    if (got < 0)
+        got = -errno;
+    else
+        text[got] = 0;
+    close(fd);
+    return got;
+}
+
+static void zombies(void)
+{
+    pid_t pid = zombie();
+    char text[4096], path[64];
+    CHECK_EQ(state_of(pid), 'Z');
+    CHECK(read_of(pid, "status", text, sizeof text) > 0);
+    CHECK(strstr(text, "State:\tZ (zombie)") != NULL);
+    CHECK(strstr(text, "VmSize") == NULL);
+    CHECK(strstr(text, "Threads:\t1\n") != NULL);
+    CHECK_EQ(read_of(pid, "cmdline", text, sizeof text), 0);
+    CHECK_EQ(read_of(pid, "maps", text, sizeof text), 0);
+    CHECK(read_of(pid, "environ", text, sizeof text) <= 0);
+    CHECK(read_of(pid, "comm", text, sizeof text) > 0);
+    CHECK(strcmp(text, "answers_tasks\n") == 0);
+    CHECK(read_of(pid, "statm", text, sizeof text) > 0);
+    CHECK(strcmp(text, "0 0 0 0 0 0 0\n") == 0);
+    CHECK(read_of(pid, "limits", text, sizeof text) > 0);
+    CHECK(read_of(pid, "cgroup", text, sizeof text) > 0);
+    CHECK(read_of(pid, "oom_score_adj", text, sizeof text) > 0);
+    static const char *links[] = {"exe", "cwd", "root"};
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "/proc/%d/%s", pid, links[i]);
+        CHECK_ERR(readlink(path, text, sizeof text), ENOENT);
+    }
+    snprintf(path, sizeof path, "/proc/%d/fd", pid);
+    DIR *directory = opendir(path);
+    if (directory) {
+        int entries = 0;
+        while (readdir(directory))
+            entries++;
+        CHECK(entries <= 2);
+        closedir(directory);
+    }
+    OK(kill(pid, 0));
+    OK(kill(pid, SIGKILL));
+    CHECK_EQ(getpgid(pid), getpgrp());
+    CHECK_EQ(getsid(pid), getsid(0));
+    cpu_set_t set;
+    OK(sched_getaffinity(pid, sizeof set, &set));
+    OK(sched_setaffinity(pid, sizeof set, &set));
+    struct sched_param param;
+    struct timespec interval;
+    OK(sched_getparam(pid, &param));
+    CHECK_EQ(sched_getscheduler(pid), SCHED_OTHER);
+    OK(sched_rr_get_interval(pid, &interval));
+    OK(sched_setscheduler(pid, SCHED_BATCH, &param));
+    errno = 0;
+    CHECK(getpriority(PRIO_PROCESS, pid) == 0 && errno == 0);
+    OK(setpriority(PRIO_PROCESS, pid, 5));
+    CHECK_EQ(getpriority(PRIO_PROCESS, pid), 5);
+    struct rlimit limit;
+    OK(prlimit(pid, RLIMIT_NOFILE, NULL, &limit));
+    int fd = FD(pidfd_open_(pid, 0));
+    OK(pidfd_signal(fd, 0, NULL, 0));
+    CHECK_ERR(syscall(SYS_pidfd_getfd, fd, 0, 0), ESRCH);
+    clockid_t clock;
+    struct timespec spent;
+    OK(clock_getcpuclockid(pid, &clock));
+    OK(clock_gettime(clock, &spent));
+    JOIN(pid);
+    CHECK_EQ(state_of(pid), 0);
+    CHECK_ERR(sched_getaffinity(pid, sizeof set, &set), ESRCH);
+    CHECK_ERR(sched_getscheduler(pid), ESRCH);
+    CHECK_ERR(getpriority(PRIO_PROCESS, pid), ESRCH);
+    CHECK_ERR(getpgid(pid), ESRCH);
+    CHECK_ERR(kill(pid, 0), ESRCH);
+}
+
+static void affinity_masks(void)
+{
+    cpu_set_t all, one, kept;
+    OK(sched_getaffinity(0, sizeof all, &all));
+    for (int round = 0; round < 50; round++)
+        for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+            if (!CPU_ISSET(cpu, &all))
+                continue;
+            CPU_ZERO(&one);
+            CPU_SET(cpu, &one);
+            OK(sched_setaffinity(0, sizeof one, &one));
+            CHECK(sched_getaffinity(0, sizeof kept, &kept) == 0 && CPU_EQUAL(&one, &kept));
+        }
+    OK(sched_setaffinity(0, sizeof all, &all));
+    CPU_ZERO(&one);
+    CHECK_ERR(sched_setaffinity(0, sizeof one, &one), EINVAL);
+    CHECK_ERR(sched_setaffinity(0, sizeof one, (void *)8), EFAULT);
+    CHECK_ERR(sched_setaffinity(-1, sizeof one, &all), ESRCH);
+    CHECK_ERR(sched_setaffinity(INT_MAX, sizeof one, &all), ESRCH);
+    /* Sets of any size of whole words are filled as far as the kernel's own goes. */
+    static unsigned long large[4096];
+    memset(large, 0xff, sizeof large);
+    long got = syscall(SYS_sched_getaffinity, 0, sizeof large, large);
+    CHECK(got > 0 && got <= 1024);
+    CHECK_EQ(got % sizeof(long), 0);
+    CHECK_EQ(large[got / sizeof(long)], -1UL);
+    CHECK(memcmp(large, &all, got < 128 ? got : 128) == 0);
+    CHECK_ERR(syscall(SYS_sched_getaffinity, 0, got - 1, large), EINVAL);
+    CHECK_ERR(syscall(SYS_sched_getaffinity, 0, 7, large), EINVAL);
+    CHECK_ERR(syscall(SYS_sched_getaffinity, -1, sizeof large, large), ESRCH);
+    CHECK_ERR(syscall(SYS_sched_getaffinity, 0, got, 8), EFAULT);
+    OK(syscall(SYS_sched_setaffinity, 0, sizeof large, memset(large, 0xff, sizeof large)));
+    unsigned char byte = 0xff;
+    OK(syscall(SYS_sched_setaffinity, 0, 1, &byte));
+    OK(sched_setaffinity(0, sizeof all, &all));
+}
+
+static void memory_of_children(void)
+{
+    struct rusage usage, of_child;
+    OK(getrusage(RUSAGE_CHILDREN, &usage));
+    pid_t pid = CHILD({
+        size_t bytes = 24 << 20;
+        char *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(pages != MAP_FAILED);
+        memset(pages, 1, bytes);
+        OK(munmap(pages, bytes));
+        struct rusage own;
+        OK(getrusage(RUSAGE_SELF, &own));
+        CHECK(own.ru_maxrss >= 24 << 10);
+    });
+    int status;
+    CHECK_EQ(wait4(pid, &status, 0, &of_child), pid);
+    CHECK_EQ(status, 0);
+    CHECK(of_child.ru_maxrss >= 24 << 10);
+    CHECK(of_child.ru_maxrss < 100 << 10);
+    OK(getrusage(RUSAGE_CHILDREN, &usage));
+    CHECK(usage.ru_maxrss >= 24 << 10);
+    CHECK(usage.ru_maxrss < 100 << 10);
+}
+
+/* What a program is told of its own name. */
+static void executed_names(void)
+{
+    char self[PATH_MAX] = {0}, text[256] = {0};
+    CHECK(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
+    OK(symlink(self, "by-link"));
+    int ends[2];
+    OK(pipe(ends));
+    const char *paths[] = {self, "./by-link"};
+    for (int i = 0; i < 2; i++) {
+        JOIN(CHILD({
+            OK(dup2(ends[1], 1) - 1);
+            execl(paths[i], "name", "--execfn", NULL);
+        }));
+        ssize_t got = read(ends[0], text, sizeof text - 1);
+        CHECK(got >= 0);
+        text[got] = 0;
+        CHECK(strcmp(text, paths[i]) == 0);
+    }
+    int fd = FD(open(self, O_RDONLY));
+    char want[64];
+    snprintf(want, sizeof want, "/dev/fd/%d", fd);
+    JOIN(CHILD({
+        OK(dup2(ends[1], 1) - 1);
+        char *arguments[] = {"name", "--execfn", NULL}, *none[] = {NULL};
+        syscall(SYS_execveat, fd, "", arguments, none, AT_EMPTY_PATH);
+    }));
+    ssize_t got = read(ends[0], text, sizeof text - 1);
+    text[got] = 0;
+    CHECK(strcmp(text, want) == 0);
+    int dir = FD(open(".", O_RDONLY | O_DIRECTORY));
+    snprintf(want, sizeof want, "/dev/fd/%d/by-link", dir);
+    JOIN(CHILD({
+        OK(dup2(ends[1], 1) - 1);
+        char *arguments[] = {"name", "--execfn", NULL}, *none[] = {NULL};
+        syscall(SYS_execveat, dir, "by-link", arguments, none, 0);
+    }));
+    got = read(ends[0], text, sizeof text - 1);
+    text[got] = 0;
+    CHECK(strcmp(text, want) == 0);
+    CHECK_ERR(syscall(SYS_execveat, dir, "by-link", NULL, NULL, AT_SYMLINK_NOFOLLOW), ELOOP);
+    CHECK_ERR(syscall(SYS_execveat, dir, "by-link", NULL, NULL, 0x80), EINVAL);
+}
+
+/* An interpreter could not open its script by a descriptor that is closed: ENOENT, as for any missing interpreter. */
+static void scripts_by_descriptor(void)
+{
+    write_file("script", "#!/bin/sh\nexit 3\n", 0755);
+    char *arguments[] = {"script", NULL}, *none[] = {NULL};
+    int fd = FD(open("script", O_RDONLY | O_CLOEXEC));
+    CHECK_ERR(syscall(SYS_execveat, fd, "", arguments, none, AT_EMPTY_PATH), ENOENT);
+    int dir = FD(open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    CHECK_ERR(syscall(SYS_execveat, dir, "script", arguments, none, 0), ENOENT);
+    OK(fcntl(fd, F_SETFD, 0));
+    int status = status_of(CHILD(syscall(SYS_execveat, fd, "", arguments, none, AT_EMPTY_PATH)));
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+    OK(fcntl(dir, F_SETFD, 0));
+    status = status_of(CHILD(syscall(SYS_execveat, dir, "script", arguments, none, 0)));
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+    char program[PATH_MAX] = {0};
+    CHECK(readlink("/proc/self/exe", program, sizeof program - 1) > 0);
+    fd = FD(open(program, O_RDONLY | O_CLOEXEC));
+    char *quiet[] = {"name", "--list", NULL};
+    JOIN(CHILD({
+        OK(close(1));
+        FD(open("/dev/null", O_WRONLY));
+        syscall(SYS_execveat, fd, "", quiet, none, AT_EMPTY_PATH);
+    }));
+    write_file("lost", "#!/no/such/interpreter\n", 0755);
+    CHECK_ERR(execl("lost", "lost", NULL), ENOENT);
+    write_file("empty", "", 0755);
+    CHECK_ERR(execl("empty", "empty", NULL), ENOEXEC);
+    write_file("bare", "#!\n", 0755);
+    CHECK_ERR(execl("bare", "bare", NULL), ENOEXEC);
+    write_file("loop", "#!./loop\n", 0755);
+    CHECK_ERR(execl("loop", "loop", NULL), ELOOP);
+    write_file("closed", "#!/bin/sh\n", 0644);
+    CHECK_ERR(execl("closed", "closed", NULL), EACCES);
+    CHECK_ERR(execl(".", "dir", NULL), EACCES);
+    CHECK_ERR(execl("", "none", NULL), ENOENT);
+}
+
+/* One version everywhere, and new enough for the calls that are there. */
+static void version(void)
+{
+    struct utsname name;
+    char release[256] = {0}, text[1024] = {0};
+    OK(uname(&name));
+    int major, minor;
+    CHECK_EQ(sscanf(name.release, "%d.%d", &major, &minor), 2);
+    CHECK(major > 6 || (major == 6 && minor >= 12) || major * 100 + minor >= 504);
+    int fd = FD(open("/proc/sys/kernel/osrelease", O_RDONLY));
+    ssize_t got = read(fd, release, sizeof release - 1);
+    CHECK_EQ(got, strlen(name.release) + 1);
+    CHECK(strncmp(release, name.release, got - 1) == 0);
+    fd = FD(open("/proc/version", O_RDONLY));
+    CHECK(read(fd, text, sizeof text - 1) > 0);
+    snprintf(release, sizeof release, "Linux version %s ", name.release);
+    CHECK(strncmp(text, release, strlen(release)) == 0);
+    CHECK(strstr(text, name.version) != NULL);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && strcmp(argv[1], "--execfn") == 0) {
+        const char *name = (const char *)getauxval(AT_EXECFN);
+        return write(1, name, strlen(name)) < 0;
+    }
+    static const struct test tests[] = {
+        TEST(waiting_for_the_dead),
+        TEST(dying_while_waited_for),
+        TEST(waiting_by_descriptor),
+        TEST(signalling_by_descriptor),
+        TEST(error_numbers),
+        TEST(executing_from_threads),
+        TEST(executing_by_a_vforked_thread),
+        TEST(zombies),
+        TEST(affinity_masks),
+        TEST(memory_of_children),
+        TEST(executed_names),
+        TEST(scripts_by_descriptor),
+        TEST(version),
+    };
+    return RUN_TESTS("answers_tasks", tests, argc, argv);
+}
