@@ -269,7 +269,8 @@ impl InetSocket {
             };
             let got = match hs::receive(&self.handle, buf, !stream, &mut with) {
                 Ok(got) => got,
-                Err(Errno::EAGAIN) if !beside => {
+                // The host says so after the end of reading as well, and its `poll` says that the end is there.
+                Err(Errno::EAGAIN) if !beside && !self.reads_ended.load(Ordering::Acquire) => {
                     self.readiness.would_wait(before, Direction::Receive);
                     return self.stopped(received.bytes, Errno::EAGAIN).map(|_| received);
                 }
