@@ -388,6 +388,72 @@ static void memory_of_children(void)
     CHECK(usage.ru_maxrss < 100 << 10);
 }
 
+/* Touches new pages: faults of this thread. */
+static void touch_pages(void)
+{
+    size_t bytes = 1 << 20;
+    char *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(pages != MAP_FAILED);
+    memset(pages, 1, bytes);
+    OK(munmap(pages, bytes));
+}
+
+static void *count_own(void *used)
+{
+    struct rusage before;
+    OK(getrusage(RUSAGE_THREAD, &before));
+    touch_pages();
+    sleep_ms(1);
+    OK(getrusage(RUSAGE_THREAD, used));
+    CHECK(((struct rusage *)used)->ru_minflt > before.ru_minflt);
+    CHECK(((struct rusage *)used)->ru_nvcsw > before.ru_nvcsw);
+    return NULL;
+}
+
+/* The counts by which /proc/self/stat knows faults: minflt, cminflt, majflt, cmajflt. */
+static void fault_counts(unsigned long counts[4])
+{
+    char text[1024] = {0};
+    int fd = FD(open("/proc/self/stat", O_RDONLY));
+    CHECK(read(fd, text, sizeof text - 1) > 0);
+    OK(close(fd));
+    const char *behind = strrchr(text, ')');
+    CHECK(behind != NULL);
+    CHECK_EQ(sscanf(behind, ") %*c %*d %*d %*d %*d %*d %*u %lu %lu %lu %lu", &counts[0], &counts[1], &counts[2],
+                    &counts[3]), 4);
+}
+
+/* Faults and switches of threads and children that have ended still count. */
+static void counts_of_the_ended(void)
+{
+    struct rusage before, of_thread, after, children, more;
+    unsigned long counts[4];
+    OK(getrusage(RUSAGE_SELF, &before));
+    pthread_t thread;
+    PT(pthread_create(&thread, NULL, count_own, &of_thread));
+    PT(pthread_join(thread, NULL));
+    OK(getrusage(RUSAGE_SELF, &after));
+    CHECK(after.ru_minflt >= before.ru_minflt + of_thread.ru_minflt);
+    CHECK(after.ru_nvcsw >= before.ru_nvcsw + of_thread.ru_nvcsw);
+    fault_counts(counts);
+    CHECK(counts[0] >= (unsigned long)after.ru_minflt);
+    CHECK(counts[2] >= (unsigned long)after.ru_majflt);
+    OK(getrusage(RUSAGE_CHILDREN, &children));
+    pid_t pid = CHILD(touch_pages());
+    int status;
+    struct rusage of_child;
+    CHECK_EQ(wait4(pid, &status, 0, &of_child), pid);
+    CHECK_EQ(status, 0);
+    CHECK(of_child.ru_minflt > 0);
+    OK(getrusage(RUSAGE_CHILDREN, &more));
+    CHECK_EQ(more.ru_minflt, children.ru_minflt + of_child.ru_minflt);
+    CHECK_EQ(more.ru_majflt, children.ru_majflt + of_child.ru_majflt);
+    CHECK_EQ(more.ru_nvcsw, children.ru_nvcsw + of_child.ru_nvcsw);
+    fault_counts(counts);
+    CHECK_EQ(counts[1], more.ru_minflt);
+    CHECK_EQ(counts[3], more.ru_majflt);
+}
+
 /* What a program is told of its own name. */
 static void executed_names(void)
 {
@@ -507,6 +573,7 @@ int main(int argc, char **argv)
         TEST(zombies),
         TEST(affinity_masks),
         TEST(memory_of_children),
+        TEST(counts_of_the_ended),
         TEST(executed_names),
         TEST(scripts_by_descriptor),
         TEST(version),

@@ -18,6 +18,7 @@ use crate::proc::{fd, maps, mem, mounts, net};
 use crate::pseudo::{Dynamic, Entry, Item, Kind, Node, Out, Place, parse_id, parse_number};
 use crate::task;
 use crate::task::core::Task;
+use crate::task::used::Used;
 use machine::errno::{Errno, Result};
 use machine::mm::aspace::Layout;
 use machine::mm::{AddressSpace, UserAddr, frames};
@@ -362,18 +363,13 @@ fn oom_score(subject: &Subject, out: &mut Out) -> Result<()> {
 
 /// Time on a CPU in nanoseconds.
 fn run_ns(subject: &Subject, task: &Arc<Task>) -> u64 {
-    let (user, system) = if subject.is_thread() {
-        let sched = &task.thread.sched;
-        (sched.user_ticks.load(Ordering::Relaxed), sched.system_ticks.load(Ordering::Relaxed))
-    } else {
-        subject.process.cpu_ticks()
-    };
-    time::ticks_to_ns(user + system)
+    let used = subject.used(Some(task));
+    time::ticks_to_ns(used.user + used.system)
 }
 
 fn schedstat(subject: &Subject, out: &mut Out) -> Result<()> {
     let task = subject.task()?;
-    writeln!(out, "{} 0 {}", run_ns(subject, &task), task.thread.sched.switches.load(Ordering::Relaxed));
+    writeln!(out, "{} 0 {}", run_ns(subject, &task), Used::by(&task.thread.sched).switches);
     Ok(())
 }
 
@@ -383,14 +379,13 @@ fn sched(subject: &Subject, out: &mut Out) -> Result<()> {
     out.push(comm_of(&task.comm.lock().clone()));
     writeln!(out, " ({}, #threads: {threads})\n{:-<67}", subject.id(), "");
     let ns = run_ns(subject, &task);
-    let all = task.thread.sched.switches.load(Ordering::Relaxed);
-    let forced = task.thread.sched.involuntary_switches.load(Ordering::Relaxed);
+    let used = Used::by(&task.thread.sched);
     let nice = task.policy.nice.load(Ordering::Relaxed);
     writeln!(out, "{:<45}:{:>14}.{:06}", "se.sum_exec_runtime", ns / 1_000_000, ns % 1_000_000);
     let lines = [
-        ("nr_switches", all),
-        ("nr_voluntary_switches", all.saturating_sub(forced)),
-        ("nr_involuntary_switches", forced),
+        ("nr_switches", used.switches),
+        ("nr_voluntary_switches", used.voluntary()),
+        ("nr_involuntary_switches", used.involuntary),
         ("policy", 0),
         ("prio", u64::from((120 + nice).unsigned_abs())),
         ("start_ticks", task.start_ns / TICK_NS),

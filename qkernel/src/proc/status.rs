@@ -8,6 +8,7 @@ use crate::limits::{RLIM_INFINITY, RLIMIT_SIGPENDING};
 use crate::proc::subject::{Family, Subject};
 use crate::pseudo::{Context, Out};
 use crate::task::core::Task;
+use crate::task::used::Used;
 use machine::errno::Result;
 use machine::mm::aspace::Layout;
 use machine::mm::vma::VmaFlags;
@@ -147,7 +148,7 @@ fn push_stat(out: &mut Out, subject: &Subject, family: &Family, open: bool) {
     write!(out, "{} (", subject.id());
     out.push(comm_of(&name_of(subject, task.as_ref())));
     let Family { parent, group, session, terminal, foreground, ended } = *family;
-    write!(out, ") {state} {parent} {group} {session} {terminal} {foreground} 4194304 0 0 0 0 ");
+    write!(out, ") {state} {parent} {group} {session} {terminal} {foreground} 4194304 ");
     push_times(subject, task.as_ref(), out);
     let rss_limit = process.limits.lock().soft(RLIMIT_RSS);
     write!(out, "{} {} {rss_limit} ", sizes.mapped, sizes.resident / PAGE);
@@ -177,19 +178,12 @@ fn push_words(out: &mut Out, words: &[u64]) {
     }
 }
 
-/// The fields from `utime` to `starttime`.
+/// The fields from `minflt` to `starttime`.
 fn push_times(subject: &Subject, task: Option<&Arc<Task>>, out: &mut Out) {
     let process = &subject.process;
-    let own = task.map(|task| &task.thread.sched);
-    let (user, system) = match own {
-        Some(sched) if subject.is_thread() => {
-            (sched.user_ticks.load(Ordering::Relaxed), sched.system_ticks.load(Ordering::Relaxed))
-        }
-        _ => process.cpu_ticks(),
-    };
-    let children_user = process.children_user.load(Ordering::Relaxed);
-    let children_system = process.children_system.load(Ordering::Relaxed);
-    push_words(out, &[user, system, children_user, children_system].map(clock_ticks));
+    let (own, children) = (subject.used(task), *process.children_used.lock());
+    push_words(out, &[own.minor_faults, children.minor_faults, own.major_faults, children.major_faults]);
+    push_words(out, &[own.user, own.system, children.user, children.system].map(clock_ticks));
     let policy = task.map(|task| task.policy.clone());
     let policy = policy.or_else(|| process.ended.lock().as_ref().map(|ended| ended.policy.clone()));
     let nice = policy.map_or(0, |policy| policy.nice.load(Ordering::Relaxed));
@@ -356,12 +350,8 @@ fn push_places(task: Option<&Arc<Task>>, out: &mut Out) {
     write!(out, "Cpus_allowed:\t{mask:x}\nCpus_allowed_list:\t");
     push_cpu_list(out, mask);
     out.push(b"Mems_allowed:\t00000000,00000001\nMems_allowed_list:\t0\n");
-    let count = |task: &Arc<Task>| {
-        let all = task.thread.sched.switches.load(Ordering::Relaxed);
-        let forced = task.thread.sched.involuntary_switches.load(Ordering::Relaxed);
-        (all.saturating_sub(forced), forced)
-    };
-    let (voluntary, forced) = task.map_or((0, 0), count);
+    let used = task.map(|task| Used::by(&task.thread.sched)).unwrap_or_default();
+    let (voluntary, forced) = (used.voluntary(), used.involuntary);
     writeln!(out, "voluntary_ctxt_switches:\t{voluntary}\nnonvoluntary_ctxt_switches:\t{forced}");
 }
 

@@ -10,6 +10,7 @@ use crate::task;
 use crate::task::core::Task;
 use crate::task::inspect;
 use crate::task::process::Process;
+use crate::task::used::Used;
 use machine::errno::{Errno, Result};
 use machine::mm::AddressSpace;
 use machine::time;
@@ -55,6 +56,14 @@ impl Subject {
     /// Whether it is about one thread.
     pub fn is_thread(&self) -> bool {
         self.is_thread
+    }
+
+    /// What it has used: the thread, whose task it is, or all of the process.
+    pub fn used(&self, task: Option<&Arc<Task>>) -> Used {
+        match task {
+            Some(task) if self.is_thread => Used::by(&task.thread.sched),
+            _ => self.process.used(),
+        }
     }
 
     /// Whether the first thread has ended before others, so that the process shows as a zombie meanwhile.

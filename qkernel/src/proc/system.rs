@@ -5,8 +5,8 @@ use crate::proc::Whole;
 use crate::proc::status::clock_ticks;
 use crate::pseudo::Out;
 use crate::task::container;
+use crate::task::used::Used;
 
-use core::sync::atomic::Ordering;
 use machine::errno::Result;
 use machine::heap;
 use machine::mm::account::SANDBOX;
@@ -125,15 +125,6 @@ fn push_meminfo(out: &mut Out, memory: &Memory) {
     out.push(b"HugePages_Surp:        0\nHugepagesize:       2048 kB\nHugetlb:               0 kB\n");
 }
 
-/// CPU time of the container in counter ticks (user, system), and switches of the tasks that live.
-pub fn cpu_use() -> (u64, u64, u64) {
-    let container = container::current();
-    let (user, system) = container.cpu_ticks();
-    let tasks = container.tasks();
-    let switches = tasks.iter().map(|task| task.thread.sched.switches.load(Ordering::Relaxed)).sum();
-    (user, system, switches)
-}
-
 /// Nanoseconds since the sandbox's first process began.
 fn age_ns() -> u64 {
     let start = container::current().first_process().map_or(0, |process| process.start_ns);
@@ -143,7 +134,7 @@ fn age_ns() -> u64 {
 /// `/proc/stat`. Time isn't counted by CPU, so each CPU shows its share.
 pub fn stat(_: &Whole, out: &mut Out) -> Result<()> {
     let cpus = platform::cpus() as u64;
-    let (user, system, switches) = cpu_use();
+    let Used { user, system, switches, .. } = container::current().used();
     let (user, system) = (clock_ticks(user), clock_ticks(system));
     let idle = (age_ns() / crate::proc::status::TICK_NS * cpus).saturating_sub(user + system);
     writeln!(out, "cpu  {user} 0 {system} {idle} 0 0 0 0 0 0");
@@ -165,7 +156,7 @@ fn last_id() -> u32 {
 /// `/proc/uptime`: seconds since boot, and idle seconds of all CPUs.
 pub fn uptime(_: &Whole, out: &mut Out) -> Result<()> {
     let cpus = platform::cpus() as u64;
-    let (user, system, _) = cpu_use();
+    let (user, system) = container::current().cpu_ticks();
     let idle = (age_ns() * cpus).saturating_sub(time::ticks_to_ns(user + system));
     let push = |out: &mut Out, ns: u64| write!(out, "{}.{:02}", ns / NSEC, ns % NSEC / 10_000_000);
     push(out, time::boottime_ns());

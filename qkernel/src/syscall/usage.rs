@@ -4,7 +4,6 @@ use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
 
 use crate::task::usage;
-use core::sync::atomic::Ordering;
 use machine::errno::Errno;
 use machine::mm::UserAddr;
 
@@ -17,7 +16,7 @@ pub(super) fn getrusage(cx: &Ctx<'_>, who: i32, to: UserAddr) -> SyscallResult {
     let usage = match who {
         SELF => usage::of_process(process, Some(cx.aspace())),
         THREAD => usage::of_thread(cx.task, cx.aspace()),
-        CHILDREN => usage::of_children(process),
+        CHILDREN => process.children_used.lock().rusage(),
         _ => return Err(Errno::EINVAL),
     };
     cx.user().write(to, &usage)?;
@@ -28,13 +27,8 @@ pub(super) fn getrusage(cx: &Ctx<'_>, who: i32, to: UserAddr) -> SyscallResult {
 pub(super) fn times(cx: &Ctx<'_>, to: UserAddr) -> SyscallResult {
     const TICK_NS: u64 = 10_000_000;
     let process = cx.process();
-    let (user, system) = process.cpu_ticks();
-    let counts = [
-        user,
-        system,
-        process.children_user.load(Ordering::Relaxed),
-        process.children_system.load(Ordering::Relaxed),
-    ];
+    let (own, children) = (process.used(), *process.children_used.lock());
+    let counts = [own.user, own.system, children.user, children.system];
     cx.user().write_opt(to, &counts.map(|ticks| machine::time::ticks_to_ns(ticks) / TICK_NS))?;
     Ok(machine::time::boottime_ns() / TICK_NS)
 }

@@ -11,7 +11,6 @@ use core::sync::atomic::Ordering;
 use abi::limits::ContainerLimit;
 
 use crate::fs::inode::Inode;
-use crate::proc::system::cpu_use;
 use crate::pseudo::{Context, Entry, FileSystem, Node, Out, Place};
 use crate::sysfs::{all_cpus, number};
 use crate::task::container::{self, Container};
@@ -131,7 +130,7 @@ fn push_cpu_max(out: &mut Out, container: &Container) {
 }
 
 fn cpu_stat(_: &Group, out: &mut Out) -> Result<()> {
-    let (user, system, _) = cpu_use();
+    let (user, system) = container::current().cpu_ticks();
     let [user, system] = [user, system].map(|ticks| time::ticks_to_ns(ticks) / 1000);
     writeln!(out, "usage_usec {}\nuser_usec {user}\nsystem_usec {system}", user + system);
     let Throttling { periods, throttled_periods, throttled_ns } = shares::throttling(owner());

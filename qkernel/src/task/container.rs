@@ -27,6 +27,7 @@ use crate::task::pause::Pause;
 use crate::task::pid_space::PidSpace;
 use crate::task::process::Process;
 use crate::task::terminal::Terminal;
+use crate::task::used::Used;
 
 /// The number by which the VMM and the kernel know a container. That of the sandbox's first is 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -92,7 +93,7 @@ pub struct Container {
     /// What its memory is charged to.
     memory: OwnerLease,
     /// Processor time of its ended tasks, in counter ticks (user, system).
-    ended_ticks: [AtomicU64; 2],
+    ended_used: SpinLock<Used>,
     pub(super) pause: Pause,
     /// The VMM lets the first process begin.
     is_started: AtomicBool,
@@ -151,7 +152,7 @@ impl Container {
             events: Events::default(),
             log: KernelLog::new(),
             memory,
-            ended_ticks: [const { AtomicU64::new(0) }; 2],
+            ended_used: SpinLock::new(Rank::Leaf, Used::default()),
             pause: Pause::new(),
             is_started: AtomicBool::new(false),
             exit: Once::new(),
@@ -179,21 +180,24 @@ impl Container {
         self.ipc.set(other.ipc());
     }
 
-    /// Counts the processor time of a task that ends, in counter ticks.
-    pub fn count_ended(&self, user: u64, system: u64) {
-        for (sum, ticks) in self.ended_ticks.iter().zip([user, system]) {
-            sum.fetch_add(ticks, Ordering::Relaxed);
+    /// Counts what a task that ends has used.
+    pub fn count_ended(&self, used: Used) {
+        *self.ended_used.lock() += used;
+    }
+
+    /// What all its tasks have used so far.
+    pub fn used(&self) -> Used {
+        let mut used = *self.ended_used.lock();
+        for task in self.tasks() {
+            used += Used::by(&task.thread.sched);
         }
+        used
     }
 
     /// User and system time of all its tasks so far, in counter ticks.
     pub fn cpu_ticks(&self) -> (u64, u64) {
-        let [mut user, mut system] = [0, 1].map(|of| self.ended_ticks[of].load(Ordering::Relaxed));
-        for task in self.tasks() {
-            user += task.thread.sched.user_ticks.load(Ordering::Relaxed);
-            system += task.thread.sched.system_ticks.load(Ordering::Relaxed);
-        }
-        (user, system)
+        let used = self.used();
+        (used.user, used.system)
     }
 
     /// Its host name.

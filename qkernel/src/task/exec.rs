@@ -551,7 +551,7 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     let old = task.replace_aspace(Some(loaded.aspace));
     process.dumpable.store(u32::from(is_dumpable), Ordering::SeqCst);
     if let Some(old) = &old {
-        task.process.max_rss.fetch_max(old.resident_peak(), Ordering::Relaxed);
+        task.process.has_held(old.resident_peak());
     }
     drop(old);
     if let Some(parent) = task.vfork_parent.lock().take() {

@@ -2,6 +2,7 @@
 
 use crate::task::signal::send::{kill_process, leave_task, send_to_process};
 use crate::task::signal::stop::{discards_children, leave_session, parent_died};
+use crate::task::used::Used;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -14,7 +15,6 @@ use crate::task::core::Task;
 use crate::task::futex;
 use crate::task::pid_space::PidSpace;
 use crate::task::process::{Ended, Process};
-use crate::task::usage;
 use machine::mm::{UserAddr, UserMemory};
 
 /// Ends the current task: gives up what it holds and, if it is the last of its process, ends the process. The caller
@@ -36,14 +36,12 @@ pub fn exit_task(task: &Arc<Task>, status: i32) {
         let ended = Ended { policy: task.policy.clone(), creds: task.creds.get() };
         *process.ended.lock() = Some(ended);
     }
-    let ticks = [&task.thread.sched.user_ticks, &task.thread.sched.system_ticks];
-    let [user, system] = ticks.map(|ticks| ticks.load(Ordering::Relaxed));
+    let used = Used::by(&task.thread.sched);
     let (last, status) = {
         let mut tasks = process.tasks.lock();
         tasks.retain(|other| !Arc::ptr_eq(other, task));
-        process.ended_user.fetch_add(user, Ordering::Relaxed);
-        process.ended_system.fetch_add(system, Ordering::Relaxed);
-        process.container.count_ended(user, system);
+        *process.ended_used.lock() += used;
+        process.container.count_ended(used);
         let leader_status = (task.tid() == process.pid).then_some(status);
         if let Some(status) = leader_status {
             process.leader_status.store(status, Ordering::Relaxed);
@@ -79,7 +77,7 @@ fn release_user_state(task: &Arc<Task>) {
 pub fn leave_memory(task: &Arc<Task>) {
     let aspace = task.replace_aspace(None);
     if let Some(aspace) = &aspace {
-        task.process.max_rss.fetch_max(aspace.resident_peak(), Ordering::Relaxed);
+        task.process.has_held(aspace.resident_peak());
     }
     drop(aspace);
     if let Some(parent) = task.vfork_parent.lock().take() {
@@ -204,18 +202,13 @@ pub fn cld_code(status: i32) -> (i32, i32) {
     }
 }
 
-/// Removes an ended process from the tree; its times go to its parent's children.
+/// Removes an ended process from the tree; what it has used goes to its parent's children.
 pub fn reap(pids: &PidSpace, pid: u32) {
     let mut tree = pids.tree.lock();
     let Some(node) = tree.nodes.remove(&pid) else { return };
     if let Some(parent) = tree.nodes.get_mut(&node.parent()) {
         parent.children.retain(|child| *child != pid);
-        let (user, system) = node.process.cpu_ticks();
-        let user = user + node.process.children_user.load(Ordering::Relaxed);
-        let system = system + node.process.children_system.load(Ordering::Relaxed);
-        parent.process.children_user.fetch_add(user, Ordering::Relaxed);
-        parent.process.children_system.fetch_add(system, Ordering::Relaxed);
-        let largest = usage::max_rss_of_all(&node.process);
-        parent.process.children_max_rss.fetch_max(largest, Ordering::Relaxed);
+        let used = node.process.used_with_children();
+        *parent.process.children_used.lock() += used;
     }
 }

@@ -32,6 +32,7 @@ pub mod terminal;
 pub mod timers;
 pub mod tree;
 pub mod usage;
+pub mod used;
 pub mod vfork;
 
 pub use core::{Start, Task, TaskParts, TaskRef, current};

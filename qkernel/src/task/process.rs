@@ -15,6 +15,7 @@ use crate::task::signal::action::SigHand;
 use crate::task::signal::queue::PendingSignals;
 use crate::task::signal::stop_state::StopState;
 use crate::task::timers::Timers;
+use crate::task::used::Used;
 use machine::sched::wait::WaitQueue;
 use machine::sync::{Once, Rank, Shared, SpinLock};
 
@@ -75,19 +76,15 @@ pub struct Process {
     pub oom_score_adj: AtomicI32,
     /// Signal sent to the parent at the end (`SIGCHLD` unless `clone(2)` said otherwise).
     pub exit_signal: AtomicU32,
-    /// Counter ticks (user, system) of ended threads, and of waited-for children.
-    pub ended_user: AtomicU64,
-    pub ended_system: AtomicU64,
-    pub children_user: AtomicU64,
-    pub children_system: AtomicU64,
+    /// What its ended threads have used, and the most that its memory has held, that of former programs included.
+    pub ended_used: SpinLock<Used>,
+    /// What children that were waited for, and theirs, have used.
+    pub children_used: SpinLock<Used>,
     pub start_ns: u64,
     /// Name of the thread that ended last, for the zombie.
     pub ended_comm: SpinLock<[u8; 16]>,
     /// What is left of the first thread once it has ended.
     pub ended: SpinLock<Option<Ended>>,
-    /// The most bytes that its memory has held, that of former programs included, and the same of waited-for children.
-    pub max_rss: AtomicU64,
-    pub children_max_rss: AtomicU64,
 }
 
 /// How an ended thread was scheduled, and who it was: it may be asked until its process is waited for.
@@ -129,15 +126,11 @@ impl Process {
             parents_programs: AtomicU32::new(0),
             oom_score_adj: AtomicI32::new(0),
             exit_signal: AtomicU32::new(crate::signals::SIGCHLD),
-            ended_user: AtomicU64::new(0),
-            ended_system: AtomicU64::new(0),
-            children_user: AtomicU64::new(0),
-            children_system: AtomicU64::new(0),
+            ended_used: SpinLock::new(Rank::Leaf, Used::default()),
+            children_used: SpinLock::new(Rank::Leaf, Used::default()),
             start_ns: machine::time::boottime_ns(),
             ended_comm: SpinLock::new(Rank::Leaf, [0; 16]),
             ended: SpinLock::new(Rank::Leaf, None),
-            max_rss: AtomicU64::new(0),
-            children_max_rss: AtomicU64::new(0),
         });
         crate::task::timers::update_watch(&process);
         process
@@ -160,15 +153,33 @@ impl Process {
         self.group_exit.lock().is_some()
     }
 
+    /// What all its threads have used so far.
+    pub fn used(&self) -> Used {
+        let tasks = self.tasks.lock();
+        let mut used = *self.ended_used.lock();
+        for task in tasks.iter() {
+            used += Used::by(&task.thread.sched);
+        }
+        used
+    }
+
+    /// The same, and what the children that it has waited for have.
+    pub fn used_with_children(&self) -> Used {
+        let mut used = self.used();
+        used += *self.children_used.lock();
+        used
+    }
+
     /// User and system time of all its threads so far, in counter ticks.
     pub fn cpu_ticks(&self) -> (u64, u64) {
-        let mut user = self.ended_user.load(Ordering::Relaxed);
-        let mut system = self.ended_system.load(Ordering::Relaxed);
-        for task in self.tasks.lock().iter() {
-            user += task.thread.sched.user_ticks.load(Ordering::Relaxed);
-            system += task.thread.sched.system_ticks.load(Ordering::Relaxed);
-        }
-        (user, system)
+        let used = self.used();
+        (used.user, used.system)
+    }
+
+    /// An address space that it leaves has held so many bytes.
+    pub fn has_held(&self, bytes: u64) {
+        let mut used = self.ended_used.lock();
+        used.max_rss = used.max_rss.max(bytes);
     }
 }
 

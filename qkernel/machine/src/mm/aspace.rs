@@ -77,6 +77,8 @@ pub struct Space {
     pub(super) shown: Shown,
     /// Who holds the lock has waited for content before, and now takes it however long that takes.
     pub(super) has_waited: bool,
+    /// This attempt has waited for content of any kind.
+    pub(super) is_retry: bool,
     pub(super) sites: Sites,
     /// What the program was promised.
     pub(super) promise: Promise,
@@ -144,6 +146,7 @@ impl AddressSpace {
                     unmapped: Vec::new(),
                     shown: Shown::new(owner),
                     has_waited: false,
+                    is_retry: false,
                     sites,
                     promise: Promise::none(owner),
                     future_locks: VmaFlags::empty(),
@@ -289,10 +292,10 @@ impl AddressSpace {
         mut f: impl FnMut(&mut Space) -> core::result::Result<R, Stop>,
     ) -> core::result::Result<R, Fault> {
         lock_order::may_sleep();
-        let mut has_waited = false;
+        let (mut has_waited, mut is_retry) = (false, false);
         loop {
             let mut space = self.lock();
-            space.has_waited = has_waited;
+            (space.has_waited, space.is_retry) = (has_waited, is_retry);
             let result = f(&mut space);
             self.commit(&mut space);
             drop(space);
@@ -301,6 +304,7 @@ impl AddressSpace {
                 Err(Stop::Fault(fault)) => return Err(fault),
                 Err(Stop::Failed(error)) => return Err(fault_of(error, 0)),
                 Err(Stop::Away(away)) => {
+                    is_retry = true;
                     has_waited |= matches!(away, Away::Elsewhere(_));
                     away.come();
                 }

@@ -20,6 +20,7 @@ use super::vma::{Vma, VmaFlags, mirror_prot};
 use crate::config::FAULT_AROUND_MAX_PAGES;
 use crate::errno::Errno;
 use crate::platform;
+use crate::sched;
 use crate::upcall;
 
 /// Pages a first, not sequential, fault on anonymous memory maps.
@@ -49,6 +50,7 @@ impl AddressSpace {
         };
         self.attempt(|space| {
             let range = space.fault(addr, access)?;
+            space.count_fault();
             if platform::current().mirrors() {
                 space.mirror(page_down(addr), range);
             }
@@ -90,6 +92,13 @@ impl Space {
         // All of it is there now: nothing that is shown is replaced by what is touched next.
         for (page, range, access) in ranges {
             self.mirror_ahead(page, range, access);
+        }
+    }
+
+    /// A fault of the running task has been answered.
+    pub(super) fn count_fault(&self) {
+        if platform::is_ready() {
+            sched::current().sched().count_fault(self.is_retry);
         }
     }
 

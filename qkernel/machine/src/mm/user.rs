@@ -254,6 +254,7 @@ impl Space {
             entry
         } else {
             self.fault(addr, access)?;
+            self.count_fault();
             self.table.get(page)
         };
         Ok(entry.phys() + (addr - page))

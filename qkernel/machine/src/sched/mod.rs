@@ -99,6 +99,9 @@ pub struct SchedState {
     counted_until: AtomicU64,
     pub switches: AtomicU64,
     pub involuntary_switches: AtomicU64,
+    /// Page faults that were answered at once, and those whose content had to be waited for.
+    pub minor_faults: AtomicU64,
+    pub major_faults: AtomicU64,
     /// Set when the task should look at its signals before it sleeps or runs user code.
     attention: AtomicBool,
     /// It may have memory beyond the limits.
@@ -154,6 +157,8 @@ impl SchedState {
             counted_until: AtomicU64::new(0),
             switches: AtomicU64::new(0),
             involuntary_switches: AtomicU64::new(0),
+            minor_faults: AtomicU64::new(0),
+            major_faults: AtomicU64::new(0),
             attention: AtomicBool::new(false),
             uses_reserve: AtomicBool::new(false),
             owner: AtomicU8::new(owner::current().number()),
@@ -225,6 +230,13 @@ impl SchedState {
         let ticks = if in_user { &self.user_ticks } else { &self.system_ticks };
         // Nobody else writes it.
         ticks.store(ticks.load(Ordering::Relaxed).wrapping_add(since), Ordering::Relaxed);
+    }
+
+    /// Counts a page fault of the running task. `waited`: its content was not there.
+    pub fn count_fault(&self, waited: bool) {
+        let faults = if waited { &self.major_faults } else { &self.minor_faults };
+        // Nobody else writes it.
+        faults.store(faults.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// It waits for a CPU.

@@ -6,7 +6,7 @@ use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
 use crate::task::exit;
 use crate::task::tree::{Report, Tree};
-use crate::task::usage;
+use crate::task::used::Used;
 use core::sync::atomic::Ordering;
 use machine::errno::{Errno, Result};
 use machine::mm::UserAddr;
@@ -34,8 +34,7 @@ struct Waited {
     uid: u32,
     status: i32,
     report: Option<Report>,
-    ticks: (u64, u64),
-    max_rss: u64,
+    used: Used,
 }
 
 fn find(tree: &mut Tree, me: u32, who: Who, options: u32) -> Result<Option<Waited>> {
@@ -71,14 +70,8 @@ fn find(tree: &mut Tree, me: u32, who: Who, options: u32) -> Result<Option<Waite
         if report.is_some() && options & WNOWAIT == 0 {
             node.report = None;
         }
-        let process = &node.process;
-        let (user, system) = process.cpu_ticks();
-        let ticks = (
-            user + process.children_user.load(Ordering::Relaxed),
-            system + process.children_system.load(Ordering::Relaxed),
-        );
-        let max_rss = usage::max_rss_of_all(process);
-        return Ok(Some(Waited { pid, uid: node.uid, status: ended.unwrap_or(0), report, ticks, max_rss }));
+        let used = node.process.used_with_children();
+        return Ok(Some(Waited { pid, uid: node.uid, status: ended.unwrap_or(0), report, used }));
     }
     if any { Ok(None) } else { Err(Errno::ECHILD) }
 }
@@ -125,7 +118,7 @@ pub(super) fn wait4(
     };
     cx.user().write_opt(status, &word)?;
     if !usage.is_null() {
-        cx.user().write(usage, &usage::with_max_rss(child.ticks, child.max_rss))?;
+        cx.user().write(usage, &child.used.rusage())?;
     }
     Ok(u64::from(child.pid))
 }

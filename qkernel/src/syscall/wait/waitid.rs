@@ -7,7 +7,6 @@ use crate::syscall::wait::{
 use crate::task::context::Ctx;
 use crate::task::exit::cld_code;
 use crate::task::tree::Report;
-use crate::task::usage;
 use machine::errno::{Errno, Result};
 use machine::mm::UserAddr;
 
@@ -62,7 +61,7 @@ pub(in crate::syscall) fn waitid(
         cx.user().write(info, &child_info(child.as_ref()))?;
     }
     if let (Some(child), true) = (&child, !usage.is_null()) {
-        cx.user().write(usage, &usage::with_max_rss(child.ticks, child.max_rss))?;
+        cx.user().write(usage, &child.used.rusage())?;
     }
     Ok(0)
 }
