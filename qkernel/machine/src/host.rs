@@ -134,6 +134,22 @@ pub fn stat(dir: &Handle, name: &[u8]) -> Result<HostStat> {
     Ok(stat)
 }
 
+/// `WATCH_OPEN`.
+pub fn watch_open() -> Result<Handle> {
+    open_by(hc::WATCH_OPEN, [0; 6])
+}
+
+/// `WATCH_ADD` for `events`; result: the watch's descriptor, 1 or more.
+pub fn watch_add(stream: &Handle, node: &Handle, events: u32) -> Result<i32> {
+    let descriptor = call(hc::WATCH_ADD, [stream.arg(), node.arg(), u64::from(events), 0, 0, 0])?;
+    i32::try_from(descriptor).ok().filter(|descriptor| *descriptor > 0).ok_or(Errno::EIO)
+}
+
+/// `WATCH_REMOVE`.
+pub fn watch_remove(stream: &Handle, descriptor: i32) -> Result<()> {
+    call(hc::WATCH_REMOVE, [stream.arg(), u64::from(descriptor.unsigned_abs()), 0, 0, 0, 0]).map(drop)
+}
+
 /// `STAT_LIST` of `count` names, each ended by NUL.
 pub fn stat_list(dir: &Handle, names: &[u8], count: usize) -> Result<Vec<HostStat>> {
     let mut stats = alloc::vec![HostStat::default(); count];

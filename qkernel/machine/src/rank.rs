@@ -71,6 +71,8 @@ pub enum Rank {
     Mounts,
     /// The System V objects of one kind, or the names of message queues.
     Ipc,
+    /// What the host has to tell of watched files. Held while it is read and told.
+    Feed,
     /// Who watches which file.
     Watches,
     /// The state of one thing. Inside, only values as below and locks of the machine are taken.

@@ -2,4 +2,4 @@
 
 pub use crate::mutex::{Mutex, MutexGuard};
 pub use crate::rank::Rank;
-pub use crate::spin::{Once, Shared, SpinLock};
+pub use crate::spin::{Once, Shared, SpinGuard, SpinLock};

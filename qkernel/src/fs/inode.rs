@@ -12,6 +12,7 @@ use crate::fs::file::{FileOps, OpenFlags};
 use crate::fs::opens::Opens;
 use crate::fs::path::Path;
 use machine::errno::{Errno, Result};
+use machine::host::Handle;
 use machine::sync::SpinLock;
 
 /// A slot of an inode for an object that belongs to the node while it is used: a FIFO's pipe, a bound socket.
@@ -225,6 +226,10 @@ pub trait Inode: Send + Sync + Any {
     /// [`notify::gone`]: crate::fs::notify::gone
     fn tells_its_end(&self) -> bool {
         false
+    }
+    /// Of a node that others than the sandbox may change: a handle by which the host watches it.
+    fn watched_by(&self) -> Option<Result<Arc<Handle>>> {
+        None
     }
     /// Gives up a host handle that the node keeps and can open again.
     fn spare_handle(&self) {}

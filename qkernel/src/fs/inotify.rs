@@ -15,7 +15,7 @@ use crate::fs::file::{At, File, FileOps, OpenFlags, Whence};
 use crate::fs::inode::{Inode, S_IFDIR, Stat};
 use crate::fs::notify::instance::{HEADER_BYTES, Instance, Queued};
 use crate::fs::notify::limits::Limits;
-use crate::fs::notify::{self, Mask, Pin, Target};
+use crate::fs::notify::{self, Mask, Pin, Target, feed};
 use crate::fs::path::Path;
 use crate::fs::poll::PollTable;
 use machine::errno::{Errno, Result};
@@ -60,7 +60,8 @@ impl InotifyFile {
             pin: pin(dentry, inode),
         };
         let key = target.key;
-        let descriptor = notify::add(&self.instance, target, mask)?;
+        let by_host = inode.watched_by().and_then(Result::ok);
+        let descriptor = notify::add(&self.instance, target, by_host.as_deref(), mask)?;
         // Its last name may have gone before it was watched.
         let is_nameless = || stat.is_dir() || inode.stat().is_ok_and(|stat| stat.nlink == 0);
         if dentry.is_gone() && inode.tells_its_end() && is_nameless() {
@@ -98,11 +99,15 @@ fn record(event: &Queued, into: &mut [u8; HEADER_BYTES + NAME_MAX_BYTES]) -> Opt
 
 impl FileOps for InotifyFile {
     fn read(&self, _file: &File, buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
+        feed::take();
         let mut done = 0;
         loop {
             let event = match self.instance.take(buf.remaining()) {
                 Ok(Some(event)) => event,
-                Ok(None) if done == 0 => return Err(Errno::EAGAIN),
+                Ok(None) if done == 0 => {
+                    feed::wait_for(&self.instance);
+                    return Err(Errno::EAGAIN);
+                }
                 Err(error) if done == 0 => return Err(error),
                 _ => return Ok(done),
             };
@@ -119,7 +124,12 @@ impl FileOps for InotifyFile {
         if let Some(table) = table {
             table.add(&self.instance.filled);
         }
-        if self.instance.is_empty() { PollEvents::empty() } else { PollEvents::READABLE }
+        feed::take();
+        if !self.instance.is_empty() {
+            return PollEvents::READABLE;
+        }
+        feed::wait_for(&self.instance);
+        PollEvents::empty()
     }
 
     /// It does nothing, and succeeds.
@@ -131,6 +141,7 @@ impl FileOps for InotifyFile {
         if request != FIONREAD {
             return Err(Errno::ENOTTY);
         }
+        feed::take();
         let bytes = i32::try_from(self.instance.readable_bytes()).unwrap_or(i32::MAX);
         cx.user().write(UserAddr::new(arg), &bytes)?;
         Ok(0)

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::fs::dentry::Dentry;
-use crate::fs::inode::{Inode, S_IFDIR};
+use crate::fs::inode::{Inode, S_IFDIR, S_IFREG};
 use crate::fs::mount;
 use crate::fs::mount::{Limits, Mount};
 use crate::fs::notify::{self, Event, Mask};
@@ -46,7 +46,8 @@ impl Path {
         if let Some(key) = dir_key.filter(|key| notify::is_watched(*key, event)) {
             let name = self.dentry.name();
             let (mask, is_unlinked) = (self.marked(event), self.dentry.is_gone());
-            notify::tell(key, &Event { mask, cookie: 0, name: &name, is_unlinked });
+            let by_host = self.is_told_by_host(event);
+            notify::tell(key, &Event { mask, cookie: 0, name: &name, is_unlinked, by_host });
         }
         self.notify_self(event);
     }
@@ -56,7 +57,8 @@ impl Path {
         if notify::is_wanted(event)
             && let Some(key) = self.inode.watch_key()
         {
-            notify::tell(key, &Event::own(self.marked(event)));
+            let by_host = self.is_told_by_host(event);
+            notify::tell(key, &Event { by_host, ..Event::own(self.marked(event)) });
         }
     }
 
@@ -65,8 +67,15 @@ impl Path {
         if notify::is_wanted(event)
             && let Some(key) = self.inode.watch_key()
         {
-            notify::tell(key, &Event { mask: mark(event, is_dir), cookie, name, is_unlinked: false });
+            let mask = mark(event, is_dir);
+            notify::tell(key, &Event { mask, cookie, name, is_unlinked: false, by_host: true });
         }
+    }
+
+    /// Whether the host knows of such an event of the node, if it is the host's: what pipes, devices and the reading of
+    /// directories do, it does not.
+    fn is_told_by_host(&self, event: Mask) -> bool {
+        !event.intersects(Mask::OF_OPEN_FILES) || self.inode.kind() == S_IFREG
     }
 
     fn marked(&self, event: Mask) -> Mask {

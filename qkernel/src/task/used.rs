@@ -9,8 +9,8 @@ use machine::time;
 /// `struct rusage`: user time, system time, then counters; the ones nobody keeps are zero.
 pub type Rusage = [i64; 18];
 const MAXRSS_KIB: usize = 4;
-const MINFLT: usize = 6;
-const MAJFLT: usize = 7;
+const MINFLT: usize = 8;
+const MAJFLT: usize = 9;
 const NVCSW: usize = 16;
 const NIVCSW: usize = 17;
 

@@ -30,6 +30,8 @@ pub enum Rank {
     Events,
     /// A position in a directory (`hostcall::file`).
     Position,
+    /// Which nodes the host watches (`hostcall::watches`).
+    Watches,
     /// The account of the copy-on-write view (`hostcall::quota`).
     Quota,
     /// The stub thread that a vCPU ran last. Held while that thread runs.

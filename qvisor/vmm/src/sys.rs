@@ -419,6 +419,22 @@ pub fn epoll_wait_for(
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
+/// `inotify_init1(2)`, non-blocking.
+pub fn inotify() -> Result<OwnedFd, Errno> {
+    sys_call!(libc::SYS_inotify_init1, libc::IN_CLOEXEC | libc::IN_NONBLOCK).map(owned)
+}
+
+/// `inotify_add_watch(2)`; result: the watch's descriptor.
+pub fn inotify_add_watch(fd: BorrowedFd<'_>, path: &CStr, events: u32) -> Result<i32, Errno> {
+    let descriptor = sys_call!(libc::SYS_inotify_add_watch, fd.as_raw_fd(), path.as_ptr(), events)?;
+    i32::try_from(descriptor).map_err(|_| Errno(libc::EIO))
+}
+
+/// `inotify_rm_watch(2)`.
+pub fn inotify_rm_watch(fd: BorrowedFd<'_>, descriptor: i32) -> Result<i64, Errno> {
+    sys_call!(libc::SYS_inotify_rm_watch, fd.as_raw_fd(), descriptor)
+}
+
 /// `eventfd2(2)`, non-blocking.
 pub fn eventfd() -> Result<OwnedFd, Errno> {
     sys_call!(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).map(owned)

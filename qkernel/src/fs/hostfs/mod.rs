@@ -563,6 +563,13 @@ impl Inode for HostInode {
     fn tells_its_end(&self) -> bool {
         true
     }
+    fn watched_by(&self) -> Option<Result<Arc<Handle>>> {
+        self.fs.shared.then(|| match self.node_handle() {
+            Some(node) => Ok(node),
+            // A directory's is not kept: it would keep the host from telling of the directory's end.
+            None => self.open_path().map(Arc::new),
+        })
+    }
     fn spare_handle(&self) {
         self.close_own();
     }

@@ -5,10 +5,10 @@ use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::ops::Bound::{Excluded, Unbounded};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::fs::notify::limits::Place;
-use crate::fs::notify::{Event, Mask, WATCH_BYTES, forget};
+use crate::fs::notify::{Event, Fed, Mask, WATCH_BYTES, Watcher, feed, forget};
 use machine::errno::{Errno, Result};
 use machine::mm::account;
 use machine::owner::{self, Owner};
@@ -30,6 +30,8 @@ pub struct Watch {
     pub(super) key: usize,
     instance: Weak<Instance>,
     mask: AtomicU32,
+    /// Its node's.
+    pub(super) fed: Arc<Fed>,
     /// Device and number of the node, as they were when the watch was made.
     pub node: (u64, u64),
 }
@@ -48,19 +50,17 @@ impl Watch {
         }
     }
 
-    /// Queues the event if it is wanted.
-    pub(super) fn tell(self: &Arc<Self>, event: &Event<'_>) {
+    /// Queues the event if it is wanted; result: what has ended by that, to be dropped without locks.
+    pub(super) fn tell(self: &Arc<Self>, event: &Event<'_>) -> Option<Watcher> {
         let mask = self.mask();
         let is_wanted = event.mask.intersects((mask & Mask::EVENTS) | Mask::UNMOUNT);
         if !is_wanted || (event.is_unlinked && mask.contains(Mask::EXCL_UNLINK)) {
-            return;
+            return None;
         }
-        let Some(instance) = self.instance.upgrade() else { return };
+        let instance = self.instance.upgrade()?;
         let is_over = mask.contains(Mask::ONE_SHOT);
         instance.told(self, Some(event), is_over);
-        if is_over {
-            forget(self);
-        }
+        if is_over { forget(self) } else { None }
     }
 
     /// The node is no more.
@@ -168,6 +168,8 @@ pub struct Instance {
     state: SpinLock<State>,
     /// Woken when there is something to read.
     pub filled: Arc<WaitQueue>,
+    /// Its tasks wait for the host ([`feed`]).
+    pub(super) awaits_host: AtomicBool,
 }
 
 impl Instance {
@@ -181,11 +183,18 @@ impl Instance {
             place,
             state: SpinLock::new(Rank::Leaf, State::default()),
             filled: Arc::new(WaitQueue::new()),
+            awaits_host: AtomicBool::new(false),
         })
     }
 
     /// A watch that no node knows yet.
-    pub(super) fn new_watch(&self, key: usize, mask: Mask, node: (u64, u64)) -> Result<Arc<Watch>> {
+    pub(super) fn new_watch(
+        &self,
+        key: usize,
+        mask: Mask,
+        node: (u64, u64),
+        fed: Arc<Fed>,
+    ) -> Result<Arc<Watch>> {
         self.place.take_watch()?;
         let mut state = self.state.lock();
         let descriptor = match state.free_descriptor() {
@@ -201,6 +210,7 @@ impl Instance {
             key,
             instance: self.me.clone(),
             mask: AtomicU32::new(mask.bits()),
+            fed,
             node,
         });
         state.last_descriptor = descriptor;
@@ -210,6 +220,18 @@ impl Instance {
 
     pub(super) fn has(&self, watch: &Arc<Watch>) -> bool {
         self.state.lock().has(watch)
+    }
+
+    /// Events that the host had to tell are lost.
+    pub(super) fn lost(&self) {
+        let _charged = (owner::current() != self.owner).then(|| sched::charge_to(self.owner));
+        self.state.lock().overflow();
+        self.filled.wake(PollEvents::READABLE);
+    }
+
+    /// The instance of a watch.
+    pub(super) fn of(watch: &Watch) -> Option<Arc<Self>> {
+        watch.instance.upgrade()
     }
 
     /// Queues an event of a watch, and ends it then if `is_over`; nothing happens when it has ended.
@@ -239,7 +261,8 @@ impl Instance {
     pub fn remove(&self, descriptor: i32) -> Result<()> {
         let watch = self.state.lock().watches.get(&descriptor).cloned().ok_or(Errno::EINVAL)?;
         self.told(&watch, None, true);
-        forget(&watch);
+        drop(forget(&watch));
+        feed::settle();
         Ok(())
     }
 
@@ -297,9 +320,10 @@ impl Instance {
             let is_last = ended[WATCHES_AT_ONCE - 1].is_none();
             for (_, watch) in ended.iter().flatten() {
                 self.place.give_watch();
-                forget(watch);
+                drop(forget(watch));
             }
             if is_last {
+                feed::settle();
                 break;
             }
             sched::let_others_go_on();
@@ -323,7 +347,7 @@ impl Drop for Instance {
         let watches = core::mem::take(&mut self.state.lock().watches);
         for watch in watches.values() {
             self.place.give_watch();
-            forget(watch);
+            drop(forget(watch));
         }
     }
 }

@@ -5,25 +5,30 @@
 //! both. When the last name goes, the pins go as well, and the end of the node itself ends the watches. The end of a view ends its
 //! own watches alone.
 //!
+//! A node that others than the sandbox may change is *fed* ([`feed`]): the host watches it, and all of its events come from there.
+//!
 //! Files tell of events by [`tell`], which costs one load while nobody in the sandbox wants such events. Neither telling nor
 //! forgetting looks at more than a few watches under a lock: a node may have many.
 //!
 //! [`Inode::watch_key`]: crate::fs::inode::Inode::watch_key
 
+pub mod feed;
 pub mod instance;
 pub mod limits;
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::any::Any;
 use core::ops::Bound::{Excluded, Unbounded};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use bitflags::bitflags;
 
 use crate::fs::notify::instance::{Instance, Watch};
 use machine::errno::{Errno, Result};
+use machine::host::Handle;
 use machine::mm::account;
 use machine::sync::{Rank, SpinLock};
 
@@ -59,6 +64,12 @@ bitflags! {
 impl Mask {
     /// The events that a watch can ask for.
     pub const EVENTS: Self = Self::from_bits_truncate(0xfff);
+    /// Events of what programs do with a file that they have opened.
+    pub const OF_OPEN_FILES: Self = Self::ACCESS
+        .union(Self::MODIFY)
+        .union(Self::CLOSE_WRITE)
+        .union(Self::CLOSE_NOWRITE)
+        .union(Self::OPEN);
     /// What a watch keeps of what was asked for.
     pub const KEPT: Self = Self::EVENTS.union(Self::EXCL_UNLINK).union(Self::ONE_SHOT);
 }
@@ -73,12 +84,14 @@ pub struct Event<'a> {
     pub name: &'a [u8],
     /// The name is one that was removed.
     pub is_unlinked: bool,
+    /// If the host watches the node, it tells of this as well.
+    pub by_host: bool,
 }
 
 impl Event<'_> {
     /// An event of the watched node itself.
     pub fn own(mask: Mask) -> Self {
-        Self { mask, cookie: 0, name: b"", is_unlinked: false }
+        Self { mask, cookie: 0, name: b"", is_unlinked: false, by_host: false }
     }
 }
 
@@ -109,6 +122,8 @@ pub struct Target {
 
 struct Node {
     is_dir: bool,
+    /// The host's watch of it.
+    fed: Arc<Fed>,
     /// All that its watches have ever asked for.
     wanted: Mask,
     /// By the number of their instance, which has one watch of the node at most. There is always one.
@@ -122,13 +137,44 @@ struct Watcher {
     pin: Pin,
 }
 
+/// The number of one of the host's watches, 1 or more. It is not given twice.
+type Descriptor = i32;
+
+/// The host's watch of a node, if there is one.
+#[derive(Default)]
+struct Fed(AtomicI32);
+
+impl Fed {
+    fn get(&self) -> Option<Descriptor> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|fed| *fed != 0)
+    }
+
+    fn set(&self, fed: Option<Descriptor>) {
+        self.0.store(fed.unwrap_or(0), Ordering::Relaxed);
+    }
+}
+
 struct Registry {
     nodes: BTreeMap<usize, Node>,
     watches: usize,
+    /// The keys of fed nodes.
+    fed: BTreeMap<Descriptor, usize>,
+    /// Fed nodes that are no more in this kernel. The host has not told yet of their end.
+    ending: BTreeMap<Descriptor, Node>,
+    /// The host's watches that are not needed any more.
+    unfed: Vec<Descriptor>,
 }
 
-static REGISTRY: SpinLock<Registry> =
-    SpinLock::new(Rank::Watches, Registry { nodes: BTreeMap::new(), watches: 0 });
+static REGISTRY: SpinLock<Registry> = SpinLock::new(
+    Rank::Watches,
+    Registry {
+        nodes: BTreeMap::new(),
+        watches: 0,
+        fed: BTreeMap::new(),
+        ending: BTreeMap::new(),
+        unfed: Vec::new(),
+    },
+);
 
 /// All that the watches there are have asked for, and may be told of. Empty while there are none.
 static WANTED: AtomicU32 = AtomicU32::new(0);
@@ -169,15 +215,29 @@ impl Registry {
         }
     }
 
+    /// The node.
+    fn node(&self, of: Of) -> Option<&Node> {
+        match of {
+            Of::Key(key) => self.nodes.get(&key),
+            Of::Fed(descriptor) => self
+                .ending
+                .get(&descriptor)
+                .or_else(|| self.nodes.get(self.fed.get(&descriptor)?))
+                .filter(|node| node.fed.get() == Some(descriptor)),
+        }
+    }
+
     /// The node's watches of the instances behind `after`, as many as there is room for. `after` becomes the last one.
     fn next_watches(
         &self,
-        key: usize,
-        events: Mask,
+        of: Of,
+        event: &Event<'_>,
         after: &mut u64,
         chunk: &mut [Option<Arc<Watch>>],
     ) -> usize {
-        let Some(node) = self.nodes.get(&key).filter(|node| node.wanted.intersects(events)) else { return 0 };
+        let wants =
+            |node: &&Node| node.wanted.intersects(event.mask) && !(event.by_host && node.fed.get().is_some());
+        let Some(node) = self.node(of).filter(wants) else { return 0 };
         let mut count = 0;
         for (slot, (id, known)) in chunk.iter_mut().zip(node.watches.range((Excluded(*after), Unbounded))) {
             *slot = Some(known.watch.clone());
@@ -193,10 +253,101 @@ impl Registry {
         let is_dir = node.is_dir;
         let taken = node.watches.remove(&instance_id)?;
         if node.watches.is_empty() {
+            let fed = node.fed.get();
             self.nodes.remove(&key);
+            self.feed_no_more(fed);
         }
         self.removed(1);
         Some((taken, is_dir))
+    }
+
+    /// The same of a node whose end the host has not told yet.
+    fn take_ending(&mut self, descriptor: Descriptor, instance_id: u64) -> Option<Watcher> {
+        let node = self.ending.get_mut(&descriptor)?;
+        let taken = node.watches.remove(&instance_id)?;
+        if node.watches.is_empty() {
+            self.ending.remove(&descriptor);
+            self.feed_no_more(Some(descriptor));
+        }
+        self.removed(1);
+        Some(taken)
+    }
+
+    /// The host watches the node of this key. If nobody else does, it need not.
+    fn begin_to_feed(&mut self, fed: Descriptor, key: usize) {
+        self.unfed.retain(|unfed| *unfed != fed);
+        match self.nodes.get(&key) {
+            Some(node) => {
+                node.fed.set(Some(fed));
+                self.fed.insert(fed, key);
+            }
+            None => self.unfed.push(fed),
+        }
+    }
+
+    /// The instance's watch of a node, as it is asked for now; perhaps a new one, which the node does not know yet.
+    fn enroll(
+        &mut self,
+        instance: &Arc<Instance>,
+        (key, is_dir): (usize, bool),
+        id: (u64, u64),
+        asked: Mask,
+    ) -> Result<Arc<Watch>> {
+        let kept = asked & Mask::KEPT;
+        let node = self.nodes.get(&key);
+        let known = node.and_then(|node| node.watches.get(&instance.id));
+        let watch = match known.map(|known| &known.watch).filter(|watch| instance.has(watch)).cloned() {
+            Some(_) if asked.contains(Mask::MASK_CREATE) => return Err(Errno::EEXIST),
+            Some(watch) => {
+                watch.change(kept, asked.contains(Mask::MASK_ADD));
+                watch
+            }
+            None => {
+                let fed = node.map_or_else(Arc::default, |node| node.fed.clone());
+                instance.new_watch(key, kept, id, fed)?
+            }
+        };
+        let node = self.nodes.entry(key).or_insert_with(|| Node {
+            is_dir,
+            fed: watch.fed.clone(),
+            wanted: Mask::UNMOUNT | Mask::IGNORED,
+            watches: BTreeMap::new(),
+        });
+        node.wanted |= kept;
+        WANTED.fetch_or((kept | Mask::UNMOUNT).bits(), Ordering::Relaxed);
+        Ok(watch)
+    }
+
+    /// Keeps a watch, with what it pins, at its node; result: what it replaces.
+    fn keep(&mut self, instance: &Instance, key: usize, watcher: Watcher) -> Option<Watcher> {
+        let node = self.nodes.get_mut(&key)?;
+        let replaced = node.watches.insert(instance.id, watcher);
+        self.watches += usize::from(replaced.is_none());
+        replaced
+    }
+
+    /// The host's watch has nobody whom it tells.
+    fn feed_no_more(&mut self, fed: Option<Descriptor>) {
+        if let Some(descriptor) = fed {
+            self.fed.remove(&descriptor);
+            self.unfed.push(descriptor);
+        }
+    }
+
+    /// The watches of fed nodes among the next ones behind `after`, a node and an instance, which becomes the last one that was
+    /// looked at. `None`: there is none behind it.
+    fn next_fed(&self, after: &mut (usize, u64)) -> Option<[Option<Arc<Watch>>; CHUNK]> {
+        let mut found = [const { None }; CHUNK];
+        let mut slots = found.iter_mut();
+        'all: for (key, node) in self.nodes.range(after.0..) {
+            let behind = if *key == after.0 { after.1 } else { 0 };
+            for (id, known) in node.watches.range((Excluded(behind), Unbounded)) {
+                let Some(slot) = slots.next() else { break 'all };
+                *slot = node.fed.get().map(|_| known.watch.clone());
+                *after = (*key, *id);
+            }
+        }
+        (slots.len() < CHUNK).then_some(found)
     }
 
     /// Removes the watches of a view among the next ones behind `after`, a node and an instance. `after` becomes the last one
@@ -233,62 +384,74 @@ impl Registry {
     }
 }
 
+/// A node by its key, or by the host's watch of it.
+#[derive(Clone, Copy)]
+enum Of {
+    Key(usize),
+    Fed(Descriptor),
+}
+
 /// Tells all watches of a node.
 pub fn tell(key: usize, event: &Event<'_>) {
+    drop(tell_of(Of::Key(key), event));
+}
+
+/// Tells all watches of a node; result: what has ended by that, to be dropped without locks.
+fn tell_of(of: Of, event: &Event<'_>) -> Vec<Watcher> {
+    let mut ended = Vec::new();
     let mut after = 0;
     loop {
         let mut chunk = [const { None }; CHUNK];
-        let count = REGISTRY.lock().next_watches(key, event.mask, &mut after, &mut chunk);
-        chunk.iter().flatten().for_each(|watch| watch.tell(event));
+        let count = REGISTRY.lock().next_watches(of, event, &mut after, &mut chunk);
+        ended.extend(chunk.iter().flatten().filter_map(|watch| watch.tell(event)));
         if count < CHUNK {
-            return;
+            return ended;
         }
     }
 }
 
-/// `inotify_add_watch(2)`: has an instance watch a node, or changes what it is told of one; its watch descriptor. `EEXIST`: it
-/// watches the node, and `MASK_CREATE` is set. `ENOSPC`: its user has as many watches as may be.
-pub fn add(instance: &Arc<Instance>, target: Target, asked: Mask) -> Result<i32> {
+/// `inotify_add_watch(2)`: has an instance watch a node, or changes what it is told of one; its watch descriptor. `by_host`: a
+/// handle by which the host watches the node, if others may change it. `EEXIST`: it watches the node, and `MASK_CREATE` is
+/// set. `ENOSPC`: its user has as many watches as may be.
+pub fn add(
+    instance: &Arc<Instance>,
+    target: Target,
+    by_host: Option<&Handle>,
+    asked: Mask,
+) -> Result<Descriptor> {
     account::check(WATCH_BYTES)?;
-    let kept = asked & Mask::KEPT;
     let Target { key, tree, is_dir, dev, ino, pin } = target;
-    // Dropped without the lock, as what this watch replaces.
-    let pin = pin;
-    let _replaced;
+    let mut feed = by_host.map(|_| feed::lock());
+    let fed = by_host.and_then(|node| feed.as_mut()?.watch(node, key, instance.id, asked));
     let mut registry = REGISTRY.lock();
-    let known = registry.nodes.get(&key).and_then(|node| node.watches.get(&instance.id));
-    let watch = match known.map(|known| &known.watch).filter(|watch| instance.has(watch)).cloned() {
-        Some(_) if asked.contains(Mask::MASK_CREATE) => return Err(Errno::EEXIST),
-        Some(watch) => {
-            watch.change(kept, asked.contains(Mask::MASK_ADD));
-            watch
-        }
-        None => instance.new_watch(key, kept, (dev, ino))?,
+    // What it replaces, or the pin, is dropped without the locks.
+    let result = match registry.enroll(instance, (key, is_dir), (dev, ino), asked) {
+        Ok(watch) => Ok((watch.descriptor, registry.keep(instance, key, Watcher { watch, tree, pin }))),
+        Err(error) => Err((error, pin)),
     };
-    let node = registry.nodes.entry(key).or_insert_with(|| Node {
-        is_dir,
-        wanted: Mask::UNMOUNT | Mask::IGNORED,
-        watches: BTreeMap::new(),
-    });
-    node.wanted |= kept;
-    _replaced = node.watches.insert(instance.id, Watcher { watch: watch.clone(), tree, pin });
-    let is_new = _replaced.is_none();
-    WANTED.fetch_or((kept | Mask::UNMOUNT).bits(), Ordering::Relaxed);
-    registry.watches += usize::from(is_new);
-    drop(registry);
-    Ok(watch.descriptor)
+    if let Some(fed) = fed {
+        registry.begin_to_feed(fed, key);
+    }
+    drop((registry, feed));
+    result.map(|(descriptor, _replaced)| descriptor).map_err(|(error, _pin)| error)
 }
 
-/// The instance has ended the watch: its node does not know it any more.
-fn forget(watch: &Arc<Watch>) {
-    let _removed = {
-        let mut registry = REGISTRY.lock();
-        let known = registry.nodes.get(&watch.key).and_then(|node| node.watches.get(&watch.instance_id));
-        if !known.is_some_and(|known| Arc::ptr_eq(&known.watch, watch)) {
-            return;
-        }
-        registry.take(watch.key, watch.instance_id)
+/// The instance has ended the watch: its node does not know it any more. Result: to be dropped without locks.
+#[must_use]
+fn forget(watch: &Arc<Watch>) -> Option<Watcher> {
+    let mut registry = REGISTRY.lock();
+    let is_it = |node: &Node| {
+        node.watches.get(&watch.instance_id).is_some_and(|known| Arc::ptr_eq(&known.watch, watch))
     };
+    if registry.nodes.get(&watch.key).is_some_and(is_it) {
+        return registry.take(watch.key, watch.instance_id).map(|(taken, _)| taken);
+    }
+    let fed = watch.fed.get()?;
+    if registry.ending.get(&fed).is_some_and(is_it) {
+        registry.take_ending(fed, watch.instance_id)
+    } else {
+        None
+    }
 }
 
 /// Watches of the node do not keep it any more. The caller does so meanwhile.
@@ -318,6 +481,12 @@ pub fn end(key: usize, last: Mask) {
     let node = {
         let mut registry = REGISTRY.lock();
         let Some(node) = registry.nodes.remove(&key) else { return };
+        if let Some(fed) = node.fed.get() {
+            // The host tells of it, after all that it has to tell before.
+            registry.fed.remove(&fed);
+            registry.ending.insert(fed, node);
+            return;
+        }
         registry.removed(node.watches.len());
         node
     };
@@ -326,9 +495,26 @@ pub fn end(key: usize, last: Mask) {
     }
 }
 
+/// The host's watch has ended, and with it those that it tells; result: to be dropped without locks.
+fn feed_ended(fed: Descriptor) -> Option<Node> {
+    let node = {
+        let mut registry = REGISTRY.lock();
+        let key = registry.fed.remove(&fed);
+        let is_its = |node: &Node| node.fed.get() == Some(fed);
+        let node = match key.filter(|key| registry.nodes.get(key).is_some_and(is_its)) {
+            Some(key) => registry.nodes.remove(&key),
+            None => registry.ending.remove(&fed),
+        }?;
+        registry.removed(node.watches.len());
+        node
+    };
+    node.watches.values().for_each(|known| known.watch.end());
+    Some(node)
+}
+
 /// Tells a watch that no node knows any more of the end of what it watched.
 fn finish(watch: &Arc<Watch>, last: Mask, is_dir: bool) {
-    watch.tell(&Event::own(if is_dir { last | Mask::IS_DIR } else { last }));
+    drop(watch.tell(&Event::own(if is_dir { last | Mask::IS_DIR } else { last })));
     watch.end();
 }
 

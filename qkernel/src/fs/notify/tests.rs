@@ -30,7 +30,7 @@ fn all(instance: &Instance) -> Vec<(i32, Mask, Vec<u8>)> {
 }
 
 fn named(mask: Mask, name: &[u8]) -> Event<'_> {
-    Event { mask, cookie: 0, name, is_unlinked: false }
+    Event { mask, cookie: 0, name, is_unlinked: false, by_host: false }
 }
 
 #[test]

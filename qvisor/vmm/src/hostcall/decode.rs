@@ -2,6 +2,7 @@
 
 use abi::hostcall::{self as nr, HostCall, HostStat, HostStatFs, NAME_MAX_BYTES, SetAttr};
 use abi::socket;
+use abi::word::low32;
 
 use super::arguments::{Handle, Name, Names, Text, component, handle};
 use super::sockets;
@@ -89,6 +90,9 @@ pub enum Request<'m> {
     SubmitFsync { handle: Handle, data_only: bool, token: u64 },
     SubmitWarm { handle: Handle, offset: i64, len: u64, token: u64 },
     TtyWinsize { rows: u16, columns: u16 },
+    WatchOpen,
+    WatchAdd { stream: Handle, node: Handle, events: u32 },
+    WatchRemove { stream: Handle, descriptor: i32 },
     Socket(SocketRequest<'m>),
 }
 
@@ -97,7 +101,7 @@ pub enum Request<'m> {
 pub fn is_file_call(number: u32) -> bool {
     matches!(
         number,
-        nr::OPEN..=nr::STAT_LIST | socket::SOCKET..=socket::SOCK_QUERY | socket::SOCK_SEND_FILE | socket::SOCK_CONNECT_NODE
+        nr::OPEN..=nr::WATCH_REMOVE | socket::SOCKET..=socket::SOCK_QUERY | socket::SOCK_SEND_FILE | socket::SOCK_CONNECT_NODE
     )
 }
 
@@ -112,6 +116,7 @@ pub fn decode<'m, M: GuestMemory + ?Sized>(call: &HostCall, memory: &'m M) -> Re
         nr::MKDIR..=nr::SYMLINK | nr::MKNOD => args.names(call.number),
         nr::STATFS..=nr::REMOVEXATTR => args.attributes(call.number),
         nr::STAT_LIST => args.stat_list(),
+        nr::WATCH_OPEN..=nr::WATCH_REMOVE => args.watches(call.number),
         nr::POLL_ARM..=nr::TTY_WINSIZE => args.streams(call.number),
         socket::SOCKET..=socket::SOCK_QUERY | socket::SOCK_SEND_FILE | socket::SOCK_CONNECT_NODE => {
             sockets::decode::decode(call, memory).map(Request::Socket)
@@ -299,6 +304,24 @@ impl<'m, M: GuestMemory + ?Sized> Args<'_, 'm, M> {
                 Request::TtyWinsize { rows: side(0)?, columns: side(1)? }
             }
             _ => return Err(Errno(libc::EINVAL)),
+        })
+    }
+
+    fn watches(&self, number: u32) -> Result<Request<'m>, Errno> {
+        Ok(match number {
+            nr::WATCH_OPEN => Request::WatchOpen,
+            nr::WATCH_ADD => {
+                let events = self.args[2];
+                if events & !(nr::WATCH_EVENTS | nr::WATCH_EXCL_UNLINK) != 0 || events & nr::WATCH_EVENTS == 0
+                {
+                    return Err(Errno(libc::EINVAL));
+                }
+                Request::WatchAdd { stream: self.handle(0)?, node: self.handle(1)?, events: low32(events) }
+            }
+            _ => {
+                let descriptor = i32::try_from(self.args[1]).map_err(|_| Errno(libc::EINVAL))?;
+                Request::WatchRemove { stream: self.handle(0)?, descriptor }
+            }
         })
     }
 

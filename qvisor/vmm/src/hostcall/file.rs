@@ -118,6 +118,10 @@ impl HostFile {
         self.kind
     }
 
+    pub(super) fn is_stream(&self) -> bool {
+        matches!(self.kind, FileKind::Stream(_))
+    }
+
     #[must_use]
     pub fn is_path_only(&self) -> bool {
         self.path_only

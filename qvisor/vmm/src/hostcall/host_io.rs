@@ -10,9 +10,11 @@ use super::file::{FileKind, FileTable, HostFile, MountTraits};
 use super::io_threads::{EventSink, IoThreads};
 use super::quota::Quota;
 use super::stream_kind::Stream;
+use super::watches::Watches;
 use crate::activity::Activity;
 use crate::broker::Broker;
 use crate::errno::Errno;
+use crate::lock::{Mutex, Rank};
 use crate::process;
 use crate::sys;
 
@@ -34,6 +36,7 @@ pub struct HostIo {
     quota: OnceLock<Arc<Quota>>,
     /// Who connects to Unix sockets of the host, if the sandbox may.
     broker: OnceLock<Broker>,
+    watches: Mutex<Watches>,
 }
 
 impl HostIo {
@@ -62,6 +65,7 @@ impl HostIo {
             terminal: OnceLock::new(),
             quota: OnceLock::new(),
             broker: OnceLock::new(),
+            watches: Mutex::new(Rank::Watches, Watches::default()),
         })
     }
 
@@ -154,6 +158,10 @@ impl HostIo {
         Some(process::terminal_size(file.as_fd()))
     }
 
+    pub(super) fn watches(&self) -> &Mutex<Watches> {
+        &self.watches
+    }
+
     pub(crate) fn io(&self) -> &IoThreads {
         &self.io
     }
@@ -186,6 +194,9 @@ impl HostIo {
 
     pub(super) fn close(&self, handle: Handle) -> Result<i64, Errno> {
         let file = self.files.remove(handle)?;
+        if file.is_stream() {
+            self.watches.lock().closed(handle);
+        }
         self.io.forget(handle, &file);
         Ok(0)
     }

@@ -24,3 +24,4 @@ mod streams;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod watches;

@@ -32,6 +32,9 @@ impl HostIo {
             | Request::SetXattr { .. }
             | Request::ListXattr { .. }
             | Request::RemoveXattr { .. } => self.carry_out_attribute(request),
+            Request::WatchOpen | Request::WatchAdd { .. } | Request::WatchRemove { .. } => {
+                self.carry_out_watch(request)
+            }
             Request::Socket(request) => self.carry_out_socket(request),
             _ => self.carry_out_node(request),
         }

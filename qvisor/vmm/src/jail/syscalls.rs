@@ -130,6 +130,8 @@ const CLOCK: When = Any(&[
     ),
     Masked(0, 0x8000_0007, &[0x8000_0002]),
 ]);
+/// Without waiting.
+const WATCHES: When = OneOf(0, &[(libc::IN_CLOEXEC | libc::IN_NONBLOCK) as u32]);
 /// The caller's own thread, and only downwards.
 const IDLE: When = Every(&[Zero(0), OneOf(1, &[libc::SCHED_IDLE as u32])]);
 /// Without waiting.
@@ -219,6 +221,9 @@ pub const RULES: &[Rule] = &[
     rule(libc::SYS_fchmodat, "fchmodat", Always, "modes of nodes, by their descriptor"),
     rule(libc::SYS_fchownat, "fchownat", NODE_ITSELF, "owners"),
     rule(libc::SYS_utimensat, "utimensat", Always, "times"),
+    rule(libc::SYS_inotify_init1, "inotify_init1", WATCHES, "what others change in volumes"),
+    rule(libc::SYS_inotify_add_watch, "inotify_add_watch", Always, "as above, by a descriptor's name in /proc"),
+    rule(libc::SYS_inotify_rm_watch, "inotify_rm_watch", Always, "as above"),
     rule(libc::SYS_fgetxattr, "fgetxattr", Always, "extended attributes of open files"),
     rule(libc::SYS_fsetxattr, "fsetxattr", Always, "as above"),
     rule(libc::SYS_flistxattr, "flistxattr", Always, "as above"),
