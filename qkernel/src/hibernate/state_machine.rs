@@ -11,8 +11,8 @@
 //! [`State::Answering`] and [`State::Waking`] stand for a CPU that is at work and that alone ends them. So pages are
 //! never stored and brought back at the same time, and the host hears of a sleep before it hears of the wake.
 
-/// How long tasks may take to come to rest, in nanoseconds.
-pub const PATIENCE_NS: u64 = 2_000_000_000;
+/// How long tasks may take to come to rest, in nanoseconds: much longer than it takes, unless the host gives no processor time.
+pub const PATIENCE_NS: u64 = 10_000_000_000;
 
 /// The state of the sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

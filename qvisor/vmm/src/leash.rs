@@ -30,7 +30,7 @@ const SIGNAL: u8 = b'F';
 const RESIZED: u8 = b'W';
 
 /// How long the leash may take to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A message: its kind, and a number.
 type Message = [u8; 5];
