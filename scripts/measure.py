@@ -37,6 +37,18 @@ def descendants(of=None):
     return found - {top}
 
 
+def switches(pids):
+    """How often all threads of the processes have given up a processor so far."""
+    total = 0
+    for pid in pids:
+        for status in Path(f"/proc/{pid}/task").glob("*/status"):
+            try:
+                total += sum(map(int, re.findall(r"ctxt_switches:\s+(\d+)", status.read_text())))
+            except OSError:
+                pass
+    return total
+
+
 def pss_bytes(pids):
     """What the processes use, shared pages split among those that share them."""
     total = 0
