@@ -75,7 +75,7 @@ fn tells(place: &mut Place, wanted: &[&str]) {
 
 #[test]
 fn changes_by_the_host_are_told_to_who_waits() {
-    for mode in ["waits", "polls"] {
+    for mode in ["waits", "polls", "early"] {
         let (mut place, volume) = watching(mode, &[]);
         for _ in 0..3 {
             let wanted = changes(&volume);
@@ -109,7 +109,7 @@ fn changes_by_another_sandbox_are_told() {
 
 #[test]
 fn a_change_wakes_a_sleeper_that_waits_for_it() {
-    for mode in ["waits", "polls"] {
+    for mode in ["waits", "polls", "early"] {
         let (mut place, volume) = watching(mode, &[]);
         for _ in 0..3 {
             place.sleeps();

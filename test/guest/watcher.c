@@ -1,8 +1,9 @@
 /* Watches a directory and tells what it is told, a line an event.  usage: watcher DIR MODE
- * MODE: `waits`: for each event; `polls`: by an epoll set, edge-triggered; `later`: reads all there is when a line comes on its
+ * MODE: `waits`: for each event; `polls`: by an epoll set, edge-triggered; `early`: the same, by a thread that waits before there is
+ * anything to wait for; `later`: reads all there is when a line comes on its
  * standard input, and says "end" then. */
 #include "check.h"
-#include <poll.h>
+#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/inotify.h>
 
@@ -46,6 +47,19 @@ static int tell(int fd)
     return 1;
 }
 
+/* Tells of a set's events as they come. */
+static void *tell_all(void *argument)
+{
+    const int *fds = argument;
+    struct epoll_event event;
+    for (;;) {
+        CHECK_EQ(epoll_wait(fds[0], &event, 1, -1), 1);
+        while (tell(fds[1]))
+            ;
+    }
+    return NULL;
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 3)
@@ -53,7 +67,9 @@ int main(int argc, char **argv)
     int waits = strcmp(argv[2], "waits") == 0;
     int fd = FD(inotify_init1(waits ? 0 : IN_NONBLOCK));
     uint32_t mask = IN_ALL_EVENTS & ~(IN_ACCESS | IN_OPEN | IN_CLOSE_NOWRITE);
-    FD(inotify_add_watch(fd, argv[1], mask));
+    int early = strcmp(argv[2], "early") == 0;
+    if (!early)
+        FD(inotify_add_watch(fd, argv[1], mask));
     if (strcmp(argv[2], "later") == 0) {
         char line[16];
         do {
@@ -69,14 +85,19 @@ int main(int argc, char **argv)
     int epoll = FD(epoll_create1(0));
     struct epoll_event event = {.events = EPOLLIN | EPOLLET};
     OK(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event));
+    int fds[] = {epoll, fd};
+    if (early) {
+        pthread_t thread;
+        PT(pthread_create(&thread, NULL, tell_all, fds));
+        sleep_ms(50);
+        FD(inotify_add_watch(fd, argv[1], mask));
+        printf("ready\n");
+        fflush(stdout);
+        PT(pthread_join(thread, NULL));
+    }
     printf("ready\n");
     fflush(stdout);
-    while (waits) {
+    while (waits)
         CHECK(tell(fd));
-    }
-    for (;;) {
-        CHECK_EQ(epoll_wait(epoll, &event, 1, -1), 1);
-        while (tell(fd))
-            ;
-    }
+    tell_all(fds);
 }

@@ -346,11 +346,12 @@ pub const TTY_WINSIZE: u32 = 59;
 /// most [`STAT_LIST_MAX`], each ended by NUL. `mode` is 0 for those of which the host tells nothing.
 pub const STAT_LIST: u32 = 60;
 pub const STAT_LIST_MAX: u64 = 64;
-/// (): a stream of `struct inotify_event`s (`inotify(7)`) that never waits, one in a sandbox; result: a handle.
+/// (): a stream of `struct inotify_event`s (`inotify(7)`) that never waits, one in a sandbox; result: a handle. `-ENOSPC`: the host
+/// has no instance more for its user.
 pub const WATCH_OPEN: u32 = 61;
 /// (handle of that stream, handle of a node, events: [`WATCH_EVENTS`], 0 or [`WATCH_EXCL_UNLINK`]): watches the node for these
 /// events alone, whatever it was watched for before; result: the watch's descriptor, 1 or more. `-ENOSPC`: there are
-/// [`WATCHES_MAX`].
+/// [`WATCHES_MAX`]; `-EINVAL`: it is a stream or a socket.
 pub const WATCH_ADD: u32 = 62;
 /// (handle of that stream, descriptor)
 pub const WATCH_REMOVE: u32 = 63;
@@ -360,7 +361,7 @@ pub const WATCH_EVENTS: u64 = 0xfff;
 pub const WATCH_EXCL_UNLINK: u64 = 0x0400_0000;
 /// Most nodes that are watched at a time: all sandboxes of a user have a number of them in common
 /// (`/proc/sys/fs/inotify/max_user_watches`).
-pub const WATCHES_MAX: u64 = 8192;
+pub const WATCHES_MAX: u64 = 4096;
 
 /// `SUBMIT` operation: `fsync` (handle, data only, unused).
 pub const ASYNC_FSYNC: u64 = 1;

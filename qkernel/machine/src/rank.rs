@@ -15,6 +15,8 @@ pub enum Rank {
     Pipe,
     /// The text of an open file of `/proc` or `/sys`. Held while it is made, which looks at everything.
     Text,
+    /// The host begins to watch a file.
+    Feeding,
     /// Which epoll sets watch each other.
     EpollNesting,
     /// The items of an epoll set. Of two sets the outer one watches the inner one.

@@ -1,7 +1,7 @@
 //! The first tree: mounts, working directory and streams as the boot records say; and what a process that comes in later
 //! finds of it.
 
-use abi::boot::{MOUNT_SHARED, STREAM_TTY};
+use abi::boot::{MOUNT_SHARED, MOUNT_VOLUME, STREAM_TTY};
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -108,7 +108,13 @@ fn limits_of(spec: &MountSpec) -> Limits {
 
 fn root_inode(spec: &mut MountSpec, ipc: &Arc<IpcNamespace>) -> Result<Arc<dyn Inode>> {
     match spec.handle.take() {
-        Some(handle) => Ok(hostfs::root(handle, spec.flags & MOUNT_SHARED != 0, spec.lower.take())?),
+        Some(handle) => {
+            let kind = hostfs::MountKind {
+                shared: spec.flags & MOUNT_SHARED != 0,
+                is_volume: spec.flags & MOUNT_VOLUME != 0,
+            };
+            Ok(hostfs::root(handle, kind, spec.lower.take())?)
+        }
         None => crate::filesystems::virtual_fs_with(spec, ipc).ok_or(Errno::ENODEV),
     }
 }

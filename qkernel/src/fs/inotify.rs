@@ -58,10 +58,10 @@ impl InotifyFile {
             dev: stat.dev,
             ino: stat.ino,
             pin: pin(dentry, inode),
+            by_host: inode.watched_by().and_then(Result::ok),
         };
         let key = target.key;
-        let by_host = inode.watched_by().and_then(Result::ok);
-        let descriptor = notify::add(&self.instance, target, by_host.as_deref(), mask)?;
+        let descriptor = notify::add(&self.instance, target, mask)?;
         // Its last name may have gone before it was watched.
         let is_nameless = || stat.is_dir() || inode.stat().is_ok_and(|stat| stat.nlink == 0);
         if dentry.is_gone() && inode.tells_its_end() && is_nameless() {

@@ -53,6 +53,7 @@ const O_DIRECTORY: u32 = OpenFlags::DIRECTORY.bits();
 pub struct HostFs {
     /// Others may change files under it.
     shared: bool,
+    is_volume: bool,
     /// Of an overlay: where the nodes lie that the sandbox has not changed.
     lower: Option<LowerSide>,
     nodes: SpinLock<HashMap<(u64, u64), Weak<HostInode>>>,
@@ -94,14 +95,24 @@ pub struct HostInode {
     common: Once<Arc<Common>>,
 }
 
-/// The root of a mount of the node behind `handle`. `shared`: others may change files under it. `lower`: the lower directory, if it
-/// is an overlay.
-pub fn root(handle: Handle, shared: bool, lower: Option<Handle>) -> Result<Arc<HostInode>> {
+/// What a mount of the host is to the sandbox.
+#[derive(Clone, Copy, Debug)]
+pub struct MountKind {
+    /// Others may change files under it.
+    pub shared: bool,
+    /// The host watches them for programs that do.
+    pub is_volume: bool,
+}
+
+/// The root of a mount of the node behind `handle`. `lower`: the lower directory, if it is an overlay.
+pub fn root(handle: Handle, kind: MountKind, lower: Option<Handle>) -> Result<Arc<HostInode>> {
+    let MountKind { shared, is_volume } = kind;
     let stat = host::stat_handle(&handle)?;
     let lower = lower.filter(|_| !shared);
     let side = lower.as_ref().map(|lower| HostInode::lower_side(&stat, lower)).transpose()?;
     let fs = Arc::new(HostFs {
         shared,
+        is_volume,
         lower: side,
         nodes: SpinLock::new(Rank::Leaf, HashMap::new()),
         habit: Habit::default(),
@@ -564,7 +575,7 @@ impl Inode for HostInode {
         true
     }
     fn watched_by(&self) -> Option<Result<Arc<Handle>>> {
-        self.fs.shared.then(|| match self.node_handle() {
+        self.fs.is_volume.then(|| match self.node_handle() {
             Some(node) => Ok(node),
             // A directory's is not kept: it would keep the host from telling of the directory's end.
             None => self.open_path().map(Arc::new),

@@ -7,29 +7,33 @@
 //!
 //! A node that the host cannot watch, or one too many, is told of by this kernel alone.
 
+use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::mem;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use abi::hostcall::{WATCH_EXCL_UNLINK, WATCHES_MAX};
+use abi::hostcall::WATCH_EXCL_UNLINK;
 use abi::word::{low32, to_usize};
 
 use super::instance::{HEADER_BYTES, Instance};
-use super::{Descriptor, Event, Mask, Node, Of, REGISTRY, Watcher, feed_ended, next_cookie, tell_of};
+use super::{
+    Descriptor, Event, Mask, Node, Of, REGISTRY, Watcher, end_lost, feed_ended, next_cookie, tell_of,
+};
 use crate::fs::host_poll;
 use machine::errno::Errno;
 use machine::file;
 use machine::host::{self, Handle};
 use machine::mm::IoBuf;
 use machine::sched::wait::{PollEvents, Wake};
-use machine::sync::{Rank, SpinGuard, SpinLock};
+use machine::sync::{Mutex, MutexGuard, Rank, SpinLock};
 
 /// Reads at the stream's own position.
 const STREAM: u64 = u64::MAX;
 /// Bytes that are read of the host's events at a time, and how often in a row.
 const READ_BYTES: usize = 2048;
 const READS_MAX: usize = 64;
+/// Watches that are given back in a row.
+const SETTLED_MAX: usize = 64;
 /// Renames whose second event has not come yet.
 const RENAMES: usize = 8;
 
@@ -40,70 +44,102 @@ struct Source {
     _listener: Arc<dyn Wake>,
 }
 
+impl Drop for Source {
+    fn drop(&mut self) {
+        host_poll::unregister(self.token);
+    }
+}
+
 /// What comes from the host.
-pub(super) struct Feed {
+struct Feed {
     source: Option<Source>,
-    /// The host gave none.
-    failed: bool,
     /// The host's cookies of the last renames, and ours, in turn.
     renames: [(u32, u32); RENAMES],
     next_rename: usize,
     /// The host is to say when there is something.
     is_armed: bool,
-    /// Instances whose tasks may wait.
-    waiting: Vec<Weak<Instance>>,
+    /// The host is asked to watch a node, of which nothing is taken before it is known.
+    is_adding: bool,
+    /// Instances whose tasks may wait, by their number.
+    waiting: BTreeMap<u64, Weak<Instance>>,
 }
 
 static FEED: SpinLock<Feed> = SpinLock::new(
     Rank::Feed,
     Feed {
         source: None,
-        failed: false,
         renames: [(0, 0); RENAMES],
         next_rename: 0,
         is_armed: false,
-        waiting: Vec::new(),
+        is_adding: false,
+        waiting: BTreeMap::new(),
     },
 );
-/// Set once the host watches something.
+/// Held while the host begins to watch a node.
+static ADDING: Mutex<()> = Mutex::new(Rank::Feeding, ());
+/// There is a source.
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
-/// What is dropped once the lock is given back.
+/// What is done, and dropped, once the lock is given back.
 #[derive(Default)]
-struct Ended {
+struct After {
     nodes: Vec<Node>,
     watchers: Vec<Watcher>,
     instances: Vec<Arc<Instance>>,
+    source: Option<Source>,
+    is_lost: bool,
 }
 
-pub(super) fn lock() -> SpinGuard<'static, Feed> {
-    FEED.lock()
+impl After {
+    fn finish(self) {
+        if self.is_lost {
+            lost();
+        }
+    }
 }
 
 /// Takes what the host has to tell.
 pub fn take() {
-    if IN_USE.load(Ordering::Relaxed) {
-        let mut ended = Ended::default();
-        lock().take(&mut ended);
+    if IN_USE.load(Ordering::SeqCst) {
+        let mut after = After::default();
+        FEED.lock().take(&mut after);
+        after.finish();
     }
 }
 
-/// A task may wait for the instance's events, and there are none: the host is to say when there are.
+/// A task may wait for the instance's events, and there are none: the host is to say when there are, as soon as it watches
+/// anything.
 pub fn wait_for(instance: &Arc<Instance>) {
-    if !IN_USE.load(Ordering::Relaxed) || instance.filled.is_empty() {
+    if instance.filled.is_empty() {
         return;
     }
-    let mut feed = lock();
-    if !instance.awaits_host.swap(true, Ordering::Relaxed) {
-        feed.waiting.push(Arc::downgrade(instance));
+    let is_known = instance.awaits_host.load(Ordering::SeqCst);
+    if is_known && !IN_USE.load(Ordering::SeqCst) {
+        return;
+    }
+    let mut feed = FEED.lock();
+    if !instance.awaits_host.swap(true, Ordering::SeqCst) {
+        feed.waiting.insert(instance.id, Arc::downgrade(instance));
     }
     feed.arm();
 }
 
-/// Gives back watches of the host's that nobody needs any more.
+/// The instance is closed.
+pub fn wait_no_more(instance: &Instance) {
+    if instance.awaits_host.load(Ordering::SeqCst) {
+        let _removed = FEED.lock().waiting.remove(&instance.id);
+    }
+}
+
+/// Gives back watches of the host's that nobody needs any more, and the source with the last one. Without locks.
 pub fn settle() {
-    if IN_USE.load(Ordering::Relaxed) {
-        lock().settle();
+    while IN_USE.load(Ordering::SeqCst) {
+        let mut after = After::default();
+        let is_done = FEED.lock().settle(&mut after);
+        after.finish();
+        if is_done {
+            return;
+        }
     }
 }
 
@@ -112,106 +148,154 @@ struct Listener;
 
 impl Wake for Listener {
     fn wake(&self, _events: PollEvents) {
-        let mut ended = Ended::default();
-        let mut feed = lock();
-        feed.is_armed = false;
-        feed.take(&mut ended);
-        let mut waiting = mem::take(&mut feed.waiting);
-        waiting.retain(|instance| {
-            let Some(instance) = instance.upgrade() else { return false };
-            let waits = !instance.filled.is_empty();
-            instance.awaits_host.store(waits, Ordering::Relaxed);
-            ended.instances.push(instance);
-            waits
-        });
-        feed.waiting = waiting;
-        if !feed.waiting.is_empty() {
+        let mut after = After::default();
+        {
+            let mut feed = FEED.lock();
+            feed.is_armed = false;
+            feed.take(&mut after);
+            feed.waiting.retain(|_, instance| {
+                let Some(instance) = instance.upgrade() else { return false };
+                let waits = !instance.filled.is_empty();
+                instance.awaits_host.store(waits, Ordering::SeqCst);
+                after.instances.push(instance);
+                waits
+            });
             feed.arm();
         }
-        drop(feed);
+        after.finish();
+    }
+}
+
+/// The host is being asked to watch a node; what it tells waits until this ends.
+pub(super) struct Adding {
+    fed: Option<(Descriptor, Mask)>,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Adding {
+    /// The host's watch, and the events that it tells of.
+    pub fn fed(&self) -> Option<(Descriptor, Mask)> {
+        self.fed
+    }
+}
+
+impl Drop for Adding {
+    fn drop(&mut self) {
+        let mut feed = FEED.lock();
+        feed.is_adding = false;
+        // Tasks that wait may have come when there was nothing to wait for, or could not be told.
+        feed.arm();
+    }
+}
+
+/// Has the host watch a node for what its watches want, and the instance `by`'s new or changed one. May sleep.
+pub(super) fn watch(node: &Handle, key: usize, by: u64, asked: Mask) -> Adding {
+    let alone = ADDING.lock();
+    // What has been is not told to a new watch.
+    settle();
+    take();
+    let mut after = After::default();
+    let handle = {
+        let mut feed = FEED.lock();
+        feed.is_adding = true;
+        feed.source.as_ref().map(|source| source.handle.clone())
+    };
+    let handle = handle.or_else(|| open(&mut after));
+    let fed = handle.and_then(|handle| {
+        let (events, excludes) = wanted(key, by, asked);
+        let flags = events.bits() | if excludes { low32(WATCH_EXCL_UNLINK) } else { 0 };
+        match host::watch_add(&handle, node, flags) {
+            Ok(descriptor) => Some((descriptor, events)),
+            Err(error) => {
+                refused(error);
+                None
+            }
+        }
+    });
+    Adding { fed, _alone: alone }
+}
+
+/// The events that the node's watches want, and whether all of them leave out files that were removed.
+fn wanted(key: usize, by: u64, asked: Mask) -> (Mask, bool) {
+    let registry = REGISTRY.lock();
+    let mut wanted = asked & Mask::KEPT;
+    for (id, known) in registry.nodes.get(&key).iter().flat_map(|node| &node.watches) {
+        let mask = known.watch.mask();
+        let is_replaced = *id == by && !asked.intersects(Mask::MASK_ADD | Mask::MASK_CREATE);
+        if !is_replaced {
+            let both_exclude = (wanted & mask) & Mask::EXCL_UNLINK;
+            wanted = ((wanted | mask) - Mask::EXCL_UNLINK) | both_exclude;
+        }
+    }
+    let events = wanted & Mask::EVENTS;
+    // It tells of the end in any case.
+    (if events.is_empty() { Mask::DELETE_SELF } else { events }, wanted.contains(Mask::EXCL_UNLINK))
+}
+
+/// Opens the source.
+fn open(after: &mut After) -> Option<Arc<Handle>> {
+    let handle = match host::watch_open() {
+        Ok(handle) => Arc::new(handle),
+        Err(error) => {
+            refused(error);
+            return None;
+        }
+    };
+    let listener: Arc<dyn Wake> = Arc::new(Listener);
+    let token = host_poll::register_handler(&listener);
+    let source = Source { handle: handle.clone(), token, _listener: listener };
+    let mut feed = FEED.lock();
+    after.source = feed.source.replace(source);
+    feed.is_armed = false;
+    IN_USE.store(true, Ordering::SeqCst);
+    Some(handle)
+}
+
+fn refused(error: Errno) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        machine::info!("the host does not watch a file: {error:?}; what others do to it is not told");
     }
 }
 
 impl Feed {
-    /// Has the host watch a node for what its watches want, and the instance's new or changed one; `None`: it cannot.
-    pub(super) fn watch(&mut self, node: &Handle, key: usize, by: u64, asked: Mask) -> Option<Descriptor> {
-        self.open();
-        let handle = self.source.as_ref()?.handle.clone();
-        let wanted = {
-            let registry = REGISTRY.lock();
-            let known = registry.nodes.get(&key);
-            if known.is_none_or(|node| node.fed.get().is_none()) && registry.fed.len() as u64 >= WATCHES_MAX {
-                return None;
-            }
-            let mut wanted = asked & Mask::KEPT;
-            for (id, known) in known.iter().flat_map(|node| &node.watches) {
-                let mask = known.watch.mask();
-                let is_replaced = *id == by && !asked.contains(Mask::MASK_ADD);
-                if !is_replaced {
-                    let both_exclude = (wanted & mask) & Mask::EXCL_UNLINK;
-                    wanted = ((wanted | mask) - Mask::EXCL_UNLINK) | both_exclude;
-                }
-            }
-            wanted
-        };
-        let events = wanted & Mask::EVENTS;
-        // It tells of the end in any case.
-        let events = if events.is_empty() { Mask::DELETE_SELF } else { events };
-        let excludes = wanted.contains(Mask::EXCL_UNLINK);
-        let flags = events.bits() | if excludes { low32(WATCH_EXCL_UNLINK) } else { 0 };
-        match host::watch_add(&handle, node, flags) {
-            Ok(descriptor) => {
-                IN_USE.store(true, Ordering::Relaxed);
-                Some(descriptor)
-            }
-            Err(error) => {
-                static SAID: AtomicBool = AtomicBool::new(false);
-                if !SAID.swap(true, Ordering::Relaxed) {
-                    machine::info!(
-                        "the host does not watch a file: {error:?}; what others do to it is not told"
-                    );
-                }
-                None
-            }
-        }
-    }
-
-    fn open(&mut self) {
-        if self.source.is_some() || self.failed {
-            return;
-        }
-        match host::watch_open() {
-            Ok(handle) => {
-                let listener: Arc<dyn Wake> = Arc::new(Listener);
-                let token = host_poll::register_handler(&listener);
-                self.source = Some(Source { handle: Arc::new(handle), token, _listener: listener });
-            }
-            Err(error) => {
-                // What the host has too many of now it may have later.
-                self.failed = !matches!(error, Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM);
-                machine::info!(
-                    "the host has no inotify instance: {error:?}; what others do to files is not told"
-                );
-            }
-        }
-    }
-
+    /// The host is to say when there is something, if a task may wait for it.
     fn arm(&mut self) {
-        if let Some(source) = self.source.as_ref().filter(|_| !self.is_armed) {
+        let is_needed = !self.is_armed && !self.is_adding && !self.waiting.is_empty();
+        if let Some(source) = self.source.as_ref().filter(|_| is_needed) {
             self.is_armed = host::poll_arm(&source.handle, PollEvents::IN.bits(), source.token).is_ok();
         }
     }
 
-    fn settle(&mut self) {
-        let Some(source) = &self.source else { return };
-        let unfed = mem::take(&mut REGISTRY.lock().unfed);
+    /// Gives some back; whether that were all.
+    fn settle(&mut self, after: &mut After) -> bool {
+        let Some(source) = &self.source else { return true };
+        let (unfed, is_done, is_idle) = {
+            let mut registry = REGISTRY.lock();
+            let most = registry.unfed.len().min(SETTLED_MAX);
+            let unfed: Vec<Descriptor> = registry.unfed.drain(..most).collect();
+            let is_done = registry.unfed.is_empty();
+            if is_done {
+                registry.unfed = Vec::new();
+            }
+            (unfed, is_done, is_done && registry.fed.is_empty() && registry.ending.is_empty())
+        };
         for descriptor in unfed {
             // One that has ended by itself is not known any more.
             let _ = host::watch_remove(&source.handle, descriptor);
         }
+        if is_idle && !self.is_adding {
+            after.source = self.source.take();
+            self.is_armed = false;
+            IN_USE.store(false, Ordering::SeqCst);
+        }
+        is_done
     }
 
-    fn take(&mut self, ended: &mut Ended) {
+    fn take(&mut self, after: &mut After) {
+        if self.is_adding {
+            return;
+        }
         let Some(handle) = self.source.as_ref().map(|source| source.handle.clone()) else { return };
         let mut buffer = [0; READ_BYTES];
         for _ in 0..READS_MAX {
@@ -221,21 +305,21 @@ impl Feed {
                 break;
             }
             while let Some((record, rest)) = Record::first(left) {
-                self.tell(&record, ended);
+                self.tell(&record, after);
                 left = rest;
             }
         }
-        self.settle();
+        self.settle(after);
     }
 
-    fn tell(&mut self, record: &Record<'_>, ended: &mut Ended) {
+    fn tell(&mut self, record: &Record<'_>, after: &mut After) {
         let Record { descriptor, mask, name, .. } = *record;
         if mask.contains(Mask::OVERFLOW) {
-            return lost(ended);
+            after.is_lost = true;
+            return;
         }
         if mask.contains(Mask::IGNORED) {
-            REGISTRY.lock().unfed.push(descriptor);
-            ended.nodes.extend(feed_ended(descriptor));
+            after.nodes.extend(feed_ended(descriptor));
             return;
         }
         // See `Path::is_told_by_host`.
@@ -244,7 +328,7 @@ impl Feed {
         }
         let cookie = if record.cookie == 0 { 0 } else { self.cookie_for(record.cookie) };
         let event = Event { mask, cookie, name, is_unlinked: false, by_host: false };
-        ended.watchers.extend(tell_of(Of::Fed(descriptor), &event));
+        after.watchers.extend(tell_of(Of::Fed(descriptor), &event));
     }
 
     /// The number that stands for the host's here.
@@ -259,15 +343,17 @@ impl Feed {
     }
 }
 
-/// The host had more to tell than it keeps: all who watch by it are told so.
-fn lost(ended: &mut Ended) {
-    let mut after = (0, 0);
-    while let Some(watches) = REGISTRY.lock().next_fed(&mut after) {
+/// The host had more to tell than it keeps: all who watch by it are told so. Without locks.
+fn lost() {
+    let mut seen = (0, 0);
+    loop {
+        let watches = REGISTRY.lock().next_fed(&mut seen);
+        let Some(watches) = watches else { break };
         for instance in watches.iter().flatten().filter_map(|watch| Instance::of(watch)) {
             instance.lost();
-            ended.instances.push(instance);
         }
     }
+    end_lost();
 }
 
 /// `struct inotify_event`.

@@ -259,6 +259,7 @@ impl Instance {
 
     /// `inotify_rm_watch(2)`. `EINVAL`: there is no such watch.
     pub fn remove(&self, descriptor: i32) -> Result<()> {
+        feed::take();
         let watch = self.state.lock().watches.get(&descriptor).cloned().ok_or(Errno::EINVAL)?;
         self.told(&watch, None, true);
         drop(forget(&watch));
@@ -323,11 +324,12 @@ impl Instance {
                 drop(forget(watch));
             }
             if is_last {
-                feed::settle();
                 break;
             }
             sched::let_others_go_on();
         }
+        feed::wait_no_more(self);
+        feed::settle();
         // Without watches none comes any more.
         let mut events = {
             let mut state = self.state.lock();

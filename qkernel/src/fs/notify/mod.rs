@@ -118,6 +118,8 @@ pub struct Target {
     pub dev: u64,
     pub ino: u64,
     pub pin: Pin,
+    /// If others may change it: a handle by which the host watches it.
+    pub by_host: Option<Arc<Handle>>,
 }
 
 struct Node {
@@ -142,15 +144,26 @@ type Descriptor = i32;
 
 /// The host's watch of a node, if there is one.
 #[derive(Default)]
-struct Fed(AtomicI32);
+struct Fed {
+    descriptor: AtomicI32,
+    /// The events that the host tells of.
+    told: AtomicU32,
+}
 
 impl Fed {
     fn get(&self) -> Option<Descriptor> {
-        Some(self.0.load(Ordering::Relaxed)).filter(|fed| *fed != 0)
+        Some(self.descriptor.load(Ordering::Relaxed)).filter(|fed| *fed != 0)
     }
 
-    fn set(&self, fed: Option<Descriptor>) {
-        self.0.store(fed.unwrap_or(0), Ordering::Relaxed);
+    fn set(&self, (descriptor, told): (Descriptor, Mask)) {
+        self.told.store(told.bits(), Ordering::Relaxed);
+        self.descriptor.store(descriptor, Ordering::Relaxed);
+    }
+
+    /// Whether the host tells of it.
+    fn tells(&self, event: &Event<'_>) -> bool {
+        let told = Mask::from_bits_truncate(self.told.load(Ordering::Relaxed));
+        event.by_host && self.get().is_some() && told.intersects(event.mask)
     }
 }
 
@@ -235,8 +248,7 @@ impl Registry {
         after: &mut u64,
         chunk: &mut [Option<Arc<Watch>>],
     ) -> usize {
-        let wants =
-            |node: &&Node| node.wanted.intersects(event.mask) && !(event.by_host && node.fed.get().is_some());
+        let wants = |node: &&Node| node.wanted.intersects(event.mask) && !node.fed.tells(event);
         let Some(node) = self.node(of).filter(wants) else { return 0 };
         let mut count = 0;
         for (slot, (id, known)) in chunk.iter_mut().zip(node.watches.range((Excluded(*after), Unbounded))) {
@@ -273,16 +285,21 @@ impl Registry {
         Some(taken)
     }
 
-    /// The host watches the node of this key. If nobody else does, it need not.
-    fn begin_to_feed(&mut self, fed: Descriptor, key: usize) {
-        self.unfed.retain(|unfed| *unfed != fed);
+    /// The host watches the node of this key. If nobody else does, it need not. Result: a node that the host has called by this
+    /// descriptor before, which is the same to the host, and has ended here.
+    fn begin_to_feed(&mut self, fed: (Descriptor, Mask), key: usize) -> Option<Node> {
+        let descriptor = fed.0;
+        self.unfed.retain(|unfed| *unfed != descriptor);
         match self.nodes.get(&key) {
             Some(node) => {
-                node.fed.set(Some(fed));
-                self.fed.insert(fed, key);
+                node.fed.set(fed);
+                self.fed.insert(descriptor, key);
             }
-            None => self.unfed.push(fed),
+            None => self.unfed.push(descriptor),
         }
+        let ended = self.ending.remove(&descriptor)?;
+        self.removed(ended.watches.len());
+        Some(ended)
     }
 
     /// The instance's watch of a node, as it is asked for now; perhaps a new one, which the node does not know yet.
@@ -410,29 +427,29 @@ fn tell_of(of: Of, event: &Event<'_>) -> Vec<Watcher> {
     }
 }
 
-/// `inotify_add_watch(2)`: has an instance watch a node, or changes what it is told of one; its watch descriptor. `by_host`: a
-/// handle by which the host watches the node, if others may change it. `EEXIST`: it watches the node, and `MASK_CREATE` is
-/// set. `ENOSPC`: its user has as many watches as may be.
-pub fn add(
-    instance: &Arc<Instance>,
-    target: Target,
-    by_host: Option<&Handle>,
-    asked: Mask,
-) -> Result<Descriptor> {
+/// `inotify_add_watch(2)`: has an instance watch a node, or changes what it is told of one; its watch descriptor. `EEXIST`: it
+/// watches the node, and `MASK_CREATE` is set. `ENOSPC`: its user has as many watches as may be.
+pub fn add(instance: &Arc<Instance>, target: Target, asked: Mask) -> Result<Descriptor> {
     account::check(WATCH_BYTES)?;
-    let Target { key, tree, is_dir, dev, ino, pin } = target;
-    let mut feed = by_host.map(|_| feed::lock());
-    let fed = by_host.and_then(|node| feed.as_mut()?.watch(node, key, instance.id, asked));
-    let mut registry = REGISTRY.lock();
-    // What it replaces, or the pin, is dropped without the locks.
-    let result = match registry.enroll(instance, (key, is_dir), (dev, ino), asked) {
-        Ok(watch) => Ok((watch.descriptor, registry.keep(instance, key, Watcher { watch, tree, pin }))),
-        Err(error) => Err((error, pin)),
+    let Target { key, tree, is_dir, dev, ino, pin, by_host } = target;
+    let fed = by_host.as_ref().map(|node| feed::watch(node, key, instance.id, asked));
+    // What it replaces, or the pin, is dropped without the lock.
+    let (result, ended) = {
+        let mut registry = REGISTRY.lock();
+        let result = match registry.enroll(instance, (key, is_dir), (dev, ino), asked) {
+            Ok(watch) => Ok((watch.descriptor, registry.keep(instance, key, Watcher { watch, tree, pin }))),
+            Err(error) => Err((error, pin)),
+        };
+        let fed = fed.as_ref().and_then(feed::Adding::fed);
+        (result, fed.and_then(|fed| registry.begin_to_feed(fed, key)))
     };
-    if let Some(fed) = fed {
-        registry.begin_to_feed(fed, key);
+    drop(fed);
+    if by_host.is_some() {
+        feed::settle();
     }
-    drop((registry, feed));
+    if let Some(node) = ended {
+        node.watches.values().for_each(|known| finish(&known.watch, Mask::DELETE_SELF, node.is_dir));
+    }
     result.map(|(descriptor, _replaced)| descriptor).map_err(|(error, _pin)| error)
 }
 
@@ -495,7 +512,7 @@ pub fn end(key: usize, last: Mask) {
     }
 }
 
-/// The host's watch has ended, and with it those that it tells; result: to be dropped without locks.
+/// The host's watch has ended, and with it those that it tells; result: to be dropped without locks. `None`: nobody knows it.
 fn feed_ended(fed: Descriptor) -> Option<Node> {
     let node = {
         let mut registry = REGISTRY.lock();
@@ -504,12 +521,30 @@ fn feed_ended(fed: Descriptor) -> Option<Node> {
         let node = match key.filter(|key| registry.nodes.get(key).is_some_and(is_its)) {
             Some(key) => registry.nodes.remove(&key),
             None => registry.ending.remove(&fed),
-        }?;
+        };
+        if node.is_some() || key.is_some() {
+            registry.unfed.push(fed);
+        }
+        let node = node?;
         registry.removed(node.watches.len());
         node
     };
     node.watches.values().for_each(|known| known.watch.end());
     Some(node)
+}
+
+/// The host has lost the ends of nodes that are no more in this kernel. Without locks.
+fn end_lost() {
+    loop {
+        let node = {
+            let mut registry = REGISTRY.lock();
+            let Some((fed, node)) = registry.ending.pop_first() else { return };
+            registry.unfed.push(fed);
+            registry.removed(node.watches.len());
+            node
+        };
+        node.watches.values().for_each(|known| finish(&known.watch, Mask::DELETE_SELF, node.is_dir));
+    }
 }
 
 /// Tells a watch that no node knows any more of the end of what it watched.

@@ -9,7 +9,7 @@ fn instance(limits: &Arc<Limits>) -> Arc<Instance> {
 
 /// Keys of a test's own: tests run side by side.
 fn target(key: usize) -> Target {
-    Target { key, tree: key, is_dir: false, dev: 1, ino: 2, pin: Pin::NONE }
+    Target { key, tree: key, is_dir: false, dev: 1, ino: 2, pin: Pin::NONE, by_host: None }
 }
 
 /// As seen by a view, which keeps a name and a node.
@@ -174,4 +174,63 @@ fn all_watches_of_a_node_give_up_what_they_keep() {
     assert_eq!(counts(&kept), (0, 0));
     tell(key, &Event::own(Mask::OPEN));
     assert!(many.iter().all(|one| all(one) == [(1, Mask::OPEN, vec![])]));
+}
+
+fn feed_it(descriptor: Descriptor, told: Mask, key: usize) -> Option<Node> {
+    REGISTRY.lock().begin_to_feed((descriptor, told), key)
+}
+
+#[test]
+fn what_the_host_tells_is_told_once() {
+    let one = instance(&Limits::new());
+    let (key, fed) = (0x9000, 9000);
+    assert_eq!(add(&one, target(key), Mask::CREATE | Mask::DELETE), Ok(1));
+    assert!(feed_it(fed, Mask::CREATE, key).is_none());
+    tell(key, &Event { by_host: true, ..named(Mask::CREATE, b"own") });
+    assert!(all(&one).is_empty());
+    tell_of(Of::Fed(fed), &named(Mask::CREATE, b"own"));
+    // The host does not tell of this, or knows nothing of it.
+    tell(key, &Event { by_host: true, ..named(Mask::DELETE, b"a") });
+    tell(key, &named(Mask::CREATE, b"pipe"));
+    tell_of(Of::Fed(fed + 1), &named(Mask::CREATE, b"other"));
+    let told = |mask, name: &[u8]| (1, mask, name.to_vec());
+    let wanted = [told(Mask::CREATE, b"own"), told(Mask::DELETE, b"a"), told(Mask::CREATE, b"pipe")];
+    assert_eq!(all(&one), wanted);
+}
+
+#[test]
+fn a_fed_node_ends_when_the_host_says_so() {
+    let (one, other) = (instance(&Limits::new()), instance(&Limits::new()));
+    let (key, fed) = (0xa000, 10_000);
+    assert_eq!(add(&one, target(key), Mask::EVENTS), Ok(1));
+    assert!(feed_it(fed, Mask::EVENTS, key).is_none());
+    gone(key);
+    assert!(all(&one).is_empty());
+    // Another node has its key by now.
+    assert_eq!(add(&other, target(key), Mask::EVENTS), Ok(1));
+    tell_of(Of::Fed(fed), &named(Mask::ATTRIB, b""));
+    tell(key, &named(Mask::OPEN, b""));
+    tell_of(Of::Fed(fed), &named(Mask::DELETE_SELF, b""));
+    assert!(feed_ended(fed).is_some() && feed_ended(fed).is_none());
+    let told = |mask| (1, mask, vec![]);
+    assert_eq!(all(&one), [told(Mask::ATTRIB), told(Mask::DELETE_SELF), told(Mask::IGNORED)]);
+    assert_eq!(all(&other), [told(Mask::OPEN)]);
+    assert!(REGISTRY.lock().unfed.contains(&fed));
+}
+
+#[test]
+fn a_watch_of_a_node_that_is_ending_can_be_removed() {
+    let one = instance(&Limits::new());
+    let (key, fed) = (0xb000, 11_000);
+    assert_eq!(add(&one, target(key), Mask::EVENTS), Ok(1));
+    assert!(feed_it(fed, Mask::EVENTS, key).is_none());
+    gone(key);
+    assert_eq!(one.remove(1), Ok(()));
+    assert!(REGISTRY.lock().unfed.contains(&fed) && feed_ended(fed).is_none());
+    // The host may know a node still that has ended here, and find it again.
+    assert_eq!(add(&one, target(key), Mask::EVENTS), Ok(2));
+    assert!(feed_it(fed, Mask::EVENTS, key).is_none());
+    gone(key);
+    assert_eq!(add(&one, target(key), Mask::EVENTS), Ok(3));
+    assert!(feed_it(fed, Mask::EVENTS, key).is_some_and(|node| node.watches.len() == 1));
 }

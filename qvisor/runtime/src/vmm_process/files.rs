@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use abi::boot::{MOUNT_READ_ONLY, MOUNT_SHARED, STREAM_TTY};
+use abi::boot::{MOUNT_READ_ONLY, MOUNT_SHARED, MOUNT_VOLUME, STREAM_TTY};
 use abi::hostcall::NO_HANDLE;
 use vmm::boot::{BootSpec, Mount, Stream};
 use vmm::broker;
@@ -141,7 +141,10 @@ impl Piece {
 /// How the kernel mounts a view that it has by this handle.
 pub(crate) fn mount_of(view: &View, handle: u32, kind: &str, flags: u32) -> Mount {
     let bit = |set: bool, bit: u32| if set { bit } else { 0 };
-    let flags = flags | bit(view.read_only, MOUNT_READ_ONLY) | bit(view.shared, MOUNT_SHARED);
+    let flags = flags
+        | bit(view.read_only, MOUNT_READ_ONLY)
+        | bit(view.shared, MOUNT_SHARED)
+        | bit(view.is_volume, MOUNT_VOLUME);
     let path = mounts::bytes_of(&view.path);
     Mount { handle, flags, path, kind: kind.into(), source: kind.into(), options: String::new(), lower: None }
 }

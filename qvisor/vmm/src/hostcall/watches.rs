@@ -23,30 +23,43 @@ pub(super) struct Watches {
 
 impl HostIo {
     pub(super) fn carry_out_watch(&self, request: Request<'_>) -> Result<i64, Errno> {
-        let mut watches = self.watches().lock();
         match request {
             Request::WatchOpen => {
+                let mut watches = self.watches().lock();
                 if watches.stream.is_some() {
                     return Err(Errno(libc::EBUSY));
                 }
                 let kind = FileKind::Stream(Stream { kind: StreamKind::Other, nonblocking: true });
-                let file = HostFile::new(sys::inotify()?, kind, false, MountTraits::default())?;
+                // It is no descriptor that is missing, but an instance: nothing is to be closed for it.
+                let fd = sys::inotify().map_err(|error| match error {
+                    Errno(libc::EMFILE) => Errno(libc::ENOSPC),
+                    other => other,
+                })?;
+                let file = HostFile::new(fd, kind, false, MountTraits::default())?;
                 let handle = self.files().insert(file)?;
                 *watches = Watches { stream: Some(handle), descriptors: BTreeSet::new() };
                 Ok(i64::from(handle))
             }
             Request::WatchAdd { stream, node, events } => {
-                watches.check(stream)?;
-                if watches.descriptors.len() as u64 >= WATCHES_MAX {
+                self.watches().lock().check(stream)?;
+                let (file, node) = (self.files().get(stream)?, self.files().get(node)?);
+                if matches!(node.kind(), FileKind::Stream(_) | FileKind::Socket(_)) {
+                    return Err(Errno(libc::EINVAL));
+                }
+                let path = self.fd_path(node.as_fd());
+                // Not under the lock: a file server may take its time.
+                let descriptor = sys::inotify_add_watch(file.as_fd(), path.as_c_str(), events)?;
+                let mut watches = self.watches().lock();
+                let is_full = watches.descriptors.len() as u64 >= WATCHES_MAX;
+                if is_full && !watches.descriptors.contains(&descriptor) {
+                    let _ = sys::inotify_rm_watch(file.as_fd(), descriptor);
                     return Err(Errno(libc::ENOSPC));
                 }
-                let (stream, node) = (self.files().get(stream)?, self.files().get(node)?);
-                let path = self.fd_path(node.as_fd());
-                let descriptor = sys::inotify_add_watch(stream.as_fd(), path.as_c_str(), events)?;
                 watches.descriptors.insert(descriptor);
                 Ok(i64::from(descriptor))
             }
             Request::WatchRemove { stream, descriptor } => {
+                let mut watches = self.watches().lock();
                 watches.check(stream)?;
                 if !watches.descriptors.remove(&descriptor) {
                     return Err(Errno(libc::EINVAL));
