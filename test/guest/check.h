@@ -227,18 +227,25 @@ UNUSED static pid_t parent_of(pid_t pid)
 }
 
 /* For what takes no time, on a machine that may be very busy. */
-enum { PATIENCE_SECONDS = 30 };
+enum { PATIENCE_MS = 30000 };
 
 /* When patience ends, for `is_over`. */
 UNUSED static int64_t patience_end(void)
 {
-    return now_ns(CLOCK_MONOTONIC) + PATIENCE_SECONDS * 1000000000LL;
+    return now_ns(CLOCK_MONOTONIC) + PATIENCE_MS * 1000000LL;
 }
 
 UNUSED static bool is_over(int64_t end)
 {
     return now_ns(CLOCK_MONOTONIC) > end;
 }
+
+/* Waits until the condition holds, or patience ends: whoever uses it checks the condition afterwards. */
+#define AWAIT(condition, pause_us)                                                                                     \
+    do {                                                                                                               \
+        for (int64_t end_ = patience_end(); !(condition) && !is_over(end_);)                                           \
+            usleep(pause_us);                                                                                          \
+    } while (0)
 
 /* Waits until the process sleeps in a system call, or has ended. */
 UNUSED static void wait_until_asleep(pid_t pid)

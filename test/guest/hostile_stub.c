@@ -883,7 +883,7 @@ static const struct offence {
  * Generous, for hosts whose cores are all busy: an offender should be found out within 100 ms. Such a host may also keep
  * everyone waiting for longer once in a while, but not in every run, as an offence would.
  */
-enum { PATIENCE_MS = 1000, RUNS = 3 };
+enum { LONGEST_WAIT_MS = 1000, RUNS = 3 };
 
 __attribute__((noreturn)) static void offend(const char *name)
 {
@@ -934,7 +934,7 @@ static int run_offence(const char *name, long seconds)
     printf("%s: %d offenders, %lu thefts, %lu rounds of theirs, %lu of the workers, who waited at most %lu ms\n", name,
            offenders, shared->windows, shared->looks, shared->rounds, worst);
     fflush(stdout);
-    return worst > PATIENCE_MS ? 1 : shared->rounds && (shared->looks || shared->windows) ? 0 : 2;
+    return worst > LONGEST_WAIT_MS ? 1 : shared->rounds && (shared->looks || shared->windows) ? 0 : 2;
 }
 
 static int pays(const char *name, long seconds)

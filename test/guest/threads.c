@@ -362,8 +362,7 @@ static void directed_signals(void)
         for (int n = 0; n < 20; n++) {
             int before = signals_seen[i];
             PT(pthread_kill(threads[i], SIGUSR1));
-            for (int w = 0; w < 10000 && signals_seen[i] == before; w++)
-                usleep(100);
+            AWAIT(signals_seen[i] != before, 100);
             CHECK_EQ(signals_seen[i], before + 1);
         }
     }
