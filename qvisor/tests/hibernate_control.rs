@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use runtime::state::{Id, Root};
 use serde_json::Value;
-use sleeper::{Events, Place, next_line};
+use sleeper::{Events, PATIENCE, Place, next_line, quiet_window};
 
 /// Starts a Python program in sandbox `s`; it says when it is ready.
 fn start(place: &mut Place, options: &[&str], program: &str) {
@@ -66,29 +66,31 @@ start = time.monotonic()
 print('ready')
 time.sleep(2.5)
 print('slept', time.monotonic() - start)
-before = count
-time.sleep(0.5)
-print('ticks', count - before)
+before, woken = count, time.monotonic()
+while count < before + 10: time.sleep(0.01)
+print('ticks', count - before, time.monotonic() - woken)
 input()";
+    let started = Instant::now();
     start(&mut place, &[], program);
     sleep(Duration::from_millis(100));
     place.order(&["hibernate"]);
     // Spare processes end.
     sleep(Duration::from_millis(300));
-    let before = Used::new(&place);
-    sleep(Duration::from_secs(3));
-    let used = before.since(&place);
-    assert!(used < 100_000, "{used} ns of a hibernated sandbox");
+    let first = Used::new(&place);
+    let used = quiet_window(Duration::from_secs(3), 100_000, || first.since(&place));
+    assert!(used <= 100_000, "{used} ns of a hibernated sandbox");
     assert_eq!(place.sandbox_state(), "hibernated", "time does not wake it");
     place.order(&["wake"]);
     let front = place.front.as_mut().unwrap();
     let slept = next_line(front);
     let slept: f64 = slept.trim().strip_prefix("slept ").unwrap().parse().unwrap();
     // Its time had come while it was asleep.
-    assert!((3.0..10.0).contains(&slept), "{slept}");
+    assert!((3.0..started.elapsed().as_secs_f64()).contains(&slept), "{slept}");
     let ticks = next_line(front);
-    let ticks: u32 = ticks.trim().strip_prefix("ticks ").unwrap().parse().unwrap();
-    assert!((10..=60).contains(&ticks), "{ticks}");
+    let (ticks, seconds) = ticks.trim().strip_prefix("ticks ").unwrap().split_once(' ').unwrap();
+    let (ticks, seconds): (f64, f64) = (ticks.parse().unwrap(), seconds.parse().unwrap());
+    // None is made up for.
+    assert!(ticks <= 100.0 * seconds + 10.0, "{ticks} in {seconds} s");
     end(&mut place);
 }
 
@@ -136,6 +138,7 @@ for _ in sys.stdin:
 
 #[test]
 fn it_hibernates_by_itself_when_nothing_comes() {
+    const IDLE_TIMEOUT: Duration = Duration::from_millis(700);
     let mut place = Place::new();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let program = format!(
@@ -151,22 +154,40 @@ while True:
     while data := client.recv(100): client.sendall(data)"
     );
     start(&mut place, &["--idle-timeout", "700ms"], &program);
-    let events = Events::of(&place).until(|event| event["to"] == "hibernated");
-    assert_eq!(events.last().unwrap()["cause"], "idle-timeout", "{events:?}");
-    // A request within each idle timeout keeps the sandbox awake.
+    let mut events = Events::of(&place);
     let mut client = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
-    client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    let mut last = Instant::now();
-    for _ in 0..8 {
-        last = Instant::now();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut request = || {
         client.write_all(b"x").unwrap();
         client.read_exact(&mut [0]).unwrap();
+    };
+    // The first event may say that it is hibernated already, but not why: the request has woken it then.
+    request();
+    let events = events.until(|event| event["to"] == "hibernated" && !event["cause"].is_null());
+    assert_eq!(events.last().unwrap()["cause"], "idle-timeout", "{events:?}");
+    // A request within each idle timeout keeps the sandbox awake.
+    let mut last = Instant::now();
+    let mut judged = 0;
+    for _ in 0..100 {
+        last = Instant::now();
+        request();
+        // The front end hears of an event's wake beside the program's going on.
+        place.wakes();
         sleep(Duration::from_millis(200));
-        assert_ne!(place.sandbox_state(), "hibernated");
+        let state = place.sandbox_state();
+        // Unless this took longer than it should.
+        if last.elapsed() < IDLE_TIMEOUT {
+            assert_ne!(state, "hibernated");
+            judged += 1;
+        }
+        if judged == 8 {
+            break;
+        }
     }
+    assert!(judged > 0, "no request was followed by another in time");
     place.becomes("hibernated");
     // However long the commands took.
-    assert!(last.elapsed() >= Duration::from_millis(700), "{:?}", last.elapsed());
+    assert!(last.elapsed() >= IDLE_TIMEOUT, "{:?}", last.elapsed());
     end(&mut place);
 }
 
@@ -174,38 +195,51 @@ while True:
 fn it_does_not_hibernate_while_it_computes() {
     let mut place = Place::new();
     let program = "
-import time
+import signal, time
+computes = True
+def stop(*_):
+    global computes
+    computes = False
+signal.signal(signal.SIGUSR1, stop)
 print('ready')
-end = time.monotonic() + 2
-while time.monotonic() < end: pass
+while computes: pass
 time.sleep(100)";
     start(&mut place, &["--idle-timeout", "300ms"], program);
-    let start = Instant::now();
-    while start.elapsed() < Duration::from_millis(1500) {
+    for _ in 0..25 {
         assert_eq!(place.sandbox_state(), "running");
         sleep(Duration::from_millis(50));
     }
+    place.kill("USR1");
     place.becomes("hibernated");
     end(&mut place);
 }
 
 #[test]
 fn its_end_is_not_held_up_by_a_hibernation() {
-    let mut place = Place::new();
+    const ROUNDS: u32 = 10;
     let program = "x = [bytes([i % 251 + 1]) * 1048576 for i in range(400)]
 print('ready')
 while True: pass";
-    start(&mut place, &[], program);
-    let mut down = place.command(&["hibernate", "s"]).stderr(Stdio::piped()).spawn().unwrap();
-    sleep(Duration::from_millis(250));
-    let start = Instant::now();
-    place.kill("KILL");
-    assert_eq!(place.end().0, Some(137));
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
-    let mut error = String::new();
-    down.stderr.take().unwrap().read_to_string(&mut error).unwrap();
-    // The client that waited for the hibernation is told of the end, unless the disk was that fast.
-    assert!(down.wait().unwrap().success() || error.contains("it ended"), "{error}");
+    for _ in 0..ROUNDS {
+        let mut place = Place::new();
+        start(&mut place, &[], program);
+        let down = place.command(&["hibernate", "s"]).stderr(Stdio::piped()).spawn().unwrap();
+        sleep(Duration::from_millis(250));
+        let start = Instant::now();
+        place.kill("KILL");
+        assert_eq!(place.end().0, Some(137));
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+        let output = down.wait_with_output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        // The order came after the end.
+        if error.contains("container does not exist") {
+            continue;
+        }
+        // The client that waited for the hibernation is told of the end, unless the disk was that fast.
+        assert!(output.status.success() || error.contains("it ended"), "{error}");
+        return;
+    }
+    panic!("none of {ROUNDS} orders came before the end");
 }
 
 #[test]
@@ -227,7 +261,7 @@ fn peers_that_say_nothing_hold_up_nobody() {
     }
     place.order(&["hibernate"]);
     place.order(&["wake"]);
-    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
     for garbage in ["\n", "{}\n", "x", "{\"op\":\"kill\",\"signal\":1e99}\n", "{\"op\":\"fly\"}\n"] {
         // The connection is made with the credentials of a user who may give orders, or it would be refused.
         let sandbox = Root::new(place.dir.join("state")).sandbox(&Id::new("s").unwrap()).unwrap();
@@ -245,28 +279,56 @@ fn peers_that_say_nothing_hold_up_nobody() {
     end(&mut place);
 }
 
+/// Gives an order, and does not wait for what comes of it.
+fn order(place: &Place, what: &str) -> Child {
+    let mut command = place.command(&[what, "s", "--json"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
 #[test]
 fn of_two_orders_the_later_counts() {
     let mut place = Place::new();
     // Never at rest, and so not hibernated before the second step.
     start(&mut place, &[], "print('ready')\nwhile True: pass");
-    for _ in 0..5 {
-        let mut down = place.command(&["hibernate", "s"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut overtaken = 0;
+    for _ in 0..50 {
+        let down = order(&place, "hibernate");
         sleep(Duration::from_millis(100));
-        let up = place.order(&["wake"]);
-        assert!(up["pages"].is_u64(), "{up}");
-        let mut error = String::new();
-        down.stderr.take().unwrap().read_to_string(&mut error).unwrap();
-        assert_eq!(down.wait().unwrap().code(), Some(1), "{error}");
-        assert!(error.contains("it was woken meanwhile"), "{error}");
+        let (up, down) = (order(&place, "wake"), down.wait_with_output().unwrap());
+        let up = up.wait_with_output().unwrap();
+        let [said_up, said_down] = [&up, &down].map(|output| String::from_utf8_lossy(&output.stderr));
+        match (up.status.code(), down.status.code()) {
+            (Some(0), Some(1)) => {
+                assert!(said_down.contains("it was woken meanwhile"), "{said_down}");
+                overtaken += 1;
+            }
+            // The wake came when it was hibernated already,
+            (Some(0), Some(0)) => {}
+            // or overtook the other on the way here.
+            (Some(1), Some(0)) => {
+                assert!(said_up.contains("it is not hibernated"), "{said_up}");
+                place.order(&["wake"]);
+            }
+            codes => panic!("{codes:?}: {said_up} {said_down}"),
+        }
+        if up.status.success() {
+            let up: Value = serde_json::from_slice(&up.stdout).unwrap();
+            assert!(up["pages"].is_u64(), "{up}");
+        }
         sleep(Duration::from_millis(300));
         // On a slow machine its memory may have been on the way out when the second order came.
         assert!(["running", "hibernate-running"].contains(&&*place.sandbox_state()));
+        if overtaken == 5 {
+            break;
+        }
     }
-    // Orders for the same are one.
-    let both = [0, 1].map(|_| place.command(&["hibernate", "s"]).spawn().unwrap());
-    for mut one in both {
-        assert!(one.wait().unwrap().success());
+    assert_eq!(overtaken, 5, "hibernations that were overtaken");
+    // Orders for the same are one, unless the second comes when it is done.
+    let both = [0, 1].map(|_| order(&place, "hibernate")).map(|one| one.wait_with_output().unwrap());
+    assert!(both.iter().any(|one| one.status.success()), "{both:?}");
+    for one in both.iter().filter(|one| !one.status.success()) {
+        let error = String::from_utf8_lossy(&one.stderr);
+        assert!(one.status.code() == Some(1) && error.contains("it is hibernated already"), "{one:?}");
     }
     place.kill("CONT");
     place.wakes();

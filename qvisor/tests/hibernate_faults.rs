@@ -169,7 +169,7 @@ fn a_vmm_that_is_killed_leaves_nothing_behind() {
         assert_eq!(err.trim_end().lines().count(), 1, "{name}: {err}");
         let ended = Instant::now();
         while processes.iter().any(|pid| lives(*pid)) {
-            assert!(ended.elapsed() < Duration::from_secs(5), "{name}: a process lives on");
+            assert!(ended.elapsed() < Duration::from_secs(30), "{name}: a process lives on");
             sleep(Duration::from_millis(5));
         }
         for dir in ["swap", "state", "layers"] {

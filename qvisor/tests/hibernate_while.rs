@@ -60,10 +60,13 @@ fn many_threads_want_one_processor() {
     let mut place = Place::new();
     let program = [guest("midst").to_str().unwrap().to_owned(), "busy".into(), "300".into()];
     place.start(&["--memory", "64M", "--cpus", "1"], &[], &program.each_ref().map(String::as_str));
-    let down = place.order(&["hibernate"]);
-    // Should each of them run for one more time slice before it rests, that would take two to three seconds.
-    assert!(down["pause_us"].as_u64().unwrap() < 1_000_000, "{down}");
-    place.order(&["wake"]);
+    let mut pauses = Vec::new();
+    // Should each of them run for one more time slice before it rests, that would take two to three seconds every time.
+    while pauses.iter().all(|pause| *pause >= 1_000_000) {
+        assert!(pauses.len() < 5, "microseconds: {pauses:?}");
+        pauses.push(place.order(&["hibernate"])["pause_us"].as_u64().unwrap());
+        place.order(&["wake"]);
+    }
     place.says_line();
     place.ends_well();
 }

@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use vmm::jail::landlock;
 
@@ -198,7 +198,8 @@ fn speculation(pid: &str) -> Option<Vec<String>> {
 
 /// The same of the stubs of a VMM, at least two. Stubs end with the programs that they serve.
 fn speculation_of_stubs(vmm: u32) -> Vec<Vec<String>> {
-    for _ in 0..100 {
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(30) {
         let stubs = children(vmm).into_iter();
         let states: Vec<_> = stubs.filter_map(|stub| speculation(&stub.to_string())).collect();
         if states.len() > 1 {

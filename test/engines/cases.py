@@ -220,8 +220,8 @@ def exec_on_a_terminal(side):
 
 @case()
 def signals(side):
-    side.detach("sh", "-c", "trap 'echo got; exit 9' TERM; while :; do sleep 0.1; done")
-    time.sleep(0.5)
+    side.detach("sh", "-c", "trap 'echo got; exit 9' TERM; echo >/trapped; while :; do sleep 0.1; done")
+    until("its trap", lambda: side.exec("test", "-e", "/trapped", code=None).returncode == 0)
     side.ctr("task", "kill", "-s", "SIGTERM", side.id)
     until("the end", lambda: side.status() == "STOPPED")
     done = side.ctr("task", "rm", side.id, code=None)
@@ -277,9 +277,14 @@ def pause_and_resume(side):
     side.ctr("task", "pause", side.id)
     check(side.status() == "PAUSED", side.status())
     side.exec("true", code=1)
+
+    def is_quiet():
+        size = log.stat().st_size
+        time.sleep(0.5)
+        return log.stat().st_size == size
+    # What it has written before may still be on its way.
+    check(any(is_quiet() for _ in range(10)), "a paused program writes")
     size = log.stat().st_size
-    time.sleep(0.5)
-    check(log.stat().st_size == size, "a paused program writes")
     side.ctr("task", "pause", side.id, code=1)
     side.ctr("task", "resume", side.id)
     check(side.status() == "RUNNING", side.status())
@@ -326,10 +331,20 @@ def logs_to_a_program(side):
     side.is_clean()
 
 
+def watch_events(side):
+    """Starts `ctr events`, and waits until it hears of what happens."""
+    watcher = side.engine.start_ctr("events")
+
+    def hears():
+        side.ctr("namespaces", "label", side.engine.namespace, f"beat={time.monotonic_ns()}")
+        return "/namespaces/update" in watcher.text()
+    until("an event", hears)
+    return watcher
+
+
 @case()
 def events(side):
-    watcher = side.engine.start_ctr("events")
-    time.sleep(0.5)
+    watcher = watch_events(side)
     side.detach("sleep", "1000")
     side.exec("true")
     side.ctr("task", "kill", "-s", "SIGKILL", side.id)
@@ -354,8 +369,7 @@ GROW = ("x=0123456789abcdef; while [ ${#x} -lt 1000000 ]; do x=$x$x; done; "
 
 @case()
 def what_exceeds_its_memory_is_an_event(side):
-    watcher = side.engine.start_ctr("events")
-    time.sleep(0.5)
+    watcher = watch_events(side)
 
     def seen(topic):
         return re.search(f"/tasks/{topic} .*" + re.escape(side.id), watcher.text())

@@ -260,7 +260,7 @@ class Side:
                 failures.append(failure)
                 return False
         try:
-            until("a pod's removal", is_removed, 10)
+            until("a pod's removal", is_removed)
         except Failure:
             raise failures[-1] from None
 
@@ -271,7 +271,7 @@ class Side:
     def is_clean(self):
         """Nothing is left of any pod."""
         try:
-            until("the end of what is left", lambda: not self.left(), 20)
+            until("the end of what is left", lambda: not self.left())
         except Failure as failure:
             raise Failure(f"{failure}: {self.left()}") from None
 

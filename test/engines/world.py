@@ -39,7 +39,7 @@ def missing(program):
     return shutil.which(program, path=SEARCH) is None
 
 
-def until(what, holds, patience=20):
+def until(what, holds, patience=60):
     """Waits until something holds; result: what it gave."""
     end = time.monotonic() + patience
     while True:

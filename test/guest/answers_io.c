@@ -239,12 +239,11 @@ static void large_terminal_input(void)
         sent += put;
     }
     size_t got = 0;
-    for (int tries = 0; got < sizeof in && tries < 1000;) {
+    for (int64_t end = patience_end(); got < sizeof in && !is_over(end);) {
         ssize_t part = read(slave, in + got, sizeof in - got);
         if (part < 0) {
             CHECK_EQ(errno, EAGAIN);
             sleep_ms(2);
-            tries++;
         } else
             got += part;
     }
@@ -285,7 +284,7 @@ static int waiting_operation;
 
 static void *wait_on_word(void *result)
 {
-    struct timespec limit = {10, 0};
+    struct timespec limit = {60, 0};
     *(long *)result = futex(word, waiting_operation, 0, &limit);
     return NULL;
 }
@@ -293,11 +292,7 @@ static void *wait_on_word(void *result)
 static long wake_soon(uint32_t *address, int operation)
 {
     long woken = 0;
-    for (int i = 0; i < 2000 && woken == 0; i++) {
-        woken = futex(address, operation, 1, NULL);
-        if (woken == 0)
-            sleep_ms(1);
-    }
+    AWAIT((woken = futex(address, operation, 1, NULL)) != 0, 1000);
     return woken;
 }
 

@@ -226,11 +226,34 @@ UNUSED static pid_t parent_of(pid_t pid)
     return pid > 0 && read_stat(pid, &state, &parent) ? parent : 0;
 }
 
-/* Waits until the process sleeps in a system call (bounded; the callers are right either way, only less sharp). */
+/* For what takes no time, on a machine that may be very busy. */
+enum { PATIENCE_MS = 30000 };
+
+/* When patience ends, for `is_over`. */
+UNUSED static int64_t patience_end(void)
+{
+    return now_ns(CLOCK_MONOTONIC) + PATIENCE_MS * 1000000LL;
+}
+
+UNUSED static bool is_over(int64_t end)
+{
+    return now_ns(CLOCK_MONOTONIC) > end;
+}
+
+/* Waits until the condition holds, or patience ends: whoever uses it checks the condition afterwards. */
+#define AWAIT(condition, pause_us)                                                                                     \
+    do {                                                                                                               \
+        for (int64_t end_ = patience_end(); !(condition) && !is_over(end_);)                                           \
+            usleep(pause_us);                                                                                          \
+    } while (0)
+
+/* Waits until the process sleeps in a system call, or has ended. */
 UNUSED static void wait_until_asleep(pid_t pid)
 {
-    for (int i = 0; i < 200 && state_of(pid) != 'S'; i++)
-        sleep_ms(1);
+    int64_t end = patience_end();
+    for (char state; (state = state_of(pid)) != 'S' && state != 'Z' && state != 0; sleep_ms(1))
+        if (is_over(end))
+            FAIL("process %d does not sleep: its state is %c", pid, state);
     sleep_ms(1);
 }
 

@@ -235,8 +235,7 @@ static void *end_process(void *unused)
 static void *outlive_leader(void *unused)
 {
     (void)unused;
-    for (int i = 0; i < 2000 && state_of(getpid()) != 'Z'; i++)
-        usleep(1000);
+    AWAIT(state_of(getpid()) == 'Z', 1000);
     CHECK_EQ(state_of(getpid()), 'Z');
     CHECK(syscall(SYS_gettid) != getpid());
     _exit(11);
@@ -336,8 +335,7 @@ static void waiting(void)
     signal(SIGCHLD, SIG_IGN); /* children vanish by themselves */
     pid = CHILD(_exit(1));
     CHECK_ERR(waitpid(pid, &status, 0), ECHILD);
-    for (int i = 0; i < 1000 && kill(pid, 0) == 0; i++) /* the number may outlive the wait by a moment */
-        usleep(1000);
+    AWAIT(kill(pid, 0) != 0, 1000); /* the number may outlive the wait by a moment */
     CHECK_ERR(kill(pid, 0), ESRCH);
 }
 
@@ -389,8 +387,7 @@ static void orphans(void)
         CHILD({
             OK(prctl(PR_GET_CHILD_SUBREAPER, &is_reaper));
             CHECK_EQ(is_reaper, 0);
-            for (int i = 0; i < 3000 && getppid() == parent; i++)
-                usleep(1000);
+            AWAIT(getppid() != parent, 1000);
             CHECK_EQ(getppid(), reaper);
             pid_t me = getpid();
             CHECK_EQ(write(out[1], &me, sizeof me), sizeof me);
@@ -427,8 +424,7 @@ static void chosen_end_signals(void)
     JOIN(CHILD({
         pid_t parent = getpid();
         if (syscall(SYS_clone, SIGUSR1, 0, 0, 0, 0) == 0) {
-            for (int i = 0; i < 3000 && getppid() == parent; i++)
-                usleep(1000);
+            AWAIT(getppid() != parent, 1000);
             pid_t me = getpid();
             CHECK_EQ(getppid(), adopter);
             CHECK_EQ(write(ends[1], &me, sizeof me), sizeof me);
@@ -485,7 +481,7 @@ static void parent_death(void)
     pid_t child;
     /* The pipe carries the ready byte to the parent first. */
     int available = 0;
-    for (int i = 0; i < 3000 && available < (int)sizeof child; i++) {
+    for (int64_t end = patience_end(); available < (int)sizeof child && !is_over(end);) {
         struct pollfd wait_for = {out[0], POLLIN, 0};
         poll(&wait_for, 1, 1);
         char state = state_of(parent);

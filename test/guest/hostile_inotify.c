@@ -155,10 +155,8 @@ static void limits(void)
     OK(set_limit("max_queued_events", "1"));
     /* What those had who were killed may still be on its way out. */
     int one, other;
-    for (int tries = 0; (one = inotify_init1(IN_NONBLOCK)) < 0 && tries < 200; tries++)
-        sleep_ms(10);
-    for (int tries = 0; (other = inotify_init1(IN_NONBLOCK)) < 0 && tries < 200; tries++)
-        sleep_ms(10);
+    AWAIT((one = inotify_init1(IN_NONBLOCK)) >= 0, 10000);
+    AWAIT((other = inotify_init1(IN_NONBLOCK)) >= 0, 10000);
     CHECK(one >= 0 && other >= 0);
     CHECK_ERR(inotify_init(), EMFILE);
     CHECK_EQ(inotify_add_watch(one, "d", IN_CREATE), 1);

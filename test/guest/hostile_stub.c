@@ -879,8 +879,11 @@ static const struct offence {
 } offences[] = {{"thief", thief}, {"deaf", deaf}, {"silent", silent}, {"dodger", dodger},
               {"stayer", stayer}};
 
-/* Generous, for hosts whose cores are all busy: an offender should be found out within 100 ms. */
-enum { PATIENCE_MS = 1000 };
+/*
+ * Generous, for hosts whose cores are all busy: an offender should be found out within 100 ms. Such a host may also keep
+ * everyone waiting for longer once in a while, but not in every run, as an offence would.
+ */
+enum { LONGEST_WAIT_MS = 1000, RUNS = 3 };
 
 __attribute__((noreturn)) static void offend(const char *name)
 {
@@ -892,10 +895,11 @@ __attribute__((noreturn)) static void offend(const char *name)
     _exit(2);
 }
 
-static int pays(const char *name, long seconds)
+/* One run; its exit code. */
+static int run_offence(const char *name, long seconds)
 {
     int cpus = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    CHECK(hs_find_gate());
+    memset(shared, 0, sizeof *shared);
     pid_t workers[64];
     for (int i = 0; i < cpus && i < 64; i++)
         if ((workers[i] = FD(fork())) == 0)
@@ -924,10 +928,22 @@ static int pays(const char *name, long seconds)
     for (int i = 0; i < cpus && i < 64; i++) {
         kill(offending[i], SIGKILL);
         kill(workers[i], SIGKILL);
+        status_of(offending[i]);
+        status_of(workers[i]);
     }
     printf("%s: %d offenders, %lu thefts, %lu rounds of theirs, %lu of the workers, who waited at most %lu ms\n", name,
            offenders, shared->windows, shared->looks, shared->rounds, worst);
-    return worst > PATIENCE_MS ? 1 : shared->rounds && (shared->looks || shared->windows) ? 0 : 2;
+    fflush(stdout);
+    return worst > LONGEST_WAIT_MS ? 1 : shared->rounds && (shared->looks || shared->windows) ? 0 : 2;
+}
+
+static int pays(const char *name, long seconds)
+{
+    CHECK(hs_find_gate());
+    int code = run_offence(name, seconds);
+    for (int i = 1; i < RUNS && code == 1; i++)
+        code = run_offence(name, seconds);
+    return code;
 }
 
 /* Makes the stub spin for its next turn however long that takes, and sleeps. */

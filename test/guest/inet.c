@@ -227,13 +227,13 @@ static void refused(void)
     close(fd);
     fd = FD(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
     CHECK_ERR(connect(fd, (struct sockaddr *)&address, length), EINPROGRESS);
-    CHECK_EQ(events_of(fd, POLLOUT, 2000) & (POLLERR | POLLHUP), POLLERR | POLLHUP);
+    CHECK_EQ(events_of(fd, POLLOUT, PATIENCE_MS) & (POLLERR | POLLHUP), POLLERR | POLLHUP);
     CHECK_EQ(get(fd, SOL_SOCKET, SO_ERROR), ECONNREFUSED);
     CHECK_EQ(get(fd, SOL_SOCKET, SO_ERROR), 0);
     OK(listen(server, 4));
     CHECK_ERR(connect(fd, (struct sockaddr *)&address, length), ECONNABORTED); /* the end of the attempt before */
     CHECK_ERR(connect(fd, (struct sockaddr *)&address, length), EINPROGRESS);
-    CHECK_EQ(events_of(fd, POLLOUT, 2000), POLLOUT);
+    CHECK_EQ(events_of(fd, POLLOUT, PATIENCE_MS), POLLOUT);
     CHECK_EQ(get(fd, SOL_SOCKET, SO_ERROR), 0);
     OK(connect(fd, (struct sockaddr *)&address, length));
     CHECK_ERR(connect(fd, (struct sockaddr *)&address, length), EISCONN);
@@ -244,7 +244,7 @@ static void refused(void)
     CHECK_EQ(events_of(fd, POLLOUT, 0) & ~POLLERR, POLLOUT | POLLHUP);
     CHECK_EQ(get(fd, SOL_SOCKET, SO_ERROR), ECONNRESET);
     CHECK(connect(fd, (struct sockaddr *)&address, length) == 0 || errno == EINPROGRESS);
-    CHECK_EQ(events_of(fd, POLLOUT, 2000), POLLOUT);
+    CHECK_EQ(events_of(fd, POLLOUT, PATIENCE_MS), POLLOUT);
 }
 
 static void resets(void)
@@ -256,7 +256,7 @@ static void resets(void)
     pair_of(AF_INET, ends);
     OK(setsockopt(ends[0], SOL_SOCKET, SO_LINGER, &now, sizeof now));
     OK(close(ends[0]));
-    CHECK_EQ(events_of(ends[1], POLLIN | POLLRDHUP, 2000), POLLIN | POLLERR | POLLHUP | POLLRDHUP);
+    CHECK_EQ(events_of(ends[1], POLLIN | POLLRDHUP, PATIENCE_MS), POLLIN | POLLERR | POLLHUP | POLLRDHUP);
     CHECK_ERR(read(ends[1], bytes, 16), ECONNRESET);
     CHECK_EQ(read(ends[1], bytes, 16), 0);
     signal(SIGPIPE, SIG_IGN);
@@ -265,9 +265,9 @@ static void resets(void)
     /* Unread bytes at the end reset the connection as well. */
     pair_of(AF_INET, ends);
     CHECK_EQ(write(ends[0], "abc", 3), 3);
-    CHECK_EQ(events_of(ends[1], POLLIN, 2000), POLLIN);
+    CHECK_EQ(events_of(ends[1], POLLIN, PATIENCE_MS), POLLIN);
     OK(close(ends[1]));
-    CHECK_EQ(events_of(ends[0], POLLIN, 2000) & POLLERR, POLLERR);
+    CHECK_EQ(events_of(ends[0], POLLIN, PATIENCE_MS) & POLLERR, POLLERR);
     CHECK_EQ(get(ends[0], SOL_SOCKET, SO_ERROR), ECONNRESET);
     OK(close(ends[0]));
     /* A time to linger is kept, and what was sent arrives. */
@@ -565,7 +565,7 @@ static void urgent(void)
     CHECK_EQ(send(ends[0], "ab", 2, 0), 2);
     CHECK_EQ(send(ends[0], "!", 1, MSG_OOB), 1);
     CHECK_EQ(send(ends[0], "cd", 2, 0), 2);
-    CHECK_EQ(events_of(ends[1], POLLPRI, 2000), POLLPRI);
+    CHECK_EQ(events_of(ends[1], POLLPRI, PATIENCE_MS), POLLPRI);
     sleep_ms(10);
     OK(ioctl(ends[1], SIOCATMARK, &mark));
     CHECK_EQ(mark, 0);
@@ -578,13 +578,13 @@ static void urgent(void)
     CHECK_EQ(memcmp(bytes, "cd", 2), 0);
     set(ends[1], SOL_SOCKET, SO_OOBINLINE, 1);
     CHECK_EQ(send(ends[0], "x!", 2, MSG_OOB), 2);
-    CHECK_EQ(events_of(ends[1], POLLIN, 2000), POLLIN);
+    CHECK_EQ(events_of(ends[1], POLLIN, PATIENCE_MS), POLLIN);
     sleep_ms(10);
     CHECK_EQ(recv(ends[1], bytes, 16, 0), 1);
     CHECK_EQ(recv(ends[1], bytes, 16, 0), 1);
     CHECK_EQ(bytes[0], '!');
     CHECK_EQ(write(ends[0], "12345", 5), 5);
-    CHECK_EQ(events_of(ends[1], POLLIN, 2000), POLLIN);
+    CHECK_EQ(events_of(ends[1], POLLIN, PATIENCE_MS), POLLIN);
     int count;
     OK(ioctl(ends[1], FIONREAD, &count));
     CHECK_EQ(count, 5);
@@ -649,7 +649,7 @@ static void options(void)
     int events = events_of(ends[1], POLLIN, 20);
     CHECK(events == 0 || now_ns(CLOCK_MONOTONIC) - begin > 150000000);
     set(ends[0], IPPROTO_TCP, TCP_CORK, 0);
-    CHECK_EQ(events_of(ends[1], POLLIN, 2000), POLLIN);
+    CHECK_EQ(events_of(ends[1], POLLIN, PATIENCE_MS), POLLIN);
     CHECK_EQ(recv(ends[1], bytes, 16, 0), 4);
     CHECK_EQ(send(ends[0], "mo", 2, MSG_MORE), 2);
     CHECK_EQ(send(ends[0], "re", 2, 0), 2);
@@ -700,7 +700,7 @@ static void datagrams_of(int family)
     /* Nobody there: told at the next call. */
     OK(close(two));
     CHECK_EQ(send(one, "y", 1, 0), 1);
-    CHECK_EQ(events_of(one, POLLIN, 2000) & POLLERR, POLLERR);
+    CHECK_EQ(events_of(one, POLLIN, PATIENCE_MS) & POLLERR, POLLERR);
     CHECK_ERR(recv(one, bytes, 64, 0), ECONNREFUSED);
     CHECK_ERR(recv(one, bytes, 64, MSG_DONTWAIT), EAGAIN);
     struct sockaddr nobody = {.sa_family = AF_UNSPEC};
@@ -772,7 +772,7 @@ static void controls(void)
     set(one, IPPROTO_IP, IP_RECVERR, 1);
     OK(close(two));
     CHECK_EQ(sendto(one, "lost", 4, 0, (struct sockaddr *)&b, length), 4);
-    CHECK_EQ(events_of(one, 0, 2000), POLLERR);
+    CHECK_EQ(events_of(one, 0, PATIENCE_MS), POLLERR);
     message.msg_controllen = sizeof room;
     piece.iov_len = 64;
     message.msg_namelen = sizeof b;
@@ -861,7 +861,7 @@ static void multicast(void)
     set(one, IPPROTO_IP, IP_MULTICAST_TTL, 0);
     set(one, IPPROTO_IP, IP_MULTICAST_LOOP, 1);
     CHECK_EQ(sendto(one, "all", 3, 0, (struct sockaddr *)&group, length), 3);
-    CHECK_EQ(events_of(two, POLLIN, 2000), POLLIN);
+    CHECK_EQ(events_of(two, POLLIN, PATIENCE_MS), POLLIN);
     CHECK_EQ(recv(two, bytes, 8, 0), 3);
     OK(setsockopt(two, IPPROTO_IP, IP_DROP_MEMBERSHIP, &join, sizeof join));
     CHECK_ERR(setsockopt(two, IPPROTO_IP, IP_DROP_MEMBERSHIP, &join, sizeof join), EADDRNOTAVAIL);
@@ -876,7 +876,7 @@ static void ping(void)
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     struct icmphdr echo = {.type = ICMP_ECHO, .un.echo.sequence = htons(5)}, reply;
     CHECK_EQ(sendto(fd, &echo, sizeof echo, 0, (struct sockaddr *)&to, sizeof to), sizeof echo);
-    CHECK_EQ(events_of(fd, POLLIN, 2000), POLLIN);
+    CHECK_EQ(events_of(fd, POLLIN, PATIENCE_MS), POLLIN);
     CHECK_EQ(recv(fd, &reply, sizeof reply, 0), sizeof reply);
     CHECK(reply.type == ICMP_ECHOREPLY && reply.un.echo.sequence == htons(5));
 }
@@ -932,7 +932,7 @@ static void many(void)
     }
     for (int seen = 0; seen < 400;) {
         struct epoll_event found[64];
-        int got = epoll_wait(set_fd, found, 64, 2000);
+        int got = epoll_wait(set_fd, found, 64, PATIENCE_MS);
         CHECK(got > 0);
         for (int i = 0; i < got; i++, seen++)
             CHECK_EQ(read(ends[1][found[i].data.u64], &byte, 1), 1);

@@ -520,7 +520,8 @@ static void waiting(void)
         CHECK_ERR(read(instance, bytes, sizeof bytes), EINTR);
     });
     wait_until_asleep(reader);
-    for (int status, round = 0; round < 500; round++) {
+    int status;
+    for (int64_t end = patience_end(); !is_over(end);) {
         kill(reader, SIGUSR1);
         if (waitpid(reader, &status, WNOHANG) == reader) {
             CHECK_EQ(status, 0);

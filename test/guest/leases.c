@@ -144,11 +144,15 @@ static void interruptions(void)
     write_file("file", "content", 0644);
     int fd = FD(open("file", O_RDONLY));
     OK(fcntl(fd, F_SETLEASE, F_RDLCK));
+    int ready[2];
+    char text;
+    OK(pipe(ready));
     pid_t child = CHILD({
         close(fd);
         struct sigaction act = {.sa_handler = on_alarm};
         OK(sigaction(SIGUSR1, &act, NULL));
         CHECK_ERR(open("file", O_WRONLY), EINTR);
+        CHECK_EQ(write(ready[1], "o", 1), 1);
         CHECK_ERR(truncate("file", 0), EINTR);
     });
     /* Without a choice it is SIGIO. */
@@ -156,7 +160,7 @@ static void interruptions(void)
     CHECK(info.si_signo == SIGIO && info.si_code == SI_KERNEL);
     wait_until_asleep(child);
     OK(kill(child, SIGUSR1));
-    sleep_ms(5);
+    CHECK_EQ(read(ready[0], &text, 1), 1);
     wait_until_asleep(child);
     OK(kill(child, SIGUSR1));
     JOIN(child);
@@ -167,15 +171,12 @@ static void interruptions(void)
     OK(close(fd));
     JOIN(child);
     /* As a process that ends does. */
-    int ready[2];
-    OK(pipe(ready));
     pid_t holder = CHILD({
         int own = FD(open("file", O_RDONLY));
         OK(fcntl(own, F_SETLEASE, F_WRLCK));
         CHECK_EQ(write(ready[1], "r", 1), 1);
         pause();
     });
-    char text;
     CHECK_EQ(read(ready[0], &text, 1), 1);
     child = CHILD(FD(open("file", O_RDONLY)));
     wait_until_asleep(child);

@@ -98,7 +98,7 @@ static void addresses(void)
     CHECK_EQ(poll(&polled, 1, 0), 1);
     CHECK_EQ(polled.revents, POLLOUT);
     ask_addresses(fd, 7);
-    CHECK_EQ(poll(&polled, 1, 1000), 1);
+    CHECK_EQ(poll(&polled, 1, PATIENCE_MS), 1);
     CHECK_EQ(polled.revents, POLLIN | POLLOUT);
     int found = 0;
     CHECK_EQ(answers(fd, 7, find_loopback, &found), 0);

@@ -166,8 +166,7 @@ static void a_thread_may_be_killed_alone(void)
         /* A thread that ends without pthread_exit is not joined, but its id is cleared. */
         PT(pthread_create(&other, NULL, call_getppid, NULL));
         PT(pthread_detach(other));
-        for (int i = 0; i < 2000 && status_number("/proc/self/status", "\nThreads:\t") > 1; i++)
-            usleep(1000);
+        AWAIT(status_number("/proc/self/status", "\nThreads:\t") <= 1, 1000);
         _exit(status_number("/proc/self/status", "\nThreads:\t") == 1 ? 42 : 43);
     }
     CHECK_EQ(status_of(child), 42 << 8);

@@ -282,7 +282,7 @@ static void zero_copies(void)
                 left -= got;
             }
             struct pollfd one = {fd, 0, 0};
-            CHECK_EQ(poll(&one, 1, 2000), 1);
+            CHECK_EQ(poll(&one, 1, PATIENCE_MS), 1);
             CHECK_EQ(one.revents, POLLERR);
             told(fd, families[f], round, round);
         }

@@ -362,8 +362,7 @@ static void directed_signals(void)
         for (int n = 0; n < 20; n++) {
             int before = signals_seen[i];
             PT(pthread_kill(threads[i], SIGUSR1));
-            for (int w = 0; w < 10000 && signals_seen[i] == before; w++)
-                usleep(100);
+            AWAIT(signals_seen[i] != before, 100);
             CHECK_EQ(signals_seen[i], before + 1);
         }
     }
@@ -416,26 +415,30 @@ static void robust_cases(int protocol)
     PT(pthread_join(thread, NULL));
     inherit(lock);
     for (int kill_it = 0; kill_it < 2; kill_it++) {
-        int out[2];
+        int out[2], in[2];
+        char byte;
         OK(pipe(out));
+        OK(pipe(in));
         pid_t child = CHILD({
             PT(pthread_mutex_lock(lock));
             CHECK_EQ(write(out[1], "l", 1), 1);
             if (kill_it)
                 pause();
+            CHECK_EQ(read(in[0], &byte, 1), 1);
             sleep_ms(20);
         });
-        char byte;
         CHECK_EQ(read(out[0], &byte, 1), 1);
         CHECK_EQ(pthread_mutex_trylock(lock), EBUSY);
         PT(pthread_create(&thread, NULL, inherit, lock)); /* waits when the owner dies */
         if (kill_it) {
             sleep_ms(5);
             OK(kill(child, SIGKILL));
-        }
+        } else
+            CHECK_EQ(write(in[1], "d", 1), 1);
         status_of(child);
         PT(pthread_join(thread, NULL));
-        close(out[0]), close(out[1]);
+        for (int i = 0; i < 2; i++)
+            close(out[i]), close(in[i]);
     }
     JOIN(CHILD({ /* by exec, too */
         if (fork() == 0) {

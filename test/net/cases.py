@@ -437,7 +437,9 @@ def own_sockets(side):
 def ss_lists(side):
     """`ss` and `netstat`, which fall back on /proc/net."""
     port = new_port()
-    script = f"python3 {inside('echo_asyncio.py')} {port} & sleep 1; ss -Htln 2>/dev/null; kill $!"
+    script = (f"python3 {inside('echo_asyncio.py')} {port} & i=0; "
+              f"until ss -Htln 2>/dev/null | grep -q ':{port} ' || [ $i = 300 ]; do i=$((i+1)); sleep 0.1; done; "
+              "ss -Htln 2>/dev/null; kill $!")
     text = side.run("sh", "-c", script)
     check(re.search(rf"LISTEN +\d+ +\d+ +127.0.0.1:{port} ", text), f"ss said {text!r}")
 

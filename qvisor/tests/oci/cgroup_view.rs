@@ -92,7 +92,7 @@ fn what_reaches_a_limit_is_counted() {
         let (_, out, err) = world.run_container();
         assert_eq!(out, "137\noom_kill 1\n", "{err}");
         world.script(
-            "cd /sys/fs/cgroup; sh -c 'i=0; while [ $i -lt 60 ]; do sleep 2 & i=$((i+1)); done' 2>/dev/null; cat pids.events",
+            "cd /sys/fs/cgroup; sh -c 'i=0; while [ $i -lt 60 ]; do sleep 100 & i=$((i+1)); done' 2>/dev/null; cat pids.events",
         );
         let (_, out, err) = world.run_container();
         let refused: u64 =

@@ -213,7 +213,7 @@ fn tasks_beyond_the_limit_are_not_to_be_had() {
         world.set("/linux/cgroupsPath", json!(format!("/{}", world.id)));
         world.set("/linux/resources", json!({"pids": {"limit": 10}}));
         world.script(
-            "i=0; while test $i -lt 30; do sleep 5 & i=$((i+1)); done 2>/tmp/err; echo $(ps | grep -c 'sleep 5')",
+            "i=0; while test $i -lt 30; do sleep 100 & i=$((i+1)); done 2>/tmp/err; echo $(ps | grep -c 'sleep 100')",
         );
         std::fs::create_dir(world.rootfs().join("tmp")).unwrap();
         let (_, out, err) = world.run_container();

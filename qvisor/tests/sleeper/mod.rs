@@ -7,6 +7,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
@@ -55,11 +56,46 @@ pub fn guest(name: &str) -> PathBuf {
     program
 }
 
+/// How long a test waits for what takes no time, on a machine that may be very busy.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
 /// The next line that it writes.
 pub fn next_line(front: &mut Child) -> String {
-    let mut line = String::new();
-    BufReader::with_capacity(1, front.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    line
+    let stdout = front.stdout.as_mut().unwrap();
+    let end = Instant::now() + PATIENCE;
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while line.last() != Some(&b'\n') {
+        let left = end.saturating_duration_since(Instant::now());
+        let mut poll = libc::pollfd { fd: stdout.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one live structure.
+        let found = unsafe { libc::poll(&raw mut poll, 1, i32::try_from(left.as_millis()).unwrap()) };
+        let text = String::from_utf8_lossy(&line);
+        assert!(found != 0, "no line came within {PATIENCE:?}, but {text:?}");
+        if found > 0 && stdout.read(&mut byte).unwrap() == 0 {
+            break;
+        }
+        if found > 0 {
+            line.push(byte[0]);
+        }
+    }
+    String::from_utf8(line).unwrap()
+}
+
+/// Waits for a window of time in which `used`, which only grows, grows by at most `most`: it may take a moment until
+/// nothing goes on any more. Result: by how much it grew in the last window.
+pub fn quiet_window(window: Duration, most: u64, used: impl Fn() -> u64) -> u64 {
+    const WINDOWS: u32 = 20;
+    let mut grown = 0;
+    for _ in 0..WINDOWS {
+        let before = used();
+        sleep(window);
+        grown = used().saturating_sub(before);
+        if grown <= most {
+            break;
+        }
+    }
+    grown
 }
 
 /// State, layers, swap files and the sandbox of one test; all of it goes at the end.
@@ -108,13 +144,11 @@ impl Place {
         let mut command = self.command(&[&fixed, options, &["--"], program].concat());
         command.envs(variables.iter().copied());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut front = command.spawn().unwrap();
-        let line = next_line(&mut front);
+        let line = next_line(self.front.insert(command.spawn().unwrap()));
         if line != "ready\n" {
-            let output = front.wait_with_output().unwrap();
+            let output = self.front.take().unwrap().wait_with_output().unwrap();
             panic!("{line:?}: {}", String::from_utf8_lossy(&output.stderr));
         }
-        self.front = Some(front);
     }
 
     /// Starts the program that keeps patterns in all kinds of memory.
@@ -181,7 +215,7 @@ impl Place {
         let start = Instant::now();
         while self.front.as_mut().unwrap().try_wait().unwrap().is_none() {
             // Dropped with the place.
-            assert!(start.elapsed() < Duration::from_secs(60), "the sandbox hangs:\n{}", self.condition());
+            assert!(start.elapsed() < PATIENCE, "the sandbox hangs:\n{}", self.condition());
             sleep(Duration::from_millis(10));
         }
         let mut front = self.front.take().unwrap();
@@ -200,7 +234,7 @@ impl Place {
     pub fn becomes(&self, status: &str) {
         let start = Instant::now();
         while self.status() != status {
-            assert!(start.elapsed() < Duration::from_secs(10), "{} instead of {status}", self.status());
+            assert!(start.elapsed() < PATIENCE, "{} instead of {status}", self.status());
             sleep(Duration::from_millis(5));
         }
     }

@@ -36,10 +36,10 @@ for i in 3 1 2; do wait "${pids[i]}"; echo "job $i ended with $?"; done
 sleep 100 & kill $!; wait $! 2>/dev/null; echo "killed $?"
 set -m
 sleep 100 &
-kill -STOP %1; sleep 0.2
-jobs -s | grep -c Stopped
-kill -CONT %1; sleep 0.2
-jobs -r | grep -c Running
+# Waits until the list of jobs has such a one.
+until_jobs() { for ((i = 0; i < 300; i++)); do jobs "$1" | grep -c "$2" > count && break; sleep 0.1; done; cat count; }
+kill -STOP %1; until_jobs -s Stopped
+kill -CONT %1; until_jobs -r Running
 kill %1; wait %1 2>/dev/null; echo "job control $?"
 set +m
 coproc cat; echo "through coproc" >&"${COPROC[1]}"; read -r line <&"${COPROC[0]}"; echo "$line"

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use abi::hostcall::{
     EVENT_EXEC, EVENT_EXEC_SIGNAL, EVENT_FLAG_HELD, EVENT_HIBERNATE, EVENT_PAUSE, EVENT_SIGNAL, EVENT_WAKE,
@@ -22,7 +22,9 @@ use vmm::limits::ContainerLimits;
 use super::Supervisor;
 use super::containers::ContainerId;
 use super::peers::Attached;
+use super::progress::News;
 use super::serve::Terms;
+use super::state_machine::{IDLE_PATIENCE, Input};
 use crate::control::{Answer, Order};
 use crate::status::{SandboxState, Status};
 
@@ -118,6 +120,13 @@ impl World {
         (answer.status, answer.sandbox_state)
     }
 
+    /// A tick at a time that may be another than now.
+    fn ticks_at(&self, now: Instant) {
+        let progress = &mut *self.supervisor.lock();
+        self.supervisor.step(progress, Input::Tick { now }, News::default());
+        self.supervisor.settle(progress);
+    }
+
     /// Hibernates it by this request.
     fn falls_asleep(&self, request: u64) {
         self.supervisor.report(REPORT_PAUSED, request);
@@ -182,9 +191,11 @@ fn the_last_order_counts_and_late_reports_do_not() {
 #[test]
 fn one_that_is_never_idle_is_stopped_where_it_is() {
     let world = World::new(true);
+    let before = Instant::now();
     let mut down = world.ask(Order::Hibernate);
     let first = world.told().2;
-    world.supervisor.tick();
+    world.ticks_at(before);
+    world.ticks_at(before + IDLE_PATIENCE - Duration::from_millis(1));
     assert!(world.events.is_empty(), "not yet");
     std::thread::sleep(Duration::from_millis(220));
     world.supervisor.tick();
