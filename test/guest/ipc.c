@@ -813,6 +813,68 @@ static void expect_bytes(int fd, const char *want)
     CHECK_EQ(events_of(fd, POLLIN, 0), 0);
 }
 
+/* A terminal whose controller hears what happens to it. */
+static void terminal_packets(void)
+{
+    int terminal, controller = open_terminal(&terminal);
+    if (controller < 0)
+        SKIP("no terminals");
+    char text[64];
+    int on = 7;
+    CHECK_ERR(ioctl(terminal, TIOCPKT, &on), ENOTTY);
+    OK(ioctl(controller, TIOCGPKT, &on));
+    CHECK_EQ(on, 0);
+    on = 1;
+    OK(ioctl(controller, TIOCPKT, &on));
+    OK(ioctl(controller, TIOCGPKT, &on));
+    CHECK_EQ(on, 1);
+    CHECK_EQ(events_of(controller, POLLIN | POLLPRI, 0), 0);
+    OK(fcntl(controller, F_SETFL, O_NONBLOCK));
+    text[0] = 'x';
+    CHECK_ERR(read(controller, text, sizeof text), EAGAIN);
+    CHECK_EQ(text[0], 'x');
+    /* What is written comes behind a zero, in each read. */
+    CHECK_EQ(write(terminal, "hello", 5), 5);
+    CHECK_EQ(events_of(controller, POLLIN | POLLPRI, 5000), POLLIN);
+    CHECK_EQ(read(controller, text, 3), 3);
+    CHECK_EQ(memcmp(text, "\0he", 3), 0);
+    CHECK_EQ(read(controller, text, sizeof text), 4);
+    CHECK_EQ(memcmp(text, "\0llo", 4), 0);
+    /* What happens comes alone. */
+    OK(tcflush(terminal, TCIFLUSH));
+    CHECK_EQ(events_of(controller, POLLIN | POLLPRI, 5000), POLLIN | POLLPRI);
+    CHECK_EQ(read(controller, text, sizeof text), 1);
+    CHECK_EQ(text[0], TIOCPKT_FLUSHREAD);
+    CHECK_EQ(events_of(controller, POLLIN | POLLPRI, 0), 0);
+    OK(tcflow(terminal, TCOOFF));
+    CHECK_EQ(read(controller, text, sizeof text), 1);
+    CHECK_EQ(text[0], TIOCPKT_STOP);
+    OK(tcflow(terminal, TCOON));
+    CHECK_EQ(read(controller, text, sizeof text), 1);
+    CHECK_EQ(text[0], TIOCPKT_START);
+    struct termios settings;
+    OK(tcgetattr(terminal, &settings));
+    settings.c_iflag &= ~(tcflag_t)IXON;
+    OK(tcsetattr(terminal, TCSANOW, &settings));
+    CHECK_EQ(read(controller, text, sizeof text), 1);
+    CHECK_EQ(text[0], TIOCPKT_NOSTOP);
+    settings.c_iflag |= IXON;
+    OK(tcsetattr(terminal, TCSAFLUSH, &settings));
+    CHECK_EQ(read(controller, text, sizeof text), 1);
+    CHECK_EQ(text[0], TIOCPKT_DOSTOP | TIOCPKT_FLUSHREAD);
+    /* What its controller drops it knows. */
+    OK(tcflush(controller, TCIFLUSH));
+    CHECK_ERR(read(controller, text, sizeof text), EAGAIN);
+    on = 0;
+    OK(ioctl(controller, TIOCPKT, &on));
+    CHECK_EQ(write(terminal, "x", 1), 1);
+    CHECK_EQ(events_of(controller, POLLIN, 5000), POLLIN);
+    CHECK_EQ(read(controller, text, sizeof text), 1);
+    CHECK_EQ(text[0], 'x');
+    OK(close(terminal));
+    OK(close(controller));
+}
+
 static void terminals(void)
 {
     int terminal, controller = open_terminal(&terminal);
@@ -1047,7 +1109,7 @@ int main(int argc, char **argv)
         TEST(pipes),          TEST(atomic_writes),   TEST(streams), TEST(splicing),       TEST(fifos),
         TEST(events),         TEST(timers),          TEST(signal_descriptors),            TEST(epolls),
         TEST(waits),          TEST(memory_files), TEST(long_write_ends), TEST(large_writes_beside_others),    TEST(stream_sockets),                TEST(message_sockets),
-        TEST(passing),        TEST(sockets_ending),  TEST(terminals),                     TEST(job_control), TEST(sets_ending),
+        TEST(passing),        TEST(sockets_ending),  TEST(terminals),         TEST(terminal_packets),         TEST(job_control), TEST(sets_ending),
     };
     return RUN_TESTS("ipc", tests, argc, argv);
 }

@@ -377,6 +377,15 @@ static void edges(void)
     CHECK((long)odd > 0);
     char *low = map_at(NULL, PAGE, RW, ANON | MAP_32BIT, -1, 0);
     CHECK((unsigned long)low < 1ul << 31);
+    /* A hint that cannot be followed does not lead out of there. */
+    for (int i = 0; i < 3; i++) {
+        char *hints[] = {low, odd, (char *)(1ul << 31) - PAGE};
+        char *other = map_at(hints[i], 2 * PAGE, RW, ANON | MAP_32BIT, -1, 0);
+        CHECK(other != low && (unsigned long)other + 2 * PAGE <= 1ul << 31);
+        OK(munmap(other, 2 * PAGE));
+        CHECK(map_at(other, 2 * PAGE, RW, ANON | MAP_32BIT, -1, 0) == other);
+    }
+    CHECK_ERR((long)mmap(NULL, (1 << 30) + PAGE, PROT_NONE, ANON | MAP_NORESERVE | MAP_32BIT, -1, 0), ENOMEM);
     char *stack = map_at(NULL, 4 * PAGE, RW, ANON | MAP_GROWSDOWN, -1, 0);
     stack[0] = 1;
     /* There are no huge pages. */

@@ -4,6 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::signals::{SIGINT, SIGQUIT, SIGTSTP};
+use crate::tty::packets::{FLUSHREAD, FLUSHWRITE, Packets};
 use crate::tty::termios::{
     Input, Local, Output, Termios, VEOF, VEOL, VEOL2, VERASE, VINTR, VKILL, VLNEXT, VMIN, VQUIT, VREPRINT,
     VSTART, VSTOP, VSUSP, VTIME, VWERASE, WinSize,
@@ -26,6 +27,8 @@ pub struct Discipline {
     /// What of them cannot be changed.
     pub locked: Termios,
     pub size: WinSize,
+    /// What its controller hears of it in packet mode.
+    pub packets: Packets,
     /// Bytes that can be read; in canonical mode the bytes of the lines in `lines`.
     input: VecDeque<u8>,
     /// Lengths of the complete lines in `input`. A line may be empty: the end of the file.
@@ -51,6 +54,7 @@ impl Default for Discipline {
             termios: Termios::standard(),
             locked: Termios::NOTHING,
             size: WinSize::default(),
+            packets: Packets::default(),
             input: VecDeque::new(),
             lines: VecDeque::new(),
             editing: Vec::new(),
@@ -136,6 +140,7 @@ impl Discipline {
             if !self.termios.local(Local::NOFLSH) {
                 self.flush_input();
                 self.flush_output();
+                self.packets.flushed(FLUSHREAD | FLUSHWRITE);
             }
             self.echo(byte);
             return Some(signal);
@@ -159,14 +164,16 @@ impl Discipline {
             return false;
         }
         if self.termios.is(VSTOP, byte) {
-            self.stopped = true;
+            self.set_stopped(true);
             return true;
         }
         if self.termios.is(VSTART, byte) {
-            self.stopped = false;
+            self.set_stopped(false);
             return true;
         }
-        self.stopped &= !self.termios.input(Input::IXANY);
+        if self.termios.input(Input::IXANY) {
+            self.set_stopped(false);
+        }
         false
     }
 
@@ -475,7 +482,9 @@ impl Discipline {
     /// Replaces the settings that are not locked; typed bytes stay readable.
     pub fn set_termios(&mut self, new: Termios) {
         let was = self.canonical();
-        self.termios = new.keeping(&self.termios, &self.locked);
+        let old = self.termios;
+        self.termios = new.keeping(&old, &self.locked);
+        self.packets.settings(&old, &self.termios);
         match (was, self.canonical()) {
             (true, false) => {
                 self.input.extend(self.editing.drain(..));
@@ -485,13 +494,16 @@ impl Discipline {
             _ => {}
         }
         if !self.termios.input(Input::IXON) {
-            self.stopped = false;
+            self.set_stopped(false);
         }
     }
 
     /// `TCOOFF`, `TCOON`.
     pub fn set_stopped(&mut self, stopped: bool) {
-        self.stopped = stopped;
+        if stopped != self.stopped {
+            self.stopped = stopped;
+            self.packets.stopped(stopped);
+        }
     }
 
     /// Drops the typed bytes that were not read.

@@ -8,6 +8,7 @@ use crate::creds::CAP_SYS_ADMIN;
 use crate::fs::caller::{self, CallerCtx};
 use crate::fs::file::OpenFlags;
 use crate::signals::SIGTTOU;
+use crate::tty::packets::{FLUSHREAD, FLUSHWRITE};
 use crate::tty::termios::{CLOCAL, Termios, Termios2, WinSize};
 use crate::tty::{Side, Tty, jobs, pts};
 use machine::errno::{Errno, Result};
@@ -36,6 +37,7 @@ const TIOCSWINSZ: u32 = 0x5414;
 const TIOCGSOFTCAR: u32 = 0x5419;
 const TIOCSSOFTCAR: u32 = 0x541a;
 const FIONREAD: u32 = 0x541b;
+const TIOCPKT: u32 = 0x5420;
 const TIOCNOTTY: u32 = 0x5422;
 const TIOCSETD: u32 = 0x5423;
 const TIOCGETD: u32 = 0x5424;
@@ -47,6 +49,7 @@ const TCSETSF2: u32 = 0x402c_542d;
 const TIOCGPTN: u32 = 0x8004_5430;
 const TIOCSPTLCK: u32 = 0x4004_5431;
 const TIOCSIG: u32 = 0x4004_5436;
+const TIOCGPKT: u32 = 0x8004_5438;
 const TIOCGPTLCK: u32 = 0x8004_5439;
 const TIOCGEXCL: u32 = 0x8004_5440;
 const TIOCGPTPEER: u32 = 0x5441;
@@ -68,7 +71,9 @@ pub fn ioctl(cx: &CallerCtx<'_>, tty: &Arc<Tty>, side: Side, request: u32, arg: 
         TIOCGLCKTRMIOS | TIOCSLCKTRMIOS => locked_settings(cx, tty, request, at),
         TIOCGSOFTCAR | TIOCSSOFTCAR => soft_carrier(cx, tty, request, at),
         TIOCGPGRP | TIOCSPGRP | TIOCGSID | TIOCSCTTY | TIOCNOTTY => job_control(cx, tty, side, request, arg),
-        TIOCGPTN | TIOCSPTLCK | TIOCGPTLCK | TIOCGPTPEER | TIOCSIG if side == Side::Controller => {
+        TIOCGPTN | TIOCSPTLCK | TIOCGPTLCK | TIOCGPTPEER | TIOCSIG | TIOCPKT | TIOCGPKT
+            if side == Side::Controller =>
+        {
             controller(cx, tty, request, arg)
         }
         TCSBRK | TCSBRKP | TCXONC | TCFLSH => flow(tty, side, request, arg),
@@ -121,11 +126,13 @@ fn settings(cx: &CallerCtx<'_>, tty: &Tty, request: u32, at: UserAddr) -> Result
         let mut line = tty.line.lock();
         if matches!(request, TCSETSF | TCSETAF | TCSETSF2) {
             line.flush_input();
+            line.packets.flushed(FLUSHREAD);
         }
         line.set_termios(new);
     }
     tty.wait.wake(PollEvents::READABLE | PollEvents::WRITABLE);
     tty.input_changed();
+    tty.output_changed();
     Ok(0)
 }
 
@@ -194,6 +201,14 @@ fn controller(cx: &CallerCtx<'_>, tty: &Arc<Tty>, request: u32, arg: u64) -> Res
             tty.locked.store(locked != 0, Ordering::Relaxed);
         }
         TIOCGPTLCK => cx.user().write(at, &i32::from(tty.locked.load(Ordering::Relaxed)))?,
+        TIOCPKT => {
+            let on: i32 = cx.user().read(at)?;
+            tty.line.lock().packets.switch(on != 0);
+        }
+        TIOCGPKT => {
+            let on = tty.line.lock().packets.is_on();
+            cx.user().write(at, &i32::from(on))?;
+        }
         TIOCGPTPEER => {
             let flags = OpenFlags::from_bits_truncate(low32(arg));
             return cx.install(pts::open_peer(tty, flags)?, flags.contains(OpenFlags::CLOEXEC));
@@ -222,17 +237,25 @@ fn flow(tty: &Tty, side: Side, request: u32, arg: u64) -> Result<u64> {
             // The input of one side is the output of the other.
             let controller = u64::from(side == Side::Controller);
             let mut line = tty.line.lock();
+            let mut told = 0;
             if arg == 2 || arg == controller {
                 line.flush_input();
                 line.drop_behind();
+                told |= FLUSHREAD;
             }
             if arg == 2 || arg != controller {
                 line.flush_output();
+                told |= FLUSHWRITE;
+            }
+            // The controller is not told what it did itself.
+            if side == Side::Program {
+                line.packets.flushed(told);
             }
         }
         _ => return Err(Errno::EINVAL),
     }
     tty.wait.wake(PollEvents::WRITABLE);
     tty.input_changed();
+    tty.output_changed();
     Ok(0)
 }

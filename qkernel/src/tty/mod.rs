@@ -5,6 +5,7 @@ pub mod console;
 pub mod discipline;
 mod ioctl;
 mod jobs;
+mod packets;
 pub mod pts;
 pub mod termios;
 
@@ -186,7 +187,7 @@ impl Tty {
     fn output_changed(&self) {
         match &self.host {
             Some(console) => console.flush(self),
-            None => self.controller_wait.wake(PollEvents::READABLE),
+            None => self.controller_wait.wake(PollEvents::READABLE | PollEvents::PRI),
         }
     }
 
@@ -327,6 +328,18 @@ impl TtyFile {
 
     fn read_controller(&self, buf: &mut IoBuf<'_>) -> Result<usize> {
         let tty = &self.tty;
+        let begin = buf.mark();
+        let (status, has_lead) = {
+            let mut line = tty.line.lock();
+            (line.packets.take_status(), line.packets.is_on() && line.output_len() > 0)
+        };
+        if let Some(status) = status {
+            return buf.fill(&[status]).map(|()| 1);
+        }
+        if has_lead {
+            buf.fill(&[packets::DATA])?;
+        }
+        let is_full = buf.is_empty();
         let mut chunk = [0u8; CHUNK_BYTES];
         let mut done = 0;
         while !buf.is_empty() {
@@ -343,10 +356,11 @@ impl TtyFile {
             buf.fill(&chunk[..got])?;
             done += got;
         }
-        if done > 0 {
+        if done > 0 || is_full {
             tty.wait.wake(PollEvents::WRITABLE);
-            return Ok(done);
+            return Ok(done + usize::from(has_lead));
         }
+        buf.rewind(begin);
         if tty.was_opened.load(Ordering::Acquire) && tty.opens.load(Ordering::Acquire) == 0 {
             return Err(Errno::EIO);
         }
@@ -365,7 +379,9 @@ impl TtyFile {
     fn poll_controller(&self) -> PollEvents {
         let line = self.tty.line.lock();
         let mut events = PollEvents::empty();
-        events.set(PollEvents::READABLE, line.output_len() > 0);
+        let happened = line.packets.status().is_some();
+        events.set(PollEvents::READABLE, happened || line.output_len() > 0);
+        events.set(PollEvents::PRI, happened);
         events.set(PollEvents::WRITABLE, line.room_behind() > 0);
         let left = self.tty.was_opened.load(Ordering::Acquire) && self.tty.opens.load(Ordering::Acquire) == 0;
         events.set(PollEvents::HUP, left);

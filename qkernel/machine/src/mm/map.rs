@@ -9,7 +9,7 @@ use super::aspace::{AddressSpace, Space};
 use super::commit;
 use super::frames::{Frame, FrameRef};
 use super::object::MemoryObject;
-use super::page::{PAGE, page_up};
+use super::page::{PAGE, page_down, page_up};
 use super::pagetable::Entry;
 use super::swap_window::SwapWindow;
 use super::vma::{Prot, VMA_BYTES, Vma, VmaFlags};
@@ -26,9 +26,13 @@ pub enum Placement {
     Fixed(u64),
     /// Exactly there, `EEXIST` when something is mapped.
     FixedNoReplace(u64),
-    /// Anywhere below 2 GiB.
-    Low,
+    /// Anywhere in the second GiB, or at the address if it is free and ends below 2 GiB.
+    Low(u64),
 }
+
+/// Where `MAP_32BIT` has mappings placed.
+const LOW_BOTTOM: u64 = 1 << 30;
+const LOW_TOP: u64 = 1 << 31;
 
 /// A mapping to be made.
 pub struct NewMapping {
@@ -227,16 +231,25 @@ impl Space {
                 }
                 Ok(addr)
             }
-            Placement::Hint(hint) => {
-                let hint = hint & !(PAGE - 1);
-                let fits = hint >= USER_MIN && hint.checked_add(len).is_some_and(|end| end <= USER_MAX);
-                if fits {
-                    self.yield_slots(hint, hint + len);
+            Placement::Hint(hint) => match self.at_hint(hint, len, USER_MAX) {
+                Some(start) => Ok(start),
+                None => self.find_free(len),
+            },
+            Placement::Low(hint) => match self.at_hint(hint, len, LOW_TOP) {
+                Some(start) => Ok(start),
+                None => {
+                    self.search_down(LOW_TOP, len).filter(|start| *start >= LOW_BOTTOM).ok_or(Errno::ENOMEM)
                 }
-                if fits && !self.overlaps(hint, hint + len) { Ok(hint) } else { self.find_free(len) }
-            }
-            Placement::Low => self.search_down(1 << 31, len).ok_or(Errno::ENOMEM),
+            },
         }
+    }
+
+    /// The page of an address that a caller would like, if `len` bytes there are free and end below `top`.
+    fn at_hint(&mut self, hint: u64, len: u64, top: u64) -> Option<u64> {
+        let start = page_down(hint);
+        let end = start.checked_add(len).filter(|end| start >= USER_MIN && *end <= top)?;
+        self.yield_slots(start, end);
+        (!self.overlaps(start, end)).then_some(start)
     }
 
     fn overlaps(&self, start: u64, end: u64) -> bool {

@@ -28,8 +28,8 @@ pub(super) fn placement(addr: UserAddr, flags: MapFlags) -> Placement {
         Placement::FixedNoReplace(addr)
     } else if flags.contains(MapFlags::FIXED) {
         Placement::Fixed(addr)
-    } else if flags.contains(MapFlags::BIT32) && addr == 0 {
-        Placement::Low
+    } else if flags.contains(MapFlags::BIT32) {
+        Placement::Low(addr)
     } else {
         Placement::Hint(addr)
     }
