@@ -24,6 +24,7 @@ use machine::errno::Errno;
 use machine::file;
 use machine::host::{self, Handle};
 use machine::mm::IoBuf;
+use machine::sched;
 use machine::sched::wait::{PollEvents, Wake};
 use machine::sync::{Mutex, MutexGuard, Rank, SpinLock};
 
@@ -34,6 +35,8 @@ const READ_BYTES: usize = 2048;
 const READS_MAX: usize = 64;
 /// Watches that are given back in a row.
 const SETTLED_MAX: usize = 64;
+/// How often the source is opened while the last one is being closed.
+const OPENS_MAX: usize = 1000;
 /// Renames whose second event has not come yet.
 const RENAMES: usize = 8;
 
@@ -155,6 +158,8 @@ impl Wake for Listener {
             feed.take(&mut after);
             feed.waiting.retain(|_, instance| {
                 let Some(instance) = instance.upgrade() else { return false };
+                // Who comes now and finds it true must not be overlooked.
+                instance.awaits_host.store(false, Ordering::SeqCst);
                 let waits = !instance.filled.is_empty();
                 instance.awaits_host.store(waits, Ordering::SeqCst);
                 after.instances.push(instance);
@@ -234,7 +239,18 @@ fn wanted(key: usize, by: u64, asked: Mask) -> (Mask, bool) {
 
 /// Opens the source.
 fn open(after: &mut After) -> Option<Arc<Handle>> {
-    let handle = match host::watch_open() {
+    let mut tries = 0;
+    let opened = loop {
+        match host::watch_open() {
+            // Another task has taken the last one away, and is about to close it.
+            Err(Errno::EBUSY) if tries < OPENS_MAX => {
+                tries += 1;
+                sched::let_others_go_on();
+            }
+            opened => break opened,
+        }
+    };
+    let handle = match opened {
         Ok(handle) => Arc::new(handle),
         Err(error) => {
             refused(error);
@@ -267,8 +283,12 @@ impl Feed {
         }
     }
 
-    /// Gives some back; whether that were all.
+    /// Gives some back; whether that were all that can be given back now.
     fn settle(&mut self, after: &mut After) -> bool {
+        if self.is_adding {
+            // The one that is being added may be one of them.
+            return true;
+        }
         let Some(source) = &self.source else { return true };
         let (unfed, is_done, is_idle) = {
             let mut registry = REGISTRY.lock();
@@ -284,7 +304,7 @@ impl Feed {
             // One that has ended by itself is not known any more.
             let _ = host::watch_remove(&source.handle, descriptor);
         }
-        if is_idle && !self.is_adding {
+        if is_idle {
             after.source = self.source.take();
             self.is_armed = false;
             IN_USE.store(false, Ordering::SeqCst);

@@ -139,7 +139,7 @@ struct Watcher {
     pin: Pin,
 }
 
-/// The number of one of the host's watches, 1 or more. It is not given twice.
+/// The number of one of the host's watches, 1 or more. It is not given twice while any is known.
 type Descriptor = i32;
 
 /// The host's watch of a node, if there is one.
@@ -448,7 +448,7 @@ pub fn add(instance: &Arc<Instance>, target: Target, asked: Mask) -> Result<Desc
         feed::settle();
     }
     if let Some(node) = ended {
-        node.watches.values().for_each(|known| finish(&known.watch, Mask::DELETE_SELF, node.is_dir));
+        node.watches.values().for_each(|known| known.watch.end());
     }
     result.map(|(descriptor, _replaced)| descriptor).map_err(|(error, _pin)| error)
 }
@@ -498,7 +498,8 @@ pub fn end(key: usize, last: Mask) {
     let node = {
         let mut registry = REGISTRY.lock();
         let Some(node) = registry.nodes.remove(&key) else { return };
-        if let Some(fed) = node.fed.get() {
+        let fed = node.fed.get().filter(|fed| registry.fed.get(fed) == Some(&key));
+        if let Some(fed) = fed {
             // The host tells of it, after all that it has to tell before.
             registry.fed.remove(&fed);
             registry.ending.insert(fed, node);
