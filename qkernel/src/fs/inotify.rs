@@ -12,13 +12,15 @@ use crate::fs::anon;
 use crate::fs::caller::CallerCtx;
 use crate::fs::dentry::{Dentry, Watched};
 use crate::fs::file::{At, File, FileOps, OpenFlags, Whence};
+use crate::fs::host_poll;
 use crate::fs::inode::{Inode, S_IFDIR, Stat};
 use crate::fs::notify::instance::{HEADER_BYTES, Instance, Queued};
 use crate::fs::notify::limits::Limits;
-use crate::fs::notify::{self, Mask, Pin, Target, feed};
+use crate::fs::notify::{self, ByHost, Mask, Pin, Target, feed};
 use crate::fs::path::Path;
 use crate::fs::poll::PollTable;
 use machine::errno::{Errno, Result};
+use machine::host::Handle;
 use machine::mm::{IoBuf, UserAddr, account};
 use machine::sched::wait::PollEvents;
 
@@ -58,7 +60,7 @@ impl InotifyFile {
             dev: stat.dev,
             ino: stat.ino,
             pin: pin(dentry, inode),
-            by_host: inode.watched_by().and_then(Result::ok),
+            by_host: inode.watched_by().and_then(Result::ok).map(by_host),
         };
         let key = target.key;
         let descriptor = notify::add(&self.instance, target, mask)?;
@@ -74,6 +76,11 @@ impl InotifyFile {
     pub fn remove(&self, descriptor: i32) -> Result<()> {
         self.instance.remove(descriptor)
     }
+}
+
+/// How the host watches the node behind a handle.
+fn by_host(node: Arc<Handle>) -> ByHost {
+    ByHost { node, register: host_poll::register_handler, unregister: host_poll::unregister }
 }
 
 /// What a watch keeps of what was found. A node that no name leads to again, and that would end untold, is not kept: its watch has

@@ -17,9 +17,8 @@ use abi::word::{low32, to_usize};
 
 use super::instance::{HEADER_BYTES, Instance};
 use super::{
-    Descriptor, Event, Mask, Node, Of, REGISTRY, Watcher, end_lost, feed_ended, next_cookie, tell_of,
+    ByHost, Descriptor, Event, Mask, Node, Of, REGISTRY, Watcher, end_lost, feed_ended, next_cookie, tell_of,
 };
-use crate::fs::host_poll;
 use machine::errno::Errno;
 use machine::file;
 use machine::host::{self, Handle};
@@ -44,12 +43,13 @@ const RENAMES: usize = 8;
 struct Source {
     handle: Arc<Handle>,
     token: u64,
+    unregister: fn(u64),
     _listener: Arc<dyn Wake>,
 }
 
 impl Drop for Source {
     fn drop(&mut self) {
-        host_poll::unregister(self.token);
+        (self.unregister)(self.token);
     }
 }
 
@@ -194,7 +194,7 @@ impl Drop for Adding {
 }
 
 /// Has the host watch a node for what its watches want, and the instance `by`'s new or changed one. May sleep.
-pub(super) fn watch(node: &Handle, key: usize, by: u64, asked: Mask) -> Adding {
+pub(super) fn watch(by_host: &ByHost, key: usize, by: u64, asked: Mask) -> Adding {
     let alone = ADDING.lock();
     // What has been is not told to a new watch.
     settle();
@@ -205,11 +205,11 @@ pub(super) fn watch(node: &Handle, key: usize, by: u64, asked: Mask) -> Adding {
         feed.is_adding = true;
         feed.source.as_ref().map(|source| source.handle.clone())
     };
-    let handle = handle.or_else(|| open(&mut after));
+    let handle = handle.or_else(|| open(by_host, &mut after));
     let fed = handle.and_then(|handle| {
         let (events, excludes) = wanted(key, by, asked);
         let flags = events.bits() | if excludes { low32(WATCH_EXCL_UNLINK) } else { 0 };
-        match host::watch_add(&handle, node, flags) {
+        match host::watch_add(&handle, &by_host.node, flags) {
             Ok(descriptor) => Some((descriptor, events)),
             Err(error) => {
                 refused(error);
@@ -238,7 +238,7 @@ fn wanted(key: usize, by: u64, asked: Mask) -> (Mask, bool) {
 }
 
 /// Opens the source.
-fn open(after: &mut After) -> Option<Arc<Handle>> {
+fn open(by_host: &ByHost, after: &mut After) -> Option<Arc<Handle>> {
     let mut tries = 0;
     let opened = loop {
         match host::watch_open() {
@@ -258,8 +258,9 @@ fn open(after: &mut After) -> Option<Arc<Handle>> {
         }
     };
     let listener: Arc<dyn Wake> = Arc::new(Listener);
-    let token = host_poll::register_handler(&listener);
-    let source = Source { handle: handle.clone(), token, _listener: listener };
+    let token = (by_host.register)(&listener);
+    let source =
+        Source { handle: handle.clone(), token, unregister: by_host.unregister, _listener: listener };
     let mut feed = FEED.lock();
     after.source = feed.source.replace(source);
     feed.is_armed = false;

@@ -30,6 +30,7 @@ use crate::fs::notify::instance::{Instance, Watch};
 use machine::errno::{Errno, Result};
 use machine::host::Handle;
 use machine::mm::account;
+use machine::sched::wait::Wake;
 use machine::sync::{Rank, SpinLock};
 
 bitflags! {
@@ -118,8 +119,16 @@ pub struct Target {
     pub dev: u64,
     pub ino: u64,
     pub pin: Pin,
-    /// If others may change it: a handle by which the host watches it.
-    pub by_host: Option<Arc<Handle>>,
+    /// If others may change it.
+    pub by_host: Option<ByHost>,
+}
+
+/// How the host watches a node.
+pub struct ByHost {
+    pub node: Arc<Handle>,
+    /// Has the readiness of the host's events told to a handler; result: a token. And what ends that.
+    pub register: fn(&Arc<dyn Wake>) -> u64,
+    pub unregister: fn(u64),
 }
 
 struct Node {
@@ -432,7 +441,7 @@ fn tell_of(of: Of, event: &Event<'_>) -> Vec<Watcher> {
 pub fn add(instance: &Arc<Instance>, target: Target, asked: Mask) -> Result<Descriptor> {
     account::check(WATCH_BYTES)?;
     let Target { key, tree, is_dir, dev, ino, pin, by_host } = target;
-    let fed = by_host.as_ref().map(|node| feed::watch(node, key, instance.id, asked));
+    let fed = by_host.as_ref().map(|by_host| feed::watch(by_host, key, instance.id, asked));
     // What it replaces, or the pin, is dropped without the lock.
     let (result, ended) = {
         let mut registry = REGISTRY.lock();
