@@ -146,7 +146,19 @@ def memory():
     del block
 
 
+def watches():
+    instance = libc.inotify_init1(os.O_NONBLOCK)
+    os.mkdir("watched")
+    descriptor = libc.inotify_add_watch(instance, b"watched", 0xFFF)
+    assert descriptor > 0
+    open("watched/file", "w").close()
+    assert len(os.read(instance, 4096)) > 0
+    assert libc.inotify_rm_watch(instance, descriptor) == 0
+    os.close(instance)
+
+
 files()
+watches()
 shortened()
 streams()
 sockets()
