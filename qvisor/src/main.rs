@@ -30,6 +30,7 @@ use crate::codec_args::CodecCommand;
 use crate::failure::{Failure, complain, exit_code_of_usage};
 
 fn main() -> ExitCode {
+    vmm::process::panics_abort();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

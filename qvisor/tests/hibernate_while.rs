@@ -201,6 +201,8 @@ fn a_download_is_under_way() {
                 true => slept += 1,
                 false => overtaken += 1,
             }
+            // What comes next wakes it.
+            place.wakes_or_ends();
             sleep(Duration::from_millis(100));
         }
         place.ends_well();

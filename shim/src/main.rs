@@ -39,6 +39,7 @@ use flags::Flags;
 const NAME: &str = "io.containerd.dormouse.v1";
 
 fn main() -> ExitCode {
+    vmm::process::panics_abort();
     match obey() {
         Ok(output) if std::io::stdout().write_all(&output).is_ok() => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,

@@ -27,6 +27,8 @@ pub struct Workload {
     pub options: Vec<String>,
     pub timeout: Option<u64>,
     pub sandbox_only: bool,
+    /// Its output depends on the machine, and not on the file system's programs alone.
+    of_machine: bool,
 }
 
 impl Workload {
@@ -36,6 +38,11 @@ impl Workload {
             Some(scale) if lab => format!("export {scale}; {}", self.command),
             _ => self.command.clone(),
         }
+    }
+
+    /// Whether it gives natively what it gives on any other machine with the same files.
+    pub fn is_recordable(&self) -> bool {
+        !self.sandbox_only && !self.of_machine
     }
 
     /// The first program it needs that isn't installed.
@@ -85,6 +92,7 @@ fn build(keys: &[(&str, &str)]) -> Result<Workload, String> {
         options: Vec::new(),
         timeout: None,
         sandbox_only: false,
+        of_machine: false,
     };
     for (key, value) in keys {
         let words = || value.split_whitespace().map(str::to_owned).collect();
@@ -98,6 +106,7 @@ fn build(keys: &[(&str, &str)]) -> Result<Workload, String> {
                 workload.timeout = Some(value.parse().map_err(|_| format!("not a number: {value}"))?)
             }
             "only" if *value == "sandbox" => workload.sandbox_only = true,
+            "of" if *value == "machine" => workload.of_machine = true,
             "expect" => workload.expect = expectation(value)?,
             _ => return Err(format!("unknown key {key}")),
         }

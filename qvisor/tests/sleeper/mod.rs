@@ -239,6 +239,16 @@ impl Place {
         }
     }
 
+    /// Waits until it is awake, or has ended and is gone.
+    pub fn wakes_or_ends(&self) {
+        let is_asleep = |state: Value| state["sandboxState"] == "hibernated";
+        let start = Instant::now();
+        while serde_json::from_slice(&self.run(&["state", "s"]).stdout).is_ok_and(is_asleep) {
+            assert!(start.elapsed() < PATIENCE, "nothing wakes it:\n{}", self.condition());
+            sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Waits until it is not hibernated any more.
     pub fn wakes(&self) {
         self.becomes("running");

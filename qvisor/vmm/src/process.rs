@@ -25,6 +25,17 @@ pub fn exit_code(status: i32) -> u8 {
     u8::try_from(code).unwrap_or(u8::MAX)
 }
 
+/// From now on a panic of any thread ends the process, as it does in builds that do not unwind.
+pub fn panics_abort() {
+    if cfg!(panic = "unwind") {
+        let tell = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            tell(info);
+            std::process::abort();
+        }));
+    }
+}
+
 /// Copies this process; the child gets `None`, the parent the child's id. Only before any thread is started.
 pub fn fork() -> io::Result<Option<i32>> {
     // SAFETY: no other thread runs yet (the callers fork before they start any), so the child may go on as usual.
