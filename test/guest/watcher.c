@@ -1,8 +1,9 @@
 /* Watches a directory and tells what it is told, a line an event.  usage: watcher DIR MODE
  * MODE: `waits`: for each event; `polls`: by an epoll set, edge-triggered; `early`: the same, by a thread that waits before there is
  * anything to wait for; `later`: reads all there is when a line comes on its
- * standard input, and says "end" then. */
+ * standard input, and says "end" then; `hoards`: all that is in the directory as well, and tells of nothing. */
 #include "check.h"
+#include <dirent.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/inotify.h>
@@ -70,6 +71,17 @@ int main(int argc, char **argv)
     int early = strcmp(argv[2], "early") == 0;
     if (!early)
         FD(inotify_add_watch(fd, argv[1], mask));
+    if (strcmp(argv[2], "hoards") == 0) {
+        OK(chdir(argv[1]));
+        DIR *dir = opendir(".");
+        CHECK(dir != NULL);
+        for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
+            FD(inotify_add_watch(fd, entry->d_name, mask));
+        printf("ready\n");
+        fflush(stdout);
+        for (;;)
+            pause();
+    }
     if (strcmp(argv[2], "later") == 0) {
         char line[16];
         do {

@@ -4,8 +4,9 @@ use abi::hostcall::{self as hc, HostStat, HostStatFs, Segment, SetAttr};
 use abi::word::{high32, low32, to_usize};
 use alloc::vec::Vec;
 
+use crate::counts::Charge;
 use crate::errno::{Errno, Result};
-use crate::handles::Charge;
+use crate::handles;
 use crate::platform::{call, phys_of};
 use crate::upcall;
 
@@ -21,7 +22,7 @@ pub struct Handle {
 impl Handle {
     /// Takes over a handle number from the boot records.
     pub fn from_raw(raw: u32) -> Self {
-        Self { number: raw, _charge: Charge::unbounded() }
+        Self { number: raw, _charge: handles::charge_unbounded() }
     }
     /// Its number.
     pub fn raw(&self) -> u32 {
@@ -47,7 +48,7 @@ pub(crate) fn open_by(number: u32, args: [u64; 6]) -> Result<Handle> {
 /// As [`open_by`], of a call that answers something in the result's upper half beside.
 pub(crate) fn open_by_with_rest(number: u32, args: [u64; 6]) -> Result<(Handle, u32)> {
     let open = || {
-        let charge = Charge::take()?;
+        let charge = handles::charge()?;
         let result = call(number, args)?;
         Ok((Handle { number: low32(result), _charge: charge }, high32(result)))
     };

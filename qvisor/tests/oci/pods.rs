@@ -1,11 +1,14 @@
 //! Pods: containers of one sandbox. `pods_memory` and `pods_at_rest` have more.
 
 use std::fs;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use libc::{SIGKILL, SIGTERM};
 use serde_json::json;
@@ -98,6 +101,7 @@ fn a_further_containers_files_are_its_root_and_its_mounts() {
 fn with_volume(first: &World, volume: &Path, option: &str) -> World {
     let mut further = first.further("exec sleep 1000");
     further.add_guest("share");
+    further.add_guest("watcher");
     further
         .mount(json!({"destination": "/vol", "type": "bind", "source": volume, "options": ["bind", option]}));
     further.create().start();
@@ -107,6 +111,14 @@ fn with_volume(first: &World, volume: &Path, option: &str) -> World {
 /// A process of the container that goes on meanwhile.
 fn spawn(world: &World, script: &str) -> Child {
     world.command(&["exec", &world.id, "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap()
+}
+
+/// What it writes, line by line.
+fn lines_of(child: &mut Child) -> impl FnMut() -> String + use<> {
+    let output = BufReader::new(child.stdout.take().unwrap());
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    move || lines.recv_timeout(Duration::from_secs(60)).expect("a line comes")
 }
 
 fn output_of(child: Child) -> String {
@@ -195,6 +207,28 @@ fn a_file_of_a_volume_is_one_file_to_all_containers() {
         let waiter = spawn(&one, "share wait /vol/futex");
         exec(&two, "share wake /vol/futex");
         assert_eq!(output_of(waiter), "woken\n");
+    });
+}
+
+#[test]
+fn who_watches_more_than_the_host_does_leaves_others_their_share() {
+    pod(|first| {
+        let volume = first.dir.join("volume");
+        fs::create_dir_all(volume.join("few")).unwrap();
+        // More than the host watches for a sandbox.
+        (0..4200).for_each(|number| fs::create_dir_all(volume.join(format!("many/{number}"))).unwrap());
+        let [one, two] = [(); 2].map(|()| with_volume(first, &volume, "rw"));
+        let mut hoarder = spawn(&one, "exec watcher /vol/many hoards");
+        assert_eq!(lines_of(&mut hoarder)(), "ready");
+        let mut watcher = spawn(&two, "exec watcher /vol/few waits");
+        let mut line = lines_of(&mut watcher);
+        assert_eq!(line(), "ready");
+        fs::create_dir(volume.join("few/new")).unwrap();
+        assert_eq!(line(), "CREATE ISDIR new");
+        for (world, mut child) in [(one, hoarder), (two, watcher)] {
+            world.ok(&["kill", &world.id, "KILL"]);
+            child.wait().unwrap();
+        }
     });
 }
 

@@ -10,10 +10,10 @@ use super::account::{self, RESERVE_BYTES, uses_reserve};
 use super::frame_owners;
 use super::page::PAGE_BYTES;
 use crate::errno::{Errno, Result};
-use crate::handles;
 use crate::heap;
 use crate::owner::{self, OWNERS, Owner};
 use crate::sched::shares;
+use crate::{counts, handles, host_watches};
 
 /// Kernel memory that a container has beside its limit: a sixth of the sandbox's allowance.
 const ALLOWANCE: usize = 8 << 20;
@@ -156,7 +156,7 @@ impl OwnerLease {
             if is_empty(owner) {
                 row.frames_peak.store(0, Ordering::Relaxed);
                 row.reclaimed_at.store(0, Ordering::Relaxed);
-                handles::container_begins();
+                counts::container_begins();
                 shares::begin_owner(owner);
                 return Some(Self(owner));
             }
@@ -194,7 +194,7 @@ impl Drop for OwnerLease {
     fn drop(&mut self) {
         if self.0 != Owner::SANDBOX {
             leave_to_sandbox(self.0);
-            handles::container_ends();
+            counts::container_ends();
             shares::end_owner(self.0);
             row(self.0).limit.store(UNLIMITED, Ordering::Relaxed);
             row(self.0).is_taken.store(false, Ordering::Release);
@@ -216,6 +216,7 @@ fn leave_to_sandbox(owner: Owner) {
         heap::give_all(owner, Owner::SANDBOX);
     }
     handles::leave_to_sandbox(owner);
+    host_watches::leave_to_sandbox(owner);
 }
 
 fn is_empty(owner: Owner) -> bool {

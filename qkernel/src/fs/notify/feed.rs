@@ -17,11 +17,14 @@ use abi::word::{low32, to_usize};
 
 use super::instance::{HEADER_BYTES, Instance};
 use super::{
-    ByHost, Descriptor, Event, Mask, Node, Of, REGISTRY, Watcher, end_lost, feed_ended, next_cookie, tell_of,
+    ByHost, Descriptor, Event, HostWatch, Mask, Node, Of, REGISTRY, Watcher, end_lost, feed_ended,
+    next_cookie, tell_of,
 };
+use machine::counts::Charge;
 use machine::errno::Errno;
 use machine::file;
 use machine::host::{self, Handle};
+use machine::host_watches;
 use machine::mm::IoBuf;
 use machine::sched;
 use machine::sched::wait::{PollEvents, Wake};
@@ -173,14 +176,14 @@ impl Wake for Listener {
 
 /// The host is being asked to watch a node; what it tells waits until this ends.
 pub(super) struct Adding {
-    fed: Option<(Descriptor, Mask)>,
+    fed: Option<HostWatch>,
     _alone: MutexGuard<'static, ()>,
 }
 
 impl Adding {
-    /// The host's watch, and the events that it tells of.
-    pub fn fed(&self) -> Option<(Descriptor, Mask)> {
-        self.fed
+    /// The host's watch, once.
+    pub fn fed(&mut self) -> Option<HostWatch> {
+        self.fed.take()
     }
 }
 
@@ -206,11 +209,16 @@ pub(super) fn watch(by_host: &ByHost, key: usize, by: u64, asked: Mask) -> Addin
         feed.source.as_ref().map(|source| source.handle.clone())
     };
     let handle = handle.or_else(|| open(by_host, &mut after));
-    let fed = handle.and_then(|handle| {
+    let is_fed = REGISTRY.lock().is_fed(key);
+    let charge = if is_fed { None } else { host_watches::charge() };
+    if charge.is_none() && !is_fed {
+        refused(Errno::ENOSPC);
+    }
+    let fed = handle.filter(|_| is_fed || charge.is_some()).and_then(|handle| {
         let (events, excludes) = wanted(key, by, asked);
         let flags = events.bits() | if excludes { low32(WATCH_EXCL_UNLINK) } else { 0 };
         match host::watch_add(&handle, &by_host.node, flags) {
-            Ok(descriptor) => Some((descriptor, events)),
+            Ok(descriptor) => Some(HostWatch { descriptor, told: events, charge }),
             Err(error) => {
                 refused(error);
                 None
@@ -291,20 +299,23 @@ impl Feed {
             return true;
         }
         let Some(source) = &self.source else { return true };
-        let (unfed, is_done, is_idle) = {
+        let (unfed, charges, is_done, is_idle) = {
             let mut registry = REGISTRY.lock();
             let most = registry.unfed.len().min(SETTLED_MAX);
             let unfed: Vec<Descriptor> = registry.unfed.drain(..most).collect();
+            let charges: Vec<Charge> =
+                unfed.iter().filter_map(|descriptor| registry.charges.remove(descriptor)).collect();
             let is_done = registry.unfed.is_empty();
             if is_done {
                 registry.unfed = Vec::new();
             }
-            (unfed, is_done, is_done && registry.fed.is_empty() && registry.ending.is_empty())
+            (unfed, charges, is_done, is_done && registry.fed.is_empty() && registry.ending.is_empty())
         };
         for descriptor in unfed {
             // One that has ended by itself is not known any more.
             let _ = host::watch_remove(&source.handle, descriptor);
         }
+        drop(charges);
         if is_idle {
             after.source = self.source.take();
             self.is_armed = false;

@@ -27,6 +27,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use bitflags::bitflags;
 
 use crate::fs::notify::instance::{Instance, Watch};
+use machine::counts::Charge;
 use machine::errno::{Errno, Result};
 use machine::host::Handle;
 use machine::mm::account;
@@ -151,6 +152,15 @@ struct Watcher {
 /// The number of one of the host's watches, 1 or more. It is not given twice while any is known.
 type Descriptor = i32;
 
+/// A watch that the host has just begun or changed.
+struct HostWatch {
+    descriptor: Descriptor,
+    /// The events that the host tells of.
+    told: Mask,
+    /// If it may be a new one.
+    charge: Option<Charge>,
+}
+
 /// The host's watch of a node, if there is one.
 #[derive(Default)]
 struct Fed {
@@ -185,6 +195,8 @@ struct Registry {
     ending: BTreeMap<Descriptor, Node>,
     /// The host's watches that are not needed any more.
     unfed: Vec<Descriptor>,
+    /// Whose share each of the host's watches is of.
+    charges: BTreeMap<Descriptor, Charge>,
 }
 
 static REGISTRY: SpinLock<Registry> = SpinLock::new(
@@ -195,6 +207,7 @@ static REGISTRY: SpinLock<Registry> = SpinLock::new(
         fed: BTreeMap::new(),
         ending: BTreeMap::new(),
         unfed: Vec::new(),
+        charges: BTreeMap::new(),
     },
 );
 
@@ -294,14 +307,21 @@ impl Registry {
         Some(taken)
     }
 
+    fn is_fed(&self, key: usize) -> bool {
+        self.nodes.get(&key).is_some_and(|node| node.fed.get().is_some())
+    }
+
     /// The host watches the node of this key. If nobody else does, it need not. Result: a node that the host has called by this
     /// descriptor before, which is the same to the host, and has ended here.
-    fn begin_to_feed(&mut self, fed: (Descriptor, Mask), key: usize) -> Option<Node> {
-        let descriptor = fed.0;
+    fn begin_to_feed(&mut self, fed: HostWatch, key: usize) -> Option<Node> {
+        let HostWatch { descriptor, told, charge } = fed;
+        if let Some(charge) = charge {
+            self.charges.entry(descriptor).or_insert(charge);
+        }
         self.unfed.retain(|unfed| *unfed != descriptor);
         match self.nodes.get(&key) {
             Some(node) => {
-                node.fed.set(fed);
+                node.fed.set((descriptor, told));
                 self.fed.insert(descriptor, key);
             }
             None => self.unfed.push(descriptor),
@@ -441,7 +461,7 @@ fn tell_of(of: Of, event: &Event<'_>) -> Vec<Watcher> {
 pub fn add(instance: &Arc<Instance>, target: Target, asked: Mask) -> Result<Descriptor> {
     account::check(WATCH_BYTES)?;
     let Target { key, tree, is_dir, dev, ino, pin, by_host } = target;
-    let fed = by_host.as_ref().map(|by_host| feed::watch(by_host, key, instance.id, asked));
+    let mut fed = by_host.as_ref().map(|by_host| feed::watch(by_host, key, instance.id, asked));
     // What it replaces, or the pin, is dropped without the lock.
     let (result, ended) = {
         let mut registry = REGISTRY.lock();
@@ -449,7 +469,7 @@ pub fn add(instance: &Arc<Instance>, target: Target, asked: Mask) -> Result<Desc
             Ok(watch) => Ok((watch.descriptor, registry.keep(instance, key, Watcher { watch, tree, pin }))),
             Err(error) => Err((error, pin)),
         };
-        let fed = fed.as_ref().and_then(feed::Adding::fed);
+        let fed = fed.as_mut().and_then(feed::Adding::fed);
         (result, fed.and_then(|fed| registry.begin_to_feed(fed, key)))
     };
     drop(fed);

@@ -177,7 +177,9 @@ fn all_watches_of_a_node_give_up_what_they_keep() {
 }
 
 fn feed_it(descriptor: Descriptor, told: Mask, key: usize) -> Option<Node> {
-    REGISTRY.lock().begin_to_feed((descriptor, told), key)
+    REGISTRY
+        .lock()
+        .begin_to_feed(HostWatch { descriptor, told, charge: machine::host_watches::charge() }, key)
 }
 
 #[test]

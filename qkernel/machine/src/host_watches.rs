@@ -1,0 +1,28 @@
+//! How many of the host's watches each owner has: the sandbox has some in all, which containers share.
+
+use abi::hostcall::WATCHES_MAX;
+use abi::word::to_usize;
+
+use crate::counts::{Charge, Counts};
+use crate::owner::Owner;
+
+static COUNTS: Counts = Counts::new(to_usize(WATCHES_MAX));
+
+/// For a node that the host is about to be asked to watch. `None`: the current task's container has its share, or there are no
+/// more.
+#[must_use]
+pub fn charge() -> Option<Charge> {
+    COUNTS.take()
+}
+
+/// See [`Counts::leave_to_sandbox`].
+pub(crate) fn leave_to_sandbox(owner: Owner) {
+    COUNTS.leave_to_sandbox(owner);
+}
+
+/// The host's watches in use.
+#[cfg(feature = "harness")]
+#[must_use]
+pub fn in_use() -> usize {
+    COUNTS.total()
+}
