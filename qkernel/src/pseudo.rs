@@ -302,7 +302,7 @@ impl<C: Context> Inode for Node<C> {
             atime_ns: time,
             mtime_ns: time,
             ctime_ns: time,
-            btime_ns: time,
+            btime_ns: 0,
             ..Default::default()
         })
     }

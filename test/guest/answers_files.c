@@ -2,6 +2,7 @@
  * calls on pipes and sockets that are meant for files. */
 #include "check.h"
 #include <limits.h>
+#include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -632,6 +633,89 @@ static void attributes(void)
     CHECK_ERR(lsetxattr("link", "user.x", "x", 1, 0), EPERM);
 }
 
+static void links_to_directories(void)
+{
+    OK(mkdir("dir", 0755));
+    OK(symlink("dir", "link"));
+    CHECK_ERR(open("link", O_RDONLY | O_NOFOLLOW), ELOOP);
+    CHECK_ERR(open("link", O_RDONLY | O_NOFOLLOW | O_DIRECTORY), ENOTDIR);
+    CHECK_ERR(open("link", O_PATH | O_NOFOLLOW | O_DIRECTORY), ENOTDIR);
+    OK(close(FD(open("link", O_RDONLY | O_DIRECTORY))));
+}
+
+static void copying_a_range(void)
+{
+    int out = FD(open("out", O_RDWR | O_CREAT, 0644)), in = FD(open("in", O_RDWR | O_CREAT, 0644));
+    CHECK_EQ(write(in, "0123456789", 10), 10);
+    int text = FD(open("/proc/self/status", O_RDONLY)), dir = FD(open(".", O_RDONLY));
+    CHECK_ERR(copy_file_range(text, NULL, out, NULL, 100, 0), EXDEV);
+    CHECK_ERR(copy_file_range(in, NULL, dir, NULL, 10, 0), EISDIR);
+    CHECK_ERR(copy_file_range(dir, NULL, out, NULL, 10, 0), EISDIR);
+    CHECK_ERR(copy_file_range(in, NULL, out, NULL, 10, 1), EINVAL);
+    CHECK_ERR(copy_file_range(in, NULL, -1, NULL, 10, 0), EBADF);
+    loff_t from = 2;
+    CHECK_EQ(copy_file_range(in, &from, out, NULL, 100, 0), 8);
+    CHECK_EQ(from, 10);
+    /* As much as a file may have. */
+    JOIN(CHILD({
+        signal(SIGXFSZ, SIG_IGN);
+        OK(setrlimit(RLIMIT_FSIZE, &(struct rlimit){12, 12}));
+        loff_t begin = 0;
+        CHECK_EQ(copy_file_range(in, &begin, out, NULL, 10, 0), 4);
+        CHECK_ERR(copy_file_range(in, &begin, out, NULL, 6, 0), EFBIG);
+        int memory = FD(memfd_create("m", 0));
+        CHECK_EQ(write(memory, "0123456789abcdef", 16), 12);
+        CHECK_ERR(write(memory, "x", 1), EFBIG);
+    }));
+    OK(close(text));
+    OK(close(dir));
+    OK(close(in));
+    OK(close(out));
+}
+
+static void roots_of_mounts(void)
+{
+    struct statx facts;
+    OK(statx(AT_FDCWD, "/proc", 0, STATX_BASIC_STATS | STATX_BTIME, &facts));
+    CHECK(facts.stx_attributes_mask & 0x2000 && facts.stx_attributes & 0x2000);
+    CHECK((facts.stx_mask & STATX_BASIC_STATS) == STATX_BASIC_STATS && !(facts.stx_mask & STATX_BTIME));
+    OK(statx(AT_FDCWD, "/proc/self", 0, STATX_BASIC_STATS, &facts));
+    CHECK(facts.stx_attributes_mask & 0x2000 && !(facts.stx_attributes & 0x2000));
+}
+
+static void what_files_are_told(void)
+{
+    int file = FD(open("file", O_RDWR | O_CREAT | O_APPEND, 0644)), other = FD(open("file", O_RDONLY));
+    uint64_t life = 7;
+    OK(fcntl(file, 1035 /* F_GET_RW_HINT */, &life));
+    CHECK_EQ(life, 0);
+    CHECK_ERR(fcntl(file, 1036 /* F_SET_RW_HINT */, &(uint64_t){6}), EINVAL);
+    OK(fcntl(file, 1036, &(uint64_t){2}));
+    OK(fcntl(file, 1035, &life));
+    CHECK_EQ(life, 2);
+    if (kernel_is(6, 10)) {
+        int copy = FD(dup(file));
+        CHECK_EQ(fcntl(file, 1027 /* F_DUPFD_QUERY */, copy), 1);
+        CHECK_EQ(fcntl(file, 1027, other), 0);
+        CHECK_ERR(fcntl(file, 1027, -1), EBADF);
+    }
+    CHECK_EQ(write(file, "text", 4), 4);
+    CHECK_EQ(lseek(file, 0, SEEK_SET), 0);
+    CHECK_EQ(write(file, "", 0), 0);
+    CHECK_EQ(lseek(file, 0, SEEK_CUR), 0);
+    struct statfs fs;
+    int ends[2], sockets[2], event = FD(eventfd(0, 0));
+    OK(pipe2(ends, O_DIRECT));
+    CHECK(!(fcntl(ends[0], F_GETFL) & O_DIRECT) && fcntl(ends[1], F_GETFL) & O_DIRECT);
+    OK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets));
+    OK(fstatfs(ends[0], &fs));
+    CHECK_EQ(fs.f_type, 0x50495045);
+    OK(fstatfs(sockets[0], &fs));
+    CHECK_EQ(fs.f_type, 0x534f434b);
+    OK(fstatfs(event, &fs));
+    CHECK_EQ(fs.f_type, 0x09041934);
+}
+
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
@@ -639,7 +723,8 @@ int main(int argc, char **argv)
         TEST(unnamed),      TEST(creating),    TEST(streams_have_no_offsets),
         TEST(inodes_of_streams), TEST(sending), TEST(half_bad_listing), TEST(seeking),
         TEST(seeking_in_proc), TEST(too_many), TEST(large_owners),     TEST(owners_and_locks),
-        TEST(attributes),
+        TEST(attributes),   TEST(links_to_directories), TEST(copying_a_range), TEST(roots_of_mounts),
+        TEST(what_files_are_told),
     };
     return RUN_TESTS("answers_files", tests, argc, argv);
 }

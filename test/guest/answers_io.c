@@ -216,14 +216,81 @@ static void least_buffers(void)
 }
 
 /* What is written to the master is kept well beyond one page for a slave that does not read yet. */
-static void large_terminal_input(void)
+static void sets_of_devices(void)
+{
+    static const char *const ready[] = {"/dev/null", "/dev/zero", "/dev/full", "/dev/urandom"};
+    int set = FD(epoll_create1(0));
+    struct epoll_event event = {.events = EPOLLIN};
+    for (size_t i = 0; i < sizeof ready / sizeof ready[0]; i++)
+        CHECK_ERR(epoll_ctl(set, EPOLL_CTL_ADD, FD(open(ready[i], O_RDWR)), &event), EPERM);
+    OK(epoll_ctl(set, EPOLL_CTL_ADD, FD(open("/dev/random", O_RDONLY)), &event));
+}
+
+/* A terminal, neither side of which waits: its controller, and *slave. */
+static int terminal(int *slave)
 {
     int master = FD(posix_openpt(O_RDWR | O_NOCTTY | O_NONBLOCK));
     OK(grantpt(master));
     OK(unlockpt(master));
     char name[64];
     OK(ptsname_r(master, name, sizeof name));
-    int slave = FD(open(name, O_RDWR | O_NOCTTY | O_NONBLOCK));
+    *slave = FD(open(name, O_RDWR | O_NOCTTY | O_NONBLOCK));
+    return master;
+}
+
+/* Reads until there are so many bytes. */
+static void read_bytes(int fd, char *to, size_t wanted)
+{
+    for (int64_t end = patience_end(); wanted > 0 && !is_over(end);) {
+        ssize_t got = read(fd, to, wanted);
+        if (got > 0) {
+            to += got;
+            wanted -= (size_t)got;
+        } else {
+            CHECK(got < 0 && errno == EAGAIN);
+            sleep_ms(2);
+        }
+    }
+    CHECK_EQ(wanted, 0);
+}
+
+/* What a program has written is shown, whatever key is typed then, and whatever it drops. */
+static void shown_output_stays(void)
+{
+    int slave, master = terminal(&slave);
+    struct pollfd some = {.fd = master, .events = POLLIN};
+    char shown[16];
+    CHECK_EQ(write(slave, "before\n", 7), 7);
+    CHECK_EQ(poll(&some, 1, 10000), 1);
+    CHECK_EQ(write(master, "\003", 1), 1);
+    read_bytes(master, shown, 10);
+    CHECK(memcmp(shown, "before\r\n^C", 10) == 0);
+    CHECK_EQ(write(slave, "again\n", 6), 6);
+    CHECK_EQ(poll(&some, 1, 10000), 1);
+    OK(tcflush(slave, TCIOFLUSH));
+    read_bytes(master, shown, 7);
+    CHECK(memcmp(shown, "again\r\n", 7) == 0);
+}
+
+/* Who does not wait gets what there is, though less than VMIN. */
+static void fewer_than_least(void)
+{
+    int slave, master = terminal(&slave);
+    struct termios settings;
+    OK(tcgetattr(slave, &settings));
+    cfmakeraw(&settings);
+    settings.c_cc[VMIN] = 3;
+    OK(tcsetattr(slave, TCSANOW, &settings));
+    char got[8];
+    CHECK_ERR(read(slave, got, sizeof got), EAGAIN);
+    CHECK_EQ(write(master, "xy", 2), 2);
+    read_bytes(slave, got, 2);
+    CHECK(memcmp(got, "xy", 2) == 0);
+}
+
+static void large_terminal_input(void)
+{
+    int slave, master = terminal(&slave);
     struct termios settings;
     OK(tcgetattr(slave, &settings));
     cfmakeraw(&settings);
@@ -526,7 +593,7 @@ int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         TEST(shutting_down_datagrams), TEST(gifts_to_pipes),       TEST(hanging_up),      TEST(senders),
-        TEST(least_buffers),           TEST(large_terminal_input), TEST(private_futexes), TEST(first_errors),
+        TEST(least_buffers),           TEST(large_terminal_input), TEST(shown_output_stays), TEST(sets_of_devices), TEST(fewer_than_least), TEST(private_futexes), TEST(first_errors),
     };
     return RUN_TESTS("answers_io", tests, argc, argv);
 }

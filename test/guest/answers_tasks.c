@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/personality.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
 
@@ -556,6 +557,213 @@ static void version(void)
     CHECK(strstr(text, name.version) != NULL);
 }
 
+static void *work_apart(void *argument)
+{
+    UNUSED void *nothing = argument;
+    OK(unshare(CLONE_FS | CLONE_FILES | CLONE_SYSVSEM));
+    OK(mkdir("apart", 0755));
+    OK(chdir("apart"));
+    umask(077);
+    OK(close(0));
+    return NULL;
+}
+
+/* A thread that has its own working directory and descriptors. */
+static void unsharing(void)
+{
+    OK(unshare(0));
+    OK(unshare(CLONE_FILES));
+    OK(unshare(CLONE_THREAD | CLONE_SIGHAND | CLONE_VM));
+    CHECK_ERR(unshare(1), EINVAL);
+    char before[PATH_MAX], after[PATH_MAX];
+    CHECK(getcwd(before, sizeof before) != NULL);
+    mode_t mask = umask(022);
+    int zero = FD(open("/dev/null", O_RDONLY));
+    if (zero != 0)
+        OK(dup2(zero, 0));
+    pthread_t thread;
+    CHECK_EQ(pthread_create(&thread, NULL, work_apart, NULL), 0);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK(getcwd(after, sizeof after) != NULL && strcmp(before, after) == 0);
+    CHECK_EQ(umask(mask), 022);
+    OK(fcntl(0, F_GETFD));
+}
+
+static void *unshare_memory(void *argument)
+{
+    *(int *)argument = unshare(CLONE_VM) < 0 ? errno : 0;
+    return NULL;
+}
+
+static void threads_share_their_memory(void)
+{
+    int error = 0;
+    pthread_t thread;
+    CHECK_EQ(pthread_create(&thread, NULL, unshare_memory, &error), 0);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_EQ(error, EINVAL);
+}
+
+/* kcmp(2), which kernels may be built without. */
+static void comparing(void)
+{
+    enum { OF_FILES = 0, OF_MEMORY = 1, OF_TABLES = 2, UNKNOWN = 99 };
+    int one = FD(open("/dev/null", O_RDONLY)), copy = FD(dup(one)), other = FD(open("/dev/null", O_RDONLY));
+    long me = getpid(), same = syscall(SYS_kcmp, me, me, OF_FILES, one, copy);
+    if (same < 0 && errno == ENOSYS)
+        return;
+    CHECK_EQ(same, 0);
+    long order = syscall(SYS_kcmp, me, me, OF_FILES, one, other), back = syscall(SYS_kcmp, me, me, OF_FILES, other, one);
+    CHECK(order + back == 3 && (order == 1 || order == 2));
+    CHECK_EQ(syscall(SYS_kcmp, me, me, OF_MEMORY, 0, 0), 0);
+    CHECK_ERR(syscall(SYS_kcmp, me, me, OF_FILES, one, 999), EBADF);
+    CHECK_ERR(syscall(SYS_kcmp, me, me, UNKNOWN, 0, 0), EINVAL);
+    CHECK_ERR(syscall(SYS_kcmp, me, 999999, OF_MEMORY, 0, 0), ESRCH);
+    pid_t child = fork();
+    if (child == 0)
+        for (;;)
+            pause();
+    CHECK_EQ(syscall(SYS_kcmp, me, child, OF_FILES, one, one), 0);
+    CHECK(syscall(SYS_kcmp, me, child, OF_TABLES, 0, 0) > 0 && syscall(SYS_kcmp, me, child, OF_MEMORY, 0, 0) > 0);
+    OK(kill(child, SIGKILL));
+    CHECK_EQ(waitpid(child, NULL, 0), child);
+}
+
+/* pidfd_getfd(2). */
+static void descriptors_of_others(void)
+{
+    int ends[2], told[2];
+    OK(pipe(told));
+    pid_t child = fork();
+    if (child == 0) {
+        OK(pipe(ends));
+        CHECK_EQ(write(ends[1], "x", 1), 1);
+        CHECK_EQ(write(told[1], ends, sizeof ends), sizeof ends);
+        for (;;)
+            pause();
+    }
+    CHECK_EQ(read(told[0], ends, sizeof ends), sizeof ends);
+    int process = FD((int)syscall(SYS_pidfd_open, child, 0));
+    CHECK_ERR(syscall(SYS_pidfd_getfd, process, ends[0], 1), EINVAL);
+    CHECK_ERR(syscall(SYS_pidfd_getfd, process, 999, 0), EBADF);
+    CHECK_ERR(syscall(SYS_pidfd_getfd, told[0], 0, 0), EBADF);
+    int got = FD((int)syscall(SYS_pidfd_getfd, process, ends[0], 0));
+    CHECK_EQ(fcntl(got, F_GETFD), FD_CLOEXEC);
+    char byte;
+    CHECK_EQ(read(got, &byte, 1), 1);
+    /* One of another user. */
+    if (geteuid() == 0)
+        JOIN(CHILD({
+            OK(setgid(12345));
+            OK(setuid(12345));
+            CHECK_ERR(syscall(SYS_pidfd_getfd, process, ends[0], 0), EPERM);
+        }));
+    OK(kill(child, SIGKILL));
+    CHECK_EQ(waitpid(child, NULL, 0), child);
+    CHECK_ERR(syscall(SYS_pidfd_getfd, process, ends[0], 0), ESRCH);
+}
+
+static void what_is_kept(void)
+{
+    int number = 0, *address = NULL;
+    OK(prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0));
+    CHECK_EQ(prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0), 1000);
+    JOIN(CHILD({
+        CHECK_EQ(prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0), 1000);
+        OK(prctl(PR_SET_TIMERSLACK, 2000, 0, 0, 0));
+        OK(prctl(PR_SET_TIMERSLACK, 0, 0, 0, 0));
+        CHECK_EQ(prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0), 1000);
+    }));
+    OK(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0));
+    CHECK_EQ(prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0), 1);
+    JOIN(CHILD({ CHECK_EQ(prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0), 1); }));
+    OK(prctl(PR_SET_TIMING, PR_TIMING_STATISTICAL, 0, 0, 0));
+    CHECK_ERR(prctl(PR_SET_TIMING, PR_TIMING_TIMESTAMP, 0, 0, 0), EINVAL);
+    OK(prctl(PR_GET_TSC, &number, 0, 0, 0));
+    CHECK_EQ(number, PR_TSC_ENABLE);
+    if (prctl(PR_GET_TID_ADDRESS, &address, 0, 0, 0) == 0)
+        CHECK(address != NULL);
+}
+
+static void limited_data(void)
+{
+    JOIN(CHILD({
+        OK(setrlimit(RLIMIT_DATA, &(struct rlimit){1 << 20, 1 << 20}));
+        size_t size = 4 << 20;
+        CHECK_ERR((long)mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), ENOMEM);
+        void *shared = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        void *read_only = mmap(NULL, size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(shared != MAP_FAILED && read_only != MAP_FAILED);
+        void *small = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(small != MAP_FAILED);
+        CHECK_ERR((long)mremap(small, 1 << 16, size, MREMAP_MAYMOVE), ENOMEM);
+        CHECK(mremap(shared, size, 2 * size, MREMAP_MAYMOVE) != MAP_FAILED);
+    }));
+}
+
+static void always_in_the_same_place(void)
+{
+    enum { NO_RANDOMIZE = 0x40000, ASK = 0xffffffff };
+    CHECK_EQ(personality(ASK), 0);
+    /* As a sandbox of another runtime might forbid. */
+    if (personality(NO_RANDOMIZE) < 0)
+        return;
+    CHECK_EQ(personality(ASK), NO_RANDOMIZE);
+    char before[64], now[64], text[16] = "";
+    for (int round = 0; round < 3; round++) {
+        FILE *told = popen("sed -n '/\\[stack\\]/s/.*-\\([^ ]*\\) .*/\\1/p' /proc/self/maps", "r");
+        CHECK(told != NULL && fgets(now, sizeof now, told) != NULL);
+        CHECK_EQ(pclose(told), 0);
+        CHECK(round == 0 || strcmp(before, now) == 0);
+        strcpy(before, now);
+    }
+    int fd = FD(open("/proc/self/personality", O_RDONLY));
+    CHECK_EQ(read(fd, text, sizeof text), 9);
+    CHECK(strcmp(text, "00040000\n") == 0);
+    CHECK_EQ(personality(0), NO_RANDOMIZE);
+}
+
+static void names_of_interpreters(void)
+{
+    static const struct {
+        const char *text;
+        int error;
+    } scripts[] = {{"#!/bin/true\r\n", ENOENT}, {"#! \t/bin/true \t\n", 0}, {"#!/bin/true\0x y\n", 0}, {"#!  \n", ENOEXEC}};
+    for (size_t i = 0; i < sizeof scripts / sizeof scripts[0]; i++) {
+        int fd = FD(open("script", O_WRONLY | O_CREAT | O_TRUNC, 0755));
+        size_t length = i == 2 ? 16 : strlen(scripts[i].text);
+        CHECK_EQ(write(fd, scripts[i].text, length), length);
+        OK(close(fd));
+        JOIN(CHILD({
+            char *arguments[] = {"script", NULL};
+            execve("./script", arguments, environ);
+            CHECK_EQ(errno, scripts[i].error);
+        }));
+    }
+}
+
+static void children_of_a_thread(void)
+{
+    char name[64], text[64] = "", wanted[16];
+    snprintf(name, sizeof name, "/proc/self/task/%d/children", getpid());
+    int fd = open(name, O_RDONLY);
+    if (fd < 0)
+        return; /* A kernel that was built without it. */
+    CHECK_EQ(read(fd, text, sizeof text), 0);
+    OK(close(fd));
+    pid_t child = fork();
+    if (child == 0)
+        for (;;)
+            pause();
+    fd = FD(open(name, O_RDONLY));
+    snprintf(wanted, sizeof wanted, "%d ", child);
+    CHECK_EQ(read(fd, text, sizeof text - 1), strlen(wanted));
+    CHECK(strcmp(text, wanted) == 0);
+    OK(close(fd));
+    OK(kill(child, SIGKILL));
+    CHECK_EQ(waitpid(child, NULL, 0), child);
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], "--execfn") == 0) {
@@ -577,6 +785,15 @@ int main(int argc, char **argv)
         TEST(executed_names),
         TEST(scripts_by_descriptor),
         TEST(version),
+        TEST(unsharing),
+        TEST(threads_share_their_memory),
+        TEST(comparing),
+        TEST(descriptors_of_others),
+        TEST(what_is_kept),
+        TEST(limited_data),
+        TEST(children_of_a_thread),
+        TEST(always_in_the_same_place),
+        TEST(names_of_interpreters),
     };
     return RUN_TESTS("answers_tasks", tests, argc, argv);
 }

@@ -15,10 +15,12 @@
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/statfs.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/uio.h>
 #include <sys/xattr.h>
+#include <linux/xattr.h>
 
 #define USER 1000
 
@@ -175,6 +177,88 @@ static void set_id_programs(void)
     CHECK_EQ(found.permitted, 0);
     found = REPORT("./set_gid", become(USER); OK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)));
     CHECK(found.gid[1] == USER && found.gid[2] == USER);
+}
+
+static void give_ambient(void);
+
+/* Gives a file two capabilities, in effect from the start or not; false: the file system has no such attributes. */
+static bool give_file(const char *name, uint32_t permitted, uint32_t inheritable, bool in_effect)
+{
+    uint32_t words[5] = {VFS_CAP_REVISION_2 | (in_effect ? VFS_CAP_FLAGS_EFFECTIVE : 0), permitted, inheritable, 0, 0};
+    if (setxattr(name, XATTR_NAME_CAPS, words, sizeof words, 0) == 0)
+        return true;
+    CHECK(errno == EOPNOTSUPP || errno == EPERM);
+    return false;
+}
+
+static void capabilities_of_files_in(const char *dir)
+{
+    enum { BIND = 1 << CAP_NET_BIND_SERVICE, CHOWN = 1 << CAP_CHOWN };
+    OK(chdir(dir));
+    copy_program("given", 0, 0755);
+    copy_program("given_uid", 0, 04755);
+    if (!give_file("given", BIND, CHOWN, true) || !give_file("given_uid", BIND, 0, true))
+        return;
+    struct report found = REPORT("./given", become(USER); OK(prctl(PR_SET_PDEATHSIG, SIGUSR1)));
+    CHECK(found.uid[1] == USER && found.secure == 1 && found.dumpable != 1 && found.death_signal == 0);
+    CHECK_EQ(found.permitted, BIND);
+    CHECK_EQ(found.effective, BIND);
+    /* A program that is set-user-id-root as well gives these alone, but not to root. */
+    found = REPORT("./given_uid", become(USER));
+    CHECK(found.uid[1] == 0 && found.permitted == BIND && found.effective == BIND);
+    found = REPORT("./given_uid", (void)0);
+    CHECK_EQ(found.permitted, all_capabilities());
+    /* Ambient ones end, inherited ones are given where both sides have them. */
+    found = REPORT("./given", give_ambient());
+    CHECK(found.permitted == (BIND | CHOWN) && found.ambient == 0);
+    found = REPORT("./given", become(USER); OK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)));
+    CHECK(found.permitted == 0 && found.effective == 0);
+    /* Without them in its bounding set who relies on them is not run, root included; who looks for itself is. */
+    JOIN(CHILD({
+        OK(prctl(PR_CAPBSET_DROP, CAP_NET_BIND_SERVICE, 0, 0, 0));
+        CHECK_ERR(execl("./given", "./given", "--report", NULL), EPERM);
+    }));
+    CHECK(give_file("given", BIND, 0, false));
+    found = REPORT("./given", OK(prctl(PR_CAPBSET_DROP, CAP_NET_BIND_SERVICE, 0, 0, 0)); become(USER));
+    CHECK_EQ(found.permitted, 0);
+    found = REPORT("./given", become(USER));
+    CHECK(found.permitted == BIND && found.effective == 0);
+    /* They go with the content and with the owner. */
+    unsigned char kept[32];
+    int fd = FD(open("given", O_WRONLY | O_APPEND));
+    CHECK_EQ(write(fd, "x", 1), 1);
+    CHECK_ERR(getxattr("given", XATTR_NAME_CAPS, kept, sizeof kept), ENODATA);
+    CHECK(give_file("given", BIND, 0, true));
+    OK(ftruncate(fd, 100000));
+    CHECK_ERR(getxattr("given", XATTR_NAME_CAPS, kept, sizeof kept), ENODATA);
+    OK(close(fd));
+    OK(chown("given_uid", 1001, 1001));
+    CHECK_ERR(getxattr("given_uid", XATTR_NAME_CAPS, kept, sizeof kept), ENODATA);
+    /* Nobody else gives them. */
+    OK(chown("given", USER, USER));
+    JOIN(CHILD({
+        become(USER);
+        CHECK(!give_file("given", BIND, 0, true));
+    }));
+    OK(unlink("given") | unlink("given_uid"));
+}
+
+/* Files with capabilities on disk and in memory. */
+static void capabilities_of_files(void)
+{
+    NEEDS_USERS();
+    OK(pipe2(report_pipe, O_CLOEXEC));
+    OK(mkdir("disk", 0755));
+    JOIN(CHILD({ capabilities_of_files_in("disk"); }));
+    char memory[] = "/dev/shm/capabilities.XXXXXX";
+    CHECK(mkdtemp(memory) != NULL);
+    OK(chmod(memory, 0755));
+    struct statfs fs;
+    struct statvfs view;
+    OK(statfs(memory, &fs) | statvfs(memory, &view));
+    if (!(view.f_flag & (ST_NOEXEC | ST_NOSUID)))
+        JOIN(CHILD({ capabilities_of_files_in(memory); }));
+    OK(rmdir(memory));
 }
 
 /* An ordinary user with one ambient capability. */
@@ -981,7 +1065,7 @@ int main(int argc, char **argv)
             pause();
     }
     static const struct test tests[] = {
-        TEST(set_id_programs),         TEST(capabilities_of_root),  TEST(shared_places),
+        TEST(set_id_programs),         TEST(capabilities_of_root),  TEST(capabilities_of_files),  TEST(shared_places),
         TEST(sharing_while_executing), TEST(no_arguments),          TEST(looking_from_before),
         TEST(signals_of_children),     TEST(other_peoples_processes), TEST(forged_senders),
         TEST(privileged_calls),        TEST(sticky_directories),    TEST(changed_programs),

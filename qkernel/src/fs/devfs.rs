@@ -91,6 +91,11 @@ pub fn set_terminal_opener(open: TerminalOpener) {
     TERMINALS.call_once(|| open);
 }
 
+/// Whether it is a device with nothing to wait for, which `epoll(7)` does not take.
+pub fn is_always_ready(rdev: u64) -> bool {
+    major(rdev) == MEMORY && matches!(rdev & 0xff, 3 | 5 | 7 | 9)
+}
+
 /// Opens the character device with this number; `ENXIO` when there is none.
 pub fn open_device(rdev: u64, flags: OpenFlags) -> Result<Box<dyn FileOps>> {
     match major(rdev) {

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bitflags::bitflags;
 use core::any::Any;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::fs::caller;
 use crate::fs::caller::CallerCtx;
@@ -226,6 +226,8 @@ pub struct File {
     notice: SpinLock<Option<Arc<Notice>>>,
     /// A program is run by it: nobody writes to the file meanwhile.
     denies_writes: bool,
+    /// How long what is written will live, as the program expects (`F_SET_RW_HINT`).
+    pub write_life: AtomicU8,
     /// Unique among all descriptions ever (lock owners, epoll keys).
     pub id: u64,
 }
@@ -281,6 +283,7 @@ impl File {
             pos: Mutex::new(Rank::Position, 0),
             notice: SpinLock::new(Rank::Leaf, None),
             denies_writes: false,
+            write_life: AtomicU8::new(0),
             id: NEXT_FILE.fetch_add(1, Ordering::Relaxed),
         }
     }
@@ -649,7 +652,9 @@ pub fn append_position(
             let _one = lock.lock();
             let offset = if appends { size()? } else { *position };
             let moved = write(offset)?;
-            *position = offset + moved as u64;
+            if moved > 0 {
+                *position = offset + moved as u64;
+            }
             Ok(moved)
         }
     }
@@ -658,9 +663,14 @@ pub fn append_position(
 /// Shortens a write at `offset` of a regular file to what `RLIMIT_FSIZE` and the largest size allow; `EFBIG` when
 /// nothing is left.
 pub fn limit_write(offset: u64, buf: &mut IoBuf<'_>) -> Result<()> {
-    if buf.is_empty() {
-        return Ok(());
+    if !buf.is_empty() {
+        buf.truncate(room_to_write(offset)?);
     }
+    Ok(())
+}
+
+/// The bytes that may be written at `offset` of a regular file; `EFBIG`: none, and its signal is sent.
+pub fn room_to_write(offset: u64) -> Result<usize> {
     let caller = caller::current();
     let limit = caller.soft_limit(crate::limits::RLIMIT_FSIZE);
     let largest = limit.min(i64::MAX as u64);
@@ -671,8 +681,7 @@ pub fn limit_write(offset: u64, buf: &mut IoBuf<'_>) -> Result<()> {
         }
         return Err(Errno::EFBIG);
     }
-    buf.truncate(usize::try_from(room).unwrap_or(usize::MAX));
-    Ok(())
+    Ok(usize::try_from(room).unwrap_or(usize::MAX))
 }
 
 /// `lseek(2)` of a regular file of this size.

@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use core::any::Any;
 
 use crate::fs::dentry::Dentry;
-use crate::fs::file::{At, File, FileOps, OpenFlags, Whence};
+use crate::fs::file::{At, File, FileOps, OpenFlags, Whence, limit_write};
 use crate::fs::inode::{AttrChange, S_IFREG, SetTime};
 use crate::fs::inode::{Inode, Stat};
 use crate::fs::mount::{Limits, Mount};
@@ -206,6 +206,7 @@ impl MemFile {
         if offset >= SIZE_MAX {
             return Err(Errno::EFBIG);
         }
+        limit_write(offset, buf)?;
         buf.truncate(usize::try_from(SIZE_MAX - offset).unwrap_or(usize::MAX));
         let done = self.node.store.write(offset, buf)?;
         self.node.changed();

@@ -191,7 +191,7 @@ pub fn enter(mut path: Path) -> Path {
 
 /// The place that `path` covers, if it is the root of a mount (through several layers of mounts).
 pub fn leave(mut path: Path) -> Option<Path> {
-    while Arc::ptr_eq(&path.dentry, &path.mount.root) {
+    while path.is_mount_root() {
         let (mount, dentry) = path.mount.place()?;
         let inode = dentry.inode()?;
         path = Path { mount, dentry, inode };

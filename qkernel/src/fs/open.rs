@@ -169,7 +169,7 @@ fn finish(actor: &Actor, path: Path, flags: OpenFlags, created: bool) -> Result<
     let kind = path.inode.kind();
     let truncates = flags.contains(OpenFlags::TRUNC) && kind == S_IFREG && !created;
     match kind {
-        S_IFLNK => return Err(Errno::ELOOP),
+        S_IFLNK if !flags.contains(OpenFlags::DIRECTORY) => return Err(Errno::ELOOP),
         S_IFDIR
             if flags
                 .intersects(OpenFlags::WRONLY | OpenFlags::RDWR | OpenFlags::CREAT | OpenFlags::TRUNC) =>

@@ -21,6 +21,11 @@ pub struct Path {
 }
 
 impl Path {
+    /// Whether it is the root of its mount.
+    pub fn is_mount_root(&self) -> bool {
+        Arc::ptr_eq(&self.dentry, &self.mount.root)
+    }
+
     /// Whether both are the same place.
     pub fn same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.dentry, &other.dentry) && Arc::ptr_eq(&self.mount, &other.mount)

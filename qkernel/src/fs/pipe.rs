@@ -381,7 +381,8 @@ impl Drop for PipeEnd {
 pub fn new_pipe(owner: (u32, u32), flags: OpenFlags) -> Result<(Arc<File>, Arc<File>)> {
     anon::check_room()?;
     let pipe = Pipe::new(owner);
-    let read = File::new(Box::new(PipeEnd::open(&pipe, true, false)), flags, None);
+    // Only what writes shows that it makes packets.
+    let read = File::new(Box::new(PipeEnd::open(&pipe, true, false)), flags - OpenFlags::DIRECT, None);
     let write = File::new(Box::new(PipeEnd::open(&pipe, false, true)), flags | OpenFlags::WRONLY, None);
     Ok((read, write))
 }

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use crate::config::ARG_MAX_BYTES;
-use crate::creds::{CAP_AUDIT_CONTROL, CAP_SYS_RESOURCE, Creds, Login};
+use crate::creds::{CAP_AUDIT_CONTROL, CAP_SYS_NICE, CAP_SYS_RESOURCE, Creds, Login};
 use crate::fs::inode::{Inode, LinkTarget, S_IFDIR};
 use crate::limits::{Limit, RLIM_INFINITY};
 use crate::proc::status;
@@ -64,7 +64,7 @@ macro_rules! table {
             Entry::setting("oom_adj", oom_adj, set_oom_adj),
             Entry::text("oom_score", oom_score),
             Entry::setting("oom_score_adj", oom_score_adj, set_oom_score_adj),
-            own("personality", 0o400, |_, out| { out.push(b"00000000\n"); Ok(()) }),
+            own("personality", 0o400, personality),
             Entry::fixed("projid_map", ALL_IDS),
             Entry::link("root", root).guarded(),
             Entry::text("sched", sched),
@@ -101,7 +101,9 @@ fn id_map(map: Option<&[[u32; 3]]>, out: &mut Out) -> Result<()> {
 
 const ALL_IDS: &str = "         0          0 4294967295\n";
 
-table!(THREAD_TABLE:);
+table!(THREAD_TABLE:
+    Entry::text("children", children),
+);
 table!(PROCESS_TABLE:
     Entry::fixed("autogroup", "/autogroup-1 nice 0\n"),
     Entry::setting("coredump_filter", |_, out| { out.push(b"00000033\n"); Ok(()) }, |_, _| Ok(())),
@@ -109,7 +111,7 @@ table!(PROCESS_TABLE:
     Entry::setting("setgroups", |_, out| { out.push(b"allow\n"); Ok(()) }, |_, _| Err(Errno::EPERM)),
     Entry::dynamic("task", &[], &Threads),
     Entry::fixed("timers", ""),
-    Entry::setting("timerslack_ns", |_, out| { out.push(b"50000\n"); Ok(()) }, |_, _| Ok(())).mode(0o666),
+    Entry::setting("timerslack_ns", timer_slack, set_timer_slack).mode(0o666),
 );
 
 /// Without a security module these exist but hold nothing.
@@ -333,6 +335,44 @@ fn set_oom_score_adj(subject: &Subject, bytes: &[u8]) -> Result<()> {
         return Err(Errno::EACCES);
     }
     slot.store(value, Ordering::Relaxed);
+    Ok(())
+}
+
+/// The thread whose `timerslack_ns` it is, for who may know it.
+fn slack_of(subject: &Subject) -> Result<Arc<Task>> {
+    let (task, me) = (subject.task()?, task::current());
+    if !Arc::ptr_eq(&task, &me) && !me.creds.get().has(CAP_SYS_NICE) {
+        return Err(Errno::EPERM);
+    }
+    Ok(task)
+}
+
+fn timer_slack(subject: &Subject, out: &mut Out) -> Result<()> {
+    writeln!(out, "{}", slack_of(subject)?.timer_slack_ns.get());
+    Ok(())
+}
+
+fn set_timer_slack(subject: &Subject, bytes: &[u8]) -> Result<()> {
+    let ns = u64::try_from(parse_number(bytes)?).map_err(|_| Errno::EINVAL)?;
+    slack_of(subject)?.timer_slack_ns.set(ns);
+    Ok(())
+}
+
+/// The processes that it has made and not waited for. All are counted with the first thread.
+fn children(subject: &Subject, out: &mut Out) -> Result<()> {
+    let process = &subject.process;
+    if subject.id() != process.pid {
+        return Ok(());
+    }
+    let tree = process.container.pids.tree.lock();
+    for pid in tree.nodes.iter().filter(|(_, node)| node.parent() == process.pid).map(|(pid, _)| pid) {
+        write!(out, "{pid} ");
+    }
+    Ok(())
+}
+
+fn personality(subject: &Subject, out: &mut Out) -> Result<()> {
+    writeln!(out, "{:08x}", subject.process.personality.load(Ordering::Relaxed));
     Ok(())
 }
 

@@ -2,10 +2,11 @@
 
 use alloc::sync::Arc;
 
+use crate::fs::devfs;
 use crate::fs::epoll;
 use crate::fs::epoll::Epoll;
 use crate::fs::file::{File, OpenFlags};
-use crate::fs::inode::{S_IFDIR, S_IFREG};
+use crate::fs::inode::{S_IFCHR, S_IFDIR, S_IFREG, Stat};
 use crate::ipc::mqueue::file::QueueFile;
 use crate::syscall::context::SyscallResult;
 use crate::syscall::event::{install, only};
@@ -37,11 +38,15 @@ struct EpollEvent {
     data: u64,
 }
 
-/// Whether waiting for a file makes sense: files and directories are always ready.
+/// Whether waiting for a file makes sense: files, directories and simple devices are always ready.
 fn can_be_watched(file: &File) -> bool {
     // A message queue is a regular file that has something to tell.
     let is_queue = file.as_ops::<QueueFile>().is_some();
-    is_queue || file.ops.stat(file).is_ok_and(|stat| !matches!(stat.kind(), S_IFREG | S_IFDIR))
+    let is_always_ready = |stat: &Stat| {
+        matches!(stat.kind(), S_IFREG | S_IFDIR)
+            || (stat.kind() == S_IFCHR && devfs::is_always_ready(stat.rdev))
+    };
+    is_queue || file.ops.stat(file).is_ok_and(|stat| !is_always_ready(&stat))
 }
 
 /// `epoll_ctl(2)`.

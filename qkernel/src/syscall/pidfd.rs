@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 
+use crate::creds::Inspection;
 use crate::fs::file::{File, OpenFlags};
 use crate::net::ancillary::SenderCreds;
 use crate::proc;
@@ -9,6 +10,7 @@ use crate::signals::Source;
 use crate::syscall::context::SyscallResult;
 use crate::syscall::event::only;
 use crate::task::context::Ctx;
+use crate::task::inspect;
 use crate::task::pidfd::PidFile;
 use crate::task::process::Process;
 
@@ -76,11 +78,14 @@ fn still_there(cx: &Ctx<'_>, process: &Arc<Process>) -> Result<Arc<Process>> {
     }
 }
 
-/// `pidfd_getfd(2)`: not permitted, as by a kernel that allows no tracing.
-pub(super) fn pidfd_getfd(cx: &Ctx<'_>, pidfd: i32, _fd: i32, flags: u32) -> SyscallResult {
-    let target = pid_process(cx, &*cx.file(pidfd)?)?;
-    if target.any_task().is_none() {
-        return Err(Errno::ESRCH);
+/// `pidfd_getfd(2)`.
+pub(super) fn pidfd_getfd(cx: &Ctx<'_>, pidfd: i32, fd: i32, flags: u32) -> SyscallResult {
+    if flags != 0 {
+        return Err(Errno::EINVAL);
     }
-    Err(if flags != 0 { Errno::EINVAL } else { Errno::EPERM })
+    let target = pid_process(cx, &*cx.file(pidfd)?)?.any_task().ok_or(Errno::ESRCH)?;
+    // Before the rights are looked at: a program that has other rights by then has not opened it.
+    let file = target.files().map(|files| files.get(fd));
+    inspect::check(cx.task, &target, Inspection::Process)?;
+    cx.install(file.ok_or(Errno::ESRCH)??, true)
 }

@@ -1,6 +1,7 @@
 //! `statfs(2)` and `fstatfs(2)`.
 
 use crate::fs::access::Actor;
+use crate::fs::inode::{S_IFIFO, S_IFSOCK};
 use crate::fs::path::Path;
 use crate::fs::walk;
 use crate::fs::walk::AT_FDCWD;
@@ -57,12 +58,18 @@ pub(super) fn statfs(cx: &Ctx<'_>, path: UserAddr, buf: UserAddr) -> SyscallResu
 /// `fstatfs(2)`.
 pub(super) fn fstatfs(cx: &Ctx<'_>, fd: i32, buf: UserAddr) -> SyscallResult {
     const PIPEFS_MAGIC: u64 = 0x5049_5045;
+    const SOCKFS_MAGIC: u64 = 0x534f_434b;
+    const ANON_INODE_FS_MAGIC: u64 = 0x0904_1934;
     let file = cx.file(fd)?;
     if let Some(place) = &file.path {
         return put_statfs(cx, place, buf);
     }
     let raw = RawStatFs {
-        kind: PIPEFS_MAGIC,
+        kind: match file.ops.stat(&file)?.kind() {
+            S_IFIFO => PIPEFS_MAGIC,
+            S_IFSOCK => SOCKFS_MAGIC,
+            _ => ANON_INODE_FS_MAGIC,
+        },
         bsize: 4096,
         blocks: 0,
         bfree: 0,

@@ -1,11 +1,14 @@
 //! System information: memory and load, random bytes, and the rest.
 
+use core::sync::atomic::Ordering;
+
 use crate::config::RW_MAX_BYTES;
 use crate::fs::devfs;
 use crate::proc::system::{load_averages, memory};
 use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
 use crate::task::kernel_log;
+use crate::task::process::ADDR_NO_RANDOMIZE;
 use machine::errno::Errno;
 use machine::mm::{IoBuf, UserAddr};
 use machine::time;
@@ -97,11 +100,13 @@ pub(super) fn syslog(cx: &Ctx<'_>, kind: i32, buf: UserAddr, len: i32) -> Syscal
     }
 }
 
-/// `personality(2)`: there is one, plain Linux.
-pub(super) fn personality(_cx: &Ctx<'_>, persona: u32) -> SyscallResult {
+/// `personality(2)`: there is one, plain Linux, and of its flags one.
+pub(super) fn personality(cx: &Ctx<'_>, persona: u32) -> SyscallResult {
     const ASK: u32 = 0xffff_ffff;
+    let kept = &cx.process().personality;
     match persona {
-        0 | ASK => Ok(0),
+        ASK => Ok(kept.load(Ordering::Relaxed).into()),
+        0 | ADDR_NO_RANDOMIZE => Ok(kept.swap(persona, Ordering::Relaxed).into()),
         _ => Err(Errno::EINVAL),
     }
 }

@@ -24,9 +24,10 @@ use crate::syscall::wait::waitid;
 use crate::syscall::xattr::{getxattr, setxattr};
 use crate::syscall::{
     access, adjtimex, attr, clone, creds, dir, dup, epoll, event, exec, fcntl, futex, getdents, inotify,
-    ioctl, itimer, jobs, limits, lock, membarrier, memfd, memory, mount, mqueue, msg, names, nanosleep, open,
-    pidfd, poll, prctl, process, readlink, restart, robust, rseq, rw, sched, seccomp, sem, shm, signal,
-    signalfd, socket, splice, stat, statfs, sync, system, time, timer, timerfd, truncate, uname, usage, wait,
+    ioctl, itimer, jobs, kcmp, limits, lock, membarrier, memfd, memory, mount, mqueue, msg, names, nanosleep,
+    open, pidfd, poll, prctl, process, readlink, restart, robust, rseq, rw, sched, seccomp, sem, shm, signal,
+    signalfd, socket, splice, stat, statfs, sync, system, time, timer, timerfd, truncate, uname, unshare,
+    usage, wait,
 };
 use crate::task::context::Ctx;
 use crate::task::core::Task;
@@ -204,6 +205,8 @@ syscalls! {
     125 => capabilities::capget(header: UserAddr, data: UserAddr);
     126 => capabilities::capset(header: UserAddr, data: UserAddr);
     157 => prctl::prctl(option: u32, a: u64, b: u64, c: u64, d: u64);
+    272 => unshare::unshare(flags: u64);
+    312 => kcmp::kcmp(one: i32, other: i32, kind: u32, a: u64, b: u64);
     317 => seccomp::seccomp(operation: u32, flags: u32, arg: UserAddr);
 
     // limits and scheduling

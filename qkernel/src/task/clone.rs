@@ -53,7 +53,8 @@ bitflags! {
     }
 }
 
-const NAMESPACES: CloneFlags = CloneFlags::NEWNS
+/// Flags of namespaces.
+pub const NAMESPACES: CloneFlags = CloneFlags::NEWNS
     .union(CloneFlags::NEWCGROUP)
     .union(CloneFlags::NEWUTS)
     .union(CloneFlags::NEWIPC)
@@ -138,6 +139,7 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
     let child = Task::new(tid, parts)?;
     child.policy.inherit(&me.policy);
     child.thread.sched.inherit_cpus(&me.thread.sched);
+    child.timer_slack_ns.inherit(&me.timer_slack_ns);
     child.mempolicy.store(me.mempolicy.load(Ordering::Relaxed), Ordering::Relaxed);
     if !flags.contains(CloneFlags::VM) {
         child.rseq.inherit(&me.rseq);
@@ -215,7 +217,8 @@ fn fork_space(cx: &Ctx<'_>, args: &CloneArgs) -> Result<Arc<AddressSpace>> {
 }
 
 /// Whether the task is the only one of its process.
-fn is_alone(task: &Task) -> bool {
+/// Whether its process has no other thread.
+pub fn is_alone(task: &Task) -> bool {
     task.process.tasks.lock().len() == 1
 }
 
@@ -257,6 +260,8 @@ fn new_process(me: &Arc<Task>, pid: u32, args: &CloneArgs) -> Arc<Process> {
     process.exit_signal.store(exit_signal, Ordering::Relaxed);
     process.parents_programs.store(parents_programs, Ordering::Relaxed);
     process.dumpable.store(mine.dumpable.load(Ordering::Relaxed), Ordering::Relaxed);
+    process.personality.store(mine.personality.load(Ordering::Relaxed), Ordering::Relaxed);
+    process.refuses_huge_pages.store(mine.refuses_huge_pages.load(Ordering::Relaxed), Ordering::Relaxed);
     process.oom_score_adj.store(mine.oom_score_adj.load(Ordering::Relaxed), Ordering::Relaxed);
     process
 }

@@ -56,6 +56,8 @@ pub struct Task {
     pub mempolicy: AtomicU32,
     /// Told when this `vfork(2)` child executes or ends.
     pub vfork_parent: SpinLock<Option<Arc<VforkDone>>>,
+    /// `PR_SET_TIMERSLACK`, in nanoseconds. Timers are exact all the same.
+    pub timer_slack_ns: TimerSlack,
     /// `PR_SET_PDEATHSIG`.
     pub death_signal: AtomicU32,
     /// What its end, and that of the tasks that share the list, does to semaphores (`SEM_UNDO`).
@@ -63,6 +65,37 @@ pub struct Task {
     /// The rest of a restartable sleep: see `restart_syscall(2)`.
     pub restart: SpinLock<Option<Restart>>,
     pub start_ns: u64,
+}
+
+/// How late a task's timers may be: now, and as it was when the task began.
+pub struct TimerSlack {
+    now: AtomicU64,
+    default: AtomicU64,
+}
+
+impl Default for TimerSlack {
+    fn default() -> Self {
+        const NS: u64 = 50_000;
+        Self { now: AtomicU64::new(NS), default: AtomicU64::new(NS) }
+    }
+}
+
+impl TimerSlack {
+    pub fn get(&self) -> u64 {
+        self.now.load(Ordering::Relaxed)
+    }
+
+    /// 0: as it began.
+    pub fn set(&self, ns: u64) {
+        let ns = if ns == 0 { self.default.load(Ordering::Relaxed) } else { ns };
+        self.now.store(ns, Ordering::Relaxed);
+    }
+
+    /// Begins with its creator's.
+    pub fn inherit(&self, creator: &Self) {
+        self.now.store(creator.get(), Ordering::Relaxed);
+        self.default.store(creator.get(), Ordering::Relaxed);
+    }
 }
 
 /// A task's first work, in the kernel.
@@ -153,6 +186,7 @@ impl Task {
             rseq: Rseq::new(),
             mempolicy: AtomicU32::new(0),
             vfork_parent: SpinLock::new(Rank::Leaf, None),
+            timer_slack_ns: TimerSlack::default(),
             death_signal: AtomicU32::new(0),
             sem_undo: SpinLock::new(Rank::Leaf, None),
             restart: SpinLock::new(Rank::Leaf, None),

@@ -17,6 +17,7 @@ use crate::limits::RLIMIT_STACK;
 use crate::task::context::Ctx;
 use crate::task::core::Task;
 use crate::task::elf::{HEADER_BYTES, Header, Image};
+use crate::task::process::ADDR_NO_RANDOMIZE;
 use crate::task::{futex, rseq, set_id};
 use machine::errno::{Errno, Result};
 use machine::mm::account;
@@ -136,10 +137,11 @@ fn script_interpreter(head: &[u8]) -> Result<Option<Interpreter>> {
     let Some(line) = head.strip_prefix(b"#!") else { return Ok(None) };
     let end = line.iter().position(|byte| *byte == b'\n');
     let line = &line[..end.unwrap_or(line.len())];
-    let line = line.trim_ascii();
-    let split = line.iter().position(|byte| matches!(byte, b' ' | b'\t'));
+    let line = trim_blanks(line);
+    let split = line.iter().position(|byte| matches!(byte, b' ' | b'\t' | 0));
     let (interpreter, argument) = match split {
-        Some(at) => (&line[..at], line[at..].trim_ascii()),
+        Some(at) if line[at] == 0 => (&line[..at], &line[..0]),
+        Some(at) => (&line[..at], trim_blanks(&line[at..])),
         // A name that may have been cut off is no name.
         None if end.is_none() && head.len() == 256 => return Err(Errno::ENOEXEC),
         None => (line, &line[..0]),
@@ -148,6 +150,14 @@ fn script_interpreter(head: &[u8]) -> Result<Option<Interpreter>> {
         return Err(Errno::ENOEXEC);
     }
     Ok(Some((interpreter.to_vec(), (!argument.is_empty()).then(|| argument.to_vec()))))
+}
+
+/// Without blanks at the ends. A carriage return is none: it belongs to the name.
+fn trim_blanks(line: &[u8]) -> &[u8] {
+    let is_text = |byte: &u8| !matches!(byte, b' ' | b'\t');
+    let begin = line.iter().position(is_text).unwrap_or(line.len());
+    let end = line.iter().rposition(is_text).map_or(begin, |last| last + 1);
+    &line[begin..end]
 }
 
 fn read_image(file: &File, head: &[u8]) -> Result<Image> {
@@ -169,7 +179,9 @@ fn load_binary(cx: &Ctx<'_>, program: Program, head: &[u8]) -> Result<Loaded> {
     let others = interpreter.iter().map(|(file, _)| file);
     let is_readable = core::iter::once(&program.file).chain(others).all(|file| is_readable(cx, file));
     let aspace = AddressSpace::new()?;
-    let random = RandomLayout::new();
+    // Whoever gains something by the program does not choose where it is.
+    let is_fixed = cx.process().personality.load(Ordering::Relaxed) & ADDR_NO_RANDOMIZE != 0 && !is_elevated;
+    let random = if is_fixed { RandomLayout::NONE } else { RandomLayout::new() };
     let mmap_top = STACK_TOP - random.mmap;
     let stack_limit = cx.limit(RLIMIT_STACK).min(1 << 30);
     aspace.set_bounds(0, mmap_top - stack_limit.max(128 << 20));
@@ -261,6 +273,8 @@ struct RandomLayout {
 }
 
 impl RandomLayout {
+    const NONE: Self = Self { program: 0, mmap: 0, stack: 0, brk: 0 };
+
     fn new() -> Self {
         let mut bytes = [0u8; 32];
         machine::host::random(&mut bytes);
@@ -565,6 +579,9 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
 /// once it has the new program's memory. Until then nobody may, since it has the new credentials and the former memory.
 fn change_creds(task: &Task, loaded: &Loaded) -> bool {
     let new = &loaded.creds;
+    if loaded.secure {
+        task.process.personality.fetch_and(!ADDR_NO_RANDOMIZE, Ordering::Relaxed);
+    }
     let stays = set_id::stays_dumpable(&task.creds.get(), new);
     let dumpable = stays && loaded.is_readable && (new.uid, new.gid) == (new.euid, new.egid);
     task.process.dumpable.store(0, Ordering::SeqCst);

@@ -22,6 +22,9 @@ use machine::sync::{Once, Rank, Shared, SpinLock};
 /// Is told the wait status of a process that has ended.
 pub type EndWatch = Box<dyn Fn(i32) + Send + Sync>;
 
+/// `personality(2)`: each program is where it is at every start.
+pub const ADDR_NO_RANDOMIZE: u32 = 0x4_0000;
+
 /// A thread group.
 pub struct Process {
     /// The id of the group and of its first thread.
@@ -66,6 +69,10 @@ pub struct Process {
     pub exe: SpinLock<Option<Arc<File>>>,
     /// `PR_SET_CHILD_SUBREAPER`.
     pub is_subreaper: AtomicBool,
+    /// `personality(2)`.
+    pub personality: AtomicU32,
+    /// `PR_SET_THP_DISABLE`: kept, and nothing else: huge pages are the host's affair.
+    pub refuses_huge_pages: AtomicBool,
     /// `PR_SET_DUMPABLE`.
     pub dumpable: AtomicU32,
     /// How often it has called `execve(2)` since it was forked.
@@ -121,6 +128,8 @@ impl Process {
             cpu_watch: AtomicBool::new(false),
             exe: SpinLock::new(Rank::Leaf, None),
             is_subreaper: AtomicBool::new(false),
+            personality: AtomicU32::new(0),
+            refuses_huge_pages: AtomicBool::new(false),
             dumpable: AtomicU32::new(1),
             programs: AtomicU32::new(0),
             parents_programs: AtomicU32::new(0),

@@ -1,5 +1,7 @@
-//! The credentials of a task after `execve(2)`: set-user-id and set-group-id programs, and what a program gives root
-//! (`execve(2)`, `capabilities(7)`).
+//! The credentials of a task after `execve(2)`: set-user-id and set-group-id programs, the capabilities of files, and what a
+//! program gives root (`execve(2)`, `capabilities(7)`).
+
+mod file_caps;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -10,7 +12,8 @@ use crate::fs::file::File;
 use crate::fs::inode::{S_ISGID, S_ISUID};
 use crate::fs::mount::Limits;
 use crate::task::core::Task;
-use machine::errno::Result;
+use crate::task::set_id::file_caps::FileCaps;
+use machine::errno::{Errno, Result};
 
 /// Credentials behind an `execve(2)`.
 pub struct AfterExec {
@@ -32,27 +35,46 @@ pub fn after_exec(task: &Arc<Task>, program: &File) -> Result<AfterExec> {
         given.uid = (stat.mode & S_ISUID != 0).then_some(stat.uid);
         given.gid = (stat.mode & (S_ISGID | 0o010) == S_ISGID | 0o010).then_some(stat.gid);
     }
-    Ok(decide(&old, given, is_confined, || shares_place(task)))
+    if !ignored {
+        given.caps = FileCaps::of(program)?;
+    }
+    decide(&old, given, is_confined, || shares_place(task))
 }
 
-/// The owners that the set-id bits of a program name.
+/// The owners that the set-id bits of a program name, and its capabilities.
 #[derive(Clone, Copy, Default)]
 struct Given {
     uid: Option<u32>,
     gid: Option<u32>,
+    caps: Option<FileCaps>,
 }
 
 /// `is_confined`: by `PR_SET_NO_NEW_PRIVS`. `is_shared`: whether another process can change the task's root and working directory. Such a task gains nothing,
-/// since the other would choose what the program finds under each name.
-fn decide(old: &Creds, given: Given, is_confined: bool, is_shared: impl FnOnce() -> bool) -> AfterExec {
+/// since the other would choose what the program finds under each name. `EPERM`: the program relies on capabilities of its file that
+/// the task cannot get.
+fn decide(
+    old: &Creds,
+    given: Given,
+    is_confined: bool,
+    is_shared: impl FnOnce() -> bool,
+) -> Result<AfterExec> {
     let mut creds = old.clone();
     creds.euid = given.uid.unwrap_or(old.euid);
     creds.egid = given.gid.unwrap_or(old.egid);
     creds.permitted = 0;
     let mut all_effective = false;
-    if creds.securebits & SECURE_NOROOT == 0 && (creds.uid == 0 || creds.euid == 0) {
+    if let Some(caps) = given.caps {
+        creds.permitted = caps.permitted & old.bounding | caps.inheritable & old.inheritable;
+        all_effective = caps.is_effective;
+        if all_effective && caps.permitted & !creds.permitted != 0 {
+            return Err(Errno::EPERM);
+        }
+    }
+    // A set-user-id-root program that has capabilities gives others these alone.
+    let has_own_alone = given.caps.is_some() && creds.uid != 0 && creds.euid == 0;
+    if creds.securebits & SECURE_NOROOT == 0 && (creds.uid == 0 || creds.euid == 0) && !has_own_alone {
         creds.permitted = creds.bounding | creds.inheritable;
-        all_effective = creds.euid == 0;
+        all_effective |= creds.euid == 0;
     }
     let changes_ids = creds.euid != old.euid || !old.in_group(creds.egid);
     let gains = changes_ids || creds.permitted & !old.permitted != 0;
@@ -65,7 +87,7 @@ fn decide(old: &Creds, given: Given, is_confined: bool, is_shared: impl FnOnce()
     }
     (creds.suid, creds.fsuid) = (creds.euid, creds.euid);
     (creds.sgid, creds.fsgid) = (creds.egid, creds.egid);
-    if changes_ids {
+    if changes_ids || given.caps.is_some() {
         creds.ambient = 0;
     }
     creds.permitted |= creds.ambient;
@@ -75,7 +97,7 @@ fn decide(old: &Creds, given: Given, is_confined: bool, is_shared: impl FnOnce()
         || creds.euid != creds.uid
         || creds.egid != creds.gid
         || (creds.uid != 0 && (all_effective || creds.permitted & !creds.ambient != 0));
-    AfterExec { creds, secure, is_elevated: gains && !is_refused }
+    Ok(AfterExec { creds, secure, is_elevated: gains && !is_refused })
 }
 
 /// Whether a task of another process shares the task's root and working directory (`CLONE_FS`).
@@ -97,7 +119,15 @@ mod tests {
     use super::*;
     use crate::creds::{CAP_ALL, CAP_CHOWN};
 
-    const ROOTS: Given = Given { uid: Some(0), gid: None };
+    const ROOTS: Given = Given { uid: Some(0), gid: None, caps: None };
+
+    fn decide(old: &Creds, given: Given, is_confined: bool, is_shared: impl FnOnce() -> bool) -> AfterExec {
+        super::decide(old, given, is_confined, is_shared).unwrap()
+    }
+
+    fn with_caps(permitted: u64, inheritable: u64, is_effective: bool) -> Given {
+        Given { caps: Some(FileCaps { permitted, inheritable, is_effective }), ..Given::default() }
+    }
 
     fn user(id: u32) -> Creds {
         Creds::new(id, id, Vec::new())
@@ -114,7 +144,7 @@ mod tests {
         assert_eq!((creds.uid, creds.euid, creds.suid, creds.fsuid), (1000, 0, 0, 0));
         assert_eq!((creds.permitted, creds.effective), (CAP_ALL, CAP_ALL));
         assert!(after.secure && after.is_elevated);
-        let after = decide(&user(1000), Given { uid: None, gid: Some(5) }, false, || false);
+        let after = decide(&user(1000), Given { gid: Some(5), ..Given::default() }, false, || false);
         assert_eq!((after.creds.gid, after.creds.egid, after.creds.sgid, after.creds.fsgid), (1000, 5, 5, 5));
         assert!(after.secure && after.is_elevated);
     }
@@ -150,8 +180,39 @@ mod tests {
         let mut old = user(1000);
         (old.permitted, old.inheritable, old.ambient) = (1, 1, 1);
         assert_eq!(decide(&old, Given::default(), false, never).creds.effective, 1);
-        let after = decide(&old, Given { uid: Some(1001), gid: None }, false, || false);
+        let after = decide(&old, Given { uid: Some(1001), ..Given::default() }, false, || false);
         assert_eq!((after.creds.permitted, after.creds.effective, after.creds.ambient), (0, 0, 0));
+    }
+
+    #[test]
+    fn files_give_their_capabilities_within_the_bounds() {
+        let after = decide(&user(1000), with_caps(6, 0, true), false, || false);
+        assert_eq!((after.creds.permitted, after.creds.effective), (6, 6));
+        assert!(after.secure && after.is_elevated && !stays_dumpable(&user(1000), &after.creds));
+        let after = decide(&user(1000), with_caps(6, 0, false), false, || false);
+        assert_eq!((after.creds.permitted, after.creds.effective), (6, 0));
+        // Not to who may gain nothing.
+        for (is_confined, is_shared) in [(true, false), (false, true)] {
+            let after = decide(&user(1000), with_caps(6, 0, true), is_confined, || is_shared);
+            assert_eq!((after.creds.permitted, after.is_elevated), (0, false));
+        }
+        let mut bound = user(1000);
+        bound.bounding = 2;
+        assert_eq!(decide(&bound, with_caps(6, 0, false), false, || false).creds.permitted, 2);
+        let refused = super::decide(&bound, with_caps(6, 0, true), false, never);
+        assert_eq!(refused.err(), Some(Errno::EPERM));
+        // What is inherited on both sides, and no ambient ones.
+        (bound.permitted, bound.inheritable, bound.ambient) = (12, 12, 4);
+        let after = decide(&bound, with_caps(0, 8, true), false, never);
+        assert_eq!((after.creds.permitted, after.creds.ambient), (8, 0));
+    }
+
+    #[test]
+    fn a_set_user_id_program_with_capabilities_gives_these_alone() {
+        let given = Given { uid: Some(0), ..with_caps(2, 0, true) };
+        let after = decide(&user(1000), given, false, || false);
+        assert_eq!((after.creds.euid, after.creds.permitted, after.creds.effective), (0, 2, 2));
+        assert_eq!(decide(&user(0), given, false, never).creds.permitted, CAP_ALL);
     }
 
     #[test]

@@ -138,8 +138,8 @@ impl Discipline {
         }
         if let Some(signal) = self.signal_of(byte) {
             if !self.termios.local(Local::NOFLSH) {
+                // What was written is on the other side, as it is on Linux but for the moment in which it goes there.
                 self.flush_input();
-                self.flush_output();
                 self.packets.flushed(FLUSHREAD | FLUSHWRITE);
             }
             self.echo(byte);
@@ -359,8 +359,9 @@ impl Discipline {
         (!self.canonical() && self.termios.cc[VMIN] == 0 && time > 0).then_some(time * 100_000_000)
     }
 
-    /// Takes up to `max` bytes, a line at most; nothing at the end of the file. `EAGAIN` when a read has to wait.
-    pub fn read(&mut self, max: usize, now_ns: u64) -> Result<Vec<u8>> {
+    /// Takes up to `max` bytes, a line at most; nothing at the end of the file. `EAGAIN` when a read has to wait, which one that
+    /// does not (`waits`) need not for what is there.
+    pub fn read(&mut self, max: usize, now_ns: u64, waits: bool) -> Result<Vec<u8>> {
         if self.canonical() {
             let len = *self.lines.front().ok_or(Errno::EAGAIN)?;
             let count = len.min(max);
@@ -373,7 +374,7 @@ impl Discipline {
             return Ok(bytes);
         }
         let (min, time) = (usize::from(self.termios.cc[VMIN]), self.termios.cc[VTIME]);
-        let enough = if time == 0 { min.min(max) } else { min.min(1) };
+        let enough = if time == 0 && waits { min.min(max) } else { min.min(1) };
         let timed_out = self.read_deadline_ns.is_some_and(|deadline| now_ns >= deadline);
         let polls = min == 0 && time == 0;
         if self.input.len() < enough.max(1) && !polls && !(timed_out && min == 0) {
@@ -540,17 +541,17 @@ mod tests {
         typed(&mut tty, b"helx\x7flo");
         assert!(!tty.readable());
         typed(&mut tty, b"\r");
-        assert_eq!(tty.read(100, 0).as_deref(), Ok(&b"hello\n"[..]));
+        assert_eq!(tty.read(100, 0, true).as_deref(), Ok(&b"hello\n"[..]));
         assert_eq!(shown(&mut tty), b"helx\x08 \x08lo\r\n");
         typed(&mut tty, b"gone\x15kept\n");
-        assert_eq!(tty.read(2, 0).as_deref(), Ok(&b"ke"[..]));
-        assert_eq!(tty.read(100, 0).as_deref(), Ok(&b"pt\n"[..]));
+        assert_eq!(tty.read(2, 0, true).as_deref(), Ok(&b"ke"[..]));
+        assert_eq!(tty.read(100, 0, true).as_deref(), Ok(&b"pt\n"[..]));
         typed(&mut tty, b"two words\x17one\n\x04");
-        assert_eq!(tty.read(100, 0).as_deref(), Ok(&b"two one\n"[..]));
-        assert_eq!(tty.read(100, 0).as_deref(), Ok(&b""[..]));
-        assert_eq!(tty.read(100, 0), Err(Errno::EAGAIN));
+        assert_eq!(tty.read(100, 0, true).as_deref(), Ok(&b"two one\n"[..]));
+        assert_eq!(tty.read(100, 0, true).as_deref(), Ok(&b""[..]));
+        assert_eq!(tty.read(100, 0, true), Err(Errno::EAGAIN));
         typed(&mut tty, b"\x16\x03\n");
-        assert_eq!(tty.read(100, 0).as_deref(), Ok(&b"\x03\n"[..]));
+        assert_eq!(tty.read(100, 0, true).as_deref(), Ok(&b"\x03\n"[..]));
     }
 
     #[test]
@@ -558,7 +559,7 @@ mod tests {
         let mut tty = Discipline::default();
         tty.termios.iflag |= Input::IUTF8.bits();
         typed(&mut tty, "aé\x7fb\n".as_bytes());
-        assert_eq!(tty.read(100, 0).as_deref(), Ok(&b"ab\n"[..]));
+        assert_eq!(tty.read(100, 0, true).as_deref(), Ok(&b"ab\n"[..]));
     }
 
     #[test]
@@ -566,8 +567,8 @@ mod tests {
         let mut tty = Discipline::default();
         assert_eq!(typed(&mut tty, b"abc\x03\x1a\x1c"), [SIGINT, SIGTSTP, SIGQUIT]);
         typed(&mut tty, b"d\n");
-        assert_eq!(tty.read(100, 0).as_deref(), Ok(&b"d\n"[..]));
-        assert_eq!(shown(&mut tty), b"^\\d\r\n");
+        assert_eq!(tty.read(100, 0, true).as_deref(), Ok(&b"d\n"[..]));
+        assert_eq!(shown(&mut tty), b"abc^C^Z^\\d\r\n");
     }
 
     #[test]
@@ -579,7 +580,7 @@ mod tests {
         (raw.iflag, raw.oflag, raw.lflag) = (0, 0, 0);
         tty.set_termios(raw);
         typed(&mut tty, b"\x03x");
-        assert_eq!(tty.read(100, 0).as_deref(), Ok(&b"\x03x"[..]));
+        assert_eq!(tty.read(100, 0, true).as_deref(), Ok(&b"\x03x"[..]));
         assert_eq!((tty.write(b"\n"), shown(&mut tty)), (1, b"\n".to_vec()));
     }
 
@@ -589,14 +590,17 @@ mod tests {
         tty.termios.lflag = 0;
         tty.termios.cc[VMIN] = 3;
         typed(&mut tty, b"ab");
-        assert_eq!(tty.read(10, 0), Err(Errno::EAGAIN));
-        assert_eq!(tty.read(2, 0).as_deref(), Ok(&b"ab"[..]));
+        assert_eq!(tty.read(10, 0, true), Err(Errno::EAGAIN));
+        assert_eq!(tty.read(2, 0, true).as_deref(), Ok(&b"ab"[..]));
+        typed(&mut tty, b"cd");
+        assert_eq!(tty.read(10, 0, false).as_deref(), Ok(&b"cd"[..]));
+        assert_eq!(tty.read(10, 0, false), Err(Errno::EAGAIN));
         tty.termios.cc[VMIN] = 0;
-        assert_eq!(tty.read(2, 0).as_deref(), Ok(&b""[..]));
+        assert_eq!(tty.read(2, 0, true).as_deref(), Ok(&b""[..]));
         tty.termios.cc[VTIME] = 1;
         tty.read_deadline_ns = Some(50);
-        assert_eq!(tty.read(2, 49), Err(Errno::EAGAIN));
-        assert_eq!(tty.read(2, 50).as_deref(), Ok(&b""[..]));
+        assert_eq!(tty.read(2, 49, true), Err(Errno::EAGAIN));
+        assert_eq!(tty.read(2, 50, true).as_deref(), Ok(&b""[..]));
     }
 
     #[test]

@@ -244,7 +244,10 @@ fn flow(tty: &Tty, side: Side, request: u32, arg: u64) -> Result<u64> {
                 told |= FLUSHREAD;
             }
             if arg == 2 || arg != controller {
-                line.flush_output();
+                // What the program has written is on the other side already.
+                if side == Side::Controller {
+                    line.flush_output();
+                }
                 told |= FLUSHWRITE;
             }
             // The controller is not told what it did itself.

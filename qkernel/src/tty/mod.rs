@@ -295,14 +295,14 @@ impl TtyFile {
         Self { tty: tty.clone(), side: Side::Controller }
     }
 
-    fn read_program(&self, buf: &mut IoBuf<'_>) -> Result<usize> {
+    fn read_program(&self, file: &File, buf: &mut IoBuf<'_>) -> Result<usize> {
         let tty = &self.tty;
         if tty.is_hung_up() {
             return Ok(0);
         }
         jobs::check_background(tty, SIGTTIN)?;
         let max = buf.remaining().min(4096);
-        let bytes = tty.line.lock().read(max, time::monotonic_ns())?;
+        let bytes = tty.line.lock().read(max, time::monotonic_ns(), !file.is_nonblocking())?;
         buf.fill(&bytes)?;
         tty.input_changed();
         Ok(bytes.len())
@@ -436,12 +436,12 @@ impl Drop for TtyFile {
 }
 
 impl FileOps for TtyFile {
-    fn read(&self, _file: &File, buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
+    fn read(&self, file: &File, buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
         if buf.is_empty() {
             return Ok(0);
         }
         match self.side {
-            Side::Program => self.read_program(buf),
+            Side::Program => self.read_program(file, buf),
             Side::Controller => self.read_controller(buf),
         }
     }

@@ -147,7 +147,7 @@ fn node(ino: u64, mode: u32, rdev: u64, meta: &Meta) -> Stat {
         atime_ns: meta.atime_ns,
         mtime_ns: meta.mtime_ns,
         ctime_ns: meta.ctime_ns,
-        btime_ns: meta.ctime_ns,
+        btime_ns: 0,
         ..Stat::default()
     }
 }

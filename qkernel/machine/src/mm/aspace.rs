@@ -329,6 +329,16 @@ impl AddressSpace {
         (space.vmas.values().map(Vma::len).sum(), space.resident_pages * PAGE)
     }
 
+    /// Bytes of mappings that count against `RLIMIT_DATA`.
+    pub fn data_bytes(&self) -> u64 {
+        self.lock().vmas.values().filter(|vma| vma.is_data()).map(Vma::len).sum()
+    }
+
+    /// Whether the mapping at an address counts against `RLIMIT_DATA`.
+    pub fn is_data(&self, addr: u64) -> bool {
+        self.lock().vmas.range(..=addr).next_back().is_some_and(|(_, vma)| addr < vma.end && vma.is_data())
+    }
+
     /// The most bytes of user frames that were resident at once.
     pub fn resident_peak(&self) -> u64 {
         self.lock().resident_peak * PAGE

@@ -132,6 +132,12 @@ impl Vma {
         self.flags.contains(VmaFlags::SHARED)
     }
 
+    /// Whether it counts against `RLIMIT_DATA`: private, writable, and no stack that grows.
+    pub fn is_data(&self) -> bool {
+        self.prot.contains(Prot::WRITE)
+            && !self.flags.intersects(VmaFlags::SHARED | VmaFlags::STACK | VmaFlags::GROWS_DOWN)
+    }
+
     /// Whether the protection permits the access. Reading is implied by any permission, as on x86.
     pub fn permits(&self, access: Access) -> bool {
         match access {

@@ -47,6 +47,7 @@ impl TmpFile {
     /// The current task has changed the content.
     fn changed(&self) {
         self.inode.modified();
+        self.inode.lose_capabilities();
         let mut meta = self.inode.meta.lock();
         if meta.mode & access::SET_ID != 0 {
             meta.mode = access::mode_after_write(&caller::current().creds(), meta.mode, meta.gid);

@@ -192,7 +192,14 @@ impl TmpInode {
         let _io = self.io.lock();
         store.truncate(size);
         self.modified();
+        self.lose_capabilities();
         Ok(())
+    }
+
+    /// What the file gave to the program that it held goes with its content, and with its owner.
+    fn lose_capabilities(&self) {
+        let gone = self.xattrs.lock().remove(&b"security.capability"[..]);
+        drop(gone);
     }
 }
 
@@ -329,6 +336,9 @@ impl Inode for TmpInode {
         }
         if let Some(size) = change.size {
             self.set_size(size)?;
+        }
+        if change.uid.is_some() || change.gid.is_some() {
+            self.lose_capabilities();
         }
         let now = now_ns();
         let mut meta = self.meta.lock();

@@ -7,9 +7,9 @@ use crate::fs::access;
 use crate::fs::file::OpenFlags;
 use crate::fs::mount::Limits;
 use crate::syscall::context::SyscallResult;
-use crate::syscall::memory::check_limit;
 use crate::syscall::memory::flags::{map_flags, placement};
 use crate::syscall::memory::mlock::{check_locked, check_may_lock};
+use crate::syscall::memory::{check_data_limit, check_limit};
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 use machine::mm::map::{NewMapping, Placement};
@@ -60,6 +60,9 @@ pub(in crate::syscall) fn mmap(
         file_object(cx, fd, prot, shared)?
     };
     check_limit(cx, len)?;
+    if !shared && prot.contains(Prot::WRITE) && !flags.contains(MapFlags::GROWSDOWN) {
+        check_data_limit(cx, len)?;
+    }
     let new = NewMapping {
         placement: placement(addr, flags),
         len,

@@ -25,6 +25,15 @@ pub(super) fn check_limit(cx: &Ctx<'_>, len: u64) -> Result<()> {
     Ok(())
 }
 
+/// `ENOMEM`: with so many bytes more the program would have more data than `RLIMIT_DATA` lets it.
+pub(super) fn check_data_limit(cx: &Ctx<'_>, len: u64) -> Result<()> {
+    let limit = cx.limit(limits::RLIMIT_DATA);
+    if limit != limits::RLIM_INFINITY && cx.aspace().data_bytes().saturating_add(len) > limit {
+        return Err(Errno::ENOMEM);
+    }
+    Ok(())
+}
+
 /// `munmap(2)`.
 pub(super) fn munmap(cx: &Ctx<'_>, addr: UserAddr, len: u64) -> SyscallResult {
     cx.aspace().unmap(addr.get(), len)?;
@@ -44,7 +53,9 @@ pub(super) fn brk(cx: &Ctx<'_>, addr: UserAddr) -> SyscallResult {
     let now = cx.aspace().set_brk(0, 0);
     let locks = cx.aspace().future_locks();
     let more = addr.saturating_sub(now);
-    if addr > now && (check_limit(cx, more).is_err() || check_locked(cx, locks, more).is_err()) {
+    let is_refused =
+        || check_limit(cx, more).and(check_data_limit(cx, more)).and(check_locked(cx, locks, more)).is_err();
+    if addr > now && is_refused() {
         return Ok(now);
     }
     let end = cx.aspace().set_brk(addr, cx.limit(limits::RLIMIT_DATA));
@@ -94,6 +105,9 @@ pub(super) fn mremap(
         check_limit(cx, new_len)?;
     } else if new_len > old_len {
         check_limit(cx, new_len - old_len)?;
+        if cx.aspace().is_data(old.get()) {
+            check_data_limit(cx, new_len - old_len)?;
+        }
     }
     let at = cx.aspace().remap(old.get(), old_len, new_len, how)?;
     if new_len > old_len && cx.aspace().is_fully_locked(at) {

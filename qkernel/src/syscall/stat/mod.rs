@@ -8,6 +8,7 @@ use crate::fs::access::Actor;
 use crate::fs::file::File;
 use crate::fs::inode::S_IFIFO;
 use crate::fs::inode::Stat;
+use crate::fs::path::Path;
 use crate::fs::walk;
 use crate::fs::walk::Named;
 use crate::fs::walk::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW};
@@ -62,30 +63,44 @@ fn raw_stat(stat: &Stat) -> RawStat {
     }
 }
 
+/// What a node is seen by.
+struct Mounted {
+    /// The mount's number.
+    id: u64,
+    /// It is the mount's root.
+    is_root: bool,
+}
+
+impl Mounted {
+    fn of(path: &Path) -> Self {
+        Self { id: path.mount.id, is_root: path.is_mount_root() }
+    }
+}
+
 /// The attributes of the node at a path. An empty path stands for the descriptor, where `flags` permit it.
-fn stat_path(cx: &Ctx<'_>, dirfd: i32, path: UserAddr, flags: u32) -> Result<(Stat, Option<u64>)> {
+fn stat_path(cx: &Ctx<'_>, dirfd: i32, path: UserAddr, flags: u32) -> Result<(Stat, Option<Mounted>)> {
     let name =
         if path.is_null() && flags & AT_EMPTY_PATH != 0 { Vec::new() } else { cx.user().read_path(path)? };
     let actor = Actor::of(cx);
     if !name.is_empty() {
         let follow = flags & AT_SYMLINK_NOFOLLOW == 0;
         return match walk::resolve_for_stat(cx, &actor, dirfd, &name, follow)? {
-            Named::Listed(stat, mount) => Ok((stat, Some(mount))),
+            Named::Listed(stat, id) => Ok((stat, Some(Mounted { id, is_root: false }))),
             Named::At(place) => {
                 let stat = match place.inode.stat() {
                     // The host replaced the file since it was looked up.
                     Err(Errno::ESTALE) => walk::resolve(cx, &actor, dirfd, &name, follow)?.inode.stat()?,
                     stat => stat?,
                 };
-                Ok((stat, Some(place.mount.id)))
+                Ok((stat, Some(Mounted::of(&place))))
             }
         };
     }
     match walk::resolve_at(cx, &actor, dirfd, &name, flags)? {
-        Some(place) => Ok((place.inode.stat()?, Some(place.mount.id))),
+        Some(place) => Ok((place.inode.stat()?, Some(Mounted::of(&place)))),
         None => {
             let file = cx.file(dirfd)?;
-            Ok((stat_file(&file)?, file.path.as_ref().map(|path| path.mount.id)))
+            Ok((stat_file(&file)?, file.path.as_ref().map(Mounted::of)))
         }
     }
 }

@@ -11,9 +11,11 @@ use machine::mm::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const STATX_RESERVED: u32 = 0x8000_0000;
-/// All fields that `stat(2)` has, and the time of birth.
-const STATX_ALL: u32 = 0xfff;
+/// All fields that `stat(2)` has.
+const STATX_BASIC_STATS: u32 = 0x7ff;
+const STATX_BTIME: u32 = 0x800;
 const STATX_MNT_ID: u32 = 0x1000;
+const STATX_ATTR_MOUNT_ROOT: u64 = 0x2000;
 
 /// `struct statx_timestamp`.
 #[repr(C)]
@@ -75,11 +77,12 @@ pub(in crate::syscall) fn statx(
         return Err(Errno::EINVAL);
     }
     let (stat, mount) = stat_path(cx, dirfd, path, flags)?;
+    let has = |is_known, bit| if is_known { bit } else { 0 };
     let times = [stat.atime_ns, stat.btime_ns, stat.ctime_ns, stat.mtime_ns];
     let raw = RawStatx {
-        mask: STATX_ALL | if mount.is_some() { STATX_MNT_ID } else { 0 },
+        mask: STATX_BASIC_STATS | has(stat.btime_ns != 0, STATX_BTIME) | has(mount.is_some(), STATX_MNT_ID),
         blksize: stat.blksize,
-        attributes: 0,
+        attributes: mount.as_ref().filter(|mount| mount.is_root).map_or(0, |_| STATX_ATTR_MOUNT_ROOT),
         nlink: stat.nlink,
         uid: stat.uid,
         gid: stat.gid,
@@ -88,11 +91,11 @@ pub(in crate::syscall) fn statx(
         ino: stat.ino,
         size: stat.size,
         blocks: stat.blocks,
-        attributes_mask: 0,
+        attributes_mask: STATX_ATTR_MOUNT_ROOT,
         times: times.map(statx_time),
         rdev: device_parts(stat.rdev),
         dev: device_parts(stat.dev),
-        mnt_id: mount.unwrap_or(0),
+        mnt_id: mount.map_or(0, |mount| mount.id),
         unused: [0; 13],
     };
     cx.user().write(buf, &raw)?;

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 
 use crate::config::RW_MAX_BYTES;
-use crate::fs::file::limit_write;
+use crate::fs::file::room_to_write;
 use crate::fs::file::{At, File, OpenFlags};
 use crate::fs::hostfs::file::HostFile;
 use crate::fs::inode::{S_IFDIR, S_IFREG};
@@ -13,12 +13,13 @@ use crate::syscall::transfer::{Cursor, copy, is_stream, readable, writable};
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 use machine::host;
-use machine::mm::{IoBuf, UserAddr};
+use machine::mm::UserAddr;
 
-fn check_regular(file: &File) -> Result<u64> {
+/// Of a regular file the device it is on, and its size.
+fn check_regular(file: &File) -> Result<(u64, u64)> {
     let stat = file.ops.stat(file)?;
     match stat.kind() {
-        S_IFREG => Ok(stat.size),
+        S_IFREG => Ok((stat.dev, stat.size)),
         S_IFDIR => Err(Errno::EISDIR),
         _ => Err(Errno::EINVAL),
     }
@@ -34,19 +35,19 @@ pub(in crate::syscall) fn copy_file_range(
     len: usize,
     flags: u32,
 ) -> SyscallResult {
-    cx.opened(input)?;
-    cx.opened(out)?;
-    if flags != 0 {
+    let (source, target) = (cx.opened(input)?, cx.opened(out)?);
+    if flags != 0 || is_stream(&source) || is_stream(&target) {
         return Err(Errno::EINVAL);
     }
+    let (source_dev, size) = check_regular(&source)?;
+    let (target_dev, _) = check_regular(&target)?;
     let (source, target) = (readable(cx, input)?, writable(cx, out)?);
-    if is_stream(&source) || is_stream(&target) {
-        return Err(Errno::EINVAL);
-    }
-    let size = check_regular(&source)?;
-    check_regular(&target)?;
     if target.flags().contains(OpenFlags::APPEND) {
         return Err(Errno::EBADF);
+    }
+    let are_hosts = source.as_ops::<HostFile>().is_some() && target.as_ops::<HostFile>().is_some();
+    if source_dev != target_dev && !are_hosts {
+        return Err(Errno::EXDEV);
     }
     let mut from = Cursor::new(cx, &source, input_offset)?;
     let mut to = Cursor::new(cx, &target, out_offset)?;
@@ -86,7 +87,7 @@ pub(in crate::syscall) fn copy_file_range(
 /// Lets the host copy between two of its files; `None` when the files are of another kind, or the host can't.
 fn copy_on_host(from: &Cursor<'_>, to: &Cursor<'_>, len: usize) -> Option<usize> {
     let (source, target) = (from.file.as_ops::<HostFile>()?, to.file.as_ops::<HostFile>()?);
-    limit_write(to.at, &mut IoBuf::constant(&[0])).ok()?;
+    let len = len.min(room_to_write(to.at).ok()?);
     let copy = || host::copy_range(source.handle(), from.at, target.handle(), to.at, len as u64);
     let moved = target.write_alone(to.at, copy).ok()?;
     (moved > 0).then_some(moved)
