@@ -12,6 +12,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 
+use crate::fs::caller;
 use crate::fs::file::{FileOps, OpenFlags};
 use crate::fs::inode::{AttrChange, CachePolicy, Inode, LinkTarget, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Stat};
 use machine::errno::{Errno, Result};
@@ -46,6 +47,14 @@ pub trait Context: Clone + Send + Sync + 'static {
     /// User and group the files belong to.
     fn owner(&self) -> (u32, u32) {
         (0, 0)
+    }
+    /// The same for directories that all may look into.
+    fn owner_of_public(&self) -> (u32, u32) {
+        self.owner()
+    }
+    /// The current task is, or belongs to, the object.
+    fn is_callers(&self) -> bool {
+        false
     }
     /// An error once the object is gone.
     fn check(&self) -> Result<()> {
@@ -288,8 +297,9 @@ impl<C: Context> Node<C> {
 
 impl<C: Context> Inode for Node<C> {
     fn stat(&self) -> Result<Stat> {
-        let (uid, gid) = self.cx.owner();
         let is_dir = self.kind() == S_IFDIR;
+        let is_public = is_dir && self.entry.mode == 0o555;
+        let (uid, gid) = if is_public { self.cx.owner_of_public() } else { self.cx.owner() };
         let time = self.cx.time_ns();
         Ok(Stat {
             dev: self.cx.file_system().dev,
@@ -305,6 +315,15 @@ impl<C: Context> Inode for Node<C> {
             btime_ns: 0,
             ..Default::default()
         })
+    }
+
+    fn protection(&self) -> Result<Stat> {
+        let mut stat = self.stat()?;
+        // Its own descriptors are a process's whoever it has become.
+        if self.entry.guarded && stat.is_dir() && self.cx.is_callers() {
+            stat.uid = caller::current().creds().fsuid;
+        }
+        Ok(stat)
     }
 
     fn kind(&self) -> u32 {

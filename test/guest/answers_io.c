@@ -216,6 +216,37 @@ static void least_buffers(void)
 }
 
 /* What is written to the master is kept well beyond one page for a slave that does not read yet. */
+static volatile sig_atomic_t handled;
+
+static void handle(int number)
+{
+    handled = number;
+}
+
+/* Who asks and never waits gets the signals that only its mask lets in. */
+static void signals_without_waiting(void)
+{
+    sigset_t usual, none;
+    OK(sigemptyset(&none));
+    OK(sigemptyset(&usual) | sigaddset(&usual, SIGUSR1));
+    OK(sigprocmask(SIG_BLOCK, &usual, NULL));
+    OK(sigaction(SIGUSR1, &(struct sigaction){.sa_handler = handle}, NULL));
+    OK(raise(SIGUSR1));
+    CHECK_ERR(ppoll(NULL, 0, &(struct timespec){0, 0}, &none), EINTR);
+    CHECK_EQ(handled, SIGUSR1);
+    handled = 0;
+    OK(raise(SIGUSR1));
+    CHECK_ERR(pselect(0, NULL, NULL, NULL, &(struct timespec){0, 0}, &none), EINTR);
+    CHECK_EQ(handled, SIGUSR1);
+    handled = 0;
+    /* What there is comes first. */
+    struct pollfd some = {.fd = FD(eventfd(1, 0)), .events = POLLIN};
+    OK(raise(SIGUSR1));
+    CHECK_EQ(ppoll(&some, 1, &(struct timespec){0, 0}, &none), 1);
+    CHECK_EQ(handled, 0);
+    CHECK_EQ(ppoll(NULL, 0, &(struct timespec){0, 0}, NULL), 0);
+}
+
 static void sets_of_devices(void)
 {
     static const char *const ready[] = {"/dev/null", "/dev/zero", "/dev/full", "/dev/urandom"};
@@ -593,7 +624,7 @@ int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         TEST(shutting_down_datagrams), TEST(gifts_to_pipes),       TEST(hanging_up),      TEST(senders),
-        TEST(least_buffers),           TEST(large_terminal_input), TEST(shown_output_stays), TEST(sets_of_devices), TEST(fewer_than_least), TEST(private_futexes), TEST(first_errors),
+        TEST(least_buffers),           TEST(large_terminal_input), TEST(shown_output_stays), TEST(sets_of_devices), TEST(signals_without_waiting), TEST(fewer_than_least), TEST(private_futexes), TEST(first_errors),
     };
     return RUN_TESTS("answers_io", tests, argc, argv);
 }

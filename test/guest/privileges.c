@@ -261,6 +261,28 @@ static void capabilities_of_files(void)
     OK(rmdir(memory));
 }
 
+/* A process that has become another user reaches its own descriptors by their names, and what it is is told. */
+static void own_descriptors(void)
+{
+    NEEDS_USERS();
+    int kept = FD(open("/dev/null", O_RDONLY));
+    JOIN(CHILD({
+        become(USER);
+        char name[64], target[64] = "";
+        snprintf(name, sizeof name, "/proc/self/fd/%d", kept);
+        CHECK(readlink(name, target, sizeof target - 1) > 0 && strcmp(target, "/dev/null") == 0);
+        OK(close(FD(open(name, O_RDONLY))));
+        DIR *all = opendir("/proc/self/fd");
+        CHECK(all != NULL && readdir(all) != NULL);
+        OK(closedir(all));
+        struct stat facts;
+        OK(stat("/proc/self", &facts));
+        CHECK(facts.st_uid == USER && facts.st_gid == USER);
+        snprintf(name, sizeof name, "/proc/%d/fd", getppid());
+        CHECK(opendir(name) == NULL && errno == EACCES);
+    }));
+}
+
 /* An ordinary user with one ambient capability. */
 static void give_ambient(void)
 {
@@ -1065,7 +1087,7 @@ int main(int argc, char **argv)
             pause();
     }
     static const struct test tests[] = {
-        TEST(set_id_programs),         TEST(capabilities_of_root),  TEST(capabilities_of_files),  TEST(shared_places),
+        TEST(set_id_programs),         TEST(capabilities_of_root),  TEST(capabilities_of_files), TEST(own_descriptors),  TEST(shared_places),
         TEST(sharing_while_executing), TEST(no_arguments),          TEST(looking_from_before),
         TEST(signals_of_children),     TEST(other_peoples_processes), TEST(forged_senders),
         TEST(privileged_calls),        TEST(sticky_directories),    TEST(changed_programs),

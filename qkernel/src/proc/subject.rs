@@ -140,6 +140,20 @@ impl Context for Subject {
         }
     }
 
+    fn owner_of_public(&self) -> (u32, u32) {
+        self.task().map_or_else(
+            |_| self.owner(),
+            |task| {
+                let creds = task.creds.get();
+                (creds.euid, creds.egid)
+            },
+        )
+    }
+
+    fn is_callers(&self) -> bool {
+        self.is_own()
+    }
+
     fn check(&self) -> Result<()> {
         if self.is_thread {
             return self.task().map(drop);

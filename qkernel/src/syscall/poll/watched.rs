@@ -60,7 +60,10 @@ pub(super) fn wait_for<W: Watch>(watched: &mut [W], deadline_ns: Option<u64>) ->
     }
     if deadline_ns == Some(0) {
         host_poll::look();
-        return Ok(scan(watched));
+        let count = scan(watched);
+        // Who never waits gets its signals here as well.
+        let is_interrupted = count == 0 && crate::task::core::current().has_pending();
+        return if is_interrupted { Err(Errno::RESTART) } else { Ok(count) };
     }
     let mut table = PollTable::new(Waker::Task(crate::task::core::current()), PollEvents::all());
     for one in watched.iter_mut().map(Watch::watched) {
