@@ -38,8 +38,8 @@ const NESTING_MAX: usize = 5;
 const ITEMS_MAX: usize = 1 << 17;
 /// Bytes of kernel memory one item takes, more or less.
 const ITEM_BYTES: u64 = 1024;
-/// Most events that one call reports; the next call reports the rest.
-const EVENTS_MAX: usize = 8192;
+/// Most events that one call reports when kernel memory is short; the next call reports the rest.
+const EVENTS_MAX_SHORT: usize = 8192;
 
 /// The ready list, and the tasks that wait for it.
 struct Ready {
@@ -319,6 +319,12 @@ impl Epoll {
         let mut items = self.items.lock();
         let mut again = Vec::new();
         let turns = self.ready.list.lock().len();
+        let bytes = 2 * turns.min(max) * (size_of::<Reported>() + size_of::<Arc<Item>>());
+        let max = if turns > EVENTS_MAX_SHORT && account::check(bytes).is_err() {
+            max.min(EVENTS_MAX_SHORT)
+        } else {
+            max
+        };
         for _ in 0..turns {
             if out.len() >= max {
                 break;
@@ -351,7 +357,6 @@ impl Epoll {
     /// Waits for events until `deadline_ns` (monotonic; `None`: for ever; 0: not at all). Empty when time is up;
     /// `Errno::EINTR` by a signal.
     pub fn wait(&self, max: usize, deadline_ns: Option<u64>) -> Result<Vec<Reported>> {
-        let max = max.min(EVENTS_MAX);
         let mut out = Vec::new();
         self.take(max, &mut out);
         if out.is_empty() && deadline_ns == Some(0) {
@@ -538,6 +543,17 @@ mod tests {
         assert!(now(&set).is_empty());
         epoll(&set).delete(&set, &read, 3).unwrap();
         assert_eq!(epoll(&set).delete(&set, &read, 3), Err(Errno::ENOENT));
+    }
+
+    #[test]
+    fn one_call_reports_all_that_is_asked_for() {
+        let set = set();
+        let event = EventFile::open(1, false, OpenFlags::empty()).unwrap();
+        for fd in 0..20_000 {
+            epoll(&set).add(&set, &event, fd, IN, 7).unwrap();
+        }
+        assert_eq!(epoll(&set).wait(30_000, Some(0)).unwrap().len(), 20_000);
+        assert_eq!(epoll(&set).wait(10_000, Some(0)).unwrap().len(), 10_000);
     }
 
     #[test]
