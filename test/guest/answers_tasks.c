@@ -698,6 +698,15 @@ static void limited_data(void)
         CHECK(small != MAP_FAILED);
         CHECK_ERR((long)mremap(small, 1 << 16, size, MREMAP_MAYMOVE), ENOMEM);
         CHECK(mremap(shared, size, 2 * size, MREMAP_MAYMOVE) != MAP_FAILED);
+        CHECK_ERR(mprotect(read_only, size, PROT_READ | PROT_WRITE), ENOMEM);
+        OK(mprotect(read_only, 1 << 16, PROT_READ | PROT_WRITE));
+        /* What is replaced makes room for what replaces it. */
+        size_t part = 1 << 16;
+        void *last = NULL, *next;
+        while ((next = mmap(NULL, part, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) != MAP_FAILED)
+            last = next;
+        CHECK(last != NULL);
+        CHECK(mmap(last, part, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == last);
     }));
 }
 

@@ -31,7 +31,12 @@ struct report {
     unsigned secure, death_signal, argc;
     int dumpable;
     uint64_t permitted, effective, ambient;
+    /* See mark_program. */
+    char mark;
 };
+
+/* The last character tells copies of this program apart, by what they are and not by their names. */
+static volatile char mark[] = "which program this is: 0";
 
 static void become(uid_t id)
 {
@@ -80,6 +85,7 @@ static void report(int argc)
     OK(prctl(PR_GET_PDEATHSIG, &found.death_signal));
     found.permitted = status_word("CapPrm:"), found.effective = status_word("CapEff:");
     found.ambient = status_word("CapAmb:");
+    found.mark = mark[sizeof mark - 2];
     CHECK_EQ(write(1, &found, sizeof found), sizeof found);
     _exit(0);
 }
@@ -243,6 +249,65 @@ static void capabilities_of_files_in(const char *dir)
     OK(unlink("given") | unlink("given_uid"));
 }
 
+/* Gives a copy of this program another mark. */
+static void mark_program(const char *name, char to)
+{
+    struct stat facts;
+    int fd = FD(open(name, O_RDWR | O_CLOEXEC));
+    OK(fstat(fd, &facts));
+    char *text = mmap(NULL, facts.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    CHECK(text != MAP_FAILED);
+    const char *at = memmem(text, facts.st_size, (const char *)mark, sizeof mark);
+    CHECK(at != NULL);
+    CHECK_EQ(pwrite(fd, &to, 1, at - text + (off_t)sizeof mark - 2), 1);
+    OK(munmap(text, facts.st_size) | close(fd));
+}
+
+/* Names change places while a program is run by one of them: each program has the capabilities of its own file. */
+static void capabilities_stay_with_their_file(const char *dir)
+{
+    enum { BIND = 1 << CAP_NET_BIND_SERVICE };
+    OK(chdir(dir));
+    copy_program("given", 0, 0755);
+    copy_program("plain", USER, 0755);
+    mark_program("plain", '1');
+    if (!give_file("given", BIND, 0, true))
+        return;
+    /* It belongs to the user, who may change its names. */
+    OK(chown(".", USER, USER));
+    pid_t swapper = CHILD({
+        become(USER);
+        for (;;)
+            syscall(SYS_renameat2, AT_FDCWD, "given", AT_FDCWD, "plain", 2 /* RENAME_EXCHANGE */);
+    });
+    for (long i = scaled(300); i > 0; i--) {
+        struct report found = REPORT("./plain", become(USER));
+        CHECK_EQ(found.permitted, found.mark == '1' ? 0 : BIND);
+    }
+    OK(kill(swapper, SIGKILL));
+    CHECK_EQ(waitpid(swapper, NULL, 0), swapper);
+    OK(chown(".", 0, 0));
+    OK(unlink("given") | unlink("plain"));
+}
+
+/* A write that reaches a bad address leaves what came before it, and no capabilities. */
+static void half_a_write(const char *dir)
+{
+    OK(chdir(dir));
+    copy_program("half", 0, 0755);
+    if (give_file("half", 1 << CAP_CHOWN, 0, true)) {
+        char *page = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        OK(munmap(page + 4096, 4096));
+        int fd = FD(open("half", O_RDWR));
+        UNUSED ssize_t done = pwrite(fd, page + 4000, 4096, 0);
+        unsigned char kept[32];
+        CHECK_ERR(getxattr("half", XATTR_NAME_CAPS, kept, sizeof kept), ENODATA);
+        CHECK_ERR(setxattr("half", XATTR_NAME_CAPS, "nothing", 7, 0), EINVAL);
+        OK(close(fd));
+    }
+    OK(unlink("half"));
+}
+
 /* Files with capabilities on disk and in memory. */
 static void capabilities_of_files(void)
 {
@@ -250,14 +315,19 @@ static void capabilities_of_files(void)
     OK(pipe2(report_pipe, O_CLOEXEC));
     OK(mkdir("disk", 0755));
     JOIN(CHILD({ capabilities_of_files_in("disk"); }));
+    JOIN(CHILD({ capabilities_stay_with_their_file("disk"); }));
+    JOIN(CHILD({ half_a_write("disk"); }));
     char memory[] = "/dev/shm/capabilities.XXXXXX";
     CHECK(mkdtemp(memory) != NULL);
     OK(chmod(memory, 0755));
     struct statfs fs;
     struct statvfs view;
     OK(statfs(memory, &fs) | statvfs(memory, &view));
-    if (!(view.f_flag & (ST_NOEXEC | ST_NOSUID)))
+    if (!(view.f_flag & (ST_NOEXEC | ST_NOSUID))) {
         JOIN(CHILD({ capabilities_of_files_in(memory); }));
+        JOIN(CHILD({ capabilities_stay_with_their_file(memory); }));
+    }
+    JOIN(CHILD({ half_a_write(memory); }));
     OK(rmdir(memory));
 }
 

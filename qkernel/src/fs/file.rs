@@ -112,6 +112,10 @@ pub trait FileOps: Send + Sync + Any {
     fn read(&self, _file: &File, _buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
         Err(Errno::EINVAL)
     }
+    /// The attribute `security.capability` of the very file that is read.
+    fn capabilities(&self) -> Result<Vec<u8>> {
+        Err(Errno::ENODATA)
+    }
     /// Writes from `buf`.
     fn write(&self, _file: &File, _buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
         Err(Errno::EINVAL)

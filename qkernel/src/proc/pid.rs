@@ -364,8 +364,12 @@ fn children(subject: &Subject, out: &mut Out) -> Result<()> {
     if subject.id() != process.pid {
         return Ok(());
     }
-    let tree = process.container.pids.tree.lock();
-    for pid in tree.nodes.iter().filter(|(_, node)| node.parent() == process.pid).map(|(pid, _)| pid) {
+    let pids: Vec<u32> = {
+        let tree = process.container.pids.tree.lock();
+        let children = tree.nodes.values().filter(|node| node.parent() == process.pid);
+        children.map(|node| node.process.pid).collect()
+    };
+    for pid in pids {
         write!(out, "{pid} ");
     }
     Ok(())

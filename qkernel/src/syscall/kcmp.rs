@@ -1,7 +1,7 @@
 //! `kcmp(2)`.
 
 use alloc::sync::Arc;
-use core::ptr;
+use core::any::Any;
 
 use crate::creds::Inspection;
 use crate::syscall::context::SyscallResult;
@@ -29,31 +29,40 @@ pub(super) fn kcmp(cx: &Ctx<'_>, one: i32, other: i32, kind: u32, a: u64, b: u64
     let (one, other) = (task(one)?, task(other)?);
     inspect::check(cx.task, &one, Inspection::Process)?;
     inspect::check(cx.task, &other, Inspection::Process)?;
-    let (a, b) = (place(&one, kind, a)?, place(&other, kind, b)?);
+    // Both are kept until they are compared, so that neither takes the other's place.
+    let (a, b) = (object(&one, kind, a)?, object(&other, kind, b)?);
+    let (a, b) = (place(a.as_ref()), place(b.as_ref()));
     Ok(if a == b { 0 } else { 1 + u64::from(a > b) })
 }
 
-/// A number that stands for what is compared, and tells nothing of where it is.
-fn place(task: &Arc<Task>, kind: u32, index: u64) -> Result<u64> {
+type Object = Arc<dyn Any + Send + Sync>;
+
+/// What is compared.
+fn object(task: &Arc<Task>, kind: u32, index: u64) -> Result<Option<Object>> {
+    Ok(match kind {
+        KCMP_FILE => {
+            let fd = u32::try_from(index).map_err(|_| Errno::EBADF)?.cast_signed();
+            Some(task.files().ok_or(Errno::EBADF)?.get(fd)?)
+        }
+        KCMP_VM => task.aspace().map(|aspace| aspace as Object),
+        KCMP_FILES => task.files().map(|files| files as Object),
+        KCMP_FS => Some(task.fs.get()),
+        KCMP_SIGHAND => Some(task.process.sighand.get()),
+        // No task has a context of its own for this.
+        KCMP_IO => None,
+        KCMP_SYSVSEM => task.sem_undo.lock().clone().map(|list| list as Object),
+        _ => return Err(Errno::EINVAL),
+    })
+}
+
+/// A number that stands for an object, and tells nothing of where it is.
+fn place(object: Option<&Object>) -> u64 {
     static COOKIE: Once<u64> = Once::new();
     let cookie = *COOKIE.call_once(|| {
         let mut bytes = [0; 8];
         random::fill(&mut bytes);
         u64::from_ne_bytes(bytes) | 1
     });
-    let address = match kind {
-        KCMP_FILE => {
-            let fd = u32::try_from(index).map_err(|_| Errno::EBADF)?.cast_signed();
-            ptr::from_ref(&*task.files().ok_or(Errno::EBADF)?.get(fd)?).addr()
-        }
-        KCMP_VM => task.aspace().map_or(0, |aspace| ptr::from_ref(&*aspace).addr()),
-        KCMP_FILES => task.files().map_or(0, |files| ptr::from_ref(&*files).addr()),
-        KCMP_FS => ptr::from_ref(&*task.fs.get()).addr(),
-        KCMP_SIGHAND => ptr::from_ref(&*task.process.sighand.get()).addr(),
-        // No task has a context of its own for this.
-        KCMP_IO => 0,
-        KCMP_SYSVSEM => task.sem_undo.lock().as_ref().map_or(0, |list| ptr::from_ref(&**list).addr()),
-        _ => return Err(Errno::EINVAL),
-    };
-    Ok((address as u64).wrapping_mul(cookie))
+    let address = object.map_or(0, |object| Arc::as_ptr(object).addr());
+    (address as u64).wrapping_mul(cookie)
 }

@@ -1,6 +1,7 @@
 //! Processes as descriptors: `pidfd_open(2)`.
 
 use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
 
 use crate::creds::Inspection;
 use crate::fs::file::{File, OpenFlags};
@@ -84,8 +85,14 @@ pub(super) fn pidfd_getfd(cx: &Ctx<'_>, pidfd: i32, fd: i32, flags: u32) -> Sysc
         return Err(Errno::EINVAL);
     }
     let target = pid_process(cx, &*cx.file(pidfd)?)?.any_task().ok_or(Errno::ESRCH)?;
-    // Before the rights are looked at: a program that has other rights by then has not opened it.
-    let file = target.files().map(|files| files.get(fd));
+    // The rights hold for what the program has that was looked at, and for no other.
+    let programs = || target.process.programs.load(Ordering::SeqCst);
+    let before = programs();
     inspect::check(cx.task, &target, Inspection::Process)?;
-    cx.install(file.ok_or(Errno::ESRCH)??, true)
+    let file = target.files().ok_or(Errno::ESRCH)?.get(fd)?;
+    inspect::check(cx.task, &target, Inspection::Process)?;
+    if programs() != before {
+        return Err(Errno::EPERM);
+    }
+    cx.install(file, true)
 }

@@ -579,7 +579,7 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
 /// once it has the new program's memory. Until then nobody may, since it has the new credentials and the former memory.
 fn change_creds(task: &Task, loaded: &Loaded) -> bool {
     let new = &loaded.creds;
-    if loaded.secure {
+    if loaded.secure || loaded.is_elevated {
         task.process.personality.fetch_and(!ADDR_NO_RANDOMIZE, Ordering::Relaxed);
     }
     let stays = set_id::stays_dumpable(&task.creds.get(), new);

@@ -1,7 +1,7 @@
 //! The credentials of a task after `execve(2)`: set-user-id and set-group-id programs, the capabilities of files, and what a
 //! program gives root (`execve(2)`, `capabilities(7)`).
 
-mod file_caps;
+pub mod file_caps;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

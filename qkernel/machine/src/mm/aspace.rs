@@ -334,6 +334,21 @@ impl AddressSpace {
         self.lock().vmas.values().filter(|vma| vma.is_data()).map(Vma::len).sum()
     }
 
+    /// Bytes from `start` to `end` that count against `RLIMIT_DATA`, and those that would if they were writable.
+    pub fn data_between(&self, start: u64, end: u64) -> (u64, u64) {
+        let space = self.lock();
+        let mut found = (0, 0);
+        for vma in space.vmas.range(..end).map(|(_, vma)| vma).filter(|vma| start < vma.end) {
+            let len = vma.end.min(end) - vma.start.max(start);
+            if vma.is_data() {
+                found.0 += len;
+            } else if !vma.flags.intersects(VmaFlags::SHARED | VmaFlags::STACK | VmaFlags::GROWS_DOWN) {
+                found.1 += len;
+            }
+        }
+        found
+    }
+
     /// Whether the mapping at an address counts against `RLIMIT_DATA`.
     pub fn is_data(&self, addr: u64) -> bool {
         self.lock().vmas.range(..=addr).next_back().is_some_and(|(_, vma)| addr < vma.end && vma.is_data())

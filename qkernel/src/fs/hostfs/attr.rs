@@ -272,7 +272,7 @@ fn kept_xattr(name: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Reads a value whose size must be asked for first when it is large.
-fn read_sized(mut call: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
+pub(super) fn read_sized(mut call: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
     let mut buffer = vec![0u8; 256];
     loop {
         match call(&mut buffer) {

@@ -7,6 +7,7 @@ use core::any::Any;
 
 use crate::fs::file::{At, File, FileOps, Whence};
 use crate::fs::file::{append_position, seek_in_file};
+use crate::fs::hostfs::attr::read_sized;
 use crate::fs::hostfs::{HostInode, attr};
 use crate::fs::inode::Stat;
 use crate::fs::inode::{AttrChange, S_IFREG};
@@ -140,6 +141,10 @@ impl FileOps for HostFile {
                 Ok(moved)
             }
         }
+    }
+
+    fn capabilities(&self) -> Result<Vec<u8>> {
+        read_sized(|buffer| host::getxattr(&self.handle, b"security.capability", buffer))
     }
 
     fn write(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {

@@ -1,6 +1,7 @@
 //! Open files and directories of a tmpfs.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::any::Any;
 
 use crate::fs::access;
@@ -69,10 +70,18 @@ impl FileOps for TmpFile {
         }
     }
 
+    fn capabilities(&self) -> Result<Vec<u8>> {
+        self.inode.get_xattr(b"security.capability")
+    }
+
     fn write(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
         let store = self.store()?;
         let write = |offset| {
             limit_write(offset, buf)?;
+            if !buf.is_empty() {
+                // Whatever of it gets in.
+                self.changed();
+            }
             let moved = store.write(offset, buf)?;
             if moved > 0 {
                 self.changed();

@@ -61,7 +61,14 @@ pub(in crate::syscall) fn mmap(
     };
     check_limit(cx, len)?;
     if !shared && prot.contains(Prot::WRITE) && !flags.contains(MapFlags::GROWSDOWN) {
-        check_data_limit(cx, len)?;
+        // What it replaces does not count.
+        let len = page_up(len).ok_or(Errno::ENOMEM)?;
+        let end = addr.get().saturating_add(len);
+        let is_fixed = flags.contains(MapFlags::FIXED);
+        let replaced = if is_fixed { cx.aspace().data_between(addr.get(), end).0 } else { 0 };
+        if len > replaced {
+            check_data_limit(cx, len - replaced)?;
+        }
     }
     let new = NewMapping {
         placement: placement(addr, flags),

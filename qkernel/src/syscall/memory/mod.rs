@@ -15,7 +15,7 @@ use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 use machine::mm::map::Remap;
 use machine::mm::vma::VmaFlags;
-use machine::mm::{PAGE, UserAddr, page_down, page_up};
+use machine::mm::{PAGE, Prot, UserAddr, page_down, page_up};
 
 pub(super) fn check_limit(cx: &Ctx<'_>, len: u64) -> Result<()> {
     let limit = cx.limit(limits::RLIMIT_AS);
@@ -44,6 +44,15 @@ pub(super) fn munmap(cx: &Ctx<'_>, addr: UserAddr, len: u64) -> SyscallResult {
 /// `mprotect(2)`.
 pub(super) fn mprotect(cx: &Ctx<'_>, addr: UserAddr, len: u64, prot: u64) -> SyscallResult {
     let (prot, grows_down) = protection(prot)?;
+    if prot.contains(Prot::WRITE)
+        && cx.limit(limits::RLIMIT_DATA) != limits::RLIM_INFINITY
+        && let Some(end) = page_up(len).and_then(|len| addr.get().checked_add(len))
+    {
+        let (_, more) = cx.aspace().data_between(addr.get(), end);
+        if more > 0 {
+            check_data_limit(cx, more)?;
+        }
+    }
     cx.aspace().protect(addr.get(), len, prot, grows_down).map(|()| 0)
 }
 

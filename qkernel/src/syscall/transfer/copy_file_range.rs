@@ -9,7 +9,7 @@ use crate::fs::hostfs::file::HostFile;
 use crate::fs::inode::{S_IFDIR, S_IFREG};
 use crate::fs::notify::Mask;
 use crate::syscall::context::SyscallResult;
-use crate::syscall::transfer::{Cursor, copy, is_stream, readable, writable};
+use crate::syscall::transfer::{Cursor, copy, is_stream};
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 use machine::host;
@@ -41,8 +41,8 @@ pub(in crate::syscall) fn copy_file_range(
     }
     let (source_dev, size) = check_regular(&source)?;
     let (target_dev, _) = check_regular(&target)?;
-    let (source, target) = (readable(cx, input)?, writable(cx, out)?);
-    if target.flags().contains(OpenFlags::APPEND) {
+    let opened_for_it = source.flags().readable() && target.flags().writable();
+    if !opened_for_it || target.flags().contains(OpenFlags::APPEND) {
         return Err(Errno::EBADF);
     }
     let are_hosts = source.as_ops::<HostFile>().is_some() && target.as_ops::<HostFile>().is_some();

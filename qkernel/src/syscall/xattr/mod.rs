@@ -16,6 +16,7 @@ use crate::fs::walk;
 use crate::fs::walk::AT_FDCWD;
 use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
+use crate::task::set_id::file_caps::FileCaps;
 use machine::errno::{Errno, Result};
 use machine::mm::UserAddr;
 
@@ -25,6 +26,8 @@ const LIST_MAX_BYTES: usize = 65_536;
 const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
 const CAP_SETFCAP: u32 = 31;
+/// Size of the first version of a file's capabilities.
+const FIRST_CAPS_BYTES: usize = 12;
 
 fn by_path(cx: &Ctx<'_>, path: UserAddr, follow: bool) -> Result<Path> {
     let name = cx.user().read_path(path)?;
@@ -104,6 +107,10 @@ fn set(cx: &Ctx<'_>, place: &Path, name: UserAddr, addr: UserAddr, size: usize, 
     let mut value = vec![0u8; size];
     cx.user().read_bytes(addr, &mut value)?;
     check(&cx.task.creds.get(), place, &name, true)?;
+    // The first version is read, and not written any more.
+    if name == b"security.capability" && (size == FIRST_CAPS_BYTES || FileCaps::parse(&value).is_err()) {
+        return Err(Errno::EINVAL);
+    }
     place.inode.set_xattr(&name, &value, flags)?;
     place.notify(Mask::ATTRIB);
     Ok(0)

@@ -16,13 +16,17 @@ pub struct FileCaps {
 impl FileCaps {
     /// Those of a program's file; `EINVAL`: they are in no known form.
     pub fn of(program: &File) -> Result<Option<Self>> {
-        let Some(path) = &program.path else { return Ok(None) };
-        // Without them, or where they cannot be had, the file gives nothing.
-        path.inode.get_xattr(b"security.capability").map_or(Ok(None), |bytes| Self::parse(&bytes))
+        match program.ops.capabilities() {
+            Ok(bytes) => Self::parse(&bytes),
+            // `EOVERFLOW`: they are of a user namespace that the host does not show here.
+            Err(Errno::ENODATA | Errno::EOPNOTSUPP | Errno::EOVERFLOW) => Ok(None),
+            // A program that is to have few of them must not get all since they cannot be read.
+            Err(error) => Err(error),
+        }
     }
 
     /// `struct vfs_ns_cap_data`, in its three versions; `None`: they are of another user namespace.
-    fn parse(bytes: &[u8]) -> Result<Option<Self>> {
+    pub fn parse(bytes: &[u8]) -> Result<Option<Self>> {
         const VERSION: u32 = 0xff00_0000;
         const EFFECTIVE: u32 = 1;
         let word = |index: usize| {
