@@ -259,6 +259,9 @@ int main(int argc, char **argv)
     attack(campaign, WORKERS, work);
     while (umount2("m", MNT_DETACH) == 0)
         ;
+    /* Some file may have got their names. */
+    unlink("d");
+    unlink("e");
     mkdir("d", 0777);
     mkdir("e", 0777);
     JOIN(CHILD(limits()));

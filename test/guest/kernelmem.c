@@ -105,7 +105,7 @@ static void tables(size_t stride)
         char *page = mmap((void *)at, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 0);
         if (page == MAP_FAILED && errno == EEXIST)
             continue;
-        if (page == MAP_FAILED && errno == ENOMEM && tries < 100) {
+        if (page == MAP_FAILED && errno == ENOMEM && tries < 2000) {
             /* While another process ends nobody is killed, and calls are refused. It insists. */
             usleep(10000);
             tries++;

@@ -17,6 +17,13 @@ pub struct Expect {
     pub any_output: bool,
 }
 
+impl Expect {
+    /// Whether the output is compared with that of a native run.
+    pub fn is_native(&self) -> bool {
+        self.stdout.is_none() && !self.any_output
+    }
+}
+
 /// One workload.
 pub struct Workload {
     pub name: String,
@@ -27,8 +34,6 @@ pub struct Workload {
     pub options: Vec<String>,
     pub timeout: Option<u64>,
     pub sandbox_only: bool,
-    /// Its output depends on the machine, and not on the file system's programs alone.
-    of_machine: bool,
 }
 
 impl Workload {
@@ -38,11 +43,6 @@ impl Workload {
             Some(scale) if lab => format!("export {scale}; {}", self.command),
             _ => self.command.clone(),
         }
-    }
-
-    /// Whether it gives natively what it gives on any other machine with the same files.
-    pub fn is_recordable(&self) -> bool {
-        !self.sandbox_only && !self.of_machine
     }
 
     /// The first program it needs that isn't installed.
@@ -92,7 +92,6 @@ fn build(keys: &[(&str, &str)]) -> Result<Workload, String> {
         options: Vec::new(),
         timeout: None,
         sandbox_only: false,
-        of_machine: false,
     };
     for (key, value) in keys {
         let words = || value.split_whitespace().map(str::to_owned).collect();
@@ -106,7 +105,6 @@ fn build(keys: &[(&str, &str)]) -> Result<Workload, String> {
                 workload.timeout = Some(value.parse().map_err(|_| format!("not a number: {value}"))?)
             }
             "only" if *value == "sandbox" => workload.sandbox_only = true,
-            "of" if *value == "machine" => workload.of_machine = true,
             "expect" => workload.expect = expectation(value)?,
             _ => return Err(format!("unknown key {key}")),
         }
