@@ -19,10 +19,3 @@ pub fn charge() -> Option<Charge> {
 pub(crate) fn leave_to_sandbox(owner: Owner) {
     COUNTS.leave_to_sandbox(owner);
 }
-
-/// The host's watches in use.
-#[cfg(feature = "harness")]
-#[must_use]
-pub fn in_use() -> usize {
-    COUNTS.total()
-}

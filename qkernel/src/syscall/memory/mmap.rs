@@ -65,10 +65,10 @@ pub(in crate::syscall) fn mmap(
         let len = page_up(len).ok_or(Errno::ENOMEM)?;
         let end = addr.get().saturating_add(len);
         let is_fixed = flags.contains(MapFlags::FIXED);
-        let replaced = if is_fixed { cx.aspace().data_between(addr.get(), end).0 } else { 0 };
-        if len > replaced {
-            check_data_limit(cx, len - replaced)?;
-        }
+        check_data_limit(cx, |space| {
+            let replaced = if is_fixed { space.data_between(addr.get(), end).0 } else { 0 };
+            len.saturating_sub(replaced)
+        })?;
     }
     let new = NewMapping {
         placement: placement(addr, flags),

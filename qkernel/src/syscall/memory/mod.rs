@@ -15,7 +15,7 @@ use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 use machine::mm::map::Remap;
 use machine::mm::vma::VmaFlags;
-use machine::mm::{PAGE, Prot, UserAddr, page_down, page_up};
+use machine::mm::{AddressSpace, PAGE, Prot, UserAddr, page_down, page_up};
 
 pub(super) fn check_limit(cx: &Ctx<'_>, len: u64) -> Result<()> {
     let limit = cx.limit(limits::RLIMIT_AS);
@@ -25,13 +25,19 @@ pub(super) fn check_limit(cx: &Ctx<'_>, len: u64) -> Result<()> {
     Ok(())
 }
 
-/// `ENOMEM`: with so many bytes more the program would have more data than `RLIMIT_DATA` lets it.
-pub(super) fn check_data_limit(cx: &Ctx<'_>, len: u64) -> Result<()> {
+/// `ENOMEM`: with so many bytes more the program would have more data than `RLIMIT_DATA` lets it. Where there is no limit
+/// nothing is counted.
+pub(super) fn check_data_limit(cx: &Ctx<'_>, more: impl FnOnce(&AddressSpace) -> u64) -> Result<()> {
     let limit = cx.limit(limits::RLIMIT_DATA);
-    if limit != limits::RLIM_INFINITY && cx.aspace().data_bytes().saturating_add(len) > limit {
-        return Err(Errno::ENOMEM);
+    if limit == limits::RLIM_INFINITY {
+        return Ok(());
     }
-    Ok(())
+    let more = more(cx.aspace());
+    if more > 0 && cx.aspace().data_bytes().saturating_add(more) > limit {
+        Err(Errno::ENOMEM)
+    } else {
+        Ok(())
+    }
 }
 
 /// `munmap(2)`.
@@ -45,13 +51,9 @@ pub(super) fn munmap(cx: &Ctx<'_>, addr: UserAddr, len: u64) -> SyscallResult {
 pub(super) fn mprotect(cx: &Ctx<'_>, addr: UserAddr, len: u64, prot: u64) -> SyscallResult {
     let (prot, grows_down) = protection(prot)?;
     if prot.contains(Prot::WRITE)
-        && cx.limit(limits::RLIMIT_DATA) != limits::RLIM_INFINITY
         && let Some(end) = page_up(len).and_then(|len| addr.get().checked_add(len))
     {
-        let (_, more) = cx.aspace().data_between(addr.get(), end);
-        if more > 0 {
-            check_data_limit(cx, more)?;
-        }
+        check_data_limit(cx, |space| space.data_between(addr.get(), end).1)?;
     }
     cx.aspace().protect(addr.get(), len, prot, grows_down).map(|()| 0)
 }
@@ -62,8 +64,9 @@ pub(super) fn brk(cx: &Ctx<'_>, addr: UserAddr) -> SyscallResult {
     let now = cx.aspace().set_brk(0, 0);
     let locks = cx.aspace().future_locks();
     let more = addr.saturating_sub(now);
-    let is_refused =
-        || check_limit(cx, more).and(check_data_limit(cx, more)).and(check_locked(cx, locks, more)).is_err();
+    let is_refused = || {
+        check_limit(cx, more).and(check_data_limit(cx, |_| more)).and(check_locked(cx, locks, more)).is_err()
+    };
     if addr > now && is_refused() {
         return Ok(now);
     }
@@ -114,9 +117,7 @@ pub(super) fn mremap(
         check_limit(cx, new_len)?;
     } else if new_len > old_len {
         check_limit(cx, new_len - old_len)?;
-        if cx.aspace().is_data(old.get()) {
-            check_data_limit(cx, new_len - old_len)?;
-        }
+        check_data_limit(cx, |space| if space.is_data(old.get()) { new_len - old_len } else { 0 })?;
     }
     let at = cx.aspace().remap(old.get(), old_len, new_len, how)?;
     if new_len > old_len && cx.aspace().is_fully_locked(at) {
