@@ -23,15 +23,22 @@ pub const CAP_NET_ADMIN: u32 = 12;
 pub const CAP_NET_RAW: u32 = 13;
 pub const CAP_IPC_LOCK: u32 = 14;
 pub const CAP_IPC_OWNER: u32 = 15;
+pub const CAP_SYS_MODULE: u32 = 16;
+pub const CAP_SYS_RAWIO: u32 = 17;
 pub const CAP_SYS_CHROOT: u32 = 18;
 pub const CAP_SYS_PTRACE: u32 = 19;
+pub const CAP_SYS_PACCT: u32 = 20;
 pub const CAP_SYS_ADMIN: u32 = 21;
+pub const CAP_SYS_BOOT: u32 = 22;
 pub const CAP_SYS_NICE: u32 = 23;
 pub const CAP_SYS_RESOURCE: u32 = 24;
+pub const CAP_SYS_TIME: u32 = 25;
 pub const CAP_SYS_TTY_CONFIG: u32 = 26;
 pub const CAP_MKNOD: u32 = 27;
 pub const CAP_LEASE: u32 = 28;
 pub const CAP_AUDIT_CONTROL: u32 = 30;
+pub const CAP_PERFMON: u32 = 38;
+pub const CAP_BPF: u32 = 39;
 pub const CAP_CHECKPOINT_RESTORE: u32 = 40;
 
 /// The largest capability.

@@ -17,6 +17,7 @@ pub mod fs;
 pub mod harness;
 pub mod hibernate;
 pub mod ipc;
+pub mod keys;
 pub mod limits;
 pub mod net;
 pub mod proc;

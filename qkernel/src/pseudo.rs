@@ -13,8 +13,11 @@ use alloc::vec::Vec;
 use core::any::Any;
 
 use crate::fs::caller;
+use crate::fs::changes::{Changes, Seen};
 use crate::fs::file::{FileOps, OpenFlags};
-use crate::fs::inode::{AttrChange, CachePolicy, Inode, LinkTarget, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Stat};
+use crate::fs::inode::{
+    AttrChange, CachePolicy, Inode, LinkTarget, NewNode, NodeKind, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Stat,
+};
 use machine::errno::{Errno, Result};
 use machine::mm::account;
 use machine::sync::Once;
@@ -32,6 +35,8 @@ pub struct FileSystem {
     pub dev: u64,
     /// `f_type` of `statfs(2)`.
     pub magic: u64,
+    /// What is answered to who would make a name.
+    pub no_new_names: Errno,
 }
 
 impl FileSystem {
@@ -71,6 +76,14 @@ pub trait Context: Clone + Send + Sync + 'static {
     /// The files' times.
     fn time_ns(&self) -> i64 {
         start_time_ns()
+    }
+    /// `st_size` of links.
+    fn link_size(&self) -> u64 {
+        0
+    }
+    /// What a write to a text without settings answers.
+    fn refusal(&self) -> Errno {
+        Errno::EROFS
     }
     /// Whether names in static directories may go away.
     fn is_fleeting(&self) -> bool {
@@ -140,6 +153,8 @@ pub enum Kind<C: 'static> {
     /// Text that never changes.
     Fixed(&'static str),
     Text(Show<C>),
+    /// The same, and what tells of its changes.
+    Watched(Show<C>, fn(&C) -> Result<Arc<Changes>>),
     Setting(Show<C>, Store<C>),
     Link(fn(&C) -> Result<LinkTarget>),
     /// A file with operations of its own.
@@ -168,6 +183,10 @@ impl<C: 'static> Entry<C> {
     /// A file anyone may read.
     pub const fn text(name: &'static str, show: Show<C>) -> Self {
         Self { name, mode: 0o444, kind: Kind::Text(show), guarded: false }
+    }
+    /// The same with changes that can be polled for.
+    pub const fn watched(name: &'static str, show: Show<C>, changes: fn(&C) -> Result<Arc<Changes>>) -> Self {
+        Self { name, mode: 0o444, kind: Kind::Watched(show, changes), guarded: false }
     }
     /// A file with this text, always.
     pub const fn fixed(name: &'static str, text: &'static str) -> Self {
@@ -217,6 +236,10 @@ pub trait Dynamic<C>: Sync {
     fn list(&self, cx: &C, from: u64, add: &mut dyn FnMut(Item) -> bool);
     /// How many of its entries are directories, for `st_nlink`.
     fn directories(&self, _cx: &C) -> u32 {
+        0
+    }
+    /// `st_size`.
+    fn size(&self, _cx: &C) -> u64 {
         0
     }
 }
@@ -274,7 +297,7 @@ impl<C: Context> Node<C> {
         let mut out = Out::default();
         match &self.entry.kind {
             Kind::Fixed(text) => out.push(text.as_bytes()),
-            Kind::Text(show) | Kind::Setting(show, _) => show(&self.cx, &mut out)?,
+            Kind::Text(show) | Kind::Setting(show, _) | Kind::Watched(show, _) => show(&self.cx, &mut out)?,
             _ => return Err(Errno::EINVAL),
         }
         if out.is_short { Err(Errno::ENOMEM) } else { Ok(out.bytes) }
@@ -284,7 +307,7 @@ impl<C: Context> Node<C> {
         self.cx.check()?;
         match &self.entry.kind {
             Kind::Setting(_, store) => store(&self.cx, bytes),
-            _ => Err(Errno::EROFS),
+            _ => Err(self.cx.refusal()),
         }
     }
 
@@ -308,6 +331,11 @@ impl<C: Context> Inode for Node<C> {
             nlink: if is_dir { 2 + self.directories() } else { 1 },
             uid,
             gid,
+            size: match &self.entry.kind {
+                Kind::Link(_) => self.cx.link_size(),
+                Kind::Dir(_, Some(more)) => more.size(&self.cx),
+                _ => 0,
+            },
             blksize: 1024,
             atime_ns: time,
             mtime_ns: time,
@@ -335,6 +363,18 @@ impl<C: Context> Inode for Node<C> {
             Kind::Dir(_, None) if !self.cx.is_fleeting() => CachePolicy::Trust,
             _ => CachePolicy::Never,
         }
+    }
+
+    fn create(&self, _name: &[u8], _kind: NodeKind, _new: NewNode) -> Result<Arc<dyn Inode>> {
+        Err(self.cx.file_system().no_new_names)
+    }
+
+    fn mkdir(&self, _name: &[u8], _new: NewNode) -> Result<Arc<dyn Inode>> {
+        Err(self.cx.file_system().no_new_names)
+    }
+
+    fn symlink(&self, _name: &[u8], _target: &[u8], _new: NewNode) -> Result<Arc<dyn Inode>> {
+        Err(self.cx.file_system().no_new_names)
     }
 
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
@@ -383,7 +423,11 @@ impl<C: Context> Inode for Node<C> {
             Kind::Dir(..) => Ok(Box::new(DirFile::new(self))),
             Kind::Link(_) => Err(Errno::ELOOP),
             Kind::File(open) => open(&self.cx, flags),
-            _ => Ok(Box::new(TextFile::new(self, generation))),
+            Kind::Watched(_, changes) => {
+                let seen = Some(Seen::of(changes(&self.cx)?));
+                Ok(Box::new(TextFile::new(self, generation, seen)))
+            }
+            _ => Ok(Box::new(TextFile::new(self, generation, None))),
         }
     }
 

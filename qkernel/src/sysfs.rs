@@ -14,7 +14,7 @@ use crate::pseudo::{Context, Dynamic, Entry, FileSystem, Item, Node, Out, Place,
 use machine::errno::{Errno, Result};
 use machine::platform;
 
-static SYSFS: FileSystem = FileSystem { dev: 0xf1, magic: 0x6265_6572 };
+static SYSFS: FileSystem = FileSystem { dev: 0xf1, magic: 0x6265_6572, no_new_names: Errno::EPERM };
 
 /// The context of entries about the sandbox as a whole.
 #[derive(Clone, Copy)]

@@ -143,6 +143,27 @@ def exec_runs_in_it(side):
 
 
 @case()
+def who_runs_in_it_hears_of_its_end(side):
+    for how in ("kill", "stop", "rm"):
+        side.detach("sleep", "1000")
+        ends = []
+
+        def wait_in_it():
+            ends.append(side("exec", side.name, "sleep", "1000", code=None, timeout=30).returncode)
+        threads = [threading.Thread(target=wait_in_it) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        until("all of them", lambda: side("top", side.name).stdout.count("sleep") == 5)
+        side(*{"kill": ("kill",), "stop": ("stop", "--time", "0"), "rm": ("rm", "--force")}[how], side.name)
+        for thread in threads:
+            thread.join()
+        # What is removed tells no status.
+        check(len(ends) == 4 and (how == "rm" or ends == [137] * 4), f"{how}: {ends}")
+        if how != "rm":
+            side.remove()
+
+
+@case()
 def a_terminal_has_a_size(side):
     script = ["script", "--quiet", "--return", "--command",
               " ".join(side.docker.words("run", "--runtime", side.runtime, "--rm", "-it", IMAGE, "sh", "-c",

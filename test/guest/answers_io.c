@@ -14,6 +14,7 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/select.h>
+#include <sys/sendfile.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/sysinfo.h>
@@ -620,11 +621,120 @@ static void first_errors(void)
     CHECK_ERR(CALL(recvmsg, udp, &message, 0), EMSGSIZE);
 }
 
+/* Who listens is refused all else at once, however often it was asked whether somebody has come. */
+static void listening_sockets(void)
+{
+    struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof here;
+    int fd = FD(socket(AF_INET, SOCK_STREAM, 0));
+    char byte;
+    OK(bind(fd, (struct sockaddr *)&here, sizeof here));
+    OK(listen(fd, 1));
+    OK(getsockname(fd, (struct sockaddr *)&here, &size));
+    struct pollfd wanted = {fd, POLLIN | POLLOUT, 0};
+    OK(poll(&wanted, 1, 1));
+    CHECK_ERR(read(fd, &byte, 1), ENOTCONN);
+    CHECK_ERR(recv(fd, &byte, 1, 0), ENOTCONN);
+    CHECK_ERR(send(fd, "x", 1, MSG_NOSIGNAL), EPIPE);
+    CHECK_ERR(connect(fd, (struct sockaddr *)&here, sizeof here), EISCONN);
+    OK(close(fd));
+}
+
+static int all_events(int fd)
+{
+    struct pollfd one = {fd, POLLIN | POLLOUT | POLLRDNORM | POLLWRNORM | POLLRDBAND | POLLWRBAND, 0};
+    CHECK(poll(&one, 1, 0) >= 0);
+    return one.revents;
+}
+
+/* Counters, timers and signals are ready in one spelling alone, and no pipe is filled from them. */
+static void small_files(void)
+{
+    int pipes[2], counter = FD(eventfd(1, EFD_NONBLOCK)), timer = FD(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK));
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    OK(sigprocmask(SIG_BLOCK, &set, NULL));
+    OK(kill(getpid(), SIGUSR1));
+    int signals = FD(signalfd(-1, &set, SFD_NONBLOCK));
+    struct itimerspec soon = {.it_value = {0, 1}};
+    OK(timerfd_settime(timer, 0, &soon, NULL));
+    AWAIT(all_events(timer) != 0, 1000);
+    CHECK_EQ(all_events(counter), POLLIN | POLLOUT);
+    CHECK_EQ(all_events(timer), POLLIN);
+    CHECK_EQ(all_events(signals), POLLIN);
+    OK(pipe(pipes));
+    CHECK_ERR(splice(counter, NULL, pipes[1], NULL, 8, 0), EINVAL);
+    CHECK_ERR(splice(timer, NULL, pipes[1], NULL, 8, 0), EINVAL);
+    CHECK_ERR(splice(signals, NULL, pipes[1], NULL, 128, 0), EINVAL);
+    CHECK_ERR(sendfile(pipes[1], counter, NULL, 8), EINVAL);
+    uint64_t value;
+    CHECK_EQ(read(counter, &value, 8), 8);
+    CHECK_ERR(splice(counter, NULL, pipes[1], NULL, 8, 0), EINVAL);
+}
+
+/* Once both sides of a connection are done there is no peer. */
+static void no_peer_any_more(void)
+{
+    struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}, peer;
+    socklen_t size = sizeof here;
+    char byte;
+    int listener = FD(socket(AF_INET, SOCK_STREAM, 0)), fd = FD(socket(AF_INET, SOCK_STREAM, 0));
+    OK(bind(listener, (struct sockaddr *)&here, sizeof here));
+    OK(listen(listener, 1));
+    OK(getsockname(listener, (struct sockaddr *)&here, &size));
+    OK(connect(fd, (struct sockaddr *)&here, sizeof here));
+    int accepted = FD(accept(listener, NULL, NULL));
+    OK(shutdown(fd, SHUT_WR));
+    CHECK_EQ(read(accepted, &byte, 1), 0);
+    OK(shutdown(accepted, SHUT_WR));
+    CHECK_EQ(read(fd, &byte, 1), 0);
+    AWAIT(getpeername(accepted, (struct sockaddr *)&peer, &size) != 0, 1000);
+    CHECK_ERR(getpeername(accepted, (struct sockaddr *)&peer, &size), ENOTCONN);
+}
+
+/* A group in the background that nobody would continue is not stopped, and does not come to the foreground. */
+static void orphans_in_the_background(void)
+{
+    int controller = FD(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC)), results[2];
+    OK(grantpt(controller));
+    OK(unlockpt(controller));
+    OK(pipe(results));
+    pid_t leader = CHILD({
+        CHECK(setsid() > 0);
+        int terminal = FD(open(ptsname(controller), O_RDWR));
+        OK(ioctl(terminal, TIOCSCTTY, 0));
+        JOIN(CHILD({
+            pid_t middle = getpid();
+            pid_t orphan = fork();
+            if (orphan == 0) {
+                OK(setpgid(0, 0));
+                AWAIT(getppid() != middle, 1000);
+                int result = tcsetpgrp(terminal, getpgrp()) == 0 ? 0 : errno;
+                CHECK_EQ(write(results[1], &result, sizeof result), sizeof result);
+                _exit(0);
+            }
+            CHECK(orphan > 0);
+        }));
+        close(results[1]);
+        char end;
+        /* Until the parent has the answer. */
+        CHECK(read(terminal, &end, 1) >= 0);
+    });
+    close(results[1]);
+    int result = -1;
+    CHECK_EQ(read(results[0], &result, sizeof result), sizeof result);
+    CHECK_EQ(result, ENOTTY);
+    CHECK_EQ(write(controller, "\n", 1), 1);
+    JOIN(leader);
+}
+
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         TEST(shutting_down_datagrams), TEST(gifts_to_pipes),       TEST(hanging_up),      TEST(senders),
         TEST(least_buffers),           TEST(large_terminal_input), TEST(shown_output_stays), TEST(sets_of_devices), TEST(signals_without_waiting), TEST(fewer_than_least), TEST(private_futexes), TEST(first_errors),
+        TEST(listening_sockets),       TEST(small_files),          TEST(no_peer_any_more), TEST(orphans_in_the_background),
     };
     return RUN_TESTS("answers_io", tests, argc, argv);
 }

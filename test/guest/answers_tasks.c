@@ -773,6 +773,40 @@ static void children_of_a_thread(void)
     CHECK_EQ(waitpid(child, NULL, 0), child);
 }
 
+/* A user's own processes count, and those of others do not. */
+static void processes_of_a_user(void)
+{
+    if (geteuid() != 0)
+        SKIP("needs root");
+    enum { LIMIT = 4, USER = 54321 };
+    JOIN(CHILD({
+        struct rlimit limit = {LIMIT, LIMIT};
+        pid_t others[LIMIT];
+        for (int i = 0; i < LIMIT; i++)
+            others[i] = CHILD(pause());
+        OK(setrlimit(RLIMIT_NPROC, &limit));
+        JOIN(CHILD({
+            OK(setresuid(USER, USER, USER));
+            pid_t own[LIMIT];
+            int made = 0;
+            while (made < LIMIT && (own[made] = fork()) >= 0) {
+                if (own[made++] == 0) {
+                    prctl(PR_SET_PDEATHSIG, SIGKILL);
+                    pause();
+                }
+            }
+            CHECK(errno == EAGAIN);
+            CHECK_EQ(made, LIMIT - 1);
+            for (int i = 0; i < made; i++)
+                OK(kill(own[i], SIGKILL));
+        }));
+        for (int i = 0; i < LIMIT; i++) {
+            OK(kill(others[i], SIGKILL));
+            status_of(others[i]);
+        }
+    }));
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], "--execfn") == 0) {
@@ -803,6 +837,7 @@ int main(int argc, char **argv)
         TEST(children_of_a_thread),
         TEST(always_in_the_same_place),
         TEST(names_of_interpreters),
+        TEST(processes_of_a_user),
     };
     return RUN_TESTS("answers_tasks", tests, argc, argv);
 }

@@ -22,7 +22,7 @@ static const struct mode {
     const char *name;
     struct test families[FAMILIES_MAX];
 } MODES[] = {
-    {"ipc", {TEST(sysv), TEST(mq_notified), TEST(mq_stream)}},
+    {"ipc", {TEST(sysv), TEST(mq_notified), TEST(mq_stream), TEST(keys)}},
     {"files", {TEST(inotify), TEST(leases), TEST(locks)}},
     {"sockets", {TEST(unix_streams), TEST(unix_datagrams), TEST(unix_records), TEST(sigio)}},
     {"net", {TEST(tcp), TEST(udp)}},

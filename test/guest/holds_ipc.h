@@ -1,4 +1,4 @@
-/* Families of holds.c: System V objects, and POSIX message queues. */
+/* Families of holds.c: System V objects, POSIX message queues, and keys. */
 #include "holds.h"
 #include <mqueue.h>
 #include <sys/ipc.h>
@@ -171,4 +171,45 @@ static void mq_stream(void)
     }
     JOIN(sender);
     CHECK_EQ(mq_close(queue), 0);
+}
+
+/* Keys in two keyrings, which two processes have in common; each has a content that its name says. */
+static void use_keys(int32_t session, int32_t nested)
+{
+    enum { KEYS = 32, READ = 11, UNLINK = 9, INVALIDATE = 21 };
+    do {
+        AT();
+        uint64_t number = random_below(KEYS), wanted[4], content[4];
+        char name[16];
+        snprintf(name, sizeof name, "%d", (int)number);
+        for (int i = 0; i < 4; i++)
+            wanted[i] = word(number, (uint64_t)i);
+        int32_t ring = number % 2 ? session : nested;
+        int32_t key = (int32_t)syscall(SYS_add_key, "user", name, wanted, sizeof wanted, ring);
+        CHECK(key > 0);
+        long size = syscall(SYS_keyctl, READ, key, content, sizeof content, 0);
+        /* The other process may have ended it. */
+        CHECK(size == sizeof content || errno == ENOKEY || errno == EACCES);
+        CHECK(size < 0 || !memcmp(content, wanted, sizeof wanted));
+        key = (int32_t)syscall(SYS_request_key, "user", name, NULL, 0);
+        CHECK(key > 0 || errno == ENOKEY || errno == EKEYREVOKED);
+        if (random_below(4) == 0)
+            syscall(SYS_keyctl, random_below(2) ? UNLINK : INVALIDATE, key, ring, 0, 0);
+    } while (goes_on());
+}
+
+static void keys(void)
+{
+    enum { JOIN_SESSION = 1 };
+    int32_t session = (int32_t)syscall(SYS_keyctl, JOIN_SESSION, NULL, 0, 0, 0);
+    if (session < 0 && (errno == EPERM || errno == ENOSYS)) {
+        NOTE("no keys here");
+        while (goes_on())
+            ;
+        return;
+    }
+    int32_t nested = FD(syscall(SYS_add_key, "keyring", "nested", NULL, 0, session));
+    pid_t other = MEMBER(use_keys(session, nested));
+    use_keys(session, nested);
+    JOIN(other);
 }

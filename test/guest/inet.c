@@ -939,11 +939,56 @@ static void many(void)
     }
 }
 
+static bool has_arrived(int fd)
+{
+    int bytes = 0;
+    OK(ioctl(fd, FIONREAD, &bytes));
+    return bytes == 1;
+}
+
+/* What has arrived is seen beside the room to write that is there always. */
+static void at_once(void)
+{
+    char byte;
+    for (int round = 0; round < 50; round++) {
+        int ends[2], set = FD(epoll_create1(EPOLL_CLOEXEC));
+        pair_of(AF_INET, ends);
+        struct pollfd both = {ends[0], POLLIN | POLLOUT, 0};
+        CHECK_EQ(poll(&both, 1, 0), 1);
+        CHECK_EQ(both.revents, POLLOUT);
+        CHECK_EQ(write(ends[1], "x", 1), 1);
+        AWAIT(has_arrived(ends[0]), 100);
+        CHECK_EQ(poll(&both, 1, 0), 1);
+        CHECK_EQ(both.revents, POLLIN | POLLOUT);
+        CHECK_EQ(read(ends[0], &byte, 1), 1);
+
+        struct epoll_event event = {.events = EPOLLIN | EPOLLOUT};
+        OK(epoll_ctl(set, EPOLL_CTL_ADD, ends[0], &event));
+        CHECK_EQ(epoll_wait(set, &event, 1, 0), 1);
+        CHECK_EQ(event.events, EPOLLOUT);
+        CHECK_EQ(write(ends[1], "x", 1), 1);
+        AWAIT(has_arrived(ends[0]), 100);
+        CHECK_EQ(epoll_wait(set, &event, 1, 0), 1);
+        CHECK_EQ(event.events, EPOLLIN | EPOLLOUT);
+        CHECK_EQ(read(ends[0], &byte, 1), 1);
+
+        OK(shutdown(ends[1], SHUT_WR));
+        struct pollfd end = {ends[0], POLLRDHUP, 0};
+        CHECK_EQ(poll(&end, 1, -1), 1);
+        both.events |= POLLRDHUP;
+        CHECK_EQ(poll(&both, 1, 0), 1);
+        CHECK_EQ(both.revents, POLLIN | POLLOUT | POLLRDHUP);
+        CHECK_EQ(epoll_wait(set, &event, 1, 0), 1);
+        CHECK_EQ(event.events, EPOLLIN | EPOLLOUT);
+        OK(close(ends[0]) | close(ends[1]) | close(set));
+    }
+}
+
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         TEST(tcp),    TEST(tcp6),      TEST(kinds),    TEST(addresses), TEST(refused), TEST(resets),    TEST(descriptors), TEST(fast_open), TEST(blocking),
-        TEST(epolls), TEST(bulk),      TEST(files),    TEST(urgent),    TEST(options), TEST(datagrams), TEST(controls),
+        TEST(epolls), TEST(at_once), TEST(bulk),      TEST(files),    TEST(urgent),    TEST(options), TEST(datagrams), TEST(controls),
         TEST(controls6), TEST(batches), TEST(multicast), TEST(ping),    TEST(interfaces), TEST(many),
     };
     return RUN_TESTS("inet", tests, argc, argv);

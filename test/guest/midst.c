@@ -96,15 +96,52 @@ static void *futex_waiter(void *argument) {
     return NULL;
 }
 
+/* Waits at two words at once, of which the second is the door. */
+static void *waiter_of_two(void *argument) {
+    static uint32_t other;
+    struct {
+        uint64_t value, address;
+        uint32_t flags, reserved;
+    } both[2] = {{0, (uintptr_t)&other, 2, 0}, {0, (uintptr_t)&door, 2, 0}};
+    (void)argument;
+    while (door == 0) {
+        long which = syscall(449 /* futex_waitv */, both, 2, 0, NULL, 0);
+        HOLDS(which == 1 || door != 0);
+    }
+    return NULL;
+}
+
+static uint32_t queue, owned;
+
+/* Waits for a word, and is moved to a lock. */
+static void *moved_waiter(void *argument) {
+    (void)argument;
+    HOLDS(syscall(SYS_futex, &queue, FUTEX_WAIT_REQUEUE_PI, 0, NULL, &owned, 0) == 0);
+    HOLDS((owned & FUTEX_TID_MASK) == (uint32_t)syscall(SYS_gettid));
+    HOLDS(syscall(SYS_futex, &owned, FUTEX_UNLOCK_PI, 0, NULL, NULL, 0) == 0);
+    return NULL;
+}
+
+static void move_one(void) {
+    while (syscall(SYS_futex, &queue, FUTEX_CMP_REQUEUE_PI, 1, NULL, &owned, 0) == 0)
+        usleep(100);
+}
+
 static int futex(void) {
-    pthread_t threads[4];
-    for (int i = 0; i < 4; i++)
-        HOLDS(pthread_create(&threads[i], NULL, futex_waiter, NULL) == 0);
+    void *(*const runs[7])(void *) = {futex_waiter,  futex_waiter, futex_waiter, futex_waiter,
+                                      waiter_of_two, moved_waiter, moved_waiter};
+    pthread_t threads[7];
+    HOLDS(syscall(SYS_futex, &owned, FUTEX_LOCK_PI, 0, NULL, NULL, 0) == 0);
+    for (int i = 0; i < 7; i++)
+        HOLDS(pthread_create(&threads[i], NULL, runs[i], NULL) == 0);
+    move_one();
     ready();
     await_line();
+    move_one();
+    HOLDS(syscall(SYS_futex, &owned, FUTEX_UNLOCK_PI, 0, NULL, NULL, 0) == 0);
     door = 1;
     syscall(SYS_futex, &door, FUTEX_WAKE, 100, NULL, NULL, 0);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 7; i++)
         pthread_join(threads[i], NULL);
     return 0;
 }

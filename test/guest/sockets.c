@@ -739,6 +739,76 @@ static void packets(void)
     CHECK_EQ(recv(accepted, text, 2, MSG_TRUNC), 3);
 }
 
+static int datagrams_to(int fd, const struct sockaddr_un *to, int most)
+{
+    int sent = 0;
+    while (sent < most && sendto(fd, "x", 1, MSG_DONTWAIT, (void *)to, to ? sizeof *to : 0) == 1)
+        sent++;
+    CHECK(sent == most || errno == EAGAIN);
+    return sent;
+}
+
+/* So many datagrams wait at most, but for those of the one socket that the receiver sends to. */
+static void full_receivers(void)
+{
+    int limit = 0;
+    FILE *file = fopen("/proc/sys/net/unix/max_dgram_qlen", "r");
+    CHECK(file && fscanf(file, "%d", &limit) == 1);
+    fclose(file);
+    if (limit > 64)
+        SKIP("the sender's buffer is full before");
+    int receiver = FD(socket(AF_UNIX, SOCK_DGRAM, 0)), sender = FD(socket(AF_UNIX, SOCK_DGRAM, 0));
+    int connected = FD(socket(AF_UNIX, SOCK_DGRAM, 0));
+    struct sockaddr_un box = {AF_UNIX, "box"}, back = {AF_UNIX, "back"};
+    OK(bind(receiver, (void *)&box, sizeof box));
+    OK(bind(connected, (void *)&back, sizeof back));
+    OK(connect(connected, (void *)&box, sizeof box));
+    CHECK_EQ(datagrams_to(sender, &box, 100), limit + 1);
+    CHECK_EQ(datagrams_to(connected, NULL, 100), 0);
+    CHECK_EQ(events_of(sender), POLLOUT);
+    CHECK_EQ(events_of(connected), 0);
+    char text[8];
+    CHECK_EQ(read(receiver, text, 8), 1);
+    CHECK_EQ(events_of(connected), POLLOUT);
+    CHECK_EQ(datagrams_to(connected, NULL, 100), 1);
+    CHECK_EQ(datagrams_to(sender, &box, 100), 0);
+    /* Those that wait for a place go on, connected or not. */
+    pid_t first = CHILD(CHECK_EQ(write(connected, "y", 1), 1));
+    pid_t second = CHILD(CHECK_EQ(sendto(sender, "z", 1, 0, (void *)&box, sizeof box), 1));
+    wait_until_asleep(first);
+    wait_until_asleep(second);
+    CHECK_EQ(read(receiver, text, 8), 1);
+    CHECK_EQ(read(receiver, text, 8), 1);
+    JOIN(first);
+    JOIN(second);
+    CHECK_EQ(datagrams_to(sender, &box, 100), 0);
+    /* An answer is on its way whatever waits. */
+    OK(connect(receiver, (void *)&back, sizeof back));
+    CHECK_EQ(events_of(connected), POLLOUT);
+    CHECK_EQ(datagrams_to(connected, NULL, 2 * limit), 2 * limit);
+    int pair[2];
+    pair_of(SOCK_DGRAM, pair);
+    CHECK_EQ(datagrams_to(pair[0], NULL, 3 * limit), 3 * limit);
+    int own = FD(socket(AF_UNIX, SOCK_DGRAM, 0));
+    struct sockaddr_un self = {AF_UNIX, "self"};
+    OK(bind(own, (void *)&self, sizeof self));
+    CHECK_EQ(datagrams_to(own, &self, 3 * limit), 3 * limit);
+}
+
+/* A peer that goes without having read everything is told of before what it had sent. */
+static void reset_packets(void)
+{
+    int pair[2];
+    char text[8];
+    pair_of(SOCK_SEQPACKET, pair);
+    CHECK_EQ(write(pair[0], "left", 4), 4);
+    CHECK_EQ(write(pair[1], "data", 4), 4);
+    OK(close(pair[1]));
+    CHECK_ERR(read(pair[0], text, 8), ECONNRESET);
+    CHECK_EQ(read(pair[0], text, 8), 4);
+    CHECK_EQ(read(pair[0], text, 8), 0);
+}
+
 /* Values of options that any socket has. */
 static void options(void)
 {
@@ -982,7 +1052,7 @@ int main(int argc, char **argv)
         TEST(credentials),     TEST(claims),  TEST(peers),   TEST(pidfds),       TEST(senders_stay_apart), TEST(rights_in_streams),
         TEST(room_for_rights), TEST(rights_on_their_way),    TEST(sizes),        TEST(amounts),            TEST(peek_offsets),
         TEST(names),           TEST(ends),    TEST(packets), TEST(options),      TEST(timeouts),           TEST(filters),
-        TEST(stamps),        TEST(least),
+        TEST(stamps),        TEST(least),     TEST(full_receivers), TEST(reset_packets),
     };
     return RUN_TESTS("sockets", tests, argc, argv);
 }

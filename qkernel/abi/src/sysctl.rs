@@ -65,6 +65,9 @@ pub const NET: &[&str] = &[
 
 /// Stands among the settings, without a file, where the network is the sandbox's own: its kernel keeps what is written.
 pub const OWN: &str = "net/own";
+/// Stands among the settings, without a file, where containers alone are in the network: their sockets may choose the device
+/// that messages take.
+pub const DEVICES: &str = "net/devices";
 /// The first port that anybody may bind.
 pub const UNPRIVILEGED_PORT_START: &str = "net/ipv4/ip_unprivileged_port_start";
 /// The groups whose members may ping.

@@ -26,6 +26,7 @@ pub fn call(operation: u64, args: [u64; 3]) -> Result<u64> {
         shared.waiter.wake_all();
     };
     in_flight::submit(operation, args, Box::new(ended)).map_err(|(error, _)| error)?;
+    let _awaited = in_flight::Awaited::begin();
     call.waiter.wait_uninterruptible(|| call.ended.load(Ordering::Acquire));
     Errno::check(call.result.load(Ordering::Relaxed))
 }

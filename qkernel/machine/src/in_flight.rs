@@ -7,9 +7,10 @@
 use abi::hostcall as hc;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::errno::Errno;
+use crate::owner::{self, OWNERS, Owner};
 use crate::platform;
 use crate::rank::Rank;
 use crate::spin::SpinLock;
@@ -47,6 +48,32 @@ pub(crate) fn complete(token: u64, result: i64) {
         then(result);
         // Not before: whoever it has woken is in the run queue by now.
         COUNT.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// How many tasks of each owner wait for an operation, whatever signals come.
+static AWAITED: [AtomicU32; OWNERS] = [const { AtomicU32::new(0) }; OWNERS];
+
+/// While it lives a task of its owner waits so.
+pub(crate) struct Awaited(Owner);
+
+impl Awaited {
+    /// The current task begins to wait.
+    pub fn begin() -> Self {
+        let owner = owner::current();
+        AWAITED[usize::from(owner.number())].fetch_add(1, Ordering::Relaxed);
+        Self(owner)
+    }
+
+    /// How many there are of an owner.
+    pub fn by(owner: Owner) -> usize {
+        AWAITED[usize::from(owner.number())].load(Ordering::Relaxed) as usize
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        AWAITED[usize::from(self.0.number())].fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -9,12 +9,16 @@
 #[repr(u8)]
 pub enum Rank {
     // Mutexes.
+    /// Mounts that move or go, one at a time.
+    MountMoves,
     /// Work on two pipes at once.
     TwoPipes,
     /// A pipe's content. Held while it is filled from a file, or read into one. Of two the outer one is read.
     Pipe,
     /// The text of an open file of `/proc` or `/sys`. Held while it is made, which looks at everything.
     Text,
+    /// The keys of a container.
+    Keys,
     /// The host begins to watch a file.
     Feeding,
     /// Which epoll sets watch each other.

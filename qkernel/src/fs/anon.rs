@@ -64,6 +64,11 @@ impl Attrs {
     }
 }
 
+/// `lseek(2)` of what has no positions, but does not say so: nothing happens.
+pub fn seek() -> Result<u64> {
+    Ok(0)
+}
+
 /// Whether the guest may make another kernel object; `ENOMEM`.
 pub fn check_room() -> Result<()> {
     account::check(OBJECT_BYTES)

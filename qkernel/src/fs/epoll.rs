@@ -16,15 +16,18 @@ use alloc::vec::Vec;
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use crate::fs::file::{File, FileOps, OpenFlags};
+use crate::creds::CAP_NET_ADMIN;
+use crate::fs::caller::CallerCtx;
+use crate::fs::file::{File, FileOps, OpenFlags, Whence};
 use crate::fs::inode::Stat;
 use crate::fs::poll::PollTable;
 use crate::fs::{anon, host_poll};
 use machine::errno::{Errno, Result};
-use machine::mm::account;
+use machine::mm::{UserAddr, account};
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::{WaitQueue, Wake, Waker};
 use machine::sync::{Mutex, Rank, SpinLock};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 pub const EPOLLEXCLUSIVE: u32 = 1 << 28;
 pub const EPOLLWAKEUP: u32 = 1 << 29;
@@ -163,9 +166,35 @@ impl Item {
 
 type Items = BTreeMap<(u64, i32), Arc<Item>>;
 
+const EPIOCSPARAMS: u32 = 0x4008_8a01;
+const EPIOCGPARAMS: u32 = 0x8008_8a02;
+
+/// `struct epoll_params`: how long and how often a wait asks network devices itself. Kept and told: there are none to ask.
+#[repr(C)]
+#[derive(Clone, Copy, Default, FromBytes, Immutable, IntoBytes)]
+struct Params {
+    busy_poll_usecs: u32,
+    busy_poll_budget: u16,
+    prefer_busy_poll: u8,
+    pad: u8,
+}
+
+impl Params {
+    /// Most packets at once that anybody may ask for.
+    const BUDGET_MAX: u16 = 64;
+
+    fn check(&self, may_exceed: bool) -> Result<()> {
+        if self.pad != 0 || self.busy_poll_usecs > i32::MAX.cast_unsigned() || self.prefer_busy_poll > 1 {
+            return Err(Errno::EINVAL);
+        }
+        if self.busy_poll_budget > Self::BUDGET_MAX && !may_exceed { Err(Errno::EPERM) } else { Ok(()) }
+    }
+}
+
 /// The set.
 pub struct Epoll {
     ino: u64,
+    params: SpinLock<Params>,
     items: Mutex<Items>,
     ready: Arc<Ready>,
     /// Sets this one is in.
@@ -194,6 +223,7 @@ pub fn open(flags: OpenFlags) -> Result<Arc<File>> {
     };
     let set = Epoll {
         ino: anon::next_ino(),
+        params: SpinLock::new(Rank::Leaf, Params::default()),
         items: Mutex::new(Rank::Epoll, BTreeMap::new()),
         ready: Arc::new(ready),
         parents: SpinLock::new(Rank::Leaf, Vec::new()),
@@ -476,8 +506,28 @@ impl FileOps for Epoll {
         if !self.ready.is_empty() && self.any_ready() { PollEvents::READABLE } else { PollEvents::empty() }
     }
 
+    fn seek(&self, _file: &File, _offset: i64, _whence: Whence) -> Result<u64> {
+        anon::seek()
+    }
+
     fn stat(&self, _file: &File) -> Result<Stat> {
         Ok(anon::stat(0o600, self.ino, (0, 0)))
+    }
+
+    fn ioctl(&self, cx: &CallerCtx<'_>, _file: &File, request: u32, arg: u64) -> Result<u64> {
+        match request {
+            EPIOCSPARAMS => {
+                let params: Params = cx.user().read(UserAddr::new(arg))?;
+                params.check(cx.caller.creds().has(CAP_NET_ADMIN))?;
+                *self.params.lock() = params;
+            }
+            EPIOCGPARAMS => {
+                let params = *self.params.lock();
+                cx.user().write(UserAddr::new(arg), &params)?;
+            }
+            _ => return Err(Errno::EINVAL),
+        }
+        Ok(0)
     }
 
     fn describe(&self) -> Vec<u8> {

@@ -5,9 +5,10 @@ use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::fs::anon;
-use crate::fs::file::{At, File, FileOps, OpenFlags};
+use crate::fs::file::{At, File, FileOps, OpenFlags, Whence};
 use crate::fs::inode::Stat;
 use crate::fs::poll::PollTable;
 use machine::errno::{Errno, Result};
@@ -23,6 +24,8 @@ const MAX: u64 = u64::MAX - 1;
 pub struct EventFile {
     count: SpinLock<u64>,
     semaphore: bool,
+    /// Its number among all.
+    id: u64,
     queue: Arc<WaitQueue>,
     ino: u64,
 }
@@ -36,8 +39,11 @@ impl EventFile {
     }
 
     fn new(initial: u64, semaphore: bool) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         let queue = Arc::new(WaitQueue::new());
-        Self { count: SpinLock::new(Rank::Leaf, initial), semaphore, queue, ino: anon::next_ino() }
+        let ino = anon::next_ino();
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { count: SpinLock::new(Rank::Leaf, initial), semaphore, id, queue, ino }
     }
 
     /// Takes the counter's value (or one of it); `EAGAIN` at zero.
@@ -70,6 +76,10 @@ impl EventFile {
 }
 
 impl FileOps for EventFile {
+    fn can_be_spliced(&self) -> bool {
+        false
+    }
+
     fn read(&self, _file: &File, buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
         if buf.remaining() < 8 {
             return Err(Errno::EINVAL);
@@ -101,9 +111,14 @@ impl FileOps for EventFile {
         }
         let count = *self.count.lock();
         let mut events = PollEvents::empty();
-        events.set(PollEvents::READABLE, count > 0);
-        events.set(PollEvents::WRITABLE, count < MAX);
+        // In one spelling alone, as on Linux.
+        events.set(PollEvents::IN, count > 0);
+        events.set(PollEvents::OUT, count < MAX);
         events
+    }
+
+    fn seek(&self, _file: &File, _offset: i64, _whence: Whence) -> Result<u64> {
+        anon::seek()
     }
 
     fn stat(&self, _file: &File) -> Result<Stat> {
@@ -115,7 +130,9 @@ impl FileOps for EventFile {
     }
 
     fn fdinfo(&self) -> Vec<u8> {
-        format!("eventfd-count: {:16x}\n", *self.count.lock()).into_bytes()
+        let Self { id, semaphore, .. } = self;
+        let (count, semaphore) = (*self.count.lock(), u32::from(*semaphore));
+        format!("eventfd-count: {count:16x}\neventfd-id: {id}\neventfd-semaphore: {semaphore}\n").into_bytes()
     }
 
     fn as_any(&self) -> &dyn Any {

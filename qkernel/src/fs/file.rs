@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::fs::caller;
 use crate::fs::caller::CallerCtx;
-use crate::fs::inode::{AttrChange, Stat};
+use crate::fs::inode::{AttrChange, S_IFREG, Stat};
 use crate::fs::notify::Mask;
 use crate::fs::opens::Opens;
 use crate::fs::path::Path;
@@ -82,6 +82,41 @@ pub enum At {
     Position,
     /// At this offset; the position stays (`pread(2)`).
     Offset(u64),
+    /// At the end, without `O_APPEND` (`RWF_APPEND`); `moves`: the position goes behind what was written.
+    End { moves: bool },
+    /// At this offset or, without one, at the position, in spite of `O_APPEND` (`RWF_NOAPPEND`).
+    Exactly(Option<u64>),
+}
+
+impl At {
+    /// The offset, for files where nothing is appended.
+    pub fn from(self, position: u64) -> u64 {
+        match self {
+            Self::Offset(offset) | Self::Exactly(Some(offset)) => offset,
+            Self::Position | Self::End { .. } | Self::Exactly(None) => position,
+        }
+    }
+
+    /// Whether the position moves.
+    pub fn moves(self) -> bool {
+        matches!(self, Self::Position | Self::End { moves: true } | Self::Exactly(None))
+    }
+
+    /// Whether a write goes to the end.
+    pub fn appends(self, flags: OpenFlags) -> bool {
+        match self {
+            Self::Position | Self::Offset(_) => flags.contains(OpenFlags::APPEND),
+            Self::End { .. } => true,
+            Self::Exactly(_) => false,
+        }
+    }
+}
+
+/// Which way a transfer goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    Read,
+    Write,
 }
 
 /// `whence` of `lseek(2)`.
@@ -108,6 +143,10 @@ pub struct DirEntry<'a> {
 /// it answers `EAGAIN`, and [`FileOps::poll`] tells when to try again. The waiting is done in one place,
 /// [`File::blocking`].
 pub trait FileOps: Send + Sync + Any {
+    /// `EINVAL` for a transfer with `O_DIRECT` of so many bytes that is not one of whole blocks.
+    fn check_direct(&self, _file: &File, _at: At, _bytes: usize, _way: Way) -> Result<()> {
+        Ok(())
+    }
     /// Reads into `buf`; 0 is the end.
     fn read(&self, _file: &File, _buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
         Err(Errno::EINVAL)
@@ -123,6 +162,10 @@ pub trait FileOps: Send + Sync + Any {
     /// The events that hold now. With a table, registers for changes first.
     fn poll(&self, _file: &File, _table: Option<&mut PollTable>) -> PollEvents {
         PollEvents::READABLE | PollEvents::WRITABLE
+    }
+    /// Whether a regular file has something to tell who polls it.
+    fn is_polled(&self) -> bool {
+        false
     }
     /// [`Self::poll`], where only `wanted` events and errors matter: the rest may be left out.
     fn poll_for(&self, file: &File, table: Option<&mut PollTable>, _wanted: PollEvents) -> PollEvents {
@@ -165,6 +208,18 @@ pub trait FileOps: Send + Sync + Any {
     /// Flags were changed by `fcntl(2)`.
     fn flags_changed(&self, _file: &File, _flags: OpenFlags) -> Result<()> {
         Ok(())
+    }
+    /// Whether it is a file or directory of a file system that could keep flags of it.
+    fn is_kept(&self) -> bool {
+        false
+    }
+    /// Whether `O_APPEND` means anything to it.
+    fn can_append(&self) -> bool {
+        false
+    }
+    /// Whether `splice(2)` reads from it.
+    fn can_be_spliced(&self) -> bool {
+        true
     }
     /// Whether `O_DIRECT` means anything to it.
     fn is_direct(&self) -> bool {
@@ -230,6 +285,8 @@ pub struct File {
     notice: SpinLock<Option<Arc<Notice>>>,
     /// A program is run by it: nobody writes to the file meanwhile.
     denies_writes: bool,
+    /// Its mount counts it as one that writes.
+    writes_to_mount: bool,
     /// How long what is written will live, as the program expects (`F_SET_RW_HINT`).
     pub write_life: AtomicU8,
     /// Unique among all descriptions ever (lock owners, epoll keys).
@@ -248,6 +305,9 @@ impl Drop for File {
             && let Some(writers) = self.writers()
         {
             writers.allow_writes();
+        }
+        if let Some(path) = self.path.as_ref().filter(|_| self.writes_to_mount) {
+            path.mount.remove_writer();
         }
         self.notify(if self.flags().writable() { Mask::CLOSE_WRITE } else { Mask::CLOSE_NOWRITE });
     }
@@ -280,6 +340,9 @@ impl File {
     }
 
     fn with(ops: Box<dyn FileOps>, flags: OpenFlags, path: Option<Path>) -> Self {
+        let written = path.as_ref().filter(|path| flags.writable() && path.inode.kind() == S_IFREG);
+        written.iter().for_each(|path| path.mount.add_writer());
+        let writes_to_mount = written.is_some();
         Self {
             ops,
             path,
@@ -287,8 +350,17 @@ impl File {
             pos: Mutex::new(Rank::Position, 0),
             notice: SpinLock::new(Rank::Leaf, None),
             denies_writes: false,
+            writes_to_mount,
             write_life: AtomicU8::new(0),
             id: NEXT_FILE.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// `EROFS`: its mount was made read-only while it was opened for writing.
+    pub fn check_mount(&self) -> Result<()> {
+        match &self.path {
+            Some(path) if self.writes_to_mount => path.mount.check_writable(),
+            _ => Ok(()),
         }
     }
 
@@ -299,6 +371,20 @@ impl File {
             && !self.flags().contains(OpenFlags::PATH)
         {
             path.notify(event);
+        }
+    }
+
+    /// It was read: tells those who watch it, and moves the time of access.
+    #[inline]
+    pub fn accessed(&self) {
+        self.notify(Mask::ACCESS);
+        self.move_atime();
+    }
+
+    /// Moves the time of access, unless it was opened with `O_NOATIME`.
+    pub fn move_atime(&self) {
+        if let Some(path) = self.path.as_ref().filter(|_| !self.flags().contains(OpenFlags::NOATIME)) {
+            path.accessed();
         }
     }
 
@@ -361,7 +447,7 @@ impl File {
         }
         let moved = self.blocking(PollEvents::READABLE, || self.ops.read(self, buf, at))?;
         if moved > 0 {
-            self.notify(Mask::ACCESS);
+            self.accessed();
         }
         Ok(moved)
     }
@@ -384,7 +470,7 @@ impl File {
         loop {
             let at = match at {
                 At::Offset(offset) => At::Offset(offset + done as u64),
-                At::Position => At::Position,
+                at => at,
             };
             match self.blocking(PollEvents::WRITABLE, || self.ops.write(self, buf, at)) {
                 Ok(moved) => done += moved,
@@ -409,14 +495,14 @@ impl File {
         if self.flags().contains(OpenFlags::PATH) {
             return Err(Errno::EBADF);
         }
-        if matches!(at, At::Offset(_)) && !self.ops.is_seekable() { Err(Errno::ESPIPE) } else { Ok(()) }
+        if !at.moves() && !self.ops.is_seekable() { Err(Errno::ESPIPE) } else { Ok(()) }
     }
 
     /// Reads at an offset into kernel memory, for the kernel's own use (`execve`).
     pub fn read_at(&self, offset: u64, to: &mut [u8]) -> Result<usize> {
         let moved = self.ops.read(self, &mut IoBuf::kernel(to), At::Offset(offset))?;
         if moved > 0 {
-            self.notify(Mask::ACCESS);
+            self.accessed();
         }
         Ok(moved)
     }
@@ -644,24 +730,20 @@ pub fn append_position(
     size: impl FnOnce() -> Result<u64>,
     write: impl FnOnce(u64) -> Result<usize>,
 ) -> Result<usize> {
-    let appends = file.flags().contains(OpenFlags::APPEND);
-    match at {
-        At::Offset(offset) => {
-            let _one = lock.lock();
-            // As on Linux, O_APPEND wins over the offset.
-            write(if appends { size()? } else { offset })
-        }
-        At::Position => {
-            let mut position = file.pos.lock();
-            let _one = lock.lock();
-            let offset = if appends { size()? } else { *position };
-            let moved = write(offset)?;
-            if moved > 0 {
-                *position = offset + moved as u64;
-            }
-            Ok(moved)
-        }
+    let appends = at.appends(file.flags());
+    if !at.moves() {
+        let _one = lock.lock();
+        // As on Linux, O_APPEND wins over the offset.
+        return write(if appends { size()? } else { at.from(0) });
     }
+    let mut position = file.pos.lock();
+    let _one = lock.lock();
+    let offset = if appends { size()? } else { *position };
+    let moved = write(offset)?;
+    if moved > 0 {
+        *position = offset + moved as u64;
+    }
+    Ok(moved)
 }
 
 /// Shortens a write at `offset` of a regular file to what `RLIMIT_FSIZE` and the largest size allow; `EFBIG` when

@@ -148,6 +148,10 @@ pub trait Inode: Send + Sync + Any {
     fn cache_policy(&self) -> CachePolicy {
         CachePolicy::Trust
     }
+    /// What offsets and lengths of reads and writes with `O_DIRECT` are multiples of; 0: they need not be.
+    fn direct_align(&self) -> u32 {
+        0
+    }
     fn lookup(&self, _name: &[u8]) -> Result<Arc<dyn Inode>> {
         Err(Errno::ENOTDIR)
     }
@@ -195,6 +199,8 @@ pub trait Inode: Send + Sync + Any {
     fn readlink(&self) -> Result<LinkTarget> {
         Err(Errno::EINVAL)
     }
+    /// The content was read, which moves the time of access: always if `strictly`, else where [`is_access_due`] says so.
+    fn accessed(&self, _strictly: bool) {}
     fn set_attr(&self, _change: &AttrChange) -> Result<()> {
         Err(Errno::EPERM)
     }
@@ -249,11 +255,25 @@ pub trait Inode: Send + Sync + Any {
     }
     /// For `statfs(2)`.
     fn statfs(&self) -> Result<abi::hostcall::HostStatFs>;
+    /// Options of the file system as the tables of mounts show them, each behind a comma.
+    fn fs_options(&self) -> Vec<u8> {
+        Vec::new()
+    }
+    /// Changes options of the file system.
+    fn remount(&self, _options: &[u8]) -> Result<()> {
+        Ok(())
+    }
     /// The text that links and tables of `/proc` show for a node that has no name anywhere, such as `pipe:[12]`.
     fn shown_as(&self) -> Option<Vec<u8>> {
         None
     }
     fn as_any(&self) -> &dyn Any;
+}
+
+/// Whether a read moves the time of access (`relatime`): the first after a change, and the first of a day.
+pub fn is_access_due(atime_ns: i64, mtime_ns: i64, ctime_ns: i64, now_ns: i64) -> bool {
+    const DAY_NS: i64 = 24 * 3600 * 1_000_000_000;
+    atime_ns <= mtime_ns || atime_ns <= ctime_ns || now_ns.saturating_sub(atime_ns) >= DAY_NS
 }
 
 /// Changes the content of a file that is not open for that: `ETXTBSY`, if it is a program that runs.

@@ -105,6 +105,10 @@ fn record(event: &Queued, into: &mut [u8; HEADER_BYTES + NAME_MAX_BYTES]) -> Opt
 }
 
 impl FileOps for InotifyFile {
+    fn can_be_spliced(&self) -> bool {
+        false
+    }
+
     fn read(&self, _file: &File, buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
         feed::take();
         let mut done = 0;
@@ -139,9 +143,8 @@ impl FileOps for InotifyFile {
         PollEvents::empty()
     }
 
-    /// It does nothing, and succeeds.
     fn seek(&self, _file: &File, _offset: i64, _whence: Whence) -> Result<u64> {
-        Ok(0)
+        anon::seek()
     }
 
     fn ioctl(&self, cx: &CallerCtx<'_>, _file: &File, request: u32, arg: u64) -> Result<u64> {

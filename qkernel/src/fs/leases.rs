@@ -6,8 +6,10 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::fs::caller;
+use crate::fs::caller::PidOf;
 use crate::fs::file::File;
 use crate::fs::inode::Inode;
+use crate::fs::locks::Node;
 use crate::fs::sigio::{self, Notice, Reason};
 use machine::errno::{Errno, Result};
 use machine::mm::account;
@@ -41,6 +43,37 @@ struct Lease {
     exclusive: bool,
     breaks: Option<(Break, u64)>,
     notice: Arc<Notice>,
+    /// Who took it.
+    process: PidOf,
+}
+
+/// A lease as `/proc/locks` shows it.
+#[derive(Clone, Copy)]
+pub struct Shown {
+    /// The description's [`File::id`].
+    pub file: u64,
+    pub process: PidOf,
+    /// What it is, or is to become if it is told to make way: `None` is nothing.
+    pub exclusive: Option<bool>,
+    pub is_breaking: bool,
+}
+
+impl Lease {
+    fn shown(&self) -> Shown {
+        let exclusive = match self.breaks {
+            Some((Break::Unlock, _)) => None,
+            Some((Break::Downgrade, _)) => Some(false),
+            None => Some(self.exclusive),
+        };
+        Shown { file: self.file, process: self.process, exclusive, is_breaking: self.breaks.is_some() }
+    }
+}
+
+/// The leases of one file.
+#[derive(Default)]
+struct Leases {
+    list: Vec<Lease>,
+    node: Option<Node>,
 }
 
 impl Lease {
@@ -73,7 +106,7 @@ impl Lease {
 }
 
 /// By [`Inode::lock_key`]. A file with a lease is open, so the key stays its own.
-static TABLE: SpinLock<BTreeMap<usize, Vec<Lease>>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
+static TABLE: SpinLock<BTreeMap<usize, Leases>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
 /// How many there are: openings look here first.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static CHANGED: WaitQueue = WaitQueue::new();
@@ -98,7 +131,7 @@ impl<R> Changed<R> {
 /// Changes the leases of a file and keeps the count; if something has changed, whoever waits looks again. `None`: the file has none.
 fn change<R>(key: usize, what: impl FnOnce(&mut Vec<Lease>) -> Changed<R>) -> Option<R> {
     let mut table = TABLE.lock();
-    let leases = table.get_mut(&key)?;
+    let leases = &mut table.get_mut(&key)?.list;
     let (changed, is_empty) = counted(leases, what);
     let gone = if is_empty { table.remove(&key) } else { None };
     drop(table);
@@ -134,10 +167,13 @@ pub fn set(file: &Arc<File>, fd: i32, exclusive: bool) -> Result<()> {
     let key = inode.lock_key();
     account::check(LEASE_BYTES).map_err(|_| Errno::ENOLCK)?;
     let notice = sigio::for_lease(file, fd)?;
+    let (node, process) = (Node::of(file), PidOf::of(&*caller::current()));
     // Who opens counts that first, and then looks for leases, so one of the two sees the other.
     COUNT.fetch_add(1, Ordering::SeqCst);
     let mut table = TABLE.lock();
     let leases = table.entry(key).or_default();
+    leases.node.get_or_insert(node);
+    let leases = &mut leases.list;
     let (result, is_empty) = counted(leases, |leases| {
         let in_the_way = |other: &Lease| {
             other.file != file.id && (exclusive || matches!(other.breaks, Some((Break::Unlock, _))))
@@ -159,7 +195,7 @@ pub fn set(file: &Arc<File>, fd: i32, exclusive: bool) -> Result<()> {
             None if leases.len() >= LEASES_MAX => return Err(Errno::ENOLCK),
             None => {
                 leases.try_reserve(1).map_err(|_| Errno::ENOLCK)?;
-                leases.push(Lease { file: file.id, exclusive, breaks: None, notice });
+                leases.push(Lease { file: file.id, exclusive, breaks: None, notice, process });
             }
         }
         Ok(())
@@ -209,12 +245,7 @@ pub fn get(file: &File) -> Option<bool> {
             return Changed::yes((None, Some(leases.swap_remove(at))));
         }
         let lease = &leases[at];
-        let shown = match lease.breaks {
-            Some((Break::Unlock, _)) => None,
-            Some((Break::Downgrade, _)) => Some(false),
-            None => Some(lease.exclusive),
-        };
-        Changed { result: (shown, None), is_so: lease.exclusive != was_exclusive }
+        Changed { result: (lease.shown().exclusive, None), is_so: lease.exclusive != was_exclusive }
     })
     .and_then(|(shown, _)| shown)
 }
@@ -256,7 +287,7 @@ pub fn make_way(inode: &dyn Inode, writes: bool, waits: bool) -> Result<()> {
 
 fn is_in_the_way(key: usize, writes: bool) -> bool {
     let table = TABLE.lock();
-    table.get(&key).is_some_and(|leases| leases.iter().any(|lease| writes || lease.exclusive))
+    table.get(&key).is_some_and(|leases| leases.list.iter().any(|lease| writes || lease.exclusive))
 }
 
 /// Tells the leases that are in the way to go: the holders that have yet to hear of it, and when the time of the first is over.
@@ -272,7 +303,7 @@ fn ask(key: usize, writes: bool) -> (Vec<Arc<Notice>>, Option<u64>) {
     let mut deadline_ns = None;
     let mut table = TABLE.lock();
     let Some(leases) = table.get_mut(&key) else { return (holders, None) };
-    let ((), is_empty) = counted(leases, |leases| {
+    let ((), is_empty) = counted(&mut leases.list, |leases| {
         for at in (0..leases.len()).rev() {
             if expired.len() < BATCH && leases[at].expire(now_ns) {
                 expired.push(leases.swap_remove(at));
@@ -292,6 +323,30 @@ fn ask(key: usize, writes: bool) -> (Vec<Arc<Notice>>, Option<u64>) {
     (holders, deadline_ns)
 }
 
+/// The leases of one file.
+pub struct Listed {
+    /// Where the next file is looked for.
+    pub next: usize,
+    pub node: Option<Node>,
+    pub leases: Vec<Shown>,
+}
+
+/// The first file with leases from `from` on.
+pub fn list(from: usize) -> Result<Option<Listed>> {
+    let table = TABLE.lock();
+    let Some((key, leases)) = table.range(from..).next() else { return Ok(None) };
+    let mut shown = account::vec(leases.list.len())?;
+    shown.extend(leases.list.iter().map(Lease::shown));
+    Ok(Some(Listed { next: key.saturating_add(1), node: leases.node.clone(), leases: shown }))
+}
+
+/// The lease of a description.
+pub fn of_file(file: &File) -> Option<Shown> {
+    let key = key_of(file).ok()?;
+    let table = TABLE.lock();
+    table.get(&key)?.list.iter().find(|lease| lease.file == file.id).map(Lease::shown)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -300,7 +355,8 @@ mod tests {
 
     fn lease(exclusive: bool) -> Lease {
         let file = eventfd::EventFile::open(0, false, OpenFlags::empty()).unwrap();
-        Lease { file: file.id, exclusive, breaks: None, notice: sigio::for_lease(&file, 3).unwrap() }
+        let notice = sigio::for_lease(&file, 3).unwrap();
+        Lease { file: file.id, exclusive, breaks: None, notice, process: PidOf::default() }
     }
 
     #[test]

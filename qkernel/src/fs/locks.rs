@@ -1,10 +1,14 @@
 //! Advisory locks: POSIX record locks, open-file-description locks, and `flock(2)`.
 
 use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
 
+use crate::fs::caller;
 use crate::fs::caller::PidOf;
 use crate::fs::file::File;
+use crate::fs::inode::Inode;
 use machine::errno::{Errno, Result};
 use machine::mm::account;
 use machine::sched::wait::WaitQueue;
@@ -33,13 +37,16 @@ pub enum Owner {
 pub struct Lock {
     pub owner: Owner,
     pub process: PidOf,
+    /// The description by which it was taken.
+    pub file: u64,
     pub start: u64,
     pub end: u64,
     pub exclusive: bool,
 }
 
 impl Lock {
-    fn conflicts(&self, other: &Lock) -> bool {
+    /// Whether one of them cannot be had with the other.
+    pub fn conflicts(&self, other: &Lock) -> bool {
         self.owner != other.owner
             && (self.exclusive || other.exclusive)
             && self.start <= other.end
@@ -47,12 +54,39 @@ impl Lock {
     }
 }
 
+/// The file that has locks, for who shows them. It keeps none open.
+#[derive(Clone)]
+pub enum Node {
+    Named(Weak<dyn Inode>),
+    /// A pipe or the like, by `st_dev` and `st_ino`.
+    Unnamed(u64, u64),
+}
+
+impl Node {
+    /// That of an open file.
+    pub fn of(file: &File) -> Self {
+        match &file.path {
+            Some(path) => Self::Named(Arc::downgrade(&path.inode)),
+            None => file.ops.stat(file).map_or(Self::Unnamed(0, 0), |stat| Self::Unnamed(stat.dev, stat.ino)),
+        }
+    }
+
+    /// `st_dev` and `st_ino`, while it is there. May ask the host.
+    pub fn numbers(&self) -> Option<(u64, u64)> {
+        match self {
+            Self::Named(inode) => inode.upgrade()?.stat().ok().map(|stat| (stat.dev, stat.ino)),
+            Self::Unnamed(dev, ino) => Some((*dev, *ino)),
+        }
+    }
+}
+
 /// The locks of one file.
 #[derive(Default)]
 struct FileLocks {
+    node: Option<Node>,
     records: Vec<Lock>,
-    /// Descriptions with a `flock(2)` lock, and whether it is exclusive.
-    flocks: Vec<(u64, bool)>,
+    /// Those of `flock(2)`.
+    flocks: Vec<Lock>,
 }
 
 impl FileLocks {
@@ -102,8 +136,8 @@ impl FileLocks {
         Ok(())
     }
 
-    fn flock_conflict(&self, owner: u64, exclusive: bool) -> bool {
-        self.flocks.iter().any(|(held, theirs)| *held != owner && (exclusive || *theirs))
+    fn flock_conflict(&self, wanted: &Lock) -> bool {
+        self.flocks.iter().any(|held| held.conflicts(wanted))
     }
 
     fn is_empty(&self) -> bool {
@@ -117,6 +151,33 @@ struct Table {
     files: BTreeMap<usize, FileLocks>,
     /// The process (descriptor table) that each waiting process waits for.
     waits: BTreeMap<u64, u64>,
+    /// What tasks wait for, by file, and there in the order in which they came.
+    blocked: BTreeMap<(usize, u64), Shown>,
+}
+
+/// A lock as others see it.
+#[derive(Clone, Copy)]
+pub struct Shown {
+    pub is_flock: bool,
+    pub lock: Lock,
+}
+
+/// While it lives others see that its task waits for a lock.
+struct Blocked((usize, u64));
+
+impl Blocked {
+    fn new(file: usize, shown: Shown) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let place = (file, NEXT.fetch_add(1, Ordering::Relaxed));
+        with_table(|table| table.blocked.insert(place, shown));
+        Self(place)
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        with_table(|table| table.blocked.remove(&self.0));
+    }
 }
 
 static TABLE: SpinLock<Option<Table>> = SpinLock::new(Rank::Leaf, None);
@@ -134,6 +195,14 @@ fn inode_of(file: &File) -> usize {
 }
 
 impl Table {
+    fn note_node(&mut self, file: usize, node: &Node) {
+        if let Some(locks) = self.files.get_mut(&file)
+            && locks.node.is_none()
+        {
+            locks.node = Some(node.clone());
+        }
+    }
+
     fn prune(&mut self, file: usize) {
         if self.files.get(&file).is_some_and(FileLocks::is_empty) {
             self.files.remove(&file);
@@ -186,9 +255,17 @@ pub fn test(file: &File, wanted: &Lock) -> Result<Option<Lock>> {
 pub fn lock(file: &File, wanted: &Lock, waits: bool) -> Result<()> {
     let inode = inode_of(file);
     account::check(LOCK_BYTES).map_err(|_| Errno::ENOLCK)?;
-    let attempt = || with_table(|table| table.try_lock(inode, wanted, waits));
+    let node = Node::of(file);
+    let attempt = || {
+        with_table(|table| {
+            let result = table.try_lock(inode, wanted, waits);
+            table.note_node(inode, &node);
+            result
+        })
+    };
     let mut result = attempt();
     if waits && result == Err(Errno::EAGAIN) {
+        let _blocked = Blocked::new(inode, Shown { is_flock: false, lock: *wanted });
         let woken = CHANGED.wait(|| match attempt() {
             Err(Errno::EAGAIN) => None,
             done => Some(done),
@@ -219,34 +296,42 @@ pub fn unlock(file: &File, owner: Owner, start: u64, end: u64) -> Result<()> {
 /// `flock(2)`; `None` unlocks. `EAGAIN` when it would wait and `waits` is false.
 pub fn flock(file: &File, kind: Option<bool>, waits: bool) -> Result<()> {
     let inode = inode_of(file);
-    let owner = file.id;
+    let owner = Owner::Description(file.id);
+    let node = Node::of(file);
+    let process = PidOf::of(&*caller::current());
+    let wanted = kind.map(|exclusive| Lock { owner, process, file: file.id, start: 0, end: END, exclusive });
     if kind.is_some() {
         account::check(LOCK_BYTES)?;
     }
     let attempt = |keep: bool| {
         with_table(|table| {
             let locks = table.files.entry(inode).or_default();
-            let result = match kind {
-                Some(exclusive) if locks.flock_conflict(owner, exclusive) => {
+            let result = match wanted {
+                Some(wanted) if locks.flock_conflict(&wanted) => {
                     // Changing a lock gives the old one up first, as on Linux.
                     if !keep {
-                        locks.flocks.retain(|(held, _)| *held != owner);
+                        locks.flocks.retain(|held| held.owner != owner);
                     }
                     Err(Errno::EAGAIN)
                 }
-                kind => {
-                    locks.flocks.retain(|(held, _)| *held != owner);
-                    locks.flocks.extend(kind.map(|exclusive| (owner, exclusive)));
+                wanted => {
+                    locks.flocks.retain(|held| held.owner != owner);
+                    locks.flocks.extend(wanted);
                     Ok(())
                 }
             };
+            table.note_node(inode, &node);
             table.prune(inode);
             result
         })
     };
     let mut result = attempt(false);
     CHANGED.wake_all();
-    if waits && result == Err(Errno::EAGAIN) {
+    if waits
+        && result == Err(Errno::EAGAIN)
+        && let Some(lock) = wanted
+    {
+        let _blocked = Blocked::new(inode, Shown { is_flock: true, lock });
         result = CHANGED
             .wait(|| match attempt(true) {
                 Err(Errno::EAGAIN) => None,
@@ -268,7 +353,7 @@ fn release(file: &File, which: impl Fn(&Lock) -> bool, flock: bool) {
         let before = locks.records.len() + locks.flocks.len();
         locks.records.retain(|held| !which(held));
         if flock {
-            locks.flocks.retain(|(held, _)| *held != file.id);
+            locks.flocks.retain(|held| held.file != file.id);
         }
         let changed = before != locks.records.len() + locks.flocks.len();
         table.prune(inode);
@@ -289,9 +374,38 @@ pub fn release_file(file: &File) {
     release(file, |held| held.owner == Owner::Description(file.id), true);
 }
 
-/// Every lock, for `/proc/locks`.
-pub fn list() -> Vec<Lock> {
-    with_table(|table| table.files.values().flat_map(|locks| locks.records.iter().copied()).collect())
+/// The locks of one file.
+pub struct Listed {
+    /// Where the next one is looked for.
+    pub next: usize,
+    pub node: Option<Node>,
+    pub held: Vec<Shown>,
+    /// What tasks wait for.
+    pub blocked: Vec<Shown>,
+}
+
+/// The first file with locks from `from` on, for `/proc/locks`.
+pub fn list(from: usize) -> Result<Option<Listed>> {
+    with_table(|table| {
+        let Some((&key, locks)) = table.files.range(from..).next() else { return Ok(None) };
+        listed(table, key, locks).map(Some)
+    })
+}
+
+/// The locks of the file that is open as `file`.
+pub fn list_of(file: &File) -> Result<Option<Listed>> {
+    let key = inode_of(file);
+    with_table(|table| table.files.get(&key).map(|locks| listed(table, key, locks)).transpose())
+}
+
+fn listed(table: &Table, key: usize, locks: &FileLocks) -> Result<Listed> {
+    let mut held = account::vec(locks.records.len() + locks.flocks.len())?;
+    held.extend(locks.records.iter().map(|lock| Shown { is_flock: false, lock: *lock }));
+    held.extend(locks.flocks.iter().map(|lock| Shown { is_flock: true, lock: *lock }));
+    let waiting = || table.blocked.range((key, 0)..=(key, u64::MAX)).map(|(_, shown)| *shown);
+    let mut blocked = account::vec(waiting().count())?;
+    blocked.extend(waiting());
+    Ok(Listed { next: key.saturating_add(1), node: locks.node.clone(), held, blocked })
 }
 
 #[cfg(test)]
@@ -299,7 +413,7 @@ mod tests {
     use super::*;
 
     fn lock(owner: u64, start: u64, end: u64, exclusive: bool) -> Lock {
-        Lock { owner: Owner::Table(owner), process: PidOf::default(), start, end, exclusive }
+        Lock { owner: Owner::Table(owner), process: PidOf::default(), file: owner, start, end, exclusive }
     }
 
     fn ranges(locks: &FileLocks) -> Vec<(u64, u64, bool)> {

@@ -98,6 +98,9 @@ impl Inode for MemNode {
     fn kind(&self) -> u32 {
         S_IFREG
     }
+    fn accessed(&self, _strictly: bool) {
+        self.meta.lock().atime_ns = time::realtime_ns().cast_signed();
+    }
     fn set_attr(&self, change: &AttrChange) -> Result<()> {
         if let Some(size) = change.size {
             self.resize(size)?;
@@ -220,26 +223,28 @@ impl FileOps for MemFile {
     }
 
     fn read(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
-        match at {
-            At::Offset(offset) => self.node.store.read(offset, buf),
-            At::Position => {
-                let mut pos = file.pos.lock();
-                let got = self.node.store.read(*pos, buf)?;
-                *pos += got as u64;
-                Ok(got)
-            }
+        if !at.moves() {
+            return self.node.store.read(at.from(0), buf);
         }
+        let mut pos = file.pos.lock();
+        let got = self.node.store.read(*pos, buf)?;
+        *pos += got as u64;
+        Ok(got)
+    }
+
+    fn is_kept(&self) -> bool {
+        true
+    }
+
+    fn can_append(&self) -> bool {
+        true
     }
 
     fn write(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
         let mut pos = file.pos.lock();
-        let offset = match at {
-            _ if file.flags().contains(OpenFlags::APPEND) => self.node.store.size(),
-            At::Offset(offset) => offset,
-            At::Position => *pos,
-        };
+        let offset = if at.appends(file.flags()) { self.node.store.size() } else { at.from(*pos) };
         let done = self.write_at(offset, buf)?;
-        if at == At::Position {
+        if at.moves() && done > 0 {
             *pos = offset + done as u64;
         }
         Ok(done)

@@ -5,6 +5,7 @@ pub mod anon;
 pub mod attr;
 pub mod block;
 pub mod caller;
+pub mod changes;
 pub mod dentry;
 pub mod devfs;
 pub mod epoll;

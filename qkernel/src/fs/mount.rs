@@ -1,18 +1,19 @@
 //! Mounts: which file system is seen where.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bitflags::bitflags;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::fs::changes::Changes;
 use crate::fs::dentry::{self, Dentry};
 use crate::fs::inode::Inode;
 use crate::fs::notify;
 use crate::fs::path::Path;
 use machine::errno::{Errno, Result};
-use machine::sync::{Rank, SpinLock};
+use machine::sync::{Mutex, Once, Rank, SpinLock};
 
 bitflags! {
     /// Operations that a mount does not allow; numbers as in boot records.
@@ -22,35 +23,65 @@ bitflags! {
         const NO_SUID = abi::boot::MOUNT_NO_SUID;
         const NO_DEV = abi::boot::MOUNT_NO_DEV;
         const NO_EXEC = abi::boot::MOUNT_NO_EXEC;
+        // Those of programs alone.
+        const SYNC = 1 << 16;
+        const DIR_SYNC = 1 << 17;
+        const LAZY_TIME = 1 << 18;
+        const NO_ATIME = 1 << 19;
+        const NO_DIR_ATIME = 1 << 20;
+        /// Every access counts, not only the first after a change and the first of a day.
+        const STRICT_ATIME = 1 << 21;
+        const NO_SYM_FOLLOW = 1 << 22;
+        /// The times of access that it keeps.
+        const ATIME = Self::NO_ATIME.bits() | Self::NO_DIR_ATIME.bits() | Self::STRICT_ATIME.bits();
+        /// Those that Linux keeps with the file system.
+        const OF_FILE_SYSTEM = Self::SYNC.bits() | Self::DIR_SYNC.bits() | Self::LAZY_TIME.bits();
     }
 }
 
 impl Limits {
     /// Each with its name in `/proc/PID/mounts` and its bit of `f_flags` (`ST_RDONLY`, `ST_NOSUID`, …).
-    const SHOWN: [(Self, &'static [u8], u64); 4] = [
+    const SHOWN: [(Self, &'static [u8], u64); 10] = [
         (Self::READ_ONLY, b"ro", 1),
+        (Self::SYNC, b"sync", 0x10),
+        (Self::DIR_SYNC, b"dirsync", 0),
+        (Self::LAZY_TIME, b"lazytime", 0),
         (Self::NO_SUID, b"nosuid", 2),
         (Self::NO_DEV, b"nodev", 4),
         (Self::NO_EXEC, b"noexec", 8),
+        (Self::NO_ATIME, b"noatime", 0x400),
+        (Self::NO_DIR_ATIME, b"nodiratime", 0x800),
+        (Self::NO_SYM_FOLLOW, b"nosymfollow", 0x2000),
     ];
+    const RELATIME: (&'static [u8], u64) = (b"relatime", 0x1000);
 
-    /// The options as `/proc/PID/mounts` writes them, with those that every mount has.
+    fn is_relatime(self) -> bool {
+        !self.intersects(Self::NO_ATIME | Self::STRICT_ATIME)
+    }
+
+    /// The options as `/proc/PID/mounts` writes them.
     pub fn names(self) -> Vec<u8> {
         let mut text = if self.contains(Self::READ_ONLY) { Vec::new() } else { b"rw,".to_vec() };
-        for (_, name, _) in Self::SHOWN.into_iter().filter(|(limit, ..)| self.contains(*limit)) {
-            text.extend_from_slice(name);
-            text.push(b',');
+        for (limit, name, _) in Self::SHOWN {
+            if limit == Self::NO_SYM_FOLLOW && self.is_relatime() {
+                text.extend_from_slice(Self::RELATIME.0);
+                text.push(b',');
+            }
+            if self.contains(limit) {
+                text.extend_from_slice(name);
+                text.push(b',');
+            }
         }
-        text.extend_from_slice(b"relatime");
+        text.pop();
         text
     }
 
-    /// The flags as `statfs(2)` tells them, with those that every mount has.
+    /// The flags as `statfs(2)` tells them.
     pub fn statfs_flags(self) -> u64 {
         const ST_VALID: u64 = 0x20;
-        const ST_RELATIME: u64 = 0x1000;
+        let relatime = if self.is_relatime() { Self::RELATIME.1 } else { 0 };
         let shown = Self::SHOWN.into_iter().filter(|(limit, ..)| self.contains(*limit));
-        shown.fold(ST_VALID | ST_RELATIME, |flags, (_, _, bit)| flags | bit)
+        shown.fold(ST_VALID | relatime, |flags, (_, _, bit)| flags | bit)
     }
 }
 
@@ -68,12 +99,22 @@ pub struct Mount {
     /// The place it covers; `None` for the root of the tree, and once it is unmounted.
     at: SpinLock<Option<(Arc<Mount>, Arc<Dentry>)>>,
     limits: AtomicU32,
+    /// Files that are open for writing by it.
+    writers: AtomicU32,
+    /// How often a path led into it.
+    entries: AtomicU64,
+    /// [`Self::entries`], and one, when it was last marked to go if nobody uses it; 0: it was not.
+    expires: AtomicU64,
+    /// Of the root of a tree: what changes in the tree, once somebody wants to know.
+    changes: Once<Arc<Changes>>,
 }
 
 /// Mounts by the place they cover: mount id and dentry address (which the mount keeps alive).
 static TABLE: SpinLock<BTreeMap<(u64, usize), Arc<Mount>>> = SpinLock::new(Rank::Mounts, BTreeMap::new());
 /// The root of the tree and all mounts in the order they were made.
 static ALL: SpinLock<Vec<Arc<Mount>>> = SpinLock::new(Rank::Mounts, Vec::new());
+/// Held while a mount that is in the tree comes, goes, moves or changes, so that none comes to be in itself.
+static MOVES: Mutex<()> = Mutex::new(Rank::MountMoves, ());
 
 fn key(mount: &Mount, dentry: &Arc<Dentry>) -> (u64, usize) {
     (mount.id, Arc::as_ptr(dentry) as usize)
@@ -96,6 +137,10 @@ impl Mount {
             root_inode,
             at: SpinLock::new(Rank::Leaf, None),
             limits: AtomicU32::new(limits.bits()),
+            writers: AtomicU32::new(0),
+            entries: AtomicU64::new(0),
+            expires: AtomicU64::new(0),
+            changes: Once::new(),
         })
     }
 
@@ -120,8 +165,84 @@ impl Mount {
     }
 
     /// Changes [`Self::limits`].
-    pub fn set_limits(&self, limits: Limits) {
-        self.limits.store(limits.bits(), Ordering::Relaxed);
+    pub fn set_limits(self: &Arc<Self>, limits: Limits) {
+        self.limits.store(limits.bits(), Ordering::SeqCst);
+        self.tell_change();
+    }
+
+    /// The same on behalf of a program. `EBUSY`: it is to be read-only, and files are open for writing.
+    pub fn change_limits(self: &Arc<Self>, limits: Limits) -> Result<()> {
+        // One change at a time, so that none takes back another.
+        let _moves = MOVES.lock();
+        let before = self.limits();
+        let becomes_read_only = limits.contains(Limits::READ_ONLY) && !before.contains(Limits::READ_ONLY);
+        let is_written = || becomes_read_only && self.writers.load(Ordering::SeqCst) > 0;
+        if is_written() {
+            return Err(Errno::EBUSY);
+        }
+        // In this order: who opens a file for writing counts it before looking whether that is allowed.
+        self.set_limits(limits);
+        if is_written() {
+            self.set_limits(before);
+            return Err(Errno::EBUSY);
+        }
+        Ok(())
+    }
+
+    /// A file was opened for writing by it.
+    pub fn add_writer(&self) {
+        self.writers.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Such a file was closed.
+    pub fn remove_writer(&self) {
+        self.writers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Takes it away if nobody has used it since the last time this was asked, which is the last path that led here:
+    /// `EAGAIN` the first time.
+    pub fn expire(self: &Arc<Self>) -> Result<()> {
+        if self.is_busy() {
+            return Err(Errno::EBUSY);
+        }
+        let now = self.entries.load(Ordering::Relaxed);
+        if self.expires.swap(now + 1, Ordering::Relaxed) != now {
+            return Err(Errno::EAGAIN);
+        }
+        self.detach(false)
+    }
+
+    /// Whether something is mounted below it, or others than the caller use it, who has one path to it.
+    fn is_busy(self: &Arc<Self>) -> bool {
+        // References: the table's, the list's, and the one of the path the caller found it by.
+        self.is_covered() || Arc::strong_count(self) > 3
+    }
+
+    /// Whether something is mounted in it.
+    fn is_covered(self: &Arc<Self>) -> bool {
+        let all = ALL.lock();
+        all.iter().any(|other| other.place().is_some_and(|(mount, _)| Arc::ptr_eq(&mount, self)))
+    }
+
+    /// The root of the tree that it is in.
+    fn top(self: &Arc<Self>) -> Arc<Self> {
+        let mut top = self.clone();
+        while let Some((parent, _)) = top.place() {
+            top = parent;
+        }
+        top
+    }
+
+    /// The changes of the tree that it is in.
+    pub fn changes(self: &Arc<Self>) -> Arc<Changes> {
+        self.top().changes.call_once(Arc::default).clone()
+    }
+
+    /// A mount of its tree came, went, or is another.
+    fn tell_change(self: &Arc<Self>) {
+        if let Some(changes) = self.top().changes.get() {
+            changes.tell();
+        }
     }
 
     /// Whether changes answer `EROFS`.
@@ -139,24 +260,33 @@ impl Mount {
         ALL.lock().push(self.clone());
     }
 
+    /// Whether both are in one tree: that of the same container.
+    pub fn shares_tree(self: &Arc<Self>, other: &Arc<Self>) -> bool {
+        Arc::ptr_eq(&self.top(), &other.top())
+    }
+
+    /// Mounts it over what is seen at `place`.
+    pub fn mount_over(self: &Arc<Self>, place: &Path) {
+        let _moves = MOVES.lock();
+        self.attach(&enter(place.clone()));
+    }
+
     /// Mounts it over `place`.
     pub fn attach(self: &Arc<Self>, place: &Path) {
         *self.at.lock() = Some((place.mount.clone(), place.dentry.clone()));
         place.dentry.add_mount();
         TABLE.lock().insert(key(&place.mount, &place.dentry), self.clone());
         ALL.lock().push(self.clone());
+        place.mount.tell_change();
     }
 
     /// Takes it away; `EINVAL` for the root of the tree, `EBUSY` while something is mounted below it or (unless
     /// `lazy`) it is used.
     pub fn detach(self: &Arc<Self>, lazy: bool) -> Result<()> {
+        let _moves = MOVES.lock();
         let Some((parent, dentry)) = self.place() else { return Err(Errno::EINVAL) };
-        let covered = {
-            let all = ALL.lock();
-            all.iter().any(|other| other.place().is_some_and(|(mount, _)| Arc::ptr_eq(&mount, self)))
-        };
-        // References: the table's, the list's, and the one of the path the caller found it by.
-        if covered || (!lazy && Arc::strong_count(self) > 3) {
+        let is_needed = if lazy { self.is_covered() } else { self.is_busy() };
+        if is_needed {
             return Err(Errno::EBUSY);
         }
         let removed = TABLE.lock().remove(&key(&parent, &dentry));
@@ -164,7 +294,63 @@ impl Mount {
         dentry.remove_mount();
         let place = self.at.lock().take();
         drop((removed, place));
+        parent.tell_change();
         Ok(())
+    }
+
+    /// Mounts it over `place` instead of where it is, with all that is mounted in it. `EINVAL` for the root of the tree, `ELOOP`
+    /// for a place in itself.
+    pub fn move_to(self: &Arc<Self>, place: &Path) -> Result<()> {
+        let _moves = MOVES.lock();
+        let Some((parent, dentry)) = self.place() else { return Err(Errno::EINVAL) };
+        // Others may have mounted there since it was looked up.
+        let place = &enter(place.clone());
+        if place.mount.is_in(self) {
+            return Err(Errno::ELOOP);
+        }
+        let removed = TABLE.lock().remove(&key(&parent, &dentry));
+        dentry.remove_mount();
+        *self.at.lock() = Some((place.mount.clone(), place.dentry.clone()));
+        place.dentry.add_mount();
+        TABLE.lock().insert(key(&place.mount, &place.dentry), self.clone());
+        // Behind the mount that they are in now.
+        let moved = self.tree();
+        let ids: BTreeSet<u64> = moved.iter().map(|mount| mount.id).collect();
+        let mut all = ALL.lock();
+        all.retain(|mount| !ids.contains(&mount.id));
+        all.extend(moved);
+        drop(all);
+        drop((removed, dentry));
+        parent.tell_change();
+        place.mount.tell_change();
+        Ok(())
+    }
+
+    /// It and all that is mounted in it, parents before children.
+    fn tree(self: &Arc<Self>) -> Vec<Arc<Self>> {
+        let mut ids = BTreeSet::from([self.id]);
+        let mut tree = list();
+        tree.retain(|mount| {
+            let is_in =
+                mount.id == self.id || mount.place().is_some_and(|(parent, _)| ids.contains(&parent.id));
+            if is_in {
+                ids.insert(mount.id);
+            }
+            is_in
+        });
+        tree
+    }
+
+    /// Whether it is `root`, or mounted in it.
+    fn is_in(self: &Arc<Self>, root: &Arc<Self>) -> bool {
+        let mut at = Some(self.clone());
+        while let Some(mount) = at {
+            if Arc::ptr_eq(&mount, root) {
+                return true;
+            }
+            at = mount.place().map(|(parent, _)| parent);
+        }
+        false
     }
 }
 
@@ -184,6 +370,7 @@ impl Drop for Mount {
 pub fn enter(mut path: Path) -> Path {
     while path.dentry.is_mountpoint() {
         let Some(mount) = TABLE.lock().get(&key(&path.mount, &path.dentry)).cloned() else { break };
+        mount.entries.fetch_add(1, Ordering::Relaxed);
         path = mount.path();
     }
     path
@@ -201,19 +388,8 @@ pub fn leave(mut path: Path) -> Option<Path> {
 
 /// Takes away the root of a tree that no program sees any more, and everything that is mounted in it.
 pub fn remove_tree(root: &Arc<Mount>) {
-    let is_in_tree = |mount: &Arc<Mount>| {
-        let mut at = Some(mount.clone());
-        while let Some(mount) = at {
-            if Arc::ptr_eq(&mount, root) {
-                return true;
-            }
-            at = mount.place().map(|(parent, _)| parent);
-        }
-        false
-    };
-    let gone: Vec<Arc<Mount>> = list().into_iter().filter(is_in_tree).collect();
     // Children before parents.
-    for mount in gone.iter().rev() {
+    for mount in root.tree().iter().rev() {
         if let Some((parent, dentry)) = mount.place() {
             let removed = TABLE.lock().remove(&key(&parent, &dentry));
             dentry.remove_mount();
@@ -245,6 +421,15 @@ mod tests {
         assert_eq!(
             (Limits::NO_DEV.names(), Limits::NO_DEV.statfs_flags()),
             (b"rw,nodev,relatime".to_vec(), 0x1024)
+        );
+        let times = Limits::SYNC | Limits::NO_DEV | Limits::NO_ATIME | Limits::NO_SYM_FOLLOW;
+        assert_eq!(
+            (times.names(), times.statfs_flags()),
+            (b"rw,sync,nodev,noatime,nosymfollow".to_vec(), 0x2434)
+        );
+        assert_eq!(
+            (Limits::STRICT_ATIME.names(), Limits::STRICT_ATIME.statfs_flags()),
+            (b"rw".to_vec(), 0x20)
         );
     }
 }

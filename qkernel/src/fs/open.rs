@@ -101,6 +101,7 @@ fn open_tmpfile(actor: &Actor, dir: &Path, flags: OpenFlags, mode: u32) -> Resul
         Dentry::unnamed(&dir.dentry, name.as_bytes(), inode.clone(), !flags.contains(OpenFlags::EXCL));
     let ops = inode.clone().open(flags)?;
     let file = File::new(ops, flags, Some(dir.with(dentry, inode)));
+    file.check_mount()?;
     file.notify(Mask::OPEN);
     Ok(file)
 }
@@ -200,6 +201,7 @@ fn finish(actor: &Actor, path: Path, flags: OpenFlags, created: bool) -> Result<
     }
     leases::make_way(&*path.inode, flags.writable(), !flags.contains(OpenFlags::NONBLOCK))?;
     let file = File::new(ops, flags, Some(path));
+    file.check_mount()?;
     file.notify(Mask::OPEN);
     if truncates {
         truncate(&file)?;

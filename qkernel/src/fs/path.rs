@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::fs::dentry::Dentry;
-use crate::fs::inode::{Inode, S_IFDIR, S_IFREG};
+use crate::fs::inode::{Inode, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG};
 use crate::fs::mount;
 use crate::fs::mount::{Limits, Mount};
 use crate::fs::notify::{self, Event, Mask};
@@ -34,6 +34,20 @@ impl Path {
     /// The same mount's entry below this one.
     pub fn with(&self, dentry: Arc<Dentry>, inode: Arc<dyn Inode>) -> Self {
         Self { mount: self.mount.clone(), dentry, inode }
+    }
+
+    /// The node was read, which moves its time of access if the mount keeps it.
+    pub fn accessed(&self) {
+        let (kind, limits) = (self.inode.kind(), self.mount.limits());
+        // Devices keep no such time.
+        let is_kept = matches!(kind, S_IFREG | S_IFDIR | S_IFLNK | S_IFIFO);
+        let without = Limits::READ_ONLY | Limits::NO_ATIME;
+        if is_kept
+            && !limits.intersects(without)
+            && !(kind == S_IFDIR && limits.contains(Limits::NO_DIR_ATIME))
+        {
+            self.inode.accessed(limits.contains(Limits::STRICT_ATIME));
+        }
     }
 
     /// Tells those of an event who watch the node, or the directory that it is in.

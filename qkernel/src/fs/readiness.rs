@@ -239,7 +239,11 @@ impl Readiness {
         let is_fresh = |events: PollEvents, direction: Direction| {
             !holds.intersects(events) || before.0 & FRESH[direction as usize] != 0
         };
-        let sure = !mask(before.0).intersects(ERRORS)
+        // Who is told that there is room to write does not wait for the news of input, which may be on its way.
+        let lacks_input =
+            holds.contains(PollEvents::OUT) && wanted.intersects(INPUT) && !holds.intersects(INPUT);
+        let sure = !lacks_input
+            && !mask(before.0).intersects(ERRORS)
             && is_fresh(INPUT, Direction::Receive)
             && is_fresh(PollEvents::OUT, Direction::Send);
         if sure {
@@ -290,6 +294,15 @@ mod tests {
         assert_eq!(poll(&it, IN), (true, false), "fresh");
         it.used(Receive);
         assert_eq!(poll(&it, OUT), (false, true), "stale: asks");
+    }
+
+    #[test]
+    fn who_would_be_told_of_room_alone_hears_of_input_as_well() {
+        let it = Readiness::with(0, Arc::new(WaitQueue::new()));
+        it.poll(None, IN | OUT, |_| Ok(OUT.bits()));
+        assert_eq!(it.poll(None, OUT, |_| unreachable!()), OUT | PollEvents::WRNORM);
+        assert!(it.poll(None, IN | OUT, |_| Ok((IN | OUT).bits())).contains(IN | OUT));
+        assert!(it.poll(None, IN | OUT, |_| unreachable!()).contains(IN | OUT), "both are fresh");
     }
 
     #[test]

@@ -164,6 +164,9 @@ enum Asking {
     Never,
 }
 
+/// Events of a Unix socket that hold only if it says so when it is asked: its queue is woken for all of them at once.
+const ASKED: PollEvents = PollEvents::HUP.union(PollEvents::PRI);
+
 /// How far a notice came.
 #[derive(PartialEq, Eq)]
 enum Progress {
@@ -242,7 +245,7 @@ impl Notice {
     /// What it noted holds only if the file says so.
     fn has_to_be_asked(&self) -> bool {
         let noted = PollEvents::from_bits_truncate(self.noted.load(Ordering::Acquire));
-        matches!(self.kind, Some(Kind::Local)) && noted.contains(PollEvents::HUP)
+        matches!(self.kind, Some(Kind::Local)) && noted.intersects(ASKED)
     }
 
     /// Sends what is due, also what is noted meanwhile, and lets the notice be listed again. `false`: something is left, and it still
@@ -269,17 +272,20 @@ impl Notice {
         let mut rest = mem::take(&mut *self.rest.lock());
         if rest.is_empty() {
             let mut events = PollEvents::from_bits_truncate(self.noted.load(Ordering::Acquire));
-            let asks = matches!(self.kind, Some(Kind::Local)) && events.contains(PollEvents::HUP);
+            let asks = matches!(self.kind, Some(Kind::Local)) && events.intersects(ASKED);
             if asks && asking == Asking::Later {
                 return Progress::MustAsk;
             }
             self.noted.fetch_and(!events.bits(), Ordering::AcqRel);
             if asks && asking == Asking::Never {
-                events = (events - PollEvents::HUP) | PollEvents::IN;
+                let ended = events.contains(PollEvents::HUP);
+                events.set(PollEvents::IN, ended || events.contains(PollEvents::IN));
+                events -= ASKED;
             } else if asks && let Some(file) = self.file.upgrade() {
                 events &= file.ops.poll(&file, None);
             }
-            rest.is_urgent = events.contains(PollEvents::PRI) && matches!(self.kind, Some(Kind::Network));
+            rest.is_urgent =
+                events.contains(PollEvents::PRI) && matches!(self.kind, Some(Kind::Network | Kind::Local));
             if self.is_on.load(Ordering::Acquire) {
                 rest.reasons = self.reasons(events);
             }
@@ -482,7 +488,7 @@ fn notice_of(file: &Arc<File>) -> Result<Arc<Notice>> {
     }
     let new = Notice::new(file)?;
     // For urgent data nothing has to be switched on.
-    if matches!(new.kind, Some(Kind::Network)) {
+    if matches!(new.kind, Some(Kind::Network | Kind::Local)) {
         new.register(file)?;
     }
     let (notice, spare) = file.keep_notice(new);
@@ -511,7 +517,7 @@ pub fn switch(file: &Arc<File>, fd: i32, on: bool) -> Result<bool> {
         }
     } else {
         notice.is_on.store(false, Ordering::Release);
-        if !matches!(notice.kind, Some(Kind::Network)) {
+        if !matches!(notice.kind, Some(Kind::Network | Kind::Local)) {
             notice.unregister();
         }
     }

@@ -108,18 +108,14 @@ impl FileOps for HostStream {
     fn read(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
         match at {
             At::Offset(offset) => file::read(&self.handle, offset, buf),
-            At::Position => {
-                self.attempt(file, PollEvents::READABLE, |offset| file::read(&self.handle, offset, buf))
-            }
+            _ => self.attempt(file, PollEvents::READABLE, |offset| file::read(&self.handle, offset, buf)),
         }
     }
 
     fn write(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
         match at {
             At::Offset(offset) => file::write(&self.handle, offset, buf),
-            At::Position => {
-                self.attempt(file, PollEvents::WRITABLE, |offset| file::write(&self.handle, offset, buf))
-            }
+            _ => self.attempt(file, PollEvents::WRITABLE, |offset| file::write(&self.handle, offset, buf)),
         }
     }
 

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::any::Any;
 
 use crate::fs::anon;
-use crate::fs::file::{At, File, FileOps, OpenFlags};
+use crate::fs::file::{At, File, FileOps, OpenFlags, Whence};
 use crate::fs::inode::Stat;
 use crate::fs::poll::PollTable;
 use machine::errno::{Errno, Result};
@@ -18,6 +18,9 @@ use machine::sched::wait::PollEvents;
 use machine::sched::wait::WaitQueue;
 use machine::sync::{Rank, SpinLock};
 use machine::time;
+
+/// `TFD_TIMER_ABSTIME`.
+pub const ABSOLUTE: u32 = 1;
 
 /// The clock a timer goes by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,6 +63,8 @@ struct State {
     setting: Setting,
     /// Expiries counted and not read.
     expired: u64,
+    /// `TFD_TIMER_*` of the last setting.
+    flags: u32,
     timer: Option<Timer>,
 }
 
@@ -94,6 +99,8 @@ impl State {
 
 struct Core {
     clock: Clock,
+    /// The clock as it was asked for: some are the same here.
+    number: i32,
     state: SpinLock<State>,
     queue: Arc<WaitQueue>,
 }
@@ -138,28 +145,31 @@ pub struct TimerFile {
 }
 
 impl TimerFile {
-    /// A timer that isn't armed.
-    pub fn open(clock: Clock, flags: OpenFlags) -> Result<Arc<File>> {
+    /// A timer that isn't armed; `number` is its `CLOCK_*`.
+    pub fn open(number: i32, flags: OpenFlags) -> Result<Arc<File>> {
+        let clock = Clock::from_number(number)?;
         anon::check_room()?;
         let queue = Arc::new(WaitQueue::new());
-        let core = Arc::new(Core { clock, state: SpinLock::new(Rank::Leaf, State::default()), queue });
+        let core =
+            Arc::new(Core { clock, number, state: SpinLock::new(Rank::Leaf, State::default()), queue });
         Ok(File::new(Box::new(Self { core, ino: anon::next_ino() }), flags | OpenFlags::RDWR, None))
     }
 
-    /// Sets the timer (`due_ns` 0 disarms; it is a time of the clock with `absolute`); returns the former setting with
+    /// Sets the timer (`due_ns` 0 disarms; it is a time of the clock with [`ABSOLUTE`]); returns the former setting with
     /// the time that was left.
-    pub fn set(&self, new: Setting, absolute: bool) -> Setting {
+    pub fn set(&self, new: Setting, flags: u32) -> Setting {
         let now_ns = self.core.clock.now_ns();
         let mut state = self.core.state.lock();
         state.count(now_ns);
         let old = state.remaining(now_ns);
         let due_ns = match new.due_ns {
             0 => 0,
-            due_ns if absolute => due_ns,
+            due_ns if flags & ABSOLUTE != 0 => due_ns,
             due_ns => now_ns.saturating_add(due_ns),
         };
         state.setting = Setting { due_ns, interval_ns: new.interval_ns };
         state.expired = 0;
+        state.flags = flags;
         self.core.arm(&mut state);
         old
     }
@@ -186,6 +196,10 @@ impl Drop for TimerFile {
 }
 
 impl FileOps for TimerFile {
+    fn can_be_spliced(&self) -> bool {
+        false
+    }
+
     fn read(&self, _file: &File, buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
         if buf.remaining() < 8 {
             return Err(Errno::EINVAL);
@@ -211,7 +225,11 @@ impl FileOps for TimerFile {
         let state = self.core.state.lock();
         let due_ns = state.setting.due_ns;
         let due = due_ns != 0 && self.core.clock.now_ns() >= due_ns;
-        if due || state.expired != 0 { PollEvents::READABLE } else { PollEvents::empty() }
+        if due || state.expired != 0 { PollEvents::IN } else { PollEvents::empty() }
+    }
+
+    fn seek(&self, _file: &File, _offset: i64, _whence: Whence) -> Result<u64> {
+        anon::seek()
     }
 
     fn stat(&self, _file: &File) -> Result<Stat> {
@@ -224,10 +242,14 @@ impl FileOps for TimerFile {
 
     fn fdinfo(&self) -> Vec<u8> {
         let left = self.get();
-        let ticks = self.core.state.lock().expired;
+        let (ticks, flags) = {
+            let state = self.core.state.lock();
+            (state.expired, state.flags)
+        };
         let pair = |ns: u64| format!("({}, {})", ns / time::NSEC, ns % time::NSEC);
         let (value, interval) = (pair(left.due_ns), pair(left.interval_ns));
-        format!("ticks: {ticks}\nit_value: {value}\nit_interval: {interval}\n").into_bytes()
+        let clock = self.core.number;
+        format!("clockid: {clock}\nticks: {ticks}\nsettime flags: 0{flags:o}\nit_value: {value}\nit_interval: {interval}\n").into_bytes()
     }
 
     fn as_any(&self) -> &dyn Any {

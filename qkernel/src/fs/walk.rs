@@ -10,6 +10,7 @@ use crate::fs::caller::CallerCtx;
 use crate::fs::dentry::Dentry;
 use crate::fs::inode::{CachePolicy, LinkTarget, S_IFDIR, S_IFLNK, S_IFMT, Stat};
 use crate::fs::mount;
+use crate::fs::mount::Limits;
 use crate::fs::path::Path;
 use machine::errno::{Errno, Result};
 use machine::mm::account;
@@ -197,10 +198,14 @@ impl<'a> Walker<'a> {
     /// Goes on at the target of a link in the current directory.
     pub fn follow(&mut self, link: &Path) -> Result<()> {
         self.links += 1;
-        if self.links > SYMLINKS_MAX || self.resolve.contains(Resolve::NO_SYMLINKS) {
+        let is_allowed =
+            !self.resolve.contains(Resolve::NO_SYMLINKS) && !access::forbids(link, Limits::NO_SYM_FOLLOW);
+        if self.links > SYMLINKS_MAX || !is_allowed {
             return Err(Errno::ELOOP);
         }
-        match link.inode.readlink()? {
+        let target = link.inode.readlink()?;
+        link.accessed();
+        match target {
             LinkTarget::Direct(path) => {
                 if self.resolve.contains(Resolve::NO_MAGICLINKS) {
                     return Err(Errno::ELOOP);

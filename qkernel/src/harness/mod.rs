@@ -8,6 +8,7 @@
 //! process ends, and nothing may be left of them.
 
 pub mod containers;
+mod forced;
 mod handles;
 mod host;
 pub mod memory;
@@ -134,7 +135,8 @@ pub fn run_in_joined(bytes: &[u8], trace: Option<fn(&str)>) {
 ///
 /// When one comes out otherwise.
 pub fn run_scenarios(trace: Option<fn(&str)>) {
-    for scenario in pid_spaces::SCENARIOS.iter().chain(pauses::SCENARIOS).chain(handles::SCENARIOS) {
+    let sets = [pid_spaces::SCENARIOS, pauses::SCENARIOS, handles::SCENARIOS, forced::SCENARIOS];
+    for scenario in sets.into_iter().flatten() {
         run_checked(trace, scenario);
     }
 }

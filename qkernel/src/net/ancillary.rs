@@ -113,6 +113,10 @@ impl Rights {
         Ok(Self { files, sender })
     }
 
+    pub fn len(&self) -> usize {
+        self.files.len()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
     }

@@ -1,5 +1,7 @@
 //! The receive queue of a Unix socket: bytes, with a record for each message.
 
+mod urgent;
+
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -10,6 +12,7 @@ use crate::fs::pages::PageQueue;
 use crate::net::MsgFlags;
 use crate::net::ancillary::{Rights, SenderCreds};
 use crate::net::filter::Filter;
+use crate::net::inbox::urgent::Mark;
 use machine::errno::{Errno, Result};
 use machine::mm::{IoBuf, account};
 use machine::sched::wait::PollEvents;
@@ -32,12 +35,15 @@ pub struct Envelope {
 struct Record {
     len: usize,
     envelope: Envelope,
+    mark: Mark,
 }
 
 #[derive(Default)]
 struct Queue {
     data: PageQueue,
     records: VecDeque<Record>,
+    /// Records that are marks alone.
+    taken: usize,
 }
 
 impl Queue {
@@ -62,6 +68,8 @@ pub struct Received {
     pub control: Vec<u8>,
     /// Flags that the network sets on the message.
     pub flags: MsgFlags,
+    /// It ends where the urgent byte is: the call waits for no more.
+    pub at_mark: bool,
 }
 
 /// How to receive.
@@ -73,6 +81,8 @@ pub struct ReceiveHow {
     pub skip: Option<usize>,
     /// Only bytes of this sender; of another's none.
     pub only_from: Option<Option<SenderCreds>>,
+    /// The urgent byte is one of the others (`SO_OOBINLINE`).
+    pub urgent_inline: bool,
     /// Don't join bytes of different senders.
     pub split_senders: bool,
     /// The caller waits when it must, so that an attempt without a chance need not be made.
@@ -92,8 +102,14 @@ pub struct Inbox {
     cost: AtomicUsize,
     bytes: AtomicUsize,
     records: AtomicUsize,
+    /// There is an urgent byte.
+    urgent: AtomicBool,
     /// The smallest buffer size of a sender that found no room; `usize::MAX`: none did.
     starved: AtomicUsize,
+    /// How many messages may wait before senders are held back that it does not send to (`max_dgram_qlen`).
+    messages_max: usize,
+    /// One was.
+    holds_back: AtomicBool,
     /// Nothing more comes: the sender is done, or the receiver.
     ended: AtomicBool,
     /// The receiver is gone.
@@ -113,11 +129,19 @@ pub struct Inbox {
 impl Inbox {
     /// An empty inbox: `wait` hears of messages, `room` of room.
     pub fn new(wait: Arc<WaitQueue>, room: Arc<WaitQueue>) -> Arc<Self> {
+        Self::bounded(wait, room, usize::MAX)
+    }
+
+    /// The same for datagrams of many senders, which are held back while more than so many messages wait.
+    pub fn bounded(wait: Arc<WaitQueue>, room: Arc<WaitQueue>, messages_max: usize) -> Arc<Self> {
         Arc::new(Self {
+            messages_max,
+            holds_back: AtomicBool::new(false),
             queue: Mutex::new(Rank::Inbox, Queue::default()),
             cost: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             records: AtomicUsize::new(0),
+            urgent: AtomicBool::new(false),
             starved: AtomicUsize::new(usize::MAX),
             ended: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -189,6 +213,11 @@ impl Inbox {
         self.cost.load(Ordering::Relaxed)
     }
 
+    /// Files in the messages.
+    pub fn waiting_files(&self) -> usize {
+        self.queue.lock().records.iter().map(|record| record.envelope.rights.len()).sum()
+    }
+
     /// Bytes of the first message.
     pub fn first_len(&self) -> usize {
         self.queue.lock().records.front().map_or(0, |record| record.len)
@@ -205,23 +234,38 @@ impl Inbox {
         roomy()
     }
 
+    /// Whether more messages wait than senders may leave that it does not send to. Who is told so hears of the change by
+    /// [`Self::room_queue`].
+    pub fn is_full(&self) -> bool {
+        let is_full = || self.records.load(Ordering::SeqCst) > self.messages_max;
+        if !is_full() {
+            return false;
+        }
+        self.holds_back.store(true, Ordering::SeqCst);
+        // A message that was taken before the line above is seen here; later ones are announced.
+        is_full()
+    }
+
     /// The queue of waiting senders.
     pub fn room_queue(&self) -> &Arc<WaitQueue> {
         &self.room
     }
 
     fn mirror(&self, queue: &Queue) {
-        self.bytes.store(queue.data.len(), Ordering::Release);
-        self.records.store(queue.records.len(), Ordering::Release);
+        self.bytes.store(queue.data.len() - queue.taken, Ordering::Release);
+        self.records.store(queue.records.len() - queue.taken, Ordering::Release);
+        self.urgent.store(queue.urgent().is_some(), Ordering::Release);
         self.cost.store(queue.data.len() + queue.records.len() * RECORD_COST, Ordering::SeqCst);
     }
 
-    /// One attempt to append bytes to a stream: as many as fit. The envelope goes with the first that do.
+    /// One attempt to append bytes to a stream: as many as fit, but for `spare` at the end. The envelope goes with the first that
+    /// do.
     pub fn push_stream(
         &self,
         buf: &mut IoBuf<'_>,
         envelope: &mut Option<Envelope>,
         limit: usize,
+        spare: usize,
     ) -> Result<usize> {
         if buf.is_empty() {
             return Ok(0);
@@ -229,11 +273,11 @@ impl Inbox {
         let mut queue = self.queue.lock();
         let free = self.check_room(limit)?;
         queue.reserve()?;
-        let moved = queue.data.push(buf, buf.remaining().min(free))?;
+        let moved = queue.data.push(buf, (buf.remaining() - spare).min(free))?;
         let envelope = envelope.take().unwrap_or_default();
         match queue.records.back_mut() {
             Some(last) if envelope.rights.is_empty() && last.joins(&envelope) => last.len += moved,
-            _ => queue.records.push_back(Record { len: moved, envelope }),
+            _ => queue.records.push_back(Record { len: moved, envelope, mark: Mark::None }),
         }
         self.mirror(&queue);
         drop(queue);
@@ -241,16 +285,20 @@ impl Inbox {
         Ok(moved)
     }
 
-    /// One attempt to append a message, whole or not at all.
+    /// One attempt to append a message, whole or not at all. `EAGAIN` also while it is full, if `may_be_full` is false.
     pub fn push_message(
         &self,
         buf: &mut IoBuf<'_>,
         envelope: &mut Option<Envelope>,
         limit: usize,
+        may_be_full: bool,
     ) -> Result<usize> {
         let len = buf.remaining();
         if len > limit.saturating_sub(32) {
             return Err(Errno::EMSGSIZE);
+        }
+        if !may_be_full && !self.is_ended() && self.is_full() {
+            return Err(Errno::EAGAIN);
         }
         let filter = self.filter.lock().clone();
         if let Some(filter) = filter {
@@ -306,7 +354,8 @@ impl Inbox {
                 return Err(result.err().unwrap_or(Errno::EFAULT));
             }
         }
-        queue.records.push_back(Record { len, envelope: envelope.take().unwrap_or_default() });
+        let envelope = envelope.take().unwrap_or_default();
+        queue.records.push_back(Record { len, envelope, mark: Mark::None });
         self.mirror(&queue);
         drop(queue);
         self.wait.wake(PollEvents::READABLE);
@@ -336,9 +385,26 @@ impl Inbox {
 
     /// One attempt to take bytes of a stream. Nothing at the end.
     pub fn receive_stream(&self, buf: &mut IoBuf<'_>, how: ReceiveHow) -> Result<Received> {
+        // Goes once the lock has gone.
+        let mut passed = Vec::new();
         let mut queue = self.queue.lock();
-        let Some((mut at, skip, start)) = queue.first_behind(how.skip, true) else { return self.empty() };
-        let Some(first) = queue.records.get(at) else { return self.empty() };
+        if !how.peek {
+            passed = queue.pass_marks(how.urgent_inline);
+            self.mirror(&queue);
+        }
+        let Some((mut at, skip, mut start)) = queue.first_behind(how.skip, true) else {
+            drop(queue);
+            self.after_receive();
+            return self.empty();
+        };
+        while how.peek && skip == 0 && queue.is_passed(at, how.urgent_inline) {
+            at += 1;
+            start += 1;
+        }
+        let Some(first) = queue.records.get(at) else {
+            drop(queue);
+            return self.empty();
+        };
         let creds = first.envelope.creds;
         if how.only_from.is_some_and(|only| only != creds) {
             return Ok(Received::default());
@@ -349,6 +415,20 @@ impl Inbox {
         while let Some(record) = queue.records.get(at) {
             if how.split_senders && record.envelope.creds != creds {
                 break;
+            }
+            if out.bytes > 0 && record.mark != Mark::None {
+                // Bytes end at the mark; an older one is passed.
+                if record.mark == Mark::Urgent || queue.urgent().is_none() {
+                    out.at_mark = true;
+                    break;
+                }
+                if how.peek {
+                    at += 1;
+                    start += 1;
+                } else {
+                    queue.consume(1);
+                }
+                continue;
             }
             let len = record.len - inside;
             inside = 0;
@@ -375,6 +455,7 @@ impl Inbox {
         out.full = out.bytes;
         self.mirror(&queue);
         drop(queue);
+        drop(passed);
         if !how.peek {
             out.files = taken.take();
             self.after_receive();
@@ -384,6 +465,10 @@ impl Inbox {
 
     /// One attempt to take a message; bytes that the buffer has no room for are lost.
     pub fn receive_message(&self, buf: &mut IoBuf<'_>, how: ReceiveHow) -> Result<Received> {
+        // An error of the connection comes before what was sent by it.
+        if self.take_reset() {
+            return Err(Errno::ECONNRESET);
+        }
         let mut queue = self.queue.lock();
         let Some((at, skip, start)) = queue.first_behind(how.skip, false) else { return self.empty() };
         let Some(first) = queue.records.get(at) else { return self.empty() };
@@ -412,6 +497,11 @@ impl Inbox {
 
     /// Wakes the senders that found no room, once there is enough for the one that needs least.
     fn after_receive(&self) {
+        let is_held_back = self.holds_back.load(Ordering::SeqCst);
+        if is_held_back && self.records.load(Ordering::SeqCst) <= self.messages_max {
+            self.holds_back.store(false, Ordering::SeqCst);
+            self.room.wake(PollEvents::WRITABLE);
+        }
         let limit = self.starved.load(Ordering::SeqCst);
         if limit != usize::MAX && self.cost.load(Ordering::SeqCst).saturating_mul(4) <= limit {
             self.starved.store(usize::MAX, Ordering::SeqCst);
@@ -428,7 +518,7 @@ impl Inbox {
             self.mirror(&Queue::default());
             core::mem::take(&mut *queue)
         };
-        !queue.records.is_empty()
+        queue.records.len() > queue.taken
     }
 }
 
@@ -452,6 +542,7 @@ impl Queue {
         if let Some(first) = self.records.front_mut() {
             first.len -= count.min(first.len);
             if first.len == 0 {
+                self.taken -= usize::from(first.mark == Mark::Taken);
                 self.records.pop_front();
             }
         }
@@ -461,6 +552,6 @@ impl Queue {
 impl Record {
     /// Whether bytes with this envelope may follow in the same record.
     fn joins(&self, envelope: &Envelope) -> bool {
-        self.envelope.rights.is_empty() && self.envelope.creds == envelope.creds
+        self.mark == Mark::None && self.envelope.rights.is_empty() && self.envelope.creds == envelope.creds
     }
 }

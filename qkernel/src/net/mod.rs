@@ -123,6 +123,10 @@ pub trait Socket: Send + Sync + Any {
     fn held_bytes(&self) -> u64 {
         0
     }
+    /// Files in messages that wait for a reader; `None`: none can be sent.
+    fn waiting_files(&self) -> Option<usize> {
+        None
+    }
     fn bind(&self, cx: &CallerCtx<'_>, addr: &[u8]) -> Result<()>;
     /// Gives it a name of the kernel's choice, unless it has one.
     fn autobind(&self) -> Result<()> {
@@ -130,6 +134,10 @@ pub trait Socket: Send + Sync + Any {
     }
     /// Its file wants to know who sends to it, or no longer.
     fn set_wants_creds(&self, _wants: bool) {}
+    /// Whether it has bytes that are urgent (`MSG_OOB`) in this kernel.
+    fn has_urgent_bytes(&self) -> bool {
+        false
+    }
     /// Replaces the filter of what it receives.
     fn set_filter(&self, _filter: Option<Arc<Filter>>) -> Result<()> {
         Err(Errno::ENOPROTOOPT)
@@ -259,6 +267,7 @@ impl SocketFile {
         if kept && how.peek {
             how.skip = self.options.peek_offset();
         }
+        how.urgent_inline = kept && self.options.takes_urgent_inline();
         let received = self.socket.receive(buf, how)?;
         if kept {
             let taken = if self.socket.is_stream() { received.bytes } else { received.full };
@@ -367,6 +376,11 @@ impl FileOps for SocketFile {
     fn set_attr(&self, change: &AttrChange) -> Result<()> {
         self.attrs.change(change);
         Ok(())
+    }
+
+    fn fdinfo(&self) -> Vec<u8> {
+        let files = self.socket.waiting_files();
+        files.map_or_else(Vec::new, |files| format!("scm_fds: {files}\n").into_bytes())
     }
 
     fn describe(&self) -> Vec<u8> {

@@ -173,7 +173,9 @@ impl NetlinkSocket {
         // The kernel is process 0 of user 0: who asks (`SO_PASSCRED`) believes nobody else.
         let creds = Some(SenderCreds::default());
         let envelope = Envelope { from: sockaddr(0, 0).into(), creds, ..Envelope::default() };
-        self.inbox.push_message(&mut IoBuf::constant(datagram), &mut Some(envelope), usize::MAX).map(drop)
+        self.inbox
+            .push_message(&mut IoBuf::constant(datagram), &mut Some(envelope), usize::MAX, true)
+            .map(drop)
     }
 }
 

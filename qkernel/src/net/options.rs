@@ -54,8 +54,11 @@ const SO_NOFCS: u32 = 43;
 const SO_LOCK_FILTER: u32 = 44;
 const SO_SELECT_ERR_QUEUE: u32 = 45;
 const SO_BUSY_POLL: u32 = 46;
+const SO_MAX_PACING_RATE: u32 = 47;
 const SO_BPF_EXTENSIONS: u32 = 48;
+const SO_INCOMING_CPU: u32 = 49;
 const SO_ATTACH_BPF: u32 = 50;
+const SO_INCOMING_NAPI_ID: u32 = 56;
 const SO_COOKIE: u32 = 57;
 pub const SO_PEERGROUPS: u32 = 59;
 const SO_ZEROCOPY: u32 = 60;
@@ -78,6 +81,8 @@ const RECEIVE_BUFFER_LEAST: usize = 2304;
 /// `SO_RCVTIMEO` of zero: for ever.
 const FOR_EVER: u64 = u64::MAX;
 const MICRO: i64 = 1_000_000;
+/// What timeouts are counted in (`HZ` of 250).
+const TICK_NS: u64 = 4_000_000;
 /// Highest `SO_PRIORITY` that asks for no privilege.
 const PRIORITY_FREE: i32 = 6;
 /// Facts that filters can ask for (`SKF_AD_MAX`).
@@ -99,6 +104,9 @@ pub struct Options {
     mark: AtomicU32,
     busy_poll: AtomicU32,
     least_received: AtomicU32,
+    /// `SO_MAX_PACING_RATE` and `SO_INCOMING_CPU`: kept, and nothing else.
+    pacing_rate: AtomicU64,
+    incoming_cpu: AtomicI32,
     /// Where the next look begins; -1: at the first byte, always.
     peek_offset: AtomicI32,
     has_filter: AtomicBool,
@@ -180,6 +188,7 @@ fn is_fixed(name: u32) -> bool {
             | SO_PEERCRED
             | SO_SNDLOWAT
             | SO_BPF_EXTENSIONS
+            | SO_INCOMING_NAPI_ID
             | SO_COOKIE
             | SO_PEERGROUPS
             | SO_PEERPIDFD
@@ -211,6 +220,8 @@ impl Options {
             mark: AtomicU32::new(0),
             busy_poll: AtomicU32::new(0),
             least_received: AtomicU32::new(1),
+            pacing_rate: AtomicU64::new(u64::MAX),
+            incoming_cpu: AtomicI32::new(-1),
             peek_offset: AtomicI32::new(-1),
             has_filter: AtomicBool::new(false),
             filter_locked: AtomicBool::new(false),
@@ -227,6 +238,11 @@ impl Options {
     /// `SO_PASSPIDFD`.
     pub fn passes_pidfd(&self) -> bool {
         self.pass_pidfd.load(Ordering::Relaxed)
+    }
+
+    /// `SO_OOBINLINE`.
+    pub fn takes_urgent_inline(&self) -> bool {
+        self.is_on(SO_OOBINLINE)
     }
 
     /// Whether a message has to say who sent it.
@@ -289,7 +305,10 @@ impl Options {
             SO_PEEK_OFF => self.peek_offset.load(Ordering::Relaxed).cast_unsigned(),
             SO_LOCK_FILTER => u32::from(self.filter_locked.load(Ordering::Relaxed)),
             SO_BUSY_POLL => self.busy_poll.load(Ordering::Relaxed),
-            SO_ZEROCOPY | SO_REUSEPORT | SO_BSDCOMPAT => 0,
+            SO_ZEROCOPY | SO_REUSEPORT | SO_BSDCOMPAT | SO_INCOMING_NAPI_ID => 0,
+            SO_INCOMING_CPU => self.incoming_cpu.load(Ordering::Relaxed).cast_unsigned(),
+            SO_MAX_PACING_RATE => return Ok(self.pacing_rate(room)),
+            SO_BINDTODEVICE => return Ok(Vec::new()),
             SO_BPF_EXTENSIONS => BPF_FACTS,
             SO_COOKIE if room < size_of::<u64>() => return Err(Errno::EINVAL),
             SO_COOKIE => return Ok(self.cookie.to_ne_bytes().to_vec()),
@@ -308,6 +327,16 @@ impl Options {
             _ => return socket.option(crate::net::SOL_SOCKET, name, room),
         };
         Ok(number.to_ne_bytes().to_vec())
+    }
+
+    /// The rate, as a long or, where there is no room for that, as an int.
+    fn pacing_rate(&self, room: usize) -> Vec<u8> {
+        let rate = self.pacing_rate.load(Ordering::Relaxed);
+        if room >= size_of::<u64>() {
+            rate.to_ne_bytes().to_vec()
+        } else {
+            u32::try_from(rate).unwrap_or(u32::MAX).to_ne_bytes().to_vec()
+        }
     }
 
     fn timeout(&self, which: usize) -> Vec<u8> {
@@ -400,6 +429,12 @@ impl Options {
             }
             SO_PEEK_OFF => self.peek_offset.store(number, Ordering::Relaxed),
             SO_BUSY_POLL => return self.set_busy_poll(number),
+            SO_INCOMING_CPU => self.incoming_cpu.store(number, Ordering::Relaxed),
+            SO_MAX_PACING_RATE => {
+                let long = value.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes));
+                let short = if number == -1 { u64::MAX } else { u64::from(number.cast_unsigned()) };
+                self.pacing_rate.store(long.unwrap_or(short), Ordering::Relaxed);
+            }
             SO_BSDCOMPAT => {}
             SO_REUSEPORT if number == 0 => {}
             SO_REUSEPORT | SO_ZEROCOPY => return Err(Errno::EOPNOTSUPP),
@@ -503,7 +538,11 @@ impl Options {
         }
         let timeout = match u64::try_from(seconds) {
             Ok(0) if micros == 0 => FOR_EVER,
-            Ok(seconds) => seconds.saturating_mul(time::NSEC).saturating_add(micros.cast_unsigned() * 1000),
+            Ok(seconds) => {
+                // In ticks of Linux's clock, rounded up.
+                let part = (micros.cast_unsigned() * 1000).next_multiple_of(TICK_NS);
+                seconds.saturating_mul(time::NSEC).saturating_add(part)
+            }
             // A negative time is over at once.
             Err(_) => 0,
         };

@@ -1,12 +1,14 @@
 //! Settings of the host's network namespace that the sandbox's sockets are in, as they were when the sandbox was made, and what
-//! programs have made of them where the network is the sandbox's own. Of what they write only the first port that anybody may bind has an effect.
+//! programs have made of them where the network is the sandbox's own. Of what they write only the first port that anybody may bind and
+//! the datagrams that may wait for a Unix socket have an effect.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
 
-use abi::sysctl::{OWN, UNPRIVILEGED_PORT_START, VALUE_MAX};
+use abi::sysctl::{DEVICES, OWN, UNPRIVILEGED_PORT_START, VALUE_MAX};
 use machine::errno::{Errno, Result};
 use machine::sync::{Once, Rank, SpinLock};
 
@@ -16,11 +18,15 @@ const CONGESTION: [&str; 2] = ["reno", "cubic"];
 /// The first port that anybody may bind, where the host did not say.
 const FREE_PORTS: u16 = 1024;
 
+/// [`DEVICES`] is among the settings. Every message looks here.
+static MAY_CHOOSE_DEVICES: AtomicBool = AtomicBool::new(false);
+
 static SETTINGS: Once<BTreeMap<Vec<u8>, Vec<u8>>> = Once::new();
 
 /// Takes the host's settings, by their names below `/proc/sys`. The first call counts.
 pub fn take(settings: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) {
-    SETTINGS.call_once(|| settings.into_iter().collect());
+    let settings = SETTINGS.call_once(|| settings.into_iter().collect());
+    MAY_CHOOSE_DEVICES.store(settings.contains_key(DEVICES.as_bytes()), Ordering::Relaxed);
 }
 
 /// A setting as the host shows it.
@@ -97,6 +103,17 @@ fn check(name: &str, numbers: &[i32]) -> Result<()> {
         _ => true,
     };
     if fits { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// How many datagrams may wait for a Unix socket that is made now.
+pub fn datagrams_max() -> usize {
+    let text = shown("net/unix/max_dgram_qlen", b"512\n");
+    core::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(usize::MAX)
+}
+
+/// Whether a socket may choose the device that its messages take. Where the network is the host's, the routes alone say that.
+pub fn devices_may_be_chosen() -> bool {
+    MAY_CHOOSE_DEVICES.load(Ordering::Relaxed)
 }
 
 /// The first port that anybody may bind.

@@ -16,20 +16,27 @@ use crate::net::filter::Filter;
 use crate::net::inbox::{Envelope, Inbox, ReceiveHow, Received};
 use crate::net::inet::InetSocket;
 use crate::net::options::Options;
+use crate::net::settings;
 use crate::net::unix_names;
 use crate::net::unix_names::Name;
 use crate::net::{
-    AF_UNIX, Destination, Outgoing, SOCK_DGRAM, SOCK_RAW, SOCK_SEQPACKET, SOCK_STREAM, SOL_SOCKET, Socket,
+    AF_UNIX, Destination, MsgFlags, Outgoing, SOCK_DGRAM, SOCK_RAW, SOCK_SEQPACKET, SOCK_STREAM, SOL_SOCKET,
+    Socket,
 };
 use machine::errno::{Errno, Result};
 use machine::host::Handle;
-use machine::mm::IoBuf;
+use machine::mm::{IoBuf, UserAddr};
 use machine::sched::wait::PollEvents;
 use machine::sched::wait::WaitQueue;
 use machine::sync::{Rank, SpinLock};
 
 /// Most connections that wait for `accept(2)` (`net.core.somaxconn`).
 const BACKLOG_MAX: usize = 4096;
+/// Queues that a socket remembers to have had no room.
+const WAITS_MAX: usize = 16;
+
+/// Whether the next byte is the urgent one.
+const SIOCATMARK: u32 = 0x8905;
 
 /// A socket's address, shared with its peer; empty while it has none.
 type NameCell = Arc<SpinLock<Arc<[u8]>>>;
@@ -45,6 +52,8 @@ struct Link {
     outbox: Arc<Inbox>,
     peer_name: NameCell,
     peer_creds: Option<PeerCreds>,
+    /// The other socket, of datagrams.
+    peer: Option<Weak<UnixSocket>>,
 }
 
 struct Listener {
@@ -78,8 +87,8 @@ pub struct UnixSocket {
     wait: Arc<WaitQueue>,
     /// Tasks that wait for a place in the backlog.
     backlog_room: Arc<WaitQueue>,
-    /// The queue that had no room at the last attempt: a listener's backlog, or another socket's datagrams.
-    waits_for: SpinLock<Option<Arc<WaitQueue>>>,
+    /// The queues that had no room at the last attempts, of several threads: listeners' backlogs, or other sockets' datagrams.
+    waits_for: SpinLock<VecDeque<Arc<WaitQueue>>>,
     /// Where datagrams arrive.
     datagrams: Option<Arc<Inbox>>,
     /// `SHUT_WR` of a datagram socket.
@@ -106,7 +115,8 @@ impl UnixSocket {
 
     fn make(kind: u32, name: NameCell, taken: bool) -> Arc<Self> {
         let wait = Arc::new(WaitQueue::new());
-        let datagrams = (kind == SOCK_DGRAM).then(|| Inbox::new(wait.clone(), Arc::new(WaitQueue::new())));
+        let datagrams = (kind == SOCK_DGRAM)
+            .then(|| Inbox::bounded(wait.clone(), Arc::new(WaitQueue::new()), settings::datagrams_max()));
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             kind,
@@ -115,7 +125,7 @@ impl UnixSocket {
             state: SpinLock::new(Rank::Leaf, State::Idle),
             wait,
             backlog_room: Arc::new(WaitQueue::new()),
-            waits_for: SpinLock::new(Rank::Leaf, None),
+            waits_for: SpinLock::new(Rank::Leaf, VecDeque::new()),
             datagrams,
             send_shut: AtomicBool::new(false),
             wants_creds: AtomicBool::new(!taken),
@@ -179,7 +189,7 @@ impl UnixSocket {
             Some(Destination::Address(_) | Destination::Host(_)) => return Err(Errno::EINVAL),
             None => self.link().ok_or(Errno::ENOTCONN)?,
         };
-        let result = link.outbox.push_message(buf, envelope, limit);
+        let result = link.outbox.push_message(buf, envelope, limit, self.is_mutual(&link));
         match result {
             Err(Errno::EPIPE) if link.outbox.is_closed() => {
                 let mut state = self.state.lock();
@@ -190,11 +200,33 @@ impl UnixSocket {
             }
             // Waiting is done by polling this socket, which knows where its peer has room.
             Err(Errno::EAGAIN) => {
-                *self.waits_for.lock() = Some(link.outbox.room_queue().clone());
+                self.had_no_room(link.outbox.room_queue());
                 Err(Errno::EAGAIN)
             }
             result => result,
         }
+    }
+
+    /// Whoever polls this socket waits for room there as well.
+    fn had_no_room(&self, queue: &Arc<WaitQueue>) {
+        let former = {
+            let mut queues = self.waits_for.lock();
+            if queues.iter().any(|other| Arc::ptr_eq(other, queue)) {
+                return;
+            }
+            queues.push_back(queue.clone());
+            if queues.len() > WAITS_MAX { queues.pop_front() } else { None }
+        };
+        drop(former);
+    }
+
+    /// Whether messages by a link of datagrams wait in any number: it leads to a socket that sends only here.
+    fn is_mutual(&self, link: &Link) -> bool {
+        let leads_here =
+            |inbox: &Arc<Inbox>| self.datagrams.as_ref().is_some_and(|own| Arc::ptr_eq(own, inbox));
+        let peer = link.peer.as_ref().and_then(Weak::upgrade);
+        leads_here(&link.outbox)
+            || peer.and_then(|peer| peer.link()).is_some_and(|theirs| leads_here(&theirs.outbox))
     }
 
     fn poll_link(&self, link: &Link, limit: usize) -> PollEvents {
@@ -211,6 +243,9 @@ impl UnixSocket {
         }
         if link.inbox.is_reset() {
             events |= PollEvents::ERR;
+        }
+        if link.inbox.is_urgent() {
+            events |= PollEvents::PRI;
         }
         if link.outbox.is_ended() || link.outbox.has_room(limit) {
             events |= PollEvents::WRITABLE | PollEvents::WRBAND;
@@ -229,7 +264,9 @@ impl UnixSocket {
                 events |= PollEvents::HUP;
             }
         }
-        if link.is_none_or(|link| link.outbox.is_ended() || link.outbox.has_room(limit)) {
+        let has_room =
+            |link: &Link| link.outbox.has_room(limit) && (self.is_mutual(link) || !link.outbox.is_full());
+        if link.is_none_or(|link| link.outbox.is_ended() || has_room(link)) {
             events |= PollEvents::WRITABLE | PollEvents::WRBAND;
         }
         events
@@ -251,6 +288,7 @@ pub fn pair(kind: u32, protocol: u32, creds: &PeerCreds) -> Result<[Arc<UnixSock
             outbox,
             peer_name: peer.name.clone(),
             peer_creds: Some(creds.clone()),
+            peer: (kind == SOCK_DGRAM).then(|| peer.me.clone()),
         })
     };
     *a.state.lock() = link(&to_a, &to_b, &b);
@@ -276,6 +314,12 @@ impl Socket for UnixSocket {
         let link = self.link().map(|link| link.inbox);
         let inboxes = self.datagrams.iter().chain(&link);
         inboxes.map(|inbox| inbox.held_bytes() as u64).sum()
+    }
+
+    fn waiting_files(&self) -> Option<usize> {
+        let link = self.link().map(|link| link.inbox);
+        let inboxes = self.datagrams.iter().chain(&link);
+        Some(inboxes.map(|inbox| inbox.waiting_files()).sum())
     }
 
     fn bind(&self, cx: &CallerCtx<'_>, addr: &[u8]) -> Result<()> {
@@ -423,8 +467,15 @@ impl Socket for UnixSocket {
         let result = match (self.kind, link) {
             (SOCK_DGRAM, _) => self.send_datagram(buf, message.to.as_ref(), &mut envelope, limit),
             (_, None) => Err(Errno::ENOTCONN),
-            (SOCK_STREAM, Some(link)) => link.outbox.push_stream(buf, &mut envelope, limit),
-            (_, Some(link)) => link.outbox.push_message(buf, &mut envelope, limit),
+            // Of urgent bytes the last one is.
+            (SOCK_STREAM, Some(link)) if message.flags.contains(MsgFlags::OOB) && buf.remaining() == 1 => {
+                link.outbox.push_urgent(buf, &mut envelope, limit)
+            }
+            (SOCK_STREAM, Some(link)) => {
+                let spare = usize::from(message.flags.contains(MsgFlags::OOB));
+                link.outbox.push_stream(buf, &mut envelope, limit, spare)
+            }
+            (_, Some(link)) => link.outbox.push_message(buf, &mut envelope, limit, true),
         };
         // Not sent: kept for the next attempt.
         message.rights = envelope.map(|envelope| envelope.rights);
@@ -439,6 +490,9 @@ impl Socket for UnixSocket {
             return inbox.receive_message(buf, how);
         }
         match (self.kind, self.link()) {
+            (SOCK_STREAM, Some(link)) if how.flags.contains(MsgFlags::OOB) => {
+                link.inbox.receive_urgent(buf, how)
+            }
             (SOCK_STREAM, Some(link)) => link.inbox.receive_stream(buf, how),
             (_, Some(link)) => link.inbox.receive_message(buf, how),
             (SOCK_STREAM, None) => Err(Errno::EINVAL),
@@ -495,9 +549,8 @@ impl Socket for UnixSocket {
             if let (Some(link), true) = (&link, self.is_datagram()) {
                 table.add(link.outbox.room_queue());
             }
-            if let Some(queue) = self.waits_for.lock().clone() {
-                table.add(&queue);
-            }
+            let queues: Vec<_> = self.waits_for.lock().iter().cloned().collect();
+            queues.iter().for_each(|queue| table.add(queue));
         }
         let limit = options.send_buffer();
         if let Some(inbox) = &self.datagrams {
@@ -538,6 +591,23 @@ impl Socket for UnixSocket {
 
     fn set_option(&self, level: u32, _name: u32, _value: &[u8]) -> Result<()> {
         Err(if level == SOL_SOCKET { Errno::ENOPROTOOPT } else { Errno::EOPNOTSUPP })
+    }
+
+    fn ioctl(&self, cx: &CallerCtx<'_>, request: u32, arg: u64) -> Result<u64> {
+        if let Some(socket) = self.outside() {
+            return socket.ioctl(cx, request, arg);
+        }
+        if request != SIOCATMARK {
+            return Err(Errno::ENOTTY);
+        }
+        let link = self.link().filter(|_| self.kind == SOCK_STREAM);
+        let is_at_mark = link.is_some_and(|link| link.inbox.is_at_mark());
+        cx.user().write(UserAddr::new(arg), &i32::from(is_at_mark)).map(|()| 0)
+    }
+
+    /// Whether bytes can be urgent.
+    fn has_urgent_bytes(&self) -> bool {
+        self.kind == SOCK_STREAM && self.outside().is_none()
     }
 
     fn is_listening(&self) -> bool {

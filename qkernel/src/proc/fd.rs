@@ -15,48 +15,30 @@ use crate::fs::mount::{Limits, Mount};
 use crate::fs::path::Path;
 use crate::fs::pipe::PipeEnd;
 use crate::fs::poll::PollTable;
-use crate::proc::PROC;
-use crate::proc::subject::Subject;
-use crate::pseudo::{Context, Dynamic, Entry, FileSystem, Item, Node, Out, Place, parse_id};
+use crate::proc::locks;
+use crate::proc::subject::{Part, Subject, Which};
+use crate::pseudo::{Dynamic, Entry, Item, Node, Out, Place, parse_id};
 use machine::errno::{Errno, Result};
 use machine::mm::{IoBuf, MemoryObject};
 use machine::sched::wait::PollEvents;
 
+/// A descriptor's number.
+#[derive(Clone, Copy)]
+struct Fd(i32);
+
 /// One descriptor of a process.
-#[derive(Clone)]
-struct Open {
-    subject: Subject,
-    fd: i32,
-}
+type Open = Part<Fd>;
 
-impl Open {
-    fn descriptor(&self) -> Result<Descriptor> {
-        let files = self.subject.task().map_err(|_| Errno::ENOENT)?.files().ok_or(Errno::ENOENT)?;
-        files.descriptor(self.fd).map_err(|_| Errno::ENOENT)
+impl Fd {
+    fn of(self, subject: &Subject) -> Result<Descriptor> {
+        let files = subject.task().map_err(|_| Errno::ENOENT)?.files().ok_or(Errno::ENOENT)?;
+        files.descriptor(self.0).map_err(|_| Errno::ENOENT)
     }
 }
 
-impl Context for Open {
-    fn file_system(&self) -> &'static FileSystem {
-        &PROC
-    }
-    fn owner(&self) -> (u32, u32) {
-        self.subject.owner()
-    }
-    fn check(&self) -> Result<()> {
-        self.descriptor().map(drop)
-    }
-    fn guard(&self) -> Result<()> {
-        self.subject.guard()
-    }
-    fn generation(&self) -> u32 {
-        self.subject.generation()
-    }
-    fn time_ns(&self) -> i64 {
-        self.subject.time_ns()
-    }
-    fn is_fleeting(&self) -> bool {
-        true
+impl Which for Fd {
+    fn check(&self, subject: &Subject) -> Result<()> {
+        self.of(subject).map(drop)
     }
 }
 
@@ -74,9 +56,8 @@ fn list(subject: &Subject, from: u64, kind: u32, add: &mut dyn FnMut(Item) -> bo
 
 fn find(subject: &Subject, name: &[u8]) -> Result<(Open, Descriptor)> {
     let fd = parse_id(name).and_then(|fd| i32::try_from(fd).ok()).ok_or(Errno::ENOENT)?;
-    let open = Open { subject: subject.clone(), fd };
-    let descriptor = open.descriptor()?;
-    Ok((open, descriptor))
+    let descriptor = Fd(fd).of(subject)?;
+    Ok((Open { subject: subject.clone(), which: Fd(fd) }, descriptor))
 }
 
 /// `fd/`: a link to each open file. Its permission bits tell how the file is open.
@@ -103,10 +84,15 @@ impl Dynamic<Subject> for Descriptors {
     fn list(&self, subject: &Subject, from: u64, add: &mut dyn FnMut(Item) -> bool) {
         list(subject, from, S_IFLNK, add);
     }
+
+    fn size(&self, subject: &Subject) -> u64 {
+        let files = subject.task().ok().and_then(|task| task.files());
+        files.map_or(0, |files| files.list().len() as u64)
+    }
 }
 
 fn target(open: &Open) -> Result<LinkTarget> {
-    Ok(LinkTarget::Direct(path_of(&open.descriptor()?.file)))
+    Ok(LinkTarget::Direct(path_of(&open.which.of(&open.subject)?.file)))
 }
 
 /// `fdinfo/`: position, flags, and lines of the file's own.
@@ -126,13 +112,16 @@ impl Dynamic<Subject> for DescriptorFacts {
 }
 
 fn facts(open: &Open, out: &mut Out) -> Result<()> {
-    let Descriptor { file, close_on_exec } = open.descriptor()?;
+    let Descriptor { file, close_on_exec } = open.which.of(&open.subject)?;
     let mut flags = file.flags();
     flags.set(OpenFlags::CLOEXEC, close_on_exec);
     let pos = if file.ops.is_seekable() { *file.pos.lock() } else { 0 };
     let ino = file.ops.stat(&file).map_or(0, |stat| stat.ino);
     let mount = file.path.as_ref().map_or(0, |path| path.mount.id);
     writeln!(out, "pos:\t{pos}\nflags:\t0{:o}\nmnt_id:\t{mount}\nino:\t{ino}", flags.bits());
+    if let Some(files) = open.subject.task().ok().and_then(|task| task.files()) {
+        locks::of_descriptor(&files, &file, out)?;
+    }
     out.push(&file.ops.fdinfo());
     Ok(())
 }

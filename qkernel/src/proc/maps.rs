@@ -35,7 +35,7 @@ pub fn smaps(subject: &Subject, out: &mut Out) -> Result<()> {
         push_size(out, "Size", region.end - region.start);
         push_size(out, "KernelPageSize", PAGE);
         push_size(out, "MMUPageSize", PAGE);
-        push_pages(out, &Sums::of(&region));
+        push_pages(out, &Sums::of(&region), false);
         writeln!(out, "THPeligible:           0");
         push_vm_flags(out, &region);
     }
@@ -55,7 +55,7 @@ pub fn smaps_rollup(subject: &Subject, out: &mut Out) -> Result<()> {
     pad(out, before);
     out.push(b"[rollup]\n");
     let sums = regions.iter().map(Sums::of).fold(Sums::default(), Sums::plus);
-    push_pages(out, &sums);
+    push_pages(out, &sums, true);
     Ok(())
 }
 
@@ -111,13 +111,13 @@ fn push_numa_line(out: &mut Out, region: &Region, own: u32, start_stack: u64, ro
 
 /// The path of the reader's root directory. Mappings keep the name from the tree's root that they were given, so a file
 /// below the reader's root is shown by its name from there.
-fn own_root() -> Vec<u8> {
+pub(super) fn own_root() -> Vec<u8> {
     task::current().fs.get().root().absolute()
 }
 
 /// A name from the tree's root as a reader sees it whose root is at `root`; the name of a file elsewhere stays as it
 /// is.
-fn seen_from<'a>(name: &'a [u8], root: &[u8]) -> &'a [u8] {
+pub(super) fn seen_from<'a>(name: &'a [u8], root: &[u8]) -> &'a [u8] {
     name.strip_prefix(root).filter(|rest| root != b"/" && rest.starts_with(b"/")).unwrap_or(name)
 }
 
@@ -174,6 +174,16 @@ struct Sums {
     pages: Pages,
     anonymous: u64,
     locked: u64,
+    /// Its share of pages by what they are of: a page that others have, too, counts half.
+    share: Share,
+}
+
+/// See [`Sums::share`].
+#[derive(Clone, Copy, Default)]
+struct Share {
+    anonymous: u64,
+    file: u64,
+    memory_file: u64,
 }
 
 impl Sums {
@@ -187,7 +197,15 @@ impl Sums {
             Some(_) => 0,
         };
         let locked = if region.flags.contains(VmaFlags::LOCKED) { pages.resident() } else { 0 };
-        Self { pages, anonymous, locked }
+        let all = pages.own + pages.file + pages.shared / 2;
+        let mut share = Share::default();
+        match region.object {
+            None => share.anonymous = all,
+            Some(_) if is_private => (share.anonymous, share.file) = (pages.own, all - pages.own),
+            Some(MemoryObject::Store(_)) => share.memory_file = all,
+            Some(MemoryObject::Host(_)) => share.file = all,
+        }
+        Self { pages, anonymous, locked, share }
     }
 
     fn plus(self, other: Self) -> Self {
@@ -198,7 +216,13 @@ impl Sums {
             file: a.file + b.file,
             swapped: a.swapped + b.swapped,
         };
-        Self { pages, anonymous: self.anonymous + other.anonymous, locked: self.locked + other.locked }
+        let share = Share {
+            anonymous: self.share.anonymous + other.share.anonymous,
+            file: self.share.file + other.share.file,
+            memory_file: self.share.memory_file + other.share.memory_file,
+        };
+        let (anonymous, locked) = (self.anonymous + other.anonymous, self.locked + other.locked);
+        Self { pages, anonymous, locked, share }
     }
 }
 
@@ -206,19 +230,28 @@ fn push_size(out: &mut Out, name: &str, bytes: u64) {
     writeln!(out, "{:<16}{:>8} kB", alloc::format!("{name}:"), bytes / 1024);
 }
 
-/// The number of processes that share a page isn't known; `Pss` counts a shared page half.
-fn push_pages(out: &mut Out, sums: &Sums) {
-    let Sums { pages, anonymous, locked } = *sums;
-    let lines = [
+/// The number of processes that share a page isn't known; `Pss` counts a shared page half. `by_kind`: also by what it is of.
+fn push_pages(out: &mut Out, sums: &Sums, by_kind: bool) {
+    let Sums { pages, anonymous, locked, share } = *sums;
+    let first = [
         ("Rss", pages.resident()),
-        ("Pss", pages.own + pages.file + pages.shared / 2),
+        ("Pss", share.anonymous + share.file + share.memory_file),
         ("Pss_Dirty", pages.own + pages.shared / 2),
+        ("Pss_Anon", share.anonymous),
+        ("Pss_File", share.file),
+        ("Pss_Shmem", share.memory_file),
+    ];
+    for (name, pages) in first.into_iter().take(if by_kind { 6 } else { 3 }) {
+        push_size(out, name, pages * PAGE);
+    }
+    let lines = [
         ("Shared_Clean", 0),
         ("Shared_Dirty", pages.shared),
         ("Private_Clean", pages.file),
         ("Private_Dirty", pages.own),
         ("Referenced", pages.resident()),
         ("Anonymous", anonymous),
+        ("KSM", 0),
         ("LazyFree", 0),
         ("AnonHugePages", 0),
         ("ShmemPmdMapped", 0),

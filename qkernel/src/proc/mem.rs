@@ -8,10 +8,9 @@ use core::any::Any;
 use crate::fs::file::{At, File, FileOps, OpenFlags, Whence};
 use crate::fs::inode::S_IFREG;
 use crate::fs::inode::Stat;
-use crate::proc::PROC;
+use crate::proc::identity::PROC;
 use crate::proc::subject::Subject;
 use crate::pseudo::Context;
-use crate::pseudo::file::seek_plain;
 use machine::errno::{Errno, Result};
 use machine::mm::{AddressSpace, IoBuf, PAGE_BYTES, UserAddr};
 
@@ -46,10 +45,7 @@ impl MemFile {
     /// Moves bytes page by page through a kernel buffer, since the target may be the same address space.
     fn transfer(&self, file: &File, buf: &mut IoBuf<'_>, at: At, way: Way) -> Result<usize> {
         let Some(aspace) = self.aspace.upgrade() else { return Ok(0) };
-        let start = match at {
-            At::Offset(offset) => offset,
-            At::Position => *file.pos.lock(),
-        };
+        let start = at.from(*file.pos.lock());
         let mut page = alloc::vec![0u8; PAGE_BYTES];
         let mut done = 0usize;
         while !buf.is_empty() {
@@ -58,11 +54,11 @@ impl MemFile {
             let bytes = &mut page[..part];
             let moved = match way {
                 Way::Out => {
-                    aspace.copy_in(addr, bytes).map_err(|_| Errno::EIO).and_then(|()| buf.fill(bytes))
+                    aspace.copy_in_forced(addr, bytes).map_err(|_| Errno::EIO).and_then(|()| buf.fill(bytes))
                 }
-                Way::In => {
-                    buf.drain(bytes).and_then(|()| aspace.copy_out(addr, bytes).map_err(|_| Errno::EIO))
-                }
+                Way::In => buf
+                    .drain(bytes)
+                    .and_then(|()| aspace.copy_out_forced(addr, bytes).map_err(|_| Errno::EIO)),
             };
             match moved {
                 Ok(()) => done += part,
@@ -70,7 +66,7 @@ impl MemFile {
                 Err(_) => break,
             }
         }
-        if at == At::Position {
+        if at.moves() {
             *file.pos.lock() = start.wrapping_add(done as u64);
         }
         Ok(done)
@@ -84,8 +80,16 @@ impl FileOps for MemFile {
     fn write(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
         self.transfer(file, buf, at, Way::In)
     }
+    /// Positions are addresses, so any number will do.
     fn seek(&self, file: &File, offset: i64, whence: Whence) -> Result<u64> {
-        seek_plain(file, offset, whence)
+        let mut pos = file.pos.lock();
+        let base = match whence {
+            Whence::Set => 0,
+            Whence::Current => *pos,
+            _ => return Err(Errno::EINVAL),
+        };
+        *pos = base.wrapping_add_signed(offset);
+        Ok(*pos)
     }
     fn is_seekable(&self) -> bool {
         true

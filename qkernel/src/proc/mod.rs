@@ -2,11 +2,17 @@
 
 pub mod cpuinfo;
 pub mod fd;
+mod identity;
+mod kept;
+mod keys;
+mod locks;
 mod maps;
 mod mem;
 pub mod mounts;
 pub mod net;
 mod net_tables;
+pub mod ns;
+mod pagemap;
 mod pid;
 pub mod status;
 pub mod subject;
@@ -20,6 +26,7 @@ use alloc::vec::Vec;
 
 use crate::fs::file::{File, OpenFlags};
 use crate::fs::inode::{Inode, LinkTarget, S_IFDIR};
+use crate::proc::identity::PROC;
 use crate::proc::subject::Subject;
 use crate::pseudo::{Context, Dynamic, Entry, FileSystem, Item, Node, Place, parse_id};
 use crate::task;
@@ -29,8 +36,6 @@ use crate::task::process::Process;
 use machine::errno::{Errno, Result};
 
 pub use status::push_cpu_list;
-
-static PROC: FileSystem = FileSystem { dev: 0xf0, magic: 0x9fa0 };
 
 /// The context of entries about the sandbox as a whole.
 #[derive(Clone, Copy)]
@@ -64,11 +69,11 @@ static TABLE: &[Entry<Whole>] = &[
     Entry::dir("fs", &[]),
     Entry::text("interrupts", system::interrupts),
     Entry::dir("irq", &[]),
-    Entry::text("key-users", |_, _| Ok(())),
-    Entry::text("keys", |_, _| Ok(())),
+    Entry::text("key-users", |_, out| keys::key_users(out)),
+    Entry::text("keys", |_, out| keys::keys(out)),
     Entry::text("kmsg", |_, _| Err(Errno::EPERM)).mode(0o400),
     Entry::text("loadavg", system::loadavg),
-    Entry::text("locks", |_, _| Ok(())),
+    Entry::text("locks", locks::locks),
     Entry::text("meminfo", system::meminfo),
     Entry::fixed("misc", ""),
     Entry::fixed("modules", ""),

@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use crate::fs::changes::Changes;
 use crate::fs::dentry::Dentry;
 use crate::fs::mount;
 use crate::fs::mount::{Limits, Mount};
@@ -23,6 +24,8 @@ struct MountLine {
     /// Where, as the process sees it.
     point: Vec<u8>,
     limits: Limits,
+    /// Options of the file system, each behind a comma.
+    options: Vec<u8>,
     /// Type of file system, and its source.
     kind: Vec<u8>,
     source: Vec<u8>,
@@ -46,6 +49,7 @@ impl MountLine {
             root: inside(&mount.root),
             point,
             limits: mount.limits(),
+            options: mount.root_inode.fs_options(),
             kind: mount.kind.to_vec(),
             source: mount.source.to_vec(),
         })
@@ -72,6 +76,11 @@ fn list(subject: &Subject) -> Result<Vec<MountLine>> {
     Ok(mount::list().iter().filter_map(|mount| MountLine::of(mount, &root)).collect())
 }
 
+/// What changes of the mounts that the process sees.
+pub fn changes(subject: &Subject) -> Result<Arc<Changes>> {
+    Ok(subject.task()?.fs.get().root().mount.changes())
+}
+
 /// The major part of a device number.
 pub fn major(dev: u64) -> u64 {
     ((dev >> 8) & 0xfff) | ((dev >> 32) & 0xffff_f000)
@@ -96,6 +105,7 @@ fn push_mount(out: &mut Out, mount: &MountLine) {
         out.push(b" ");
     }
     out.push(&mount.limits.names());
+    out.push(&mount.options);
     out.push(b" 0 0\n");
 }
 
@@ -111,13 +121,15 @@ fn push_info(out: &mut Out, mount: &MountLine) {
         out.push_escaped(word, SPECIAL);
         out.push(b" ");
     }
-    out.push(&mount.limits.names());
+    out.push(&(mount.limits - Limits::OF_FILE_SYSTEM).names());
     out.push(b" - ");
     for word in [&mount.kind, &mount.source] {
         out.push_escaped(word, SPECIAL);
         out.push(b" ");
     }
-    writeln!(out, "{}", if mount.limits.contains(Limits::READ_ONLY) { "ro" } else { "rw" });
+    out.push(&(mount.limits & (Limits::OF_FILE_SYSTEM | Limits::READ_ONLY) | Limits::STRICT_ATIME).names());
+    out.push(&mount.options);
+    out.push(b"\n");
 }
 
 /// `/proc/PID/mountstats`: the mounts in words.
@@ -146,15 +158,16 @@ mod tests {
             dev: 0x15,
             root: b"/".to_vec(),
             point: b"/a b".to_vec(),
-            limits: Limits::READ_ONLY | Limits::NO_EXEC,
+            limits: Limits::READ_ONLY | Limits::NO_EXEC | Limits::SYNC,
+            options: b",size=4k".to_vec(),
             kind: b"proc".to_vec(),
             source: b"proc".to_vec(),
         };
         let mut out = Out::default();
         push_info(&mut out, &mount);
         push_mount(&mut out, &mount);
-        let expected = "22 27 0:21 / /a\\040b ro,noexec,relatime - proc proc ro\n\
-                        proc /a\\040b proc ro,noexec,relatime 0 0\n";
+        let expected = "22 27 0:21 / /a\\040b ro,noexec,relatime - proc proc ro,sync,size=4k\n\
+                        proc /a\\040b proc ro,sync,noexec,relatime,size=4k 0 0\n";
         assert_eq!(core::str::from_utf8(&out.bytes), Ok(expected));
     }
 

@@ -14,7 +14,7 @@ use crate::limits::{Limit, RLIM_INFINITY};
 use crate::proc::status;
 use crate::proc::status::{TICK_NS, comm_of};
 use crate::proc::subject::Subject;
-use crate::proc::{fd, maps, mem, mounts, net};
+use crate::proc::{fd, kept, maps, mem, mounts, net, ns, pagemap};
 use crate::pseudo::{Dynamic, Entry, Item, Kind, Node, Out, Place, parse_id, parse_number};
 use crate::task;
 use crate::task::core::Task;
@@ -39,9 +39,11 @@ const fn memory(name: &'static str) -> Entry<Subject> {
 macro_rules! table {
     ($name:ident: $($own:expr),* $(,)?) => {
         static $name: &[Entry<Subject>] = &[
-            Entry::dir("attr", ATTR),
+            Entry::text("arch_status", |_, _| Ok(())),
+            Entry::dir("attr", kept::ATTRIBUTES),
             own("auxv", 0o400, auxv),
             Entry::fixed("cgroup", "0::/\n"),
+            Entry::setting("clear_refs", |_, _| Err(Errno::EINVAL), kept::clear_refs).mode(0o200),
             Entry::text("cmdline", cmdline),
             Entry::setting("comm", comm, set_comm),
             Entry::fixed("cpuset", "/\n"),
@@ -50,24 +52,27 @@ macro_rules! table {
             Entry::link("exe", exe).guarded(),
             Entry::dynamic("fd", &[], &fd::Descriptors).mode(0o500).guarded(),
             Entry::dynamic("fdinfo", &[], &fd::DescriptorFacts).mode(0o555).guarded(),
-            Entry::text("gid_map", gid_map),
+            Entry::setting("gid_map", gid_map, is_mapped),
             own("io", 0o400, io),
+            own("ksm_merging_pages", 0o400, |_, out| { out.push(b"0\n"); Ok(()) }),
+            own("ksm_stat", 0o400, |_, out| { out.push(KSM); Ok(()) }),
             Entry::text("limits", limits),
             Entry::setting("loginuid", login_uid, set_login_uid),
             own("maps", 0o444, maps::maps),
             memory("mem"),
-            Entry::text("mountinfo", mounts::mountinfo),
-            Entry::text("mounts", mounts::mounts),
+            Entry::watched("mountinfo", mounts::mountinfo, mounts::changes),
+            Entry::watched("mounts", mounts::mounts, mounts::changes),
             Entry::dir("net", net::TABLE),
-            Entry::dir("ns", NAMESPACES).mode(0o511),
+            Entry::dir("ns", ns::TABLE).mode(0o511),
             own("numa_maps", 0o444, maps::numa_maps),
             Entry::setting("oom_adj", oom_adj, set_oom_adj),
             Entry::text("oom_score", oom_score),
             Entry::setting("oom_score_adj", oom_score_adj, set_oom_score_adj),
+            Entry { name: "pagemap", mode: 0o400, kind: Kind::File(pagemap::open), guarded: true },
             own("personality", 0o400, personality),
-            Entry::fixed("projid_map", ALL_IDS),
+            Entry::setting("projid_map", |_, out| { out.push(ALL_IDS.as_bytes()); Ok(()) }, is_mapped),
             Entry::link("root", root).guarded(),
-            Entry::text("sched", sched),
+            Entry::setting("sched", sched, |_, _| Ok(())),
             Entry::text("schedstat", schedstat),
             Entry::text("sessionid", login_session),
             own("smaps", 0o444, maps::smaps),
@@ -77,7 +82,7 @@ macro_rules! table {
             Entry::text("statm", status::statm),
             Entry::text("status", status::status),
             own("syscall", 0o400, |_, out| { out.push(b"running\n"); Ok(()) }),
-            Entry::text("uid_map", uid_map),
+            Entry::setting("uid_map", uid_map, is_mapped),
             Entry::fixed("wchan", "0"),
             $($own),*
         ];
@@ -99,45 +104,31 @@ fn id_map(map: Option<&[[u32; 3]]>, out: &mut Out) -> Result<()> {
     Ok(())
 }
 
+/// A map is set once.
+fn is_mapped(_: &Subject, _: &[u8]) -> Result<()> {
+    Err(Errno::EPERM)
+}
+
 const ALL_IDS: &str = "         0          0 4294967295\n";
 
 table!(THREAD_TABLE:
     Entry::text("children", children),
 );
 table!(PROCESS_TABLE:
-    Entry::fixed("autogroup", "/autogroup-1 nice 0\n"),
-    Entry::setting("coredump_filter", |_, out| { out.push(b"00000033\n"); Ok(()) }, |_, _| Ok(())),
+    Entry::setting("autogroup", kept::autogroup, kept::set_autogroup),
+    Entry::setting("coredump_filter", kept::coredump_filter, kept::set_coredump_filter),
+    Entry::dynamic("map_files", &[], &pagemap::MapFiles).mode(0o500).guarded(),
     Entry::text("mountstats", mounts::mountstats).mode(0o400),
     Entry::setting("setgroups", |_, out| { out.push(b"allow\n"); Ok(()) }, |_, _| Err(Errno::EPERM)),
     Entry::dynamic("task", &[], &Threads),
+    Entry::setting("timens_offsets", |_, out| { out.push(TIME_OFFSETS); Ok(()) }, kept::set_time_offsets),
     Entry::fixed("timers", ""),
     Entry::setting("timerslack_ns", timer_slack, set_timer_slack).mode(0o666),
 );
 
-/// Without a security module these exist but hold nothing.
-static ATTR: &[Entry<Subject>] = &[
-    Entry::text("current", |_, _| Err(Errno::EINVAL)),
-    Entry::text("exec", |_, _| Err(Errno::EINVAL)),
-    Entry::text("prev", |_, _| Err(Errno::EINVAL)),
-];
-
-/// Every process is in the first namespace of each kind.
-static NAMESPACES: &[Entry<Subject>] = &[
-    Entry::link("cgroup", |_| namespace("cgroup", 0xeffffffb)).guarded(),
-    Entry::link("ipc", |_| namespace("ipc", 0xefffffff)).guarded(),
-    Entry::link("mnt", |_| namespace("mnt", 0xeffffff8)).guarded(),
-    Entry::link("net", |_| namespace("net", 0xeffffff9)).guarded(),
-    Entry::link("pid", |_| namespace("pid", 0xeffffffc)).guarded(),
-    Entry::link("pid_for_children", |_| namespace("pid", 0xeffffffc)).guarded(),
-    Entry::link("time", |_| namespace("time", 0xeffffffa)).guarded(),
-    Entry::link("time_for_children", |_| namespace("time", 0xeffffffa)).guarded(),
-    Entry::link("user", |_| namespace("user", 0xeffffffd)).guarded(),
-    Entry::link("uts", |_| namespace("uts", 0xeffffffe)).guarded(),
-];
-
-fn namespace(kind: &str, ino: u32) -> Result<LinkTarget> {
-    Ok(LinkTarget::Text(format!("{kind}:[{ino}]").into_bytes()))
-}
+const TIME_OFFSETS: &[u8] = b"monotonic           0         0\nboottime            0         0\n";
+/// Equal pages are not looked for.
+const KSM: &[u8] = b"ksm_rmap_items 0\nksm_zero_pages 0\nksm_merging_pages 0\nksm_process_profit 0\n";
 
 /// `task/`: the threads that have not ended.
 struct Threads;

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
 use crate::creds::Inspection;
-use crate::proc::PROC;
+use crate::proc::identity::PROC;
 use crate::pseudo::{Context, FileSystem};
 use crate::task;
 use crate::task::core::Task;
@@ -186,7 +186,58 @@ impl Context for Subject {
         time::realtime_ns().saturating_sub(age).cast_signed()
     }
 
+    fn refusal(&self) -> Errno {
+        Errno::EINVAL
+    }
+
     fn is_fleeting(&self) -> bool {
         true
+    }
+}
+
+/// What a process has several of, by which of them a node of `/proc` is meant.
+pub trait Which: Clone + Send + Sync + 'static {
+    /// `ENOENT`: the process has it no more.
+    fn check(&self, subject: &Subject) -> Result<()>;
+}
+
+/// One of them.
+#[derive(Clone)]
+pub struct Part<T> {
+    pub subject: Subject,
+    pub which: T,
+}
+
+impl<T: Which> Context for Part<T> {
+    fn file_system(&self) -> &'static FileSystem {
+        &PROC
+    }
+
+    fn owner(&self) -> (u32, u32) {
+        self.subject.owner()
+    }
+
+    fn check(&self) -> Result<()> {
+        self.which.check(&self.subject)
+    }
+
+    fn guard(&self) -> Result<()> {
+        self.subject.guard()
+    }
+
+    fn generation(&self) -> u32 {
+        self.subject.generation()
+    }
+
+    fn time_ns(&self) -> i64 {
+        self.subject.time_ns()
+    }
+
+    fn is_fleeting(&self) -> bool {
+        true
+    }
+
+    fn link_size(&self) -> u64 {
+        64
     }
 }

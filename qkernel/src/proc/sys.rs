@@ -2,6 +2,7 @@
 
 mod inotify;
 mod ipc;
+mod keys;
 mod net;
 mod vm;
 
@@ -48,7 +49,7 @@ static KERNEL: &[Entry<Whole>] = &[
     Entry::setting("domainname", show_domain, store_domain),
     Entry::setting("hostname", show_host, store_host),
     value("io_uring_disabled", "2\n"),
-    Entry::dir("keys", &[]),
+    Entry::dir("keys", keys::Settings::TABLE),
     value("kptr_restrict", "1\n"),
     ipc::Settings::MSG_NEXT_ID,
     ipc::Settings::MSGMAX,

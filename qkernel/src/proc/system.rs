@@ -13,7 +13,7 @@ use machine::mm::account::SANDBOX;
 use machine::mm::{PAGE, commit, frames, owners};
 use machine::platform;
 use machine::sched;
-use machine::sync::{Rank, SpinLock};
+use machine::sched::LOAD_SHIFT;
 use machine::time;
 use machine::time::NSEC;
 
@@ -143,14 +143,14 @@ pub fn stat(_: &Whole, out: &mut Out) -> Result<()> {
     }
     let boot = time::realtime_ns().saturating_sub(time::boottime_ns()) / NSEC;
     writeln!(out, "intr 0\nctxt {switches}\nbtime {boot}\nprocesses {}", last_id());
-    writeln!(out, "procs_running {}\nprocs_blocked 0", sched::running_tasks().max(1));
+    writeln!(out, "procs_running {}\nprocs_blocked 0", running_tasks());
     out.push(b"softirq 0 0 0 0 0 0 0 0 0 0 0\n");
     Ok(())
 }
 
-/// The highest id in use.
+/// The id that was given last.
 fn last_id() -> u32 {
-    container::current().pids.tree.lock().tasks.last_key_value().map_or(1, |(tid, _)| *tid)
+    container::current().pids.tree.lock().last_id()
 }
 
 /// `/proc/uptime`: seconds since boot, and idle seconds of all CPUs.
@@ -166,47 +166,14 @@ pub fn uptime(_: &Whole, out: &mut Out) -> Result<()> {
     Ok(())
 }
 
-/// Fraction bits of load averages.
-pub const LOAD_SHIFT: u32 = 16;
-/// How often the load is sampled.
-const LOAD_STEP_NS: u64 = 5 * NSEC;
-/// `2^16 * e^(-5s/1min)` and likewise for 5 and 15 minutes.
-const LOAD_DECAY: [u64; 3] = [60_296, 64_453, 65_173];
-/// After so many steps nothing of an old load is left.
-const LOAD_STEPS_MAX: u64 = 2000;
-
-struct Load {
-    averages: [u64; 3],
-    sampled_ns: u64,
-}
-
-static LOAD: SpinLock<Load> = SpinLock::new(Rank::Leaf, Load { averages: [0; 3], sampled_ns: 0 });
-
-impl Load {
-    /// Moves the averages towards `running` for each step since the last look.
-    fn advance(&mut self, now_ns: u64, running: u64) {
-        if self.sampled_ns == 0 {
-            self.sampled_ns = now_ns;
-        }
-        let steps = now_ns.saturating_sub(self.sampled_ns) / LOAD_STEP_NS;
-        self.sampled_ns += steps * LOAD_STEP_NS;
-        let target = running << LOAD_SHIFT;
-        for _ in 0..steps.min(LOAD_STEPS_MAX) {
-            for (average, decay) in self.averages.iter_mut().zip(LOAD_DECAY) {
-                *average = (*average * decay + target * ((1 << LOAD_SHIFT) - decay)) >> LOAD_SHIFT;
-            }
-        }
-    }
-}
-
-/// Load averages with [`LOAD_SHIFT`] fraction bits. They are brought up to date when they are read, on the assumption
-/// that the load has been that of this moment since the last time.
+/// The container's load averages, with [`LOAD_SHIFT`] fraction bits.
 pub fn load_averages() -> [u64; 3] {
-    // The task that asks is no load.
-    let running = sched::running_tasks().saturating_sub(1) as u64;
-    let mut load = LOAD.lock();
-    load.advance(time::monotonic_ns(), running);
-    load.averages
+    sched::load_averages(container::current().memory().owner())
+}
+
+/// The container's tasks that run or wait for a CPU: whoever asks is one.
+fn running_tasks() -> usize {
+    sched::running_tasks(container::current().memory().owner()).max(1)
 }
 
 /// `/proc/loadavg`.
@@ -216,7 +183,7 @@ pub fn loadavg(_: &Whole, out: &mut Out) -> Result<()> {
         write!(out, "{}.{:02} ", hundredths / 100, hundredths % 100);
     }
     let tasks = container::current().pids.tree.lock().tasks.len();
-    writeln!(out, "{}/{tasks} {}", sched::running_tasks().max(1), last_id());
+    writeln!(out, "{}/{tasks} {}", running_tasks(), last_id());
     Ok(())
 }
 
@@ -289,19 +256,6 @@ pub fn softirqs(_: &Whole, out: &mut Out) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_load_follows_what_runs_and_is_forgotten() {
-        let mut load = Load { averages: [0; 3], sampled_ns: 0 };
-        load.advance(NSEC, 2);
-        assert_eq!(load.averages, [0; 3]);
-        load.advance(61 * NSEC, 2);
-        let one = load.averages[0] as f64 / 65536.0;
-        assert!((1.25..1.28).contains(&one), "{one}");
-        assert!(load.averages[0] > load.averages[1] && load.averages[1] > load.averages[2]);
-        load.advance(u64::MAX, 0);
-        assert!(load.averages.iter().all(|average| *average < 2048));
-    }
 
     #[test]
     fn meminfo_has_the_columns_that_free_reads() {

@@ -5,11 +5,14 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::any::Any;
 
+use crate::fs::changes::Seen;
 use crate::fs::file::{At, DirEntry, File, FileOps, Whence};
 use crate::fs::inode::{Inode, S_IFDIR, Stat};
+use crate::fs::poll::PollTable;
 use crate::pseudo::{Context, Kind, Node, Place, child_ino, dirent_type};
 use machine::errno::{Errno, Result};
 use machine::mm::IoBuf;
+use machine::sched::wait::PollEvents;
 use machine::sync::{Mutex, Rank};
 
 /// Most bytes one write hands to a file.
@@ -23,11 +26,13 @@ pub struct TextFile<C: Context> {
     node: Arc<Node<C>>,
     generation: u32,
     text: Mutex<Option<Vec<u8>>>,
+    /// Of a text whose changes can be polled for.
+    seen: Option<Seen>,
 }
 
 impl<C: Context> TextFile<C> {
-    pub(super) fn new(node: Arc<Node<C>>, generation: u32) -> Self {
-        Self { node, generation, text: Mutex::new(Rank::Text, None) }
+    pub(super) fn new(node: Arc<Node<C>>, generation: u32, seen: Option<Seen>) -> Self {
+        Self { node, generation, text: Mutex::new(Rank::Text, None), seen }
     }
 }
 
@@ -42,10 +47,7 @@ impl<C: Context> FileOps for TextFile<C> {
         // Serialises readers; the position's own lock is held only briefly, since making the text may read positions
         // (`fdinfo`), this file's included.
         let mut text = self.text.lock();
-        let offset = match at {
-            At::Offset(offset) => offset,
-            At::Position => *file.pos.lock(),
-        };
+        let offset = at.from(*file.pos.lock());
         if text.is_none() || offset == 0 {
             *text = None;
             *text = Some(if self.is_stale() { Vec::new() } else { self.node.show()? });
@@ -58,7 +60,7 @@ impl<C: Context> FileOps for TextFile<C> {
         let rest = rest.unwrap_or_default();
         let len = rest.len().min(buf.remaining());
         buf.fill(&rest[..len])?;
-        if at == At::Position {
+        if at.moves() {
             *file.pos.lock() = offset + len as u64;
         }
         Ok(len)
@@ -75,10 +77,21 @@ impl<C: Context> FileOps for TextFile<C> {
             return Err(Errno::EACCES);
         }
         self.node.store(&bytes)?;
-        if at == At::Position {
+        if at.moves() {
             *file.pos.lock() += len as u64;
         }
         Ok(len)
+    }
+
+    fn is_polled(&self) -> bool {
+        self.seen.is_some()
+    }
+
+    fn poll(&self, _file: &File, table: Option<&mut PollTable>) -> PollEvents {
+        match &self.seen {
+            Some(seen) => seen.poll(table),
+            None => PollEvents::READABLE | PollEvents::WRITABLE,
+        }
     }
 
     fn seek(&self, file: &File, offset: i64, whence: Whence) -> Result<u64> {
@@ -230,7 +243,7 @@ mod tests {
     struct Test;
     impl Context for Test {
         fn file_system(&self) -> &'static FileSystem {
-            static FS: FileSystem = FileSystem { dev: 77, magic: 1 };
+            static FS: FileSystem = FileSystem { dev: 77, magic: 1, no_new_names: Errno::EPERM };
             &FS
         }
     }

@@ -63,16 +63,34 @@ struct Clone3Args {
     cgroup: u64,
 }
 
+/// `CLONE_INTO_CGROUP`.
+const INTO_CGROUP: u64 = 0x2_0000_0000;
+/// Bytes of the struct that has the field `cgroup`.
+const CGROUP_VERSION_BYTES: u64 = 88;
+
 /// `clone3(2)`.
 pub(super) fn clone3(cx: &Ctx<'_>, args: UserAddr, size: u64) -> SyscallResult {
     let args = read_extensible::<Clone3Args>(cx, args, size, 64)?;
-    let flags = CloneFlags::from_bits(args.flags).ok_or(Errno::EINVAL)?;
+    // The signal is a field of its own: its bits are none of the flags.
+    let given = CloneFlags::from_bits(args.flags & !INTO_CGROUP).ok_or(Errno::EINVAL)?;
+    let flags = given - CloneFlags::DETACHED;
+    let of_cgroup = (args.flags & INTO_CGROUP != 0).then_some(args.cgroup);
+    if flags != given
+        || (flags.intersects(CloneFlags::THREAD | CloneFlags::PARENT) && args.exit_signal != 0)
+        || of_cgroup.is_some_and(|fd| i32::try_from(fd).is_err() || size < CGROUP_VERSION_BYTES)
+    {
+        return Err(Errno::EINVAL);
+    }
     if args.set_tid_size != 0
         || args.set_tid != 0
         || args.exit_signal > 64
         || args.stack.is_null() != (args.stack_size == 0)
     {
         return Err(Errno::EINVAL);
+    }
+    if of_cgroup.is_some() {
+        // The descriptor is of no control group that takes processes: there is none.
+        return Err(Errno::EBADF);
     }
     let stack = args.stack.checked_add(args.stack_size).ok_or(Errno::EINVAL)?;
     let exit_signal = low32(args.exit_signal);

@@ -1,5 +1,6 @@
 //! The task's place in the tree: `getcwd(2)`, `chdir(2)`, `chroot(2)`.
 
+use crate::config::PATH_MAX;
 use crate::creds::CAP_SYS_CHROOT;
 use crate::fs::access;
 use crate::fs::access::Actor;
@@ -24,6 +25,9 @@ pub(super) fn getcwd(cx: &Ctx<'_>, buf: UserAddr, size: u64) -> SyscallResult {
         None => [b"(unreachable)", cwd.absolute().as_slice()].concat(),
     };
     text.push(0);
+    if text.len() > PATH_MAX {
+        return Err(Errno::ENAMETOOLONG);
+    }
     if text.len() as u64 > size {
         return Err(Errno::ERANGE);
     }

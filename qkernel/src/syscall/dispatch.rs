@@ -54,6 +54,9 @@ const GIVING_BACK: &[u64] = &[
     247, // waitid
     263, // unlinkat
     436, // close_range
+    449, // futex_waitv
+    454, // futex_wake
+    455, // futex_wait
 ];
 
 const EXECVE: u64 = 59;

@@ -7,7 +7,6 @@ use crate::fs::epoll;
 use crate::fs::epoll::Epoll;
 use crate::fs::file::{File, OpenFlags};
 use crate::fs::inode::{S_IFCHR, S_IFDIR, S_IFREG, Stat};
-use crate::ipc::mqueue::file::QueueFile;
 use crate::syscall::context::SyscallResult;
 use crate::syscall::event::{install, only};
 use crate::syscall::timeout::{deadline_of_ms, read_deadline, with_mask};
@@ -40,13 +39,11 @@ struct EpollEvent {
 
 /// Whether waiting for a file makes sense: files, directories and simple devices are always ready.
 fn can_be_watched(file: &File) -> bool {
-    // A message queue is a regular file that has something to tell.
-    let is_queue = file.as_ops::<QueueFile>().is_some();
     let is_always_ready = |stat: &Stat| {
         matches!(stat.kind(), S_IFREG | S_IFDIR)
             || (stat.kind() == S_IFCHR && devfs::is_always_ready(stat.rdev))
     };
-    is_queue || file.ops.stat(file).is_ok_and(|stat| !is_always_ready(&stat))
+    file.ops.is_polled() || file.ops.stat(file).is_ok_and(|stat| !is_always_ready(&stat))
 }
 
 /// `epoll_ctl(2)`.

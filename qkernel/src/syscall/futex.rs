@@ -21,6 +21,8 @@ const FUTEX_UNLOCK_PI: u32 = 7;
 const FUTEX_TRYLOCK_PI: u32 = 8;
 const FUTEX_WAIT_BITSET: u32 = 9;
 const FUTEX_WAKE_BITSET: u32 = 10;
+const FUTEX_WAIT_REQUEUE_PI: u32 = 11;
+const FUTEX_CMP_REQUEUE_PI: u32 = 12;
 const FUTEX_LOCK_PI2: u32 = 13;
 const FUTEX_PRIVATE_FLAG: u32 = 128;
 const FUTEX_CLOCK_REALTIME: u32 = 256;
@@ -38,7 +40,7 @@ pub(super) fn futex(
     let private = op & FUTEX_PRIVATE_FLAG != 0;
     let realtime = op & FUTEX_CLOCK_REALTIME != 0;
     let command = op & !(FUTEX_PRIVATE_FLAG | FUTEX_CLOCK_REALTIME);
-    if realtime && !matches!(command, FUTEX_WAIT | FUTEX_WAIT_BITSET | FUTEX_LOCK_PI2) {
+    if realtime && !matches!(command, FUTEX_WAIT_BITSET | FUTEX_WAIT_REQUEUE_PI | FUTEX_LOCK_PI2) {
         return Err(Errno::ENOSYS);
     }
     let user = cx.user();
@@ -59,6 +61,22 @@ pub(super) fn futex(
         FUTEX_WAKE_BITSET => futex::wake(user, addr, private, wake_count(value), third)?,
         FUTEX_REQUEUE => futex::requeue(user, words, private, counts()?, None)?,
         FUTEX_CMP_REQUEUE => futex::requeue(user, words, private, counts()?, Some(third))?,
+        FUTEX_CMP_REQUEUE_PI => {
+            let (wake_count, move_count) = counts()?;
+            if addr == second || wake_count != 1 {
+                return Err(Errno::EINVAL);
+            }
+            futex::cmp_requeue_pi(user, words, private, move_count, third)?
+        }
+        FUTEX_WAIT_REQUEUE_PI => {
+            let deadline_ns = deadline(cx, limit, true, realtime)?;
+            if addr == second {
+                return Err(Errno::EINVAL);
+            }
+            let wait = Wait { addr, private, value, bitset: MATCH_ANY, deadline_ns };
+            futex::wait_requeue_pi(cx.task, user, &wait, second)?;
+            0
+        }
         FUTEX_WAKE_OP => {
             let counts = (wake_count(value), wake_count(low32(timeout)));
             futex::wake_op(user, words, private, counts, WakeOp::decode(third)?)?
@@ -82,16 +100,16 @@ pub(super) fn futex(
 }
 
 /// How many waiters to wake: as on Linux at least one, whatever the number says.
-fn wake_count(value: u32) -> usize {
+pub(super) fn wake_count(value: u32) -> usize {
     value.cast_signed().max(1).unsigned_abs() as usize
 }
 
-fn count(value: u32) -> Result<usize> {
+pub(super) fn count(value: u32) -> Result<usize> {
     usize::try_from(value.cast_signed()).map_err(|_| Errno::EINVAL)
 }
 
 /// A timeout argument as monotonic time.
-fn deadline(cx: &Ctx<'_>, addr: UserAddr, absolute: bool, realtime: bool) -> Result<Option<u64>> {
+pub(super) fn deadline(cx: &Ctx<'_>, addr: UserAddr, absolute: bool, realtime: bool) -> Result<Option<u64>> {
     let Some(ns) = crate::syscall::timespec::read_timespec_opt(cx, addr)? else { return Ok(None) };
     Ok(Some(match (absolute, realtime) {
         (false, _) => time::monotonic_ns().saturating_add(ns),

@@ -5,7 +5,6 @@ use alloc::vec::Vec;
 use crate::config::RW_MAX_BYTES;
 use crate::fs::file::DirEntry;
 use crate::fs::inode::S_IFDIR;
-use crate::fs::notify::Mask;
 use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
 use machine::errno::Errno;
@@ -49,7 +48,7 @@ fn list(
         }
         !short
     })?;
-    file.notify(Mask::ACCESS);
+    file.accessed();
     if out.is_empty() && short {
         return Err(Errno::ENOMEM);
     }

@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 use crate::fs::file::{File, OpenFlags, Whence};
 use crate::fs::inode::S_IFREG;
 use crate::syscall::context::SyscallResult;
+use crate::syscall::file_ioctl;
 use crate::syscall::io_signals;
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
@@ -33,8 +34,9 @@ pub(super) fn ioctl(cx: &Ctx<'_>, fd: i32, request: u32, arg: u64) -> SyscallRes
             cx.user().write(UserAddr::new(arg), &i32::try_from(left).unwrap_or(i32::MAX))?;
         }
         _ => {
-            let owner = io_signals::ioctl(cx, &file, request, arg);
-            return owner.unwrap_or_else(|| file.ops.ioctl(cx, &file, request, arg));
+            let known = io_signals::ioctl(cx, &file, request, arg);
+            let known = known.or_else(|| file_ioctl::ioctl(cx, &file, request, arg));
+            return known.unwrap_or_else(|| file.ops.ioctl(cx, &file, request, arg));
         }
     }
     Ok(0)

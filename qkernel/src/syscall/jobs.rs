@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering;
 
 use crate::syscall::context::SyscallResult;
 use crate::task::context::Ctx;
+use crate::task::process::Autogroup;
 use crate::task::tree::Node;
 use machine::errno::{Errno, Result};
 
@@ -82,5 +83,6 @@ pub(super) fn setsid(cx: &Ctx<'_>) -> SyscallResult {
     let node = tree.nodes.get_mut(&me).ok_or(Errno::ESRCH)?;
     node.group = me;
     node.session = me;
+    cx.process().autogroup.set(Autogroup::new());
     Ok(u64::from(me))
 }

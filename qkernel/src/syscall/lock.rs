@@ -64,7 +64,8 @@ pub(super) fn fcntl_lock(cx: &Ctx<'_>, file: &File, command: u32, arg: UserAddr)
     }
     let (start, end) = range(file, &raw)?;
     let owner = if by_description { Owner::Description(file.id) } else { Owner::Table(cx.files().id) };
-    let lock = Lock { owner, process: PidOf::of(cx.caller), start, end, exclusive: raw.kind == F_WRLCK };
+    let process = PidOf::of(cx.caller);
+    let lock = Lock { owner, process, file: file.id, start, end, exclusive: raw.kind == F_WRLCK };
     if !matches!(raw.kind, F_RDLCK | F_WRLCK | F_UNLCK) {
         return Err(Errno::EINVAL);
     }
@@ -103,12 +104,17 @@ fn show(cx: &Ctx<'_>, raw: &mut RawLock, held: &Lock) {
 /// `flock(2)`.
 pub(super) fn flock(cx: &Ctx<'_>, fd: i32, operation: u32) -> SyscallResult {
     const NONBLOCK: u32 = 4;
-    let file = cx.opened(fd)?;
+    /// Was a lock of its own once; Linux goes on answering that there is one.
+    const MANDATORY: u32 = 32;
+    if operation & MANDATORY != 0 {
+        return Ok(0);
+    }
     let kind = match operation & !NONBLOCK {
         1 => Some(false),
         2 => Some(true),
         8 => None,
         _ => return Err(Errno::EINVAL),
     };
+    let file = cx.opened(fd)?;
     locks::flock(&file, kind, operation & NONBLOCK == 0).map(|()| 0)
 }

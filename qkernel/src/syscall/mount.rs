@@ -1,5 +1,7 @@
 //! Mounts inside the sandbox.
 
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 use bitflags::bitflags;
 
 use crate::creds::CAP_SYS_ADMIN;
@@ -22,24 +24,59 @@ bitflags! {
         const NOSUID = 2;
         const NODEV = 4;
         const NOEXEC = 8;
+        const SYNCHRONOUS = 16;
         const REMOUNT = 32;
+        const DIRSYNC = 128;
+        const NOSYMFOLLOW = 256;
+        const NOATIME = 1024;
+        const NODIRATIME = 2048;
         const BIND = 4096;
         const MOVE = 8192;
+        const REC = 1 << 14;
+        const SILENT = 1 << 15;
         const UNBINDABLE = 1 << 17;
         const PRIVATE = 1 << 18;
         const SLAVE = 1 << 19;
         const SHARED = 1 << 20;
+        const RELATIME = 1 << 21;
+        const STRICTATIME = 1 << 24;
+        const LAZYTIME = 1 << 25;
     }
 }
 
 impl MountFlags {
-    fn limits(self) -> Limits {
+    const PROPAGATION: Self = Self::UNBINDABLE.union(Self::PRIVATE).union(Self::SLAVE).union(Self::SHARED);
+
+    /// What a mount with these flags does not allow. `before`: of a mount that is there, whose times of access stay as they
+    /// are kept where the flags say nothing of them.
+    fn limits(self, before: Option<Limits>) -> Limits {
         let mut limits = Limits::empty();
-        limits.set(Limits::READ_ONLY, self.contains(Self::RDONLY));
-        limits.set(Limits::NO_SUID, self.contains(Self::NOSUID));
-        limits.set(Limits::NO_DEV, self.contains(Self::NODEV));
-        limits.set(Limits::NO_EXEC, self.contains(Self::NOEXEC));
-        limits
+        for (flag, limit) in [
+            (Self::RDONLY, Limits::READ_ONLY),
+            (Self::NOSUID, Limits::NO_SUID),
+            (Self::NODEV, Limits::NO_DEV),
+            (Self::NOEXEC, Limits::NO_EXEC),
+            (Self::SYNCHRONOUS, Limits::SYNC),
+            (Self::DIRSYNC, Limits::DIR_SYNC),
+            (Self::NOSYMFOLLOW, Limits::NO_SYM_FOLLOW),
+            (Self::NOATIME, Limits::NO_ATIME),
+            (Self::NODIRATIME, Limits::NO_DIR_ATIME),
+            (Self::LAZYTIME, Limits::LAZY_TIME),
+        ] {
+            limits.set(limit, self.contains(flag));
+        }
+        if self.contains(Self::STRICTATIME) {
+            limits = (limits - Limits::NO_ATIME) | Limits::STRICT_ATIME;
+        }
+        match before {
+            Some(before)
+                if !self
+                    .intersects(Self::RELATIME | Self::STRICTATIME | Self::NOATIME | Self::NODIRATIME) =>
+            {
+                limits | (before & Limits::ATIME)
+            }
+            _ => limits,
+        }
     }
 }
 
@@ -60,53 +97,116 @@ fn find(cx: &Ctx<'_>, actor: &Actor, path: UserAddr, follow: bool) -> Result<Pat
 
 /// Whether the path is the root of a mount.
 fn check_mount_root(path: &Path) -> Result<()> {
-    if alloc::sync::Arc::ptr_eq(&path.dentry, &path.mount.root) { Ok(()) } else { Err(Errno::EINVAL) }
+    if path.is_mount_root() { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
-/// `mount(2)`: the kernel's own file systems, bind mounts, and remounts read-only or writable. All mounts are private
-/// to the sandbox, so propagation has nothing to do.
+/// Whether both are directories, or neither is.
+fn are_alike(one: &Path, other: &Path) -> bool {
+    (one.inode.kind() == S_IFDIR) == (other.inode.kind() == S_IFDIR)
+}
+
+/// `mount(2)`: the kernel's own file systems, bind mounts, moves, and remounts. All mounts are private to the sandbox, so
+/// propagation has nothing to do.
 pub(super) fn mount(
     cx: &Ctx<'_>,
     source: UserAddr,
     target: UserAddr,
     kind: UserAddr,
     flags: u64,
-    _data: UserAddr,
+    data: UserAddr,
 ) -> SyscallResult {
     let actor = Actor::of(cx);
     if !actor.creds.has(CAP_SYS_ADMIN) {
         return Err(Errno::EPERM);
     }
+    let all_flags = flags;
     let flags = MountFlags::from_bits_truncate(flags);
+    let options = read_options(cx, data)?;
     let place = find(cx, &actor, target, true)?;
-    let propagation = MountFlags::UNBINDABLE | MountFlags::PRIVATE | MountFlags::SLAVE | MountFlags::SHARED;
-    if flags.intersects(propagation) {
-        return check_mount_root(&place).map(|()| 0);
-    }
+    check_own(&actor, &place)?;
     if flags.contains(MountFlags::REMOUNT) {
-        check_mount_root(&place)?;
-        place.mount.set_limits(flags.limits());
-        return Ok(0);
-    }
-    if flags.contains(MountFlags::MOVE) {
-        return Err(Errno::EINVAL);
+        return remount(&place, flags, &options);
     }
     if flags.contains(MountFlags::BIND) {
         let from = find(cx, &actor, source, true)?;
-        if (from.inode.kind() == S_IFDIR) != (place.inode.kind() == S_IFDIR) {
+        check_own(&actor, &from)?;
+        if !are_alike(&from, &place) {
             return Err(Errno::ENOTDIR);
         }
         let Path { mount, dentry, inode } = from;
-        Mount::new(dentry, inode, &mount.kind, &mount.source, mount.limits()).attach(&place);
+        Mount::new(dentry, inode, &mount.kind, &mount.source, mount.limits()).mount_over(&place);
         return Ok(0);
     }
+    if flags.intersects(MountFlags::PROPAGATION) {
+        check_mount_root(&place)?;
+        let kind = all_flags & !(MountFlags::REC | MountFlags::SILENT).bits();
+        let is_one = MountFlags::PROPAGATION.bits() & kind == kind && kind.is_power_of_two();
+        return if is_one { Ok(0) } else { Err(Errno::EINVAL) };
+    }
+    if flags.contains(MountFlags::MOVE) {
+        let from = find(cx, &actor, source, true)?;
+        check_own(&actor, &from)?;
+        check_mount_root(&from)?;
+        if !are_alike(&from, &place) {
+            return Err(Errno::EINVAL);
+        }
+        return from.mount.move_to(&place).map(|()| 0);
+    }
     let kind = cx.user().read_cstr(kind, 4096, Errno::EINVAL)?;
-    let root = crate::filesystems::virtual_fs(&kind, &cx.container().ipc()).ok_or(Errno::ENODEV)?;
+    let name = if source.is_null() { b"none".to_vec() } else { cx.user().read_path(source)? };
+    let root = crate::filesystems::mounted_fs(&kind, &options, &cx.container().ipc())?;
     if place.inode.kind() != S_IFDIR {
         return Err(Errno::ENOTDIR);
     }
-    let name = if source.is_null() { b"none".to_vec() } else { cx.user().read_path(source)? };
-    Mount::of(root, &kind, &name, flags.limits()).attach(&place);
+    let words = if &*kind == b"tmpfs" { words_of(&options) } else { Limits::empty() };
+    Mount::of(root, &kind, &name, flags.limits(None) | words).mount_over(&place);
+    Ok(0)
+}
+
+/// `EINVAL` for what is mounted in the tree of another container, to which `/proc/PID/root` leads, or nowhere any more.
+fn check_own(actor: &Actor, place: &Path) -> Result<()> {
+    if place.mount.shares_tree(&actor.fs.root().mount) { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// The options of a file system, up to a page of them.
+fn read_options(cx: &Ctx<'_>, data: UserAddr) -> Result<Vec<u8>> {
+    const OPTIONS_MAX: usize = 4096;
+    if data.is_null() { Ok(Vec::new()) } else { cx.user().read_cstr(data, OPTIONS_MAX, Errno::EINVAL) }
+}
+
+/// Those options of every file system that a mount can be told by flags as well; the later one counts.
+fn words_of(options: &[u8]) -> Limits {
+    let mut limits = Limits::empty();
+    for option in options.split(|byte| *byte == b',') {
+        match option.split(|byte| *byte == b'=').next().unwrap_or_default() {
+            b"ro" => limits |= Limits::READ_ONLY,
+            b"rw" => limits -= Limits::READ_ONLY,
+            b"sync" => limits |= Limits::SYNC,
+            b"async" => limits -= Limits::SYNC,
+            b"dirsync" => limits |= Limits::DIR_SYNC,
+            b"lazytime" => limits |= Limits::LAZY_TIME,
+            b"nolazytime" => limits -= Limits::LAZY_TIME,
+            _ => {}
+        }
+    }
+    limits
+}
+
+/// `MS_REMOUNT`: with `MS_BIND` of the mount alone, else of its file system as well.
+fn remount(place: &Path, flags: MountFlags, options: &[u8]) -> SyscallResult {
+    check_mount_root(place)?;
+    let before = place.mount.limits();
+    let limits = flags.limits(Some(before));
+    if flags.contains(MountFlags::BIND) {
+        let limits = (limits - Limits::OF_FILE_SYSTEM) | (before & Limits::OF_FILE_SYSTEM);
+        return place.mount.change_limits(limits).map(|()| 0);
+    }
+    // Before what cannot be undone.
+    place.mount.change_limits(limits | (words_of(options) & Limits::READ_ONLY))?;
+    if let Err(error) = place.inode.remount(options) {
+        place.mount.set_limits(before);
+        return Err(error);
+    }
     Ok(0)
 }
 
@@ -118,14 +218,32 @@ pub(super) fn umount2(cx: &Ctx<'_>, target: UserAddr, flags: u32) -> SyscallResu
         return Err(Errno::EPERM);
     }
     let place = find(cx, &actor, target, !flags.contains(UmountFlags::NOFOLLOW))?;
+    check_own(&actor, &place)?;
     check_mount_root(&place)?;
     if flags.contains(UmountFlags::EXPIRE) {
-        return Err(Errno::EAGAIN);
+        let is_own_root = Arc::ptr_eq(&actor.fs.root().mount, &place.mount);
+        if is_own_root || flags.intersects(UmountFlags::FORCE | UmountFlags::DETACH) {
+            return Err(Errno::EINVAL);
+        }
+        return place.mount.expire().map(|()| 0);
     }
     place.mount.detach(flags.contains(UmountFlags::DETACH)).map(|()| 0)
 }
 
-/// `pivot_root(2)`: the sandbox's root is the VMM's choice.
-pub(super) fn pivot_root(_cx: &Ctx<'_>, _new: UserAddr, _old: UserAddr) -> SyscallResult {
+/// `pivot_root(2)`: the sandbox's root is the VMM's choice, so there is no other.
+pub(super) fn pivot_root(cx: &Ctx<'_>, new: UserAddr, old: UserAddr) -> SyscallResult {
+    let actor = Actor::of(cx);
+    if !actor.creds.has(CAP_SYS_ADMIN) {
+        return Err(Errno::EPERM);
+    }
+    let root = actor.fs.root().mount;
+    let places = [find(cx, &actor, new, true)?, find(cx, &actor, old, true)?];
+    if places.iter().any(|place| place.inode.kind() != S_IFDIR) {
+        return Err(Errno::ENOTDIR);
+    }
+    if places.iter().any(|place| Arc::ptr_eq(&place.mount, &root)) {
+        return Err(Errno::EBUSY);
+    }
+    check_mount_root(&places[0])?;
     Err(Errno::EPERM)
 }

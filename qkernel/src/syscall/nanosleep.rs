@@ -25,10 +25,7 @@ pub(super) fn clock_nanosleep(
     remainder: UserAddr,
 ) -> SyscallResult {
     const TIMER_ABSTIME: u32 = 1;
-    let clock = Clock::from_id(cx.task, id)?;
-    if matches!(clock, Clock::Thread(..)) {
-        return Err(Errno::EOPNOTSUPP);
-    }
+    let clock = Clock::for_sleep(cx.task, id)?;
     let ns = cx.user().read::<Timespec>(from)?.to_ns()?;
     if flags & TIMER_ABSTIME != 0 {
         return sleep_until_clock(&clock, ns);

@@ -10,8 +10,10 @@ use crate::proc;
 use crate::signals::Source;
 use crate::syscall::context::SyscallResult;
 use crate::syscall::event::only;
+use crate::syscall::signal;
 use crate::task::context::Ctx;
 use crate::task::inspect;
+use crate::task::pidfd;
 use crate::task::pidfd::PidFile;
 use crate::task::process::Process;
 
@@ -20,12 +22,42 @@ use machine::mm::UserAddr;
 
 /// `pidfd_open(2)`.
 pub(super) fn pidfd_open(cx: &Ctx<'_>, pid: i32, flags: u32) -> SyscallResult {
-    let flags = only(flags, OpenFlags::NONBLOCK)?;
+    let flags = only(flags, OpenFlags::NONBLOCK | pidfd::THREAD)?;
     let pid = u32::try_from(pid).ok().filter(|pid| *pid != 0).ok_or(Errno::EINVAL)?;
-    let Some(process) = cx.pids().find_process(pid) else {
-        return Err(if cx.pids().find_task(pid).is_some() { Errno::EINVAL } else { Errno::ESRCH });
+    let task = cx.pids().find_task(pid);
+    let file = match (cx.pids().find_process(pid), &task) {
+        (Some(process), task) if flags.contains(pidfd::THREAD) => {
+            PidFile::open_thread(&process, task.as_ref(), flags)?
+        }
+        (None, Some(task)) if flags.contains(pidfd::THREAD) => {
+            PidFile::open_thread(&task.process, Some(task), flags)?
+        }
+        (Some(process), _) => PidFile::open(&process, flags)?,
+        (None, Some(_)) => return Err(Errno::EINVAL),
+        (None, None) => return Err(Errno::ESRCH),
     };
-    cx.install(PidFile::open(&process, flags)?, true)
+    cx.install(file, true)
+}
+
+/// Whom `pidfd_send_signal(2)` signals.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    Thread,
+    Process,
+    Group,
+}
+
+impl Scope {
+    /// The one that the flags say; none if they leave it to the descriptor.
+    fn of(flags: u32) -> Result<Option<Self>> {
+        Ok(match flags {
+            0 => None,
+            1 => Some(Self::Thread),
+            2 => Some(Self::Process),
+            4 => Some(Self::Group),
+            _ => return Err(Errno::EINVAL),
+        })
+    }
 }
 
 /// `pidfd_send_signal(2)`.
@@ -36,24 +68,39 @@ pub(super) fn pidfd_send_signal(
     info: UserAddr,
     flags: u32,
 ) -> SyscallResult {
-    if flags != 0 {
-        return Err(Errno::EINVAL);
-    }
+    let scope = Scope::of(flags)?;
     let file = cx.file(pidfd)?;
-    let target = match proc::process_of(&file) {
-        Some(process) => still_there(cx, &process)?,
-        None => pid_process(cx, &file)?,
+    let (target, thread) = match proc::process_of(&file) {
+        Some(process) => (still_there(cx, &process)?, None),
+        None => {
+            let of = file.as_ops::<PidFile>().ok_or(Errno::EBADF)?;
+            (still_there(cx, &of.process)?, of.thread())
+        }
+    };
+    let scope = scope.unwrap_or(if thread.is_some() { Scope::Thread } else { Scope::Process });
+    // Of a process the first thread is meant.
+    let find_thread = || match thread {
+        Some(task) => task.map(Some),
+        None => Ok(cx.pids().find_task(target.pid)),
     };
     let source = if info.is_null() {
-        Source::User { pid: cx.process().pid, uid: cx.task.creds.get().uid }
+        let (pid, uid) = (cx.process().pid, cx.task.creds.get().uid);
+        if scope == Scope::Thread { Source::Thread { pid, uid } } else { Source::User { pid, uid } }
     } else {
         let sent: i32 = cx.user().read(info)?;
         if sent != number.cast_signed() {
             return Err(Errno::EINVAL);
         }
-        crate::syscall::signal::sigqueue::read_info(cx, number, info, Arc::ptr_eq(&target, cx.process()))?
+        let to_self = scope != Scope::Group && Arc::ptr_eq(&target, cx.process());
+        signal::sigqueue::read_info(cx, number, info, to_self)?
     };
-    crate::syscall::signal::permission::signal_process(cx, &target, number, source)?;
+    match scope {
+        Scope::Thread => {
+            signal::permission::signal_task(cx, &target, find_thread()?.as_ref(), number, source)?
+        }
+        Scope::Process => signal::permission::signal_process(cx, &target, number, source)?,
+        Scope::Group => return signal::kill::signal_group(cx, target.pid, number, source),
+    }
     Ok(0)
 }
 
@@ -95,4 +142,14 @@ pub(super) fn pidfd_getfd(cx: &Ctx<'_>, pidfd: i32, fd: i32, flags: u32) -> Sysc
         return Err(Errno::EPERM);
     }
     cx.install(file, true)
+}
+
+/// `process_mrelease(2)`: a process that is being killed gives its memory back by itself.
+pub(super) fn process_mrelease(cx: &Ctx<'_>, pidfd: i32, flags: u32) -> SyscallResult {
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let process = pid_process(cx, &*cx.file(pidfd)?)?;
+    process.any_task().ok_or(Errno::ESRCH)?;
+    if process.group_exit.lock().is_some() { Ok(0) } else { Err(Errno::EINVAL) }
 }

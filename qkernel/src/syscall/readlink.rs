@@ -27,7 +27,9 @@ pub(super) fn readlinkat(cx: &Ctx<'_>, dirfd: i32, path: UserAddr, buf: UserAddr
     if place.inode.kind() != S_IFLNK {
         return Err(if empty { Errno::ENOENT } else { Errno::EINVAL });
     }
-    let text = match place.inode.readlink()? {
+    let target = place.inode.readlink()?;
+    place.accessed();
+    let text = match target {
         LinkTarget::Text(text) => text,
         LinkTarget::Direct(target) => target.seen_from(&actor.fs.root()),
     };

@@ -6,7 +6,7 @@ use crate::ipc::shm::Facts;
 use crate::limits::RLIMIT_MEMLOCK;
 use crate::syscall::context::SyscallResult;
 use crate::syscall::ipc::{IPC_INFO, IPC_RMID, IPC_SET, IPC_STAT, PermView, check_id, pid_for, read, who};
-use crate::syscall::memory::check_limit;
+use crate::syscall::memory::{check_exec_gain, check_limit};
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 use machine::mm::map::{NewMapping, Placement};
@@ -97,6 +97,7 @@ pub(super) fn shmat(cx: &Ctx<'_>, id: i32, addr: UserAddr, flags: u32) -> Syscal
     let segment = cx.container().ipc().segment(id)?;
     let (store, size) = segment.for_attach(&caller.creds, wanted)?;
     let len = page_up(size).ok_or(Errno::ENOMEM)?;
+    check_exec_gain(cx, prot, || true)?;
     check_limit(cx, len)?;
     let new = NewMapping {
         placement,

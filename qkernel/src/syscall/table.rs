@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use crate::syscall::attr::utime;
 use crate::syscall::context::{FromArg, SyscallResult};
 use crate::syscall::creds::{capabilities, groups, setuid};
-use crate::syscall::memory::{madvise, mlock, mmap, numa, process_vm};
+use crate::syscall::memory::{madvise, mlock, mmap, numa, pkeys, process_vm};
 use crate::syscall::message::{receive, recvmsg, send};
 use crate::syscall::names::{link, rename};
 use crate::syscall::poll::select;
@@ -23,11 +23,11 @@ use crate::syscall::unknown::unknown;
 use crate::syscall::wait::waitid;
 use crate::syscall::xattr::{getxattr, setxattr};
 use crate::syscall::{
-    access, adjtimex, attr, clone, creds, dir, dup, epoll, event, exec, fcntl, futex, getdents, inotify,
-    ioctl, itimer, jobs, kcmp, limits, lock, membarrier, memfd, memory, mount, mqueue, msg, names, nanosleep,
-    open, pidfd, poll, prctl, process, readlink, restart, robust, rseq, rw, sched, seccomp, sem, shm, signal,
-    signalfd, socket, splice, stat, statfs, sync, system, time, timer, timerfd, truncate, uname, unshare,
-    usage, wait,
+    access, adjtimex, attr, cachestat, clone, creds, dir, dup, epoll, event, exec, fcntl, futex, futex2,
+    getdents, inotify, ioctl, itimer, jobs, kcmp, keys, limits, lock, membarrier, memfd, memory, mount,
+    mqueue, msg, names, nanosleep, old, open, pidfd, poll, prctl, process, readlink, refused, restart,
+    robust, rseq, rw, sched, seccomp, sem, setns, shm, signal, signalfd, socket, splice, stat, statfs, sync,
+    system, time, timer, timerfd, truncate, uname, unshare, usage, wait,
 };
 use crate::task::context::Ctx;
 use crate::task::core::Task;
@@ -115,6 +115,10 @@ syscalls! {
     311 => process_vm::process_vm_writev(pid: i32, local: UserAddr, local_count: u64, remote: UserAddr, remote_count: u64, flags: u64);
     440 => madvise::process_madvise(pidfd: i32, iov: UserAddr, count: u64, advice: u32, flags: u32);
     450 => numa::set_mempolicy_home_node(addr: UserAddr, len: u64, node: u64, flags: u64);
+    329 => pkeys::pkey_mprotect(addr: UserAddr, len: u64, prot: u64, key: i32);
+    330 => pkeys::pkey_alloc(flags: u64, rights: u64);
+    331 => pkeys::pkey_free(key: i32);
+    448 => pidfd::process_mrelease(pidfd: i32, flags: u32);
     462 => memory::mseal(addr: UserAddr, len: u64, flags: u64);
     149 => mlock::mlock(addr: UserAddr, len: u64);
     150 => mlock::munlock(addr: UserAddr, len: u64);
@@ -162,6 +166,10 @@ syscalls! {
 
     // futexes
     202 => futex::futex(addr: UserAddr, op: u32, value: u32, timeout: u64, second: UserAddr, third: u32);
+    449 => futex2::futex_waitv(waits: UserAddr, count: u32, flags: u32, timeout: UserAddr, clock: i32);
+    454 => futex2::futex_wake(addr: UserAddr, mask: u64, count: u32, flags: u32);
+    455 => futex2::futex_wait(addr: UserAddr, value: u64, mask: u64, flags: u32, timeout: UserAddr, clock: i32);
+    456 => futex2::futex_requeue(waits: UserAddr, flags: u32, wakes: u32, moves: u32);
     273 => robust::set_robust_list(head: UserAddr, size: u64);
     274 => robust::get_robust_list(tid: i32, head: UserAddr, size: UserAddr);
 
@@ -206,8 +214,14 @@ syscalls! {
     126 => capabilities::capset(header: UserAddr, data: UserAddr);
     157 => prctl::prctl(option: u32, a: u64, b: u64, c: u64, d: u64);
     272 => unshare::unshare(flags: u64);
+    308 => setns::setns(fd: i32, kinds: u32);
     312 => kcmp::kcmp(one: i32, other: i32, kind: u32, a: u64, b: u64);
     317 => seccomp::seccomp(operation: u32, flags: u32, arg: UserAddr);
+
+    // keys
+    248 => keys::add_key(kind: UserAddr, description: UserAddr, payload: UserAddr, len: u64, ring: i32);
+    249 => keys::request_key(kind: UserAddr, description: UserAddr, callout: UserAddr, ring: i32);
+    250 => keys::keyctl(operation: u32, a: u64, b: u64, c: u64, d: u64);
 
     // limits and scheduling
     24 => sched::sched_yield();
@@ -234,6 +248,8 @@ syscalls! {
 
     // system information
     63 => uname::uname(to: UserAddr);
+    139 => old::sysfs(option: u32, a: u64, to: UserAddr);
+    154 => old::modify_ldt(function: u32, to: UserAddr, bytes: u64);
     99 => system::sysinfo(to: UserAddr);
     103 => system::syslog(kind: i32, buf: UserAddr, len: i32);
     135 => system::personality(persona: u32);
@@ -412,5 +428,25 @@ syscalls! {
     285 => fallocate::fallocate(fd: i32, mode: u32, offset: i64, len: i64);
     306 => sync::syncfs(fd: i32);
     326 => copy_file_range::copy_file_range(input: i32, input_offset: UserAddr, out: i32, out_offset: UserAddr, len: usize, flags: u32);
+    451 => cachestat::cachestat(fd: i32, range: UserAddr, to: UserAddr, flags: u32);
     452 => attr::fchmodat2(dirfd: i32, path: UserAddr, mode: u32, flags: u32);
+
+    // only refused, as without the capability or the support
+    153 => refused::vhangup();
+    163 => refused::acct();
+    167 => refused::swapon(path: UserAddr, flags: u32);
+    168 => refused::swapoff();
+    169 => refused::reboot(magic: u32, second: u32);
+    172 => refused::iopl(level: u32);
+    173 => refused::ioperm(from: u64, count: u64, on: i32);
+    175 => refused::init_module();
+    176 => refused::delete_module();
+    179 => refused::quotactl(command: u32);
+    246 => refused::kexec_load();
+    298 => refused::perf_event_open();
+    303 => refused::name_to_handle_at(dirfd: i32, path: UserAddr, handle: UserAddr, mount: UserAddr, flags: u32);
+    304 => refused::open_by_handle_at(mount: i32, handle: UserAddr);
+    313 => refused::finit_module();
+    320 => refused::kexec_file_load();
+    321 => refused::bpf();
 }

@@ -1,6 +1,6 @@
 //! Timers as descriptors: `timerfd_create(2)`.
 
-use crate::fs::timerfd::{Clock, Setting, TimerFile};
+use crate::fs::timerfd::{ABSOLUTE, Setting, TimerFile};
 use crate::syscall::context::SyscallResult;
 use crate::syscall::event::{COMMON, install, only};
 use crate::syscall::timeout::duration_ns;
@@ -13,7 +13,7 @@ use machine::time::NSEC;
 /// `timerfd_create(2)`.
 pub(super) fn timerfd_create(cx: &Ctx<'_>, clock: i32, flags: u32) -> SyscallResult {
     let flags = only(flags, COMMON)?;
-    install(cx, TimerFile::open(Clock::from_number(clock)?, flags)?, flags)
+    install(cx, TimerFile::open(clock, flags)?, flags)
 }
 
 /// `struct itimerspec`: interval, then value, each in seconds and nanoseconds.
@@ -32,17 +32,16 @@ pub(super) fn timerfd_settime(
     new: UserAddr,
     old: UserAddr,
 ) -> SyscallResult {
-    const ABSTIME: u32 = 1;
     const CANCEL_ON_SET: u32 = 2;
     let [interval_s, interval_ns, due_s, due_ns]: ItimerSpec = cx.user().read(new)?;
-    if flags & !(ABSTIME | CANCEL_ON_SET) != 0 {
+    if flags & !(ABSOLUTE | CANCEL_ON_SET) != 0 {
         return Err(Errno::EINVAL);
     }
     let interval_ns = duration_ns([interval_s, interval_ns])?;
     let due_ns = duration_ns([due_s, due_ns])?;
     let file = cx.file(fd)?;
     let timer = file.as_ops::<TimerFile>().ok_or(Errno::EINVAL)?;
-    let before = timer.set(Setting { due_ns, interval_ns }, flags & ABSTIME != 0);
+    let before = timer.set(Setting { due_ns, interval_ns }, flags);
     cx.user().write_opt(old, &to_spec(before))?;
     Ok(0)
 }

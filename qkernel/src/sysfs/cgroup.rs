@@ -14,13 +14,13 @@ use crate::fs::inode::Inode;
 use crate::pseudo::{Context, Entry, FileSystem, Node, Out, Place};
 use crate::sysfs::{all_cpus, number};
 use crate::task::container::{self, Container};
-use machine::errno::Result;
+use machine::errno::{Errno, Result};
 use machine::mm::owners;
 use machine::owner::Owner;
 use machine::sched::{Throttling, shares};
 use machine::time;
 
-static CGROUP_FS: FileSystem = FileSystem { dev: 0xf2, magic: 0x6367_7270 };
+static CGROUP_FS: FileSystem = FileSystem { dev: 0xf2, magic: 0x6367_7270, no_new_names: Errno::EPERM };
 
 /// The container that looks.
 #[derive(Clone, Copy)]

@@ -55,6 +55,19 @@ impl Clock {
         }
     }
 
+    /// The clock of an id when one can sleep by it: a thread does not use processor time asleep.
+    pub fn for_sleep(task: &Arc<Task>, id: i32) -> Result<Self> {
+        const CLOCK_OF_DESCRIPTOR: i32 = 3;
+        if id == CLOCK_THREAD_CPUTIME_ID || (id < 0 && id & 7 == CLOCK_OF_DESCRIPTOR) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        match Self::for_timer(task, id)? {
+            Self::Thread(of, _) if Arc::ptr_eq(&of, task) => Err(Errno::EINVAL),
+            Self::Thread(..) => Err(Errno::EOPNOTSUPP),
+            clock => Ok(clock),
+        }
+    }
+
     /// A clock id made of another process's or thread's number (`clock_getcpuclockid(3)`).
     fn of_other(task: &Arc<Task>, id: i32) -> Result<Self> {
         const PER_THREAD: i32 = 4;

@@ -6,12 +6,14 @@ use alloc::sync::Arc;
 use bitflags::bitflags;
 use core::sync::atomic::Ordering;
 
+use crate::creds::{CAP_SYS_ADMIN, CAP_SYS_RESOURCE};
 use crate::fs::file::OpenFlags;
 use crate::limits;
 use crate::limits::RLIMIT_NPROC;
 use crate::task::container::FIRST_PID;
 use crate::task::context::Ctx;
 use crate::task::core::{Task, TaskParts};
+use crate::task::keyrings::Seeker;
 use crate::task::pidfd::PidFile;
 use crate::task::process::Process;
 use crate::task::tree::Node;
@@ -140,6 +142,10 @@ pub fn clone_task(cx: &Ctx<'_>, args: &CloneArgs) -> Result<u64> {
     child.policy.inherit(&me.policy);
     child.thread.sched.inherit_cpus(&me.thread.sched);
     child.timer_slack_ns.inherit(&me.timer_slack_ns);
+    child.keyrings.inherit(&me.keyrings);
+    if flags.contains(CloneFlags::THREAD) && me.keyrings.thread().is_some() {
+        Seeker::new(&child).make_thread_ring()?;
+    }
     child.mempolicy.store(me.mempolicy.load(Ordering::Relaxed), Ordering::Relaxed);
     if !flags.contains(CloneFlags::VM) {
         child.rseq.inherit(&me.rseq);
@@ -191,15 +197,24 @@ fn tell_parent(cx: &Ctx<'_>, args: &CloneArgs, tid: u32, pidfd: Option<i32>) -> 
     Ok(())
 }
 
+/// How many tasks a user has in the caller's container.
+fn tasks_of(cx: &Ctx<'_>, uid: u32) -> u64 {
+    cx.container().tasks().iter().filter(|task| task.creds.get().uid == uid).count() as u64
+}
+
 fn check_room(cx: &Ctx<'_>) -> Result<()> {
     let tasks = cx.container().task_count();
-    let creds = cx.task.creds.get();
-    let limit = if creds.uid == 0 { u64::MAX } else { cx.limit(RLIMIT_NPROC) };
     if tasks >= cx.container().limits.tasks_max() {
         cx.container().events.forks_refused.fetch_add(1, Ordering::Relaxed);
         return Err(Errno::EAGAIN);
     }
-    if tasks as u64 >= limit {
+    let creds = cx.task.creds.get();
+    let is_limited = creds.uid != 0 && !creds.has(CAP_SYS_RESOURCE) && !creds.has(CAP_SYS_ADMIN);
+    // The user has no more than all have.
+    if is_limited
+        && tasks as u64 >= cx.limit(RLIMIT_NPROC)
+        && tasks_of(cx, creds.uid) >= cx.limit(RLIMIT_NPROC)
+    {
         return Err(Errno::EAGAIN);
     }
     account::check(limits::TASK_BYTES).map_err(|_| Errno::EAGAIN)
@@ -262,6 +277,9 @@ fn new_process(me: &Arc<Task>, pid: u32, args: &CloneArgs) -> Arc<Process> {
     process.dumpable.store(mine.dumpable.load(Ordering::Relaxed), Ordering::Relaxed);
     process.personality.store(mine.personality.load(Ordering::Relaxed), Ordering::Relaxed);
     process.refuses_huge_pages.store(mine.refuses_huge_pages.load(Ordering::Relaxed), Ordering::Relaxed);
+    process.coredump_filter.store(mine.coredump_filter.load(Ordering::Relaxed), Ordering::Relaxed);
+    process.autogroup.set(mine.autogroup.get());
+    process.kept.inherit(&mine.kept);
     process.oom_score_adj.store(mine.oom_score_adj.load(Ordering::Relaxed), Ordering::Relaxed);
     process
 }

@@ -19,6 +19,7 @@ use crate::fs::mount;
 use crate::fs::notify::limits::Limits as InotifyLimits;
 use crate::fs::path::Path;
 use crate::ipc::IpcNamespace;
+use crate::keys::space::KeySpace;
 use crate::limits::container::ContainerLimits;
 use crate::spec::IdMaps;
 use crate::task::core::{Task, current as current_task};
@@ -72,6 +73,8 @@ pub struct Container {
     has_own_pids: bool,
     /// Its System V objects and message queues, alone or together with other containers.
     ipc: Shared<IpcNamespace>,
+    /// Its keys.
+    pub keys: Arc<KeySpace>,
     /// How much its users may watch.
     pub inotify: Arc<InotifyLimits>,
     /// `fs.lease-break-time`.
@@ -140,6 +143,7 @@ impl Container {
             has_own_pids: shared.is_none(),
             pids: shared.unwrap_or_else(PidSpace::new),
             ipc: Shared::new(IpcNamespace::new()),
+            keys: KeySpace::new(),
             inotify: InotifyLimits::new(),
             lease_break_seconds: AtomicI32::new(BREAK_SECONDS),
             first: Once::new(),

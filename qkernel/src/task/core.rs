@@ -9,6 +9,7 @@ use crate::creds::{CAP_IPC_LOCK, Creds};
 use crate::fs::file::FileTable;
 use crate::fs::path::FsContext;
 use crate::ipc::sem::undo::UndoList;
+use crate::keys::TaskKeyrings;
 use crate::limits::RLIMIT_MEMLOCK;
 use crate::task::policy::SchedPolicy;
 use crate::task::process::Process;
@@ -35,6 +36,7 @@ pub struct Task {
     files: SpinLock<Option<Arc<FileTable>>>,
     pub fs: Shared<FsContext>,
     pub creds: Shared<Creds>,
+    pub keyrings: TaskKeyrings,
     pub confinement: Confinement,
     pub signals: SpinLock<TaskSignals>,
     /// Set when this thread alone is to end (`exit(2)`, or another thread calls `execve(2)`).
@@ -178,6 +180,7 @@ impl Task {
             files: SpinLock::new(Rank::Leaf, parts.files),
             fs: Shared::new(parts.fs),
             creds: Shared::new(parts.creds),
+            keyrings: TaskKeyrings::default(),
             confinement: Confinement::new(),
             signals: SpinLock::new(Rank::TaskSignals, parts.signals),
             comm: SpinLock::new(Rank::Leaf, parts.comm),

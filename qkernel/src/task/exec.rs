@@ -541,6 +541,7 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     // The end of a program says nothing to the parent of another. A child may end as soon as a descriptor is closed.
     process.exit_signal.store(crate::signals::SIGCHLD, Ordering::Relaxed);
     process.programs.fetch_add(1, Ordering::Relaxed);
+    process.kept.begin_program();
     files.close_for_exec();
     process.sighand.set(process.sighand.get().reset_for_exec());
     after_exec(task);
@@ -554,6 +555,9 @@ fn commit(cx: &Ctx<'_>, loaded: Loaded) -> Result<()> {
     task.clear_child_tid.store(0, Ordering::Relaxed);
     task.robust_list.store(0, Ordering::Relaxed);
     task.rseq.forget();
+    task.keyrings.set_thread(None);
+    let keyring = process.keyring.lock().take();
+    drop(keyring);
     {
         let context = &mut *task.context();
         context.fpu_live = false;

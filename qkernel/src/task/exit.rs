@@ -14,6 +14,7 @@ use crate::task::container::FIRST_PID;
 use crate::task::core::Task;
 use crate::task::futex;
 use crate::task::pid_space::PidSpace;
+use crate::task::pidfd;
 use crate::task::process::{Ended, Process};
 use machine::mm::{UserAddr, UserMemory};
 
@@ -54,6 +55,7 @@ pub fn exit_task(task: &Arc<Task>, status: i32) {
     process.container.pids.tree.lock().remove_task(task);
     futex::owner_ended(&process.container.pids, task.tid());
     process.stop_wait.wake_all();
+    pidfd::ended(process);
     if last {
         process.container.ipc().process_ended(PidOf::of(&**task));
         end_process(process, status);
@@ -118,7 +120,7 @@ fn end_process(process: &Arc<Process>, status: i32) {
             tell_parent(&orphan);
         }
     }
-    crate::task::pidfd::process_ended(process);
+    pidfd::ended(process);
     match process.on_end.get() {
         None => tell_parent(process),
         Some(tell) => {
@@ -211,4 +213,6 @@ pub fn reap(pids: &PidSpace, pid: u32) {
         let used = node.process.used_with_children();
         *parent.process.children_used.lock() += used;
     }
+    drop(tree);
+    pidfd::ended(&node.process);
 }

@@ -11,6 +11,7 @@ use crate::signals::Source;
 use crate::task::clock::Clock;
 use crate::task::process::Process;
 use crate::task::signal::info::SigInfo;
+use crate::task::signal::queue::queued;
 use crate::task::signal::send::Sent;
 use crate::task::timers::{Notify, PosixTimer, PosixTimers, Setting, next_period};
 use machine::errno::{Errno, Result};
@@ -98,7 +99,8 @@ pub fn create(process: &Process, clock: Clock, notify: Option<Notify>) -> Result
     let limit = usize::try_from(process.limits.lock().soft(RLIMIT_SIGPENDING)).unwrap_or(TIMERS_MAX);
     let mut timers = process.timers.lock();
     let posix = &mut timers.posix;
-    if posix.timers.len() >= limit.min(TIMERS_MAX) {
+    // A timer has a place among the signals that wait.
+    if posix.timers.len() + queued() >= limit.min(TIMERS_MAX) {
         return Err(Errno::EAGAIN);
     }
     while posix.timers.contains_key(&posix.next_id) {

@@ -7,9 +7,11 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use crate::creds::Creds;
 use crate::fs::file::File;
+use crate::keys::Key;
 use crate::limits::Limits;
 use crate::task::container::Container;
 use crate::task::core::Task;
+use crate::task::kept::Kept;
 use crate::task::policy::SchedPolicy;
 use crate::task::signal::action::SigHand;
 use crate::task::signal::queue::PendingSignals;
@@ -55,8 +57,10 @@ pub struct Process {
     pub is_protected: AtomicBool,
     /// Set for one that came from outside, other than process 1: it has no parent that waits for it, and its end is told to this.
     pub on_end: Once<EndWatch>,
-    /// Woken when it has ended, once somebody has polled a descriptor of it.
+    /// Woken when one of its threads has ended, all have, or it was waited for, once somebody has polled a descriptor of it.
     pub end_watch: Once<Arc<WaitQueue>>,
+    /// The inode number of its descriptors.
+    pub pidfd_ino: Once<u64>,
     /// How far a stop has got.
     pub stop: SpinLock<StopState>,
     /// Woken when the group continues, or ends.
@@ -69,16 +73,23 @@ pub struct Process {
     pub exe: SpinLock<Option<Arc<File>>>,
     /// `PR_SET_CHILD_SUBREAPER`.
     pub is_subreaper: AtomicBool,
+    /// The keyring that its threads have in common.
+    pub keyring: SpinLock<Option<Arc<Key>>>,
     /// `personality(2)`.
     pub personality: AtomicU32,
     /// `PR_SET_THP_DISABLE`: kept, and nothing else: huge pages are the host's affair.
     pub refuses_huge_pages: AtomicBool,
+    pub kept: Kept,
     /// `PR_SET_DUMPABLE`.
     pub dumpable: AtomicU32,
     /// How often it has called `execve(2)` since it was forked.
     pub programs: AtomicU32,
     /// That of its parent when it was forked.
     pub parents_programs: AtomicU32,
+    /// `/proc/PID/coredump_filter`: no core dumps are written.
+    pub coredump_filter: AtomicU32,
+    /// That of its session.
+    pub autogroup: Shared<Autogroup>,
     /// `oom_score_adj`.
     pub oom_score_adj: AtomicI32,
     /// Signal sent to the parent at the end (`SIGCHLD` unless `clone(2)` said otherwise).
@@ -99,6 +110,20 @@ pub struct Process {
 pub struct Ended {
     pub policy: Arc<SchedPolicy>,
     pub creds: Arc<Creds>,
+}
+
+/// `/proc/PID/autogroup`, which all processes of a session have in common.
+pub struct Autogroup {
+    pub id: u64,
+    pub nice: AtomicI32,
+}
+
+impl Autogroup {
+    /// Of a new session.
+    pub fn new() -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(2);
+        Arc::new(Self { id: NEXT.fetch_add(1, Ordering::Relaxed), nice: AtomicI32::new(0) })
+    }
 }
 
 impl Process {
@@ -122,17 +147,22 @@ impl Process {
             is_protected: AtomicBool::new(false),
             on_end: Once::new(),
             end_watch: Once::new(),
+            pidfd_ino: Once::new(),
             stop: SpinLock::new(Rank::Stop, StopState::default()),
             stop_wait: WaitQueue::new(),
             timers: SpinLock::new(Rank::ProcessTimers, Timers::default()),
             cpu_watch: AtomicBool::new(false),
             exe: SpinLock::new(Rank::Leaf, None),
             is_subreaper: AtomicBool::new(false),
+            keyring: SpinLock::new(Rank::Leaf, None),
             personality: AtomicU32::new(0),
             refuses_huge_pages: AtomicBool::new(false),
+            kept: Kept::default(),
             dumpable: AtomicU32::new(1),
             programs: AtomicU32::new(0),
             parents_programs: AtomicU32::new(0),
+            coredump_filter: AtomicU32::new(0x33),
+            autogroup: Shared::new(Arc::new(Autogroup { id: 1, nice: AtomicI32::new(0) })),
             oom_score_adj: AtomicI32::new(0),
             exit_signal: AtomicU32::new(crate::signals::SIGCHLD),
             ended_used: SpinLock::new(Rank::Leaf, Used::default()),

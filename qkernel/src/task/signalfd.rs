@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::any::Any;
 
 use crate::fs::anon;
-use crate::fs::file::{At, File, FileOps, OpenFlags};
+use crate::fs::file::{At, File, FileOps, OpenFlags, Whence};
 use crate::fs::inode::Stat;
 use crate::fs::poll::PollTable;
 use crate::signals::{SIGKILL, SIGSTOP, Source};
@@ -108,6 +108,10 @@ fn encode(signal: u32, source: Source) -> [u8; INFO_BYTES] {
 }
 
 impl FileOps for SignalFile {
+    fn can_be_spliced(&self) -> bool {
+        false
+    }
+
     fn read(&self, _file: &File, buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
         if buf.remaining() < INFO_BYTES {
             return Err(Errno::EINVAL);
@@ -131,7 +135,11 @@ impl FileOps for SignalFile {
         if let Some(table) = table {
             table.add(&task.process.signal_watch);
         }
-        if pending_set(&task) & *self.mask.lock() != 0 { PollEvents::READABLE } else { PollEvents::empty() }
+        if pending_set(&task) & *self.mask.lock() != 0 { PollEvents::IN } else { PollEvents::empty() }
+    }
+
+    fn seek(&self, _file: &File, _offset: i64, _whence: Whence) -> Result<u64> {
+        anon::seek()
     }
 
     fn stat(&self, _file: &File) -> Result<Stat> {

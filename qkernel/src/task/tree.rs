@@ -95,6 +95,11 @@ impl Tree {
         }
     }
 
+    /// The id that was given last, or 0.
+    pub fn last_id(&self) -> u32 {
+        self.next_id - 1
+    }
+
     /// Whether the container may have another task.
     pub fn admits(&self, container: &Container) -> bool {
         !self.is_closed && !container.has_ended()

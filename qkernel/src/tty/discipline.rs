@@ -227,13 +227,16 @@ impl Discipline {
             }
             return;
         }
+        if self.canonical() && self.editing.is_empty() {
+            self.line_start = self.column;
+        }
+        // Marks of errors begin with this byte, so it is doubled where it is none.
+        let is_doubled = byte == 0xff && self.termios.input(Input::PARMRK);
+        let bytes = core::iter::repeat_n(byte, if is_doubled { 2 } else { 1 });
         if self.canonical() {
-            if self.editing.is_empty() {
-                self.line_start = self.column;
-            }
-            self.editing.push(byte);
+            self.editing.extend(bytes);
         } else {
-            self.input.push_back(byte);
+            self.input.extend(bytes);
         }
         if self.termios.local(Local::ECHO) {
             if byte == b'\n' { self.put_echo(b"\n") } else { self.echo(byte) }
@@ -507,6 +510,14 @@ impl Discipline {
         }
     }
 
+    /// Has the other side stop or go on, as far as there is a key for it (`TCIOFF`, `TCION`).
+    pub fn send_flow(&mut self, stops: bool) {
+        let key = self.termios.cc[if stops { VSTOP } else { VSTART }];
+        if key != 0 && self.output.len() < ECHO_MAX {
+            self.output.push_back(key);
+        }
+    }
+
     /// Drops the typed bytes that were not read.
     pub fn flush_input(&mut self) {
         self.input.clear();
@@ -533,6 +544,20 @@ mod tests {
         let count = tty.peek_output(&mut bytes);
         tty.consume_output(count);
         bytes
+    }
+
+    #[test]
+    fn a_byte_that_marks_begin_with_is_doubled() {
+        let mut tty = Discipline::default();
+        typed(&mut tty, b"\xff\n");
+        assert_eq!(tty.read(10, 0, true).as_deref(), Ok(&b"\xff\n"[..]));
+        let mut marking = tty.termios;
+        marking.iflag |= Input::PARMRK.bits();
+        tty.set_termios(marking);
+        shown(&mut tty);
+        typed(&mut tty, b"\xff\n");
+        assert_eq!(tty.read(10, 0, true).as_deref(), Ok(&b"\xff\xff\n"[..]));
+        assert_eq!(shown(&mut tty), b"\xff\r\n");
     }
 
     #[test]

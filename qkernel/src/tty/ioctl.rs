@@ -94,7 +94,13 @@ pub fn ioctl(cx: &CallerCtx<'_>, tty: &Arc<Tty>, side: Side, request: u32, arg: 
             let bytes = if of_input { input } else { output };
             cx.user().write(at, &i32::try_from(bytes).unwrap_or(i32::MAX)).map(|()| 0)
         }
-        TIOCSTI => Err(Errno::EPERM),
+        // As on a Linux that lets nobody else type.
+        TIOCSTI if !caller::current().creds().has(CAP_SYS_ADMIN) => Err(Errno::EIO),
+        TIOCSTI => {
+            let byte: u8 = cx.user().read(at)?;
+            tty.receive(&[byte]);
+            Ok(0)
+        }
         TIOCEXCL | TIOCNXCL => {
             tty.exclusive.store(request == TIOCEXCL, Ordering::Relaxed);
             Ok(0)
@@ -232,6 +238,7 @@ fn flow(tty: &Tty, side: Side, request: u32, arg: u64) -> Result<u64> {
     jobs::check_background(tty, SIGTTOU)?;
     match (request, arg) {
         (TCXONC, TCOOFF | TCOON) => tty.line.lock().set_stopped(arg == TCOOFF),
+        (TCXONC, TCIOFF | TCION) if side == Side::Program => tty.line.lock().send_flow(arg == TCIOFF),
         (TCXONC, TCIOFF | TCION) | (TCSBRK | TCSBRKP, _) => return Ok(0),
         (TCFLSH, 0..=2) => {
             // The input of one side is the output of the other.

@@ -115,7 +115,8 @@ pub fn give_up(tty: &Tty) -> Result<()> {
 
 /// `TIOCSPGRP`: makes `group` the foreground one.
 pub fn set_foreground(tty: &Tty, group: i32) -> Result<()> {
-    check_background(tty, crate::signals::SIGTTOU)?;
+    let checked = check_background(tty, crate::signals::SIGTTOU);
+    checked.map_err(|error| if error == Errno::EIO { Errno::ENOTTY } else { error })?;
     let session = own_session(tty)?;
     let group = u32::try_from(group).map_err(|_| Errno::EINVAL)?;
     let container = container::current();

@@ -1,7 +1,7 @@
 //! Packet mode of a pseudo-terminal (`TIOCPKT`): each read of the controller begins with a byte that says whether bytes of
 //! the program follow, or what happened to the terminal.
 
-use crate::tty::termios::{Input, Termios, VSTART, VSTOP};
+use crate::tty::termios::{Input, Local, Termios, VSTART, VSTOP};
 
 /// In front of bytes of the program.
 pub const DATA: u8 = 0;
@@ -11,6 +11,8 @@ const STOP: u8 = 4;
 const START: u8 = 8;
 const NOSTOP: u8 = 16;
 const DOSTOP: u8 = 32;
+/// Settings changed while the controller edits the lines itself (`EXTPROC`).
+const IOCTL: u8 = 64;
 
 /// Whether packet mode is on, and what happened that the controller has not read yet.
 #[derive(Default)]
@@ -72,6 +74,9 @@ impl Packets {
             (false, true) => self.replace(NOSTOP, DOSTOP),
             (true, false) => self.replace(DOSTOP, NOSTOP),
             _ => {}
+        }
+        if old.local(Local::EXTPROC) || new.local(Local::EXTPROC) {
+            self.replace(0, IOCTL);
         }
     }
 }

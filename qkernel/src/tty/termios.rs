@@ -8,6 +8,7 @@ bitflags! {
     /// `c_iflag`.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Input: u32 {
+        const PARMRK = 0x8;
         const ISTRIP = 0x20;
         const INLCR = 0x40;
         const IGNCR = 0x80;
@@ -51,6 +52,7 @@ bitflags! {
         const ECHOCTL = 0x200;
         const ECHOKE = 0x800;
         const IEXTEN = 0x8000;
+        const EXTPROC = 0x1_0000;
         const _ = !0;
     }
 }

@@ -8,7 +8,9 @@ use std::process::{Output, Stdio};
 
 use serde_json::{Value, json};
 
-use super::world::{PATIENCE, World, both, dormouse, is_stopped, lives, signal, status_of, wait_for};
+use super::world::{
+    PATIENCE, Runtime, World, both, dormouse, is_stopped, lives, signal, status_of, wait_for, wait_pid,
+};
 
 /// A container that waits for `SIGTERM`.
 fn waiting(world: &mut World) -> &mut World {
@@ -106,6 +108,73 @@ fn its_leash_ends_as_it_does() {
         status_of(world.pid());
         world.wait_status("stopped");
         world.delete();
+    });
+}
+
+/// Engines forget the others with the first process.
+#[test]
+fn the_container_ends_after_those_that_joined_it() {
+    both(|world| {
+        for how in ["an order", "its leash", "its VMM"] {
+            if world.runtime == Runtime::Runc && how == "its VMM" {
+                continue;
+            }
+            waiting(world);
+            let joined = [0; 3].map(|_| detached(world, &[], &["sleep", "1000"]));
+            let leash = world.pid();
+            // One that does not see the end for now.
+            signal(joined[1], libc::SIGSTOP);
+            wait_for(|| is_stopped(joined[1]), || "it goes on".into());
+            match how {
+                "an order" => drop(world.ok(&["kill", &world.id, "KILL"])),
+                "its leash" => signal(leash, libc::SIGKILL),
+                _ => signal(world.vmm(), libc::SIGKILL),
+            }
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            assert_eq!(wait_pid(leash, libc::WNOHANG), None, "{how}: it ended before one that joined it");
+            signal(joined[1], libc::SIGCONT);
+            if world.runtime == Runtime::Dormouse {
+                assert_eq!(libc::WTERMSIG(status_of(leash)), libc::SIGKILL, "{how}");
+            }
+            for pid in joined {
+                // runc's first process waits even for those to be waited for.
+                let how_it_ended = match world.runtime {
+                    Runtime::Runc => status_of(pid),
+                    Runtime::Dormouse => {
+                        wait_pid(pid, libc::WNOHANG).unwrap_or_else(|| panic!("{how}: {pid} lives"))
+                    }
+                };
+                assert_eq!(libc::WTERMSIG(how_it_ended), libc::SIGKILL, "{how}");
+            }
+            if world.runtime == Runtime::Runc {
+                assert_eq!(libc::WTERMSIG(status_of(leash)), libc::SIGKILL, "{how}");
+            }
+            world.wait_status("stopped");
+            world.delete();
+        }
+    });
+}
+
+#[test]
+fn a_further_container_ends_after_those_that_joined_it() {
+    dormouse(|first| {
+        first.begin_pod().create().start();
+        for how in ["an order", "its leash", "its keeper"] {
+            let further = first.further("exec sleep 1000");
+            further.create().start();
+            let joined = detached(&further, &[], &["sleep", "1000"]);
+            let leash = further.pid();
+            match how {
+                "an order" => drop(further.ok(&["kill", &further.id, "KILL"])),
+                "its leash" => signal(leash, libc::SIGKILL),
+                _ => signal(further.vmm(), libc::SIGKILL),
+            }
+            assert_eq!(libc::WTERMSIG(status_of(leash)), libc::SIGKILL, "{how}");
+            let status = wait_pid(joined, libc::WNOHANG).unwrap_or_else(|| panic!("{how}: {joined} lives"));
+            assert_eq!(libc::WTERMSIG(status), libc::SIGKILL, "{how}");
+            further.wait_status("stopped");
+            further.delete();
+        }
     });
 }
 

@@ -213,7 +213,8 @@ fn it_is_small_and_where_the_container_is() {
         assert_eq!(field("NoNewPrivs:"), "1");
         assert!(field("RssAnon:").parse::<u64>().unwrap() < 1024, "{status}");
         let fds = std::fs::read_dir(format!("/proc/{leash}/fd")).unwrap().count();
-        assert!(fds <= 5, "{fds} descriptors");
+        // Three streams that lead nowhere, the socket, its signals, the FIFO of companions.
+        assert!(fds <= 6, "{fds} descriptors");
         let groups = std::fs::read_to_string(format!("/proc/{leash}/cgroup")).unwrap();
         assert!(groups.contains(&world.id), "{groups}");
         // It is out of the host's tree.

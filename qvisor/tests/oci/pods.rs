@@ -424,6 +424,15 @@ fn process_ids_are_in_common_when_asked() {
         three.create().start();
         let seen = exec(&three, "ps -o pid,args");
         assert!(seen.contains("sleep 500") && !seen.contains("while :"), "{seen}");
+        // Its files can be reached, its mounts not be changed.
+        let mount = |place: &str| {
+            let options = ["exec", "--cap", "CAP_SYS_ADMIN", "--cap", "CAP_SYS_PTRACE", &*three.id];
+            three.run(&[&options[..], &["busybox", "mount", "-t", "tmpfs", "none", place]].concat())
+        };
+        let refused = mount("/proc/1/root/bin");
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("Invalid argument"), "{refused:?}");
+        let changed = mount("/bin");
+        assert!(changed.status.success(), "its own can: {changed:?}");
         for world in [&one, &three] {
             world.ok(&["kill", &world.id, "KILL"]);
             world.wait_status("stopped");

@@ -143,6 +143,28 @@ impl Directory {
         Ok(file.into())
     }
 
+    /// Makes a FIFO for the caller alone; result: its reading end, which does not wait.
+    pub fn make_fifo(&self, name: &str) -> io::Result<OwnedFd> {
+        fs::mknodat(&self.fd, name, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+        self.fifo(name, OFlags::RDONLY)
+    }
+
+    /// The writing end of a FIFO of the caller's; an error if nobody reads it.
+    pub fn fifo_to_write(&self, name: &str) -> io::Result<OwnedFd> {
+        self.fifo(name, OFlags::WRONLY)
+    }
+
+    fn fifo(&self, name: &str, flags: OFlags) -> io::Result<OwnedFd> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let fifo = fs::openat(&self.fd, name, flags, Mode::empty())?;
+        let found = fs::fstat(&fifo)?;
+        if !FileType::from_raw_mode(found.st_mode).is_fifo() {
+            return Err(refused(&format!("{name} in it is no FIFO")));
+        }
+        check_owner(&found)?;
+        Ok(fifo)
+    }
+
     /// The content of a file of the caller's.
     pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();

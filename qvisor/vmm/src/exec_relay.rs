@@ -13,13 +13,16 @@ mod request;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::os::fd::RawFd;
+use std::time::Instant;
 
 use abi::hostcall::{EVENT_EXEC_SIGNAL, EVENT_WINSIZE, Event};
 use serde::{Deserialize, Serialize};
 
+use crate::companions::PATIENCE;
 use crate::errno::Errno;
 use crate::hostcall::host_io::HostIo;
 use crate::lock::{Guard, Mutex, Rank};
+use crate::process;
 use crate::signals::SIGNAL_MAX;
 pub use request::{Request, VIEWS_MAX};
 
@@ -31,6 +34,9 @@ pub const PRESERVED_MAX: usize = 64;
 pub const STREAMS_MAX: usize = 3 + PRESERVED_MAX;
 /// Most events that are kept for a process until it has started.
 const WAITING_MAX: usize = 64;
+/// Why none is added any more.
+const OVER: &str = "it has ended";
+
 /// A report about a process to its peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "exec", rename_all = "lowercase")]
@@ -133,6 +139,8 @@ struct Table {
     execs: BTreeMap<u64, Exec>,
     /// Containers that the kernel has not taken yet.
     containers: BTreeMap<u64, Request>,
+    /// The sandbox ends.
+    is_over: bool,
 }
 
 impl Table {
@@ -161,6 +169,10 @@ impl ExecRelay {
     /// been told.
     pub fn add(&self, peer: Box<dyn ExecPeer>, request: Request) -> Option<(u64, i64)> {
         let mut table = self.lock();
+        if table.is_over {
+            peer.refuse(OVER.into());
+            return None;
+        }
         if table.execs.len() >= EXECS_MAX {
             peer.refuse(format!("{EXECS_MAX} others run already"));
             return None;
@@ -246,6 +258,36 @@ impl ExecRelay {
     pub fn failed(&self, id: u64, code: u8, message: &str) {
         if let Some(exec) = self.lock().execs.remove(&id) {
             exec.tell(&ExecReport::Failed { message: message.into(), code });
+        }
+    }
+
+    /// The sandbox ends, and all of them with it: their peers are told.
+    pub fn end(&self) {
+        let mut table = self.lock();
+        table.is_over = true;
+        for exec in table.execs.values() {
+            match &exec.peer {
+                Some(_) if exec.is_started => exec.tell(&ExecReport::Exited { status: libc::SIGKILL }),
+                Some(peer) => peer.refuse(OVER.into()),
+                None => {}
+            }
+        }
+    }
+
+    /// After [`ExecRelay::end`]: waits until the peers whose process had begun have gone, but not for ever.
+    pub fn outlive(&self) {
+        let start = Instant::now();
+        loop {
+            let mut table = self.lock();
+            let begun = table.execs.values_mut().filter(|exec| exec.is_started);
+            let peers = begun.filter_map(|exec| exec.peer.as_mut());
+            let left = peers.filter_map(|peer| (!peer.receive().is_over).then(|| peer.descriptor()));
+            let left: Vec<RawFd> = left.collect();
+            drop(table);
+            if left.is_empty() || start.elapsed() > PATIENCE {
+                return;
+            }
+            let _ = process::wait_any(&left, 100);
         }
     }
 
@@ -365,6 +407,23 @@ mod tests {
         assert_eq!(execs.started(id, 7), [signal(id, libc::SIGKILL, false)]);
         execs.ended(id, 9);
         assert!(execs.lock().execs.is_empty());
+    }
+
+    #[test]
+    fn at_the_end_all_are_told_and_those_that_had_begun_are_waited_for() {
+        let (execs, (theirs, ours)) = (ExecRelay::default(), connection());
+        let (begun, _) = execs.add(theirs, Request::for_process(records(), streams(3)).unwrap()).unwrap();
+        execs.started(begun, 7);
+        let (theirs, waits) = connection();
+        execs.add(theirs, Request::for_process(records(), streams(3)).unwrap()).unwrap();
+        execs.end();
+        assert_eq!(told(&ours)[1..], [ExecReport::Exited { status: libc::SIGKILL }]);
+        let goes = std::thread::spawn(move || drop(ours));
+        execs.outlive();
+        goes.join().unwrap();
+        let (late, _) = connection();
+        assert!(execs.add(late, Request::for_process(records(), streams(3)).unwrap()).is_none());
+        drop(waits);
     }
 
     #[test]

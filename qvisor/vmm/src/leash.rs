@@ -1,11 +1,12 @@
 //! The leash: a tiny child of the VMM that stands for the container on the host.
 //!
 //! Its pid is the one in `state` and in the pid file. It lies in the container's network namespace and control groups,
-//! holds no capability and no descriptor but a socket to the VMM, and does four things:
+//! holds no capability and no descriptor but a socket to the VMM and the FIFO of its companions, and does four things:
 //!
 //! - Signals that are sent to it go on to the container's first process.
 //! - When it is stopped or continued, the VMM sees it and pauses or resumes the container ([`Leash::watch`]).
-//! - When the VMM dies, it dies; when it is killed, the VMM ends the sandbox.
+//! - When the VMM dies, it dies, as soon as its [`companions`](crate::companions) have; when it is killed, the VMM ends the
+//!   sandbox.
 //! - At the container's end the VMM sends it the wait status. The VMM ends first, so that the leash becomes a child of
 //!   the subreaper above, which learns the container's status from the leash's exit.
 
@@ -15,6 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use crate::companions::Companions;
 use crate::footprint;
 use crate::jail::own_id;
 use crate::lock::{Mutex, Rank};
@@ -63,12 +65,15 @@ pub struct Leash {
     socket: UnixStream,
     /// Held while messages are written.
     writing: Mutex<()>,
+    companions: Option<Companions>,
 }
 
 impl Leash {
     /// Forks it; `title`: the words that lists of the host's processes show; `leads_group`: it leads a process group of its
-    /// own. Only before any thread is started; the caller's namespaces and control groups become the leash's.
-    pub fn start(title: &[Vec<u8>], leads_group: bool) -> io::Result<Self> {
+    /// own; `companions`: who is to end before it. Only before any thread is started; the caller's namespaces and control
+    /// groups become the leash's.
+    pub fn start(title: &[Vec<u8>], leads_group: bool, companions: Option<Companions>) -> io::Result<Self> {
+        let seen = companions.as_ref().map(Companions::descriptor).transpose()?;
         let (ours, theirs) = UnixStream::pair()?;
         // A signal that comes before the leash looks is not lost.
         process::default_signal(libc::SIGCHLD);
@@ -79,9 +84,10 @@ impl Leash {
             if leads_group {
                 process::lead_group();
             }
-            live(theirs, vmm)
+            live(theirs, vmm, seen)
         };
-        Ok(Self { pid, pidfd: process::pidfd(pid)?, socket: ours, writing: Mutex::new(Rank::Leash, ()) })
+        let (pidfd, writing) = (process::pidfd(pid)?, Mutex::new(Rank::Leash, ()));
+        Ok(Self { pid, pidfd, socket: ours, writing, companions })
     }
 
     #[must_use]
@@ -125,6 +131,11 @@ impl Leash {
         process::signal(self.pidfd.as_fd(), libc::SIGCONT);
     }
 
+    /// Waits for its companions, as it does itself unless it was killed: then the caller's end is what is seen.
+    pub fn outlive_companions(&self) {
+        self.companions.iter().for_each(Companions::outlive);
+    }
+
     /// Tells how the container ended, and waits until it is understood. The VMM ends at once afterwards.
     pub fn end(&self, status: i32) {
         self.resume();
@@ -165,19 +176,21 @@ impl Leash {
 }
 
 /// The main function of the leash.
-fn live(socket: UnixStream, vmm: i32) -> ! {
+fn live(socket: UnixStream, vmm: i32, companions: Option<OwnedFd>) -> ! {
     process::set_name(c"dormouse-leash");
-    // SAFETY: this process was just forked, and uses nothing of its parent's but this socket.
-    let Ok([socket]) = (unsafe { process::keep_only([socket.into()]) }) else { process::exit_now(1) };
-    let socket = UnixStream::from(socket);
+    // SAFETY: this process was just forked, and uses nothing of its parent's but these.
+    let kept = unsafe { process::keep_some([Some(socket.into()), companions]) };
+    let Ok([Some(socket), companions]) = kept else { process::exit_now(1) };
+    let (socket, companions) = (UnixStream::from(socket), companions.map(Companions::inherited));
     process::close_streams();
     let all: Vec<i32> = (1..=crate::signals::SIGNAL_MAX).filter(|signal| !unforwarded(*signal)).collect();
     let Ok(signals) = SignalFd::new(&all) else { process::exit_now(1) };
     process::default_signal(libc::SIGCONT);
-    // The VMM's end kills this process even if it is stopped, if the VMM's user id at that time may signal it.
+    // The VMM's end closes the socket, and continues this process if it is stopped and the VMM's user id at that time may
+    // signal it.
     process::be_signalled_by(own_id(vmm));
     process::drop_privileges();
-    if !process::die_with_parent(vmm) {
+    if !process::go_on_without_parent(vmm) {
         process::exit_now(1);
     }
     footprint::trim();
@@ -193,7 +206,7 @@ fn live(socket: UnixStream, vmm: i32) -> ! {
             let _ = (&socket).write_all(&message(kind, value));
         }
         if from_vmm {
-            obey(&socket);
+            obey(&socket, companions.as_ref());
         }
     }
 }
@@ -203,19 +216,21 @@ fn unforwarded(signal: i32) -> bool {
     matches!(signal, libc::SIGKILL | libc::SIGSTOP | libc::SIGCONT)
 }
 
-fn obey(mut socket: &UnixStream) {
+fn obey(mut socket: &UnixStream, companions: Option<&Companions>) {
     let mut order: Message = [0; 5];
     if socket.read_exact(&mut order).is_err() {
-        // The VMM is on its way out without a word; its end kills this process.
+        // The VMM is on its way out without a word.
+        companions.into_iter().for_each(Companions::outlive);
         process::end_as(libc::SIGKILL);
     }
     match order[0] {
         STOP => process::stop_self(),
         END => {
             process::survive_parent();
-            // This tells the VMM that it may go; then until it has gone.
+            // This tells the VMM that it may go; then until it has gone, and with it what companions wait for.
             let _ = socket.shutdown(Shutdown::Write);
             let _ = socket.read_to_end(&mut Vec::new());
+            companions.into_iter().for_each(Companions::outlive);
             process::end_as(value_of(order))
         }
         _ => {}

@@ -4,6 +4,7 @@
 mod activity;
 pub mod boot;
 pub mod broker;
+pub mod companions;
 pub mod cpu;
 pub mod descriptor_passing;
 pub mod directory;

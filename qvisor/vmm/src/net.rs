@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// `ioctl` that answers the `CLONE_NEW*` flag of a namespace's kind.
 const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
@@ -28,6 +29,23 @@ pub enum Owner {
     Host,
     /// Containers alone are in it.
     Container,
+}
+
+/// Whether the sandbox's sockets may choose the device that their messages take.
+static DEVICES: AtomicBool = AtomicBool::new(false);
+
+/// Says whose the network is that the sandbox's sockets are in. Before the jail is closed. Where nobody can tell whether a network is
+/// the host's, it may be.
+pub fn belongs_to(network: &Network, owner: Owner) {
+    let is_sure = *network == Network::None || std::fs::metadata("/proc/1/ns/net").is_ok();
+    DEVICES.store(owner == Owner::Container && is_sure, Ordering::Relaxed);
+}
+
+/// Whether a socket may choose the device that its messages take. A device leads around the routes, and those of the host are
+/// not to be led around.
+#[must_use]
+pub fn devices_may_be_chosen() -> bool {
+    DEVICES.load(Ordering::Relaxed)
 }
 
 /// Why a network could not be had.

@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 
 use calls::{check, signal_set};
-pub use descriptors::{Access, access, keep_all, keep_only, take_inherited};
+pub use descriptors::{Access, access, keep_all, keep_only, keep_some, take_inherited};
 pub use terminal::{
     Terminal, do_not_wait, open_terminal, open_without_waiting, own_terminal, take_terminal, terminal_size,
 };
@@ -60,6 +60,13 @@ pub fn lead_group() {
 pub fn die_with_parent(parent: i32) -> bool {
     // SAFETY: both calls take and give integers only.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0 && libc::getppid() == parent }
+}
+
+/// Asks to be continued when the parent ends, should this process be stopped then; false when it has already ended.
+#[must_use]
+pub fn go_on_without_parent(parent: i32) -> bool {
+    // SAFETY: both calls take and give integers only.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT) == 0 && libc::getppid() == parent }
 }
 
 #[must_use]
@@ -310,7 +317,7 @@ pub fn take_child_news(pid: i32) -> Option<ChildEvent> {
     child_event(wait_id(pid, libc::WSTOPPED | libc::WCONTINUED | libc::WNOHANG)?)
 }
 
-/// Takes back [`die_with_parent`].
+/// Takes back [`die_with_parent`] and [`go_on_without_parent`].
 pub fn survive_parent() {
     // SAFETY: integers only.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) };

@@ -134,7 +134,7 @@ impl AddressSpace {
     }
 
     /// `MADV_REMOVE`: frees the pages of shared memory under a range, for everyone. `EACCES`: one of the mappings is private
-    /// or can never be written to. `EPERM`: the memory is sealed. `EINVAL`: it is locked, or no memory of the sandbox's.
+    /// or can never be written to. `EPERM`: the memory is sealed. `EINVAL`: it is locked, or no file's.
     pub fn remove_backing(&self, addr: u64, len: u64) -> Result<()> {
         let end = range_end(addr, len)?;
         let mut holes = Vec::new();
@@ -144,14 +144,14 @@ impl AddressSpace {
             _ if vma.flags.contains(VmaFlags::LOCKED) => may = Err(Errno::EINVAL),
             None => may = Err(Errno::EINVAL),
             Some(_) if !vma.is_shared() || !vma.max_prot.contains(Prot::WRITE) => may = Err(Errno::EACCES),
-            Some(MemoryObject::Host(_)) => may = Err(Errno::EINVAL),
-            Some(MemoryObject::Store(store)) => {
-                holes.push((store.clone(), vma.object_offset(from) / PAGE, vma.object_offset(to) / PAGE));
-            }
+            Some(object) => holes.push((object.clone(), vma.object_offset(from), vma.object_offset(to))),
         });
         // What comes before a mapping that is not such goes, as on Linux.
-        for (store, first, last) in holes {
-            store.remove_pages(first, last)?;
+        for (object, from, to) in holes {
+            match object {
+                MemoryObject::Store(store) => store.remove_pages(from / PAGE, to / PAGE)?,
+                MemoryObject::Host(file) => file.punch(from, to - from)?,
+            }
         }
         may?;
         if covered { Ok(()) } else { Err(Errno::ENOMEM) }

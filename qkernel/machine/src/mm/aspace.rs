@@ -359,6 +359,12 @@ impl AddressSpace {
         self.lock().resident_peak * PAGE
     }
 
+    /// The most that it has held is what it holds now.
+    pub fn forget_peak(&self) {
+        let mut space = self.lock();
+        space.resident_peak = space.resident_pages;
+    }
+
     /// Bytes of resident user frames; `None`: somebody changes it just now.
     pub fn resident_bytes_now(&self) -> Option<u64> {
         self.try_lock().map(|space| space.resident_pages * PAGE)

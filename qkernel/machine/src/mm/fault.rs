@@ -115,7 +115,7 @@ impl Space {
         self.make_present(&vma, page, access).map_err(|stop| stop.at(addr))
     }
 
-    fn make_present(&mut self, vma: &Vma, page: u64, access: Access) -> Result<Around, Stop> {
+    pub(super) fn make_present(&mut self, vma: &Vma, page: u64, access: Access) -> Result<Around, Stop> {
         let mut near = (page.saturating_sub(NEIGHBOURS * PAGE), page + NEIGHBOURS * PAGE);
         let mut entry = self.table.get(page);
         if entry.has(Entry::SWAPPED) {
@@ -241,7 +241,7 @@ impl Space {
     }
 
     /// A write to a present page that isn't writable: copy it, or take it over if nobody else refers to it.
-    fn make_writable(&mut self, vma: &Vma, page: u64, entry: Entry) -> Result<(), Errno> {
+    pub(super) fn make_writable(&mut self, vma: &Vma, page: u64, entry: Entry) -> Result<(), Errno> {
         if vma.is_shared() {
             return self.install(page, Entry::new(entry.phys(), vma.entry_flags(true)));
         }

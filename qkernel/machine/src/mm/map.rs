@@ -145,15 +145,16 @@ impl AddressSpace {
     }
 
     /// A fork-independent key of the memory word at `addr` for futexes: the object (of a host file, what stands for
-    /// the file) and offset when shared.
-    pub fn shared_key(&self, addr: u64) -> Option<(usize, u64)> {
+    /// the file) and offset when shared. `EFAULT`: there is nothing to read.
+    pub fn shared_key(&self, addr: u64) -> Result<Option<(usize, u64)>> {
         let space = self.lock();
-        let vma = space.find(addr).filter(|vma| vma.is_shared())?;
-        let object = match vma.object.as_ref()? {
+        let vma = space.find(addr).filter(|vma| vma.prot.contains(Prot::READ)).ok_or(Errno::EFAULT)?;
+        let Some(object) = vma.object.as_ref().filter(|_| vma.is_shared()) else { return Ok(None) };
+        let object = match object {
             MemoryObject::Store(store) => Arc::as_ptr(store) as usize,
             MemoryObject::Host(file) => file.file_key(),
         };
-        Some((object, vma.object_offset(addr)))
+        Ok(Some((object, vma.object_offset(addr))))
     }
 }
 
@@ -584,7 +585,7 @@ impl Space {
 }
 
 /// An entry under a mapping's new protection.
-fn reprotect(vma: &Vma, entry: Entry) -> Entry {
+pub(super) fn reprotect(vma: &Vma, entry: Entry) -> Entry {
     if !entry.holds_page() {
         return entry;
     }

@@ -14,6 +14,7 @@ pub mod copies;
 mod family;
 mod fault;
 mod file_faults;
+mod forced;
 mod fork;
 #[cfg(test)]
 mod frame_life;

@@ -6,6 +6,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::arrival;
@@ -169,31 +170,45 @@ static COPIES: AtomicUsize = AtomicUsize::new(0);
 /// All stores by their address, which is theirs as long as they are listed.
 static STORES: SpinLock<BTreeMap<usize, Weak<PageStore>>> = SpinLock::new(Rank::PageStores, BTreeMap::new());
 
-/// Pages that several stores have between them (a tmpfs with a size).
+/// A number of units that many have between them: of pages, the stores of a tmpfs.
 pub struct Quota {
-    most: u64,
+    most: AtomicU64,
     used: AtomicU64,
 }
 
 impl Quota {
-    /// Room for `most` pages.
+    /// Room for `most` units.
     pub fn new(most: u64) -> Arc<Self> {
-        Arc::new(Self { most, used: AtomicU64::new(0) })
+        Arc::new(Self { most: AtomicU64::new(most), used: AtomicU64::new(0) })
     }
 
-    /// Pages that there are in all, and that are left.
+    /// Units that there are in all, and that are left.
     pub fn room(&self) -> (u64, u64) {
-        (self.most, self.most.saturating_sub(self.used.load(Ordering::Relaxed)))
+        let most = self.most.load(Ordering::Relaxed);
+        (most, most.saturating_sub(self.used.load(Ordering::Relaxed)))
     }
 
-    fn take(&self) -> Result<()> {
-        let more = |used| (used < self.most).then_some(used + 1);
+    /// Changes how many there are in all; `EINVAL`: more are used.
+    pub fn set_most(&self, most: u64) -> Result<()> {
+        if self.used.load(Ordering::Relaxed) > most {
+            return Err(Errno::EINVAL);
+        }
+        self.most.store(most, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Takes some; `ENOSPC`.
+    pub fn take(&self, units: u64) -> Result<()> {
+        let most = self.most.load(Ordering::Relaxed);
+        let more = |used: u64| used.checked_add(units).filter(|used| *used <= most);
         let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
         taken.map(drop).map_err(|_| Errno::ENOSPC)
     }
 
-    fn give_back(&self, pages: u64) {
-        self.used.fetch_sub(pages, Ordering::Relaxed);
+    /// Gives back what was taken.
+    pub fn give_back(&self, units: u64) {
+        let less = |used: u64| Some(used.saturating_sub(units));
+        let _ = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 }
 
@@ -256,6 +271,13 @@ impl PageStore {
         self.size.load(Ordering::Acquire)
     }
 
+    /// How many of these pages are holes.
+    pub fn holes(&self, pages: &Range<u64>) -> u64 {
+        let all = pages.end.saturating_sub(pages.start);
+        let held = self.pages.lock().from(pages.start).take_while(|(page, _)| *page < pages.end).count();
+        all - held as u64
+    }
+
     /// Bytes of frames it holds.
     pub fn resident_bytes(&self) -> u64 {
         self.pages.lock().count() as u64 * PAGE
@@ -276,7 +298,7 @@ impl PageStore {
             Some(frame) => frame,
             None => {
                 if let Some(quota) = &self.quota {
-                    quota.take()?;
+                    quota.take(1)?;
                 }
                 let Some(frame) = frames::alloc_zeroed() else {
                     self.give_back(1);
@@ -326,7 +348,7 @@ impl PageStore {
     }
 
     /// Whether page `index` is no hole, and its content not away.
-    pub(super) fn is_in_memory(&self, index: u64) -> bool {
+    pub fn is_in_memory(&self, index: u64) -> bool {
         self.pages.lock().get(index).is_some_and(|frame| !residency::is_swapped(frame))
     }
 

@@ -6,9 +6,11 @@ use super::account;
 use super::aspace::AddressSpace;
 use super::frames::{self, Frame};
 use super::object::MemoryObject;
+use super::page::PAGE;
 use super::pagetable::Entry;
-use super::vma::{Prot, VmaFlags};
+use super::vma::{Prot, Vma, VmaFlags};
 use crate::errno::Result;
+use abi::word::to_usize;
 
 /// Pages of a mapping by what they are.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -60,6 +62,54 @@ impl AddressSpace {
         }
         Ok(regions)
     }
+}
+
+/// Bits of a word of `/proc/PID/pagemap`.
+const MAP_EXCLUSIVE: u64 = 1 << 56;
+const MAP_FILE: u64 = 1 << 61;
+const MAP_SWAPPED: u64 = 1 << 62;
+const MAP_PRESENT: u64 = 1 << 63;
+
+impl AddressSpace {
+    /// The words of `/proc/PID/pagemap` for the pages from `start` on, without frame numbers, into `words` that are 0.
+    pub fn page_map(&self, start: u64, words: &mut [u64]) {
+        let mut space = self.lock();
+        let space = &mut *space;
+        let end = start + words.len() as u64 * PAGE;
+        let below = space.vmas.range(..start).next_back().map_or(start, |(key, _)| *key);
+        for vma in space.vmas.range(below..end).map(|(_, vma)| vma) {
+            let (first, last) = (vma.start.max(start), vma.end.min(end));
+            if first < last {
+                space.table.for_each(first, last, |addr, entry| {
+                    words[to_usize((addr - start) / PAGE)] = page_word(vma, addr, *entry);
+                });
+            }
+        }
+    }
+}
+
+fn page_word(vma: &Vma, addr: u64, entry: Entry) -> u64 {
+    if !entry.holds_page() {
+        return 0;
+    }
+    let frame = Frame::new(entry.phys());
+    let index = vma.object_offset(addr) / PAGE;
+    let is_files = match &vma.object {
+        None => false,
+        Some(_) if vma.is_shared() || !entry.is_frame() => true,
+        Some(MemoryObject::Host(file)) => file.copies().is_some_and(|copies| copies.shows(index, frame)),
+        Some(MemoryObject::Store(store)) => {
+            store.frame_in_memory(index).is_some_and(|shown| shown.frame() == frame)
+        }
+    };
+    let mut word = if entry.has(Entry::SWAPPED) { MAP_SWAPPED } else { MAP_PRESENT };
+    if entry.is_frame() && frames::is_exclusive(frame) {
+        word |= MAP_EXCLUSIVE;
+    }
+    if is_files {
+        word |= MAP_FILE;
+    }
+    word
 }
 
 impl Pages {

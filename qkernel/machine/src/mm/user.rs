@@ -17,6 +17,9 @@ use abi::layout::WINDOW_PHYS;
 use abi::word::to_usize;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+/// How a page is got at: its physical address for an access, or why not.
+pub(super) type Reach = fn(&mut Space, UserAddr, Access) -> core::result::Result<u64, Stop>;
+
 /// Types that are plain bytes: any bit pattern is a value, and there is no padding.
 pub trait Pod: Copy + FromBytes + IntoBytes + Immutable + 'static {}
 impl<T: Copy + FromBytes + IntoBytes + Immutable + 'static> Pod for T {}
@@ -143,7 +146,22 @@ impl AddressSpace {
     /// # Safety
     /// `base` is in reach of the kernel, and writable for `len` bytes.
     pub(super) unsafe fn copy_to(&self, addr: UserAddr, base: *mut u8, len: usize) -> Result<()> {
-        self.walk(addr, len, Access::Read, |phys, done, len| {
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_to_by(addr, base, len, Space::reach) }
+    }
+
+    /// The same, which gets at pages by `reach`.
+    ///
+    /// # Safety
+    /// As for [`Self::copy_to`].
+    pub(super) unsafe fn copy_to_by(
+        &self,
+        addr: UserAddr,
+        base: *mut u8,
+        len: usize,
+        reach: Reach,
+    ) -> Result<()> {
+        self.walk_by(addr, len, Access::Read, reach, |phys, done, len| {
             // SAFETY: `done + len` never exceeds the length.
             let to = unsafe { base.add(done) };
             if phys >= WINDOW_PHYS {
@@ -166,7 +184,22 @@ impl AddressSpace {
     /// # Safety
     /// `base` is in reach of the kernel, and readable for `len` bytes.
     pub(super) unsafe fn copy_from(&self, addr: UserAddr, base: *const u8, len: usize) -> Result<()> {
-        self.walk(addr, len, Access::Write, |phys, done, len| {
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_from_by(addr, base, len, Space::reach) }
+    }
+
+    /// The same, which gets at pages by `reach`.
+    ///
+    /// # Safety
+    /// As for [`Self::copy_from`].
+    pub(super) unsafe fn copy_from_by(
+        &self,
+        addr: UserAddr,
+        base: *const u8,
+        len: usize,
+        reach: Reach,
+    ) -> Result<()> {
+        self.walk_by(addr, len, Access::Write, reach, |phys, done, len| {
             // SAFETY: `done + len` never exceeds the length.
             let from = unsafe { base.add(done) };
             if phys >= WINDOW_PHYS {
@@ -196,6 +229,17 @@ impl AddressSpace {
         addr: UserAddr,
         len: usize,
         access: Access,
+        f: impl FnMut(u64, usize, usize) -> Result<()>,
+    ) -> Result<()> {
+        self.walk_by(addr, len, access, Space::reach, f)
+    }
+
+    fn walk_by(
+        &self,
+        addr: UserAddr,
+        len: usize,
+        access: Access,
+        reach: Reach,
         mut f: impl FnMut(u64, usize, usize) -> Result<()>,
     ) -> Result<()> {
         if len == 0 {
@@ -210,7 +254,7 @@ impl AddressSpace {
             while done < len {
                 let at = addr.offset(done as u64);
                 let part = to_usize(at.left_in_page()).min(len - done);
-                let phys = space.reach(at, access)?;
+                let phys = reach(space, at, access)?;
                 if let Err(error) = f(phys, done, part) {
                     return Ok(Err(error));
                 }

@@ -160,6 +160,13 @@ impl HostFileMap {
         host::fsync(&self.handle, true)
     }
 
+    /// Makes a hole in the file, which keeps its size.
+    pub fn punch(&self, offset: u64, len: u64) -> Result<()> {
+        const KEEP_SIZE: u32 = 1;
+        const PUNCH_HOLE: u32 = 2;
+        host::fallocate(&self.handle, KEEP_SIZE | PUNCH_HOLE, offset, len)
+    }
+
     /// The guest-physical address of the page at `offset` (page aligned), and how many bytes from there are
     /// contiguous and inside the file. `None`: the file has no such page.
     pub fn page(&self, offset: u64) -> Result<Option<(u64, u64)>> {

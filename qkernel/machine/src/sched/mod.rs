@@ -5,6 +5,7 @@ mod affinity;
 mod budget;
 mod charged;
 mod cpu_set;
+mod load;
 pub mod pause;
 mod queue;
 mod rest;
@@ -22,6 +23,7 @@ pub use affinity::bind;
 pub use budget::{Quota, Throttling};
 pub use charged::{ChargedTo, charge_to};
 pub use cpu_set::CpuSet;
+pub use load::{Averages, LOAD_SHIFT};
 
 use queue::{Place, RunQueue};
 use rest::Rest;
@@ -30,7 +32,7 @@ use crate::config::TIME_SLICE_NS;
 use crate::errno::{Errno, Result};
 use crate::lock_order;
 use crate::rank::Rank;
-use crate::spin::SpinLock;
+use crate::spin::{SpinGuard, SpinLock};
 use crate::{arch, events, host, in_flight, owner, platform, time};
 
 const RUNNING: u8 = 0;
@@ -352,6 +354,25 @@ pub fn wake_interruptible(task: &Runnable) -> bool {
     wake_from(task, SLEEPING, Place::Kernel)
 }
 
+/// Locks the queue, for a change of what runs or waits; and what time it is.
+fn queue_to_change() -> (SpinGuard<'static, RunQueue<Runnable>>, u64) {
+    let mut queue = QUEUE.lock();
+    let is_still = FROZEN.load(Ordering::SeqCst) || pause::is_paused();
+    let now_ns = time::monotonic_ns();
+    queue.sample(now_ns, (!is_still).then_some(in_flight::Awaited::by));
+    (queue, now_ns)
+}
+
+/// See [`RunQueue::sample`].
+fn sample_load() {
+    drop(queue_to_change());
+}
+
+/// The load of an owner.
+pub fn load_averages(owner: owner::Owner) -> Averages {
+    queue_to_change().0.load(owner)
+}
+
 /// The time, if the queue keeps any.
 fn now_for<T>(queue: &RunQueue<T>) -> u64 {
     if queue.keeps_time() { time::monotonic_ns() } else { 0 }
@@ -402,11 +423,10 @@ fn wake_from(task: &Runnable, from: u8, place: Place) -> bool {
     }
     {
         // State and queue change together: whoever sees a runnable task under the lock finds it in the queue.
-        let mut queue = QUEUE.lock();
+        let (mut queue, now_ns) = queue_to_change();
         if state.compare_exchange(from, RUNNABLE, Ordering::SeqCst, Ordering::Relaxed).is_err() {
             return false;
         }
-        let now_ns = now_for(&queue);
         add(&mut queue, task, (place, place == Place::Urgent), now_ns);
         mirror(&queue);
     }
@@ -469,7 +489,6 @@ pub fn sleep_until<R>(
     lock_order::may_sleep();
     let task = current();
     let state = if kind == Sleep::Interruptible { SLEEPING } else { SLEEPING_UNINTERRUPTIBLE };
-    let mut alarm = None;
     let result = loop {
         // `ready` may sleep itself, on a mutex, after the task was woken and queued: out of the queue first, or the task
         // would stand in it while it runs. The outer sleep then finds itself running, and asks `ready` once more.
@@ -484,10 +503,11 @@ pub fn sleep_until<R>(
         if deadline_ns.is_some_and(|deadline| time::monotonic_ns() >= deadline) {
             break Ok(None);
         }
-        if let (Some(deadline), None) = (deadline_ns, &alarm) {
-            alarm = Some(timer::wake_at(deadline, &task));
-        }
+        // For each sleep anew: it may have fired on a CPU whose counter is ahead of that of the CPU where this goes on, and
+        // where the time has not come yet.
+        let alarm = deadline_ns.map(|deadline| timer::wake_at(deadline, &task));
         schedule(Place::Kernel);
+        drop(alarm);
     };
     // Awake for whatever reason: if a wake-up came meanwhile the task sits in the queue, and must not run twice.
     settle(&task);
@@ -582,8 +602,7 @@ fn schedule(place: Place) {
     let me = current();
     let cpu = arch::cpu_index();
     let next = {
-        let mut queue = QUEUE.lock();
-        let now_ns = now_for(&queue);
+        let (mut queue, now_ns) = queue_to_change();
         queue.leave(cpu, now_ns);
         if me.sched().state.load(Ordering::SeqCst) == RUNNING && !me.sched().is_idle() {
             me.sched().state.store(RUNNABLE, Ordering::SeqCst);
@@ -860,7 +879,7 @@ pub fn freeze_queue() -> Option<Frozen> {
 }
 
 fn freeze_if(may: impl FnOnce(&RunQueue<Runnable>) -> bool) -> Option<Frozen> {
-    let queue = QUEUE.lock();
+    let (queue, _) = queue_to_change();
     // Looked at before the CPUs: what ends makes its task wait for one.
     let in_flight = in_flight::any();
     let is_busy = |cpu: usize| CPUS[cpu].busy.load(Ordering::SeqCst);
@@ -874,7 +893,7 @@ fn freeze_if(may: impl FnOnce(&RunQueue<Runnable>) -> bool) -> Option<Frozen> {
 impl Drop for Frozen {
     fn drop(&mut self) {
         let is_empty = {
-            let queue = QUEUE.lock();
+            let (queue, _) = queue_to_change();
             FROZEN.store(false, Ordering::SeqCst);
             queue.is_empty()
         };
@@ -884,8 +903,7 @@ impl Drop for Frozen {
     }
 }
 
-/// Tasks that run or wait for a CPU.
-pub fn running_tasks() -> usize {
-    let busy = (0..platform::cpus()).filter(|&cpu| !CPUS[cpu].idle.load(Ordering::Relaxed)).count();
-    busy + (QUEUED.load(Ordering::Relaxed) + PARKED.load(Ordering::Relaxed)) as usize
+/// Tasks of an owner that run or wait for a CPU.
+pub fn running_tasks(owner: owner::Owner) -> usize {
+    QUEUE.lock().running(owner)
 }

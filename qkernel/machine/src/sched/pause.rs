@@ -20,6 +20,10 @@ const PATIENCE: u32 = 1000;
 /// Says whether tasks are to rest. The caller holds the lock of whatever decides it, and then calls [`call_out`] or
 /// [`let_go`] without that lock.
 pub fn set(is_paused: bool) {
+    if is_paused != self::is_paused() {
+        // A paused sandbox has no load, and what was there before counts as it was.
+        super::sample_load();
+    }
     PAUSED.store(is_paused, Ordering::SeqCst);
 }
 

@@ -15,8 +15,10 @@
 //!
 //! A task may be bound to some of the CPUs ([`CpuSet`]): the others pass it by, wherever it waits.
 //!
-//! Nothing here knows a clock: whoever calls says what time it is (monotonic, in nanoseconds). It is looked at only if times
-//! are kept ([`RunQueue::keeps_time`]).
+//! The queue also keeps the load of each owner ([`Load`]), since it knows what runs and what waits.
+//!
+//! Nothing here knows a clock: whoever calls says what time it is (monotonic, in nanoseconds). But for the
+//! load it is looked at only if times are kept ([`RunQueue::keeps_time`]).
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -25,6 +27,7 @@ use abi::layout::MAX_CPUS;
 
 use super::budget::{Budget, Left, Quota, Throttling};
 use super::cpu_set::CpuSet;
+use super::load::{Averages, Clock, Load};
 use crate::config::TIME_SLICE_NS;
 use crate::owner::Owner;
 
@@ -152,6 +155,7 @@ struct Lane<T> {
     budget: Budget,
     /// Its owner is one beside the sandbox itself.
     is_further: bool,
+    load: Load,
 }
 
 impl<T> Lane<T> {
@@ -163,6 +167,7 @@ impl<T> Lane<T> {
             boundary: Line::new(),
             budget: Budget::new(),
             is_further: false,
+            load: Load::new(),
         }
     }
 
@@ -252,6 +257,7 @@ pub(super) struct RunQueue<T> {
     stints: [Stint; CPUS],
     /// Owners beside the sandbox itself.
     further: usize,
+    samples: Clock,
 }
 
 impl<T> RunQueue<T> {
@@ -269,6 +275,7 @@ impl<T> RunQueue<T> {
             contention: Contention { total_ns: 0, since_ns: None },
             stints: [stint; CPUS],
             further: 0,
+            samples: Clock::new(),
         }
     }
 
@@ -320,6 +327,7 @@ impl<T> RunQueue<T> {
         let lane = self.lane(owner);
         let was_further = core::mem::take(&mut lane.is_further);
         (lane.shares, lane.virtual_ns, lane.budget) = (SHARES, 0, Budget::new());
+        lane.load = Load::new();
         self.further -= usize::from(was_further);
     }
 
@@ -540,6 +548,33 @@ impl<T> RunQueue<T> {
             Left::Nothing { until_ns, is_news } => is_news.then_some(until_ns),
             Left::Unlimited | Left::Some(_) => None,
         }
+    }
+
+    /// Takes the samples of the load that are due since the last call. What runs and waits has been the same all that time: every
+    /// change is made after a call. `held_up`: how many tasks of an owner wait for the host; `None`: nothing runs at all.
+    pub fn sample(&mut self, now_ns: u64, held_up: Option<impl Fn(Owner) -> usize>) {
+        let periods = self.samples.periods(now_ns);
+        if periods == 0 {
+            return;
+        }
+        for number in 0..self.lanes.len() {
+            let owner = Owner::new(u8::try_from(number).unwrap_or(u8::MAX));
+            let tasks = held_up.as_ref().map_or(0, |held_up| self.running(owner) + held_up(owner));
+            self.lanes[number].load.advance(periods, tasks as u64);
+        }
+    }
+
+    /// The tasks of an owner that run or wait for a CPU.
+    pub fn running(&self, owner: Owner) -> usize {
+        let lane = self.lanes.get(usize::from(owner.number()));
+        let waiting = lane.map_or(0, |lane| lane.kernel.len() + lane.boundary.len() - lane.parked());
+        let urgent = self.urgent.entries.iter().filter(|entry| entry.owner == owner).count();
+        waiting + urgent + self.stints.iter().filter(|stint| stint.owner == Some(owner)).count()
+    }
+
+    /// The load of an owner, as of the last call of [`Self::sample`].
+    pub fn load(&self, owner: Owner) -> Averages {
+        self.lanes.get(usize::from(owner.number())).map_or([0; 3], |lane| lane.load.averages())
     }
 
     /// Whether tasks wait for a CPU may be another thing now.

@@ -7,7 +7,7 @@ use super::queue::{Grant, Place};
 use super::timer::{self, Alarm};
 use super::{
     CpuSet, HAS_BOUND, QUEUE, Quota, Runnable, SchedState, Throttling, current, mirror, notify, notify_all,
-    pause, schedule,
+    pause, queue_to_change, schedule,
 };
 use crate::owner::Owner;
 use crate::{arch, platform, time};
@@ -111,9 +111,9 @@ struct Refill(Owner);
 impl Alarm for Refill {
     fn fire(&self, _due_ns: u64) -> Option<u64> {
         let (again_ns, waiting) = {
-            let mut queue = QUEUE.lock();
+            let (mut queue, now_ns) = queue_to_change();
             let before = queue.waiting();
-            let again_ns = queue.refill(self.0, time::monotonic_ns());
+            let again_ns = queue.refill(self.0, now_ns);
             mirror(&queue);
             (again_ns, queue.waiting().saturating_sub(before))
         };

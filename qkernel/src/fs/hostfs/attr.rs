@@ -9,7 +9,7 @@ use crate::fs::access::{SET_ID, mode_after_write};
 use crate::fs::caller;
 use crate::fs::hostfs::HostInode;
 use crate::fs::inode::Stat;
-use crate::fs::inode::{AttrChange, S_IFLNK, S_IFREG, SetTime};
+use crate::fs::inode::{AttrChange, S_IFLNK, S_IFREG, SetTime, is_access_due};
 use machine::errno::{Errno, Result};
 use machine::host;
 use machine::host::Handle;
@@ -32,13 +32,27 @@ pub struct Attr {
     asked_ns: u64,
     /// A shared writable mapping may have changed size and times behind our back since the last answer.
     mapped: bool,
+    /// The host may have moved the time of access since, for what it was asked to read.
+    read: bool,
+    /// It did not the last time (`noatime`, or a lower directory), and is not asked again for that before a change.
+    is_still: bool,
 }
 
 impl Attr {
     /// Fresh from the host.
     pub fn new(stat: &HostStat) -> Self {
         let asked_ns = time::monotonic_ns();
-        Self { stat: *stat, whole: true, size: true, protection: true, version: 0, asked_ns, mapped: false }
+        Self {
+            stat: *stat,
+            whole: true,
+            size: true,
+            protection: true,
+            version: 0,
+            asked_ns,
+            mapped: false,
+            read: false,
+            is_still: false,
+        }
     }
 
     /// Takes the host's answer, unless something changed since `version`.
@@ -51,7 +65,7 @@ impl Attr {
     }
 
     fn invalidate(&mut self) {
-        (self.whole, self.size) = (false, false);
+        (self.whole, self.size, self.is_still) = (false, false, false);
         self.version += 1;
     }
 }
@@ -80,7 +94,7 @@ impl HostInode {
     /// The attributes; `open` is a handle of the node, if the caller has one.
     pub fn host_stat(&self, open: Option<&Handle>) -> Result<HostStat> {
         let mapped = self.is_mapped_writable();
-        let version = {
+        let (version, read_since) = {
             let mut attr = self.attr.lock();
             let stale = attr.mapped || mapped;
             attr.mapped = mapped;
@@ -89,10 +103,11 @@ impl HostInode {
             } else {
                 !stale
             };
-            if attr.whole && current {
+            let read_since = core::mem::take(&mut attr.read).then_some(attr.stat.atime_ns);
+            if attr.whole && current && read_since.is_none() {
                 return Ok(attr.stat);
             }
-            attr.version
+            (attr.version, read_since)
         };
         let stat = match open {
             Some(open) => host::stat_handle(open)?,
@@ -101,7 +116,10 @@ impl HostInode {
         if (stat.dev, stat.ino) != self.id && self.fs.shared {
             return Err(Errno::ESTALE);
         }
-        self.attr.lock().store(&stat, Some(version));
+        let mut attr = self.attr.lock();
+        attr.store(&stat, Some(version));
+        attr.is_still |= read_since == Some(stat.atime_ns);
+        drop(attr);
         Ok(stat)
     }
 
@@ -143,6 +161,20 @@ impl HostInode {
     pub fn known_protection(&self) -> Option<HostStat> {
         let attr = self.attr.lock();
         (attr.protection && !self.fs.shared).then_some(attr.stat)
+    }
+
+    /// The host has read it for a program, and moved the time of access if that was due: the next answer is the host's.
+    pub fn was_read(&self) {
+        if self.kind == S_IFLNK {
+            // It is read once.
+            return;
+        }
+        let mut attr = self.attr.lock();
+        if attr.whole && !attr.is_still && !attr.read {
+            let now = time::realtime_ns().cast_signed();
+            let HostStat { atime_ns, mtime_ns, ctime_ns, .. } = attr.stat;
+            attr.read = is_access_due(atime_ns, mtime_ns, ctime_ns, now);
+        }
     }
 
     /// Forgets the attributes that names and content change.

@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 
-use crate::fs::file::{At, File, FileOps, Whence};
+use crate::fs::file::{At, File, FileOps, Way, Whence};
 use crate::fs::file::{append_position, seek_in_file};
 use crate::fs::hostfs::attr::read_sized;
 use crate::fs::hostfs::{HostInode, attr};
@@ -21,6 +21,9 @@ use machine::mm::{IoBuf, MemoryObject};
 
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
+
+/// Bytes of a disk's block, of which reads and writes with `O_DIRECT` are made.
+pub const DIRECT_ALIGN: u32 = 512;
 
 /// An open host file.
 pub struct HostFile {
@@ -130,17 +133,31 @@ fn likeness(stat: Option<HostStat>) -> Option<Likeness> {
 }
 
 impl FileOps for HostFile {
+    fn check_direct(&self, file: &File, at: At, bytes: usize, way: Way) -> Result<()> {
+        let appends = way == Way::Write && at.appends(file.flags());
+        let offset = match at {
+            _ if appends => self.inode.size(&self.handle)?,
+            at if at.moves() => *file.pos.lock(),
+            at => at.from(0),
+        };
+        let is_whole = (offset | bytes as u64).is_multiple_of(u64::from(DIRECT_ALIGN));
+        if is_whole || bytes == 0 {
+            return Ok(());
+        }
+        // Behind the end there is nothing to read.
+        let reads_nothing = way == Way::Read && offset >= self.inode.size(&self.handle)?;
+        if reads_nothing { Ok(()) } else { Err(Errno::EINVAL) }
+    }
+
     fn read(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
         self.check_regular()?;
-        match at {
-            At::Offset(offset) => file::read(&self.handle, offset, buf),
-            At::Position => {
-                let mut position = file.pos.lock();
-                let moved = file::read(&self.handle, *position, buf)?;
-                *position += moved as u64;
-                Ok(moved)
-            }
+        if !at.moves() {
+            return file::read(&self.handle, at.from(0), buf);
         }
+        let mut position = file.pos.lock();
+        let moved = file::read(&self.handle, *position, buf)?;
+        *position += moved as u64;
+        Ok(moved)
     }
 
     fn capabilities(&self) -> Result<Vec<u8>> {
@@ -169,6 +186,14 @@ impl FileOps for HostFile {
             }
             _ => seek_in_file(file, offset, whence, || self.stat(file).map(|stat| stat.size)),
         }
+    }
+
+    fn is_kept(&self) -> bool {
+        self.inode.kind == S_IFREG
+    }
+
+    fn can_append(&self) -> bool {
+        self.inode.kind == S_IFREG
     }
 
     fn is_direct(&self) -> bool {

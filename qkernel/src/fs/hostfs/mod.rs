@@ -435,6 +435,9 @@ fn host_inode(inode: &Arc<dyn Inode>) -> Result<&HostInode> {
 }
 
 impl Inode for HostInode {
+    fn direct_align(&self) -> u32 {
+        if self.kind == S_IFREG { file::DIRECT_ALIGN } else { 0 }
+    }
     fn stat(&self) -> Result<Stat> {
         self.host_stat(None).map(|stat| attr::to_stat(&stat))
     }
@@ -539,6 +542,9 @@ impl Inode for HostInode {
         let below = self.named().ok().and_then(|(dir, name)| dir.readlink_below(&name));
         let target = below.map_or_else(|| self.reach(host::readlink), Ok)?;
         Ok(LinkTarget::Text(self.link.call_once(|| target).clone()))
+    }
+    fn accessed(&self, _strictly: bool) {
+        self.was_read();
     }
     fn set_attr(&self, change: &AttrChange) -> Result<()> {
         // A write restores the mode it found before, and must not restore one older than this change.

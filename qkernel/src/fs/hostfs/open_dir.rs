@@ -138,6 +138,10 @@ impl HostDir {
 }
 
 impl FileOps for HostDir {
+    fn is_kept(&self) -> bool {
+        true
+    }
+
     fn read(&self, _file: &File, _buf: &mut IoBuf<'_>, _at: At) -> Result<usize> {
         Err(Errno::EISDIR)
     }

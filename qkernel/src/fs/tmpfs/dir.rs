@@ -136,7 +136,7 @@ impl TmpInode {
             victim.add_links(-2);
             self.add_links(-1);
         } else {
-            victim.add_links(-1);
+            victim.lose_name();
         }
     }
 

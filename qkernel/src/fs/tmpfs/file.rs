@@ -59,15 +59,13 @@ impl TmpFile {
 impl FileOps for TmpFile {
     fn read(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
         let store = self.store()?;
-        match at {
-            At::Offset(offset) => store.read(offset, buf),
-            At::Position => {
-                let mut position = file.pos.lock();
-                let moved = store.read(*position, buf)?;
-                *position += moved as u64;
-                Ok(moved)
-            }
+        if !at.moves() {
+            return store.read(at.from(0), buf);
         }
+        let mut position = file.pos.lock();
+        let moved = store.read(*position, buf)?;
+        *position += moved as u64;
+        Ok(moved)
     }
 
     fn capabilities(&self) -> Result<Vec<u8>> {
@@ -107,6 +105,14 @@ impl FileOps for TmpFile {
         }
     }
 
+    fn is_kept(&self) -> bool {
+        matches!(self.inode.kind, S_IFREG | S_IFDIR)
+    }
+
+    fn can_append(&self) -> bool {
+        self.inode.kind == S_IFREG
+    }
+
     fn is_direct(&self) -> bool {
         self.inode.kind == S_IFREG
     }
@@ -140,7 +146,8 @@ impl FileOps for TmpFile {
         match mode {
             0 | KEEP_SIZE => {
                 let pages = offset / PAGE..end.div_ceil(PAGE);
-                if pages.end - pages.start > frames::available() as u64 {
+                let room = self.inode.fs.pages.room().1.min(frames::available() as u64);
+                if store.holes(&pages) > room {
                     return Err(Errno::ENOSPC);
                 }
                 for index in pages {

@@ -29,6 +29,10 @@ impl QueueFile {
 }
 
 impl FileOps for QueueFile {
+    fn is_polled(&self) -> bool {
+        true
+    }
+
     fn read(&self, file: &File, buf: &mut IoBuf<'_>, at: At) -> Result<usize> {
         let text = {
             let state = self.queue.state.lock();
@@ -40,15 +44,12 @@ impl FileOps for QueueFile {
             format!("QSIZE:{:<10} NOTIFY:{kind:<5} SIGNO:{signal:<5} NOTIFY_PID:{pid:<6}\n", state.bytes)
         };
         let mut pos = file.pos.lock();
-        let offset = match at {
-            At::Offset(offset) => offset,
-            At::Position => *pos,
-        };
+        let offset = at.from(*pos);
         let from = usize::try_from(offset).map_or(text.len(), |from| from.min(text.len()));
         let rest = &text.as_bytes()[from..];
         let len = rest.len().min(buf.remaining());
         buf.fill(&rest[..len])?;
-        if at == At::Position {
+        if at.moves() {
             *pos = offset + len as u64;
         }
         Ok(len)

@@ -68,7 +68,7 @@ pub struct InetSocket {
     protocol: u32,
     readiness: Arc<Readiness>,
     listening: AtomicBool,
-    /// `IP_UNICAST_IF` and `IPV6_UNICAST_IF`: kept, in network order, and not followed.
+    /// `IP_UNICAST_IF` and `IPV6_UNICAST_IF` where no device may be chosen: kept, in network order, and not followed.
     unicast_interfaces: [AtomicU32; 2],
     /// `MSG_ZEROCOPY`.
     zero_copy: SpinLock<ZeroCopy>,
@@ -158,9 +158,10 @@ impl InetSocket {
         result
     }
 
-    /// Where it keeps the interface that an option names for what goes to one receiver.
+    /// Where it keeps the interface that an option names for what goes to one receiver; `None`: the host does.
     fn unicast_interface(&self, level: u32, name: u32) -> Option<&AtomicU32> {
         match (level, name) {
+            _ if settings::devices_may_be_chosen() => None,
             (IPPROTO_IP, IP_UNICAST_IF) => Some(&self.unicast_interfaces[0]),
             (IPPROTO_IPV6, IPV6_UNICAST_IF) => Some(&self.unicast_interfaces[1]),
             _ => None,
@@ -171,6 +172,12 @@ impl InetSocket {
     fn knows(&self, level: u32) -> bool {
         let is_ip = level == IPPROTO_IP || (level == IPPROTO_IPV6 && self.family != AF_INET);
         is_ip || level == SOL_SOCKET || level == self.protocol
+    }
+
+    /// Whether an attempt may come to something. What waits on a listening socket is connections, and whatever else is asked of it is
+    /// refused at once.
+    fn may(&self, direction: Direction) -> bool {
+        self.is_listening() || self.readiness.may(direction)
     }
 
     fn listens_no_more(&self) {
@@ -383,7 +390,7 @@ impl Socket for InetSocket {
             Some(Destination::Unix(_) | Destination::Host(_)) => return Err(Errno::EAFNOSUPPORT),
             None => &nowhere,
         };
-        if wait && !self.readiness.may(Direction::Send) {
+        if wait && !self.may(Direction::Send) {
             return Err(Errno::EAGAIN);
         }
         // The cached readiness is that of the unconnected socket; an event while the call runs is kept in the
@@ -418,7 +425,7 @@ impl Socket for InetSocket {
         if let Some(error) = self.take_late_error() {
             return Err(error);
         }
-        if message.wait && !self.readiness.may(Direction::Send) {
+        if message.wait && !self.may(Direction::Send) {
             return Err(Errno::EAGAIN);
         }
         let flags = message.flags & HOST_SEND;
@@ -444,7 +451,7 @@ impl Socket for InetSocket {
         if let Some(error) = self.take_late_error() {
             return Some(Err(error));
         }
-        if wait && !self.readiness.may(Direction::Send) {
+        if wait && !self.may(Direction::Send) {
             return Some(Err(Errno::EAGAIN));
         }
         Some(self.send_file_all(file, offset, len))
@@ -461,7 +468,7 @@ impl Socket for InetSocket {
         }
         // Beside the messages that are still there, who would wait finds the end.
         let ended = how.wait && self.reads_ended.load(Ordering::Acquire);
-        if how.wait && !ended && !how.flags.intersects(BESIDE) && !self.readiness.may(Direction::Receive) {
+        if how.wait && !ended && !how.flags.intersects(BESIDE) && !self.may(Direction::Receive) {
             return Err(Errno::EAGAIN);
         }
         let filter = self.filter.lock().clone();
@@ -477,6 +484,8 @@ impl Socket for InetSocket {
 
     fn shutdown(&self, how: u32) -> Result<()> {
         let result = hs::shutdown(&self.handle, how);
+        // Once both sides are done there is no peer any more.
+        drop(self.accepted_from.lock().take());
         if how != 1 {
             self.listens_no_more();
         }
@@ -559,8 +568,9 @@ impl Socket for InetSocket {
     fn set_option(&self, level: u32, name: u32, value: &[u8]) -> Result<()> {
         if level == SOL_SOCKET {
             match name {
-                // A device would lead around the routes of a network that may be the host's.
-                SO_SNDBUFFORCE | SO_RCVBUFFORCE | SO_BINDTODEVICE | SO_BINDTOIFINDEX => {
+                SO_SNDBUFFORCE | SO_RCVBUFFORCE => return Err(Errno::EPERM),
+                // A device leads around the routes.
+                SO_BINDTODEVICE | SO_BINDTOIFINDEX if !settings::devices_may_be_chosen() => {
                     return Err(Errno::EPERM);
                 }
                 SO_ZEROCOPY if !matches!(self.protocol, IPPROTO_TCP | IPPROTO_UDP) => {
@@ -592,6 +602,7 @@ impl Socket for InetSocket {
         let mut value = Cow::Borrowed(value);
         if level == IPPROTO_IPV6
             && matches!(name, IPV6_PKTINFO | IPV6_2292PKTINFO)
+            && !settings::devices_may_be_chosen()
             && let Some(index) = value.to_mut().get_mut(16..)
         {
             // As in messages ([`leave_to_routes`](crate::syscall::message)).

@@ -46,8 +46,12 @@ impl UnixSocket {
         self.begin_to_connect()?;
         // No two sockets' states are locked at once.
         let result = self.enter_backlog(target, creds);
-        *self.waits_for.lock() =
-            (result.as_ref().err() == Some(&Errno::EAGAIN)).then(|| target.backlog_room.clone());
+        if result.as_ref().err() == Some(&Errno::EAGAIN) {
+            self.had_no_room(&target.backlog_room);
+        } else {
+            let former = core::mem::take(&mut *self.waits_for.lock());
+            drop(former);
+        }
         *self.state.lock() = match &result {
             Ok(link) => State::Connected(link.clone()),
             Err(_) => State::Idle,
@@ -79,12 +83,14 @@ impl UnixSocket {
             outbox: to_me.clone(),
             peer_name: self.name.clone(),
             peer_creds: Some(creds),
+            peer: None,
         });
         let link = Link {
             inbox: to_me,
             outbox: to_other,
             peer_name: target.name.clone(),
             peer_creds: Some(listener.creds.clone()),
+            peer: None,
         };
         listener.pending.push_back(other);
         drop(state);
@@ -116,6 +122,7 @@ impl UnixSocket {
             outbox: outbox.clone(),
             peer_name: target.name.clone(),
             peer_creds: None,
+            peer: Some(target.me.clone()),
         })
     }
 }

@@ -43,6 +43,43 @@ fn streams_flow_both_ways_and_end() {
 }
 
 #[test]
+fn urgent_bytes_mark_their_place() {
+    let [a, b] = two(SOCK_STREAM);
+    let send_urgent = |bytes: &[u8]| {
+        let mut message = Outgoing { flags: MsgFlags::OOB, ..Outgoing::default() };
+        let mut buf = IoBuf::constant(bytes);
+        while !buf.is_empty() {
+            a.send(&mut buf, &mut message, &Options::new()).unwrap();
+        }
+    };
+    let receive_urgent = || {
+        let mut byte = [0; 1];
+        let how = ReceiveHow { flags: MsgFlags::OOB, ..ReceiveHow::default() };
+        b.receive(&mut IoBuf::kernel(&mut byte), how).map(|_| byte[0])
+    };
+    send_urgent(b"abc");
+    send(&a, b"d").unwrap();
+    assert!(b.poll(None, &Options::new(), PollEvents::all()).contains(PollEvents::PRI));
+    assert_eq!(receive(&b, 10).as_deref(), Ok(&b"ab"[..]));
+    assert_eq!((receive_urgent(), receive_urgent()), (Ok(b'c'), Err(Errno::EINVAL)));
+    assert_eq!(receive(&b, 10).as_deref(), Ok(&b"d"[..]));
+    // One that is not asked for is lost, and one that another follows is as others.
+    send_urgent(b"ef");
+    send_urgent(b"g");
+    assert_eq!(receive(&b, 10).as_deref(), Ok(&b"ef"[..]));
+    assert_eq!(receive(&b, 10), Err(Errno::EAGAIN));
+    assert_eq!(receive_urgent(), Err(Errno::EINVAL));
+    // Marks alone take no room, and are nothing that was left unread.
+    for _ in 0..1000 {
+        send_urgent(b"h");
+        assert_eq!(receive_urgent(), Ok(b'h'));
+    }
+    assert_eq!(b.queued(), Ok((0, 0)));
+    b.closed();
+    assert_eq!(receive(&a, 1).as_deref(), Ok(&b""[..]));
+}
+
+#[test]
 fn a_full_stream_waits_for_its_reader() {
     let [a, b] = two(SOCK_STREAM);
     let block = alloc::vec![7u8; 65536];

@@ -10,6 +10,7 @@ use crate::syscall::rw::vectored::read_iovecs;
 use crate::task::context::Ctx;
 use abi::layout::USER_MAX;
 use machine::errno::{Errno, Result};
+use machine::mm::vma::VmaFlags;
 use machine::mm::{Access, AddressSpace, Advice, MemoryObject, PAGE, UserAddr, page_up};
 use machine::sched;
 
@@ -32,11 +33,16 @@ pub(in crate::syscall) fn msync(cx: &Ctx<'_>, addr: UserAddr, len: u64, flags: u
     let addr = addr.get();
     let end = page_up(len).and_then(|len| addr.checked_add(len)).ok_or(Errno::ENOMEM)?;
     let mut hosts = alloc::vec::Vec::new();
+    let mut is_locked = false;
     let covered = cx.aspace().for_each_in(addr, end, |vma, _, _| {
+        is_locked |= vma.flags.contains(VmaFlags::LOCKED);
         if let Some(MemoryObject::Host(file)) = vma.object.as_ref().filter(|_| vma.is_shared()) {
             hosts.push(file.clone());
         }
     });
+    if flags & INVALIDATE != 0 && is_locked {
+        return Err(Errno::EBUSY);
+    }
     if flags & SYNC != 0 {
         for file in hosts {
             file.sync()?;

@@ -1,6 +1,7 @@
 //! `mmap(2)`.
 
 use abi::layout::USER_MAX;
+use abi::word::low32;
 use alloc::sync::Arc;
 
 use crate::fs::access;
@@ -9,7 +10,7 @@ use crate::fs::mount::Limits;
 use crate::syscall::context::SyscallResult;
 use crate::syscall::memory::flags::{map_flags, placement};
 use crate::syscall::memory::mlock::{check_locked, check_may_lock};
-use crate::syscall::memory::{check_data_limit, check_limit};
+use crate::syscall::memory::{check_data_limit, check_exec_gain, check_limit};
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 use machine::mm::map::{NewMapping, Placement};
@@ -32,7 +33,12 @@ pub(in crate::syscall) fn mmap(
         return Err(Errno::EINVAL);
     }
     check_huge(flags)?;
-    let flags = map_flags(flags)?;
+    let droppable = is_droppable(flags)?;
+    let flags = if droppable {
+        MapFlags::from_bits_truncate(low32(flags)) | MapFlags::PRIVATE
+    } else {
+        map_flags(flags)?
+    };
     let len = page_up(len).filter(|len| *len <= USER_MAX).ok_or(Errno::ENOMEM)?;
     let shared = flags.contains(MapFlags::SHARED);
     let is_anonymous = flags.contains(MapFlags::ANONYMOUS);
@@ -47,6 +53,9 @@ pub(in crate::syscall) fn mmap(
     vma_flags.set(VmaFlags::GROWS_DOWN, flags.contains(MapFlags::GROWSDOWN));
     vma_flags.set(VmaFlags::NO_RESERVE, flags.contains(MapFlags::NORESERVE));
     vma_flags.set(VmaFlags::LOCKED, flags.contains(MapFlags::LOCKED));
+    if droppable {
+        vma_flags |= VmaFlags::NO_RESERVE | VmaFlags::WIPE_ON_FORK | VmaFlags::DONT_DUMP;
+    }
     let locks = vma_flags | cx.aspace().future_locks();
     check_locked(cx, locks, len)?;
     // No mapping shows an offset beyond the largest file, however it is moved.
@@ -59,6 +68,7 @@ pub(in crate::syscall) fn mmap(
     } else {
         file_object(cx, fd, prot, shared)?
     };
+    check_exec_gain(cx, prot, || true)?;
     check_limit(cx, len)?;
     if !shared && prot.contains(Prot::WRITE) && !flags.contains(MapFlags::GROWSDOWN) {
         // What it replaces does not count.
@@ -86,6 +96,18 @@ pub(in crate::syscall) fn mmap(
         let _ = cx.aspace().populate(start, len);
     }
     Ok(start)
+}
+
+/// Whether pages of the mapping may be dropped for want of memory (`MAP_DROPPABLE`), which none are here. It is private, and
+/// not a file's.
+fn is_droppable(flags: u64) -> Result<bool> {
+    const DROPPABLE: u64 = 8;
+    if flags & 0xf != DROPPABLE {
+        return Ok(false);
+    }
+    let given = MapFlags::from_bits_truncate(low32(flags));
+    let is_refused = given.intersects(MapFlags::LOCKED | MapFlags::HUGETLB | MapFlags::GROWSDOWN);
+    if is_refused || !given.contains(MapFlags::ANONYMOUS) { Err(Errno::EINVAL) } else { Ok(true) }
 }
 
 /// There are no huge pages: `ENOMEM` for sizes that the processor has, `EINVAL` for others.
@@ -159,6 +181,10 @@ fn file_object(cx: &Ctx<'_>, fd: i32, prot: Prot, shared: bool) -> Result<(Optio
         max_prot -= Prot::EXEC;
     }
     let object = file.ops.mapping(&file, shared && flags.writable())?;
+    if matches!(object, MemoryObject::Store(_)) {
+        // Of a file of the host's the host knows.
+        file.move_atime();
+    }
     if object.label().is_none()
         && let Some(path) = &file.path
     {

@@ -5,6 +5,7 @@ pub(super) mod madvise;
 pub(super) mod mlock;
 pub(super) mod mmap;
 pub(super) mod numa;
+pub(super) mod pkeys;
 pub(super) mod process_vm;
 
 use crate::limits;
@@ -40,6 +41,16 @@ pub(super) fn check_data_limit(cx: &Ctx<'_>, more: impl FnOnce(&AddressSpace) ->
     }
 }
 
+/// `EACCES`: the process is kept from making memory executable that can be written, or was not executable before
+/// (`PR_SET_MDWE`).
+pub(super) fn check_exec_gain(cx: &Ctx<'_>, prot: Prot, was_executable: impl FnOnce() -> bool) -> Result<()> {
+    let gains = || prot.contains(Prot::WRITE) || !was_executable();
+    if prot.contains(Prot::EXEC) && cx.process().kept.refuses_exec_gain() && gains() {
+        return Err(Errno::EACCES);
+    }
+    Ok(())
+}
+
 /// `munmap(2)`.
 pub(super) fn munmap(cx: &Ctx<'_>, addr: UserAddr, len: u64) -> SyscallResult {
     cx.aspace().unmap(addr.get(), len)?;
@@ -55,6 +66,12 @@ pub(super) fn mprotect(cx: &Ctx<'_>, addr: UserAddr, len: u64, prot: u64) -> Sys
     {
         check_data_limit(cx, |space| space.data_between(addr.get(), end).1)?;
     }
+    check_exec_gain(cx, prot, || {
+        let end = page_up(len).and_then(|len| addr.get().checked_add(len)).unwrap_or(u64::MAX);
+        let mut all = true;
+        cx.aspace().for_each_in(addr.get(), end, |vma, _, _| all &= vma.prot.contains(Prot::EXEC));
+        all
+    })?;
     cx.aspace().protect(addr.get(), len, prot, grows_down).map(|()| 0)
 }
 

@@ -9,6 +9,7 @@ use crate::limits::RLIMIT_NOFILE;
 use crate::net::ancillary::{FILES_MAX, Rights, SenderCreds, Ucred};
 use crate::net::inet::{IPPROTO_IP, IPPROTO_IPV6, IPV6_2292PKTINFO, IPV6_PKTINFO};
 use crate::net::options::{SO_MARK, may_steer};
+use crate::net::settings;
 use crate::net::{AF_INET, AF_INET6, AF_UNIX, Destination, Outgoing, SOL_SOCKET};
 use crate::syscall::message::{CMSG_BYTES, CmsgHdr, MsgHdr, SCM_CREDENTIALS, SCM_RIGHTS};
 use crate::task::context::Ctx;
@@ -83,9 +84,12 @@ fn network_control(cx: &Ctx<'_>, control: &[u8], message: &mut Outgoing) -> Resu
     Ok(())
 }
 
-/// Leaves it to the routes through which interface a message goes: the network may be the host's. What goes to many at once goes
+/// Leaves it to the routes through which interface a message goes, unless devices may be chosen. What goes to many at once goes
 /// through the interface that its sender names. Numbers of interfaces that do not exist go unnoticed.
 pub(super) fn leave_to_routes(message: &mut Outgoing) {
+    if settings::devices_may_be_chosen() {
+        return;
+    }
     let to = match &message.to {
         Some(Destination::Address(address)) => &address[..],
         _ => &[],

@@ -35,8 +35,13 @@ pub(super) fn receive_message(
 ) -> Result<Received> {
     let open = SocketFile::of(file)?;
     let beside = MsgFlags::OOB | MsgFlags::ERRQUEUE;
-    if open.socket.family() == AF_UNIX && flags.intersects(beside) {
-        return Err(if flags.contains(MsgFlags::OOB) { Errno::EOPNOTSUPP } else { Errno::EAGAIN });
+    if open.socket.family() == AF_UNIX {
+        if flags.contains(MsgFlags::OOB) && !open.socket.has_urgent_bytes() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if flags.contains(MsgFlags::ERRQUEUE) {
+            return Err(Errno::EAGAIN);
+        }
     }
     let dont_wait = flags.intersects(beside | MsgFlags::DONTWAIT);
     let wait = !dont_wait && !file.is_nonblocking();
@@ -55,7 +60,7 @@ pub(super) fn receive_message(
         let got = attempt(file, PollEvents::READABLE, dont_wait, || open.receive(buf, how));
         let got = match (got, &mut all) {
             (Ok(got), None) => {
-                let ended = got.bytes == 0;
+                let ended = got.bytes == 0 || got.at_mark;
                 let whole = !got.files.is_empty();
                 all = Some(got);
                 ended || whole
@@ -63,7 +68,7 @@ pub(super) fn receive_message(
             (Ok(more), Some(all)) => {
                 all.bytes += more.bytes;
                 all.full += more.full;
-                let ended = more.bytes == 0 || !more.files.is_empty();
+                let ended = more.bytes == 0 || more.at_mark || !more.files.is_empty();
                 all.files.extend(more.files);
                 ended
             }

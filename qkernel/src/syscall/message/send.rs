@@ -19,7 +19,8 @@ use machine::sched::wait::PollEvents;
 /// Sends one message, waiting for room as the flags and the file say.
 fn send_message(file: &File, buf: &mut IoBuf<'_>, message: &mut Outgoing, flags: MsgFlags) -> SyscallResult {
     let open = SocketFile::of(file)?;
-    if open.socket.family() == AF_UNIX && flags.contains(MsgFlags::OOB) {
+    let refuses_urgent = || !open.socket.has_urgent_bytes() || buf.is_empty();
+    if open.socket.family() == AF_UNIX && flags.contains(MsgFlags::OOB) && refuses_urgent() {
         return Err(Errno::EOPNOTSUPP);
     }
     if open.options.wants_creds() && !open.socket.is_stream() {

@@ -49,6 +49,8 @@ pub(super) fn mknodat(cx: &Ctx<'_>, dirfd: i32, path: UserAddr, mode: u32, devic
         0 | S_IFREG => NodeKind::Regular,
         S_IFIFO => NodeKind::Fifo,
         S_IFSOCK => NodeKind::Socket,
+        // The mark of a removed name in an overlay is for everybody.
+        S_IFCHR if device == 0 => NodeKind::CharDevice(device),
         S_IFCHR | S_IFBLK if !actor.creds.has(CAP_MKNOD) => return Err(Errno::EPERM),
         S_IFCHR => NodeKind::CharDevice(device),
         S_IFBLK => NodeKind::BlockDevice(device),

@@ -1,5 +1,6 @@
 //! `prctl(2)`.
 
+mod kept;
 mod privileges;
 
 use abi::word::low32;
@@ -7,7 +8,7 @@ use core::sync::atomic::Ordering;
 
 use crate::signals::SIGRTMAX;
 use crate::syscall::context::SyscallResult;
-use crate::syscall::prctl::privileges::capabilities;
+use crate::syscall::prctl::kept::{kept, unused};
 use crate::syscall::seccomp;
 use crate::task::context::Ctx;
 use machine::errno::Errno;
@@ -43,7 +44,6 @@ const PR_SET_VMA: u32 = 0x5356_4d41;
 pub(super) fn prctl(cx: &Ctx<'_>, option: u32, a: u64, b: u64, c: u64, d: u64) -> SyscallResult {
     let process = cx.process();
     let creds = cx.task.creds.get();
-    let unused = |rest: &[u64]| if rest.iter().all(|arg| *arg == 0) { Ok(()) } else { Err(Errno::EINVAL) };
     match option {
         PR_SET_PDEATHSIG if a > u64::from(SIGRTMAX) => Err(Errno::EINVAL),
         PR_SET_PDEATHSIG => {
@@ -116,7 +116,7 @@ pub(super) fn prctl(cx: &Ctx<'_>, option: u32, a: u64, b: u64, c: u64, d: u64) -
         }
         // PR_SET_VMA_ANON_NAME: names of mappings are not kept.
         PR_SET_VMA if a == 0 => Ok(0),
-        _ => capabilities(cx, &creds, option, a, b),
+        _ => kept(cx, &creds, option, [a, b, c, d]),
     }
 }
 

@@ -5,7 +5,7 @@ pub(super) mod vectored;
 use alloc::vec::Vec;
 
 use crate::config::RW_MAX_BYTES;
-use crate::fs::file::{At, Whence};
+use crate::fs::file::{At, OpenFlags, Way, Whence};
 use crate::net::SocketFile;
 use crate::signals::{SIGPIPE, Source};
 use crate::syscall::context::SyscallResult;
@@ -16,7 +16,7 @@ use machine::mm::{IoBuf, UserAddr};
 
 /// A buffer that reaches out of user memory is bad before a byte moves.
 fn check_range(addr: UserAddr, len: u64) -> Result<()> {
-    if len == 0 || addr.has_room(len) { Ok(()) } else { Err(Errno::EFAULT) }
+    if addr.has_room(len) { Ok(()) } else { Err(Errno::EFAULT) }
 }
 
 fn offset(value: i64) -> Result<At> {
@@ -25,7 +25,9 @@ fn offset(value: i64) -> Result<At> {
 
 fn check_offset(at: At, len: usize) -> Result<()> {
     match at {
-        At::Offset(offset) if offset.checked_add(len as u64).is_none_or(|end| end > i64::MAX as u64) => {
+        At::Offset(offset) | At::Exactly(Some(offset))
+            if offset.checked_add(len as u64).is_none_or(|end| end > i64::MAX as u64) =>
+        {
             Err(Errno::EINVAL)
         }
         _ => Ok(()),
@@ -36,6 +38,9 @@ fn do_read(cx: &Ctx<'_>, fd: i32, pieces: Vec<(UserAddr, usize)>, at: At) -> Sys
     let file = cx.file(fd)?;
     let mut buf = IoBuf::user_pieces(cx.aspace(), pieces);
     check_offset(at, buf.remaining())?;
+    if file.flags().contains(OpenFlags::DIRECT) {
+        file.ops.check_direct(&file, at, buf.remaining(), Way::Read)?;
+    }
     file.read(&mut buf, at).map(|moved| moved as u64)
 }
 
@@ -43,6 +48,9 @@ fn do_write(cx: &Ctx<'_>, fd: i32, pieces: Vec<(UserAddr, usize)>, at: At) -> Sy
     let file = cx.file(fd)?;
     let mut buf = IoBuf::user_pieces(cx.aspace(), pieces);
     check_offset(at, buf.remaining())?;
+    if file.flags().contains(OpenFlags::DIRECT) {
+        file.ops.check_direct(&file, at, buf.remaining(), Way::Write)?;
+    }
     let result = file.write(&mut buf, at);
     // Sockets know by themselves whether they send the signal: those of datagrams and packets do not.
     if SocketFile::of(&file).is_ok() { result.map(|moved| moved as u64) } else { written(cx, result) }

@@ -1,12 +1,14 @@
 //! Vectored reading and writing: `readv(2)`, `preadv2(2)` and their counterparts.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::config::RW_MAX_BYTES;
 use crate::fs::file::{At, File, OpenFlags};
 use crate::fs::notify::Mask;
+use crate::net::SocketFile;
 use crate::syscall::context::SyscallResult;
-use crate::syscall::rw::{check_range, do_read, do_write, offset};
+use crate::syscall::rw::{check_range, do_read, do_write, offset, written};
 use crate::task::context::Ctx;
 use machine::errno::{Errno, Result};
 use machine::mm::{IoBuf, UserAddr};
@@ -29,6 +31,7 @@ const RWF_DSYNC: u32 = 2;
 const RWF_SYNC: u32 = 4;
 const RWF_NOWAIT: u32 = 8;
 const RWF_APPEND: u32 = 16;
+const RWF_NOAPPEND: u32 = 32;
 
 /// The pieces of a vectored call, cut to what one call may move.
 pub fn read_iovecs(cx: &Ctx<'_>, addr: UserAddr, count: u64) -> Result<Vec<(UserAddr, usize)>> {
@@ -93,6 +96,19 @@ fn place(at: i64) -> Result<At> {
     if at == -1 { Ok(At::Position) } else { offset(at) }
 }
 
+/// The flags of a call that moves something: `EOPNOTSUPP` for those that are not known, or not supported here.
+fn check_flags(flags: u32) -> Result<()> {
+    const KNOWN: u32 = RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_NOWAIT | RWF_APPEND | RWF_NOAPPEND;
+    if flags & !KNOWN != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    if flags & RWF_APPEND != 0 && flags & RWF_NOAPPEND != 0 { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+fn is_empty(pieces: &[(UserAddr, usize)]) -> bool {
+    pieces.iter().all(|(_, len)| *len == 0)
+}
+
 /// `preadv2(2)`.
 pub(in crate::syscall) fn preadv2(
     cx: &Ctx<'_>,
@@ -103,24 +119,38 @@ pub(in crate::syscall) fn preadv2(
     _high: u64,
     flags: u32,
 ) -> SyscallResult {
-    if flags & !(RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_NOWAIT) != 0 {
-        return Err(Errno::EOPNOTSUPP);
-    }
-    let pieces = read_iovecs(cx, iov, count)?;
     let at = place(at)?;
+    let file = readable(cx, fd)?;
+    let pieces = read_iovecs(cx, iov, count)?;
+    if !is_empty(&pieces) {
+        check_flags(flags)?;
+    }
     if flags & RWF_NOWAIT == 0 {
         return do_read(cx, fd, pieces, at);
     }
-    let file = readable(cx, fd)?;
     let moved = file.ops.read(&file, &mut IoBuf::user_pieces(cx.aspace(), pieces), at)?;
     if moved > 0 {
-        file.notify(Mask::ACCESS);
+        file.accessed();
     }
     Ok(moved as u64)
 }
 
-fn readable(cx: &Ctx<'_>, fd: i32) -> Result<alloc::sync::Arc<File>> {
+fn readable(cx: &Ctx<'_>, fd: i32) -> Result<Arc<File>> {
     cx.file(fd).and_then(|file| if file.flags().readable() { Ok(file) } else { Err(Errno::EBADF) })
+}
+
+/// Where a write with these flags goes.
+fn write_place(file: &File, at: At, flags: u32) -> At {
+    let appends = file.flags().contains(OpenFlags::APPEND);
+    let offset = match at {
+        At::Offset(offset) => Some(offset),
+        _ => None,
+    };
+    match flags & (RWF_APPEND | RWF_NOAPPEND) {
+        RWF_APPEND if !appends && file.ops.can_append() => At::End { moves: offset.is_none() },
+        RWF_NOAPPEND if appends && file.ops.can_append() => At::Exactly(offset),
+        _ => at,
+    }
 }
 
 /// `pwritev2(2)`.
@@ -133,16 +163,37 @@ pub(in crate::syscall) fn pwritev2(
     _high: u64,
     flags: u32,
 ) -> SyscallResult {
-    if flags & !(RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_APPEND) != 0 {
-        return Err(Errno::EOPNOTSUPP);
-    }
+    let at = place(at)?;
     let file = cx.file(fd)?;
-    if flags & RWF_APPEND != 0 && !file.flags().contains(OpenFlags::APPEND) {
-        return Err(Errno::EOPNOTSUPP);
+    if !file.flags().writable() {
+        return Err(Errno::EBADF);
     }
-    let moved = do_write(cx, fd, read_iovecs(cx, iov, count)?, place(at)?)?;
+    let pieces = read_iovecs(cx, iov, count)?;
+    if !is_empty(&pieces) {
+        check_flags(flags)?;
+    }
+    let moved = if flags & RWF_NOWAIT == 0 {
+        do_write(cx, fd, pieces, write_place(&file, at, flags))?
+    } else {
+        write_at_once(cx, &file, pieces, at)?
+    };
     if flags & (RWF_DSYNC | RWF_SYNC) != 0 {
         file.ops.sync(&file, flags & RWF_SYNC == 0)?;
     }
     Ok(moved)
+}
+
+/// Writes what there is room for, without waiting. Files whose writes may wait for a disk refuse that.
+fn write_at_once(cx: &Ctx<'_>, file: &File, pieces: Vec<(UserAddr, usize)>, at: At) -> SyscallResult {
+    if file.ops.is_seekable() {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    if !at.moves() {
+        return Err(Errno::ESPIPE);
+    }
+    let result = file.ops.write(file, &mut IoBuf::user_pieces(cx.aspace(), pieces), at);
+    if result.is_ok_and(|moved| moved > 0) {
+        file.notify(Mask::MODIFY);
+    }
+    if SocketFile::of(file).is_ok() { result.map(|moved| moved as u64) } else { written(cx, result) }
 }

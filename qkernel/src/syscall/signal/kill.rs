@@ -15,16 +15,27 @@ fn from_me(cx: &Ctx<'_>) -> Source {
 }
 
 /// Signals many processes: success if one of them could be signalled, `ESRCH` if there are none.
-fn signal_many(cx: &Ctx<'_>, targets: &[Arc<Process>], number: u32) -> SyscallResult {
+fn signal_many(cx: &Ctx<'_>, targets: &[Arc<Process>], number: u32, source: Source) -> SyscallResult {
     let mut result = Err(Errno::ESRCH);
     for target in targets {
-        match signal_process(cx, target, number, from_me(cx)) {
+        match signal_process(cx, target, number, source) {
             Ok(()) => result = Ok(0),
             Err(error) if result.is_err() => result = Err(error),
             Err(_) => {}
         }
     }
     result
+}
+
+/// Signals a process group by the id of its first process.
+pub(in crate::syscall) fn signal_group(
+    cx: &Ctx<'_>,
+    group: u32,
+    number: u32,
+    source: Source,
+) -> SyscallResult {
+    let targets = cx.pids().tree.lock().group_members(group);
+    signal_many(cx, &targets, number, source)
 }
 
 /// `kill(2)`.
@@ -38,7 +49,7 @@ pub(in crate::syscall) fn kill(cx: &Ctx<'_>, pid: i32, number: u32) -> SyscallRe
                 let others = tree.nodes.iter().filter(|(pid, _)| **pid != me && **pid != FIRST_PID);
                 others.map(|(_, node)| node.process.clone()).collect()
             };
-            signal_many(cx, &targets, number)
+            signal_many(cx, &targets, number, from_me(cx))
         }
         pid if pid <= 0 => {
             let targets = {
@@ -46,7 +57,7 @@ pub(in crate::syscall) fn kill(cx: &Ctx<'_>, pid: i32, number: u32) -> SyscallRe
                 let own = tree.nodes.get(&me).map_or(0, |node| node.group);
                 tree.group_members(if pid == 0 { own } else { pid.unsigned_abs() })
             };
-            signal_many(cx, &targets, number)
+            signal_many(cx, &targets, number, from_me(cx))
         }
         pid => {
             let target = cx.pids().find_process(pid.unsigned_abs()).or_else(|| {

@@ -61,6 +61,21 @@ pub(in crate::syscall) fn signal_process(
     send(target, None, number, source)
 }
 
+/// The same for one thread of it; one that has ended takes none.
+pub(in crate::syscall) fn signal_task(
+    cx: &Ctx<'_>,
+    target: &Arc<Process>,
+    task: Option<&Arc<Task>>,
+    number: u32,
+    source: Source,
+) -> Result<()> {
+    check_permission(cx, target, number)?;
+    match task {
+        Some(task) => send(target, Some(task), number, source),
+        None => Ok(()),
+    }
+}
+
 pub(super) fn send(
     target: &Arc<Process>,
     task: Option<&Arc<Task>>,

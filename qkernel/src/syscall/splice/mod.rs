@@ -62,13 +62,15 @@ pub(super) fn splice(
             }
             move_data(&input, &output, nonblock, || out_of_pipe(pipe, &output, at(to), len))?
         }
+        (None, Some(_)) if !input.ops.can_be_spliced() => return Err(Errno::EINVAL),
         (None, Some(pipe)) => {
-            move_data(&input, &output, nonblock, || into_pipe(&input, at(from), pipe, len))?
+            let moved = move_data(&input, &output, nonblock, || into_pipe(&input, at(from), pipe, len));
+            moved.map_err(|error| if error == Errno::EISDIR { Errno::EINVAL } else { error })?
         }
         (None, None) => return Err(Errno::EINVAL),
     };
     if moved > 0 {
-        input.notify(Mask::ACCESS);
+        input.accessed();
         output.notify(Mask::MODIFY);
     }
     for (address, position) in [(input_offset, from), (output_offset, to)] {

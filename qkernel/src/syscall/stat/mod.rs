@@ -6,8 +6,9 @@ use alloc::vec::Vec;
 
 use crate::fs::access::Actor;
 use crate::fs::file::File;
-use crate::fs::inode::S_IFIFO;
+use crate::fs::hostfs::file::DIRECT_ALIGN;
 use crate::fs::inode::Stat;
+use crate::fs::inode::{S_IFIFO, S_IFREG};
 use crate::fs::path::Path;
 use crate::fs::walk;
 use crate::fs::walk::Named;
@@ -69,11 +70,14 @@ struct Mounted {
     id: u64,
     /// It is the mount's root.
     is_root: bool,
+    /// See [`Inode::direct_align`](crate::fs::inode::Inode::direct_align).
+    direct_align: u32,
 }
 
 impl Mounted {
     fn of(path: &Path) -> Self {
-        Self { id: path.mount.id, is_root: path.is_mount_root() }
+        let direct_align = path.inode.direct_align();
+        Self { id: path.mount.id, is_root: path.is_mount_root(), direct_align }
     }
 }
 
@@ -85,7 +89,10 @@ fn stat_path(cx: &Ctx<'_>, dirfd: i32, path: UserAddr, flags: u32) -> Result<(St
     if !name.is_empty() {
         let follow = flags & AT_SYMLINK_NOFOLLOW == 0;
         return match walk::resolve_for_stat(cx, &actor, dirfd, &name, follow)? {
-            Named::Listed(stat, id) => Ok((stat, Some(Mounted { id, is_root: false }))),
+            Named::Listed(stat, id) => {
+                let direct_align = if stat.kind() == S_IFREG { DIRECT_ALIGN } else { 0 };
+                Ok((stat, Some(Mounted { id, is_root: false, direct_align })))
+            }
             Named::At(place) => {
                 let stat = match place.inode.stat() {
                     // The host replaced the file since it was looked up.

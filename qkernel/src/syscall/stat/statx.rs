@@ -4,7 +4,7 @@ use abi::word::{low16, low32};
 
 use crate::fs::walk::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
 use crate::syscall::context::SyscallResult;
-use crate::syscall::stat::{AT_NO_AUTOMOUNT, AT_STATX_SYNC_TYPE, split, stat_path};
+use crate::syscall::stat::{AT_NO_AUTOMOUNT, AT_STATX_SYNC_TYPE, Mounted, split, stat_path};
 use crate::task::context::Ctx;
 use machine::errno::Errno;
 use machine::mm::UserAddr;
@@ -15,6 +15,10 @@ const STATX_RESERVED: u32 = 0x8000_0000;
 const STATX_BASIC_STATS: u32 = 0x7ff;
 const STATX_BTIME: u32 = 0x800;
 const STATX_MNT_ID: u32 = 0x1000;
+const STATX_DIOALIGN: u32 = 0x2000;
+const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
+/// From here on numbers of mounts are those that no mount ever has again.
+const UNIQUE_MOUNTS: u64 = 1 << 31;
 const STATX_ATTR_MOUNT_ROOT: u64 = 0x2000;
 
 /// `struct statx_timestamp`.
@@ -47,7 +51,9 @@ struct RawStatx {
     rdev: [u32; 2],
     dev: [u32; 2],
     mnt_id: u64,
-    unused: [u64; 13],
+    /// What addresses, and offsets and lengths, are multiples of with `O_DIRECT`.
+    direct_align: [u32; 2],
+    unused: [u64; 12],
 }
 const _: () = assert!(size_of::<RawStatx>() == 256);
 
@@ -61,6 +67,15 @@ fn device_parts(dev: u64) -> [u32; 2] {
     let major = ((dev >> 8) & 0xfff) | ((dev >> 32) & !0xfff);
     let minor = (dev & 0xff) | ((dev >> 12) & !0xff);
     [low32(major), low32(minor)]
+}
+
+/// A mount's number, in one of two forms, and the bit of the form.
+fn mount_number(mount: &Mounted, mask: u32) -> (u64, u32) {
+    // All numbers here are unique, so one is made from the other.
+    match mask & STATX_MNT_ID_UNIQUE {
+        0 => (mount.id, STATX_MNT_ID),
+        _ => (mount.id + UNIQUE_MOUNTS, STATX_MNT_ID_UNIQUE),
+    }
 }
 
 /// `statx(2)`: fills in more fields than were asked for, as it may.
@@ -79,8 +94,12 @@ pub(in crate::syscall) fn statx(
     let (stat, mount) = stat_path(cx, dirfd, path, flags)?;
     let has = |is_known, bit| if is_known { bit } else { 0 };
     let times = [stat.atime_ns, stat.btime_ns, stat.ctime_ns, stat.mtime_ns];
+    let (mnt_id, id_bit) = mount.as_ref().map_or((0, 0), |mount| mount_number(mount, mask));
+    let direct_align = mount.as_ref().map_or(0, |mount| mount.direct_align);
+    let tells_align = mask & STATX_DIOALIGN != 0 && direct_align != 0;
+    let optional = has(stat.btime_ns != 0, STATX_BTIME) | has(tells_align, STATX_DIOALIGN);
     let raw = RawStatx {
-        mask: STATX_BASIC_STATS | has(stat.btime_ns != 0, STATX_BTIME) | has(mount.is_some(), STATX_MNT_ID),
+        mask: STATX_BASIC_STATS | optional | id_bit,
         blksize: stat.blksize,
         attributes: mount.as_ref().filter(|mount| mount.is_root).map_or(0, |_| STATX_ATTR_MOUNT_ROOT),
         nlink: stat.nlink,
@@ -95,8 +114,9 @@ pub(in crate::syscall) fn statx(
         times: times.map(statx_time),
         rdev: device_parts(stat.rdev),
         dev: device_parts(stat.dev),
-        mnt_id: mount.map_or(0, |mount| mount.id),
-        unused: [0; 13],
+        mnt_id,
+        direct_align: [if tells_align { direct_align } else { 0 }; 2],
+        unused: [0; 12],
     };
     cx.user().write(buf, &raw)?;
     Ok(0)

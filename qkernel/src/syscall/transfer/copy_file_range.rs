@@ -65,7 +65,7 @@ pub(in crate::syscall) fn copy_file_range(
     let moved = match copy_on_host(&from, &to, len) {
         Some(moved) => {
             from.at += moved as u64;
-            source.notify(Mask::ACCESS);
+            source.accessed();
             target.notify(Mask::MODIFY);
             moved
         }

@@ -4,7 +4,6 @@ use crate::config::RW_MAX_BYTES;
 use crate::fs::file::{At, File, OpenFlags};
 use crate::fs::hostfs::file::HostFile;
 use crate::fs::inode::S_IFDIR;
-use crate::fs::notify::Mask;
 use crate::net::SocketFile;
 use crate::syscall::context::SyscallResult;
 use crate::syscall::rw::written;
@@ -43,7 +42,7 @@ pub(in crate::syscall) fn sendfile(
     let moved = match send_on_host(&mut from, &target, count) {
         Some(moved) => {
             if moved.is_ok_and(|moved| moved > 0) {
-                source.notify(Mask::ACCESS);
+                source.accessed();
             }
             moved
         }

@@ -48,6 +48,9 @@ fn read_name(cx: &Ctx<'_>, addr: UserAddr) -> Result<Vec<u8>> {
     if !spaces.iter().any(|space| name.starts_with(space)) {
         return Err(Errno::EOPNOTSUPP);
     }
+    if spaces[..3].contains(&&*name) {
+        return Err(Errno::EINVAL);
+    }
     Ok(name)
 }
 

@@ -5,14 +5,19 @@
 //! waiter, or the waiter finds the new value.
 
 mod pi;
+mod requeue_pi;
 mod robust;
+mod vector;
 
 pub use pi::{lock_pi, owner_ended, unlock_pi};
+pub use requeue_pi::{cmp_requeue_pi, wait_requeue_pi};
 pub use robust::release_robust_list;
+pub use vector::wait_any;
 
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::task::core::Task;
 use machine::errno::{Errno, Result};
@@ -31,7 +36,7 @@ const OWNER_DIED: u32 = 0x4000_0000;
 const TID_MASK: u32 = 0x3fff_ffff;
 
 /// The identity of a futex word. With `FUTEX_PRIVATE_FLAG` a word is another futex than without.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Key {
     /// Address space and address.
     Private(u64, u64),
@@ -49,7 +54,7 @@ impl Key {
         if !addr.is_user() {
             return Err(Errno::EFAULT);
         }
-        let shared = if private { None } else { user.aspace().shared_key(addr.get()) };
+        let shared = if private { None } else { user.aspace().shared_key(addr.get())? };
         Ok(match shared {
             Some((object, offset)) => Self::Shared(object, offset),
             None if private => Self::Private(user.aspace().id(), addr.get()),
@@ -67,51 +72,98 @@ impl Key {
     }
 }
 
+/// Where a waiter stands in its bucket: by futex, and there behind those who came before.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Place(Key, u64);
+
+impl Place {
+    /// Of one that stands in no bucket yet.
+    fn none(key: Key) -> Self {
+        Self(key, 0)
+    }
+
+    /// Behind all others that wait for the futex.
+    fn last(key: Key) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(key, NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 struct Waiter {
     task: Runnable,
     bitset: u32,
     /// Changes only with the buckets of both keys locked.
-    key: SpinLock<Key>,
+    place: SpinLock<Place>,
     woken: AtomicBool,
+    /// The lock that it is to wait for next (`FUTEX_WAIT_REQUEUE_PI`).
+    lock: Option<Arc<pi::Waiter>>,
+}
+
+impl Waiter {
+    fn new(task: &Arc<Task>, wait: &Wait, key: Key, lock: Option<Arc<pi::Waiter>>) -> Arc<Self> {
+        Arc::new(Self {
+            task: task.clone(),
+            bitset: wait.bitset,
+            place: SpinLock::new(Rank::Leaf, Place::none(key)),
+            woken: AtomicBool::new(false),
+            lock,
+        })
+    }
 }
 
 const BUCKET_BITS: u32 = 8;
-type Bucket = SpinLock<Vec<Arc<Waiter>>>;
-static BUCKETS: [Bucket; 1 << BUCKET_BITS] =
-    [const { SpinLock::new(Rank::Futex, Vec::new()) }; 1 << BUCKET_BITS];
+/// A tree, so that who comes, leaves or is woken meets those alone who wait for the same futex.
+type Bucket = BTreeMap<Place, Arc<Waiter>>;
+static BUCKETS: [SpinLock<Bucket>; 1 << BUCKET_BITS] =
+    [const { SpinLock::new(Rank::Futex, BTreeMap::new()) }; 1 << BUCKET_BITS];
 
-/// Takes up to `count` waiters that match out of a bucket, the longest waiting first.
+/// The places of a futex.
+fn places(key: Key) -> core::ops::RangeInclusive<Place> {
+    Place(key, 0)..=Place(key, u64::MAX)
+}
+
+/// Takes up to `count` waiters that match out of a bucket, the longest waiting first. `EINVAL`: the next one waits for a
+/// lock.
 fn take_waiters(
-    bucket: &mut Vec<Arc<Waiter>>,
+    bucket: &mut Bucket,
     key: Key,
     bitset: u32,
     count: usize,
     taken: &mut Vec<Arc<Waiter>>,
-) {
+) -> Result<()> {
     let wanted = taken.len().saturating_add(count);
-    let mut at = 0;
-    while at < bucket.len() && taken.len() < wanted {
-        if bucket[at].bitset & bitset != 0 && *bucket[at].key.lock() == key {
-            taken.push(bucket.remove(at));
-        } else {
-            at += 1;
+    let mut result = Ok(());
+    let found = bucket.extract_if(places(key), |_, waiter| {
+        if result.is_ok() && waiter.lock.is_some() {
+            result = Err(Errno::EINVAL);
         }
-    }
+        result.is_ok() && waiter.bitset & bitset != 0
+    });
+    taken.extend(found.take(count).map(|(_, waiter)| waiter));
+    result?;
+    // Those who wait for a lock in the word itself.
+    if taken.len() < wanted && pi::is_awaited(key) { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
 /// Wakes waiters that were taken out of their bucket; how many there were.
 fn wake_taken(taken: Vec<Arc<Waiter>>) -> usize {
-    for waiter in &taken {
+    /// Waiters that are woken before others may run.
+    const BREATH: usize = 256;
+    for (at, waiter) in taken.iter().enumerate() {
+        if at % BREATH == BREATH - 1 {
+            sched::let_others_go_on();
+        }
         waiter.woken.store(true, Ordering::SeqCst);
         sched::wake(&waiter.task);
     }
     taken.len()
 }
 
-fn wake_key(key: Key, count: usize, bitset: u32) -> usize {
+fn wake_key(key: Key, count: usize, bitset: u32) -> Result<usize> {
     let mut taken = Vec::new();
-    take_waiters(&mut BUCKETS[key.bucket()].lock(), key, bitset, count, &mut taken);
-    wake_taken(taken)
+    let result = take_waiters(&mut BUCKETS[key.bucket()].lock(), key, bitset, count, &mut taken);
+    let woken = wake_taken(taken);
+    result.map(|()| woken)
 }
 
 /// Wakes up to `count` waiters of the futex at `addr` whose bits match.
@@ -119,7 +171,7 @@ pub fn wake(user: &UserMemory, addr: UserAddr, private: bool, count: usize, bits
     if bitset == 0 {
         return Err(Errno::EINVAL);
     }
-    Ok(wake_key(Key::of(user, addr, private)?, count, bitset))
+    wake_key(Key::of(user, addr, private)?, count, bitset)
 }
 
 /// Wakes up to `count` waiters of the shared or private futex at `addr`; how many there were.
@@ -142,13 +194,20 @@ pub struct Wait {
     pub deadline_ns: Option<u64>,
 }
 
+/// Puts a waiter into the bucket of a key, where its turn is from now on.
+fn queue_up(bucket: &mut Bucket, key: Key, waiter: Arc<Waiter>) {
+    let place = Place::last(key);
+    *waiter.place.lock() = place;
+    bucket.insert(place, waiter);
+}
+
 /// Queues the caller if the word still has the expected value.
 fn enqueue(user: &UserMemory, wait: &Wait, key: Key, waiter: &Arc<Waiter>) -> Result<()> {
     let queued = user.with_atomic(wait.addr, false, |word| {
         let mut bucket = BUCKETS[key.bucket()].lock();
         let unchanged = word.load(Ordering::SeqCst) == wait.value;
         if unchanged {
-            bucket.push(waiter.clone());
+            queue_up(&mut bucket, key, waiter.clone());
         }
         unchanged
     })?;
@@ -168,18 +227,14 @@ fn enqueue(user: &UserMemory, wait: &Wait, key: Key, waiter: &Arc<Waiter>) -> Re
 /// Takes a waiter out of its bucket; false when it was woken.
 fn dequeue(waiter: &Arc<Waiter>) -> bool {
     loop {
-        let key = *waiter.key.lock();
-        let mut bucket = BUCKETS[key.bucket()].lock();
-        if *waiter.key.lock() != key {
+        let place = *waiter.place.lock();
+        let mut bucket = BUCKETS[place.0.bucket()].lock();
+        if *waiter.place.lock() != place {
             continue; // requeued meanwhile
         }
-        return match bucket.iter().position(|other| Arc::ptr_eq(other, waiter)) {
-            Some(at) => {
-                bucket.remove(at);
-                true
-            }
-            None => false,
-        };
+        let removed = bucket.remove(&place);
+        drop(bucket);
+        return removed.is_some();
     }
 }
 
@@ -190,12 +245,7 @@ pub fn wait(task: &Arc<Task>, user: &UserMemory, wait: &Wait) -> Result<()> {
         return Err(Errno::EINVAL);
     }
     let key = Key::of(user, wait.addr, wait.private)?;
-    let waiter = Arc::new(Waiter {
-        task: task.clone(),
-        bitset: wait.bitset,
-        key: SpinLock::new(Rank::Leaf, key),
-        woken: AtomicBool::new(false),
-    });
+    let waiter = Waiter::new(task, wait, key, None);
     enqueue(user, wait, key, &waiter)?;
     let woken = || waiter.woken.load(Ordering::SeqCst).then_some(());
     let slept = sched::sleep_until(sched::Sleep::Interruptible, wait.deadline_ns, woken);
@@ -219,38 +269,41 @@ pub fn requeue(
 ) -> Result<usize> {
     let from_key = Key::of(user, from, private)?;
     let to_key = Key::of(user, to, private)?;
-    if let Some(expected) = expected
-        && user.with_atomic(from, false, |word| word.load(Ordering::SeqCst))? != expected
-    {
-        return Err(Errno::EAGAIN);
-    }
     let mut woken = Vec::new();
-    let moved;
+    let mut shift = |from: &mut Bucket, to: Option<&mut Bucket>| {
+        let mut moved = Vec::new();
+        let result = take_waiters(from, from_key, MATCH_ANY, wake_count, &mut woken)
+            .and_then(|()| take_waiters(from, from_key, MATCH_ANY, move_count, &mut moved));
+        (result, put(to.unwrap_or(from), to_key, moved))
+    };
     let (from_at, to_at) = (from_key.bucket(), to_key.bucket());
-    if from_at == to_at {
-        let mut bucket = BUCKETS[from_at].lock();
-        take_waiters(&mut bucket, from_key, MATCH_ANY, wake_count, &mut woken);
-        moved = bucket
-            .iter()
-            .filter(|waiter| *waiter.key.lock() == from_key)
-            .take(move_count)
-            .map(|waiter| *waiter.key.lock() = to_key)
-            .count();
-    } else {
-        let (first, second) = (from_at.min(to_at), from_at.max(to_at));
-        let mut first = BUCKETS[first].lock();
-        let mut second = BUCKETS[second].lock_beside();
-        let (from_bucket, to_bucket) =
-            if from_at < to_at { (&mut *first, &mut *second) } else { (&mut *second, &mut *first) };
-        take_waiters(from_bucket, from_key, MATCH_ANY, wake_count, &mut woken);
-        let before = to_bucket.len();
-        take_waiters(from_bucket, from_key, MATCH_ANY, move_count, to_bucket);
-        moved = to_bucket.len() - before;
-        for waiter in &to_bucket[before..] {
-            *waiter.key.lock() = to_key;
+    let mut change = |word: Option<&AtomicU32>| {
+        // With the buckets locked, so that nobody comes or goes in between.
+        let differs = || word.map(|word| word.load(Ordering::SeqCst)) != expected;
+        let mut first = BUCKETS[from_at.min(to_at)].lock();
+        let mut second = (from_at != to_at).then(|| BUCKETS[from_at.max(to_at)].lock_beside());
+        if differs() {
+            return Err(Errno::EAGAIN);
         }
-    }
-    Ok(wake_taken(woken) + moved)
+        Ok(match &mut second {
+            None => shift(&mut first, None),
+            Some(second) if from_at < to_at => shift(&mut first, Some(second)),
+            Some(second) => shift(second, Some(&mut first)),
+        })
+    };
+    let (result, moved) = match expected {
+        Some(_) => user.with_atomic(from, false, |word| change(Some(word)))??,
+        None => change(None)?,
+    };
+    let woken = wake_taken(woken);
+    result.map(|()| woken + moved)
+}
+
+/// Puts waiters into the bucket of another key; how many there were.
+fn put(bucket: &mut Bucket, key: Key, waiters: Vec<Arc<Waiter>>) -> usize {
+    let count = waiters.len();
+    waiters.into_iter().for_each(|waiter| queue_up(bucket, key, waiter));
+    count
 }
 
 /// The change and the comparison of `FUTEX_WAKE_OP`.
@@ -278,7 +331,7 @@ impl WakeOp {
             argument,
             compare_argument: signed(encoded & 0xfff),
         };
-        if decoded.op > 4 || decoded.compare > 5 { Err(Errno::ENOSYS) } else { Ok(decoded) }
+        if decoded.op > 4 { Err(Errno::ENOSYS) } else { Ok(decoded) }
     }
 
     /// Changes the word; returns what it was.
@@ -293,16 +346,18 @@ impl WakeOp {
         }
     }
 
-    fn holds(&self, old: u32) -> bool {
+    /// As on Linux an unknown comparison is refused only here, with the word changed.
+    fn holds(&self, old: u32) -> Result<bool> {
         let (old, with) = (old.cast_signed(), self.compare_argument.cast_signed());
-        match self.compare {
+        Ok(match self.compare {
             0 => old == with,
             1 => old != with,
             2 => old < with,
             3 => old <= with,
             4 => old > with,
-            _ => old >= with,
-        }
+            5 => old >= with,
+            _ => return Err(Errno::ENOSYS),
+        })
     }
 }
 
@@ -317,9 +372,10 @@ pub fn wake_op(
     let first = Key::of(user, first, private)?;
     let second_key = Key::of(user, second, private)?;
     let old = user.with_atomic(second, true, |word| op.apply(word))?;
-    let mut woken = wake_key(first, first_count, MATCH_ANY);
-    if op.holds(old) {
-        woken += wake_key(second_key, second_count, MATCH_ANY);
+    let second_too = op.holds(old)?;
+    let mut woken = wake_key(first, first_count, MATCH_ANY)?;
+    if second_too {
+        woken += wake_key(second_key, second_count, MATCH_ANY)?;
     }
     Ok(woken)
 }
@@ -335,14 +391,15 @@ mod tests {
         let word = AtomicU32::new(3);
         let old = op.apply(&word);
         assert_eq!((old, word.load(Ordering::Relaxed)), (3, 8));
-        assert!(op.holds(3) && !op.holds(2));
+        assert_eq!((op.holds(3), op.holds(2)), (Ok(true), Ok(false)));
         // Negative arguments, and an argument that is a bit number.
         let op = WakeOp::decode(0xfff << 12 | 0xfff).unwrap();
         assert_eq!(op.apply(&word), 8);
         assert_eq!(word.load(Ordering::Relaxed), u32::MAX);
-        assert!(op.holds(u32::MAX));
+        assert_eq!(op.holds(u32::MAX), Ok(true));
         assert_eq!(WakeOp::decode(8 << 28 | 3 << 12).unwrap().argument, 8);
         assert_eq!(WakeOp::decode(7 << 28), Err(Errno::ENOSYS));
+        assert_eq!(WakeOp::decode(9 << 24).unwrap().holds(0), Err(Errno::ENOSYS));
     }
 
     #[test]

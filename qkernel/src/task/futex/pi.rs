@@ -22,30 +22,58 @@ const GRANTED: u8 = 1;
 /// The owner has ended: the waiter tries anew.
 const RETRY: u8 = 2;
 
-struct Waiter {
+/// A task that waits for a lock, or will.
+pub(super) struct Waiter {
     task: Runnable,
     tid: u32,
     /// The space of all thread ids here.
     pids: Arc<PidSpace>,
-    key: Key,
+    pub(super) key: Key,
     /// The thread it waits for.
     owner: AtomicU32,
     state: AtomicU8,
 }
 
 type Bucket = SpinLock<Vec<Arc<Waiter>>>;
-static BUCKETS: [Bucket; 1 << BUCKET_BITS] =
+/// Locked after those of waiters without a lock.
+pub(super) static BUCKETS: [Bucket; 1 << BUCKET_BITS] =
     [const { SpinLock::new(Rank::Futex, Vec::new()) }; 1 << BUCKET_BITS];
 /// Waiters in all buckets, for a quick look when a task ends.
 static WAITING_TASKS: AtomicUsize = AtomicUsize::new(0);
 
 impl Waiter {
-    /// Wakes it with the news; it has been taken out of its bucket.
-    fn tell(&self, state: u8) {
-        WAITING_TASKS.fetch_sub(1, Ordering::SeqCst);
-        self.state.store(state, Ordering::SeqCst);
+    pub(super) fn new(task: &Arc<Task>, key: Key) -> Arc<Self> {
+        Arc::new(Self {
+            task: task.clone(),
+            tid: task.tid(),
+            pids: task.process.container.pids.clone(),
+            key,
+            owner: AtomicU32::new(0),
+            state: AtomicU8::new(WAITING),
+        })
+    }
+
+    /// The lock, which its word says to be this one's by now, is this one's. Said with the bucket locked, in which it is no longer, so
+    /// that one whose time is over finds it; it is woken afterwards.
+    pub(super) fn grant(&self) {
+        self.state.store(GRANTED, Ordering::SeqCst);
+    }
+
+    /// Has it look at the news.
+    pub(super) fn wake(&self) {
         sched::wake(&self.task);
     }
+
+    /// Sleeps until there is news, or the deadline.
+    pub(super) fn sleep(&self, deadline_ns: Option<u64>) -> Result<()> {
+        let news = || (self.state.load(Ordering::SeqCst) != WAITING).then_some(());
+        sched::sleep_until(sched::Sleep::Interruptible, deadline_ns, news).map(|_| ())
+    }
+}
+
+/// Whether anyone waits for the lock.
+pub(super) fn is_awaited(key: Key) -> bool {
+    WAITING_TASKS.load(Ordering::SeqCst) != 0 && position(&BUCKETS[key.bucket()].lock_beside(), key).is_some()
 }
 
 fn position(bucket: &[Arc<Waiter>], key: Key) -> Option<usize> {
@@ -78,12 +106,18 @@ fn exists(pids: &PidSpace, tid: u32) -> bool {
     pids.tree.lock().tasks.contains_key(&tid)
 }
 
-/// Takes the lock if it is free, else queues the caller unless it only tries. `ended` is a thread known to have ended.
-fn take_or_queue(word: &AtomicU32, waiter: &Arc<Waiter>, only_try: bool, ended: u32) -> Result<bool> {
-    let mut bucket = BUCKETS[waiter.key.bucket()].lock();
+/// Takes the lock if it is free, else queues the waiter in the key's bucket unless it only tries; whether it was free.
+/// `ended` is a thread known to have ended.
+pub(super) fn take_or_queue(
+    bucket: &mut Vec<Arc<Waiter>>,
+    word: &AtomicU32,
+    waiter: &Arc<Waiter>,
+    only_try: bool,
+    ended: u32,
+) -> Result<bool> {
     loop {
         let old = word.load(Ordering::SeqCst);
-        let others_wait = position(&bucket, waiter.key).is_some();
+        let others_wait = position(bucket, waiter.key).is_some();
         let (new, owner) = match look(old, waiter.tid, others_wait, ended) {
             Look::Ours => return Err(Errno::EDEADLK),
             Look::Free(new) => (new, None),
@@ -122,32 +156,44 @@ pub fn lock_pi(
     deadline_ns: Option<u64>,
 ) -> Result<()> {
     let key = Key::of(user, addr, private)?;
-    let mut ended = 0;
+    acquire(task, user, (addr, key), only_try, deadline_ns, 0)
+}
+
+/// Takes the lock, or waits for it; `ended` is a thread known to have ended.
+pub(super) fn acquire(
+    task: &Arc<Task>,
+    user: &UserMemory,
+    (addr, key): (UserAddr, Key),
+    only_try: bool,
+    deadline_ns: Option<u64>,
+    mut ended: u32,
+) -> Result<()> {
     loop {
-        let waiter = Arc::new(Waiter {
-            task: task.clone(),
-            tid: task.tid(),
-            pids: task.process.container.pids.clone(),
-            key,
-            owner: AtomicU32::new(0),
-            state: AtomicU8::new(WAITING),
-        });
-        if user.with_atomic(addr, true, |word| take_or_queue(word, &waiter, only_try, ended))?? {
+        let waiter = Waiter::new(task, key);
+        let is_taken = user.with_atomic(addr, true, |word| {
+            take_or_queue(&mut BUCKETS[key.bucket()].lock(), word, &waiter, only_try, ended)
+        })??;
+        if is_taken {
             return Ok(());
         }
-        let news = || Some(waiter.state.load(Ordering::SeqCst)).filter(|state| *state != WAITING);
-        let slept = sched::sleep_until(sched::Sleep::Interruptible, deadline_ns, news);
-        if dequeue(&waiter) {
-            return Err(if slept.is_ok() { Errno::ETIMEDOUT } else { Errno::RESTART_ALWAYS });
-        }
-        if waiter.state.load(Ordering::SeqCst) == GRANTED {
-            return Ok(());
-        }
-        ended = waiter.owner.load(Ordering::SeqCst);
-        if exists(&waiter.pids, ended) {
-            ended = 0; // it has only left its locks behind, by execve
+        match settle(&waiter, waiter.sleep(deadline_ns))? {
+            None => return Ok(()),
+            Some(thread) => ended = thread,
         }
     }
+}
+
+/// What came of a wait for a lock: the lock, or the thread whose it was, which has left it behind (0: it lives on).
+pub(super) fn settle(waiter: &Arc<Waiter>, slept: Result<()>) -> Result<Option<u32>> {
+    if dequeue(waiter) {
+        return Err(if slept.is_ok() { Errno::ETIMEDOUT } else { Errno::RESTART_ALWAYS });
+    }
+    if waiter.state.load(Ordering::SeqCst) == GRANTED {
+        return Ok(None);
+    }
+    let owner = waiter.owner.load(Ordering::SeqCst);
+    // It may have left its locks behind by execve.
+    Ok(Some(if exists(&waiter.pids, owner) { 0 } else { owner }))
 }
 
 /// `FUTEX_UNLOCK_PI`: hands the lock to the longest waiting.
@@ -166,6 +212,7 @@ pub fn unlock_pi(task: &Arc<Task>, user: &UserMemory, addr: UserAddr, private: b
                 Ok(_) => {
                     let rest = bucket.iter().filter(|waiter| waiter.key == key);
                     rest.for_each(|waiter| waiter.owner.store(new & TID_MASK, Ordering::SeqCst));
+                    heir.iter().for_each(|heir| heir.grant());
                     return Ok(heir);
                 }
                 Err(now) => old = now,
@@ -177,7 +224,8 @@ pub fn unlock_pi(task: &Arc<Task>, user: &UserMemory, addr: UserAddr, private: b
         Err(Errno::EPERM)
     })??;
     if let Some(heir) = next {
-        heir.tell(GRANTED);
+        WAITING_TASKS.fetch_sub(1, Ordering::SeqCst);
+        heir.wake();
     }
     Ok(())
 }
@@ -197,8 +245,10 @@ pub fn owner_ended(pids: &Arc<PidSpace>, tid: u32) {
             keep
         });
     }
+    WAITING_TASKS.fetch_sub(waiting.len(), Ordering::SeqCst);
     for waiter in waiting {
-        waiter.tell(RETRY);
+        waiter.state.store(RETRY, Ordering::SeqCst);
+        waiter.wake();
     }
 }
 

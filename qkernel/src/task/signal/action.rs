@@ -14,6 +14,8 @@ pub const SIG_IGN: u64 = 1;
 pub const SA_NOCLDSTOP: u64 = 1;
 pub const SA_NOCLDWAIT: u64 = 2;
 pub const SA_SIGINFO: u64 = 4;
+/// Kept, and nothing else: addresses have no tags here.
+const SA_EXPOSE_TAGBITS: u64 = 0x800;
 pub const SA_RESTORER: u64 = 0x0400_0000;
 pub const SA_ONSTACK: u64 = 0x0800_0000;
 pub const SA_RESTART: u64 = 0x1000_0000;
@@ -22,6 +24,7 @@ pub const SA_RESETHAND: u64 = 0x8000_0000;
 pub(super) const SA_KNOWN: u64 = SA_NOCLDSTOP
     | SA_NOCLDWAIT
     | SA_SIGINFO
+    | SA_EXPOSE_TAGBITS
     | SA_RESTORER
     | SA_ONSTACK
     | SA_RESTART

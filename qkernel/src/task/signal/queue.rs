@@ -11,6 +11,11 @@ static QUEUED: AtomicUsize = AtomicUsize::new(0);
 /// Most of them, whatever `RLIMIT_SIGPENDING` says.
 const QUEUED_MAX: usize = 65_536;
 
+/// Signals that are queued in the whole sandbox.
+pub fn queued() -> usize {
+    QUEUED.load(Ordering::Relaxed)
+}
+
 /// A place in the count of queued signals, given back when dropped.
 struct Slot;
 

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use abi::boot::Platform;
 use vmm::boot::BootSpec;
+use vmm::companions::Companions;
 use vmm::descriptor_passing;
 use vmm::directory::replace_file;
 use vmm::hibernate::{SwapPlan, Wishes};
@@ -313,13 +314,16 @@ impl Creation {
         let claim = self.claim.as_ref().ok_or_else(|| ("claiming its ID", io::Error::other("lost")))?;
         let listener = control::listen(claim.directory()).map_err(|e| ("making its control socket", e))?;
         let lock = claim.lock().map_err(|e| ("sharing its lock", e))?;
+        let companions =
+            Companions::new(claim.directory()).map_err(|e| ("preparing for processes that join it", e))?;
         let (ours, theirs) = UnixStream::pair().map_err(|e| ("making a channel", e))?;
         let parent = process::id();
         // Should the VMM fail, this process waits for its remaining children.
         process::adopt_orphans();
         let Some(vmm) = process::fork().map_err(|e| ("starting its VMM", e))? else {
             drop(ours);
-            let inherited = Inherited { channel: theirs, listener, lock: Some(lock), console, preserved };
+            let (lock, companions) = (Some(lock), Some(companions));
+            let inherited = Inherited { channel: theirs, listener, lock, companions, console, preserved };
             match plan {
                 ForkPlan::Vmm(plan) => vmm_process::main(*plan, inherited, parent),
                 ForkPlan::Keeper(plan) => keeper::main(*plan, inherited, parent),

@@ -25,26 +25,36 @@ const GO: u8 = b'G';
 pub(super) struct ExecLeash {
     pid: i32,
     line: UnixStream,
+    _companion: Option<OwnedFd>,
 }
 
-/// Makes the leash of the process at the other end of the connection. `console`: the process's terminal; `container`: a
-/// process in the namespaces and control groups where the leash is to lie; `subgroups`: groups below those; `title`: the words of its title. Only before any thread is started.
+/// Where a leash is to lie.
+pub(super) struct Place<'a> {
+    /// A process in its namespaces and control groups.
+    pub container: Option<i32>,
+    /// Groups below those.
+    pub subgroups: &'a [PathBuf],
+    /// What makes it a companion of the container's leash ([`Companions`](vmm::companions::Companions)).
+    pub companion: Option<OwnedFd>,
+}
+
+/// Makes the leash of the process at the other end of the connection. `console`: the process's terminal; `title`: the
+/// words of its title. Only before any thread is started. The caller is a companion as well until it ends.
 pub(super) fn start(
     connection: &Connection,
     console: Option<BorrowedFd<'_>>,
-    container: Option<i32>,
-    subgroups: &[PathBuf],
+    place: Place<'_>,
     title: &[Vec<u8>],
 ) -> io::Result<ExecLeash> {
     let (ours, theirs) = UnixStream::pair()?;
     let (socket, console) =
         (connection.descriptor()?, console.map(|fd| fd.try_clone_to_owned()).transpose()?);
     match process::fork()? {
-        Some(pid) => Ok(ExecLeash { pid, line: ours }),
+        Some(pid) => Ok(ExecLeash { pid, line: ours, _companion: place.companion }),
         None => {
             drop(ours);
             process::set_title(title);
-            live(socket, theirs, console, container, subgroups)
+            live(socket, theirs, console, place)
         }
     }
 }
@@ -80,24 +90,19 @@ impl ExecLeash {
 }
 
 /// The main function of the leash.
-fn live(
-    socket: OwnedFd,
-    line: UnixStream,
-    console: Option<OwnedFd>,
-    container: Option<i32>,
-    subgroups: &[PathBuf],
-) -> ! {
+fn live(socket: OwnedFd, line: UnixStream, console: Option<OwnedFd>, place: Place<'_>) -> ! {
     process::set_name(c"dormouse-leash");
     process::leave_session();
-    if let Err(why) = settle(console.as_ref(), container, subgroups) {
+    if let Err(why) = settle(console.as_ref(), &place) {
         let _ = (&line).write_all(why.as_bytes());
         process::exit_now(1);
     }
     // SAFETY: this process was just forked; what its parent's values own is not used here any more, and they are never
     // dropped, since this function does not return.
     #[allow(unsafe_code)]
-    let kept = unsafe { keep(socket, line, console) };
-    let Ok((socket, mut line, console)) = kept else { process::exit_now(1) };
+    let kept = unsafe { process::keep_some([Some(socket), Some(line.into()), console, place.companion]) };
+    let Ok([Some(socket), Some(line), console, _companion]) = kept else { process::exit_now(1) };
+    let (socket, mut line) = (UnixStream::from(socket), UnixStream::from(line));
     process::close_streams();
     let is_passed_on = |signal: &i32| !matches!(*signal, libc::SIGKILL | libc::SIGSTOP | libc::SIGCONT);
     let all: Vec<i32> = (1..=vmm::signals::SIGNAL_MAX).filter(is_passed_on).collect();
@@ -111,43 +116,19 @@ fn live(
     serve(Connection::resumed(socket, go.split_off(1)), &signals, console.as_ref())
 }
 
-/// The descriptors that stay open: the connection, the line to the command, the terminal.
-type Kept = (UnixStream, UnixStream, Option<OwnedFd>);
-
-/// Closes every other descriptor.
-///
-/// # Safety
-/// As [`process::keep_only`].
-#[allow(unsafe_code)]
-unsafe fn keep(socket: OwnedFd, line: UnixStream, console: Option<OwnedFd>) -> io::Result<Kept> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        Ok(match console {
-            Some(console) => {
-                let [socket, line, console] = process::keep_only([socket, line.into(), console])?;
-                (socket.into(), line.into(), Some(console))
-            }
-            None => {
-                let [socket, line] = process::keep_only([socket, line.into()])?;
-                (socket.into(), line.into(), None)
-            }
-        })
-    }
-}
-
 /// Enters the container's namespaces and control groups.
-fn settle(console: Option<&OwnedFd>, container: Option<i32>, subgroups: &[PathBuf]) -> Result<(), String> {
+fn settle(console: Option<&OwnedFd>, place: &Place<'_>) -> Result<(), String> {
     if let Some(console) = console {
         process::own_terminal(console).map_err(|error| format!("its leash gets no terminal: {error}"))?;
     }
     let no_group = |error| format!("its leash cannot join the container's control groups: {error}");
     // Other users may not do this, and have no such container.
-    if let Some(pid) = container.filter(|_| process::effective_user() == 0) {
+    if let Some(pid) = place.container.filter(|_| process::effective_user() == 0) {
         cgroup::join_those_of(pid).map_err(no_group)?;
         process::enter_network_of(pid)
             .map_err(|error| format!("its leash cannot enter the container's network namespace: {error}"))?;
     }
-    cgroup::enter(subgroups).map_err(no_group)
+    cgroup::enter(place.subgroups).map_err(no_group)
 }
 
 fn serve(mut connection: Connection, signals: &SignalFd, console: Option<&OwnedFd>) -> ! {

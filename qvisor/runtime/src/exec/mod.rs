@@ -16,6 +16,8 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
 use vmm::boot::BootSpec;
+use vmm::companions::Companions;
+use vmm::directory::Directory;
 use vmm::exec_relay::ExecReport;
 use vmm::process::{self, SignalFd, Terminal};
 
@@ -28,6 +30,7 @@ use crate::status::Status;
 use crate::words;
 use connection::{Connection, Said};
 pub use hook::run_hook;
+use leash::Place;
 pub use options::{ExecError, ExecOptions};
 use streams::Streams;
 
@@ -49,7 +52,7 @@ pub fn run(options: &ExecOptions, preserved: Preserved) -> Result<u8, ExecError>
     let subgroups =
         cgroup::find_subgroups(state.pid, &options.subgroups).map_err(|why| options.refused(why))?;
     if options.detach {
-        detached(options, &state, &subgroups, streams, connection)
+        detached(options, &sandbox, &state, &subgroups, streams, connection)
     } else {
         cgroup::enter(&subgroups).map_err(|source| options.system("entering the control group", source))?;
         attended(options, streams, connection)
@@ -168,6 +171,7 @@ fn send_size(connection: &Connection, terminal: Option<&Terminal>) {
 /// Leaves the process to a leash once its program runs.
 fn detached(
     options: &ExecOptions,
+    sandbox: &Directory,
     state: &OciState,
     subgroups: &[PathBuf],
     streams: Streams,
@@ -175,7 +179,8 @@ fn detached(
 ) -> Result<u8, ExecError> {
     // A sandbox that is no container has no place of its own on the host.
     let container = options.root.is_container(&options.id).then_some(state.pid);
-    let started = leash::start(&connection, streams.console(), container, subgroups, &options.process.args);
+    let place = Place { container, subgroups, companion: Companions::join(sandbox) };
+    let started = leash::start(&connection, streams.console(), place, &options.process.args);
     let mut leash = started.map_err(|source| options.system("starting its leash", source))?;
     let outcome = leash.is_ready().map_err(|why| options.refused(why)).and_then(|()| {
         ask(options, &streams, &connection)?;

@@ -145,6 +145,7 @@ fn start(id: &Id, directories: &Directories, plan: Plan) -> Result<(Front, Owned
                 channel: theirs,
                 listener,
                 lock: None,
+                companions: None,
                 console: None,
                 preserved: Preserved::default(),
             },

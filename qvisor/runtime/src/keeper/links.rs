@@ -1,6 +1,7 @@
 //! A keeper at work: it stands between the container's leash, the pod's VMM and, for as long as that stays, the front end.
 
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -14,8 +15,6 @@ use crate::control::{self, Answer, Lines, Order, Report};
 /// See the module.
 pub(super) struct Links {
     leash: Leash,
-    /// The leash lives.
-    is_leashed: bool,
     vmm: Lines,
     front: Option<Lines>,
     children: SignalFd,
@@ -33,7 +32,6 @@ impl Links {
     ) -> io::Result<Self> {
         Ok(Self {
             leash,
-            is_leashed: true,
             vmm: Lines::new(vmm),
             front: Some(Lines::new(front.try_clone()?)),
             children: SignalFd::new(&[libc::SIGCHLD])?,
@@ -48,9 +46,8 @@ impl Links {
         loop {
             // Before it waits: what came before the signals were collected is not told by one.
             self.see_leash();
-            let leash = if self.is_leashed { self.leash.as_raw_fd() } else { -1 };
             let front = self.front.as_ref().map_or(-1, Lines::as_raw_fd);
-            let fds = [self.vmm.as_raw_fd(), front, leash, self.children.as_raw_fd()];
+            let fds = [self.vmm.as_raw_fd(), front, self.leash.as_raw_fd(), self.children.as_raw_fd()];
             let [from_vmm, from_front, from_leash, child] = process::wait_readable(fds, -1);
             if child {
                 while self.children.next().is_some() {}
@@ -98,7 +95,8 @@ impl Links {
             }
             // Its status is there for the subreaper; nothing else may run on. The VMM sees the keeper's end.
             Some(News::Gone) => {
-                self.is_leashed = false;
+                let _ = self.vmm.stream().shutdown(Shutdown::Write);
+                self.leash.outlive_companions();
                 self.end(libc::SIGKILL, &Report::Exited { status: libc::SIGKILL });
             }
             None => {}
@@ -156,9 +154,7 @@ impl Links {
 
     /// The container has ended: first the leash, since whoever hears of the end may look at it.
     fn end(&self, status: i32, report: &Report) -> ! {
-        if self.is_leashed {
-            self.leash.end(status);
-        }
+        self.leash.end(status);
         self.tell_front(report);
         process::exit_now(0)
     }

@@ -15,6 +15,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 
 use vmm::boot::BootSpec;
+use vmm::companions::Companions;
 use vmm::exec_relay::VIEWS_MAX;
 use vmm::jail::{self, Users};
 use vmm::mounts::View;
@@ -53,14 +54,16 @@ pub struct KeeperPlan {
 #[allow(unsafe_code)]
 pub fn main(mut plan: KeeperPlan, inherited: Inherited, parent: i32) -> ! {
     vmm_process::begin(c"dormouse-keeper", parent);
-    let Inherited { channel, listener, lock, console, preserved } = inherited;
+    let Inherited { channel, listener, lock, companions, console, preserved } = inherited;
     process::leave_session();
     let early = plan.cgroups.join().and_then(|()| console.map_or(Ok(()), process::take_terminal));
     let KeeperPlan { bundle, place, vmm_pid, vmm, root, first, cgroups: _cgroups } = plan;
     // SAFETY: this process was just forked; what the front end's values own is not used here any more, and they are
     // never dropped, since this function does not return.
-    let kept = unsafe { keep(channel, listener, lock, preserved, vec![vmm]) };
-    let Ok(Kept { channel, listener, _lock, preserved, mut more }) = kept else { process::exit_now(1) };
+    let kept = unsafe { keep(channel, listener, lock, companions, preserved, vec![vmm]) };
+    let Ok(Kept { channel, listener, _lock, companions, preserved, mut more }) = kept else {
+        process::exit_now(1)
+    };
     let Some(vmm) = more.pop() else { process::exit_now(1) };
     let keeper = Keeper {
         bundle,
@@ -71,6 +74,7 @@ pub fn main(mut plan: KeeperPlan, inherited: Inherited, parent: i32) -> ! {
         first,
         channel: Arc::new(channel),
         listener,
+        companions,
         preserved,
         parent,
     };
@@ -96,6 +100,7 @@ struct Keeper {
     first: String,
     channel: Arc<UnixStream>,
     listener: UnixListener,
+    companions: Option<Companions>,
     preserved: Preserved,
     /// The front end.
     parent: i32,
@@ -103,7 +108,7 @@ struct Keeper {
 
 impl Keeper {
     /// Does what needs the host, and asks for the container.
-    fn begin(self) -> Result<Links, VmmError> {
+    fn begin(mut self) -> Result<Links, VmmError> {
         let container = &self.bundle.container;
         // That of the pod, which the container's own has been found to be; and its names and IPC.
         process::enter_namespaces_of(self.vmm.as_fd()).map_err(VmmError::PodSocket)?;
@@ -116,7 +121,7 @@ impl Keeper {
         }
         std::env::set_current_dir("/").map_err(VmmError::Prepare)?;
         let (views, mut boot) = self.show_files()?;
-        let leash = begin_leash(&container.boot.args, false, &self.channel)?;
+        let leash = begin_leash(&container.boot.args, false, self.companions.take(), &self.channel)?;
         let state = OciState { pid: leash.pid(), ..self.bundle.state.clone() };
         hooks::run("createContainer", container.hooks.create_container().as_deref(), &state)?;
         let mut streams = streams::open_standard(container.terminal).map_err(VmmError::Prepare)?;

@@ -278,6 +278,8 @@ impl Supervisor {
         }
         let leash = progress.containers.first().leash.clone();
         drop(progress);
+        self.execs.end();
+        self.execs.outlive();
         // First the leash: whoever hears of the end may look at it.
         if let Some(leash) = leash {
             leash.end(status);

@@ -15,6 +15,7 @@ use abi::boot::Platform;
 use abi::hostcall::{EVENT_SIGNAL, REPORT_RUNNING};
 use vmm::boot::BootSpec;
 use vmm::broker::Broker;
+use vmm::companions::Companions;
 use vmm::footprint;
 use vmm::hibernate::Hibernation;
 use vmm::hostcall::events::EventQueue;
@@ -59,7 +60,7 @@ const IGNORED: &[i32] = &[
 #[allow(unsafe_code)]
 pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
     begin(c"dormouse-vmm", parent);
-    let Inherited { channel, listener, lock, console, preserved } = inherited;
+    let Inherited { channel, listener, lock, companions, console, preserved } = inherited;
     let early = || -> io::Result<()> {
         if let Tree::Bundle(_) = &plan.tree {
             process::leave_session();
@@ -70,11 +71,12 @@ pub fn main(mut plan: Plan, inherited: Inherited, parent: i32) -> ! {
     let early = early();
     // SAFETY: this process was just forked; what the front end's values own is not used here any more, and they are
     // never dropped, since this function does not return.
-    let kept = unsafe { keep(channel, listener, lock, preserved, Vec::new()) };
-    let Ok(Kept { channel, listener, _lock, preserved, .. }) = kept else { process::exit_now(1) };
+    let kept = unsafe { keep(channel, listener, lock, companions, preserved, Vec::new()) };
+    let Ok(Kept { channel, listener, _lock, companions, preserved, .. }) = kept else { process::exit_now(1) };
     let channel = Arc::new(channel);
-    let result =
-        early.map_err(VmmError::Prepare).and_then(|()| run(&plan, &channel, listener, preserved, parent));
+    let result = early
+        .map_err(VmmError::Prepare)
+        .and_then(|()| run(&plan, &channel, listener, companions, preserved, parent));
     // An error that comes later is reported by the supervisor.
     let Err(error) = result;
     let _ = control::send(&channel, &Report::Failed { message: error.to_string(), code: None });
@@ -97,6 +99,7 @@ pub(crate) struct Kept {
     pub channel: UnixStream,
     pub listener: UnixListener,
     pub _lock: Option<OwnedFd>,
+    pub companions: Option<Companions>,
     pub preserved: Preserved,
     pub more: Vec<OwnedFd>,
 }
@@ -110,20 +113,24 @@ pub(crate) unsafe fn keep(
     channel: UnixStream,
     listener: UnixListener,
     lock: Option<OwnedFd>,
+    companions: Option<Companions>,
     preserved: Preserved,
     more: Vec<OwnedFd>,
 ) -> io::Result<Kept> {
-    let (has_lock, count) = (lock.is_some(), more.len());
+    let companions = companions.map(|companions| companions.descriptor()).transpose()?;
+    let (has_lock, has_companions, count) = (lock.is_some(), companions.is_some(), more.len());
     let (further, flags): (Vec<_>, Vec<_>) = preserved.0.into_iter().map(|one| (one.fd, one.flags)).unzip();
-    let all = [channel.into(), listener.into()].into_iter().chain(lock).chain(more).chain(further).collect();
+    let own = [channel.into(), listener.into()].into_iter().chain(lock).chain(companions);
+    let all = own.chain(more).chain(further).collect();
     // SAFETY: the caller's promise.
     let mut kept = unsafe { process::keep_all(all) }?.into_iter();
     let mut next = || kept.next().ok_or(io::ErrorKind::UnexpectedEof);
     let (channel, listener) = (next()?.into(), next()?.into());
     let _lock = if has_lock { Some(next()?) } else { None };
+    let companions = if has_companions { Some(Companions::inherited(next()?)) } else { None };
     let more = kept.by_ref().take(count).collect();
     let preserved = Preserved(kept.zip(flags).map(|(fd, flags)| PreservedFd { fd, flags }).collect());
-    Ok(Kept { channel, listener, _lock, preserved, more })
+    Ok(Kept { channel, listener, _lock, companions, preserved, more })
 }
 
 /// The ids of the user namespace that a bundle describes.
@@ -149,6 +156,7 @@ fn run(
     plan: &Plan,
     channel: &Arc<UnixStream>,
     listener: UnixListener,
+    companions: Option<Companions>,
     preserved: Preserved,
     parent: i32,
 ) -> Result<std::convert::Infallible, VmmError> {
@@ -157,13 +165,16 @@ fn run(
     let hibernation = Hibernation::open(&plan.swap)?;
     let mut users = Users::enter_namespaces(plan.userns, id_maps(plan), propagation(plan))?;
     let network_owner = net::enter(&plan.network)?;
+    net::belongs_to(&plan.network, network_owner);
     // With its working directory at `/`, a child in this mount namespace (the leash) leaves the host's root together
     // with the VMM.
     std::env::set_current_dir("/").map_err(VmmError::Prepare)?;
     let leash = match &plan.tree {
-        Tree::Bundle(bundle) => Some(begin_container(bundle, plan.is_pod, &plan.boot.args, channel)?),
+        Tree::Bundle(bundle) => Some(begin_container(bundle, plan, companions, channel)?),
         // In a group of its own, which a shell's orders to its job do not reach.
-        Tree::CopyOnWrite { .. } if plan.has_leash => Some(begin_leash(&plan.boot.args, true, channel)?),
+        Tree::CopyOnWrite { .. } if plan.has_leash => {
+            Some(begin_leash(&plan.boot.args, true, None, channel)?)
+        }
         Tree::CopyOnWrite { .. } => None,
     };
     let proc = jail::proc_directory(&users).map_err(|error| VmmError::HostIo(error.into()))?;
@@ -287,17 +298,17 @@ fn config(plan: &Plan, device: Option<kvm::Device>, supervisor: &Arc<Supervisor>
 /// the front end runs meanwhile.
 fn begin_container(
     bundle: &Bundle,
-    is_pod: bool,
-    program: &[Vec<u8>],
+    plan: &Plan,
+    companions: Option<Companions>,
     channel: &Arc<UnixStream>,
 ) -> Result<Leash, VmmError> {
     sysctl::write(&bundle.container.sysctls)?;
     // Containers of a pod may name this namespace for their host name.
     process::set_host_name(&bundle.container.boot.hostname);
     // A pod's first container is to outlive all others, whose memory is the VMM's as well.
-    let score = bundle.container.oom_score_adj.map(|score| if is_pod { score.max(0) } else { score });
+    let score = bundle.container.oom_score_adj.map(|score| if plan.is_pod { score.max(0) } else { score });
     set_oom_score(score)?;
-    begin_leash(program, false, channel)
+    begin_leash(&plan.boot.args, false, companions, channel)
 }
 
 /// How likely the host ends this process and its children when memory is short, if a bundle says so.
@@ -311,9 +322,10 @@ pub(crate) fn set_oom_score(score: Option<i32>) -> Result<(), VmmError> {
 pub(crate) fn begin_leash(
     program: &[Vec<u8>],
     leads_group: bool,
+    companions: Option<Companions>,
     channel: &Arc<UnixStream>,
 ) -> Result<Leash, VmmError> {
-    let leash = Leash::start(program, leads_group).map_err(VmmError::Leash)?;
+    let leash = Leash::start(program, leads_group, companions).map_err(VmmError::Leash)?;
     let _ = control::send(channel, &Report::Prepared { pid: leash.pid() });
     match control::receive(channel) {
         Ok(Some(Order::Proceed)) => Ok(leash),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use abi::boot::Platform;
 use vmm::boot::BootSpec;
+use vmm::companions::Companions;
 use vmm::hibernate::{ExecProbe, SwapPlan};
 use vmm::hostcall::quota::Quota;
 use vmm::jail::UserNamespace;
@@ -106,6 +107,8 @@ pub struct Inherited {
     pub listener: UnixListener,
     /// Of a container's state directory: as long as it is held, the container lives.
     pub lock: Option<OwnedFd>,
+    /// Those of its leash, if it is a container.
+    pub companions: Option<Companions>,
     /// The terminal that becomes the standard streams.
     pub console: Option<OwnedFd>,
     /// What the first process gets beside its standard streams.

@@ -7,8 +7,8 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 
-use abi::sysctl::{NET, OWN, PING_GROUP_RANGE, UNPRIVILEGED_PORT_START, VALUE_MAX};
-use vmm::net::{Network, Owner};
+use abi::sysctl::{DEVICES, NET, OWN, PING_GROUP_RANGE, UNPRIVILEGED_PORT_START, VALUE_MAX};
+use vmm::net::{self, Network, Owner};
 
 use super::error::VmmError;
 
@@ -40,7 +40,9 @@ pub(super) fn read(network: &Network, owner: Owner, asked: &[(String, String)]) 
     let is_opened = |name: &str| opens && OPENED.iter().any(|(opened, _)| *opened == name);
     let shown = NET.iter().filter(|name| !is_opened(name) || is_asked(name));
     let own = (*network == Network::None).then(|| (OWN.to_owned(), Vec::new()));
-    let values = shown.filter_map(|name| Some(((*name).to_owned(), value(name)?))).chain(own).collect();
+    let devices = net::devices_may_be_chosen().then(|| (DEVICES.to_owned(), Vec::new()));
+    let values = shown.filter_map(|name| Some(((*name).to_owned(), value(name)?)));
+    let values = values.chain(own).chain(devices).collect();
     if opens {
         for (name, value) in OPENED {
             // Best effort: where the settings do not exist only those calls fail.

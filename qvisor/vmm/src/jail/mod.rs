@@ -1,7 +1,7 @@
 //! How the VMM gives up the host. Steps, in order:
 //!
-//! 1. Descriptors: only the streams, the channel to the front end and the control socket stay (`process::keep_only`,
-//!    before anything else is opened).
+//! 1. Descriptors: only the streams, the channel to the front end, the control socket and the FIFO of the leash's companions
+//!    stay (`process::keep_all`, before anything else is opened).
 //! 2. Namespaces: mount, ipc, uts, and a user namespace that is entered in step 4 ([`Users::enter_namespaces`]). Mounts
 //!    are private from then on.
 //! 3. The root file system: an empty read-only one takes the host's place ([`root::leave_host`]). What the sandbox may use was

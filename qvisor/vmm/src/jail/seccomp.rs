@@ -11,6 +11,7 @@ use seccompiler::{
 use super::step::JailError;
 use super::syscalls::{RULES, Rule, When};
 use crate::hostcall::sockets::allow;
+use crate::net::devices_may_be_chosen;
 
 fn failed(error: impl std::fmt::Display) -> JailError {
     JailError::Filter(error.to_string())
@@ -158,7 +159,7 @@ fn alternatives(when: &When) -> Vec<Vec<Comparison>> {
             let pair = |(level, name): (i32, i32)| {
                 vec![low(1, u32::MAX, level.cast_unsigned()), low(2, u32::MAX, name.cast_unsigned())]
             };
-            allow::options(*to_set).map(pair).collect()
+            allow::options(*to_set, devices_may_be_chosen()).map(pair).collect()
         }
         When::Any(parts) => parts.iter().flat_map(alternatives).collect(),
         When::Every(parts) => parts.iter().fold(vec![Vec::new()], |so_far, part| {

@@ -15,6 +15,17 @@ pub unsafe fn keep_only<const N: usize>(keep: [OwnedFd; N]) -> io::Result<[Owned
     kept.try_into().map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
+/// The same, where some may not be there.
+///
+/// # Safety
+/// As [`keep_only`].
+pub unsafe fn keep_some<const N: usize>(keep: [Option<OwnedFd>; N]) -> io::Result<[Option<OwnedFd>; N]> {
+    let are_there = keep.each_ref().map(Option::is_some);
+    // SAFETY: the caller's promise.
+    let mut kept = unsafe { keep_all(keep.into_iter().flatten().collect()) }?.into_iter();
+    Ok(are_there.map(|is_there| if is_there { kept.next() } else { None }))
+}
+
 /// The same, for any number.
 ///
 /// # Safety

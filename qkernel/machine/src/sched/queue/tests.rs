@@ -401,3 +401,29 @@ fn bound_tasks_wait_for_budgets_as_others_do() {
     assert!(queue.promote(ONE, ticket, 2 * MS).is_some());
     assert!(queue.has_for(1, false) && !queue.has_for(0, false));
 }
+
+#[test]
+fn the_load_is_that_of_what_there_was_until_the_change() {
+    const SECONDS: u64 = 1000 * MS;
+    let mut queue = RunQueue::new();
+    let nobody = Some(|_: Owner| 0);
+    queue.sample(SECONDS, nobody);
+    queue.begin_owner(ONE, SECONDS);
+    queue.add(ONE, Place::Kernel, any(1), SECONDS);
+    queue.add(ONE, Place::Urgent, any(2), SECONDS);
+    queue.add(SANDBOX, Place::Kernel, any(3), SECONDS);
+    assert_eq!((queue.running(ONE), queue.running(SANDBOX), queue.running(TWO)), (2, 1, 0));
+    assert!(queue.pick(0, false, SECONDS, |_| true).is_some());
+    assert_eq!(queue.running(ONE), 2, "whoever runs counts as well");
+    queue.sample(6 * SECONDS - 1, nobody);
+    assert_eq!(queue.load(ONE), [0; 3]);
+    queue.sample(6 * SECONDS, Some(|owner: Owner| usize::from(owner == SANDBOX)));
+    assert_eq!(queue.load(ONE), queue.load(SANDBOX));
+    assert!(queue.load(ONE)[0] > 0);
+    // A paused sandbox has none, and forgets.
+    let before = queue.load(ONE);
+    queue.sample(66 * SECONDS, None::<fn(Owner) -> usize>);
+    assert!(queue.load(ONE)[0] < before[0] / 2);
+    queue.end_owner(ONE, 66 * SECONDS);
+    assert_eq!(queue.load(ONE), [0; 3]);
+}

@@ -38,8 +38,16 @@ pub fn kind(family: i32, kind: i32, protocol: i32) -> Result<SocketKind, Errno> 
 enum Access {
     Get,
     Both,
+    /// May be set where a socket may choose its device ([`net`](crate::net)).
+    Device,
 }
-use Access::{Both, Get};
+use Access::{Both, Device, Get};
+
+impl Access {
+    fn may_set(self, may_choose_devices: bool) -> bool {
+        self == Both || self == Device && may_choose_devices
+    }
+}
 
 const SOL_UDP: i32 = 17;
 
@@ -61,8 +69,7 @@ const SOCKET: &[(i32, Access)] = &[
     (libc::SO_REUSEPORT, Both),
     (libc::SO_RCVLOWAT, Both),
     (libc::SO_SNDLOWAT, Get),
-    // Set, it would lead around the routes of a network that the sandbox may share with the host.
-    (libc::SO_BINDTODEVICE, Get),
+    (libc::SO_BINDTODEVICE, Device),
     (libc::SO_TIMESTAMP, Both),
     (libc::SO_ACCEPTCONN, Get),
     (libc::SO_TIMESTAMPNS, Both),
@@ -75,13 +82,13 @@ const SOCKET: &[(i32, Access)] = &[
     (libc::SO_SELECT_ERR_QUEUE, Both),
     (libc::SO_MAX_PACING_RATE, Both),
     (libc::SO_INCOMING_CPU, Both),
-    (55, Get),  // SO_MEMINFO
-    (56, Get),  // SO_INCOMING_NAPI_ID
-    (57, Get),  // SO_COOKIE
-    (62, Get),  // SO_BINDTOIFINDEX: the same by number
-    (63, Both), // SO_TIMESTAMP_NEW
-    (64, Both), // SO_TIMESTAMPNS_NEW
-    (65, Both), // SO_TIMESTAMPING_NEW
+    (55, Get),    // SO_MEMINFO
+    (56, Get),    // SO_INCOMING_NAPI_ID
+    (57, Get),    // SO_COOKIE
+    (62, Device), // SO_BINDTOIFINDEX
+    (63, Both),   // SO_TIMESTAMP_NEW
+    (64, Both),   // SO_TIMESTAMPNS_NEW
+    (65, Both),   // SO_TIMESTAMPING_NEW
 ];
 
 /// Options of `IPPROTO_IP`.
@@ -120,8 +127,7 @@ const IP: &[(i32, Access)] = &[
     (libc::MCAST_JOIN_SOURCE_GROUP, Both),
     (libc::MCAST_LEAVE_SOURCE_GROUP, Both),
     (libc::IP_MULTICAST_ALL, Both),
-    // Set, these would lead around the routes as well.
-    (libc::IP_UNICAST_IF, Get),
+    (libc::IP_UNICAST_IF, Device),
     (51, Both), // IP_LOCAL_PORT_RANGE
     (52, Get),  // IP_PROTOCOL
     (80, Get),  // SO_ORIGINAL_DST
@@ -162,7 +168,7 @@ const IPV6: &[(i32, Access)] = &[
     (libc::IPV6_ADDR_PREFERENCES, Both),
     (libc::IPV6_MINHOPCOUNT, Both),
     (libc::IPV6_RECVORIGDSTADDR, Both),
-    (libc::IPV6_UNICAST_IF, Get),
+    (libc::IPV6_UNICAST_IF, Device),
     (libc::IPV6_RECVFRAGSIZE, Both),
     (libc::IPV6_FREEBIND, Both),
     (80, Get), // IP6T_SO_ORIGINAL_DST
@@ -221,9 +227,9 @@ const LEVELS: &[(i32, &[(i32, Access)])] = &[
 ];
 
 /// Level and name of each option that may be read, or of those that may be set.
-pub fn options(to_set: bool) -> impl Iterator<Item = (i32, i32)> {
+pub fn options(to_set: bool, may_choose_devices: bool) -> impl Iterator<Item = (i32, i32)> {
     let of_level = move |(level, table): &'static (i32, &[(i32, Access)])| {
-        let fitting = table.iter().filter(move |(_, access)| !to_set || *access == Both);
+        let fitting = table.iter().filter(move |(_, access)| !to_set || access.may_set(may_choose_devices));
         fitting.map(|(name, _)| (*level, *name))
     };
     LEVELS.iter().flat_map(of_level)
@@ -242,8 +248,8 @@ pub fn check_get(level: i32, name: i32) -> Result<(), Errno> {
 }
 
 /// Whether an option may be set to this value.
-pub fn check_set(level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
-    if access(level, name)? != Both {
+pub fn check_set(level: i32, name: i32, value: &[u8], may_choose_devices: bool) -> Result<(), Errno> {
+    if !access(level, name)?.may_set(may_choose_devices) {
         return Err(Errno(libc::ENOPROTOOPT));
     }
     let number =
@@ -259,7 +265,7 @@ pub fn check_set(level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
             Err(Errno(libc::EINVAL))
         }
         (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO | libc::IPV6_2292PKTINFO)
-            if names_interface(level, name, value) =>
+            if !may_choose_devices && names_interface(level, name, value) =>
         {
             Err(Errno(libc::EPERM))
         }
@@ -295,8 +301,8 @@ fn is_multicast(address: &[u8]) -> bool {
 }
 
 /// Checks that control data consists of whole messages of kinds that may be sent to this address; `EINVAL`. None leads around the
-/// routes of a network that the sandbox may share with the host.
-pub fn check_control(control: &[u8], address: &[u8]) -> Result<(), Errno> {
+/// routes, unless devices may be chosen.
+pub fn check_control(control: &[u8], address: &[u8], may_choose_devices: bool) -> Result<(), Errno> {
     let mut rest = control;
     while let Some((header, _)) = rest.split_first_chunk::<CMSG_BYTES>() {
         let word =
@@ -318,7 +324,8 @@ pub fn check_control(control: &[u8], address: &[u8]) -> Result<(), Errno> {
             _ => false,
         };
         let data = rest.get(CMSG_BYTES..len).unwrap_or_default();
-        let leads_around = names_interface(word(8), word(12), data) && !is_multicast(address);
+        let leads_around =
+            !may_choose_devices && names_interface(word(8), word(12), data) && !is_multicast(address);
         if !allowed || leads_around || len < CMSG_BYTES || len > rest.len() {
             return Err(Errno(libc::EINVAL));
         }

@@ -9,6 +9,7 @@ use super::request::{ReceiveRequest, SendRequest, SocketRequest};
 use crate::broker::{Ids, is_connected_for_good};
 use crate::errno::Errno;
 use crate::guest_memory::{GuestBox, GuestBuffers, GuestMemory, GuestSlice, TRANSFER_MAX};
+use crate::net::devices_may_be_chosen;
 
 /// Checks a copied call; addresses, options and control data are copied out of `memory` once.
 pub fn decode<'m, M: GuestMemory + ?Sized>(
@@ -90,7 +91,7 @@ impl<'m, M: GuestMemory + ?Sized> Args<'_, 'm, M> {
             return Ok(SocketRequest::GetOption { handle, level, name, value: self.room(3, OPTION_MAX)? });
         }
         let value = self.bytes(3, OPTION_MAX)?;
-        allow::check_set(level, name, &value)?;
+        allow::check_set(level, name, &value, devices_may_be_chosen())?;
         Ok(SocketRequest::SetOption { handle, level, name, value })
     }
 
@@ -149,7 +150,7 @@ impl<'m, M: GuestMemory + ?Sized> Args<'_, 'm, M> {
             |phys, len: u32| GuestSlice::new(self.memory, phys, u64::from(len)).map(|slice| slice.copy_in());
         let address = part(message.name_phys, message.name_len)?;
         let control = part(message.control_phys, message.control_len)?;
-        allow::check_control(&control, &address)?;
+        allow::check_control(&control, &address, devices_may_be_chosen())?;
         Ok(SendRequest { handle, buffers, address, control, flags })
     }
 
