@@ -253,6 +253,99 @@ static void moves(void)
     OK(umount("place"));
 }
 
+/* Whether a file is there. */
+static bool is_there(const char *path)
+{
+    return access(path, F_OK) == 0;
+}
+
+static void make_place(const char *path)
+{
+    OK(close(FD(open(path, O_CREAT | O_WRONLY, 0600))));
+}
+
+/* A tree of mounts: place, place/a, place/a/in, and two over each other at place/b. */
+static void make_tree(void)
+{
+    OK(mount("tree", "place", "tmpfs", 0, NULL));
+    OK(mkdir("place/a", 0755));
+    OK(mkdir("place/b", 0755));
+    OK(mount("a", "place/a", "tmpfs", 0, NULL));
+    make_place("place/a/file");
+    OK(mkdir("place/a/in", 0755));
+    OK(mount("in", "place/a/in", "tmpfs", MS_NOEXEC, NULL));
+    make_place("place/a/in/file");
+    OK(mount("b", "place/b", "tmpfs", 0, NULL));
+    make_place("place/b/lower");
+    OK(mount("bb", "place/b", "tmpfs", 0, NULL));
+    make_place("place/b/upper");
+}
+
+static void trees(void)
+{
+    if (!begin())
+        SKIP("may not mount");
+    make_tree();
+    OK(mkdir("other", 0755));
+    OK(mount("place", "other", NULL, MS_BIND, NULL));
+    CHECK(is_there("other/a") && !is_there("other/a/file") && !is_there("other/b/lower"));
+    OK(umount("other"));
+    OK(mount("place", "other", NULL, MS_BIND | MS_REC, NULL));
+    CHECK(is_there("other/a/file") && is_there("other/a/in/file") && is_there("other/b/upper") && !is_there("other/b/lower"));
+    struct statvfs fs;
+    OK(statvfs("other/a/in", &fs));
+    CHECK(fs.f_flag & ST_NOEXEC);
+    OK(umount("other/b"));
+    CHECK(is_there("other/b/lower") && is_there("place/b/upper"));
+    CHECK_ERR(umount("other"), EBUSY);
+    int dir = FD(open("other/a", O_RDONLY | O_DIRECTORY));
+    OK(umount2("other", MNT_DETACH));
+    CHECK(!is_there("other/a") && is_there("place/a/in/file"));
+    /* Each goes on its own: what was mounted in it is not seen in it any more. */
+    OK(faccessat(dir, "file", F_OK, 0));
+    CHECK_ERR(faccessat(dir, "in/file", F_OK, 0), ENOENT);
+    CHECK_ERR(mount("place", "other/a", NULL, MS_BIND, NULL), ENOENT);
+    OK(close(dir));
+    /* Only what is mounted below the part that is bound. */
+    OK(mount("place/a/in", "other", NULL, MS_BIND | MS_REC, NULL));
+    CHECK(is_there("other/file") && !is_there("other/in"));
+    OK(umount("other"));
+    /* A tree in itself is what it was before. */
+    OK(mkdir("place/self", 0755));
+    OK(mount("place", "place/self", NULL, MS_BIND | MS_REC, NULL));
+    CHECK(is_there("place/self/a/in/file") && is_there("place/self/self") && !is_there("place/self/self/a"));
+    OK(umount2("place/self", MNT_DETACH));
+    OK(umount2("place", MNT_DETACH));
+    CHECK(!is_there("place/a"));
+    CHECK_ERR(umount("place"), EINVAL);
+    OK(rmdir("other"));
+}
+
+/* In a place that is mounted nowhere any more nothing can be mounted. */
+static void nowhere(void)
+{
+    if (!begin())
+        SKIP("may not mount");
+    make_tree();
+    int was = FD(open(".", O_RDONLY | O_DIRECTORY));
+    OK(chdir("place"));
+    OK(umount2("../place", MNT_DETACH));
+    CHECK(is_there("a") && !is_there("a/file"));
+    /* Linux has changed its mind about the error. */
+    CHECK(mount("none", "a", "tmpfs", 0, NULL) == -1 && (errno == EINVAL || errno == ENOENT));
+    CHECK(mount("b", "a", NULL, MS_BIND, NULL) == -1 && (errno == EINVAL || errno == ENOENT));
+    CHECK_ERR(umount("."), EINVAL);
+    OK(fchdir(was));
+    OK(close(was));
+    char path[64];
+    OK(mkdir("gone", 0755));
+    int gone = FD(open("gone", O_PATH | O_DIRECTORY));
+    OK(rmdir("gone"));
+    snprintf(path, sizeof path, "/proc/self/fd/%d", gone);
+    CHECK_ERR(mount("none", path, "tmpfs", 0, NULL), ENOENT);
+    OK(close(gone));
+}
+
 static void set_times(const char *path, time_t atime, time_t mtime)
 {
     struct timespec times[2] = {{atime, 0}, {mtime, 0}};
@@ -423,6 +516,8 @@ static const struct test tests[] = {
     TEST(names_that_race),
     TEST(remounts),
     TEST(moves),
+    TEST(trees),
+    TEST(nowhere),
     TEST(times_of_access),
     TEST(times_on_disk),
     TEST(whiteouts_of_users),

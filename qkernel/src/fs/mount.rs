@@ -13,6 +13,7 @@ use crate::fs::inode::Inode;
 use crate::fs::notify;
 use crate::fs::path::Path;
 use machine::errno::{Errno, Result};
+use machine::mm::account::Charge;
 use machine::sync::{Mutex, Once, Rank, SpinLock};
 
 bitflags! {
@@ -85,6 +86,9 @@ impl Limits {
     }
 }
 
+/// What a mount covers: a name in another mount.
+type Place = (Arc<Mount>, Arc<Dentry>);
+
 static NEXT_MOUNT: AtomicU64 = AtomicU64::new(1);
 
 /// A file system (or a part of it) at a place of the tree.
@@ -97,7 +101,7 @@ pub struct Mount {
     pub root: Arc<Dentry>,
     pub root_inode: Arc<dyn Inode>,
     /// The place it covers; `None` for the root of the tree, and once it is unmounted.
-    at: SpinLock<Option<(Arc<Mount>, Arc<Dentry>)>>,
+    at: SpinLock<Option<Place>>,
     limits: AtomicU32,
     /// Files that are open for writing by it.
     writers: AtomicU32,
@@ -107,7 +111,16 @@ pub struct Mount {
     expires: AtomicU64,
     /// Of the root of a tree: what changes in the tree, once somebody wants to know.
     changes: Once<Arc<Changes>>,
+    /// Of the root of a tree: how many are in the tree beside it.
+    members: AtomicU32,
+    /// Those that programs make are charged.
+    _charge: Charge,
 }
+
+/// Most mounts in a tree (`/proc/sys/fs/mount-max`).
+pub const MOUNTS_MAX: u32 = 10_000;
+/// What a mount takes, its places in the tables and its names' headers included.
+const MOUNT_BYTES: usize = 640;
 
 /// Mounts by the place they cover: mount id and dentry address (which the mount keeps alive).
 static TABLE: SpinLock<BTreeMap<(u64, usize), Arc<Mount>>> = SpinLock::new(Rank::Mounts, BTreeMap::new());
@@ -129,6 +142,29 @@ impl Mount {
         source: &[u8],
         limits: Limits,
     ) -> Arc<Self> {
+        Self::charged(root, root_inode, kind, source, limits, Charge::default())
+    }
+
+    /// The same on behalf of a program. `ENOSPC`: no memory is left for what outlives processes.
+    pub fn made(
+        root: Arc<Dentry>,
+        root_inode: Arc<dyn Inode>,
+        kind: &[u8],
+        source: &[u8],
+        limits: Limits,
+    ) -> Result<Arc<Self>> {
+        let charge = Charge::lasting(MOUNT_BYTES + kind.len() + source.len())?;
+        Ok(Self::charged(root, root_inode, kind, source, limits, charge))
+    }
+
+    fn charged(
+        root: Arc<Dentry>,
+        root_inode: Arc<dyn Inode>,
+        kind: &[u8],
+        source: &[u8],
+        limits: Limits,
+        charge: Charge,
+    ) -> Arc<Self> {
         Arc::new(Self {
             id: NEXT_MOUNT.fetch_add(1, Ordering::Relaxed),
             kind: kind.into(),
@@ -141,6 +177,8 @@ impl Mount {
             entries: AtomicU64::new(0),
             expires: AtomicU64::new(0),
             changes: Once::new(),
+            members: AtomicU32::new(0),
+            _charge: charge,
         })
     }
 
@@ -155,7 +193,7 @@ impl Mount {
     }
 
     /// The place it covers.
-    pub fn place(&self) -> Option<(Arc<Mount>, Arc<Dentry>)> {
+    pub fn place(&self) -> Option<Place> {
         self.at.lock().clone()
     }
 
@@ -265,54 +303,110 @@ impl Mount {
         Arc::ptr_eq(&self.top(), &other.top())
     }
 
-    /// Mounts it over what is seen at `place`.
-    pub fn mount_over(self: &Arc<Self>, place: &Path) {
+    /// Mounts it over what is seen at `place` in the tree of `root`. `EINVAL`: the place is not in the tree any more, `ENOENT`: its
+    /// name is gone, `ENOSPC`: the tree has [`MOUNTS_MAX`].
+    pub fn mount_over(self: &Arc<Self>, place: &Path, root: &Arc<Mount>) -> Result<()> {
         let _moves = MOVES.lock();
-        self.attach(&enter(place.clone()));
+        let place = enter(place.clone());
+        place.check_mountable(root, 1)?;
+        self.attach(&place);
+        Ok(())
+    }
+
+    /// Mounts what is seen at `from` over `place` as well, both in the tree of `root`; with all that is mounted in it if
+    /// `with_mounts`. Errors as of [`Self::mount_over`].
+    pub fn bind(from: &Path, place: &Path, with_mounts: bool, root: &Arc<Mount>) -> Result<()> {
+        let _moves = MOVES.lock();
+        if !from.mount.shares_tree(root) {
+            return Err(Errno::EINVAL);
+        }
+        let place = enter(place.clone());
+        let first = from.mount.copy(from.dentry.clone(), from.inode.clone())?;
+        // Mounts that are copied, by id, with their copies; and where each copy belongs.
+        let mut copies = BTreeMap::from([(from.mount.id, first.clone())]);
+        let mut places = Vec::new();
+        let inner = if with_mounts { from.mount.tree() } else { Vec::new() };
+        for mount in inner.iter().skip(1) {
+            let Some((parent, dentry)) = mount.place() else { continue };
+            let is_in = parent.id != from.mount.id || dentry.is_below(&from.dentry);
+            let Some(parent) = copies.get(&parent.id).filter(|_| is_in).cloned() else { continue };
+            let copy = mount.copy(mount.root.clone(), mount.root_inode.clone())?;
+            copies.insert(mount.id, copy.clone());
+            places.push((copy, parent, dentry));
+        }
+        place.check_mountable(root, copies.len())?;
+        first.attach(&place);
+        for (copy, parent, dentry) in places {
+            copy.attach_to((parent, dentry));
+        }
+        Ok(())
+    }
+
+    /// Another mount of something in the same file system.
+    fn copy(&self, root: Arc<Dentry>, root_inode: Arc<dyn Inode>) -> Result<Arc<Self>> {
+        Self::made(root, root_inode, &self.kind, &self.source, self.limits())
     }
 
     /// Mounts it over `place`.
     pub fn attach(self: &Arc<Self>, place: &Path) {
-        *self.at.lock() = Some((place.mount.clone(), place.dentry.clone()));
-        place.dentry.add_mount();
-        TABLE.lock().insert(key(&place.mount, &place.dentry), self.clone());
-        ALL.lock().push(self.clone());
-        place.mount.tell_change();
+        self.attach_to((place.mount.clone(), place.dentry.clone()));
     }
 
-    /// Takes it away; `EINVAL` for the root of the tree, `EBUSY` while something is mounted below it or (unless
-    /// `lazy`) it is used.
+    fn attach_to(self: &Arc<Self>, place: Place) {
+        place.0.top().members.fetch_add(1, Ordering::Relaxed);
+        self.take_place(place);
+        ALL.lock().push(self.clone());
+        self.tell_change();
+    }
+
+    /// It is seen at a place, as far as paths go.
+    fn take_place(self: &Arc<Self>, place: Place) {
+        *self.at.lock() = Some(place.clone());
+        place.1.add_mount();
+        TABLE.lock().insert(key(&place.0, &place.1), self.clone());
+    }
+
+    /// The opposite of [`Self::take_place`]; result: the place.
+    fn leave_place(&self) -> Option<Place> {
+        let place = self.place()?;
+        let removed = TABLE.lock().remove(&key(&place.0, &place.1));
+        place.1.remove_mount();
+        let held = self.at.lock().take();
+        drop((removed, held));
+        Some(place)
+    }
+
+    /// Takes it away; `EINVAL` for the root of the tree. Unless `lazy`, `EBUSY` while something is mounted in it or it is used;
+    /// else what is mounted in it goes as well, each on its own.
     pub fn detach(self: &Arc<Self>, lazy: bool) -> Result<()> {
         let _moves = MOVES.lock();
-        let Some((parent, dentry)) = self.place() else { return Err(Errno::EINVAL) };
-        let is_needed = if lazy { self.is_covered() } else { self.is_busy() };
-        if is_needed {
+        let Some((parent, _)) = self.place() else { return Err(Errno::EINVAL) };
+        if !lazy && self.is_busy() {
             return Err(Errno::EBUSY);
         }
-        let removed = TABLE.lock().remove(&key(&parent, &dentry));
-        ALL.lock().retain(|other| !Arc::ptr_eq(other, self));
-        dentry.remove_mount();
-        let place = self.at.lock().take();
-        drop((removed, place));
+        let top = parent.top();
+        let removed = remove_all(self);
+        top.members.fetch_sub(u32::try_from(removed.len()).unwrap_or(0), Ordering::Relaxed);
         parent.tell_change();
         Ok(())
     }
 
-    /// Mounts it over `place` instead of where it is, with all that is mounted in it. `EINVAL` for the root of the tree, `ELOOP`
-    /// for a place in itself.
-    pub fn move_to(self: &Arc<Self>, place: &Path) -> Result<()> {
+    /// Mounts it over `place` instead of where it is, with all that is mounted in it. `EINVAL` for the root of the tree or where either
+    /// is not in that of `root` any more, `ELOOP` for a place in itself, `ENOENT`: the place's name is gone.
+    pub fn move_to(self: &Arc<Self>, place: &Path, root: &Arc<Mount>) -> Result<()> {
         let _moves = MOVES.lock();
         let Some((parent, dentry)) = self.place() else { return Err(Errno::EINVAL) };
+        if !self.shares_tree(root) {
+            return Err(Errno::EINVAL);
+        }
         // Others may have mounted there since it was looked up.
         let place = &enter(place.clone());
         if place.mount.is_in(self) {
             return Err(Errno::ELOOP);
         }
-        let removed = TABLE.lock().remove(&key(&parent, &dentry));
-        dentry.remove_mount();
-        *self.at.lock() = Some((place.mount.clone(), place.dentry.clone()));
-        place.dentry.add_mount();
-        TABLE.lock().insert(key(&place.mount, &place.dentry), self.clone());
+        place.check_mountable(root, 0)?;
+        self.leave_place();
+        self.take_place((place.mount.clone(), place.dentry.clone()));
         // Behind the mount that they are in now.
         let moved = self.tree();
         let ids: BTreeSet<u64> = moved.iter().map(|mount| mount.id).collect();
@@ -320,7 +414,7 @@ impl Mount {
         all.retain(|mount| !ids.contains(&mount.id));
         all.extend(moved);
         drop(all);
-        drop((removed, dentry));
+        drop(dentry);
         parent.tell_change();
         place.mount.tell_change();
         Ok(())
@@ -366,6 +460,22 @@ impl Drop for Mount {
     }
 }
 
+impl Path {
+    /// Whether programs may mount so many more at this place, which has to be in the tree of `root`.
+    fn check_mountable(&self, root: &Arc<Mount>, count: usize) -> Result<()> {
+        if !self.mount.shares_tree(root) {
+            return Err(Errno::EINVAL);
+        }
+        if self.dentry.is_gone() {
+            return Err(Errno::ENOENT);
+        }
+        let members = u32::try_from(count)
+            .unwrap_or(u32::MAX)
+            .saturating_add(root.top().members.load(Ordering::Relaxed));
+        if members > MOUNTS_MAX { Err(Errno::ENOSPC) } else { Ok(()) }
+    }
+}
+
 /// The path that is seen at `path`: the root of the mount that covers it, if there is one.
 pub fn enter(mut path: Path) -> Path {
     while path.dentry.is_mountpoint() {
@@ -388,17 +498,19 @@ pub fn leave(mut path: Path) -> Option<Path> {
 
 /// Takes away the root of a tree that no program sees any more, and everything that is mounted in it.
 pub fn remove_tree(root: &Arc<Mount>) {
-    // Children before parents.
-    for mount in root.tree().iter().rev() {
-        if let Some((parent, dentry)) = mount.place() {
-            let removed = TABLE.lock().remove(&key(&parent, &dentry));
-            dentry.remove_mount();
-            let place = mount.at.lock().take();
-            drop((removed, place));
-        }
-        ALL.lock().retain(|other| !Arc::ptr_eq(other, mount));
+    for mount in remove_all(root) {
         dentry::forget_tree(&mount.root);
     }
+}
+
+/// Takes away a mount and all that is mounted in it, children before parents; result: those.
+fn remove_all(root: &Arc<Mount>) -> Vec<Arc<Mount>> {
+    let mut removed = root.tree();
+    removed.reverse();
+    removed.iter().for_each(|mount| drop(mount.leave_place()));
+    let ids: BTreeSet<u64> = removed.iter().map(|mount| mount.id).collect();
+    ALL.lock().retain(|mount| !ids.contains(&mount.id));
+    removed
 }
 
 /// All mounts, parents before children.

@@ -12,6 +12,7 @@ use core::sync::atomic::Ordering;
 
 use crate::config::{KERNEL_RELEASE, NR_OPEN, TASKS_MAX, VMAS_MAX};
 use crate::creds::CAP_SYS_ADMIN;
+use crate::fs::mount::MOUNTS_MAX;
 use crate::proc::Whole;
 use crate::proc::system::KERNEL_VERSION;
 use crate::pseudo::{Entry, Out, parse_number};
@@ -150,7 +151,7 @@ static FS: &[Entry<Whole>] = &[
     Entry::dir("inotify", inotify::Settings::TABLE),
     Entry::setting("lease-break-time", show_lease_time, store_lease_time),
     value("leases-enable", "1\n"),
-    value("mount-max", "100000\n"),
+    Entry::text("mount-max", |_, out| line(out, &format!("{MOUNTS_MAX}"))).mode(0o644),
     Entry::dir("mqueue", ipc::Settings::MQUEUE),
     Entry::text("nr_open", |_, out| line(out, &format!("{NR_OPEN}"))).mode(0o644),
     value("overflowgid", "65534\n"),

@@ -6,6 +6,7 @@ use bitflags::bitflags;
 
 use crate::creds::CAP_SYS_ADMIN;
 use crate::fs::access::Actor;
+use crate::fs::dentry::Dentry;
 use crate::fs::inode::S_IFDIR;
 use crate::fs::mount::{Limits, Mount};
 use crate::fs::path::Path;
@@ -133,8 +134,7 @@ pub(super) fn mount(
         if !are_alike(&from, &place) {
             return Err(Errno::ENOTDIR);
         }
-        let Path { mount, dentry, inode } = from;
-        Mount::new(dentry, inode, &mount.kind, &mount.source, mount.limits()).mount_over(&place);
+        Mount::bind(&from, &place, flags.contains(MountFlags::REC), &actor.fs.root().mount)?;
         return Ok(0);
     }
     if flags.intersects(MountFlags::PROPAGATION) {
@@ -150,7 +150,7 @@ pub(super) fn mount(
         if !are_alike(&from, &place) {
             return Err(Errno::EINVAL);
         }
-        return from.mount.move_to(&place).map(|()| 0);
+        return from.mount.move_to(&place, &actor.fs.root().mount).map(|()| 0);
     }
     let kind = cx.user().read_cstr(kind, 4096, Errno::EINVAL)?;
     let name = if source.is_null() { b"none".to_vec() } else { cx.user().read_path(source)? };
@@ -159,8 +159,9 @@ pub(super) fn mount(
         return Err(Errno::ENOTDIR);
     }
     let words = if &*kind == b"tmpfs" { words_of(&options) } else { Limits::empty() };
-    Mount::of(root, &kind, &name, flags.limits(None) | words).mount_over(&place);
-    Ok(0)
+    let limits = flags.limits(None) | words;
+    let mount = Mount::made(Dentry::root(root.clone()), root, &kind, &name, limits)?;
+    mount.mount_over(&place, &actor.fs.root().mount).map(|()| 0)
 }
 
 /// `EINVAL` for what is mounted in the tree of another container, to which `/proc/PID/root` leads, or nowhere any more.
