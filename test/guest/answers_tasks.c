@@ -2,6 +2,7 @@
 #include "check.h"
 #include <limits.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/personality.h>
@@ -807,6 +808,83 @@ static void processes_of_a_user(void)
     }));
 }
 
+/* membarrier(2): private barriers are for those who have registered; children have what their parent had, programs begin anew. */
+static int barrier(int command)
+{
+    return (int)syscall(SYS_membarrier, command, 0, 0);
+}
+
+static void barriers_are_registered_for(void)
+{
+    enum { QUERY, GLOBAL, GLOBAL_EXPEDITED, REGISTER_GLOBAL = 4, PRIVATE = 8, REGISTER_PRIVATE = 16, SYNC_CORE = 32,
+           REGISTER_SYNC_CORE = 64, REGISTRATIONS = 512 };
+    int known = barrier(QUERY);
+    if (known == -1) {
+        CHECK_EQ(errno, ENOSYS);
+        SKIP("not known here");
+    }
+    CHECK_EQ(known & 31, 31);
+    CHECK_ERR((int)syscall(SYS_membarrier, QUERY, 1, 0), EINVAL);
+    CHECK_ERR(barrier(PRIVATE), EPERM);
+    CHECK_ERR(barrier(3), EINVAL);
+    CHECK_ERR(barrier(1 << 20), EINVAL);
+    OK(barrier(GLOBAL));
+    OK(barrier(GLOBAL_EXPEDITED));
+    OK(barrier(REGISTER_GLOBAL));
+    CHECK_ERR(barrier(PRIVATE), EPERM);
+    if (known & REGISTRATIONS)
+        CHECK_EQ(barrier(REGISTRATIONS), REGISTER_GLOBAL);
+    if (known & SYNC_CORE) {
+        CHECK_ERR(barrier(SYNC_CORE), EPERM);
+        OK(barrier(REGISTER_SYNC_CORE));
+        OK(barrier(SYNC_CORE));
+        CHECK_ERR(barrier(PRIVATE), EPERM);
+    }
+    OK(barrier(REGISTER_PRIVATE));
+    OK(barrier(PRIVATE));
+    pid_t child = CHILD(OK(barrier(PRIVATE)));
+    JOIN(child);
+}
+
+static atomic_int wants[2], said;
+
+/* Says that it wants, and looks whether the other does: one of the two sees the other, although only one has a barrier. */
+static void *wants_cheaply(void *rounds)
+{
+    for (int round = 1; round <= (int)(long)rounds; round++) {
+        atomic_store_explicit(&wants[0], round, memory_order_relaxed);
+        atomic_signal_fence(memory_order_seq_cst);
+        int seen = atomic_load_explicit(&wants[1], memory_order_relaxed);
+        atomic_store_explicit(&said, seen == round ? 1 : 2, memory_order_release);
+        /* The other begins the next round. */
+        while (atomic_load_explicit(&said, memory_order_acquire) != 0)
+            sched_yield();
+    }
+    return NULL;
+}
+
+static void a_barrier_is_one_for_the_others(void)
+{
+    enum { PRIVATE = 8, REGISTER_PRIVATE = 16 };
+    if (barrier(REGISTER_PRIVATE) != 0)
+        SKIP("not known here");
+    int rounds = (int)scaled(2000);
+    pthread_t thread;
+    PT(pthread_create(&thread, NULL, wants_cheaply, (void *)(long)rounds));
+    for (int round = 1; round <= rounds; round++) {
+        atomic_store_explicit(&wants[1], round, memory_order_relaxed);
+        OK(barrier(PRIVATE));
+        bool seen = atomic_load_explicit(&wants[0], memory_order_relaxed) == round;
+        int other;
+        while ((other = atomic_load_explicit(&said, memory_order_acquire)) == 0)
+            sched_yield();
+        if (!seen && other != 1)
+            FAIL("round %d: neither saw the other", round);
+        atomic_store_explicit(&said, 0, memory_order_release);
+    }
+    PT(pthread_join(thread, NULL));
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], "--execfn") == 0) {
@@ -838,6 +916,8 @@ int main(int argc, char **argv)
         TEST(always_in_the_same_place),
         TEST(names_of_interpreters),
         TEST(processes_of_a_user),
+        TEST(barriers_are_registered_for),
+        TEST(a_barrier_is_one_for_the_others),
     };
     return RUN_TESTS("answers_tasks", tests, argc, argv);
 }

@@ -1,4 +1,4 @@
-//! What `prctl(2)` keeps for a process, and for its children and later programs, beyond what has a place of its own.
+//! What `prctl(2)` and `membarrier(2)` keep for a process, and for its children and later programs, beyond what has a place of its own.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -19,6 +19,8 @@ pub struct Kept {
     pub mce_kill: AtomicU32,
     /// `PR_SET_IO_FLUSHER`: kept, and nothing else. No memory is written back for want of it.
     pub is_io_flusher: AtomicBool,
+    /// The commands of `membarrier(2)` that its program has registered by.
+    pub barriers: AtomicU32,
 }
 
 impl Default for Kept {
@@ -29,6 +31,7 @@ impl Default for Kept {
             merges_memory: AtomicBool::new(false),
             mce_kill: AtomicU32::new(MCE_KILL_DEFAULT),
             is_io_flusher: AtomicBool::new(false),
+            barriers: AtomicU32::new(0),
         }
     }
 }
@@ -41,10 +44,12 @@ impl Kept {
         self.merges_memory.store(parent.merges_memory.load(Ordering::Relaxed), Ordering::Relaxed);
         self.mce_kill.store(parent.mce_kill.load(Ordering::Relaxed), Ordering::Relaxed);
         self.is_io_flusher.store(parent.is_io_flusher.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.barriers.store(parent.barriers.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// The process begins another program.
     pub fn begin_program(&self) {
+        self.barriers.store(0, Ordering::Relaxed);
         if self.mdwe.load(Ordering::Relaxed) & NO_INHERIT != 0 {
             self.mdwe.store(0, Ordering::Relaxed);
         }
