@@ -742,7 +742,29 @@ static void locks_are_listed(void)
     CHECK(locked(flocked, stat.st_ino, "0 EOF") && locked_by(ends[0], flocked, stat.st_ino, "0 EOF"));
 }
 
+/* The reader's own call, in both its directories. */
+static void own_call(void)
+{
+    char name[64], text[256], want[128];
+    snprintf(name, sizeof name, "/proc/self/task/%d/syscall", (int)gettid());
+    for (int turn = 0; turn < 2; turn++) {
+        int fd = open(turn ? name : "/proc/self/syscall", O_RDONLY);
+        if (fd < 0 && errno == ENOENT)
+            SKIP("not known here");
+        FD(fd);
+        memset(text, 0, sizeof text);
+        CHECK(syscall(SYS_read, fd, text, sizeof text - 1) > 0);
+        unsigned long sp, pc;
+        int end = snprintf(want, sizeof want, "%d 0x%x %p 0x%zx ", SYS_read, fd, (void *)text, sizeof text - 1);
+        CHECK(strncmp(text, want, (size_t)end) == 0);
+        CHECK_EQ(sscanf(text + end, "%*x %*x %*x %lx %lx", &sp, &pc), 2);
+        CHECK(sp < (unsigned long)__builtin_frame_address(0) && sp > (unsigned long)__builtin_frame_address(0) - 65536 && pc > 4096);
+        OK(close(fd));
+    }
+}
+
 static const struct test tests[] = {
+    TEST(own_call),
     TEST(polling_mounts),      TEST(waiting_for_mounts), TEST(forced_writes),   TEST(forced_text),
     TEST(links_to_open_files), TEST(settings_that_stay), TEST(pages_of_memory), TEST(others_pages),
     TEST(clocks_of_the_namespace), TEST(facts_of_descriptors), TEST(settings_of_epoll),

@@ -17,7 +17,7 @@ use crate::proc::subject::Subject;
 use crate::proc::{fd, kept, maps, mem, mounts, net, ns, pagemap};
 use crate::pseudo::{Dynamic, Entry, Item, Kind, Node, Out, Place, parse_id, parse_number};
 use crate::task;
-use crate::task::core::Task;
+use crate::task::core::{Task, current};
 use crate::task::used::Used;
 use machine::errno::{Errno, Result};
 use machine::mm::aspace::Layout;
@@ -81,12 +81,26 @@ macro_rules! table {
             Entry::text("stat", status::stat),
             Entry::text("statm", status::statm),
             Entry::text("status", status::status),
-            own("syscall", 0o400, |_, out| { out.push(b"running\n"); Ok(()) }),
+            own("syscall", 0o400, system_call),
             Entry::setting("uid_map", uid_map, is_mapped),
             Entry::fixed("wchan", "0"),
             $($own),*
         ];
     };
+}
+
+/// Number, arguments, stack and instruction pointers of the reader's own call. Of others it is known only that they run.
+fn system_call(subject: &Subject, out: &mut Out) -> Result<()> {
+    let reader = current();
+    if reader.tid() != subject.id() || !Arc::ptr_eq(&reader.process, &subject.process) {
+        out.push(b"running\n");
+        return Ok(());
+    }
+    let regs = reader.context().run.regs;
+    let [a, b, c, d, e, f] = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
+    let (number, sp, pc) = (regs.rax & 0xffff_ffff, regs.rsp, regs.rip);
+    out.push(format!("{number} {a:#x} {b:#x} {c:#x} {d:#x} {e:#x} {f:#x} {sp:#x} {pc:#x}\n").as_bytes());
+    Ok(())
 }
 
 fn uid_map(subject: &Subject, out: &mut Out) -> Result<()> {
