@@ -82,6 +82,7 @@ bounded! {
     arguments_are_bounded: "arguments",
     descriptors_on_their_way_are_bounded: "rights",
     texts_of_proc_are_bounded: "texts",
+    mounts_are_bounded: "mounts",
 }
 
 /// The first process has no sisters; to ask for one costs nothing.

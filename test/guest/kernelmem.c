@@ -21,6 +21,7 @@
 #include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/socket.h>
@@ -92,6 +93,21 @@ static void polls(void)
         made++;
     for (int i = 0; i < made; i++)
         pthread_join(threads[i], NULL);
+}
+
+/* Mounts, which outlive their makers: copies of a tree that doubles, and file systems of their own. */
+static void mounts(void)
+{
+    if (mkdir("tree", 0700) != 0 || mkdir("tree/in", 0700) != 0)
+        return refused("mkdir");
+    while (mount("tree", "tree/in", NULL, MS_BIND | MS_REC, NULL) == 0)
+        ;
+    refused("mount");
+    if (mkdir("m", 0700) != 0)
+        return refused("mkdir");
+    while (mount("none", "m", "tmpfs", 0, NULL) == 0)
+        ;
+    refused("mount");
 }
 
 /* Page tables: one page of a memfd at strides of `stride`. */
@@ -403,7 +419,7 @@ static const struct {
     {"datagrams", datagrams}, {"epolls", epolls},         {"locks", locks},         {"files", files},
     {"directories", directories}, {"attributes", attributes}, {"absent", absent},   {"timers", timers},
     {"signals", signals},     {"threads", threads},       {"arguments", arguments}, {"rights", rights},
-    {"texts", texts},
+    {"texts", texts},         {"mounts", mounts},
 };
 
 int main(int argc, char **argv)
